@@ -54,7 +54,7 @@ static weft_status read_loss(const wefti_json *item, wefti_checkpoint_loss *out)
     WEFT_REQUIRE(pair && step->kind == WEFTI_JSON_INT &&
                      (loss->kind == WEFTI_JSON_REAL || loss->kind == WEFTI_JSON_INT ||
                       loss->kind == WEFTI_JSON_NULL),
-                 WEFT_E_CORRUPT, "\"losses\" holds something other than [step, loss]");
+                 WEFT_E_CORRUPT, "\"losses\" must hold pairs [step, loss]");
     out->step = step->as.integer;
     out->loss = loss->kind == WEFTI_JSON_REAL  ? loss->as.real
                 : loss->kind == WEFTI_JSON_INT ? (double)loss->as.integer
@@ -96,7 +96,7 @@ static weft_status read_file(const wefti_json *item, wefti_manifest_file *file) 
     WEFT_TRY(read_count(item, "checked_bytes", &file->checked_bytes));
     WEFT_TRY(read_crc(item, &file->crc32c));
     WEFT_REQUIRE(file->checked_bytes <= file->bytes, WEFT_E_CORRUPT,
-                 "%s has %lld bytes, of which %lld are checked", file->name, (long long)file->bytes,
+                 "%s has %lld bytes, but %lld are checked", file->name, (long long)file->bytes,
                  (long long)file->checked_bytes);
     return WEFT_OK;
 }
@@ -170,7 +170,7 @@ static weft_status read_tensors(wefti_manifest *m, const wefti_json *root) {
         m->tensor_count++;
     }
     WEFT_REQUIRE(wefti_manifest_fingerprint(m->tensors, m->tensor_count) == m->meta.fingerprint,
-                 WEFT_E_CORRUPT, "the model's fingerprint is not that of its tensors");
+                 WEFT_E_CORRUPT, "the model's fingerprint does not match its tensors");
     return WEFT_OK;
 }
 

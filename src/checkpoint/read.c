@@ -277,7 +277,7 @@ static weft_status open_latest(const char *dir, wefti_checkpoint **out, char **o
 weft_status wefti_checkpoint_open(const char *path, int64_t step, wefti_checkpoint **out,
                                   char **out_note) {
     bool own = false;
-    WEFT_REQUIRE(step >= WEFTI_CHECKPOINT_LATEST, WEFT_E_ARG, "there is no step %lld",
+    WEFT_REQUIRE(step >= WEFTI_CHECKPOINT_LATEST, WEFT_E_ARG, "step %lld does not exist",
                  (long long)step);
     if (out_note) *out_note = NULL;
     WEFT_TRY(wefti_step_is(path, &own));

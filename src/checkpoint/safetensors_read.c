@@ -141,7 +141,7 @@ static weft_status read_shape(const wefti_json *shape, const file_dtype *dtype,
         WEFT_REQUIRE(!wefti_mul_overflows(bits, size, &bits), WEFT_E_CORRUPT,
                      "the shape's bits do not fit 63 bits");
     }
-    WEFT_REQUIRE(bits % 8 == 0, WEFT_E_CORRUPT, "%lld bits are no whole number of bytes",
+    WEFT_REQUIRE(bits % 8 == 0, WEFT_E_CORRUPT, "%lld bits are not a whole number of bytes",
                  (long long)bits);
     entry->bytes = bits / 8;
     if (dtype->dtype == WEFT_DTYPES || wefti_desc_check(&entry->desc) < 0)

@@ -88,7 +88,7 @@ static weft_status check_cuts(const weft_checkpoint_cut *cuts, int count) {
     WEFT_REQUIRE(count >= 0, WEFT_E_ARG, "there are %d cuts", count);
     for (int i = 0; i < count; i++) {
         WEFT_REQUIRE(*cuts[i].match && wefti_glob_valid(cuts[i].match), WEFT_E_ARG,
-                     "'%.200s' is no pattern for names of tensors", cuts[i].match);
+                     "'%.200s' is not a pattern for names of tensors", cuts[i].match);
         WEFT_REQUIRE(cuts[i].dimension >= WEFTI_CUT_NONE && cuts[i].dimension < WEFT_MAX_RANK,
                      WEFT_E_ARG,
                      "'%.200s' is cut along dimension %d; there are 0 to %d, and -1 for none",
@@ -152,7 +152,7 @@ void wefti_slices_tell(wefti_text *text, bool json, bool first, const wefti_safe
 
 weft_status wefti_slices_take(wefti_text *text, char **out) {
     *out = wefti_text_take(text);
-    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for what became of the tensors");
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for the report on the tensors");
     return WEFT_OK;
 }
 

@@ -73,7 +73,7 @@ static weft_status check_complete(const merge *m) {
                      wefti_source_path(m->slices[0]), (long long)ranks);
         bool here = number_of(m, s, WEFTI_SLICE_RANK) == s;
         WEFT_REQUIRE(here && (s + 1 < m->slice_count || s + 1 >= ranks), WEFT_E_ARG,
-                     "slice %d (%s) is one of %lld; that of rank %d is missing", s,
+                     "slice %d (%s) is one of %lld; the slice of rank %d is missing", s,
                      wefti_source_path(m->slices[s]), (long long)ranks, here ? s + 1 : s);
     }
     return WEFT_OK;
@@ -243,14 +243,14 @@ static void tell(const merge *m, const char *path, bool json, wefti_text *text) 
 
 static weft_status check_path(const char *path) {
     WEFT_REQUIRE(wefti_safetensors_is_name(path), WEFT_E_ARG,
-                 "%s: the name of what is written must end in .safetensors", path);
+                 "%s: the name of the output must end in .safetensors", path);
     return wefti_slices_check_new(path);
 }
 
 weft_status weft_checkpoint_merge(const char *const *slices, int slice_count,
                                   const weft_checkpoint_cut *cuts, int cut_count, const char *path,
                                   int json, char **out_text) {
-    WEFT_REQUIRE(slice_count > 0, WEFT_E_ARG, "there are no slices to merge");
+    WEFT_REQUIRE(slice_count > 0, WEFT_E_ARG, "merge needs one slice or more");
     WEFT_TRY(check_path(path));
     merge m = {.slice_count = slice_count};
     char *text = NULL;

@@ -29,7 +29,7 @@ static const cli_option options[] = {
 };
 
 static const char size_form[] =
-    "--%s is '%s'; it is a number of bytes from %s to 1024G, with K, M or G behind it if need be";
+    "--%s is '%s'; it must be a number of bytes from %s to 1024G, such as 64K, 1M or 2G";
 
 /* "4K", "64MiB", "1000"; -1: no size. */
 static int64_t parse_size(const char *text) {
@@ -130,7 +130,7 @@ static int refuse_collective(const cli_verb *verb, const char *word) {
 }
 
 static int refuse_words(const cli_verb *verb, int count, char **words) {
-    if (count == 0) return cli_usage(verb, "bench what? comm");
+    if (count == 0) return cli_usage(verb, "bench needs the name of a benchmark; known: comm");
     if (strcmp(words[0], "comm") != 0)
         return cli_usage(verb, "bench cannot '%s'; it can comm", words[0]);
     return cli_usage(verb, "'%s' is one word too many", words[1]);

@@ -20,11 +20,11 @@ typedef struct checkpoint_options {
 #define AT(field) offsetof(checkpoint_options, field)
 static const cli_option options[] = {
     {"out", "NAME", CLI_TEXT, AT(out), 0, 0,
-     "merge: the .safetensors file to write; split: what the names of the slices begin with"},
+     "merge: the .safetensors file to write; split: the prefix of the slices' names"},
     {"split", "PATTERN=DIM", CLI_TEXTS, AT(splits), 0, 0,
-     "merge, split: tensors of such names, and their optimizer's, are cut along dimension DIM "
-     "(-: not at all); may be repeated, the last one counts"},
-    {"ranks", "N", CLI_INTEGER, AT(ranks), 1, 100000, "split: for so many ranks"},
+     "merge, split: split tensors with such names, and their optimizer states, along dimension DIM "
+     "(-: keep whole); may be repeated, the last match counts"},
+    {"ranks", "N", CLI_INTEGER, AT(ranks), 1, 100000, "split: number of ranks"},
     {"json", NULL, CLI_FLAG, AT(json), 0, 0, "one JSON object"},
     {0},
 };
@@ -123,7 +123,8 @@ static int parse_cuts(const cli_verb *verb, checkpoint_options *o) {
 }
 
 static int act(const cli_verb *verb, int count, char **words, checkpoint_options *o) {
-    if (count == 0) return cli_usage(verb, "checkpoint needs to be told what to do");
+    if (count == 0)
+        return cli_usage(verb, "checkpoint needs a command: inspect, verify, merge or split");
     const struct action *action = find(words[0]);
     if (!action) return refuse_action(verb, words[0]);
     int code = check(verb, action, o, count - 1);

@@ -16,7 +16,7 @@ typedef struct generate_options {
 
 #define AT(field) offsetof(generate_options, field)
 static const cli_option options[] = {
-    {"prompt", "TEXT", CLI_PROSE, AT(prompt), 0, 0, "what the text begins with; - reads it"},
+    {"prompt", "TEXT", CLI_PROSE, AT(prompt), 0, 0, "begin of the text; - reads it"},
     {"tokens", "N", CLI_INTEGER, AT(tokens), 1, 1e9, "tokens to make at most (200)"},
     {"temperature", "X", CLI_REAL, AT(temperature), 0, 1e6,
      "below 1 surer, above 1 bolder, 0 always the likeliest (0.8)"},
@@ -178,7 +178,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (left == 0) return cli_usage(verb, "generate needs a checkpoint");
     if (left > 1)
         return cli_usage(verb, "generate takes one checkpoint; '%s' is one word too many%s",
-                         words[1], *values.prompt ? "" : " (the prompt goes behind --prompt)");
+                         words[1], *values.prompt ? "" : " (the prompt follows --prompt)");
     buffer prompt = {0};
     if (!strcmp(values.prompt, "-")) {
         if (!read_stdin(&prompt)) {

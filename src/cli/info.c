@@ -57,7 +57,7 @@ static void print_text(const weft_info *info, const weft_rates *rates) {
         if (c->unused) cli_say(stdout, "  %-10s %-9s but not used: %s\n", "", "", c->unused);
     }
     cli_say(stdout, "processor  %s\n", *info->processor ? info->processor : "unknown");
-    cli_say(stdout, "  features %s\n", *info->features ? info->features : "none of use here");
+    cli_say(stdout, "  features %s\n", *info->features ? info->features : "none usable here");
     cli_say(stdout, "  kernels  %s\n", info->isa);
     cli_say(stdout, "  cores    %d\n", info->cores);
     cli_say(stdout, "memory     %s, %s free\n", cli_bytes((double)info->memory_bytes, a),
@@ -75,7 +75,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     info_options values = {0};
     int code, left;
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
-    if (left) return cli_usage(verb, "info takes no arguments; there is '%s'", words[0]);
+    if (left) return cli_usage(verb, "info takes no arguments, but got '%s'", words[0]);
     weft_info info;
     weft_info_get(&info);
     weft_rates rates = {0};

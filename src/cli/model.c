@@ -14,7 +14,7 @@ typedef struct model_options {
 static const cli_option options[] = {
     {"devices", "N", CLI_INTEGER, offsetof(model_options, devices), 1, CLI_DEVICES_MAX,
      "as it is on N devices"},
-    {"plan", "FILE", CLI_TEXT, offsetof(model_options, plan), 0, 0, "split as this plan says"},
+    {"plan", "FILE", CLI_TEXT, offsetof(model_options, plan), 0, 0, "split by this plan"},
     {"json", NULL, CLI_FLAG, offsetof(model_options, json), 0, 0, "one JSON object"},
     {0},
 };
@@ -133,7 +133,7 @@ const cli_verb cli_model = {
     .example = "weft model job.yaml train.batch=4",
     .notes = "Nothing is trained. Cells of one kind have the same structure and are compiled once; "
              "saved is what a\n"
-             "cell keeps for its backward pass, frame what it works in. With several devices the "
+             "cell keeps for its backward pass, frame its working memory. With several devices the "
              "numbers are those\n"
              "of one of them: per device are its pieces of the parameters and what is saved, "
              "layout says how the\n"

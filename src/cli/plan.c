@@ -17,8 +17,8 @@ typedef struct plan_options {
 static const cli_option options[] = {
     {"devices", "N", CLI_INTEGER, AT(devices), 1, CLI_DEVICES_MAX, "for N devices"},
     {"out", "FILE", CLI_TEXT, AT(out), 0, 0, "write the plan there instead of showing it"},
-    {"check", "FILE", CLI_TEXT, AT(check), 0, 0, "say what is wrong with this plan, for the job"},
-    {"diff", NULL, CLI_FLAG, AT(diff), 0, 0, "show what differs between two plan files"},
+    {"check", "FILE", CLI_TEXT, AT(check), 0, 0, "check this plan for the job"},
+    {"diff", NULL, CLI_FLAG, AT(diff), 0, 0, "show the differences between two plan files"},
     {"json", NULL, CLI_FLAG, AT(json), 0, 0, "--check, --diff: one JSON object"},
     {0},
 };

@@ -11,9 +11,9 @@ typedef struct program_options {
 
 #define AT(field) offsetof(program_options, field)
 static const cli_option options[] = {
-    {"rank", "R", CLI_INTEGER, AT(rank), 0, CLI_DEVICES_MAX - 1, "whose program; 0 by itself"},
+    {"rank", "R", CLI_INTEGER, AT(rank), 0, CLI_DEVICES_MAX - 1, "the rank (default 0)"},
     {"devices", "N", CLI_INTEGER, AT(devices), 1, CLI_DEVICES_MAX, "for N devices"},
-    {"plan", "FILE", CLI_TEXT, AT(plan), 0, 0, "as this plan says"},
+    {"plan", "FILE", CLI_TEXT, AT(plan), 0, 0, "by this plan"},
     {"json", NULL, CLI_FLAG, AT(json), 0, 0, "one JSON object"},
     {0},
 };
@@ -45,7 +45,7 @@ static int run(const cli_verb *verb, int count, char **words) {
 
 const cli_verb cli_program = {
     .name = "program",
-    .summary = "show what one device would run: steps, transfers, layouts, memory",
+    .summary = "show the program of one device: steps, transfers, layouts, memory",
     .usage = "program JOB.yaml [key=value ...] [--plan FILE] [--devices N] [--rank R] [--json]",
     .example = "weft program job.yaml --plan plan.json --rank 3",
     .notes = "Nothing is trained. The programs of all devices are built and checked against each "

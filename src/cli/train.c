@@ -17,10 +17,10 @@ static const cli_option options[] = {
     {"devices", "N", CLI_INTEGER, offsetof(train_options, devices), 1, CLI_DEVICES_MAX,
      "train on N devices, which share the cores"},
     {"plan", "FILE", CLI_TEXT, offsetof(train_options, plan), 0, 0,
-     "split the model as this plan says (weft plan)"},
+     "split the model by this plan (weft plan)"},
     {"json", NULL, CLI_FLAG, offsetof(train_options, json), 0, 0, "one JSON object a step"},
     {"trace", "FILE", CLI_TEXT, offsetof(train_options, trace), 0, 0,
-     "write what ran when, for ui.perfetto.dev"},
+     "write a trace of all steps, for ui.perfetto.dev"},
     {"job", NULL, CLI_FLAG, offsetof(train_options, job), 0, 0,
      "show the job with all its values, and stop"},
     {"keys", NULL, CLI_FLAG, offsetof(train_options, keys), 0, 0,
@@ -70,14 +70,14 @@ static int stopped(const weft_job *job, const weft_train_result *result, int ran
     if (rank > 0) return 128 + result->stop;
     cli_say(stderr, "weft: stopped after step %lld; ", (long long)result->steps);
     if (*result->checkpoint)
-        cli_say(stderr, "the same command goes on from %s\n", result->checkpoint);
+        cli_say(stderr, "the same command continues from %s\n", result->checkpoint);
     else
         cli_say(stderr, "nothing was saved, as %s\n",
                 *job->checkpoint.dir ? "no step was done" : "the job has no checkpoint.dir");
     return 128 + result->stop;
 }
 
-/* `world`: NULL, or this process's place among several, of which rank 0 reports. */
+/* `world`: NULL, or this process's place among several; rank 0 reports. */
 static int train(weft_world *world, const weft_job *job, const train_options *values) {
     int rank = world ? weft_world_rank(world) : 0;
     train_progress progress = {.json = values->json,
@@ -151,10 +151,10 @@ static int run(const cli_verb *verb, int count, char **words) {
 
 const cli_verb cli_train = {
     .name = "train",
-    .summary = "train a model as a job file says",
+    .summary = "train a model described by a job file",
     .usage = "train JOB.yaml [key=value ...] [--devices N] [--plan FILE] [--json]",
     .example = "weft train job.yaml train.steps=500 train.optimizer.lr=6e-4",
-    .notes = "key=value words replace what the file says; `weft train --keys` lists all keys.\n"
+    .notes = "key=value words replace keys of the file; `weft train --keys` lists all keys.\n"
              "Started by weft launch, mpirun, srun or torchrun: one device for each process.",
     .options = options,
     .run = run,

@@ -95,7 +95,7 @@ weft_status wefti_idx_unpack(const char *path, const unsigned char *bytes, int64
                              unsigned char **out, int64_t *out_bytes) WEFT_CHECKED;
 
 /* A file with its array. The array stays in the file and is read in parts, or is in memory as a
- * whole: packed files, and arrays by columns, whose rows are not contiguous. */
+ * whole: packed files, and arrays by columns, which have no contiguous rows. */
 typedef enum wefti_array_format {
     WEFTI_ARRAY_IDX,
     WEFTI_ARRAY_NPY,

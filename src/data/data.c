@@ -42,7 +42,7 @@ static weft_status format_of(const weft_data_options *o, data_format *out) {
             *out = (data_format)i;
             return WEFT_OK;
         }
-    WEFT_FAIL(WEFT_E_ARG, "the data format '%s' is none of text, tokens, idx, npy",
+    WEFT_FAIL(WEFT_E_ARG, "unknown data format '%s'; known: text, tokens, idx, npy",
               o->format ? o->format : "");
 }
 
@@ -54,7 +54,9 @@ static weft_status check_options(const weft_data_options *o, data_format format)
                  (long long)o->context);
     WEFT_REQUIRE(o->context == 0 || format != FORMAT_IDX, WEFT_E_ARG,
                  "idx data is of images and has no context (%lld)", (long long)o->context);
-    WEFT_REQUIRE(o->vocab >= 0, WEFT_E_ARG, "%lld is no vocabulary", (long long)o->vocab);
+    WEFT_REQUIRE(o->vocab >= 0, WEFT_E_ARG,
+                 "a vocabulary of %lld tokens: it must be 1 or more, or 0 for unknown",
+                 (long long)o->vocab);
     WEFT_REQUIRE(o->validation_fraction >= 0.0 && o->validation_fraction < 1.0, WEFT_E_ARG,
                  "the validation part is a fraction from 0 to below 1, not %g",
                  o->validation_fraction);
@@ -93,8 +95,8 @@ static weft_status open_images(weft_data *data, int which, data_format format, c
     weft_desc desc = image_desc(source);
     bool same = desc.rank == data->input.rank;
     for (int i = 0; same && i < desc.rank; i++) same = desc.shape[i] == data->input.shape[i];
-    WEFT_REQUIRE(same, WEFT_E_SHAPE, "the images of %s have other sizes than those of %s",
-                 source->path, data->pictures[0].path);
+    WEFT_REQUIRE(same, WEFT_E_SHAPE, "the images of %s and %s have different sizes", source->path,
+                 data->pictures[0].path);
     if (source->classes > data->known_vocab) data->known_vocab = source->classes;
     *out_samples = source->count;
     return WEFT_OK;

@@ -148,7 +148,7 @@ static weft_status read_dictionary(reader *r, wefti_array *array) {
     WEFT_REQUIRE(seen == ALL, WEFT_E_CORRUPT,
                  "%s: the header lacks one of descr, fortran_order and shape", r->path);
     skip_spaces(r);
-    WEFT_REQUIRE(r->at == r->end, WEFT_E_CORRUPT, "%s: byte %lld: text behind the header", r->path,
+    WEFT_REQUIRE(r->at == r->end, WEFT_E_CORRUPT, "%s: byte %lld: text after the header", r->path,
                  offset_of(r));
     return WEFT_OK;
 }

@@ -198,7 +198,7 @@ static weft_status refuse_token(const wefti_token_piece *piece, int64_t at, int6
                  "%s: token %lld at byte %lld (number %lld) is not below the vocabulary of %lld: "
                  "the model needs a larger one",
                  piece->path, (long long)value, (long long)offset, (long long)at, (long long)vocab);
-    WEFT_FAIL(WEFT_E_CORRUPT, "%s: %lld at byte %lld (number %lld) is no token", piece->path,
+    WEFT_FAIL(WEFT_E_CORRUPT, "%s: %lld at byte %lld (number %lld) is not a token", piece->path,
               (long long)value, (long long)offset, (long long)at);
 }
 

@@ -122,7 +122,7 @@ static weft_status read_ends(const wefti_json *o, weft_model_config *c) {
     for (const wefti_json *item = several ? v->as.child : v; item;
          item = several ? item->next : NULL) {
         WEFT_REQUIRE(item->kind == WEFTI_JSON_INT, WEFT_E_ARG,
-                     "eos_token_id must be the number of a token, or a list of such");
+                     "eos_token_id must be the number of a token, or a list of numbers");
         int64_t id = item->as.integer;
         if (id < 0 || id >= c->vocab) continue;
         WEFT_REQUIRE(count < WEFT_MAX_END_TOKENS, WEFT_E_NO_IMPL,
@@ -311,7 +311,7 @@ static weft_status read_window_from(const wefti_json *o, int64_t *out) {
                      "supported",
                      type->as.text);
         WEFT_REQUIRE(windowed || !begun, WEFT_E_NO_IMPL,
-                     "layer_types has full_attention behind sliding_attention: only the first "
+                     "layer_types has full_attention after sliding_attention: only the first "
                      "layers can be without a window");
         begun = windowed;
         *out += !windowed;

@@ -33,7 +33,8 @@ static weft_status has_file(const char *directory, const char *name, bool *out) 
 static weft_status resolve(const char *directory, bool verify, char **out, char **out_note) {
     bool described = false, step = false;
     if (out_note) *out_note = NULL;
-    WEFT_REQUIRE(wefti_exists(directory), WEFT_E_NOT_FOUND, "there is no directory %s", directory);
+    WEFT_REQUIRE(wefti_exists(directory), WEFT_E_NOT_FOUND, "directory %s does not exist",
+                 directory);
     WEFT_REQUIRE(wefti_is_dir(directory), WEFT_E_NOT_FOUND,
                  "%s is not a directory: give the one that holds config.json", directory);
     WEFT_TRY(has_file(directory, "config.json", &described));

@@ -9,7 +9,7 @@
 #include "weft/session.h"
 
 /* Loads weights from one of: a Hugging Face directory; a step of weft, which is such a directory
- * with checksums; a run's directory, of which it takes the newest good step. */
+ * with checksums; a run's directory, which stands for its newest good step. */
 weft_status wefti_pretrained_load(weft_session *session, const weft_model_config *config,
                                   const char *directory) WEFT_CHECKED;
 /* The same across processes: rank 0 reads, collective. *out_note: see wefti_pretrained_path; set on

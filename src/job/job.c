@@ -55,7 +55,7 @@ static void list_names(const char *section, name_list *list) {
     list->names[count] = NULL;
 }
 
-/* The full path of a key whose last word is `word`, for a key that stands in the wrong section. */
+/* The full path of a key that ends in `word`, for a key that stands in the wrong section. */
 static const char *elsewhere(const char *word) {
     int rows;
     const wefti_job_row *table = wefti_job_table(&rows);

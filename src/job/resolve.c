@@ -75,7 +75,7 @@ static weft_status check_from(const wefti_job_draft *draft) {
     char where[512];
     for (int i = 0; i < rows; i++)
         WEFT_REQUIRE(!table[i].of_model || !draft->marks[i].given, WEFT_E_ARG,
-                     "%s%s cannot be set beside model.from: %.200s tells it; leave it out",
+                     "%s%s cannot be set together with model.from: %.200s sets it; leave it out",
                      wefti_job_where(draft, &draft->marks[i], where), table[i].path,
                      draft->job.model.from);
     return WEFT_OK;

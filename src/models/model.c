@@ -132,7 +132,7 @@ static weft_status check_heads(const weft_model_config *c) {
                  weft_family_text(c->family), (long long)c->heads);
     WEFT_TRY(check_positive("model.head_dim", c->head_dim));
     WEFT_REQUIRE(grouped || c->head_dim == c->hidden / c->heads, WEFT_E_ARG,
-                 "model.head_dim is %lld: that of %s is model.hidden / model.heads, %lld",
+                 "model.head_dim is %lld: for %s it must be model.hidden / model.heads, %lld",
                  (long long)c->head_dim, weft_family_text(c->family),
                  (long long)(c->hidden / c->heads));
     WEFT_REQUIRE(!grouped || c->head_dim % 2 == 0, WEFT_E_ARG,

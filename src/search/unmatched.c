@@ -153,7 +153,7 @@ static void check_ends(checker *c, int32_t gradients) {
     for (int32_t i = 0; f->mode == WEFT_FUSION_INDEX && i < f->index_count; i++)
         if (f->index[i] > gradients) {
             wefti_text_add(&c->out,
-                           "fusion.allreduce.config: %d is behind the last of the %d gradients "
+                           "fusion.allreduce.config: %d is past the last of the %d gradients "
                            "that devices%s add up%s\n",
                            f->index[i], gradients, stages ? " of one stage" : "",
                            stages ? " at most" : "");

@@ -49,10 +49,9 @@ static weft_status check_limit(const weft_session *s, const wefti_program *p) {
                        "optimizer would fit",
                        wefti_bytes_text(p->persistent_bytes, fixed));
     else if (share < 0.01)
-        (void)snprintf(
-            advice, sizeof advice,
-            "not a hundredth of this batch would fit beside the model (train.accumulate, "
-            "or a smaller batch, context or model)");
+        (void)snprintf(advice, sizeof advice,
+                       "less than 1 %% of this batch would fit beside the model (train.accumulate, "
+                       "or a smaller batch, context or model)");
     else
         (void)snprintf(advice, sizeof advice,
                        "about %.0f %% of this batch would fit (train.accumulate, or a smaller "
@@ -326,7 +325,8 @@ weft_status wefti_session_start(weft_session *s) {
 
 weft_status wefti_session_view(const weft_session *s, int program, wefti_view **out) {
     WEFT_REQUIRE(program >= 0 && program < s->view_count, WEFT_E_ARG,
-                 "there is no program %d: the session has %lld", program, (long long)s->view_count);
+                 "program %d does not exist: the session has %lld", program,
+                 (long long)s->view_count);
     *out = s->views[program];
     return WEFT_OK;
 }

@@ -16,7 +16,7 @@ weft_status weft_session_feed(weft_session *s, int program, const char *name, co
     if (input) WEFT_TRY(wefti_session_scatter(s, v, index, count, &box, data));
     for (int32_t i = 0; i < count && input; i++)
         if (pieces[i].data) wefti_session_observe(s, t, &pieces[i]);
-    WEFT_REQUIRE(input, WEFT_E_ARG, "'%s' is no input", name);
+    WEFT_REQUIRE(input, WEFT_E_ARG, "'%s' is not an input", name);
     wefti_view_mark_fed(s, v, index, WEFTI_INPUT_FED);
     return WEFT_OK;
 }
@@ -28,10 +28,10 @@ static weft_status check_rows(const wefti_view_tensor *t, const void *data, size
     int64_t height = t->whole.rank ? t->whole.shape[0] : 1;
     int64_t row = height ? weft_desc_bytes(&t->whole) / height : 1;
     WEFT_REQUIRE(t->role == WEFTI_TENSOR_INPUT && t->whole.rank > 0, WEFT_E_ARG,
-                 "'%s' is no input with rows", t->name);
+                 "'%s' is not an input with rows", t->name);
     WEFT_REQUIRE(data || !bytes, WEFT_E_ARG, "the data of '%s' are NULL", t->name);
     WEFT_REQUIRE(row > 0 && bytes % (size_t)row == 0, WEFT_E_SHAPE,
-                 "'%s' is %s: %zu bytes are no rows of it", t->name,
+                 "'%s' is %s: %zu bytes are not a whole number of its rows", t->name,
                  wefti_desc_text(&t->whole).text, bytes);
     *out_rows = (int64_t)bytes / row;
     return WEFT_OK;

@@ -1,4 +1,4 @@
-/* Host copies: buffers for weft_session_local on devices whose memory the host cannot reach.
+/* Host copies: buffers for weft_session_local on devices with memory that the host cannot reach.
  *
  * Between passes the buffer of a parameter, a state, an optimizer tensor or an input holds the
  * current value. A pass begins by copying it to the device, and ends by copying changed values

@@ -45,7 +45,7 @@ weft_status weft_session_feed_local(weft_session *s, int program, const char *na
     int index;
     WEFT_TRY(local_piece(s, program, name, &v, &index, &piece));
     const wefti_view_tensor *t = &v->tensors[index];
-    WEFT_REQUIRE(t->role == WEFTI_TENSOR_INPUT, WEFT_E_ARG, "'%s' is no input", name);
+    WEFT_REQUIRE(t->role == WEFTI_TENSOR_INPUT, WEFT_E_ARG, "'%s' is not an input", name);
     int64_t here = piece.data ? wefti_piece_bytes(&t->whole, &piece) : 0;
     weft_desc part = t->whole;
     memcpy(part.shape, piece.box.size, sizeof part.shape);

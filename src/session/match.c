@@ -4,9 +4,9 @@
  * program/match.h plays the programs of all ranks, which needs them in one process. Here each
  * process has one program. A group of ranks and a tag form a channel, in which transfers meet in
  * order. So the members of a channel need the same transfers of the same values in the same calls,
- * in one order. Each rank describes its channels by digests, and a channel whose members differ is
- * refused. Then all transfers meet. Ranks cannot wait in a circle, because all programs come from
- * one deterministic walk over equal plans, and plans are compared before. */
+ * in one order. Each rank describes its channels by digests, and a channel is refused if its
+ * members differ. Then all transfers meet. Ranks cannot wait in a circle, because all programs come
+ * from one deterministic walk over equal plans, and plans are compared before. */
 #include <stdlib.h>
 #include <string.h>
 

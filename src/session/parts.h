@@ -53,7 +53,7 @@ typedef struct wefti_view {
     wefti_arena *arena;
 } wefti_view;
 
-/* host_copy.c: host copies of tensors of a device whose memory the host cannot reach. */
+/* host_copy.c: host copies of tensors on a device with memory that the host cannot reach. */
 typedef struct wefti_host_copy wefti_host_copy;
 
 struct weft_session {
@@ -135,7 +135,7 @@ void wefti_host_copies_destroy(weft_session *s);
 weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph,
                                    weft_status status) WEFT_CHECKED;
 /* Gathers the facts and tensors of all ranks into the view, which already has this rank's program.
- * Refuses programs whose transfers do not match. */
+ * Refuses programs if their transfers do not match. */
 weft_status wefti_view_gather_sites(const weft_session *s, wefti_view *view) WEFT_CHECKED;
 /* Whether each rank has a loss of its own: models that communicate by hand. */
 bool wefti_session_loss_is_own(const weft_session *s);
@@ -153,7 +153,7 @@ typedef struct wefti_channel_record {
 } wefti_channel_record;
 weft_status wefti_channels_of(const wefti_program *program, wefti_channel_record **out,
                               int64_t *out_count) WEFT_CHECKED;
-/* Compares `program`'s channels with those of the other members: records[r] of rank r. */
+/* Compares `program`'s channels with the other members' channels: records[r] of rank r. */
 weft_status wefti_channels_match(const wefti_program *program,
                                  const wefti_channel_record *const *records,
                                  const int64_t *counts) WEFT_CHECKED;

@@ -67,7 +67,7 @@ static int32_t agreeing(const comparison *c, int64_t tensor, int32_t count, int3
     return agree;
 }
 
-/* Blames the device whose bytes the fewest devices share; of equals, the last one. */
+/* Blames the device with the bytes that the fewest devices share; of equals, the last one. */
 static weft_status judge(const comparison *c, int64_t tensor) {
     const wefti_session_piece *pieces = c->session->pieces;
     int32_t count, wrong = -1, fewest = 0, of = 0;

@@ -75,7 +75,7 @@ static weft_status check_file(const wefti_safetensors *file, const saved *list, 
     for (int64_t k = 0; k < count && count > list->count; k++) {
         const char *name = wefti_safetensors_at(file, k)->name;
         WEFT_REQUIRE(is_listed(list, name), WEFT_E_SHAPE,
-                     "%s has a tensor \"%.200s\", which is none of the session", path, name);
+                     "%s has a tensor \"%.200s\", which the session does not have", path, name);
     }
     return WEFT_OK;
 }
@@ -85,7 +85,7 @@ static weft_status step_of(const wefti_safetensors *file, const char *path, int6
     int64_t count = 0;
     const wefti_safetensors_pair *pairs = wefti_safetensors_metadata(file, &count);
     *out = wefti_safetensors_number(pairs, count, "step");
-    WEFT_REQUIRE(*out >= -1, WEFT_E_CORRUPT, "%s: its \"step\" is no number of steps", path);
+    WEFT_REQUIRE(*out >= -1, WEFT_E_CORRUPT, "%s: its \"step\" is not a number of steps", path);
     return WEFT_OK;
 }
 

@@ -203,7 +203,7 @@ static weft_status norm_at(const weft_session *s, int32_t rank, double *out) {
 }
 
 /* In models that communicate by hand, each device of a stage has a norm of its own. It is the
- * model's norm if all devices have the same gradients. With slices, whose layout is unknown here,
+ * model's norm if all devices have the same gradients. With slices in an unknown layout,
  * no device has the model's norm. */
 static weft_status same_norms(weft_session *s, double norm) {
     weft_status status = WEFT_OK;
@@ -337,7 +337,7 @@ int weft_session_devices(const weft_session *s) {
 weft_status weft_session_device_memory(const weft_session *s, int rank, int64_t *out_predicted,
                                        int64_t *out_observed) {
     WEFT_REQUIRE(rank >= 0 && rank < s->devices, WEFT_E_ARG,
-                 "there is no device %d: the session has %d", rank, s->devices);
+                 "device %d does not exist: the session has %d", rank, s->devices);
     *out_predicted = *out_observed = 0;
     for (int64_t i = 0; i < s->view_count; i++)
         if (s->views[i]->sites[rank].facts.peak_bytes > *out_predicted)

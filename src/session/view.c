@@ -287,7 +287,7 @@ weft_status weft_session_tensor(const weft_session *s, int program, int index,
     wefti_view *v;
     WEFT_TRY(wefti_session_view(s, program, &v));
     WEFT_REQUIRE(index >= 0 && index < v->count, WEFT_E_ARG,
-                 "there is no tensor %d: the program has %lld", index, (long long)v->count);
+                 "tensor %d does not exist: the program has %lld", index, (long long)v->count);
     *out = info_of(&v->tensors[index]);
     return WEFT_OK;
 }

@@ -1,7 +1,7 @@
 /* Parses tokenizer.json of Hugging Face tokenizers, and checks it part by part.
  *
- * The format describes a pipeline with many kinds of parts. Supported are those of GPT-2, Llama 3,
- * Qwen 2, Llama 2 and BERT. Any other part is refused by name, since a pipeline without it would
+ * The format describes a pipeline with many kinds of parts. Supported are the parts of GPT-2, Llama
+ * 3, Qwen 2, Llama 2 and BERT. Any other part is refused by name, since a pipeline without it would
  * silently give other tokens. Source: huggingface/tokenizers, serialisation of Tokenizer; the byte
  * alphabet is bytes_to_unicode of openai/gpt-2, src/encoder.py. */
 #include "tokenizer/tokenizer.h"

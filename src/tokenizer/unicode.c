@@ -7,7 +7,7 @@
 
 const wefti_range *wefti_range_of(const void *rows, size_t count, size_t bytes, uint32_t point) {
     const char *first = rows;
-    size_t low = 0, high = count; /* the first range whose last is not below the point */
+    size_t low = 0, high = count; /* the first range that does not end below the point */
     while (low < high) {
         size_t middle = (low + high) / 2;
         if (((const wefti_range *)(const void *)(first + middle * bytes))->last < point)

@@ -11,7 +11,7 @@ typedef struct wefti_training wefti_training;
 typedef struct wefti_objective {
     bool is_language;           /* samples are sequences of tokens, else images with labels */
     bool generates;             /* the model writes text, and needs the tokens that end one */
-    bool has_accuracy;          /* validation counts rows whose largest logit is at their label */
+    bool has_accuracy;          /* validation counts rows with the largest logit at their label */
     const char *input, *target; /* names of the graph's inputs */
     const char *unit;           /* of throughput */
     /* Changes a batch of the feed into inputs and targets, in place. `batch`: samples of a batch of

@@ -21,7 +21,7 @@ typedef struct wefti_saved_tensor {
     wefti_checkpoint_role role;
 } wefti_saved_tensor;
 
-/* What is trained. */
+/* The model in training. */
 typedef struct wefti_training_model {
     weft_model_config config;
     const wefti_objective *objective;

@@ -143,7 +143,7 @@ static const struct {
     {"\"name\": \"config.json\"", "\"name\": \"../config.json\"", "plain|file"},
     {"\"name\": \"config.json\"", "\"name\": \".config.json\"", "plain|file"},
     {"\"name\": \"config.json\"", "\"name\": \"absent.json\"", "is missing"},
-    {"\"checked_bytes\": 23, ", "\"checked_bytes\": 24, ", "of which 24 are checked"},
+    {"\"checked_bytes\": 23, ", "\"checked_bytes\": 24, ", "24 are checked"},
     {"\"checked_bytes\": 23, \"crc32c\": \"",
      "\"checked_bytes\": 0, \"crc32c\": \"00000000\", \"x\": \"", "checksum|covers"},
     {"\"role\": \"model\"", "\"role\": \"modal\"", "unknown role"},

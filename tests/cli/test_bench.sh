@@ -31,7 +31,7 @@ quick="--min 64 --max 4K --seconds 0.001"
     expect 0 "1 ranks on 1 host" bench comm $quick --threads 1 --collective all_reduce
 }
 expect 2 "'all_reduce'" bench comm --collective all_redce
-expect 2 "bench what" bench
+expect 2 "bench needs" bench
 expect 2 "'com'" bench com
 expect 2 "all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|reduce|gather|scatter|send" \
     bench comm --collective 'bandwidth of it all'

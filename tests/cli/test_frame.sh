@@ -56,7 +56,7 @@ expect 2 '--plan FILE' train train.steps=5 --job --plan ''
 expect 2 '--plan is empty' model train.steps=5 --plan=
 expect 2 '--check is empty' plan train.steps=5 --check ''
 expect 2 '--logs is empty' launch -n 1 --logs '' true
-expect 2 'no command' launch -n 1 --no-logs ''
+expect 2 'command' launch -n 1 --no-logs ''
 
 # The trail appears only when asked for.
 "$weft" train train.step=5 2>&1 | grep -q 'job.c:' && { echo "trail without WEFT_TRACE"; failed=1; }
@@ -107,7 +107,7 @@ if script -qec true /dev/null </dev/null >/dev/null 2>&1; then
         on_terminal "'$weft' $verb $small --plan '$work/$odd.none'" 'a?]??.none'
     done
     on_terminal "'$weft' '$odd'" "unknown verb 'a?]??'"
-    on_terminal "'$weft' info '$odd'" "there is 'a?]??'"
+    on_terminal "'$weft' info '$odd'" "'a?]??'"
     on_terminal "'$weft' train '--$odd'" 'unknown option --a?]??'
     on_terminal "'$weft' launch -n 1 --tail '$odd' true" "not 'a?]??'"
     on_terminal "'$weft' plan $small parallel.devices=2 --out '$work/$odd.json'" 'a?]??.json: the plan for 2 devices'

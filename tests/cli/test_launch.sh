@@ -112,7 +112,7 @@ fi
 grep -q "$(printf '\033')" out json.out && fail 'colours in a pipe'
 
 # --- words that are wrong ---
-expect 2 'no command' -n 2
+expect 2 'command' -n 2
 expect 2 'processes' -- true
 expect 2 '--processes|from 1' -n 0 -- true
 expect 2 '--processes|whole' -n two -- true

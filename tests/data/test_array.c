@@ -243,7 +243,7 @@ static void npy_refuses(void **state) {
          WEFT_E_CORRUPT, "twice"},
         {"{'descr': '<i2', 'fortran_order': False, 'shape': (6,), 'x': 1}", WEFT_E_CORRUPT,
          "unknown"},
-        {"{'descr': '<i2', 'fortran_order': False, 'shape': (6,), } x", WEFT_E_CORRUPT, "behind"},
+        {"{'descr': '<i2', 'fortran_order': False, 'shape': (6,), } x", WEFT_E_CORRUPT, "byte 68"},
         {"{'descr': '<i2', 'fortran_order': False, 'shape': (6,)", WEFT_E_CORRUPT, "'}'"},
         {"{'descr': '<i2\\x', 'fortran_order': False, 'shape': (6,), }", WEFT_E_CORRUPT,
          "not part"},

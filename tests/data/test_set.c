@@ -369,7 +369,7 @@ static void idx_pairs(void **state) {
     assert_int_equal(label, 7);
     weft_data_close(data);
     ASSERT_FAILS(
-        WEFT_E_SHAPE, "other sizes",
+        WEFT_E_SHAPE, "different sizes",
         try_data((weft_data_options){.format = "idx",
                                      .path = in_root("m"),
                                      .validation_path = in_root("m/t10k-images-idx3-ubyte")}));

@@ -16,7 +16,7 @@ typedef struct inner_options {
 #define AT(field) offsetof(inner_options, field)
 static const cli_option options[] = {
     {"devices", "N", CLI_INTEGER, AT(devices), 1, CLI_DEVICES_MAX, "ranks"},
-    {"plan", "FILE", CLI_TEXT, AT(plan), 0, 0, "split the model as this plan says"},
+    {"plan", "FILE", CLI_TEXT, AT(plan), 0, 0, "split the model by this plan"},
     {"json", NULL, CLI_FLAG, AT(json), 0, 0, "of the training"},
     {"trace", "FILE", CLI_TEXT, AT(trace), 0, 0, "of the training"},
     {0},
@@ -24,7 +24,7 @@ static const cli_option options[] = {
 
 static const cli_verb train = {
     .name = "launch",
-    .summary = "what --rehearse takes of `weft train`",
+    .summary = "the part of `weft train` that --rehearse uses",
     .usage = "launch --rehearse --ranks N -- weft train JOB.yaml [key=value ...] [--plan FILE]",
     .example = "weft launch --rehearse --ranks 64 -- weft train job.yaml train.batch=256",
     .options = options,

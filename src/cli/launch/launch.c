@@ -26,8 +26,7 @@ static const double seconds_max = 1e7;
 static const cli_option options[] = {
     {"processes", "N", CLI_INTEGER, AT(processes), 1, PROCESSES_MAX,
      "processes on this host; -n N is the same"},
-    {"hosts", "N", CLI_INTEGER, AT(hosts), 1, PROCESSES_MAX,
-     "hosts, on each of which this command runs"},
+    {"hosts", "N", CLI_INTEGER, AT(hosts), 1, PROCESSES_MAX, "hosts; run this command on each"},
     {"host-rank", "N", CLI_INTEGER, AT(host_rank), 0, PROCESSES_MAX, "which of them this one is"},
     {"scheduler", "HOST:PORT", CLI_TEXT, AT(scheduler), 0, 0,
      "where host 0 listens; needed with --hosts"},
@@ -41,7 +40,7 @@ static const cli_option options[] = {
     {"env", "K=V", CLI_TEXTS, AT(settings), 0, 0, "a variable for the processes; may be repeated"},
     {"secret", "FILE", CLI_TEXT, AT(secret), 0, 0, "known to all hosts; ~/.weft/secret without it"},
     {"interface", "IF", CLI_TEXT, AT(interface), 0, 0, "the network between the hosts: eth0"},
-    {"tls", NULL, CLI_FLAG, AT(tls), 0, 0, "encrypt what ranks and scheduler say to each other"},
+    {"tls", NULL, CLI_FLAG, AT(tls), 0, 0, "encrypt messages between ranks and scheduler"},
     {"bind", "cores|none", CLI_TEXT, AT(bind), 0, 0, "give each process a part of the cores"},
     {"timeout", "S", CLI_REAL, AT(timeout), 0.1, seconds_max, "to wait for missing processes"},
     {"heartbeat", "S", CLI_REAL, AT(heartbeat), 0.1, seconds_max,
@@ -50,7 +49,7 @@ static const cli_option options[] = {
      "so has one that others wait for so long for"},
     {"grace", "S", CLI_REAL, AT(grace), 0.1, seconds_max, "between asking to end and killing"},
     {"rehearse", NULL, CLI_FLAG, AT(rehearse), 0, 0, "check the job's programs, and start nothing"},
-    {"ranks", "N", CLI_INTEGER, AT(ranks), 1, CLI_DEVICES_MAX, "--rehearse: for so many ranks"},
+    {"ranks", "N", CLI_INTEGER, AT(ranks), 1, CLI_DEVICES_MAX, "--rehearse: number of ranks"},
     {"rank", "R", CLI_INTEGER, AT(rank), 0, CLI_DEVICES_MAX, "--rehearse: this rank alone"},
     {"json", NULL, CLI_FLAG, AT(json), 0, 0, "one JSON object a line"},
     {0},
@@ -105,7 +104,7 @@ static int check_tail(const cli_verb *verb, const launch_options *v) {
 
 static int check(const cli_verb *verb, const launch_options *v) {
     bool several = v->hosts > 1, has_host = v->hosts || v->host_rank;
-    if (!v->command[0] || !*v->command[0]) return cli_usage(verb, "there is no command to run");
+    if (!v->command[0] || !*v->command[0]) return cli_usage(verb, "the command to run is missing");
     if (v->rehearse && (v->processes || has_host || v->rank_table || v->scheduler))
         return cli_usage(verb, "--rehearse starts nothing: it takes --ranks, --rank and --json");
     if (!v->rehearse && (v->ranks || v->rank >= 0))

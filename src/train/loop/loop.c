@@ -123,8 +123,8 @@ weft_status wefti_training_loop(wefti_training *t) {
     wefti_feed *feed;
     void *block;
     WEFT_REQUIRE(t->progress.position % job->train.batch == 0, WEFT_E_ARG,
-                 "the checkpoint stands at sample %lld, which is no multiple of train.batch, %lld: "
-                 "keep the batch that the run began with",
+                 "the checkpoint is at sample %lld, which is not a multiple of train.batch, %lld: "
+                 "use the train.batch that the run began with",
                  (long long)t->progress.position, (long long)job->train.batch);
     WEFT_TRY(wefti_training_open_feed(&o, &block, &feed));
     weft_status status = loop(t, feed);

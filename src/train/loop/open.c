@@ -18,7 +18,7 @@ static weft_status find_checkpoint(wefti_training *t, wefti_checkpoint **out) {
     return status < 0 ? wefti_prefix(status, "checkpoint.dir") : WEFT_OK;
 }
 
-/* A new run must not mix its checkpoints with those of another run. */
+/* A new run must not mix its checkpoints with another run's. */
 static weft_status refuse_occupied(const wefti_training *t) {
     const weft_job_checkpoint *c = &t->job->checkpoint;
     if (!c->dir[0] || c->resume) return WEFT_OK;

@@ -7,7 +7,8 @@
 #include "train/loop/loop.h"
 
 void wefti_training_note_metrics(const wefti_training *t, weft_status status) {
-    if (status < 0) wefti_training_note(t, "%s; the run goes on without it", weft_error_message());
+    if (status < 0)
+        wefti_training_note(t, "%s; the run continues without it", weft_error_message());
 }
 
 /* How this processor computes products of bf16. The choice may come from a checkpoint that another
@@ -75,7 +76,7 @@ static weft_status run(wefti_training *t, weft_world *world) {
     announce(t);
     if (t->progress.step >= job->train.steps)
         wefti_training_note(
-            t, "nothing is left to train: the checkpoint is of step %lld, train.steps is %lld",
+            t, "nothing left to train: the checkpoint is of step %lld, train.steps is %lld",
             (long long)t->progress.step, (long long)job->train.steps);
     status = wefti_training_loop(t);
     if (status < 0)

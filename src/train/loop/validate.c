@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "tensor/tensor.h"
 
-/* Adds the rows whose largest logit is at their label. */
+/* Counts rows with the largest logit at their label. */
 static weft_status count_right(wefti_training *t, const wefti_batch *b, int64_t *right) {
     weft_tensor_info info;
     WEFT_TRY(weft_session_find(t->session, t->model.eval_program, "logits", &info));

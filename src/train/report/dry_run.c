@@ -86,7 +86,7 @@ static weft_status describe(dry_run *r, const wefti_program *p) {
     return WEFT_OK;
 }
 
-/* Drops kernels, whose tables would need most of the memory for many ranks. Matching needs steps
+/* Drops kernels: for many ranks their tables would need most of the memory. Matching needs steps
  * and transfers only. */
 static void drop_kernels(wefti_program *p) {
     for (int32_t i = 0; i < p->routine_count; i++) {
@@ -131,7 +131,7 @@ static weft_status prepare(wefti_training *t, dry_run *r, int rank) {
     const weft_plan *plan = t->job->plan;
     const int ranks = r->out->ranks = plan ? weft_plan_devices(plan) : 1;
     WEFT_REQUIRE(rank >= -1 && rank < ranks, WEFT_E_ARG,
-                 "there is no rank %d: the job has %d rank%s, 0 to %d", rank, ranks,
+                 "rank %d does not exist: the job has %d rank%s, 0 to %d", rank, ranks,
                  ranks == 1 ? "" : "s", ranks - 1);
     WEFT_TRY(wefti_training_configure(t));
     WEFT_TRY(wefti_training_graph(t));

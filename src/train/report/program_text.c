@@ -9,7 +9,7 @@ static weft_status print(const wefti_training *t, int rank, bool json, char **ou
     const weft_plan *plan = t->job->plan;
     int devices = plan ? weft_plan_devices(plan) : 1;
     WEFT_REQUIRE(rank >= 0 && rank < devices, WEFT_E_ARG,
-                 "there is no rank %d: the job has %d device%s, ranks 0 to %d", rank, devices,
+                 "rank %d does not exist: the job has %d device%s, ranks 0 to %d", rank, devices,
                  devices == 1 ? "" : "s", devices - 1);
     const wefti_program *p = wefti_session_program_of(t->session, 0, rank);
     return json ? wefti_program_json(p, plan, out) : wefti_program_print(p, plan, out);

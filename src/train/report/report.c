@@ -121,7 +121,7 @@ static double flops_of(const weft_body *body) {
     return flops;
 }
 
-/* A call whose two passes are fused into one. Its forward work is the work of its cell. If devices
+/* A call with its two passes fused into one. Its forward work is the work of its cell. If devices
  * share the work, it is the same share of the cell's work as of the whole. */
 static void part_joint(const table *t) {
     for (int i = 0; i < t->report->cell_count; i++) {

@@ -263,7 +263,7 @@ weft_status wefti_training_finish_write(wefti_training *t) {
 
 /* A failed write ends neither the run nor earlier checkpoints: the next write may succeed. */
 static void note_failure(const wefti_training *t, weft_status status) {
-    if (status < 0) wefti_training_note(t, "%s; the run goes on", weft_error_message());
+    if (status < 0) wefti_training_note(t, "%s; the run continues", weft_error_message());
 }
 
 void wefti_training_poll(wefti_training *t) {
@@ -457,14 +457,15 @@ static void note_differences(const wefti_training *t, const wefti_checkpoint *c)
     if (samples && strtoll(samples, NULL, 10) != now)
         wefti_training_note(t,
                             "the data have %lld samples, but had %s when the checkpoint was "
-                            "written: from here on the order of samples is another",
+                            "written: the order of samples changes from here on",
                             (long long)now, samples);
     const char *optimizer = wefti_optimizer_text(t->job->train.optimizer.name);
     if (meta->optimizer && strcmp(meta->optimizer, optimizer))
-        wefti_training_note(t,
-                            "the run began with train.optimizer.name: %s; it goes on with %s, from "
-                            "the states of that",
-                            meta->optimizer, optimizer);
+        wefti_training_note(
+            t,
+            "the run began with train.optimizer.name: %s; it continues with %s, from "
+            "that optimizer's states",
+            meta->optimizer, optimizer);
     const char *isa = wefti_checkpoint_value(&meta->compute, "isa");
     if (isa && strcmp(isa, arithmetic_of(t)))
         wefti_training_note(
