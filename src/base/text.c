@@ -154,3 +154,29 @@ char *wefti_real_text(double value, int least, int most, char out[32]) {
 double wefti_printed(double x) {
     return isnan(x) ? (double)NAN : x;
 }
+
+int wefti_utf8_next(const unsigned char *text, int64_t bytes, uint32_t *out) {
+    unsigned char lead = text[0];
+    *out = WEFTI_NO_CHARACTER;
+    int length = lead < 0x80   ? 1
+                 : lead < 0xC2 ? 0
+                 : lead < 0xE0 ? 2
+                 : lead < 0xF0 ? 3
+                 : lead < 0xF5 ? 4
+                               : 0;
+    if (length == 1) {
+        *out = lead;
+        return 1;
+    }
+    if (!length || length > bytes) return 1;
+    uint32_t point = lead & (0xFFu >> (length + 1));
+    for (int i = 1; i < length; i++) {
+        if ((text[i] & 0xC0) != 0x80) return 1;
+        point = point << 6 | (text[i] & 0x3Fu);
+    }
+    static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (point < smallest[length] || point > 0x10FFFF || (point >= 0xD800 && point < 0xE000))
+        return 1;
+    *out = point;
+    return length;
+}

@@ -1,4 +1,4 @@
-/* Growing text, patterns over names, and the nearest known word for a mistyped one. */
+/* Growing text, UTF-8, patterns over names, and the nearest known word for a mistyped one. */
 #ifndef WEFTI_BASE_TEXT_H
 #define WEFTI_BASE_TEXT_H
 
@@ -18,6 +18,11 @@ void wefti_text_add(wefti_text *t, const char *format, ...) __attribute__((forma
 void wefti_text_add_bytes(wefti_text *t, const char *bytes, int64_t count);
 char *wefti_text_take(wefti_text *t);
 void wefti_text_free(wefti_text *t);
+
+#define WEFTI_NO_CHARACTER 0xFFFFFFFFu
+/* The UTF-8 character (RFC 3629) at the start of `bytes` >= 1 bytes, and its length. A byte that
+ * does not begin a character gives WEFTI_NO_CHARACTER and the length 1. */
+int wefti_utf8_next(const unsigned char *text, int64_t bytes, uint32_t *out);
 
 /* The entry of `words` (NULL-terminated) nearest to `word` by edit distance, or NULL when none is
  * within max(2, length / 3) edits. */

@@ -139,40 +139,25 @@ static bool in_range(const wefti_job_row *row, double value) {
     return value >= row->min && value <= row->max;
 }
 
-/* The code point at `text` (RFC 3629) and its length in bytes; -1: not UTF-8. */
-static int32_t utf8(const unsigned char *text, int *out_length) {
-    int length = text[0] < 0x80   ? 1
-                 : text[0] < 0xc2 ? 0
-                 : text[0] < 0xe0 ? 2
-                 : text[0] < 0xf0 ? 3
-                 : text[0] < 0xf5 ? 4
-                                  : 0;
-    if (length == 0) return -1;
-    int32_t point = length == 1 ? text[0] : text[0] & (0x7f >> length);
-    for (int i = 1; i < length; i++) {
-        if ((text[i] & 0xc0) != 0x80) return -1;
-        point = point << 6 | (text[i] & 0x3f);
-    }
-    static const int32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (point < least[length] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000)) return -1;
-    *out_length = length;
-    return point;
-}
-
 static weft_status store_text(const place *at, const wefti_yaml *value, const char **out) {
     /* An empty plain scalar or a YAML null: the value was forgotten. */
     static const char *const nothing[] = {"", "~", "null", "Null", "NULL"};
     for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
         if (!value->quoted && value->line && !strcmp(value->text, nothing[i]))
             return refuse(at, value);
-    int length;
-    for (const unsigned char *p = (const unsigned char *)value->text; *p; p += length)
-        if (utf8(p, &length) < 0) {
+    uint32_t point;
+    int64_t left = (int64_t)strlen(value->text);
+    for (const unsigned char *p = (const unsigned char *)value->text; *p;) {
+        int length = wefti_utf8_next(p, left, &point);
+        if (point == WEFTI_NO_CHARACTER) {
             char where[512];
             WEFT_FAIL(WEFT_E_ARG, "%s%s must be UTF-8 text; byte %lld of it is not",
                       wefti_job_where(at->draft, at->mark, where), at->row->path,
                       (long long)(p - (const unsigned char *)value->text));
         }
+        p += length;
+        left -= length;
+    }
     char *copy = wefti_arena_strdup(at->draft->arena, value->text);
     WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a job");
     *out = copy;
@@ -297,17 +282,20 @@ static void write_real(double value, wefti_text *out) {
 /* In double quotes. Escapes control characters, and characters that YAML reads as a line break or a
  * byte order mark. */
 void wefti_job_write_quoted(const char *text, wefti_text *out) {
-    int length;
+    int64_t left = (int64_t)strlen(text);
     wefti_text_add(out, "\"");
-    for (const unsigned char *p = (const unsigned char *)text; *p; p += length) {
-        int32_t point = utf8(p, &length);
+    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+        uint32_t point;
+        int length = wefti_utf8_next(p, left, &point);
         if (point == '"' || point == '\\')
-            wefti_text_add(out, "\\%c", point);
+            wefti_text_add(out, "\\%c", (int)point);
         else if (point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x2028 ||
                  point == 0x2029 || point == 0xfeff || point == 0xfffe || point == 0xffff)
-            wefti_text_add(out, "\\u%04x", (unsigned)point);
+            wefti_text_add(out, "\\u%04x", point);
         else
             wefti_text_add_bytes(out, (const char *)p, length);
+        p += length;
+        left -= length;
     }
     wefti_text_add(out, "\"");
 }

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "base/text.h"
 #include "tokenizer/unicode.h"
 
 static uint64_t mix(uint64_t h) { /* finaliser of splitmix64: Steele, Lea, Flood, OOPSLA 2014 */

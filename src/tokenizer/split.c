@@ -12,6 +12,7 @@
 
 #include <string.h>
 
+#include "base/text.h"
 #include "tokenizer/unicode.h"
 
 typedef enum class_of_character { LETTER, NUMBER, SPACE, OTHER, END } class_of_character;

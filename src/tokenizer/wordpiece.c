@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tokenizer/tokenizer.h"
+#include "base/text.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/unicode_bert.h"
 

@@ -44,23 +44,11 @@ static bool passed(parser *p, char c) {
 
 /* ---- texts ---- */
 
-/* One code point at `from`, and how many bytes it has; 0 when it is not UTF-8. */
+/* The length of the UTF-8 character at `from`; 0: none. */
 static int utf8_length(const unsigned char *from, const unsigned char *end) {
-    static const uint32_t first[5] = {0, 0, 0x80, 0x800, 0x10000},
-                          mask[5] = {0, 0x7f, 0x1f, 0xf, 7};
-    int length = *from < 0x80             ? 1
-                 : (*from & 0xe0) == 0xc0 ? 2
-                 : (*from & 0xf0) == 0xe0 ? 3
-                 : (*from & 0xf8) == 0xf0 ? 4
-                                          : 0;
-    if (!length || end - from < length) return 0;
-    uint32_t point = *from & mask[length];
-    for (int i = 1; i < length; i++) {
-        if ((from[i] & 0xc0) != 0x80) return 0;
-        point = point << 6 | (from[i] & 0x3f);
-    }
-    if (point < first[length] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000)) return 0;
-    return length;
+    uint32_t point;
+    int length = wefti_utf8_next(from, end - from, &point);
+    return point == WEFTI_NO_CHARACTER ? 0 : length;
 }
 
 bool wefti_utf8_valid(const char *text) {
