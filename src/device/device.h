@@ -65,10 +65,10 @@ struct wefti_device_table {
     void (*event_destroy)(wefti_event *event);
     weft_status (*event_record)(wefti_stream *stream, wefti_event *event);
     weft_status (*await)(wefti_stream *stream, wefti_event *event);
-    /* Code on the host, a kernel or a communicator, works on device memory: from expose to conceal
-     * it may touch these ranges, which all earlier work of the stream has been done on. Calls nest:
-     * a byte is concealed again when all of its ranges are. NULL: such code may touch the memory at
-     * any time, or never does. */
+    /* From expose to conceal, kernels and communicators that run on the host may touch these ranges
+     * of device memory. Expose first waits for the work of the stream. Calls nest: a byte is
+     * concealed when all ranges that cover it are. NULL: such code may touch the memory at any
+     * time, or never does. */
     weft_status (*expose)(wefti_stream *stream, const wefti_byte_range *ranges, int count);
     void (*conceal)(wefti_stream *stream, const wefti_byte_range *ranges, int count);
 };

@@ -3,10 +3,10 @@
  * other access is a segmentation fault, as it would be an error on a device with a memory of its
  * own.
  *
- * The fence has the grain of pages, and stands in the mapping of one process: an access to a
- * neighbour on a page that is exposed is not found, and neither is one of another thread at that
- * time. Copies are late on purpose: a stream does the last copy when it gets more work, or when
- * somebody waits. Code that forgets to wait finds old bytes. */
+ * The fence protects pages, in the mapping of one process. It misses accesses to other bytes of an
+ * exposed page, and accesses by other threads while a page is exposed. Copies are late on purpose:
+ * a stream does the last copy when it gets more work, or when somebody waits. Code that forgets to
+ * wait finds old bytes. */
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -43,9 +43,9 @@ typedef struct wefti_exec_options {
         *rows;         /* sections that run all microbatches: first global row of each; else NULL */
     bool check_finite; /* after each kernel, look for NaN and infinity in its outputs: names the
                           first cell */
-    /* The world goes on after a loss that is not finite: the section ends with nothing under way,
-     * where all of its ranks have that loss; else it runs to its end, which must change nothing
-     * that is kept, and fails then. */
+    /* What a section does after a loss that is not finite, so that the world can go on.
+     * orderly: it waits for its transfers and fails. All ranks must have that loss.
+     * to_the_end: it runs to its end and fails then. It must change nothing that is kept. */
     bool orderly, to_the_end;
     wefti_before_update *before_update;
     void *before_update_context;
