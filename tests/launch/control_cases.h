@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "launch/member/member.h"
-#include "launch/scheduler/scheduler.h"
+#include "launch/scheduler/state.h"
 
 static inline wefti_secret test_secret(void) {
     wefti_secret s;
@@ -156,6 +156,18 @@ static inline void test_lanes_start(test_lane *lanes, int count) {
 }
 static inline void test_lanes_join(test_lane *lanes, int count) {
     for (int i = 0; i < count; i++) pthread_join(lanes[i].thread, NULL);
+}
+
+/* Returns once the scheduler is in such a state; fails after 20 s. */
+static inline void test_wait_until(wefti_scheduler *s, bool (*holds)(const wefti_scheduler *s)) {
+    bool done = false;
+    for (int i = 0; i < 20000 && !done; i++) {
+        pthread_mutex_lock(&s->lock);
+        done = holds(s);
+        pthread_mutex_unlock(&s->lock);
+        if (!done) usleep(1000);
+    }
+    assert_true(done);
 }
 
 #endif

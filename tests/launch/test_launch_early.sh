@@ -6,7 +6,9 @@
 TMPDIR=$work/tmp HOME=$work # for the folders of runs, and the user's secret
 export TMPDIR HOME
 mkdir "$TMPDIR"
-port=$((15000 + $$ % 3800))
+# shellcheck source=ports.inc
+. "$(dirname "$0")/ports.inc"
+port=$(free_port)
 for variable in WEFT_RANK WEFT_SIZE RANK WORLD_SIZE MASTER_ADDR MASTER_PORT MS_ROLE RANK_TABLE_FILE; do
     unset $variable
 done
@@ -50,7 +52,7 @@ for end in 'exit 0' 'exit 7' 'kill -9 \$\$'; do
     wait $first
     got=$?
     says 1 zero 'rank 2 (process [0-9]*) .* before all ranks had come'
-    port=$((port + 1))
+    port=$(free_port)
 done
 
 # --- requests to stop that come to a rank of the second host ---
@@ -78,7 +80,7 @@ says 143 one 'a rank was asked to stop by signal 15'
 wait $first
 got=$?
 says 143 zero 'stopped'
-port=$((port + 1))
+port=$(free_port)
 rm zero asked.pid
 what='all agree to stop, and then one fails on the other host'
 launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- sh -c \
@@ -96,7 +98,7 @@ says 3 one 'rank [01] ended with exit code 3, on another host'
 wait $first
 got=$?
 says 3 zero 'rank [01] ended with exit code 3'
-port=$((port + 1))
+port=$(free_port)
 what='nobody has agreed'
 launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- sleep 1000 >zero 2>&1 &
 first=$!
@@ -107,7 +109,7 @@ says 143 one 'rank 2 ended with exit code 143'
 wait $first
 got=$?
 says 143 zero 'rank 2 ended with exit code 143'
-port=$((port + 1))
+port=$(free_port)
 
 # One host has failed before the other comes: that one is told, instead of calling until its time is up.
 # Also with the code of a request to stop, to which nobody can have agreed yet.
@@ -124,7 +126,7 @@ for case in '1 5' '0 5' '1 143' '0 143'; do
     wait $first
     got=$?
     says $code early.out 'has not come yet'
-    port=$((port + 1))
+    port=$(free_port)
 done
 # Who waits for a late host can be told not to, and does so no longer than the others may take to join.
 what='a host that does not come'
@@ -143,7 +145,7 @@ for host in 0 1; do
     got=$?
     says 5 early.out 'rank [0-3] ended with exit code 5'
 done
-port=$((port + 1))
+port=$(free_port)
 
 # A process fails on one host, and those on the other never ask for a scheduler: they are ended, and both hosts say whose
 # failure it was. One that ends well disturbs nobody.
@@ -158,7 +160,7 @@ for host in 0 1; do
     wait $first
     got=$?
     says 3 other.out "rank $((2 * host + 1)) ended with exit code 3, on another host"
-    port=$((port + 1))
+    port=$(free_port)
 done
 what='other programs, of which one ends sooner'
 launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 1 -- sh -c 'exit 0' >early.out 2>&1 &
@@ -167,7 +169,7 @@ launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 1 -- sh -c 'sleep 
 got=$?
 says 0 other.out fine
 wait $first || fail "$what" early.out
-port=$((port + 1))
+port=$(free_port)
 
 # `weft launch` of the scheduler's host is killed: the other one ends, too.
 what='other programs, and the first host is killed'
@@ -186,7 +188,7 @@ wait $second
 got=$?
 says 137 other.out 'rank 0 was ended by signal 9 (Killed), on another host'
 wait $first
-port=$((port + 1))
+port=$(free_port)
 
 # Hosts that were told different numbers of processes.
 what='two ranks here, three there'

@@ -7,7 +7,9 @@ mark=$$
 TMPDIR=$work/tmp HOME=$work # for the folders of runs, and the user's secret
 export TMPDIR HOME
 mkdir "$TMPDIR"
-port=$((11000 + mark % 3800))
+# shellcheck source=ports.inc
+. "$(dirname "$0")/ports.inc"
+port=$(free_port)
 for variable in WEFT_RANK WEFT_SIZE RANK WORLD_SIZE MASTER_ADDR MASTER_PORT MS_ROLE RANK_TABLE_FILE; do
     unset $variable
 done
@@ -101,7 +103,7 @@ same hosts
 
 # The same, each in a memory of its own: messages between them.
 if "$weft" info --quick 2>/dev/null | grep -qi ucx; then
-    here="--hosts 2 --scheduler 127.0.0.1:$((port + 5)) -n 2 --no-logs"
+    here="--hosts 2 --scheduler 127.0.0.1:$(free_port) -n 2 --no-logs"
     # shellcheck disable=SC2086
     "$weft" launch $here --host-rank 1 --env WEFT_HOST_ID=b -- "$weft" train job.yaml --json >host1.out 2>&1 &
     second=$!
@@ -141,17 +143,17 @@ hand byhand 'export RANK_TABLE_FILE=$PWD/table.json RANK_ID=$R RANK_SIZE=4'
 same byhand
 
 # --- torchrun's variables, ours, MindSpore's with a scheduler of its own ---
-hand torchrun "export RANK=\$R WORLD_SIZE=4 LOCAL_RANK=\$R LOCAL_WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((port + 1))"
+hand torchrun "export RANK=\$R WORLD_SIZE=4 LOCAL_RANK=\$R LOCAL_WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=$(free_port)"
 same torchrun
-hand ours "export WEFT_RANK=\$R WEFT_SIZE=4 WEFT_SCHEDULER=127.0.0.1:$((port + 2))"
+hand ours "export WEFT_RANK=\$R WEFT_SIZE=4 WEFT_SCHEDULER=127.0.0.1:$(free_port)"
 same ours
 # What an MPI's launcher sets, and an address beside it: then its MPI is not needed.
-address="MASTER_ADDR=127.0.0.1 MASTER_PORT=$((port + 6))"
+address="MASTER_ADDR=127.0.0.1 MASTER_PORT=$(free_port)"
 hand openmpi "export OMPI_COMM_WORLD_RANK=\$R OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=\$R OMPI_COMM_WORLD_LOCAL_SIZE=4 $address"
 same openmpi
-hand mpich "export PMI_RANK=\$R PMI_SIZE=4 WEFT_SCHEDULER=127.0.0.1:$((port + 7))"
+hand mpich "export PMI_RANK=\$R PMI_SIZE=4 WEFT_SCHEDULER=127.0.0.1:$(free_port)"
 same mpich
-MS_SCHED_HOST=127.0.0.1 MS_SCHED_PORT=$((port + 3)) MS_WORKER_NUM=4
+MS_SCHED_HOST=127.0.0.1 MS_SCHED_PORT=$(free_port) MS_WORKER_NUM=4
 export MS_SCHED_HOST MS_SCHED_PORT MS_WORKER_NUM
 (sleep 0.5 && MS_ROLE=MS_SCHED exec "$weft" train job.yaml) >sched.out 2>&1 &
 scheduler=$!
@@ -159,7 +161,7 @@ hand mindspore 'export MS_ROLE=MS_WORKER MS_NODE_ID=$R'
 same mindspore
 wait $scheduler || fail 'the scheduler failed:' sched.out
 # Three of four workers: all end, and the missing number is told.
-MS_SCHED_PORT=$((port + 4)) MS_TOPO_TIMEOUT=2
+MS_SCHED_PORT=$(free_port) MS_TOPO_TIMEOUT=2
 export MS_SCHED_PORT MS_TOPO_TIMEOUT
 MS_ROLE=MS_SCHED timeout 60 "$weft" train job.yaml >sched.out 2>&1 &
 scheduler=$!

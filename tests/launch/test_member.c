@@ -447,6 +447,12 @@ static void worlds_follow_each_other(void **state) {
     wefti_scheduler_stop(s);
 }
 
+static bool one_waits_for_the_next_world(const wefti_scheduler *s) {
+    for (int64_t i = 0; i < s->client_count; i++)
+        if (s->clients[i]->next) return true;
+    return false;
+}
+
 /* Rank 0 has left the first world of two and comes for the next, `slow` is still there. */
 static wefti_scheduler *come_early(wefti_scheduler_options *o, test_lane lanes[2], test_lane *first,
                                    wefti_member **out_slow) {
@@ -461,7 +467,7 @@ static wefti_scheduler *come_early(wefti_scheduler_options *o, test_lane lanes[2
     test_lanes_join(first, 1);
     assert_int_equal(first->status, WEFT_OK);
     test_lanes_start(&lanes[0], 1);
-    usleep(300000); /* for it to come there */
+    test_wait_until(s, one_waits_for_the_next_world);
     return s;
 }
 

@@ -19,7 +19,8 @@ chmod 755 "$work"
 SLURM_CONF=$work/slurm.conf
 HOME=$work # for the secret
 export SLURM_CONF HOME
-port=$((15000 + $$ % 8000))
+# shellcheck source=ports.inc
+. "$(dirname "$0")/ports.inc"
 host=$(hostname)
 
 # Steps first, while there is someone who ends them.
@@ -61,8 +62,8 @@ mkdir "$work/state" "$work/spool" "$work/munge"
 cat >"$SLURM_CONF" <<END
 ClusterName=weft
 SlurmctldHost=$host(127.0.0.1)
-SlurmctldPort=$port
-SlurmdPort=$((port + 1))
+SlurmctldPort=$(free_port)
+SlurmdPort=$(free_port)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
