@@ -1,4 +1,4 @@
-/* See join_host.h. */
+/* See host_identity.h. */
 #include "launch/host_identity.h"
 
 #include <errno.h>

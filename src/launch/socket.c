@@ -1,4 +1,4 @@
-/* Addresses and sockets: see wire_socket.h. */
+/* Addresses and sockets: see socket.h. */
 #include "launch/socket.h"
 
 #include <arpa/inet.h>

@@ -136,7 +136,7 @@ static void follow_script(world_test *w, int32_t rank) {
         }
     }
     for (int i = 0; i < CASES; i++) w->comm[rank]->engine->unbind(lanes[i].endpoint);
-    /* What is left over after a failure: nobody reads it any more. */
+    /* After a failure posts may remain; they are not read any more. */
     for (int i = 0; i < CASES; i++)
         for (int which = 0; which < WEFTI_COMM_DEPTH; which++) {
             if (lanes[i].destination[which] != lanes[i].source[which])
@@ -257,7 +257,7 @@ __attribute__((unused)) static void meet_wrongly(world_test *w, int32_t rank) {
     w->comm[rank]->engine->unbind(e);
 }
 
-/* Three ranks, one of which, returned, posts something else; 12 variants of it. */
+/* Three ranks, one of which (the result) posts something else; 12 variants of it. */
 __attribute__((unused)) static int32_t prepare_mismatch(mismatch_test *test, int variant) {
     int64_t n = variant % 2 ? 12000 : 12;
     int32_t odd = variant % 3;
@@ -293,7 +293,8 @@ __attribute__((unused)) static int32_t prepare_mismatch(mismatch_test *test, int
     return odd;
 }
 
-/* Those who stopped have one reason, which names rank `odd` and both transfers; NULL: so it is. */
+/* Checks that all stopped ranks have one reason, which names rank `odd` and both transfers. NULL:
+ * they do. */
 __attribute__((unused)) static const char *wrong_mismatch(const mismatch_test *test, int32_t odd) {
     const char *reason = NULL;
     char rank[16];

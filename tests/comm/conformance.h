@@ -1,8 +1,8 @@
-/* What every communicator must do: all collectives over groups of any shape, all dtypes and
- * reductions, sizes from nothing to 64 MiB, and random programs that start many requests and wait
- * for them in orders of their own. Each rank runs conformance_run on its world, whatever carries
- * it: threads, processes, hosts. What comes out is compared, bit by bit, with the naive reference
- * of conformance_values.h, and is so the same for all communicators. */
+/* The conformance suite of communicators: all collectives over groups of any shape, all dtypes and
+ * reductions, sizes from 0 to 64 MiB, and random programs that start many requests and wait for
+ * them in random orders. Each rank runs conformance_run on its world, on any communicator:
+ * threads, processes, hosts. Results are compared bit by bit with the naive reference of
+ * conformance_values.h, so they are equal on all communicators. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
 
@@ -77,7 +77,7 @@ static int64_t conformance_bytes(const conformance_call *c, int64_t elements) {
     return elements * (int64_t)conformance_size_of(c->dtype);
 }
 
-/* Those whom a member sends to, or receives from, in an order that begins behind itself. */
+/* The members that a member sends to, or receives from, in an order that begins after itself. */
 static int conformance_neighbors(const conformance_call *c, int me, bool sends, int *ranks,
                                  int64_t *counts) {
     int found = 0;
@@ -278,7 +278,7 @@ static bool conformance_make_groups(conformance *c) {
                           : g == 5                      ? rank == 0 || rank == size - 1
                           : g == CONFORMANCE_GROUPS - 1 ? false
                                                         : conformance_pick(&r, 0, 1) == 1;
-                if (g == CONFORMANCE_GROUPS - 1) /* those of the one before */
+                if (g == CONFORMANCE_GROUPS - 1) /* the members of the group before */
                     for (int m = 0; m < weft_group_size(c->groups[g - 1]); m++)
                         in |= weft_group_world_rank(c->groups[g - 1], m) == rank;
                 if (in) ranks[count++] = rank;

@@ -1,6 +1,6 @@
-/* What conformance checks communicators with: calls that all ranks derive from one seed, the values
- * that each member gives, and a naive reference of what each must get, element by element, reduced
- * in the group's order. Nothing here is shared with the library but the conversion of halves. */
+/* Inputs and expected results of the conformance suite: calls that all ranks derive from one seed,
+ * the values of each member, and a naive reference that reduces element by element in the group's
+ * order. It shares only the conversion of halves with the library. */
 #ifndef CONFORMANCE_VALUES_H
 #define CONFORMANCE_VALUES_H
 
@@ -231,7 +231,7 @@ static inline bool conformance_same(weft_dtype dtype, const void *a, const void 
     return isnan(conformance_widen(dtype, a)) && isnan(conformance_widen(dtype, b));
 }
 
-/* ---- who gives and gets what ---- */
+/* ---- expected blocks of each member ---- */
 
 static inline int64_t conformance_block(const conformance_call *c, int from, int to) {
     return c->blocks[from][to] > 0 ? c->blocks[from][to] : 0;

@@ -1,5 +1,5 @@
-/* Ranks as processes: each is a fork of the test, with a communicator of its own. What they say to
- * the test, and their cards, lie in memory that was shared before. */
+/* Ranks as processes: each is a fork of the test with a communicator of its own. Their reports to
+ * the test and their all-gather entries lie in shared memory. */
 #ifndef COMM_PROCESSES_H
 #define COMM_PROCESSES_H
 
@@ -287,7 +287,7 @@ typedef struct script_rounds {
     int rounds;
     int32_t least, most; /* ranks; most 0: as many as there are */
     uint64_t mask;       /* of the seed, so that tests differ */
-    int break_every;     /* so many rounds a rank breaks the world; 0: never */
+    int break_every;     /* a rank breaks the world every so many rounds; 0: never */
     rank_body *body;
     /* The world; may change the script. */
     process_world *(*begin)(int32_t size, int round, numbers *r, script *s);

@@ -1,7 +1,7 @@
-/* A transport between threads of one process that is as unpleasant as the contract allows: messages
- * of different tags overtake each other, arrive after a random number of looks, and sends that are
- * not small are not done before the receiver has taken them. Checks its callers: never two calls of
- * a rank at a time, no request used twice, nothing left under way when closed. */
+/* A transport between threads of one process that is as unpleasant as the contract allows.
+ * Messages of different tags overtake each other and arrive after a random number of polls. Sends
+ * that are not small finish only after the receiver has taken the message. It also checks its
+ * callers: one call of a rank at a time, no request used twice, nothing under way at close. */
 #ifndef ROUNDS_MESH_H
 #define ROUNDS_MESH_H
 

@@ -1,7 +1,7 @@
-/* Collectives on buffers: what callers get wrong is said before anybody waits, ranks that do not do
- * the same are named with the number of the call, started calls of any number end in any order, and
- * failures of memory leave nothing behind. Values are the conformance suite's.
- * (weft-test: threads) */
+/* Collectives on buffers: wrong arguments are refused before any rank waits; an error names ranks
+ * that make different calls, with the call's number; any number of started calls may end in any
+ * order; failed allocations leave nothing behind. The conformance suite checks values. (weft-test:
+ * threads) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -241,8 +241,8 @@ static void bound_transfers_are_kept_up_to_a_bound(void **state) {
 
 /* ---- halos ---- */
 
-/* Tiles of 3 planes, 4 x 3, of a plane that goes on at its end if it is a ring; a rim without
- * neighbour is zero, or, where it is cut, not there. */
+/* Tiles of 3 planes, 4 x 3, of a plane that continues at its end if it is a ring. A rim without a
+ * neighbour is zero, or absent where it is cut. */
 typedef struct halo_case {
     int rows, columns;
     bool ring, cut;
@@ -447,7 +447,7 @@ static void ranks_that_differ_are_named(void **state) {
             run(&t, cases[k].body);
             int found = -1;
             for (int r = 0; r < 3; r++) {
-                /* A rank whose part was over may have gone on; the others all fail. */
+                /* A rank whose part was done may have continued; all others fail. */
                 if (t.status[r] == WEFT_E_MISMATCH) found = r;
                 assert_true(t.status[r] == WEFT_OK || t.status[r] == WEFT_E_MISMATCH ||
                             t.status[r] == WEFT_E_PEER);

@@ -1,5 +1,5 @@
-/* Copies past the caches: every form is memcpy to the byte, for any size and place, and writes
- * nothing else; and reductions that are written so are those that are not. */
+/* Copies past the caches: every form equals memcpy for any size and alignment and writes nothing
+ * else. Reductions that stream their result equal those that do not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,7 +54,8 @@ static void copies_are_memcpy(void **state) {
     free(right);
 }
 
-/* More is streamed the more is written, and nothing below what is kept, which stays what it is. */
+/* Larger copies stream more. Below the measured size nothing is streamed, and that size does not
+ * change. */
 static void what_is_kept_is_not_streamed(void **state) {
     (void)state;
     int64_t cache = wefti_copy_cache(), kept = wefti_copy_kept();

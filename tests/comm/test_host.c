@@ -1,5 +1,5 @@
-/* The communicator between processes: the random transfers that threads do, with memory of both
- * kinds and on all roads; the bits of sums; and what is left when processes die. */
+/* The communicator between processes: the random transfers of the threads' test, with memory of
+ * both kinds and on all paths; the bits of sums; and clean-up when processes die. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -162,7 +162,7 @@ static void gathers_are_whole(void **state) {
     static const int64_t sizes[SIZES] = {50, 9001, 70001, 1500007, 13000001};
     static const struct {
         int memory;
-        int64_t pulls; /* from so many bytes; 0: none may */
+        int64_t pulls; /* sources from this size on are read through the kernel; 0: never */
     } road[ROADS] = {{0, -1}, {0, 0}, {1, -1}, {2, 0}, {2, 64}};
     for (int32_t members = 2; members <= 8; members += members < 4 ? 1 : 4)
         for (int k = 0; k < SIZES; k++)
@@ -186,7 +186,7 @@ static void gathers_are_whole(void **state) {
             }
 }
 
-/* However much there is: a word has room for so many. */
+/* A word can count all chunks of a transfer of any size. */
 static void chunks_can_be_counted(void **state) {
     (void)state;
     for (int gathers = 0; gathers < 2; gathers++)
@@ -246,7 +246,7 @@ static void all_hear_of_a_failure(void **state) {
 typedef struct death_test {
     _Atomic bool told; /* the control plane knows */
     _Atomic int64_t rounds[MOST_RANKS];
-    _Atomic int stopped; /* ranks whose wait failed */
+    _Atomic int stopped; /* ranks with a failed wait */
     int64_t elements;
     char message[MOST_RANKS][256];
 } death_test;

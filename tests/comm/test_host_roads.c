@@ -1,7 +1,6 @@
-/* Messages within a host through the memory that its processes share: random transfers by any
- * algorithm, the same bits as between threads, how many bytes take which road, and what is left
- * when a process dies. What leads between hosts here is the memory of them all.
- * (weft-test: threads) */
+/* Messages within a host through shared memory: random transfers by each algorithm, the same bits
+ * as between threads, the bytes on each path, and clean-up when a process dies. The transport
+ * between hosts is shared memory here too. (weft-test: threads) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -96,7 +95,7 @@ static weft_status join_roads(process_world *p, int32_t rank) {
     weft_transport between, transport;
     wefti_comm *far;
     WEFT_TRY(join_one_host(w, rank, &between));
-    port = (seat_at_meeting){&p->meeting, rank, 4}; /* so many meetings there were */
+    port = (seat_at_meeting){&p->meeting, rank, 4}; /* this number of meetings took place */
     wefti_exchange exchange = {&port, swap_cards};
     WEFT_TRY(wefti_comm_host(rank, p->w.size, p->hosts, &exchange, &p->w.comm[rank]));
     of_host = (wefti_host *)p->w.comm[rank];
@@ -147,7 +146,8 @@ static void random_scripts(void **state) {
         .rounds = SCRIPTS, .least = 2, .body = follow_to_the_end, .begin = begin_any});
 }
 
-/* Data that is under way when the world breaks does no harm, and all hear who broke it. */
+/* Breaking the world while data is under way does no harm, and all ranks learn which rank broke
+ * it. */
 static process_world *begin_with_all(int32_t size, int round, numbers *r, script *script) {
     script->cases[0] = all_reduce_of(size, round % 2 ? 30000 : 3, WEFT_F32);
     return &roads_begin(size, round % 4 > 1, r, script)->p;
@@ -208,7 +208,7 @@ static void send_many(world_test *w) {
     for (int i = 0; i < MESSAGES; i++)
         claim(w, 0, finish(request + (size_t)i * stride, NULL) == WEFT_OK, "sent");
     pthread_barrier_wait(&w->barrier);
-    /* One that is too long for who wants it, and one that is given up. */
+    /* A message that is too long for its receive, and a cancelled one. */
     claim(w, 0, t->send(t->context, 1, 1, data, LONGEST, request) == WEFT_OK, "send");
     (void)finish(request, NULL);
     claim(w, 0, t->send(t->context, 1, 2, data, LONGEST, request) == WEFT_OK, "send");
@@ -265,8 +265,7 @@ static void messages_wait_for_nobody(void **state) {
 
 /* --- bits and bytes --- */
 
-/* A receive that has failed, as its sender is gone, is over: its memory is no part of a list any
- * more. */
+/* A receive fails because its sender has died. It is over then: its memory leaves all lists. */
 static void die_or_go_on(world_test *w, int32_t rank) {
     const weft_transport *t = &roads_of_rank;
     size_t stride = (t->request_bytes + 15) / 16 * 16;
@@ -365,9 +364,9 @@ static void the_same_bits_as_between_threads(void **state) {
     munmap(arrays, (size_t)3 * MOST_RANKS * MOST_BYTES);
 }
 
-/* Two hosts of three, and one of six: sums go to the other host and back, once; what each of a host
- * gives to the one that adds, or to the next one, and gets back, never leaves it. A header and a
- * text go with each message, and credits back. */
+/* Two hosts of three ranks, and one of six. Sums cross to the other host and back once. Parts that
+ * ranks of one host give to each other never leave it. Each message also has a header and a text,
+ * and credits return. */
 static void each_byte_takes_its_road(void **state) {
     (void)state;
     enum { MEMBERS = 6, HEADERS = 100000, N = 400000 };
@@ -384,7 +383,8 @@ static void each_byte_takes_its_road(void **state) {
                                  : WEFTI_COMMSCHED_RING;
         w->pulls = which % 2;
         int64_t n = 4 * N, far = 2 * n, near = 8 * n;
-        if (which > 1) { /* blocks go from neighbour to neighbour, two of whom are elsewhere */
+        if (which >
+            1) { /* blocks go from neighbour to neighbour, two of which are on the other host */
             far = which == 2 ? 2 * 5 * n / 6 : 0;
             near = (which == 2 ? 4 : 6) * 5 * n / 6;
         }
@@ -402,7 +402,7 @@ static void each_byte_takes_its_road(void **state) {
 
 /* --- what does not match --- */
 
-/* Nothing comes by itself of which they could see it. */
+/* These ranks receive no message by which they could notice the break. */
 static void who_only_receives_is_asked(void **state) {
     (void)state;
     numbers r = {7, 0};

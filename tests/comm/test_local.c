@@ -62,8 +62,8 @@ static void broken_scripts(void **state) {
 
 /* --- one thing at a time --- */
 
-/* The same bits on all members, and those of additions in the members' order; halves are added in
- * f32 and rounded once. On both sides of the size that is copied when posted; and one that leaves a
+/* All members get the same bits: those of additions in the members' order. Halves are added in f32
+ * and rounded once. Tested on both sides of the size that is copied when posted, and beyond a
  * core's cache. */
 static void sums_have_one_order(void **state) {
     (void)state;
@@ -189,8 +189,8 @@ static void all_hear_of_a_failure(void **state) {
     }
 }
 
-/* A rank has ended after it broke the world and before it woke who sleeps; who hears of its end
- * says so again, and that wakes. */
+/* A rank ends after it broke the world and before it notified sleeping ranks. The process that
+ * learns of its end notifies them. */
 static void wait_for_the_dead(world_test *w, int32_t rank) {
     shared_case *c = w->context;
     wefti_shm_rank *waiting = (wefti_shm_rank *)w->comm[0];
@@ -252,7 +252,7 @@ static void mended_endpoints(void **state) {
         assert_int_equal(engine->wait(out), WEFT_OK);
         assert_int_equal(engine->wait(small_out), WEFT_OK);
     }
-    /* Giving up what is under way ends it for the others. */
+    /* Unbinding a transfer under way ends it for the others. */
     assert_int_equal(engine->post(out, values, NULL), WEFT_OK);
     engine->unbind(out);
     assert_int_equal(engine->post(in, NULL, got), WEFT_E_PEER);

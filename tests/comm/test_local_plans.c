@@ -1,5 +1,5 @@
-/* What is bound and given up again leaves no more behind than what may come back: programs call
- * with ever new counts, and worlds see many sessions. */
+/* Bound and unbound transfers leave a bounded number of plans behind: programs call with ever new
+ * counts, and worlds see many sessions. */
 #include "support.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* The communicator over messages: every kind of transfer on random groups and boxes, by every
- * algorithm, gives what it must, however messages are delayed; what does not match is named; a
- * failure reaches everybody. (weft-test: threads) */
+/* The communicator over messages. Every kind of transfer on random groups and regions, by every
+ * algorithm, gives the right result for any delays; mismatches are named; a failure reaches all
+ * ranks. (weft-test: threads) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -129,7 +129,7 @@ static void cost_chooses(void **state) {
     c.have[3].size[0] = 1 << 24;
     for (int m = 0; m < 8; m++) c.want[m].size[0] = m == 3 ? 0 : 1 << 24;
     assert_int_equal(chosen_for(&c, &costs), WEFTI_COMMSCHED_CHAIN);
-    costs.crowd = 1; /* those who send to one get in each other's way */
+    costs.crowd = 1; /* concurrent senders to one rank slow each other down completely */
     c = all_reduce_of(8, 1 << 20, WEFT_F32);
     c.t.kind = WEFTI_TRANSFER_ALL_GATHER;
     c.t.reduction = WEFTI_REDUCE_NONE;
@@ -256,7 +256,7 @@ static void reasons_have_one_name(void **state) {
     }
 }
 
-/* The wire to one rank is cut: who waits for it is told, and tells the others. */
+/* The wire to one rank is cut: a rank that waits for it learns that, and tells the others. */
 static void cut_wire(world_test *w, int32_t rank) {
     shared_case *c = w->context;
     static float arrays[MOST_RANKS][2][12000];
@@ -308,7 +308,7 @@ static void look_for_the_lost(wefti_comm *comm, int32_t rank) {
     pthread_mutex_unlock(&world->lock);
 }
 
-/* Who has done its part of a call may leave; those who are still in it do not miss it. */
+/* A rank that has done its part of a call may leave. The ranks still in the call do not need it. */
 static void who_has_done_its_part_may_leave(void **state) {
     (void)state;
     static mesh m;
@@ -494,7 +494,7 @@ static void look_often(world_test *w, wefti_endpoint *e[2], int looks) {
         for (int r = 0; r < 2; r++)
             if (e[r]) (void)w->comm[r]->engine->test(e[r]);
 }
-/* Who watches sees data that is on its way, and none where the other has not come. */
+/* A watcher sees data on its way, and none where the peer has not come. */
 static void what_moves_is_told(void **state) {
     (void)state;
     static mesh m;

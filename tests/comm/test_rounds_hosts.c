@@ -1,5 +1,6 @@
-/* Transfers by messages between hosts with several members each: the same bits as by any other way,
- * as few bytes between hosts as there must be, and chosen where that pays. (weft-test: threads) */
+/* Transfers by messages between hosts with several members each: the same bits as on any other
+ * path, the least possible bytes between hosts, and chosen where that is fastest. (weft-test:
+ * threads) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -103,8 +104,9 @@ static int64_t bytes_on(const bits_test *b, const wefti_region *boxes, const int
     return bytes;
 }
 
-/* Whoever sums n bytes of h hosts must bring (h - 1) n bytes from host to host, and as many to tell
- * all; a gather brings each host what it has not; a broadcast brings all to each but one. */
+/* A sum of n bytes over h hosts moves at least (h - 1) n bytes between hosts, and as many to
+ * return the result. A gather brings each host its missing parts; a broadcast brings all data to
+ * each host but one. */
 static void as_few_bytes_as_possible(void **state) {
     (void)state;
     static const int32_t layouts[][8] = {
@@ -181,7 +183,8 @@ static void cost_chooses(void **state) {
     assert_int_equal(chosen_for(&c, turns, &costs, WEFTI_COMMSCHED_CHOSEN), WEFTI_COMMSCHED_HOSTS);
     c = all_reduce_of(8, 2, WEFT_F32); /* few bytes: few steps */
     assert_true(chosen_for(&c, blocks, &costs, WEFTI_COMMSCHED_CHOSEN) != WEFTI_COMMSCHED_HOSTS);
-    wefti_commsched_costs even = {2e-5, 1e-6, 1e12, 0, 1e10, 2e-5, 1e9}; /* the wire is no hurdle */
+    wefti_commsched_costs even = {2e-5, 1e-6, 1e12, 0,
+                                  1e10, 2e-5, 1e9}; /* the network costs nothing */
     c = all_reduce_of(8, 20000, WEFT_F32);
     assert_true(chosen_for(&c, blocks, &even, WEFTI_COMMSCHED_CHOSEN) != WEFTI_COMMSCHED_HOSTS);
     c = all_reduce_of(8, 1 << 20, WEFT_F32);

@@ -1,5 +1,5 @@
-/* The communicator over UCX between two network namespaces, as between hosts: on a good wire, on a
- * bad one (delay, loss and reordering by weft-slow-link), and when the cable is pulled. Needs root
+/* The communicator over UCX between two network namespaces, as between hosts: on a good link, on a
+ * bad one (delay, loss and reordering by weft-slow-link), and with the cable pulled. Needs root
  * and iproute2. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,7 +60,7 @@ static weft_status enter(const char *name) {
     char path[128];
     snprintf(path, sizeof path, "/run/netns/%s", name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    /* UCX finds interfaces in /sys, which would be that of the old namespace still. */
+    /* UCX looks up interfaces in /sys, which would still show the old namespace. */
     bool in = fd >= 0 && setns(fd, CLONE_NEWNET) == 0 && unshare(CLONE_NEWNS) == 0 &&
               mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
               umount2("/sys", MNT_DETACH) == 0 && mount("sysfs", "/sys", "sysfs", 0, NULL) == 0;
@@ -150,7 +150,7 @@ static void a_bad_wire(void **state) {
     waitpid(wire, NULL, 0);
 }
 
-/* --- the cable is pulled: nothing tells the ranks but who watches them --- */
+/* --- the cable is pulled: only watchers notice --- */
 
 typedef struct pulling {
     shared_case c;

@@ -105,7 +105,7 @@ typedef struct test_lane {
     uint64_t generation;
     bool gives_up; /* once it is in */
     bool wrong;    /* cards */
-    int failed;    /* who, with the text */
+    int failed;    /* the rank to blame, and the text */
     pthread_t thread;
 } test_lane;
 

@@ -224,8 +224,8 @@ static void *prove_for_ever(void *begun) {
     return NULL;
 }
 
-/* A program that ends without leaving its job ends as it says, though a member's thread still
- * proves who it is. */
+/* A program that ends without leaving its job keeps its exit code, even while a member's thread
+ * runs the handshake. */
 static void proofs_outlive_exit(void **state) {
     (void)state;
     for (int round = 0; round < 40; round++) {

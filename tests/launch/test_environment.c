@@ -1,5 +1,5 @@
-/* What launchers say in the environment: each one alone, one inside another, each pair that
- * disagrees, and what is malformed. */
+/* The environment variables of launchers: each launcher alone, one inside another, each pair that
+ * disagrees, and malformed values. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -300,7 +300,7 @@ static void test_pairs(void **state) {
             s = (set){0};
             add(&s, &kinds[a], 0, 2, 4);
             add(&s, &kinds[b], 2, 1, 4);
-            /* msrun's names are those of tables: there the message is of these two. */
+            /* msrun and rank tables share these names: the message names both. */
             (void)snprintf(one, sizeof one, "%s is 2", kinds[a].rank);
             (void)snprintf(other, sizeof other, "%s is 1", kinds[b].rank);
             refuse_all(s.rows, one, other);

@@ -51,7 +51,7 @@ static void test_another_address(void **state) {
 
 #define BOSS "VC_BOSS_NUM=1", "VC_BOSS_HOSTS=job-boss-0.job"
 
-/* The own task is the one whose list has this host in that place. */
+/* The own task has this host at this position of its list. */
 static void test_several_tasks(void **state) {
     (void)state;
     wefti_launcher l = READ_ON("job-worker-0", "VC_TASK_INDEX=0", BOSS, WORKERS);
@@ -79,7 +79,7 @@ static void test_several_tasks(void **state) {
               "VC_B_HOSTS=b", "VC_C_HOSTS=c");
 }
 
-/* Who says the rank says it in pods too; lists are then not looked at. */
+/* A launcher that gives the rank counts in pods too; lists are not read then. */
 static void test_beside_others(void **state) {
     (void)state;
     wefti_launcher l = READ("VC_TASK_INDEX=1", "VC_A_HOSTS=,", "RANK=5", "WORLD_SIZE=8",
@@ -112,7 +112,7 @@ static void test_beside_others(void **state) {
     REFUSE("PMIX_RANK is set", "WEFT_SIZE", "VC_TASK_INDEX=1", WORKERS, "PMIX_RANK=1");
 }
 
-/* What is alone without Volcano stays so. */
+/* Processes that are alone without Volcano stay alone. */
 static void test_says_nothing(void **state) {
     (void)state;
     static const char *const environments[][4] = {

@@ -1,5 +1,5 @@
-/* Joining by a launcher's variables: processes that become a world, whose communicator works, and
- * whose ends are told to all. */
+/* Joining by a launcher's variables: processes become a world with a working communicator, and all
+ * learn of the end of each. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -205,8 +205,8 @@ enum {
 };
 static int unlike_case;
 
-/* The ways of what they send: small messages go into memory that is shared, or into the network,
- * before anybody takes them. */
+/* The paths of messages: small ones go into shared memory or the network before the receiver takes
+ * them. */
 static const struct {
     const char *communicator;
     int hosts;     /* of neighbours... */

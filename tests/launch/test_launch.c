@@ -148,7 +148,7 @@ static void test_request_after_failure(void **state) {
     weft_launch_result r;
     assert_non_null(mkdtemp(folder));
     (void)snprintf(ready, sizeof ready, "READY=%s/ready", folder);
-    /* Who is asked to end because of the other's failure says so, and then the request comes. */
+    /* A rank that is asked to end because another failed reports that; then the request comes. */
     weft_launch_options o = options_for(
         &s,
         SHELL(
@@ -272,7 +272,7 @@ static void test_half_started(void **state) {
     assert_int_equal(wefti_remove_tree(folder), WEFT_OK);
 }
 
-/* What is set here and told otherwise is there once, as it was told. */
+/* A variable that is set here and in the options appears once, with the options' value. */
 static void test_settings(void **state) {
     (void)state;
     seen s = {0};
@@ -339,7 +339,7 @@ static void test_too_many(void **state) {
     weft_launch_result_free(&r);
 }
 
-/* Long blocks of short lines, and a last line that is longer than what is remembered. */
+/* Long blocks of short lines, and a last line longer than the log's memory. */
 static void test_many_lines(void **state) {
     (void)state;
     seen s = {0};

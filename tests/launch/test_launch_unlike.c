@@ -1,5 +1,5 @@
-/* Ranks whose last calls are unlike, and that end with 0 all the same: each host's launcher says
- * so. With an argument this program is such a rank. */
+/* Ranks with different last calls that end with 0 all the same: each host's launcher reports it.
+ * With an argument this program is such a rank. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,8 @@ typedef struct outcome {
 static outcome *outcomes;
 static char program[1024];
 
-/* As members of groups that nobody calls again: only who compares what they called can tell. */
+/* Members of groups that make no further call: only a comparison of all calls can find the
+ * mismatch. */
 static int be_rank(const char *what) {
     weft_world *w;
     float value = 1;
@@ -36,7 +37,7 @@ static int be_rank(const char *what) {
     weft_status status = weft_barrier(w, NULL);
     if (status >= 0) status = weft_broadcast(w, NULL, &value, 1, WEFT_F32, odd ? 1 : 0);
     weft_world_leave(w);
-    /* Who is late may hear of it in the call itself. */
+    /* A late rank may learn of it in the call itself. */
     return status >= 0 || !strcmp(what, "unlike") ? 0 : 4;
 }
 

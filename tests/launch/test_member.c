@@ -1,5 +1,5 @@
-/* Joining and exchanging cards: any order of starting, ranks as they were asked for, those who are
- * too many, too few, late or not allowed. (weft-test: threads) */
+/* Joining and all-gathers: any order of starting; ranks as requested; too many, too few, late and
+ * unauthorised members. (weft-test: threads) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,7 +77,7 @@ static void ranks_as_wanted(void **state) {
             lanes[i].swaps = 1;
             if (way == 0) lanes[i].options.rank = wanted[i];
             if (way == 1) snprintf(lanes[i].node, sizeof lanes[i].node, "%d", wanted[i]);
-            if (way == 2) { /* one says which rank it wants: the others take what is free */
+            if (way == 2) { /* one member asks for a rank; the others take free ones */
                 lanes[i].options.rank = i == 0 ? 2 : -1;
                 snprintf(lanes[i].host, sizeof lanes[i].host, "host-%d", i % 2);
             }
@@ -144,7 +144,7 @@ static void one_too_few(void **state) {
     }
 }
 
-/* Who comes after a failure hears whose it was. */
+/* A member that comes after a failure learns which rank failed. */
 static void after_a_failure(void **state) {
     (void)state;
     wefti_scheduler_options o = test_scheduler(3);
@@ -165,8 +165,8 @@ static void after_a_failure(void **state) {
     wefti_scheduler_stop(s);
 }
 
-/* The process of a rank ends before it was a member: those who wait, and those who come, hear whose
- * it was; later the same word changes nothing. `far`: from another host's launcher. */
+/* The process of a rank ends before it was a member. Waiting and later members learn its rank; a
+ * later report changes nothing. `far`: the report comes from another host's launcher. */
 static void ends_before_all_came(void **state) {
     (void)state;
     for (int far = 0; far < 2; far++) {
@@ -266,8 +266,8 @@ static wefti_member *look_at(const wefti_scheduler *s) {
     return look;
 }
 
-/* Members leave after unlike calls: who has watched, and who looks later, is told, and knows it
- * also when the scheduler has gone. */
+/* Members leave after unlike calls. Watchers, early and late, are told, and still know it when the
+ * scheduler has gone. */
 static void looks_for_unlike_calls(void **state) {
     (void)state;
     static leaver leavers[2];
@@ -319,7 +319,7 @@ static void carry(int one, int other, wefti_member *look) {
     assert_true(wefti_member_has_reached(look));
 }
 
-/* Its connection was cut, and nobody answered in its time: there is no answer to wait for. */
+/* Its connection was cut and stayed without an answer for its time limit: it stops waiting. */
 static void gives_up_and_has_no_answer(void **state) {
     (void)state;
     wefti_scheduler_options o = test_scheduler(2);
@@ -351,8 +351,8 @@ static void gives_up_and_has_no_answer(void **state) {
     wefti_scheduler_stop(s);
 }
 
-/* Who looks for the scheduler finds it, and takes no seat; and who was told of a failure is known.
- */
+/* A watcher finds the scheduler and takes no slot. The scheduler knows which ranks were told of a
+ * failure. */
 static void looks_and_is_told(void **state) {
     (void)state;
     wefti_scheduler_options o = test_scheduler(3);
@@ -390,8 +390,8 @@ static void looks_and_is_told(void **state) {
     wefti_scheduler_stop(s);
 }
 
-/* Those who start ranks elsewhere hear of the first process that failed, early or late; of one that
- * ended well, or was asked to end and took leave, they do not. */
+/* Launchers on other hosts learn of the first failed process, early or late. A process that ended
+ * well, or was asked to end and left, is not reported. */
 static void launchers_hear_of_failures(void **state) {
     (void)state;
     wefti_scheduler_options o = test_scheduler(4);
@@ -471,7 +471,7 @@ static wefti_scheduler *come_early(wefti_scheduler_options *o, test_lane lanes[2
     return s;
 }
 
-/* Who has left may come for the next world while others are still in this one. */
+/* A member that has left may come for the next world while others are still in this one. */
 static void the_next_world_waits(void **state) {
     (void)state;
     wefti_scheduler_options o = test_scheduler(2);

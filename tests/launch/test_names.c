@@ -1,6 +1,7 @@
-/* Rank 0, a scheduler, or the launcher of host 0, whose host's name leads nowhere yet, or where it
- * led before, as that of a pod that has just started: it waits for the name, as long as for ranks,
- * and not for what is no name of a host. With an argument this program is a rank. */
+/* Rank 0, a scheduler, or host 0's launcher waits for a host name that does not resolve yet, or
+ * still resolves to an old address, as for a pod that has just started. It waits as long as for
+ * ranks. Texts that cannot be host names are refused at once. With an argument this program is a
+ * rank. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,8 +29,8 @@ typedef struct outcome {
 static outcome *outcomes;
 static char program[1024];
 static const char pod[] = "train-0.train";
-/* Look-ups of the pod's name that find nothing, and how they say so; or STALE: that find the
- * address of a pod that is no more. */
+/* Look-ups of the pod's name that find nothing, and their error; STALE: they find the address of
+ * an earlier pod. */
 static int missing, unknown;
 static int looked;
 
@@ -94,7 +95,7 @@ static weft_status served(int number) {
     return status;
 }
 
-/* A host, whose rank is this program. */
+/* A host, with this program as its rank. */
 static weft_status launched(int number) {
     const char *const command[] = {program, "rank", NULL};
     char scheduler[64];

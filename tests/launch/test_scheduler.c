@@ -351,8 +351,8 @@ static void fenced(void **state) {
     wefti_scheduler_stop(s);
 }
 
-/* A member whose connection breaks on its side alone comes back before the scheduler misses it, and
- * is told its world once more. */
+/* A member's connection breaks on its side alone. It comes back before the scheduler misses it,
+ * and receives its world again. */
 static void comes_back(void **state) {
     (void)state;
     wefti_scheduler_options o = test_scheduler(1);
@@ -492,8 +492,8 @@ static void listens_where_it_says(void **state) {
     wefti_scheduler_stop(s);
 }
 
-/* Members go out from the interface that was named, by its address of the scheduler's family; what
- * is no interface is refused at once. */
+/* Members connect from the named interface, by its address of the scheduler's family. A text that
+ * is not an interface is refused at once. */
 static void leaves_from_where_it_is_told(void **state) {
     (void)state;
     wefti_address six, far;

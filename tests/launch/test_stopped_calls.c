@@ -1,6 +1,6 @@
-/* A rank that is stopped (SIGSTOP) in the midst of each of the collectives: the others' call ends
- * with an error that names the rank and the call. One world of processes for each collective, all
- * at once, whose ranks mostly wait for each other. */
+/* A rank is stopped (SIGSTOP) in the middle of each collective: the others' calls end with an
+ * error that names the rank and the call. Each collective has a world of processes of its own. All
+ * run at once, since ranks mostly wait. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,8 +16,7 @@
 #include "weft/transport.h"
 
 enum { RANKS = 3, STOPPED = 1, ELEMS = 64, MOST = 2 * RANKS * ELEMS };
-/* Seconds. Of so many processes on a busy machine others are silent for a while too; it may pause
- * as long as elsewhere. */
+/* Seconds. With so many processes on a busy machine, other ranks are silent for a while too. */
 enum { HEARTBEAT = 10, SEEN = STOP_SEEN - SHORT_HEARTBEAT + HEARTBEAT };
 
 static float from[MOST], to[MOST];
@@ -96,7 +95,7 @@ static weft_status halo_exchange(weft_world *w, int rank) {
 }
 
 static const struct {
-    const char *name, *said; /* said: by who is kept waiting */
+    const char *name, *said; /* reported by a waiting rank */
     call *call;
 } calls[] = {
     {"all_reduce", "all_reduce", all_reduce},

@@ -14,7 +14,7 @@
 #include "launch/wire/wire.h"
 #include "sanitized.h"
 
-/* --- two sides with somebody between them, who sees every byte */
+/* --- two sides, and a middle that sees every byte */
 
 typedef struct between {
     wefti_wire member, scheduler;

@@ -1,5 +1,5 @@
-/* Who is named when a rank dies, stops, gives up, or keeps the others waiting; a scheduler that is
- * killed and started again. (weft-test: threads) */
+/* The rank named when a rank dies, stops, gives up, or keeps the others waiting; and a scheduler
+ * that is killed and started again. (weft-test: threads) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 
 enum { RANKS = 4 };
 
-/* --- members as processes, which say what they see in shared memory */
+/* --- members as processes, which report in shared memory */
 
 typedef struct report {
     _Atomic int joined, reason; /* 1: so it is */

@@ -280,7 +280,7 @@ static void bodies_are_checked(void **state) {
     }
 }
 
-/* What is lost on the way is tried again every second, however long the network was gone. */
+/* Lost data is retransmitted every second, however long the network was gone. */
 static void connections_that_try_often(void **state) {
     (void)state;
     enum { LONGEST_PAUSE = 44 }; /* TCP_RTO_MAX_MS, of Linux 6.15 */
@@ -320,7 +320,7 @@ static struct ifaddrs *plug(port *p, const char *text, unsigned flags, struct if
     return &p->base;
 }
 
-/* Also where there is no IPv4, others are told an address that reaches this machine. */
+/* Even without IPv4, others get an address that reaches this machine. */
 static void addresses_that_others_reach(void **state) {
     (void)state;
     port p[8];

@@ -1,5 +1,5 @@
-/* One body for many connections: a thousand members that do not read hold one block of memory, and
- * get what a copy for each would have brought them, in the order in which it was sent. */
+/* One body for many connections: a thousand members that do not read share one block of memory.
+ * Each receives the bytes and order that a copy of its own would have brought. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -95,7 +95,7 @@ static void a_thousand_hold_one_block(void **state) {
         if (i % 3 == 0) assert_int_equal(wefti_wire_send_shared(w, WEFTI_FRAME_ENTRIES, block), 0);
     }
     size_t each = (allocated() - before - BODY) / (size_t)members;
-    if (!SANITIZED && (each == 0 || each > 8192)) /* of that, 4096 for what is its own */
+    if (!SANITIZED && (each == 0 || each > 8192)) /* 4096 of these are the connection's own */
         fail_msg("%zu bytes for each of %d members", each, members);
     assert_int_equal(block->holders, 1 + members + (members + 2) / 3);
     for (int i = 0; i < members; i++) {

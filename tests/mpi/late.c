@@ -1,7 +1,7 @@
-/* Under mpirun, linked to no MPI: rank 0 is at work for longer than the others wait with anything
- * else when they leave, and comes to its end all the same.
+/* Under mpirun, linked to no MPI: rank 0 computes longer than the other ranks' time limits for
+ * leaving, and still ends well.
  *
- *     late SECONDS */
+ * late SECONDS */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
-/* The messages of weft/mpi.h, straight through its table: every size around the borders of letters
- * and pieces, tags that differ in few bits, any order of posting and testing; what is refused; what
- * is given up; and that the program's own MPI notices nothing.
+/* The messages of weft/mpi.h, through its table directly: every size around the limits of short
+ * messages and pieces; tags that differ in few bits; any order of posting and testing; refused
+ * arguments; cancelled requests. The program's own MPI does not notice them.
  *
- *     transport single|multiple [SEED] */
+ * transport single|multiple [SEED] */
 #include "mpi_check.h"
 
 enum { MESSAGES = 300, LONGEST = 60000 };

@@ -1,8 +1,8 @@
 /* Worlds on communicators of a program: two at a time on the halves of a split one, with ranks in
- * the communicator's order; collectives of arrays of the program; a rank that gives up; and MPI as
- * it was before, all along.
+ * the communicator's order; collectives on the program's arrays; a rank that gives up; and an MPI
+ * that works as before throughout.
  *
- *     worlds single|multiple */
+ * worlds single|multiple */
 #include "mpi_check.h"
 
 #include "weft/weft.h"

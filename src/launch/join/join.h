@@ -1,5 +1,5 @@
-/* Making a world once its members can exchange cards. Used by both ways in: join.c (a launcher's
- * variables) and join_transport.c (somebody else's messages). */
+/* Making a world once its members can exchange all-gather entries. Used by both ways in: join.c (a
+ * launcher's variables) and transport.c (somebody else's messages). */
 #ifndef WEFTI_JOIN_H
 #define WEFTI_JOIN_H
 

@@ -1,4 +1,4 @@
-/* What a member knows, shared by its thread (member_thread.c) and the one that uses the world. */
+/* What a member knows, shared by its thread (thread.c) and the one that uses the world. */
 #ifndef WEFTI_MEMBER_STATE_H
 #define WEFTI_MEMBER_STATE_H
 
@@ -72,7 +72,7 @@ struct wefti_member {
 
 void *wefti_member_run(void *member);
 
-/* --- member_talk.c, under the lock */
+/* --- talk.c, under the lock */
 /* The end of the job, as this member sees it: the first one counts. Lets go of the lock meanwhile.
  */
 void wefti_member_broken(wefti_member *m, weft_status status, int32_t failed, const char *text);

@@ -88,7 +88,7 @@ struct wefti_scheduler {
     int64_t heartbeat_ns, wait_ns, join_ns;
 };
 
-/* scheduler_client.c */
+/* client.c */
 /* Accepts all pending connections. WEFT_E_IO: this process has no free descriptors. */
 weft_status wefti_scheduler_accept(wefti_scheduler *s) WEFT_CHECKED;
 void wefti_client_read(wefti_scheduler *s, wefti_client *client);
@@ -108,7 +108,7 @@ void wefti_client_tell_unlike(wefti_scheduler *s); /* the verdict, to them */
 void wefti_client_expire(wefti_scheduler *s, int64_t now_ns);
 void wefti_scheduler_sweep(wefti_scheduler *s); /* frees closed connections */
 
-/* scheduler_form.c */
+/* form.c */
 void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
 /* Takes the members that wait for the next world, once this one has ended. */
 void wefti_scheduler_take_waiting(wefti_scheduler *s);
@@ -116,16 +116,16 @@ void wefti_scheduler_release_slot(wefti_scheduler *s, int32_t slot); /* while fo
 void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns);
 void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end);
 
-/* scheduler_rank.c: put the seats into the order of ranks and number their hosts. */
+/* rank.c: put the seats into the order of ranks and number their hosts. */
 weft_status wefti_scheduler_rank(wefti_scheduler *s) WEFT_CHECKED;
 
-/* scheduler_swap.c */
+/* allgather.c */
 void wefti_scheduler_entry(wefti_scheduler *s, wefti_client *client, const wefti_entry *entry);
 void wefti_scheduler_allgather(wefti_scheduler *s); /* carries out the complete one */
 void wefti_scheduler_check_allgather(wefti_scheduler *s, int64_t now_ns);
 void wefti_slot_clear(wefti_member_slot *slot); /* frees its cards */
 
-/* scheduler_watch.c */
+/* watch.c */
 void wefti_scheduler_check_ranks(wefti_scheduler *s, int64_t now_ns);
 void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why);
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank);
@@ -136,7 +136,7 @@ void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_
 void wefti_scheduler_compare_all(wefti_scheduler *s); /* all have left */
 void wefti_scheduler_forget_parted(wefti_scheduler *s);
 
-/* scheduler_verdict.c */
+/* abort.c */
 /* The first one counts: everybody is told. `failed`: the rank that the text names, or
  * WEFT_RANK_NONE. */
 void wefti_scheduler_abort(wefti_scheduler *s, weft_status status, int32_t failed,

@@ -1,5 +1,5 @@
-/* What a launch consists of: which ranks run here (launch_place.c), their environment
- * (launch_settings.c), and the watch over them (launch_watch.c). launch.c puts them together. */
+/* What a launch consists of: which ranks run here (place.c), their environment
+ * (settings.c), and the watch over them (watch.c). launch.c puts them together. */
 #ifndef WEFTI_LAUNCH_PARTS_H
 #define WEFTI_LAUNCH_PARTS_H
 
@@ -70,7 +70,7 @@ void wefti_launch_cores(int local, int count, cpu_set_t *out);
 weft_status wefti_launch_watch(wefti_launch *l) WEFT_CHECKED;
 /* "rank 2 (process 4711) ended with exit code 3" */
 void wefti_launch_end(const wefti_launch *l, int local, wefti_end *out);
-/* The scheduler, wherever it is, hears that process number `local` has ended (launch_report.c). */
+/* The scheduler, wherever it is, hears that process number `local` has ended (report.c). */
 void wefti_launch_report(wefti_launch *l, int local);
 /* Whether a process on another host has failed the job. */
 bool wefti_launch_is_over(const wefti_launch *l, wefti_end *out);

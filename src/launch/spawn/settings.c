@@ -1,5 +1,5 @@
 /* The environment of processes: this one's, less what other launchers told it, and what
- * src/launch/env/environment.c reads on the other side. */
+ * src/launch/env reads on the other side. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

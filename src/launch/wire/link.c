@@ -1,4 +1,4 @@
-/* Connections: see wire_link.h. */
+/* Connections: see wire.h. */
 #include "launch/wire/wire.h"
 
 #include <errno.h>

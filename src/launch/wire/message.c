@@ -1,4 +1,4 @@
-/* Bodies of frames: see wire_message.h. */
+/* Bodies of frames: see wire.h. */
 #include "launch/wire/wire.h"
 
 #include <string.h>

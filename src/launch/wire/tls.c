@@ -1,4 +1,4 @@
-/* TLS by OpenSSL: see wire_tls.h. */
+/* TLS by OpenSSL: see tls.h. */
 #include "launch/wire/tls.h"
 
 #ifdef WEFT_HAVE_OPENSSL

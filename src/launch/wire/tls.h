@@ -1,7 +1,7 @@
 /* TLS 1.3 for connections of the control plane, where it is asked for (--tls, WEFT_TLS): what ranks
  * say to the scheduler cannot be read on the way. Keyed by the job's secret (RFC 8446, external
  * PSK, with an ephemeral Diffie-Hellman exchange), so that there are no certificates. The handshake
- * of wire_link.h follows inside, as without TLS. */
+ * of wire.h follows inside, as without TLS. */
 #ifndef WEFTI_WIRE_TLS_H
 #define WEFTI_WIRE_TLS_H
 
