@@ -30,7 +30,6 @@ typedef struct compiler {
     bool sums;             /* there are nodes that add in place */
     wefti_arena *scratch;
     int32_t code_cap;
-    int64_t *workspace_bytes; /* per instruction */
 } compiler;
 
 static int32_t root_of(const compiler *c, int32_t value) {
@@ -154,14 +153,35 @@ static bool communicates(const weft_node *n) {
     return n && n->op->flags & WEFTI_OP_COMM;
 }
 
-/* The kernel of a node; none for communication, which the executor carries out. */
+/* The kernel of a node, or its size alone. *in_place: the operand whose memory the result may take,
+ * -1: none. */
+static weft_status ask_backend(const wefti_backend *backend, const weft_node *n,
+                               const wefti_prepare *options, wefti_instruction *x, int *in_place) {
+    if (options->dry) {
+        wefti_estimate estimate;
+        weft_status status =
+            wefti_backend_estimate(backend, n, options, &wefti_machine_assumed, &estimate);
+        if (status < 0) return status;
+        x->workspace_bytes = estimate.workspace_bytes;
+        *in_place = estimate.in_place;
+        return WEFT_OK;
+    }
+    weft_status status = backend->prepare(backend, n, options, &x->kernel);
+    if (status < 0) return status;
+    x->workspace_bytes = x->kernel->workspace_bytes;
+    *in_place = x->kernel->in_place;
+    return WEFT_OK;
+}
+
+/* Communication has no kernel: the executor carries it out. */
 static weft_status prepare_node(compiler *c, const weft_node *n, uint32_t accumulate,
-                                wefti_kernel **out) {
+                                wefti_instruction *x, int *in_place) {
     wefti_prepare options = c->spec->prepare;
+    *in_place = -1;
     if (communicates(n)) return accumulate ? WEFT_E_NO_IMPL : WEFT_OK;
     options.accumulate = accumulate;
     for (const wefti_backend *const *b = c->spec->backends; *b; b++) {
-        weft_status status = (*b)->prepare(*b, n, &options, out);
+        weft_status status = ask_backend(*b, n, &options, x, in_place);
         if (status != WEFT_E_NO_IMPL) {
             if (status < 0) return wefti_prefix(status, "%s", n->op->name);
             return WEFT_OK;
@@ -235,10 +255,10 @@ static weft_status emit_sum(compiler *c, const weft_node *n) {
 }
 
 /* An operand that dies in a kernel which may overwrite it becomes its result. */
-static void take_over(compiler *c, const weft_node *n, const wefti_kernel *k, int32_t at,
+static void take_over(compiler *c, const weft_node *n, int in_place, int32_t at,
                       const int32_t *final_use) {
-    if (k->in_place < 0 || k->in_place >= n->inputs || n->in[k->in_place] < 0) return;
-    int32_t from = root_of(c, n->in[k->in_place]), to = n->out[0];
+    if (in_place < 0 || in_place >= n->inputs || n->in[in_place] < 0) return;
+    int32_t from = root_of(c, n->in[in_place]), to = n->out[0];
     if (root_of(c, to) != to || c->place[to].arg != WEFTI_REF_NONE) return;
     if (c->place[from].arg != WEFTI_REF_NONE || final_use[from] != at) return;
     if (weft_desc_bytes(&c->body->values[from].desc) != weft_desc_bytes(&c->body->values[to].desc))
@@ -274,7 +294,8 @@ static weft_status emit_nodes(compiler *c, const bool *accumulate_root, ending *
         wefti_instruction *x;
         WEFT_TRY(new_instruction(c, n->inputs, n->outputs, &x));
         x->node = n;
-        weft_status status = prepare_node(c, n, accumulate, &x->kernel);
+        int in_place;
+        weft_status status = prepare_node(c, n, accumulate, x, &in_place);
         if (status == WEFT_E_NO_IMPL && accumulate) {
             /* The kernel cannot add: results go to the frame and are added afterwards. */
             for (int o = 0; o < n->outputs; o++) {
@@ -284,7 +305,7 @@ static weft_status emit_nodes(compiler *c, const bool *accumulate_root, ending *
                 for (int64_t e = 0; e < b->out_count; e++)
                     if (root_of(c, b->out[e]) == n->out[o]) end[e] = ADDED;
             }
-            status = prepare_node(c, n, 0, &x->kernel);
+            status = prepare_node(c, n, 0, x, &in_place);
         }
         if (status < 0) {
             if (status == WEFT_E_NO_IMPL)
@@ -299,7 +320,7 @@ static weft_status emit_nodes(compiler *c, const bool *accumulate_root, ending *
             x->transfer = (int32_t)wefti_attr_int(n, "index");
             continue;
         }
-        take_over(c, n, x->kernel, (int32_t)k, final_use);
+        take_over(c, n, in_place, (int32_t)k, final_use);
         if (n->outputs && root_of(c, n->out[0]) != n->out[0])
             final_use[root_of(c, n->out[0])] = final_use[n->out[0]];
     }
@@ -387,9 +408,9 @@ static weft_status place_frame(compiler *c) {
     }
     int64_t values = count;
     for (int32_t k = 0; k < r->code_count; k++) {
-        if (!r->code[k].kernel || r->code[k].kernel->workspace_bytes <= 0) continue;
+        if (r->code[k].workspace_bytes <= 0) continue;
         owner[count] = k;
-        life[count++] = (wefti_lifetime){r->code[k].kernel->workspace_bytes, k, k, 0};
+        life[count++] = (wefti_lifetime){r->code[k].workspace_bytes, k, k, 0};
     }
     WEFT_TRY(wefti_place(life, count, &r->frame_bytes));
 #ifdef WEFT_DEBUG_CHECKS

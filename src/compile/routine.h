@@ -16,7 +16,8 @@ typedef struct wefti_ref {
 
 typedef struct wefti_instruction {
     const weft_node *node; /* NULL: copy `bytes` from in[0] to out[0] */
-    wefti_kernel *kernel;
+    wefti_kernel *kernel;  /* NULL: communication, a copy or addition, or a dry build */
+    int64_t workspace_bytes;
     wefti_ref *in, *out;
     wefti_ref workspace;
     int64_t bytes; /* of a copy or addition */

@@ -46,6 +46,7 @@ runs '^in_place 1024' comm 1 1024
 runs '^all_gather 1024' comm --processes 2 1 1024
 runs 'or longer$' watch 0.1
 runs '^ratio' compile 1
+runs '^real build' build 2
 if "$WEFT_BIN" info | grep -q '^ *UCX *built in'; then
     runs '^ *8 ' rounds --ranks 2 --bytes 8 16 --seconds 0.02
 fi

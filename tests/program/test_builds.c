@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,16 +64,17 @@ static void close_model(model *m) {
     weft_plan_destroy(m->plan);
 }
 
-static weft_status build(const model *m, int32_t rank, wefti_route_cache *routes,
+static weft_status build(const model *m, int32_t rank, wefti_route_cache *routes, bool dry,
                          wefti_program **out) {
-    const wefti_program_spec spec = {.graph = m->graph,
-                                     .backends = wefti_builtin_backends(),
-                                     .prepare = {1, 0, WEFTI_BF16_AS_F32},
-                                     .optimizer = wefti_optimizer_plan_of(m->optimizer),
-                                     .microbatches = 4,
-                                     .plan = m->plan,
-                                     .rank = rank,
-                                     .routes = routes};
+    const wefti_program_spec spec = {
+        .graph = m->graph,
+        .backends = wefti_builtin_backends(),
+        .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = dry},
+        .optimizer = wefti_optimizer_plan_of(m->optimizer),
+        .microbatches = 4,
+        .plan = m->plan,
+        .rank = rank,
+        .routes = routes};
     return wefti_program_build(&spec, out);
 }
 
@@ -92,12 +94,12 @@ static void test_builds_leave_nothing(void **state) {
     open_model(&m);
     ASSERT_OK(wefti_route_cache_create(&routes));
     for (int32_t r = 0; r < RANKS; r++) { /* fills the cache of routes */
-        ASSERT_OK(build(&m, r, routes, &program));
+        ASSERT_OK(build(&m, r, routes, false, &program));
         wefti_program_destroy(program);
     }
     const int64_t before = live_bytes();
     for (int k = 0; k < builds; k++) {
-        ASSERT_OK(build(&m, k % RANKS, routes, &program));
+        ASSERT_OK(build(&m, k % RANKS, routes, k % 2, &program));
         wefti_program_destroy(program);
     }
     const int64_t grown = live_bytes() - before;
@@ -122,7 +124,7 @@ static void *build_and_print(void *context) {
         wefti_program *program;
         wefti_free(j->text);
         j->text = NULL;
-        status = build(j->m, j->rank, routes, &program);
+        status = build(j->m, j->rank, routes, false, &program);
         if (status < 0) break;
         status = wefti_program_print(program, j->m->plan, &j->text);
         wefti_program_destroy(program);
@@ -159,9 +161,36 @@ static void test_threads_share_a_graph(void **state) {
     close_model(&m);
 }
 
+/* A dry build prepares no kernel and places all buffers as a real one does. */
+static void test_dry_builds_take_the_same_memory(void **state) {
+    (void)state;
+    model m;
+    wefti_route_cache *routes;
+    open_model(&m);
+    ASSERT_OK(wefti_route_cache_create(&routes));
+    for (int32_t r = 0; r < RANKS; r++) {
+        wefti_program *real, *dry;
+        ASSERT_OK(build(&m, r, routes, false, &real));
+        ASSERT_OK(build(&m, r, routes, true, &dry));
+        assert_int_equal(real->peak_bytes, dry->peak_bytes);
+        assert_int_equal(real->persistent_bytes, dry->persistent_bytes);
+        assert_int_equal(real->step_count[0], dry->step_count[0]);
+        for (int32_t i = 0; i < real->routine_count; i++)
+            assert_int_equal(real->routines[i]->frame_bytes, dry->routines[i]->frame_bytes);
+        for (int32_t i = 0; i < dry->routine_count; i++)
+            for (int32_t k = 0; k < dry->routines[i]->code_count; k++)
+                assert_null(dry->routines[i]->code[k].kernel);
+        wefti_program_destroy(real);
+        wefti_program_destroy(dry);
+    }
+    wefti_route_cache_destroy(routes);
+    close_model(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_builds_leave_nothing),
+        cmocka_unit_test(test_dry_builds_take_the_same_memory),
         cmocka_unit_test(test_threads_share_a_graph),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,8 +30,9 @@ static weft_status build_rank(const dry_run *r, int32_t rank, wefti_program **ou
     const wefti_program_spec spec = {
         .graph = t->model.graph,
         .backends = wefti_builtin_backends(),
-        .prepare = {wanted > r->out->ranks ? (int)(wanted / r->out->ranks) : 1, 0,
-                    WEFTI_BF16_AS_F32},
+        .prepare = {.threads = wanted > r->out->ranks ? (int)(wanted / r->out->ranks) : 1,
+                    .bf16 = WEFTI_BF16_AS_F32,
+                    .dry = true},
         .optimizer = wefti_optimizer_plan_of(r->optimizer),
         .microbatches = (int32_t)t->batch.microbatches,
         .plan = t->job->plan,
@@ -86,22 +87,10 @@ static weft_status describe(dry_run *r, const wefti_program *p) {
     return WEFT_OK;
 }
 
-/* Drops kernels: for many ranks their tables would need most of the memory. Matching needs steps
- * and transfers only. */
-static void drop_kernels(wefti_program *p) {
-    for (int32_t i = 0; i < p->routine_count; i++) {
-        for (int32_t k = 0; k < p->routines[i]->code_count; k++) {
-            wefti_kernel_destroy(p->routines[i]->code[k].kernel);
-            p->routines[i]->code[k].kernel = NULL;
-        }
-    }
-}
-
 static weft_status build_ranks(dry_run *r, int first, int count) {
     for (int32_t rank = first; rank < first + count; rank++) {
         WEFT_TRY(build_rank(r, rank, &r->programs[rank]));
         WEFT_TRY(describe(r, r->programs[rank]));
-        drop_kernels(r->programs[rank]);
         if (r->progress) r->progress(r->context, rank - first + 1, count);
     }
     if (count < r->out->ranks || count == 1) return WEFT_OK;

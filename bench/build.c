@@ -1,0 +1,83 @@
+/* How long it takes to build the program of one rank: GPT-3 175B on 64 devices, 8 pipeline stages
+ * of 8 devices that split each block's products, 32 microbatches. A dry build prepares no kernels.
+ * bench/build [RUNS] */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "builder/spec.h"
+#include "session/optimizer.h"
+#include "weft/model.h"
+#include "weft/plan.h"
+
+enum { DEVICES = 64, STAGES = 8, MICROBATCHES = 32 };
+
+#define CHECK(expr)                                                                                \
+    do {                                                                                           \
+        if ((expr) < 0) {                                                                          \
+            fprintf(stderr, "build: %s\n", weft_error_message());                                  \
+            return 1;                                                                              \
+        }                                                                                          \
+    } while (0)
+
+static weft_status make_plan(weft_plan **out) {
+    static const char *const splits[][2] = {{"h.*.attn.c_attn", "n1=tp"},
+                                            {"h.*.attn", "heads=tp"},
+                                            {"h.*.attn.c_proj", "k=tp"},
+                                            {"h.*.mlp.c_fc", "n0=tp"},
+                                            {"h.*.mlp.c_proj", "k=tp"}};
+    WEFT_TRY(weft_plan_create(DEVICES, out));
+    WEFT_TRY(weft_plan_axis(*out, "tp", DEVICES / STAGES));
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
+        WEFT_TRY(weft_op_split(*out, splits[i][0], splits[i][1]));
+    return weft_plan_pipeline(*out, STAGES, MICROBATCHES, WEFT_PIPELINE_1F1B, 1);
+}
+
+int main(int argc, char **argv) {
+    const weft_model_config config = {.family = WEFT_FAMILY_GPT2,
+                                      .layers = 96,
+                                      .hidden = 12288,
+                                      .heads = 96,
+                                      .context = 2048,
+                                      .vocab = 50304};
+    const weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false};
+    const int runs = argc > 1 ? atoi(argv[1]) : 20;
+    weft_plan *plan;
+    weft_graph *graph;
+    wefti_optimizer *optimizer;
+    wefti_route_cache *routes;
+    CHECK(make_plan(&plan));
+    CHECK(weft_model_build(&config, WEFT_USE_TRAIN, 1, 0, WEFT_BF16, &graph));
+    CHECK(wefti_graph_wrap(graph));
+    CHECK(wefti_optimizer_create(&adamw, 0, graph->ops, &optimizer));
+    CHECK(wefti_route_cache_create(&routes));
+    for (int dry = 1; dry >= 0; dry--) {
+        double first = 0, best = 0, peak = 0;
+        for (int k = 0; k < runs; k++) {
+            const wefti_program_spec spec = {
+                .graph = graph,
+                .backends = wefti_builtin_backends(),
+                .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = dry},
+                .optimizer = wefti_optimizer_plan_of(optimizer),
+                .microbatches = MICROBATCHES,
+                .plan = plan,
+                .rank = DEVICES / 2, /* of a stage in the middle */
+                .routes = routes};
+            wefti_program *program;
+            const int64_t begin = wefti_now_ns();
+            CHECK(wefti_program_build(&spec, &program));
+            const double ms = (double)(wefti_now_ns() - begin) / 1e6;
+            peak = (double)program->peak_bytes / (1 << 30);
+            wefti_program_destroy(program);
+            if (k == 0) first = ms;
+            if (k == 0 || ms < best) best = ms;
+        }
+        printf("%s build: first %.2f ms, best of %d %.2f ms; peak %.1f GiB\n", dry ? "dry" : "real",
+               first, runs, best, peak);
+    }
+    wefti_route_cache_destroy(routes);
+    wefti_optimizer_destroy(optimizer);
+    weft_graph_destroy(graph);
+    weft_plan_destroy(plan);
+    return 0;
+}
