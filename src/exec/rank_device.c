@@ -163,7 +163,9 @@ weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p,
 
 weft_status wefti_rank_device_seed(wefti_rank_device *d, const wefti_program *p) {
     unsigned char one[sizeof(double)];
-    if (p->scalars >= 0) WEFT_TRY(wefti_stream_fill(d->stream, d->memory + p->scalars, 0, 32));
+    if (p->scalars >= 0)
+        WEFT_TRY(
+            wefti_stream_fill(d->stream, d->memory + p->scalars, 0, sizeof(wefti_step_scalars)));
     if (p->one >= 0) {
         wefti_store(p->loss_dtype, one, 0, 1.0);
         WEFT_TRY(wefti_device_write(d->device, d->memory + p->one, one,

@@ -175,6 +175,18 @@ typedef struct wefti_op_case {
     const char *attrs;      /* NULL: defaults */
 } wefti_op_case;
 
+/* ---- optimizer steps ---- */
+
+/* What changes from step to step, f32 [8]: the input behind the gradient of each optimizer step. */
+typedef struct wefti_step_scalars {
+    float learning_rate;
+    float step; /* a whole number from 1 */
+    float gradient_scale;
+    float unused[5];
+} wefti_step_scalars;
+
+enum { WEFTI_STEP_SCALARS = sizeof(wefti_step_scalars) / sizeof(float) };
+
 /* ---- the definition ---- */
 
 typedef enum wefti_op_flags {
@@ -204,6 +216,9 @@ typedef enum wefti_op_flags {
 struct weft_op_def {
     const char *name;
     int8_t min_inputs, max_inputs; /* the first min_inputs must be present: infer may rely on it */
+    /* Optimizer steps: the input that is the gradient. Before it come the tensors to update, behind
+     * it the scalars of the step, and what a piece is told of the whole. */
+    int8_t gradient_input;
     uint32_t flags;
     wefti_work work;         /* which rate of a machine bounds it; 0: that of vector kernels */
     const wefti_attr *attrs; /* ends with {0}; NULL: none */

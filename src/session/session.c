@@ -2,6 +2,7 @@
 #include "session/parts.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -119,13 +120,13 @@ static bool updates_eagerly(const weft_session *s) {
     return s->optimizer && !later;
 }
 
-/* Writes one of the programs' scalars on all devices of this process. */
-static weft_status set_scalar(const weft_session *s, int index, double value) {
+/* Writes one field of the step's scalars, at `offset`, on all devices of this process. */
+static weft_status set_scalar(const weft_session *s, size_t offset, double value) {
     float scalar = (float)value;
     for (int32_t r = 0; r < s->devices; r++) {
         if (!wefti_session_has(s, r)) continue;
         wefti_rank_device *d = wefti_workers_device(s->workers, r);
-        int64_t at = s->views[0]->programs[r]->scalars + index * (int64_t)sizeof scalar;
+        int64_t at = s->views[0]->programs[r]->scalars + (int64_t)offset;
         if (s->views[0]->programs[r]->scalars < 0) continue;
         WEFT_TRY(wefti_fail_world(s->world, wefti_device_write(wefti_rank_device_device(d),
                                                                wefti_rank_device_memory(d) + at,
@@ -133,8 +134,6 @@ static weft_status set_scalar(const weft_session *s, int index, double value) {
     }
     return WEFT_OK;
 }
-
-enum { LEARNING_RATE, STEP, GRADIENT_SCALE };
 
 /* The factor from accumulated gradients to the gradient of the batch. Normally it takes the mean
  * over microbatches. If the plan asks for sums, gradients are the sum of the means of all devices
@@ -171,8 +170,8 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
     }
     bool first = at_once || !s->accumulated;
     if (s->optimizer && first) {
-        WEFT_TRY(set_scalar(s, STEP, (double)(s->step + 1)));
-        WEFT_TRY(set_scalar(s, GRADIENT_SCALE, gradient_scale(s)));
+        WEFT_TRY(set_scalar(s, offsetof(wefti_step_scalars, step), (double)(s->step + 1)));
+        WEFT_TRY(set_scalar(s, offsetof(wefti_step_scalars, gradient_scale), gradient_scale(s)));
     }
     weft_status status =
         run_pass(s, view, first ? WEFTI_SECTION_FIRST : WEFTI_SECTION_NEXT, out_loss);
@@ -239,7 +238,8 @@ static weft_status clip(weft_session *s, double *out_norm) {
                  wefti_printed(norm));
     /* PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1. */
     double factor = s->options.clip / (norm + 1e-6);
-    WEFT_TRY(set_scalar(s, GRADIENT_SCALE, (factor < 1 ? factor : 1.0) * scale));
+    WEFT_TRY(set_scalar(s, offsetof(wefti_step_scalars, gradient_scale),
+                        (factor < 1 ? factor : 1.0) * scale));
     *out_norm = norm;
     return WEFT_OK;
 }
@@ -273,7 +273,7 @@ weft_status weft_session_update(weft_session *s, double learning_rate, double *o
     if (status < 0) s->accumulated = 0; /* these gradients will not be used */
     take_inputs(s, 1);
     WEFT_TRY(status);
-    WEFT_TRY(set_scalar(s, LEARNING_RATE, learning_rate));
+    WEFT_TRY(set_scalar(s, offsetof(wefti_step_scalars, learning_rate), learning_rate));
     WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_UPDATE));
     updated(s);
     if (out_norm) *out_norm = norm;
@@ -287,7 +287,7 @@ weft_status weft_session_step(weft_session *s, double learning_rate, double *out
                  s->options.microbatches);
     WEFT_TRY(check_rate(s, learning_rate));
     WEFT_TRY(wefti_session_start(s));
-    WEFT_TRY(set_scalar(s, LEARNING_RATE, learning_rate));
+    WEFT_TRY(set_scalar(s, offsetof(wefti_step_scalars, learning_rate), learning_rate));
     double loss;
     WEFT_TRY(accumulate(s, &loss));
     if (updates_eagerly(s))

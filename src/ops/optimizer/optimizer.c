@@ -37,13 +37,6 @@
  * 2018, algorithms 4 and 5. */
 #include "ops/optimizer/optimizer.h"
 
-enum {
-    LEARNING_RATE = WEFTI_LEARNING_RATE,
-    STEP = WEFTI_STEP_NUMBER,
-    GRAD_SCALE = WEFTI_GRAD_SCALE
-};
-enum { SCALARS = 8 };
-
 /* ---- shapes ---- */
 
 /* `states` tensors to update, then grad, then scalars. Without `like_param` states 1.. are checked
@@ -67,7 +60,8 @@ static weft_status check(const weft_node *n, int states, bool like_param, weft_d
     for (int i = 1; i < states && like_param; i++)
         if (wefti_in(n, i)) WEFT_TRY(wefti_op_check_same_shape(n, 0, i));
     WEFT_TRY(wefti_op_check_same_shape(n, 0, states));
-    WEFT_TRY(wefti_op_check_shape(n, states + 1, 1, (int64_t[]){SCALARS}, "the scalars of a step"));
+    WEFT_TRY(wefti_op_check_shape(n, states + 1, 1, (int64_t[]){WEFTI_STEP_SCALARS},
+                                  "the scalars of a step"));
     for (int i = 0; i < states; i++)
         if (wefti_in(n, i)) out[present++] = *wefti_in(n, i);
     *out_count = present;
@@ -135,14 +129,10 @@ static void rule(const weft_node *n, wefti_factor_kind kind, wefti_split_rule *r
     const weft_desc *p = wefti_in(n, 0);
     int8_t f[WEFT_MAX_RANK];
     wefti_op_factors(r, "d", p, 0, p->rank, kind, f);
-    int gradient = wefti_optimizer_gradient(n);
+    int gradient = n->op->gradient_input;
     for (int i = 0; i <= gradient; i++)
         if (wefti_in(n, i)) wefti_op_assign(r->in[i], 0, f, 0, p->rank);
     for (int o = 0; o < n->outputs; o++) wefti_op_assign(r->out[o], 0, f, 0, p->rank);
-}
-
-int wefti_optimizer_gradient(const weft_node *n) {
-    return n->op == &weft_op_opt_sgd ? 2 : n->op->min_inputs - 2;
 }
 
 static weft_status split_free(const weft_node *n, wefti_split_rule *r) {
@@ -151,7 +141,7 @@ static weft_status split_free(const weft_node *n, wefti_split_rule *r) {
 }
 /* Norms and means of the whole tensor are statistics, free where they are given. */
 static wefti_factor_kind statistics_kind(const weft_node *n) {
-    bool given = n->inputs > wefti_optimizer_gradient(n) + 2;
+    bool given = n->inputs > n->op->gradient_input + 2;
     return given ? WEFTI_FACTOR_FREE : WEFTI_FACTOR_STATS;
 }
 
@@ -208,13 +198,13 @@ typedef struct step {
 } step;
 
 static step step_of(const weft_node *n, const double *const *in) {
-    int gradient = wefti_optimizer_gradient(n);
+    int gradient = n->op->gradient_input;
     bool piece = n->inputs > gradient + 2;
     const double *scalars = in[gradient + 1];
     return (step){.elements = weft_desc_elems(wefti_in(n, 0)),
-                  .lr = scalars[LEARNING_RATE],
-                  .number = fmax(1.0, floor(scalars[STEP])),
-                  .grad_scale = scalars[GRAD_SCALE],
+                  .lr = scalars[WEFTI_STEP_PLACE(learning_rate)],
+                  .number = fmax(1.0, floor(scalars[WEFTI_STEP_PLACE(step)])),
+                  .grad_scale = scalars[WEFTI_STEP_PLACE(gradient_scale)],
                   .decay = wefti_attr_float(n, "weight_decay"),
                   .p = in[0],
                   .grad = in[gradient],
@@ -505,10 +495,12 @@ static const wefti_op_case cases_norm[] = {CASE(NULL, "f32[3,5]"), CASE(NULL, "b
                                            CASE(NULL, "f32[]"), CASE(NULL, "f32[0]"), CASES_END};
 
 /* `min_` tensors come first and are required; the rest is checked by infer. */
-#define OPTIMIZER(name_, min_, max_, attrs_, infer_, split_, cost_, reference_, cases_, ...)       \
+#define OPTIMIZER(name_, min_, max_, gradient_, attrs_, infer_, split_, cost_, reference_, cases_, \
+                  ...)                                                                             \
     const weft_op_def weft_op_##name_ = {.name = #name_,                                           \
                                          .min_inputs = min_,                                       \
                                          .max_inputs = max_,                                       \
+                                         .gradient_input = gradient_,                              \
                                          .flags = WEFTI_OP_IN_PLACE,                               \
                                          .attrs = attrs_,                                          \
                                          .infer = infer_,                                          \
@@ -517,20 +509,20 @@ static const wefti_op_case cases_norm[] = {CASE(NULL, "f32[3,5]"), CASE(NULL, "b
                                          .reference = reference_,                                  \
                                          .cases = cases_,                                          \
                                          __VA_ARGS__};
-OPTIMIZER(opt_sgd, 1, 4, attrs_sgd, infer_sgd, split_free, cost_sgd, reference_sgd, cases_sgd, )
-OPTIMIZER(opt_adam, 5, 5, attrs_adam, infer_two_moments, split_free, cost_adam, reference_adam,
+OPTIMIZER(opt_sgd, 1, 4, 2, attrs_sgd, infer_sgd, split_free, cost_sgd, reference_sgd, cases_sgd, )
+OPTIMIZER(opt_adam, 5, 5, 3, attrs_adam, infer_two_moments, split_free, cost_adam, reference_adam,
           cases_adam, )
-OPTIMIZER(opt_adamw, 5, 5, attrs_adam, infer_two_moments, split_free, cost_adamw, reference_adamw,
-          cases_adam, )
-OPTIMIZER(opt_lion, 4, 4, attrs_lion, infer_lion, split_free, cost_lion, reference_lion,
+OPTIMIZER(opt_adamw, 5, 5, 3, attrs_adam, infer_two_moments, split_free, cost_adamw,
+          reference_adamw, cases_adam, )
+OPTIMIZER(opt_lion, 4, 4, 2, attrs_lion, infer_lion, split_free, cost_lion, reference_lion,
           cases_lion, )
-OPTIMIZER(opt_lamb, 5, 6, attrs_lamb, infer_two_moments, split_statistics, cost_lamb,
+OPTIMIZER(opt_lamb, 5, 6, 3, attrs_lamb, infer_two_moments, split_statistics, cost_lamb,
           reference_lamb, cases_lamb, .lower = wefti_lamb_lower,
           .lowers = 1u << WEFTI_FACTOR_STATS, )
-OPTIMIZER(opt_adafactor, 5, 9, attrs_adafactor, infer_adafactor, split_adafactor, cost_adafactor,
+OPTIMIZER(opt_adafactor, 5, 9, 3, attrs_adafactor, infer_adafactor, split_adafactor, cost_adafactor,
           reference_adafactor, cases_adafactor, .localize = localize_count,
           .lower = wefti_adafactor_lower, .lowers = 1u << WEFTI_FACTOR_STATS, )
-OPTIMIZER(opt_adafactor1, 4, 5, attrs_adafactor, infer_adafactor1, split_statistics,
+OPTIMIZER(opt_adafactor1, 4, 5, 2, attrs_adafactor, infer_adafactor1, split_statistics,
           cost_adafactor1, reference_adafactor1, cases_adafactor1, .localize = localize_count,
           .lower = wefti_adafactor1_lower, .lowers = 1u << WEFTI_FACTOR_STATS, )
 #undef OPTIMIZER
@@ -550,6 +542,7 @@ const weft_op_def weft_op_lamb_squares = {
     .name = "lamb_squares",
     .min_inputs = 5,
     .max_inputs = 5,
+    .gradient_input = 3,
     .attrs = attrs_lamb,
     .infer = infer_squares,
     .split = split_squares,

@@ -4,7 +4,7 @@
 #include "ops/optimizer/optimizer.h"
 
 /* Scalar number `place` of the step, of the dtype of `like`. */
-static weft_value scalar_at(weft_graph *g, weft_value scalars, int place, weft_value like) {
+static weft_value scalar_at(weft_graph *g, weft_value scalars, int64_t place, weft_value like) {
     weft_value scalar = weft_reshape(g, weft_slice(g, scalars, 0, place, place + 1), 0, NULL);
     return weft_cast(g, scalar, weft_value_desc(g, like).dtype);
 }
@@ -58,7 +58,7 @@ static void adafactor_attrs(const weft_node *n, wefti_attr out[7]) {
 /* beta2 of this step, 1 - step^decay_exponent, for `state`; steps are whole numbers from 1. */
 static weft_value beta2_of(weft_graph *g, const weft_node *n, weft_value scalars,
                            weft_value state) {
-    weft_value step = scalar_at(g, scalars, WEFTI_STEP_NUMBER, state);
+    weft_value step = scalar_at(g, scalars, WEFTI_STEP_PLACE(step), state);
     weft_dtype dtype = weft_value_desc(g, step).dtype;
     step = weft_cast(g, weft_cast(g, step, WEFT_I32), dtype);
     step = weft_maximum(g, step, wefti_op_scalar(g, step, 1.0));
@@ -89,7 +89,7 @@ weft_status wefti_adafactor_lower(wefti_lowering *c, const weft_node *n) {
     weft_value in[9];
     for (int i = 0; i < 5; i++) in[i] = wefti_lower_in(c, i);
     weft_value grad = wefti_op_precise(g, in[3]);
-    grad = weft_mul(g, grad, scalar_at(g, in[4], WEFTI_GRAD_SCALE, grad));
+    grad = weft_mul(g, grad, scalar_at(g, in[4], WEFTI_STEP_PLACE(gradient_scale), grad));
     weft_value square =
         weft_shift(g, wefti_op_add1(g, &weft_op_square, grad), wefti_attr_float(n, "eps1"));
     weft_value beta2 = beta2_of(g, n, in[4], in[1]);
@@ -116,7 +116,7 @@ weft_status wefti_adafactor1_lower(wefti_lowering *c, const weft_node *n) {
     weft_value in[5];
     for (int i = 0; i < 4; i++) in[i] = wefti_lower_in(c, i);
     weft_value grad = wefti_op_precise(g, in[2]);
-    grad = weft_mul(g, grad, scalar_at(g, in[3], WEFTI_GRAD_SCALE, grad));
+    grad = weft_mul(g, grad, scalar_at(g, in[3], WEFTI_STEP_PLACE(gradient_scale), grad));
     weft_value square =
         weft_shift(g, wefti_op_add1(g, &weft_op_square, grad), wefti_attr_float(n, "eps1"));
     weft_value v = moving(g, in[1], square, beta2_of(g, n, in[3], in[1]));

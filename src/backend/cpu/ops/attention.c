@@ -196,9 +196,8 @@ weft_status wefti_cpu_attention(const weft_node *n, const wefti_prepare *options
 }
 
 /* (q, k, v, o, lse, do, mask?, position?) -> dq, dk, dv; or, with a mask, -> its gradient */
-weft_status wefti_cpu_attention_grad(const weft_node *n, const wefti_prepare *options,
-                                     wefti_kernel **out) {
-    bool of_mask = !strcmp(n->op->name, "attention_mask_grad");
+static weft_status attention_grad(const weft_node *n, const wefti_prepare *options, bool of_mask,
+                                  wefti_kernel **out) {
     if (of_mask && wefti_out(n, 0)->dtype != WEFT_F32) return WEFT_E_NO_IMPL;
     if (options->accumulate || !wefti_cpu_is_real(wefti_in(n, 3)) ||
         !wefti_cpu_is_f32(wefti_in(n, 4)) || !wefti_cpu_is_real(wefti_in(n, 5)))
@@ -215,6 +214,9 @@ weft_status wefti_cpu_attention_grad(const weft_node *n, const wefti_prepare *op
     *out = &k->base;
     return WEFT_OK;
 }
+
+WEFTI_CPU_FORM(wefti_cpu_attention_grad, attention_grad, false)
+WEFTI_CPU_FORM(wefti_cpu_attention_mask_grad, attention_grad, true)
 
 /* ---- rope(x, position?), rope_grad(dy, position?) ---- */
 
@@ -267,7 +269,8 @@ static void destroy_rope(wefti_kernel *kernel) {
     wefti_free(kernel);
 }
 
-weft_status wefti_cpu_rope(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+static weft_status rope(const weft_node *n, const wefti_prepare *options, bool inverse,
+                        wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *p = n->inputs > 1 ? wefti_in(n, 1) : NULL;
     if (options->accumulate || !wefti_cpu_is_real(x) || (p && p->dtype != WEFT_I32) ||
         x->shape[3] % 2)
@@ -292,7 +295,7 @@ weft_status wefti_cpu_rope(const weft_node *n, const wefti_prepare *options, wef
                                      .exact = wefti_attr_int(n, "exact") != 0};
     k->x = x->dtype;
     k->y = wefti_out(n, 0)->dtype;
-    k->inverse = !strcmp(n->op->name, "rope_grad");
+    k->inverse = inverse;
     k->has_position = p != NULL;
     int64_t floats = k->seq * (k->dim / 2);
     if (p) {
@@ -309,6 +312,9 @@ weft_status wefti_cpu_rope(const weft_node *n, const wefti_prepare *options, wef
     *out = base;
     return WEFT_OK;
 }
+
+WEFTI_CPU_FORM(wefti_cpu_rope, rope, false)
+WEFTI_CPU_FORM(wefti_cpu_rope_grad, rope, true)
 
 /* ---- cache_write(cache, x, position), in place ---- */
 

@@ -12,15 +12,14 @@ typedef struct batch_norm_kernel {
     bool train;
 } batch_norm_kernel;
 
-static weft_status new_kernel(const weft_node *n, const weft_desc *x,
+/* `dy`: number of the operand that is the gradient of y; -1: none. */
+static weft_status new_kernel(const weft_node *n, const weft_desc *x, int dy,
                               weft_status (*run)(const wefti_kernel *, const wefti_run *,
                                                  const void *const *, void *const *, void *),
                               batch_norm_kernel **out) {
-    bool grad = !strcmp(n->op->name, "batch_norm_grad"); /* then operand 4 is dy */
     if (!wefti_cpu_is_real(x)) return WEFT_E_NO_IMPL;
     for (int i = 1; i < n->inputs; i++)
-        if (!(i == 4 && grad ? wefti_cpu_is_real(wefti_in(n, i))
-                             : wefti_cpu_is_f32(wefti_in(n, i))))
+        if (!(i == dy ? wefti_cpu_is_real(wefti_in(n, i)) : wefti_cpu_is_f32(wefti_in(n, i))))
             return WEFT_E_NO_IMPL;
     wefti_kernel *base;
     WEFT_TRY(wefti_cpu_kernel(sizeof(batch_norm_kernel), "batch norm", run, &base));
@@ -70,18 +69,21 @@ static weft_status run_batch_norm(const wefti_kernel *kernel, const wefti_run *r
     return WEFT_OK;
 }
 
-weft_status wefti_cpu_batch_norm(const weft_node *n, const wefti_prepare *options,
-                                 wefti_kernel **out) {
+static weft_status batch_norm(const weft_node *n, const wefti_prepare *options, bool train,
+                              wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0);
     batch_norm_kernel *k;
     if (options->accumulate || weft_desc_elems(x) == 0) return WEFT_E_NO_IMPL;
-    weft_status status = new_kernel(n, x, run_batch_norm, &k);
+    weft_status status = new_kernel(n, x, -1, run_batch_norm, &k);
     if (status < 0) return status;
-    k->train = !strcmp(n->op->name, "batch_norm_train");
+    k->train = train;
     k->eps = (float)wefti_attr_float(n, "eps");
     *out = &k->base;
     return WEFT_OK;
 }
+
+WEFTI_CPU_FORM(wefti_cpu_batch_norm_train, batch_norm, true)
+WEFTI_CPU_FORM(wefti_cpu_batch_norm_infer, batch_norm, false)
 
 /* batch_norm_grad(x, gamma, mean, rstd, dy) -> dx, dgamma, dbeta */
 static weft_status run_batch_norm_grad(const wefti_kernel *kernel, const wefti_run *run,
@@ -111,7 +113,7 @@ weft_status wefti_cpu_batch_norm_grad(const weft_node *n, const wefti_prepare *o
     batch_norm_kernel *k;
     if ((options->accumulate && options->accumulate != 6u) || weft_desc_elems(x) == 0)
         return WEFT_E_NO_IMPL;
-    weft_status status = new_kernel(n, x, run_batch_norm_grad, &k);
+    weft_status status = new_kernel(n, x, 4, run_batch_norm_grad, &k);
     if (status < 0) return status;
     k->dy = wefti_in(n, 4)->dtype;
     k->y = wefti_out(n, 0)->dtype;

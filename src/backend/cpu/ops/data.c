@@ -536,7 +536,7 @@ static weft_status run_pool_grad(const wefti_kernel *kernel, const wefti_run *ru
     return WEFT_OK;
 }
 
-static weft_status pool_kernel(const weft_node *n, const weft_desc *x, const weft_desc *y,
+static weft_status pool_kernel(const weft_node *n, bool max, const weft_desc *x, const weft_desc *y,
                                run_function *run, data_kernel **out) {
     if (!wefti_cpu_is_real(x) || !wefti_cpu_is_real(y) || x->rank != 4) return WEFT_E_NO_IMPL;
     const wefti_ints *kernel = wefti_attr_ints(n, "kernel"), *stride = wefti_attr_ints(n, "stride"),
@@ -558,27 +558,30 @@ static weft_status pool_kernel(const weft_node *n, const weft_desc *x, const wef
                                   .dilation_w = 1};
     k->x = x->dtype;
     k->y = y->dtype;
-    k->max = n->op->name[0] == 'm';
+    k->max = max;
     *out = k;
     return WEFT_OK;
 }
 
-weft_status wefti_cpu_pool(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+static weft_status pool(const weft_node *n, const wefti_prepare *options, bool max,
+                        wefti_kernel **out) {
     data_kernel *k;
     if (options->accumulate) return WEFT_E_NO_IMPL;
-    weft_status status = pool_kernel(n, wefti_in(n, 0), wefti_out(n, 0), run_pool, &k);
+    weft_status status = pool_kernel(n, max, wefti_in(n, 0), wefti_out(n, 0), run_pool, &k);
     if (status < 0) return status;
     *out = &k->base;
     return WEFT_OK;
 }
 
-weft_status wefti_cpu_pool_grad(const weft_node *n, const wefti_prepare *options,
-                                wefti_kernel **out) {
+WEFTI_CPU_FORM(wefti_cpu_max_pool, pool, true)
+WEFTI_CPU_FORM(wefti_cpu_avg_pool, pool, false)
+
+static weft_status pool_grad(const weft_node *n, const wefti_prepare *options, bool max,
+                             wefti_kernel **out) {
     data_kernel *k;
-    bool max = n->op->name[0] == 'm';
     const weft_desc *dy = wefti_in(n, max ? 1 : 0);
     if (options->accumulate) return WEFT_E_NO_IMPL;
-    weft_status status = pool_kernel(n, wefti_out(n, 0), dy, run_pool_grad, &k);
+    weft_status status = pool_kernel(n, max, wefti_out(n, 0), dy, run_pool_grad, &k);
     if (status < 0) return status;
     int64_t elems = weft_desc_elems(dy);
     k->count = (elems * (int64_t)weft_dtype_bytes(dy->dtype) + 63) & ~(int64_t)63;
@@ -586,3 +589,6 @@ weft_status wefti_cpu_pool_grad(const weft_node *n, const wefti_prepare *options
     *out = &k->base;
     return WEFT_OK;
 }
+
+WEFTI_CPU_FORM(wefti_cpu_max_pool_grad, pool_grad, true)
+WEFTI_CPU_FORM(wefti_cpu_avg_pool_grad, pool_grad, false)

@@ -141,7 +141,7 @@ static bool translate(elementwise_kernel *k, const weft_node *n, const uint8_t *
         x.imm = 1.0f;
         x.imm2 = (float)wefti_attr_float(n, "term");
     } else if (!strcmp(op, "clip") || !strcmp(op, "clip_grad")) {
-        bool grad = op[4] != '\0';
+        bool grad = (n->op->flags & WEFTI_OP_GRADIENT) != 0;
         x.op = grad ? WEFTI_EW_CLIP_GRAD : WEFTI_EW_CLIP;
         x.imm = (float)wefti_attr_float(n, "low");
         x.imm2 = (float)wefti_attr_float(n, "high");

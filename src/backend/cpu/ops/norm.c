@@ -50,20 +50,24 @@ static weft_status run_norm(const wefti_kernel *kernel, const wefti_run *run, co
     return WEFT_OK;
 }
 
-weft_status wefti_cpu_norm(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+static weft_status norm(const weft_node *n, const wefti_prepare *options, bool rms,
+                        wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0);
     if (options->accumulate || !wefti_cpu_is_real(x) || !wefti_cpu_is_f32(wefti_in(n, 1)) ||
         !wefti_cpu_is_f32(n->inputs > 2 ? wefti_in(n, 2) : NULL))
         return WEFT_E_NO_IMPL;
     norm_kernel *k;
     WEFT_TRY(new_kernel("norm", run_norm, x, &k));
-    k->rms = n->op->name[0] == 'r';
+    k->rms = rms;
     k->has_beta = n->inputs > 2 && n->in[2] >= 0;
     k->eps = (float)wefti_attr_float(n, "eps");
     k->y = wefti_out(n, 0)->dtype;
     *out = &k->base;
     return WEFT_OK;
 }
+
+WEFTI_CPU_FORM(wefti_cpu_layer_norm, norm, false)
+WEFTI_CPU_FORM(wefti_cpu_rms_norm, norm, true)
 
 /* layer_norm_apply(x, gamma, beta?, mean, rstd), rms_norm_apply(x, gamma, rstd): y from known
  * statistics, as an elementwise program with column and row operands. */
@@ -96,8 +100,8 @@ static void code(wefti_ew_program *p, wefti_ew_op op, int dst, int a, int b, int
         .op = (uint8_t)op, .dst = (uint8_t)dst, .a = (uint8_t)a, .b = (uint8_t)b, .c = (uint8_t)c};
 }
 
-weft_status wefti_cpu_norm_apply(const weft_node *n, const wefti_prepare *options,
-                                 wefti_kernel **out) {
+static weft_status norm_apply(const weft_node *n, const wefti_prepare *options, bool rms,
+                              wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
     if (options->accumulate || !wefti_cpu_is_real(x)) return WEFT_E_NO_IMPL;
     for (int i = 1; i < n->inputs; i++)
@@ -108,7 +112,7 @@ weft_status wefti_cpu_norm_apply(const weft_node *n, const wefti_prepare *option
     wefti_ew_program *p = &k->program;
     k->kernels = wefti_kernels_best();
     int64_t dim = x->shape[x->rank - 1];
-    bool rms = n->op->name[0] == 'r', beta = !rms && n->in[2] >= 0;
+    bool beta = !rms && n->in[2] >= 0;
     p->elements = weft_desc_elems(y);
     p->outputs = 1;
     p->output[0].dtype = y->dtype;
@@ -140,6 +144,9 @@ weft_status wefti_cpu_norm_apply(const weft_node *n, const wefti_prepare *option
     return WEFT_OK;
 }
 
+WEFTI_CPU_FORM(wefti_cpu_layer_norm_apply, norm_apply, false)
+WEFTI_CPU_FORM(wefti_cpu_rms_norm_apply, norm_apply, true)
+
 /* layer_norm_grad(x, gamma, mean, rstd, dy) -> dx, dgamma, dbeta;  rms_norm_grad(x, gamma, rstd,
  * dy) -> dx, dgamma */
 static weft_status run_norm_grad(const wefti_kernel *kernel, const wefti_run *run,
@@ -164,10 +171,9 @@ static weft_status run_norm_grad(const wefti_kernel *kernel, const wefti_run *ru
     return WEFT_OK;
 }
 
-weft_status wefti_cpu_norm_grad(const weft_node *n, const wefti_prepare *options,
-                                wefti_kernel **out) {
+static weft_status norm_grad(const weft_node *n, const wefti_prepare *options, bool rms,
+                             wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0);
-    bool rms = n->op->name[0] == 'r';
     int dy = rms ? 3 : 4;
     uint32_t params = rms ? 2u : 6u; /* dgamma, dbeta: added to together or not at all */
     if ((options->accumulate && options->accumulate != params) || !wefti_cpu_is_real(x) ||
@@ -185,6 +191,9 @@ weft_status wefti_cpu_norm_grad(const weft_node *n, const wefti_prepare *options
     *out = &k->base;
     return WEFT_OK;
 }
+
+WEFTI_CPU_FORM(wefti_cpu_layer_norm_grad, norm_grad, false)
+WEFTI_CPU_FORM(wefti_cpu_rms_norm_grad, norm_grad, true)
 
 /* ---- softmax(x), log_softmax(x) and their gradients (y, dy), last dimension ---- */
 
@@ -206,17 +215,20 @@ static weft_status run_softmax(const wefti_kernel *kernel, const wefti_run *run,
     return WEFT_OK;
 }
 
-weft_status wefti_cpu_softmax(const weft_node *n, const wefti_prepare *options,
-                              wefti_kernel **out) {
+static weft_status softmax(const weft_node *n, const wefti_prepare *options, bool log,
+                           wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0);
     if (options->accumulate || !wefti_cpu_is_real(x) || !last_axis(n, x)) return WEFT_E_NO_IMPL;
     norm_kernel *k;
     WEFT_TRY(new_kernel("softmax", run_softmax, x, &k));
-    k->log = n->op->name[0] == 'l';
+    k->log = log;
     k->base.in_place = 0;
     *out = &k->base;
     return WEFT_OK;
 }
+
+WEFTI_CPU_FORM(wefti_cpu_softmax, softmax, false)
+WEFTI_CPU_FORM(wefti_cpu_log_softmax, softmax, true)
 
 static weft_status run_softmax_grad(const wefti_kernel *kernel, const wefti_run *run,
                                     const void *const *in, void *const *out, void *workspace) {
@@ -234,20 +246,23 @@ static weft_status run_softmax_grad(const wefti_kernel *kernel, const wefti_run 
     return WEFT_OK;
 }
 
-weft_status wefti_cpu_softmax_grad(const weft_node *n, const wefti_prepare *options,
-                                   wefti_kernel **out) {
+static weft_status softmax_grad(const weft_node *n, const wefti_prepare *options, bool log,
+                                wefti_kernel **out) {
     const weft_desc *y = wefti_in(n, 0);
     if (options->accumulate || !wefti_cpu_is_real(y) || !wefti_cpu_is_real(wefti_in(n, 1)) ||
         !last_axis(n, y))
         return WEFT_E_NO_IMPL;
     norm_kernel *k;
     WEFT_TRY(new_kernel("softmax", run_softmax_grad, y, &k));
-    k->log = n->op->name[0] == 'l';
+    k->log = log;
     k->dy = wefti_in(n, 1)->dtype;
     k->y = wefti_out(n, 0)->dtype;
     *out = &k->base;
     return WEFT_OK;
 }
+
+WEFTI_CPU_FORM(wefti_cpu_softmax_grad, softmax_grad, false)
+WEFTI_CPU_FORM(wefti_cpu_log_softmax_grad, softmax_grad, true)
 
 /* ---- cross_entropy(logits, targets, count?) -> loss, lse, count; its pieces and gradient ---- */
 

@@ -5,13 +5,22 @@
 
 #include "backend/cpu/ops/ops.h"
 
-typedef enum rule { SGD, ADAM, LION, LAMB, LAMB_SQUARES, ADAFACTOR } rule;
+typedef enum rule {
+    SGD,
+    ADAM,
+    ADAMW, /* its decay is apart from the gradient */
+    LION,
+    LAMB,
+    LAMB_SQUARES,
+    ADAFACTOR,
+    ADAFACTOR1 /* of vectors */
+} rule;
 
 typedef struct optimizer_kernel {
     wefti_kernel base;
     const wefti_kernels *kernels;
     rule rule;
-    bool decoupled, nesterov, has_buffer, scale_parameter;
+    bool nesterov, has_buffer, scale_parameter;
     bool piece;   /* what it needs of the whole is given, behind the scalars */
     int gradient; /* operand number; the scalars come behind it */
     weft_dtype gradient_dtype;
@@ -21,16 +30,16 @@ typedef struct optimizer_kernel {
 } optimizer_kernel;
 
 static void run_adafactor(const optimizer_kernel *k, const wefti_run *run, const void *const *in,
-                          void *const *out, wefti_src grad, const float *scalars, int64_t step,
-                          void *workspace) {
+                          void *const *out, wefti_src grad, const wefti_step_scalars *scalars,
+                          int64_t step, void *workspace) {
     wefti_adafactor_args a = {.param = out[0],
                               .grad = grad,
                               .row = k->rows ? out[1] : NULL,
                               .col = k->rows ? out[2] : out[1],
                               .rows = k->rows,
                               .cols = k->cols,
-                              .grad_scale = scalars[2],
-                              .lr = scalars[0],
+                              .grad_scale = scalars->gradient_scale,
+                              .lr = scalars->learning_rate,
                               .beta2 = (float)(1.0 - pow((double)step, k->decay_exponent)),
                               .eps1 = k->eps,
                               .eps2 = k->eps2,
@@ -51,8 +60,8 @@ static void run_adafactor(const optimizer_kernel *k, const wefti_run *run, const
 
 /* A piece takes a step in two: its moments, then the parameter with norms of the whole. */
 static void run_lamb(const optimizer_kernel *k, const wefti_run *run, const void *const *in,
-                     void *const *out, wefti_src grad, const float *scalars, int64_t step,
-                     void *workspace) {
+                     void *const *out, wefti_src grad, const wefti_step_scalars *scalars,
+                     int64_t step, void *workspace) {
     double norms[2];
     bool squares = k->rule == LAMB_SQUARES;
     wefti_lamb_args a = {.param = squares ? (float *)(uintptr_t)in[0] : out[0],
@@ -61,8 +70,8 @@ static void run_lamb(const optimizer_kernel *k, const wefti_run *run, const void
                          .v = squares ? (float *)(uintptr_t)in[2] : out[2],
                          .elements = k->elements,
                          .step = step,
-                         .grad_scale = scalars[2],
-                         .lr = scalars[0],
+                         .grad_scale = scalars->gradient_scale,
+                         .lr = scalars->learning_rate,
                          .beta1 = k->beta1,
                          .beta2 = k->beta2,
                          .eps = k->eps,
@@ -84,10 +93,10 @@ static void run_lamb(const optimizer_kernel *k, const wefti_run *run, const void
 static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *run,
                                  const void *const *in, void *const *out, void *workspace) {
     const optimizer_kernel *k = (const optimizer_kernel *)kernel;
-    const float *scalars = in[k->gradient + 1];
+    const wefti_step_scalars *scalars = in[k->gradient + 1];
     const void *grad = in[k->gradient];
-    float lr = scalars[0], scale = scalars[2];
-    int64_t step = scalars[1] >= 1.0f ? (int64_t)scalars[1] : 1;
+    float lr = scalars->learning_rate, scale = scalars->gradient_scale;
+    int64_t step = scalars->step >= 1.0f ? (int64_t)scalars->step : 1;
     wefti_src g = {grad, k->gradient_dtype};
     switch (k->rule) {
     case SGD:
@@ -104,6 +113,7 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
                                           .first = step <= 1});
         break;
     case ADAM:
+    case ADAMW:
         k->kernels->adam(run->pool, &(wefti_adam_args){.param = out[0],
                                                        .grad = g,
                                                        .m = out[1],
@@ -116,7 +126,7 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
                                                        .beta2 = k->beta2,
                                                        .eps = k->eps,
                                                        .weight_decay = k->weight_decay,
-                                                       .decoupled = k->decoupled});
+                                                       .decoupled = k->rule == ADAMW});
         break;
     case LION:
         k->kernels->lion(run->pool, &(wefti_lion_args){.param = out[0],
@@ -134,6 +144,7 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
         run_lamb(k, run, in, out, g, scalars, step, workspace);
         break;
     case ADAFACTOR:
+    case ADAFACTOR1:
         run_adafactor(k, run, in, out, g, scalars, step, workspace);
         break;
     }
@@ -150,62 +161,80 @@ static void set_moments(optimizer_kernel *k, const weft_node *n, bool eps) {
     if (eps) k->eps = attribute(n, "eps");
 }
 
-weft_status wefti_cpu_optimizer(const weft_node *n, const wefti_prepare *options,
-                                wefti_kernel **out) {
-    int gradient = !strcmp(n->op->name, "opt_sgd") ? 2 : n->op->min_inputs - 2;
-    const weft_desc *param = wefti_in(n, 0), *grad = wefti_in(n, gradient);
+/* Fills what the rule needs; false where only the reference knows the shape. */
+static bool set_rule(optimizer_kernel *k, const weft_node *n) {
+    const weft_desc *param = wefti_in(n, 0);
+    switch (k->rule) {
+    case SGD:
+        k->has_buffer = n->in[1] >= 0;
+        k->momentum = attribute(n, "momentum");
+        k->nesterov = wefti_attr_int(n, "nesterov") != 0;
+        return true;
+    case ADAM:
+    case ADAMW:
+        set_moments(k, n, true);
+        return true;
+    case LION:
+        set_moments(k, n, false);
+        return true;
+    case LAMB:
+    case LAMB_SQUARES:
+        set_moments(k, n, true);
+        k->base.workspace_bytes = (int64_t)wefti_lamb_workspace_bytes(k->elements);
+        return true;
+    case ADAFACTOR:
+    case ADAFACTOR1:
+        break;
+    }
+    k->decay_exponent = wefti_attr_float(n, "decay_exponent");
+    k->eps = attribute(n, "eps1");
+    k->eps2 = attribute(n, "eps2");
+    k->clip = attribute(n, "clip");
+    k->scale_parameter = wefti_attr_int(n, "scale_parameter") != 0;
+    k->cols = k->elements;
+    k->count = (double)wefti_attr_int(n, "count");
+    if (k->count == 0) k->count = (double)k->elements;
+    bool one_matrix = true;
+    if (k->rule == ADAFACTOR) {
+        k->rows = param->shape[param->rank - 2];
+        k->cols = param->shape[param->rank - 1];
+        /* The norms are those of the whole tensor, the kernel's those of its matrix. */
+        one_matrix = k->rows > 0 && k->rows * k->cols == k->elements;
+    }
+    k->base.workspace_bytes = (int64_t)wefti_adafactor_workspace_bytes(k->rows, k->cols);
+    return one_matrix;
+}
+
+static weft_status optimizer(const weft_node *n, const wefti_prepare *options, rule rule,
+                             wefti_kernel **out) {
+    int gradient = n->op->gradient_input;
+    const weft_desc *grad = wefti_in(n, gradient);
     if (options->accumulate || !wefti_cpu_is_real(grad)) return WEFT_E_NO_IMPL;
     for (int i = 0; i < n->inputs; i++)
         if (i != gradient && !wefti_cpu_is_f32(wefti_in(n, i))) return WEFT_E_NO_IMPL;
     wefti_kernel *base;
     WEFT_TRY(wefti_cpu_kernel(sizeof(optimizer_kernel), n->op->name, run_optimizer, &base));
     optimizer_kernel *k = (optimizer_kernel *)base;
-    const char *op = n->op->name;
-    bool one_matrix = true;
     k->kernels = wefti_kernels_best();
+    k->rule = rule;
     k->gradient = gradient;
     k->piece = n->inputs > gradient + 2;
     k->gradient_dtype = grad->dtype;
-    k->elements = weft_desc_elems(param);
+    k->elements = weft_desc_elems(wefti_in(n, 0));
     k->weight_decay = attribute(n, "weight_decay");
-    if (!strcmp(op, "opt_sgd")) {
-        k->rule = SGD;
-        k->has_buffer = n->in[1] >= 0;
-        k->momentum = attribute(n, "momentum");
-        k->nesterov = wefti_attr_int(n, "nesterov") != 0;
-    } else if (!strcmp(op, "opt_adam") || !strcmp(op, "opt_adamw")) {
-        k->rule = ADAM;
-        k->decoupled = op[8] == 'w';
-        set_moments(k, n, true);
-    } else if (!strcmp(op, "opt_lion")) {
-        k->rule = LION;
-        set_moments(k, n, false);
-    } else if (!strcmp(op, "opt_lamb") || !strcmp(op, "lamb_squares")) {
-        k->rule = op[0] == 'o' ? LAMB : LAMB_SQUARES;
-        set_moments(k, n, true);
-        base->workspace_bytes = (int64_t)wefti_lamb_workspace_bytes(k->elements);
-    } else {
-        k->rule = ADAFACTOR;
-        k->decay_exponent = wefti_attr_float(n, "decay_exponent");
-        k->eps = attribute(n, "eps1");
-        k->eps2 = attribute(n, "eps2");
-        k->clip = attribute(n, "clip");
-        k->scale_parameter = wefti_attr_int(n, "scale_parameter") != 0;
-        k->cols = k->elements;
-        k->count = (double)wefti_attr_int(n, "count");
-        if (k->count == 0) k->count = (double)k->elements;
-        if (!strcmp(op, "opt_adafactor")) {
-            k->rows = param->shape[param->rank - 2];
-            k->cols = param->shape[param->rank - 1];
-            /* The norms are those of the whole tensor, the kernel's those of its matrix. */
-            one_matrix = k->rows > 0 && k->rows * k->cols == k->elements;
-        }
-        base->workspace_bytes = (int64_t)wefti_adafactor_workspace_bytes(k->rows, k->cols);
-    }
-    if (!one_matrix) {
+    if (!set_rule(k, n)) {
         wefti_kernel_destroy(base);
         return WEFT_E_NO_IMPL;
     }
     *out = base;
     return WEFT_OK;
 }
+
+WEFTI_CPU_FORM(wefti_cpu_sgd, optimizer, SGD)
+WEFTI_CPU_FORM(wefti_cpu_adam, optimizer, ADAM)
+WEFTI_CPU_FORM(wefti_cpu_adamw, optimizer, ADAMW)
+WEFTI_CPU_FORM(wefti_cpu_lion, optimizer, LION)
+WEFTI_CPU_FORM(wefti_cpu_lamb, optimizer, LAMB)
+WEFTI_CPU_FORM(wefti_cpu_lamb_squares, optimizer, LAMB_SQUARES)
+WEFTI_CPU_FORM(wefti_cpu_adafactor, optimizer, ADAFACTOR)
+WEFTI_CPU_FORM(wefti_cpu_adafactor1, optimizer, ADAFACTOR1)

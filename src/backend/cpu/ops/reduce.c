@@ -151,21 +151,23 @@ static weft_status reduction(const weft_node *n, const bool *reduced, wefti_redu
     return WEFT_OK;
 }
 
-weft_status wefti_cpu_reduce(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
+static weft_status over_axes(const weft_node *n, const wefti_prepare *options, wefti_reduce_op op,
+                             wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0);
     const wefti_ints *axes = wefti_attr_ints(n, "axes");
-    const char *op = n->op->name;
     bool reduced[WEFT_MAX_RANK] = {0};
     int64_t count = 1;
     for (int i = 0; i < axes->count; i++) {
         reduced[axes->v[i]] = true;
         count *= x->shape[axes->v[i]];
     }
-    if (!strcmp(op, "sum")) return reduction(n, reduced, WEFTI_REDUCE_SUM, count, options, out);
-    if (!strcmp(op, "max")) return reduction(n, reduced, WEFTI_REDUCE_MAX, count, options, out);
-    if (wefti_attr_int(n, "count")) count = wefti_attr_int(n, "count");
-    return reduction(n, reduced, WEFTI_REDUCE_MEAN, count, options, out);
+    if (op == WEFTI_REDUCE_MEAN && wefti_attr_int(n, "count")) count = wefti_attr_int(n, "count");
+    return reduction(n, reduced, op, count, options, out);
 }
+
+WEFTI_CPU_FORM(wefti_cpu_sum, over_axes, WEFTI_REDUCE_SUM)
+WEFTI_CPU_FORM(wefti_cpu_mean, over_axes, WEFTI_REDUCE_MEAN)
+WEFTI_CPU_FORM(wefti_cpu_max, over_axes, WEFTI_REDUCE_MAX)
 
 weft_status wefti_cpu_sum_to(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
