@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-#include "layout/frontier.h"
+#include "layout/open_list.h"
 #include "layout/moves.h"
 
 enum {
@@ -21,7 +21,7 @@ enum {
 typedef struct search {
     wefti_moves moves;
     int64_t bound;
-    wefti_frontier frontier;
+    wefti_open_list open;
     int32_t at, goal; /* nodes; goal -1: not reached yet */
     int64_t looks;
     int32_t samples, sample[SAMPLES][WEFTI_MAX_AXES]; /* coordinates */
@@ -78,13 +78,13 @@ static int64_t reducing(const search *s, wefti_axes partial) {
                      wefti_mesh_product(s->moves.mesh, s->moves.axes));
 }
 
-static wefti_cost ahead_of(const search *s, const wefti_layout *layout) {
+static wefti_route_cost ahead_of(const search *s, const wefti_layout *layout) {
     const wefti_layout *goal = s->moves.to;
     wefti_axes partial = (layout->sum & ~goal->sum) | (layout->max & ~goal->max);
     int64_t lack = lacking(s, layout), bytes = lack + (partial ? reducing(s, partial) : 0);
     double seconds = (double)bytes * s->quickest.seconds_per_byte +
                      ((lack > 0) + (partial != 0)) * s->quickest.latency;
-    return (wefti_cost){whole_units(seconds), bytes, 0};
+    return (wefti_route_cost){whole_units(seconds), bytes, 0};
 }
 
 /* ---- the search ---- */
@@ -113,24 +113,25 @@ static int32_t moves_of(const wefti_layout *from, const wefti_move *move) {
 }
 
 /* No route through this cost can be better than the one known. */
-static bool hopeless(const search *s, wefti_cost total) {
-    return s->goal >= 0 && wefti_cost_compare(&s->frontier.nodes[s->goal].cost, &total) <= 0;
+static bool hopeless(const search *s, wefti_route_cost total) {
+    return s->goal >= 0 && wefti_route_cost_compare(&s->open.nodes[s->goal].cost, &total) <= 0;
 }
 
 /* Visitor: from node s->at by `move`. */
 static weft_status reach(void *context, const wefti_move *move) {
     search *s = context;
     s->looks++;
-    int32_t n = wefti_frontier_find(&s->frontier, &move->to);
-    if ((n >= 0 && s->frontier.nodes[n].settled) || !fits(s, &move->to)) return WEFT_OK;
-    const wefti_node *parent = &s->frontier.nodes[s->at];
-    wefti_cost ahead = n >= 0 ? s->frontier.nodes[n].ahead : ahead_of(s, &move->to),
-               total = parent->cost;
+    int32_t n = wefti_open_list_find(&s->open, &move->to);
+    if ((n >= 0 && s->open.nodes[n].settled) || !fits(s, &move->to)) return WEFT_OK;
+    const wefti_open_node *parent = &s->open.nodes[s->at];
+    wefti_route_cost ahead = n >= 0 ? s->open.nodes[n].ahead : ahead_of(s, &move->to),
+                     total = parent->cost;
     total.moves += moves_of(&parent->move.to, move);
-    if (total.moves > WEFTI_MAX_MOVES || hopeless(s, wefti_cost_sum(total, ahead))) return WEFT_OK;
+    if (total.moves > WEFTI_MAX_MOVES || hopeless(s, wefti_route_cost_sum(total, ahead)))
+        return WEFT_OK;
     wefti_move priced = *move;
     if (n >= 0 && n == s->goal) { /* exact costs of exchanges take long: first at least */
-        wefti_cost least = total;
+        wefti_route_cost least = total;
         if (move->kind == WEFTI_MOVE_TRANSFER)
             least.time += whole_units(
                 wefti_move_seconds(s->moves.mesh, move->axes, lacking(s, &parent->move.to)));
@@ -139,22 +140,22 @@ static weft_status reach(void *context, const wefti_move *move) {
     wefti_move_cost(s->moves.mesh, s->moves.whole, &parent->move.to, &priced);
     total.time += whole_units(priced.seconds);
     total.bytes += priced.bytes;
-    if (n >= 0 && wefti_cost_compare(&s->frontier.nodes[n].cost, &total) <= 0) return WEFT_OK;
-    if (hopeless(s, wefti_cost_sum(total, ahead))) return WEFT_OK;
-    if (n < 0) WEFT_TRY(wefti_frontier_add(&s->frontier, &move->to, &n));
-    s->frontier.nodes[n].move = priced;
-    s->frontier.nodes[n].cost = total;
-    s->frontier.nodes[n].ahead = ahead;
-    s->frontier.nodes[n].parent = s->at;
+    if (n >= 0 && wefti_route_cost_compare(&s->open.nodes[n].cost, &total) <= 0) return WEFT_OK;
+    if (hopeless(s, wefti_route_cost_sum(total, ahead))) return WEFT_OK;
+    if (n < 0) WEFT_TRY(wefti_open_list_add(&s->open, &move->to, &n));
+    s->open.nodes[n].move = priced;
+    s->open.nodes[n].cost = total;
+    s->open.nodes[n].ahead = ahead;
+    s->open.nodes[n].parent = s->at;
     if (s->goal < 0 && wefti_layout_equal(&priced.to, s->moves.to)) s->goal = n;
-    return wefti_frontier_push(&s->frontier, n);
+    return wefti_open_list_push(&s->open, n);
 }
 
 /* Moves on to the layout after `move` if it could be reached. */
 static weft_status step(search *s, wefti_move *move, bool *going) {
-    if (!*going || wefti_layout_equal(&move->to, &s->frontier.nodes[s->at].move.to)) return WEFT_OK;
+    if (!*going || wefti_layout_equal(&move->to, &s->open.nodes[s->at].move.to)) return WEFT_OK;
     WEFT_TRY(reach(s, move));
-    s->at = wefti_frontier_find(&s->frontier, &move->to);
+    s->at = wefti_open_list_find(&s->open, &move->to);
     *going = s->at >= 0;
     return WEFT_OK;
 }
@@ -227,20 +228,19 @@ static weft_status reach_goal_by_exchange(search *s) {
 
 static weft_status run(search *s) {
     int32_t start = 0;
-    WEFT_TRY(wefti_frontier_add(&s->frontier, s->moves.from, &start));
+    WEFT_TRY(wefti_open_list_add(&s->open, s->moves.from, &start));
     choose_samples(s);
     WEFT_TRY(reach_goal_by_gather(s));
     WEFT_TRY(reach_goal_by_exchange(s));
-    WEFT_TRY(wefti_frontier_push(&s->frontier, start));
-    while (s->frontier.heap_used && s->looks < (s->goal >= 0 ? LOOKS : MORE_LOOKS)) {
-        int32_t n = wefti_frontier_pop(&s->frontier);
-        if (s->frontier.nodes[n].settled) continue;
+    WEFT_TRY(wefti_open_list_push(&s->open, start));
+    while (s->open.heap_used && s->looks < (s->goal >= 0 ? LOOKS : MORE_LOOKS)) {
+        int32_t n = wefti_open_list_pop(&s->open);
+        if (s->open.nodes[n].settled) continue;
         if (n == s->goal) break;
-        if (hopeless(s, wefti_cost_sum(s->frontier.nodes[n].cost, s->frontier.nodes[n].ahead)))
-            break;
-        s->frontier.nodes[n].settled = true;
+        if (hopeless(s, wefti_route_cost_sum(s->open.nodes[n].cost, s->open.nodes[n].ahead))) break;
+        s->open.nodes[n].settled = true;
         s->at = n;
-        wefti_layout at = s->frontier.nodes[n].move.to; /* nodes move when they grow */
+        wefti_layout at = s->open.nodes[n].move.to; /* nodes move when they grow */
         WEFT_TRY(wefti_moves_each(&s->moves, &at, reach, s));
     }
     return WEFT_OK;
@@ -261,10 +261,10 @@ static void add_move(wefti_route *route, const wefti_move *move) {
 static void collect(const search *s, wefti_route *out) {
     int32_t path[WEFTI_MAX_MOVES + 1];
     int length = 0;
-    for (int32_t n = s->goal; s->frontier.nodes[n].parent >= 0; n = s->frontier.nodes[n].parent)
+    for (int32_t n = s->goal; s->open.nodes[n].parent >= 0; n = s->open.nodes[n].parent)
         path[length++] = n;
     *out = (wefti_route){0};
-    while (length) add_move(out, &s->frontier.nodes[path[--length]].move);
+    while (length) add_move(out, &s->open.nodes[path[--length]].move);
 }
 
 static bool refines(const wefti_moves *m) {
@@ -310,6 +310,6 @@ weft_status wefti_redistribute(const wefti_mesh *mesh, const weft_desc *whole,
     weft_status status = run(&s);
     if (status >= 0 && s.goal < 0) status = nothing_fits(&s);
     if (status >= 0) collect(&s, out);
-    wefti_frontier_free(&s.frontier);
+    wefti_open_list_free(&s.open);
     return status;
 }

@@ -14,21 +14,21 @@ wefti_window wefti_window_of(const wefti_lowering *c, int dim, int factor, int64
                           .padding = padding};
 }
 
-static wefti_range part(int64_t size, int32_t parts, int32_t index) {
-    wefti_range r;
+static wefti_interval part(int64_t size, int32_t parts, int32_t index) {
+    wefti_interval r;
     wefti_part(size, 1, parts, index, &r.begin, &r.end);
     r.end += r.begin;
     return r;
 }
 
-static wefti_range clipped(wefti_range r, int64_t size) {
+static wefti_interval clipped(wefti_interval r, int64_t size) {
     if (r.begin < 0) r.begin = 0;
     if (r.end > size) r.end = size;
-    if (r.end <= r.begin) r = (wefti_range){0, 0};
+    if (r.end <= r.begin) r = (wefti_interval){0, 0};
     return r;
 }
 
-int64_t wefti_range_missing(wefti_range have, wefti_range want) {
+int64_t wefti_interval_missing(wefti_interval have, wefti_interval want) {
     int64_t begin = have.begin > want.begin ? have.begin : want.begin,
             end = have.end < want.end ? have.end : want.end;
     return want.end - want.begin - (end > begin ? end - begin : 0);
@@ -39,35 +39,35 @@ static int64_t floor_of(int64_t a, int64_t b) {
     return a >= 0 ? a / b : -((-a + b - 1) / b);
 }
 
-static wefti_range y_around(const wefti_window *w, wefti_range x) {
-    if (x.end <= x.begin) return (wefti_range){0, 0};
+static wefti_interval y_around(const wefti_window *w, wefti_interval x) {
+    if (x.end <= x.begin) return (wefti_interval){0, 0};
     /* o stride - padding + window > x.begin and o stride - padding < x.end */
-    wefti_range y = {floor_of(x.begin + w->padding - w->window, w->stride) + 1,
-                     floor_of(x.end - 1 + w->padding, w->stride) + 1};
+    wefti_interval y = {floor_of(x.begin + w->padding - w->window, w->stride) + 1,
+                        floor_of(x.end - 1 + w->padding, w->stride) + 1};
     return clipped(y, w->y);
 }
 
-wefti_range wefti_window_x_part(const wefti_window *w) {
+wefti_interval wefti_window_x_part(const wefti_window *w) {
     return part(w->x, w->parts, w->index);
 }
 
-wefti_range wefti_window_y_part(const wefti_window *w) {
+wefti_interval wefti_window_y_part(const wefti_window *w) {
     return part(w->y, w->parts, w->index);
 }
 
-wefti_range wefti_window_y_around(const wefti_window *w) {
+wefti_interval wefti_window_y_around(const wefti_window *w) {
     return y_around(w, wefti_window_x_part(w));
 }
 
-wefti_range wefti_window_extent(const wefti_window *w, wefti_range y) {
-    if (y.end <= y.begin) return (wefti_range){0, 0};
-    return (wefti_range){y.begin * w->stride - w->padding,
-                         (y.end - 1) * w->stride - w->padding + w->window};
+wefti_interval wefti_window_extent(const wefti_window *w, wefti_interval y) {
+    if (y.end <= y.begin) return (wefti_interval){0, 0};
+    return (wefti_interval){y.begin * w->stride - w->padding,
+                            (y.end - 1) * w->stride - w->padding + w->window};
 }
 
 /* ---- exchanges ---- */
 
-static void give(wefti_range r, int64_t *begin, int64_t *end) {
+static void give(wefti_interval r, int64_t *begin, int64_t *end) {
     *begin = r.begin;
     *end = r.end;
 }
@@ -97,7 +97,7 @@ static void x_around(const wefti_lowering *c, int32_t p, void *context, int64_t 
                      int64_t *end) {
     const wefti_window *w = context;
     (void)c;
-    wefti_range y = y_around(w, part(w->x, w->parts, p));
+    wefti_interval y = y_around(w, part(w->x, w->parts, p));
     give(clipped(wefti_window_extent(w, y), w->x), begin, end);
 }
 
@@ -111,11 +111,12 @@ static void y_of_part(const wefti_lowering *c, int32_t p, void *context, int64_t
 /* Elements [out) of the window's dimension: what `want` says for this device, or, where
  * every device has all that it wants, simply what it has. */
 static weft_value exchange(wefti_lowering *c, const wefti_window *w, weft_value v,
-                           wefti_lower_ranges *have, wefti_lower_ranges *want, wefti_range *out) {
+                           wefti_lower_ranges *have, wefti_lower_ranges *want,
+                           wefti_interval *out) {
     wefti_window copy = *w;
     bool all = true;
     for (int32_t p = 0; p < w->parts; p++) {
-        wefti_range h, n;
+        wefti_interval h, n;
         have(c, p, &copy, &h.begin, &h.end);
         want(c, p, &copy, &n.begin, &n.end);
         all = all && (n.begin == n.end || (n.begin >= h.begin && n.end <= h.end));
@@ -126,8 +127,8 @@ static weft_value exchange(wefti_lowering *c, const wefti_window *w, weft_value 
 }
 
 static weft_value fetch(wefti_lowering *c, const wefti_window *w, weft_value x,
-                        wefti_lower_ranges *want, wefti_range extent, double fill) {
-    wefti_range have;
+                        wefti_lower_ranges *want, wefti_interval extent, double fill) {
+    wefti_interval have;
     x = exchange(c, w, x, x_part, want, &have);
     return wefti_window_crop(wefti_lower_graph(c), x, w->dim, have, extent, fill);
 }
@@ -142,7 +143,7 @@ weft_value wefti_window_fetch_around(wefti_lowering *c, const wefti_window *w, w
 }
 
 weft_value wefti_window_fetch_y(wefti_lowering *c, const wefti_window *w, weft_value dy) {
-    wefti_range have;
+    wefti_interval have;
     dy = exchange(c, w, dy, y_part, y_of_part, &have);
     return wefti_window_crop(wefti_lower_graph(c), dy, w->dim, have, wefti_window_y_around(w), 0.0);
 }
@@ -152,8 +153,9 @@ weft_value wefti_window_fetch_y(wefti_lowering *c, const wefti_window *w, weft_v
 /* Of part p along the window's dimension: what it has, what it wants of that dimension, and what
  * it has in the end, with what lies outside. */
 static void fetched_by(const wefti_window *w, wefti_window_fetched what, int32_t p,
-                       wefti_range *have, wefti_range *want, wefti_range *in_the_end) {
-    wefti_range x = part(w->x, w->parts, p), y = part(w->y, w->parts, p), around = y_around(w, x);
+                       wefti_interval *have, wefti_interval *want, wefti_interval *in_the_end) {
+    wefti_interval x = part(w->x, w->parts, p), y = part(w->y, w->parts, p),
+                   around = y_around(w, x);
     if (what == WEFTI_WINDOW_Y) {
         *have = y;
         *want = *in_the_end = around;
@@ -176,9 +178,9 @@ void wefti_window_exchanged(const wefti_lowering *c, int i, wefti_window_fetched
         int64_t most = 0, longest = 0, across = (int64_t)weft_dtype_bytes(x->dtype);
         if (!wefti_window_split(&w[k])) continue;
         for (int32_t p = 0; p < w[k].parts; p++) {
-            wefti_range have, want, in_the_end;
+            wefti_interval have, want, in_the_end;
             fetched_by(&w[k], what, p, &have, &want, &in_the_end);
-            int64_t missing = wefti_range_missing(have, want);
+            int64_t missing = wefti_interval_missing(have, want);
             if (missing > most) most = missing;
             if (in_the_end.end - in_the_end.begin > longest)
                 longest = in_the_end.end - in_the_end.begin;
@@ -190,8 +192,8 @@ void wefti_window_exchanged(const wefti_lowering *c, int i, wefti_window_fetched
     }
 }
 
-weft_value wefti_window_crop(weft_graph *g, weft_value v, int dim, wefti_range have,
-                             wefti_range want, double fill) {
+weft_value wefti_window_crop(weft_graph *g, weft_value v, int dim, wefti_interval have,
+                             wefti_interval want, double fill) {
     weft_desc d = weft_value_desc(g, v);
     if (d.rank < 0) return v; /* the graph has failed */
     int64_t begin = have.begin > want.begin ? have.begin : want.begin;

@@ -17,11 +17,11 @@ typedef struct wefti_window {
     int64_t x, y, window, stride, padding; /* x, y: sizes of the whole */
 } wefti_window;
 
-typedef struct wefti_range {
+typedef struct wefti_interval {
     int64_t begin, end;
-} wefti_range;
+} wefti_interval;
 /* Elements of `want` that are not in `have`. */
-int64_t wefti_range_missing(wefti_range have, wefti_range want);
+int64_t wefti_interval_missing(wefti_interval have, wefti_interval want);
 
 /* Dimension `dim` of the whole, split by `factor` (-1 or unsplit: parts is 1). */
 wefti_window wefti_window_of(const wefti_lowering *c, int dim, int factor, int64_t x, int64_t y,
@@ -29,12 +29,12 @@ wefti_window wefti_window_of(const wefti_lowering *c, int dim, int factor, int64
 static inline bool wefti_window_split(const wefti_window *w) {
     return w->parts > 1;
 }
-wefti_range wefti_window_x_part(const wefti_window *w);
-wefti_range wefti_window_y_part(const wefti_window *w);
+wefti_interval wefti_window_x_part(const wefti_window *w);
+wefti_interval wefti_window_y_part(const wefti_window *w);
 /* The elements of y whose windows reach this device's part of x. */
-wefti_range wefti_window_y_around(const wefti_window *w);
+wefti_interval wefti_window_y_around(const wefti_window *w);
 /* All that the windows of y's range cover, beyond the ends of x too; empty for none. */
-wefti_range wefti_window_extent(const wefti_window *w, wefti_range y);
+wefti_interval wefti_window_extent(const wefti_window *w, wefti_interval y);
 
 /* From pieces of x: all that the windows of this device's part of y cover, `fill` outside x. */
 weft_value wefti_window_fetch(wefti_lowering *c, const wefti_window *w, weft_value x, double fill);
@@ -54,7 +54,7 @@ typedef enum wefti_window_fetched {
 void wefti_window_exchanged(const wefti_lowering *c, int i, wefti_window_fetched what, int count,
                             const wefti_window *w, int64_t *bytes);
 /* Elements [want) of dimension dim of v, which holds [have); `fill` where it has none. */
-weft_value wefti_window_crop(weft_graph *g, weft_value v, int dim, wefti_range have,
-                             wefti_range want, double fill);
+weft_value wefti_window_crop(weft_graph *g, weft_value v, int dim, wefti_interval have,
+                             wefti_interval want, double fill);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * In two passes. The first builds the backward nodes op by op, in a raw body whose inputs stand for
  * whatever forward values the ops ask for. Only then is it known which of these are read, so the
- * second pass settles how each is had (frontier.h) and writes the final backward body: the live
+ * second pass settles how each is had (saved_set.h) and writes the final backward body: the live
  * nodes, with recomputed forward nodes cloned just before their first use, where they occupy memory
  * for the shortest time. */
 #include "graph/grad/grad.h"
@@ -382,7 +382,7 @@ static weft_status write_bodies(writer *w) {
     for (size_t v = 0; v < values; v++) w->forward[v] = -1;
     for (size_t v = 0; v < raw_values; v++) w->backward[v] = -1;
     find_live(w);
-    WEFT_TRY(wefti_frontier(cell, w->wanted, &w->rule, w->fate));
+    WEFT_TRY(wefti_saved_set(cell, w->wanted, &w->rule, w->fate));
 
     size_t bindings = values + (size_t)cell->out_count + 1;
     w->out->bindings = wefti_arena_alloc(graph->arena, sizeof *w->out->bindings * bindings);

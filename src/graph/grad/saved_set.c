@@ -1,4 +1,4 @@
-/* The saved values by minimum cut: see frontier.h. Maximum flow by shortest augmenting paths
+/* The saved values by minimum cut: see saved_set.h. Maximum flow by shortest augmenting paths
  * (Edmonds and Karp, J. ACM 19, 1972); cells are small. */
 #include "graph/grad/saved_set.h"
 
@@ -221,8 +221,8 @@ static weft_status trim(const survey *s) {
     return WEFT_OK;
 }
 
-weft_status wefti_frontier(const weft_body *cell, const bool *wanted,
-                           const wefti_recompute_rule *rule, wefti_fate *fate) {
+weft_status wefti_saved_set(const weft_body *cell, const bool *wanted,
+                            const wefti_recompute_rule *rule, wefti_fate *fate) {
     bool full = rule->mode == WEFTI_RECOMPUTE_FULL;
     survey s = {cell, wanted, rule, full, fate};
     for (int64_t v = 0; v < cell->value_count; v++) fate[v] = WEFTI_FATE_UNUSED;

@@ -33,7 +33,7 @@ bool wefti_recompute_of(const weft_body *cell, int32_t v, const wefti_recompute_
 
 /* fate[v] for each value of the cell that is read (`wanted[v]`) or needed to recompute one that is.
  */
-weft_status wefti_frontier(const weft_body *cell, const bool *wanted,
-                           const wefti_recompute_rule *rule, wefti_fate *fate) WEFT_CHECKED;
+weft_status wefti_saved_set(const weft_body *cell, const bool *wanted,
+                            const wefti_recompute_rule *rule, wefti_fate *fate) WEFT_CHECKED;
 
 #endif

@@ -363,7 +363,7 @@ static weft_value fetch(wefti_lowering *c, space *s, weft_value x) {
     for (int d = 0; d < s->dims; d++) {
         const wefti_window *w = &s->window[d];
         if (!wefti_window_split(w)) continue;
-        wefti_range y = wefti_window_y_part(w);
+        wefti_interval y = wefti_window_y_part(w);
         s->nothing = s->nothing || y.begin == y.end;
         x = wefti_window_fetch(c, w, x, 0.0);
     }
@@ -393,7 +393,7 @@ static weft_status lower_grad_input(wefti_lowering *c, const weft_node *n) {
     for (int d = 0; d < s.dims; d++) {
         const wefti_window *w = &s.window[d];
         if (!wefti_window_split(w)) continue;
-        wefti_range reached = wefti_window_extent(w, wefti_window_y_around(w));
+        wefti_interval reached = wefti_window_extent(w, wefti_window_y_around(w));
         in[0] = wefti_window_fetch_y(c, w, in[0]);
         around.shape[2 + d] = reached.end - reached.begin;
         s.nothing = s.nothing || reached.end == reached.begin;

@@ -1,14 +1,16 @@
 /* moe_linear: the products of experts, one weight each, over buffers that are filled to a count.
  *
- *     x [experts, groups..., rows, k], w [experts, k, n] (transposed: [experts, n, k]),
- *     count? i32 [experts, groups...]
- *         -> y [experts, groups..., rows, n]   y[e, g] = x[e, g] w[e], rows from count[e, g] on are
- * 0 moe_linear_grad_weight(x, dy, count?; transposed) -> dw [experts, k, n], S dw[e] = sum over g
- * of x[e, g]^T dy[e, g] over the rows in front of count[e, g]
+ *     moe_linear(x [experts, groups..., rows, k], w [experts, k, n], count?; transposed)
+ *         -> y [experts, groups..., rows, n]
+ *         y[e, g] = x[e, g] w[e]; rows from count[e, g] on are 0
+ *     moe_linear_grad_weight(x, dy, count?; transposed) -> dw [experts, k, n]
+ *         dw[e] = sum over g of x[e, g]^T dy[e, g], rows before count[e, g]
  *
- * What lies in rows that no token has is neither read nor multiplied: without a bound on the slots
- * of an expert most rows are such. A piece of the rows begins at first_row. The gradient to x is
- * moe_linear again with the weight turned. */
+ * count is i32 [experts, groups...]. A transposed weight is [experts, n, k].
+ *
+ * Rows without a token are neither read nor multiplied. Where the slots of an expert have no bound,
+ * most rows are such. A piece of the rows begins at first_row. The gradient to x is moe_linear
+ * again, with the weight turned. */
 #include "ops/common.h"
 
 typedef struct product {

@@ -15,9 +15,11 @@
  *     moe_dispatch(x [groups..., s, h], expert, slot, weight?; experts, capacity)
  *         -> y [experts, groups..., capacity, h]
  *         y[expert, group, slot] = weight x, 0 where no token is
- *     moe_combine(y [experts, groups..., capacity, h], expert, slot, weight?) -> x [groups..., s,
- * h] x = sum over the k choices of weight y[expert, group, slot] moe_dot(y, expert, slot, x) -> S
- * [groups..., s, k]            y[expert, group, slot] . x
+ *     moe_combine(y [experts, groups..., capacity, h], expert, slot, weight?)
+ *         -> x [groups..., s, h]
+ *         x = sum over the k choices of weight y[expert, group, slot]
+ *     moe_dot(y, expert, slot, x) -> S [groups..., s, k]
+ *         S = y[expert, group, slot] . x
  *
  * dispatch and combine are each other's gradient; moe_dot is that of both to the weights. A piece
  * of the buffers, [experts, capacity] from first_expert and first_slot on, sees its own tokens

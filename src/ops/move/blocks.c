@@ -15,59 +15,59 @@ wefti_block wefti_block_of(const wefti_lowering *c, int i, int o, int dim, int64
                          .y_whole = r->out[o][dim] < 0};
 }
 
-static wefti_range part(const wefti_block *b, bool whole, int64_t size, int32_t index) {
-    wefti_range r = {0, size};
+static wefti_interval part(const wefti_block *b, bool whole, int64_t size, int32_t index) {
+    wefti_interval r = {0, size};
     if (whole || b->parts == 1) return r;
     wefti_part(size, 1, b->parts, index, &r.begin, &r.end);
     r.end += r.begin;
     return r;
 }
 
-static wefti_range extent(const wefti_block *b, int32_t index) {
-    wefti_range r = part(b, b->y_whole, b->y, index);
-    return (wefti_range){r.begin + b->shift, r.end + b->shift};
+static wefti_interval extent(const wefti_block *b, int32_t index) {
+    wefti_interval r = part(b, b->y_whole, b->y, index);
+    return (wefti_interval){r.begin + b->shift, r.end + b->shift};
 }
 
-static wefti_range taken(const wefti_block *b, int32_t index) {
-    wefti_range r = extent(b, index);
+static wefti_interval taken(const wefti_block *b, int32_t index) {
+    wefti_interval r = extent(b, index);
     if (r.begin < 0) r.begin = 0;
     if (r.end > b->x) r.end = b->x;
-    return r.end > r.begin ? r : (wefti_range){0, 0};
+    return r.end > r.begin ? r : (wefti_interval){0, 0};
 }
 
 static int32_t here(const wefti_lowering *c, const wefti_block *b) {
     return b->factor < 0 ? 0 : wefti_lower_index(c, b->factor);
 }
 
-wefti_range wefti_block_extent(const wefti_lowering *c, const wefti_block *b) {
+wefti_interval wefti_block_extent(const wefti_lowering *c, const wefti_block *b) {
     return extent(b, here(c, b));
 }
 
-wefti_range wefti_block_taken(const wefti_lowering *c, const wefti_block *b) {
+wefti_interval wefti_block_taken(const wefti_lowering *c, const wefti_block *b) {
     return taken(b, here(c, b));
 }
 
 static void has(const wefti_lowering *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
     const wefti_block *b = context;
-    wefti_range r = part(b, b->x_whole, b->x, p);
+    wefti_interval r = part(b, b->x_whole, b->x, p);
     (void)c;
     *begin = r.begin;
     *end = r.end;
 }
 
 static void wants(const wefti_lowering *c, int32_t p, void *context, int64_t *begin, int64_t *end) {
-    wefti_range r = taken(context, p);
+    wefti_interval r = taken(context, p);
     (void)c;
     *begin = r.begin;
     *end = r.end;
 }
 
 weft_value wefti_block_fetch(wefti_lowering *c, const wefti_block *b, weft_value x,
-                             wefti_range *out) {
+                             wefti_interval *out) {
     wefti_block copy = *b;
     bool all = true;
     for (int32_t p = 0; p < b->parts; p++) {
-        wefti_range have = part(b, b->x_whole, b->x, p), want = taken(b, p);
+        wefti_interval have = part(b, b->x_whole, b->x, p), want = taken(b, p);
         all = all && (want.begin == want.end || (want.begin >= have.begin && want.end <= have.end));
     }
     *out = all ? part(b, b->x_whole, b->x, here(c, b)) : taken(b, here(c, b));
@@ -77,7 +77,7 @@ weft_value wefti_block_fetch(wefti_lowering *c, const wefti_block *b, weft_value
 
 /* Elements along the dimension that part `index` has to get. */
 static int64_t missing(const wefti_block *b, int32_t index) {
-    return wefti_range_missing(part(b, b->x_whole, b->x, index), taken(b, index));
+    return wefti_interval_missing(part(b, b->x_whole, b->x, index), taken(b, index));
 }
 
 int64_t wefti_block_bytes(const wefti_lowering *c, int count, const wefti_block *b, int i) {

@@ -18,12 +18,12 @@ typedef struct wefti_block {
 /* Of input i and output o. */
 wefti_block wefti_block_of(const wefti_lowering *c, int i, int o, int dim, int64_t shift);
 /* What this device's part of y takes, in elements of x, beyond the ends of x too. */
-wefti_range wefti_block_extent(const wefti_lowering *c, const wefti_block *b);
+wefti_interval wefti_block_extent(const wefti_lowering *c, const wefti_block *b);
 /* The same without what x has not; empty for nothing. */
-wefti_range wefti_block_taken(const wefti_lowering *c, const wefti_block *b);
+wefti_interval wefti_block_taken(const wefti_lowering *c, const wefti_block *b);
 /* From pieces of x: *out, which has all of that. */
 weft_value wefti_block_fetch(wefti_lowering *c, const wefti_block *b, weft_value x,
-                             wefti_range *out);
+                             wefti_interval *out);
 /* What that brings to the device that gets most, of `count` blocks along one dimension, in bytes
  * of pieces of input i. */
 int64_t wefti_block_bytes(const wefti_lowering *c, int count, const wefti_block *b, int i);

@@ -198,7 +198,7 @@ static void result_blocks(const wefti_lowering *c, const weft_node *n, wefti_blo
 
 static weft_status lower_blocks(wefti_lowering *c, const weft_node *n) {
     weft_value fetched[WEFTI_MAX_OUT];
-    wefti_range have[WEFTI_MAX_OUT];
+    wefti_interval have[WEFTI_MAX_OUT];
     wefti_block b[WEFTI_MAX_OUT];
     result_blocks(c, n, b);
     for (int o = 0; o < n->outputs; o++)
@@ -292,13 +292,13 @@ static weft_status lower_concat(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     int axis = (int)wefti_attr_int(n, "axis"), count = 0;
     weft_value fetched[WEFTI_MAX_IN], pieces[WEFTI_MAX_IN];
-    wefti_range have[WEFTI_MAX_IN];
+    wefti_interval have[WEFTI_MAX_IN];
     wefti_block b[WEFTI_MAX_IN];
     input_blocks(c, n, b);
     for (int i = 0; i < n->inputs; i++)
         fetched[i] = wefti_block_fetch(c, &b[i], wefti_lower_in(c, i), &have[i]);
     for (int i = 0; i < n->inputs; i++) {
-        wefti_range taken = wefti_block_taken(c, &b[i]);
+        wefti_interval taken = wefti_block_taken(c, &b[i]);
         if (taken.end > taken.begin)
             pieces[count++] = wefti_window_crop(g, fetched[i], axis, have[i], taken, 0.0);
     }
@@ -410,7 +410,7 @@ static weft_status lower_pad(wefti_lowering *c, const weft_node *n) {
     for (int d = 0; d < before.count; d++) {
         wefti_block b = wefti_block_of(c, 0, 0, d, -before.v[d]);
         if (b.parts > 1 && (before.v[d] || after.v[d])) {
-            wefti_range have;
+            wefti_interval have;
             v = wefti_block_fetch(c, &b, v, &have);
             v = wefti_window_crop(g, v, d, have, wefti_block_extent(c, &b), value);
             before.v[d] = after.v[d] = 0;

@@ -193,8 +193,9 @@ static weft_value own_share(wefti_lowering *c, const weft_node *n, const space *
     for (int k = 0; k < 2; k++) {
         const wefti_window *w = &s->window[k];
         if (!wefti_window_split(w)) continue;
-        wefti_range x = {0, w->x}, extent = wefti_window_extent(w, around ? wefti_window_y_around(w)
-                                                                          : wefti_window_y_part(w));
+        wefti_interval x = {0, w->x},
+                       extent = wefti_window_extent(w, around ? wefti_window_y_around(w)
+                                                              : wefti_window_y_part(w));
         all = all && extent.begin >= 0 && extent.end <= w->x;
         ones = wefti_window_crop(g, ones, 2 + k, x, extent, 0.0);
     }
@@ -211,7 +212,7 @@ static weft_status lower(wefti_lowering *c, const weft_node *n) {
     weft_value x = wefti_lower_in(c, 0), y = weft_constant(g, wefti_lower_out_desc(c, 0), 0.0);
     for (int d = 0; d < 2; d++) {
         if (!wefti_window_split(&s.window[d])) continue;
-        wefti_range part = wefti_window_y_part(&s.window[d]);
+        wefti_interval part = wefti_window_y_part(&s.window[d]);
         s.nothing = s.nothing || part.begin == part.end;
         x = wefti_window_fetch(c, &s.window[d], x, max ? -INFINITY : 0.0);
     }
@@ -240,7 +241,7 @@ static weft_status lower_grad(wefti_lowering *c, const weft_node *n) {
     for (int d = 0; d < 2; d++) {
         const wefti_window *w = &s.window[d];
         if (!wefti_window_split(w)) continue;
-        wefti_range reached = wefti_window_extent(w, wefti_window_y_around(w));
+        wefti_interval reached = wefti_window_extent(w, wefti_window_y_around(w));
         in[dy] = wefti_window_fetch_y(c, w, in[dy]);
         if (max) in[0] = wefti_window_fetch_around(c, w, in[0], -INFINITY);
         around.shape[2 + d] = reached.end - reached.begin;

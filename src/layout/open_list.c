@@ -1,34 +1,34 @@
 /* The search's memory: a hash table of nodes, a binary heap of those that wait. */
-#include "layout/frontier.h"
+#include "layout/open_list.h"
 
 #include "base/memory.h"
 
 /* An entry of the queue; outdated when the node was reached more cheaply since. */
 typedef struct wefti_waiting {
-    wefti_cost cost; /* from the start to the goal at least */
+    wefti_route_cost cost; /* from the start to the goal at least */
     int32_t node;
 } wefti_waiting;
 
-int wefti_cost_compare(const wefti_cost *a, const wefti_cost *b) {
+int wefti_route_cost_compare(const wefti_route_cost *a, const wefti_route_cost *b) {
     if (a->time != b->time) return a->time < b->time ? -1 : 1;
     if (a->bytes != b->bytes) return a->bytes < b->bytes ? -1 : 1;
     return (a->moves > b->moves) - (a->moves < b->moves);
 }
 
-wefti_cost wefti_cost_sum(wefti_cost a, wefti_cost b) {
-    return (wefti_cost){a.time + b.time, a.bytes + b.bytes, a.moves + b.moves};
+wefti_route_cost wefti_route_cost_sum(wefti_route_cost a, wefti_route_cost b) {
+    return (wefti_route_cost){a.time + b.time, a.bytes + b.bytes, a.moves + b.moves};
 }
 
 /* ---- the queue: a binary heap ---- */
 
 static bool before(const wefti_waiting *a, const wefti_waiting *b) {
-    int order = wefti_cost_compare(&a->cost, &b->cost);
+    int order = wefti_route_cost_compare(&a->cost, &b->cost);
     return order ? order < 0 : a->node < b->node;
 }
 
-weft_status wefti_frontier_push(wefti_frontier *f, int32_t n) {
+weft_status wefti_open_list_push(wefti_open_list *f, int32_t n) {
     WEFT_TRY(WEFT_GROW(f->heap, f->heap_used, f->heap_capacity));
-    wefti_waiting entry = {wefti_cost_sum(f->nodes[n].cost, f->nodes[n].ahead), n};
+    wefti_waiting entry = {wefti_route_cost_sum(f->nodes[n].cost, f->nodes[n].ahead), n};
     int64_t i = f->heap_used++;
     for (; i && before(&entry, &f->heap[(i - 1) / 2]); i = (i - 1) / 2)
         f->heap[i] = f->heap[(i - 1) / 2];
@@ -36,7 +36,7 @@ weft_status wefti_frontier_push(wefti_frontier *f, int32_t n) {
     return WEFT_OK;
 }
 
-int32_t wefti_frontier_pop(wefti_frontier *f) {
+int32_t wefti_open_list_pop(wefti_open_list *f) {
     int32_t first = f->heap[0].node;
     wefti_waiting last = f->heap[--f->heap_used];
     int64_t i = 0;
@@ -67,14 +67,14 @@ static uint64_t hash(const wefti_layout *layout) {
 }
 
 /* The slot where the layout is or would go. */
-static int64_t slot_of(const wefti_frontier *f, const wefti_layout *layout) {
+static int64_t slot_of(const wefti_open_list *f, const wefti_layout *layout) {
     uint64_t mask = (uint64_t)f->slots - 1, i = hash(layout) & mask;
     while (f->table[i] >= 0 && !wefti_layout_equal(&f->nodes[f->table[i]].move.to, layout))
         i = (i + 1) & mask;
     return (int64_t)i;
 }
 
-static weft_status grow_table(wefti_frontier *f) {
+static weft_status grow_table(wefti_open_list *f) {
     int64_t slots = f->slots ? 2 * f->slots : 256;
     int32_t *table = wefti_alloc((size_t)slots * sizeof *table);
     WEFT_REQUIRE(table, WEFT_E_NOMEM, "no memory for %lld layouts", (long long)slots);
@@ -86,21 +86,21 @@ static weft_status grow_table(wefti_frontier *f) {
     return WEFT_OK;
 }
 
-weft_status wefti_frontier_add(wefti_frontier *f, const wefti_layout *layout, int32_t *out) {
+weft_status wefti_open_list_add(wefti_open_list *f, const wefti_layout *layout, int32_t *out) {
     if (2 * (f->used + 1) > f->slots) WEFT_TRY(grow_table(f));
     WEFT_TRY(WEFT_GROW(f->nodes, f->used, f->capacity));
     int32_t n = (int32_t)f->used;
     f->table[slot_of(f, layout)] = n;
-    f->nodes[f->used++] = (wefti_node){.move = {.to = *layout}, .parent = -1};
+    f->nodes[f->used++] = (wefti_open_node){.move = {.to = *layout}, .parent = -1};
     *out = n;
     return WEFT_OK;
 }
 
-int32_t wefti_frontier_find(const wefti_frontier *f, const wefti_layout *layout) {
+int32_t wefti_open_list_find(const wefti_open_list *f, const wefti_layout *layout) {
     return f->slots ? f->table[slot_of(f, layout)] : -1;
 }
 
-void wefti_frontier_free(wefti_frontier *f) {
+void wefti_open_list_free(wefti_open_list *f) {
     wefti_free(f->nodes);
     wefti_free(f->table);
     wefti_free(f->heap);
