@@ -6,6 +6,7 @@ BUILD ?= build
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_FLAGS ?=
+CTEST_FLAGS ?=
 MAKEFLAGS += --no-print-directory
 
 .PHONY: all deps configure test demo install bench examples format check clean help
@@ -33,7 +34,7 @@ configure: deps
 
 test: configure
 	@cmake --build $(BUILD) -j $(JOBS)
-	@cd $(BUILD) && ctest --output-on-failure -j $(JOBS)
+	@tools/run_tests $(BUILD) -j $(JOBS) $(CTEST_FLAGS)
 
 demo: all
 	@WEFT=$(BUILD)/weft TEXT="$(TEXT)" sh tools/demo

@@ -70,7 +70,7 @@ struct wefti_backend {
     bool (*has_bf16)(const wefti_backend *backend);
 };
 
-/* The list in order of preference, ending with the reference backend: builtin.c.
+/* The list in order of preference, ending with the reference backend.
  * WEFT_BACKEND=reference in the environment leaves only the last. */
 const wefti_backend *const *wefti_builtin_backends(void); /* NULL-terminated */
 /* The form of kernels that runs here, of the first of them that has several. */

@@ -1,0 +1,27 @@
+/* The backends that run ops, in order of preference. */
+#include "backend/backend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+
+static const wefti_backend *const all_backends[] = {&wefti_backend_cpu, &wefti_backend_reference,
+                                                    NULL};
+
+const wefti_backend *const *wefti_builtin_backends(void) {
+    const char *only = getenv("WEFT_BACKEND");
+    return only && !strcmp(only, "reference") ? all_backends + 1 : all_backends;
+}
+
+bool wefti_builtin_has_bf16(void) {
+    for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
+        if ((*b)->has_bf16) return (*b)->has_bf16(*b);
+    return false;
+}
+
+const char *wefti_builtin_variant(wefti_bf16_compute bf16) {
+    for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
+        if ((*b)->variant) return (*b)->variant(*b, bf16);
+    return "reference";
+}
