@@ -270,8 +270,7 @@ static void bench_norm(void) {
     int64_t wide = 3072;
     float *big = filled(rows * wide, 1), *sum = zeroed((size_t)wide * 4);
     workspace = zeroed(wefti_reduce_workspace_bytes(1, rows, wide));
-    wefti_reduce_args c = {
-        .op = WEFTI_REDUCE_SUM, .x = wefti_src_f32(big), .y = wefti_dst_f32(sum)};
+    wefti_reduce_args c = {.op = WEFTI_FOLD_SUM, .x = wefti_src_f32(big), .y = wefti_dst_f32(sum)};
     c.outer = 1;
     c.reduce = rows;
     c.inner = wide;

@@ -49,7 +49,7 @@ static void decode(const wefti_frame *frame) {
 
 /* Unsigned frames: none may be accepted. */
 static void unsigned_frames(const uint8_t *data, size_t size, bool from_scheduler) {
-    wefti_stream stream = {.key = {1, 2, 3}, .from_scheduler = from_scheduler};
+    wefti_wire_stream stream = {.key = {1, 2, 3}, .from_scheduler = from_scheduler};
     wefti_frame frame;
     size_t taken;
     weft_status status = wefti_frame_parse(&stream, data, size, &frame, &taken);
@@ -61,7 +61,7 @@ static void signed_frame(const uint8_t *data, size_t size) {
     static unsigned char copy[70000 + WEFTI_FRAME_EXTRA];
     if (size < WEFTI_FRAME_HEADER || size > 70000) return;
     size_t body = size - WEFTI_FRAME_HEADER;
-    wefti_stream sends = {.key = {1, 2, 3}}, receives = {.key = {1, 2, 3}};
+    wefti_wire_stream sends = {.key = {1, 2, 3}}, receives = {.key = {1, 2, 3}};
     sends.number = receives.number = data[8];
     receives.from_scheduler = data[4] >= WEFTI_FRAME_WORLD && data[4] != WEFTI_FRAME_ENDED &&
                               data[4] != WEFTI_FRAME_WATCH;

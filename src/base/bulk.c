@@ -12,7 +12,7 @@
 
 /* Alignment of buffer, length and place in the file: 4096 satisfies every disk of today. 1 MiB at a
  * time keeps a fast disk busy, and the buffer in the core's own cache. */
-enum { ALIGNMENT = 4096, BUFFER_BYTES = 1 << 20 };
+enum { BULK_ALIGNMENT = 4096, BUFFER_BYTES = 1 << 20 };
 
 struct wefti_bulk {
     int fd;
@@ -70,11 +70,12 @@ static weft_status reserve(wefti_bulk *file) {
 
 static weft_status prepare(wefti_bulk *file, const char *path) {
     file->path = wefti_strdup(path);
-    file->storage = wefti_alloc(BUFFER_BYTES + ALIGNMENT);
+    file->storage = wefti_alloc(BUFFER_BYTES + BULK_ALIGNMENT);
     WEFT_REQUIRE(file->path && file->storage, WEFT_E_NOMEM,
                  "no memory for a buffer to write %s from", path);
     uintptr_t at = (uintptr_t)file->storage;
-    file->buffer = (unsigned char *)file->storage + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
+    file->buffer =
+        (unsigned char *)file->storage + (BULK_ALIGNMENT - at % BULK_ALIGNMENT) % BULK_ALIGNMENT;
     WEFT_TRY(create(file));
     return reserve(file);
 }
@@ -105,7 +106,7 @@ static void leave_direct(wefti_bulk *file) {
 /* Write the buffer out. Only the last one is not full, and cannot go directly. */
 static weft_status flush(wefti_bulk *file) {
     size_t at = 0;
-    if (file->used % ALIGNMENT) leave_direct(file);
+    if (file->used % BULK_ALIGNMENT) leave_direct(file);
     while (at < file->used) {
         ssize_t n = wefti_fault_io() ? -1 : write(file->fd, file->buffer + at, file->used - at);
         if (n < 0 && errno == EINTR) continue;
@@ -115,7 +116,7 @@ static weft_status flush(wefti_bulk *file) {
         }
         if (n < 0) return failed("write", file->path);
         at += (size_t)n;
-        if (n % ALIGNMENT) leave_direct(file); /* a short write broke the alignment */
+        if (n % BULK_ALIGNMENT) leave_direct(file); /* a short write broke the alignment */
     }
     file->written += (int64_t)file->used;
     file->used = 0;

@@ -9,7 +9,7 @@
  * into vector code; sums and products in one fixed order (no contraction), so that every form gives
  * the same bits. */
 
-enum { LANES = 16 }; /* Philox blocks at a time: 64 numbers */
+enum { PHILOX_LANES = 16 }; /* Philox blocks at a time: 64 numbers */
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -77,8 +77,8 @@ float wefti_philox_normal(uint64_t seed, uint64_t stream, uint64_t position) {
  * wrap). */
 CLONED static void normal_blocks(uint64_t seed, uint64_t stream, uint64_t counter, float scale,
                                  float *restrict out) {
-    uint32_t w0[LANES], w1[LANES], w2[LANES], w3[LANES];
-    for (uint32_t i = 0; i < LANES; i++) {
+    uint32_t w0[PHILOX_LANES], w1[PHILOX_LANES], w2[PHILOX_LANES], w3[PHILOX_LANES];
+    for (uint32_t i = 0; i < PHILOX_LANES; i++) {
         uint32_t c0 = (uint32_t)counter + i, c1 = (uint32_t)(counter >> 32);
         uint32_t c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
         uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -97,7 +97,7 @@ CLONED static void normal_blocks(uint64_t seed, uint64_t stream, uint64_t counte
         w2[i] = c2;
         w3[i] = c3;
     }
-    for (int i = 0; i < LANES; i++) {
+    for (int i = 0; i < PHILOX_LANES; i++) {
         float a, b, c, d;
         pair(w0[i], w1[i], &a, &b);
         pair(w2[i], w3[i], &c, &d);
@@ -110,10 +110,10 @@ CLONED static void normal_blocks(uint64_t seed, uint64_t stream, uint64_t counte
 
 void wefti_philox_normals(uint64_t seed, uint64_t stream, uint64_t first, int64_t count,
                           float scale, float *out) {
-    float block[4 * LANES];
-    for (int64_t i = 0; i < count; i += 4 * LANES) {
+    float block[4 * PHILOX_LANES];
+    for (int64_t i = 0; i < count; i += 4 * PHILOX_LANES) {
         uint64_t counter = (first + (uint64_t)i) >> 2;
-        if (count - i >= 4 * LANES) {
+        if (count - i >= 4 * PHILOX_LANES) {
             normal_blocks(seed, stream, counter, scale, out + i);
         } else {
             normal_blocks(seed, stream, counter, scale, block);

@@ -7,11 +7,11 @@
 #include "checkpoint/slices.h"
 #include "tensor/tensor.h"
 
-typedef const wefti_safetensors_entry *part;
+typedef const wefti_safetensors_entry *slices_merge_part;
 
 /* A tensor to write: one part for each slice. */
 typedef struct joined {
-    const part *parts;
+    const slices_merge_part *parts;
     int count, dimension;
 } joined;
 
@@ -20,7 +20,7 @@ typedef struct merge {
     int slice_count;
     int64_t count; /* of tensors */
     int *dimensions;
-    part *parts; /* [tensor, slice] */
+    slices_merge_part *parts; /* [tensor, slice] */
     joined *tensors;
     wefti_safetensors_item *items;
     wefti_safetensors_pair *metadata;
@@ -99,7 +99,7 @@ static weft_status find_parts(merge *m, int s) {
     const wefti_source *first = m->slices[0], *slice = m->slices[s];
     for (int64_t k = 0; k < m->count; k++) {
         const char *name = wefti_source_at(first, k)->name;
-        part found = wefti_source_find(slice, name);
+        slices_merge_part found = wefti_source_find(slice, name);
         WEFT_REQUIRE(found, WEFT_E_SHAPE, "slice %d (%s) has no tensor \"%.200s\", as slice 0 has",
                      s, wefti_source_path(slice), name);
         m->parts[k * m->slice_count + s] = found;
@@ -120,7 +120,7 @@ static bool fits(const weft_desc *a, const weft_desc *b, int dimension) {
     return wefti_desc_equal(a, &other);
 }
 
-static weft_status compare(part a, part b, bool *out_same) {
+static weft_status compare(slices_merge_part a, slices_merge_part b, bool *out_same) {
     enum { PIECE = WEFTI_READER_PIECE / 2 };
     unsigned char x[PIECE], y[PIECE];
     *out_same = true;
@@ -134,7 +134,7 @@ static weft_status compare(part a, part b, bool *out_same) {
 }
 
 static weft_status check_part(const merge *m, const joined *t, int s) {
-    part a = t->parts[0], b = t->parts[s];
+    slices_merge_part a = t->parts[0], b = t->parts[s];
     wefti_shape_text first = wefti_desc_text(&a->desc), other = wefti_desc_text(&b->desc);
     const char *is = b->desc.rank < 0 ? b->dtype : other.text;
     if (t->dimension >= 0) {
@@ -200,7 +200,7 @@ static weft_status prepare(merge *m, const char *const *paths, const weft_checkp
                            int cut_count) {
     WEFT_TRY(open_slices(m, paths));
     WEFT_NEW_ARRAY(m->dimensions, int, m->count + 1);
-    WEFT_NEW_ARRAY(m->parts, part, m->count * m->slice_count + 1);
+    WEFT_NEW_ARRAY(m->parts, slices_merge_part, m->count * m->slice_count + 1);
     WEFT_NEW_ARRAY(m->tensors, joined, m->count + 1);
     WEFT_NEW_ARRAY(m->items, wefti_safetensors_item, m->count + 1);
     WEFT_TRY(wefti_cuts_find(m->slices[0], cuts, cut_count, m->dimensions));
@@ -211,7 +211,7 @@ static weft_status prepare(merge *m, const char *const *paths, const weft_checkp
 
 static weft_status join_bytes(const wefti_safetensors_item *item, void *room) {
     const joined *t = item->data;
-    part first = t->parts[0];
+    slices_merge_part first = t->parts[0];
     if (t->dimension < 0) return wefti_reader_at(first->reader, first->at, first->bytes, room);
     wefti_runs whole = wefti_runs_of(&item->desc, t->dimension);
     char *to = room;

@@ -11,18 +11,18 @@
 enum { RANKS_MAX = 100000 }; /* file names have five digits for the rank */
 
 /* One rank's part of a tensor. */
-typedef struct piece {
+typedef struct slices_split_piece {
     const wefti_safetensors_entry *entry;
     int dimension;
     int64_t begin;
-} piece;
+} slices_split_piece;
 
 typedef struct split {
     wefti_source *source;
     int ranks;
     int64_t count; /* of tensors */
     int *dimensions;
-    piece *pieces; /* of one rank at a time */
+    slices_split_piece *pieces; /* of one rank at a time */
     wefti_safetensors_item *items;
     char **paths; /* of all ranks */
 } split;
@@ -62,7 +62,7 @@ static weft_status prepare(split *s, const char *path, const weft_checkpoint_cut
     WEFT_TRY(wefti_source_open(path, &s->source));
     s->count = wefti_source_count(s->source);
     WEFT_NEW_ARRAY(s->dimensions, int, s->count + 1);
-    WEFT_NEW_ARRAY(s->pieces, piece, s->count + 1);
+    WEFT_NEW_ARRAY(s->pieces, slices_split_piece, s->count + 1);
     WEFT_NEW_ARRAY(s->items, wefti_safetensors_item, s->count + 1);
     return wefti_cuts_find(s->source, cuts, cut_count, s->dimensions);
 }
@@ -71,8 +71,8 @@ static weft_status prepare(split *s, const char *path, const weft_checkpoint_cut
 static void cut_for(split *s, int rank) {
     for (int64_t k = 0; k < s->count; k++) {
         const wefti_safetensors_entry *entry = wefti_source_at(s->source, k);
-        piece *p = &s->pieces[k];
-        *p = (piece){entry, s->dimensions[k], 0};
+        slices_split_piece *p = &s->pieces[k];
+        *p = (slices_split_piece){entry, s->dimensions[k], 0};
         s->items[k] = (wefti_safetensors_item){entry->name, entry->desc, p};
         if (p->dimension < 0) continue;
         int64_t *size = &s->items[k].desc.shape[p->dimension];
@@ -81,7 +81,7 @@ static void cut_for(split *s, int rank) {
 }
 
 static weft_status cut_bytes(const wefti_safetensors_item *item, void *room) {
-    const piece *p = item->data;
+    const slices_split_piece *p = item->data;
     const wefti_safetensors_entry *e = p->entry;
     if (p->dimension < 0) return wefti_reader_at(e->reader, e->at, e->bytes, room);
     wefti_runs whole = wefti_runs_of(&e->desc, p->dimension);

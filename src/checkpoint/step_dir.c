@@ -12,13 +12,13 @@
 static const char *const prefixes[WEFTI_STEP_KINDS] = {"step-", ".tmp-step-", ".old-step-",
                                                        ".trash-step-"};
 
-char *wefti_step_name(wefti_step_kind kind, int64_t step, char out[WEFTI_STEP_NAME_BYTES]) {
+char *wefti_step_name(wefti_step_dir_kind kind, int64_t step, char out[WEFTI_STEP_NAME_BYTES]) {
     (void)snprintf(out, WEFTI_STEP_NAME_BYTES, "%s%012lld", prefixes[kind], (long long)step);
     return out;
 }
 
 /* Accepts only names that wefti_step_name makes, so that a step has one name. */
-bool wefti_step_parse(const char *name, wefti_step_kind *out_kind, int64_t *out_step) {
+bool wefti_step_parse(const char *name, wefti_step_dir_kind *out_kind, int64_t *out_step) {
     for (int kind = 0; kind < WEFTI_STEP_KINDS; kind++) {
         size_t skip = strlen(prefixes[kind]);
         if (strncmp(name, prefixes[kind], skip)) continue;
@@ -27,15 +27,15 @@ bool wefti_step_parse(const char *name, wefti_step_kind *out_kind, int64_t *out_
         if (count < 12 || count > 18 || strspn(digits, "0123456789") != count) return false;
         char canonical[WEFTI_STEP_NAME_BYTES];
         int64_t step = strtoll(digits, NULL, 10);
-        if (strcmp(name, wefti_step_name((wefti_step_kind)kind, step, canonical))) return false;
-        *out_kind = (wefti_step_kind)kind;
+        if (strcmp(name, wefti_step_name((wefti_step_dir_kind)kind, step, canonical))) return false;
+        *out_kind = (wefti_step_dir_kind)kind;
         *out_step = step;
         return true;
     }
     return false;
 }
 
-weft_status wefti_step_path(const char *dir, wefti_step_kind kind, int64_t step, char **out) {
+weft_status wefti_step_path(const char *dir, wefti_step_dir_kind kind, int64_t step, char **out) {
     char name[WEFTI_STEP_NAME_BYTES];
     char *path = wefti_format("%s/%s", dir, wefti_step_name(kind, step, name));
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a directory");
@@ -48,7 +48,7 @@ static int compare_steps(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-weft_status wefti_step_list(const char *dir, wefti_step_kind kind, int64_t **out_steps,
+weft_status wefti_step_list(const char *dir, wefti_step_dir_kind kind, int64_t **out_steps,
                             int64_t *out_count) {
     char **names = NULL;
     int64_t count = 0, used = 0;
@@ -62,7 +62,7 @@ weft_status wefti_step_list(const char *dir, wefti_step_kind kind, int64_t **out
     WEFT_TRY(status);
     int64_t *steps = wefti_calloc((size_t)count, sizeof *steps);
     for (int64_t i = 0; steps && i < count; i++) {
-        wefti_step_kind found;
+        wefti_step_dir_kind found;
         int64_t step;
         if (wefti_step_parse(names[i], &found, &step) && found == kind) steps[used++] = step;
     }
@@ -90,7 +90,8 @@ weft_status wefti_step_holds(const char *path, bool *out) {
 
 /* Renames a step from one kind to another. WEFT_E_NOT_FOUND without a message if it does not exist.
  */
-static weft_status move(const char *dir, int64_t step, wefti_step_kind from, wefti_step_kind to) {
+static weft_status move(const char *dir, int64_t step, wefti_step_dir_kind from,
+                        wefti_step_dir_kind to) {
     char *source = NULL, *target = NULL;
     weft_status status = wefti_step_path(dir, from, step, &source);
     if (status >= 0) status = wefti_step_path(dir, to, step, &target);
@@ -100,7 +101,7 @@ static weft_status move(const char *dir, int64_t step, wefti_step_kind from, wef
     return status;
 }
 
-static weft_status remove_kind(const char *dir, int64_t step, wefti_step_kind kind) {
+static weft_status remove_kind(const char *dir, int64_t step, wefti_step_dir_kind kind) {
     char *path = NULL;
     WEFT_TRY(wefti_step_path(dir, kind, step, &path));
     weft_status status = wefti_remove_tree(path);
@@ -134,7 +135,7 @@ weft_status wefti_step_remove(const char *dir, int64_t step) {
     return remove_kind(dir, step, WEFTI_STEP_TRASH);
 }
 
-static weft_status clean_kind(const char *dir, wefti_step_kind kind) {
+static weft_status clean_kind(const char *dir, wefti_step_dir_kind kind) {
     int64_t *steps = NULL, count = 0;
     WEFT_TRY(wefti_step_list(dir, kind, &steps, &count));
     weft_status status = WEFT_OK;
@@ -174,7 +175,7 @@ weft_status wefti_step_clean(const char *dir) {
 weft_status wefti_step_is(const char *path, bool *out) {
     char **names = NULL;
     int64_t count = 0, step;
-    wefti_step_kind kind;
+    wefti_step_dir_kind kind;
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') length--;
     size_t begin = length;

@@ -12,21 +12,21 @@
 
 #include "base/status.h"
 
-typedef enum wefti_step_kind {
+typedef enum wefti_step_dir_kind {
     WEFTI_STEP_COMMITTED,
     WEFTI_STEP_TEMPORARY,
     WEFTI_STEP_OLD,
     WEFTI_STEP_TRASH,
     WEFTI_STEP_KINDS
-} wefti_step_kind;
+} wefti_step_dir_kind;
 
 enum { WEFTI_STEP_NAME_BYTES = 64 };
 
 /* "step-000000000100" or another kind's name, into a caller's buffer; returns it. */
-char *wefti_step_name(wefti_step_kind kind, int64_t step, char out[WEFTI_STEP_NAME_BYTES]);
-bool wefti_step_parse(const char *name, wefti_step_kind *out_kind, int64_t *out_step);
+char *wefti_step_name(wefti_step_dir_kind kind, int64_t step, char out[WEFTI_STEP_NAME_BYTES]);
+bool wefti_step_parse(const char *name, wefti_step_dir_kind *out_kind, int64_t *out_step);
 /* DIR/<name>; wefti_free. */
-weft_status wefti_step_path(const char *dir, wefti_step_kind kind, int64_t step,
+weft_status wefti_step_path(const char *dir, wefti_step_dir_kind kind, int64_t step,
                             char **out) WEFT_CHECKED;
 
 /* Whether `path` is a step's own directory: it holds a manifest, or has a step's name.
@@ -34,7 +34,7 @@ weft_status wefti_step_path(const char *dir, wefti_step_kind kind, int64_t step,
 weft_status wefti_step_is(const char *path, bool *out) WEFT_CHECKED;
 
 /* Steps of one kind by name alone, ascending. A missing directory has none. wefti_free. */
-weft_status wefti_step_list(const char *dir, wefti_step_kind kind, int64_t **out_steps,
+weft_status wefti_step_list(const char *dir, wefti_step_dir_kind kind, int64_t **out_steps,
                             int64_t *out_count) WEFT_CHECKED;
 
 /* Whether `path` is a step or a directory with steps. Otherwise it may be a foreign model directory

@@ -25,7 +25,7 @@
 #include "layout/slab.h"
 #include "layout/transfer.h"
 
-enum { BLOCK_BYTES = 256 * 1024, MESSAGE_BYTES = 2048 };
+enum { WRITE_BLOCK_BYTES = 256 * 1024, WRITE_MESSAGE_BYTES = 2048 };
 
 struct wefti_checkpoint_job {
     char *dir, *temporary; /* DIR and DIR/.tmp-step-N */
@@ -45,7 +45,7 @@ struct wefti_checkpoint_job {
     atomic_bool cancelled;
     bool done; /* under the mutex, like the following members */
     weft_status status;
-    char message[MESSAGE_BYTES];
+    char message[WRITE_MESSAGE_BYTES];
     char *note;
     _Atomic int64_t waited_ns;
 };
@@ -108,12 +108,12 @@ static weft_status capture_pieces(wefti_checkpoint_job *job, wefti_manifest_tens
     size_t size = weft_dtype_bytes(whole->dtype);
     int64_t end = source->first + weft_desc_elems(&tensor->desc), count;
     if (!job->block) {
-        job->block = wefti_alloc(BLOCK_BYTES);
+        job->block = wefti_alloc(WRITE_BLOCK_BYTES);
         WEFT_REQUIRE(job->block, WEFT_E_NOMEM, "no memory to join the pieces of %s", tensor->name);
     }
     for (int64_t at = source->first; at < end; at += count) {
         wefti_region slab, part;
-        int64_t most = (int64_t)(BLOCK_BYTES / size);
+        int64_t most = (int64_t)(WRITE_BLOCK_BYTES / size);
         count = wefti_slab(whole, at, end - at < most ? end - at : most, &slab);
         for (int64_t i = 0; i < source->piece_count; i++) {
             const wefti_checkpoint_piece *piece = &source->pieces[i];
@@ -136,9 +136,10 @@ static weft_status capture(wefti_checkpoint_job *job, int64_t k) {
         WEFT_REQUIRE(data, WEFT_E_STOPPED, "the checkpoint was given up");
     }
     if (source->pieces) WEFT_TRY(capture_pieces(job, tensor, source));
-    for (int64_t at = 0; at < bytes && data; at += BLOCK_BYTES)
-        WEFT_TRY(capture_bytes(job, tensor, data + at,
-                               (size_t)(bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES)));
+    for (int64_t at = 0; at < bytes && data; at += WRITE_BLOCK_BYTES)
+        WEFT_TRY(capture_bytes(
+            job, tensor, data + at,
+            (size_t)(bytes - at < WRITE_BLOCK_BYTES ? bytes - at : WRITE_BLOCK_BYTES)));
     if (later) job->give_back(job->context, job->plan.order[k]);
     job->plan.manifest.files[tensor->file].bytes += bytes;
     pthread_mutex_lock(&job->mutex);
@@ -228,7 +229,7 @@ static void *thread_main(void *argument) {
     wefti_checkpoint_job *job = argument;
     lower_priority(job->nice);
     weft_status status = write_step(job);
-    char message[MESSAGE_BYTES] = "";
+    char message[WRITE_MESSAGE_BYTES] = "";
     char *note = NULL;
     if (status < 0) {
         (void)snprintf(message, sizeof message, "%s", weft_error_message());

@@ -14,16 +14,17 @@ typedef struct generate_options {
     bool json;
 } generate_options;
 
-#define AT(field) offsetof(generate_options, field)
+#define GENERATE_AT(field) offsetof(generate_options, field)
 static const cli_option options[] = {
-    {"prompt", "TEXT", CLI_PROSE, AT(prompt), 0, 0, "begin of the text; - reads it"},
-    {"tokens", "N", CLI_INTEGER, AT(tokens), 1, 1e9, "tokens to make at most (200)"},
-    {"temperature", "X", CLI_REAL, AT(temperature), 0, 1e6,
+    {"prompt", "TEXT", CLI_PROSE, GENERATE_AT(prompt), 0, 0, "begin of the text; - reads it"},
+    {"tokens", "N", CLI_INTEGER, GENERATE_AT(tokens), 1, 1e9, "tokens to make at most (200)"},
+    {"temperature", "X", CLI_REAL, GENERATE_AT(temperature), 0, 1e6,
      "below 1 surer, above 1 bolder, 0 always the likeliest (0.8)"},
-    {"top-k", "K", CLI_INTEGER, AT(top_k), 0, 1e9, "choose among the K likeliest, 0 all (40)"},
-    {"seed", "S", CLI_INTEGER, AT(seed), 0, 9e15, "the same seed gives the same text (0)"},
-    {"threads", "N", CLI_INTEGER, AT(threads), 0, 1024, "0: all cores (0)"},
-    {"json", NULL, CLI_FLAG, AT(json), 0, 0, "one JSON object"},
+    {"top-k", "K", CLI_INTEGER, GENERATE_AT(top_k), 0, 1e9,
+     "choose among the K likeliest, 0 all (40)"},
+    {"seed", "S", CLI_INTEGER, GENERATE_AT(seed), 0, 9e15, "the same seed gives the same text (0)"},
+    {"threads", "N", CLI_INTEGER, GENERATE_AT(threads), 0, 1024, "0: all cores (0)"},
+    {"json", NULL, CLI_FLAG, GENERATE_AT(json), 0, 0, "one JSON object"},
     {0},
 };
 

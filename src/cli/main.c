@@ -85,7 +85,7 @@ static int run_words(int argc, char **argv) {
 
 /* --- the thread that runs the command --- */
 
-enum { STACK = 8 << 20, SMALL_STACK = 1 << 20 };
+enum { MAIN_STACK = 8 << 20, SMALL_STACK = 1 << 20 };
 
 typedef struct command {
     int argc, code;
@@ -104,7 +104,7 @@ static bool run_with_stack(command *c) {
     pthread_t thread;
     pthread_attr_t how;
     if (pthread_attr_init(&how)) return false;
-    bool runs = pthread_attr_setstacksize(&how, STACK) == 0 &&
+    bool runs = pthread_attr_setstacksize(&how, MAIN_STACK) == 0 &&
                 pthread_create(&thread, &how, run_command, c) == 0;
     pthread_attr_destroy(&how);
     if (runs) pthread_join(thread, NULL);

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 
-enum { LINE = 64, PAIR = 2 * LINE, PAGE = 4096, PAGES = WEFTI_COPY_ALL };
+enum { COPY_LINE = 64, PAIR = 2 * COPY_LINE, PAGE = 4096, PAGES = WEFTI_COPY_ALL };
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
@@ -67,7 +67,7 @@ wefti_copy_form wefti_copy_best(void) {
 void wefti_copy_part(wefti_copy_form form, void *to, const void *from, size_t bytes, int streamed) {
     unsigned char *target = to;
     const unsigned char *source = from;
-    size_t before = (LINE - (uintptr_t)to % LINE) % LINE;
+    size_t before = (COPY_LINE - (uintptr_t)to % COPY_LINE) % COPY_LINE;
     size_t page = bytes >= before + PAGES * PAGE ? PAGE : PAIR, group = PAGES * page;
     if (forms[form] && (streamed == PAGES || (streamed > 0 && page == PAGE)) &&
         bytes >= before + group) {

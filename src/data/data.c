@@ -7,10 +7,10 @@
 #include "data/source.h"
 
 /* Samples [first, first + samples) of a source. */
-typedef struct part {
+typedef struct data_part {
     int source;
     int64_t first, samples;
-} part;
+} data_part;
 
 struct weft_data {
     bool images;
@@ -19,7 +19,7 @@ struct weft_data {
     weft_tokenizer *tokenizer;    /* owned; text only */
     wefti_token_source tokens[2]; /* [1]: of the validation path */
     wefti_image_source pictures[2];
-    part parts[2];
+    data_part parts[2];
     weft_desc input;
 };
 
@@ -109,13 +109,13 @@ static weft_status open_part(weft_data *data, int which, data_format format, con
         WEFT_TRY(open_images(data, which, format, path, labels, &samples));
     else
         WEFT_TRY(open_tokens(data, which, format, path, &samples));
-    data->parts[which] = (part){which, 0, samples};
+    data->parts[which] = (data_part){which, 0, samples};
     return WEFT_OK;
 }
 
 /* The last samples of the training source become the validation part. */
 static weft_status hold_out(weft_data *data, double fraction, const char *path) {
-    part *train = &data->parts[WEFT_DATA_TRAIN];
+    data_part *train = &data->parts[WEFT_DATA_TRAIN];
     int64_t held = (int64_t)((double)train->samples * fraction);
     WEFT_REQUIRE(
         held >= 1 && held < train->samples, WEFT_E_SHAPE,
@@ -124,7 +124,7 @@ static weft_status hold_out(weft_data *data, double fraction, const char *path) 
         path, (long long)train->samples, fraction, (long long)held,
         (long long)(train->samples - held));
     train->samples -= held;
-    data->parts[WEFT_DATA_VALIDATION] = (part){0, train->samples, held};
+    data->parts[WEFT_DATA_VALIDATION] = (data_part){0, train->samples, held};
     return WEFT_OK;
 }
 
@@ -198,7 +198,7 @@ weft_status weft_data_read(const weft_data *data, weft_data_part which, int64_t 
     int64_t samples = weft_data_samples(data, which);
     WEFT_REQUIRE(index >= 0 && index < samples, WEFT_E_ARG, "sample %lld of a part with %lld",
                  (long long)index, (long long)samples);
-    const part *p = &data->parts[which];
+    const data_part *p = &data->parts[which];
     if (data->images)
         return wefti_images_read(&data->pictures[p->source], p->first + index, input, target);
     const wefti_token_source *source = &data->tokens[p->source];

@@ -11,7 +11,7 @@
 #include "base/memory.h"
 #include "base/thread.h"
 
-enum { ALIGNMENT = 64, MESSAGE_BYTES = 1024, LARGEST_RING = 1024 };
+enum { FEED_ALIGNMENT = 64, FEED_MESSAGE_BYTES = 1024, LARGEST_RING = 1024 };
 
 struct wefti_feed {
     wefti_feed_options options;
@@ -25,11 +25,11 @@ struct wefti_feed {
     int64_t prepared, borrowed, released; /* guarded by mutex, as is all below */
     bool stop;
     weft_status failure; /* the reader's failure, or WEFT_OK */
-    char message[MESSAGE_BYTES];
+    char message[FEED_MESSAGE_BYTES];
 };
 
 static int64_t aligned(int64_t bytes) {
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return (bytes + FEED_ALIGNMENT - 1) / FEED_ALIGNMENT * FEED_ALIGNMENT;
 }
 
 /* Sizes into a feed that is only a plan yet. */
@@ -131,7 +131,7 @@ static void *reader_main(void *argument) {
         if (status < 0) {
             feed->failure = status;
             const char *message = weft_error_message();
-            size_t length = strnlen(message, MESSAGE_BYTES - 1);
+            size_t length = strnlen(message, FEED_MESSAGE_BYTES - 1);
             memcpy(feed->message, message, length);
             feed->message[length] = '\0';
         } else {
@@ -144,8 +144,8 @@ static void *reader_main(void *argument) {
 }
 
 weft_status wefti_feed_create(const wefti_feed_options *options, void *block, wefti_feed **out) {
-    WEFT_REQUIRE(block && (uintptr_t)block % ALIGNMENT == 0, WEFT_E_ARG,
-                 "the block of a feed is aligned to %d bytes", ALIGNMENT);
+    WEFT_REQUIRE(block && (uintptr_t)block % FEED_ALIGNMENT == 0, WEFT_E_ARG,
+                 "the block of a feed is aligned to %d bytes", FEED_ALIGNMENT);
     wefti_feed *feed;
     WEFT_NEW(feed, wefti_feed);
     weft_status status = measure(options, feed);

@@ -90,13 +90,13 @@ static weft_status images_in(const char *directory, wefti_array_format format, c
     return WEFT_OK;
 }
 
-enum { PIECE = 256 }; /* elements looked at together */
+enum { IMAGES_PIECE = 256 }; /* elements looked at together */
 
 /* Integers from `first` on: as many as are at hand of at most `count` and a PIECE. */
 static weft_status take_integers(const wefti_array *array, int64_t first, int64_t count,
                                  int64_t *out, int64_t *out_count) {
     wefti_array_piece taken;
-    WEFT_TRY(wefti_array_take(array, first, count < PIECE ? count : PIECE, &taken));
+    WEFT_TRY(wefti_array_take(array, first, count < IMAGES_PIECE ? count : IMAGES_PIECE, &taken));
     wefti_array_integers(&taken.array, taken.first, taken.count, out);
     *out_count = taken.count;
     return WEFT_OK;
@@ -123,7 +123,7 @@ static weft_status check_labels(wefti_image_source *s, const char *path, int64_t
     WEFT_REQUIRE(labels->elems == s->count, WEFT_E_SHAPE,
                  "%s has %lld labels, but %s has %lld images", path, (long long)labels->elems,
                  s->path, (long long)s->count);
-    int64_t values[PIECE];
+    int64_t values[IMAGES_PIECE];
     for (int64_t i = 0, n; i < labels->elems; i += n) {
         WEFT_TRY(take_integers(labels, i, labels->elems - i, values, &n));
         for (int64_t k = 0; k < n; k++) WEFT_TRY(check_label(s, path, i + k, values[k], vocab));
@@ -138,7 +138,7 @@ static weft_status check_scale(const wefti_image_source *s) {
     enum { LOOKED_AT = 1 << 20 };
     const wefti_array *images = &s->images.array;
     double largest = wefti_element_largest(images->element), most = 0;
-    int64_t values[PIECE], end = images->elems < LOOKED_AT ? images->elems : LOOKED_AT;
+    int64_t values[IMAGES_PIECE], end = images->elems < LOOKED_AT ? images->elems : LOOKED_AT;
     if (wefti_element_bytes(images->element) == 1 || !wefti_element_is_integer(images->element))
         return WEFT_OK;
     for (int64_t i = 0, n; i < end; i += n) {

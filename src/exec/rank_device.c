@@ -6,7 +6,7 @@
 #include "base/philox.h"
 #include "graph/fill.h"
 
-enum { HUGE_PAGE = 2 << 20 };
+enum { RANK_DEVICE_HUGE_PAGE = 2 << 20 };
 
 /* ---- the arena ---- */
 
@@ -65,7 +65,7 @@ weft_status wefti_rank_device_create(int threads, int64_t bytes, wefti_comm *com
     d->bytes = bytes;
     d->comm = comm;
     d->rank = comm ? comm->rank : 0;
-    d->mapped = (bytes + HUGE_PAGE - 1) & ~(int64_t)(HUGE_PAGE - 1);
+    d->mapped = (bytes + RANK_DEVICE_HUGE_PAGE - 1) & ~(int64_t)(RANK_DEVICE_HUGE_PAGE - 1);
     weft_status status = start(d, threads);
     if (status < 0) {
         wefti_rank_device_destroy(d);

@@ -324,22 +324,23 @@ void weft_cell_begin(weft_graph *g, const char *format, ...) {
 
 /* A cell's result is what a handle names outside: number `slot` of the call's outputs, or, when the
  * cell only passes a value of the surroundings through, that value itself. */
-typedef struct result {
+typedef struct build_result {
     int32_t slot, root;
-} result;
+} build_result;
 
-static weft_status find_result(weft_body *cell, const int32_t *bound, int32_t value, result *out) {
+static weft_status find_result(weft_body *cell, const int32_t *bound, int32_t value,
+                               build_result *out) {
     const wefti_value_info *v = &cell->values[value];
     if (v->kind != WEFTI_VALUE_NODE) {
-        *out = (result){-1, bound[v->slot]};
+        *out = (build_result){-1, bound[v->slot]};
         return WEFT_OK;
     }
     for (int32_t o = 0; o < cell->out_count; o++)
         if (cell->out[o] == value) {
-            *out = (result){o, -1};
+            *out = (build_result){o, -1};
             return WEFT_OK;
         }
-    *out = (result){(int32_t)cell->out_count, -1};
+    *out = (build_result){(int32_t)cell->out_count, -1};
     return wefti_body_output(cell, value);
 }
 
@@ -392,13 +393,13 @@ static weft_status call_cell(weft_graph *g, const int32_t *bound, const char *pa
     return WEFT_OK;
 }
 
-static weft_status outside(weft_graph *g, int64_t call, result r, int32_t *out) {
+static weft_status outside(weft_graph *g, int64_t call, build_result r, int32_t *out) {
     *out = r.slot < 0 ? r.root : g->root->nodes[call].out[r.slot];
     return WEFT_OK;
 }
 
 static weft_status close_cell(weft_graph *g, int32_t *bound, int count, const int32_t *values,
-                              result *results, weft_value *out) {
+                              build_result *results, weft_value *out) {
     wefti_builder *b = g->builder;
     int64_t call = -1, assigns = b->assign_count;
     WEFT_TRY(hoist(g, bound));
@@ -427,7 +428,7 @@ static weft_status end_cell(weft_graph *g, int count, weft_value *values) {
     WEFT_REQUIRE(count >= 0 && count < INT16_MAX, WEFT_E_ARG, "a cell cannot have %d results",
                  count);
     int32_t *inside, *bound = NULL;
-    result *results = NULL;
+    build_result *results = NULL;
     WEFT_NEW_ARRAY(inside, int32_t, count);
     weft_status st = WEFT_OK;
     for (int i = 0; i < count && st >= 0; i++) {

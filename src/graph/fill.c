@@ -3,20 +3,20 @@
 
 #include "base/philox.h"
 
-enum { BLOCK = 1024, ALIGN = 64 /* where wefti_philox_normals may start */ };
+enum { GRAPH_FILL_BLOCK = 1024, FILL_ALIGN = 64 /* where wefti_philox_normals may start */ };
 
 /* `count` normal numbers from position `at`, times scale. */
 static void store_normals(weft_dtype dtype, uint64_t seed, uint64_t stream, float scale,
                           uint64_t at, int64_t count, void *data, int64_t to) {
-    float numbers[BLOCK + ALIGN];
+    float numbers[GRAPH_FILL_BLOCK + FILL_ALIGN];
     for (int64_t done = 0; done < count;) {
-        int64_t skip = (int64_t)(at % ALIGN), left = count - done;
-        int64_t part = left < BLOCK ? left : BLOCK;
+        int64_t skip = (int64_t)(at % FILL_ALIGN), left = count - done;
+        int64_t part = left < GRAPH_FILL_BLOCK ? left : GRAPH_FILL_BLOCK;
         if (dtype == WEFT_F32 && skip == 0) { /* straight to where they belong */
             wefti_philox_normals(seed, stream, at, left, scale, (float *)data + to + done);
             return;
         }
-        if (dtype == WEFT_F32 && part > ALIGN - skip) part = ALIGN - skip;
+        if (dtype == WEFT_F32 && part > FILL_ALIGN - skip) part = FILL_ALIGN - skip;
         wefti_philox_normals(seed, stream, at - (uint64_t)skip, skip + part, scale, numbers);
         for (int64_t i = 0; i < part; i++)
             wefti_store(dtype, data, to + done + i, (double)numbers[skip + i]);

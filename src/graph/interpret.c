@@ -3,15 +3,15 @@
 
 #include <string.h>
 
-typedef struct run {
+typedef struct interpret_run {
     const weft_body *body;
     const wefti_random *random;
     const double **value; /* per value of the body */
     double **owned;       /* those that this run allocated */
     int64_t *last;        /* last node that reads the value; node_count for outputs */
-} run;
+} interpret_run;
 
-static void find_last_uses(run *r) {
+static void find_last_uses(interpret_run *r) {
     const weft_body *b = r->body;
     for (int64_t v = 0; v < b->value_count; v++) r->last[v] = -1;
     for (int64_t i = 0; i < b->node_count; i++)
@@ -20,13 +20,13 @@ static void find_last_uses(run *r) {
     for (int64_t o = 0; o < b->out_count; o++) r->last[b->out[o]] = b->node_count;
 }
 
-static void release(run *r, int32_t value) {
+static void release(interpret_run *r, int32_t value) {
     wefti_free(r->owned[value]);
     r->owned[value] = NULL;
     r->value[value] = NULL;
 }
 
-static weft_status run_node(run *r, int64_t index, const double **in, double **out) {
+static weft_status run_node(interpret_run *r, int64_t index, const double **in, double **out) {
     const weft_node *n = &r->body->nodes[index];
     for (int k = 0; k < n->inputs; k++) in[k] = n->in[k] < 0 ? NULL : r->value[n->in[k]];
     for (int k = n->inputs; k < n->op->max_inputs; k++) in[k] = NULL; /* absent optional operands */
@@ -46,7 +46,7 @@ static weft_status run_node(run *r, int64_t index, const double **in, double **o
     return WEFT_OK;
 }
 
-static weft_status run_body(run *r, const double *const *in, double *const *out) {
+static weft_status run_body(interpret_run *r, const double *const *in, double *const *out) {
     const weft_body *b = r->body;
     int64_t widest_in = INT8_MAX, widest_out = 1;
     for (int64_t i = 0; i < b->node_count; i++) {
@@ -75,7 +75,7 @@ static weft_status run_body(run *r, const double *const *in, double *const *out)
 
 weft_status wefti_interpret(const weft_body *b, const wefti_random *random, const double *const *in,
                             double *const *out) {
-    run r = {.body = b, .random = random};
+    interpret_run r = {.body = b, .random = random};
     size_t count = (size_t)b->value_count;
     r.value = wefti_calloc(count, sizeof *r.value);
     r.owned = wefti_calloc(count, sizeof *r.owned);

@@ -12,8 +12,8 @@
 #include "session/session.h"
 #include "weft/data.h"
 
-enum { PIECE = 64 };             /* tokens of a piece of the prompt */
-enum { SINGLE = 0, PIECES = 1 }; /* numbers of the programs */
+enum { GENERATE_PIECE = 64 };             /* tokens of a piece of the prompt */
+enum { SINGLE = 0, GENERATE_PIECES = 1 }; /* numbers of the programs */
 
 struct weft_generator {
     char *path, *note;
@@ -70,7 +70,7 @@ static weft_status build(weft_generator *g, const weft_generator_options *option
         g->config.context = options->context;
     WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, 1, 1, WEFT_F32, &g->graph));
     WEFT_TRY(weft_session_create(g->graph, &o, &g->session));
-    g->piece = g->config.context < PIECE ? g->config.context : PIECE;
+    g->piece = g->config.context < GENERATE_PIECE ? g->config.context : GENERATE_PIECE;
     if (g->piece == 1) return WEFT_OK;
     WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, 1, g->piece, WEFT_F32, &g->piece_graph));
     return weft_session_add(g->session, g->piece_graph, &program);
@@ -172,16 +172,16 @@ static weft_status run_piece(weft_generator *g, float **out_logits) {
         g->positions[i] = (int32_t)(first + i);
     }
     size_t bytes = (size_t)g->piece * sizeof *g->ids;
-    WEFT_TRY(weft_session_feed(g->session, PIECES, "tokens", g->ids, bytes));
-    WEFT_TRY(weft_session_feed(g->session, PIECES, "position", g->positions, 4));
+    WEFT_TRY(weft_session_feed(g->session, GENERATE_PIECES, "tokens", g->ids, bytes));
+    WEFT_TRY(weft_session_feed(g->session, GENERATE_PIECES, "position", g->positions, 4));
     weft_tensor_info info;
-    if (weft_session_find(g->session, PIECES, "positions", &info) == WEFT_OK)
-        WEFT_TRY(weft_session_feed(g->session, PIECES, "positions", g->positions, bytes));
-    WEFT_TRY(weft_session_forward(g->session, PIECES, NULL));
+    if (weft_session_find(g->session, GENERATE_PIECES, "positions", &info) == WEFT_OK)
+        WEFT_TRY(weft_session_feed(g->session, GENERATE_PIECES, "positions", g->positions, bytes));
+    WEFT_TRY(weft_session_forward(g->session, GENERATE_PIECES, NULL));
     g->cached = first + g->piece < g->count ? first + g->piece : g->count;
     *out_logits = g->logits + (g->cached - 1 - first) * g->config.vocab;
     if (g->cached < g->count) return WEFT_OK;
-    return weft_session_read(g->session, PIECES, "logits", g->logits,
+    return weft_session_read(g->session, GENERATE_PIECES, "logits", g->logits,
                              (size_t)(g->piece * g->config.vocab) * sizeof *g->logits);
 }
 

@@ -6,22 +6,22 @@
 
 enum { DEPTH_MAX = 8 };
 
-typedef struct reader {
+typedef struct flow_reader {
     wefti_arena *arena;
     const char *word, *at; /* the override, and how far it is read */
     int depth;
-} reader;
+} flow_reader;
 
-static weft_status refuse(const reader *r, const char *wanted) {
+static weft_status refuse(const flow_reader *r, const char *wanted) {
     WEFT_FAIL(WEFT_E_ARG, "'%.200s': %s at character %d", r->word, wanted,
               (int)(r->at - r->word) + 1);
 }
 
-static void skip_space(reader *r) {
+static void skip_space(flow_reader *r) {
     r->at += strspn(r->at, " \t\n");
 }
 
-static weft_status copy_text(reader *r, const char *from, size_t length, const char **out) {
+static weft_status copy_text(flow_reader *r, const char *from, size_t length, const char **out) {
     char *copy = wefti_arena_alloc(r->arena, length + 1);
     WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a job");
     memcpy(copy, from, length);
@@ -30,7 +30,7 @@ static weft_status copy_text(reader *r, const char *from, size_t length, const c
 }
 
 /* "..." with \" and \\, or '...' */
-static weft_status read_quoted(reader *r, const char **out) {
+static weft_status read_quoted(flow_reader *r, const char **out) {
     char quote = *r->at++;
     char *copy = wefti_arena_alloc(r->arena, strlen(r->at) + 1);
     WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a job");
@@ -45,7 +45,7 @@ static weft_status read_quoted(reader *r, const char **out) {
 }
 
 /* Reads up to one of `ends` outside of parentheses. Spaces at both sides are dropped. */
-static weft_status read_plain(reader *r, const char *ends, const char **out) {
+static weft_status read_plain(flow_reader *r, const char *ends, const char **out) {
     const char *from = r->at;
     int open = 0;
     for (; *r->at && (open > 0 || !strchr(ends, *r->at)); r->at++)
@@ -55,14 +55,15 @@ static weft_status read_plain(reader *r, const char *ends, const char **out) {
     return copy_text(r, from, length, out);
 }
 
-static weft_status read_word(reader *r, const char *ends, const char **out, bool *out_quoted) {
+static weft_status read_word(flow_reader *r, const char *ends, const char **out, bool *out_quoted) {
     *out_quoted = *r->at == '"' || *r->at == '\'';
     return *out_quoted ? read_quoted(r, out) : read_plain(r, ends, out);
 }
 
-static weft_status read_value(reader *r, wefti_yaml *out);
+static weft_status read_value(flow_reader *r, wefti_yaml *out);
 
-static weft_status read_entry(reader *r, bool mapping, const wefti_yaml *parent, wefti_yaml *out) {
+static weft_status read_entry(flow_reader *r, bool mapping, const wefti_yaml *parent,
+                              wefti_yaml *out) {
     bool quoted;
     if (mapping) {
         WEFT_TRY(read_word(r, ":,]}", &out->key, &quoted));
@@ -75,7 +76,7 @@ static weft_status read_entry(reader *r, bool mapping, const wefti_yaml *parent,
     return read_value(r, out);
 }
 
-static weft_status read_children(reader *r, wefti_yaml *parent) {
+static weft_status read_children(flow_reader *r, wefti_yaml *parent) {
     bool mapping = *r->at == '{';
     char close = mapping ? '}' : ']';
     wefti_yaml **last = &parent->first;
@@ -99,7 +100,7 @@ static weft_status read_children(reader *r, wefti_yaml *parent) {
     return WEFT_OK;
 }
 
-static weft_status read_value(reader *r, wefti_yaml *out) {
+static weft_status read_value(flow_reader *r, wefti_yaml *out) {
     skip_space(r);
     if (*r->at == '[' || *r->at == '{') return read_children(r, out);
     out->kind = WEFTI_YAML_SCALAR;
@@ -108,7 +109,7 @@ static weft_status read_value(reader *r, wefti_yaml *out) {
 
 weft_status wefti_job_flow_parse(wefti_arena *arena, const char *word, const char *text,
                                  wefti_yaml *out) {
-    reader r = {.arena = arena, .word = word, .at = text};
+    flow_reader r = {.arena = arena, .word = word, .at = text};
     wefti_yaml value = {0};
     WEFT_TRY(read_value(&r, &value));
     skip_space(&r);

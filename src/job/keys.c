@@ -40,8 +40,8 @@ static const wefti_job_row rows[] = {
 #undef JOB_KEY
 #undef JOB_KEY_OF_MODEL
 
-enum { ROWS = sizeof rows / sizeof *rows };
-_Static_assert((int)ROWS <= (int)WEFTI_JOB_KEYS_MAX, "raise WEFTI_JOB_KEYS_MAX");
+enum { KEYS_ROWS = sizeof rows / sizeof *rows };
+_Static_assert((int)KEYS_ROWS <= (int)WEFTI_JOB_KEYS_MAX, "raise WEFTI_JOB_KEYS_MAX");
 /* Choices are stored through an int. A share is stored as a text followed by its fraction. */
 _Static_assert(sizeof(weft_family) == sizeof(int) && sizeof(weft_dtype) == sizeof(int) &&
                    sizeof(weft_schedule) == sizeof(int) && sizeof(weft_dataset) == sizeof(int),
@@ -51,7 +51,7 @@ _Static_assert(offsetof(weft_job, data.validation_fraction) ==
                "a share is a text with its fraction behind it");
 
 const wefti_job_row *wefti_job_table(int *out_count) {
-    *out_count = ROWS;
+    *out_count = KEYS_ROWS;
     return rows;
 }
 
@@ -103,6 +103,6 @@ static const weft_job_key keys[] = {
 };
 
 const weft_job_key *weft_job_keys(int *out_count) {
-    *out_count = ROWS;
+    *out_count = KEYS_ROWS;
     return keys;
 }

@@ -12,20 +12,20 @@ bool wefti_job_is_list(wefti_job_kind kind) {
 }
 
 /* A list that is being read. */
-typedef struct reader {
+typedef struct lists_reader {
     wefti_job_draft *draft;
     const wefti_job_row *row;
     const wefti_job_mark *mark;
     weft_job_pair *pairs;
     int64_t count;
-} reader;
+} lists_reader;
 
 static weft_status no_memory(void) {
     return WEFT_RAISE(WEFT_E_NOMEM, "no memory for a job");
 }
 
 /* The position of an entry. An override has only its word. */
-static wefti_job_mark mark_at(const reader *r, const wefti_yaml *value) {
+static wefti_job_mark mark_at(const lists_reader *r, const wefti_yaml *value) {
     wefti_job_mark mark = *r->mark;
     if (value->line) {
         mark.line = value->line;
@@ -34,7 +34,7 @@ static wefti_job_mark mark_at(const reader *r, const wefti_yaml *value) {
     return mark;
 }
 
-static weft_status refuse(const reader *r, const wefti_yaml *value) {
+static weft_status refuse(const lists_reader *r, const wefti_yaml *value) {
     wefti_job_mark mark = mark_at(r, value);
     return wefti_job_refuse(r->draft, r->row, &mark, value);
 }
@@ -50,12 +50,13 @@ static bool is_size(const wefti_yaml *value) {
 }
 
 /* Allocates one pair for each child. */
-static weft_status begin(reader *r, const wefti_yaml *value) {
+static weft_status begin(lists_reader *r, const wefti_yaml *value) {
     r->pairs = wefti_arena_alloc(r->draft->arena, ((size_t)value->count + 1) * sizeof *r->pairs);
     return r->pairs ? WEFT_OK : no_memory();
 }
 
-static weft_status add(reader *r, const wefti_yaml *entry, const char *key, const char *value) {
+static weft_status add(lists_reader *r, const wefti_yaml *entry, const char *key,
+                       const char *value) {
     wefti_arena *arena = r->draft->arena;
     wefti_job_mark mark = mark_at(r, entry);
     char where[512];
@@ -72,7 +73,7 @@ static weft_status add(reader *r, const wefti_yaml *entry, const char *key, cons
 /* ---- values as text ---- */
 
 /* "dp", or "dp+sp" of [dp, sp] */
-static weft_status write_axes(const reader *r, const wefti_yaml *value, wefti_text *out) {
+static weft_status write_axes(const lists_reader *r, const wefti_yaml *value, wefti_text *out) {
     if (value->kind == WEFTI_YAML_SCALAR) {
         wefti_text_add(out, "%s", value->text);
         return WEFT_OK;
@@ -86,7 +87,7 @@ static weft_status write_axes(const reader *r, const wefti_yaml *value, wefti_te
 }
 
 /* {n0: tp, m0: [dp, sp]}: "n0=tp m0=dp+sp" */
-static weft_status write_mapping(const reader *r, const wefti_yaml *value, wefti_text *out) {
+static weft_status write_mapping(const lists_reader *r, const wefti_yaml *value, wefti_text *out) {
     for (const wefti_yaml *child = value->first; child; child = child->next) {
         wefti_text_add(out, "%s%s=", child == value->first ? "" : " ", child->key);
         WEFT_TRY(write_axes(r, child, out));
@@ -95,7 +96,7 @@ static weft_status write_mapping(const reader *r, const wefti_yaml *value, wefti
 }
 
 /* [[2, 1], [1, 4]]: "((2,1),(1,4))" */
-static weft_status write_cuts(const reader *r, const wefti_yaml *value, wefti_text *out) {
+static weft_status write_cuts(const lists_reader *r, const wefti_yaml *value, wefti_text *out) {
     wefti_text_add(out, "(");
     for (const wefti_yaml *input = value->first; input; input = input->next) {
         if (input->kind != WEFTI_YAML_SEQUENCE) return refuse(r, input);
@@ -111,7 +112,7 @@ static weft_status write_cuts(const reader *r, const wefti_yaml *value, wefti_te
 }
 
 /* [dp, -, [tp, sp]]: "[dp, -, tp+sp]" */
-static weft_status write_layout(const reader *r, const wefti_yaml *value, wefti_text *out) {
+static weft_status write_layout(const lists_reader *r, const wefti_yaml *value, wefti_text *out) {
     wefti_text_add(out, "[");
     for (const wefti_yaml *dim = value->first; dim; dim = dim->next) {
         if (dim != value->first) wefti_text_add(out, ", ");
@@ -121,7 +122,7 @@ static weft_status write_layout(const reader *r, const wefti_yaml *value, wefti_
     return WEFT_OK;
 }
 
-static weft_status write_text(const reader *r, const wefti_yaml *value, wefti_text *out) {
+static weft_status write_text(const lists_reader *r, const wefti_yaml *value, wefti_text *out) {
     wefti_job_kind kind = r->row->kind;
     bool layout = kind == WEFTI_JOB_LAYOUTS || kind == WEFTI_JOB_DATASET;
     if (value->kind == WEFTI_YAML_SCALAR) {
@@ -138,7 +139,7 @@ static weft_status write_text(const reader *r, const wefti_yaml *value, wefti_te
 }
 
 /* Adds a pair whose value is a text. */
-static weft_status add_value(reader *r, const wefti_yaml *entry, const char *key,
+static weft_status add_value(lists_reader *r, const wefti_yaml *entry, const char *key,
                              const wefti_yaml *value) {
     wefti_text text = {0};
     weft_status status = write_text(r, value, &text);
@@ -155,7 +156,7 @@ static const char *second_key(wefti_job_kind kind) {
 }
 
 /* {match: pattern, split: value} */
-static weft_status read_rule(reader *r, const wefti_yaml *entry) {
+static weft_status read_rule(lists_reader *r, const wefti_yaml *entry) {
     const char *const names[] = {"match", second_key(r->row->kind), NULL};
     const wefti_yaml *found[2] = {NULL, NULL};
     wefti_job_mark mark = mark_at(r, entry);
@@ -177,13 +178,13 @@ static weft_status read_rule(reader *r, const wefti_yaml *entry) {
     return add_value(r, entry, found[0]->text, found[1]);
 }
 
-static weft_status read_item(reader *r, const wefti_yaml *item) {
+static weft_status read_item(lists_reader *r, const wefti_yaml *item) {
     if (r->row->kind == WEFTI_JOB_MESHES) return add_value(r, item, "", item);
     if (r->row->kind != WEFTI_JOB_TEXTS) return read_rule(r, item);
     return item->kind == WEFTI_YAML_SCALAR ? add(r, item, item->text, "") : refuse(r, item);
 }
 
-static weft_status read_sequence(reader *r, const wefti_yaml *value) {
+static weft_status read_sequence(lists_reader *r, const wefti_yaml *value) {
     WEFT_TRY(begin(r, value));
     if (value->kind == WEFTI_YAML_SCALAR && r->row->kind == WEFTI_JOB_TEXTS)
         return add(r, value, value->text, ""); /* one text stands for a list of one */
@@ -194,7 +195,7 @@ static weft_status read_sequence(reader *r, const wefti_yaml *value) {
 }
 
 /* {axis: size}, {input: layout} */
-static weft_status read_mapping(reader *r, const wefti_yaml *value) {
+static weft_status read_mapping(lists_reader *r, const wefti_yaml *value) {
     if (value->kind != WEFTI_YAML_MAPPING) return refuse(r, value);
     WEFT_TRY(begin(r, value));
     for (const wefti_yaml *child = value->first; child; child = child->next) {
@@ -204,7 +205,7 @@ static weft_status read_mapping(reader *r, const wefti_yaml *value) {
     return WEFT_OK;
 }
 
-static weft_status read_dataset(reader *r, const wefti_yaml *value, weft_job_dataset *out) {
+static weft_status read_dataset(lists_reader *r, const wefti_yaml *value, weft_job_dataset *out) {
     for (int i = 0; value->kind == WEFTI_YAML_SCALAR && r->row->words[i]; i++)
         if (!strcmp(value->text, r->row->words[i])) {
             *out = (weft_job_dataset){.kind = (weft_dataset)i};
@@ -216,7 +217,7 @@ static weft_status read_dataset(reader *r, const wefti_yaml *value, weft_job_dat
 }
 
 /* "": nothing; bytes; or ends. */
-static weft_status read_buckets(reader *r, const wefti_yaml *value, const char **out) {
+static weft_status read_buckets(lists_reader *r, const wefti_yaml *value, const char **out) {
     int64_t bytes;
     wefti_text text = {0};
     if (value->kind == WEFTI_YAML_SCALAR) {
@@ -243,7 +244,7 @@ static weft_status read_buckets(reader *r, const wefti_yaml *value, const char *
 
 weft_status wefti_job_store_list(wefti_job_draft *draft, const wefti_job_row *row, void *field,
                                  const wefti_yaml *value, const wefti_job_mark *mark) {
-    reader r = {.draft = draft, .row = row, .mark = mark};
+    lists_reader r = {.draft = draft, .row = row, .mark = mark};
     if (row->kind == WEFTI_JOB_DATASET) return read_dataset(&r, value, field);
     if (row->kind == WEFTI_JOB_BUCKETS) return read_buckets(&r, value, field);
     bool empty = value->kind == WEFTI_YAML_SCALAR && value->text == row->default_text; /* itself */

@@ -17,11 +17,11 @@ const char *wefti_job_where(const wefti_job_draft *draft, const wefti_job_mark *
     return out;
 }
 
-typedef struct place {
+typedef struct value_place {
     const wefti_job_draft *draft;
     const wefti_job_row *row;
     const wefti_job_mark *mark;
-} place;
+} value_place;
 
 /* The expected value as text, "a whole number from 1 to 10000", in 256 bytes. A bound without
  * practical meaning is named only if the value exceeds it. */
@@ -67,7 +67,7 @@ static const char *wanted(const wefti_job_row *row, const char *text, char *out)
     return out;
 }
 
-static weft_status refuse(const place *at, const wefti_yaml *value) {
+static weft_status refuse(const value_place *at, const wefti_yaml *value) {
     char where[512], right[256], is[128];
     const char *text = value->kind == WEFTI_YAML_SCALAR ? value->text : NULL;
     if (text)
@@ -82,7 +82,7 @@ static weft_status refuse(const place *at, const wefti_yaml *value) {
 
 weft_status wefti_job_refuse(const wefti_job_draft *draft, const wefti_job_row *row,
                              const wefti_job_mark *mark, const wefti_yaml *value) {
-    place at = {draft, row, mark};
+    value_place at = {draft, row, mark};
     return refuse(&at, value);
 }
 
@@ -139,7 +139,7 @@ static bool in_range(const wefti_job_row *row, double value) {
     return value >= row->min && value <= row->max;
 }
 
-static weft_status store_text(const place *at, const wefti_yaml *value, const char **out) {
+static weft_status store_text(const value_place *at, const wefti_yaml *value, const char **out) {
     /* An empty plain scalar or a YAML null: the value was forgotten. */
     static const char *const nothing[] = {"", "~", "null", "Null", "NULL"};
     for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
@@ -164,7 +164,7 @@ static weft_status store_text(const place *at, const wefti_yaml *value, const ch
     return WEFT_OK;
 }
 
-static weft_status store_scalar(const place *at, const wefti_yaml *value, void *field) {
+static weft_status store_scalar(const value_place *at, const wefti_yaml *value, void *field) {
     const wefti_job_row *row = at->row;
     const char *text = value->text;
     int64_t integer;
@@ -241,7 +241,7 @@ weft_status wefti_job_store(wefti_job_draft *draft, int index, const wefti_yaml 
                             const wefti_job_mark *mark) {
     int rows;
     const wefti_job_row *row = &wefti_job_table(&rows)[index];
-    place at = {draft, row, mark};
+    value_place at = {draft, row, mark};
     WEFT_TRY(check_once(draft, row, index, mark));
     char *field = (char *)&draft->job + row->offset;
     bool list = row->kind == WEFTI_JOB_INTEGERS || row->kind == WEFTI_JOB_REALS;

@@ -6,11 +6,11 @@
 #ifdef WEFT_HAVE_YAML
 #include <yaml.h>
 
-typedef struct reader {
+typedef struct yaml_reader {
     const char *name, *text, *end;
     wefti_arena *arena;
     yaml_parser_t parser;
-} reader;
+} yaml_reader;
 
 static int line_of(yaml_mark_t mark) {
     return (int)mark.line + 1;
@@ -21,14 +21,14 @@ static int column_of(yaml_mark_t mark) {
 
 /* Whether the line begins with a tab: the usual reason for "found character that cannot start any
  * token". */
-static bool begins_with_tab(const reader *r, size_t line) {
+static bool begins_with_tab(const yaml_reader *r, size_t line) {
     const char *at = r->text;
     for (; line > 0 && at < r->end; at++) line -= *at == '\n';
     while (at < r->end && *at == ' ') at++;
     return at < r->end && *at == '\t';
 }
 
-static weft_status next_event(reader *r, yaml_event_t *event) {
+static weft_status next_event(yaml_reader *r, yaml_event_t *event) {
     if (yaml_parser_parse(&r->parser, event)) return WEFT_OK;
     const yaml_parser_t *p = &r->parser;
     if (p->error == YAML_MEMORY_ERROR) WEFT_FAIL(WEFT_E_NOMEM, "no memory to read %s", r->name);
@@ -43,9 +43,9 @@ static weft_status next_event(reader *r, yaml_event_t *event) {
               p->problem ? p->problem : "not YAML");
 }
 
-static weft_status read_node(reader *r, yaml_event_t *event, int depth, wefti_yaml *node);
+static weft_status read_node(yaml_reader *r, yaml_event_t *event, int depth, wefti_yaml *node);
 
-static weft_status refuse_extras(reader *r, const yaml_event_t *event, const void *anchor,
+static weft_status refuse_extras(yaml_reader *r, const yaml_event_t *event, const void *anchor,
                                  const void *tag) {
     WEFT_REQUIRE(!anchor, WEFT_E_ARG, "%s:%d:%d: anchors (&%s) are not used in job files", r->name,
                  line_of(event->start_mark), column_of(event->start_mark), (const char *)anchor);
@@ -54,7 +54,7 @@ static weft_status refuse_extras(reader *r, const yaml_event_t *event, const voi
     return WEFT_OK;
 }
 
-static weft_status copy_scalar(reader *r, const yaml_event_t *event, const char **out) {
+static weft_status copy_scalar(yaml_reader *r, const yaml_event_t *event, const char **out) {
     const char *value = (const char *)event->data.scalar.value;
     WEFT_REQUIRE(strlen(value) == event->data.scalar.length, WEFT_E_ARG,
                  "%s:%d:%d: a text may not hold a zero byte", r->name, line_of(event->start_mark),
@@ -64,7 +64,7 @@ static weft_status copy_scalar(reader *r, const yaml_event_t *event, const char 
     return WEFT_OK;
 }
 
-static weft_status new_child(reader *r, const yaml_event_t *event, wefti_yaml *parent,
+static weft_status new_child(yaml_reader *r, const yaml_event_t *event, wefti_yaml *parent,
                              wefti_yaml **last, wefti_yaml **out) {
     WEFT_REQUIRE(parent->count < WEFTI_YAML_ITEMS, WEFT_E_ARG,
                  "%s:%d:%d: more than %d entries in one place", r->name, line_of(event->start_mark),
@@ -84,7 +84,7 @@ static weft_status new_child(reader *r, const yaml_event_t *event, wefti_yaml *p
 }
 
 /* The key of a mapping's next entry; the event is a scalar, or the mapping is refused. */
-static weft_status read_key(reader *r, const yaml_event_t *event, const wefti_yaml *parent,
+static weft_status read_key(yaml_reader *r, const yaml_event_t *event, const wefti_yaml *parent,
                             wefti_yaml *child) {
     WEFT_REQUIRE(event->type == YAML_SCALAR_EVENT, WEFT_E_ARG,
                  "%s:%d:%d: a key must be a plain word", r->name, line_of(event->start_mark),
@@ -99,7 +99,7 @@ static weft_status read_key(reader *r, const yaml_event_t *event, const wefti_ya
 }
 
 /* Children up to the end event of a mapping or sequence. */
-static weft_status read_children(reader *r, bool mapping, int depth, wefti_yaml *parent) {
+static weft_status read_children(yaml_reader *r, bool mapping, int depth, wefti_yaml *parent) {
     yaml_event_type_t end = mapping ? YAML_MAPPING_END_EVENT : YAML_SEQUENCE_END_EVENT;
     wefti_yaml *last = NULL;
     for (;;) {
@@ -124,7 +124,7 @@ static weft_status read_children(reader *r, bool mapping, int depth, wefti_yaml 
 }
 
 /* The value that begins with `event`, which stays the caller's. */
-static weft_status read_node(reader *r, yaml_event_t *event, int depth, wefti_yaml *node) {
+static weft_status read_node(yaml_reader *r, yaml_event_t *event, int depth, wefti_yaml *node) {
     int line = line_of(event->start_mark), column = column_of(event->start_mark);
     WEFT_REQUIRE(depth <= WEFTI_YAML_DEPTH, WEFT_E_ARG, "%s:%d:%d: nested deeper than %d", r->name,
                  line, column, WEFTI_YAML_DEPTH);
@@ -157,7 +157,7 @@ static weft_status read_node(reader *r, yaml_event_t *event, int depth, wefti_ya
 }
 
 /* stream start, [document start, value, document end], stream end */
-static weft_status read_stream(reader *r, wefti_yaml *root) {
+static weft_status read_stream(yaml_reader *r, wefti_yaml *root) {
     bool seen = false;
     for (;;) {
         yaml_event_t event;
@@ -185,7 +185,7 @@ weft_status wefti_yaml_parse(const char *name, const char *text, int64_t bytes, 
                  WEFTI_YAML_BYTES);
     static const char mark[] = "\xEF\xBB\xBF"; /* some editors write it before UTF-8 */
     if (bytes >= 3 && !memcmp(text, mark, 3)) text += 3, bytes -= 3;
-    reader r = {.name = name, .text = text, .end = text + bytes, .arena = arena};
+    yaml_reader r = {.name = name, .text = text, .end = text + bytes, .arena = arena};
     wefti_yaml *root = wefti_arena_alloc(arena, sizeof *root);
     WEFT_REQUIRE(root, WEFT_E_NOMEM, "no memory to read %s", name);
     root->kind = WEFTI_YAML_MAPPING;

@@ -11,7 +11,7 @@
 
 #include "base/memory.h"
 
-weft_status wefti_random(void *out, size_t bytes) {
+weft_status wefti_random_bytes(void *out, size_t bytes) {
     unsigned char *p = out;
     while (bytes > 0) {
         ssize_t n = getrandom(p, bytes, 0);
@@ -74,7 +74,7 @@ weft_status wefti_secret_read(const char *path, wefti_secret *out) {
 weft_status wefti_secret_create(const char *path) {
     unsigned char bytes[WEFTI_DIGEST_BYTES];
     char text[2 * sizeof bytes + 1];
-    WEFT_TRY(wefti_random(bytes, sizeof bytes));
+    WEFT_TRY(wefti_random_bytes(bytes, sizeof bytes));
     for (size_t i = 0; i < sizeof bytes; i++) {
         text[2 * i] = "0123456789abcdef"[bytes[i] >> 4];
         text[2 * i + 1] = "0123456789abcdef"[bytes[i] & 15];

@@ -26,7 +26,7 @@ weft_status wefti_secret_create(const char *path) WEFT_CHECKED;
 /* The file `named`; "": the user's own, $HOME/.weft/secret, which is made where it is missing.
  * `out_path` (may be NULL): to be freed. */
 weft_status wefti_secret_find(const char *named, wefti_secret *out, char **out_path) WEFT_CHECKED;
-weft_status wefti_random(void *out, size_t bytes) WEFT_CHECKED;
+weft_status wefti_random_bytes(void *out, size_t bytes) WEFT_CHECKED;
 
 typedef struct wefti_nonces {
     unsigned char scheduler[WEFTI_NONCE_BYTES], member[WEFTI_NONCE_BYTES];

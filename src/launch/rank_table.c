@@ -24,17 +24,17 @@ enum {
 };
 
 /* A server of the file, while its table is made. */
-typedef struct entry {
+typedef struct rank_table_entry {
     wefti_table_server server;
     const wefti_json *devices;
     int32_t at; /* in server_list */
-} entry;
+} rank_table_entry;
 
-typedef struct reader {
+typedef struct rank_table_reader {
     wefti_rank_table *table;
-    entry *entries; /* sorted by id after read_servers */
-    int32_t *place; /* [size]: at * DEVICES_MAX + device of each rank; -1: missing */
-} reader;
+    rank_table_entry *entries; /* sorted by id after read_servers */
+    int32_t *place;            /* [size]: at * DEVICES_MAX + device of each rank; -1: missing */
+} rank_table_reader;
 
 /* --- fields --- */
 
@@ -107,7 +107,7 @@ static weft_status number_field(const wefti_json *object, const char *where, con
 
 /* --- servers --- */
 
-static weft_status server_from(const wefti_json *item, int32_t at, entry *out) {
+static weft_status server_from(const wefti_json *item, int32_t at, rank_table_entry *out) {
     char where[64];
     const char *pod, *container, *server;
     (void)snprintf(where, sizeof where, "server_list[%d].", at);
@@ -125,10 +125,11 @@ static weft_status server_from(const wefti_json *item, int32_t at, entry *out) {
 }
 
 static int compare_entries(const void *a, const void *b) {
-    return strcmp(((const entry *)a)->server.id, ((const entry *)b)->server.id);
+    return strcmp(((const rank_table_entry *)a)->server.id,
+                  ((const rank_table_entry *)b)->server.id);
 }
 
-static weft_status read_servers(reader *r, const wefti_json *root) {
+static weft_status read_servers(rank_table_reader *r, const wefti_json *root) {
     const wefti_json *list;
     int32_t count, at = 0;
     int64_t size = 0;
@@ -158,8 +159,8 @@ static weft_status read_servers(reader *r, const wefti_json *root) {
 
 /* --- devices --- */
 
-static weft_status read_device(reader *r, const wefti_json *item, const entry *of, int32_t server,
-                               int32_t at) {
+static weft_status read_device(rank_table_reader *r, const wefti_json *item,
+                               const rank_table_entry *of, int32_t server, int32_t at) {
     char where[96];
     const char *ip;
     int32_t rank, device, size = r->table->size;
@@ -193,7 +194,7 @@ static int compare_numbers(const void *a, const void *b) {
 }
 
 /* Two processes on one device would be one too many. */
-static weft_status check_devices(const reader *r, const entry *of) {
+static weft_status check_devices(const rank_table_reader *r, const rank_table_entry *of) {
     static const char both[] = "server_list[%d]: two devices have the device_id %d";
     int32_t *ids, count = of->server.devices, twice = -1;
     WEFT_NEW_ARRAY(ids, int32_t, count);
@@ -206,7 +207,7 @@ static weft_status check_devices(const reader *r, const entry *of) {
     return WEFT_OK;
 }
 
-static weft_status read_devices(reader *r) {
+static weft_status read_devices(rank_table_reader *r) {
     wefti_rank_table *t = r->table;
     size_t size = (size_t)t->size;
     t->ranks = wefti_arena_alloc(t->arena, size * sizeof *t->ranks);
@@ -230,14 +231,15 @@ static weft_status read_devices(reader *r) {
 
 /* --- clusters: only that they name what there is --- */
 
-static int32_t server_number(const reader *r, const char *id) {
-    entry key = {.server = {.id = id}};
-    const entry *found =
+static int32_t server_number(const rank_table_reader *r, const char *id) {
+    rank_table_entry key = {.server = {.id = id}};
+    const rank_table_entry *found =
         bsearch(&key, r->entries, (size_t)r->table->server_count, sizeof key, compare_entries);
     return found ? (int32_t)(found - r->entries) : -1;
 }
 
-static weft_status read_cluster(const reader *r, const wefti_json *item, int32_t at, bool *taken) {
+static weft_status read_cluster(const rank_table_reader *r, const wefti_json *item, int32_t at,
+                                bool *taken) {
     char where[96];
     const char *id;
     const wefti_json *servers;
@@ -262,7 +264,7 @@ static weft_status read_cluster(const reader *r, const wefti_json *item, int32_t
     return WEFT_OK;
 }
 
-static weft_status read_clusters(const reader *r, const wefti_json *root) {
+static weft_status read_clusters(const rank_table_reader *r, const wefti_json *root) {
     const wefti_json *list;
     int32_t at = 0;
     if (!wefti_json_get(root, "cluster_list")) return WEFT_OK;
@@ -292,7 +294,7 @@ static weft_status derive_port(wefti_rank_table *t) {
     return WEFT_OK;
 }
 
-static weft_status read_table(reader *r, const char *text, int64_t bytes) {
+static weft_status read_table(rank_table_reader *r, const char *text, int64_t bytes) {
     static const wefti_json_limits limits = {8, 64, SERVERS_MAX};
     const wefti_json *root;
     const char *version, *status;
@@ -320,7 +322,7 @@ weft_status wefti_rank_table_parse(const char *text, int64_t bytes, wefti_rank_t
                  "%lld bytes are too many for a rank table; it may have %d", (long long)bytes,
                  (int)FILE_BYTES_MAX);
     WEFT_TRY(wefti_arena_create(&arena));
-    reader r = {.table = wefti_arena_alloc(arena, sizeof *r.table)};
+    rank_table_reader r = {.table = wefti_arena_alloc(arena, sizeof *r.table)};
     weft_status status = WEFT_OK;
     if (r.table) {
         r.table->arena = arena;

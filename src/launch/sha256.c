@@ -11,11 +11,11 @@
 #include <openssl/hmac.h>
 #endif
 
-enum { BLOCK = 64 };
+enum { SHA256_BLOCK = 64 };
 
 typedef struct hash {
     uint32_t state[8];
-    unsigned char block[BLOCK];
+    unsigned char block[SHA256_BLOCK];
     size_t used;
     uint64_t bytes;
 } hash;
@@ -71,12 +71,12 @@ static void add(hash *h, const void *data, size_t bytes) {
     const unsigned char *p = data;
     h->bytes += bytes;
     while (bytes > 0) {
-        size_t n = BLOCK - h->used < bytes ? BLOCK - h->used : bytes;
+        size_t n = SHA256_BLOCK - h->used < bytes ? SHA256_BLOCK - h->used : bytes;
         memcpy(h->block + h->used, p, n);
         h->used += n;
         p += n;
         bytes -= n;
-        if (h->used == BLOCK) {
+        if (h->used == SHA256_BLOCK) {
             compress(h->state, h->block);
             h->used = 0;
         }
@@ -84,7 +84,7 @@ static void add(hash *h, const void *data, size_t bytes) {
 }
 
 static void end(hash *h, unsigned char out[WEFTI_DIGEST_BYTES]) {
-    static const unsigned char padding[BLOCK] = {0x80};
+    static const unsigned char padding[SHA256_BLOCK] = {0x80};
     uint64_t bits = h->bytes * 8;
     unsigned char length[8];
     for (int i = 0; i < 8; i++) length[i] = (unsigned char)(bits >> (56 - 8 * i));
@@ -102,20 +102,20 @@ void wefti_sha256(const void *data, size_t bytes, unsigned char out[WEFTI_DIGEST
 
 void wefti_hmac_own(const void *key, size_t key_bytes, const void *data, size_t bytes,
                     unsigned char out[WEFTI_DIGEST_BYTES]) {
-    unsigned char pad[BLOCK] = {0}, inner[WEFTI_DIGEST_BYTES];
-    if (key_bytes > BLOCK)
+    unsigned char pad[SHA256_BLOCK] = {0}, inner[WEFTI_DIGEST_BYTES];
+    if (key_bytes > SHA256_BLOCK)
         wefti_sha256(key, key_bytes, pad);
     else if (key_bytes > 0)
         memcpy(pad, key, key_bytes);
     hash h;
-    for (int i = 0; i < BLOCK; i++) pad[i] ^= 0x36;
+    for (int i = 0; i < SHA256_BLOCK; i++) pad[i] ^= 0x36;
     begin(&h);
-    add(&h, pad, BLOCK);
+    add(&h, pad, SHA256_BLOCK);
     add(&h, data, bytes);
     end(&h, inner);
-    for (int i = 0; i < BLOCK; i++) pad[i] ^= 0x36 ^ 0x5c;
+    for (int i = 0; i < SHA256_BLOCK; i++) pad[i] ^= 0x36 ^ 0x5c;
     begin(&h);
-    add(&h, pad, BLOCK);
+    add(&h, pad, SHA256_BLOCK);
     add(&h, inner, sizeof inner);
     end(&h, out);
 }

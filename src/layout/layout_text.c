@@ -60,13 +60,13 @@ wefti_layout_words wefti_layout_text(const wefti_layout *layout, const wefti_mes
 
 /* ---- parsing ---- */
 
-typedef struct reader {
+typedef struct layout_text_reader {
     const char *text, *at;
     const wefti_mesh *mesh;
     wefti_axes used;
-} reader;
+} layout_text_reader;
 
-static bool take(reader *r, char c) {
+static bool take(layout_text_reader *r, char c) {
     while (isspace((unsigned char)*r->at)) r->at++;
     if (*r->at != c) return false;
     r->at++;
@@ -74,7 +74,7 @@ static bool take(reader *r, char c) {
 }
 
 /* Letters, digits and underscores. */
-static int word(reader *r, char *out, int room) {
+static int word(layout_text_reader *r, char *out, int room) {
     while (isspace((unsigned char)*r->at)) r->at++;
     int length = 0;
     for (; isalnum((unsigned char)*r->at) || *r->at == '_'; r->at++)
@@ -83,14 +83,14 @@ static int word(reader *r, char *out, int room) {
     return length;
 }
 
-static weft_status expected(const reader *r, const char *what) {
+static weft_status expected(const layout_text_reader *r, const char *what) {
     WEFT_FAIL(WEFT_E_ARG,
               "layout '%s': expected %s at '%s'; a layout reads [dp, tp+sp:64, -] "
               "sum(tp)",
               r->text, what, r->at);
 }
 
-static weft_status unknown_axis(const reader *r, const char *name) {
+static weft_status unknown_axis(const layout_text_reader *r, const char *name) {
     wefti_text axes = {0};
     for (int a = 0; a < r->mesh->axes; a++)
         wefti_text_add(&axes, "%s%s=%d", a ? ", " : "", r->mesh->axis[a].name,
@@ -103,7 +103,7 @@ static weft_status unknown_axis(const reader *r, const char *name) {
     return status;
 }
 
-static weft_status read_axis(reader *r, int *out) {
+static weft_status read_axis(layout_text_reader *r, int *out) {
     char name[40];
     if (!word(r, name, sizeof name)) return expected(r, "the name of an axis");
     int axis = wefti_mesh_find(r->mesh, name);
@@ -115,7 +115,7 @@ static weft_status read_axis(reader *r, int *out) {
     return WEFT_OK;
 }
 
-static weft_status read_dim(reader *r, wefti_dim_split *out) {
+static weft_status read_dim(layout_text_reader *r, wefti_dim_split *out) {
     if (take(r, '-')) return WEFT_OK;
     do {
         int axis = 0;
@@ -132,7 +132,7 @@ static weft_status read_dim(reader *r, wefti_dim_split *out) {
     return WEFT_OK;
 }
 
-static weft_status read_partial(reader *r, wefti_layout *layout) {
+static weft_status read_partial(layout_text_reader *r, wefti_layout *layout) {
     const char *before = r->at;
     char name[8];
     if (!word(r, name, sizeof name)) return expected(r, "the end, sum(...) or max(...)");
@@ -153,7 +153,7 @@ static weft_status read_partial(reader *r, wefti_layout *layout) {
 }
 
 weft_status wefti_layout_parse(const char *text, const wefti_mesh *mesh, wefti_layout *out) {
-    reader r = {.text = text, .at = text, .mesh = mesh};
+    layout_text_reader r = {.text = text, .at = text, .mesh = mesh};
     wefti_layout layout = wefti_layout_replicated(0);
     if (!take(&r, '[')) return expected(&r, "'['");
     if (!take(&r, ']')) {

@@ -212,17 +212,17 @@ weft_status wefti_cut_axes(const wefti_mesh *mesh, int64_t cuts, wefti_axes *use
     return WEFT_OK;
 }
 
-typedef struct sharing {
+typedef struct mesh_sharing {
     const wefti_mesh *mesh;
     int count, ways;
     const int64_t *cuts;
     wefti_dim_split *splits; /* [count] */
     wefti_cut_visit *visit;
     void *context;
-} sharing;
+} mesh_sharing;
 
 /* Each cut above 1 takes an axis, so this is no deeper than the mesh has axes. */
-static weft_status share_axes(sharing *s, int at, wefti_axes used) {
+static weft_status share_axes(mesh_sharing *s, int at, wefti_axes used) {
     for (; at < s->count && s->cuts[at] == 1; at++) s->splits[at] = split_of(s->mesh, 0);
     if (at == s->count) {
         s->ways++;
@@ -240,7 +240,7 @@ weft_status wefti_cut_each(const wefti_mesh *mesh, int count, const int64_t *cut
     wefti_axes used = 0;
     wefti_dim_split one, *splits = wefti_calloc((size_t)count + 1, sizeof *splits);
     WEFT_REQUIRE(splits, WEFT_E_NOMEM, "no memory for the axes of %d cuts", count);
-    sharing s = {mesh, count, 0, cuts, splits, visit, context};
+    mesh_sharing s = {mesh, count, 0, cuts, splits, visit, context};
     weft_status status = share_axes(&s, 0, 0);
     wefti_free(splits);
     if (status < 0 || s.ways) return status;

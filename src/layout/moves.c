@@ -8,14 +8,14 @@ enum {
     PERMUTED = 5     /* as many axes are permuted in all ways */
 };
 
-typedef struct walk {
+typedef struct moves_walk {
     const wefti_moves *m;
     const wefti_layout *at;
     wefti_move_visit *visit;
     void *context;
-} walk;
+} moves_walk;
 
-static weft_status emit(const walk *w, wefti_move_kind kind, wefti_transfer_kind transfer,
+static weft_status emit(const moves_walk *w, wefti_move_kind kind, wefti_transfer_kind transfer,
                         wefti_axes axes, const wefti_layout *to) {
     wefti_move move = {.kind = kind, .transfer = transfer, .axes = axes, .to = *to};
     return w->visit(w->context, &move);
@@ -71,7 +71,7 @@ static bool append(const wefti_moves *m, wefti_layout *layout, int d, const int8
 /* ---- slices and reduce-scatters: axes of a set go to the ends of dimensions ---- */
 
 typedef struct spread {
-    const walk *w;
+    const moves_walk *w;
     wefti_move_kind kind;
 } spread;
 
@@ -112,7 +112,7 @@ static weft_status spread_to_goal(const spread *s, wefti_axes set) {
     return done ? emit(s->w, s->kind, WEFTI_TRANSFER_REDUCE_SCATTER, done, &next) : WEFT_OK;
 }
 
-static weft_status spread_all(const walk *w, wefti_move_kind kind, wefti_axes set) {
+static weft_status spread_all(const moves_walk *w, wefti_move_kind kind, wefti_axes set) {
     spread s = {w, kind};
     if (!set) return WEFT_OK;
     bool deep = __builtin_popcount(set) <= FREE_CHOICE;
@@ -122,7 +122,7 @@ static weft_status spread_all(const walk *w, wefti_move_kind kind, wefti_axes se
 
 /* ---- all-gathers: axes leave the ends of dimensions ---- */
 
-static weft_status gather(const walk *w, const wefti_layout *at, int d, wefti_axes done) {
+static weft_status gather(const moves_walk *w, const wefti_layout *at, int d, wefti_axes done) {
     if (d == at->rank)
         return done ? emit(w, WEFTI_MOVE_TRANSFER, WEFTI_TRANSFER_ALL_GATHER, done, at) : WEFT_OK;
     WEFT_TRY(gather(w, at, d + 1, done));
@@ -137,7 +137,7 @@ static weft_status gather(const walk *w, const wefti_layout *at, int d, wefti_ax
 
 /* ---- all-to-alls: axes go from the end of one dimension to that of another ---- */
 
-static weft_status all_to_all(const walk *w, int from) {
+static weft_status all_to_all(const moves_walk *w, int from) {
     const wefti_dim_split *split = &w->at->dim[from];
     wefti_axes moved = 0;
     for (int keep = split->count - 1; keep >= 0; keep--) {
@@ -211,7 +211,7 @@ bool wefti_moves_exchange(const wefti_moves *m, const wefti_layout *at, wefti_mo
 }
 
 /* Dimensions before d are filled; d still needs axes whose sizes multiply to `parts`. */
-static weft_status permute(const walk *w, wefti_layout *next, int d, int32_t parts,
+static weft_status permute(const moves_walk *w, wefti_layout *next, int d, int32_t parts,
                            wefti_axes set) {
     while (parts == 1 && ++d < next->rank) {
         parts = wefti_layout_parts(w->at, w->m->mesh, d);
@@ -230,7 +230,7 @@ static weft_status permute(const walk *w, wefti_layout *next, int d, int32_t par
     return WEFT_OK;
 }
 
-static weft_status permutations(const walk *w) {
+static weft_status permutations(const moves_walk *w) {
     wefti_axes set = w->m->axes & ~(w->at->sum | w->at->max);
     if (__builtin_popcount(set) <= PERMUTED) {
         wefti_layout next = *w->at;
@@ -242,7 +242,7 @@ static weft_status permutations(const walk *w) {
 
 /* ---- to partial values and away from them ---- */
 
-static weft_status reduce(const walk *w, wefti_axes set) {
+static weft_status reduce(const moves_walk *w, wefti_axes set) {
     for (wefti_axes some = set; some; some = (some - 1) & set) {
         wefti_layout next = *w->at;
         next.sum &= ~some;
@@ -252,7 +252,7 @@ static weft_status reduce(const walk *w, wefti_axes set) {
     return WEFT_OK;
 }
 
-static weft_status to_partial(const walk *w, wefti_axes set, bool sum) {
+static weft_status to_partial(const moves_walk *w, wefti_axes set, bool sum) {
     for (wefti_axes some = set; some; some = (some - 1) & set) {
         wefti_layout next = *w->at;
         if (sum)
@@ -266,7 +266,7 @@ static weft_status to_partial(const walk *w, wefti_axes set, bool sum) {
 
 weft_status wefti_moves_each(const wefti_moves *moves, const wefti_layout *at,
                              wefti_move_visit *visit, void *context) {
-    walk w = {moves, at, visit, context};
+    moves_walk w = {moves, at, visit, context};
     wefti_axes partial = at->sum | at->max, unused = moves->axes & ~wefti_layout_axes(at);
     WEFT_TRY(reduce(&w, partial));
     WEFT_TRY(spread_all(&w, WEFTI_MOVE_TRANSFER, partial));

@@ -5,7 +5,7 @@
  * Redistribution", and its redistribution operator inference. */
 #include "layout/moves.h"
 
-enum { NONE = -1 };
+enum { REDISTRIBUTE_GREEDY_NONE = -1 };
 
 typedef struct greedy {
     const wefti_mesh *mesh;
@@ -17,12 +17,12 @@ typedef struct greedy {
 } greedy;
 
 static int axis_of(const wefti_layout *layout, int d) {
-    return layout->dim[d].count ? layout->dim[d].axis[0] : NONE;
+    return layout->dim[d].count ? layout->dim[d].axis[0] : REDISTRIBUTE_GREEDY_NONE;
 }
 
 static void set_axis(greedy *g, wefti_layout *layout, int d, int axis) {
-    layout->dim[d] = (wefti_dim_split){.count = axis != NONE, .unit = 1};
-    if (axis != NONE) layout->dim[d] = g->to->dim[d];
+    layout->dim[d] = (wefti_dim_split){.count = axis != REDISTRIBUTE_GREEDY_NONE, .unit = 1};
+    if (axis != REDISTRIBUTE_GREEDY_NONE) layout->dim[d] = g->to->dim[d];
 }
 
 static void move_to(greedy *g, wefti_move_kind kind, wefti_transfer_kind transfer, int axis,
@@ -43,7 +43,7 @@ static void slice(greedy *g, int d) {
 
 static void gather(greedy *g, int d) {
     wefti_layout next = g->at;
-    set_axis(g, &next, d, NONE);
+    set_axis(g, &next, d, REDISTRIBUTE_GREEDY_NONE);
     move_to(g, WEFTI_MOVE_TRANSFER, WEFTI_TRANSFER_ALL_GATHER, axis_of(&g->at, d), &next);
 }
 
@@ -51,7 +51,7 @@ static void gather(greedy *g, int d) {
 static int holder(const greedy *g, int axis) {
     for (int d = 0; d < g->at.rank; d++)
         if (g->pending[d] && axis_of(&g->at, d) == axis) return d;
-    return NONE;
+    return REDISTRIBUTE_GREEDY_NONE;
 }
 
 static bool split_pass(greedy *g) {
@@ -59,8 +59,11 @@ static bool split_pass(greedy *g) {
     for (int d = 0; d < g->at.rank; d++) {
         if (!g->pending[d]) continue;
         int have = axis_of(&g->at, d), want = axis_of(g->to, d);
-        bool equal = have == want && (have == NONE || g->at.dim[d].unit == g->to->dim[d].unit);
-        if (!equal && (have != NONE || holder(g, want) != NONE)) continue;
+        bool equal = have == want &&
+                     (have == REDISTRIBUTE_GREEDY_NONE || g->at.dim[d].unit == g->to->dim[d].unit);
+        if (!equal &&
+            (have != REDISTRIBUTE_GREEDY_NONE || holder(g, want) != REDISTRIBUTE_GREEDY_NONE))
+            continue;
         if (!equal) slice(g, d);
         g->pending[d] = false;
         changed = true;
@@ -71,12 +74,14 @@ static bool split_pass(greedy *g) {
 static bool permute_pass(greedy *g) {
     bool changed = false;
     for (int d = 0; d < g->at.rank; d++) {
-        if (!g->pending[d] || axis_of(&g->at, d) != NONE || axis_of(g->to, d) == NONE) continue;
+        if (!g->pending[d] || axis_of(&g->at, d) != REDISTRIBUTE_GREEDY_NONE ||
+            axis_of(g->to, d) == REDISTRIBUTE_GREEDY_NONE)
+            continue;
         int other = holder(g, axis_of(g->to, d));
-        if (other == NONE) continue;
+        if (other == REDISTRIBUTE_GREEDY_NONE) continue;
         if (g->all_to_all) {
             wefti_layout next = g->at;
-            set_axis(g, &next, other, NONE);
+            set_axis(g, &next, other, REDISTRIBUTE_GREEDY_NONE);
             next.dim[d] = g->to->dim[d];
             move_to(g, WEFTI_MOVE_TRANSFER, WEFTI_TRANSFER_ALL_TO_ALL, axis_of(g->to, d), &next);
         } else {
@@ -93,7 +98,9 @@ static bool concat_pass(greedy *g) {
     bool changed = false;
     for (int d = 0; d < g->at.rank; d++) {
         int have = axis_of(&g->at, d);
-        if (!g->pending[d] || have == NONE || wefti_layout_split_axes(g->to) >> have & 1u) continue;
+        if (!g->pending[d] || have == REDISTRIBUTE_GREEDY_NONE ||
+            wefti_layout_split_axes(g->to) >> have & 1u)
+            continue;
         gather(g, d);
         changed = true;
     }
@@ -103,7 +110,7 @@ static bool concat_pass(greedy *g) {
 static int first_pending(const greedy *g) {
     for (int d = 0; d < g->at.rank; d++)
         if (g->pending[d]) return d;
-    return NONE;
+    return REDISTRIBUTE_GREEDY_NONE;
 }
 
 static weft_status check_end(const wefti_layout *layout, const wefti_mesh *mesh,
@@ -135,7 +142,7 @@ weft_status wefti_redistribute_greedy(const wefti_mesh *mesh, const weft_desc *w
     WEFT_TRY(check_single(&end, mesh));
     greedy g = {.mesh = mesh, .whole = whole, .at = begin, .to = &end, .all_to_all = all_to_all};
     for (int d = 0; d < begin.rank; d++) g.pending[d] = true;
-    while (first_pending(&g) != NONE) {
+    while (first_pending(&g) != REDISTRIBUTE_GREEDY_NONE) {
         bool any = false, changed = true;
         while (changed) {
             changed = split_pass(&g);

@@ -21,14 +21,14 @@ typedef struct route_key {
 } route_key;
 _Static_assert(sizeof(route_key) % sizeof(uint64_t) == 0, "hashed by words");
 
-typedef struct entry {
+typedef struct route_cache_entry {
     route_key key;
     uint64_t hash;
     wefti_route route;
-} entry;
+} route_cache_entry;
 
 struct wefti_route_cache {
-    entry **table;
+    route_cache_entry **table;
     int64_t slots, used;
     wefti_route none; /* between equal layouts */
 };
@@ -83,7 +83,8 @@ static uint64_t hash_of(const route_key *key) {
     return h;
 }
 
-static int64_t slot_of(entry *const *table, int64_t slots, const route_key *key, uint64_t hash) {
+static int64_t slot_of(route_cache_entry *const *table, int64_t slots, const route_key *key,
+                       uint64_t hash) {
     uint64_t mask = (uint64_t)slots - 1, i = hash & mask;
     while (table[i] && (table[i]->hash != hash || memcmp(&table[i]->key, key, sizeof *key)))
         i = (i + 1) & mask;
@@ -93,10 +94,10 @@ static int64_t slot_of(entry *const *table, int64_t slots, const route_key *key,
 static weft_status make_room(wefti_route_cache *cache) {
     if (2 * (cache->used + 1) <= cache->slots) return WEFT_OK;
     int64_t slots = cache->slots ? 2 * cache->slots : 64;
-    entry **table;
-    WEFT_NEW_ARRAY(table, entry *, slots);
+    route_cache_entry **table;
+    WEFT_NEW_ARRAY(table, route_cache_entry *, slots);
     for (int64_t i = 0; i < cache->slots; i++) {
-        entry *e = cache->table[i];
+        route_cache_entry *e = cache->table[i];
         if (e) table[slot_of(table, slots, &e->key, e->hash)] = e;
     }
     wefti_free(cache->table);
@@ -123,8 +124,8 @@ weft_status wefti_route_find(wefti_route_cache *cache, const wefti_mesh *mesh,
     WEFT_TRY(make_room(cache));
     int64_t slot = slot_of(cache->table, cache->slots, &key, hash);
     if (!cache->table[slot]) {
-        entry *e;
-        WEFT_NEW(e, entry);
+        route_cache_entry *e;
+        WEFT_NEW(e, route_cache_entry);
         weft_status status = wefti_redistribute(mesh, whole, &begin, &end, bound, &e->route);
         if (status < 0) {
             wefti_free(e);

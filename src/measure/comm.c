@@ -11,11 +11,11 @@
 #include "base/text.h"
 #include "weft/collective.h"
 
-typedef enum shape {              /* of buffers, and what of the bytes crosses a link */
-                     WHOLE_TWICE, /* 2 (n - 1) / n: reduced, then spread */
-                     PARTS,       /* (n - 1) / n: a rank's own part stays */
-                     WHOLE        /* all */
-} shape;
+typedef enum comm_shape {              /* of buffers, and what of the bytes crosses a link */
+                          WHOLE_TWICE, /* 2 (n - 1) / n: reduced, then spread */
+                          PARTS,       /* (n - 1) / n: a rank's own part stays */
+                          WHOLE        /* all */
+} comm_shape;
 
 #define BENCH_LIST(X)                                                                              \
     X(ALL_REDUCE, "all_reduce", WHOLE_TWICE)                                                       \
@@ -37,7 +37,7 @@ typedef enum bench_kind {
 
 static const struct {
     const char *name;
-    shape shape;
+    comm_shape shape;
 } kinds[] = {
 #define BENCH_ROW(name, text, shape) {text, shape},
     BENCH_LIST(BENCH_ROW)

@@ -15,11 +15,11 @@
 
 #include "memory/place.h"
 
-enum { ALIGNMENT = 64, MAX_LEVELS = 32 };
+enum { PLACE_ALIGNMENT = 64, MAX_LEVELS = 32 };
 static const int64_t MOST_BYTES = INT64_C(1) << 61; /* of all that is placed together */
 
 static int64_t aligned(int64_t bytes) {
-    return (bytes + ALIGNMENT - 1) & ~(int64_t)(ALIGNMENT - 1);
+    return (bytes + PLACE_ALIGNMENT - 1) & ~(int64_t)(PLACE_ALIGNMENT - 1);
 }
 
 /* ---- sets of places ---- */
@@ -80,17 +80,17 @@ typedef struct timetable {
 
 /* The nodes that a lifetime concerns: those whose times together are its steps, at most two of each
  * level, and those above them. */
-typedef struct span {
+typedef struct place_span {
     int64_t in[2 * MAX_LEVELS], above[2 * MAX_LEVELS];
     int in_count, above_count;
-} span;
+} place_span;
 
 static bool inside(const timetable *t, int64_t node, int level, const wefti_lifetime *b) {
     int64_t first = (node << level) - t->leaves, last = first + ((int64_t)1 << level) - 1;
     return first >= b->first && last <= b->last;
 }
 
-static void find_span(const timetable *t, const wefti_lifetime *b, span *s) {
+static void find_span(const timetable *t, const wefti_lifetime *b, place_span *s) {
     s->in_count = s->above_count = 0;
     int64_t low = t->leaves + b->first, high = t->leaves + b->last + 1;
     for (; low < high; low /= 2, high /= 2) {
@@ -106,7 +106,7 @@ static void find_span(const timetable *t, const wefti_lifetime *b, span *s) {
     }
 }
 
-static weft_status take(timetable *t, const span *s, range r) {
+static weft_status take(timetable *t, const place_span *s, range r) {
     for (int i = 0; i < s->in_count; i++) {
         int64_t node = s->in[i];
         if (node < t->leaves) WEFT_TRY(insert(t->scratch, &t->whole[node], r));
@@ -118,7 +118,8 @@ static weft_status take(timetable *t, const span *s, range r) {
 
 /* The sets of all that is taken at some step of a lifetime; those that lived longest, which lie
  * lowest, first. */
-static int taken_sets(const timetable *t, const span *s, const range_set *sets[4 * MAX_LEVELS]) {
+static int taken_sets(const timetable *t, const place_span *s,
+                      const range_set *sets[4 * MAX_LEVELS]) {
     int count = 0;
     for (int i = s->above_count - 1; i >= 0; i--)
         if (t->whole[s->above[i]].count) sets[count++] = &t->whole[s->above[i]];
@@ -174,7 +175,7 @@ static weft_status place(wefti_lifetime *buffers, int64_t count, wefti_arena *sc
     for (int64_t k = 0; k < count; k++) {
         wefti_lifetime *b = &buffers[order[k].index];
         const range_set *sets[4 * MAX_LEVELS];
-        span s;
+        place_span s;
         b->offset = 0;
         if (order[k].bytes == 0) continue;
         find_span(&t, b, &s);
@@ -206,12 +207,12 @@ weft_status wefti_place(wefti_lifetime *buffers, int64_t count, int64_t *out_byt
 /* ---- checking, which shares nothing with the above but the definition ---- */
 
 /* A buffer's birth (at twice its first step) or death (behind twice its last). */
-typedef struct event {
+typedef struct place_event {
     int64_t time, buffer;
-} event;
+} place_event;
 
 static int compare_event(const void *a, const void *b) {
-    const event *x = a, *y = b;
+    const place_event *x = a, *y = b;
     if (x->time != y->time) return x->time < y->time ? -1 : 1;
     return x->buffer < y->buffer ? -1 : 1;
 }
@@ -241,7 +242,7 @@ static weft_status check_pair(const wefti_lifetime *buffers, int64_t i, int64_t 
 
 /* Through time, with the live buffers in order of their places: as long as they lie apart, a new
  * one can only meet its two neighbours. */
-static weft_status sweep(const wefti_lifetime *buffers, const event *events, int64_t count,
+static weft_status sweep(const wefti_lifetime *buffers, const place_event *events, int64_t count,
                          int64_t *live) {
     int64_t used = 0;
     for (int64_t k = 0; k < count; k++) {
@@ -262,21 +263,22 @@ static weft_status sweep(const wefti_lifetime *buffers, const event *events, int
 }
 
 weft_status wefti_place_check(const wefti_lifetime *buffers, int64_t count, int64_t bytes) {
-    event *events;
+    place_event *events;
     int64_t events_count = 0;
     for (int64_t i = 0; i < count; i++) {
         const wefti_lifetime *a = &buffers[i];
-        WEFT_REQUIRE(a->offset >= 0 && a->offset % ALIGNMENT == 0 && a->offset + a->bytes <= bytes,
+        WEFT_REQUIRE(a->offset >= 0 && a->offset % PLACE_ALIGNMENT == 0 &&
+                         a->offset + a->bytes <= bytes,
                      WEFT_E_BUG, "buffer %lld at [%lld, %lld) is outside the arena of %lld bytes",
                      (long long)i, (long long)a->offset, (long long)(a->offset + a->bytes),
                      (long long)bytes);
     }
-    WEFT_NEW_ARRAY(events, event, 2 * count + 1);
+    WEFT_NEW_ARRAY(events, place_event, 2 * count + 1);
     int64_t *live = wefti_alloc((size_t)(count + 1) * sizeof *live);
     for (int64_t i = 0; i < count; i++) {
         if (!buffers[i].bytes) continue;
-        events[events_count++] = (event){2 * (int64_t)buffers[i].first, i};
-        events[events_count++] = (event){2 * (int64_t)buffers[i].last + 1, i};
+        events[events_count++] = (place_event){2 * (int64_t)buffers[i].first, i};
+        events[events_count++] = (place_event){2 * (int64_t)buffers[i].last + 1, i};
     }
     qsort(events, (size_t)events_count, sizeof *events, compare_event);
     weft_status status =

@@ -53,5 +53,5 @@ void wefti_build_bert(const wefti_model_build *b) {
     x = weft_dense(g, "transform.dense", x, c->hidden, wefti_transposed(0.02));
     x = wefti_layer_norm(b, weft_gelu_erf(g, x), "transform.LayerNorm", c->hidden);
     weft_value shift = wefti_param(b, "bias", wefti_zeros(), c->vocab, 0, 0, 0);
-    wefti_end(b, weft_linear(g, x, words, shift, true), targets, share, WEFT_NO_VALUE);
+    wefti_model_end(b, weft_linear(g, x, words, shift, true), targets, share, WEFT_NO_VALUE);
 }

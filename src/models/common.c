@@ -34,7 +34,7 @@ weft_value wefti_param(const wefti_model_build *b, const char *name, weft_init i
     return weft_param(b->g, name, weft_desc_of(b->param, rank, shape), init);
 }
 
-const char *wefti_join(char out[WEFTI_MODEL_NAME_BYTES], const char *name, const char *part) {
+const char *wefti_model_join(char out[WEFTI_MODEL_NAME_BYTES], const char *name, const char *part) {
     (void)snprintf(out, WEFTI_MODEL_NAME_BYTES, "%s.%s", name, part);
     return out;
 }
@@ -42,8 +42,10 @@ const char *wefti_join(char out[WEFTI_MODEL_NAME_BYTES], const char *name, const
 weft_value wefti_layer_norm(const wefti_model_build *b, weft_value x, const char *name,
                             int64_t dim) {
     char full[WEFTI_MODEL_NAME_BYTES];
-    weft_value gamma = wefti_param(b, wefti_join(full, name, "weight"), wefti_ones(), dim, 0, 0, 0);
-    weft_value beta = wefti_param(b, wefti_join(full, name, "bias"), wefti_zeros(), dim, 0, 0, 0);
+    weft_value gamma =
+        wefti_param(b, wefti_model_join(full, name, "weight"), wefti_ones(), dim, 0, 0, 0);
+    weft_value beta =
+        wefti_param(b, wefti_model_join(full, name, "bias"), wefti_zeros(), dim, 0, 0, 0);
     return weft_layer_norm(b->g, x, gamma, beta, b->c->norm_eps);
 }
 
@@ -83,7 +85,7 @@ weft_value wefti_targets(const wefti_model_build *b) {
     return weft_input(b->g, "targets", WEFT_DESC(WEFT_I32, b->batch, b->seq));
 }
 
-weft_value wefti_position(const wefti_model_build *b) {
+weft_value wefti_model_position(const wefti_model_build *b) {
     if (b->use != WEFT_USE_DECODE) return WEFT_NO_VALUE;
     return weft_input(b->g, "position", weft_desc_of(WEFT_I32, 0, NULL));
 }
@@ -123,8 +125,8 @@ weft_value wefti_image(const wefti_model_build *b) {
     return fed == b->dtype ? x : weft_cast(b->g, x, b->dtype);
 }
 
-void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets, weft_value share,
-               weft_value further) {
+void wefti_model_end(const wefti_model_build *b, weft_value logits, weft_value targets,
+                     weft_value share, weft_value further) {
     weft_graph *g = b->g;
     if (!wefti_has_loss(b)) {
         weft_output(g, "logits", weft_cell_end(g, logits));

@@ -76,8 +76,8 @@ weft_value wefti_end_block(const wefti_model_build *b, weft_value x, weft_value 
     return end[0];
 }
 
-weft_value wefti_route(const wefti_model_build *b, weft_value logits, weft_routing *out,
-                       weft_value *balance_sum) {
+weft_value wefti_experts_route(const wefti_model_build *b, weft_value logits, weft_routing *out,
+                               weft_value *balance_sum) {
     weft_graph *g = b->g;
     weft_value probabilities = weft_softmax(g, weft_cast(g, logits, b->param), -1);
     weft_value weight = weft_moe_route(g, probabilities, b->c->experts_per_token, capacity(b), out);
@@ -92,7 +92,7 @@ weft_value wefti_expert_dense(const wefti_model_build *b, weft_value x, const we
                               weft_init init) {
     char full[WEFTI_MODEL_NAME_BYTES];
     int64_t experts = b->c->experts;
-    wefti_join(full, name, "weight");
+    wefti_model_join(full, name, "weight");
     weft_value w = transposed ? wefti_param(b, full, init, experts, out, in, 0)
                               : wefti_param(b, full, init, experts, in, out, 0);
     return weft_moe_linear(b->g, x, w, transposed, routing);

@@ -53,7 +53,7 @@ static weft_value experts(const wefti_model_build *b, weft_value x, double devia
     weft_value logits =
         weft_dense(g, "gate", x, count, (weft_dense_options){.deviation = 0.02, .no_bias = true});
     weft_routing routing;
-    weft_value weight = wefti_route(b, logits, &routing, balance);
+    weft_value weight = wefti_experts_route(b, logits, &routing, balance);
     weft_value shift = expert_bias(b, "experts.c_fc.bias", ffn);
     weft_value last = expert_bias(b, "experts.c_proj.bias", hidden);
     x = weft_moe_dispatch(g, x, &routing);
@@ -86,7 +86,8 @@ static weft_value positions(const wefti_model_build *b, weft_value wpe, weft_val
 void wefti_build_gpt2(const wefti_model_build *b) {
     weft_graph *g = b->g;
     const weft_model_config *c = b->c;
-    weft_value tokens = wefti_tokens(b), targets = wefti_targets(b), position = wefti_position(b);
+    weft_value tokens = wefti_tokens(b), targets = wefti_targets(b),
+               position = wefti_model_position(b);
     weft_value wte = wefti_param(b, "wte.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0);
     weft_value wpe = wefti_param(b, "wpe.weight", wefti_normal(0.02), c->context, c->hidden, 0, 0);
     weft_value at = wefti_positions(b, position);
@@ -100,5 +101,5 @@ void wefti_build_gpt2(const wefti_model_build *b) {
     weft_cell_begin(g, "head");
     x = weft_layer_norm(g, x, scale, shift, c->norm_eps);
     weft_value logits = weft_linear(g, x, wte, WEFT_NO_VALUE, true);
-    wefti_end(b, logits, targets, WEFT_NO_VALUE, wefti_balance_loss(b, balance));
+    wefti_model_end(b, logits, targets, WEFT_NO_VALUE, wefti_balance_loss(b, balance));
 }

@@ -43,6 +43,6 @@ void wefti_build_lenet(const wefti_model_build *b) {
     x = weft_cell_end(g, weft_dense(g, NULL, x, DENSE_1, wefti_rectified(flat)));
     x = weft_dense(g, "fc2", x, DENSE_2, wefti_rectified(DENSE_1));
     weft_cell_begin(g, "fc3");
-    wefti_end(b, weft_dense(g, NULL, x, c->classes, wefti_transposed(0)), label, WEFT_NO_VALUE,
-              WEFT_NO_VALUE);
+    wefti_model_end(b, weft_dense(g, NULL, x, c->classes, wefti_transposed(0)), label,
+                    WEFT_NO_VALUE, WEFT_NO_VALUE);
 }

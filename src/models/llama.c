@@ -75,7 +75,7 @@ static weft_value experts(const wefti_model_build *b, weft_value x, double devia
     weft_cell_begin(g, "block_sparse_moe");
     weft_value logits = weft_dense(g, "gate", x, b->c->experts, wefti_plain(0.02));
     weft_routing routing;
-    weft_value weight = wefti_route(b, logits, &routing, balance);
+    weft_value weight = wefti_experts_route(b, logits, &routing, balance);
     x = weft_moe_dispatch(g, x, &routing);
     weft_value gate = wefti_expert_dense(b, x, &routing, "experts.w1", hidden, ffn, true, init);
     weft_value up = wefti_expert_dense(b, x, &routing, "experts.w3", hidden, ffn, true, init);
@@ -100,7 +100,8 @@ static weft_value block(const wefti_model_build *b, weft_value x, weft_value pos
 void wefti_build_llama(const wefti_model_build *b) {
     weft_graph *g = b->g;
     const weft_model_config *c = b->c;
-    weft_value tokens = wefti_tokens(b), targets = wefti_targets(b), position = wefti_position(b);
+    weft_value tokens = wefti_tokens(b), targets = wefti_targets(b),
+               position = wefti_model_position(b);
     weft_init init = wefti_normal(0.02);
     weft_value table = wefti_param(b, "embed_tokens.weight", init, c->vocab, c->hidden, 0, 0);
     weft_cell_begin(g, "embed");
@@ -112,6 +113,6 @@ void wefti_build_llama(const wefti_model_build *b) {
         c->tied ? table : wefti_param(b, "lm_head.weight", init, c->vocab, c->hidden, 0, 0);
     weft_cell_begin(g, "head");
     x = weft_rms_norm(g, x, scale, c->norm_eps);
-    wefti_end(b, weft_linear(g, x, head, WEFT_NO_VALUE, true), targets, WEFT_NO_VALUE,
-              wefti_balance_loss(b, balance));
+    wefti_model_end(b, weft_linear(g, x, head, WEFT_NO_VALUE, true), targets, WEFT_NO_VALUE,
+                    wefti_balance_loss(b, balance));
 }

@@ -16,6 +16,6 @@ void wefti_build_mlp(const wefti_model_build *b) {
         in = c->hidden;
     }
     weft_cell_begin(g, "head");
-    wefti_end(b, weft_dense(g, NULL, x, c->classes, wefti_transposed(0)), label, WEFT_NO_VALUE,
-              WEFT_NO_VALUE);
+    wefti_model_end(b, weft_dense(g, NULL, x, c->classes, wefti_transposed(0)), label,
+                    WEFT_NO_VALUE, WEFT_NO_VALUE);
 }

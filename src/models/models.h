@@ -39,7 +39,7 @@ weft_dense_options wefti_plain(double deviation);
 weft_dense_options wefti_rectified(int64_t in);
 /* "NAME.PART" into a caller's buffer; returns it. */
 enum { WEFTI_MODEL_NAME_BYTES = 128 };
-const char *wefti_join(char out[WEFTI_MODEL_NAME_BYTES], const char *name, const char *part);
+const char *wefti_model_join(char out[WEFTI_MODEL_NAME_BYTES], const char *name, const char *part);
 /* layer_norm with NAME.weight and NAME.bias. */
 weft_value wefti_layer_norm(const wefti_model_build *b, weft_value x, const char *name,
                             int64_t dim);
@@ -52,8 +52,8 @@ weft_value wefti_balance_begin(const wefti_model_build *b);
 /* Of the sum over all layers. */
 weft_value wefti_balance_loss(const wefti_model_build *b, weft_value balance_sum);
 /* logits [batch, seq, experts] -> weight [batch, seq, experts_per_token]; adds to *balance_sum. */
-weft_value wefti_route(const wefti_model_build *b, weft_value logits, weft_routing *out,
-                       weft_value *balance_sum);
+weft_value wefti_experts_route(const wefti_model_build *b, weft_value logits, weft_routing *out,
+                               weft_value *balance_sum);
 /* x [experts, batch, slots, in] -> [experts, batch, slots, out] with the parameter NAME.weight
  * [experts, in, out] (transposed: [experts, out, in]). */
 weft_value wefti_expert_dense(const wefti_model_build *b, weft_value x, const weft_routing *routing,
@@ -77,7 +77,7 @@ bool wefti_has_loss(const wefti_model_build *b);
 weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *which,
                         weft_value position, int64_t heads, int64_t dim);
 /* "position" i32 [] in DECODE, else no value. */
-weft_value wefti_position(const wefti_model_build *b);
+weft_value wefti_model_position(const wefti_model_build *b);
 /* DECODE: the positions of all tokens, i32 [seq]. Several tokens make it an input of its own. */
 weft_value wefti_positions(const wefti_model_build *b, weft_value position);
 /* "share" f32 [] in TRAIN, else no value: the weight of a microbatch's loss. It is the microbatch's
@@ -88,8 +88,8 @@ weft_value wefti_share(const wefti_model_build *b);
 /* Ends a model inside its last cell, and closes that cell. The loss is the mean cross-entropy of
  * `logits` against `targets` (-1: ignored), times `share`, plus `further`; both may be empty.
  * "logits" becomes an output if the use needs it. */
-void wefti_end(const wefti_model_build *b, weft_value logits, weft_value targets, weft_value share,
-               weft_value further);
+void wefti_model_end(const wefti_model_build *b, weft_value logits, weft_value targets,
+                     weft_value share, weft_value further);
 weft_value wefti_labels(const wefti_model_build *b); /* "label" i32 [batch], empty without loss */
 weft_value
 wefti_image(const wefti_model_build *b); /* "image" f32 [batch, c, h, w], cast to dtype */

@@ -33,10 +33,10 @@ static statistics norm_tensors(const wefti_model_build *b, const char *name, int
     char full[WEFTI_MODEL_NAME_BYTES];
     weft_desc desc = weft_desc_of(b->param, 1, &channels);
     statistics s;
-    s.gamma = weft_param(b->g, wefti_join(full, name, "weight"), desc, wefti_ones());
-    s.beta = weft_param(b->g, wefti_join(full, name, "bias"), desc, wefti_zeros());
-    s.mean = weft_state(b->g, wefti_join(full, name, "running_mean"), desc, wefti_zeros());
-    s.var = weft_state(b->g, wefti_join(full, name, "running_var"), desc, wefti_ones());
+    s.gamma = weft_param(b->g, wefti_model_join(full, name, "weight"), desc, wefti_ones());
+    s.beta = weft_param(b->g, wefti_model_join(full, name, "bias"), desc, wefti_zeros());
+    s.mean = weft_state(b->g, wefti_model_join(full, name, "running_mean"), desc, wefti_zeros());
+    s.var = weft_state(b->g, wefti_model_join(full, name, "running_var"), desc, wefti_ones());
     return s;
 }
 
@@ -50,7 +50,7 @@ static weft_value conv_norm(const wefti_model_build *b, weft_value x, const char
                             const char *norm_name, int64_t in, int64_t out, int64_t kernel,
                             int64_t stride) {
     char full[WEFTI_MODEL_NAME_BYTES];
-    weft_value weight = conv_weight(b, wefti_join(full, conv, "weight"), in, out, kernel);
+    weft_value weight = conv_weight(b, wefti_model_join(full, conv, "weight"), in, out, kernel);
     statistics s = norm_tensors(b, norm_name, out);
     return norm(b, convolve(b, x, weight, kernel, stride), &s);
 }
@@ -118,5 +118,5 @@ void wefti_build_resnet(const wefti_model_build *b) {
     weft_init init = {WEFT_INIT_UNIFORM, 1.0 / sqrt((double)in)};
     weft_value weight = wefti_param(b, "weight", init, c->classes, in, 0, 0);
     weft_value bias = wefti_param(b, "bias", init, c->classes, 0, 0, 0);
-    wefti_end(b, weft_linear(g, x, weight, bias, true), label, WEFT_NO_VALUE, WEFT_NO_VALUE);
+    wefti_model_end(b, weft_linear(g, x, weight, bias, true), label, WEFT_NO_VALUE, WEFT_NO_VALUE);
 }

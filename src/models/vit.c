@@ -54,6 +54,6 @@ void wefti_build_vit(const wefti_model_build *b) {
     x = weft_slice(g, x, 1, 0, 1); /* norm after picking the class token: the others go unused */
     x = weft_reshape(g, x, 2, (int64_t[]){b->batch, c->hidden});
     x = weft_layer_norm(g, x, scale, shift, c->norm_eps);
-    wefti_end(b, weft_dense(g, NULL, x, c->classes, wefti_transposed(0.02)), label, WEFT_NO_VALUE,
-              WEFT_NO_VALUE);
+    wefti_model_end(b, weft_dense(g, NULL, x, c->classes, wefti_transposed(0.02)), label,
+                    WEFT_NO_VALUE, WEFT_NO_VALUE);
 }

@@ -22,18 +22,20 @@ static const char *const collectives[] = {"allreduce", "allgather", "reducescatt
 #undef ROW
 
 /* An object that is being read, and what it is called in messages: "plan.json: pipeline". */
-typedef struct place {
+typedef struct plan_parse_place {
     const wefti_json *object;
     char name[160];
-} place;
+} plan_parse_place;
 
-static place inside(const place *at, const char *key, const wefti_json *object) {
-    place inner = {.object = object};
+static plan_parse_place inside(const plan_parse_place *at, const char *key,
+                               const wefti_json *object) {
+    plan_parse_place inner = {.object = object};
     bool top = !strstr(at->name, ": ");
     snprintf(inner.name, sizeof inner.name, "%.120s%s%.36s", at->name, top ? ": " : ".", key);
     return inner;
 }
-static place entry(const place *at, const char *key, int64_t i, const wefti_json *object) {
+static plan_parse_place entry(const plan_parse_place *at, const char *key, int64_t i,
+                              const wefti_json *object) {
     char numbered[64];
     snprintf(numbered, sizeof numbered, "%.40s[%lld]", key, (long long)i);
     return inside(at, numbered, object);
@@ -45,14 +47,14 @@ static const char *kind_word(const wefti_json *value) {
     return words[value->kind];
 }
 
-static weft_status wrong_kind(const place *at, const char *key, const wefti_json *value,
+static weft_status wrong_kind(const plan_parse_place *at, const char *key, const wefti_json *value,
                               const char *wanted) {
-    place inner = inside(at, key, value);
+    plan_parse_place inner = inside(at, key, value);
     WEFT_FAIL(WEFT_E_ARG, "%s is %s; it must be %s", inner.name, kind_word(value), wanted);
 }
 
 /* `known` ends with NULL. */
-static weft_status check_keys(const place *at, const char *const *known) {
+static weft_status check_keys(const plan_parse_place *at, const char *const *known) {
     WEFT_REQUIRE(at->object->kind == WEFTI_JSON_OBJECT, WEFT_E_ARG,
                  "%s is %s; it must be an object", at->name, kind_word(at->object));
     WEFTI_JSON_EACH(member, at->object) {
@@ -75,11 +77,12 @@ static weft_status check_keys(const place *at, const char *const *known) {
 }
 
 /* Each of these leaves *out alone when the key is absent. */
-static weft_status read_integer(const place *at, const char *key, int64_t max, int64_t *out) {
+static weft_status read_integer(const plan_parse_place *at, const char *key, int64_t max,
+                                int64_t *out) {
     const wefti_json *value = wefti_json_get(at->object, key);
     if (!value) return WEFT_OK;
     if (value->kind != WEFTI_JSON_INT) return wrong_kind(at, key, value, "a whole number");
-    place inner = inside(at, key, value);
+    plan_parse_place inner = inside(at, key, value);
     WEFT_REQUIRE(value->as.integer >= 0 && value->as.integer <= max, WEFT_E_ARG,
                  "%s is %lld; it can be from 0 to %lld", inner.name, (long long)value->as.integer,
                  (long long)max);
@@ -87,7 +90,7 @@ static weft_status read_integer(const place *at, const char *key, int64_t max, i
     return WEFT_OK;
 }
 
-static weft_status read_flag(const place *at, const char *key, bool *out) {
+static weft_status read_flag(const plan_parse_place *at, const char *key, bool *out) {
     const wefti_json *value = wefti_json_get(at->object, key);
     if (!value) return WEFT_OK;
     if (value->kind != WEFTI_JSON_BOOL) return wrong_kind(at, key, value, "true or false");
@@ -95,8 +98,8 @@ static weft_status read_flag(const place *at, const char *key, bool *out) {
     return WEFT_OK;
 }
 
-static weft_status read_choice(const place *at, const char *key, const char *const *words,
-                               int *out) {
+static weft_status read_choice(const plan_parse_place *at, const char *key,
+                               const char *const *words, int *out) {
     const wefti_json *value = wefti_json_get(at->object, key);
     if (!value) return WEFT_OK;
     char list[128] = "one of";
@@ -111,12 +114,12 @@ static weft_status read_choice(const place *at, const char *key, const char *con
             return WEFT_OK;
         }
     const char *near = wefti_nearest(value->as.text, words);
-    place inner = inside(at, key, value);
+    plan_parse_place inner = inside(at, key, value);
     WEFT_FAIL(WEFT_E_ARG, "%s is '%.60s'; it must be %s%s%s%s", inner.name, value->as.text, list,
               near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-static weft_status need_text(const place *at, const char *key, const char **out) {
+static weft_status need_text(const plan_parse_place *at, const char *key, const char **out) {
     const wefti_json *value = wefti_json_get(at->object, key);
     WEFT_REQUIRE(value, WEFT_E_ARG, "%s: %s is missing", at->name, key);
     if (value->kind != WEFTI_JSON_TEXT) return wrong_kind(at, key, value, "a text");
@@ -125,7 +128,8 @@ static weft_status need_text(const place *at, const char *key, const char **out)
 }
 
 /* The elements of a list; NULL when the key is absent or the list empty. */
-static weft_status read_list(const place *at, const char *key, const wefti_json **out_first) {
+static weft_status read_list(const plan_parse_place *at, const char *key,
+                             const wefti_json **out_first) {
     const wefti_json *value = wefti_json_get(at->object, key);
     *out_first = NULL;
     if (!value) return WEFT_OK;
@@ -135,16 +139,16 @@ static weft_status read_list(const place *at, const char *key, const wefti_json 
 }
 
 /* What a function of weft/plan.h refuses is told with the place. */
-static weft_status placed(weft_status status, const place *at) {
+static weft_status placed(weft_status status, const plan_parse_place *at) {
     return status == WEFT_E_ARG ? wefti_prefix(status, "%s", at->name) : status;
 }
 
-static weft_status read_mesh(const place *top, weft_plan *plan) {
+static weft_status read_mesh(const plan_parse_place *top, weft_plan *plan) {
     const wefti_json *mesh = wefti_json_get(top->object, "mesh");
     if (!mesh) return WEFT_OK;
     if (mesh->kind != WEFTI_JSON_OBJECT)
         return wrong_kind(top, "mesh", mesh, "an object, as {\"dp\": 2, \"tp\": 4}");
-    place at = inside(top, "mesh", mesh);
+    plan_parse_place at = inside(top, "mesh", mesh);
     WEFTI_JSON_EACH(axis, mesh) {
         int64_t size = 0;
         WEFT_TRY(read_integer(&at, axis->key, INT32_MAX, &size));
@@ -153,11 +157,11 @@ static weft_status read_mesh(const place *top, weft_plan *plan) {
     return WEFT_OK;
 }
 
-static weft_status read_links(const place *top, weft_plan *plan) {
+static weft_status read_links(const plan_parse_place *top, weft_plan *plan) {
     static const char *const keys[] = {"ranks_per_host", "same_host", "between_hosts", NULL};
     const wefti_json *value = wefti_json_get(top->object, "links");
     if (!value) return WEFT_OK;
-    place at = inside(top, "links", value);
+    plan_parse_place at = inside(top, "links", value);
     wefti_links links = {.measured = true};
     int64_t ranks = 0;
     WEFT_TRY(check_keys(&at, keys));
@@ -171,14 +175,14 @@ static weft_status read_links(const place *top, weft_plan *plan) {
     return WEFT_OK;
 }
 
-static weft_status read_meshes(const place *pipeline, weft_plan *plan) {
+static weft_status read_meshes(const plan_parse_place *pipeline, weft_plan *plan) {
     const wefti_json *item;
     WEFT_TRY(read_list(pipeline, "meshes", &item));
     const char *names[WEFTI_MAX_AXES + 1] = {0};
     int32_t stage = 0;
     for (int a = 0; a < plan->mesh.axes; a++) names[a] = plan->mesh.axis[a].name;
     for (bool any = item != NULL; item; item = item->next, stage++) {
-        place at = entry(pipeline, "meshes", stage, item);
+        plan_parse_place at = entry(pipeline, "meshes", stage, item);
         int sizes[WEFTI_MAX_AXES];
         WEFT_TRY(check_keys(&at, names));
         for (int a = 0; a < plan->mesh.axes; a++) {
@@ -194,13 +198,13 @@ static weft_status read_meshes(const place *pipeline, weft_plan *plan) {
     return WEFT_OK;
 }
 
-static weft_status read_pipeline(const place *top, weft_plan *plan) {
+static weft_status read_pipeline(const plan_parse_place *top, weft_plan *plan) {
     static const char *const keys[] = {"stages",   "microbatches", "schedule", "virtual_stages",
                                        "stage_of", "meshes",       NULL};
     static const char *const rule_keys[] = {"match", "stage", NULL};
     const wefti_json *value = wefti_json_get(top->object, "pipeline"), *item;
     if (!value) return WEFT_OK;
-    place at = inside(top, "pipeline", value);
+    plan_parse_place at = inside(top, "pipeline", value);
     int64_t stages = 1, micro = 1, chunks = 1, i = 0;
     int schedule = WEFT_PIPELINE_1F1B;
     WEFT_TRY(check_keys(&at, keys));
@@ -213,7 +217,7 @@ static weft_status read_pipeline(const place *top, weft_plan *plan) {
         top));
     WEFT_TRY(read_list(&at, "stage_of", &item));
     for (; item; item = item->next, i++) {
-        place rule = entry(&at, "stage_of", i, item);
+        plan_parse_place rule = entry(&at, "stage_of", i, item);
         const char *match;
         int64_t stage = -1;
         WEFT_TRY(check_keys(&rule, rule_keys));
@@ -225,11 +229,11 @@ static weft_status read_pipeline(const place *top, weft_plan *plan) {
     return read_meshes(&at, plan);
 }
 
-static weft_status read_optimizer(const place *top, weft_plan *plan) {
+static weft_status read_optimizer(const plan_parse_place *top, weft_plan *plan) {
     static const char *const keys[] = {"level", "threshold", "shard_size", NULL};
     const wefti_json *value = wefti_json_get(top->object, "optimizer");
     if (!value) return WEFT_OK;
-    place at = inside(top, "optimizer", value);
+    plan_parse_place at = inside(top, "optimizer", value);
     int64_t level = 0, threshold = 0, shard = 0;
     WEFT_TRY(check_keys(&at, keys));
     WEFT_TRY(read_integer(&at, "level", INT32_MAX, &level));
@@ -238,11 +242,11 @@ static weft_status read_optimizer(const place *top, weft_plan *plan) {
     return placed(weft_plan_optimizer(plan, (int)level, threshold, (int)shard), top);
 }
 
-static weft_status read_recompute(const place *top, weft_plan *plan) {
+static weft_status read_recompute(const plan_parse_place *top, weft_plan *plan) {
     static const char *const keys[] = {"mode", "cells", "communication", NULL};
     const wefti_json *value = wefti_json_get(top->object, "recompute"), *item;
     if (!value) return WEFT_OK;
-    place at = inside(top, "recompute", value);
+    plan_parse_place at = inside(top, "recompute", value);
     int mode = WEFT_RECOMPUTE_NONE;
     bool communication = false;
     int64_t i = 0;
@@ -252,7 +256,7 @@ static weft_status read_recompute(const place *top, weft_plan *plan) {
     WEFT_TRY(weft_plan_recompute(plan, (weft_recompute)mode, NULL, communication));
     WEFT_TRY(read_list(&at, "cells", &item));
     for (; item; item = item->next, i++) {
-        place cell = entry(&at, "cells", i, item);
+        plan_parse_place cell = entry(&at, "cells", i, item);
         WEFT_REQUIRE(item->kind == WEFTI_JSON_TEXT, WEFT_E_ARG, "%s is %s; it must be a text",
                      cell.name, kind_word(item));
         WEFT_TRY(placed(
@@ -262,7 +266,8 @@ static weft_status read_recompute(const place *top, weft_plan *plan) {
 }
 
 /* The config of one collective: bytes, or the ends of an index. */
-static weft_status read_fusion(const place *at, const char *collective, weft_plan *plan) {
+static weft_status read_fusion(const plan_parse_place *at, const char *collective,
+                               weft_plan *plan) {
     static const char *const keys[] = {"mode", "config", NULL};
     const wefti_json *config = wefti_json_get(at->object, "config");
     int mode = WEFT_FUSION_AUTO;
@@ -295,29 +300,29 @@ static weft_status read_fusion(const place *at, const char *collective, weft_pla
     return status;
 }
 
-static weft_status read_fusions(const place *top, weft_plan *plan) {
+static weft_status read_fusions(const plan_parse_place *top, weft_plan *plan) {
     const wefti_json *value = wefti_json_get(top->object, "fusion");
     if (!value) return WEFT_OK;
-    place at = inside(top, "fusion", value);
+    plan_parse_place at = inside(top, "fusion", value);
     WEFT_TRY(check_keys(&at, collectives));
     WEFTI_JSON_EACH(member, value) {
-        place inner = inside(&at, member->key, member);
+        plan_parse_place inner = inside(&at, member->key, member);
         WEFT_TRY(read_fusion(&inner, member->key, plan));
     }
     return WEFT_OK;
 }
 
 /* strategies {match, split} and tensors {match, layout}: the place of each is kept. */
-static weft_status read_strategies(const place *top, const char *list, const char *second,
-                                   weft_status (*add)(weft_plan *, const char *, const char *,
-                                                      const char *),
-                                   weft_plan *plan) {
+static weft_status
+read_strategies(const plan_parse_place *top, const char *list, const char *second,
+                weft_status (*add)(weft_plan *, const char *, const char *, const char *),
+                weft_plan *plan) {
     const char *const keys[] = {"match", second, NULL};
     const wefti_json *item;
     int64_t i = 0;
     WEFT_TRY(read_list(top, list, &item));
     for (; item; item = item->next, i++) {
-        place at = entry(top, list, i, item);
+        plan_parse_place at = entry(top, list, i, item);
         const char *match, *value;
         WEFT_TRY(check_keys(&at, keys));
         WEFT_TRY(need_text(&at, "match", &match));
@@ -327,7 +332,7 @@ static weft_status read_strategies(const place *top, const char *list, const cha
     return WEFT_OK;
 }
 
-static weft_status read_rest(const place *top, weft_plan *plan) {
+static weft_status read_rest(const plan_parse_place *top, weft_plan *plan) {
     int64_t accumulate = 1, copies = 1;
     int mode = (int)plan->mode, dataset = (int)plan->dataset, sum = 0;
     WEFT_TRY(read_choice(top, "mode", modes, &mode));
@@ -347,7 +352,7 @@ static weft_status read_rest(const place *top, weft_plan *plan) {
     return placed(weft_plan_copies(plan, (int)copies), top);
 }
 
-static weft_status read_plan(const place *top, weft_plan *plan) {
+static weft_status read_plan(const plan_parse_place *top, weft_plan *plan) {
     WEFT_TRY(read_mesh(top, plan));
     WEFT_TRY(read_links(top, plan));
     WEFT_TRY(read_rest(top, plan));
@@ -360,7 +365,7 @@ static weft_status read_plan(const place *top, weft_plan *plan) {
 }
 
 /* Version first: an unknown version is not judged by the keys of this one. */
-static weft_status read_head(const place *top, int64_t *out_devices) {
+static weft_status read_head(const plan_parse_place *top, int64_t *out_devices) {
     static const char *const keys[] = {
         "weft_plan", "model",      "devices",    "mesh",      "mode",      "pipeline",
         "optimizer", "accumulate", "copies",     "recompute", "gradients", "fusion",
@@ -384,7 +389,7 @@ static weft_status read_head(const place *top, int64_t *out_devices) {
 static weft_status read_text(const char *name, const char *text, int64_t bytes, wefti_arena *arena,
                              weft_plan **out) {
     static const wefti_json_limits limits = {.depth = 8, .members = 64, .array_items = LIST_MAX};
-    place top = {0};
+    plan_parse_place top = {0};
     int64_t devices;
     snprintf(top.name, sizeof top.name, "%.100s", name);
     weft_status status = wefti_json_parse(arena, text, bytes, &limits, &top.object);

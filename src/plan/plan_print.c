@@ -7,7 +7,7 @@
 #include "base/io.h"
 #include "base/json/json.h"
 
-enum { VERSION = 1 };
+enum { PLAN_PRINT_VERSION = 1 };
 
 #define ROW(name, text) text,
 static const char *const modes[] = {WEFT_PARALLEL_MODE_LIST(ROW)};
@@ -118,7 +118,7 @@ static void print_fusion(const weft_plan *plan, wefti_text *out) {
 }
 
 static weft_status print_plan(const weft_plan *plan, wefti_text *out) {
-    wefti_text_add(out, "{\n  \"weft_plan\": %d,\n", VERSION);
+    wefti_text_add(out, "{\n  \"weft_plan\": %d,\n", PLAN_PRINT_VERSION);
     if (plan->model_hash)
         wefti_text_add(out, "  \"model\": \"%016llx\",\n", (unsigned long long)plan->model_hash);
     wefti_text_add(out, "  \"devices\": %d,\n  \"mesh\": ", plan->devices);

@@ -6,40 +6,40 @@
 #include "base/text.h"
 #include "program/print.h"
 
-typedef struct writer {
+typedef struct print_json_writer {
     wefti_text text;
     bool first; /* of its object or array */
-} writer;
+} print_json_writer;
 
-static void comma(writer *w, const char *key) {
+static void comma(print_json_writer *w, const char *key) {
     if (!w->first) wefti_text_add(&w->text, ", ");
     w->first = false;
     if (key) wefti_text_add(&w->text, "\"%s\": ", key);
 }
-static void open(writer *w, const char *key, char bracket) {
+static void open(print_json_writer *w, const char *key, char bracket) {
     comma(w, key);
     wefti_text_add(&w->text, "%c", bracket);
     w->first = true;
 }
-static void close(writer *w, char bracket) {
+static void close(print_json_writer *w, char bracket) {
     wefti_text_add(&w->text, "%c", bracket);
     w->first = false;
 }
-static void add_text(writer *w, const char *key, const char *value) {
+static void add_text(print_json_writer *w, const char *key, const char *value) {
     comma(w, key);
     wefti_json_quote(&w->text, value);
 }
-static void add_int(writer *w, const char *key, int64_t value) {
+static void add_int(print_json_writer *w, const char *key, int64_t value) {
     comma(w, key);
     wefti_text_add(&w->text, "%lld", (long long)value);
 }
-static void add_shape(writer *w, const char *key, const weft_desc *desc) {
+static void add_shape(print_json_writer *w, const char *key, const weft_desc *desc) {
     open(w, key, '[');
     for (int d = 0; d < desc->rank; d++) add_int(w, NULL, desc->shape[d]);
     close(w, ']');
 }
 
-static void add_mesh(writer *w, const wefti_program *p, const weft_plan *plan) {
+static void add_mesh(print_json_writer *w, const wefti_program *p, const weft_plan *plan) {
     int32_t at[WEFTI_MAX_AXES];
     add_int(w, "rank", p->rank);
     add_int(w, "devices", plan ? plan->devices : 1);
@@ -58,7 +58,8 @@ static void add_mesh(writer *w, const wefti_program *p, const weft_plan *plan) {
     add_int(w, "transient_bytes", p->transient_bytes);
 }
 
-static void add_transfer(writer *w, const wefti_step *step, const wefti_step_transfer *x) {
+static void add_transfer(print_json_writer *w, const wefti_step *step,
+                         const wefti_step_transfer *x) {
     char name[512];
     const wefti_transfer *t = x->transfer;
     open(w, NULL, '{');
@@ -77,7 +78,7 @@ static void add_transfer(writer *w, const wefti_step *step, const wefti_step_tra
     close(w, '}');
 }
 
-static void add_step(writer *w, const wefti_program *p, const wefti_step *step,
+static void add_step(print_json_writer *w, const wefti_program *p, const wefti_step *step,
                      const wefti_cell_use *cells, int32_t count) {
     static const char *const kinds[] = {"call", "copy", "loss", "post", "wait"};
     wefti_step_transfer x;
@@ -99,7 +100,7 @@ static void add_step(writer *w, const wefti_program *p, const wefti_step *step,
     close(w, '}');
 }
 
-static void add_place(writer *w, const wefti_program *p, const weft_desc *here,
+static void add_place(print_json_writer *w, const wefti_program *p, const weft_desc *here,
                       const weft_desc *whole, const wefti_layout *layout) {
     add_text(w, "dtype", weft_dtype_text(here->dtype));
     add_shape(w, "shape", here);
@@ -112,7 +113,7 @@ static void add_place(writer *w, const wefti_program *p, const weft_desc *here,
     add_int(w, "bytes", weft_desc_bytes(here));
 }
 
-static void add_cell(writer *w, const wefti_program *p, const wefti_cell_use *use) {
+static void add_cell(print_json_writer *w, const wefti_program *p, const wefti_cell_use *use) {
     const wefti_routine *r = use->routine;
     open(w, NULL, '{');
     add_text(w, "name", use->first->name);
@@ -140,7 +141,7 @@ static void add_cell(writer *w, const wefti_program *p, const wefti_cell_use *us
     close(w, '}');
 }
 
-static void add_tensor(writer *w, const wefti_program *p, const weft_plan *plan,
+static void add_tensor(print_json_writer *w, const wefti_program *p, const weft_plan *plan,
                        const wefti_tensor *t) {
     open(w, NULL, '{');
     add_text(w, "name", t->name);
@@ -153,7 +154,7 @@ static void add_tensor(writer *w, const wefti_program *p, const weft_plan *plan,
 
 weft_status wefti_program_json(const wefti_program *p, const weft_plan *plan, char **out) {
     static const char *const sections[] = {"first", "next", "norm", "update"};
-    writer w = {.first = true};
+    print_json_writer w = {.first = true};
     wefti_cell_use *cells;
     int32_t count;
     WEFT_TRY(wefti_cells_used(p, &cells, &count));

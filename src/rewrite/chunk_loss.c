@@ -24,9 +24,9 @@
 #include "graph/lower/lower.h"
 #include "rewrite/rewrite.h"
 
-enum { NONE = -1, LINEAR = 0, LOSS, GRAD, GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS, NODES };
+enum { CHUNK_LOSS_NONE = -1, LINEAR = 0, LOSS, GRAD, GRAD_INPUT, GRAD_WEIGHT, GRAD_BIAS, NODES };
 
-typedef struct region {
+typedef struct chunk_loss_region {
     const weft_body *b;
     const wefti_partition *part;
     int64_t node[NODES];  /* indices, -1: not there */
@@ -34,7 +34,7 @@ typedef struct region {
     bool *inside, *later; /* per node: repeated; needs what is repeated */
     int64_t rows, chunks;
     int32_t **pieces; /* per value of rows: its chunks in the new body; NULL: not one */
-} region;
+} chunk_loss_region;
 
 static bool is(const weft_node *n, const char *op) {
     return !strcmp(n->op->name, op);
@@ -43,7 +43,7 @@ static bool is(const weft_node *n, const char *op) {
 /* How often a value is read. The last node of op `op` that has it as operand `slot` to *out. */
 static int readers(const weft_body *b, int32_t value, const char *op, int slot, int64_t *out) {
     int count = 0;
-    *out = NONE;
+    *out = CHUNK_LOSS_NONE;
     for (int64_t k = 0; k < b->node_count; k++)
         for (int i = 0; i < b->nodes[k].inputs; i++) {
             if (b->nodes[k].in[i] != value) continue;
@@ -55,7 +55,7 @@ static int readers(const weft_body *b, int32_t value, const char *op, int slot, 
 }
 
 /* What is made of the logits' gradient: one of each at most, and nothing else. */
-static bool find_uses(region *r, int32_t dlogits) {
+static bool find_uses(chunk_loss_region *r, int32_t dlogits) {
     static const struct {
         const char *op;
         int at, slot;
@@ -75,13 +75,13 @@ static bool find_uses(region *r, int32_t dlogits) {
            (bias < 0 || wefti_out(&b->nodes[bias], 0)->rank == 1);
 }
 
-static const wefti_transfer *transfer_of(const region *r, const weft_node *n) {
+static const wefti_transfer *transfer_of(const chunk_loss_region *r, const weft_node *n) {
     if (n->op != &wefti_op_transfer) return NULL;
     return wefti_partition_transfer(r->part, (int32_t)wefti_attr_int(n, "index"));
 }
 
 /* Arithmetic on values of rows, element by element, or a sum of them over devices. */
-static bool by_rows(const region *r, const weft_node *n, const weft_desc *rows) {
+static bool by_rows(const chunk_loss_region *r, const weft_node *n, const weft_desc *rows) {
     const wefti_transfer *t = transfer_of(r, n);
     if (n->outputs != 1 || !wefti_desc_equal(wefti_out(n, 0), rows)) return false;
     if (t) return t->kind == WEFTI_TRANSFER_ALL_REDUCE;
@@ -92,7 +92,7 @@ static bool by_rows(const region *r, const weft_node *n, const weft_desc *rows) 
 
 /* Marks the nodes from the lse here to that of all devices; *out_members is how many share the
  * vocabulary. */
-static bool find_exchange(region *r, int32_t *out_members) {
+static bool find_exchange(chunk_loss_region *r, int32_t *out_members) {
     const weft_body *b = r->b;
     const weft_node *part = &b->nodes[r->node[LOSS]], *grad = &b->nodes[r->node[GRAD]];
     const weft_desc *rows = wefti_out(part, 1);
@@ -123,7 +123,7 @@ static bool find_exchange(region *r, int32_t *out_members) {
 }
 
 /* What needs results of the region without being of it comes after it. */
-static void find_later(region *r) {
+static void find_later(chunk_loss_region *r) {
     const weft_body *b = r->b;
     for (int64_t k = 0; k < b->node_count; k++)
         for (int i = 0; i < b->nodes[k].inputs && !r->inside[k]; i++) {
@@ -141,7 +141,7 @@ static int64_t chunks_of(int64_t rows, int64_t classes, int64_t most) {
 }
 
 /* The gradient of the logits, and what leads to it from the loss. */
-static bool find_backward(region *r, int32_t *out_members) {
+static bool find_backward(chunk_loss_region *r, int32_t *out_members) {
     const weft_body *b = r->b;
     const weft_node *loss = &b->nodes[r->node[LOSS]], *grad = &b->nodes[r->node[GRAD]];
     if (r->node[GRAD] < r->node[LOSS] || grad->in[1] != loss->in[1]) return false;
@@ -150,7 +150,7 @@ static bool find_backward(region *r, int32_t *out_members) {
 }
 
 /* All that the gradient needs beside the region is there before it. */
-static bool all_is_there(const region *r) {
+static bool all_is_there(const chunk_loss_region *r) {
     const weft_body *b = r->b;
     const weft_node *loss = &b->nodes[r->node[LOSS]], *grad = &b->nodes[r->node[GRAD]];
     for (int i = 3; i < grad->inputs; i++) {
@@ -161,7 +161,7 @@ static bool all_is_there(const region *r) {
     return true;
 }
 
-static bool find_region(region *r, int64_t loss, int64_t most) {
+static bool find_region(chunk_loss_region *r, int64_t loss, int64_t most) {
     const weft_body *b = r->b;
     const weft_node *p = &b->nodes[loss];
     int32_t members = 1;
@@ -170,7 +170,7 @@ static bool find_region(region *r, int64_t loss, int64_t most) {
     int64_t maker = b->values[p->in[0]].node;
     r->node[LOSS] = loss;
     r->node[LINEAR] = maker;
-    for (int i = GRAD; i < NODES; i++) r->node[i] = NONE;
+    for (int i = GRAD; i < NODES; i++) r->node[i] = CHUNK_LOSS_NONE;
     if (maker < 0 || !is(&b->nodes[maker], "linear")) return false;
     memset(r->later, 0, (size_t)b->node_count * sizeof *r->later);
     memset(r->inside, 0, (size_t)b->node_count * sizeof *r->inside);
@@ -245,8 +245,8 @@ static weft_status join_pieces(weft_body *to, int32_t *piece, int64_t count, con
 }
 
 /* A sum over devices of as many rows as a chunk has. */
-static weft_status chunk_transfer(const region *r, wefti_partition *part, const weft_node *n,
-                                  int64_t rows, weft_body *to, int32_t *map) {
+static weft_status chunk_transfer(const chunk_loss_region *r, wefti_partition *part,
+                                  const weft_node *n, int64_t rows, weft_body *to, int32_t *map) {
     wefti_transfer *t;
     int32_t index;
     WEFT_TRY(wefti_transfer_clone(transfer_of(r, n), &t));
@@ -259,7 +259,8 @@ static weft_status chunk_transfer(const region *r, wefti_partition *part, const 
 }
 
 /* Gradients of weight and bias: chunk after chunk is added to the first. */
-static weft_status add_up(const region *r, int at, int32_t before, weft_body *to, int32_t *map) {
+static weft_status add_up(const chunk_loss_region *r, int at, int32_t before, weft_body *to,
+                          int32_t *map) {
     if (r->node[at] < 0 || before < 0) return WEFT_OK;
     const weft_node *n = &r->b->nodes[r->node[at]];
     int32_t *value = &map[n->out[0]];
@@ -268,7 +269,7 @@ static weft_status add_up(const region *r, int at, int32_t before, weft_body *to
 
 /* ---- a loss of all classes: rows in chunks, and their sum ---- */
 
-static weft_status row_losses(const region *r, weft_body *to, int32_t *map) {
+static weft_status row_losses(const chunk_loss_region *r, weft_body *to, int32_t *map) {
     const weft_node *n = &r->b->nodes[r->node[LOSS]];
     const weft_op_def *op = wefti_op_find(to->graph->ops, "cross_entropy_part");
     int32_t node, in[] = {map[n->in[0]], map[n->in[1]]};
@@ -283,8 +284,8 @@ static weft_status row_losses(const region *r, weft_body *to, int32_t *map) {
     return add_node(to, "add", 2, (int32_t[]){lse, terms}, NULL, n->scope, &map[n->out[0]]);
 }
 
-static weft_status count_targets(const region *r, weft_body *to, const int32_t *map, int32_t rows,
-                                 int32_t count, int32_t *out) {
+static weft_status count_targets(const chunk_loss_region *r, weft_body *to, const int32_t *map,
+                                 int32_t rows, int32_t count, int32_t *out) {
     const weft_node *n = &r->b->nodes[r->node[LOSS]];
     return add_node(to, "count_targets", 3, (int32_t[]){map[n->in[1]], rows, count},
                     (wefti_attr[]){WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
@@ -294,7 +295,7 @@ static weft_status count_targets(const region *r, weft_body *to, const int32_t *
 }
 
 /* The count of the targets, which the first chunk's gradient needs already. */
-static weft_status begin_loss(const region *r, weft_body *to, int32_t *map) {
+static weft_status begin_loss(const chunk_loss_region *r, weft_body *to, int32_t *map) {
     const weft_node *n = &r->b->nodes[r->node[LOSS]];
     int32_t *count = &map[n->out[2]];
     if (n->inputs < 3 || n->in[2] < 0) return count_targets(r, to, map, -1, -1, count);
@@ -302,12 +303,12 @@ static weft_status begin_loss(const region *r, weft_body *to, int32_t *map) {
     return WEFT_OK;
 }
 
-static int32_t so_far(const region *r, int at, const int32_t *map) {
+static int32_t so_far(const chunk_loss_region *r, int at, const int32_t *map) {
     return r->node[at] < 0 ? -1 : map[r->b->nodes[r->node[at]].out[0]];
 }
 
-static weft_status emit_chunk(const region *r, wefti_partition *part, int64_t chunk, weft_body *to,
-                              int32_t *map) {
+static weft_status emit_chunk(const chunk_loss_region *r, wefti_partition *part, int64_t chunk,
+                              weft_body *to, int32_t *map) {
     const weft_body *b = r->b;
     int32_t x = b->nodes[r->node[LINEAR]].in[0], targets = b->nodes[r->node[LOSS]].in[1];
     int32_t whole_x = map[x], whole_targets = map[targets];
@@ -334,7 +335,7 @@ static weft_status emit_chunk(const region *r, wefti_partition *part, int64_t ch
 }
 
 /* Results of rows that are read outside, to be joined. */
-static weft_status find_results(region *r, wefti_arena *scratch) {
+static weft_status find_results(chunk_loss_region *r, wefti_arena *scratch) {
     const weft_body *b = r->b;
     for (int64_t v = 0; v < b->value_count; v++) {
         int64_t maker = b->values[v].node;
@@ -354,7 +355,7 @@ static weft_status find_results(region *r, wefti_arena *scratch) {
     return WEFT_OK;
 }
 
-static weft_status emit_chunks(const region *r, wefti_partition *part, weft_body *to,
+static weft_status emit_chunks(const chunk_loss_region *r, wefti_partition *part, weft_body *to,
                                int32_t *map) {
     const weft_body *b = r->b;
     const weft_node *loss = &b->nodes[r->node[LOSS]];
@@ -374,7 +375,8 @@ static weft_status emit_chunks(const region *r, wefti_partition *part, weft_body
 
 /* In the old order, but for what waits for the region: that stands where its last node was, when
  * all that it reads is there. */
-static weft_status rewrite(const region *r, wefti_partition *part, weft_body *to, int32_t *map) {
+static weft_status rewrite(const chunk_loss_region *r, wefti_partition *part, weft_body *to,
+                           int32_t *map) {
     const weft_body *b = r->b;
     int64_t last = r->node[GRAD] < 0 ? r->node[LOSS] : r->node[GRAD];
     WEFT_TRY(wefti_copy_inputs(b, to, map));
@@ -394,7 +396,7 @@ static weft_status rewrite(const region *r, wefti_partition *part, weft_body *to
 /* `body` with its first large loss in chunks; NULL: it has none. */
 static weft_status chunk_first(weft_graph *g, wefti_partition *part, const weft_body *body,
                                int64_t most, wefti_arena *scratch, weft_body **out) {
-    region r = {.b = body, .part = part};
+    chunk_loss_region r = {.b = body, .part = part};
     size_t nodes = (size_t)body->node_count + 1, values = (size_t)body->value_count + 1;
     bool found = false;
     *out = NULL;

@@ -83,23 +83,23 @@ weft_status wefti_schedule_check(weft_schedule kind, int32_t stages, int32_t mic
 enum { CHUNKS = 2 }; /* of the schedules that count for each chunk */
 
 /* An order being written; next: the microbatch that comes next of each kind and chunk. */
-typedef struct writer {
+typedef struct schedule_writer {
     wefti_stage_task *at;
     int32_t micro; /* later ones are left out */
     int32_t next[3][CHUNKS];
-} writer;
+} schedule_writer;
 
-static void put(writer *w, wefti_stage_task_kind kind, int32_t chunk) {
+static void put(schedule_writer *w, wefti_stage_task_kind kind, int32_t chunk) {
     int32_t micro = w->next[kind][chunk]++;
     if (micro < w->micro) *w->at++ = (wefti_stage_task){kind, chunk, micro};
 }
 
-static void order_gpipe(writer *w) {
+static void order_gpipe(schedule_writer *w) {
     for (int32_t i = 0; i < w->micro; i++) put(w, WEFTI_TASK_FORWARD, 0);
     for (int32_t i = 0; i < w->micro; i++) put(w, WEFTI_TASK_BACKWARD, 0);
 }
 
-static void order_1f1b(writer *w, int32_t ahead) {
+static void order_1f1b(schedule_writer *w, int32_t ahead) {
     for (int32_t i = 0; i < ahead; i++) put(w, WEFTI_TASK_FORWARD, 0);
     for (int32_t i = 0; i < w->micro; i++) {
         put(w, WEFTI_TASK_BACKWARD, 0);
@@ -109,7 +109,7 @@ static void order_1f1b(writer *w, int32_t ahead) {
 
 /* 1F1B in which the W of stage s follow s microbatches behind their B: S - s forwards that wait for
  * their B and s that wait for their W make S live on each stage, as on 1F1B's first. */
-static void order_zero_bubble_h1(writer *w, int32_t ahead, int32_t behind) {
+static void order_zero_bubble_h1(schedule_writer *w, int32_t ahead, int32_t behind) {
     for (int32_t i = 0; i < ahead; i++) put(w, WEFTI_TASK_FORWARD, 0);
     for (int32_t i = 0; i < w->micro; i++) {
         put(w, WEFTI_TASK_BACKWARD, 0);
@@ -139,14 +139,14 @@ static void order_interleaved(wefti_stage_task *at, int32_t stages, int32_t micr
     }
 }
 
-static void put_backward(writer *w, int32_t chunk) {
+static void put_backward(schedule_writer *w, int32_t chunk) {
     put(w, WEFTI_TASK_BACKWARD, chunk);
     put(w, WEFTI_TASK_WEIGHT, chunk);
 }
 
 /* ZB-V, made for equal durations: 2 S chunks live on each stage, as much as 1F1B's first stage.
  * With fewer than 2 S - 1 microbatches it is the order of that many, without the later ones. */
-static void order_zero_bubble_v(writer *w, int32_t stages, int32_t stage) {
+static void order_zero_bubble_v(schedule_writer *w, int32_t stages, int32_t stage) {
     int32_t from_end = stages - stage;
     int32_t micro = w->micro > 2 * stages - 1 ? w->micro : 2 * stages - 1;
     /* Until the first microbatch is back from the last stage; then both chunks in turn. */
@@ -177,7 +177,7 @@ static void order_zero_bubble_v(writer *w, int32_t stages, int32_t stage) {
 }
 
 static void order(const wefti_schedule *s, int32_t stage, wefti_stage_task *at) {
-    writer w = {.at = at, .micro = s->micro};
+    schedule_writer w = {.at = at, .micro = s->micro};
     int32_t from_end = s->stages - stage;
     switch (s->kind) {
     case WEFT_PIPELINE_GPIPE:

@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 
-typedef struct run {
+typedef struct schedule_run_item {
     const wefti_schedule *schedule;
     const wefti_schedule_times *times;
     double *done; /* [3, virtual stages, micro]: end of each task; negative: not run */
@@ -11,17 +11,18 @@ typedef struct run {
     int32_t *at;  /* of each stage: its next task */
     int32_t *live, *peak;
     double busy;
-} run;
+} schedule_run_item;
 
-static double *done_at(const run *r, wefti_stage_task_kind kind, int32_t stage, int32_t micro) {
+static double *done_at(const schedule_run_item *r, wefti_stage_task_kind kind, int32_t stage,
+                       int32_t micro) {
     int64_t virtual_stages = (int64_t)r->schedule->stages * r->schedule->chunks;
     return &r->done[((int64_t)kind * virtual_stages + stage) * r->schedule->micro + micro];
 }
 
 /* `begin` becomes at least the time at which `stage` has the result of a task; false: not run yet.
  */
-static bool wait_for(const run *r, wefti_stage_task_kind kind, int32_t virtual_stage, int32_t micro,
-                     int32_t stage, double *begin) {
+static bool wait_for(const schedule_run_item *r, wefti_stage_task_kind kind, int32_t virtual_stage,
+                     int32_t micro, int32_t stage, double *begin) {
     const wefti_schedule *s = r->schedule;
     int32_t from, chunk;
     double end = *done_at(r, kind, virtual_stage, micro);
@@ -33,7 +34,7 @@ static bool wait_for(const run *r, wefti_stage_task_kind kind, int32_t virtual_s
 }
 
 /* Run the stage's next task; false when it still waits. */
-static bool advance(run *r, int32_t stage) {
+static bool advance(schedule_run_item *r, int32_t stage) {
     const wefti_schedule *s = r->schedule;
     const wefti_stage_task *task = &wefti_schedule_of(s, stage)[r->at[stage]];
     int32_t v = wefti_schedule_virtual(s->kind, s->stages, stage, task->chunk);
@@ -65,7 +66,7 @@ static bool advance(run *r, int32_t stage) {
     return true;
 }
 
-static weft_status run_all(run *r) {
+static weft_status run_all(schedule_run_item *r) {
     static const char kinds[] = "FBW";
     const wefti_schedule *s = r->schedule;
     int64_t left = (int64_t)s->stages * s->tasks;
@@ -93,8 +94,8 @@ weft_status wefti_schedule_run(const wefti_schedule *schedule, const wefti_sched
     double *block = wefti_calloc(1, bytes);
     WEFT_REQUIRE(block, WEFT_E_NOMEM, "no memory to run a schedule of %zu tasks", tasks);
     int32_t *counts = (int32_t *)(void *)(block + tasks + stages);
-    run r = {schedule, times, block, block + tasks, counts, counts + stages, counts + 2 * stages,
-             0};
+    schedule_run_item r = {
+        schedule, times, block, block + tasks, counts, counts + stages, counts + 2 * stages, 0};
     for (size_t i = 0; i < tasks; i++) r.done[i] = -1;
     weft_status status = run_all(&r);
     double makespan = 0;

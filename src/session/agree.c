@@ -10,13 +10,13 @@
 static const uint64_t AGREEMENT_TAG = (uint64_t)1 << 62;
 static const char NAME[] = "the agreement of all ranks";
 
-enum { MESSAGE_BYTES = 1000, SIZES = 3 };
+enum { AGREE_MESSAGE_BYTES = 1000, SIZES = 3 };
 
 /* Precedes the data that rank 0 broadcasts. A failed rank also broadcasts one. */
 typedef struct notice {
     int64_t status;
     int64_t failed; /* the rank that the message blames; else WEFT_RANK_OWN, NONE */
-    char message[MESSAGE_BYTES];
+    char message[AGREE_MESSAGE_BYTES];
 } notice;
 
 static const int64_t broadcast_sizes[SIZES] = {4 << 10, 64 << 10, WEFTI_BROADCAST_BYTES};
@@ -161,7 +161,7 @@ static notice notice_of(weft_status status) {
 /* The failure of rank `from` becomes this thread's failure. */
 static weft_status hear(const notice *note, int32_t from) {
     weft_status status = (weft_status)note->status;
-    (void)WEFT_RAISE(status, "%.*s", MESSAGE_BYTES - 1, note->message);
+    (void)WEFT_RAISE(status, "%.*s", AGREE_MESSAGE_BYTES - 1, note->message);
     (void)wefti_blame(status, (int)note->failed);
     return wefti_name_rank(status, from);
 }

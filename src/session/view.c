@@ -16,13 +16,13 @@ typedef struct named {
     struct named *next; /* of the same bucket */
 } named;
 
-typedef struct names {
+typedef struct view_names {
     wefti_arena *arena;
     named **buckets;
     uint64_t mask;
-} names;
+} view_names;
 
-static weft_status names_create(int64_t expected, names *out) {
+static weft_status names_create(int64_t expected, view_names *out) {
     out->mask = 63;
     while (out->mask < (uint64_t)expected) out->mask = 2 * out->mask + 1;
     WEFT_TRY(wefti_arena_create(&out->arena));
@@ -31,16 +31,16 @@ static weft_status names_create(int64_t expected, names *out) {
     return WEFT_OK;
 }
 
-static void names_destroy(names *n) {
+static void names_destroy(view_names *n) {
     wefti_arena_destroy(n->arena);
 }
 
-static named **bucket_of(const names *n, const char *name, size_t length) {
+static named **bucket_of(const view_names *n, const char *name, size_t length) {
     return &n->buckets[wefti_digest_bytes(5, name, length) & n->mask];
 }
 
 /* Finds the entry that was added last first. */
-static weft_status names_add(names *n, const char *name, int64_t number) {
+static weft_status names_add(view_names *n, const char *name, int64_t number) {
     size_t length = strlen(name);
     named *x = wefti_arena_alloc(n->arena, sizeof *x), **at = bucket_of(n, name, length);
     WEFT_REQUIRE(x, WEFT_E_NOMEM, "no memory for a list of tensors");
@@ -56,7 +56,7 @@ static const named *names_find(const named *from, const char *name, size_t lengt
     return from;
 }
 
-static weft_status names_of_inputs(const weft_graph *g, names *out) {
+static weft_status names_of_inputs(const weft_graph *g, view_names *out) {
     const weft_body *root = g->root;
     WEFT_TRY(names_create(root->in_count, out));
     for (int64_t i = root->in_count; i-- > 0;)
@@ -67,7 +67,7 @@ static weft_status names_of_inputs(const weft_graph *g, names *out) {
 
 /* The position of `name` in the model's order: parameters, states and inputs in the graph's order,
  * then outputs, then optimizer tensors, parameter by parameter. It is the same for every plan. */
-static int64_t place_of(const names *inputs, int64_t count, const wefti_view_tensor *t) {
+static int64_t place_of(const view_names *inputs, int64_t count, const wefti_view_tensor *t) {
     bool optimizer = t->role == WEFTI_TENSOR_OPTIMIZER; /* <parameter>.<state> */
     const char *dot = optimizer ? strrchr(t->name, '.') : NULL;
     size_t length = dot ? (size_t)(dot - t->name) : strlen(t->name);
@@ -88,7 +88,7 @@ static int by_place(const void *a, const void *b) {
     return x->number < y->number ? -1 : 1;
 }
 
-static weft_status sort_tensors(wefti_view *v, const names *inputs, int64_t input_count) {
+static weft_status sort_tensors(wefti_view *v, const view_names *inputs, int64_t input_count) {
     placed *list;
     WEFT_NEW_ARRAY(list, placed, v->count + 1);
     for (int64_t i = 0; i < v->count; i++)
@@ -117,7 +117,7 @@ static bool is_tensor(const wefti_view *v, int64_t i, const wefti_tensor *t) {
     return i < v->count && v->tensors[i].role == t->role && !strcmp(v->tensors[i].name, t->name);
 }
 
-static int64_t find_tensor(const wefti_view *v, const names *known, const wefti_tensor *t) {
+static int64_t find_tensor(const wefti_view *v, const view_names *known, const wefti_tensor *t) {
     size_t length = strlen(t->name);
     const named *x = *bucket_of(known, t->name, length);
     while ((x = names_find(x, t->name, length)) && !is_tensor(v, x->number, t)) x = x->next;
@@ -126,7 +126,7 @@ static int64_t find_tensor(const wefti_view *v, const names *known, const wefti_
 
 /* Programs of different devices list nearly the same tensors in the same order, so this tries the
  * next one first. */
-static weft_status add_program(wefti_view *v, names *known, int32_t rank) {
+static weft_status add_program(wefti_view *v, view_names *known, int32_t rank) {
     const wefti_site *site = &v->sites[rank];
     int64_t next = 0;
     for (int32_t i = 0; i < site->facts.tensor_count; i++) {
@@ -143,7 +143,7 @@ static weft_status add_program(wefti_view *v, names *known, int32_t rank) {
 }
 
 static weft_status add_programs(wefti_view *v) {
-    names known = {.arena = NULL};
+    view_names known = {.arena = NULL};
     weft_status status = names_create(v->sites[0].facts.tensor_count, &known);
     for (int32_t r = 0; r < v->devices && status >= 0; r++) status = add_program(v, &known, r);
     names_destroy(&known);
@@ -151,7 +151,7 @@ static weft_status add_programs(wefti_view *v) {
 }
 
 static weft_status order_tensors(wefti_view *v, const weft_graph *g) {
-    names inputs = {.arena = NULL};
+    view_names inputs = {.arena = NULL};
     weft_status status = names_of_inputs(g, &inputs);
     if (status >= 0) status = sort_tensors(v, &inputs, g->root->in_count);
     names_destroy(&inputs);

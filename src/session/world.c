@@ -118,19 +118,19 @@ weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, wef
 /* ---- devices of other processes ---- */
 
 /* A tensor as it is sent; its name follows. */
-typedef struct row {
+typedef struct world_row {
     int32_t role, microbatch, name_bytes;
     weft_desc whole;
     wefti_layout layout;
-} row;
+} world_row;
 
 /* The message of each rank: this, its channels, and, from the first rank of a stage, the rows of
  * its tensors. */
-typedef struct head {
+typedef struct world_head {
     wefti_facts facts;
     uint64_t tensors; /* digest */
     int64_t channels, rows_bytes;
-} head;
+} world_head;
 
 static uint64_t digest_tensors(const wefti_program *p) {
     uint64_t digest = 4;
@@ -159,7 +159,7 @@ static char *put(char *to, const void *data, size_t bytes) {
 /* One block: head, channels, rows. */
 static weft_status tell(const wefti_view *v, char **out, int64_t *out_bytes) {
     const wefti_program *p = v->own;
-    head h;
+    world_head h;
     memset(&h, 0, sizeof h);
     h.facts = v->sites[p->rank].facts;
     h.tensors = digest_tensors(p);
@@ -167,7 +167,7 @@ static weft_status tell(const wefti_view *v, char **out, int64_t *out_bytes) {
     WEFT_TRY(wefti_channels_of(p, &channels, &h.channels));
     bool leads = p->rank == p->mesh.first;
     for (int32_t i = 0; i < p->tensor_count && leads; i++)
-        h.rows_bytes += (int64_t)(sizeof(row) + strlen(p->tensors[i].name));
+        h.rows_bytes += (int64_t)(sizeof(world_row) + strlen(p->tensors[i].name));
     size_t channel_bytes = (size_t)h.channels * sizeof *channels;
     *out_bytes = ((int64_t)(sizeof h + channel_bytes) + h.rows_bytes + 7) & ~(int64_t)7;
     *out = wefti_calloc(1, (size_t)*out_bytes);
@@ -176,8 +176,8 @@ static weft_status tell(const wefti_view *v, char **out, int64_t *out_bytes) {
         to = put(put(to, &h, sizeof h), channels, channel_bytes);
         for (int32_t i = 0; i < p->tensor_count && leads; i++) {
             const wefti_tensor *t = &p->tensors[i];
-            row x = {(int32_t)t->role, t->microbatch, (int32_t)strlen(t->name), t->whole,
-                     t->layout};
+            world_row x = {(int32_t)t->role, t->microbatch, (int32_t)strlen(t->name), t->whole,
+                           t->layout};
             to = put(put(to, &x, sizeof x), t->name, (size_t)x.name_bytes);
         }
     }
@@ -191,7 +191,7 @@ static weft_status read_rows(wefti_view *v, const char *from, int32_t count,
     wefti_tensor *list = wefti_arena_alloc(v->arena, ((size_t)count + 1) * sizeof *list);
     WEFT_REQUIRE(list, WEFT_E_NOMEM, "no memory for a list of tensors");
     for (int32_t i = 0; i < count; i++) {
-        row x;
+        world_row x;
         memcpy(&x, from, sizeof x);
         from += sizeof x;
         char *name = wefti_arena_alloc(v->arena, (size_t)x.name_bytes + 1);
@@ -210,7 +210,7 @@ static weft_status read_rows(wefti_view *v, const char *from, int32_t count,
 }
 
 /* The site of rank r from its message. The first rank of a stage comes before its other ranks. */
-static weft_status read_site(wefti_view *v, const char *told, const head *h, int32_t r) {
+static weft_status read_site(wefti_view *v, const char *told, const world_head *h, int32_t r) {
     wefti_site *site = &v->sites[r];
     int32_t first = h->facts.mesh.first;
     if (r == v->own->rank) return WEFT_OK;
@@ -228,9 +228,9 @@ static weft_status read_site(wefti_view *v, const char *told, const head *h, int
 static weft_status read_all(wefti_view *v, const char *all, const int64_t *offsets) {
     const wefti_channel_record **records;
     int64_t *counts;
-    head *heads;
+    world_head *heads;
     size_t n = (size_t)v->devices;
-    WEFT_NEW_ARRAY(heads, head, v->devices);
+    WEFT_NEW_ARRAY(heads, world_head, v->devices);
     records = wefti_calloc(n, sizeof *records);
     counts = wefti_calloc(n, sizeof *counts);
     weft_status status = records && counts
@@ -240,7 +240,8 @@ static weft_status read_all(wefti_view *v, const char *all, const int64_t *offse
         memcpy(&heads[r], all + offsets[r], sizeof *heads);
         int32_t first = heads[r].facts.mesh.first;
         counts[r] = heads[r].channels;
-        records[r] = (const wefti_channel_record *)(const void *)(all + offsets[r] + sizeof(head));
+        records[r] =
+            (const wefti_channel_record *)(const void *)(all + offsets[r] + sizeof(world_head));
         if (first > r || first < 0 || heads[first].tensors != heads[r].tensors)
             status = wefti_blame(
                 WEFT_RAISE(WEFT_E_MISMATCH,

@@ -15,14 +15,14 @@
 #include "base/text.h"
 #include "tokenizer/unicode.h"
 
-typedef enum class_of_character { LETTER, NUMBER, SPACE, OTHER, END } class_of_character;
+typedef enum class_of_character { LETTER, NUMBER, SPLIT_SPACE, OTHER, END } class_of_character;
 
-typedef struct cursor {
+typedef struct split_cursor {
     const unsigned char *text;
     int64_t bytes;
-} cursor;
+} split_cursor;
 
-static class_of_character class_at(const cursor *c, int64_t at, int *out_length) {
+static class_of_character class_at(const split_cursor *c, int64_t at, int *out_length) {
     *out_length = 0;
     if (at >= c->bytes) return END;
     uint32_t point;
@@ -30,21 +30,21 @@ static class_of_character class_at(const cursor *c, int64_t at, int *out_length)
     if (point == WEFTI_NO_CHARACTER) return OTHER;
     if (wefti_unicode_letter(point)) return LETTER;
     if (wefti_unicode_number(point)) return NUMBER;
-    return wefti_unicode_space(point) ? SPACE : OTHER;
+    return wefti_unicode_space(point) ? SPLIT_SPACE : OTHER;
 }
 
-static int64_t run_of(const cursor *c, int64_t at, class_of_character wanted, int64_t limit) {
+static int64_t run_of(const split_cursor *c, int64_t at, class_of_character wanted, int64_t limit) {
     int length;
     for (; limit > 0 && class_at(c, at, &length) == wanted; limit--) at += length;
     return at;
 }
 
-static bool is_newline(const cursor *c, int64_t at) {
+static bool is_newline(const split_cursor *c, int64_t at) {
     return at < c->bytes && (c->text[at] == '\r' || c->text[at] == '\n');
 }
 
 /* 's and its like: bytes matched, or 0. Folded, the long s (U+017F) is an s as well. */
-static int64_t contraction(const cursor *c, bool fold) {
+static int64_t contraction(const split_cursor *c, bool fold) {
     if (c->bytes < 2 || c->text[0] != '\'') return 0;
     unsigned char first = c->text[1], second = c->bytes > 2 ? c->text[2] : 0;
     if (fold) {
@@ -59,27 +59,27 @@ static int64_t contraction(const cursor *c, bool fold) {
 }
 
 /* \s+(?!\S)|\s+ : white space up to the character before the next word, at least one. */
-static int64_t spaces(const cursor *c) {
+static int64_t spaces(const split_cursor *c) {
     int64_t at = 0, last = 0;
     int length;
-    while (class_at(c, at, &length) == SPACE) {
+    while (class_at(c, at, &length) == SPLIT_SPACE) {
         last = at;
         at += length;
     }
     return at == c->bytes || last == 0 ? at : last;
 }
 
-static int64_t next_gpt2(const cursor *c) {
+static int64_t next_gpt2(const split_cursor *c) {
     int64_t matched = contraction(c, false);
     if (matched) return matched;
     int length;
     int64_t at = c->text[0] == ' ' ? 1 : 0;
     class_of_character kind = class_at(c, at, &length);
-    if (kind == SPACE || kind == END) return spaces(c);
+    if (kind == SPLIT_SPACE || kind == END) return spaces(c);
     return run_of(c, at, kind, INT64_MAX);
 }
 
-static int64_t next_llama3(const cursor *c, int64_t digits) {
+static int64_t next_llama3(const split_cursor *c, int64_t digits) {
     int64_t matched = contraction(c, true);
     if (matched) return matched;
     int length, next_length;
@@ -95,13 +95,13 @@ static int64_t next_llama3(const cursor *c, int64_t digits) {
         return at;
     }
     int64_t newline = 0; /* after the last line end of the white space: \s*[\r\n]+ */
-    for (at = 0; class_at(c, at, &length) == SPACE; at += length)
+    for (at = 0; class_at(c, at, &length) == SPLIT_SPACE; at += length)
         if (is_newline(c, at)) newline = at + 1;
     return newline ? newline : spaces(c);
 }
 
 /* Up to the next U+2581 that follows another character. */
-static int64_t next_piece(const cursor *c) {
+static int64_t next_piece(const split_cursor *c) {
     bool inside = false;
     for (int64_t at = 0; at < c->bytes;) {
         bool space = c->bytes - at >= 3 && !memcmp(c->text + at, WEFTI_PIECE_SPACE, 3);
@@ -113,7 +113,7 @@ static int64_t next_piece(const cursor *c) {
 }
 
 int64_t wefti_pretokenize_next(wefti_pretokenizer split, const unsigned char *text, int64_t bytes) {
-    cursor c = {text, bytes};
+    split_cursor c = {text, bytes};
     switch (split) {
     case WEFTI_SPLIT_GPT2:
         return next_gpt2(&c);

@@ -5,22 +5,23 @@
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
-const wefti_range *wefti_range_of(const void *rows, size_t count, size_t bytes, uint32_t point) {
+const wefti_code_range *wefti_range_of(const void *rows, size_t count, size_t bytes,
+                                       uint32_t point) {
     const char *first = rows;
     size_t low = 0, high = count; /* the first range that does not end below the point */
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (((const wefti_range *)(const void *)(first + middle * bytes))->last < point)
+        if (((const wefti_code_range *)(const void *)(first + middle * bytes))->last < point)
             low = middle + 1;
         else
             high = middle;
     }
     if (low == count) return NULL;
-    const wefti_range *found = (const void *)(first + low * bytes);
+    const wefti_code_range *found = (const void *)(first + low * bytes);
     return found->first <= point ? found : NULL;
 }
 
-bool wefti_in_ranges(const wefti_range *ranges, size_t count, uint32_t point) {
+bool wefti_in_ranges(const wefti_code_range *ranges, size_t count, uint32_t point) {
     return wefti_range_of(ranges, count, sizeof *ranges, point);
 }
 

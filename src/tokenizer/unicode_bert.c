@@ -3,10 +3,11 @@
 
 #include "tokenizer/unicode_bert_tables.h"
 
-#define COUNT(table) (sizeof(table) / sizeof *(table))
+#define UNICODE_BERT_COUNT(table) (sizeof(table) / sizeof *(table))
 /* The row of a table that `point` is in, or NULL: rows begin with their ranges. */
 #define ROW(type, table, point)                                                                    \
-    ((const type *)(const void *)wefti_range_of(table, COUNT(table), sizeof *(table), point))
+    ((const type *)(const void *)wefti_range_of(table, UNICODE_BERT_COUNT(table), sizeof *(table), \
+                                                point))
 
 static uint32_t base_of(uint32_t point) {
     const run *neighbours = ROW(run, base_runs, point);
@@ -21,16 +22,16 @@ static uint32_t small_of(uint32_t point) {
 
 uint32_t wefti_bert_clean(uint32_t point) {
     if (point > 32 && point < 127) return point;
-    if (wefti_in_ranges(removed, COUNT(removed), point)) return 0;
-    return wefti_in_ranges(spaced, COUNT(spaced), point) ? ' ' : point;
+    if (wefti_in_ranges(removed, UNICODE_BERT_COUNT(removed), point)) return 0;
+    return wefti_in_ranges(spaced, UNICODE_BERT_COUNT(spaced), point) ? ' ' : point;
 }
 
 bool wefti_bert_ideograph(uint32_t point) {
-    return point >= 0x3400 && wefti_in_ranges(ideographs, COUNT(ideographs), point);
+    return point >= 0x3400 && wefti_in_ranges(ideographs, UNICODE_BERT_COUNT(ideographs), point);
 }
 
 bool wefti_bert_punctuation(uint32_t point) {
-    return wefti_in_ranges(punctuation, COUNT(punctuation), point);
+    return wefti_in_ranges(punctuation, UNICODE_BERT_COUNT(punctuation), point);
 }
 
 /* A syllable consists of a leading consonant, a vowel and perhaps a trailing consonant: The Unicode
@@ -47,7 +48,7 @@ int wefti_bert_strip(uint32_t point, uint32_t out[4]) {
     out[0] = point;
     if (point < 0xC0) return 1;
     if (point >= 0xAC00 && point < 0xD7A4) return hangul(point, out);
-    if (wefti_in_ranges(dropped, COUNT(dropped), point)) return 0;
+    if (wefti_in_ranges(dropped, UNICODE_BERT_COUNT(dropped), point)) return 0;
     const expansion *several = ROW(expansion, expansions, point);
     if (several) {
         int count = 0;

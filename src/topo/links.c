@@ -7,7 +7,7 @@
 #include "base/io.h"
 #include "base/memory.h"
 
-enum { VERSION = 1, FILE_MAX = 1 << 20, RANKS_MAX = 1 << 30 };
+enum { LINKS_VERSION = 1, FILE_MAX = 1 << 20, LINKS_RANKS_MAX = 1 << 30 };
 
 static bool same_link(const wefti_measured_link *a, const wefti_measured_link *b) {
     return a->latency_seconds == b->latency_seconds && a->bytes_per_second == b->bytes_per_second;
@@ -75,11 +75,11 @@ static weft_status read_links(const wefti_json *top, wefti_links *out) {
     WEFT_REQUIRE(top->kind == WEFTI_JSON_OBJECT && wefti_json_get(top, "version"), WEFT_E_ARG,
                  "these are no measured links: there must be an object with \"version\": %d "
                  "(weft bench comm --out)",
-                 VERSION);
+                 LINKS_VERSION);
     WEFT_TRY(read_count(top, "version", INT64_MAX, &version));
-    WEFT_REQUIRE(version == VERSION, WEFT_E_ARG, "version is %lld; this weft reads version %d",
-                 (long long)version, VERSION);
-    WEFT_TRY(read_count(top, "ranks", RANKS_MAX, &ranks));
+    WEFT_REQUIRE(version == LINKS_VERSION, WEFT_E_ARG,
+                 "version is %lld; this weft reads version %d", (long long)version, LINKS_VERSION);
+    WEFT_TRY(read_count(top, "ranks", LINKS_RANKS_MAX, &ranks));
     WEFT_TRY(read_count(top, "hosts", ranks, &hosts));
     WEFT_TRY(wefti_json_text(top, "communicator", &communicator));
     const wefti_json *links;

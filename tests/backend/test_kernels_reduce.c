@@ -33,11 +33,11 @@ static void check(void *context) {
             }
         }
         double old = before(c->y, k), want = max;
-        if (c->r.op == WEFTI_REDUCE_SUM) want = sum;
-        if (c->r.op == WEFTI_REDUCE_MEAN) want = sum / (double)reduce;
-        if (c->r.op == WEFTI_REDUCE_MEAN) size /= (double)(reduce ? reduce : 1);
+        if (c->r.op == WEFTI_FOLD_SUM) want = sum;
+        if (c->r.op == WEFTI_FOLD_MEAN) want = sum / (double)reduce;
+        if (c->r.op == WEFTI_FOLD_MEAN) size /= (double)(reduce ? reduce : 1);
         if (c->r.accumulate)
-            want = c->r.op != WEFTI_REDUCE_MAX ? old + want : want != want ? want : fmax(old, want);
+            want = c->r.op != WEFTI_FOLD_MAX ? old + want : want != want ? want : fmax(old, want);
         /* Partial sums of about 100 terms in a row, their results in a short tree. */
         check_close(c->y, k, want, 1e-6 * (size + 1.0), "reduce");
         if (reduce > 0) assert_int_equal((int64_t)get(c->index, k), best);

@@ -165,7 +165,7 @@ static inline void assert_tidy(const char *dir) {
     int64_t count = 0;
     ASSERT_OK(wefti_dir_list(dir, &names, &count));
     for (int64_t i = 0; i < count; i++) {
-        wefti_step_kind kind;
+        wefti_step_dir_kind kind;
         int64_t step;
         bool fine = !strcmp(names[i], "latest") || !strcmp(names[i], ".lock") ||
                     (wefti_step_parse(names[i], &kind, &step) && kind == WEFTI_STEP_COMMITTED);

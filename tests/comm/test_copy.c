@@ -138,11 +138,11 @@ static void moves_are_the_same(void **state) {
     for (int32_t sources = 1; sources <= ARRAYS; sources++)
         for (int pages = 1; pages <= WEFTI_COPY_ALL; pages++) {
             static const wefti_move_side from[ARRAYS];
-            wefti_move move = {.dtype = WEFT_F32,
-                               .reduction = WEFTI_REDUCE_SUM,
-                               .run = ELEMENTS,
-                               .sources = sources,
-                               .from = from};
+            wefti_copy_move move = {.dtype = WEFT_F32,
+                                    .reduction = WEFTI_REDUCE_SUM,
+                                    .run = ELEMENTS,
+                                    .sources = sources,
+                                    .from = from};
             wefti_move_run(&move, (const void *const *)source, plain);
             move.streamed = pages;
             wefti_move_run(&move, (const void *const *)source, streamed);

@@ -75,7 +75,7 @@ static void answer(const unsigned char *greeting, wefti_nonces *nonces,
 }
 
 /* A connection past its handshake, by hand. */
-static int enter(wefti_scheduler *s, wefti_stream *sends) {
+static int enter(wefti_scheduler *s, wefti_wire_stream *sends) {
     unsigned char greeting[WEFTI_WIRE_GREETING], reply[WEFTI_WIRE_ANSWER],
         welcome[WEFTI_WIRE_WELCOME];
     wefti_secret secret = test_secret();
@@ -86,7 +86,7 @@ static int enter(wefti_scheduler *s, wefti_stream *sends) {
     assert_int_equal(send(fd, reply, sizeof reply, MSG_NOSIGNAL), sizeof reply);
     assert_int_equal(receive(fd, welcome, sizeof welcome), sizeof welcome);
     assert_memory_equal(welcome, "weftW", 5);
-    *sends = (wefti_stream){.from_scheduler = false};
+    *sends = (wefti_wire_stream){.from_scheduler = false};
     wefti_prove(&secret, WEFTI_KEY_MEMBER, &nonces, sends->key);
     return fd;
 }
@@ -193,7 +193,7 @@ static void bad_handshakes(wefti_scheduler *s, int count) {
     }
 }
 
-static size_t join_frame(wefti_stream *sends, const wefti_join *join, unsigned char *out) {
+static size_t join_frame(wefti_wire_stream *sends, const wefti_join *join, unsigned char *out) {
     unsigned char body[WEFTI_MESSAGE_MAX];
     size_t bytes = wefti_join_encode(join, body);
     memcpy(out + WEFTI_FRAME_HEADER, body, bytes);
@@ -203,7 +203,7 @@ static size_t join_frame(wefti_stream *sends, const wefti_join *join, unsigned c
 
 /* Somebody on the way changes or repeats what a member says after its handshake. */
 static void bad_frames(wefti_scheduler *s) {
-    wefti_stream sends;
+    wefti_wire_stream sends;
     unsigned char data[4096];
     wefti_join join = {.rank = 2, .size = 3, .pid = 77, .node = "x", .host = "here"};
     int fd = enter(s, &sends);

@@ -16,13 +16,13 @@
 #include "launch/wire/wire.h"
 #include "launch/socket.h"
 
-static wefti_stream stream(bool from_scheduler) {
-    wefti_stream s = {.from_scheduler = from_scheduler};
+static wefti_wire_stream stream(bool from_scheduler) {
+    wefti_wire_stream s = {.from_scheduler = from_scheduler};
     memset(s.key, 7, sizeof s.key);
     return s;
 }
 
-static size_t build(wefti_stream *s, wefti_frame_kind kind, size_t bytes, unsigned char *out) {
+static size_t build(wefti_wire_stream *s, wefti_frame_kind kind, size_t bytes, unsigned char *out) {
     for (size_t i = 0; i < bytes; i++) out[WEFTI_FRAME_HEADER + i] = (unsigned char)(i * 31 + 5);
     wefti_frame_seal(s, kind, bytes, out);
     return bytes + WEFTI_FRAME_EXTRA;
@@ -34,7 +34,7 @@ static void as_documented(void **state) {
     static const unsigned char head[WEFTI_FRAME_HEADER] = {3, 0, 0, 0, 4, 0, 0, 0,
                                                            0, 0, 0, 0, 0, 0, 0, 0};
     unsigned char data[3 + WEFTI_FRAME_EXTRA], mac[WEFTI_FRAME_MAC];
-    wefti_stream s = stream(false);
+    wefti_wire_stream s = stream(false);
     memcpy(data + WEFTI_FRAME_HEADER, "abc", 3);
     wefti_frame_seal(&s, WEFTI_FRAME_FAIL, 3, data);
     assert_memory_equal(data, head, sizeof head);
@@ -49,7 +49,7 @@ static void as_documented(void **state) {
 static void arrives_in_any_pieces(void **state) {
     (void)state;
     uint64_t seed = test_seed();
-    wefti_stream out = stream(false), in = stream(false);
+    wefti_wire_stream out = stream(false), in = stream(false);
     unsigned char data[8192];
     size_t used = 0, sizes[20];
     for (int i = 0; i < 20; i++) {
@@ -88,11 +88,11 @@ static void nothing_else_arrives(void **state) {
     unsigned char data[40 + WEFTI_FRAME_EXTRA], two[40 + WEFTI_FRAME_EXTRA];
     wefti_frame frame;
     size_t taken;
-    wefti_stream out = stream(false);
+    wefti_wire_stream out = stream(false);
     size_t bytes = build(&out, WEFTI_FRAME_BEAT, 40, data);
     build(&out, WEFTI_FRAME_BEAT, 40, two);
     for (size_t bit = 0; bit < 8 * bytes; bit++) {
-        wefti_stream in = stream(false);
+        wefti_wire_stream in = stream(false);
         data[bit / 8] ^= (unsigned char)(1 << bit % 8);
         weft_status status = wefti_frame_parse(&in, data, bytes, &frame, &taken);
         /* A longer length waits for more, and is found out then. */
@@ -100,7 +100,7 @@ static void nothing_else_arrives(void **state) {
         assert_int_equal(in.number, 0);
         data[bit / 8] ^= (unsigned char)(1 << bit % 8);
     }
-    wefti_stream in = stream(false), other = stream(true), stranger = stream(false);
+    wefti_wire_stream in = stream(false), other = stream(true), stranger = stream(false);
     stranger.key[0] ^= 1;
     assert_int_equal(wefti_frame_parse(&in, two, bytes, &frame, &taken), WEFT_E_CORRUPT);
     assert_int_equal(wefti_frame_parse(&other, data, bytes, &frame, &taken), WEFT_E_CORRUPT);
@@ -127,7 +127,7 @@ static void lengths_are_limited(void **state) {
             unsigned char head[WEFTI_FRAME_HEADER] = {0};
             for (int b = 0; b < 4; b++) head[b] = (unsigned char)(length >> 8 * b);
             head[4] = (unsigned char)all[i].kind;
-            wefti_stream in = stream(all[i].from_scheduler);
+            wefti_wire_stream in = stream(all[i].from_scheduler);
             wefti_frame frame;
             size_t taken;
             assert_int_equal(wefti_frame_parse(&in, head, sizeof head, &frame, &taken),

@@ -30,7 +30,7 @@ static void open_pair(pair *p, int number) {
     assert_int_equal(setsockopt(fd[0], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes), 0);
     *p = (pair){.scheduler = {.fd = fd[0], .scheduler = true, .phase = WEFTI_WIRE_OPEN},
                 .member = {.fd = fd[1], .phase = WEFTI_WIRE_OPEN}};
-    wefti_stream s = {.from_scheduler = true};
+    wefti_wire_stream s = {.from_scheduler = true};
     memset(s.key, number % 251, sizeof s.key);
     p->scheduler.sends = p->member.receives = s;
 }

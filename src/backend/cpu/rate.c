@@ -6,7 +6,7 @@
 
 /* Matrices of 4 MiB are past the inner caches and short enough to run several times. The first run
  * also touches the memory, so one run never counts. */
-enum { SIDE = 1024 };
+enum { RATE_SIDE = 1024 };
 static const double enough_s = 0.15;
 
 static void fill(weft_dtype dtype, void *data, int64_t count) {
@@ -20,9 +20,9 @@ static void fill(weft_dtype dtype, void *data, int64_t count) {
 }
 
 weft_status wefti_cpu_product_rate(weft_dtype dtype, wefti_pool *pool, double *flops_per_second) {
-    const int64_t elements = (int64_t)SIDE * SIDE,
+    const int64_t elements = (int64_t)RATE_SIDE * RATE_SIDE,
                   bytes = elements * (int64_t)weft_dtype_bytes(dtype);
-    wefti_gemm_spec spec = wefti_gemm_spec_of(dtype, SIDE, SIDE, SIDE);
+    wefti_gemm_spec spec = wefti_gemm_spec_of(dtype, RATE_SIDE, RATE_SIDE, RATE_SIDE);
     wefti_gemm gemm;
     wefti_isa isa = wefti_isa_best();
     if (dtype == WEFT_BF16 && wefti_isa_best_has_bf16())
@@ -38,7 +38,8 @@ weft_status wefti_cpu_product_rate(weft_dtype dtype, wefti_pool *pool, double *f
     for (int i = 0; i < 2 || spent < enough_s; i++) {
         double begin = wefti_now_s();
         wefti_gemm_run(&gemm, &args, at + 3 * bytes, pool);
-        double seconds = wefti_now_s() - begin, rate = 2.0 * SIDE * SIDE * SIDE / seconds;
+        double seconds = wefti_now_s() - begin,
+               rate = 2.0 * RATE_SIDE * RATE_SIDE * RATE_SIDE / seconds;
         spent += seconds;
         if (i > 0 && rate > best) best = rate;
     }
@@ -46,4 +47,3 @@ weft_status wefti_cpu_product_rate(weft_dtype dtype, wefti_pool *pool, double *f
     *flops_per_second = best;
     return WEFT_OK;
 }
-

@@ -13,12 +13,12 @@ typedef struct inner_options {
     const char *plan, *trace;
 } inner_options;
 
-#define AT(field) offsetof(inner_options, field)
+#define DRY_RUN_AT(field) offsetof(inner_options, field)
 static const cli_option options[] = {
-    {"devices", "N", CLI_INTEGER, AT(devices), 1, CLI_DEVICES_MAX, "ranks"},
-    {"plan", "FILE", CLI_TEXT, AT(plan), 0, 0, "split the model by this plan"},
-    {"json", NULL, CLI_FLAG, AT(json), 0, 0, "of the training"},
-    {"trace", "FILE", CLI_TEXT, AT(trace), 0, 0, "of the training"},
+    {"devices", "N", CLI_INTEGER, DRY_RUN_AT(devices), 1, CLI_DEVICES_MAX, "ranks"},
+    {"plan", "FILE", CLI_TEXT, DRY_RUN_AT(plan), 0, 0, "split the model by this plan"},
+    {"json", NULL, CLI_FLAG, DRY_RUN_AT(json), 0, 0, "of the training"},
+    {"trace", "FILE", CLI_TEXT, DRY_RUN_AT(trace), 0, 0, "of the training"},
     {0},
 };
 

@@ -214,22 +214,23 @@ weft_status weft_barrier(weft_world *world, weft_group *group) {
         return start(world, group, (wefti_call){.kind = WEFTI_CALL_##KIND, __VA_ARGS__}, out);     \
     }
 #define NONE .reduction = (weft_reduction)-1
-#define BUFFERS .source = source, .destination = destination, .count = count, .dtype = dtype
+#define COLLECTIVE_BUFFERS                                                                         \
+    .source = source, .destination = destination, .count = count, .dtype = dtype
 
 COLLECTIVE(weft_all_reduce, ALL_REDUCE,
            LIST(const void *source, void *destination, int64_t count, weft_dtype dtype,
                 weft_reduction reduction),
-           BUFFERS, .reduction = reduction)
+           COLLECTIVE_BUFFERS, .reduction = reduction)
 COLLECTIVE(weft_all_gather, ALL_GATHER,
-           LIST(const void *source, void *destination, int64_t count, weft_dtype dtype), BUFFERS,
-           NONE)
+           LIST(const void *source, void *destination, int64_t count, weft_dtype dtype),
+           COLLECTIVE_BUFFERS, NONE)
 COLLECTIVE(weft_reduce_scatter, REDUCE_SCATTER,
            LIST(const void *source, void *destination, int64_t count, weft_dtype dtype,
                 weft_reduction reduction),
-           BUFFERS, .reduction = reduction)
+           COLLECTIVE_BUFFERS, .reduction = reduction)
 COLLECTIVE(weft_all_to_all, ALL_TO_ALL,
-           LIST(const void *source, void *destination, int64_t count, weft_dtype dtype), BUFFERS,
-           NONE)
+           LIST(const void *source, void *destination, int64_t count, weft_dtype dtype),
+           COLLECTIVE_BUFFERS, NONE)
 COLLECTIVE(weft_all_to_all_v, ALL_TO_ALL_V,
            LIST(const void *source, const int64_t *send_counts, void *destination,
                 const int64_t *receive_counts, weft_dtype dtype),
@@ -241,13 +242,13 @@ COLLECTIVE(weft_broadcast, BROADCAST, LIST(void *buffer, int64_t count, weft_dty
 COLLECTIVE(weft_reduce, REDUCE,
            LIST(const void *source, void *destination, int64_t count, weft_dtype dtype,
                 weft_reduction reduction, int root),
-           BUFFERS, .reduction = reduction, .root = root)
+           COLLECTIVE_BUFFERS, .reduction = reduction, .root = root)
 COLLECTIVE(weft_gather, GATHER,
            LIST(const void *source, void *destination, int64_t count, weft_dtype dtype, int root),
-           BUFFERS, .root = root, NONE)
+           COLLECTIVE_BUFFERS, .root = root, NONE)
 COLLECTIVE(weft_scatter, SCATTER,
            LIST(const void *source, void *destination, int64_t count, weft_dtype dtype, int root),
-           BUFFERS, .root = root, NONE)
+           COLLECTIVE_BUFFERS, .root = root, NONE)
 COLLECTIVE(weft_neighbor_exchange, NEIGHBOR_EXCHANGE,
            LIST(const void *source, const int *send_ranks, const int64_t *send_counts, int sends,
                 void *destination, const int *receive_ranks, const int64_t *receive_counts,

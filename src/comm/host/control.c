@@ -12,18 +12,18 @@ struct wefti_host_control {
     wefti_shm_common common;
 };
 
-typedef struct entry {
+typedef struct control_entry {
     uint64_t next;
     uint64_t tag;
     int32_t members;
     int32_t ranks[]; /* then, from a cache line on, the rows */
-} entry;
+} control_entry;
 
 static uint64_t round_up(uint64_t bytes) {
     return (bytes + 127) / 128 * 128;
 }
 static uint64_t head_bytes(const wefti_transfer *t) {
-    return round_up(sizeof(entry) + (uint64_t)t->members * sizeof(int32_t));
+    return round_up(sizeof(control_entry) + (uint64_t)t->members * sizeof(int32_t));
 }
 
 /* Behind the lines of the ranks. */
@@ -51,13 +51,13 @@ wefti_shm_common *wefti_host_control_common(wefti_host_control *control) {
     return &control->common;
 }
 
-static entry *at(wefti_host_control *control, uint64_t offset) {
-    return (entry *)(void *)((char *)control + offset);
+static control_entry *at(wefti_host_control *control, uint64_t offset) {
+    return (control_entry *)(void *)((char *)control + offset);
 }
 
-static entry *find(wefti_host_control *control, uint64_t offset, const wefti_transfer *t) {
+static control_entry *find(wefti_host_control *control, uint64_t offset, const wefti_transfer *t) {
     for (; offset; offset = at(control, offset)->next) {
-        entry *e = at(control, offset);
+        control_entry *e = at(control, offset);
         if (e->tag == t->tag && e->members == t->members &&
             memcmp(e->ranks, t->ranks, (size_t)t->members * sizeof *t->ranks) == 0)
             return e;
@@ -72,7 +72,7 @@ static weft_status add(wefti_host_control *control, const wefti_transfer *t, uin
     WEFT_REQUIRE(offset + bytes <= control->bytes, WEFT_E_NOMEM,
                  "no room for one more group of %d in the %llu bytes that processes share",
                  (int)t->members, (unsigned long long)control->bytes);
-    entry *e = at(control, offset);
+    control_entry *e = at(control, offset);
     e->tag = t->tag;
     e->members = t->members;
     memcpy(e->ranks, t->ranks, (size_t)t->members * sizeof *t->ranks);
@@ -84,7 +84,7 @@ weft_status wefti_host_control_rings(wefti_host_control *control, const wefti_tr
                                      wefti_shm_ring **out) {
     _Atomic uint64_t *bucket = &control->bucket[wefti_transfer_channel(t) % BUCKETS];
     uint64_t mine = 0, first = atomic_load(bucket);
-    entry *e;
+    control_entry *e;
     while (!(e = find(control, first, t))) {
         if (!mine) WEFT_TRY(add(control, t, &mine));
         at(control, mine)->next = first;

@@ -8,7 +8,7 @@
 
 #include "comm/host/host.h"
 
-enum { PAGE = 4096, HUGE_PAGE = 2 << 20, CHUNK = 1 << 20 };
+enum { MEMORY_PAGE = 4096, HUGE_PAGE = 2 << 20, MEMORY_CHUNK = 1 << 20 };
 
 weft_status wefti_host_file(const char *what, int *out, uint64_t *inode) {
     int fd = memfd_create(what, MFD_CLOEXEC);
@@ -87,10 +87,10 @@ size_t wefti_host_most(size_t wish, int32_t times) {
 /* --- a heap --- */
 
 static weft_status take(wefti_host_heap *heap, size_t bytes, void **out) {
-    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE, at = 0;
+    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : MEMORY_PAGE, at = 0;
     WEFT_REQUIRE(bytes <= heap->bytes, WEFT_E_NOMEM,
                  "%zu bytes of shared memory are wanted, and there are %zu", bytes, heap->bytes);
-    bytes = (bytes + (bytes == 0) + PAGE - 1) / PAGE * PAGE;
+    bytes = (bytes + (bytes == 0) + MEMORY_PAGE - 1) / MEMORY_PAGE * MEMORY_PAGE;
     int64_t where = 0; /* the first gap that is large enough */
     for (; where < heap->ranges; where++) {
         const wefti_host_range *range = &heap->range[where];
@@ -136,7 +136,7 @@ void wefti_host_give(wefti_host_heap *heap, void *memory) {
 static weft_status keep(wefti_host_heap *heap, size_t bytes, void **out) {
     bytes = (bytes + 127) / 128 * 128;
     if (heap->chunk_left < bytes) {
-        size_t chunk = bytes > CHUNK ? bytes : CHUNK;
+        size_t chunk = bytes > MEMORY_CHUNK ? bytes : MEMORY_CHUNK;
         void *p;
         WEFT_TRY(take(heap, chunk, &p));
         heap->chunk = p;

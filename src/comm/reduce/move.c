@@ -12,13 +12,19 @@
 
 #include "comm/copy.h"
 
-enum { LINE = 64, TILE = 8 * LINE, PIECE = 4 * LINE, NEAR = 4096, BLOCK = 1024 /* elements */ };
+enum {
+    MOVE_LINE = 64,
+    REDUCE_MOVE_TILE = 8 * MOVE_LINE,
+    MOVE_PIECE = 4 * MOVE_LINE,
+    MOVE_NEAR = 4096,
+    MOVE_BLOCK = 1024 /* elements */
+};
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define CLONED __attribute__((target_clones("avx512f", "avx2", "default")))
+#define MOVE_CLONED __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
-#define CLONED
+#define MOVE_CLONED
 #endif
 
 /* The iterations of the next loop do not depend on each other, though arrays may be the same. */
@@ -60,29 +66,29 @@ typedef struct reduce_kernels {
 
 /* `as`: the type in which the operation is done. */
 #define INTO(name, type, as, op)                                                                   \
-    CLONED static void name##_into(type *restrict out, const type *restrict b, int64_t n) {        \
+    MOVE_CLONED static void name##_into(type *restrict out, const type *restrict b, int64_t n) {   \
         for (int64_t i = 0; i < n; i++) out[i] = (type)op((as)out[i], (as)b[i]);                   \
     }
 #define REDUCE(name, type, as, op)                                                                 \
-    CLONED static void name##_pair(const void *const *source, void *const *destination,            \
-                                   int64_t first, int64_t end) {                                   \
-        enum { STEP = PIECE / sizeof(type) };                                                      \
+    MOVE_CLONED static void name##_pair(const void *const *source, void *const *destination,       \
+                                        int64_t first, int64_t end) {                              \
+        enum { STEP = MOVE_PIECE / sizeof(type) };                                                 \
         const type *a = source[0], *b = source[1];                                                 \
         type *to_a = destination[0], *to_b = destination[1];                                       \
-        for (; first == 0 && end >= STEP && end <= NEAR / (int)sizeof(type); end -= STEP)          \
+        for (; first == 0 && end >= STEP && end <= MOVE_NEAR / (int)sizeof(type); end -= STEP)     \
             INDEPENDENT for (int64_t i = end - STEP; i < end; i++) to_a[i] = to_b[i] =             \
                 (type)op((as)a[i], (as)b[i]);                                                      \
         INDEPENDENT for (int64_t i = first; i < end; i++) to_a[i] = to_b[i] =                      \
             (type)op((as)a[i], (as)b[i]);                                                          \
     }                                                                                              \
-    CLONED static void name(const void *const *source, int32_t sources, void *const *destination,  \
-                            const bool *streamed, int32_t destinations, int64_t first,             \
-                            int64_t end) {                                                         \
-        enum { MOST = TILE / sizeof(type) };                                                       \
+    MOVE_CLONED static void name(const void *const *source, int32_t sources,                       \
+                                 void *const *destination, const bool *streamed,                   \
+                                 int32_t destinations, int64_t first, int64_t end) {               \
+        enum { MOST = REDUCE_MOVE_TILE / sizeof(type) };                                           \
         wefti_copy_lines *stream = streamed ? wefti_copy_streaming(wefti_copy_best()) : NULL;      \
         int64_t i = first;                                                                         \
         for (; i + MOST <= end; i += MOST) {                                                       \
-            type tile[MOST] __attribute__((aligned(LINE)));                                        \
+            type tile[MOST] __attribute__((aligned(MOVE_LINE)));                                   \
             const type *a = (const type *)source[0] + i, *b = (const type *)source[1] + i;         \
             for (int k = 0; k < MOST; k++) tile[k] = (type)op((as)a[k], (as)b[k]);                 \
             for (int32_t s = 2; s < sources; s++) {                                                \
@@ -92,9 +98,9 @@ typedef struct reduce_kernels {
             for (int32_t d = 0; d < destinations; d++) {                                           \
                 char *to = (char *)((type *)destination[d] + i);                                   \
                 if (stream && streamed[d])                                                         \
-                    stream(to, tile, TILE);                                                        \
+                    stream(to, tile, REDUCE_MOVE_TILE);                                            \
                 else                                                                               \
-                    memcpy(to, tile, TILE);                                                        \
+                    memcpy(to, tile, REDUCE_MOVE_TILE);                                            \
             }                                                                                      \
         }                                                                                          \
         if (i == end) return;                                                                      \
@@ -140,10 +146,10 @@ INTO(sum_f32, float, float, SUM)
 INTO(max_f32, float, float, MAX)
 INTO(min_f32, float, float, MIN)
 INTO(prod_f32, float, float, PROD)
-CLONED static void widen_bf16(float *restrict out, const uint16_t *restrict in, int64_t n) {
+MOVE_CLONED static void widen_bf16(float *restrict out, const uint16_t *restrict in, int64_t n) {
     for (int64_t i = 0; i < n; i++) out[i] = wefti_bf16_to_f32(in[i]);
 }
-CLONED static void narrow_bf16(uint16_t *restrict out, const float *restrict in, int64_t n) {
+MOVE_CLONED static void narrow_bf16(uint16_t *restrict out, const float *restrict in, int64_t n) {
     for (int64_t i = 0; i < n; i++) out[i] = wefti_f32_to_bf16(in[i]);
 }
 static void widen_f16(float *restrict out, const uint16_t *restrict in, int64_t n) {
@@ -156,7 +162,7 @@ static void narrow_f16(uint16_t *restrict out, const float *restrict in, int64_t
 #define REDUCE_HALVES(name, format, combine)                                                       \
     static void name(void *out, const void *const *source, int32_t sources, int64_t first,         \
                      int64_t n) {                                                                  \
-        float sum[BLOCK], next[BLOCK];                                                             \
+        float sum[MOVE_BLOCK], next[MOVE_BLOCK];                                                   \
         widen_##format(sum, (const uint16_t *)source[0] + first, n);                               \
         for (int32_t s = 1; s < sources; s++) {                                                    \
             widen_##format(next, (const uint16_t *)source[s] + first, n);                          \
@@ -203,9 +209,9 @@ static void *at(void *array, int64_t element, size_t bytes) {
 static void reduce_blocks(reduce_block *kernel, size_t bytes, const void *const *source,
                           int32_t sources, void *const *destination, int32_t destinations,
                           int64_t first, int64_t count) {
-    unsigned char block[sizeof(double) * BLOCK] __attribute__((aligned(LINE)));
+    unsigned char block[sizeof(double) * MOVE_BLOCK] __attribute__((aligned(MOVE_LINE)));
     for (int64_t done = 0; done < count;) {
-        int64_t n = count - done < BLOCK ? count - done : BLOCK, where = first + done;
+        int64_t n = count - done < MOVE_BLOCK ? count - done : MOVE_BLOCK, where = first + done;
         kernel(block, source, sources, where, n);
         for (int32_t d = 0; d < destinations; d++)
             memcpy(at(destination[d], where, bytes), block, (size_t)n * bytes);
@@ -218,7 +224,8 @@ static int64_t find_line(void *const *destination, const bool *streamed, int32_t
                          size_t bytes, int64_t first, int64_t count) {
     for (int32_t d = 0; d < arrays; d++) {
         if (!streamed[d]) continue;
-        size_t before = (LINE - (uintptr_t)at(destination[d], first, bytes) % LINE) % LINE;
+        size_t before =
+            (MOVE_LINE - (uintptr_t)at(destination[d], first, bytes) % MOVE_LINE) % MOVE_LINE;
         if (before % bytes != 0) continue;
         return (int64_t)(before / bytes) < count ? (int64_t)(before / bytes) : count;
     }
@@ -245,14 +252,14 @@ void wefti_move_reduce_to_all(weft_dtype dtype, wefti_reduction reduction,
         first += before;
         count -= before;
         for (int32_t d = 0; d < arrays; d++)
-            streamed[d] &= (uintptr_t)at(destination[d], first, bytes) % LINE == 0;
+            streamed[d] &= (uintptr_t)at(destination[d], first, bytes) % MOVE_LINE == 0;
     }
     kernel->tiles(source, arrays, destination, streamed, arrays, first, first + count);
     if (streamed) wefti_copy_order();
 }
 
 /* One run: neighbours. */
-static void reduce_run(const wefti_move *move, const void *const *source, void *destination) {
+static void reduce_run(const wefti_copy_move *move, const void *const *source, void *destination) {
     size_t bytes = weft_dtype_bytes(move->dtype);
     if (move->sources == 1) {
         if (source[0] != destination)
@@ -266,7 +273,7 @@ static void reduce_run(const wefti_move *move, const void *const *source, void *
         kernel->tiles(source, move->sources, &destination, NULL, 1, 0, move->run);
 }
 
-void wefti_move_run(const wefti_move *move, const void *const *source, void *destination) {
+void wefti_move_run(const wefti_copy_move *move, const void *const *source, void *destination) {
     const char *from[WEFTI_MOVE_MOST];
     int64_t index[WEFT_MAX_RANK] = {0}, bytes = (int64_t)weft_dtype_bytes(move->dtype);
     char *to = (char *)destination + move->to.offset * bytes;

@@ -24,12 +24,12 @@ static void keep_loops(wefti_move_side *side, const int *kept, int loops) {
 void wefti_move_prepare(const wefti_region *part, int rank, weft_dtype dtype,
                         wefti_reduction reduction, const wefti_region *to, const wefti_region *have,
                         const int32_t *members, int32_t sources, wefti_move_side *sides,
-                        wefti_move *out) {
-    *out = (wefti_move){.dtype = dtype,
-                        .reduction = reduction,
-                        .sources = sources,
-                        .members = members,
-                        .from = sides};
+                        wefti_copy_move *out) {
+    *out = (wefti_copy_move){.dtype = dtype,
+                             .reduction = reduction,
+                             .sources = sources,
+                             .members = members,
+                             .from = sides};
     place(part, to, rank, &out->to);
     for (int32_t s = 0; s < sources; s++) place(part, &have[members[s]], rank, &sides[s]);
     /* The run: from the last dimension outwards, as long as the one within is whole everywhere. */

@@ -17,7 +17,7 @@ typedef struct wefti_move_side {
     int64_t stride[WEFT_MAX_RANK]; /* outermost loop first */
 } wefti_move_side;
 
-typedef struct wefti_move {
+typedef struct wefti_copy_move {
     weft_dtype dtype;
     wefti_reduction reduction;
     int loops;                    /* around the runs */
@@ -28,7 +28,7 @@ typedef struct wefti_move {
     wefti_move_side to;
     const int32_t *members;      /* [sources]: the members whose arrays are read */
     const wefti_move_side *from; /* [sources] */
-} wefti_move;
+} wefti_copy_move;
 
 /* The part `part` of a tensor, out of the arrays of `members`, which hold the boxes have[member],
  * into one that holds `to`. `sides` has room for `sources`; it and `members` are borrowed by `out`.
@@ -36,10 +36,10 @@ typedef struct wefti_move {
 void wefti_move_prepare(const wefti_region *part, int rank, weft_dtype dtype,
                         wefti_reduction reduction, const wefti_region *to, const wefti_region *have,
                         const int32_t *members, int32_t sources, wefti_move_side *sides,
-                        wefti_move *out);
+                        wefti_copy_move *out);
 /* source[i]: the array of members[i]. The destination may be one of them when it holds the same
  * box. */
-void wefti_move_run(const wefti_move *move, const void *const *source, void *destination);
+void wefti_move_run(const wefti_copy_move *move, const void *const *source, void *destination);
 
 /* Reduces elements [first, first + count) of arrays that hold the same region, in order, and
  * writes the result to all destinations. A destination may be a source. `streamed`: [arrays] of

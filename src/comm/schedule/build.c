@@ -95,7 +95,7 @@ wefti_commsched_place wefti_commsched_stage_space(wefti_commsched_build *b, int6
 
 bool wefti_commsched_run(const wefti_region *part, const wefti_region *box, int rank,
                          int64_t *first) {
-    wefti_move move;
+    wefti_copy_move move;
     wefti_move_side side;
     int32_t member = 0;
     wefti_move_prepare(part, rank, WEFT_U8, WEFTI_REDUCE_NONE, part, box, &member, 1, &side, &move);

@@ -26,7 +26,7 @@ typedef struct share {
     int64_t in_bytes;
 } share;
 
-typedef struct work {
+typedef struct host_reduce_work {
     wefti_commsched_build *b;
     const wefti_commsched_hosts *hosts;
     int64_t parts;
@@ -34,7 +34,7 @@ typedef struct work {
     share *share;
     int64_t *raw, *partial; /* [shares][parts]: sends to the responsible member; to the next host */
     wefti_commsched_place *from; /* [members + 1] */
-} work;
+} host_reduce_work;
 
 bool wefti_commsched_exact(const wefti_commsched_build *b) {
     return b->t->dtype != WEFT_BF16 && b->t->dtype != WEFT_F16;
@@ -77,7 +77,7 @@ int64_t wefti_commsched_host_parts(const wefti_commsched_build *b) {
     return parts < 1 ? 1 : parts > 256 ? 256 : parts;
 }
 
-static void choose_share(const work *w, int32_t s, share *out) {
+static void choose_share(const host_reduce_work *w, int32_t s, share *out) {
     const wefti_commsched_build *b = w->b;
     const wefti_commsched_hosts *h = w->hosts;
     bool turns = any_order(b);
@@ -101,37 +101,39 @@ static void choose_share(const work *w, int32_t s, share *out) {
 }
 
 /* How many hosts have reduced a share before this one has. */
-static int32_t position(const work *w, const share *s, int32_t host) {
+static int32_t position(const host_reduce_work *w, const share *s, int32_t host) {
     int32_t n = w->hosts->hosts;
     return (host - s->last - 1 + 2 * n) % n;
 }
-static int32_t at_position(const work *w, const share *s, int32_t i) {
+static int32_t at_position(const host_reduce_work *w, const share *s, int32_t i) {
     return (s->last + 1 + i) % w->hosts->hosts;
 }
-static int32_t charge(const work *w, const share *s, int32_t host) {
+static int32_t charge(const host_reduce_work *w, const share *s, int32_t host) {
     return wefti_commsched_hosts_responsible(w->hosts, host, s->part);
 }
-static bool is_mine(const work *w, const share *s) {
+static bool is_mine(const host_reduce_work *w, const share *s) {
     return charge(w, s, w->mine) == w->b->t->me;
 }
-static wefti_commsched_span segment(const work *w, const share *s, int64_t q) {
+static wefti_commsched_span segment(const host_reduce_work *w, const share *s, int64_t q) {
     return wefti_commsched_part(w->b, s->all, q, w->parts);
 }
-static int64_t bytes_of(const work *w, const share *s, int64_t q) {
+static int64_t bytes_of(const host_reduce_work *w, const share *s, int64_t q) {
     return segment(w, s, q).count * w->b->element;
 }
 
-static wefti_commsched_place in_array(const work *w, wefti_commsched_array array, int64_t element) {
+static wefti_commsched_place in_array(const host_reduce_work *w, wefti_commsched_array array,
+                                      int64_t element) {
     return wefti_commsched_at(array, element * w->b->element);
 }
 /* Where its home wants it. */
-static wefti_commsched_place wanted(const work *w, const share *s, int64_t q) {
+static wefti_commsched_place wanted(const host_reduce_work *w, const share *s, int64_t q) {
     int64_t skip = w->b->form == WEFTI_COMMSCHED_REDUCE_SCATTER ? s->all.begin : 0;
     return in_array(w, WEFTI_COMMSCHED_DESTINATION, segment(w, s, q).begin - skip);
 }
 
 /* Where the responsible member of the host at position i has the partial result. */
-static wefti_commsched_place reduced(const work *w, const share *s, int64_t q, int32_t i) {
+static wefti_commsched_place reduced(const host_reduce_work *w, const share *s, int64_t q,
+                                     int32_t i) {
     wefti_commsched_span part = segment(w, s, q);
     bool last = i == w->hosts->hosts - 1;
     if (i == 0 && wefti_commsched_hosts_count(w->hosts, w->mine) == 1)
@@ -141,7 +143,7 @@ static wefti_commsched_place reduced(const work *w, const share *s, int64_t q, i
                               s->out.offset + (part.begin - s->all.begin) * w->b->element);
 }
 
-static void make_room(work *w, share *s) {
+static void make_room(host_reduce_work *w, share *s) {
     if (!is_mine(w, s)) return;
     for (int64_t q = 0; q < w->parts; q++)
         if (bytes_of(w, s, q) > s->in_bytes) s->in_bytes = bytes_of(w, s, q);
@@ -154,7 +156,8 @@ static void make_room(work *w, share *s) {
 /* --- there --- */
 
 /* Source number n of a segment. */
-static wefti_commsched_place room_of(const work *w, const share *s, int64_t q, int32_t n) {
+static wefti_commsched_place room_of(const host_reduce_work *w, const share *s, int64_t q,
+                                     int32_t n) {
     int64_t sources = 1 + wefti_commsched_hosts_count(w->hosts, w->mine);
     return wefti_commsched_at(WEFTI_COMMSCHED_STAGE,
                               s->in.offset + (q % SLOTS * sources + n) * s->in_bytes);
@@ -162,7 +165,7 @@ static wefti_commsched_place room_of(const work *w, const share *s, int64_t q, i
 
 /* Segment q of a share, in round q + position: members send their parts to the responsible member,
  * the previous host sends its partial result, and the responsible member reduces them. */
-static weft_status collect(work *w, int32_t number, int64_t q) {
+static weft_status collect(host_reduce_work *w, int32_t number, int64_t q) {
     wefti_commsched_build *b = w->b;
     share *s = &w->share[number];
     int32_t i = position(w, s, w->mine), me = b->t->me, now = wefti_commsched_current_round(b),
@@ -194,7 +197,7 @@ static weft_status collect(work *w, int32_t number, int64_t q) {
 
 /* In the round after, the partial result goes to the next host. The last host keeps the result, or
  * sends it to the member that wants it. */
-static weft_status go_on(work *w, int32_t number, int64_t q) {
+static weft_status go_on(host_reduce_work *w, int32_t number, int64_t q) {
     wefti_commsched_build *b = w->b;
     share *s = &w->share[number];
     int32_t i = position(w, s, w->mine), end = w->hosts->hosts - 1, to = s->home;
@@ -207,7 +210,7 @@ static weft_status go_on(work *w, int32_t number, int64_t q) {
 
 /* The result of a share that this member wants and has not made. Where source and destination are
  * the same, what was sent from there has left, and what was reduced from there has been. */
-static weft_status come_home(work *w, int32_t number, int64_t q) {
+static weft_status come_home(host_reduce_work *w, int32_t number, int64_t q) {
     share *s = &w->share[number];
     int32_t me = w->b->t->me, maker = charge(w, s, s->last);
     if (s->home != me || maker == me) return WEFT_OK;
@@ -221,7 +224,7 @@ static weft_status come_home(work *w, int32_t number, int64_t q) {
 /* --- back --- */
 
 /* From host to host against the order of positions. */
-static weft_status go_back(work *w, int32_t number, int64_t q, int32_t to) {
+static weft_status go_back(host_reduce_work *w, int32_t number, int64_t q, int32_t to) {
     share *s = &w->share[number];
     int32_t i = position(w, s, w->mine);
     if (!is_mine(w, s)) return WEFT_OK;
@@ -235,7 +238,7 @@ static weft_status go_back(work *w, int32_t number, int64_t q, int32_t to) {
 }
 
 /* To all of the host. */
-static weft_status spread(work *w, int32_t number, int64_t q) {
+static weft_status spread(host_reduce_work *w, int32_t number, int64_t q) {
     share *s = &w->share[number];
     wefti_commsched_build *b = w->b;
     if (!is_mine(w, s))
@@ -251,11 +254,11 @@ static weft_status spread(work *w, int32_t number, int64_t q) {
 
 /* --- all of it --- */
 
-static bool is_part(const work *w, int64_t q) {
+static bool is_part(const host_reduce_work *w, int64_t q) {
     return q >= 0 && q < w->parts;
 }
 
-static weft_status build_share(work *w, int32_t number, int64_t round) {
+static weft_status build_share(host_reduce_work *w, int32_t number, int64_t round) {
     const share *s = &w->share[number];
     int32_t i = position(w, s, w->mine), n = w->hosts->hosts;
     if (is_part(w, round - i - 1)) WEFT_TRY(go_on(w, number, round - i - 1));
@@ -268,7 +271,7 @@ static weft_status build_share(work *w, int32_t number, int64_t round) {
     return spread(w, number, round - (2 * n - 1 - i));
 }
 
-static weft_status build(work *w) {
+static weft_status build(host_reduce_work *w) {
     int32_t n = w->hosts->hosts;
     int64_t rounds = w->parts + (w->b->form == WEFTI_COMMSCHED_ALL_REDUCE ? 2 * n - 1 : n);
     for (int32_t s = 0; s < w->shares; s++) {
@@ -283,11 +286,11 @@ static weft_status build(work *w) {
 }
 
 weft_status wefti_commsched_host_reduce(wefti_commsched_build *b) {
-    work w = {.b = b,
-              .hosts = &b->hosts,
-              .parts = wefti_commsched_host_parts(b),
-              .shares = shares_of(b),
-              .mine = b->hosts.host[b->t->me]};
+    host_reduce_work w = {.b = b,
+                          .hosts = &b->hosts,
+                          .parts = wefti_commsched_host_parts(b),
+                          .shares = shares_of(b),
+                          .mine = b->hosts.host[b->t->me]};
     size_t sends = (size_t)w.shares * (size_t)w.parts;
     w.share = wefti_calloc((size_t)w.shares, sizeof *w.share);
     w.raw = wefti_calloc(2 * sends, sizeof *w.raw);

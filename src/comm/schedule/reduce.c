@@ -21,12 +21,13 @@ static bool wanted_end(const wefti_commsched_build *b, int32_t member) {
 
 /* --- shares --- */
 
-enum { SLOTS = 3 /* segments that are staged at a time */, MOST_SEGMENTS = 256 };
+enum { REDUCE_SLOTS = 3 /* segments that are staged at a time */, MOST_SEGMENTS = 256 };
 
 typedef struct share_work {
     int64_t segments;
-    wefti_commsched_place in[SLOTS], out; /* others' parts of my share, [members]; the result */
-    int64_t in_bytes;                     /* of one member */
+    wefti_commsched_place in[REDUCE_SLOTS],
+        out;                     /* others' parts of my share, [members]; the result */
+    int64_t in_bytes;            /* of one member */
     int64_t *sent;               /* [2][members]: the sends of their shares, of two segments */
     wefti_commsched_place *from; /* [members] */
 } share_work;
@@ -57,8 +58,9 @@ static weft_status collect(wefti_commsched_build *b, share_work *w, int64_t segm
                                       theirs.count * b->element));
         w->sent[segment % 2 * g + m] = b->plan->sends - 1;
     }
-    wefti_commsched_place slot = w->in[segment % SLOTS];
-    int32_t gate = segment < SLOTS ? 0 : now - SLOTS + 1; /* its last user has been reduced */
+    wefti_commsched_place slot = w->in[segment % REDUCE_SLOTS];
+    int32_t gate =
+        segment < REDUCE_SLOTS ? 0 : now - REDUCE_SLOTS + 1; /* its last user has been reduced */
     for (int32_t i = 1; i < g; i++) {
         int32_t m = (t->me + g - i) % g;
         w->from[m] = wefti_commsched_at(slot.array, slot.offset + m * w->in_bytes);
@@ -101,7 +103,7 @@ static weft_status build_shares(wefti_commsched_build *b, share_work *w) {
         if (bytes > w->in_bytes) w->in_bytes = bytes;
     }
     w->in_bytes = (w->in_bytes + 63) / 64 * 64;
-    for (int i = 0; i < SLOTS && i < w->segments; i++)
+    for (int i = 0; i < REDUCE_SLOTS && i < w->segments; i++)
         w->in[i] = wefti_commsched_stage_space(b, w->in_bytes * g);
     if (!wanted_end(b, b->t->me))
         w->out = wefti_commsched_stage_space(b, wefti_commsched_whole(b).count * b->element);
@@ -131,7 +133,7 @@ weft_status wefti_commsched_shares(wefti_commsched_build *b) {
 typedef struct chain_work {
     int64_t chunks;
     int32_t back; /* rounds between a chunk's way there and its way back, at this member */
-    wefti_commsched_place in[SLOTS], out;
+    wefti_commsched_place in[REDUCE_SLOTS], out;
     int64_t *sent; /* [chunks]: its send to the next member */
 } chain_work;
 
@@ -154,8 +156,9 @@ static weft_status go_on(wefti_commsched_build *b, chain_work *w, int64_t k) {
     }
     if (t->me == 0 || k >= w->chunks) return WEFT_OK;
     wefti_commsched_span chunk = wefti_commsched_part(b, wefti_commsched_whole(b), k, w->chunks);
-    int32_t gate = k < SLOTS ? 0 : (int32_t)k - SLOTS + 1;
-    wefti_commsched_place from[2] = {w->in[k % SLOTS], place_of(b, WEFTI_COMMSCHED_SOURCE, chunk)};
+    int32_t gate = k < REDUCE_SLOTS ? 0 : (int32_t)k - REDUCE_SLOTS + 1;
+    wefti_commsched_place from[2] = {w->in[k % REDUCE_SLOTS],
+                                     place_of(b, WEFTI_COMMSCHED_SOURCE, chunk)};
     WEFT_TRY(wefti_commsched_receive_gated(b, t->me - 1, from[0], chunk.count * b->element,
                                            (int32_t)k, gate, -1));
     return wefti_commsched_op_flat(b, chunk.count, chain_result(b, w, chunk), 2, from);
@@ -201,7 +204,7 @@ static weft_status build_chain(wefti_commsched_build *b, chain_work *w) {
         wefti_commsched_span s = wefti_commsched_part(b, wefti_commsched_whole(b), k, w->chunks);
         if (s.count > first.count) first = s;
     }
-    for (int i = 0; i < SLOTS && t->me > 0; i++)
+    for (int i = 0; i < REDUCE_SLOTS && t->me > 0; i++)
         w->in[i] = wefti_commsched_stage_space(b, first.count * b->element);
     if (!wanted_end(b, t->me))
         w->out = wefti_commsched_stage_space(b, wefti_commsched_whole(b).count * b->element);

@@ -76,7 +76,7 @@ typedef struct wefti_commsched_message {
 } wefti_commsched_message;
 
 typedef struct wefti_commsched_op {
-    wefti_move move;
+    wefti_copy_move move;
     wefti_commsched_place to;
     const wefti_commsched_place *from; /* [move.sources] */
 } wefti_commsched_op;

@@ -61,7 +61,7 @@ static wefti_shm_outcome move_parts(wefti_shm_rank *local, wefti_shm_port *port,
     const wefti_shm_plan *plan = endpoint->plan;
     void *stage = wefti_shm_result_stage(post), *destination = stage ? stage : post->destination;
     for (int64_t n = 0; n < plan->moves; n++) {
-        const wefti_move *move = &plan->move[n];
+        const wefti_copy_move *move = &plan->move[n];
         bool all = true;
         for (int32_t s = 0; s < move->sources; s++)
             all &=

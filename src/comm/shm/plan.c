@@ -47,7 +47,7 @@ static void *reserve(wefti_arena *arena, int64_t count, size_t bytes) {
 static weft_status prepare_moves(wefti_arena *arena, const wefti_piece_list *pieces,
                                  wefti_shm_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
-    wefti_move *moves = reserve(arena, pieces->used, sizeof *moves);
+    wefti_copy_move *moves = reserve(arena, pieces->used, sizeof *moves);
     WEFT_REQUIRE(moves, WEFT_E_NOMEM, "no memory for %lld moves", (long long)pieces->used);
     int streamed = wefti_copy_streamed(box_bytes(t, &t->want[t->me]));
     for (int64_t n = 0; n < pieces->used; n++) {
@@ -115,7 +115,7 @@ static void prepare_gather(wefti_shm_plan *plan, wefti_shm_partner *partner) {
     const wefti_transfer *t = &plan->transfer;
     int64_t most = 0, size = (int64_t)weft_dtype_bytes(t->dtype);
     for (int64_t n = 0; n < plan->moves; n++) {
-        const wefti_move *move = &plan->move[n];
+        const wefti_copy_move *move = &plan->move[n];
         if (move->run > most) most = move->run;
         if (move->members[0] == t->me) plan->first = move->to.offset, plan->count = move->run;
         for (int32_t i = 0; i < plan->partners; i++)

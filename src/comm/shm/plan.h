@@ -47,7 +47,7 @@ struct wefti_shm_plan {
     int32_t partners;
     const wefti_shm_partner *partner; /* ascending */
     int64_t moves;
-    const wefti_move *move;
+    const wefti_copy_move *move;
     bool small;   /* own source is copied when posted */
     bool exposes; /* others touch this member's memory */
     bool shares;  /* all-reduce; elements [first, first + count) are this member's */

@@ -291,19 +291,19 @@ weft_status wefti_shm_test(wefti_endpoint *base) {
 }
 
 /* Between two looks that found nothing to do. */
-typedef struct patience {
+typedef struct run_patience {
     int looks;        /* in a row */
     int64_t since_ns; /* of them; 0: not known yet */
     bool told;        /* that this rank waits */
-} patience;
+} run_patience;
 
-static void tell(const wefti_shm_rank *local, patience *p, const char *what) {
+static void tell(const wefti_shm_rank *local, run_patience *p, const char *what) {
     if (!p->told) wefti_position_begin_wait(local->comm.position, what);
     p->told = true;
 }
 
 /* Whether it looks again at once, or after others that may want the core. */
-static bool stays_awake(const wefti_shm_rank *local, patience *p) {
+static bool stays_awake(const wefti_shm_rank *local, run_patience *p) {
     enum {
         YIELDS = 32
     }; /* if ranks share cores: yields before the waiting rank sleeps, since a peer may need this
@@ -334,7 +334,7 @@ static bool sleep_once(wefti_shm_rank *local, long most_ns) {
 
 /* Used while other work has no wake-ups. Its polls are expensive: a few of them take as long as a
  * message. In between, this rank yields the core to ranks that compute. */
-static bool look_less_often(wefti_shm_rank *local, patience *p, const char *what) {
+static bool look_less_often(wefti_shm_rank *local, run_patience *p, const char *what) {
     enum { LOOKS = 32 };
     if (p->looks < LOOKS && stays_awake(local, p)) return false;
     int64_t now = wefti_now_ns();
@@ -349,7 +349,7 @@ static bool look_less_often(wefti_shm_rank *local, patience *p, const char *what
     return sleep_once(local, ns);
 }
 
-static bool wait_for_event(wefti_shm_rank *local, patience *p, const char *what) {
+static bool wait_for_event(wefti_shm_rank *local, run_patience *p, const char *what) {
     if (stays_awake(local, p)) return false;
     tell(local, p, what);
     p->looks = 0;
@@ -357,7 +357,7 @@ static bool wait_for_event(wefti_shm_rank *local, patience *p, const char *what)
 }
 
 static weft_status look_until(wefti_shm_rank *local, const bool *finished, const char *what) {
-    patience p = {0};
+    run_patience p = {0};
     for (;;) {
         bool happened = wefti_shm_progress(local);
         if (*finished) break;
@@ -366,7 +366,7 @@ static weft_status look_until(wefti_shm_rank *local, const bool *finished, const
             happened = local->other_work.count > 0 ? look_less_often(local, &p, what)
                                                    : wait_for_event(local, &p, what);
         if (!happened) continue;
-        p = (patience){.told = p.told};
+        p = (run_patience){.told = p.told};
         if (p.told) atomic_fetch_add_explicit(&local->further, 1, memory_order_relaxed);
     }
     wefti_position_end_wait(local->comm.position, p.told);

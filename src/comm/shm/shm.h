@@ -272,7 +272,7 @@ bool wefti_shm_read_peer(wefti_shm_rank *local, int32_t place, const void *p, vo
                          int64_t bytes);
 /* A move with sources that this process does not map. Such a move has no loops. */
 bool wefti_shm_read_peer_move(wefti_shm_rank *local, wefti_shm_port *port, uint64_t number,
-                              const wefti_move *move, void *destination);
+                              const wefti_copy_move *move, void *destination);
 
 /* --- comm/shm/staged_reduce.c: all-reduces of shares in such memory --- */
 

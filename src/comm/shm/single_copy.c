@@ -68,10 +68,11 @@ bool wefti_shm_read_peer(wefti_shm_rank *local, int32_t place, const void *p, vo
 
 /* Elements [first, first + count) of the run: every source fetched or found, then reduced. */
 static bool pull_block(wefti_shm_rank *local, wefti_shm_port *port, uint64_t number,
-                       const wefti_move *move, void *destination, int64_t first, int64_t count) {
+                       const wefti_copy_move *move, void *destination, int64_t first,
+                       int64_t count) {
     const wefti_shm_endpoint *endpoint = wefti_shm_in_flight_of(port, number)->post->endpoint;
     int64_t bytes = (int64_t)weft_dtype_bytes(move->dtype);
-    wefti_move block = *move;
+    wefti_copy_move block = *move;
     block.run = count;
     block.to.offset += first;
     for (int32_t s = 0; s < move->sources; s++) {
@@ -94,7 +95,7 @@ static bool pull_block(wefti_shm_rank *local, wefti_shm_port *port, uint64_t num
 }
 
 bool wefti_shm_read_peer_move(wefti_shm_rank *local, wefti_shm_port *port, uint64_t number,
-                              const wefti_move *move, void *destination) {
+                              const wefti_copy_move *move, void *destination) {
     int64_t bytes = (int64_t)weft_dtype_bytes(move->dtype);
     if (move->sources == 1) {
         int32_t member = move->members[0];

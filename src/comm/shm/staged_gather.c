@@ -15,15 +15,15 @@
 #include "comm/copy.h"
 #include "comm/shm/shm.h"
 
-typedef struct chunk {
+typedef struct staged_gather_chunk {
     int64_t at; /* in bytes of the part */
     size_t bytes;
-} chunk;
+} staged_gather_chunk;
 
-static chunk find_chunk(const wefti_shm_plan *plan, int64_t part, int64_t k) {
+static staged_gather_chunk find_chunk(const wefti_shm_plan *plan, int64_t part, int64_t k) {
     int64_t size = (int64_t)weft_dtype_bytes(plan->transfer.dtype), left = part - k * plan->chunk;
     int64_t count = left < 0 ? 0 : left < plan->chunk ? left : plan->chunk;
-    return (chunk){k * plan->chunk * size, (size_t)(count * size)};
+    return (staged_gather_chunk){k * plan->chunk * size, (size_t)(count * size)};
 }
 static size_t box_bytes(const wefti_shm_plan *plan) {
     enum { LINE = 64 };
@@ -34,7 +34,8 @@ static void *box_of(const wefti_shm_plan *plan, void *staging, int64_t k) {
 }
 
 /* To where the part of this, or of another, member belongs. */
-static void put(const wefti_shm_post *post, int64_t first, chunk c, const void *from) {
+static void put(const wefti_shm_post *post, int64_t first, staged_gather_chunk c,
+                const void *from) {
     const wefti_shm_plan *plan = post->endpoint->plan;
     char *to =
         (char *)post->destination + first * (int64_t)weft_dtype_bytes(plan->transfer.dtype) + c.at;
@@ -44,7 +45,7 @@ static void put(const wefti_shm_post *post, int64_t first, chunk c, const void *
 
 static void give(wefti_shm_post *post) {
     const wefti_shm_plan *plan = post->endpoint->plan;
-    chunk c = find_chunk(plan, plan->count, post->staged_chunks);
+    staged_gather_chunk c = find_chunk(plan, plan->count, post->staged_chunks);
     const char *from = (const char *)post->source + c.at;
     if (c.bytes > 0) memcpy(box_of(plan, post->bounce, post->staged_chunks), from, c.bytes);
     put(post, plan->first, c, from); /* while it is in the cache */
@@ -96,13 +97,13 @@ static void take(const wefti_shm_rank *local, wefti_shm_port *port, wefti_shm_po
     const wefti_shm_plan *plan = post->endpoint->plan;
     for (int32_t i = 0; i < plan->partners; i++) {
         const wefti_shm_partner *p = &plan->partner[i];
-        chunk c = find_chunk(plan, p->count, post->reduced);
+        staged_gather_chunk c = find_chunk(plan, p->count, post->reduced);
         char *from = wefti_shm_source(local, port, p->member, number);
         bool staging = !wefti_shm_slot_of(port->channel, p->member, number)->destination;
         put(post, p->first, c, staging ? box_of(plan, from, post->reduced) : from + c.at);
     }
     if (!post->staging) {
-        chunk own = find_chunk(plan, plan->count, post->reduced);
+        staged_gather_chunk own = find_chunk(plan, plan->count, post->reduced);
         put(post, plan->first, own, (const char *)post->source + own.at);
     }
     post->reduced++;

@@ -10,11 +10,11 @@
 #include "comm/copy.h"
 #include "comm/shm/shm.h"
 
-enum { LINE = 64 };
+enum { STAGED_REDUCE_LINE = 64 };
 
 static int64_t box_bytes(const wefti_shm_plan *plan) {
     int64_t bytes = plan->chunk * (int64_t)weft_dtype_bytes(plan->transfer.dtype);
-    return (bytes + LINE - 1) / LINE * LINE;
+    return (bytes + STAGED_REDUCE_LINE - 1) / STAGED_REDUCE_LINE * STAGED_REDUCE_LINE;
 }
 /* The box for chunk k of the share of `member`. */
 static void *box_of(const wefti_shm_plan *plan, void *staging, int64_t k, int32_t member) {

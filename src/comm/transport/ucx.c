@@ -27,7 +27,7 @@ enum {
     CLOSE_NS = 2000000000,   /* how long closing waits for others */
     CANCEL_NS = 500000000,   /* and cancelling for the library */
     MOST_EVENTS = 16,        /* handled before requests are looked at */
-    LONG_LOOKS = 2000,       /* looks after which a sender that nothing comes from is connected */
+    UCX_LONG_LOOKS = 2000,   /* looks after which a sender that nothing comes from is connected */
     /* Of the pieces in which TCP takes long messages. UCX's own are 8 KiB and 64 KiB. */
     MOST_PIECE = 256 << 10,
     PIECES_BYTES = 8 << 20, /* of all connections together, in each direction */
@@ -228,7 +228,7 @@ static void ucx_cancel(void *context, void *request) {
 
 /* A sender that is not connected, and that nothing comes from, may be dead. */
 static void look_after(ucx_side *s, ucx_request *r) {
-    if (r->receives && r->looks++ == LONG_LOOKS && !s->peer[r->peer].endpoint)
+    if (r->receives && r->looks++ == UCX_LONG_LOOKS && !s->peer[r->peer].endpoint)
         (void)connect_to(s, r->peer); /* its failure is seen by the next test */
 }
 
@@ -404,13 +404,13 @@ static weft_status open_side(ucx_side *s, const char *interface) {
     return open_worker(s, interface);
 }
 
-typedef struct entry {
+typedef struct ucx_entry {
     uint64_t bytes; /* of the address; 0: there is none, because */
     char failure[248];
-} entry;
+} ucx_entry;
 
 /* Everyone's address, or why somebody has none. */
-static weft_status swap_addresses(ucx_side *s, entry *entries, const entry *mine,
+static weft_status swap_addresses(ucx_side *s, ucx_entry *entries, const ucx_entry *mine,
                                   const void *address) {
     size_t most = 0;
     WEFT_TRY(s->exchange.allgather(s->exchange.context, mine, sizeof *mine, entries));
@@ -438,7 +438,7 @@ static weft_status swap_addresses(ucx_side *s, entry *entries, const entry *mine
 }
 
 static weft_status meet(ucx_side *s, weft_status opened) {
-    entry *entries, mine = {0};
+    ucx_entry *entries, mine = {0};
     ucp_address_t *address = NULL;
     size_t bytes = 0;
     weft_status status = opened;

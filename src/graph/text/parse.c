@@ -9,9 +9,9 @@
 
 #include "graph/text/text.h"
 
-enum { MAX_TEXT = 256 << 20, MAX_OPERANDS = 32767, MAX_WORD = 1024, MAX_ATTRS = 32 };
+enum { MAX_TEXT = 256 << 20, MAX_OPERANDS = 32767, MAX_WORD = 1024, PARSE_MAX_ATTRS = 32 };
 
-typedef struct parser {
+typedef struct parse_parser {
     weft_graph *g;
     const char *p;
     int line;
@@ -21,23 +21,23 @@ typedef struct parser {
     int32_t *operands;
     weft_desc *results; /* as the text states them */
     int64_t operand_count, operand_cap, result_count, result_cap;
-} parser;
+} parse_parser;
 
 #define WANT(cond, ...) WEFT_REQUIRE(cond, WEFT_E_ARG, __VA_ARGS__)
 
 /* ---- words ---- */
 
-static void blanks(parser *s) {
+static void blanks(parse_parser *s) {
     while (*s->p == ' ') s->p++;
 }
 
 /* What stands here, for messages. */
-static int here(const parser *s) {
+static int here(const parse_parser *s) {
     size_t n = strcspn(s->p, " \n");
     return n > 40 ? 40 : n ? (int)n : 1;
 }
 
-static bool take(parser *s, const char *token) {
+static bool take(parse_parser *s, const char *token) {
     blanks(s);
     size_t n = strlen(token);
     if (strncmp(s->p, token, n) != 0) return false;
@@ -45,12 +45,12 @@ static bool take(parser *s, const char *token) {
     return true;
 }
 
-static weft_status expect(parser *s, const char *token) {
+static weft_status expect(parse_parser *s, const char *token) {
     WANT(take(s, token), "'%s' is expected, not '%.*s'", token, *s->p == '\n' ? 0 : here(s), s->p);
     return WEFT_OK;
 }
 
-static weft_status end_line(parser *s) {
+static weft_status end_line(parse_parser *s) {
     blanks(s);
     WANT(*s->p == '\n', "the line should end before '%.*s'", *s->p ? here(s) : 0, s->p);
     while (*s->p == '\n' || *s->p == ' ') {
@@ -60,7 +60,7 @@ static weft_status end_line(parser *s) {
     return WEFT_OK;
 }
 
-static weft_status word(parser *s, char out[MAX_WORD]) {
+static weft_status word(parse_parser *s, char out[MAX_WORD]) {
     blanks(s);
     size_t n = strspn(s->p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-");
     WANT(n > 0, "a name is expected, not '%.*s'", *s->p == '\n' ? 0 : here(s), s->p);
@@ -71,7 +71,7 @@ static weft_status word(parser *s, char out[MAX_WORD]) {
     return WEFT_OK;
 }
 
-static weft_status integer(parser *s, int64_t most, int64_t *out) {
+static weft_status integer(parse_parser *s, int64_t most, int64_t *out) {
     blanks(s);
     WANT(*s->p >= '0' && *s->p <= '9', "a number is expected, not '%.*s'",
          *s->p == '\n' ? 0 : here(s), s->p);
@@ -84,7 +84,7 @@ static weft_status integer(parser *s, int64_t most, int64_t *out) {
     return WEFT_OK;
 }
 
-static weft_status desc(parser *s, weft_desc *out) {
+static weft_status desc(parse_parser *s, weft_desc *out) {
     char name[MAX_WORD];
     weft_desc d = {0};
     WEFT_TRY(word(s, name));
@@ -103,14 +103,14 @@ static weft_status desc(parser *s, weft_desc *out) {
 
 /* ---- values ---- */
 
-static weft_status define(parser *s, int32_t value) {
+static weft_status define(parse_parser *s, int32_t value) {
     WEFT_TRY(WEFT_GROW(s->values, s->value_count, s->value_cap));
     s->values[s->value_count++] = value;
     return WEFT_OK;
 }
 
 /* "%5", which must be the next number; `ahead` values of this line come before it. */
-static weft_status new_number(parser *s, int64_t ahead) {
+static weft_status new_number(parse_parser *s, int64_t ahead) {
     int64_t number;
     WEFT_TRY(expect(s, "%"));
     WEFT_TRY(integer(s, INT32_MAX, &number));
@@ -119,7 +119,7 @@ static weft_status new_number(parser *s, int64_t ahead) {
     return WEFT_OK;
 }
 
-static weft_status known_value(parser *s, int32_t *out) {
+static weft_status known_value(parse_parser *s, int32_t *out) {
     int64_t number;
     WEFT_TRY(expect(s, "%"));
     WEFT_TRY(integer(s, INT32_MAX, &number));
@@ -142,7 +142,7 @@ static weft_status kind_of(const char *name, wefti_value_kind *out) {
 
 /* ---- nodes ---- */
 
-static weft_status results(parser *s) {
+static weft_status results(parse_parser *s) {
     s->result_count = 0;
     do {
         WANT(s->result_count < MAX_OPERANDS, "a node has too many results");
@@ -155,7 +155,7 @@ static weft_status results(parser *s) {
     return expect(s, "=");
 }
 
-static weft_status operands(parser *s) {
+static weft_status operands(parse_parser *s) {
     s->operand_count = 0;
     WEFT_TRY(expect(s, "("));
     while (!take(s, ")")) {
@@ -179,7 +179,7 @@ static weft_status find_body(weft_body *const *list, int64_t count, const char *
     WEFT_FAIL(WEFT_E_ARG, "there is no '%s' above", name);
 }
 
-static weft_status find_op(parser *s, const weft_op_def **out_op, weft_body **out_callee) {
+static weft_status find_op(parse_parser *s, const weft_op_def **out_op, weft_body **out_callee) {
     char name[MAX_WORD], callee[MAX_WORD];
     weft_graph *g = s->g;
     *out_callee = NULL;
@@ -201,12 +201,13 @@ static weft_status find_op(parser *s, const weft_op_def **out_op, weft_body **ou
 }
 
 /* What follows the operands: attributes up to "#", "@" or the end of the line. */
-static weft_status attributes(parser *s, const weft_op_def *op, wefti_attr attrs[MAX_ATTRS]) {
+static weft_status attributes(parse_parser *s, const weft_op_def *op,
+                              wefti_attr attrs[PARSE_MAX_ATTRS]) {
     char text[8192];
     blanks(s);
     size_t n = strcspn(s->p, "#@\n");
     WANT(n < sizeof text, "the attributes take more than %zu characters", sizeof text - 1);
-    WANT(wefti_attr_count(op) < MAX_ATTRS, "%s has too many attributes", op->name);
+    WANT(wefti_attr_count(op) < PARSE_MAX_ATTRS, "%s has too many attributes", op->name);
     memcpy(text, s->p, n);
     text[n] = '\0';
     s->p += n;
@@ -220,10 +221,10 @@ static weft_status claim(weft_graph *g, char space, const char *what, const char
     return WEFT_OK;
 }
 
-static weft_status node(parser *s) {
+static weft_status node(parse_parser *s) {
     const weft_op_def *op;
     weft_body *callee;
-    wefti_attr attrs[MAX_ATTRS] = {{0}};
+    wefti_attr attrs[PARSE_MAX_ATTRS] = {{0}};
     char scope_word[MAX_WORD];
     const char *scope = "";
     int64_t stream = -1;
@@ -264,7 +265,7 @@ static weft_status node(parser *s) {
 
 /* ---- cells ---- */
 
-static weft_status cell_input(parser *s) {
+static weft_status cell_input(parse_parser *s) {
     char text[MAX_WORD];
     const char *name = NULL;
     wefti_value_kind kind;
@@ -283,7 +284,7 @@ static weft_status cell_input(parser *s) {
     return define(s, value);
 }
 
-static weft_status cell_lines(parser *s) {
+static weft_status cell_lines(parse_parser *s) {
     s->value_count = 0;
     WEFT_TRY(expect(s, "("));
     while (!take(s, ")")) {
@@ -308,7 +309,7 @@ static weft_status cell_lines(parser *s) {
     return end_line(s);
 }
 
-static weft_status cell(parser *s, bool fused) {
+static weft_status cell(parse_parser *s, bool fused) {
     weft_graph *g = s->g;
     char name[MAX_WORD];
     weft_body *stored;
@@ -335,7 +336,7 @@ static weft_status cell(parser *s, bool fused) {
 
 /* ---- the root ---- */
 
-static weft_status initial(parser *s, weft_init *out) {
+static weft_status initial(parse_parser *s, weft_init *out) {
     static const char *const words[] = {"zeros", "constant", "normal", "uniform"};
     char name[MAX_WORD];
     WEFT_TRY(word(s, name));
@@ -354,7 +355,7 @@ static weft_status initial(parser *s, weft_init *out) {
 }
 
 /* "%3 = param h.0.w: f32[2] zeros": tells itself from a node by "=" after the number. */
-static weft_status root_value(parser *s) {
+static weft_status root_value(parse_parser *s) {
     char text[MAX_WORD];
     wefti_value_kind kind;
     weft_desc d;
@@ -375,7 +376,7 @@ static weft_status root_value(parser *s) {
     return end_line(s);
 }
 
-static bool at_root_value(const parser *s) {
+static bool at_root_value(const parse_parser *s) {
     const char *p = s->p;
     if (*p != '%') return false;
     p++;
@@ -384,7 +385,7 @@ static bool at_root_value(const parser *s) {
     return *p == '=';
 }
 
-static weft_status root_line(parser *s) {
+static weft_status root_line(parse_parser *s) {
     char name[MAX_WORD];
     int32_t value, next;
     blanks(s);
@@ -408,7 +409,7 @@ static weft_status root_line(parser *s) {
     return end_line(s);
 }
 
-static weft_status whole(parser *s) {
+static weft_status whole(parse_parser *s) {
     WEFT_TRY(expect(s, "weft-graph 1"));
     WEFT_TRY(end_line(s));
     for (;;) {
@@ -430,7 +431,7 @@ static weft_status whole(parser *s) {
     return WEFT_OK;
 }
 
-static weft_status parse(parser *s) {
+static weft_status parse(parse_parser *s) {
     weft_status st = whole(s);
     if (st < 0) return wefti_prefix(st, "line %d", s->line);
     WEFT_TRY(wefti_graph_check(s->g));
@@ -440,7 +441,7 @@ static weft_status parse(parser *s) {
 weft_status wefti_graph_parse(const wefti_op_registry *ops, const char *text, weft_graph **out) {
     WANT(text, "no text");
     WANT(strnlen(text, MAX_TEXT) < MAX_TEXT, "the text has more than %d MiB", MAX_TEXT >> 20);
-    parser s = {.p = text, .line = 1};
+    parse_parser s = {.p = text, .line = 1};
     WEFT_TRY(wefti_graph_create(ops, &s.g));
     weft_status st = parse(&s);
     wefti_free(s.values);

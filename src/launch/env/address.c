@@ -39,7 +39,7 @@ int wefti_port_of(const void *data, size_t bytes) {
     return 10000 + (int)(wefti_crc32c(0, data, bytes) % 20000);
 }
 
-static weft_status host_and_port(const wefti_reader *r, const char *host, const char *port) {
+static weft_status host_and_port(const wefti_env_reader *r, const char *host, const char *port) {
     int number_of = 0;
     if (!wefti_reader_get(r, host) || !wefti_reader_get(r, port)) return WEFT_OK;
     WEFT_TRY(wefti_variable_word(r->v, host, r->out->scheduler_host, WEFTI_HOST_TEXT));
@@ -50,7 +50,7 @@ static weft_status host_and_port(const wefti_reader *r, const char *host, const 
 
 /* From the weakest source to the strongest: later ones replace. The rank table's and Volcano's are
  * there. */
-weft_status wefti_read_address(wefti_reader *r) {
+weft_status wefti_read_address(wefti_env_reader *r) {
     const char *own = wefti_reader_get(r, "WEFT_SCHEDULER");
     if (r->claims[WEFTI_START_SLURM].there) wefti_slurm_address(r);
     if (r->claims[WEFTI_START_MINDSPORE].there)

@@ -75,7 +75,7 @@ static weft_status check_place(const wefti_claim_names *n, const wefti_claim *c)
     return WEFT_OK;
 }
 
-static void read_job(const wefti_reader *r) {
+static void read_job(const wefti_env_reader *r) {
     char *job = r->out->job;
     const char *run = wefti_reader_get(r, "TORCHELASTIC_RUN_ID"),
                *id = wefti_reader_get(r, "SLURM_JOB_ID");
@@ -89,7 +89,7 @@ static void read_job(const wefti_reader *r) {
                        wefti_reader_get(r, "SLURM_STEP_ID"));
 }
 
-static weft_status read_words(wefti_reader *r) {
+static weft_status read_words(wefti_env_reader *r) {
     wefti_launcher *o = r->out;
     double join = 0, heartbeat = 0;
     if (r->claims[WEFTI_START_MINDSPORE].there) {
@@ -105,7 +105,7 @@ static weft_status read_words(wefti_reader *r) {
 }
 
 /* Alone, or of a pod, although something was begun: better refused than N trainings of one. */
-static weft_status check_alone(const wefti_reader *r) {
+static weft_status check_alone(const wefti_env_reader *r) {
     bool alone = r->out->start == WEFTI_START_ALONE;
     if (!alone && r->out->start != WEFTI_START_VOLCANO) return WEFT_OK;
     WEFT_REQUIRE(!wefti_reader_get(r, "MS_SCHED_HOST") || !wefti_reader_get(r, "MS_WORKER_NUM"),
@@ -126,7 +126,7 @@ static weft_status check_alone(const wefti_reader *r) {
 weft_status wefti_launcher_read(wefti_variables variables, const char *host_name,
                                 wefti_launcher *out) {
     wefti_launcher found = {.start = WEFTI_START_ALONE};
-    wefti_reader r = {.v = variables, .host_name = host_name, .out = &found};
+    wefti_env_reader r = {.v = variables, .host_name = host_name, .out = &found};
     for (int s = 0; s < WEFTI_START_ALONE; s++) {
         r.claims[s].place = (weft_launcher){NULL, -1, 0, -1, -1, -1, -1};
         r.claims[s].rank_name = wefti_launchers[s]->names.rank;

@@ -24,7 +24,7 @@ static void fill(int *rank, int *size, int other_rank, int other_size) {
 }
 
 /* The claim that counts: the first. A carrier counts only alone. */
-static wefti_start choose(wefti_reader *r) {
+static wefti_start choose(wefti_env_reader *r) {
     int there = 0;
     for (int s = 0; s < WEFTI_START_ALONE; s++) there += r->claims[s].there;
     wefti_claim *slurm = &r->claims[WEFTI_START_SLURM];
@@ -39,7 +39,7 @@ static wefti_start choose(wefti_reader *r) {
     return WEFTI_START_ALONE;
 }
 
-weft_status wefti_claims_merge(wefti_reader *r) {
+weft_status wefti_claims_merge(wefti_env_reader *r) {
     wefti_launcher *out = r->out;
     out->mpi = r->claims[WEFTI_START_OPEN_MPI].there || r->claims[WEFTI_START_MPICH].there ||
                wefti_reader_get(r, "PMIX_RANK");

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* msrun also sets RANK_ID and RANK_SIZE; then they do not belong to a rank table. */
-static weft_status read_msrun(wefti_reader *r, wefti_claim *c) {
+static weft_status read_msrun(wefti_env_reader *r, wefti_claim *c) {
     int rank = wefti_whole_number(wefti_reader_get(r, "RANK_ID")), size = c->place.size;
     WEFT_TRY(wefti_reader_number(r, "RANK_SIZE", 1, WEFTI_RANKS_MAX, &size));
     WEFT_REQUIRE(size == c->place.size, WEFT_E_ARG, "MS_WORKER_NUM is %d, but RANK_SIZE is %d",
@@ -17,7 +17,7 @@ static weft_status read_msrun(wefti_reader *r, wefti_claim *c) {
     return WEFT_OK;
 }
 
-static weft_status read_mindspore(wefti_reader *r) {
+static weft_status read_mindspore(wefti_env_reader *r) {
     wefti_claim *c = &r->claims[WEFTI_START_MINDSPORE];
     const char *role = wefti_reader_get(r, "MS_ROLE");
     if (!role) return WEFT_OK;

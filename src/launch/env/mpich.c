@@ -1,7 +1,7 @@
 /* MPICH and other launchers that speak PMI. Source: the PMI of hydra. */
 #include "launch/env/reader.h"
 
-static weft_status read(wefti_reader *r) {
+static weft_status read(wefti_env_reader *r) {
     return wefti_read_numbered(r, WEFTI_START_MPICH);
 }
 

@@ -1,7 +1,7 @@
 /* Open MPI. Source: mpirun(1). */
 #include "launch/env/reader.h"
 
-static weft_status read(wefti_reader *r) {
+static weft_status read(wefti_env_reader *r) {
     return wefti_read_numbered(r, WEFTI_START_OPEN_MPI);
 }
 

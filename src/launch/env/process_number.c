@@ -12,7 +12,7 @@ static const wefti_claim_names numbers_only[] = {
 };
 
 /* The number that this process has in its job; -1: none. *out_from: the variable that says so. */
-weft_status wefti_process_number(const wefti_reader *r, int *out,
+weft_status wefti_process_number(const wefti_env_reader *r, int *out,
                                  const wefti_claim_names **out_from) {
     *out = -1;
     *out_from = NULL;
@@ -31,11 +31,11 @@ weft_status wefti_process_number(const wefti_reader *r, int *out,
 }
 
 /* Where several processes share a number (a pod that starts two), it is the rank of none. */
-bool wefti_shares_number(const wefti_reader *r, const weft_launcher *place) {
+bool wefti_shares_number(const wefti_env_reader *r, const weft_launcher *place) {
     return wefti_reader_get(r, "WEFT_LAUNCH") || place->local_size > 1;
 }
 
-weft_status wefti_rank_from_number(const wefti_reader *r) {
+weft_status wefti_rank_from_number(const wefti_env_reader *r) {
     weft_launcher *place = &r->out->place;
     const wefti_claim_names *from;
     int rank;

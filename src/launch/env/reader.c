@@ -4,23 +4,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *wefti_reader_get(const wefti_reader *r, const char *name) {
+const char *wefti_reader_get(const wefti_env_reader *r, const char *name) {
     return wefti_variable(r->v, name);
 }
 
-weft_status wefti_reader_need(const wefti_reader *r, const char *one, const char *other) {
+weft_status wefti_reader_need(const wefti_env_reader *r, const char *one, const char *other) {
     WEFT_REQUIRE(!wefti_reader_get(r, one) || wefti_reader_get(r, other), WEFT_E_ARG,
                  "%s is set, but %s is not", one, other);
     return WEFT_OK;
 }
 
-weft_status wefti_reader_number(const wefti_reader *r, const char *name, int min, int max,
+weft_status wefti_reader_number(const wefti_env_reader *r, const char *name, int min, int max,
                                 int *out) {
     return name ? wefti_variable_number(r->v, name, min, max, out) : WEFT_OK;
 }
 
 /* Reads the numbers of `n`. A missing number stays -1, a missing size 0. */
-weft_status wefti_reader_place(const wefti_reader *r, const wefti_claim_names *n, wefti_claim *c) {
+weft_status wefti_reader_place(const wefti_env_reader *r, const wefti_claim_names *n,
+                               wefti_claim *c) {
     weft_launcher *p = &c->place;
     WEFT_TRY(wefti_reader_number(r, n->size, 1, WEFTI_RANKS_MAX, &p->size));
     WEFT_TRY(wefti_reader_number(r, n->rank, 0, WEFTI_RANKS_MAX - 1, &p->rank));
@@ -38,7 +39,7 @@ weft_status wefti_reader_below(const char *name, int value, const char *limit_na
     return WEFT_OK;
 }
 
-weft_status wefti_read_numbered(wefti_reader *r, wefti_start start) {
+weft_status wefti_read_numbered(wefti_env_reader *r, wefti_start start) {
     const wefti_claim_names *n = &wefti_launchers[start]->names;
     wefti_claim *c = &r->claims[start];
     if (!wefti_reader_get(r, n->rank) && !wefti_reader_get(r, n->size)) return WEFT_OK;

@@ -70,7 +70,7 @@ bool wefti_slurm_one_task_each(const char *list) {
 /* A step that has tasks: the scripts of batch jobs and interactive shells have numbers of steps
  * from 0xfffffff0 on (slurm.h: SLURM_BATCH_SCRIPT, SLURM_INTERACTIVE_STEP), and SLURM_NTASKS there
  * is what was asked for. */
-static weft_status read_slurm(wefti_reader *r) {
+static weft_status read_slurm(wefti_env_reader *r) {
     wefti_claim *c = &r->claims[WEFTI_START_SLURM];
     wefti_claim_names n = wefti_source_slurm.names;
     const char *step = wefti_reader_get(r, "SLURM_STEP_ID");
@@ -97,7 +97,7 @@ static weft_status read_slurm(wefti_reader *r) {
     return WEFT_OK;
 }
 
-void wefti_slurm_address(const wefti_reader *r) {
+void wefti_slurm_address(const wefti_env_reader *r) {
     char text[160], *host = r->out->scheduler_host;
     const char *job = wefti_reader_get(r, "SLURM_JOB_ID"),
                *step = wefti_reader_get(r, "SLURM_STEP_ID");

@@ -7,7 +7,7 @@
 #include "launch/rank_table.h"
 
 /* The table that two variables may name. NULL: none. */
-static weft_status table_path(const wefti_reader *r, const char **out) {
+static weft_status table_path(const wefti_env_reader *r, const char **out) {
     const char *file = wefti_reader_get(r, "RANK_TABLE_FILE"),
                *config = wefti_reader_get(r, "MINDSPORE_HCCL_CONFIG_PATH");
     WEFT_REQUIRE(!file || !config || !strcmp(file, config), WEFT_E_ARG,
@@ -17,7 +17,7 @@ static weft_status table_path(const wefti_reader *r, const char **out) {
     return WEFT_OK;
 }
 
-static void table_place(wefti_reader *r, const wefti_rank_table *t, wefti_claim *c) {
+static void table_place(wefti_env_reader *r, const wefti_rank_table *t, wefti_claim *c) {
     weft_launcher *p = &c->place;
     p->size = t->size;
     p->hosts = t->server_count;
@@ -33,7 +33,7 @@ static void table_place(wefti_reader *r, const wefti_rank_table *t, wefti_claim 
     r->out->scheduler_port = t->port;
 }
 
-static weft_status read_table(wefti_reader *r) {
+static weft_status read_table(wefti_env_reader *r) {
     wefti_claim *c = &r->claims[WEFTI_START_RANK_TABLE];
     wefti_rank_table *table;
     const char *path = NULL;

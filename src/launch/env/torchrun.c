@@ -3,7 +3,7 @@
 
 /* Many other programs use the names RANK and WORLD_SIZE too. One of them alone says nothing,
  * unless torchrun's other variables are there. */
-static weft_status read_torchrun(wefti_reader *r) {
+static weft_status read_torchrun(wefti_env_reader *r) {
     bool rank = wefti_reader_get(r, "RANK") != NULL,
          size = wefti_reader_get(r, "WORLD_SIZE") != NULL;
     if (rank != size && !wefti_reader_get(r, "MASTER_ADDR")) return WEFT_OK;

@@ -108,7 +108,7 @@ weft_status wefti_volcano_find(wefti_variables v, const char *index_name, int in
 }
 
 /* Whether nobody else says which rank this is, and where all meet. */
-static bool is_left_to_volcano(const wefti_reader *r) {
+static bool is_left_to_volcano(const wefti_env_reader *r) {
     const wefti_claim *own = &r->claims[WEFTI_START_WEFT];
     for (int s = 0; s < WEFTI_START_ALONE; s++)
         if (s != WEFTI_START_WEFT && r->claims[s].there) return false;
@@ -120,7 +120,7 @@ static bool is_left_to_volcano(const wefti_reader *r) {
 }
 
 /* An index alone says nothing, as in other jobs of Kubernetes: see check_alone. */
-static weft_status read_volcano(wefti_reader *r) {
+static weft_status read_volcano(wefti_env_reader *r) {
     wefti_claim *c = &r->claims[WEFTI_START_VOLCANO];
     weft_launcher *p = &c->place;
     wefti_volcano task;

@@ -1,7 +1,7 @@
 /* `weft launch`, and users that set WEFT_RANK and WEFT_SIZE themselves. */
 #include "launch/env/reader.h"
 
-static weft_status read(wefti_reader *r) {
+static weft_status read(wefti_env_reader *r) {
     return wefti_read_numbered(r, WEFTI_START_WEFT);
 }
 

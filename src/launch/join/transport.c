@@ -73,7 +73,7 @@ static weft_status choose_address(const wefti_join_plan *plan, const about *all,
 
 /* A secret that is in no file. */
 static weft_status make_secret(wefti_secret *out) {
-    return wefti_random(out->key, sizeof out->key);
+    return wefti_random_bytes(out->key, sizeof out->key);
 }
 
 static weft_status start(const wefti_join_plan *plan, const about *all, int size,

@@ -13,7 +13,7 @@
 #include "launch/member/state.h"
 #include "launch/socket.h"
 
-enum { MS = 1000000 };
+enum { THREAD_MS = 1000000 };
 static const int64_t second_ns = 1000000000, shake_ns = 10000000000;
 
 static bool over(const wefti_member *m) {
@@ -43,7 +43,7 @@ static void lose(wefti_member *m, const char *why) {
     if (m->looks && m->watches && !m->is_over) { /* it may be the network: it is called again */
         m->state = WEFTI_MEMBER_JOINING;
         m->deadline_ns = wefti_now_ns() + m->join_ns;
-        m->pause_ns = 50 * (int64_t)MS;
+        m->pause_ns = 50 * (int64_t)THREAD_MS;
         return;
     }
     if (!was_up || over(m)) return;
@@ -54,7 +54,7 @@ static void lose(wefti_member *m, const char *why) {
         wefti_member_broken(m, WEFT_E_PEER, m->placed.hosted_by, text);
     }
     m->deadline_ns = wefti_now_ns() + m->join_ns;
-    m->pause_ns = 50 * (int64_t)MS;
+    m->pause_ns = 50 * (int64_t)THREAD_MS;
 }
 
 static void call(wefti_member *m, int64_t now) {
@@ -217,8 +217,8 @@ static int pause_ms(const wefti_member *m, int64_t now) {
     if (over(m)) return 1000;
     int64_t until = m->connection == WEFTI_LINE_OFF  ? m->call_ns
                     : m->connection == WEFTI_LINE_UP ? m->beat_ns + wefti_member_interval(m)
-                                                     : now + 200 * (int64_t)MS;
-    int64_t wait = (until - now) / MS + 1;
+                                                     : now + 200 * (int64_t)THREAD_MS;
+    int64_t wait = (until - now) / THREAD_MS + 1;
     return wait < 1 ? 1 : wait > 500 ? 500 : (int)wait;
 }
 
@@ -249,7 +249,7 @@ void *wefti_member_run(void *context) {
     int64_t now = wefti_now_ns();
     m->looked_ns = m->heard_ns = m->call_ns = now;
     m->deadline_ns = now + m->join_ns;
-    m->pause_ns = 20 * (int64_t)MS;
+    m->pause_ns = 20 * (int64_t)THREAD_MS;
     m->dice = (uint64_t)now ^ (uint64_t)m->join.pid << 32;
     while (!m->stopping) {
         act(m, wefti_now_ns());

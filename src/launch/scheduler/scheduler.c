@@ -12,7 +12,7 @@
 #include "base/thread.h"
 #include "launch/scheduler/state.h"
 
-enum { EVENTS = 64, TICK_MS = 50, MS = 1000000 };
+enum { EVENTS = 64, TICK_MS = 50, SCHEDULER_MS = 1000000 };
 
 static char listener_mark, alarm_mark; /* what epoll returns for these two */
 
@@ -24,7 +24,8 @@ static void listen_to_new(wefti_scheduler *s, bool on, int64_t now) {
 }
 
 static void tick(wefti_scheduler *s, int64_t now) {
-    if (s->deaf_ns && now - s->deaf_ns > TICK_MS * (int64_t)MS) listen_to_new(s, true, now);
+    if (s->deaf_ns && now - s->deaf_ns > TICK_MS * (int64_t)SCHEDULER_MS)
+        listen_to_new(s, true, now);
     wefti_client_expire(s, now);
     if (s->state == WEFTI_SCHEDULER_FORMING) wefti_scheduler_check_forming(s, now);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_allgather(s, now);
@@ -34,7 +35,7 @@ static void tick(wefti_scheduler *s, int64_t now) {
 /* Until told to stop, and then until all is written, for a second at most. */
 static bool done(const wefti_scheduler *s, int64_t stop_ns, int64_t now) {
     if (!s->stopping) return false;
-    if (stop_ns && now - stop_ns > 1000 * (int64_t)MS) return true;
+    if (stop_ns && now - stop_ns > 1000 * (int64_t)SCHEDULER_MS) return true;
     for (int64_t i = 0; i < s->client_count; i++)
         if (wefti_wire_wants_to_write(&s->clients[i]->link)) return false;
     return true;

@@ -23,7 +23,7 @@ enum { LAST_LINES = 12 };
 
 static weft_status make_mark(wefti_launch *l) {
     uint64_t number;
-    WEFT_TRY(wefti_random(&number, sizeof number));
+    WEFT_TRY(wefti_random_bytes(&number, sizeof number));
     (void)snprintf(l->mark, sizeof l->mark, "WEFT_RUN=%016llx", (unsigned long long)number);
     return WEFT_OK;
 }

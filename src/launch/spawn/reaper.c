@@ -16,12 +16,12 @@
 #include "base/memory.h"
 #include "launch/spawn/spawn.h"
 
-enum { GROUPS_MAX = 1 << 16, PATH_BYTES = 1024, MARK_BYTES = 128 };
+enum { GROUPS_MAX = 1 << 16, REAPER_PATH_BYTES = 1024, MARK_BYTES = 128 };
 
 struct wefti_reaper {
     pid_t process;
     int pipe; /* groups go in, as numbers; 0: all is cleared up */
-    char mark[MARK_BYTES], folder[PATH_BYTES], secret[PATH_BYTES];
+    char mark[MARK_BYTES], folder[REAPER_PATH_BYTES], secret[REAPER_PATH_BYTES];
     pid_t groups[GROUPS_MAX]; /* of the keeper's own copy */
     int group_count;
 };
@@ -64,13 +64,13 @@ static bool is_marked(const char *pid, const char *mark) {
 }
 
 /* As the kernel writes them; getdents64(2). */
-typedef struct entry {
+typedef struct reaper_entry {
     uint64_t inode;
     int64_t next;
     unsigned short bytes;
     unsigned char type;
     char name[];
-} entry;
+} reaper_entry;
 
 static pid_t number_of(const char *name) {
     pid_t pid = 0;
@@ -85,7 +85,7 @@ int wefti_kill_marked(const char *mark) {
     if (folder < 0) return 0;
     while ((got = syscall(SYS_getdents64, folder, buffer, sizeof buffer)) > 0) {
         for (long at = 0; at < got;) {
-            const entry *e = (const entry *)(const void *)(buffer + at);
+            const reaper_entry *e = (const reaper_entry *)(const void *)(buffer + at);
             pid_t pid = number_of(e->name);
             at += e->bytes;
             if (pid <= 1 || pid == getpid() || !is_marked(e->name, mark)) continue;
@@ -147,8 +147,8 @@ weft_status wefti_reaper_start(const char *mark, const char *folder, const char 
                                wefti_reaper **out) {
     int ends[2];
     wefti_reaper *k;
-    WEFT_REQUIRE(strlen(mark) < MARK_BYTES && strlen(folder) < PATH_BYTES &&
-                     strlen(secret) < PATH_BYTES,
+    WEFT_REQUIRE(strlen(mark) < MARK_BYTES && strlen(folder) < REAPER_PATH_BYTES &&
+                     strlen(secret) < REAPER_PATH_BYTES,
                  WEFT_E_ARG, "the path %s is too long", folder);
     WEFT_NEW(k, wefti_reaper);
     (void)snprintf(k->mark, sizeof k->mark, "%s", mark);

@@ -22,7 +22,7 @@ static const kind_rule rule[WEFTI_FRAME_KINDS] = {
 #undef RULE_ROW
 };
 
-void wefti_frame_seal(wefti_stream *stream, wefti_frame_kind kind, size_t bytes,
+void wefti_frame_seal(wefti_wire_stream *stream, wefti_frame_kind kind, size_t bytes,
                       unsigned char *frame) {
     store(frame, bytes, 4);
     store(frame + 4, (uint64_t)kind, 4);
@@ -31,7 +31,7 @@ void wefti_frame_seal(wefti_stream *stream, wefti_frame_kind kind, size_t bytes,
     wefti_hmac(stream->key, sizeof stream->key, frame, signed_bytes, frame + signed_bytes);
 }
 
-weft_status wefti_frame_parse(wefti_stream *stream, const unsigned char *data, size_t bytes,
+weft_status wefti_frame_parse(wefti_wire_stream *stream, const unsigned char *data, size_t bytes,
                               wefti_frame *out, size_t *out_taken) {
     *out_taken = 0;
     if (bytes < WEFTI_FRAME_HEADER) return WEFT_PENDING;

@@ -51,11 +51,11 @@ typedef enum wefti_frame_kind {
 } wefti_frame_kind;
 
 /* One direction of a connection. */
-typedef struct wefti_stream {
+typedef struct wefti_wire_stream {
     unsigned char key[WEFTI_DIGEST_BYTES];
     bool from_scheduler;
     uint64_t number; /* of the next frame */
-} wefti_stream;
+} wefti_wire_stream;
 
 typedef struct wefti_frame {
     wefti_frame_kind kind;
@@ -64,11 +64,11 @@ typedef struct wefti_frame {
 } wefti_frame;
 
 /* Make a frame of WEFTI_FRAME_EXTRA + `bytes` around the body, which stands in it already. */
-void wefti_frame_seal(wefti_stream *stream, wefti_frame_kind kind, size_t bytes,
+void wefti_frame_seal(wefti_wire_stream *stream, wefti_frame_kind kind, size_t bytes,
                       unsigned char *frame);
 /* The frame at the start of data[0..bytes). WEFT_PENDING: more is needed; *out_taken is then how
  * many bytes the frame will have, or 0 while that is unknown. */
-weft_status wefti_frame_parse(wefti_stream *stream, const unsigned char *data, size_t bytes,
+weft_status wefti_frame_parse(wefti_wire_stream *stream, const unsigned char *data, size_t bytes,
                               wefti_frame *out, size_t *out_taken) WEFT_CHECKED;
 
 /* --- bodies: little-endian numbers and texts with a length in front */

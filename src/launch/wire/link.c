@@ -71,7 +71,7 @@ static weft_status send_whole(wefti_wire *link, const unsigned char *data, size_
 
 static weft_status greet(wefti_wire *link) {
     unsigned char greeting[WEFTI_WIRE_GREETING];
-    WEFT_TRY(wefti_random(link->nonces.scheduler, WEFTI_NONCE_BYTES));
+    WEFT_TRY(wefti_random_bytes(link->nonces.scheduler, WEFTI_NONCE_BYTES));
     magic(greeting, 'G');
     memcpy(greeting + WEFTI_WIRE_MAGIC, link->nonces.scheduler, WEFTI_NONCE_BYTES);
     WEFT_TRY(send_whole(link, greeting, sizeof greeting));
@@ -96,7 +96,7 @@ weft_status wefti_wire_open(wefti_wire *link, int fd, bool scheduler, const weft
 }
 
 static void open_streams(wefti_wire *link) {
-    wefti_stream member = {.from_scheduler = false}, scheduler = {.from_scheduler = true};
+    wefti_wire_stream member = {.from_scheduler = false}, scheduler = {.from_scheduler = true};
     wefti_prove(link->secret, WEFTI_KEY_MEMBER, &link->nonces, member.key);
     wefti_prove(link->secret, WEFTI_KEY_SCHEDULER, &link->nonces, scheduler.key);
     link->sends = link->scheduler ? scheduler : member;
@@ -155,7 +155,7 @@ static weft_status answer_greeting(wefti_wire *link) {
         return shake_tls(link);
     }
     memcpy(link->nonces.scheduler, data + WEFTI_WIRE_MAGIC, WEFTI_NONCE_BYTES);
-    WEFT_TRY(wefti_random(link->nonces.member, WEFTI_NONCE_BYTES));
+    WEFT_TRY(wefti_random_bytes(link->nonces.member, WEFTI_NONCE_BYTES));
     unsigned char answer[WEFTI_WIRE_ANSWER];
     magic(answer, 'A');
     memcpy(answer + WEFTI_WIRE_MAGIC, link->nonces.member, WEFTI_NONCE_BYTES);

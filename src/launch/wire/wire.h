@@ -59,7 +59,7 @@ typedef struct wefti_wire {
     wefti_nonces nonces;
     unsigned char hand[WEFTI_WIRE_ANSWER]; /* received bytes of the handshake */
     size_t hand_used;
-    wefti_stream sends, receives;
+    wefti_wire_stream sends, receives;
     unsigned char *in, *out;
     size_t in_used, in_at, in_room, out_used, out_at, out_room;
     wefti_insert *insert; /* in their order */

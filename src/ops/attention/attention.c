@@ -368,12 +368,12 @@ static void cost_mask_grad(const weft_node *n, wefti_cost *out) {
 /* ---- references ---- */
 
 /* A probability is e^(score - centre) / sum. */
-typedef struct row {
+typedef struct attention_row {
     double centre, sum;
-} row;
+} attention_row;
 
-static row row_of(const problem *p, int64_t b, int64_t h, int64_t i) {
-    row r = {-INFINITY, 0.0};
+static attention_row row_of(const problem *p, int64_t b, int64_t h, int64_t i) {
+    attention_row r = {-INFINITY, 0.0};
     for (int64_t j = 0; j < p->tk; j++) r.centre = fmax(r.centre, score(p, b, h, i, j));
     if (r.centre == -INFINITY) r.centre = 0.0; /* of what it sees nothing may be a number */
     for (int64_t j = 0; j < p->tk; j++) r.sum += exp(score(p, b, h, i, j) - r.centre);
@@ -389,13 +389,14 @@ static int64_t rest_at(const problem *p) {
 }
 
 /* The same from lse: the sum is e^rest. */
-static row row_again(const problem *p, int64_t b, int64_t h, int64_t i, const double *lse) {
+static attention_row row_again(const problem *p, int64_t b, int64_t h, int64_t i,
+                               const double *lse) {
     lse += lse_at(p, b, h, i);
-    return (row){lse[0], exp(lse[rest_at(p)])};
+    return (attention_row){lse[0], exp(lse[rest_at(p)])};
 }
 
 static void attend(const problem *p, int64_t b, int64_t h, int64_t i, double *o, double *lse) {
-    row r = row_of(p, b, h, i);
+    attention_row r = row_of(p, b, h, i);
     double all = r.centre + log(r.sum);
     double rounded = p->single && fabs(all) >= WEFTI_ATTENTION_LARGE ? (double)(float)all : all;
     for (int64_t d = 0; d < p->dim; d++) o[d] = 0.0;
@@ -431,7 +432,7 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
         for (int64_t h = 0; h < p.heads; h++)
             for (int64_t i = 0; i < p.tq; i++) {
                 int64_t q_at = query_at(&p, b, i, h);
-                row r = row_again(&p, b, h, i, lse);
+                attention_row r = row_again(&p, b, h, i, lse);
                 double average = dot(d_o + q_at, o + q_at, p.dim);
                 for (int64_t j = 0; j < p.tk; j++) {
                     double s = score(&p, b, h, i, j), keep = kept(&p, b, h, i, j);
@@ -461,7 +462,7 @@ static weft_status reference_mask_grad(const weft_node *n, const wefti_random *r
         for (int64_t h = 0; h < p.heads; h++)
             for (int64_t i = 0; i < p.tq; i++) {
                 int64_t q_at = query_at(&p, b, i, h);
-                row r = row_again(&p, b, h, i, lse);
+                attention_row r = row_again(&p, b, h, i, lse);
                 double average = dot(d_o + q_at, o + q_at, p.dim);
                 for (int64_t j = 0; j < p.tk; j++) {
                     double s = score(&p, b, h, i, j);

@@ -41,25 +41,25 @@ typedef struct sequence {
 
 /* ---- pieces and runs ---- */
 
-typedef struct rows {
+typedef struct ring_rows {
     int64_t begin, end;
-} rows;
+} ring_rows;
 
-static rows piece_of(const wefti_lowering *c, const sequence *s, int32_t part) {
+static ring_rows piece_of(const wefti_lowering *c, const sequence *s, int32_t part) {
     int64_t begin, size;
     wefti_lower_range(c, s->factor, part, &begin, &size);
-    return (rows){begin, begin + size};
+    return (ring_rows){begin, begin + size};
 }
 
 /* Half `run` of a piece, none empty, cut where the whole in equal runs would be; all of it where
  * there is one run. */
-static rows half_of(const wefti_lowering *c, const sequence *s, int32_t part, int run) {
-    rows r = piece_of(c, s, part);
+static ring_rows half_of(const wefti_lowering *c, const sequence *s, int32_t part, int run) {
+    ring_rows r = piece_of(c, s, part);
     int64_t middle = wefti_in(s->n, 0)->shape[1] * (2 * part + 1) / (2 * s->parts);
     if (s->runs == 1) return r;
     if (middle <= r.begin) middle = r.begin + 1;
     if (middle >= r.end) middle = r.end - 1;
-    return run == 0 ? (rows){r.begin, middle} : (rows){middle, r.end};
+    return run == 0 ? (ring_rows){r.begin, middle} : (ring_rows){middle, r.end};
 }
 
 /* In whose piece the upper run of part `part` lies, and whose upper run lies in its piece. */
@@ -68,11 +68,11 @@ static int32_t mirror(const sequence *s, int32_t part) {
 }
 
 /* What part `part` attends with, and to in its own step. */
-static rows run_of(const wefti_lowering *c, const sequence *s, int32_t part, int run) {
+static ring_rows run_of(const wefti_lowering *c, const sequence *s, int32_t part, int run) {
     return half_of(c, s, run == 0 ? part : mirror(s, part), run);
 }
 
-static int64_t pairs_of(const sequence *s, rows r) {
+static int64_t pairs_of(const sequence *s, ring_rows r) {
     return wefti_attention_pairs(r.end - r.begin, wefti_in(s->n, 1)->shape[1], r.begin + s->offset,
                                  s->window);
 }
@@ -82,7 +82,7 @@ static int runs_of(const wefti_lowering *c, sequence s) {
     int64_t most = 0, most_halved = 0;
     if (!s.skip) return 1;
     for (int32_t part = 0; part < s.parts; part++) {
-        rows r = piece_of(c, &s, part);
+        ring_rows r = piece_of(c, &s, part);
         int64_t halved = 0, whole = pairs_of(&s, r);
         if (r.end - r.begin < RUNS) return 1;
         s.runs = RUNS;
@@ -114,7 +114,7 @@ static int32_t other(const sequence *s, int32_t part, int by) {
 /* Queries `a` of part i see some key of run b of part j. All of them begin with their own. */
 static bool sees(const wefti_lowering *c, const sequence *s, int32_t i, int a, int32_t j, int b) {
     if (!s->skip || (i == j && a == b)) return true;
-    rows queries = run_of(c, s, i, a), keys = run_of(c, s, j, b);
+    ring_rows queries = run_of(c, s, i, a), keys = run_of(c, s, j, b);
     return queries.end - 1 + s->offset >= keys.begin &&
            (!s->window || queries.begin + s->offset - s->window < keys.end - 1);
 }
@@ -132,7 +132,7 @@ static bool in_use(const wefti_lowering *c, const sequence *s) {
     return false;
 }
 
-static void give_rows(rows r, bool some, int64_t *begin, int64_t *end) {
+static void give_rows(ring_rows r, bool some, int64_t *begin, int64_t *end) {
     *begin = r.begin;
     *end = some ? r.end : r.begin;
 }
@@ -185,7 +185,7 @@ static weft_value give_back(wefti_lowering *c, sequence *s, weft_value v) {
 }
 
 static weft_value lower_half(wefti_lowering *c, const sequence *s, weft_value v, int dim) {
-    rows r = half_of(c, s, wefti_lower_index(c, s->factor), 0);
+    ring_rows r = half_of(c, s, wefti_lower_index(c, s->factor), 0);
     return s->runs == 1 ? v : weft_slice(wefti_lower_graph(c), v, dim, 0, r.end - r.begin);
 }
 

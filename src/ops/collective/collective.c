@@ -133,14 +133,14 @@ static weft_status find_group(wefti_lowering *c, const weft_node *n, int32_t *ra
     return WEFT_OK;
 }
 
-typedef struct pattern {
+typedef struct collective_pattern {
     const weft_node *n;
     int64_t elems, members; /* of the operand */
     wefti_transfer_kind kind;
     wefti_reduction reduction;
     int rank;                 /* dimensions of the regions */
     const int64_t *from, *to; /* permute: of each member, whom it takes from and gives to; -1 */
-} pattern;
+} collective_pattern;
 
 static void span(wefti_region *region, int d, int64_t begin, int64_t size) {
     region->begin[d] = begin;
@@ -148,7 +148,8 @@ static void span(wefti_region *region, int d, int64_t begin, int64_t size) {
 }
 
 /* The names of ops are few, and each says where members' elements lie. */
-static void fill_regions(const pattern *p, int64_t m, wefti_region *have, wefti_region *want) {
+static void fill_regions(const collective_pattern *p, int64_t m, wefti_region *have,
+                         wefti_region *want) {
     int64_t e = p->elems, block = e / p->members;
     switch (p->kind) {
     case WEFTI_TRANSFER_ALL_REDUCE:
@@ -187,7 +188,7 @@ static void fill_regions(const pattern *p, int64_t m, wefti_region *have, wefti_
     }
 }
 
-static weft_status lower(wefti_lowering *c, pattern *p) {
+static weft_status lower(wefti_lowering *c, collective_pattern *p) {
     weft_graph *g = wefti_lower_graph(c);
     weft_value x = wefti_lower_in(c, 0);
     int32_t ranks[GROUP_MOST], me = 0;
@@ -224,13 +225,14 @@ static weft_status lower(wefti_lowering *c, pattern *p) {
 
 static weft_status lower_all_reduce(wefti_lowering *c, const weft_node *n) {
     wefti_reduction reduction = (wefti_reduction)(wefti_attr_int(n, "reduction") + 1);
-    return lower(c, &(pattern){.n = n, .kind = WEFTI_TRANSFER_ALL_REDUCE, .reduction = reduction});
+    return lower(c, &(collective_pattern){
+                        .n = n, .kind = WEFTI_TRANSFER_ALL_REDUCE, .reduction = reduction});
 }
 #define LOWER(name, kind_, reduction_)                                                             \
     static weft_status lower_##name(wefti_lowering *c, const weft_node *n) {                       \
-        return lower(c, &(pattern){.n = n,                                                         \
-                                   .kind = WEFTI_TRANSFER_##kind_,                                 \
-                                   .reduction = WEFTI_REDUCE_##reduction_});                       \
+        return lower(c, &(collective_pattern){.n = n,                                              \
+                                              .kind = WEFTI_TRANSFER_##kind_,                      \
+                                              .reduction = WEFTI_REDUCE_##reduction_});            \
     }
 LOWER(all_gather, ALL_GATHER, NONE)
 LOWER(reduce_scatter, REDUCE_SCATTER, SUM)
@@ -253,7 +255,8 @@ static weft_status lower_permute(wefti_lowering *c, const weft_node *n) {
         wefti_lower_out(c, 0, weft_constant(wefti_lower_graph(c), *wefti_out(n, 0), 0.0));
         return WEFT_OK;
     }
-    return lower(c, &(pattern){.n = n, .kind = WEFTI_TRANSFER_PERMUTE, .from = from->v, .to = to});
+    return lower(c, &(collective_pattern){
+                        .n = n, .kind = WEFTI_TRANSFER_PERMUTE, .from = from->v, .to = to});
 }
 
 /* Whole operands on every rank. */

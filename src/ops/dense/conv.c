@@ -14,18 +14,19 @@
 enum { SPATIAL = 3 };
 
 /* Two-dimensional problems have depth 1 in front. */
-typedef struct problem {
+typedef struct conv_problem {
     int64_t batch, groups, in, out; /* channels of one group */
     int64_t x[SPATIAL], k[SPATIAL], y[SPATIAL];
     int64_t stride[SPATIAL], padding[SPATIAL], dilation[SPATIAL];
-} problem;
+} conv_problem;
 
-static problem problem_of(const weft_node *n, const weft_desc *x, const weft_desc *w,
-                          const weft_desc *y) {
+static conv_problem problem_of(const weft_node *n, const weft_desc *x, const weft_desc *w,
+                               const weft_desc *y) {
     const wefti_ints *stride = wefti_attr_ints(n, "stride");
     const wefti_ints *padding = wefti_attr_ints(n, "padding");
     const wefti_ints *dilation = wefti_attr_ints(n, "dilation");
-    problem p = {.groups = wefti_attr_int(n, "groups"), .batch = x->shape[0], .in = w->shape[1]};
+    conv_problem p = {
+        .groups = wefti_attr_int(n, "groups"), .batch = x->shape[0], .in = w->shape[1]};
     p.out = w->shape[0] / p.groups;
     int missing = SPATIAL + 2 - x->rank;
     for (int s = 0; s < SPATIAL; s++) {
@@ -59,7 +60,7 @@ static void add_product(const terms *t, int64_t x, int64_t w, int64_t y) {
 }
 
 /* All products of element `y` of a plane; planes begin at x0, w0, y0. */
-static void add_window(const problem *p, const terms *t, int64_t x0, int64_t w0, int64_t y0,
+static void add_window(const conv_problem *p, const terms *t, int64_t x0, int64_t w0, int64_t y0,
                        int64_t y) {
     int64_t first[SPATIAL], rest = y;
     for (int s = SPATIAL - 1; s >= 0; s--) {
@@ -84,7 +85,7 @@ static int64_t plane_of(const int64_t size[SPATIAL]) {
 
 /* In this order: batch, group, output channel, input channel, element of y, element of the window.
  */
-static void add_products(const problem *p, const terms *t) {
+static void add_products(const conv_problem *p, const terms *t) {
     for (int64_t image = 0; image < p->batch * p->groups; image++)
         for (int64_t out = 0; out < p->out; out++)
             for (int64_t in = 0; in < p->in; in++) {
@@ -462,7 +463,7 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
                              const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *y = wefti_out(n, 0);
-    problem p = problem_of(n, wefti_in(n, 0), wefti_in(n, 1), y);
+    conv_problem p = problem_of(n, wefti_in(n, 0), wefti_in(n, 1), y);
     const double *bias = wefti_op_optional(n, in, 2);
     int64_t plane = wefti_op_count(y, 2, y->rank), count = weft_desc_elems(y);
     for (int64_t i = 0; i < count; i++) out[0][i] = bias ? bias[i / plane % y->shape[1]] : 0.0;
@@ -474,7 +475,7 @@ static weft_status reference_grad_input(const weft_node *n, const wefti_random *
                                         const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *dx = wefti_out(n, 0);
-    problem p = problem_of(n, dx, wefti_in(n, 1), wefti_in(n, 0));
+    conv_problem p = problem_of(n, dx, wefti_in(n, 1), wefti_in(n, 0));
     for (int64_t i = 0; i < weft_desc_elems(dx); i++) out[0][i] = 0.0;
     add_products(&p, &(terms){.y = in[0], .w = in[1], .result = out[0], .to = X});
     return WEFT_OK;
@@ -484,7 +485,7 @@ static weft_status reference_grad_weight(const weft_node *n, const wefti_random 
                                          const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *dw = wefti_out(n, 0);
-    problem p = problem_of(n, wefti_in(n, 0), dw, wefti_in(n, 1));
+    conv_problem p = problem_of(n, wefti_in(n, 0), dw, wefti_in(n, 1));
     for (int64_t i = 0; i < weft_desc_elems(dw); i++) out[0][i] = 0.0;
     add_products(&p, &(terms){.x = in[0], .y = in[1], .result = out[0], .to = W});
     return WEFT_OK;

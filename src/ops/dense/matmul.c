@@ -7,12 +7,12 @@
  * dA = dC B^T and dB = A^T dC. */
 #include "ops/common.h"
 
-typedef struct product {
+typedef struct matmul_product {
     int64_t batch, m, k, n;
     bool ta, tb;
     weft_desc lead;                                           /* broadcast leading dimensions */
     int64_t stride_a[WEFT_MAX_RANK], stride_b[WEFT_MAX_RANK]; /* of whole matrices over `lead` */
-} product;
+} matmul_product;
 
 static weft_desc leading(const weft_desc *d) {
     weft_desc lead = *d;
@@ -20,11 +20,11 @@ static weft_desc leading(const weft_desc *d) {
     return lead;
 }
 
-static product product_of(const weft_node *n, const weft_desc *c) {
+static matmul_product product_of(const weft_node *n, const weft_desc *c) {
     const weft_desc *a = wefti_in(n, 0), *b = wefti_in(n, 1);
-    product p = {.ta = wefti_attr_int(n, "transpose_a") != 0,
-                 .tb = wefti_attr_int(n, "transpose_b") != 0,
-                 .lead = leading(c)};
+    matmul_product p = {.ta = wefti_attr_int(n, "transpose_a") != 0,
+                        .tb = wefti_attr_int(n, "transpose_b") != 0,
+                        .lead = leading(c)};
     weft_desc lead_a = leading(a), lead_b = leading(b);
     p.batch = weft_desc_elems(&p.lead);
     p.m = c->shape[c->rank - 2];
@@ -87,7 +87,7 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
 }
 
 static void cost(const weft_node *n, wefti_cost *out) {
-    product p = product_of(n, wefti_out(n, 0));
+    matmul_product p = product_of(n, wefti_out(n, 0));
     *out = (wefti_cost){.flops = 2.0 * (double)p.batch * (double)p.m * (double)p.k * (double)p.n,
                         .bytes = wefti_node_bytes(n)};
 }
@@ -95,7 +95,7 @@ static void cost(const weft_node *n, wefti_cost *out) {
 static weft_status reference(const weft_node *n, const wefti_random *random,
                              const double *const *in, double *const *out) {
     (void)random;
-    product p = product_of(n, wefti_out(n, 0));
+    matmul_product p = product_of(n, wefti_out(n, 0));
     for (int64_t batch = 0; batch < p.batch; batch++) {
         const double *a = in[0] + wefti_op_offset(&p.lead, batch, p.stride_a) * p.m * p.k;
         const double *b = in[1] + wefti_op_offset(&p.lead, batch, p.stride_b) * p.k * p.n;

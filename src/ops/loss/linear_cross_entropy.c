@@ -11,21 +11,21 @@
  * pass, not by a builder; not differentiable, since it is the derivative. */
 #include "ops/common.h"
 
-typedef struct problem {
+typedef struct linear_cross_entropy_problem {
     int64_t rows, k, classes;
     bool transposed;
-} problem;
+} linear_cross_entropy_problem;
 
-static problem problem_of(const weft_node *n) {
+static linear_cross_entropy_problem problem_of(const weft_node *n) {
     const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1);
     bool transposed = wefti_attr_int(n, "transposed") != 0;
-    return (problem){.rows = wefti_op_count(x, 0, x->rank - 1),
-                     .k = x->shape[x->rank - 1],
-                     .classes = w->shape[transposed ? 0 : 1],
-                     .transposed = transposed};
+    return (linear_cross_entropy_problem){.rows = wefti_op_count(x, 0, x->rank - 1),
+                                          .k = x->shape[x->rank - 1],
+                                          .classes = w->shape[transposed ? 0 : 1],
+                                          .transposed = transposed};
 }
 
-static int64_t weight_at(const problem *p, int64_t k, int64_t c) {
+static int64_t weight_at(const linear_cross_entropy_problem *p, int64_t k, int64_t c) {
     return p->transposed ? c * p->k + k : k * p->classes + c;
 }
 
@@ -37,7 +37,7 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     WEFT_TRY(wefti_op_check_rank(n, 0, 1, WEFT_MAX_RANK));
     WEFT_TRY(wefti_op_check_rank(n, 1, 2, 2));
     WEFT_TRY(wefti_op_check_mix(n, 0));
-    problem p = problem_of(n);
+    linear_cross_entropy_problem p = problem_of(n);
     int64_t k = w->shape[p.transposed ? 1 : 0];
     WEFT_REQUIRE(k == p.k && p.classes >= 1, WEFT_E_SHAPE,
                  "linear_cross_entropy: x is %s and the weight is %s%s: they share %lld and %lld",
@@ -74,7 +74,7 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
  * are for. */
 static weft_status split(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0);
-    problem p = problem_of(n);
+    linear_cross_entropy_problem p = problem_of(n);
     int rows = x->rank - 1;
     int8_t f[WEFT_MAX_RANK];
     wefti_op_factors(r, "m", x, 0, rows, wefti_in(n, 4) ? WEFTI_FACTOR_SUM : WEFTI_FACTOR_STATS, f);
@@ -109,14 +109,14 @@ static weft_status lower(wefti_lowering *c, const weft_node *n) {
 }
 
 static void cost(const weft_node *n, wefti_cost *out) {
-    problem p = problem_of(n);
+    linear_cross_entropy_problem p = problem_of(n);
     *out = (wefti_cost){.flops = (double)p.rows * (double)p.classes * (6.0 * (double)p.k + 8.0),
                         .bytes = wefti_node_bytes(n)};
 }
 
 /* logits of one row; bias NULL: none */
-static void make_logits(const problem *p, const double *x, const double *w, const double *bias,
-                        double *logits) {
+static void make_logits(const linear_cross_entropy_problem *p, const double *x, const double *w,
+                        const double *bias, double *logits) {
     for (int64_t c = 0; c < p->classes; c++) {
         logits[c] = bias ? bias[c] : 0.0;
         for (int64_t k = 0; k < p->k; k++) logits[c] += x[k] * w[weight_at(p, k, c)];
@@ -126,7 +126,7 @@ static void make_logits(const problem *p, const double *x, const double *w, cons
 static weft_status reference(const weft_node *n, const wefti_random *random,
                              const double *const *in, double *const *out) {
     (void)random;
-    problem p = problem_of(n);
+    linear_cross_entropy_problem p = problem_of(n);
     double smoothing = wefti_attr_float(n, "smoothing"),
            ignore = (double)wefti_attr_int(n, "ignore");
     double total = 0.0, count = 0.0, even = smoothing / (double)p.classes, *logits;

@@ -13,28 +13,28 @@
  * again, with the weight turned. */
 #include "ops/common.h"
 
-typedef struct product {
+typedef struct linear_product {
     int64_t experts, groups, rows, k, n, first;
     bool transposed;
-} product;
+} linear_product;
 
-static product product_of(const weft_node *n, const weft_desc *x, int64_t cols) {
-    return (product){x->shape[0],
-                     wefti_op_count(x, 1, x->rank - 2),
-                     x->shape[x->rank - 2],
-                     x->shape[x->rank - 1],
-                     cols,
-                     wefti_attr_int(n, "first_row"),
-                     wefti_attr_int(n, "transposed") != 0};
+static linear_product product_of(const weft_node *n, const weft_desc *x, int64_t cols) {
+    return (linear_product){x->shape[0],
+                            wefti_op_count(x, 1, x->rank - 2),
+                            x->shape[x->rank - 2],
+                            x->shape[x->rank - 1],
+                            cols,
+                            wefti_attr_int(n, "first_row"),
+                            wefti_attr_int(n, "transposed") != 0};
 }
 
 /* Rows that count of buffer b, a number over experts and groups. */
-static int64_t rows_of(const product *p, const double *count, int64_t b) {
+static int64_t rows_of(const linear_product *p, const double *count, int64_t b) {
     double rows = count ? count[b] - (double)p->first : (double)p->rows;
     return (int64_t)fmax(0.0, fmin((double)p->rows, rows));
 }
 
-static int64_t weight_at(const product *p, int64_t e, int64_t k, int64_t n) {
+static int64_t weight_at(const linear_product *p, int64_t e, int64_t k, int64_t n) {
     return p->transposed ? (e * p->n + n) * p->k + k : (e * p->k + k) * p->n + n;
 }
 
@@ -180,7 +180,7 @@ static weft_status reference(const weft_node *node, const wefti_random *random,
                              const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *x = wefti_in(node, 0), *y = wefti_out(node, 0);
-    product p = product_of(node, x, y->shape[y->rank - 1]);
+    linear_product p = product_of(node, x, y->shape[y->rank - 1]);
     const double *count = wefti_op_optional(node, in, 2);
     for (int64_t b = 0; b < p.experts * p.groups; b++)
         for (int64_t row = 0; row < p.rows; row++)
@@ -198,7 +198,7 @@ static weft_status reference_grad_weight(const weft_node *node, const wefti_rand
                                          const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *x = wefti_in(node, 0), *dy = wefti_in(node, 1);
-    product p = product_of(node, x, dy->shape[dy->rank - 1]);
+    linear_product p = product_of(node, x, dy->shape[dy->rank - 1]);
     const double *count = wefti_op_optional(node, in, 2);
     for (int64_t e = 0; e < p.experts; e++)
         for (int64_t k = 0; k < p.k; k++)

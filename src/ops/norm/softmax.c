@@ -7,19 +7,19 @@
 #include "ops/common.h"
 
 /* x as [outer, size, inner] around the axis. */
-typedef struct lines {
+typedef struct softmax_lines {
     int64_t outer, size, inner;
-} lines;
+} softmax_lines;
 
-static lines lines_of(const weft_node *n) {
+static softmax_lines lines_of(const weft_node *n) {
     const weft_desc *x = wefti_in(n, 0);
     int axis = (int)wefti_attr_int(n, "axis");
-    return (lines){wefti_op_count(x, 0, axis), x->shape[axis],
-                   wefti_op_count(x, axis + 1, x->rank)};
+    return (softmax_lines){wefti_op_count(x, 0, axis), x->shape[axis],
+                           wefti_op_count(x, axis + 1, x->rank)};
 }
 
 /* Offset of element 0 of line number `line`; its elements are `inner` apart. */
-static int64_t line_at(const lines *l, int64_t line) {
+static int64_t line_at(const softmax_lines *l, int64_t line) {
     return line / l->inner * l->size * l->inner + line % l->inner;
 }
 
@@ -113,7 +113,7 @@ static void cost_grad(const weft_node *n, wefti_cost *out) {
 
 /* The maximum of a line, and the sum of e^(x - max). They are not joined to one logarithm, in which
  * that of the sum is lost beside a large maximum. */
-static double line_statistics(const double *x, const lines *l, double *out_sum) {
+static double line_statistics(const double *x, const softmax_lines *l, double *out_sum) {
     double max = -INFINITY, sum = 0.0;
     for (int64_t k = 0; k < l->size; k++) max = fmax(max, x[k * l->inner]);
     for (int64_t k = 0; k < l->size; k++) sum += exp(x[k * l->inner] - max);
@@ -124,7 +124,7 @@ static double line_statistics(const double *x, const lines *l, double *out_sum) 
 static weft_status reference_softmax(const weft_node *n, const wefti_random *random,
                                      const double *const *in, double *const *out) {
     (void)random;
-    lines l = lines_of(n);
+    softmax_lines l = lines_of(n);
     for (int64_t line = 0; line < l.outer * l.inner; line++) {
         const double *x = in[0] + line_at(&l, line);
         double *y = out[0] + line_at(&l, line), sum, max = line_statistics(x, &l, &sum);
@@ -136,7 +136,7 @@ static weft_status reference_softmax(const weft_node *n, const wefti_random *ran
 static weft_status reference_log_softmax(const weft_node *n, const wefti_random *random,
                                          const double *const *in, double *const *out) {
     (void)random;
-    lines l = lines_of(n);
+    softmax_lines l = lines_of(n);
     for (int64_t line = 0; line < l.outer * l.inner; line++) {
         const double *x = in[0] + line_at(&l, line);
         double *y = out[0] + line_at(&l, line), sum, max = line_statistics(x, &l, &sum);
@@ -148,7 +148,7 @@ static weft_status reference_log_softmax(const weft_node *n, const wefti_random 
 static weft_status reference_softmax_grad(const weft_node *n, const wefti_random *random,
                                           const double *const *in, double *const *out) {
     (void)random;
-    lines l = lines_of(n);
+    softmax_lines l = lines_of(n);
     for (int64_t line = 0; line < l.outer * l.inner; line++) {
         int64_t at = line_at(&l, line);
         const double *y = in[0] + at, *dy = in[1] + at;
@@ -163,7 +163,7 @@ static weft_status reference_softmax_grad(const weft_node *n, const wefti_random
 static weft_status reference_log_softmax_grad(const weft_node *n, const wefti_random *random,
                                               const double *const *in, double *const *out) {
     (void)random;
-    lines l = lines_of(n);
+    softmax_lines l = lines_of(n);
     for (int64_t line = 0; line < l.outer * l.inner; line++) {
         int64_t at = line_at(&l, line);
         const double *y = in[0] + at, *dy = in[1] + at;

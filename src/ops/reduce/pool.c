@@ -9,12 +9,12 @@
  * and gets the gradient; a NaN wins. */
 #include "ops/window.h"
 
-typedef struct problem {
+typedef struct pool_problem {
     int64_t planes, x[2], y[2], kernel[2], stride[2], padding[2];
-} problem;
+} pool_problem;
 
-static problem problem_of(const weft_node *n, const weft_desc *x, const weft_desc *y) {
-    problem p = {.planes = x->shape[0] * x->shape[1]};
+static pool_problem problem_of(const weft_node *n, const weft_desc *x, const weft_desc *y) {
+    pool_problem p = {.planes = x->shape[0] * x->shape[1]};
     for (int s = 0; s < 2; s++) {
         p.x[s] = x->shape[2 + s];
         p.y[s] = y->shape[2 + s];
@@ -30,7 +30,7 @@ typedef struct window {
     int64_t begin[2], end[2];
 } window;
 
-static window window_of(const problem *p, int64_t at) {
+static window window_of(const pool_problem *p, int64_t at) {
     int64_t y[2] = {at / p->y[1], at % p->y[1]};
     window w;
     for (int s = 0; s < 2; s++) {
@@ -46,7 +46,7 @@ static int64_t window_count(const window *w) {
 }
 
 /* Place of the maximum of a window of plane x. */
-static int64_t winner(const problem *p, const double *x, const window *w) {
+static int64_t winner(const pool_problem *p, const double *x, const window *w) {
     int64_t best = w->begin[0] * p->x[1] + w->begin[1];
     for (int64_t i = w->begin[0]; i < w->end[0]; i++)
         for (int64_t j = w->begin[1]; j < w->end[1]; j++) {
@@ -163,15 +163,15 @@ static weft_status localize_avg_grad(const weft_node *n, const wefti_split_rule 
 
 /* ---- over split space: halos (window.h) ---- */
 
-typedef struct space {
+typedef struct pool_space {
     wefti_window window[2];
     wefti_attr padding; /* without that of split dimensions, which is put there */
     bool nothing;       /* this device has no window */
-} space;
+} pool_space;
 
-static space space_of(const wefti_lowering *c, const weft_node *n, const weft_desc *x,
-                      const weft_desc *y) {
-    space s = {.padding = WEFTI_N("padding", *wefti_attr_ints(n, "padding"))};
+static pool_space space_of(const wefti_lowering *c, const weft_node *n, const weft_desc *x,
+                           const weft_desc *y) {
+    pool_space s = {.padding = WEFTI_N("padding", *wefti_attr_ints(n, "padding"))};
     for (int d = 0; d < 2; d++) {
         s.window[d] = wefti_window_of(c, 2 + d, wefti_lower_rule(c)->out[0][2 + d], x->shape[2 + d],
                                       y->shape[2 + d], wefti_attr_ints(n, "kernel")->v[d],
@@ -184,7 +184,7 @@ static space space_of(const wefti_lowering *c, const weft_node *n, const weft_de
 /* Of each window here, the share of elements that are x's own: averages leave the others out. One
  * plane; empty when all are. `around`: the windows that reach the part of x, else those of the part
  * of y. */
-static weft_value own_share(wefti_lowering *c, const weft_node *n, const space *s, bool around,
+static weft_value own_share(wefti_lowering *c, const weft_node *n, const pool_space *s, bool around,
                             weft_dtype dtype) {
     weft_graph *g = wefti_lower_graph(c);
     weft_desc d = {.dtype = dtype, .rank = 4, .shape = {1, 1, s->window[0].x, s->window[1].x}};
@@ -208,7 +208,7 @@ static weft_value own_share(wefti_lowering *c, const weft_node *n, const space *
 static weft_status lower(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     bool max = !strcmp(n->op->name, weft_op_max_pool2d.name);
-    space s = space_of(c, n, wefti_in(n, 0), wefti_out(n, 0));
+    pool_space s = space_of(c, n, wefti_in(n, 0), wefti_out(n, 0));
     weft_value x = wefti_lower_in(c, 0), y = weft_constant(g, wefti_lower_out_desc(c, 0), 0.0);
     for (int d = 0; d < 2; d++) {
         if (!wefti_window_split(&s.window[d])) continue;
@@ -234,7 +234,7 @@ static weft_status lower_grad(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     bool max = n->inputs == 2;
     int dy = n->inputs - 1;
-    space s = space_of(c, n, wefti_out(n, 0), wefti_in(n, dy));
+    pool_space s = space_of(c, n, wefti_out(n, 0), wefti_in(n, dy));
     weft_desc here = wefti_lower_out_desc(c, 0), around = here;
     weft_value in[2] = {wefti_lower_in(c, 0), wefti_lower_in(c, 1)},
                dx = weft_constant(g, here, 0.0);
@@ -269,13 +269,13 @@ static weft_status lower_grad(wefti_lowering *c, const weft_node *n) {
 }
 
 static void exchanged(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
-    space s = space_of(c, n, wefti_in(n, 0), wefti_out(n, 0));
+    pool_space s = space_of(c, n, wefti_in(n, 0), wefti_out(n, 0));
     wefti_window_exchanged(c, 0, WEFTI_WINDOW_X, 2, s.window, bytes);
 }
 
 static void exchanged_grad(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
     int dy = n->inputs - 1;
-    space s = space_of(c, n, wefti_out(n, 0), wefti_in(n, dy));
+    pool_space s = space_of(c, n, wefti_out(n, 0), wefti_in(n, dy));
     wefti_window_exchanged(c, dy, WEFTI_WINDOW_Y, 2, s.window, bytes);
     if (dy) wefti_window_exchanged(c, 0, WEFTI_WINDOW_AROUND, 2, s.window, bytes);
 }
@@ -294,7 +294,7 @@ static void cost(const weft_node *n, wefti_cost *out) {
 static weft_status reference_max(const weft_node *n, const wefti_random *random,
                                  const double *const *in, double *const *out) {
     (void)random;
-    problem p = problem_of(n, wefti_in(n, 0), wefti_out(n, 0));
+    pool_problem p = problem_of(n, wefti_in(n, 0), wefti_out(n, 0));
     int64_t x_size = p.x[0] * p.x[1], y_size = p.y[0] * p.y[1];
     for (int64_t plane = 0; plane < p.planes; plane++)
         for (int64_t at = 0; at < y_size; at++) {
@@ -308,7 +308,7 @@ static weft_status reference_max(const weft_node *n, const wefti_random *random,
 static weft_status reference_max_grad(const weft_node *n, const wefti_random *random,
                                       const double *const *in, double *const *out) {
     (void)random;
-    problem p = problem_of(n, wefti_in(n, 0), wefti_in(n, 1));
+    pool_problem p = problem_of(n, wefti_in(n, 0), wefti_in(n, 1));
     int64_t x_size = p.x[0] * p.x[1], y_size = p.y[0] * p.y[1];
     for (int64_t i = 0; i < p.planes * x_size; i++) out[0][i] = 0.0;
     for (int64_t plane = 0; plane < p.planes; plane++)
@@ -323,7 +323,7 @@ static weft_status reference_max_grad(const weft_node *n, const wefti_random *ra
 static weft_status reference_avg(const weft_node *n, const wefti_random *random,
                                  const double *const *in, double *const *out) {
     (void)random;
-    problem p = problem_of(n, wefti_in(n, 0), wefti_out(n, 0));
+    pool_problem p = problem_of(n, wefti_in(n, 0), wefti_out(n, 0));
     int64_t x_size = p.x[0] * p.x[1], y_size = p.y[0] * p.y[1];
     for (int64_t plane = 0; plane < p.planes; plane++)
         for (int64_t at = 0; at < y_size; at++) {
@@ -340,7 +340,7 @@ static weft_status reference_avg(const weft_node *n, const wefti_random *random,
 static weft_status reference_avg_grad(const weft_node *n, const wefti_random *random,
                                       const double *const *in, double *const *out) {
     (void)random;
-    problem p = problem_of(n, wefti_out(n, 0), wefti_in(n, 0));
+    pool_problem p = problem_of(n, wefti_out(n, 0), wefti_in(n, 0));
     int64_t x_size = p.x[0] * p.x[1], y_size = p.y[0] * p.y[1];
     for (int64_t i = 0; i < p.planes * x_size; i++) out[0][i] = 0.0;
     for (int64_t plane = 0; plane < p.planes; plane++)

@@ -8,17 +8,17 @@
 #include "train/training.h"
 
 /* The source of a row of the table. */
-typedef struct row {
+typedef struct report_row {
     const wefti_program *program; /* of the first device that runs the cell */
     const wefti_step *step;       /* that computes its results */
     const weft_node *call;
-} row;
+} report_row;
 
 /* State of the walk over the steps of a device. */
 typedef struct table {
     weft_model_report *report;
     const weft_graph *graph;
-    row *rows; /* beside the report's cells */
+    report_row *rows; /* beside the report's cells */
     const wefti_program *program;
     const wefti_tensor **params; /* by offset in the arena */
     bool *counted;               /* beside params */
@@ -74,12 +74,12 @@ static weft_cell_info *cell_of(table *t, const wefti_step *step, int *near) {
     weft_cell_info *c = &r->cells[ *near = r->cell_count++];
     c->name = step->name;
     c->kind = -1;
-    t->rows[*near] = (row){t->program, step, call};
+    t->rows[*near] = (report_row){t->program, step, call};
     return c;
 }
 
 /* Cells of one structure on different devices count as one kind. */
-static int kind_of(const table *t, const row *of, const wefti_routine *routine) {
+static int kind_of(const table *t, const report_row *of, const wefti_routine *routine) {
     for (int i = 0; i < t->report->cell_count; i++)
         if (t->rows[i].program != of->program && t->rows[i].call->callee == of->call->callee)
             return t->report->cells[i].kind;
@@ -126,7 +126,7 @@ static double flops_of(const weft_body *body) {
 static void part_joint(const table *t) {
     for (int i = 0; i < t->report->cell_count; i++) {
         weft_cell_info *c = &t->report->cells[i];
-        const row *of = &t->rows[i];
+        const report_row *of = &t->rows[i];
         const weft_body *joined = NULL;
         wefti_cost forward;
         if (c->forward_flops > 0) continue;
@@ -144,7 +144,7 @@ static void part_joint(const table *t) {
 
 /* How a cell's first result is placed on the devices that run the cell. */
 static void tell_layout(const table *t, int cell) {
-    const row *of = &t->rows[cell];
+    const report_row *of = &t->rows[cell];
     weft_cell_info *c = &t->report->cells[cell];
     wefti_cell_use use = {.routine = of->step->routine, .first = of->step};
     if (use.routine->outputs == 0) return;
@@ -196,7 +196,7 @@ static void sort_cells(table *t) {
     for (int i = 1; i < t->report->cell_count; i++)
         for (int k = i; k > 0 && t->rows[k].call < t->rows[k - 1].call; k--) {
             weft_cell_info cell = cells[k];
-            row of = t->rows[k];
+            report_row of = t->rows[k];
             cells[k] = cells[k - 1];
             t->rows[k] = t->rows[k - 1];
             cells[k - 1] = cell;
@@ -232,7 +232,7 @@ static weft_status walk_devices(wefti_training *t, table *all) {
 static weft_status fill(wefti_training *t, weft_model_report *r) {
     table all = {.report = r, .graph = t->model.graph};
     r->devices = t->job->plan ? weft_plan_devices(t->job->plan) : 1;
-    WEFT_NEW_ARRAY(all.rows, row, t->model.graph->root->node_count + 1);
+    WEFT_NEW_ARRAY(all.rows, report_row, t->model.graph->root->node_count + 1);
     weft_status status = walk_devices(t, &all);
     wefti_free(all.rows);
     WEFT_TRY(status);

@@ -14,7 +14,7 @@
 #include "backend/cpu/gemm/bf16_pack.h"
 #include "backend/cpu/gemm_internal.h"
 
-enum { ROWS = 14, PAIRS = DEPTH / 2 };
+enum { AVX512_BF16_ROWS = 14, PAIRS = DEPTH / 2 };
 
 INLINE vint pair_of(const uint16_t *row, int pair) {
     int32_t both;
@@ -27,7 +27,7 @@ INLINE vint columns_of(const uint16_t *b, int pair) {
 
 INLINE void tile_of(const int rows, int64_t k, const uint16_t *restrict a,
                     const uint16_t *restrict b, float *restrict c, int64_t c_stride, bool add) {
-    vfloat sums[ROWS][2];
+    vfloat sums[AVX512_BF16_ROWS][2];
     UNROLL for (int i = 0; i < rows; i++) {
         sums[i][0] = sums[i][1] = (vfloat){0};
         __builtin_prefetch(c + i * c_stride, 1);
@@ -44,7 +44,7 @@ INLINE void tile_of(const int rows, int64_t k, const uint16_t *restrict a,
                 sums[i][1] = vdot(sums[i][1], left, high);
             }
         }
-        a += ROWS * DEPTH;
+        a += AVX512_BF16_ROWS * DEPTH;
         b += 2 * TILE;
     }
     UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < 2; v++) {
@@ -54,7 +54,7 @@ INLINE void tile_of(const int rows, int64_t k, const uint16_t *restrict a,
     }
 }
 
-#define TILE_CASE(count)                                                                           \
+#define AVX512_BF16_TILE_CASE(count)                                                               \
     case count:                                                                                    \
         tile_of(count, k, a, b, c, c_stride, add);                                                 \
         break;
@@ -63,7 +63,7 @@ static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const voi
     (void)a_stride; /* panels only */
     (void)ahead;    /* the tile asks for lines of its own panel */
     switch (rows) {
-        EACH_ROW_COUNT(TILE_CASE)
+        EACH_ROW_COUNT(AVX512_BF16_TILE_CASE)
     default:
         break;
     }
@@ -76,7 +76,7 @@ static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const voi
 INLINE void pack_a_as(const weft_dtype dtype, const wefti_gemm_operand *operand, const void *a,
                       int64_t rows, int64_t k, uint16_t *panel) {
     const int64_t row_stride = operand->row_stride, k_stride = operand->column_stride;
-    for (int64_t p = 0; p < k; p += DEPTH, panel += ROWS * DEPTH) {
+    for (int64_t p = 0; p < k; p += DEPTH, panel += AVX512_BF16_ROWS * DEPTH) {
         const void *from = at(dtype, a, p * k_stride);
         const int64_t lines = k - p < DEPTH ? k - p : DEPTH;
         block_tiles tiles;
@@ -90,7 +90,8 @@ INLINE void pack_a_as(const weft_dtype dtype, const wefti_gemm_operand *operand,
             gather_block(dtype, from, rows, row_stride, lines, k_stride, block);
             load_rows(WEFT_F32, 1, block, DEPTH, rows, lines, 0, tiles);
         }
-        UNROLL for (int i = 0; i < ROWS; i++) vstore_int(panel + i * DEPTH, tiles[0][0][i]);
+        UNROLL for (int i = 0; i < AVX512_BF16_ROWS; i++)
+            vstore_int(panel + i * DEPTH, tiles[0][0][i]);
     }
 }
 static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t rows,
@@ -144,7 +145,7 @@ void WEFTI_FORM(wefti_gemm_bf16_epilogue)(const wefti_gemm_sink *sink, int64_t i
 }
 
 const wefti_gemm_kernels WEFTI_FORM(wefti_gemm_kernels_avx512_bf16) = {
-    .rows = ROWS,
+    .rows = AVX512_BF16_ROWS,
     .columns = EDGE,
     .element_bytes = 2,
     .depth_unit = DEPTH,

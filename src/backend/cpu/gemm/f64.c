@@ -3,14 +3,14 @@
  * stack. */
 #include "backend/cpu/gemm_internal.h"
 
-enum { ROWS = 4, COLUMNS = 128 };
+enum { F64_ROWS = 4, COLUMNS = 128 };
 
-typedef struct run {
+typedef struct f64_run {
     const wefti_gemm_spec *spec;
     const wefti_gemm_args *args;
-} run;
+} f64_run;
 
-static void finish(const run *r, int64_t batch, int64_t i, int64_t j, double x) {
+static void finish(const f64_run *r, int64_t batch, int64_t i, int64_t j, double x) {
     const wefti_gemm_spec *spec = r->spec;
     const int64_t index = i * spec->c.row_stride + j * spec->c.column_stride;
     double *c = (double *)(uintptr_t)wefti_gemm_batch(spec, &spec->c, r->args->c, batch) + index;
@@ -21,14 +21,15 @@ static void finish(const run *r, int64_t batch, int64_t i, int64_t j, double x) 
 
 static void rows_task(void *context, int64_t task, int thread) {
     (void)thread;
-    const run *r = context;
+    const f64_run *r = context;
     const wefti_gemm_spec *spec = r->spec;
-    const int64_t groups = (spec->m + ROWS - 1) / ROWS, batch = task / groups;
+    const int64_t groups = (spec->m + F64_ROWS - 1) / F64_ROWS, batch = task / groups;
     const double *a =
         (const double *)(const void *)wefti_gemm_batch(spec, &spec->a, r->args->a, batch);
     const double *b =
         (const double *)(const void *)wefti_gemm_batch(spec, &spec->b, r->args->b, batch);
-    for (int64_t i = task % groups * ROWS; i < spec->m && i < (task % groups + 1) * ROWS; i++)
+    for (int64_t i = task % groups * F64_ROWS; i < spec->m && i < (task % groups + 1) * F64_ROWS;
+         i++)
         for (int64_t j = 0; j < spec->n; j += COLUMNS) {
             const int64_t count = spec->n - j < COLUMNS ? spec->n - j : COLUMNS;
             double sums[COLUMNS] = {0};
@@ -44,7 +45,7 @@ static void rows_task(void *context, int64_t task, int thread) {
 
 void wefti_gemm_run_f64(const wefti_gemm *gemm, const wefti_gemm_args *args, wefti_pool *pool) {
     const wefti_gemm_spec *spec = &gemm->spec;
-    run r = {.spec = spec, .args = args};
-    wefti_pool_run(pool, spec->batch[0] * spec->batch[1] * ((spec->m + ROWS - 1) / ROWS), rows_task,
-                   &r);
+    f64_run r = {.spec = spec, .args = args};
+    wefti_pool_run(pool, spec->batch[0] * spec->batch[1] * ((spec->m + F64_ROWS - 1) / F64_ROWS),
+                   rows_task, &r);
 }

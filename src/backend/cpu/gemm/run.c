@@ -249,14 +249,14 @@ static void run_shared(const wefti_gemm *gemm, const wefti_gemm_args *args, char
 /* --- Small and batched products
  * -------------------------------------------------------------------------------- */
 
-typedef struct run {
+typedef struct run_item {
     const wefti_gemm *gemm;
     const wefti_gemm_args *args;
     char *workspace;
-} run;
+} run_item;
 
 static void private_task(void *context, int64_t task, int thread) {
-    const run *r = context;
+    const run_item *r = context;
     const wefti_gemm *gemm = r->gemm;
     const wefti_gemm_spec *spec = &gemm->spec;
     const int64_t down = ceil_div(spec->m, gemm->m_block);
@@ -284,7 +284,7 @@ static void private_task(void *context, int64_t task, int thread) {
  */
 
 static void skinny_task(void *context, int64_t task, int thread) {
-    const run *r = context;
+    const run_item *r = context;
     const wefti_gemm *gemm = r->gemm;
     const wefti_gemm_spec *spec = &gemm->spec;
     const int64_t across = ceil_div(spec->n, gemm->n_tile);
@@ -317,7 +317,7 @@ void wefti_gemm_run_f32(const wefti_gemm *gemm, const wefti_gemm_args *args, voi
                         wefti_pool *pool) {
     const wefti_gemm_spec *spec = &gemm->spec;
     const int64_t batches = spec->batch[0] * spec->batch[1];
-    run r = {.gemm = gemm, .args = args, .workspace = workspace};
+    run_item r = {.gemm = gemm, .args = args, .workspace = workspace};
     if (gemm->path == GEMM_SHARED)
         run_shared(gemm, args, workspace, pool);
     else if (gemm->path == GEMM_SKINNY)

@@ -5,11 +5,7 @@
 
 #include "backend/cpu/types.h"
 
-typedef enum wefti_reduce_op {
-    WEFTI_REDUCE_SUM,
-    WEFTI_REDUCE_MEAN,
-    WEFTI_REDUCE_MAX
-} wefti_reduce_op;
+typedef enum wefti_reduce_op { WEFTI_FOLD_SUM, WEFTI_FOLD_MEAN, WEFTI_FOLD_MAX } wefti_reduce_op;
 
 typedef struct wefti_reduce_args {
     wefti_reduce_op op;

@@ -43,13 +43,13 @@ static weft_status run_elementwise(const wefti_kernel *kernel, const wefti_run *
 }
 
 /* Ops whose operands go to one instruction in order; grads have theirs swapped. */
-typedef struct row {
+typedef struct elementwise_row {
     const char *op;
     wefti_ew_op code;
     bool swap; /* the op takes (x, dy), the instruction (dy, x) */
-} row;
+} elementwise_row;
 
-static const row rows[] = {
+static const elementwise_row rows[] = {
     {"add", WEFTI_EW_ADD, false},
     {"sub", WEFTI_EW_SUB, false},
     {"mul", WEFTI_EW_MUL, false},

@@ -84,7 +84,7 @@ static weft_status run_head(const wefti_kernel *kernel, const wefti_run *run, co
                               .c = out[2]};
         wefti_gemm_run(r ? &c->dw_next : &c->dw_first, &dw, scratch, run->pool);
         if (h->has_bias)
-            h->kernels->reduce(run->pool, &(wefti_reduce_args){.op = WEFTI_REDUCE_SUM,
+            h->kernels->reduce(run->pool, &(wefti_reduce_args){.op = WEFTI_FOLD_SUM,
                                                                .x = {logits, WEFT_F32},
                                                                .y = {out[3], WEFT_F32},
                                                                .outer = 1,

@@ -184,7 +184,7 @@ weft_status wefti_cpu_moe_dot(const weft_node *n, const wefti_prepare *options,
  * runs, so products are prepared then: that is plain computation. Where experts are many or small
  * they run side by side, one thread each; else all threads share each product. The bits are the
  * same: those of a product do not depend on its threads. */
-enum { PIECE = 512 };
+enum { MOE_PIECE = 512 };
 
 typedef struct experts_kernel {
     wefti_kernel base;
@@ -267,9 +267,9 @@ typedef struct cursor {
 static int64_t walk_rows(const experts_run *r, int64_t e, cursor *at, const piece *p, bool back) {
     const experts_kernel *k = r->kernel;
     int64_t rows = 0;
-    while (at->group < k->groups && rows < PIECE) {
+    while (at->group < k->groups && rows < MOE_PIECE) {
         int64_t buffer = e * k->groups + at->group, used = rows_in_use(k, r->count, buffer);
-        int64_t count = used - at->done < PIECE - rows ? used - at->done : PIECE - rows;
+        int64_t count = used - at->done < MOE_PIECE - rows ? used - at->done : MOE_PIECE - rows;
         int64_t first = buffer * k->rows + at->done;
         if (!back) move_rows(r, 0, first, count, p->x, rows, false);
         if (back || k->weight_gradient) move_rows(r, 1, first, count, p->y, rows, back);
@@ -285,8 +285,8 @@ static bool next_in_place(const experts_run *r, int64_t e, cursor *at, piece *ou
     const experts_kernel *k = r->kernel;
     int64_t buffer = e * k->groups + at->group, first = buffer * k->rows + at->done;
     int64_t left = rows_in_use(k, r->count, buffer) - at->done;
-    if (k->groups > 1 && left < PIECE / 2) return false;
-    int64_t rows = left < PIECE ? left : PIECE;
+    if (k->groups > 1 && left < MOE_PIECE / 2) return false;
+    int64_t rows = left < MOE_PIECE ? left : MOE_PIECE;
     *out = (piece){row_at(r, 0, first), row_at(r, 1, first), rows};
     at->done += rows;
     if (rows == left) *at = (cursor){at->group + 1, 0};
@@ -301,7 +301,7 @@ static void one_expert(void *context, int64_t e, int thread) {
     cursor at = {0, 0};
     while (at.group < k->groups) {
         cursor begin = at;
-        piece p = {side, side + PIECE * k->width[0] * (int64_t)k->size[0], 0};
+        piece p = {side, side + MOE_PIECE * k->width[0] * (int64_t)k->size[0], 0};
         bool in_place = next_in_place(r, e, &at, &p);
         if (!in_place) p.rows = walk_rows(r, e, &at, &p, false);
         if (p.rows == 0) continue;
@@ -344,8 +344,8 @@ static int64_t aligned(int64_t bytes) {
 static weft_status workspace_of(experts_kernel *k, int threads) {
     if (k->groups > 1)
         k->gather = aligned(
-            PIECE * (k->width[0] * (int64_t)k->size[0] + k->width[1] * (int64_t)k->size[1]));
-    for (int64_t rows = 0; rows <= PIECE; rows++) {
+            MOE_PIECE * (k->width[0] * (int64_t)k->size[0] + k->width[1] * (int64_t)k->size[1]));
+    for (int64_t rows = 0; rows <= MOE_PIECE; rows++) {
         wefti_gemm_spec spec = k->spec;
         wefti_gemm gemm;
         *(k->weight_gradient ? &spec.k : &spec.m) = rows;
@@ -401,7 +401,7 @@ weft_status wefti_cpu_moe_linear(const weft_node *n, const wefti_prepare *option
                                  wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1), *y = wefti_out(n, 0);
     int64_t depth = x->shape[x->rank - 1], cols = y->shape[y->rank - 1];
-    wefti_gemm_spec spec = wefti_gemm_spec_of(y->dtype, PIECE, cols, depth);
+    wefti_gemm_spec spec = wefti_gemm_spec_of(y->dtype, MOE_PIECE, cols, depth);
     if (options->accumulate) return WEFT_E_NO_IMPL;
     spec.a = wefti_gemm_rows(x->dtype, depth);
     spec.b = wefti_attr_int(n, "transposed") ? wefti_gemm_transposed(w->dtype, depth)
@@ -415,7 +415,7 @@ weft_status wefti_cpu_moe_linear_grad_weight(const weft_node *n, const wefti_pre
     int64_t depth = x->shape[x->rank - 1], cols = dy->shape[dy->rank - 1];
     bool t = wefti_attr_int(n, "transposed") != 0; /* then dw [n, k] = dy^T x, else x^T dy */
     wefti_gemm_spec spec =
-        wefti_gemm_spec_of(wefti_out(n, 0)->dtype, t ? cols : depth, t ? depth : cols, PIECE);
+        wefti_gemm_spec_of(wefti_out(n, 0)->dtype, t ? cols : depth, t ? depth : cols, MOE_PIECE);
     spec.a = t ? wefti_gemm_transposed(dy->dtype, cols) : wefti_gemm_transposed(x->dtype, depth);
     spec.b = t ? wefti_gemm_rows(x->dtype, depth) : wefti_gemm_rows(dy->dtype, cols);
     spec.accumulate = options->accumulate != 0;

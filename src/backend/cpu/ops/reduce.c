@@ -10,9 +10,9 @@
 
 enum { MAX_PASSES = (WEFT_MAX_RANK + 1) / 2, MSE_BLOCK = 1 << 18 };
 
-typedef struct pass {
+typedef struct reduce_pass {
     int64_t outer, axis, inner;
-} pass;
+} reduce_pass;
 
 typedef struct reduce_kernel {
     wefti_kernel base;
@@ -21,7 +21,7 @@ typedef struct reduce_kernel {
     wefti_reduce_op op;
     bool accumulate, scaled;
     int passes;
-    pass pass[MAX_PASSES];
+    reduce_pass pass[MAX_PASSES];
     float scale;             /* `scaled`: of the sums, a mean's */
     int64_t half, count;     /* bytes of a result in the workspace; elements */
     wefti_ew_program finish; /* `scaled`: y = scale sum */
@@ -95,15 +95,15 @@ static void find_passes(reduce_kernel *k, const weft_desc *x, const bool *reduce
         }
         int64_t outer = 1;
         for (int before = 0; before < g; before++) outer *= size[before];
-        k->pass[k->passes++] = (pass){outer, size[g], inner};
+        k->pass[k->passes++] = (reduce_pass){outer, size[g], inner};
     }
-    if (!k->passes) k->pass[k->passes++] = (pass){1, 1, inner};
+    if (!k->passes) k->pass[k->passes++] = (reduce_pass){1, 1, inner};
 }
 
 static void plan_workspace(reduce_kernel *k) {
     int64_t scratch = 0;
     for (int p = 0; p < k->passes; p++) {
-        pass s = k->pass[p];
+        reduce_pass s = k->pass[p];
         int64_t need = (int64_t)wefti_reduce_workspace_bytes(s.outer, s.axis, s.inner);
         if (need > scratch) scratch = need;
         if ((p < k->passes - 1 || k->scaled) && aligned(s.outer * s.inner * 4) > k->half)
@@ -129,7 +129,7 @@ static weft_status reduction(const weft_node *n, const bool *reduced, wefti_redu
                              int64_t count, const wefti_prepare *options, wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
     if (!wefti_cpu_is_real(x) || !wefti_cpu_is_real(y)) return WEFT_E_NO_IMPL;
-    if (options->accumulate && (op == WEFTI_REDUCE_MAX || y->dtype != WEFT_F32))
+    if (options->accumulate && (op == WEFTI_FOLD_MAX || y->dtype != WEFT_F32))
         return WEFT_E_NO_IMPL;
     reduce_kernel *k;
     WEFT_TRY(new_kernel("reduce", run_reduce, &k));
@@ -138,8 +138,8 @@ static weft_status reduction(const weft_node *n, const bool *reduced, wefti_redu
     k->y = y->dtype;
     k->accumulate = options->accumulate != 0;
     find_passes(k, x, reduced);
-    if (op == WEFTI_REDUCE_MEAN && (k->passes > 1 || count != k->pass[0].axis)) {
-        k->op = WEFTI_REDUCE_SUM;
+    if (op == WEFTI_FOLD_MEAN && (k->passes > 1 || count != k->pass[0].axis)) {
+        k->op = WEFTI_FOLD_SUM;
         scale_by(k, 1.0 / (double)count, weft_desc_elems(y));
     }
     if (k->scaled && k->accumulate) {
@@ -161,13 +161,13 @@ static weft_status over_axes(const weft_node *n, const wefti_prepare *options, w
         reduced[axes->v[i]] = true;
         count *= x->shape[axes->v[i]];
     }
-    if (op == WEFTI_REDUCE_MEAN && wefti_attr_int(n, "count")) count = wefti_attr_int(n, "count");
+    if (op == WEFTI_FOLD_MEAN && wefti_attr_int(n, "count")) count = wefti_attr_int(n, "count");
     return reduction(n, reduced, op, count, options, out);
 }
 
-WEFTI_CPU_FORM(wefti_cpu_sum, over_axes, WEFTI_REDUCE_SUM)
-WEFTI_CPU_FORM(wefti_cpu_mean, over_axes, WEFTI_REDUCE_MEAN)
-WEFTI_CPU_FORM(wefti_cpu_max, over_axes, WEFTI_REDUCE_MAX)
+WEFTI_CPU_FORM(wefti_cpu_sum, over_axes, WEFTI_FOLD_SUM)
+WEFTI_CPU_FORM(wefti_cpu_mean, over_axes, WEFTI_FOLD_MEAN)
+WEFTI_CPU_FORM(wefti_cpu_max, over_axes, WEFTI_FOLD_MAX)
 
 weft_status wefti_cpu_sum_to(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
@@ -176,7 +176,7 @@ weft_status wefti_cpu_sum_to(const weft_node *n, const wefti_prepare *options, w
         int dy = d - (x->rank - y->rank);
         reduced[d] = dy < 0 || (y->shape[dy] == 1 && x->shape[d] != 1);
     }
-    return reduction(n, reduced, WEFTI_REDUCE_SUM, 1, options, out);
+    return reduction(n, reduced, WEFTI_FOLD_SUM, 1, options, out);
 }
 
 /* ---- mse(x, target) ---- */
@@ -280,8 +280,8 @@ weft_status wefti_cpu_argmax(const weft_node *n, const wefti_prepare *options, w
     if (options->accumulate || !wefti_cpu_is_real(x)) return WEFT_E_NO_IMPL;
     reduce_kernel *k;
     WEFT_TRY(new_kernel("argmax", run_argmax, &k));
-    k->pass[0] =
-        (pass){wefti_cpu_span(x, 0, axis), x->shape[axis], wefti_cpu_span(x, axis + 1, x->rank)};
+    k->pass[0] = (reduce_pass){wefti_cpu_span(x, 0, axis), x->shape[axis],
+                               wefti_cpu_span(x, axis + 1, x->rank)};
     k->x = x->dtype;
     k->y = wefti_out(n, 0)->dtype;
     *out = &k->base;

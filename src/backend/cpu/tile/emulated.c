@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILES = 8, ROWS = 16, ROW_BYTES = 64, COLUMNS = 16 };
+enum { TILES = 8, EMULATED_ROWS = 16, ROW_BYTES = 64, EMULATED_COLUMNS = 16 };
 
 static float flushed(float x) {
     return fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x;
@@ -40,7 +40,7 @@ float wefti_emulated_vdpbf16ps(float sum, const uint16_t a[2], const uint16_t b[
 }
 
 static _Thread_local bool configured;
-static _Thread_local _Alignas(64) unsigned char registers[TILES][ROWS][ROW_BYTES];
+static _Thread_local _Alignas(64) unsigned char registers[TILES][EMULATED_ROWS][ROW_BYTES];
 
 static unsigned char (*rows_of(int tile))[ROW_BYTES] {
     if (!configured || tile < 0 || tile >= TILES) abort();
@@ -59,30 +59,32 @@ void wefti_emulated_tile_zero(int tile) {
 }
 void wefti_emulated_tile_load(int tile, const void *from, size_t stride) {
     unsigned char(*rows)[ROW_BYTES] = rows_of(tile);
-    for (int r = 0; r < ROWS; r++)
+    for (int r = 0; r < EMULATED_ROWS; r++)
         memcpy(rows[r], (const char *)from + (size_t)r * stride, ROW_BYTES);
 }
 void wefti_emulated_tile_store(int tile, void *to, size_t stride) {
     unsigned char(*rows)[ROW_BYTES] = rows_of(tile);
-    for (int r = 0; r < ROWS; r++) memcpy((char *)to + (size_t)r * stride, rows[r], ROW_BYTES);
+    for (int r = 0; r < EMULATED_ROWS; r++)
+        memcpy((char *)to + (size_t)r * stride, rows[r], ROW_BYTES);
 }
 
 void wefti_emulated_tile_dot(int sums, int left, int right) {
-    float b[ROWS][2 * COLUMNS]; /* pairs of k side by side, as in the register */
-    for (int k = 0; k < ROWS; k++) {
-        uint16_t line[2 * COLUMNS];
+    float b[EMULATED_ROWS][2 * EMULATED_COLUMNS]; /* pairs of k side by side, as in the register */
+    for (int k = 0; k < EMULATED_ROWS; k++) {
+        uint16_t line[2 * EMULATED_COLUMNS];
         memcpy(line, rows_of(right)[k], sizeof line);
-        for (int n = 0; n < 2 * COLUMNS; n++) b[k][n] = from_bf16(line[n]);
+        for (int n = 0; n < 2 * EMULATED_COLUMNS; n++) b[k][n] = from_bf16(line[n]);
     }
-    for (int m = 0; m < ROWS; m++) {
-        uint16_t a[2 * ROWS];
-        float partial[2 * COLUMNS] = {0}, c[COLUMNS];
+    for (int m = 0; m < EMULATED_ROWS; m++) {
+        uint16_t a[2 * EMULATED_ROWS];
+        float partial[2 * EMULATED_COLUMNS] = {0}, c[EMULATED_COLUMNS];
         memcpy(a, rows_of(left)[m], sizeof a);
         memcpy(c, rows_of(sums)[m], sizeof c);
-        for (int k = 0; k < ROWS; k++)
-            for (int n = 0; n < 2 * COLUMNS; n++)
+        for (int k = 0; k < EMULATED_ROWS; k++)
+            for (int n = 0; n < 2 * EMULATED_COLUMNS; n++)
                 partial[n] = multiply_add(from_bf16(a[2 * k + n % 2]), b[k][n], partial[n]);
-        for (int n = 0; n < COLUMNS; n++) c[n] = add(c[n], add(partial[2 * n], partial[2 * n + 1]));
+        for (int n = 0; n < EMULATED_COLUMNS; n++)
+            c[n] = add(c[n], add(partial[2 * n], partial[2 * n + 1]));
         memcpy(rows_of(sums)[m], c, sizeof c);
     }
 }

@@ -4,11 +4,11 @@
 
 #define GROWTH 8.0f
 
-typedef struct forward_run {
+typedef struct attention_forward_run {
     const wefti_attention_args *a;
     int64_t blocks, padded; /* blocks of queries; dim rounded up to PAD */
     size_t per_thread;
-} forward_run;
+} attention_forward_run;
 
 typedef struct forward_memory {
     float *queries, *output;        /* [padded][BR] */
@@ -17,7 +17,7 @@ typedef struct forward_memory {
     float *max, *sum, *alpha;       /* [BR] */
 } forward_memory;
 
-static forward_memory carve(const forward_run *r, int thread) {
+static forward_memory carve(const attention_forward_run *r, int thread) {
     float *p = (float *)(void *)((char *)r->a->workspace + (size_t)thread * r->per_thread);
     forward_memory m;
     m.queries = p;
@@ -68,7 +68,7 @@ static bool softmax_tile(const wefti_attention_shape *s, const tile *t, const fo
     return grew;
 }
 
-static void forward_tile(const forward_run *r, const tile *t, const forward_memory *m) {
+static void forward_tile(const attention_forward_run *r, const tile *t, const forward_memory *m) {
     const wefti_attention_args *a = r->a;
     const wefti_attention_shape *s = &a->shape;
     int64_t kv = t->h / (s->q_heads / s->kv_heads), rows = blocks_of(t->nk, MR) * MR;
@@ -105,7 +105,7 @@ static void forward_tile(const forward_run *r, const tile *t, const forward_memo
 }
 
 static void forward_task(void *context, int64_t task, int thread) {
-    const forward_run *r = context;
+    const attention_forward_run *r = context;
     const wefti_attention_args *a = r->a;
     const wefti_attention_shape *s = &a->shape;
     forward_memory m = carve(r, thread);
@@ -207,7 +207,7 @@ static void decode_block(const wefti_attention_args *a, int64_t b, int64_t h, in
 }
 
 static void decode_task(void *context, int64_t task, int thread) {
-    const forward_run *r = context;
+    const attention_forward_run *r = context;
     const wefti_attention_args *a = r->a;
     const wefti_attention_shape *s = &a->shape;
     int64_t group = s->q_heads / s->kv_heads, b = task / s->kv_heads,
@@ -241,7 +241,7 @@ static void decode_task(void *context, int64_t task, int thread) {
 
 void KERNEL(attention)(wefti_pool *pool, const wefti_attention_args *a) {
     const wefti_attention_shape *s = &a->shape;
-    forward_run r = {
+    attention_forward_run r = {
         .a = a, .blocks = blocks_of(s->q_len, BR), .padded = blocks_of(s->dim, PAD) * PAD};
     r.per_thread = attention_forward_bytes(s);
     if (s->batch * s->q_heads * s->q_len == 0) return;

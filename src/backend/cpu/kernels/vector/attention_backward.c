@@ -3,11 +3,11 @@
  * probabilities from the saved log-sum-exp. Source: Dao, "FlashAttention-2", 2023, algorithm 2. */
 #include "backend/cpu/kernels/vector/attention_tile.h"
 
-typedef struct backward_run {
+typedef struct attention_backward_backward_run {
     const wefti_attention_backward_args *a;
     int64_t padded, wide, rows; /* dim rounded up to PAD, and to a vector; keys rounded up to BC */
     size_t per_thread;
-} backward_run;
+} attention_backward_backward_run;
 
 typedef struct backward_memory {
     float *keys, *values;       /* [rows][padded] */
@@ -21,7 +21,7 @@ typedef struct backward_memory {
     float *delta, *factor;      /* [BR] */
 } backward_memory;
 
-static backward_memory carve(const backward_run *r, int thread) {
+static backward_memory carve(const attention_backward_backward_run *r, int thread) {
     float *p = (float *)(void *)((char *)r->a->workspace + (size_t)thread * r->per_thread);
     backward_memory m;
     m.keys = p;
@@ -45,7 +45,8 @@ static backward_memory carve(const backward_run *r, int thread) {
 }
 
 /* Everything about a block of queries: both layouts of q and do, lse, delta = sum(do o). */
-static void pack_queries(const backward_run *r, const tile *t, const backward_memory *m) {
+static void pack_queries(const attention_backward_backward_run *r, const tile *t,
+                         const backward_memory *m) {
     const wefti_attention_backward_args *a = r->a;
     const wefti_attention_shape *s = &a->shape;
     int64_t q_at = t->b * a->q_strides.batch + t->i0 * a->q_strides.seq + t->h * a->q_strides.head;
@@ -105,7 +106,8 @@ static void slope_tile(const wefti_attention_shape *s, const tile *t, const back
 }
 
 /* The scores of a tile, where its probabilities go. */
-static void find_scores(const backward_run *r, const tile *t, const backward_memory *m) {
+static void find_scores(const attention_backward_backward_run *r, const tile *t,
+                        const backward_memory *m) {
     const wefti_attention_shape *s = &r->a->shape;
     if (s->mask.data) mask_tile(s, t, m->mask);
     score_tile(s, t, m->keys + t->j0 * r->padded, r->padded, m->queries_t,
@@ -113,7 +115,8 @@ static void find_scores(const backward_run *r, const tile *t, const backward_mem
 }
 
 /* Probabilities and the gradient of the scores of a tile. */
-static void find_slopes(const backward_run *r, const tile *t, const backward_memory *m) {
+static void find_slopes(const attention_backward_backward_run *r, const tile *t,
+                        const backward_memory *m) {
     const wefti_attention_shape *s = &r->a->shape;
     const float *values = m->values + t->j0 * r->padded;
     if (s->dropout > 0.0f) dropout_tile(s, t, m->dropout);
@@ -126,7 +129,8 @@ static void find_slopes(const backward_run *r, const tile *t, const backward_mem
     slope_tile(s, t, m);
 }
 
-static void backward_tile(const backward_run *r, const tile *t, const backward_memory *m) {
+static void backward_tile(const attention_backward_backward_run *r, const tile *t,
+                          const backward_memory *m) {
     const wefti_attention_shape *s = &r->a->shape;
     const float *keys = m->keys + t->j0 * r->padded;
     float *dk = m->dk + t->j0 * r->wide, *dv = m->dv + t->j0 * r->wide;
@@ -144,7 +148,8 @@ static void backward_tile(const backward_run *r, const tile *t, const backward_m
     }
 }
 
-static void pack_keys(const backward_run *r, const backward_memory *m, int64_t b, int64_t kv) {
+static void pack_keys(const attention_backward_backward_run *r, const backward_memory *m, int64_t b,
+                      int64_t kv) {
     const wefti_attention_backward_args *a = r->a;
     const wefti_attention_shape *s = &a->shape;
     int64_t k_at = b * a->k_strides.batch + kv * a->k_strides.head;
@@ -157,7 +162,7 @@ static void pack_keys(const backward_run *r, const backward_memory *m, int64_t b
 }
 
 static void backward_task(void *context, int64_t task, int thread) {
-    const backward_run *r = context;
+    const attention_backward_backward_run *r = context;
     const wefti_attention_backward_args *a = r->a;
     const wefti_attention_shape *s = &a->shape;
     backward_memory m = carve(r, thread);
@@ -189,25 +194,26 @@ static void backward_task(void *context, int64_t task, int thread) {
     }
 }
 
-static backward_run run_of(const wefti_attention_backward_args *a) {
+static attention_backward_backward_run run_of(const wefti_attention_backward_args *a) {
     const wefti_attention_shape *s = &a->shape;
-    return (backward_run){.a = a,
-                          .padded = blocks_of(s->dim, PAD) * PAD,
-                          .wide = blocks_of(s->dim, max64(VL, PAD)) * max64(VL, PAD),
-                          .rows = blocks_of(s->k_len, BC) * BC,
-                          .per_thread = attention_backward_bytes(s)};
+    return (attention_backward_backward_run){.a = a,
+                                             .padded = blocks_of(s->dim, PAD) * PAD,
+                                             .wide =
+                                                 blocks_of(s->dim, max64(VL, PAD)) * max64(VL, PAD),
+                                             .rows = blocks_of(s->k_len, BC) * BC,
+                                             .per_thread = attention_backward_bytes(s)};
 }
 
 void KERNEL(attention_backward)(wefti_pool *pool, const wefti_attention_backward_args *a) {
     const wefti_attention_shape *s = &a->shape;
-    backward_run r = run_of(a);
+    attention_backward_backward_run r = run_of(a);
     wefti_pool_run(pool, s->batch * s->kv_heads, backward_task, &r);
 }
 
 /* ---- the gradient of an added mask ---- */
 
 typedef struct mask_run {
-    backward_run run;
+    attention_backward_backward_run run;
     const wefti_attention_mask_args *a;
 } mask_run;
 

@@ -11,9 +11,9 @@
 #include "backend/cpu/kernels/vector/table.h"
 
 #if defined(__clang__)
-#define UNROLL _Pragma("unroll")
+#define TILE_UNROLL _Pragma("unroll")
 #else
-#define UNROLL _Pragma("GCC unroll 16")
+#define TILE_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 enum {
@@ -33,22 +33,22 @@ enum {
 INLINE void micro_product(int nv, int64_t depth, const float *a, int64_t sm, int64_t sk,
                           const float *b, int64_t ldb, float *c, int64_t ldc, bool add) {
     vf acc[MR][NV];
-    UNROLL for (int m = 0; m < MR; m++) {
-        UNROLL for (int v = 0; v < nv; v++) acc[m][v] =
+    TILE_UNROLL for (int m = 0; m < MR; m++) {
+        TILE_UNROLL for (int v = 0; v < nv; v++) acc[m][v] =
             add ? vf_load(c + m * ldc + v * VL) : vf_zero();
     }
     for (int64_t k = 0; k < depth; k++) {
         vf row[NV];
-        UNROLL for (int v = 0; v < nv; v++) row[v] = vf_load(b + v * VL);
-        UNROLL for (int m = 0; m < MR; m++) {
+        TILE_UNROLL for (int v = 0; v < nv; v++) row[v] = vf_load(b + v * VL);
+        TILE_UNROLL for (int m = 0; m < MR; m++) {
             vf s = vf_set1(a[m * sm]);
-            UNROLL for (int v = 0; v < nv; v++) acc[m][v] = vf_fma(s, row[v], acc[m][v]);
+            TILE_UNROLL for (int v = 0; v < nv; v++) acc[m][v] = vf_fma(s, row[v], acc[m][v]);
         }
         a += sk;
         b += ldb;
     }
-    UNROLL for (int m = 0; m < MR; m++) {
-        UNROLL for (int v = 0; v < nv; v++) vf_store(c + m * ldc + v * VL, acc[m][v]);
+    TILE_UNROLL for (int m = 0; m < MR; m++) {
+        TILE_UNROLL for (int v = 0; v < nv; v++) vf_store(c + m * ldc + v * VL, acc[m][v]);
     }
 }
 

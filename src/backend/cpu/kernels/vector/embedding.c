@@ -2,10 +2,10 @@
  * order of the source rows: each task owns a strip of columns and walks all rows. */
 #include "backend/cpu/kernels/vector/table.h"
 
-enum { TASK = 8192, STRIP = 64 };
+enum { EMBEDDING_TASK = 8192, EMBEDDING_STRIP = 64 };
 
 static int64_t rows_of_task(int64_t dim) {
-    return max64(1, TASK / max64(dim, 1));
+    return max64(1, EMBEDDING_TASK / max64(dim, 1));
 }
 
 static void embedding_task(void *context, int64_t task, int thread) {
@@ -44,14 +44,14 @@ void KERNEL(embedding)(wefti_pool *pool, const wefti_embedding_args *a) {
 static void zero_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_embedding_backward_args *a = context;
-    int64_t first = task * TASK, count = min64(TASK, a->vocab * a->dim - first);
+    int64_t first = task * EMBEDDING_TASK, count = min64(EMBEDDING_TASK, a->vocab * a->dim - first);
     memset(a->dtable + first, 0, (size_t)count * sizeof *a->dtable);
 }
 
 static void embedding_backward_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_embedding_backward_args *a = context;
-    int64_t first = task * STRIP, width = min64(STRIP, a->dim - first);
+    int64_t first = task * EMBEDDING_STRIP, width = min64(EMBEDDING_STRIP, a->dim - first);
     for (int64_t row = 0; row < a->rows; row++) {
         int64_t id = (a->ids.data ? load_id(a->ids, row) : a->offset + row % a->period) - a->begin;
         if (id < 0 || id >= a->vocab) continue;
@@ -65,8 +65,9 @@ static void embedding_backward_task(void *context, int64_t task, int thread) {
 
 void KERNEL(embedding_backward)(wefti_pool *pool, const wefti_embedding_backward_args *a) {
     wefti_embedding_backward_args copy = *a;
-    if (!a->accumulate) wefti_pool_run(pool, blocks_of(a->vocab * a->dim, TASK), zero_task, &copy);
-    wefti_pool_run(pool, blocks_of(a->dim, STRIP), embedding_backward_task, &copy);
+    if (!a->accumulate)
+        wefti_pool_run(pool, blocks_of(a->vocab * a->dim, EMBEDDING_TASK), zero_task, &copy);
+    wefti_pool_run(pool, blocks_of(a->dim, EMBEDDING_STRIP), embedding_backward_task, &copy);
 }
 
 static void one_hot_task(void *context, int64_t task, int thread) {
@@ -127,8 +128,9 @@ void KERNEL(gather)(wefti_pool *pool, const wefti_gather_args *a) {
 static void scatter_add_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_scatter_add_args *a = context;
-    int64_t strips = blocks_of(a->inner, STRIP), o = task / strips, first = task % strips * STRIP;
-    int64_t width = min64(STRIP, a->inner - first);
+    int64_t strips = blocks_of(a->inner, EMBEDDING_STRIP), o = task / strips,
+            first = task % strips * EMBEDDING_STRIP;
+    int64_t width = min64(EMBEDDING_STRIP, a->inner - first);
     float *y = a->y + o * a->axis * a->inner + first;
     if (!a->accumulate)
         for (int64_t r = 0; r < a->axis; r++)
@@ -155,5 +157,5 @@ static void scatter_add_task(void *context, int64_t task, int thread) {
 
 void KERNEL(scatter_add)(wefti_pool *pool, const wefti_scatter_add_args *a) {
     wefti_scatter_add_args copy = *a;
-    wefti_pool_run(pool, a->outer * blocks_of(a->inner, STRIP), scatter_add_task, &copy);
+    wefti_pool_run(pool, a->outer * blocks_of(a->inner, EMBEDDING_STRIP), scatter_add_task, &copy);
 }

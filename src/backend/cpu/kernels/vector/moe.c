@@ -1,10 +1,10 @@
 /* moe_dispatch, moe_combine, moe_dot: see kernels_moe.h. */
 #include "backend/cpu/kernels/vector/table.h"
 
-enum { TASK = 8192 };
+enum { MOE_TASK = 8192 };
 
 static int64_t rows_of_task(const wefti_moe_args *a) {
-    return max64(1, TASK / max64(a->h, 1));
+    return max64(1, MOE_TASK / max64(a->h, 1));
 }
 
 /* Row of y of choice i, -1: none here. */

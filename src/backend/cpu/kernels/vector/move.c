@@ -3,7 +3,7 @@
  * allows. */
 #include "backend/cpu/kernels/vector/table.h"
 
-enum { PIECE = 16384, TILE = 32 };
+enum { PIECE = 16384, MOVE_TILE = 32 };
 
 typedef struct box {
     int rank, element;
@@ -122,9 +122,9 @@ void KERNEL(copy_strided)(wefti_pool *pool, const wefti_copy_strided_args *a) {
 /* y[j][i] = x[i][j] for a small tile; strides in bytes between rows, elements dense within. */
 static void transpose_tile(int element, const char *x, int64_t xs, char *y, int64_t ys,
                            int64_t rows, int64_t cols) {
-    if (element == 4 && rows == TILE && cols == TILE) {
-        for (int64_t i = 0; i < TILE; i += 8)
-            for (int64_t j = 0; j < TILE; j += 8)
+    if (element == 4 && rows == MOVE_TILE && cols == MOVE_TILE) {
+        for (int64_t i = 0; i < MOVE_TILE; i += 8)
+            for (int64_t j = 0; j < MOVE_TILE; j += 8)
                 transpose8(x + i * xs + j * 4, xs, y + j * ys + i * 4, ys);
         return;
     }
@@ -156,7 +156,7 @@ static void transpose_task(void *context, int64_t task, int thread) {
     const transpose_run *r = context;
     const box *b = &r->b;
     int last = b->rank - 1;
-    int64_t first = task % r->tiles_i * TILE, outer = task / r->tiles_i, x = 0, y = 0;
+    int64_t first = task % r->tiles_i * MOVE_TILE, outer = task / r->tiles_i, x = 0, y = 0;
     for (int d = last - 1; d >= 0; d--) {
         if (d == r->inner) continue;
         int64_t i = outer % b->shape[d];
@@ -164,13 +164,13 @@ static void transpose_task(void *context, int64_t task, int thread) {
         x += i * b->x_strides[d];
         y += i * b->y_strides[d];
     }
-    int64_t rows = min64(TILE, b->shape[last] - first), e = b->element;
+    int64_t rows = min64(MOVE_TILE, b->shape[last] - first), e = b->element;
     const char *source = b->x + (x + first * b->x_strides[last]) * e;
     char *target = b->y + (y + first) * e;
-    for (int64_t j = 0; j < b->shape[r->inner]; j += TILE)
+    for (int64_t j = 0; j < b->shape[r->inner]; j += MOVE_TILE)
         transpose_tile(b->element, source + j * e, b->x_strides[last] * e,
                        target + j * b->y_strides[r->inner] * e, b->y_strides[r->inner] * e, rows,
-                       min64(TILE, b->shape[r->inner] - j));
+                       min64(MOVE_TILE, b->shape[r->inner] - j));
 }
 
 void KERNEL(permute)(wefti_pool *pool, const wefti_permute_args *a) {
@@ -196,7 +196,7 @@ void KERNEL(permute)(wefti_pool *pool, const wefti_permute_args *a) {
         copy_box(pool, b);
         return;
     }
-    r.tiles_i = blocks_of(b->shape[last], TILE);
+    r.tiles_i = blocks_of(b->shape[last], MOVE_TILE);
     r.outer = 1;
     for (int d = 0; d < last; d++)
         if (d != r.inner) r.outer *= b->shape[d];

@@ -2,10 +2,10 @@
  * beta are summed over blocks of 64 rows, then over blocks in order. */
 #include "backend/cpu/kernels/vector/table.h"
 
-enum { ROW_BLOCK = NORM_ROW_BLOCK, TASK = 16384, STRIP = 256 };
+enum { VECTOR_NORM_ROW_BLOCK = NORM_ROW_BLOCK, NORM_TASK = 16384, NORM_STRIP = 256 };
 
 static int64_t rows_of_task(int64_t dim) {
-    return max64(1, TASK / max64(dim, 1));
+    return max64(1, NORM_TASK / max64(dim, 1));
 }
 
 /* Sum of s = x + residual, which is stored if wanted. */
@@ -150,8 +150,8 @@ static void backward_block(const wefti_norm_backward_args *a, int64_t block, boo
     if (a->dbeta) dbeta = (float *)a->workspace + (2 * block + 1) * a->dim;
     if (dgamma) memset(dgamma, 0, (size_t)a->dim * sizeof *dgamma);
     if (dbeta) memset(dbeta, 0, (size_t)a->dim * sizeof *dbeta);
-    int64_t end = min64(a->rows, (block + 1) * ROW_BLOCK);
-    for (int64_t row = block * ROW_BLOCK; row < end; row++)
+    int64_t end = min64(a->rows, (block + 1) * VECTOR_NORM_ROW_BLOCK);
+    for (int64_t row = block * VECTOR_NORM_ROW_BLOCK; row < end; row++)
         backward_row(a, row, layer, dgamma, dbeta);
 }
 static void layer_norm_backward_task(void *context, int64_t task, int thread) {
@@ -166,7 +166,7 @@ static void rms_norm_backward_task(void *context, int64_t task, int thread) {
 static void sum_blocks(const wefti_norm_backward_args *a, int which, int64_t first, int64_t width,
                        float *out) {
     const float *partial = (const float *)a->workspace + which * a->dim + first;
-    int64_t blocks = blocks_of(a->rows, ROW_BLOCK);
+    int64_t blocks = blocks_of(a->rows, VECTOR_NORM_ROW_BLOCK);
     FOR_VECTORS(c, n, width) {
         vf s = vf_zero();
         for (int64_t b = 0; b < blocks; b++) s = s + load_f32(partial + 2 * b * a->dim + c, n);
@@ -177,16 +177,16 @@ static void sum_blocks(const wefti_norm_backward_args *a, int which, int64_t fir
 static void parameters_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_norm_backward_args *a = context;
-    int64_t first = task * STRIP, width = min64(STRIP, a->dim - first);
+    int64_t first = task * NORM_STRIP, width = min64(NORM_STRIP, a->dim - first);
     if (a->dgamma) sum_blocks(a, 0, first, width, a->dgamma);
     if (a->dbeta) sum_blocks(a, 1, first, width, a->dbeta);
 }
 
 static void backward(wefti_pool *pool, const wefti_norm_backward_args *a, wefti_task *task) {
     wefti_norm_backward_args copy = *a;
-    wefti_pool_run(pool, blocks_of(a->rows, ROW_BLOCK), task, &copy);
+    wefti_pool_run(pool, blocks_of(a->rows, VECTOR_NORM_ROW_BLOCK), task, &copy);
     if (a->dgamma || a->dbeta)
-        wefti_pool_run(pool, blocks_of(a->dim, STRIP), parameters_task, &copy);
+        wefti_pool_run(pool, blocks_of(a->dim, NORM_STRIP), parameters_task, &copy);
 }
 void KERNEL(layer_norm_backward)(wefti_pool *pool, const wefti_norm_backward_args *a) {
     backward(pool, a, layer_norm_backward_task);

@@ -2,7 +2,7 @@
  * elements. */
 #include "backend/cpu/kernels/vector/table.h"
 
-enum { TASK = 32768, AHEAD = 512 };
+enum { OPTIMIZER_TASK = 32768, AHEAD = 512 };
 
 /* Ask for what comes so many elements later, beyond the end too, which is harmless: of as many
  * arrays at once the processor does not do it soon enough by itself. */
@@ -24,8 +24,8 @@ static void sgd_task(void *context, int64_t task, int thread) {
     const wefti_sgd_args *a = context;
     vf scale = vf_set1(a->grad_scale), lr = vf_set1(a->lr), decay = vf_set1(a->weight_decay);
     vf momentum = vf_set1(a->momentum), fresh = vf_set1(1.0f - a->dampening);
-    int64_t end = min64(a->elements, (task + 1) * TASK);
-    for (int64_t i = task * TASK; i < end; i += VL) {
+    int64_t end = min64(a->elements, (task + 1) * OPTIMIZER_TASK);
+    for (int64_t i = task * OPTIMIZER_TASK; i < end; i += VL) {
         int64_t n = min64(VL, end - i);
         vf p = load_f32(a->param + i, n), g = load(a->grad, i, n) * scale;
         g = vf_fma(decay, p, g);
@@ -42,7 +42,7 @@ static void sgd_task(void *context, int64_t task, int thread) {
 
 void KERNEL(sgd)(wefti_pool *pool, const wefti_sgd_args *a) {
     wefti_sgd_args copy = *a;
-    wefti_pool_run(pool, blocks_of(a->elements, TASK), sgd_task, &copy);
+    wefti_pool_run(pool, blocks_of(a->elements, OPTIMIZER_TASK), sgd_task, &copy);
 }
 
 typedef struct adam_run {
@@ -75,8 +75,8 @@ static void adam_task(void *context, int64_t task, int thread) {
     vf root = vf_set1(run->root_correction);
     vf keep = vf_set1(a->decoupled ? 1.0f - a->lr * a->weight_decay : 1.0f);
     vf decay = vf_set1(a->decoupled ? 0.0f : a->weight_decay);
-    int64_t end = min64(a->elements, (task + 1) * TASK);
-    for (int64_t i = task * TASK; i < end; i += VL) {
+    int64_t end = min64(a->elements, (task + 1) * OPTIMIZER_TASK);
+    for (int64_t i = task * OPTIMIZER_TASK; i < end; i += VL) {
         int64_t n = min64(VL, end - i);
         fetch(a->param, i);
         fetch(a->m, i);
@@ -95,7 +95,7 @@ void KERNEL(adam)(wefti_pool *pool, const wefti_adam_args *a) {
     adam_run run = {.a = a};
     run.step_size = (float)((double)a->lr / (1.0 - pow((double)a->beta1, (double)a->step)));
     run.root_correction = (float)(1.0 / sqrt(1.0 - pow((double)a->beta2, (double)a->step)));
-    wefti_pool_run(pool, blocks_of(a->elements, TASK), adam_task, &run);
+    wefti_pool_run(pool, blocks_of(a->elements, OPTIMIZER_TASK), adam_task, &run);
 }
 
 static void lion_task(void *context, int64_t task, int thread) {
@@ -104,8 +104,8 @@ static void lion_task(void *context, int64_t task, int thread) {
     vf scale = vf_set1(a->grad_scale), fresh1 = vf_set1(1.0f - a->beta1), beta1 = vf_set1(a->beta1);
     vf fresh2 = vf_set1(1.0f - a->beta2), beta2 = vf_set1(a->beta2), lr = vf_set1(a->lr);
     vf keep = vf_set1(1.0f - a->lr * a->weight_decay), zero = vf_zero();
-    int64_t end = min64(a->elements, (task + 1) * TASK);
-    for (int64_t i = task * TASK; i < end; i += VL) {
+    int64_t end = min64(a->elements, (task + 1) * OPTIMIZER_TASK);
+    for (int64_t i = task * OPTIMIZER_TASK; i < end; i += VL) {
         int64_t n = min64(VL, end - i);
         vf p = load_f32(a->param + i, n) * keep, g = load(a->grad, i, n) * scale;
         vf m = load_f32(a->m + i, n), u = vf_fma(beta1, m, fresh1 * g);
@@ -117,7 +117,7 @@ static void lion_task(void *context, int64_t task, int thread) {
 
 void KERNEL(lion)(wefti_pool *pool, const wefti_lion_args *a) {
     wefti_lion_args copy = *a;
-    wefti_pool_run(pool, blocks_of(a->elements, TASK), lion_task, &copy);
+    wefti_pool_run(pool, blocks_of(a->elements, OPTIMIZER_TASK), lion_task, &copy);
 }
 
 typedef struct lamb_run {
@@ -166,8 +166,8 @@ static void lamb_apply_task(void *context, int64_t task, int thread) {
     (void)thread;
     const lamb_run *run = context;
     const wefti_lamb_args *a = run->a;
-    int64_t end = min64(a->elements, (task + 1) * TASK);
-    for (int64_t i = task * TASK; i < end; i += VL) {
+    int64_t end = min64(a->elements, (task + 1) * OPTIMIZER_TASK);
+    for (int64_t i = task * OPTIMIZER_TASK; i < end; i += VL) {
         int64_t n = min64(VL, end - i);
         vf p = load_f32(a->param + i, n);
         vf u = lamb_update(run, load_f32(a->m + i, n), load_f32(a->v + i, n), p);
@@ -195,5 +195,5 @@ void KERNEL(lamb)(wefti_pool *pool, const wefti_lamb_args *a) {
     if (a->norms_only) return;
     double ratio = norms[0] > 0.0 && norms[1] > 0.0 ? sqrt(norms[0] / norms[1]) : 1.0;
     run.step = (float)((double)a->lr * ratio);
-    wefti_pool_run(pool, blocks_of(a->elements, TASK), lamb_apply_task, &run);
+    wefti_pool_run(pool, blocks_of(a->elements, OPTIMIZER_TASK), lamb_apply_task, &run);
 }

@@ -109,10 +109,10 @@ static void avg_plane(void *context, int64_t plane, int thread) {
     }
 }
 
-typedef struct backward_run {
+typedef struct pool2d_backward_run {
     const wefti_pool2d_args *a;
     bool max;
-} backward_run;
+} pool2d_backward_run;
 
 /* The first o with o * stride + shift >= bound. */
 INLINE int64_t first_output(int64_t bound, int64_t shift, int64_t stride) {
@@ -121,7 +121,7 @@ INLINE int64_t first_output(int64_t bound, int64_t shift, int64_t stride) {
 }
 
 /* Columns first .. first + width - 1 of input row h, from all windows that cover it. */
-static void backward_row(const backward_run *run, int64_t plane, int64_t h, int64_t first,
+static void backward_row(const pool2d_backward_run *run, int64_t plane, int64_t h, int64_t first,
                          int64_t width, float *row) {
     const wefti_pool2d_args *a = run->a;
     int64_t dilation_h = run->max ? a->dilation_h : 1, dilation_w = run->max ? a->dilation_w : 1;
@@ -153,7 +153,7 @@ static void backward_row(const backward_run *run, int64_t plane, int64_t h, int6
 
 static void backward_plane(void *context, int64_t plane, int thread) {
     (void)thread;
-    const backward_run *run = context;
+    const pool2d_backward_run *run = context;
     const wefti_pool2d_args *a = run->a;
     int64_t elems = a->height * a->width, outputs = a->out_height * a->out_width;
     if (run->max && (a->dx.dtype == WEFT_F32 || elems <= SMALL_PLANE)) {
@@ -193,10 +193,10 @@ void KERNEL(avg_pool)(wefti_pool *pool, const wefti_pool2d_args *a) {
     wefti_pool_run(pool, a->planes, avg_plane, &copy);
 }
 void KERNEL(max_pool_backward)(wefti_pool *pool, const wefti_pool2d_args *a) {
-    backward_run run = {a, true};
+    pool2d_backward_run run = {a, true};
     wefti_pool_run(pool, a->planes, backward_plane, &run);
 }
 void KERNEL(avg_pool_backward)(wefti_pool *pool, const wefti_pool2d_args *a) {
-    backward_run run = {a, false};
+    pool2d_backward_run run = {a, false};
     wefti_pool_run(pool, a->planes, backward_plane, &run);
 }

@@ -2,15 +2,15 @@
  * normal ones come from its own many-at-a-time form. */
 #include "backend/cpu/kernels/vector/table.h"
 
-enum { TASK = 16384, BLOCK = 512, ALIGN = 64 };
+enum { RANDOM_TASK = 16384, RANDOM_BLOCK = 512, ALIGN = 64 };
 
 static void random_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_random_fill_args *a = context;
-    float block[BLOCK + ALIGN];
-    int64_t end = min64(a->elements, (task + 1) * TASK);
-    for (int64_t start = task * TASK; start < end; start += BLOCK) {
-        int64_t count = min64(BLOCK, end - start);
+    float block[RANDOM_BLOCK + ALIGN];
+    int64_t end = min64(a->elements, (task + 1) * RANDOM_TASK);
+    for (int64_t start = task * RANDOM_TASK; start < end; start += RANDOM_BLOCK) {
+        int64_t count = min64(RANDOM_BLOCK, end - start);
         uint64_t position = a->base + (uint64_t)start;
         const float *numbers = block;
         float low = a->a, span = a->normal ? a->b : a->b - a->a;
@@ -32,5 +32,5 @@ static void random_task(void *context, int64_t task, int thread) {
 
 void KERNEL(random_fill)(wefti_pool *pool, const wefti_random_fill_args *a) {
     wefti_random_fill_args copy = *a;
-    wefti_pool_run(pool, blocks_of(a->elements, TASK), random_task, &copy);
+    wefti_pool_run(pool, blocks_of(a->elements, RANDOM_TASK), random_task, &copy);
 }

@@ -3,7 +3,11 @@
  * in order. */
 #include "backend/cpu/kernels/vector/table.h"
 
-enum { TASK = 16384, ROW_BLOCK = REDUCE_ROW_BLOCK, COLUMN_BLOCK = REDUCE_COLUMN_BLOCK };
+enum {
+    REDUCE_TASK = 16384,
+    VECTOR_REDUCE_ROW_BLOCK = REDUCE_ROW_BLOCK,
+    COLUMN_BLOCK = REDUCE_COLUMN_BLOCK
+};
 
 typedef struct reduce_run {
     const wefti_reduce_args *a;
@@ -13,19 +17,19 @@ typedef struct reduce_run {
 } reduce_run;
 
 INLINE float combine(wefti_reduce_op op, float a, float b) {
-    if (op != WEFTI_REDUCE_MAX) return a + b;
+    if (op != WEFTI_FOLD_MAX) return a + b;
     return a != a || a > b ? a : b; /* NaN wins: a, or b when b is NaN */
 }
 INLINE vf combine_vectors(wefti_reduce_op op, vf a, vf b) {
-    if (op == WEFTI_REDUCE_MAX) return vf_max_nan(a, b);
+    if (op == WEFTI_FOLD_MAX) return vf_max_nan(a, b);
     return a + b;
 }
 INLINE float identity(wefti_reduce_op op) {
-    return op == WEFTI_REDUCE_MAX ? -INFINITY : 0.0f;
+    return op == WEFTI_FOLD_MAX ? -INFINITY : 0.0f;
 }
 
 static void finish(const wefti_reduce_args *a, int64_t at, float value) {
-    if (a->op == WEFTI_REDUCE_MEAN) value = value / (float)a->reduce;
+    if (a->op == WEFTI_FOLD_MEAN) value = value / (float)a->reduce;
     if (a->accumulate) value = combine(a->op, load1(as_in(a->y), at), value);
     store1(a->y, at, value);
 }
@@ -42,7 +46,7 @@ static float reduce_dense(wefti_reduce_op op, wefti_src x, int64_t start, int64_
     for (; i + VL <= count; i += VL) s0 = combine_vectors(op, s0, load(x, start + i, VL));
     s0 = combine_vectors(op, combine_vectors(op, s0, s1), combine_vectors(op, s2, s3));
     float result;
-    if (op == WEFTI_REDUCE_MAX) {
+    if (op == WEFTI_FOLD_MAX) {
         float lanes[VL];
         vf_store(lanes, s0);
         result = lanes[0];
@@ -60,9 +64,9 @@ static void rows_task(void *context, int64_t task, int thread) {
     const wefti_reduce_args *a = run->a;
     int64_t end = min64(a->outer * run->blocks, (task + 1) * run->per_task);
     for (int64_t k = task * run->per_task; k < end; k++) {
-        int64_t row = k / run->blocks, first = k % run->blocks * ROW_BLOCK;
-        float s =
-            reduce_dense(a->op, a->x, row * a->reduce + first, min64(ROW_BLOCK, a->reduce - first));
+        int64_t row = k / run->blocks, first = k % run->blocks * VECTOR_REDUCE_ROW_BLOCK;
+        float s = reduce_dense(a->op, a->x, row * a->reduce + first,
+                               min64(VECTOR_REDUCE_ROW_BLOCK, a->reduce - first));
         if (run->blocks == 1)
             finish(a, row, s);
         else
@@ -135,14 +139,14 @@ void KERNEL(reduce)(wefti_pool *pool, const wefti_reduce_args *a) {
     reduce_run run = {.a = a, .partial = a->workspace};
     if (a->outer * a->inner == 0) return;
     if (a->reduce == 0) {
-        float value = a->op == WEFTI_REDUCE_MEAN ? NAN : identity(a->op);
+        float value = a->op == WEFTI_FOLD_MEAN ? NAN : identity(a->op);
         for (int64_t i = 0; i < a->outer * a->inner; i++)
             store1(a->y, i, a->accumulate ? combine(a->op, load1(as_in(a->y), i), value) : value);
         return;
     }
     if (a->inner == 1) {
-        run.blocks = blocks_of(a->reduce, ROW_BLOCK);
-        run.per_task = max64(1, TASK / min64(a->reduce, ROW_BLOCK));
+        run.blocks = blocks_of(a->reduce, VECTOR_REDUCE_ROW_BLOCK);
+        run.per_task = max64(1, REDUCE_TASK / min64(a->reduce, VECTOR_REDUCE_ROW_BLOCK));
         wefti_pool_run(pool, blocks_of(a->outer * run.blocks, run.per_task), rows_task, &run);
         if (run.blocks > 1) wefti_pool_run(pool, a->outer, rows_finish_task, &run);
         return;
@@ -173,7 +177,7 @@ static int64_t argmax_of(wefti_src x, int64_t at, int64_t stride, int64_t count)
 static void argmax_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_argmax_args *a = context;
-    int64_t per_task = max64(1, TASK / max64(a->reduce, 1));
+    int64_t per_task = max64(1, REDUCE_TASK / max64(a->reduce, 1));
     int64_t end = min64(a->outer * a->inner, (task + 1) * per_task);
     for (int64_t k = task * per_task; k < end; k++) {
         int64_t at = k / a->inner * a->reduce * a->inner + k % a->inner;
@@ -186,7 +190,7 @@ static void argmax_task(void *context, int64_t task, int thread) {
 }
 
 void KERNEL(argmax)(wefti_pool *pool, const wefti_argmax_args *a) {
-    int64_t per_task = max64(1, TASK / max64(a->reduce, 1));
+    int64_t per_task = max64(1, REDUCE_TASK / max64(a->reduce, 1));
     wefti_argmax_args copy = *a;
     wefti_pool_run(pool, blocks_of(a->outer * a->inner, per_task), argmax_task, &copy);
 }
@@ -195,7 +199,8 @@ void KERNEL(argmax)(wefti_pool *pool, const wefti_argmax_args *a) {
 static void sum_squares_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_sum_squares_args *a = context;
-    int64_t first = task * ROW_BLOCK, count = min64(ROW_BLOCK, a->elements - first);
+    int64_t first = task * VECTOR_REDUCE_ROW_BLOCK,
+            count = min64(VECTOR_REDUCE_ROW_BLOCK, a->elements - first);
     double total = 0.0;
     for (int64_t part = 0; part < count; part += 32 * VL) {
         vf s0 = vf_zero(), s1 = vf_zero();
@@ -218,7 +223,7 @@ static void sum_squares_task(void *context, int64_t task, int thread) {
 
 void KERNEL(sum_squares)(wefti_pool *pool, const wefti_sum_squares_args *a) {
     wefti_sum_squares_args copy = *a;
-    int64_t blocks = blocks_of(a->elements, ROW_BLOCK);
+    int64_t blocks = blocks_of(a->elements, VECTOR_REDUCE_ROW_BLOCK);
     wefti_pool_run(pool, blocks, sum_squares_task, &copy);
     double total = 0.0;
     for (int64_t b = 0; b < blocks; b++) total += ((double *)a->workspace)[b];

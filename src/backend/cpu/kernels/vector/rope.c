@@ -1,7 +1,7 @@
 /* Rotary positions: see kernels_data.h. */
 #include "backend/cpu/kernels/vector/table.h"
 
-enum { TASK = 16384 };
+enum { ROPE_TASK = 16384 };
 
 typedef struct rope_run {
     const wefti_rope_args *a;
@@ -59,6 +59,6 @@ static void rope_task(void *context, int64_t task, int thread) {
 }
 
 void KERNEL(rope)(wefti_pool *pool, const wefti_rope_args *a) {
-    rope_run run = {a, max64(1, TASK / max64(a->heads * a->dim, 1))};
+    rope_run run = {a, max64(1, ROPE_TASK / max64(a->heads * a->dim, 1))};
     wefti_pool_run(pool, blocks_of(a->batch * a->seq, run.per), rope_task, &run);
 }

@@ -5,10 +5,10 @@
  * first-level cache; a second pass writes. */
 #include "backend/cpu/kernels/vector/table.h"
 
-enum { TASK = 16384, CHUNK = 2048 };
+enum { SOFTMAX_TASK = 16384, CHUNK = 2048 };
 
 static int64_t rows_of_task(int64_t dim) {
-    return max64(1, TASK / max64(dim, 1));
+    return max64(1, SOFTMAX_TASK / max64(dim, 1));
 }
 
 /* The maximum of a row and the sum of e^(x - max); `total`, if wanted, receives the sum of x. */
@@ -92,15 +92,15 @@ void KERNEL(log_softmax)(wefti_pool *pool, const wefti_softmax_args *a) {
     wefti_pool_run(pool, blocks_of(a->rows, rows_of_task(a->dim)), softmax_task, &run);
 }
 
-typedef struct backward_run {
+typedef struct softmax_backward_run {
     const wefti_softmax_backward_args *a;
     bool log;
-} backward_run;
+} softmax_backward_run;
 
 /* softmax: dx = y (dy - sum(dy y)); log_softmax: dx = dy - e^y sum(dy). */
 static void softmax_backward_task(void *context, int64_t task, int thread) {
     (void)thread;
-    const backward_run *run = context;
+    const softmax_backward_run *run = context;
     const wefti_softmax_backward_args *a = run->a;
     int64_t dim = a->dim, per = rows_of_task(dim), end = min64(a->rows, (task + 1) * per);
     for (int64_t row = task * per; row < end; row++) {
@@ -120,11 +120,11 @@ static void softmax_backward_task(void *context, int64_t task, int thread) {
 }
 
 void KERNEL(softmax_backward)(wefti_pool *pool, const wefti_softmax_backward_args *a) {
-    backward_run run = {a, false};
+    softmax_backward_run run = {a, false};
     wefti_pool_run(pool, blocks_of(a->rows, rows_of_task(a->dim)), softmax_backward_task, &run);
 }
 void KERNEL(log_softmax_backward)(wefti_pool *pool, const wefti_softmax_backward_args *a) {
-    backward_run run = {a, true};
+    softmax_backward_run run = {a, true};
     wefti_pool_run(pool, blocks_of(a->rows, rows_of_task(a->dim)), softmax_backward_task, &run);
 }
 

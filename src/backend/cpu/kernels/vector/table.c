@@ -2,7 +2,7 @@
 #include "backend/cpu/kernels/vector/table.h"
 
 #define TEXT_(name) #name
-#define TEXT(name) TEXT_(name)
+#define TABLE_TEXT(name) TEXT_(name)
 #define TABLE_(isa) wefti_kernels_##isa
 #define TABLE(isa) TABLE_(isa)
 
@@ -11,5 +11,5 @@ const wefti_kernels TABLE(KERNEL_ISA) = {
 #define X(name, args) .name = KERNEL(name),
 #include "backend/cpu/kernels/kernels.def"
 #undef X
-    .isa = TEXT(KERNEL_ISA),
+    .isa = TABLE_TEXT(KERNEL_ISA),
 };
