@@ -79,7 +79,7 @@ weft_status wefti_device_read(wefti_device *d, void *to, const void *from, int64
 
 static void give_back(wefti_mapping *m) {
     m->device->table->free(m->device, WEFTI_SPACE_HOST, m->data, m->bytes);
-    *m = (wefti_mapping){NULL};
+    *m = (wefti_mapping){.data = NULL};
 }
 
 weft_status wefti_mapping_begin(wefti_mapping *m) {
@@ -90,7 +90,7 @@ weft_status wefti_mapping_begin(wefti_mapping *m) {
         status = wefti_device_read(d, m->data, m->memory, m->bytes);
     if (status < 0) {
         if (m->data) give_back(m);
-        *m = (wefti_mapping){NULL};
+        *m = (wefti_mapping){.data = NULL};
     }
     return status;
 }

@@ -87,7 +87,8 @@ static weft_status build_rank(const weft_session *s, const weft_graph *graph, in
     wefti_program_spec spec = {
         .graph = graph,
         .backends = wefti_builtin_backends(),
-        .prepare = {s->threads, 0, s->bf16 == WEFTI_BF16_AUTO ? WEFTI_BF16_AS_F32 : s->bf16},
+        .prepare = {.threads = s->threads,
+                    .bf16 = s->bf16 == WEFTI_BF16_AUTO ? WEFTI_BF16_AS_F32 : s->bf16},
         .optimizer = train && s->optimizer ? wefti_optimizer_plan_of(s->optimizer) : NULL,
         .microbatches = train ? s->options.microbatches : 1,
         .keep_gradients = train && s->options.keep_gradients,

@@ -33,7 +33,7 @@ INLINE void tiles_release(void) {
     wefti_emulated_tiles_release();
 }
 
-#elif defined(__AMX_BF16__)
+#elif defined(__AMX_BF16__) || defined(__AMXBF16__) /* gcc; older clang */
 
 #define TILE_ZERO(tile) _tile_zero(tile)
 #define TILE_LOAD(tile, from, stride) _tile_loadd(tile, from, stride)
