@@ -50,7 +50,7 @@ static weft_status text_field(const wefti_json *object, const char *where, const
                               const char **out) {
     const wefti_json *value;
     WEFT_TRY(field(object, where, key, &value));
-    WEFT_REQUIRE(value->kind == WEFTI_JSON_TEXT, WEFT_E_CORRUPT, "%s%s is no text", where, key);
+    WEFT_REQUIRE(value->kind == WEFTI_JSON_TEXT, WEFT_E_CORRUPT, "%s%s is not a text", where, key);
     *out = value->as.text;
     return WEFT_OK;
 }
@@ -62,7 +62,7 @@ static weft_status name_field(const wefti_json *object, const char *where, const
     size_t length = strlen(*out), good = strspn(*out, "abcdefghijklmnopqrstuvwxyz"
                                                       "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.:-_%");
     WEFT_REQUIRE(length > 0 && length <= NAME_MAX_BYTES && good == length, WEFT_E_CORRUPT,
-                 "%s%s is \"%.60s\", which is no address or name of a host", where, key, *out);
+                 "%s%s is \"%.60s\", not an address or name of a host", where, key, *out);
     return WEFT_OK;
 }
 
@@ -77,7 +77,8 @@ static weft_status name_if_there(const wefti_json *object, const char *where, co
 static weft_status list_field(const wefti_json *object, const char *where, const char *key,
                               const wefti_json **out) {
     WEFT_TRY(field(object, where, key, out));
-    WEFT_REQUIRE((*out)->kind == WEFTI_JSON_ARRAY, WEFT_E_CORRUPT, "%s%s is no list", where, key);
+    WEFT_REQUIRE((*out)->kind == WEFTI_JSON_ARRAY, WEFT_E_CORRUPT, "%s%s is not a list", where,
+                 key);
     WEFT_REQUIRE((*out)->count > 0, WEFT_E_CORRUPT, "%s%s is empty", where, key);
     return WEFT_OK;
 }
@@ -111,8 +112,8 @@ static weft_status server_from(const wefti_json *item, int32_t at, rank_table_en
     char where[64];
     const char *pod, *container, *server;
     (void)snprintf(where, sizeof where, "server_list[%d].", at);
-    WEFT_REQUIRE(item->kind == WEFTI_JSON_OBJECT, WEFT_E_CORRUPT, "server_list[%d] is no object",
-                 at);
+    WEFT_REQUIRE(item->kind == WEFTI_JSON_OBJECT, WEFT_E_CORRUPT,
+                 "server_list[%d] is not an object", at);
     WEFT_TRY(name_field(item, where, "server_id", &out->server.id));
     WEFT_TRY(name_if_there(item, where, "container_ip", &container));
     WEFT_TRY(name_if_there(item, where, "pod_ip", &pod));
@@ -166,7 +167,7 @@ static weft_status read_device(rank_table_reader *r, const wefti_json *item,
     int32_t rank, device, size = r->table->size;
     (void)snprintf(where, sizeof where, "server_list[%d].device[%d].", of->at, at);
     WEFT_REQUIRE(item->kind == WEFTI_JSON_OBJECT, WEFT_E_CORRUPT,
-                 "server_list[%d].device[%d] is no object", of->at, at);
+                 "server_list[%d].device[%d] is not an object", of->at, at);
     WEFT_TRY(number_field(item, where, "device_id", &device));
     WEFT_TRY(number_field(item, where, "rank_id", &rank));
     WEFT_TRY(name_if_there(item, where, "device_ip", &ip));
@@ -245,13 +246,13 @@ static weft_status read_cluster(const rank_table_reader *r, const wefti_json *it
     const wefti_json *servers;
     int32_t s = 0;
     (void)snprintf(where, sizeof where, "cluster_list[%d].", at);
-    WEFT_REQUIRE(item->kind == WEFTI_JSON_OBJECT, WEFT_E_CORRUPT, "cluster_list[%d] is no object",
-                 at);
+    WEFT_REQUIRE(item->kind == WEFTI_JSON_OBJECT, WEFT_E_CORRUPT,
+                 "cluster_list[%d] is not an object", at);
     WEFT_TRY(text_field(item, where, "cluster_id", &id));
     WEFT_TRY(list_field(item, where, "server_list", &servers));
     WEFTI_JSON_EACH(server, servers) {
         (void)snprintf(where, sizeof where, "cluster_list[%d].server_list[%d].", at, s++);
-        WEFT_REQUIRE(server->kind == WEFTI_JSON_OBJECT, WEFT_E_CORRUPT, "%.*s is no object",
+        WEFT_REQUIRE(server->kind == WEFTI_JSON_OBJECT, WEFT_E_CORRUPT, "%.*s is not an object",
                      (int)strlen(where) - 1, where);
         WEFT_TRY(name_field(server, where, "server_id", &id));
         int32_t number = server_number(r, id);

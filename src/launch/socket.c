@@ -72,7 +72,7 @@ static weft_status local_address(const char *where, int family, int port, wefti_
         WEFT_TRY(interface_address(where, family, out));
     else if (resolve(where, family, out) < 0)
         return wefti_prefix(WEFT_E_NOT_FOUND,
-                            "'%s' is no network interface of this machine (/sys/class/net lists "
+                            "'%s' is not a network interface of this machine (/sys/class/net lists "
                             "them), nor a name or an address of it",
                             where);
     set_port(out, port);
@@ -87,7 +87,7 @@ weft_status wefti_address_find(const char *text, wefti_address *out) {
     char name[256];
     const char *colon = strrchr(text, ':');
     WEFT_REQUIRE(colon && colon > text && colon[1], WEFT_E_ARG,
-                 "'%s' is no address of a scheduler; it has the form host:port", text);
+                 "'%s' is not the address of a scheduler: use host:port", text);
     char *end;
     long port = strtol(colon + 1, &end, 10);
     WEFT_REQUIRE(!*end && port > 0 && port < 65536, WEFT_E_ARG,
@@ -228,7 +228,7 @@ static weft_status leave_from(int fd, const char *from, int family) {
         WEFT_FAIL(WEFT_E_ARG, "%s", why);
     }
     WEFT_REQUIRE(bind(fd, (const struct sockaddr *)&mine.at, mine.bytes) == 0, WEFT_E_ARG,
-                 "%s is no interface or address of this machine: %s", from, strerror(errno));
+                 "%s is not an interface or address of this machine: %s", from, strerror(errno));
     return WEFT_OK;
 }
 
@@ -261,7 +261,7 @@ weft_status wefti_connected(int fd) {
     bool itself = getsockname(fd, (struct sockaddr *)&mine, &mine_bytes) == 0 &&
                   getpeername(fd, (struct sockaddr *)&theirs, &their_bytes) == 0 &&
                   memcmp(&mine, &theirs, sizeof mine) == 0;
-    WEFT_REQUIRE(!itself, WEFT_E_NOT_FOUND, "nobody listens there");
+    WEFT_REQUIRE(!itself, WEFT_E_NOT_FOUND, "no process listens there");
     return WEFT_OK;
 }
 

@@ -127,11 +127,11 @@ expect 2 'are for --rehearse' --ranks 4 -- true
 expect 2 'for `weft train`' --rehearse --ranks 4 -- true
 expect 2 '--hosts' --host 2 -n 1 -- true
 expect 1 "number is 3" --hosts 2 --host-rank 3 --scheduler h:1 -n 1 -- true
-expect 1 'no HOST:PORT' --hosts 2 --scheduler nowhere -n 1 -- true
+expect 1 'HOST:PORT' --hosts 2 --scheduler nowhere -n 1 -- true
 expect 1 'nosuch|PATH' -n 2 --no-logs -- nosuch
 expect 1 './nosuch: No such' -n 2 --no-logs -- ./nosuch
 echo 'no program' >plain
-expect 1 './plain|program' -n 2 --no-logs -- ./plain
+expect 1 './plain|executable' -n 2 --no-logs -- ./plain
 chmod +x plain
 expect 1 './plain|Exec format' -n 2 --no-logs -- ./plain
 expect 1 '/dev/null' -n 1 --logs /dev/null/x -- true

@@ -122,7 +122,7 @@ static void wrong_arguments_are_refused(void **state) {
     assert_int_equal(weft_group_size(others), 2);
     assert_int_equal(weft_group_world_rank(others, 1), 2);
     assert_int_equal(weft_group_world_rank(others, 2), -1);
-    REFUSED(weft_barrier(w, others), "rank 1 is no member of group [0, 2]");
+    REFUSED(weft_barrier(w, others), "rank 1 is not a member of group [0, 2]");
     REFUSED(weft_barrier(t.world[0], others), "another world");
     (void)request;
     /* Nothing of all that has broken anything. */

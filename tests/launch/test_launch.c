@@ -380,7 +380,7 @@ static void test_refused(void **state) {
     refuse(o, WEFT_E_ARG, "no command");
     o = good;
     o.processes = 0;
-    refuse(o, WEFT_E_ARG, "how many processes");
+    refuse(o, WEFT_E_ARG, "the number of processes");
     o = good;
     o.hosts = 2;
     refuse(o, WEFT_E_ARG, "address is needed");

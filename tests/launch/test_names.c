@@ -184,8 +184,8 @@ static void ends_with_the_time_to_join(void **state) {
         int unknown;
         const char *said, *why;
     } ways[] = {
-        {EAI_AGAIN, "'train-0.train' is no network interface", NULL},
-        {EAI_NONAME, "'train-0.train' is no network interface", NULL},
+        {EAI_AGAIN, "'train-0.train' is not a network interface", NULL},
+        {EAI_NONAME, "'train-0.train' is not a network interface", NULL},
         {STALE, "'train-0.train': the scheduler cannot listen at 192.0.2.1:", "requested address"},
     };
     for (int i = 0; i < 3; i++) {
@@ -231,7 +231,7 @@ static void launcher_stops_when_asked(void **state) {
     assert_int_equal(r.failed_rank, -1);
     weft_launch_result_free(&r);
     assert_non_null(strstr(weft_error_message(), "stopped by signal 2"));
-    assert_non_null(strstr(noted, "'train-0.train' is no network interface"));
+    assert_non_null(strstr(noted, "'train-0.train' is not a network interface"));
     assert_non_null(strstr(noted, "asked for again and again"));
     assert_int_equal(stop_count, 1);
 }

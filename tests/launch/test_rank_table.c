@@ -132,8 +132,8 @@ static void test_clusters(void **state) {
     refuse(WIDE(CLUSTER("a", ID("node_0")) "," CLUSTER("b", ID("node_0"))),
            "cluster_list[1].server_list[0].server_id: \"node_0\" is in two clusters");
     refuse(WIDE(CLUSTER("a", "")), "cluster_list[0].server_list is empty");
-    refuse(WIDE(CLUSTER("a", "7")), "cluster_list[0].server_list[0] is no object");
-    refuse(WIDE("[]"), "cluster_list[0] is no object");
+    refuse(WIDE(CLUSTER("a", "7")), "cluster_list[0].server_list[0] is not an object");
+    refuse(WIDE("[]"), "cluster_list[0] is not an object");
     refuse(WIDE(""), "cluster_list is empty");
 }
 
@@ -170,12 +170,12 @@ static void test_servers_are_refused(void **state) {
     refuse(TABLE(1, SERVER("a b", PAIR)), "server_list[0].server_id is \"a b\"");
     refuse(TABLE(1, SERVER("a", "")), "server_list[0].device is empty");
     refuse(TABLE(0, ""), "server_list is empty");
-    refuse(TABLE(1, "7"), "server_list[0] is no object");
-    refuse(TABLE(1, SERVER("a", "[]")), "server_list[0].device[0] is no object");
-    refuse(TABLE(1, "{\"server_id\":\"a\",\"device\":{}}"), "server_list[0].device is no list");
-    refuse(TABLE(1, "{\"server_id\":7,\"device\":[]}"), "server_list[0].server_id is no text");
+    refuse(TABLE(1, "7"), "server_list[0] is not an object");
+    refuse(TABLE(1, SERVER("a", "[]")), "server_list[0].device[0] is not an object");
+    refuse(TABLE(1, "{\"server_id\":\"a\",\"device\":{}}"), "server_list[0].device is not a list");
+    refuse(TABLE(1, "{\"server_id\":7,\"device\":[]}"), "server_list[0].server_id is not a text");
     refuse(TABLE(1, "{\"server_id\":\"a\",\"server_ip\":[],\"device\":[" DEVICE(0, 0) "]}"),
-           "server_list[0].server_ip is no text");
+           "server_list[0].server_ip is not a text");
 }
 
 static void test_frame_is_refused(void **state) {
@@ -186,7 +186,7 @@ static void test_frame_is_refused(void **state) {
     refuse("{\"version\":\"1.2\",\"server_count\":\"1\",\"server_list\":[" SERVER(
                "a", PAIR) "],\"status\":\"completed\"}",
            "version is \"1.2\"");
-    refuse("{\"version\":1.0}", "version is no text");
+    refuse("{\"version\":1.0}", "version is not a text");
     refuse("[]", "a rank table is an object");
     refuse("", "");
     refuse("{\"version\":\"1.0\",\"version\":\"1.0\"}", "version");

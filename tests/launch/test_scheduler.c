@@ -500,7 +500,7 @@ static void leaves_from_where_it_is_told(void **state) {
     int fd = -1;
     assert_int_equal(wefti_address_find("192.0.2.77:9", &far), WEFT_OK);
     assert_int_equal(wefti_connect(&far, "no-such-interface.invalid", &fd), WEFT_E_ARG);
-    assert_non_null(strstr(weft_error_message(), "is no network interface of this machine"));
+    assert_non_null(strstr(weft_error_message(), "is not a network interface of this machine"));
     assert_int_equal(wefti_address_local("::1", 0, &six), WEFT_OK);
     if (wefti_listen(&six, &fd) < 0) {
         print_message("SKIP: there is no IPv6 here\n");

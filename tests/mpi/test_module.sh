@@ -38,12 +38,12 @@ refused() { # flavour, text: without mpirun, as it must fail before MPI has a sa
 mkdir "$work/none"
 refused mpich "this weft has no module for MPICH: there is no weft-mpich.so in $work,"
 WEFT_MODULE_PATH=$work/none refused openmpi "there is no weft-openmpi.so in $work/none;"
-refused ../module "is no name of an MPI"
+refused ../module "is not the name of an MPI"
 echo 'no library' >"$work/none/weft-mpich.so"
 WEFT_MODULE_PATH=$work/none refused mpich 'cannot load the module for MPICH'
 echo 'int nothing;' >"$work/a.c"
 "${CC:-cc}" -shared -fPIC "$work/a.c" -o "$work/none/weft-other.so"
-WEFT_MODULE_PATH=$work/none refused other 'is no module of weft'
+WEFT_MODULE_PATH=$work/none refused other 'is not a module of weft'
 printf 'const char weft_module_version[] = "0.0.1"; int weft_module_transport(void) { return 0; }\n' >"$work/a.c"
 "${CC:-cc}" -shared -fPIC "$work/a.c" -o "$work/none/weft-old.so"
 WEFT_MODULE_PATH=$work/none refused old 'is of weft 0.0.1, this is weft'

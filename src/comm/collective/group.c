@@ -125,7 +125,7 @@ weft_status wefti_group_find(weft_world *world, weft_group *group, weft_group **
     WEFT_REQUIRE(!group || group->of == c, WEFT_E_ARG, "%s is of another world than the one given",
                  group->name);
     *out = group ? group : c->everyone;
-    WEFT_REQUIRE_OF(world->rank, (*out)->me >= 0, WEFT_E_ARG, "rank %d is no member of %s",
+    WEFT_REQUIRE_OF(world->rank, (*out)->me >= 0, WEFT_E_ARG, "rank %d is not a member of %s",
                     (int)world->rank, (*out)->name);
     return WEFT_OK;
 }
@@ -145,7 +145,7 @@ void wefti_group_release(weft_group *group) {
 weft_status weft_group_create(weft_world *world, const int *ranks, int count, weft_group **out) {
     wefti_collectives *c;
     WEFT_TRY(wefti_collectives_of(world, &c));
-    WEFT_REQUIRE(out, WEFT_E_ARG, "a group is made, but there is no place for it");
+    WEFT_REQUIRE(out, WEFT_E_ARG, "weft_group_create: the output pointer is NULL");
     WEFT_REQUIRE(ranks && count >= 1 && count <= world->size, WEFT_E_ARG,
                  "a group of %d ranks in a world of %d", count, (int)world->size);
     for (int m = 0; m < count; m++) {

@@ -392,7 +392,7 @@ static weft_status check_interface(const char *interface) {
         (void)snprintf(known + n, sizeof known - n, "%s%s", n > 0 ? ", " : "", i->if_name);
     }
     if (all) if_freenameindex(all);
-    WEFT_FAIL(WEFT_E_ARG, "there is no network interface '%s'; there are %s", interface, known);
+    WEFT_FAIL(WEFT_E_ARG, "network interface '%s' does not exist; known: %s", interface, known);
 }
 
 static weft_status open_side(ucx_side *s, const char *interface) {

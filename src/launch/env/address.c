@@ -20,14 +20,13 @@ weft_status wefti_address_parse(const char *what, const char *text, char host[WE
     size_t length = end && end > start ? (size_t)(end - start) : 0;
     bool good = length > 0 && length < WEFTI_HOST_TEXT && *colon == ':';
     WEFT_REQUIRE(good && (*text == '[' || colon == strchr(text, ':')), WEFT_E_ARG,
-                 "%s is '%.80s', which is no HOST:PORT; IPv6 addresses are written [::1]:9000",
-                 what, text);
+                 "%s is '%.80s', not HOST:PORT; IPv6 addresses are written [::1]:9000", what, text);
     for (size_t i = 0; i < length; i++)
         good = good && isgraph((unsigned char)start[i]) && !strchr("/[]@", start[i]);
     size_t digits = strspn(colon + 1, "0123456789");
     long port = digits > 0 && digits < 6 && !colon[1 + digits] ? strtol(colon + 1, NULL, 10) : 0;
     WEFT_REQUIRE(good && port > 0 && port < 65536, WEFT_E_ARG,
-                 "%s is '%.80s', which is no HOST:PORT with a port from 1 to 65535", what, text);
+                 "%s is '%.80s', not HOST:PORT with a port from 1 to 65535", what, text);
     memcpy(host, start, length);
     host[length] = '\0';
     *out_port = (int)port;

@@ -77,8 +77,7 @@ static weft_status read_slurm(wefti_env_reader *r) {
     if (!step || !wefti_reader_get(r, "SLURM_PROCID")) return WEFT_OK;
     char *end;
     unsigned long id = strtoul(step, &end, 10);
-    WEFT_REQUIRE(!*end && *step != '-', WEFT_E_ARG, "SLURM_STEP_ID is '%.40s', which is no number",
-                 step);
+    WEFT_REQUIRE(!*end && *step != '-', WEFT_E_ARG, "SLURM_STEP_ID is '%.40s', not a number", step);
     if (id >= 0xfffffff0UL) return WEFT_OK;
     if (!wefti_reader_get(r, n.size)) n.size = "SLURM_NTASKS";
     if (!wefti_reader_get(r, n.hosts)) n.hosts = "SLURM_NNODES";

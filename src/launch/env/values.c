@@ -23,7 +23,7 @@ weft_status wefti_variable_number(wefti_variables v, const char *name, int min, 
     size_t digits = strspn(text, "0123456789");
     long value = digits > 0 && digits < 11 && !text[digits] ? strtol(text, NULL, 10) : -1;
     WEFT_REQUIRE(value >= min && value <= max, WEFT_E_ARG,
-                 "%s is '%.60s', which is no whole number from %d to %d", name, text, min, max);
+                 "%s is '%.60s', not a whole number from %d to %d", name, text, min, max);
     *out = (int)value;
     return WEFT_OK;
 }
@@ -34,7 +34,7 @@ weft_status wefti_variable_seconds(wefti_variables v, const char *name, double *
     char *end;
     double value = isdigit((unsigned char)*text) || *text == '.' ? wefti_real_read(text, &end) : -1;
     WEFT_REQUIRE(value > 0 && value <= 1e9 && !*end, WEFT_E_ARG,
-                 "%s is '%.60s', which is no number of seconds above 0", name, text);
+                 "%s is '%.60s', not a number of seconds above 0", name, text);
     *out = value;
     return WEFT_OK;
 }

@@ -44,7 +44,7 @@ static weft_status check_task(wefti_variables v, wefti_volcano *t) {
     for (t->size = 0;; at++) {
         size_t length = strcspn(at, ",");
         WEFT_REQUIRE(is_name(at, length), WEFT_E_ARG,
-                     "%s is '%.200s', in which number %d, counted from 0, is no name of a host",
+                     "%s is '%.200s', in which number %d, counted from 0, is not a host name",
                      t->list_name, t->list, t->size);
         t->size++;
         at += length;

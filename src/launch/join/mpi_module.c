@@ -73,7 +73,7 @@ static const char *name_of(const char *flavour) {
 
 weft_status wefti_mpi_module_open(const char *flavour, double seconds, weft_transport *out) {
     char path[PATH_BYTES], looked[LOOKED_BYTES];
-    WEFT_REQUIRE(flavour[0] && !strchr(flavour, '/'), WEFT_E_ARG, "'%s' is no name of an MPI",
+    WEFT_REQUIRE(flavour[0] && !strchr(flavour, '/'), WEFT_E_ARG, "'%s' is not the name of an MPI",
                  flavour);
     WEFT_REQUIRE(find(flavour, path, looked), WEFT_E_NOT_FOUND,
                  "this weft has no module for %s: there is no weft-%s.so in %s; build weft where "
@@ -85,7 +85,7 @@ weft_status wefti_mpi_module_open(const char *flavour, double seconds, weft_tran
                  dlerror());
     const char *version = dlsym(module, "weft_module_version");
     void *entry = dlsym(module, "weft_module_transport");
-    WEFT_REQUIRE(version && entry, WEFT_E_CORRUPT, "%s is no module of weft", path);
+    WEFT_REQUIRE(version && entry, WEFT_E_CORRUPT, "%s is not a module of weft", path);
     WEFT_REQUIRE(strcmp(version, WEFT_VERSION) == 0, WEFT_E_MISMATCH,
                  "%s is of weft %s, this is weft %s", path, version, WEFT_VERSION);
     module_transport *transport;

@@ -218,13 +218,13 @@ weft_status wefti_member_interface(wefti_member *m, char out[WEFTI_INTERFACE_TEX
 }
 
 static weft_status begin_swap(wefti_member *m, const void *entry, size_t bytes, void *entries) {
-    WEFT_REQUIRE(bytes <= WEFTI_ENTRY_MAX, WEFT_E_ARG, "a card of %zu bytes; %d are the most",
-                 bytes, WEFTI_ENTRY_MAX);
+    WEFT_REQUIRE(bytes <= WEFTI_ENTRY_MAX, WEFT_E_ARG,
+                 "an all-gather entry has %zu bytes; the most is %d", bytes, WEFTI_ENTRY_MAX);
     if (m->state == WEFTI_MEMBER_FAILED) return reason(m);
     WEFT_REQUIRE(m->state == WEFTI_MEMBER_IN && !m->leaving, WEFT_E_PEER,
-                 "no exchange of cards: the job has ended");
+                 "no all-gather through the scheduler: the job has ended");
     unsigned char *copy = wefti_alloc(bytes ? bytes : 1);
-    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a card of %zu bytes", bytes);
+    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for an all-gather entry of %zu bytes", bytes);
     memcpy(copy, entry, bytes);
     wefti_free(m->last.data);
     m->last = m->now;
@@ -241,7 +241,7 @@ static weft_status end_swap(wefti_member *m) {
     if (!m->entries) return WEFT_OK;
     m->entries = NULL;
     if (m->state == WEFTI_MEMBER_FAILED) return reason(m);
-    WEFT_FAIL(WEFT_E_TIMEOUT, "an exchange of cards through the scheduler did not come to its end");
+    WEFT_FAIL(WEFT_E_TIMEOUT, "an all-gather through the scheduler did not finish in time");
 }
 
 weft_status wefti_member_allgather(wefti_member *m, const void *entry, size_t bytes,

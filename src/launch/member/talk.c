@@ -135,7 +135,8 @@ static weft_status take_cards(wefti_member *m, const wefti_frame *frame) {
     wefti_entry entries;
     WEFT_TRY(wefti_entry_decode(frame, m->placed.size, &entries));
     if (!m->entries || entries.number != m->now.number) return WEFT_OK; /* known already */
-    WEFT_REQUIRE(entries.bytes == m->now.bytes, WEFT_E_CORRUPT, "cards of another size");
+    WEFT_REQUIRE(entries.bytes == m->now.bytes, WEFT_E_CORRUPT,
+                 "all-gather entries of another size");
     memcpy(m->entries, entries.data, entries.bytes * (size_t)m->placed.size);
     m->entries = NULL;
     pthread_cond_broadcast(&m->changed);
@@ -151,7 +152,7 @@ weft_status wefti_member_hear(wefti_member *m, const wefti_frame *frame) {
         WEFT_REQUIRE(m->connection == WEFTI_LINE_ASKED, WEFT_E_CORRUPT, "placed twice");
         return placed(m, frame);
     case WEFTI_FRAME_ENTRIES:
-        WEFT_REQUIRE(in, WEFT_E_CORRUPT, "cards before the world");
+        WEFT_REQUIRE(in, WEFT_E_CORRUPT, "all-gather entries before the world");
         return take_cards(m, frame);
     case WEFTI_FRAME_ABORT:
     case WEFTI_FRAME_REFUSED:

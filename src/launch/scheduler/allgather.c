@@ -32,7 +32,7 @@ void wefti_scheduler_entry(wefti_scheduler *s, wefti_client *client, const wefti
                     (at == 0 || entry->number == slot->entry[at - 1].number + 1);
     if (in_order && !(copy = wefti_alloc(entry->bytes ? entry->bytes : 1))) in_order = false;
     if (!in_order) {
-        wefti_client_lost(s, client, "its cards came out of order");
+        wefti_client_lost(s, client, "its all-gather entries came out of order");
         return;
     }
     memcpy(copy, entry->data, entry->bytes);
@@ -65,7 +65,7 @@ static bool sizes_agree(wefti_scheduler *s) {
         wefti_slot_name(s, 0, &text);
         wefti_text_add(&text, " and ");
         wefti_slot_name(s, r, &text);
-        wefti_text_add(&text, " exchange cards of %zu and %zu bytes: they are at different places",
+        wefti_text_add(&text, " gather entries of %zu and %zu bytes: they are at different places",
                        s->slots[0].entry[0].bytes, s->slots[r].entry[0].bytes);
         wefti_scheduler_abort_text(s, WEFT_E_MISMATCH, WEFT_RANK_NONE, &text);
         return false;
@@ -77,7 +77,8 @@ static bool sizes_agree(wefti_scheduler *s) {
 static weft_status answer(wefti_scheduler *s, uint64_t number) {
     size_t each = s->slots[0].entry[0].bytes, bytes = WEFTI_ENTRY_HEAD + each * (size_t)s->taken;
     WEFT_REQUIRE(bytes <= WEFTI_ENTRIES_MAX, WEFT_E_ARG,
-                 "cards of %zu bytes are too large for an exchange among %d", each, (int)s->taken);
+                 "entries of %zu bytes are too large for an all-gather among %d ranks", each,
+                 (int)s->taken);
     wefti_shared_body *block;
     WEFT_TRY(wefti_shared_body_create(bytes, &block));
     unsigned char *body = wefti_shared_body_data(block);

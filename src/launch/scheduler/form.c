@@ -120,7 +120,7 @@ static bool fits_generation(wefti_scheduler *s, wefti_client *client, const weft
     if (fresh || (s->generation && join->generation == s->generation)) return true;
     if (join->generation == 0)
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
-                            "this job runs already (generation %llu): nobody new can join it",
+                            "this job runs already (generation %llu): no new process can join it",
                             (unsigned long long)known);
     else
         wefti_client_refuse(

@@ -15,7 +15,7 @@ weft_status weft_launch_serve(void (*announce)(void *context, const char *addres
     wefti_launcher l;
     WEFT_TRY(wefti_launcher_find(&l));
     WEFT_REQUIRE(l.is_scheduler, WEFT_E_ARG,
-                 "this process is no scheduler: MS_ROLE is not MS_SCHED");
+                 "this process is not a scheduler: MS_ROLE is not MS_SCHED");
     bool named = *l.set.interface;
     wefti_scheduler_options o = {.size = l.place.size,
                                  .address = named ? l.set.interface : l.scheduler_host,

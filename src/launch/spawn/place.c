@@ -52,8 +52,8 @@ static weft_status given_scheduler(const weft_launch_options *o, wefti_launch_pl
 
 static weft_status place_by_numbers(const weft_launch_options *o, wefti_launch_place *p) {
     int hosts = o->hosts ? o->hosts : 1;
-    WEFT_REQUIRE(o->processes > 0, WEFT_E_ARG, "how many processes? %d is no number of them",
-                 o->processes);
+    WEFT_REQUIRE(o->processes > 0, WEFT_E_ARG,
+                 "the number of processes is %d: it must be at least 1", o->processes);
     WEFT_REQUIRE(hosts > 0 && (int64_t)hosts * o->processes <= WEFTI_RANKS_MAX, WEFT_E_ARG,
                  "%d hosts with %d processes each are more than the %d ranks that are possible",
                  hosts, o->processes, WEFTI_RANKS_MAX);
@@ -137,7 +137,7 @@ weft_status wefti_launch_place_find(const weft_launch_options *options, wefti_la
     /* An address of this machine is where everybody goes: an interface may have several. */
     if (options->interface && *options->interface && !has_address(out->address)) {
         WEFT_REQUIRE(strlen(options->interface) < sizeof out->address, WEFT_E_ARG,
-                     "%.40s... is no network interface", options->interface);
+                     "%.40s... is not a network interface", options->interface);
         (void)snprintf(out->address, sizeof out->address, "%s", options->interface);
         out->by_interface = true;
     }

@@ -39,13 +39,12 @@ static char *along_path(const char *word) {
 weft_status wefti_command_find(const char *word, const char *self, char **out) {
     char *path = strchr(word, '/') ? wefti_strdup(word) : along_path(word);
     if (!path && !strcmp(word, "weft") && self) path = wefti_strdup(self);
-    WEFT_REQUIRE(path, WEFT_E_NOT_FOUND, "cannot run %s: there is no such program along PATH",
-                 word);
+    WEFT_REQUIRE(path, WEFT_E_NOT_FOUND, "cannot run %s: PATH has no such program", word);
     int error = access(path, F_OK) ? errno : !is_program(path) ? EACCES : 0;
     if (error) {
         wefti_free(path);
         WEFT_FAIL(error == ENOENT ? WEFT_E_NOT_FOUND : WEFT_E_IO, "cannot run %s: %s", word,
-                  error == EACCES ? "it is no program that may be run" : strerror(error));
+                  error == EACCES ? "the file is not executable" : strerror(error));
     }
     *out = path;
     return WEFT_OK;

@@ -138,7 +138,7 @@ static weft_status answer_greeting(wefti_wire *link) {
     const unsigned char *data = link->hand;
     bool tls = data[4] == 'T' && !link->connection;
     WEFT_REQUIRE(memcmp(data, "weft", 4) == 0 && (tls || data[4] == 'G'), WEFT_E_ARG,
-                 "this is no weft scheduler");
+                 "this is not a weft scheduler");
     WEFT_REQUIRE(is_magic(data, tls ? 'T' : 'G'), WEFT_E_ARG,
                  "the scheduler speaks version %d, this process version %d: they are of different "
                  "releases of weft",

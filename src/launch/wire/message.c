@@ -99,7 +99,7 @@ weft_status wefti_abort_reason_decode(const wefti_frame *frame, wefti_abort_reas
     wefti_unpack_text(&u, out->text, WEFTI_TEXT_MAX);
     if (!is_failure(status) || out->failed < WEFT_RANK_NONE) u.bad = true;
     out->status = u.bad ? WEFT_E_CORRUPT : (weft_status)status;
-    return all_taken(&u, "verdict");
+    return all_taken(&u, "abort");
 }
 
 size_t wefti_end_encode(const wefti_end *m, unsigned char out[WEFTI_MESSAGE_MAX]) {
