@@ -1,4 +1,5 @@
-/* Layouts: which axes are used, normal form, legality, and the region that each rank holds. */
+/* Layouts: the axes they use, their normal form, their checks, and the region that each rank
+ * holds. */
 #include "layout/layout.h"
 
 wefti_layout wefti_layout_replicated(int rank) {
@@ -52,7 +53,7 @@ int64_t wefti_part_unit(int64_t n, int64_t unit, int32_t parts) {
     if (unit <= 1 || parts == 1 || n / unit % parts == 0) return 1;
     if (same_parts(n, 1, unit, parts)) return 1;
     int64_t best = unit;
-    for (int64_t low = 1; low <= n / low; low++) { /* divisors come in pairs, low * high = n */
+    for (int64_t low = 1; low <= n / low; low++) { /* divisors come in pairs: low * high = n */
         if (n % low) continue;
         int64_t high = n / low;
         if (low < best && same_parts(n, low, unit, parts)) return low;
@@ -145,7 +146,7 @@ weft_status wefti_layout_check(const wefti_layout *layout, const wefti_mesh *mes
         if (partial >> a & 1u) WEFT_TRY(use_axis(layout, mesh, a, &used));
     WEFT_REQUIRE(partial >> WEFTI_MAX_AXES == 0, WEFT_E_ARG,
                  "the layout is partial over axes that no mesh has (set %#x)", partial);
-    /* a sum of maxima is not the maximum of the sums */
+    /* sum and max do not commute, so the order of the two reductions would matter */
     WEFT_REQUIRE(!layout->sum || !layout->max, WEFT_E_ARG,
                  "the layout %s is partial both as a sum and as a maximum; reduce one first",
                  wefti_layout_text(layout, mesh).text);

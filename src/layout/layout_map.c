@@ -1,6 +1,7 @@
-/* Layouts from and to MindSpore's device matrix and tensor map. Axes of the matrix that the map
- * does not name repeat the calculation: here, axes along which the tensor is replicated. Source:
- * the MindSpore documentation, "Tensor Redistribution", section on tensor layouts. */
+/* Conversion of layouts from and to MindSpore's device matrix and tensor map. Along an axis of the
+ * matrix that the map does not name, MindSpore repeats the calculation. Here the tensor is
+ * replicated along that axis. Source: the MindSpore documentation, "Tensor Redistribution", section
+ * on tensor layouts. */
 #include "layout/layout.h"
 
 #include <stdio.h>

@@ -21,7 +21,7 @@ static void put(wefti_layout_words *words, size_t *used, const char *format, ...
     if (n > 0) *used += (size_t)n;
 }
 
-/* Also for layouts that are not legal: they are named in messages. */
+/* Accepts layouts that are not legal, because error messages print them. */
 static const char *axis_name(const wefti_mesh *mesh, int axis) {
     return axis >= 0 && axis < mesh->axes ? mesh->axis[axis].name : "?";
 }
@@ -73,7 +73,7 @@ static bool take(layout_text_reader *r, char c) {
     return true;
 }
 
-/* Letters, digits and underscores. */
+/* A name consists of letters, digits and underscores. */
 static int word(layout_text_reader *r, char *out, int room) {
     while (isspace((unsigned char)*r->at)) r->at++;
     int length = 0;

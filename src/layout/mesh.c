@@ -1,5 +1,5 @@
-/* Meshes: ranks and coordinates by mixed radix, the last axis fastest; groups; and the axes that
- * stand for a number of cuts. */
+/* Meshes: conversion between ranks and coordinates (mixed radix, last axis fastest), groups, and
+ * the choice of axes for a number of cuts. */
 #include "layout/layout.h"
 
 #include <ctype.h>
@@ -66,7 +66,7 @@ int32_t wefti_mesh_group(const wefti_mesh *mesh, int32_t rank, wefti_axes axes, 
     for (int a = 0; a < mesh->axes; a++)
         if (axes >> a & 1u) at[a] = 0;
     int32_t count = 0;
-    for (;;) { /* an odometer whose last digit is the fastest: ranks ascend */
+    for (;;) { /* counts like an odometer, last digit fastest, so ranks ascend */
         out[count++] = wefti_mesh_rank(mesh, at);
         int a = mesh->axes - 1;
         for (; a >= 0; a--) {
@@ -112,7 +112,8 @@ weft_status wefti_mesh_check(const wefti_mesh *mesh) {
     return WEFT_OK;
 }
 
-/* Axes that are parts go with the axis that they are parts of; `out_count` counts both as one. */
+/* Whether the set contains an axis and its inner part ("dp" and "dp_shard") only together.
+ * `out_count` counts such a pair as one axis. */
 static bool keeps_parts(const wefti_mesh *mesh, wefti_axes set, int *out_count) {
     bool kept = true;
     *out_count = __builtin_popcount(set);
@@ -124,7 +125,8 @@ static bool keeps_parts(const wefti_mesh *mesh, wefti_axes set, int *out_count) 
     return kept;
 }
 
-/* An axis of one device cuts nothing, nor do its parts. */
+/* Whether the set contains an axis that, with its inner part, has only one device. It cuts
+ * nothing. */
 static bool has_trivial(const wefti_mesh *mesh, wefti_axes set) {
     for (int a = 0; a < mesh->axes; a++) {
         bool parted = a + 1 < mesh->axes && wefti_mesh_part(mesh, a + 1);
@@ -140,7 +142,7 @@ static weft_status refuse_cuts(const wefti_mesh *mesh, int64_t cuts, wefti_axes 
     for (int a = 0; a < mesh->axes; a++)
         wefti_text_add(&axes, "%s%s=%d%s", a ? ", " : "", mesh->axis[a].name, mesh->axis[a].size,
                        used >> a & 1u ? " (used)" : "");
-    int64_t last = 0; /* products of the free axes, ascending, each once */
+    int64_t last = 0; /* products of the free axes, ascending, without repetition */
     for (bool more = true; more;) {
         int64_t next = INT64_MAX;
         for (wefti_axes set = 0; set < 1u << mesh->axes; set++) {
@@ -171,14 +173,15 @@ static weft_status refuse_cuts(const wefti_mesh *mesh, int64_t cuts, wefti_axes 
     return status;
 }
 
-/* Fewest axes; among those the outermost: the set that has the lower axis where two sets first
- * differ. */
+/* The set with fewer axes comes first. Of two sets of equal size, the set that contains the lowest
+ * axis in which they differ comes first. */
 static bool is_before(wefti_axes a, int a_count, wefti_axes b, int b_count) {
     wefti_axes differ = a ^ b;
     return a_count < b_count || (a_count == b_count && a & (differ & (0u - differ)));
 }
 
-/* The next set of free axes whose sizes multiply to the cuts, behind `after` (0: the first). */
+/* The next set of free axes in this order, after the set `after` (0: the first set). The sizes of
+ * its axes multiply to `cuts`. */
 static wefti_axes next_set(const wefti_mesh *mesh, int64_t cuts, wefti_axes used,
                            wefti_axes after) {
     wefti_axes best = 0;
@@ -221,7 +224,7 @@ typedef struct mesh_sharing {
     void *context;
 } mesh_sharing;
 
-/* Each cut above 1 takes an axis, so this is no deeper than the mesh has axes. */
+/* Each cut above 1 takes an axis, so the recursion is at most as deep as the mesh has axes. */
 static weft_status share_axes(mesh_sharing *s, int at, wefti_axes used) {
     for (; at < s->count && s->cuts[at] == 1; at++) s->splits[at] = split_of(s->mesh, 0);
     if (at == s->count) {

@@ -1,5 +1,6 @@
-/* What a move costs: bytes that the device with most receives, and seconds over the slowest of its
- * links, latency once. Rings as in Thakur, Rabenseifner and Gropp, IJHPCA 2005. */
+/* The cost of a move. Bytes: the most that any device receives. Seconds: these bytes over the
+ * slowest link of the move, plus the latency once. Ring formulas: Thakur, Rabenseifner and Gropp,
+ * IJHPCA 2005. */
 #include "layout/moves.h"
 
 static int64_t largest_part(int64_t n, const wefti_dim_split *split, int32_t parts) {
@@ -31,7 +32,7 @@ typedef struct change {
     const wefti_mesh *mesh;
     const weft_desc *whole;
     const wefti_layout *from, *to;
-    int dims, dim[WEFT_MAX_RANK]; /* split in another way after than before */
+    int dims, dim[WEFT_MAX_RANK]; /* the dimensions whose split differs between before and after */
 } change;
 
 static void part_at(const change *c, const wefti_layout *layout, int d, const int32_t *at,
@@ -46,7 +47,8 @@ static void part_at(const change *c, const wefti_layout *layout, int d, const in
     wefti_part(c->whole->shape[d], split->unit, parts, index, begin, size);
 }
 
-/* Elements wanted and not had, over the changed dimensions, by the device at these coordinates. */
+/* The elements, over the changed dimensions, that the device at these coordinates wants but
+ * lacks. */
 static int64_t missing(const change *c, const int32_t *at) {
     int64_t wanted = 1, had = 1;
     for (int k = 0; k < c->dims; k++) {
@@ -61,7 +63,7 @@ static int64_t missing(const change *c, const int32_t *at) {
     return wanted - had;
 }
 
-/* The most of it, by going through all places along the axes that matter. */
+/* The largest number of missing elements. Tries all coordinates along the axes that matter. */
 static int64_t most_missing(const change *c) {
     wefti_axes axes = 0;
     for (int k = 0; k < c->dims; k++)
@@ -81,15 +83,15 @@ static int64_t most_missing(const change *c) {
     }
 }
 
-/* Whether one of two splits cuts the parts of the other further. */
+/* Whether one of the two splits refines the other. */
 static bool is_nested(const wefti_dim_split *a, const wefti_dim_split *b) {
     for (int i = 0; i < a->count && i < b->count; i++)
         if (a->axis[i] != b->axis[i]) return false;
     return true;
 }
 
-/* The same in closed form where all parts are of one size and each lies in another or is dealt
- * whole. */
+/* The largest number of missing elements in closed form. Requires parts of equal size. Also
+ * requires that each part lies within another part or moves as a whole. */
 static int64_t missing_evenly(const change *c, wefti_transfer_kind kind) {
     int64_t wanted = 1, had = 1;
     for (int k = 0; k < c->dims; k++) {

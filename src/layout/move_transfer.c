@@ -1,5 +1,5 @@
-/* A move as a transfer: each member of the group has its region of the layout before and wants its
- * region of the layout after. */
+/* Expresses a move as a transfer. Each member of the group has its region of the layout before the
+ * move and wants its region of the layout after it. */
 #include "base/memory.h"
 #include "layout/redistribute.h"
 

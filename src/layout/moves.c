@@ -1,11 +1,11 @@
-/* Which moves lead on from a layout. Every move takes axes off the ends of dimensions, or puts them
- * there, or deals the parts to the devices in another way; several axes go in one move, so that
- * latency counts once. */
+/* Lists the moves from a layout to its neighbors. A move removes axes from the ends of dimensions,
+ * adds axes there, or assigns the parts to other devices. One move may change several axes, so that
+ * the latency counts once. */
 #include "layout/moves.h"
 
 enum {
-    FREE_CHOICE = 3, /* as many axes are put in all ways, more only towards the goal */
-    PERMUTED = 5     /* as many axes are permuted in all ways */
+    FREE_CHOICE = 3, /* up to this many axes, try all joint placements */
+    PERMUTED = 5     /* up to this many axes, try all permutations */
 };
 
 typedef struct moves_walk {
@@ -44,9 +44,9 @@ void wefti_moves_keep(const wefti_moves *m, wefti_layout *layout, int d, int kee
     split->count = (int8_t)keep;
 }
 
-/* Puts axes at the end of dimension d in units that either end of the route has; true when choice
- * 0, 1 or 2 of the unit is possible and differs from those before. The unit must cut where the axes
- * already there cut. */
+/* Appends axes to dimension d. `choice` selects the unit: 1, the unit at the start of the route, or
+ * the unit at its goal. Returns false if this unit gives the same parts as an earlier choice. Also
+ * returns false if the unit would move the boundaries that the axes already present make. */
 static bool append(const wefti_moves *m, wefti_layout *layout, int d, const int8_t *axes, int count,
                    int choice) {
     wefti_dim_split *split = &layout->dim[d];
@@ -68,7 +68,7 @@ static bool append(const wefti_moves *m, wefti_layout *layout, int d, const int8
     return true;
 }
 
-/* ---- slices and reduce-scatters: axes of a set go to the ends of dimensions ---- */
+/* ---- slices and reduce-scatters: append axes of a set to dimensions ---- */
 
 typedef struct spread {
     const moves_walk *w;
@@ -93,7 +93,7 @@ static weft_status spread_further(const spread *s, const wefti_layout *at, wefti
     return WEFT_OK;
 }
 
-/* All axes of the set that the goal wants next. */
+/* Appends all axes of the set that come next in the goal. */
 static weft_status spread_to_goal(const spread *s, wefti_axes set) {
     const wefti_moves *m = s->w->m;
     wefti_layout next = *s->w->at;
@@ -120,7 +120,7 @@ static weft_status spread_all(const moves_walk *w, wefti_move_kind kind, wefti_a
     return spread_further(&s, w->at, set, 0, 0, deep);
 }
 
-/* ---- all-gathers: axes leave the ends of dimensions ---- */
+/* ---- all-gathers: remove axes from the ends of dimensions ---- */
 
 static weft_status gather(const moves_walk *w, const wefti_layout *at, int d, wefti_axes done) {
     if (d == at->rank)
@@ -135,7 +135,7 @@ static weft_status gather(const moves_walk *w, const wefti_layout *at, int d, we
     return WEFT_OK;
 }
 
-/* ---- all-to-alls: axes go from the end of one dimension to that of another ---- */
+/* ---- all-to-alls: move axes from the end of one dimension to the end of another ---- */
 
 static weft_status all_to_all(const moves_walk *w, int from) {
     const wefti_dim_split *split = &w->at->dim[from];
@@ -153,13 +153,14 @@ static weft_status all_to_all(const moves_walk *w, int from) {
     return WEFT_OK;
 }
 
-/* ---- permutations: the same grid of parts, dealt to the devices in another way; and the exchange
- * that leads from any grid to that of the goal ---- */
+/* ---- permutations: assign the parts of the same grid to other devices. Exchange: go from any grid
+ * to the grid of the goal in one move ---- */
 
-/* Axes along which devices look for the part of dimension d that they want. Where the sizes agree
- * place by place: the axes at places that change hands, and those that leave. Where only the
- * numbers of parts agree: all between what the two lists begin and end with alike. Axes that come
- * in from being unused are not among them: along those everyone has a copy. */
+/* The axes along which devices exchange parts of dimension d. There are two cases. If the axis
+ * sizes agree place by place, these are the axes that change their place and the axes that leave.
+ * Otherwise they are the old axes without the common prefix. If the numbers of parts agree, the
+ * common suffix is dropped too. Axes that were unused before are not included, because every device
+ * along them has a copy. */
 static wefti_axes exchanged_axes(const wefti_moves *m, const wefti_layout *from,
                                  const wefti_layout *to, int d) {
     const wefti_dim_split *a = &from->dim[d], *b = &to->dim[d];
@@ -210,7 +211,8 @@ bool wefti_moves_exchange(const wefti_moves *m, const wefti_layout *at, wefti_mo
     return out->axes;
 }
 
-/* Dimensions before d are filled; d still needs axes whose sizes multiply to `parts`. */
+/* Dimensions before d are filled. Dimension d still needs axes with sizes that multiply to
+ * `parts`. */
 static weft_status permute(const moves_walk *w, wefti_layout *next, int d, int32_t parts,
                            wefti_axes set) {
     while (parts == 1 && ++d < next->rank) {
@@ -240,7 +242,7 @@ static weft_status permutations(const moves_walk *w) {
     return wefti_moves_exchange(w->m, w->at, &last) ? w->visit(w->context, &last) : WEFT_OK;
 }
 
-/* ---- to partial values and away from them ---- */
+/* ---- to and from partial values ---- */
 
 static weft_status reduce(const moves_walk *w, wefti_axes set) {
     for (wefti_axes some = set; some; some = (some - 1) & set) {
@@ -274,7 +276,7 @@ weft_status wefti_moves_each(const wefti_moves *moves, const wefti_layout *at,
     WEFT_TRY(gather(&w, at, 0, 0));
     for (int d = 0; d < at->rank; d++) WEFT_TRY(all_to_all(&w, d));
     WEFT_TRY(permutations(&w));
-    /* a value is a sum or a maximum, not both */
+    /* a value is a partial sum or a partial maximum, never both */
     if (!at->max) WEFT_TRY(to_partial(&w, unused & moves->to->sum, true));
     if (!at->sum) WEFT_TRY(to_partial(&w, unused & moves->to->max, false));
     return WEFT_OK;

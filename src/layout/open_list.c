@@ -1,11 +1,11 @@
-/* The search's memory: a hash table of nodes, a binary heap of those that wait. */
+/* The memory of the route search: a hash table of nodes and a binary heap of open nodes. */
 #include "layout/open_list.h"
 
 #include "base/memory.h"
 
-/* An entry of the queue; outdated when the node was reached more cheaply since. */
+/* An entry of the heap. It is outdated if the search has since reached the node at a lower cost. */
 typedef struct wefti_waiting {
-    wefti_route_cost cost; /* from the start to the goal at least */
+    wefti_route_cost cost; /* lower bound from the start to the goal */
     int32_t node;
 } wefti_waiting;
 
@@ -19,7 +19,7 @@ wefti_route_cost wefti_route_cost_sum(wefti_route_cost a, wefti_route_cost b) {
     return (wefti_route_cost){a.time + b.time, a.bytes + b.bytes, a.moves + b.moves};
 }
 
-/* ---- the queue: a binary heap ---- */
+/* ---- the open list: a binary heap ---- */
 
 static bool before(const wefti_waiting *a, const wefti_waiting *b) {
     int order = wefti_route_cost_compare(&a->cost, &b->cost);
@@ -66,7 +66,7 @@ static uint64_t hash(const wefti_layout *layout) {
     return h;
 }
 
-/* The slot where the layout is or would go. */
+/* The slot that holds the layout, or the free slot where it would go. */
 static int64_t slot_of(const wefti_open_list *f, const wefti_layout *layout) {
     uint64_t mask = (uint64_t)f->slots - 1, i = hash(layout) & mask;
     while (f->table[i] >= 0 && !wefti_layout_equal(&f->nodes[f->table[i]].move.to, layout))

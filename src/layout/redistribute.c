@@ -1,9 +1,11 @@
-/* Best-first search (Dijkstra, "A note on two problems in connexion with graphs", 1959; with a
- * lower bound of what is still to come: Hart, Nilsson and Raphael, "A formal basis for the
- * heuristic determination of minimum cost paths", 1968) for the cheapest moves between two layouts.
- * Costs are compared as (seconds, bytes, moves), seconds in whole units of 2^-50 s so that the
- * order of additions does not decide between equals. The goal is first reached in obvious ways;
- * what cannot be cheaper than those is never looked at. */
+/* Finds the cheapest moves between two layouts by best-first search (Dijkstra, "A note on two
+ * problems in connexion with graphs", 1959). The search adds a lower bound of the remaining cost
+ * (Hart, Nilsson and Raphael, "A formal basis for the heuristic determination of minimum cost
+ * paths", 1968).
+ *
+ * Costs are compared as (seconds, bytes, moves). Seconds are whole units of 2^-50 s, so that the
+ * order of additions cannot change the result of a comparison. The search first tries a few obvious
+ * routes to the goal. It then ignores every layout that cannot beat the best of them. */
 #include "layout/redistribute.h"
 
 #include <math.h>
@@ -12,21 +14,21 @@
 #include "layout/moves.h"
 
 enum {
-    LOOKS = 1 << 16,      /* moves looked at before the best route known is taken */
-    MORE_LOOKS = 1 << 20, /* while there is none */
-    SAMPLES = 8,          /* ranks asked for what they lack */
-    GENERAL_EXCHANGE = 4  /* counts as so many moves */
+    LOOKS = 1 << 16, /* with a known route: visit at most this many moves, then take that route */
+    MORE_LOOKS = 1 << 20, /* without a known route: visit at most this many moves */
+    SAMPLES = 8,          /* number of ranks sampled for the bytes that they lack */
+    GENERAL_EXCHANGE = 4  /* a general exchange counts as this many moves */
 };
 
 typedef struct search {
     wefti_moves moves;
     int64_t bound;
     wefti_open_list open;
-    int32_t at, goal; /* nodes; goal -1: not reached yet */
+    int32_t at, goal; /* node numbers; goal -1: not reached yet */
     int64_t looks;
-    int32_t samples, sample[SAMPLES][WEFTI_MAX_AXES]; /* coordinates */
-    wefti_region want[SAMPLES];                       /* of theirs at the goal */
-    wefti_link quickest;                              /* the best of each over all axes */
+    int32_t samples, sample[SAMPLES][WEFTI_MAX_AXES]; /* coordinates of the sampled ranks */
+    wefti_region want[SAMPLES];                       /* their regions at the goal */
+    wefti_link quickest; /* lowest latency and lowest s/byte over the axes in use */
 } search;
 
 static int64_t whole_units(double seconds) {
@@ -34,9 +36,9 @@ static int64_t whole_units(double seconds) {
     return units < 0x1p58 ? llrint(units) : INT64_C(1) << 58;
 }
 
-/* ---- what is still to come, at least ---- */
+/* ---- lower bound of the remaining cost ---- */
 
-/* Ranks spread over the mesh; all of a small one. */
+/* Chooses ranks spread over the mesh, or all ranks of a small mesh. */
 static void choose_samples(search *s) {
     const wefti_mesh *mesh = s->moves.mesh;
     int32_t size = wefti_mesh_size(mesh);
@@ -55,8 +57,8 @@ static void choose_samples(search *s) {
     }
 }
 
-/* Bytes that some rank wants in the end and does not have. No move lessens this by more than the
- * bytes it brings. */
+/* Bytes that a sampled rank wants at the goal and lacks now; the maximum over the samples. A move
+ * reduces this number at most by the bytes that it transfers. */
 static int64_t lacking(const search *s, const wefti_layout *layout) {
     const wefti_moves *m = &s->moves;
     int64_t most = 0;
@@ -71,7 +73,8 @@ static int64_t lacking(const search *s, const wefti_layout *layout) {
     return most * (int64_t)weft_dtype_bytes(m->whole->dtype);
 }
 
-/* Reducing over g devices takes g - 1 additions of every element, shared among all devices. */
+/* Bytes for a reduction. To reduce over g devices takes g - 1 additions for every element, shared
+ * among all devices. */
 static int64_t reducing(const search *s, wefti_axes partial) {
     int64_t g = wefti_mesh_product(s->moves.mesh, partial);
     return (int64_t)((double)(g - 1) * (double)weft_desc_bytes(s->moves.whole) /
@@ -93,8 +96,8 @@ static bool fits(const search *s, const wefti_layout *layout) {
     return !s->bound || wefti_layout_bytes(layout, s->moves.mesh, s->moves.whole) <= s->bound;
 }
 
-/* Among equals the collectives that everyone knows are better than the general exchange: engines
- * have faster roads for them. */
+/* Counts a general exchange as more moves than a common collective. At equal time and bytes the
+ * search then takes the common collective, because communication engines run it faster. */
 static int32_t moves_of(const wefti_layout *from, const wefti_move *move) {
     if (move->kind != WEFTI_MOVE_TRANSFER || move->transfer != WEFTI_TRANSFER_ALL_TO_ALL) return 1;
     wefti_axes gained = 0, lost = 0;
@@ -112,12 +115,12 @@ static int32_t moves_of(const wefti_layout *from, const wefti_move *move) {
     return gained == lost ? 1 : GENERAL_EXCHANGE;
 }
 
-/* No route through this cost can be better than the one known. */
+/* Whether a route with this cost cannot improve on the known route. */
 static bool hopeless(const search *s, wefti_route_cost total) {
     return s->goal >= 0 && wefti_route_cost_compare(&s->open.nodes[s->goal].cost, &total) <= 0;
 }
 
-/* Visitor: from node s->at by `move`. */
+/* Visitor: tries `move` from node s->at. */
 static weft_status reach(void *context, const wefti_move *move) {
     search *s = context;
     s->looks++;
@@ -130,7 +133,8 @@ static weft_status reach(void *context, const wefti_move *move) {
     if (total.moves > WEFTI_MAX_MOVES || hopeless(s, wefti_route_cost_sum(total, ahead)))
         return WEFT_OK;
     wefti_move priced = *move;
-    if (n >= 0 && n == s->goal) { /* exact costs of exchanges take long: first at least */
+    /* the exact cost of an exchange is slow to compute: test a lower bound first */
+    if (n >= 0 && n == s->goal) {
         wefti_route_cost least = total;
         if (move->kind == WEFTI_MOVE_TRANSFER)
             least.time += whole_units(
@@ -151,7 +155,7 @@ static weft_status reach(void *context, const wefti_move *move) {
     return wefti_open_list_push(&s->open, n);
 }
 
-/* Moves on to the layout after `move` if it could be reached. */
+/* Continues at the layout after `move` if the search could reach that layout. */
 static weft_status step(search *s, wefti_move *move, bool *going) {
     if (!*going || wefti_layout_equal(&move->to, &s->open.nodes[s->at].move.to)) return WEFT_OK;
     WEFT_TRY(reach(s, move));
@@ -164,7 +168,7 @@ static wefti_axes to_be_reduced(const search *s, const wefti_layout *layout) {
     return (layout->sum & ~s->moves.to->sum) | (layout->max & ~s->moves.to->max);
 }
 
-/* Reduce, gather, zero, slice. */
+/* An obvious route: reduce, gather, make partial, slice. */
 static weft_status reach_goal_by_gather(search *s) {
     const wefti_layout *goal = s->moves.to;
     bool going = true;
@@ -199,7 +203,7 @@ static weft_status reach_goal_by_gather(search *s) {
     return step(s, &slice, &going);
 }
 
-/* Reduce-scatter along the longest dimension, then one exchange. */
+/* An obvious route: reduce-scatter along the longest dimension, then one exchange. */
 static weft_status reach_goal_by_exchange(search *s) {
     const wefti_moves *m = &s->moves;
     bool going = true;
@@ -240,7 +244,7 @@ static weft_status run(search *s) {
         if (hopeless(s, wefti_route_cost_sum(s->open.nodes[n].cost, s->open.nodes[n].ahead))) break;
         s->open.nodes[n].settled = true;
         s->at = n;
-        wefti_layout at = s->open.nodes[n].move.to; /* nodes move when they grow */
+        wefti_layout at = s->open.nodes[n].move.to; /* the node array moves when it grows */
         WEFT_TRY(wefti_moves_each(&s->moves, &at, reach, s));
     }
     return WEFT_OK;

@@ -1,8 +1,12 @@
-/* MindSpore's way from one layout to another, for comparison. Three passes over the dimensions that
- * are not as wanted: slice where the wanted axis is free; where another dimension holds it, move it
- * (or gather that dimension and slice); gather what no dimension wants. When a round changes
- * nothing the first dimension is gathered. Source: the MindSpore documentation, "Tensor
- * Redistribution", and its redistribution operator inference. */
+/* MindSpore's method to get from one layout to another, for comparison. Each round makes three
+ * passes over the dimensions that differ from the target:
+ *
+ *     1. If the wanted axis is free, slice.
+ *     2. If another dimension holds the wanted axis, move it (or gather that dimension and slice).
+ *     3. If the target does not split the dimension, gather it.
+ *
+ * If a round changes nothing, the first such dimension is gathered. Source: the MindSpore
+ * documentation, "Tensor Redistribution", and its redistribution operator inference. */
 #include "layout/moves.h"
 
 enum { REDISTRIBUTE_GREEDY_NONE = -1 };
@@ -47,7 +51,7 @@ static void gather(greedy *g, int d) {
     move_to(g, WEFTI_MOVE_TRANSFER, WEFTI_TRANSFER_ALL_GATHER, axis_of(&g->at, d), &next);
 }
 
-/* The pending dimension that an axis splits now. */
+/* The pending dimension that `axis` splits at present. */
 static int holder(const greedy *g, int axis) {
     for (int d = 0; d < g->at.rank; d++)
         if (g->pending[d] && axis_of(&g->at, d) == axis) return d;

@@ -1,12 +1,12 @@
-/* Copying a region between two arrays that are regions themselves. Neighbouring dimensions in which
- * both arrays run on without a gap are merged, so that what is contiguous is one memcpy. */
+/* Copies a region between two arrays that are themselves regions. Merges adjacent dimensions that
+ * have no gap in both arrays, so that a contiguous range becomes one memcpy. */
 #include "layout/transfer.h"
 
 typedef struct loop {
-    int64_t count, from, to; /* iterations, and bytes between them */
+    int64_t count, from, to; /* number of iterations; bytes from one to the next */
 } loop;
 
-/* Rows of few bytes: a constant size lets the compiler use one load and one store. */
+/* Short rows: a constant size lets the compiler use one load and one store. */
 static void copy_rows(char *to, const char *from, const loop *rows, size_t bytes) {
 #define ROWS(n)                                                                                    \
     for (int64_t i = 0; i < rows->count; i++) memcpy(to + i * rows->to, from + i * rows->from, (n));
@@ -32,7 +32,7 @@ void wefti_region_copy(const wefti_region *part, const wefti_region *from, const
     loop loops[WEFT_MAX_RANK]; /* innermost first */
     int used = 0;
     int64_t from_stride = (int64_t)element_bytes, to_stride = from_stride, run = from_stride;
-    bool contiguous = true; /* all dimensions so far are one run of bytes */
+    bool contiguous = true; /* true while the dimensions so far form one run of bytes */
     for (int d = rank - 1; d >= 0; d--) {
         int64_t count = part->size[d];
         if (count == 0) return;

@@ -1,10 +1,10 @@
-/* Routes found before, by everything that a route depends on: sizes and links of the mesh, the
- * tensor, both layouts, the bound. A hash table of pointers with open addressing. */
+/* A cache of routes. The key holds everything that a route depends on: sizes and links of the mesh,
+ * the tensor, both layouts, and the bound. It is a hash table of pointers with open addressing. */
 #include "layout/redistribute.h"
 
 #include "base/memory.h"
 
-/* A layout's words, without what a struct has between its members. */
+/* The fields of a layout without padding between them. */
 typedef struct layout_key {
     int64_t unit[WEFT_MAX_RANK];
     int8_t count[WEFT_MAX_RANK], axis[WEFT_MAX_RANK][WEFTI_MAX_AXES];
@@ -30,7 +30,7 @@ typedef struct route_cache_entry {
 struct wefti_route_cache {
     route_cache_entry **table;
     int64_t slots, used;
-    wefti_route none; /* between equal layouts */
+    wefti_route none; /* the empty route, for equal layouts */
 };
 
 weft_status wefti_route_cache_create(wefti_route_cache **out) {

@@ -1,14 +1,13 @@
-/* Walking a tensor in the order of its memory, in regions that are contiguous there: what files
- * hold one after the other, cut so that pieces on several devices can be gathered into it and
- * scattered out of it through a small buffer. */
+/* Walks a tensor in memory order in contiguous regions. Files store tensors in this order. A small
+ * buffer can then gather each region from the pieces of several devices, or scatter it to them. */
 #ifndef WEFTI_SLAB_H
 #define WEFTI_SLAB_H
 
 #include "layout/layout.h"
 
-/* The largest contiguous region that begins at element `first` and has at most `most` >= 1
- * elements; returns how many it has. Following regions begin where the one before ends; `first` is
- * less than the number of elements. */
+/* The largest contiguous region that starts at element `first` and has at most `most` >= 1
+ * elements. Returns its number of elements. The next region starts where this one ends. `first`
+ * must be less than the number of elements of the tensor. */
 static inline int64_t wefti_slab(const weft_desc *whole, int64_t first, int64_t most,
                                  wefti_region *out) {
     int64_t rest = first, run = 1; /* elements of one step of dimension d */

@@ -1,4 +1,4 @@
-/* Transfers: bytes, legality, copies. */
+/* Transfers: bytes, checks, copies. */
 #include "layout/transfer.h"
 
 #include "base/digest/digest.h"
@@ -28,7 +28,7 @@ static int64_t overlap(const wefti_transfer *t, int32_t have, int32_t want) {
                : 0;
 }
 
-/* A member with nothing has sizes 0; a region of a scalar has no sizes and one element. */
+/* A member without a region has sizes 0. The region of a scalar has no sizes and one element. */
 static int64_t elems(const wefti_transfer *t, const wefti_region *region) {
     return wefti_region_elems(region, t->rank);
 }
@@ -36,7 +36,7 @@ static int64_t elems(const wefti_transfer *t, const wefti_region *region) {
 int64_t wefti_transfer_bytes(const wefti_transfer *t) {
     int64_t element = (int64_t)weft_dtype_bytes(t->dtype), wanted = elems(t, &t->want[t->me]);
     if (t->reduction == WEFTI_REDUCE_NONE) return element * (wanted - overlap(t, t->me, t->me));
-    if (t->kind == WEFTI_TRANSFER_ALL_REDUCE) { /* a ring: 2 (g - 1) / g of the whole */
+    if (t->kind == WEFTI_TRANSFER_ALL_REDUCE) { /* a ring: 2 (g - 1) / g of the value */
         int64_t bytes = element * wanted, g = t->members, rounds = 2 * (g - 1);
         return bytes / g * rounds + (bytes % g * rounds + g - 1) / g;
     }
@@ -46,9 +46,9 @@ int64_t wefti_transfer_bytes(const wefti_transfer *t) {
     return element * received;
 }
 
-/* ---- legality ---- */
+/* ---- checks ---- */
 
-/* Regions that are still to be covered. */
+/* Regions that no member covers yet. */
 typedef struct regions {
     wefti_region *region;
     int64_t used, capacity;
@@ -60,7 +60,7 @@ static weft_status regions_add(regions *list, const wefti_region *region) {
     return WEFT_OK;
 }
 
-/* What remains of every region without `cut`: up to two slabs for each dimension. */
+/* Subtracts `cut` from every region: up to two slabs remain for each dimension. */
 static weft_status regions_subtract(regions *list, const wefti_region *cut, int rank) {
     int64_t kept = 0, count = list->used;
     for (int64_t i = 0; i < count; i++) {
