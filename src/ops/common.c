@@ -1,4 +1,4 @@
-/* What op files share: see common.h. */
+/* Helpers for the op files: see common.h. */
 #include "ops/common.h"
 
 #include <stdio.h>
@@ -158,7 +158,7 @@ int64_t wefti_op_axis(int axis, int rank) {
     return axis < 0 ? (int64_t)axis + rank : axis;
 }
 
-/* ---- operands of another shape ---- */
+/* ---- broadcast operands ---- */
 
 void wefti_op_broadcast_strides(const weft_desc *desc, const weft_desc *over,
                                 int64_t out[WEFT_MAX_RANK]) {
@@ -229,8 +229,8 @@ void wefti_op_localize_shape(const weft_node *n, const wefti_split_rule *rule, c
     for (int d = 0; d < out->rank; d++) {
         int f = rule->out[0][d];
         if (f < 0 || rule->factor[f].kind == WEFTI_FACTOR_HALO) continue;
-        int64_t size =
-            rule->factor[f].size; /* a dimension may be several elements a unit: reshape */
+        /* a reshape may count several elements as one unit */
+        int64_t size = rule->factor[f].size;
         shape->ints.v[d] = size ? sizes[f] * (out->shape[d] / size) : 0;
     }
 }
@@ -244,7 +244,8 @@ void wefti_op_localize_place(const weft_node *n, const weft_desc *x,
         begin->ints = (wefti_ints){.count = x->rank};
     }
     for (int d = 0; d < x->rank; d++) begin->ints.v[d] += shift[d];
-    if (stream->i < 0) stream->i = n->stream; /* pieces are numbered in bodies of their own */
+    /* The body of a piece numbers its nodes differently, so the stream is fixed here. */
+    if (stream->i < 0) stream->i = n->stream;
 }
 
 /* ---- cost ---- */
@@ -258,7 +259,7 @@ void wefti_op_cost_move(const weft_node *n, wefti_cost *out) {
         bytes += elements * (double)weft_dtype_bytes(y->dtype);
     }
     for (int i = 1; i < n->inputs && n->op->max_inputs == 2; i++)
-        bytes += (double)weft_desc_bytes(wefti_in(n, i)); /* indices */
+        bytes += (double)weft_desc_bytes(wefti_in(n, i)); /* the indices */
     *out = (wefti_cost){.flops = 0, .bytes = bytes};
 }
 
@@ -361,7 +362,7 @@ weft_value wefti_op_candidates(wefti_lowering *c, weft_value v, int factor, cons
 }
 
 weft_value wefti_op_pick(weft_graph *g, weft_value v, weft_value place, int64_t limit) {
-    static const int64_t exact = (int64_t)1 << 24; /* f32 has every whole number up to this one */
+    static const int64_t exact = (int64_t)1 << 24; /* f32 represents all integers up to this one */
     weft_dtype dtype = limit > exact ? WEFT_F64 : WEFT_F32;
     weft_desc d = weft_value_desc(g, v), p = weft_value_desc(g, place);
     if (d.rank < 1 || p.rank < 0 || d.rank == WEFT_MAX_RANK) return WEFT_NO_VALUE;

@@ -41,7 +41,8 @@ static int64_t floor_of(int64_t a, int64_t b) {
 
 static wefti_interval y_around(const wefti_window *w, wefti_interval x) {
     if (x.end <= x.begin) return (wefti_interval){0, 0};
-    /* o stride - padding + window > x.begin and o stride - padding < x.end */
+    /* The windows that overlap the part:
+     * o stride - padding + window > x.begin, and o stride - padding < x.end. */
     wefti_interval y = {floor_of(x.begin + w->padding - w->window, w->stride) + 1,
                         floor_of(x.end - 1 + w->padding, w->stride) + 1};
     return clipped(y, w->y);
@@ -108,8 +109,8 @@ static void y_of_part(const wefti_lowering *c, int32_t p, void *context, int64_t
     give(y_around(w, part(w->x, w->parts, p)), begin, end);
 }
 
-/* Elements [out) of the window's dimension: what `want` says for this device, or, where
- * every device has all that it wants, simply what it has. */
+/* Returns the elements [out) of the window's dimension that `want` names for this device. If every
+ * device already has all elements that it wants, nothing is sent, and [out) is its own part. */
 static weft_value exchange(wefti_lowering *c, const wefti_window *w, weft_value v,
                            wefti_lower_ranges *have, wefti_lower_ranges *want,
                            wefti_interval *out) {
@@ -148,10 +149,10 @@ weft_value wefti_window_fetch_y(wefti_lowering *c, const wefti_window *w, weft_v
     return wefti_window_crop(wefti_lower_graph(c), dy, w->dim, have, wefti_window_y_around(w), 0.0);
 }
 
-/* ---- what they weigh ---- */
+/* ---- bytes of the exchanges ---- */
 
-/* Of part p along the window's dimension: what it has, what it wants of that dimension, and what
- * it has in the end, with what lies outside. */
+/* Ranges of part p along the window's dimension: the range that it has, the range that it wants,
+ * and the final range with the elements outside the tensor. */
 static void fetched_by(const wefti_window *w, wefti_window_fetched what, int32_t p,
                        wefti_interval *have, wefti_interval *want, wefti_interval *in_the_end) {
     wefti_interval x = part(w->x, w->parts, p), y = part(w->y, w->parts, p),
@@ -169,7 +170,7 @@ static void fetched_by(const wefti_window *w, wefti_window_fetched what, int32_t
 void wefti_window_exchanged(const wefti_lowering *c, int i, wefti_window_fetched what, int count,
                             const wefti_window *w, int64_t *bytes) {
     const weft_desc *x = wefti_in(wefti_lower_node(c), i);
-    int64_t size[WEFT_MAX_RANK]; /* of the largest piece, as far as it is fetched */
+    int64_t size[WEFT_MAX_RANK]; /* of the largest piece, for the fetched dimensions */
     for (int d = 0; d < x->rank; d++) {
         int32_t parts = wefti_lower_parts(c, wefti_lower_rule(c)->in[i][d]);
         size[d] = (x->shape[d] + parts - 1) / parts;

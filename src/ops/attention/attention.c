@@ -4,52 +4,58 @@
  *     attention_grad(q, k, v, o, lse, do, mask?, position?) -> dq, dk, dv
  *     attention_mask_grad(q, k, v, o, lse, do, mask, position?) -> dmask
  *
- * with q, o [b, tq, hq, d], k, v [b, tk, hk, d], hq % hk == 0, and lse f32 [2, b, hq, tq]. Query
+ * Shapes: q, o [b, tq, hq, d]. k, v [b, tk, hk, d] with hq % hk == 0. lse f32 [2, b, hq, tq]. Query
  * head h reads key head h / (hq / hk) (Ainslie et al., "GQA", 2023).
  *
- * causal: query i sees keys j <= i + offset; offset is tk - tq, or `position` (i32 []) where the
- * keys are a cache. window, where not 0: of these the last so many, j > i + offset - window (Child
- * et al., "Sparse Transformers", 2019; Jiang et al., "Mistral 7B", 2023, section 2). mask: bool
- * [b|1, h|1, tq, tk], true = may attend, or a float of that shape added to the scaled scores. A
- * query that sees nothing gives 0 and lse -inf.
+ * Options:
+ *
+ *     causal   Query i sees keys j <= i + offset. The offset is tk - tq, or `position` (i32 []) if
+ *              the keys are a cache.
+ *     window   If not 0, query i sees only the last `window` of these keys: j > i + offset - window
+ *              (Child et al., "Sparse Transformers", 2019; Jiang et al., "Mistral 7B", 2023,
+ *              section 2).
+ *     mask     Bool [b|1, h|1, tq, tk], true = may attend. Or a float of that shape, which is added
+ *              to the scaled scores.
+ *
+ * A query that sees no key gives 0 and lse -inf.
  *
  * lse = ln sum e^score lets the gradient recompute the probabilities block by block (Dao et al.,
- * "FlashAttention", 2022, algorithm 4):
+ * "FlashAttention", 2022, algorithm 4). The gradient of an added mask is ds, summed over the
+ * batches and heads that share the mask.
  *
  *     p = e^(score - lse)      D = sum do o      ds = p (do v^T - D)
  *     dq = scale ds k          dk = scale ds^T q          dv = p^T do
  *
- * Beside scores as large as the masks of whole rows often are, -1e9 or the lowest f32, ln of the
- * sum is lost in one number. So lse are two: the rounded one, and what rounding took off it.
+ * A mask often fills a whole row with a large value such as -1e9 or the lowest f32. One f32 cannot
+ * hold such a score plus ln of the sum. So lse is stored as two numbers: the rounded lse, and the
+ * rest that rounding removed.
  *
- * and the gradient of an added mask is ds, summed over the batches and heads that share it.
+ * Dropout multiplies p in o and dv, and do v^T in ds, by 0 or 1 / (1 - rate). It keeps probability
+ * (b, h, i, j) iff philox_uniform(seed, stream, ((b hq + h) tq + i) tk + j) >= rate. These indices
+ * count in the whole tensor. A piece therefore states the whole shape [b, hq, tq, tk] (`whole`) and
+ * its own start (`begin`). The causal rule also counts in the whole; `position` is then the
+ * position of query 0.
  *
- * Dropout multiplies p in o and dv, and do v^T in ds, by 0 or 1 / (1 - rate): probability
- * (b, h, i, j) is kept iff philox_uniform(seed, stream, ((b hq + h) tq + i) tk + j) >= rate,
- * counted in the whole: a piece says of which [b, hq, tq, tk] it is one and where it begins
- * (`whole`, `begin`). What a causal query sees is counted in the whole too, and there `position` is
- * that of query 0.
- *
- * Over split sequences: attention_split.c. */
+ * Split sequences: attention/split.c. */
 #include "ops/attention/attention.h"
 
 #include "base/philox.h"
 
-static const int64_t WINDOW_MAX = INT64_C(1) << 40; /* sums with positions stay numbers */
+static const int64_t WINDOW_MAX = INT64_C(1) << 40; /* keeps sums with positions within int64 */
 
-/* Everything a score depends on. */
+/* All values that a score depends on. */
 typedef struct problem {
     int64_t batch, tq, tk, heads, kv_heads, dim, offset, window;
-    bool causal, single; /* lse is f32 */
+    bool causal, single; /* `single`: lse is f32 */
     double scale, rate;
     const double *q, *k, *v, *mask;
     bool mask_is_bool;
     int64_t mask_batch, mask_head; /* strides, 0 where the mask repeats */
     uint64_t seed, stream;
-    int64_t first, strides[WEFT_MAX_RANK]; /* positions of [b, h, i, j] */
+    int64_t first, strides[WEFT_MAX_RANK]; /* positions of [b, h, i, j] in the random stream */
 } problem;
 
-/* The probabilities, [b, hq, tq, tk]: what random numbers are drawn for. */
+/* The shape of the probabilities, [b, hq, tq, tk]. Dropout draws random numbers for this shape. */
 static weft_desc scores_of(const weft_node *n) {
     const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1);
     return (weft_desc){.dtype = q->dtype,
@@ -57,7 +63,8 @@ static weft_desc scores_of(const weft_node *n) {
                        .shape = {q->shape[0], q->shape[2], q->shape[1], k->shape[1]}};
 }
 
-/* Query 0 sees keys up to this one; `position` NULL: ends of the whole's sequences are aligned. */
+/* The last key that query 0 sees. If `position` is NULL, the ends of the whole sequences are
+ * aligned. */
 static int64_t offset_of(const weft_node *n, const double *position) {
     const wefti_ints *whole = wefti_attr_ints(n, "whole"), *begin = wefti_attr_ints(n, "begin");
     weft_desc scores = scores_of(n);
@@ -75,8 +82,8 @@ static int64_t between(int64_t x, int64_t low, int64_t high) {
 }
 
 static int64_t pairs_up_to(int64_t queries, int64_t keys, int64_t offset) {
-    int64_t blind = between(-offset, 0, queries); /* the first ones, which see nothing */
-    int64_t full = between(keys - 1 - offset, blind, queries); /* from here on all is seen */
+    int64_t blind = between(-offset, 0, queries); /* the first queries, which see no key */
+    int64_t full = between(keys - 1 - offset, blind, queries); /* from here on, all keys */
     int64_t first = blind + offset + 1, last = full + offset;
     return (full - blind) * (first + last) / 2 + (queries - full) * keys;
 }
@@ -139,7 +146,7 @@ static double dot(const double *a, const double *b, int64_t count) {
     return sum;
 }
 
-/* -inf where query i may not see key j. */
+/* The score of query i and key j. -inf if query i may not see key j. */
 static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
     if (p->causal && j > i + p->offset) return -INFINITY;
     if (p->window && j <= i + p->offset - p->window) return -INFINITY;
@@ -151,7 +158,7 @@ static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j
     return p->scale * dot(p->q + query_at(p, b, i, h), p->k + key_at(p, b, j, h), p->dim) + mask;
 }
 
-/* What dropout multiplies a probability by. */
+/* The factor by which dropout multiplies a probability. */
 static double kept(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
     if (p->rate == 0.0) return 1.0;
     int64_t position =
@@ -249,7 +256,7 @@ static weft_status infer_mask_grad(const weft_node *n, weft_desc *out, int *out_
 
 static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_value in[8], out[3], d_o = wefti_grad_of(g, n, 0);
-    if (d_o.id < 0) return WEFT_OK; /* lse alone passes no gradient */
+    if (d_o.id < 0) return WEFT_OK; /* a gradient of lse alone is not passed on */
     for (int i = 0; i < 3; i++) in[i] = wefti_grad_in(g, n, i);
     in[3] = wefti_grad_out(g, n, 0);
     in[4] = wefti_grad_out(g, n, 1);
@@ -273,16 +280,17 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
 
 /* ---- split rules: batch and heads free, sequences by ring ----
  *
- * Self-attention has one factor for queries and keys, so that q, k and v are split alike and the
- * pieces of k and v travel. Where the lengths differ they are two: pieces of the queries are then
- * independent, and those of the keys give terms that are merged. */
+ * Self-attention has one factor for queries and keys. So q, k and v are split alike, and the pieces
+ * of k and v move between the devices. If the lengths differ, queries and keys have one factor
+ * each. Pieces of the queries are then independent, and pieces of the keys give terms that are
+ * merged. */
 
 static weft_status split(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1);
     bool backward = n->op == &weft_op_attention_grad;
     int first = backward ? 6 : 3;
     int8_t batch = wefti_op_factor(r, "batch", -1, q->shape[0], WEFTI_FACTOR_FREE);
-    /* Counted in key heads: the query heads of a group go with their key head. */
+    /* Counts key heads. The query heads of a group stay with their key head. */
     int8_t heads = wefti_op_factor(r, "heads", -1, k->shape[2], WEFTI_FACTOR_FREE);
     bool self = q->shape[1] == k->shape[1];
     int8_t queries =
@@ -311,8 +319,8 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
-/* Batches and heads that share a mask are summed; sequences are free: what is needed of the whole
- * is in o and lse. */
+/* Batches and heads that share a mask are summed. Sequences are free, because o and lse already
+ * hold everything that the op needs from the whole sequence. */
 static weft_status split_mask_grad(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1), *mask = wefti_in(n, 6);
     int8_t batch = wefti_op_factor(r, "batch", -1, q->shape[0],
@@ -343,8 +351,8 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule, co
     return WEFT_OK;
 }
 
-/* Two products forward, five backward, over the pairs of a query and a key that it may see. Where
- * the position is known only when it runs, all are counted. */
+/* Two products forward, five backward, over the pairs of a query and a key that the query sees. If
+ * the position is known only at run time, all pairs count. */
 static void cost_of(const weft_node *n, int position, double products, wefti_cost *out) {
     const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1);
     int64_t tq = q->shape[1], tk = k->shape[1], pairs = tq * tk;
@@ -375,12 +383,13 @@ typedef struct attention_row {
 static attention_row row_of(const problem *p, int64_t b, int64_t h, int64_t i) {
     attention_row r = {-INFINITY, 0.0};
     for (int64_t j = 0; j < p->tk; j++) r.centre = fmax(r.centre, score(p, b, h, i, j));
-    if (r.centre == -INFINITY) r.centre = 0.0; /* of what it sees nothing may be a number */
+    /* A query that sees no key: -inf - -inf would be NaN. */
+    if (r.centre == -INFINITY) r.centre = 0.0;
     for (int64_t j = 0; j < p->tk; j++) r.sum += exp(score(p, b, h, i, j) - r.centre);
     return r;
 }
 
-/* Where the lse of a row lies; what rounding took off it lies `rest_at` behind. */
+/* Index of the lse of a row. The rest that rounding removed lies `rest_at` elements later. */
 static int64_t lse_at(const problem *p, int64_t b, int64_t h, int64_t i) {
     return (b * p->heads + h) * p->tq + i;
 }
@@ -388,7 +397,7 @@ static int64_t rest_at(const problem *p) {
     return p->batch * p->heads * p->tq;
 }
 
-/* The same from lse: the sum is e^rest. */
+/* The same row from the stored lse: the sum is e^rest. */
 static attention_row row_again(const problem *p, int64_t b, int64_t h, int64_t i,
                                const double *lse) {
     lse += lse_at(p, b, h, i);
@@ -479,7 +488,7 @@ static weft_status reference_mask_grad(const weft_node *n, const wefti_random *r
 static const wefti_attr attrs[] = {
     WEFTI_I("causal", 0),       WEFTI_I("window", 0),  /* 0: none */
     WEFTI_F("scale", 0.0),                             /* 0: 1 / sqrt(d) */
-    WEFTI_F("dropout", 0.0),    WEFTI_I("stream", -1), /* -1: the node's own */
+    WEFTI_F("dropout", 0.0),    WEFTI_I("stream", -1), /* -1: the stream of the node */
     ATTR_INTS("whole", 0, {0}), ATTR_INTS("begin", 0, {0}), {0}};
 
 static const wefti_op_case cases[] = {

@@ -1,42 +1,48 @@
 /* Self-attention over a split sequence, by ring (Liu, Zaharia, Abbeel, "Ring Attention with
- * Blockwise Transformers", ICLR 2024): every device has its queries; in step s it gets the keys and
- * values of the device s places further, attends to them, and merges the result with what it has by
- * the log-sum-exps. Memory is linear in the piece. In the backward pass the gradients of those keys
- * and values go back to where they belong, step by step.
+ * Blockwise Transformers", ICLR 2024). Every device keeps its queries. In step s it receives the
+ * keys and values of the device s places further. It attends to them and merges the result by the
+ * log-sum-exps. Memory is linear in the piece. In the backward pass, the gradients of these keys
+ * and values return to their device in the same step.
  *
- * Causal queries see what lies before them, so that of n pieces in order the first has one step of
- * work and the last n. To even this out, the order of attending is not that of lying: the sequence
- * has 2 n runs, device i has queries i and 2 n - 1 - i, and keys come by in the same pairs ("The
- * Llama 3 Herd of Models", 2024, section 3.3.2). Of the four blocks that two such pairs make, two
- * are seen whole and two not at all, on every device in every step but the first, in which each has
- * one whole and two halves: devices do equal work not only in sum but from exchange to exchange.
- * Run i is the lower half of piece i, run 2 n - 1 - i the upper half of piece n - 1 - i: the
- * mirror.
+ * Balance. Causal queries see only earlier keys. With n pieces in order, the first piece would have
+ * one step of work and the last piece n steps. So the sequence is divided into 2 n runs. Device i
+ * attends with the queries of runs i and 2 n - 1 - i, and keys arrive in the same pairs ("The Llama
+ * 3 Herd of Models", 2024, section 3.3.2). Two such pairs make four blocks. In every step after the
+ * first, each device sees two of these blocks fully and skips two. In the first step, each device
+ * sees one block fully and two blocks by half. So the devices do equal work in every step. Run i is
+ * the lower half of piece i. Run 2 n - 1 - i is the upper half of piece n - 1 - i, which is called
+ * the mirror of piece i.
  *
- * Tensors lie as they did. The upper halves of queries, and of what goes with them, are swapped
- * with the mirror before, those of the results after; keys and values are fetched from where they
- * lie, run by run. That costs one exchange of half a piece of each, local to this op, where laying
- * out the sequence in that order would need layouts whose pieces are not regions, and all that
- * depends on positions to know of them. Lending idle devices whole blocks of the last ones (Li et
- * al., "DistFlashAttention", 2023, section 3.1) balances the sum as well, but moves queries, and
- * partial results in full precision, for each block lent. Where halves change nothing (not
- * causal, positions known only at run time, pieces of one row) a device's one run is its piece.
- * Steps in which a window hides all keys from all queries are left out. */
+ * Data movement. The layouts of the tensors do not change. The upper halves of the queries, and of
+ * the operands with the same rows, are exchanged with the mirror before the ring. The upper halves
+ * of the results are exchanged back after it. Keys and values are fetched run by run from the
+ * device that holds them. This costs one exchange of half a piece for each tensor, and it is local
+ * to this op.
+ *
+ * Alternatives. A layout of the sequence in this order would have pieces that are not regions.
+ * Every op that depends on positions would have to know that order. Idle devices could also take
+ * whole blocks from the last devices (Li et al., "DistFlashAttention", 2023, section 3.1). The
+ * total work is then balanced too, but each such block moves queries, and partial results in full
+ * precision.
+ *
+ * Exceptions. Halves have no use without a causal mask, with positions known only at run time, and
+ * for pieces of one row. A device then has one run, its piece. A step is omitted if the window
+ * hides all its keys from all queries. */
 #include "ops/attention/attention.h"
 
 enum { RUNS = 2 };
 
 typedef struct sequence {
     const weft_node *n;
-    int factor;       /* of queries and keys */
-    int32_t parts;    /* of the ring */
-    int mask;         /* operand number; the position is the next one */
-    bool skip;        /* what causal queries do not see is known beforehand */
-    int64_t offset;   /* in the whole */
+    int factor;       /* the factor of queries and keys */
+    int32_t parts;    /* number of parts in the ring */
+    int mask;         /* operand number of the mask; the position is the next operand */
+    bool skip;        /* the keys hidden from causal queries are known before the run */
+    int64_t offset;   /* causal offset in the whole sequence */
     int64_t window;   /* 0: none */
-    wefti_ints begin; /* of the scores here in the whole, but for where queries and keys begin */
-    int runs;         /* of a part: its piece, or a lower and an upper half */
-    int step, run;    /* of the ring: whose keys, which of them */
+    wefti_ints begin; /* begin of the scores in the whole, without the begin of queries and keys */
+    int runs;         /* runs of a part: 1 (its piece) or 2 (lower and upper half) */
+    int step, run;    /* the current step of the ring and the current run of its keys */
 } sequence;
 
 /* ---- pieces and runs ---- */
@@ -51,8 +57,8 @@ static ring_rows piece_of(const wefti_lowering *c, const sequence *s, int32_t pa
     return (ring_rows){begin, begin + size};
 }
 
-/* Half `run` of a piece, none empty, cut where the whole in equal runs would be; all of it where
- * there is one run. */
+/* Half `run` of a piece; the whole piece if there is one run. The cut is where 2 n equal runs of
+ * the whole sequence would have it. No half is empty. */
 static ring_rows half_of(const wefti_lowering *c, const sequence *s, int32_t part, int run) {
     ring_rows r = piece_of(c, s, part);
     int64_t middle = wefti_in(s->n, 0)->shape[1] * (2 * part + 1) / (2 * s->parts);
@@ -62,12 +68,12 @@ static ring_rows half_of(const wefti_lowering *c, const sequence *s, int32_t par
     return run == 0 ? (ring_rows){r.begin, middle} : (ring_rows){middle, r.end};
 }
 
-/* In whose piece the upper run of part `part` lies, and whose upper run lies in its piece. */
+/* The part that holds the upper run of part `part` in its piece. The relation is symmetric. */
 static int32_t mirror(const sequence *s, int32_t part) {
     return s->parts - 1 - part;
 }
 
-/* What part `part` attends with, and to in its own step. */
+/* The rows of run `run` of part `part`: its queries, and its keys in step 0. */
 static ring_rows run_of(const wefti_lowering *c, const sequence *s, int32_t part, int run) {
     return half_of(c, s, run == 0 ? part : mirror(s, part), run);
 }
@@ -77,7 +83,7 @@ static int64_t pairs_of(const sequence *s, ring_rows r) {
                                  s->window);
 }
 
-/* Two runs for each part if the device that has most to do has less to do then. */
+/* Two runs for each part, if this reduces the work of the busiest device; else one. */
 static int runs_of(const wefti_lowering *c, sequence s) {
     int64_t most = 0, most_halved = 0;
     if (!s.skip) return 1;
@@ -105,13 +111,14 @@ static sequence sequence_of(const wefti_lowering *c, const weft_node *n, int mas
     return s;
 }
 
-/* ---- who needs what in a step of the ring ---- */
+/* ---- the rows that each part needs in a step of the ring ---- */
 
 static int32_t other(const sequence *s, int32_t part, int by) {
     return (int32_t)(((int64_t)part + by + s->parts) % s->parts);
 }
 
-/* Queries `a` of part i see some key of run b of part j. All of them begin with their own. */
+/* Whether some query of run a of part i sees some key of run b of part j. Every run attends first
+ * to its own keys. */
 static bool sees(const wefti_lowering *c, const sequence *s, int32_t i, int a, int32_t j, int b) {
     if (!s->skip || (i == j && a == b)) return true;
     ring_rows queries = run_of(c, s, i, a), keys = run_of(c, s, j, b);
@@ -125,7 +132,7 @@ static bool any_sees(const wefti_lowering *c, const sequence *s, int32_t i, int3
     return any;
 }
 
-/* Some part attends to something in this step and run; else nothing is sent. */
+/* Whether some part attends to keys in this step and run. If not, the devices send nothing. */
 static bool in_use(const wefti_lowering *c, const sequence *s) {
     for (int32_t part = 0; part < s->parts; part++)
         if (any_sees(c, s, part, other(s, part, s->step), s->run)) return true;
@@ -152,7 +159,7 @@ static void upper_run(const wefti_lowering *c, int32_t part, void *context, int6
     give_rows(run_of(c, context, part, 1), true, begin, end);
 }
 
-/* The keys that part `part` attends to in this step and run; none where it sees none. */
+/* The keys that part `part` attends to in this step and run. Empty if it sees none of them. */
 static void attended_rows(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
                           int64_t *end) {
     const sequence *s = context;
@@ -160,7 +167,7 @@ static void attended_rows(const wefti_lowering *c, int32_t part, void *context, 
     give_rows(run_of(c, s, from, s->run), any_sees(c, s, part, from, s->run), begin, end);
 }
 
-/* The keys of the piece of part `part` that some part attends to in this step and run. */
+/* The keys in the piece of part `part` that some part attends to in this step and run. */
 static void returned_rows(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
                           int64_t *end) {
     const sequence *s = context;
@@ -169,7 +176,8 @@ static void returned_rows(const wefti_lowering *c, int32_t part, void *context, 
               begin, end);
 }
 
-/* Where what is attended to lies already: no exchange. */
+/* Whether each device already holds the keys of this step and run, so that no exchange is
+ * needed. */
 static bool at_home(const sequence *s) {
     return s->step == 0 && s->run == 0;
 }
@@ -178,7 +186,7 @@ static wefti_transfer_kind kind_of(const sequence *s) {
     return s->step ? WEFTI_TRANSFER_SHIFT : WEFTI_TRANSFER_PERMUTE;
 }
 
-/* To where the keys belong from where they were attended to. */
+/* Sends v from the device that attended to the keys back to the device that holds them. */
 static weft_value give_back(wefti_lowering *c, sequence *s, weft_value v) {
     if (at_home(s)) return v;
     return wefti_lower_exchange_as(c, kind_of(s), v, 1, s->factor, attended_rows, returned_rows, s);
@@ -189,7 +197,8 @@ static weft_value lower_half(wefti_lowering *c, const sequence *s, weft_value v,
     return s->runs == 1 ? v : weft_slice(wefti_lower_graph(c), v, dim, 0, r.end - r.begin);
 }
 
-/* The node itself on in[], whose queries and keys begin there in the whole. */
+/* Adds the node itself on in[]. Its queries and keys begin at these positions in the whole
+ * sequence. */
 static void attend(wefti_lowering *c, const sequence *s, const weft_value *in,
                    int64_t queries_begin, int64_t keys_begin, weft_value *out) {
     weft_graph *g = wefti_lower_graph(c);
@@ -221,7 +230,7 @@ static attended merge(weft_graph *g, attended a, attended b) {
 
 /* ---- operands and results of the ring ---- */
 
-/* Dimension of queries in an operand or result; -1: none. */
+/* The dimension of queries in an operand or result; -1: none. */
 static int queries_dim(const sequence *s, const int8_t *dims, int rank) {
     int found = -1;
     for (int d = 0; d < rank; d++)
@@ -229,8 +238,8 @@ static int queries_dim(const sequence *s, const int8_t *dims, int rank) {
     return found;
 }
 
-/* in[] for each run of queries, all but keys and values. Exchanges come last: those of the first
- * keys follow, and go together with them. */
+/* Makes in[] for each run of queries, except keys and values. The exchanges come last, so that they
+ * run together with the exchanges of the first keys, which follow. */
 static void cut_queries(wefti_lowering *c, sequence *s, const weft_value *in,
                         weft_value of[RUNS][8]) {
     const wefti_split_rule *r = wefti_lower_rule(c);
@@ -247,7 +256,7 @@ static void cut_queries(wefti_lowering *c, sequence *s, const weft_value *in,
                                                own_rows, upper_run, s);
 }
 
-/* What the upper run of queries gave, where it belongs. */
+/* Sends the results of the upper run of queries back to the device that holds these rows. */
 static weft_value to_mirror(wefti_lowering *c, sequence *s, weft_value v, int dim) {
     if (s->runs == 1) return WEFT_NO_VALUE;
     return wefti_lower_exchange_as(c, WEFTI_TRANSFER_PERMUTE, v, dim, s->factor, upper_run,
@@ -259,7 +268,7 @@ static weft_value joined(weft_graph *g, weft_value lower, weft_value upper, int 
     return weft_concat(g, 2, (weft_value[]){lower, upper}, dim);
 }
 
-/* Keys and values of a step: of what is attended to first the lower half lies here. */
+/* Fetches the keys and values of a step. In step 0 the lower half is already on this device. */
 static void fetch_step(wefti_lowering *c, sequence *s, const weft_value *in,
                        weft_value keys[RUNS][2]) {
     for (s->run = 0; s->run < s->runs; s->run++)
@@ -269,7 +278,8 @@ static void fetch_step(wefti_lowering *c, sequence *s, const weft_value *in,
     for (int o = 0; o < 2 && s->step == 0; o++) keys[0][o] = lower_half(c, s, in[1 + o], 1);
 }
 
-/* Run `a` of the queries attends to run s->run of the keys of this step, if it sees any. */
+/* Lets run `a` of the queries attend to run s->run of the keys of this step. Returns false if it
+ * sees no key. */
 static bool attend_run(wefti_lowering *c, const sequence *s, weft_value in[RUNS][8],
                        weft_value keys[RUNS][2], int a, weft_value *out) {
     int32_t me = wefti_lower_index(c, s->factor), from = other(s, me, s->step);
@@ -316,13 +326,13 @@ static weft_value add_to(weft_graph *g, weft_value sum, weft_value term) {
     return sum.id < 0 ? term : weft_add(g, sum, term);
 }
 
-/* A device that attends to nothing in this step gives nothing back: no rows. */
+/* An empty gradient, for a device that attends to no key in this step. */
 static weft_value no_rows(weft_graph *g, weft_value k) {
     return weft_slice(g, k, 1, 0, 0);
 }
 
-/* Gradients of one run of keys and values of this step, from all queries here; those of queries are
- * added to dq. */
+/* Gradients of one run of keys and values of this step, from all local queries. The gradients of
+ * the queries are added to dq. */
 static void grads_of_run(wefti_lowering *c, sequence *s, weft_value of[RUNS][8],
                          weft_value keys[RUNS][2], weft_value *dq, weft_value *out_keys) {
     weft_graph *g = wefti_lower_graph(c);
@@ -337,7 +347,8 @@ static void grads_of_run(wefti_lowering *c, sequence *s, weft_value of[RUNS][8],
                                      : weft_cast(g, sums[o], wefti_out(s->n, 1 + o)->dtype);
 }
 
-/* What others found for the keys and values here is added to those of each half. */
+/* Receives the gradients that other devices computed for the local keys and values. Adds them to
+ * the sums of each half. */
 static void take_back(wefti_lowering *c, sequence *s, weft_value back[RUNS][2],
                       weft_value sums[RUNS][2]) {
     int32_t me = wefti_lower_index(c, s->factor);

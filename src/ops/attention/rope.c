@@ -1,20 +1,20 @@
-/* Rotary positions (Su et al., "RoFormer", 2021, equation 34, with Llama's halves) and writing into
- * caches.
+/* Rotary position embeddings (Su et al., "RoFormer", 2021, equation 34, with Llama's halves), and
+ * writes into key-value caches.
  *
  *     rope(x [batch, seq, heads, dim], position?; theta, offset, factor, low, high, original,
  *          fast, slow, exact)
- *         turns the pair (i, i + dim/2) of row s by (position + offset + s) theta^(-2i/dim);
- *         factor and what follows it: weft_rope_scaling
+ *         rotates the pair (i, i + dim/2) of row s by (position + offset + s) theta^(-2i/dim);
+ *         `factor` and the attributes after it: weft_rope_scaling
  *     rope_grad(dy, position?; the same)
- *         turns back, which is the transpose of the turn
+ *         rotates back, which is the transpose of the rotation
  *     cache_write(cache [batch, length, heads, dim], x [batch, seq, heads, dim], position)
- *         puts x into the rows from `position` on, in place; for generation, not differentiable
+ *         writes x into the rows from `position` on, in place; for generation, not differentiable
  *
- * position is an i32 scalar, 0 when absent. `offset` is where a piece of a split sequence begins
+ * position is an i32 scalar, 0 when absent. `offset` is the begin of a piece of a split sequence
  * (localize), so that rows are free. */
 #include "ops/common.h"
 
-/* Attributes in their order. */
+/* Attributes in this order. */
 enum { THETA, OFFSET, FACTOR, LOW, HIGH, ORIGINAL, FAST, SLOW, EXACT, ATTRS };
 static const wefti_attr attrs[] = {WEFTI_F("theta", 10000.0), WEFTI_I("offset", 0),
                                    WEFTI_F("factor", 0.0),    WEFTI_F("low", 1.0),
@@ -85,7 +85,7 @@ static weft_status grad_rope(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* All free but the pairs. */
+/* All dimensions are free except the pairs. */
 static weft_status split_rope(const weft_node *n, wefti_split_rule *r) {
     static const char *const names[] = {"batch", "seq", "heads", "dim"};
     const weft_desc *x = wefti_in(n, 0);
@@ -108,7 +108,7 @@ static void cost_rope(const weft_node *n, wefti_cost *out) {
                         .bytes = wefti_node_bytes(n)};
 }
 
-/* The share of its frequency that YaRN leaves pair i (find_correction_range there). */
+/* The fraction of the frequency of pair i that YaRN keeps (find_correction_range in its code). */
 static double kept_by_yarn(const weft_node *n, int64_t i, int64_t dim) {
     double turns[2] = {wefti_attr_float(n, "fast"), wefti_attr_float(n, "slow")}, bound[2];
     double log_theta = log(wefti_attr_float(n, "theta"));
@@ -133,13 +133,14 @@ static double frequency_of(const weft_node *n, int64_t i, int64_t dim) {
     int64_t original = wefti_attr_int(n, "original");
     if (factor == 0.0) return frequency;
     if (original == 0) return frequency / factor;
-    turns = (double)original * frequency / (2.0 * 3.14159265358979323846); /* in that context */
+    /* The number of turns within the original context length. */
+    turns = (double)original * frequency / (2.0 * 3.14159265358979323846);
     double kept = fmin(fmax((turns - low) / (high - low), 0.0), 1.0);
     if (wefti_attr_float(n, "fast") > 0.0) kept = kept_by_yarn(n, i, dim);
     return kept * frequency + (1.0 - kept) * frequency / factor;
 }
 
-/* direction 1 turns, -1 turns back */
+/* direction 1 rotates, -1 rotates back */
 static weft_status turn(const weft_node *n, const double *const *in, double *const *out,
                         double direction) {
     const weft_desc *x = wefti_in(n, 0);
@@ -202,7 +203,7 @@ static weft_status split_cache_write(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
-/* The rows are read and written, and the position read; the rest of the cache stays as it is. */
+/* Reads and writes the rows and reads the position. The rest of the cache stays unchanged. */
 static void cost_cache_write(const weft_node *n, wefti_cost *out) {
     *out = (wefti_cost){.flops = 0,
                         .bytes = 2.0 * (double)weft_desc_bytes(wefti_in(n, 1)) +

@@ -1,8 +1,9 @@
 /* Attention over split sequences.
  *
- * Self-attention goes by ring: attention_ring.c. Sequences of different lengths are split one by
- * one. Queries are independent of each other. Over keys each device attends to its own, and the
- * results are merged by their log-sum-exps, all at once. */
+ * Self-attention uses the ring (attention/ring.c). Sequences of different lengths are split
+ * independently. Pieces of the queries are independent of each other. If the keys are split, each
+ * device attends to its own keys. The results of all devices are then merged at once by their
+ * log-sum-exps. */
 #include <float.h>
 
 #include "ops/attention/attention.h"
@@ -16,7 +17,7 @@ wefti_ints wefti_attention_begin(const wefti_lowering *c, const weft_node *n) {
     return begin;
 }
 
-/* The node itself on this device's queries and keys. */
+/* Adds the node itself on this device's queries and keys. */
 static void attend(wefti_lowering *c, const weft_node *n, const weft_value *in, weft_value *out) {
     wefti_ints begin = wefti_attention_begin(c, n);
     begin.v[2] += wefti_lower_in_begin(c, 0, 1);
@@ -47,7 +48,8 @@ weft_value wefti_attention_weight(weft_graph *g, wefti_attention_lse lse, weft_v
     return weft_exp(g, weft_add(g, weft_sub(g, lse.rounded, centre), lse.rest));
 }
 
-/* Nothing here depends on how a sum is rounded: chains of ops may keep more than is stored. */
+/* The result does not depend on the rounding of `sum`, so a fused chain may keep more precision
+ * than the stored format. */
 wefti_attention_lse wefti_attention_sum(weft_graph *g, weft_value centre, weft_value sum) {
     weft_value ln = weft_log(g, sum), none = wefti_op_scalar(g, sum, 0.0);
     weft_value some = weft_compare(g, sum, none, WEFT_GT);

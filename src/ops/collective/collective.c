@@ -1,21 +1,21 @@
 /* Collectives in graphs, for models that divide their work by hand.
  *
- * All ranks of the world build the same graph; what differs is what they feed it, and their
- * parameters where they are started or updated differently. The world is cut into groups: `count`
- * ranks each, `stride` apart; a rank communicates with those of its own group. The loss of the
- * whole is the sum of all ranks' losses, and gradients are those of that sum:
+ * All ranks of the world build the same graph. They differ in the data that they feed, and in their
+ * parameters if those start or change differently. The world is divided into groups of `count`
+ * ranks, `stride` apart. A rank communicates with the members of its own group. The total loss is
+ * the sum of the losses of all ranks. Gradients are the gradients of that sum. The gradient of each
+ * op is listed after the last semicolon:
  *
- *     all_reduce(x)          same shape; sum: its own gradient. max, min: to the members that have
- *                            the extreme, in equal parts. prod has none
- *     all_gather(x)          members' x behind each other along dimension 0; reduce_scatter
- *     reduce_scatter(x)      block number `place` of the sum, along dimension 0; all_gather
- *     all_to_all(x)          block i of dimension 0 goes to member i; all_to_all
- *     broadcast(x)           x of member `root`; reduce
- *     reduce(x)              the sum on member `root`, zeros elsewhere; broadcast
- *     permute(x)             x of member from[own place], zeros where that is -1; back again
+ *     all_reduce(x)          same shape. Gradient of sum: all_reduce sum; of max, min: in equal
+ * parts to the members that have the extreme; prod has none all_gather(x)          members' x one
+ * after the other along dimension 0; reduce_scatter reduce_scatter(x)      block number `place` of
+ * the sum, along dimension 0; all_gather all_to_all(x)          block i of dimension 0 goes to
+ * member i; all_to_all broadcast(x)           x of member `root`; reduce reduce(x)              the
+ * sum on member `root`, zeros elsewhere; broadcast permute(x)             x of member from[own
+ * place], zeros if that is -1; the inverse permute
  *
- * One process alone has no one to communicate with: the reference is that of groups of one. In a
- * plan's programs each is lowered to one transfer. */
+ * The reference kernel supports only groups of one process, which need no communication. In the
+ * programs of a plan, each op is lowered to one transfer. */
 #include <string.h>
 
 #include "ops/common.h"
@@ -64,7 +64,7 @@ static weft_status infer_root(const weft_node *n, weft_desc *out, int *out_count
     return infer_same(n, out, out_count);
 }
 
-/* Each member takes from one at most, and gives to one at most. */
+/* Each member receives from at most one member and sends to at most one member. */
 static weft_status infer_permute(const weft_node *n, weft_desc *out, int *out_count) {
     WEFT_TRY(check_group(n));
     const wefti_table *from = wefti_attr_table(n, "from");
@@ -111,9 +111,9 @@ static weft_status infer_reduce_scatter(const weft_node *n, weft_desc *out, int 
     return WEFT_OK;
 }
 
-/* ---- what one rank does ---- */
+/* ---- the part of one rank ---- */
 
-/* The members of this rank's group; its place among them. */
+/* Finds the members of this rank's group and the index of this rank among them. */
 static weft_status find_group(wefti_lowering *c, const weft_node *n, int32_t *ranks,
                               int32_t *out_me) {
     const int64_t count = count_of(n), stride = wefti_attr_int(n, "stride");
@@ -135,11 +135,11 @@ static weft_status find_group(wefti_lowering *c, const weft_node *n, int32_t *ra
 
 typedef struct collective_pattern {
     const weft_node *n;
-    int64_t elems, members; /* of the operand */
+    int64_t elems, members; /* elements of the operand; members of the group */
     wefti_transfer_kind kind;
     wefti_reduction reduction;
     int rank;                 /* dimensions of the regions */
-    const int64_t *from, *to; /* permute: of each member, whom it takes from and gives to; -1 */
+    const int64_t *from, *to; /* permute: the source and the destination of each member; -1: none */
 } collective_pattern;
 
 static void span(wefti_region *region, int d, int64_t begin, int64_t size) {
@@ -147,7 +147,7 @@ static void span(wefti_region *region, int d, int64_t begin, int64_t size) {
     region->size[d] = size;
 }
 
-/* The names of ops are few, and each says where members' elements lie. */
+/* Sets the regions that member m has and wants. Each kind of transfer has its own rule. */
 static void fill_regions(const collective_pattern *p, int64_t m, wefti_region *have,
                          wefti_region *want) {
     int64_t e = p->elems, block = e / p->members;
@@ -164,7 +164,7 @@ static void fill_regions(const collective_pattern *p, int64_t m, wefti_region *h
         span(have, 0, 0, e);
         span(want, 0, m * block, block);
         break;
-    case WEFTI_TRANSFER_ALL_TO_ALL: /* [from, to, element] */
+    case WEFTI_TRANSFER_ALL_TO_ALL: /* dimensions: [from, to, element] */
         span(have, 0, m, 1);
         span(have, 1, 0, p->members);
         span(have, 2, 0, block);
@@ -206,7 +206,7 @@ static weft_status lower(wefti_lowering *c, collective_pattern *p) {
         fill_regions(p, m, &regions[m], &regions[p->members + m]);
     bool has = wefti_region_elems(&regions[me], p->rank) > 0;
     bool wants = wefti_region_elems(&regions[p->members + me], p->rank) > 0;
-    /* Who gives nothing has an operand all the same. */
+    /* a member that sends no data still needs an operand */
     if (!has && p->elems > 0) {
         weft_desc none = weft_desc_of(wefti_in(p->n, 0)->dtype, 1, (int64_t[]){0});
         x = weft_constant(g, none, 0.0);
@@ -240,7 +240,7 @@ LOWER(all_to_all, ALL_TO_ALL, NONE)
 LOWER(broadcast, BROADCAST, NONE)
 LOWER(reduce, REDUCE, SUM)
 
-/* Whom each member gives to, of whom it takes from. */
+/* Inverts a permutation: from the source of each member to the destination of each member. */
 static void invert(const wefti_table *from, int64_t *out) {
     for (int m = 0; m < from->count; m++) out[m] = -1;
     for (int m = 0; m < from->count; m++)
@@ -259,7 +259,7 @@ static weft_status lower_permute(wefti_lowering *c, const weft_node *n) {
                         .n = n, .kind = WEFTI_TRANSFER_PERMUTE, .from = from->v, .to = to});
 }
 
-/* Whole operands on every rank. */
+/* No factors: every rank has the whole operands. */
 static weft_status split_not(const weft_node *n, wefti_split_rule *r) {
     (void)n;
     (void)r;
@@ -287,7 +287,7 @@ static void cost(const weft_node *n, wefti_cost *out) {
 
 /* ---- gradients ---- */
 
-/* `op` in groups, with an attribute more (NULL: none). */
+/* Adds `op` in groups of `count` ranks, with one more attribute (NULL: none). */
 static weft_value add_op(weft_graph *g, const weft_op_def *op, weft_value x, int64_t count,
                          int64_t stride, const wefti_attr *more) {
     wefti_attr attrs[3] = {WEFTI_I("count", count), WEFTI_I("stride", stride)};
@@ -295,7 +295,7 @@ static weft_value add_op(weft_graph *g, const weft_op_def *op, weft_value x, int
     return wefti_graph_add1(g, op, 1, &x, more ? 3 : 2, attrs);
 }
 
-/* In the groups of n. */
+/* Adds `op` in the groups of node n. */
 static weft_value add_in_group(weft_graph *g, const weft_node *n, const weft_op_def *op,
                                weft_value x, const wefti_attr *more) {
     return add_op(g, op, x, count_of(n), wefti_attr_int(n, "stride"), more);
@@ -360,7 +360,7 @@ static const wefti_attr attrs_root[] = {GROUP_ATTRS, WEFTI_I("root", 0), {0}};
 static const int64_t itself[] = {0};
 static const wefti_attr attrs_permute[] = {GROUP_ATTRS, WEFTI_T("from", 1, itself), {0}};
 
-/* Alone; what groups do is tried on several devices (tests/program). */
+/* Groups of one. The tests in tests/program run larger groups on several devices. */
 static const wefti_op_case cases_group[] = {CASE(NULL, "f32[4,3]"), CASE(NULL, "bf16[2]"),
                                             CASE(NULL, "f32[0,2]"), CASES_END};
 static const wefti_op_case cases_any[] = {CASE(NULL, "f32[4,3]"), CASE(NULL, "f32[]"),
@@ -432,8 +432,9 @@ weft_value weft_graph_send(weft_graph *g, weft_value x, weft_ranks group, int fr
     return weft_graph_permute(g, x, group, table);
 }
 
-/* Blocks of dimension `split` go to the members; what comes is joined along `join`: the members'
- * dimension is made, brought to the front, exchanged, and brought to where it is merged. */
+/* Dimension `split` is divided into one block for each member; the received blocks are joined along
+ * `join`. Steps: make a dimension of members, transpose it to the front, exchange, transpose it to
+ * the place of `join`, merge. */
 weft_value weft_graph_all_to_all(weft_graph *g, weft_value x, weft_ranks group, int split,
                                  int join) {
     weft_desc d = weft_value_desc(g, x);

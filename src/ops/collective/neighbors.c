@@ -1,32 +1,33 @@
-/* Exchanges with neighbours in graphs, out of permute: each block that comes is a permutation of
- * blocks that go. */
+/* Exchanges with neighbors in graphs, built from permute. Each received block is a permutation of
+ * sent blocks. */
 #include <string.h>
 
 #include "comm/halo.h"
 #include "ops/common.h"
 
-/* ---- blocks of any kind ---- */
+/* ---- general blocks ---- */
 
 typedef struct blocks {
     int members, sends, receives;
     const int *send_ranks, *receive_ranks;
 } blocks;
 
-/* Where `who` stands in a member's list for the `nth` time, -1: nowhere. */
+/* Index of the `nth` occurrence (from 0) of a rank in a member's list; -1: not found. */
 static int find(const int *list, int count, int who, int nth) {
     for (int b = 0; b < count; b++)
         if (list[b] == who && nth-- == 0) return b;
     return -1;
 }
 
-/* How often list[block] stands before it. */
+/* How many times the value list[block] occurs before index `block`. */
 static int times_before(const int *list, int block) {
     int times = 0;
     for (int b = 0; b < block; b++) times += list[b] == list[block];
     return times;
 }
 
-/* Which block of its sender it is that a member receives as number `block`; -1: it has none. */
+/* A member receives block number `block`. Returns its number among the blocks of the sender; -1:
+ * none. */
 static int source_of(const blocks *b, int member, int block) {
     const int *mine = b->receive_ranks + (int64_t)member * b->receives;
     if (mine[block] < 0) return -1;
@@ -42,7 +43,7 @@ static weft_status check_ranks(const int *list, int64_t count, int members, cons
     return WEFT_OK;
 }
 
-/* What one member sends the other receives. */
+/* Checks that every block that one member sends is received by its destination, and the reverse. */
 static weft_status check_blocks(const blocks *b) {
     WEFT_TRY(check_ranks(b->send_ranks, (int64_t)b->members * b->sends, b->members, "receive"));
     WEFT_TRY(check_ranks(b->receive_ranks, (int64_t)b->members * b->receives, b->members, "send"));
@@ -65,7 +66,8 @@ static weft_status check_blocks(const blocks *b) {
     return WEFT_OK;
 }
 
-/* Members that receive `block` as their senders' block `sent`. */
+/* Selects the members that receive block number `sent` of their sender as their block number
+ * `block`. */
 static bool choose(const blocks *b, int block, int sent, int *from) {
     bool any = false;
     for (int m = 0; m < b->members; m++) {
@@ -118,7 +120,7 @@ void weft_graph_neighbor_exchange(weft_graph *g, weft_ranks group, const weft_va
 
 /* ---- halos ---- */
 
-/* Both ends know of each other. */
+/* Checks that both ends name each other. */
 static weft_status check_way(int m, int way, const weft_halo *mine, const weft_halo *others,
                              const char *does, const char *does_not) {
     int other = mine[m].ranks[way], back = wefti_halo_opposite(way);
@@ -144,8 +146,8 @@ static weft_status check_halos(const int64_t shape[3], int members, const weft_h
     return WEFT_OK;
 }
 
-/* The rim at one side of the tile: what came from there, zeros from nobody; empty if it has no
- * elements. */
+/* The rim at one side of the tile: the received rim, or zeros if no member sends one. Empty if it
+ * has no elements. */
 static weft_status receive_rim(weft_graph *g, weft_value x, weft_ranks group,
                                const int64_t shape[3], const weft_halo *send,
                                const weft_halo *receive, int way, weft_value *out) {
@@ -175,7 +177,7 @@ static weft_status receive_rim(weft_graph *g, weft_value x, weft_ranks group,
     return WEFT_OK;
 }
 
-/* Values side by side; those that are empty have no elements. */
+/* Concatenates the values that are not empty. */
 static weft_value join(weft_graph *g, weft_value a, weft_value b, weft_value c, int axis) {
     weft_value list[3], all[3] = {a, b, c};
     int count = 0;
