@@ -1,4 +1,5 @@
-/* Convolution over two or three spatial dimensions (cross-correlation, as the field uses the word).
+/* Convolution over two or three spatial dimensions (as cross-correlation, the usual meaning in deep
+ * learning).
  *
  *     x [batch, in, s...], w [out, in/groups, k...], bias [out] or none  ->  y [batch, out, o...]
  *     y[b, c, o] = bias[c] + sum over i, k of x[b, i, o stride - padding + k dilation] w[c, i, k]
@@ -6,16 +7,16 @@
  *
  *     conv_grad_input (dy, w; in_shape) -> dx          conv_grad_weight(x, dy; kernel) -> dw, f32
  *
- * Output channel c of group c / (out/groups) reads the input channels of that group only. All three
- * are the same products (x element, w element, y element) and differ in which of the three they add
- * to. */
+ * Output channel c belongs to group c / (out/groups) and reads only the input channels of that
+ * group. All three ops compute the same products (x element, w element, y element). They differ in
+ * the tensor to which they add the products. */
 #include "ops/window.h"
 
 enum { SPATIAL = 3 };
 
-/* Two-dimensional problems have depth 1 in front. */
+/* A two-dimensional problem gets a leading depth of 1. */
 typedef struct conv_problem {
-    int64_t batch, groups, in, out; /* channels of one group */
+    int64_t batch, groups, in, out; /* in, out: channels of one group */
     int64_t x[SPATIAL], k[SPATIAL], y[SPATIAL];
     int64_t stride[SPATIAL], padding[SPATIAL], dilation[SPATIAL];
 } conv_problem;
@@ -44,11 +45,11 @@ static conv_problem problem_of(const weft_node *n, const weft_desc *x, const wef
 
 /* ---- the products ---- */
 
-/* Which of the three is the result: the product of the other two is added to it. */
+/* The tensor that receives the result: each product of the other two is added to it. */
 typedef enum role { X, W, Y } role;
 
 typedef struct terms {
-    const double *x, *w, *y; /* NULL: the result */
+    const double *x, *w, *y; /* NULL for the result */
     double *result;
     role to;
 } terms;
@@ -59,7 +60,7 @@ static void add_product(const terms *t, int64_t x, int64_t w, int64_t y) {
     if (t->to == Y) t->result[y] += t->x[x] * t->w[w];
 }
 
-/* All products of element `y` of a plane; planes begin at x0, w0, y0. */
+/* Adds all products of element `y` of a plane. The planes begin at x0, w0 and y0. */
 static void add_window(const conv_problem *p, const terms *t, int64_t x0, int64_t w0, int64_t y0,
                        int64_t y) {
     int64_t first[SPATIAL], rest = y;
@@ -83,8 +84,8 @@ static int64_t plane_of(const int64_t size[SPATIAL]) {
     return size[0] * size[1] * size[2];
 }
 
-/* In this order: batch, group, output channel, input channel, element of y, element of the window.
- */
+/* Order of the loops: batch, group, output channel, input channel, element of y, element of the
+ * window. */
 static void add_products(const conv_problem *p, const terms *t) {
     for (int64_t image = 0; image < p->batch * p->groups; image++)
         for (int64_t out = 0; out < p->out; out++)
@@ -117,7 +118,7 @@ static weft_status check_window(const weft_node *n, int spatial) {
     return WEFT_OK;
 }
 
-/* Shape of y, with all checks of x against w. */
+/* The shape of y. Checks x against w. */
 static weft_status forward_shape(const weft_node *n, const weft_desc *x, const weft_desc *w,
                                  weft_desc *out) {
     int spatial = x->rank - 2;
@@ -178,7 +179,7 @@ static weft_status infer_conv3d(const weft_node *n, weft_desc *out, int *out_cou
     return infer_rank(n, 5, out);
 }
 
-/* dy must be what the forward op gives for x and w. */
+/* dy must have the shape of the forward result for x and w. */
 static weft_status check_dy(const weft_node *n, const weft_desc *x, const weft_desc *w,
                             const weft_desc *dy) {
     weft_desc y;
@@ -254,14 +255,14 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
 
 /* ---- split rules ----
  *
- * Channels: with one group, in is summed and out is free (gradients permute the roles). With more,
- * whole groups are the unit of one free factor over x, w and y, and `groups` is the number in the
- * piece. Space needs a halo, unless windows are single elements; its factor is counted in elements
- * of y. */
+ * Channels: with one group, `in` is summed and `out` is free (in gradients the roles change). With
+ * more groups, x, w and y share one free factor with a whole group as its unit. `groups` is then
+ * the number of groups in the piece. Space needs a halo, unless windows are single elements. The
+ * spatial factor counts elements of y. */
 
 typedef struct roles {
     int8_t *x, *w, *y;
-    bool x_out, w_out, y_out; /* which of them is the result */
+    bool x_out, w_out, y_out; /* true for the result */
 } roles;
 
 static void rule(const weft_node *n, const weft_desc *x, const weft_desc *w, const weft_desc *y,
@@ -325,7 +326,7 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule_,
 typedef struct space {
     wefti_window window[SPATIAL];
     int dims;
-    wefti_attr padding; /* without that of split dimensions, which is put there */
+    wefti_attr padding; /* 0 in split dimensions, because the fetch adds that padding */
     bool nothing;       /* this device has no output element */
 } space;
 
@@ -359,7 +360,7 @@ static space grad_weight_space(const wefti_lowering *c, const weft_node *n) {
                     wefti_lower_rule(c)->in[0]);
 }
 
-/* x with all that the windows here read. */
+/* x with all elements that the windows of this device read. */
 static weft_value fetch(wefti_lowering *c, space *s, weft_value x) {
     for (int d = 0; d < s->dims; d++) {
         const wefti_window *w = &s->window[d];
@@ -377,14 +378,15 @@ static weft_status lower(wefti_lowering *c, const weft_node *n) {
     weft_value in[3] = {fetch(c, &s, wefti_lower_in(c, 0)), wefti_lower_in(c, 1),
                         wefti_lower_in(c, 2)};
     weft_value y = weft_constant(wefti_lower_graph(c), wefti_lower_out_desc(c, 0), 0.0);
-    int terms = wefti_lower_factor(c, "in"); /* the bias counts in one of them */
+    int terms = wefti_lower_factor(c, "in"); /* only one term adds the bias */
     if (terms >= 0 && (sums >> terms & 1) && wefti_lower_index(c, terms) > 0) in[2] = WEFT_NO_VALUE;
     if (!s.nothing) wefti_lower_same(c, in, 1, &s.padding, &y);
     wefti_lower_out_partial(c, 0, y, sums);
     return WEFT_OK;
 }
 
-/* dx here from all dy whose windows reach here: the same products as uncut, in the same order. */
+/* Computes dx of this device from all dy with windows that reach it. Without a split, the products
+ * and their order are the same. */
 static weft_status lower_grad_input(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     space s = grad_input_space(c, n);
@@ -440,7 +442,7 @@ static void exchanged_grad_weight(const wefti_lowering *c, const weft_node *n, i
     wefti_window_exchanged(c, 0, WEFTI_WINDOW_X, s.dims, s.window, bytes);
 }
 
-/* ---- cost: two operations a product of a whole window, padding included ---- */
+/* ---- cost: two operations for each product, windows counted with their padding ---- */
 
 static void cost_of(const weft_node *n, const weft_desc *y, const weft_desc *w, wefti_cost *out) {
     *out = (wefti_cost){.flops = 2.0 * (double)weft_desc_elems(y) *

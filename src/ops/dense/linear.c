@@ -1,16 +1,16 @@
-/* linear: y = x w + bias, the op that most of the arithmetic of a model goes through.
+/* linear: y = x w + bias. Most of the arithmetic of a model runs in this op.
  *
  *     x [..., k], w [k, n...] (transposed: [n..., k]), bias [n...] or none  ->  y [..., n...]
  *     linear_grad_input (dy [..., n...], w; transposed)        -> dx [..., k]   dx = dy w^T
  *     linear_grad_weight(x [..., k], dy [..., n...]; transposed, dims) -> dw, f32   dw = x^T dy
  *
- * n... may be several dimensions, [heads, head_dim]: a projection to heads needs no reshape and can
- * be split by heads. `dims` says how many trailing dimensions of dy belong to n. dw is f32 (f64 for
- * f64): it belongs to a parameter and is summed over rows and micro-batches. The bias gradient is
- * sum_to. */
+ * n... may be several dimensions, such as [heads, head_dim]. So a projection to heads needs no
+ * reshape, and heads can split it. `dims` is the number of trailing dimensions of dy that belong to
+ * n. dw is f32 (f64 for f64), because it is a parameter gradient, summed over rows and
+ * microbatches. The bias gradient is sum_to. */
 #include "ops/common.h"
 
-/* A product of matrices: rows x k times k x cols, whatever the ranks. */
+/* A matrix product of any rank, seen as rows x k times k x cols. */
 typedef struct product {
     int64_t rows, k, cols;
     bool transposed;
@@ -28,7 +28,7 @@ static product product_of(const weft_node *n, const weft_desc *x, const weft_des
     return p;
 }
 
-/* Where in the weight's shape n... begins. */
+/* Index in the weight's shape at which n... begins. */
 static int first_n(const weft_node *n) {
     return wefti_attr_int(n, "transposed") ? 0 : 1;
 }
@@ -133,10 +133,10 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* ---- split rules: rows and n free, k summed; each gradient sums another of the three ---- */
+/* ---- split rules: rows and n free, k summed; each gradient sums another one of the three ---- */
 
-/* dims of x (rows, k), of w (k, n in either order) and of y (rows, n) under factors of these kinds
- */
+/* Sets the dims of x (rows, k), of w (k, n in either order) and of y (rows, n). The factors have
+ * these kinds. */
 static void rule(const weft_node *n, const weft_desc *x, const weft_desc *w, wefti_factor_kind rows,
                  wefti_factor_kind k, wefti_factor_kind cols, wefti_split_rule *r, int8_t *of_x,
                  int8_t *of_w, int8_t *of_y) {

@@ -3,15 +3,17 @@
  *     a [..., m, k] (transpose_a: [..., k, m])
  *     b [..., k, n] (transpose_b: [..., n, k])  ->  c [..., m, n]
  *
- * Gradients are matmuls again: with A and B the operands as they are multiplied, C = A B,
- * dA = dC B^T and dB = A^T dC. */
+ * The gradients are matmuls too. With A and B the operands after transposition:
+ *
+ *     C = A B          dA = dC B^T          dB = A^T dC */
 #include "ops/common.h"
 
 typedef struct matmul_product {
     int64_t batch, m, k, n;
     bool ta, tb;
-    weft_desc lead;                                           /* broadcast leading dimensions */
-    int64_t stride_a[WEFT_MAX_RANK], stride_b[WEFT_MAX_RANK]; /* of whole matrices over `lead` */
+    weft_desc lead; /* broadcast leading dimensions */
+    /* Strides over `lead`, counted in whole matrices. */
+    int64_t stride_a[WEFT_MAX_RANK], stride_b[WEFT_MAX_RANK];
 } matmul_product;
 
 static weft_desc leading(const weft_desc *d) {

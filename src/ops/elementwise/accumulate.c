@@ -2,8 +2,9 @@
  *
  *     sum [...], term [...]  ->  sum + term
  *
- * Made by passes that compute in chunks, for what chunks contribute to in turn; a kernel that makes
- * a term may add it itself (program/routine.c). Not differentiable: chunks are made afterwards. */
+ * Passes that compute in chunks add this op for results that sum over chunks. The kernel that
+ * computes a term may add the term itself (program/routine.c). The op is not differentiable,
+ * because chunks are made after differentiation. */
 #include "ops/common.h"
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {

@@ -2,13 +2,13 @@
  *
  *     y[i] = f(a[i], b[i])      a, b [...] -> [broadcast]
  *
- * One file for the family: an op is a formula, a gradient and one table row; shape, split rule,
- * reference and cost are common to all of them.
+ * One file for the family. Each op is a formula, a gradient and one table row. Shape, split rule,
+ * reference and cost are shared by all of them.
  *
- * What is recomputed in the backward pass (WEFTI_OP_CHEAP) is what the gradient's own needs decide:
- * mul, div, pow, maximum and minimum need their operands there anyway, so keeping the result too
- * would be waste; add, sub and where need none of them, so keeping one result beats keeping two
- * operands. */
+ * WEFTI_OP_CHEAP marks results that the backward pass recomputes. The operands that the gradient
+ * needs decide this. Ops mul, div, pow, maximum and minimum need their operands anyway, so to keep
+ * the result too would waste memory. Ops add, sub and where need no operand, so one kept result
+ * costs less than two kept operands. */
 #include "ops/common.h"
 
 static weft_status infer_operands(const weft_node *n, int first, weft_desc *out) {
@@ -23,7 +23,7 @@ static weft_status infer_operands(const weft_node *n, int first, weft_desc *out)
     return WEFT_OK;
 }
 
-/* Numbers, integers included. */
+/* Accepts all numbers, including integers. */
 static weft_status infer_numbers(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     WEFT_REQUIRE(wefti_in(n, 0)->dtype != WEFT_BOOL, WEFT_E_ARG,
@@ -97,7 +97,8 @@ static weft_status grad_div(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* dy where a `strictly` b, half of it where they are equal, else 0. */
+/* The gradient of maximum and minimum: dy where a `strictly` b, half of it where they are equal,
+ * else 0. */
 static weft_value share(wefti_grad *g, const weft_node *n, weft_relation strictly) {
     weft_graph *b = wefti_grad_graph(g);
     weft_value x = wefti_grad_in(g, n, 0), y = wefti_grad_in(g, n, 1), dy = wefti_grad_of(g, n, 0);
@@ -118,8 +119,8 @@ static weft_status grad_minimum(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* da = dy b a^(b-1), 0 where b is 0;  db = dy a^b ln a, 0 where a is 0: the limits, where the
- * formula has 0 times infinity. */
+/* da = dy b a^(b-1), and 0 where b is 0. db = dy a^b ln a, and 0 where a is 0. The zeros are the
+ * limits; the formula itself would give 0 times infinity. */
 static weft_status grad_pow(wefti_grad *g, const weft_node *n) {
     weft_graph *b = wefti_grad_graph(g);
     weft_value x = wefti_grad_in(g, n, 0), e = wefti_grad_in(g, n, 1), dy = wefti_grad_of(g, n, 0);
@@ -203,7 +204,7 @@ INTEGER(where, x[0] ? x[1] : x[2])
 #undef INTEGER
 
 static int64_t integer_compare(const weft_node *n, const int64_t *x) {
-    /* The relation of two integers is that of their order to 0. */
+    /* Compares the order of the two integers with 0. */
     double order = (double)((x[0] > x[1]) - (x[0] < x[1]));
     return element_compare(n, (const double[]){order, 0.0}) != 0.0;
 }

@@ -1,4 +1,4 @@
-/* constant: a tensor filled with one value. No inputs; never kept for the backward pass. */
+/* constant: a tensor filled with one value. It has no inputs. The backward pass never keeps it. */
 #include "ops/common.h"
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {

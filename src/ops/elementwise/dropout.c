@@ -1,10 +1,10 @@
 /* Dropout: y = x / (1 - rate) with probability 1 - rate, else 0 (Srivastava et al., JMLR 2014, in
  * the inverted form).
  *
- * Element i of the global tensor is kept iff philox_uniform(seed, stream, i) >= rate: the mask is a
- * function of names and positions, hence the same for every split, and the gradient is the same op
- * on dy with the forward's stream. No mask is stored. A piece states the shape of the whole and
- * where in it it begins (`whole`, `begin`; none: x is the whole). */
+ * Element i of the global tensor is kept iff philox_uniform(seed, stream, i) >= rate. So the mask
+ * depends only on names and positions, and every split gives the same mask. The gradient is the
+ * same op on dy with the stream of the forward op. No mask is stored. A piece states the shape of
+ * the whole (`whole`) and its own start (`begin`). Without these attributes, x is the whole. */
 #include "base/philox.h"
 #include "ops/common.h"
 
@@ -57,7 +57,7 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
 }
 
 static const wefti_attr attrs[] = {WEFTI_F("rate", 0.5),
-                                   WEFTI_I("stream", -1), /* -1: the node's own */
+                                   WEFTI_I("stream", -1), /* -1: the stream of the node */
                                    ATTR_INTS("whole", 0, {0}),
                                    ATTR_INTS("begin", 0, {0}),
                                    {0}};

@@ -1,14 +1,14 @@
-/* Elementwise ops of one operand, and the gradients of those whose chain is not one or two of the
- * others.
+/* Elementwise ops of one operand. Also the gradients that cannot be written as one or two of these
+ * ops.
  *
  *     y[i] = f(x[i])      x [...] -> [...]
  *
- * One file for the family: an op is a formula, a gradient and one table row; shape, split rule,
- * reference and cost are common to all of them.
+ * One file for the family. Each op is a formula, a gradient and one table row. Shape, split rule,
+ * reference and cost are shared by all of them.
  *
- * Gradient ops take (x, dy) or, where the result serves better (tanh, sigmoid, relu), (y, dy).
- * Those and exp, sqrt, rsqrt keep their result; the others are WEFTI_OP_CHEAP: their operand is
- * needed in the backward pass anyway, or nothing is.
+ * Gradient ops take (x, dy), or (y, dy) where the result is easier to use (tanh, sigmoid, relu).
+ * These ops and exp, sqrt, rsqrt keep their result. The others are WEFTI_OP_CHEAP: the backward
+ * pass needs their operand anyway, or it needs nothing.
  *
  * gelu: Hendrycks & Gimpel, "Gaussian Error Linear Units", 2016: x Phi(x) (gelu_erf) and the tanh
  * form of its section 2. silu: the same paper, section 2 (x sigmoid(x)). */
@@ -50,7 +50,7 @@ static weft_status infer_cast(const weft_node *n, weft_desc *out, int *out_count
     return WEFT_OK;
 }
 
-/* (x or y, dy) -> dx, of the gradient's dtype */
+/* (x or y, dy) -> dx, with the dtype of the gradient */
 static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     WEFT_TRY(wefti_op_check_float(n, 0));
@@ -101,7 +101,7 @@ GRAD(clip, wefti_graph_add1(b, &weft_op_clip_grad, 2, (weft_value[]){X, dy}, 2,
 #undef Y
 #undef GRAD
 
-/* Between floating formats only: a number that was an integer has no gradient. */
+/* Only a cast between floating formats has a gradient. A value that was an integer has none. */
 static weft_status grad_cast(wefti_grad *g, const weft_node *n) {
     if (wefti_dtype_is_float(wefti_in(n, 0)->dtype))
         chain(g, n, weft_cast(wefti_grad_graph(g), wefti_grad_of(g, n, 0), wefti_in(n, 0)->dtype));
@@ -138,7 +138,7 @@ static double silu_slope(double x) {
 static double cast(weft_dtype to, double x) {
     if (wefti_dtype_is_float(to)) return x;
     if (to == WEFT_BOOL) return x != 0.0;
-    return isnan(x) ? 0.0 : trunc(x); /* as wefti_convert; saturation happens on storing */
+    return isnan(x) ? 0.0 : trunc(x); /* as wefti_convert; the store saturates */
 }
 
 #define ELEMENT(name_, formula_)                                                                   \
@@ -165,7 +165,7 @@ ELEMENT(shift, x[0] + wefti_attr_float(n, "term"))
 ELEMENT(cast, cast((weft_dtype)wefti_attr_int(n, "dtype"), x[0]))
 ELEMENT(tanh_grad, x[1] * (1.0 - x[0] * x[0]))
 ELEMENT(sigmoid_grad, x[1] * x[0] * (1.0 - x[0]))
-ELEMENT(relu_grad, x[0] <= 0.0 ? 0.0 : x[1]) /* where y is NaN dy goes on */
+ELEMENT(relu_grad, x[0] <= 0.0 ? 0.0 : x[1]) /* where y is NaN, dx = dy */
 ELEMENT(gelu_grad, x[1] * gelu_slope(x[0]))
 ELEMENT(gelu_erf_grad, x[1] * gelu_erf_slope(x[0]))
 ELEMENT(silu_grad, x[1] * silu_slope(x[0]))
@@ -205,7 +205,7 @@ static int64_t integer_square(const weft_node *n, const int64_t *x) {
 
 static int64_t integer_cast(const weft_node *n, const int64_t *x) {
     (void)n;
-    return x[0]; /* saturation happens on storing */
+    return x[0]; /* the store saturates */
 }
 
 /* ---- cases ---- */

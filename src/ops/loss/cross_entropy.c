@@ -3,25 +3,27 @@
  *     logits [..., classes], targets i32 [...], count [] or none  ->  loss [], lse [...], count []
  *     loss = 1/count sum over rows of  lse - ((1 - s) logits[target] + s mean(logits))
  *
- * with lse = ln sum e^logits and s the label smoothing (Szegedy et al., CVPR 2016, section 7). Rows
- * whose target is `ignore` do not count; with none left the loss is 0. A target outside the classes
- * gives a NaN loss: wrong data are found at once. A given count is that of more rows than these:
- * the loss is then a term of a sum over pieces of the rows. lse and count are kept for the
- * gradient, so the probabilities are never stored:
+ * Here lse = ln sum e^logits, and s is the label smoothing (Szegedy et al., CVPR 2016, section 7).
+ * Rows with the target `ignore` do not count. If no row counts, the loss is 0. A target outside the
+ * classes gives a NaN loss, so that wrong data are found at once. A given count covers more rows
+ * than these. The loss is then one term of a sum over pieces of the rows. lse and count are kept
+ * for the gradient, so the probabilities are never stored:
  *
  *     dlogits = (e^(logits - lse) - q) dloss / count,  q = (1 - s) [target] + s / classes
  *
- * Over split classes each device has the logits of classes `begin`... of `whole` (0: all). In the
- * gradient that is all there is to it. The loss is made of what cross_entropy_part says of a piece:
+ * If the classes are split, each device has the logits of classes `begin`... of `whole` (0: all).
+ * The gradient needs no more than this. The loss combines the results of cross_entropy_part on each
+ * piece:
  *
  *     cross_entropy_part(logits, targets)  ->  terms [...], lse [...]
  *     terms = -((1 - s) [target here] logits[target] + s / whole sum(logits)), 0 where ignored
+ *     loss = 1/count sum over rows of (lse of all pieces + terms of all pieces)
  *
- * so that loss = 1/count sum over rows of (lse of all pieces + terms of all pieces); and
+ *     count_targets(targets, weight [...] or none, count [] or none)  ->  []
  *
- *     count_targets(targets, weight [...] or none, count [] or none)  ->  [], the sum of the
- * weights, else the number, of the targets that count; over count where that is given, and 0 where
- * it is 0: the loss of rows whose own are their weights, rounded once
+ * count_targets returns the sum of the weights of the targets that count; without weights it
+ * returns their number. If count is given, the result is divided by it, or 0 if count is 0. With
+ * the losses of rows as weights, the result is their mean loss, rounded once.
  *
  * Loss and statistics are f32 (f64 for f64 logits). */
 #include "ops/common.h"
@@ -106,7 +108,7 @@ static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count
 static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_value in[] = {wefti_grad_in(g, n, 0), wefti_grad_in(g, n, 1), wefti_grad_out(g, n, 1),
                        wefti_grad_out(g, n, 2), wefti_grad_of(g, n, 0)};
-    if (in[4].id < 0) return WEFT_OK; /* statistics alone pass no gradient */
+    if (in[4].id < 0) return WEFT_OK; /* a gradient of the statistics alone is not passed on */
     if (wefti_in(n, 2) && wefti_grad_wanted(g, n, 2)) {
         weft_graph *b = wefti_grad_graph(g);
         weft_value share = weft_div(b, wefti_grad_out(g, n, 0), wefti_grad_in(g, n, 2));
@@ -120,7 +122,8 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* Over rows the loss needs the count of all of them: statistics. Classes are a masked look-up. */
+/* Rows: the loss needs the count of all rows, so their factors are statistics. Classes: a piece
+ * reads its own classes (a masked look-up). */
 static weft_status split(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0);
     int rows = x->rank - 1;
@@ -178,9 +181,9 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule, co
     return WEFT_OK;
 }
 
-/* ---- one device of several ---- */
+/* ---- the part of one device ---- */
 
-/* ln sum e^lse over the devices that split `classes`: their largest is taken out first. */
+/* ln sum e^lse over the devices that split `classes`. Their maximum is subtracted first. */
 static weft_value combine_lse(wefti_lowering *c, weft_value lse, uint32_t classes) {
     weft_graph *g = wefti_lower_graph(c);
     weft_value max = wefti_lower_all_reduce(c, lse, classes, WEFTI_REDUCE_MAX);
@@ -197,14 +200,14 @@ static weft_value count_here(weft_graph *g, const weft_node *n, weft_value targe
                        WEFTI_I("dtype", wefti_op_statistics_dtype(wefti_in(n, 0)->dtype))});
 }
 
-/* x / count, and 0 / 0 = 0: without targets that count there is no loss. */
+/* x / count, with 0 / 0 = 0: without targets that count, the loss is 0. */
 static weft_value per_count(weft_graph *g, weft_value x, weft_value count) {
     weft_value some = weft_compare(g, count, wefti_op_scalar(g, count, 0.0), WEFT_GT);
     return weft_div(g, x, weft_where(g, some, count, wefti_op_scalar(g, count, 1.0)));
 }
 
-/* Over rows the targets are counted first and the loss is a sum. Over classes lse is combined, and
- * the first device adds it to its terms. */
+/* Split rows: the targets are counted first, and the loss is a sum. Split classes: lse is combined,
+ * and the first device adds it to its terms. */
 static weft_status lower(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     const wefti_split_rule *r = wefti_lower_rule(c);
@@ -249,7 +252,8 @@ static void cost(const weft_node *n, wefti_cost *out) {
                         .bytes = wefti_node_bytes(n)};
 }
 
-/* -inf of nothing, and of nothing but -inf: a piece of the classes may be ruled out as a whole. */
+/* Returns -inf for an empty list and for a list of only -inf: a mask may exclude a whole piece of
+ * the classes. */
 static double log_sum_exp(const double *logits, int64_t classes) {
     double max = -INFINITY, sum = 0.0;
     for (int64_t c = 0; c < classes; c++) max = fmax(max, logits[c]);
@@ -258,7 +262,7 @@ static double log_sum_exp(const double *logits, int64_t classes) {
     return centre + log(sum);
 }
 
-/* What smoothing takes of all logits; without it even infinite ones count for nothing. */
+/* The smoothing term of all logits. Without smoothing it is 0 even for infinite logits. */
 static double share_of_all(const double *logits, int64_t classes, double smoothing, double whole) {
     double sum = 0.0;
     for (int64_t c = 0; c < classes && smoothing != 0.0; c++) sum += logits[c];
@@ -288,7 +292,7 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
     return WEFT_OK;
 }
 
-/* The classes that logits are a piece of. */
+/* The number of classes of the whole; the logits may be a piece. */
 static int64_t classes_of(const weft_node *n) {
     const weft_desc *x = wefti_in(n, 0);
     int64_t whole = wefti_attr_int(n, "whole");

@@ -1,14 +1,15 @@
-/* The last linear layer and cross-entropy at once, forward and backward, without the logits in
- * memory.
+/* The last linear layer and cross-entropy in one op, forward and backward. The full logits are
+ * never in memory.
  *
  *     x [..., k], w [k, classes] (transposed: [classes, k]), targets i32 [...], dloss [],
  *     count [] or none, bias [classes] or none
  *         ->  loss [], dx [..., k], dw f32 of w's shape, with a bias also dbias f32 [classes]
  *
- * The same numbers as linear, cross_entropy and their gradients, with dloss known beforehand. A
- * kernel makes logits of `chunk` rows at a time and turns them into their gradient in place: rows x
- * classes elements, at a vocabulary of 50257 the largest tensor of a step, never exist. Made by a
- * pass, not by a builder; not differentiable, since it is the derivative. */
+ * The results equal those from linear, cross_entropy and their gradients, with dloss known
+ * beforehand. A kernel makes the logits of `chunk` rows at a time and turns them into their
+ * gradient in place. All rows x classes elements, the largest tensor of a step at a vocabulary of
+ * 50257, never exist at once. A pass makes this op; it has no builder. It is not differentiable,
+ * since it is the derivative. */
 #include "ops/common.h"
 
 typedef struct linear_cross_entropy_problem {
@@ -69,9 +70,9 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     return WEFT_OK;
 }
 
-/* Rows: the number of counted targets is a statistic of all of them, but where it is given. k: the
- * logits would be sums of terms before they are used. Classes: split ones are what the separate ops
- * are for. */
+/* Rows: the number of counted targets is a statistic of all rows, unless it is given. k: not split,
+ * because each logit must be complete before its use. Classes: not split; for split classes the
+ * plan uses the separate ops. */
 static weft_status split(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0);
     linear_cross_entropy_problem p = problem_of(n);

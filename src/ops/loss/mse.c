@@ -1,9 +1,10 @@
 /* Mean squared error: x, target [...] -> [] of all elements, f32 (f64 for f64).
  *
- *     loss = 1/count sum (x - target)^2          dx = 2 (x - target) dloss / count,  dtarget = -dx
+ *     loss = 1/count sum (x - target)^2
+ *     dx = 2 (x - target) dloss / count          dtarget = -dx
  *
- * `count` 0 is the number of elements; a piece of a split loss states the whole's, so that its loss
- * is one term of a sum. */
+ * `count` 0 means the number of elements. A piece of a split loss states the count of the whole, so
+ * that its loss is one term of a sum. */
 #include "ops/common.h"
 
 static int64_t count_of(const weft_node *n) {
@@ -38,7 +39,7 @@ static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count
 static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_graph *b = wefti_grad_graph(g);
     wefti_attr count = WEFTI_I("count", wefti_attr_int(n, "count"));
-    for (int i = 0; i < 2; i++) { /* the formula is the same with the operands exchanged */
+    for (int i = 0; i < 2; i++) { /* with exchanged operands, the formula is the same */
         if (!wefti_grad_wanted(g, n, i)) continue;
         weft_value in[] = {wefti_grad_in(g, n, i), wefti_grad_in(g, n, 1 - i),
                            wefti_grad_of(g, n, 0)};

@@ -1,4 +1,4 @@
-/* moe_linear: the products of experts, one weight each, over buffers that are filled to a count.
+/* moe_linear: the products of all experts, one weight each, over buffers that are partly filled.
  *
  *     moe_linear(x [experts, groups..., rows, k], w [experts, k, n], count?; transposed)
  *         -> y [experts, groups..., rows, n]
@@ -8,9 +8,9 @@
  *
  * count is i32 [experts, groups...]. A transposed weight is [experts, n, k].
  *
- * Rows without a token are neither read nor multiplied. Where the slots of an expert have no bound,
- * most rows are such. A piece of the rows begins at first_row. The gradient to x is moe_linear
- * again, with the weight turned. */
+ * The kernel neither reads nor multiplies rows without a token. If the slots of an expert have no
+ * bound, most rows have no token. A piece of the rows begins at first_row. The gradient to x is
+ * moe_linear again, with the weight transposed. */
 #include "ops/common.h"
 
 typedef struct linear_product {
@@ -28,7 +28,7 @@ static linear_product product_of(const weft_node *n, const weft_desc *x, int64_t
                             wefti_attr_int(n, "transposed") != 0};
 }
 
-/* Rows that count of buffer b, a number over experts and groups. */
+/* The number of filled rows of buffer b, where b counts over experts and groups. */
 static int64_t rows_of(const linear_product *p, const double *count, int64_t b) {
     double rows = count ? count[b] - (double)p->first : (double)p->rows;
     return (int64_t)fmax(0.0, fmin((double)p->rows, rows));
@@ -112,7 +112,7 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* x = dy w^T and dy = x w, over the rows that count. */
+/* x = dy w^T and dy = x w, over the filled rows. */
 static weft_status grad_of_weight_grad(wefti_grad *g, const weft_node *n) {
     bool t = wefti_attr_int(n, "transposed") != 0;
     weft_value dw = wefti_grad_of(g, n, 0);
@@ -168,7 +168,7 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *r, const
 
 /* ---- cost and references ---- */
 
-/* Of full buffers: what is in them is known only when they are. */
+/* The cost of full buffers, because the counts are known only at run time. */
 static void cost(const weft_node *n, wefti_cost *out) {
     const weft_desc *x = wefti_in(n, 0);
     const weft_desc *y = n->op == &weft_op_moe_linear ? wefti_out(n, 0) : wefti_in(n, 1);

@@ -1,12 +1,13 @@
-/* Mixture of experts: which expert handles which token, and moving tokens there and back.
+/* Mixture of experts: assigns tokens to experts, and moves tokens to the experts and back.
  *
- * A token goes to k of the experts, chosen by top_k of the router's probabilities. Tokens come in
- * groups (sequences), and for each group an expert has a buffer of `capacity` slots. Slots are
- * given out group by group: to all tokens' first choices in their order, then to all second ones,
- * and so on; what finds none has slot -1 and goes nowhere. Source: Lepikhin et al., "GShard", 2021,
- * section 2.2 and algorithm 1. Groups know nothing of each other, so batches are cut anywhere
- * between them without communication; and from buffers cut by groups to buffers cut by experts it
- * is one all-to-all.
+ * The router gives a probability for each expert, and top_k sends a token to k of the experts.
+ * Tokens come in groups (sequences). An expert has a buffer of `capacity` slots for each group. In
+ * each group the first choices of all tokens receive slots first, in token order. Then the second
+ * choices follow, and so on. A choice without a free slot gets slot -1 and is dropped. Source:
+ * Lepikhin et al., "GShard", 2021, section 2.2 and algorithm 1.
+ *
+ * Groups are independent. So a batch can be split between groups without communication. To change
+ * from buffers split by groups to buffers split by experts takes one all-to-all.
  *
  *     moe_slots(expert i32 [groups..., s, k], counts?; experts, capacity)
  *         -> slot i32 [groups..., s, k], count i32 [experts, groups...]      slots in use
@@ -14,17 +15,17 @@
  *         how often each expert is chosen
  *     moe_dispatch(x [groups..., s, h], expert, slot, weight?; experts, capacity)
  *         -> y [experts, groups..., capacity, h]
- *         y[expert, group, slot] = weight x, 0 where no token is
+ *         y[expert, group, slot] = weight x, 0 for an empty slot
  *     moe_combine(y [experts, groups..., capacity, h], expert, slot, weight?)
  *         -> x [groups..., s, h]
  *         x = sum over the k choices of weight y[expert, group, slot]
  *     moe_dot(y, expert, slot, x) -> S [groups..., s, k]
  *         S = y[expert, group, slot] . x
  *
- * dispatch and combine are each other's gradient; moe_dot is that of both to the weights. A piece
- * of the buffers, [experts, capacity] from first_expert and first_slot on, sees its own tokens
- * only: so both dimensions can be split without communication of their own. moe_slots over groups
- * that are cut inside starts from the counts of all pieces. */
+ * moe_dispatch and moe_combine are each other's gradient. moe_dot gives the gradient of both to the
+ * weights. A piece of the buffers, [experts, capacity] from first_expert and first_slot on, handles
+ * only its own tokens. So both dimensions can be split without communication of their own. If a
+ * group is split inside, moe_slots starts from the counts of all pieces. */
 #include "graph/lower/lower.h"
 #include "ops/common.h"
 
@@ -33,7 +34,7 @@ typedef struct buffers {
     int64_t experts, groups, capacity, first_expert, first_slot, per_group;
 } buffers;
 
-/* For buffers y [experts, groups..., capacity, h] and expert [groups..., s, k]. */
+/* The sizes for buffers y [experts, groups..., capacity, h] and expert [groups..., s, k]. */
 static buffers buffers_of(const weft_node *n, const weft_desc *y, const weft_desc *expert) {
     return (buffers){y->shape[0],
                      wefti_op_count(y, 1, y->rank - 2),
@@ -43,7 +44,7 @@ static buffers buffers_of(const weft_node *n, const weft_desc *y, const weft_des
                      wefti_op_count(expert, expert->rank - 2, expert->rank)};
 }
 
-/* Row of the buffers that choice i goes to, -1: none here. */
+/* The row of the buffers that choice i goes to; -1: not in this piece. */
 static int64_t row_of(const buffers *b, int64_t i, double expert, double slot) {
     double e = expert - (double)b->first_expert, s = slot - (double)b->first_slot;
     if (slot < 0.0 || e < 0.0 || e >= (double)b->experts || s < 0.0 || s >= (double)b->capacity)
@@ -60,7 +61,8 @@ static weft_status check_count(const weft_node *n, const char *name) {
 
 /* ---- slots ---- */
 
-/* counts [groups..., parts, k, experts] of whole groups, of which this is part number `part`. */
+/* Checks counts [groups..., parts, k, experts], the counts of whole groups. This node is part
+ * number `part`. */
 static weft_status check_whole(const weft_node *n, const weft_desc *expert, int64_t experts) {
     const weft_desc *counts = wefti_in(n, 1);
     int64_t part = wefti_attr_int(n, "part");
@@ -106,7 +108,7 @@ static weft_status infer_counts(const weft_node *n, weft_desc *out, int *out_cou
     return WEFT_OK;
 }
 
-/* What is a part of a group already is not cut again. */
+/* A node that is a part of a group already is not split again. */
 static weft_status split_slots(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *expert = wefti_in(n, 0), *counts = wefti_in(n, 1);
     int s = expert->rank - 2;
@@ -129,7 +131,8 @@ static weft_status split_slots(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
-/* Every device counts its own tokens; all know all counts, and so where their own slots begin. */
+/* Every device counts its own tokens. The devices then exchange all counts, so that each device
+ * knows where its own slots begin. */
 static weft_status lower_slots(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     int s = wefti_in(n, 0)->rank - 2, f = wefti_lower_rule(c)->in[0][s];
@@ -193,7 +196,7 @@ static weft_status reference_slots(const weft_node *n, const wefti_random *rando
     double capacity = (double)wefti_attr_int(n, "capacity");
     for (int64_t i = 0; i < experts * groups; i++) out[1][i] = 0.0;
     for (int64_t group = 0; group < groups; group++) {
-        double *used = out[1] + group; /* of expert e at [e * groups] */
+        double *used = out[1] + group; /* entry of expert e: at [e * groups] */
         for (int64_t at = 0; at < k * parts; at++) {
             int64_t choice = at / parts;
             bool here = !counts || at % parts == part;
@@ -215,7 +218,7 @@ static weft_status reference_slots(const weft_node *n, const wefti_random *rando
 
 /* ---- dispatch, combine and dot ---- */
 
-/* Inputs i and i + 1 are expert and slot, `weight` a weight beside them (-1 or absent: none); x is
+/* Inputs i and i + 1 are expert and slot. Input `weight` is their weight (-1 or absent: none). x is
  * the tokens. */
 static weft_status check_choices(const weft_node *n, int i, int weight, const weft_desc *x) {
     const weft_desc *expert = wefti_in(n, i);
@@ -253,7 +256,7 @@ static weft_status infer_dispatch(const weft_node *n, weft_desc *out, int *out_c
     return wefti_desc_check(out);
 }
 
-/* The buffers, input 0, have the groups of `expert`, input 1. */
+/* Checks that the buffers (input 0) have the groups of `expert` (input 1). */
 static weft_status check_buffers(const weft_node *n) {
     const weft_desc *y = wefti_in(n, 0), *expert = wefti_in(n, 1);
     WEFT_TRY(wefti_op_check_float(n, 0));
@@ -289,7 +292,7 @@ static weft_status infer_dot(const weft_node *n, weft_desc *out, int *out_count)
     return WEFT_OK;
 }
 
-/* Which piece of the buffers, as attributes of another node. */
+/* The attributes that give the place of a piece of the buffers, for another node. */
 #define FIRSTS(n)                                                                                  \
     WEFTI_I("first_expert", wefti_attr_int(n, "first_expert")),                                    \
         WEFTI_I("first_slot", wefti_attr_int(n, "first_slot"))
@@ -303,12 +306,13 @@ static weft_value dispatch(weft_graph *g, const weft_node *n, const weft_value i
                        FIRSTS(n)});
 }
 
-/* The weight of choices beside expert and slot (inputs 1 to 3); empty when there is none. */
+/* The weight of the choices (inputs 1 to 3 are expert, slot, weight); empty if the node has
+ * none. */
 static void choices(wefti_grad *g, const weft_node *n, weft_value out[4]) {
     for (int i = 1; i < 4; i++) out[i] = wefti_in(n, i) ? wefti_grad_in(g, n, i) : WEFT_NO_VALUE;
 }
 
-/* y . x for the buffers y and the tokens x: the gradient of the weight. */
+/* Adds y . x for the buffers y and the tokens x: the gradient of the weight. */
 static void grad_weight(wefti_grad *g, const weft_node *n, weft_value y, weft_value x) {
     if (!wefti_in(n, 3) || !wefti_grad_wanted(g, n, 3)) return;
     weft_value in[4] = {y, wefti_grad_in(g, n, 1), wefti_grad_in(g, n, 2), x};
@@ -360,8 +364,8 @@ static weft_status grad_dot(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* Factors of the buffers [experts, groups..., capacity, h] and the choices [groups..., s, k], each
- * of its kind; groups are free. */
+/* Kinds of the factors of the buffers [experts, groups..., capacity, h] and of the choices
+ * [groups..., s, k]. Groups are always free. */
 typedef struct kinds {
     wefti_factor_kind buffers, s, choices, h;
 } kinds;
@@ -409,7 +413,7 @@ static weft_status split_dot(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
-/* A piece of the buffers begins where its factors do. */
+/* Sets the start of a piece of the buffers from the begins of its factors. */
 static void localize_firsts(const weft_node *n, const int8_t *of_y, int rank, const int64_t *begins,
                             wefti_attr *attrs) {
     int8_t experts = of_y[0], capacity = of_y[rank - 2];
@@ -485,8 +489,8 @@ static weft_status reference_dot(const weft_node *n, const wefti_random *random,
     return WEFT_OK;
 }
 
-/* A product and a sum for each element of each choice's row. Combine and dot read a row of the
- * buffers for each choice; all other operands count once. */
+/* One product and one sum for each element of the row of each choice. Combine and dot read a row of
+ * the buffers for each choice. All other operands count once. */
 static void cost_rows(const weft_node *n, wefti_cost *out) {
     const weft_desc *x = n->op == &weft_op_moe_combine ? wefti_out(n, 0) : NULL;
     if (!x) x = wefti_in(n, n->op == &weft_op_moe_dot ? 3 : 0);

@@ -75,7 +75,7 @@ weft_value wefti_block_fetch(wefti_lowering *c, const wefti_block *b, weft_value
     return wefti_lower_exchange(c, x, b->dim, b->factor, has, wants, &copy);
 }
 
-/* Elements along the dimension that part `index` has to get. */
+/* The number of elements along the dimension that part `index` must receive. */
 static int64_t missing(const wefti_block *b, int32_t index) {
     return wefti_interval_missing(part(b, b->x_whole, b->x, index), taken(b, index));
 }

@@ -3,12 +3,13 @@
  *     embedding(table [vocab, dim], ids i32 [...]; dtype) -> y [..., dim]      y[i] = table[ids[i]]
  *     embedding_grad(ids, dy; vocab) -> dtable f32 [vocab, dim]       dtable[ids[i]] += dy[i]
  *
- * An id outside the table gives a row of NaN, so that wrong data are found at once; its gradient
- * goes nowhere. The gradient is f32 (f64 for f64): it belongs to a parameter. Rows are added in
- * order.
+ * An id outside the table gives a row of NaN, so that wrong data are found at once. Its gradient is
+ * dropped. The table gradient is f32 (f64 for f64), because it is a parameter gradient. Rows are
+ * added in order.
  *
- * A piece of a split table holds the rows from `begin` on of `whole` (0: the table is all there
- * is). Ids of rows elsewhere give 0 there: pieces are terms of a sum. */
+ * A piece of a split table holds the rows from `begin` on. The whole table has `whole` rows (0: the
+ * table is not a piece). A piece gives 0 for ids of rows that other pieces hold, so that pieces are
+ * terms of a sum. */
 #include "ops/common.h"
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
@@ -63,7 +64,8 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* Rows of the table under "vocab" and "dim", ids under `kind`; y is ids, then dim. */
+/* Sets factors: rows of the table "vocab" and "dim", ids of kind `kind`. y has the dimensions of
+ * ids, then dim. */
 static void rule(const weft_desc *table, const weft_desc *ids, wefti_factor_kind kind,
                  wefti_factor_kind vocab, wefti_split_rule *r, int8_t *of_table, int8_t *of_ids,
                  int8_t *of_y) {

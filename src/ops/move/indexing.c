@@ -1,16 +1,17 @@
-/* Ops that pick or place by number: gather, scatter_add, one_hot, top_k.
+/* Ops that select or place elements by index: gather, scatter_add, one_hot, top_k.
  *
  *     gather(x [..., n, ...], index i32 [i]; axis) -> [..., i, ...]
  *         slices of `axis`, 0 where out of range
  *     scatter_add(x [..., n, ...], index, updates [..., i, ...]; axis) -> [..., n, ...]
- *         x with updates added in order; out of range nowhere
+ *         x with updates added in order; an update out of range is dropped
  *     one_hot(index i32 [...]; classes, dtype) -> [..., classes]
  *     top_k(x [..., n]; k) -> values [..., k], index i32 [..., k]
  *         the k largest, descending; the lowest index among equals; a NaN counts as greatest
  *     top_k_grad(index, dvalues; classes) -> dx [..., classes]
  *
- * gather and scatter_add are each other's gradient. A piece of what numbers point into begins at
- * `begin`: what points elsewhere is out of its range, and pieces of gather are terms of a sum. */
+ * gather and scatter_add are each other's gradient. A piece of the indexed dimension starts at
+ * `begin`. An index that points to another piece is out of range for this piece. So the pieces of
+ * gather are terms of a sum. */
 #include "ops/common.h"
 
 /* x seen as [outer, size, inner] around the axis. */
@@ -27,7 +28,7 @@ static int axis_of(const weft_node *n) {
     return (int)wefti_attr_int(n, "axis");
 }
 
-/* Pieces of a dimension that numbers point into: `begin` counts in the whole. */
+/* For pieces of an indexed dimension: `begin` counts in the whole. */
 static weft_status check_begin(const weft_node *n) {
     int64_t begin = wefti_attr_int(n, "begin");
     WEFT_REQUIRE(begin >= 0 && begin <= INT32_MAX, WEFT_E_ARG,
@@ -96,7 +97,8 @@ static weft_status grad_scatter_add(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* Other dimensions free; the indexed one a masked look-up in gather, free in scatter_add. */
+/* Other dimensions are free. The indexed dimension is a masked look-up in gather and free in
+ * scatter_add. */
 static void rule(const weft_node *n, wefti_factor_kind index_kind, wefti_factor_kind rows_kind,
                  wefti_split_rule *r, int8_t *of_indexed, int8_t *of_picked) {
     const weft_desc *x = wefti_in(n, 0);
@@ -252,8 +254,8 @@ static weft_status grad_top_k(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* Rows free; pieces of what is chosen from give candidates. In the gradient it is the k chosen ones
- * that are whole, and where they go is free. */
+/* Rows are free. If the searched dimension is split, each piece gives candidates. In the gradient
+ * the k results stay whole, and the dimension that they scatter into is free. */
 static weft_status split_rows(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
     int rows = x->rank - 1;
@@ -275,8 +277,9 @@ static weft_status split_rows(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
-/* The k largest of the pieces' k largest, or all of a smaller piece. Their order, by pieces and
- * descending in each, keeps the lowest index first among equals. */
+/* Takes the k largest of the candidates: the k largest of each piece, or all elements of a smaller
+ * piece. Candidates are ordered by piece and descend within a piece. So the lowest index stays
+ * first among equals. */
 static weft_status lower_top_k(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     int last = wefti_in(n, 0)->rank - 1, factor = wefti_lower_rule(c)->in[0][last];
@@ -304,7 +307,7 @@ static bool greater(double a, double b) {
     return isnan(a) ? !isnan(b) : a > b;
 }
 
-/* k times the greatest that was not taken yet. */
+/* Repeats k times: take the greatest element that was not taken yet. */
 static weft_status reference_top_k(const weft_node *n, const wefti_random *random,
                                    const double *const *in, double *const *out) {
     (void)random;
@@ -393,12 +396,12 @@ const weft_op_def weft_op_gather = {
     .cases = cases_gather,
 };
 
-/* An addition for each element that is added. */
+/* One addition for each added element. */
 static void cost_scatter_add(const weft_node *n, wefti_cost *out) {
     wefti_op_cost_each(n, 2, 1.0, out);
 }
 
-/* A comparison of each element with the least one that is kept. */
+/* One comparison of each element with the least kept element. */
 static void cost_top_k(const weft_node *n, wefti_cost *out) {
     wefti_op_cost_each(n, 0, 1.0, out);
 }

@@ -1,8 +1,8 @@
-/* Ops that only move elements: reshape, transpose, slice, concat, split, pad. Any dtype; the
- * reference copies.
+/* Ops that only move elements: reshape, transpose, slice, concat, split, pad. They accept any
+ * dtype. The reference kernels copy.
  *
- * reshape is free (WEFTI_OP_RESHAPE); slices of something that lives anyway are recomputed in the
- * backward pass rather than kept. */
+ * reshape costs nothing (WEFTI_OP_RESHAPE). If the source of a slice stays in memory anyway, the
+ * backward pass recomputes the slice instead of keeping it. */
 #include "ops/move/blocks.h"
 
 static weft_status check_rank_at_least_1(const weft_node *n, int64_t axis) {
@@ -30,13 +30,14 @@ static weft_status grad_reshape(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* Dimensions fall into groups of equal products, [a b] <-> [a*b]. In each group the outermost
- * dimensions of both sides are one factor, counted in units of the smaller, if that divides the
- * larger: pieces then stay contiguous. The inner dimensions stay whole. */
+/* Dimensions form groups of equal products, [a b] <-> [a*b]. In each group, the outermost
+ * dimensions of both sides share one factor. The factor counts units of the smaller dimension, if
+ * this divides the larger one. Pieces then stay contiguous. The inner dimensions stay whole. */
 static weft_status split_reshape(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
     int i = 0, o = 0;
-    if (weft_desc_elems(x) == 0) return WEFT_OK; /* products say nothing: everything replicated */
+    /* Without elements, no groups can be found: everything is replicated. */
+    if (weft_desc_elems(x) == 0) return WEFT_OK;
     for (;;) {
         while (i < x->rank && x->shape[i] == 1) i++;
         while (o < y->rank && y->shape[o] == 1) o++;
@@ -134,7 +135,7 @@ static weft_status reference_transpose(const weft_node *n, const wefti_random *r
 
 /* ---- slice, concat, split: blocks along an axis ---- */
 
-/* Copy `size` steps of the axis, from x at x_at to y at y_at; each tensor is [outer, its size,
+/* Copies `size` steps of the axis from x at x_at to y at y_at. Each tensor is [outer, its size,
  * inner]. */
 static void copy_block(const double *x, int64_t x_size, int64_t x_at, double *y, int64_t y_size,
                        int64_t y_at, int64_t outer, int64_t size, int64_t inner) {
@@ -170,7 +171,7 @@ static weft_status grad_slice(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* Blocks along the axis, the others free: slice, concat, split. */
+/* Split rule of slice, concat and split: blocks along the axis, other dimensions free. */
 static weft_status split_along(const weft_node *n, wefti_split_rule *r) {
     int axis = (int)wefti_attr_int(n, "axis");
     const weft_desc *x = wefti_in(n, 0);
@@ -186,7 +187,7 @@ static weft_status split_along(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
-/* Each result is a block of x: slice, split. */
+/* Slice and split: each result is a block of x. */
 static void result_blocks(const wefti_lowering *c, const weft_node *n, wefti_block *b) {
     int axis = (int)wefti_attr_int(n, "axis");
     int64_t at = strcmp(n->op->name, "slice") ? 0 : wefti_attr_int(n, "begin");
@@ -278,7 +279,7 @@ static weft_status reference_concat(const weft_node *n, const wefti_random *rand
     return WEFT_OK;
 }
 
-/* A piece of the result is made of what it takes of each input. */
+/* Assembles a piece of the result from the parts that it takes of each input. */
 static void input_blocks(const wefti_lowering *c, const weft_node *n, wefti_block *b) {
     int axis = (int)wefti_attr_int(n, "axis");
     int64_t at = 0;
@@ -400,7 +401,8 @@ static weft_status split_pad(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
-/* Along split dimensions what a piece takes of x, and the value around it; others as they are. */
+/* In a split dimension, a piece fetches its part of x and adds the pad value around it. Other
+ * dimensions are padded as usual. */
 static weft_status lower_pad(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     weft_value v = wefti_lower_in(c, 0);
@@ -573,7 +575,7 @@ const weft_op_def weft_op_chunk = {
     .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
-/* What surrounds x is written, but read nowhere. */
+/* Counts the write of the padding, but no read. */
 static void cost_pad(const weft_node *n, wefti_cost *out) {
     *out = (wefti_cost){.flops = 0, .bytes = wefti_node_bytes(n)};
 }

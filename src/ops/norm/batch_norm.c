@@ -1,4 +1,4 @@
-/* Batch normalisation over all dimensions but the channels (Ioffe, Szegedy, ICML 2015).
+/* Batch normalisation over all dimensions except the channels (Ioffe, Szegedy, ICML 2015).
  *
  *     batch_norm_train(x [b, c, s...], gamma [c], beta [c]; eps) -> y, mean [c], var [c], rstd [c]
  *     batch_norm_infer(x, gamma, beta, mean, var; eps) -> y
@@ -6,12 +6,13 @@
  *
  *     y = (x - mean) rstd gamma + beta      rstd = 1 / sqrt(var + eps)
  *
- * with the statistics of this batch (var biased) or with given ones. With n = (x - mean) rstd:
+ * The training form uses the statistics of this batch (var biased). The inference form uses given
+ * statistics. With n = (x - mean) rstd:
  *
  *     dgamma = sum(dy n)      dbeta = sum(dy)      dx = gamma rstd (dy - avg(dy) - n avg(dy n))
  *
- * The public op adds the running statistics: plain elementwise nodes of [c], whose results become
- * the states. Statistics are f32 (f64 for f64). */
+ * The public op adds the running statistics. These are plain elementwise nodes of [c], and their
+ * results become the states. Statistics are f32 (f64 for f64). */
 #include "ops/common.h"
 
 /* x as [batch, channels, space] */
@@ -23,14 +24,14 @@ static planes planes_of(const weft_desc *x) {
     return (planes){x->shape[0], x->shape[1], wefti_op_count(x, 2, x->rank)};
 }
 
-/* Flat index of element k (of batch x space) of a channel. */
+/* Flat index in x of element k (of batch x space) of a channel. */
 static int64_t at(const planes *p, int64_t channel, int64_t k) {
     return (k / p->space * p->channels + channel) * p->space + k % p->space;
 }
 
 /* ---- shapes ---- */
 
-/* Inputs [first, end) are [channels]. */
+/* Checks that inputs [first, end) are [channels]. */
 static weft_status check(const weft_node *n, int end) {
     const weft_desc *x = wefti_in(n, 0);
     for (int i = 0; i < n->inputs; i++) WEFT_TRY(wefti_op_check_float(n, i));
@@ -88,21 +89,21 @@ static weft_status grad_train(wefti_grad *g, const weft_node *n) {
     weft_value in[] = {wefti_grad_in(g, n, 0), wefti_grad_in(g, n, 1), wefti_grad_out(g, n, 1),
                        wefti_grad_out(g, n, 3), wefti_grad_of(g, n, 0)};
     weft_value out[3];
-    if (in[4].id < 0) return WEFT_OK; /* statistics alone pass no gradient */
+    if (in[4].id < 0) return WEFT_OK; /* a gradient of the statistics alone is not passed on */
     wefti_graph_add(wefti_grad_graph(g), &weft_op_batch_norm_grad, 5, in, 0, NULL, 3, out);
     for (int i = 0; i < 3; i++)
         if (wefti_grad_wanted(g, n, i)) wefti_grad_add_reduced(g, n, i, out[i]);
     return WEFT_OK;
 }
 
-/* v [c] as [c, 1...], so that it broadcasts over x */
+/* v [c] as [c, 1...], to broadcast over x */
 static weft_value by_channel(weft_graph *b, const weft_desc *x, weft_value v) {
     int64_t shape[WEFT_MAX_RANK] = {x->shape[1]};
     for (int d = 1; d < x->rank - 1; d++) shape[d] = 1;
     return weft_reshape(b, v, x->rank - 1, shape);
 }
 
-/* v [b, c, s...] summed to the dtype and shape [c] of input i */
+/* v [b, c, s...] summed to the shape [c] and the dtype of input i */
 static void add_channel_sum(wefti_grad *g, const weft_node *n, int i, weft_value v) {
     weft_graph *b = wefti_grad_graph(g);
     const weft_desc *x = wefti_in(n, 0);
@@ -112,7 +113,8 @@ static void add_channel_sum(wefti_grad *g, const weft_node *n, int i, weft_value
     wefti_grad_add(g, n, i, weft_reshape(b, sums, 1, &x->shape[1]));
 }
 
-/* Given statistics are constants of x: dx = dy gamma rstd, and so on by the chain rule. */
+/* Given statistics are constants with respect to x: dx = dy gamma rstd. The other gradients follow
+ * from the chain rule. */
 static weft_status grad_infer(wefti_grad *g, const weft_node *n) {
     weft_graph *b = wefti_grad_graph(g);
     const weft_desc *x = wefti_in(n, 0);
@@ -136,7 +138,8 @@ static weft_status grad_infer(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* ---- split rules: channels free; batch and space by statistics, free when those are given ---- */
+/* ---- split rules: channels free; batch and space: statistics, or free with given statistics
+ * ---- */
 
 static int8_t rule(const weft_node *n, wefti_factor_kind kind, wefti_split_rule *r,
                    int8_t f[WEFT_MAX_RANK]) {
@@ -175,7 +178,7 @@ static weft_status split_grad(const weft_node *n, wefti_split_rule *r) {
 
 /* ---- over split batch and space: sums of all pieces ---- */
 
-/* All dimensions but the channels, and the number of values of a channel in the whole. */
+/* All dimensions except the channels, and the number of values of a channel in the whole tensor. */
 static wefti_ints summed(const weft_node *n, double *out_count) {
     const weft_desc *x = wefti_in(n, 0);
     planes p = planes_of(x);
@@ -389,7 +392,7 @@ weft_value weft_batch_norm(weft_graph *g, weft_value x, weft_value gamma, weft_v
                     out);
     if (!wefti_graph_ok(g)) return WEFT_NO_VALUE;
     planes p = planes_of(&d);
-    double count = (double)(p.batch * p.space); /* at least 2: checked by the op */
+    double count = (double)(p.batch * p.space); /* at least 2: the op checked it */
     update(g, mean, out[1], momentum, 1.0);
     update(g, var, out[2], momentum, count / (count - 1.0)); /* the running variance is unbiased */
     return out[0];

@@ -3,8 +3,8 @@
  *     x [..., h], gamma [h], beta [h] or none  ->  y [..., h], mean [...], rstd [...]
  *     y = (x - mean) rstd gamma + beta,  rstd = 1 / sqrt(var + eps), var biased
  *
- * Statistics are f32 (f64 for f64). They are all that the backward pass keeps: layer_norm_apply
- * makes y from them again.
+ * Statistics are f32 (f64 for f64). The backward pass keeps only the statistics: layer_norm_apply
+ * recomputes y from them. The gradient:
  *
  *     layer_norm_grad(x, gamma, mean, rstd, dy) -> dx, dgamma, dbeta
  *     with n = (x - mean) rstd and s = dy gamma:  dx = rstd (s - avg(s) - n avg(s n)),
@@ -80,14 +80,14 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_value in[] = {wefti_grad_in(g, n, 0), wefti_grad_in(g, n, 1), wefti_grad_out(g, n, 1),
                        wefti_grad_out(g, n, 2), wefti_grad_of(g, n, 0)};
     weft_value out[3];
-    if (in[4].id < 0) return WEFT_OK; /* statistics alone pass no gradient */
+    if (in[4].id < 0) return WEFT_OK; /* a gradient of the statistics alone is not passed on */
     wefti_graph_add(wefti_grad_graph(g), &weft_op_layer_norm_grad, 5, in, 0, NULL, 3, out);
     for (int i = 0; i < n->inputs; i++)
         if (wefti_in(n, i) && wefti_grad_wanted(g, n, i)) wefti_grad_add_reduced(g, n, i, out[i]);
     return WEFT_OK;
 }
 
-/* ---- split rules: rows free, the normalised dimension by statistics ---- */
+/* ---- split rules: rows free; the normalised dimension: statistics ---- */
 
 static void rule(const weft_node *n, wefti_factor_kind rows_kind, wefti_factor_kind width_kind,
                  wefti_split_rule *r, int8_t f[WEFT_MAX_RANK]) {
@@ -120,7 +120,7 @@ static weft_status split_apply(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
-/* Rows are split in dx and summed away in dgamma and dbeta. */
+/* Rows are split in dx and summed in dgamma and dbeta. */
 static weft_status split_grad(const weft_node *n, wefti_split_rule *r) {
     int8_t f[WEFT_MAX_RANK];
     int rank = wefti_in(n, 0)->rank;
@@ -135,9 +135,10 @@ static weft_status split_grad(const weft_node *n, wefti_split_rule *r) {
 
 /* ---- over a split width ----
  *
- * Statistics of all pieces: means of pieces weigh as much as they have, and so do their variances
- * and what their means are off (Chan, Golub, LeVeque, "Algorithms for Computing the Sample
- * Variance", 1983, equation 1.5). */
+ * Combines the statistics of all pieces (Chan, Golub, LeVeque, "Algorithms for Computing the Sample
+ * Variance", 1983, equation 1.5). The mean is the mean of the pieces' means, weighted by element
+ * count. The variance is the weighted mean of the pieces' variances, plus the weighted mean of the
+ * squared differences between the pieces' means and the total mean. */
 
 static weft_status lower(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
@@ -148,7 +149,7 @@ static weft_status lower(wefti_lowering *c, const weft_node *n) {
     wefti_lower_same(c, in, 0, NULL, here);
     weft_value mean =
         wefti_lower_all_reduce(c, weft_scale(g, here[1], share), factors, WEFTI_REDUCE_SUM);
-    /* var + eps of the piece, and what its mean is off */
+    /* var + eps of the piece, and the difference of its mean from the total mean */
     weft_value one = wefti_op_scalar(g, mean, 1.0), off = weft_sub(g, here[1], mean);
     weft_value square = weft_div(g, one, weft_mul(g, here[2], here[2]));
     square = weft_scale(g, weft_add(g, square, weft_mul(g, off, off)), share);

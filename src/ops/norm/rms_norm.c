@@ -4,8 +4,8 @@
  *     x [..., h], gamma [h]  ->  y [..., h], rstd [...]
  *     y = x rstd gamma,  rstd = 1 / sqrt(avg(x^2) + eps)
  *
- * rstd is f32 (f64 for f64) and all that the backward pass keeps: rms_norm_apply makes y from it
- * again.
+ * rstd is f32 (f64 for f64). The backward pass keeps only rstd: rms_norm_apply recomputes y from
+ * it.
  *
  *     rms_norm_grad(x, gamma, rstd, dy) -> dx, dgamma
  *     with n = x rstd and s = dy gamma:  dx = rstd (s - n avg(s n)),
@@ -63,14 +63,15 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_value in[] = {wefti_grad_in(g, n, 0), wefti_grad_in(g, n, 1), wefti_grad_out(g, n, 1),
                        wefti_grad_of(g, n, 0)};
     weft_value out[2];
-    if (in[3].id < 0) return WEFT_OK; /* statistics alone pass no gradient */
+    if (in[3].id < 0) return WEFT_OK; /* a gradient of the statistics alone is not passed on */
     wefti_graph_add(wefti_grad_graph(g), &weft_op_rms_norm_grad, 4, in, 0, NULL, 2, out);
     for (int i = 0; i < 2; i++)
         if (wefti_grad_wanted(g, n, i)) wefti_grad_add_reduced(g, n, i, out[i]);
     return WEFT_OK;
 }
 
-/* x and its like under rows and width, the statistics under rows, gamma under width. */
+/* Sets the factors: rows and width for x and tensors of its shape, rows for the statistics, width
+ * for gamma. */
 static weft_status rule(const weft_node *n, wefti_factor_kind rows_kind,
                         wefti_factor_kind width_kind, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0);
@@ -96,7 +97,7 @@ static weft_status split_apply(const weft_node *n, wefti_split_rule *r) {
     return rule(n, WEFTI_FACTOR_FREE, WEFTI_FACTOR_FREE, r);
 }
 
-/* Rows are split in dx and summed away in dgamma. */
+/* Rows are split in dx and summed in dgamma. */
 static weft_status split_grad(const weft_node *n, wefti_split_rule *r) {
     WEFT_TRY(rule(n, WEFTI_FACTOR_SUM, WEFTI_FACTOR_STATS, r));
     r->out[1][0] = r->in[1][0];
@@ -113,7 +114,8 @@ static weft_status lower(wefti_lowering *c, const weft_node *n) {
     double share = (double)width_of(&x) / (double)width_of(wefti_in(n, 0));
     wefti_lower_same(c, in, 0, NULL, here);
     weft_value one = wefti_op_scalar(g, here[1], share);
-    weft_value square = weft_div(g, one, weft_mul(g, here[1], here[1])); /* and share of eps */
+    /* share * (mean square of the piece + eps); the shares of all pieces add up to 1 */
+    weft_value square = weft_div(g, one, weft_mul(g, here[1], here[1]));
     in[2] = weft_rsqrt(g, wefti_lower_all_reduce(c, square, factors, WEFTI_REDUCE_SUM));
     wefti_lower_out(c, 0, wefti_graph_add1(g, &weft_op_rms_norm_apply, 3, in, 0, NULL));
     wefti_lower_out(c, 1, in[2]);

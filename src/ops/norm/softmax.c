@@ -1,7 +1,7 @@
 /* softmax and log_softmax along one dimension, and their gradients from the result.
  *
- *     y = e^(x - max) / sum e^(x - max)          dx = y (dy - sum(dy y))
- *     y = x - max - ln sum e^(x - max)           dx = dy - e^y sum(dy)
+ *     softmax        y = e^(x - max) / sum e^(x - max)          dx = y (dy - sum(dy y))
+ *     log_softmax    y = x - max - ln sum e^(x - max)           dx = dy - e^y sum(dy)
  *
  * Subtracting the maximum makes every exponent at most 0. */
 #include "ops/common.h"
@@ -18,7 +18,7 @@ static softmax_lines lines_of(const weft_node *n) {
                            wefti_op_count(x, axis + 1, x->rank)};
 }
 
-/* Offset of element 0 of line number `line`; its elements are `inner` apart. */
+/* Offset of element 0 of line number `line`. The elements of a line are `inner` apart. */
 static int64_t line_at(const softmax_lines *l, int64_t line) {
     return line / l->inner * l->size * l->inner + line % l->inner;
 }
@@ -100,19 +100,20 @@ static weft_status lower_grad(wefti_lowering *c, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* Per element: maximum, difference, exponential, sum, and division or difference. */
+/* Operations for each element: maximum, difference, exponential, sum, and division or
+ * difference. */
 static void cost(const weft_node *n, wefti_cost *out) {
     wefti_op_cost_each(n, 0, 5.0, out);
 }
 
-/* Per element: product and sum, difference and product; or sum, exponential, product, difference.
- */
+/* Operations for each element. softmax: product and sum, difference and product. log_softmax: sum,
+ * exponential, product, difference. */
 static void cost_grad(const weft_node *n, wefti_cost *out) {
     wefti_op_cost_each(n, 0, 4.0, out);
 }
 
-/* The maximum of a line, and the sum of e^(x - max). They are not joined to one logarithm, in which
- * that of the sum is lost beside a large maximum. */
+/* The maximum of a line, and the sum of e^(x - max). They stay separate numbers, because rounding
+ * max + ln(sum) would lose ln(sum) if max is large. */
 static double line_statistics(const double *x, const softmax_lines *l, double *out_sum) {
     double max = -INFINITY, sum = 0.0;
     for (int64_t k = 0; k < l->size; k++) max = fmax(max, x[k * l->inner]);

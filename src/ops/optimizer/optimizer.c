@@ -1,9 +1,9 @@
-/* Optimizer steps: p, state -> p', state', in place (output o is input o's memory).
+/* Optimizer steps: p, state -> p', state', in place (output o is the memory of input o).
  *
- * Inputs are the tensors to update, then the gradient, then `scalars`, f32 [8], which change from
- * step to step: {learning rate, step, gradient scale, 0...}; the step is a whole number from 1.
- * Below, g is the gradient times the gradient scale (clipping, averaging). Rates that do not change
- * are attributes, so each parameter can have its own weight decay.
+ * Inputs are the tensors to update, then the gradient, then `scalars`, f32 [8]. The scalars change
+ * from step to step: {learning rate, step, gradient scale, 0...}. The step is a whole number from
+ * 1. Below, g is the gradient times the gradient scale (clipping, averaging). Rates that do not
+ * change are attributes, so each parameter can have its own weight decay.
  *
  *     opt_sgd     g += decay p
  *                 b = g at step 1, else momentum b + g
@@ -25,25 +25,29 @@
  *     grad_norm2  the sum of squares of a gradient, for clipping by global norm
  *     lamb_squares  |p|^2 and |u|^2 of a step of lamb, f32 [2]
  *
- * What lamb and adafactor need of the whole tensor a piece is given, behind the scalars: to lamb
- * and adafactor1 squares f32 [2] = {|p|^2, |u|^2}, u before it is cut down; to adafactor the new
- * row and col, mean(row) and squares; `count` is then the number of the whole's elements.
- * optimizer_split.c makes them.
+ * lamb and adafactor need facts about the whole tensor. For a piece, extra inputs after the scalars
+ * give these facts (optimizer/split.c makes them):
  *
- * Sources: sgd as PyTorch with dampening 0 (nesterov: Sutskever et al., ICML 2013); Kingma, Ba,
- * "Adam", ICLR 2015; Loshchilov, Hutter, "Decoupled weight decay", ICLR 2019; Chen et al.,
- * "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2; You et al., "Large
- * batch optimization for deep learning", ICLR 2020, algorithm 2; Shazeer, Stern, "Adafactor", ICML
+ *     lamb, adafactor1    Squares f32 [2] = {|p|^2, |u|^2}, with u before clipping.
+ *     adafactor           The new row and col, mean(row), and squares.
+ *
+ * `count` is then the number of elements of the whole tensor.
+ *
+ * Sources: sgd as PyTorch with dampening 0 (nesterov: Sutskever et al., ICML 2013). Kingma, Ba,
+ * "Adam", ICLR 2015. Loshchilov, Hutter, "Decoupled weight decay", ICLR 2019. Chen et al.,
+ * "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2. You et al., "Large
+ * batch optimization for deep learning", ICLR 2020, algorithm 2. Shazeer, Stern, "Adafactor", ICML
  * 2018, algorithms 4 and 5. */
 #include "ops/optimizer/optimizer.h"
 
 /* ---- shapes ---- */
 
-/* `states` tensors to update, then grad, then scalars. Without `like_param` states 1.. are checked
- * by the caller. */
+/* Checks the inputs: `states` tensors to update, then grad, then scalars. Without `like_param` the
+ * caller checks states 1 and up. */
 static weft_status check(const weft_node *n, int states, bool like_param, weft_desc *out,
                          int *out_count) {
-    int present = 0, given = n->op->max_inputs - states - 2; /* of the whole */
+    /* `given`: the number of extra inputs with facts about the whole. */
+    int present = 0, given = n->op->max_inputs - states - 2;
     WEFT_REQUIRE((n->inputs == states + 2 || n->inputs == states + 2 + given) &&
                      wefti_in(n, states) && wefti_in(n, states + 1),
                  WEFT_E_ARG,
@@ -105,7 +109,8 @@ static weft_status infer_adafactor(const weft_node *n, weft_desc *out, int *out_
     WEFT_TRY(check_count(n));
     col.rank--;
     col.shape[p->rank - 2] = p->shape[p->rank - 1];
-    for (int i = 1; i < n->inputs; i += 4) { /* the old ones, and those that a piece is given */
+    /* The old row and col, then the new ones that a piece receives. */
+    for (int i = 1; i < n->inputs; i += 4) {
         WEFT_TRY(wefti_op_check_shape(n, i, p->rank - 1, p->shape,
                                       "the parameter without its last dimension"));
         WEFT_TRY(wefti_op_check_shape(n, i + 1, col.rank, col.shape,
@@ -124,7 +129,8 @@ static weft_status infer_norm(const weft_node *n, weft_desc *out, int *out_count
 
 /* ---- split rules ---- */
 
-/* Updated tensors and the gradient alike under `kind`; the scalars replicated. */
+/* The updated tensors and the gradient are split alike, with factors of this kind. The scalars are
+ * replicated. */
 static void rule(const weft_node *n, wefti_factor_kind kind, wefti_split_rule *r) {
     const weft_desc *p = wefti_in(n, 0);
     int8_t f[WEFT_MAX_RANK];
@@ -139,7 +145,8 @@ static weft_status split_free(const weft_node *n, wefti_split_rule *r) {
     rule(n, WEFTI_FACTOR_FREE, r);
     return WEFT_OK;
 }
-/* Norms and means of the whole tensor are statistics, free where they are given. */
+/* Norms and means of the whole tensor are statistics. If they are given, the dimensions are
+ * free. */
 static wefti_factor_kind statistics_kind(const weft_node *n) {
     bool given = n->inputs > n->op->gradient_input + 2;
     return given ? WEFTI_FACTOR_FREE : WEFTI_FACTOR_STATS;
@@ -171,7 +178,8 @@ static weft_status split_adafactor(const weft_node *n, wefti_split_rule *r) {
     rule(n, statistics_kind(n), r);
     for (int o = 1; o < 3; o++) {
         memset(r->in[o], -1, sizeof r->in[o]);
-        wefti_op_assign(r->in[o], 0, r->in[0], 0, rank - 1); /* row; of col all but its last */
+        /* row; for col, all factors but the last one. */
+        wefti_op_assign(r->in[o], 0, r->in[0], 0, rank - 1);
         if (o == 2) r->in[o][rank - 2] = r->in[0][rank - 1];
         memcpy(r->out[o], r->in[o], sizeof r->out[o]);
         if (n->inputs > 5) memcpy(r->in[4 + o], r->in[o], sizeof r->in[o]);
@@ -190,7 +198,8 @@ static weft_status split_norm(const weft_node *n, wefti_split_rule *r) {
 
 /* ---- references ---- */
 
-/* What every step reads. `given`: what a piece is told of the whole, NULL: it is the whole. */
+/* Values that every step reads. `given`: the inputs with facts about the whole; NULL if the tensor
+ * is the whole. */
 typedef struct step {
     int64_t elements;
     double lr, number, grad_scale, decay;
@@ -230,7 +239,8 @@ static weft_status reference_sgd(const weft_node *n, const wefti_random *random,
     return WEFT_OK;
 }
 
-/* Moments of element i under gradient g, and the corrected ratio m^ / (sqrt(v^) + eps). */
+/* Updates the moments of element i with gradient g. Returns the corrected ratio m^ / (sqrt(v^) +
+ * eps). */
 static double adam_step(const weft_node *n, const step *s, const double *const *in, int64_t i,
                         double g, double *m, double *v) {
     double beta1 = wefti_attr_float(n, "beta1"), beta2 = wefti_attr_float(n, "beta2");
@@ -288,7 +298,7 @@ static weft_status reference_lamb(const weft_node *n, const wefti_random *random
                                   const double *const *in, double *const *out) {
     (void)random;
     step s = step_of(n, in);
-    double p2 = 0.0, u2 = 0.0, *u = out[0]; /* u in the place of the result */
+    double p2 = 0.0, u2 = 0.0, *u = out[0]; /* stores u in the memory of the result */
     for (int64_t i = 0; i < s.elements; i++) {
         u[i] = adam_ratio(n, &s, in, out, i, s.grad[i] * s.grad_scale) + s.decay * s.p[i];
         p2 += s.p[i] * s.p[i];
@@ -323,7 +333,7 @@ static double sum_of_squares(const double *x, int64_t count) {
     return sum;
 }
 
-/* The end of both forms: `u` holds g / sqrt(v) and becomes the new parameter. */
+/* The last part of both forms. `u` holds g / sqrt(v) and becomes the new parameter. */
 static void adafactor_apply(const weft_node *n, const step *s, double *u) {
     int64_t stated = wefti_attr_int(n, "count");
     double count = (double)(stated ? stated : s->elements), rate = s->lr;
@@ -398,7 +408,7 @@ static weft_status reference_norm(const weft_node *n, const wefti_random *random
     return WEFT_OK;
 }
 
-/* ---- cost: operations an element, counted in the formulas above ---- */
+/* ---- cost: operations for each element, counted in the formulas above ---- */
 
 static void cost_of(const weft_node *n, double flops, wefti_cost *out) {
     *out = (wefti_cost){.flops = flops * (double)weft_desc_elems(wefti_in(n, 0)),
@@ -494,7 +504,7 @@ static const wefti_op_case cases_adafactor1[] = {
 static const wefti_op_case cases_norm[] = {CASE(NULL, "f32[3,5]"), CASE(NULL, "bf16[7]"),
                                            CASE(NULL, "f32[]"), CASE(NULL, "f32[0]"), CASES_END};
 
-/* `min_` tensors come first and are required; the rest is checked by infer. */
+/* The first `min_` tensors are required; infer checks the rest. */
 #define OPTIMIZER(name_, min_, max_, gradient_, attrs_, infer_, split_, cost_, reference_, cases_, \
                   ...)                                                                             \
     const weft_op_def weft_op_##name_ = {.name = #name_,                                           \

@@ -1,15 +1,15 @@
-/* Optimizer steps over pieces of a parameter that need something of the whole: norms (lamb), means
- * of squares along rows and columns (adafactor). The sums of the pieces are added up first and
- * given to the step, which is then one of pieces. */
+/* Optimizer steps on pieces of a parameter that need facts about the whole: norms (lamb), and means
+ * of squares along rows and columns (adafactor). First the devices add up the sums of all pieces.
+ * Then each device runs the step on its piece with these sums as inputs. */
 #include "ops/optimizer/optimizer.h"
 
-/* Scalar number `place` of the step, of the dtype of `like`. */
+/* Scalar number `place` of the step, in the dtype of `like`. */
 static weft_value scalar_at(weft_graph *g, weft_value scalars, int64_t place, weft_value like) {
     weft_value scalar = weft_reshape(g, weft_slice(g, scalars, 0, place, place + 1), 0, NULL);
     return weft_cast(g, scalar, weft_value_desc(g, like).dtype);
 }
 
-/* {a, b} of all devices together, f32 [2] */
+/* The sums of {a, b} over all devices, f32 [2]. */
 static weft_value add_up(wefti_lowering *c, weft_value a, weft_value b) {
     weft_graph *g = wefti_lower_graph(c);
     int64_t one = 1;
@@ -22,7 +22,7 @@ static weft_value squares_of(weft_graph *g, weft_value v) {
     return wefti_op_add1(g, &weft_op_grad_norm2, v);
 }
 
-/* The step with what it was given behind its operands. */
+/* Adds the step with the extra inputs after its operands. */
 static weft_status step_with(wefti_lowering *c, const weft_node *n, int attr_count,
                              wefti_attr *attrs, int inputs, const weft_value *in) {
     weft_value out[WEFTI_MAX_OUT];
@@ -47,7 +47,7 @@ weft_status wefti_lamb_lower(wefti_lowering *c, const weft_node *n) {
 
 /* ---- adafactor ---- */
 
-/* Attributes of the whole's step, for a piece. */
+/* The attributes of the step on a piece, taken from the step on the whole. */
 static void adafactor_attrs(const weft_node *n, wefti_attr out[7]) {
     static const char *const names[] = {"decay_exponent", "eps1", "eps2", "clip", "weight_decay"};
     for (int i = 0; i < 5; i++) out[i] = WEFTI_F(names[i], wefti_attr_float(n, names[i]));
@@ -73,7 +73,7 @@ static weft_value moving(weft_graph *g, weft_value old, weft_value now, weft_val
     return weft_add(g, weft_mul(g, old, beta2), weft_mul(g, now, fresh));
 }
 
-/* Mean of x along `axis`, of the whole: over the devices that split `factor` too. */
+/* Mean of x along `axis` over the whole tensor, including the devices that split `factor`. */
 static weft_value mean_along(wefti_lowering *c, weft_value x, int axis, int factor, int64_t whole) {
     weft_graph *g = wefti_lower_graph(c);
     weft_value sum = weft_sum(g, x, 1, &axis, false);
@@ -99,7 +99,7 @@ weft_status wefti_adafactor_lower(wefti_lowering *c, const weft_node *n) {
     /* u = g / sqrt(row col / mean) */
     weft_value share = weft_div(g, in[5], wefti_op_column(g, in[7]));
     weft_desc beside = weft_value_desc(g, in[6]);
-    if (beside.rank < 0) return WEFT_OK; /* the graph has failed, and says so */
+    if (beside.rank < 0) return WEFT_OK; /* the graph has failed and reports it */
     beside.shape[beside.rank] = beside.shape[beside.rank - 1];
     beside.shape[beside.rank++ - 1] = 1;
     weft_value root_col = weft_rsqrt(g, weft_reshape(g, in[6], beside.rank, beside.shape));

@@ -5,8 +5,8 @@
  *     max_pool2d_grad(x, dy) -> dx          avg_pool2d_grad(dy; in_shape) -> dx
  *
  * Padding is less than the kernel, so every window has an element of x. Padding counts as -inf
- * (maximum) and is left out of the count (average). Among equals the first in row-major order wins
- * and gets the gradient; a NaN wins. */
+ * (maximum) and is left out of the count (average). Among equals, the first element in row-major
+ * order wins and gets the gradient. A NaN wins. */
 #include "ops/window.h"
 
 typedef struct pool_problem {
@@ -25,7 +25,7 @@ static pool_problem problem_of(const weft_node *n, const weft_desc *x, const wef
     return p;
 }
 
-/* The window of y element `at` of one plane, cut to x: [begin, end) in both dimensions. */
+/* The window of y element `at` of one plane, limited to x: [begin, end) in both dimensions. */
 typedef struct window {
     int64_t begin[2], end[2];
 } window;
@@ -45,7 +45,7 @@ static int64_t window_count(const window *w) {
     return (w->end[0] - w->begin[0]) * (w->end[1] - w->begin[1]);
 }
 
-/* Place of the maximum of a window of plane x. */
+/* Index of the maximum of a window of plane x. */
 static int64_t winner(const pool_problem *p, const double *x, const window *w) {
     int64_t best = w->begin[0] * p->x[1] + w->begin[1];
     for (int64_t i = w->begin[0]; i < w->end[0]; i++)
@@ -165,7 +165,7 @@ static weft_status localize_avg_grad(const weft_node *n, const wefti_split_rule 
 
 typedef struct pool_space {
     wefti_window window[2];
-    wefti_attr padding; /* without that of split dimensions, which is put there */
+    wefti_attr padding; /* 0 in split dimensions, because the fetch adds that padding */
     bool nothing;       /* this device has no window */
 } pool_space;
 
@@ -181,9 +181,9 @@ static pool_space space_of(const wefti_lowering *c, const weft_node *n, const we
     return s;
 }
 
-/* Of each window here, the share of elements that are x's own: averages leave the others out. One
- * plane; empty when all are. `around`: the windows that reach the part of x, else those of the part
- * of y. */
+/* The fraction of each window's elements that belong to x, because averages ignore the others. One
+ * plane; empty if all fractions are 1. With `around`: the windows that reach this part of x. Else:
+ * the windows of this part of y. */
 static weft_value own_share(wefti_lowering *c, const weft_node *n, const pool_space *s, bool around,
                             weft_dtype dtype) {
     weft_graph *g = wefti_lower_graph(c);
@@ -228,8 +228,8 @@ static weft_status lower(wefti_lowering *c, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* dx here from all windows that reach here; max_pool2d_grad(x, dy) looks for their winners again.
- */
+/* Computes dx of this device from all windows that reach it. max_pool2d_grad(x, dy) finds the
+ * maximum of each window again. */
 static weft_status lower_grad(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     bool max = n->inputs == 2;
@@ -280,7 +280,7 @@ static void exchanged_grad(const wefti_lowering *c, const weft_node *n, int64_t 
     if (dy) wefti_window_exchanged(c, 0, WEFTI_WINDOW_AROUND, 2, s.window, bytes);
 }
 
-/* One operation an element of every window. */
+/* One operation for each element of every window. */
 static void cost(const weft_node *n, wefti_cost *out) {
     const weft_desc *last = wefti_in(n, n->inputs - 1), *y = wefti_out(n, 0);
     double windows = fmin((double)weft_desc_elems(last), (double)weft_desc_elems(y));

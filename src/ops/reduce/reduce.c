@@ -2,18 +2,18 @@
  *
  *     x [...]; axes -> y without those dimensions, or with size 1 there (keep)
  *
- * Of nothing the sum is 0, the mean NaN and the maximum -inf. A NaN wins every maximum. Among
- * equals argmax takes the lowest index and the gradient of max is shared evenly.
+ * Over no elements, the sum is 0, the mean is NaN and the maximum is -inf. A NaN wins every
+ * maximum. Among equals, argmax takes the lowest index, and max shares its gradient evenly.
  *
- * mean divides by `count`, 0 meaning the number of reduced elements. A piece of a split mean states
- * the whole's count (localize), so that a split mean is a sum of terms like a split sum is. */
+ * mean divides by `count`; 0 means the number of reduced elements. A piece of a split mean states
+ * the count of the whole (localize). So a split mean is a sum of terms, like a split sum. */
 #include "ops/common.h"
 
 static const wefti_ints *axes_of(const weft_node *n) {
     return wefti_attr_ints(n, "axes");
 }
 
-/* Strides of the reduced tensor over x: 0 along reduced dimensions. */
+/* Strides of the reduced tensor over x; 0 along reduced dimensions. */
 static void reduced_strides(const weft_desc *x, const wefti_ints *axes,
                             int64_t out[WEFT_MAX_RANK]) {
     int64_t stride = 1;
@@ -31,7 +31,7 @@ static int64_t reduced_count(const weft_desc *x, const wefti_ints *axes) {
     return count;
 }
 
-/* The count that mean divides by. */
+/* The divisor of mean. */
 static int64_t mean_count(const weft_node *n) {
     int64_t count = wefti_attr_int(n, "count");
     return count ? count : reduced_count(wefti_in(n, 0), axes_of(n));
@@ -133,8 +133,8 @@ static weft_status grad_max(wefti_grad *g, const weft_node *n) {
 
 /* ---- split rules ---- */
 
-/* Factors of x: `kind` along the axes, free elsewhere. y follows with or without the reduced
- * dimensions. */
+/* Sets the factors of x: `kind` along the axes, free elsewhere. y has the same factors, with or
+ * without the reduced dimensions. */
 static void rule(const weft_desc *x, const wefti_ints *axes, wefti_factor_kind kind,
                  wefti_split_rule *r, int8_t f[WEFT_MAX_RANK]) {
     for (int d = 0; d < x->rank; d++)
@@ -177,7 +177,7 @@ static weft_status localize_mean(const weft_node *n, const wefti_split_rule *rul
     return WEFT_OK;
 }
 
-/* Ties are counted along the axes before they share: statistics. */
+/* Equal maxima must be counted along the axes before they share the gradient: statistics. */
 static weft_status split_max_grad(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0);
     int8_t f[WEFT_MAX_RANK];
@@ -188,7 +188,7 @@ static weft_status split_max_grad(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
-/* v without the reduced dimensions, or with them: with size 1 there. */
+/* v without the reduced dimensions, or with size 1 there. */
 static weft_value with_axes(weft_graph *g, weft_value v, const weft_desc *x,
                             const wefti_ints *axes) {
     weft_desc d = *x;
@@ -221,7 +221,8 @@ static weft_status split_argmax(const weft_node *n, wefti_split_rule *r) {
     return WEFT_OK;
 }
 
-/* The greatest of the pieces' greatest; their order keeps the lowest index among equals. */
+/* The greatest of the pieces' maxima. The pieces are in order, so the lowest index wins among
+ * equals. */
 static weft_status lower_argmax(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     int axis = (int)wefti_attr_int(n, "axis"), factor = wefti_lower_rule(c)->in[0][axis];

@@ -1,13 +1,14 @@
-/* Broadcasting as ops of their own, and its gradient.
+/* Broadcasting as an op, and its gradient.
  *
  *     broadcast_to(x; shape)          x repeated to `shape` (NumPy rules)
- *     sum_to(x; shape, dtype)         x summed down to `shape`, of which x's shape is a broadcast
+ *     sum_to(x; shape, dtype)         x summed down to `shape`; `shape` must broadcast to x's shape
  *
- * Each is the other's gradient. sum_to also makes the bias gradient and the cast of an f32
- * parameter's gradient under bf16 activations: it sums in f32 and stores `dtype`. */
+ * Each op is the gradient of the other. sum_to has two more uses. It makes the bias gradient. Under
+ * bf16 activations, it casts the gradient of an f32 parameter: it sums in f32 and stores
+ * `dtype`. */
 #include "ops/common.h"
 
-/* `small` must broadcast to exactly `large`. */
+/* Checks that `small` broadcasts to exactly `large`. */
 static weft_status check_broadcast(const weft_node *n, const weft_desc *small,
                                    const weft_desc *large) {
     weft_desc both;
@@ -52,7 +53,7 @@ static weft_status grad_broadcast_to(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* Dimensions that are summed away are SUM, the others FREE. */
+/* Summed dimensions are SUM, the others FREE. */
 static weft_status split_sum_to(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
     int lead = x->rank - y->rank;
