@@ -1,4 +1,4 @@
-/* Large files past the page cache. See base/bulk.h. */
+/* Large files that bypass the page cache. See base/bulk.h. */
 #include "base/bulk.h"
 
 #include <errno.h>
@@ -10,18 +10,18 @@
 #include "base/fault.h"
 #include "base/memory.h"
 
-/* Alignment of buffer, length and place in the file: 4096 satisfies every disk of today. 1 MiB at a
- * time keeps a fast disk busy, and the buffer in the core's own cache. */
+/* BULK_ALIGNMENT: of the buffer, the length and the file offset. Every current disk accepts 4096.
+ * BUFFER_BYTES: 1 MiB at a time keeps a fast disk busy and fits the core's own cache. */
 enum { BULK_ALIGNMENT = 4096, BUFFER_BYTES = 1 << 20 };
 
 struct wefti_bulk {
     int fd;
     bool direct;
     char *path;
-    void *storage;         /* holds the aligned buffer */
+    void *storage;         /* the allocation that holds the aligned buffer */
     unsigned char *buffer; /* BUFFER_BYTES */
     size_t used;
-    int64_t written, expected; /* bytes that left the buffer; bytes of the finished file */
+    int64_t written, expected; /* bytes already written out; bytes of the finished file */
 };
 
 static weft_status failed(const char *what, const char *path) {
@@ -43,7 +43,7 @@ void wefti_bulk_abort(wefti_bulk *file) {
     release(file);
 }
 
-/* Not every file system knows O_DIRECT: memory, some networks. */
+/* Some file systems (memory, some networks) do not support O_DIRECT. */
 static weft_status create(wefti_bulk *file) {
     const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
 #ifdef O_DIRECT
@@ -94,7 +94,7 @@ weft_status wefti_bulk_open(const char *path, int64_t bytes, wefti_bulk **out) {
     return WEFT_OK;
 }
 
-/* From here on through the page cache. */
+/* Continue through the page cache. */
 static void leave_direct(wefti_bulk *file) {
 #ifdef O_DIRECT
     int flags = fcntl(file->fd, F_GETFL);
@@ -103,7 +103,8 @@ static void leave_direct(wefti_bulk *file) {
     file->direct = false;
 }
 
-/* Write the buffer out. Only the last one is not full, and cannot go directly. */
+/* Write the buffer to the file. Only the last buffer may be partly filled; it cannot use
+ * O_DIRECT. */
 static weft_status flush(wefti_bulk *file) {
     size_t at = 0;
     if (file->used % BULK_ALIGNMENT) leave_direct(file);
@@ -111,7 +112,7 @@ static weft_status flush(wefti_bulk *file) {
         ssize_t n = wefti_fault_io() ? -1 : write(file->fd, file->buffer + at, file->used - at);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EINVAL && file->direct) {
-            leave_direct(file); /* it was accepted when opening, but does not work */
+            leave_direct(file); /* open() accepted the flag, but writes with it fail */
             continue;
         }
         if (n < 0) return failed("write", file->path);

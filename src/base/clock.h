@@ -13,7 +13,7 @@ static inline int64_t wefti_now_ns(void) {
 static inline double wefti_now_s(void) {
     return (double)wefti_now_ns() * 1e-9;
 }
-/* Seconds in ns, at most 1e8 s. `otherwise` counts where `seconds` is not above 0. */
+/* Converts seconds to ns, at most 1e8 s. Uses `otherwise` if `seconds` is not above 0. */
 static inline int64_t wefti_ns_of_seconds(double seconds, double otherwise) {
     double chosen = seconds > 0 ? seconds : otherwise;
     return (int64_t)((chosen < 1e8 ? chosen : 1e8) * 1e9);

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* The end of a class "[...]" that begins at `p`, just behind its ]; NULL when it is not closed. A ]
- * in the first place stands for itself. */
+/* Returns the position behind the ] of the class "[...]" that begins at `p`; NULL if the class is
+ * not closed. A ] in the first place is an ordinary member. */
 static const char *class_end(const char *p) {
     const char *from = p + 1;
     if (*from == '!') from++;
@@ -28,7 +28,8 @@ static bool class_has(const char *p, const char *end, unsigned char c) {
     return found != inverted;
 }
 
-/* Passes one element of the pattern that takes one byte; NULL when `c` does not fit it. */
+/* Passes one pattern element that matches one byte. Returns NULL if the element does not match
+ * `c`. */
 static const char *pass_one(const char *pattern, char c) {
     if (*pattern == '[') {
         const char *end = class_end(pattern);
@@ -37,8 +38,8 @@ static const char *pass_one(const char *pattern, char c) {
     return *pattern == '?' || *pattern == c ? pattern + 1 : NULL;
 }
 
-/* A last byte that stands for itself has to be the text's last, whatever is before it: most names
- * that a pattern does not fit are told by this. */
+/* A literal last byte of the pattern must equal the last byte of the text. This quick check rejects
+ * most names that do not match. */
 static bool ends_alike(const char *pattern, const char *text) {
     const size_t length = strlen(pattern), bytes = strlen(text);
     const char last = length > 0 ? pattern[length - 1] : '*';
@@ -47,7 +48,8 @@ static bool ends_alike(const char *pattern, const char *text) {
 
 bool wefti_glob_match(const char *pattern, const char *text) {
     if (!ends_alike(pattern, text)) return false;
-    const char *star = NULL, *tried = NULL; /* last * passed, and the text that it does not take */
+    /* behind the last *; the text that the * has not absorbed */
+    const char *star = NULL, *tried = NULL;
     while (*text) {
         const char *next = *pattern == '*' || !*pattern ? NULL : pass_one(pattern, *text);
         if (*pattern == '*') {
@@ -56,7 +58,7 @@ bool wefti_glob_match(const char *pattern, const char *text) {
         } else if (next) {
             pattern = next;
             text++;
-        } else if (star) { /* one more byte for the last * */
+        } else if (star) { /* the last * absorbs one more byte */
             pattern = star;
             text = ++tried;
         } else {

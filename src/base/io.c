@@ -1,5 +1,5 @@
-/* Files through one door. See base/io.h. Every system call that a disk can fail is a fault point.
- */
+/* File access with fault points. See base/io.h. Every system call that a disk can fail is a fault
+ * point. */
 #include "base/io.h"
 
 #include <dirent.h>
@@ -20,7 +20,7 @@ static weft_status failed(const char *what, const char *path) {
     return WEFT_RAISE(status, "cannot %s %s: %s", what, path, strerror(error));
 }
 
-/* O_NONBLOCK: opening a named pipe without a writer must not wait for ever. */
+/* O_NONBLOCK: opening a named pipe that has no writer must not block forever. */
 weft_status wefti_file_open(const char *path, int *out_fd, struct stat *out_stat) {
     int fd = wefti_fault_io() ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return failed("open", path);
@@ -46,7 +46,7 @@ static ssize_t read_fully(int fd, char *to, size_t bytes) {
     return (ssize_t)got;
 }
 
-/* The size of a file is a hint only: pipes and files under /proc have none. */
+/* The size of a file is only a hint: pipes and files under /proc report no size. */
 static weft_status read_all(int fd, const char *path, int64_t hint, int64_t limit, char **out,
                             int64_t *out_bytes) {
     int64_t capacity = (hint > 0 && hint < limit ? hint : hint > 0 ? limit : 4096) + 1;
@@ -95,7 +95,7 @@ weft_status wefti_file_read(const char *path, int64_t limit, char **out, int64_t
         status = WEFT_RAISE(WEFT_E_IO, "%s has %lld bytes; such a file may have at most %lld", path,
                             (long long)info.st_size, (long long)limit);
     } else {
-        (void)fcntl(fd, F_SETFL, 0); /* a pipe with a writer may be waited for */
+        (void)fcntl(fd, F_SETFL, 0); /* now that the pipe is open, reads may wait for its writer */
         status =
             read_all(fd, path, S_ISREG(info.st_mode) ? info.st_size : 0, limit, out, out_bytes);
     }
@@ -114,8 +114,8 @@ static void writer_free(wefti_writer *w) {
     wefti_free(w);
 }
 
-/* The name carries the process id so that two writers of one path do not share a file; a number is
- * tried behind it because ids repeat (containers, leftovers of a crash). */
+/* The name contains the process id, so that two writers of one path do not share a file. It also
+ * has a number, because ids can repeat (containers, leftovers of a crash). */
 static weft_status open_temporary(wefti_writer *w) {
     enum { ATTEMPTS = 100 };
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
@@ -140,8 +140,9 @@ static bool is_link(const char *path) {
     return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
 }
 
-/* A file is made beside and renamed; a device or a pipe would be replaced by that, and is written
- * itself. What cannot be replaced is said now, not when all is written. */
+/* A regular file is written under a temporary name and then renamed. Renaming would replace a
+ * device or a pipe, so these are written in place. A path that cannot be written fails here, before
+ * the data is written. */
 static weft_status open_either(wefti_writer *w) {
     struct stat info;
     bool replaces = stat(w->path, &info) || (S_ISREG(info.st_mode) && !is_link(w->path));
@@ -151,7 +152,8 @@ static weft_status open_either(wefti_writer *w) {
     return w->fd >= 0 ? WEFT_OK : failed("write", w->path);
 }
 
-/* A link stays, and the file that it leads to is replaced (/dev/stdout, where that is a file). */
+/* If `path` is a symbolic link, the link stays and its target is replaced (for example when
+ * /dev/stdout leads to a file). */
 static char *place_of(const char *path) {
     char *target = is_link(path) ? realpath(path, NULL) : NULL;
     char *place = wefti_strdup(target ? target : path);
@@ -189,7 +191,7 @@ weft_status wefti_writer_write(wefti_writer *w, const void *data, size_t bytes) 
     return WEFT_OK;
 }
 
-/* The directory that holds `path`, as a fresh string; NULL without memory. */
+/* Returns the directory that holds `path`, as a fresh string; NULL without memory. */
 static char *directory_of(const char *path) {
     const char *slash = strrchr(path, '/');
     if (!slash) return wefti_strdup(".");
@@ -205,7 +207,8 @@ static weft_status sync_directory_of(const char *path) {
     return status;
 }
 
-/* A failed fsync may leave pages marked clean, so it must never be retried: the attempt is dead. */
+/* Do not retry a failed fsync: the kernel may have marked the pages clean. The whole attempt has
+ * failed. */
 static weft_status sync_and_close(wefti_writer *w) {
     bool sync = w->temporary;
     weft_status status =
@@ -254,8 +257,8 @@ weft_status wefti_file_write(const char *path, const void *data, size_t bytes) {
     return WEFT_OK;
 }
 
-/* A new name outlives a power cut once its directory is synced. One that may be written but not
- * read cannot be. */
+/* A new name survives a power cut once its directory is synced. A directory that may be written but
+ * not read cannot be synced. */
 static weft_status sync_new(const char *path) {
     char *parent = directory_of(path);
     WEFT_REQUIRE(parent, WEFT_E_NOMEM, "no memory for the name of a directory");
@@ -274,12 +277,13 @@ weft_status wefti_dir_make(const char *path) {
         char saved = *at;
         *at = '\0';
         if (wefti_fault_io() || mkdir(name, 0777)) {
-            /* an existing parent may answer EROFS or EACCES: what counts is that it is there */
+            /* For an existing parent, mkdir may return EROFS or EACCES. That is fine if the
+             * directory exists. */
             int error = errno;
             struct stat info;
             bool refused = error == EEXIST || error == EROFS || error == EACCES;
             bool there = refused && stat(name, &info) == 0 && S_ISDIR(info.st_mode);
-            errno = error == EEXIST ? ENOTDIR : error; /* what is in the way is something else */
+            errno = error == EEXIST ? ENOTDIR : error; /* the path exists, but is not a directory */
             if (!there) status = failed("create the directory", name);
         } else {
             status = sync_new(name);
@@ -295,7 +299,7 @@ weft_status wefti_dir_sync(const char *path) {
     int fd = wefti_fault_io() ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return failed("open the directory", path);
     weft_status status = WEFT_OK;
-    /* EINVAL: a file system that cannot sync directories and orders renames itself */
+    /* EINVAL: the file system cannot sync directories; it orders renames itself */
     if (wefti_fault_io() || (fsync(fd) && errno != EINVAL))
         status = failed("sync the directory", path);
     close(fd);
@@ -373,7 +377,7 @@ bool wefti_is_link(const char *path) {
     return !wefti_fault_io() && is_link(path);
 }
 
-/* Names of one directory, NUL-separated, as they come. */
+/* Names of one directory, NUL-separated, in the order of readdir. */
 typedef struct name_block {
     char *bytes;
     int64_t used, capacity, count;

@@ -1,5 +1,6 @@
-/* Files through one door, with fault points: every call here can be told to fail (WEFTI_FAULT_IO).
- * Messages name the path. What is written is whole or absent: written beside, synced, renamed. */
+/* File access with fault points: a test can make every call here fail (WEFTI_FAULT_IO). Messages
+ * name the path. A file is written whole or not at all: the writer fills a temporary file, syncs it
+ * and renames it. */
 #ifndef WEFTI_BASE_IO_H
 #define WEFTI_BASE_IO_H
 
@@ -10,38 +11,39 @@
 
 #include "base/status.h"
 
-/* To be read; of a named pipe nobody is waited for. */
+/* Opens a file for reading. Opening a named pipe does not wait for its writer. */
 weft_status wefti_file_open(const char *path, int *out_fd, struct stat *out_stat) WEFT_CHECKED;
 
-/* Whole file into fresh memory with a NUL behind it; refuses more than `limit` bytes. wefti_free
- * the result. */
+/* Reads the whole file into fresh memory and adds a NUL. Refuses more than `limit` bytes. The
+ * caller frees the result with wefti_free. */
 weft_status wefti_file_read(const char *path, int64_t limit, char **out,
                             int64_t *out_bytes) WEFT_CHECKED;
 
-/* A file being written under a temporary name beside `path`; commit syncs and renames, abort
- * removes. Both end the writer. A device or a pipe is written as it is; of a
- * link its target is replaced. */
+/* Writes a file under a temporary name beside `path`. Commit syncs and renames it; abort removes
+ * it. Both free the writer. A device or a pipe is written in place. If `path` is a link, the link's
+ * target is replaced. */
 typedef struct wefti_writer wefti_writer;
 weft_status wefti_writer_open(const char *path, wefti_writer **out) WEFT_CHECKED;
 weft_status wefti_writer_write(wefti_writer *w, const void *data, size_t bytes) WEFT_CHECKED;
 weft_status
-wefti_writer_commit(wefti_writer *w) WEFT_CHECKED; /* also on failure the writer is gone */
+wefti_writer_commit(wefti_writer *w) WEFT_CHECKED; /* frees the writer, also on failure */
 void wefti_writer_abort(wefti_writer *w);
 
-/* Small text file, whole or absent. */
+/* Writes a small file, whole or not at all. */
 weft_status wefti_file_write(const char *path, const void *data, size_t bytes) WEFT_CHECKED;
 
-/* With parents; existing is fine. What is made is synced. */
+/* Creates the directory and its parents. An existing directory is fine. New directories are
+ * synced. */
 weft_status wefti_dir_make(const char *path) WEFT_CHECKED;
 weft_status wefti_dir_sync(const char *path) WEFT_CHECKED;
 weft_status wefti_rename(const char *from, const char *to) WEFT_CHECKED;
-weft_status
-wefti_remove_tree(const char *path) WEFT_CHECKED; /* absent is fine; does not follow links */
+/* Succeeds if `path` does not exist; does not follow links. */
+weft_status wefti_remove_tree(const char *path) WEFT_CHECKED;
 bool wefti_exists(const char *path);
 bool wefti_is_dir(const char *path);
-bool wefti_is_link(const char *path); /* the name itself is a symbolic link */
-/* Names in a directory, sorted, without . and ..; one allocation: free with wefti_free(*out_names).
- */
+bool wefti_is_link(const char *path); /* whether the name itself is a symbolic link */
+/* Lists the names in a directory, sorted, without . and .. . The result is one allocation: free it
+ * with wefti_free(*out_names). */
 weft_status wefti_dir_list(const char *path, char ***out_names, int64_t *out_count) WEFT_CHECKED;
 
 #endif

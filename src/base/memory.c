@@ -1,4 +1,4 @@
-/* The allocator door and grow-only arenas. */
+/* The allocator functions and grow-only arenas. */
 #include "base/memory.h"
 
 #include <stdarg.h>
@@ -37,7 +37,7 @@ char *wefti_strdup(const char *text) {
 }
 
 static char *format_with(wefti_arena *arena, const char *format, va_list args) {
-    char few[200]; /* names and messages mostly fit, and are formatted once */
+    char few[200]; /* most names and messages fit here and are formatted only once */
     va_list again;
     va_copy(again, args);
     int n = vsnprintf(few, sizeof few, format, args);
@@ -62,7 +62,8 @@ char *wefti_format(const char *format, ...) {
     return text;
 }
 
-enum { FIRST_BYTES = 1 << 10, BLOCK_BYTES = 1 << 16 }; /* of blocks, which double in between */
+/* size of the first and the largest block; in between, sizes double */
+enum { FIRST_BYTES = 1 << 10, BLOCK_BYTES = 1 << 16 };
 
 typedef struct block {
     struct block *next;
@@ -92,7 +93,8 @@ void wefti_arena_destroy(wefti_arena *arena) {
 }
 
 void *wefti_arena_alloc(wefti_arena *arena, size_t bytes) {
-    if (bytes > PTRDIFF_MAX - sizeof(block) - 15) return NULL; /* the sums below would wrap */
+    /* larger sizes would overflow the sums below */
+    if (bytes > PTRDIFF_MAX - sizeof(block) - 15) return NULL;
     bytes = (bytes + 15) & ~(size_t)15;
     block *b = arena->head;
     if (!b || b->capacity - b->used < bytes) {

@@ -1,5 +1,5 @@
-/* The one allocator door, and arenas. Every heap allocation of the library goes through here, so
- * that a test can make the n-th one fail (base/fault.h). */
+/* The allocator of the library, and arenas. Every heap allocation of the library goes through these
+ * functions, so that a test can make the n-th one fail (base/fault.h). */
 #ifndef WEFTI_BASE_MEMORY_H
 #define WEFTI_BASE_MEMORY_H
 
@@ -8,10 +8,10 @@
 
 #include "base/status.h"
 
-/* NULL on failure (or when a fault is due); the caller raises WEFT_E_NOMEM. Free with wefti_free.
- */
+/* Returns NULL on failure (or if a fault is due); the caller raises WEFT_E_NOMEM. Free with
+ * wefti_free. */
 void *wefti_alloc(size_t bytes);
-void *wefti_calloc(size_t count, size_t bytes); /* zeroed; overflow is a failure */
+void *wefti_calloc(size_t count, size_t bytes); /* zeroed; fails if count * bytes overflows */
 void *wefti_realloc(void *old, size_t bytes);   /* on failure `old` stays valid */
 void wefti_free(void *p);                       /* NULL is legal */
 char *wefti_strdup(const char *text);
@@ -33,16 +33,17 @@ void wefti_arena_destroy(wefti_arena *arena);
 void *wefti_arena_alloc(wefti_arena *arena,
                         size_t bytes); /* zeroed, 16-byte aligned; NULL on failure */
 char *wefti_arena_strdup(wefti_arena *arena, const char *text);
-char *wefti_arena_join(wefti_arena *arena, const char *a, const char *b); /* one behind the other */
+/* the concatenation of both strings */
+char *wefti_arena_join(wefti_arena *arena, const char *a, const char *b);
 char *wefti_arena_format(wefti_arena *arena, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Make room for one more element in a doubling array: WEFT_GROW(array, used, capacity). */
+/* Makes room for one more element in a doubling array: WEFT_GROW(array, used, capacity). */
 weft_status wefti_grow(void **array, int64_t used, int64_t *capacity, size_t element) WEFT_CHECKED;
 #define WEFT_GROW(array, used, capacity)                                                           \
     wefti_grow((void **)&(array), (used), &(capacity), sizeof *(array))
 
-/* Checked arithmetic for sizes that come from files or users: true on overflow. */
+/* Checked arithmetic for sizes that come from files or users. Returns true on overflow. */
 static inline int wefti_mul_overflows(int64_t a, int64_t b, int64_t *out) {
     return __builtin_mul_overflow(a, b, out);
 }

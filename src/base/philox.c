@@ -1,13 +1,14 @@
-/* Normal numbers, permutations and named streams on top of Philox. */
+/* Normal numbers, permutations and named streams, made from Philox. */
 #include "base/philox.h"
 
 #include <math.h>
 #include <string.h>
 
 /* ---- normal numbers ----
- * Written as loops over arrays of a fixed length, without branches, so that compilers turn them
- * into vector code; sums and products in one fixed order (no contraction), so that every form gives
- * the same bits. */
+ *
+ * The functions are loops over arrays of a fixed length, without branches. So compilers turn them
+ * into vector code. Sums and products have one fixed order without contraction. So every form of
+ * the code gives the same bits. */
 
 enum { PHILOX_LANES = 16 }; /* Philox blocks at a time: 64 numbers */
 
@@ -18,7 +19,7 @@ enum { PHILOX_LANES = 16 }; /* Philox blocks at a time: 64 numbers */
 #define CLONED
 #endif
 
-/* ln(x) of x in (0, 1]; polynomial of Cephes' logf (Moshier). */
+/* ln(x) for x in (0, 1]. Source: the polynomial of Cephes' logf (Moshier). */
 static inline float log_of(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -73,8 +74,8 @@ float wefti_philox_normal(uint64_t seed, uint64_t stream, uint64_t position) {
     return position & 1 ? second : first;
 }
 
-/* LANES consecutive blocks from `counter` (a multiple of LANES, so that its low word does not
- * wrap). */
+/* Normal numbers of LANES consecutive blocks from `counter`. `counter` is a multiple of LANES, so
+ * its low word does not wrap. */
 CLONED static void normal_blocks(uint64_t seed, uint64_t stream, uint64_t counter, float scale,
                                  float *restrict out) {
     uint32_t w0[PHILOX_LANES], w1[PHILOX_LANES], w2[PHILOX_LANES], w3[PHILOX_LANES];
@@ -124,7 +125,7 @@ void wefti_philox_normals(uint64_t seed, uint64_t stream, uint64_t first, int64_
 
 uint64_t wefti_philox_permute(uint64_t seed, uint64_t stream, uint64_t n, uint64_t position) {
     if (n < 2) return 0;
-    unsigned half = 1; /* bits of each half: 2 * half bits cover n */
+    unsigned half = 1; /* bits of each half; 2 * half bits can hold n */
     while (half < 32 && (n - 1) >> (2 * half)) half++;
     uint32_t mask = half >= 32 ? 0xFFFFFFFFu : (1u << half) - 1u;
     do {

@@ -1,10 +1,12 @@
-/* Philox4x32-10, the counter-based generator behind every random number of weft.
+/* Philox4x32-10, the counter-based generator of every random number of weft.
  *
- * Source: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11,
- * section 4.3. A number is a function of (seed, stream, position) and of nothing else, so that it
- * does not depend on how a tensor is split, on threads, or on order. Position is the global element
- * index. Element i uses word i % 4 of the block with counter {i / 4 low, i / 4 high, stream low,
- * stream high} and key seed. */
+ * Source: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11, section
+ * 4.3.
+ *
+ * A number is a function of (seed, stream, position) only. So it does not depend on the split of a
+ * tensor, on threads, or on the order of execution. Position is the global element index. Element i
+ * uses word i % 4 of the block with counter {i / 4 low, i / 4 high, stream low, stream high} and
+ * key seed. */
 #ifndef WEFTI_BASE_PHILOX_H
 #define WEFTI_BASE_PHILOX_H
 
@@ -37,25 +39,26 @@ static inline uint32_t wefti_philox_u32(uint64_t seed, uint64_t stream, uint64_t
     return block[position & 3];
 }
 
-/* Uniform in [0, 1) with 24 bits: exact in f32. Dropout keeps an element when this is >= rate. */
+/* Uniform in [0, 1) with 24 bits: exact in f32. Dropout keeps an element if this number is >=
+ * rate. */
 static inline float wefti_philox_uniform(uint64_t seed, uint64_t stream, uint64_t position) {
     return (float)(wefti_philox_u32(seed, stream, position) >> 8) * (1.0f / 16777216.0f);
 }
 
-/* Standard normal by Box-Muller in f32 with fixed polynomials: elements 2j and 2j+1 share words 2j
- * and 2j+1. The same bits on every processor. */
+/* Standard normal by Box-Muller in f32 with fixed polynomials. Elements 2j and 2j+1 share words 2j
+ * and 2j+1. Every processor gives the same bits. */
 float wefti_philox_normal(uint64_t seed, uint64_t stream, uint64_t position);
-/* out[i] = scale * wefti_philox_normal(seed, stream, first + i), many at a time; first is a
- * multiple of 64. */
+/* out[i] = scale * wefti_philox_normal(seed, stream, first + i). `first` must be a multiple of
+ * 64. */
 void wefti_philox_normals(uint64_t seed, uint64_t stream, uint64_t first, int64_t count,
                           float scale, float *out);
 
-/* A bijection of [0, n): element `position` of the permutation named by (seed, stream). Feistel
- * network with cycle walking, Philox as round function; needs no table. Source: Black & Rogaway,
- * "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, sections 4-5. */
+/* A bijection of [0, n): returns element `position` of the permutation that (seed, stream) names.
+ * It is a Feistel network with cycle walking and Philox as the round function; it needs no table.
+ * Source: Black & Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, sections 4-5. */
 uint64_t wefti_philox_permute(uint64_t seed, uint64_t stream, uint64_t n, uint64_t position);
 
-/* Hash of a name, for streams that belong to a parameter or a node: FNV-1a 64. */
+/* Hashes a name to the stream of a parameter or a node: FNV-1a 64. */
 uint64_t wefti_stream_of(const char *name);
 
 #endif

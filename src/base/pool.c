@@ -23,7 +23,7 @@ struct wefti_pool {
     worker *workers; /* threads - 1 */
     pthread_mutex_t mutex;
     pthread_cond_t wake;
-    _Atomic uint64_t generation; /* bumped for each loop */
+    _Atomic uint64_t generation; /* incremented for each loop */
     _Atomic bool stop;
     _Atomic int busy; /* workers still in the current loop */
     _Atomic int64_t next;
@@ -133,11 +133,11 @@ void wefti_pool_run(wefti_pool *pool, int64_t tasks, wefti_task *fn, void *conte
         if (spins < SPINS)
             pause_briefly();
         else
-            sched_yield(); /* a worker that was preempted needs this core */
+            sched_yield(); /* a preempted worker may need this core */
     }
 }
 
-/* The cgroup v2 quota in cores, or `cores` when there is none. */
+/* The cgroup v2 quota in cores, or `cores` without a quota. */
 static int quota(int cores) {
     FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
     long long limit = 0, period = 0;

@@ -1,4 +1,4 @@
-/* Reading files in pieces. See base/reader.h. */
+/* Reads files in pieces. See base/reader.h. */
 #include "base/reader.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "base/io.h"
 #include "base/memory.h"
 
-/* SMALL_BYTES: what costs less in memory than in descriptors. */
+/* SMALL_BYTES: up to this size, a copy in memory is cheaper than an open descriptor. */
 enum { OPEN_FILES_MOST = 1024, OPEN_FILES_UNKNOWN = 128, SMALL_BYTES = 64 << 10 };
 
 static _Atomic int open_files;
@@ -24,9 +24,9 @@ static _Atomic int open_files;
 struct wefti_reader {
     char *path;
     int64_t bytes;
-    const unsigned char *data; /* of what lies in memory */
-    unsigned char *own;        /* the same, of a small file */
-    int fd;                    /* -1: opened when it is read */
+    const unsigned char *data; /* the bytes, if they lie in memory */
+    unsigned char *own;        /* the reader's own copy of a small file */
+    int fd;                    /* -1: the file is opened for each read */
     struct stat opened;
 };
 
@@ -70,8 +70,8 @@ static weft_status read_from(const wefti_reader *r, int fd, int64_t at, int64_t 
     return WEFT_OK;
 }
 
-/* Some file systems, of networks mostly, give a file another number when it has not been in use for
- * a while. */
+/* Some file systems, mostly network ones, give a file a new inode number after it was unused for a
+ * while. So equal size and modification time also count as the same file. */
 static bool is_same(const struct stat *a, const struct stat *b) {
     bool number = a->st_dev == b->st_dev && a->st_ino == b->st_ino;
     return number || (a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
@@ -158,7 +158,7 @@ weft_status wefti_reader_of(const void *data, int64_t bytes, wefti_reader **out)
     return WEFT_OK;
 }
 
-/* Half of the descriptors that the process may have. */
+/* Readers keep at most half of the process's descriptors open. */
 static bool may_stay_open(void) {
     struct rlimit limit;
     int most = OPEN_FILES_UNKNOWN;
@@ -169,7 +169,8 @@ static bool may_stay_open(void) {
     return false;
 }
 
-/* Where it is, wherever the process goes meanwhile; as it was given where nobody can tell. */
+/* Makes the path absolute, so that it stays valid if the process changes its directory. Keeps the
+ * path as given if realpath fails. */
 static weft_status name_wholly(wefti_reader *r) {
     char *whole = realpath(r->path, NULL), *path = wefti_strdup(whole ? whole : r->path);
     free(whole);
@@ -179,7 +180,7 @@ static weft_status name_wholly(wefti_reader *r) {
     return WEFT_OK;
 }
 
-/* Takes over the descriptor. */
+/* Takes ownership of the descriptor. */
 static weft_status keep(wefti_reader *r, int fd, const struct stat *info) {
     weft_status status = WEFT_OK;
     r->bytes = (int64_t)info->st_size;

@@ -1,6 +1,8 @@
-/* Files that are read in pieces while they are in use. Nothing is mapped: of a file that is cut
- * meanwhile a mapping would end the process by a signal, and give zeros for the rest of a page;
- * what is gone is an error here, which names the file. Opening and reading are fault points. */
+/* Reads files in pieces while they are in use.
+ *
+ * The reader maps nothing into memory. If another process truncates a mapped file, access to the
+ * mapping ends this process by a signal, and the rest of the last page reads as zeros. Here a
+ * truncated file is an error that names the file. Opening and reading are fault points. */
 #ifndef WEFTI_BASE_READER_H
 #define WEFTI_BASE_READER_H
 
@@ -10,30 +12,32 @@
 
 typedef struct wefti_reader wefti_reader;
 
-/* A regular file. A small one is read at once; of the others as many stay open as a process can
- * well spare, and the rest are opened for each piece, and must still be the same file then. */
+/* Opens a regular file. A small file is read at once. Larger files stay open, up to a limit on
+ * descriptors. A file beyond that limit is opened again for each piece, and must still be the same
+ * file. */
 weft_status wefti_reader_open(const char *path, wefti_reader **out) WEFT_CHECKED;
-/* What lies in memory, borrowed until the close, as if it were a file. */
+/* Treats bytes in memory as a file. The memory is borrowed until the close. */
 weft_status wefti_reader_of(const void *data, int64_t bytes, wefti_reader **out) WEFT_CHECKED;
 void wefti_reader_close(wefti_reader *r);
 
-int64_t wefti_reader_bytes(const wefti_reader *r); /* when it was opened */
+int64_t wefti_reader_bytes(const wefti_reader *r); /* the file's size when it was opened */
 
-/* The `bytes` at `at`, which the file had when it was opened. From any thread. */
+/* Reads `bytes` bytes from offset `at`, within the size that the file had when it was opened. Any
+ * thread may call it. */
 weft_status wefti_reader_at(const wefti_reader *r, int64_t at, int64_t bytes,
                             void *to) WEFT_CHECKED;
-/* The same into fresh memory; wefti_free it. */
+/* Reads into fresh memory; free it with wefti_free. */
 weft_status wefti_reader_take(const wefti_reader *r, int64_t at, int64_t bytes,
                               unsigned char **out) WEFT_CHECKED;
 weft_status wefti_reader_crc32c(const wefti_reader *r, int64_t at, int64_t bytes,
                                 uint32_t *out) WEFT_CHECKED;
-/* The file is about to be read from its begin to its end: let the disk run ahead. */
+/* Hint: the file will be read from begin to end, so the disk should read ahead. */
 void wefti_reader_ahead(const wefti_reader *r);
 
 enum { WEFTI_READER_PIECE = 32 << 10 };
 
-/* For small pieces that lie near each other: what was read around the last one is kept.
- * Zero-initialise but for the reader. */
+/* For small pieces that lie near each other: one read fetches a larger window, from which later
+ * pieces come. Zero-initialise all fields except the reader. */
 typedef struct wefti_reader_window {
     const wefti_reader *reader;
     int64_t begin, end;

@@ -1,39 +1,39 @@
-/* The four error macros and what stands behind them. See weft/status.h for the contract. */
+/* The four error macros and the functions that they call. See weft/status.h for the contract. */
 #ifndef WEFTI_BASE_STATUS_H
 #define WEFTI_BASE_STATUS_H
 
 #include "weft/status.h"
 
-/* Record a failure: the first detector's message. Returns `status`. */
+/* Records a failure. Called where the failure is first detected. Returns `status`. */
 weft_status wefti_raise(weft_status status, const char *function, const char *file, int line,
                         const char *format, ...) __attribute__((format(printf, 5, 6)));
-/* Add a breadcrumb. Returns `status`. */
+/* Adds one entry to the error trail. Returns `status`. */
 weft_status wefti_note(weft_status status, const char *function, const char *file, int line);
-/* Put `format...` and ": " in front of the current message (cell path, file name...). Returns
+/* Puts `format...` and ": " in front of the current message (cell path, file name...). Returns
  * `status`. */
 weft_status wefti_prefix(weft_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* Replace this thread's message, for failures that travelled from another thread; as the first of a
- * failure's, it names no rank. */
+/* Replaces this thread's message by the message of a failure from another thread. Like a fresh
+ * failure, it has no recorded rank. */
 weft_status wefti_adopt(weft_status status, const char *message);
 
-/* Who failed (weft_error_rank) is told with the failure, never read off its text. The message names
- * `rank` already, or is complete without (WEFT_RANK_NONE). Returns `status`. */
+/* Records the rank that failed (weft_error_rank); no code parses the rank from the message. The
+ * message already names `rank`, or is complete without it (WEFT_RANK_NONE). Returns `status`. */
 weft_status wefti_blame(weft_status status, int rank);
-/* The same of a message that came from elsewhere. */
+/* wefti_adopt and wefti_blame together, for a message from elsewhere. */
 weft_status wefti_adopt_of(weft_status status, int rank, const char *message);
-/* "rank N: " in front of the message, unless it was blamed on somebody already. */
+/* Puts "rank N: " in front of the message, unless a rank was already recorded. Returns `status`. */
 weft_status wefti_name_rank(weft_status status, int rank);
 
-/* A failure that is kept while other calls, which may fail too, follow. */
+/* A saved failure: other calls, which may also fail, can run before it is returned. */
 enum { WEFTI_ERROR_TEXT = 2048 };
 typedef struct wefti_failure {
-    weft_status status; /* WEFT_OK: there is none */
+    weft_status status; /* WEFT_OK: no failure */
     int rank;
     char message[WEFTI_ERROR_TEXT];
 } wefti_failure;
 void wefti_failure_keep(weft_status status, wefti_failure *out);
-/* Makes it this thread's again. Returns its status. */
+/* Makes the saved failure this thread's failure again. Returns its status. */
 weft_status wefti_failure_tell(const wefti_failure *failure);
 void wefti_error_clear(void);
 

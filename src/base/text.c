@@ -1,4 +1,4 @@
-/* Growing text, nearest words, sizes for people. See base/text.h. */
+/* Growing text, nearest words, readable sizes. See base/text.h. */
 #include "base/text.h"
 
 #include <locale.h>
@@ -10,7 +10,7 @@
 
 #include "base/memory.h"
 
-/* Room for `more` bytes and a NUL. */
+/* Reserves room for `more` bytes and a NUL. */
 static int reserve(wefti_text *t, int64_t more) {
     if (t->failed) return 0;
     int64_t wanted;
@@ -69,10 +69,10 @@ void wefti_text_free(wefti_text *t) {
     *t = (wefti_text){0};
 }
 
-enum { WORD_BYTES = 128 }; /* longer words are nobody's typing mistake */
+enum { WORD_BYTES = 128 }; /* a longer word is hardly a typing mistake */
 
-/* Edit distance in which swapping two neighbours counts once (optimal string alignment): Wagner &
- * Fischer, J. ACM 21 (1974), with Damerau's transposition. */
+/* Edit distance that counts a swap of two neighbours once (optimal string alignment). Source:
+ * Wagner & Fischer, J. ACM 21 (1974), with Damerau's transposition. */
 static int distance(const char *a, int a_length, const char *b, int b_length) {
     int rows[3][WORD_BYTES + 1];
     int *before = rows[0], *above = rows[1], *row = rows[2];
@@ -107,7 +107,7 @@ const char *wefti_nearest(const char *word, const char *const *words) {
         int d = distance(word, (int)length, *words, (int)other);
         if (d <= limit) {
             best = *words;
-            limit = d - 1; /* only a nearer one replaces it */
+            limit = d - 1; /* only a nearer word replaces it */
         }
     }
     return best;
@@ -133,7 +133,7 @@ double wefti_real_read(const char *text, char **end) {
     return value;
 }
 
-/* What stands between the digits, a comma or more than one byte, becomes a point. */
+/* Replaces the locale's decimal separator (a comma, or several bytes) by a point. */
 static void put_point(char *text) {
     char *at = text + strspn(text, "+-0123456789");
     size_t length = strcspn(at, "+-0123456789abcdefghijklmnopqrstuvwxyz");

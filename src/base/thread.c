@@ -4,9 +4,10 @@
 #include <signal.h>
 #include <stddef.h>
 
-enum { STACK = 2 << 20 }; /* libraries that are called there have frames of their own */
+enum { STACK = 2 << 20 }; /* library functions called in the thread need large frames */
 
-/* The system's own size is that of `ulimit -s`, or its choice where there is no limit. */
+/* Ensures a stack of STACK bytes. The default size is `ulimit -s`, or the system's own choice
+ * without a limit. */
 static int with_stack(pthread_attr_t *how) {
     size_t bytes;
     int error = pthread_attr_getstacksize(how, &bytes);

@@ -1,12 +1,12 @@
-/* The threads that the library starts. */
+/* Threads of the library. */
 #ifndef WEFTI_BASE_THREAD_H
 #define WEFTI_BASE_THREAD_H
 
 #include <pthread.h>
 
-/* As pthread_create, which see for what it returns. Signals are blocked in the thread, except those
- * of its own faults: they are for the threads that the program knows of. Its stack is large enough
- * for what runs there, also where the process's limit (ulimit -s) is not. */
+/* Returns as pthread_create does. Signals are blocked in the thread, except those of its own
+ * faults: the program's own threads handle the others. The stack is large enough for the library's
+ * code even if the process's limit (ulimit -s) is small. */
 int wefti_thread_start(pthread_t *out, void *(*run)(void *context), void *context);
 
 #endif

@@ -1,4 +1,4 @@
-/* Choosing and opening a device, and what the host does with its memory. */
+/* Opens the device that WEFT_DEVICE names, and gives the host access to device memory. */
 #include "device/device.h"
 
 #include <stdlib.h>
@@ -47,7 +47,7 @@ void wefti_device_close(wefti_device *d) {
 
 /* ---- copies for the host ---- */
 
-/* Behind all published work. The copy is done when this returns. */
+/* Runs behind all published work. The copy is done when this returns. */
 static weft_status copy_now(wefti_device *d, void *to, wefti_space to_space, const void *from,
                             wefti_space from_space, int64_t bytes) {
     const wefti_device_table *t = d->table;
@@ -75,7 +75,7 @@ weft_status wefti_device_read(wefti_device *d, void *to, const void *from, int64
     return WEFT_OK;
 }
 
-/* ---- mappings: through a copy in the host's memory ---- */
+/* ---- mappings, by a copy in host memory ---- */
 
 static void give_back(wefti_mapping *m) {
     m->device->table->free(m->device, WEFTI_SPACE_HOST, m->data, m->bytes);

@@ -1,12 +1,12 @@
 /* Devices: memory, copies and the order of work, behind one table.
  *
  * A device runs kernels and has memory of its own. The host may not touch device memory: it copies
- * bytes, or maps them for a short time. Work of one stream is done in the order in which it was
- * given; a function that gives work to a stream may return before the work is done. The kernels are
- * not here: a backend (backend/backend.h) runs them in the device's streams.
+ * bytes, or maps them for a short time. A stream does its work in the order in which the host
+ * submitted it. A function that submits work may return before the work is done. Kernels are not in
+ * this table: a backend (backend/backend.h) runs them in the device's streams.
  *
- * A direct device, such as `host`, has memory that the host may touch at any time, and has done
- * everything before a call returns. Mapping then costs nothing: the mapping is the memory itself.
+ * A direct device, such as `host`, has memory that the host may touch at any time. Its calls return
+ * only when their work is done. Mapping costs nothing: the mapping is the memory itself.
  *
  * WEFT_DEVICE in the environment names the device: `host` (the default) or `fenced`. */
 #ifndef WEFTI_DEVICE_H
@@ -19,7 +19,7 @@
 #include "base/pool.h"
 #include "weft/types.h"
 
-/* Where bytes lie: in the memory of the device, or in the host's, where the device can copy it. */
+/* Where bytes lie: in device memory, or in host memory that the device can copy. */
 typedef enum wefti_space { WEFTI_SPACE_DEVICE, WEFTI_SPACE_HOST } wefti_space;
 
 typedef struct wefti_byte_range {
@@ -32,25 +32,25 @@ typedef struct wefti_device wefti_device;
 typedef struct wefti_stream wefti_stream;
 typedef struct wefti_event wefti_event;
 
-/* A kind of device. Functions marked "not direct" are never called for a direct device: they may be
- * NULL there. */
+/* A kind of device. Functions marked "not direct" are never called for a direct device. Such a
+ * device may leave them NULL. */
 struct wefti_device_table {
-    const char *name; /* as WEFT_DEVICE has it */
+    const char *name; /* the name in WEFT_DEVICE */
     bool direct;
     weft_status (*open)(wefti_device **out);
     void (*close)(wefti_device *device);
-    /* Zeroed, page-aligned memory. `bytes` may be far more than is ever touched. */
+    /* Zeroed, page-aligned memory. `bytes` may be far more than the program ever touches. */
     weft_status (*allocate)(wefti_device *device, wefti_space space, int64_t bytes, void **out);
     void (*free)(wefti_device *device, wefti_space space, void *memory, int64_t bytes);
-    /* Zeroed memory that a communicator has mapped becomes memory of the device, until `release`.
-     * NULL: the device cannot use memory of others. */
+    /* Makes zeroed memory that a communicator has mapped device memory, until `release`. NULL: the
+     * device cannot use such memory. */
     weft_status (*adopt)(wefti_device *device, void *memory, int64_t bytes);
     void (*release)(wefti_device *device, void *memory, int64_t bytes);
-    /* `pool`: the threads that do the work of a device whose kernels run on the host. Borrowed. */
+    /* `pool`: the threads that do the work, if the device's kernels run on the host. Borrowed. */
     weft_status (*stream_create)(wefti_device *device, wefti_pool *pool, wefti_stream **out);
     void (*stream_destroy)(wefti_stream *stream);
-    /* Work of a stream. The ranges of a copy may overlap within one space. The memory of a copy or
-     * an addition must stay as it is until the work is done. */
+    /* Work of a stream. The ranges of a copy may overlap within one space. The caller must not
+     * change the memory of a copy or an addition until the work is done. */
     weft_status (*fill)(wefti_stream *stream, void *to, int byte, int64_t bytes);
     weft_status (*copy)(wefti_stream *stream, void *to, wefti_space to_space, const void *from,
                         wefti_space from_space, int64_t bytes);
@@ -59,16 +59,16 @@ struct wefti_device_table {
                        int64_t elems);
     /* Not direct. The caller waits until all work of the stream is done. */
     weft_status (*finish)(wefti_stream *stream);
-    /* Not direct. An event stands for the work that a stream had when the event was recorded;
-     * `await` lets the later work of another stream wait for it. */
+    /* Not direct. An event stands for the work that a stream has when the event is recorded.
+     * `await` makes later work of another stream wait for the event. */
     weft_status (*event_create)(wefti_device *device, wefti_event **out);
     void (*event_destroy)(wefti_event *event);
     weft_status (*event_record)(wefti_stream *stream, wefti_event *event);
     weft_status (*await)(wefti_stream *stream, wefti_event *event);
     /* From expose to conceal, kernels and communicators that run on the host may touch these ranges
      * of device memory. Expose first waits for the work of the stream. Calls nest: a byte is
-     * concealed when all ranges that cover it are. NULL: such code may touch the memory at any
-     * time, or never does. */
+     * concealed when all ranges that cover it are concealed. NULL: such code may touch the memory
+     * at any time, or never touches it. */
     weft_status (*expose)(wefti_stream *stream, const wefti_byte_range *ranges, int count);
     void (*conceal)(wefti_stream *stream, const wefti_byte_range *ranges, int count);
 };
@@ -76,10 +76,10 @@ struct wefti_device_table {
 /* Every device, stream and event begins with these. */
 struct wefti_device {
     const wefti_device_table *table;
-    /* Not direct: what maps, reads and writes memory for the host. */
+    /* Not direct. Lock, stream and event of the host's mappings, reads and writes. */
     pthread_mutex_t lock;
     wefti_stream *copies;
-    wefti_event *published; /* the work that the host may see */
+    wefti_event *published; /* marks the work that the host waits for */
 };
 struct wefti_stream {
     wefti_device *device;
@@ -91,10 +91,10 @@ struct wefti_event {
 
 extern const wefti_device_table wefti_device_host, wefti_device_fenced;
 
-/* The table that WEFT_DEVICE names; WEFT_E_ARG: there is no such device. */
+/* The table that WEFT_DEVICE names; WEFT_E_ARG if no device has that name. */
 weft_status wefti_device_choose(const wefti_device_table **out) WEFT_CHECKED;
 weft_status wefti_device_open(const wefti_device_table *table, wefti_device **out) WEFT_CHECKED;
-/* After all of its memory and streams are given back. NULL is legal. */
+/* Call it after all memory and streams of the device are released. NULL is legal. */
 void wefti_device_close(wefti_device *device);
 
 /* ---- streams ---- */
@@ -110,8 +110,8 @@ static inline void wefti_stream_destroy(wefti_stream *s) {
 static inline weft_status wefti_stream_finish(wefti_stream *s) {
     return s->device->table->direct ? WEFT_OK : s->device->table->finish(s);
 }
-/* Mappings, reads and writes of the host wait for the work that the stream has now. One stream of a
- * device publishes. */
+/* Mappings, reads and writes of the host wait for the work that the stream has now. Only one stream
+ * of a device publishes. */
 static inline weft_status wefti_stream_publish(wefti_stream *s) {
     return s->device->table->direct ? WEFT_OK
                                     : s->device->table->event_record(s, s->device->published);
@@ -132,15 +132,15 @@ static inline weft_status wefti_stream_add(wefti_stream *s, weft_dtype dtype, vo
 
 /* ---- device memory and the host ---- */
 
-/* Bytes to and from device memory. They are there, or here, when the call returns. From any thread.
- */
+/* Copies bytes to or from device memory. The copy is done when the call returns. Any thread may
+ * call it. */
 weft_status wefti_device_write(wefti_device *device, void *to, const void *from,
                                int64_t bytes) WEFT_CHECKED;
 weft_status wefti_device_read(wefti_device *device, void *to, const void *from,
                               int64_t bytes) WEFT_CHECKED;
 
 /* READ: `data` has the bytes of the memory. WRITE: the memory gets the bytes of `data` when the
- * mapping ends; without READ the caller writes all of them. */
+ * mapping ends. Without READ the caller writes all of them. */
 typedef enum wefti_access {
     WEFTI_ACCESS_READ = 1,
     WEFTI_ACCESS_WRITE = 2,
@@ -159,7 +159,7 @@ typedef struct wefti_mapping {
 weft_status wefti_mapping_begin(wefti_mapping *mapping) WEFT_CHECKED;
 weft_status wefti_mapping_end(wefti_mapping *mapping, weft_status status);
 
-/* device NULL: the memory is the host's. From any thread. */
+/* device NULL: the memory is host memory. Any thread may call it. */
 static inline weft_status wefti_device_map(wefti_device *device, const void *memory, int64_t bytes,
                                            wefti_access access, wefti_mapping *out) {
     *out = (wefti_mapping){.data = (void *)(uintptr_t)memory};
@@ -170,15 +170,15 @@ static inline weft_status wefti_device_map(wefti_device *device, const void *mem
     out->access = access;
     return wefti_mapping_begin(out);
 }
-/* Ends a mapping, also after a failure `status` of the work on it: then nothing is written. Returns
- * `status`, or the failure to write. */
+/* Ends a mapping. Call it also if the work on the mapping failed, with that failure as `status`:
+ * then nothing is written back. Returns `status`, or the failure to write. */
 static inline weft_status wefti_device_unmap(wefti_mapping *mapping, weft_status status) {
     return mapping->device ? wefti_mapping_end(mapping, status) : status;
 }
 
-/* ---- code on the host that works on device memory ---- */
+/* ---- host code that works on device memory ---- */
 
-/* Whether the device wants to know: see `expose` above. */
+/* Whether the device needs calls of `expose` (see above). */
 static inline bool wefti_stream_exposes(const wefti_stream *s) {
     return s->device->table->expose != NULL;
 }

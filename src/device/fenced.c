@@ -1,12 +1,13 @@
 /* The device `fenced`, for tests: the device `host` behind a fence. Its memory is inaccessible
- * (mprotect) except to its own copies, and to kernels and transfers between expose and conceal. Any
- * other access is a segmentation fault, as it would be an error on a device with a memory of its
- * own.
+ * (mprotect), with two exceptions: its own copies, and kernels and transfers between expose and
+ * conceal. Any other access is a segmentation fault, as it would be an error on a device with its
+ * own memory.
  *
- * The fence protects pages, in the mapping of one process. It misses accesses to other bytes of an
- * exposed page, and accesses by other threads while a page is exposed. Copies are late on purpose:
- * a stream does the last copy when it gets more work, or when somebody waits. Code that forgets to
- * wait finds old bytes. */
+ * The fence protects whole pages, in the mapping of one process. It misses accesses to other bytes
+ * of an exposed page, and accesses by other threads while a page is exposed.
+ *
+ * Copies are late on purpose: a stream does the last copy when it gets more work, or when a caller
+ * waits. Code that forgets to wait finds old bytes. */
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@
 #include "base/memory.h"
 #include "device/memory.h"
 
-/* Memory of the device, and for each of its pages how often it is exposed. */
+/* Memory of the device. `opens` counts for each page how often the page is exposed. */
 typedef struct area {
     struct area *next;
     unsigned char *memory;
@@ -63,8 +64,8 @@ static weft_status protect(const fenced *f, const area *a, int64_t first, int64_
     return WEFT_OK;
 }
 
-/* Counts one more (step 1) or one less (-1) on each page of a range; runs of pages for which that
- * is the first or the last change their protection. */
+/* Adds `step` (1 or -1) to the count of each page of a range. Where the
+ * count leaves or reaches 0, changes the protection, one run of pages at a time. */
 static weft_status count(const fenced *f, area *a, const wefti_byte_range *r, int step) {
     int64_t begin = (const unsigned char *)r->memory - a->memory;
     int64_t first = begin / f->page, end = (begin + r->bytes + f->page - 1) / f->page, from = first;
@@ -154,7 +155,7 @@ static void release(wefti_device *d, void *memory, int64_t bytes) {
 
 /* ---- work ---- */
 
-/* Bytes of the host do not lie behind the fence. */
+/* Checks that device bytes lie behind the fence and that host bytes do not. */
 static weft_status check_space(fenced *f, const void *memory, wefti_space space, int64_t bytes) {
     pthread_mutex_lock(&f->lock);
     bool fits = (area_of(f, memory, bytes) != NULL) == (space == WEFTI_SPACE_DEVICE);

@@ -1,5 +1,5 @@
-/* The device `host`: virtual devices that are threads of this process. Their memory is the host's,
- * so that the device is direct. */
+/* The device `host`: virtual devices that are threads of this process. Their memory is host memory,
+ * so the device is direct. */
 #include <sys/mman.h>
 
 #include "base/memory.h"
@@ -18,7 +18,7 @@ weft_status wefti_memory_map(int64_t bytes, int protection, void **out) {
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     WEFT_REQUIRE(p != MAP_FAILED, WEFT_E_NOMEM, "cannot map device memory of %lld bytes",
                  (long long)bytes);
-    /* Give back the pages before the first huge page and behind the last. */
+    /* Give back the pages before the first huge page and behind the last huge page. */
     uintptr_t base = ((uintptr_t)p + WEFTI_HUGE_PAGE - 1) & ~(uintptr_t)(WEFTI_HUGE_PAGE - 1);
     if (base > (uintptr_t)p) munmap(p, base - (uintptr_t)p);
     uintptr_t tail = (uintptr_t)p + WEFTI_HUGE_PAGE - base;

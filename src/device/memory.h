@@ -1,4 +1,4 @@
-/* Memory of the host from the system, for the devices of this folder. */
+/* Maps host memory for the devices of this folder. */
 #ifndef WEFTI_DEVICE_MEMORY_H
 #define WEFTI_DEVICE_MEMORY_H
 

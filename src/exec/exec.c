@@ -1,4 +1,4 @@
-/* The executor: walks a section's steps and runs their routines on one arena. */
+/* The executor: runs the steps of a section on one arena. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -28,14 +28,14 @@ static weft_status run_move(wefti_rank_device *d, const wefti_step *step,
                     : WEFT_OK;
 }
 
-/* A kernel's memory, as the kernel gets it. */
+/* The memory operands of one kernel call. */
 typedef struct operands {
     const void *in[WEFTI_MAX_IN];
     void *out[WEFTI_MAX_OUT];
     void *workspace; /* NULL: none */
 } operands;
 
-/* All that a kernel may touch. */
+/* Lists all memory that a kernel may touch. */
 static int ranges_of(const wefti_instruction *x, const operands *o,
                      wefti_byte_range out[WEFTI_MAX_IN + WEFTI_MAX_OUT + 1]) {
     const weft_node *n = x->node;
@@ -51,7 +51,8 @@ static int ranges_of(const wefti_instruction *x, const operands *o,
 
 static weft_status launch(wefti_rank_device *d, const wefti_run *run, const wefti_instruction *x,
                           operands *o) {
-    max_align_t nothing; /* kernels add to the address of their workspace, even if only 0 */
+    /* kernels add offsets to the workspace's address, even if the offset is 0 */
+    max_align_t nothing;
     void *workspace = o->workspace ? o->workspace : (void *)&nothing;
     if (!wefti_stream_exposes(d->stream))
         return x->kernel->run(x->kernel, run, o->in, o->out, workspace);
@@ -134,13 +135,15 @@ static weft_status run_instruction(wefti_rank_device *d, const wefti_step *step,
     return WEFT_OK;
 }
 
-/* A section that others go on with goes on too, and fails at its end. */
+/* A non-finite value was found. If other ranks go on, this section goes on too and fails at its
+ * end. */
 static weft_status found(wefti_rank_device *d, const wefti_binding *b, const wefti_step *step,
                          weft_status status, const wefti_exec_options *options) {
     if (status != WEFT_E_NUMERIC || !options->orderly) return status;
     d->finding = wefti_strdup(weft_error_message());
     WEFT_REQUIRE(d->finding, WEFT_E_NOMEM, "no memory for a message");
-    d->finding_order = (int64_t)step->phase << 56 | d->step; /* a stage's after those before it */
+    /* later stages order behind earlier ones */
+    d->finding_order = (int64_t)step->phase << 56 | d->step;
     if (b) d->finding_order |= (int64_t)b->program->mesh.first << 32;
     return WEFT_OK;
 }
@@ -179,7 +182,7 @@ static wefti_binding *binding_of(wefti_rank_device *d, const wefti_program *p) {
     return NULL;
 }
 
-/* The loss is known. One that is not finite ends the section, at once or when it is over. */
+/* Checks the loss. A loss that is not finite ends the section, at once or at the section's end. */
 static weft_status run_loss(wefti_rank_device *d, const wefti_program *p, const wefti_step *step,
                             const wefti_exec_options *options) {
     unsigned char bytes[sizeof(double)];
@@ -224,7 +227,7 @@ weft_status wefti_rank_device_run(wefti_rank_device *d, const wefti_program *p,
                  "the arena has %lld bytes, the program needs %lld", (long long)d->bytes,
                  (long long)p->peak_bytes);
     wefti_binding *b = binding_of(d, p);
-    if (b) wefti_forget_posts(d, b); /* a failed section leaves some */
+    if (b) wefti_forget_posts(d, b); /* a failed section can leave posts */
     d->used = true;
     d->bad_loss = 0;
     wefti_free(d->finding);

@@ -10,8 +10,8 @@ enum { RANK_DEVICE_HUGE_PAGE = 2 << 20 };
 
 /* ---- the arena ---- */
 
-/* Ranks that are processes of one host reach each other's arenas, if the communicator has memory
- * for that and the device can use it. */
+/* If the communicator has shared memory and the device can use it, ranks of one host access each
+ * other's arenas. */
 static bool is_shared(const wefti_rank_device *d) {
     return d->comm && d->comm->engine->map && d->device->table->adopt;
 }
@@ -133,7 +133,7 @@ static void fill_block(void *context, int64_t task, int thread) {
                       left < FILL_BLOCK ? left : FILL_BLOCK, f->to);
 }
 
-/* Fills a tensor of the program, which lies in the arena at `to`. */
+/* Fills a tensor of the program. The tensor lies in the arena at `to`. */
 static weft_status fill_tensor(wefti_rank_device *d, const wefti_program *p, const wefti_tensor *x,
                                unsigned char *to, uint64_t seed) {
     wefti_mapping m;
@@ -155,7 +155,7 @@ weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p,
         unsigned char *to = d->memory + x->offset;
         if (x->init.kind != WEFT_INIT_ZEROS)
             WEFT_TRY(fill_tensor(d, p, x, to, seed));
-        else if (d->used) /* new memory is zero, and untouched */
+        else if (d->used) /* new memory is already zero */
             WEFT_TRY(wefti_stream_fill(d->stream, to, 0, weft_desc_bytes(&x->desc)));
     }
     return wefti_rank_device_seed(d, p);

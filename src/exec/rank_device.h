@@ -1,11 +1,12 @@
-/* A rank's device from inside, for the files of this folder. */
+/* Internals of a rank's device, for the files of this folder. */
 #ifndef WEFTI_RANK_DEVICE_H
 #define WEFTI_RANK_DEVICE_H
 
 #include "device/device.h"
 #include "exec/exec.h"
 
-/* Memory that the posts of one endpoint may touch, from the oldest post on: source, destination. */
+/* Memory that the posts of one endpoint may touch, from the oldest post on: source and
+ * destination. */
 typedef struct wefti_exposure {
     wefti_byte_range ranges[WEFTI_COMM_DEPTH][2];
     int posts;
@@ -14,9 +15,9 @@ typedef struct wefti_exposure {
 /* A program's transfers, ready to be posted. */
 typedef struct wefti_binding {
     const wefti_program *program;
-    wefti_endpoint **endpoints; /* by their number in the partition */
-    uint8_t *posted;            /* of each: posts that were not waited for */
-    wefti_exposure *exposures;  /* of each; NULL: the device does not ask for them */
+    wefti_endpoint **endpoints; /* indexed by transfer number in the partition */
+    uint8_t *posted;            /* of each transfer: number of posts not yet waited for */
+    wefti_exposure *exposures;  /* of each transfer; NULL: the device does not use them */
     int32_t count;
 } wefti_binding;
 
@@ -25,46 +26,46 @@ struct wefti_rank_device {
     wefti_comm *comm;
     int32_t rank;
     wefti_device *device;
-    wefti_stream *stream;  /* all work of the programs */
-    unsigned char *memory; /* the arena, of the device: the host does not touch it */
+    wefti_stream *stream;  /* runs all work of the programs */
+    unsigned char *memory; /* the arena, in device memory: the host must not touch it */
     int64_t bytes, mapped, observed_peak;
     wefti_binding *bindings;
     int64_t binding_count, binding_cap;
     wefti_trace *trace;
-    double loss; /* sum over the microbatches that have been */
+    double loss; /* sum over the microbatches so far */
     int losses;
-    double bad_loss; /* of this section: the first that is not finite; else 0 */
-    char *finding;   /* of this section, when it goes on after it: the first value that is not
-                        finite; NULL: none */
+    double bad_loss; /* the first loss of this section that is not finite; else 0 */
+    /* message about the first value of this section that is not finite; NULL: none found */
+    char *finding;
     int64_t finding_order;
-    int32_t step; /* of the section that runs */
-    bool used;    /* something ran: the arena is no longer as mapped */
+    int32_t step; /* of the section that is running */
+    bool used;    /* a program ran, so the arena is no longer zero */
 };
 
 /* ---- exec.c ---- */
 
-/* The address of an operand in the arena; NULL: it is absent. */
+/* The address of an operand in the arena; NULL if the operand is absent. */
 unsigned char *wefti_operand_address(const wefti_rank_device *d, const wefti_step *step,
                                      wefti_ref ref);
 
 /* ---- transfers.c ---- */
 
 /* Runs the joined transfers that begin with code[k]. If they end a part of the call that is not the
- * last one, the last transfer stays under way. */
+ * last part, the last transfer stays in flight. */
 weft_status wefti_run_transfers(wefti_rank_device *d, wefti_binding *b, const wefti_step *step,
                                 int32_t k, int32_t *out_next) WEFT_CHECKED;
-/* Waits for the transfer that the part before left under way. */
+/* Waits for the transfer that the previous part left in flight. */
 weft_status wefti_finish_part(wefti_rank_device *d, wefti_binding *b,
                               const wefti_step *step) WEFT_CHECKED;
-/* The transfers of the schedule itself, between stages: the operands stay in their places from the
+/* Runs a transfer of the schedule itself, between stages. The operands keep their places from the
  * post to the wait. */
 weft_status wefti_run_post(wefti_rank_device *d, wefti_binding *b,
                            const wefti_step *step) WEFT_CHECKED;
 weft_status wefti_run_wait(wefti_rank_device *d, wefti_binding *b,
                            const wefti_step *step) WEFT_CHECKED;
-/* Waits for everything under way. `b` NULL: the program has no transfers. */
+/* Waits for all transfers in flight. `b` NULL: the program has no transfers. */
 weft_status wefti_drain(wefti_rank_device *d, wefti_binding *b) WEFT_CHECKED;
-/* Before a section: a failed one may have left posts, which nobody waits for any more. */
+/* Call it before a section. It drops posts that a failed section left without a wait. */
 void wefti_forget_posts(wefti_rank_device *d, wefti_binding *b);
 void wefti_unbind_all(wefti_rank_device *d);
 

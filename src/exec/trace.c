@@ -1,5 +1,5 @@
 /* Traces in the Chrome JSON format ("Trace Event Format", complete events), which Perfetto opens.
- * Events are kept in memory while the run goes on and written at the end. */
+ * Events stay in memory during the run and are written at the end. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@ typedef struct event {
     double flops, bytes;
 } event;
 
-/* Of one device: written by its thread alone. */
+/* Events of one device. Only that device's thread writes them. */
 typedef struct lane {
     event *events;
     int64_t count, capacity, dropped;
@@ -49,7 +49,7 @@ weft_status wefti_trace_open(const char *path, int32_t devices, wefti_trace **ou
         discard(t);
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for a trace");
     }
-    /* A place that cannot be written shows before what is to be traced, not after it. */
+    /* write an empty trace now, so that a bad path fails before the run */
     weft_status status = wefti_file_write(path, NOTHING, sizeof NOTHING - 1);
     if (status < 0) {
         discard(t);
@@ -59,7 +59,7 @@ weft_status wefti_trace_open(const char *path, int32_t devices, wefti_trace **ou
     return WEFT_OK;
 }
 
-/* Bytes of the UTF-8 character at `from`, 0 when it is none or ends too early. */
+/* The length of the UTF-8 character at `from`; 0 if it is invalid or incomplete. */
 static size_t character(const char *from) {
     unsigned char first = (unsigned char)*from;
     size_t length = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
@@ -68,7 +68,8 @@ static size_t character(const char *from) {
     return wefti_utf8_valid(piece) && strlen(piece) == length ? length : 0;
 }
 
-/* What JSON takes without escapes: anything else becomes '_'. Whole characters only. */
+/* Copies text that JSON takes without escapes. Any other byte becomes '_'. Copies whole characters
+ * only. */
 static void copy_clean(char *to, size_t bytes, const char *from) {
     size_t used = 0;
     while (*from) {
@@ -103,7 +104,7 @@ void wefti_trace_event(wefti_trace *t, int32_t device, int track, const char *na
     e->bytes = bytes;
 }
 
-/* The device is what the format calls a process, its tracks are threads. */
+/* In terms of the format, a device is a process and its tracks are threads. */
 static void print_names(wefti_text *text, int32_t device) {
     static const char *const tracks[WEFTI_TRACKS] = {"cells", "kernels", "communication"};
     wefti_text_add(text,

@@ -4,7 +4,7 @@
 #include "exec/rank_device.h"
 #include "program/print.h"
 
-/* The operand and the result of a transfer; NULL: this rank has, or wants, nothing. */
+/* The operand and the result of a transfer; NULL if this rank has no source, or wants no result. */
 static const void *source_of(const wefti_rank_device *d, const wefti_step *step,
                              const wefti_instruction *x) {
     const weft_desc *desc = x->node->inputs ? wefti_in(x->node, 0) : NULL;
@@ -25,7 +25,7 @@ static const wefti_transfer *transfer_of(const wefti_binding *b, const wefti_ste
     return wefti_partition_transfer(b->program->partition, x ? x->transfer : step->transfer);
 }
 
-/* What a post may touch of the device's memory until its wait. */
+/* Lists the device memory that a post may touch until its wait. */
 static void list_ranges(const wefti_transfer *t, const void *source, const void *destination,
                         wefti_byte_range out[2]) {
     int64_t size = (int64_t)weft_dtype_bytes(t->dtype);
@@ -33,7 +33,7 @@ static void list_ranges(const wefti_transfer *t, const void *source, const void 
     out[1] = (wefti_byte_range){destination, wefti_region_elems(&t->want[t->me], t->rank) * size};
 }
 
-/* The engine touches the memory at once: everything before the post has to be done. */
+/* The communicator touches the memory at once, so all work before the post must be done. */
 static weft_status post(wefti_rank_device *d, wefti_binding *b, int64_t index, const void *source,
                         void *destination) {
     wefti_exposure *exposure = b->exposures ? &b->exposures[index] : NULL;
@@ -50,7 +50,7 @@ static weft_status post(wefti_rank_device *d, wefti_binding *b, int64_t index, c
     return WEFT_OK;
 }
 
-/* The oldest post is over on all members. */
+/* The oldest post is complete on all members. */
 static void conceal_oldest(wefti_rank_device *d, wefti_exposure *exposure) {
     wefti_stream_conceal(d->stream, exposure->ranges[0], 2);
     exposure->posts--;

@@ -14,23 +14,24 @@ typedef struct member {
 } member;
 
 struct wefti_workers {
-    int32_t size, threads; /* threads that run: 0 for a single device */
-    int32_t first;         /* rank of the first device here */
-    wefti_comm *joined;    /* one rank of a world of processes: its side, borrowed; else NULL */
+    int32_t size, threads; /* started threads: 0 for a single device */
+    int32_t first;         /* rank of the first device of this process */
+    wefti_comm *joined;    /* the side of one rank in a world of processes, borrowed; else NULL */
     member *members;
     wefti_comm **comms; /* NULL for a single device */
     pthread_mutex_t lock;
     pthread_cond_t begun, finished;
-    uint64_t round; /* bumped for each piece of work */
+    uint64_t round; /* incremented for each piece of work */
     bool leaving;
     int32_t working;
     wefti_workers_work *work;
     void *context;
-    wefti_failure failure; /* the first one of this round */
+    wefti_failure failure; /* the first failure of this round */
     int32_t failed;
 };
 
-/* A rank that could not go on without another is only a witness: the other tells the cause. */
+/* Keeps the first failure. A rank that failed only because another rank failed is a witness: the
+ * failure of that other rank replaces its own. */
 static void report(wefti_workers *workers, int32_t rank, weft_status status) {
     pthread_mutex_lock(&workers->lock);
     weft_status first = workers->failure.status;

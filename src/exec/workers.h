@@ -1,6 +1,7 @@
-/* Device workers: the devices of one process. Each device has a thread, which lives as long as the
- * workers do, and a side of the world in which the devices communicate. The caller's own thread
- * does the work of a single device, and of a process that is one rank of a world of processes. */
+/* Device workers: the devices of one process. Each device has a thread that lives as long as the
+ * workers, and a side of the world in which the devices communicate. The caller's own thread does
+ * the work of a single device. It also does the work of a process that is one rank of a world of
+ * processes. */
 #ifndef WEFTI_WORKERS_H
 #define WEFTI_WORKERS_H
 
@@ -8,10 +9,11 @@
 
 typedef struct wefti_workers wefti_workers;
 
-/* `devices` devices with `threads` threads and an arena of bytes[rank] each. */
+/* Creates `devices` devices, each with `threads` threads and an arena of bytes[rank]. */
 weft_status wefti_workers_create(int32_t devices, int threads, const int64_t *bytes,
                                  wefti_workers **out) WEFT_CHECKED;
-/* Only the device of rank comm->rank: the others belong to other processes. `comm` is borrowed. */
+/* Creates only the device of rank comm->rank: the others belong to other processes. `comm` is
+ * borrowed. */
 weft_status wefti_workers_join(wefti_comm *comm, int threads, int64_t bytes,
                                wefti_workers **out) WEFT_CHECKED;
 void wefti_workers_destroy(wefti_workers *workers);
@@ -19,16 +21,15 @@ int32_t wefti_workers_size(const wefti_workers *workers); /* devices here */
 /* NULL: the device belongs to another process. */
 wefti_rank_device *wefti_workers_device(const wefti_workers *workers, int32_t rank);
 
-/* The work of a device, in its own thread. */
+/* The work of a device. It runs in the device's own thread. */
 typedef weft_status wefti_workers_work(void *context, wefti_rank_device *device, int32_t rank);
-/* All devices do `work`; returns when the last device has finished. When a device fails, the
- * devices that wait for it give up too, and the first failure is returned; the workers can work
- * again. Devices of other processes go on: the caller decides whether to break a world of
- * processes. */
+/* All devices do `work`; returns when the last device has finished. If a device fails, the devices
+ * that wait for it stop too, and the first failure is returned. The workers can work again. Devices
+ * of other processes go on: the caller decides whether to abort a world of processes. */
 weft_status wefti_workers_run(wefti_workers *workers, wefti_workers_work *work,
                               void *context) WEFT_CHECKED;
-/* Puts "device 3: " in front of the failure that wefti_workers_run has returned, if there are
- * several devices; in a world of processes "rank 3: ", unless another rank failed. */
+/* Puts "device 3: " in front of the failure that wefti_workers_run returned, if there are several
+ * devices. In a world of processes puts "rank 3: ", unless another rank failed. */
 weft_status wefti_workers_name(const wefti_workers *workers, weft_status status);
 
 #endif

@@ -1,10 +1,11 @@
 /* CRC32C by table, and by the crc32 instruction on three streams at once.
  *
- * The instruction has a latency of three cycles and a throughput of one, so three independent
- * blocks are summed in the time of one and combined: appending n bytes to a message multiplies its
- * remainder by x^(8n), which is one carry-less multiplication by a constant. Source: Gopal, Ozturk,
- * Guilford et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel white
- * paper 323405, 2011. */
+ * The instruction has a latency of three cycles and a throughput of one. So three independent
+ * blocks are summed in the time of one block, and then combined. Appending n bytes to a message
+ * multiplies its remainder by x^(8n), which is one carry-less multiplication by a constant.
+ *
+ * Source: Gopal, Ozturk, Guilford et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32
+ * Instruction", Intel white paper 323405, 2011. */
 #include "base/digest/digest.h"
 
 #include <string.h>
@@ -65,8 +66,9 @@ static inline uint64_t load64(const unsigned char *p) {
     return word;
 }
 
-/* crc * x^(8n) mod P, where `constant` is x^(8n - 33) mod P: the reflected product of two 32-bit
- * remainders comes out multiplied by x, and the crc32 instruction reduces it with another x^32. */
+/* Returns crc * x^(8n) mod P, where `constant` is x^(8n - 33) mod P. The reflected product of two
+ * 32-bit remainders comes out multiplied by x. The crc32 instruction reduces the product and
+ * multiplies it by another x^32. */
 __attribute__((target("sse4.2,pclmul"))) static inline uint64_t shift(uint64_t crc,
                                                                       uint32_t constant) {
     __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)(crc & 0xffffffffu)),
@@ -74,8 +76,8 @@ __attribute__((target("sse4.2,pclmul"))) static inline uint64_t shift(uint64_t c
     return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
 }
 
-/* Sum as many groups of three blocks of `block` bytes as there are; returns how many bytes that
- * was. */
+/* Adds all whole groups of three blocks of `block` bytes to the sum. Returns the number of bytes
+ * that these groups have. */
 __attribute__((target("sse4.2,pclmul"))) static inline size_t
 three_streams(uint64_t *crc, const unsigned char *p, size_t bytes, size_t block, uint32_t by_one,
               uint32_t by_two) {

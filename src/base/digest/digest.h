@@ -1,4 +1,5 @@
-/* Digests of what must be equal, also in other processes: 64 bits, no protection against intent. */
+/* Digests of data that must be equal, also in other processes. 64 bits: no protection against
+ * deliberate collisions. */
 #ifndef WEFTI_DIGEST_H
 #define WEFTI_DIGEST_H
 
@@ -33,10 +34,10 @@ static inline uint64_t wefti_digest_real(uint64_t digest, double value) {
     return wefti_digest_number(digest, bits);
 }
 
-/* CRC32C (Castagnoli polynomial 0x1EDC6F41, reflected), the checksum of everything that a
+/* CRC32C (Castagnoli polynomial 0x1EDC6F41, reflected): the checksum of everything that a
  * checkpoint holds. Source of the parameters: RFC 3720, section 12.1 and appendix B.4. Processors
- * with SSE4.2 compute it at the speed of memory; the choice is made at run time. */
-/* The checksum of what `crc` covered followed by `data`; start with 0. */
+ * with SSE4.2 compute it at memory speed; the code checks for SSE4.2 at run time. */
+/* Extends the checksum `crc` of earlier bytes by `data`. Start with 0. */
 uint32_t wefti_crc32c(uint32_t crc, const void *data, size_t bytes);
 /* The same without special instructions: the oracle of the tests. */
 uint32_t wefti_crc32c_plain(uint32_t crc, const void *data, size_t bytes);

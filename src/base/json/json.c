@@ -1,4 +1,5 @@
-/* JSON. See base/json.h. A recursive descent over the bytes; depth is limited, so the stack is. */
+/* JSON. See base/json.h. The parser is a recursive descent over the bytes. A depth limit bounds the
+ * stack. */
 #include "base/json/json.h"
 
 #include <math.h>
@@ -34,7 +35,7 @@ static void skip_space(parser *p) {
         p->at++;
 }
 
-/* The next byte after white space is `c`, and is passed. */
+/* If the next byte after white space is `c`, passes it. */
 static bool passed(parser *p, char c) {
     skip_space(p);
     if (p->at == p->end || *p->at != c) return false;
@@ -44,7 +45,7 @@ static bool passed(parser *p, char c) {
 
 /* ---- texts ---- */
 
-/* The length of the UTF-8 character at `from`; 0: none. */
+/* The length of the UTF-8 character at `from`; 0 if the bytes are not a valid character. */
 static int utf8_length(const unsigned char *from, const unsigned char *end) {
     uint32_t point;
     int length = wefti_utf8_next(from, end - from, &point);
@@ -70,7 +71,7 @@ static char *put_utf8(char *to, uint32_t point) {
     return to;
 }
 
-/* Four hexadecimal digits; -1 when they are not. */
+/* Four hexadecimal digits; -1 if a digit is invalid. */
 static int32_t hex4(parser *p) {
     if (p->end - p->at < 4) return -1;
     int32_t value = 0;
@@ -98,7 +99,7 @@ static weft_status unescape(parser *p, char **to) {
     }
     if (c != 'u') return refuse(p, "an unknown escape in a text");
     int32_t point = hex4(p);
-    if (point >= 0xd800 && point < 0xdc00) { /* the first of a surrogate pair */
+    if (point >= 0xd800 && point < 0xdc00) { /* the first half of a surrogate pair */
         bool more = p->end - p->at >= 6 && p->at[0] == '\\' && p->at[1] == 'u';
         p->at += more ? 2 : 0;
         int32_t low = more ? hex4(p) : -1;
@@ -111,7 +112,8 @@ static weft_status unescape(parser *p, char **to) {
     return WEFT_OK;
 }
 
-/* A text, behind its opening quote. No escape is shorter than what it stands for. */
+/* A string, behind its opening quote. The decoded text is never longer than its escapes, so it fits
+ * in place. */
 static weft_status parse_text(parser *p, const char **out) {
     const char *close = p->at;
     while (close < p->end && *close != '"') close += *close == '\\' && close + 1 < p->end ? 2 : 1;
@@ -145,7 +147,7 @@ static bool pass_digits(parser *p) {
     return p->at > from;
 }
 
-/* The grammar of RFC 8259, section 6; strtod would accept more. */
+/* The grammar of RFC 8259, section 6; strtod alone would accept more. */
 static bool pass_number(parser *p, bool *out_whole) {
     if (p->at < p->end && *p->at == '-') p->at++;
     if (p->at < p->end && *p->at == '0')
@@ -220,7 +222,7 @@ static weft_status check_keys(parser *p, const wefti_json *object) {
     return status;
 }
 
-/* Behind the opening bracket; `close` ends it. */
+/* Parses behind the opening bracket; `close` is the closing bracket. */
 static weft_status parse_members(parser *p, wefti_json *parent, char close) {
     bool object = close == '}';
     int32_t limit = object ? p->limits->members : p->limits->array_items;
@@ -391,6 +393,6 @@ void wefti_json_real(wefti_text *out, double value) {
         wefti_text_add(out, "null");
         return;
     }
-    char text[32]; /* 17 digits always read back */
+    char text[32]; /* 17 digits always read back to the same number */
     wefti_text_add(out, "%s", wefti_real_text(value, 15, 17, text));
 }

@@ -1,10 +1,11 @@
-/* JSON (RFC 8259) read strictly and within limits, and written so that everyone reads it.
+/* Reads JSON (RFC 8259) strictly and within limits, and writes JSON that every parser reads.
  *
- * For files that come from anywhere: every limit is checked before anything grows, duplicate keys,
- * broken UTF-8 and anything behind the value are refused, integers are exact, and a lack of memory
- * is never mistaken for a damaged file. The last is why this is not a library: jansson 2.14 drops a
- * character of the text it reads when an allocation fails, so that a good checkpoint would look
- * damaged, and has no limits on size. */
+ * The files may come from any source. Every limit is checked before memory grows. The parser
+ * refuses duplicate keys, broken UTF-8 and anything behind the value. Integers are exact. A lack of
+ * memory is never reported as a damaged file.
+ *
+ * That last point rules out a library: when an allocation fails, jansson 2.14 drops a character of
+ * its text. A good checkpoint would then look damaged. It also has no limits on size. */
 #ifndef WEFTI_BASE_JSON_H
 #define WEFTI_BASE_JSON_H
 
@@ -18,17 +19,17 @@
 typedef enum wefti_json_kind {
     WEFTI_JSON_NULL,
     WEFTI_JSON_BOOL,
-    WEFTI_JSON_INT,  /* written without fraction and exponent, and within 64 bits */
+    WEFTI_JSON_INT,  /* has neither fraction nor exponent, and fits 64 bits */
     WEFTI_JSON_REAL, /* any other number */
     WEFTI_JSON_TEXT, /* UTF-8 without NUL */
     WEFTI_JSON_ARRAY,
     WEFTI_JSON_OBJECT
 } wefti_json_kind;
 
-/* A value; lives in the arena it was parsed into. */
+/* A value. It lives in the arena that the parser was given. */
 typedef struct wefti_json wefti_json;
 struct wefti_json {
-    const char *key; /* in an object, else NULL */
+    const char *key; /* the key, if the value is a member of an object; else NULL */
     const wefti_json *next;
     union {
         const wefti_json *child; /* first element or member, in the order of the text */
@@ -37,27 +38,29 @@ struct wefti_json {
         double real;
         bool boolean;
     } as;
-    int32_t count; /* of elements or members */
+    int32_t count; /* number of elements or members */
     wefti_json_kind kind;
 };
 
-/* Walk the elements of an array or the members of an object. */
+/* Iterates over the elements of an array or the members of an object. */
 #define WEFTI_JSON_EACH(item, parent)                                                              \
     for (const wefti_json *item = (parent)->as.child; item; item = item->next)
 
 typedef struct wefti_json_limits {
-    int depth;           /* of arrays and objects in each other, at most 64 */
-    int32_t members;     /* in any one object */
-    int32_t array_items; /* in any one array */
+    int depth;           /* nesting depth of arrays and objects, at most 64 */
+    int32_t members;     /* members of any one object */
+    int32_t array_items; /* elements of any one array */
 } wefti_json_limits;
 
-/* WEFT_E_CORRUPT with line and column when it is not one JSON value, or breaks a limit. */
+/* WEFT_E_CORRUPT with line and column if the text is not exactly one JSON value, or breaks a
+ * limit. */
 weft_status wefti_json_parse(wefti_arena *arena, const char *text, int64_t bytes,
                              const wefti_json_limits *limits, const wefti_json **out) WEFT_CHECKED;
 
-/* NULL when `object` is no object or has no such member. */
+/* NULL if `object` is not an object or lacks the member. */
 const wefti_json *wefti_json_get(const wefti_json *object, const char *key);
-/* Members of an object; WEFT_E_CORRUPT naming the key when it is absent or of another kind. */
+/* Read a member of an object. WEFT_E_CORRUPT names the key if the member is absent or of another
+ * kind. */
 weft_status wefti_json_text(const wefti_json *object, const char *key,
                             const char **out) WEFT_CHECKED;
 weft_status wefti_json_int(const wefti_json *object, const char *key, int64_t *out) WEFT_CHECKED;
@@ -65,17 +68,17 @@ weft_status wefti_json_array(const wefti_json *object, const char *key,
                              const wefti_json **out) WEFT_CHECKED;
 weft_status wefti_json_object(const wefti_json *object, const char *key,
                               const wefti_json **out) WEFT_CHECKED;
-/* A text of 1 to 16 lower-case hexadecimal digits behind `prefix`. */
+/* Reads a text that is `prefix` and 1 to 16 lower-case hexadecimal digits. */
 weft_status wefti_json_hex(const wefti_json *object, const char *key, const char *prefix,
                            uint64_t *out) WEFT_CHECKED;
 
-/* Append `text` in quotes, escaped, U+007F to U+009F too: what terminals act by. Bytes that are no
- * UTF-8, as names of files may have, become U+FFFD each: the outcome is JSON in any case. */
+/* Appends `text` in quotes and escaped. U+007F to U+009F are escaped too, because terminals
+ * interpret them. Each byte that is not valid UTF-8 (file names may have such bytes) becomes
+ * U+FFFD. So the output is always JSON. */
 void wefti_json_quote(wefti_text *out, const char *text);
-/* Append a number that reads back to the same bits whatever the locale; null when it is not finite.
- */
+/* Appends a number that reads back to the same bits in every locale; null if it is not finite. */
 void wefti_json_real(wefti_text *out, double value);
-/* RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF. */
+/* Valid by RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF. */
 bool wefti_utf8_valid(const char *text);
 
 #endif
