@@ -1,8 +1,9 @@
-/* Backends: who runs a node. A kernel is prepared once for its node's shapes and run many times.
+/* Backends: they run nodes. A backend prepares a kernel once for its node's shapes and runs it many
+ * times.
  *
- * Backends are asked in order; WEFT_E_NO_IMPL from `prepare` is a cheap "not me" and never an error
- * by itself. The reference backend, last, takes every op. No kernel allocates when it runs:
- * workspaces are planned ahead. */
+ * Backends are asked in order. If a backend does not take a node, `prepare` returns WEFT_E_NO_IMPL;
+ * this is cheap and not an error. The reference backend is last and takes every op. No kernel
+ * allocates memory when it runs: workspaces are planned ahead. */
 #ifndef WEFTI_BACKEND_H
 #define WEFTI_BACKEND_H
 
@@ -10,7 +11,7 @@
 #include "graph/op.h"
 #include "topo/machine.h"
 
-/* What a kernel sees of a run. */
+/* The information that one run gives to a kernel. */
 typedef struct wefti_run {
     wefti_pool *pool;
     wefti_random random;
@@ -18,20 +19,21 @@ typedef struct wefti_run {
 
 typedef struct wefti_kernel wefti_kernel;
 struct wefti_kernel {
-    /* in[i] NULL when the node's input is absent. Outputs never overlap inputs unless the op is
-     * IN_PLACE (then out[o] == in[o]) or the kernel said in_place[o] (then it may). */
+    /* in[i] is NULL if the node's input is absent. Outputs never overlap inputs, with two
+     * exceptions: the op is IN_PLACE (then out[o] == in[o]), or the kernel has set in_place[o]
+     * (then they may be equal). */
     weft_status (*run)(const wefti_kernel *kernel, const wefti_run *run, const void *const *in,
                        void *const *out, void *workspace);
-    void (*destroy)(wefti_kernel *kernel); /* frees the kernel itself too */
-    const char *label; /* "gemm avx512": for traces and tables; static storage */
+    void (*destroy)(wefti_kernel *kernel); /* also frees the kernel itself */
+    const char *label; /* "gemm avx512": for traces and tables. Static storage. */
     int64_t workspace_bytes;
-    /* Output 0 may use the memory of input `in_place` (same bytes), when that input dies here; -1:
-     * no. */
+    /* Output 0 may use the memory of input `in_place` (same bytes), if no later node reads that
+     * input. -1: it may not. */
     int in_place;
 };
 
-/* Which arithmetic bf16 products use on this processor; chosen by measurement, kept in checkpoints.
- */
+/* The arithmetic of bf16 products on this processor. It is chosen by measurement and kept in
+ * checkpoints. */
 typedef enum wefti_bf16_compute {
     WEFTI_BF16_AUTO,   /* measure once */
     WEFTI_BF16_AS_F32, /* bf16 storage, f32 products */
@@ -40,20 +42,21 @@ typedef enum wefti_bf16_compute {
 
 typedef struct wefti_prepare {
     int threads;
-    uint32_t accumulate; /* bit o: add output o to what is there; NO_IMPL when the kernel cannot */
+    uint32_t accumulate; /* bit o: add output o to the old value; NO_IMPL if the kernel cannot */
     wefti_bf16_compute bf16; /* never AUTO here */
-    /* Size the kernel only: `prepare` fills workspace_bytes, label and in_place as it always does,
-     * but leaves out what only a run needs and costs time (tables, compiled code). Such a kernel
-     * may only be destroyed. */
+    /* Only size the kernel. `prepare` sets workspace_bytes, label and in_place as usual. It leaves
+     * out the slow parts that only a run needs (tables, compiled code). The caller may only destroy
+     * such a kernel. */
     bool dry;
 } wefti_prepare;
 
-/* What a node takes on a backend. All but `seconds` equals what the prepared kernel says. */
+/* The cost of a node on a backend. All fields except `seconds` equal those of the prepared
+ * kernel. */
 typedef struct wefti_estimate {
     int64_t workspace_bytes;
     int in_place;
     const char *label; /* static storage */
-    double seconds;    /* of one run, by the machine model */
+    double seconds;    /* time of one run, by the machine model */
 } wefti_estimate;
 
 typedef struct wefti_backend wefti_backend;
@@ -61,27 +64,29 @@ struct wefti_backend {
     const char *name;
     weft_status (*prepare)(const wefti_backend *backend, const weft_node *node,
                            const wefti_prepare *options, wefti_kernel **out);
-    /* Measured choice for this processor, or NULL when the backend has no bf16 of its own. */
+    /* The measured choice for this processor. NULL: the backend has no bf16 arithmetic of its
+     * own. */
     wefti_bf16_compute (*choose_bf16)(const wefti_backend *backend);
-    /* Which form of its kernels runs here ("avx512"), with bf16 products as said: for checkpoints
-     * and to compare processes. NULL: only one. */
+    /* The name of the kernel form that runs here ("avx512") with the given bf16 arithmetic. For
+     * checkpoints and to compare processes. NULL: the backend has only one form. */
     const char *(*variant)(const wefti_backend *backend, wefti_bf16_compute bf16);
-    /* NATIVE is more than a wish here. NULL: it is not. */
+    /* Whether the backend really supports NATIVE on this machine. NULL: it does not. */
     bool (*has_bf16)(const wefti_backend *backend);
 };
 
-/* The list in order of preference, ending with the reference backend.
- * WEFT_BACKEND=reference in the environment leaves only the last. */
+/* The backends in order of preference, ending with the reference backend.
+ * WEFT_BACKEND=reference in the environment leaves only the reference backend. */
 const wefti_backend *const *wefti_builtin_backends(void); /* NULL-terminated */
-/* The form of kernels that runs here, of the first of them that has several. */
+/* The kernel form that runs here, from the first backend that has several forms. */
 const char *wefti_builtin_variant(wefti_bf16_compute bf16);
 bool wefti_builtin_has_bf16(void); /* likewise */
 
-/* Every op by its reference kernel: operands to double, one rounding on the way out. */
+/* Runs every op by its reference kernel: operands are converted to double and results are rounded
+ * once. */
 extern const wefti_backend wefti_backend_reference;
 
 /* Estimates a node without making a kernel that can run. Returns the status that `prepare` returns
- * for the same node and options, WEFT_E_NO_IMPL included. Keeps nothing; several threads may call
+ * for the same node and options, WEFT_E_NO_IMPL included. Keeps no state; several threads may call
  * it at once. */
 weft_status wefti_backend_estimate(const wefti_backend *backend, const weft_node *node,
                                    const wefti_prepare *options, const wefti_machine *machine,

@@ -1,4 +1,5 @@
-/* Estimates of nodes, by the code that prepares their kernels: the two cannot differ. */
+/* Estimates nodes by the same code that prepares their kernels, so an estimate cannot differ from
+ * the kernel. */
 #include "backend/backend.h"
 
 weft_status wefti_backend_estimate(const wefti_backend *backend, const weft_node *node,

@@ -1,8 +1,8 @@
-/* The reference backend: every op by the plain-C kernel in its own file.
+/* The reference backend: runs every op by the plain C kernel in the op's own file.
  *
- * Operands are converted to double, the op's reference runs, results are rounded once; elementwise
- * ops of integers compute in integers. Slow and obviously right: the oracle of tests, and what runs
- * where no fast kernel does. */
+ * Operands are converted to double, the op's reference kernel runs, and results are rounded once.
+ * Elementwise ops of integers compute in integers. The backend is slow and simple: it is the oracle
+ * of tests, and runs nodes that no fast kernel takes. */
 #include "backend/backend.h"
 #include "base/memory.h"
 
@@ -42,7 +42,7 @@ static weft_status run(const wefti_kernel *kernel, const wefti_run *run, const v
     return WEFT_OK;
 }
 
-/* Integers as they are stored: no double in between. */
+/* Runs on integers as they are stored, without conversion to double. */
 static weft_status run_integer(const wefti_kernel *kernel, const wefti_run *run,
                                const void *const *in, void *const *out, void *workspace) {
     (void)run;

@@ -1,4 +1,4 @@
-/* How problems are cut, where both a kernel and its workspace size must know: functions of the
+/* Block sizes that both a kernel and its workspace size depend on. They are functions of the
  * problem alone. */
 #ifndef WEFTI_CPU_KERNELS_BLOCKS_H
 #define WEFTI_CPU_KERNELS_BLOCKS_H
@@ -9,18 +9,21 @@
 #include "backend/cpu/attention/attention.h"
 
 enum {
-    REDUCE_ROW_BLOCK = 8192,    /* elements of a row reduced into one partial result */
-    REDUCE_COLUMN_BLOCK = 512,  /* columns held by a task */
-    NORM_ROW_BLOCK = 64,        /* rows summed into one partial gradient of gamma and beta */
+    REDUCE_ROW_BLOCK = 8192,   /* elements of a row reduced into one partial result */
+    REDUCE_COLUMN_BLOCK = 512, /* columns that a task holds */
+    /* rows that are summed into one partial gradient of gamma and beta */
+    NORM_ROW_BLOCK = 64,
     BATCH_NORM_ROW_BLOCK = 128, /* channels-last rows of one partial statistic */
     OPTIMIZER_BLOCK = 16384,    /* elements of a partial norm */
     ATTENTION_BR = 128,         /* queries of a tile */
     ATTENTION_BC = 64,          /* keys of a tile */
-    ATTENTION_DECODE = 3,       /* up to so many queries are done one by one */
-    ATTENTION_EDGE = 32,        /* attention/amx.c: a register tile, and keys rounded up to */
-    ATTENTION_SPAN = 128,       /* its keys whose scores exist at once, forward */
-    ATTENTION_ROWS = 64,        /* its queries of a block, backward */
-    ATTENTION_KEYS = 512,       /* its keys of a block, backward, at most */
+    ATTENTION_DECODE = 3,       /* up to this many queries are computed one by one */
+    /* attention/amx.c: side of a register tile; keys are rounded up to it */
+    ATTENTION_EDGE = 32,
+    /* attention/amx.c: keys that have scores in memory at once, forward */
+    ATTENTION_SPAN = 128,
+    ATTENTION_ROWS = 64,  /* attention/amx.c: queries of a block, backward */
+    ATTENTION_KEYS = 512, /* attention/amx.c: keys of a block, backward, at most */
 };
 
 static inline int64_t blocks_of(int64_t n, int64_t block) {
@@ -38,7 +41,7 @@ static inline int64_t optimizer_block_rows(int64_t cols) {
     return rows < 16 ? 16 : rows;
 }
 
-/* Shapes that attention/amx.c takes. */
+/* Whether attention/amx.c takes the shape. */
 static inline int attention_fits_tiles(const wefti_attention_shape *s) {
     return s->bf16 && s->dim % ATTENTION_EDGE == 0 && s->dim <= 128 &&
            s->q_len > ATTENTION_DECODE && s->k_len <= 4096 && !s->mask.data && s->dropout == 0.0f &&
@@ -47,7 +50,7 @@ static inline int attention_fits_tiles(const wefti_attention_shape *s) {
 static inline int64_t attention_tiles_block(int64_t keys) {
     return keys < ATTENTION_KEYS ? keys : ATTENTION_KEYS;
 }
-/* The members of tiles_forward and tiles_backward there. */
+/* Bytes of the members of tiles_forward and tiles_backward in attention/amx.c. */
 static inline int64_t attention_tiles_forward_bytes(const wefti_attention_shape *s) {
     int64_t keys = blocks_of(s->k_len, ATTENTION_EDGE) * ATTENTION_EDGE, edge = ATTENTION_EDGE;
     return attention_fits_tiles(s)
@@ -62,8 +65,9 @@ static inline int64_t attention_tiles_backward_bytes(const wefti_attention_shape
                : 0;
 }
 
-/* Scratch of one thread, a multiple of 64 bytes: the members of forward_memory in attention.c, or
- * decoding's queries, outputs and states; or what tiles need, where that is more. */
+/* Scratch of one thread, a multiple of 64 bytes. It holds the larger of two sizes. The first is for
+ * the members of forward_memory in attention.c, or for the queries, outputs and states of decoding.
+ * The second is for tiles. */
 static inline size_t attention_forward_bytes(const wefti_attention_shape *s) {
     int64_t padded = blocks_of(s->dim, 16) * 16;
     int64_t floats = 2 * padded * ATTENTION_BR + 2 * ATTENTION_BC * padded +
@@ -74,7 +78,7 @@ static inline size_t attention_forward_bytes(const wefti_attention_shape *s) {
     size_t tiles = (size_t)attention_tiles_forward_bytes(s);
     return tiles > bytes ? tiles : bytes;
 }
-/* The members of backward_memory in attention_backward.c. */
+/* Bytes of the members of backward_memory in attention_backward.c. */
 static inline size_t attention_backward_bytes(const wefti_attention_shape *s) {
     int64_t padded = blocks_of(s->dim, 16) * 16,
             rows = blocks_of(s->k_len, ATTENTION_BC) * ATTENTION_BC;

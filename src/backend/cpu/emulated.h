@@ -1,5 +1,5 @@
-/* The kernels of AVX2, AVX-512 with and without its dot products of bf16, and AMX in plain C: the
- * same sources, compiled with WEFTI_EMULATED. A library of their own holds them (weft_emulated),
+/* The kernels of AVX2, AVX-512 (with and without its bf16 dot products) and AMX in plain C. They
+ * are the same sources, compiled with WEFTI_EMULATED. They form a separate library (weft_emulated),
  * which only tests link. */
 #ifndef WEFTI_CPU_EMULATED_H
 #define WEFTI_CPU_EMULATED_H

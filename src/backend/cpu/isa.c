@@ -1,6 +1,6 @@
-/* See isa.h. What the processor has is asked for once: cpuid leaves a virtual machine, which takes
- * as long as a small kernel. The environment is read at each call, so that it is no hidden state.
- */
+/* See isa.h. The processor is asked only once, because cpuid leaves a virtual machine: that takes
+ * as long as a small kernel. The environment is read at each call, so that it is not hidden
+ * state. */
 #include "backend/cpu/isa.h"
 
 #include <stdlib.h>
@@ -30,8 +30,8 @@ const wefti_cpu_tuning *wefti_cpu_tuned(void) {
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Linux gives a process the use of tile registers (8 KiB of state a thread) only when asked: once
- * for all its threads, and asking again costs a system call. Linux,
+/* Linux lets a process use tile registers (8 KiB of state a thread) only on request. One request
+ * covers all threads. Repeating it costs a system call. Source: Linux,
  * Documentation/arch/x86/xstate.rst. */
 static bool tiles_allowed(void) {
 #if defined(__linux__) && defined(SYS_arch_prctl)
@@ -113,7 +113,7 @@ bool wefti_isa_has_amx_bf16(void) {
 
 #endif
 
-/* WEFT_ISA=avx512_bf16: no isa of its own, as all but products of bf16 is that of avx512. */
+/* WEFT_ISA=avx512_bf16 is not a separate isa: everything except bf16 products equals avx512. */
 static const char dot_products[] = "avx512_bf16";
 
 wefti_isa wefti_isa_best(void) {

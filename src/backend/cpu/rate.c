@@ -4,13 +4,13 @@
 #include "base/clock.h"
 #include "base/memory.h"
 
-/* Matrices of 4 MiB are past the inner caches and short enough to run several times. The first run
- * also touches the memory, so one run never counts. */
+/* Matrices of 4 MiB exceed the inner caches, and their product is short enough to run several
+ * times. The first run also touches the memory, so it never counts. */
 enum { RATE_SIDE = 1024 };
 static const double enough_s = 0.15;
 
 static void fill(weft_dtype dtype, void *data, int64_t count) {
-    /* 1.0 in both types: no subnormals, nothing that overflows */
+    /* 1.0 in both types: nothing is subnormal and nothing overflows */
     for (int64_t i = 0; i < count; i++) {
         if (dtype == WEFT_F32)
             ((float *)data)[i] = 1.0f;

@@ -15,7 +15,7 @@ typedef struct wefti_src {
 } wefti_src;
 
 typedef struct wefti_dst {
-    void *data; /* NULL: not wanted, where the operand is optional */
+    void *data; /* NULL: the caller does not want this output, if it is optional */
     weft_dtype dtype;
 } wefti_dst;
 

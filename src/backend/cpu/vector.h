@@ -1,9 +1,9 @@
-/* Vectors of VL floats for the kernels that are compiled once for each isa: the includer defines
+/* Vectors of VL floats, for kernels that are compiled once for each isa. The including file defines
  * VL.
  *
- * GNU vector extensions (gcc and clang) instead of intrinsics: one source for SSE2, NEON, AVX2 and
- * AVX-512. Written for files compiled with contraction, so that a * b + c is one fused operation
- * where the isa has it. */
+ * The code uses GNU vector extensions (gcc and clang) instead of intrinsics. So there is one source
+ * for SSE2, NEON, AVX2 and AVX-512. Files are compiled with contraction, so that a * b + c is one
+ * fused operation if the isa has it. */
 #include <stdint.h>
 #include <string.h>
 
@@ -15,8 +15,8 @@
 
 #include "weft/types.h"
 
-/* Kernels of AVX2, AVX-512 and AMX are also compiled in plain C, WEFTI_EMULATED, with a name of
- * their own: tests run every path on every processor (emulated.h). */
+/* Kernels of AVX2, AVX-512 and AMX are also compiled in plain C, with WEFTI_EMULATED and separate
+ * names. So tests run every path on every processor (emulated.h). */
 #if defined(WEFTI_EMULATED)
 #define WEFTI_FORM(name) name##_emulated
 #else
@@ -25,7 +25,7 @@
 
 #define INLINE static inline __attribute__((always_inline, unused))
 #define UNROLL _Pragma("GCC unroll 16")
-/* A copy of a kernel for each number of rows that a register tile of vectors has. */
+/* A copy of a kernel for each possible number of rows of a register tile of vectors. */
 /* clang-format off */
 #define EACH_ROW_COUNT(CASE)                                                                       \
     CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)                                        \
@@ -49,8 +49,8 @@ INLINE vfloat vsplat(float x) {
     return x - (vfloat){0};
 }
 
-/* a b + c, rounded once where the isa can. Compilers fuse what is written as a * b + c in some
- * copies of a loop and not in others: bits would depend on how many rows a tile has. */
+/* a b + c, rounded once if the isa can. Compilers fuse the expression a * b + c in some copies of a
+ * loop and not in others. Then bits would depend on the number of rows of a tile. */
 INLINE vfloat vfma(vfloat a, vfloat b, vfloat c) {
 #if defined(WEFTI_EMULATED)
     for (int i = 0; i < VL; i++) c[i] = fmaf(a[i], b[i], c[i]);
@@ -140,8 +140,8 @@ INLINE void store_strided(weft_dtype dtype, void *row, int64_t index, int64_t st
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vint){__VA_ARGS__})
 #endif
 
-/* rows[i][j] becomes rows[j][i]: log2(VL) rounds, each exchanging halves of pairs at one distance.
- */
+/* rows[i][j] becomes rows[j][i], in log2(VL) rounds. Each round exchanges halves of pairs of rows
+ * at one distance. */
 #if VL == 4
 #define INTERLEAVE_1_LOW 0, 4, 2, 6
 #define INTERLEAVE_1_HIGH 1, 5, 3, 7

@@ -1,14 +1,20 @@
-/* Attention on AMX tiles: see attention.h. bf16 operands, products of bf16 with f32 sums, softmax
- * in f32; probabilities and the gradients of scores are rounded to bf16 where products read them,
- * as mixed precision stores them. Dims are multiples of 32 up to 128, without mask, window
- * and dropout; all else runs as AVX-512 does it.
+/* Attention on AMX tiles: see attention.h.
  *
- * All products are those of the matrix kernels (gemm/amx.c), on panels in the order of tiles. A
- * task packs the keys and values of its head once. What is made of scores stays in the first-level
- * cache. Forward: 32 queries by 128 keys, with a centre for each query that moves only when scores
- * exceed it by far. Backward: 64 queries by 32 keys, transposed, since then probabilities come up
- * in the order in which products for keys and values take them; slopes also wait, for up to 512
- * keys, for the gradient of queries.
+ * Operands are bf16. Products multiply bf16 and sum in f32; the softmax is in f32. Probabilities
+ * and the gradients of scores are rounded to bf16 before products read them, as mixed precision
+ * stores them. Dims are multiples of 32 up to 128, without mask, window and dropout. All other
+ * shapes run on the AVX-512 kernels.
+ *
+ * All products use the matrix kernels (gemm/amx.c), on panels in tile order. A task packs the keys
+ * and values of its head once. Values derived from scores stay in the first-level cache.
+ *
+ * Forward: a block is 32 queries by 128 keys. Each query has a centre, which moves only when scores
+ * exceed it by far.
+ *
+ * Backward: a block is 64 queries by 32 keys, transposed. So probabilities arise in the order in
+ * which the products for keys and values read them. Slopes are also stored, for up to 512 keys, for
+ * the gradient of queries.
+ *
  * Source: Dao, "FlashAttention-2", 2023, algorithms 1 and 2. */
 #if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 16
@@ -39,8 +45,8 @@ static rows rows_of(const void *data, wefti_attention_strides s, int64_t b, int6
     return (rows){(const uint16_t *)data + b * s.batch + h * s.head + row * s.seq, s.seq};
 }
 
-/* Panels of `count` rows (a: left operand, k = dim; b: right operand, rows are its columns), and of
- * the transposed matrix, whose k are the rows. Panels follow each other at 32 * `depth`. */
+/* Panels of `count` rows, and of the transposed matrix, whose k are the rows. a: left operand, k =
+ * dim. b: right operand, the rows are its columns. Panels follow each other at 32 * `depth`. */
 static void pack_rows_a(rows x, int64_t count, int64_t dim, uint16_t *out) {
     const wefti_gemm_operand o = {WEFT_BF16, x.stride, 1, {0, 0}};
     for (int64_t r = 0; r < count; r += EDGE)
@@ -63,7 +69,7 @@ static void pack_transposed_b(rows x, int64_t count, int64_t dim, int64_t depth,
         tiles->pack_b(&o, x.data + c, EDGE, count, out + c * depth);
 }
 
-/* Keys that query i sees: the first so many. */
+/* The number of keys that query i sees; they are the first ones. */
 static int64_t seen_by(const wefti_attention_shape *s, int64_t i) {
     if (!s->causal) return s->k_len;
     int64_t seen = i + s->q_offset + 1;
@@ -72,8 +78,8 @@ static int64_t seen_by(const wefti_attention_shape *s, int64_t i) {
 
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
-/* 2^x: a minimax polynomial of what is above the next lower integer, relative error 3e-6, a
- * thousandth of a bf16's. */
+/* 2^x: a minimax polynomial of the part above the next lower integer. Relative error 3e-6, a
+ * thousandth of bf16's. */
 INLINE vfloat power_of_2(vfloat x) {
     const vfloat f = vfraction(x);
     vfloat p = vsplat(0.0135341680f);
@@ -87,14 +93,15 @@ INLINE vfloat power_of_2(vfloat x) {
 /* ---- forward ---- */
 
 enum {
-    SPAN = ATTENTION_SPAN,   /* keys whose scores exist at once: in the first-level cache */
-    SPAN_STRIDE = SPAN + VL, /* lines of memory that follow each other in different sets */
+    /* keys that have scores in memory at once: they fit the first-level cache */
+    SPAN = ATTENTION_SPAN,
+    SPAN_STRIDE = SPAN + VL, /* stride for which consecutive rows lie in different cache sets */
     SPAN_VECTORS = SPAN / VL,
     SEGMENT = 512, /* queries of a task */
 };
 
-/* Powers of 2 that probabilities may reach before their centre is moved: sums stay far from
- * overflow, and centres are moved seldom. */
+/* Probabilities may reach this power of 2 before their centre moves. Sums stay far from overflow,
+ * and centres move seldom. */
 static const float HEADROOM = 40.0f;
 
 typedef struct tiles_forward {
@@ -123,15 +130,16 @@ static tiles_forward carve_forward(const forward_run *r, int thread) {
     return m;
 }
 
-/* The softmax of 32 queries so far. A probability is 2^(score - centre), scores in units of ln 2;
- * where scores exceed `limit` the centre has to move first. */
+/* The state of the softmax of 32 queries. A probability is 2^(score - centre), with scores in units
+ * of ln 2. If scores exceed `limit`, the centre must move first. */
 typedef struct softmax {
     vfloat sums[EDGE];
     float centre[EDGE], limit[EDGE];
-    float factor; /* to units of ln 2 */
+    float factor; /* converts scores to units of ln 2 */
 } softmax;
 
-/* Move the centre of row `row` to the largest of `top`, and what there is with it. */
+/* Moves the centre of row `row` to the largest of `top`, and rescales the row's sums and
+ * outputs. */
 static __attribute__((noinline)) void move_centre(softmax *x, int row, vfloat top, float *output,
                                                   int64_t dim) {
     const float centre = vtop(top);
@@ -144,8 +152,8 @@ static __attribute__((noinline)) void move_centre(softmax *x, int row, vfloat to
     x->limit[row] = centre + HEADROOM;
 }
 
-/* Scores of a row to probabilities, in the order of a left operand. `seen` of the `count` are
- * seen; `whole`: all of a span. */
+/* Turns the scores of a row into probabilities, in the order of a left operand. The query sees the
+ * first `seen` of the `count` keys. `whole`: it sees a full span. */
 INLINE void softmax_row(const bool whole, const tiles_forward *m, softmax *x, int row, int64_t seen,
                         int64_t count, int64_t dim) {
     const float *scores = m->scores + row * SPAN_STRIDE;
@@ -156,7 +164,7 @@ INLINE void softmax_row(const bool whole, const tiles_forward *m, softmax *x, in
     UNROLL for (int v = 0; v < vectors; v++) {
         const mask16 here = whole ? 0xffff : first_16(seen - v * VL);
         s[v] = (vload_masked(here, scores + v * VL) * factor);
-        /* The second operand of a maximum is what is taken when one is NaN. */
+        /* A maximum returns its second operand if either operand is NaN. */
         top = whole ? vmax(s[v], top) : vmax_masked(here, s[v], top);
     }
     if (vany_greater(top, vsplat(x->limit[row])))
@@ -193,7 +201,7 @@ static void store_output(const forward_run *r, const tiles_forward *m, const sof
     }
 }
 
-/* Queries i0 .. i0 + 31 of head h. */
+/* The outputs of queries i0 .. i0 + 31 of head h. */
 static void forward_block(const forward_run *r, const tiles_forward *m, int64_t b, int64_t h,
                           int64_t i0) {
     const wefti_attention_args *a = r->a;
@@ -231,7 +239,7 @@ static void forward_task(void *context, int64_t task, int thread) {
     const wefti_attention_args *a = r->a;
     const wefti_attention_shape *s = &a->shape;
     const int64_t segments = blocks_of(s->q_len, SEGMENT);
-    /* The longest causal rows first, so that threads finish together. */
+    /* Start with the longest causal rows, so that all threads finish at about the same time. */
     const int64_t first = (segments - 1 - task % segments) * SEGMENT, head = task / segments;
     const int64_t last = smaller(s->q_len, first + SEGMENT);
     const int64_t b = head / s->q_heads, h = head % s->q_heads;
@@ -258,8 +266,8 @@ void WEFTI_FORM(wefti_attention_on_tiles)(wefti_pool *pool, const wefti_attentio
 
 enum { ROWS = ATTENTION_ROWS };
 
-/* Scores are computed transposed, a row for each key: then probabilities and slopes come up in the
- * order of a left operand for the gradients of values and keys. */
+/* Scores are computed transposed, one row for each key. So probabilities and slopes arise in the
+ * order of a left operand, as the gradients of values and keys need them. */
 typedef struct tiles_backward {
     uint16_t *keys, *values;     /* left: [key / 32][dim] */
     uint16_t *keys_t;            /* left: [dim / 32][key] */
@@ -267,7 +275,7 @@ typedef struct tiles_backward {
     uint16_t *queries, *d_o;     /* right: [query / 32][dim] */
     uint16_t *queries_t, *d_o_t; /* right: [dim / 32][64 queries] */
     float *dq;                   /* [dim][64 queries] */
-    int64_t block;               /* keys of a block, at most */
+    int64_t block;               /* largest number of keys in a block */
     float *scores, *d_probs;     /* [32 keys][64 queries] */
     uint16_t *probs, *slopes;    /* left: [64 queries], of 32 keys */
     uint16_t *slopes_t;          /* right: [query / 32][block] */
@@ -308,7 +316,8 @@ static tiles_backward carve_backward(const backward_run *r, int thread) {
 /* A block of queries by a block of keys. */
 typedef struct place {
     int64_t b, h, i0, count; /* queries */
-    int64_t j0, end;         /* keys, those that none of the queries sees left out; rounded up */
+    /* first key; end of the keys that at least one query sees, rounded up */
+    int64_t j0, end;
 } place;
 
 static float dot_bf16(const uint16_t *x, const uint16_t *y, int64_t dim) {
@@ -340,8 +349,9 @@ static void pack_queries(const backward_run *r, const tiles_backward *m, const p
     }
 }
 
-/* Probabilities and slopes, the gradient of unscaled scores, of row j of the scores' 32 keys and
- * of 32 queries from i on. Of the queries, those from `first` to `count` see the key. */
+/* Computes probabilities and slopes for row j of the scores' 32 keys and for 32 queries from i on.
+ * A slope is the gradient of an unscaled score. Of these queries, those from `first` to `count` see
+ * the key. */
 INLINE void slope_lanes(const bool whole, const wefti_attention_shape *s, const tiles_backward *m,
                         int64_t j, int64_t i, int64_t first, int64_t count, vint *probs,
                         vint *slopes) {
@@ -363,7 +373,8 @@ INLINE void slope_lanes(const bool whole, const wefti_attention_shape *s, const 
     *slopes = vround_bf16(d[0], d[1]);
 }
 
-/* 32 keys, from j on in the block, by 32 queries from i on, in the orders that products want. */
+/* Handles 32 keys, from j on in the block, by 32 queries from i on, in the operand orders of the
+ * products. */
 INLINE void slope_tile(const bool whole, const wefti_attention_shape *s, const tiles_backward *m,
                        const place *t, int64_t j, int64_t i) {
     uint16_t *across = m->slopes_t + i * m->block + j * EDGE;
@@ -384,7 +395,7 @@ INLINE void slope_tile(const bool whole, const wefti_attention_shape *s, const t
     }
 }
 
-/* 32 keys from j on by all queries of the block. */
+/* Handles 32 keys from j on by all queries of the block. */
 static void backward_keys(const backward_run *r, const tiles_backward *m, const place *t,
                           int64_t j) {
     const wefti_attention_shape *s = &r->a->shape;
@@ -419,7 +430,7 @@ static void backward_block(const backward_run *r, const tiles_backward *m, const
                         m->slopes_t + i * m->block, m->dq + c * ROWS + i, ROWS, t->j0 > 0, NULL);
 }
 
-/* 16 values of a row of x in y's dtype. */
+/* Stores 16 values of a row of x in y's dtype. */
 static void store_16(wefti_dst y, int64_t at, vfloat x) {
     store_row(y.dtype, y.data, at, x);
 }

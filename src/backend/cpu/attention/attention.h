@@ -1,6 +1,6 @@
-/* Attention with memory linear in the sequence length: softmax(scale q k^T + mask) v by blocks with
- * a running maximum and sum. Source: Dao et al., "FlashAttention", 2022, algorithms 1 and 4; Dao,
- * "FlashAttention-2", 2023; grouped heads: Ainslie et al., "GQA", 2023. */
+/* Attention with memory linear in the sequence length. Computes softmax(scale q k^T + mask) v by
+ * blocks with a running maximum and a running sum. Source: Dao et al., "FlashAttention", 2022,
+ * algorithms 1 and 4; Dao, "FlashAttention-2", 2023. Grouped heads: Ainslie et al., "GQA", 2023. */
 #ifndef WEFTI_CPU_ATTENTION_H
 #define WEFTI_CPU_ATTENTION_H
 
@@ -8,35 +8,37 @@
 
 #include "backend/cpu/types.h"
 
-/* [batch, seq, heads, dim] by strides in elements (dim has stride 1), so that q, k, v may be slices
- * of one fused projection. */
+/* Strides in elements of a tensor [batch, seq, heads, dim]; dim has stride 1. So q, k and v may be
+ * slices of one fused projection. */
 typedef struct wefti_attention_strides {
     int64_t batch, seq, head;
 } wefti_attention_strides;
 
-/* Everything that forward and backward share. */
+/* The parameters that forward and backward share. */
 typedef struct wefti_attention_shape {
     int64_t batch, q_len, k_len, q_heads, kv_heads, dim; /* q_heads % kv_heads == 0; dim <= 256 */
-    bool bf16; /* q, k, v, o and its gradient all are: tiles, with scratch of their own, may be used
-                */
+    /* q, k, v, o and its gradient are all bf16: tiles, which need their own scratch, may be used */
+    bool bf16;
     float scale;      /* usually 1 / sqrt(dim) */
     bool causal;      /* query i sees keys j <= i + q_offset */
     int64_t q_offset; /* position of query 0 among the keys: k_len - q_len aligns the ends */
-    int64_t window;   /* causal: and j > i + q_offset - window; 0: all of them */
-    /* Optional mask, added to the scaled scores (f32, bf16) or, u8 / bool, keeping where nonzero:
-     * element [b, h, i, j] at b * mask_batch + h * mask_head + i * mask_row + j. Strides may be 0.
-     */
+    int64_t window;   /* causal: also requires j > i + q_offset - window; 0: no window */
+    /* Optional mask. f32 and bf16 masks are added to the scaled scores. u8 and bool masks keep the
+     * pairs with nonzero elements. Element [b, h, i, j] lies at b * mask_batch + h * mask_head + i
+     * * mask_row + j. Strides may be 0. */
     wefti_src mask;
     int64_t mask_batch, mask_head, mask_row;
-    /* Dropout on the probabilities: keep iff wefti_philox_uniform(seed, stream, position) >= rate,
-     * position = first + ((b * heads_total + h) * q_total + i) * k_total + j; kept ones are scaled
-     * by 1 / (1 - rate). rate 0: none, the rest unused. */
+    /* Dropout on the probabilities: keeps a probability iff wefti_philox_uniform(seed, stream,
+     * position) >= rate. position = first + ((b * heads_total + h) * q_total + i) * k_total + j.
+     * Kept ones are scaled by 1 / (1 - rate). rate 0: no dropout, and the other fields are
+     * unused. */
     float dropout;
-    uint64_t seed, stream, first; /* first: of the samples before, and where this piece begins */
+    /* first: position offset of earlier samples, and of the start of this piece */
+    uint64_t seed, stream, first;
     int64_t heads_total, q_total, k_total; /* of the whole */
 } wefti_attention_shape;
 
-/* How far behind an lse lies what rounding took off it. */
+/* Elements from an lse to its rounding error in the array `lse`. */
 static inline int64_t wefti_attention_rest(const wefti_attention_shape *s) {
     return s->batch * s->q_heads * s->q_len;
 }
@@ -47,11 +49,11 @@ typedef struct wefti_attention_args {
     wefti_attention_strides q_strides, k_strides, v_strides;
     wefti_dst o; /* a query that sees no key gives a zero row and lse -inf */
     wefti_attention_strides o_strides;
-    float *lse; /* [2, batch, q_heads, q_len], optional: rounded, and what rounding took off it */
+    float *lse; /* [2, batch, q_heads, q_len], optional: the rounded lse, then its rounding error */
     void *workspace;
 } wefti_attention_args;
 
-/* Of a row whose e^(score - centre) have this sum. */
+/* Stores the lse of a row whose e^(score - centre) have this sum. */
 static inline void wefti_attention_store_lse(const wefti_attention_args *a, int64_t b, int64_t h,
                                              int64_t i, float centre, float sum) {
     const wefti_attention_shape *s = &a->shape;
@@ -69,24 +71,24 @@ typedef struct wefti_attention_backward_args {
     wefti_attention_shape shape;
     wefti_src q, k, v, o, d_o;
     wefti_attention_strides q_strides, k_strides, v_strides, o_strides, do_strides;
-    const float *lse;     /* of these keys, or of these and others, in other pieces */
+    const float *lse;     /* lse over these keys, or over these and the keys of other pieces */
     wefti_dst dq, dk, dv; /* must not overlap the inputs */
     wefti_attention_strides dq_strides, dk_strides, dv_strides;
     void *workspace;
 } wefti_attention_backward_args;
 
-/* The gradient of an added mask, which is that of the scores, summed over the batches and heads
- * that share it; in a pass of its own, since few want it. */
+/* The gradient of an added mask: the gradient of the scores, summed over the batches and heads that
+ * share the mask. It is a separate pass, because few callers need it. */
 typedef struct wefti_attention_mask_args {
     wefti_attention_backward_args backward; /* without its results */
     float *d_mask;                          /* [batches, heads, q_len, k_len] */
-    int64_t batches, heads;                 /* each 1 or that of the queries */
+    int64_t batches, heads;                 /* each is 1 or equals the queries' count */
 } wefti_attention_mask_args;
 
 size_t wefti_attention_backward_workspace_bytes(const wefti_attention_shape *shape, int threads);
 
 #if defined(__x86_64__)
-/* amx.c: shapes that tiles do not take go to the AVX-512 kernels. */
+/* Kernels of amx.c. Shapes that do not fit tiles go to the AVX-512 kernels. */
 void wefti_attention_on_tiles(wefti_pool *pool, const wefti_attention_args *a);
 void wefti_attention_backward_on_tiles(wefti_pool *pool, const wefti_attention_backward_args *a);
 #endif

@@ -1,16 +1,18 @@
-/* Convolution as a matrix product: see conv_gemm.h.
+/* Convolution as a matrix product: see conv.h.
  *
- * Per group and chunk of images, with the windows of x as columns [in taps, pixels of y]:
- *     y = w columns               columns' gradient = w^T dy, folded        dw += dy columns^T
- * y and dy of several images are kept as [out, pixels] between the product and memory. */
+ * For each group and chunk of images, the columns [in taps, pixels of y] hold the windows of x:
+ *     y = w columns
+ *     columns' gradient = w^T dy, folded
+ *     dw += dy columns^T
+ * Between the product and memory, y and dy of several images are kept as [out, pixels]. */
 #include "backend/cpu/conv/conv.h"
 
 #include "backend/cpu/kernels/kernels.h"
 #include "base/memory.h"
 #include "backend/cpu/gemm/gemm.h"
 
-/* Bytes of columns that one chunk may take, planes from which one image fills a product, and the
- * width of planes below which columns run over images first. */
+/* CHUNK_BYTES: most bytes of columns of one chunk. LARGE_PLANE: planes from this size on fill a
+ * product with one image. NARROW: for planes below this width, columns run over images first. */
 enum { CHUNK_BYTES = 16 << 20, LARGE_PLANE = 1024, NARROW = 16 };
 
 struct wefti_conv_gemm {
@@ -18,8 +20,8 @@ struct wefti_conv_gemm {
     const wefti_kernels *kernels;
     int64_t in, out, taps; /* channels of one group */
     int64_t images;        /* of a chunk */
-    wefti_gemm product[2]; /* of a whole chunk; of the shorter last one */
-    wefti_gemm adding[2];  /* weight gradients: the same, added to what is there */
+    wefti_gemm product[2]; /* for a whole chunk; for the shorter last one */
+    wefti_gemm adding[2];  /* the same products for weight gradients, added to the old value */
     bool images_inner;     /* order of the columns: wefti_unfold_args */
     bool direct;           /* the product reads or writes y's memory itself */
     int64_t columns_bytes, pixels_bytes, plane_bytes, product_bytes;
@@ -114,7 +116,7 @@ static unsigned char *at(void *data, weft_dtype dtype, int64_t element) {
     return (unsigned char *)data + element * (int64_t)weft_dtype_bytes(dtype);
 }
 
-/* x's windows of images [first, first + images) in group g. */
+/* x's windows for images [first, first + images) in group g. */
 static wefti_unfold_args windows(const wefti_conv_gemm *c, void *x, int64_t first, int64_t images,
                                  int64_t group) {
     const wefti_conv *p = &c->conv;
@@ -137,7 +139,7 @@ static wefti_unfold_args windows(const wefti_conv_gemm *c, void *x, int64_t firs
     return a;
 }
 
-/* y as [out, images * plane]: a window of one element. */
+/* y as [out, images * plane]: windows of one element. */
 static wefti_unfold_args pixels(const wefti_conv_gemm *c, void *y, int64_t first, int64_t images,
                                 int64_t group) {
     const wefti_conv *p = &c->conv;

@@ -1,8 +1,8 @@
-/* oneDNN, versions 2 and 3, behind one set of names; for the files onednn_*.c only.
+/* oneDNN, versions 2 and 3, behind one set of names. For the files onednn_*.c only.
  *
- * Threads are ours: a primitive is made for one thread and runs inside a task of our pool. GNU
- * OpenMP, which carries the loops of the distributions' oneDNN, keeps the number of threads per
- * calling thread, so each task sets it to 1 and back. */
+ * weft's pool owns the threads: a primitive is made for one thread and runs inside a task of the
+ * pool. The distributions' oneDNN runs its loops by GNU OpenMP, which keeps the number of threads
+ * for each calling thread. So each task sets that number to 1 and restores it. */
 #ifndef WEFTI_CPU_ONEDNN_H
 #define WEFTI_CPU_ONEDNN_H
 
@@ -19,7 +19,7 @@ int omp_get_max_threads(void);
 void omp_set_num_threads(int threads);
 #endif
 
-/* Between the two, oneDNN uses the calling thread alone. */
+/* Between wefti_onednn_alone and wefti_onednn_restore, oneDNN uses the calling thread only. */
 static inline int wefti_onednn_alone(void) {
 #ifdef WEFT_HAVE_GOMP
     int before = omp_get_max_threads();
@@ -41,7 +41,7 @@ static inline bool wefti_onednn_usable(void) {
     return !wefti_onednn_unused();
 }
 
-/* Runs a primitive to its end. */
+/* Runs a primitive and waits for its end. */
 static inline dnnl_status_t wefti_onednn_execute(dnnl_primitive_t primitive, dnnl_stream_t stream,
                                                  int count, const dnnl_exec_arg_t *list) {
     dnnl_status_t status = dnnl_primitive_execute(primitive, stream, count, list);
@@ -52,8 +52,8 @@ static inline dnnl_data_type_t wefti_onednn_dtype(weft_dtype d) {
     return d == WEFT_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
-/* Memory descriptors: structs in version 2, handles in version 3. `wefti_md` is the owned form,
- * zeroed when empty; `wefti_md_ref` what functions take. */
+/* Memory descriptors are structs in version 2 and handles in version 3. `wefti_md` is the owned
+ * form, zeroed if empty. `wefti_md_ref` is the form that functions take. */
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t wefti_md;
 typedef const_dnnl_memory_desc_t wefti_md_ref;

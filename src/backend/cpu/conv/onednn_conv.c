@@ -14,13 +14,13 @@
 enum {
     MAX_PIECES = 16,        /* of the batch */
     MAX_PARTS = 8,          /* of the weights */
-    PART_BYTES = 256 << 10, /* weights below this are one part */
-    SUM_BLOCK = 16384,      /* floats of a task of the reduction */
+    PART_BYTES = 256 << 10, /* weights with fewer bytes are one part */
+    SUM_BLOCK = 16384,      /* floats that one task of the reduction sums */
     MAX_RANK = 6
 };
 
-/* One operand as the caller has it and as the kernel wants it; `reorder` leads from one to the
- * other, NULL when they are the same. */
+/* One operand in the caller's layout and in the kernel's. `reorder` converts one to the other; NULL
+ * if both are the same. */
 typedef struct operand {
     wefti_md outer, inner;
     dnnl_primitive_t reorder;
@@ -52,14 +52,15 @@ struct wefti_onednn_conv {
     wefti_conv conv;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    unit units[2]; /* of a whole piece; of the shorter last one */
+    unit units[2]; /* for a whole piece; for the shorter last one */
     slot *slots;   /* [threads][2] */
     part parts[MAX_PARTS];
     int part_count; /* 0: the kernel takes the weights as they are */
     int threads;
-    bool dry; /* sizes only: descriptors, no primitives */
+    bool dry; /* only sizes: descriptors, no primitives */
     int64_t pieces, images, w_bytes;
-    int64_t thread_bytes; /* x, y in the kernel's layout, and its scratchpad */
+    /* bytes of x and y in the kernel's layout, and of the kernel's scratchpad */
+    int64_t thread_bytes;
 };
 
 static int64_t rounded(size_t bytes) {
@@ -175,7 +176,7 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *out, dnnl_engine_t engine, 
 }
 #endif
 
-/* oneDNN also has slow plain loops for all that it has no kernel for. */
+/* oneDNN also has slow plain loops, for problems without an optimized kernel. */
 static bool is_slow(const_dnnl_primitive_desc_t pd) {
     const char *name = "";
     if (dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name) != dnnl_success)
@@ -203,7 +204,7 @@ static dnnl_status_t take_layouts(unit *u, const_dnnl_primitive_desc_t pd, wefti
     return s;
 }
 
-/* Fills u->conv and the inner layouts, which `any` has left open. `w` fixes the weights' layout. */
+/* Fills u->conv and the inner layouts that `any` left open. `w` fixes the layout of the weights. */
 static dnnl_status_t make_conv(wefti_onednn_conv *c, unit *u, dnnl_data_type_t type,
                                const wefti_md *fixed_w) {
     const wefti_conv *p = &c->conv;
@@ -261,7 +262,7 @@ static dnnl_status_t make_reorder(const wefti_onednn_conv *c, const wefti_md *fr
     if (status != dnnl_success) return status;
     wefti_md_ref scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     if (scratch && dnnl_memory_desc_get_size(scratch) > 0)
-        status = dnnl_unimplemented; /* the plain layouts met here need none */
+        status = dnnl_unimplemented; /* these plain layouts need no scratchpad */
     if (status == dnnl_success && !c->dry) status = dnnl_primitive_create(out, pd);
     (void)dnnl_primitive_desc_destroy(pd);
     return status;
@@ -331,7 +332,7 @@ static dnnl_status_t make_parts(wefti_onednn_conv *c) {
         }
     }
     wefti_md_free(&outer);
-    /* The way back adds; where there is none, nothing does. */
+    /* The reorder back to the caller's layout adds. Without a reorder, nothing can add. */
     if (s == dnnl_success && p->accumulate && c->part_count == 0) s = dnnl_unimplemented;
     return s;
 }
@@ -354,7 +355,8 @@ static dnnl_status_t make_slot(wefti_onednn_conv *c, const unit *u, slot *t) {
     return s;
 }
 
-/* Images of a piece: few pieces where each writes a sum of all weights or reads large ones. */
+/* Images of a piece. There are few pieces if each one writes a sum of all weights or reads large
+ * weights. */
 static int64_t piece_images(const wefti_conv *p) {
     int64_t w_bytes = p->out * (p->in / p->groups) * wefti_conv_plane(p->k) * 4;
     int64_t pieces = MAX_PIECES;
@@ -385,8 +387,8 @@ static dnnl_status_t make_all(wefti_onednn_conv *c) {
     return s;
 }
 
-/* oneDNN takes the instructions that it finds, or those that it is told before it makes its first
- * primitive in this process; later it does not listen. */
+/* oneDNN uses the instructions that it finds, or those that it is told to use before it makes its
+ * first primitive in this process. It ignores later calls. */
 static void heed_isa(void) {
     static const struct {
         const char *name;
@@ -469,7 +471,7 @@ void wefti_onednn_conv_destroy(wefti_onednn_conv *c) {
 
 /* ---- running ---- */
 
-/* Weights in the kernel's layout; of a weight gradient one for each piece. */
+/* Number of weight copies in the kernel's layout; for a weight gradient, one for each piece. */
 static int64_t weight_copies(const wefti_onednn_conv *c) {
     if (c->conv.kind == WEFTI_CONV_GRAD_WEIGHT) return c->part_count ? c->pieces : c->pieces - 1;
     return c->part_count ? 1 : 0;
@@ -487,7 +489,7 @@ typedef struct conv_run {
     _Atomic int failed; /* a dnnl_status_t */
 } conv_run;
 
-/* Where the sum of piece k's weight gradients goes. */
+/* The address of the sum of piece k's weight gradients. */
 static unsigned char *sum_of(const conv_run *r, int64_t piece) {
     const wefti_onednn_conv *c = r->c;
     if (c->part_count) return r->weights + piece * c->w_bytes;
@@ -510,7 +512,7 @@ static void part_task(void *context, int64_t task, int thread) {
     if (s != dnnl_success) r->failed = (int)s;
 }
 
-/* x, y of a piece, in the kernel's layout or where the caller has them. */
+/* Sets the addresses of a piece's x and y: in the kernel's layout or in the caller's memory. */
 static dnnl_status_t place(const operand *o, dnnl_memory_t outer, dnnl_memory_t inner, void *user,
                            unsigned char **scratch) {
     dnnl_status_t s = dnnl_memory_set_data_handle(o->reorder ? outer : inner, user);
@@ -558,7 +560,7 @@ static void piece_task(void *context, int64_t task, int thread) {
     if (s != dnnl_success) r->failed = (int)s;
 }
 
-/* Sums of all pieces into the first one's, in order. */
+/* Adds the sums of all pieces to the first piece's sum, in order. */
 static void sum_task(void *context, int64_t task, int thread) {
     const conv_run *r = context;
     (void)thread;
@@ -566,7 +568,7 @@ static void sum_task(void *context, int64_t task, int thread) {
     if (end > count) end = count;
     float *restrict to = (float *)(void *)sum_of(r, 0);
     if (!r->c->part_count) {
-        const wefti_conv *p = &r->c->conv; /* the caller's memory has no padding behind it */
+        const wefti_conv *p = &r->c->conv; /* the caller's memory has no padding at its end */
         int64_t exact = p->out * (p->in / p->groups) * wefti_conv_plane(p->k);
         if (end > exact) end = exact;
     }

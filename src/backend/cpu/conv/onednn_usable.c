@@ -1,4 +1,4 @@
-/* Which builds of oneDNN run as our tasks need: in the thread that calls them. */
+/* Checks that a build of oneDNN runs its work in the calling thread, as weft's tasks need. */
 #include "backend/cpu/cpu.h"
 
 #include <stddef.h>

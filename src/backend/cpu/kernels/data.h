@@ -1,13 +1,13 @@
-/* Kernels that look up, move, pool or make data. */
+/* Kernels that look up, move, pool or generate data. */
 #ifndef WEFTI_CPU_KERNELS_DATA_H
 #define WEFTI_CPU_KERNELS_DATA_H
 
 #include "backend/cpu/types.h"
 
-/* y[r] = table[ids[r]] (+ second[second_ids[r]]). With second_ids absent the second index is
- * second_offset + r % second_period: learned positions. An id outside the table gives a row of NaN.
- * A piece of a table holds the rows from `begin` on of `whole`, 0: all; ids of the other rows give
- * zeros. */
+/* y[r] = table[ids[r]] (+ second[second_ids[r]]). If second_ids is absent, the second index is
+ * second_offset + r % second_period (learned positions). An id outside the table gives a row of
+ * NaN. A piece of a table holds the rows from `begin` on of `whole` rows (0: all). An id of a row
+ * that is not in the piece gives zeros. */
 typedef struct wefti_embedding_args {
     wefti_src table;      /* [vocab, dim] */
     wefti_src ids;        /* [rows] i32, i64 or u16 */
@@ -18,8 +18,8 @@ typedef struct wefti_embedding_args {
     int64_t rows, dim, vocab, begin, whole;
 } wefti_embedding_args;
 
-/* dtable[ids[r] - begin] += dy[r], rows in order. ids absent: id = offset + r % period. Ids outside
- * are skipped. */
+/* dtable[ids[r] - begin] += dy[r], in row order. If ids is absent, id = offset + r % period. Ids
+ * outside the table are skipped. */
 typedef struct wefti_embedding_backward_args {
     wefti_src dy, ids;
     int64_t period, offset;
@@ -28,9 +28,10 @@ typedef struct wefti_embedding_backward_args {
     int64_t rows, dim, vocab, begin;
 } wefti_embedding_backward_args;
 
-/* Rotary positions (Su et al. 2021). x is [batch, seq, heads, dim] by strides (elements; dim has
- * stride 1); the first `rotary` of dim are turned, the rest copied. cos, sin: [positions, rotary /
- * 2] from wefti_rope_table. Backward is the same with inverse = true. */
+/* Rotary positions (Su et al. 2021). x is [batch, seq, heads, dim] with strides in elements; dim
+ * has stride 1. The first `rotary` elements of dim are rotated, the rest are copied. cos, sin:
+ * [positions, rotary / 2] from wefti_rope_table. Backward is the same kernel with inverse =
+ * true. */
 typedef struct wefti_rope_args {
     wefti_src x;
     wefti_dst y; /* in place */
@@ -43,39 +44,41 @@ typedef struct wefti_rope_args {
     bool inverse;
 } wefti_rope_args;
 
-/* cos and sin [positions, rotary / 2] of (first + p) * theta^(-2i/rotary), scaled, computed in
- * double. */
+/* Fills cos and sin [positions, rotary / 2] for angles (first + p) * theta^(-2i/rotary), with
+ * scaling. Computes in double. */
 void wefti_rope_table(int64_t first, int64_t positions, int64_t rotary, double theta,
                       const weft_rope_scaling *scaling, float *cos, float *sin);
 
 typedef struct wefti_one_hot_args {
-    wefti_src ids; /* [rows] i32, i64, u16; outside begin + [0, classes): a zero row */
+    wefti_src ids; /* [rows] i32, i64, u16; an id outside begin + [0, classes) gives a zero row */
     wefti_dst y;   /* [rows, classes] */
     int64_t rows, classes, begin;
     float on, off;
 } wefti_one_hot_args;
 
-/* Along an axis: x [outer, axis, inner], ids [outer or 1, count, inner or 1], y [outer, count,
- * inner]. x is a piece that begins at `begin` of the axis that ids count in. */
+/* Gathers along an axis: x [outer, axis, inner], ids [outer or 1, count, inner or 1], y [outer,
+ * count, inner]. x is a piece that begins at `begin` of the axis. Ids count along the whole
+ * axis. */
 typedef struct wefti_gather_args {
     wefti_src x;   /* any element type of 1, 2, 4 or 8 bytes */
-    wefti_src ids; /* i32 or i64; in range, or the element is filled with zero bytes */
+    wefti_src ids; /* i32 or i64; an id out of range fills the element with zero bytes */
     wefti_dst y;
     int64_t outer, axis, count, inner, begin;
-    bool ids_per_outer, ids_per_inner; /* false: size 1 there */
+    bool ids_per_outer, ids_per_inner; /* false: ids has size 1 in that dimension */
 } wefti_gather_args;
 
-/* y[o, ids[o, k, i] - begin, i] += x[o, k, i], k in order. */
+/* y[o, ids[o, k, i] - begin, i] += x[o, k, i], in the order of k. */
 typedef struct wefti_scatter_add_args {
     wefti_src x;     /* [outer, count, inner] f32, bf16 */
-    wefti_src ids;   /* as in gather; out of range is skipped */
+    wefti_src ids;   /* as in gather; an id out of range is skipped */
     float *y;        /* [outer, axis, inner] */
     bool accumulate; /* false: y is zeroed first */
     int64_t outer, axis, count, inner, begin;
     bool ids_per_outer, ids_per_inner;
 } wefti_scatter_add_args;
 
-/* The k greatest of each row in falling order, ties by lower index; NaN counts as greatest. */
+/* The k greatest elements of each row in falling order. Ties go to the lower index; NaN counts as
+ * greatest. */
 typedef struct wefti_top_k_args {
     wefti_src x;          /* [rows, dim] */
     int64_t rows, dim, k; /* 1 <= k <= dim */
@@ -95,8 +98,8 @@ typedef struct wefti_permute_args {
     int axes[WEFT_MAX_RANK];
 } wefti_permute_args;
 
-/* Copy a box between two strided arrays: concat, slice, split, pad (after fill). Strides in
- * elements; 0 and negative x strides are legal. */
+/* Copies a box between two strided arrays: concat, slice, split, pad (after fill). Strides are in
+ * elements; x strides may be 0 or negative. */
 typedef struct wefti_copy_strided_args {
     const void *x;
     void *y;
@@ -105,7 +108,7 @@ typedef struct wefti_copy_strided_args {
     int64_t shape[WEFT_MAX_RANK], x_strides[WEFT_MAX_RANK], y_strides[WEFT_MAX_RANK];
 } wefti_copy_strided_args;
 
-/* Dense cast between any two dtypes; equal dtypes: a copy. */
+/* Dense cast between any two dtypes. With equal dtypes it copies. */
 typedef struct wefti_convert_args {
     wefti_src x;
     wefti_dst y;
@@ -122,14 +125,15 @@ typedef struct wefti_fill_args {
 typedef struct wefti_pool2d_args {
     wefti_src x; /* forward: x; max backward: x is unused */
     wefti_dst y;
-    wefti_src dy;     /* backward */
-    wefti_dst dx;     /* backward */
-    int32_t *indices; /* max: [planes, out_height, out_width], h * width + w of the winner; written
-                         by forward (optional there), read by backward */
+    wefti_src dy; /* backward */
+    wefti_dst dx; /* backward */
+    /* max: [planes, out_height, out_width], h * width + w of the maximum. Forward writes it
+     * (optional); backward reads it. */
+    int32_t *indices;
     int64_t planes, height, width, out_height, out_width;
     int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
     int64_t dilation_h, dilation_w; /* max only; 1 for avg */
-    bool count_include_pad;         /* avg: divide by the window's size, padding counted */
+    bool count_include_pad;         /* avg: divide by the window's size, including padding */
 } wefti_pool2d_args;
 
 /* Windows of images as columns of a matrix [channels * taps, images * plane of y], and back:
@@ -143,13 +147,13 @@ typedef struct wefti_unfold_args {
     int64_t images, channels;
     int64_t image_stride; /* elements from one image to the next */
     int64_t x[3], k[3], y[3], stride[3], padding[3], dilation[3];
-    bool images_inner; /* columns [channels * taps, plane of y * images]: long runs where planes are
-                          narrow */
+    /* columns are [channels * taps, plane of y * images]: this gives long runs for narrow planes */
+    bool images_inner;
     const float *bias; /* fold; optional */
-    float *workspace;  /* [threads of the pool, plane of x * (images where they are inner)] */
+    float *workspace;  /* [threads of the pool, plane of x * (images if images_inner)] */
 } wefti_unfold_args;
 
-/* y[i] = philox(seed, stream, base + i): bit for bit base/philox.h. Normal: mean + std * z.
+/* y[i] = philox(seed, stream, base + i), with the bits of base/philox.h. Normal: mean + std * z.
  * Uniform: low + u (high - low). */
 typedef struct wefti_random_fill_args {
     wefti_dst y; /* f32, bf16 */

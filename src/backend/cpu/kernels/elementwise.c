@@ -1,4 +1,4 @@
-/* Elementwise programs as data: names, checking, broadcasting. See kernels_elementwise.h. */
+/* Elementwise programs as data: names, checking, broadcasting. See kernels/elementwise.h. */
 #include "backend/cpu/kernels/elementwise.h"
 
 #include "base/status.h"
@@ -91,7 +91,8 @@ weft_status wefti_ew_set_input(wefti_ew_program *p, int index, const weft_desc *
     WEFT_REQUIRE(desc->rank >= 0 && desc->rank <= p->rank, WEFT_E_SHAPE,
                  "an input of rank %d does not broadcast to rank %d", desc->rank, p->rank);
     wefti_ew_input in = {.dtype = desc->dtype};
-    /* Dims are cut into groups from the last: does each repeat or advance? Size 1 does both. */
+    /* Dims are grouped from the last one on. Does each dim repeat or advance? A dim of size 1 fits
+     * both. */
     bool repeats[WEFT_MAX_RANK];
     int64_t stride = 1;
     for (int d = p->rank - 1, s = desc->rank - 1; d >= 0; d--, s--) {
@@ -103,7 +104,7 @@ weft_status wefti_ew_set_input(wefti_ew_program *p, int index, const weft_desc *
         in.strides[d] = size == 1 ? 0 : stride;
         stride *= size;
     }
-    int changes = 0, last = -1; /* over dims larger than 1, from the last */
+    int changes = 0, last = -1; /* over dims larger than 1, starting from the last */
     bool inner_repeats = false;
     int64_t inner = 1;
     for (int d = p->rank - 1; d >= 0; d--) {

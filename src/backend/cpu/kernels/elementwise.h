@@ -1,17 +1,18 @@
-/* A small interpreter that runs a chain of elementwise ops block by block in the first-level cache,
- * so that the chain makes one pass over memory whatever its length.
+/* A small interpreter for a chain of elementwise ops. It runs the chain block by block in the
+ * first-level cache. So a chain of any length makes only one pass over memory.
  *
  * A program is a list of instructions on f32 registers, each one block long. Register i < inputs is
- * input i; other registers are written by instructions. Outputs name registers. Integers become f32
- * on loading (exact up to 2^24) and are truncated toward zero and saturated on storing (NaN to 0);
- * booleans are 0 and 1, stored as "not equal to 0". */
+ * input i; instructions write the other registers. Outputs name registers.
+ *
+ * Integers become f32 on loading (exact up to 2^24). On storing they are truncated toward zero and
+ * saturated (NaN becomes 0). Booleans are 0 and 1, stored as "not equal to 0". */
 #ifndef WEFTI_CPU_KERNELS_ELEMENTWISE_H
 #define WEFTI_CPU_KERNELS_ELEMENTWISE_H
 
 #include "backend/cpu/types.h"
 
-/* X(NAME, name, operands): semantics beside each. `imm`, `imm2` are the instruction's immediates.
- * Gradients take (dy, x) or, for sigmoid and tanh, (dy, y). */
+/* X(NAME, name, operands), with the semantics beside each entry. `imm` and `imm2` are the
+ * instruction's immediates. Gradients take (dy, x); those of sigmoid and tanh take (dy, y). */
 #define WEFTI_EW_OPS(X)                                                                            \
     X(COPY, copy, 1)         /* a */                                                               \
     X(CONSTANT, constant, 0) /* imm */                                                             \
@@ -73,7 +74,7 @@ enum { WEFTI_EW_CODE = 32, WEFTI_EW_INPUTS = 12, WEFTI_EW_OUTPUTS = 6, WEFTI_EW_
 typedef struct wefti_ew_instruction {
     uint8_t op;      /* wefti_ew_op */
     uint8_t dst;     /* >= inputs; may equal a, b or c */
-    uint8_t a, b, c; /* as many as the op has operands */
+    uint8_t a, b, c; /* the operands; an op may have fewer than three */
     float imm, imm2;
     uint64_t stream; /* dropout: the Philox stream */
 } wefti_ew_instruction;
@@ -102,12 +103,12 @@ typedef struct wefti_ew_program {
         uint8_t reg;      /* an input's register is legal: a cast or broadcast copy */
     } output[WEFTI_EW_OUTPUTS];
     int64_t elements;
-    /* The outputs' shape, for strided inputs and global positions: product == elements. Rank 0:
-     * flat. */
+    /* The shape of the outputs, for strided inputs and global positions; its product == elements.
+     * Rank 0: flat. */
     int rank;
     int64_t shape[WEFT_MAX_RANK];
     /* Dropout: the Philox position of local element [i0, i1, ...] is base + sum i_d *
-     * position_strides[d]; with position_flat it is base + the flat local index. */
+     * position_strides[d]. With position_flat, it is base + the flat local index. */
     bool position_flat;
     int64_t position_strides[WEFT_MAX_RANK];
 } wefti_ew_program;
@@ -115,16 +116,17 @@ typedef struct wefti_ew_program {
 typedef struct wefti_elementwise_args {
     const wefti_ew_program *program;
     const void *in[WEFTI_EW_INPUTS];
-    void *out[WEFTI_EW_OUTPUTS]; /* in place: may equal a FULL input of the same element size */
+    /* in place: may equal an input of kind FULL and the same element size */
+    void *out[WEFTI_EW_OUTPUTS];
     uint64_t seed; /* dropout keeps iff wefti_philox_uniform(seed, stream, position) >= imm */
     int64_t position_base;
 } wefti_elementwise_args;
 
-/* WEFT_E_ARG with the reason when the program breaks a rule above. Kernels do not check. */
+/* WEFT_E_ARG with the reason if the program breaks a rule above. Kernels do not check. */
 weft_status wefti_ew_check(const wefti_ew_program *program) WEFT_CHECKED;
-/* Set a program's input `index` to the cheapest broadcast that reads `shape` as the program's shape
- * under NumPy rules (program->rank and shape set before). Returns WEFT_E_SHAPE when they do not
- * fit. */
+/* Sets the program's input `index` to the cheapest broadcast that reads `shape` as the program's
+ * shape under NumPy rules. Set program->rank and shape first. Returns WEFT_E_SHAPE if the shapes do
+ * not fit. */
 weft_status wefti_ew_set_input(wefti_ew_program *program, int index,
                                const weft_desc *desc) WEFT_CHECKED;
 const char *wefti_ew_op_text(wefti_ew_op op); /* "gelu_tanh" */

@@ -1,4 +1,4 @@
-/* Choice of the kernel table, and the parts of kernels that need no vectors: see kernels.h. */
+/* Chooses the kernel table, and holds the parts of kernels that need no vectors: see kernels.h. */
 #include "backend/cpu/kernels/kernels.h"
 
 #include "backend/cpu/tuning.h"
@@ -7,7 +7,7 @@ extern const wefti_kernels wefti_kernels_plain;
 #if defined(__x86_64__)
 extern const wefti_kernels wefti_kernels_avx2, wefti_kernels_avx512;
 
-/* The AMX table is that of AVX-512 with attention on tiles. */
+/* The AMX table equals the AVX-512 table, except for attention on tiles. */
 #define X(name, args) void wefti_kernel_##name##_avx512(wefti_pool *pool, const args *a);
 #include "backend/cpu/kernels/kernels.def"
 #undef X

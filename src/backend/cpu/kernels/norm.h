@@ -4,8 +4,10 @@
 
 #include "backend/cpu/types.h"
 
-/* s = x + residual;  layer: y = (s - mean) rstd gamma + beta (Ba et al. 2016);  rms: y = s rstd
- * gamma (Zhang & Sennrich 2019). rstd = 1 / sqrt(var + eps), var biased (rms: mean square). */
+/* s = x + residual
+ * layer: y = (s - mean) rstd gamma + beta (Ba et al. 2016)
+ * rms:   y = s rstd gamma (Zhang & Sennrich 2019)
+ * rstd = 1 / sqrt(var + eps); var is biased (rms: the mean square). */
 typedef struct wefti_norm_args {
     wefti_src x;               /* [rows, dim] */
     wefti_src residual;        /* optional */
@@ -19,11 +21,11 @@ typedef struct wefti_norm_args {
 
 typedef struct wefti_norm_backward_args {
     wefti_src dy, x;  /* x: the normalized input s */
-    wefti_src dx_add; /* optional: another gradient of s, added to dx (the residual path) */
+    wefti_src dx_add; /* optional: another gradient of s (the residual path); it is added to dx */
     const float *gamma, *mean, *rstd; /* gamma optional; mean unused by rms */
     wefti_dst dx;                     /* in place over dy or dx_add; optional */
     float *dgamma, *dbeta;            /* each optional */
-    bool accumulate;                  /* dgamma and dbeta are added to */
+    bool accumulate;                  /* add to the old dgamma and dbeta */
     int64_t rows, dim;
     void *workspace;
 } wefti_norm_backward_args;
@@ -51,7 +53,7 @@ typedef struct wefti_batch_norm_args {
     bool train;                /* false: normalize by running_mean, running_var */
     bool relu;                 /* y = max(y, 0), fused */
     const float *gamma, *beta; /* [channels]; each optional */
-    float *mean, *rstd;        /* saved for backward; needed when training, optional else */
+    float *mean, *rstd;        /* saved for backward; required in training, otherwise optional */
     float *running_mean,
         *running_var; /* training: optional; updated by momentum with the unbiased variance */
     float momentum, eps;
@@ -63,9 +65,10 @@ typedef struct wefti_batch_norm_backward_args {
     wefti_dst dx; /* in place over dy; optional */
     int64_t n, channels, spatial;
     bool channels_last;
-    bool train; /* false: the statistics were constants */
-    bool relu;  /* the forward was fused with relu: dy counts where y > 0 (recomputed from x, gamma,
-                   beta) */
+    bool train; /* false: the statistics are constants */
+    /* the forward was fused with relu: dy counts only where y > 0 (recomputed from x, gamma,
+     * beta) */
+    bool relu;
     const float *gamma, *beta, *mean, *rstd;
     float *dgamma, *dbeta; /* each optional */
     bool accumulate;
@@ -75,21 +78,21 @@ typedef struct wefti_batch_norm_backward_args {
 size_t wefti_batch_norm_workspace_bytes(int64_t n, int64_t channels,
                                         int64_t spatial); /* both ways */
 
-/* loss = lse - ((1 - smoothing) x[target] + smoothing mean(x)), 0 where target == ignore_index
- * (Szegedy et al. 2016 for the smoothing). A target outside [0, vocab) that is not ignored gives a
- * NaN loss and a zero gradient row. A piece of the classes holds those from `begin` on of `whole`,
- * 0: all. */
+/* loss = lse - ((1 - smoothing) x[target] + smoothing mean(x)); 0 if target == ignore_index. Source
+ * of the smoothing: Szegedy et al. 2016. A target outside [0, vocab) that is not ignored gives a
+ * NaN loss and a zero gradient row. A piece of the classes holds the classes from `begin` on of
+ * `whole` classes (0: all). */
 typedef struct wefti_cross_entropy_args {
     wefti_src logits;  /* [rows, vocab] */
     wefti_src targets; /* [rows] i32 or i64 */
     int64_t rows, vocab, ignore_index, begin, whole;
-    bool terms; /* the loss without lse: what a piece adds to it */
+    bool terms; /* the loss without lse: the part that a piece contributes */
     float smoothing;
     float *loss; /* [rows] */
-    float *lse;  /* [rows] log-sum-exp of the logits here; optional */
+    float *lse;  /* [rows] log-sum-exp of these logits; optional */
 } wefti_cross_entropy_args;
 
-/* dlogits = (softmax - target distribution) scale row_scale[row]; zero rows where ignored. */
+/* dlogits = (softmax - target distribution) scale row_scale[row]; ignored rows are zero. */
 typedef struct wefti_cross_entropy_backward_args {
     wefti_src logits, targets;
     const float *lse;
@@ -99,12 +102,13 @@ typedef struct wefti_cross_entropy_backward_args {
     const float *row_scale; /* [rows]; optional */
 } wefti_cross_entropy_backward_args;
 
-/* Both at once, row by row while the row is in cache: the block of a chunked linear +
- * cross-entropy. */
+/* Loss and gradient together, row by row while the row is in cache: for one block of a chunked
+ * linear + cross-entropy. */
 typedef struct wefti_cross_entropy_fused_args {
     wefti_dst logits; /* [rows, vocab] in: logits, out: dlogits */
     int64_t stride;   /* elements from row to row; 0: vocab */
-    bool narrow; /* logits are f32, dlogits bf16, which begin where the logits of their row do */
+    /* logits are f32 and dlogits bf16; each dlogits row begins where the logits of the row begin */
+    bool narrow;
     wefti_src targets;
     int64_t rows, vocab, ignore_index;
     float smoothing, scale;

@@ -1,14 +1,17 @@
-/* Optimizer updates, one pass over parameter, gradient and state. Parameters and state are f32
- * (master weights); the gradient is f32 or bf16 and is multiplied by grad_scale first (clipping,
- * averaging over accumulation). `shadow`, optional, receives the new parameter rounded to bf16 in
- * the same pass. */
+/* Optimizer updates in one pass over parameter, gradient and state. Parameters and state are f32
+ * (master weights). The gradient is f32 or bf16. It is first multiplied by grad_scale (clipping,
+ * averaging over accumulation). `shadow` is optional: it receives the new parameter rounded to bf16
+ * in the same pass. */
 #ifndef WEFTI_CPU_KERNELS_OPTIMIZER_H
 #define WEFTI_CPU_KERNELS_OPTIMIZER_H
 
 #include "backend/cpu/types.h"
 
-/* PyTorch's SGD: g += decay p; buf = first ? g : momentum buf + (1 - dampening) g; g = nesterov ? g
- * + momentum buf : buf; p -= lr g. */
+/* PyTorch's SGD:
+ *   g += decay p
+ *   buf = first ? g : momentum buf + (1 - dampening) g
+ *   g = nesterov ? g + momentum buf : buf
+ *   p -= lr g */
 typedef struct wefti_sgd_args {
     float *param;
     wefti_src grad;
@@ -19,9 +22,12 @@ typedef struct wefti_sgd_args {
     bool nesterov, first; /* first: the buffer is not read */
 } wefti_sgd_args;
 
-/* Adam (Kingma & Ba 2015) and, decoupled, AdamW (Loshchilov & Hutter 2019), as PyTorch computes
- * them: decoupled: p -= lr decay p; else g += decay p. m += (1-b1)(g-m); v = b2 v + (1-b2) g^2; p
- * -= lr / (1-b1^step) m / (sqrt(v) / sqrt(1-b2^step) + eps). */
+/* Adam (Kingma & Ba 2015) and, if `decoupled`, AdamW (Loshchilov & Hutter 2019), as PyTorch
+ * computes them:
+ *   decoupled: p -= lr decay p; else g += decay p
+ *   m += (1-b1)(g-m)
+ *   v = b2 v + (1-b2) g^2
+ *   p -= lr / (1-b1^step) m / (sqrt(v) / sqrt(1-b2^step) + eps) */
 typedef struct wefti_adam_args {
     float *param;
     wefti_src grad;
@@ -42,8 +48,8 @@ typedef struct wefti_lion_args {
     float grad_scale, lr, beta1, beta2, weight_decay;
 } wefti_lion_args;
 
-/* You et al. 2020, algorithm 2: u = m^/(sqrt(v^)+eps) + decay p; p -= lr |p|/|u| u (ratio 1 when
- * either norm is 0). Two passes: u is recomputed in the second from the updated moments. */
+/* You et al. 2020, algorithm 2: u = m^/(sqrt(v^)+eps) + decay p; p -= lr |p|/|u| u. The ratio is 1
+ * if either norm is 0. Two passes: the second recomputes u from the updated moments. */
 typedef struct wefti_lamb_args {
     float *param;
     wefti_src grad;
@@ -53,17 +59,20 @@ typedef struct wefti_lamb_args {
     float grad_scale, lr, beta1, beta2, eps, weight_decay;
     bool norms_given; /* phase two of a split parameter: use norms[2] instead of computing them */
     bool norms_only;  /* phase one: update m and v, write |p|^2 and |u|^2 to norms, leave p */
-    bool peek;        /* norms_only: leave m and v too */
+    bool peek;        /* norms_only: do not change m and v either */
     double *norms;    /* [2]: |p|^2, |u|^2 */
     void *workspace;
 } wefti_lamb_args;
 size_t wefti_lamb_workspace_bytes(int64_t elements);
 
-/* Shazeer & Stern 2018, algorithms 4 and 5: matrices [rows, cols] keep row and column means of g^2
- * + eps1, vectors (rows == 0) keep v [cols]. u = g / sqrt(v^); u /= max(1, rms(u) / clip); p -= lr'
- * u with lr' = lr max(eps2, rms(p)) when scale_parameter, else lr. beta2 of this step, 1 -
- * step^-0.8, is the caller's. beta1 > 0 keeps m (of u). A piece of a parameter is told the new row
- * and col, the mean of all rows' and the sums of squares of p and u over `count` elements. */
+/* Shazeer & Stern 2018, algorithms 4 and 5. Matrices [rows, cols] keep the row and column means of
+ * g^2 + eps1. Vectors (rows == 0) keep v [cols].
+ *   u = g / sqrt(v^)
+ *   u /= max(1, rms(u) / clip)
+ *   p -= lr' u, with lr' = lr max(eps2, rms(p)) if scale_parameter, else lr
+ * The caller gives beta2 of this step, 1 - step^-0.8. beta1 > 0 keeps m (of u). For a piece of a
+ * parameter the caller gives three things: the new row and col, the mean over all rows, and the
+ * sums of squares of p and u over `count` elements. */
 typedef struct wefti_adafactor_args {
     float *param;
     wefti_src grad;
@@ -74,7 +83,7 @@ typedef struct wefti_adafactor_args {
     float grad_scale, lr, beta1, beta2, eps1, eps2, clip,
         weight_decay; /* decay decoupled: p -= lr' decay p */
     bool scale_parameter;
-    const float *row_next, *col_next, *squares; /* squares NULL: the whole is here */
+    const float *row_next, *col_next, *squares; /* squares NULL: the parameter is whole */
     double row_mean, count;
     void *workspace;
 } wefti_adafactor_args;

@@ -1,20 +1,23 @@
-/* The cosine and sine table of rotary positions, in double precision: Su et al., "RoFormer", 2021,
- * section 3.2. Scaling (weft_rope_scaling) divides frequencies by a factor: all of them, or, as in
- * Llama 3.1, those of wavelengths longer than the original context; those shorter than a fraction
- * of it are kept, those between are blended; or, as in YaRN, with a blend that is linear in the
- * number of the pair. */
+/* The cosine and sine table of rotary positions, in double precision. Source: Su et al.,
+ * "RoFormer", 2021, section 3.2.
+ *
+ * Scaling (weft_rope_scaling) divides frequencies by a factor, in one of three ways:
+ * - It divides all frequencies.
+ * - As in Llama 3.1: it divides those of wavelengths longer than the original context. It keeps
+ * those shorter than a fraction of the context, and blends between the two.
+ * - As in YaRN: it blends linearly in the number of the pair. */
 #include <math.h>
 
 #include "backend/cpu/kernels/data.h"
 
 static const double two_pi = 2.0 * 3.14159265358979323846;
 
-/* The pair, in fractions, that turns so many times in `context` positions. */
+/* The pair, as a real number, that turns `turns` times in `context` positions. */
 static double pair_of(double turns, double context, int64_t rotary, double theta) {
     return (double)rotary * log(context / (turns * two_pi)) / (2.0 * log(theta));
 }
 
-/* How much of YaRN's division pair i gets, from 0 to 1. */
+/* The share of YaRN's division that pair i gets, from 0 to 1. */
 static double divided(int64_t i, int64_t rotary, double theta, const weft_rope_scaling *scaling) {
     double context = (double)scaling->original_context;
     double low = pair_of(scaling->beta_fast, context, rotary, theta);

@@ -1,5 +1,5 @@
-/* Scratch sizes of the kernels: functions of the problem alone, the same for every instruction set.
- */
+/* Scratch sizes of the kernels. They are functions of the problem alone, and the same for every
+ * instruction set. */
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/cpu/blocks.h"
 

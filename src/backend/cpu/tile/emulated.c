@@ -20,8 +20,8 @@ static float from_bf16(uint16_t x) {
     return flushed(value);
 }
 
-/* a b + c, rounded once. A result is subnormal if it would be with an unbounded exponent: one that
- * rounds up to FLT_MIN only as a subnormal number is zero. */
+/* a b + c, rounded once. A result is subnormal if it would be subnormal with an unbounded exponent.
+ * A result that reaches FLT_MIN only by rounding at subnormal precision becomes zero. */
 static float multiply_add(float a, float b, float c) {
     const float sum = fmaf(a, b, flushed(c));
     if (fabsf(sum) > FLT_MIN) return sum;

@@ -3,8 +3,8 @@
  *
  * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, and Intel
  * Architecture Instruction Set Extensions Programming Reference. Both instructions multiply and add
- * with one rounding to nearest even, take subnormal operands as zero, write subnormal results as
- * zero, and ignore and leave alone MXCSR. */
+ * with one rounding to nearest even. Both take subnormal operands as zero and write subnormal
+ * results as zero. Both ignore MXCSR and do not change it. */
 #ifndef WEFTI_CPU_TILE_EMULATED_H
 #define WEFTI_CPU_TILE_EMULATED_H
 
@@ -15,14 +15,14 @@
 float wefti_emulated_vdpbf16ps(float sum, const uint16_t a[2], const uint16_t b[2]);
 
 /* The eight tile registers of the calling thread, each 16 rows of 64 bytes. Every use between
- * `release` and `configure` aborts, as the processor would raise an exception. */
+ * `release` and `configure` aborts, because the processor would raise an exception. */
 void wefti_emulated_tiles_configure(void);
 void wefti_emulated_tiles_release(void);
 void wefti_emulated_tile_zero(int tile);
 void wefti_emulated_tile_load(int tile, const void *from, size_t stride);
 void wefti_emulated_tile_store(int tile, void *to, size_t stride);
-/* sums += left right: TDPBF16PS adds the products of even and of odd k in two sums that begin at
- * zero, adds the two, and adds the result to the register. */
+/* sums += left right, as TDPBF16PS does. It adds the products of even k and of odd k in two sums
+ * that begin at zero. Then it adds the two sums, and adds the result to the register. */
 void wefti_emulated_tile_dot(int sums, int left, int right);
 
 #endif

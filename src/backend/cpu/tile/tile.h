@@ -1,5 +1,5 @@
-/* bf16 in the order of AMX tiles, and the tile registers. For files that are compiled for AMX, or
- * with WEFTI_EMULATED for any processor; they define VL as 16.
+/* bf16 in the order of AMX tiles, and the tile registers. For files compiled for AMX, or with
+ * WEFTI_EMULATED for any processor. These files define VL as 16.
  *
  * Panels lie as tiles do, one kilobyte after the other:
  *   A: [k / 32][row / 16][row % 16][k % 32]
@@ -13,12 +13,12 @@
 enum {
     SIDE = 16,           /* rows and columns of a tile of sums */
     DEPTH = 32,          /* lines of k of a tile */
-    TILE = SIDE * DEPTH, /* elements of one: 1 KiB */
+    TILE = SIDE * DEPTH, /* elements of a tile: 1 KiB */
     EDGE = 2 * SIDE,     /* rows and columns of the register tile */
 };
 
-/* The eight registers, by number: a constant. TILE_LOAD and TILE_STORE: 16 rows of 64 bytes,
- * `stride` bytes apart. TILE_DOT: sums += left right (TDPBF16PS). */
+/* The eight registers have numbers, which must be constants. TILE_LOAD and TILE_STORE move 16 rows
+ * of 64 bytes, `stride` bytes apart. TILE_DOT: sums += left right (TDPBF16PS). */
 #if defined(WEFTI_EMULATED)
 
 #define TILE_ZERO(tile) wefti_emulated_tile_zero(tile)
@@ -50,7 +50,7 @@ INLINE void tiles_configure(void) {
         config.row_bytes[i] = 64;
         config.rows[i] = SIDE;
     }
-    /* gcc's intrinsic says that it reads 8 bytes: all 64 have to be there. */
+    /* For gcc the intrinsic reads only 8 bytes. The asm makes all 64 bytes be stored before it. */
     __asm__ volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
 }

@@ -1,9 +1,9 @@
-/* Operations on 16 floats, 16 pairs of bf16 numbers or 32 bf16 numbers: the AVX-512 instructions
- * that the bf16 and AMX kernels need, each as a function. With WEFTI_EMULATED the functions are
- * plain C that gives the same bits, so that these kernels run on any processor.
+/* Operations on 16 floats, 16 pairs of bf16 numbers or 32 bf16 numbers. Each is one AVX-512
+ * instruction that the bf16 and AMX kernels need. With WEFTI_EMULATED the functions are plain C
+ * that gives the same bits. So these kernels run on any processor.
  *
- * Source of the semantics: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
- */
+ * Source of the semantics: Intel 64 and IA-32 Architectures Software Developer's Manual, volume
+ * 2. */
 #ifndef WEFTI_CPU_TILE_WIDE_H
 #define WEFTI_CPU_TILE_WIDE_H
 
@@ -136,14 +136,14 @@ INLINE vfloat vload_masked(mask16 mask, const float *p) {
 INLINE vint vload_masked_bf16(mask32 mask, const uint16_t *p) {
     return (vint)_mm512_maskz_loadu_epi16(mask, p);
 }
-/* The lanes of the mask; zero in the others. */
+/* Keeps the lanes of the mask; sets the others to zero. */
 INLINE vfloat vkeep(mask16 mask, vfloat v) {
     return (vfloat)_mm512_maskz_mov_ps(mask, (__m512)v);
 }
 INLINE vfloat vfms(vfloat a, vfloat b, vfloat c) { /* a b - c, rounded once */
     return (vfloat)_mm512_fmsub_ps((__m512)a, (__m512)b, (__m512)c);
 }
-INLINE vfloat vmax(vfloat a, vfloat b) { /* b when either is NaN */
+INLINE vfloat vmax(vfloat a, vfloat b) { /* b if either is NaN */
     return (vfloat)_mm512_max_ps((__m512)a, (__m512)b);
 }
 INLINE vfloat vmax_masked(mask16 mask, vfloat a, vfloat b) { /* b in lanes without a bit */
@@ -158,18 +158,19 @@ INLINE float vsum(vfloat v) { /* adds lanes 8, 4, 2 and 1 apart, in this order *
 INLINE float vtop(vfloat v) {
     return _mm512_reduce_max_ps((__m512)v);
 }
-INLINE vfloat vfraction(vfloat x) { /* x less the next lower integer */
+INLINE vfloat vfraction(vfloat x) { /* x minus the next lower integer */
     return (vfloat)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 }
 INLINE vfloat vscale(vfloat a, vfloat power) { /* a 2^floor(power) */
     return (vfloat)_mm512_scalef_ps((__m512)a, (__m512)power);
 }
-/* 32 bf16 numbers, `low` in the first 16: rounded to nearest even, subnormal numbers to zero. */
+/* Converts to 32 bf16 numbers, with `low` in the first 16. Rounds to nearest even; subnormal
+ * numbers become zero. */
 INLINE vint vround_bf16(vfloat low, vfloat high) {
     return (vint)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
 }
-/* Two rows of 32 numbers as pairs of one from each: pairs[0] of the first 16, pairs[1] of the
- * others. */
+/* Interleaves two rows of 32 numbers: each pair has one number from each row. pairs[0] has the
+ * first 16 pairs, pairs[1] the others. */
 INLINE void interleave(vint even, vint odd, vint pairs[2]) {
     const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
     const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);

@@ -1,8 +1,9 @@
-/* A thin layer of vectors over the three instruction sets. Included once per build of a kernel
- * source, after WEFTI_BUILD_PLAIN, _AVX2 or _AVX512 was set (kernels.cmake).
+/* A thin layer of vectors over the three instruction sets. Each build of a kernel source includes
+ * it once, after WEFTI_BUILD_PLAIN, _AVX2 or _AVX512 was set (kernels.cmake).
  *
- * vf holds VL floats, vi as many 32-bit integers, vm is a mask. `_n` forms touch the first n
- * elements only (0 <= n <= VL) and load 0 into the rest. Sums across lanes follow a fixed tree. */
+ * vf holds VL floats, vi the same number of 32-bit integers; vm is a mask. `_n` forms touch only
+ * the first n elements (0 <= n <= VL) and load 0 into the rest. Sums across lanes follow a fixed
+ * tree. */
 #ifndef WEFTI_CPU_KERNELS_SIMD_H
 #define WEFTI_CPU_KERNELS_SIMD_H
 
@@ -155,12 +156,13 @@ INLINE wefti_src as_in(wefti_dst y) {
     return (wefti_src){y.data, y.dtype};
 }
 
-/* for (i = 0, VL, 2 VL, ...) with n the number of elements of this step. */
+/* for (i = 0, VL, 2 VL, ...), where n is the number of elements of the step */
 #define FOR_VECTORS(i, n, count)                                                                   \
     for (int64_t i = 0, n; i < (count) && (n = (count)-i < VL ? (count)-i : VL, 1); i += VL)
 
-/* From element i on: where a run of 4 VL begins that has one greater than `least`, or a NaN; else
- * where fewer than that are left before `end`. */
+/* Searches from element i on, in runs of 4 VL elements. Returns the begin of the first run that has
+ * an element greater than `least`, or a NaN. Without such a run, returns the position where fewer
+ * than 4 VL elements are left before `end`. */
 enum { SKIP = 4 * VL };
 INLINE int64_t skip_lower(wefti_src x, int64_t i, int64_t end, float least) {
     const vf limit = vf_set1(least);

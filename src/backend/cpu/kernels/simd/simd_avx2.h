@@ -88,10 +88,10 @@ INLINE vf vf_fma(vf a, vf b, vf c) { /* a b + c */
 INLINE vf vf_fnma(vf a, vf b, vf c) { /* c - a b */
     return _mm256_fnmadd_ps(a, b, c);
 }
-INLINE vf vf_max(vf a, vf b) { /* b when either is NaN */
+INLINE vf vf_max(vf a, vf b) { /* b if either is NaN */
     return _mm256_max_ps(a, b);
 }
-INLINE vf vf_min(vf a, vf b) { /* b when either is NaN */
+INLINE vf vf_min(vf a, vf b) { /* b if either is NaN */
     return _mm256_min_ps(a, b);
 }
 INLINE vf vf_sqrt(vf a) {
@@ -129,7 +129,7 @@ INLINE vm vi_ge(vi a, vi b) { /* signed */
     __m256i less = _mm256_cmpgt_epi32((__m256i)b, (__m256i)a);
     return _mm256_castsi256_ps(_mm256_xor_si256(less, _mm256_set1_epi32(-1)));
 }
-/* p[index] where m, else `other`; memory is read where m only. */
+/* p[index] where m, else `other`. Reads memory only where m. */
 INLINE vf vf_gather(const float *p, vi index, vm m, vf other) {
     return _mm256_mask_i32gather_ps(other, p, (__m256i)index, m, 4);
 }

@@ -83,10 +83,10 @@ INLINE vf vf_fma(vf a, vf b, vf c) { /* a b + c */
 INLINE vf vf_fnma(vf a, vf b, vf c) { /* c - a b */
     return _mm512_fnmadd_ps(a, b, c);
 }
-INLINE vf vf_max(vf a, vf b) { /* b when either is NaN */
+INLINE vf vf_max(vf a, vf b) { /* b if either is NaN */
     return _mm512_max_ps(a, b);
 }
-INLINE vf vf_min(vf a, vf b) { /* b when either is NaN */
+INLINE vf vf_min(vf a, vf b) { /* b if either is NaN */
     return _mm512_min_ps(a, b);
 }
 INLINE vf vf_sqrt(vf a) {
@@ -95,7 +95,7 @@ INLINE vf vf_sqrt(vf a) {
 INLINE vf vf_round(vf a) { /* to nearest even */
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-/* a 2^n for integral n; correct into the subnormals and beyond the largest. */
+/* a 2^n for integral n. Correct for subnormal results and for overflow. */
 INLINE vf vf_scale2(vf a, vf n) {
     return _mm512_scalef_ps(a, n);
 }
@@ -120,7 +120,7 @@ INLINE vm vi_eq(vi a, vi b) {
 INLINE vm vi_ge(vi a, vi b) { /* signed */
     return _mm512_cmpge_epi32_mask((__m512i)a, (__m512i)b);
 }
-/* p[index] where m, else `other`; memory is read where m only. */
+/* p[index] where m, else `other`. Reads memory only where m. */
 INLINE vf vf_gather(const float *p, vi index, vm m, vf other) {
     return _mm512_mask_i32gather_ps(other, m, (__m512i)index, p, 4);
 }

@@ -1,10 +1,12 @@
-/* exp, log, tanh, erf, sigmoid on vectors, and the activations made of them.
+/* exp, log, tanh, erf and sigmoid on vectors, and the activations made of them.
  *
- * Errors, in units in the last place of the exact result, over all normal inputs and results
- * (measured by tests/backend/test_kernels_math.c on every build): exp 2, log 2, tanh 3, erf 3,
- * sigmoid 4. Special values follow C99 annex F. Polynomials are weighted minimax fits made for this
- * file (Lawson's iteration); the reduction of exp and log is that of Cody & Waite, "Software Manual
- * for the Elementary Functions", 1980, chapters 5 and 6. */
+ * Errors over all normal inputs and results, in units in the last place of the exact result: exp 2,
+ * log 2, tanh 3, erf 3, sigmoid 4. tests/backend/test_kernels_math.c measures them on every build.
+ * Special values follow C99 annex F.
+ *
+ * Polynomials are weighted minimax fits made for this file (Lawson's iteration). Source of the
+ * reduction of exp and log: Cody & Waite, "Software Manual for the Elementary Functions", 1980,
+ * chapters 5 and 6. */
 #ifndef WEFTI_CPU_KERNELS_SIMD_MATH_H
 #define WEFTI_CPU_KERNELS_SIMD_MATH_H
 
@@ -13,7 +15,8 @@
 /* r in [-ln2/2, ln2/2] and integral n with x = n ln2 + r. */
 INLINE vf reduce_ln2(vf x, vf *n) {
     *n = vf_round(x * vf_set1(1.44269504f));
-    vf r = vf_fnma(*n, vf_set1(0.693145751953125f), x); /* 16 bits: n times it is exact */
+    /* the constant has 16 bits, so n times it is exact */
+    vf r = vf_fnma(*n, vf_set1(0.693145751953125f), x);
     return vf_fnma(*n, vf_set1(1.42860677e-6f), r);
 }
 /* (e^r - 1 - r) / r^2; relative error of e^r 5e-11. */
@@ -30,7 +33,7 @@ INLINE vf vf_exp(vf x) {
     vf e = vf_fma(r * r, expm1_tail(r), r) + vf_set1(1.0f);
     return vf_scale2(e, n);
 }
-/* For x <= 0 or NaN, for softmax: relative error 1e-7, values below 2^-125 come out as 0. */
+/* For x <= 0 or NaN, for softmax. Relative error 1e-7; values below 2^-125 become 0. */
 INLINE vf vf_exp_negative(vf x) {
     vf n, c = vf_max(vf_set1(-87.0f), x); /* NaN passes */
     vf r = reduce_ln2(c, &n);
@@ -85,7 +88,7 @@ INLINE vf vf_log(vf x) {
 /* tanh |x| = (e^2|x| - 1) / (e^2|x| + 1). */
 INLINE vf vf_tanh(vf x) {
     vi sign = vf_bits(x) & vi_set1((int32_t)0x80000000u);
-    vf a = vf_min(vf_set1(10.0f), vf_abs(x)); /* tanh 10 rounds to 1; NaN passes */
+    vf a = vf_min(vf_set1(10.0f), vf_abs(x)); /* tanh 10 rounds to 1; NaN passes through */
     vf e = vf_expm1(a + a);
     vf t = e / (e + vf_set1(2.0f));
     return vf_from_bits(vf_bits(t) | sign);
@@ -127,7 +130,8 @@ INLINE vf vf_gelu_tanh(vf x) {
 }
 INLINE vf vf_gelu_tanh_slope(vf x) {
     vf s = gelu_tanh_gate(x);
-    /* Beyond, s is 0 or 1; x du would become infinite, and times 0 no number. NaN passes. */
+    /* Beyond these limits s is 0 or 1. There x du could become infinite, and times 0 give NaN. NaN
+     * passes through. */
     vf c = vf_min(vf_set1(100.0f), vf_max(vf_set1(-100.0f), x));
     vf du = vf_fma(c * c, vf_set1(0.2140644488178f), vf_set1(1.59576912161f));
     return vf_fma(c * du, s * (vf_set1(1.0f) - s), s);

@@ -1,4 +1,5 @@
-/* Philox4x32-10 on vectors, bit for bit base/philox.h: each lane runs one block of four words. */
+/* Philox4x32-10 on vectors, with the bits of base/philox.h. Each lane runs one block of four
+ * words. */
 #ifndef WEFTI_CPU_KERNELS_SIMD_PHILOX_H
 #define WEFTI_CPU_KERNELS_SIMD_PHILOX_H
 
@@ -7,7 +8,7 @@
 
 enum { PHILOX_WORDS = 4 * VL }; /* words made at once */
 
-/* Words of the VL blocks counter, counter + 1, ... in order. */
+/* The words of the VL blocks counter, counter + 1, ... in order. */
 INLINE void philox_words(uint64_t seed, uint64_t stream, uint64_t counter, int32_t *out) {
     vi lane = vi_iota(), low = vi_set1((int32_t)(uint32_t)counter);
     vi c0 = low + lane, c1 = vi_set1((int32_t)(uint32_t)(counter >> 32));

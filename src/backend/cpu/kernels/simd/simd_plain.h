@@ -1,6 +1,6 @@
-/* Vectors in the compiler's own vector types: 4 floats, as SSE2 on x86-64, NEON on arm64 and
- * scalars elsewhere; or, with WEFTI_EMULATED, the 8 and 16 floats of AVX2 and AVX-512 with their
- * fused operations. See simd.h. */
+/* Vectors in the compiler's own vector types. Normally they have 4 floats: SSE2 on x86-64, NEON on
+ * arm64, scalars elsewhere. With WEFTI_EMULATED they have the 8 and 16 floats of AVX2 and AVX-512,
+ * with fused operations. See simd.h. */
 #ifndef WEFTI_CPU_KERNELS_SIMD_PLAIN_H
 #define WEFTI_CPU_KERNELS_SIMD_PLAIN_H
 
@@ -146,7 +146,7 @@ INLINE vm vi_eq(vi a, vi b) {
 INLINE vm vi_ge(vi a, vi b) { /* signed */
     return (vm)a >= (vm)b;
 }
-/* p[index] where m, else `other`; memory is read where m only. */
+/* p[index] where m, else `other`. Reads memory only where m. */
 INLINE vf vf_gather(const float *p, vi index, vm m, vf other) {
     for (int i = 0; i < VL; i++)
         if (m[i]) other[i] = p[(int32_t)index[i]];
@@ -169,10 +169,10 @@ INLINE vi vi_select(vm m, vi a, vi b) {
 INLINE vf vf_select(vm m, vf a, vf b) { /* m ? a : b */
     return (vf)vi_select(m, (vi)a, (vi)b);
 }
-INLINE vf vf_max(vf a, vf b) { /* b when either is NaN */
+INLINE vf vf_max(vf a, vf b) { /* b if either is NaN */
     return vf_select(b < a, a, b);
 }
-INLINE vf vf_min(vf a, vf b) { /* b when either is NaN */
+INLINE vf vf_min(vf a, vf b) { /* b if either is NaN */
     return vf_select(a < b, a, b);
 }
 INLINE vf vf_sqrt(vf a) {

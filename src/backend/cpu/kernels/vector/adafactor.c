@@ -1,6 +1,6 @@
-/* Adafactor: see kernels_optimizer.h. Three passes: the factored second moment; the norms of the
- * update and of the parameter; the update. The workspace holds row and column factors, then partial
- * results. */
+/* Adafactor: see kernels/optimizer.h. There are three passes: the factored second moment; the norms
+ * of the update and of the parameter; the update. The workspace holds the row and column factors,
+ * then partial results. */
 #include "backend/cpu/kernels/vector/table.h"
 
 typedef struct factor_run {
@@ -18,7 +18,8 @@ static bool is_matrix(const factor_run *r) {
     return r->a->rows > 0;
 }
 
-/* Means over a row's columns, and partial sums over this block's rows, of g^2 + eps1. */
+/* Computes the means of g^2 + eps1 over a row's columns, and its partial sums over this block's
+ * rows. */
 static void factors_task(void *context, int64_t task, int thread) {
     (void)thread;
     const factor_run *r = context;
@@ -47,7 +48,7 @@ static void factors_task(void *context, int64_t task, int thread) {
     }
 }
 
-/* The column moment: means over all rows, blocks in order (a vector: over its one row). */
+/* The column moment: means over all rows, blocks in order. A vector has one row. */
 static void columns_task(void *context, int64_t task, int thread) {
     (void)thread;
     const factor_run *r = context;
@@ -125,7 +126,7 @@ static void apply_task(void *context, int64_t task, int thread) {
     }
 }
 
-/* The factors of a piece, and its state, from what it was told. */
+/* Takes a piece's factors and state from the values that the caller gave. */
 static void take_given(const factor_run *r) {
     const wefti_adafactor_args *a = r->a;
     for (int64_t i = 0; i < a->rows; i++) {
@@ -148,7 +149,7 @@ void KERNEL(adafactor)(wefti_pool *pool, const wefti_adafactor_args *a) {
     r.row_factor = (float *)(r.norms + 2 * r.blocks * r.strips);
     r.col_factor = r.row_factor + r.rows;
     r.col_partial = r.col_factor + r.cols;
-    if (!a->squares || !is_matrix(&r)) { /* a vector's v needs nothing of the whole */
+    if (!a->squares || !is_matrix(&r)) { /* a vector's v needs no values of the whole parameter */
         wefti_pool_run(pool, r.blocks, factors_task, &r);
         wefti_pool_run(pool, blocks_of(r.cols, REDUCE_COLUMN_BLOCK), columns_task, &r);
     }

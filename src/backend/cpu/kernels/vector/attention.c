@@ -1,5 +1,5 @@
-/* Attention forward: see attention.h. A task is one block of queries of one head; keys stream past
- * it in tiles. */
+/* Attention forward: see attention.h. A task is one block of queries of one head. It goes through
+ * the keys in tiles. */
 #include "backend/cpu/kernels/vector/attention_tile.h"
 
 #define GROWTH 8.0f
@@ -33,8 +33,8 @@ static forward_memory carve(const attention_forward_run *r, int thread) {
     return m;
 }
 
-/* Turn a tile's scores into probabilities relative to the running maximum. True if that grew
- * anywhere. */
+/* Turns a tile's scores into probabilities relative to the running maximum. Returns true if the
+ * maximum grew for any query. */
 static bool softmax_tile(const wefti_attention_shape *s, const tile *t, const forward_memory *m) {
     bool grew = false;
     for (int64_t v = 0; v < t->vectors; v++) {
@@ -49,10 +49,10 @@ static bool softmax_tile(const wefti_attention_shape *s, const tile *t, const fo
         }
         for (; j < end; j++) m0 = vf_max(vf_load(column + j * BR), m0);
         vf none = vf_set1(-INFINITY), now = vf_max(vf_max(m0, m1), vf_max(m2, m3));
-        /* A running maximum that is too low by up to GROWTH is kept: probabilities up to e^GROWTH
-         * cost no accuracy, and the output is seldom rescaled. */
+        /* Keep a running maximum that is too low by up to GROWTH. Probabilities up to e^GROWTH cost
+         * no accuracy, and the output is seldom rescaled. */
         now = vf_select(vm_lt(before + vf_set1(GROWTH), now), now, before);
-        /* A query that has seen nothing yet: any finite centre gives e^-infinity = 0. */
+        /* For a query that has seen no key yet, any finite centre gives e^-infinity = 0. */
         vf centre = vf_select(vm_eq(now, none), vf_zero(), now);
         vf alpha = vf_exp_negative(before - centre), sum = vf_zero();
         for (j = 0; j < end; j++) {
@@ -109,8 +109,8 @@ static void forward_task(void *context, int64_t task, int thread) {
     const wefti_attention_args *a = r->a;
     const wefti_attention_shape *s = &a->shape;
     forward_memory m = carve(r, thread);
-    /* Head by head, so that its keys and values stay in the second-level cache; the longest causal
-     * rows first, so that threads finish together. */
+    /* Work head by head, so that the head's keys and values stay in the second-level cache. Start
+     * with the longest causal rows, so that all threads finish at about the same time. */
     int64_t head = task / r->blocks, block = r->blocks - 1 - task % r->blocks;
     int64_t b = head / s->q_heads, h = head % s->q_heads;
     tile t = {.b = b, .h = h, .i0 = block * BR, .nq = min64(BR, s->q_len - block * BR)};
@@ -139,8 +139,8 @@ static void forward_task(void *context, int64_t task, int thread) {
                       a->o_strides.seq);
 }
 
-/* Few queries (decoding): vectors run over dim, keys and values are read once for all the queries
- * and heads that share them. A task is one key head of one batch element. */
+/* Few queries (decoding). Vectors run over dim. Keys and values are read once for all queries and
+ * heads that share them. A task is one key head of one batch element. */
 typedef struct decode_state {
     float max, sum;
 } decode_state;

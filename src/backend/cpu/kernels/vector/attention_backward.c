@@ -1,6 +1,8 @@
-/* Attention backward: see attention.h. A task owns the gradients of one key head and of the query
- * heads that share it: it walks blocks of queries, and for each the tiles of keys, recomputing
- * probabilities from the saved log-sum-exp. Source: Dao, "FlashAttention-2", 2023, algorithm 2. */
+/* Attention backward: see attention.h.
+ *
+ * A task owns the gradients of one key head and of the query heads that share it. It goes through
+ * blocks of queries, and for each block through the tiles of keys. It recomputes probabilities from
+ * the saved log-sum-exp. Source: Dao, "FlashAttention-2", 2023, algorithm 2. */
 #include "backend/cpu/kernels/vector/attention_tile.h"
 
 typedef struct attention_backward_backward_run {
@@ -12,7 +14,7 @@ typedef struct attention_backward_backward_run {
 typedef struct backward_memory {
     float *keys, *values;       /* [rows][padded] */
     float *dk, *dv;             /* [rows][wide] */
-    float *queries, *queries_t; /* [BR][wide], [padded][BR]; both times scale */
+    float *queries, *queries_t; /* [BR][wide], [padded][BR]; both multiplied by scale */
     float *d_o, *d_o_t;         /* the same of the output's gradient */
     float *dq;                  /* [padded][BR] */
     float *probs, *slopes;      /* [BC][BR] */
@@ -44,7 +46,7 @@ static backward_memory carve(const attention_backward_backward_run *r, int threa
     return m;
 }
 
-/* Everything about a block of queries: both layouts of q and do, lse, delta = sum(do o). */
+/* Packs a block of queries: both layouts of q and do, lse, and delta = sum(do o). */
 static void pack_queries(const attention_backward_backward_run *r, const tile *t,
                          const backward_memory *m) {
     const wefti_attention_backward_args *a = r->a;
@@ -62,7 +64,7 @@ static void pack_queries(const attention_backward_backward_run *r, const tile *t
     transpose_f32(m->d_o, r->wide, BR, r->padded, m->d_o_t, BR);
     const float *lse = a->lse + (t->b * s->q_heads + t->h) * s->q_len + t->i0;
     for (int64_t i = 0; i < BR; i++) {
-        /* A query that saw no key, and padding: e^(x - infinity) = 0. */
+        /* For a query that saw no key, and for padding: e^(x - infinity) = 0. */
         m->lse[i] = i < t->nq && lse[i] != -INFINITY ? lse[i] : INFINITY;
         m->rest[i] = i < t->nq ? lse[wefti_attention_rest(s) + i] : 0.0f;
         m->factor[i] = s->scale;
@@ -78,8 +80,8 @@ static void pack_queries(const attention_backward_backward_run *r, const tile *t
     memset(m->dq, 0, (size_t)(r->padded * BR) * sizeof(float));
 }
 
-/* probs = e^(scores - lse - rest); slopes = probs (dprobs - delta), the gradient of the scores;
- * with dropout, dprobs is masked and probs leaves masked, for dv. */
+/* probs = e^(scores - lse - rest); slopes = probs (dprobs - delta), the gradient of the scores.
+ * With dropout, dprobs is masked, and probs is masked on return, for dv. */
 static void slope_tile(const wefti_attention_shape *s, const tile *t, const backward_memory *m) {
     for (int64_t v = 0; v < t->vectors; v++) {
         int64_t end = key_end(s, t, v);
@@ -98,14 +100,13 @@ static void slope_tile(const wefti_attention_shape *s, const tile *t, const back
             vf_store(s_at, p * (d - delta));
         }
     }
-    /* The rows that pad the last key to a multiple of MR may be keys that these queries do not see.
-     */
+    /* Rows pad the last key to a multiple of MR. They may be keys that these queries do not see. */
     size_t padding = (size_t)(blocks_of(t->nk, MR) * MR - t->nk) * BR * sizeof(float);
     memset(m->probs + t->nk * BR, 0, padding);
     memset(m->slopes + t->nk * BR, 0, padding);
 }
 
-/* The scores of a tile, where its probabilities go. */
+/* Computes the scores of a tile, in the place of its probabilities. */
 static void find_scores(const attention_backward_backward_run *r, const tile *t,
                         const backward_memory *m) {
     const wefti_attention_shape *s = &r->a->shape;
@@ -114,7 +115,7 @@ static void find_scores(const attention_backward_backward_run *r, const tile *t,
                s->mask.data ? m->mask : NULL, m->probs);
 }
 
-/* Probabilities and the gradient of the scores of a tile. */
+/* Computes the probabilities and the gradient of the scores of a tile. */
 static void find_slopes(const attention_backward_backward_run *r, const tile *t,
                         const backward_memory *m) {
     const wefti_attention_shape *s = &r->a->shape;
@@ -217,7 +218,8 @@ typedef struct mask_run {
     const wefti_attention_mask_args *a;
 } mask_run;
 
-/* Rows of d_mask += the slopes of a tile; pairs beyond `key_end` were not computed, and are 0. */
+/* Adds the slopes of a tile to the rows of d_mask. Pairs beyond `key_end` were not computed, and
+ * are 0. */
 static void add_slopes(const mask_run *r, const tile *t, const backward_memory *m, float *rows) {
     const wefti_attention_shape *s = &r->run.a->shape;
     for (int64_t v = 0; v < t->vectors; v++) {
@@ -228,7 +230,7 @@ static void add_slopes(const mask_run *r, const tile *t, const backward_memory *
     }
 }
 
-/* A block of queries of one mask: all batches and heads that share it, in order. */
+/* Handles a block of queries of one mask: all batches and heads that share the mask, in order. */
 static void mask_task(void *context, int64_t task, int thread) {
     const mask_run *r = context;
     const wefti_attention_shape *s = &r->run.a->shape;

@@ -1,10 +1,9 @@
-/* What forward and backward attention share: tiles of BR queries by BC keys, packed as f32, and the
- * small matrix product that does all the arithmetic.
+/* The parts that forward and backward attention share: tiles of BR queries by BC keys, packed as
+ * f32, and the small matrix product that does all arithmetic.
  *
- * Scores are kept transposed, [key][query]: vectors run over queries, so that the maximum, the sum
- * and the exponential of the softmax are plain vertical vector operations, and keys and values are
- * read as broadcasts from rows as they lie. Only queries (once for each block of them) are ever
- * transposed. */
+ * Scores are kept transposed, [key][query], so vectors run over queries. The maximum, sum and
+ * exponential of the softmax are then plain vertical vector operations. Keys and values are read as
+ * broadcasts from their rows as they lie. Only queries are transposed, once for each block. */
 #ifndef WEFTI_CPU_KERNELS_ATTENTION_TILE_H
 #define WEFTI_CPU_KERNELS_ATTENTION_TILE_H
 
@@ -19,9 +18,9 @@
 enum {
     BR = ATTENTION_BR,
     BC = ATTENTION_BC,
-    SUB = 16, /* keys treated alike in a tile that the causal diagonal crosses */
+    SUB = 16, /* keys treated alike in a tile that crosses the causal diagonal */
     MR = 4,   /* rows of a micro-tile */
-    PAD = 8,  /* dims are padded to a multiple of it: whole micro-tiles and transposed blocks */
+    PAD = 8,  /* dims are padded to a multiple of PAD: whole micro-tiles and transposed blocks */
 #if defined(WEFTI_BUILD_AVX512)
     NV = 4 /* vectors of a micro-tile */
 #else
@@ -80,8 +79,8 @@ static void tile_product(int64_t rows, int64_t vectors, int64_t depth, const flo
         }
 }
 
-/* A tile's place: queries i0 .. i0 + nq - 1, keys j0 .. j0 + nk - 1 of head h (of queries), batch
- * b. */
+/* The place of a tile: queries i0 .. i0 + nq - 1 and keys j0 .. j0 + nk - 1 of query head h in
+ * batch b. */
 typedef struct tile {
     int64_t b, h, i0, nq, j0, nk;
     int64_t vectors; /* of queries, padded */
@@ -89,18 +88,18 @@ typedef struct tile {
     bool edge;       /* some of its pairs lie before the window */
 } tile;
 
-/* Keys that the last of the queries i0 .. i0 + nq - 1 sees. */
+/* The number of keys that the last of the queries i0 .. i0 + nq - 1 sees. */
 static int64_t visible_keys(const wefti_attention_shape *s, int64_t i0, int64_t nq) {
     if (!s->causal) return s->k_len;
     return max64(0, min64(s->k_len, i0 + nq + s->q_offset));
 }
-/* The first key of the first tile that query i0 sees a key of: tiles begin at the same keys for
- * all queries. */
+/* The first key of the first tile that has a key that query i0 sees. Tiles begin at the same keys
+ * for all queries. */
 static int64_t first_key(const wefti_attention_shape *s, int64_t i0) {
     if (!s->window) return 0;
     return max64(0, i0 + s->q_offset - s->window + 1) / BC * BC;
 }
-/* A tile of keys for its queries, up to `end`. */
+/* Places a tile of keys for its queries, up to `end`. */
 static void place_keys(const wefti_attention_shape *s, tile *t, int64_t end) {
     t->nk = min64(BC, end - t->j0);
     t->diagonal = s->causal && t->j0 + t->nk - 1 > t->i0 + s->q_offset;
@@ -110,21 +109,22 @@ static void place_keys(const wefti_attention_shape *s, tile *t, int64_t end) {
 INLINE int64_t first_query(const wefti_attention_shape *s, const tile *t, int64_t j) {
     return max64(0, t->j0 + j - s->q_offset - t->i0);
 }
-/* The keys of step j .. j + step - 1 are skipped for vectors of queries below this. */
+/* Below this, vectors of queries skip the keys of step j .. j + step - 1. */
 INLINE int64_t first_vector(const wefti_attention_shape *s, const tile *t, int64_t j) {
     return t->diagonal ? min64(first_query(s, t, j) / VL, t->vectors) : 0;
 }
 INLINE int64_t key_step(const tile *t) {
     return t->diagonal ? SUB : BC;
 }
-/* Keys to process for vector v: the end of the last step that it takes part in. */
+/* The number of keys to process for vector v: the end of its last step. */
 INLINE int64_t key_end(const wefti_attention_shape *s, const tile *t, int64_t v) {
     if (!t->diagonal) return t->nk;
-    int64_t last = t->i0 + (v + 1) * VL - 1 + s->q_offset - t->j0; /* last key of the last lane */
+    /* last key that the last lane sees */
+    int64_t last = t->i0 + (v + 1) * VL - 1 + s->q_offset - t->j0;
     return last < 0 ? 0 : min64(t->nk, (last / SUB + 1) * SUB);
 }
 
-/* rows x dim elements into dense rows of `ld` floats, zero beyond dim; times scale. */
+/* Copies rows x dim elements into dense rows of `ld` floats, times scale, with zeros beyond dim. */
 static void pack_rows(wefti_src x, int64_t at, int64_t stride, int64_t rows, int64_t dim,
                       float scale, float *out, int64_t ld) {
     vf factor = vf_set1(scale);
@@ -137,7 +137,7 @@ static void pack_rows(wefti_src x, int64_t at, int64_t stride, int64_t rows, int
     }
 }
 
-/* Ask for rows that the next tile packs: they lie far apart, out of reach of the processor's own
+/* Prefetches rows that the next tile packs. They lie too far apart for the processor's own
  * prefetching. */
 INLINE void prefetch_rows(wefti_src x, int64_t at, int64_t stride, int64_t rows, int64_t dim) {
     int64_t size = x.dtype == WEFT_F32 ? 4 : 2;
@@ -147,7 +147,7 @@ INLINE void prefetch_rows(wefti_src x, int64_t at, int64_t stride, int64_t rows,
     }
 }
 
-/* y[r][c] = x[c][r] scale[r] for rows of x BR long and padded columns; `row_major` is scratch of BR
+/* y[r][c] = x[c][r] scale[r], for rows of x with BR padded columns. `row_major` is scratch of BR
  * padded floats. */
 static void unpack_transposed(const float *x, int64_t rows, int64_t dim, int64_t padded,
                               const float *scale, float *row_major, wefti_dst y, int64_t at,
@@ -183,7 +183,7 @@ INLINE uint64_t dropout_position(const wefti_attention_shape *s, int64_t b, int6
     return s->first + (uint64_t)(((b * s->heads_total + h) * s->q_total + i) * s->k_total + j);
 }
 
-/* 1 / (1 - rate) where kept, else 0, as out[key][query]. */
+/* out[key][query] = 1 / (1 - rate) where the pair is kept, else 0. */
 static void dropout_tile(const wefti_attention_shape *s, const tile *t, float *out) {
     float row[BC], kept = 1.0f / (1.0f - s->dropout);
     for (int64_t i = 0; i < t->vectors * VL; i++) {
@@ -195,25 +195,26 @@ static void dropout_tile(const wefti_attention_shape *s, const tile *t, float *o
     }
 }
 
-/* -infinity for keys behind a query. */
+/* Sets the scores of keys behind a query to -infinity. */
 static void hide_later(const wefti_attention_shape *s, const tile *t, float *scores) {
     for (int64_t v = 0; v < t->vectors; v++) {
         int64_t end = key_end(s, t, v);
-        /* Keys up to that of the vector's first query are seen by all its lanes. */
+        /* All lanes see the keys up to the last key that the vector's first query sees. */
         int64_t j = max64(0, t->i0 + v * VL + s->q_offset - t->j0 + 1);
         for (; j < end; j++) {
             float *at = scores + j * BR + v * VL;
-            int64_t hidden = first_query(s, t, j) - v * VL; /* lanes that do not see it */
+            int64_t hidden = first_query(s, t, j) - v * VL; /* lanes that do not see the key */
             vf_store(at, vf_select(vm_first(max64(0, min64(hidden, VL))), vf_set1(-INFINITY),
                                    vf_load(at)));
         }
     }
 }
 
-/* -infinity for keys before a query's window: key j for queries from first_query + window on. */
+/* Sets the scores of keys before a query's window to -infinity: key j for queries from first_query
+ * + window on. */
 static void hide_earlier(const wefti_attention_shape *s, const tile *t, float *scores) {
     for (int64_t v = 0; v < t->vectors; v++) {
-        int64_t last = t->i0 + (v + 1) * VL - 1 + s->q_offset - s->window; /* of the last lane */
+        int64_t last = t->i0 + (v + 1) * VL - 1 + s->q_offset - s->window; /* for the last lane */
         int64_t end = min64(key_end(s, t, v), last - t->j0 + 1);
         for (int64_t j = 0; j < end; j++) {
             float *at = scores + j * BR + v * VL;
@@ -224,8 +225,8 @@ static void hide_earlier(const wefti_attention_shape *s, const tile *t, float *s
     }
 }
 
-/* scores[j][i] = K q^T for the pairs of a tile, then the masks: -infinity where a query does not
- * see a key. */
+/* scores[j][i] = K q^T for the pairs of a tile. Then applies the masks: -infinity if a query does
+ * not see a key. */
 static void score_tile(const wefti_attention_shape *s, const tile *t, const float *keys, int64_t ld,
                        const float *queries, const float *mask, float *scores) {
     for (int64_t j = 0; j < t->nk; j += key_step(t)) {

@@ -1,9 +1,10 @@
-/* batch_norm: see kernels_norm.h.
+/* batch_norm: see kernels/norm.h.
  *
- * The data is walked in pieces: one (sample, channel) plane, or, channels last, a block of rows by
- * a strip of channels. Each piece yields per channel a mean and a sum of squared deviations from
- * it, computed in two passes while the piece is in cache; pieces are merged in order by Chan, Golub
- * & LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979. */
+ * The kernel works on pieces: one (sample, channel) plane, or, channels last, a block of rows by a
+ * strip of channels. For each channel a piece gives a mean and a sum of squared deviations from it.
+ * Both come from two passes while the piece is in cache. Pieces are merged in order. Source: Chan,
+ * Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances",
+ * 1979. */
 #include "backend/cpu/kernels/vector/table.h"
 
 enum { ROW_BLOCK = BATCH_NORM_ROW_BLOCK, STRIP = 64, CHANNELS_PER_TASK = 64, PLANE_TASK = 16384 };
@@ -75,7 +76,7 @@ static int64_t piece_count(const bn_run *r, int64_t piece) {
     return r->last ? min64(ROW_BLOCK, r->rows - piece * ROW_BLOCK) : r->spatial;
 }
 
-/* Merge a channel's pieces and make its scale and shift. */
+/* Merges a channel's pieces and computes its scale and shift. */
 static void channel_task(void *context, int64_t task, int thread) {
     (void)thread;
     const bn_run *r = context;
@@ -115,7 +116,7 @@ static void channel_task(void *context, int64_t task, int thread) {
 static void apply_task(void *context, int64_t task, int thread) {
     (void)thread;
     const bn_run *r = context;
-    int64_t run = r->last ? r->channels : r->spatial; /* what one inner loop covers */
+    int64_t run = r->last ? r->channels : r->spatial; /* elements of one inner loop */
     int64_t runs = r->last ? r->rows : r->n * r->channels,
             per = max64(1, PLANE_TASK / max64(run, 1));
     for (int64_t k = task * per; k < min64(runs, (task + 1) * per); k++) {
@@ -170,7 +171,7 @@ void KERNEL(batch_norm)(wefti_pool *pool, const wefti_batch_norm_args *a) {
     wefti_pool_run(pool, apply_tasks(&r), apply_task, &r);
 }
 
-/* dy, or 0 where the fused relu cut the output off. scale and shift give the forward's y. */
+/* dy, or 0 where the fused relu cut off the output. scale and shift give the forward's y. */
 INLINE vf live_gradient(const bn_run *r, vf dy, vf x, vf scale, vf shift) {
     if (!r->relu) return dy;
     return vf_select(vm_lt(vf_zero(), vf_fma(x, scale, shift)), dy, vf_zero());
@@ -218,7 +219,7 @@ static void rows_sums_task(void *context, int64_t task, int thread) {
 }
 
 /* dx = gamma rstd (dy - mean(dy) - xhat mean(dy xhat)) = dy scale + x factor + constant. The
- * constant lies in the first row of `first`, which only this channel's task reads. */
+ * constant lies in the first row of `first`. Only this channel's task reads it. */
 static void backward_channel_task(void *context, int64_t task, int thread) {
     (void)thread;
     const bn_run *r = context;

@@ -1,6 +1,6 @@
-/* The elementwise interpreter: see kernels_elementwise.h. A task is 8192 elements, a block 512, or
- * fewer where a long chain has more than a dozen registers: together they stay in the first-level
- * cache, and on any thread's stack. */
+/* The elementwise interpreter: see kernels/elementwise.h. A task is 8192 elements, and a block is
+ * 512. A long chain with more than a dozen registers has smaller blocks. So all registers together
+ * stay in the first-level cache, and fit on any thread's stack. */
 #include "backend/cpu/kernels/vector/elementwise_ops.h"
 #include "backend/cpu/kernels/vector/table.h"
 
@@ -11,7 +11,7 @@ typedef struct ew_run {
     const wefti_ew_program *p;
 } ew_run;
 
-/* n elements from `start` with a stride, as f32. */
+/* Loads n elements from `start` with a stride, as f32. */
 static void load_strided(weft_dtype dtype, const void *data, int64_t start, int64_t stride,
                          int64_t n, float *dst) {
     if (stride == 1 && (dtype == WEFT_F32 || dtype == WEFT_BF16)) {
@@ -51,7 +51,8 @@ static void load_strided(weft_dtype dtype, const void *data, int64_t start, int6
     }
 }
 
-/* Walk elements start .. start + n - 1 of the program's shape as runs along its last dimension. */
+/* Iterates over elements start .. start + n - 1 of the program's shape, as runs along its last
+ * dimension. */
 typedef struct odometer {
     int rank;
     const int64_t *shape, *strides;
@@ -85,7 +86,8 @@ static void odometer_advance(odometer *o, int64_t steps) {
     }
 }
 
-/* Input k's elements start .. start + n - 1: in place where they lie ready, else into `block`. */
+/* Returns input k's elements start .. start + n - 1: in place if they lie ready, else copied into
+ * `block`. */
 static const float *load_input(const ew_run *run, int k, int64_t start, int64_t n, float *block) {
     const wefti_ew_input *in = &run->p->input[k];
     const void *data = run->a->in[k];
@@ -182,7 +184,7 @@ static void store_output(weft_dtype dtype, void *data, int64_t start, int64_t n,
     }
 }
 
-/* Inputs read by an instruction or an output: others cost nothing. */
+/* The inputs that an instruction or an output reads. Other inputs cost nothing. */
 static uint32_t used_inputs(const wefti_ew_program *p) {
     uint32_t used = 0;
     for (int k = 0; k < p->instructions; k++) {
@@ -229,7 +231,8 @@ static void elementwise_task(void *context, int64_t task, int thread) {
                 for (int64_t i = n; i < padded; i++) block[k][i] = 0.0f;
             reg[k] = load_input(run, k, start, n, block[k]);
         }
-        /* The last instruction may write straight to memory: nothing is read after it. */
+        /* The last instruction may write straight to memory, because no instruction reads its
+         * result. */
         int direct = -1;
         for (int k = 0; k < p->instructions; k++) {
             const wefti_ew_instruction *in = &p->code[k];

@@ -1,5 +1,5 @@
-/* One function per instruction of the elementwise interpreter (kernels_elementwise.h): a loop over
- * one block. Blocks are padded to whole vectors. */
+/* One function for each instruction of the elementwise interpreter (kernels/elementwise.h): a loop
+ * over one block. Blocks are padded to whole vectors. */
 #ifndef WEFTI_CPU_KERNELS_ELEMENTWISE_OPS_H
 #define WEFTI_CPU_KERNELS_ELEMENTWISE_OPS_H
 
@@ -98,7 +98,7 @@ static void ew_pow_scalar(const ew_step *s) {
         ew_reciprocal(s);
     else if (s->imm == -2.0f)
         ew_square_inverse(s);
-    else /* 0.5 and -0.5 too: C99's pow and sqrt differ at -0 and -infinity */
+    else /* also 0.5 and -0.5: C99's pow and sqrt differ at -0 and -infinity */
         for (int64_t i = 0; i < s->n; i++) s->dst[i] = powf(s->a[i], s->imm);
 }
 

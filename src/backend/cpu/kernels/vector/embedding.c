@@ -1,5 +1,5 @@
-/* embedding, one_hot, gather, scatter_add: see kernels_data.h. Additions into one row happen in the
- * order of the source rows: each task owns a strip of columns and walks all rows. */
+/* embedding, one_hot, gather, scatter_add: see kernels/data.h. Additions into one row keep the
+ * order of the source rows: each task owns a strip of columns and goes through all rows. */
 #include "backend/cpu/kernels/vector/table.h"
 
 enum { EMBEDDING_TASK = 8192, EMBEDDING_STRIP = 64 };

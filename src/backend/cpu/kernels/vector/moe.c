@@ -1,4 +1,4 @@
-/* moe_dispatch, moe_combine, moe_dot: see kernels_moe.h. */
+/* moe_dispatch, moe_combine, moe_dot: see kernels/moe.h. */
 #include "backend/cpu/kernels/vector/table.h"
 
 enum { MOE_TASK = 8192 };
@@ -7,7 +7,7 @@ static int64_t rows_of_task(const wefti_moe_args *a) {
     return max64(1, MOE_TASK / max64(a->h, 1));
 }
 
-/* Row of y of choice i, -1: none here. */
+/* The row of y of choice i; -1 if the choice has no row here. */
 static int64_t row_of(const wefti_moe_args *a, int64_t i) {
     int64_t e = (int64_t)a->expert[i] - a->first_expert, s = (int64_t)a->slot[i] - a->first_slot;
     if (a->slot[i] < 0 || e < 0 || e >= a->experts || s < 0 || s >= a->capacity) return -1;
@@ -17,7 +17,7 @@ static int64_t rows_of_y(const wefti_moe_args *a) {
     return a->experts * a->groups * a->capacity;
 }
 
-/* The choices of each row of y as a list in order: head[row], then next[choice]. */
+/* Keeps the choices of each row of y as a list in order: head[row], then next[choice]. */
 static void dispatch_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_moe_args *a = context;

@@ -1,6 +1,5 @@
-/* Moving and converting data: see kernels_data.h. Copies are seen as a box of rows: dimensions that
- * lie together in both arrays are merged first, so that the inner loop is as long as the data
- * allows. */
+/* Moves and converts data: see kernels/data.h. A copy is a box of rows. Dimensions that lie
+ * together in both arrays are merged first, so that the inner loop is as long as possible. */
 #include "backend/cpu/kernels/vector/table.h"
 
 enum { PIECE = 16384, MOVE_TILE = 32 };
@@ -13,7 +12,8 @@ typedef struct box {
     int64_t rows, pieces, per; /* rows along the last dim, pieces of a row, pieces of a task */
 } box;
 
-/* Drop dims of size 1 and merge neighbours that are contiguous in both. Rank >= 1 after. */
+/* Drops dims of size 1 and merges neighbours that are contiguous in both arrays. Rank >= 1
+ * afterwards. */
 static void simplify(box *b) {
     int out = -1;
     for (int d = 0; d < b->rank; d++) {
@@ -119,7 +119,8 @@ void KERNEL(copy_strided)(wefti_pool *pool, const wefti_copy_strided_args *a) {
     memcpy(y + j * ys + i * (int64_t)sizeof(type), x + i * xs + j * (int64_t)sizeof(type),         \
            sizeof(type))
 
-/* y[j][i] = x[i][j] for a small tile; strides in bytes between rows, elements dense within. */
+/* y[j][i] = x[i][j] for a small tile. Strides are in bytes between rows; elements in a row are
+ * dense. */
 static void transpose_tile(int element, const char *x, int64_t xs, char *y, int64_t ys,
                            int64_t rows, int64_t cols) {
     if (element == 4 && rows == MOVE_TILE && cols == MOVE_TILE) {
@@ -144,7 +145,7 @@ static void transpose_tile(int element, const char *x, int64_t xs, char *y, int6
     }
 }
 
-/* A box whose x is dense along `inner` and whose y is dense along its last dim. */
+/* A box: x is dense along `inner`, and y is dense along its last dim. */
 typedef struct transpose_run {
     box b;
     int inner;              /* dim along which x has stride 1 */
@@ -242,7 +243,8 @@ static void fill_task(void *context, int64_t task, int thread) {
         memset(y, 0, (size_t)count * size);
         return;
     }
-    /* Double what is written until the end: memcpy at full speed for any element size. */
+    /* Double the written part until the end is reached: memcpy runs at full speed for any element
+     * size. */
     size_t total = (size_t)count * size, written = size;
     memcpy(y, pattern, size);
     while (written < total) {

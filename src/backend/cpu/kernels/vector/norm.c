@@ -1,5 +1,5 @@
-/* layer_norm and rms_norm: see kernels_norm.h. Rows are independent; the gradients of gamma and
- * beta are summed over blocks of 64 rows, then over blocks in order. */
+/* layer_norm and rms_norm: see kernels/norm.h. Rows are independent. The gradients of gamma and
+ * beta are summed over blocks of 64 rows, then over the blocks in order. */
 #include "backend/cpu/kernels/vector/table.h"
 
 enum { VECTOR_NORM_ROW_BLOCK = NORM_ROW_BLOCK, NORM_TASK = 16384, NORM_STRIP = 256 };
@@ -8,7 +8,7 @@ static int64_t rows_of_task(int64_t dim) {
     return max64(1, NORM_TASK / max64(dim, 1));
 }
 
-/* Sum of s = x + residual, which is stored if wanted. */
+/* s = x + residual; stores s if the caller wants it. */
 INLINE vf load_sum(const wefti_norm_args *a, wefti_src x, wefti_src residual, int64_t i,
                    int64_t n) {
     vf v = load(x, i, n);
@@ -20,7 +20,8 @@ INLINE float reduce4(vf s0, vf s1, vf s2, vf s3) {
     return vf_sum((s0 + s1) + (s2 + s3));
 }
 
-/* Sum and sum of squares of d = s - centre, which is the mean when the row is known to be large. */
+/* Sum and sum of squares of d = s - centre. The centre is the mean if the row is known to have a
+ * large mean. */
 static void row_sums(const wefti_norm_args *a, int64_t row, wefti_src *source, float *sum) {
     wefti_src x = in_at(a->x, row * a->dim), residual = {0};
     if (a->residual.data) residual = in_at(a->residual, row * a->dim);
@@ -30,7 +31,7 @@ static void row_sums(const wefti_norm_args *a, int64_t row, wefti_src *source, f
         FOR_VECTORS(i, n, a->dim) {
             vf v = load(x, i, n) + load(residual, i, n);
             store(out, i, v, n);
-            /* What is normalized is what was stored, so that backward sees the same numbers. */
+            /* Normalize the stored values, so that backward sees the same numbers. */
             if (out.dtype == WEFT_BF16) {
                 v = vf_round_bf16(v);
                 if (n < VL) v = vf_select(vm_first(n), v, vf_zero());
@@ -52,7 +53,7 @@ static void norm_row(const wefti_norm_args *a, int64_t row, bool layer) {
     wefti_src x, residual = {0};
     float sum;
     row_sums(a, row, &x, &sum);
-    bool add = a->residual.data && !a->sum.data; /* the sum was not stored: make it again */
+    bool add = a->residual.data && !a->sum.data; /* the sum was not stored: compute it again */
     if (add) residual = in_at(a->residual, row * a->dim);
     float mean = layer ? sum / (float)a->dim : 0.0f;
     vf centre = vf_set1(mean), q[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
@@ -79,7 +80,7 @@ static void norm_row(const wefti_norm_args *a, int64_t row, bool layer) {
         vf v = load(x, j, n);
         if (add) v = v + load(residual, j, n);
         v = (v - centre) * scale;
-        if (a->gamma && a->beta) /* one rounding, as where it is made again from its statistics */
+        if (a->gamma && a->beta) /* one rounding, as when y is computed again from its statistics */
             v = vf_fma(v, load_f32(a->gamma + j, n), load_f32(a->beta + j, n));
         else if (a->gamma)
             v = v * load_f32(a->gamma + j, n);
@@ -111,8 +112,8 @@ void KERNEL(rms_norm)(wefti_pool *pool, const wefti_norm_args *a) {
     wefti_pool_run(pool, blocks_of(a->rows, rows_of_task(a->dim)), rms_norm_task, &copy);
 }
 
-/* dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy gamma (rms: no mean(g)); the parameter
- * gradients of this row are added to dgamma, dbeta while it is in cache. */
+/* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy gamma (rms: no mean(g)). The row's
+ * parameter gradients are added to dgamma and dbeta while the row is in cache. */
 static void backward_row(const wefti_norm_backward_args *a, int64_t row, bool layer, float *dgamma,
                          float *dbeta) {
     int64_t dim = a->dim;
@@ -143,7 +144,8 @@ static void backward_row(const wefti_norm_backward_args *a, int64_t row, bool la
     }
 }
 
-/* The workspace holds one row of partial dgamma and one of dbeta for each block of rows. */
+/* The workspace holds one row of partial dgamma and one row of partial dbeta for each block of
+ * rows. */
 static void backward_block(const wefti_norm_backward_args *a, int64_t block, bool layer) {
     float *dgamma = NULL, *dbeta = NULL;
     if (a->dgamma) dgamma = (float *)a->workspace + 2 * block * a->dim;

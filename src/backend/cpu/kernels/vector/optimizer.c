@@ -1,11 +1,11 @@
-/* SGD, Adam, AdamW, Lion and LAMB: see kernels_optimizer.h. One pass over memory, tasks of 32768
+/* SGD, Adam, AdamW, Lion and LAMB: see kernels/optimizer.h. One pass over memory, in tasks of 32768
  * elements. */
 #include "backend/cpu/kernels/vector/table.h"
 
 enum { OPTIMIZER_TASK = 32768, AHEAD = 512 };
 
-/* Ask for what comes so many elements later, beyond the end too, which is harmless: of as many
- * arrays at once the processor does not do it soon enough by itself. */
+/* Prefetches the element AHEAD positions later. Prefetching beyond the end is harmless. With this
+ * many arrays the processor does not prefetch early enough by itself. */
 INLINE void fetch(const float *x, int64_t i) {
     __builtin_prefetch(x + i + AHEAD, 1, 3);
 }

@@ -1,11 +1,13 @@
-/* Max and average pooling: see kernels_data.h. A task is a plane. Backward gathers: each input row
- * adds up the windows that cover it, in order, so that nothing is rounded twice; maxima are
- * scattered. bf16 planes that fit on the stack are worked on in f32 there. */
+/* Max and average pooling: see kernels/data.h. A task is a plane.
+ *
+ * Backward gathers: each input row adds the windows that cover it, in order. So each result is
+ * rounded only once. Gradients of maxima are scattered. bf16 planes that fit on the stack are
+ * processed there in f32. */
 #include "backend/cpu/kernels/vector/table.h"
 
 enum { ROW_CHUNK = 512, SMALL_PLANE = 4096 };
 
-/* One row of outputs of an f32 plane, VL at a time. */
+/* One row of outputs of an f32 plane, VL outputs at a time. */
 static void max_row(const wefti_pool2d_args *a, const float *x, int64_t oh, int64_t at) {
     const vi none = vi_set1(-1), stride = vi_set1((int32_t)a->stride_w);
     for (int64_t ow = 0; ow < a->out_width; ow += VL) {
@@ -21,7 +23,7 @@ static void max_row(const wefti_pool2d_args *a, const float *x, int64_t oh, int6
                 vm inside = vm_and(vi_ge(w, vi_set1(0)), vi_ge(vi_set1((int32_t)a->width - 1), w));
                 inside = vm_and(inside, vm_first(n));
                 vf v = vf_gather(x + h * a->width, w, inside, best);
-                /* Greater, the first NaN, or the first at all. */
+                /* Take a greater element, the first NaN, or the very first element. */
                 vm take = vm_or(vm_lt(best, v), vi_eq(winner, none));
                 take = vm_or(take, vm_and(vm_ne(v, v), vm_eq(best, best)));
                 take = vm_and(take, inside);
@@ -157,7 +159,7 @@ static void backward_plane(void *context, int64_t plane, int thread) {
     const wefti_pool2d_args *a = run->a;
     int64_t elems = a->height * a->width, outputs = a->out_height * a->out_width;
     if (run->max && (a->dx.dtype == WEFT_F32 || elems <= SMALL_PLANE)) {
-        /* The plane is this task's own: add where the winners were. */
+        /* The plane belongs to this task: add at the positions of the maxima. */
         float local[SMALL_PLANE];
         wefti_dst plane_dx = out_at(a->dx, plane * elems);
         float *dx = a->dx.dtype == WEFT_F32 ? plane_dx.data : local;

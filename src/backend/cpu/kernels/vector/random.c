@@ -1,5 +1,5 @@
-/* Random fill: see kernels_data.h. Both kinds of number are those of base/philox.h bit for bit; the
- * normal ones come from its own many-at-a-time form. */
+/* Random fill: see kernels/data.h. Uniform and normal numbers have the bits of base/philox.h.
+ * Normal numbers come from its function that makes many at a time. */
 #include "backend/cpu/kernels/vector/table.h"
 
 enum { RANDOM_TASK = 16384, RANDOM_BLOCK = 512, ALIGN = 64 };

@@ -1,6 +1,6 @@
-/* Reductions: see kernels_reduce.h. Three shapes of loop: rows (inner 1), columns (outer 1) and the
- * general middle axis. Long reductions are cut into fixed blocks whose partial results are combined
- * in order. */
+/* Reductions: see kernels/reduce.h. There are three shapes of loop: rows (inner 1), columns (outer
+ * 1) and the general middle axis. Long reductions are split into fixed blocks. Their partial
+ * results are combined in order. */
 #include "backend/cpu/kernels/vector/table.h"
 
 enum {
@@ -18,7 +18,7 @@ typedef struct reduce_run {
 
 INLINE float combine(wefti_reduce_op op, float a, float b) {
     if (op != WEFTI_FOLD_MAX) return a + b;
-    return a != a || a > b ? a : b; /* NaN wins: a, or b when b is NaN */
+    return a != a || a > b ? a : b; /* NaN propagates: returns a, or b if b is NaN */
 }
 INLINE vf combine_vectors(wefti_reduce_op op, vf a, vf b) {
     if (op == WEFTI_FOLD_MAX) return vf_max_nan(a, b);
@@ -74,7 +74,7 @@ static void rows_task(void *context, int64_t task, int thread) {
     }
 }
 
-/* Partial results of a row, in order. */
+/* Combines the partial results of a row, in order. */
 static void rows_finish_task(void *context, int64_t task, int thread) {
     (void)thread;
     const reduce_run *run = context;
@@ -84,7 +84,7 @@ static void rows_finish_task(void *context, int64_t task, int thread) {
     finish(run->a, task, s);
 }
 
-/* Columns first .. first + width - 1 of one outer index, rows begin .. end - 1, into sums. */
+/* Adds columns first .. first + width - 1 of one outer index, rows begin .. end - 1, to sums. */
 static void reduce_columns(const wefti_reduce_args *a, int64_t outer, int64_t begin, int64_t end,
                            int64_t first, int64_t width, float *sums) {
     wefti_reduce_op op = a->op;
@@ -157,7 +157,7 @@ void KERNEL(reduce)(wefti_pool *pool, const wefti_reduce_args *a) {
     if (run.blocks > 1) wefti_pool_run(pool, a->outer * run.strips, columns_finish_task, &run);
 }
 
-/* The first index of the greatest of elements at, at + stride.. */
+/* The first index of the greatest of the elements at, at + stride... */
 static int64_t argmax_of(wefti_src x, int64_t at, int64_t stride, int64_t count) {
     int64_t best = 0, r = 1;
     float greatest = load1(x, at);
@@ -195,7 +195,7 @@ void KERNEL(argmax)(wefti_pool *pool, const wefti_argmax_args *a) {
     wefti_pool_run(pool, blocks_of(a->outer * a->inner, per_task), argmax_task, &copy);
 }
 
-/* Each lane adds 16 squares in f32, the rest is f64: relative error below 17 / 2^24. */
+/* Each lane adds 16 squares in f32; the rest is f64. The relative error is below 17 / 2^24. */
 static void sum_squares_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_sum_squares_args *a = context;

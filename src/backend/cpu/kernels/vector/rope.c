@@ -1,4 +1,4 @@
-/* Rotary positions: see kernels_data.h. */
+/* Rotary positions: see kernels/data.h. */
 #include "backend/cpu/kernels/vector/table.h"
 
 enum { ROPE_TASK = 16384 };

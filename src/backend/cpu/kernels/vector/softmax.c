@@ -1,8 +1,8 @@
-/* softmax, log_softmax and cross-entropy: see kernels_norm.h.
+/* softmax, log_softmax and cross-entropy: see kernels/norm.h.
  *
- * One pass over a row keeps a running maximum and rescales the running sum when it grows (Milakov &
- * Gimelshein, "Online normalizer calculation for softmax", 2018), by chunks that stay in the
- * first-level cache; a second pass writes. */
+ * The first pass over a row keeps a running maximum, and rescales the running sum if the maximum
+ * grows. It works by chunks that stay in the first-level cache. A second pass writes the result.
+ * Source: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018. */
 #include "backend/cpu/kernels/vector/table.h"
 
 enum { SOFTMAX_TASK = 16384, CHUNK = 2048 };
@@ -11,7 +11,8 @@ static int64_t rows_of_task(int64_t dim) {
     return max64(1, SOFTMAX_TASK / max64(dim, 1));
 }
 
-/* The maximum of a row and the sum of e^(x - max); `total`, if wanted, receives the sum of x. */
+/* Computes the maximum of a row and the sum of e^(x - max). `total`, if given, receives the sum of
+ * x. */
 static void row_statistics(wefti_src x, int64_t dim, float *max, float *sum, float *total) {
     float m = -INFINITY;
     float s = 0.0f;
@@ -32,7 +33,7 @@ static void row_statistics(wefti_src x, int64_t dim, float *max, float *sum, flo
             s *= expf(m - chunk_max); /* 0 at first */
             m = chunk_max;
         }
-        /* Nothing but -infinity so far: any finite centre gives the sum 0 it must have. */
+        /* If all elements so far are -infinity, any finite centre gives the required sum 0. */
         vf centre = vf_set1(m == -INFINITY ? 0.0f : m);
         vf s0 = vf_zero(), s1 = vf_zero(), t0 = vf_zero();
         for (i = 0; i + 2 * VL <= count; i += 2 * VL) {
@@ -128,7 +129,7 @@ void KERNEL(log_softmax_backward)(wefti_pool *pool, const wefti_softmax_backward
     wefti_pool_run(pool, blocks_of(a->rows, rows_of_task(a->dim)), softmax_backward_task, &run);
 }
 
-/* Cross-entropy, either or both ways. */
+/* Cross-entropy: the loss, the gradient, or both. */
 typedef struct entropy_run {
     wefti_src logits, targets;
     wefti_dst gradient; /* absent: the loss only */
@@ -156,12 +157,13 @@ static void entropy_row(const entropy_run *run, int64_t row) {
     }
     if (run->lse) run->lse[row] = lse;
     if (run->loss) {
+        /* The difference of lse and the terms has the same bits if two kernels compute the two. */
         float loss = 0.0f;
         if (!ignored)
             loss = legal ? (run->terms ? 0.0f : lse) -
                                ((here ? (1.0f - run->smoothing) * load1(x, place) : 0.0f) +
                                 run->smoothing * (total / (float)whole))
-                         : NAN; /* lse and what is taken off it: the same from both in two steps */
+                         : NAN;
         run->loss[row] = loss;
     }
     if (!run->gradient.data) return;
@@ -172,10 +174,11 @@ static void entropy_row(const entropy_run *run, int64_t row) {
     }
     float scale = run->scale * (run->row_scale ? run->row_scale[row] : 1.0f);
     float uniform = run->smoothing / (float)whole;
-    /* The target's own logit is read before it is overwritten. */
+    /* Read the target's own logit before it is overwritten. */
     float at_target = here ? expf(load1(x, place) - lse) - uniform - (1.0f - run->smoothing) : 0.0f;
     vf centre = vf_set1(lse), s = vf_set1(scale), u = vf_set1(uniform * scale);
-    /* What the scale would make subnormal is 0: products with subnormals take ten times longer. */
+    /* Set values to 0 that the scale would make subnormal: products with subnormals take ten times
+     * longer. */
     vf least = vf_set1(-86.5f - fminf(0.0f, logf(fabsf(scale))));
     FOR_VECTORS(i, n, vocab) {
         vf below = load(x, i, n) - centre;
@@ -229,7 +232,7 @@ void KERNEL(cross_entropy_backward)(wefti_pool *pool, const wefti_cross_entropy_
     entropy(pool, &run);
 }
 void KERNEL(cross_entropy_fused)(wefti_pool *pool, const wefti_cross_entropy_fused_args *a) {
-    /* A narrower gradient stays behind the logits that are still to be read. */
+    /* A narrower gradient never overtakes the logits that are still to be read. */
     bool narrow = a->narrow && a->logits.dtype == WEFT_F32;
     int64_t stride = a->stride ? a->stride : a->vocab;
     entropy_run run = {.logits = as_in(a->logits),

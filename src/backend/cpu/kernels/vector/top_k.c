@@ -1,5 +1,5 @@
-/* top_k: see kernels_data.h. A heap of the k best so far, its worst on top; then sorted in place.
- */
+/* top_k: see kernels/data.h. A heap holds the k best elements so far, the worst on top. Finally the
+ * heap is sorted in place. */
 #include "backend/cpu/kernels/vector/table.h"
 
 typedef struct entry {
@@ -15,7 +15,7 @@ static bool worse(entry a, entry b) {
     return a.index > b.index;
 }
 
-/* Let `item` sink from the top of a heap of n whose every parent is worse than its children. */
+/* Lets `item` sink from the top of a heap of n in which every parent is worse than its children. */
 static void sink(entry *heap, int64_t n, int64_t at, entry item) {
     for (;;) {
         int64_t child = 2 * at + 1;
@@ -36,7 +36,7 @@ static void top_k_task(void *context, int64_t row, int thread) {
     for (int64_t i = 0; i < a->k; i++) heap[i] = (entry){load1(x, i), i};
     for (int64_t i = a->k / 2 - 1; i >= 0; i--) sink(heap, a->k, i, heap[i]);
     for (int64_t i = a->k; i < a->dim;) {
-        i = skip_lower(x, i, a->dim, heap[0].value); /* equal ones, later, are worse */
+        i = skip_lower(x, i, a->dim, heap[0].value); /* later equal elements are worse */
         for (int64_t end = min64(a->dim, i + SKIP); i < end; i++) {
             entry item = {load1(x, i), i};
             if (worse(heap[0], item)) sink(heap, a->k, 0, item);

@@ -1,5 +1,5 @@
-/* Images to matrices of windows and back: see kernels_data.h. A task is a channel, so that nothing
- * is written twice and sums over taps have one order. */
+/* Images to matrices of windows and back: see kernels/data.h. A task is a channel. So no two tasks
+ * write the same element, and sums over taps have one order. */
 #include "backend/cpu/kernels/vector/table.h"
 
 typedef struct unfold_run {
@@ -69,7 +69,8 @@ INLINE int64_t source(const wefti_unfold_args *a, const int64_t shift[3], int64_
     return (xd * a->x[1] + xh) * a->x[2] + xw;
 }
 
-/* Images inner: the channel as [plane of x, images], from which rows are copied in long runs. */
+/* Images inner: stores the channel as [plane of x, images]. From there, rows are copied in long
+ * runs. */
 static void unfold_inner(const unfold_run *r, int64_t c, float *turned) {
     const wefti_unfold_args *a = r->a;
     int64_t images = a->images;
