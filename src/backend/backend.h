@@ -50,7 +50,7 @@ typedef struct wefti_prepare {
     bool dry;
 } wefti_prepare;
 
-/* The cost of a node on a backend. All fields except `seconds` equal those of the prepared
+/* The cost of a node on a backend. All fields except `seconds` equal the fields of the prepared
  * kernel. */
 typedef struct wefti_estimate {
     int64_t workspace_bytes;

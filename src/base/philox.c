@@ -74,8 +74,8 @@ float wefti_philox_normal(uint64_t seed, uint64_t stream, uint64_t position) {
     return position & 1 ? second : first;
 }
 
-/* Normal numbers of LANES consecutive blocks from `counter`. `counter` is a multiple of LANES, so
- * its low word does not wrap. */
+/* Normal numbers of PHILOX_LANES consecutive blocks from `counter`. `counter` is a multiple of it,
+ * so its low word does not wrap. */
 CLONED static void normal_blocks(uint64_t seed, uint64_t stream, uint64_t counter, float scale,
                                  float *restrict out) {
     uint32_t w0[PHILOX_LANES], w1[PHILOX_LANES], w2[PHILOX_LANES], w3[PHILOX_LANES];

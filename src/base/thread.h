@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-/* Returns as pthread_create does. Signals are blocked in the thread, except those of its own
+/* Returns as pthread_create does. Signals are blocked in the thread, except signals of its own
  * faults: the program's own threads handle the others. The stack is large enough for the library's
  * code even if the process's limit (ulimit -s) is small. */
 int wefti_thread_start(pthread_t *out, void *(*run)(void *context), void *context);

@@ -45,9 +45,10 @@ typedef struct wefti_exec_options {
     const int64_t *rows;
     /* checks each kernel's outputs for NaN and infinity; names the first cell that has one */
     bool check_finite;
-    /* What a section does after a loss that is not finite, so that other ranks can go on. orderly:
-     * the section waits for its transfers and fails; all ranks must see the same loss. to_the_end:
-     * the section runs to its end and then fails; it must change nothing that the session keeps. */
+    /* What a section does after a loss that is not finite, so that other ranks can go on.
+     * `orderly`: the section waits for its transfers and fails. All ranks must see the same loss.
+     * `to_the_end`: the section runs to its end and then fails. It must change nothing that the
+     * session keeps. */
     bool orderly, to_the_end;
     wefti_before_update *before_update;
     void *before_update_context;

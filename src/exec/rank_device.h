@@ -39,7 +39,7 @@ struct wefti_rank_device {
     char *finding;
     int64_t finding_order;
     int32_t step; /* of the section that is running */
-    bool used;    /* a program ran, so the arena is no longer zero */
+    bool used;    /* a program ran, so the arena may hold data */
 };
 
 /* ---- exec.c ---- */

@@ -45,7 +45,7 @@ static rows rows_of(const void *data, wefti_attention_strides s, int64_t b, int6
     return (rows){(const uint16_t *)data + b * s.batch + h * s.head + row * s.seq, s.seq};
 }
 
-/* Panels of `count` rows, and of the transposed matrix, whose k are the rows. a: left operand, k =
+/* Panels of `count` rows, and of the transposed matrix (k = the rows). a: left operand, k =
  * dim. b: right operand, the rows are its columns. Panels follow each other at 32 * `depth`. */
 static void pack_rows_a(rows x, int64_t count, int64_t dim, uint16_t *out) {
     const wefti_gemm_operand o = {WEFT_BF16, x.stride, 1, {0, 0}};

@@ -53,7 +53,7 @@ typedef struct wefti_attention_args {
     void *workspace;
 } wefti_attention_args;
 
-/* Stores the lse of a row whose e^(score - centre) have this sum. */
+/* Stores the lse of a row. `sum` is the sum of e^(score - centre) over the row. */
 static inline void wefti_attention_store_lse(const wefti_attention_args *a, int64_t b, int64_t h,
                                              int64_t i, float centre, float sum) {
     const wefti_attention_shape *s = &a->shape;

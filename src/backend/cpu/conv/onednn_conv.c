@@ -471,7 +471,8 @@ void wefti_onednn_conv_destroy(wefti_onednn_conv *c) {
 
 /* ---- running ---- */
 
-/* Number of weight copies in the kernel's layout; for a weight gradient, one for each piece. */
+/* Number of copies of the weights in the workspace. A weight gradient has one copy for each piece,
+ * except that the first piece writes the caller's memory if the kernel can. */
 static int64_t weight_copies(const wefti_onednn_conv *c) {
     if (c->conv.kind == WEFTI_CONV_GRAD_WEIGHT) return c->part_count ? c->pieces : c->pieces - 1;
     return c->part_count ? 1 : 0;

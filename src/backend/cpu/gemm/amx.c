@@ -1,12 +1,13 @@
 /* Matrix kernels for AMX: tiles of bf16 with f32 sums.
  *
- * A register tile is 32 x 32 sums, four tile registers; a step of 32 lines of k loads two tiles of
- * A and two of B and multiplies each with each: as many loads as products, the best that eight tile
- * registers allow. Panels lie as tiles do, one kilobyte after the other:
+ * A register tile is 32 x 32 sums in four tile registers. A step covers 32 lines of k. It loads two
+ * tiles of A and two of B, and multiplies each A tile by each B tile. So it has as many loads as
+ * products, the best ratio that eight tile registers allow. Panels lie as tiles do, one kilobyte
+ * after the other:
  *   A: [k / 32][row / 16][row % 16][k % 32]
  *   B: [k / 32][column / 16][k % 32 / 2][column % 16][k % 2]   (pairs of k side by side)
- * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and
- * TDPBF16PS in volume 2. Sums of a pair of products are added to the f32 sum in the order of k. */
+ * Sums of a pair of products are added to the f32 sum in the order of k. Source: Intel 64 and IA-32
+ * Architectures Software Developer's Manual, volume 1, chapter 18, and TDPBF16PS in volume 2. */
 #if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 16
 #include "backend/cpu/gemm/amx.h"
@@ -19,11 +20,11 @@ static void leave(void) {
     tiles_release();
 }
 
-/* Registers 0 to 3: sums; 4, 5: A; 6, 7: B. Those are zeroed once they have been read for the last
- * time: a core whose other half is busy has few physical registers for the eight names, and those
- * that are zero take none. Without that loads and products wait for each other there, for twice the
- * time (114 instead of 60 ns for the four products). `low`: only the first 16 rows. `a_stride`:
- * bytes from row to row, 64 in a panel. */
+/* Registers 0 to 3 hold sums, 4 and 5 hold A, 6 and 7 hold B. Registers 4 to 7 are zeroed after
+ * their last read. If the core's other hardware thread is busy, the core has few physical registers
+ * for the eight names, and zeroed registers take none. Without zeroing, loads and products wait for
+ * each other on such a core. Then the four products take 114 ns instead of 60. `low`: only the
+ * first 16 rows. `a_stride`: bytes from row to row; 0: a panel, with rows of 64 bytes. */
 INLINE void multiply(const bool low, int64_t k, const char *a, int64_t a_stride, const uint16_t *b,
                      wefti_gemm_ahead *ahead) {
     const bool panel = a_stride == 0;
@@ -69,8 +70,8 @@ INLINE void store_sums(const bool low, float *c, int64_t stride) {
     TILE_STORE(3, c + SIDE * stride + SIDE, (size_t)stride * 4);
 }
 
-/* Fewer rows than tiles hold go through memory of our own. They too begin with the sums so far: the
- * bits of a row do not depend on the tile that it lies in. */
+/* A tile with fewer rows than tiles hold goes through local memory. It also begins with the sums so
+ * far. So the bits of a row do not depend on its tile. */
 static void tile_of_rows(int rows, int64_t k, const void *a, const void *b, float *c,
                          int64_t c_stride, bool add) {
     _Alignas(64) float sums[EDGE * EDGE];
@@ -113,7 +114,7 @@ static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const voi
 
 static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t rows,
                    int64_t readable_rows, int64_t k, void *panel) {
-    (void)readable_rows; /* nothing beyond is read */
+    (void)readable_rows; /* never reads beyond the given rows */
     if (operand->dtype == WEFT_F32)
         pack_as(WEFT_F32, 1, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
     else
@@ -126,8 +127,8 @@ const wefti_gemm_kernels WEFTI_FORM(wefti_gemm_kernels_amx) = {
     .element_bytes = 2,
     .depth_unit = DEPTH,
     .reads_rows = true,
-    .k_block = 1024, /* sums leave the tiles once for most products */
-    .m_tile = 64,    /* of a task that packs nothing: 128 KiB of A */
+    .k_block = 1024, /* most products move their sums out of the tiles only once */
+    .m_tile = 64,    /* for a task that packs nothing: 128 KiB of A */
     .n_tile = 512,
     .m_group = 256,
     .n_group = 512, /* 1 MiB of B in the second-level cache, and 64 KiB of A at a time */

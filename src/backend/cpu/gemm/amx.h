@@ -1,12 +1,13 @@
-/* What the matrix kernels on AMX tiles share. For files that define VL as 16. */
+/* The parts that matrix kernels on AMX tiles share. For files that define VL as 16. */
 #ifndef WEFTI_BACKEND_CPU_GEMM_AMX_H
 #define WEFTI_BACKEND_CPU_GEMM_AMX_H
 
 #include "backend/cpu/gemm_internal.h"
 #include "backend/cpu/tile/tile.h"
 
-/* All eight, also those that are not used: each was filled when the thread was last switched to,
- * though with zeros, and takes a physical register until it is zeroed. */
+/* Zeroes all eight registers, including unused ones. At each switch to the thread the system filled
+ * every register, even if with zeros. A filled register takes a physical register until it is
+ * zeroed. */
 INLINE void zero_registers(void) {
     TILE_ZERO(0);
     TILE_ZERO(1);
@@ -18,7 +19,7 @@ INLINE void zero_registers(void) {
     TILE_ZERO(7);
 }
 
-/* The next lines of what is multiplied next. */
+/* Prefetches the next `lines` cache lines of the memory that is multiplied next. */
 INLINE void fetch_ahead(wefti_gemm_ahead *ahead, const int lines) {
     if (ahead->runs == 0) return;
     UNROLL for (int line = 0; line < lines; line++) __builtin_prefetch(ahead->at + line * 64, 0, 2);

@@ -1,22 +1,24 @@
-/* Matrix kernels for AMX in f32: each number as the sum of three bf16 numbers.
+/* Matrix kernels for AMX in f32: each number is the sum of three bf16 numbers.
  *
- * Three bf16 numbers of 8 digits hold the 24 digits of an f32 number x = x1 + x2 + x3, where the
- * second is at most 2^-8 of x and the third 2^-16. Of the nine products of two such sums the six
- * largest are added up in f32, in each step of k the smaller ones first. What is left out, x2 y3 +
- * x3 y2 + x3 y3, is at most 2^-23 of a product, of either sign, and on the average less than its
- * rounding to f32. Products are added to a sum in pairs, not one by one as in a chain of fused
- * operations. Measured (tests/backend/test_gemm.c prints both), errors are 0.4 to 1 times those of
- * the AVX-512 kernels. Tiles multiply bf16 some 16 times as fast as vectors f32.
+ * Three bf16 numbers of 8 digits hold the 24 digits of an f32 number: x = x1 + x2 + x3. The second
+ * is at most 2^-8 of x, the third at most 2^-16. Two such sums give nine products. The kernel adds
+ * the six largest in f32; in each step of k the smaller ones come first. It leaves out x2 y3 + x3
+ * y2 + x3 y3. This error is at most 2^-23 of a product, of either sign, and on average less than
+ * the product's rounding to f32. Products are added to a sum in pairs, unlike in a chain of fused
+ * operations.
+ *
+ * Measured errors are 0.4 to 1 times the errors of the AVX-512 kernels (tests/backend/test_gemm.c
+ * prints both). Tiles multiply bf16 some 16 times as fast as vectors multiply f32.
  *
  * Source: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype for
  * Higher-Precision Computations", IEEE ARITH 2019.
  *
- * Numbers of more than 3.39e38 and infinite ones give NaN. What is smaller than 2^-126, a number, a
- * piece of one or a product, counts as zero.
+ * Numbers above 3.39e38 and infinite numbers give NaN. A number, piece or product smaller than
+ * 2^-126 counts as zero.
  *
- * Panels lie as in amx.c with the tiles of the three pieces after each other for each 32 lines
- * of k. A register tile is 16 x 32 sums, multiplied twice for 32 x 32: with the registers that a
- * processor has, fewer that are in use are faster, see `multiply`. */
+ * Panels lie as in amx.c. For each 32 lines of k, the tiles of the three pieces follow each other.
+ * A register tile is 16 x 32 sums, multiplied twice for 32 x 32: fewer registers in use are faster,
+ * see `multiply`. */
 #if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 16
 #include "backend/cpu/gemm/amx.h"
@@ -24,14 +26,15 @@
 
 enum {
     STEP = PIECES * 2 * TILE, /* elements of a panel for 32 lines of k */
-    F32_AHEAD = 4,            /* more lines at a time leave no room for what the tiles wait for */
+    F32_AHEAD = 4,            /* more lines at a time would delay the loads of the tiles */
 };
 
-/* Registers 0, 1: sums of 16 x 32; 4: a piece of A; 6, 7: one of B. The order of pieces changes one
- * of the two at a time, and begins with the small products. A register is zeroed once it has been
- * read for the last time: a core whose other half is busy has few physical registers for the eight
- * names, and those that are zero take none. There a product takes 11 ns, and 22 where sums of
- * 32 x 32 fill four registers and none is zeroed, since loads and products wait for each other. */
+/* Registers 0 and 1 hold sums of 16 x 32, 4 holds a piece of A, 6 and 7 hold a piece of B. The
+ * order of pieces changes one of the two at a time, and begins with the small products. A register
+ * is zeroed after its last read. If the core's other hardware thread is busy, the core has few
+ * physical registers for the eight names, and zeroed registers take none. On such a core a product
+ * takes 11 ns. It would take 22 ns if sums of 32 x 32 filled four registers without zeroing: loads
+ * and products would wait for each other. */
 INLINE void multiply(int64_t k, const uint16_t *a, const uint16_t *b, wefti_gemm_ahead *ahead) {
     zero_registers();
     for (int64_t p = 0; p < k; p += DEPTH, a += STEP, b += STEP) {
@@ -85,7 +88,7 @@ static void add_rows(int rows, const float *sums, float *c, int64_t stride, bool
         }
 }
 
-/* What adds to C, or has fewer rows than tiles hold, goes through memory of our own. */
+/* A tile that adds to C, or has fewer rows than tiles hold, goes through local memory. */
 static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const void *b, float *c,
                  int64_t c_stride, bool add, wefti_gemm_ahead *ahead) {
     (void)a_stride; /* always a panel */
@@ -114,7 +117,7 @@ static void leave(void) {
 
 static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t rows,
                    int64_t readable_rows, int64_t k, void *panel) {
-    (void)readable_rows; /* nothing beyond is read */
+    (void)readable_rows; /* never reads beyond the given rows */
     pack_as(WEFT_F32, PIECES, true, a, rows, operand->row_stride, k, operand->column_stride, panel);
 }
 static void pack_b(const wefti_gemm_operand *operand, const void *b, int64_t columns, int64_t k,

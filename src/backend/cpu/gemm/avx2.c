@@ -1,6 +1,6 @@
-/* Matrix kernels for AVX2 with FMA: 4 x 24 sums take 12 of 16 registers, and three loads of B and
- * four broadcasts of A feed 12 fused operations. No line is asked for ahead: where two threads
- * share a core, each operation more that goes to its load units costs as much as a product. */
+/* Matrix kernels for AVX2 with FMA. 4 x 24 sums take 12 of 16 registers. Three loads of B and four
+ * broadcasts of A feed 12 fused operations. The kernel does not prefetch: if two threads share a
+ * core, each more operation of its load units costs as much as a product. */
 #if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 8
 #define TILE_ROWS 4

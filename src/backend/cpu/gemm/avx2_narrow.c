@@ -1,4 +1,4 @@
-/* Matrix kernels for AVX2 with FMA where 24 columns would be too many for B's: 6 x 16 sums. */
+/* Matrix kernels for AVX2 with FMA, for a B with too few columns for tiles of 24: 6 x 16 sums. */
 #if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 8
 #define TILE_ROWS 6

@@ -1,5 +1,6 @@
-/* Matrix kernels for AVX-512: 14 x 32 sums take 28 of 32 registers, and two loads of B and 14
- * broadcasts of A feed 28 fused operations: at most one load for each of the two units a cycle. */
+/* Matrix kernels for AVX-512. 14 x 32 sums take 28 of 32 registers. Two loads of B and 14
+ * broadcasts of A feed 28 fused operations. So each of the two load units does at most one load a
+ * cycle. */
 #if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 16
 #define TILE_ROWS 14

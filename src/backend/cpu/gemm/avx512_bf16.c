@@ -1,14 +1,13 @@
-/* Matrix kernels for AVX-512 with dot products of bf16: VDPBF16PS adds the products of a pair of k
- * to each of 16 sums. Where it runs at the rate of fused operations in f32 it does twice their
- * work.
+/* Matrix kernels for AVX-512 with dot products of bf16. VDPBF16PS adds the products of a pair of k
+ * to each of 16 sums. If it runs at the rate of fused f32 operations, it does twice their work.
  *
- * The register tile is that of avx512.c, 14 x 32 sums, and takes a pair of k where that takes
- * one number. Panels, as AMX tiles have them, are made of 32 lines of k each:
+ * The register tile equals the tile of avx512.c, 14 x 32 sums. It takes a pair of k where avx512.c
+ * takes one number. Panels consist of 32 lines of k each, as for AMX tiles:
  *   A: [k / 32][row][k % 32]
  *   B: [k / 32][column / 16][k % 32 / 2][column % 16][k % 2]   (pairs of k side by side)
- * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, VDPBF16PS:
- * both products are added one after the other, each sum rounded to nearest even; subnormal operands
- * and sums count as zero. */
+ * VDPBF16PS adds both products one after the other and rounds each sum to nearest even. Subnormal
+ * operands and sums count as zero. Source: Intel 64 and IA-32 Architectures Software Developer's
+ * Manual, volume 2, VDPBF16PS. */
 #if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 16
 #include "backend/cpu/gemm/bf16_pack.h"
@@ -61,7 +60,7 @@ INLINE void tile_of(const int rows, int64_t k, const uint16_t *restrict a,
 static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const void *b, float *c,
                  int64_t c_stride, bool add, wefti_gemm_ahead *ahead) {
     (void)a_stride; /* panels only */
-    (void)ahead;    /* the tile asks for lines of its own panel */
+    (void)ahead;    /* the tile prefetches lines of its own panel */
     switch (rows) {
         EACH_ROW_COUNT(AVX512_BF16_TILE_CASE)
     default:
@@ -96,7 +95,7 @@ INLINE void pack_a_as(const weft_dtype dtype, const wefti_gemm_operand *operand,
 }
 static void pack_a(const wefti_gemm_operand *operand, const void *a, int64_t rows,
                    int64_t readable_rows, int64_t k, void *panel) {
-    (void)readable_rows; /* nothing beyond is read */
+    (void)readable_rows; /* never reads beyond the given rows */
     if (operand->dtype == WEFT_F32)
         pack_a_as(WEFT_F32, operand, a, rows, k, panel);
     else
@@ -117,8 +116,8 @@ void WEFTI_FORM(wefti_gemm_bf16_pack_b)(const wefti_gemm_operand *operand, const
  * --------------------------------------------------------------------------------------------------
  */
 
-/* What most products of a step need, whole lines of bf16 with a bias or without; all else as
- * AVX-512 does it. Subnormal results become zero here and stay there. */
+/* Handles whole lines of bf16 with or without a bias: most products of a step. All other cases run
+ * as on AVX-512. Subnormal results become zero here and stay subnormal there. */
 void WEFTI_FORM(wefti_gemm_bf16_epilogue)(const wefti_gemm_sink *sink, int64_t i, int64_t j,
                                           int64_t rows, int64_t columns, const float *sums,
                                           int64_t sums_stride, const float *partial,
@@ -149,7 +148,7 @@ const wefti_gemm_kernels WEFTI_FORM(wefti_gemm_kernels_avx512_bf16) = {
     .columns = EDGE,
     .element_bytes = 2,
     .depth_unit = DEPTH,
-    .k_block = 2048, /* panels of as many bytes as those of f32 */
+    .k_block = 2048, /* panels have as many bytes as f32 panels */
     .m_tile = 84,
     .n_tile = 384,
     .m_group = 84,

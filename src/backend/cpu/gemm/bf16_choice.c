@@ -1,7 +1,7 @@
-/* Whether the processor's own bf16 arithmetic multiplies bf16 matrices faster here than f32 does,
- * from bf16 storage. Dot products of bf16 run at half the rate of f32 on some processors and at
- * twice it on others, and tiles may be emulated or shared. So a product of the size of a training
- * step's is timed. */
+/* Decides whether the processor's own bf16 arithmetic multiplies bf16 matrices faster than f32
+ * arithmetic does. On some processors, dot products of bf16 run at half the rate of f32, on others
+ * at twice the rate. Tiles may be emulated or shared. So the code times a product as large as the
+ * products of a training step. */
 #include "backend/cpu/gemm/gemm.h"
 
 #include <string.h>
@@ -52,7 +52,7 @@ weft_status wefti_gemm_bf16_choice(wefti_isa isa, bool *out) {
     for (int i = 0; i < BUFFERS; i++) total += round_up(bytes[i]);
     char *memory, *buffers[BUFFERS];
     WEFT_NEW_ARRAY(memory, char, total);
-    memset(memory, 0, (size_t)total); /* memory of its own, and no subnormals */
+    memset(memory, 0, (size_t)total); /* touches the memory, and avoids subnormals */
     char *next = memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT) % ALIGNMENT;
     for (int i = 0; i < BUFFERS; i++) {
         buffers[i] = next;

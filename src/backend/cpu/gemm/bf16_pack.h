@@ -1,9 +1,10 @@
-/* Packing of operands into panels of bf16: what amx.c, amx_f32.c and avx512_bf16.c
- * share. For files compiled for AVX-512 with bf16, or with WEFTI_EMULATED.
+/* Packs operands into panels of bf16: shared by amx.c, amx_f32.c and avx512_bf16.c. For files
+ * compiled for AVX-512 with bf16, or with WEFTI_EMULATED.
  *
- * A panel has one or several `pieces`: bf16 numbers whose sum is the operand's element. With one it
- * is the element rounded. With three it is the element of f32 itself: the first has its leading 8
- * digits, rounded, the next those of what is left, and the last what 24 digits leave then. */
+ * A panel has one or more `pieces`: bf16 numbers whose sum is the operand's element. With one
+ * piece, it is the rounded element. With three pieces, the sum is the exact f32 element. The first
+ * piece holds its leading 8 digits, rounded. The second holds the leading digits of the remainder.
+ * The third holds the rest of the 24 digits. */
 #ifndef WEFTI_BACKEND_CPU_GEMM_BF16_PACK_H
 #define WEFTI_BACKEND_CPU_GEMM_BF16_PACK_H
 
@@ -15,13 +16,13 @@ enum { PIECES = 3 };
 INLINE const void *at(weft_dtype dtype, const void *base, int64_t index) {
     return (const char *)base + index * (dtype == WEFT_F32 ? 4 : 2);
 }
-/* The leading 8 digits of x, rounded away from zero where in the middle. Exact in bf16, and so is,
- * in f32, what they leave of x. */
+/* The leading 8 digits of x; ties round away from zero. The result is exact in bf16, and x minus
+ * the result is exact in f32. */
 INLINE vfloat leading(vfloat x) {
     return (vfloat)(((vuint)x + 0x8000) & 0xffff0000);
 }
 
-/* Up to 32 elements that follow each other, in pieces; the others are zero. */
+/* Loads up to 32 consecutive elements, in pieces; the other lanes are zero. */
 INLINE void load_32(const weft_dtype dtype, const int pieces, const void *from, mask32 lanes,
                     vint out[PIECES]) {
     if (dtype == WEFT_BF16) {
@@ -39,17 +40,17 @@ INLINE void load_32(const weft_dtype dtype, const int pieces, const void *from, 
     out[pieces - 1] = vround_bf16(low, high);
 }
 
-/* Ask for 32 elements of a later panel: lines lie too far apart for the processor to find the
- * pattern. Prefetching beyond an operand is harmless. */
+/* Prefetches 32 elements of a later panel: the lines lie too far apart for the processor to find
+ * the pattern. Prefetching beyond an operand is harmless. */
 INLINE void prefetch_line(const weft_dtype dtype, const void *line) {
     __builtin_prefetch(line, 0, 2);
     if (dtype == WEFT_F32) __builtin_prefetch((const char *)line + 64, 0, 2);
 }
 
-/* A block of 32 by 32 in the order of tiles, each piece as two of them. */
+/* A block of 32 by 32 in the order of tiles; each piece is two tiles. */
 typedef vint block_tiles[PIECES][2][SIDE];
 
-/* 32 lines of up to 32 elements that follow each other, `lines` of them there: pairs of lines. */
+/* Loads 32 lines of up to 32 consecutive elements as pairs of lines. `lines` of them exist. */
 INLINE void load_pairs(const weft_dtype dtype, const int pieces, const void *from, int64_t stride,
                        int64_t lines, int64_t lanes, block_tiles tiles) {
     const mask32 mask = first_32(lanes);
@@ -69,7 +70,7 @@ INLINE void load_pairs(const weft_dtype dtype, const int pieces, const void *fro
     }
 }
 
-/* 16 rows of up to 32 elements that follow each other, `count` of them there: one half of tiles. */
+/* Loads 16 rows of up to 32 consecutive elements: one half of tiles. `count` of them exist. */
 INLINE void load_rows(const weft_dtype dtype, const int pieces, const void *from, int64_t stride,
                       int64_t count, int64_t lanes, const int half, block_tiles tiles) {
     const mask32 mask = first_32(lanes);
@@ -85,7 +86,7 @@ INLINE void prefetch_rows(const weft_dtype dtype, const void *from, int64_t stri
     for (int r = 0; r < count; r++) prefetch_line(dtype, at(dtype, from, (r + EDGE) * stride));
 }
 
-/* Pairs of bf16 are moved as if they were floats. */
+/* Pairs of bf16 are moved as floats. */
 INLINE void transpose_pairs(vint rows[SIDE]) {
     vfloat lines[SIDE];
     UNROLL for (int i = 0; i < SIDE; i++) lines[i] = (vfloat)rows[i];
@@ -97,7 +98,7 @@ INLINE void store_tile(const vint rows[SIDE], uint16_t *out) {
     UNROLL for (int i = 0; i < SIDE; i++) vstore_int(out + i * DEPTH, rows[i]);
 }
 
-/* A block of any strides as dense rows. */
+/* Copies a block with any strides to dense rows. */
 static void gather_block(weft_dtype dtype, const void *from, int64_t count, int64_t stride,
                          int64_t lanes, int64_t lane_stride, float *out) {
     for (int64_t r = 0; r < count; r++)
@@ -108,9 +109,9 @@ static void gather_block(weft_dtype dtype, const void *from, int64_t count, int6
         }
 }
 
-/* Both operands are [32 lanes of the tile's edge] by k; tiles want k pairs in rows (A) or pairs of
- * k across (B). Where k follows itself A is copied and B transposed; where the edge does, the other
- * way round. */
+/* Both operands are [32 lanes of the tile's edge] by k. Tiles need pairs of k along rows (A) or
+ * across lanes (B). If the operand is contiguous along k, A is copied and B is transposed. If it is
+ * contiguous along the edge, the reverse holds. */
 INLINE void pack_as(const weft_dtype dtype, const int pieces, const bool is_a, const void *source,
                     int64_t edge, int64_t edge_stride, int64_t k, int64_t k_stride, uint16_t *out) {
     for (int64_t p = 0; p < k; p += DEPTH) {
@@ -144,7 +145,7 @@ INLINE void pack_as(const weft_dtype dtype, const int pieces, const bool is_a, c
     }
 }
 
-/* avx512_bf16.c: what AMX shares with it. */
+/* in avx512_bf16.c: functions that AMX also uses */
 void WEFTI_FORM(wefti_gemm_bf16_pack_b)(const wefti_gemm_operand *operand, const void *b,
                                         int64_t columns, int64_t k, void *panel);
 void WEFTI_FORM(wefti_gemm_bf16_epilogue)(const wefti_gemm_sink *sink, int64_t i, int64_t j,

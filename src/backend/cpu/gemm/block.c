@@ -1,4 +1,4 @@
-/* Panels and tiles of one block of a product. See block.h. */
+/* The panels and tiles of one block of a product. See block.h. */
 #include "backend/cpu/gemm/block.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 enum { PACK_DEPTH = 64 };
 
-/* In place: a last panel of fewer rows is packed. */
+/* When A is read in place, a last panel with fewer rows is still packed. */
 int64_t wefti_gemm_a_bytes(const wefti_gemm *gemm) {
     const int64_t rows = gemm->a_in_place ? gemm->kernels->rows : gemm->m_block;
     return round_up(rows * gemm->k_span * gemm->kernels->element_bytes, GEMM_ALIGNMENT);
@@ -37,7 +37,7 @@ void wefti_gemm_block_batch(wefti_gemm_block *w, const wefti_gemm_args *args, in
     };
 }
 
-/* Lines of k in a panel of bf16 are a multiple of a tile's. */
+/* The lines of k in a bf16 panel are a multiple of a tile's. */
 void wefti_gemm_block_span(wefti_gemm_block *w, int64_t p) {
     const wefti_gemm_kernels *kernels = w->gemm->kernels;
     w->p = p;
@@ -51,14 +51,14 @@ const void *wefti_gemm_element(const wefti_gemm_operand *operand, const char *da
                       (int64_t)weft_dtype_bytes(operand->dtype);
 }
 
-/* Lines of k that are packed for several panels before the next ones. Where the operand is
- * contiguous across panels that keeps to few pages; where it is contiguous along k, the whole line
- * is read at once. */
+/* Lines of k that are packed for several panels before the next lines. If the operand is contiguous
+ * across panels, this touches few pages. If it is contiguous along k, the whole line is read at
+ * once. */
 static int64_t pack_depth(const wefti_gemm_block *w, int64_t k_stride) {
     return k_stride == 1 ? w->depth : PACK_DEPTH;
 }
 
-/* Line p of the panel that begins with row i, or column j. */
+/* Line p of the panel that begins with row i, or with column j. */
 static char *a_panel(const wefti_gemm_block *w, int64_t i, int64_t p) {
     const int64_t first = w->gemm->a_in_place ? i : w->a_first;
     return w->a_panels + ((i - first) * w->panel_depth + p * w->gemm->kernels->rows) *
@@ -69,7 +69,7 @@ static char *b_panel(const wefti_gemm_block *w, int64_t j, int64_t p) {
                              w->gemm->kernels->element_bytes;
 }
 
-/* The register tile of rows from i on lies in A as the kernel wants it. */
+/* Whether the kernel can read the register tile of rows from i on where it lies in A. */
 static bool in_place(const wefti_gemm_block *w, int64_t i) {
     return w->gemm->a_in_place && i + w->gemm->kernels->rows <= w->rows;
 }
@@ -77,7 +77,7 @@ static int64_t a_row_bytes(const wefti_gemm_block *w) {
     return w->gemm->spec.a.row_stride * (int64_t)weft_dtype_bytes(w->gemm->spec.a.dtype);
 }
 
-/* What a tile reads of A, and the bytes from row to row, 0 in a panel. */
+/* The memory of A that a tile reads, and the bytes from row to row (0 in a panel). */
 static const void *a_of(const wefti_gemm_block *w, int64_t i, int64_t p, int64_t *out_stride) {
     *out_stride = in_place(w, i) ? a_row_bytes(w) : 0;
     return in_place(w, i) ? wefti_gemm_element(&w->gemm->spec.a, w->a, w->i + i, w->p + p)
@@ -115,7 +115,7 @@ void wefti_gemm_pack_b_panels(const wefti_gemm_block *w, int64_t first, int64_t 
         }
 }
 
-/* Where the sums of k blocks before the last wait for it. */
+/* The place where the sums of earlier k blocks wait for the last k block. */
 static float *partial_at(const wefti_gemm_block *w, int64_t i, int64_t j, int64_t *out_stride) {
     const wefti_gemm_spec *spec = &w->gemm->spec;
     if (w->partial) {
@@ -126,11 +126,11 @@ static float *partial_at(const wefti_gemm_block *w, int64_t i, int64_t j, int64_
     return (float *)w->sink.c + (w->i + i) * spec->c.row_stride + w->j + j;
 }
 
-/* Sums of a register tile that still have to go to C. That waits until the next tile is under way:
- * memory that a tile has just stored cannot be read at once. */
+/* Sums of a register tile that still must go to C. They wait until the next tile is under way,
+ * because memory that a tile has just stored cannot be read at once. */
 typedef struct finished {
     _Alignas(64) float sums[GEMM_MAX_ROWS * GEMM_MAX_COLUMNS];
-    int64_t i, j, rows, columns; /* no rows: nothing waits */
+    int64_t i, j, rows, columns; /* rows 0: no sums are waiting */
     const float *partial;
     int64_t stride;
 } finished;
@@ -142,17 +142,17 @@ static void finish(const wefti_gemm_block *w, finished *f) {
     f->rows = 0;
 }
 
-/* One block of k that a task multiplies, and what it has to know of others. */
+/* One block of k that a task multiplies, and its state that depends on other blocks. */
 typedef struct pass {
     int64_t p, depth;
     bool first, last; /* of all k */
     wefti_gemm_ahead *ahead;
-    finished *waiting, *next; /* the tile before this one's, and room for this one's */
+    finished *waiting, *next; /* sums of the previous tile; room for sums of this tile */
 } pass;
 
-/* A register tile with columns beyond C, whose sums so far wait in C: through memory of our own.
- * The kernel itself adds to the sums so far, as it does for a whole tile, since AMX adds to a sum
- * in another order than a sum of its own would be added. */
+/* A register tile with columns beyond C, when the sums so far wait in C. It goes through local
+ * memory. The kernel itself adds to the sums so far, as for a whole tile. A later addition would
+ * differ in bits, because AMX adds to a sum in another order. */
 static void tile_at_edge(const wefti_gemm_kernels *kernels, int64_t rows, int64_t columns,
                          const pass *s, const void *a, int64_t a_stride, const void *b, float *c,
                          int64_t stride, bool add) {
@@ -168,7 +168,7 @@ static void tile_at_edge(const wefti_gemm_kernels *kernels, int64_t rows, int64_
     for (int64_t r = 0; r < rows; r++) memcpy(c + r * stride, sums + (size_t)r * width, bytes);
 }
 
-/* The last block of k of a tile whose sums go to C by the epilogue. */
+/* The last block of k of a tile: the epilogue takes its sums to C. */
 static void last_tile(const wefti_gemm_block *w, int64_t i, int64_t j, pass *s, const void *a,
                       int64_t a_stride, const void *b, const float *partial, int64_t stride) {
     const wefti_gemm_kernels *kernels = w->gemm->kernels;
@@ -186,7 +186,7 @@ static void last_tile(const wefti_gemm_block *w, int64_t i, int64_t j, pass *s, 
     s->waiting = next;
 }
 
-/* One register tile, rows from i and columns from j of the block, over one block of k. */
+/* Computes one register tile, rows from i and columns from j of the block, over one block of k. */
 static void compute_tile(const wefti_gemm_block *w, int64_t i, int64_t j, pass *s) {
     const wefti_gemm_kernels *kernels = w->gemm->kernels;
     const int64_t rows = smaller(kernels->rows, w->rows - i);
@@ -203,7 +203,7 @@ static void compute_tile(const wefti_gemm_block *w, int64_t i, int64_t j, pass *
         tile_at_edge(kernels, rows, columns, s, a, a_stride, b, partial, stride, add);
 }
 
-/* The next block of k of the span. */
+/* Moves on to the next block of k of the span. */
 static void pass_to(const wefti_gemm_block *w, int64_t p, pass *s) {
     s->p = p;
     s->depth = smaller(w->gemm->k_block, w->depth - p);
@@ -222,8 +222,8 @@ static wefti_gemm_ahead b_ahead(const wefti_gemm_block *w, int64_t j, int64_t j_
                               .runs = 1};
 }
 
-/* Rows [i, i_end) and columns [j, j_end) of the block, over the blocks of k of its span. A panel of
- * B meets all panels of A before the next one, which is fetched meanwhile. */
+/* Computes rows [i, i_end) and columns [j, j_end) of the block, over the k blocks of its span. A
+ * panel of B meets all panels of A before the next panel of B, which is prefetched meanwhile. */
 void wefti_gemm_compute_tiles(const wefti_gemm_block *w, int64_t i, int64_t i_end, int64_t j,
                               int64_t j_end) {
     const wefti_gemm_kernels *kernels = w->gemm->kernels;
@@ -258,9 +258,10 @@ static wefti_gemm_ahead a_ahead(const wefti_gemm_block *w, int64_t i, int64_t p)
                               .runs = stride > 0 ? kernels->rows : 1};
 }
 
-/* All rows of the block with columns [j, j_end), whose panels the thread has packed. A register
- * tile's rows meet all these panels before the next ones, which are fetched meanwhile: panels of B
- * are too long for the first-level cache, and more rows would only take more of the second. */
+/* Computes all rows of the block with columns [j, j_end); the thread has packed their panels. A
+ * register tile's rows meet all these panels before the next rows, which are prefetched meanwhile.
+ * Panels of B are too long for the first-level cache. More rows at a time would only take more of
+ * the second-level cache. */
 void wefti_gemm_compute_columns(const wefti_gemm_block *w, int64_t j, int64_t j_end) {
     const wefti_gemm_kernels *kernels = w->gemm->kernels;
     finished room[2];
@@ -273,7 +274,7 @@ void wefti_gemm_compute_columns(const wefti_gemm_block *w, int64_t j, int64_t j_
         do {
             if (s.p + s.depth < w->depth)
                 ahead = a_ahead(w, i, s.p + s.depth);
-            else /* after the last rows the first, for the next group of columns */
+            else /* after the last rows, prefetch the first rows for the next group of columns */
                 ahead = a_ahead(w, i + kernels->rows < w->rows ? i + kernels->rows : 0, 0);
             for (int64_t c = j; c < j_end; c += kernels->columns) compute_tile(w, i, c, &s);
             pass_to(w, s.p + s.depth, &s);

@@ -1,5 +1,5 @@
-/* Matrix products in doubles: for gradient checks and references, where being right matters more
- * than speed. A task owns a few rows of C; the sums of one row and a block of columns stay on the
+/* Matrix products in doubles: for gradient checks and references, where accuracy matters more than
+ * speed. A task owns a few rows of C. The sums of one row and a block of columns stay on the
  * stack. */
 #include "backend/cpu/gemm_internal.h"
 

@@ -1,25 +1,25 @@
-/* Preparing a matrix product: checks, the choice of algorithm and of blocks. See gemm.h; run.c
- * runs it. */
+/* Prepares a matrix product: checks it, and chooses the algorithm and the block sizes. See gemm.h;
+ * run.c runs the product. */
 #include "backend/cpu/gemm/gemm.h"
 
 #include "backend/cpu/gemm/block.h"
 #include "backend/cpu/tuning.h"
 #include "tensor/tensor.h"
 
-/* Block sizes, measured on processors with 2 MiB of second-level cache a core. */
+/* Block sizes, measured on processors with 2 MiB of second-level cache for each core. */
 enum {
-    M_BLOCK = 2688, /* panels of A and B that all threads share: at most 8 MiB each */
+    M_BLOCK = 2688, /* shared panels of A and B: at most 8 MiB each */
     N_BLOCK = 3072,
-    SPLIT_BLOCK = 1024, /* rows and columns where partial sums wait in the workspace: 4 MiB */
-    PRIVATE_ROWS = 256, /* a task that packs for itself */
+    SPLIT_BLOCK = 1024, /* rows and columns if partial sums wait in the workspace: 4 MiB */
+    PRIVATE_ROWS = 256, /* rows of a task that packs for itself */
     PRIVATE_COLUMNS = 512,
 };
 static const int64_t SHARED_BYTES = 24 << 20, PRIVATE_BYTES = 2 << 20; /* of panels */
 static const double PRIVATE_WORK = 2e6; /* products: about 20 microseconds */
 static const double PRIVATE_BATCHED_WORK =
-    1e8; /* with this and more one product feeds all threads */
+    1e8; /* with at least this work, one product feeds all threads */
 
-/* The size of equal parts of `total`, at most `most` each, in multiples of `unit`. */
+/* The size of equal parts of `total`: multiples of `unit`, at most `most` each. */
 static int64_t even_part(int64_t total, int64_t most, int64_t unit) {
     return total == 0 ? unit : round_up(ceil_div(total, ceil_div(total, most)), unit);
 }
@@ -75,9 +75,9 @@ static weft_status check(const wefti_gemm_spec *spec, wefti_isa isa) {
     return WEFT_OK;
 }
 
-/* From here on f32 products take 0.6 to 0.9 of their time on vectors, but the smallest: 16 x 32 x
- * 32 takes 1.4 us instead of 0.8. A is not asked for its rows: the bits of a row do not depend on
- * how many others there are. */
+/* From this size on, f32 products on tiles take 0.6 to 0.9 of their time on vectors. The smallest
+ * are slower: 16 x 32 x 32 takes 1.4 us instead of 0.8. The rule ignores the rows of A, because the
+ * bits of a row must not depend on the number of other rows. */
 static bool suits_f32_tiles(const wefti_gemm_spec *spec) {
     return spec->a.dtype == WEFT_F32 && spec->b.dtype == WEFT_F32 && spec->n >= 32 && spec->k >= 32;
 }
@@ -98,15 +98,15 @@ static const wefti_gemm_forms *forms(void) {
     return tuned && tuned->emulated ? tuned->gemm : &native;
 }
 
-/* Wide tiles take about 1/32 less time for each product (bench/gemm, 2 threads of a Zen 3), narrow
- * ones compute fewer columns beyond the last. Both cut k into the same blocks: bits are the same.
- */
+/* Wide tiles take about 1/32 less time for each product (bench/gemm, 2 threads of a Zen 3). Narrow
+ * tiles compute fewer columns beyond the last one. Both divide k into the same blocks, so the bits
+ * are the same. */
 static const wefti_gemm_kernels *avx2_kernels(const wefti_gemm_forms *f, int64_t n) {
     const int64_t more = round_up(n, f->avx2->columns) - round_up(n, f->avx2_narrow->columns);
     return more > n / 32 ? f->avx2_narrow : f->avx2;
 }
 
-/* Few rows (`skinny`): reading B is all the time it takes. */
+/* With few rows (`skinny`), the time is the time to read B. */
 static const wefti_gemm_kernels *kernels_of(const wefti_gemm_spec *spec, wefti_isa isa,
                                             bool skinny) {
     const wefti_gemm_forms *f = forms();
@@ -130,20 +130,22 @@ static enum gemm_path path_of(const wefti_gemm_spec *spec) {
     return GEMM_SHARED;
 }
 
-/* Nothing but S (+ C) goes to C: tiles are written to C straight from registers. */
+/* C receives only S (+ C): tiles are written to C straight from registers. */
 static bool is_plain_sum(const wefti_gemm_spec *spec) {
     return spec->c.dtype == WEFT_F32 && spec->c.column_stride == 1 && spec->alpha == 1.0 &&
            !spec->has_bias;
 }
 
-/* bf16 whose rows begin at lines of memory, if the matrix does, and end with whole tiles. */
+/* Whether A is bf16 with whole tiles in each row, and rows begin at cache lines if the matrix
+ * does. */
 static bool is_in_rows(const wefti_gemm_operand *a, int64_t k, int64_t unit) {
     return a->dtype == WEFT_BF16 && a->column_stride == 1 && a->row_stride % unit == 0 &&
            k % unit == 0;
 }
 
-/* The kernels' blocks are made for WEFTI_CPU_L2_BYTES: the part that fits the cache, in units. The
- * size of blocks of k never depends on the cache, since results would. */
+/* The kernels' blocks are made for WEFTI_CPU_L2_BYTES. Returns the part of `size` that fits the
+ * actual cache, in multiples of `unit`. Sizes of k blocks never depend on the cache, because
+ * results depend on them. */
 static int64_t in_cache(int64_t size, int64_t unit) {
     if (!wefti_cpu_tuned()) return size;
     const int64_t fits = size * wefti_cpu_tuned()->l2_bytes / WEFTI_CPU_L2_BYTES / unit * unit;
@@ -159,7 +161,8 @@ weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti
     gemm.a_in_place = kernels->reads_rows && is_in_rows(&spec->a, spec->k, kernels->depth_unit);
     gemm.plain_sum = is_plain_sum(spec);
     gemm.k_block = even_part(spec->k, kernels->k_block, kernels->depth_unit);
-    /* Sums between k blocks may wait in C, unless C is too coarse, scattered, or still needed. */
+    /* Sums between k blocks may wait in C, unless C has low precision, is scattered, or its old
+     * value is still needed. */
     gemm.split_sums = spec->k > gemm.k_block && !gemm.plain_sum &&
                       (spec->c.dtype != WEFT_F32 || spec->c.column_stride != 1 || spec->accumulate);
     int64_t m_most = !shared ? PRIVATE_ROWS : gemm.split_sums ? SPLIT_BLOCK : M_BLOCK;
@@ -174,8 +177,8 @@ weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti
     gemm.n_tile = shared ? even_part(gemm.n_block, in_cache(kernels->n_tile, kernels->columns),
                                      kernels->columns)
                          : gemm.n_block;
-    /* As many blocks of k as fit the budget are packed at once; one where tasks pack columns or
-     * rows for themselves, which have to stay in their thread's cache. */
+    /* Pack as many blocks of k at once as fit the budget. Pack only one if tasks pack columns or
+     * rows for themselves, because these must stay in the thread's cache. */
     int64_t block_bytes = (gemm.m_block + gemm.n_block) * gemm.k_block * kernels->element_bytes;
     int64_t spans = (shared ? SHARED_BYTES : PRIVATE_BYTES) / block_bytes;
     if (shared && gemm.n_group > 0) spans = 1;

@@ -1,7 +1,10 @@
-/* The kernels of one isa: the includer defines VL (floats of a vector), TILE_ROWS and TILE_VECTORS
- * (the register tile), PREFETCH_LINES (of B's panel that are asked for ahead; 0: none), K_BLOCK and
- * M_TILE (what a task keeps in the second-level cache), M_GROUP and N_GROUP (rows and columns that
- * a task packs for itself, at most; 0: none) and KERNELS (the table's name). */
+/* The kernels of one isa. The including file defines these macros.
+ * `VL`: floats of a vector.
+ * `TILE_ROWS` and `TILE_VECTORS`: the register tile.
+ * `PREFETCH_LINES`: lines of B's panel that are prefetched; 0: none.
+ * `K_BLOCK` and `M_TILE`: the part that a task keeps in the second-level cache.
+ * `M_GROUP` and `N_GROUP`: most rows and columns that a task packs for itself; 0: none.
+ * `KERNELS`: the name of the table. */
 #include "backend/cpu/gemm_internal.h"
 #include "backend/cpu/vector.h"
 
@@ -10,8 +13,8 @@ enum { TILE_COLUMNS = TILE_VECTORS * VL };
 /* --- The register tile
  * ----------------------------------------------------------------------------------------- */
 
-/* An outer product per k: TILE_VECTORS loads of B and one broadcast of A for TILE_VECTORS fused
- * operations each. The number of rows is a constant of each copy, so that all sums stay in
+/* An outer product for each k: TILE_VECTORS loads of B, and one broadcast of A for TILE_VECTORS
+ * fused operations. The number of rows is a constant in each copy, so that all sums stay in
  * registers. */
 INLINE void tile_of(const int rows, int64_t k, const float *restrict a, const float *restrict b,
                     float *restrict c, int64_t c_stride, bool add) {
@@ -48,7 +51,7 @@ INLINE void tile_of(const int rows, int64_t k, const float *restrict a, const fl
 static void tile(int rows, int64_t k, const void *a, int64_t a_stride, const void *b, float *c,
                  int64_t c_stride, bool add, wefti_gemm_ahead *ahead) {
     (void)a_stride; /* panels only */
-    (void)ahead;    /* the tile asks for lines of its own panel */
+    (void)ahead;    /* the tile prefetches lines of its own panel */
     switch (rows) {
         EACH_ROW_COUNT(TILE_CASE)
     default:
@@ -64,8 +67,8 @@ INLINE const void *at(weft_dtype dtype, const void *base, int64_t index) {
     return (const char *)base + index * (dtype == WEFT_F32 ? 4 : 2);
 }
 
-/* panel[p][lane of the group at `first`] from VL rows, each contiguous along k. `lanes` of them
- * exist; `width` floats of each panel row belong to the group. */
+/* panel[p][lane of the group at `first`] from VL rows, each contiguous along k. `lanes` of the rows
+ * exist. `width` floats of each panel row belong to the group. */
 INLINE void pack_group_transposed(weft_dtype dtype, const void *source, int64_t stride,
                                   int64_t lanes, int64_t k, float *panel, const int width,
                                   const int64_t panel_stride) {
@@ -84,7 +87,7 @@ INLINE void pack_group_transposed(weft_dtype dtype, const void *source, int64_t 
         transpose(rows);
         float *out = panel + p * panel_stride;
         if (count == VL && (width == VL || (panel_stride == width && p + VL < k))) {
-            /* Whole vectors: what goes beyond `width` is overwritten by the line after it. */
+            /* Store whole vectors: the next line overwrites the part beyond `width`. */
             UNROLL for (int i = 0; i < VL; i++) vstore(out + i * panel_stride, rows[i]);
         } else {
             for (int64_t i = 0; i < count; i++, out += panel_stride)
@@ -172,7 +175,8 @@ static void pack_b(const wefti_gemm_operand *operand, const void *b, int64_t col
  * --------------------------------------------------------------------------------------------------
  */
 
-/* Up to VL columns of one row. `count` < VL or a column stride take the slow loads. */
+/* Finishes up to VL columns of one row. If `count` < VL or C has a column stride, it uses the slow
+ * loads. */
 INLINE void finish(const wefti_gemm_sink *sink, const weft_dtype dtype, int64_t row, int64_t column,
                    int64_t count, const bool whole, vfloat x) {
     const wefti_gemm_spec *spec = sink->spec;
@@ -227,7 +231,7 @@ static void epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t 
  * --------------------------------------------------------------------------------------------------
  */
 
-/* B as [k][columns]: four rows of B at a time are added to the sums, which stay in the first-level
+/* B is [k][columns]. Four rows of B at a time are added to the sums, which stay in the first-level
  * cache. */
 INLINE void skinny_add(const int rows, int64_t columns, int64_t k, const float *a, int64_t a_stride,
                        const weft_dtype dtype, int64_t b_stride, const void *b, float *sums) {
@@ -264,14 +268,15 @@ INLINE float sum_lanes(vfloat v) {
     return lanes[0];
 }
 
-/* B as [columns][k]: dot products, `width` columns of B against all rows of A at a time. */
+/* B is [columns][k]. Computes dot products of `width` columns of B with all rows of A at a time. */
 INLINE void skinny_dot(const int rows, const int width, int64_t columns, int64_t k, const float *a,
                        int64_t a_stride, const weft_dtype dtype, int64_t b_stride, const void *b,
                        float *sums) {
     for (int64_t j = 0; j < columns; j += width) {
         const void *lines[4];
         vfloat dots[GEMM_SKINNY_ROWS][4];
-        for (int c = 0; c < width; c++) /* columns beyond the last repeat it and are not stored */
+        /* columns beyond the last one repeat it and are not stored */
+        for (int c = 0; c < width; c++)
             lines[c] = at(dtype, b, (j + c < columns ? j + c : columns - 1) * b_stride);
         UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < width; c++) dots[r][c] =
             (vfloat){0};
@@ -345,8 +350,8 @@ const wefti_gemm_kernels KERNELS = {
     .columns = TILE_COLUMNS,
     .element_bytes = 4,
     .depth_unit = 16,
-    .k_block = K_BLOCK, /* panels stream from the second-level cache; few passes over C */
-    .m_tile = M_TILE,   /* a task: about 250 KiB of A in the second-level cache */
+    .k_block = K_BLOCK, /* panels stream from the second-level cache, with few passes over C */
+    .m_tile = M_TILE,   /* for a task: about 250 KiB of A in the second-level cache */
     .n_tile = 384,
     .m_group = M_GROUP,
     .n_group = N_GROUP,

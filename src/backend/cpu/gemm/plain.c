@@ -1,5 +1,5 @@
-/* Matrix kernels for any processor: vectors of four floats, which the compiler maps to SSE2, NEON
- * or scalars. 6 x 8 sums, two vectors of B and a broadcast fill 16 registers. */
+/* Matrix kernels for any processor, with vectors of four floats. The compiler maps them to SSE2,
+ * NEON or scalars. 6 x 8 sums, two vectors of B and a broadcast fill 16 registers. */
 
 #define VL 4
 #define TILE_ROWS 6

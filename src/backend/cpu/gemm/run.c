@@ -1,15 +1,21 @@
-/* Running a prepared matrix product in f32: packing, tiles and their tasks. See gemm.h for the
+/* Runs a prepared matrix product in f32: packing, tiles and their tasks. See gemm.h for the
  * sources.
  *
- * Large products: for each block of columns, of rows and each span of k, all threads pack panels of
- * A into the shared workspace. Then tasks each pack a few columns of B, which stay in the
- * second-level cache of their thread, and multiply all rows with them (GotoBLAS's order with the
- * loops over B outermost). Where A has more rows than B columns it is the other way round: B is
- * shared, and tasks pack a few rows of A. With too few of either for the threads all panels are
- * shared and tasks are tiles of C. Small and batched products: each task packs for itself. Few
- * rows: B is read in place. A is not packed where the kernel reads it as it lies. How C is cut into
- * tiles and k into spans has no influence on any sum: each element is the sum over ascending blocks
- * of k, whose size is fixed. */
+ * Large products: for each block of columns, block of rows and span of k, all threads pack panels
+ * of A into the shared workspace. Then each task packs a few columns of B and multiplies all rows
+ * with them. These columns stay in the second-level cache of the task's thread. This is GotoBLAS's
+ * order with the loops over B outermost. If A has more rows than B has columns, the roles are
+ * exchanged: B is shared, and tasks pack a few rows of A. If both are too few for the threads, all
+ * panels are shared and tasks are tiles of C.
+ *
+ * Small and batched products: each task packs for itself.
+ *
+ * Few rows: B is read in place.
+ *
+ * A is not packed if the kernel can read it where it lies.
+ *
+ * The division of C into tiles and of k into spans does not influence any sum. Each element is the
+ * sum over ascending blocks of k of fixed size. */
 #include "backend/cpu/gemm/block.h"
 
 #include <string.h>
@@ -17,19 +23,20 @@
 #include "tensor/tensor.h"
 
 enum {
-    PACK_A_PANELS = 8, /* of a packing task */
+    PACK_A_PANELS = 8, /* panels of one packing task */
     PACK_B_PANELS = 4,
     TASKS_PER_THREAD = 8,
     GROUPS_PER_THREAD = 3,
-    FINE = 4, /* the last columns go in tasks so many times smaller, so that all threads end close
-                 together */
+    /* the last columns are in tasks smaller by this factor, so that all threads end at about the
+     * same time */
+    FINE = 4,
 };
 
 static int64_t skinny_a_bytes(const wefti_gemm *gemm) {
     return round_up(gemm->spec.m * gemm->spec.k * 4, GEMM_ALIGNMENT);
 }
 
-/* Bytes for all threads, or for each where tasks pack for themselves. */
+/* Bytes for all threads together, or for each thread if tasks pack for themselves. */
 static int64_t block_bytes(const wefti_gemm *gemm) {
     if (gemm->path == GEMM_SKINNY)
         return skinny_a_bytes(gemm) + GEMM_SKINNY_ROWS * GEMM_SKINNY_COLUMNS * 4;
@@ -37,8 +44,8 @@ static int64_t block_bytes(const wefti_gemm *gemm) {
            wefti_gemm_partial_bytes(gemm);
 }
 
-/* Of `total` rows or columns those that a task packs for itself, at most `most`, so that each
- * thread has some groups of them; 0: there are too few. */
+/* Rows or columns, of `total`, that one task packs for itself: at most `most`, such that each
+ * thread has several groups. 0: `total` is too small. */
 static int64_t group_size(int64_t total, int64_t most, int64_t unit, int threads) {
     const int64_t wanted = threads == 1 ? 1 : (int64_t)threads * GROUPS_PER_THREAD;
     int64_t group = most;
@@ -51,7 +58,7 @@ static int64_t group_columns(const wefti_gemm *gemm, int threads) {
     if (gemm->path != GEMM_SHARED || gemm->n_group == 0) return 0;
     return group_size(gemm->n_block, gemm->n_group, gemm->kernels->columns, threads);
 }
-/* 0: A is packed for all threads, or is read in place. */
+/* 0: A is packed for all threads, or read in place. */
 static int64_t group_rows(const wefti_gemm *gemm, int threads) {
     if (gemm->path != GEMM_SHARED || gemm->a_in_place || gemm->m_group == 0 ||
         gemm->spec.m <= gemm->spec.n)
@@ -73,7 +80,7 @@ static int64_t bytes_of(const wefti_gemm *gemm, int threads) {
     return block_bytes(gemm) * (gemm->path == GEMM_SHARED ? 1 : threads);
 }
 
-/* Fewer threads pack wider groups: what serves them all. */
+/* Fewer threads pack wider groups; returns a size that is enough for all these cases. */
 int64_t wefti_gemm_panel_bytes(const wefti_gemm *gemm, int threads) {
     int64_t most = 0;
     for (int fewer = 1; fewer <= threads; fewer++) {
@@ -114,8 +121,8 @@ static void pack_task(void *context, int64_t task, int thread) {
         pack_b_task(context, task - a_tasks, thread);
 }
 
-/* Tiles become smaller until there are enough for the threads, and finer still for the last
- * columns, or rows where tasks pack those. */
+/* Makes tiles smaller until all threads have enough of them. Tiles of the last columns (or rows, if
+ * tasks pack rows) are smaller still. */
 static void choose_tiles(wefti_gemm_block *w, int threads) {
     const int64_t rows = w->gemm->kernels->rows, columns = w->gemm->kernels->columns;
     const int64_t wanted = threads == 1 ? 1 : (int64_t)threads * TASKS_PER_THREAD;
@@ -139,7 +146,7 @@ static void choose_tiles(wefti_gemm_block *w, int threads) {
     w->coarse = threads == 1 ? total : total * 3 / 4 / tile * tile;
 }
 
-/* How columns, or rows, are cut into groups. */
+/* How columns, or rows, are divided into groups. */
 typedef struct cut {
     int64_t total, coarse, tile, fine;
 } cut;
@@ -167,7 +174,7 @@ static void group_of(const wefti_gemm_block *w, int64_t group, int64_t *out_firs
     }
 }
 
-/* Rows fastest: tasks that follow each other share their panels of B. */
+/* Rows vary fastest, so consecutive tasks share their panels of B. */
 static void tile_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_gemm_block *w = context;
@@ -210,13 +217,14 @@ static void run_shared(const wefti_gemm *gemm, const wefti_gemm_args *args, char
                        wefti_pool *pool) {
     const wefti_gemm_spec *spec = &gemm->spec;
     const int64_t batches = spec->batch[0] * spec->batch[1];
-    /* Panels that serve several blocks are packed for the first of them only. */
+    /* Panels that serve several blocks are packed only for the first of these blocks. */
     const bool one_span = spec->k <= gemm->k_span;
     const bool keep_a = one_span && spec->m <= gemm->m_block;
     const bool keep_b = one_span && spec->n <= gemm->n_block;
     wefti_gemm_block w;
     wefti_gemm_block_begin(&w, gemm, workspace);
-    if (group_rows(gemm, wefti_pool_threads(pool)) > 0) { /* threads' panels of A last */
+    /* the threads' own panels of A lie last */
+    if (group_rows(gemm, wefti_pool_threads(pool)) > 0) {
         w.partial = gemm->split_sums ? (float *)(void *)workspace : NULL;
         w.b_panels = workspace + wefti_gemm_partial_bytes(gemm);
         w.a_panels = w.b_panels + wefti_gemm_columns_bytes(gemm, gemm->n_block);

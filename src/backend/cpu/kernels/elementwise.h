@@ -12,7 +12,7 @@
 #include "backend/cpu/types.h"
 
 /* X(NAME, name, operands), with the semantics beside each entry. `imm` and `imm2` are the
- * instruction's immediates. Gradients take (dy, x); those of sigmoid and tanh take (dy, y). */
+ * instruction's immediates. Gradients take (dy, x); sigmoid and tanh gradients take (dy, y). */
 #define WEFTI_EW_OPS(X)                                                                            \
     X(COPY, copy, 1)         /* a */                                                               \
     X(CONSTANT, constant, 0) /* imm */                                                             \

@@ -67,12 +67,14 @@ size_t wefti_lamb_workspace_bytes(int64_t elements);
 
 /* Shazeer & Stern 2018, algorithms 4 and 5. Matrices [rows, cols] keep the row and column means of
  * g^2 + eps1. Vectors (rows == 0) keep v [cols].
+ *
  *   u = g / sqrt(v^)
  *   u /= max(1, rms(u) / clip)
  *   p -= lr' u, with lr' = lr max(eps2, rms(p)) if scale_parameter, else lr
- * The caller gives beta2 of this step, 1 - step^-0.8. beta1 > 0 keeps m (of u). For a piece of a
- * parameter the caller gives three things: the new row and col, the mean over all rows, and the
- * sums of squares of p and u over `count` elements. */
+ *
+ * The caller gives beta2 of this step, 1 - step^-0.8. beta1 > 0 keeps m (of u). A piece of a
+ * parameter needs more from the caller: the new row and col, and the mean over all rows. It also
+ * needs the sums of squares of p and u over `count` elements. */
 typedef struct wefti_adafactor_args {
     float *param;
     wefti_src grad;

@@ -3,8 +3,8 @@
  *
  * Scaling (weft_rope_scaling) divides frequencies by a factor, in one of three ways:
  * - It divides all frequencies.
- * - As in Llama 3.1: it divides those of wavelengths longer than the original context. It keeps
- * those shorter than a fraction of the context, and blends between the two.
+ * - As in Llama 3.1: it divides frequencies with wavelengths longer than the original context. It
+ * keeps those with wavelengths shorter than a fraction of the context, and blends between the two.
  * - As in YaRN: it blends linearly in the number of the pair. */
 #include <math.h>
 

@@ -11,14 +11,14 @@ typedef struct attention_kernel {
     wefti_attention_shape shape;
     weft_dtype q, k, v, o, d_o;
     int mask, position;   /* operand numbers, -1: absent */
-    int64_t piece_offset; /* of query 0 from key 0 in the whole */
+    int64_t piece_offset; /* position of query 0 minus position of key 0, in the whole tensor */
 } attention_kernel;
 
 static wefti_attention_strides dense(int64_t seq, int64_t heads, int64_t dim) {
     return (wefti_attention_strides){seq * heads * dim, heads * dim, dim};
 }
 
-/* The shape with what only a run knows: mask, position, random numbers. */
+/* The shape, with the values that only a run knows: mask, position, random numbers. */
 static wefti_attention_shape shape_now(const attention_kernel *k, const wefti_run *run,
                                        const void *const *in) {
     wefti_attention_shape s = k->shape;
@@ -109,15 +109,15 @@ static weft_status run_mask_grad(const wefti_kernel *kernel, const wefti_run *ru
     return WEFT_OK;
 }
 
-/* Products in f32 unless those of bf16 operands may be rounded. */
+/* Computes products in f32, unless products of bf16 operands may be rounded. */
 static const wefti_kernels *kernels_for(const wefti_prepare *options) {
     wefti_isa isa = wefti_isa_best();
     if (isa > WEFTI_ISA_AVX512 && options->bf16 != WEFTI_BF16_NATIVE) isa = WEFTI_ISA_AVX512;
     return wefti_kernels_of(isa);
 }
 
-/* What forward and backward share: operands q, k, v first; mask and position at the given numbers.
- */
+/* The setup that forward and backward share: operands q, k, v come first; mask and position have
+ * the given numbers. */
 static weft_status common(const weft_node *n, const wefti_prepare *options, int mask, int position,
                           const char *label,
                           weft_status (*run)(const wefti_kernel *, const wefti_run *,
@@ -158,7 +158,8 @@ static weft_status common(const weft_node *n, const wefti_prepare *options, int 
         k->piece_offset = begin->v[2] - begin->v[3];
     }
     s->window = wefti_attr_int(n, "window");
-    if (!p && s->window >= s->k_total) s->window = 0; /* the ends are aligned: it hides nothing */
+    /* the ends are aligned, so the window hides nothing */
+    if (!p && s->window >= s->k_total) s->window = 0;
     s->q_offset = s->k_total - s->q_total + k->piece_offset;
     k->mask = m ? mask : -1;
     k->position = p ? position : -1;
@@ -224,7 +225,7 @@ typedef struct rope_kernel {
     wefti_kernel base;
     const wefti_kernels *kernels;
     int64_t batch, seq, heads, dim;
-    int64_t offset; /* of row 0 of this piece of the sequence */
+    int64_t offset; /* position of row 0 of this piece of the sequence */
     double theta;
     weft_rope_scaling scaling;
     weft_dtype x, y;
@@ -232,8 +233,8 @@ typedef struct rope_kernel {
     float *table; /* without a position: cos, then sin, [seq, dim / 2] each */
 } rope_kernel;
 
-/* The kernel's own rows only: a table from 0 would be long where a cache or a split sequence begins
- * far on. */
+/* Tables hold only the kernel's own rows. A table from 0 would be long if a cache or a split
+ * sequence begins at a high position. */
 static void fill_tables(const rope_kernel *k, int64_t first, float *cos_table, float *sin_table) {
     wefti_rope_table(first + k->offset, k->seq, k->dim, k->theta, &k->scaling, cos_table,
                      sin_table);

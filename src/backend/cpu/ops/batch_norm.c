@@ -12,7 +12,7 @@ typedef struct batch_norm_kernel {
     bool train;
 } batch_norm_kernel;
 
-/* `dy`: number of the operand that is the gradient of y; -1: none. */
+/* `dy`: operand number of the gradient of y; -1: the op has none. */
 static weft_status new_kernel(const weft_node *n, const weft_desc *x, int dy,
                               weft_status (*run)(const wefti_kernel *, const wefti_run *,
                                                  const void *const *, void *const *, void *),
@@ -53,7 +53,8 @@ static weft_status run_batch_norm(const wefti_kernel *kernel, const wefti_run *r
     if (k->train) {
         a.mean = out[1];
         a.rstd = out[3];
-        /* A running variance of 0 that moves all the way: the unbiased variance of this batch. */
+        /* Start from a running variance of 0 with momentum 1: the result is this batch's unbiased
+         * variance. */
         memset(out[2], 0, (size_t)k->channels * sizeof(float));
         a.running_var = out[2];
         a.momentum = 1.0f;

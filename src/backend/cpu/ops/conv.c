@@ -1,4 +1,4 @@
-/* Convolutions: the algorithm for each problem, as a kernel. See conv.h. */
+/* Convolutions: chooses the algorithm for each problem and runs it as a kernel. See conv.h. */
 #include "backend/cpu/conv/conv.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static weft_status run_conv(const wefti_kernel *kernel, const wefti_run *run, co
                             void *const *out, void *workspace) {
     const conv_kernel *k = (const conv_kernel *)kernel;
     wefti_conv_args a = {0};
-    /* Where the operands are; the algorithms write the result only. */
+    /* Collect the addresses of the operands; the algorithms write only the result. */
     switch (k->kind) {
     case WEFTI_CONV_FORWARD:
         a = (wefti_conv_args){(void *)(uintptr_t)in[0], (void *)(uintptr_t)in[1], out[0],
@@ -44,7 +44,7 @@ static void destroy_conv(wefti_kernel *kernel) {
     wefti_free(k);
 }
 
-/* The numbers of a node whose x, w and y (or gradients) are given. */
+/* The numbers of a node. The caller passes its x, w and y, or their gradients. */
 static wefti_conv problem(const weft_node *n, wefti_conv_kind kind, const weft_desc *x,
                           const weft_desc *w, const weft_desc *y) {
     const wefti_ints *stride = wefti_attr_ints(n, "stride");

@@ -4,7 +4,7 @@
 #include "backend/cpu/ops/ops.h"
 #include "graph/graph.h"
 
-/* Copies of regions: every move of shape ops is one of these. */
+/* Copies of regions. Every shape op that moves data is a list of such copies. */
 enum { MAX_REGIONS = 16 };
 
 typedef struct region {
@@ -18,7 +18,8 @@ typedef struct data_kernel {
     const wefti_kernels *kernels;
     weft_dtype x, y, ids;
     int64_t outer, axis, inner, count;
-    int64_t begin, whole; /* of a piece, in what ids count in */
+    /* for a piece: its begin and the whole size, in the index space of the ids */
+    int64_t begin, whole;
     double value;
     bool accumulate, has_fill, max;
     wefti_permute_args permute;
@@ -188,7 +189,7 @@ weft_status wefti_cpu_gather(const weft_node *n, const wefti_prepare *options, w
     return WEFT_OK;
 }
 
-/* scatter_add(x, index, updates): a copy of x, then rows in order. */
+/* scatter_add(x, index, updates): copies x, then adds rows in order. */
 static weft_status run_scatter(const wefti_kernel *kernel, const wefti_run *run,
                                const void *const *in, void *const *out, void *workspace) {
     const data_kernel *k = (const data_kernel *)kernel;
@@ -291,7 +292,7 @@ weft_status wefti_cpu_top_k(const weft_node *n, const wefti_prepare *options, we
     return WEFT_OK;
 }
 
-/* top_k_grad(index, dvalues): each row's gradients added to a row of zeros. */
+/* top_k_grad(index, dvalues): adds each row's gradients to a row of zeros. */
 static weft_status run_top_k_grad(const wefti_kernel *kernel, const wefti_run *run,
                                   const void *const *in, void *const *out, void *workspace) {
     const data_kernel *k = (const data_kernel *)kernel;
@@ -338,7 +339,7 @@ static weft_status run_convert(const wefti_kernel *kernel, const wefti_run *run,
     return WEFT_OK;
 }
 
-/* By the elementwise kernel where it can, else through double. */
+/* Uses the elementwise kernel if it takes the dtypes; else converts through double. */
 weft_status wefti_cpu_cast(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
     if (options->accumulate) return WEFT_E_NO_IMPL;
     weft_status status = wefti_cpu_elementwise(n, options, out);
@@ -415,7 +416,7 @@ static void set_region(region *b, int in, int out, const weft_desc *x, const int
     }
 }
 
-/* By the elementwise kernel where it can, else as a copy that reads some elements many times. */
+/* Uses the elementwise kernel if it can; else a copy that reads some elements several times. */
 weft_status wefti_cpu_broadcast_to(const weft_node *n, const wefti_prepare *options,
                                    wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
@@ -515,7 +516,8 @@ static weft_status run_pool(const wefti_kernel *kernel, const wefti_run *run, co
     return WEFT_OK;
 }
 
-/* max_pool2d_grad(x, dy): the winners again, then their gradients. avg_pool2d_grad(dy). */
+/* max_pool2d_grad(x, dy): finds the maxima again, then adds their gradients.
+ * avg_pool2d_grad(dy). */
 static weft_status run_pool_grad(const wefti_kernel *kernel, const wefti_run *run,
                                  const void *const *in, void *const *out, void *workspace) {
     const data_kernel *k = (const data_kernel *)kernel;

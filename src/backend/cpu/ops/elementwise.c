@@ -1,4 +1,4 @@
-/* Elementwise nodes, single and fused, as programs of the elementwise interpreter. */
+/* Elementwise nodes, single and fused, run as programs of the elementwise interpreter. */
 #include <string.h>
 
 #include "backend/cpu/ops/ops.h"
@@ -16,7 +16,8 @@ typedef struct elementwise_kernel {
         int instruction;
         const weft_node *node;
     } dropout[MAX_RANDOM];
-    weft_desc drawn; /* what they draw for: all of them the same piece of the same whole */
+    /* shape that dropouts draw for: all draw for the same piece of the same whole */
+    weft_desc drawn;
 } elementwise_kernel;
 
 static weft_status run_elementwise(const wefti_kernel *kernel, const wefti_run *run,
@@ -42,7 +43,7 @@ static weft_status run_elementwise(const wefti_kernel *kernel, const wefti_run *
     return WEFT_OK;
 }
 
-/* Ops whose operands go to one instruction in order; grads have theirs swapped. */
+/* Ops that pass their operands to one instruction in order; gradient ops swap theirs. */
 typedef struct elementwise_row {
     const char *op;
     wefti_ew_op code;
@@ -85,15 +86,17 @@ static bool storable(weft_dtype d) {
     return d == WEFT_F32 || d == WEFT_BF16 || d == WEFT_U8 || d == WEFT_BOOL || d == WEFT_I32;
 }
 
-/* Registers hold f32, which has every u8 and bool and their sums and products, but not every i32: a
- * cast from i32 is rounded once, as it should be; anything else on i32 is left to the reference. */
+/* Whether f32 registers are exact for the operands. They hold every u8 and bool, and their sums and
+ * products, but not every i32. A cast from i32 is rounded once, as it should be. The reference
+ * backend runs all other ops on i32. */
 static bool exact_operands(const weft_node *n) {
     for (int i = 0; i < n->inputs; i++)
         if (wefti_in(n, i)->dtype == WEFT_I32 && strcmp(n->op->name, "cast")) return false;
     return true;
 }
 
-/* Dropouts of one program share its positions: of the whole, and of what comes after a whole. */
+/* The dropouts of one program share its positions. Checks that n draws at the same positions as the
+ * first dropout: in the whole, and in pieces that follow a whole. */
 static bool same_place(const elementwise_kernel *k, const weft_node *n) {
     static const wefti_random at[] = {{.row_offset = 0}, {.row_offset = 1, .samples = 1}};
     const weft_desc *x = wefti_out(n, 0);
@@ -111,7 +114,7 @@ static bool same_place(const elementwise_kernel *k, const weft_node *n) {
     return true;
 }
 
-/* One node as one instruction on registers a, b, c into dst. */
+/* Translates one node to one instruction, from registers a, b, c into dst. */
 static bool translate(elementwise_kernel *k, const weft_node *n, const uint8_t *reg, uint8_t dst) {
     wefti_ew_program *p = &k->program;
     if (p->instructions == WEFTI_EW_CODE || !exact_operands(n)) return false;
@@ -166,8 +169,8 @@ static bool translate(elementwise_kernel *k, const weft_node *n, const uint8_t *
     return true;
 }
 
-/* Casts and the limits of integers are the work of storing: within a body only floating results,
- * and those that are 0 or 1, can be read again. */
+/* Casts and integer limits take effect only on storing. So within a body, only floating results and
+ * results that are 0 or 1 can be read again. */
 static bool readable_later(const weft_body *b, const weft_node *n) {
     weft_dtype to = wefti_out(n, 0)->dtype;
     bool one = to == WEFT_BOOL && strcmp(n->op->name, "cast") != 0;
@@ -178,7 +181,7 @@ static bool readable_later(const weft_body *b, const weft_node *n) {
     return true;
 }
 
-/* The whole body of a fused node, or the node alone. */
+/* Builds the program of a fused node's whole body, or of the node alone. */
 static bool build_program(elementwise_kernel *k, const weft_node *n) {
     wefti_ew_program *p = &k->program;
     if (n->inputs > WEFTI_EW_INPUTS || n->outputs > WEFTI_EW_OUTPUTS) return false;
@@ -207,7 +210,7 @@ static bool build_program(elementwise_kernel *k, const weft_node *n) {
     return true;
 }
 
-/* Contiguous where the piece is: rows of the whole, or all of it. */
+/* Positions are contiguous if the piece is: rows of the whole, or all of it. */
 static void set_positions(elementwise_kernel *k) {
     wefti_ew_program *p = &k->program;
     int64_t stride = 1;

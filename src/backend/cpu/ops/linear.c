@@ -2,8 +2,8 @@
 #include "backend/cpu/ops/ops.h"
 #include "backend/cpu/gemm/gemm.h"
 
-/* Leading dimensions that the two batch loops of a product do not take: runs of their own, with the
- * bytes from one to the next. */
+/* Leading dimensions beyond the two batch loops of a product. Each index is a separate run, with
+ * the byte distance from one run to the next. */
 typedef struct outer_loops {
     int count;
     int64_t size[WEFT_MAX_RANK], a[WEFT_MAX_RANK], b[WEFT_MAX_RANK], c[WEFT_MAX_RANK];
@@ -44,9 +44,8 @@ static bool known(weft_dtype d) {
     return d == WEFT_F32 || d == WEFT_BF16 || d == WEFT_F64;
 }
 
-/* A product by `spec`, whose a, b are operands `a`, `b` of a node; once for each index of
- * `loops`.
- */
+/* A product by `spec`: a and b are operands `a` and `b` of a node. It runs once for each index of
+ * `loops`. */
 static weft_status product_loops(const wefti_gemm_spec *spec, int a, int b, int bias,
                                  const outer_loops *loops, const wefti_prepare *options,
                                  wefti_kernel **out) {
@@ -78,7 +77,7 @@ static weft_status product(const wefti_gemm_spec *spec, int a, int b, int bias,
     return product_loops(spec, a, b, bias, &(outer_loops){0}, options, out);
 }
 
-/* rows, k and cols of a linear from x [rows..., k] and w [k, n...] or [n..., k]. */
+/* rows, k and cols of a linear. x is [rows..., k]; w is [k, n...] or [n..., k]. */
 typedef struct sizes {
     int64_t rows, k, cols;
     bool transposed;
@@ -121,7 +120,7 @@ weft_status wefti_cpu_linear_grad_weight(const weft_node *n, const wefti_prepare
                                          wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *dy = wefti_in(n, 1), *dw = wefti_out(n, 0);
     sizes s = sizes_of(n, x, dw);
-    bool t = s.transposed; /* then dw [cols, k] = dy^T x, else [k, cols] = x^T dy */
+    bool t = s.transposed; /* true: dw [cols, k] = dy^T x; false: [k, cols] = x^T dy */
     wefti_gemm_spec spec =
         wefti_gemm_spec_of(dw->dtype, t ? s.cols : s.k, t ? s.k : s.cols, s.rows);
     spec.a = t ? wefti_gemm_transposed(dy->dtype, s.cols) : wefti_gemm_transposed(x->dtype, s.k);
@@ -130,9 +129,8 @@ weft_status wefti_cpu_linear_grad_weight(const weft_node *n, const wefti_prepare
     return product(&spec, t ? 1 : 0, t ? 0 : 1, -1, options, out);
 }
 
-/* Elements from one index of each leading dimension of `y` to the next in x, which broadcasts to
- * it.
- */
+/* For each leading dimension of `y`: the elements from one index to the next in x, which broadcasts
+ * to y. */
 static void leading_strides(const weft_desc *x, const weft_desc *y, int64_t out[WEFT_MAX_RANK]) {
     int lead_y = y->rank - 2, lead_x = x->rank - 2;
     int64_t stride = x->shape[x->rank - 1] * x->shape[x->rank - 2];
@@ -144,7 +142,7 @@ static void leading_strides(const weft_desc *x, const weft_desc *y, int64_t out[
     }
 }
 
-/* Dimensions [from, to) of y as one loop: its stride in x when there is one. */
+/* Treats dimensions [from, to) of y as one loop: its stride in x, if there is a single one. */
 static bool one_stride(const int64_t *strides, const weft_desc *y, int from, int to, int64_t *out) {
     int64_t stride = 0, expect = 0;
     bool first = true;
@@ -174,7 +172,8 @@ weft_status wefti_cpu_matmul(const weft_node *n, const wefti_prepare *options, w
     leading_strides(a, y, sa);
     leading_strides(b, y, sb);
     leading_strides(y, y, sc);
-    /* Two batch loops, cut where broadcasting changes; what is left in front by runs of its own. */
+    /* Two batch loops, divided where broadcasting changes. Dimensions left in front become separate
+     * runs. */
     int lead = y->rank - 2, loops = 0, cut = 0;
     for (;; cut++) {
         if (cut > lead) cut = ++loops;

@@ -1,11 +1,15 @@
-/* linear_cross_entropy: the loss head forward and backward, a chunk of rows at a time, so that the
- * logits of only one chunk exist. Per chunk: logits = x w + bias; loss and dlogits in one pass; dx
- * = dlogits w^T; dw += x^T dlogits; dbias += the columns of dlogits. */
+/* linear_cross_entropy: the loss head, forward and backward, a chunk of rows at a time. Only one
+ * chunk's logits exist at any time. Per chunk:
+ *   logits = x w + bias
+ *   loss and dlogits in one pass
+ *   dx = dlogits w^T
+ *   dw += x^T dlogits
+ *   dbias += the column sums of dlogits */
 #include "backend/cpu/ops/ops.h"
 #include "backend/cpu/gemm/gemm.h"
 
-/* Logits of a chunk, at most: 128 MiB in f32. Fast products make it worth more to pack the weight
- * seldom. */
+/* Most logits of a chunk: CHUNK_LOGITS is 128 MiB in f32. With fast products (NATIVE), larger
+ * chunks pay off, because the weight is packed less often. */
 enum { CHUNK_LOGITS = 32 << 20, CHUNK_LOGITS_NATIVE = 64 << 20 };
 
 /* The products of one chunk size. */
@@ -21,19 +25,20 @@ typedef struct head_kernel {
     int64_t rows, k, vocab, ignore;
     float smoothing;
     weft_dtype x_dtype;
-    bool transposed, has_count, has_bias, add_bias; /* add_bias: to the gradient that is there */
-    bool native;                                    /* products in bf16, of f32 logits */
-    bool narrow;                                    /* whose gradients are stored in bf16 */
-    int64_t stride; /* of logits in elements: lines of memory are not shared by rows */
-    int64_t logits_bytes, loss_bytes; /* workspace: logits, row losses, products' own */
+    bool transposed, has_count, has_bias, add_bias; /* add_bias: add to the old bias gradient */
+    bool native;                                    /* multiply in bf16, with f32 logits */
+    bool narrow;                                    /* logits whose gradients are stored in bf16 */
+    int64_t stride; /* elements from row to row of logits; rows do not share cache lines */
+    /* bytes of the workspace: logits, row losses, the products' workspace */
+    int64_t logits_bytes, loss_bytes;
 } head_kernel;
 
 static int64_t aligned(int64_t bytes) {
     return (bytes + 63) & ~(int64_t)63;
 }
 
-/* Whole lines of memory, and not a multiple of a page: the same columns of many rows are read
- * together. */
+/* The stride is whole cache lines but not a multiple of a page, because products read the same
+ * columns of many rows together. */
 static int64_t row_stride(int64_t vocab) {
     int64_t stride = (vocab + 31) / 32 * 32;
     return stride % 1024 ? stride : stride + 32;
@@ -141,7 +146,7 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
                                            wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1), *targets = wefti_in(n, 2);
     const weft_desc *bias = wefti_in(n, 5);
-    /* Only the gradients of weight and bias add. */
+    /* Only the gradients of weight and bias can add to old values. */
     if (options->accumulate & ~(bias ? 12u : 4u)) return WEFT_E_NO_IMPL;
     if (!wefti_cpu_is_real(x) || !wefti_cpu_is_real(w) || targets->dtype != WEFT_I32 ||
         wefti_in(n, 3)->dtype != WEFT_F32 || !wefti_cpu_is_f32(wefti_in(n, 4)) ||
@@ -162,7 +167,8 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
     h->has_bias = bias != NULL;
     h->add_bias = (options->accumulate & 8u) != 0;
     h->vocab = h->transposed ? w->shape[0] : wefti_cpu_span(w, 1, w->rank);
-    h->stride = h->has_bias ? h->vocab : row_stride(h->vocab); /* sums over rows read dense ones */
+    /* the sum over rows reads dense rows */
+    h->stride = h->has_bias ? h->vocab : row_stride(h->vocab);
     h->narrow = native && !h->has_bias;
     h->ignore = wefti_attr_int(n, "ignore");
     h->smoothing = (float)wefti_attr_float(n, "smoothing");

@@ -1,4 +1,5 @@
-/* Mixtures of experts: slots, rows to the experts and back, and the experts' products. */
+/* Mixtures of experts: assigns slots, moves rows to the experts and back, and computes the experts'
+ * products. */
 #include <string.h>
 
 #include "backend/cpu/ops/ops.h"
@@ -9,10 +10,10 @@
 typedef struct slots_kernel {
     wefti_kernel base;
     int64_t groups, size, choices, experts, capacity; /* tokens are [groups, size] */
-    int64_t parts, part;                              /* parts 0: the groups are whole */
+    int64_t parts, part;                              /* parts 0: the groups are not split */
 } slots_kernel;
 
-/* In one task: a few operations for each choice. */
+/* Runs as one task: it needs only a few operations for each choice. */
 static weft_status run_slots(const wefti_kernel *kernel, const wefti_run *run,
                              const void *const *in, void *const *out, void *workspace) {
     const slots_kernel *k = (const slots_kernel *)kernel;
@@ -125,7 +126,7 @@ static weft_status run_rows(const wefti_kernel *kernel, const wefti_run *run, co
     return WEFT_OK;
 }
 
-/* `tokens` and `buffers` are x and y of ops/moe/moe.c; input 0 is one of them. */
+/* `tokens` and `buffers` are the x and y of ops/moe/moe.c; input 0 is one of the two. */
 static weft_status rows(const weft_node *n, const wefti_prepare *options, const char *label,
                         void (*kernel)(wefti_pool *, const wefti_moe_args *),
                         const weft_desc *tokens, const weft_desc *buffers, wefti_kernel **out) {
@@ -178,33 +179,42 @@ weft_status wefti_cpu_moe_dot(const weft_node *n, const wefti_prepare *options,
 
 /* ---- products ---- */
 
-/* For each expert the rows in use of all its groups, in pieces of at most PIECE rows: where one
- * group has half as many, it is used as it lies; else rows of several groups are brought side by
- * side, so that small groups make no small products. How many rows there are is known only when it
- * runs, so products are prepared then: that is plain computation. Where experts are many or small
- * they run side by side, one thread each; else all threads share each product. The bits are the
- * same: those of a product do not depend on its threads. */
+/* Products of experts. For each expert they cover the used rows of all its groups, in pieces of at
+ * most MOE_PIECE rows.
+ *
+ * If there is only one group, or a group has at least MOE_PIECE / 2 rows left, its rows are used as
+ * they lie. Otherwise rows of several groups are gathered side by side, so that small groups do not
+ * make small products.
+ *
+ * The number of rows is known only at run time, so products are prepared then. Preparing is plain
+ * computation.
+ *
+ * If experts are many or small, they run side by side, one thread each. Otherwise all threads share
+ * each product. The bits are the same, because the bits of a product do not depend on its threads.
+ */
 enum { MOE_PIECE = 512 };
 
 typedef struct experts_kernel {
     wefti_kernel base;
-    wefti_gemm_spec spec; /* of a piece of PIECE rows: m, or k for the weight's gradient */
+    /* for a piece of MOE_PIECE rows: they are m, or k for the weight's gradient */
+    wefti_gemm_spec spec;
     wefti_isa isa;
     int64_t experts, groups, rows, first;
-    int64_t width[2]; /* of a row of x; of y, or of dy */
+    int64_t width[2]; /* width of a row of x; of a row of y or dy */
     bool weight_gradient, swapped, side_by_side, counted;
-    size_t size[2];                      /* bytes of their elements */
-    int64_t gather, product, per_expert; /* bytes of workspace: rows side by side, a product, all */
+    size_t size[2]; /* bytes of their elements */
+    /* workspace bytes: gathered rows; a product; both for one expert */
+    int64_t gather, product, per_expert;
 } experts_kernel;
 
 typedef struct experts_run {
     const experts_kernel *kernel;
-    const char *x, *weight; /* weight: of the product */
+    const char *x, *weight; /* weight: the weight operand of the product */
     char *y;                /* dy for the weight's gradient */
     char *result;           /* y, or dw */
     const int32_t *count;
     char *workspace;
-    wefti_pool *pool; /* NULL: side by side */
+    wefti_pool *pool; /* NULL: experts run side by side */
 } experts_run;
 
 static int64_t rows_in_use(const experts_kernel *k, const int32_t *count, int64_t buffer) {
@@ -212,7 +222,7 @@ static int64_t rows_in_use(const experts_kernel *k, const int32_t *count, int64_
     return rows < 0 ? 0 : rows > k->rows ? k->rows : rows;
 }
 
-/* Rows side by side: `rows` of them, of which the first lie at x and y. */
+/* A piece: `rows` rows side by side; the first ones lie at x and y. */
 typedef struct piece {
     char *x, *y;
     int64_t rows;
@@ -237,19 +247,19 @@ static void multiply(const experts_run *r, int64_t e, const piece *p, bool add, 
                                       e * spec.k * spec.n * (int64_t)weft_dtype_bytes(spec.b.dtype),
                                  .c = p->y};
     }
-    /* All sizes were prepared before (workspace_of): it cannot fail. */
+    /* workspace_of prepared all sizes before, so this cannot fail. */
     if (wefti_gemm_prepare(&spec, k->isa, &gemm) < 0) return;
     wefti_gemm_run(&gemm, &args, workspace, r->pool);
 }
 
-/* Row `row` of x (o 0) or of y (o 1). */
+/* The address of row `row` of x (o 0) or of y (o 1). */
 static char *row_at(const experts_run *r, int o, int64_t row) {
     const experts_kernel *k = r->kernel;
     char *base = o ? r->y : (char *)(uintptr_t)r->x;
     return base + row * k->width[o] * (int64_t)k->size[o];
 }
 
-/* Copy rows [first, first + count) of operand o to place `at` of rows side by side, or back. */
+/* Copies rows [first, first + count) of operand o to place `at` of the gathered rows, or back. */
 static void move_rows(const experts_run *r, int o, int64_t first, int64_t count, char *side,
                       int64_t at, bool back) {
     const experts_kernel *k = r->kernel;
@@ -258,12 +268,13 @@ static void move_rows(const experts_run *r, int o, int64_t first, int64_t count,
     if (count > 0) memcpy(back ? there : here, back ? here : there, (size_t)count * row);
 }
 
-/* A place among an expert's rows: the next group, and how many of its rows are behind. */
+/* A place among an expert's rows: the next group, and the number of its rows already done. */
 typedef struct cursor {
     int64_t group, done;
 } cursor;
 
-/* Walk over the rows of a piece from *at on, copying operands there, or results back. */
+/* Goes over the rows of a piece from *at on. Copies operands to the gathered rows, or results
+ * back. */
 static int64_t walk_rows(const experts_run *r, int64_t e, cursor *at, const piece *p, bool back) {
     const experts_kernel *k = r->kernel;
     int64_t rows = 0;
@@ -280,7 +291,7 @@ static int64_t walk_rows(const experts_run *r, int64_t e, cursor *at, const piec
     return rows;
 }
 
-/* Whether the group that comes next is large enough to be used as it lies: then that piece. */
+/* Whether the next group has enough rows to be used as it lies. If so, sets that piece. */
 static bool next_in_place(const experts_run *r, int64_t e, cursor *at, piece *out) {
     const experts_kernel *k = r->kernel;
     int64_t buffer = e * k->groups + at->group, first = buffer * k->rows + at->done;
@@ -297,7 +308,7 @@ static void one_expert(void *context, int64_t e, int thread) {
     const experts_run *r = context;
     const experts_kernel *k = r->kernel;
     char *side = r->workspace + thread * k->per_expert;
-    bool add = k->spec.accumulate; /* of the weight's gradient */
+    bool add = k->spec.accumulate; /* adds, for the weight's gradient */
     cursor at = {0, 0};
     while (at.group < k->groups) {
         cursor begin = at;
@@ -340,7 +351,7 @@ static int64_t aligned(int64_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
 
-/* What the largest product needs. */
+/* Computes the workspace that the largest product needs. */
 static weft_status workspace_of(experts_kernel *k, int threads) {
     if (k->groups > 1)
         k->gather = aligned(
@@ -362,7 +373,7 @@ static weft_status workspace_of(experts_kernel *k, int threads) {
 static weft_status experts(const weft_node *n, const wefti_prepare *options,
                            const wefti_gemm_spec *spec, const weft_desc *y, bool weight_gradient,
                            bool swapped, wefti_kernel **out) {
-    enum { SMALL = 100000000 }; /* multiplications: some milliseconds of one thread */
+    enum { SMALL = 100000000 }; /* multiplications that take one thread some milliseconds */
     const weft_desc *x = wefti_in(n, 0);
     const weft_dtype d[] = {spec->a.dtype, spec->b.dtype, spec->c.dtype};
     bool f64 = d[0] == WEFT_F64 && d[1] == WEFT_F64 && d[2] == WEFT_F64, real = true;
@@ -396,7 +407,8 @@ static weft_status experts(const weft_node *n, const wefti_prepare *options,
     return WEFT_OK;
 }
 
-/* Results go to rows that others have zeroed or not yet: adding to them is left to a temporary. */
+/* Other kernels may or may not have zeroed the result rows. So accumulation is refused, and goes
+ * through a temporary. */
 weft_status wefti_cpu_moe_linear(const weft_node *n, const wefti_prepare *options,
                                  wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1), *y = wefti_out(n, 0);
@@ -413,7 +425,7 @@ weft_status wefti_cpu_moe_linear_grad_weight(const weft_node *n, const wefti_pre
                                              wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *dy = wefti_in(n, 1);
     int64_t depth = x->shape[x->rank - 1], cols = dy->shape[dy->rank - 1];
-    bool t = wefti_attr_int(n, "transposed") != 0; /* then dw [n, k] = dy^T x, else x^T dy */
+    bool t = wefti_attr_int(n, "transposed") != 0; /* true: dw [n, k] = dy^T x; false: x^T dy */
     wefti_gemm_spec spec =
         wefti_gemm_spec_of(wefti_out(n, 0)->dtype, t ? cols : depth, t ? depth : cols, MOE_PIECE);
     spec.a = t ? wefti_gemm_transposed(dy->dtype, cols) : wefti_gemm_transposed(x->dtype, depth);

@@ -1,12 +1,12 @@
 /* Normalisation, softmax and cross-entropy. */
 #include "backend/cpu/ops/ops.h"
 
-/* One kernel struct serves the family: what the node says, and which function of the table runs it.
- */
+/* One kernel struct serves the family: the parameters of the node, and the function of the table
+ * that runs it. */
 typedef struct norm_kernel {
     wefti_kernel base;
     const wefti_kernels *kernels;
-    int64_t rows, dim, ignore, begin, whole; /* the last two of a piece of the classes */
+    int64_t rows, dim, ignore, begin, whole; /* begin, whole: of a piece of the classes */
     float eps, smoothing;
     weft_dtype x, dy, y;
     bool rms, log, has_beta, has_weight, has_count, accumulate;
@@ -69,8 +69,8 @@ static weft_status norm(const weft_node *n, const wefti_prepare *options, bool r
 WEFTI_CPU_FORM(wefti_cpu_layer_norm, norm, false)
 WEFTI_CPU_FORM(wefti_cpu_rms_norm, norm, true)
 
-/* layer_norm_apply(x, gamma, beta?, mean, rstd), rms_norm_apply(x, gamma, rstd): y from known
- * statistics, as an elementwise program with column and row operands. */
+/* layer_norm_apply(x, gamma, beta?, mean, rstd), rms_norm_apply(x, gamma, rstd): compute y from
+ * known statistics. They run as an elementwise program with column and row operands. */
 typedef struct apply_kernel {
     wefti_kernel base;
     const wefti_kernels *kernels;
@@ -175,7 +175,7 @@ static weft_status norm_grad(const weft_node *n, const wefti_prepare *options, b
                              wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0);
     int dy = rms ? 3 : 4;
-    uint32_t params = rms ? 2u : 6u; /* dgamma, dbeta: added to together or not at all */
+    uint32_t params = rms ? 2u : 6u; /* accumulate adds to both dgamma and dbeta, or to neither */
     if ((options->accumulate && options->accumulate != params) || !wefti_cpu_is_real(x) ||
         !wefti_cpu_is_real(wefti_in(n, dy)))
         return WEFT_E_NO_IMPL;

@@ -1,6 +1,6 @@
-/* Nodes mapped to the vectorised kernels. One file per family of ops; each
- * `prepare` answers WEFT_E_NO_IMPL for what its kernels do not take (f64, odd dtypes), and the
- * reference backend runs it. */
+/* Maps nodes to the vectorised kernels. There is one file for each family of ops. A `prepare`
+ * function returns WEFT_E_NO_IMPL for nodes that its kernels do not take (f64, unusual dtypes).
+ * Then the reference backend runs the node. */
 #ifndef WEFTI_CPU_OPS_H
 #define WEFTI_CPU_OPS_H
 
@@ -94,7 +94,8 @@ typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *o
 WEFTI_CPU_OPS(WEFTI_CPU_PROTOTYPE)
 #undef WEFTI_CPU_PROTOTYPE
 
-/* A prepare function of the list above, as one form of a function that several ops share. */
+/* Defines a prepare function of the list above, as one form of a function that several ops
+ * share. */
 #define WEFTI_CPU_FORM(name, function, form)                                                       \
     weft_status name(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {       \
         return function(n, options, form, out);                                                    \
@@ -102,16 +103,17 @@ WEFTI_CPU_OPS(WEFTI_CPU_PROTOTYPE)
 
 /* ---- for the family files ---- */
 
-/* Storage that the vectorised kernels compute on. */
+/* Whether the vectorised kernels compute on this storage. */
 static inline bool wefti_cpu_is_real(const weft_desc *d) {
     return d->dtype == WEFT_F32 || d->dtype == WEFT_BF16;
 }
-/* Parameters, statistics and losses, which kernels take as float pointers; absent is fine. */
+/* For parameters, statistics and losses: kernels take them as float pointers. An absent operand is
+ * fine. */
 static inline bool wefti_cpu_is_f32(const weft_desc *d) {
     return !d || d->dtype == WEFT_F32;
 }
-/* A dropout rate for kernels that compare in f32: the least f32 not below it, so that `number >=
- * rate` says the same of every f32 number. */
+/* Converts a dropout rate for kernels that compare in f32. Returns the least f32 not below the
+ * rate, so that `number >= rate` gives the same answer for every f32 number. */
 float wefti_cpu_rate(double rate);
 /* Product of shape[begin..end). */
 static inline int64_t wefti_cpu_span(const weft_desc *d, int begin, int end) {
@@ -120,8 +122,8 @@ static inline int64_t wefti_cpu_span(const weft_desc *d, int begin, int end) {
     return n;
 }
 
-/* Allocate a kernel of `bytes` (a struct that begins with wefti_kernel) with the usual fields set.
- */
+/* Allocates a kernel of `bytes` (a struct that begins with wefti_kernel) and sets the usual
+ * fields. */
 weft_status wefti_cpu_kernel(size_t bytes, const char *label,
                              weft_status (*run)(const wefti_kernel *, const wefti_run *,
                                                 const void *const *, void *const *, void *),

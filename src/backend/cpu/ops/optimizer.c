@@ -8,7 +8,7 @@
 typedef enum rule {
     SGD,
     ADAM,
-    ADAMW, /* its decay is apart from the gradient */
+    ADAMW, /* decay is separate from the gradient */
     LION,
     LAMB,
     LAMB_SQUARES,
@@ -21,8 +21,8 @@ typedef struct optimizer_kernel {
     const wefti_kernels *kernels;
     rule rule;
     bool nesterov, has_buffer, scale_parameter;
-    bool piece;   /* what it needs of the whole is given, behind the scalars */
-    int gradient; /* operand number; the scalars come behind it */
+    bool piece;   /* values of the whole parameter are operands, behind the scalars */
+    int gradient; /* operand number of the gradient; the scalars follow it */
     weft_dtype gradient_dtype;
     int64_t elements, rows, cols;
     float beta1, beta2, eps, eps2, clip, momentum, weight_decay;
@@ -58,7 +58,8 @@ static void run_adafactor(const optimizer_kernel *k, const wefti_run *run, const
     k->kernels->adafactor(run->pool, &a);
 }
 
-/* A piece takes a step in two: its moments, then the parameter with norms of the whole. */
+/* For a piece, a step has two phases: first its moments, then the parameter, with the norms of the
+ * whole. */
 static void run_lamb(const optimizer_kernel *k, const wefti_run *run, const void *const *in,
                      void *const *out, wefti_src grad, const wefti_step_scalars *scalars,
                      int64_t step, void *workspace) {
@@ -161,7 +162,8 @@ static void set_moments(optimizer_kernel *k, const weft_node *n, bool eps) {
     if (eps) k->eps = attribute(n, "eps");
 }
 
-/* Fills what the rule needs; false where only the reference knows the shape. */
+/* Fills the fields that the rule needs. Returns false if only the reference backend supports the
+ * shape. */
 static bool set_rule(optimizer_kernel *k, const weft_node *n) {
     const weft_desc *param = wefti_in(n, 0);
     switch (k->rule) {
@@ -198,7 +200,8 @@ static bool set_rule(optimizer_kernel *k, const weft_node *n) {
     if (k->rule == ADAFACTOR) {
         k->rows = param->shape[param->rank - 2];
         k->cols = param->shape[param->rank - 1];
-        /* The norms are those of the whole tensor, the kernel's those of its matrix. */
+        /* The op's norms are over the whole tensor, the kernel's over one matrix. So the tensor
+         * must be one matrix. */
         one_matrix = k->rows > 0 && k->rows * k->cols == k->elements;
     }
     k->base.workspace_bytes = (int64_t)wefti_adafactor_workspace_bytes(k->rows, k->cols);

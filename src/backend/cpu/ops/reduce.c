@@ -1,9 +1,9 @@
 /* Reductions: sums, means and maxima over any dimensions, the mean squared error, the sum of
  * squares of a gradient, argmax.
  *
- * Neighbouring dimensions of one kind are taken together, so that a reduction is a sequence of
- * passes over [outer, reduced, inner], from the last reduced dimensions to the first; all but the
- * last pass write f32 to the workspace. */
+ * Adjacent dimensions of one kind are merged. So a reduction is a sequence of passes over [outer,
+ * reduced, inner], from the last reduced dimensions to the first. All passes except the last write
+ * f32 to the workspace. */
 #include <string.h>
 
 #include "backend/cpu/ops/ops.h"
@@ -22,8 +22,8 @@ typedef struct reduce_kernel {
     bool accumulate, scaled;
     int passes;
     reduce_pass pass[MAX_PASSES];
-    float scale;             /* `scaled`: of the sums, a mean's */
-    int64_t half, count;     /* bytes of a result in the workspace; elements */
+    float scale;             /* `scaled`: factor of the sums that gives the mean */
+    int64_t half, count;     /* workspace bytes of one intermediate result; its elements */
     wefti_ew_program finish; /* `scaled`: y = scale sum */
 } reduce_kernel;
 
@@ -44,7 +44,8 @@ static weft_status new_kernel(const char *label,
 
 /* ---- sum, mean, max, sum_to ---- */
 
-/* Two results take turns in the workspace; a pass's own scratch comes behind them. */
+/* Intermediate results alternate between two places in the workspace. The scratch of a pass lies
+ * behind them. */
 static weft_status run_reduce(const wefti_kernel *kernel, const wefti_run *run,
                               const void *const *in, void *const *out, void *workspace) {
     const reduce_kernel *k = (const reduce_kernel *)kernel;
@@ -72,8 +73,8 @@ static weft_status run_reduce(const wefti_kernel *kernel, const wefti_run *run,
     return WEFT_OK;
 }
 
-/* Dimensions by kind, sizes 1 left out: passes from the last reduced group to the first. Without a
- * reduced group there is one pass over one element each. */
+/* Groups dimensions by kind, ignoring dimensions of size 1: passes go from the last reduced group
+ * to the first. If no dimension is reduced, one pass reduces single elements. */
 static void find_passes(reduce_kernel *k, const weft_desc *x, const bool *reduced) {
     int64_t size[WEFT_MAX_RANK];
     bool kind[WEFT_MAX_RANK];
@@ -112,7 +113,7 @@ static void plan_workspace(reduce_kernel *k) {
     k->base.workspace_bytes = 2 * k->half + scratch;
 }
 
-/* A mean by `count` that the kernel does not know: sums, scaled at the end. */
+/* A mean whose divisor the kernel does not compute: takes sums, and scales them at the end. */
 static void scale_by(reduce_kernel *k, double factor, int64_t results) {
     wefti_ew_program *f = &k->finish;
     k->scaled = true;
@@ -181,7 +182,7 @@ weft_status wefti_cpu_sum_to(const weft_node *n, const wefti_prepare *options, w
 
 /* ---- mse(x, target) ---- */
 
-/* Differences of a block at a time, while they are in cache. */
+/* Computes the differences of one block at a time, while they are in cache. */
 static weft_status run_mse(const wefti_kernel *kernel, const wefti_run *run, const void *const *in,
                            void *const *out, void *workspace) {
     const reduce_kernel *k = (const reduce_kernel *)kernel;

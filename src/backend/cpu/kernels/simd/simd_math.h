@@ -1,8 +1,8 @@
 /* exp, log, tanh, erf and sigmoid on vectors, and the activations made of them.
  *
- * Errors over all normal inputs and results, in units in the last place of the exact result: exp 2,
- * log 2, tanh 3, erf 3, sigmoid 4. tests/backend/test_kernels_math.c measures them on every build.
- * Special values follow C99 annex F.
+ * Errors are in units in the last place of the exact result, over all normal inputs and results.
+ * They are: exp 2, log 2, tanh 3, erf 3, sigmoid 4. The test tests/backend/test_kernels_math.c
+ * measures them on every build. Special values follow C99 annex F.
  *
  * Polynomials are weighted minimax fits made for this file (Lawson's iteration). Source of the
  * reduction of exp and log: Cody & Waite, "Software Manual for the Elementary Functions", 1980,

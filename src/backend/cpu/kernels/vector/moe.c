@@ -17,7 +17,7 @@ static int64_t rows_of_y(const wefti_moe_args *a) {
     return a->experts * a->groups * a->capacity;
 }
 
-/* Keeps the choices of each row of y as a list in order: head[row], then next[choice]. */
+/* The choices of each row of y form a list in order: head[row], then next[choice]. */
 static void dispatch_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_moe_args *a = context;

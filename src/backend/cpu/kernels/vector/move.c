@@ -149,7 +149,7 @@ static void transpose_tile(int element, const char *x, int64_t xs, char *y, int6
 typedef struct transpose_run {
     box b;
     int inner;              /* dim along which x has stride 1 */
-    int64_t tiles_i, outer; /* bands of TILE along y's last dim; product of the other dims */
+    int64_t tiles_i, outer; /* bands of MOVE_TILE along y's last dim; product of the other dims */
 } transpose_run;
 
 static void transpose_task(void *context, int64_t task, int thread) {

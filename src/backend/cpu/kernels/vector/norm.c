@@ -8,7 +8,7 @@ static int64_t rows_of_task(int64_t dim) {
     return max64(1, NORM_TASK / max64(dim, 1));
 }
 
-/* s = x + residual; stores s if the caller wants it. */
+/* One vector of s = x + residual. */
 INLINE vf load_sum(const wefti_norm_args *a, wefti_src x, wefti_src residual, int64_t i,
                    int64_t n) {
     vf v = load(x, i, n);
@@ -20,8 +20,8 @@ INLINE float reduce4(vf s0, vf s1, vf s2, vf s3) {
     return vf_sum((s0 + s1) + (s2 + s3));
 }
 
-/* Sum and sum of squares of d = s - centre. The centre is the mean if the row is known to have a
- * large mean. */
+/* Computes the sum of a row of s = x + residual, and stores s if the caller wants it. `source`
+ * receives the tensor to read the row from again: the stored s, or x. */
 static void row_sums(const wefti_norm_args *a, int64_t row, wefti_src *source, float *sum) {
     wefti_src x = in_at(a->x, row * a->dim), residual = {0};
     if (a->residual.data) residual = in_at(a->residual, row * a->dim);

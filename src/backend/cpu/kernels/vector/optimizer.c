@@ -150,7 +150,7 @@ static void lamb_moments_task(void *context, int64_t task, int thread) {
             else
                 moments(a->m + i, a->v + i, g, fresh1, beta2, fresh2, n, &m, &v);
             vf u = lamb_update(run, m, v, p);
-            if (n < VL) u = vf_select(vm_first(n), u, vf_zero()); /* eps 0: 0 / 0 beyond the end */
+            if (n < VL) u = vf_select(vm_first(n), u, vf_zero()); /* 0 / 0 if eps is 0 */
             p2 = vf_fma(p, p, p2);
             u2 = vf_fma(u, u, u2);
         }

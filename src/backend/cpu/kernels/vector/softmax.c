@@ -157,7 +157,7 @@ static void entropy_row(const entropy_run *run, int64_t row) {
     }
     if (run->lse) run->lse[row] = lse;
     if (run->loss) {
-        /* The difference of lse and the terms has the same bits if two kernels compute the two. */
+        /* lse minus the terms. The bits are the same if two kernels compute lse and the terms. */
         float loss = 0.0f;
         if (!ignored)
             loss = legal ? (run->terms ? 0.0f : lse) -
