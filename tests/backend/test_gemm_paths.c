@@ -96,10 +96,10 @@ static void test_rows_and_columns_are_alone(void **state) {
                 const bool all = l2 == 1 << 20;
                 if (!begin(path, l2, &tuning) || (bf16 && !wefti_isa_has_bf16(path_isa(path))))
                     continue;
-                for (int kind = 0; kind < KINDS; kind += all ? 1 : ROUNDED) {
-                    bad += differing_products(kind, path, 1100, bf16, l2);
-                    if (all && !SANITIZED && (bf16 || kind == PLAIN))
-                        bad += differing_products(kind, path, K, bf16, l2);
+                for (int form = 0; form < KINDS; form += all ? 1 : ROUNDED) {
+                    bad += differing_products((kind)form, path, 1100, bf16, l2);
+                    if (all && !SANITIZED && (bf16 || form == PLAIN))
+                        bad += differing_products((kind)form, path, K, bf16, l2);
                 }
             }
     path_end();
@@ -113,23 +113,23 @@ static void test_emulated_bits(void **state) {
     fill();
     for (int path = WEFTI_ISAS + 1; path < PATHS; path++)
         for (int bf16 = 0; bf16 < 2; bf16++)
-            for (int kind = 0; kind < KINDS; kind++) {
+            for (int form = 0; form < KINDS; form++) {
                 const wefti_isa isa = path_isa(path);
                 path_end();
                 if (!wefti_isa_has(isa) || (bf16 && !wefti_isa_has_bf16(isa))) continue;
                 for (int64_t m = 5; m <= M; m += M - 5) {
-                    const wefti_gemm_spec s = spec_of(kind, m, 257, 1100, bf16);
+                    const wefti_gemm_spec s = spec_of((kind)form, m, 257, 1100, bf16);
                     path_end();
                     multiply(&s, isa, whole);
                     assert_true(path_begin(path));
                     multiply(&s, isa, part);
                     for (size_t r = 0; r < (size_t)m; r++) {
-                        const size_t bytes = kind == ROUNDED ? 2 : 4, at = r * N * bytes;
+                        const size_t bytes = form == ROUNDED ? 2 : 4, at = r * N * bytes;
                         assert_memory_equal(part + at, whole + at, 257 * bytes);
                     }
                 }
                 print_message("%s, %s, %s: the bits of the native kernels\n", path_text(path),
-                              bf16 ? "bf16" : "f32", kind_text[kind]);
+                              bf16 ? "bf16" : "f32", kind_text[form]);
             }
     path_end();
 }

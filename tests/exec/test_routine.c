@@ -85,7 +85,7 @@ static void compile(bench *t, const wefti_backend *const *backends) {
                                .out_saved = t->out_saved,
                                .saved_bytes = t->saved_bytes,
                                .accumulate = t->accumulate,
-                               .prepare = {2, 0, WEFTI_BF16_AS_F32},
+                               .prepare = {.threads = 2, .bf16 = WEFTI_BF16_AS_F32},
                                .backends = backends};
     if (wefti_routine_compile(&spec, &t->routine) < 0) fail_msg("%s", weft_error_message());
 }
@@ -380,8 +380,9 @@ static void late_reads_are_refused(void **state) {
         if (variant == 0) result(&s, node(&s, "exp", 1, &c, NULL));
         if (variant == 1) result(&s, node(&s, "exp", 1, &old, NULL));
         if (variant == 2) result(&s, old);
-        wefti_routine_spec spec = {
-            .body = s.body, .prepare = {1, 0, WEFTI_BF16_AS_F32}, .backends = reference_only};
+        wefti_routine_spec spec = {.body = s.body,
+                                   .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32},
+                                   .backends = reference_only};
         wefti_routine *r = NULL;
         assert_int_equal(wefti_routine_compile(&spec, &r), WEFT_E_NO_IMPL);
         ASSERT_MESSAGE("overwritten");
@@ -437,7 +438,7 @@ static void growing_sums(void **state) {
     bool add[1] = {true};
     wefti_routine_spec spec = {.body = s.body,
                                .accumulate = add,
-                               .prepare = {2, 0, WEFTI_BF16_AS_F32},
+                               .prepare = {.threads = 2, .bf16 = WEFTI_BF16_AS_F32},
                                .backends = wefti_builtin_backends()};
     wefti_routine *r;
     assert_int_equal(wefti_routine_compile(&spec, &r), WEFT_OK);

@@ -125,7 +125,7 @@ static void open_world(const plan_case *c, world *w) {
     for (int32_t r = 0; r < c->devices; r++) {
         wefti_program_spec spec = {.graph = w->graph,
                                    .backends = wefti_builtin_backends(),
-                                   .prepare = {1, 0, WEFTI_BF16_AS_F32},
+                                   .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32},
                                    .optimizer = wefti_optimizer_plan_of(w->optimizer),
                                    .microbatches = w->plan->copies * (c->micro ? c->micro : 1),
                                    .plan = w->plan,

@@ -52,7 +52,7 @@ static void open_world(world *w, int copies, int level, bool overlap) {
     for (int32_t r = 0; r < RANKS; r++) {
         wefti_program_spec spec = {.graph = w->graph,
                                    .backends = wefti_builtin_backends(),
-                                   .prepare = {1, 0, WEFTI_BF16_AS_F32},
+                                   .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32},
                                    .optimizer = wefti_optimizer_plan_of(w->optimizer),
                                    .microbatches = copies,
                                    .plan = w->plan,
