@@ -1,5 +1,5 @@
-/* A locale with a decimal comma, as programs that speak to people set it: one that is installed, or
- * one that localedef makes in `directory`. */
+/* A locale with a decimal comma, as programs for users set it. It is an installed one, or one that
+ * localedef makes in `directory`. */
 #ifndef WEFT_TESTS_COMMA_LOCALE_H
 #define WEFT_TESTS_COMMA_LOCALE_H
 

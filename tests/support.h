@@ -1,5 +1,5 @@
-/* What all tests share: cmocka, checks of a status, checks of the key facts of a message, reasons
- * for skips, and seeds. */
+/* Shared parts of all tests: cmocka, checks of a status, checks of the key facts of a message,
+ * reasons for skips, and seeds. */
 #ifndef WEFT_TESTS_SUPPORT_H
 #define WEFT_TESTS_SUPPORT_H
 
@@ -47,8 +47,8 @@
         skip();                                                                                    \
     } while (0)
 
-/* Whether three words of English follow each other: a test that asks for such a fact would break
- * when somebody writes the message in better words. */
+/* Whether three words of English follow each other. A test that asks for such a fact would break
+ * when somebody improves the words of the message. */
 static inline bool is_prose(const char *fact, size_t length) {
     int words = 0, letters = 0;
     for (size_t i = 0; i <= length; i++) {

@@ -1,5 +1,5 @@
-/* What test_cpu_ops.c runs beside the ops' own cases: larger and odder shapes, how far each op's
- * results may lie from the reference, and which cases may be left to the reference backend. */
+/* The cases of test_cpu_ops.c beside the ops' own cases: larger and odder shapes, the tolerance of
+ * each op's results, and the cases that the reference backend may run. */
 #ifndef TESTS_BACKEND_CPU_OPS_CASES_H
 #define TESTS_BACKEND_CPU_OPS_CASES_H
 

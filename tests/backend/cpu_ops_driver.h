@@ -1,8 +1,8 @@
 /* One node, its kernel of the cpu backend and the reference, for tests that run over many nodes.
  *
- * A kernel runs with 1, 2 and 3 threads, on buffers between guards, its workspace exactly as large
- * as it says and full of NaN, and again adding to its results and in place where it says that it
- * can. */
+ * A kernel runs with 1, 2 and 3 threads, on buffers between guards. Its workspace has exactly the
+ * stated size and is full of NaN. If the kernel can accumulate or run in place, the test also runs
+ * it that way. */
 #ifndef TESTS_BACKEND_CPU_OPS_DRIVER_H
 #define TESTS_BACKEND_CPU_OPS_DRIVER_H
 
@@ -21,19 +21,19 @@ enum { GUARD = 64, THREADS = 3, POISON = 0xFF };
 static const wefti_random stream = {.seed = 7, .step = 3, .call_stream = 11, .row_offset = 5};
 static wefti_pool *pools[THREADS];
 static int failures, runs; /* of the running test */
-static wefti_isa isa;      /* whose kernels run */
+static wefti_isa isa;      /* instruction set of the kernels */
 
 extern const wefti_backend wefti_backend_cpu;
 
-/* Kernels that are prepared from here on are those of this instruction set, with products of bf16
- * where the processor has them. */
+/* Kernels prepared after this call use this instruction set, with products of bf16 if the processor
+ * has them. */
 static void use_isa(wefti_isa which) {
     isa = which;
     assert_int_equal(
         setenv("WEFT_ISA", isa == WEFTI_ISA_AVX512 ? "avx512_bf16" : wefti_isa_text(isa), 1), 0);
 }
 
-/* ---- what is said ---- */
+/* ---- messages ---- */
 
 static char *text_of(const op_setup *s) {
     wefti_text t = {0};

@@ -100,11 +100,11 @@ typedef struct problem {
     double *want, *want_bound; /* as [batch0, batch1, m, n] */
 } problem;
 
-/* What must come out, and how far rounding may take it away. Summing k products in any order errs
- * by less than k eps sum |a b| (Higham, Accuracy and Stability of Numerical Algorithms,
- * section 4.2), eps half a unit in the last place; a few more eps for alpha, bias and C. A result
- * in bf16 is rounded once more, by up to 2^-8 of it. In a product with `bf16`, each f32 operand may
- * be rounded to bf16, by up to 2^-8 of it (and both: 2^-16 more). */
+/* The expected result, and the bound of its rounding error. Summing k products in any order errs by
+ * less than k eps sum |a b| (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
+ * Here eps is half a unit in the last place; alpha, bias and C need a few more eps. A result in
+ * bf16 is rounded once more, by up to 2^-8 of it. In a product with `bf16`, each f32 operand may be
+ * rounded to bf16, by up to 2^-8 of it (and both: 2^-16 more). */
 static UNUSED void expect(problem *p) {
     const wefti_gemm_spec *s = &p->spec;
     const bool f64 = s->c.dtype == WEFT_F64;

@@ -1,5 +1,6 @@
-/* Support for the tests of vectorised kernels: guarded buffers, random operands, and a driver that
- * runs a case on every instruction set with 1, 2 and 3 threads, and checks that
+/* Support for the tests of vectorised kernels: guarded buffers, random operands, and a driver. The
+ * driver runs a case on every instruction set with 1, 2 and 3 threads.
+ * It checks that
  * - no byte around any buffer changed, and no input changed;
  * - all thread counts gave the same bits.
  * Cases compare the outputs with double-precision loops themselves. The seed is printed;

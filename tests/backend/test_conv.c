@@ -1,7 +1,7 @@
 /* Convolution, batch normalisation and pooling of the cpu backend against the reference backend, on
- * random problems: both dtypes, groups, dilation, 2 and 3 spatial dimensions, all instruction sets,
- * 1 to 3 threads with equal bits, guard bytes around every buffer. The seed is printed;
- * WEFT_TEST_SEED sets it. */
+ * random problems. They cover both dtypes, groups, dilation, 2 and 3 spatial dimensions, and all
+ * instruction sets. Runs with 1 to 3 threads give equal bits, and guard bytes lie around every
+ * buffer. The seed is printed; WEFT_TEST_SEED sets it. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -175,7 +175,7 @@ static bool check_kernel(subject *s, wefti_bf16_compute bf16, double tolerance) 
     return true;
 }
 
-/* The kernel with output 0 added to what is there. */
+/* The kernel with output 0 added to the buffer's old contents. */
 static void check_adding(subject *s, double tolerance) {
     const weft_desc *d = wefti_out(s->node, 0);
     wefti_kernel *k;
@@ -278,7 +278,7 @@ static int check_problem(const problem *p, weft_dtype dtype, weft_dtype w_dtype,
 
 static void test_convolutions(void **state) {
     (void)state;
-    /* The best first: what oneDNN is told then goes for the process. */
+    /* The best instruction set first: oneDNN keeps its first setting for the whole process. */
     for (int isa = WEFTI_ISAS - 1; isa >= 0; isa--) {
         if (!wefti_isa_has((wefti_isa)isa)) continue;
         const char *form = isa == WEFTI_ISA_AVX512 ? "avx512_bf16" : wefti_isa_text((wefti_isa)isa);
@@ -292,7 +292,7 @@ static void test_convolutions(void **state) {
     (void)unsetenv("WEFT_ISA");
 }
 
-/* A batch that both roads take, and sizes with a last piece shorter than the others. */
+/* A batch that both paths accept, and sizes with a last piece shorter than the others. */
 static void test_fixed_problems(void **state) {
     (void)state;
     static const problem list[] = {

@@ -1,6 +1,6 @@
-/* Fused elementwise chains on the cpu backend: random bodies of every elementwise op, with operands
- * that repeat in every way, masks and dropout, fused by the pass that programs use, against the
- * reference. */
+/* Fused elementwise chains on the cpu backend, against the reference. Random bodies hold every
+ * elementwise op, operands that repeat in every way, masks and dropout. The fusion pass of programs
+ * fuses them. */
 #include "backend/cpu_ops_driver.h"
 #include "base/philox.h"
 #include "rewrite/rewrite.h"

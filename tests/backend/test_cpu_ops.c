@@ -1,5 +1,5 @@
 /* The cpu backend against the reference on every op: its cases, and larger and odder shapes
- * (cpu_ops_cases.h), in f32 and with every mix of bf16 operands that the op takes, on every
+ * (cpu_ops_cases.h). They run in f32 and with every legal mix of bf16 operands, on every
  * instruction set. */
 #include "backend/cpu_ops_driver.h"
 #include "sanitized.h"
@@ -18,14 +18,14 @@ static void note_fallback(const op_setup *s, bool plain) {
     complain(s, "prepare", "falls to the reference, which no row of `fallbacks` allows");
 }
 
-/* Large shapes take many minutes under a sanitizer: there only the best kernels of this processor
- * see them, and of the mixes of dtypes only those in which all operands have another. */
+/* Large shapes take many minutes under a sanitizer. There, only the best kernels of this processor
+ * run them, and only the dtype mixes in which all operands have the other dtype. */
 static bool runs_here(bool large) {
     bool best = isa + 1 == WEFTI_ISAS || !wefti_isa_has((wefti_isa)(isa + 1));
     return wefti_isa_has(isa) && (!large || !SANITIZED || best);
 }
 
-/* The reference runs once, the kernels of every instruction set are compared with it. */
+/* The reference runs once. The kernels of every instruction set are compared with it. */
 static void check_setup(const op_setup *s, double *const *values, bool plain, bool large) {
     op_graph g;
     if (op_graph_open_with(s, values, &g) < 0) return; /* a mix of dtypes that the op refuses */
@@ -68,7 +68,7 @@ static void check_case(const weft_op_def *op, const wefti_op_case *c, bool large
                     all = false;
                 }
             }
-            /* Every mix of bf16; of the others one by one and all. */
+            /* Every mix of bf16. Of the other dtypes: each operand alone, and all together. */
             bool wanted = t == 0 || !(mask & (mask - 1));
             if (fits && (all || (wanted && !(large && SANITIZED))))
                 check_setup(&other, values, false, large);

@@ -1,6 +1,6 @@
 /* Matrix products against a naive product in doubles: random shapes, strides, dtypes and epilogues,
- * for every isa of this processor, with guards around all buffers and equal bits for 1, 2 and 3
- * threads. */
+ * for every isa of this processor. Guards lie around all buffers, and 1, 2 and 3 threads give equal
+ * bits. */
 #include "backend/gemm_problem.h"
 #include "backend/paths.h"
 #include "sanitized.h"
@@ -101,8 +101,9 @@ static void test_large(void **state) {
         }
 }
 
-/* bf16 whose rows are read where they lie: whole tiles and not, dense rows and padded ones, some
- * blocks of k, columns enough for tasks that pack their own and too few. */
+/* bf16 operands with rows that are read in place: whole tiles and partial ones, dense rows and
+ * padded ones, several blocks of k. The columns are enough for tasks that pack their own, or too
+ * few. */
 static void test_bf16_rows(void **state) {
     static const int64_t shapes[][4] = {/* m, n, k, batch */
                                         {64, 1200, 96, 1},  {150, 420, 1056, 1}, {97, 2000, 64, 1},
@@ -120,8 +121,8 @@ static void test_bf16_rows(void **state) {
         }
 }
 
-/* More rows than columns: tasks that pack their own rows of A, where these are enough and do not
- * lie as kernels read them. */
+/* More rows than columns: tasks pack their own rows of A if there are enough rows and kernels
+ * cannot read them in place. */
 static void test_bf16_tall(void **state) {
     static const int64_t shapes[][3] = {/* m, n, k */
                                         {1300, 100, 96},
@@ -140,8 +141,8 @@ static void test_bf16_tall(void **state) {
         }
 }
 
-/* f32 on tiles: whole register tiles and parts, rows that follow each other and columns, tasks that
- * pack for themselves, tasks of tiles, small products and batches. */
+/* f32 on tiles: whole register tiles and parts, contiguous rows and columns, tasks that pack for
+ * themselves, tasks of tiles, small products and batches. */
 static void test_f32_tiles(void **state) {
     static const int64_t shapes[][4] = {/* m, n, k, batch */
                                         {64, 1200, 96, 1}, {150, 420, 1056, 1}, {1300, 100, 96, 1},
@@ -194,7 +195,7 @@ static double error_of(wefti_isa isa, int64_t size, int64_t k, const float *a, c
     return sqrt(sum / (double)(size * size));
 }
 
-/* Three bf16 pieces are f32: errors are no larger than those of products in f32. */
+/* Three bf16 pieces hold an f32: errors are no larger than in products in f32. */
 static void test_f32_tiles_are_exact(void **state) {
     (void)state;
     enum { SIZE = 48 };
@@ -208,15 +209,14 @@ static void test_f32_tiles_are_exact(void **state) {
             const double vectors = error_of(WEFTI_ISA_AVX512, SIZE, k, a, b);
             print_message("kind %d, k %4d: %.2g with tiles, %.2g with vectors, in units of 2^-24\n",
                           kind, (int)k, tiles * 0x1p24, vectors * 0x1p24);
-            /* Of ten seeds the largest ratio is 1; numbers of two pieces only would have it at 26.
-             */
+            /* For ten seeds the largest ratio is 1. Numbers of two pieces only would give 26. */
             assert_true(tiles > 0 && tiles <= 1.25 * vectors);
         }
     path_end();
 }
 
-/* One product, of numbers of which each piece has digits: exact to a rounding, for every power of
- * two at which pieces are numbers. Beyond, a NaN, as documented. */
+/* One product of numbers with digits in each piece. It is exact to a rounding for every power of
+ * two at which all pieces are representable. Outside of that range it gives NaN, as documented. */
 static void test_f32_tiles_of_any_size(void **state) {
     (void)state;
     enum { SIDE = 32 };

@@ -1,6 +1,6 @@
-/* Bits of matrix products on every kernel path, native and emulated: an element of C depends on its
- * row of A, its column of B and k only, whatever lies beside it, and whatever the size of the
- * caches; and emulated kernels give the bits of the native ones. */
+/* Bits of matrix products on every kernel path, native and emulated. An element of C depends only
+ * on its row of A, its column of B and k. Neighboring elements and the size of the caches have no
+ * effect. Emulated kernels give the bits of the native ones. */
 #include "backend/gemm_problem.h"
 #include "backend/paths.h"
 #include "sanitized.h"
@@ -42,7 +42,8 @@ static void multiply(const wefti_gemm_spec *s, wefti_isa isa, void *c) {
     free(workspace.base);
 }
 
-/* How many rows of a product of m rows and n columns are not those of the whole one. */
+/* The number of rows of a product of m rows and n columns that differ from the rows of the whole
+ * product. */
 static int differing_rows(kind kind, int64_t m, int64_t n, int64_t k, bool bf16, wefti_isa isa) {
     const wefti_gemm_spec s = spec_of(kind, m, n, k, bf16);
     const size_t bytes = kind == ROUNDED ? 2 : 4;
@@ -74,7 +75,7 @@ static int differing_products(kind kind, int path, int64_t k, bool bf16, int64_t
     return bad;
 }
 
-/* The tuning of a path: that of the processor, or of the emulation, with other caches. */
+/* Sets the tuning of a path, the processor's or the emulation's, with other cache sizes. */
 static bool begin(int path, int64_t l2_bytes, wefti_cpu_tuning *tuning) {
     if (!path_begin(path)) return false;
     *tuning = wefti_cpu_tuned() ? *wefti_cpu_tuned() : (wefti_cpu_tuning){0};
@@ -83,7 +84,7 @@ static bool begin(int path, int64_t l2_bytes, wefti_cpu_tuning *tuning) {
     return true;
 }
 
-/* All kinds of products with two depths of more than one block of k; with other caches some of
+/* All kinds of products with two depths of more than one block of k. Other cache sizes run some of
  * them. */
 static void test_rows_and_columns_are_alone(void **state) {
     (void)state;
@@ -106,8 +107,8 @@ static void test_rows_and_columns_are_alone(void **state) {
     assert_int_equal(bad, 0);
 }
 
-/* Of products that the emulation gives bit for bit: scaled by 1, so that nothing but the kernels
- * rounds. */
+/* Products that the emulation reproduces bit for bit: scaled by 1, so that only the kernels
+ * round. */
 static void test_emulated_bits(void **state) {
     (void)state;
     fill();

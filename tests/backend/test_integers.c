@@ -1,5 +1,5 @@
-/* Arithmetic on integers: exact in all of their bits, on both backends; what does not fit is the
- * nearest number that does, between the nodes of a fused chain too. */
+/* Arithmetic on integers: exact in all of their bits, on both backends. A result out of range
+ * becomes the nearest representable number, also between the nodes of a fused chain. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,7 +71,7 @@ static const weft_op_def *op_named(const char *name) {
     return op;
 }
 
-/* A node by a backend, by the reference where the backend leaves it to that. */
+/* Runs a node by a backend, or by the reference if the backend leaves it to the reference. */
 static void run_node(const wefti_backend *backend, const weft_node *n, const void *const *in,
                      void *const *out) {
     wefti_kernel *k;
@@ -118,7 +118,7 @@ static void every_bit(void **state) {
     }
 }
 
-/* Repeating operands, and a condition that is no integer. */
+/* Repeating operands, and a condition that is not an integer. */
 static void where_broadcasts(void **state) {
     (void)state;
     op_setup s = {.op = op_named("where"), .inputs = 3};
@@ -159,7 +159,7 @@ static void run_body(const weft_body *b, const void *const *in, void *const *out
     for (int64_t v = 0; v < b->value_count; v++) free(value[v]);
 }
 
-/* A body as it is and as it is fused: in storage and by the oracle all four are `want`. */
+/* A body as it is and as it is fused. In storage and by the oracle, all four results are `want`. */
 static void check_chain(weft_graph *g, const void *const *in, double *const *values,
                         const float *want, int64_t count) {
     weft_body *fused;

@@ -120,8 +120,8 @@ static void reference(attention_case *c) {
         for (int64_t h = 0; h < s->q_heads; h++) reference_head(c, b, h);
 }
 
-/* An lse is the sum of two numbers, however they share it. Those of hidden rows have no digits left
- * for that. */
+/* An lse is the sum of two numbers, and any division between them is legal. The lse of a hidden row
+ * has no digits left for that. */
 static void share_lse_anew(const attention_case *c) {
     const wefti_attention_shape *s = &c->f.shape;
     const int64_t rest = s->batch * s->q_heads * s->q_len;
@@ -150,9 +150,9 @@ static void check(void *context) {
      * gradients add up to k_len terms of that size. A bf16 o enters delta with a relative error of
      * 2^-9. */
     double coarse = c->o.dtype == WEFT_BF16 ? 4e-2 : 0.0;
-    /* Tiles take probabilities and slopes as bf16, each off by up to 2^-8 of itself: an output, a
-     * mean of values up to 1, by 2^-8; a gradient by 2^-8 of a sum of absolute terms that is at
-     * most some tens of the largest. */
+    /* Tiles take probabilities and slopes as bf16, each off by up to 2^-8 of itself. An output is a
+     * mean of values up to 1, so it is off by 2^-8. A gradient is off by 2^-8 of a sum of absolute
+     * terms, at most some tens of the largest gradient. */
     bool rounded = c->tiles && c->o.dtype == WEFT_BF16;
     double o_margin = rounded ? 0x1p-8 : 2e-5, sum_margin = rounded ? 6e-2 : 0.0;
     for (int64_t b = 0; b < s->batch; b++)
@@ -182,7 +182,7 @@ static void check(void *context) {
                 }
 }
 
-/* Some rows of an added mask are as low as numbers get: their queries see all keys alike. */
+/* Some rows of an added mask have the lowest number, so their queries weight all keys equally. */
 static void hide_rows(attention_case *c, int64_t k_len) {
     for (int64_t i = 0; i < c->mask.count; i += k_len) {
         if (random_bool()) continue;
@@ -191,7 +191,7 @@ static void hide_rows(attention_case *c, int64_t k_len) {
     }
 }
 
-/* `plain`: what kernels on bf16 tiles take; all bf16, without mask and dropout. */
+/* `plain`: operands for kernels on bf16 tiles: all bf16, without mask and dropout. */
 static void one_case(int64_t q_len, int64_t k_len, int64_t dim, bool causal, bool plain,
                      int64_t window) {
     attention_case c = {0};
@@ -335,7 +335,7 @@ static void check_late(void *context) {
     }
 }
 
-/* A score far above those of many keys before it, and of as many after it. */
+/* A score far above the scores of many keys before it, and of as many after it. */
 static void test_late_maximum(void **state) {
     (void)state;
     static const float scores[] = {1.0f, 5.0f, 24.0f, 40.0f, 64.0f};
@@ -371,7 +371,8 @@ static void test_late_maximum(void **state) {
     }
 }
 
-/* Scratch for tiles is there for operands that tiles take, and no more of it than keys need. */
+/* Scratch for tiles exists for operands that tiles accept, and has only the size that the keys
+ * need. */
 static void test_scratch(void **state) {
     (void)state;
     wefti_attention_shape s = {

@@ -1,6 +1,6 @@
-/* The oneDNN found at run time may be built for devices or for threads that are none of ours: then
- * it is said not to be used, and is not used. This program has a dnnl_version of its own, which
- * stands before the library's. */
+/* The oneDNN found at run time may be built for other devices or threads. Then it is reported as
+ * not used, and is not used. This program has a dnnl_version of its own, which is found before the
+ * library's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

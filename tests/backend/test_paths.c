@@ -1,5 +1,5 @@
-/* Which kernel paths this machine runs natively and which only emulated, one line each; and the
- * emulated VDPBF16PS against the processor's, where it has one. */
+/* Prints the kernel paths that this machine runs natively and those that it only emulates, one line
+ * each. Compares the emulated VDPBF16PS with the processor's instruction, if it has one. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -84,7 +84,7 @@ static void a_writer_shows_nothing_before_commit(void **state) {
     assert_int_equal(entries(), 1);
 }
 
-/* A device or pipe is written, not replaced by a file; a directory is refused before anything is
+/* A device or pipe is written, not replaced by a file. A directory is refused before anything is
  * written. */
 static void writes_what_is_no_file(void **state) {
     (void)state;
@@ -113,7 +113,8 @@ static void writes_what_is_no_file(void **state) {
     ASSERT_MESSAGE("none/a: No such");
 }
 
-/* What a link leads to is replaced, the link stays; one that leads nowhere is replaced itself. */
+/* The target of a link is replaced and the link stays. A link without a target is replaced
+ * itself. */
 static void writes_where_links_lead(void **state) {
     (void)state;
     struct stat info;
@@ -192,7 +193,7 @@ static void directories(void **state) {
     assert_int_equal(wefti_dir_sync(at("none")), WEFT_E_NOT_FOUND);
 }
 
-/* Which of all calls of making a/b say that they sync: the directories that got a new name. */
+/* Reports which calls sync while a/b is created: the directories that got a new name. */
 static void new_directories_are_synced(void **state) {
     (void)state;
     bool above = false, below = false;

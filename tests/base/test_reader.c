@@ -1,5 +1,5 @@
-/* Files read in pieces: any piece of any size; what was cut, replaced or removed meanwhile is an
- * error that names the file; every call failed in turn. */
+/* Files read in pieces: any piece of any size. A file that is cut, replaced or removed meanwhile is
+ * an error that names the file. Every call fails in turn. */
 #include "support.h"
 
 #include <stdio.h>
@@ -143,7 +143,8 @@ static void cut_meanwhile(void **state) {
     wefti_reader_close(r);
 }
 
-/* More files than a process may have open: those beyond are opened again for each piece. */
+/* More files than a process may have open: the files beyond the limit are opened again for each
+ * piece. */
 static void many(void **state) {
     (void)state;
     enum { BYTES = 70000 };

@@ -68,7 +68,7 @@ static weft_status require_of_four(bool holds) {
     return WEFT_OK;
 }
 
-/* Who failed goes with the failure, and is not read off its text. */
+/* The rank that failed is stored with the failure, not read from its text. */
 static void who_failed_is_told(void **state) {
     (void)state;
     wefti_failure kept;
@@ -90,7 +90,7 @@ static void who_failed_is_told(void **state) {
     assert_int_equal(wefti_failure_tell(&kept), WEFT_E_IO);
     assert_string_equal(weft_error_message(), "step 7: rank 2: rank 9 is a word here");
     assert_int_equal(weft_error_rank(), 2);
-    (void)wefti_adopt(WEFT_E_PEER, "rank 1 is lost"); /* nobody said whose it is */
+    (void)wefti_adopt(WEFT_E_PEER, "rank 1 is lost"); /* no rank is stored */
     assert_int_equal(weft_error_rank(), WEFT_RANK_OWN);
     (void)wefti_adopt_of(WEFT_E_PEER, WEFT_RANK_NONE, "all of them wait");
     (void)wefti_name_rank(WEFT_E_PEER, 0);

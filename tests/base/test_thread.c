@@ -1,5 +1,5 @@
-/* Threads of the library: their stacks do not depend on the process's limit, and signals that are
- * meant for the program do not come to them. (weft-test: threads) */
+/* Threads of the library: their stacks do not depend on the process's limit, and they do not
+ * receive signals that are meant for the program. (weft-test: threads) */
 #include "support.h"
 
 #include <signal.h>
@@ -14,7 +14,7 @@ typedef struct look {
     sigset_t blocked;
 } look;
 
-/* A frame as those of libraries. */
+/* A stack frame as large as in other libraries. */
 static __attribute__((noinline)) int use_stack(void) {
     volatile char large[1 << 20];
     memset((char *)(uintptr_t)large, 1, sizeof large);
@@ -53,7 +53,7 @@ static void stacks_are_large_enough(void **state) {
     look l = run_thread();
     assert_true(l.stack >= 2 << 20);
     assert_int_equal(l.sum, 2);
-    /* And those that the user wants large stay so. */
+    /* Stacks that the user sets larger stay larger. */
     assert_int_equal(pthread_attr_setstacksize(&small, 16 << 20), 0);
     assert_int_equal(pthread_setattr_default_np(&small), 0);
     assert_true(run_thread().stack >= 16 << 20);

@@ -1,5 +1,5 @@
-/* What the tests of this folder share: a directory of their own, a small model with state, files
- * changed by hand. */
+/* Shared parts of the tests of this folder: a directory of their own, a small model with state, and
+ * changes of files by hand. */
 #ifndef WEFT_TESTS_CHECKPOINT_FIXTURE_H
 #define WEFT_TESTS_CHECKPOINT_FIXTURE_H
 
@@ -137,7 +137,7 @@ static inline wefti_checkpoint_options options_of(int64_t shard_bytes) {
         .shard_bytes = shard_bytes, .texts = fixture_texts, .text_count = 1};
 }
 
-/* Write step `step` of a model whose bytes are those of version `step`. */
+/* Writes step `step` of a model. Its bytes are a function of the step, as for version `step`. */
 static inline weft_status write_step(const char *dir, int64_t step, int64_t shard_bytes) {
     model m;
     model_make(&m, (uint64_t)step);
@@ -146,7 +146,7 @@ static inline weft_status write_step(const char *dir, int64_t step, int64_t shar
     return wefti_checkpoint_write(dir, &meta, m.tensors, MODEL_TENSORS, &options, NULL);
 }
 
-/* Every tensor of an open checkpoint is that of version `version`. */
+/* Asserts that every tensor of an open checkpoint has the bytes of version `version`. */
 static inline void assert_model(const wefti_checkpoint *c, uint64_t version) {
     model m;
     model_make(&m, version);
@@ -159,7 +159,7 @@ static inline void assert_model(const wefti_checkpoint *c, uint64_t version) {
     }
 }
 
-/* Names under `dir` that are neither a step, nor `latest`, nor the lock. */
+/* Asserts that all names under `dir` are steps, `latest` or the lock. */
 static inline void assert_tidy(const char *dir) {
     char **names = NULL;
     int64_t count = 0;

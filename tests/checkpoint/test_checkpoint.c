@@ -1,5 +1,5 @@
-/* Checkpoints in good order: what is written is read, steps come and go, models are compared, runs
- * are locked. */
+/* Intact checkpoints: written tensors read back equal, steps are added and pruned, models are
+ * compared, and a run locks its directory. */
 #include "fixture.h"
 
 #include <signal.h>
@@ -114,7 +114,7 @@ static void listing(void **state) {
     wefti_checkpoint_close(c);
     ASSERT_STATUS(WEFT_E_NOT_FOUND,
                   wefti_checkpoint_open(path_in(f->dir, "step-000000001000"), 3, &c, NULL));
-    /* a step that was copied elsewhere is still one; under another step's name it is not */
+    /* a copied step is still a step in another directory, but not under another step's name */
     ASSERT_OK(wefti_rename(path_in(f->dir, "step-000000001000"), path_in(f->root, "keep")));
     ASSERT_OK(wefti_checkpoint_open(path_in(f->root, "keep"), WEFTI_CHECKPOINT_LATEST, &c, NULL));
     wefti_checkpoint_close(c);
@@ -272,7 +272,7 @@ static void bad_requests(void **state) {
                   wefti_checkpoint_write(f->dir, &meta, m.tensors, MODEL_TENSORS, NULL, NULL));
 }
 
-/* A later format is not damage: nobody falls back to an older step because of it. */
+/* A later format is not damage: it causes no fallback to an older step. */
 static void later_format(void **state) {
     const fixture *f = *state;
     ASSERT_OK(write_step(f->dir, 1, 0));
@@ -330,7 +330,8 @@ static void locking(void **state) {
     wefti_checkpoint_lock_close(NULL);
 }
 
-/* What an interrupted run leaves is gone, or back in place, when the next one takes the lock. */
+/* The next run that takes the lock removes the remains of an interrupted run, or puts them back in
+ * place. */
 static void cleaning(void **state) {
     const fixture *f = *state;
     ASSERT_OK(write_step(f->dir, 1, 0));

@@ -1,5 +1,5 @@
-/* Writing while the tensors change: what is stored is what they were when the writing began.
- * weft-test: threads */
+/* Writing while the tensors change: the checkpoint holds the values from the time when writing
+ * began. weft-test: threads */
 #include "fixture.h"
 
 #include <errno.h>
@@ -72,7 +72,7 @@ static void updates_during_writing(void **state) {
     big_free(&m);
 }
 
-/* A job that failed holds nobody up, says why as often as it is asked, and leaves nothing. */
+/* A failed job makes nobody wait, gives its reason at every query, and leaves no files. */
 static void failed_job(void **state) {
     const fixture *f = *state;
     big_model m;
@@ -120,7 +120,7 @@ static void cancelled_job(void **state) {
     big_free(&m);
 }
 
-/* What failed after the commit does not undo it: it is a note. */
+/* A failure after the commit does not undo the commit: it is reported as a note. */
 static void pruning_note(void **state) {
     const fixture *f = *state;
     big_model m;

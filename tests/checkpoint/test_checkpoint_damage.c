@@ -1,5 +1,5 @@
-/* A damaged step is always recognised, and the one before it is used: every file cut off at every
- * byte, grown, emptied, removed, and ten thousand random flips of single bits. */
+/* A damaged step is always recognized, and the step before it is used. Every file is cut off at
+ * every byte, grown, emptied and removed, and suffers ten thousand random flips of single bits. */
 #include "fixture.h"
 
 #include <fcntl.h>
@@ -107,8 +107,8 @@ static wefti_checkpoint *open_large(const char *dir, char *out_path, size_t byte
     return c;
 }
 
-/* A tensor that changes after the opening is noticed when it is read; and one that is cut, by an
- * error that names the file, not by the end of the process. */
+/* Reading a tensor that changed after opening is an error. Reading a tensor from a file that was
+ * cut is an error that names the file; the process goes on. */
 static void change_after_opening(void **state) {
     const fixture *f = *state;
     static float values[LARGE];

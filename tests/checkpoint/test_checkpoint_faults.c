@@ -1,6 +1,6 @@
 /* Every I/O call and every allocation of writing, reading, pruning and locking fails in turn, once
- * and for good; and the process is killed in the middle. What was committed stays, what was not
- * leaves nothing. */
+ * and for good. The process is also killed in the middle. Committed steps stay; steps that were not
+ * committed leave nothing. */
 #include "fixture.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ static const fault_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Run `act` with the n-th call failing, for n = 0, 1, ... until it makes no more calls than n;
+/* Runs `act` with the n-th call failing, for n = 0, 1, ... until it makes no more than n calls.
  * `check` sees each result with the faults disarmed. Returns the number of calls. */
 typedef weft_status action(const fixture *f);
 typedef void checker(const fixture *f, const fault_case *c, weft_status status);
@@ -64,8 +64,8 @@ static weft_status write_second(const fixture *f) {
     return status;
 }
 
-/* After the next start's cleaning the newest step is 1, or 2 if the writing got that far; each is
- * whole. */
+/* After the cleaning at the next start, the newest step is 1, or 2 if its writing was far enough.
+ * Each step is whole. */
 static void check_second(const fixture *f, const fault_case *c, weft_status status) {
     if (!c->forever) assert_int_equal(wefti_exists(path_in(f->dir, ".tmp-step-000000000002")), 0);
     wefti_checkpoint_lock *lock = NULL;

@@ -1,5 +1,5 @@
-/* Tensors in pieces: the files are those of the whole, to the byte, however it was cut; and the
- * boxes that a tensor is walked in. */
+/* Tensors in pieces: the files equal the files of the whole tensors, byte for byte, for every cut.
+ * Also the regions in which a tensor is traversed. */
 #include "fixture.h"
 
 #include "layout/slab.h"
@@ -12,7 +12,7 @@ static uint64_t roll(uint64_t *at, uint64_t below) {
     return wefti_philox_u32(SEED, 1, (*at)++) % below;
 }
 
-/* ---- boxes ---- */
+/* ---- regions ---- */
 
 static void slabs_are_what_memory_holds(void **state) {
     (void)state;
@@ -43,8 +43,8 @@ static void slabs_are_what_memory_holds(void **state) {
 
 /* ---- files ---- */
 
-/* Pieces lie in the memory of a device that the host cannot reach: a write copies them out of it.
- */
+/* Pieces lie in the memory of a device that the host cannot reach. A write copies them out of
+ * it. */
 typedef struct cut {
     wefti_checkpoint_piece pieces[MAX_PIECES];
     int64_t count;
@@ -110,7 +110,7 @@ static void assert_same_step(const char *a, const char *b) {
     }
 }
 
-/* Two tensors of which one is larger than a block; one is stored as three, each a third of it. */
+/* Two tensors. One is larger than a block; one is stored as three, each a third of it. */
 static void files_are_those_of_the_whole(void **state) {
     const fixture *f = *state;
     uint64_t at = 1000;
@@ -160,7 +160,7 @@ static void files_are_those_of_the_whole(void **state) {
     for (int t = 0; t < 2; t++) free(data[t]);
 }
 
-/* ---- pieces that are none ---- */
+/* ---- illegal pieces ---- */
 
 static void pieces_must_cover_the_tensor(void **state) {
     const fixture *f = *state;

@@ -1,5 +1,6 @@
-/* Slices of parameters and of what an optimizer keeps of them: joined, cut anew and joined again
- * they are the same bytes; what does not fit is refused by name, and nothing is left of it. */
+/* Slices of parameters and of their optimizer states. Slices that are joined, cut differently and
+ * joined again have the same bytes. Slices that do not fit are refused by name, and no file is
+ * left. */
 #include "fixture.h"
 
 #include <errno.h>
@@ -25,7 +26,7 @@ static weft_status split(const char *path, int ranks, const weft_checkpoint_cut 
     return status;
 }
 
-/* `rank`: whose it is, `ranks`: of how many; NULL: the file does not say. */
+/* `rank`: the rank of the slice, `ranks`: the number of ranks; NULL: the file does not say. */
 static void write_slice(const char *path, const wefti_safetensors_item *items, int64_t count,
                         const char *rank, const char *ranks) {
     wefti_safetensors_pair pairs[] = {{"format", "pt"}, {"rank", rank}, {"ranks", ranks}};
@@ -45,7 +46,8 @@ static void assert_same_file(const char *a, const char *b) {
     free(data[1]);
 }
 
-/* A path of the fixture that stays, as those of path_in do not: enough for one test. */
+/* A path of the fixture that stays valid, unlike the paths of path_in. There are enough for one
+ * test. */
 static const char *in(const fixture *f, const char *name) {
     static char paths[64][400];
     static int next;
@@ -54,7 +56,7 @@ static const char *in(const fixture *f, const char *name) {
     return path;
 }
 
-/* What `split` calls the file of a rank. */
+/* The name that `split` gives to the file of a rank. */
 static const char *slice_of(const fixture *f, const char *prefix, int rank, int ranks) {
     char name[100];
     (void)snprintf(name, sizeof name, "%s-rank-%05d-of-%05d.safetensors", strrchr(prefix, '/') + 1,
@@ -136,7 +138,7 @@ static void joined_cut_and_joined_again(void **state) {
     for (int r = 0; r < 2; r++) halves[r] = slice_of(f, half, r, 2);
     ASSERT_OK(merge(halves, 2, layers, 2, again));
     assert_same_file(whole, again);
-    /* even slices are what their owners had written */
+    /* even slices equal the slices that their owners had written */
     ASSERT_OK(split(again, RANKS, layers, 2, quarter));
     for (int r = 0; r < RANKS; r++) {
         quarters[r] = slice_of(f, quarter, r, RANKS);
@@ -150,7 +152,7 @@ static int64_t pick(uint64_t *at, int64_t below) {
     return wefti_philox_u32(11, 1, (*at)++) % (uint32_t)below;
 }
 
-/* Elements one by one: the slice of `rank` has those of the whole from `begin` on. */
+/* Element by element: the slice of `rank` has the elements of the whole from `begin` on. */
 static void assert_slice(const wefti_safetensors_entry *slice, const unsigned char *whole,
                          const weft_desc *desc, int dimension, int64_t begin) {
     int64_t bytes = (int64_t)weft_dtype_bytes(desc->dtype), count = weft_desc_elems(&slice->desc);
@@ -205,7 +207,7 @@ static void any_shape_and_number(void **state) {
     }
 }
 
-/* ---- what is said of whom ---- */
+/* ---- ranks named by files ---- */
 
 static void expect_cuts(const fixture *f, const weft_checkpoint_cut *cuts, int count,
                         const char *expected) {
@@ -270,14 +272,14 @@ static void steps_are_sources_too(void **state) {
     const char *steps[] = {path_in(f->dir, "step-000000000001"), f->dir};
     ASSERT_STATUS(WEFT_E_ARG, merge(steps, 2, NULL, 0, in(f, "x.safetensors")));
     ASSERT_MESSAGE("step 2|slice 0");
-    /* the step of before is another one: it does not take the place of a damaged one */
+    /* the step before is another step: it does not replace a damaged one */
     put_file(path_in(path_in(f->dir, "step-000000000002"), "model.safetensors"), "x", 1);
     ASSERT_STATUS(WEFT_E_CORRUPT, split(f->dir, 2, &cut, 1, in(f, "y")));
     ASSERT_MESSAGE("name|directory");
     ASSERT_OK(split(path_in(f->dir, "step-000000000001"), 2, &cut, 1, in(f, "y")));
 }
 
-/* ---- what does not fit ---- */
+/* ---- slices that do not fit ---- */
 
 static const char *one_tensor(const fixture *f, const char *file, const char *name, weft_desc desc,
                               float first) {
@@ -340,8 +342,8 @@ static void slices_that_do_not_fit(void **state) {
     refuses(f, WEFT_E_SHAPE, a, in(f, "f8.safetensors"), rows, "F8_E4M3 in slice 1");
 }
 
-/* Slices that say whose they are come in that order; some may be left out, and what is no number
- * says nothing. */
+/* Slices that name their rank are joined in the order of ranks. Some ranks may be missing. A rank
+ * that is not a number is ignored. */
 static void slices_in_another_order(void **state) {
     const fixture *f = *state;
     const weft_checkpoint_cut cut = {"w", 0};
@@ -373,14 +375,14 @@ static void slices_in_another_order(void **state) {
         int64_t pairs = 0;
         ASSERT_OK(wefti_safetensors_open(joined, &file));
         (void)wefti_safetensors_metadata(file, &pairs);
-        assert_int_equal(pairs, 1); /* the format: the whole is no rank's */
+        assert_int_equal(pairs, 1); /* the format only: the whole belongs to no rank */
         wefti_safetensors_close(file);
         assert_int_equal(unlink(joined), 0);
     }
 }
 
-/* Slices that say how many they are: all of one set, or nothing; some that do not say it vouch for
- * nothing. */
+/* If slices name the number of ranks, all must be of one set. Slices without that number are not
+ * checked for completeness. */
 static void slices_that_are_missing(void **state) {
     const fixture *f = *state;
     const weft_checkpoint_cut cut = {"w", 0};
@@ -457,7 +459,8 @@ static void nothing_is_written_over(void **state) {
     ASSERT_STATUS(WEFT_E_ARG, split(a, 3, &rows, 1, prefix));
     assert_false(wefti_exists(slice_of(f, prefix, 0, 3)));
     ASSERT_STATUS(WEFT_E_NOT_FOUND, split(a, 2, &rows, 1, in(f, "no/such/p")));
-    ASSERT_OK(weft_checkpoint_split(a, 2, &rows, 1, prefix, 0, NULL)); /* who wants no text */
+    ASSERT_OK(weft_checkpoint_split(a, 2, &rows, 1, prefix, 0, NULL)); /* a caller that needs no
+                                                                        * report */
 }
 
 static void failures_leave_nothing(void **state) {

@@ -98,7 +98,8 @@ static void hostile_indexes(void **state) {
     ASSERT_STATUS(WEFT_E_NOT_FOUND, wefti_tensor_set_open(path_in(f->root, "x.safetensors"), &set));
 }
 
-/* A link could lead anywhere, and to anything that blocks; only the cache's own are followed. */
+/* A link could lead to any file, also to a file that blocks. Only the cache's own links are
+ * followed. */
 static void links(void **state) {
     const fixture *f = *state;
     make_dir(f->dir, good_index);

@@ -1,5 +1,5 @@
-/* What the tests of training data share: a directory of their own, bytes put together by hand,
- * random numbers whose seed is printed. */
+/* Shared parts of the tests of training data: a directory of their own, bytes put together by hand,
+ * and random numbers with a printed seed. */
 #ifndef WEFT_TESTS_TRAIN_DATA_FIXTURE_H
 #define WEFT_TESTS_TRAIN_DATA_FIXTURE_H
 

@@ -1,5 +1,5 @@
-/* The feed: every batch is a function of its number alone, whoever asks, from wherever, in whatever
- * rows; clean stops; failures of the reader thread arrive. weft-test: threads */
+/* The feed: every batch is a function of its number alone, for every caller, start and set of rows.
+ * Stops are clean, and failures of the reader thread arrive. weft-test: threads */
 #include "data_fixture.h"
 
 #include <pthread.h>
@@ -104,7 +104,7 @@ static void starts_anywhere(void **state) {
     weft_data_close(data);
 }
 
-/* Rows [begin, end) of the global batch are the same whoever prepares them. */
+/* Rows [begin, end) of the global batch are the same on every device. */
 static void rows_of_devices(void **state) {
     (void)state;
     weft_data *data = numbers(256, 0);

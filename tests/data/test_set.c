@@ -1,5 +1,5 @@
-/* Data sets of every format: samples, parts, order, vocabulary; errors that say what and where;
- * every call failed. */
+/* Data sets of every format: samples, parts, order, vocabulary. Errors name the problem and the
+ * place. Every call fails in turn. */
 #include "data_fixture.h"
 
 #include <math.h>
@@ -312,7 +312,8 @@ static void npy_tokens_and_images(void **state) {
     weft_data_close(data);
 }
 
-/* Pixels that dividing by the largest number of their type would leave next to nothing of. */
+/* Pixels of wide integer types: dividing by the largest number of the type would leave almost
+ * nothing. */
 static void pixels_in_numbers_too_wide(void **state) {
     (void)state;
     static const struct {
@@ -492,8 +493,8 @@ static const char *put_large(const char *name, const buffer *header, int64_t byt
     return path;
 }
 
-/* A file that is cut while it is in use: what is left of it is still read, and the rest is an error
- * that names the file, not the end of the process. */
+/* A file is cut while it is in use. The rest of it is still read. Reading the cut part is an error
+ * that names the file, and the process goes on. */
 static void cut_meanwhile(void **state) {
     (void)state;
     enum { IMAGES = 1000, EACH = 100 };

@@ -1,5 +1,5 @@
-/* Devices: memory, copies, mappings and the order of work, alike on all of them; and that host code
- * which touches the memory of a fenced device dies. weft-test: threads */
+/* Devices: memory, copies, mappings and the order of work, alike on all of them. Host code that
+ * touches the memory of a fenced device dies. weft-test: threads */
 #include "device/device.h"
 
 #include <setjmp.h>
@@ -191,7 +191,8 @@ static void test_what_is_exposed_may_be_touched(void **state) {
     assert_false(dies(read_a_byte, &f));
     assert_false(dies(write_a_byte, &f));
     assert_true(dies(read_far_away, &f));
-    ASSERT_OK(wefti_stream_expose(f.stream, both, 2)); /* a second time: the page counts */
+    ASSERT_OK(wefti_stream_expose(f.stream, both, 2)); /* Bytes that the host reads are the
+                                                        * result of published work. */
     wefti_stream_conceal(f.stream, both, 2);
     assert_false(dies(read_a_byte, &f));
     wefti_stream_conceal(f.stream, &first, 1);
@@ -215,7 +216,7 @@ static void test_a_copy_with_the_wrong_space_is_refused(void **state) {
     end(&f);
 }
 
-/* Copies are late: a host that does not wait finds old bytes. */
+/* Copies run late: a host that does not wait reads old bytes. */
 static void test_a_copy_is_done_when_somebody_waits(void **state) {
     (void)state;
     fixture f = begin(&wefti_device_fenced);

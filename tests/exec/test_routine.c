@@ -1,6 +1,6 @@
-/* Random bodies as compiled routines on the executor, against the interpreter in double: results
- * that are inputs, given twice, reshaped, accumulated, saved for later, written in place. Memory
- * between operands is guarded, memory not yet written holds NaN. */
+/* Random bodies as compiled routines on the executor, against the interpreter in double. Results
+ * may be inputs, given twice, reshaped, accumulated, saved for later, or written in place. Memory
+ * between operands is guarded, and memory not yet written holds NaN. */
 #include "support.h"
 
 #include <math.h>
@@ -58,7 +58,7 @@ static weft_body *random_body(weft_graph *g, dice *d, bool fuse) {
     return fused;
 }
 
-/* Some inputs come from the saved block; the last results go there; others are added to. */
+/* Some inputs come from the saved block, the last results go there, and others are accumulated. */
 static void choose_bindings(bench *t, dice *d) {
     const weft_body *b = t->body;
     t->saved_bytes = 0;
@@ -315,7 +315,7 @@ static void drop(const sketch *s) {
     weft_graph_destroy(s->g);
 }
 
-/* What one buffer can be at once. */
+/* All roles that one buffer can have at once. */
 static void shared_results(void **state) {
     (void)state;
     sketch s = new_sketch();
@@ -365,7 +365,7 @@ static void written_in_place(void **state) {
     }
 }
 
-/* A value that is read after it was overwritten would be wrong: refused. */
+/* A value that is read after it was overwritten would be wrong, so it is refused. */
 static void late_reads_are_refused(void **state) {
     (void)state;
     weft_desc cache = weft_desc_of(WEFT_F32, 4, (int64_t[]){1, 8, 2, 3});
@@ -390,9 +390,9 @@ static void late_reads_are_refused(void **state) {
     }
 }
 
-/* Sums that grow in place: of terms whose kernels add themselves, of others, of terms that are
- * read elsewhere; sums that are read on the way, that begin in an input, and that are added to what
- * the result holds. */
+/* Sums that grow in place: of terms with kernels that add themselves, of other terms, and of terms
+ * that other nodes read. Also sums that are read on the way, that begin in an input, and that are
+ * added to an accumulated result. */
 static void growing_sums(void **state) {
     (void)state;
     for (int variant = 0; variant < 32; variant++) {
@@ -413,7 +413,7 @@ static void growing_sums(void **state) {
                 term = node(&s, "linear_grad_weight", 2, (int32_t[]){factor, dy}, NULL);
             if (kept && k == 1) side = term;
             if (read && k == 3) side = node(&s, "exp", 1, &sum, NULL);
-            if (!given && !plain && k == 0) /* the abs reads what is overwritten otherwise */
+            if (!given && !plain && k == 0) /* otherwise the abs reads an overwritten value */
                 sum = node(&s, "add", 2, (int32_t[]){sum, term}, NULL);
             else
                 sum = node(&s, "accumulate", 2, (int32_t[]){sum, term}, NULL);

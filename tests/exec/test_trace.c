@@ -1,4 +1,4 @@
-/* Traces: JSON that parses, with every event as it was told, whatever the names. */
+/* Traces: JSON that parses and holds every recorded event, for any names. */
 #include "support.h"
 
 #include <stdio.h>
@@ -96,7 +96,7 @@ static void any_name_is_valid_json(void **state) {
     ASSERT_OK(wefti_trace_close(NULL));
 }
 
-/* Of a session: each call and each kernel, the kernels inside their call's time. */
+/* A trace of a session has each call and each kernel, with the kernels inside their call's time. */
 static void a_session_is_traced(void **state) {
     (void)state;
     weft_graph *g;
@@ -152,7 +152,7 @@ static void a_session_is_traced(void **state) {
     weft_graph_destroy(g);
 }
 
-/* Where it cannot be written is said at once, before hours of what should have been traced. */
+/* A path that cannot be written is reported at once, before hours of training without a trace. */
 static void a_trace_that_cannot_be_written(void **state) {
     (void)state;
     wefti_trace *t;

@@ -1,5 +1,5 @@
-/* Device workers: every device works in a thread of its own, the first failure is the one that is
- * told, and nobody waits for a device that has failed. */
+/* Device workers: every device works in a thread of its own. The first failure is reported, and
+ * nobody waits for a failed device. */
 #include "support.h"
 
 #include <pthread.h>
@@ -73,7 +73,7 @@ static void every_device_has_a_thread(void **state) {
     }
 }
 
-/* The sum of all devices' numbers, unless one fails before it gives its own. */
+/* The sum of all devices' numbers, unless a device fails before it gives its number. */
 static weft_status wait_for_all(void *context, wefti_rank_device *device, int32_t rank) {
     shared *s = context;
     float mine = (float)(rank + 1), all = 0;

@@ -81,8 +81,8 @@ static void wiring_tells_cells_apart(void **state) {
     weft_graph_destroy(g);
 }
 
-/* Names in cells, by which plans speak of what is in them, also tell them apart; those of what they
- * use of their surroundings do not. */
+/* Plans address the parts of a cell by their names, so these names also tell cells apart. The names
+ * of captured values do not. */
 static void names_tell_cells_apart(void **state) {
     (void)state;
     static const char *const cells[] = {"a", "b", "c", "d"}, *const scopes[] = {"x", "y", "x", "x"},
@@ -176,7 +176,7 @@ static void nested_cells_name_parameters_and_scopes(void **state) {
     weft_graph_destroy(g);
 }
 
-/* A parameter born in one cell is used in another: the embedding that is also the head. */
+/* A parameter created in one cell is used in another: the embedding that is also the head. */
 static void parameters_outlive_their_cell(void **state) {
     (void)state;
     weft_graph *g = new_graph();
@@ -546,7 +546,7 @@ static void streams_differ_by_call_node_and_step(void **state) {
     weft_graph_destroy(g);
 }
 
-/* Where a microbatch begins that comes after `row` samples of a value. */
+/* The position of a microbatch that comes after `row` samples of a value. */
 static int64_t begin_of(int64_t row, int64_t samples, int rank, const int64_t *shape) {
     wefti_random r = {.row_offset = row, .samples = samples};
     int64_t strides[WEFT_MAX_RANK];
@@ -559,9 +559,9 @@ static int64_t begin_of(int64_t row, int64_t samples, int rank, const int64_t *s
     return begin;
 }
 
-/* Whatever dimension 0 is of: no numbers of the microbatches before. Where samples are in front,
- * alone, merged with what they have or behind a 1, they are those of the same samples of a whole.
- */
+/* Every microbatch draws numbers of its own, whatever dimension 0 holds. If samples are in front,
+ * alone, merged with other dimensions or behind a 1, the numbers equal those for the same samples
+ * of a whole batch. */
 static void microbatches_draw_numbers_of_their_own(void **state) {
     (void)state;
     static const struct {

@@ -1,5 +1,5 @@
-/* Differentiation: against finite differences, what is kept, what is recomputed, and failure at
- * every allocation. */
+/* Differentiation: against finite differences, the saved set, recomputation, and failure at every
+ * allocation. */
 #include "support.h"
 
 #include <stdio.h>
@@ -159,7 +159,7 @@ static void random_cells_match_finite_differences(void **state) {
     }
 }
 
-/* ---- what is kept ---- */
+/* ---- the saved set ---- */
 
 /* One cell `make` over x [4, 8], differentiated for everything. */
 typedef weft_value (*make_cell)(weft_graph *g, weft_value x);
@@ -234,8 +234,8 @@ static weft_value normed(weft_graph *g, weft_value x) {
     return linear_to(g, weft_layer_norm(g, sum, gamma, beta, 1e-5), "out", 8);
 }
 
-/* Norms keep their statistics and what they read; of add's operand and result the result, which is
- * read. */
+/* Norms save their statistics and their operand. Of the add's operand and result, only the result
+ * is saved, because it is read. */
 static void norms_keep_statistics(void **state) {
     (void)state;
     wefti_cell_grad cg;
@@ -318,7 +318,7 @@ static void recomputed_dropout_keeps_its_stream(void **state) {
     weft_graph_destroy(g);
 }
 
-/* ---- what is wanted and given ---- */
+/* ---- required and produced gradients ---- */
 
 static void unwanted_gradients_cost_nothing(void **state) {
     (void)state;

@@ -21,7 +21,7 @@ static char *print(const weft_graph *g) {
     return text;
 }
 
-/* Every kind of thing that a text can hold. */
+/* Every kind of element that a text can hold. */
 static weft_graph *varied(uint64_t seed) {
     weft_graph *g = new_graph();
     dice d = {.seed = seed};
@@ -108,7 +108,7 @@ static void the_form_is_what_it_says(void **state) {
     weft_graph_destroy(g);
 }
 
-/* Every line of the sample changed somehow: the message has the line and the matter. */
+/* Every line of the sample is changed in some way: the message has the line and the matter. */
 typedef struct edit {
     const char *from, *to, *message;
 } edit;

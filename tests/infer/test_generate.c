@@ -59,7 +59,7 @@ static void frequencies_follow_the_softmax(void **state) {
         }
 }
 
-/* The k most likely of many, with many equals: against a plain count of what is larger. */
+/* The k most likely of many, with many equals: against a plain count of the larger ones. */
 static void top_k_selects_in_order(void **state) {
     (void)state;
     for (uint64_t round = 0; round < 60; round++) {
@@ -230,8 +230,8 @@ static void from_scratch(weft_session *s, const weft_model_config *c, const char
     free(logits);
 }
 
-/* Contexts shorter and longer than a piece, prompts around every border, texts that slide, windows
- * of attention. */
+/* Contexts shorter and longer than a piece, prompts around every border, texts that slide,
+ * attention windows. */
 static void texts_equal_those_from_scratch(void **state) {
     (void)state;
     enum { FAMILIES = 6 };
@@ -274,7 +274,7 @@ static void texts_equal_those_from_scratch(void **state) {
         }
 }
 
-/* Caches no longer than what is asked for, and the same text. */
+/* Caches are no longer than the requested text needs, and the text is the same. */
 static void a_short_text_needs_short_caches(void **state) {
     (void)state;
     weft_family families[] = {WEFT_FAMILY_LLAMA, WEFT_FAMILY_MIXTRAL, WEFT_FAMILY_GPT2};
@@ -344,8 +344,8 @@ static void same_seed_same_text(void **state) {
     weft_graph_destroy(graph);
 }
 
-/* A run, its step and a Hugging Face directory made of it give one text; a damaged step gives
- * none, and its run the one before. */
+/* A run, its step and a Hugging Face directory made from it give one text. A damaged step gives no
+ * text, and its run falls back to the step before. */
 static void all_kinds_of_directories(void **state) {
     (void)state;
     weft_model_config c = config_of(WEFT_FAMILY_LLAMA, 16, 256);
@@ -400,8 +400,8 @@ static char *tokenizer_text(const char *name) {
     return data;
 }
 
-/* The end-of-text token stops the text and is not part of it; tokens without text are not made;
- * begin-of-text counts as part of the prompt. */
+/* The end-of-text token stops the text and is not part of it. Tokens without text are not
+ * generated. Begin-of-text counts as part of the prompt. */
 static void tokenizers_are_used(void **state) {
     (void)state;
 #ifndef WEFT_HAVE_JANSSON
@@ -440,8 +440,8 @@ static void tokenizers_are_used(void **state) {
     }
 }
 
-/* Which tokens end a text is told by config.json, and before it by generation_config.json; only
- * where neither does, by the names in the tokenizer. Even where tokens are bytes. */
+/* config.json, and before it generation_config.json, gives the tokens that end a text. If neither
+ * does, the names in the tokenizer decide. This holds even if tokens are bytes. */
 static void ends_are_those_of_the_configuration(void **state) {
     (void)state;
     weft_model_config c = config_of(WEFT_FAMILY_LLAMA, 32, 256);

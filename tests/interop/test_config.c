@@ -1,12 +1,12 @@
-/* config.json and tensor names: what is written reads back, both versions of transformers are
- * understood, what a family does not do is refused by name. */
+/* config.json and tensor names. A written file reads back equal, and both versions of transformers
+ * are understood. Settings that a family does not support are refused by name. */
 #include "models/model_fixture.h"
 
 #include <math.h>
 
 #include "base/fault.h"
 
-/* Field by field: what lies between them is not told. */
+/* Compares field by field, because the padding between fields is undefined. */
 static void assert_same_scaling(const weft_rope_scaling *a, const weft_rope_scaling *b) {
     assert_true(a->factor == b->factor);
     assert_true(a->low_freq_factor == b->low_freq_factor);
@@ -192,7 +192,7 @@ static void both_versions(void **state) {
     ASSERT_OK(weft_model_config_read(
         LLAMA(", \"rope_theta\": 7.0, \"rope_scaling\": {\"type\": \"default\"}"), &c));
     assert_true(c.rope_theta == 7 && c.rope_scaling.factor == 0);
-    /* Of both the older one counts alone, unless it is empty. */
+    /* If both keys are present, only the older one counts, unless it is empty. */
     ASSERT_OK(weft_model_config_read(
         LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_parameters\": "
               "{\"rope_theta\": 5e5, \"rope_type\": \"linear\", \"factor\": 8}"),
@@ -218,7 +218,7 @@ static void both_versions(void **state) {
     ASSERT_OK(weft_model_config_read(
         LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}"), &c));
     assert_true(c.rope_scaling.factor == 2 && c.rope_scaling.original_context == 0);
-    /* YaRN, what is left out as there */
+    /* YaRN, with the defaults of transformers */
     ASSERT_OK(weft_model_config_read(
         QWEN2(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, "
               "\"original_max_position_embeddings\": 32768}, \"max_position_embeddings\": 131072"),
@@ -353,8 +353,8 @@ static void assert_ends(const weft_model_config *c, int64_t count, int32_t first
     if (count > 0) assert_int_equal(c->ends[count - 1], last);
 }
 
-/* One, several, none; what no token of the model is ends no text; generation_config.json goes
- * before config.json where it tells any. */
+/* One end token, several, none. An id that is no token of the model ends no text.
+ * generation_config.json takes precedence over config.json if it gives any. */
 static void ends_of_texts(void **state) {
     (void)state;
     weft_model_config c;
@@ -392,7 +392,7 @@ static void ends_of_texts(void **state) {
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
 }
 
-/* Which layers a window is for, and when a model of this context has none that counts. */
+/* The layers with a window, and when a window of a model with this context has no effect. */
 static void windows(void **state) {
     (void)state;
     static const struct {
@@ -432,7 +432,8 @@ static void windows(void **state) {
     }
 }
 
-/* The numbers of tokens that begin a text and fill one up: 0 is one, those of no token are none. */
+/* The ids of the tokens that begin a text and pad it. 0 is a valid id; ids outside of the
+ * vocabulary count as absent. */
 static void tokens_that_begin_and_fill(void **state) {
     (void)state;
     weft_model_config c;

@@ -1,6 +1,6 @@
 /* Starting from Hugging Face directories: names with and without the base model's prefix, element
- * types, shards, what may be there besides, and what may not. Where WEFT_TEST_PEERS names a
- * directory made by bench/peers/make_tiny.py, logits are compared with those of transformers. */
+ * types, shards, and allowed and refused extra tensors. If WEFT_TEST_PEERS names a directory made
+ * by bench/peers/make_tiny.py, logits are compared with the logits of transformers. */
 #include "support.h"
 
 #include <stdint.h>
@@ -175,7 +175,7 @@ static void every_family(void **state) {
     }
 }
 
-/* The rate of dropout is the directory's, unless the job sets one: 0 as well. */
+/* The directory gives the dropout rate, unless the job sets one; 0 counts as a rate. */
 static void dropout_of_job_or_files(void **state) {
     (void)state;
     static const struct {
@@ -202,7 +202,7 @@ static void dropout_of_job_or_files(void **state) {
         wefti_training_close(&t);
         weft_job_free(job);
     }
-    /* Where its rates differ, the job has to say which. */
+    /* If the directory's rates differ, the job must set one. */
     char path[300], from[300], *text;
     int64_t bytes;
     (void)snprintf(path, sizeof path, "%s/config.json", f.path);

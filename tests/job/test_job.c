@@ -109,8 +109,8 @@ static void test_overrides(void **state) {
     refused_word("train=5", "train|section");
 }
 
-/* Keys that say nothing of the family, the optimizer or the schedule would be looked over in
- * silence; auto, and what is so in any case, may stand. */
+/* Keys without effect for the chosen family, optimizer or schedule would be ignored in silence, so
+ * they are refused. The value auto, and a value that holds anyway, are accepted. */
 static void test_keys_of_choices(void **state) {
     (void)state;
     refused_word("model.kv_heads=2", "'model.kv_heads=2'|model.kv_heads");

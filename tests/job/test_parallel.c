@@ -125,7 +125,7 @@ static void test_all_keys(void **state) {
     weft_job_free(job);
 }
 
-/* What is left out follows from the rest. */
+/* Omitted keys follow from the other keys. */
 static void test_filled_in(void **state) {
     (void)state;
     weft_job *job = words("parallel.mesh={dp: 2, tp: 4}");
@@ -359,7 +359,7 @@ static void test_file(void **state) {
     weft_job_free(job);
 }
 
-/* Everything that is wrong is told with its line. */
+/* Every error is reported with its line. */
 static void test_lines(void **state) {
     (void)state;
     refused_file("parallel:\n  meshes: {dp: 2}\n", "job.yaml:2:3|meshes");

@@ -1,5 +1,4 @@
-/* Every device's data carried through a route, move by move, as the regions of its transfers say.
- */
+/* Every device's data carried through a route, move by move, by the regions of its transfers. */
 #ifndef TESTS_LAYOUT_SIMULATE_H
 #define TESTS_LAYOUT_SIMULATE_H
 

@@ -143,7 +143,7 @@ static void slices_of_a_product(void **state) {
         expect_region(&w, &mesh, &dw, r, 0, 784, column, column + 16);
         expect_region(&y, &mesh, &dy, r, row, row + 128, column, column + 16);
     }
-    /* replicas of w: {0, 4}, {1, 5}, {2, 6}, {3, 7}; those of the first row count */
+    /* replicas of w: {0, 4}, {1, 5}, {2, 6}, {3, 7}; the replicas of the first row count */
     wefti_axes free_axes = ~wefti_layout_axes(&w) & 7u;
     for (int32_t r = 0; r < 8; r++) {
         int32_t group[8];
@@ -444,7 +444,7 @@ static weft_status cut_each(const wefti_mesh *mesh, int count, const int64_t *cu
     return wefti_cut_each(mesh, count, cuts, one_way, out, failed);
 }
 
-/* One after the other, 16 would take the axes without which there is no 8. */
+/* If factors chose axes one after the other, 16 would take the axes that 8 needs. */
 static void cuts_together(void **state) {
     (void)state;
     wefti_mesh mesh = mesh_of(4, (int32_t[]){2, 8, 4, 4}, (const char *[]){"a", "b", "c", "d"});

@@ -1,7 +1,7 @@
-/* Redistribution: on every pair of layouts of small meshes the route carries the right data to
- * every rank, and its cost is the best there is. The best is found here in another way: all layouts
- * are listed, every pair of them is classified by the definition of each move and priced by going
- * through all devices' regions, and shortest paths are relaxed over the whole list. */
+/* Redistribution on every pair of layouts of small meshes. The route carries the right data to
+ * every rank, and its cost is the least possible. The test finds the least cost in another way. It
+ * lists all layouts and classifies every pair by the definition of each move. It prices a pair by
+ * traversing the regions of all devices, and relaxes shortest paths over the whole list. */
 #include "support.h"
 
 #include "simulate.h"
@@ -49,7 +49,7 @@ static int beyond(const wefti_dim_split *a, const wefti_dim_split *b, wefti_axes
     return b->count - a->count;
 }
 
-/* Whether each dimension of b begins with that of a. */
+/* Whether the axes of each dimension of b begin with the axes of the same dimension of a. */
 static bool begins(const wefti_layout *a, const wefti_layout *b, wefti_axes *axes) {
     for (int d = 0; d < a->rank; d++)
         if (beyond(&a->dim[d], &b->dim[d], axes) < 0) return false;
@@ -79,7 +79,7 @@ static bool equal_regions(const wefti_region *a, const wefti_region *b, int rank
            !memcmp(a->size, b->size, (size_t)rank * sizeof *a->size);
 }
 
-/* Whether all that each rank wants is found whole with a rank that differs along `axes` only. */
+/* Whether each rank finds its whole region with one rank that differs along `axes` only. */
 static bool permutes_along(const pair *p, wefti_axes axes) {
     for (int32_t r = 0; r < p->ranks; r++) {
         int32_t group[SIM_RANKS], members = wefti_mesh_group(p->mesh, r, axes, group);
@@ -91,7 +91,7 @@ static bool permutes_along(const pair *p, wefti_axes axes) {
     return true;
 }
 
-/* Whether all that each rank wants lies somewhere with ranks that differ along `axes` only. Regions
+/* Whether each rank finds all parts of its region with ranks that differ along `axes` only. Regions
  * of one layout are equal or do not overlap. */
 static bool found_along(const pair *p, wefti_axes axes) {
     for (int32_t r = 0; r < p->ranks; r++) {
@@ -111,7 +111,7 @@ static bool found_along(const pair *p, wefti_axes axes) {
     return true;
 }
 
-/* Bytes that the rank with most lacks of what it wants. */
+/* The most bytes of its region that any rank lacks. */
 static int64_t lacking(const pair *p) {
     int64_t most = 0;
     for (int32_t r = 0; r < p->ranks; r++) {

@@ -1,5 +1,5 @@
-/* Particular routes: the collectives one expects, units, bounds, what is refused, routes kept, and
- * memory that runs out. */
+/* Particular routes: the expected collectives, units, bounds, refused requests, cached routes, and
+ * failing allocations. */
 #include "support.h"
 
 #include "base/fault.h"
@@ -89,7 +89,7 @@ static void expected_collectives(void **state) {
     expect(&flat, &whole, "[-, -, -] sum(sp)", "[-, -, -]", "", 0);
 }
 
-/* A slow outer axis sends only what the fast inner ones have reduced already. */
+/* A slow outer axis transfers only data that the fast inner axes have reduced already. */
 static void slow_links(void **state) {
     (void)state;
     wefti_mesh mesh = mesh_of(2, 1, 4);

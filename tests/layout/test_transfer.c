@@ -1,4 +1,4 @@
-/* Transfers: what is legal, bytes, copies of regions. */
+/* Transfers: legality, bytes, copies of regions. */
 #include "support.h"
 
 #include <stdio.h>

@@ -13,7 +13,7 @@
 
 enum { TINY_VOCAB = 11, TINY_CONTEXT = 6, TINY_CLASSES = 5 };
 
-/* llama and what is built like it. */
+/* llama and the families with the same structure. */
 static inline bool is_rotary(weft_family family) {
     return family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL ||
            family == WEFT_FAMILY_MISTRAL || family == WEFT_FAMILY_QWEN2;
@@ -37,8 +37,7 @@ static inline weft_model_config tiny(weft_family family) {
     return c;
 }
 
-/* llama with all that it may have: heads that are not hidden / heads wide, biases,
- * YaRN. */
+/* llama with all options: heads that are not hidden / heads wide, biases, YaRN. */
 static inline weft_model_config tiny_full(void) {
     weft_model_config c = tiny(WEFT_FAMILY_LLAMA);
     c.head_dim = 6;

@@ -20,7 +20,7 @@ static bool has_output(const weft_graph *g, const char *name) {
     return false;
 }
 
-/* Published counts; those of transformers and torchvision for the same configuration. */
+/* Published counts; the counts of transformers and torchvision for the same configuration. */
 static void parameter_counts(void **state) {
     (void)state;
     static const struct {
@@ -302,7 +302,7 @@ static void wrong_numbers(void **state) {
     ASSERT_MESSAGE("model.family");
 }
 
-/* Logits of one text whose first token is `first`, [TINY_CONTEXT, TINY_VOCAB]. */
+/* Logits of a text with the first token `first`, [TINY_CONTEXT, TINY_VOCAB]. */
 static void logits_after(const weft_model_config *c, int32_t first, float *out) {
     weft_graph *g = built(c, WEFT_USE_LOGITS, 1, 0, WEFT_F32);
     weft_session_options o = weft_session_defaults();
@@ -318,8 +318,8 @@ static void logits_after(const weft_model_config *c, int32_t first, float *out) 
     weft_graph_destroy(g);
 }
 
-/* How many of a text's logits its first token has an effect on: what a layer's window lets through,
- * the next one takes further. A window as long as the text is none. */
+/* The number of a text's logits that the first token affects. The next layer carries on the
+ * positions that a layer's window reaches. A window as long as the text has no effect. */
 static void windows_bound_what_is_seen(void **state) {
     (void)state;
     static const struct {

@@ -1,7 +1,7 @@
 /* Whole models against finite differences, in f64: gpt2, llama (with and without tied embeddings,
  * and biases), qwen2, bert, gpt2-moe, mixtral, vit, lenet, resnet18. Elements of every parameter
- * are moved by +-h; the loss's central difference must be the gradient that the backward pass
- * gives. */
+ * are moved by +-h. The central difference of the loss must equal the gradient of the backward
+ * pass. */
 #include "model_fixture.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ typedef struct subject {
     int stride;        /* every stride-th parameter */
     double h;          /* how far an element is moved */
     double relative, absolute;
-    uint64_t data; /* seed of what is fed */
+    uint64_t data; /* seed of the fed data */
 } subject;
 
 static double loss_at(weft_session *s, int program, const subject *m) {
@@ -57,8 +57,8 @@ static void check_parameter(weft_session *s, int program, const subject *m,
     free(gradient);
 }
 
-/* Values of ordinary size: at their own start values (0.02) norms divide by so little that the loss
- * is all curvature. */
+/* Values of ordinary size: norms of the start values (0.02) divide by numbers so small that the
+ * loss is all curvature. */
 static void widen(weft_session *s, uint64_t *random) {
     for (int i = 0; i < weft_session_tensors(s, 0); i++) {
         weft_tensor_info t;
@@ -126,7 +126,8 @@ static void language_models(void **state) {
     check_model(&llama, 113);
 }
 
-/* Nobody changes experts within so small a step; the balancing loss and full buffers take part. */
+/* No token changes its expert within so small a step. The balancing loss and full buffers take
+ * part. */
 static void models_with_experts(void **state) {
     (void)state;
     subject gpt2 = smooth(WEFT_FAMILY_GPT2_MOE), mixtral = smooth(WEFT_FAMILY_MIXTRAL);
@@ -148,8 +149,8 @@ static void image_models(void **state) {
     check_model(&mlp, 107);
 }
 
-/* Thousands of relus, a few of which change sides within any step: less is asked. The image is
- * large enough for the last norms to see several values. */
+/* Thousands of relus, and a few of them change sides within any step: the tolerance is wider. The
+ * image is large enough that the last norms see several values. */
 static void residual_network(void **state) {
     (void)state;
     subject resnet = {tiny(WEFT_FAMILY_RESNET18), 1, 1, 1e-6, 1e-5, 1e-7, 0};

@@ -1,10 +1,12 @@
 /* Residual networks of few channels on small, odd planes, split along batch, channels, height and
- * width over random meshes, in f64: loss, parameters and running statistics of each step are those
- * of one device. Such networks are ill-conditioned (dozens of batch norms over a handful of numbers
- * divide by small deviations, and relus switch): rounding grows a hundredfold from step to step,
- * to percents within a few steps of f32. So each step begins with the numbers of one device, and
- * what it may differ by is what one device differs by when its parameters are nudged by rounding:
- * mostly far less than 1e-9, where no mistake would hide. */
+ * width over random meshes, in f64. Loss, parameters and running statistics of each step equal the
+ * values of one device.
+ *
+ * Such networks are ill-conditioned. Dozens of batch norms over a handful of numbers divide by
+ * small deviations, and relus switch. Rounding grows a hundredfold from step to step, to percents
+ * within a few steps of f32. So each step begins with the numbers of one device. The tolerance is
+ * the difference that one device shows when its parameters are nudged by rounding. Mostly this is
+ * far less than 1e-9, where no mistake would hide. */
 #include "models/model_fixture.h"
 
 #include <math.h>
@@ -139,7 +141,7 @@ static void follow(weft_session *from, weft_session *to) {
     }
 }
 
-/* The largest distance of a parameter or running statistic, as a share of its largest element. */
+/* The largest distance of a parameter or running statistic, relative to its largest element. */
 static double apart(weft_session *a, weft_session *b, char *where, size_t bytes) {
     double worst = 0;
     for (int k = 0; k < weft_session_tensors(a, 0); k++) {
@@ -179,7 +181,7 @@ static void nudge(weft_session *s) {
     }
 }
 
-/* One device, many, and one device whose parameters are nudged. */
+/* One device, many devices, and one device with nudged parameters. */
 enum { ONE, MANY, NUDGED, SESSIONS };
 
 static void check_step(const trial *t, int step, weft_session **s) {

@@ -1,7 +1,9 @@
-/* Model families split where plain pieces do not suffice: sequences (rings of keys and values,
- * positions), vocabularies (look-ups and losses in pieces), images (halos, batch norm over space),
- * and optimizers that need something of the whole. Losses and parameters are those of one device.
- */
+/* Model families in cases where plain pieces do not suffice:
+ * - sequences (rings of keys and values, positions);
+ * - vocabularies (look-ups and losses in pieces);
+ * - images (halos, batch norm over space);
+ * - optimizers that need a property of the whole tensor.
+ * Losses and parameters equal the values of one device. */
 #include "models/model_fixture.h"
 
 #include <math.h>
@@ -164,7 +166,7 @@ static weft_session *session_for(const split_case *c, bool split, weft_graph **g
     return s;
 }
 
-/* The largest distance of a tensor between two sessions, as a share of its largest element. */
+/* The largest distance of a tensor between two sessions, relative to its largest element. */
 static double apart(weft_session *a, weft_session *b, const weft_tensor_info *info) {
     float *x = malloc((size_t)info->bytes), *y = malloc((size_t)info->bytes);
     double most = 0, largest = 1e-3;

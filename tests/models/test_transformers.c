@@ -1,6 +1,6 @@
 /* Models against numbers from Hugging Face's transformers (transformers.h, made by
- * make_transformers.py): its config.json is read, and logits, loss and gradients of the same
- * weights are the same; a config.json of ours says what theirs said. */
+ * make_transformers.py). Its config.json is read. The logits, loss and gradients of the same
+ * weights are the same. A config.json written by weft has the same content. */
 #include "model_fixture.h"
 
 #include <math.h>

@@ -183,9 +183,10 @@ static double loss_of_experts(weft_family family, double capacity_factor, double
     return loss;
 }
 
-/* Bounds and balance are for training: half of the even share leaves something out, a slot for
- * every token nothing. Where all experts are as probable, whichever are chosen, the balancing loss
- * is its weight, for each layer (gpt2-moe) or for each choice (mixtral). */
+/* Capacity bounds and balancing are for training. With half of the even share, some tokens are
+ * dropped; with a slot for every token, none. If all experts are equally probable, the balancing
+ * loss is its weight for every choice of experts: for each layer (gpt2-moe) or for each choice
+ * (mixtral). */
 static void experts_are_balanced_in_training(void **state) {
     (void)state;
     static const weft_family with[] = {WEFT_FAMILY_GPT2_MOE, WEFT_FAMILY_MIXTRAL};
@@ -263,8 +264,8 @@ static void equal_experts_are_one(void **state) {
     }
 }
 
-/* Training moves the running statistics a tenth of the way to those of the batch; evaluation reads
- * them and leaves them alone. */
+/* Training moves the running statistics a tenth of the way to the statistics of the batch.
+ * Evaluation reads them and does not change them. */
 static void running_statistics(void **state) {
     (void)state;
     enum { CHANNELS = 4 };

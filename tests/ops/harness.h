@@ -1,4 +1,4 @@
-/* One op as a graph of one node, with values: what the tests of ops and of kernels start from. */
+/* One op as a graph of one node, with values: the starting point of tests of ops and of kernels. */
 #ifndef WEFT_TESTS_OPS_HARNESS_H
 #define WEFT_TESTS_OPS_HARNESS_H
 

@@ -1,4 +1,4 @@
-/* The public calls of weft/ops.h: what they resolve, refuse and leave out, and result dtypes. */
+/* The public calls of weft/ops.h: their results, refusals, optional operands, and result dtypes. */
 #include "support.h"
 
 #include <math.h>
@@ -265,8 +265,8 @@ static void wrong_calls_are_explained_and_stick(void **state) {
     }
 }
 
-/* Numbers of candidates count in the whole, which may have more elements than f32 has whole
- * numbers: then none of them becomes one on the way. */
+/* Numbers of candidates count in the whole, which may have more elements than f32 has exact
+ * integers. In that case no number may pass through f32. */
 static void picked_numbers_stay_exact(void **state) {
     (void)state;
     static const double found[3] = {16777217, 5, 33554431}, place[1] = {2};

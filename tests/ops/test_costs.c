@@ -1,9 +1,10 @@
 /* The cost of every op on each of its cases, against counts that are made another way.
  *
  * Products, sums and attention: the reference kernel counts. With ones for operands, a sum of
- * products is the number of its terms; scores of equal keys have the logarithm of the number of
- * keys that a query sees. The other ops: operations an element, counted in the formula that the
- * table states. Bytes: of the operands in the case, or of the elements that the result shows. */
+ * products is the number of its terms. The scores of equal keys give the logarithm of the number of
+ * keys that a query sees.
+ * Other ops: operations per element, counted in the formula in the table.
+ * Bytes: of the operands in the case, or of the elements that the result shows. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -178,8 +179,8 @@ static bool count_attention(const op_setup *s) {
 
 /* ---- operations an element ---- */
 
-/* Operations for each element of input `of`; -1: of output 0. Each line counts its formula, with
- * what depends on a row or a tensor alone left out. */
+/* Operations for each element of input `of`; -1: of output 0. Each line counts its formula, without
+ * the work that depends only on a row or a tensor. */
 typedef struct formula {
     const char *op;
     int of;

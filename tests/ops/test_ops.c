@@ -87,8 +87,8 @@ static void every_case_runs(void **state) {
     }
 }
 
-/* A damaged case is refused with a shape or argument error, or is legal; and what infer lets
- * through, the reference survives (out-of-range reads show under the sanitizers). */
+/* A damaged case is refused with a shape or argument error, or is legal. If infer accepts a case,
+ * the reference kernel survives it (sanitizers find out-of-range reads). */
 static void try_damaged(const op_setup *s, const char *how) {
     weft_graph *probe;
     weft_status st = op_graph_make(s, &probe);
@@ -299,8 +299,8 @@ static bool check_gradient(const op_setup *s, op_graph *g, const bool *given) {
     return any;
 }
 
-/* Output 0 must have the right gradient. Others may have none at all (statistics), or a right one,
- * and then also all together. */
+/* Output 0 must have the right gradient. Each other output has no gradient (statistics), or a right
+ * one; then all together must also be right. */
 static void gradients_of(const op_setup *s) {
     op_graph g;
     if (!s->op->grad || op_graph_open(s, 3, &g) < 0) return;
@@ -322,8 +322,8 @@ static int64_t scaled(int64_t dimension, const wefti_factor *factor, int64_t siz
     return factor->size ? dimension / factor->size * size : size;
 }
 
-/* The case with all dimensions of factor f made `size`; false when that is no change or not
- * expressible. */
+/* The case with all dimensions of factor f set to `size`. False if that changes nothing or cannot
+ * be expressed. */
 static bool resize_factor(const op_setup *s, const weft_node *n, const wefti_split_rule *rule,
                           int f, int64_t size, op_setup *out) {
     if (rule->factor[f].size == size) return false;
@@ -361,8 +361,8 @@ static void gradients_match_finite_differences(void **state) {
     for_each_case(gradients_at_the_edges);
 }
 
-/* Every factor of a case gets some size, one after the other; what is no legal case then is left
- * out. WEFT_SEED sets the sizes. */
+/* Every factor of a case gets some size, one after the other. Illegal cases are skipped. WEFT_SEED
+ * sets the sizes. */
 static uint64_t shapes_seed, shapes_tried, shapes_legal;
 
 static bool resize_at_random(op_setup *s, uint64_t trial) {

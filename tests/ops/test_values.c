@@ -1,13 +1,13 @@
-/* Reference kernels against numbers from PyTorch (values.h, made by make_values.py), and what a
- * formula says at its edges. */
+/* Reference kernels against numbers from PyTorch (values.h, made by make_values.py), and formulas
+ * at their edges. */
 #include "support.h"
 
 #include <math.h>
 
 #include "ops/harness.h"
 
-/* One output of one call. output -1: an optimizer, whose one input is the shape of the parameter,
- * and whose values are the parameter after three steps. */
+/* One output of one call. output -1: an optimizer. Its one input is the shape of the parameter, and
+ * its values are the parameter after three steps. */
 typedef struct value_row {
     const char *op, *attrs, *inputs[6];
     int output, count;
@@ -216,7 +216,7 @@ static void cross_entropy_counts_targets(void **state) {
         assert_true(fabs(y[e] - V(0, 0, .25, -.25, 0, 0, -.25, .25)[e]) < 1e-15);
 }
 
-/* The loss and gradients of the chunked last layer are those of its parts. */
+/* The loss and gradients of the chunked last layer equal those of separate ops. */
 static void last_layer_equals_its_parts(void **state) {
     (void)state;
     op_graph fused, linear, loss, dlogits, dx, dw;
@@ -264,8 +264,7 @@ static void attention_of_blind_queries_is_zero(void **state) {
     assert_true(y[0] == -INFINITY && isfinite(y[1]) && y[2] == 0);
 }
 
-/* Classes that are ruled out by -inf, one by one or all of a piece, leave the others as they are.
- */
+/* Classes excluded by -inf, one by one or all of a piece, do not affect the other classes. */
 static void ruled_out_classes_cost_nothing(void **state) {
     (void)state;
     double y[3];
@@ -283,7 +282,7 @@ static void ruled_out_classes_cost_nothing(void **state) {
     assert_true(isnan(y[0]));
 }
 
-/* A mask of lowest numbers instead of -inf: where all are masked, all are alike. */
+/* A mask of lowest numbers instead of -inf: if all keys are masked, all get equal weight. */
 static void equal_scores_share_however_large(void **state) {
     (void)state;
     const double lowest = -3.4028234663852886e38;

@@ -1,4 +1,5 @@
-/* Plans: which rule counts, splits and cuts, what is refused and how, checks. */
+/* Plans: which rule takes precedence, splits and cuts, refused settings and their messages,
+ * checks. */
 #include "support.h"
 
 #include <stdint.h>
@@ -72,7 +73,7 @@ static void test_last_rule_counts(void **state) {
     assert_string_equal(s->splits[0].what, "heads");
     assert_int_equal(s->splits[0].axis[0], 1);
     assert_null(wefti_plan_strategy(plan, "wte", "embedding", false));
-    /* Ops of the backward pass take what is said of them before what is said of their label. */
+    /* Ops of the backward pass use their own setting before the setting of their label. */
     s = wefti_plan_strategy(plan, "h.0.attn", "attention_grad", true);
     assert_string_equal(s->match, "h.*.attn*");
     s = wefti_plan_strategy(plan, "h.1.attn.c_attn", "linear", true);
@@ -275,7 +276,7 @@ static void test_checks(void **state) {
     bad(weft_plan_check(p), "job.yaml:9");
     weft_plan_destroy(p);
 
-    /* In mode manual each rank has its own of everything: pieces of several would be mixed. */
+    /* In mode manual each rank has its own values: the parts of several ranks would be mixed. */
     p = plan_2x4();
     good(weft_plan_mode(p, WEFT_PARALLEL_MANUAL));
     good(weft_plan_optimizer(p, 1, 0, 0));
@@ -316,7 +317,8 @@ static void test_stage_meshes(void **state) {
     good(weft_plan_optimizer(p, 1, 0, 6)); /* the second stage has 2: all of them */
     good(weft_plan_check(p));
     good(weft_plan_optimizer(p, 0, 0, 0));
-    good(weft_plan_mode(p, WEFT_PARALLEL_MANUAL)); /* values of each rank's own, and for whom? */
+    good(weft_plan_mode(p, WEFT_PARALLEL_MANUAL)); /* each rank has its own values: no common
+                                                    * rank can be chosen */
     bad(weft_plan_check(p), "pipeline.meshes|stage 1|stage 0");
     good(weft_plan_mode(p, WEFT_PARALLEL_SEMI));
     assert_int_equal(wefti_plan_mesh(p, 1).first, 6);

@@ -1,5 +1,5 @@
-/* Plans as text: what is printed reads back equal, what is wrong is refused with its place, and
- * differences are told. */
+/* Plans as text: a printed plan reads back equal, an invalid plan is refused with its place, and
+ * differences are listed. */
 #include "support.h"
 
 #include <stdint.h>
@@ -116,7 +116,7 @@ static void test_example(void **state) {
     wefti_free(text);
     wefti_free(again);
     weft_plan_destroy(copy);
-    /* what is left out has its default */
+    /* omitted keys have their defaults */
     plan = parse("{\"weft_plan\": 1, \"devices\": 4, \"pipeline\": {\"stages\": 2}}");
     assert_int_equal(plan->mesh.axis[0].size, 2);
     assert_int_equal(plan->pipeline.schedule, WEFT_PIPELINE_1F1B);
@@ -175,7 +175,7 @@ static void test_refused(void **state) {
             "plan.json: \"model\"");
 }
 
-/* A random plan: whatever is accepted prints to a text that reads back to the same text. */
+/* A random plan. Every accepted plan prints to a text that reads back to the same text. */
 typedef struct numbers {
     uint64_t seed, at;
 } numbers;

@@ -100,8 +100,8 @@ static void test_makespans(void **state) {
         }
 }
 
-/* What must be there, once each, in ascending order for each kind and chunk, F before B before W.
- */
+/* All required tasks occur once each, in ascending order for each kind and chunk, with F before B
+ * before W. */
 static void check_tasks(const wefti_schedule *s, int stage) {
     const wefti_stage_task *task = wefti_schedule_of(s, stage);
     int next[3][8] = {{0}};
@@ -119,7 +119,7 @@ static void check_tasks(const wefti_schedule *s, int stage) {
     }
 }
 
-/* Virtual stages are places and back, and neighbours in the V share a stage at its tip. */
+/* Virtual stages map to places and back, and neighbors in the V share a stage at its tip. */
 static void test_places(void **state) {
     (void)state;
     for (int kind = 0; kind < WEFT_PIPELINE_SCHEDULES; kind++)
@@ -164,7 +164,7 @@ static void check_all(weft_schedule kind, int S, int M, int v) {
                       : kind == WEFT_PIPELINE_INTERLEAVED ? 3 * (M * v + S - 1)
                                                           : 3 * (M + S - 1);
     bool small = v == 2 && kind == WEFT_PIPELINE_ZERO_BUBBLE && M < 2 * S;
-    if (small) /* never worse than 1f1b, whose stage takes twice as long as half of one */
+    if (small) /* never worse than 1f1b, where a stage takes twice as long as half of one */
         assert_true(r.makespan <= 6 * (M + S - 1));
     else
         expect_near(r.makespan, expected);
@@ -220,7 +220,7 @@ static void test_refused(void **state) {
     bad(WEFT_PIPELINE_GPIPE, 1 << 20, 1 << 20, 1, "tasks");
 }
 
-/* Orders that wait for each other are found, and who waits is named. */
+/* Orders that wait for each other are found, and the message names the waiting stages. */
 static void test_stands_still(void **state) {
     (void)state;
     const wefti_schedule_times t = {.forward = 1, .backward = 1, .weight = 1};

@@ -1,5 +1,5 @@
-/* Choices of splits where time is bytes: an op cut for all ranks and run, as it is and as if what
- * its pieces exchange cost nothing. */
+/* Choices of splits where time is bytes. An op is cut for all ranks and run twice: as it is, and as
+ * if the exchanges of its pieces cost nothing. */
 #ifndef WEFT_TESTS_PROGRAM_CHOICE_H
 #define WEFT_TESTS_PROGRAM_CHOICE_H
 

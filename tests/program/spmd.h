@@ -1,7 +1,7 @@
-/* One op, cut for every rank of a mesh and run: all ranks' local bodies in lockstep, node by node
- * in double with the reference kernels, transfers carried out by their boxes once all members have
- * arrived at equal ones. What the ranks hold at the end is put together and compared with the
- * uncut op. */
+/* One op, cut for every rank of a mesh and run. All ranks' local bodies run in lockstep, node by
+ * node in double with the reference kernels. A transfer is carried out by its regions once all
+ * members have arrived at equal transfers. The ranks' results are put together and compared with
+ * the uncut op. */
 #ifndef WEFT_TESTS_PROGRAM_SPMD_H
 #define WEFT_TESTS_PROGRAM_SPMD_H
 
@@ -86,7 +86,8 @@ static inline bool spmd_element(spmd *s, const wefti_transfer *t, const int64_t 
     return found;
 }
 
-/* Carry out what rank 'lead' waits for, if all members wait for the same. */
+/* Carries out the transfer that rank 'lead' waits for, if all members wait for the same
+ * transfer. */
 static inline bool spmd_carry_out(spmd *s, int32_t lead, bool *done) {
     const wefti_transfer *t = spmd_waiting(&s->rank[lead]);
     *done = false;
@@ -190,8 +191,8 @@ static inline bool spmd_first_replica(const spmd *s, const wefti_layout *l, int3
     return true;
 }
 
-/* Terms of a partial value: random but for the last, which makes the sum right; of a maximum: at
- * most the value, and the value on one. */
+/* Terms of a partial value: random, but the last term makes the sum right. Of a maximum: at most
+ * the value, and exactly the value on one rank. */
 static inline double spmd_term(const spmd *s, const wefti_layout *l, int32_t rank, uint64_t seed,
                                int64_t element, double value) {
     int32_t at[WEFTI_MAX_AXES], index = 0, count = 1;
@@ -252,7 +253,7 @@ static inline bool spmd_same(double a, double b) {
     return a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= 1e-11 * (1.0 + fabs(a));
 }
 
-/* Replicas hold the same bits; pieces and terms together are the uncut result. */
+/* Replicas hold the same bits. Pieces and terms together give the uncut result. */
 static inline bool spmd_compare(spmd *s) {
     const weft_body *whole = s->whole->graph->root;
     for (int64_t o = 0; o < whole->out_count; o++) {
@@ -319,9 +320,9 @@ static inline void spmd_close(spmd *s) {
     *s = (spmd){0};
 }
 
-/* Cut `whole`, which was run, for all ranks of the plan's mesh; `in` are the layouts in which its
- * operands come, `out` those in which its results are wanted, NULL: as they come. False with
- * s->why. The plan is borrowed. */
+/* Cuts `whole`, which has run, for all ranks of the plan's mesh. `in` are the layouts of the
+ * operands, `out` the required layouts of the results; NULL: as the op produces them. Returns false
+ * with s->why. The plan is borrowed. */
 static inline bool spmd_cut_over(spmd *s, op_graph *whole, weft_plan *plan, const wefti_layout *in,
                                  const wefti_layout *out, wefti_link link) {
     static const uint8_t given[WEFTI_MAX_OUT] = {0};

@@ -1,6 +1,6 @@
-/* What slices, joints, pads and chunks exchange along a split dimension weighs in the choice of
- * their splits: the choice never takes longer than the one that takes exchanges for free, and is
- * another one where that is cheaper. */
+/* Slices, concatenations, pads and chunks exchange data along a split dimension, and the choice of
+ * their splits counts these exchanges. The choice is never slower than a choice that ignores
+ * exchanges, and differs from it where another split is cheaper. */
 #include "support.h"
 
 #include <stdio.h>
@@ -11,8 +11,9 @@
 
 enum { CASES = 1000, RANK = 2 };
 
-/* Two matrices, one split by rows and one by columns, joined along the rows: with both split by
- * columns one is moved and nothing exchanged; by rows the other is moved and both exchanged. */
+/* Two matrices, one split by rows and one by columns, concatenated along the rows. If both are
+ * split by columns, one is moved and nothing is exchanged. If both are split by rows, the other is
+ * moved and both are exchanged. */
 static void the_cheaper_one(void **state) {
     (void)state;
     op_graph g = new_graph();

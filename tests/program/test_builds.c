@@ -1,4 +1,4 @@
-/* Builds leave the graph as it is: many of them leave no memory behind, and two threads build from
+/* Builds do not change the graph. Many builds leave no memory behind, and two threads build from
  * one graph at once. */
 #include <malloc.h>
 #include <pthread.h>

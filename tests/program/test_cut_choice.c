@@ -1,6 +1,6 @@
-/* Cuts, (2,1), say in how many parts, not by which axes of the mesh. Of all axes that would do the
- * choice has those of least communication, found here by weighing all of them from the layouts of
- * operands and results; among equals the outermost. */
+/* Cuts, such as (2,1), give the number of parts, not the axes of the mesh. Among all possible axes
+ * the choice takes those with the least communication. The test finds them by weighing all axes
+ * from the layouts of operands and results. Among equals the outermost axes win. */
 #include "support.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ typedef struct trial {
     int order[WEFTI_MAX_FACTORS]; /* in which operands name the factors */
     int64_t cuts[WEFTI_MAX_FACTORS];
     wefti_layout in[4], out;
-    bool said; /* `out` by the strategy: -> [dp, -]; else results leave the body so */
+    bool said; /* `out` by the strategy: -> [dp, -]; else the body's results have this layout */
     wefti_route_cache *routes;
     way ways[WAYS_MOST], chosen;
     int count;
@@ -76,8 +76,8 @@ static double route_seconds(trial *t, const weft_desc *desc, const wefti_layout 
     return route->seconds;
 }
 
-/* What must be brought into place, what results take to where they are wanted, and, where the
- * strategy does not say where that is, what partial sums take to be made whole. */
+/* The time to bring the operands into place and to bring the results to their required layouts. If
+ * the strategy gives no result layout, also the time to sum the partial results. */
 static double seconds_of(trial *t, const way *w) {
     const weft_node *n = node_of(t);
     double seconds = 0;
@@ -99,7 +99,7 @@ static double seconds_of(trial *t, const way *w) {
     return seconds;
 }
 
-/* ---- what is chosen ---- */
+/* ---- chosen axes ---- */
 
 static void keep(void *context, const wefti_decision *d) {
     trial *t = context;

@@ -1,6 +1,6 @@
-/* Every split of every op: each of its cases, cut along each factor of its rule over meshes of 1 to
- * 8 devices, and along random sets of factors, with operands that come in random layouts, terms of
- * sums among them, gives what the uncut op gives. */
+/* Every split of every op. Each case of an op is cut along each factor of its rule over meshes of 1
+ * to 8 devices, and along random sets of factors. Operands come in random layouts, also as partial
+ * sums. The result equals the result of the uncut op. */
 #include "support.h"
 
 #include <time.h>
@@ -201,7 +201,7 @@ static void along_each_factor(trial *t) {
     }
 }
 
-/* Each axis splits some factor or none; or the partitioner chooses. */
+/* Each axis splits some factor or none, or the partitioner chooses. */
 static void along_random_factors(trial *t) {
     static const int meshes[][4] = {{2, 2, 2}, {2, 2, 3}, {3, 2, 2, 2}, {2, 4, 2}, {2, 3, 2}};
     for (int round = 0; round < 9; round++) {
@@ -237,7 +237,7 @@ static void every_split(const op_setup *setup) {
 }
 
 /* Beside the ops' own cases: sizes that 8 devices can share, windows that reach over several
- * neighbours, masks and groups. */
+ * neighbors, masks and groups. */
 static const struct {
     const char *op;
     wefti_op_case c;
@@ -386,7 +386,7 @@ static void every_split_of_every_op(void **state) {
     assert_int_equal(failures, 0);
 }
 
-/* What may not be split is said by WHOLE; every other kind has its lowering. */
+/* WHOLE marks the factors that may not be split. Every other kind has its lowering. */
 static void no_factor_is_forgotten(void **state) {
     (void)state;
     const wefti_op_registry *ops = wefti_builtin_ops();

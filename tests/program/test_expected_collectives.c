@@ -1,7 +1,10 @@
-/* The transfers of the textbook schemes, and no more: what the programs of a gpt2 of several blocks
- * hold for Megatron's tensor parallelism (Shoeybi et al., 2019: two sums forward and two backward
- * for each block), its sequence parallelism (Korthikanti et al., 2022: a gather and a scattered sum
- * in place of each), and the three levels of split optimizers (Rajbhandari et al., ZeRO, 2020). */
+/* The programs hold the transfers of the textbook schemes, and no more. The model is a gpt2 of
+ * several blocks:
+ * - Megatron's tensor parallelism (Shoeybi et al., 2019): two sums forward and two backward for
+ *   each block;
+ * - its sequence parallelism (Korthikanti et al., 2022): a gather and a scattered sum in place of
+ *   each sum;
+ * - the three levels of sharded optimizers (Rajbhandari et al., ZeRO, 2020). */
 #include "support.h"
 
 #include <stdio.h>
@@ -46,7 +49,7 @@ static counts counted_in(const wefti_program *p, wefti_section section) {
     return c;
 }
 
-/* Those of all steps of a rank whose name is `name` and whose phase is `phase` (NULL: any). */
+/* Counts the transfers in all steps of a rank with name `name` and phase `phase` (NULL: any). */
 static counts counted(const wefti_program *p, const char *name, const char *phase) {
     counts c = {0};
     for (int32_t s = 0; s < WEFTI_SECTIONS; s++)
@@ -135,9 +138,9 @@ static void megatron_tensor_parallelism(void **state) {
     }
 }
 
-/* With norms and residuals split along the sequence: a gather and a scattered sum in place of each
- * sum, at half the bytes each. Backward the norms' results, of which each device keeps its part,
- * are gathered once more for the gradients of weights. */
+/* With norms and residuals split along the sequence: a gather and a scattered sum replace each sum,
+ * at half the bytes each. In the backward pass each device keeps its part of the norms' results.
+ * These are gathered once more for the gradients of weights. */
 static void megatron_sequence_parallelism(void **state) {
     (void)state;
     weft_plan *plan;
@@ -170,9 +173,9 @@ static int parameters(const weft_session *s) {
     return found;
 }
 
-/* Two numbers are added up for the loss: it, and what it counts. Everything else belongs to
- * parameters: each gradient is added up once, each parameter put together once a step, or, at level
- * 3, once for each pass of a call that reads it. */
+/* The loss needs two sums: the loss itself, and the count of its elements. All other transfers
+ * belong to parameters. Each gradient is summed once. Each parameter is gathered once a step; at
+ * level 3, once for each pass of a call that reads it. */
 static void split_optimizers(void **state) {
     (void)state;
     enum { LOSS = 2 };
@@ -205,8 +208,8 @@ static void split_optimizers(void **state) {
     }
 }
 
-/* Of a batch in several parts each gradient is added up over devices once, when it is complete;
- * from level 2 on, where devices keep their pieces only, once for each part. */
+/* If a batch has several parts, each gradient is summed over devices once, when it is complete.
+ * From level 2 on, devices keep only their pieces, so each part needs a sum. */
 static void accumulated_gradients(void **state) {
     (void)state;
     enum { LOSS = 2 };
@@ -232,8 +235,8 @@ static void accumulated_gradients(void **state) {
     }
 }
 
-/* Recomputed cells do not communicate again unless that is asked for. Then the sum after the
- * attention is made once more; what the last product of a block gives nothing backward reads. */
+/* Recomputed cells communicate again only on request. Then the sum after the attention is repeated.
+ * The backward pass does not read the result of a block's last product. */
 static void recomputed_communication(void **state) {
     (void)state;
     for (int again = 0; again < 2; again++) {
@@ -255,8 +258,8 @@ static void recomputed_communication(void **state) {
     }
 }
 
-/* Where gradients are joined up to a size, the sum of the first ones begins while the backward pass
- * goes on. (One norm of all gradients, for clipping, would have to wait for its end.) */
+/* If gradients are joined up to a size, the sum of the first ones begins while the backward pass
+ * continues. (Clipping by one norm of all gradients would have to wait for its end.) */
 static void sums_begin_before_the_backward_pass_ends(void **state) {
     (void)state;
     for (int fused = 0; fused < 2; fused++) {
@@ -281,13 +284,13 @@ static void sums_begin_before_the_backward_pass_ends(void **state) {
             }
         }
         assert_int_equal(all, parameters(f.session));
-        /* those of the head and of all blocks but the first */
+        /* the sums of the head and of all blocks but the first */
         assert_true(early >= 2 + 12 * (LAYERS - 1) - 2);
         close_all(&f);
     }
 }
 
-/* Equal blocks share their compiled routines and the transfers in them: depth adds calls alone. */
+/* Equal blocks share their compiled routines and the transfers in them: depth adds only calls. */
 static void depth_adds_no_transfers(void **state) {
     (void)state;
     int32_t routines[2], transfers[2];
@@ -316,8 +319,8 @@ static void depth_adds_no_transfers(void **state) {
     assert_int_equal(transfers[1], transfers[0]);
 }
 
-/* A cell that is called thirty times: its sum over devices is one transfer of one routine, called
- * thirty times. So it is of cells that communicate by themselves. */
+/* A cell is called thirty times. Its sum over devices is one transfer of one routine, called thirty
+ * times. The same holds for cells that communicate by explicit ops. */
 static void thirty_equal_sums_are_one_routine(void **state) {
     (void)state;
     enum { CALLS = 30 };

@@ -21,8 +21,8 @@ static weft_graph *new_graph(void) {
     return g;
 }
 
-/* Elementwise ops over values [2, 3, 4], [3, 1] and [4]: chains with branches and broadcasts, now
- * and then one that cannot be fused. */
+/* Elementwise ops over values [2, 3, 4], [3, 1] and [4]: chains with branches and broadcasts. Now
+ * and then an op cannot be fused. */
 static void elementwise_cell(weft_graph *g, dice *d, int steps) {
     static const int64_t shapes[3][3] = {{2, 3, 4}, {3, 1, 0}, {4, 0, 0}};
     weft_value pool[64], results[8];
@@ -168,8 +168,8 @@ static void random_backward_bodies(void **state) {
     }
 }
 
-/* linear -> cross_entropy with their gradients becomes one node, each of two; a head that is read
- * elsewhere does not. */
+/* linear -> cross_entropy with their gradients becomes one node, also for each of two heads. A head
+ * with logits that another node reads stays as it is. */
 static void loss_heads(void **state) {
     (void)state;
     for (int variant = 0; variant < 14; variant++) {

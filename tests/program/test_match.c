@@ -1,4 +1,4 @@
-/* Programs of real plans match; a fault in one rank's program, whatever it is, is found. */
+/* Programs of real plans match. Any fault in one rank's program is found. */
 #include "support.h"
 
 #include <stdio.h>
@@ -157,7 +157,7 @@ static void test_real_programs(void **state) {
     }
 }
 
-/* Every transfer that a program names by an instruction or a step has a name, the same on all. */
+/* Every transfer that an instruction or a step of a program uses has a name, equal on all ranks. */
 static void test_names(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
@@ -197,8 +197,8 @@ static int32_t roll(dice *d, int32_t sides) {
 
 /* ---- places where faults are made ---- */
 
-/* A routine that a rank runs and that communicates: `routine` of `program`; or a section's steps.
- */
+/* A routine that a rank runs and that communicates: `routine` of `program`; or the steps of a
+ * section. */
 typedef struct spot {
     wefti_program *program;
     wefti_routine *routine;
@@ -285,11 +285,12 @@ static bool same_channel(const wefti_transfer *a, const wefti_transfer *b) {
            !memcmp(a->ranks, b->ranks, (size_t)a->members * sizeof *a->ranks);
 }
 
-/* Two instructions of one group and tag meet others by their order: exchanging them is a fault
- * unless they are the same transfer of the same value, which nobody can tell apart. Of different
- * groups or tags, with two members in common, each of the two waits for the other; where both are
- * under way together the order does not matter, and with one member in common only, others may just
- * be served later: no faults. */
+/* Whether exchanging two instructions is a fault.
+ * - Same group and tag: they meet the others by their order. It is a fault unless they are the same
+ *   transfer of the same value, which cannot be told apart.
+ * - Different groups or tags with two common members: each of the two waits for the other, which is
+ *   a fault. If both transfers are in flight together, the order does not matter.
+ * - One common member: others may only be served later, which is no fault. */
 static bool swap_matters(const spot *s, int32_t a, int32_t b) {
     const wefti_instruction *x = &s->routine->code[a], *y = &s->routine->code[b];
     const wefti_transfer *t = transfer_of(s, a), *u = transfer_of(s, b);
@@ -314,7 +315,7 @@ static wefti_instruction *recode(const wefti_routine *r, int32_t at, bool twice)
     return code;
 }
 
-/* Parts of calls end where they did: an instruction is more or less at `at`. */
+/* Parts of calls keep their ends when one instruction is added or removed at `at`. */
 static void move_parts(const spot *s, int32_t at, int32_t by, wefti_step **kept) {
     for (int c = 0; c < WEFTI_SECTIONS; c++) {
         size_t bytes = (size_t)s->program->step_count[c] * sizeof **kept;
@@ -524,7 +525,7 @@ static void test_faults(void **state) {
     assert_true(total > 500);
 }
 
-/* ---- what is said, and when memory is short ---- */
+/* ---- messages, and failing allocations ---- */
 
 static void must_say(const world *w, const char *const *parts) {
     assert_int_equal(match(w), WEFT_E_MISMATCH);
@@ -533,7 +534,8 @@ static void must_say(const world *w, const char *const *parts) {
             fail_msg("\"%s\" does not say \"%s\"", weft_error_message(), *parts);
 }
 
-/* The transfer of the first rank's gradient of wte: both sides are named with what differs. */
+/* The transfer of the first rank's gradient of wte: the message names both sides and the
+ * difference. */
 static void test_messages(void **state) {
     (void)state;
     world w;
@@ -561,7 +563,7 @@ static void test_messages(void **state) {
     close_world(&w);
 }
 
-/* A transfer that is wrong in the same way on all ranks meets its like, but not its operands. */
+/* A transfer that is wrong in the same way on all ranks matches its peers, but not its operands. */
 static void test_all_alike_but_wrong(void **state) {
     (void)state;
     world w;

@@ -1,10 +1,11 @@
-/* Which slice of a parameter each of 8 ranks holds, against numbers published for MindSpore: the
- * groups of ranks with equal slices ("Fault Recovery Based on Redundant Information": {0, 4},
- * {1, 5}, {2, 6}, {3, 7} for a weight whose rows are cut by ((2, 4), (4, 1)), and what other cuts
- * and split optimizers make of them), and the slices that an entry of a strategy file names
- * (parallel_layout_item: dev_matrix, tensor_map, param_split_shape, opt_weight_shard_size and
- * _step) for a weight whose columns are cut by ((2, 1), (1, 2)). Besides: which dimension split
- * optimizers cut. */
+/* Which slice of a parameter each of 8 ranks holds, against numbers published for MindSpore.
+ * - Groups of ranks with equal slices ("Fault Recovery Based on Redundant Information"): {0, 4},
+ *   {1, 5}, {2, 6}, {3, 7} for a weight with rows cut by ((2, 4), (4, 1)). Also the groups under
+ *   other cuts and sharded optimizers.
+ * - The slices that an entry of a strategy file names (parallel_layout_item: dev_matrix,
+ *   tensor_map, param_split_shape, opt_weight_shard_size and _step), for a weight with columns cut
+ *   by ((2, 1), (1, 2)).
+ * - The dimension that sharded optimizers cut. */
 #include "support.h"
 
 #include <stdio.h>
@@ -16,8 +17,8 @@
 
 enum { RANKS = 8, BATCH = 16, ROWS = 784, COLUMNS = 512 };
 
-/* How the products of the two layers are cut (NULL: the model has no such layer), on a mesh whose
- * sizes end with 0, and how the optimizer is split. */
+/* How the products of the two layers are cut (NULL: the model has no such layer) and how the
+ * optimizer is sharded. The sizes of the mesh end with 0. */
 typedef struct network {
     const char *first, *second;
     int mesh[4];
@@ -93,7 +94,7 @@ static bool equal_pieces(const wefti_session_piece *a, const wefti_session_piece
     return true;
 }
 
-/* "{0,4}{1,5}": ranks whose slices of all parameters are equal. */
+/* "{0,4}{1,5}": groups of ranks that have equal slices of all parameters. */
 static void check_groups(const network *n, const char *want) {
     weft_graph *g = graph_of(n);
     weft_session *s = session_of(n, g);
@@ -132,10 +133,11 @@ static void groups_of_equal_slices(void **state) {
         {{"((2,4),(4,1))", NULL, {2, 2, 2}, 0, 0}, pairs},
         {{"((2,4),(4,1))", "((4,1),(1,2))", {2, 2, 2}, 0, 0}, pairs},
         {{NULL, "((4,1),(1,2))", {2, 2, 2}, 0, 0}, "{0,2,4,6}{1,3,5,7}"},
-        /* split optimizer: all four replicas share, or every other two */
+        /* sharded optimizer: all four replicas share, or every other two */
         {{NULL, "((4,1),(1,2))", {2, 2, 2}, 3, 0}, alone},
         {{NULL, "((4,1),(1,2))", {2, 2, 2}, 3, 2}, pairs},
-        /* the same where the mesh has no axis of so many: neighbours along a part of one share */
+        /* the same if no axis of the mesh has that size: neighbors along a part of one axis
+         * share */
         {{NULL, "((4,1),(1,2))", {4, 2}, 3, 0}, alone},
         {{NULL, "((4,1),(1,2))", {4, 2}, 3, 2}, pairs},
         {{NULL, "((8,1),(1,1))", {8}, 3, 4}, pairs},
@@ -156,7 +158,7 @@ typedef struct entry {
     int32_t opt_weight_shard_size, opt_weight_shard_step;
 } entry;
 
-/* Part of dimension d by the device matrix alone: axes are counted from the right. */
+/* The part of dimension d by the device matrix alone. Axes are counted from the right. */
 static int32_t part_of(const entry *e, int d, int32_t rank, int32_t *parts) {
     int32_t axis = e->tensor_map[d], below = 1;
     *parts = axis < 0 ? 1 : e->dev_matrix[3 - axis];
@@ -164,7 +166,7 @@ static int32_t part_of(const entry *e, int d, int32_t rank, int32_t *parts) {
     return axis < 0 ? 0 : rank / below % *parts;
 }
 
-/* The slice of a rank as who reads the file finds it. */
+/* The slice of a rank as a reader of the strategy file computes it. */
 static void slice_of(const entry *e, int32_t rank, wefti_region *out) {
     *out = (wefti_region){0};
     for (int d = 0; d < 2; d++) {
@@ -187,11 +189,11 @@ static const wefti_layout *layout_of(const wefti_program *p, const char *name) {
 static void slices_of_a_strategy_file(void **state) {
     (void)state;
     static const entry e = {{2, 2, 1, 2}, {-1, 0}, {ROWS, COLUMNS}, 4, 2};
-    /* the cuts on the axes that the matrix gives them, the first one repeats the calculation */
+    /* the cuts use the axes of the matrix; the first axis repeats the calculation */
     network n = {NULL, "m0=b n0=d", {2, 2, 1, 2}, 0, 0};
     weft_graph *g = graph_of(&n);
     weft_session *s = session_of(&n, g);
-    /* Without a split optimizer the layout is the entry's matrix and map. */
+    /* Without a sharded optimizer the layout is the entry's matrix and map. */
     const wefti_program *p = wefti_session_program_of(s, 0, 0);
     int32_t matrix[WEFTI_MAX_AXES], map[WEFT_MAX_RANK];
     ASSERT_OK(wefti_layout_to_map(layout_of(p, "fc2.weight"), &p->mesh, matrix, map));
@@ -228,7 +230,7 @@ static void slices_of_a_strategy_file(void **state) {
     weft_graph_destroy(g);
 }
 
-/* ---- the dimension that a split optimizer cuts ---- */
+/* ---- the dimension that a sharded optimizer cuts ---- */
 
 /* A model of one parameter of the shape, over 8 ranks. */
 static weft_session *session_of_shape(int rank, const int64_t *shape, int level, int64_t threshold,
@@ -304,15 +306,15 @@ static void pieces_are_even(void **state) {
                 int64_t bytes, observed;
                 ASSERT_OK(weft_session_device_memory(s, r, &bytes, &observed));
                 assert_true(peak < bytes ||
-                            whole < 200); /* what is small is in lines of 64 bytes */
+                            whole < 200); /* small pieces are in lines of 64 bytes */
             }
             weft_session_destroy(s);
             weft_graph_destroy(g);
         }
 }
 
-/* Parameters below the threshold stay whole on every rank, their states too; what a parameter's
- * size is does not depend on how many share it. */
+/* Parameters below the threshold stay whole on every rank, and so do their states. The size that is
+ * compared does not depend on the number of ranks that share the parameter. */
 static void small_parameters_stay_whole(void **state) {
     (void)state;
     static const struct {

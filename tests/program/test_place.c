@@ -1,5 +1,5 @@
-/* Placing buffers by lifetime: never an overlap, near the lower bound, and a checker that sees
- * what is planted. */
+/* Placing buffers by lifetime: never an overlap, near the lower bound. The checker finds every
+ * planted overlap. */
 #include "support.h"
 
 #include <stdio.h>
@@ -16,7 +16,8 @@ static int64_t roll(uint64_t seed, uint64_t *at, int64_t sides) {
     return (int64_t)(wefti_philox_u32(seed, 1, (*at)++) % (uint32_t)sides);
 }
 
-/* Three kinds: any lifetimes; those of a forward and backward pass (nested); many equal sizes. */
+/* Three kinds: any lifetimes; the nested lifetimes of a forward and backward pass; many equal
+ * sizes. */
 static int64_t random_buffers(uint64_t seed, wefti_lifetime *b) {
     uint64_t at = 0;
     int64_t count = roll(seed, &at, MOST), steps = 1 + roll(seed, &at, 200);
@@ -33,7 +34,7 @@ static int64_t random_buffers(uint64_t seed, wefti_lifetime *b) {
     return count;
 }
 
-/* No placement can be smaller than what is alive at one time. */
+/* No placement can be smaller than the buffers alive at one time. */
 static int64_t lower_bound(const wefti_lifetime *b, int64_t count) {
     int64_t most = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -71,8 +72,8 @@ static bool overlap_in_time(const wefti_lifetime *a, const wefti_lifetime *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* The definition, word by word: of the buffers not placed yet the largest (of equal ones the
- * earliest), at the lowest offset that is free of all placed ones alive with it. */
+/* The definition: take the largest buffer that is not placed yet (of equal ones the earliest).
+ * Place it at the lowest offset that is free of all placed buffers alive with it. */
 static void place_by_definition(wefti_lifetime *b, int64_t count) {
     bool placed[MOST] = {false};
     for (int64_t k = 0; k < count; k++) {
@@ -134,7 +135,8 @@ static void deep_models_are_placed(void **state) {
     }
     assert_int_equal(wefti_place(b, count, &total), WEFT_OK);
     assert_int_equal(wefti_place_check(b, count, total), WEFT_OK);
-    /* All saved blocks are alive at the turn, with the last layer's working memory. */
+    /* All saved blocks are alive between forward and backward pass, with the last layer's working
+     * memory. */
     assert_true(total >= LAYERS * INT64_C(30016));
     assert_true(total <= LAYERS * INT64_C(30016) + 60000);
     b[1].offset = b[EACH + 1].offset; /* two saved blocks in one place */
@@ -171,7 +173,8 @@ static void planted_faults_are_found(void **state) {
     assert_true(found > 20);
 }
 
-/* Buffers that touch at a step are alive together; those that only follow share their place. */
+/* Buffers that touch at a step are alive together. Buffers that only follow each other share their
+ * place. */
 static void lifetimes_are_inclusive(void **state) {
     (void)state;
     wefti_lifetime together[] = {{100, 0, 3, 0}, {100, 3, 5, 0}},
@@ -185,7 +188,7 @@ static void lifetimes_are_inclusive(void **state) {
     assert_int_equal(total, 0);
 }
 
-/* Sizes whose sum no number holds are refused before they are added. */
+/* If the sum of the sizes overflows, the sizes are refused before they are added. */
 static void sums_do_not_overflow(void **state) {
     (void)state;
     wefti_lifetime buffers[8];

@@ -1,6 +1,6 @@
-/* The ring of causal attention is even, and leaves out what a window hides: the pairs of a query
- * and a key that each device's nodes compute are counted one by one, over all and from exchange to
- * exchange. Pieces attended with in the order in which they lie would have the last of n devices do
+/* The ring of causal attention is even, and leaves out the keys that a window hides. The test
+ * counts the pairs of a query and a key that each device's nodes compute, in total and between
+ * exchanges. If pieces were attended in the order in which they lie, the last of n devices would do
  * 2 - 1 / n times the mean. */
 #include "support.h"
 
@@ -143,7 +143,8 @@ static void check(const ring *r, int devices) {
     op_graph_close(&g);
 }
 
-/* Windows no longer than a piece: keys and values of the one before, and their gradients back. */
+/* Windows no longer than a piece: the keys and values of the piece before, and their gradients
+ * back. */
 static const ring windows[] = {
     {"attention",
      {{"f32[1,64,1,2]", "f32[1,64,1,2]", "f32[1,64,1,2]"}, "causal=1 window=9"},

@@ -1,4 +1,4 @@
-/* What splits cost: for the textbook cases, which transfers an op's cut makes, how many, and how
+/* The cost of splits: for the textbook cases, which transfers an op's cut makes, how many, and how
  * many bytes all devices receive. */
 #include "support.h"
 
@@ -269,7 +269,8 @@ static const expected cases[] = {
      WEFTI_TRANSFER_ALL_REDUCE,
      1,
      4 * 2 * 4},
-    /* 3 rows: each of the two inner devices gets one from either side, the outer ones one */
+    /* 3 rows: each of the two inner devices gets one row from either side, each outer device gets
+     * one */
     {"a convolution over split height: rows at the borders",
      "conv2d",
      {{"f32[1,2,8,5]", "f32[3,2,3,3]"}, "padding=(1,1)"},
@@ -303,9 +304,9 @@ static const expected cases[] = {
      4 * 3 * 2 * 12 * 4},
 };
 
-/* Eight runs of one row: device i attends with rows 2 i and 7 - 2 i to those up to them, and
- * has rows 2 i and 2 i + 1: 6, 4, 4 and 6 rows of k and of v come to it. One row each of q and
- * o is swapped with the mirror, and one of the statistics. */
+/* Eight runs of one row. Device i attends with rows 2 i and 7 - 2 i to the keys up to them, and has
+ * rows 2 i and 2 i + 1. So 6, 4, 4 and 6 rows of k and of v arrive. One row each of q and o is
+ * swapped with the mirror device, and one of the statistics. */
 static const expected causal_ring = {"a causal ring: what is seen, and halves that are swapped",
                                      "attention",
                                      {{"f32[1,8,2,3]", "f32[1,8,2,3]", "f32[1,8,2,3]"}, "causal=1"},
@@ -317,7 +318,7 @@ static const expected causal_ring = {"a causal ring: what is seen, and halves th
                                      12,
                                      ((6 + 4 + 4 + 6) * 2 * 6 + 4 * 2 * 6 + 4 * 2 * 2) * 4};
 
-/* `permutes` beside those of the kind that is expected. */
+/* `permutes` come in addition to the transfers of the expected kind. */
 static void check(const expected *e, int permutes) {
     op_setup setup;
     op_graph g;
@@ -361,8 +362,8 @@ static void textbook_cases_cost_what_they_must(void **state) {
     check(&causal_ring, 5);
 }
 
-/* Slices, pads, joints and chunks of any size along the split dimension: never more bytes than
- * gathering the operands takes. */
+/* Slices, pads, concatenations and chunks of any size along the split dimension: never more bytes
+ * than for gathering the operands. */
 static void blocks_move_less_than_gathers(void **state) {
     (void)state;
     static const char *const ops[] = {"slice", "pad", "concat", "chunk"};

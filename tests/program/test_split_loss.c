@@ -1,6 +1,6 @@
 /* Loss heads chunk by chunk, with gradients and forward only, on one device and over split
- * vocabularies: they give what the uncut head gives, no chunk has more logits than it may, the
- * devices exchange as many bytes as without chunks, and memory falls by what the logits took. */
+ * vocabularies. They give the result of the uncut head. No chunk has more logits than allowed. The
+ * devices exchange as many bytes as without chunks. Memory falls by the size of the logits. */
 #include "support.h"
 
 #include "ops/common.h"
@@ -30,7 +30,7 @@ static weft_value backward(weft_graph *g, const weft_op_def *op, weft_value a, w
     return wefti_graph_add1(g, op, 2, (weft_value[]){a, b}, dims ? 2 : 1, attrs);
 }
 
-/* What differentiation makes of linear and cross_entropy; returns the gradient of x. */
+/* The nodes that differentiation makes of linear and cross_entropy. Returns the gradient of x. */
 static weft_value add_loss(weft_graph *g, const head *h, int number, weft_value x,
                            const int64_t *rows, weft_value dloss) {
     char name[6][16];
@@ -92,8 +92,8 @@ static void open_head(const head *h, op_graph *out) {
     ASSERT_OK(wefti_interpret(b, &stream, (const double *const *)out->in, out->out));
 }
 
-/* A mesh of rows x vocabulary, and operands as a plan for it has them: x, dloss, and of each loss
- * weight, targets, bias. */
+/* A mesh of rows x vocabulary. Operands have the layouts of a plan for it: x, dloss, and for each
+ * loss weight, targets, bias. */
 static void layouts(const head *h, int dp, wefti_layout *in) {
     int8_t tp = dp > 1 ? 1 : 0;
     int rows = h->rank - 2; /* the last of them: pieces are uneven */
@@ -202,7 +202,7 @@ static void chunks_give_what_the_whole_gives(void **state) {
         }
 }
 
-/* Logits that are read by something else too stay whole. */
+/* Logits that another node also reads stay whole. */
 static void others_stay(void **state) {
     (void)state;
     for (int few = 0; few < 2; few++) {
@@ -228,7 +228,7 @@ static void others_stay(void **state) {
     }
 }
 
-/* On one device chunks do not change the loss, to the bit. */
+/* On one device chunks do not change the loss, bit for bit. */
 static void the_loss_is_the_same(void **state) {
     (void)state;
     for (unsigned v = 0; v < 16; v++) {
@@ -254,9 +254,9 @@ static void the_loss_is_the_same(void **state) {
     }
 }
 
-/* ---- a gpt2 whose logits are most of its memory ---- */
+/* ---- a gpt2 with logits that take most of its memory ---- */
 
-/* Rows of a microbatch: just so many that two devices have more logits than one chunk may. */
+/* Rows of a microbatch: just enough that two devices have more logits than one chunk may hold. */
 enum { VOCAB = 50257, CONTEXT = 352, SAMPLES = 4, MICROBATCHES = 2 };
 _Static_assert((int64_t)SAMPLES *CONTEXT *(VOCAB / 2) > WEFTI_CHUNK_LOGITS, "nothing to cut");
 
@@ -280,14 +280,15 @@ static weft_session *open_gpt2(int tp, weft_graph **graph) {
     o.plan = plan;
     o.threads = 2;
     o.seed = 9;
-    o.microbatches = MICROBATCHES; /* gradients of the second are added to those of the first */
-    o.optimizer = (weft_optimizer){.kind = WEFT_SGD}; /* weights change as their gradients are */
+    o.microbatches = MICROBATCHES; /* the second microbatch's gradients are added to the first's */
+    o.optimizer = (weft_optimizer){.kind = WEFT_SGD}; /* weights change in proportion to their
+                                                       * gradients */
     ASSERT_OK(weft_session_create(*graph, &o, &s));
     weft_plan_destroy(plan);
     return s;
 }
 
-/* Validation takes no more memory than training; its loss of the first microbatch. */
+/* Validation takes no more memory than training. Returns its loss of the first microbatch. */
 static double validate(weft_session *s, const char *what) {
     weft_model_config c = {.family = WEFT_FAMILY_GPT2,
                            .layers = 1,
@@ -312,7 +313,8 @@ static double validate(weft_session *s, const char *what) {
     return loss;
 }
 
-/* One step; the losses of its microbatches. The rate is such that weights change by tenths. */
+/* One step; returns the losses of its microbatches. The rate is chosen so that weights change by
+ * tenths. */
 static void train(weft_session *s, double *losses) {
     double norm;
     for (int micro = 0; micro < MICROBATCHES; micro++) {
@@ -360,7 +362,7 @@ static void memory_falls(void **state) {
 
 /* ---- kernels ---- */
 
-/* The loss of many rows, whose logits are asked for (and whole) or not. */
+/* The loss of many rows. `asked`: the caller also reads the logits, so they stay whole. */
 static double loss_of(weft_dtype dtype, bool asked, int64_t *out_bytes) {
     const int64_t rows = 680, width = 8;
     assert_true(rows * VOCAB > WEFTI_CHUNK_LOGITS);

@@ -1,7 +1,7 @@
-/* Strategies as users of MindSpore write them, cuts for each input: all ways to share out a
- * product, plain, in batches and transposed, and the chains of its documentation, forward and
- * backward, give what one device gives; what is communicated is what must be. What is said of an op
- * is said of the model's own, not of ops of the same kind of which its gradient is made. */
+/* Strategies as users of MindSpore write them, as cuts for each input. The cases are all ways to
+ * split a product, plain, in batches and transposed, and the chains of its documentation. Forward
+ * and backward give the results of one device, with exactly the necessary transfers. A strategy for
+ * an op holds for the model's own op, not for equal ops in its gradient. */
 #include "support.h"
 
 #include <math.h>
@@ -89,13 +89,13 @@ static void run_both(const char *what, weft_graph *g, weft_session *many) {
     weft_session_destroy(one);
 }
 
-/* ---- what is communicated ---- */
+/* ---- transfers ---- */
 
 typedef struct counts {
     int all_reduce, all_gather, reduce_scatter, others;
 } counts;
 
-/* Forward, in calls other than the loss; between them too. */
+/* Forward transfers, in calls other than the loss, and between calls. */
 static counts forward_transfers(const weft_session *s, int rank) {
     const wefti_program *p = wefti_session_program_of(s, 0, rank);
     counts c = {0};
@@ -146,7 +146,7 @@ static weft_graph *product(bool batched, bool x_transposed, bool w_transposed) {
     return g;
 }
 
-/* Rows m, the sum k and columns n of each of several products, in so many parts. */
+/* The numbers of parts of rows m, the sum k and columns n, for each of several products. */
 static void check_product(const int parts[4], bool batched, bool x_transposed, bool w_transposed) {
     char cuts[96], x[32], w[32];
     int m = parts[0], k = parts[1], n = parts[2], batch = parts[3];
@@ -347,7 +347,7 @@ static void documented_chains(void **state) {
 
 /* ---- the network of the documentation's quick start ---- */
 
-/* All transfers of the forward pass are between the ranks that have the same rows. */
+/* All transfers of the forward pass are between ranks that have the same rows. */
 static void assert_row_groups(const weft_session *s, int rank) {
     const wefti_program *p = wefti_session_program_of(s, 0, rank);
     for (int32_t i = 0; i < p->step_count[WEFTI_SECTION_FIRST]; i++) {
@@ -370,9 +370,9 @@ static void assert_local(const weft_session *s, int rank, const char *name, int6
     assert_int_equal(t->desc.shape[1], columns);
 }
 
-/* X [16, 32], two products cut by ((2,4),(4,1)) and what is between by ((2,4)), on 8 ranks: pieces
- * of (8, 8) (8, 16), then of (8, 4) (4, 16); sums over ranks 0 to 3 and 4 to 7, of which the
- * activation takes its part. */
+/* X [16, 32]; two products cut by ((2,4),(4,1)) and the activation between them cut by ((2,4)), on
+ * 8 ranks. Pieces are (8, 8) (8, 16), then (8, 4) (4, 16). Sums run over ranks 0 to 3 and 4 to 7;
+ * the activation takes its part of each sum. */
 static void the_quick_start_network(void **state) {
     (void)state;
     weft_graph *g;
@@ -414,8 +414,7 @@ static void the_quick_start_network(void **state) {
         feed(s[0], 0);
         feed(s[1], 0);
         ASSERT_OK(weft_session_step(s[0], 0.2, &want));
-        ASSERT_OK(
-            weft_session_step(s[1], 0.2, &is)); /* one number, of which all ranks have a copy */
+        ASSERT_OK(weft_session_step(s[1], 0.2, &is)); /* one number; all ranks have a copy */
         if (!(fabs(is - want) <= 1e-11)) fail_msg("loss %d is %.17g, not %.17g", step, is, want);
         if (step == 0) first = want;
     }
@@ -429,7 +428,7 @@ static void the_quick_start_network(void **state) {
 
 /* ---- one block of several ---- */
 
-/* Three blocks of two layers; the batch is split by dp, and the hidden units of one block by tp. */
+/* Three blocks of two layers. dp splits the batch, and tp splits the hidden units of one block. */
 static weft_graph *blocks(void) {
     enum { ROWS = 10, WIDTH = 8, HIDDEN = 12 };
     weft_graph *g;
@@ -454,7 +453,7 @@ static weft_graph *blocks(void) {
     return g;
 }
 
-/* Which part of a parameter a device has. */
+/* The part of a parameter that a device has. */
 static void assert_size(const weft_session *s, int rank, const char *name, int64_t rows,
                         int64_t columns) {
     const wefti_program *p = wefti_session_program_of(s, 0, rank);
@@ -488,7 +487,7 @@ static void a_block_is_split_and_the_others_follow(void **state) {
     weft_graph_destroy(g);
 }
 
-/* The text of a rank's program, but for the strategies themselves. */
+/* The text of a rank's program, without the strategies. */
 static char *program_text(const chain *c, int rank) {
     weft_graph *g = layers(c);
     weft_plan *plan = plan_of(c);

@@ -1,6 +1,6 @@
-/* Copies take turns inside of calls: while what one has posted is under way another computes, on
- * every rank alike. Without overlap, and with one copy, calls stay whole. What is gathered for a
- * call is gathered once for all that take turns. */
+/* Copies take turns inside calls: while a transfer of one copy is in flight, another copy computes,
+ * on every rank alike. Without overlap, and with one copy, calls stay whole. A gathered operand of
+ * a call is gathered once for all copies. */
 #include "support.h"
 
 #include <stdio.h>
@@ -78,7 +78,7 @@ static int32_t kernels_in(const wefti_step *step) {
     return count;
 }
 
-/* The step that goes on with the call that step `at` is a part of. */
+/* The step that continues the call of which step `at` is a part. */
 static int32_t next_part(const wefti_program *p, int32_t at) {
     const wefti_step *steps = p->steps[WEFTI_SECTION_FIRST], *x = &steps[at];
     for (int32_t i = at + 1; i < p->step_count[WEFTI_SECTION_FIRST]; i++)
@@ -93,8 +93,8 @@ static int32_t next_part(const wefti_program *p, int32_t at) {
     return -1;
 }
 
-/* Parts whose transfer is under way while another copy's kernels run, in blocks of the model; of
- * all such parts. */
+/* Counts the parts with a transfer in flight while another copy's kernels run, in blocks of the
+ * model, and all parts with transfers. */
 static void count_hidden(const wefti_program *p, int32_t *hidden, int32_t *all) {
     const wefti_step *steps = p->steps[WEFTI_SECTION_FIRST];
     *hidden = *all = 0;
@@ -119,8 +119,8 @@ static void one_computes_while_the_other_waits(void **state) {
                 const wefti_program *p = w.programs[r], *q = w.programs[0];
                 int32_t hidden, all, sums = LAYERS * 4 * (copies / 2 * 2); /* two by two */
                 count_hidden(p, &hidden, &all);
-                /* two sums in each block's forward pass, two in its backward pass; and there, at
-                 * level 3, those of gradients */
+                /* two sums in each block's forward pass, two in its backward pass; at level 3, the
+                 * backward pass also sums gradients */
                 assert_true(level ? all > sums : all == sums);
                 assert_true(hidden >= sums * 3 / 4);
                 assert_int_equal(p->step_count[WEFTI_SECTION_FIRST],

@@ -1,5 +1,5 @@
-/* What tensor parallelism in one, two and three dimensions moves for a pair of products, in
- * elements that each device receives: with P = x y z devices, s rows, widths h and e,
+/* The volume of tensor parallelism in one, two and three dimensions for a pair of products, in
+ * elements that each device receives. With P = x y z devices, s rows, widths h and e:
  *
  *     one dimension   2 (P - 1) s h / P
  *     two             2 s (e (x - 1) + h (y - 1)) / (x y)
@@ -7,8 +7,8 @@
  *
  * (Xu et al., "An efficient 2D method for training super-large deep learning models", 2021; Bian et
  * al., "Maximizing parallelism in distributed training for huge neural networks", 2021.) Between
- * the products a reduce-scatter and the gather after it are one all-reduce of the same volume. What
- * comes out, and all gradients, are those of one device. */
+ * the products, a reduce-scatter and the gather after it are one all-reduce of the same volume. The
+ * result and all gradients equal the values of one device. */
 #include "support.h"
 
 #include <math.h>

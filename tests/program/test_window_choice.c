@@ -1,6 +1,6 @@
-/* What convolutions and pools exchange along split height and width weighs in the choice of their
- * splits: what is weighed is what the pieces exchange, and the choice is another one where that is
- * cheaper. */
+/* Convolutions and pools exchange halos along split height and width, and the choice of their
+ * splits counts these exchanges. The estimated bytes equal the exchanged bytes. The choice differs
+ * from one without this cost where another split is cheaper. */
 #include "support.h"
 
 #include <stdio.h>
@@ -91,9 +91,10 @@ static void describe(const windows *w, char *text, size_t bytes) {
                    (int)w->stride[0], (int)w->stride[1], (int)w->padding[0], (int)w->padding[1]);
 }
 
-/* ---- what is weighed ---- */
+/* ---- estimated costs ---- */
 
-/* What an op said last, in place of what it would have said to the chooser. */
+/* Records the bytes that an op reports to the choice: calls the op's own function and sums its
+ * bytes. */
 static const weft_op_def *real;
 static int64_t weighed;
 
@@ -103,8 +104,8 @@ static void record(const wefti_lowering *c, const weft_node *n, int64_t *bytes) 
     for (int f = 0; f < WEFTI_MAX_FACTORS; f++) weighed += bytes[f];
 }
 
-/* What the device that receives most receives, and what was weighed, where the plan splits `split`.
- */
+/* Returns the bytes that the busiest device receives if the plan splits `split`. `weighed` becomes
+ * the estimate. */
 static int64_t exchanged_over(op_graph *g, const int *mesh, const char *split, const char *what) {
     spmd s;
     int64_t most = 0;
@@ -161,9 +162,9 @@ static void what_is_exchanged(void **state) {
 
 /* ---- the choice ---- */
 
-/* An image comes cut along its height and is wanted cut along its width. Either it is cut anew
- * before the op or its smaller result after it: that is cheaper unless windows reach far along the
- * height. */
+/* An image arrives cut along its height and is wanted cut along its width. Either the image is
+ * redistributed before the op, or its smaller result after the op. The second is cheaper unless
+ * windows reach far along the height. */
 static void along_which_side(void **state) {
     (void)state;
     for (int k = 0; k < 2; k++)

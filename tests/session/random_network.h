@@ -1,6 +1,6 @@
 /* Random networks of all kinds of layers, for tests that run one model in two ways. Activations are
- * [batch, seq, hidden]; every op has a scope of its own, so that each can be named. Everything
- * follows from one seed. */
+ * [batch, seq, hidden]. Every op has a scope of its own, so that a plan can name each op.
+ * Everything follows from one seed. */
 #ifndef WEFT_TESTS_RANDOM_NETWORK_H
 #define WEFT_TESTS_RANDOM_NETWORK_H
 
@@ -369,10 +369,11 @@ static inline weft_value net_loss(network *n, weft_value x, weft_value table) {
     return weft_cell_end(g, loss);
 }
 
-/* Parameters whose first dimension is 1 or 3, few elements for many devices. */
+/* Parameters with a first dimension of 1 or 3: few elements for many devices. */
 static inline weft_value net_shallow(network *n, weft_value x) {
     dice outer = n->dice;
-    n->dice = (dice){outer.seed, 1u << 22}; /* so that seeds mean what they meant without this */
+    n->dice = (dice){outer.seed, 1u << 22}; /* so that a seed gives the same network as before
+                                             * this branch existed */
     if (roll(&n->dice, 2)) {
         weft_value y = net_param(n, "positions", 0.3, 3, (int64_t[]){1, n->seq, n->hidden});
         x = NET_OP(n, weft_add(n->g, x, y));

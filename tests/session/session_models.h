@@ -17,8 +17,9 @@
 
 enum { ROWS = 4, COLUMNS = 6 };
 
-/* Two to four random cells in a row over x [4, 6], some joined by a shared parameter, some parts
- * outside of cells; loss: the mean square of the difference to `target`, plus a part of the way. */
+/* Two to four random cells in a row over x [4, 6]. A shared parameter joins some cells, and some
+ * parts lie outside of cells. Loss: the mean square of the difference to `target`, plus a part
+ * taken from the middle. */
 static inline weft_graph *random_model(uint64_t seed) {
     dice d = {seed, 0};
     weft_graph *g;
@@ -71,8 +72,8 @@ static inline weft_session *session_of(weft_graph *g, weft_session_options o) {
     return s;
 }
 
-/* Every input of a program: normal numbers, tokens below 50; rows from `first_row` on of one long
- * list, so that microbatches can be cut from a batch. */
+/* Feeds every input of a program: normal numbers, and tokens below 50. Rows start at `first_row` of
+ * one long list, so that a test can cut microbatches from a batch. */
 static inline void feed_rows(weft_session *s, int program, uint64_t seed, int64_t first_row) {
     for (int t = 0; t < weft_session_tensors(s, program); t++) {
         weft_tensor_info info;
@@ -106,8 +107,8 @@ static inline float *read_tensor(weft_session *s, int program, const char *name,
     return data;
 }
 
-/* Largest difference of all tensors of a role between two sessions, over the largest value there
- * is; 0 when all bits are equal. */
+/* Largest difference of all tensors of a role between two sessions, divided by the largest value. 0
+ * when all bits are equal. */
 static inline double difference(weft_session *a, weft_session *b, int role) {
     double most = 0;
     for (int t = 0; t < weft_session_tensors(a, 0); t++) {

@@ -1,5 +1,6 @@
-/* The memory of sessions: a step that runs takes nothing beside its arena, a pipeline's arenas hold
- * as many microbatches as its schedule says, and what is too much is told with its instant. */
+/* The memory of sessions. A running step allocates nothing outside its arena. A pipeline's arenas
+ * hold as many microbatches as its schedule says. If a memory limit is too low, the message names
+ * the instant of the peak. */
 #include "session_models.h"
 
 #include "plan_cases.h"
@@ -28,15 +29,15 @@ static const plan_case cases[] = {
      .microbatches = 4},
 };
 
-/* Allow allocations again. Those that were tried are added to *calls: who can do without fails
- * none. */
+/* Allows allocations again. Adds the allocations that were tried to *calls; a session that needs
+ * none leaves *calls at 0. */
 static void permit(int64_t *calls) {
     *calls += wefti_fault_count(WEFTI_FAULT_ALLOC);
     wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
 }
 
-/* The fault points see every allocation: the first one fails, where `calls` is to count them.
- * Inputs are fed as a training feeds them, too. */
+/* The fault points see every allocation. If `calls` is to count them, the first allocation fails.
+ * Inputs are fed as training feeds them. */
 static weft_status run_step(weft_session *s, const plan_case *c, int step, int64_t *calls) {
     weft_status status = WEFT_OK;
     int count = microbatches_of(c);
@@ -113,8 +114,8 @@ static void peaks_of(weft_schedule kind, int microbatches, int64_t out[STAGES]) 
     weft_plan_destroy(plan);
 }
 
-/* gpipe holds all microbatches, 1f1b as many as there are stages from here on. What one of them
- * takes is what one more of them adds to gpipe. */
+/* gpipe holds all microbatches. 1f1b holds one microbatch for each stage from here on. The memory
+ * of one microbatch is the memory that one more microbatch adds to gpipe. */
 static void schedules_hold_as_many_microbatches_as_they_say(void **state) {
     (void)state;
     enum { FEW = 2 * STAGES, MANY = 3 * STAGES };
@@ -131,11 +132,12 @@ static void schedules_hold_as_many_microbatches_as_they_say(void **state) {
                       more, live);
         assert_true(each > 100000);
         assert_true(more < each / 50);                /* its inputs and its loss */
-        assert_true(fabs(live - (STAGES - r)) < 0.5); /* and what is under way between stages */
+        assert_true(fabs(live - (STAGES - r)) < 0.5); /* and the values that travel between
+                                                       * stages */
     }
 }
 
-/* ---- what is too much ---- */
+/* ---- limits that are too low ---- */
 
 static void refused_at(const plan_case *c, int rank, const char *const words[3]) {
     weft_session_options o = weft_session_defaults();

@@ -1,8 +1,9 @@
-/* Parallelism by hand, in plans of mode manual: two layers whose hidden units are shared out, the
- * first weight by columns and the second by rows, the sum of their results in the graph; and
- * samples shared out, with the gradients' sum in the graph. Twenty steps give the losses and the
- * weights that one device has; also when the slices that four ranks saved after ten are joined and
- * cut for two, which go on. In a pipeline the ranks of equal places in all stages are as one. */
+/* Parallelism by hand, in plans of mode manual. UNITS: two layers split their hidden units, the
+ * first weight by columns and the second by rows, and the graph sums their results. SAMPLES: ranks
+ * split the samples, and the graph sums the gradients. Twenty steps give the losses and the weights
+ * of one device. They also do so when the slices that four ranks saved after ten steps are joined
+ * and cut for two ranks, which continue. In a pipeline, the ranks at equal places of all stages act
+ * as one rank. */
 #include "support.h"
 
 #include <math.h>
@@ -41,14 +42,14 @@ typedef struct member {
     bool lost; /* not all of them have a file to load */
     int bad;   /* the step in which a number of rank `bad_rank`'s samples is NaN; 0: none */
     int bad_rank;
-    bool root; /* there is a parameter of each rank's own, whose gradient is inf on rank 2 */
+    bool root; /* each rank has a parameter of its own; its gradient is inf on rank 2 */
     double clip;
     bool tied;  /* both cells, and stages, read a parameter */
     bool wide;  /* groups are of ranks of several stages */
     bool apart; /* nothing is averaged: replicas go their own ways */
 } member;
 
-/* Ranks that share something out: those of one stage. */
+/* The number of ranks that split something among them: the ranks of one stage. */
 static int sharers(const member *m) {
     return m->stages ? m->ranks / m->stages : m->ranks;
 }
@@ -69,15 +70,15 @@ static weft_ranks group_of(const member *m) {
     return (weft_ranks){m->wide ? m->ranks : sharers(m), 1};
 }
 
-/* A weight that all ranks have alike, whose gradient is the mean of theirs. */
+/* A weight that is equal on all ranks. Its gradient is the mean of the ranks' gradients. */
 static weft_value averaged(weft_graph *g, const member *m, weft_value w) {
     if (m->what == UNITS || sharers(m) == 1 || m->apart) return w;
     return weft_scale(g, weft_graph_all_reduce(g, w, group_of(m), WEFT_REDUCE_SUM),
                       1.0 / sharers(m));
 }
 
-/* The loss of the whole is the sum over ranks: of shares of the one loss, or of means of as many
- * samples, whose gradients `averaged` divides. */
+/* The loss of the whole is the sum over ranks. UNITS: the sum of shares of one loss. SAMPLES: the
+ * sum of means over equally many samples; `averaged` divides their gradients. */
 static weft_status make_graph(const member *m, weft_graph **out) {
     weft_graph *g;
     weft_init zeros = {WEFT_INIT_ZEROS, 0};
@@ -112,7 +113,8 @@ static double value_at(int64_t row, int64_t column, int kind) {
     return sin(1.0 + (double)row * 1.7 + (double)column * 0.9 + kind * 2.3);
 }
 
-/* The block of a matrix that begins at a row and a column; nothing where it is another stage's. */
+/* The block of a matrix that begins at a row and a column. Does nothing if another stage has the
+ * matrix. */
 static weft_status fill(weft_session *s, const char *name, int64_t row, int64_t column, int kind) {
     weft_session_part part;
     TRY(weft_session_local(s, 0, name, &part));
@@ -177,7 +179,7 @@ static weft_status run_steps(weft_session *s, member *m) {
     return m->save ? weft_session_save_local(s, m->save) : WEFT_OK;
 }
 
-/* As programs go on from where they were: who has no slice says so to the others. */
+/* As programs do when they continue a run: a rank that lacks a slice tells the other ranks. */
 static weft_status load_all_or_none(weft_session *s, weft_world *world, const member *m) {
     int32_t loaded = weft_session_load_local(s, m->load) >= 0, all;
     TRY(weft_all_reduce(world, NULL, &loaded, &all, 1, WEFT_I32, WEFT_REDUCE_MIN));
@@ -269,8 +271,8 @@ static void run_alike(member like, rank_of_world *ranks) {
     run_world(like.ranks, run_member, members, sizeof *members, ranks);
 }
 
-/* Gradients that all ranks have alike have the norm that they have on one device. Nothing says that
- * others are slices: no rank updates by the norm of another's. */
+/* Gradients that are equal on all ranks have the norm that they have on one device. Nothing marks
+ * other gradients as slices, so no rank updates by the norm of another rank. */
 static void norms_are_those_of_all_ranks(void **state) {
     (void)state;
     rank_of_world ranks[RANKS];
@@ -281,7 +283,7 @@ static void norms_are_those_of_all_ranks(void **state) {
     for (int r = 0; r < RANKS; r++) assert_rank_fails(&ranks[r], r, WEFT_E_NUMERIC, "rank 2");
 }
 
-/* A rank whose own loss is no number is named on all of them, who wait for it. */
+/* If the loss of one rank is not finite, all ranks wait for it and name that rank. */
 static void one_loss_is_no_number(void **state) {
     (void)state;
     rank_of_world ranks[RANKS];
@@ -323,7 +325,8 @@ static void run_stages(what way, int ranks, double clip, weft_schedule schedule)
         double sum = 0;
         for (int r = 0; r < share; r++) sum += members[r].out.loss[step];
         assert_near("loss", 0, step, way == UNITS ? sum : sum / share, one.out.loss[step]);
-        for (int r = 0; r < ranks; r++) /* each knows that of its place in the last stage */
+        for (int r = 0; r < ranks; r++) /* each rank knows the loss of the rank at its place in
+                                         * the last stage */
             assert_near("loss", r, step, members[r].out.loss[step],
                         members[r % share].out.loss[step]);
         for (int r = 0; r < ranks && clip > 0; r++)
@@ -342,14 +345,15 @@ static void stages_share_out_samples(void **state) {
     for (size_t i = 0; i < SCHEDULES; i++) run_stages(SAMPLES, RANKS, 0, schedules[i]);
 }
 
-/* The norm is that of all stages, of which each rank has one part. */
+/* The norm covers the gradients of all stages; each rank holds one part of them. */
 static void norms_are_those_of_all_stages(void **state) {
     (void)state;
     run_stages(SAMPLES, STAGES, 0.25, WEFT_PIPELINE_1F1B); /* one device each */
     for (size_t i = 0; i < SCHEDULES; i++) run_stages(SAMPLES, RANKS, 0.25, schedules[i]);
 }
 
-/* Slices, and replicas whose gradients are not added up: no rank updates by another's norm. */
+/* Slices, and replicas that do not sum their gradients: no rank updates by the norm of another
+ * rank. */
 static void unlike_norms_of_stages_are_told(void **state) {
     (void)state;
     rank_of_world ranks[RANKS];
@@ -368,7 +372,7 @@ static void groups_over_stages_are_refused(void **state) {
     for (int r = 0; r < RANKS; r++) assert_rank_fails(&ranks[r], r, WEFT_E_ARG, "4 ranks");
 }
 
-/* A loss that is no number is told with its rank, which is in the last stage. */
+/* A loss that is not finite is reported with its rank, which is in the last stage. */
 static void one_loss_of_stages_is_no_number(void **state) {
     (void)state;
     rank_of_world ranks[RANKS];
@@ -391,7 +395,8 @@ static const char *in_folder(const char *name) {
     return path;
 }
 
-/* Ranks that share hidden units from one step to another; a sum of their losses is the loss. */
+/* Ranks that share hidden units run from one step to another. The sum of their losses is the
+ * loss. */
 static void run_units(int count, int from, int to, const char *const *load, const char *const *save,
                       double *loss) {
     static member members[RANKS];

@@ -1,6 +1,6 @@
-/* Collectives in graphs: four ranks with parameters and inputs of their own run the same graph.
- * What each op gives is compared with its definition, its gradient with finite differences of the
- * sum of all ranks' losses. */
+/* Collectives in graphs: four ranks with their own parameters and inputs run the same graph. The
+ * test compares the result of each op with its definition. It compares each gradient with finite
+ * differences of the sum of all ranks' losses. */
 #include "support.h"
 
 #include <math.h>
@@ -36,17 +36,18 @@ typedef struct group_case {
     weft_ranks group;
 } group_case;
 
-/* Whom members take from: of four, one takes from nobody, and nobody takes from one. */
+/* The member from which each member receives. Of four members, one receives nothing, and one sends
+ * nothing. */
 static const int *from_whom(int n) {
     static const int of_two[] = {1, -1}, of_four[] = {2, -1, 1, 0};
     return n == 2 ? of_two : of_four;
 }
 
-/* The upper and the lower half of x are sent, member 0's lower half to nobody. Of two members that
- * send each other both, blocks come in the order in which they were sent. */
+/* Members send the upper and the lower half of x, but member 0 sends its lower half to nobody. If
+ * two members send each other both halves, blocks arrive in the order in which they were sent. */
 static const struct {
     int send[8], receive[8];
-    int member[8], block[8]; /* what is received: -1, or whose block */
+    int member[8], block[8]; /* the sender and the block that are received; -1: none */
 } neighbors[] = {
     {{1, -1, 0, 0}, {1, 1, 0, -1}, {1, 1, 0, -1}, {0, 1, 0}},
     {{1, -1, 2, 0, 3, 1, 0, 2},
@@ -299,7 +300,7 @@ static void values_and_gradients(void **state) {
         }
 }
 
-/* ---- what is refused ---- */
+/* ---- refused calls ---- */
 
 static weft_value product(weft_graph *g, weft_value x) {
     return weft_graph_all_reduce(g, x, (weft_ranks){4, 1}, WEFT_REDUCE_PROD);

@@ -1,6 +1,6 @@
-/* Sessions over several devices: whatever the plan, the result is that of one device, memory is
- * what was predicted, tensors are whole to who reads and writes them, and a device that fails stops
- * the others. */
+/* Sessions over several devices. Under every plan the result equals the result of one device, and
+ * memory is as predicted. A caller reads and writes whole tensors. If a device fails, the others
+ * stop. */
 #include "session_models.h"
 
 #include <unistd.h>
@@ -144,7 +144,7 @@ static void any_plan_gives_the_result_of_one_device(void **state) {
     }
 }
 
-/* However gradients are joined to be added up, each sum is the same. */
+/* However gradients are joined into buckets, each sum is the same. */
 static void fusion_changes_no_bit(void **state) {
     (void)state;
     static const char *const names[] = {"2 data", "4 data, clipped", "2 data, accumulated",
@@ -181,8 +181,8 @@ static void fusion_changes_no_bit(void **state) {
     }
 }
 
-/* A plan may say more than how to split: also on one device. No bit changes, and on one device a
- * plan by itself takes no memory: gradients go as soon as they are used. */
+/* A plan may say more than how to split, also on one device. No bit changes. On one device a plan
+ * itself takes no memory: gradients are freed as soon as they are used. */
 static void recomputation_is_planned_cell_by_cell(void **state) {
     (void)state;
     enum { CASES = 4 };
@@ -224,7 +224,7 @@ static void recomputation_is_planned_cell_by_cell(void **state) {
 
 /* ---- whole tensors ---- */
 
-/* Every element of every piece is that of the whole. */
+/* Every element of every piece equals the element of the whole tensor. */
 static int count_pieces(weft_session *s, int tensor, const weft_tensor_info *info,
                         const float *data) {
     wefti_session_piece pieces[8];
@@ -253,7 +253,7 @@ static int count_pieces(weft_session *s, int tensor, const weft_tensor_info *inf
     return counting;
 }
 
-/* What is written is read again, and every copy on every device is the same. */
+/* Written tensors read back equal, and every copy on every device is the same. */
 static void tensors_go_in_and_out_whole(void **state) {
     (void)state;
     for (int i = 0; i < CASES; i++) {
@@ -384,7 +384,8 @@ static void limits_are_of_each_device(void **state) {
 
 /* ---- gradients ---- */
 
-/* Gradients that lie as terms on several devices are read as their sum, and written nowhere. */
+/* Gradients that lie as partial sums on several devices are read as their sum. Writing them is
+ * refused. */
 static void gradients_are_read_whole(void **state) {
     (void)state;
     static const char *const names[] = {"2 data", "3 data, uneven", "4 tensor", "4 data 2 tensor",
@@ -448,8 +449,8 @@ static double norm_of(bool sum, weft_dataset dataset) {
     return norm;
 }
 
-/* Where sums are wanted the norm is that of the mean times the number of means. Devices that all
- * have the whole batch have one mean of it, not one each. */
+/* If the caller asks for sums, the norm is the norm of the mean times the number of means. Devices
+ * that all have the whole batch have one mean together, not one each. */
 static void gradients_may_be_summed(void **state) {
     (void)state;
     double mean = norm_of(false, WEFT_DATASET_DATA_PARALLEL);

@@ -1,6 +1,7 @@
-/* Layers of experts over several devices: tokens, experts, buffers, hidden sizes split, in stages
- * and with accumulation, bounded and not: the losses and the updated parameters are those of one
- * device, in f64 to its rounding. And what is communicated for it. */
+/* Layers of experts over several devices. Plans split tokens, experts, buffers and hidden sizes,
+ * with stages and accumulation, with and without a capacity bound. The losses and the updated
+ * parameters equal the values of one device, in f64 up to rounding. The test also checks the
+ * transfers. */
 #include "partition/partition.h"
 #include "program/program.h"
 #include "session_models.h"
@@ -196,7 +197,7 @@ static void experts_without_bounds(void **state) {
     for (int i = 0; i < CASES; i++) assert_same(&cases[i], &config);
 }
 
-/* Too few slots for all: which tokens are left out is settled over the whole batch. */
+/* Too few slots for all tokens: the choice of the dropped tokens covers the whole batch. */
 static void experts_with_bounds(void **state) {
     (void)state;
     weft_model_config config = config_of(WEFT_FAMILY_GPT2_MOE, 0.8);
@@ -232,9 +233,9 @@ static const spread *case_of(const char *name) {
     return NULL;
 }
 
-/* Sequences know nothing of each other: gradients and statistics are summed, nothing else. With
- * experts on devices the rows of the buffers go there and come back, in either pass the same way;
- * each device receives from the others what lies in the buffers of its experts. */
+/* Sequences are independent: only gradients and statistics are summed. With experts on devices, the
+ * rows of the buffers travel there and back, in both passes in the same way. Each device receives
+ * from the others the rows in the buffers of its experts. */
 static void only_rows_travel(void **state) {
     (void)state;
     weft_model_config config = config_of(WEFT_FAMILY_MIXTRAL, 1);

@@ -1,5 +1,5 @@
-/* A convolution of a plane whose tiles lie on four ranks, its halo exchanged in the graph: results
- * and gradients are those of the whole plane on one device. */
+/* A convolution of a plane with its tiles on four ranks; the graph exchanges the halo. Results and
+ * gradients equal those for the whole plane on one device. */
 #include "support.h"
 
 #include <math.h>

@@ -1,7 +1,10 @@
-/* Whole models over several devices, all kinds of parallelism at once, give the losses of one
- * device step by step: gpt2 on real text over 2 x 2 x 2 devices with everything that a plan can
- * ask for, all combinations of its parts, experts, images split over height and width, a sequence
- * split four ways. */
+/* Whole models over several devices, with all kinds of parallelism at once, give the losses of one
+ * device step by step:
+ * - gpt2 on real text over 2 x 2 x 2 devices with every setting of a plan;
+ * - all combinations of these settings;
+ * - experts;
+ * - images split over height and width;
+ * - a sequence split four ways. */
 #include "session_models.h"
 
 #include "base/io.h"
@@ -58,7 +61,7 @@ static int64_t rows_of(const run *c) {
     return c->batch / c->microbatches;
 }
 
-/* Bytes of the text as tokens, each row from a place of its own. */
+/* Bytes of the text as tokens. Each row begins at a place of its own. */
 static void feed_text(weft_session *s, const run *c, int step, int micro) {
     int64_t rows = rows_of(c), length = c->model.context;
     for (int k = 0; k < 2; k++) {
@@ -149,7 +152,7 @@ static void equals_one_device(const run *c) {
         last = want;
     }
     assert_true(isfinite(last) && (!c->text || last < first));
-    /* of parameters on two stages too */
+    /* parameters on two stages are checked too */
     if (weft_session_check_replicas(s[1]) < 0) fail_msg("%s: %s", c->name, weft_error_message());
     for (int r = 0; r < c->devices; r++) {
         int64_t predicted, observed;
@@ -177,7 +180,7 @@ static const weft_model_config tiny = {.family = WEFT_FAMILY_GPT2,
                                        .vocab = 128,
                                        .dropout = 0.1};
 
-/* tinyshakespeare; false, and said aloud, where it is not there. */
+/* tinyshakespeare. If the file is absent, prints a message and returns false. */
 static bool read_text(run *c, char **out) {
     char path[600];
     const char *data = getenv("WEFT_TEST_DATA");
@@ -222,7 +225,8 @@ static void all_combinations(void **state) {
         ACCUMULATE = 32,
         FUSION = 64
     };
-    /* Under sanitizers some: each of the seven is on and off, and each level shares out over dp. */
+    /* Sanitizer builds run only some combinations: each of the seven settings is on and off, and
+     * each optimizer level shards over dp. */
     unsigned levels = 0;
     for (int bits = 0; bits < 128; bits += SANITIZED_THREAD ? 7 : SANITIZED ? 5 : 1) {
         char name[80];
@@ -298,8 +302,8 @@ static void an_uneven_sequence_with_dropout(void **state) {
     equals_one_device(&c);
 }
 
-/* In f64: one rounding more or less in f32 decides which of two elements a relu or a maximum lets
- * through, and grows from step to step. */
+/* In f64: in f32, one rounding decides which of two elements a relu or a maximum lets through. That
+ * difference grows from step to step. */
 static void an_image_split_over_height_and_width(void **state) {
     (void)state;
     static const struct {

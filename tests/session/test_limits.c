@@ -1,5 +1,5 @@
-/* Sessions at their limits: memory foretold and refused, values that are not finite, graphs beside
- * each other, states, misuse, and every allocation failing. */
+/* Sessions at their limits: predicted and refused memory, values that are not finite, graphs beside
+ * each other, states, misuse, and a failure of every allocation. */
 #include "session_models.h"
 
 static weft_session_options options_with(weft_optimizer_kind kind, double clip) {
@@ -20,7 +20,7 @@ static void step_once(weft_session *s, int microbatches) {
     ASSERT_OK(weft_session_update(s, 0.01, NULL));
 }
 
-/* Tensors that are legal one by one, and whose sum no number of bytes holds. */
+/* Tensors that are legal one by one, but the sum of their bytes overflows an integer. */
 static void sums_of_bytes_do_not_overflow(void **state) {
     (void)state;
     for (int count = 1; count <= 4; count++)
@@ -86,7 +86,7 @@ static void too_little_memory_is_refused(void **state) {
     ASSERT_FAILS(WEFT_E_NOMEM, "h.0", weft_session_create(g, &o, &s));
     ASSERT_MESSAGE("fit");
     assert_null(strstr(weft_error_message(), "about 0 %"));
-    /* Room for the model and next to nothing else. */
+    /* Memory for the model and almost nothing else. */
     o.memory_bytes = peak - transient + transient / 1000;
     ASSERT_FAILS(WEFT_E_NOMEM, "1 %", weft_session_create(g, &o, &s));
     o.memory_bytes = fixed / 2;
@@ -99,8 +99,8 @@ static void too_little_memory_is_refused(void **state) {
 
 /* ---- values that are not finite ---- */
 
-/* A chain of cells; the logarithm in `bad` meets a negative number when "x" does. A state counts
- * the steps. */
+/* A chain of cells. The logarithm in cell `bad` has a negative operand when "x" is negative. A
+ * state counts the steps. */
 static weft_graph *chain_with_logarithm(int bad) {
     weft_graph *g;
     ASSERT_OK(weft_graph_create(&g));
@@ -143,7 +143,7 @@ static void the_first_bad_cell_is_named(void **state) {
             feed_rows(untouched, 0, 1, 0);
             for (int role = WEFT_ROLE_PARAM; role <= WEFT_ROLE_OPTIMIZER; role++)
                 assert_true(difference(untouched, s, role) == 0);
-            /* And it goes on from there. */
+            /* The session continues after the failure. */
             for (int i = 0; i < ROWS * COLUMNS; i++) x[i] = 9;
             ASSERT_OK(weft_session_feed(s, 0, "x", x, sizeof x));
             ASSERT_OK(weft_session_step(s, 0.1, NULL));
@@ -170,7 +170,7 @@ static void a_bad_gradient_stops_a_clipped_update(void **state) {
     ASSERT_OK(weft_session_feed(s, 0, "x", (float[]){1, 2, 3}, 12));
     ASSERT_OK(weft_session_accumulate(s, NULL));
     ASSERT_FAILS(WEFT_E_NUMERIC, "updated", weft_session_update(s, 1, NULL));
-    double loss = 7, norm = 7; /* what calls write to is untouched when they fail */
+    double loss = 7, norm = 7; /* failed calls leave their outputs untouched */
     ASSERT_OK(weft_session_feed(s, 0, "x", (float[]){1, 2, 3}, 12));
     ASSERT_FAILS(WEFT_E_NUMERIC, "updated", weft_session_step(s, 1, &loss));
     ASSERT_OK(weft_session_feed(s, 0, "x", (float[]){1, 2, 3}, 12));
@@ -180,7 +180,7 @@ static void a_bad_gradient_stops_a_clipped_update(void **state) {
     float value[3];
     ASSERT_OK(weft_session_read(s, 0, "w", value, sizeof value));
     assert_true(value[0] == 0 && value[1] == 0 && value[2] == 0);
-    /* And it goes on from there, with other values. */
+    /* The session continues with other values. */
     ASSERT_OK(weft_session_write(s, 0, "w", (float[]){1, 1, 1}, 12));
     ASSERT_OK(weft_session_feed(s, 0, "x", (float[]){1, 2, 3}, 12));
     ASSERT_OK(weft_session_accumulate(s, NULL));
@@ -238,7 +238,8 @@ static weft_graph *counter(const char *name, int64_t rows) {
     return g;
 }
 
-/* What one graph keeps between steps is safe from all the others, whatever their sizes. */
+/* The states that one graph keeps between steps are safe from all other graphs, whatever their
+ * sizes. */
 static void graphs_keep_their_own_states(void **state) {
     (void)state;
     weft_graph *g = chain_with_logarithm(9);
@@ -416,11 +417,11 @@ static void misuse_is_refused(void **state) {
     weft_graph_destroy(g);
 }
 
-/* ---- what an optimizer is told ---- */
+/* ---- options of optimizers ---- */
 
 #define RULE(name) (1u << WEFT_##name)
 
-/* Whatever it is told changes what it does to the parameters. */
+/* Every option changes the update of the parameters. */
 static void optimizers_hear_their_options(void **state) {
     (void)state;
     enum { MOMENTS = RULE(ADAM) | RULE(ADAMW) | RULE(LAMB), ALL = RULE(NO_OPTIMIZER) - 1 };
@@ -460,7 +461,7 @@ static void optimizers_hear_their_options(void **state) {
         }
 }
 
-/* ---- what a pass reads was fed ---- */
+/* ---- a pass reads only fed inputs ---- */
 
 static weft_plan *two_stages(void) {
     weft_plan *p;
@@ -503,7 +504,7 @@ static void a_pass_needs_its_inputs(void **state) {
     }
 }
 
-/* Whoever writes in place is not asked to tell each time. */
+/* A caller that writes an input in place need not report each write. */
 static void what_is_written_in_place_counts_as_fed(void **state) {
     (void)state;
     float target[ROWS * COLUMNS] = {0};

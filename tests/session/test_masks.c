@@ -1,6 +1,6 @@
 /* Attention under masks that hide keys, or all keys of a query, by -inf, by the lowest number or by
- * -1e9: what a query then sees, and the gradients of it, are those of one device, however keys and
- * queries are split. */
+ * -1e9. The result of a query and its gradients equal the values of one device, for every split of
+ * keys and queries. */
 #include "session_models.h"
 
 #include <float.h>
@@ -26,7 +26,7 @@ typedef struct outcome {
     int64_t count[RESULTS];
 } outcome;
 
-/* Where queries and keys are as many they are split together, and the mask is fed. */
+/* If the numbers of queries and keys are equal, both are split together, and the mask is fed. */
 static bool learns_mask(const trial *t) {
     return t->queries != t->keys;
 }
@@ -128,9 +128,9 @@ static void forget(outcome *x) {
     for (int r = 0; r < RESULTS; r++) free(x->value[r]);
 }
 
-/* Outputs are of size 1 to 3, gradients smaller, and each is a sum of some tens of terms in another
- * order: a few units of 2^-24 apart, 2^-53 in f64. The margins are above that by far, and below
- * what an lse in one number loses: 2^-13 at 4e3, and at 1e9 2^-24 in f64. */
+/* Outputs are of size 1 to 3, gradients are smaller. Each is a sum of some tens of terms in another
+ * order: a few units of 2^-24 apart, 2^-53 in f64. The margins are far above that. They are below
+ * the loss of an lse in one number: 2^-13 at 4e3, and 2^-24 at 1e9 in f64. */
 static void compare(const trial *t, int devices, const outcome *one, const outcome *many) {
     double margin = t->dtype == WEFT_F64 ? 1e-11 : 2e-5;
     for (int r = 0; r < RESULTS; r++)

@@ -1,9 +1,9 @@
-/* Plans change where a model runs, never what it computes: random networks on random meshes of 1 to
- * 8 devices, with random splits of ops, inputs and parameters, uneven sizes, stages under all
- * schedules, microbatches, copies, recomputation, split optimizers of all kinds and clipping, have
- * the losses, named results, parameters and states of one device. WEFT_SEED sets the first seed,
- * WEFT_CASES how many follow; a failure prints the seed that repeats it alone, with WEFT_VERBOSE
- * the model and the plan too. */
+/* Plans change where a model runs, never its results. Random networks run on random meshes of 1 to
+ * 8 devices. Plans use random splits of ops, inputs and parameters, uneven sizes, stages under all
+ * schedules, microbatches and copies. They also use recomputation, sharded optimizers of all kinds
+ * and clipping. Losses, named results, parameters and states equal the values of one device.
+ * WEFT_SEED sets the first seed, WEFT_CASES the number of seeds. A failure prints the seed that
+ * repeats it alone; with WEFT_VERBOSE it also prints the model and the plan. */
 #include "session_models.h"
 
 #include "graph/builder.h"
@@ -27,7 +27,7 @@ typedef struct trial {
     weft_plan *plan;
 } trial;
 
-/* ---- what may be said of an op ---- */
+/* ---- strategies for an op ---- */
 
 static const char *label_of(const weft_body *body, const weft_node *n, const char *call, char *out,
                             size_t bytes) {
@@ -54,7 +54,7 @@ static bool may_split(const weft_node *n, const wefti_split_rule *rule, int f) {
     return kind != WEFTI_FACTOR_WHOLE && n->op->lower && (n->op->lowers >> kind & 1);
 }
 
-/* Some of the axes, each on one factor, each factor with no more parts than it has elements. */
+/* Some of the axes, each on one factor. No factor has more parts than elements. */
 static bool random_split(trial *t, const weft_node *n, char *out, size_t bytes) {
     wefti_split_rule rule;
     wefti_rule_begin(&rule);
@@ -232,12 +232,13 @@ static void make_schedule(trial *t) {
     }
 }
 
-/* Sometimes stages have meshes of their own, no axis longer than in the mesh that splits and the
- * batch are chosen for. */
+/* Sometimes stages have meshes of their own. No axis is longer than in the mesh for which the split
+ * and the batch were chosen. */
 static void unlike_meshes(trial *t) {
     int sizes[8][WEFTI_MAX_AXES], axes = t->plan->mesh.axes, devices = 0;
     weft_plan *plan;
-    dice own = {t->seed, 1u << 21}; /* so that seeds mean what they meant without this */
+    dice own = {t->seed, 1u << 21}; /* so that a seed gives the same trial as before this
+                                     * function existed */
     if (t->stages == 1 || t->links || roll(&own, 2)) return;
     for (int s = 0; s < t->stages; s++) {
         int product = 1;
@@ -259,7 +260,7 @@ static void unlike_meshes(trial *t) {
     for (int s = 0; s < t->stages; s++) ASSERT_OK(weft_plan_stage_mesh(plan, s, axes, sizes[s]));
 }
 
-/* Sometimes each microbatch, of a pipeline too, has copies. */
+/* Sometimes each microbatch has copies, also in a pipeline. */
 static void more_copies(trial *t) {
     dice own = {t->seed, 1u << 22};
     if (roll(&own, 6) || t->plan->copies > 1) return;
@@ -375,8 +376,9 @@ static weft_session_options options_of(const trial *t, const weft_plan *plan) {
     return o;
 }
 
-/* Gradients that are nothing but rounding, or zero where another order of additions leaves some:
- * optimizers that keep the direction alone (lion, adafactor, lamb) make steps of them. */
+/* Gradients that are only rounding errors, or zero where another order of additions leaves a
+ * remainder. Optimizers that keep only the direction (lion, adafactor, lamb) turn them into full
+ * steps. */
 static bool gradient_is_rounding(const trial *t, const char *name, int64_t element) {
     weft_graph *g = random_network(t->seed, t->cells, t->batch, t->dtype);
     weft_session_options o = options_of(t, NULL);
@@ -429,8 +431,8 @@ __attribute__((format(printf, 2, 3))) static void complain(const trial *t, const
     failures++;
 }
 
-/* ROUNDING: parameters differ by what an optimizer makes of gradients that are nothing else; what
- * follows differs too. */
+/* ROUNDING: parameters differ only where an optimizer amplifies gradients that are rounding errors;
+ * later values differ too. */
 typedef enum sameness { SAME, ROUNDING, DIFFERENT } sameness;
 
 static sameness compare(const trial *t, weft_session *one, weft_session *many) {
@@ -537,10 +539,15 @@ static uint64_t setting(const char *name, uint64_t otherwise) {
     return text ? strtoull(text, NULL, 10) : otherwise;
 }
 
-/* Each found a fault once: states of batch norm in pipelines; what skips stages of a pipeline;
- * gpipe with the loss in the last stage; buckets of uneven pieces; saved values of calls cut
- * differently; copies on one device; two parameters of several stages whose buckets come in unlike
- * orders; copies whose turns were not the same on all ranks. */
+/* Each case found a fault once:
+ * - states of batch norm in pipelines;
+ * - values that skip stages of a pipeline;
+ * - gpipe with the loss in the last stage;
+ * - buckets of uneven pieces;
+ * - saved values of calls that are partitioned differently;
+ * - copies on one device;
+ * - two parameters of several stages with buckets in unlike orders;
+ * - copies with unequal turns on different ranks. */
 static void what_failed_before(void **state) {
     (void)state;
     static const uint64_t seeds[] = {20260721, 20260807, 20260910, 77123,    77326,

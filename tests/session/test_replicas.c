@@ -1,6 +1,6 @@
-/* Replicas that are no longer equal are found, and named by rank and parameter: written on one
- * device alone, or drifted apart in a model that averages its loss over the ranks and nothing else.
- */
+/* weft_session_check_replicas finds replicas that are no longer equal and names rank and parameter.
+ * Case 1: one device alone is written. Case 2: the model averages its loss over the ranks but not
+ * its gradients, so replicas drift apart. */
 #include "support.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ typedef enum way { BY_PLAN, LOSS_AVERAGED, WEIGHTS_AVERAGED } way;
 typedef struct replicas_case {
     way way;
     bool tensor; /* the plan splits the weight in two as well */
-    int wrong;   /* the rank whose `parameter` is changed before the check; -1: none */
+    int wrong;   /* the rank that changes its `parameter` before the check; -1: none */
     const char *parameter;
     int steps;
 } replicas_case;
@@ -79,7 +79,7 @@ static weft_status run_session(weft_session *s, const replicas_case *c, int rank
     }
     if (rank == c->wrong) TRY(change(s, c->parameter));
     if (weft_session_check_replicas(s) >= 0) return WEFT_OK;
-    /* A finding, which breaks nothing. */
+    /* A found difference leaves the session usable. */
     TRY(weft_session_step(s, 0.05, NULL));
     return weft_session_check_replicas(s);
 }
@@ -138,7 +138,7 @@ static void one_that_was_changed_is_named(void **state) {
         assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "dense.w|rank 3|rank 1|2 ranks");
 }
 
-/* The loss is the same on all ranks, and each trains a model of its own. */
+/* The loss is the same on all ranks, but each rank trains a model of its own. */
 static void a_loss_that_is_averaged_does_not_reduce_gradients(void **state) {
     (void)state;
     rank_of_world ranks[RANKS];

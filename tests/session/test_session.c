@@ -1,5 +1,5 @@
-/* Sessions: gradients of whole random models, and that nothing but speed and memory depends on how
- * a step is carried out. */
+/* Sessions: gradients of whole random models. The way in which a step is carried out changes only
+ * speed and memory. */
 #include "session_models.h"
 
 enum { SEED = 21 };
@@ -127,7 +127,8 @@ static void train(weft_session *s, int steps, int microbatches, int64_t rows) {
     }
 }
 
-/* Of sums of f32 taken in other orders. `what` `number`: whose they are. */
+/* Compares parameters after sums of f32 in different orders. `what` and `number` name the case in
+ * messages. */
 static void check_parameters(weft_session *a, weft_session *b, const char *what, int number) {
     double apart = difference(a, b, WEFT_ROLE_PARAM);
     if (!(apart <= 2e-5)) fail_msg("%s %d: parameters differ by %g", what, number, apart);
@@ -157,9 +158,9 @@ static void microbatches_give_one_update(void **state) {
     }
 }
 
-/* Dropout of samples that are merged with what they have, behind them or in front: of rows, and of
- * attention in windows. Tables, which have no samples, are the first inputs; their numbers count
- * for nothing. Where they are as many as the others, what has fewer rows are the samples. */
+/* Dropout of samples that are merged with their elements, behind them or in front: of rows, and of
+ * attention in windows. The first inputs are tables, which have no samples and do not count. If
+ * tables are as many as the other inputs, the inputs with fewer rows hold the samples. */
 enum { BEHIND, IN_FRONT, AS_MANY, MERGED_KINDS };
 static weft_graph *merged_model(int64_t batch, int kind) {
     enum { SEQ = 6, WIDE = 8, HEADS = 2, WINDOW = 3 };
@@ -210,7 +211,8 @@ static void merged_samples_draw_their_own_numbers(void **state) {
         }
 }
 
-/* Updating a parameter as soon as its gradient is there, or all at the end: the same bits. */
+/* Updating each parameter as soon as its gradient is complete gives the same bits as updating all
+ * at the end. */
 static void eager_updates_change_nothing(void **state) {
     (void)state;
     for (int kind = 0; kind < (int)WEFT_OPTIMIZERS; kind++)
@@ -270,7 +272,7 @@ static void clipping_scales_the_update(void **state) {
     weft_graph_destroy(h);
 }
 
-/* What comes and goes in a step of a gpt2, gradients that wait for the last part left out. */
+/* The transient memory of a gpt2 step, without gradients that wait for the last part. */
 static int64_t transient_of(int layers, int64_t batch, bool recompute, int microbatches) {
     weft_model_config c = {.family = WEFT_FAMILY_GPT2,
                            .layers = layers,
@@ -291,8 +293,8 @@ static int64_t transient_of(int layers, int64_t batch, bool recompute, int micro
     return m.transient_bytes - (microbatches > 1 ? m.parameter_bytes : 0);
 }
 
-/* Of a recomputed block its input alone is kept, whatever is inside; of a batch in parts no
- * more is there at once than of one part alone. */
+/* A recomputed block keeps only its input, whatever is inside. A batch in parts needs no more
+ * memory at once than one part. */
 static void memory_is_what_it_must_be(void **state) {
     (void)state;
     enum { BATCH = 32, INPUT = BATCH * 16 * 32 * 4, LINES = 200 * 64 };
@@ -373,7 +375,7 @@ static void backends_agree(void **state) {
     }
 }
 
-/* Nothing was done at a step or a sample before the first. */
+/* Steps and samples before the first are refused. */
 static void counts_out_of_range_are_refused(void **state) {
     (void)state;
     weft_graph *g = random_model(3);

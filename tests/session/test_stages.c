@@ -1,13 +1,13 @@
-/* Several graphs of one session over the stages of a pipeline: whatever each graph's calls cost,
- * they run where the parameters are; and copies of a step take turns inside of every task. */
+/* Several graphs of one session over the stages of a pipeline. Whatever each graph's calls cost,
+ * they run where the parameters are. Copies of a step take turns inside every task. */
 #include "session_models.h"
 
 #include "weft/plan.h"
 
 enum { CELLS = 4, WIDTH = 6, MICRO = 2, STEPS = 3 };
 
-/* A row of products, [MICRO, WIDTH] each. The cell numbered `heavy` computes much more, without
- * parameters and without changing its result by more than rounding. */
+/* A row of products, [MICRO, WIDTH] each. The cell numbered `heavy` computes much more. It has no
+ * extra parameters and changes its result only by rounding. */
 static weft_graph *row_of_cells(int cells, int heavy) {
     weft_graph *g;
     ASSERT_OK(weft_graph_create(&g));
@@ -91,8 +91,9 @@ static void equal_outcomes(const outcome *one, const outcome *split) {
     equal_numbers("evaluation", one->evaluated, split->evaluated);
 }
 
-/* Where one graph's costs would cut the calls elsewhere, they stay with what training updates; also
- * where they are fewer, so that some stages have none. */
+/* If one graph's costs would partition the calls differently, the calls stay with the parameters
+ * that training updates. This holds also if a graph has fewer calls, so that some stages have
+ * none. */
 static void evaluation_runs_where_the_parameters_are(void **state) {
     (void)state;
     for (int cells = 1; cells <= CELLS; cells++) {
@@ -111,7 +112,7 @@ static void evaluation_runs_where_the_parameters_are(void **state) {
     }
 }
 
-/* A cell that reads what lies on two stages can be on neither. */
+/* A cell that reads parameters of two stages cannot be in either. */
 static void parameters_of_two_stages_are_refused(void **state) {
     (void)state;
     weft_graph *g = row_of_cells(CELLS, -1), *e;
@@ -140,8 +141,8 @@ static void parameters_of_two_stages_are_refused(void **state) {
     weft_graph_destroy(e);
 }
 
-/* Copies multiply the microbatches, of one stage and of several, under every schedule. The number
- * need not be said to the session again. */
+/* Copies multiply the microbatches, for one stage and for several, under every schedule. The
+ * session need not be given the number again. */
 static void copies_join_with_microbatches(void **state) {
     (void)state;
     static const struct {
@@ -177,7 +178,7 @@ static void copies_join_with_microbatches(void **state) {
     }
 }
 
-/* What the plan and the session say of microbatches must agree. */
+/* The plan and the session must agree on microbatches. */
 static void microbatches_are_said_once_or_alike(void **state) {
     (void)state;
     weft_graph *g = row_of_cells(CELLS, -1);

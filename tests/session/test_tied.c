@@ -1,6 +1,6 @@
-/* A parameter that the first and the last stage of a pipeline read, gpt2's embedding, which is its
- * head too: under every schedule, with data and tensor parallelism, its gradient is that of one
- * device, and after twenty steps all copies have the same bytes. */
+/* The first and the last stage of a pipeline read one parameter: gpt2's embedding, which is also
+ * its head. This is tested under every schedule, with data and tensor parallelism. Its gradient
+ * equals the gradient of one device. After twenty steps all copies have the same bytes. */
 #include "session_models.h"
 
 #include "sanitized.h"
@@ -56,7 +56,7 @@ static weft_status map_piece(const wefti_session_piece *piece, int64_t bytes, we
     return wefti_device_map(piece->device, piece->data, bytes, WEFTI_ACCESS_READ, out);
 }
 
-/* Both stages have the embedding, and who has the same box of it has the same bytes. */
+/* Both stages have the embedding. Ranks with the same region of it have the same bytes. */
 static void copies_are_equal(const char *what, weft_session *s, const setting *x) {
     wefti_session_piece pieces[RANKS_MOST];
     int32_t count, per_stage = x->data * x->tensor, others = 0;
@@ -111,8 +111,8 @@ static outcome run(const char *what, const setting *x, bool split) {
     return out;
 }
 
-/* f64: numbers around 1 whose sums are in another order on each split, through twenty steps: some
- * ten thousand roundings of 1e-16. */
+/* f64: numbers around 1. Each split sums them in another order through twenty steps: about ten
+ * thousand roundings of 1e-16. */
 static void are_near(const char *what, const char *of, const double *a, const double *b,
                      int64_t count) {
     for (int64_t i = 0; i < count; i++)

@@ -1,6 +1,6 @@
-/* Twenty steps over several devices are those of one: with every optimizer whose states are split,
- * alone and beside tensor parallelism, and with gradients that are averaged or added up over any
- * number of devices. In f64, to its rounding. */
+/* Twenty steps over several devices equal twenty steps of one device. This covers every optimizer
+ * with sharded states, alone and with tensor parallelism. It also covers gradients that are
+ * averaged or summed over any number of devices. In f64, up to rounding. */
 #include "session_models.h"
 
 #include "plan_cases.h"
@@ -8,7 +8,7 @@
 
 enum { SEED = 6, BATCH = 8, STEPS = SANITIZED ? 4 : 20 };
 
-/* The batch is as large whatever splits it. `many`: over the plan's devices. */
+/* The batch has one size for every split. `many`: over the plan's devices. */
 static weft_session *open_session(const plan_case *c, weft_optimizer_kind kind, bool many,
                                   weft_graph **graph) {
     weft_session_options o = weft_session_defaults();
@@ -43,7 +43,7 @@ static double largest_difference(weft_session *a, weft_session *b) {
     return most;
 }
 
-/* `share`: of the learning rate, where sums take the place of means. */
+/* `share`: factor of the learning rate when sums replace means. */
 static void equals_one_device(const char *what, const plan_case *c, weft_optimizer_kind kind,
                               double rate, double share) {
     weft_graph *graph[2];
@@ -98,8 +98,8 @@ static void split_optimizers(void **state) {
         }
 }
 
-/* Gradients are those of the mean of all samples; added up, those of a sum of as many means as
- * there are devices. */
+/* Averaged gradients are gradients of the mean over all samples. Summed gradients add one mean for
+ * each device. */
 static void means_and_sums(void **state) {
     (void)state;
     for (int devices = 1; devices <= 8; devices *= 2)

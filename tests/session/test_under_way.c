@@ -1,6 +1,6 @@
-/* Microbatches that are under way together, in pipelines and as copies, and calls that read what
- * others change: results that are read from outside, states and parameters are what they are when
- * one device runs one microbatch after the other. */
+/* Microbatches in flight together, in pipelines and as copies, and calls that read values that
+ * other calls change. Results that the caller reads, states and parameters equal the values of one
+ * device that runs one microbatch after the other. */
 #include "session_models.h"
 
 #include "weft/plan.h"
@@ -8,7 +8,7 @@
 enum { CELLS = 4, WIDTH = 6, MICRO = 4, STEPS = 3 };
 enum { HEAD = CELLS, BEHIND }; /* cells too */
 
-/* What cells do besides. The number of a cell, -1: none. */
+/* Further work of cells: the number of a cell; -1: none. */
 typedef struct row {
     bool outputs; /* hidden values are named */
     /* Another cell reads 1: what the loss is made of, 2: what its cell reads, 3: the loss. */
@@ -82,8 +82,8 @@ static weft_session_options options_of(const weft_plan *plan, int microbatches) 
     return o;
 }
 
-/* Parameters change while the backward pass goes on where there is one microbatch. The loss of the
- * last step: the mean of what is known. */
+/* With one microbatch, parameters change while the backward pass continues. Returns the loss of the
+ * last step: the mean of the known losses. */
 static double train(weft_session *s, int microbatches, bool at_the_end) {
     double loss, sum = 0;
     int known = 0;
@@ -103,7 +103,7 @@ static double train(weft_session *s, int microbatches, bool at_the_end) {
     return sum / known;
 }
 
-/* f64: numbers around 1, whose sums are in another order on some devices. */
+/* f64: numbers around 1. Some devices sum them in another order. */
 static void equal_tensors(const char *what, weft_session *one, weft_session *other) {
     for (int t = 0; t < weft_session_tensors(one, 0); t++) {
         weft_tensor_info info;
@@ -118,7 +118,8 @@ static void equal_tensors(const char *what, weft_session *one, weft_session *oth
     }
 }
 
-/* The session of `options` ends where one device does that updates parameters after all else. */
+/* The session of `options` ends with the values of one device that updates parameters at the end of
+ * the step. */
 static void same_as_one(const char *what, const row *r, weft_session_options o) {
     weft_graph *g = build(r), *h = build(r);
     weft_session_options alone = options_of(NULL, o.microbatches);
@@ -205,7 +206,7 @@ static void under_all(const row *r) {
 
 /* ---- what must hold ---- */
 
-/* A later microbatch must not write where one before it is still read. */
+/* A later microbatch must not overwrite a value that an earlier one still reads. */
 static void outputs_are_those_of_the_last_microbatch(void **state) {
     (void)state;
     row r = PLAIN;
@@ -213,14 +214,15 @@ static void outputs_are_those_of_the_last_microbatch(void **state) {
     under_all(&r);
 }
 
-/* The cell that makes the loss is a part of the backward pass, unless a cell behind reads of it. */
+/* The loss cell is a part of the backward pass, unless a later cell reads its results. */
 static void cells_behind_the_loss_have_its_results(void **state) {
     (void)state;
     row r = PLAIN;
     for (r.behind = 1; r.behind <= 3; r.behind++) under_all(&r);
 }
 
-/* In another stage than the cell of the loss, or in one with it that its operands come to. */
+/* The later cell may be in another stage than the loss cell, or in a stage that receives its
+ * operands. */
 static void cells_behind_the_loss_may_be_in_any_stage(void **state) {
     (void)state;
     static const char *const cells[] = {"cell3", "head", "behind"};
@@ -240,7 +242,7 @@ static void cells_behind_the_loss_may_be_in_any_stage(void **state) {
                     same_as_one(schedules[k].name, &r, options_of(plan, 4));
                 weft_plan_destroy(plan);
             }
-    weft_plan *plan = pipeline(SCHEDULES - 1, 1); /* whose last virtual stage is on the first one */
+    weft_plan *plan = pipeline(SCHEDULES - 1, 1); /* the last virtual stage is on the first stage */
     ASSERT_OK(weft_plan_stage(plan, "head", 2));
     ASSERT_OK(weft_plan_stage(plan, "behind", 3));
     r = PLAIN;
@@ -249,7 +251,7 @@ static void cells_behind_the_loss_may_be_in_any_stage(void **state) {
     weft_plan_destroy(plan);
 }
 
-/* Also where a backward pass reads the old value, or nothing does. */
+/* Also if a backward pass reads the old value, or if no pass reads it. */
 static void states_go_from_microbatch_to_microbatch(void **state) {
     (void)state;
     row r = PLAIN;
@@ -261,7 +263,7 @@ static void states_go_from_microbatch_to_microbatch(void **state) {
             }
 }
 
-/* A cell of the same stage reads what another one changes: before or behind it. */
+/* A cell reads a state that another cell of the same stage changes: before or after it. */
 static void states_of_a_stage_may_be_of_two_cells(void **state) {
     (void)state;
     row r = PLAIN;
@@ -301,7 +303,8 @@ static void states_that_cannot_be_in_order_are_refused(void **state) {
     weft_plan_destroy(plan);
 }
 
-/* Without dimensions too, and where one of the stages reads it without having a gradient for it. */
+/* Also a parameter without dimensions, and a stage that reads it without having a gradient for
+ * it. */
 static void parameters_of_all_stages_have_one_gradient(void **state) {
     (void)state;
     static const unsigned sizes[] = {0, 3, 12, 5, 10};
@@ -321,8 +324,8 @@ static void parameters_of_all_stages_have_one_gradient(void **state) {
         }
 }
 
-/* A parameter whose gradient is complete may still be read by the backward passes of cells that
- * have none for it. */
+/* Cells that have no gradient for a parameter may still read it in their backward passes after its
+ * gradient is complete. */
 static void parameters_are_updated_when_nobody_reads_them(void **state) {
     (void)state;
     row r = PLAIN;

@@ -1,6 +1,6 @@
-/* Sessions over a world: whatever the plan, as many processes as it has devices come to the bits of
- * one process with that many, every process knows what all would know, jobs that differ are refused
- * by name, and who fails is named everywhere. */
+/* Sessions over a world. Under every plan, as many processes as the plan has devices give the bits
+ * of one process with that many devices. Every process knows the same results. Jobs that differ are
+ * refused by name. If a rank fails, all ranks name it. */
 #include "session_models.h"
 
 #include "base/fault.h"
@@ -172,7 +172,7 @@ static weft_status poison(weft_session *s) {
     return status;
 }
 
-/* Rows that are not the input's are refused on all ranks, and break nothing. */
+/* Rows that do not fit the input are refused on all ranks, and the session stays usable. */
 static weft_status feed_wrong_rows(weft_session *s, const run *r) {
     weft_tensor_info info = {.role = WEFT_ROLE_PARAM};
     char byte[1] = {0};
@@ -192,8 +192,8 @@ static bool is_refused(const run *r, weft_status status, weft_status want, const
            (r->rank == 1 || !strncmp(weft_error_message(), "rank 1: ", 8));
 }
 
-/* Calls that are wrong on one rank alone are refused where the others would wait for it, on all of
- * them, and break nothing. The first one is the session's first. */
+/* One rank alone makes wrong calls. If the others would wait for it in such a call, all ranks
+ * refuse the call. The session stays usable. The first wrong call is the session's first call. */
 static weft_status make_mistakes(weft_session *s, const run *r) {
     static const char unknown[] = "nothing";
     const char *name = "h.1.mlp.c_fc.weight", *input = NULL;
@@ -240,7 +240,7 @@ static weft_status run_steps(weft_session *s, run *r, int microbatches, int eval
     return WEFT_OK;
 }
 
-/* What is no call of the session's, a program tells the others itself. */
+/* If a failure is outside the session's calls, the program itself tells the other ranks. */
 static weft_status told(weft_world *world, weft_status status) {
     if (status < 0 && world) weft_world_fail(world, weft_error_message());
     return status;
@@ -342,7 +342,7 @@ static void rows_are_brought_to_where_they_are_wanted(void **state) {
     for (int i = 0; i < CASES; i += 2) compare_runs(&cases[i], false, FEED_ROWS);
 }
 
-/* Parameters and states of one run, written whole into another that is split otherwise. */
+/* Parameters and states of one run, written whole into a session that is split differently. */
 static void what_is_read_can_be_written(void **state) {
     (void)state;
     static const int after[] = {6, 8, 9};
@@ -388,7 +388,7 @@ static void other_jobs_are_refused(void **state) {
     assert_non_null(strstr(ranks[0].message, "rank 1: "));
 }
 
-/* Rows of a rank's own, in a session that was told no more than its world. */
+/* Each rank feeds its own rows to a session that has only a world and no plan. */
 static weft_status run_without_plan(void *context, weft_world *world) {
     double *loss = context;
     weft_graph *graph = NULL;
@@ -481,7 +481,7 @@ static void wrong_calls_of_one_rank_keep_nobody_waiting(void **state) {
     }
 }
 
-/* The rate may come of what a rank alone has. */
+/* The rate may come from data that only one rank has. */
 static weft_status step_with_no_rate(void *context, weft_world *world) {
     const run *r = context;
     weft_session_options o = weft_session_defaults();
@@ -523,7 +523,7 @@ static void a_rank_without_memory_is_named(void **state) {
     }
 }
 
-/* Gives up in the midst of a run, as a process does that cannot read its data. */
+/* Leaves in the middle of a run, like a process that cannot read its data. */
 static weft_status leave_early(void *context, weft_world *world) {
     run *r = context;
     if (weft_world_rank(world) != 1) return run_session(r, world);
@@ -586,8 +586,8 @@ static int64_t starve(const plan_case *c, int64_t nth, bool *out_failed) {
     return count;
 }
 
-/* Wherever one rank fails alone, in the midst of what all settle together or between, the others do
- * not wait for it. */
+/* One rank fails alone, within a joint decision of all ranks or between two. The others do not wait
+ * for it. */
 static void memory_that_one_rank_lacks_ends_all(void **state) {
     (void)state;
     enum { TRIES = 120 };
@@ -598,7 +598,7 @@ static void memory_that_one_rank_lacks_ends_all(void **state) {
         int64_t all = starve(&cases[which[i]], INT64_MAX, &failed);
         assert_false(failed);
         for (int k = 0; k < TRIES; k++) {
-            /* More of them late: what is built comes first, and takes most. */
+            /* Try more of the late allocations: building comes first and makes most of them. */
             int64_t left = all * (TRIES - k) * (TRIES - k) / TRIES / TRIES;
             (void)starve(&cases[which[i]], all - left, &failed);
             fails += failed;
@@ -607,7 +607,7 @@ static void memory_that_one_rank_lacks_ends_all(void **state) {
     }
 }
 
-/* A world of one is no world. */
+/* A world of one rank needs no communication. */
 static void one_process_needs_no_other(void **state) {
     (void)state;
     static const plan_case alone = {.name = "alone", .devices = 1};

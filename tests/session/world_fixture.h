@@ -1,6 +1,6 @@
-/* Worlds for tests: as many threads as there are ranks, each as a process would be, with a world of
- * its own over the communicator between threads. What a rank does cannot fail a test from its
- * thread: it returns its status, which is looked at afterwards. */
+/* Worlds for tests: one thread for each rank, which acts as a process. Each has its own world over
+ * the communicator between threads. A rank's thread cannot fail the test: it returns its status,
+ * which the test checks afterwards. */
 #ifndef WEFT_TESTS_WORLD_FIXTURE_H
 #define WEFT_TESTS_WORLD_FIXTURE_H
 
@@ -10,7 +10,7 @@
 
 enum { MOST_RANKS = 16 };
 
-/* In what a rank does. */
+/* For use in a rank's function. */
 #define TRY(expr)                                                                                  \
     do {                                                                                           \
         weft_status status_ = (expr);                                                              \

@@ -1,5 +1,5 @@
-/* Measured links: what a measurement writes is read back; what is wrong is refused with file and
- * key; which link an axis of a mesh has follows from where hosts begin. */
+/* Measured links: a written measurement reads back equal, and an invalid one is refused with file
+ * and key. The first ranks of hosts decide which link an axis of a mesh has. */
 #include "support.h"
 
 #include <stdio.h>
@@ -105,7 +105,7 @@ static void bad_files_are_refused(void **state) {
         snprintf(text, sizeof text, "%.*s", (int)n, two_hosts);
         refused(text, WEFT_E_CORRUPT, "");
     }
-    /* What is not known is passed over. */
+    /* Unknown keys are ignored. */
     snprintf(text, sizeof text, "{\"more\": [1, {}], %s", two_hosts + 1);
     good(wefti_links_parse("links.json", text, (int64_t)strlen(text), &links));
 }

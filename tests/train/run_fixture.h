@@ -1,5 +1,5 @@
-/* What the tests of training runs share: small jobs over data of their own, a recorder of what a
- * run reports, and comparison of what it leaves behind. */
+/* Shared parts of the tests of training runs: small jobs over data of their own, a recorder of a
+ * run's reports, and comparison of its files. */
 #ifndef WEFT_TESTS_TRAIN_RUN_FIXTURE_H
 #define WEFT_TESTS_TRAIN_RUN_FIXTURE_H
 
@@ -57,7 +57,7 @@ static inline const char *text_file(void) {
     return put_file("text", text, used);
 }
 
-/* 64 images of 1 x 8 x 8 whose label (0 to 3) is the quadrant that is bright. */
+/* 64 images of 1 x 8 x 8. The label (0 to 3) is the bright quadrant. */
 static inline const char *image_file(void) {
     enum { IMAGES = 64, SIDE = 8 };
     buffer images = {.count = 0}, labels = {.count = 0};

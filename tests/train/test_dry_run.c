@@ -1,5 +1,5 @@
-/* Dry runs: what they say of a job's ranks is what building it says, for all ranks or one.
- * weft-test: no threads */
+/* Dry runs: the reported facts about a job's ranks equal the facts after building it, for all ranks
+ * or one. weft-test: no threads */
 #include "support.h"
 
 #include <stdint.h>
@@ -44,7 +44,7 @@ static void count_calls(void *context, int done, int of) {
     assert_int_equal(of, 8);
 }
 
-/* As many ranks as the job has devices, with the peaks that `weft model` tells. */
+/* As many ranks as the job has devices, with the peaks that `weft model` prints. */
 static void test_as_built(void **state) {
     static const char *const splits[] = {"parallel.devices=8", "parallel.mesh={dp: 4, tp: 2}",
                                          "parallel.pipeline.stages=4"};
@@ -104,7 +104,7 @@ static void test_one_and_many(void **state) {
     weft_job_free(job);
 }
 
-/* What does nothing is told here too; of one device there is nothing to tell. */
+/* Settings without effect are reported here too. One device has nothing to report. */
 static void test_unmatched(void **state) {
     (void)state;
     weft_job *job = job_with("parallel.mesh={dp: 2, tp: 2}",

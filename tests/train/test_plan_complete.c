@@ -1,5 +1,5 @@
-/* Completed plans: what is decided is written down, once, for every family; a completed plan has
- * nothing left to complete, is that of its model only, and runs like the one it came from.
+/* Completed plans, for every family: each decision is written once. A completed plan has nothing
+ * left to complete. It fits only its model, and runs like the plan from which it was made.
  * weft-test: no threads */
 #include "support.h"
 
@@ -19,7 +19,7 @@
 
 enum { WORDS = 24 };
 
-/* A job of override words, "a=1\nb=2". Sizes are told, so that no data are read. */
+/* A job of override words, "a=1\nb=2". Sizes are given, so that no data are read. */
 static weft_job *job_of(const char *lines) {
     char copy[2048], *words[WORDS], *rest = copy;
     int count = 0;
@@ -108,7 +108,7 @@ static void test_gpt2(void **state) {
     weft_job_free(job);
 }
 
-/* One layer is told apart: exact names where a pattern would say too much. */
+/* One layer differs: exact names replace a pattern that would match too much. */
 static void test_uneven_layers(void **state) {
     (void)state;
     char text[128];
@@ -150,8 +150,8 @@ static void test_stages(void **state) {
     }
 }
 
-/* Cells that stage_of does not name go where stages cost most alike; stages that it leaves without
- * a cell are refused. */
+/* If stage_of does not name a cell, the cell goes where it balances the costs of stages. A plan
+ * with a stage without a cell is refused. */
 static void test_named_stages(void **state) {
     (void)state;
     static const char head[] = "parallel.devices=3\nparallel.pipeline.stages=3\n"
@@ -193,8 +193,8 @@ static void test_named_stages(void **state) {
     }
 }
 
-/* Where only a part of an axis shares a parameter, the completed plan has it as two axes, batches
- * are split by both, and it completes as before. */
+/* If only a part of an axis shares a parameter, the completed plan has that axis as two axes. Both
+ * split the batches, and the plan completes as before. */
 static void test_shared_by_a_part(void **state) {
     (void)state;
     weft_job *job = gpt2_with("parallel.mesh={dp: 4, tp: 2}\nparallel.optimizer.level=1\n"
@@ -215,7 +215,7 @@ static void test_shared_by_a_part(void **state) {
     weft_job_free(job);
 }
 
-/* A level shares out states, which does not change how calls use parameters. */
+/* An optimizer level shards states and does not change how calls use parameters. */
 static void test_optimizer_levels(void **state) {
     (void)state;
     weft_plan *first = NULL;
@@ -236,7 +236,7 @@ static void test_optimizer_levels(void **state) {
     weft_plan_destroy(first);
 }
 
-/* A plan is its model's: other sizes are refused, another batch is not. */
+/* A plan belongs to its model: other sizes are refused, another batch is accepted. */
 static void test_other_model(void **state) {
     (void)state;
     weft_job *job = gpt2_with("parallel.devices=2");
@@ -257,7 +257,7 @@ static void test_other_model(void **state) {
     weft_plan_destroy(plan);
 }
 
-/* Mistyped names are told, with the nearest that there is. */
+/* Mistyped names are reported with the nearest known name. */
 static void test_unmatched(void **state) {
     (void)state;
     weft_plan *plan = NULL;
@@ -279,7 +279,7 @@ static void test_unmatched(void **state) {
     weft_job_free(job);
 }
 
-/* Cells that differ in nothing but names in them: each strategy is for the one that it names. */
+/* Cells that differ only in the names in them: each strategy applies to the cell that it names. */
 static void test_names_in_equal_cells(void **state) {
     (void)state;
     static const char *const names[] = {"left", "right"};
@@ -330,7 +330,7 @@ static bool has_lines(const char *text, const char *facts) {
     return !*text && !*facts;
 }
 
-/* Axes that nothing is split by, and ends behind all gradients, are told. */
+/* Axes that split nothing, and bucket ends behind all gradients, are reported. */
 static void test_unused(void **state) {
     (void)state;
     static const struct {
@@ -398,8 +398,8 @@ static void test_unused(void **state) {
     }
 }
 
-/* What each of `stages` stages' first device runs, one after the other; *out_told: whether fusion
- * is said to do nothing. */
+/* The programs of the first device of each of `stages` stages, one after the other. *out_told:
+ * whether fusion is reported as having no effect. */
 static char *programs_with(const char *lines, int stages, const char *fusion, bool *out_told) {
     char all[1024], *text, *notes;
     wefti_text texts = {0};
@@ -420,7 +420,7 @@ static char *programs_with(const char *lines, int stages, const char *fusion, bo
     return text;
 }
 
-/* What is said to do nothing changes no program, and what changes none is said. */
+/* A fusion setting is reported as having no effect exactly if it changes no program. */
 static void test_fusion_told(void **state) {
     (void)state;
     static const struct {
@@ -452,13 +452,13 @@ static void test_fusion_told(void **state) {
         {GPT2 "parallel.mesh={dp: 2}\nparallel.mode=manual", 1},
         {GPT2 "parallel.mesh={dp: 2}\nparallel.pipeline.stages=2", 2},
         {GPT2 "parallel.pipeline.stages=2", 2},
-        /* of the three stages the second has no parameter that is shared out */
+        /* the second of the three stages has no parameter that devices share */
         {"model.family=gpt2\nmodel.layers=3\nmodel.hidden=16\nmodel.heads=2\nmodel.context=8\n"
          "model.vocab=2048\ntrain.batch=18\nparallel.devices=6\nparallel.mesh={dp: 2}\n"
          "parallel.pipeline.stages=3\nparallel.optimizer.level=1\n"
          "parallel.optimizer.threshold=8KiB",
          3},
-        /* of 3 that share, each has a third of tp, and nothing is left to share out */
+        /* 3 devices share, each has a third of tp, and nothing is left to shard */
         {"model.family=mlp\nmodel.layers=2\nmodel.hidden=96\nmodel.image=[1, 8, 8]\n"
          "model.classes=12\ntrain.batch=8\nparallel.mesh={dp: 2, tp: 3}\n"
          "parallel.optimizer.level=1\nparallel.optimizer.shard_size=3\n"
@@ -495,7 +495,7 @@ static void test_one_device(void **state) {
     weft_plan_destroy(plan);
     weft_job_free(job);
     assert_int_equal(weft_job_plan(NULL, &plan, NULL), WEFT_E_ARG);
-    /* what training would refuse */
+    /* settings that training would refuse */
     job = gpt2_with("parallel.mesh={x: 1}\nparallel.copies=2\n"
                     "parallel.strategies=[{match: h.*.mlp.c_fc:linear, split: n7=x}]");
     assert_int_equal(weft_job_plan(job, &plan, NULL), WEFT_E_LAYOUT);
@@ -503,7 +503,8 @@ static void test_one_device(void **state) {
     weft_job_free(job);
 }
 
-/* What each device runs is the same, whether its plan was completed before or is while building. */
+/* Each device runs the same program if its plan was completed before or is completed while
+ * building. */
 static void equal_programs(const char *lines, const weft_job *a, const weft_job *b) {
     for (int rank = 0; rank < a->plan->devices; rank++) {
         char *texts[2];
@@ -516,8 +517,9 @@ static void equal_programs(const char *lines, const weft_job *a, const weft_job 
     }
 }
 
-/* Every family, on devices that share the batch and more: complete, good, and again the same; about
- * names that the model has, also where gradients have ops of the same names. */
+/* Every family, on devices that split at least the batch. The completed plan is complete and valid,
+ * and completes to itself. It uses only names that the model has, also if gradients have ops of the
+ * same names. */
 static void test_families(void **state) {
     (void)state;
     static const char *const plans[] = {

@@ -10,8 +10,8 @@ static weft_model_report *report_of(const words *w, const char *const *more, wef
     return r;
 }
 
-/* Each pass of each cell has its work, also of the cell whose passes run as one: the products of a
- * backward pass are two for one of the forward pass. */
+/* Each pass of each cell has its work, also the cell with fused forward-backward. A backward pass
+ * has two products for each product of the forward pass. */
 static void both_passes_have_their_work(void **state) {
     (void)state;
     words w = {.count = 0};
@@ -40,8 +40,8 @@ static void both_passes_have_their_work(void **state) {
     }
 }
 
-/* What is computed again is the forward pass of the cells that are named, but for their last
- * product, whose result no gradient reads; nothing else changes. */
+/* Only the named cells compute their forward pass again, without their last product, because no
+ * gradient reads its result. Nothing else changes. */
 static void recomputed_work_is_counted(void **state) {
     (void)state;
     enum { ROWS = 4 * 32, HIDDEN = 64, CELLS = 5 };
@@ -71,7 +71,7 @@ static void recomputed_work_is_counted(void **state) {
             assert_true(cell->forward_flops == forward[c]);
             if (!named)
                 assert_true(again == 0);
-            else if (k == 3) /* what is cheap */
+            else if (k == 3) /* the cheap part */
                 assert_true(again > 0 && again < 0.1 * most);
             else
                 assert_true(again > 0.98 * most && again <= most);
@@ -82,8 +82,8 @@ static void recomputed_work_is_counted(void **state) {
     }
 }
 
-/* Parameters, optimizer, packed weights and the rest are the predicted peak, but for the states and
- * a few scalars. */
+/* Parameters, optimizer, packed weights and the rest add up to the predicted peak, except for the
+ * states and a few scalars. */
 static void memory_adds_up(void **state) {
     (void)state;
     static const char *const precisions[] = {"train.precision=f32", "train.precision=bf16"};

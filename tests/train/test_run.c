@@ -1,4 +1,5 @@
-/* What a run does: learning rates, optimizers, the meaning of train.batch, validation, metrics. */
+/* The parts of a run: learning rates, optimizers, the meaning of train.batch, validation,
+ * metrics. */
 #include "run_fixture.h"
 
 #include "interop/pretrained.h"
@@ -103,9 +104,9 @@ static void assert_same_losses(const words *w, const char *const *parts, const r
                  whole->result.validation_loss);
 }
 
-/* train.batch is the number of samples of an update however they are computed: also the dropout of
- * a sample is the same, and of masked tokens each counts alike. The losses differ by rounding only;
- * Adam's division is kept out of it. */
+/* train.batch is the number of samples of an update, however they are computed. The dropout of a
+ * sample is the same, and all masked tokens count alike. The losses differ by rounding only. The
+ * test avoids Adam, because its division amplifies rounding. */
 static void check_batch(const char *family) {
     words w = tiny_gpt2();
     add_word(&w, "model.family=%s", family);

@@ -1,5 +1,5 @@
 /* Training runs over several devices: the loss curve of one device, and checkpoints that do not
- * tell how many there were. */
+ * depend on the number of devices. */
 #include "run_layouts.h"
 
 static void assert_near(const record *one, const record *many, const char *what) {
@@ -27,7 +27,7 @@ static void the_loss_curve_is_that_of_one_device(void **state) {
     }
 }
 
-/* Stopped on four devices, gone on with on one, and on all others. */
+/* Stopped on four devices, and continued on one and on all other numbers of devices. */
 static void a_run_goes_on_with_other_devices(void **state) {
     (void)state;
     words one_words = job_words(8), four_words = one_words;
@@ -48,8 +48,8 @@ static void a_run_goes_on_with_other_devices(void **state) {
     }
 }
 
-/* Stages, pieces of the optimizer, recomputation and microbatches, and then none of that: what 2 x
- * 2 devices of two stages have written is gone on with by 4 x 2. */
+/* A run with stages, a sharded optimizer, recomputation and microbatches, then a run without them.
+ * 4 x 2 devices continue the checkpoint of 2 x 2 devices of two stages. */
 static void a_pipelined_run_goes_on_without_stages(void **state) {
     (void)state;
     static const devices wide = {
@@ -91,8 +91,8 @@ static void assert_same_files(const char *a, const char *b) {
     }
 }
 
-/* Where no parameter changes all plans come to the same
- * bits, and so do their files; checkpoints written at every step, while the next one runs. */
+/* If no parameter changes, all plans give the same bits, and so do their files. Checkpoints are
+ * written at every step, while the next one runs. */
 static void files_do_not_tell_the_devices(void **state) {
     (void)state;
     words one_words = job_words(3);
@@ -116,8 +116,8 @@ static void files_do_not_tell_the_devices(void **state) {
     ASSERT_OK(wefti_remove_tree(in_root("whole")));
 }
 
-/* A checkpoint that is captured while the next step runs holds the state before that step: what it
- * says is what a run that stopped there wrote. */
+/* A checkpoint that is captured while the next step runs holds the state before that step. It
+ * equals the checkpoint of a run that stopped there. */
 static void checkpoints_are_captured_before_they_change(void **state) {
     (void)state;
     for (int i = 0; i < LAYOUTS; i++) {

@@ -1,4 +1,4 @@
-/* What a run does when something is wrong: it says what, and loses nothing that it had. */
+/* Runs with failures: the run reports the failure and loses no stored state. */
 #include "run_fixture.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ static void a_loss_that_is_no_number_ends_the_run(void **state) {
                    (long long)r.last + 1);
     ASSERT_MESSAGE(expected);
     assert_note(&r, "comes|failure");
-    /* keep=1, and yet: the newest state leads here, so the one before it is there too. */
+    /* keep=1, but the newest state leads to the failure, so the step before it is kept too. */
     int64_t *steps, count;
     ASSERT_OK(wefti_checkpoint_list(in_root("nan"), &steps, &count));
     assert_int_equal(count, r.last > 1 ? 2 : 1);
@@ -58,7 +58,7 @@ static void keeps_the_most_recent(void **state) {
     assert_int_equal(steps_in("keep", NULL), 2);
 }
 
-/* A run that was killed between its last checkpoint and what is deleted after it. */
+/* A run that was killed after its last checkpoint and before it deleted old steps. */
 static void too_many_are_left(void **state) {
     (void)state;
     words w = tiny_gpt2();
@@ -110,7 +110,7 @@ static void checkpoints_keep_the_tokenizer(void **state) {
     wefti_free(text);
 }
 
-/* ---- directories that cannot be gone on with ---- */
+/* ---- directories that a run cannot continue ---- */
 
 static void two_runs_on_one_directory(void **state) {
     (void)state;
@@ -124,8 +124,8 @@ static void two_runs_on_one_directory(void **state) {
     ASSERT_OK(run_with(&w, WITH(dir_word("locked")), &r));
 }
 
-/* The directory is removed in the midst of a run: it is the run's own again with the next
- * checkpoint. */
+/* The directory is removed in the middle of a run. The next checkpoint makes it the run's own
+ * again. */
 static void remove_directory(void *context, int64_t step, const char *path) {
     on_checkpoint(context, step, path);
     wefti_checkpoint_lock *lock;
@@ -151,7 +151,7 @@ static void a_directory_that_goes_is_locked_again(void **state) {
     assert_int_equal(newest, 15);
 }
 
-/* Another run has taken it meanwhile: nothing is written there. */
+/* Another run has taken the directory meanwhile: this run writes nothing there. */
 static wefti_checkpoint_lock *of_another;
 
 static void replace_directory(void *context, int64_t step, const char *path) {
@@ -176,7 +176,7 @@ static void a_directory_of_another_run_is_left_alone(void **state) {
     wefti_checkpoint_lock_close(of_another);
 }
 
-/* What a run would write into it, no run would find. */
+/* No run would find a run that is written into a checkpoint. */
 static void a_checkpoint_is_no_directory_of_a_run(void **state) {
     (void)state;
     words w = tiny_gpt2();
@@ -214,7 +214,7 @@ static void a_damaged_newest_checkpoint_is_passed_over(void **state) {
     assert_note(&rest, "step-000000000020");
     assert_int_equal(rest.first, 11);
     assert_true(rest.losses[30] == whole.losses[30]);
-    /* When none is good the run does not begin anew over them. */
+    /* If no step is intact, the run does not start again over the damaged ones. */
     for (int64_t s = 10; s <= 30; s += 10) {
         (void)snprintf(path, sizeof path, "%s/model.safetensors", step_path("damaged", s));
         flip_a_byte(path);
@@ -277,7 +277,7 @@ static void too_little_memory_is_refused_before_the_run(void **state) {
     ASSERT_MESSAGE("1.0 MiB");
     ASSERT_FAILS(WEFT_E_NOMEM, "fit",
                  run_with(&w, WITH("train.batch=512", "device.memory=2MiB"), &r));
-    /* What fits at most is exactly what is predicted. */
+    /* The largest job that fits the limit is exactly the predicted one. */
     ASSERT_OK(run_with(&w, WITH("train.steps=1", "train.batch=64"), &r));
     char word[60];
     (void)snprintf(word, sizeof word, "device.memory=%lld", (long long)r.predicted);
@@ -291,7 +291,7 @@ static void too_little_memory_is_refused_before_the_run(void **state) {
 
 /* ---- a full disk in the midst of a run ---- */
 
-/* From the first checkpoint on nothing can be written, until that has been noticed. */
+/* From the first checkpoint on nothing can be written, until the run has noticed that. */
 static void checkpoint_then_full_disk(void *context, int64_t step, const char *path) {
     on_checkpoint(context, step, path);
     if (step == 5) wefti_fault_arm(WEFTI_FAULT_IO, 0, true, ENOSPC);
@@ -347,7 +347,7 @@ static weft_status run_with_fault(const faults *f, const weft_job *job, int64_t 
     return status;
 }
 
-/* What was committed before is there and good, and so is the newest; then back to step 1 alone. */
+/* Earlier committed steps are there and intact, and so is the newest. Then back to step 1 alone. */
 static void assert_intact(const faults *f, weft_status status, int64_t nth) {
     wefti_checkpoint *c;
     char *note = NULL;

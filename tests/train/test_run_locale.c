@@ -1,5 +1,5 @@
-/* Programs that speak to people set their locale, and in many of them numbers have a comma. Jobs
- * are read and files are written as everywhere else. */
+/* Programs for users set their locale, and many locales write a decimal comma. Jobs are read and
+ * files are written as in every other locale. */
 #include "run_fixture.h"
 
 #include "comma_locale.h"

@@ -1,5 +1,5 @@
-/* The files of a run's metrics, read as others read them: JSON lines, and TensorBoard's records
- * with their checksums and protobuf fields, decoded here from their descriptions. */
+/* The files of a run's metrics, read as other programs read them. JSON lines, and TensorBoard's
+ * records with their checksums and protobuf fields, are decoded here from their descriptions. */
 #include "run_fixture.h"
 
 #include <errno.h>
@@ -246,7 +246,7 @@ static void note_then_space(void *context, const char *text) {
     disarm_faults();
 }
 
-/* The run ends with all that it was for, says at once what is missing, and is no success. */
+/* The run completes its training, reports the missing metrics at once, and ends with an error. */
 static void a_full_disk_costs_the_metrics_only(void **state) {
     (void)state;
     words w = tiny_gpt2();

@@ -1,6 +1,6 @@
-/* A run interrupted at any step and gone on with ends with the same bits as one that was not,
- * whether it ended by a stop request or was killed behind a checkpoint; and bits do not depend on
- * the number of threads. */
+/* A run is interrupted at any step and continued. It ends with the same bits as an uninterrupted
+ * run, after a stop request or a kill behind a checkpoint. The bits do not depend on the number of
+ * threads. */
 #include "run_fixture.h"
 
 static void assert_same_losses(const record *whole, const record *part) {
@@ -10,9 +10,9 @@ static void assert_same_losses(const record *whole, const record *part) {
                      whole->losses[s]);
 }
 
-/* One run with a checkpoint at every step. Its directory is cut back step by step, as if it had
- * been killed there, and the run goes on; beside that a fresh run is stopped at the step, and goes
- * on. */
+/* One run with a checkpoint at every step. Its directory is cut back step by step, as if the run
+ * had been killed there, and the run continues. Besides, a fresh run is stopped at the step and
+ * continues. */
 static void resumes_at_every_step(words base) {
     static record whole;
     memset(&whole, 0, sizeof whole);

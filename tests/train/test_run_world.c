@@ -51,7 +51,7 @@ static void assert_same_record(const record *one, const record *many, const char
     assert_int_equal(many->predicted, many->result.observed_peak_bytes);
 }
 
-/* All ranks but the first are silent, and know the same. */
+/* All ranks except the first print nothing, and have the same results. */
 static void assert_followers(const member *members, int count, const char *what) {
     for (int r = 1; r < count; r++) {
         const record *x = &members[r].record;
@@ -123,7 +123,7 @@ static void networks_with_states_too(void **state) {
     assert_memory_equal(&one.result.accuracy, &members[0].record.result.accuracy, sizeof(double));
 }
 
-/* Stopped after four steps; gone on with by other numbers of processes. */
+/* Stopped after four steps, and continued by other numbers of processes. */
 static void a_run_goes_on_with_other_processes(void **state) {
     (void)state;
     words base = job_words(8), four = base;
@@ -174,7 +174,7 @@ static void any_rank_may_ask_to_stop(void **state) {
     ASSERT_OK(wefti_remove_tree(in_root("asked")));
 }
 
-/* What a signal does to one rank in the midst of a run. */
+/* Delivers a signal to one rank in the middle of a run. */
 static member *signalled;
 static pthread_t signalled_thread;
 
@@ -198,8 +198,9 @@ static weft_status run_signalled(void *context, weft_world *world) {
     return weft_train_run_in(world, m->job, &events, &m->record.result);
 }
 
-/* All stop after the same step, wherever they were when one was asked, with a checkpoint of that
- * step; who goes on from there comes to the bits of who was not asked. */
+/* One rank receives a stop request. All ranks stop after the same step, wherever they were, with a
+ * checkpoint of that step. A run that continues from there gives the bits of an uninterrupted
+ * run. */
 static void one_rank_is_asked_in_the_midst(void **state) {
     (void)state;
     enum { LAST = 40, ASKED = 2 };
@@ -337,7 +338,7 @@ static void ranks_with_other_jobs_are_refused(void **state) {
     }
 }
 
-/* What is wrong is known when rank 0 has begun to write, and waits for tensors. */
+/* The failure is known when rank 0 has begun to write and waits for tensors. */
 static weft_world *that_fails;
 
 static void fail_at_step_2(void *context, const weft_train_step *s) {
@@ -367,7 +368,7 @@ static void a_checkpoint_that_does_not_come_ends_too(void **state) {
     ASSERT_OK(wefti_remove_tree(in_root("begun")));
 }
 
-/* Of a model that is to communicate itself, and does not, on data that differ. */
+/* The model must communicate by explicit ops but does not, and the ranks have different data. */
 static void replicas_that_drift_apart_are_found(void **state) {
     (void)state;
     static char text[4096];
@@ -400,8 +401,8 @@ static void an_occupied_directory_is_refused_everywhere(void **state) {
     ASSERT_OK(wefti_remove_tree(in_root("occupied")));
 }
 
-/* A failure that all know of ends one run; in the next one a rank fails alone, of which a slow rank
- * may hear in the first one. */
+/* A failure that all ranks know ends one run. In the next run one rank fails alone. A slow rank may
+ * hear of that while it is still in the first run. */
 static weft_status run_twice(void *context, weft_world *world) {
     member *m = context, refused = {.job = m->another};
     weft_status status = run_member(&refused, world);
