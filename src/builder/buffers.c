@@ -1,5 +1,5 @@
-/* Buffers of a program: persistent ones in order at the bottom of the arena, the others above by
- * lifetime. */
+/* Buffers of a program. Persistent buffers come first in the arena, in the order of their creation.
+ * The other buffers lie above them and share memory by lifetime. */
 #include <stdio.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ void wefti_buffer_use(wefti_program_builder *b, int32_t buffer) {
     if (buffer >= 0 && b->buffers[buffer].life.last < b->now) b->buffers[buffer].life.last = b->now;
 }
 
-/* The instant with the most bytes alive. */
+/* The time at which most bytes are alive. */
 static weft_status find_peak(const wefti_program_builder *b, int32_t *out) {
     int64_t *alive;
     WEFT_NEW_ARRAY(alive, int64_t, b->now + 2);
@@ -54,7 +54,7 @@ static weft_status find_peak(const wefti_program_builder *b, int32_t *out) {
     return WEFT_OK;
 }
 
-/* The step of that time. */
+/* Stores the step that runs at the time `worst`, or the last one before it. */
 static void find_peak_step(wefti_program_builder *b, int32_t worst) {
     int32_t latest = -1;
     b->p->peak_step = -1;
@@ -68,7 +68,8 @@ static void find_peak_step(wefti_program_builder *b, int32_t worst) {
         }
 }
 
-/* The largest of what is alive then, descending; of equal ones the earliest first. */
+/* Lists the largest buffers that are alive at the peak, in descending order. Of equal buffers the
+ * earliest comes first. */
 static weft_status find_largest(wefti_program_builder *b) {
     enum { MOST = 32 };
     const wefti_buffer *largest[MOST];
@@ -124,7 +125,8 @@ weft_status wefti_buffers_finish(wefti_program_builder *b) {
         WEFT_TRY(wefti_place_count(x->life.bytes, &p->persistent_bytes));
     }
     if (shared && p->persistent_bytes > shared->persistent_bytes) {
-        /* New tensors of this program must survive the others' steps: they go above them. */
+        /* New tensors of this program must survive the steps of the other programs: place them
+         * above the memory of those. */
         int64_t lift = aligned(b->spec->peak_bytes) - shared->persistent_bytes;
         for (int64_t i = 0; i < b->buffer_count; i++)
             if (b->buffers[i].persistent && b->buffers[i].life.offset >= shared->persistent_bytes)

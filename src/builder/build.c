@@ -1,5 +1,6 @@
-/* From a graph to one device's program: calls are differentiated per unique cell, cut for this
- * rank, compiled once per unique body, and put in order; see program.h for what comes out. */
+/* From a graph to the program of one device: differentiates each unique cell once, partitions it
+ * for this rank, compiles each unique body once, and orders the calls. program.h describes the
+ * result. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ weft_status wefti_build_indices(wefti_program_builder *b, int64_t count, int32_t
     return WEFT_OK;
 }
 
-/* Out of memory: "", and the whole build fails at its end. */
+/* If memory is missing, the name is "" and the build fails at its end. */
 const char *wefti_build_name(wefti_program_builder *b, const char *prefix, const char *name) {
     const char *text = wefti_arena_join(b->p->arena, prefix, name ? name : "");
     if (!text) b->unnamed = true;
@@ -106,7 +107,8 @@ static weft_status collect_calls(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
-/* Layouts of everything, in the order in which values are made: also of what other stages run. */
+/* Finds the layouts of all values in the order in which calls make them, also for the calls of
+ * other stages. */
 static weft_status spread_calls(wefti_program_builder *b) {
     if (!b->part) return WEFT_OK;
     for (int32_t k = 0; k < b->call_count; k++) {
@@ -118,9 +120,10 @@ static weft_status spread_calls(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
-/* Layouts of backward passes, in their order. A first round finds the layouts in which gradients of
- * parameters are accumulated; with these known, the second finds the bodies that this rank runs.
- * Buckets of an optimizer depend on all stages' gradients. */
+/* Finds the layouts of backward passes, in their order. The first round finds the layouts in which
+ * gradients of parameters accumulate. The second round uses them to find the bodies of this rank.
+ * The first round covers all stages if there is an optimizer, because its buckets depend on all
+ * gradients. */
 static weft_status spread_backward_calls(wefti_program_builder *b) {
     if (!b->part || b->imagined) return WEFT_OK;
     for (int round = 0; round < 2; round++)
@@ -149,8 +152,8 @@ static weft_status bind_input(wefti_program_builder *b, int32_t v, int32_t micro
     return WEFT_OK;
 }
 
-/* Root values that some call of this rank reads, and states whose next value it makes; what no call
- * has to do with is of the first stage. */
+/* Marks the root values that a call of this rank reads, and the states whose next value such a call
+ * makes. A value that no call uses belongs to the first stage. */
 static weft_status find_read(wefti_program_builder *b, bool **out) {
     bool *elsewhere;
     WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof **out, out));
@@ -176,8 +179,8 @@ static weft_status bind_root_values(wefti_program_builder *b) {
     for (int64_t i = 0; i < root->in_count; i++) {
         int32_t v = root->in[i], tensor;
         const wefti_value_info *info = &root->values[v];
-        if (!read[v] && b->stages > 1) continue; /* of another stage */
-        if (b->part && !b->spread[v].known) {    /* nobody reads it */
+        if (!read[v] && b->stages > 1) continue; /* another stage reads it */
+        if (b->part && !b->spread[v].known) {    /* no call reads it */
             b->spread[v].use = b->spread[v].storage = b->spread[v].state =
                 wefti_layout_replicated(info->desc.rank);
             b->spread[v].known = true;
@@ -205,8 +208,9 @@ weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s, int32_t 
     return WEFT_OK;
 }
 
-/* Outputs are those of the last microbatch. Those before it that run beside it, copies and all that
- * a pipeline has under way, have them in places of their own. */
+/* Only the last microbatch writes to the buffers of the outputs. Earlier microbatches that run at
+ * the same time (interleaved copies, or all microbatches of a pipeline) get buffers of their
+ * own. */
 static void reset_micro(wefti_program_builder *b, int32_t micro) {
     const weft_body *root = b->root;
     int32_t copies = b->p->all_microbatches ? b->spec->plan->copies : 1;
@@ -220,7 +224,7 @@ static void reset_micro(wefti_program_builder *b, int32_t micro) {
     for (int32_t k = 0; k < b->call_count; k++) b->micro[micro].saved[k] = -1;
 }
 
-/* What follows call k of a microbatch that goes from end to end. */
+/* Finds the call that follows call k when a microbatch runs from end to end. */
 static void find_next(wefti_program_builder *b, int32_t k, bool backward) {
     b->next_call = -1;
     b->next_backward = backward;
@@ -233,8 +237,8 @@ static void find_next(wefti_program_builder *b, int32_t k, bool backward) {
         if (b->calls[j].differentiated && !b->calls[j].joint) b->next_call = j;
 }
 
-/* Forward calls, the loss, backward calls in reverse: microbatches [first, first + copies) from end
- * to end, taking turns. */
+/* Builds the forward calls, the loss, and the backward calls in reverse order. The microbatches
+ * [first, first + copies) run from end to end and interleave. */
 static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32_t first,
                                 int32_t copies) {
     int32_t joint = -1;
@@ -280,7 +284,7 @@ static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
     return WEFT_OK;
 }
 
-/* The stage's share of all microbatches. */
+/* The part of all microbatches that this stage runs. */
 static weft_status staged_section(wefti_program_builder *b) {
     for (int32_t m = 0; m < b->micros; m++) reset_micro(b, m);
     WEFT_TRY(wefti_pipeline_section(b));
@@ -376,13 +380,14 @@ static void read_offsets(wefti_program_builder *b) {
     p->loss = -1;
     if (b->g->loss < 0) return;
     int32_t buffer = *wefti_build_value(b, 0, b->g->loss), maker = wefti_call_maker(b, b->g->loss);
-    /* What is received of another stage has a buffer here too. */
+    /* A loss received from another stage has a buffer here too, so the maker must be a call of this
+     * stage. */
     if (buffer >= 0 && maker >= 0 && b->calls[maker].mine) p->loss = b->buffers[buffer].life.offset;
     p->loss_dtype = b->root->values[b->g->loss].desc.dtype;
 }
 
-/* The rows that most inputs have: others may be masks or tables, of all samples alike. In a tie the
- * fewest: microbatches may have one row, masks hardly do. */
+/* The number of rows that most inputs have. Other inputs may be masks or tables that all samples
+ * share. In a tie the smallest number wins: microbatches may have one row, but masks rarely do. */
 static int64_t samples_of(const weft_body *root) {
     int64_t samples = 0;
     int most = 0;
@@ -402,8 +407,8 @@ static int64_t samples_of(const weft_body *root) {
     return samples;
 }
 
-/* What comes before all steps: whose calls are whose, what is differentiated, and how values are
- * spread over the mesh. */
+/* Makes the decisions that precede all steps: the stage of each call, the gradients to compute, and
+ * the layouts of all values. */
 static weft_status decide(wefti_program_builder *b) {
     const wefti_program_spec *spec = b->spec;
     wefti_program *p = b->p;
@@ -423,7 +428,7 @@ static weft_status decide(wefti_program_builder *b) {
     WEFT_TRY(collect_calls(b));
     WEFT_TRY(wefti_pipeline_assign(b));
     if (spec->plan && spec->plan->recompute.mode != WEFT_RECOMPUTE_NONE)
-        WEFT_TRY(spread_calls(b)); /* what takes communication is kept, not recomputed */
+        WEFT_TRY(spread_calls(b)); /* values that need communication are saved, not recomputed */
     if (train && b->g->loss >= 0) WEFT_TRY(wefti_build_plan_gradients(b));
     WEFT_TRY(wefti_states_plan(b));
     WEFT_TRY(spread_calls(b));
@@ -494,7 +499,8 @@ static void finish(wefti_program_builder *b) {
 
 /* ---- other stages' meshes ---- */
 
-/* The parameters and states that a stage reads, for programs that will share them. */
+/* Keeps the layouts of the parameters and states that a stage reads, for programs that will share
+ * them. */
 static weft_status keep_layouts(wefti_program_builder *b, int32_t stage,
                                 const wefti_spread *spread) {
     const weft_body *root = b->root;
@@ -519,7 +525,7 @@ static weft_status keep_layouts(wefti_program_builder *b, int32_t stage,
     return WEFT_OK;
 }
 
-/* What the first device of a stage finds. */
+/* Makes a dry build for a remote stage: finds the layouts that its first device finds. */
 static weft_status imagine(wefti_program_builder *b, int32_t stage, wefti_spread **out) {
     wefti_program_spec spec = *b->spec;
     wefti_program_builder other;
@@ -535,7 +541,7 @@ static weft_status imagine(wefti_program_builder *b, int32_t stage, wefti_spread
     return status < 0 ? wefti_prefix(status, "stage %d", stage) : WEFT_OK;
 }
 
-/* Stages of one mesh are imagined once. */
+/* Stages with equal meshes share one dry build. */
 weft_status wefti_build_elsewhere(wefti_program_builder *b, int32_t stage,
                                   const wefti_spread **out) {
     if (!b->elsewhere)

@@ -11,17 +11,18 @@
 
 enum { WEFTI_MAX_OUT_CALL = 64, WEFTI_MAX_BUCKET = 64 };
 
-/* A buffer of the arena while the program is being built. Times are step numbers over all sections
- * in order. */
+/* A buffer of the arena while the program is being built. Times are step numbers that count over
+ * all sections in order. */
 typedef struct wefti_buffer {
     wefti_lifetime life;
     wefti_space space; /* the memory that it lies in */
-    bool persistent;   /* at the bottom of the arena, in order of birth */
+    bool persistent;   /* at the bottom of the arena, in the order of creation */
     bool fixed;        /* offset given by the sharing program */
     const char *name;
 } wefti_buffer;
 
-/* An argument before offsets are known: `delta` bytes into buffer `buffer`. -1: unused. */
+/* An argument of a step before buffers have offsets: `delta` bytes into buffer `buffer`. -1:
+ * unused. */
 typedef struct wefti_buffer_ref {
     int32_t buffer;
     int64_t delta;
@@ -35,8 +36,8 @@ typedef struct wefti_draft_step {
     int32_t at;    /* time */
 } wefti_draft_step;
 
-/* Backward passes: of all gradients, or, where schedules want it, of activations and of weights
- * apart. */
+/* Parts of a backward pass: all gradients at once, or the gradients of activations and of weights
+ * separately if the schedule needs that. */
 typedef enum wefti_pass {
     WEFTI_PASS_ALL,
     WEFTI_PASS_INPUTS,
@@ -44,37 +45,40 @@ typedef enum wefti_pass {
     WEFTI_PASSES
 } wefti_pass;
 
-/* One call of the root, with what differentiation and cutting found for it. */
+/* One call of the root, with the results of differentiation and partition. */
 typedef struct wefti_call_plan {
     const weft_node *node;
     bool differentiated;
-    bool joint;           /* forward and backward in one routine: the call that makes the loss */
+    bool joint;           /* fused forward-backward: both passes in one routine, for the loss
+                             cell */
     int32_t grad;         /* index in program->grads */
     int32_t stage, chunk; /* of the pipeline */
-    int32_t part;         /* of the model: counts stages over all chunks */
+    int32_t part;         /* virtual stage: counts stages over all chunks */
     bool mine;            /* this rank runs it */
     wefti_recompute_mode recompute;
-    const wefti_cut_body *cut;                    /* its forward body here; NULL without a plan */
-    const wefti_cut_body *backward[WEFTI_PASSES]; /* its backward bodies here, per pass */
+    const wefti_cut_body *cut;                    /* forward body of this rank; NULL without a
+                                                     plan */
+    const wefti_cut_body *backward[WEFTI_PASSES]; /* backward bodies of this rank, per pass */
 } wefti_call_plan;
 
-/* What belongs to one microbatch. Without a pipeline there is one, used again and again. */
+/* The buffers of one microbatch. Without a pipeline one such record serves all microbatches in
+ * turn. */
 typedef struct wefti_micro {
     int32_t *value;    /* per root value: buffer of an input or a result, -1 */
     int32_t *gradient; /* per root value: buffer of its gradient, -1 */
-    bool *started;     /* something was written there */
+    bool *started;     /* some step has written to it */
     int32_t *saved;    /* per call: buffer of its saved block, -1 */
-    int32_t **crossed; /* per call: buffers of what goes from one part of a split backward pass to
-                          the other */
+    int32_t **crossed; /* per call: buffers of the values that the first part of a split backward
+                          pass leaves for the second */
 } wefti_micro;
 
-/* How a parameter, state or value is spread over the mesh. */
+/* The layouts of a parameter, state or value on the mesh. */
 typedef struct wefti_spread {
-    bool known;            /* use and the rest are decided */
-    wefti_layout use;      /* as the calls read it; of activations: their only layout */
+    bool known;            /* use, storage and state are decided */
+    wefti_layout use;      /* as calls read it; for activations the only layout */
     wefti_layout storage;  /* between calls: `state` at optimizer level 3, else `use` */
-    wefti_layout state;    /* of the optimizer's pieces */
-    wefti_layout gradient; /* as it is accumulated: partial over the axes that its backward calls
+    wefti_layout state;    /* of the pieces that the optimizer updates */
+    wefti_layout gradient; /* as it accumulates: partial over the axes that the backward calls
                               leave open */
     bool gradient_known;
 } wefti_spread;
@@ -90,14 +94,14 @@ typedef struct wefti_ahead {
     int32_t value, buffer, transfer;
 } wefti_ahead;
 
-/* The last one at some place among a call's parameters. The next is most often alike. */
+/* The last gather at one position among the parameters of a call. The parameter at this position in
+ * the next call is usually alike and reuses the transfer. */
 typedef struct wefti_gathered {
     bool known;
-    int32_t value, transfer; /* transfer -1: a single one does not do */
+    int32_t value, transfer; /* transfer -1: a single transfer cannot gather it */
 } wefti_gathered;
 
-/* Where a copy's steps begin that takes turns with others, and which of them is its call, -1: none
- * yet. */
+/* Where the steps of one interleaved copy begin, and which step is its call. -1: not built yet. */
 typedef struct wefti_turn_start {
     int64_t begin, call;
 } wefti_turn_start;
@@ -105,8 +109,8 @@ typedef struct wefti_turn_start {
 /* How a routine leaves a result. */
 typedef enum wefti_accumulate {
     WEFTI_WRITE,
-    WEFTI_ADD,     /* to what is there */
-    WEFTI_ADD_LATE /* likewise, when all else is done */
+    WEFTI_ADD,     /* to the present content */
+    WEFTI_ADD_LATE /* likewise, after all other steps of the routine */
 } wefti_accumulate;
 
 typedef enum wefti_routine_kind {
@@ -117,7 +121,7 @@ typedef enum wefti_routine_kind {
     WEFTI_ROUTINE_UPDATE
 } wefti_routine_kind;
 
-/* Calls with equal keys run one routine. */
+/* Calls with equal keys share one routine. */
 typedef struct wefti_routine_key {
     const weft_body *body;
     wefti_routine_kind kind;
@@ -127,11 +131,12 @@ typedef struct wefti_routine_key {
     int32_t routine;
 } wefti_routine_key;
 
-/* What differentiation of a cell depends on, beside the cell. */
+/* The inputs of differentiation, besides the cell itself. */
 typedef struct wefti_gradient_key {
-    const bool *wanted, *given; /* per input, per output */
+    const bool *wanted, *given; /* per input: its gradient is wanted; per output: its gradient is
+                                   given */
     wefti_recompute_mode recompute;
-    const bool *keep; /* per value: not recomputed; NULL: none */
+    const bool *keep; /* per value: must be saved, not recomputed; NULL: none */
 } wefti_gradient_key;
 
 typedef struct wefti_program_builder {
@@ -155,47 +160,50 @@ typedef struct wefti_program_builder {
     int32_t ahead_count;
     wefti_gathered gathered[WEFTI_MAX_BUCKET];
     wefti_turn_start turn[WEFTI_COMM_DEPTH];
-    int turns;         /* how many of those are being built */
-    int32_t turns_now; /* the time at which the first begins */
-    int64_t last_part; /* the step with which the group of turns before ends, -1: none did */
+    int turns;         /* how many interleaved copies are being built */
+    int32_t turns_now; /* the time at which the first copy begins */
+    int64_t last_part; /* the step that ends the previous group of interleaved copies, -1: none */
     int32_t last_part_now;
-    int32_t *held;     /* what the first has gathered: per input of the call, -1 */
-    int32_t next_call; /* that follows the one being added, -1: none or not known */
+    int32_t *held;     /* operands that the first copy has gathered: per input of the call, -1 */
+    int32_t next_call; /* the call after the one being built, -1: none or unknown */
     bool next_backward;
     int32_t stages, stage;    /* of the pipeline; 1: none */
-    wefti_spread **elsewhere; /* per stage with another mesh that was asked for: per root value */
-    bool imagined;            /* only to know how values are spread on another stage's mesh */
-    bool split_backward;      /* the schedule has gradients of weights as tasks of their own */
+    wefti_spread **elsewhere; /* per remote stage with another mesh whose layouts were requested:
+                                 per root value */
+    bool imagined;            /* dry build: only finds the layouts on the mesh of another stage */
+    bool split_backward;      /* the schedule runs gradients of weights as separate tasks */
     struct wefti_crossings *crossings; /* pipeline.c */
     int32_t *output_buffer;            /* per root value that is a named output: its buffer, -1 */
     wefti_gradient_key *grad_keys;     /* per gradient */
     int64_t grad_key_cap;
     wefti_spread *spread;    /* per root value */
     int32_t *param_buffer;   /* per root value: buffer of a parameter or state, -1 */
-    int32_t *param_piece;    /* per root value: buffer of what the optimizer has of a parameter,
-                                where that does not lie in one run in the parameter's; else -1 */
-    int32_t *param_gradient; /* per root value: where a parameter's gradient is accumulated, -1 */
-    bool *param_started;     /* something was written there */
+    int32_t *param_piece;    /* per root value: buffer of the optimizer's piece of a parameter,
+                                if the piece is not contiguous in the parameter's buffer; else -1 */
+    int32_t *param_gradient; /* per root value: buffer in which a parameter's gradient
+                                accumulates, -1 */
+    bool *param_started;     /* some step has written to it */
     bool *needs;             /* per root value: a gradient is wanted */
     bool *has_gradient;
     int32_t *param_index;   /* per root value: index of its tensor, -1 */
-    int32_t *last_backward; /* per root value: last call (in backward order) that contributes, or
-                               reads it when it does */
-    int32_t *handed; /* per root value: of a state that microbatches hand on: its next value; -1 */
-    bool unnamed;    /* memory for a name was missing */
-    bool eager;      /* update a parameter as soon as its gradient is complete */
-    int32_t *bucket_of; /* per root value: of a parameter whose update is still to come, -1 */
+    int32_t *last_backward; /* per root value: the last call in backward order that contributes
+                               to its gradient or reads the value */
+    int32_t *handed;        /* per root value: the next value of a forwarded state, -1 */
+    bool unnamed;           /* memory for a name was missing; the build fails */
+    bool eager;             /* update a parameter as soon as its gradient is complete */
+    int32_t *bucket_of;     /* per root value: bucket of a parameter whose update is not built yet,
+                               -1 */
     wefti_bucket *bucket;
     int32_t bucket_count;
     int64_t grad_cap, routine_cap, tensor_cap, body_cap;
     int32_t scalars, one, norms; /* buffers, -1: none */
     int32_t *tensor_buffer;      /* per tensor of the program */
     int64_t tensor_buffer_cap;
-    wefti_routine_key *keys; /* of the routines that are looked up */
+    wefti_routine_key *keys; /* of the routines that calls share */
     int64_t key_count, key_cap;
 } wefti_program_builder;
 
-/* program.c: small things */
+/* build.c: helpers */
 weft_status wefti_build_array(wefti_program_builder *b, int64_t count, size_t bytes,
                               void *out) WEFT_CHECKED; /* zeroed, in scratch */
 weft_status wefti_build_indices(wefti_program_builder *b, int64_t count,
@@ -205,7 +213,7 @@ const char *wefti_build_name(wefti_program_builder *b, const char *prefix, const
 weft_status wefti_build_tensor(wefti_program_builder *b, const char *name, wefti_tensor_role role,
                                const weft_desc *whole, const wefti_layout *layout, weft_init init,
                                int32_t buffer, int32_t *out) WEFT_CHECKED;
-/* A persistent one: where the sharing program has it, or new. */
+/* A persistent tensor: at the offset that the sharing program has given it, or new. */
 weft_status wefti_build_persistent(wefti_program_builder *b, const char *name,
                                    wefti_tensor_role role, const weft_desc *whole,
                                    const wefti_layout *layout, weft_init init, int32_t *out_buffer,
@@ -214,7 +222,7 @@ weft_status wefti_build_keep_body(wefti_program_builder *b, weft_body *body) WEF
 int32_t *wefti_build_value(wefti_program_builder *b, int32_t micro, int32_t value);
 int32_t *wefti_build_gradient(wefti_program_builder *b, int32_t micro, int32_t value);
 
-/* How values are spread on a stage's mesh: as that stage's own devices find it. */
+/* The layouts of values on the mesh of a remote stage, as the devices of that stage find them. */
 weft_status wefti_build_elsewhere(wefti_program_builder *b, int32_t stage,
                                   const wefti_spread **out) WEFT_CHECKED;
 
@@ -225,10 +233,10 @@ weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_s
 void wefti_build_arg(wefti_program_builder *b, wefti_draft_step *d, int32_t arg, int32_t buffer,
                      int64_t delta);
 weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d,
-                            int32_t routine) WEFT_CHECKED; /* of a CALL; time goes on */
+                            int32_t routine) WEFT_CHECKED; /* for a CALL; advances the time */
 
-/* POST or WAIT of a transfer of the partition; name NULL: the transfer's; buffers, -1: none; time
- * goes on. */
+/* Adds the POST or WAIT of a transfer of the partition, and advances the time. name NULL: the
+ * transfer's name. Buffers may be -1: none. */
 weft_status wefti_build_transfer(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
                                  const char *name, int32_t transfer, int32_t source,
                                  int32_t destination) WEFT_CHECKED;
@@ -245,12 +253,12 @@ weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan
                                  int32_t *out) WEFT_CHECKED;
 weft_status wefti_build_joint(wefti_program_builder *b, const wefti_call_plan *call,
                               const uint8_t *accumulate, int32_t *out) WEFT_CHECKED;
-/* The one body of both passes of the call that makes the loss. */
+/* The body of the fused forward-backward pass of the loss cell. */
 weft_status wefti_build_joined_body(wefti_program_builder *b, const wefti_call_plan *call,
                                     weft_body **out) WEFT_CHECKED;
-/* Which results of the call are the loss: per output. */
+/* Sets given[o] for each output o of the call: true if it is the loss. */
 void wefti_build_given(const wefti_program_builder *b, const wefti_call_plan *call, bool *given);
-/* What of the call's differentiation a pass runs. */
+/* The part of the call's differentiation that a pass runs. */
 const wefti_cell_grad *wefti_build_grad(const wefti_program_builder *b, const wefti_call_plan *call,
                                         wefti_pass pass);
 /* gradients.c */
@@ -261,17 +269,19 @@ weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_
                                bool backward) WEFT_CHECKED; /* call -1: nothing */
 weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int32_t call,
                                   bool backward, int32_t micro, int32_t **out)
-    WEFT_CHECKED; /* buffers of its inputs, -1: not read */
+    WEFT_CHECKED; /* buffers of its inputs, -1: the call does not read it */
 weft_status wefti_gather_finish(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
 
-/* turns.c. A copy's call and what goes with it is built next, after that of another copy. */
+/* turns.c: micro-batch interleaving. wefti_turn: the next steps belong to the call of the next
+ * copy. */
 weft_status wefti_turn(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
 void wefti_turn_call(wefti_program_builder *b, wefti_section s); /* the last step is the call */
-/* Whether the call being built, of routine r with results in `target` from argument first_arg on,
- * would in some part add to what the copies before write later. */
+/* Whether the call being built would, in some part, accumulate into a buffer that an earlier copy
+ * still writes in a later part. r: its routine; target: buffers of its results from argument
+ * first_arg on. */
 bool wefti_turn_too_early(const wefti_program_builder *b, wefti_section s, const wefti_routine *r,
                           int32_t first_arg, int64_t outs, const int32_t *target);
-/* All have been built. */
+/* All copies of the call are built: interleave them. */
 weft_status wefti_turns_end(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
 
 /* calls.c */
@@ -285,26 +295,27 @@ weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, in
 weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s,
                              int32_t micro) WEFT_CHECKED; /* program.c */
 
-/* states.c. plan: once it is known which calls read what, in which stages. */
+/* states.c. plan: call it when the reads and the stages of all calls are known. */
 weft_status wefti_states_plan(wefti_program_builder *b) WEFT_CHECKED;
-/* Whether the state is for this microbatch what the one before it has made of it: that value; -1:
- * it is where it lies. */
+/* The value that the state has for this microbatch, if it is the one that the previous microbatch
+ * has made. -1: the microbatch reads the state's own buffer. */
 int32_t wefti_state_handed(const wefti_program_builder *b, int32_t micro, int32_t value);
 int32_t wefti_call_maker(const wefti_program_builder *b, int32_t value); /* -1: no call makes it */
 bool wefti_call_reads(const wefti_call_plan *call, int32_t value);
-/* States whose next value call `after` has made (-1: at the end, all others) take it. */
+/* Copies new values into their states: the values that call `after` has made, or with -1, at the
+ * end, all others. */
 weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_t micro,
                                int32_t after) WEFT_CHECKED;
 
-/* pipeline.c. assign: whose calls; cross: transfers between stages, once layouts are known;
- * section: FIRST, all microbatches. */
+/* pipeline.c. assign: the stage of each call. cross: transfers between stages, after layouts are
+ * known. section: the section FIRST, with all microbatches. */
 weft_status wefti_pipeline_assign(wefti_program_builder *b) WEFT_CHECKED;
 weft_status wefti_pipeline_cross(wefti_program_builder *b) WEFT_CHECKED;
 weft_status wefti_pipeline_section(wefti_program_builder *b) WEFT_CHECKED;
 void wefti_pipeline_destroy(wefti_program_builder *b);
 /* Whether several stages read a parameter; *out_first: the first that does. */
 bool wefti_pipeline_tied(const wefti_program_builder *b, int32_t value, int32_t *out_first);
-/* The complete gradient of such a parameter is summed over the stages that read it. */
+/* Sums the complete gradient of such a parameter over the stages that read it. */
 weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_t value,
                                int32_t *gradient) WEFT_CHECKED;
 
@@ -314,7 +325,7 @@ weft_status
 wefti_build_plan_buckets(wefti_program_builder *b) WEFT_CHECKED; /* once layouts are known */
 weft_status wefti_build_update_section(wefti_program_builder *b) WEFT_CHECKED;
 
-/* spread.c: how values lie on the mesh. Without a plan everything is whole. */
+/* spread.c: the layouts of values on the mesh. Without a plan every value is whole. */
 weft_status wefti_spread_start(wefti_program_builder *b)
     WEFT_CHECKED; /* partition; layouts of inputs and states */
 weft_status wefti_spread_forward(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
@@ -325,11 +336,12 @@ weft_status wefti_spread_joint(wefti_program_builder *b, wefti_call_plan *call) 
 weft_status wefti_spread_update(wefti_program_builder *b, int32_t value, const weft_body *body,
                                 int states, const wefti_cut_body **out) WEFT_CHECKED;
 weft_desc wefti_spread_desc(const wefti_program_builder *b, const weft_desc *whole,
-                            const wefti_layout *layout); /* what of it lies here */
-/* A routine of one transfer: here [..] -> the same shape. */
+                            const wefti_layout *layout); /* the part on this device */
+/* A routine of one transfer; its operand and its result both have the description `here`. */
 weft_status wefti_spread_transfer(wefti_program_builder *b, const weft_desc *here, int32_t transfer,
                                   int32_t *out_routine) WEFT_CHECKED;
-/* A routine that takes tensors from one layout to another: one input and one output each. */
+/* A routine that moves `count` tensors from one layout to another: one input and one output
+ * each. */
 weft_status wefti_spread_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
                                  const wefti_layout *from, const wefti_layout *to, bool add,
                                  int32_t *out_routine) WEFT_CHECKED;
@@ -339,8 +351,8 @@ weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char
                              int32_t *out) WEFT_CHECKED;
 weft_status wefti_buffer_persistent(wefti_program_builder *b, int64_t bytes, const char *name,
                                     int32_t *out) WEFT_CHECKED;
-void wefti_buffer_use(wefti_program_builder *b, int32_t buffer); /* now */
-weft_status
-wefti_buffers_finish(wefti_program_builder *b) WEFT_CHECKED; /* places; fills offsets of steps */
+void wefti_buffer_use(wefti_program_builder *b, int32_t buffer);         /* now */
+weft_status wefti_buffers_finish(wefti_program_builder *b) WEFT_CHECKED; /* places buffers; fills in
+                                                                            the offsets of steps */
 
 #endif

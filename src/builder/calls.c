@@ -1,10 +1,10 @@
-/* Calls of cells as steps: their operands, results, saved blocks and gradients. */
+/* Calls of cells as steps, with their operands, results, saved blocks and gradients. */
 #include <string.h>
 
 #include "builder/build.h"
 
-/* A call that writes in place takes its operand away from all that would read it later, the next
- * step included. */
+/* A call that writes in place destroys its operand. Refuses the call if anything reads the operand
+ * later, also in the next step. */
 static weft_status check_in_place(const wefti_program_builder *b, const wefti_call_plan *call,
                                   int32_t input, int output) {
     const weft_node *n = call->node;
@@ -37,7 +37,7 @@ static weft_status check_in_place(const wefti_program_builder *b, const wefti_ca
     return WEFT_OK;
 }
 
-/* What a root value is here. */
+/* The piece of a root value on this device. */
 static weft_desc desc_of(const wefti_program_builder *b, int32_t v) {
     return wefti_spread_desc(b, &b->root->values[v].desc, &b->spread[v].use);
 }
@@ -46,7 +46,7 @@ static bool is_param(const wefti_program_builder *b, int32_t v) {
     return b->root->values[v].kind == WEFTI_VALUE_PARAM;
 }
 
-/* What is written in place and has a name is read where it lies. */
+/* A named output that is written in place has no buffer of its own: its name refers to `buffer`. */
 static void place_output(wefti_program_builder *b, int32_t v, int32_t buffer) {
     int32_t own = b->output_buffer[v];
     if (own < 0 || own == buffer) return;
@@ -56,7 +56,7 @@ static void place_output(wefti_program_builder *b, int32_t v, int32_t buffer) {
     b->output_buffer[v] = buffer;
 }
 
-/* Buffers for a call's results, or the memory that its routine says they are. */
+/* Binds a call's results to buffers, or to the operands whose memory the routine shares. */
 static weft_status bind_results(wefti_program_builder *b, const wefti_call_plan *call,
                                 int32_t micro, const wefti_routine *r, wefti_draft_step *d) {
     const weft_node *n = call->node;
@@ -101,8 +101,8 @@ weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, 
     return wefti_build_end(b, d, routine);
 }
 
-/* Per output of the backward body: its target, made where it is missing, and whether that has
- * content already. */
+/* Per output of the backward body: the buffer of its gradient, created if missing, and whether the
+ * routine adds to it. */
 static weft_status gradient_targets(wefti_program_builder *b, const wefti_call_plan *call,
                                     const wefti_cell_grad *grad, int32_t micro, int32_t *target,
                                     uint8_t *accumulate) {
@@ -130,7 +130,8 @@ static weft_status gradient_targets(wefti_program_builder *b, const wefti_call_p
     return WEFT_OK;
 }
 
-/* Buffers for what the first part of a split backward pass leaves for the second. */
+/* Creates buffers for the values that the first part of a split backward pass leaves for the
+ * second. */
 static weft_status crossed_buffers(wefti_program_builder *b, const wefti_call_plan *call, int32_t k,
                                    int32_t micro, const wefti_cell_grad *grad, int32_t routine,
                                    int32_t *target) {

@@ -1,14 +1,14 @@
-/* Buckets of collectives. See plan/fusion.h. */
+/* Buckets of collectives. See builder/fusion.h. */
 #include "builder/fusion.h"
 
-/* A bucket, while it is filled and after. */
+/* A bucket. */
 typedef struct fused {
     int64_t bytes, last; /* last: its last item */
-    int32_t section;     /* of the index */
+    int32_t section;     /* of fusion->index */
     int32_t number;      /* in the order of last items */
 } fused;
 
-/* The open bucket of each key that was seen. */
+/* The open bucket of one key. */
 typedef struct open_bucket {
     uint64_t key;
     int32_t bucket;

@@ -1,10 +1,10 @@
-/* Parameters that lie in pieces are gathered for one call of a cell, and given up after it.
+/* Gathers sharded parameters for one call of a cell, and frees them after the call.
  *
- * All of a call's parameters are gathered together. With overlap, those of the next call are begun
- * before this one runs: their transfers are posted, and waited for when that call's turn comes, so
- * that an engine that moves data on its own works meanwhile. At most two calls' parameters exist
- * whole at a time. Source: Rajbhandari et al., "ZeRO", SC 2020, section 5.3; the prefetch is that
- * of Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.3.2. */
+ * All parameters of a call are gathered together. With overlap, the transfers for the next call are
+ * posted before this call runs, and waited for when the next call begins. An engine that moves data
+ * by itself then works during this call. At most two calls' parameters are whole at the same time.
+ * Sources: Rajbhandari et al., "ZeRO", SC 2020, section 5.3; for the prefetch, Zhao et al.,
+ * "PyTorch FSDP", VLDB 2023, section 3.3.2. */
 #include <string.h>
 
 #include "builder/build.h"
@@ -47,9 +47,9 @@ static bool alike(const wefti_program_builder *b, int32_t u, int32_t v) {
            wefti_layout_equal(&b->spread[u].use, &b->spread[v].use);
 }
 
-/* The transfer that gathers a parameter, -1 where a single one does not do. What lies at the same
- * place among the parameters of equal cells is gathered by one transfer, call after call: deep
- * models need no more transfers than flat ones. */
+/* The transfer that gathers a parameter, -1 if a single transfer cannot. Parameters at the same
+ * position of equal cells share one transfer, call after call. So a deep model needs no more
+ * transfers than a shallow one. */
 static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place, int32_t *out) {
     const wefti_spread *x = &b->spread[v];
     const weft_desc *whole = &b->root->values[v].desc;
@@ -65,7 +65,7 @@ static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place,
                                          b->p->rank, &t));
             t->name = b->root->values[v].name;
             t->tag =
-                wefti_tag(WEFTI_TAG_GATHER, (uint64_t)place); /* a call's are under way together */
+                wefti_tag(WEFTI_TAG_GATHER, (uint64_t)place); /* the gathers of one call overlap */
             WEFT_TRY(wefti_partition_add(b->part, t, &last->transfer));
         }
     }
@@ -73,14 +73,14 @@ static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place,
     return WEFT_OK;
 }
 
-/* Begin one gather, where a single transfer does it. */
+/* Posts the gather of one parameter ahead, if a single transfer can do it. */
 static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v, int place) {
     int32_t transfer = -1;
     if (!in_pieces(b, v) || find_ahead(b, v) || b->ahead_count == WEFTI_MAX_BUCKET ||
         place >= WEFTI_MAX_BUCKET)
         return WEFT_OK;
     WEFT_TRY(find_transfer(b, v, place, &transfer));
-    if (transfer < 0 || under_way(b, transfer)) return WEFT_OK; /* waits are for the oldest post */
+    if (transfer < 0 || under_way(b, transfer)) return WEFT_OK; /* a WAIT ends the oldest post */
     wefti_ahead *a = &b->ahead[b->ahead_count];
     *a = (wefti_ahead){.value = v, .transfer = transfer};
     WEFT_TRY(new_buffer(b, v, &a->buffer));
@@ -88,7 +88,8 @@ static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v, in
     return transfer_step(b, s, WEFTI_STEP_POST, a);
 }
 
-/* What the backward body reads of the cell's inputs; all of them for forward and joined passes. */
+/* Whether a call's pass reads an input. Forward passes and fused forward-backward passes read all
+ * of them; a backward body reads some. */
 static bool reads(const wefti_program_builder *b, const wefti_call_plan *call, int input,
                   bool backward) {
     if (!backward || call->joint) return true;
@@ -134,7 +135,8 @@ static weft_status gather_now(wefti_program_builder *b, wefti_section s, const i
     return wefti_build_end(b, d, routine);
 }
 
-/* The transfers that were begun ahead of the call are over; what is missing is gathered at once. */
+/* Waits for the transfers that were posted ahead of the call, and gathers the missing parameters
+ * now. */
 weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int32_t k,
                                   bool backward, int32_t micro, int32_t **out) {
     const weft_node *n = b->calls[k].node;
@@ -146,7 +148,7 @@ weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int
         if (v < 0 || !reads(b, &b->calls[k], i, backward)) continue;
         (*out)[i] = *wefti_build_value(b, micro, v);
         if (!in_pieces(b, v)) continue;
-        if (b->turns > 1) { /* by the first of the copies, for all */
+        if (b->turns > 1) { /* the first copy gathers for all copies */
             (*out)[i] = b->held[i];
             continue;
         }
@@ -174,7 +176,7 @@ weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int
     return WEFT_OK;
 }
 
-/* Nothing is left under way at the end of a section. */
+/* Waits for all posted gathers: none is in flight after the end of a section. */
 weft_status wefti_gather_finish(wefti_program_builder *b, wefti_section s) {
     while (b->ahead_count > 0)
         WEFT_TRY(transfer_step(b, s, WEFTI_STEP_WAIT, &b->ahead[--b->ahead_count]));

@@ -1,11 +1,11 @@
-/* Which calls have a backward pass, and of what: one differentiation per unique cell and set of
- * wanted gradients. */
+/* Decides which calls have a backward pass and for which gradients. A cell is differentiated once
+ * for each set of wanted gradients. */
 #include <string.h>
 
 #include "builder/build.h"
 
-/* Inputs may share a gradient; here each has an output of its own, since each has a buffer of its
- * own. */
+/* Gives each input's gradient an output of its own, since each has a buffer of its own.
+ * Differentiation may let several inputs share one output. */
 static weft_status own_outputs(wefti_cell_grad *grad) {
     for (int64_t i = 0; i < grad->cell->in_count; i++)
         for (int64_t j = 0; j < i; j++) {
@@ -66,8 +66,9 @@ static weft_status cell_gradient(wefti_program_builder *b, wefti_call_plan *call
     return WEFT_OK;
 }
 
-/* Joined passes of a pipeline are a task of the backward pass: none of the forward pass may wait
- * for what they make, or change a state that they read. */
+/* Whether the loss cell must run in the forward pass of a pipeline. A fused forward-backward pass
+ * is a task of the backward pass. So no forward task may wait for its results or change a state
+ * that it reads. */
 static bool must_go_forward(const wefti_program_builder *b, int32_t k) {
     bool must = false;
     if (b->stages == 1) return false;
@@ -84,7 +85,7 @@ static bool must_go_forward(const wefti_program_builder *b, int32_t k) {
     return must;
 }
 
-/* Which calls have a backward pass, and of what. */
+/* Decides which calls have a backward pass, and for which gradients. */
 weft_status wefti_build_plan_gradients(wefti_program_builder *b) {
     const weft_body *root = b->root;
     for (int64_t v = 0; v < root->value_count; v++)
@@ -119,7 +120,7 @@ weft_status wefti_build_plan_gradients(wefti_program_builder *b) {
         call->recompute = recompute_of(b, n->scope);
         WEFT_TRY(cell_gradient(b, call, wanted, given));
         call->differentiated = true;
-        /* Joined passes keep nothing, whatever the plan says of recomputing. */
+        /* Fused passes save nothing, whatever the plan's recomputation mode. */
         call->joint = last && only_loss && b->spec->recompute == 0 && !must_go_forward(b, k);
         last = false;
         const wefti_cell_grad *grad = &b->p->grads[call->grad];
@@ -128,7 +129,8 @@ weft_status wefti_build_plan_gradients(wefti_program_builder *b) {
                 b->has_gradient[n->in[i]] = true;
                 b->last_backward[n->in[i]] = k; /* the lowest k is the last one to run */
             }
-        /* Nor is a parameter updated before a call reads it that has no gradient for it. */
+        /* A parameter must not be updated before the last call that reads it, even if that call has
+         * no gradient for it. */
         for (int64_t i = 0; i < grad->backward->in_count; i++) {
             wefti_grad_binding bind = grad->bindings[i];
             if (bind.source == WEFTI_GRAD_INPUT && b->has_gradient[n->in[bind.index]])

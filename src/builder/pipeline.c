@@ -1,32 +1,33 @@
-/* Pipelines: what crosses from stage to stage, and the order of tasks.
+/* Pipelines: the transfers between stages, and the order of tasks.
  *
- * The calls of the root, in order, are cut into virtual stages (stages.c); the schedule
- * (plan/schedule.h) says which stage of the mesh runs each and in which order it works on the
- * microbatches. A value that a later stage reads is sent after the call that makes it and received
- * before the first call that reads it; its gradient goes the other way. Sends do not block: at most
- * two of one kind are under way, and the memory of a value lives until its send is known to be
- * over. Everything inside of a stage is as without a pipeline.
+ * The calls of the root, in order, are divided into virtual stages (stages.c). The schedule
+ * (schedule/schedule.h) gives each virtual stage to a stage of devices and orders its microbatches.
+ * If a later stage reads a value, the value has a pipeline edge: it is sent after the call that
+ * makes it and received before the first call that reads it. Its gradient travels the other way.
+ * Sends do not block. At most two sends of one channel are in flight, and a value's memory lives
+ * until its send has ended. Within a stage everything is built as without a pipeline.
  *
- * A parameter that several stages read (tied embeddings) lies on each; its gradients are added up
- * over the stages, so that all make the same update. */
+ * A parameter that several stages read (tied embeddings) lies on each of them. Its gradients are
+ * summed over these stages, so that all make the same update. */
 #include <string.h>
 
 #include "schedule/schedule.h"
 #include "builder/build.h"
 #include "builder/tags.h"
 
-/* ---- what crosses ---- */
+/* ---- pipeline edges ---- */
 
 typedef struct crossing {
     int32_t value, from_call, from_stage, to_stage;
-    int32_t first_call; /* of the reading stage, in forward order; joined passes come last */
+    int32_t first_call; /* of the reading stage, in forward order; the fused forward-backward
+                           call comes last */
     int32_t last_call;  /* of the reading stage, in backward order; -1: no gradient */
-    /* Endpoints in each direction: posts take them in turn. Between neighbours one for each copy is
-     * enough. What skips a stage is sent long before it is read, so that all its microbatches may
-     * be under way. */
+    /* Transfers in each direction, one per channel; posts use the channels in turn. Between
+     * neighbours, one channel for each interleaved copy is enough. An edge that skips a stage is
+     * sent long before it is read, so it needs channels for all microbatches. */
     int32_t lanes, *transfer[2]; /* forward, backward: [lanes] */
     int32_t posted[2], waited[2], received[2];
-    int32_t *buffers[2]; /* per post of this rank as the sender */
+    int32_t *buffers[2]; /* per post of this rank as the sender: the sent buffer */
 } crossing;
 
 struct wefti_crossings {
@@ -34,10 +35,11 @@ struct wefti_crossings {
     int32_t count;
 };
 
-enum { UNDER_WAY = 2 }; /* on one endpoint */
+enum { UNDER_WAY = 2 }; /* per channel */
 
-/* Between neighbours, whose forward and backward passes alternate, one endpoint is enough. What
- * skips a stage is sent long before it is read, and gpipe sends all before it takes gradients. */
+/* Whether all microbatches may be in flight on an edge. Between neighbours, forward and backward
+ * passes alternate, so one channel is enough. An edge that skips a stage is sent long before it is
+ * read, and gpipe sends all values before it receives gradients. */
 static bool all_under_way(const wefti_program_builder *b, int32_t maker, int32_t reader) {
     return b->calls[reader].part != b->calls[maker].part + 1 ||
            b->spec->plan->pipeline.schedule == WEFT_PIPELINE_GPIPE;
@@ -83,7 +85,7 @@ static const char *value_name(const wefti_program_builder *b, int32_t v) {
     return info->node >= 0 ? b->root->nodes[info->node].scope : info->name;
 }
 
-/* How values are spread on the mesh of a stage. */
+/* The layouts of values on the mesh of a stage. */
 static weft_status spread_of(wefti_program_builder *b, int32_t stage, const wefti_mesh *mesh,
                              const wefti_spread **out) {
     *out = b->spread;
@@ -100,7 +102,7 @@ static weft_status side_of(wefti_program_builder *b, int32_t stage, stage_side *
     return spread_of(b, stage, &out->mesh, &out->spread);
 }
 
-/* The boxes of all devices of a stage, from place `first` on. */
+/* Sets the regions of all devices of a stage, as members from number `first` on. */
 static void add_side(const stage_side *side, int32_t v, const weft_desc *whole, int32_t first,
                      int32_t *ranks, wefti_region *boxes) {
     for (int32_t i = 0; i < wefti_mesh_size(&side->mesh); i++) {
@@ -111,7 +113,7 @@ static void add_side(const stage_side *side, int32_t v, const weft_desc *whole, 
     }
 }
 
-/* Between the two devices of equal coordinates in stages of equal meshes. */
+/* A transfer between the two devices with equal coordinates of stages with equal meshes. */
 static weft_status pair_boxes(wefti_program_builder *b, int32_t v, const stage_side *sender,
                               const stage_side *receiver, wefti_transfer *t) {
     int32_t place = b->p->rank - b->p->mesh.first;
@@ -125,14 +127,16 @@ static weft_status pair_boxes(wefti_program_builder *b, int32_t v, const stage_s
     t->ranks[0] = from < to ? from : to;
     t->ranks[1] = from < to ? to : from;
     wefti_layout_region(&b->spread[v].use, &b->p->mesh, whole, b->p->rank, &box);
-    if (whole->rank == 0) box.size[0] = 1; /* without dimensions no box could be empty */
+    if (whole->rank == 0)
+        box.size[0] = 1; /* a scalar gets one dimension, so that an empty
+                            region can be told from a full one */
     t->have[t->ranks[0] == from ? 0 : 1] = box;
     t->want[t->ranks[0] == to ? 0 : 1] = box;
     return WEFT_OK;
 }
 
-/* Between all devices of stages of unlike meshes: each has its box of the one layout, or wants that
- * of the other. */
+/* A transfer between all devices of two stages with unlike meshes. Each sender has its region of
+ * the one layout; each receiver wants its region of the other. */
 static weft_status stage_boxes(wefti_program_builder *b, int32_t v, const stage_side *sender,
                                const stage_side *receiver, wefti_transfer *t) {
     bool sender_first = sender->mesh.first < receiver->mesh.first;
@@ -240,7 +244,7 @@ static weft_status new_buffer(wefti_program_builder *b, const char *what, int32_
                             out);
 }
 
-/* What the call reads of other stages and has not been received for this microbatch. */
+/* Receives the values of other stages that the call is the first to read, for one microbatch. */
 static weft_status receive_values(wefti_program_builder *b, int32_t k, int32_t micro) {
     for (int32_t i = 0; i < b->crossings->count; i++) {
         crossing *c = &b->crossings->list[i];
@@ -261,7 +265,7 @@ static weft_status send_values(wefti_program_builder *b, int32_t k, int32_t micr
     return WEFT_OK;
 }
 
-/* Gradients of what the call has made, from the stages that read it. */
+/* Receives the gradients of the call's results from the stages that read them. */
 static weft_status receive_gradients(wefti_program_builder *b, int32_t k, int32_t micro) {
     for (int32_t i = 0; i < b->crossings->count; i++) {
         crossing *c = &b->crossings->list[i];
@@ -298,7 +302,7 @@ static weft_status send_gradients(wefti_program_builder *b, int32_t k, int32_t m
 
 /* ---- tasks ---- */
 
-/* The call of the same task that follows, for gathers ahead of it. */
+/* Finds the next call of the same task, whose parameters are gathered ahead. */
 static void find_next(wefti_program_builder *b, int32_t chunk, int32_t k, bool backward) {
     b->next_call = -1;
     b->next_backward = backward;
@@ -337,26 +341,27 @@ static weft_status backward_call(wefti_program_builder *b, int32_t k, int32_t mi
     return send_gradients(b, k, micro);
 }
 
-/* Gradients of weights, of the calls whose backward pass is split; the call that makes the loss
- * makes all at once. */
+/* Builds the gradients of weights, for calls with a split backward pass. The loss cell computes all
+ * gradients at once. */
 static weft_status weight_call(wefti_program_builder *b, int32_t k, int32_t micro) {
     b->next_call = -1;
     return wefti_build_backward_call(b, WEFTI_SECTION_FIRST, k, micro, WEFTI_PASS_WEIGHTS);
 }
 
-/* Whether the call is part of tasks of this kind: the call that makes the loss has both passes in
- * one. */
+/* Whether the call is part of tasks of this kind. The fused forward-backward pass of the loss cell
+ * is a backward task. */
 static bool takes_part(const wefti_call_plan *call, wefti_stage_task_kind kind) {
     if (kind == WEFTI_TASK_FORWARD) return !call->joint;
     return call->differentiated && (kind == WEFTI_TASK_BACKWARD || !call->joint);
 }
 
-/* The calls of a chunk for one microbatch. Its copies take turns. */
+/* Builds the calls of a chunk for one microbatch, with its copies interleaved. */
 static weft_status build_task(wefti_program_builder *b, wefti_stage_task_kind kind, int32_t chunk,
                               int32_t micro) {
     bool forward = kind == WEFTI_TASK_FORWARD;
     int32_t copies = b->micros > 1 ? b->spec->plan->copies : 1;
-    b->last_part = -1; /* other stages may need what it sends before they send what comes next */
+    b->last_part = -1; /* Do not swap parts across tasks: other stages may need what this task
+                          sends before they can send the input of the next. */
     for (int32_t i = 0; i < b->call_count; i++) {
         int32_t k = forward ? i : b->call_count - 1 - i;
         if (!b->calls[k].mine || b->calls[k].chunk != chunk || !takes_part(&b->calls[k], kind))
@@ -381,12 +386,12 @@ static weft_status finish_sends(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
-/* All microbatches of a step, in the schedule's order. */
+/* Builds all microbatches of a step, in the schedule's order. */
 weft_status wefti_pipeline_section(wefti_program_builder *b) {
     const weft_plan *plan = b->spec->plan;
     wefti_schedule *schedule;
     weft_status status = WEFT_OK;
-    if (b->spec->microbatches == 1 && !b->spec->optimizer) { /* forward passes only */
+    if (b->spec->microbatches == 1 && !b->spec->optimizer) { /* forward only */
         for (int32_t chunk = 0; chunk < plan->pipeline.chunks; chunk++)
             WEFT_TRY(build_task(b, WEFTI_TASK_FORWARD, chunk, 0));
         return finish_sends(b);
@@ -404,11 +409,11 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) {
 
 /* ---- parameters of several stages ---- */
 
-/* Which stages read a parameter, and which of them have a gradient of it: one that only asks
- * whether it is positive has none. */
+/* The stages that read a parameter, and the stages that compute a gradient of it. A stage may read
+ * it without a gradient, for example to test whether it is positive. */
 typedef struct users {
     bool *reads, *gives; /* [stages] */
-    bool all;            /* all that read it have one */
+    bool all;            /* all stages that read it compute a gradient */
 } users;
 
 static weft_status find_users(wefti_program_builder *b, int32_t value, users *out) {
@@ -428,8 +433,9 @@ static weft_status find_users(wefti_program_builder *b, int32_t value, users *ou
     return WEFT_OK;
 }
 
-/* Each element of the gradient from one device of each stage that has one, and to all. On stages of
- * equal meshes those are the devices of equal coordinates. */
+/* Sets the regions of a tied gradient: each stage with a gradient contributes every element once,
+ * and all devices of the reading stages receive it. If the meshes are equal, only devices of equal
+ * coordinates exchange. */
 static weft_status tie_boxes(wefti_program_builder *b, int32_t value, const users *users,
                              wefti_transfer *t) {
     const weft_plan *plan = b->spec->plan;

@@ -1,4 +1,5 @@
-/* Bodies of calls become routines: cut for this rank, fused, compiled once each. */
+/* Compiles bodies of calls into routines: partitioned for this rank, fused, and compiled once
+ * each. */
 #include <string.h>
 
 #include "base/text.h"
@@ -20,7 +21,7 @@ weft_status wefti_build_find(wefti_program_builder *b, const wefti_routine_key *
     return WEFT_OK;
 }
 
-/* The key's arrays may change afterwards: they are copied. */
+/* Copies the key's arrays, since the caller may change them later. */
 static weft_status keep_key(wefti_program_builder *b, const wefti_routine_key *key) {
     wefti_routine_key kept = *key;
     uint8_t *accumulate;
@@ -49,7 +50,7 @@ weft_status wefti_build_compile(wefti_program_builder *b, const wefti_routine_ke
     return status;
 }
 
-/* The fused form of `body`, kept by the program. */
+/* Fuses `body`. The program keeps the fused form. */
 static weft_status fused(wefti_program_builder *b, const weft_body *body, weft_body **out) {
     weft_body *result;
     WEFT_TRY(wefti_fuse(b->g, b->part, body, &result));
@@ -58,7 +59,8 @@ static weft_status fused(wefti_program_builder *b, const weft_body *body, weft_b
     return WEFT_OK;
 }
 
-/* Offsets of saved values in their block, in order; the block ends at the last byte. */
+/* Offsets of the saved values in their block, in order, 64-byte aligned. The block ends with the
+ * last value's last byte. */
 static weft_status saved_offsets(wefti_program_builder *b, const wefti_call_plan *call,
                                  int64_t **out, int64_t *out_bytes) {
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
@@ -103,7 +105,7 @@ const wefti_cell_grad *wefti_build_grad(const wefti_program_builder *b, const we
     return pass == WEFTI_PASS_ALL ? whole : &whole->parts[pass - WEFTI_PASS_INPUTS];
 }
 
-/* What of the results is added, from number `first` on; sets spec->late and spec->accumulate. */
+/* Sets spec->late and spec->accumulate: which results, from number `first` on, are accumulated. */
 static weft_status set_accumulate(wefti_program_builder *b, const uint8_t *accumulate,
                                   int64_t first, int64_t outs, wefti_routine_spec *spec) {
     bool *add;
@@ -116,10 +118,9 @@ static weft_status set_accumulate(wefti_program_builder *b, const uint8_t *accum
     return WEFT_OK;
 }
 
-/* Where the saved values lie that the body reads is part of the key: a part of a backward pass
- * reads some of them, so that equal bodies may belong to forward passes that are partitioned
- * differently.
- */
+/* The key holds the offsets of the saved values that the body reads. A part of a backward pass
+ * reads only some of them, so equal bodies may belong to forward passes with unequal saved
+ * blocks. */
 weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan *call,
                                  wefti_pass pass, const uint8_t *accumulate, int32_t *out) {
     const wefti_cell_grad *grad = wefti_build_grad(b, call, pass);
@@ -149,7 +150,7 @@ void wefti_build_given(const wefti_program_builder *b, const wefti_call_plan *ca
     for (int o = 0; o < call->node->outputs; o++) given[o] = call->node->out[o] == b->g->loss;
 }
 
-/* The same one for every call that is joined alike. */
+/* All calls that are fused alike share one body. */
 weft_status wefti_build_joined_body(wefti_program_builder *b, const wefti_call_plan *call,
                                     weft_body **out) {
     wefti_cell_grad *grad = &b->p->grads[call->grad];

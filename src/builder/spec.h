@@ -1,16 +1,16 @@
-/* What a program is built from, and the function that builds it. */
+/* The input of a program build, and the function that builds a program. */
 #ifndef WEFTI_BUILD_SPEC_H
 #define WEFTI_BUILD_SPEC_H
 
 #include "program/program.h"
 
-/* The optimizer as the program builder sees it: the ops to place per parameter. Supplied by
+/* The optimizer as the program builder sees it: the ops of the update of one parameter. Supplied by
  * floor 8. */
 typedef struct wefti_update_rule {
     const weft_op_def *op;
     const wefti_attr *attrs; /* full table of the op */
     int states;              /* in-place tensors after the parameter */
-    int absent;              /* optional operands left out behind them */
+    int absent;              /* optional operands left out after the states */
     const char *state_names[4];
     weft_desc state_descs[4];
 } wefti_update_rule;
@@ -18,17 +18,20 @@ typedef struct wefti_optimizer_plan {
     void *context;
     weft_status (*rule)(void *context, const char *param, const weft_desc *desc,
                         wefti_update_rule *out); /* arrays stay valid while the program is built */
-    bool clip; /* squares of gradients are wanted: all gradients are kept until the update */
+    bool clip; /* clipping: needs squares of gradients, so all gradients live until the update */
     const weft_op_def *norm_op;
 } wefti_optimizer_plan;
 
-/* Told what a build decides, for completed plans. Calls of equal cells are told one by one. */
+/* Receives the decisions of a build, for completed plans. Calls of equal cells are reported one by
+ * one. */
 typedef struct wefti_observer {
     void *context;
     wefti_decide *decide; /* of each op of forward passes */
     void (*settle)(void *context, const char *tensor, const wefti_layout *use,
-                   const wefti_mesh *mesh); /* inputs, parameters, states: where calls use them */
-    void (*assign)(void *context, const char *call, int32_t stage); /* virtual; of all calls */
+                   const wefti_mesh *mesh); /* inputs, parameters and states, with the layout in
+                                               which calls use them */
+    void (*assign)(void *context, const char *call,
+                   int32_t stage); /* the virtual stage of each call */
 } wefti_observer;
 
 typedef struct wefti_program_spec {
@@ -42,11 +45,11 @@ typedef struct wefti_program_spec {
     const weft_plan *plan; /* NULL: one device */
     int32_t rank;
     wefti_route_cache
-        *routes; /* with a plan: shared by all ranks' programs built one after the other */
-    /* Tensors that exist already, of a program that shares its parameters and states (evaluation
-     * beside training): found by name. What is new and persistent goes above `peak_bytes`, the most
-     * that any earlier program uses; what is transient above `persistent_bytes`, behind all that
-     * any of them keeps. Both 0 without `shared`. */
+        *routes; /* with a plan; the programs of all ranks, built one after the other, share it */
+    /* The program that shares its parameters and states with this one (evaluation beside training);
+     * tensors are found by name. New persistent tensors lie above `peak_bytes`, the largest peak of
+     * all earlier programs. Transient buffers lie above `persistent_bytes`, the end of all
+     * persistent memory. Without `shared` both are 0. */
     const struct wefti_program *shared;
     int64_t peak_bytes, persistent_bytes;
     const wefti_observer *observer; /* NULL: none */

@@ -1,12 +1,15 @@
-/* How values are spread over the mesh, and bodies cut accordingly.
+/* Decides the layouts of values on the mesh, and partitions bodies by them.
  *
- * Inputs lie as the plan or the data set's rule says. A parameter lies as the first call that reads
- * it wants it; its optimizer state, and at level 3 the parameter itself, is split further, along
- * the dimension that makes pieces even, by the axes along which it would be replicated (Rajbhandari
- * et al., "ZeRO", SC 2020, section 5): pieces lie within the parameter's own, whatever the sizes.
- * Results of cells have the layouts in which they come, summed up; gradients of activations have
- * the layouts of the activations; gradients of parameters stay partial until they are complete, or,
- * from level 2 on, are reduced where they are made. */
+ * - An input has the layout that the plan or the data set's rule gives.
+ * - A parameter has the layout that its first reader requires.
+ * - Its optimizer state, and at level 3 the parameter itself, is split further by the axes that
+ *   would replicate it, along the dimension that makes even pieces. A piece lies within this rank's
+ *   region of the parameter, whatever the sizes. Source: Rajbhandari et al., "ZeRO", SC 2020,
+ *   section 5.
+ * - A result of a cell keeps the layout in which it is computed, with partial sums added up.
+ * - The gradient of an activation has the layout of the activation.
+ * - The gradient of a parameter stays a partial sum until it is complete. From level 2 on the calls
+ *   that compute it also reduce it. */
 #include <string.h>
 
 #include "graph/lower/lower.h"
@@ -28,8 +31,8 @@ static wefti_layout whole_layout(const wefti_value_info *info) {
 
 /* ---- parameters ---- */
 
-/* Of the axes `among`, those that make most parts: as many as divide what the plan allows, and at
- * most `rows`; of equal choices the innermost. */
+/* Chooses the axes of `among` that make most parts. The number of parts divides the plan's shard
+ * size and is at most `rows`. Of equal choices the innermost wins. */
 static wefti_axes most_parts(const wefti_program_builder *b, wefti_axes among, int64_t rows) {
     int32_t shard = b->spec->plan->optimizer.shard, most = 1;
     wefti_axes best = 0;
@@ -42,8 +45,8 @@ static wefti_axes most_parts(const wefti_program_builder *b, wefti_axes among, i
     return best;
 }
 
-/* A parameter's layout with dimension d split further by the axes along which it is replicated.
- * Without `empty` no more than it has elements for. */
+/* A parameter's layout, with dimension d split further by the axes that replicate the parameter.
+ * Without `empty`, no more parts than the dimension has elements. */
 static wefti_layout split_further(const wefti_program_builder *b, const weft_desc *whole,
                                   const wefti_layout *use, int d, bool empty) {
     const wefti_mesh *mesh = mesh_of(b);
@@ -59,9 +62,10 @@ static wefti_layout split_further(const wefti_program_builder *b, const weft_des
     return layout;
 }
 
-/* How a parameter's state lies: split along the first dimension, unless another one makes the
- * largest piece smaller by more than an eighth; where no dimension has elements for all devices,
- * some may have none. Pieces of the first are contiguous, which copies and transfers like. */
+/* The layout of a parameter's state. It is split along the first dimension, whose pieces are
+ * contiguous, which makes copies and transfers fast. Another dimension is used if its largest piece
+ * is smaller by more than an eighth. If no dimension has elements for all devices, some devices
+ * hold none. */
 static wefti_layout shared_state(const wefti_program_builder *b, const weft_desc *whole,
                                  const wefti_layout *use) {
     wefti_layout best = *use;
@@ -99,7 +103,7 @@ static void settle_param(wefti_program_builder *b, int32_t v, const wefti_layout
     }
 }
 
-/* How a parameter or state lies in the program that shares it; NULL: it has no such. */
+/* The layout of a parameter or state in the program that shares it; NULL: that program lacks it. */
 static const wefti_layout *shared_layout(const wefti_program_builder *b, const char *name) {
     if (!b->spec->shared || !name) return NULL;
     if (!b->imagined) {
@@ -116,7 +120,7 @@ static const wefti_layout *shared_layout(const wefti_program_builder *b, const c
     return NULL;
 }
 
-/* A tensor that the sharing program has already lies as it does there. */
+/* A tensor that the sharing program already has keeps its layout from there. */
 static bool settle_shared(wefti_program_builder *b, int32_t v) {
     const wefti_value_info *info = &b->root->values[v];
     const wefti_layout *old = shared_layout(b, info->name);
@@ -144,7 +148,7 @@ static weft_status given_layout(wefti_program_builder *b, const wefti_value_info
 
 /* ---- inputs ---- */
 
-/* The batch is split by the axis "dp"; in data-parallel mode by all axes. */
+/* The axis "dp" splits the batch; in data-parallel mode all axes do. */
 static weft_status input_layout(wefti_program_builder *b, const wefti_value_info *info,
                                 wefti_layout *out) {
     const weft_plan *plan = b->spec->plan;
@@ -183,13 +187,15 @@ weft_status wefti_spread_start(wefti_program_builder *b) {
         if (settle_shared(b, v)) continue;
         if (t) WEFT_TRY(given_layout(b, info, t, &layout));
         if (info->kind == WEFTI_VALUE_INPUT && !t) WEFT_TRY(input_layout(b, info, &layout));
-        if (info->kind == WEFTI_VALUE_PARAM && !t) continue; /* the first call that reads it says */
+        if (info->kind == WEFTI_VALUE_PARAM && !t)
+            continue; /* the first call that reads it
+                         decides */
         settle_param(b, v, &layout);
     }
     return WEFT_OK;
 }
 
-/* ---- cutting ---- */
+/* ---- partition ---- */
 
 typedef struct request {
     wefti_cut_spec spec;
@@ -219,14 +225,15 @@ static void ask_input(wefti_program_builder *b, request *r, int64_t i, int32_t v
         r->in_state[i] = WEFTI_LAYOUT_OPEN;
 }
 
-/* What the cut has decided of parameters that nobody had read before, and of results. */
+/* Records the partition's decisions: layouts of parameters that no earlier call has read, and of
+ * results. */
 static void learn(wefti_program_builder *b, const weft_node *n, const wefti_cut_body *cut) {
     for (int i = 0; i < n->inputs; i++) {
         if (n->in[i] < 0 || b->spread[n->in[i]].known) continue;
         wefti_spread *s = &b->spread[n->in[i]];
         if (s->storage.rank == b->root->values[n->in[i]].desc.rank &&
             shared_layout(b, b->root->values[n->in[i]].name)) {
-            s->use = cut->in[i]; /* stored by the sharing program in its own way */
+            s->use = cut->in[i]; /* the sharing program stores it in its own layout */
             s->known = true;
         } else {
             settle_param(b, n->in[i], &cut->in[i]);
@@ -256,7 +263,7 @@ static weft_status ask_outputs(wefti_program_builder *b, const weft_node *n, req
     return WEFT_OK;
 }
 
-/* A cut of a cell's pass, of which the observer hears. */
+/* Partitions one pass of a cell, and reports the decisions to the observer. */
 static weft_status cut_pass(wefti_program_builder *b, const wefti_cut_spec *spec,
                             const wefti_cut_body **out) {
     const wefti_observer *observer = b->spec->observer;
@@ -280,7 +287,8 @@ weft_status wefti_spread_forward(wefti_program_builder *b, wefti_call_plan *call
     return WEFT_OK;
 }
 
-/* Outputs of a backward body, from number `first` on: gradients of the cell's inputs. */
+/* Requests layouts for the outputs of a backward body, from number `first` on: gradients of the
+ * cell's inputs. */
 static void ask_gradients(wefti_program_builder *b, const wefti_call_plan *call,
                           const wefti_cell_grad *grad, int64_t first, request *r) {
     const weft_node *n = call->node;
@@ -310,7 +318,7 @@ static void learn_gradients(wefti_program_builder *b, const wefti_call_plan *cal
     }
 }
 
-/* Where the values that cross begin among the results of the first part. */
+/* The number of the first result of the INPUTS pass that the WEIGHTS pass reads. */
 static int64_t grad_of_first(const wefti_program_builder *b, const wefti_call_plan *call) {
     const wefti_cell_grad *first = wefti_build_grad(b, call, WEFTI_PASS_INPUTS);
     return first->backward->out_count - first->crossed;
@@ -362,10 +370,11 @@ weft_status wefti_spread_joint(wefti_program_builder *b, wefti_call_plan *call) 
     WEFT_TRY(wefti_build_joined_body(b, call, &joined));
     WEFT_TRY(new_request(b, joined, n->scope, &r));
     for (int i = 0; i < n->inputs; i++) ask_input(b, &r, i, n->in[i]);
-    for (int64_t i = n->inputs; i < joined->in_count; i++) /* seeds are scalars: whole */
+    for (int64_t i = n->inputs; i < joined->in_count; i++) /* seeds are scalars: replicated */
         r.in[i] = whole_layout(&joined->values[joined->in[i]]);
     WEFT_TRY(ask_outputs(b, n, &r));
-    /* A parameter's storage is not known before the cut: its gradient's final layout neither. */
+    /* A parameter's storage is unknown before the first partition, so the final layout of its
+     * gradient is too. Partition once to find it, then again. */
     bool open = false;
     for (int i = 0; i < n->inputs; i++) open |= r.in_state[i] == WEFTI_LAYOUT_OPEN;
     const wefti_cut_body *cut;

@@ -1,6 +1,6 @@
-/* Which stage of a pipeline runs which call: as the plan says, else shared out by cost. Programs
- * that share parameters with another, as validation does with training, have their calls where that
- * one has them. */
+/* Decides which stage of a pipeline runs which call: as the plan says, else balanced by cost. A
+ * program that shares parameters with another (validation with training) has its calls in the
+ * stages of that program. */
 #include <math.h>
 #include <string.h>
 
@@ -11,22 +11,22 @@ static double call_seconds(const weft_node *n) {
     return wefti_node_seconds(n, &wefti_machine_assumed);
 }
 
-/* Calls that are to be shared out. A call is in one part, or may be in any: -1. */
+/* Calls to be divided into parts. A call belongs to one part, or to any part (-1). */
 typedef struct sharing {
     int32_t calls, parts;
     const double *cost;
     const int32_t *fixed;
-    double *sum;  /* of each part, so far */
+    double *sum;  /* of each part, up to the call under consideration */
     bool *begins; /* [calls][parts]: the call is the first of this part */
 } sharing;
 
-/* Whether contiguous parts in order, none empty, can cost `limit` each at most. For each call and
- * each part that it can be in: the least that this part has cost then, which is that of the call
- * alone if the one before it can be in the part before. */
+/* Whether contiguous parts in order, none of them empty, can each cost at most `limit`. Computes
+ * for each call and each possible part of it the least cost of this part up to the call. If the
+ * call before can be in the part before, this cost is the call's own. */
 static bool fits(const sharing *s, double limit) {
     for (int32_t k = 0; k < s->calls; k++)
         for (int32_t p = s->parts - 1; p >= 0;
-             p--) { /* downwards: sum[p - 1] is of the call before */
+             p--) { /* downwards: sum[p - 1] still belongs to the call before */
             bool *begins = &s->begins[(int64_t)k * s->parts + p];
             *begins = k == 0 ? p == 0 : p > 0 && s->sum[p - 1] <= limit;
             s->sum[p] = *begins ? s->cost[k] : k ? s->sum[p] + s->cost[k] : INFINITY;
@@ -36,12 +36,13 @@ static bool fits(const sharing *s, double limit) {
     return s->sum[s->parts - 1] <= limit;
 }
 
-/* Parts whose largest cost is least (the linear partition problem, by bisection on the answer);
- * early parts have as much as that allows. The fixed ones must leave a way. */
+/* Minimizes the largest cost of a part (the linear partition problem, by bisection on the answer).
+ * Early parts take as much as the limit allows. The calls with fixed parts must permit a
+ * solution. */
 static void share_out(const sharing *s, int32_t *stage) {
     double low = 0, high = 0;
     for (int32_t k = 0; k < s->calls; k++) high += s->cost[k];
-    high *= 1 + 1e-9; /* sums in another order */
+    high *= 1 + 1e-9; /* sums in another order may round up */
     for (int round = 0; round < 60; round++) {
         double middle = (low + high) / 2;
         if (fits(s, middle))
@@ -56,11 +57,11 @@ static void share_out(const sharing *s, int32_t *stage) {
     }
 }
 
-/* ---- where a program that is shared has its calls and parameters ---- */
+/* ---- calls and parameters of a program that shares them ---- */
 
-/* The virtual stage of a call in the program that has the parameters: that of the call of this name
- * there, else one that reads one of the call's parameters; -1: it has neither. Sharing out anew
- * could put the call where its parameters are not. */
+/* The virtual stage of a call, taken from the program that has the parameters: the stage of the
+ * call with this name, else of a call that reads one of the same parameters. -1: neither exists
+ * there. A new division could separate the call from its parameters. */
 static int32_t shared_part(const wefti_program_builder *b, const weft_node *n) {
     const wefti_program *p = b->spec->shared;
     for (int32_t i = 0; i < p->placed_count; i++)
@@ -74,7 +75,7 @@ static int32_t shared_part(const wefti_program_builder *b, const weft_node *n) {
     return -1;
 }
 
-/* What a call reads and the program that is shared has must lie on the call's devices. */
+/* Checks that shared tensors which the call reads lie on the call's devices. */
 static weft_status check_shared(const wefti_program_builder *b, const wefti_call_plan *call) {
     const wefti_program *p = b->spec->shared;
     for (int k = 0; p && k < call->node->inputs; k++) {
@@ -117,7 +118,7 @@ static weft_status keep_placed(wefti_program_builder *b) {
             if (stays) WEFT_TRY(add_placed(b, v->name, b->calls[k].part, true));
         }
     }
-    for (int64_t i = 0; i < b->g->assign_count; i++) { /* of states that no call reads too */
+    for (int64_t i = 0; i < b->g->assign_count; i++) { /* also states that no call reads */
         const wefti_assign *a = &b->g->assigns[i];
         int32_t maker = wefti_call_maker(b, a->next);
         if (maker >= 0)
@@ -137,7 +138,8 @@ static weft_status must_not_descend(const wefti_program_builder *b, int32_t k, i
     return WEFT_OK;
 }
 
-/* Stages may be left out: the parameters say where calls are. */
+/* Takes the stages of calls from the shared program. Stages may be left out here, because the
+ * parameters decide. */
 static weft_status take_stages(const wefti_program_builder *b, int32_t *stage) {
     int32_t now = 0;
     for (int32_t k = 0; k < b->call_count; k++) {
@@ -149,8 +151,9 @@ static weft_status take_stages(const wefti_program_builder *b, int32_t *stage) {
     return WEFT_OK;
 }
 
-/* Between two cells whose stages the plan names, in stages `low` and `high`, each stage needs a
- * cell. `before` is -1, in no stage, at the start; `k` is behind the last cell at the end. */
+/* Checks that enough cells remain between two cells whose stages the plan names, in stages `low`
+ * and `high`: each stage needs a cell. At the start `before` and `low` are -1; at the end `k` is
+ * the number of calls. */
 static weft_status check_room(const wefti_program_builder *b, int32_t before, int32_t low,
                               int32_t k, int32_t high) {
     int32_t between = k - before - 1, missing = low + 1 + between;

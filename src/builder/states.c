@@ -1,10 +1,11 @@
 /* States: when they take their next values.
  *
- * A state whose old value nothing reads after the call that makes the new one takes it there. Else,
- * because a backward pass or a later call still reads the old one, it does so when all is done; of
- * microbatches that are under way together (pipelines, copies) each then reads what the one before
- * it has made, where that lies. So they see each other's values in order, as if one came after the
- * other; plans under which they could not are refused. */
+ * If nothing reads the old value after the call that makes the new one, the state takes the new
+ * value after that call. Otherwise a backward pass or a later call still reads the old value, and
+ * the state takes the new one at the end. Then microbatches in flight together (pipelines, copies)
+ * forward the state: each reads the new value of the microbatch before it from that one's buffer.
+ * So microbatches see each other's values in order, as if they ran one after the other. Plans that
+ * prevent this are refused. */
 #include "builder/build.h"
 
 int32_t wefti_call_maker(const wefti_program_builder *b, int32_t value) {
@@ -20,7 +21,7 @@ bool wefti_call_reads(const wefti_call_plan *call, int32_t value) {
     return false;
 }
 
-/* The call that makes a state's next value, when nothing reads the old one after its forward pass;
+/* The call that makes a state's next value, if nothing reads the old value after its forward pass;
  * else -1. */
 static int32_t last_reader(const wefti_program_builder *b, const wefti_assign *a) {
     int32_t maker = wefti_call_maker(b, a->next);
@@ -39,7 +40,8 @@ static int32_t last_reader(const wefti_program_builder *b, const wefti_assign *a
     return maker;
 }
 
-/* A value on another stage is another one, and one that is made later cannot be read before. */
+/* Checks that a reader of a state can see the value of the microbatch before: it must be in the
+ * same stage as the maker and must not run before it. */
 static weft_status check_reader(const wefti_program_builder *b, const char *state, int32_t reader,
                                 int32_t maker) {
     const wefti_call_plan *r = &b->calls[reader], *m = &b->calls[maker];
@@ -70,7 +72,8 @@ weft_status wefti_states_plan(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
-/* What comes first of those that are under way together reads what those before have left. */
+/* The first of the microbatches that are in flight together reads the state itself, which earlier
+ * ones have updated. */
 int32_t wefti_state_handed(const wefti_program_builder *b, int32_t micro, int32_t value) {
     if (micro == 0 || (b->stages == 1 && micro % b->spec->plan->copies == 0)) return -1;
     return b->handed[value];
@@ -82,7 +85,7 @@ weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_
         wefti_assign a = b->g->assigns[i];
         if (last_reader(b, &a) != after) continue;
         int32_t to = b->param_buffer[a.state], from = *wefti_build_value(b, micro, a.next);
-        if (to == from || from < 0) continue; /* written in place, or elsewhere */
+        if (to == from || from < 0) continue; /* written in place, or on another stage */
         WEFT_REQUIRE(b->root->values[a.next].node >= 0, WEFT_E_NO_IMPL,
                      "the state '%s' becomes '%s' itself, which may change in the same step: pass "
                      "it through an operation",

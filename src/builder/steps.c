@@ -1,4 +1,4 @@
-/* Steps while a program is being built: arguments are buffers, whose places are not known yet. */
+/* Steps while a program is being built: arguments are buffers without offsets. */
 #include <string.h>
 
 #include "builder/build.h"
@@ -30,7 +30,7 @@ void wefti_build_arg(wefti_program_builder *b, wefti_draft_step *d, int32_t arg,
     wefti_buffer_use(b, buffer);
 }
 
-/* Frame and random stream of a routine's call; then time goes on. */
+/* Sets the frame and the random stream of a routine's call, then advances the time. */
 weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d, int32_t routine) {
     const wefti_routine *r = b->p->routines[routine];
     d->step.routine = r;

@@ -1,6 +1,6 @@
-/* Tags of a program's own transfers. Transfers of one group and one tag are matched in the order in
- * which they are posted, so what is under way at the same time between the same ranks has tags of
- * its own. Transfers inside of bodies have tag 0. */
+/* Tags of a program's own transfers. Transfers of one group and one tag match in the order of their
+ * posts. So transfers that are in flight at the same time between the same ranks need different
+ * tags. Transfers inside of bodies have tag 0. */
 #ifndef WEFTI_TAGS_H
 #define WEFTI_TAGS_H
 
@@ -18,7 +18,8 @@ static inline uint64_t wefti_tag(wefti_tag_use use, uint64_t number) {
     return (uint64_t)use << 56 | number;
 }
 
-/* A value's way to a stage, or its gradient's way back, on one of several channels. */
+/* The number of a value's pipeline edge to a stage, or of its gradient's way back, on one of
+ * several channels. */
 static inline uint64_t wefti_edge_number(int32_t value, int32_t stage, int32_t channel, bool back) {
     return ((uint64_t)value << 36 | (uint64_t)stage << 24 | (uint64_t)channel) << 1 |
            (uint64_t)back;

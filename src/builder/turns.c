@@ -1,36 +1,36 @@
-/* Copies of a microbatch take turns inside of the calls that all of them run: a call is cut behind
- * each of its transfers, and while what one copy has posted is under way another computes.
+/* Micro-batch interleaving: copies of a microbatch alternate within the calls that all of them run.
+ * A call is divided after each of its transfers. While the transfer of one copy is in flight,
+ * another copy computes.
  *
- * Calls are built one copy after the other. Their steps are then put in the order of parts: part 0
- * of each copy, part 1 of each, and so on. What was built before a copy's call stays in front of
- * its first part, what was built after it behind its last. All memory is touched in the order in
- * which it was before: what a copy adds too early for that, it adds when all else is done. At most
- * WEFTI_COMM_DEPTH copies
- * take turns: each has a post of the same transfer under way. Source: MindSpore's
- * MicroBatchInterleaved.
+ * The calls are built one copy after the other. Their steps are then reordered by parts: part 0 of
+ * each copy, part 1 of each, and so on. Steps built before a copy's call stay before its first
+ * part; steps built after the call stay after its last part. The order of memory accesses is kept:
+ * if a part would add to a buffer too early, the routine adds at its end instead. At most
+ * WEFTI_COMM_DEPTH copies interleave, because each has a post of the same transfer in flight.
+ * Source: MindSpore's MicroBatchInterleaved.
  *
- * The order of posts must be that of all ranks. What decides it is therefore what they have in
- * common, calls and their transfers, and not how this rank's kernels work. */
+ * All ranks must post in the same order. So the decisions depend only on data that all ranks have
+ * in common, calls and their transfers, and never on this rank's kernels. */
 #include <string.h>
 
 #include "builder/build.h"
 
-/* The parts in which something happens to a buffer. */
+/* The range of parts that access a buffer in some way. */
 typedef struct span {
     bool any;
     int32_t first, last;
 } span;
 
-/* The parts in which a turn touches a buffer, and writes to it. */
+/* The ranges of parts in which a copy accesses a buffer, and writes to it. */
 typedef struct touch {
     span all, writes;
 } touch;
 
-/* One copy's steps [begin, end) of the section, its call among them. */
+/* The steps [begin, end) of one copy in the section; step `call` is its call. */
 typedef struct turn {
     int64_t begin, call, end;
     const wefti_routine *routine;
-    int32_t *cut;   /* [parts]: where in the routine they end */
+    int32_t *cut;   /* [parts]: the instruction behind the part's last one */
     touch *touches; /* [buffers], of the group */
 } turn;
 
@@ -45,12 +45,12 @@ typedef struct group {
     bool *seen; /* [buffers] */
     int32_t now;
     wefti_draft_step *order;
-    bool ordered; /* the turns are taken: the steps are in the order of parts */
+    bool ordered; /* the steps are in the order of parts */
 } group;
 
 /* ---- parts ---- */
 
-/* Behind each transfer, and at the end. */
+/* Divides a routine after each transfer; the last part ends with the routine. */
 static weft_status find_cuts(const group *g, turn *t, int32_t *out_parts) {
     const wefti_routine *r = t->routine;
     *out_parts = 0;
@@ -68,8 +68,9 @@ static bool communicates(const wefti_step *x) {
     return false;
 }
 
-/* A cell that changes a state reads what the copy before has made of it. Waits are for the oldest
- * post of a transfer: other calls must not have the same ones in the meantime. */
+/* Whether the copies must not interleave. A cell that changes a state in place reads the value that
+ * the copy before has made. A WAIT ends the oldest post of its transfer, so no other call may use
+ * the same transfers in between. */
 static bool stay_whole(const group *g) {
     for (int i = 0; i < g->turns; i++)
         for (int32_t o = 0; o < g->turn[i].routine->outputs; o++)
@@ -84,7 +85,7 @@ static bool stay_whole(const group *g) {
     return false;
 }
 
-/* ---- what is touched when ---- */
+/* ---- which part touches which buffer ---- */
 
 static void widen(span *s, int32_t first, int32_t last) {
     if (!s->any || first < s->first) s->first = first;
@@ -105,7 +106,7 @@ static void touch_refs(turn *t, const wefti_draft_step *call, const wefti_ref *r
             touch_buffer(t->touches, call->args[ref[i].arg].buffer, first, last, write);
 }
 
-/* A transfer is over when the next part begins. */
+/* Records the buffers of a call's instructions. A transfer ends when the next part begins. */
 static void touch_call(turn *t, const wefti_draft_step *call, int32_t parts) {
     for (int32_t k = 0, part = 0; k < t->routine->code_count; k++) {
         const wefti_instruction *x = &t->routine->code[k];
@@ -128,9 +129,10 @@ static void find_touches(const group *g, turn *t) {
     }
 }
 
-/* In the order of parts each turn still comes before the next where one of them writes. Additions
- * that are late (wefti_turn_too_early) leave nothing known that does not; were there such a thing
- * on one rank only, matching the programs would refuse them. */
+/* Whether the order of parts keeps the order of memory accesses: if one of two copies writes to a
+ * buffer, the earlier copy must finish with it first. The decision must be equal on all ranks. No
+ * known routine breaks this rule after wefti_turn_too_early has made its additions late. If one did
+ * on one rank only, matching would refuse the programs. */
 static bool memory_allows(const group *g) {
     for (int j = 1; j < g->turns; j++)
         for (int i = 0; i < j; i++)
@@ -167,7 +169,7 @@ static int64_t order_steps(const group *g) {
     return n;
 }
 
-/* Buffers live from the first to the last step that touches them. */
+/* Extends a buffer's life from the first to the last step that touches it. */
 static void renew_lifetime(const group *g, int32_t buffer, int32_t at) {
     if (buffer < 0) return;
     wefti_lifetime *life = &g->b->buffers[buffer].life;
@@ -176,7 +178,7 @@ static void renew_lifetime(const group *g, int32_t buffer, int32_t at) {
     g->seen[buffer] = true;
 }
 
-/* Steps from `begin` on happen from time `now` on. */
+/* Numbers the steps from `begin` on anew, starting with time `now`. */
 static void renew_times(group *g, int64_t begin, int32_t now) {
     wefti_program_builder *b = g->b;
     g->now = b->now = now;
@@ -218,8 +220,8 @@ static weft_status take_turns(group *g) {
 
 /* ---- from call to call ---- */
 
-/* All that a step may touch: a call reads what its routine has for inputs, but for updates, which
- * write to them. */
+/* Records all buffers that a step may touch. A call reads its routine's inputs; an update also
+ * writes to them. */
 static void touch_step(touch *touches, const wefti_draft_step *d) {
     int32_t inputs = d->step.kind == WEFTI_STEP_LOSS;
     if (d->step.routine && d->step.phase != WEFTI_UPDATE) inputs = d->step.routine->inputs;
@@ -227,8 +229,8 @@ static void touch_step(touch *touches, const wefti_draft_step *d) {
         touch_buffer(touches, d->args[a].buffer, 0, 0, a >= inputs);
 }
 
-/* Whether steps [middle, end), of which `call` is a copy's call or its first part, may come before
- * [begin, middle), of which the first is the last part of a call. Gathers and reductions keep their
+/* Whether steps [middle, end) may move before [begin, middle). `call` is a copy's call or its first
+ * part; the step at `begin` is the last part of a call. Gathers and reductions keep their
  * places. */
 static bool may_swap(const group *g, int64_t begin, int64_t middle, int64_t call, int64_t end) {
     int64_t buffers = g->b->buffer_count;
@@ -244,8 +246,8 @@ static bool may_swap(const group *g, int64_t begin, int64_t middle, int64_t call
     return true;
 }
 
-/* The last copy's last part, which waits for what nobody computed beside, changes places with the
- * first copy's first of the call that follows. */
+/* Swaps the last part of the last copy with the first part of the next call's first copy. Otherwise
+ * that last part would wait for its transfer while no copy computes. */
 static void swap_with_last(group *g, int64_t end) {
     wefti_program_builder *b = g->b;
     int64_t begin = b->last_part, middle = g->turn[0].begin, count = end - middle;
@@ -296,7 +298,7 @@ void wefti_turn_call(wefti_program_builder *b, wefti_section s) {
     if (b->turns) b->turn[b->turns - 1].call = b->step_count[s] - 1;
 }
 
-/* The part in which a routine touches an argument first or last, -1: never. */
+/* The first or last part in which a routine touches an argument, -1: none. */
 static int32_t part_of_touch(const wefti_routine *r, int32_t arg, bool last) {
     int32_t found = -1;
     for (int32_t k = 0, part = 0; k < r->code_count; k++) {

@@ -1,6 +1,6 @@
-/* Updates of parameters: gradients are made complete over the mesh, in buckets, and the optimizer's
- * ops follow, each on this rank's piece. With one microbatch and no clipping a parameter is updated
- * as soon as its gradient is complete. */
+/* Updates of parameters. Gradients are completed over the mesh, in buckets. Then the optimizer's
+ * ops update this rank's piece of each parameter. With one microbatch and no clipping, a parameter
+ * is updated as soon as its gradient is complete. */
 #include <string.h>
 
 #include "builder/fusion.h"
@@ -41,7 +41,7 @@ static weft_status update_body(wefti_program_builder *b, const weft_desc *desc,
     return WEFT_OK;
 }
 
-/* An update body equal to one that exists is that one. */
+/* Returns an existing body that equals `body` instead of `body`. */
 static weft_status intern_update(wefti_program_builder *b, weft_body *body, const weft_body **out) {
     for (int32_t i = 0; i < b->p->body_count; i++)
         if (b->p->bodies[i]->node_count == 1 && wefti_body_equal(b->p->bodies[i], body)) {
@@ -55,16 +55,17 @@ static weft_status intern_update(wefti_program_builder *b, weft_body *body, cons
 
 /* ---- complete gradients ---- */
 
-/* The two are the same pieces, once with terms of a sum and once with the sum. */
+/* Whether both layouts have the same pieces, so that only the partial sums must be added. */
 static bool only_summed(const wefti_layout *terms, const wefti_layout *sum) {
     wefti_layout done = *terms;
     done.sum = 0;
     return wefti_layout_equal(&done, sum);
 }
 
-/* Where the gradient of a parameter lies that the optimizer's piece needs: where it was, when only
- * the devices' terms have to be added up, which costs a third less traffic than another buffer,
- * whose lines would have to be fetched before they are written; else in a buffer of its own. */
+/* Completes gradients for the optimizer's pieces; out[i] is the buffer of the complete gradient. If
+ * only the devices' terms must be added, the sum replaces the local term in its buffer. This needs
+ * a third less traffic than another buffer, whose cache lines are fetched before they are written.
+ * Otherwise the sum gets its own buffer. */
 static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32_t *values,
                           int count, int32_t *out) {
     weft_desc descs[WEFTI_MAX_BUCKET];
@@ -74,7 +75,9 @@ static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32
     for (int i = 0; i < count; i++) {
         const wefti_spread *x = &b->spread[values[i]];
         out[i] = b->param_gradient[values[i]];
-        if (out[i] < 0) continue; /* other stages have it: wefti_pipeline_tie */
+        if (out[i] < 0)
+            continue; /* this stage has no gradient of it: wefti_pipeline_tie
+                         receives one */
         if (!b->part || wefti_layout_equal(&x->gradient, &x->state)) continue;
         descs[n] = b->root->values[values[i]].desc;
         from[n] = x->gradient;
@@ -108,8 +111,8 @@ static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32
 
 /* ---- one parameter ---- */
 
-/* Bytes from the beginning of this rank's part of a parameter to the optimizer's piece of it; -1
- * where that does not lie in one run there. */
+/* Byte offset of the optimizer's piece within this rank's part of a parameter, -1 if the piece is
+ * not contiguous there. */
 static int64_t piece_offset(const wefti_program_builder *b, int32_t value) {
     const wefti_spread *x = &b->spread[value];
     const weft_desc *desc = &b->root->values[value].desc;
@@ -124,18 +127,18 @@ static int64_t piece_offset(const wefti_program_builder *b, int32_t value) {
         before *= piece.size[d];
         offset = offset * stored.size[d] + piece.begin[d] - stored.begin[d];
     }
-    if (before == 0) return 0; /* nothing at all */
+    if (before == 0) return 0; /* an empty piece */
     return one_run ? offset * (int64_t)weft_dtype_bytes(desc->dtype) : -1;
 }
 
-/* The buffer that has the optimizer's piece of a parameter, and where in it. */
+/* The buffer that holds the optimizer's piece of a parameter, and the piece's offset in it. */
 static int32_t piece_buffer(const wefti_program_builder *b, int32_t value, int64_t *out_offset) {
     int32_t own = b->param_piece[value];
     *out_offset = own < 0 ? piece_offset(b, value) : 0;
     return own < 0 ? b->param_buffer[value] : own;
 }
 
-/* Take a piece that does not lie in one run out of its parameter. */
+/* Copies a piece that is not contiguous in its parameter into a buffer of its own. */
 static weft_status cut_piece(wefti_program_builder *b, wefti_section s, int32_t value) {
     const wefti_spread *x = &b->spread[value];
     const weft_desc *desc = &b->root->values[value].desc;
@@ -155,7 +158,7 @@ static weft_status cut_piece(wefti_program_builder *b, wefti_section s, int32_t 
     return wefti_build_end(b, d, routine);
 }
 
-/* Put the pieces of updated parameters together again. */
+/* Gathers the pieces of updated parameters. */
 static weft_status gather_params(wefti_program_builder *b, wefti_section s, const int32_t *values,
                                  int count) {
     weft_desc whole[WEFTI_MAX_BUCKET];
@@ -236,8 +239,8 @@ static weft_status update_param(wefti_program_builder *b, wefti_section s, int32
     for (int i = 0; i < rule.states; i++) wefti_build_arg(b, d, 1 + i, state[i], 0);
     wefti_build_arg(b, d, 1 + rule.states, gradient, 0);
     wefti_build_arg(b, d, 2 + rule.states, b->scalars, 0);
-    /* Results take their operands' place: in place by the op, or brought back there at the end,
-     * when the op had to see more than this piece. */
+    /* Results replace their operands: the op writes in place, or the routine copies the result back
+     * at its end if the op needed more than this piece. */
     for (int32_t o = 0; o < r->outputs; o++)
         d->args[r->inputs + o] = d->args[r->alias[o] >= 0 ? r->alias[o] : o];
     return wefti_build_end(b, d, routine);
@@ -245,7 +248,7 @@ static weft_status update_param(wefti_program_builder *b, wefti_section s, int32
 
 /* ---- buckets ---- */
 
-/* Parameters in the order in which their gradients are complete. */
+/* Lists the parameters in the order in which their gradients become complete. */
 static weft_status completion_order(wefti_program_builder *b, int32_t **out, int64_t *out_count) {
     const weft_body *root = b->root;
     bool *taken;
@@ -266,7 +269,7 @@ static weft_status completion_order(wefti_program_builder *b, int32_t **out, int
     return WEFT_OK;
 }
 
-/* Gradients of one group, dtype and kind of collective may share a bucket. */
+/* Gradients with equal group, dtype and kind of collective may share a bucket. */
 static uint64_t fusion_key(const wefti_program_builder *b, int32_t v) {
     const wefti_spread *x = &b->spread[v];
     uint64_t axes = (x->gradient.sum | x->gradient.max) |
@@ -275,14 +278,15 @@ static uint64_t fusion_key(const wefti_program_builder *b, int32_t v) {
     return axes << 8 | (uint64_t)b->root->values[v].desc.dtype;
 }
 
-/* Whether devices exchange anything between a complete gradient and the parameter's new value. */
+/* Whether devices communicate between the complete gradient and the parameter's new value. */
 static bool is_shared(const wefti_program_builder *b, int32_t v) {
     const wefti_spread *x = &b->spread[v];
     return b->part && !(wefti_layout_equal(&x->gradient, &x->state) &&
                         wefti_layout_equal(&x->state, &x->storage));
 }
 
-/* Those that are reduced, in order, into buckets 0 to *buckets - 1; the others have -1. */
+/* Puts the parameters whose update communicates, in order, into buckets 0 to *buckets - 1. The
+ * others keep bucket -1. */
 static weft_status fuse_shared(wefti_program_builder *b, const int32_t *order, int64_t count,
                                int32_t *bucket, int32_t *buckets) {
     const wefti_fusion *fusion = b->spec->plan->fusion;
@@ -295,7 +299,7 @@ static weft_status fuse_shared(wefti_program_builder *b, const int32_t *order, i
     for (int64_t i = 0; i < count; i++) {
         const wefti_spread *x = &b->spread[order[i]];
         if (!is_shared(b, order[i])) continue;
-        /* the first rank's piece: all ranks must have the same buckets */
+        /* use the first rank's piece: all ranks must have the same buckets */
         weft_desc here = wefti_layout_local(&x->gradient, &b->p->mesh,
                                             &b->root->values[order[i]].desc, b->p->mesh.first);
         items[shared++] = (wefti_fusion_item){weft_desc_bytes(&here), fusion_key(b, order[i])};
@@ -308,8 +312,8 @@ static weft_status fuse_shared(wefti_program_builder *b, const int32_t *order, i
     return WEFT_OK;
 }
 
-/* Which gradients are reduced together. Those that need no other device are alone: their parameter
- * is updated as soon as they are complete. */
+/* Decides which gradients are reduced together. A gradient that needs no other device has a bucket
+ * of its own, so that its parameter is updated as soon as the gradient is complete. */
 weft_status wefti_build_plan_buckets(wefti_program_builder *b) {
     int32_t *order, *bucket, buckets = 0;
     int64_t count;
@@ -335,7 +339,7 @@ weft_status wefti_build_plan_buckets(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
-/* Gather a bucket's parameters, as many together as fusion of gathers says. */
+/* Gathers a bucket's parameters, grouped by the fusion mode of gathers. */
 static weft_status gather_bucket(wefti_program_builder *b, wefti_section s, const int32_t *values,
                                  int32_t count) {
     wefti_fusion_item items[WEFTI_MAX_BUCKET];
@@ -359,7 +363,7 @@ static weft_status gather_bucket(wefti_program_builder *b, wefti_section s, cons
     return WEFT_OK;
 }
 
-/* Reduce and update a bucket's parameters, as many at a time as one routine takes. */
+/* Reduces and updates a bucket's parameters, as many at a time as one routine takes. */
 static weft_status finish_bucket(wefti_program_builder *b, wefti_section s, wefti_bucket *x) {
     for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET) {
         int32_t gradient[WEFTI_MAX_BUCKET],
@@ -388,15 +392,15 @@ weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t k) {
 
 /* ---- after accumulation ---- */
 
-/* Of models that communicate by hand nothing says which gradients are replicas and which are
- * slices: each device of a stage has squares of its own. */
+/* In manual mode the plan does not say which gradients are replicas and which are slices. Then each
+ * device of a stage sums the squares of its own gradients. */
 static bool own_norms(const wefti_program_builder *b) {
     if (!b->part || b->spec->plan->devices == b->stages) return false;
     return b->spec->plan->mode == WEFT_PARALLEL_MANUAL;
 }
 
-/* The square of one gradient into its slot; only one of the devices that hold the same piece
- * counts. */
+/* Computes the square of one gradient into its slot. Of the devices that hold the same piece only
+ * one counts it. */
 static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradient, int64_t slot) {
     int32_t routine, in, node;
     weft_body *fresh;
@@ -436,8 +440,8 @@ static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradie
     return wefti_build_end(b, d, routine);
 }
 
-/* Squares of all devices' pieces, added up everywhere; where each device has its own, those of the
- * devices of one place in all stages, which are one copy of the model. */
+/* Sums the squares of all devices' pieces over all devices. With own norms it sums over one model
+ * replica: the devices with the same position in all stages. */
 static weft_status share_norms(wefti_program_builder *b, int32_t total) {
     if (!b->part) return WEFT_OK;
     const bool own = b->p->own_norms;
@@ -474,7 +478,7 @@ static weft_status share_norms(wefti_program_builder *b, int32_t total) {
     return wefti_build_end(b, d, routine);
 }
 
-/* Where the squares of a parameter's gradient go: all stages count alike. */
+/* The slot of each parameter's square; all stages use the same numbers. */
 static weft_status norm_slots(wefti_program_builder *b, int64_t **out, int32_t *out_total) {
     *out_total = 0;
     WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof **out, out));
@@ -486,19 +490,20 @@ static weft_status norm_slots(wefti_program_builder *b, int64_t **out, int32_t *
     return WEFT_OK;
 }
 
-/* Reduce parameters of a bucket from number `at` on, as many as one routine takes. */
+/* Reduces gradients of a bucket from number `at` on, as many as one routine takes, unless they
+ * already are. */
 static weft_status reduce_some(wefti_program_builder *b, wefti_section s, const wefti_bucket *x,
                                int32_t at, int32_t *gradient, int32_t *out_count) {
     int32_t reduced[WEFTI_MAX_BUCKET];
     *out_count = x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET;
-    if (gradient[x->values[at]] >= 0) return WEFT_OK; /* before */
+    if (gradient[x->values[at]] >= 0) return WEFT_OK; /* already reduced */
     WEFT_TRY(reduce(b, s, x->values + at, *out_count, reduced));
     for (int32_t i = 0; i < *out_count; i++) gradient[x->values[at + i]] = reduced[i];
     return WEFT_OK;
 }
 
-/* Gradients of parameters that several stages read: in the order of the model, which all stages
- * have alike, while their buckets are their own. */
+/* Sums the gradients of parameters that several stages read. The order is the model's, which is
+ * equal on all stages, while each stage has its own buckets. */
 static weft_status tie_stages(wefti_program_builder *b, wefti_section s, int32_t *gradient) {
     int32_t first, count;
     for (int32_t k = 0; k < b->bucket_count; k++) {
@@ -519,8 +524,8 @@ static weft_status tie_stages(wefti_program_builder *b, wefti_section s, int32_t
     return WEFT_OK;
 }
 
-/* With clipping the norm of all complete gradients is known before any parameter changes; without,
- * each bucket is done with before the next. */
+/* With clipping, the norm of all complete gradients is known before any parameter changes. Without
+ * clipping, each bucket is finished before the next begins. */
 weft_status wefti_build_update_section(wefti_program_builder *b) {
     int32_t *gradient, total;
     int64_t *slot;

@@ -1,9 +1,9 @@
-/* A body becomes a routine: kernels are prepared, values get their places.
+/* Compiles a body into a routine: prepares kernels and places values.
  *
- * Where a value lies is decided by its root: reshapes share their input's memory, in-place ops
- * their operand's, an elementwise kernel may take over an operand that dies in it. A root that is a
- * result of the body is written straight into the caller's argument; the other roots are placed in
- * the frame by lifetime. */
+ * The root of a value decides its memory. A reshape shares the memory of its input, an in-place op
+ * the memory of its operand. An elementwise kernel may take over the memory of an operand that it
+ * reads last. If a root is a result of the body, kernels write it straight into the caller's
+ * argument. The other roots are placed in the frame by lifetime. */
 #include <string.h>
 
 #include "comm/comm.h"
@@ -12,7 +12,8 @@
 
 static const int64_t MOST_BYTES = INT64_C(1) << 50; /* of one value */
 
-/* A copy or addition: values; `to` -1: its place is known already. */
+/* A copy or addition of one value to another. `to` -1: the instruction's destination is already
+ * set. */
 typedef struct move {
     int32_t from, to;
 } move;
@@ -21,13 +22,13 @@ typedef struct compiler {
     const wefti_routine_spec *spec;
     const weft_body *body;
     wefti_routine *r;
-    int32_t *root;         /* per value: the value whose memory it is */
-    wefti_ref *place;      /* per root: where; arg NONE until known */
+    int32_t *root;         /* per value: the value whose memory it uses */
+    wefti_ref *place;      /* per root: its place; arg NONE until known */
     bool *in_place_chain;  /* per value: an in-place op lies between it and its root */
     bool *overwritten;     /* per value: an in-place op has replaced it */
     int32_t *first, *last; /* per root: instruction of definition and last use */
     move *moves;           /* per instruction without a node */
-    bool sums;             /* there are nodes that add in place */
+    bool sums;             /* some nodes add in place */
     wefti_arena *scratch;
     int32_t code_cap;
 } compiler;
@@ -52,7 +53,7 @@ static bool adds(const weft_node *n) {
     return n->op->flags & WEFTI_OP_ADDS;
 }
 
-/* An in-place op replaces all values that share its operand's memory. */
+/* Marks all values that share the memory which an in-place op overwrites. */
 static void overwrite(compiler *c, int32_t root, int64_t node) {
     const weft_body *b = c->body;
     for (int64_t v = 0; v < b->value_count; v++)
@@ -67,7 +68,7 @@ static weft_status still_there(const compiler *c, int32_t value, const char *rea
     return WEFT_OK;
 }
 
-/* Roots from reshapes and in-place ops. */
+/* Finds the roots of reshapes and in-place ops. */
 static weft_status find_aliases(compiler *c) {
     const weft_body *b = c->body;
     for (int64_t v = 0; v < b->value_count; v++) c->root[v] = (int32_t)v;
@@ -99,8 +100,8 @@ static void place_inputs(compiler *c) {
     }
 }
 
-/* Uses of a root by nodes and results, to know whether a result may be accumulated in place. What
- * is added to it on the way is no use. */
+/* Counts the uses of a root by nodes and results, to decide whether a result may be accumulated in
+ * place. Values added to it on the way do not count as uses. */
 static int uses_of(const compiler *c, int32_t root) {
     const weft_body *b = c->body;
     int uses = 0;
@@ -115,7 +116,7 @@ static int uses_of(const compiler *c, int32_t root) {
     return uses;
 }
 
-/* What happens to result o at the end of the routine. */
+/* The output disposition of result o: how the routine delivers it. */
 typedef enum ending { WRITTEN, COPIED, ADDED, ALIASED } ending;
 
 static weft_status place_outputs(compiler *c, ending *end, bool *accumulate_root) {
@@ -153,8 +154,8 @@ static bool communicates(const weft_node *n) {
     return n && n->op->flags & WEFTI_OP_COMM;
 }
 
-/* The kernel of a node, or its size alone. *in_place: the operand whose memory the result may take,
- * -1: none. */
+/* Prepares the kernel of a node, or in a dry build only estimates its workspace. *in_place: the
+ * operand whose memory the result may take, -1: none. */
 static weft_status ask_backend(const wefti_backend *backend, const weft_node *n,
                                const wefti_prepare *options, wefti_instruction *x, int *in_place) {
     if (options->dry) {
@@ -173,7 +174,7 @@ static weft_status ask_backend(const wefti_backend *backend, const weft_node *n,
     return WEFT_OK;
 }
 
-/* Communication has no kernel: the executor carries it out. */
+/* A transfer has no kernel: the executor carries it out. */
 static weft_status prepare_node(compiler *c, const weft_node *n, uint32_t accumulate,
                                 wefti_instruction *x, int *in_place) {
     wefti_prepare options = c->spec->prepare;
@@ -217,8 +218,8 @@ static void use(compiler *c, int32_t value, int32_t at) {
     if (at > c->last[root]) c->last[root] = at;
 }
 
-/* The sum that result `value` of node k is a term of and that nobody reads between: the kernel may
- * add to it itself. -1: none. */
+/* The sum to which the kernel of node k may add its result `value` directly: no other node reads
+ * either value in between. -1: none. */
 static int32_t sum_of(const compiler *c, int64_t k, int32_t value) {
     const weft_body *b = c->body;
     int64_t at = -1;
@@ -241,7 +242,7 @@ static int32_t sum_of(const compiler *c, int64_t k, int32_t value) {
     return sum;
 }
 
-/* An addition in place, unless the kernel of the term has done it. */
+/* Emits an addition in place, unless the kernel of the term has already added it. */
 static weft_status emit_sum(compiler *c, const weft_node *n) {
     wefti_instruction *x;
     if (root_of(c, n->in[1]) == root_of(c, n->in[0])) return WEFT_OK;
@@ -254,7 +255,8 @@ static weft_status emit_sum(compiler *c, const weft_node *n) {
     return WEFT_OK;
 }
 
-/* An operand that dies in a kernel which may overwrite it becomes its result. */
+/* If a kernel may overwrite an operand that no later node reads, the result takes over its
+ * memory. */
 static void take_over(compiler *c, const weft_node *n, int in_place, int32_t at,
                       const int32_t *final_use) {
     if (in_place < 0 || in_place >= n->inputs || n->in[in_place] < 0) return;
@@ -297,7 +299,7 @@ static weft_status emit_nodes(compiler *c, const bool *accumulate_root, ending *
         int in_place;
         weft_status status = prepare_node(c, n, accumulate, x, &in_place);
         if (status == WEFT_E_NO_IMPL && accumulate) {
-            /* The kernel cannot add: results go to the frame and are added afterwards. */
+            /* The kernel cannot accumulate: its results go to the frame and are added later. */
             for (int o = 0; o < n->outputs; o++) {
                 sum[o] = -1;
                 if (!accumulate_root[n->out[o]]) continue;
@@ -345,8 +347,8 @@ static weft_status emit_endings(compiler *c, const ending *end) {
     return WEFT_OK;
 }
 
-/* Whether instruction k may be posted while those from `begin` on are under way: it reads none of
- * their results, and no endpoint has more posts than it may. */
+/* Whether transfer k may be posted while the transfers from `begin` on are in flight. It must not
+ * read their results, and no endpoint may have more than WEFTI_COMM_DEPTH posts. */
 static bool joins(const compiler *c, int32_t begin, int32_t k) {
     const wefti_instruction *x = &c->r->code[k];
     int posts = 1;
@@ -371,7 +373,7 @@ static void join_transfers(compiler *c) {
     }
 }
 
-/* Operands of transfers that are under way together are all alive until the last one is done. */
+/* Operands of transfers that are in flight together live until the last transfer ends. */
 static void use_operands(compiler *c, const weft_node *n, int32_t at) {
     for (int i = 0; i < n->inputs; i++)
         if (n->in[i] >= 0) use(c, n->in[i], at);
@@ -460,7 +462,7 @@ static weft_status compile(compiler *c) {
     return place_frame(c);
 }
 
-/* Kernels add the sizes of their operands. */
+/* Kernels add up the sizes of their operands: bound each size so that no sum overflows. */
 static weft_status check_sizes(const weft_body *b) {
     for (int64_t v = 0; v < b->value_count; v++)
         WEFT_REQUIRE(weft_desc_bytes(&b->values[v].desc) <= MOST_BYTES, WEFT_E_NOMEM,

@@ -1,4 +1,5 @@
-/* Bodies by index: what passes and the builder use to make, copy and prune lists of nodes. */
+/* Bodies by index: functions with which passes and the builder make, copy and prune lists of
+ * nodes. */
 #include "graph/graph.h"
 
 #include <string.h>
@@ -76,7 +77,7 @@ weft_status wefti_body_output(weft_body *b, int32_t value) {
     return WEFT_OK;
 }
 
-/* "linear(f32[2, 3], _)" in front of what infer said, so that every shape error names op and
+/* Puts "linear(f32[2, 3], _)" before infer's message, so that every shape error names op and
  * shapes. */
 static weft_status shapes_prefix(weft_status st, const weft_node *n) {
     char text[1024];
@@ -118,7 +119,7 @@ static weft_status check_inputs(const weft_body *b, const weft_op_def *op, int i
     return WEFT_OK;
 }
 
-/* A node's tables are its own. */
+/* Copies a node's tables into the graph's arena. */
 static weft_status keep_tables(weft_graph *g, weft_node *n, int attrs) {
     for (int i = 0; i < attrs; i++) {
         wefti_table *table = &n->attrs[i].table;
@@ -132,7 +133,7 @@ static weft_status keep_tables(weft_graph *g, weft_node *n, int attrs) {
     return WEFT_OK;
 }
 
-/* Copies of the arrays that the node keeps, in the graph's arena. */
+/* Copies the arrays of a node into the graph's arena. */
 static weft_status keep_arrays(weft_graph *g, weft_node *n, const char *scope, int outputs) {
     int attrs = wefti_attr_count(n->op);
     const int32_t *in = n->in;
@@ -140,7 +141,7 @@ static weft_status keep_arrays(weft_graph *g, weft_node *n, const char *scope, i
     n->in = wefti_arena_alloc(g->arena, sizeof *n->in * (size_t)(n->inputs + 1));
     n->out = wefti_arena_alloc(g->arena, sizeof *n->out * (size_t)(outputs + 1));
     n->attrs = wefti_arena_alloc(g->arena, sizeof *n->attrs * (size_t)(attrs + 1));
-    /* Scopes of neighbours are one string: the caller passes arena text again and again. */
+    /* Nodes of one scope share one string: the caller passes arena text. */
     n->scope = scope ? scope : "";
     WEFT_REQUIRE(n->in && n->out && n->attrs, WEFT_E_NOMEM, "no memory for a node");
     if (n->inputs) memcpy(n->in, in, sizeof *in * (size_t)n->inputs);
@@ -257,9 +258,9 @@ weft_status wefti_body_prune(weft_body *b) {
         for (int64_t a = 0; a < g->assign_count; a++) live[g->assigns[a].next] = true;
     }
     int64_t kept = b->node_count;
-    for (int64_t i = b->node_count - 1; i >= 0; i--) { /* survivors gather at the end, in order */
+    for (int64_t i = b->node_count - 1; i >= 0; i--) { /* kept nodes move to the end, in order */
         const weft_node *n = &b->nodes[i];
-        /* Communication stays: the other side waits for it. */
+        /* Communication stays: other ranks wait for it. */
         bool needed = (n->op->flags & (WEFTI_OP_COMM | WEFTI_OP_GROUP)) != 0;
         for (int o = 0; o < n->outputs; o++) needed |= live[n->out[o]];
         if (!needed) {

@@ -1,9 +1,9 @@
 /* The builder behind the public functions: handles, parameters, cells.
  *
- * At most one cell is open as a body of its own; a cell within it only lengthens the path that
- * names parameters and scopes. A value of the root used in the open cell becomes an input of it
- * (once); a parameter born in the cell becomes a root value with its full name when the cell ends,
- * and its handle then names that. */
+ * At most one cell is open with a body of its own. A cell within it only extends the path that
+ * names parameters and scopes. If the open cell uses a value of the root, the value becomes an
+ * input of the cell, once. A parameter created in the cell becomes a root value with its full name
+ * when the cell ends. Its handle then names the root value. */
 #include "graph/builder.h"
 
 #include <stdarg.h>
@@ -32,7 +32,7 @@ static weft_status add_capture(weft_graph *g, weft_desc desc, wefti_value_kind k
     return WEFT_OK;
 }
 
-/* A root value as seen in the open cell. */
+/* The input of the open cell that stands for a root value. */
 static weft_status capture_root(weft_graph *g, int32_t value, int32_t *out) {
     wefti_builder *b = g->builder;
     for (int64_t k = 0; k < b->capture_count; k++)
@@ -312,7 +312,7 @@ static weft_status begin_cell(weft_graph *g, const char *name) {
 
 void weft_cell_begin(weft_graph *g, const char *format, ...) {
     if (!wefti_graph_ok(g)) return;
-    char name[WEFTI_MAX_NAME + 1]; /* one more than is legal, so that a cut name is refused */
+    char name[WEFTI_MAX_NAME + 1]; /* one more than allowed, so that a truncated name is refused */
     va_list args;
     va_start(args, format);
     int n = vsnprintf(name, sizeof name, format, args);
@@ -322,8 +322,8 @@ void weft_cell_begin(weft_graph *g, const char *format, ...) {
     if (st < 0) wefti_graph_fail(g, st);
 }
 
-/* A cell's result is what a handle names outside: number `slot` of the call's outputs, or, when the
- * cell only passes a value of the surroundings through, that value itself. */
+/* The value that a handle of a cell's result names outside the cell: output `slot` of the call. If
+ * the cell only passes an outer value through: that root value. */
 typedef struct build_result {
     int32_t slot, root;
 } build_result;
@@ -344,8 +344,8 @@ static weft_status find_result(weft_body *cell, const int32_t *bound, int32_t va
     return wefti_body_output(cell, value);
 }
 
-/* Parameters and states born in the cell become root values. bound[k]: root value of cell input k.
- */
+/* Makes root values of the parameters and states created in the cell. bound[k]: root value of cell
+ * input k. */
 static weft_status hoist(weft_graph *g, int32_t *bound) {
     wefti_builder *b = g->builder;
     for (int64_t k = 0; k < b->capture_count; k++) {
@@ -358,7 +358,7 @@ static weft_status hoist(weft_graph *g, int32_t *bound) {
     return WEFT_OK;
 }
 
-/* Handles made inside: parameters and states live on as root values, the others have ended. */
+/* Handles of parameters and states made in the cell now name root values; the other handles end. */
 static void retire_handles(weft_graph *g, const int32_t *bound, const char *name) {
     wefti_builder *b = g->builder;
     for (int64_t i = b->cell_handles; i < b->handle_count; i++) {
@@ -378,7 +378,7 @@ static weft_status call_cell(weft_graph *g, const int32_t *bound, const char *pa
     b->cell = NULL; /* the graph takes it over */
     b->current = g->root;
     b->scope = "";
-    if (!cell->out_count) { /* nothing is computed here: nothing to call */
+    if (!cell->out_count) { /* the cell computes nothing: no call is needed */
         wefti_body_destroy(cell);
         return WEFT_OK;
     }

@@ -1,5 +1,5 @@
-/* The two ops that run a body: a call of a cell, and a fused chain of elementwise nodes. Their
- * shapes are those of their callee, and their reference is to interpret it. */
+/* The two ops that run a body: a call of a cell, and a fused chain of elementwise nodes. They take
+ * their shapes from the callee, and their reference kernel interprets it. */
 #include "base/philox.h"
 #include "graph/graph.h"
 
@@ -34,7 +34,7 @@ static weft_status infer_fused(const weft_node *n, weft_desc *out, int *out_coun
     return WEFT_OK;
 }
 
-/* Flops of the nodes inside; a fused node keeps its intermediate values in registers. */
+/* Sums the flops of the nodes inside. A fused node keeps its intermediate values in registers. */
 static void cost_fused(const weft_node *n, wefti_cost *out) {
     out->flops = 0;
     for (int64_t i = 0; i < n->callee->node_count; i++) {
@@ -54,7 +54,8 @@ static void cost_call(const weft_node *n, wefti_cost *out) {
     }
 }
 
-/* Random numbers of a call come from its path; a fused node belongs to the body it is in. */
+/* A call draws random numbers from the stream of its path. A fused node uses the stream of its
+ * body. */
 static weft_status run_call(const weft_node *n, const wefti_random *random, const double *const *in,
                             double *const *out) {
     wefti_random inside = *random;

@@ -1,5 +1,5 @@
-/* The checker: what must hold of bodies and graphs after every pass. A breach is WEFT_E_BUG, except
- * a cell that the user has not ended. */
+/* The checker of the invariants that hold for bodies and graphs after every pass. A violation is
+ * WEFT_E_BUG, except a cell that the user has not ended. */
 #include "graph/builder.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #define HOLDS(cond, ...) WEFT_REQUIRE(cond, WEFT_E_BUG, __VA_ARGS__)
 
-/* The value exists and is made before node `before`. */
+/* Checks that the value exists and that a node before number `before` makes it. */
 static weft_status check_operand(const weft_body *b, int32_t value, int64_t before,
                                  const char *user) {
     HOLDS(value >= 0 && value < b->value_count, "%s reads value %d of %lld", user, (int)value,
@@ -158,7 +158,8 @@ static weft_status check_names(const weft_graph *g, const char **names) {
     return check_unique(names, g->cell_count, "cell bodies");
 }
 
-/* Cells: distinct results made by nodes, and a hash that is up to date. */
+/* Checks a cell: nodes make all its results, the results are distinct, and the hash is up to
+ * date. */
 static weft_status check_cell(const weft_body *cell) {
     for (int64_t o = 0; o < cell->out_count; o++) {
         HOLDS(cell->values[cell->out[o]].kind == WEFTI_VALUE_NODE, "%s: result %lld is an input",

@@ -1,18 +1,18 @@
-/* Start values by global position: see fill.h. */
+/* Initial values by global position: see fill.h. */
 #include "graph/fill.h"
 
 #include "base/philox.h"
 
 enum { GRAPH_FILL_BLOCK = 1024, FILL_ALIGN = 64 /* where wefti_philox_normals may start */ };
 
-/* `count` normal numbers from position `at`, times scale. */
+/* Stores `count` normal numbers from position `at` of the stream, times `scale`. */
 static void store_normals(weft_dtype dtype, uint64_t seed, uint64_t stream, float scale,
                           uint64_t at, int64_t count, void *data, int64_t to) {
     float numbers[GRAPH_FILL_BLOCK + FILL_ALIGN];
     for (int64_t done = 0; done < count;) {
         int64_t skip = (int64_t)(at % FILL_ALIGN), left = count - done;
         int64_t part = left < GRAPH_FILL_BLOCK ? left : GRAPH_FILL_BLOCK;
-        if (dtype == WEFT_F32 && skip == 0) { /* straight to where they belong */
+        if (dtype == WEFT_F32 && skip == 0) { /* straight to their destination */
             wefti_philox_normals(seed, stream, at, left, scale, (float *)data + to + done);
             return;
         }
@@ -45,12 +45,13 @@ static void store_run(const weft_init *init, weft_dtype dtype, uint64_t seed, ui
     }
 }
 
-/* Trailing dimensions that the region has whole are one run of memory in both. */
+/* Trailing dimensions that the region covers entirely form one contiguous run in the tensor and in
+ * the region. */
 void wefti_fill_region(const weft_init *init, uint64_t seed, uint64_t stream,
                        const weft_desc *whole, const wefti_region *region, int64_t first,
                        int64_t count, void *region_data) {
     int64_t strides[WEFT_MAX_RANK], run = 1;
-    int outer = whole->rank; /* dimensions [0, outer) are walked, the rest is one run */
+    int outer = whole->rank; /* loop over dimensions [0, outer); the rest is one run */
     wefti_strides(whole, strides);
     while (outer > 0) {
         outer--;

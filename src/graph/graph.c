@@ -1,4 +1,4 @@
-/* The graph object: life, the sticky error, unique bodies, named root values. */
+/* The graph object: lifetime, the sticky error, unique bodies, named root values. */
 #include "graph/builder.h"
 
 #include <string.h>
@@ -102,7 +102,8 @@ void wefti_graph_fail(weft_graph *g, weft_status status) {
     if (g->status < 0) return;
     if (g->builder->path[0]) (void)wefti_prefix(status, "%s", g->builder->path);
     g->status = status;
-    g->message = wefti_strdup(weft_error_message()); /* without memory the status text stands in */
+    g->message = wefti_strdup(weft_error_message()); /* if memory is missing, the status text
+                                                        replaces it */
 }
 
 /* ---- names ---- */
@@ -198,8 +199,8 @@ weft_status wefti_root_assign(weft_graph *g, int32_t state, int32_t next) {
 
 /* ---- unique bodies ---- */
 
-/* Plans speak of what is in a cell by its names: cells that differ in them are two. Parameters of
- * the surroundings have names that are not the cell's. */
+/* Plans refer to the inside of a cell by names, so cells with different names are different. The
+ * names of outer parameters do not belong to the cell and are not compared. */
 static bool same_names(const weft_body *a, const weft_body *b) {
     for (int64_t i = 0; i < a->node_count; i++)
         if (strcmp(a->nodes[i].scope, b->nodes[i].scope) != 0) return false;
@@ -211,7 +212,8 @@ static bool same_names(const weft_body *a, const weft_body *b) {
     return true;
 }
 
-/* `names`: bodies are equal only with the names in them. */
+/* Returns the stored body that equals `b`, or stores `b`. `names`: names inside must be equal
+ * too. */
 static weft_status intern(bool names, weft_body ***list, int64_t *count, int64_t *cap, weft_body *b,
                           weft_body **out) {
     b->hash = wefti_body_hash(b);

@@ -1,9 +1,10 @@
-/* The graph inside: bodies of nodes over typed values.
+/* The internal graph: bodies of nodes over typed values.
  *
  * A body is a list of nodes in topological order. The root body holds the model: inputs,
- * parameters, states, nodes and calls of cells. A cell's body knows no names of its surroundings:
- * what it uses (activations, parameters, states) are its inputs, bound at each call. Hence equal
- * cells have equal bodies and names in them, found by structural hash, and are stored once. */
+ * parameters, states, nodes and calls of cells. A cell's body contains no outer names: the
+ * activations, parameters and states that it uses are its inputs, bound at each call. So equal
+ * cells have equal bodies with equal inner names. A structural hash finds them, and each is stored
+ * once. */
 #ifndef WEFTI_GRAPH_H
 #define WEFTI_GRAPH_H
 
@@ -20,27 +21,27 @@ typedef enum wefti_value_kind {
 typedef struct wefti_value_info {
     weft_desc desc;
     wefti_value_kind kind;
-    int32_t node; /* producing node, -1 if none (kind NODE: the value is dead) */
+    int32_t node; /* the node that makes it, -1: none (with kind NODE: the value is dead) */
     int32_t slot; /* output number of the node, or position in body->in */
     const char
         *name; /* root: full name of inputs, parameters, states; cell: local name; may be NULL */
     weft_init init; /* root parameters and states */
-    bool of_root;   /* cell: a parameter or state of the surroundings, under its name there */
+    bool of_root;   /* cell: an outer parameter or state, under its outer name */
 } wefti_value_info;
 
 struct weft_body {
     weft_graph *graph;
-    const char *name; /* of the first call: "h.0"; root: "" */
+    const char *name; /* path of the first call: "h.0"; root: "" */
     wefti_value_info *values;
     weft_node *nodes;
     int32_t *in,
-        *out; /* value indices; root: inputs, parameters and states in order of birth; outputs */
+        *out; /* value indices; root: inputs, parameters and states in order of creation; outputs */
     int64_t value_count, value_cap, node_count, node_cap, in_count, in_cap, out_count, out_cap;
     uint64_t hash;
-    uint32_t streams; /* random nodes so far */
+    uint32_t streams; /* number of random nodes added */
 };
 
-/* A state and what it becomes: root value indices. */
+/* A state and its next value: root value indices. */
 typedef struct wefti_assign {
     int32_t state, next;
 } wefti_assign;
@@ -51,9 +52,8 @@ typedef struct wefti_named {
 } wefti_named;
 
 struct weft_graph {
-    const weft_graph
-        *of;            /* of a derived graph: the one whose root and cells it shares; else NULL */
-    wefti_arena *arena; /* names, attributes, node arrays */
+    const weft_graph *of; /* derived graph: the graph whose root and cells it shares; else NULL */
+    wefti_arena *arena;   /* names, attributes, node arrays */
     const wefti_op_registry *ops;
     weft_body *root;
     weft_body **cells; /* unique ones */
@@ -76,39 +76,40 @@ extern const weft_op_def wefti_op_call;
 extern const weft_op_def wefti_op_fused;
 
 weft_status wefti_graph_create(const wefti_op_registry *ops, weft_graph **out) WEFT_CHECKED;
-/* A graph in which passes over `of` make new bodies. It shares the root and the cells of `of` and
- * has an arena, handles, fused bodies and a sticky error of its own, so that `of` stays as it is
- * and several threads may derive from it at once. `of` outlives it and must not change meanwhile.
- */
+/* Makes a graph in which passes over `of` create new bodies. It shares the root and the cells of
+ * `of`. It has its own arena, handles, fused bodies and sticky error, so `of` does not change and
+ * several threads may derive from it at once. `of` must outlive the new graph, unchanged. */
 weft_status wefti_graph_derive(const weft_graph *of, weft_graph **out) WEFT_CHECKED;
 
-/* ---- building through handles (what the public functions of op files call) ---- */
+/* ---- building through handles (for the public functions of op files) ---- */
 
-/* Add a node to the body being built. `attrs` (count of them) override the op's defaults by name.
- * Writes `out_count` handles; on failure records the sticky error and writes empty handles. */
+/* Adds a node to the body being built. `attrs`, of which there are attr_count, override the op's
+ * defaults by name. Writes `out_count` handles. On failure records the sticky error and writes
+ * empty handles. */
 void wefti_graph_add(weft_graph *g, const weft_op_def *op, int in_count, const weft_value *in,
                      int attr_count, const wefti_attr *attrs, int out_count, weft_value *out);
 /* The usual case: one output. */
 weft_value wefti_graph_add1(weft_graph *g, const weft_op_def *op, int in_count,
                             const weft_value *in, int attr_count, const wefti_attr *attrs);
-/* Record a sticky failure from the current thread's message (prefixed with the path). */
+/* Records a sticky failure with the current thread's message, prefixed with the path. */
 void wefti_graph_fail(weft_graph *g, weft_status status);
 bool wefti_graph_ok(const weft_graph *g);
 
-/* ---- bodies, by index (what passes use) ---- */
+/* ---- bodies, by index (for passes) ---- */
 
 weft_status wefti_body_create(weft_graph *g, const char *name, weft_body **out) WEFT_CHECKED;
 void wefti_body_destroy(weft_body *b);
-/* New input value; returns its index in *out. */
+/* Adds an input value; *out is its index. */
 weft_status wefti_body_input(weft_body *b, weft_desc desc, wefti_value_kind kind, const char *name,
                              int32_t *out) WEFT_CHECKED;
-/* New node at the end; attrs may be NULL (defaults) or the op's full table; runs infer; *out_node
- * is its index. Its outputs are new values. `scope` is kept, not copied: arena or static text. */
+/* Adds a node at the end and infers its outputs, which are new values; *out_node is its index.
+ * attrs: NULL for the defaults, or the op's full table. `scope` is kept, not copied: pass arena or
+ * static text. */
 weft_status wefti_body_add(weft_body *b, const weft_op_def *op, weft_body *callee, int in_count,
                            const int32_t *in, const wefti_attr *attrs, const char *scope,
                            int32_t *out_node) WEFT_CHECKED;
-/* New node like `n` over the operands in[], with its scope, random stream and mark of a gradient.
- * attrs NULL: those of `n`. map[] of its results is set. */
+/* Adds a node like `n` over the operands in[], with its scope, random stream and gradient mark.
+ * attrs NULL: the attributes of `n`. Sets map[] of its results. */
 weft_status wefti_body_add_like(weft_body *b, const weft_node *n, const int32_t *in,
                                 const wefti_attr *attrs, int32_t *map,
                                 int32_t *out_node) WEFT_CHECKED;
@@ -121,23 +122,25 @@ bool wefti_body_equal(const weft_body *a, const weft_body *b);
 /* A copy in graph `g` with the same value indices, owned by the caller. */
 weft_status wefti_body_clone(weft_graph *g, const weft_body *b, const char *name,
                              weft_body **out) WEFT_CHECKED;
-/* The graph takes `b` over, also on failure; *out is the stored body of equal structure,
- * which gets a name of its own when the name is taken. */
+/* Returns the stored body of equal structure, or stores `b`. The graph owns `b` from now on, also
+ * on failure. If the name is taken, the stored body gets a new one. */
 weft_status wefti_graph_intern_fused(weft_graph *g, weft_body *b, weft_body **out) WEFT_CHECKED;
-/* Remove nodes whose results nobody needs. Value indices change only for values of removed nodes
- * (dropped from lists, kept in the table as dead). */
+/* Removes nodes without readers. The values of removed nodes remain in the table, marked as dead;
+ * the other value indices do not change. */
 weft_status wefti_body_prune(weft_body *b) WEFT_CHECKED;
 
-/* Wrap the root's loose nodes into cells, so that the root holds calls only. Idempotent. */
+/* Wraps the loose nodes of the root into cells, so that the root holds only calls. Idempotent. */
 weft_status wefti_graph_wrap(weft_graph *g) WEFT_CHECKED;
 
-/* Invariants: topological order, indices in range, descs equal what infer says, names unique,
- * callees known. WEFT_E_BUG with what is broken. Run after every pass in debug. */
+/* Check the invariants: topological order, indices in range, descs equal to inferred ones, unique
+ * names, known callees. WEFT_E_BUG names the broken invariant. Debug builds run this after every
+ * pass. */
 weft_status wefti_body_check(const weft_body *b) WEFT_CHECKED;
 weft_status wefti_graph_check(const weft_graph *g) WEFT_CHECKED;
 
-/* Evaluate a body with the reference kernels in double: the oracle. in[i] for body->in, out[o] for
- * body->out, caller's arrays. `path` names the call for random streams. */
+/* Evaluates a body with the reference kernels in double precision: the oracle of tests. in[i] is
+ * for body->in[i], out[o] for body->out[o]; the caller owns the arrays. `random` selects the random
+ * streams. */
 weft_status wefti_interpret(const weft_body *b, const wefti_random *random, const double *const *in,
                             double *const *out) WEFT_CHECKED;
 

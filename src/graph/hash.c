@@ -1,5 +1,5 @@
-/* Structural hash and equality: how equal cells are found. Operands are named by who makes them
- * (node and output number, or input position), so value indices and names do not matter. */
+/* Structural hash and equality, to find equal cells. An operand is identified by its maker (node
+ * and output number, or input position), so value indices and names do not matter. */
 #include "graph/graph.h"
 
 #include <string.h>
@@ -62,7 +62,7 @@ uint64_t wefti_body_hash(const weft_body *b) {
         h = mix(h, (uint64_t)n->inputs << 16 | (uint64_t)n->outputs);
         for (int k = 0; k < n->inputs; k++) h = hash_operand(h, b, n->in[k]);
         for (const wefti_attr *a = n->attrs; a->name; a++) h = hash_attr(h, a);
-        if (n->callee) h = mix(h, n->callee->hash); /* stored bodies know theirs */
+        if (n->callee) h = mix(h, n->callee->hash); /* stored bodies have a hash */
         if (n->op->flags & WEFTI_OP_RANDOM) h = mix(h, n->stream);
     }
     for (int64_t o = 0; o < b->out_count; o++) h = hash_operand(h, b, b->out[o]);
@@ -105,7 +105,7 @@ static bool same_node(const weft_node *x, const weft_node *y) {
         if (!wefti_attr_equal(&x->attrs[i], &y->attrs[i])) return false;
     if (!x->callee || !y->callee || x->callee == y->callee) return x->callee == y->callee;
     return wefti_body_equal(x->callee,
-                            y->callee); /* two deep at most: cells, fused nodes in them */
+                            y->callee); /* at most two levels: cells, and fused nodes in them */
 }
 
 bool wefti_body_equal(const weft_body *a, const weft_body *b) {

@@ -1,4 +1,4 @@
-/* The oracle: a body evaluated with the reference kernels in double, one node after the other. */
+/* The oracle: evaluates a body with the reference kernels in double precision, node by node. */
 #include "graph/graph.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@ typedef struct interpret_run {
     const weft_body *body;
     const wefti_random *random;
     const double **value; /* per value of the body */
-    double **owned;       /* those that this run allocated */
+    double **owned;       /* the values that this run allocated */
     int64_t *last;        /* last node that reads the value; node_count for outputs */
 } interpret_run;
 

@@ -1,10 +1,10 @@
 /* Differentiation by source transformation: see grad.h.
  *
- * In two passes. The first builds the backward nodes op by op, in a raw body whose inputs stand for
- * whatever forward values the ops ask for. Only then is it known which of these are read, so the
- * second pass settles how each is had (saved_set.h) and writes the final backward body: the live
- * nodes, with recomputed forward nodes cloned just before their first use, where they occupy memory
- * for the shortest time. */
+ * The first pass builds the backward nodes op by op, in a raw body. Its inputs stand for the
+ * forward values that the ops request. The second pass knows which of these are read. It decides
+ * the residency of each (saved_set.h) and writes the final backward body with the live nodes. A
+ * recomputed forward node is cloned just before its first use, so that it occupies memory for the
+ * shortest time. */
 #include "graph/grad/grad.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "graph/builder.h"
 #include "graph/grad/saved_set.h"
 
-/* What input k of the raw body stands for: a value of the cell, or the gradient of one of its
+/* The meaning of input k of the raw body: a value of the cell, or the gradient of one of its
  * outputs. */
 typedef struct stand_in {
     int32_t value;  /* of the cell, or -1 */
@@ -30,7 +30,7 @@ struct wefti_grad {
     int64_t stand_count, stand_cap;
 };
 
-/* ---- what ops call ---- */
+/* ---- functions for the gradients of ops ---- */
 
 weft_graph *wefti_grad_graph(wefti_grad *g) {
     return g->graph;
@@ -119,7 +119,7 @@ void wefti_grad_add_reduced(wefti_grad *g, const weft_node *n, int i, weft_value
 
 /* ---- first pass: the raw backward body ---- */
 
-/* A gradient flows to a value when it is a float that depends on a wanted input through
+/* Marks the values that need a gradient: floats that depend on a wanted input through
  * differentiable ops. */
 static weft_status find_needed(wefti_grad *g, const bool *wanted) {
     const weft_body *cell = g->cell;
@@ -175,8 +175,8 @@ static weft_status build_raw(wefti_grad *g, const bool *wanted, const bool *give
     return WEFT_OK;
 }
 
-/* Runs the first pass with a builder of its own in the graph's place, and takes its sticky error
- * over. */
+/* Runs the first pass with a builder of its own in the graph. If the pass leaves a sticky error in
+ * the graph, returns it as its status and clears it. */
 static weft_status run_raw(wefti_grad *g, const bool *wanted, const bool *given,
                            wefti_builder *own) {
     weft_graph *graph = g->graph;
@@ -202,7 +202,7 @@ typedef struct writer {
     wefti_cell_grad *out;
     wefti_recompute_rule rule;
     bool *live;        /* per raw value */
-    bool *wanted;      /* per value of the cell: read by live raw nodes */
+    bool *wanted;      /* per value of the cell: a live raw node reads it */
     wefti_fate *fate;  /* per value of the cell */
     int32_t *forward;  /* value of the cell -> value of the backward body, -1: not yet */
     int32_t *backward; /* raw value -> value of the backward body */
@@ -241,8 +241,8 @@ static weft_status bind(writer *w, wefti_grad_source source, int32_t index,
     return WEFT_OK;
 }
 
-/* Inputs of the backward body: of the cell, its outputs, the saved values, then gradients of
- * outputs. */
+/* Adds the inputs of the backward body: inputs of the cell, its outputs, saved values, then
+ * gradients of outputs. */
 static weft_status bind_inputs(writer *w) {
     const weft_body *cell = w->g->cell;
     weft_body *forward = w->out->forward;
@@ -294,7 +294,7 @@ static weft_status clone_forward(writer *w, int32_t v) {
     return WEFT_OK;
 }
 
-/* Make value v of the cell available in the backward body, cloning what it is recomputed from. */
+/* Makes value v of the cell available in the backward body: clones the nodes that recompute it. */
 static weft_status recompute(writer *w, int32_t v) {
     const weft_body *cell = w->g->cell;
     int32_t in[WEFTI_MAX_IN + WEFTI_MAX_OUT];
@@ -319,7 +319,7 @@ static weft_status recompute(writer *w, int32_t v) {
     return WEFT_OK;
 }
 
-/* The value of the backward body that a raw value has become. */
+/* The value of the backward body that corresponds to a raw value. */
 static weft_status arrive(writer *w, int32_t raw, int32_t *out) {
     const wefti_value_info *value = &w->g->raw->values[raw];
     if (value->kind != WEFTI_VALUE_NODE && w->g->stands[value->slot].value >= 0) {
@@ -408,7 +408,8 @@ static weft_status differentiate(wefti_grad *g, const bool *wanted, const bool *
                                  wefti_recompute_mode recompute, const bool *keep,
                                  wefti_builder *own, wefti_cell_grad *out) {
     WEFT_TRY(wefti_body_create(g->graph, g->cell->name, &g->raw));
-    g->raw->streams = g->cell->streams; /* new random numbers differ from the forward ones */
+    g->raw->streams = g->cell->streams; /* new random numbers differ from those of the forward
+                                           pass */
     own->current = g->raw;
     own->scope = "";
     WEFT_TRY(run_raw(g, wanted, given, own));

@@ -1,10 +1,11 @@
-/* The saved values by minimum cut: see saved_set.h. Maximum flow by shortest augmenting paths
- * (Edmonds and Karp, J. ACM 19, 1972); cells are small. */
+/* The saved set by minimum cut: see saved_set.h. Maximum flow by shortest augmenting paths (Edmonds
+ * and Karp, J. ACM 19, 1972), which is fast enough because cells are small. */
 #include "graph/grad/saved_set.h"
 
 #include <string.h>
 
-/* Bound by memory, not by arithmetic: all but products, convolutions and attention. */
+/* Whether memory traffic bounds the node, not arithmetic: true for all but products, convolutions
+ * and attention. */
 static bool light(const weft_node *n) {
     wefti_cost cost;
     wefti_node_cost(n, &cost);
@@ -39,11 +40,11 @@ typedef struct edge {
     int64_t room;
 } edge;
 
-/* Vertices: 0 source, 1 sink, 2 + 2v the arrival at value v, 3 + 2v its departure. */
+/* Vertices: 0 is the source, 1 the sink. 2 + 2v is the arrival at value v, 3 + 2v its departure. */
 typedef struct network {
     edge *edges;
     int64_t edge_count, edge_cap;
-    int32_t *first, *via; /* per vertex: first edge; edge by which a search came */
+    int32_t *first, *via; /* per vertex: first edge; edge by which the search reached it */
     int32_t *queue;
     int64_t vertices;
 } network;
@@ -70,7 +71,7 @@ static weft_status connect(network *net, int32_t from, int32_t to, int64_t room)
     return half_edge(net, to, from, 0);
 }
 
-/* Breadth first from the source; true when the sink is reached. */
+/* Breadth-first search from the source. True if it reaches the sink. */
 static bool search(network *net) {
     for (int64_t i = 0; i < net->vertices; i++) net->via[i] = -1;
     int64_t head = 0, tail = 0;
@@ -97,7 +98,7 @@ static void augment(network *net) {
     }
 }
 
-/* Vertices from which the sink can still be reached get via >= 0. */
+/* Sets via >= 0 for the vertices from which the sink can still be reached. */
 static void search_back(network *net) {
     for (int64_t i = 0; i < net->vertices; i++) net->via[i] = -1;
     int64_t head = 0, tail = 0;
@@ -114,7 +115,7 @@ static void search_back(network *net) {
     }
 }
 
-/* What settling one value looks at. */
+/* The input for the decisions about the cell's values. */
 typedef struct survey {
     const weft_body *cell;
     const bool *wanted;
@@ -144,9 +145,10 @@ static void settle(survey *s, int32_t v) {
     }
 }
 
-/* Everything that the wanted values may be recomputed from, with inputs, outputs and unavoidable
- * saves settled; the values whose fate the cut decides stay RECOMPUTE. Users before what they use:
- * nodes backwards, but output 0 first, since an `apply` reads the other outputs. */
+/* Marks all values from which the wanted values may be recomputed. Decides inputs, outputs and
+ * values that must be saved; RECOMPUTE values remain for the cut. Readers come before their
+ * operands: nodes in reverse order, but output 0 of a node first, since an `apply` op reads the
+ * other outputs. */
 static void collect(survey *s) {
     const weft_body *cell = s->cell;
     for (int64_t i = cell->node_count - 1; i >= 0; i--)
@@ -163,8 +165,8 @@ static weft_status build(network *net, const survey *s, const wefti_fate *fate) 
     for (int32_t v = 0; v < cell->value_count; v++) {
         if (fate[v] != WEFTI_FATE_RECOMPUTE) continue;
         const weft_op_def *maker = cell->nodes[cell->values[v].node].op;
-        bool alias = maker->flags & WEFTI_OP_RESHAPE; /* never worth a place of its own */
-        /* One more than the bytes: of equal cuts the one with fewer values. */
+        bool alias = maker->flags & WEFTI_OP_RESHAPE; /* never worth memory of its own */
+        /* Bytes plus one: of cuts with equal bytes, prefer fewer values. */
         int64_t weight = alias ? UNLIMITED : weft_desc_bytes(&cell->values[v].desc) + 1;
         WEFT_TRY(connect(net, arrival(v), departure(v), weight));
         if (wanted[v]) WEFT_TRY(connect(net, departure(v), SINK, UNLIMITED));
@@ -188,7 +190,7 @@ static weft_status cut(network *net, const survey *s, wefti_fate *fate) {
     for (int64_t i = 0; i < net->vertices; i++) net->first[i] = -1;
     WEFT_TRY(build(net, s, fate));
     while (search(net)) augment(net);
-    search_back(net); /* of equal cuts the one nearest to the readers: least is recomputed */
+    search_back(net); /* of equal cuts the one nearest to the readers, which recomputes least */
     for (int32_t v = 0; v < cell->value_count; v++)
         if (fate[v] == WEFTI_FATE_RECOMPUTE && net->via[arrival(v)] < 0 &&
             net->via[departure(v)] >= 0)
@@ -209,7 +211,7 @@ static void need(const survey *s, int32_t v, bool *needed) {
             if (in[k] >= 0) needed[in[k]] = true;
 }
 
-/* After the cut: forget what nothing is recomputed from any more. */
+/* After the cut: drops values from which nothing is recomputed any more. */
 static weft_status trim(const survey *s) {
     const weft_body *cell = s->cell;
     bool *needed;

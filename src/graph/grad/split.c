@@ -1,7 +1,8 @@
-/* A backward body in two: gradients of activations, which other stages of a pipeline wait for, and
- * gradients of weights, which nobody waits for before the update (Qi et al., "Zero bubble pipeline
- * parallelism", ICLR 2024, section 2). What the second part needs of the first crosses over: it is
- * a result of the one and an input of the other. */
+/* Weight-gradient split: divides a backward body into two parts. The first makes gradients of
+ * activations, for which other pipeline stages wait. The second makes gradients of weights, which
+ * are needed only by the update (Qi et al., "Zero bubble pipeline parallelism", ICLR 2024, section
+ * 2). A value that the second part needs from the first is a result of the first and an input of
+ * the second. */
 #include <string.h>
 
 #include "graph/grad/grad.h"
@@ -9,12 +10,12 @@
 typedef struct splitter {
     const weft_body *from;
     bool *first;     /* per node: the first part runs it */
-    bool *second;    /* per node: the second part does */
+    bool *second;    /* per node: the second part runs it */
     bool *crosses;   /* per value: made by the first part, read by the second */
     int32_t *map[2]; /* per value: its index in each part, -1 */
 } splitter;
 
-/* Nodes that lead to the values marked in `live`, but for those that `skip` has already. */
+/* Marks in `out` the nodes that lead to the values marked in `live`, except the nodes in `skip`. */
 static void mark(const weft_body *b, bool *live, const bool *skip, bool *out) {
     for (int64_t k = b->node_count - 1; k >= 0; k--) {
         const weft_node *n = &b->nodes[k];
@@ -48,7 +49,7 @@ static weft_status add_input(weft_body *to, const wefti_value_info *like, wefti_
     return WEFT_OK;
 }
 
-/* Inputs that the part's nodes read, or that are its results themselves. */
+/* Adds the inputs that the part's nodes read. */
 static weft_status bind_part(const splitter *s, const wefti_cell_grad *whole, const bool *nodes,
                              int32_t *map, wefti_cell_grad *part) {
     bool *read;
@@ -85,7 +86,7 @@ static weft_status fill(splitter *s, const wefti_cell_grad *whole, const bool *w
         parts[0].gradient_out[i] = parts[1].gradient_out[i] = -1;
         if (o < 0) continue;
         int32_t v = from->out[o], which = weights[i] && made_by(s, v, s->second) ? 1 : 0;
-        if (s->map[which][v] < 0) { /* an input of the body is the gradient as it is */
+        if (s->map[which][v] < 0) { /* the gradient is an input of the body itself */
             for (int64_t k = 0; k < from->in_count; k++)
                 if (from->in[k] == v)
                     WEFT_TRY(add_input(parts[which].backward, &from->values[v], whole->bindings[k],
