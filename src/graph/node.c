@@ -1,4 +1,4 @@
-/* What op functions see of a node, the registry, and defaults that every op shares. */
+/* The view of a node that op functions use, the registry, and defaults that all ops share. */
 #include "graph/graph.h"
 
 #include <assert.h>
@@ -80,12 +80,13 @@ int64_t wefti_random_place(const wefti_random *r, const weft_node *n, const weft
         if (piece) first += begin->v[d] * stride;
         stride *= piece ? whole->v[d] : x->shape[d];
     }
-    int64_t each = x->rank ? out_strides[0] : 1; /* elements of a sample; stride: of the whole */
+    int64_t each = x->rank ? out_strides[0] : 1; /* elements per sample; `stride` has the
+                                                    elements of the whole tensor */
     int64_t front = !x->rank ? 1 : piece ? whole->v[0] : x->shape[0];
     int64_t share = r->samples > 0 ? (stride - 1) / r->samples + 1 : 0;
     if (share > each || (share > 0 && front <= 1)) each = share;
     uint64_t rows = (uint64_t)r->row_offset * (uint64_t)each;
-    /* A counter, to which elements are added: it may go round before it overflows. */
+    /* Callers add element indices to this counter, so it wraps round well before it overflows. */
     return (int64_t)(((uint64_t)first + rows) & UINT64_MAX >> 2);
 }
 
@@ -122,7 +123,8 @@ double wefti_node_seconds(const weft_node *n, const wefti_machine *machine) {
     return wefti_cost_seconds(n, &cost, machine);
 }
 
-/* Steps of an operand's index per step of each dimension of the result: 0 where it is broadcast. */
+/* The step of an operand's index for each dimension of the result: 0 if the operand is broadcast
+ * there. */
 static void broadcast_strides(const weft_desc *from, const weft_desc *to,
                               int64_t out[WEFT_MAX_RANK]) {
     int64_t own[WEFT_MAX_RANK];
@@ -133,7 +135,7 @@ static void broadcast_strides(const weft_desc *from, const weft_desc *to,
     }
 }
 
-/* Walks over the elements of a node's result, with the offset of each in every operand. */
+/* Iterates over the elements of a node's result, with the offset of each in every operand. */
 typedef struct walk {
     const weft_node *n;
     const weft_desc *to;
@@ -158,7 +160,7 @@ static void walk_on(walk *w) {
     }
 }
 
-/* What is read again of v stored as `dtype`: floating results stay as exact as they are. */
+/* The value that a load returns after v is stored as `dtype`. Floating results are not rounded. */
 static double as_stored(weft_dtype dtype, double v) {
     int64_t space = 0;
     if (wefti_dtype_is_float(dtype)) return v;

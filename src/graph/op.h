@@ -1,7 +1,8 @@
-/* What an op is: the one struct that every op file fills, and what its functions see.
+/* The definition of an op: the one struct that every op file fills, and the data that its functions
+ * see.
  *
- * Everything weft knows of an op comes from its definition: shapes, gradient, how it may be split,
- * cost, and a reference kernel in plain C. Floors above see ops only through this. */
+ * Everything weft knows of an op comes from its definition: shapes, gradient, split rule, cost, and
+ * a reference kernel in plain C. Higher floors see ops only through this struct. */
 #ifndef WEFTI_OP_H
 #define WEFTI_OP_H
 
@@ -25,8 +26,8 @@ enum { WEFTI_MAX_OUT = 16, WEFTI_MAX_IN = 32 };
 
 typedef enum wefti_attr_kind {
     WEFTI_ATTR_INT,   /* also booleans and dtypes */
-    WEFTI_ATTR_FLOAT, /* printed so that it reads back to the same bits */
-    WEFTI_ATTR_INTS,  /* up to WEFT_MAX_RANK of them */
+    WEFTI_ATTR_FLOAT, /* printed so that parsing gives the same bits */
+    WEFTI_ATTR_INTS,  /* at most WEFT_MAX_RANK */
     WEFTI_ATTR_TABLE  /* any number: one for each rank of a group */
 } wefti_attr_kind;
 
@@ -37,7 +38,7 @@ typedef struct wefti_ints {
 
 typedef struct wefti_table {
     int count;
-    const int64_t *v; /* borrowed; a node has its own */
+    const int64_t *v; /* borrowed; a node has its own copy */
 } wefti_table;
 
 enum { WEFTI_MAX_TABLE = 1024 };
@@ -67,21 +68,21 @@ bool wefti_attr_equal(const wefti_attr *a, const wefti_attr *b); /* name, kind a
 
 struct weft_node {
     const weft_op_def *op;
-    weft_body *body; /* where it lives; value indices below count in it */
+    weft_body *body; /* the body that contains it; value indices below refer to it */
     int32_t *in;     /* value index, or -1 for an absent optional input */
     int32_t *out;
-    wefti_attr *attrs; /* all of the op's, in its table's order */
+    wefti_attr *attrs; /* all attributes of the op, in its table's order */
     const char *scope; /* path inside the cell, "attn" ("" at the top) */
     weft_body *callee; /* calls and fused nodes: the body they run */
     int16_t inputs, outputs;
     uint32_t stream; /* number of this random node in its body: part of the Philox stream */
-    bool gradient;   /* added by differentiation: no op of the model's own */
+    bool gradient;   /* added by differentiation, not by the model */
 };
 
 const weft_desc *wefti_in(const weft_node *n, int i); /* NULL when absent */
 const weft_desc *wefti_out(const weft_node *n, int o);
-bool wefti_in_is_param(const weft_node *n, int i); /* bound to a parameter at every call */
-/* By name; a name that the op does not declare is a bug of the op (asserted, 0 returned). */
+bool wefti_in_is_param(const weft_node *n, int i); /* every call binds it to a parameter */
+/* By name. A name that the op does not declare is a bug of the op (asserted; returns 0). */
 int64_t wefti_attr_int(const weft_node *n, const char *name);
 double wefti_attr_float(const weft_node *n, const char *name);
 const wefti_ints *wefti_attr_ints(const weft_node *n, const char *name);
@@ -89,40 +90,45 @@ const wefti_table *wefti_attr_table(const weft_node *n, const char *name);
 
 /* ---- random numbers ---- */
 
-/* Which random numbers a run sees. The same for every split: stream from names, position global. */
+/* The random numbers that a run draws. They are equal for every split, because streams come from
+ * names and positions are global. */
 typedef struct wefti_random {
     uint64_t seed;
     uint64_t step;        /* optimizer step, from 0 */
     uint64_t call_stream; /* of the cell call: wefti_stream_of(path) */
     int64_t row_offset;   /* global number of the first sample */
-    int64_t samples;      /* that a whole tensor is of; 0: as many as dimension 0 has */
+    int64_t samples;      /* samples of a whole tensor; 0: the size of dimension 0 */
 } wefti_random;
 
-/* Stream of a random node: of its attribute `stream` where that is not negative, else its own. */
+/* The stream of a random node: its attribute `stream` if that is not negative, else its own. */
 uint64_t wefti_random_stream(const wefti_random *r, const weft_node *n);
-/* Positions are indices in the global tensor. Those of the elements of `x`, what the node draws
- * numbers for: [i0, i1...] has the returned position plus the sum of i_d * out_strides[d]. Its
- * attributes `whole` and `begin` say of which tensor x is a piece, none: x is the whole; of samples
- * before it each has as many elements as one of the whole's, also where they are merged with what
- * is in them, in dimension 0 or behind a 1. Where dimension 0 is of something else, microbatches
- * have no position in common, and batches that are cut otherwise have others. */
+/* The position of the elements for which the node draws numbers; positions are indices in the
+ * global tensor. Element [i0, i1...] of `x` has the returned position plus the sum of i_d *
+ * out_strides[d].
+ *
+ * The attributes `whole` and `begin` say of which tensor x is a piece; without them x is the whole.
+ * Samples before this piece count with the whole tensor's elements per sample. This also holds if a
+ * sample dimension is merged with inner dimensions, in dimension 0 or behind a dimension of size 1.
+ * If dimension 0 does not count samples, microbatches share no positions. Other divisions of the
+ * batch then draw other numbers. */
 int64_t wefti_random_place(const wefti_random *r, const weft_node *n, const weft_desc *x,
                            int64_t out_strides[WEFT_MAX_RANK]);
 
 /* ---- split rules ---- */
 
-/* How a factor (a set of dimensions that must be split alike) may be split, and what follows. */
+/* How a factor (a set of dimensions that must be split alike) may be split, and the
+ * consequences. */
 typedef enum wefti_factor_kind {
-    WEFTI_FACTOR_FREE,   /* pieces are independent: outputs that have it are split, the others
-                            replicated */
-    WEFTI_FACTOR_SUM,    /* in no output: outputs are partial sums (terms added once: bias) */
+    WEFTI_FACTOR_FREE,   /* pieces are independent: outputs with this factor are split, the
+                            others replicated */
+    WEFTI_FACTOR_SUM,    /* in no output: outputs are partial sums; a bias is added once */
     WEFTI_FACTOR_MAX,    /* in no output: outputs are partial maxima */
-    WEFTI_FACTOR_HALO,   /* spatial: pieces need a border of neighbours' elements */
-    WEFTI_FACTOR_LOOKUP, /* indexed dimension (vocabulary, classes): masked local look-up, outputs
-                            partial sums */
-    WEFTI_FACTOR_STATS,  /* normalised dimension: local statistics are combined, then applied */
-    WEFTI_FACTOR_RING,   /* attended sequence: keys and values travel, results merged by log-sum-exp
-                          */
+    WEFTI_FACTOR_HALO,   /* spatial: pieces need a border of their neighbors' elements */
+    WEFTI_FACTOR_LOOKUP, /* indexed dimension (vocabulary, classes): masked local look-up,
+                            outputs are partial sums */
+    WEFTI_FACTOR_STATS,  /* normalized dimension: local statistics are combined, then applied */
+    WEFTI_FACTOR_RING,   /* attended sequence: keys and values travel round, results are merged
+                            by log-sum-exp */
     WEFTI_FACTOR_WHOLE   /* may not be split: inputs are gathered first */
 } wefti_factor_kind;
 
@@ -134,25 +140,25 @@ typedef struct wefti_factor {
     wefti_factor_kind kind;
 } wefti_factor;
 
-/* Factor of each dimension of each input and output; -1: size-1 or broadcast dimension, always
- * replicated. A dimension may be a multiple of its factor's size (a convolution's channels and
- * their groups, what a reshape merges): it is split between those blocks. Spatial (HALO) sizes are
- * free. */
+/* The factor of each dimension of each input and output. -1: a dimension of size 1 or a broadcast
+ * dimension, always replicated. A dimension's size may be a multiple of its factor's size (channels
+ * and their groups in a convolution, merged dimensions in a reshape). It is then split between
+ * these blocks. Sizes of spatial (HALO) factors are free. */
 typedef struct wefti_split_rule {
     int factors;
     wefti_factor factor[WEFTI_MAX_FACTORS];
     int8_t in[WEFTI_MAX_IN][WEFT_MAX_RANK];
     int8_t out[WEFTI_MAX_OUT][WEFT_MAX_RANK];
-    bool sum_once[WEFTI_MAX_IN]; /* input (a bias) counts on one term only when a SUM factor is
-                                    split */
+    bool sum_once[WEFTI_MAX_IN]; /* if a SUM factor is split, only one term adds this input (a
+                                    bias) */
 } wefti_split_rule;
 
 /* Helpers for op files. A rule starts empty (all -1). */
 void wefti_rule_begin(wefti_split_rule *r);
 int wefti_rule_factor(wefti_split_rule *r, const char *name, int64_t size, wefti_factor_kind kind);
-/* Fill the rule from an einsum-like text over this node's shapes: "b m k, b k n -> b m n". Letters
- * only on the left are SUM. "..." stands for leading dimensions, aligned at the end (broadcast
- * sizes 1 become -1). A "*" instead of a name: a WHOLE factor of that dimension. */
+/* Fills the rule from an einsum-like text over this node's shapes: "b m k, b k n -> b m n". Names
+ * that occur only on the left are SUM factors. "..." stands for leading dimensions, aligned at the
+ * end; broadcast sizes 1 become -1. "*" instead of a name: a WHOLE factor for that dimension. */
 weft_status wefti_rule_from_text(const weft_node *n, const char *text,
                                  wefti_split_rule *r) WEFT_CHECKED;
 
@@ -166,10 +172,15 @@ double wefti_node_bytes(const weft_node *n); /* all inputs + outputs once */
 
 /* ---- test cases ---- */
 
-/* One case: inputs as "f32[2,3]" with a suffix for the values: nothing (normal), "+" (positive,
- * away from 0),
- * "<N" (integers below N), "?" (booleans), "u" (distinct values far apart: max, sort), "-" absent
- * optional. Attributes as the text form prints them: "axis=1 eps=1e-5 stride=(2,2)". */
+/* A test case. Attributes are written as in the text form: "axis=1 eps=1e-5 stride=(2,2)". An input
+ * is written as "f32[2,3]" with a suffix for its values:
+ *
+ *   (none)  normal numbers
+ *   +       positive, away from 0
+ *   <N      integers below N
+ *   ?       booleans
+ *   u       distinct values far apart, for max and sort
+ *   -       an absent optional input */
 typedef struct wefti_op_case {
     const char *inputs[10]; /* ends at the first NULL */
     const char *attrs;      /* NULL: defaults */
@@ -177,7 +188,8 @@ typedef struct wefti_op_case {
 
 /* ---- optimizer steps ---- */
 
-/* What changes from step to step, f32 [8]: the input behind the gradient of each optimizer step. */
+/* The scalars that change from step to step, f32 [8]. They are the input after the gradient of each
+ * optimizer step. */
 typedef struct wefti_step_scalars {
     float learning_rate;
     float step; /* a whole number from 1 */
@@ -191,82 +203,89 @@ enum { WEFTI_STEP_SCALARS = sizeof(wefti_step_scalars) / sizeof(float) };
 
 typedef enum wefti_op_flags {
     WEFTI_OP_ELEMENTWISE = 1, /* out[i] depends on in[broadcast i] only; fusable */
-    WEFTI_OP_CHEAP = 2,  /* backward recomputes it from its inputs rather than keeping its result */
-    WEFTI_OP_RANDOM = 4, /* uses wefti_random */
-    WEFTI_OP_RESHAPE = 8, /* output 0 is input 0's memory under another shape */
+    WEFTI_OP_CHEAP = 2,   /* the backward pass recomputes it from its inputs instead of saving its
+                             result */
+    WEFTI_OP_RANDOM = 4,  /* uses wefti_random */
+    WEFTI_OP_RESHAPE = 8, /* output 0 is input 0's memory with another shape */
     WEFTI_OP_IN_PLACE =
         16, /* output 0 must be input 0's memory (cache_write, optimizers: output o = input o) */
     WEFTI_OP_COMM = 32, /* communication */
-    /* Linear in all its float inputs together, and in them only: add, reshape, sum. When all of
-     * them are partial sums over an axis, so is the result, and nothing is communicated before it.
-     * Chosen where it saves communication: the result is not larger than the operands. With a
-     * result that is no float (a cast to integers) the op is not linear. */
+    /* Linear in all its float inputs together, and only in them: add, reshape, sum. If all of them
+     * are partial sums over an axis, so is the result, and nothing is communicated before it. This
+     * is chosen where it saves communication: the result is not larger than the operands. With a
+     * result that is not a float (a cast to integers) the op is not linear. */
     WEFTI_OP_LINEAR = 64,
-    /* Communicates among ranks that it names itself (ops/collective/collective.c): always lowered
-     * in a plan's programs, and never left out, since the others wait for it. */
+    /* Communicates among ranks that it names itself (ops/collective/collective.c). Plans always
+     * lower it and never remove it, since other ranks wait for it. */
     WEFTI_OP_GROUP = 128,
-    /* Besides IN_PLACE: output 0 is input 0 with input 1 added. No backend runs it: the kernel that
-     * makes input 1 adds to input 0 itself if it can, else a routine's own addition does. */
+    /* In addition to IN_PLACE: output 0 is input 0 plus input 1. No backend runs it. The kernel
+     * that makes input 1 adds to input 0 itself if it can; otherwise the routine adds. */
     WEFTI_OP_ADDS = 256,
-    /* Only differentiation adds it: a gradient has an op of its own ("linear_grad_input").
-     * Gradients made of ops that models have too are told by weft_node.gradient. */
+    /* Only differentiation adds it: a gradient with an op of its own ("linear_grad_input"). A
+     * gradient made of ops that models also use is marked by weft_node.gradient. */
     WEFTI_OP_GRADIENT = 512
 } wefti_op_flags;
 
 struct weft_op_def {
     const char *name;
     int8_t min_inputs, max_inputs; /* the first min_inputs must be present: infer may rely on it */
-    /* Optimizer steps: the input that is the gradient. Before it come the tensors to update, behind
-     * it the scalars of the step, and what a piece is told of the whole. */
+    /* Optimizer steps: the number of the gradient input. Before it are the tensors to update. After
+     * it are the scalars of the step, and then information about the whole tensor for a piece. */
     int8_t gradient_input;
     uint32_t flags;
-    wefti_work work;         /* which rate of a machine bounds it; 0: that of vector kernels */
+    wefti_work work;         /* the rate of a machine that bounds it; 0: the rate of vector
+                                kernels */
     const wefti_attr *attrs; /* ends with {0}; NULL: none */
-    /* Shapes and dtypes of the outputs from the inputs; checks everything. Sets *out_count (1
-     * already set). */
+    /* Infers shapes and dtypes of the outputs from the inputs, and checks everything. Sets
+     * *out_count, which is 1 before the call. */
     weft_status (*infer)(const weft_node *n, weft_desc *out, int *out_count);
-    /* Adds the backward nodes through graph/grad.h. NULL: not differentiable (gradient stops). */
+    /* Adds the backward nodes through graph/grad/grad.h. NULL: not differentiable (the gradient
+     * stops). */
     weft_status (*grad)(wefti_grad *g, const weft_node *n);
-    weft_status (*split)(const weft_node *n, wefti_split_rule *out); /* out is begun */
+    weft_status (*split)(const weft_node *n, wefti_split_rule *out); /* wefti_rule_begin has
+                                                                        initialized `out` */
     void (*cost)(const weft_node *n,
                  wefti_cost *out); /* NULL: 1 flop an output element, bytes once */
-    /* Defines the op. Operands are converted to double, contiguous; outputs are converted once on
-     * the way out. in[i] is NULL when absent. In-place ops get separate arrays. */
+    /* Defines the op. Operands are converted to contiguous doubles; outputs are converted once, at
+     * the end. in[i] is NULL if absent. In-place ops get separate arrays. */
     weft_status (*reference)(const weft_node *n, const wefti_random *random,
                              const double *const *in, double *const *out);
     const wefti_op_case *cases; /* ends with an entry without inputs */
-    /* Elementwise ops: value of one element from those of the operands (x[0..inputs-1]); used by
-     * the generic reference of elementwise ops and of fused nodes. NULL otherwise. */
+    /* Elementwise ops: one element of the result from the operands' elements x[0..inputs-1]. The
+     * generic reference of elementwise ops and fused nodes uses it. NULL otherwise. */
     double (*element)(const weft_node *n, const double *x);
-    /* The same of integers and booleans, exact: sums and products that do not fit 64 bits are the
-     * nearest number that does. NULL: the op takes, or makes, floating point only. */
+    /* The same for integers and booleans, exact. Sums and products that do not fit 64 bits become
+     * the nearest number that fits. NULL: the op takes or makes only floating point. */
     int64_t (*integer)(const weft_node *n, const int64_t *x);
-    /* Norms: the op that recomputes output 0 from (inputs padded to max_inputs, outputs 1, 2, ...),
-     * so that the backward pass keeps the small statistics instead of the result. NULL: none. */
+    /* Norms: the op that recomputes output 0 from the inputs, padded to max_inputs, and outputs 1,
+     * 2, .... Then the backward pass keeps the small statistics instead of the result. NULL:
+     * none. */
     const weft_op_def *apply;
-    /* Ops whose attributes state sizes (reshape's shape): rewrite `attrs`, a copy of the node's in
-     * the op's order, for a piece in which factor f of `rule` has size sizes[f] and begins at
-     * begins[f]. NULL: they hold for every piece. */
+    /* For ops with attributes that state sizes (reshape's shape): rewrites `attrs`, a copy of the
+     * node's attributes in the op's order, for one piece. In the piece, factor f of `rule` has size
+     * sizes[f] and begins at begins[f]. NULL: the attributes hold for every piece. */
     weft_status (*localize)(const weft_node *n, const wefti_split_rule *rule, const int64_t *begins,
                             const int64_t *sizes, wefti_attr *attrs);
-    /* What one device computes when a factor of a kind other than FREE, SUM and MAX is split:
-     * graph/lower/lower.h. Called for every split in which one of the factors `lowers` (bit per
-     * wefti_factor_kind) is split; the other factors may be split too. NULL: such factors are not
+    /* Adds the nodes of one device when a factor of a kind other than FREE, SUM and MAX is split;
+     * see graph/lower/lower.h. Called if at least one factor of a kind in `lowers` (one bit per
+     * wefti_factor_kind) is split; other factors may be split too. NULL: such factors are not
      * split, operands are gathered first. */
     weft_status (*lower)(wefti_lowering *c, const weft_node *n);
     uint32_t lowers;
-    /* What `lower`'s transfers over the devices that share factor f bring to the device that gets
-     * most: bytes[f], 0 before. It weighs in the choice of a split. NULL: it does not. */
+    /* Sets bytes[f], 0 before, to the bytes that `lower`'s transfers over the devices of factor f
+     * bring to the device that receives most. The choice of a split weighs them. NULL: they count
+     * nothing. */
     void (*exchanged)(const wefti_lowering *c, const weft_node *n, int64_t *bytes);
 };
 
-/* Reference of an elementwise op from its `element`, operands broadcast; used when `reference` is
- * NULL. A result of an integer dtype is a number of that dtype: the nearest, where it does not fit.
- */
+/* Computes an elementwise op with its `element` function over broadcast operands; used if
+ * `reference` is NULL. A result of an integer dtype is a number of that dtype: the nearest one if
+ * it does not fit. */
 weft_status wefti_elementwise_reference(const weft_node *n, const wefti_random *random,
                                         const double *const *in, double *const *out) WEFT_CHECKED;
-/* Whether the node is an op's `integer` of integers, and its result from operands as they are
- * stored: doubles have only those up to 2^53. */
+/* wefti_elementwise_is_integer: whether the node can use the op's exact `integer` function on
+ * integer operands. wefti_elementwise_integer: computes its result from the stored operands.
+ * Doubles hold only integers up to 2^53. */
 bool wefti_elementwise_is_integer(const weft_node *n);
 void wefti_elementwise_integer(const weft_node *n, const void *const *in, void *out);
 /* The op's cost, or the default. */

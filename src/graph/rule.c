@@ -20,7 +20,7 @@ int wefti_rule_factor(wefti_split_rule *r, const char *name, int64_t size, wefti
     return r->factors++;
 }
 
-/* One operand of the text: its words, cut at blanks. */
+/* One operand of the text: its words, separated by blanks. */
 typedef struct pattern {
     char word[WEFT_MAX_RANK + 1][12];
     int words, ellipsis; /* index of "..." or -1 */
@@ -48,7 +48,7 @@ static weft_status read_pattern(const char **text, const weft_node *n, pattern *
     return WEFT_OK;
 }
 
-/* Give the dimensions of one operand their factors; sizes of 1 stay replicated. */
+/* Assigns factors to the dimensions of one operand; dimensions of size 1 stay replicated. */
 static weft_status assign(const weft_node *n, const pattern *p, const weft_desc *desc, bool output,
                           wefti_split_rule *r, int8_t *row) {
     int named = p->words - (p->ellipsis >= 0), leading = desc->rank - named;

@@ -1,5 +1,5 @@
-/* Wrapping: each run of loose nodes between calls becomes a cell, so that everything above sees
- * calls only. */
+/* Wrapping: each run of loose nodes between calls becomes a cell, so that later passes see only
+ * calls. */
 #include "graph/builder.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 typedef struct wrapper {
     weft_graph *g;
     int32_t *run_of;  /* per root node: its run, -1 for calls */
-    bool *exported;   /* per root value: made in a run and read outside it */
+    bool *exported;   /* per root value: made in one run and read outside it */
     int32_t *local;   /* per root value: its value in the run being made, -1: none */
     weft_node *nodes; /* the new root nodes */
     int64_t count;
@@ -42,7 +42,8 @@ static void find_exports(wrapper *w) {
     if (g->loss >= 0) w->exported[g->loss] = true;
 }
 
-/* A root value as an operand inside the run's body, made an input of it at first sight. */
+/* The value that stands for a root value inside the run's body. On first use it becomes an
+ * input. */
 static weft_status localize(wrapper *w, weft_body *b, int32_t value, int32_t *outer, int32_t *out) {
     if (w->local[value] < 0) {
         const wefti_value_info *v = &w->g->root->values[value];
@@ -78,7 +79,7 @@ static weft_status fill_run(wrapper *w, weft_body *b, int64_t begin, int64_t end
     return WEFT_OK;
 }
 
-/* A name that no cell has: "main.0", "main.1"... */
+/* A name that is not used by any cell: "main.0", "main.1"... */
 static weft_status free_name(weft_graph *g, const char **out) {
     bool fresh = false;
     for (int64_t i = 0; !fresh; i++) {
@@ -89,7 +90,7 @@ static weft_status free_name(weft_graph *g, const char **out) {
     return WEFT_OK;
 }
 
-/* The call that stands for a run. Its results keep their root value indices. */
+/* Adds the call that replaces a run. Its results keep their root value indices. */
 static weft_status call_run(wrapper *w, weft_body *b, const char *path, const int32_t *outer,
                             const int32_t *results) {
     weft_graph *g = w->g;
@@ -122,7 +123,7 @@ static weft_status wrap_run(wrapper *w, int64_t begin, int64_t end) {
     weft_status st = results ? free_name(g, &path) : WEFT_RAISE(WEFT_E_NOMEM, "no memory to wrap");
     if (st >= 0) st = wefti_body_create(g, path, &b);
     if (st >= 0) st = fill_run(w, b, begin, end, outer, results);
-    if (st >= 0 && b->out_count == 0) { /* nobody reads the run */
+    if (st >= 0 && b->out_count == 0) { /* no node reads the run */
         wefti_body_destroy(b);
         b = NULL;
     } else if (st >= 0) {
@@ -164,7 +165,7 @@ static weft_status wrap(wrapper *w) {
         }
     weft_node *old = root->nodes;
     root->nodes = w->nodes;
-    root->node_cap = root->node_count; /* as many as were allocated */
+    root->node_cap = root->node_count; /* the number of nodes that were allocated */
     root->node_count = w->count;
     w->nodes = old;
     return WEFT_OK;

@@ -1,6 +1,6 @@
-/* Measuring collectives: weft/bench.h. Every rank times a number of calls that rank 0 has chosen
- * from a first look; the slowest rank's time counts. Lines of nccl-tests (performance.md there) can
- * be compared with these. */
+/* Measures collectives: weft/bench.h. Every rank times an equal number of calls, chosen from a
+ * first short measurement. The slowest rank's time counts. The results can be compared with lines
+ * of nccl-tests (see performance.md there). */
 #include "measure/comm.h"
 
 #include <string.h>
@@ -11,10 +11,11 @@
 #include "base/text.h"
 #include "weft/collective.h"
 
-typedef enum comm_shape {              /* of buffers, and what of the bytes crosses a link */
-                          WHOLE_TWICE, /* 2 (n - 1) / n: reduced, then spread */
+typedef enum comm_shape {              /* the buffers, and the part of their bytes that crosses a
+                                          link */
+                          WHOLE_TWICE, /* 2 (n - 1) / n: reduce, then gather */
                           PARTS,       /* (n - 1) / n: a rank's own part stays */
-                          WHOLE        /* all */
+                          WHOLE        /* all bytes */
 } comm_shape;
 
 #define BENCH_LIST(X)                                                                              \
@@ -58,13 +59,13 @@ typedef struct bench_run {
 
 /* ---- one collective ---- */
 
-/* Elements of f32 in the unit that the call counts in, one at least. */
+/* The number of f32 elements in the unit that the call counts in, at least one. */
 static int64_t count_of(const bench_run *b, bench_kind kind, int64_t bytes) {
     int64_t n = bytes / 4 / (kinds[kind].shape == PARTS ? b->size : 1);
     return n > 0 ? n : 1;
 }
 
-/* Messages go around in a ring: each rank sends and receives. */
+/* Messages travel round a ring: each rank sends and receives. */
 static weft_status call_ring(bench_run *b, int64_t n) {
     weft_request *sent = NULL;
     int to = (b->rank + 1) % b->size, from = (b->rank + b->size - 1) % b->size;
@@ -109,8 +110,8 @@ static weft_status time_calls(bench_run *b, bench_kind kind, int64_t n, int64_t 
     return weft_all_reduce(b->world, NULL, &took, out, 1, WEFT_F64, WEFT_REDUCE_MAX);
 }
 
-/* As many as fit into the time, by what a few took: the same number on all ranks, since all know
- * the slowest rank's time. */
+/* The number of calls that fit into the time, given the time of one. It is equal on all ranks,
+ * since all know the slowest rank's time. */
 static int64_t repeats_for(double budget, double seconds) {
     double fit = seconds > 0 ? budget / seconds : 10000;
     return fit < 3 ? 3 : fit > 10000 ? 10000 : (int64_t)fit;
@@ -119,7 +120,7 @@ static int64_t repeats_for(double budget, double seconds) {
 static weft_status measure_row(bench_run *b, bench_kind kind, int64_t bytes, weft_bench_row *out) {
     int64_t n = count_of(b, kind, bytes);
     double seconds, size = (double)b->size;
-    WEFT_TRY(time_calls(b, kind, n, 2, &seconds)); /* binds, and warms up */
+    WEFT_TRY(time_calls(b, kind, n, 2, &seconds)); /* binds and warms up */
     WEFT_TRY(time_calls(b, kind, n, 3, &seconds));
     int64_t repeats = repeats_for(b->seconds, seconds);
     WEFT_TRY(time_calls(b, kind, n, repeats, &seconds));
@@ -137,7 +138,7 @@ static weft_status measure_row(bench_run *b, bench_kind kind, int64_t bytes, wef
 
 /* ---- links ---- */
 
-/* Half of a ping-pong between rank 0 and `other`. */
+/* Half the time of a ping-pong between rank 0 and `other`. */
 static weft_status ping_pong(bench_run *b, int other, int64_t n, int64_t repeats, double *out) {
     double begin = wefti_now_s();
     int partner = b->rank == 0 ? other : 0;
@@ -166,7 +167,8 @@ static weft_status measure_link(bench_run *b, int other, weft_bench_link *out) {
     return WEFT_OK;
 }
 
-/* Rank 0 and the first one of its host, and the first one of another. */
+/* Measures rank 0 with the first other rank of its host, and with the first rank of another
+ * host. */
 static weft_status measure_links(bench_run *b, weft_bench *out) {
     int near = -1, far = -1, here = weft_world_host_of(b->world, 0);
     for (int r = b->size - 1; r > 0; r--)

@@ -1,4 +1,4 @@
-/* One rank of a measurement (bench_comm.c), for those who start the ranks (bench_threads.c). */
+/* One rank of a measurement (comm.c), for the code that starts the ranks (comm_threads.c). */
 #ifndef WEFTI_BENCH_COMM_H
 #define WEFTI_BENCH_COMM_H
 

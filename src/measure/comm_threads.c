@@ -1,4 +1,4 @@
-/* Measuring without a world: the ranks are threads of this process. */
+/* Measures without a world: the ranks are threads of this process. */
 #include <pthread.h>
 
 #include "base/memory.h"
@@ -50,7 +50,7 @@ static weft_status run_ranks(bench_thread *threads, int size) {
         weft_world_fail(threads[started].world, "not all threads could be started");
     }
     for (int r = 0; r < started; r++) pthread_join(threads[r].thread, NULL);
-    /* Who failed first, rather than those who heard of it. */
+    /* Report the rank that failed first, not the ranks that only saw its failure. */
     for (int r = 0, found = 0; r < started && status >= 0 && !found; r++)
         if (threads[r].failure.status < 0 && threads[r].failure.status != WEFT_E_PEER) {
             status = wefti_failure_tell(&threads[r].failure);

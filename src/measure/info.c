@@ -1,4 +1,4 @@
-/* What is built in and what the machine has. See weft/info.h. */
+/* Reports the built-in components and the properties of the machine. See weft/info.h. */
 #include "weft/info.h"
 
 #include <stdio.h>
@@ -36,7 +36,7 @@
 #define WEFT_HAVE_MPICH_MODULE 0
 #endif
 
-enum { ONEDNN }; /* its place */
+enum { ONEDNN }; /* its index in `components` */
 
 static const weft_component components[] = {
     [ONEDNN] = {"oneDNN", "fast convolutions", WEFT_HAVE_ONEDNN, NULL},
@@ -54,8 +54,8 @@ const char *weft_version(void) {
     return WEFT_VERSION;
 }
 
-/* The value behind `key` and a colon in a file of "key : value" lines; false when it is not there.
- */
+/* Reads the value after `key` and a colon from a file of "key : value" lines. False if the key is
+ * missing. */
 static bool proc_value(const char *path, const char *key, char *out, size_t capacity) {
     FILE *file = fopen(path, "re");
     char line[4096];
@@ -79,7 +79,7 @@ static int64_t memory_line(const char *key) {
     return proc_value("/proc/meminfo", key, text, sizeof text) ? strtoll(text, NULL, 10) * 1024 : 0;
 }
 
-/* The memory limit of this cgroup (version 2), 0 when there is none. */
+/* The memory limit of this cgroup (version 2), 0 if there is no limit. */
 static int64_t cgroup_limit(void) {
     FILE *file = fopen("/sys/fs/cgroup/memory.max", "re");
     long long limit = 0;

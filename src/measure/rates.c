@@ -1,4 +1,4 @@
-/* Measured rates of this machine: matrix multiplication and copying. See weft/info.h. */
+/* Measures rates of this machine: matrix multiplication and copying. See weft/info.h. */
 #include "weft/info.h"
 
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "base/memory.h"
 #include "base/pool.h"
 
-/* Copies of 64 MiB are past the outer caches of most machines. The first run also touches the
- * memory, so one run never counts. */
+/* Copies of 64 MiB exceed the outer caches of most machines. The first run also touches the memory
+ * for the first time, so it never counts. */
 enum { COPY_BYTES = 64 << 20, COPY_TASK = 1 << 20 };
 static const double enough_s = 0.15;
 

@@ -1,14 +1,16 @@
 /* Offsets for buffers with known lifetimes.
  *
- * Greedy by size: largest first, each at the lowest offset where it meets no placed buffer that is
- * alive at the same time. Source: Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net
- * Inference", MLSys 2020 workshop, section 5.2 ("greedy by size for offset calculation").
+ * Greedy by size: the largest buffer first, each at the lowest offset where it overlaps no placed
+ * buffer that is alive at the same time. Source: Pisarchyk & Lee, "Efficient Memory Management for
+ * Deep Neural Net Inference", MLSys 2020 workshop, section 5.2 ("greedy by size for offset
+ * calculation").
  *
- * What is taken is kept in a segment tree over time: each node holds, as few ranges as they merge
- * to, the places of the buffers that live through all of its time (`whole`) and of those that live
- * in any of it (`any`). A lifetime is O(log steps) nodes; with their ancestors' `whole` they tell
- * every place that is taken at some time of it. Buffers of deep models pile up without gaps, so the
- * lists stay short, and thousands of layers take milliseconds. */
+ * A segment tree over time stores the occupied addresses. Each node has two merged lists of address
+ * ranges. `whole` lists the buffers that live through the node's whole time interval; `any` lists
+ * the buffers that live in some part of it. A lifetime covers O(log steps) nodes. Their `any` lists
+ * and the `whole` lists of their ancestors contain every address occupied at some time of the
+ * lifetime. Buffers of deep models stack without gaps, so the lists stay short, and thousands of
+ * layers take milliseconds. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,25 +18,25 @@
 #include "memory/place.h"
 
 enum { PLACE_ALIGNMENT = 64, MAX_LEVELS = 32 };
-static const int64_t MOST_BYTES = INT64_C(1) << 61; /* of all that is placed together */
+static const int64_t MOST_BYTES = INT64_C(1) << 61; /* limit for the sum of all sizes */
 
 static int64_t aligned(int64_t bytes) {
     return (bytes + PLACE_ALIGNMENT - 1) & ~(int64_t)(PLACE_ALIGNMENT - 1);
 }
 
-/* ---- sets of places ---- */
+/* ---- sets of address ranges ---- */
 
 typedef struct range {
     int64_t begin, end;
 } range;
 
-/* Ranges in order that neither meet nor touch. */
+/* Sorted ranges that neither overlap nor touch. */
 typedef struct range_set {
     range *ranges;
     int32_t count, cap;
 } range_set;
 
-/* Number of the first range that ends behind `offset`. */
+/* Number of the first range that ends after `offset`. */
 static int32_t first_behind(const range_set *s, int64_t offset) {
     int32_t low = 0, high = s->count;
     while (low < high) {
@@ -48,7 +50,7 @@ static int32_t first_behind(const range_set *s, int64_t offset) {
 }
 
 static weft_status insert(wefti_arena *scratch, range_set *s, range r) {
-    int32_t from = first_behind(s, r.begin - 1), to = from; /* touching ones merge too */
+    int32_t from = first_behind(s, r.begin - 1), to = from; /* touching ranges merge too */
     for (; to < s->count && s->ranges[to].begin <= r.end; to++) {
         if (s->ranges[to].begin < r.begin) r.begin = s->ranges[to].begin;
         if (s->ranges[to].end > r.end) r.end = s->ranges[to].end;
@@ -68,18 +70,18 @@ static weft_status insert(wefti_arena *scratch, range_set *s, range r) {
     return WEFT_OK;
 }
 
-/* ---- what is taken, by time ---- */
+/* ---- occupied ranges, by time ---- */
 
-/* A heap-shaped tree: node 1 is all of time, leaf `leaves + t` is step t; a leaf's two sets are one
- * (`any`). */
+/* A heap-shaped tree: node 1 is all of time, leaf `leaves + t` is step t. A leaf has only one set,
+ * `any`. */
 typedef struct timetable {
     wefti_arena *scratch;
     range_set *whole, *any;
     int64_t leaves;
 } timetable;
 
-/* The nodes that a lifetime concerns: those whose times together are its steps, at most two of each
- * level, and those above them. */
+/* The nodes that a lifetime concerns. `in`: the nodes whose intervals together are its steps, at
+ * most two per level. `above`: the ancestors of those nodes. */
 typedef struct place_span {
     int64_t in[2 * MAX_LEVELS], above[2 * MAX_LEVELS];
     int in_count, above_count;
@@ -97,7 +99,8 @@ static void find_span(const timetable *t, const wefti_lifetime *b, place_span *s
         if (low & 1) s->in[s->in_count++] = low++;
         if (high & 1) s->in[s->in_count++] = --high;
     }
-    /* A node above has time outside of the lifetime, and so holds one of its ends. */
+    /* The interval of a node above reaches outside the lifetime, so it contains one end of the
+     * lifetime. */
     low = t->leaves + b->first;
     high = t->leaves + b->last;
     for (int level = 0; low; low /= 2, high /= 2, level++) {
@@ -116,8 +119,8 @@ static weft_status take(timetable *t, const place_span *s, range r) {
     return WEFT_OK;
 }
 
-/* The sets of all that is taken at some step of a lifetime; those that lived longest, which lie
- * lowest, first. */
+/* Collects the sets of all ranges occupied at some step of a lifetime. Sets of high nodes come
+ * first: their buffers live longest and usually lie lowest. */
 static int taken_sets(const timetable *t, const place_span *s,
                       const range_set *sets[4 * MAX_LEVELS]) {
     int count = 0;
@@ -137,7 +140,7 @@ static int64_t lowest_free(const range_set *const *sets, int count, int64_t size
         for (int32_t at = first_behind(s, offset);
              at < s->count && s->ranges[at].begin < offset + size; at++)
             offset = s->ranges[at].end;
-        agreed = offset == before ? agreed + 1 : 1; /* this set agrees with the new offset */
+        agreed = offset == before ? agreed + 1 : 1; /* this set has room at the new offset */
     }
     return offset;
 }
@@ -204,9 +207,9 @@ weft_status wefti_place(wefti_lifetime *buffers, int64_t count, int64_t *out_byt
     return status;
 }
 
-/* ---- checking, which shares nothing with the above but the definition ---- */
+/* ---- the check, which shares only the definition with the code above ---- */
 
-/* A buffer's birth (at twice its first step) or death (behind twice its last). */
+/* A buffer's birth (at twice its first step) or death (at twice its last step plus 1). */
 typedef struct place_event {
     int64_t time, buffer;
 } place_event;
@@ -217,7 +220,7 @@ static int compare_event(const void *a, const void *b) {
     return x->buffer < y->buffer ? -1 : 1;
 }
 
-/* Position among the live ones, in order of their offsets, of the first at or behind `offset`. */
+/* Position of the first live buffer at or after `offset`; `live` is sorted by offset. */
 static int64_t position(const wefti_lifetime *buffers, const int64_t *live, int64_t count,
                         int64_t offset) {
     int64_t low = 0, high = count;
@@ -240,8 +243,8 @@ static weft_status check_pair(const wefti_lifetime *buffers, int64_t i, int64_t 
     return WEFT_OK;
 }
 
-/* Through time, with the live buffers in order of their places: as long as they lie apart, a new
- * one can only meet its two neighbours. */
+/* Moves through time and keeps the live buffers sorted by offset. As long as these do not overlap,
+ * a new buffer can only overlap its two neighbors. */
 static weft_status sweep(const wefti_lifetime *buffers, const place_event *events, int64_t count,
                          int64_t *live) {
     int64_t used = 0;

@@ -1,4 +1,4 @@
-/* Places for buffers in one block of memory, by lifetime. */
+/* Offsets for buffers in one block of memory, by lifetime. */
 #ifndef WEFTI_PLACE_H
 #define WEFTI_PLACE_H
 
@@ -6,21 +6,21 @@
 
 #include "base/memory.h"
 
-/* A buffer alive in steps [first, last] (inclusive); align is 64 always. */
+/* A buffer that is alive in steps [first, last] (inclusive). The alignment is always 64 bytes. */
 typedef struct wefti_lifetime {
     int64_t bytes;
     int32_t first, last;
     int64_t offset; /* result */
 } wefti_lifetime;
 
-/* Offsets such that no two buffers alive together overlap; returns the total in *out_bytes. Greedy
- * by size (Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020,
- * section 5). */
+/* Finds offsets such that no two buffers that are alive together overlap; *out_bytes is the total.
+ * Greedy by size (Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net Inference",
+ * 2020, section 5). */
 weft_status wefti_place(wefti_lifetime *buffers, int64_t count, int64_t *out_bytes) WEFT_CHECKED;
-/* Adds a buffer's bytes, aligned, to *all; WEFT_E_NOMEM when sums could overflow. */
+/* Adds a buffer's bytes, aligned, to *all. WEFT_E_NOMEM if sums could overflow. */
 weft_status wefti_place_count(int64_t bytes, int64_t *all) WEFT_CHECKED;
-/* Proof: WEFT_E_BUG naming two buffers that overlap in time and place, or one outside [0, bytes).
- */
+/* Checks a placement. WEFT_E_BUG names two buffers that overlap in time and address, or a buffer
+ * outside [0, bytes). */
 weft_status wefti_place_check(const wefti_lifetime *buffers, int64_t count,
                               int64_t bytes) WEFT_CHECKED;
 

@@ -1,5 +1,5 @@
-/* What the files that cut bodies share: partition.c (the walk), strategy.c (which axes split a
- * node), emit.c (the nodes of one device). */
+/* Definitions that the files of the partition share: partition.c (the partition of a body),
+ * strategy.c (the axes that split a node), emit.c (the nodes of one device). */
 #ifndef WEFTI_WALK_H
 #define WEFTI_WALK_H
 
@@ -15,10 +15,10 @@ typedef struct wefti_cut_entry {
     wefti_cut_body result;
 } wefti_cut_entry;
 
-/* What the plan's patterns say of a body in one call; matching names takes longer than finding a
- * cut again. */
+/* The plan's strategies for the nodes of a body in one call. They are kept because matching names
+ * takes longer than finding an earlier partition. */
 typedef struct wefti_matched {
-    struct wefti_matched *next; /* of the same bucket */
+    struct wefti_matched *next; /* in the same bucket */
     const weft_body *body;
     const char *call;
     const wefti_strategy **strategies; /* per node */
@@ -38,19 +38,20 @@ struct wefti_partition {
     wefti_cut_entry **entries;
     int64_t entry_count, entry_cap;
     wefti_matched *matched[WEFTI_MATCHED_BUCKETS];
-    uint64_t
-        *applied;     /* per strategy of the plan: which of its first 64 splits some op has taken */
-    int32_t *meaning; /* per strategy: 1 + the first one that says the same; 0: not looked up yet */
-    const char **missed; /* per strategy: an op that it matches and that has no such factor; NULL:
-                            none met */
+    uint64_t *applied;   /* per strategy of the plan: a bit for each of its first 64 splits that
+                            some op has used */
+    int32_t *meaning;    /* per strategy: 1 + the number of the first equivalent strategy; 0: not
+                            looked up yet */
+    const char **missed; /* per strategy: the name of a matched op without the strategy's factor;
+                            NULL: none found */
     wefti_decide *decide;
     void *decide_context;
 };
 
-/* One form in which a value of the whole exists here. */
+/* One form in which a value of the whole model exists on this rank. */
 typedef struct wefti_version {
     wefti_layout layout;
-    int32_t value; /* in the local body; -1: an open input, in no layout yet */
+    int32_t value; /* in the local body; -1: an open input, without a layout yet */
     struct wefti_version *next;
 } wefti_version;
 
@@ -59,45 +60,48 @@ typedef struct wefti_walk {
     const wefti_cut_spec *spec;
     const weft_body *from;
     weft_body *to;
-    wefti_builder *own; /* of the graph, while the walk goes on */
+    wefti_builder *own; /* the graph's builder during the run */
     wefti_arena *scratch;
-    wefti_version **version; /* per value of the whole, the natural one first */
+    wefti_version **version; /* per value of the whole body; the layout in which it is made comes
+                                first */
     const wefti_strategy *const *strategies;
-    wefti_layout *in_layout;     /* per input: decided */
-    const wefti_layout **wanted; /* per value: the layout in which it leaves the body; NULL: none */
-    bool *communicated;          /* per value: see wefti_cut_body; outlives the walk */
-    bool *partial_free;          /* per value: it leaves the body and may stay partial */
+    wefti_layout *in_layout;     /* per input: the decided layout */
+    const wefti_layout **wanted; /* per value: the layout in which it leaves the body; NULL: open */
+    bool *communicated;          /* per value: see wefti_cut_body; outlives the run */
+    bool *partial_free;          /* per value: it may leave the body as a partial sum */
 } wefti_walk;
 
-/* What the partition knows of a node beside its wefti_lowering. */
+/* The partition's own data of a node, in addition to its wefti_lowering. */
 typedef struct wefti_lower_context {
     wefti_walk *w;
-    bool closed[WEFTI_MAX_FACTORS]; /* the plan says in how many parts, also that it is one */
-    const wefti_layout *result; /* where the plan wants the first result; NULL: it does not say */
-    const char *label, *op;     /* its name is "label:op" */
+    bool closed[WEFTI_MAX_FACTORS]; /* the plan states the number of parts, even if it is one */
+    const wefti_layout *result; /* the layout of the first result in the plan; NULL: none stated */
+    const char *label, *op;     /* the node's name is "label:op" */
 } wefti_lower_context;
 
-/* strategy.c: fills factor and keep, from the plan or by least cost; then need and give. */
+/* strategy.c: sets factor and keep, from the plan or by least cost; then need and give. */
 weft_status wefti_partition_choose(wefti_lowering *c, const wefti_strategy *strategy) WEFT_CHECKED;
-/* The strategy is of a label, the op one of its gradients: a guide, no demand. */
+/* Whether the strategy is only a guide for the node: it names a label, and the node belongs to a
+ * gradient. */
 bool wefti_partition_guided(const weft_node *n, const wefti_strategy *s);
 /* partition.c */
-/* A version of that layout. For names: the node that reads it, or the output that it becomes. */
+/* Brings a value into a layout. For names of transfers: the node that reads it, or the output that
+ * it becomes. */
 weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *to,
                              const weft_node *reader, const char *output,
                              int32_t *out_local) WEFT_CHECKED;
 weft_status wefti_walk_route(wefti_walk *w, int32_t value, const wefti_layout *to,
                              const wefti_version **out_from, const wefti_route **out) WEFT_CHECKED;
 weft_status wefti_walk_transfer(wefti_walk *w, int32_t local,
-                                wefti_transfer *transfer /* taken over */, const char *scope,
+                                wefti_transfer *transfer /* owned from now on */, const char *scope,
                                 int32_t *out_local) WEFT_CHECKED;
 
 weft_status wefti_walk_constant(wefti_walk *w, const weft_desc *desc, double value,
                                 int32_t *out_local) WEFT_CHECKED;
 
-/* emit.c: names a transfer of a node after it. */
+/* emit.c: names a transfer after its node. */
 wefti_lower_add_transfer wefti_partition_named_transfer;
-/* One device's nodes for a chosen split. */
+/* Adds one device's nodes for a node with a chosen split. */
 weft_status wefti_partition_emit(wefti_lowering *c) WEFT_CHECKED;
 
 #endif

@@ -1,5 +1,5 @@
-/* One device's nodes for a node of the whole whose split is chosen: the node itself on smaller
- * operands, or what its op's `lower` adds. */
+/* Adds one device's nodes for a node of the whole with a chosen split: the node itself on smaller
+ * operands, or the nodes that its op's `lower` adds. */
 #include "partition/context.h"
 
 static bool needs_lowering(const wefti_lowering *c) {
@@ -11,8 +11,8 @@ static bool needs_lowering(const wefti_lowering *c) {
     return false;
 }
 
-/* Whether this device has the first term of the sum that the node begins. Over the axes kept
- * partial its operands are terms already, all of them. */
+/* Whether this device has the first term of the sum that the node begins. Over axes in `keep` this
+ * does not matter: all operands there are already partial sums. */
 static bool first_term(const wefti_lowering *c) {
     for (int f = 0; f < c->rule.factors; f++)
         if (c->rule.factor[f].kind == WEFTI_FACTOR_SUM && wefti_lower_index(c, f) > 0) return false;
@@ -58,7 +58,7 @@ static weft_status emit_lowered(wefti_lowering *c) {
     return WEFT_OK;
 }
 
-/* Named after the node: "attn.c_proj:linear". */
+/* Names a transfer after its node: "attn.c_proj:linear". */
 weft_status wefti_partition_named_transfer(wefti_lowering *c, int32_t local, wefti_transfer *t,
                                            int32_t *out_local) {
     wefti_walk *w = c->context->w;

@@ -1,5 +1,5 @@
-/* The walk over a body: operands brought into place, nodes cut, results kept in all forms they
- * have. */
+/* The partition of a body: brings operands into their layouts, partitions nodes, and keeps all
+ * forms of their results. */
 #include "partition/partition.h"
 
 #include <string.h>
@@ -89,8 +89,8 @@ weft_status wefti_walk_constant(wefti_walk *w, const weft_desc *desc, double val
     return WEFT_OK;
 }
 
-/* Keep the value on the first device along `axes`; the neutral element of the reduction elsewhere.
- */
+/* Makes a value partial: the first device along `axes` keeps it, the others get the neutral element
+ * of the reduction. */
 static weft_status emit_partial(wefti_walk *w, const wefti_move *move, int32_t *local) {
     bool first = true;
     for (int a = 0; a < w->p->mesh.axes; a++)
@@ -100,8 +100,8 @@ static weft_status emit_partial(wefti_walk *w, const wefti_move *move, int32_t *
     return wefti_walk_constant(w, &desc, move->to.max & move->axes ? -__builtin_inf() : 0.0, local);
 }
 
-/* What the transfers of a value are called within the call: after the output that it becomes, the
- * op that makes it, its own name, or the op that reads it. */
+/* The name of a value's transfers within the call: the output that it becomes, the op that makes
+ * it, its own name, or the op that reads it. */
 static weft_status name_value(wefti_walk *w, int32_t value, const weft_node *reader,
                               const char *output, const char **out) {
     const wefti_value_info *info = &w->from->values[value];
@@ -117,7 +117,7 @@ static weft_status name_value(wefti_walk *w, int32_t value, const weft_node *rea
         text = wefti_arena_format(w->p->arena, "%s%s:%s", maker ? "" : "operand of ",
                                   wefti_node_inside(w->from, n, label, sizeof label),
                                   wefti_node_op(n, op, sizeof op));
-    else /* only passed through: who calls the body knows */
+    else /* only passed through: the caller of the body names it */
         text = "";
     WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for the name of a value");
     *out = text;
@@ -158,7 +158,8 @@ weft_status wefti_walk_route(wefti_walk *w, int32_t value, const wefti_layout *t
         const wefti_route *route;
         if (v->value < 0) continue;
         WEFT_TRY(wefti_route_find(w->p->routes, &w->p->mesh, whole, &v->layout, to, 0, &route));
-        /* Of equals that with fewer moves: what is there is not cut off the whole once more. */
+        /* Of equally fast routes take the one with fewer moves, so that an existing slice is not
+         * sliced from the whole again. */
         bool better = !*out || route->seconds < (*out)->seconds ||
                       (route->seconds == (*out)->seconds && route->moves < (*out)->moves);
         if (!better) continue;
@@ -168,7 +169,7 @@ weft_status wefti_walk_route(wefti_walk *w, int32_t value, const wefti_layout *t
     return WEFT_OK;
 }
 
-/* An open input takes the layout that is first asked for, without what is partial. */
+/* An open input takes the first layout that a reader requires, without its partial sums. */
 static weft_status settle_open(wefti_walk *w, int32_t value, const wefti_layout *layout) {
     wefti_version *v = w->version[value];
     const wefti_value_info *info = &w->from->values[value];
@@ -207,7 +208,7 @@ weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *t
     return WEFT_OK;
 }
 
-/* ---- the walk ---- */
+/* ---- one run ---- */
 
 static weft_status bind_inputs(wefti_walk *w) {
     for (int64_t i = 0; i < w->from->in_count; i++) {
@@ -238,7 +239,7 @@ static weft_status find_wanted(wefti_walk *w) {
     return WEFT_OK;
 }
 
-/* The layout in which the strategy leaves the first result, in c->context->result. */
+/* Stores the layout in which the strategy leaves the first result in c->context->result. */
 static weft_status find_result(wefti_lowering *c, const wefti_strategy *s) {
     wefti_walk *w = c->context->w;
     if (!s || !s->out || c->n->outputs == 0) return WEFT_OK;
@@ -259,7 +260,8 @@ static weft_status find_result(wefti_lowering *c, const wefti_strategy *s) {
     return WEFT_OK;
 }
 
-/* Who reads the first result finds it in the layout that the strategy says, in no other. */
+/* Brings the first result into the strategy's layout, and keeps it in no other form for its
+ * readers. */
 static weft_status place_result(wefti_lowering *c) {
     wefti_walk *w = c->context->w;
     int32_t local;
@@ -394,7 +396,7 @@ static weft_status walk_body(wefti_partition *p, wefti_walk *w, wefti_layout *ou
     return status;
 }
 
-/* ---- results that are there already ---- */
+/* ---- comparison with earlier partitions ---- */
 
 static bool same_layouts(const wefti_layout *a, const wefti_layout *b, const uint8_t *state,
                          int64_t count) {
@@ -410,7 +412,7 @@ static bool same_states(const uint8_t *a, const uint8_t *b, int64_t count) {
     return true;
 }
 
-/* ---- rules that say the same ---- */
+/* ---- equivalent strategies ---- */
 
 static bool says_nothing(const wefti_strategy *s) {
     return !s || (!s->cuts && s->split_count == 0 && !s->out);
@@ -432,8 +434,9 @@ static bool say_the_same(const wefti_strategy *a, const wefti_strategy *b) {
     return !cuts || !memcmp(a->cuts, b->cuts, (size_t)cuts * sizeof *a->cuts);
 }
 
-/* The number of the first rule that says the same about ops that it names, so that cells are cut
- * once though the plan names each of them; rules that do not name an op are marked one by one. */
+/* Number of the first equivalent strategy among those that name an op. So equal cells are
+ * partitioned once, even if the plan names each of them. Strategies without an op are equivalent
+ * only to themselves. */
 static int32_t meaning_of(wefti_partition *p, const wefti_strategy *s) {
     if (says_nothing(s)) return -1;
     int32_t *known = &p->meaning[s - p->plan->strategies];
@@ -453,7 +456,7 @@ static bool same_strategies(wefti_partition *p, const wefti_strategy *const *a,
     return true;
 }
 
-/* ---- cuts that are made once ---- */
+/* ---- stored partitions ---- */
 
 static const wefti_cut_entry *find_entry(wefti_partition *p, const wefti_cut_spec *spec,
                                          const wefti_strategy *const *strategies) {
@@ -579,8 +582,8 @@ const wefti_cut_body *wefti_partition_cut_of(const wefti_partition *p, const wef
     return NULL;
 }
 
-/* A pattern without an op stands for all ops of a label, of which few have the factor that is
- * meant; one at least must. */
+/* A pattern without an op matches all ops of a label, of which only some have the named factor. At
+ * least one op must have it. */
 weft_status wefti_partition_check(const wefti_partition *p) {
     for (int64_t i = 0; i < p->plan->strategy_count; i++) {
         const wefti_strategy *s = &p->plan->strategies[i];
@@ -594,7 +597,7 @@ weft_status wefti_partition_check(const wefti_partition *p) {
     return WEFT_OK;
 }
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 weft_status wefti_partition_create(const weft_plan *plan, const wefti_mesh *mesh, int32_t rank,
                                    weft_graph *graph, wefti_route_cache *routes,

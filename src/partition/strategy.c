@@ -1,13 +1,19 @@
-/* Which axes split a node: what the plan says, and for the axes it does not name, the choice of
- * least cost. Where it says cuts, (2,1), all ways to make them of axes are weighed like that.
+/* Decides which axes split a node: as the plan says, and by least cost for axes that the plan does
+ * not name. If the plan gives cuts, (2,1), all ways to assign axes to the cuts are compared by
+ * cost.
  *
- * An axis is a candidate for a factor when an operand, or the layout in which a result leaves the
- * body, already splits the factor by it. All combinations of candidates are weighed: time to bring
- * the operands into place, time to take the results where they must go, time of what the node's
- * pieces exchange, and the time of the node's own arithmetic, which falls with every axis that
- * splits it. That is local, one node at a time; it
- * reproduces what hand-made schemes do (column-parallel then row-parallel products, one all-reduce
- * for each pair) because staying in place costs nothing. */
+ * An axis is a candidate for a factor if an operand already splits the factor by it, or the layout
+ * in which a result leaves the body does. All combinations of candidates are compared. The cost is
+ * the sum of:
+ *
+ * - the time to bring the operands into their layouts;
+ * - the time to bring the results into the layouts in which they leave;
+ * - the time of the communication between the node's pieces;
+ * - the node's own time, which each axis that splits it reduces.
+ *
+ * The choice is local, one node at a time. It finds the schemes that people design by hand
+ * (column-parallel, then row-parallel products, one all-reduce per pair), because keeping a layout
+ * costs nothing. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +23,7 @@
 
 /* ---- names ---- */
 
-/* The call's path, the scope in it; for an op with a parameter of its own, that parameter's name
+/* The scope of a node in its call. For an op with a parameter of its own: the parameter's name
  * without the last component. */
 const char *wefti_node_inside(const weft_body *body, const weft_node *n, char *buffer,
                               size_t bytes) {
@@ -44,9 +50,9 @@ const char *wefti_node_label(const weft_body *body, const char *call, const weft
     return buffer;
 }
 
-/* Gradients have ops of their own, or are made of ops that models have too, in which operands and
- * factors mean other things: "matmul_grad" tells a product of the backward pass from the product
- * whose gradient it is, so that what is said of one is not taken for the other. */
+/* The name of a node's op in plans. A gradient may be an op that models also use, but with other
+ * meanings of operands and factors. Its name gets the suffix "_grad": "matmul_grad" is a product in
+ * the backward pass. So a strategy for "matmul" does not apply to it. */
 const char *wefti_node_op(const weft_node *n, char *buffer, size_t bytes) {
     if (!n->gradient || n->op->flags & WEFTI_OP_GRADIENT) return n->op->name;
     (void)snprintf(buffer, bytes, "%s_grad", n->op->name);
@@ -62,8 +68,8 @@ static bool splittable(const wefti_lowering *c, int f) {
     return kind != WEFTI_FACTOR_WHOLE && c->n->op->lower && (c->n->op->lowers >> kind & 1);
 }
 
-/* Elements of a dimension for each unit of its factor; 1 where both are cut on their own (space).
- */
+/* Elements of a dimension for each unit of its factor; 1 if both are split on their own (spatial
+ * dimensions). */
 static int64_t elements_per_unit(const wefti_lowering *c, int f, int64_t size) {
     int64_t whole = c->rule.factor[f].size;
     if (c->rule.factor[f].kind == WEFTI_FACTOR_HALO || whole == 0) return 1;
@@ -126,7 +132,7 @@ static int64_t parts_of(const wefti_lowering *c, const wefti_dim_split *s) {
     return parts;
 }
 
-/* ---- what the plan says ---- */
+/* ---- the plan's strategies ---- */
 
 static weft_status factor_words(const wefti_lowering *c, wefti_text *t) {
     bool any = false;
@@ -159,8 +165,8 @@ static weft_status refuse(const wefti_lowering *c, const wefti_strategy *s, cons
     return status;
 }
 
-/* "n0", "in0.1", "out0.2", "1" (dimension of input 0); -1: no such factor; -2: no such dimension,
- * or one of size 1. */
+/* Finds the factor of "n0", "in0.1", "out0.2", or "1" (a dimension of input 0). -1: no such factor;
+ * -2: no such dimension, or a dimension of size 1. */
 static int find_factor(const wefti_lowering *c, const char *what) {
     for (int f = 0; f < c->rule.factors; f++)
         if (!strcmp(c->rule.factor[f].name, what)) return f;
@@ -221,7 +227,8 @@ static weft_status miss(const wefti_lowering *c, const wefti_strategy *s) {
 }
 
 static weft_status take_splits(wefti_lowering *c, const wefti_strategy *s, wefti_axes *used) {
-    bool exact = strchr(s->match, ':') != NULL; /* the op is named: all that is said must hold */
+    bool exact = strchr(s->match, ':') != NULL; /* the strategy names the op: all of it must
+                                                   apply */
     for (int32_t k = 0; k < s->split_count; k++) {
         const wefti_split *x = &s->splits[k];
         int f = find_factor(c, x->what);
@@ -248,7 +255,7 @@ static weft_status take_splits(wefti_lowering *c, const wefti_strategy *s, wefti
     return WEFT_OK;
 }
 
-/* What MindSpore's cuts say: so many parts of factors, in the order in which they are met. */
+/* MindSpore's cuts: the number of parts of each factor, in the order in which the factors occur. */
 typedef struct cut_list {
     int count;
     int factor[WEFTI_MAX_FACTORS];
@@ -272,7 +279,7 @@ static weft_status add_cut(const wefti_lowering *c, const wefti_strategy *s, cut
     return WEFT_OK;
 }
 
-/* For each input in turn, one number a dimension. */
+/* Lists the cuts: for each input in turn, one number per dimension. */
 static weft_status list_cuts(const wefti_lowering *c, const wefti_strategy *s, cut_list *list) {
     int64_t at = 0;
     char why[192], what[64];
@@ -306,9 +313,10 @@ enum { MAX_CHOICES = 6 };
 typedef struct choice {
     int axis;
     int count;
-    int factor[MAX_CHOICES]; /* -1: not at all; the last one always is */
+    int factor[MAX_CHOICES]; /* -1: no factor; always the last choice */
     int64_t unit[MAX_CHOICES];
-    bool leading[MAX_CHOICES]; /* the axis comes before others of the dimension it was seen on */
+    bool leading[MAX_CHOICES]; /* the axis comes before other axes of the dimension on which it
+                                  was found */
 } choice;
 
 typedef struct chooser {
@@ -319,9 +327,9 @@ typedef struct chooser {
     double best;
     wefti_dim_split best_factor[WEFTI_MAX_FACTORS];
     wefti_dim_split given[WEFTI_MAX_FACTORS]; /* by the plan */
-    wefti_dim_split
-        seen[WEFTI_MAX_FACTORS]; /* the longest list of axes met on the factor: for their order */
-    double seconds;              /* of the whole node on one device */
+    wefti_dim_split seen[WEFTI_MAX_FACTORS];  /* the longest list of axes found on the factor: sets
+                                                 their  order */
+    double seconds;                           /* of the whole node on one device */
 } chooser;
 
 static void suggest(chooser *h, int axis, int f, int64_t unit) {
@@ -358,7 +366,7 @@ static void suggest_layout(chooser *h, const wefti_layout *layout, const int8_t 
     }
 }
 
-/* Where a result is to be in the end: as the plan says, or as it leaves the body. */
+/* The final layout of a result: as the plan says, or as it leaves the body. */
 static const wefti_layout *wanted_of(const wefti_lowering *c, int o) {
     return o == 0 && c->context->result ? c->context->result : c->context->w->wanted[c->n->out[o]];
 }
@@ -366,7 +374,7 @@ static const wefti_layout *wanted_of(const wefti_lowering *c, int o) {
 static void suggest_all(chooser *h) {
     wefti_lowering *c = h->c;
     const wefti_walk *w = c->context->w;
-    /* Large operands first: among equals the first choice stays. */
+    /* Large operands first: of equal choices the first wins. */
     bool done[WEFTI_MAX_IN] = {false};
     for (int round = 0; round < c->n->inputs; round++) {
         int next = -1;
@@ -387,12 +395,13 @@ static void suggest_all(chooser *h) {
     }
 }
 
-/* Seconds of the device itself: a rough rate is enough, it only breaks ties of communication. */
+/* The device's own time. A rough rate is enough, since it only decides between equal
+ * communication. */
 static double own_seconds(const chooser *h, int64_t parts) {
     return h->seconds / (double)parts;
 }
 
-/* A partial sum will have to be made whole, unless it may leave as it is. */
+/* The time to complete partial sums later, unless they may leave the body partial. */
 static double later_seconds(const chooser *h) {
     const wefti_lowering *c = h->c;
     const wefti_mesh *mesh = &c->context->w->p->mesh;
@@ -412,7 +421,7 @@ static double later_seconds(const chooser *h) {
     return seconds;
 }
 
-/* What the pieces get of each other. */
+/* The time of the communication between the pieces. */
 static double exchange_seconds(const chooser *h) {
     const wefti_lowering *c = h->c;
     int64_t bytes[WEFTI_MAX_FACTORS] = {0};
@@ -432,7 +441,8 @@ static weft_status weigh(chooser *h) {
     for (int f = 0; f < c->rule.factors; f++) {
         int64_t p = parts_of(c, &c->factor[f]),
                 unit = c->factor[f].unit > 1 ? c->factor[f].unit : 1;
-        if (p > 1 && p * unit > c->rule.factor[f].size) return WEFT_OK; /* some would be empty */
+        if (p > 1 && p * unit > c->rule.factor[f].size)
+            return WEFT_OK; /* some pieces would be empty */
         parts *= p;
     }
     fill_need(c);
@@ -442,7 +452,7 @@ static weft_status weigh(chooser *h) {
         const wefti_route *route;
         if (c->n->in[i] < 0) continue;
         WEFT_TRY(wefti_walk_route(c->context->w, c->n->in[i], &c->need[i], &from, &route));
-        if (route) seconds += route->seconds; /* open parameters come as they are wanted */
+        if (route) seconds += route->seconds; /* open parameters take the required layout */
     }
     for (int o = 0; o < c->n->outputs; o++) {
         const wefti_layout *to = wanted_of(c, o);
@@ -465,7 +475,8 @@ static weft_status weigh(chooser *h) {
     return WEFT_OK;
 }
 
-/* Axes of a factor in the order in which an operand has them, else in the mesh's order. */
+/* Sorts the axes of a factor: first in the order in which an operand has them, then in the mesh's
+ * order. */
 static void sort_axes(const chooser *h, int f) {
     wefti_dim_split *s = &h->c->factor[f], sorted = {.unit = s->unit};
     for (int k = 0; k < h->seen[f].count; k++)
@@ -501,13 +512,13 @@ static weft_status try_axis(chooser *h, int at) {
     return WEFT_OK;
 }
 
-/* Axes over which all float operands are partial sums already, for an op that is linear in them
- * together. */
+/* The axes over which all float operands are already partial sums, if the op is linear in all of
+ * them together. */
 static wefti_axes common_partial(const wefti_lowering *c) {
     if (!(c->n->op->flags & WEFTI_OP_LINEAR)) return 0;
     wefti_axes common = ~0u;
     bool any = false;
-    for (int o = 0; o < c->n->outputs; o++) /* a cast to integers is linear in nothing */
+    for (int o = 0; o < c->n->outputs; o++) /* a cast to integers is not linear */
         if (!is_float(wefti_out(c->n, o))) return 0;
     for (int i = 0; i < c->n->inputs; i++) {
         if (c->n->in[i] < 0 || !is_float(wefti_in(c->n, i))) continue;
@@ -522,8 +533,8 @@ bool wefti_partition_guided(const weft_node *n, const wefti_strategy *s) {
     return s && n->gradient && !strchr(s->match, ':');
 }
 
-/* Every operand with dimensions, and every result, has the factor: it is the same one whichever
- * operands a product takes. */
+/* Whether every result, and every operand with dimensions, has the factor. Then the factor means
+ * the same in the op's gradient, whichever operands a product takes. */
 static bool is_everywhere(const wefti_lowering *c, int f) {
     bool all = true;
     for (int i = 0; i < c->n->inputs + c->n->outputs; i++) {
@@ -536,8 +547,8 @@ static bool is_everywhere(const wefti_lowering *c, int f) {
     return all;
 }
 
-/* What is said of a label is said of the model's own ops. Their gradients go by it as far as it
- * means the same there, and where it does not fit they go without. */
+/* A strategy for a label is meant for the model's own ops. Gradients follow it where its factors
+ * mean the same, and ignore it where it does not fit. */
 static void take_guidance(wefti_lowering *c, const wefti_strategy *s, wefti_axes *used) {
     bool same_names = (c->n->op->flags & WEFTI_OP_GRADIENT) != 0;
     for (int32_t k = 0; k < s->split_count; k++) {
@@ -561,7 +572,7 @@ static void take_guidance(wefti_lowering *c, const wefti_strategy *s, wefti_axes
     }
 }
 
-/* Axes that nothing is said of, when the plan has said what it says. */
+/* Chooses the axes that the plan leaves open, after its own choices are made. */
 static weft_status choose_others(chooser *h, wefti_axes said) {
     wefti_lowering *c = h->c;
     h->best = INFINITY;
@@ -578,7 +589,7 @@ static weft_status choose_others(chooser *h, wefti_axes said) {
 /* ---- the choice of axes for cuts ---- */
 
 typedef struct cutter {
-    const chooser *fresh; /* nothing is chosen yet */
+    const chooser *fresh; /* before any choice */
     const wefti_strategy *strategy;
     const cut_list *list;
     int ways;
@@ -587,8 +598,8 @@ typedef struct cutter {
     wefti_axes best_keep;
 } cutter;
 
-/* One way to give the cuts axes. What costs the same but for rounding does not count as less: the
- * first of equals stays. */
+/* Tries one assignment of axes to the cuts. The first of equal assignments wins: a cost that is
+ * lower only by rounding does not count as lower. */
 static weft_status try_cuts(void *context, const wefti_dim_split *splits) {
     cutter *x = context;
     chooser h = *x->fresh;

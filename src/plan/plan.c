@@ -1,5 +1,5 @@
-/* Plans: created, filled in, copied. Each function of weft/plan.h checks what can be said of its
- * own values; what they must be to each other is wefti_plan_check's. See plan/plan.h. */
+/* Plans: creates, fills in and copies them. Each function of weft/plan.h checks its own values;
+ * wefti_plan_check checks how values fit together. See plan/plan.h. */
 #include "plan/plan.h"
 
 #include <string.h>
@@ -12,8 +12,8 @@ enum {
     CHUNKS_MAX = 1024,
 };
 
-/* Until a machine is measured: a hand-over between two threads of one process takes some
- * microseconds, and one core copies about 10 GB/s (seconds, seconds per byte). */
+/* Used until a machine is measured (seconds, seconds per byte). A hand-over between two threads of
+ * one process takes some microseconds, and one core copies about 10 GB/s. */
 static const wefti_link LINK_DEFAULT = {.latency = 5e-6, .seconds_per_byte = 1e-10};
 
 static weft_status no_memory(void) {
@@ -25,7 +25,7 @@ static void axis_set(wefti_axis *axis, const char *name, int32_t size) {
     memcpy(axis->name, name, strlen(name) + 1);
 }
 
-/* The mesh of a plan that names no axes. */
+/* Sets the mesh of a plan that names no axes. */
 static void mesh_default(weft_plan *plan) {
     if (plan->mesh_given) return;
     int32_t size = plan->devices / plan->pipeline.stages;
@@ -77,7 +77,7 @@ int weft_plan_devices(const weft_plan *plan) {
 
 #define PLAN_REQUIRED(plan) WEFT_REQUIRE(plan, WEFT_E_ARG, "%s: the plan is NULL", __func__)
 
-/* A name as it can stand in splits and layouts: letters, digits and _, a letter first. */
+/* Whether a text can be a name in splits and layouts: letters, digits and _, first a letter. */
 static bool is_name(const char *text) {
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
     return *text && strchr(LETTERS, *text) && strspn(text, LETTERS "0123456789") == strlen(text);
@@ -359,7 +359,7 @@ weft_status weft_plan_links(weft_plan *plan, const char *path) {
     PLAN_REQUIRED(plan);
     WEFT_REQUIRE(path, WEFT_E_ARG, "weft_plan_links needs the path of measured links");
     WEFT_TRY(wefti_links_load(path, &plan->links));
-    plan->links.by_messages = false; /* nothing that a plan decides depends on it */
+    plan->links.by_messages = false; /* no decision of a plan depends on it */
     return WEFT_OK;
 }
 
@@ -369,7 +369,7 @@ weft_status weft_plan_overlap(weft_plan *plan, bool overlap) {
     return WEFT_OK;
 }
 
-/* The lists of `to`, a plan whose plain values are those of `from` already. */
+/* Copies the lists to `to`, whose plain values already equal those of `from`. */
 static weft_status copy_lists(const weft_plan *from, weft_plan *to) {
     wefti_text split = {0};
     for (int64_t i = 0; i < from->strategy_count; i++) {

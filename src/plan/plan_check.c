@@ -1,4 +1,4 @@
-/* All that can be said of a plan without a model. See plan/plan.h. */
+/* All checks of a plan that need no model. See plan/plan.h. */
 #include "plan/plan.h"
 
 #include <stdio.h>
@@ -14,7 +14,8 @@ static const char *mesh_words(const wefti_mesh *mesh, char out[256]) {
     return out;
 }
 
-/* Of all stages; not multiplied further where that is more than can be. */
+/* The devices of all stages. Stops multiplying above INT32_MAX, so that the product cannot
+ * overflow. */
 static int64_t devices_of_meshes(const weft_plan *plan) {
     int64_t devices = 0;
     for (int32_t s = 0; s < plan->pipeline.stages; s++) {
@@ -26,8 +27,8 @@ static int64_t devices_of_meshes(const weft_plan *plan) {
     return devices;
 }
 
-/* Ranks of one stage have values of their own in mode manual: what the next one gets of them is
- * clear only where each has one rank there. */
+/* In mode manual the ranks of one stage have values of their own. A transfer to the next stage is
+ * well-defined only if each rank has one partner there, so the meshes must be equal. */
 static weft_status check_equal_meshes(const weft_plan *plan) {
     for (int32_t s = 1; plan->mode == WEFT_PARALLEL_MANUAL && s < plan->pipeline.stages; s++)
         WEFT_REQUIRE(wefti_meshes_alike(&plan->pipeline.meshes[s], plan->pipeline.meshes),
@@ -92,13 +93,13 @@ static weft_status check_pipeline(const weft_plan *plan) {
     return wefti_schedule_check(plan->pipeline.schedule, stages, micro, chunks);
 }
 
-/* Number `i` of a list, or the place where it was said. */
+/* Prefixes a message with the place in the input, or with the list and entry number. */
 static weft_status at_place(weft_status status, const char *source, const char *list, int64_t i) {
     if (source) return wefti_prefix(status, "%s", source);
     return wefti_prefix(status, "%s[%lld]", list, (long long)i);
 }
 
-/* Each cut must be a product of axes; which ones is settled with the op's rule. */
+/* Each cut must be a product of axes. The op's rule decides later which axes. */
 static weft_status check_cuts(const weft_plan *plan, const wefti_strategy *strategy) {
     const int64_t *cut = strategy->cuts;
     for (int32_t i = 0; i < strategy->cut_inputs; i++)
@@ -155,7 +156,7 @@ static weft_status check_optimizer(const weft_plan *plan) {
     for (int32_t s = 0; shard && s < (plan->pipeline.meshes ? plan->pipeline.stages : 1); s++) {
         const wefti_mesh *mesh = plan->pipeline.meshes ? &plan->pipeline.meshes[s] : &plan->mesh;
         int32_t each = wefti_mesh_size(mesh);
-        /* A stage that has fewer shares among all of them. */
+        /* A stage with fewer devices shares among all of them. */
         WEFT_REQUIRE(each % shard == 0 || (plan->pipeline.meshes && shard % each == 0), WEFT_E_ARG,
                      "optimizer.shard_size = %d does not divide the %d devices of a stage; 0: all "
                      "that hold the same",

@@ -1,7 +1,6 @@
-/* What differs between two plans, one difference a line: "mesh.tp: 4 -> 2". The printed plans are
- * compared, key by key and list by list, so that nothing that a plan says can be forgotten here.
- * Entries of lists that name what they match are compared by that name; their order counts too, as
- * the last one that matches decides. */
+/* The differences of two plans, one per line: "mesh.tp: 4 -> 2". Compares the printed plans, key by
+ * key and list by list, so that it covers every setting. List entries with a "match" are compared
+ * by that match. Their order counts too, since the last entry that matches decides. */
 #include "plan/plan.h"
 
 #include <stdio.h>
@@ -67,7 +66,7 @@ static bool equal(const wefti_json *a, const wefti_json *b) {
     return true;
 }
 
-/* One line; NULL stands for what is not there. */
+/* Prints one line; NULL stands for a missing value. */
 static void differ(const char *path, const wefti_json *a, const wefti_json *b, wefti_text *out) {
     wefti_text_add(out, "%s: ", path);
     if (a) write_value(a, out);
@@ -78,7 +77,7 @@ static void differ(const char *path, const wefti_json *a, const wefti_json *b, w
     wefti_text_add(out, "\n");
 }
 
-/* The number `nth` entry of a list that has this match, from 0. */
+/* Entry number `nth`, from 0, among the list's entries with this match. */
 static const wefti_json *find(const wefti_json *list, const char *match, int nth) {
     WEFTI_JSON_EACH(item, list) {
         const wefti_json *m = wefti_json_get(item, "match");
@@ -86,7 +85,8 @@ static const wefti_json *find(const wefti_json *list, const char *match, int nth
     }
     return NULL;
 }
-/* How many entries before `entry` have its match: equal matches are told apart by their order. */
+/* How many entries before `entry` have its match: equal matches are distinguished by their
+ * order. */
 static int number(const wefti_json *list, const wefti_json *entry, const char *match) {
     int before = 0;
     for (const wefti_json *item = list->as.child; item != entry; item = item->next)
@@ -101,7 +101,7 @@ static bool is_matched(const wefti_json *list) {
 static void diff_matched(const char *path, const wefti_json *a, const wefti_json *b,
                          wefti_text *out) {
     bool moved = false;
-    const wefti_json *last = NULL; /* in b, of those that are in both */
+    const wefti_json *last = NULL; /* in b, of the entries that are in both */
     WEFTI_JSON_EACH(item, a) {
         const char *match = wefti_json_get(item, "match")->as.text;
         const wefti_json *other = find(b, match, number(a, item, match));

@@ -1,4 +1,4 @@
-/* What a plan says about a name: patterns, and the last rule that matches. See plan/plan.h. */
+/* Finds a plan's settings for a name: the last pattern that matches counts. See plan/plan.h. */
 #include "plan/plan.h"
 
 #include <string.h>
@@ -53,8 +53,8 @@ static const wefti_mesh *mesh_of(const weft_plan *plan, int32_t stage) {
     return plan->pipeline.meshes ? &plan->pipeline.meshes[stage] : &plan->mesh;
 }
 
-/* The slower link of all stages with this mesh between blocks of ranks: hosts may end at another
- * place of each, but all of them must decide alike. */
+/* The slowest link between blocks of ranks, over all stages with this mesh. Host boundaries may lie
+ * differently in each stage, but all stages must decide alike. */
 static wefti_link slowest_link(const weft_plan *plan, const wefti_mesh *mesh, int32_t block) {
     wefti_link slowest = {0, 0};
     int32_t first = 0, ranks = wefti_mesh_size(mesh);

@@ -1,5 +1,6 @@
-/* A plan from JSON, version 1 (docs/format-plan.md), read strictly: unknown keys, wrong types and
- * other versions are refused, with the place in the text. What is left out has its default. */
+/* Parses a plan from JSON, version 1 (docs/format-plan.md). Parsing is strict: it refuses unknown
+ * keys, wrong types and other versions, and names the place in the text. A missing key keeps its
+ * default. */
 #include "plan/plan.h"
 
 #include <stdio.h>
@@ -21,7 +22,7 @@ static const char *const gradients[] = {"mean", "sum", NULL};
 static const char *const collectives[] = {"allreduce", "allgather", "reducescatter", NULL};
 #undef ROW
 
-/* An object that is being read, and what it is called in messages: "plan.json: pipeline". */
+/* An object that is being read, and its name in messages: "plan.json: pipeline". */
 typedef struct plan_parse_place {
     const wefti_json *object;
     char name[160];
@@ -76,7 +77,7 @@ static weft_status check_keys(const plan_parse_place *at, const char *const *kno
     return WEFT_OK;
 }
 
-/* Each of these leaves *out alone when the key is absent. */
+/* The following functions leave *out unchanged if the key is absent. */
 static weft_status read_integer(const plan_parse_place *at, const char *key, int64_t max,
                                 int64_t *out) {
     const wefti_json *value = wefti_json_get(at->object, key);
@@ -127,7 +128,7 @@ static weft_status need_text(const plan_parse_place *at, const char *key, const 
     return WEFT_OK;
 }
 
-/* The elements of a list; NULL when the key is absent or the list empty. */
+/* The first element of a list; NULL if the key is absent or the list is empty. */
 static weft_status read_list(const plan_parse_place *at, const char *key,
                              const wefti_json **out_first) {
     const wefti_json *value = wefti_json_get(at->object, key);
@@ -138,7 +139,7 @@ static weft_status read_list(const plan_parse_place *at, const char *key,
     return WEFT_OK;
 }
 
-/* What a function of weft/plan.h refuses is told with the place. */
+/* Prefixes an error of a function of weft/plan.h with the place. */
 static weft_status placed(weft_status status, const plan_parse_place *at) {
     return status == WEFT_E_ARG ? wefti_prefix(status, "%s", at->name) : status;
 }
@@ -265,7 +266,7 @@ static weft_status read_recompute(const plan_parse_place *top, weft_plan *plan) 
     return WEFT_OK;
 }
 
-/* The config of one collective: bytes, or the ends of an index. */
+/* Reads the settings of one collective; config is a number of bytes, or the ends of an index. */
 static weft_status read_fusion(const plan_parse_place *at, const char *collective,
                                weft_plan *plan) {
     static const char *const keys[] = {"mode", "config", NULL};
@@ -312,7 +313,7 @@ static weft_status read_fusions(const plan_parse_place *top, weft_plan *plan) {
     return WEFT_OK;
 }
 
-/* strategies {match, split} and tensors {match, layout}: the place of each is kept. */
+/* Reads strategies {match, split} and tensors {match, layout}, and keeps the place of each. */
 static weft_status
 read_strategies(const plan_parse_place *top, const char *list, const char *second,
                 weft_status (*add)(weft_plan *, const char *, const char *, const char *),
@@ -364,7 +365,8 @@ static weft_status read_plan(const plan_parse_place *top, weft_plan *plan) {
     return read_strategies(top, "tensors", "layout", wefti_plan_split_tensor, plan);
 }
 
-/* Version first: an unknown version is not judged by the keys of this one. */
+/* Reads the version first, so that a plan of another version is not judged by the keys of this
+ * one. */
 static weft_status read_head(const plan_parse_place *top, int64_t *out_devices) {
     static const char *const keys[] = {
         "weft_plan", "model",      "devices",    "mesh",      "mode",      "pipeline",

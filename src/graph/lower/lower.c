@@ -6,7 +6,7 @@
 
 #include "graph/builder.h"
 
-/* ---- the op of communication ---- */
+/* ---- the transfer op ---- */
 
 static weft_status infer_transfer(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
@@ -46,7 +46,7 @@ weft_status wefti_body_add_transfer(weft_body *b, int32_t value, int32_t index,
     return WEFT_OK;
 }
 
-/* ---- factors here ---- */
+/* ---- factors on this device ---- */
 
 static const wefti_mesh *mesh_of(const wefti_lowering *c) {
     return c->mesh;
@@ -212,7 +212,8 @@ void wefti_lower_same(wefti_lowering *c, const weft_value *in, int attr_count,
 
 /* ---- communication ---- */
 
-/* A transfer over the devices that differ along `axes` at most: group filled in, boxes zero. */
+/* A transfer over the devices that differ at most along `axes`. The group is filled in; the regions
+ * are zero. */
 static weft_status new_transfer(wefti_lowering *c, wefti_axes axes, const weft_desc *desc,
                                 wefti_transfer_kind kind, wefti_reduction reduction,
                                 wefti_transfer **out) {
@@ -237,7 +238,7 @@ static weft_status new_transfer(wefti_lowering *c, wefti_axes axes, const weft_d
     return status;
 }
 
-/* Takes the transfer over, also on failure. */
+/* Owns the transfer from now on, also on failure. */
 static weft_value finish_transfer(wefti_lowering *c, weft_value value, wefti_transfer *t) {
     int32_t local;
     weft_status status = c->transfer(c, local_of(c, value), t, &local);
@@ -275,7 +276,7 @@ weft_value wefti_lower_all_reduce(wefti_lowering *c, weft_value value, uint32_t 
     return finish_transfer(c, value, t);
 }
 
-/* A transfer along one dimension: each member has and wants a range of it. */
+/* A transfer along one dimension: each member has a range of it and wants a range of it. */
 static weft_value along(wefti_lowering *c, weft_value value, int dim, int f,
                         wefti_transfer_kind kind, wefti_reduction reduction,
                         wefti_lower_ranges *have, wefti_lower_ranges *want, void *context) {
@@ -341,8 +342,8 @@ static void shifted(const wefti_lowering *c, int32_t part, void *context, int64_
     piece(c, (int32_t)((part + g->by % parts + parts) % parts), context, begin, end);
 }
 
-/* Pieces of equal shape lie one behind the other along a dimension made for the purpose: the first.
- */
+/* Shifts pieces of equal shape. For the transfer, the pieces lie one behind the other along the
+ * first dimension. */
 static weft_value shift_equal(wefti_lowering *c, weft_value value, int factor, int by) {
     weft_desc desc = desc_of(c, value);
     wefti_axes axes = axes_of(c, factor);

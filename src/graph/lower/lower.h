@@ -1,13 +1,12 @@
-/* Cutting a node: what one device of a mesh computes of it.
+/* Lowering: the part of a node that one device of a mesh computes.
  *
- * A node's strategy gives axes to the factors of its split rule. For FREE, SUM and MAX factors the
- * piece is the node itself on smaller operands (attributes that state sizes are rewritten by
- * `localize`), and what outputs are split by or partial over follows from the rule. For the other
- * kinds the op says what to do: its `lower` adds the nodes that one device runs, communication
- * among them. It sees this device's operands, already in the layouts that the strategy asks for,
- * and gives the local outputs.
+ * A node's strategy assigns axes to the factors of its split rule. For FREE, SUM and MAX factors
+ * the piece is the node itself on smaller operands; `localize` rewrites attributes that state
+ * sizes. The rule then determines how outputs are split or partial. For the other kinds the op's
+ * `lower` adds the nodes that one device runs, including communication. `lower` sees this device's
+ * operands in the required layouts, and produces the local outputs.
  *
- * Nothing here is known of where the numbers of an axis run: processes, hosts or threads. */
+ * Lowering does not depend on whether the devices of an axis are processes, hosts or threads. */
 #ifndef WEFTI_LOWER_H
 #define WEFTI_LOWER_H
 
@@ -18,22 +17,22 @@ typedef struct wefti_lower_ranks {
     int32_t rank, world, stage_first, stage_size;
 } wefti_lower_ranks;
 
-/* Adds a transfer of a local value to the local body and names it after the node. Supplied by the
- * partition; takes `transfer` over, also on failure. */
+/* Adds a transfer of a local value to the local body and names it after the node. The partition
+ * supplies this function. It owns `transfer` from the call on, also on failure. */
 typedef weft_status wefti_lower_add_transfer(wefti_lowering *c, int32_t local,
                                              wefti_transfer *transfer, int32_t *out_local);
 
-/* A node of the whole with its split, as one device sees it. The partition fills it in; `lower`
- * uses the functions below. */
+/* A node of the whole model with its split, as one device sees it. The partition fills it in;
+ * `lower` uses the functions below. */
 struct wefti_lowering {
     const weft_node *n;
     wefti_split_rule rule;
     wefti_dim_split factor[WEFTI_MAX_FACTORS]; /* axes of each factor */
-    wefti_axes keep; /* axes over which operands stay partial, and the results with them (LINEAR) */
-    wefti_layout need[WEFTI_MAX_IN];  /* of inputs */
-    wefti_layout give[WEFTI_MAX_OUT]; /* of outputs */
+    wefti_axes keep; /* axes over which operands and results both stay partial (LINEAR) */
+    wefti_layout need[WEFTI_MAX_IN];  /* required layouts of inputs */
+    wefti_layout give[WEFTI_MAX_OUT]; /* produced layouts of outputs */
     int32_t local[WEFTI_MAX_IN];      /* operands in the local body, -1: absent */
-    int32_t made[WEFTI_MAX_OUT];      /* results there, -1: not yet */
+    int32_t made[WEFTI_MAX_OUT];      /* results in the local body, -1: not made yet */
     const wefti_mesh *mesh;
     wefti_lower_ranks ranks;
     weft_graph *graph;             /* of the local body */
@@ -43,104 +42,106 @@ struct wefti_lowering {
     struct wefti_lower_context *context; /* the partition's own */
 };
 
-/* The graph to add local nodes to, with the functions of weft/ops.h and wefti_graph_add. */
+/* The graph that receives local nodes, through the functions of weft/ops.h and wefti_graph_add. */
 weft_graph *wefti_lower_graph(wefti_lowering *c);
 /* The node of the whole model: global shapes. */
 const weft_node *wefti_lower_node(const wefti_lowering *c);
-/* This device's piece of input i; empty when absent. Dimensions of the input that have a factor are
- * split as the factor is, those without are whole; never partial. */
+/* This device's piece of input i; empty if absent. Dimensions with a factor are split like the
+ * factor; dimensions without are whole. Never partial. */
 weft_value wefti_lower_in(wefti_lowering *c, int i);
-/* This device's piece of output o: dimensions split as their factors are, not partial. */
+/* Sets this device's piece of output o: dimensions are split like their factors, and not
+ * partial. */
 void wefti_lower_out(wefti_lowering *c, int o, weft_value value);
-/* The same where `value` is one term of a sum over the devices that split `factors` (bit mask). */
+/* The same, but `value` is one term of a sum over the devices that split `factors` (bit mask). */
 void wefti_lower_out_partial(wefti_lowering *c, int o, weft_value value, uint32_t factors);
 
 /* ---- factors, by number in the rule ---- */
 
 const wefti_split_rule *wefti_lower_rule(const wefti_lowering *c);
 int wefti_lower_factor(const wefti_lowering *c,
-                       const char *name); /* -1: the rule has none of that name */
+                       const char *name); /* -1: the rule has no factor of that name */
 int32_t wefti_lower_parts(const wefti_lowering *c,
-                          int factor); /* devices that share it; 1: not split, also for factor -1 */
+                          int factor); /* into how many parts devices split it; 1: not split,
+                                          also for factor -1 */
 int32_t wefti_lower_index(const wefti_lowering *c,
-                          int factor); /* which of the parts this device has */
+                          int factor); /* the number of this device's part */
 /* Range of part `index` of a factor, in units of the factor. */
 void wefti_lower_range(const wefti_lowering *c, int factor, int32_t index, int64_t *begin,
                        int64_t *size);
-/* Begin of this device's piece along dimension d of input i / output o, in elements of the whole.
- */
+/* Begin of this device's piece along dimension d of input i or output o, in elements of the whole
+ * tensor. */
 int64_t wefti_lower_in_begin(const wefti_lowering *c, int i, int d);
 int64_t wefti_lower_out_begin(const wefti_lowering *c, int o, int d);
-/* The shape of output o here. */
+/* The shape of output o on this device. */
 weft_desc wefti_lower_out_desc(const wefti_lowering *c, int o);
 
 /* ---- nodes ---- */
 
-/* The node itself over local operands (all of its inputs, empty where absent), attributes
- * localized, then changed by `attrs`. Its outputs, whose shapes are what the op infers. */
+/* Adds the node itself over local operands: all its inputs, with empty values for absent ones. Its
+ * attributes are localized, then overridden by `attrs`. The op infers the shapes of the outputs. */
 void wefti_lower_same(wefti_lowering *c, const weft_value *in, int attr_count,
                       const wefti_attr *attrs, weft_value *out);
 /* The same by value numbers of the local body, for the partition. */
 weft_status wefti_lower_add(wefti_lowering *c, const int32_t *in, int attr_count,
                             const wefti_attr *attrs, int32_t *out) WEFT_CHECKED;
-/* Another op of this file, found by pointer, is added with wefti_graph_add as usual. */
+/* Another op of the same file, found by pointer, is added with wefti_graph_add. */
 
-/* ---- communication among the devices that share `factors` (bit mask) ---- */
+/* ---- communication among the devices that split `factors` (bit mask) ---- */
 
-/* Sum or maximum over them; same shape. Where nothing is split: value itself. */
+/* Sum or maximum over these devices, with equal shape. Without a split: `value` itself. */
 weft_value wefti_lower_all_reduce(wefti_lowering *c, weft_value value, uint32_t factors,
                                   wefti_reduction reduction);
-/* Pieces along `dim` joined in order of the parts; pieces may differ in size as the ranges of the
- * factor do, `unit` elements for each unit of the factor. */
+/* Joins the pieces along `dim` in the order of the parts. Pieces may differ in size like the ranges
+ * of the factor, with `unit` elements for each unit of the factor. */
 weft_value wefti_lower_all_gather(wefti_lowering *c, weft_value value, int dim, int factor,
                                   int64_t unit);
-/* The part that the device `by` places further has (cyclic): part (index + by) mod parts. Along
- * `dim` (-1: all parts have equal shapes) its size is that part's, `unit` elements for each unit of
- * the factor. */
+/* A cyclic shift: receives part (index + by) mod parts. Its size along `dim` is the size of that
+ * part, with `unit` elements for each unit of the factor. dim -1: all parts have equal shapes. */
 weft_value wefti_lower_shift(wefti_lowering *c, weft_value value, int factor, int by, int dim,
                              int64_t unit);
-/* `value` is a piece along `dim`: the elements of the whole that `have` says for this part. The
- * result is the elements that `want` says for this part. Ranges in elements, for any part. Halos.
- */
+/* Exchanges ranges along `dim`, for halos. `value` holds the elements of the whole tensor that
+ * `have` returns for this part; the result holds the elements that `want` returns. Both return
+ * ranges in elements, for any part. */
 typedef void wefti_lower_ranges(const wefti_lowering *c, int32_t part, void *context,
                                 int64_t *begin, int64_t *end);
 weft_value wefti_lower_exchange(wefti_lowering *c, weft_value value, int dim, int factor,
                                 wefti_lower_ranges *have, wefti_lower_ranges *want, void *context);
-/* The same under another name: WEFTI_TRANSFER_SHIFT where whole pieces go round,
- * WEFTI_TRANSFER_ALL_GATHER where all are wanted. */
+/* The same with another transfer kind: WEFTI_TRANSFER_SHIFT if whole pieces travel round,
+ * WEFTI_TRANSFER_ALL_GATHER if each part wants all. */
 weft_value wefti_lower_exchange_as(wefti_lowering *c, wefti_transfer_kind kind, weft_value value,
                                    int dim, int factor, wefti_lower_ranges *have,
                                    wefti_lower_ranges *want, void *context);
-/* The reverse: what `value` holds for each element of `have`'s range is added up at the device in
- * whose `want` range the element lies (want ranges do not overlap and cover all). Gradients of
- * halos. */
+/* The reverse, for gradients of halos: for each element, the terms of all `have` ranges are summed
+ * on the device whose `want` range contains the element. Want ranges do not overlap, and cover all
+ * elements. */
 weft_value wefti_lower_exchange_add(wefti_lowering *c, weft_value value, int dim, int factor,
                                     wefti_lower_ranges *have, wefti_lower_ranges *want,
                                     void *context);
-/* Any transfer at all over the devices that share `factors`: regions as the caller says, in its own
- * coordinates. `have` and `want` are for each member in order of ranks (parts of the first factor
- * slowest). The result's shape is want[me]. For routing by position where nothing above fits. */
+/* A general transfer over the devices that split `factors`, for patterns that the functions above
+ * do not cover. The caller states the regions of each member in coordinates of its own. `have` and
+ * `want` are in the order of ranks (parts of the first factor slowest). The result's shape is
+ * want[me]. */
 weft_value wefti_lower_transfer(wefti_lowering *c, weft_value value, uint32_t factors,
                                 wefti_transfer_kind kind, wefti_reduction reduction, int rank,
                                 const wefti_region *have, const wefti_region *want);
 
-/* For ops that name ranks of the world themselves (WEFTI_OP_GROUP): this rank, how many there are,
- * and those of its stage, who alone do the same; and a transfer among `ranks` [members], ascending,
- * of which this one is number `me`. */
+/* For ops that name ranks of the world themselves (WEFTI_OP_GROUP). wefti_lower_world: this rank,
+ * the number of ranks, and the ranks of its stage, which run the same nodes. wefti_lower_among: a
+ * transfer among `ranks` [members], ascending; this rank is ranks[me]. */
 wefti_lower_ranks wefti_lower_world(const wefti_lowering *c);
 weft_value wefti_lower_among(wefti_lowering *c, weft_value value, int32_t members, int32_t *ranks,
                              int32_t me, wefti_transfer_kind kind, wefti_reduction reduction,
                              int rank, wefti_region *have, wefti_region *want);
 
-/* A failure in lowering: recorded in the graph (sticky); `lower` returns it or WEFT_OK. */
+/* If lowering fails, the graph records the failure (sticky); `lower` returns it or WEFT_OK. */
 
-/* ---- the op of communication inside bodies ---- */
+/* ---- the transfer op inside bodies ---- */
 
-/* transfer(x) -> y: transfer number `index` of the body's program; `shape` of y; dtype of x. Flag
- * WEFTI_OP_COMM: no backend runs it, the executor does. */
+/* transfer(x) -> y: transfer number `index` of the body's program, with the `shape` of y and the
+ * dtype of x. Flag WEFTI_OP_COMM: the executor runs it, not a backend. */
 extern const weft_op_def wefti_op_transfer;
-/* Adds such a node: transfer `index` of `value`, with a result of that shape. `scope` is kept, not
- * copied. *out: the result. */
+/* Adds a transfer node: transfer `index` of `value`, with the shape of `result`. `scope` is kept,
+ * not copied. *out: the result. */
 weft_status wefti_body_add_transfer(weft_body *b, int32_t value, int32_t index,
                                     const weft_desc *result, const char *scope,
                                     int32_t *out) WEFT_CHECKED;

@@ -62,7 +62,7 @@ static bool read_int(const char **p, int64_t *out) {
     return true;
 }
 
-/* "(1,2)": at most `most` of them. */
+/* "(1,2)": at most `most` numbers. */
 static bool read_ints(const char **p, int most, int64_t *v, int *out_count) {
     int count = 0;
     if (**p != '(') return false;

@@ -1,6 +1,6 @@
-/* Parsing the text form: see text.h. Strict, line by line, without recursion; the text may come
- * from anywhere, so every number and name is checked, and what is built passes the checker before
- * it is handed out. */
+/* Parses the text form: see text.h. Strict, line by line, without recursion. The text may come from
+ * any source, so every number and name is checked. The checker accepts the graph before it is
+ * returned. */
 #include "graph/builder.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ typedef struct parse_parser {
     int32_t *values; /* number in the text -> value of the body */
     int64_t value_count, value_cap;
     int32_t *operands;
-    weft_desc *results; /* as the text states them */
+    weft_desc *results; /* as stated in the text */
     int64_t operand_count, operand_cap, result_count, result_cap;
 } parse_parser;
 
@@ -31,7 +31,7 @@ static void blanks(parse_parser *s) {
     while (*s->p == ' ') s->p++;
 }
 
-/* What stands here, for messages. */
+/* Length of the word at the parser's position, at most 40, for messages. */
 static int here(const parse_parser *s) {
     size_t n = strcspn(s->p, " \n");
     return n > 40 ? 40 : n ? (int)n : 1;
@@ -109,7 +109,7 @@ static weft_status define(parse_parser *s, int32_t value) {
     return WEFT_OK;
 }
 
-/* "%5", which must be the next number; `ahead` values of this line come before it. */
+/* Reads "%5", which must be the next number after `ahead` values defined earlier on this line. */
 static weft_status new_number(parse_parser *s, int64_t ahead) {
     int64_t number;
     WEFT_TRY(expect(s, "%"));
@@ -200,7 +200,7 @@ static weft_status find_op(parse_parser *s, const weft_op_def **out_op, weft_bod
     return WEFT_OK;
 }
 
-/* What follows the operands: attributes up to "#", "@" or the end of the line. */
+/* Reads the attributes after the operands, up to "#", "@" or the end of the line. */
 static weft_status attributes(parse_parser *s, const weft_op_def *op,
                               wefti_attr attrs[PARSE_MAX_ATTRS]) {
     char text[8192];
@@ -354,7 +354,7 @@ static weft_status initial(parse_parser *s, weft_init *out) {
     WEFT_FAIL(WEFT_E_ARG, "'%s' is none of zeros, constant, normal, uniform", name);
 }
 
-/* "%3 = param h.0.w: f32[2] zeros": tells itself from a node by "=" after the number. */
+/* Reads "%3 = param h.0.w: f32[2] zeros". The "=" after the number distinguishes it from a node. */
 static weft_status root_value(parse_parser *s) {
     char text[MAX_WORD];
     wefti_value_kind kind;

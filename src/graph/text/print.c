@@ -1,4 +1,4 @@
-/* Printing the text form: see text.h. Values are numbered in the order of the text. */
+/* Prints the text form: see text.h. Values are numbered in the order of the text. */
 #include "graph/text/text.h"
 
 #include <string.h>
