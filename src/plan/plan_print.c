@@ -1,5 +1,5 @@
-/* A plan as JSON, version 1 (docs/format-plan.md): one entry a line, so that people and line-wise
- * tools can read and edit it. Read back by plan_parse.c. */
+/* Prints a plan as JSON, version 1 (docs/format-plan.md): one entry per line, for people and
+ * line-based tools. plan_parse.c reads it back. */
 #include "plan/plan.h"
 
 #include <string.h>
@@ -35,7 +35,7 @@ static void print_links(const wefti_links *links, wefti_text *out) {
     wefti_text_add(out, "\n  }");
 }
 
-/* Opens the next entry of a list, each on a line of its own. */
+/* Opens the next entry of a list, on a line of its own. */
 static void next_entry(wefti_text *out, int64_t i, int indent) {
     wefti_text_add(out, "%s\n%*s{", i ? "," : "", indent, "");
 }

@@ -1,6 +1,7 @@
-/* Axes that are cut in two so that `optimizer.shard_size` devices can share a parameter: groups are
- * those along whole axes, and of an axis of 8 devices 2 can share where it is one of 4 and, inside
- * of that, one of 2. What split something by the axis splits it by both. See plan/plan.h. */
+/* Refined meshes: divides axes in two so that `optimizer.shard_size` devices can share a parameter.
+ * Groups of devices lie along whole axes. If an axis of 8 devices becomes one of 4 and, inside of
+ * it, one of 2, then 2 devices can share. A split by the old axis becomes a split by both new ones.
+ * See plan/plan.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +16,8 @@ static int32_t common(int32_t a, int32_t b) {
     return a;
 }
 
-/* How many of the devices along an axis can share what `shard` devices share. */
+/* Whether a group of `shard` devices uses only a part of an axis, so that the axis must be
+ * divided. */
 static bool is_cut(int32_t size, int32_t shard) {
     int32_t inner = common(size, shard);
     return inner > 1 && inner < size;
@@ -31,7 +33,7 @@ static bool needs_cut(const weft_plan *plan, int a) {
     return needed;
 }
 
-/* `place[a]`: where axis a is in the new mesh; `cut` those that are two there. */
+/* `place[a]`: the position of axis a in the new mesh; `cut`: the axes that are divided there. */
 static void cut_mesh(wefti_mesh *mesh, const int *place, wefti_axes cut, int32_t shard) {
     wefti_mesh old = *mesh;
     mesh->axes = old.axes + __builtin_popcount(cut);

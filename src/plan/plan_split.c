@@ -1,6 +1,6 @@
 /* The text of a strategy: "m0=dp n0=tp+sp", or MindSpore's cuts for each input, "((2,1),(1,4))"
- * (the argument of its op.shard); behind either, the layout of the result, "-> [dp, tp]". See
- * plan/plan.h. */
+ * (the argument of its op.shard). Either may be followed by the layout of the result, "-> [dp,
+ * tp]". See plan/plan.h. */
 #include "plan/plan.h"
 
 #include <ctype.h>
@@ -29,8 +29,8 @@ static weft_status unknown_axis(const wefti_mesh *mesh, const char *name) {
 
 /* ---- factors and dimensions ---- */
 
-/* "1" and "in0.1" name dimensions, and two of them may be the same factor; other names are factors.
- */
+/* Whether `what` names a dimension, such as "1" or "in0.1". Two dimensions may have the same
+ * factor. Other names are factors. */
 static bool is_dimension(const char *what) {
     return isdigit((unsigned char)*what) || strchr(what, '.') != NULL;
 }
@@ -54,7 +54,7 @@ static weft_status check_what(const char *what) {
     return WEFT_OK;
 }
 
-/* Axes joined by +; `text` is cut up. */
+/* Parses axes joined by +; modifies `text`. */
 static weft_status parse_axes(const wefti_mesh *mesh, char *text, wefti_split *split) {
     char *rest = text;
     while (rest) {
@@ -64,7 +64,7 @@ static weft_status parse_axes(const wefti_mesh *mesh, char *text, wefti_split *s
         for (int i = 0; i < split->count; i++)
             WEFT_REQUIRE(split->axis[i] != axis, WEFT_E_ARG, "axis %s splits %s twice", name,
                          split->what);
-        split->axis[split->count++] = (int8_t)axis; /* no axis twice, so there is room */
+        split->axis[split->count++] = (int8_t)axis; /* no axis occurs twice, so there is room */
     }
     return WEFT_OK;
 }
@@ -139,7 +139,7 @@ static weft_status not_cuts(const cut_reader *r) {
               r->text, (int)(r->at - r->text) + 1);
 }
 
-/* Numbers up to the closing parenthesis; a comma may follow the last, as in Python. */
+/* Parses numbers up to the closing parenthesis. A comma may follow the last one, as in Python. */
 static weft_status parse_input(cut_reader *r) {
     int32_t rank = 0;
     while (!passed(r, ')')) {

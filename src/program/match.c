@@ -1,4 +1,4 @@
-/* The play: ranks run their programs' communication in turn; program/match.h. */
+/* Matching: ranks run the communication of their programs in turn. See program/match.h. */
 #include "program/match_parts.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@ typedef struct wefti_match_kind {
     struct wefti_match_kind *next;
     uint64_t hash;
     const wefti_transfer *transfer;
-    int32_t number, rank; /* rank: the first that has it */
+    int32_t number, rank; /* rank: the first rank that has it */
 } kind;
 
 static void *make(wefti_match *m, int64_t count, size_t bytes) {
@@ -55,7 +55,7 @@ static weft_status find_channel(wefti_match *m, const wefti_transfer *t,
     return WEFT_OK;
 }
 
-/* What the play itself relies on; wefti_transfer_check asks for more, later. */
+/* Checks what matching itself relies on; wefti_transfer_check checks the rest later. */
 static weft_status check_group(const wefti_match *m, const wefti_transfer *t, int32_t rank) {
     bool legal = t->members >= 1 && t->me >= 0 && t->me < t->members && t->ranks[t->me] == rank &&
                  t->rank >= 0 && t->rank <= WEFT_MAX_RANK &&
@@ -99,7 +99,7 @@ static bool same_post(const wefti_match_side *a, const wefti_match_side *b) {
            same_text(x, y);
 }
 
-/* Meetings that are over make room. */
+/* Removes meetings that are over. */
 static void shrink(wefti_match_channel *c) {
     int64_t over = c->complete - c->begin;
     if (over < c->used && over < 64) return;
@@ -168,7 +168,7 @@ static weft_status side_of(const wefti_match_rank *r, const wefti_step *step,
     return WEFT_OK;
 }
 
-/* Parts begin and end where the call does, or behind a transfer. */
+/* Checks that a part begins and ends where the call does, or behind a transfer. */
 static bool is_part(const wefti_step *step) {
     const wefti_instruction *code = step->routine->code;
     int32_t from = step->from, to = step->to, count = step->routine->code_count;
@@ -184,7 +184,7 @@ static weft_status play_call(wefti_match *m, wefti_match_rank *r, const wefti_st
     WEFT_REQUIRE(is_part(step), WEFT_E_MISMATCH,
                  "rank %d, step '%s': there is no part %d of %d of the call", r->program->rank,
                  step->name, step->part + 1, step->parts);
-    if (!r->entered) { /* what the part before posted is waited for */
+    if (!r->entered) { /* first wait for the post of the part before */
         r->code = step->from - (step->part > 0);
         r->joined_end = step->from;
         r->entered = true;
@@ -202,7 +202,7 @@ static weft_status play_call(wefti_match *m, wefti_match_rank *r, const wefti_st
             bool stays = k + 1 == step->to && step->part + 1 < step->parts;
             if (!next->joined || stays) r->joined_end = k + 1;
         }
-        if (r->code + 1 == step->to && step->part + 1 < step->parts) break; /* stays under way */
+        if (r->code + 1 == step->to && step->part + 1 < step->parts) break; /* stays in flight */
         WEFT_TRY(side_of(r, step, x, x->transfer, &side));
         WEFT_TRY(wait(m, r, x->transfer, &side));
         if (r->blocked) return WEFT_OK;
@@ -247,7 +247,7 @@ static weft_status play_section(wefti_match *m) {
     return blocked ? wefti_match_stuck(m) : WEFT_OK;
 }
 
-/* ---- each for itself ---- */
+/* ---- checks of single programs ---- */
 
 static weft_status check_legal(const wefti_match *m) {
     for (uint64_t b = 0; b < m->buckets; b++)
@@ -265,7 +265,8 @@ static bool fits(const weft_desc *desc, const wefti_transfer *t, const wefti_reg
                 : elems == 0;
 }
 
-/* What a routine gives to a transfer and takes from it is what the transfer moves. */
+/* Checks that a routine's operands and results of a transfer have the sizes that the transfer
+ * moves. */
 static weft_status check_operands(const wefti_match *m, const wefti_match_rank *r) {
     for (int32_t i = 0; i < r->program->routine_count; i++) {
         const wefti_routine *routine = r->program->routines[i];

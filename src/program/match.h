@@ -1,26 +1,29 @@
-/* All ranks' programs against each other, before the first step.
+/* Matching: checks the programs of all ranks against each other before the first step.
  *
- * The programs' communication is played through, all ranks together, without data: every rank posts
- * and waits in its own order until it needs others, as an executor would. Posts of one group and
- * tag meet by their number. A wait is over when all members of the group have posted: stricter than
- * engines are, so that what passes cannot lock up on any of them, whatever they buffer. What is
- * refused, with WEFT_E_MISMATCH and both sides in the message:
+ * Matching plays the communication of all programs together, without data. Every rank posts and
+ * waits in its own order until it needs other ranks, as an executor would. Posts of one group and
+ * tag meet by their number. A wait ends when all members of the group have posted. This is stricter
+ * than engines are, so programs that match cannot deadlock on any engine, however much it buffers.
  *
- * - posts that meet and are not the same transfer (kind, reduction, dtype, boxes) of the same value
- *   in the same call and microbatch: wrong order, missing, doubled or altered transfers;
- * - ranks that wait for each other in a circle, or for one whose program ends: who waits for whom;
- * - posts that nobody waits for, waits without a post, more than WEFTI_COMM_DEPTH posts under way;
- * - transfers that are no legal ones, or do not fit their operands.
+ * Matching refuses the following with WEFT_E_MISMATCH, and names both sides in the message:
  *
- * Each section must be complete in itself: nothing is under way from one to the next. Deadlocks of
- * message passing found by playing the program: Vo et al., "Formal verification of practical MPI
- * programs", PPoPP 2009; here no message races with another, so that one order stands for all. */
+ * - Posts that meet but are different transfers (kind, reduction, dtype, regions), or transfers of
+ *   different values, calls or microbatches. Causes are wrong order, and missing, doubled or
+ *   altered transfers.
+ * - Ranks that wait for each other in a circle, or for a rank whose program ends; the message lists
+ *   the chain of waits.
+ * - Posts without a wait, waits without a post, and more than WEFTI_COMM_DEPTH posts in flight.
+ * - Transfers that are illegal, or do not fit their operands.
+ *
+ * Each section must be complete: no transfer is in flight from one section to the next. Source for
+ * finding deadlocks by playing a program: Vo et al., "Formal verification of practical MPI
+ * programs", PPoPP 2009. Here messages never race with each other, so one order stands for all. */
 #ifndef WEFTI_MATCH_H
 #define WEFTI_MATCH_H
 
 #include "program/program.h"
 
-/* programs[r] is that of rank r; all of one world of `count` ranks. */
+/* programs[r] is the program of rank r; all belong to one world of `count` ranks. */
 weft_status wefti_programs_match(const wefti_program *const *programs, int32_t count) WEFT_CHECKED;
 
 #endif

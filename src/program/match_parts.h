@@ -1,4 +1,4 @@
-/* What match.c (the play) and match_text.c (its messages) share. */
+/* Definitions that match.c (the play) and match_text.c (its messages) share. */
 #ifndef WEFTI_MATCH_PARTS_H
 #define WEFTI_MATCH_PARTS_H
 
@@ -7,7 +7,7 @@
 #include "comm/comm.h"
 #include "program/match.h"
 
-/* One post, or what a rank waits for: its place in its program. */
+/* One post, or the transfer that a rank waits for, with its place in the program. */
 typedef struct wefti_match_side {
     const wefti_program *program;
     const wefti_step *step;
@@ -16,7 +16,7 @@ typedef struct wefti_match_side {
     int32_t kind; /* equal transfers of all ranks have one number */
 } wefti_match_side;
 
-/* Posts that meet: the first one, and how many there are. */
+/* Posts that meet: the first one, and their number. */
 typedef struct wefti_meeting {
     wefti_match_side first;
     int32_t arrived;
@@ -24,34 +24,34 @@ typedef struct wefti_meeting {
 
 /* A group of ranks and a tag. */
 typedef struct wefti_match_channel {
-    struct wefti_match_channel *next; /* of the same hash */
+    struct wefti_match_channel *next; /* in the same hash bucket */
     uint64_t tag;
     int32_t members;
     const int32_t *ranks;
     int64_t *posted; /* per member */
     bool *waiting;
-    int64_t complete, begin; /* meetings that are over; number of open[0] */
+    int64_t complete, begin; /* complete: meetings that are over; begin: number of open[0] */
     wefti_meeting *open;
     int64_t used, capacity;
 } wefti_match_channel;
 
-/* A transfer of one rank's table. */
+/* A transfer in one rank's table. */
 typedef struct wefti_match_end {
     wefti_match_channel *channel;
     int32_t kind;
     uint32_t posted, waited;
-    int64_t number[WEFTI_COMM_DEPTH]; /* of the posts under way, in the channel */
-    wefti_match_side last;            /* post */
+    int64_t number[WEFTI_COMM_DEPTH]; /* numbers of the posts in flight, in the channel */
+    wefti_match_side last;            /* the last post */
 } wefti_match_end;
 
 typedef struct wefti_match_rank {
     const wefti_program *program;
     wefti_match_end *ends;
     int32_t count, under_way;
-    int32_t step, code, joined_end; /* where it is; joined_end: posts before it are done */
-    bool entered;                   /* the step is a call that it is in */
+    int32_t step, code, joined_end; /* the rank's position; posts before joined_end are done */
+    bool entered;                   /* the rank is inside the call of this step */
     bool blocked;
-    wefti_match_side waits; /* blocked: for this */
+    wefti_match_side waits; /* if blocked: the transfer that it waits for */
 } wefti_match_rank;
 
 typedef struct wefti_match {
@@ -59,7 +59,7 @@ typedef struct wefti_match {
     wefti_match_rank *ranks;
     int32_t count;
     wefti_section section;
-    int32_t *queue; /* ranks that can go on */
+    int32_t *queue; /* ranks that can continue */
     int32_t queued;
     wefti_match_channel **channels;
     struct wefti_match_kind **kinds;

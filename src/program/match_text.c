@@ -1,4 +1,4 @@
-/* What programs that do not match are told: both sides, what differs, who waits for whom. */
+/* Messages for programs that do not match: both sides, the difference, and the chain of waits. */
 #include <stdio.h>
 #include <string.h>
 
@@ -120,7 +120,7 @@ weft_status wefti_match_wrong(const wefti_match *m, const wefti_match_side *side
     return refuse(&text);
 }
 
-/* The first member that a blocked rank waits for. */
+/* The first member for which a blocked rank waits. */
 static int32_t missing(const wefti_match *m, int32_t rank) {
     const wefti_match_rank *r = &m->ranks[rank];
     const wefti_transfer *t = r->waits.transfer;
@@ -130,20 +130,21 @@ static int32_t missing(const wefti_match *m, int32_t rank) {
     int64_t number = end->number[end->waited % WEFTI_COMM_DEPTH];
     for (int32_t i = 0; i < t->members; i++)
         if (end->channel->posted[i] <= number) return t->ranks[i];
-    return rank; /* not reached: such a wait is over */
+    return rank; /* not reached: the wait would have ended */
 }
 
-/* Along the chain of waits from the first blocked rank on, until it closes or ends. */
+/* Reports the chain of waits from the first blocked rank on, until it closes or ends. */
 weft_status wefti_match_stuck(const wefti_match *m) {
     enum { MOST = 6 };
     wefti_text text = {0};
     int32_t at = 0, told = 0;
     while (!m->ranks[at].blocked) at++;
-    for (int32_t i = 0; i < m->count && m->ranks[at].blocked; i++) /* into the circle */
+    for (int32_t i = 0; i < m->count && m->ranks[at].blocked; i++) /* go on until the rank is in the
+                                                                      circle */
         at = missing(m, at);
     int32_t end = at;
     bool circle = m->ranks[end].blocked;
-    if (!circle) { /* once more, up to the one before the end */
+    if (!circle) { /* start again, up to the rank before the end */
         at = 0;
         while (!m->ranks[at].blocked) at++;
         wefti_text_add(&text, "the ranks' programs do not match (%s): a transfer is missing: ",

@@ -1,4 +1,4 @@
-/* What programs do and what it is called, for messages and texts: program/print.h. */
+/* Names of the steps and transfers of programs, for messages and texts. See program/print.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +16,8 @@ const char *wefti_section_text(wefti_section section) {
     return names[section];
 }
 
-/* The routine's input from which the transfer's operand comes, by first operands; -1: none. */
+/* The routine's input from which a transfer's operand is computed, found along first operands; -1:
+ * none. */
 static int32_t origin(const wefti_routine *r, const weft_node *n) {
     int32_t v = n->inputs ? n->in[0] : -1;
     while (v >= 0 && r->body->values[v].node >= 0) {

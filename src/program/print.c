@@ -1,4 +1,4 @@
-/* A rank's program as text for people; program/print.h. */
+/* A rank's program as text for people. See program/print.h. */
 #include "program/print.h"
 
 #include <stdio.h>
@@ -49,7 +49,7 @@ static const char *kind_text(const wefti_step *step) {
     }
 }
 
-/* "backward of h.3, microbatch 2" */
+/* Adds the step at the peak, as "(at once in backward of h.3, microbatch 2)". */
 static void add_instant(wefti_text *text, const wefti_program *p) {
     if (p->peak_step < 0) return;
     const wefti_step *step = &p->steps[p->peak_section][p->peak_step];

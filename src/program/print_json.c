@@ -1,4 +1,4 @@
-/* A rank's program as one JSON object; program/print.h. */
+/* A rank's program as one JSON object. See program/print.h. */
 #include <stdio.h>
 
 #include "base/json/json.h"

@@ -1,4 +1,4 @@
-/* A program's life, and its tensors by name. */
+/* Destroys programs, and finds their tensors by name. */
 #include "program/program.h"
 
 #include <string.h>

@@ -1,9 +1,10 @@
-/* A program: what one device executes, as data with no decisions left in it.
+/* A program: the steps that one device executes, as data without open decisions.
  *
- * Cell bodies are compiled once into routines: a flat list of prepared kernels whose operands are
- * references into the caller's arguments or into the routine's own frame. The schedule is a flat
- * list of steps; a step calls a routine with the arena offsets of its arguments. All buffers of all
- * steps are placed ahead, by lifetime, in one arena, whose size is the predicted peak. */
+ * Each cell body is compiled once into a routine: a flat list of prepared kernels. Operands of
+ * kernels refer to the caller's arguments or to the routine's own frame. The schedule is a flat
+ * list of steps. A step calls a routine with the arena offsets of its arguments. All buffers of all
+ * steps are placed in advance, by lifetime, in one arena. The arena's size is the predicted
+ * peak. */
 #ifndef WEFTI_PROGRAM_H
 #define WEFTI_PROGRAM_H
 
@@ -14,7 +15,7 @@
 
 typedef enum wefti_section {
     WEFTI_SECTION_FIRST,  /* forward and backward of the first microbatch (gradients are written) */
-    WEFTI_SECTION_NEXT,   /* of a further one (gradients are added) */
+    WEFTI_SECTION_NEXT,   /* of each further microbatch (gradients are added) */
     WEFTI_SECTION_NORM,   /* squares of the gradients, for clipping */
     WEFTI_SECTION_UPDATE, /* the optimizer */
     WEFTI_SECTIONS
@@ -23,10 +24,10 @@ typedef enum wefti_section {
 typedef enum wefti_step_kind {
     WEFTI_STEP_CALL, /* run a routine */
     WEFTI_STEP_COPY, /* state <- next: args[0] destination, args[1] source */
-    WEFTI_STEP_LOSS, /* the loss is known: stop before any update when it is not finite */
+    WEFTI_STEP_LOSS, /* the loss is known: stop before any update if it is not finite */
     WEFTI_STEP_POST, /* begin a transfer of the partition: args[0] source, args[1]
                         destination, -1: none */
-    WEFTI_STEP_WAIT  /* for the oldest begun */
+    WEFTI_STEP_WAIT  /* end the oldest post of the transfer */
 } wefti_step_kind;
 
 typedef enum wefti_phase { WEFTI_FORWARD, WEFTI_BACKWARD, WEFTI_UPDATE, WEFTI_OTHER } wefti_phase;
@@ -37,19 +38,19 @@ typedef struct wefti_step {
     const char *name; /* call path or parameter name */
     const wefti_routine *routine;
     int64_t *args;      /* arena offsets */
-    const char **names; /* of the buffers that the arguments lie in; NULL: no argument */
+    const char **names; /* names of the buffers that contain the arguments; NULL: no argument */
     int64_t frame;      /* arena offset of the frame */
-    wefti_space space;  /* the memory that the arguments and the frame lie in */
+    wefti_space space;  /* the memory that contains the arguments and the frame */
     union {
-        int64_t bytes;    /* COPY: how much */
-        int32_t transfer; /* POST, WAIT: the transfer's number in the partition */
+        int64_t bytes;    /* COPY: number of bytes */
+        int32_t transfer; /* POST, WAIT: index in the partition */
     };
     uint64_t stream; /* random stream of the call */
-    int32_t micro;   /* which microbatch, in sections that run all of them; else 0 */
+    int32_t micro;   /* the microbatch, in sections that run all of them; else 0 */
     int32_t tensor;  /* UPDATE: index of the parameter, else -1 */
-    /* CALL: the part of the routine that this step runs, code[from, to). Calls run whole, parts 1,
-     * or in parts between which others are run: every part but the last ends with posting a
-     * transfer, and the next begins with waiting for it. */
+    /* CALL: the step runs code[from, to) of the routine. A call runs whole (parts 1), or in parts
+     * with other steps in between. Every part but the last ends with the post of a transfer. The
+     * next part begins with the wait for it. */
     int32_t from, to, part, parts;
 } wefti_step;
 
@@ -62,8 +63,8 @@ typedef enum wefti_tensor_role {
     WEFTI_TENSOR_GRADIENT   /* an output: the gradient of a parameter, kept to be read */
 } wefti_tensor_role;
 
-/* A tensor with a name and a place in the arena. `desc` is what lies here: the box of `whole` that
- * `layout` gives this rank on the program's mesh; the whole itself without a plan. */
+/* A named tensor at an offset of the arena. `desc` is this rank's region of `whole`, as `layout`
+ * gives it on the program's mesh; without a plan it is the whole. */
 typedef struct wefti_tensor {
     const char *name;
     wefti_tensor_role role;
@@ -72,18 +73,18 @@ typedef struct wefti_tensor {
     int64_t offset;
     weft_desc whole;
     wefti_layout layout;
-    int32_t
-        microbatch; /* inputs of programs that run all microbatches in one section: which; else 0 */
+    int32_t microbatch; /* inputs of programs that run all microbatches in one section: the
+                           microbatch; else 0 */
 } wefti_tensor;
 
-/* What holds memory at the worst moment, for messages and tables. */
+/* A buffer that is alive at the peak, for messages and tables. */
 typedef struct wefti_memory_item {
     char name[96];
     int64_t bytes;
 } wefti_memory_item;
 
-/* How parameters and states lie on the devices of a stage that has another mesh: for programs that
- * share them. */
+/* The layouts of parameters and states on a stage with another mesh, for programs that share
+ * them. */
 typedef struct wefti_stage_layouts {
     int32_t stage, count;
     const char **names;
@@ -91,7 +92,8 @@ typedef struct wefti_stage_layouts {
     struct wefti_stage_layouts *next;
 } wefti_stage_layouts;
 
-/* A call, or a parameter or state that one reads, and its virtual stage: for the same. */
+/* A call, or a parameter or state that a call reads, with its virtual stage; for the same
+ * programs. */
 typedef struct wefti_placed {
     const char *name;
     int32_t part;
@@ -99,15 +101,17 @@ typedef struct wefti_placed {
 } wefti_placed;
 
 typedef struct wefti_program {
-    wefti_arena *arena; /* of all small arrays here */
-    weft_graph *graph;  /* derived from the model's: of all bodies that the build made */
-    int32_t rank;       /* of the world */
-    wefti_mesh
-        mesh; /* that it is a part of: one device without a plan; its stage's in a pipeline */
-    wefti_partition *
-        partition; /* owns the local bodies and the transfers that they name; NULL without a plan */
-    bool all_microbatches; /* FIRST runs all microbatches of a step: a pipeline */
-    bool own_norms; /* norms are of one device of each stage: the model communicates by hand */
+    wefti_arena *arena;         /* of all small arrays here */
+    weft_graph *graph;          /* derived from the model's graph; owns the names of bodies that the
+                                   build made */
+    int32_t rank;               /* of the world */
+    wefti_mesh mesh;            /* the mesh of this device's stage; one device without a plan */
+    wefti_partition *partition; /* owns the local bodies and the transfers to which they refer; NULL
+                                   without a plan */
+    bool all_microbatches;      /* FIRST runs all microbatches of a step: a pipeline, or interleaved
+                                   copies */
+    bool own_norms; /* norms are summed over one device of each stage: the model is in manual
+                       mode */
     wefti_step *steps[WEFTI_SECTIONS];
     int32_t step_count[WEFTI_SECTIONS];
     wefti_tensor *tensors;
@@ -116,37 +120,39 @@ typedef struct wefti_program {
     int32_t routine_count;
     wefti_cell_grad *grads; /* own the differentiated bodies */
     int32_t grad_count;
-    weft_body **bodies; /* joined and fused ones, owned */
+    weft_body **bodies; /* joined and fused bodies, owned */
     int32_t body_count;
     int64_t persistent_bytes; /* parameters, states, optimizer, scalars: at the bottom of the
                                  arena */
-    int64_t transient_bytes;  /* everything else: from `transient_base` up */
+    int64_t transient_bytes;  /* all other buffers: from `transient_base` up */
     int64_t transient_base;
     int64_t peak_bytes; /* transient_base + transient_bytes: the predicted peak */
     int64_t scalars;    /* offset of f32 [8]: learning rate, step, gradient scale */
     int64_t one;        /* offset of the constant 1 that seeds the backward pass */
     int64_t loss;       /* offset of the loss, -1: none */
     weft_dtype loss_dtype;
-    int64_t norms;          /* offset of [trained parameters]: squares, when clipping */
-    weft_dtype norms_dtype; /* f64 where a parameter is, else f32 */
+    int64_t norms;          /* offset of [trained parameters]: squares of gradients, with
+                               clipping */
+    weft_dtype norms_dtype; /* f64 if any parameter is f64, else f32 */
     int32_t norm_count;
-    int32_t fused[3]; /* how many tensors each of the plan's fusions has a say in: its order */
-    int64_t samples;  /* of a microbatch: the rows that most inputs have, in a tie the fewest; 0:
-                         none has rows */
+    int32_t fused[3]; /* number of tensors that each fusion of the plan may join, in the plan's
+                         order */
+    int64_t samples;  /* of a microbatch: the number of rows that most inputs have, in a tie the
+                         smallest; 0: no input has rows */
     wefti_stage_layouts *elsewhere;
-    wefti_placed *placed; /* of all stages; none without a pipeline */
+    wefti_placed *placed; /* of all stages; empty without a pipeline */
     int32_t placed_count;
-    int64_t saved_bytes; /* sum of saved blocks at their most */
+    int64_t saved_bytes; /* sum of the saved blocks */
     double forward_flops, backward_flops;
-    wefti_memory_item *largest; /* alive at the peak, descending */
+    wefti_memory_item *largest; /* the largest buffers alive at the peak, descending */
     int32_t largest_count;
     wefti_section peak_section; /* of the step at the peak */
-    int32_t peak_step;          /* its number there, -1: none */
+    int32_t peak_step;          /* its number in the section, -1: none */
 } wefti_program;
 
 void wefti_program_destroy(wefti_program *program);
 const wefti_tensor *wefti_program_tensor(const wefti_program *program, const char *name);
-/* The box of the whole that lies here. */
+/* The region of the whole tensor that lies on this device. */
 static inline void wefti_program_region(const wefti_program *program, const wefti_tensor *tensor,
                                         wefti_region *out) {
     if (program->mesh.axes) {

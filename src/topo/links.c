@@ -68,7 +68,8 @@ static weft_status read_count(const wefti_json *top, const char *key, int64_t mo
 
 /* --- the file --- */
 
-/* Version first: an unknown version is not judged by the keys of this one. */
+/* Reads the version first, so that a file of another version is not judged by the keys of this
+ * one. */
 static weft_status read_links(const wefti_json *top, wefti_links *out) {
     int64_t version, ranks, hosts;
     const char *communicator;

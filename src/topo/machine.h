@@ -5,9 +5,9 @@
 #ifndef WEFTI_MACHINE_H
 #define WEFTI_MACHINE_H
 
-/* What limits an op, and therefore the rate that counts for it. */
+/* The limit of an op, which decides which rate counts for it. */
 typedef enum wefti_work {
-    WEFTI_WORK_VECTOR,  /* elementwise ops, reductions, normalisation */
+    WEFTI_WORK_VECTOR,  /* elementwise ops, reductions, normalization */
     WEFTI_WORK_PRODUCT, /* matrix products, convolutions, attention */
     WEFTI_WORKS
 } wefti_work;
@@ -20,15 +20,15 @@ typedef struct wefti_machine {
     double start_seconds;    /* of starting a kernel: counts for small ops */
 } wefti_machine;
 
-/* Rates where nothing was measured: a server CPU of about ten cores. 1e11 flop/s is what such a CPU
- * reaches in products of f32, 1e10 B/s what a core copies; starting a kernel counts nothing, so
- * that a node split in n parts takes an n-th of its time. Source: round numbers, chosen so that
- * arithmetic breaks ties of communication and no more. */
+/* Rates that are used if nothing was measured: a server CPU of about ten cores. Such a CPU reaches
+ * 1e11 flop/s in products of f32, and a core copies 1e10 B/s. Starting a kernel costs nothing, so a
+ * node split into n parts takes 1/n of its time. Source: round numbers, chosen so that arithmetic
+ * only decides between equal communication. */
 extern const wefti_machine wefti_machine_assumed;
 
-/* Seconds of one kernel that does so many floating-point operations and reads and writes so many
- * bytes. Arithmetic and memory traffic add up: they overlap in the best kernels only. `narrow`: all
- * operands of a product are bf16. */
+/* Seconds of one kernel, given its number of floating-point operations and of bytes read and
+ * written. The times of arithmetic and memory traffic are added, since they overlap only in the
+ * best kernels. `narrow`: all operands of a product are bf16. */
 double wefti_machine_seconds(const wefti_machine *machine, wefti_work work, int narrow,
                              double flops, double bytes);
 
