@@ -1,24 +1,24 @@
-/* Loss heads a chunk of rows at a time: see fuse.h.
+/* Chunked loss: computes loss heads for a chunk of rows at a time. See rewrite.h.
  *
- * A head that one node computes (fuse_loss.c) is none of this file. What is left is
+ * A head that one node computes (fuse_loss.c) is not handled here. The remaining heads are
  *
  *     logits = linear(x, w)          loss, lse, count = cross_entropy(logits, targets, count)
  *
- * forward only, or with dlogits = cross_entropy_grad(logits, lse, count) and what dlogits are
- * wanted for: dx, dw, dbias. Over a split vocabulary a device has instead
+ * without gradients, or with dlogits = cross_entropy_grad(logits, lse, count) and some of its uses:
+ * dx, dw, dbias. If the vocabulary is split, a device has instead
  *
  *     terms, lse here = cross_entropy_part(logits, targets)
  *     lse = of all devices, by transfers of [rows] and arithmetic on [rows]
  *
- * Each row goes through all of this on its own; only loss, dw and dbias sum over rows. So these
- * nodes are repeated for each chunk of rows: results with rows are joined, sums accumulate; the
- * loss is summed of its rows at the end, so that chunks do not change it. The logits of one chunk
- * die, or become their gradient and die, before those of the next are made.
+ * Each row is computed independently; only loss, dw and dbias sum over rows. So these nodes are
+ * repeated for each chunk of rows. Results with rows are joined; sums accumulate. The loss is
+ * summed over its rows at the end, so that chunking does not change it. The logits of one chunk
+ * die, or become their gradient and die, before the next chunk's logits are made.
  *
- * What devices exchange between loss and gradient is exchanged chunk by chunk: transfers are as
- * many as chunks, and their bytes the same; how many chunks there are is known to all members of a
- * transfer alike: its rows and the whole vocabulary say it. Forward only, it comes after the
- * chunks, of all rows at once. */
+ * The communication between loss and gradient is also done per chunk. There are as many transfers
+ * as chunks, with equal total bytes. All members of a transfer compute the same number of chunks,
+ * from its rows and the whole vocabulary. Without gradients this communication follows the chunks,
+ * for all rows at once. */
 #include <string.h>
 
 #include "graph/lower/lower.h"
@@ -29,18 +29,20 @@ enum { CHUNK_LOSS_NONE = -1, LINEAR = 0, LOSS, GRAD, GRAD_INPUT, GRAD_WEIGHT, GR
 typedef struct chunk_loss_region {
     const weft_body *b;
     const wefti_partition *part;
-    int64_t node[NODES];  /* indices, -1: not there */
-    bool whole;           /* the loss is that of all classes: its rows are summed here */
-    bool *inside, *later; /* per node: repeated; needs what is repeated */
+    int64_t node[NODES];  /* node indices, -1: the head lacks the node */
+    bool whole;           /* the loss covers all classes, so its rows are summed here */
+    bool *inside, *later; /* per node: inside: repeated per chunk; later: depends on repeated
+                             nodes */
     int64_t rows, chunks;
-    int32_t **pieces; /* per value of rows: its chunks in the new body; NULL: not one */
+    int32_t **pieces; /* per value with rows: its chunks in the new body; NULL: not joined */
 } chunk_loss_region;
 
 static bool is(const weft_node *n, const char *op) {
     return !strcmp(n->op->name, op);
 }
 
-/* How often a value is read. The last node of op `op` that has it as operand `slot` to *out. */
+/* Counts how often a value is read. *out: the last node with op `op` that reads it as operand
+ * `slot`. */
 static int readers(const weft_body *b, int32_t value, const char *op, int slot, int64_t *out) {
     int count = 0;
     *out = CHUNK_LOSS_NONE;
@@ -54,7 +56,8 @@ static int readers(const weft_body *b, int32_t value, const char *op, int slot, 
     return count;
 }
 
-/* What is made of the logits' gradient: one of each at most, and nothing else. */
+/* Finds the readers of the logits' gradient. True if there is at most one of each kind, and no
+ * other reader. */
 static bool find_uses(chunk_loss_region *r, int32_t dlogits) {
     static const struct {
         const char *op;
@@ -80,7 +83,7 @@ static const wefti_transfer *transfer_of(const chunk_loss_region *r, const weft_
     return wefti_partition_transfer(r->part, (int32_t)wefti_attr_int(n, "index"));
 }
 
-/* Arithmetic on values of rows, element by element, or a sum of them over devices. */
+/* Whether a node is elementwise arithmetic on values [rows], or their sum over devices. */
 static bool by_rows(const chunk_loss_region *r, const weft_node *n, const weft_desc *rows) {
     const wefti_transfer *t = transfer_of(r, n);
     if (n->outputs != 1 || !wefti_desc_equal(wefti_out(n, 0), rows)) return false;
@@ -90,15 +93,15 @@ static bool by_rows(const chunk_loss_region *r, const weft_node *n, const weft_d
     return (n->op->flags & WEFTI_OP_ELEMENTWISE) && !(n->op->flags & WEFTI_OP_RANDOM);
 }
 
-/* Marks the nodes from the lse here to that of all devices; *out_members is how many share the
- * vocabulary. */
+/* Marks the nodes from the device's own lse to the lse of all devices. *out_members: the number of
+ * devices that share the vocabulary. */
 static bool find_exchange(chunk_loss_region *r, int32_t *out_members) {
     const weft_body *b = r->b;
     const weft_node *part = &b->nodes[r->node[LOSS]], *grad = &b->nodes[r->node[GRAD]];
     const weft_desc *rows = wefti_out(part, 1);
     int64_t first = r->node[LOSS], last = r->node[GRAD];
     *out_members = 0;
-    /* Backwards: what the gradient's lse needs. */
+    /* Backwards: find the nodes on which the gradient's lse depends. */
     for (int64_t k = last - 1; k > first; k--) {
         const weft_node *n = &b->nodes[k];
         bool needed = n->outputs == 1 && grad->in[2] == n->out[0];
@@ -122,7 +125,7 @@ static bool find_exchange(chunk_loss_region *r, int32_t *out_members) {
     return *out_members > 1;
 }
 
-/* What needs results of the region without being of it comes after it. */
+/* Marks the nodes outside the region that depend on its results; they come after it. */
 static void find_later(chunk_loss_region *r) {
     const weft_body *b = r->b;
     for (int64_t k = 0; k < b->node_count; k++)
@@ -132,7 +135,8 @@ static void find_later(chunk_loss_region *r) {
         }
 }
 
-/* The fewest chunks of at most `most` logits; a few more where they come out equal. */
+/* The smallest number of chunks with at most `most` logits each, or up to half as many more if that
+ * makes the chunks equal. */
 static int64_t chunks_of(int64_t rows, int64_t classes, int64_t most) {
     int64_t fewest = most / classes > 0 ? (rows + most / classes - 1) / (most / classes) : rows;
     for (int64_t chunks = fewest; chunks <= fewest + fewest / 2 && chunks <= rows; chunks++)
@@ -140,7 +144,7 @@ static int64_t chunks_of(int64_t rows, int64_t classes, int64_t most) {
     return fewest;
 }
 
-/* The gradient of the logits, and what leads to it from the loss. */
+/* Finds the gradient of the logits, and the nodes that lead to it from the loss. */
 static bool find_backward(chunk_loss_region *r, int32_t *out_members) {
     const weft_body *b = r->b;
     const weft_node *loss = &b->nodes[r->node[LOSS]], *grad = &b->nodes[r->node[GRAD]];
@@ -149,7 +153,7 @@ static bool find_backward(chunk_loss_region *r, int32_t *out_members) {
     return r->whole ? grad->in[2] == loss->out[1] : find_exchange(r, out_members);
 }
 
-/* All that the gradient needs beside the region is there before it. */
+/* Whether the gradient's other operands are available before the region ends. */
 static bool all_is_there(const chunk_loss_region *r) {
     const weft_body *b = r->b;
     const weft_node *loss = &b->nodes[r->node[LOSS]], *grad = &b->nodes[r->node[GRAD]];
@@ -213,7 +217,7 @@ static weft_status reshaped(weft_body *to, int32_t value, int rank, const int64_
                     out);
 }
 
-/* Rows [begin, end) of a value whose rows are its first dimensions but `rest`. */
+/* Rows [begin, end) of a value. All dimensions except the last `rest` are its rows. */
 static weft_status rows_of(weft_body *to, int32_t value, int rest, int64_t begin, int64_t end,
                            int32_t *out) {
     weft_desc d = to->values[value].desc;
@@ -227,7 +231,7 @@ static weft_status rows_of(weft_body *to, int32_t value, int rest, int64_t begin
         out);
 }
 
-/* Chunks one behind the other, in the shape of the whole. */
+/* Concatenates chunks, in the shape of the whole. */
 static weft_status join_pieces(weft_body *to, int32_t *piece, int64_t count, const weft_desc *whole,
                                const char *scope, int32_t *out) {
     while (count > 1) {
@@ -244,7 +248,7 @@ static weft_status join_pieces(weft_body *to, int32_t *piece, int64_t count, con
     return reshaped(to, *out, whole->rank, whole->shape, out);
 }
 
-/* A sum over devices of as many rows as a chunk has. */
+/* Copies an all-reduce for the rows of one chunk. */
 static weft_status chunk_transfer(const chunk_loss_region *r, wefti_partition *part,
                                   const weft_node *n, int64_t rows, weft_body *to, int32_t *map) {
     wefti_transfer *t;
@@ -258,7 +262,7 @@ static weft_status chunk_transfer(const chunk_loss_region *r, wefti_partition *p
     return wefti_body_add_transfer(to, map[n->in[0]], index, &result, n->scope, &map[n->out[0]]);
 }
 
-/* Gradients of weight and bias: chunk after chunk is added to the first. */
+/* Gradients of weight and bias: adds each chunk's gradient to the sum of the earlier ones. */
 static weft_status add_up(const chunk_loss_region *r, int at, int32_t before, weft_body *to,
                           int32_t *map) {
     if (r->node[at] < 0 || before < 0) return WEFT_OK;
@@ -267,7 +271,7 @@ static weft_status add_up(const chunk_loss_region *r, int at, int32_t before, we
     return add_node(to, "accumulate", 2, (int32_t[]){before, *value}, NULL, n->scope, value);
 }
 
-/* ---- a loss of all classes: rows in chunks, and their sum ---- */
+/* ---- a loss over all classes: rows in chunks, and their sum ---- */
 
 static weft_status row_losses(const chunk_loss_region *r, weft_body *to, int32_t *map) {
     const weft_node *n = &r->b->nodes[r->node[LOSS]];
@@ -294,7 +298,7 @@ static weft_status count_targets(const chunk_loss_region *r, weft_body *to, cons
                     n->scope, out);
 }
 
-/* The count of the targets, which the first chunk's gradient needs already. */
+/* The count of the targets, which the first chunk's gradient needs. */
 static weft_status begin_loss(const chunk_loss_region *r, weft_body *to, int32_t *map) {
     const weft_node *n = &r->b->nodes[r->node[LOSS]];
     int32_t *count = &map[n->out[2]];
@@ -334,13 +338,13 @@ static weft_status emit_chunk(const chunk_loss_region *r, wefti_partition *part,
     return WEFT_OK;
 }
 
-/* Results of rows that are read outside, to be joined. */
+/* Finds the values with rows that nodes outside the region read: their chunks must be joined. */
 static weft_status find_results(chunk_loss_region *r, wefti_arena *scratch) {
     const weft_body *b = r->b;
     for (int64_t v = 0; v < b->value_count; v++) {
         int64_t maker = b->values[v].node;
         bool read = false;
-        if (r->whole && v == b->nodes[r->node[LOSS]].out[2]) continue; /* there before the chunks */
+        if (r->whole && v == b->nodes[r->node[LOSS]].out[2]) continue; /* made before the chunks */
         if (maker < 0 || !r->inside[maker] || maker == r->node[GRAD_WEIGHT] ||
             maker == r->node[GRAD_BIAS])
             continue;
@@ -373,8 +377,8 @@ static weft_status emit_chunks(const chunk_loss_region *r, wefti_partition *part
     return WEFT_OK;
 }
 
-/* In the old order, but for what waits for the region: that stands where its last node was, when
- * all that it reads is there. */
+/* Copies nodes in their old order, except nodes that wait for the region. These follow it, at the
+ * position of the region's last node, when all their operands are available. */
 static weft_status rewrite(const chunk_loss_region *r, wefti_partition *part, weft_body *to,
                            int32_t *map) {
     const weft_body *b = r->b;
@@ -393,7 +397,7 @@ static weft_status rewrite(const chunk_loss_region *r, wefti_partition *part, we
     return wefti_copy_outputs(b, to, map);
 }
 
-/* `body` with its first large loss in chunks; NULL: it has none. */
+/* Returns `body` with its first large loss in chunks; NULL: the body has none. */
 static weft_status chunk_first(weft_graph *g, wefti_partition *part, const weft_body *body,
                                int64_t most, wefti_arena *scratch, weft_body **out) {
     chunk_loss_region r = {.b = body, .part = part};

@@ -1,4 +1,4 @@
-/* Fusion of elementwise chains, and the order of passes. */
+/* Fusion of elementwise chains, and the order of the fusion passes. */
 #include "rewrite/rewrite.h"
 
 #include <string.h>
@@ -28,11 +28,11 @@ typedef struct grouping {
     int32_t *group;  /* per node: its group; every node starts as a group of its own */
     int32_t *size;   /* per group: members */
     int64_t words;   /* of a reach set */
-    uint64_t *reach; /* per node: groups that it depends on, or is in */
-    int32_t *before; /* per node that communicates: the one before it, -1: none, or not such a node.
-                        All devices must come to them in one order, whatever each of them fuses. */
-    bool *escapes;   /* per value: read by the body's results */
-    int32_t *uses;   /* per value: nodes that read it */
+    uint64_t *reach; /* per node: the groups on which it depends, and its own group */
+    int32_t *before; /* per communicating node: the communicating node before it, -1: none. All
+                        devices must communicate in one order, whatever each of them fuses. */
+    bool *escapes;   /* per value: it is a result of the body */
+    int32_t *uses;   /* per value: number of readers among the nodes */
 } grouping;
 
 static bool has(const grouping *g, int64_t node, int32_t group) {
@@ -43,9 +43,10 @@ static bool is_integer(const weft_desc *d) {
     return !wefti_dtype_is_float(d->dtype) && d->dtype != WEFT_BOOL;
 }
 
-/* Kernels run a chain in f32 registers, which do not hold every integer and know no limits of
- * dtypes: arithmetic on integers stays alone, and so does what they cannot load or store, so that
- * it does not take its neighbours with it to a slower kernel. A cast may begin or end a chain. */
+/* Whether a node may join a chain. Kernels run a chain in f32 registers, which neither hold every
+ * integer nor respect the limits of integer dtypes. So arithmetic on integers stays alone. Nodes
+ * with dtypes that chain kernels cannot load or store also stay alone, so that they do not force
+ * their neighbors into a slower kernel. A cast may begin or end a chain. */
 static bool fusable(const weft_node *n) {
     if (!(n->op->flags & WEFTI_OP_ELEMENTWISE) || (n->op->flags & WEFTI_OP_IN_PLACE) ||
         n->outputs != 1 || n->inputs < 1)
@@ -64,8 +65,8 @@ static bool same_shape(const weft_desc *a, const weft_desc *b) {
     return !memcmp(a->shape, b->shape, (size_t)a->rank * sizeof a->shape[0]);
 }
 
-/* Distinct values that group `target` with `extra` reads from outside, and that it makes for
- * outside. */
+/* Whether group `target` with node `extra` stays within the limits: distinct values read from
+ * outside, values made for outside, and number of nodes. */
 static bool within_limits(const grouping *g, int32_t target, int64_t extra) {
     const weft_body *b = g->b;
     int32_t in[MAX_FUSED_INPUTS + 1];
@@ -92,7 +93,7 @@ static bool within_limits(const grouping *g, int32_t target, int64_t extra) {
     return outs <= MAX_FUSED_OUTPUTS && g->size[target] < MAX_FUSED_NODES;
 }
 
-/* Joining is legal when no operand made outside of the group depends on the group. */
+/* A node may join a group if none of its operands from outside the group depends on the group. */
 static bool may_join(const grouping *g, int64_t node, int32_t target) {
     const weft_node *n = &g->b->nodes[node];
     for (int i = 0; i < n->inputs; i++) {
@@ -118,7 +119,9 @@ static void form_groups(grouping *g) {
             for (int i = 0; i < n->inputs; i++) {
                 int32_t maker = n->in[i] < 0 ? -1 : b->values[n->in[i]].node;
                 if (maker < 0 || !fusable(&b->nodes[maker])) continue;
-                if (is_integer(wefti_in(n, i))) continue; /* is what storing makes of it */
+                if (is_integer(wefti_in(n, i)))
+                    continue; /* the value exists only as stored: it
+                                 must be rounded */
                 if (!same_shape(wefti_out(n, 0), wefti_out(&b->nodes[maker], 0))) continue;
                 int32_t target = g->group[maker];
                 if (!may_join(g, k, target)) continue;
@@ -136,7 +139,7 @@ static void form_groups(grouping *g) {
             last = (int32_t)k;
         }
         mine[g->group[k] / 64] |= (uint64_t)1 << (g->group[k] % 64);
-        /* Other members, and what depends on them, now depend on what this one depends on. */
+        /* Other members, and their dependents, now depend on the dependencies of this node. */
         for (int64_t j = 0; j < k && g->size[g->group[k]] > 1; j++)
             if (has(g, j, g->group[k])) add_reach(g, &g->reach[j * g->words], (int32_t)k);
     }
@@ -193,8 +196,8 @@ fail:
     return status;
 }
 
-/* A group is emitted when all that it reads is there: groups in the order of their first member
- * that is ready. */
+/* Emits a group when all its operands are available. Groups come in the order of their first ready
+ * member. */
 static weft_status emit_all(const grouping *g, weft_graph *graph, weft_body *to, int32_t *map) {
     const weft_body *b = g->b;
     bool *done = wefti_arena_alloc(g->scratch, (size_t)b->node_count + 1);
@@ -269,7 +272,7 @@ err_body:
     return status;
 }
 
-/* Losses that are one node now, and the others in chunks. */
+/* Fuses losses into one node if possible, and splits the others into chunks. */
 static weft_status fuse_losses(weft_graph *g, wefti_partition *part, const weft_body *body,
                                weft_body **out) {
     weft_body *fused, *chunked = NULL;

@@ -1,9 +1,9 @@
-/* The loss head as one node: see fuse.h. */
+/* Fuses the loss head into one node. See rewrite.h. */
 #include <string.h>
 
 #include "rewrite/rewrite.h"
 
-/* The nodes of one head; -1: not there. */
+/* The nodes of one head; -1: the head lacks the node. */
 typedef struct head {
     int64_t linear, loss, loss_grad, grad_input, grad_weight, grad_bias;
     int32_t logits, dlogits;
@@ -13,7 +13,7 @@ static bool is(const weft_node *n, const char *op) {
     return !strcmp(n->op->name, op);
 }
 
-/* The only node of op `op` that reads `value` as operand `slot`; -1 when none. */
+/* The first node with op `op` that reads `value` as operand `slot`; -1: none. */
 static int64_t reader(const weft_body *b, int32_t value, const char *op, int slot) {
     for (int64_t k = 0; k < b->node_count; k++) {
         const weft_node *n = &b->nodes[k];
@@ -30,7 +30,8 @@ static int uses(const weft_body *b, int32_t value) {
     return count;
 }
 
-/* The sum of all rows of dlogits, as the op makes it: f32 beside bf16. */
+/* The node that sums all rows of dlogits, with the dtype that the fused op makes: f32 even with
+ * bf16. */
 static int64_t bias_gradient(const weft_body *b, int32_t dlogits, int32_t bias) {
     int64_t k = reader(b, dlogits, "sum_to", 0);
     if (k < 0) return -1;
@@ -60,12 +61,12 @@ static bool find_head(const weft_body *b, head *h) {
             continue;
         if (grad->in[1] != loss->in[1] || uses(b, loss->out[1]) > 1 || uses(b, loss->out[2]) > 1)
             continue;
-        /* The gradient's count is the loss's own, or what it was given: that of all devices' rows.
-         */
+        /* The gradient's count must be the loss's own count, or the count that the loss was given,
+         * which covers the rows of all devices. */
         bool given = loss->inputs > 2 && loss->in[2] >= 0;
         if (grad->in[3] != loss->out[2] && !(given && grad->in[3] == loss->in[2])) continue;
         if (grad->in[2] != loss->out[1]) continue;
-        /* What seeds the backward pass must be there before the loss. */
+        /* The seed of the backward pass must be available before the loss. */
         if (b->values[grad->in[4]].node < 0) return true;
     }
     return false;

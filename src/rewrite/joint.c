@@ -1,8 +1,8 @@
-/* Forward and backward of one cell as one body.
+/* Fused forward-backward: both passes of one cell as one body.
  *
- * The cell that makes the loss is the last forward and the first backward call; joined, nothing
- * needs saving and fusion can see across (a product, its cross-entropy and their gradients without
- * the logits ever being whole). */
+ * The loss cell is the last forward call and the first backward call. In one body its passes save
+ * nothing, and fusion can work across them. For example, a product, its cross-entropy and their
+ * gradients never need all logits at once. */
 #include <string.h>
 
 #include "rewrite/rewrite.h"
@@ -13,8 +13,8 @@ static bool same_attrs(const weft_node *a, const weft_node *b) {
     return true;
 }
 
-/* `made` is the node whose `apply` op n is, over the same operands and its own statistics: n's
- * result is made's output 0 (op.h, apply). */
+/* Whether `n` recomputes output 0 of `made`: n's op is made's `apply`, over the same operands and
+ * made's own statistics (op.h, apply). */
 static bool is_apply_of(const weft_node *made, const weft_node *n, const int32_t *in) {
     if (made->op->apply != n->op) return false;
     int operands = made->op->max_inputs;
@@ -26,8 +26,7 @@ static bool is_apply_of(const weft_node *made, const weft_node *n, const int32_t
     return true;
 }
 
-/* What the backward pass recomputes is there already: a node of `to` that makes the same, or NULL.
- */
+/* A node of `to` that already makes the results that `n` would recompute, or NULL. */
 static const weft_node *find_made(const weft_body *to, const weft_node *n, const int32_t *in) {
     for (int64_t k = 0; k < to->node_count; k++) {
         const weft_node *made = &to->nodes[k];
@@ -40,8 +39,8 @@ static const weft_node *find_made(const weft_body *to, const weft_node *n, const
     return NULL;
 }
 
-/* Copy a body's nodes to the end of `to`; map[v] is the index in `to` of value v, set for inputs
- * already. With `reuse`, nodes that `to` has already are not made again. */
+/* Copies a body's nodes to the end of `to`. map[v] is the index in `to` of value v; inputs are set
+ * before. With `reuse`, nodes that exist in `to` are not made again. */
 static weft_status append_nodes(weft_body *to, const weft_body *from, int32_t *map, bool reuse) {
     for (int64_t k = 0; k < from->node_count; k++) {
         const weft_node *n = &from->nodes[k];

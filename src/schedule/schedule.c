@@ -1,4 +1,4 @@
-/* The orders of the pipeline schedules. See plan/schedule.h. */
+/* The orders of the pipeline schedules. See schedule/schedule.h. */
 #include "schedule/schedule.h"
 
 #include "base/memory.h"
@@ -80,12 +80,12 @@ weft_status wefti_schedule_check(weft_schedule kind, int32_t stages, int32_t mic
 
 /* ---- one stage's order ---- */
 
-enum { CHUNKS = 2 }; /* of the schedules that count for each chunk */
+enum { CHUNKS = 2 }; /* of the schedules that count per chunk */
 
-/* An order being written; next: the microbatch that comes next of each kind and chunk. */
+/* An order being written. next: the next microbatch of each kind and chunk. */
 typedef struct schedule_writer {
     wefti_stage_task *at;
-    int32_t micro; /* later ones are left out */
+    int32_t micro; /* tasks of later microbatches are left out */
     int32_t next[3][CHUNKS];
 } schedule_writer;
 
@@ -103,12 +103,13 @@ static void order_1f1b(schedule_writer *w, int32_t ahead) {
     for (int32_t i = 0; i < ahead; i++) put(w, WEFTI_TASK_FORWARD, 0);
     for (int32_t i = 0; i < w->micro; i++) {
         put(w, WEFTI_TASK_BACKWARD, 0);
-        put(w, WEFTI_TASK_FORWARD, 0); /* none are left at the end */
+        put(w, WEFTI_TASK_FORWARD, 0); /* has no effect when all forwards are done */
     }
 }
 
-/* 1F1B in which the W of stage s follow s microbatches behind their B: S - s forwards that wait for
- * their B and s that wait for their W make S live on each stage, as on 1F1B's first. */
+/* 1F1B in which the weight task (W) of stage s follows its backward task (B) s microbatches later.
+ * S - s forwards wait for their B, and s wait for their W. So S microbatches live on each stage, as
+ * on 1F1B's first stage. */
 static void order_zero_bubble_h1(schedule_writer *w, int32_t ahead, int32_t behind) {
     for (int32_t i = 0; i < ahead; i++) put(w, WEFTI_TASK_FORWARD, 0);
     for (int32_t i = 0; i < w->micro; i++) {
@@ -119,7 +120,8 @@ static void order_zero_bubble_h1(schedule_writer *w, int32_t ahead, int32_t behi
     for (int32_t i = 0; i < behind; i++) put(w, WEFTI_TASK_WEIGHT, 0);
 }
 
-/* In groups of `stages` microbatches each chunk in turn; backward the chunks in reverse. */
+/* Task number k: in groups of `stages` microbatches, each chunk in turn; backward with the chunks
+ * in reverse. */
 static wefti_stage_task interleaved_task(wefti_stage_task_kind kind, int32_t k, int32_t stages,
                                          int32_t chunks) {
     int32_t group = k / (stages * chunks), chunk = k % (stages * chunks) / stages;
@@ -144,18 +146,18 @@ static void put_backward(schedule_writer *w, int32_t chunk) {
     put(w, WEFTI_TASK_WEIGHT, chunk);
 }
 
-/* ZB-V, made for equal durations: 2 S chunks live on each stage, as much as 1F1B's first stage.
- * With fewer than 2 S - 1 microbatches it is the order of that many, without the later ones. */
+/* ZB-V, designed for equal durations: 2 S chunks live on each stage, as many as on 1F1B's first
+ * stage. Fewer than 2 S - 1 microbatches use the order for 2 S - 1, without the missing ones. */
 static void order_zero_bubble_v(schedule_writer *w, int32_t stages, int32_t stage) {
     int32_t from_end = stages - stage;
     int32_t micro = w->micro > 2 * stages - 1 ? w->micro : 2 * stages - 1;
-    /* Until the first microbatch is back from the last stage; then both chunks in turn. */
+    /* Until the first microbatch returns from the last stage; then both chunks in turn. */
     for (int32_t i = 0; i < 2 * from_end - 1; i++) put(w, WEFTI_TASK_FORWARD, 0);
     for (int32_t i = 0; i < stage; i++) {
         put(w, WEFTI_TASK_FORWARD, 1);
         put(w, WEFTI_TASK_FORWARD, 0);
     }
-    /* The loss is behind chunk 1: its backwards come first. */
+    /* The loss follows chunk 1, so its backward tasks come first. */
     for (int32_t i = 0; i < from_end; i++) {
         put(w, WEFTI_TASK_FORWARD, 1);
         put_backward(w, 1);
@@ -166,7 +168,7 @@ static void order_zero_bubble_v(schedule_writer *w, int32_t stages, int32_t stag
         put(w, WEFTI_TASK_FORWARD, 1);
         put_backward(w, 1);
     }
-    /* The rest: what other stages wait for first, weights at the end. */
+    /* The rest: first the tasks for which other stages wait, last the weights. */
     for (int32_t i = 0; i < stage; i++) {
         put(w, WEFTI_TASK_BACKWARD, 0);
         put(w, WEFTI_TASK_BACKWARD, 1);

@@ -1,4 +1,5 @@
-/* A schedule in virtual time: when each task starts, from the orders and what waits for what. */
+/* Runs a schedule in virtual time: finds the start of each task from the orders and the
+ * dependencies. */
 #include "schedule/schedule.h"
 
 #include "base/memory.h"
@@ -19,8 +20,8 @@ static double *done_at(const schedule_run_item *r, wefti_stage_task_kind kind, i
     return &r->done[((int64_t)kind * virtual_stages + stage) * r->schedule->micro + micro];
 }
 
-/* `begin` becomes at least the time at which `stage` has the result of a task; false: not run yet.
- */
+/* Raises `begin` to the time at which `stage` has the result of a task; false: the task has not run
+ * yet. */
 static bool wait_for(const schedule_run_item *r, wefti_stage_task_kind kind, int32_t virtual_stage,
                      int32_t micro, int32_t stage, double *begin) {
     const wefti_schedule *s = r->schedule;
@@ -33,7 +34,7 @@ static bool wait_for(const schedule_run_item *r, wefti_stage_task_kind kind, int
     return true;
 }
 
-/* Run the stage's next task; false when it still waits. */
+/* Runs the stage's next task; false if it must still wait. */
 static bool advance(schedule_run_item *r, int32_t stage) {
     const wefti_schedule *s = r->schedule;
     const wefti_stage_task *task = &wefti_schedule_of(s, stage)[r->at[stage]];

@@ -23,10 +23,10 @@ weft_status wefti_plan_complete(const wefti_completion *what, weft_plan *out,
 /* A hash of the names and shapes of a model's parameters: equal for every batch and precision. */
 uint64_t wefti_model_hash(const weft_graph *graph);
 
-/* unmatched.c: what a plan says without effect, one message a line, "" for nothing; wefti_free.
- * These are patterns that match no name of the model, axes that split nothing, and fusions without
- * tensors. Wraps the graph's loose nodes into cells. `fused`: as from wefti_plan_complete; NULL:
- * unknown, then fusions are not checked. */
+/* unmatched.c: lists the settings of a plan that have no effect, one message per line, "" for none;
+ * wefti_free it. These are patterns that match no name of the model, axes that split nothing, and
+ * fusions without tensors. Wraps the graph's loose nodes into cells. `fused`: from
+ * wefti_plan_complete; NULL: unknown, then fusions are not checked. */
 weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const int32_t fused[3],
                                  char **out) WEFT_CHECKED;
 

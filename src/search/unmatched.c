@@ -75,8 +75,8 @@ static weft_status collect(checker *c, const weft_graph *graph) {
     return WEFT_OK;
 }
 
-/* The list has no ops of the backward pass. Their labels, before ":", are those of the model's ops.
- */
+/* The list has no ops of the backward pass. Their labels, before ":", are the labels of the model's
+ * ops. */
 static bool names_gradient(const char *match, const char *label) {
     char before[512];
     const char *colon = strchr(match, ':');
