@@ -152,8 +152,8 @@ static weft_status bind_input(wefti_program_builder *b, int32_t v, int32_t micro
     return WEFT_OK;
 }
 
-/* Marks the root values that a call of this rank reads, and the states whose next value such a call
- * makes. A value that no call uses belongs to the first stage. */
+/* Marks the root values that a call of this rank reads. Also marks the states for which such a call
+ * makes the next value. A value that no call uses belongs to the first stage. */
 static weft_status find_read(wefti_program_builder *b, bool **out) {
     bool *elsewhere;
     WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof **out, out));

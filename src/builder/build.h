@@ -110,7 +110,7 @@ typedef struct wefti_turn_start {
 typedef enum wefti_accumulate {
     WEFTI_WRITE,
     WEFTI_ADD,     /* to the present content */
-    WEFTI_ADD_LATE /* likewise, after all other steps of the routine */
+    WEFTI_ADD_LATE /* likewise, after all other instructions of the routine */
 } wefti_accumulate;
 
 typedef enum wefti_routine_kind {
@@ -168,8 +168,8 @@ typedef struct wefti_program_builder {
     int32_t next_call; /* the call after the one being built, -1: none or unknown */
     bool next_backward;
     int32_t stages, stage;    /* of the pipeline; 1: none */
-    wefti_spread **elsewhere; /* per remote stage with another mesh whose layouts were requested:
-                                 per root value */
+    wefti_spread **elsewhere; /* per remote stage with another mesh, if its layouts were
+                                 requested: per root value */
     bool imagined;            /* dry build: only finds the layouts on the mesh of another stage */
     bool split_backward;      /* the schedule runs gradients of weights as separate tasks */
     struct wefti_crossings *crossings; /* pipeline.c */
@@ -276,9 +276,9 @@ weft_status wefti_gather_finish(wefti_program_builder *b, wefti_section s) WEFT_
  * copy. */
 weft_status wefti_turn(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
 void wefti_turn_call(wefti_program_builder *b, wefti_section s); /* the last step is the call */
-/* Whether the call being built would, in some part, accumulate into a buffer that an earlier copy
- * still writes in a later part. r: its routine; target: buffers of its results from argument
- * first_arg on. */
+/* Whether the call being built would, in some part, accumulate into a buffer too early: an earlier
+ * copy still writes to it in a later part. `r` is the call's routine. `target` has the buffers of
+ * its results, which are the arguments from `first_arg` on. */
 bool wefti_turn_too_early(const wefti_program_builder *b, wefti_section s, const wefti_routine *r,
                           int32_t first_arg, int64_t outs, const int32_t *target);
 /* All copies of the call are built: interleave them. */

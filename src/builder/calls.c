@@ -56,7 +56,7 @@ static void place_output(wefti_program_builder *b, int32_t v, int32_t buffer) {
     b->output_buffer[v] = buffer;
 }
 
-/* Binds a call's results to buffers, or to the operands whose memory the routine shares. */
+/* Binds a call's results to buffers, or to operands if the routine shares their memory. */
 static weft_status bind_results(wefti_program_builder *b, const wefti_call_plan *call,
                                 int32_t micro, const wefti_routine *r, wefti_draft_step *d) {
     const weft_node *n = call->node;

@@ -302,7 +302,7 @@ static weft_status send_gradients(wefti_program_builder *b, int32_t k, int32_t m
 
 /* ---- tasks ---- */
 
-/* Finds the next call of the same task, whose parameters are gathered ahead. */
+/* Finds the next call of the same task, to gather its parameters ahead. */
 static void find_next(wefti_program_builder *b, int32_t chunk, int32_t k, bool backward) {
     b->next_call = -1;
     b->next_backward = backward;

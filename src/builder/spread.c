@@ -62,7 +62,7 @@ static wefti_layout split_further(const wefti_program_builder *b, const weft_des
     return layout;
 }
 
-/* The layout of a parameter's state. It is split along the first dimension, whose pieces are
+/* The layout of a parameter's state. It is split along the first dimension: these pieces are
  * contiguous, which makes copies and transfers fast. Another dimension is used if its largest piece
  * is smaller by more than an eighth. If no dimension has elements for all devices, some devices
  * hold none. */

@@ -59,9 +59,10 @@ static void share_out(const sharing *s, int32_t *stage) {
 
 /* ---- calls and parameters of a program that shares them ---- */
 
-/* The virtual stage of a call, taken from the program that has the parameters: the stage of the
- * call with this name, else of a call that reads one of the same parameters. -1: neither exists
- * there. A new division could separate the call from its parameters. */
+/* The virtual stage of a call, taken from the program that has the parameters. It is the stage of
+ * the call with this name there. If there is none, it is the stage of a call that reads one of the
+ * same parameters. Returns -1 if neither exists. A new division could separate the call from its
+ * parameters. */
 static int32_t shared_part(const wefti_program_builder *b, const weft_node *n) {
     const wefti_program *p = b->spec->shared;
     for (int32_t i = 0; i < p->placed_count; i++)
@@ -151,9 +152,9 @@ static weft_status take_stages(const wefti_program_builder *b, int32_t *stage) {
     return WEFT_OK;
 }
 
-/* Checks that enough cells remain between two cells whose stages the plan names, in stages `low`
- * and `high`: each stage needs a cell. At the start `before` and `low` are -1; at the end `k` is
- * the number of calls. */
+/* Checks that enough cells remain between two cells with stages named by the plan, `low` and
+ * `high`: each stage needs a cell. At the start `before` and `low` are -1; at the end `k` is the
+ * number of calls. */
 static weft_status check_room(const wefti_program_builder *b, int32_t before, int32_t low,
                               int32_t k, int32_t high) {
     int32_t between = k - before - 1, missing = low + 1 + between;

@@ -64,8 +64,8 @@ static bool only_summed(const wefti_layout *terms, const wefti_layout *sum) {
 
 /* Completes gradients for the optimizer's pieces; out[i] is the buffer of the complete gradient. If
  * only the devices' terms must be added, the sum replaces the local term in its buffer. This needs
- * a third less traffic than another buffer, whose cache lines are fetched before they are written.
- * Otherwise the sum gets its own buffer. */
+ * a third less traffic than another buffer: the cache lines of that one are fetched before they are
+ * written. Otherwise the sum gets its own buffer. */
 static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32_t *values,
                           int count, int32_t *out) {
     weft_desc descs[WEFTI_MAX_BUCKET];
@@ -285,8 +285,8 @@ static bool is_shared(const wefti_program_builder *b, int32_t v) {
                         wefti_layout_equal(&x->state, &x->storage));
 }
 
-/* Puts the parameters whose update communicates, in order, into buckets 0 to *buckets - 1. The
- * others keep bucket -1. */
+/* Assigns buckets 0 to *buckets - 1, in order, to the parameters that need communication for their
+ * update. The others keep bucket -1. */
 static weft_status fuse_shared(wefti_program_builder *b, const int32_t *order, int64_t count,
                                int32_t *bucket, int32_t *buckets) {
     const wefti_fusion *fusion = b->spec->plan->fusion;

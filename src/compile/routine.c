@@ -22,7 +22,7 @@ typedef struct compiler {
     const wefti_routine_spec *spec;
     const weft_body *body;
     wefti_routine *r;
-    int32_t *root;         /* per value: the value whose memory it uses */
+    int32_t *root;         /* per value: the value that provides its memory */
     wefti_ref *place;      /* per root: its place; arg NONE until known */
     bool *in_place_chain;  /* per value: an in-place op lies between it and its root */
     bool *overwritten;     /* per value: an in-place op has replaced it */
@@ -155,7 +155,7 @@ static bool communicates(const weft_node *n) {
 }
 
 /* Prepares the kernel of a node, or in a dry build only estimates its workspace. *in_place: the
- * operand whose memory the result may take, -1: none. */
+ * result may take the memory of this operand; -1: none. */
 static weft_status ask_backend(const wefti_backend *backend, const weft_node *n,
                                const wefti_prepare *options, wefti_instruction *x, int *in_place) {
     if (options->dry) {

@@ -40,8 +40,8 @@ typedef struct wefti_builder {
     int64_t name_count, name_cap;
 } wefti_builder;
 
-/* Claims a name in a space: 'v' values of the root, 'c' cell calls, 'o' outputs, 'f' fused bodies.
- * *out_new is false if the name is taken. */
+/* Claims a name in a space: 'v' values of the root, 'c' cell calls, 'o' outputs, 'f' fused bodies,
+ * 'b' cell bodies of a parsed text. *out_new is false if the name is taken. */
 weft_status wefti_builder_claim(weft_graph *g, char space, const char *name,
                                 bool *out_new) WEFT_CHECKED;
 weft_status wefti_name_check(const char *what, const char *name) WEFT_CHECKED;

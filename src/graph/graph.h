@@ -52,7 +52,8 @@ typedef struct wefti_named {
 } wefti_named;
 
 struct weft_graph {
-    const weft_graph *of; /* derived graph: the graph whose root and cells it shares; else NULL */
+    const weft_graph *of; /* the graph that shares its root and cells with this derived graph;
+                             NULL: not derived */
     wefti_arena *arena;   /* names, attributes, node arrays */
     const wefti_op_registry *ops;
     weft_body *root;
@@ -83,7 +84,7 @@ weft_status wefti_graph_derive(const weft_graph *of, weft_graph **out) WEFT_CHEC
 
 /* ---- building through handles (for the public functions of op files) ---- */
 
-/* Adds a node to the body being built. `attrs`, of which there are attr_count, override the op's
+/* Adds a node to the body being built. `attrs` has attr_count entries, which override the op's
  * defaults by name. Writes `out_count` handles. On failure records the sticky error and writes
  * empty handles. */
 void wefti_graph_add(weft_graph *g, const weft_op_def *op, int in_count, const weft_value *in,

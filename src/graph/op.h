@@ -157,8 +157,9 @@ typedef struct wefti_split_rule {
 void wefti_rule_begin(wefti_split_rule *r);
 int wefti_rule_factor(wefti_split_rule *r, const char *name, int64_t size, wefti_factor_kind kind);
 /* Fills the rule from an einsum-like text over this node's shapes: "b m k, b k n -> b m n". Names
- * that occur only on the left are SUM factors. "..." stands for leading dimensions, aligned at the
- * end; broadcast sizes 1 become -1. "*" instead of a name: a WHOLE factor for that dimension. */
+ * that occur only on the left are SUM factors. The word "..." stands for leading dimensions,
+ * aligned at the end; broadcast sizes 1 become -1. The word "*" is a WHOLE factor for that
+ * dimension. */
 weft_status wefti_rule_from_text(const weft_node *n, const char *text,
                                  wefti_split_rule *r) WEFT_CHECKED;
 

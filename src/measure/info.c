@@ -79,7 +79,7 @@ static int64_t memory_line(const char *key) {
     return proc_value("/proc/meminfo", key, text, sizeof text) ? strtoll(text, NULL, 10) * 1024 : 0;
 }
 
-/* The memory limit of this cgroup (version 2), 0 if there is no limit. */
+/* The memory limit of this cgroup (version 2), 0 without a limit. */
 static int64_t cgroup_limit(void) {
     FILE *file = fopen("/sys/fs/cgroup/memory.max", "re");
     long long limit = 0;

@@ -80,8 +80,8 @@ typedef struct timetable {
     int64_t leaves;
 } timetable;
 
-/* The nodes that a lifetime concerns. `in`: the nodes whose intervals together are its steps, at
- * most two per level. `above`: the ancestors of those nodes. */
+/* The nodes that a lifetime concerns. The intervals of the nodes `in` are together its steps; there
+ * are at most two such nodes per level. `above` has the ancestors of those nodes. */
 typedef struct place_span {
     int64_t in[2 * MAX_LEVELS], above[2 * MAX_LEVELS];
     int in_count, above_count;

@@ -582,8 +582,8 @@ const wefti_cut_body *wefti_partition_cut_of(const wefti_partition *p, const wef
     return NULL;
 }
 
-/* A pattern without an op matches all ops of a label, of which only some have the named factor. At
- * least one op must have it. */
+/* A pattern without an op matches all ops of a label, and only some of them have the named factor.
+ * At least one op must have it. */
 weft_status wefti_partition_check(const wefti_partition *p) {
     for (int64_t i = 0; i < p->plan->strategy_count; i++) {
         const wefti_strategy *s = &p->plan->strategies[i];

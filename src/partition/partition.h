@@ -60,10 +60,10 @@ typedef struct wefti_cut_body {
                                      communication inside its op */
 } wefti_cut_body;
 
-/* Names of nodes in plans and messages. wefti_node_label: the label of a node of `body` in a call
- * with path `call`, "h.3.attn.c_attn". wefti_node_inside: the part of the label after the call's
- * path. wefti_node_op: the name of the op, which follows the label: "linear"; "mul_grad" in a
- * backward pass. */
+/* Names of nodes in plans and messages. `wefti_node_label` is the label of a node of `body` in a
+ * call with path `call`, "h.3.attn.c_attn". `wefti_node_inside` is the part of the label after the
+ * call's path. `wefti_node_op` is the name of the op, which follows the label: "linear", or
+ * "mul_grad" in a backward pass. */
 enum { WEFTI_OP_NAME_BYTES = 64 };
 const char *wefti_node_label(const weft_body *body, const char *call, const weft_node *n,
                              char *buffer, size_t bytes);

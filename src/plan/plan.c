@@ -369,7 +369,7 @@ weft_status weft_plan_overlap(weft_plan *plan, bool overlap) {
     return WEFT_OK;
 }
 
-/* Copies the lists to `to`, whose plain values already equal those of `from`. */
+/* Copies the lists to `to`. The plain values of the two plans are already equal. */
 static weft_status copy_lists(const weft_plan *from, weft_plan *to) {
     wefti_text split = {0};
     for (int64_t i = 0; i < from->strategy_count; i++) {

@@ -108,8 +108,8 @@ weft_status wefti_plan_split_tensor(weft_plan *plan, const char *match, const ch
                                     const char *source) WEFT_CHECKED;
 /* A deep copy. */
 weft_status wefti_plan_copy(const weft_plan *plan, weft_plan **out) WEFT_CHECKED;
-/* Refines the mesh: divides in two each axis of which optimizer.shard takes only a part. An axis
- * that is already divided stays. */
+/* Refines the mesh: divides in two each axis that optimizer.shard takes only in part. An axis that
+ * is already divided stays. */
 weft_status wefti_plan_refine(weft_plan *plan) WEFT_CHECKED;
 
 /* plan_split.c: parses "m0=dp n0=tp+sp" or "((2,1),(1,4))" into the splits or cuts of a strategy,

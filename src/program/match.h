@@ -10,8 +10,8 @@
  * - Posts that meet but are different transfers (kind, reduction, dtype, regions), or transfers of
  *   different values, calls or microbatches. Causes are wrong order, and missing, doubled or
  *   altered transfers.
- * - Ranks that wait for each other in a circle, or for a rank whose program ends; the message lists
- *   the chain of waits.
+ * - Ranks that wait for each other in a circle, or for a rank at the end of its program. The
+ *   message lists the chain of waits.
  * - Posts without a wait, waits without a post, and more than WEFTI_COMM_DEPTH posts in flight.
  * - Transfers that are illegal, or do not fit their operands.
  *

@@ -101,11 +101,11 @@ typedef struct wefti_placed {
 } wefti_placed;
 
 typedef struct wefti_program {
-    wefti_arena *arena;         /* of all small arrays here */
-    weft_graph *graph;          /* derived from the model's graph; owns the names of bodies that the
-                                   build made */
-    int32_t rank;               /* of the world */
-    wefti_mesh mesh;            /* the mesh of this device's stage; one device without a plan */
+    wefti_arena *arena; /* of all small arrays here */
+    weft_graph *graph;  /* derived from the model's graph; the bodies that the build made belong
+                           to it */
+    int32_t rank;       /* of the world */
+    wefti_mesh mesh;    /* the mesh of this device's stage; one device without a plan */
     wefti_partition *partition; /* owns the local bodies and the transfers to which they refer; NULL
                                    without a plan */
     bool all_microbatches;      /* FIRST runs all microbatches of a step: a pipeline, or interleaved

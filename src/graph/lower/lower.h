@@ -111,9 +111,9 @@ weft_value wefti_lower_exchange(wefti_lowering *c, weft_value value, int dim, in
 weft_value wefti_lower_exchange_as(wefti_lowering *c, wefti_transfer_kind kind, weft_value value,
                                    int dim, int factor, wefti_lower_ranges *have,
                                    wefti_lower_ranges *want, void *context);
-/* The reverse, for gradients of halos: for each element, the terms of all `have` ranges are summed
- * on the device whose `want` range contains the element. Want ranges do not overlap, and cover all
- * elements. */
+/* The reverse, for gradients of halos. For each element, the terms of all `have` ranges are summed
+ * on one device: the one with the element in its `want` range. Want ranges do not overlap, and
+ * cover all elements. */
 weft_value wefti_lower_exchange_add(wefti_lowering *c, weft_value value, int dim, int factor,
                                     wefti_lower_ranges *have, wefti_lower_ranges *want,
                                     void *context);
@@ -125,9 +125,10 @@ weft_value wefti_lower_transfer(wefti_lowering *c, weft_value value, uint32_t fa
                                 wefti_transfer_kind kind, wefti_reduction reduction, int rank,
                                 const wefti_region *have, const wefti_region *want);
 
-/* For ops that name ranks of the world themselves (WEFTI_OP_GROUP). wefti_lower_world: this rank,
- * the number of ranks, and the ranks of its stage, which run the same nodes. wefti_lower_among: a
- * transfer among `ranks` [members], ascending; this rank is ranks[me]. */
+/* For ops that name ranks of the world themselves (WEFTI_OP_GROUP). `wefti_lower_world` returns
+ * this rank, the number of ranks, and the ranks of its stage, which run the same nodes.
+ * `wefti_lower_among` adds a transfer among `ranks` [members], ascending; this rank is
+ * ranks[me]. */
 wefti_lower_ranks wefti_lower_world(const wefti_lowering *c);
 weft_value wefti_lower_among(wefti_lowering *c, weft_value value, int32_t members, int32_t *ranks,
                              int32_t me, wefti_transfer_kind kind, wefti_reduction reduction,
