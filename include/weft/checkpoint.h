@@ -39,14 +39,14 @@ WEFT_API weft_status weft_checkpoint_verify(const char *path, int json,
  * An entry for a parameter also covers its optimizer's tensors. These have its shape, and its name
  * with one word more, after it ("w.m") or before it ("moments.w"). Name optimizer tensors of other
  * shapes themselves. */
-typedef struct weft_checkpoint_cut {
+typedef struct weft_checkpoint_slice_rule {
     const char *match;
     int dimension;
-} weft_checkpoint_cut;
+} weft_checkpoint_slice_rule;
 
 /** Merge the slices of all ranks, in the order of ranks, into one .safetensors file. A slice is any
  * path that weft_checkpoint_describe takes; of a run the newest step, with the optimizer's state.
- * Slices may have any sizes along the split dimension. A tensor without an entry in `cuts` must be
+ * Slices may have any sizes along the split dimension. A tensor without an entry in `rules` must be
  * the same in all slices, and is written once.
  *
  * The merged file keeps metadata texts that are equal in all slices, except `rank` and `ranks`.
@@ -61,20 +61,20 @@ typedef struct weft_checkpoint_cut {
  * element types and numbers of dimensions that weft does not support. WEFT_E_NOT_FOUND;
  * WEFT_E_CORRUPT; WEFT_E_IO; WEFT_E_NOMEM */
 WEFT_API weft_status weft_checkpoint_merge(const char *const *slices, int slice_count,
-                                           const weft_checkpoint_cut *cuts, int cut_count,
+                                           const weft_checkpoint_slice_rule *rules, int rule_count,
                                            const char *path, int json,
                                            char **out_text) WEFT_CHECKED;
 
 /** Split the tensors at `path` (a slice of weft_checkpoint_merge) for `ranks` ranks, into
  * PREFIX-rank-00000-of-00004.safetensors and so on, all of them or none. Of n elements along the
  * dimension, rank r gets those from floor(r n / ranks) to floor((r + 1) n / ranks). A tensor
- * without an entry in `cuts` goes to every rank whole. The files' metadata has `rank` and `ranks`.
+ * without an entry in `rules` goes to every rank whole. The files' metadata has `rank` and `ranks`.
  *
  * @param out_text  as for weft_checkpoint_merge
  * @return WEFT_OK; WEFT_E_SHAPE for a tensor without such a dimension; otherwise as
  * weft_checkpoint_merge */
 WEFT_API weft_status weft_checkpoint_split(const char *path, int ranks,
-                                           const weft_checkpoint_cut *cuts, int cut_count,
+                                           const weft_checkpoint_slice_rule *rules, int rule_count,
                                            const char *prefix, int json,
                                            char **out_text) WEFT_CHECKED;
 

@@ -35,13 +35,13 @@ weft_status wefti_build_tensor(wefti_program_builder *b, const char *name, wefti
     int64_t count = p->tensor_count;
     WEFT_TRY(WEFT_GROW(p->tensors, count, b->tensor_cap));
     WEFT_TRY(WEFT_GROW(b->tensor_buffer, count, b->tensor_buffer_cap));
-    wefti_layout spread = layout ? *layout : wefti_layout_replicated(whole->rank);
+    wefti_layout sharding = layout ? *layout : wefti_layout_replicated(whole->rank);
     p->tensors[count] = (wefti_tensor){.name = name,
                                        .role = role,
                                        .init = init,
                                        .whole = *whole,
-                                       .desc = wefti_spread_desc(b, whole, &spread),
-                                       .layout = spread};
+                                       .desc = wefti_sharding_desc(b, whole, &sharding),
+                                       .layout = sharding};
     b->tensor_buffer[count] = buffer;
     *out = p->tensor_count++;
     return WEFT_OK;
@@ -53,8 +53,8 @@ weft_status wefti_build_persistent(wefti_program_builder *b, const char *name,
                                    int32_t *out_tensor) {
     const wefti_tensor *old = b->spec->shared ? wefti_program_tensor(b->spec->shared, name) : NULL;
     name = wefti_build_name(b, "", name);
-    wefti_layout spread = layout ? *layout : wefti_layout_replicated(whole->rank);
-    weft_desc here = wefti_spread_desc(b, whole, &spread);
+    wefti_layout sharding = layout ? *layout : wefti_layout_replicated(whole->rank);
+    weft_desc here = wefti_sharding_desc(b, whole, &sharding);
     if (old && (old->role == WEFTI_TENSOR_PARAM || old->role == WEFTI_TENSOR_STATE)) {
         WEFT_REQUIRE(wefti_desc_equal(&old->whole, whole), WEFT_E_SHAPE,
                      "'%s' is %s here but %s in the program it is shared with", name,
@@ -65,7 +65,7 @@ weft_status wefti_build_persistent(wefti_program_builder *b, const char *name,
     } else {
         WEFT_TRY(wefti_buffer_persistent(b, weft_desc_bytes(&here), name, out_buffer));
     }
-    return wefti_build_tensor(b, name, role, whole, &spread, init, *out_buffer, out_tensor);
+    return wefti_build_tensor(b, name, role, whole, &sharding, init, *out_buffer, out_tensor);
 }
 
 weft_status wefti_build_keep_body(wefti_program_builder *b, weft_body *body) {
@@ -85,8 +85,8 @@ static bool is_kept(const wefti_program_builder *b, int32_t value) {
 }
 
 int32_t *wefti_build_value(wefti_program_builder *b, int32_t micro, int32_t value) {
-    int32_t handed = wefti_state_handed(b, micro, value);
-    if (handed >= 0) return &b->micro[micro - 1].value[handed];
+    int32_t forwarded = wefti_state_forwarded(b, micro, value);
+    if (forwarded >= 0) return &b->micro[micro - 1].value[forwarded];
     return is_kept(b, value) ? &b->param_buffer[value] : &b->micro[micro].value[value];
 }
 
@@ -109,13 +109,13 @@ static weft_status collect_calls(wefti_program_builder *b) {
 
 /* Finds the layouts of all values in the order in which calls make them, also for the calls of
  * other stages. */
-static weft_status spread_calls(wefti_program_builder *b) {
+static weft_status shard_calls(wefti_program_builder *b) {
     if (!b->part) return WEFT_OK;
     for (int32_t k = 0; k < b->call_count; k++) {
-        if (!b->calls[k].joint)
-            WEFT_TRY(wefti_spread_forward(b, &b->calls[k]));
-        else if (!b->imagined) /* nothing comes after the loss */
-            WEFT_TRY(wefti_spread_joint(b, &b->calls[k]));
+        if (!b->calls[k].fused)
+            WEFT_TRY(wefti_sharding_forward(b, &b->calls[k]));
+        else if (!b->layouts_only) /* nothing comes after the loss */
+            WEFT_TRY(wefti_sharding_fused(b, &b->calls[k]));
     }
     return WEFT_OK;
 }
@@ -124,30 +124,31 @@ static weft_status spread_calls(wefti_program_builder *b) {
  * gradients of parameters accumulate. The second round uses them to find the bodies of this rank.
  * The first round covers all stages if there is an optimizer, because its buckets depend on all
  * gradients. */
-static weft_status spread_backward_calls(wefti_program_builder *b) {
-    if (!b->part || b->imagined) return WEFT_OK;
+static weft_status shard_backward_calls(wefti_program_builder *b) {
+    if (!b->part || b->layouts_only) return WEFT_OK;
     for (int round = 0; round < 2; round++)
         for (int32_t k = b->call_count - 1; k >= 0; k--) {
             wefti_call_plan *call = &b->calls[k];
-            bool asked = call->mine || (round == 0 && b->spec->optimizer);
-            if (!call->differentiated || !asked) continue;
-            if (!call->joint)
-                WEFT_TRY(wefti_spread_backward(b, call));
+            bool required = call->mine || (round == 0 && b->spec->optimizer);
+            if (!call->differentiated || !required) continue;
+            if (!call->fused)
+                WEFT_TRY(wefti_sharding_backward(b, call));
             else if (round == 1)
-                WEFT_TRY(wefti_spread_joint(b, call));
+                WEFT_TRY(wefti_sharding_fused(b, call));
         }
     return WEFT_OK;
 }
 
 static weft_status bind_input(wefti_program_builder *b, int32_t v, int32_t micro) {
     const wefti_value_info *info = &b->root->values[v];
-    weft_desc here = wefti_spread_desc(b, &info->desc, &b->spread[v].use);
+    weft_desc here = wefti_sharding_desc(b, &info->desc, &b->sharding[v].use);
     int32_t *buffer = &b->micro[micro].value[v], tensor;
     const char *name = wefti_build_name(b, "", info->name);
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here), name, buffer));
     b->buffers[*buffer].life.last = INT32_MAX; /* to the end: set in finish */
     WEFT_TRY(wefti_build_tensor(b, name, WEFTI_TENSOR_INPUT, &info->desc,
-                                b->part ? &b->spread[v].use : NULL, info->init, *buffer, &tensor));
+                                b->part ? &b->sharding[v].use : NULL, info->init, *buffer,
+                                &tensor));
     b->p->tensors[tensor].microbatch = micro;
     return WEFT_OK;
 }
@@ -155,20 +156,20 @@ static weft_status bind_input(wefti_program_builder *b, int32_t v, int32_t micro
 /* Marks the root values that a call of this rank reads. Also marks the states for which such a call
  * makes the next value. A value that no call uses belongs to the first stage. */
 static weft_status find_read(wefti_program_builder *b, bool **out) {
-    bool *elsewhere;
+    bool *remote;
     WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof **out, out));
-    WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof *elsewhere, &elsewhere));
+    WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof *remote, &remote));
     for (int32_t k = 0; k < b->call_count; k++) {
-        bool *read = b->calls[k].mine ? *out : elsewhere;
+        bool *read = b->calls[k].mine ? *out : remote;
         for (int i = 0; i < b->calls[k].node->inputs; i++)
             if (b->calls[k].node->in[i] >= 0) read[b->calls[k].node->in[i]] = true;
     }
     for (int64_t a = 0; a < b->g->assign_count; a++) {
         int32_t maker = wefti_call_maker(b, b->g->assigns[a].next);
-        if (maker >= 0) (b->calls[maker].mine ? *out : elsewhere)[b->g->assigns[a].state] = true;
+        if (maker >= 0) (b->calls[maker].mine ? *out : remote)[b->g->assigns[a].state] = true;
     }
     for (int64_t i = 0; i < b->root->in_count && b->stages > 1 && b->stage == 0; i++)
-        (*out)[b->root->in[i]] |= !elsewhere[b->root->in[i]];
+        (*out)[b->root->in[i]] |= !remote[b->root->in[i]];
     return WEFT_OK;
 }
 
@@ -180,10 +181,10 @@ static weft_status bind_root_values(wefti_program_builder *b) {
         int32_t v = root->in[i], tensor;
         const wefti_value_info *info = &root->values[v];
         if (!read[v] && b->stages > 1) continue; /* another stage reads it */
-        if (b->part && !b->spread[v].known) {    /* no call reads it */
-            b->spread[v].use = b->spread[v].storage = b->spread[v].state =
+        if (b->part && !b->sharding[v].known) {  /* no call reads it */
+            b->sharding[v].use = b->sharding[v].storage = b->sharding[v].state =
                 wefti_layout_replicated(info->desc.rank);
-            b->spread[v].known = true;
+            b->sharding[v].known = true;
         }
         if (info->kind == WEFTI_VALUE_INPUT) {
             for (int32_t m = 0; m < b->micros; m++) WEFT_TRY(bind_input(b, v, m));
@@ -192,7 +193,7 @@ static weft_status bind_root_values(wefti_program_builder *b) {
         bool param = info->kind == WEFTI_VALUE_PARAM;
         WEFT_TRY(wefti_build_persistent(
             b, info->name, param ? WEFTI_TENSOR_PARAM : WEFTI_TENSOR_STATE, &info->desc,
-            b->part ? &b->spread[v].storage : NULL, info->init, &b->param_buffer[v], &tensor));
+            b->part ? &b->sharding[v].storage : NULL, info->init, &b->param_buffer[v], &tensor));
         if (param) b->param_index[v] = tensor;
     }
     return WEFT_OK;
@@ -234,23 +235,23 @@ static void find_next(wefti_program_builder *b, int32_t k, bool backward) {
     }
     b->next_backward = true;
     for (int32_t j = backward ? k - 1 : b->call_count - 1; j >= 0 && b->next_call < 0; j--)
-        if (b->calls[j].differentiated && !b->calls[j].joint) b->next_call = j;
+        if (b->calls[j].differentiated && !b->calls[j].fused) b->next_call = j;
 }
 
 /* Builds the forward calls, the loss, and the backward calls in reverse order. The microbatches
  * [first, first + copies) run from end to end and interleave. */
 static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32_t first,
                                 int32_t copies) {
-    int32_t joint = -1;
+    int32_t fused = -1;
     b->last_part = -1;
     for (int32_t k = 0; k < b->call_count; k++) {
-        if (b->calls[k].joint) joint = k;
+        if (b->calls[k].fused) fused = k;
         for (int32_t c = 0; c < copies; c++) {
             b->now_micro = first + c;
-            WEFT_TRY(wefti_turn(b, s));
+            WEFT_TRY(wefti_interleave_begin(b, s));
             find_next(b, k, false);
-            if (b->calls[k].joint)
-                WEFT_TRY(wefti_build_joint_call(b, s, k, first + c));
+            if (b->calls[k].fused)
+                WEFT_TRY(wefti_build_fused_call(b, s, k, first + c));
             else
                 WEFT_TRY(wefti_build_forward_call(b, s, k, first + c));
             for (int o = 0; o < b->calls[k].node->outputs; o++)
@@ -258,18 +259,18 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
                     WEFT_TRY(wefti_build_loss(b, s, first + c));
             WEFT_TRY(wefti_build_states(b, s, first + c, k));
         }
-        WEFT_TRY(wefti_turns_end(b, s));
+        WEFT_TRY(wefti_interleave_end(b, s));
     }
-    if (joint >= 0) WEFT_TRY(wefti_build_eager_updates(b, joint));
+    if (fused >= 0) WEFT_TRY(wefti_build_eager_updates(b, fused));
     for (int32_t k = b->call_count - 1; k >= 0; k--) {
-        if (!b->calls[k].differentiated || b->calls[k].joint) continue;
+        if (!b->calls[k].differentiated || b->calls[k].fused) continue;
         for (int32_t c = 0; c < copies; c++) {
             b->now_micro = first + c;
-            WEFT_TRY(wefti_turn(b, s));
+            WEFT_TRY(wefti_interleave_begin(b, s));
             find_next(b, k, true);
             WEFT_TRY(wefti_build_backward_call(b, s, k, first + c, WEFTI_PASS_ALL));
         }
-        WEFT_TRY(wefti_turns_end(b, s));
+        WEFT_TRY(wefti_interleave_end(b, s));
         WEFT_TRY(wefti_build_eager_updates(b, k));
     }
     b->now_micro = 0;
@@ -302,7 +303,7 @@ static weft_status named_outputs(wefti_program_builder *b) {
         for (int32_t k = 0; k < b->call_count; k++)
             if (!b->calls[k].mine && b->calls[k].node == &b->root->nodes[info->node]) mine = false;
         if (!mine) continue;
-        weft_desc here = wefti_spread_desc(b, &info->desc, &b->spread[v].use);
+        weft_desc here = wefti_sharding_desc(b, &info->desc, &b->sharding[v].use);
         if (b->output_buffer[v] < 0) {
             WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
                                       wefti_build_name(b, "output ", b->g->outputs[i].name),
@@ -311,7 +312,7 @@ static weft_status named_outputs(wefti_program_builder *b) {
         }
         WEFT_TRY(wefti_build_tensor(
             b, wefti_build_name(b, "", b->g->outputs[i].name), WEFTI_TENSOR_OUTPUT, &info->desc,
-            b->part ? &b->spread[v].use : NULL, info->init, b->output_buffer[v], &tensor));
+            b->part ? &b->sharding[v].use : NULL, info->init, b->output_buffer[v], &tensor));
     }
     return WEFT_OK;
 }
@@ -323,7 +324,7 @@ static weft_status readable_gradients(wefti_program_builder *b) {
         b->buffers[b->param_gradient[v]].life.last = INT32_MAX;
         WEFT_TRY(wefti_build_tensor(b, wefti_build_name(b, "grad:", b->root->values[v].name),
                                     WEFTI_TENSOR_GRADIENT, &b->root->values[v].desc,
-                                    b->part ? &b->spread[v].gradient : NULL,
+                                    b->part ? &b->sharding[v].gradient : NULL,
                                     b->root->values[v].init, b->param_gradient[v], &tensor));
     }
     return WEFT_OK;
@@ -337,7 +338,7 @@ static weft_status new_tables(wefti_program_builder *b) {
     WEFT_TRY(wefti_build_indices(b, values, &b->param_gradient));
     WEFT_TRY(wefti_build_indices(b, values, &b->param_index));
     WEFT_TRY(wefti_build_indices(b, values, &b->last_backward));
-    WEFT_TRY(wefti_build_indices(b, values, &b->handed));
+    WEFT_TRY(wefti_build_indices(b, values, &b->forwarded));
     WEFT_TRY(wefti_build_array(b, values, sizeof(bool), &b->param_started));
     WEFT_TRY(wefti_build_array(b, values, sizeof(bool), &b->needs));
     WEFT_TRY(wefti_build_array(b, values, sizeof(bool), &b->has_gradient));
@@ -424,15 +425,15 @@ static weft_status decide(wefti_program_builder *b) {
                  spec->plan->copies);
     b->micros = p->all_microbatches ? spec->microbatches : 1;
     WEFT_TRY(new_tables(b));
-    WEFT_TRY(wefti_spread_start(b));
+    WEFT_TRY(wefti_sharding_start(b));
     WEFT_TRY(collect_calls(b));
     WEFT_TRY(wefti_pipeline_assign(b));
     if (spec->plan && spec->plan->recompute.mode != WEFT_RECOMPUTE_NONE)
-        WEFT_TRY(spread_calls(b)); /* values that need communication are saved, not recomputed */
+        WEFT_TRY(shard_calls(b)); /* values that need communication are saved, not recomputed */
     if (train && b->g->loss >= 0) WEFT_TRY(wefti_build_plan_gradients(b));
     WEFT_TRY(wefti_states_plan(b));
-    WEFT_TRY(spread_calls(b));
-    return spread_backward_calls(b);
+    WEFT_TRY(shard_calls(b));
+    return shard_backward_calls(b);
 }
 
 static weft_status build(wefti_program_builder *b) {
@@ -502,63 +503,63 @@ static void finish(wefti_program_builder *b) {
 /* Keeps the layouts of the parameters and states that a stage reads, for programs that will share
  * them. */
 static weft_status keep_layouts(wefti_program_builder *b, int32_t stage,
-                                const wefti_spread *spread) {
+                                const wefti_sharding *sharding) {
     const weft_body *root = b->root;
     size_t most = (size_t)root->in_count + 1;
     wefti_stage_layouts *l = wefti_arena_alloc(b->p->arena, sizeof *l);
     const char **names = wefti_arena_alloc(b->p->arena, most * sizeof *names);
     wefti_layout *layouts = wefti_arena_alloc(b->p->arena, most * sizeof *layouts);
     WEFT_REQUIRE(l && names && layouts, WEFT_E_NOMEM, "no memory for the layouts of a stage");
-    *l = (wefti_stage_layouts){stage, 0, names, layouts, b->p->elsewhere};
+    *l = (wefti_stage_layouts){stage, 0, names, layouts, b->p->remote_layouts};
     for (int64_t i = 0; i < root->in_count; i++) {
         int32_t v = root->in[i];
         bool reads = false;
         for (int32_t k = 0; k < b->call_count; k++)
             for (int j = 0; j < b->calls[k].node->inputs; j++)
                 reads |= b->calls[k].stage == stage && b->calls[k].node->in[j] == v;
-        if (!reads || root->values[v].kind == WEFTI_VALUE_INPUT || !spread[v].known) continue;
+        if (!reads || root->values[v].kind == WEFTI_VALUE_INPUT || !sharding[v].known) continue;
         names[l->count] = wefti_arena_strdup(b->p->arena, root->values[v].name);
         WEFT_REQUIRE(names[l->count], WEFT_E_NOMEM, "no memory for the layouts of a stage");
-        layouts[l->count++] = spread[v].storage;
+        layouts[l->count++] = sharding[v].storage;
     }
-    b->p->elsewhere = l;
+    b->p->remote_layouts = l;
     return WEFT_OK;
 }
 
 /* Makes a dry build for a remote stage: finds the layouts that its first device finds. */
-static weft_status imagine(wefti_program_builder *b, int32_t stage, wefti_spread **out) {
+static weft_status dry_build(wefti_program_builder *b, int32_t stage, wefti_sharding **out) {
     wefti_program_spec spec = *b->spec;
     wefti_program_builder other;
     spec.observer = NULL;
     spec.rank = wefti_plan_mesh(spec.plan, stage).first;
     WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof **out, out));
     weft_status status = start(&other, &spec);
-    other.imagined = true;
+    other.layouts_only = true;
     if (status == WEFT_OK) status = decide(&other);
-    if (status == WEFT_OK) memcpy(*out, other.spread, (size_t)b->root->value_count * sizeof **out);
+    if (status == WEFT_OK)
+        memcpy(*out, other.sharding, (size_t)b->root->value_count * sizeof **out);
     finish(&other);
     wefti_program_destroy(other.p);
     return status < 0 ? wefti_prefix(status, "stage %d", stage) : WEFT_OK;
 }
 
 /* Stages with equal meshes share one dry build. */
-weft_status wefti_build_elsewhere(wefti_program_builder *b, int32_t stage,
-                                  const wefti_spread **out) {
-    if (!b->elsewhere)
-        WEFT_TRY(wefti_build_array(b, b->stages, sizeof *b->elsewhere, &b->elsewhere));
-    if (!b->elsewhere[stage]) {
+weft_status wefti_build_remote_sharding(wefti_program_builder *b, int32_t stage,
+                                        const wefti_sharding **out) {
+    if (!b->remote) WEFT_TRY(wefti_build_array(b, b->stages, sizeof *b->remote, &b->remote));
+    if (!b->remote[stage]) {
         const weft_plan *plan = b->spec->plan;
         wefti_mesh mesh = wefti_plan_mesh(plan, stage);
-        wefti_spread *spread = NULL;
-        for (int32_t s = 0; s < b->stages && !spread; s++) {
+        wefti_sharding *sharding = NULL;
+        for (int32_t s = 0; s < b->stages && !sharding; s++) {
             wefti_mesh known = wefti_plan_mesh(plan, s);
-            if (wefti_meshes_alike(&known, &mesh)) spread = b->elsewhere[s];
+            if (wefti_meshes_alike(&known, &mesh)) sharding = b->remote[s];
         }
-        if (!spread) WEFT_TRY(imagine(b, stage, &spread));
-        WEFT_TRY(keep_layouts(b, stage, spread));
-        b->elsewhere[stage] = spread;
+        if (!sharding) WEFT_TRY(dry_build(b, stage, &sharding));
+        WEFT_TRY(keep_layouts(b, stage, sharding));
+        b->remote[stage] = sharding;
     }
-    *out = b->elsewhere[stage];
+    *out = b->remote[stage];
     return WEFT_OK;
 }
 

@@ -49,16 +49,16 @@ typedef enum wefti_pass {
 typedef struct wefti_call_plan {
     const weft_node *node;
     bool differentiated;
-    bool joint;           /* fused forward-backward: both passes in one routine, for the loss
+    bool fused;           /* fused forward-backward: both passes in one routine, for the loss
                              cell */
     int32_t grad;         /* index in program->grads */
     int32_t stage, chunk; /* of the pipeline */
     int32_t part;         /* virtual stage: counts stages over all chunks */
     bool mine;            /* this rank runs it */
     wefti_recompute_mode recompute;
-    const wefti_cut_body *cut;                    /* forward body of this rank; NULL without a
-                                                     plan */
-    const wefti_cut_body *backward[WEFTI_PASSES]; /* backward bodies of this rank, per pass */
+    const wefti_local_body *local;                  /* forward body of this rank; NULL without a
+                                                   plan */
+    const wefti_local_body *backward[WEFTI_PASSES]; /* backward bodies of this rank, per pass */
 } wefti_call_plan;
 
 /* The buffers of one microbatch. Without a pipeline one such record serves all microbatches in
@@ -73,7 +73,7 @@ typedef struct wefti_micro {
 } wefti_micro;
 
 /* The layouts of a parameter, state or value on the mesh. */
-typedef struct wefti_spread {
+typedef struct wefti_sharding {
     bool known;            /* use, storage and state are decided */
     wefti_layout use;      /* as calls read it; for activations the only layout */
     wefti_layout storage;  /* between calls: `state` at optimizer level 3, else `use` */
@@ -81,7 +81,7 @@ typedef struct wefti_spread {
     wefti_layout gradient; /* as it accumulates: partial over the axes that the backward calls
                               leave open */
     bool gradient_known;
-} wefti_spread;
+} wefti_sharding;
 
 /* Parameters whose gradients are reduced together. */
 typedef struct wefti_bucket {
@@ -102,9 +102,9 @@ typedef struct wefti_gathered {
 } wefti_gathered;
 
 /* Where the steps of one interleaved copy begin, and which step is its call. -1: not built yet. */
-typedef struct wefti_turn_start {
+typedef struct wefti_copy_start {
     int64_t begin, call;
-} wefti_turn_start;
+} wefti_copy_start;
 
 /* How a routine leaves a result. */
 typedef enum wefti_accumulate {
@@ -117,7 +117,7 @@ typedef enum wefti_routine_kind {
     WEFTI_ROUTINE_PLAIN,
     WEFTI_ROUTINE_FORWARD,
     WEFTI_ROUTINE_BACKWARD,
-    WEFTI_ROUTINE_JOINT,
+    WEFTI_ROUTINE_FUSED,
     WEFTI_ROUTINE_UPDATE
 } wefti_routine_kind;
 
@@ -159,36 +159,36 @@ typedef struct wefti_program_builder {
     wefti_ahead ahead[WEFTI_MAX_BUCKET];
     int32_t ahead_count;
     wefti_gathered gathered[WEFTI_MAX_BUCKET];
-    wefti_turn_start turn[WEFTI_COMM_DEPTH];
-    int turns;         /* how many interleaved copies are being built */
-    int32_t turns_now; /* the time at which the first copy begins */
-    int64_t last_part; /* the step that ends the previous group of interleaved copies, -1: none */
+    wefti_copy_start copy[WEFTI_COMM_DEPTH];
+    int copies;         /* how many interleaved copies are being built */
+    int32_t copies_now; /* the time at which the first copy begins */
+    int64_t last_part;  /* the step that ends the previous group of interleaved copies, -1: none */
     int32_t last_part_now;
     int32_t *held;     /* operands that the first copy has gathered: per input of the call, -1 */
     int32_t next_call; /* the call after the one being built, -1: none or unknown */
     bool next_backward;
-    int32_t stages, stage;    /* of the pipeline; 1: none */
-    wefti_spread **elsewhere; /* per remote stage with another mesh, if its layouts were
+    int32_t stages, stage;   /* of the pipeline; 1: none */
+    wefti_sharding **remote; /* per remote stage with another mesh, if its layouts were
                                  requested: per root value */
-    bool imagined;            /* dry build: only finds the layouts on the mesh of another stage */
-    bool split_backward;      /* the schedule runs gradients of weights as separate tasks */
-    struct wefti_crossings *crossings; /* pipeline.c */
-    int32_t *output_buffer;            /* per root value that is a named output: its buffer, -1 */
-    wefti_gradient_key *grad_keys;     /* per gradient */
+    bool layouts_only;       /* dry build: only finds the layouts on the mesh of another stage */
+    bool split_backward;     /* the schedule runs gradients of weights as separate tasks */
+    struct wefti_pipeline_edges *edges; /* pipeline.c */
+    int32_t *output_buffer;             /* per root value that is a named output: its buffer, -1 */
+    wefti_gradient_key *grad_keys;      /* per gradient */
     int64_t grad_key_cap;
-    wefti_spread *spread;    /* per root value */
-    int32_t *param_buffer;   /* per root value: buffer of a parameter or state, -1 */
-    int32_t *param_piece;    /* per root value: buffer of the optimizer's piece of a parameter,
-                                if the piece is not contiguous in the parameter's buffer; else -1 */
-    int32_t *param_gradient; /* per root value: buffer in which a parameter's gradient
-                                accumulates, -1 */
-    bool *param_started;     /* some step has written to it */
-    bool *needs;             /* per root value: a gradient is wanted */
+    wefti_sharding *sharding; /* per root value */
+    int32_t *param_buffer;    /* per root value: buffer of a parameter or state, -1 */
+    int32_t *param_piece;     /* per root value: buffer of the optimizer's piece of a parameter,
+                                 if the piece is not contiguous in the parameter's buffer; else -1 */
+    int32_t *param_gradient;  /* per root value: buffer in which a parameter's gradient
+                                 accumulates, -1 */
+    bool *param_started;      /* some step has written to it */
+    bool *needs;              /* per root value: a gradient is wanted */
     bool *has_gradient;
     int32_t *param_index;   /* per root value: index of its tensor, -1 */
     int32_t *last_backward; /* per root value: the last call in backward order that contributes
                                to its gradient or reads the value */
-    int32_t *handed;        /* per root value: the next value of a forwarded state, -1 */
+    int32_t *forwarded;     /* per root value: the next value of a forwarded state, -1 */
     bool unnamed;           /* memory for a name was missing; the build fails */
     bool eager;             /* update a parameter as soon as its gradient is complete */
     int32_t *bucket_of;     /* per root value: bucket of a parameter whose update is not built yet,
@@ -223,8 +223,8 @@ int32_t *wefti_build_value(wefti_program_builder *b, int32_t micro, int32_t valu
 int32_t *wefti_build_gradient(wefti_program_builder *b, int32_t micro, int32_t value);
 
 /* The layouts of values on the mesh of a remote stage, as the devices of that stage find them. */
-weft_status wefti_build_elsewhere(wefti_program_builder *b, int32_t stage,
-                                  const wefti_spread **out) WEFT_CHECKED;
+weft_status wefti_build_remote_sharding(wefti_program_builder *b, int32_t stage,
+                                        const wefti_sharding **out) WEFT_CHECKED;
 
 /* steps.c */
 weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
@@ -251,11 +251,11 @@ weft_status wefti_build_forward(wefti_program_builder *b, wefti_call_plan *call,
 weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan *call,
                                  wefti_pass pass, const uint8_t *accumulate,
                                  int32_t *out) WEFT_CHECKED;
-weft_status wefti_build_joint(wefti_program_builder *b, const wefti_call_plan *call,
+weft_status wefti_build_fused(wefti_program_builder *b, const wefti_call_plan *call,
                               const uint8_t *accumulate, int32_t *out) WEFT_CHECKED;
 /* The body of the fused forward-backward pass of the loss cell. */
-weft_status wefti_build_joined_body(wefti_program_builder *b, const wefti_call_plan *call,
-                                    weft_body **out) WEFT_CHECKED;
+weft_status wefti_build_fused_body(wefti_program_builder *b, const wefti_call_plan *call,
+                                   weft_body **out) WEFT_CHECKED;
 /* Sets given[o] for each output o of the call: true if it is the loss. */
 void wefti_build_given(const wefti_program_builder *b, const wefti_call_plan *call, bool *given);
 /* The part of the call's differentiation that a pass runs. */
@@ -272,24 +272,26 @@ weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int
     WEFT_CHECKED; /* buffers of its inputs, -1: the call does not read it */
 weft_status wefti_gather_finish(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
 
-/* turns.c: micro-batch interleaving. wefti_turn: the next steps belong to the call of the next
- * copy. */
-weft_status wefti_turn(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
-void wefti_turn_call(wefti_program_builder *b, wefti_section s); /* the last step is the call */
+/* interleave.c: micro-batch interleaving. wefti_interleave_begin: the next steps belong to the call
+ * of the next copy. */
+weft_status wefti_interleave_begin(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
+void wefti_interleave_call(wefti_program_builder *b,
+                           wefti_section s); /* the last step is the call */
 /* Whether the call being built would, in some part, accumulate into a buffer too early: an earlier
  * copy still writes to it in a later part. `r` is the call's routine. `target` has the buffers of
  * its results, which are the arguments from `first_arg` on. */
-bool wefti_turn_too_early(const wefti_program_builder *b, wefti_section s, const wefti_routine *r,
-                          int32_t first_arg, int64_t outs, const int32_t *target);
+bool wefti_interleave_too_early(const wefti_program_builder *b, wefti_section s,
+                                const wefti_routine *r, int32_t first_arg, int64_t outs,
+                                const int32_t *target);
 /* All copies of the call are built: interleave them. */
-weft_status wefti_turns_end(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
+weft_status wefti_interleave_end(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
 
 /* calls.c */
 weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, int32_t call,
                                      int32_t micro) WEFT_CHECKED;
 weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s, int32_t call,
                                       int32_t micro, wefti_pass pass) WEFT_CHECKED;
-weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, int32_t call,
+weft_status wefti_build_fused_call(wefti_program_builder *b, wefti_section s, int32_t call,
                                    int32_t micro) WEFT_CHECKED;
 
 weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s,
@@ -299,7 +301,7 @@ weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s,
 weft_status wefti_states_plan(wefti_program_builder *b) WEFT_CHECKED;
 /* The value that the state has for this microbatch, if it is the one that the previous microbatch
  * has made. -1: the microbatch reads the state's own buffer. */
-int32_t wefti_state_handed(const wefti_program_builder *b, int32_t micro, int32_t value);
+int32_t wefti_state_forwarded(const wefti_program_builder *b, int32_t micro, int32_t value);
 int32_t wefti_call_maker(const wefti_program_builder *b, int32_t value); /* -1: no call makes it */
 bool wefti_call_reads(const wefti_call_plan *call, int32_t value);
 /* Copies new values into their states: the values that call `after` has made, or with -1, at the
@@ -325,26 +327,26 @@ weft_status
 wefti_build_plan_buckets(wefti_program_builder *b) WEFT_CHECKED; /* once layouts are known */
 weft_status wefti_build_update_section(wefti_program_builder *b) WEFT_CHECKED;
 
-/* spread.c: the layouts of values on the mesh. Without a plan every value is whole. */
-weft_status wefti_spread_start(wefti_program_builder *b)
+/* sharding.c: the layouts of values on the mesh. Without a plan every value is whole. */
+weft_status wefti_sharding_start(wefti_program_builder *b)
     WEFT_CHECKED; /* partition; layouts of inputs and states */
-weft_status wefti_spread_forward(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
+weft_status wefti_sharding_forward(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
 /* The backward bodies of a call: call->backward. */
-weft_status wefti_spread_backward(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
-weft_status wefti_spread_joint(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
+weft_status wefti_sharding_backward(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
+weft_status wefti_sharding_fused(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
 /* The update of one parameter: (parameter, states, gradient, scalars). */
-weft_status wefti_spread_update(wefti_program_builder *b, int32_t value, const weft_body *body,
-                                int states, const wefti_cut_body **out) WEFT_CHECKED;
-weft_desc wefti_spread_desc(const wefti_program_builder *b, const weft_desc *whole,
-                            const wefti_layout *layout); /* the part on this device */
+weft_status wefti_sharding_update(wefti_program_builder *b, int32_t value, const weft_body *body,
+                                  int states, const wefti_local_body **out) WEFT_CHECKED;
+weft_desc wefti_sharding_desc(const wefti_program_builder *b, const weft_desc *whole,
+                              const wefti_layout *layout); /* the part on this device */
 /* A routine of one transfer; its operand and its result both have the description `here`. */
-weft_status wefti_spread_transfer(wefti_program_builder *b, const weft_desc *here, int32_t transfer,
-                                  int32_t *out_routine) WEFT_CHECKED;
+weft_status wefti_sharding_transfer(wefti_program_builder *b, const weft_desc *here,
+                                    int32_t transfer, int32_t *out_routine) WEFT_CHECKED;
 /* A routine that moves `count` tensors from one layout to another: one input and one output
  * each. */
-weft_status wefti_spread_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
-                                 const wefti_layout *from, const wefti_layout *to, bool add,
-                                 int32_t *out_routine) WEFT_CHECKED;
+weft_status wefti_sharding_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
+                                   const wefti_layout *from, const wefti_layout *to, bool add,
+                                   int32_t *out_routine) WEFT_CHECKED;
 
 /* buffers.c */
 weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char *name,

@@ -24,7 +24,7 @@ static weft_status check_in_place(const wefti_program_builder *b, const wefti_ca
                  "%s writes in place into the state '%s', which is not updated with the result: "
                  "call weft_state_update",
                  n->scope, info->name);
-    if (call->differentiated && !call->joint) {
+    if (call->differentiated && !call->fused) {
         const wefti_cell_grad *grad = &b->p->grads[call->grad];
         for (int64_t i = 0; i < grad->backward->in_count; i++)
             read |=
@@ -39,7 +39,7 @@ static weft_status check_in_place(const wefti_program_builder *b, const wefti_ca
 
 /* The piece of a root value on this device. */
 static weft_desc desc_of(const wefti_program_builder *b, int32_t v) {
-    return wefti_spread_desc(b, &b->root->values[v].desc, &b->spread[v].use);
+    return wefti_sharding_desc(b, &b->root->values[v].desc, &b->sharding[v].use);
 }
 
 static bool is_param(const wefti_program_builder *b, int32_t v) {
@@ -88,7 +88,7 @@ weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, 
     WEFT_TRY(wefti_gather_ahead(b, s, b->next_call, b->next_backward));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_FORWARD,
                                wefti_build_name(b, "", n->scope), r->args, &d));
-    wefti_turn_call(b, s);
+    wefti_interleave_call(b, s);
     for (int i = 0; i < n->inputs; i++) wefti_build_arg(b, d, i, in[i], 0);
     WEFT_TRY(bind_results(b, call, micro, r, d));
     if (r->saved_arg >= 0) {
@@ -116,9 +116,9 @@ static weft_status gradient_targets(wefti_program_builder *b, const wefti_call_p
         int32_t *buffer = wefti_build_gradient(b, micro, v);
         bool *started = is_param(b, v) ? &b->param_started[v] : &b->micro[micro].started[v];
         if (*buffer < 0) {
-            const wefti_spread *spread = &b->spread[v];
-            weft_desc desc = wefti_spread_desc(b, &info->desc,
-                                               is_param(b, v) ? &spread->gradient : &spread->use);
+            const wefti_sharding *sharding = &b->sharding[v];
+            weft_desc desc = wefti_sharding_desc(
+                b, &info->desc, is_param(b, v) ? &sharding->gradient : &sharding->use);
             WEFT_TRY(wefti_buffer_add(
                 b, weft_desc_bytes(&desc),
                 wefti_build_name(b, "gradient of ", info->name ? info->name : n->scope), buffer));
@@ -187,7 +187,7 @@ weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s,
     WEFT_TRY(gradient_targets(b, call, grad, micro, target, accumulate));
     WEFT_TRY(wefti_build_backward(b, call, pass, accumulate, &routine));
     const wefti_routine *r = b->p->routines[routine];
-    if (wefti_turn_too_early(b, s, r, r->inputs, outs, target)) {
+    if (wefti_interleave_too_early(b, s, r, r->inputs, outs, target)) {
         add_late(accumulate, outs);
         WEFT_TRY(wefti_build_backward(b, call, pass, accumulate, &routine));
         r = b->p->routines[routine];
@@ -199,7 +199,7 @@ weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s,
     WEFT_TRY(wefti_gather_ahead(b, s, b->next_call, b->next_backward));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_BACKWARD,
                                wefti_build_name(b, "", n->scope), r->args, &d));
-    wefti_turn_call(b, s);
+    wefti_interleave_call(b, s);
     for (int64_t i = 0; i < grad->backward->in_count; i++)
         wefti_build_arg(b, d, (int32_t)i, bound_buffer(b, n, k, micro, grad->bindings[i], in), 0);
     for (int64_t o = 0; o < outs; o++) wefti_build_arg(b, d, r->inputs + (int32_t)o, target[o], 0);
@@ -208,7 +208,7 @@ weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s,
     return wefti_build_end(b, d, routine);
 }
 
-weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, int32_t k,
+weft_status wefti_build_fused_call(wefti_program_builder *b, wefti_section s, int32_t k,
                                    int32_t micro) {
     wefti_call_plan *call = &b->calls[k];
     const weft_node *n = call->node;
@@ -221,11 +221,11 @@ weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, in
     WEFT_TRY(wefti_build_array(b, outs, 1, &accumulate));
     wefti_build_given(b, call, given);
     WEFT_TRY(gradient_targets(b, call, grad, micro, target, accumulate));
-    WEFT_TRY(wefti_build_joint(b, call, accumulate, &routine));
+    WEFT_TRY(wefti_build_fused(b, call, accumulate, &routine));
     const wefti_routine *r = b->p->routines[routine];
-    if (wefti_turn_too_early(b, s, r, r->inputs + n->outputs, outs, target)) {
+    if (wefti_interleave_too_early(b, s, r, r->inputs + n->outputs, outs, target)) {
         add_late(accumulate, outs);
-        WEFT_TRY(wefti_build_joint(b, call, accumulate, &routine));
+        WEFT_TRY(wefti_build_fused(b, call, accumulate, &routine));
         r = b->p->routines[routine];
     }
     wefti_draft_step *d;
@@ -233,7 +233,7 @@ weft_status wefti_build_joint_call(wefti_program_builder *b, wefti_section s, in
     WEFT_TRY(wefti_gather_ahead(b, s, b->next_call, b->next_backward));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_BACKWARD,
                                wefti_build_name(b, "", n->scope), r->args, &d));
-    wefti_turn_call(b, s);
+    wefti_interleave_call(b, s);
     for (int i = 0; i < n->inputs; i++) wefti_build_arg(b, d, i, in[i], 0);
     for (int o = 0; o < n->outputs; o++)
         if (given[o]) wefti_build_arg(b, d, n->inputs + seeds++, b->one, 0);

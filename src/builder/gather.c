@@ -12,11 +12,11 @@
 
 static bool in_pieces(const wefti_program_builder *b, int32_t v) {
     return b->part && v >= 0 && b->root->values[v].kind == WEFTI_VALUE_PARAM &&
-           !wefti_layout_equal(&b->spread[v].storage, &b->spread[v].use);
+           !wefti_layout_equal(&b->sharding[v].storage, &b->sharding[v].use);
 }
 
 static weft_status new_buffer(wefti_program_builder *b, int32_t v, int32_t *out) {
-    weft_desc here = wefti_spread_desc(b, &b->root->values[v].desc, &b->spread[v].use);
+    weft_desc here = wefti_sharding_desc(b, &b->root->values[v].desc, &b->sharding[v].use);
     return wefti_buffer_add(b, weft_desc_bytes(&here),
                             wefti_build_name(b, "gathered ", b->root->values[v].name), out);
 }
@@ -43,15 +43,15 @@ static bool under_way(const wefti_program_builder *b, int32_t transfer) {
 
 static bool alike(const wefti_program_builder *b, int32_t u, int32_t v) {
     return wefti_desc_equal(&b->root->values[u].desc, &b->root->values[v].desc) &&
-           wefti_layout_equal(&b->spread[u].storage, &b->spread[v].storage) &&
-           wefti_layout_equal(&b->spread[u].use, &b->spread[v].use);
+           wefti_layout_equal(&b->sharding[u].storage, &b->sharding[v].storage) &&
+           wefti_layout_equal(&b->sharding[u].use, &b->sharding[v].use);
 }
 
 /* The transfer that gathers a parameter, -1 if a single transfer cannot. Parameters at the same
  * position of equal cells share one transfer, call after call. So a deep model needs no more
  * transfers than a shallow one. */
 static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place, int32_t *out) {
-    const wefti_spread *x = &b->spread[v];
+    const wefti_sharding *x = &b->sharding[v];
     const weft_desc *whole = &b->root->values[v].desc;
     wefti_gathered *last = &b->gathered[place];
     const wefti_route *route;
@@ -92,7 +92,7 @@ static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v, in
  * of them; a backward body reads some. */
 static bool reads(const wefti_program_builder *b, const wefti_call_plan *call, int input,
                   bool backward) {
-    if (!backward || call->joint) return true;
+    if (!backward || call->fused) return true;
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
     for (int64_t i = 0; i < grad->backward->in_count; i++)
         if (grad->bindings[i].source == WEFTI_GRAD_INPUT && grad->bindings[i].index == input)
@@ -120,11 +120,11 @@ static weft_status gather_now(wefti_program_builder *b, wefti_section s, const i
     if (count == 0) return WEFT_OK;
     for (int i = 0; i < count; i++) {
         whole[i] = b->root->values[values[i]].desc;
-        from[i] = b->spread[values[i]].storage;
-        to[i] = b->spread[values[i]].use;
+        from[i] = b->sharding[values[i]].storage;
+        to[i] = b->sharding[values[i]].use;
         WEFT_TRY(new_buffer(b, values[i], &buffers[i]));
     }
-    WEFT_TRY(wefti_spread_reshard(b, count, whole, from, to, false, &routine));
+    WEFT_TRY(wefti_sharding_reshard(b, count, whole, from, to, false, &routine));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
                                wefti_build_name(b, "gather ", b->root->values[values[0]].name),
                                b->p->routines[routine]->args, &d));
@@ -148,7 +148,7 @@ weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int
         if (v < 0 || !reads(b, &b->calls[k], i, backward)) continue;
         (*out)[i] = *wefti_build_value(b, micro, v);
         if (!in_pieces(b, v)) continue;
-        if (b->turns > 1) { /* the first copy gathers for all copies */
+        if (b->copies > 1) { /* the first copy gathers for all copies */
             (*out)[i] = b->held[i];
             continue;
         }

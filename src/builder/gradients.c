@@ -30,8 +30,8 @@ static weft_status cell_gradient(wefti_program_builder *b, wefti_call_plan *call
                                  const bool *wanted, const bool *given) {
     wefti_program *p = b->p;
     weft_body *cell = call->node->callee;
-    const bool *keep = call->cut && call->recompute && !b->spec->plan->recompute.communication
-                           ? call->cut->communicated
+    const bool *keep = call->local && call->recompute && !b->spec->plan->recompute.communication
+                           ? call->local->communicated
                            : NULL;
     for (int32_t i = 0; i < p->grad_count; i++) {
         const wefti_gradient_key *key = &b->grad_keys[i];
@@ -121,7 +121,7 @@ weft_status wefti_build_plan_gradients(wefti_program_builder *b) {
         WEFT_TRY(cell_gradient(b, call, wanted, given));
         call->differentiated = true;
         /* Fused passes save nothing, whatever the plan's recomputation mode. */
-        call->joint = last && only_loss && b->spec->recompute == 0 && !must_go_forward(b, k);
+        call->fused = last && only_loss && b->spec->recompute == 0 && !must_go_forward(b, k);
         last = false;
         const wefti_cell_grad *grad = &b->p->grads[call->grad];
         for (int i = 0; i < n->inputs; i++)

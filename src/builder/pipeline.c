@@ -17,7 +17,7 @@
 
 /* ---- pipeline edges ---- */
 
-typedef struct crossing {
+typedef struct pipeline_edge {
     int32_t value, from_call, from_stage, to_stage;
     int32_t first_call; /* of the reading stage, in forward order; the fused forward-backward
                            call comes last */
@@ -25,13 +25,13 @@ typedef struct crossing {
     /* Transfers in each direction, one per channel; posts use the channels in turn. Between
      * neighbours, one channel for each interleaved copy is enough. An edge that skips a stage is
      * sent long before it is read, so it needs channels for all microbatches. */
-    int32_t lanes, *transfer[2]; /* forward, backward: [lanes] */
+    int32_t channels, *transfer[2]; /* forward, backward: [channels] */
     int32_t posted[2], waited[2], received[2];
     int32_t *buffers[2]; /* per post of this rank as the sender: the sent buffer */
-} crossing;
+} pipeline_edge;
 
-struct wefti_crossings {
-    crossing *list;
+struct wefti_pipeline_edges {
+    pipeline_edge *list;
     int32_t count;
 };
 
@@ -45,9 +45,9 @@ static bool all_under_way(const wefti_program_builder *b, int32_t maker, int32_t
            b->spec->plan->pipeline.schedule == WEFT_PIPELINE_GPIPE;
 }
 
-static weft_status add_crossing(wefti_program_builder *b, int32_t v, int32_t maker, int32_t reader,
-                                int64_t *capacity) {
-    struct wefti_crossings *x = b->crossings;
+static weft_status add_edge(wefti_program_builder *b, int32_t v, int32_t maker, int32_t reader,
+                            int64_t *capacity) {
+    struct wefti_pipeline_edges *x = b->edges;
     int32_t to = b->calls[reader].stage, from = b->calls[maker].stage;
     int32_t most = (b->micros + UNDER_WAY - 1) / UNDER_WAY;
     bool back = b->calls[reader].differentiated && b->has_gradient[v];
@@ -60,22 +60,22 @@ static weft_status add_crossing(wefti_program_builder *b, int32_t v, int32_t mak
     }
     for (int32_t i = 0; i < x->count; i++)
         if (x->list[i].value == v && x->list[i].to_stage == to) {
-            if (all_under_way(b, maker, reader)) x->list[i].lanes = most;
+            if (all_under_way(b, maker, reader)) x->list[i].channels = most;
             if (back && x->list[i].last_call < 0) x->list[i].last_call = reader;
-            if (b->calls[x->list[i].first_call].joint) x->list[i].first_call = reader;
+            if (b->calls[x->list[i].first_call].fused) x->list[i].first_call = reader;
             return WEFT_OK;
         }
     int64_t count = x->count;
     WEFT_TRY(WEFT_GROW(x->list, count, *capacity));
-    crossing *c = &x->list[x->count++];
-    *c = (crossing){.value = v,
-                    .from_call = maker,
-                    .from_stage = from,
-                    .to_stage = to,
-                    .first_call = reader,
-                    .last_call = back ? reader : -1,
-                    .lanes = b->micros > 1 ? b->spec->plan->copies : 1};
-    if (all_under_way(b, maker, reader)) c->lanes = most;
+    pipeline_edge *c = &x->list[x->count++];
+    *c = (pipeline_edge){.value = v,
+                         .from_call = maker,
+                         .from_stage = from,
+                         .to_stage = to,
+                         .first_call = reader,
+                         .last_call = back ? reader : -1,
+                         .channels = b->micros > 1 ? b->spec->plan->copies : 1};
+    if (all_under_way(b, maker, reader)) c->channels = most;
     for (int d = 0; d < 2; d++) WEFT_TRY(wefti_build_indices(b, b->micros, &c->buffers[d]));
     return WEFT_OK;
 }
@@ -86,20 +86,21 @@ static const char *value_name(const wefti_program_builder *b, int32_t v) {
 }
 
 /* The layouts of values on the mesh of a stage. */
-static weft_status spread_of(wefti_program_builder *b, int32_t stage, const wefti_mesh *mesh,
-                             const wefti_spread **out) {
-    *out = b->spread;
-    return wefti_meshes_alike(mesh, &b->p->mesh) ? WEFT_OK : wefti_build_elsewhere(b, stage, out);
+static weft_status sharding_of(wefti_program_builder *b, int32_t stage, const wefti_mesh *mesh,
+                               const wefti_sharding **out) {
+    *out = b->sharding;
+    return wefti_meshes_alike(mesh, &b->p->mesh) ? WEFT_OK
+                                                 : wefti_build_remote_sharding(b, stage, out);
 }
 
 typedef struct stage_side {
     wefti_mesh mesh;
-    const wefti_spread *spread;
+    const wefti_sharding *sharding;
 } stage_side;
 
 static weft_status side_of(wefti_program_builder *b, int32_t stage, stage_side *out) {
     out->mesh = wefti_plan_mesh(b->spec->plan, stage);
-    return spread_of(b, stage, &out->mesh, &out->spread);
+    return sharding_of(b, stage, &out->mesh, &out->sharding);
 }
 
 /* Sets the regions of all devices of a stage, as members from number `first` on. */
@@ -107,7 +108,7 @@ static void add_side(const stage_side *side, int32_t v, const weft_desc *whole, 
                      int32_t *ranks, wefti_region *boxes) {
     for (int32_t i = 0; i < wefti_mesh_size(&side->mesh); i++) {
         ranks[first + i] = side->mesh.first + i;
-        wefti_layout_region(&side->spread[v].use, &side->mesh, whole, ranks[first + i],
+        wefti_layout_region(&side->sharding[v].use, &side->mesh, whole, ranks[first + i],
                             &boxes[first + i]);
         if (whole->rank == 0) boxes[first + i].size[0] = 1; /* see below */
     }
@@ -126,7 +127,7 @@ static weft_status pair_boxes(wefti_program_builder *b, int32_t v, const stage_s
     t->want = t->have + 2;
     t->ranks[0] = from < to ? from : to;
     t->ranks[1] = from < to ? to : from;
-    wefti_layout_region(&b->spread[v].use, &b->p->mesh, whole, b->p->rank, &box);
+    wefti_layout_region(&b->sharding[v].use, &b->p->mesh, whole, b->p->rank, &box);
     if (whole->rank == 0)
         box.size[0] = 1; /* a scalar gets one dimension, so that an empty
                             region can be told from a full one */
@@ -175,8 +176,8 @@ static weft_status stage_transfer(wefti_program_builder *b, int32_t v, int32_t s
 weft_status wefti_pipeline_cross(wefti_program_builder *b) {
     int64_t capacity = 0;
     if (b->stages <= 1) return WEFT_OK;
-    b->crossings = wefti_calloc(1, sizeof *b->crossings);
-    WEFT_REQUIRE(b->crossings, WEFT_E_NOMEM, "no memory to build a pipeline");
+    b->edges = wefti_calloc(1, sizeof *b->edges);
+    WEFT_REQUIRE(b->edges, WEFT_E_NOMEM, "no memory to build a pipeline");
     int32_t *maker;
     WEFT_TRY(wefti_build_indices(b, b->root->value_count, &maker));
     for (int32_t k = 0; k < b->call_count; k++) {
@@ -185,52 +186,53 @@ weft_status wefti_pipeline_cross(wefti_program_builder *b) {
         for (int i = 0; i < n->inputs; i++) {
             int32_t v = n->in[i];
             if (v < 0 || maker[v] < 0 || b->calls[maker[v]].stage == b->calls[k].stage) continue;
-            WEFT_TRY(add_crossing(b, v, maker[v], k, &capacity));
+            WEFT_TRY(add_edge(b, v, maker[v], k, &capacity));
         }
     }
-    for (int32_t i = 0; i < b->crossings->count; i++) {
-        crossing *c = &b->crossings->list[i];
+    for (int32_t i = 0; i < b->edges->count; i++) {
+        pipeline_edge *c = &b->edges->list[i];
         if (c->from_stage != b->stage && c->to_stage != b->stage) continue;
-        for (int d = 0; d < 2; d++) WEFT_TRY(wefti_build_indices(b, c->lanes, &c->transfer[d]));
-        for (int32_t lane = 0; lane < c->lanes; lane++) {
+        for (int d = 0; d < 2; d++) WEFT_TRY(wefti_build_indices(b, c->channels, &c->transfer[d]));
+        for (int32_t channel = 0; channel < c->channels; channel++) {
             WEFT_TRY(stage_transfer(b, c->value, c->from_stage, c->to_stage,
-                                    wefti_edge_number(c->value, c->to_stage, lane, false), false,
-                                    &c->transfer[0][lane]));
+                                    wefti_edge_number(c->value, c->to_stage, channel, false), false,
+                                    &c->transfer[0][channel]));
             if (c->last_call >= 0)
                 WEFT_TRY(stage_transfer(b, c->value, c->to_stage, c->from_stage,
-                                        wefti_edge_number(c->value, c->to_stage, lane, true), true,
-                                        &c->transfer[1][lane]));
+                                        wefti_edge_number(c->value, c->to_stage, channel, true),
+                                        true, &c->transfer[1][channel]));
         }
     }
     return WEFT_OK;
 }
 
 void wefti_pipeline_destroy(wefti_program_builder *b) {
-    if (b->crossings) wefti_free(b->crossings->list);
-    wefti_free(b->crossings);
+    if (b->edges) wefti_free(b->edges->list);
+    wefti_free(b->edges);
 }
 
 /* ---- sending and receiving ---- */
 
-static weft_status wait_sends(wefti_program_builder *b, crossing *c, int back, int32_t under_way) {
+static weft_status wait_sends(wefti_program_builder *b, pipeline_edge *c, int back,
+                              int32_t under_way) {
     while (c->posted[back] - c->waited[back] > under_way) {
-        int32_t number = c->waited[back]++, lane = number % c->lanes;
+        int32_t number = c->waited[back]++, channel = number % c->channels;
         WEFT_TRY(wefti_build_transfer(b, WEFTI_SECTION_FIRST, WEFTI_STEP_WAIT, NULL,
-                                      c->transfer[back][lane], c->buffers[back][number], -1));
+                                      c->transfer[back][channel], c->buffers[back][number], -1));
     }
     return WEFT_OK;
 }
 
-static weft_status send(wefti_program_builder *b, crossing *c, int back, int32_t buffer) {
-    WEFT_TRY(wait_sends(b, c, back, c->lanes * UNDER_WAY - 1));
+static weft_status send(wefti_program_builder *b, pipeline_edge *c, int back, int32_t buffer) {
+    WEFT_TRY(wait_sends(b, c, back, c->channels * UNDER_WAY - 1));
     int32_t number = c->posted[back]++;
     c->buffers[back][number] = buffer;
     return wefti_build_transfer(b, WEFTI_SECTION_FIRST, WEFTI_STEP_POST, NULL,
-                                c->transfer[back][number % c->lanes], buffer, -1);
+                                c->transfer[back][number % c->channels], buffer, -1);
 }
 
-static weft_status receive(wefti_program_builder *b, crossing *c, int back, int32_t buffer) {
-    int32_t transfer = c->transfer[back][c->received[back]++ % c->lanes];
+static weft_status receive(wefti_program_builder *b, pipeline_edge *c, int back, int32_t buffer) {
+    int32_t transfer = c->transfer[back][c->received[back]++ % c->channels];
     WEFT_TRY(
         wefti_build_transfer(b, WEFTI_SECTION_FIRST, WEFTI_STEP_POST, NULL, transfer, -1, buffer));
     return wefti_build_transfer(b, WEFTI_SECTION_FIRST, WEFTI_STEP_WAIT, NULL, transfer, -1,
@@ -239,15 +241,15 @@ static weft_status receive(wefti_program_builder *b, crossing *c, int back, int3
 
 static weft_status new_buffer(wefti_program_builder *b, const char *what, int32_t v, int32_t *out) {
     const weft_body *root = b->root;
-    weft_desc here = wefti_spread_desc(b, &root->values[v].desc, &b->spread[v].use);
+    weft_desc here = wefti_sharding_desc(b, &root->values[v].desc, &b->sharding[v].use);
     return wefti_buffer_add(b, weft_desc_bytes(&here), wefti_build_name(b, what, value_name(b, v)),
                             out);
 }
 
 /* Receives the values of other stages that the call is the first to read, for one microbatch. */
 static weft_status receive_values(wefti_program_builder *b, int32_t k, int32_t micro) {
-    for (int32_t i = 0; i < b->crossings->count; i++) {
-        crossing *c = &b->crossings->list[i];
+    for (int32_t i = 0; i < b->edges->count; i++) {
+        pipeline_edge *c = &b->edges->list[i];
         if (c->to_stage != b->stage || c->first_call != k) continue;
         int32_t *buffer = &b->micro[micro].value[c->value];
         if (*buffer < 0) WEFT_TRY(new_buffer(b, "received result of ", c->value, buffer));
@@ -257,8 +259,8 @@ static weft_status receive_values(wefti_program_builder *b, int32_t k, int32_t m
 }
 
 static weft_status send_values(wefti_program_builder *b, int32_t k, int32_t micro) {
-    for (int32_t i = 0; i < b->crossings->count; i++) {
-        crossing *c = &b->crossings->list[i];
+    for (int32_t i = 0; i < b->edges->count; i++) {
+        pipeline_edge *c = &b->edges->list[i];
         if (c->from_stage == b->stage && c->from_call == k)
             WEFT_TRY(send(b, c, 0, b->micro[micro].value[c->value]));
     }
@@ -267,8 +269,8 @@ static weft_status send_values(wefti_program_builder *b, int32_t k, int32_t micr
 
 /* Receives the gradients of the call's results from the stages that read them. */
 static weft_status receive_gradients(wefti_program_builder *b, int32_t k, int32_t micro) {
-    for (int32_t i = 0; i < b->crossings->count; i++) {
-        crossing *c = &b->crossings->list[i];
+    for (int32_t i = 0; i < b->edges->count; i++) {
+        pipeline_edge *c = &b->edges->list[i];
         int32_t v = c->value, buffer, routine, *own = &b->micro[micro].gradient[v];
         if (c->from_stage != b->stage || c->from_call != k || c->last_call < 0) continue;
         WEFT_TRY(new_buffer(b, "received gradient of ", v, &buffer));
@@ -279,8 +281,8 @@ static weft_status receive_gradients(wefti_program_builder *b, int32_t k, int32_
             continue;
         }
         wefti_draft_step *d;
-        WEFT_TRY(wefti_spread_reshard(b, 1, &b->root->values[v].desc, &b->spread[v].use,
-                                      &b->spread[v].use, true, &routine));
+        WEFT_TRY(wefti_sharding_reshard(b, 1, &b->root->values[v].desc, &b->sharding[v].use,
+                                        &b->sharding[v].use, true, &routine));
         WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_FIRST, WEFTI_STEP_CALL, WEFTI_BACKWARD,
                                    wefti_build_name(b, "gradient of ", b->calls[k].node->scope),
                                    b->p->routines[routine]->args, &d));
@@ -292,8 +294,8 @@ static weft_status receive_gradients(wefti_program_builder *b, int32_t k, int32_
 }
 
 static weft_status send_gradients(wefti_program_builder *b, int32_t k, int32_t micro) {
-    for (int32_t i = 0; i < b->crossings->count; i++) {
-        crossing *c = &b->crossings->list[i];
+    for (int32_t i = 0; i < b->edges->count; i++) {
+        pipeline_edge *c = &b->edges->list[i];
         if (c->to_stage == b->stage && c->last_call == k)
             WEFT_TRY(send(b, c, 1, b->micro[micro].gradient[c->value]));
     }
@@ -309,7 +311,7 @@ static void find_next(wefti_program_builder *b, int32_t chunk, int32_t k, bool b
     for (int32_t j = backward ? k - 1 : k + 1; j >= 0 && j < b->call_count;
          j += backward ? -1 : 1) {
         const wefti_call_plan *call = &b->calls[j];
-        if (!call->mine || call->chunk != chunk || call->joint) continue;
+        if (!call->mine || call->chunk != chunk || call->fused) continue;
         if (backward && !call->differentiated) continue;
         b->next_call = j;
         return;
@@ -328,9 +330,9 @@ static weft_status forward_call(wefti_program_builder *b, int32_t k, int32_t mic
 }
 
 static weft_status backward_call(wefti_program_builder *b, int32_t k, int32_t micro) {
-    if (b->calls[k].joint) {
+    if (b->calls[k].fused) {
         WEFT_TRY(receive_values(b, k, micro));
-        WEFT_TRY(wefti_build_joint_call(b, WEFTI_SECTION_FIRST, k, micro));
+        WEFT_TRY(wefti_build_fused_call(b, WEFTI_SECTION_FIRST, k, micro));
         WEFT_TRY(wefti_build_states(b, WEFTI_SECTION_FIRST, micro, k));
         WEFT_TRY(wefti_build_loss(b, WEFTI_SECTION_FIRST, micro));
     } else {
@@ -351,8 +353,8 @@ static weft_status weight_call(wefti_program_builder *b, int32_t k, int32_t micr
 /* Whether the call is part of tasks of this kind. The fused forward-backward pass of the loss cell
  * is a backward task. */
 static bool takes_part(const wefti_call_plan *call, wefti_stage_task_kind kind) {
-    if (kind == WEFTI_TASK_FORWARD) return !call->joint;
-    return call->differentiated && (kind == WEFTI_TASK_BACKWARD || !call->joint);
+    if (kind == WEFTI_TASK_FORWARD) return !call->fused;
+    return call->differentiated && (kind == WEFTI_TASK_BACKWARD || !call->fused);
 }
 
 /* Builds the calls of a chunk for one microbatch, with its copies interleaved. */
@@ -368,21 +370,20 @@ static weft_status build_task(wefti_program_builder *b, wefti_stage_task_kind ki
             continue;
         for (int32_t m = micro * copies; m < (micro + 1) * copies; m++) {
             b->now_micro = m;
-            WEFT_TRY(wefti_turn(b, WEFTI_SECTION_FIRST));
+            WEFT_TRY(wefti_interleave_begin(b, WEFTI_SECTION_FIRST));
             find_next(b, chunk, k, !forward);
             WEFT_TRY(forward                       ? forward_call(b, k, m)
                      : kind == WEFTI_TASK_BACKWARD ? backward_call(b, k, m)
                                                    : weight_call(b, k, m));
         }
-        WEFT_TRY(wefti_turns_end(b, WEFTI_SECTION_FIRST));
+        WEFT_TRY(wefti_interleave_end(b, WEFTI_SECTION_FIRST));
     }
     return WEFT_OK;
 }
 
 static weft_status finish_sends(wefti_program_builder *b) {
-    for (int32_t i = 0; i < b->crossings->count; i++)
-        for (int back = 0; back < 2; back++)
-            WEFT_TRY(wait_sends(b, &b->crossings->list[i], back, 0));
+    for (int32_t i = 0; i < b->edges->count; i++)
+        for (int back = 0; back < 2; back++) WEFT_TRY(wait_sends(b, &b->edges->list[i], back, 0));
     return WEFT_OK;
 }
 
@@ -455,7 +456,7 @@ static weft_status tie_boxes(wefti_program_builder *b, int32_t value, const user
         stage_side side;
         if (!users->reads[s]) continue;
         WEFT_TRY(side_of(b, s, &side));
-        const wefti_layout *layout = &side.spread[value].state;
+        const wefti_layout *layout = &side.sharding[value].state;
         for (int32_t i = same ? place : 0; i < wefti_mesh_size(&side.mesh); i++) {
             int32_t m = t->members++, rank = t->ranks[m] = side.mesh.first + i;
             wefti_layout_region(layout, &side.mesh, whole, rank, &t->want[m]);
@@ -488,7 +489,7 @@ weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_
     users users;
     WEFT_TRY(find_users(b, value, &users));
     weft_desc whole = b->root->values[value].desc;
-    weft_desc here = wefti_spread_desc(b, &whole, &b->spread[value].state);
+    weft_desc here = wefti_sharding_desc(b, &whole, &b->sharding[value].state);
     wefti_transfer *kept, t = {.reduction = WEFTI_REDUCE_SUM,
                                .dtype = here.dtype,
                                .rank = here.rank > 0 ? here.rank : 1,

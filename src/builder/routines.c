@@ -64,7 +64,7 @@ static weft_status fused(wefti_program_builder *b, const weft_body *body, weft_b
 static weft_status saved_offsets(wefti_program_builder *b, const wefti_call_plan *call,
                                  int64_t **out, int64_t *out_bytes) {
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
-    const weft_body *f = call->cut ? call->cut->body : grad->forward;
+    const weft_body *f = call->local ? call->local->body : grad->forward;
     int64_t bytes = 0, base = grad->cell->out_count;
     WEFT_TRY(wefti_build_array(b, grad->saved, sizeof **out, out));
     for (int32_t s = 0; s < grad->saved; s++) {
@@ -85,7 +85,7 @@ weft_status wefti_build_forward(wefti_program_builder *b, wefti_call_plan *call,
         key.body = grad->forward;
         key.kind = WEFTI_ROUTINE_FORWARD;
     }
-    if (call->cut) key.body = call->cut->body;
+    if (call->local) key.body = call->local->body;
     WEFT_TRY(wefti_build_find(b, &key, out));
     if (*out >= 0) return WEFT_OK;
     if (grad) {
@@ -151,33 +151,33 @@ void wefti_build_given(const wefti_program_builder *b, const wefti_call_plan *ca
 }
 
 /* All calls that are fused alike share one body. */
-weft_status wefti_build_joined_body(wefti_program_builder *b, const wefti_call_plan *call,
-                                    weft_body **out) {
+weft_status wefti_build_fused_body(wefti_program_builder *b, const wefti_call_plan *call,
+                                   weft_body **out) {
     wefti_cell_grad *grad = &b->p->grads[call->grad];
-    if (!grad->joined) {
+    if (!grad->fused_body) {
         bool given[WEFTI_MAX_OUT_CALL];
         wefti_build_given(b, call, given);
-        WEFT_TRY(wefti_joint_body(b->g, grad, given, &grad->joined));
-        WEFT_TRY(wefti_build_keep_body(b, grad->joined));
+        WEFT_TRY(wefti_fuse_passes(b->g, grad, given, &grad->fused_body));
+        WEFT_TRY(wefti_build_keep_body(b, grad->fused_body));
     }
-    *out = grad->joined;
+    *out = grad->fused_body;
     return WEFT_OK;
 }
 
-weft_status wefti_build_joint(wefti_program_builder *b, const wefti_call_plan *call,
+weft_status wefti_build_fused(wefti_program_builder *b, const wefti_call_plan *call,
                               const uint8_t *accumulate, int32_t *out) {
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
-    weft_body *joined;
-    WEFT_TRY(wefti_build_joined_body(b, call, &joined));
-    const weft_body *body = b->part ? call->cut->body : joined;
+    weft_body *fused_body;
+    WEFT_TRY(wefti_build_fused_body(b, call, &fused_body));
+    const weft_body *body = b->part ? call->local->body : fused_body;
     const wefti_routine_key key = {.body = body,
-                                   .kind = WEFTI_ROUTINE_JOINT,
+                                   .kind = WEFTI_ROUTINE_FUSED,
                                    .accumulate = accumulate,
                                    .results = grad->backward->out_count};
     WEFT_TRY(wefti_build_find(b, &key, out));
     if (*out >= 0) return WEFT_OK;
     wefti_routine_spec spec = {0};
     WEFT_TRY(fused(b, body, &spec.body));
-    WEFT_TRY(set_accumulate(b, accumulate, grad->cell->out_count, joined->out_count, &spec));
+    WEFT_TRY(set_accumulate(b, accumulate, grad->cell->out_count, fused_body->out_count, &spec));
     return wefti_build_compile(b, &key, &spec, out);
 }

@@ -27,7 +27,7 @@ typedef struct wefti_optimizer_plan {
 typedef struct wefti_observer {
     void *context;
     wefti_decide *decide; /* of each op of forward passes */
-    void (*settle)(void *context, const char *tensor, const wefti_layout *use,
+    void (*tensor)(void *context, const char *tensor, const wefti_layout *use,
                    const wefti_mesh *mesh); /* inputs, parameters and states, with the layout in
                                                which calls use them */
     void (*assign)(void *context, const char *call,

@@ -230,5 +230,5 @@ weft_status wefti_pipeline_assign(wefti_program_builder *b) {
         call->mine = call->stage == b->stage;
         WEFT_TRY(check_shared(b, call));
     }
-    return b->imagined || b->spec->shared ? WEFT_OK : keep_placed(b);
+    return b->layouts_only || b->spec->shared ? WEFT_OK : keep_placed(b);
 }

@@ -30,7 +30,7 @@ static int32_t last_reader(const wefti_program_builder *b, const wefti_assign *a
         for (int i = 0; i < call->node->inputs; i++) {
             if (call->node->in[i] != a->state) continue;
             if (k > maker) return -1;
-            if (!call->differentiated || call->joint) continue;
+            if (!call->differentiated || call->fused) continue;
             const wefti_cell_grad *grad = &b->p->grads[call->grad];
             for (int64_t j = 0; j < grad->backward->in_count; j++)
                 if (grad->bindings[j].source == WEFTI_GRAD_INPUT && grad->bindings[j].index == i)
@@ -55,7 +55,7 @@ static weft_status check_reader(const wefti_program_builder *b, const char *stat
                  "the state '%s' is read by cell '%s', and cell '%s' behind it makes its next "
                  "value: where %s, both must be in one %s",
                  state, r->node->scope, m->node->scope,
-                 copies ? "copies take turns" : "stages are virtual ones",
+                 copies ? "microbatches interleave" : "stages are virtual ones",
                  copies ? "cell" : "of them");
     return WEFT_OK;
 }
@@ -67,16 +67,16 @@ weft_status wefti_states_plan(wefti_program_builder *b) {
         const char *name = b->root->values[a->state].name;
         for (int32_t k = 0; k < b->call_count && maker >= 0; k++)
             if (wefti_call_reads(&b->calls[k], a->state)) WEFT_TRY(check_reader(b, name, k, maker));
-        if (maker >= 0 && last_reader(b, a) < 0) b->handed[a->state] = a->next;
+        if (maker >= 0 && last_reader(b, a) < 0) b->forwarded[a->state] = a->next;
     }
     return WEFT_OK;
 }
 
 /* The first of the microbatches that are in flight together reads the state itself, which earlier
  * ones have updated. */
-int32_t wefti_state_handed(const wefti_program_builder *b, int32_t micro, int32_t value) {
+int32_t wefti_state_forwarded(const wefti_program_builder *b, int32_t micro, int32_t value) {
     if (micro == 0 || (b->stages == 1 && micro % b->spec->plan->copies == 0)) return -1;
-    return b->handed[value];
+    return b->forwarded[value];
 }
 
 weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_t micro,

@@ -73,7 +73,7 @@ static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32
     int32_t which[WEFTI_MAX_BUCKET];
     int n = 0;
     for (int i = 0; i < count; i++) {
-        const wefti_spread *x = &b->spread[values[i]];
+        const wefti_sharding *x = &b->sharding[values[i]];
         out[i] = b->param_gradient[values[i]];
         if (out[i] < 0)
             continue; /* this stage has no gradient of it: wefti_pipeline_tie
@@ -87,14 +87,14 @@ static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32
     if (n == 0) return WEFT_OK;
     int32_t routine;
     wefti_draft_step *d;
-    WEFT_TRY(wefti_spread_reshard(b, n, descs, from, to, false, &routine));
+    WEFT_TRY(wefti_sharding_reshard(b, n, descs, from, to, false, &routine));
     const wefti_routine *r = b->p->routines[routine];
     const char *name = b->root->values[values[which[0]]].name;
     int32_t buffer[WEFTI_MAX_BUCKET];
     for (int i = 0; i < n; i++) {
         buffer[i] = b->param_gradient[values[which[i]]];
         if (only_summed(&from[i], &to[i]) && !b->spec->keep_gradients) continue;
-        weft_desc here = wefti_spread_desc(b, &descs[i], &to[i]);
+        weft_desc here = wefti_sharding_desc(b, &descs[i], &to[i]);
         const char *of = b->root->values[values[which[i]]].name;
         WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
                                   wefti_build_name(b, "complete gradient of ", of), &buffer[i]));
@@ -114,7 +114,7 @@ static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32
 /* Byte offset of the optimizer's piece within this rank's part of a parameter, -1 if the piece is
  * not contiguous there. */
 static int64_t piece_offset(const wefti_program_builder *b, int32_t value) {
-    const wefti_spread *x = &b->spread[value];
+    const wefti_sharding *x = &b->sharding[value];
     const weft_desc *desc = &b->root->values[value].desc;
     if (!b->part || wefti_layout_equal(&x->storage, &x->state)) return 0;
     wefti_region stored, piece;
@@ -140,16 +140,16 @@ static int32_t piece_buffer(const wefti_program_builder *b, int32_t value, int64
 
 /* Copies a piece that is not contiguous in its parameter into a buffer of its own. */
 static weft_status cut_piece(wefti_program_builder *b, wefti_section s, int32_t value) {
-    const wefti_spread *x = &b->spread[value];
+    const wefti_sharding *x = &b->sharding[value];
     const weft_desc *desc = &b->root->values[value].desc;
     const char *name = b->root->values[value].name;
     int32_t routine;
     wefti_draft_step *d;
     if (piece_offset(b, value) >= 0) return WEFT_OK;
-    weft_desc here = wefti_spread_desc(b, desc, &x->state);
+    weft_desc here = wefti_sharding_desc(b, desc, &x->state);
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here), wefti_build_name(b, "piece of ", name),
                               &b->param_piece[value]));
-    WEFT_TRY(wefti_spread_reshard(b, 1, desc, &x->storage, &x->state, false, &routine));
+    WEFT_TRY(wefti_sharding_reshard(b, 1, desc, &x->storage, &x->state, false, &routine));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
                                wefti_build_name(b, "piece of ", name),
                                b->p->routines[routine]->args, &d));
@@ -166,7 +166,7 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
     int32_t which[WEFTI_MAX_BUCKET], routine;
     int n = 0;
     for (int i = 0; i < count; i++) {
-        const wefti_spread *x = &b->spread[values[i]];
+        const wefti_sharding *x = &b->sharding[values[i]];
         if (!b->part || wefti_layout_equal(&x->storage, &x->state)) continue;
         whole[n] = b->root->values[values[i]].desc;
         from[n] = x->state;
@@ -175,7 +175,7 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
     }
     if (n == 0) return WEFT_OK;
     wefti_draft_step *d;
-    WEFT_TRY(wefti_spread_reshard(b, n, whole, from, to, false, &routine));
+    WEFT_TRY(wefti_sharding_reshard(b, n, whole, from, to, false, &routine));
     WEFT_TRY(wefti_build_begin(
         b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
         wefti_build_name(b, "parameters up to ", b->root->values[which[n - 1]].name),
@@ -190,16 +190,16 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
 }
 
 static weft_status update_routine(wefti_program_builder *b, int32_t value,
-                                  const wefti_update_rule *rule, const wefti_cut_body **out_cut,
+                                  const wefti_update_rule *rule, const wefti_local_body **out_local,
                                   int32_t *out) {
     weft_body *fresh;
     const weft_body *body;
     WEFT_TRY(update_body(b, &b->root->values[value].desc, rule, &fresh));
     WEFT_TRY(intern_update(b, fresh, &body));
-    *out_cut = NULL;
+    *out_local = NULL;
     if (b->part) {
-        WEFT_TRY(wefti_spread_update(b, value, body, rule->states, out_cut));
-        body = (*out_cut)->body;
+        WEFT_TRY(wefti_sharding_update(b, value, body, rule->states, out_local));
+        body = (*out_local)->body;
     }
     const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_UPDATE};
     WEFT_TRY(wefti_build_find(b, &key, out));
@@ -214,9 +214,9 @@ static weft_status update_param(wefti_program_builder *b, wefti_section s, int32
     const char *name = b->p->tensors[tensor].name;
     weft_desc desc = b->root->values[value].desc;
     wefti_update_rule rule = {0};
-    const wefti_cut_body *cut;
+    const wefti_local_body *local;
     WEFT_TRY(b->spec->optimizer->rule(b->spec->optimizer->context, name, &desc, &rule));
-    WEFT_TRY(update_routine(b, value, &rule, &cut, &routine));
+    WEFT_TRY(update_routine(b, value, &rule, &local, &routine));
     const wefti_routine *r = b->p->routines[routine];
     int32_t state[4];
     for (int i = 0; i < rule.states; i++) {
@@ -224,7 +224,7 @@ static weft_status update_param(wefti_program_builder *b, wefti_section s, int32
         char *full = wefti_format("%s.%s", name, rule.state_names[i]);
         WEFT_REQUIRE(full, WEFT_E_NOMEM, "no memory for a name");
         weft_status status = wefti_build_persistent(
-            b, full, WEFTI_TENSOR_OPTIMIZER, &rule.state_descs[i], cut ? &cut->in[1 + i] : NULL,
+            b, full, WEFTI_TENSOR_OPTIMIZER, &rule.state_descs[i], local ? &local->in[1 + i] : NULL,
             (weft_init){WEFT_INIT_ZEROS, 0}, &state[i], &index);
         wefti_free(full);
         WEFT_TRY(status);
@@ -271,7 +271,7 @@ static weft_status completion_order(wefti_program_builder *b, int32_t **out, int
 
 /* Gradients with equal group, dtype and kind of collective may share a bucket. */
 static uint64_t fusion_key(const wefti_program_builder *b, int32_t v) {
-    const wefti_spread *x = &b->spread[v];
+    const wefti_sharding *x = &b->sharding[v];
     uint64_t axes = (x->gradient.sum | x->gradient.max) |
                     (uint64_t)wefti_layout_split_axes(&x->state) << 16 |
                     (uint64_t)wefti_layout_split_axes(&x->use) << 32;
@@ -280,7 +280,7 @@ static uint64_t fusion_key(const wefti_program_builder *b, int32_t v) {
 
 /* Whether devices communicate between the complete gradient and the parameter's new value. */
 static bool is_shared(const wefti_program_builder *b, int32_t v) {
-    const wefti_spread *x = &b->spread[v];
+    const wefti_sharding *x = &b->sharding[v];
     return b->part && !(wefti_layout_equal(&x->gradient, &x->state) &&
                         wefti_layout_equal(&x->state, &x->storage));
 }
@@ -297,7 +297,7 @@ static weft_status fuse_shared(wefti_program_builder *b, const int32_t *order, i
     WEFT_TRY(wefti_build_array(b, count, sizeof *items, &items));
     WEFT_TRY(wefti_build_indices(b, count, &of));
     for (int64_t i = 0; i < count; i++) {
-        const wefti_spread *x = &b->spread[order[i]];
+        const wefti_sharding *x = &b->sharding[order[i]];
         if (!is_shared(b, order[i])) continue;
         /* use the first rank's piece: all ranks must have the same buckets */
         weft_desc here = wefti_layout_local(&x->gradient, &b->p->mesh,
@@ -346,7 +346,7 @@ static weft_status gather_bucket(wefti_program_builder *b, wefti_section s, cons
     int32_t of[WEFTI_MAX_BUCKET], parts, together[WEFTI_MAX_BUCKET], shared = 0;
     if (!b->part) return WEFT_OK;
     for (int32_t i = 0; i < count; i++) { /* the first rank's piece, as for gradients */
-        const wefti_spread *x = &b->spread[values[i]];
+        const wefti_sharding *x = &b->sharding[values[i]];
         weft_desc here = wefti_layout_local(&x->storage, &b->p->mesh,
                                             &b->root->values[values[i]].desc, b->p->mesh.first);
         items[i] = (wefti_fusion_item){weft_desc_bytes(&here), 0};
@@ -405,9 +405,9 @@ static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradie
     int32_t routine, in, node;
     weft_body *fresh;
     const weft_body *body;
-    weft_desc desc = wefti_spread_desc(b, &b->root->values[v].desc, &b->spread[v].state);
+    weft_desc desc = wefti_sharding_desc(b, &b->root->values[v].desc, &b->sharding[v].state);
     if (b->part && !b->p->own_norms &&
-        !wefti_layout_counts(&b->spread[v].state, &b->p->mesh, b->p->rank))
+        !wefti_layout_counts(&b->sharding[v].state, &b->p->mesh, b->p->rank))
         return WEFT_OK;
     WEFT_TRY(wefti_body_create(b->g, "norm", &fresh));
     weft_status status = wefti_body_input(fresh, desc, WEFTI_VALUE_INPUT, "gradient", &in);
@@ -467,7 +467,7 @@ static weft_status share_norms(wefti_program_builder *b, int32_t total) {
     WEFT_TRY(wefti_transfer_clone(&sum, &kept));
     WEFT_TRY(wefti_partition_add(b->part, kept, &index));
     weft_desc desc = weft_desc_of(b->p->norms_dtype, 1, (int64_t[]){total});
-    WEFT_TRY(wefti_spread_transfer(b, &desc, index, &routine));
+    WEFT_TRY(wefti_sharding_transfer(b, &desc, index, &routine));
     int32_t here = b->norms;
     wefti_draft_step *d;
     WEFT_TRY(wefti_buffer_persistent(b, weft_desc_bytes(&desc), "norms of all devices", &b->norms));

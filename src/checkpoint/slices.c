@@ -50,19 +50,20 @@ static weft_status check_known(const wefti_source *source, const wefti_safetenso
 }
 
 /* Applies the split rules to one tensor, and marks all rules that match it. */
-static weft_status find_cut(const wefti_source *source, const wefti_safetensors_entry *entry,
-                            const weft_checkpoint_cut *cuts, int count, bool *matched, int *out) {
+static weft_status find_dimension(const wefti_source *source, const wefti_safetensors_entry *entry,
+                                  const weft_checkpoint_slice_rule *rules, int count, bool *matched,
+                                  int *out) {
     const wefti_safetensors_entry *parameter = parameter_of(source, entry);
-    *out = WEFTI_CUT_UNSAID;
+    *out = WEFTI_SLICE_UNSAID;
     for (int i = 0; i < count; i++) {
-        if (!wefti_glob_match(cuts[i].match, entry->name) &&
-            !(parameter && wefti_glob_match(cuts[i].match, parameter->name)))
+        if (!wefti_glob_match(rules[i].match, entry->name) &&
+            !(parameter && wefti_glob_match(rules[i].match, parameter->name)))
             continue;
         matched[i] = true;
-        *out = cuts[i].dimension;
+        *out = rules[i].dimension;
     }
     WEFT_REQUIRE(*out < entry->desc.rank, WEFT_E_SHAPE,
-                 "%s: tensor \"%.200s\" is %s; it cannot be cut along dimension %d",
+                 "%s: tensor \"%.200s\" is %s; it cannot be split along dimension %d",
                  wefti_source_path(source), entry->name, wefti_desc_text(&entry->desc).text, *out);
     return WEFT_OK;
 }
@@ -72,11 +73,11 @@ static weft_status find_cut(const wefti_source *source, const wefti_safetensors_
 static weft_status check_other_shapes(const wefti_source *source, const int *dimensions) {
     for (int64_t k = 0; k < wefti_source_count(source); k++) {
         const wefti_safetensors_entry *entry = wefti_source_at(source, k);
-        if (dimensions[k] != WEFTI_CUT_UNSAID || weft_desc_elems(&entry->desc) <= 1) continue;
+        if (dimensions[k] != WEFTI_SLICE_UNSAID || weft_desc_elems(&entry->desc) <= 1) continue;
         const wefti_safetensors_entry *parameter = named_before(source, entry->name);
         int64_t number = parameter ? parameter - wefti_source_at(source, 0) : k;
         WEFT_REQUIRE(dimensions[number] < 0, WEFT_E_SHAPE,
-                     "tensor \"%.200s\" is %s, and nothing says along which dimension it is cut, "
+                     "tensor \"%.200s\" is %s, and nothing says along which dimension it is split, "
                      "as \"%.200s\", %s, is along dimension %d",
                      entry->name, wefti_desc_text(&entry->desc).text, parameter->name,
                      wefti_desc_text(&parameter->desc).text, dimensions[number]);
@@ -84,33 +85,33 @@ static weft_status check_other_shapes(const wefti_source *source, const int *dim
     return WEFT_OK;
 }
 
-static weft_status check_cuts(const weft_checkpoint_cut *cuts, int count) {
-    WEFT_REQUIRE(count >= 0, WEFT_E_ARG, "there are %d cuts", count);
+static weft_status check_rules(const weft_checkpoint_slice_rule *rules, int count) {
+    WEFT_REQUIRE(count >= 0, WEFT_E_ARG, "there are %d rules", count);
     for (int i = 0; i < count; i++) {
-        WEFT_REQUIRE(*cuts[i].match && wefti_glob_valid(cuts[i].match), WEFT_E_ARG,
-                     "'%.200s' is not a pattern for names of tensors", cuts[i].match);
-        WEFT_REQUIRE(cuts[i].dimension >= WEFTI_CUT_NONE && cuts[i].dimension < WEFT_MAX_RANK,
+        WEFT_REQUIRE(*rules[i].match && wefti_glob_valid(rules[i].match), WEFT_E_ARG,
+                     "'%.200s' is not a pattern for names of tensors", rules[i].match);
+        WEFT_REQUIRE(rules[i].dimension >= WEFTI_SLICE_NONE && rules[i].dimension < WEFT_MAX_RANK,
                      WEFT_E_ARG,
-                     "'%.200s' is cut along dimension %d; there are 0 to %d, and -1 for none",
-                     cuts[i].match, cuts[i].dimension, WEFT_MAX_RANK - 1);
+                     "'%.200s' is split along dimension %d; there are 0 to %d, and -1 for none",
+                     rules[i].match, rules[i].dimension, WEFT_MAX_RANK - 1);
     }
     return WEFT_OK;
 }
 
-weft_status wefti_cuts_find(const wefti_source *source, const weft_checkpoint_cut *cuts, int count,
-                            int *out) {
-    WEFT_TRY(check_cuts(cuts, count));
+weft_status wefti_slices_dimensions(const wefti_source *source,
+                                    const weft_checkpoint_slice_rule *rules, int count, int *out) {
+    WEFT_TRY(check_rules(rules, count));
     bool *matched;
     WEFT_NEW_ARRAY(matched, bool, count + 1);
     weft_status status = WEFT_OK;
     for (int64_t k = 0; k < wefti_source_count(source) && status >= 0; k++) {
         const wefti_safetensors_entry *entry = wefti_source_at(source, k);
         status = check_known(source, entry);
-        if (status >= 0) status = find_cut(source, entry, cuts, count, matched, &out[k]);
+        if (status >= 0) status = find_dimension(source, entry, rules, count, matched, &out[k]);
     }
     for (int i = 0; i < count && status >= 0; i++)
         if (!matched[i])
-            status = WEFT_RAISE(WEFT_E_ARG, "'%.200s' matches no tensor of %s", cuts[i].match,
+            status = WEFT_RAISE(WEFT_E_ARG, "'%.200s' matches no tensor of %s", rules[i].match,
                                 wefti_source_path(source));
     wefti_free(matched);
     return status < 0 ? status : check_other_shapes(source, out);

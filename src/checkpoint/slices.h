@@ -9,14 +9,15 @@
 #include "checkpoint/source.h"
 #include "weft/checkpoint.h"
 
-enum { WEFTI_CUT_NONE = -1, WEFTI_CUT_UNSAID = -2 };
+enum { WEFTI_SLICE_NONE = -1, WEFTI_SLICE_UNSAID = -2 };
 
 /* For each tensor of `source` the dimension along which it is split, or one of the values above,
  * into `out` [count of the source]. WEFT_E_ARG for a rule that is malformed or matches no tensor;
  * WEFT_E_SHAPE for a dimension that a tensor does not have; WEFT_E_NO_IMPL for a tensor whose
  * element type or rank weft cannot write. */
-weft_status wefti_cuts_find(const wefti_source *source, const weft_checkpoint_cut *cuts, int count,
-                            int *out) WEFT_CHECKED;
+weft_status wefti_slices_dimensions(const wefti_source *source,
+                                    const weft_checkpoint_slice_rule *rules, int count,
+                                    int *out) WEFT_CHECKED;
 
 /* Metadata of a slice, numbers: its rank, and the number of slices of the whole. */
 #define WEFTI_SLICE_RANK "rank"

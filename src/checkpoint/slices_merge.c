@@ -139,13 +139,13 @@ static weft_status check_part(const merge *m, const joined *t, int s) {
     const char *is = b->desc.rank < 0 ? b->dtype : other.text;
     if (t->dimension >= 0) {
         WEFT_REQUIRE(fits(&a->desc, &b->desc, t->dimension), WEFT_E_SHAPE,
-                     "tensor \"%.200s\" is %s in slice 0 and %s in slice %d (%s); cut along "
+                     "tensor \"%.200s\" is %s in slice 0 and %s in slice %d (%s); split along "
                      "dimension %d they do not fit",
                      a->name, first.text, is, s, wefti_source_path(m->slices[s]), t->dimension);
         return WEFT_OK;
     }
     bool shape = fits(&a->desc, &b->desc, -1);
-    WEFT_REQUIRE(shape || t->dimension != WEFTI_CUT_NONE, WEFT_E_SHAPE,
+    WEFT_REQUIRE(shape || t->dimension != WEFTI_SLICE_NONE, WEFT_E_SHAPE,
                  "tensor \"%.200s\" is said to be whole; it is %s in slice 0 and %s in slice %d "
                  "(%s)",
                  a->name, first.text, is, s, wefti_source_path(m->slices[s]));
@@ -154,9 +154,9 @@ static weft_status check_part(const merge *m, const joined *t, int s) {
     WEFT_REQUIRE(same, WEFT_E_MISMATCH,
                  "tensor \"%.200s\" is not the same in slice 0 (%s) and slice %d (%s), %s", a->name,
                  first.text, s, is,
-                 t->dimension == WEFTI_CUT_NONE
+                 t->dimension == WEFTI_SLICE_NONE
                      ? "but is said to be whole"
-                     : "and nothing says along which dimension it is cut");
+                     : "and nothing says along which dimension it is split");
     return WEFT_OK;
 }
 
@@ -196,14 +196,14 @@ static weft_status join_metadata(merge *m) {
     return WEFT_OK;
 }
 
-static weft_status prepare(merge *m, const char *const *paths, const weft_checkpoint_cut *cuts,
-                           int cut_count) {
+static weft_status prepare(merge *m, const char *const *paths,
+                           const weft_checkpoint_slice_rule *rules, int rule_count) {
     WEFT_TRY(open_slices(m, paths));
     WEFT_NEW_ARRAY(m->dimensions, int, m->count + 1);
     WEFT_NEW_ARRAY(m->parts, slices_merge_part, m->count * m->slice_count + 1);
     WEFT_NEW_ARRAY(m->tensors, joined, m->count + 1);
     WEFT_NEW_ARRAY(m->items, wefti_safetensors_item, m->count + 1);
-    WEFT_TRY(wefti_cuts_find(m->slices[0], cuts, cut_count, m->dimensions));
+    WEFT_TRY(wefti_slices_dimensions(m->slices[0], rules, rule_count, m->dimensions));
     for (int s = 0; s < m->slice_count; s++) WEFT_TRY(find_parts(m, s));
     for (int64_t k = 0; k < m->count; k++) WEFT_TRY(join_tensor(m, k));
     return join_metadata(m);
@@ -248,13 +248,13 @@ static weft_status check_path(const char *path) {
 }
 
 weft_status weft_checkpoint_merge(const char *const *slices, int slice_count,
-                                  const weft_checkpoint_cut *cuts, int cut_count, const char *path,
-                                  int json, char **out_text) {
+                                  const weft_checkpoint_slice_rule *rules, int rule_count,
+                                  const char *path, int json, char **out_text) {
     WEFT_REQUIRE(slice_count > 0, WEFT_E_ARG, "merge needs one slice or more");
     WEFT_TRY(check_path(path));
     merge m = {.slice_count = slice_count};
     char *text = NULL;
-    weft_status status = prepare(&m, slices, cuts, cut_count);
+    weft_status status = prepare(&m, slices, rules, rule_count);
     if (status >= 0 && out_text) {
         wefti_text told = {0};
         tell(&m, path, json != 0, &told);

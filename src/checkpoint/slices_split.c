@@ -56,19 +56,19 @@ static weft_status name_files(split *s, const char *prefix) {
     return WEFT_OK;
 }
 
-static weft_status prepare(split *s, const char *path, const weft_checkpoint_cut *cuts,
-                           int cut_count, const char *prefix) {
+static weft_status prepare(split *s, const char *path, const weft_checkpoint_slice_rule *rules,
+                           int rule_count, const char *prefix) {
     WEFT_TRY(name_files(s, prefix));
     WEFT_TRY(wefti_source_open(path, &s->source));
     s->count = wefti_source_count(s->source);
     WEFT_NEW_ARRAY(s->dimensions, int, s->count + 1);
     WEFT_NEW_ARRAY(s->pieces, slices_split_piece, s->count + 1);
     WEFT_NEW_ARRAY(s->items, wefti_safetensors_item, s->count + 1);
-    return wefti_cuts_find(s->source, cuts, cut_count, s->dimensions);
+    return wefti_slices_dimensions(s->source, rules, rule_count, s->dimensions);
 }
 
 /* Uneven sizes as everywhere: part i of n elements ends where part i + 1 begins. */
-static void cut_for(split *s, int rank) {
+static void slice_for(split *s, int rank) {
     for (int64_t k = 0; k < s->count; k++) {
         const wefti_safetensors_entry *entry = wefti_source_at(s->source, k);
         slices_split_piece *p = &s->pieces[k];
@@ -80,7 +80,7 @@ static void cut_for(split *s, int rank) {
     }
 }
 
-static weft_status cut_bytes(const wefti_safetensors_item *item, void *room) {
+static weft_status slice_bytes(const wefti_safetensors_item *item, void *room) {
     const slices_split_piece *p = item->data;
     const wefti_safetensors_entry *e = p->entry;
     if (p->dimension < 0) return wefti_reader_at(e->reader, e->at, e->bytes, room);
@@ -101,9 +101,9 @@ static weft_status write_slice(split *s, int rank, wefti_safetensors_pair *metad
     (void)snprintf(ranks, sizeof ranks, "%d", s->ranks);
     metadata[pairs++] = (wefti_safetensors_pair){WEFTI_SLICE_RANK, number};
     metadata[pairs++] = (wefti_safetensors_pair){WEFTI_SLICE_RANKS, ranks};
-    cut_for(s, rank);
+    slice_for(s, rank);
     return wefti_safetensors_write_made(s->paths[rank], s->items, s->count, metadata, pairs,
-                                        cut_bytes);
+                                        slice_bytes);
 }
 
 static weft_status write_slices(split *s) {
@@ -138,18 +138,19 @@ static void tell(const split *s, bool json, wefti_text *text) {
     for (int64_t k = 0; k < s->count; k++) {
         const wefti_safetensors_entry *entry = wefti_source_at(s->source, k);
         wefti_safetensors_item whole = {entry->name, entry->desc, NULL};
-        wefti_slices_tell(text, json, k == 0, &whole, "cut", s->dimensions[k]);
+        wefti_slices_tell(text, json, k == 0, &whole, "split", s->dimensions[k]);
     }
     if (json) wefti_text_add(text, "]}\n");
 }
 
-weft_status weft_checkpoint_split(const char *path, int ranks, const weft_checkpoint_cut *cuts,
-                                  int cut_count, const char *prefix, int json, char **out_text) {
+weft_status weft_checkpoint_split(const char *path, int ranks,
+                                  const weft_checkpoint_slice_rule *rules, int rule_count,
+                                  const char *prefix, int json, char **out_text) {
     WEFT_REQUIRE(ranks >= 1 && ranks <= RANKS_MAX, WEFT_E_ARG,
                  "a checkpoint is split for 1 to %d ranks, not %d", RANKS_MAX, ranks);
     split s = {.ranks = ranks};
     char *text = NULL;
-    weft_status status = prepare(&s, path, cuts, cut_count, prefix);
+    weft_status status = prepare(&s, path, rules, rule_count, prefix);
     if (status >= 0 && out_text) {
         wefti_text told = {0};
         tell(&s, json != 0, &told);

@@ -1,5 +1,5 @@
 /* `weft checkpoint`: look into checkpoints and Hugging Face directories, verify them, and join and
- * cut slices that ranks hold of tensors. */
+ * split slices that ranks hold of tensors. */
 #include "cli.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ typedef struct checkpoint_options {
     int64_t ranks;
     bool json;
     /* Not from the table: the counts of --split, [splits.count]. */
-    weft_checkpoint_cut *cuts;
+    weft_checkpoint_slice_rule *rules;
 } checkpoint_options;
 
 #define AT(field) offsetof(checkpoint_options, field)
@@ -43,20 +43,20 @@ static weft_status verify(const checkpoint_options *o, int count, char **paths, 
 }
 
 static weft_status merge(const checkpoint_options *o, int count, char **paths, char **out_text) {
-    return weft_checkpoint_merge((const char *const *)paths, count, o->cuts, o->splits.count,
+    return weft_checkpoint_merge((const char *const *)paths, count, o->rules, o->splits.count,
                                  o->out, o->json, out_text);
 }
 
 static weft_status split(const checkpoint_options *o, int count, char **paths, char **out_text) {
     (void)count;
-    return weft_checkpoint_split(paths[0], (int)o->ranks, o->cuts, o->splits.count, o->out, o->json,
-                                 out_text);
+    return weft_checkpoint_split(paths[0], (int)o->ranks, o->rules, o->splits.count, o->out,
+                                 o->json, out_text);
 }
 
 static const struct action {
     const char *name;
     action_run run;
-    bool several, cuts, ranks; /* its options: slices, --out and --split, --ranks */
+    bool several, rules, ranks; /* its options: slices, --out and --split, --ranks */
 } actions[] = {
     {"inspect", inspect, false, false, false},
     {"verify", verify, false, false, false},
@@ -80,14 +80,14 @@ static int refuse_action(const cli_verb *verb, const char *word) {
 }
 
 /* PATTERN=DIM; patterns may have a = too. */
-static bool parse_cut(char *text, weft_checkpoint_cut *out) {
+static bool parse_rule(char *text, weft_checkpoint_slice_rule *out) {
     char *equals = strrchr(text, '=');
     if (!equals || equals == text || !equals[1]) return false;
     bool whole = !strcmp(equals + 1, "-");
     bool digit = equals[1] >= '0' && equals[1] < '0' + WEFT_MAX_RANK && !equals[2];
     if (!whole && !digit) return false;
     *equals = '\0';
-    *out = (weft_checkpoint_cut){text, whole ? -1 : equals[1] - '0'};
+    *out = (weft_checkpoint_slice_rule){text, whole ? -1 : equals[1] - '0'};
     return true;
 }
 
@@ -96,25 +96,25 @@ static int check(const cli_verb *verb, const struct action *a, const checkpoint_
     if (paths == 0 && a->several)
         return cli_usage(verb, "checkpoint %s needs the slices, in the order of ranks", a->name);
     if (paths != 1 && !a->several) return cli_usage(verb, "checkpoint %s takes one path", a->name);
-    if (!a->cuts && (o->out || o->splits.count))
+    if (!a->rules && (o->out || o->splits.count))
         return cli_usage(verb, "--out and --split are for checkpoint merge and split");
     if (!a->ranks && o->ranks) return cli_usage(verb, "--ranks is for checkpoint split");
-    if (a->cuts && !o->out) return cli_usage(verb, "checkpoint %s needs --out", a->name);
+    if (a->rules && !o->out) return cli_usage(verb, "checkpoint %s needs --out", a->name);
     if (a->ranks && !o->ranks) return cli_usage(verb, "checkpoint %s needs --ranks", a->name);
     if (a->ranks && !o->splits.count)
-        return cli_usage(verb, "checkpoint %s needs a --split: which tensors are cut?", a->name);
+        return cli_usage(verb, "checkpoint %s needs a --split: which tensors are split?", a->name);
     return CLI_DONE;
 }
 
 /* argv's words are the command's to change. */
-static int parse_cuts(const cli_verb *verb, checkpoint_options *o) {
-    o->cuts = calloc((size_t)o->splits.count + 1, sizeof *o->cuts);
-    if (!o->cuts) {
+static int parse_rules(const cli_verb *verb, checkpoint_options *o) {
+    o->rules = calloc((size_t)o->splits.count + 1, sizeof *o->rules);
+    if (!o->rules) {
         cli_say(stderr, "weft: out of memory\n");
         return CLI_FAILED;
     }
     for (int i = 0; i < o->splits.count; i++)
-        if (!parse_cut((char *)o->splits.items[i], &o->cuts[i]))
+        if (!parse_rule((char *)o->splits.items[i], &o->rules[i]))
             return cli_usage(verb,
                              "--split takes PATTERN=DIM, as 'h.*.weight=1' or 'bias=-', with DIM "
                              "from 0 to %d or -; not '%s'",
@@ -128,7 +128,7 @@ static int act(const cli_verb *verb, int count, char **words, checkpoint_options
     const struct action *action = find(words[0]);
     if (!action) return refuse_action(verb, words[0]);
     int code = check(verb, action, o, count - 1);
-    if (code == CLI_DONE) code = parse_cuts(verb, o);
+    if (code == CLI_DONE) code = parse_rules(verb, o);
     if (code != CLI_DONE) return code;
     char *text = NULL;
     weft_status status = action->run(o, count - 1, words + 1, &text);
@@ -143,14 +143,14 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (!cli_texts_create(&values.splits, count)) return CLI_FAILED;
     if (cli_parse(verb, count, words, &values, &left, &code))
         code = act(verb, left, words, &values);
-    free(values.cuts);
+    free(values.rules);
     cli_texts_free(&values.splits);
     return code;
 }
 
 const cli_verb cli_checkpoint = {
     .name = "checkpoint",
-    .summary = "look into checkpoints, verify them, join and cut slices",
+    .summary = "look into checkpoints, verify them, merge and split slices",
     .usage = "checkpoint inspect|verify PATH [--json]\n"
              "       weft checkpoint merge --out FILE [--split PATTERN=DIM]... SLICE...\n"
              "       weft checkpoint split PATH --ranks N --split PATTERN=DIM... --out PREFIX",

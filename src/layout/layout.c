@@ -106,8 +106,8 @@ static weft_status use_axis(const wefti_layout *layout, const wefti_mesh *mesh, 
     return WEFT_OK;
 }
 
-weft_status wefti_layout_check_asked(const wefti_layout *layout, const wefti_mesh *mesh,
-                                     const weft_desc *whole) {
+weft_status wefti_layout_check_stated(const wefti_layout *layout, const wefti_mesh *mesh,
+                                      const weft_desc *whole) {
     WEFT_TRY(wefti_layout_check(layout, mesh, whole));
     for (int d = 0; d < layout->rank; d++) {
         int64_t parts = wefti_layout_parts(layout, mesh, d), unit = layout->dim[d].unit;

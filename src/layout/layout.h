@@ -91,8 +91,8 @@ weft_status wefti_layout_check(const wefti_layout *layout, const wefti_mesh *mes
                                const weft_desc *whole) WEFT_CHECKED;
 /* Checks the layout and refuses empty parts. Pieces of states may be empty. A user that names such
  * a layout most likely made a mistake: more parts than elements. */
-weft_status wefti_layout_check_asked(const wefti_layout *layout, const wefti_mesh *mesh,
-                                     const weft_desc *whole) WEFT_CHECKED;
+weft_status wefti_layout_check_stated(const wefti_layout *layout, const wefti_mesh *mesh,
+                                      const weft_desc *whole) WEFT_CHECKED;
 
 /* Part `index` of `parts` of n elements in units of `unit`. */
 void wefti_part(int64_t n, int64_t unit, int32_t parts, int32_t index, int64_t *out_begin,

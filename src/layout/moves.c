@@ -8,14 +8,14 @@ enum {
     PERMUTED = 5     /* up to this many axes, try all permutations */
 };
 
-typedef struct moves_walk {
+typedef struct moves_context {
     const wefti_moves *m;
     const wefti_layout *at;
     wefti_move_visit *visit;
     void *context;
-} moves_walk;
+} moves_context;
 
-static weft_status emit(const moves_walk *w, wefti_move_kind kind, wefti_transfer_kind transfer,
+static weft_status emit(const moves_context *w, wefti_move_kind kind, wefti_transfer_kind transfer,
                         wefti_axes axes, const wefti_layout *to) {
     wefti_move move = {.kind = kind, .transfer = transfer, .axes = axes, .to = *to};
     return w->visit(w->context, &move);
@@ -70,13 +70,13 @@ static bool append(const wefti_moves *m, wefti_layout *layout, int d, const int8
 
 /* ---- slices and reduce-scatters: append axes of a set to dimensions ---- */
 
-typedef struct spread {
-    const moves_walk *w;
+typedef struct appending {
+    const moves_context *w;
     wefti_move_kind kind;
-} spread;
+} appending;
 
-static weft_status spread_further(const spread *s, const wefti_layout *at, wefti_axes set,
-                                  wefti_axes done, int first_dim, bool deep) {
+static weft_status append_axes(const appending *s, const wefti_layout *at, wefti_axes set,
+                               wefti_axes done, int first_dim, bool deep) {
     const wefti_moves *m = s->w->m;
     for (int d = first_dim; d < at->rank; d++)
         for (int8_t a = 0; a < m->mesh->axes; a++)
@@ -88,13 +88,13 @@ static weft_status spread_further(const spread *s, const wefti_layout *at, wefti
                 next.max &= ~axis;
                 WEFT_TRY(emit(s->w, s->kind, WEFTI_TRANSFER_REDUCE_SCATTER, done | axis, &next));
                 if (deep && set != axis)
-                    WEFT_TRY(spread_further(s, &next, set & ~axis, done | axis, d, true));
+                    WEFT_TRY(append_axes(s, &next, set & ~axis, done | axis, d, true));
             }
     return WEFT_OK;
 }
 
 /* Appends all axes of the set that come next in the goal. */
-static weft_status spread_to_goal(const spread *s, wefti_axes set) {
+static weft_status append_to_goal(const appending *s, wefti_axes set) {
     const wefti_moves *m = s->w->m;
     wefti_layout next = *s->w->at;
     wefti_axes done = 0;
@@ -112,17 +112,17 @@ static weft_status spread_to_goal(const spread *s, wefti_axes set) {
     return done ? emit(s->w, s->kind, WEFTI_TRANSFER_REDUCE_SCATTER, done, &next) : WEFT_OK;
 }
 
-static weft_status spread_all(const moves_walk *w, wefti_move_kind kind, wefti_axes set) {
-    spread s = {w, kind};
+static weft_status append_all(const moves_context *w, wefti_move_kind kind, wefti_axes set) {
+    appending s = {w, kind};
     if (!set) return WEFT_OK;
     bool deep = __builtin_popcount(set) <= FREE_CHOICE;
-    if (!deep) WEFT_TRY(spread_to_goal(&s, set));
-    return spread_further(&s, w->at, set, 0, 0, deep);
+    if (!deep) WEFT_TRY(append_to_goal(&s, set));
+    return append_axes(&s, w->at, set, 0, 0, deep);
 }
 
 /* ---- all-gathers: remove axes from the ends of dimensions ---- */
 
-static weft_status gather(const moves_walk *w, const wefti_layout *at, int d, wefti_axes done) {
+static weft_status gather(const moves_context *w, const wefti_layout *at, int d, wefti_axes done) {
     if (d == at->rank)
         return done ? emit(w, WEFTI_MOVE_TRANSFER, WEFTI_TRANSFER_ALL_GATHER, done, at) : WEFT_OK;
     WEFT_TRY(gather(w, at, d + 1, done));
@@ -137,7 +137,7 @@ static weft_status gather(const moves_walk *w, const wefti_layout *at, int d, we
 
 /* ---- all-to-alls: move axes from the end of one dimension to the end of another ---- */
 
-static weft_status all_to_all(const moves_walk *w, int from) {
+static weft_status all_to_all(const moves_context *w, int from) {
     const wefti_dim_split *split = &w->at->dim[from];
     wefti_axes moved = 0;
     for (int keep = split->count - 1; keep >= 0; keep--) {
@@ -213,7 +213,7 @@ bool wefti_moves_exchange(const wefti_moves *m, const wefti_layout *at, wefti_mo
 
 /* Dimensions before d are filled. Dimension d still needs axes with sizes that multiply to
  * `parts`. */
-static weft_status permute(const moves_walk *w, wefti_layout *next, int d, int32_t parts,
+static weft_status permute(const moves_context *w, wefti_layout *next, int d, int32_t parts,
                            wefti_axes set) {
     while (parts == 1 && ++d < next->rank) {
         parts = wefti_layout_parts(w->at, w->m->mesh, d);
@@ -232,7 +232,7 @@ static weft_status permute(const moves_walk *w, wefti_layout *next, int d, int32
     return WEFT_OK;
 }
 
-static weft_status permutations(const moves_walk *w) {
+static weft_status permutations(const moves_context *w) {
     wefti_axes set = w->m->axes & ~(w->at->sum | w->at->max);
     if (__builtin_popcount(set) <= PERMUTED) {
         wefti_layout next = *w->at;
@@ -244,7 +244,7 @@ static weft_status permutations(const moves_walk *w) {
 
 /* ---- to and from partial values ---- */
 
-static weft_status reduce(const moves_walk *w, wefti_axes set) {
+static weft_status reduce(const moves_context *w, wefti_axes set) {
     for (wefti_axes some = set; some; some = (some - 1) & set) {
         wefti_layout next = *w->at;
         next.sum &= ~some;
@@ -254,7 +254,7 @@ static weft_status reduce(const moves_walk *w, wefti_axes set) {
     return WEFT_OK;
 }
 
-static weft_status to_partial(const moves_walk *w, wefti_axes set, bool sum) {
+static weft_status to_partial(const moves_context *w, wefti_axes set, bool sum) {
     for (wefti_axes some = set; some; some = (some - 1) & set) {
         wefti_layout next = *w->at;
         if (sum)
@@ -268,11 +268,11 @@ static weft_status to_partial(const moves_walk *w, wefti_axes set, bool sum) {
 
 weft_status wefti_moves_each(const wefti_moves *moves, const wefti_layout *at,
                              wefti_move_visit *visit, void *context) {
-    moves_walk w = {moves, at, visit, context};
+    moves_context w = {moves, at, visit, context};
     wefti_axes partial = at->sum | at->max, unused = moves->axes & ~wefti_layout_axes(at);
     WEFT_TRY(reduce(&w, partial));
-    WEFT_TRY(spread_all(&w, WEFTI_MOVE_TRANSFER, partial));
-    WEFT_TRY(spread_all(&w, WEFTI_MOVE_SLICE, unused));
+    WEFT_TRY(append_all(&w, WEFTI_MOVE_TRANSFER, partial));
+    WEFT_TRY(append_all(&w, WEFTI_MOVE_SLICE, unused));
     WEFT_TRY(gather(&w, at, 0, 0));
     for (int d = 0; d < at->rank; d++) WEFT_TRY(all_to_all(&w, d));
     WEFT_TRY(permutations(&w));

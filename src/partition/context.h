@@ -1,19 +1,19 @@
 /* Definitions that the files of the partition share: partition.c (the partition of a body),
  * strategy.c (the axes that split a node), emit.c (the nodes of one device). */
-#ifndef WEFTI_WALK_H
-#define WEFTI_WALK_H
+#ifndef WEFTI_PARTITION_CONTEXT_H
+#define WEFTI_PARTITION_CONTEXT_H
 
 #include "graph/builder.h"
 #include "graph/lower/lower.h"
 #include "partition/partition.h"
 
-typedef struct wefti_cut_entry {
+typedef struct wefti_partition_entry {
     const weft_body *key;
     const wefti_strategy **strategies; /* per node */
-    wefti_layout *asked_in, *asked_out;
+    wefti_layout *required_in, *required_out;
     uint8_t *in_state, *out_state, *partial_open;
-    wefti_cut_body result;
-} wefti_cut_entry;
+    wefti_local_body result;
+} wefti_partition_entry;
 
 /* The plan's strategies for the nodes of a body in one call. They are kept because matching names
  * takes longer than finding an earlier partition. */
@@ -35,7 +35,7 @@ struct wefti_partition {
     wefti_arena *arena;
     wefti_transfer **transfers;
     int64_t transfer_count, transfer_cap;
-    wefti_cut_entry **entries;
+    wefti_partition_entry **entries;
     int64_t entry_count, entry_cap;
     wefti_matched *matched[WEFTI_MATCHED_BUCKETS];
     uint64_t *applied;   /* per strategy of the plan: a bit for each of its first 64 splits that
@@ -55,9 +55,9 @@ typedef struct wefti_version {
     struct wefti_version *next;
 } wefti_version;
 
-typedef struct wefti_walk {
+typedef struct wefti_partition_context {
     wefti_partition *p;
-    const wefti_cut_spec *spec;
+    const wefti_partition_spec *spec;
     const weft_body *from;
     weft_body *to;
     wefti_builder *own; /* the graph's builder during the run */
@@ -67,13 +67,13 @@ typedef struct wefti_walk {
     const wefti_strategy *const *strategies;
     wefti_layout *in_layout;     /* per input: the decided layout */
     const wefti_layout **wanted; /* per value: the layout in which it leaves the body; NULL: open */
-    bool *communicated;          /* per value: see wefti_cut_body; outlives the run */
+    bool *communicated;          /* per value: see wefti_local_body; outlives the run */
     bool *partial_free;          /* per value: it may leave the body as a partial sum */
-} wefti_walk;
+} wefti_partition_context;
 
 /* The partition's own data of a node, in addition to its wefti_lowering. */
 typedef struct wefti_lower_context {
-    wefti_walk *w;
+    wefti_partition_context *run;
     bool closed[WEFTI_MAX_FACTORS]; /* the plan states the number of parts, even if it is one */
     const wefti_layout *result; /* the layout of the first result in the plan; NULL: none stated */
     const char *label, *op;     /* the node's name is "label:op" */
@@ -87,17 +87,18 @@ bool wefti_partition_guided(const weft_node *n, const wefti_strategy *s);
 /* partition.c */
 /* Brings a value into a layout. For names of transfers: the node that reads it, or the output that
  * it becomes. */
-weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *to,
-                             const weft_node *reader, const char *output,
-                             int32_t *out_local) WEFT_CHECKED;
-weft_status wefti_walk_route(wefti_walk *w, int32_t value, const wefti_layout *to,
-                             const wefti_version **out_from, const wefti_route **out) WEFT_CHECKED;
-weft_status wefti_walk_transfer(wefti_walk *w, int32_t local,
-                                wefti_transfer *transfer /* owned from now on */, const char *scope,
-                                int32_t *out_local) WEFT_CHECKED;
+weft_status wefti_partition_bring(wefti_partition_context *ctx, int32_t value,
+                                  const wefti_layout *to, const weft_node *reader,
+                                  const char *output, int32_t *out_local) WEFT_CHECKED;
+weft_status wefti_partition_route(wefti_partition_context *ctx, int32_t value,
+                                  const wefti_layout *to, const wefti_version **out_from,
+                                  const wefti_route **out) WEFT_CHECKED;
+weft_status wefti_partition_add_transfer(wefti_partition_context *ctx, int32_t local,
+                                         wefti_transfer *transfer /* owned from now on */,
+                                         const char *scope, int32_t *out_local) WEFT_CHECKED;
 
-weft_status wefti_walk_constant(wefti_walk *w, const weft_desc *desc, double value,
-                                int32_t *out_local) WEFT_CHECKED;
+weft_status wefti_partition_add_constant(wefti_partition_context *ctx, const weft_desc *desc,
+                                         double value, int32_t *out_local) WEFT_CHECKED;
 
 /* emit.c: names a transfer after its node. */
 wefti_lower_add_transfer wefti_partition_named_transfer;

@@ -27,8 +27,8 @@ static weft_status emit_plain(wefti_lowering *c) {
         if (i >= c->n->op->min_inputs)
             in[i] = -1;
         else
-            WEFT_TRY(wefti_walk_constant(c->context->w, &c->body->values[c->local[i]].desc, 0.0,
-                                         &in[i]));
+            WEFT_TRY(wefti_partition_add_constant(c->context->run,
+                                                  &c->body->values[c->local[i]].desc, 0.0, &in[i]));
     }
     WEFT_TRY(wefti_lower_add(c, in, 0, NULL, c->made));
     for (int o = 0; o < c->n->outputs; o++) {
@@ -61,17 +61,17 @@ static weft_status emit_lowered(wefti_lowering *c) {
 /* Names a transfer after its node: "attn.c_proj:linear". */
 weft_status wefti_partition_named_transfer(wefti_lowering *c, int32_t local, wefti_transfer *t,
                                            int32_t *out_local) {
-    wefti_walk *w = c->context->w;
+    wefti_partition_context *ctx = c->context->run;
     char inside[512], op[WEFTI_OP_NAME_BYTES];
-    const char *scope = wefti_arena_format(w->p->arena, "%s:%s",
-                                           wefti_node_inside(w->from, c->n, inside, sizeof inside),
-                                           wefti_node_op(c->n, op, sizeof op));
+    const char *scope = wefti_arena_format(
+        ctx->p->arena, "%s:%s", wefti_node_inside(ctx->from, c->n, inside, sizeof inside),
+        wefti_node_op(c->n, op, sizeof op));
     if (!scope) {
         wefti_free(t);
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for the name of a value");
     }
     t->name = scope;
-    return wefti_walk_transfer(w, local, t, scope, out_local);
+    return wefti_partition_add_transfer(ctx, local, t, scope, out_local);
 }
 
 weft_status wefti_partition_emit(wefti_lowering *c) {

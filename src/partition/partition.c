@@ -43,22 +43,22 @@ static weft_desc want_desc(const wefti_transfer *t) {
     return weft_desc_of(t->dtype, t->rank, t->want[t->me].size);
 }
 
-weft_status wefti_walk_transfer(wefti_walk *w, int32_t local, wefti_transfer *t, const char *scope,
-                                int32_t *out_local) {
+weft_status wefti_partition_add_transfer(wefti_partition_context *ctx, int32_t local,
+                                         wefti_transfer *t, const char *scope, int32_t *out_local) {
     weft_desc to = want_desc(t);
     int32_t index;
-    WEFT_TRY(wefti_partition_add(w->p, t, &index));
-    return wefti_body_add_transfer(w->to, local, index, &to, scope, out_local);
+    WEFT_TRY(wefti_partition_add(ctx->p, t, &index));
+    return wefti_body_add_transfer(ctx->to, local, index, &to, scope, out_local);
 }
 
 /* ---- moves ---- */
 
-static const weft_op_def *op_named(const wefti_walk *w, const char *name) {
-    return wefti_op_find(w->p->graph->ops, name);
+static const weft_op_def *op_named(const wefti_partition_context *ctx, const char *name) {
+    return wefti_op_find(ctx->p->graph->ops, name);
 }
 
-static weft_status emit_slices(wefti_walk *w, const wefti_region *have, const wefti_region *want,
-                               int rank, int32_t *local) {
+static weft_status emit_slices(wefti_partition_context *ctx, const wefti_region *have,
+                               const wefti_region *want, int rank, int32_t *local) {
     for (int d = 0; d < rank; d++) {
         if (have->begin[d] == want->begin[d] && have->size[d] == want->size[d]) continue;
         int64_t begin = want->begin[d] - have->begin[d];
@@ -67,55 +67,57 @@ static weft_status emit_slices(wefti_walk *w, const wefti_region *have, const we
                               WEFTI_I("end", begin + want->size[d]),
                               {0}};
         int32_t node;
-        const weft_op_def *op = op_named(w, "slice");
-        WEFT_REQUIRE(op, WEFT_E_BUG, "cutting needs the op 'slice'");
-        WEFT_TRY(wefti_body_add(w->to, op, NULL, 1, local, attrs, "", &node));
-        *local = w->to->nodes[node].out[0];
+        const weft_op_def *op = op_named(ctx, "slice");
+        WEFT_REQUIRE(op, WEFT_E_BUG, "a partition needs the op 'slice'");
+        WEFT_TRY(wefti_body_add(ctx->to, op, NULL, 1, local, attrs, "", &node));
+        *local = ctx->to->nodes[node].out[0];
     }
     return WEFT_OK;
 }
 
-weft_status wefti_walk_constant(wefti_walk *w, const weft_desc *desc, double value,
-                                int32_t *out_local) {
-    const weft_op_def *op = op_named(w, "constant");
-    WEFT_REQUIRE(op, WEFT_E_BUG, "cutting needs the op 'constant'");
+weft_status wefti_partition_add_constant(wefti_partition_context *ctx, const weft_desc *desc,
+                                         double value, int32_t *out_local) {
+    const weft_op_def *op = op_named(ctx, "constant");
+    WEFT_REQUIRE(op, WEFT_E_BUG, "a partition needs the op 'constant'");
     wefti_ints shape = {.count = desc->rank};
     for (int d = 0; d < desc->rank; d++) shape.v[d] = desc->shape[d];
     wefti_attr attrs[] = {
         WEFTI_I("dtype", desc->dtype), WEFTI_N("shape", shape), WEFTI_F("value", value), {0}};
     int32_t node;
-    WEFT_TRY(wefti_body_add(w->to, op, NULL, 0, NULL, attrs, "", &node));
-    *out_local = w->to->nodes[node].out[0];
+    WEFT_TRY(wefti_body_add(ctx->to, op, NULL, 0, NULL, attrs, "", &node));
+    *out_local = ctx->to->nodes[node].out[0];
     return WEFT_OK;
 }
 
 /* Makes a value partial: the first device along `axes` keeps it, the others get the neutral element
  * of the reduction. */
-static weft_status emit_partial(wefti_walk *w, const wefti_move *move, int32_t *local) {
+static weft_status emit_partial(wefti_partition_context *ctx, const wefti_move *move,
+                                int32_t *local) {
     bool first = true;
-    for (int a = 0; a < w->p->mesh.axes; a++)
-        if (move->axes >> a & 1) first &= w->p->coordinate[a] == 0;
+    for (int a = 0; a < ctx->p->mesh.axes; a++)
+        if (move->axes >> a & 1) first &= ctx->p->coordinate[a] == 0;
     if (first) return WEFT_OK;
-    weft_desc desc = w->to->values[*local].desc;
-    return wefti_walk_constant(w, &desc, move->to.max & move->axes ? -__builtin_inf() : 0.0, local);
+    weft_desc desc = ctx->to->values[*local].desc;
+    return wefti_partition_add_constant(ctx, &desc,
+                                        move->to.max & move->axes ? -__builtin_inf() : 0.0, local);
 }
 
 /* The name of a value's transfers within the call: the output that it becomes, the op that makes
  * it, its own name, or the op that reads it. */
-static weft_status name_value(wefti_walk *w, int32_t value, const weft_node *reader,
+static weft_status name_value(wefti_partition_context *ctx, int32_t value, const weft_node *reader,
                               const char *output, const char **out) {
-    const wefti_value_info *info = &w->from->values[value];
-    const weft_node *maker = info->node >= 0 ? &w->from->nodes[info->node] : NULL;
+    const wefti_value_info *info = &ctx->from->values[value];
+    const weft_node *maker = info->node >= 0 ? &ctx->from->nodes[info->node] : NULL;
     const weft_node *n = maker ? maker : reader;
     char label[512], op[WEFTI_OP_NAME_BYTES];
     const char *text;
     if (output)
-        text = wefti_arena_strdup(w->p->arena, output);
+        text = wefti_arena_strdup(ctx->p->arena, output);
     else if (!maker && info->name)
-        text = wefti_arena_strdup(w->p->arena, info->name);
+        text = wefti_arena_strdup(ctx->p->arena, info->name);
     else if (n)
-        text = wefti_arena_format(w->p->arena, "%s%s:%s", maker ? "" : "operand of ",
-                                  wefti_node_inside(w->from, n, label, sizeof label),
+        text = wefti_arena_format(ctx->p->arena, "%s%s:%s", maker ? "" : "operand of ",
+                                  wefti_node_inside(ctx->from, n, label, sizeof label),
                                   wefti_node_op(n, op, sizeof op));
     else /* only passed through: the caller of the body names it */
         text = "";
@@ -124,40 +126,42 @@ static weft_status name_value(wefti_walk *w, int32_t value, const weft_node *rea
     return WEFT_OK;
 }
 
-static weft_status emit_move(wefti_walk *w, const weft_desc *whole, const wefti_layout *from,
-                             const wefti_move *move, const char *name, int32_t *local) {
-    const wefti_mesh *mesh = &w->p->mesh;
-    if (move->kind == WEFTI_MOVE_TO_PARTIAL) return emit_partial(w, move, local);
+static weft_status emit_move(wefti_partition_context *ctx, const weft_desc *whole,
+                             const wefti_layout *from, const wefti_move *move, const char *name,
+                             int32_t *local) {
+    const wefti_mesh *mesh = &ctx->p->mesh;
+    if (move->kind == WEFTI_MOVE_TO_PARTIAL) return emit_partial(ctx, move, local);
     if (move->kind == WEFTI_MOVE_SLICE) {
         wefti_region have, want;
-        wefti_layout_region(from, mesh, whole, w->p->rank, &have);
-        wefti_layout_region(&move->to, mesh, whole, w->p->rank, &want);
-        return emit_slices(w, &have, &want, whole->rank, local);
+        wefti_layout_region(from, mesh, whole, ctx->p->rank, &have);
+        wefti_layout_region(&move->to, mesh, whole, ctx->p->rank, &want);
+        return emit_slices(ctx, &have, &want, whole->rank, local);
     }
     wefti_transfer *t;
-    WEFT_TRY(wefti_move_transfer(mesh, whole, from, move, w->p->rank, &t));
+    WEFT_TRY(wefti_move_transfer(mesh, whole, from, move, ctx->p->rank, &t));
     t->name = name[0] ? name : NULL;
-    return wefti_walk_transfer(w, *local, t, name, local);
+    return wefti_partition_add_transfer(ctx, *local, t, name, local);
 }
 
-static weft_status add_version(wefti_walk *w, int32_t value, const wefti_layout *layout,
-                               int32_t local) {
-    wefti_version *v = wefti_arena_alloc(w->scratch, sizeof *v), **at = &w->version[value];
-    WEFT_REQUIRE(v, WEFT_E_NOMEM, "no memory to cut a cell");
+static weft_status add_version(wefti_partition_context *ctx, int32_t value,
+                               const wefti_layout *layout, int32_t local) {
+    wefti_version *v = wefti_arena_alloc(ctx->scratch, sizeof *v), **at = &ctx->version[value];
+    WEFT_REQUIRE(v, WEFT_E_NOMEM, "no memory to partition a cell");
     *v = (wefti_version){*layout, local, NULL};
     while (*at) at = &(*at)->next;
     *at = v;
     return WEFT_OK;
 }
 
-weft_status wefti_walk_route(wefti_walk *w, int32_t value, const wefti_layout *to,
-                             const wefti_version **out_from, const wefti_route **out) {
-    const weft_desc *whole = &w->from->values[value].desc;
+weft_status wefti_partition_route(wefti_partition_context *ctx, int32_t value,
+                                  const wefti_layout *to, const wefti_version **out_from,
+                                  const wefti_route **out) {
+    const weft_desc *whole = &ctx->from->values[value].desc;
     *out = NULL;
-    for (const wefti_version *v = w->version[value]; v; v = v->next) {
+    for (const wefti_version *v = ctx->version[value]; v; v = v->next) {
         const wefti_route *route;
         if (v->value < 0) continue;
-        WEFT_TRY(wefti_route_find(w->p->routes, &w->p->mesh, whole, &v->layout, to, 0, &route));
+        WEFT_TRY(wefti_route_find(ctx->p->routes, &ctx->p->mesh, whole, &v->layout, to, 0, &route));
         /* Of equally fast routes take the one with fewer moves, so that an existing slice is not
          * sliced from the whole again. */
         bool better = !*out || route->seconds < (*out)->seconds ||
@@ -170,39 +174,42 @@ weft_status wefti_walk_route(wefti_walk *w, int32_t value, const wefti_layout *t
 }
 
 /* An open input takes the first layout that a reader requires, without its partial sums. */
-static weft_status settle_open(wefti_walk *w, int32_t value, const wefti_layout *layout) {
-    wefti_version *v = w->version[value];
-    const wefti_value_info *info = &w->from->values[value];
+static weft_status fix_open_input(wefti_partition_context *ctx, int32_t value,
+                                  const wefti_layout *layout) {
+    wefti_version *v = ctx->version[value];
+    const wefti_value_info *info = &ctx->from->values[value];
     v->layout = *layout;
     v->layout.sum = v->layout.max = 0;
-    wefti_layout_normal(&v->layout, &w->p->mesh, &info->desc);
-    weft_desc local = wefti_layout_local(&v->layout, &w->p->mesh, &info->desc, w->p->rank);
-    v->value = w->to->in[info->slot];
-    w->to->values[v->value].desc = local;
-    w->in_layout[info->slot] = v->layout;
+    wefti_layout_normal(&v->layout, &ctx->p->mesh, &info->desc);
+    weft_desc local = wefti_layout_local(&v->layout, &ctx->p->mesh, &info->desc, ctx->p->rank);
+    v->value = ctx->to->in[info->slot];
+    ctx->to->values[v->value].desc = local;
+    ctx->in_layout[info->slot] = v->layout;
     return WEFT_OK;
 }
 
-weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *to,
-                             const weft_node *reader, const char *output, int32_t *out_local) {
-    const weft_desc *whole = &w->from->values[value].desc;
+weft_status wefti_partition_bring(wefti_partition_context *ctx, int32_t value,
+                                  const wefti_layout *to, const weft_node *reader,
+                                  const char *output, int32_t *out_local) {
+    const weft_desc *whole = &ctx->from->values[value].desc;
     const wefti_version *from = NULL;
     const wefti_route *route;
-    if (w->version[value] && w->version[value]->value < 0) WEFT_TRY(settle_open(w, value, to));
-    WEFT_TRY(wefti_walk_route(w, value, to, &from, &route));
+    if (ctx->version[value] && ctx->version[value]->value < 0)
+        WEFT_TRY(fix_open_input(ctx, value, to));
+    WEFT_TRY(wefti_partition_route(ctx, value, to, &from, &route));
     WEFT_REQUIRE(route, WEFT_E_BUG, "a value is used before it is made");
     int32_t local = from->value;
     wefti_layout at = from->layout;
     const char *name = "";
-    if (route->moves) WEFT_TRY(name_value(w, value, reader, output, &name));
+    if (route->moves) WEFT_TRY(name_value(ctx, value, reader, output, &name));
     for (int m = 0; m < route->moves; m++) {
         bool reduces = route->move[m].kind == WEFTI_MOVE_TRANSFER &&
                        (route->move[m].transfer == WEFTI_TRANSFER_ALL_REDUCE ||
                         route->move[m].transfer == WEFTI_TRANSFER_REDUCE_SCATTER);
-        w->communicated[value] |= reduces;
-        WEFT_TRY(emit_move(w, whole, &at, &route->move[m], name, &local));
+        ctx->communicated[value] |= reduces;
+        WEFT_TRY(emit_move(ctx, whole, &at, &route->move[m], name, &local));
         at = route->move[m].to;
-        WEFT_TRY(add_version(w, value, &at, local));
+        WEFT_TRY(add_version(ctx, value, &at, local));
     }
     *out_local = local;
     return WEFT_OK;
@@ -210,52 +217,53 @@ weft_status wefti_walk_bring(wefti_walk *w, int32_t value, const wefti_layout *t
 
 /* ---- one run ---- */
 
-static weft_status bind_inputs(wefti_walk *w) {
-    for (int64_t i = 0; i < w->from->in_count; i++) {
-        int32_t v = w->from->in[i], local;
-        const wefti_value_info *info = &w->from->values[v];
-        bool open = w->spec->in_state && w->spec->in_state[i] == WEFTI_LAYOUT_OPEN;
-        wefti_layout layout = open ? wefti_layout_replicated(info->desc.rank) : w->spec->in[i];
+static weft_status bind_inputs(wefti_partition_context *ctx) {
+    for (int64_t i = 0; i < ctx->from->in_count; i++) {
+        int32_t v = ctx->from->in[i], local;
+        const wefti_value_info *info = &ctx->from->values[v];
+        bool open = ctx->spec->in_state && ctx->spec->in_state[i] == WEFTI_LAYOUT_OPEN;
+        wefti_layout layout = open ? wefti_layout_replicated(info->desc.rank) : ctx->spec->in[i];
         if (!open) {
-            WEFT_TRY(wefti_layout_check(&layout, &w->p->mesh, &info->desc));
-            wefti_layout_normal(&layout, &w->p->mesh, &info->desc);
+            WEFT_TRY(wefti_layout_check(&layout, &ctx->p->mesh, &info->desc));
+            wefti_layout_normal(&layout, &ctx->p->mesh, &info->desc);
         }
-        weft_desc desc = wefti_layout_local(&layout, &w->p->mesh, &info->desc, w->p->rank);
-        WEFT_TRY(wefti_body_input(w->to, desc, info->kind, info->name, &local));
-        w->in_layout[i] = layout;
-        WEFT_TRY(add_version(w, v, &layout, open ? -1 : local));
+        weft_desc desc = wefti_layout_local(&layout, &ctx->p->mesh, &info->desc, ctx->p->rank);
+        WEFT_TRY(wefti_body_input(ctx->to, desc, info->kind, info->name, &local));
+        ctx->in_layout[i] = layout;
+        WEFT_TRY(add_version(ctx, v, &layout, open ? -1 : local));
     }
     return WEFT_OK;
 }
 
-static weft_status find_wanted(wefti_walk *w) {
-    for (int64_t o = 0; o < w->from->out_count; o++) {
-        int32_t v = w->from->out[o];
-        if (w->spec->out_partial_open && w->spec->out_partial_open[o]) w->partial_free[v] = true;
-        bool aim = !w->spec->out_partial_open || w->spec->out_partial_open[o] != 2;
-        if (aim && w->spec->out_state && w->spec->out_state[o] == WEFTI_LAYOUT_GIVEN)
-            w->wanted[v] = &w->spec->out[o];
+static weft_status find_wanted(wefti_partition_context *ctx) {
+    for (int64_t o = 0; o < ctx->from->out_count; o++) {
+        int32_t v = ctx->from->out[o];
+        if (ctx->spec->out_partial_open && ctx->spec->out_partial_open[o])
+            ctx->partial_free[v] = true;
+        bool aim = !ctx->spec->out_partial_open || ctx->spec->out_partial_open[o] != 2;
+        if (aim && ctx->spec->out_state && ctx->spec->out_state[o] == WEFTI_LAYOUT_GIVEN)
+            ctx->wanted[v] = &ctx->spec->out[o];
     }
     return WEFT_OK;
 }
 
 /* Stores the layout in which the strategy leaves the first result in c->context->result. */
 static weft_status find_result(wefti_lowering *c, const wefti_strategy *s) {
-    wefti_walk *w = c->context->w;
+    wefti_partition_context *ctx = c->context->run;
     if (!s || !s->out || c->n->outputs == 0) return WEFT_OK;
     const weft_desc *whole = wefti_out(c->n, 0);
     wefti_layout *to;
     if (s->out->rank != whole->rank && !strchr(s->match, ':')) return WEFT_OK;
-    weft_status status = wefti_layout_check_asked(s->out, &w->p->mesh, whole);
+    weft_status status = wefti_layout_check_stated(s->out, &ctx->p->mesh, whole);
     if (status < 0)
         return wefti_prefix(status, "%s%sthe strategy '%s' says that the result, %s, is %s",
                             s->source ? s->source : "", s->source ? ": " : "", s->match,
                             wefti_desc_text(whole).text,
-                            wefti_layout_text(s->out, &w->p->mesh).text);
-    to = wefti_arena_alloc(w->scratch, sizeof *to);
-    WEFT_REQUIRE(to, WEFT_E_NOMEM, "no memory to cut a cell");
+                            wefti_layout_text(s->out, &ctx->p->mesh).text);
+    to = wefti_arena_alloc(ctx->scratch, sizeof *to);
+    WEFT_REQUIRE(to, WEFT_E_NOMEM, "no memory to partition a cell");
     *to = *s->out;
-    wefti_layout_normal(to, &w->p->mesh, whole);
+    wefti_layout_normal(to, &ctx->p->mesh, whole);
     c->context->result = to;
     return WEFT_OK;
 }
@@ -263,124 +271,125 @@ static weft_status find_result(wefti_lowering *c, const wefti_strategy *s) {
 /* Brings the first result into the strategy's layout, and keeps it in no other form for its
  * readers. */
 static weft_status place_result(wefti_lowering *c) {
-    wefti_walk *w = c->context->w;
+    wefti_partition_context *ctx = c->context->run;
     int32_t local;
     if (!c->context->result) return WEFT_OK;
-    WEFT_TRY(wefti_walk_bring(w, c->n->out[0], c->context->result, c->n, NULL, &local));
-    w->version[c->n->out[0]] = NULL;
-    return add_version(w, c->n->out[0], c->context->result, local);
+    WEFT_TRY(wefti_partition_bring(ctx, c->n->out[0], c->context->result, c->n, NULL, &local));
+    ctx->version[c->n->out[0]] = NULL;
+    return add_version(ctx, c->n->out[0], c->context->result, local);
 }
 
-static const char *call_of(const wefti_walk *w) {
-    return w->spec->call ? w->spec->call : "";
+static const char *call_of(const wefti_partition_context *ctx) {
+    return ctx->spec->call ? ctx->spec->call : "";
 }
 
-static weft_status cut_node(wefti_walk *w, int64_t index) {
-    const weft_node *n = &w->from->nodes[index];
-    wefti_lowering *c = wefti_arena_alloc(w->scratch, sizeof *c);
+static weft_status partition_node(wefti_partition_context *ctx, int64_t index) {
+    const weft_node *n = &ctx->from->nodes[index];
+    wefti_lowering *c = wefti_arena_alloc(ctx->scratch, sizeof *c);
     char label[512], op[WEFTI_OP_NAME_BYTES];
-    wefti_lower_context *x = wefti_arena_alloc(w->scratch, sizeof *x);
-    WEFT_REQUIRE(c && x, WEFT_E_NOMEM, "no memory to cut a cell");
-    const wefti_partition *p = w->p;
-    *x = (wefti_lower_context){.w = w,
-                               .label =
-                                   wefti_node_label(w->from, call_of(w), n, label, sizeof label),
-                               .op = wefti_node_op(n, op, sizeof op)};
+    wefti_lower_context *x = wefti_arena_alloc(ctx->scratch, sizeof *x);
+    WEFT_REQUIRE(c && x, WEFT_E_NOMEM, "no memory to partition a cell");
+    const wefti_partition *p = ctx->p;
+    *x = (wefti_lower_context){
+        .run = ctx,
+        .label = wefti_node_label(ctx->from, call_of(ctx), n, label, sizeof label),
+        .op = wefti_node_op(n, op, sizeof op)};
     *c = (wefti_lowering){
         .n = n,
         .mesh = &p->mesh,
         .ranks = {p->rank, p->plan->devices, p->mesh.first, wefti_mesh_size(&p->mesh)},
         .graph = p->graph,
-        .body = w->to,
-        .handles = w->own,
+        .body = ctx->to,
+        .handles = ctx->own,
         .transfer = wefti_partition_named_transfer,
         .context = x};
-    const wefti_strategy *said = w->strategies[index];
+    const wefti_strategy *said = ctx->strategies[index];
     if (wefti_partition_guided(n, said)) said = NULL;
     weft_status status = find_result(c, said);
-    if (status == WEFT_OK) status = wefti_partition_choose(c, w->strategies[index]);
+    if (status == WEFT_OK) status = wefti_partition_choose(c, ctx->strategies[index]);
     for (int i = 0; status == WEFT_OK && i < n->inputs; i++) {
         c->local[i] = -1;
         if (n->in[i] >= 0)
-            status = wefti_walk_bring(w, n->in[i], &c->need[i], n, NULL, &c->local[i]);
+            status = wefti_partition_bring(ctx, n->in[i], &c->need[i], n, NULL, &c->local[i]);
     }
-    int64_t before = w->to->node_count;
+    int64_t before = ctx->to->node_count;
     if (status == WEFT_OK) status = wefti_partition_emit(c);
     if (status < 0) return wefti_prefix(status, "%s:%s", x->label, x->op);
     bool talks = false;
-    for (int64_t k = before; k < w->to->node_count; k++)
-        talks |= (w->to->nodes[k].op->flags & WEFTI_OP_COMM) != 0;
+    for (int64_t k = before; k < ctx->to->node_count; k++)
+        talks |= (ctx->to->nodes[k].op->flags & WEFTI_OP_COMM) != 0;
     for (int o = 0; o < n->outputs; o++) {
-        w->communicated[n->out[o]] |= talks;
-        WEFT_TRY(add_version(w, n->out[o], &c->give[o], c->made[o]));
+        ctx->communicated[n->out[o]] |= talks;
+        WEFT_TRY(add_version(ctx, n->out[o], &c->give[o], c->made[o]));
     }
     status = place_result(c);
     if (status < 0) return wefti_prefix(status, "%s:%s", x->label, x->op);
-    if (w->p->decide) {
+    if (ctx->p->decide) {
         wefti_decision d = {.label = x->label, .op = x->op, .rule = c->rule};
         d.said = said;
         memcpy(d.factor, c->factor, sizeof d.factor);
-        w->p->decide(w->p->decide_context, &d);
+        ctx->p->decide(ctx->p->decide_context, &d);
     }
     return WEFT_OK;
 }
 
-static weft_status bind_outputs(wefti_walk *w, wefti_layout *out) {
-    for (int64_t o = 0; o < w->from->out_count; o++) {
-        int32_t v = w->from->out[o], local;
-        const wefti_version *natural = w->version[v];
+static weft_status bind_outputs(wefti_partition_context *ctx, wefti_layout *out) {
+    for (int64_t o = 0; o < ctx->from->out_count; o++) {
+        int32_t v = ctx->from->out[o], local;
+        const wefti_version *natural = ctx->version[v];
         WEFT_REQUIRE(natural, WEFT_E_BUG, "a result of a cell is never made");
         if (natural->value < 0) {
-            wefti_layout whole = wefti_layout_replicated(w->from->values[v].desc.rank);
-            WEFT_TRY(settle_open(w, v, &whole));
+            wefti_layout whole = wefti_layout_replicated(ctx->from->values[v].desc.rank);
+            WEFT_TRY(fix_open_input(ctx, v, &whole));
         }
         out[o] = natural->layout;
-        if (w->spec->out_state && w->spec->out_state[o] == WEFTI_LAYOUT_GIVEN) {
-            wefti_layout to = w->spec->out[o];
-            if (w->spec->out_partial_open && w->spec->out_partial_open[o] == 1) {
+        if (ctx->spec->out_state && ctx->spec->out_state[o] == WEFTI_LAYOUT_GIVEN) {
+            wefti_layout to = ctx->spec->out[o];
+            if (ctx->spec->out_partial_open && ctx->spec->out_partial_open[o] == 1) {
                 wefti_axes split = wefti_layout_split_axes(&to);
                 to.sum = natural->layout.sum & ~split;
                 to.max = natural->layout.max & ~split;
             }
-            wefti_layout_normal(&to, &w->p->mesh, &w->from->values[v].desc);
+            wefti_layout_normal(&to, &ctx->p->mesh, &ctx->from->values[v].desc);
             out[o] = to;
         }
-        if (w->spec->out_state && w->spec->out_state[o] == WEFTI_LAYOUT_SUMMED)
+        if (ctx->spec->out_state && ctx->spec->out_state[o] == WEFTI_LAYOUT_SUMMED)
             out[o].sum = out[o].max = 0;
-        const char *name = w->spec->out_names ? w->spec->out_names[o] : NULL;
-        WEFT_TRY(wefti_walk_bring(w, v, &out[o], NULL, name, &local));
-        WEFT_TRY(wefti_body_output(w->to, local));
+        const char *name = ctx->spec->out_names ? ctx->spec->out_names[o] : NULL;
+        WEFT_TRY(wefti_partition_bring(ctx, v, &out[o], NULL, name, &local));
+        WEFT_TRY(wefti_body_output(ctx->to, local));
     }
     return WEFT_OK;
 }
 
-static weft_status walk(wefti_walk *w, wefti_layout *out) {
-    WEFT_TRY(bind_inputs(w));
-    WEFT_TRY(find_wanted(w));
-    for (int64_t k = 0; k < w->from->node_count; k++) WEFT_TRY(cut_node(w, k));
-    WEFT_TRY(bind_outputs(w, out));
+static weft_status partition_nodes(wefti_partition_context *ctx, wefti_layout *out) {
+    WEFT_TRY(bind_inputs(ctx));
+    WEFT_TRY(find_wanted(ctx));
+    for (int64_t k = 0; k < ctx->from->node_count; k++) WEFT_TRY(partition_node(ctx, k));
+    WEFT_TRY(bind_outputs(ctx, out));
     return WEFT_OK;
 }
 
 static weft_status scratch_array(wefti_arena *arena, int64_t count, size_t bytes, void *out) {
     void *p = wefti_arena_alloc(arena, (size_t)(count + 1) * bytes);
-    WEFT_REQUIRE(p, WEFT_E_NOMEM, "no memory to cut a cell");
+    WEFT_REQUIRE(p, WEFT_E_NOMEM, "no memory to partition a cell");
     memcpy(out, &p, sizeof p);
     return WEFT_OK;
 }
 
-static weft_status walk_body(wefti_partition *p, wefti_walk *w, wefti_layout *out) {
-    int64_t values = w->from->value_count;
-    WEFT_TRY(scratch_array(w->scratch, values, sizeof *w->version, &w->version));
-    WEFT_TRY(scratch_array(w->scratch, values, sizeof *w->wanted, &w->wanted));
-    WEFT_TRY(scratch_array(w->scratch, values, sizeof *w->partial_free, &w->partial_free));
-    WEFT_TRY(wefti_body_create(p->graph, w->from->name, &w->to));
-    w->to->streams = w->from->streams;
-    w->own->current = w->to;
-    w->own->scope = "";
+static weft_status partition_body(wefti_partition *p, wefti_partition_context *ctx,
+                                  wefti_layout *out) {
+    int64_t values = ctx->from->value_count;
+    WEFT_TRY(scratch_array(ctx->scratch, values, sizeof *ctx->version, &ctx->version));
+    WEFT_TRY(scratch_array(ctx->scratch, values, sizeof *ctx->wanted, &ctx->wanted));
+    WEFT_TRY(scratch_array(ctx->scratch, values, sizeof *ctx->partial_free, &ctx->partial_free));
+    WEFT_TRY(wefti_body_create(p->graph, ctx->from->name, &ctx->to));
+    ctx->to->streams = ctx->from->streams;
+    ctx->own->current = ctx->to;
+    ctx->own->scope = "";
     wefti_builder *before = p->graph->builder;
-    p->graph->builder = w->own;
-    weft_status status = walk(w, out);
+    p->graph->builder = ctx->own;
+    weft_status status = partition_nodes(ctx, out);
     if (status == WEFT_OK && !wefti_graph_ok(p->graph)) status = p->graph->status;
     if (!wefti_graph_ok(p->graph)) {
         status = wefti_adopt(p->graph->status, weft_graph_message(p->graph));
@@ -389,9 +398,9 @@ static weft_status walk_body(wefti_partition *p, wefti_walk *w, wefti_layout *ou
         p->graph->message = NULL;
     }
     p->graph->builder = before;
-    if (status == WEFT_OK) status = wefti_body_prune(w->to);
+    if (status == WEFT_OK) status = wefti_body_prune(ctx->to);
 #ifdef WEFT_DEBUG_CHECKS
-    if (status == WEFT_OK) status = wefti_body_check(w->to);
+    if (status == WEFT_OK) status = wefti_body_check(ctx->to);
 #endif
     return status;
 }
@@ -458,19 +467,19 @@ static bool same_strategies(wefti_partition *p, const wefti_strategy *const *a,
 
 /* ---- stored partitions ---- */
 
-static const wefti_cut_entry *find_entry(wefti_partition *p, const wefti_cut_spec *spec,
-                                         const wefti_strategy *const *strategies) {
+static const wefti_partition_entry *find_entry(wefti_partition *p, const wefti_partition_spec *spec,
+                                               const wefti_strategy *const *strategies) {
     const weft_body *b = spec->body;
     for (int64_t e = 0; e < p->entry_count; e++) {
-        const wefti_cut_entry *x = p->entries[e];
+        const wefti_partition_entry *x = p->entries[e];
         if (x->key == b && same_strategies(p, x->strategies, strategies, b->node_count) &&
             same_states(x->in_state, spec->in_state, b->in_count) &&
-            same_layouts(x->asked_in, spec->in, spec->in_state, b->in_count) &&
+            same_layouts(x->required_in, spec->in, spec->in_state, b->in_count) &&
             (spec->out_state != NULL) == (x->out_state != NULL) &&
             same_states(x->partial_open, spec->out_partial_open, b->out_count) &&
             (!spec->out_state ||
              (same_states(x->out_state, spec->out_state, b->out_count) &&
-              same_layouts(x->asked_out, spec->out, spec->out_state, b->out_count))))
+              same_layouts(x->required_out, spec->out, spec->out_state, b->out_count))))
             return x;
     }
     return NULL;
@@ -486,19 +495,19 @@ static weft_status keep(wefti_partition *p, const void *from, int64_t count, siz
     return WEFT_OK;
 }
 
-static weft_status new_entry(wefti_partition *p, const wefti_cut_spec *spec,
-                             const wefti_strategy *const *strategies, wefti_cut_entry **out) {
+static weft_status new_entry(wefti_partition *p, const wefti_partition_spec *spec,
+                             const wefti_strategy *const *strategies, wefti_partition_entry **out) {
     const weft_body *b = spec->body;
-    wefti_cut_entry *e;
+    wefti_partition_entry *e;
     WEFT_TRY(scratch_array(p->arena, 1, sizeof *e, &e));
     e->key = b;
     WEFT_TRY(keep(p, strategies, b->node_count, sizeof *strategies, &e->strategies));
-    WEFT_TRY(keep(p, spec->in, b->in_count, sizeof *spec->in, &e->asked_in));
+    WEFT_TRY(keep(p, spec->in, b->in_count, sizeof *spec->in, &e->required_in));
     WEFT_TRY(keep(p, spec->in_state, b->in_count, 1, &e->in_state));
     WEFT_TRY(keep(p, spec->out_state, b->out_count, 1, &e->out_state));
     WEFT_TRY(keep(p, spec->out_partial_open, b->out_count, 1, &e->partial_open));
     if (spec->out_state)
-        WEFT_TRY(keep(p, spec->out, b->out_count, sizeof *spec->out, &e->asked_out));
+        WEFT_TRY(keep(p, spec->out, b->out_count, sizeof *spec->out, &e->required_out));
     *out = e;
     return WEFT_OK;
 }
@@ -511,69 +520,70 @@ static wefti_matched **find_matched(wefti_partition *p, const weft_body *body, c
     return at;
 }
 
-static weft_status find_strategies(wefti_partition *p, wefti_walk *w) {
-    const char *call = w->spec->call ? w->spec->call : "";
-    wefti_matched **at = find_matched(p, w->from, call), *m = *at;
+static weft_status find_strategies(wefti_partition *p, wefti_partition_context *ctx) {
+    const char *call = ctx->spec->call ? ctx->spec->call : "";
+    wefti_matched **at = find_matched(p, ctx->from, call), *m = *at;
     if (m) {
-        w->strategies = m->strategies;
+        ctx->strategies = m->strategies;
         return WEFT_OK;
     }
     WEFT_TRY(scratch_array(p->arena, 1, sizeof *m, &m));
-    WEFT_TRY(scratch_array(p->arena, w->from->node_count, sizeof *m->strategies, &m->strategies));
-    m->body = w->from;
+    WEFT_TRY(scratch_array(p->arena, ctx->from->node_count, sizeof *m->strategies, &m->strategies));
+    m->body = ctx->from;
     m->call = wefti_arena_strdup(p->arena, call);
-    WEFT_REQUIRE(m->call, WEFT_E_NOMEM, "no memory to cut a cell");
-    for (int64_t k = 0; p->plan->strategy_count && k < w->from->node_count; k++) {
+    WEFT_REQUIRE(m->call, WEFT_E_NOMEM, "no memory to partition a cell");
+    for (int64_t k = 0; p->plan->strategy_count && k < ctx->from->node_count; k++) {
         char label[512], op[WEFTI_OP_NAME_BYTES];
-        const weft_node *n = &w->from->nodes[k];
+        const weft_node *n = &ctx->from->nodes[k];
         m->strategies[k] =
-            wefti_plan_strategy(p->plan, wefti_node_label(w->from, call, n, label, sizeof label),
+            wefti_plan_strategy(p->plan, wefti_node_label(ctx->from, call, n, label, sizeof label),
                                 wefti_node_op(n, op, sizeof op), n->gradient);
     }
     *at = m;
-    w->strategies = m->strategies;
+    ctx->strategies = m->strategies;
     return WEFT_OK;
 }
 
-static weft_status cut(wefti_partition *p, wefti_walk *w, const wefti_cut_body **out) {
-    wefti_cut_entry *e;
+static weft_status run(wefti_partition *p, wefti_partition_context *ctx,
+                       const wefti_local_body **out) {
+    wefti_partition_entry *e;
     wefti_layout *layouts;
     WEFT_TRY(WEFT_GROW(p->entries, p->entry_count, p->entry_cap));
-    WEFT_TRY(new_entry(p, w->spec, w->strategies, &e));
-    WEFT_TRY(scratch_array(p->arena, w->from->in_count, sizeof *w->in_layout, &w->in_layout));
-    WEFT_TRY(scratch_array(p->arena, w->from->out_count, sizeof *layouts, &layouts));
-    WEFT_TRY(scratch_array(p->arena, w->from->value_count, sizeof(bool), &w->communicated));
-    weft_status status = walk_body(p, w, layouts);
+    WEFT_TRY(new_entry(p, ctx->spec, ctx->strategies, &e));
+    WEFT_TRY(scratch_array(p->arena, ctx->from->in_count, sizeof *ctx->in_layout, &ctx->in_layout));
+    WEFT_TRY(scratch_array(p->arena, ctx->from->out_count, sizeof *layouts, &layouts));
+    WEFT_TRY(scratch_array(p->arena, ctx->from->value_count, sizeof(bool), &ctx->communicated));
+    weft_status status = partition_body(p, ctx, layouts);
     if (status < 0) {
-        wefti_body_destroy(w->to);
+        wefti_body_destroy(ctx->to);
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
-    e->result = (wefti_cut_body){w->to, w->in_layout, layouts, w->communicated};
+    e->result = (wefti_local_body){ctx->to, ctx->in_layout, layouts, ctx->communicated};
     p->entries[p->entry_count++] = e;
     *out = &e->result;
     return WEFT_OK;
 }
 
-weft_status wefti_partition_cut(wefti_partition *p, const wefti_cut_spec *spec,
-                                const wefti_cut_body **out) {
-    wefti_walk w = {.p = p, .spec = spec, .from = spec->body};
+weft_status wefti_partition_body(wefti_partition *p, const wefti_partition_spec *spec,
+                                 const wefti_local_body **out) {
+    wefti_partition_context ctx = {.p = p, .spec = spec, .from = spec->body};
     WEFT_REQUIRE(wefti_graph_ok(p->graph), p->graph->status, "%s", weft_graph_message(p->graph));
-    WEFT_TRY(find_strategies(p, &w));
-    const wefti_cut_entry *old = p->decide ? NULL : find_entry(p, spec, w.strategies);
+    WEFT_TRY(find_strategies(p, &ctx));
+    const wefti_partition_entry *old = p->decide ? NULL : find_entry(p, spec, ctx.strategies);
     if (old) {
         *out = &old->result;
         return WEFT_OK;
     }
-    WEFT_NEW(w.own, wefti_builder);
-    weft_status status = wefti_arena_create(&w.scratch);
-    if (status == WEFT_OK) status = cut(p, &w, out);
-    wefti_arena_destroy(w.scratch);
-    wefti_builder_destroy(w.own);
+    WEFT_NEW(ctx.own, wefti_builder);
+    weft_status status = wefti_arena_create(&ctx.scratch);
+    if (status == WEFT_OK) status = run(p, &ctx, out);
+    wefti_arena_destroy(ctx.scratch);
+    wefti_builder_destroy(ctx.own);
     return status;
 }
 
-const wefti_cut_body *wefti_partition_cut_of(const wefti_partition *p, const weft_body *local,
-                                             const weft_body **out_whole) {
+const wefti_local_body *wefti_partition_of_local(const wefti_partition *p, const weft_body *local,
+                                                 const weft_body **out_whole) {
     for (int64_t e = 0; e < p->entry_count; e++)
         if (p->entries[e]->result.body == local) {
             *out_whole = p->entries[e]->key;
@@ -617,7 +627,7 @@ weft_status wefti_partition_create(const weft_plan *plan, const wefti_mesh *mesh
     p->meaning = wefti_calloc((size_t)plan->strategy_count + 1, sizeof *p->meaning);
     status = p->applied && p->missed && p->meaning
                  ? WEFT_OK
-                 : WEFT_RAISE(WEFT_E_NOMEM, "no memory to cut a model");
+                 : WEFT_RAISE(WEFT_E_NOMEM, "no memory to partition a model");
     if (status == WEFT_OK) status = wefti_arena_create(&p->arena);
     if (status < 0) {
         wefti_partition_destroy(p);

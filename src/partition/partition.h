@@ -39,7 +39,7 @@ typedef enum wefti_layout_state {
     WEFTI_LAYOUT_OPEN /* input (parameter): as its first reader requires; output: as it is made */
 } wefti_layout_state;
 
-typedef struct wefti_cut_spec {
+typedef struct wefti_partition_spec {
     const weft_body *body;        /* body of the whole model */
     const char *call;             /* path of the call: for strategies and messages */
     const wefti_layout *in, *out; /* per input and output of the body; read if GIVEN */
@@ -51,14 +51,14 @@ typedef struct wefti_cut_spec {
                               does not influence splits (gradients of parameters) */
     const char *const *out_names; /* per output: its name, for names of transfers; NULL, also for
                                      single ones: the name of the op that makes it */
-} wefti_cut_spec;
+} wefti_partition_spec;
 
-typedef struct wefti_cut_body {
+typedef struct wefti_local_body {
     weft_body *body;              /* local; owned by the partition */
     const wefti_layout *in, *out; /* decided, per input and output */
     const bool *communicated;     /* per value of the whole body: making it needed a reduction, or
                                      communication inside its op */
-} wefti_cut_body;
+} wefti_local_body;
 
 /* Names of nodes in plans and messages. `wefti_node_label` is the label of a node of `body` in a
  * call with path `call`, "h.3.attn.c_attn". `wefti_node_inside` is the part of the label after the
@@ -73,12 +73,12 @@ const char *wefti_node_op(const weft_node *n, char *buffer, size_t bytes);
 
 /* Partitions a body, or returns the result for an equal earlier request (same body, layouts and
  * strategies). */
-weft_status wefti_partition_cut(wefti_partition *p, const wefti_cut_spec *spec,
-                                const wefti_cut_body **out) WEFT_CHECKED;
+weft_status wefti_partition_body(wefti_partition *p, const wefti_partition_spec *spec,
+                                 const wefti_local_body **out) WEFT_CHECKED;
 
 /* The partition that made a local body, and the whole body that it was made from; NULL: none. */
-const wefti_cut_body *wefti_partition_cut_of(const wefti_partition *p, const weft_body *local,
-                                             const weft_body **out_whole);
+const wefti_local_body *wefti_partition_of_local(const wefti_partition *p, const weft_body *local,
+                                                 const weft_body **out_whole);
 
 /* The transfers to which `transfer` nodes refer by index, in all bodies of this partition. */
 int32_t wefti_partition_transfers(const wefti_partition *p);

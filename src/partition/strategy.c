@@ -88,7 +88,7 @@ static void layout_of(const wefti_lowering *c, const int8_t *dims, const weft_de
     *out = wefti_layout_replicated(desc->rank);
     for (int d = 0; d < desc->rank; d++)
         if (dims[d] >= 0) out->dim[d] = dim_of_factor(c, dims[d], desc->shape[d]);
-    wefti_layout_normal(out, &c->context->w->p->mesh, desc);
+    wefti_layout_normal(out, &c->context->run->p->mesh, desc);
 }
 
 static bool is_float(const weft_desc *desc) {
@@ -128,7 +128,7 @@ static void fill_give(wefti_lowering *c) {
 
 static int64_t parts_of(const wefti_lowering *c, const wefti_dim_split *s) {
     int64_t parts = 1;
-    for (int k = 0; k < s->count; k++) parts *= c->context->w->p->mesh.axis[s->axis[k]].size;
+    for (int k = 0; k < s->count; k++) parts *= c->context->run->p->mesh.axis[s->axis[k]].size;
     return parts;
 }
 
@@ -199,7 +199,7 @@ static weft_status take(wefti_lowering *c, const wefti_strategy *s, int f,
         wefti_axes bit = 1u << split->axis[k];
         if (*used & bit) {
             (void)snprintf(why, sizeof why, "the axis '%s' splits another dimension already",
-                           c->context->w->p->mesh.axis[split->axis[k]].name);
+                           c->context->run->p->mesh.axis[split->axis[k]].name);
             return refuse(c, s, what, why);
         }
         *used |= bit;
@@ -214,15 +214,15 @@ static weft_status take(wefti_lowering *c, const wefti_strategy *s, int f,
 }
 
 static weft_status miss(const wefti_lowering *c, const wefti_strategy *s) {
-    const char **missed = &c->context->w->p->missed[s - c->context->w->p->plan->strategies];
+    const char **missed = &c->context->run->p->missed[s - c->context->run->p->plan->strategies];
     wefti_text t = {0};
     if (*missed) return WEFT_OK;
     wefti_text_add(&t, "%s:%s can be split by ", c->context->label, c->context->op);
     WEFT_TRY(factor_words(c, &t));
     char *text = wefti_text_take(&t);
-    *missed = text ? wefti_arena_strdup(c->context->w->p->arena, text) : NULL;
+    *missed = text ? wefti_arena_strdup(c->context->run->p->arena, text) : NULL;
     wefti_free(text);
-    WEFT_REQUIRE(*missed, WEFT_E_NOMEM, "no memory to cut a cell");
+    WEFT_REQUIRE(*missed, WEFT_E_NOMEM, "no memory to partition a cell");
     return WEFT_OK;
 }
 
@@ -244,13 +244,14 @@ static weft_status take_splits(wefti_lowering *c, const wefti_strategy *s, wefti
                                   : "there is no such dimension, or its size is 1");
         wefti_dim_split split = {.count = x->count};
         for (int a = 0; a < x->count; a++) {
-            if (x->axis[a] >= c->context->w->p->mesh.axes)
+            if (x->axis[a] >= c->context->run->p->mesh.axes)
                 return refuse(c, s, what, "the axis is not in the mesh");
             split.axis[a] = x->axis[a];
         }
         WEFT_TRY(take(c, s, f, &split, what, used));
         if (k < 64)
-            c->context->w->p->applied[s - c->context->w->p->plan->strategies] |= (uint64_t)1 << k;
+            c->context->run->p->applied[s - c->context->run->p->plan->strategies] |= (uint64_t)1
+                                                                                     << k;
     }
     return WEFT_OK;
 }
@@ -368,12 +369,13 @@ static void suggest_layout(chooser *h, const wefti_layout *layout, const int8_t 
 
 /* The final layout of a result: as the plan says, or as it leaves the body. */
 static const wefti_layout *wanted_of(const wefti_lowering *c, int o) {
-    return o == 0 && c->context->result ? c->context->result : c->context->w->wanted[c->n->out[o]];
+    return o == 0 && c->context->result ? c->context->result
+                                        : c->context->run->wanted[c->n->out[o]];
 }
 
 static void suggest_all(chooser *h) {
     wefti_lowering *c = h->c;
-    const wefti_walk *w = c->context->w;
+    const wefti_partition_context *ctx = c->context->run;
     /* Large operands first: of equal choices the first wins. */
     bool done[WEFTI_MAX_IN] = {false};
     for (int round = 0; round < c->n->inputs; round++) {
@@ -385,7 +387,7 @@ static void suggest_all(chooser *h) {
         }
         if (next < 0) break;
         done[next] = true;
-        for (const wefti_version *v = w->version[c->n->in[next]]; v; v = v->next)
+        for (const wefti_version *v = ctx->version[c->n->in[next]]; v; v = v->next)
             if (v->value >= 0)
                 suggest_layout(h, &v->layout, c->rule.in[next], wefti_in(c->n, next));
     }
@@ -404,14 +406,15 @@ static double own_seconds(const chooser *h, int64_t parts) {
 /* The time to complete partial sums later, unless they may leave the body partial. */
 static double later_seconds(const chooser *h) {
     const wefti_lowering *c = h->c;
-    const wefti_mesh *mesh = &c->context->w->p->mesh;
+    const wefti_mesh *mesh = &c->context->run->p->mesh;
     double seconds = 0;
     for (int o = 0; o < c->n->outputs; o++) {
         wefti_axes partial = (c->give[o].sum | c->give[o].max) & ~c->keep;
-        if (!partial || c->context->w->partial_free[c->n->out[o]] || (o == 0 && c->context->result))
+        if (!partial || c->context->run->partial_free[c->n->out[o]] ||
+            (o == 0 && c->context->result))
             continue;
-        weft_desc local =
-            wefti_layout_local(&c->give[o], mesh, wefti_out(c->n, o), c->context->w->p->mesh.first);
+        weft_desc local = wefti_layout_local(&c->give[o], mesh, wefti_out(c->n, o),
+                                             c->context->run->p->mesh.first);
         for (int a = 0; a < mesh->axes; a++)
             if (partial >> a & 1)
                 seconds += mesh->axis[a].link.latency +
@@ -430,7 +433,7 @@ static double exchange_seconds(const chooser *h) {
     for (int f = 0; f < c->rule.factors; f++)
         if (bytes[f] > 0)
             seconds +=
-                wefti_move_seconds(&c->context->w->p->mesh, axes_of(&c->factor[f]), bytes[f]);
+                wefti_move_seconds(&c->context->run->p->mesh, axes_of(&c->factor[f]), bytes[f]);
     return seconds;
 }
 
@@ -451,7 +454,7 @@ static weft_status weigh(chooser *h) {
         const wefti_version *from;
         const wefti_route *route;
         if (c->n->in[i] < 0) continue;
-        WEFT_TRY(wefti_walk_route(c->context->w, c->n->in[i], &c->need[i], &from, &route));
+        WEFT_TRY(wefti_partition_route(c->context->run, c->n->in[i], &c->need[i], &from, &route));
         if (route) seconds += route->seconds; /* open parameters take the required layout */
     }
     for (int o = 0; o < c->n->outputs; o++) {
@@ -459,12 +462,12 @@ static weft_status weigh(chooser *h) {
         if (!to) continue;
         const wefti_route *route;
         wefti_layout target = *to;
-        if (c->context->w->partial_free[c->n->out[o]] && to != c->context->result) {
+        if (c->context->run->partial_free[c->n->out[o]] && to != c->context->result) {
             wefti_axes split = wefti_layout_split_axes(&target);
             target.sum = c->give[o].sum & ~split;
             target.max = c->give[o].max & ~split;
         }
-        WEFT_TRY(wefti_route_find(c->context->w->p->routes, &c->context->w->p->mesh,
+        WEFT_TRY(wefti_route_find(c->context->run->p->routes, &c->context->run->p->mesh,
                                   wefti_out(c->n, o), &c->give[o], &target, 0, &route));
         seconds += route->seconds;
     }
@@ -522,7 +525,7 @@ static wefti_axes common_partial(const wefti_lowering *c) {
         if (!is_float(wefti_out(c->n, o))) return 0;
     for (int i = 0; i < c->n->inputs; i++) {
         if (c->n->in[i] < 0 || !is_float(wefti_in(c->n, i))) continue;
-        const wefti_version *v = c->context->w->version[c->n->in[i]];
+        const wefti_version *v = c->context->run->version[c->n->in[i]];
         common &= v && v->value >= 0 ? v->layout.sum : 0;
         any = true;
     }
@@ -562,7 +565,7 @@ static void take_guidance(wefti_lowering *c, const wefti_strategy *s, wefti_axes
         bool fits = true;
         for (int a = 0; a < x->count; a++) {
             fits &=
-                x->axis[a] < c->context->w->p->mesh.axes && !((axes | *used) >> x->axis[a] & 1u);
+                x->axis[a] < c->context->run->p->mesh.axes && !((axes | *used) >> x->axis[a] & 1u);
             axes |= 1u << x->axis[a];
             split.axis[a] = x->axis[a];
         }
@@ -580,7 +583,7 @@ static weft_status choose_others(chooser *h, wefti_axes said) {
     memcpy(h->best_factor, c->factor, sizeof h->best_factor);
     c->keep = common_partial(c) & ~said;
     h->fixed = said | c->keep;
-    if (c->context->w->p->plan->mode != WEFT_PARALLEL_MANUAL) suggest_all(h);
+    if (c->context->run->p->plan->mode != WEFT_PARALLEL_MANUAL) suggest_all(h);
     WEFT_TRY(try_axis(h, 0));
     memcpy(c->factor, h->best_factor, sizeof h->best_factor);
     return WEFT_OK;
@@ -624,7 +627,7 @@ static weft_status choose_for_cuts(const chooser *fresh, const wefti_strategy *s
     WEFT_TRY(list_cuts(c, s, &list));
     for (int k = 0; k < list.count; k++) c->context->closed[list.factor[k]] = true;
     weft_status status =
-        wefti_cut_each(&c->context->w->p->mesh, list.count, list.cuts, try_cuts, &x, &failed);
+        wefti_cut_each(&c->context->run->p->mesh, list.count, list.cuts, try_cuts, &x, &failed);
     if (status < 0 && failed >= 0) {
         char message[192];
         (void)snprintf(message, sizeof message, "%.180s", weft_error_message());

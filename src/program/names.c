@@ -82,16 +82,16 @@ weft_status wefti_cells_used(const wefti_program *p, wefti_cell_use **out, int32
 wefti_operand_info wefti_cell_operand(const wefti_program *p, const wefti_cell_use *use,
                                       int32_t arg) {
     const wefti_routine *r = use->routine;
-    const weft_body *local = r->unfused, *whole = NULL;
+    const weft_body *body = r->unfused, *whole = NULL;
     bool input = arg < r->inputs;
     int32_t at = input ? arg : arg - r->inputs;
-    const wefti_cut_body *cut =
-        p->partition ? wefti_partition_cut_of(p->partition, local, &whole) : NULL;
+    const wefti_local_body *local =
+        p->partition ? wefti_partition_of_local(p->partition, body, &whole) : NULL;
     wefti_operand_info info = {.name = use->first->names[arg]};
-    info.here = info.whole = local->values[input ? local->in[at] : local->out[at]].desc;
-    if (!cut) return info;
+    info.here = info.whole = body->values[input ? body->in[at] : body->out[at]].desc;
+    if (!local) return info;
     info.whole = whole->values[input ? whole->in[at] : whole->out[at]].desc;
-    info.layout = input ? &cut->in[at] : &cut->out[at];
+    info.layout = input ? &local->in[at] : &local->out[at];
     return info;
 }
 

@@ -139,7 +139,7 @@ typedef struct wefti_program {
                          order */
     int64_t samples;  /* of a microbatch: the number of rows that most inputs have, in a tie the
                          smallest; 0: no input has rows */
-    wefti_stage_layouts *elsewhere;
+    wefti_stage_layouts *remote_layouts;
     wefti_placed *placed; /* of all stages; empty without a pipeline */
     int32_t placed_count;
     int64_t saved_bytes; /* sum of the saved blocks */

@@ -34,7 +34,7 @@ weft_status wefti_fuse(weft_graph *g, wefti_partition *part, const weft_body *bo
 
 /* Makes the fused forward-backward body of one cell. Inputs: the cell's, then one per given output
  * gradient, in the order of outputs. Outputs: the cell's, then the backward body's. */
-weft_status wefti_joint_body(weft_graph *g, const wefti_cell_grad *grad, const bool *given,
-                             weft_body **out) WEFT_CHECKED;
+weft_status wefti_fuse_passes(weft_graph *g, const wefti_cell_grad *grad, const bool *given,
+                              weft_body **out) WEFT_CHECKED;
 
 #endif

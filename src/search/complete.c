@@ -132,8 +132,8 @@ static void decided(void *context, const wefti_decision *d) {
     wefti_free(taken);
 }
 
-static void settled(void *context, const char *tensor, const wefti_layout *use,
-                    const wefti_mesh *mesh) {
+static void placed(void *context, const char *tensor, const wefti_layout *use,
+                   const wefti_mesh *mesh) {
     collector *c = context;
     if (c->status >= 0 && tensor)
         c->status = add_and_say(c, &c->tensors, tensor, wefti_layout_text(use, mesh).text);
@@ -272,7 +272,7 @@ uint64_t wefti_model_hash(const weft_graph *graph) {
 
 static weft_status observe_stage(const wefti_completion *what, collector *c, int32_t rank,
                                  wefti_route_cache *routes) {
-    const wefti_observer observer = {c, decided, settled, assigned};
+    const wefti_observer observer = {c, decided, placed, assigned};
     const wefti_program_spec spec = {
         .graph = what->graph,
         .backends = wefti_builtin_backends(),

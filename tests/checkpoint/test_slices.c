@@ -10,15 +10,15 @@
 
 typedef const char *const *paths;
 
-static weft_status merge(paths slices, int count, const weft_checkpoint_cut *cuts, int cut_count,
-                         const char *path) {
+static weft_status merge(paths slices, int count, const weft_checkpoint_slice_rule *cuts,
+                         int cut_count, const char *path) {
     char *text = NULL;
     weft_status status = weft_checkpoint_merge(slices, count, cuts, cut_count, path, 0, &text);
     weft_checkpoint_text_free(text);
     return status;
 }
 
-static weft_status split(const char *path, int ranks, const weft_checkpoint_cut *cuts,
+static weft_status split(const char *path, int ranks, const weft_checkpoint_slice_rule *cuts,
                          int cut_count, const char *prefix) {
     char *text = NULL;
     weft_status status = weft_checkpoint_split(path, ranks, cuts, cut_count, prefix, 1, &text);
@@ -97,7 +97,7 @@ static void write_rank(const char *path, int rank) {
                 (char[]){(char)('0' + RANKS), '\0'});
 }
 
-static const weft_checkpoint_cut layers[] = {{"fc1.*", 1}, {"fc2.weight", 0}};
+static const weft_checkpoint_slice_rule layers[] = {{"fc1.*", 1}, {"fc2.weight", 0}};
 
 static void assert_whole(const char *path) {
     wefti_safetensors *file = NULL;
@@ -179,7 +179,7 @@ static void any_shape_and_number(void **state) {
         weft_desc desc = {dtypes[pick(&at, 4)], 1 + (int)pick(&at, 4), {0}};
         for (int d = 0; d < desc.rank; d++) desc.shape[d] = pick(&at, 7); /* 0 too */
         int dimension = (int)pick(&at, desc.rank), ranks = 1 + (int)pick(&at, 7);
-        weft_checkpoint_cut cut = {"w", dimension};
+        weft_checkpoint_slice_rule cut = {"w", dimension};
         wefti_safetensors_item item = {"w", desc, data};
         char name[40];
         (void)snprintf(name, sizeof name, "round%d", round);
@@ -209,7 +209,7 @@ static void any_shape_and_number(void **state) {
 
 /* ---- ranks named by files ---- */
 
-static void expect_cuts(const fixture *f, const weft_checkpoint_cut *cuts, int count,
+static void expect_cuts(const fixture *f, const weft_checkpoint_slice_rule *cuts, int count,
                         const char *expected) {
     static float data[16];
     const char *path = in(f, "names.safetensors"), *prefix = in(f, "names");
@@ -239,12 +239,12 @@ static void expect_cuts(const fixture *f, const weft_checkpoint_cut *cuts, int c
 static void what_is_said_last_counts(void **state) {
     const fixture *f = *state;
     expect_cuts(f, NULL, 0, "------");
-    expect_cuts(f, (weft_checkpoint_cut[]){{"h.0.w", 1}}, 1, "11----");
-    expect_cuts(f, (weft_checkpoint_cut[]){{"h.[0-9].w", 1}, {"h.1.w", 0}}, 2, "11000-");
-    expect_cuts(f, (weft_checkpoint_cut[]){{"h.1.w", 0}, {"h.*", 1}}, 2, "11111-");
-    expect_cuts(f, (weft_checkpoint_cut[]){{"h.*", 1}, {"h.1.w.m", -1}}, 2, "111-1-");
-    expect_cuts(f, (weft_checkpoint_cut[]){{"*", 0}, {"step", -1}, {"*.m", 1}}, 3, "01010-");
-    expect_cuts(f, (weft_checkpoint_cut[]){{"*", -1}, {"h.0.w", 0}}, 2, "00----");
+    expect_cuts(f, (weft_checkpoint_slice_rule[]){{"h.0.w", 1}}, 1, "11----");
+    expect_cuts(f, (weft_checkpoint_slice_rule[]){{"h.[0-9].w", 1}, {"h.1.w", 0}}, 2, "11000-");
+    expect_cuts(f, (weft_checkpoint_slice_rule[]){{"h.1.w", 0}, {"h.*", 1}}, 2, "11111-");
+    expect_cuts(f, (weft_checkpoint_slice_rule[]){{"h.*", 1}, {"h.1.w.m", -1}}, 2, "111-1-");
+    expect_cuts(f, (weft_checkpoint_slice_rule[]){{"*", 0}, {"step", -1}, {"*.m", 1}}, 3, "01010-");
+    expect_cuts(f, (weft_checkpoint_slice_rule[]){{"*", -1}, {"h.0.w", 0}}, 2, "00----");
 }
 
 /* ---- our own checkpoints ---- */
@@ -254,7 +254,7 @@ static void steps_are_sources_too(void **state) {
     ASSERT_OK(write_step(f->dir, 1, 0));
     ASSERT_OK(write_step(f->dir, 2, 0));
     const char *prefix = in(f, "own"), *whole = in(f, "own.safetensors");
-    const weft_checkpoint_cut cut = {"h.0.attn.weight", 0};
+    const weft_checkpoint_slice_rule cut = {"h.0.attn.weight", 0};
     ASSERT_OK(split(f->dir, 2, &cut, 1, prefix));
     const char *slices[] = {slice_of(f, prefix, 0, 2), slice_of(f, prefix, 1, 2)};
     ASSERT_OK(merge(slices, 2, &cut, 1, whole));
@@ -292,7 +292,7 @@ static const char *one_tensor(const fixture *f, const char *file, const char *na
 }
 
 static void refuses(const fixture *f, weft_status code, const char *a, const char *b,
-                    weft_checkpoint_cut cut, const char *why) {
+                    weft_checkpoint_slice_rule cut, const char *why) {
     const char *slices[] = {a, b}, *path = in(f, "refused.safetensors");
     weft_status status = merge(slices, 2, &cut, cut.match ? 1 : 0, path);
     if (status != code) fail_msg("%d instead of %d for \"%s\"", status, code, why);
@@ -303,7 +303,7 @@ static void refuses(const fixture *f, weft_status code, const char *a, const cha
 static void slices_that_do_not_fit(void **state) {
     const fixture *f = *state;
     const weft_desc desc = {WEFT_F32, 2, {2, 4}};
-    const weft_checkpoint_cut rows = {"w", 0}, whole = {"w", -1}, none = {NULL, 0};
+    const weft_checkpoint_slice_rule rows = {"w", 0}, whole = {"w", -1}, none = {NULL, 0};
     const char *a = one_tensor(f, "a.safetensors", "w", desc, 1);
     const char *b = one_tensor(f, "b.safetensors", "w", desc, 2);
     const char *wide = one_tensor(f, "wide.safetensors", "w", (weft_desc){WEFT_F32, 2, {2, 5}}, 1);
@@ -323,15 +323,17 @@ static void slices_that_do_not_fit(void **state) {
                                     {"v", flat, "0123456789012345678901234567890"}};
     write_items(in(f, "two.safetensors"), two, 2);
     refuses(f, WEFT_E_SHAPE, a, in(f, "two.safetensors"), rows, "\"v\"|slice 0");
-    refuses(f, WEFT_E_ARG, a, b, (weft_checkpoint_cut){"v*", 0}, "v*");
-    refuses(f, WEFT_E_ARG, a, b, (weft_checkpoint_cut){"[w", 0}, "pattern");
-    refuses(f, WEFT_E_ARG, a, b, (weft_checkpoint_cut){"", 0}, "''");
-    refuses(f, WEFT_E_ARG, a, b, (weft_checkpoint_cut){"w", 8}, "along dimension 8; there are");
-    refuses(f, WEFT_E_ARG, a, b, (weft_checkpoint_cut){"w", -2}, "along dimension -2; there are");
-    refuses(f, WEFT_E_SHAPE, a, b, (weft_checkpoint_cut){"w", 2}, "dimension 2");
+    refuses(f, WEFT_E_ARG, a, b, (weft_checkpoint_slice_rule){"v*", 0}, "v*");
+    refuses(f, WEFT_E_ARG, a, b, (weft_checkpoint_slice_rule){"[w", 0}, "pattern");
+    refuses(f, WEFT_E_ARG, a, b, (weft_checkpoint_slice_rule){"", 0}, "''");
+    refuses(f, WEFT_E_ARG, a, b, (weft_checkpoint_slice_rule){"w", 8},
+            "along dimension 8; there are");
+    refuses(f, WEFT_E_ARG, a, b, (weft_checkpoint_slice_rule){"w", -2},
+            "along dimension -2; there are");
+    refuses(f, WEFT_E_SHAPE, a, b, (weft_checkpoint_slice_rule){"w", 2}, "dimension 2");
     assert_int_equal(merge((const char *const[]){a, a}, 2, &rows, -2, in(f, "few.safetensors")),
                      WEFT_E_ARG);
-    ASSERT_MESSAGE("there are -2 cuts");
+    ASSERT_MESSAGE("there are -2 rules");
     refuses(f, WEFT_E_NOT_FOUND, a, in(f, "none.safetensors"), rows, "slice 1");
     put_file(in(f, "cut.safetensors"), "\3\0\0\0\0\0\0\0{}", 10);
     refuses(f, WEFT_E_CORRUPT, a, in(f, "cut.safetensors"), rows, "cut.safetensors");
@@ -346,7 +348,7 @@ static void slices_that_do_not_fit(void **state) {
  * that is not a number is ignored. */
 static void slices_in_another_order(void **state) {
     const fixture *f = *state;
-    const weft_checkpoint_cut cut = {"w", 0};
+    const weft_checkpoint_slice_rule cut = {"w", 0};
     static const struct {
         const char *rank[3], *why; /* NULL: they are joined */
     } rows[] = {
@@ -385,7 +387,7 @@ static void slices_in_another_order(void **state) {
  * checked for completeness. */
 static void slices_that_are_missing(void **state) {
     const fixture *f = *state;
-    const weft_checkpoint_cut cut = {"w", 0};
+    const weft_checkpoint_slice_rule cut = {"w", 0};
     const char *whole = one_tensor(f, "a.safetensors", "w", (weft_desc){WEFT_F32, 2, {6, 4}}, 1);
     const char *two = in(f, "two"), *three = in(f, "three"), *joined = in(f, "j.safetensors");
     ASSERT_OK(split(whole, 2, &cut, 1, two));
@@ -415,7 +417,7 @@ static void slices_that_are_missing(void **state) {
 /* Slices of unlike steps make no whole, whether a step's manifest or a file says it. */
 static void slices_of_other_steps(void **state) {
     const fixture *f = *state;
-    const weft_checkpoint_cut cut = {"w", 0};
+    const weft_checkpoint_slice_rule cut = {"w", 0};
     static float data[4];
     wefti_safetensors_item item = {"w", {WEFT_F32, 1, {4}}, data};
     const char *slices[] = {in(f, names[0]), in(f, names[1])}, *joined = in(f, "j.safetensors");
@@ -437,7 +439,7 @@ static void states_of_another_shape(void **state) {
                                       {"w.steps", {WEFT_F32, 0, {0}}, data}};
     const char *path = in(f, "a.safetensors");
     write_items(path, items, 3);
-    const weft_checkpoint_cut cuts[] = {{"w", 1}, {"w.row", -1}};
+    const weft_checkpoint_slice_rule cuts[] = {{"w", 1}, {"w.row", -1}};
     ASSERT_STATUS(WEFT_E_SHAPE, split(path, 2, cuts, 1, in(f, "x")));
     ASSERT_MESSAGE("w.row|f32[4]");
     ASSERT_OK(split(path, 2, cuts, 2, in(f, "x")));
@@ -445,7 +447,7 @@ static void states_of_another_shape(void **state) {
 
 static void nothing_is_written_over(void **state) {
     const fixture *f = *state;
-    const weft_checkpoint_cut rows = {"w", 0};
+    const weft_checkpoint_slice_rule rows = {"w", 0};
     const char *a = one_tensor(f, "a.safetensors", "w", (weft_desc){WEFT_F32, 2, {2, 4}}, 1);
     const char *prefix = in(f, "p");
     ASSERT_STATUS(WEFT_E_ARG, merge(&a, 1, &rows, 1, a));

@@ -42,7 +42,7 @@ static inline outcome choose(op_graph *g, weft_plan *plan, const wefti_layout *i
     weft_op_def blind = *op;
     blind.exchanged = NULL;
     if (free_exchange) n->op = &blind;
-    if (!spmd_cut_over(&s, g, plan, in, out, per_byte)) fail_msg("%s: %s", what, s.why);
+    if (!spmd_partition_over(&s, g, plan, in, out, per_byte)) fail_msg("%s: %s", what, s.why);
     spmd_feed(&s, 11);
     if (!spmd_run(&s, &no_random) || !spmd_compare(&s)) fail_msg("%s: %s", what, s.why);
     n->op = op;

@@ -14,7 +14,7 @@ enum { SPMD_RANKS = 8, SPMD_MOVES = 64, SPMD_KINDS = WEFTI_TRANSFER_KINDS };
 
 typedef struct spmd_rank {
     wefti_partition *partition;
-    const wefti_cut_body *cut;
+    const wefti_local_body *cut;
     double **value; /* per value of the body; NULL: not there yet */
     int64_t next;   /* node to run */
 } spmd_rank;
@@ -323,26 +323,28 @@ static inline void spmd_close(spmd *s) {
 /* Cuts `whole`, which has run, for all ranks of the plan's mesh. `in` are the layouts of the
  * operands, `out` the required layouts of the results; NULL: as the op produces them. Returns false
  * with s->why. The plan is borrowed. */
-static inline bool spmd_cut_over(spmd *s, op_graph *whole, weft_plan *plan, const wefti_layout *in,
-                                 const wefti_layout *out, wefti_link link) {
+static inline bool spmd_partition_over(spmd *s, op_graph *whole, weft_plan *plan,
+                                       const wefti_layout *in, const wefti_layout *out,
+                                       wefti_link link) {
     static const uint8_t given[WEFTI_MAX_OUT] = {0};
     *s = (spmd){.whole = whole, .plan = plan, .mesh = wefti_plan_mesh(plan, 0)};
     for (int a = 0; a < s->mesh.axes; a++) s->mesh.axis[a].link = link;
     s->ranks = wefti_mesh_product(&s->mesh, ~0u >> (32 - s->mesh.axes));
     if (wefti_route_cache_create(&s->routes) < 0) abort();
-    wefti_cut_spec spec = {.body = whole->graph->root, .call = "x", .in = in, .out = out};
+    wefti_partition_spec spec = {.body = whole->graph->root, .call = "x", .in = in, .out = out};
     if (out) spec.out_state = given;
     for (int32_t r = 0; r < s->ranks; r++) {
         weft_status st = wefti_partition_create(plan, &s->mesh, r, whole->graph, s->routes,
                                                 &s->rank[r].partition);
-        if (st >= 0) st = wefti_partition_cut(s->rank[r].partition, &spec, &s->rank[r].cut);
+        if (st >= 0) st = wefti_partition_body(s->rank[r].partition, &spec, &s->rank[r].cut);
         if (st < 0) return SPMD_FAIL(s, "rank %d is not cut: %.400s", r, weft_error_message());
     }
     return true;
 }
 
-static inline bool spmd_cut(spmd *s, op_graph *whole, weft_plan *plan, const wefti_layout *in) {
-    return spmd_cut_over(s, whole, plan, in, NULL, (wefti_link){1e-6, 1e-9});
+static inline bool spmd_partition(spmd *s, op_graph *whole, weft_plan *plan,
+                                  const wefti_layout *in) {
+    return spmd_partition_over(s, whole, plan, in, NULL, (wefti_link){1e-6, 1e-9});
 }
 
 #endif

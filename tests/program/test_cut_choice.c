@@ -127,12 +127,13 @@ static void say_cuts(trial *t) {
 static void decide(trial *t) {
     static const uint8_t given[1] = {0};
     wefti_partition *p;
-    const wefti_cut_body *cut;
-    wefti_cut_spec spec = {.body = t->g.graph->root, .call = "x", .in = t->in, .out = &t->out};
+    const wefti_local_body *cut;
+    wefti_partition_spec spec = {
+        .body = t->g.graph->root, .call = "x", .in = t->in, .out = &t->out};
     if (!t->said) spec.out_state = given;
     ASSERT_OK(wefti_partition_create(t->plan, &t->mesh, 0, t->g.graph, t->routes, &p));
     wefti_partition_observe(p, keep, t);
-    ASSERT_OK(wefti_partition_cut(p, &spec, &cut));
+    ASSERT_OK(wefti_partition_body(p, &spec, &cut));
     wefti_partition_destroy(p);
 }
 

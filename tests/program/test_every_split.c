@@ -147,7 +147,7 @@ static void run_trial(const trial *t, spmd *s) {
             wanted_layout(t, t->rule->in[i], d, &in[count++]);
     }
     weft_plan *plan = plan_of(t, text);
-    bool ok = spmd_cut(s, t->whole, plan, in);
+    bool ok = spmd_partition(s, t->whole, plan, in);
     if (ok) {
         spmd_feed(s, seed + (uint64_t)splits);
         ok = spmd_run(s, &stream) && spmd_compare(s);

@@ -197,19 +197,19 @@ static void loss_heads(void **state) {
             wanted[i] = cell->values[cell->in[i]].desc.dtype == WEFT_F32 &&
                         !(frozen && cell->values[cell->in[i]].desc.rank == 1);
         wefti_cell_grad grad;
-        weft_body *joined, *fused;
+        weft_body *passes, *fused;
         assert_int_equal(wefti_differentiate(g, g->cells[0], wanted, given, 0, &grad), WEFT_OK);
-        assert_int_equal(wefti_joint_body(g, &grad, given, &joined), WEFT_OK);
-        assert_int_equal(wefti_body_check(joined), WEFT_OK);
-        if (wefti_fuse(g, NULL, joined, &fused) < 0) fail_msg("%s", weft_error_message());
+        assert_int_equal(wefti_fuse_passes(g, &grad, given, &passes), WEFT_OK);
+        assert_int_equal(wefti_body_check(passes), WEFT_OK);
+        if (wefti_fuse(g, NULL, passes, &fused) < 0) fail_msg("%s", weft_error_message());
         assert_int_equal(wefti_body_check(fused), WEFT_OK);
         int heads = 0;
         for (int64_t k = 0; k < fused->node_count; k++)
             heads += !strcmp(fused->nodes[k].op->name, "linear_cross_entropy");
         assert_int_equal(heads, read ? 0 : twice ? 2 : 1);
-        for (uint64_t seed = 0; seed < 5; seed++) compare(joined, fused, seed, 1e-12);
+        for (uint64_t seed = 0; seed < 5; seed++) compare(passes, fused, seed, 1e-12);
         wefti_body_destroy(fused);
-        wefti_body_destroy(joined);
+        wefti_body_destroy(passes);
         wefti_cell_grad_free(&grad);
         weft_graph_destroy(g);
     }

@@ -134,7 +134,7 @@ static void check(const ring *r, int devices) {
         for (int d = 0; d < wefti_in(g.node, i)->rank; d++)
             if (rule.in[i][d] == rule.in[0][1]) in[i].dim[d].count = 1;
     }
-    if (!spmd_cut(&s, &g, plan, in)) fail_msg("%s: %s", r->op, s.why);
+    if (!spmd_partition(&s, &g, plan, in)) fail_msg("%s: %s", r->op, s.why);
     is_even(r, &s);
     spmd_feed(&s, 1);
     if (!spmd_run(&s, &stream) || !spmd_compare(&s)) fail_msg("%s: %s", r->op, s.why);

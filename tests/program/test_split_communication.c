@@ -337,7 +337,7 @@ static void check(const expected *e, int permutes) {
     for (int i = 0; e->in[i]; i++)
         assert_int_equal(wefti_layout_parse(e->in[i], &mesh, &in[i]), WEFT_OK);
     assert_int_equal(wefti_layout_parse(e->out, &mesh, &out), WEFT_OK);
-    if (!spmd_cut(&s, &g, plan, in)) fail_msg("%s: %s", e->what, s.why);
+    if (!spmd_partition(&s, &g, plan, in)) fail_msg("%s: %s", e->what, s.why);
     spmd_feed(&s, 1);
     if (!spmd_run(&s, &stream) || !spmd_compare(&s)) fail_msg("%s: %s", e->what, s.why);
     if (strcmp(wefti_layout_text(&s.rank[0].cut->out[0], &mesh).text, e->out))
@@ -410,7 +410,7 @@ static void blocks_move_less_than_gathers(void **state) {
         wefti_mesh mesh = wefti_plan_mesh(plan, 0);
         for (int i = 0; i < inputs; i++)
             assert_int_equal(wefti_layout_parse("[-, x]", &mesh, &in[i]), WEFT_OK);
-        if (!spmd_cut(&s, &g, plan, in)) fail_msg("seed %d: %s", (int)seed, s.why);
+        if (!spmd_partition(&s, &g, plan, in)) fail_msg("seed %d: %s", (int)seed, s.why);
         spmd_feed(&s, seed);
         if (!spmd_run(&s, &stream) || !spmd_compare(&s))
             fail_msg("seed %d: %s(%s) over %d: %s", (int)seed, name, attrs, devices, s.why);

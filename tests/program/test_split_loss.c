@@ -140,16 +140,16 @@ static void over_mesh(const head *h, int dp, int tp, const char *what) {
     weft_plan *plan;
     wefti_layout in[MOST_OPERANDS];
     spmd once, chunked;
-    wefti_cut_body cut[SPMD_RANKS];
+    wefti_local_body cut[SPMD_RANKS];
     open_head(h, &whole);
     ASSERT_OK(weft_plan_create(dp * tp, &plan));
     if (dp > 1) ASSERT_OK(weft_plan_axis(plan, "rows", dp));
     ASSERT_OK(weft_plan_axis(plan, "tp", tp));
     if (h->whole_weight) ASSERT_OK(weft_op_split(plan, "*:linear", "n0=tp"));
     layouts(h, dp, in);
-    if (!spmd_cut(&once, &whole, plan, in)) fail_msg("%s: %s", what, once.why);
+    if (!spmd_partition(&once, &whole, plan, in)) fail_msg("%s: %s", what, once.why);
     same(&once, what);
-    if (!spmd_cut(&chunked, &whole, plan, in)) fail_msg("%s: %s", what, chunked.why);
+    if (!spmd_partition(&chunked, &whole, plan, in)) fail_msg("%s: %s", what, chunked.why);
     int chunks = 0;
     for (int r = 0; r < dp * tp; r++) {
         cut[r] = *chunked.rank[r].cut;
@@ -218,7 +218,7 @@ static void others_stay(void **state) {
         ASSERT_OK(weft_plan_create(2, &plan));
         ASSERT_OK(weft_plan_axis(plan, "tp", 2));
         layouts(&h, 1, in);
-        if (!spmd_cut(&s, &whole, plan, in)) fail_msg("%s", s.why);
+        if (!spmd_partition(&s, &whole, plan, in)) fail_msg("%s", s.why);
         ASSERT_OK(wefti_chunk_loss(whole.graph, s.rank[0].partition, s.rank[0].cut->body,
                                    few ? SEQ * CLASSES : MOST_HERE, &body));
         assert_null(body);

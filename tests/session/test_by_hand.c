@@ -446,7 +446,7 @@ static void assert_near_files(const char *a, const char *b) {
 
 static void slices_go_on_with_other_ranks(void **state) {
     (void)state;
-    static const weft_checkpoint_cut cuts[] = {{"w1", 1}, {"w2", 0}};
+    static const weft_checkpoint_slice_rule cuts[] = {{"w1", 1}, {"w2", 0}};
     const char *base = getenv("TMPDIR");
     (void)snprintf(folder, sizeof folder, "%s/weft-by-hand-XXXXXX", base ? base : P_tmpdir);
     assert_non_null(mkdtemp(folder));

@@ -1,5 +1,5 @@
 /* Several graphs of one session over the stages of a pipeline. Whatever each graph's calls cost,
- * they run where the parameters are. Copies of a step take turns inside every task. */
+ * they run where the parameters are. Copies of a step interleave inside every task. */
 #include "session_models.h"
 
 #include "weft/plan.h"

@@ -123,17 +123,17 @@ static double flops_of(const weft_body *body) {
 
 /* A call with its two passes fused into one. Its forward work is the work of its cell. If devices
  * share the work, it is the same share of the cell's work as of the whole. */
-static void part_joint(const table *t) {
+static void part_fused(const table *t) {
     for (int i = 0; i < t->report->cell_count; i++) {
         weft_cell_info *c = &t->report->cells[i];
         const report_row *of = &t->rows[i];
-        const weft_body *joined = NULL;
+        const weft_body *whole = NULL;
         wefti_cost forward;
         if (c->forward_flops > 0) continue;
         wefti_node_cost(of->call, &forward);
         if (of->program->partition &&
-            wefti_partition_cut_of(of->program->partition, of->step->routine->unfused, &joined)) {
-            double all = flops_of(joined);
+            wefti_partition_of_local(of->program->partition, of->step->routine->unfused, &whole)) {
+            double all = flops_of(whole);
             forward.flops = all > 0 ? c->backward_flops * (forward.flops / all) : 0;
         }
         if (forward.flops > c->backward_flops) continue;
@@ -217,7 +217,7 @@ static weft_status walk_devices(wefti_training *t, table *all) {
     }
     sort_cells(all);
     WEFT_TRY(number_kinds(r, all->routines));
-    part_joint(all);
+    part_fused(all);
     for (int i = 0; i < r->cell_count; i++) {
         weft_cell_info *c = &r->cells[i];
         int32_t devices = wefti_mesh_size(&all->rows[i].program->mesh);

@@ -1,4 +1,4 @@
-/* Copies take turns inside calls: while a transfer of one copy is in flight, another copy computes,
+/* Copies interleave inside calls: while a transfer of one copy is in flight, another copy computes,
  * on every rank alike. Without overlap, and with one copy, calls stay whole. A gathered operand of
  * a call is gathered once for all copies. */
 #include "support.h"

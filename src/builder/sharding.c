@@ -19,8 +19,8 @@ static const wefti_mesh *mesh_of(const wefti_program_builder *b) {
     return &b->p->mesh;
 }
 
-weft_desc wefti_spread_desc(const wefti_program_builder *b, const weft_desc *whole,
-                            const wefti_layout *layout) {
+weft_desc wefti_sharding_desc(const wefti_program_builder *b, const weft_desc *whole,
+                              const wefti_layout *layout) {
     if (!b->part) return *whole;
     return wefti_layout_local(layout, mesh_of(b), whole, b->p->rank);
 }
@@ -82,14 +82,14 @@ static wefti_layout shared_state(const wefti_program_builder *b, const weft_desc
     return best;
 }
 
-static void settle_param(wefti_program_builder *b, int32_t v, const wefti_layout *use) {
+static void set_param(wefti_program_builder *b, int32_t v, const wefti_layout *use) {
     const weft_plan *plan = b->spec->plan;
-    wefti_spread *s = &b->spread[v];
+    wefti_sharding *s = &b->sharding[v];
     const weft_desc *whole = &b->root->values[v].desc;
     s->use = s->storage = s->state = s->gradient = *use;
     s->known = true;
     if (b->spec->observer)
-        b->spec->observer->settle(b->spec->observer->context, b->root->values[v].name, use,
+        b->spec->observer->tensor(b->spec->observer->context, b->root->values[v].name, use,
                                   mesh_of(b));
     int32_t parts = wefti_mesh_product(mesh_of(b), wefti_layout_split_axes(use));
     if (b->root->values[v].kind != WEFTI_VALUE_PARAM || plan->optimizer.level == 0 ||
@@ -106,12 +106,12 @@ static void settle_param(wefti_program_builder *b, int32_t v, const wefti_layout
 /* The layout of a parameter or state in the program that shares it; NULL: that program lacks it. */
 static const wefti_layout *shared_layout(const wefti_program_builder *b, const char *name) {
     if (!b->spec->shared || !name) return NULL;
-    if (!b->imagined) {
+    if (!b->layouts_only) {
         const wefti_tensor *old = wefti_program_tensor(b->spec->shared, name);
         bool kept = old && (old->role == WEFTI_TENSOR_PARAM || old->role == WEFTI_TENSOR_STATE);
         return kept ? &old->layout : NULL;
     }
-    for (const wefti_stage_layouts *l = b->spec->shared->elsewhere; l; l = l->next) {
+    for (const wefti_stage_layouts *l = b->spec->shared->remote_layouts; l; l = l->next) {
         wefti_mesh mesh = wefti_plan_mesh(b->spec->plan, l->stage);
         if (!wefti_meshes_alike(&mesh, &b->p->mesh)) continue;
         for (int32_t i = 0; i < l->count; i++)
@@ -121,11 +121,11 @@ static const wefti_layout *shared_layout(const wefti_program_builder *b, const c
 }
 
 /* A tensor that the sharing program already has keeps its layout from there. */
-static bool settle_shared(wefti_program_builder *b, int32_t v) {
+static bool set_shared(wefti_program_builder *b, int32_t v) {
     const wefti_value_info *info = &b->root->values[v];
     const wefti_layout *old = shared_layout(b, info->name);
     if (!old) return false;
-    wefti_spread *s = &b->spread[v];
+    wefti_sharding *s = &b->sharding[v];
     s->storage = s->state = s->gradient = *old;
     if (b->spec->plan->optimizer.level < 3 || info->kind == WEFTI_VALUE_STATE) {
         s->use = *old;
@@ -137,7 +137,7 @@ static bool settle_shared(wefti_program_builder *b, int32_t v) {
 static weft_status given_layout(wefti_program_builder *b, const wefti_value_info *info,
                                 const wefti_tensor_strategy *t, wefti_layout *out) {
     weft_status status = wefti_layout_parse(t->layout, mesh_of(b), out);
-    if (status == WEFT_OK) status = wefti_layout_check_asked(out, mesh_of(b), &info->desc);
+    if (status == WEFT_OK) status = wefti_layout_check_stated(out, mesh_of(b), &info->desc);
     if (status < 0)
         return wefti_prefix(status, "%s%sthe layout '%s' of '%s', which is %s",
                             t->source ? t->source : "", t->source ? ": " : "", t->layout,
@@ -172,9 +172,9 @@ static weft_status input_layout(wefti_program_builder *b, const wefti_value_info
     return WEFT_OK;
 }
 
-weft_status wefti_spread_start(wefti_program_builder *b) {
+weft_status wefti_sharding_start(wefti_program_builder *b) {
     const weft_body *root = b->root;
-    WEFT_TRY(wefti_build_array(b, root->value_count, sizeof *b->spread, &b->spread));
+    WEFT_TRY(wefti_build_array(b, root->value_count, sizeof *b->sharding, &b->sharding));
     if (!b->spec->plan) return WEFT_OK;
     WEFT_TRY(wefti_partition_create(b->spec->plan, mesh_of(b), b->p->rank, b->g, b->spec->routes,
                                     &b->p->partition));
@@ -184,13 +184,13 @@ weft_status wefti_spread_start(wefti_program_builder *b) {
         const wefti_value_info *info = &root->values[v];
         const wefti_tensor_strategy *t = wefti_plan_tensor(b->spec->plan, info->name);
         wefti_layout layout = whole_layout(info);
-        if (settle_shared(b, v)) continue;
+        if (set_shared(b, v)) continue;
         if (t) WEFT_TRY(given_layout(b, info, t, &layout));
         if (info->kind == WEFTI_VALUE_INPUT && !t) WEFT_TRY(input_layout(b, info, &layout));
         if (info->kind == WEFTI_VALUE_PARAM && !t)
             continue; /* the first call that reads it
                          decides */
-        settle_param(b, v, &layout);
+        set_param(b, v, &layout);
     }
     return WEFT_OK;
 }
@@ -198,7 +198,7 @@ weft_status wefti_spread_start(wefti_program_builder *b) {
 /* ---- partition ---- */
 
 typedef struct request {
-    wefti_cut_spec spec;
+    wefti_partition_spec spec;
     wefti_layout *in, *out;
     uint8_t *in_state, *out_state, *partial;
     const char **names; /* of outputs */
@@ -213,40 +213,41 @@ static weft_status new_request(wefti_program_builder *b, const weft_body *body, 
     WEFT_TRY(wefti_build_array(b, body->out_count, 1, &r->partial));
     WEFT_TRY(wefti_build_array(b, body->out_count, sizeof *r->names, &r->names));
     for (int64_t o = 0; o < body->out_count; o++) r->out_state[o] = WEFTI_LAYOUT_OPEN;
-    r->spec = (wefti_cut_spec){body,        call,         r->in,      r->out,
-                               r->in_state, r->out_state, r->partial, r->names};
+    r->spec = (wefti_partition_spec){body,        call,         r->in,      r->out,
+                                     r->in_state, r->out_state, r->partial, r->names};
     return WEFT_OK;
 }
 
-static void ask_input(wefti_program_builder *b, request *r, int64_t i, int32_t v) {
-    if (b->spread[v].known)
-        r->in[i] = b->spread[v].use;
+static void require_input(wefti_program_builder *b, request *r, int64_t i, int32_t v) {
+    if (b->sharding[v].known)
+        r->in[i] = b->sharding[v].use;
     else
         r->in_state[i] = WEFTI_LAYOUT_OPEN;
 }
 
 /* Records the partition's decisions: layouts of parameters that no earlier call has read, and of
  * results. */
-static void learn(wefti_program_builder *b, const weft_node *n, const wefti_cut_body *cut) {
+static void record_layouts(wefti_program_builder *b, const weft_node *n,
+                           const wefti_local_body *local) {
     for (int i = 0; i < n->inputs; i++) {
-        if (n->in[i] < 0 || b->spread[n->in[i]].known) continue;
-        wefti_spread *s = &b->spread[n->in[i]];
+        if (n->in[i] < 0 || b->sharding[n->in[i]].known) continue;
+        wefti_sharding *s = &b->sharding[n->in[i]];
         if (s->storage.rank == b->root->values[n->in[i]].desc.rank &&
             shared_layout(b, b->root->values[n->in[i]].name)) {
-            s->use = cut->in[i]; /* the sharing program stores it in its own layout */
+            s->use = local->in[i]; /* the sharing program stores it in its own layout */
             s->known = true;
         } else {
-            settle_param(b, n->in[i], &cut->in[i]);
+            set_param(b, n->in[i], &local->in[i]);
         }
     }
     for (int o = 0; o < n->outputs; o++) {
-        wefti_spread *s = &b->spread[n->out[o]];
-        s->use = s->storage = s->state = s->gradient = cut->out[o];
+        wefti_sharding *s = &b->sharding[n->out[o]];
+        s->use = s->storage = s->state = s->gradient = local->out[o];
         s->known = true;
     }
 }
 
-static weft_status ask_outputs(wefti_program_builder *b, const weft_node *n, request *r) {
+static weft_status require_outputs(wefti_program_builder *b, const weft_node *n, request *r) {
     for (int o = 0; o < n->outputs; o++) {
         int32_t v = n->out[o];
         r->out_state[o] = WEFTI_LAYOUT_SUMMED;
@@ -257,45 +258,45 @@ static weft_status ask_outputs(wefti_program_builder *b, const weft_node *n, req
         for (int64_t a = 0; a < b->g->assign_count; a++)
             if (b->g->assigns[a].next == v) {
                 r->out_state[o] = WEFTI_LAYOUT_GIVEN;
-                r->out[o] = b->spread[b->g->assigns[a].state].storage;
+                r->out[o] = b->sharding[b->g->assigns[a].state].storage;
             }
     }
     return WEFT_OK;
 }
 
 /* Partitions one pass of a cell, and reports the decisions to the observer. */
-static weft_status cut_pass(wefti_program_builder *b, const wefti_cut_spec *spec,
-                            const wefti_cut_body **out) {
+static weft_status partition_pass(wefti_program_builder *b, const wefti_partition_spec *spec,
+                                  const wefti_local_body **out) {
     const wefti_observer *observer = b->spec->observer;
     if (observer) wefti_partition_observe(b->part, observer->decide, observer->context);
-    weft_status status = wefti_partition_cut(b->part, spec, out);
+    weft_status status = wefti_partition_body(b->part, spec, out);
     wefti_partition_observe(b->part, NULL, NULL);
     return status;
 }
 
-weft_status wefti_spread_forward(wefti_program_builder *b, wefti_call_plan *call) {
+weft_status wefti_sharding_forward(wefti_program_builder *b, wefti_call_plan *call) {
     const weft_node *n = call->node;
     const weft_body *body = call->differentiated ? b->p->grads[call->grad].forward : n->callee;
     request r;
     if (!b->part) return WEFT_OK;
     WEFT_TRY(new_request(b, body, n->scope, &r));
-    for (int i = 0; i < n->inputs; i++) ask_input(b, &r, i, n->in[i]);
-    WEFT_TRY(ask_outputs(b, n, &r));
+    for (int i = 0; i < n->inputs; i++) require_input(b, &r, i, n->in[i]);
+    WEFT_TRY(require_outputs(b, n, &r));
     for (int64_t o = n->outputs; o < body->out_count; o++) r.out_state[o] = WEFTI_LAYOUT_SUMMED;
-    WEFT_TRY(cut_pass(b, &r.spec, &call->cut));
-    learn(b, n, call->cut);
+    WEFT_TRY(partition_pass(b, &r.spec, &call->local));
+    record_layouts(b, n, call->local);
     return WEFT_OK;
 }
 
 /* Requests layouts for the outputs of a backward body, from number `first` on: gradients of the
  * cell's inputs. */
-static void ask_gradients(wefti_program_builder *b, const wefti_call_plan *call,
-                          const wefti_cell_grad *grad, int64_t first, request *r) {
+static void require_gradients(wefti_program_builder *b, const wefti_call_plan *call,
+                              const wefti_cell_grad *grad, int64_t first, request *r) {
     const weft_node *n = call->node;
     for (int i = 0; i < n->inputs; i++) {
         int32_t o = grad->gradient_out[i], v = n->in[i];
         if (o < 0 || v < 0) continue;
-        const wefti_spread *s = &b->spread[v];
+        const wefti_sharding *s = &b->sharding[v];
         bool param = b->root->values[v].kind == WEFTI_VALUE_PARAM;
         r->out_state[first + o] = WEFTI_LAYOUT_GIVEN;
         r->out[first + o] = param && s->gradient_known ? s->gradient : s->use;
@@ -306,15 +307,16 @@ static void ask_gradients(wefti_program_builder *b, const wefti_call_plan *call,
     }
 }
 
-static void learn_gradients(wefti_program_builder *b, const wefti_call_plan *call,
-                            const wefti_cell_grad *grad, int64_t first, const wefti_cut_body *cut) {
+static void record_gradients(wefti_program_builder *b, const wefti_call_plan *call,
+                             const wefti_cell_grad *grad, int64_t first,
+                             const wefti_local_body *local) {
     const weft_node *n = call->node;
     for (int i = 0; i < n->inputs; i++) {
         int32_t o = grad->gradient_out[i], v = n->in[i];
         if (o < 0 || v < 0 || b->root->values[v].kind != WEFTI_VALUE_PARAM) continue;
-        if (b->spread[v].gradient_known) continue;
-        b->spread[v].gradient = cut->out[first + o];
-        b->spread[v].gradient_known = true;
+        if (b->sharding[v].gradient_known) continue;
+        b->sharding[v].gradient = local->out[first + o];
+        b->sharding[v].gradient_known = true;
     }
 }
 
@@ -324,7 +326,7 @@ static int64_t grad_of_first(const wefti_program_builder *b, const wefti_call_pl
     return first->backward->out_count - first->crossed;
 }
 
-static weft_status spread_pass(wefti_program_builder *b, wefti_call_plan *call, wefti_pass pass) {
+static weft_status shard_pass(wefti_program_builder *b, wefti_call_plan *call, wefti_pass pass) {
     const weft_node *n = call->node;
     const wefti_cell_grad *grad = wefti_build_grad(b, call, pass);
     const weft_body *body = grad->backward;
@@ -334,70 +336,70 @@ static weft_status spread_pass(wefti_program_builder *b, wefti_call_plan *call, 
         wefti_grad_binding bind = grad->bindings[i];
         switch (bind.source) {
         case WEFTI_GRAD_SAVED:
-            r.in[i] = call->cut->out[grad->cell->out_count + bind.index];
+            r.in[i] = call->local->out[grad->cell->out_count + bind.index];
             break;
         case WEFTI_GRAD_INPUT:
-            ask_input(b, &r, i, n->in[bind.index]);
+            require_input(b, &r, i, n->in[bind.index]);
             break;
         case WEFTI_GRAD_OUTPUT:
         case WEFTI_GRAD_DOUT:
-            r.in[i] = b->spread[n->out[bind.index]].use;
+            r.in[i] = b->sharding[n->out[bind.index]].use;
             break;
         case WEFTI_GRAD_CROSSED:
             r.in[i] = call->backward[WEFTI_PASS_INPUTS]->out[grad_of_first(b, call) + bind.index];
             break;
         }
     }
-    ask_gradients(b, call, grad, 0, &r);
+    require_gradients(b, call, grad, 0, &r);
     for (int64_t o = body->out_count - grad->crossed;
          pass == WEFTI_PASS_INPUTS && o < body->out_count; o++)
         r.out_state[o] = WEFTI_LAYOUT_SUMMED;
-    WEFT_TRY(cut_pass(b, &r.spec, &call->backward[pass]));
-    learn_gradients(b, call, grad, 0, call->backward[pass]);
+    WEFT_TRY(partition_pass(b, &r.spec, &call->backward[pass]));
+    record_gradients(b, call, grad, 0, call->backward[pass]);
     return WEFT_OK;
 }
 
-weft_status wefti_spread_backward(wefti_program_builder *b, wefti_call_plan *call) {
-    if (!b->split_backward) return spread_pass(b, call, WEFTI_PASS_ALL);
-    WEFT_TRY(spread_pass(b, call, WEFTI_PASS_INPUTS));
-    return spread_pass(b, call, WEFTI_PASS_WEIGHTS);
+weft_status wefti_sharding_backward(wefti_program_builder *b, wefti_call_plan *call) {
+    if (!b->split_backward) return shard_pass(b, call, WEFTI_PASS_ALL);
+    WEFT_TRY(shard_pass(b, call, WEFTI_PASS_INPUTS));
+    return shard_pass(b, call, WEFTI_PASS_WEIGHTS);
 }
 
-weft_status wefti_spread_joint(wefti_program_builder *b, wefti_call_plan *call) {
+weft_status wefti_sharding_fused(wefti_program_builder *b, wefti_call_plan *call) {
     const weft_node *n = call->node;
-    weft_body *joined;
+    weft_body *fused_body;
     request r;
-    WEFT_TRY(wefti_build_joined_body(b, call, &joined));
-    WEFT_TRY(new_request(b, joined, n->scope, &r));
-    for (int i = 0; i < n->inputs; i++) ask_input(b, &r, i, n->in[i]);
-    for (int64_t i = n->inputs; i < joined->in_count; i++) /* seeds are scalars: replicated */
-        r.in[i] = whole_layout(&joined->values[joined->in[i]]);
-    WEFT_TRY(ask_outputs(b, n, &r));
+    WEFT_TRY(wefti_build_fused_body(b, call, &fused_body));
+    WEFT_TRY(new_request(b, fused_body, n->scope, &r));
+    for (int i = 0; i < n->inputs; i++) require_input(b, &r, i, n->in[i]);
+    for (int64_t i = n->inputs; i < fused_body->in_count; i++) /* seeds are scalars: replicated */
+        r.in[i] = whole_layout(&fused_body->values[fused_body->in[i]]);
+    WEFT_TRY(require_outputs(b, n, &r));
     /* A parameter's storage is unknown before the first partition, so the final layout of its
      * gradient is too. Partition once to find it, then again. */
     bool open = false;
     for (int i = 0; i < n->inputs; i++) open |= r.in_state[i] == WEFTI_LAYOUT_OPEN;
-    const wefti_cut_body *cut;
+    const wefti_local_body *local;
     if (open) {
         request first = r;
-        WEFT_TRY(wefti_partition_cut(b->part, &first.spec, &cut));
-        learn(b, n, cut);
+        WEFT_TRY(wefti_partition_body(b->part, &first.spec, &local));
+        record_layouts(b, n, local);
         for (int i = 0; i < n->inputs; i++) {
             r.in_state[i] = WEFTI_LAYOUT_GIVEN;
-            r.in[i] = b->spread[n->in[i]].use;
+            r.in[i] = b->sharding[n->in[i]].use;
         }
     }
-    ask_gradients(b, call, &b->p->grads[call->grad], n->outputs, &r);
-    WEFT_TRY(cut_pass(b, &r.spec, &cut));
-    learn(b, n, cut);
-    learn_gradients(b, call, &b->p->grads[call->grad], n->outputs, cut);
-    call->cut = cut;
+    require_gradients(b, call, &b->p->grads[call->grad], n->outputs, &r);
+    WEFT_TRY(partition_pass(b, &r.spec, &local));
+    record_layouts(b, n, local);
+    record_gradients(b, call, &b->p->grads[call->grad], n->outputs, local);
+    call->local = local;
     return WEFT_OK;
 }
 
-weft_status wefti_spread_update(wefti_program_builder *b, int32_t value, const weft_body *body,
-                                int states, const wefti_cut_body **out) {
-    const wefti_spread *s = &b->spread[value];
+weft_status wefti_sharding_update(wefti_program_builder *b, int32_t value, const weft_body *body,
+                                  int states, const wefti_local_body **out) {
+    const wefti_sharding *s = &b->sharding[value];
     const weft_desc *whole = &b->root->values[value].desc;
     request r;
     WEFT_TRY(new_request(b, body, "", &r));
@@ -416,14 +418,14 @@ weft_status wefti_spread_update(wefti_program_builder *b, int32_t value, const w
             r.in_state[o] == WEFTI_LAYOUT_GIVEN ? WEFTI_LAYOUT_GIVEN : WEFTI_LAYOUT_OPEN;
         r.out[o] = r.in[o];
     }
-    return wefti_partition_cut(b->part, &r.spec, out);
+    return wefti_partition_body(b->part, &r.spec, out);
 }
 
 /* ---- from one layout to another ---- */
 
-weft_status wefti_spread_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
-                                 const wefti_layout *from, const wefti_layout *to, bool add_up,
-                                 int32_t *out_routine) {
+weft_status wefti_sharding_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
+                                   const wefti_layout *from, const wefti_layout *to, bool add_up,
+                                   int32_t *out_routine) {
     weft_body *body;
     const weft_body *kept = NULL;
     weft_status status;
@@ -447,29 +449,29 @@ weft_status wefti_spread_reshard(wefti_program_builder *b, int count, const weft
         WEFT_TRY(wefti_build_keep_body(b, body));
     if (!kept) kept = body;
     request r;
-    const wefti_cut_body *cut;
+    const wefti_local_body *local;
     WEFT_TRY(new_request(b, kept, "", &r));
     for (int i = 0; i < count; i++) {
         r.in[i] = from[i];
         r.out[i] = to[i];
         r.out_state[i] = WEFTI_LAYOUT_GIVEN;
     }
-    WEFT_TRY(wefti_partition_cut(b->part, &r.spec, &cut));
+    WEFT_TRY(wefti_partition_body(b->part, &r.spec, &local));
     uint8_t *accumulate;
     WEFT_TRY(wefti_build_array(b, count, sizeof *accumulate, &accumulate));
     memset(accumulate, add_up ? WEFTI_ADD : WEFTI_WRITE, (size_t)count);
-    const wefti_routine_key key = {.body = cut->body, .accumulate = accumulate, .results = count};
+    const wefti_routine_key key = {.body = local->body, .accumulate = accumulate, .results = count};
     WEFT_TRY(wefti_build_find(b, &key, out_routine));
     if (*out_routine >= 0) return WEFT_OK;
     bool *add;
     WEFT_TRY(wefti_build_array(b, count, sizeof *add, &add));
     for (int i = 0; i < count; i++) add[i] = add_up;
-    wefti_routine_spec spec = {.body = cut->body, .accumulate = add};
+    wefti_routine_spec spec = {.body = local->body, .accumulate = add};
     return wefti_build_compile(b, &key, &spec, out_routine);
 }
 
-weft_status wefti_spread_transfer(wefti_program_builder *b, const weft_desc *here, int32_t transfer,
-                                  int32_t *out_routine) {
+weft_status wefti_sharding_transfer(wefti_program_builder *b, const weft_desc *here,
+                                    int32_t transfer, int32_t *out_routine) {
     weft_body *body;
     int32_t in, result;
     WEFT_TRY(wefti_body_create(b->g, "transfer", &body));

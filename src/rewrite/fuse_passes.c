@@ -56,7 +56,7 @@ static weft_status append_nodes(weft_body *to, const weft_body *from, int32_t *m
     return WEFT_OK;
 }
 
-static weft_status join(weft_body *to, const wefti_cell_grad *grad, const bool *given, int32_t *map,
+static weft_status fuse(weft_body *to, const wefti_cell_grad *grad, const bool *given, int32_t *map,
                         int32_t *map_back) {
     const weft_body *cell = grad->cell, *forward = grad->forward, *backward = grad->backward;
     for (int64_t i = 0; i < forward->in_count; i++) {
@@ -88,7 +88,7 @@ static weft_status join(weft_body *to, const wefti_cell_grad *grad, const bool *
             *slot = seed[bind.index];
             break;
         case WEFTI_GRAD_CROSSED: /* only in split passes */
-            WEFT_FAIL(WEFT_E_BUG, "a split backward pass cannot be joined");
+            WEFT_FAIL(WEFT_E_BUG, "a split backward pass cannot be fused");
         }
     }
     WEFT_TRY(append_nodes(to, backward, map_back, true));
@@ -97,17 +97,17 @@ static weft_status join(weft_body *to, const wefti_cell_grad *grad, const bool *
     return WEFT_OK;
 }
 
-weft_status wefti_joint_body(weft_graph *g, const wefti_cell_grad *grad, const bool *given,
-                             weft_body **out) {
+weft_status wefti_fuse_passes(weft_graph *g, const wefti_cell_grad *grad, const bool *given,
+                              weft_body **out) {
     weft_body *to;
     weft_status status;
     WEFT_TRY(wefti_body_create(g, grad->cell->name, &to));
     int32_t *map = wefti_calloc((size_t)grad->forward->value_count + 1, sizeof *map);
     int32_t *map_back = wefti_calloc((size_t)grad->backward->value_count + 1, sizeof *map_back);
     if (map && map_back)
-        status = join(to, grad, given, map, map_back);
+        status = fuse(to, grad, given, map, map_back);
     else
-        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory to join a cell's passes");
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory to fuse a cell's passes");
     wefti_free(map);
     wefti_free(map_back);
     if (status < 0) {

@@ -27,19 +27,19 @@ typedef struct touch {
 } touch;
 
 /* The steps [begin, end) of one copy in the section; step `call` is its call. */
-typedef struct turn {
+typedef struct copy {
     int64_t begin, call, end;
     const wefti_routine *routine;
-    int32_t *cut;   /* [parts]: the instruction behind the part's last one */
-    touch *touches; /* [buffers], of the group */
-} turn;
+    int32_t *part_end; /* [parts]: the instruction behind the part's last one */
+    touch *touches;    /* [buffers], of the group */
+} copy;
 
 typedef struct group {
     wefti_program_builder *b;
     wefti_section section;
     wefti_draft_step *steps;
-    turn turn[WEFTI_COMM_DEPTH];
-    int turns;
+    copy copy[WEFTI_COMM_DEPTH];
+    int copies;
     int32_t parts;
     touch *touches;
     bool *seen; /* [buffers] */
@@ -51,13 +51,13 @@ typedef struct group {
 /* ---- parts ---- */
 
 /* Divides a routine after each transfer; the last part ends with the routine. */
-static weft_status find_cuts(const group *g, turn *t, int32_t *out_parts) {
+static weft_status find_part_ends(const group *g, copy *t, int32_t *out_parts) {
     const wefti_routine *r = t->routine;
     *out_parts = 0;
-    WEFT_TRY(wefti_build_array(g->b, r->code_count, sizeof(int32_t), &t->cut));
+    WEFT_TRY(wefti_build_array(g->b, r->code_count, sizeof(int32_t), &t->part_end));
     for (int32_t k = 0; k < r->code_count; k++)
-        if (r->code[k].transfer >= 0) t->cut[(*out_parts)++] = k + 1;
-    t->cut[(*out_parts)++] = r->code_count;
+        if (r->code[k].transfer >= 0) t->part_end[(*out_parts)++] = k + 1;
+    t->part_end[(*out_parts)++] = r->code_count;
     return WEFT_OK;
 }
 
@@ -72,15 +72,15 @@ static bool communicates(const wefti_step *x) {
  * the copy before has made. A WAIT ends the oldest post of its transfer, so no other call may use
  * the same transfers in between. */
 static bool stay_whole(const group *g) {
-    for (int i = 0; i < g->turns; i++)
-        for (int32_t o = 0; o < g->turn[i].routine->outputs; o++)
-            if (g->turn[i].routine->alias[o] >= 0) return true;
-    for (int64_t k = g->turn[0].call + 1; k < g->turn[g->turns - 1].call; k++) {
+    for (int i = 0; i < g->copies; i++)
+        for (int32_t o = 0; o < g->copy[i].routine->outputs; o++)
+            if (g->copy[i].routine->alias[o] >= 0) return true;
+    for (int64_t k = g->copy[0].call + 1; k < g->copy[g->copies - 1].call; k++) {
         const wefti_step *x = &g->steps[k].step;
-        bool of_turn = false;
-        for (int i = 1; i < g->turns; i++) of_turn |= k == g->turn[i].call;
+        bool of_copy = false;
+        for (int i = 1; i < g->copies; i++) of_copy |= k == g->copy[i].call;
         if (x->kind == WEFTI_STEP_COPY) return true;
-        if (!of_turn && x->kind == WEFTI_STEP_CALL && communicates(x)) return true;
+        if (!of_copy && x->kind == WEFTI_STEP_CALL && communicates(x)) return true;
     }
     return false;
 }
@@ -99,7 +99,7 @@ static void touch_buffer(touch *touches, int32_t buffer, int32_t first, int32_t 
     if (write) widen(&touches[buffer].writes, first, last);
 }
 
-static void touch_refs(turn *t, const wefti_draft_step *call, const wefti_ref *ref, int count,
+static void touch_refs(copy *t, const wefti_draft_step *call, const wefti_ref *ref, int count,
                        int32_t first, int32_t last, bool write) {
     for (int i = 0; i < count; i++)
         if (ref[i].arg >= 0)
@@ -107,10 +107,10 @@ static void touch_refs(turn *t, const wefti_draft_step *call, const wefti_ref *r
 }
 
 /* Records the buffers of a call's instructions. A transfer ends when the next part begins. */
-static void touch_call(turn *t, const wefti_draft_step *call, int32_t parts) {
+static void touch_call(copy *t, const wefti_draft_step *call, int32_t parts) {
     for (int32_t k = 0, part = 0; k < t->routine->code_count; k++) {
         const wefti_instruction *x = &t->routine->code[k];
-        while (part + 1 < parts && k >= t->cut[part]) part++;
+        while (part + 1 < parts && k >= t->part_end[part]) part++;
         int32_t last = part + (x->transfer >= 0);
         touch_refs(t, call, x->in, x->node ? x->node->inputs : 1, part, last, false);
         touch_refs(t, call, x->out, x->node ? x->node->outputs : 1, part, last, true);
@@ -118,7 +118,7 @@ static void touch_call(turn *t, const wefti_draft_step *call, int32_t parts) {
     }
 }
 
-static void find_touches(const group *g, turn *t) {
+static void find_touches(const group *g, copy *t) {
     touch_call(t, &g->steps[t->call], g->parts);
     for (int64_t k = t->begin; k < t->end; k++) {
         const wefti_draft_step *d = &g->steps[k];
@@ -131,13 +131,13 @@ static void find_touches(const group *g, turn *t) {
 
 /* Whether the order of parts keeps the order of memory accesses: if one of two copies writes to a
  * buffer, the earlier copy must finish with it first. The decision must be equal on all ranks. No
- * known routine breaks this rule after wefti_turn_too_early has made its additions late. If one did
- * on one rank only, matching would refuse the programs. */
+ * known routine breaks this rule after wefti_interleave_too_early has made its additions late. If
+ * one did on one rank only, matching would refuse the programs. */
 static bool memory_allows(const group *g) {
-    for (int j = 1; j < g->turns; j++)
+    for (int j = 1; j < g->copies; j++)
         for (int i = 0; i < j; i++)
             for (int64_t v = 0; v < g->b->buffer_count; v++) {
-                const touch *x = &g->turn[i].touches[v], *y = &g->turn[j].touches[v];
+                const touch *x = &g->copy[i].touches[v], *y = &g->copy[j].touches[v];
                 if (x->writes.any && y->all.any && x->writes.last > y->all.first) return false;
                 if (x->all.any && y->writes.any && x->all.last > y->writes.first) return false;
             }
@@ -146,10 +146,10 @@ static bool memory_allows(const group *g) {
 
 /* ---- the order of parts ---- */
 
-static wefti_draft_step part_of(const group *g, const turn *t, int32_t part) {
+static wefti_draft_step part_of(const group *g, const copy *t, int32_t part) {
     wefti_draft_step d = g->steps[t->call];
-    d.step.from = part ? t->cut[part - 1] : 0;
-    d.step.to = t->cut[part];
+    d.step.from = part ? t->part_end[part - 1] : 0;
+    d.step.to = t->part_end[part];
     d.step.part = part;
     d.step.parts = g->parts;
     return d;
@@ -159,8 +159,8 @@ static int64_t order_steps(const group *g) {
     wefti_draft_step *out = g->order;
     int64_t n = 0;
     for (int32_t part = 0; part < g->parts; part++)
-        for (int i = 0; i < g->turns; i++) {
-            const turn *t = &g->turn[i];
+        for (int i = 0; i < g->copies; i++) {
+            const copy *t = &g->copy[i];
             for (int64_t k = t->begin; part == 0 && k < t->call; k++) out[n++] = g->steps[k];
             out[n++] = part_of(g, t, part);
             for (int64_t k = t->call + 1; part == g->parts - 1 && k < t->end; k++)
@@ -193,7 +193,7 @@ static void renew_times(group *g, int64_t begin, int32_t now) {
 
 static weft_status put_in_order(group *g) {
     wefti_program_builder *b = g->b;
-    int64_t count = order_steps(g), begin = g->turn[0].begin;
+    int64_t count = order_steps(g), begin = g->copy[0].begin;
     while (b->step_cap[g->section] < begin + count) {
         int64_t used = b->step_cap[g->section];
         WEFT_TRY(WEFT_GROW(b->steps[g->section], used, b->step_cap[g->section]));
@@ -202,19 +202,19 @@ static weft_status put_in_order(group *g) {
     b->step_count[g->section] = begin + count;
     g->steps = b->steps[g->section];
     g->ordered = true;
-    renew_times(g, begin, b->turns_now);
+    renew_times(g, begin, b->copies_now);
     return WEFT_OK;
 }
 
-static weft_status take_turns(group *g) {
+static weft_status interleave(group *g) {
     int32_t parts;
-    for (int i = 0; i < g->turns; i++) {
-        WEFT_TRY(find_cuts(g, &g->turn[i], &parts));
+    for (int i = 0; i < g->copies; i++) {
+        WEFT_TRY(find_part_ends(g, &g->copy[i], &parts));
         if (i == 0) g->parts = parts;
         if (parts == 1 || parts != g->parts) return WEFT_OK;
     }
     if (stay_whole(g)) return WEFT_OK;
-    for (int i = 0; i < g->turns; i++) find_touches(g, &g->turn[i]);
+    for (int i = 0; i < g->copies; i++) find_touches(g, &g->copy[i]);
     return memory_allows(g) ? put_in_order(g) : WEFT_OK;
 }
 
@@ -250,8 +250,8 @@ static bool may_swap(const group *g, int64_t begin, int64_t middle, int64_t call
  * that last part would wait for its transfer while no copy computes. */
 static void swap_with_last(group *g, int64_t end) {
     wefti_program_builder *b = g->b;
-    int64_t begin = b->last_part, middle = g->turn[0].begin, count = end - middle;
-    if (!may_swap(g, begin, middle, g->turn[0].call, end)) return;
+    int64_t begin = b->last_part, middle = g->copy[0].begin, count = end - middle;
+    if (!may_swap(g, begin, middle, g->copy[0].call, end)) return;
     memcpy(g->order, &g->steps[middle], (size_t)count * sizeof *g->order);
     memmove(&g->steps[begin + count], &g->steps[begin],
             (size_t)(middle - begin) * sizeof *g->order);
@@ -262,15 +262,15 @@ static void swap_with_last(group *g, int64_t end) {
 static weft_status order_group(group *g) {
     wefti_program_builder *b = g->b;
     int64_t buffers = b->buffer_count + 1, parts = 0;
-    for (int i = 0; i < g->turns; i++) parts += g->turn[i].routine->code_count + 1;
-    int64_t steps = g->turn[g->turns - 1].end - g->turn[0].begin;
+    for (int i = 0; i < g->copies; i++) parts += g->copy[i].routine->code_count + 1;
+    int64_t steps = g->copy[g->copies - 1].end - g->copy[0].begin;
     g->touches = wefti_calloc((size_t)(WEFTI_COMM_DEPTH * buffers), sizeof *g->touches);
     g->seen = wefti_calloc((size_t)buffers, sizeof *g->seen);
     g->order = wefti_calloc((size_t)(steps + parts), sizeof *g->order);
     WEFT_REQUIRE(g->touches && g->seen && g->order, WEFT_E_NOMEM, "no memory to build a program");
-    for (int i = 0; i < g->turns; i++) g->turn[i].touches = g->touches + i * buffers;
-    if (g->turns > 1) WEFT_TRY(take_turns(g));
-    int64_t first_end = g->ordered ? g->turn[0].call + 1 : g->turn[0].end;
+    for (int i = 0; i < g->copies; i++) g->copy[i].touches = g->touches + i * buffers;
+    if (g->copies > 1) WEFT_TRY(interleave(g));
+    int64_t first_end = g->ordered ? g->copy[0].call + 1 : g->copy[0].end;
     if (b->last_part >= 0) swap_with_last(g, first_end);
     b->last_part = -1;
     if (!g->ordered) return WEFT_OK;
@@ -283,19 +283,19 @@ static weft_status order_group(group *g) {
 
 /* ---- while calls are built ---- */
 
-static bool takes_turns(const wefti_program_builder *b) {
-    return b->turns > 0 && b->part && b->spec->plan->overlap && b->spec->plan->copies > 1;
+static bool interleaves(const wefti_program_builder *b) {
+    return b->copies > 0 && b->part && b->spec->plan->overlap && b->spec->plan->copies > 1;
 }
 
-weft_status wefti_turn(wefti_program_builder *b, wefti_section s) {
-    if (b->turns == WEFTI_COMM_DEPTH) WEFT_TRY(wefti_turns_end(b, s));
-    if (b->turns == 0) b->turns_now = b->now;
-    b->turn[b->turns++] = (wefti_turn_start){b->step_count[s], -1};
+weft_status wefti_interleave_begin(wefti_program_builder *b, wefti_section s) {
+    if (b->copies == WEFTI_COMM_DEPTH) WEFT_TRY(wefti_interleave_end(b, s));
+    if (b->copies == 0) b->copies_now = b->now;
+    b->copy[b->copies++] = (wefti_copy_start){b->step_count[s], -1};
     return WEFT_OK;
 }
 
-void wefti_turn_call(wefti_program_builder *b, wefti_section s) {
-    if (b->turns) b->turn[b->turns - 1].call = b->step_count[s] - 1;
+void wefti_interleave_call(wefti_program_builder *b, wefti_section s) {
+    if (b->copies) b->copy[b->copies - 1].call = b->step_count[s] - 1;
 }
 
 /* The first or last part in which a routine touches an argument, -1: none. */
@@ -313,12 +313,13 @@ static int32_t part_of_touch(const wefti_routine *r, int32_t arg, bool last) {
     return found;
 }
 
-bool wefti_turn_too_early(const wefti_program_builder *b, wefti_section s, const wefti_routine *r,
-                          int32_t first_arg, int64_t outs, const int32_t *target) {
-    if (!takes_turns(b)) return false;
-    for (int i = 0; i + 1 < b->turns; i++) {
-        if (b->turn[i].call < 0) continue;
-        const wefti_draft_step *before = &b->steps[s][b->turn[i].call];
+bool wefti_interleave_too_early(const wefti_program_builder *b, wefti_section s,
+                                const wefti_routine *r, int32_t first_arg, int64_t outs,
+                                const int32_t *target) {
+    if (!interleaves(b)) return false;
+    for (int i = 0; i + 1 < b->copies; i++) {
+        if (b->copy[i].call < 0) continue;
+        const wefti_draft_step *before = &b->steps[s][b->copy[i].call];
         for (int64_t o = 0; o < outs; o++)
             for (int32_t a = before->step.routine->inputs; a < before->arg_count; a++) {
                 if (target[o] < 0 || before->args[a].buffer != target[o]) continue;
@@ -329,18 +330,18 @@ bool wefti_turn_too_early(const wefti_program_builder *b, wefti_section s, const
     return false;
 }
 
-weft_status wefti_turns_end(wefti_program_builder *b, wefti_section s) {
-    group g = {.b = b, .section = s, .steps = b->steps[s], .turns = b->turns};
-    bool calls = takes_turns(b);
-    for (int i = 0; i < b->turns && calls; i++) {
-        turn *t = &g.turn[i];
-        t->begin = b->turn[i].begin;
-        t->call = b->turn[i].call;
-        t->end = i + 1 < b->turns ? b->turn[i + 1].begin : b->step_count[s];
+weft_status wefti_interleave_end(wefti_program_builder *b, wefti_section s) {
+    group g = {.b = b, .section = s, .steps = b->steps[s], .copies = b->copies};
+    bool calls = interleaves(b);
+    for (int i = 0; i < b->copies && calls; i++) {
+        copy *t = &g.copy[i];
+        t->begin = b->copy[i].begin;
+        t->call = b->copy[i].call;
+        t->end = i + 1 < b->copies ? b->copy[i + 1].begin : b->step_count[s];
         calls = t->call >= 0;
         if (calls) t->routine = b->steps[s][t->call].step.routine;
     }
-    b->turns = 0;
+    b->copies = 0;
     weft_status status = calls ? order_group(&g) : WEFT_OK;
     wefti_free(g.touches);
     wefti_free(g.seen);
