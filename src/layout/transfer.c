@@ -103,12 +103,29 @@ static const char *name_of(const wefti_transfer *t) {
     return t->name ? t->name : wefti_transfer_kind_text(t->kind);
 }
 
-static weft_status must_have(const wefti_transfer *t, int32_t member, int32_t want) {
-    WEFT_REQUIRE(contains(&t->have[member], &t->want[want], t->rank), WEFT_E_MISMATCH,
-                 "transfer '%s': rank %d wants elements to be reduced over all members that rank "
-                 "%d does not have",
-                 name_of(t), t->ranks[want], t->ranks[member]);
-    return WEFT_OK;
+/* The region that all members have; sizes may be negative: there is none. */
+static wefti_region common_region(const wefti_transfer *t) {
+    wefti_region all = t->have[0];
+    for (int32_t m = 1; m < t->members; m++) {
+        const wefti_region *have = &t->have[m];
+        for (int d = 0; d < t->rank; d++) {
+            int64_t end = all.begin[d] + all.size[d], other = have->begin[d] + have->size[d];
+            if (have->begin[d] > all.begin[d]) all.begin[d] = have->begin[d];
+            all.size[d] = (other < end ? other : end) - all.begin[d];
+        }
+    }
+    return all;
+}
+
+/* What is reduced over all members, all of them must have. `common`: see above. */
+static weft_status check_common(const wefti_transfer *t, int32_t m, const wefti_region *common) {
+    if (contains(common, &t->want[m], t->rank)) return WEFT_OK;
+    int32_t lacks = 0;
+    while (contains(&t->have[lacks], &t->want[m], t->rank)) lacks++;
+    WEFT_FAIL(WEFT_E_MISMATCH,
+              "transfer '%s': rank %d wants elements to be reduced over all members that rank "
+              "%d does not have",
+              name_of(t), t->ranks[m], t->ranks[lacks]);
 }
 
 static weft_status check_covered(const wefti_transfer *t, int32_t m, regions *rest) {
@@ -165,13 +182,13 @@ weft_status wefti_transfer_check(const wefti_transfer *t) {
     bool all_have = t->reduction != WEFTI_REDUCE_NONE &&
                     (t->kind == WEFTI_TRANSFER_ALL_REDUCE || t->kind == WEFTI_TRANSFER_REDUCE ||
                      t->kind == WEFTI_TRANSFER_REDUCE_SCATTER);
+    wefti_region common = common_region(t);
     regions rest = {0};
     weft_status status = WEFT_OK;
     for (int32_t m = 0; m < t->members && status >= 0; m++) {
         if (!elems(t, &t->want[m])) continue;
         if (all_have)
-            for (int32_t from = 0; from < t->members && status >= 0; from++)
-                status = must_have(t, from, m);
+            status = check_common(t, m, &common);
         else if (!m || !wefti_regions_equal(&t->want[m], &t->want[m - 1], t->rank))
             status = check_covered(t, m, &rest);
     }

@@ -91,10 +91,7 @@ static void host_destroy(wefti_comm *comm) {
     if (!comm) return;
     wefti_host *host = (wefti_host *)comm;
     wefti_comm_destroy(host->internode);
-    for (int32_t p = 0; p < host->world.size; p++)
-        if (host->world.area[p].view)
-            munmap((void *)host->world.area[p].view, (size_t)host->world.area[p].bytes);
-    if (host->control) munmap(host->control, host->control_bytes);
+    if (host->mapped) munmap(host->mapped, host->mapped_bytes);
     wefti_free(host->heap.range);
     pthread_mutex_destroy(&host->heap.lock);
     wefti_shm_world_end(&host->world);

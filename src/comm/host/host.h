@@ -40,8 +40,12 @@ typedef struct wefti_host_traffic {
 weft_status wefti_host_file(const char *what, int *out, uint64_t *inode) WEFT_CHECKED;
 /* The file that is `fd` in another process, if it is the one with that inode. */
 weft_status wefti_host_open(int64_t process, int fd, uint64_t inode, int *out) WEFT_CHECKED;
-/* At huge pages. */
-weft_status wefti_host_map(int fd, size_t bytes, unsigned char **out) WEFT_CHECKED;
+/* Addresses that nobody else gets, from a huge page on; the caller unmaps them. */
+weft_status wefti_host_reserve(size_t bytes, unsigned char **out) WEFT_CHECKED;
+/* Maps a file at reserved addresses. */
+weft_status wefti_host_map(int fd, size_t bytes, unsigned char *at) WEFT_CHECKED;
+/* Says how mapped files are used: one call for all of them. */
+void wefti_host_advise(unsigned char *at, size_t bytes);
 /* The most bytes that can be mapped `times` + 1 times in this process, at most `wish`, and half of
  * what there is where addresses are limited (RLIMIT_AS). */
 size_t wefti_host_most(size_t wish, int32_t times);
@@ -72,6 +76,8 @@ typedef struct wefti_host {
     char name[48];
     wefti_shm_world world;
     wefti_host_heap heap;
+    unsigned char *mapped; /* the control file, then the heaps of all ranks of this host */
+    size_t mapped_bytes;
     wefti_host_control *control;
     size_t control_bytes;
     wefti_comm *internode;           /* NULL: all ranks are on this host */

@@ -113,38 +113,45 @@ static void choose_waiting(const joining *j) {
     world->mode.light &= world->spin > 0;
 }
 
+static size_t heap_bytes(const joining *j) {
+    const wefti_shm_world *world = &j->host->world;
+    size_t bytes = SIZE_MAX;
+    for (int32_t p = 0; p < world->size; p++)
+        if (j->all[world->rank_of[p]].most < bytes) bytes = j->all[world->rank_of[p]].most;
+    return bytes;
+}
+
+/* Maps file `fd` of another process at reserved addresses. */
+static weft_status map_file(const whereabouts *w, int fd, uint64_t inode, unsigned char *at,
+                            size_t bytes) {
+    int opened = -1;
+    WEFT_TRY(wefti_host_open(w->process, fd, inode, &opened));
+    weft_status status = wefti_host_map(opened, bytes, at);
+    close(opened);
+    return status;
+}
+
 static weft_status map_control(joining *j) {
     wefti_host *host = j->host;
     const whereabouts *first = &j->all[j->first];
-    int fd = -1;
-    unsigned char *p;
-    WEFT_TRY(wefti_host_open(first->process, first->control, first->control_inode, &fd));
-    weft_status status = wefti_host_map(fd, (size_t)first->control_bytes, &p);
-    close(fd);
-    WEFT_TRY(status);
-    host->control = (wefti_host_control *)(void *)p;
     host->control_bytes = (size_t)first->control_bytes;
+    WEFT_TRY(
+        map_file(first, first->control, first->control_inode, host->mapped, host->control_bytes));
+    host->control = (wefti_host_control *)(void *)host->mapped;
     host->world.common = wefti_host_control_common(host->control);
     if (host->local.place == 0)
         wefti_host_control_begin(host->control, host->control_bytes, host->world.size);
     return WEFT_OK;
 }
 
-static weft_status map_heaps(joining *j) {
+static weft_status map_heaps(joining *j, size_t bytes) {
     wefti_shm_world *world = &j->host->world;
-    size_t bytes = SIZE_MAX;
-    for (int32_t p = 0; p < world->size; p++)
-        if (j->all[world->rank_of[p]].most < bytes) bytes = j->all[world->rank_of[p]].most;
+    unsigned char *view = j->host->mapped + j->all[j->first].control_bytes;
     WEFT_REQUIRE(ftruncate(j->heap, (off_t)bytes) == 0, WEFT_E_NOMEM,
                  "no %zu bytes of shared memory: %s", bytes, strerror(errno));
-    for (int32_t p = 0; p < world->size; p++) {
+    for (int32_t p = 0; p < world->size; p++, view += bytes) {
         const whereabouts *w = &j->all[world->rank_of[p]];
-        int fd = -1;
-        unsigned char *view;
-        WEFT_TRY(wefti_host_open(w->process, w->heap, w->heap_inode, &fd));
-        weft_status status = wefti_host_map(fd, bytes, &view);
-        close(fd);
-        WEFT_TRY(status);
+        WEFT_TRY(map_file(w, w->heap, w->heap_inode, view, bytes));
         world->area[p] = (wefti_shm_area){0, bytes, (uintptr_t)view, w->process};
         if (p != j->host->local.place) continue;
         j->host->heap.base = view;
@@ -161,17 +168,27 @@ static bool can_read(const whereabouts *w) {
            found == w->process;
 }
 
+/* One range of addresses for all files: with many ranks most calls of the kernel would be for
+ * addresses and advice. */
 static weft_status map_all(joining *j) {
+    wefti_host *host = j->host;
+    size_t each = heap_bytes(j), control = (size_t)j->all[j->first].control_bytes;
+    size_t bytes = control + each * (size_t)host->world.size;
+    WEFT_TRY(wefti_host_reserve(bytes, &host->mapped));
+    host->mapped_bytes = bytes;
     WEFT_TRY(map_control(j));
-    return map_heaps(j);
+    WEFT_TRY(map_heaps(j, each));
+    wefti_host_advise(host->mapped, bytes);
+    return WEFT_OK;
 }
 
 static void describe_result(joining *j, result *mine) {
     const wefti_shm_world *world = &j->host->world;
     if (map_all(j) < 0) say_trouble(mine->trouble);
     mine->base = (uint64_t)(uintptr_t)j->host->heap.base;
-    mine->copies = true;
-    for (int32_t p = 0; p < world->size; p++) mine->copies &= can_read(&j->all[world->rank_of[p]]);
+    /* In a ring each process reads one and is read by one: a process that may not read, or may not
+     * be read, is found. */
+    mine->copies = can_read(&j->all[world->rank_of[(j->host->local.place + 1) % world->size]]);
 }
 
 /* --- both --- */

@@ -55,20 +55,23 @@ static unsigned char *reserve(size_t bytes) {
     return p + before;
 }
 
-weft_status wefti_host_map(int fd, size_t bytes, unsigned char **out) {
-    unsigned char *p = reserve(bytes);
-    WEFT_REQUIRE(p, WEFT_E_NOMEM, "no addresses for %zu bytes of shared memory", bytes);
-    if (mmap(p, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) ==
-        MAP_FAILED) {
-        int why = errno;
-        munmap(p, bytes);
-        WEFT_FAIL(WEFT_E_NOMEM, "%zu bytes of shared memory cannot be mapped: %s", bytes,
-                  strerror(why));
-    }
-    (void)madvise(p, bytes, MADV_HUGEPAGE);
-    (void)madvise(p, bytes, MADV_DONTDUMP); /* mostly holes, which a core dump would fill */
-    *out = p;
+weft_status wefti_host_reserve(size_t bytes, unsigned char **out) {
+    *out = reserve(bytes);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no addresses for %zu bytes of shared memory", bytes);
     return WEFT_OK;
+}
+
+weft_status wefti_host_map(int fd, size_t bytes, unsigned char *at) {
+    WEFT_REQUIRE(mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd,
+                      0) != MAP_FAILED,
+                 WEFT_E_NOMEM, "%zu bytes of shared memory cannot be mapped: %s", bytes,
+                 strerror(errno));
+    return WEFT_OK;
+}
+
+void wefti_host_advise(unsigned char *at, size_t bytes) {
+    (void)madvise(at, bytes, MADV_HUGEPAGE);
+    (void)madvise(at, bytes, MADV_DONTDUMP); /* mostly holes, which a core dump would fill */
 }
 
 size_t wefti_host_most(size_t wish, int32_t times) {

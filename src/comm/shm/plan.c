@@ -162,17 +162,47 @@ static weft_status find_partners(wefti_arena *arena, const wefti_member_set *tak
     return WEFT_OK;
 }
 
+static void take_piece(wefti_member_set *takes, const wefti_member_set *from) {
+    for (int i = 0; i < WEFTI_SHM_MOST / 64; i++) takes->word[i] |= from->word[i];
+}
+
+/* Whether all members take from the same ones, whatever they want: all have the same region of what
+ * is reduced, or each element lies with one member and all want all. *out: those. */
+static bool takes_are_alike(const wefti_transfer *t, wefti_member_set *out) {
+    bool reduces = t->reduction != WEFTI_REDUCE_NONE;
+    for (int32_t m = 1; m < t->members && reduces; m++)
+        if (!wefti_regions_equal(&t->have[m], &t->have[0], t->rank)) return false;
+    if (!reduces && !wefti_transfer_is_all_gather(t, NULL)) return false;
+    for (int32_t m = 0; m < t->members; m++)
+        if (wefti_region_elems(&t->have[m], t->rank) > 0) wefti_set_add(out, m);
+    return true;
+}
+
+/* Each member knows what all members take. The pieces of all of them are as many as the square of
+ * the members: they are found only if it must be. */
+static weft_status find_takes(wefti_piece_list *pieces, wefti_member_set *takes,
+                              const wefti_transfer *t) {
+    wefti_member_set all = {{0}};
+    bool alike = takes_are_alike(t, &all);
+    for (int32_t m = 0; m < t->members; m++) {
+        if (alike && wefti_region_elems(&t->want[m], t->rank) > 0) takes[m] = all;
+        if (alike) continue;
+        WEFT_TRY(wefti_pieces_find(t, m, pieces));
+        for (int64_t n = 0; n < pieces->used; n++) take_piece(&takes[m], &pieces->piece[n].from);
+    }
+    return WEFT_OK;
+}
+
 static weft_status fill_plan(wefti_arena *arena, wefti_piece_list *pieces, wefti_member_set *takes,
                              wefti_shm_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
-    for (int32_t m = 0; m < t->members && !plan->shares; m++) {
-        WEFT_TRY(wefti_pieces_find(t, m, pieces));
-        for (int64_t n = 0; n < pieces->used; n++)
-            for (int i = 0; i < WEFTI_SHM_MOST / 64; i++)
-                takes[m].word[i] |= pieces->piece[n].from.word[i];
-        if (m == t->me) WEFT_TRY(prepare_moves(arena, pieces, plan));
+    if (plan->shares) {
+        prepare_share(plan);
+    } else {
+        WEFT_TRY(find_takes(pieces, takes, t));
+        WEFT_TRY(wefti_pieces_find(t, t->me, pieces));
+        WEFT_TRY(prepare_moves(arena, pieces, plan));
     }
-    if (plan->shares) prepare_share(plan);
     return find_partners(arena, takes, plan);
 }
 
