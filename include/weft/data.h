@@ -66,8 +66,11 @@ WEFT_API const char *weft_tokenizer_token(const weft_tokenizer *tokenizer, int32
 
 /* Sources of data. Initialise with zeroes, then set the fields needed. Strings are not kept. */
 typedef struct weft_data_options {
-    /* "text": files of text. "tokens": llm.c token shards. "idx": MNIST-style images and labels,
-     * plain or gzip. "npy": NumPy arrays, of tokens when context > 0, else of images and labels. */
+    /* "text": files of text. Files whose name ends in .jsonl or .ndjson are read as "jsonl". Files
+     * of another structure (csv, parquet, json, archives) are refused by name or first bytes.
+     * "jsonl": one JSON object a line, whose member "text" is one document. "raw": the bytes of any
+     * file. "tokens": llm.c token shards. "idx": MNIST-style images and labels, plain or gzip.
+     * "npy": NumPy arrays, of tokens when context > 0, else of images and labels. */
     const char *format;
     /* A file, a directory (all files below it, sorted, without hidden ones) or a pattern. In a
      * pattern *, ? and [a-z] stay within a directory, and ** crosses directories. idx, npy: the
@@ -80,7 +83,7 @@ typedef struct weft_data_options {
      * in [0, 1); 0: none. */
     const char *validation_path, *validation_labels;
     double validation_fraction;
-    const char *tokenizer; /* text: see weft_tokenizer_open */
+    const char *tokenizer; /* text, jsonl, raw: see weft_tokenizer_open */
     int64_t context;       /* tokens of a sample; 0: images */
     int64_t vocab;         /* every token or label must be below it; 0: not checked */
 } weft_data_options;
@@ -90,12 +93,13 @@ typedef enum weft_data_part { WEFT_DATA_TRAIN, WEFT_DATA_VALIDATION } weft_data_
 typedef struct weft_data weft_data;
 
 /** Open files, check them, count samples. These are read at once and stay in memory: text files
- * below 1 MiB, tokenized text, .gz files, and npy files in Fortran order. Other samples are read
- * from the files on demand. If a file is cut short meanwhile, reading fails with WEFT_E_IO; it may
- * also fail if a file is replaced or removed.
+ * below 1 MiB, tokenized text, the texts of jsonl files, .gz files, and npy files in Fortran order.
+ * Other samples are read from the files on demand. If a file is cut short meanwhile, reading fails
+ * with WEFT_E_IO; it may also fail if a file is replaced or removed.
  * @param out  freed with weft_data_close
- * @return WEFT_E_ARG for invalid options; WEFT_E_NOT_FOUND, WEFT_E_IO; WEFT_E_CORRUPT with path and
- * offset; WEFT_E_SHAPE for data shorter than one sample or labels that do not fit */
+ * @return WEFT_E_ARG for invalid options; WEFT_E_NOT_FOUND, WEFT_E_IO; WEFT_E_NO_IMPL for a file
+ * whose structure is not text; WEFT_E_CORRUPT with path and offset or line; WEFT_E_SHAPE for data
+ * shorter than one sample or labels that do not fit */
 WEFT_API weft_status weft_data_open(const weft_data_options *options, weft_data **out) WEFT_CHECKED;
 WEFT_API void weft_data_close(weft_data *data); /* NULL is legal */
 
@@ -112,7 +116,7 @@ WEFT_API weft_desc weft_data_target(const weft_data *data);
  * classes in the labels. 0: unknown without reading all data (token files). */
 WEFT_API int64_t weft_data_vocab(const weft_data *data);
 
-/** The tokenizer of text data, borrowed; NULL for other formats. */
+/** The tokenizer of text, jsonl and raw data, borrowed; NULL for other formats. */
 WEFT_API const weft_tokenizer *weft_data_tokenizer(const weft_data *data);
 
 /** Read sample `index` of a part. Any number of threads may read at once.

@@ -26,6 +26,9 @@ typedef struct weft_generator_options {
      * mistral, qwen2). For the context of these models the cache may be larger than the model. 0,
      * or more than the model's context: all of its context. */
     int64_t context;
+    /* NULL: the tokenizer.json of the checkpoint, or bytes if there is none and the vocabulary is
+     * 256. Else see weft_tokenizer_open. */
+    const char *tokenizer;
 } weft_generator_options;
 
 /** Load a model.
@@ -54,9 +57,22 @@ WEFT_API weft_generator_info weft_generator_info_of(const weft_generator *genera
 
 typedef struct weft_generate_options {
     int64_t tokens; /* largest number of new tokens, 1 or more; fewer if the model ends its text */
+    /* What a token is chosen from, in this order, as in transformers. First the penalty: the logits
+     * of tokens of the prompt and the text so far are divided by it if positive, else multiplied. 0
+     * or 1: none; larger values avoid repetition. */
+    double repetition_penalty;
     double temperature; /* divides the logits; 0: always the most likely token */
     int64_t top_k;      /* choose among the k most likely tokens; 0: all */
-    uint64_t seed;      /* the same seed gives the same text */
+    double
+        top_p; /* among the fewest most likely that make up this share of their sum; 0 or 1: all */
+    double min_p;  /* among those at least this fraction as likely as the most likely; 0: all */
+    uint64_t seed; /* the same seed gives the same text */
+    /* End the text behind the token that completes one of `stop_count` texts, none of them empty.
+     * The text holds that token. A stop text may begin in the prompt. May be NULL if the count is
+     * 0.
+     */
+    const char *const *stop_texts;
+    int64_t stop_count;
     void *context;
     /* Called with the bytes of each new token at once. A token may be a part of a character. May be
      * NULL. */
@@ -70,6 +86,7 @@ typedef struct weft_generation {
     int64_t dropped_tokens; /* of the prompt's beginning, if it is longer than the context */
     int64_t tokens;         /* new tokens */
     bool ended;             /* the model ended its text */
+    int64_t stop_text;      /* number of the stop text that ended it; -1: none */
     double prompt_seconds, seconds; /* for the prompt; for the tokens */
 } weft_generation;
 

@@ -20,7 +20,9 @@ extern "C" {
 #endif
 
 /* Choices, with their spelling in a job. Families and optimizers: weft/model.h, weft/session.h. */
-#define WEFT_FORMAT_LIST(X) X(TEXT, "text") X(TOKENS, "tokens") X(IDX, "idx") X(NPY, "npy")
+#define WEFT_FORMAT_LIST(X)                                                                        \
+    X(TEXT, "text")                                                                                \
+    X(JSONL, "jsonl") X(RAW, "raw") X(TOKENS, "tokens") X(IDX, "idx") X(NPY, "npy")
 #define WEFT_SCHEDULE_LIST(X)                                                                      \
     X(CONSTANT, "constant") X(LINEAR, "linear") X(COSINE, "cosine") X(STEP, "step")
 
@@ -60,7 +62,7 @@ typedef struct weft_job_data {
     const char *validation;     /* a path, or "" when a fraction is split off */
     double validation_fraction; /* 0: none */
     const char *validation_labels;
-    const char *tokenizer; /* "bytes" or a tokenizer.json */
+    const char *tokenizer; /* "bytes" or a tokenizer.json; "": that of model.from, or bytes */
 } weft_job_data;
 
 typedef struct weft_job_optimizer {

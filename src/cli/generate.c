@@ -8,9 +8,10 @@
 #include "weft/generate.h"
 
 typedef struct generate_options {
-    const char *prompt;
+    const char *prompt, *tokenizer;
     int64_t tokens, top_k, seed, threads;
-    double temperature;
+    double temperature, top_p, min_p, repetition_penalty;
+    cli_texts stop;
     bool json;
 } generate_options;
 
@@ -22,8 +23,18 @@ static const cli_option options[] = {
      "below 1 surer, above 1 bolder, 0 always the likeliest (0.8)"},
     {"top-k", "K", CLI_INTEGER, GENERATE_AT(top_k), 0, 1e9,
      "choose among the K likeliest, 0 all (40)"},
+    {"top-p", "P", CLI_REAL, GENERATE_AT(top_p), 1e-6, 1,
+     "among the fewest likeliest that make up this share, 1 all (1)"},
+    {"min-p", "P", CLI_REAL, GENERATE_AT(min_p), 0, 1,
+     "among those this fraction as likely as the likeliest, 0 all (0)"},
+    {"repetition-penalty", "X", CLI_REAL, GENERATE_AT(repetition_penalty), 1e-6, 1e6,
+     "above 1 avoids tokens of the prompt and the text, 1 none (1)"},
+    {"stop", "TEXT", CLI_TEXTS, GENERATE_AT(stop), 0, 0,
+     "end behind this text; may be given several times"},
     {"seed", "S", CLI_INTEGER, GENERATE_AT(seed), 0, 9e15, "the same seed gives the same text (0)"},
     {"threads", "N", CLI_INTEGER, GENERATE_AT(threads), 0, 1024, "0: all cores (0)"},
+    {"tokenizer", "FILE", CLI_TEXT, GENERATE_AT(tokenizer), 0, 0,
+     "bytes, or a tokenizer.json (the checkpoint's)"},
     {"json", NULL, CLI_FLAG, GENERATE_AT(json), 0, 0, "one JSON object"},
     {0},
 };
@@ -99,7 +110,7 @@ static void show(void *context, const char *bytes, int64_t count) {
 }
 
 static void print_json(const weft_generator_info *info, const buffer *prompt, const output *o,
-                       const weft_generation *done) {
+                       const weft_generation *done, const cli_texts *stop) {
     cli_json json;
     buffer clean = {0}, before = {0};
     add_valid(&before, prompt->data, prompt->used);
@@ -112,6 +123,7 @@ static void print_json(const weft_generator_info *info, const buffer *prompt, co
     cli_json_integer(&json, "dropped_tokens", done->dropped_tokens);
     cli_json_integer(&json, "tokens", done->tokens);
     cli_json_bool(&json, "ended", done->ended);
+    cli_json_text(&json, "stop", done->stop_text < 0 ? NULL : stop->items[done->stop_text]);
     cli_json_real(&json, "prompt_seconds", done->prompt_seconds);
     cli_json_real(&json, "seconds", done->seconds);
     cli_json_end(&json);
@@ -136,10 +148,16 @@ static int generate(const char *checkpoint, const generate_options *values, cons
     /* Room for every token of the prompt (see weft_tokenizer_encode), of its beginning, and of the
      * text. */
     weft_generator_options open = {.threads = (int)values->threads,
+                                   .tokenizer = values->tokenizer,
                                    .context = 4 * (int64_t)prompt->used + 68 + values->tokens};
     weft_generate_options how = {.tokens = values->tokens,
                                  .temperature = values->temperature,
                                  .top_k = values->top_k,
+                                 .top_p = values->top_p,
+                                 .min_p = values->min_p,
+                                 .repetition_penalty = values->repetition_penalty,
+                                 .stop_texts = values->stop.items,
+                                 .stop_count = values->stop.count,
                                  .seed = (uint64_t)values->seed,
                                  .context = &o,
                                  .text = show};
@@ -158,7 +176,7 @@ static int generate(const char *checkpoint, const generate_options *values, cons
         code = CLI_FAILED;
     } else {
         if (values->json)
-            print_json(&info, prompt, &o, &done);
+            print_json(&info, prompt, &o, &done, &values->stop);
         else
             print_end(&done);
         if (done.dropped_tokens)
@@ -172,25 +190,39 @@ static int generate(const char *checkpoint, const generate_options *values, cons
     return code;
 }
 
-static int run(const cli_verb *verb, int count, char **words) {
-    generate_options values = {.prompt = "", .tokens = 200, .top_k = 40, .temperature = 0.8};
+static int run_words(const cli_verb *verb, int count, char **words, generate_options *values) {
     int code, left;
-    if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
+    if (!cli_parse(verb, count, words, values, &left, &code)) return code;
     if (left == 0) return cli_usage(verb, "generate needs a checkpoint");
     if (left > 1)
         return cli_usage(verb, "generate takes one checkpoint; '%s' is one word too many%s",
-                         words[1], *values.prompt ? "" : " (the prompt follows --prompt)");
+                         words[1], *values->prompt ? "" : " (the prompt follows --prompt)");
+    for (int i = 0; i < values->stop.count; i++)
+        if (!*values->stop.items[i]) return cli_usage(verb, "--stop is empty");
     buffer prompt = {0};
-    if (!strcmp(values.prompt, "-")) {
+    if (!strcmp(values->prompt, "-")) {
         if (!read_stdin(&prompt)) {
             free(prompt.data);
             return CLI_FAILED;
         }
     } else {
-        add(&prompt, values.prompt, strlen(values.prompt));
+        add(&prompt, values->prompt, strlen(values->prompt));
     }
-    code = generate(words[0], &values, &prompt);
+    code = generate(words[0], values, &prompt);
     free(prompt.data);
+    return code;
+}
+
+static int run(const cli_verb *verb, int count, char **words) {
+    generate_options values = {.prompt = "",
+                               .tokens = 200,
+                               .top_k = 40,
+                               .temperature = 0.8,
+                               .top_p = 1,
+                               .repetition_penalty = 1};
+    if (!cli_texts_create(&values.stop, count)) return CLI_FAILED;
+    int code = run_words(verb, count, words, &values);
+    cli_texts_free(&values.stop);
     return code;
 }
 
@@ -198,12 +230,17 @@ const cli_verb cli_generate = {
     .name = "generate",
     .summary = "continue a text with a trained model",
     .usage = "generate CHECKPOINT --prompt TEXT [--tokens N] [--temperature X] [--top-k K] "
-             "[--seed S] [--threads N] [--json]",
+             "[--top-p P] [--min-p P] [--repetition-penalty X] [--stop TEXT]... [--seed S] "
+             "[--threads N] [--tokenizer FILE] [--json]",
     .example = "weft generate run/ --prompt 'To be, or' --tokens 100 --temperature 0.7",
     .notes =
         "CHECKPOINT is the directory of a run (its newest step is taken), one of its steps, or a\n"
         "Hugging Face directory of a gpt2, llama, mistral, qwen2 or mixtral model. Without a\n"
-        "tokenizer.json there, a vocabulary of 256 means bytes.",
+        "tokenizer.json there, a vocabulary of 256 means bytes. The options that choose tokens "
+        "mean\n"
+        "what they mean in transformers, and apply in its order: penalty, temperature, top-k, "
+        "top-p,\n"
+        "min-p. A text that --stop ends holds the stop text.",
     .options = options,
     .run = run,
 };

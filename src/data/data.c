@@ -25,6 +25,8 @@ struct weft_data {
 
 typedef enum data_format {
     FORMAT_TEXT,
+    FORMAT_JSONL,
+    FORMAT_RAW,
     FORMAT_TOKENS,
     FORMAT_IDX,
     FORMAT_NPY,
@@ -35,19 +37,24 @@ static const wefti_array_format array_formats[FORMATS] = {[FORMAT_TOKENS] = WEFT
                                                           [FORMAT_IDX] = WEFTI_ARRAY_IDX,
                                                           [FORMAT_NPY] = WEFTI_ARRAY_NPY};
 
+/* Are the tokens made from text? */
+static bool is_written(data_format format) {
+    return format == FORMAT_TEXT || format == FORMAT_JSONL || format == FORMAT_RAW;
+}
+
 static weft_status format_of(const weft_data_options *o, data_format *out) {
-    static const char *const names[FORMATS] = {"text", "tokens", "idx", "npy"};
+    static const char *const names[FORMATS] = {"text", "jsonl", "raw", "tokens", "idx", "npy"};
     for (int i = 0; i < FORMATS; i++)
         if (o->format && !strcmp(o->format, names[i])) {
             *out = (data_format)i;
             return WEFT_OK;
         }
-    WEFT_FAIL(WEFT_E_ARG, "unknown data format '%s'; known: text, tokens, idx, npy",
+    WEFT_FAIL(WEFT_E_ARG, "unknown data format '%s'; known: text, jsonl, raw, tokens, idx, npy",
               o->format ? o->format : "");
 }
 
 static weft_status check_options(const weft_data_options *o, data_format format) {
-    bool sequence = format == FORMAT_TEXT || format == FORMAT_TOKENS;
+    bool sequence = is_written(format) || format == FORMAT_TOKENS;
     WEFT_REQUIRE(o->path && *o->path, WEFT_E_ARG, "the path of the data is missing");
     WEFT_REQUIRE(o->context >= 0 && o->context < INT32_MAX && (o->context > 0 || !sequence),
                  WEFT_E_ARG, "%s data needs a context of 1 token or more, not %lld", o->format,
@@ -69,8 +76,11 @@ static weft_status check_options(const weft_data_options *o, data_format format)
 static weft_status open_tokens(weft_data *data, int which, data_format format, const char *path,
                                int64_t *out_samples) {
     wefti_token_source *source = &data->tokens[which];
-    if (format == FORMAT_TEXT)
-        WEFT_TRY(wefti_tokens_open_text(source, path, data->tokenizer));
+    static const wefti_text_kind kinds[FORMATS] = {[FORMAT_TEXT] = WEFTI_TEXT_BY_NAME,
+                                                   [FORMAT_JSONL] = WEFTI_TEXT_JSON_LINES,
+                                                   [FORMAT_RAW] = WEFTI_TEXT_RAW};
+    if (is_written(format))
+        WEFT_TRY(wefti_tokens_open_text(source, path, kinds[format], data->tokenizer));
     else
         WEFT_TRY(wefti_tokens_open_arrays(source, path, array_formats[format]));
     WEFT_REQUIRE(source->tokens > data->context, WEFT_E_SHAPE,
@@ -133,8 +143,9 @@ static weft_status open_all(weft_data *data, const weft_data_options *o, data_fo
     data->vocab = o->vocab;
     data->images = o->context == 0;
     data->input = weft_desc_of(WEFT_I32, 1, &o->context);
-    if (format == FORMAT_TEXT) {
-        weft_status status = weft_tokenizer_open(o->tokenizer, &data->tokenizer);
+    if (is_written(format)) {
+        weft_status status =
+            data->tokenizer ? WEFT_OK : weft_tokenizer_open(o->tokenizer, &data->tokenizer);
         if (status < 0) return wefti_prefix(status, "the tokenizer");
         data->known_vocab = weft_tokenizer_vocab(data->tokenizer);
     }
@@ -147,19 +158,35 @@ static weft_status open_all(weft_data *data, const weft_data_options *o, data_fo
     return status < 0 ? wefti_prefix(status, "the validation data") : WEFT_OK;
 }
 
-weft_status weft_data_open(const weft_data_options *options, weft_data **out) {
+static weft_status create(const weft_data_options *options, weft_tokenizer *tokenizer,
+                          data_format *format, weft_data **out) {
+    WEFT_TRY(format_of(options, format));
+    WEFT_TRY(check_options(options, *format));
+    WEFT_NEW(*out, weft_data);
+    (*out)->tokenizer = tokenizer;
+    return WEFT_OK;
+}
+
+weft_status wefti_data_open_with(const weft_data_options *options, weft_tokenizer *tokenizer,
+                                 weft_data **out) {
     data_format format = FORMAT_TEXT;
-    WEFT_TRY(format_of(options, &format));
-    WEFT_TRY(check_options(options, format));
     weft_data *data;
-    WEFT_NEW(data, weft_data);
-    weft_status status = open_all(data, options, format);
+    weft_status status = create(options, tokenizer, &format, &data);
+    if (status < 0) {
+        weft_tokenizer_close(tokenizer);
+        return status;
+    }
+    status = open_all(data, options, format);
     if (status < 0) {
         weft_data_close(data);
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
     *out = data;
     return WEFT_OK;
+}
+
+weft_status weft_data_open(const weft_data_options *options, weft_data **out) {
+    return wefti_data_open_with(options, NULL, out);
 }
 
 void weft_data_close(weft_data *data) {

@@ -23,9 +23,18 @@ typedef struct wefti_token_source {
     int64_t tokens;
 } wefti_token_source;
 
-/* Text files as bytes, or as tokens of `tokenizer` (then, of several files, each ends with the
- * tokenizer's end of text if it has one). */
+/* How the texts of a file are found. */
+typedef enum wefti_text_kind {
+    WEFTI_TEXT_BY_NAME, /* JSON lines by the file's name; other structures are refused; else raw */
+    WEFTI_TEXT_JSON_LINES, /* one object a line; its "text" is a document */
+    WEFTI_TEXT_RAW         /* the file is one document */
+} wefti_text_kind;
+
+/* Documents as bytes, or as tokens of `tokenizer`. If there are several documents, the tokenizer's
+ * end of text stands behind each, if it has one. Bytes have no such token: a document of a JSON
+ * line ends with a newline, files follow each other. */
 weft_status wefti_tokens_open_text(wefti_token_source *source, const char *path,
+                                   wefti_text_kind kind,
                                    const weft_tokenizer *tokenizer) WEFT_CHECKED;
 /* Shards or npy files of one dimension. */
 weft_status wefti_tokens_open_arrays(wefti_token_source *source, const char *path,
@@ -38,6 +47,11 @@ weft_status wefti_tokens_read(const wefti_token_source *source, int64_t first, i
                               int64_t vocab, int32_t *out) WEFT_CHECKED;
 /* The same check for the first 256 MiB of tokens, in advance. */
 weft_status wefti_tokens_check(const wefti_token_source *source, int64_t vocab) WEFT_CHECKED;
+
+/* weft_data_open with a tokenizer for text, which the data own from then on, also after a failure.
+ * NULL: the one that the options name. */
+weft_status wefti_data_open_with(const weft_data_options *options, weft_tokenizer *tokenizer,
+                                 weft_data **out) WEFT_CHECKED;
 
 /* Images and labels. */
 typedef struct wefti_image_source {

@@ -1,7 +1,9 @@
 /* A sequence of tokens in many files. See data/source.h. */
 #include <string.h>
 
+#include "base/text.h"
 #include "data/files.h"
+#include "data/jsonl.h"
 #include "data/source.h"
 #include "tokenizer/tokenizer.h"
 
@@ -80,8 +82,34 @@ static weft_status add_ids(wefti_token_source *s, const char *path, const wefti_
     return add_piece(s, path, array_of(data, ids->count, element));
 }
 
-static weft_status add_encoded(wefti_token_source *s, const char *path, wefti_encoder *encoder,
-                               int64_t vocab, int32_t end, wefti_ids *ids) {
+/* Texts on their way into a source. */
+typedef struct text_sink {
+    wefti_token_source *source;
+    wefti_encoder *encoder; /* NULL: bytes */
+    int64_t vocab;
+    int32_t end; /* token behind each document; -1: none */
+    wefti_ids ids;
+    wefti_text bytes; /* of the documents of one file, where tokens are bytes */
+} text_sink;
+
+/* wefti_document_fn: one document of several. */
+static weft_status take_document(void *context, const char *text, int64_t bytes) {
+    text_sink *sink = context;
+    if (!sink->encoder) {
+        wefti_text_add_bytes(&sink->bytes, text, bytes);
+        wefti_text_add_bytes(&sink->bytes, "\n", 1);
+        WEFT_REQUIRE(!sink->bytes.failed, WEFT_E_NOMEM, "no memory for a text");
+        return WEFT_OK;
+    }
+    WEFT_TRY(wefti_encoder_add(sink->encoder, (const unsigned char *)text, bytes, &sink->ids));
+    if (sink->end < 0) return WEFT_OK;
+    WEFT_TRY(WEFT_GROW(sink->ids.ids, sink->ids.count, sink->ids.capacity));
+    sink->ids.ids[sink->ids.count++] = sink->end;
+    return WEFT_OK;
+}
+
+/* A whole file as one document. */
+static weft_status take_file(text_sink *sink, const char *path) {
     wefti_reader *reader;
     unsigned char *text;
     WEFT_TRY(wefti_reader_open(path, &reader));
@@ -89,29 +117,68 @@ static weft_status add_encoded(wefti_token_source *s, const char *path, wefti_en
     weft_status status = wefti_reader_take(reader, 0, bytes, &text);
     wefti_reader_close(reader);
     WEFT_TRY(status);
-    ids->count = 0;
-    status = wefti_encoder_add(encoder, text, bytes, ids);
+    status = take_document(sink, (const char *)text, bytes);
     wefti_free(text);
-    if (status < 0) return wefti_prefix(status, "%s", path);
-    if (end >= 0) {
-        WEFT_TRY(WEFT_GROW(ids->ids, ids->count, ids->capacity));
-        ids->ids[ids->count++] = end;
-    }
-    return add_ids(s, path, ids, vocab);
+    return status < 0 ? wefti_prefix(status, "%s", path) : WEFT_OK;
 }
 
-static weft_status add_all_encoded(wefti_token_source *s, const wefti_path_list *list,
-                                   const weft_tokenizer *tokenizer) {
-    wefti_encoder *encoder;
-    WEFT_TRY(wefti_encoder_create(tokenizer, &encoder));
-    int32_t end = list->count > 1 ? end_of_text(tokenizer) : -1;
-    wefti_ids ids = {0};
+/* The bytes of a file's documents as tokens; they stay in memory. */
+static weft_status add_gathered(wefti_token_source *s, const char *path, wefti_text *bytes) {
+    wefti_array_file file = {0};
+    int64_t count = bytes->used;
+    file.unpacked = (unsigned char *)wefti_text_take(bytes);
+    WEFT_REQUIRE(file.unpacked || count == 0, WEFT_E_NOMEM, "no memory for the texts of %s", path);
+    file.array = array_of(file.unpacked, count, WEFTI_ELEMENT_U8);
+    weft_status status = keep_file(s, file);
+    if (status < 0) {
+        wefti_array_close(&file);
+        return status;
+    }
+    return add_piece(s, path, file.array);
+}
+
+static weft_status add_texts(text_sink *sink, const char *path, bool lines) {
+    sink->ids.count = 0;
+    if (!lines && !sink->encoder) return add_bytes(sink->source, path);
+    if (lines)
+        WEFT_TRY(wefti_jsonl_read(path, take_document, sink));
+    else
+        WEFT_TRY(take_file(sink, path));
+    if (!sink->encoder) return add_gathered(sink->source, path, &sink->bytes);
+    return add_ids(sink->source, path, &sink->ids, sink->vocab);
+}
+
+/* One file: how it is read follows from `kind` and its name. */
+static weft_status add_written(text_sink *sink, const char *path, wefti_text_kind kind) {
+    bool lines = kind == WEFTI_TEXT_JSON_LINES;
+    if (kind == WEFTI_TEXT_BY_NAME) {
+        lines = wefti_jsonl_named(path);
+        if (!lines) WEFT_TRY(wefti_text_check(path));
+    }
+    return add_texts(sink, path, lines);
+}
+
+static bool any_lines(const wefti_path_list *list, wefti_text_kind kind) {
+    bool any = kind == WEFTI_TEXT_JSON_LINES;
+    for (int64_t i = 0; i < list->count && kind == WEFTI_TEXT_BY_NAME; i++)
+        any |= wefti_jsonl_named(list->paths[i]);
+    return any;
+}
+
+static weft_status add_all_written(wefti_token_source *s, const wefti_path_list *list,
+                                   wefti_text_kind kind, const weft_tokenizer *tokenizer) {
+    text_sink sink = {.source = s, .end = -1};
+    if (tokenizer && tokenizer->kind != WEFTI_TOKENS_BYTES) {
+        WEFT_TRY(wefti_encoder_create(tokenizer, &sink.encoder));
+        sink.vocab = weft_tokenizer_vocab(tokenizer);
+        if (list->count > 1 || any_lines(list, kind)) sink.end = end_of_text(tokenizer);
+    }
     weft_status status = WEFT_OK;
     for (int64_t i = 0; status >= 0 && i < list->count; i++)
-        status =
-            add_encoded(s, list->paths[i], encoder, weft_tokenizer_vocab(tokenizer), end, &ids);
-    wefti_free(ids.ids);
-    wefti_encoder_destroy(encoder);
+        status = add_written(&sink, list->paths[i], kind);
+    wefti_text_free(&sink.bytes);
+    wefti_free(sink.ids.ids);
+    wefti_encoder_destroy(sink.encoder);
     return status;
 }
 
@@ -132,38 +199,39 @@ static weft_status add_array(wefti_token_source *s, const char *path, wefti_arra
     return add_piece(s, path, file.array);
 }
 
+/* What the files of a source hold. */
+typedef struct content {
+    bool written; /* text; else arrays */
+    wefti_text_kind kind;
+    const weft_tokenizer *tokenizer;
+    wefti_array_format format;
+} content;
+
 static weft_status open_list(wefti_token_source *s, const wefti_path_list *list,
-                             const weft_tokenizer *tokenizer, const wefti_array_format *format) {
-    if (!format && tokenizer && tokenizer->kind != WEFTI_TOKENS_BYTES)
-        return add_all_encoded(s, list, tokenizer);
-    for (int64_t i = 0; i < list->count; i++) {
-        if (format)
-            WEFT_TRY(add_array(s, list->paths[i], *format));
-        else
-            WEFT_TRY(add_bytes(s, list->paths[i]));
-    }
+                             const content *is) {
+    if (is->written) return add_all_written(s, list, is->kind, is->tokenizer);
+    for (int64_t i = 0; i < list->count; i++) WEFT_TRY(add_array(s, list->paths[i], is->format));
     return WEFT_OK;
 }
 
-static weft_status open_source(wefti_token_source *s, const char *path,
-                               const weft_tokenizer *tokenizer, const wefti_array_format *format) {
+static weft_status open_source(wefti_token_source *s, const char *path, const content *is) {
     WEFT_TRY(wefti_arena_create(&s->arena));
     wefti_path_list list = {0};
     weft_status status = wefti_paths_find(path, s->arena, &list);
-    if (status >= 0) status = open_list(s, &list, tokenizer, format);
+    if (status >= 0) status = open_list(s, &list, is);
     wefti_free(list.paths);
     WEFT_TRY(status);
     return WEFT_OK;
 }
 
-weft_status wefti_tokens_open_text(wefti_token_source *s, const char *path,
+weft_status wefti_tokens_open_text(wefti_token_source *s, const char *path, wefti_text_kind kind,
                                    const weft_tokenizer *tokenizer) {
-    return open_source(s, path, tokenizer, NULL);
+    return open_source(s, path, &(content){true, kind, tokenizer, WEFTI_ARRAY_SHARD});
 }
 
 weft_status wefti_tokens_open_arrays(wefti_token_source *s, const char *path,
                                      wefti_array_format format) {
-    return open_source(s, path, NULL, &format);
+    return open_source(s, path, &(content){false, WEFTI_TEXT_RAW, NULL, format});
 }
 
 void wefti_tokens_close(wefti_token_source *s) {

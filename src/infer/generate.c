@@ -29,11 +29,13 @@ struct weft_generator {
     int32_t *ids, *positions; /* [piece] */
     float *logits;            /* [piece, vocab] */
     wefti_candidate *scratch; /* [choices] */
+    bool *seen;               /* [choices] tokens of the prompt and the text */
 };
 
 /* ---- opening ---- */
 
-static weft_status open_tokenizer(weft_generator *g) {
+/* The tokenizer of the checkpoint. */
+static weft_status find_tokenizer(weft_generator *g) {
     char *file = wefti_format("%s/tokenizer.json", g->path);
     WEFT_REQUIRE(file, WEFT_E_NOMEM, "no memory for a path");
     bool there = wefti_exists(file);
@@ -42,17 +44,29 @@ static weft_status open_tokenizer(weft_generator *g) {
     if (!there && g->config.vocab != 256)
         status = WEFT_RAISE(WEFT_E_NOT_FOUND,
                             "%s has no tokenizer.json, and a vocabulary of %lld tokens; only 256 "
-                            "tokens are bytes",
+                            "tokens are bytes: name one (--tokenizer FILE), or bytes (--tokenizer "
+                            "bytes) if the model was trained on them",
                             g->path, (long long)g->config.vocab);
     else
         status = weft_tokenizer_open(there ? file : NULL, &g->tokenizer);
     wefti_free(file);
-    WEFT_TRY(status);
+    return status;
+}
+
+static weft_status open_tokenizer(weft_generator *g, const char *name) {
+    if (name) {
+        g->bytes = !strcmp(name, "bytes");
+        WEFT_TRY(weft_tokenizer_open(name, &g->tokenizer));
+    } else {
+        WEFT_TRY(find_tokenizer(g));
+    }
     g->choices = weft_tokenizer_vocab(g->tokenizer);
     WEFT_REQUIRE(g->choices <= g->config.vocab, WEFT_E_SHAPE,
-                 "%s/tokenizer.json makes tokens up to %lld, but the model's vocabulary is %lld",
-                 g->path, (long long)g->choices - 1, (long long)g->config.vocab);
-    WEFT_REQUIRE(g->choices > 0, WEFT_E_SHAPE, "%s/tokenizer.json has no tokens", g->path);
+                 "%s%s makes tokens up to %lld, but the model's vocabulary is %lld",
+                 name ? name : g->path, name ? "" : "/tokenizer.json", (long long)g->choices - 1,
+                 (long long)g->config.vocab);
+    WEFT_REQUIRE(g->choices > 0, WEFT_E_SHAPE, "%s%s has no tokens", name ? name : g->path,
+                 name ? "" : "/tokenizer.json");
     wefti_ends_of_tokenizer(g->tokenizer, &g->config);
     return WEFT_OK;
 }
@@ -86,13 +100,14 @@ static weft_status open_parts(weft_generator *g, const char *checkpoint,
                  weft_family_text(g->config.family));
     weft_status status = build(g, options);
     if (status < 0) return wefti_prefix(status, "%s", g->path);
-    WEFT_TRY(open_tokenizer(g));
+    WEFT_TRY(open_tokenizer(g, options->tokenizer));
     WEFT_TRY(wefti_pretrained_load_path(g->session, &g->config, g->path));
     WEFT_NEW_ARRAY(g->window, int32_t, g->config.context);
     WEFT_NEW_ARRAY(g->ids, int32_t, g->piece);
     WEFT_NEW_ARRAY(g->positions, int32_t, g->piece);
     WEFT_NEW_ARRAY(g->logits, float, g->piece * g->config.vocab);
     WEFT_NEW_ARRAY(g->scratch, wefti_candidate, g->choices);
+    WEFT_NEW_ARRAY(g->seen, bool, g->choices);
     return WEFT_OK;
 }
 
@@ -121,6 +136,7 @@ void weft_generator_close(weft_generator *g) {
     wefti_free(g->positions);
     wefti_free(g->logits);
     wefti_free(g->scratch);
+    wefti_free(g->seen);
     wefti_free(g->path);
     wefti_free(g->note);
     wefti_free(g);
@@ -231,6 +247,8 @@ static weft_status set_prompt(weft_generator *g, const char *prompt, int64_t byt
         g->count = count - dropped;
         g->cached = 0;
         memcpy(g->window, ids + dropped, (size_t)g->count * sizeof *ids);
+        memset(g->seen, 0, (size_t)g->choices * sizeof *g->seen);
+        for (int64_t i = 0; i < count; i++) g->seen[ids[i]] = true;
         done->prompt_tokens = g->count;
         done->dropped_tokens = dropped;
     }
@@ -247,40 +265,72 @@ static weft_status check_options(const weft_generate_options *o) {
                  "temperature must be from 0 (greedy) to 1e6, not %g", o->temperature);
     WEFT_REQUIRE(o->top_k >= 0, WEFT_E_ARG, "top_k must be 0 (all) or more, not %lld",
                  (long long)o->top_k);
+    WEFT_REQUIRE(o->top_p >= 0 && o->top_p <= 1, WEFT_E_ARG,
+                 "top_p must be from 0 to 1 (both: all tokens), not %g", o->top_p);
+    WEFT_REQUIRE(o->min_p >= 0 && o->min_p <= 1, WEFT_E_ARG,
+                 "min_p must be from 0 (all tokens) to 1, not %g", o->min_p);
+    WEFT_REQUIRE(o->repetition_penalty == 0 ||
+                     (o->repetition_penalty >= 1e-6 && o->repetition_penalty <= 1e6),
+                 WEFT_E_ARG, "repetition_penalty must be 0 (none) or from 1e-6 to 1e6, not %g",
+                 o->repetition_penalty);
+    return WEFT_OK;
+}
+
+/* Chooses the next token and shows its text; *out_last: it ends the text. */
+static weft_status next_token(weft_generator *g, const weft_generate_options *o,
+                              const float *logits, wefti_stops *stops, weft_generation *done,
+                              bool *out_last) {
+    int32_t token;
+    int64_t bytes = 0;
+    WEFT_TRY(wefti_choose_token(logits, g->choices, g->seen, o, done->tokens, g->scratch, &token));
+    done->tokens++;
+    done->ended = *out_last = is_end(g, token);
+    if (done->ended) return WEFT_OK;
+    const char *text = weft_tokenizer_token(g->tokenizer, token, &bytes);
+    if (text && o->text) o->text(o->context, text, bytes);
+    g->seen[token] = true;
+    append(g, token);
+    WEFT_TRY(wefti_stops_add(stops, text, text ? bytes : 0, &done->stop_text));
+    *out_last = done->stop_text >= 0;
     return WEFT_OK;
 }
 
 static weft_status generate(weft_generator *g, const weft_generate_options *o, float *logits,
-                            weft_generation *done) {
-    while (done->tokens < o->tokens && !(o->stop && *o->stop)) {
-        int32_t token;
-        int64_t bytes;
+                            wefti_stops *stops, weft_generation *done) {
+    bool last = false;
+    while (!last && done->tokens < o->tokens && !(o->stop && *o->stop)) {
         if (done->tokens > 0) WEFT_TRY(run_window(g, &logits));
-        WEFT_TRY(wefti_choose_token(logits, g->choices, o, done->tokens, g->scratch, &token));
-        done->tokens++;
-        done->ended = is_end(g, token);
-        if (done->ended) break;
-        const char *text = weft_tokenizer_token(g->tokenizer, token, &bytes);
-        if (text && o->text) o->text(o->context, text, bytes);
-        append(g, token);
+        WEFT_TRY(next_token(g, o, logits, stops, done, &last));
     }
+    return WEFT_OK;
+}
+
+/* With the prompt in the window. */
+static weft_status run_prompt(weft_generator *g, const weft_generate_options *o, wefti_stops *stops,
+                              weft_generation *done) {
+    float *logits;
+    double start = wefti_now_s();
+    WEFT_TRY(run_window(g, &logits));
+    double ready = wefti_now_s();
+    WEFT_TRY(generate(g, o, logits, stops, done));
+    done->prompt_seconds = ready - start;
+    done->seconds = wefti_now_s() - ready;
     return WEFT_OK;
 }
 
 weft_status weft_generator_run(weft_generator *g, const char *prompt, int64_t prompt_bytes,
                                const weft_generate_options *options, weft_generation *out) {
-    weft_generation done = {0};
-    float *logits;
+    weft_generation done = {.stop_text = -1};
+    wefti_stops stops = {0};
     WEFT_REQUIRE(g && options && (prompt || prompt_bytes == 0) && prompt_bytes >= 0, WEFT_E_ARG,
                  "generating needs a generator, a prompt and options");
     WEFT_TRY(check_options(options));
-    WEFT_TRY(set_prompt(g, prompt, prompt_bytes, &done));
-    double start = wefti_now_s();
-    WEFT_TRY(run_window(g, &logits));
-    double ready = wefti_now_s();
-    WEFT_TRY(generate(g, options, logits, &done));
-    done.prompt_seconds = ready - start;
-    done.seconds = wefti_now_s() - ready;
+    weft_status status =
+        wefti_stops_open(&stops, options->stop_texts, options->stop_count, prompt, prompt_bytes);
+    if (status >= 0) status = set_prompt(g, prompt, prompt_bytes, &done);
+    if (status >= 0) status = run_prompt(g, options, &stops, &done);
+    wefti_stops_close(&stops);
+    WEFT_TRY(status);
     if (out) *out = done;
     return WEFT_OK;
 }

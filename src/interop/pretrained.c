@@ -16,6 +16,7 @@
 #include "checkpoint/tensor_set.h"
 #include "session/session.h"
 #include "tensor/tensor.h"
+#include "tokenizer/tokenizer.h"
 
 enum { NAMES = 5, NAME_BYTES = 512 }; /* how many tensors a message names */
 
@@ -89,6 +90,22 @@ weft_status wefti_pretrained_config(const char *directory, weft_model_config *ou
     WEFT_TRY(resolve(directory, false, &path, NULL));
     weft_status status = read_config(path, out);
     wefti_free(path);
+    return status;
+}
+
+weft_status wefti_pretrained_tokenizer(const char *directory, char **out, int64_t *out_bytes) {
+    char *path;
+    bool there = false;
+    *out = NULL;
+    *out_bytes = 0;
+    WEFT_TRY(resolve(directory, false, &path, NULL));
+    weft_status status = has_file(path, "tokenizer.json", &there);
+    char *file = status < 0 || !there ? NULL : wefti_format("%s/tokenizer.json", path);
+    wefti_free(path);
+    if (status < 0 || !there) return status;
+    WEFT_REQUIRE(file, WEFT_E_NOMEM, "no memory for a path");
+    status = wefti_file_read(file, WEFTI_TOKENIZER_BYTES, out, out_bytes);
+    wefti_free(file);
     return status;
 }
 

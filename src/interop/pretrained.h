@@ -25,6 +25,11 @@ weft_status wefti_pretrained_path(const char *directory, char **out, char **out_
 weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
                                        const char *path) WEFT_CHECKED;
 
+/* The text of the tokenizer.json in a Hugging Face directory, or in the newest step of a run. *out
+ * is NULL if there is none; else free it with wefti_free. */
+weft_status wefti_pretrained_tokenizer(const char *directory, char **out,
+                                       int64_t *out_bytes) WEFT_CHECKED;
+
 /* If `config` names no tokens that end a text, uses the usual names of such tokens in tokenizers.
  */
 void wefti_ends_of_tokenizer(const weft_tokenizer *tokenizer, weft_model_config *config);

@@ -128,6 +128,7 @@ weft_status wefti_job_resolve(wefti_job_draft *draft) {
         fill_model(draft);
     bool images = m->family != WEFT_FAMILIES && !weft_family_is_language(m->family);
     FILL("data.format", draft->job.data.format, images ? WEFT_FORMAT_IDX : WEFT_FORMAT_TEXT);
+    FILL("data.tokenizer", draft->job.data.tokenizer, "");
     FILL("model.dropout", m->dropout, from ? -1 : 0);
     WEFT_TRY(wefti_job_check_uses(draft));
     fill_experts(draft, from);

@@ -18,6 +18,7 @@ enum {
     RESIDUAL = FAMILY(RESNET18) | FAMILY(RESNET50),
     IMAGES = FAMILY(VIT) | FAMILY(MLP) | FAMILY(LENET) | RESIDUAL,
     LABELLED = FORMAT(IDX) | FORMAT(NPY),
+    WRITTEN_AS_TEXT = FORMAT(TEXT) | FORMAT(JSONL) | FORMAT(RAW),
     TWO_MOMENTS = RULE(ADAM) | RULE(ADAMW) | RULE(LAMB),
     BUFFERED = RULE(MOMENTUM) | RULE(NESTEROV),
     FALLING = SCHEDULE(LINEAR) | SCHEDULE(COSINE)
@@ -52,7 +53,7 @@ static const use uses[] = {
     {"model.rope_theta", family_key, ROTARY},
     {"data.labels", format_key, LABELLED},
     {"data.validation_labels", format_key, LABELLED},
-    {"data.tokenizer", format_key, FORMAT(TEXT)},
+    {"data.tokenizer", format_key, WRITTEN_AS_TEXT},
     {"train.optimizer.betas", rule_key, TWO_MOMENTS | RULE(LION)},
     {"train.optimizer.eps", rule_key, TWO_MOMENTS | RULE(ADAFACTOR)},
     {"train.optimizer.momentum", rule_key, BUFFERED},

@@ -305,9 +305,14 @@ void wefti_job_write_value(const weft_job *job, const wefti_job_row *row, wefti_
     const int64_t *integers = (const int64_t *)(const void *)field;
     const double *reals = (const double *)(const void *)field;
     switch (row->kind) {
-    case WEFTI_JOB_TEXT:
-        wefti_job_write_quoted(*(const char *const *)(const void *)field, out);
+    case WEFTI_JOB_TEXT: {
+        const char *text = *(const char *const *)(const void *)field;
+        if (!*text && wefti_job_row_auto(row))
+            wefti_text_add(out, "auto");
+        else
+            wefti_job_write_quoted(text, out);
         return;
+    }
     case WEFTI_JOB_CHOICE: {
         int choice = *(const int *)(const void *)field, words = 0;
         while (row->words[words]) words++;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/io.h"
+#include "data/source.h"
 #include "interop/pretrained.h"
 #include "plan/plan.h"
 #include "search/search.h"
@@ -93,7 +94,7 @@ static weft_status open_data(wefti_training *t) {
         .validation_path = d->validation[0] ? d->validation : NULL,
         .validation_labels = d->validation_labels[0] ? d->validation_labels : NULL,
         .validation_fraction = d->validation[0] ? 0 : d->validation_fraction,
-        .tokenizer = d->tokenizer,
+        .tokenizer = d->tokenizer[0] ? d->tokenizer : NULL,
         .context = !language               ? 0
                    : t->job->model.context ? t->job->model.context
                                            : probe.context,
@@ -107,7 +108,9 @@ static weft_status open_data(wefti_training *t) {
                  WEFT_E_ARG,
                  "data.format: %s is for language models, but %s learns from idx or npy",
                  weft_format_text(d->format), family);
-    return weft_data_open(&o, &t->data);
+    weft_tokenizer *tokenizer;
+    WEFT_TRY(wefti_training_tokenizer(t, &tokenizer));
+    return wefti_data_open_with(&o, tokenizer, &t->data);
 }
 
 /* For new models. Models from files have the tokens of their files. */
@@ -123,6 +126,7 @@ static weft_status sizes_from_data(wefti_training *t) {
     int64_t vocab = weft_data_vocab(t->data);
     if (weft_family_is_language(c->family)) {
         if (!c->vocab) c->vocab = t->model.objective->vocabulary(t->data, vocab);
+        WEFT_TRY(wefti_training_check_bytes(t));
         WEFT_REQUIRE(c->vocab > 0, WEFT_E_ARG,
                      "model.vocab is missing: the data do not tell how many tokens there are");
         WEFT_REQUIRE(vocab <= c->vocab || t->job->data.format == WEFT_FORMAT_TOKENS, WEFT_E_ARG,

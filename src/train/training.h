@@ -91,6 +91,14 @@ weft_session_options wefti_training_options(const wefti_training *t);
 void wefti_training_note(const wefti_training *t, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* tokenizer.c: the tokenizer of model.from, if the data are text and the job names no tokenizer.
+ * *out NULL: the data open the one that the job names, or bytes. Collective. */
+weft_status wefti_training_tokenizer(wefti_training *t, weft_tokenizer **out) WEFT_CHECKED;
+/* Refuses bytes that the job does not ask for if the vocabulary is of another size. Otherwise the
+ * model would learn tokens that no tokenizer makes. */
+weft_status wefti_training_check_bytes(const wefti_training *t) WEFT_CHECKED;
+bool wefti_training_reads_text(const weft_job *job);
+
 /* together.c: agreement between processes. All but the first are collective. One process agrees
  * with itself. */
 weft_status wefti_training_join(wefti_training *t, weft_world *world) WEFT_CHECKED;

@@ -14,7 +14,7 @@ static weft_status choose(const float *logits, int64_t count, double temperature
                           uint64_t seed, int64_t position, int32_t *out) {
     wefti_candidate scratch[1000];
     weft_generate_options o = {.temperature = temperature, .top_k = top_k, .seed = seed};
-    return wefti_choose_token(logits, count, &o, position, scratch, out);
+    return wefti_choose_token(logits, count, NULL, &o, position, scratch, out);
 }
 
 static void greedy_takes_the_largest(void **state) {
@@ -562,6 +562,58 @@ static void failures_are_named(void **state) {
     weft_graph_destroy(graph);
 }
 
+/* A stop text ends the text behind the token that completes it, also where it begins in the prompt;
+ * a penalty makes tokens of the prompt rarer; a tokenizer may be named. */
+static void stops_and_penalties(void **state) {
+    (void)state;
+    weft_model_config c = config_of(WEFT_FAMILY_GPT2, 70, 256);
+    weft_graph *graph;
+    weft_session *s = reference_of(&c, &graph);
+    save(s, &c, in_root("stops"), 1, NULL);
+    weft_session_destroy(s);
+    weft_graph_destroy(graph);
+    weft_generator *g = open_with(in_root("stops"), 1);
+    weft_generate_options o = {.tokens = 40, .temperature = 1, .seed = 5};
+    text whole, part;
+    weft_generation done = run(g, "Once", 4, o, &whole);
+    assert_int_equal(whole.used, 40);
+    assert_int_equal(done.stop_text, -1);
+    char stop[5] = {0}, none[] = "Once upon";
+    const char *const list[] = {none, stop};
+    memcpy(stop, whole.data + 20, 4);
+    for (int i = 0; i < 4; i++) assert_int_not_equal(stop[i], 0);
+    o.stop_texts = list;
+    o.stop_count = 2;
+    done = run(g, "Once", 4, o, &part);
+    assert_int_equal(part.used, 24);
+    assert_memory_equal(part.data, whole.data, 24);
+    assert_int_equal(done.stop_text, 1);
+    assert_int_equal(done.tokens, 24);
+    assert_false(done.ended);
+    memcpy(stop, "ce", 2);
+    memcpy(stop + 2, whole.data, 2);
+    done = run(g, "Once", 4, o, &part);
+    assert_int_equal(part.used, 2);
+    assert_int_equal(done.stop_text, 1);
+    stop[0] = '\0';
+    ASSERT_FAILS(WEFT_E_ARG, "stop text 1", weft_generator_run(g, "a", 1, &o, NULL));
+    o = (weft_generate_options){.tokens = 20, .repetition_penalty = 1e6};
+    run(g, "Once", 4, o, &part); /* positive logits come down to 0 once used */
+    bool seen[256] = {['O'] = true, ['n'] = true, ['c'] = true, ['e'] = true};
+    for (int64_t i = 0; i < part.used; i++) {
+        unsigned char byte = (unsigned char)part.data[i];
+        if (seen[byte]) fail_msg("byte %d comes again at %d", byte, (int)i);
+        seen[byte] = true;
+    }
+    o = (weft_generate_options){.tokens = 1, .top_p = 1.5};
+    ASSERT_FAILS(WEFT_E_ARG, "top_p", weft_generator_run(g, "a", 1, &o, NULL));
+    o = (weft_generate_options){.tokens = 1, .min_p = -0.5};
+    ASSERT_FAILS(WEFT_E_ARG, "min_p", weft_generator_run(g, "a", 1, &o, NULL));
+    o = (weft_generate_options){.tokens = 1, .repetition_penalty = -1};
+    ASSERT_FAILS(WEFT_E_ARG, "repetition_penalty", weft_generator_run(g, "a", 1, &o, NULL));
+    weft_generator_close(g);
+}
+
 /* Every allocation of opening and of one run failed in turn: an error, and nothing is lost. */
 static void every_allocation_may_fail(void **state) {
     (void)state;
@@ -608,6 +660,7 @@ int main(void) {
         cmocka_unit_test(tokenizers_are_used),
         cmocka_unit_test(ends_are_those_of_the_configuration),
         cmocka_unit_test(failures_are_named),
+        cmocka_unit_test(stops_and_penalties),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, data_setup, data_teardown);

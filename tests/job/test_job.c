@@ -54,7 +54,7 @@ static void test_defaults(void **state) {
     assert_false(job->model.tied);
     assert_int_equal(job->data.format, WEFT_FORMAT_TEXT);
     assert_string_equal(job->data.path, "");
-    assert_string_equal(job->data.tokenizer, "bytes");
+    assert_string_equal(job->data.tokenizer, "");
     assert_true(job->data.validation_fraction == 0.1);
     assert_int_equal(job->train.steps, 1000);
     assert_true(job->train.optimizer.lr == 1e-3);

@@ -157,8 +157,8 @@ static weft_status list_saved(wefti_training *t, const state_names *states) {
 static weft_status read_tokenizer(wefti_training *t) {
     const weft_job *job = t->job;
     int64_t bytes;
-    if (t->ranks.follows || !job->checkpoint.dir[0] || job->data.format != WEFT_FORMAT_TEXT ||
-        !strcmp(job->data.tokenizer, "bytes"))
+    if (t->ranks.follows || !job->checkpoint.dir[0] || !wefti_training_reads_text(job) ||
+        !job->data.tokenizer[0] || !strcmp(job->data.tokenizer, "bytes"))
         return WEFT_OK;
     const char *path = job->data.tokenizer;
     char *inside = NULL;
