@@ -11,10 +11,18 @@
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "sanitized.h"
 #include "weft/status.h"
+
+#if SANITIZED
+void __sanitizer_set_death_callback(void (*call)(void));
+#endif
 
 /* Fails with the thread's error message if a call returns an error. */
 #define ASSERT_OK(expr)                                                                            \
@@ -94,5 +102,54 @@ static inline uint64_t test_seed(uint64_t otherwise) {
     print_message("seed %llu (WEFT_TEST_SEED sets it)\n", (unsigned long long)seed);
     return seed;
 }
+
+/* A seed that differs from run to run. */
+static inline uint64_t test_new_seed(void) {
+    return test_seed((uint64_t)time(NULL));
+}
+
+/* The seed of the loop TEST_SEEDS that the process is in, if it is in one. */
+static uint64_t test_loop_seed;
+static pid_t test_loop_process;
+
+static inline void test_say_loop_seed(void) {
+    if (test_loop_process != getpid()) return;
+    test_loop_process = 0;
+    (void)fprintf(stderr, "failed with seed %llu: WEFT_TEST_SEED=%llu repeats it\n",
+                  (unsigned long long)test_loop_seed, (unsigned long long)test_loop_seed);
+}
+
+/* An assertion leaves the loop without an end; so this loop is still noted when the next one
+ * begins, when the program ends, or when a sanitizer ends it. */
+static inline uint64_t test_begin_seeds(uint64_t first) {
+    static bool prepared;
+    const char *given = getenv("WEFT_TEST_SEED");
+    test_say_loop_seed();
+    if (!prepared) (void)atexit(test_say_loop_seed);
+#if SANITIZED
+    if (!prepared) __sanitizer_set_death_callback(test_say_loop_seed);
+#endif
+    prepared = true;
+    return given ? strtoull(given, NULL, 0) : first;
+}
+
+/* Whether loops have one seed only: then nothing is known of how often something occurs. */
+static inline bool test_one_seed(void) {
+    return getenv("WEFT_TEST_SEED") != NULL;
+}
+
+static inline bool test_next_seed(uint64_t seed, uint64_t first, uint64_t count) {
+    const char *given = getenv("WEFT_TEST_SEED");
+    const bool more = given ? seed == strtoull(given, NULL, 0) : seed - first < count;
+    test_loop_seed = seed;
+    test_loop_process = more ? getpid() : 0;
+    return more;
+}
+
+/* Repeats a random test for `count` seeds from `first` on, or for WEFT_TEST_SEED alone. If the test
+ * fails inside the loop, the program prints the seed. A loop is left by its end only, never by
+ * break or return. */
+#define TEST_SEEDS(seed, first, count)                                                             \
+    for (uint64_t seed = test_begin_seeds(first); test_next_seed(seed, first, count); seed++)
 
 #endif

@@ -6,11 +6,7 @@
 #ifndef TESTS_BACKEND_CPU_OPS_DRIVER_H
 #define TESTS_BACKEND_CPU_OPS_DRIVER_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support.h"
 
 #include "backend/backend.h"
 #include "backend/cpu/isa.h"

@@ -3,15 +3,12 @@
 #ifndef TESTS_BACKEND_GEMM_PROBLEM_H
 #define TESTS_BACKEND_GEMM_PROBLEM_H
 
+#include "support.h"
+
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "backend/cpu/gemm/gemm.h"
 #include "tensor/tensor.h"
@@ -229,9 +226,7 @@ static UNUSED int make_pools(void **state) {
     wefti_pool **pools = calloc(3, sizeof *pools);
     for (int i = 0; i < 3; i++) assert_int_equal(wefti_pool_create(i + 1, &pools[i]), WEFT_OK);
     *state = pools;
-    const char *seed = getenv("WEFT_TEST_SEED");
-    random_state = seed ? strtoull(seed, NULL, 0) : 20240607;
-    print_message("seed %llu\n", (unsigned long long)random_state);
+    random_state = test_seed(20240607);
     return 0;
 }
 static UNUSED int destroy_pools(void **state) {

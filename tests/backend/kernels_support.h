@@ -8,16 +8,13 @@
 #ifndef TESTS_KERNELS_SUPPORT_H
 #define TESTS_KERNELS_SUPPORT_H
 
+#include "support.h"
+
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "backend/cpu/kernels/kernels.h"
 #include "base/pool.h"
@@ -60,9 +57,7 @@ static UNUSED bool random_bool(void) {
 
 static UNUSED int support_setup(void **state) {
     (void)state;
-    const char *seed = getenv("WEFT_TEST_SEED");
-    random_state = seed ? strtoull(seed, NULL, 0) : 20240611u;
-    print_message("seed %llu\n", (unsigned long long)random_state);
+    random_state = test_seed(20240611);
     for (int t = 0; t < THREADS; t++)
         assert_int_equal(wefti_pool_create(t + 1, &pools[t]), WEFT_OK);
     return 0;

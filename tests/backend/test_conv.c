@@ -2,15 +2,12 @@
  * random problems. They cover both dtypes, groups, dilation, 2 and 3 spatial dimensions, and all
  * instruction sets. Runs with 1 to 3 threads give equal bits, and guard bytes lie around every
  * buffer. The seed is printed; WEFT_TEST_SEED sets it. */
+#include "support.h"
+
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/conv/conv.h"
@@ -385,9 +382,7 @@ static void test_not_for_us(void **state) {
 
 static int setup(void **state) {
     (void)state;
-    const char *seed = getenv("WEFT_TEST_SEED");
-    random_state = seed ? strtoull(seed, NULL, 0) : 20240611u;
-    print_message("seed %llu\n", (unsigned long long)random_state);
+    random_state = test_seed(20240611);
     for (int t = 0; t < THREADS; t++)
         if (wefti_pool_create(t + 1, &pools[t]) < 0) return -1;
     return wefti_graph_create(wefti_builtin_ops(), &graph) < 0 ? -1 : 0;

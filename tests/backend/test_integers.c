@@ -1,10 +1,6 @@
 /* Arithmetic on integers: exact in all of their bits, on both backends. A result out of range
  * becomes the nearest representable number, also between the nodes of a fused chain. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "support.h"
 
 #include "backend/backend.h"
 #include "ops/harness.h"

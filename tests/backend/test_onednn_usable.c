@@ -1,14 +1,11 @@
 /* The oneDNN found at run time may be built for other devices or threads. Then it is reported as
  * not used, and is not used. This program has a dnnl_version of its own, which is found before the
  * library's. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "backend/cpu/conv/conv.h"
 #include "weft/info.h"

@@ -1,13 +1,10 @@
 /* Prints the kernel paths that this machine runs natively and those that it only emulates, one line
  * each. Compares the emulated VDPBF16PS with the processor's instruction, if it has one. */
+#include "support.h"
+
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "backend/cpu/tile/emulated.h"
 #include "backend/paths.h"
@@ -52,7 +49,7 @@ static void test_vdpbf16ps(void **state) {
     (void)state;
 #if defined(__x86_64__)
     if (wefti_isa_has_bf16(WEFTI_ISA_AVX512)) {
-        uint64_t seed = 20241124;
+        uint64_t seed = test_seed(20241124);
         for (int round = 0; round < 200000; round++) {
             uint16_t a[32], b[32];
             float sums[16], want[16];

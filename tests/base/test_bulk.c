@@ -15,7 +15,8 @@
 #include "base/memory.h"
 #include "base/philox.h"
 
-enum { MOST = (3 << 20) + 5000, SEED = 9 };
+enum { MOST = (3 << 20) + 5000 };
+static uint64_t random_seed;
 
 static unsigned char data[MOST];
 static char dirs[2][256]; /* one on a disk, where O_DIRECT works, one in memory, where it may not */
@@ -26,7 +27,8 @@ static int begin(void **state) {
     snprintf(dirs[0], sizeof dirs[0], "%s/weft-bulk-XXXXXX", base ? base : "/tmp");
     snprintf(dirs[1], sizeof dirs[1], "%s/weft-bulk-XXXXXX",
              access("/dev/shm", W_OK) ? (base ? base : "/tmp") : "/dev/shm");
-    for (int i = 0; i < MOST; i++) data[i] = (unsigned char)wefti_philox_u32(SEED, 0, (uint64_t)i);
+    for (int i = 0; i < MOST; i++)
+        data[i] = (unsigned char)wefti_philox_u32(random_seed, 0, (uint64_t)i);
     return !mkdtemp(dirs[0]) || !mkdtemp(dirs[1]);
 }
 
@@ -43,7 +45,7 @@ static weft_status write_file(const char *path, int64_t bytes, uint64_t round) {
     WEFT_TRY(wefti_bulk_open(path, bytes, &file));
     int64_t at = 0;
     for (uint64_t i = 0; at < bytes; i++) {
-        int64_t part = wefti_philox_u32(SEED, round, i) % (round % 2 ? 2000000 : 5000);
+        int64_t part = wefti_philox_u32(random_seed, round, i) % (round % 2 ? 2000000 : 5000);
         if (part > bytes - at) part = bytes - at;
         weft_status status = wefti_bulk_write(file, data + at, (size_t)part);
         if (status < 0) {
@@ -119,6 +121,7 @@ static void failures(void **state) {
 }
 
 int main(void) {
+    random_seed = test_seed(9);
     const struct CMUnitTest tests[] = {cmocka_unit_test(lengths), cmocka_unit_test(promises),
                                        cmocka_unit_test(failures)};
     return cmocka_run_group_tests(tests, begin, end);

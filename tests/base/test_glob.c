@@ -39,7 +39,7 @@ static bool plain_match(const char *p, const char *t) {
 }
 static void random_patterns(void **state) {
     (void)state;
-    const uint64_t seed = 7;
+    const uint64_t seed = test_seed(7);
     int hits = 0;
     for (uint64_t i = 0; i < 20000; i++) {
         char p[8] = "", t[8] = "";
@@ -47,7 +47,7 @@ static void random_patterns(void **state) {
         for (uint32_t k = 0; k < r % 7; k++) p[k] = "ab.*?*"[(r >> (3 + 3 * k)) % 6];
         for (uint32_t k = 0; k < s % 7; k++) t[k] = "ab."[(s >> (3 + 3 * k)) % 3];
         bool expected = plain_match(p, t);
-        if (wefti_glob_match(p, t) != expected) fail_msg("seed 7: '%s' on '%s'", p, t);
+        if (wefti_glob_match(p, t) != expected) fail_msg("'%s' on '%s'", p, t);
         hits += expected;
     }
     assert_in_range(hits, 1000, 19000);

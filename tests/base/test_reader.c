@@ -17,7 +17,8 @@
 #include "base/philox.h"
 #include "base/reader.h"
 
-enum { MOST = 300000, SEED = 5, MANY = 150 };
+enum { MOST = 300000, MANY = 150 };
+static uint64_t random_seed;
 
 static unsigned char data[MOST];
 static char root[200];
@@ -35,7 +36,8 @@ static int setup(void **state) {
     const char *directory = getenv("TMPDIR");
     (void)snprintf(root, sizeof root, "%s/weft-test-reader-XXXXXX",
                    directory ? directory : P_tmpdir);
-    for (int i = 0; i < MOST; i++) data[i] = (unsigned char)wefti_philox_u32(SEED, 0, (uint64_t)i);
+    for (int i = 0; i < MOST; i++)
+        data[i] = (unsigned char)wefti_philox_u32(random_seed, 0, (uint64_t)i);
     return mkdtemp(root) ? 0 : -1;
 }
 
@@ -64,7 +66,7 @@ static void assert_says(const char *text) {
 }
 
 static int64_t below(uint64_t *number, int64_t limit) {
-    return limit ? (int64_t)(wefti_philox_u32(SEED, 1, (*number)++) % (uint64_t)limit) : 0;
+    return limit ? (int64_t)(wefti_philox_u32(random_seed, 1, (*number)++) % (uint64_t)limit) : 0;
 }
 
 static void assert_pieces(const wefti_reader *r, int64_t bytes) {
@@ -232,6 +234,7 @@ static void every_call_failed(void **state) {
 }
 
 int main(void) {
+    random_seed = test_seed(5);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_piece),         cmocka_unit_test(files_only),
         cmocka_unit_test(cut_meanwhile),     cmocka_unit_test(many),

@@ -230,7 +230,8 @@ static void pruning_fails(void **state) {
 
 /* ---- kill -9 ---- */
 
-enum { KILLS = 60, SEED = 3 };
+enum { KILLS = 60 };
+static uint64_t random_seed;
 
 /* Write steps from `first` on and tell each one that is committed, until killed. */
 static void write_until_killed(const fixture *f, int64_t first, int told) {
@@ -257,7 +258,7 @@ static void killed_in_the_middle(void **state) {
         assert_true(child >= 0);
         if (child == 0) write_until_killed(f, newest + 1, told[1]);
         close(told[1]);
-        usleep(wefti_philox_u32(SEED, 0, round) % 8000);
+        usleep(wefti_philox_u32(random_seed, 0, round) % 8000);
         kill(child, SIGKILL);
         int how = 0;
         waitpid(child, &how, 0);
@@ -281,6 +282,7 @@ static void killed_in_the_middle(void **state) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_begin, fixture_end)
 
 int main(void) {
+    random_seed = test_seed(3);
     const struct CMUnitTest tests[] = {TEST(writing_fails), TEST(replacing_fails),
                                        TEST(reading_fails), TEST(pruning_fails),
                                        TEST(killed_in_the_middle)};

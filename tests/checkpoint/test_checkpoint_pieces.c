@@ -6,10 +6,11 @@
 #include "layout/transfer.h"
 #include "tensor/tensor.h"
 
-enum { SEED = 5, CUTS = 24, MAX_PIECES = 64 };
+enum { CUTS = 24, MAX_PIECES = 64 };
+static uint64_t random_seed;
 
 static uint64_t roll(uint64_t *at, uint64_t below) {
-    return wefti_philox_u32(SEED, 1, (*at)++) % below;
+    return wefti_philox_u32(random_seed, 1, (*at)++) % below;
 }
 
 /* ---- regions ---- */
@@ -197,6 +198,7 @@ static void pieces_must_cover_the_tensor(void **state) {
 }
 
 int main(void) {
+    random_seed = test_seed(5);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slabs_are_what_memory_holds),
         cmocka_unit_test_setup_teardown(files_are_those_of_the_whole, fixture_begin, fixture_end),

@@ -145,11 +145,6 @@ static void follow_script(world_test *w, int32_t rank) {
         }
 }
 
-static uint64_t first_seed(void) {
-    const char *given = getenv("WEFT_SEED");
-    return given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-}
-
 static void choose_script(script *s, uint64_t seed, numbers *r, int32_t size) {
     s->seed = seed;
     s->breaker = -1;

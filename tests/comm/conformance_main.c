@@ -4,10 +4,10 @@
  *     weft-conformance programs bytes 4
  *
  * Under any launcher that weft knows, with WEFT_COMM=ucx or the like to choose the communicator;
- * alone a world of one. With a third number that many ranks are threads of this process. WEFT_SEED
- * repeats a run. Rank 0 prints one line; its digest, of all bits that all ranks got, is the same
- * for all communicators that ran the same. Exit code 1 after a failure, whose rank says what was
- * wrong.
+ * alone a world of one. With a third number that many ranks are threads of this process.
+ * WEFT_TEST_SEED repeats a run. Rank 0 prints one line; its digest, of all bits that all ranks got,
+ * is the same for all communicators that ran the same. Exit code 1 after a failure, whose rank says
+ * what was wrong.
  */
 #include <pthread.h>
 #include <time.h>
@@ -65,7 +65,7 @@ static int run_threads(const conformance *like, int size) {
 int main(int argc, char **argv) {
     conformance c = {.programs = argc > 1 ? atoi(argv[1]) : 200,
                      .bytes = argc > 2 ? atoll(argv[2]) : 64 << 20};
-    const char *given = getenv("WEFT_SEED");
+    const char *given = getenv("WEFT_TEST_SEED");
     c.seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
     if (argc > 3) return run_threads(&c, atoi(argv[3]));
     if (weft_world_join(NULL, &c.world) < 0) return failed(weft_error_message());

@@ -29,9 +29,4 @@ static void run_on_threads(conformance *ranks, int size) {
     for (int r = 0; r < size; r++) weft_world_leave(ranks[r].world);
 }
 
-static uint64_t first_seed(void) {
-    const char *given = getenv("WEFT_SEED");
-    return given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-}
-
 #endif

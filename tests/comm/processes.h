@@ -300,9 +300,7 @@ __attribute__((unused)) static void follow_to_the_end(world_test *w, int32_t ran
 }
 
 __attribute__((unused)) static void run_script_rounds(const script_rounds *o) {
-    uint64_t seed = first_seed() ^ o->mask;
-    print_message("seed %llu (WEFT_SEED ^ 0x%llX)\n", (unsigned long long)seed,
-                  (unsigned long long)o->mask);
+    uint64_t seed = test_new_seed() ^ o->mask;
     static script s;
     for (int round = 0; round < o->rounds; round++) {
         numbers r = {seed + (uint64_t)round, 0};

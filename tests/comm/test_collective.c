@@ -2,10 +2,7 @@
  * that make different calls, with the call's number; any number of started calls may end in any
  * order; failed allocations leave nothing behind. The conformance suite checks values. (weft-test:
  * threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <pthread.h>
 #include <sched.h>

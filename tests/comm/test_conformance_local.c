@@ -1,9 +1,6 @@
 /* Conformance of the communicator between threads, and of worlds of one, on 1 to 8 ranks.
  * (weft-test: threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include "conformance_threads.h"
 #include "sanitized.h"
@@ -28,8 +25,7 @@ static void run_ranks(int size, int spin, uint64_t seed, int64_t bytes) {
 
 static void all_sizes_of_worlds(void **state) {
     (void)state;
-    uint64_t seed = first_seed();
-    print_message("seed %llu (WEFT_SEED)\n", (unsigned long long)seed);
+    uint64_t seed = test_new_seed();
     for (int size = 1; size <= CONFORMANCE_RANKS; size++)
         run_ranks(size, size % 3 ? -1 : 20, seed + (uint64_t)size, size == 2 ? LARGE : LARGE / 128);
 }

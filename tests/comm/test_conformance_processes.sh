@@ -11,8 +11,8 @@ if [ ! -x "$conformance" ]; then
     exit 77
 fi
 bad=0
-WEFT_SEED=${WEFT_SEED:-$(($(date +%s) % 100000))}
-export WEFT_SEED
+WEFT_TEST_SEED=${WEFT_TEST_SEED:-$(($(date +%s) % 100000))}
+export WEFT_TEST_SEED
 digest() { sed -n 's/.*as they should be (seed .*, digest \([0-9a-f]*\)).*/\1/p' "$@"; }
 # as_threads RANKS PROGRAMS BYTES: `out` has the bits that threads get.
 as_threads() {

@@ -1,9 +1,6 @@
 /* Copies past the caches: every form equals memcpy for any size and alignment and writes nothing
  * else. Reductions that stream their result equal those that do not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,9 +151,7 @@ static void moves_are_the_same(void **state) {
 }
 
 int main(void) {
-    const char *given = getenv("WEFT_SEED");
-    seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    print_message("seed %llu (WEFT_SEED)\n", (unsigned long long)seed);
+    seed = test_new_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies_are_memcpy),
         cmocka_unit_test(what_is_kept_is_not_streamed),

@@ -1,9 +1,6 @@
 /* The communicator between processes: the random transfers of the threads' test, with memory of
  * both kinds and on all paths; the bits of sums; and clean-up when processes die. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include "base/fault.h"
 #include "processes.h"
@@ -290,8 +287,7 @@ static void reduce_for_ever(world_test *w, int32_t rank) {
  * waits fail. Before that they may find out themselves, where they read its memory. */
 static void the_others_outlive_a_rank(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0xDE;
-    print_message("seed %llu (WEFT_SEED ^ 0xDE)\n", (unsigned long long)seed);
+    uint64_t seed = test_new_seed() ^ 0xDE;
     numbers r = {seed, 0};
     for (int round = 0; round < 16; round++) {
         static const int64_t sizes[] = {2, 3000, 300000};

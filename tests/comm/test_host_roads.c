@@ -1,10 +1,7 @@
 /* Messages within a host through shared memory: random transfers by each algorithm, the same bits
  * as between threads, the bytes on each path, and clean-up when a process dies. The transport
  * between hosts is shared memory here too. (weft-test: threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include "comm/host/intranode.h"
 #include "comm/p2p/p2p.h"
@@ -345,8 +342,7 @@ static wefti_host_traffic compare(roads_world *w, bits_test *b, char *arrays) {
 
 static void the_same_bits_as_between_threads(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0xB17;
-    print_message("seed %llu (WEFT_SEED ^ 0xB17)\n", (unsigned long long)seed);
+    uint64_t seed = test_new_seed() ^ 0xB17;
     static const int64_t sizes[] = {1, 700, 9000, 150000};
     char *arrays = share((size_t)3 * MOST_RANKS * MOST_BYTES);
     for (int turn = 0; turn < TURNS; turn++) {
@@ -428,8 +424,7 @@ static void who_only_receives_is_asked(void **state) {
 /* Nobody but the neighbours themselves can notice it here. */
 static void who_is_killed_is_named(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0x9;
-    print_message("seed %llu (WEFT_SEED ^ 0x9)\n", (unsigned long long)seed);
+    uint64_t seed = test_new_seed() ^ 0x9;
     for (int round = 0; round < KILLED; round++) {
         numbers r = {seed + (uint64_t)round, 0};
         int32_t size = (int32_t)pick(&r, 2, 5);

@@ -1,9 +1,6 @@
 /* The communicator between threads: every kind of transfer on random groups and boxes gives what it
  * must, however the ranks interleave; a failure reaches everybody. (weft-test: threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <time.h>
 #include <unistd.h>
@@ -16,8 +13,7 @@
 
 static void random_scripts(void **state) {
     (void)state;
-    uint64_t seed = first_seed();
-    print_message("seed %llu (WEFT_SEED)\n", (unsigned long long)seed);
+    uint64_t seed = test_new_seed();
     static script s;
     for (int round = 0; round < 150; round++) {
         numbers r = {seed + (uint64_t)round, 0};
@@ -35,8 +31,7 @@ static void random_scripts(void **state) {
  * mending the same world runs another script. */
 static void broken_scripts(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0xB0;
-    print_message("seed %llu (WEFT_SEED ^ 0xB0)\n", (unsigned long long)seed);
+    uint64_t seed = test_new_seed() ^ 0xB0;
     static script s;
     for (int round = 0; round < 25; round++) {
         numbers r = {seed + (uint64_t)round, 0};

@@ -1,10 +1,7 @@
 /* The communicator over messages. Every kind of transfer on random groups and regions, by every
  * algorithm, gives the right result for any delays; mismatches are named; a failure reaches all
  * ranks. (weft-test: threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include "base/fault.h"
 #include "base/memory.h"
@@ -22,8 +19,7 @@ enum { SCRIPTS = 80, BROKEN = 40, LARGE = 500000 };
 
 static void random_scripts(void **state) {
     (void)state;
-    uint64_t seed = first_seed();
-    print_message("seed %llu (WEFT_SEED)\n", (unsigned long long)seed);
+    uint64_t seed = test_new_seed();
     static script s;
     static mesh m;
     for (int round = 0; round < SCRIPTS; round++) {
@@ -43,8 +39,7 @@ static void random_scripts(void **state) {
 /* One rank breaks the world anywhere; the others stop where they are, free all they have. */
 static void broken_scripts(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0xB0;
-    print_message("seed %llu (WEFT_SEED ^ 0xB0)\n", (unsigned long long)seed);
+    uint64_t seed = test_new_seed() ^ 0xB0;
     static script s;
     static mesh m;
     for (int round = 0; round < BROKEN; round++) {
@@ -76,8 +71,7 @@ static void broken_scripts(void **state) {
 
 static void algorithms_agree_to_the_bit(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0xA16;
-    print_message("seed %llu (WEFT_SEED ^ 0xA16)\n", (unsigned long long)seed);
+    uint64_t seed = test_new_seed() ^ 0xA16;
     int number = 0;
     for (int algorithm = 0; algorithm < WEFTI_COMMSCHED_HOSTS;
          algorithm++) /* test_rounds_hosts.c */

@@ -1,9 +1,6 @@
 /* Conformance of the communicator over messages, on 1 to 8 ranks of one process that send each
  * other messages with random delays. (weft-test: threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include "comm/p2p/p2p.h"
 #include "conformance_threads.h"
@@ -35,8 +32,7 @@ static void run_ranks(int size, uint64_t seed, int64_t bytes) {
 
 static void all_sizes_of_worlds(void **state) {
     (void)state;
-    uint64_t seed = first_seed();
-    print_message("seed %llu (WEFT_SEED)\n", (unsigned long long)seed);
+    uint64_t seed = test_new_seed();
     for (int size = 1; size <= CONFORMANCE_RANKS; size++)
         run_ranks(size, seed + (uint64_t)size, size == 3 ? LARGE : LARGE / 64);
 }

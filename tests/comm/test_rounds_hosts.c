@@ -1,10 +1,7 @@
 /* Transfers by messages between hosts with several members each: the same bits as on any other
  * path, the least possible bytes between hosts, and chosen where that is fastest. (weft-test:
  * threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include "base/fault.h"
 #include "base/memory.h"
@@ -30,8 +27,7 @@ static void choose_hosts(numbers *r, int32_t members, bool in_order, int32_t *ho
 
 static void hosts_agree_to_the_bit(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0x4057;
-    print_message("seed %llu (WEFT_SEED ^ 0x4057)\n", (unsigned long long)seed);
+    uint64_t seed = test_new_seed() ^ 0x4057;
     int number = 0;
     for (int form = 0; form < 7; form++)
         for (int k = 0; k < 4 * CASES_OF_SIZE; k++, number++) {
@@ -50,8 +46,7 @@ static void hosts_agree_to_the_bit(void **state) {
 /* Many transfers under way at a time. */
 static void random_scripts(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0x5C;
-    print_message("seed %llu (WEFT_SEED ^ 0x5C)\n", (unsigned long long)seed);
+    uint64_t seed = test_new_seed() ^ 0x5C;
     static script s;
     static mesh m;
     for (int round = 0; round < SCRIPTS; round++) {

@@ -1,10 +1,7 @@
 /* The communicator over UCX: processes that send each other messages through the loopback
  * interface. Random transfers, what does not match, ranks that break off or are killed; and that
  * UCX leaves the process as it was. (weft-test: threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include "comm/p2p/p2p.h"
 #include "comm/transport/transport.h"
@@ -75,8 +72,7 @@ static void broken_scripts(void **state) {
 
 static void who_is_killed_is_named(void **state) {
     (void)state;
-    uint64_t seed = first_seed() ^ 0x9;
-    print_message("seed %llu (WEFT_SEED ^ 0x9)\n", (unsigned long long)seed);
+    uint64_t seed = test_new_seed() ^ 0x9;
     for (int round = 0; round < KILLED; round++) {
         numbers r = {seed + (uint64_t)round, 0};
         int32_t size = (int32_t)pick(&r, 2, 5);

@@ -1,10 +1,7 @@
 /* The communicator over UCX between two network namespaces, as between hosts: on a good link, on a
  * bad one (delay, loss and reordering by weft-slow-link), and with the cable pulled. Needs root
  * and iproute2. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -136,7 +133,7 @@ static FILE *lay_bad_wire(uint64_t seed, pid_t *out_pid) {
 static void a_bad_wire(void **state) {
     (void)state;
     pid_t wire;
-    FILE *says = lay_bad_wire(first_seed() ^ 0xBAD, &wire);
+    FILE *says = lay_bad_wire(test_new_seed() ^ 0xBAD, &wire);
     if (!says) return;
     interface = "weft0";
     run_scripts(0xBAD);

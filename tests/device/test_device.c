@@ -1,25 +1,16 @@
 /* Devices: memory, copies, mappings and the order of work, alike on all of them. Host code that
  * touches the memory of a fenced device dies. weft-test: threads */
+#include "support.h"
+
 #include "device/device.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "weft/status.h"
-
-#define ASSERT_OK(call)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (call);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #call, weft_error_message());                          \
-    } while (0)
 
 enum { BYTES = 1 << 20, PART = 1000 };
 

@@ -146,7 +146,7 @@ static void check_gradients(weft_graph *g, weft_body *cell, uint64_t seed) {
 
 static void random_cells_match_finite_differences(void **state) {
     (void)state;
-    for (uint64_t seed = 1; seed <= 60; seed++) {
+    TEST_SEEDS(seed, 1, 60) {
         weft_graph *g = new_graph();
         dice d = {.seed = seed};
         weft_value x = weft_input(g, "x", matrix(2 + roll(&d, 3), 2 + roll(&d, 3)));

@@ -102,7 +102,7 @@ static void calls_have_their_own_random_numbers(void **state) {
  * cell. */
 static void passes_change_no_result(void **state) {
     (void)state;
-    for (uint64_t seed = 1; seed <= 40; seed++) {
+    TEST_SEEDS(seed, 1, 40) {
         weft_graph *g;
         dice d = {.seed = seed};
         assert_int_equal(weft_graph_create(&g), WEFT_OK);

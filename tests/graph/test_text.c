@@ -47,7 +47,7 @@ static weft_graph *varied(uint64_t seed) {
 
 static void random_graphs_read_back(void **state) {
     (void)state;
-    for (uint64_t seed = 1; seed <= 100; seed++) {
+    TEST_SEEDS(seed, 1, 100) {
         weft_graph *g = varied(seed), *again = NULL;
         if (seed % 3 == 0) assert_int_equal(wefti_graph_wrap(g), WEFT_OK);
         if (wefti_graph_check(g) < 0)

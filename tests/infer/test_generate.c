@@ -62,7 +62,7 @@ static void frequencies_follow_the_softmax(void **state) {
 /* The k most likely of many, with many equals: against a plain count of the larger ones. */
 static void top_k_selects_in_order(void **state) {
     (void)state;
-    for (uint64_t round = 0; round < 60; round++) {
+    TEST_SEEDS(round, 0, 60) {
         float logits[1000];
         int64_t count = 1 + (int64_t)(wefti_philox_u32(round, 1, 0) % 1000);
         int64_t k = 1 + (int64_t)(wefti_philox_u32(round, 1, 1) % (uint32_t)count);

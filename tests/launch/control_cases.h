@@ -28,13 +28,6 @@ static inline uint64_t test_random(uint64_t *state) {
     return z ^ z >> 31;
 }
 
-static inline uint64_t test_seed(void) {
-    const char *given = getenv("WEFT_TEST_SEED");
-    uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    printf("seed %llu\n", (unsigned long long)seed);
-    return seed;
-}
-
 /* Memory of this process, KiB. */
 static inline long resident_kib(void) {
     long pages = 0, resident = 0;

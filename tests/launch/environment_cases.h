@@ -3,13 +3,10 @@
 #ifndef WEFT_TESTS_ENVIRONMENT_CASES_H
 #define WEFT_TESTS_ENVIRONMENT_CASES_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "launch/env/env.h"
 

@@ -1,8 +1,5 @@
 /* Secrets and proofs: published vectors, files that must be refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

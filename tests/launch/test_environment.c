@@ -1,15 +1,12 @@
 /* The environment variables of launchers: each launcher alone, one inside another, each pair that
  * disagrees, and malformed values. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "environment_cases.h"
 #include "launch/env/values.h"

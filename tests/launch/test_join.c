@@ -1,9 +1,6 @@
 /* Joining by a launcher's variables: processes become a world with a working communicator, and all
  * learn of the end of each. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -4,7 +4,7 @@
 # nothing is left. WEFT_TEST_ROUNDS rounds (8); the seed is printed.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
-mark=$$ rounds=${WEFT_TEST_ROUNDS:-8} seed=${WEFT_SEED:-$(date +%s)}
+mark=$$ rounds=${WEFT_TEST_ROUNDS:-8} seed=${WEFT_TEST_SEED:-$(date +%s)}
 TMPDIR=$work/tmp HOME=$work
 export TMPDIR HOME
 mkdir "$TMPDIR"

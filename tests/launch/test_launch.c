@@ -1,13 +1,12 @@
 /* weft_launch_run as a program calls it: what it is told while processes run, what it gets at the
  * end, and that its own processes and signals are left alone. */
+#include "support.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +16,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "base/io.h"
 #include "base/memory.h"

@@ -8,8 +8,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../cli/run.inc"
 # shellcheck source=hosts.inc
 . "$here/hosts.inc"
-seed=${WEFT_SEED:-$(($(date +%s) % 100000))}
-echo "seed $seed (WEFT_SEED=$seed repeats it)"
+seed=${WEFT_TEST_SEED:-$(($(date +%s) % 100000))}
+echo "seed $seed (WEFT_TEST_SEED=$seed repeats it)"
 # lay OPTIONS...: the cable
 lay() {
     "$WEFT_BUILD_DIR/weft-slow-link" $a 10.97.0.1 $b 10.97.0.2 "seed=$seed" "$@" >carried 2>&1 &

@@ -1,15 +1,12 @@
 /* Ranks with different last calls that end with 0 all the same: each host's launcher reports it.
  * With an argument this program is such a rank. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "secret_folder.h"
 #include "weft/collective.h"

@@ -1,9 +1,6 @@
 /* Joining and all-gathers: any order of starting; ranks as requested; too many, too few, late and
  * unauthorised members. (weft-test: threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <poll.h>
 
@@ -44,7 +41,7 @@ static void all_good(const test_lane *lanes, int count) {
 
 static void any_order(void **state) {
     (void)state;
-    uint64_t seed = test_seed();
+    uint64_t seed = test_new_seed();
     for (int round = 0; round < 12; round++) {
         int count = 1 + (int)(test_random(&seed) % MOST);
         wefti_scheduler_options o = test_scheduler(count);
@@ -426,7 +423,7 @@ static void launchers_hear_of_failures(void **state) {
 /* A scheduler of a launcher: programs join one world after the other. */
 static void worlds_follow_each_other(void **state) {
     (void)state;
-    uint64_t seed = test_seed(), before = 0;
+    uint64_t seed = test_new_seed(), before = 0;
     wefti_scheduler_options o = test_scheduler(3);
     o.repeats = true;
     wefti_scheduler *s = start(&o);

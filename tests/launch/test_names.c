@@ -2,10 +2,7 @@
  * still resolves to an old address, as for a pod that has just started. It waits as long as for
  * ranks. Texts that cannot be host names are refused at once. With an argument this program is a
  * rank. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <dlfcn.h>
 #include <netdb.h>
@@ -144,7 +141,7 @@ static void all_work(weft_status (*what)(int)) {
 static void is_waited_for(void **state) {
     (void)state;
     static const int ways[] = {EAI_AGAIN, EAI_NONAME, EAI_NODATA, STALE};
-    uint64_t random = test_seed();
+    uint64_t random = test_new_seed();
     for (int i = 0; i < 4; i++) {
         missing = (int)(1 + test_random(&random) % 3);
         unknown = ways[i];

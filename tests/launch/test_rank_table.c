@@ -1,14 +1,11 @@
 /* Rank tables: the documented forms are read, and whatever is wrong is refused with the field's
  * name. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/memory.h"
 #include "base/text.h"

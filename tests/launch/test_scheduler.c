@@ -1,9 +1,6 @@
 /* A scheduler among strangers: malformed and repeated handshakes and frames, floods, members of
  * other generations; what it listens at. (weft-test: threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -222,7 +219,7 @@ static void bad_frames(wefti_scheduler *s) {
 
 static void attacked(void **state) {
     (void)state;
-    seed = test_seed();
+    seed = test_new_seed();
     wefti_scheduler_options o = test_scheduler(3);
     o.join_seconds = 200;
     wefti_scheduler *s = start(&o);

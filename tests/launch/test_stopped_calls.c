@@ -1,10 +1,7 @@
 /* A rank is stopped (SIGSTOP) in the middle of each collective: the others' calls end with an
  * error that names the rank and the call. Each collective has a world of processes of its own. All
  * run at once, since ranks mostly wait. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <signal.h>
 #include <sys/prctl.h>

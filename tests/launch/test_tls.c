@@ -1,9 +1,6 @@
 /* Connections over TLS: what one side says arrives, nobody on the way can read it, and whoever does
  * not know the secret, or does not speak TLS, is told so. (weft-test: threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -287,7 +284,7 @@ static void strangers(void **state) {
     (void)state;
     needs_openssl();
     enum { ROUNDS = 4000, SETTLE = 1000 };
-    uint64_t seed = test_seed();
+    uint64_t seed = test_new_seed();
     unsigned char hello[2048];
     size_t bytes = first_words(hello, sizeof hello);
     wefti_scheduler_options o = test_scheduler(2);

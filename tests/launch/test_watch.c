@@ -1,9 +1,6 @@
 /* The rank named when a rank dies, stops, gives up, or keeps the others waiting; and a scheduler
  * that is killed and started again. (weft-test: threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -163,7 +160,7 @@ static void all_stand(wefti_scheduler *s, int count) {
 
 static void killed(void **state) {
     (void)state;
-    uint64_t seed = test_seed();
+    uint64_t seed = test_new_seed();
     for (int round = 0; round < 20; round++) {
         crew c;
         crew_start(&c, RANKS, 0);
@@ -196,7 +193,7 @@ static void killed_while_exchanging(void **state) {
     (void)state;
     const char *given = getenv("WEFT_TEST_ROUNDS");
     int rounds = given ? atoi(given) : 20;
-    uint64_t seed = test_seed();
+    uint64_t seed = test_new_seed();
     for (int round = 0; round < rounds; round++) {
         crew c;
         crew_start(&c, RANKS, 1000000);
@@ -297,7 +294,7 @@ static void scheduler_restarted(void **state) {
 static void swaps_go_on(void **state) {
     (void)state;
     enum { SWAPS = 500 };
-    uint64_t seed = test_seed();
+    uint64_t seed = test_new_seed();
     int line[2];
     assert_int_equal(pipe(line), 0);
     crew c;
@@ -438,7 +435,7 @@ static void hang_end(hanging *h) {
 static void hangs(void **state) {
     (void)state;
     enum { AT_ONCE = 10 };
-    uint64_t seed = test_seed();
+    uint64_t seed = test_new_seed();
     static hanging all[AT_ONCE];
     for (int round = 0; round < 5; round++) {
         for (int i = 0; i < AT_ONCE; i++) hang_start(&all[i], &seed);

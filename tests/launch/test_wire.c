@@ -1,8 +1,5 @@
 /* Frames and messages: what was sent arrives, and nothing else does. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -48,7 +45,7 @@ static void as_documented(void **state) {
 
 static void arrives_in_any_pieces(void **state) {
     (void)state;
-    uint64_t seed = test_seed();
+    uint64_t seed = test_new_seed();
     wefti_wire_stream out = stream(false), in = stream(false);
     unsigned char data[8192];
     size_t used = 0, sizes[20];
@@ -237,7 +234,7 @@ static void records_come_back(void **state) {
 /* Bodies that no encoder made, from the right key: every decoder says no, or keeps its promises. */
 static void bodies_are_checked(void **state) {
     (void)state;
-    uint64_t seed = test_seed();
+    uint64_t seed = test_new_seed();
     unsigned char body[WEFTI_MESSAGE_MAX];
     for (int round = 0; round < 100000; round++) {
         wefti_join join = {.rank = (int32_t)(round % 9) - 1, .size = 8, .pid = 1, .node = "n"};

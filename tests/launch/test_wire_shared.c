@@ -1,9 +1,6 @@
 /* One body for many connections: a thousand members that do not read share one block of memory.
  * Each receives the bytes and order that a copy of its own would have brought. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #include <fcntl.h>
 #include <malloc.h>

@@ -7,16 +7,16 @@
 #include "base/philox.h"
 #include "layout/transfer.h"
 
-enum { SEED = 7, MEMBERS = 3 };
+enum { MEMBERS = 3 };
+static uint64_t random_seed;
 
 static int64_t draw(uint64_t *position, int64_t bound) {
-    return wefti_philox_u32(SEED, 1, (*position)++) % (uint32_t)bound;
+    return wefti_philox_u32(random_seed, 1, (*position)++) % (uint32_t)bound;
 }
 
 /* Copies of random regions between random regions of 0 to 5 dimensions, element by element. */
 static void copies_of_regions(void **state) {
     (void)state;
-    printf("seed %d\n", SEED);
     uint64_t position = 0;
     const size_t widths[] = {1, 2, 4, 8, 16, 6};
     static unsigned char from_data[16 * 4096], to_data[16 * 4096], want[16 * 4096];
@@ -214,6 +214,7 @@ static void clones(void **state) {
 }
 
 int main(void) {
+    random_seed = test_seed(7);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies_of_regions),
         cmocka_unit_test(legality),

@@ -187,7 +187,7 @@ enum { ONE, MANY, NUDGED, SESSIONS };
 static void check_step(const trial *t, int step, weft_session **s) {
     double loss[SESSIONS];
     char where[256] = "", what[160];
-    (void)snprintf(what, sizeof what, "WEFT_SEED=%llu WEFT_CASES=1 (%s, image %s), step %d",
+    (void)snprintf(what, sizeof what, "WEFT_TEST_SEED=%llu WEFT_CASES=1 (%s, image %s), step %d",
                    (unsigned long long)t->seed, weft_family_text(t->config.family), t->layout,
                    step);
     nudge(s[NUDGED]);
@@ -225,7 +225,7 @@ static uint64_t setting(const char *name, uint64_t otherwise) {
 
 static void few_channels_give_the_result_of_one_device(void **state) {
     (void)state;
-    uint64_t first = setting("WEFT_SEED", 150),
+    uint64_t first = test_seed(150),
              cases = setting("WEFT_CASES", SANITIZED_THREAD || SANITIZED_ADDRESS ? 3 : 10);
     print_message("seeds %llu to %llu\n", (unsigned long long)first,
                   (unsigned long long)(first + cases - 1));

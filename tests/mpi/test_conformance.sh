@@ -4,9 +4,9 @@
 . tests/mpi/run.inc
 conformance=$WEFT_BUILD_DIR/weft-conformance
 [ -x "$conformance" ] || { echo 'SKIP: weft-conformance is not built'; exit 77; }
-WEFT_SEED=${WEFT_SEED:-$(($(date +%s) % 100000))}
-export WEFT_SEED
-echo "seed $WEFT_SEED (WEFT_SEED=$WEFT_SEED repeats it)"
+WEFT_TEST_SEED=${WEFT_TEST_SEED:-$(($(date +%s) % 100000))}
+export WEFT_TEST_SEED
+echo "seed $WEFT_TEST_SEED (WEFT_TEST_SEED=$WEFT_TEST_SEED repeats it)"
 cat >"$work/hosts.sh" <<'END'
 rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
 WEFT_HOST_ID=host-$((rank * 2 / RANKS)) exec "$@"

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Transfers through MPI give the bits that the threads of one process give.
 . tests/mpi/run.inc
-seed=${WEFT_SEED:-$(($(date +%s) % 100000))}
-echo "seed $seed (WEFT_SEED=$seed repeats it)"
+seed=${WEFT_TEST_SEED:-$(($(date +%s) % 100000))}
+echo "seed $seed (WEFT_TEST_SEED=$seed repeats it)"
 for flavour in $flavours; do
     compile "$flavour" "$work/transfers" -Wno-unused-function tests/mpi/transfers.c || continue
     for n in 1 2 3 4; do

@@ -5,13 +5,9 @@
  * keys that a query sees.
  * Other ops: operations per element, counted in the formula in the table.
  * Bytes: of the operands in the case, or of the elements that the result shows. */
+#include "support.h"
+
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "ops/harness.h"
 
 static const wefti_random stream = {.seed = 3, .step = 1, .call_stream = 5};

@@ -361,8 +361,8 @@ static void gradients_match_finite_differences(void **state) {
     for_each_case(gradients_at_the_edges);
 }
 
-/* Every factor of a case gets some size, one after the other. Illegal cases are skipped. WEFT_SEED
- * sets the sizes. */
+/* Every factor of a case gets some size, one after the other. Illegal cases are skipped.
+ * WEFT_TEST_SEED sets the sizes. */
 static uint64_t shapes_seed, shapes_tried, shapes_legal;
 
 static bool resize_at_random(op_setup *s, uint64_t trial) {
@@ -393,11 +393,10 @@ static void gradients_of_some_shapes(const op_setup *s) {
 
 static void gradients_match_on_random_shapes(void **state) {
     (void)state;
-    const char *given = getenv("WEFT_SEED");
-    shapes_seed = given ? strtoull(given, NULL, 10) : 20260;
+    shapes_seed = test_seed(20260);
     for_each_case(gradients_of_some_shapes);
-    print_message("seed %llu: %llu shapes, %llu legal\n", (unsigned long long)shapes_seed,
-                  (unsigned long long)shapes_tried, (unsigned long long)shapes_legal);
+    print_message("%llu shapes, %llu legal\n", (unsigned long long)shapes_tried,
+                  (unsigned long long)shapes_legal);
     assert_true(shapes_legal > shapes_tried / 2);
 }
 

@@ -88,7 +88,7 @@ static int fewest(const wefti_fusion_item *items, int count, int64_t limit) {
 
 static void test_random(void **state) {
     (void)state;
-    for (uint64_t seed = 1; seed <= 500; seed++) {
+    TEST_SEEDS(seed, 1, 500) {
         wefti_fusion_item items[MOST], of_key[MOST];
         int32_t bucket[MOST], last[MOST] = {0};
         int count = 1 + (int)(wefti_philox_u32(seed, 0, 0) % MOST), wanted = 0;

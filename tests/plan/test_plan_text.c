@@ -228,7 +228,7 @@ static weft_plan *random_plan(uint64_t seed) {
 
 static void test_round_trip(void **state) {
     (void)state;
-    for (uint64_t seed = 1; seed <= 500; seed++) {
+    TEST_SEEDS(seed, 1, 500) {
         weft_plan *plan = random_plan(seed), *again = NULL;
         char *first = print(plan), *differences = NULL;
         again = parse(first);

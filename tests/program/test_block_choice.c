@@ -82,7 +82,7 @@ static void never_slower(void **state) {
     static const int meshes[][2] = {{2, 0}, {3, 0}, {4, 0}, {2, 2}, {8, 0}, {2, 3}};
     int64_t free_bytes = 0, bytes = 0;
     int changed = 0;
-    for (uint64_t seed = 0; seed < CASES; seed++) {
+    TEST_SEEDS(seed, 0, CASES) {
         dice d = {seed, 0};
         op_graph g = new_graph();
         char text[64], what[160];
@@ -108,7 +108,7 @@ static void never_slower(void **state) {
     }
     print_message("%d of %d choices are faster: %lld bytes, %lld before\n", changed, CASES,
                   (long long)bytes, (long long)free_bytes);
-    assert_true(changed > CASES / 100 && bytes < free_bytes);
+    assert_true(test_one_seed() || (changed > CASES / 100 && bytes < free_bytes));
 }
 
 int main(void) {

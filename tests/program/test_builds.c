@@ -1,16 +1,13 @@
 /* Builds do not change the graph. Many builds leave no memory behind, and two threads build from
  * one graph at once. */
+#include "support.h"
+
 #include <malloc.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/memory.h"
 #include "graph/text/text.h"
@@ -18,12 +15,6 @@
 #include "session/optimizer.h"
 #include "weft/model.h"
 #include "weft/plan.h"
-
-#define ASSERT_OK(expr)                                                                            \
-    do {                                                                                           \
-        weft_status status_ = (expr);                                                              \
-        if (status_ < 0) fail_msg("%s: %s", #expr, weft_error_message());                          \
-    } while (0)
 
 enum { RANKS = 4, LAYERS = 12, MOST_GROWTH = 1 << 20 };
 

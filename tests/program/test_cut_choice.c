@@ -229,7 +229,7 @@ static void close_trial(trial *t) {
 static void least_communication(void **state) {
     (void)state;
     int inner = 0, outermost = 0;
-    for (uint64_t seed = 0; seed < CASES; seed++) {
+    TEST_SEEDS(seed, 0, CASES) {
         static trial t;
         way way = {0};
         int best = 0;
@@ -252,7 +252,7 @@ static void least_communication(void **state) {
         close_trial(&t);
     }
     print_message("of %d choices %d are not the outermost, %d are\n", CASES, inner, outermost);
-    assert_true(inner > CASES / 20 && outermost > CASES / 20);
+    assert_true(test_one_seed() || (inner > CASES / 20 && outermost > CASES / 20));
 }
 
 /* ---- one by hand ---- */

@@ -372,7 +372,6 @@ static void every_split_of_every_op(void **state) {
     const wefti_op_registry *ops = wefti_builtin_ops();
     const char *only = getenv("WEFT_TEST_OP");
     failures = 0;
-    print_message("seed %llu\n", (unsigned long long)seed);
     for (int i = 0; i < ops->count; i++) {
         const weft_op_def *op = ops->ops[i];
         if (only && strcmp(only, op->name)) continue;
@@ -411,8 +410,7 @@ static void no_factor_is_forgotten(void **state) {
 }
 
 int main(void) {
-    const char *given = getenv("WEFT_TEST_SEED");
-    if (given) seed = strtoull(given, NULL, 10);
+    seed = test_seed(seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_factor_is_forgotten),
         cmocka_unit_test(every_split_of_every_op),

@@ -499,10 +499,8 @@ static bool make_fault(dice *d, world *w, const plan_case *c, int fault) {
 static void test_faults(void **state) {
     enum { TRIES = 8 };
     int made[FAULTS] = {0}, total = 0;
-    const char *given = getenv("WEFT_TEST_SEED");
-    uint64_t seed = given ? strtoull(given, NULL, 10) : 20260;
+    const uint64_t seed = test_seed(20260);
     (void)state;
-    print_message("seed %llu\n", (unsigned long long)seed);
     dice d = {seed, 0};
     for (int c = 0; c < CASES; c++) {
         world w;

@@ -367,7 +367,7 @@ static void textbook_cases_cost_what_they_must(void **state) {
 static void blocks_move_less_than_gathers(void **state) {
     (void)state;
     static const char *const ops[] = {"slice", "pad", "concat", "chunk"};
-    for (uint64_t seed = 0; seed < 400; seed++) {
+    TEST_SEEDS(seed, 0, 400) {
         uint64_t rolls = 0;
 #define ROLL(n) ((int64_t)(wefti_philox_u32(seed, 5, rolls++) % (uint32_t)(n)))
         const char *name = ops[seed % 4];

@@ -166,7 +166,7 @@ static void hidden_rows_are_those_of_one_device(void **state) {
     (void)state;
     for (int reference = 0; reference < 2; reference++) {
         if (reference) assert_int_equal(setenv("WEFT_BACKEND", "reference", 1), 0);
-        for (uint64_t seed = 1; seed <= ROUNDS; seed++) {
+        TEST_SEEDS(seed, 1, ROUNDS) {
             check(seed, WEFT_F32);
             check(seed, WEFT_F64);
         }

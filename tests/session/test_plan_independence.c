@@ -2,8 +2,8 @@
  * 8 devices. Plans use random splits of ops, inputs and parameters, uneven sizes, stages under all
  * schedules, microbatches and copies. They also use recomputation, sharded optimizers of all kinds
  * and clipping. Losses, named results, parameters and states equal the values of one device.
- * WEFT_SEED sets the first seed, WEFT_CASES the number of seeds. A failure prints the seed that
- * repeats it alone; with WEFT_VERBOSE it also prints the model and the plan. */
+ * WEFT_TEST_SEED sets the first seed, WEFT_CASES the number of seeds. A failure prints the seed
+ * that repeats it alone; with WEFT_VERBOSE it also prints the model and the plan. */
 #include "session_models.h"
 
 #include "graph/builder.h"
@@ -422,11 +422,11 @@ __attribute__((format(printf, 2, 3))) static void complain(const trial *t, const
     va_start(list, format);
     (void)vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    print_error("WEFT_SEED=%llu WEFT_CASES=1 (%d devices, %d stages of %d chunks, %d microbatches "
-                "of %d, %s, optimizer %d level %d): %s\n",
-                (unsigned long long)t->seed, t->devices, t->stages, t->chunks, t->microbatches,
-                (int)t->batch, weft_dtype_text(t->dtype), t->optimizer, t->plan->optimizer.level,
-                text);
+    print_error(
+        "WEFT_TEST_SEED=%llu WEFT_CASES=1 (%d devices, %d stages of %d chunks, %d microbatches "
+        "of %d, %s, optimizer %d level %d): %s\n",
+        (unsigned long long)t->seed, t->devices, t->stages, t->chunks, t->microbatches,
+        (int)t->batch, weft_dtype_text(t->dtype), t->optimizer, t->plan->optimizer.level, text);
     describe(t);
     failures++;
 }
@@ -559,10 +559,9 @@ static void what_failed_before(void **state) {
 
 static void plans_do_not_change_results(void **state) {
     (void)state;
-    uint64_t first = setting("WEFT_SEED", 20260401),
-             cases = setting("WEFT_CASES", SANITIZED_THREAD    ? 60
-                                           : SANITIZED_ADDRESS ? 150
-                                                               : 400);
+    uint64_t first = test_seed(20260401), cases = setting("WEFT_CASES", SANITIZED_THREAD    ? 60
+                                                                        : SANITIZED_ADDRESS ? 150
+                                                                                            : 400);
     int count[3] = {0};
     print_message("seeds %llu to %llu\n", (unsigned long long)first,
                   (unsigned long long)(first + cases - 1));

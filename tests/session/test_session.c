@@ -52,7 +52,7 @@ static double loss_in_double(weft_session *s, const weft_graph *g, uint64_t data
 static void gradients_equal_finite_differences(void **state) {
     (void)state;
     int compared = 0;
-    for (uint64_t seed = 0; seed < 40; seed++) {
+    TEST_SEEDS(seed, 0, 40) {
         weft_graph *g = random_model(seed);
         weft_session_options o = options_with(WEFT_SGD, 0);
         o.keep_gradients = true;
@@ -106,7 +106,7 @@ static void gradients_equal_finite_differences(void **state) {
         weft_session_destroy(s);
         weft_graph_destroy(g);
     }
-    assert_true(compared > 60);
+    assert_true(test_one_seed() || compared > 60);
 }
 
 /* ---- one update, carried out differently ---- */

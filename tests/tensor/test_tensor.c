@@ -125,8 +125,7 @@ static void all_bfloats(void **state) {
  * halves. */
 static void rounding(void **state) {
     (void)state;
-    const uint64_t seed = 17;
-    print_message("seed %llu\n", (unsigned long long)seed);
+    const uint64_t seed = test_seed(17);
     for (uint64_t i = 0; i < 200000; i++) {
         uint32_t bits = wefti_philox_u32(seed, 0, i);
         if (i % 3 == 0) bits = (bits & 0xffff0000u) | 0x8000u; /* between two bf16 */

@@ -109,8 +109,7 @@ static int64_t random_text(uint64_t seed, uint64_t stream, unsigned char *to, in
 
 static void any_bytes_come_back(void **state) {
     (void)state;
-    const uint64_t seed = 20240611;
-    print_message("seed %llu\n", (unsigned long long)seed);
+    const uint64_t seed = test_seed(20240611);
     static const char *const files[] = {"tokenizer_gpt2.json", "tokenizer_llama3.json"};
     static unsigned char text[6000], back[6000];
     static int32_t ids[24004];
@@ -162,8 +161,7 @@ static int64_t merge_slowly(const weft_tokenizer *t, const unsigned char *word, 
 
 static void merging_is_as_defined(void **state) {
     (void)state;
-    const uint64_t seed = 7;
-    print_message("seed %llu\n", (unsigned long long)seed);
+    const uint64_t seed = test_seed(7);
     weft_tokenizer *t = load("tokenizer_gpt2.json");
     wefti_merge_scratch scratch = {0};
     for (uint64_t stream = 0; stream < 300; stream++) {
@@ -399,8 +397,7 @@ static void faults(void **state) {
  * names that they have in the vocabulary. */
 static void any_bytes_are_word_pieces(void **state) {
     (void)state;
-    const uint64_t seed = 5;
-    print_message("seed %llu\n", (unsigned long long)seed);
+    const uint64_t seed = test_seed(5);
     static unsigned char text[6000];
     static int32_t ids[24004];
     weft_tokenizer *t = load("tokenizer_bert.json");

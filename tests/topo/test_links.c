@@ -144,7 +144,7 @@ static void axes_have_the_link_that_they_use(void **state) {
     (void)state;
     static const char *const names[] = {"a", "b", "c", "d"};
     int far = 0, near = 0;
-    for (uint64_t seed = 1; seed <= 400; seed++) {
+    TEST_SEEDS(seed, 1, 400) {
         uint64_t at = 0;
         int axes = pick(seed, &at, 1, 4), sizes[4], devices = 1, stages = pick(seed, &at, 1, 3);
         for (int a = 0; a < axes; a++) devices *= sizes[a] = pick(seed, &at, 1, 4);
@@ -175,7 +175,7 @@ static void axes_have_the_link_that_they_use(void **state) {
         }
         weft_plan_destroy(plan);
     }
-    assert_true(far > 100 && near > 100);
+    assert_true(test_one_seed() || (far > 100 && near > 100));
 }
 
 /* A link that was not measured is taken to be like the other one. */

@@ -1,10 +1,7 @@
 /* The machine model: each kind of work has its own rate, and parts of a time add up. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "support.h"
 
-#include <cmocka.h>
+#include <stdint.h>
 
 #include "topo/machine.h"
 
