@@ -1,15 +1,16 @@
-/* The program builder's own structures, shared by its files. */
+/* The emitter: adds the steps and buffers of a program by decisions that are already made
+ * (builder/decide.h). */
 #ifndef WEFTI_PROGRAM_BUILD_H
 #define WEFTI_PROGRAM_BUILD_H
 
 #include "base/philox.h"
 #include "base/text.h"
-#include "builder/spec.h"
+#include "builder/decide.h"
 #include "comm/comm.h"
 #include "memory/place.h"
 #include "rewrite/rewrite.h"
 
-enum { WEFTI_MAX_OUT_CALL = 64, WEFTI_MAX_BUCKET = 64 };
+enum { WEFTI_MAX_BUCKET = 64 };
 
 /* A buffer of the arena while the program is being built. Times are step numbers that count over
  * all sections in order. */
@@ -36,31 +37,6 @@ typedef struct wefti_draft_step {
     int32_t at;    /* time */
 } wefti_draft_step;
 
-/* Parts of a backward pass: all gradients at once, or the gradients of activations and of weights
- * separately if the schedule needs that. */
-typedef enum wefti_pass {
-    WEFTI_PASS_ALL,
-    WEFTI_PASS_INPUTS,
-    WEFTI_PASS_WEIGHTS,
-    WEFTI_PASSES
-} wefti_pass;
-
-/* One call of the root, with the results of differentiation and partition. */
-typedef struct wefti_call_plan {
-    const weft_node *node;
-    bool differentiated;
-    bool fused;           /* fused forward-backward: both passes in one routine, for the loss
-                             cell */
-    int32_t grad;         /* index in program->grads */
-    int32_t stage, chunk; /* of the pipeline */
-    int32_t part;         /* virtual stage: counts stages over all chunks */
-    bool mine;            /* this rank runs it */
-    wefti_recompute_mode recompute;
-    const wefti_local_body *local;                  /* forward body of this rank; NULL without a
-                                                   plan */
-    const wefti_local_body *backward[WEFTI_PASSES]; /* backward bodies of this rank, per pass */
-} wefti_call_plan;
-
 /* The buffers of one microbatch. Without a pipeline one such record serves all microbatches in
  * turn. */
 typedef struct wefti_micro {
@@ -71,23 +47,6 @@ typedef struct wefti_micro {
     int32_t **crossed; /* per call: buffers of the values that the first part of a split backward
                           pass leaves for the second */
 } wefti_micro;
-
-/* The layouts of a parameter, state or value on the mesh. */
-typedef struct wefti_sharding {
-    bool known;            /* use, storage and state are decided */
-    wefti_layout use;      /* as calls read it; for activations the only layout */
-    wefti_layout storage;  /* between calls: `state` at optimizer level 3, else `use` */
-    wefti_layout state;    /* of the pieces that the optimizer updates */
-    wefti_layout gradient; /* as it accumulates: partial over the axes that the backward calls
-                              leave open */
-    bool gradient_known;
-} wefti_sharding;
-
-/* Parameters whose gradients are reduced together. */
-typedef struct wefti_bucket {
-    int32_t *values;
-    int32_t count, ready; /* ready: how many gradients are complete */
-} wefti_bucket;
 
 /* A parameter that is being gathered for a later call. */
 typedef struct wefti_ahead {
@@ -131,15 +90,15 @@ typedef struct wefti_routine_key {
     int32_t routine;
 } wefti_routine_key;
 
-/* The inputs of differentiation, besides the cell itself. */
-typedef struct wefti_gradient_key {
-    const bool *wanted, *given; /* per input: its gradient is wanted; per output: its gradient is
-                                   given */
-    wefti_recompute_mode recompute;
-    const bool *keep; /* per value: must be saved, not recomputed; NULL: none */
-} wefti_gradient_key;
+/* Transfers of one pipeline edge, and how many microbatches have crossed it so far. */
+typedef struct wefti_edge_traffic {
+    int32_t *transfer[2]; /* forward, backward: per channel; NULL: no edge of this stage */
+    int32_t posted[2], waited[2], received[2];
+    int32_t *buffers[2]; /* per post of this rank as the sender: the sent buffer */
+} wefti_edge_traffic;
 
 typedef struct wefti_program_builder {
+    const wefti_decisions *dec;
     const wefti_program_spec *spec;
     wefti_program *p;
     weft_graph *g;
@@ -152,10 +111,7 @@ typedef struct wefti_program_builder {
     int64_t step_count[WEFTI_SECTIONS], step_cap[WEFTI_SECTIONS];
     int32_t now;       /* time of the step being added */
     int32_t now_micro; /* the microbatch that it works on */
-    wefti_call_plan *calls;
-    int32_t call_count;
     wefti_micro *micro;
-    int32_t micros;
     wefti_ahead ahead[WEFTI_MAX_BUCKET];
     int32_t ahead_count;
     wefti_gathered gathered[WEFTI_MAX_BUCKET];
@@ -167,35 +123,20 @@ typedef struct wefti_program_builder {
     int32_t *held;     /* operands that the first copy has gathered: per input of the call, -1 */
     int32_t next_call; /* the call after the one being built, -1: none or unknown */
     bool next_backward;
-    int32_t stages, stage;   /* of the pipeline; 1: none */
-    wefti_sharding **remote; /* per remote stage with another mesh, if its layouts were
-                                 requested: per root value */
-    bool layouts_only;       /* dry build: only finds the layouts on the mesh of another stage */
-    bool split_backward;     /* the schedule runs gradients of weights as separate tasks */
-    struct wefti_pipeline_edges *edges; /* pipeline.c */
-    int32_t *output_buffer;             /* per root value that is a named output: its buffer, -1 */
-    wefti_gradient_key *grad_keys;      /* per gradient */
-    int64_t grad_key_cap;
-    wefti_sharding *sharding; /* per root value */
-    int32_t *param_buffer;    /* per root value: buffer of a parameter or state, -1 */
-    int32_t *param_piece;     /* per root value: buffer of the optimizer's piece of a parameter,
-                                 if the piece is not contiguous in the parameter's buffer; else -1 */
-    int32_t *param_gradient;  /* per root value: buffer in which a parameter's gradient
-                                 accumulates, -1 */
-    bool *param_started;      /* some step has written to it */
-    bool *needs;              /* per root value: a gradient is wanted */
-    bool *has_gradient;
-    int32_t *param_index;   /* per root value: index of its tensor, -1 */
-    int32_t *last_backward; /* per root value: the last call in backward order that contributes
-                               to its gradient or reads the value */
-    int32_t *forwarded;     /* per root value: the next value of a forwarded state, -1 */
-    bool unnamed;           /* memory for a name was missing; the build fails */
-    bool eager;             /* update a parameter as soon as its gradient is complete */
-    int32_t *bucket_of;     /* per root value: bucket of a parameter whose update is not built yet,
-                               -1 */
-    wefti_bucket *bucket;
-    int32_t bucket_count;
-    int64_t grad_cap, routine_cap, tensor_cap, body_cap;
+    wefti_edge_traffic *edges; /* per edge of the decisions */
+    int32_t *output_buffer;    /* per root value that is a named output: its buffer, -1 */
+    int32_t *param_buffer;     /* per root value: buffer of a parameter or state, -1 */
+    int32_t *param_piece;      /* per root value: buffer of the optimizer's piece of a parameter,
+                                  if the piece is not contiguous in the parameter's buffer; else -1 */
+    int32_t *param_gradient;   /* per root value: buffer in which a parameter's gradient
+                                  accumulates, -1 */
+    bool *param_started;       /* some step has written to it */
+    int32_t *param_index;      /* per root value: index of its tensor, -1 */
+    bool unnamed;              /* memory for a name was missing; the build fails */
+    bool *completed; /* per root value: the gradient of a parameter is complete, with eager
+                        updates */
+    int32_t *ready;  /* per bucket: how many of its gradients are complete */
+    int64_t routine_cap, tensor_cap, body_cap;
     int32_t scalars, one, norms; /* buffers, -1: none */
     int32_t *tensor_buffer;      /* per tensor of the program */
     int64_t tensor_buffer_cap;
@@ -204,10 +145,6 @@ typedef struct wefti_program_builder {
 } wefti_program_builder;
 
 /* build.c: helpers */
-weft_status wefti_build_array(wefti_program_builder *b, int64_t count, size_t bytes,
-                              void *out) WEFT_CHECKED; /* zeroed, in scratch */
-weft_status wefti_build_indices(wefti_program_builder *b, int64_t count,
-                                int32_t **out) WEFT_CHECKED; /* all -1 */
 const char *wefti_build_name(wefti_program_builder *b, const char *prefix, const char *name);
 /* A tensor of the program; `layout` NULL: whole. */
 weft_status wefti_build_tensor(wefti_program_builder *b, const char *name, wefti_tensor_role role,
@@ -221,10 +158,6 @@ weft_status wefti_build_persistent(wefti_program_builder *b, const char *name,
 weft_status wefti_build_keep_body(wefti_program_builder *b, weft_body *body) WEFT_CHECKED;
 int32_t *wefti_build_value(wefti_program_builder *b, int32_t micro, int32_t value);
 int32_t *wefti_build_gradient(wefti_program_builder *b, int32_t micro, int32_t value);
-
-/* The layouts of values on the mesh of a remote stage, as the devices of that stage find them. */
-weft_status wefti_build_remote_sharding(wefti_program_builder *b, int32_t stage,
-                                        const wefti_sharding **out) WEFT_CHECKED;
 
 /* steps.c */
 weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
@@ -246,24 +179,13 @@ weft_status wefti_build_find(wefti_program_builder *b, const wefti_routine_key *
                              int32_t *out) WEFT_CHECKED; /* -1: none yet */
 weft_status wefti_build_compile(wefti_program_builder *b, const wefti_routine_key *key,
                                 wefti_routine_spec *spec, int32_t *out) WEFT_CHECKED;
-weft_status wefti_build_forward(wefti_program_builder *b, wefti_call_plan *call,
+weft_status wefti_build_forward(wefti_program_builder *b, const wefti_call_plan *call,
                                 int32_t *out) WEFT_CHECKED;
 weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan *call,
                                  wefti_pass pass, const uint8_t *accumulate,
                                  int32_t *out) WEFT_CHECKED;
 weft_status wefti_build_fused(wefti_program_builder *b, const wefti_call_plan *call,
                               const uint8_t *accumulate, int32_t *out) WEFT_CHECKED;
-/* The body of the fused forward-backward pass of the loss cell. */
-weft_status wefti_build_fused_body(wefti_program_builder *b, const wefti_call_plan *call,
-                                   weft_body **out) WEFT_CHECKED;
-/* Sets given[o] for each output o of the call: true if it is the loss. */
-void wefti_build_given(const wefti_program_builder *b, const wefti_call_plan *call, bool *given);
-/* The part of the call's differentiation that a pass runs. */
-const wefti_cell_grad *wefti_build_grad(const wefti_program_builder *b, const wefti_call_plan *call,
-                                        wefti_pass pass);
-/* gradients.c */
-weft_status wefti_build_plan_gradients(wefti_program_builder *b) WEFT_CHECKED;
-
 /* gather.c */
 weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_t call,
                                bool backward) WEFT_CHECKED; /* call -1: nothing */
@@ -297,56 +219,36 @@ weft_status wefti_build_fused_call(wefti_program_builder *b, wefti_section s, in
 weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s,
                              int32_t micro) WEFT_CHECKED; /* program.c */
 
-/* states.c. plan: call it when the reads and the stages of all calls are known. */
-weft_status wefti_states_plan(wefti_program_builder *b) WEFT_CHECKED;
-/* The value that the state has for this microbatch, if it is the one that the previous microbatch
- * has made. -1: the microbatch reads the state's own buffer. */
-int32_t wefti_state_forwarded(const wefti_program_builder *b, int32_t micro, int32_t value);
-int32_t wefti_call_maker(const wefti_program_builder *b, int32_t value); /* -1: no call makes it */
-bool wefti_call_reads(const wefti_call_plan *call, int32_t value);
-/* Copies new values into their states: the values that call `after` has made, or with -1, at the
- * end, all others. */
+/* states.c. Copies new values into their states: the values that call `after` has made, or with -1,
+ * at the end, all others. */
 weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_t micro,
                                int32_t after) WEFT_CHECKED;
 
-/* pipeline.c. assign: the stage of each call. cross: transfers between stages, after layouts are
- * known. section: the section FIRST, with all microbatches. */
-weft_status wefti_pipeline_assign(wefti_program_builder *b) WEFT_CHECKED;
-weft_status wefti_pipeline_cross(wefti_program_builder *b) WEFT_CHECKED;
-weft_status wefti_pipeline_section(wefti_program_builder *b) WEFT_CHECKED;
-void wefti_pipeline_destroy(wefti_program_builder *b);
-/* Whether several stages read a parameter; *out_first: the first that does. */
-bool wefti_pipeline_tied(const wefti_program_builder *b, int32_t value, int32_t *out_first);
-/* Sums the complete gradient of such a parameter over the stages that read it. */
+/* stage_transfers.c: the transfers of this stage's edges. */
+weft_status wefti_build_edges(wefti_program_builder *b) WEFT_CHECKED;
+/* Sums the complete gradient of a parameter over the stages that read it. */
 weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_t value,
                                int32_t *gradient) WEFT_CHECKED;
+const char *wefti_value_name(const weft_body *root, int32_t value);
+/* pipeline.c: the section FIRST, with all microbatches. */
+weft_status wefti_pipeline_section(wefti_program_builder *b) WEFT_CHECKED;
 
 /* update.c */
 weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t call) WEFT_CHECKED;
-weft_status
-wefti_build_plan_buckets(wefti_program_builder *b) WEFT_CHECKED; /* once layouts are known */
 weft_status wefti_build_update_section(wefti_program_builder *b) WEFT_CHECKED;
 
-/* sharding.c: the layouts of values on the mesh. Without a plan every value is whole. */
-weft_status wefti_sharding_start(wefti_program_builder *b)
-    WEFT_CHECKED; /* partition; layouts of inputs and states */
-weft_status wefti_sharding_forward(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
-/* The backward bodies of a call: call->backward. */
-weft_status wefti_sharding_backward(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
-weft_status wefti_sharding_fused(wefti_program_builder *b, wefti_call_plan *call) WEFT_CHECKED;
+/* reshard.c. */
 /* The update of one parameter: (parameter, states, gradient, scalars). */
-weft_status wefti_sharding_update(wefti_program_builder *b, int32_t value, const weft_body *body,
-                                  int states, const wefti_local_body **out) WEFT_CHECKED;
-weft_desc wefti_sharding_desc(const wefti_program_builder *b, const weft_desc *whole,
-                              const wefti_layout *layout); /* the part on this device */
+weft_status wefti_build_update_body(wefti_program_builder *b, int32_t value, const weft_body *body,
+                                    int states, const wefti_local_body **out) WEFT_CHECKED;
 /* A routine of one transfer; its operand and its result both have the description `here`. */
-weft_status wefti_sharding_transfer(wefti_program_builder *b, const weft_desc *here,
-                                    int32_t transfer, int32_t *out_routine) WEFT_CHECKED;
+weft_status wefti_build_transfer_routine(wefti_program_builder *b, const weft_desc *here,
+                                         int32_t transfer, int32_t *out_routine) WEFT_CHECKED;
 /* A routine that moves `count` tensors from one layout to another: one input and one output
  * each. */
-weft_status wefti_sharding_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
-                                   const wefti_layout *from, const wefti_layout *to, bool add,
-                                   int32_t *out_routine) WEFT_CHECKED;
+weft_status wefti_build_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
+                                const wefti_layout *from, const wefti_layout *to, bool add,
+                                int32_t *out_routine) WEFT_CHECKED;
 
 /* buffers.c */
 weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char *name,

@@ -15,7 +15,8 @@ static weft_status check_in_place(const wefti_program_builder *b, const wefti_ca
                  "%s writes in place into %s%s%s, which is no state: declare it with weft_state",
                  n->scope, info->name ? "'" : "a value of another cell",
                  info->name ? info->name : "", info->name ? "'" : "");
-    for (const wefti_call_plan *later = call + 1; later < b->calls + b->call_count; later++)
+    for (const wefti_call_plan *later = call + 1; later < b->dec->calls + b->dec->call_count;
+         later++)
         for (int i = 0; i < later->node->inputs; i++) read |= later->node->in[i] == v;
     for (int i = 0; i < n->inputs; i++) read |= i != input && n->in[i] == v;
     for (int64_t i = 0; i < b->g->assign_count; i++)
@@ -39,7 +40,7 @@ static weft_status check_in_place(const wefti_program_builder *b, const wefti_ca
 
 /* The piece of a root value on this device. */
 static weft_desc desc_of(const wefti_program_builder *b, int32_t v) {
-    return wefti_sharding_desc(b, &b->root->values[v].desc, &b->sharding[v].use);
+    return wefti_sharding_desc(b->dec, &b->root->values[v].desc, &b->dec->sharding[v].use);
 }
 
 static bool is_param(const wefti_program_builder *b, int32_t v) {
@@ -78,7 +79,7 @@ static weft_status bind_results(wefti_program_builder *b, const wefti_call_plan 
 
 weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, int32_t k,
                                      int32_t micro) {
-    wefti_call_plan *call = &b->calls[k];
+    const wefti_call_plan *call = &b->dec->calls[k];
     const weft_node *n = call->node;
     int32_t routine, *in, *saved = &b->micro[micro].saved[k];
     WEFT_TRY(wefti_build_forward(b, call, &routine));
@@ -116,9 +117,9 @@ static weft_status gradient_targets(wefti_program_builder *b, const wefti_call_p
         int32_t *buffer = wefti_build_gradient(b, micro, v);
         bool *started = is_param(b, v) ? &b->param_started[v] : &b->micro[micro].started[v];
         if (*buffer < 0) {
-            const wefti_sharding *sharding = &b->sharding[v];
+            const wefti_sharding *sharding = &b->dec->sharding[v];
             weft_desc desc = wefti_sharding_desc(
-                b, &info->desc, is_param(b, v) ? &sharding->gradient : &sharding->use);
+                b->dec, &info->desc, is_param(b, v) ? &sharding->gradient : &sharding->use);
             WEFT_TRY(wefti_buffer_add(
                 b, weft_desc_bytes(&desc),
                 wefti_build_name(b, "gradient of ", info->name ? info->name : n->scope), buffer));
@@ -138,7 +139,7 @@ static weft_status crossed_buffers(wefti_program_builder *b, const wefti_call_pl
     const weft_body *body = b->p->routines[routine]->body;
     int64_t first = grad->backward->out_count - grad->crossed;
     int32_t **crossed = &b->micro[micro].crossed[k];
-    WEFT_TRY(wefti_build_indices(b, grad->crossed, crossed));
+    WEFT_TRY(wefti_new_indices(b->scratch, grad->crossed, crossed));
     for (int32_t c = 0; c < grad->crossed; c++) {
         int64_t bytes = weft_desc_bytes(&body->values[body->out[first + c]].desc);
         WEFT_TRY(wefti_buffer_add(b, bytes,
@@ -175,15 +176,15 @@ static void add_late(uint8_t *accumulate, int64_t outs) {
 
 weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s, int32_t k,
                                       int32_t micro, wefti_pass pass) {
-    wefti_call_plan *call = &b->calls[k];
+    const wefti_call_plan *call = &b->dec->calls[k];
     const weft_node *n = call->node;
-    const wefti_cell_grad *grad = wefti_build_grad(b, call, pass);
+    const wefti_cell_grad *grad = wefti_call_grad(b->dec, call, pass);
     int64_t outs = grad->backward->out_count;
     int32_t *target, *in, routine;
     uint8_t *accumulate;
     if (outs == 0) return WEFT_OK; /* nothing for this part */
-    WEFT_TRY(wefti_build_array(b, outs, sizeof *target, &target));
-    WEFT_TRY(wefti_build_array(b, outs, 1, &accumulate));
+    WEFT_TRY(wefti_new_array(b->scratch, outs, sizeof *target, &target));
+    WEFT_TRY(wefti_new_array(b->scratch, outs, 1, &accumulate));
     WEFT_TRY(gradient_targets(b, call, grad, micro, target, accumulate));
     WEFT_TRY(wefti_build_backward(b, call, pass, accumulate, &routine));
     const wefti_routine *r = b->p->routines[routine];
@@ -210,16 +211,16 @@ weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s,
 
 weft_status wefti_build_fused_call(wefti_program_builder *b, wefti_section s, int32_t k,
                                    int32_t micro) {
-    wefti_call_plan *call = &b->calls[k];
+    const wefti_call_plan *call = &b->dec->calls[k];
     const weft_node *n = call->node;
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
     int64_t outs = grad->backward->out_count;
     int32_t *target, *in, routine, seeds = 0;
     uint8_t *accumulate;
     bool given[WEFTI_MAX_OUT_CALL];
-    WEFT_TRY(wefti_build_array(b, outs, sizeof *target, &target));
-    WEFT_TRY(wefti_build_array(b, outs, 1, &accumulate));
-    wefti_build_given(b, call, given);
+    WEFT_TRY(wefti_new_array(b->scratch, outs, sizeof *target, &target));
+    WEFT_TRY(wefti_new_array(b->scratch, outs, 1, &accumulate));
+    wefti_call_given(b->dec, call, given);
     WEFT_TRY(gradient_targets(b, call, grad, micro, target, accumulate));
     WEFT_TRY(wefti_build_fused(b, call, accumulate, &routine));
     const wefti_routine *r = b->p->routines[routine];

@@ -12,11 +12,12 @@
 
 static bool in_pieces(const wefti_program_builder *b, int32_t v) {
     return b->part && v >= 0 && b->root->values[v].kind == WEFTI_VALUE_PARAM &&
-           !wefti_layout_equal(&b->sharding[v].storage, &b->sharding[v].use);
+           !wefti_layout_equal(&b->dec->sharding[v].storage, &b->dec->sharding[v].use);
 }
 
 static weft_status new_buffer(wefti_program_builder *b, int32_t v, int32_t *out) {
-    weft_desc here = wefti_sharding_desc(b, &b->root->values[v].desc, &b->sharding[v].use);
+    weft_desc here =
+        wefti_sharding_desc(b->dec, &b->root->values[v].desc, &b->dec->sharding[v].use);
     return wefti_buffer_add(b, weft_desc_bytes(&here),
                             wefti_build_name(b, "gathered ", b->root->values[v].name), out);
 }
@@ -43,15 +44,15 @@ static bool under_way(const wefti_program_builder *b, int32_t transfer) {
 
 static bool alike(const wefti_program_builder *b, int32_t u, int32_t v) {
     return wefti_desc_equal(&b->root->values[u].desc, &b->root->values[v].desc) &&
-           wefti_layout_equal(&b->sharding[u].storage, &b->sharding[v].storage) &&
-           wefti_layout_equal(&b->sharding[u].use, &b->sharding[v].use);
+           wefti_layout_equal(&b->dec->sharding[u].storage, &b->dec->sharding[v].storage) &&
+           wefti_layout_equal(&b->dec->sharding[u].use, &b->dec->sharding[v].use);
 }
 
 /* The transfer that gathers a parameter, -1 if a single transfer cannot. Parameters at the same
  * position of equal cells share one transfer, call after call. So a deep model needs no more
  * transfers than a shallow one. */
 static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place, int32_t *out) {
-    const wefti_sharding *x = &b->sharding[v];
+    const wefti_sharding *x = &b->dec->sharding[v];
     const weft_desc *whole = &b->root->values[v].desc;
     wefti_gathered *last = &b->gathered[place];
     const wefti_route *route;
@@ -103,9 +104,9 @@ static bool reads(const wefti_program_builder *b, const wefti_call_plan *call, i
 weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_t k,
                                bool backward) {
     if (!b->part || !b->spec->plan->overlap || k < 0) return WEFT_OK;
-    const weft_node *n = b->calls[k].node;
+    const weft_node *n = b->dec->calls[k].node;
     for (int i = 0; i < n->inputs; i++)
-        if (reads(b, &b->calls[k], i, backward)) WEFT_TRY(post(b, s, n->in[i], i));
+        if (reads(b, &b->dec->calls[k], i, backward)) WEFT_TRY(post(b, s, n->in[i], i));
     return WEFT_OK;
 }
 
@@ -120,11 +121,11 @@ static weft_status gather_now(wefti_program_builder *b, wefti_section s, const i
     if (count == 0) return WEFT_OK;
     for (int i = 0; i < count; i++) {
         whole[i] = b->root->values[values[i]].desc;
-        from[i] = b->sharding[values[i]].storage;
-        to[i] = b->sharding[values[i]].use;
+        from[i] = b->dec->sharding[values[i]].storage;
+        to[i] = b->dec->sharding[values[i]].use;
         WEFT_TRY(new_buffer(b, values[i], &buffers[i]));
     }
-    WEFT_TRY(wefti_sharding_reshard(b, count, whole, from, to, false, &routine));
+    WEFT_TRY(wefti_build_reshard(b, count, whole, from, to, false, &routine));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
                                wefti_build_name(b, "gather ", b->root->values[values[0]].name),
                                b->p->routines[routine]->args, &d));
@@ -139,13 +140,13 @@ static weft_status gather_now(wefti_program_builder *b, wefti_section s, const i
  * now. */
 weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int32_t k,
                                   bool backward, int32_t micro, int32_t **out) {
-    const weft_node *n = b->calls[k].node;
+    const weft_node *n = b->dec->calls[k].node;
     int32_t values[WEFTI_MAX_BUCKET], buffers[WEFTI_MAX_BUCKET];
     int count = 0;
-    WEFT_TRY(wefti_build_indices(b, n->inputs, out));
+    WEFT_TRY(wefti_new_indices(b->scratch, n->inputs, out));
     for (int i = 0; i < n->inputs; i++) {
         int32_t v = n->in[i];
-        if (v < 0 || !reads(b, &b->calls[k], i, backward)) continue;
+        if (v < 0 || !reads(b, &b->dec->calls[k], i, backward)) continue;
         (*out)[i] = *wefti_build_value(b, micro, v);
         if (!in_pieces(b, v)) continue;
         if (b->copies > 1) { /* the first copy gathers for all copies */

@@ -54,7 +54,7 @@ typedef struct group {
 static weft_status find_part_ends(const group *g, copy *t, int32_t *out_parts) {
     const wefti_routine *r = t->routine;
     *out_parts = 0;
-    WEFT_TRY(wefti_build_array(g->b, r->code_count, sizeof(int32_t), &t->part_end));
+    WEFT_TRY(wefti_new_array(g->b->scratch, r->code_count, sizeof(int32_t), &t->part_end));
     for (int32_t k = 0; k < r->code_count; k++)
         if (r->code[k].transfer >= 0) t->part_end[(*out_parts)++] = k + 1;
     t->part_end[(*out_parts)++] = r->code_count;

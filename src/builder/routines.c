@@ -27,7 +27,7 @@ static weft_status keep_key(wefti_program_builder *b, const wefti_routine_key *k
     uint8_t *accumulate;
     WEFT_TRY(WEFT_GROW(b->keys, b->key_count, b->key_cap));
     if (key->accumulate) {
-        WEFT_TRY(wefti_build_array(b, key->results, sizeof *accumulate, &accumulate));
+        WEFT_TRY(wefti_new_array(b->scratch, key->results, sizeof *accumulate, &accumulate));
         memcpy(accumulate, key->accumulate, (size_t)key->results);
         kept.accumulate = accumulate;
     }
@@ -66,7 +66,7 @@ static weft_status saved_offsets(wefti_program_builder *b, const wefti_call_plan
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
     const weft_body *f = call->local ? call->local->body : grad->forward;
     int64_t bytes = 0, base = grad->cell->out_count;
-    WEFT_TRY(wefti_build_array(b, grad->saved, sizeof **out, out));
+    WEFT_TRY(wefti_new_array(b->scratch, grad->saved, sizeof **out, out));
     for (int32_t s = 0; s < grad->saved; s++) {
         (*out)[s] = (bytes + 63) & ~(int64_t)63;
         bytes = (*out)[s] + weft_desc_bytes(&f->values[f->out[base + s]].desc);
@@ -75,7 +75,8 @@ static weft_status saved_offsets(wefti_program_builder *b, const wefti_call_plan
     return WEFT_OK;
 }
 
-weft_status wefti_build_forward(wefti_program_builder *b, wefti_call_plan *call, int32_t *out) {
+weft_status wefti_build_forward(wefti_program_builder *b, const wefti_call_plan *call,
+                                int32_t *out) {
     wefti_routine_key key = {.body = call->node->callee, .kind = WEFTI_ROUTINE_PLAIN};
     wefti_routine_spec spec = {0};
     int64_t *offsets = NULL, *saved = NULL;
@@ -90,7 +91,7 @@ weft_status wefti_build_forward(wefti_program_builder *b, wefti_call_plan *call,
     if (*out >= 0) return WEFT_OK;
     if (grad) {
         WEFT_TRY(saved_offsets(b, call, &saved, &spec.saved_bytes));
-        WEFT_TRY(wefti_build_array(b, key.body->out_count, sizeof *offsets, &offsets));
+        WEFT_TRY(wefti_new_array(b->scratch, key.body->out_count, sizeof *offsets, &offsets));
         for (int64_t o = 0; o < key.body->out_count; o++)
             offsets[o] = o < grad->cell->out_count ? -1 : saved[o - grad->cell->out_count];
         spec.out_saved = offsets;
@@ -99,17 +100,11 @@ weft_status wefti_build_forward(wefti_program_builder *b, wefti_call_plan *call,
     return wefti_build_compile(b, &key, &spec, out);
 }
 
-const wefti_cell_grad *wefti_build_grad(const wefti_program_builder *b, const wefti_call_plan *call,
-                                        wefti_pass pass) {
-    const wefti_cell_grad *whole = &b->p->grads[call->grad];
-    return pass == WEFTI_PASS_ALL ? whole : &whole->parts[pass - WEFTI_PASS_INPUTS];
-}
-
 /* Sets spec->late and spec->accumulate: which results, from number `first` on, are accumulated. */
 static weft_status set_accumulate(wefti_program_builder *b, const uint8_t *accumulate,
                                   int64_t first, int64_t outs, wefti_routine_spec *spec) {
     bool *add;
-    WEFT_TRY(wefti_build_array(b, outs, sizeof *add, &add));
+    WEFT_TRY(wefti_new_array(b->scratch, outs, sizeof *add, &add));
     for (int64_t o = first; o < outs; o++) {
         add[o] = accumulate[o - first] != WEFTI_WRITE;
         spec->late |= accumulate[o - first] == WEFTI_ADD_LATE;
@@ -123,12 +118,12 @@ static weft_status set_accumulate(wefti_program_builder *b, const uint8_t *accum
  * blocks. */
 weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan *call,
                                  wefti_pass pass, const uint8_t *accumulate, int32_t *out) {
-    const wefti_cell_grad *grad = wefti_build_grad(b, call, pass);
+    const wefti_cell_grad *grad = wefti_call_grad(b->dec, call, pass);
     const weft_body *body = b->part ? call->backward[pass]->body : grad->backward;
     wefti_routine_spec spec = {0};
     int64_t *saved, *offsets;
     WEFT_TRY(saved_offsets(b, call, &saved, &spec.saved_bytes));
-    WEFT_TRY(wefti_build_array(b, body->in_count, sizeof *offsets, &offsets));
+    WEFT_TRY(wefti_new_array(b->scratch, body->in_count, sizeof *offsets, &offsets));
     for (int64_t i = 0; i < body->in_count; i++)
         offsets[i] =
             grad->bindings[i].source == WEFTI_GRAD_SAVED ? saved[grad->bindings[i].index] : -1;
@@ -146,29 +141,10 @@ weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan
     return wefti_build_compile(b, &key, &spec, out);
 }
 
-void wefti_build_given(const wefti_program_builder *b, const wefti_call_plan *call, bool *given) {
-    for (int o = 0; o < call->node->outputs; o++) given[o] = call->node->out[o] == b->g->loss;
-}
-
-/* All calls that are fused alike share one body. */
-weft_status wefti_build_fused_body(wefti_program_builder *b, const wefti_call_plan *call,
-                                   weft_body **out) {
-    wefti_cell_grad *grad = &b->p->grads[call->grad];
-    if (!grad->fused_body) {
-        bool given[WEFTI_MAX_OUT_CALL];
-        wefti_build_given(b, call, given);
-        WEFT_TRY(wefti_fuse_passes(b->g, grad, given, &grad->fused_body));
-        WEFT_TRY(wefti_build_keep_body(b, grad->fused_body));
-    }
-    *out = grad->fused_body;
-    return WEFT_OK;
-}
-
 weft_status wefti_build_fused(wefti_program_builder *b, const wefti_call_plan *call,
                               const uint8_t *accumulate, int32_t *out) {
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
-    weft_body *fused_body;
-    WEFT_TRY(wefti_build_fused_body(b, call, &fused_body));
+    const weft_body *fused_body = grad->fused_body;
     const weft_body *body = b->part ? call->local->body : fused_body;
     const wefti_routine_key key = {.body = body,
                                    .kind = WEFTI_ROUTINE_FUSED,

@@ -12,17 +12,16 @@
  *   that compute it also reduce it. */
 #include <string.h>
 
-#include "graph/lower/lower.h"
-#include "builder/build.h"
+#include "builder/decide.h"
 
-static const wefti_mesh *mesh_of(const wefti_program_builder *b) {
-    return &b->p->mesh;
+static const wefti_mesh *mesh_of(const wefti_decisions *dec) {
+    return &dec->mesh;
 }
 
-weft_desc wefti_sharding_desc(const wefti_program_builder *b, const weft_desc *whole,
+weft_desc wefti_sharding_desc(const wefti_decisions *dec, const weft_desc *whole,
                               const wefti_layout *layout) {
-    if (!b->part) return *whole;
-    return wefti_layout_local(layout, mesh_of(b), whole, b->p->rank);
+    if (!dec->part) return *whole;
+    return wefti_layout_local(layout, mesh_of(dec), whole, dec->rank);
 }
 
 static wefti_layout whole_layout(const wefti_value_info *info) {
@@ -33,11 +32,11 @@ static wefti_layout whole_layout(const wefti_value_info *info) {
 
 /* Chooses the axes of `among` that make most parts. The number of parts divides the plan's shard
  * size and is at most `rows`. Of equal choices the innermost wins. */
-static wefti_axes most_parts(const wefti_program_builder *b, wefti_axes among, int64_t rows) {
-    int32_t shard = b->spec->plan->optimizer.shard, most = 1;
+static wefti_axes most_parts(const wefti_decisions *dec, wefti_axes among, int64_t rows) {
+    int32_t shard = dec->spec->plan->optimizer.shard, most = 1;
     wefti_axes best = 0;
     for (wefti_axes set = among; set; set = (set - 1) & among) { /* descends: inner axes first */
-        int32_t parts = wefti_mesh_product(mesh_of(b), set);
+        int32_t parts = wefti_mesh_product(mesh_of(dec), set);
         if (parts <= most || parts > rows || (shard > 0 && shard % parts != 0)) continue;
         best = set;
         most = parts;
@@ -47,15 +46,15 @@ static wefti_axes most_parts(const wefti_program_builder *b, wefti_axes among, i
 
 /* A parameter's layout, with dimension d split further by the axes that replicate the parameter.
  * Without `empty`, no more parts than the dimension has elements. */
-static wefti_layout split_further(const wefti_program_builder *b, const weft_desc *whole,
+static wefti_layout split_further(const wefti_decisions *dec, const weft_desc *whole,
                                   const wefti_layout *use, int d, bool empty) {
-    const wefti_mesh *mesh = mesh_of(b);
+    const wefti_mesh *mesh = mesh_of(dec);
     wefti_layout layout = *use;
     wefti_axes free = 0, taken = wefti_layout_split_axes(use);
     int64_t rows = whole->shape[d] / wefti_layout_parts(use, mesh, d);
     for (int a = 0; a < mesh->axes; a++)
         if (mesh->axis[a].size > 1 && !(taken >> a & 1u)) free |= 1u << a;
-    wefti_axes axes = most_parts(b, free, empty ? INT64_MAX : rows);
+    wefti_axes axes = most_parts(dec, free, empty ? INT64_MAX : rows);
     for (int a = 0; a < mesh->axes; a++)
         if (axes >> a & 1) layout.dim[d].axis[layout.dim[d].count++] = (int8_t)a;
     wefti_layout_normal(&layout, mesh, whole);
@@ -66,14 +65,14 @@ static wefti_layout split_further(const wefti_program_builder *b, const weft_des
  * contiguous, which makes copies and transfers fast. Another dimension is used if its largest piece
  * is smaller by more than an eighth. If no dimension has elements for all devices, some devices
  * hold none. */
-static wefti_layout shared_state(const wefti_program_builder *b, const weft_desc *whole,
+static wefti_layout shared_state(const wefti_decisions *dec, const weft_desc *whole,
                                  const wefti_layout *use) {
     wefti_layout best = *use;
-    int64_t least = wefti_layout_bytes(use, mesh_of(b), whole);
+    int64_t least = wefti_layout_bytes(use, mesh_of(dec), whole);
     for (int empty = 0; empty < 2; empty++)
         for (int d = 0; d < whole->rank; d++) {
-            wefti_layout layout = split_further(b, whole, use, d, empty);
-            int64_t most = wefti_layout_bytes(&layout, mesh_of(b), whole);
+            wefti_layout layout = split_further(dec, whole, use, d, empty);
+            int64_t most = wefti_layout_bytes(&layout, mesh_of(dec), whole);
             bool first = wefti_layout_equal(&best, use);
             if (most >= least || (!first && most * 8 >= least * 7)) continue;
             best = layout;
@@ -82,20 +81,20 @@ static wefti_layout shared_state(const wefti_program_builder *b, const weft_desc
     return best;
 }
 
-static void set_param(wefti_program_builder *b, int32_t v, const wefti_layout *use) {
-    const weft_plan *plan = b->spec->plan;
-    wefti_sharding *s = &b->sharding[v];
-    const weft_desc *whole = &b->root->values[v].desc;
+static void set_param(wefti_decisions *dec, int32_t v, const wefti_layout *use) {
+    const weft_plan *plan = dec->spec->plan;
+    wefti_sharding *s = &dec->sharding[v];
+    const weft_desc *whole = &dec->root->values[v].desc;
     s->use = s->storage = s->state = s->gradient = *use;
     s->known = true;
-    if (b->spec->observer)
-        b->spec->observer->tensor(b->spec->observer->context, b->root->values[v].name, use,
-                                  mesh_of(b));
-    int32_t parts = wefti_mesh_product(mesh_of(b), wefti_layout_split_axes(use));
-    if (b->root->values[v].kind != WEFTI_VALUE_PARAM || plan->optimizer.level == 0 ||
+    if (dec->spec->observer)
+        dec->spec->observer->tensor(dec->spec->observer->context, dec->root->values[v].name, use,
+                                    mesh_of(dec));
+    int32_t parts = wefti_mesh_product(mesh_of(dec), wefti_layout_split_axes(use));
+    if (dec->root->values[v].kind != WEFTI_VALUE_PARAM || plan->optimizer.level == 0 ||
         whole->rank == 0 || weft_desc_bytes(whole) / parts < plan->optimizer.threshold)
         return;
-    s->state = shared_state(b, whole, use);
+    s->state = shared_state(dec, whole, use);
     if (plan->optimizer.level >= 3) s->storage = s->state;
     if (plan->optimizer.level >= 2) {
         s->gradient = s->state;
@@ -104,16 +103,16 @@ static void set_param(wefti_program_builder *b, int32_t v, const wefti_layout *u
 }
 
 /* The layout of a parameter or state in the program that shares it; NULL: that program lacks it. */
-static const wefti_layout *shared_layout(const wefti_program_builder *b, const char *name) {
-    if (!b->spec->shared || !name) return NULL;
-    if (!b->layouts_only) {
-        const wefti_tensor *old = wefti_program_tensor(b->spec->shared, name);
+static const wefti_layout *shared_layout(const wefti_decisions *dec, const char *name) {
+    if (!dec->spec->shared || !name) return NULL;
+    if (!dec->layouts_only) {
+        const wefti_tensor *old = wefti_program_tensor(dec->spec->shared, name);
         bool kept = old && (old->role == WEFTI_TENSOR_PARAM || old->role == WEFTI_TENSOR_STATE);
         return kept ? &old->layout : NULL;
     }
-    for (const wefti_stage_layouts *l = b->spec->shared->remote_layouts; l; l = l->next) {
-        wefti_mesh mesh = wefti_plan_mesh(b->spec->plan, l->stage);
-        if (!wefti_meshes_alike(&mesh, &b->p->mesh)) continue;
+    for (const wefti_stage_layouts *l = dec->spec->shared->remote_layouts; l; l = l->next) {
+        wefti_mesh mesh = wefti_plan_mesh(dec->spec->plan, l->stage);
+        if (!wefti_meshes_alike(&mesh, &dec->mesh)) continue;
         for (int32_t i = 0; i < l->count; i++)
             if (!strcmp(l->names[i], name)) return &l->layouts[i];
     }
@@ -121,49 +120,49 @@ static const wefti_layout *shared_layout(const wefti_program_builder *b, const c
 }
 
 /* A tensor that the sharing program already has keeps its layout from there. */
-static bool set_shared(wefti_program_builder *b, int32_t v) {
-    const wefti_value_info *info = &b->root->values[v];
-    const wefti_layout *old = shared_layout(b, info->name);
+static bool set_shared(wefti_decisions *dec, int32_t v) {
+    const wefti_value_info *info = &dec->root->values[v];
+    const wefti_layout *old = shared_layout(dec, info->name);
     if (!old) return false;
-    wefti_sharding *s = &b->sharding[v];
+    wefti_sharding *s = &dec->sharding[v];
     s->storage = s->state = s->gradient = *old;
-    if (b->spec->plan->optimizer.level < 3 || info->kind == WEFTI_VALUE_STATE) {
+    if (dec->spec->plan->optimizer.level < 3 || info->kind == WEFTI_VALUE_STATE) {
         s->use = *old;
         s->known = true;
     }
     return true;
 }
 
-static weft_status given_layout(wefti_program_builder *b, const wefti_value_info *info,
+static weft_status given_layout(wefti_decisions *dec, const wefti_value_info *info,
                                 const wefti_tensor_strategy *t, wefti_layout *out) {
-    weft_status status = wefti_layout_parse(t->layout, mesh_of(b), out);
-    if (status == WEFT_OK) status = wefti_layout_check_stated(out, mesh_of(b), &info->desc);
+    weft_status status = wefti_layout_parse(t->layout, mesh_of(dec), out);
+    if (status == WEFT_OK) status = wefti_layout_check_stated(out, mesh_of(dec), &info->desc);
     if (status < 0)
         return wefti_prefix(status, "%s%sthe layout '%s' of '%s', which is %s",
                             t->source ? t->source : "", t->source ? ": " : "", t->layout,
                             info->name, wefti_desc_text(&info->desc).text);
-    wefti_layout_normal(out, mesh_of(b), &info->desc);
+    wefti_layout_normal(out, mesh_of(dec), &info->desc);
     return WEFT_OK;
 }
 
 /* ---- inputs ---- */
 
 /* The axis "dp" splits the batch; in data-parallel mode all axes do. */
-static weft_status input_layout(wefti_program_builder *b, const wefti_value_info *info,
+static weft_status input_layout(wefti_decisions *dec, const wefti_value_info *info,
                                 wefti_layout *out) {
-    const weft_plan *plan = b->spec->plan;
+    const weft_plan *plan = dec->spec->plan;
     *out = whole_layout(info);
     if (plan->dataset == WEFT_DATASET_FULL_BATCH || plan->mode == WEFT_PARALLEL_MANUAL ||
         info->desc.rank == 0)
         return WEFT_OK;
     wefti_dim_split *batch = &out->dim[0];
-    int dp = wefti_mesh_find(mesh_of(b), "dp");
-    for (int a = 0; a < mesh_of(b)->axes; a++)
+    int dp = wefti_mesh_find(mesh_of(dec), "dp");
+    for (int a = 0; a < mesh_of(dec)->axes; a++)
         if (plan->mode == WEFT_PARALLEL_DATA || a == dp ||
-            (dp >= 0 && a == dp + 1 && wefti_mesh_part(mesh_of(b), a)))
+            (dp >= 0 && a == dp + 1 && wefti_mesh_part(mesh_of(dec), a)))
             batch->axis[batch->count++] = (int8_t)a;
-    wefti_layout_normal(out, mesh_of(b), &info->desc);
-    int64_t parts = wefti_layout_parts(out, mesh_of(b), 0);
+    wefti_layout_normal(out, mesh_of(dec), &info->desc);
+    int64_t parts = wefti_layout_parts(out, mesh_of(dec), 0);
     WEFT_REQUIRE(parts <= info->desc.shape[0], WEFT_E_LAYOUT,
                  "the input '%s' is %s: its %lld samples cannot be split over %lld devices (the "
                  "microbatch must have at least one sample for each)",
@@ -172,166 +171,158 @@ static weft_status input_layout(wefti_program_builder *b, const wefti_value_info
     return WEFT_OK;
 }
 
-weft_status wefti_sharding_start(wefti_program_builder *b) {
-    const weft_body *root = b->root;
-    WEFT_TRY(wefti_build_array(b, root->value_count, sizeof *b->sharding, &b->sharding));
-    if (!b->spec->plan) return WEFT_OK;
-    WEFT_TRY(wefti_partition_create(b->spec->plan, mesh_of(b), b->p->rank, b->g, b->spec->routes,
-                                    &b->p->partition));
-    b->part = b->p->partition;
+weft_status wefti_sharding_start(wefti_decisions *dec) {
+    const weft_body *root = dec->root;
+    WEFT_TRY(
+        wefti_new_array(dec->scratch, root->value_count, sizeof *dec->sharding, &dec->sharding));
+    if (!dec->spec->plan) return WEFT_OK;
+    WEFT_TRY(wefti_partition_create(dec->spec->plan, mesh_of(dec), dec->rank, dec->g,
+                                    dec->spec->routes, &dec->part));
     for (int64_t i = 0; i < root->in_count; i++) {
         int32_t v = root->in[i];
         const wefti_value_info *info = &root->values[v];
-        const wefti_tensor_strategy *t = wefti_plan_tensor(b->spec->plan, info->name);
+        const wefti_tensor_strategy *t = wefti_plan_tensor(dec->spec->plan, info->name);
         wefti_layout layout = whole_layout(info);
-        if (set_shared(b, v)) continue;
-        if (t) WEFT_TRY(given_layout(b, info, t, &layout));
-        if (info->kind == WEFTI_VALUE_INPUT && !t) WEFT_TRY(input_layout(b, info, &layout));
+        if (set_shared(dec, v)) continue;
+        if (t) WEFT_TRY(given_layout(dec, info, t, &layout));
+        if (info->kind == WEFTI_VALUE_INPUT && !t) WEFT_TRY(input_layout(dec, info, &layout));
         if (info->kind == WEFTI_VALUE_PARAM && !t)
             continue; /* the first call that reads it
                          decides */
-        set_param(b, v, &layout);
+        set_param(dec, v, &layout);
     }
     return WEFT_OK;
 }
 
 /* ---- partition ---- */
 
-typedef struct request {
-    wefti_partition_spec spec;
-    wefti_layout *in, *out;
-    uint8_t *in_state, *out_state, *partial;
-    const char **names; /* of outputs */
-} request;
-
-static weft_status new_request(wefti_program_builder *b, const weft_body *body, const char *call,
-                               request *r) {
-    WEFT_TRY(wefti_build_array(b, body->in_count, sizeof *r->in, &r->in));
-    WEFT_TRY(wefti_build_array(b, body->out_count, sizeof *r->out, &r->out));
-    WEFT_TRY(wefti_build_array(b, body->in_count, 1, &r->in_state));
-    WEFT_TRY(wefti_build_array(b, body->out_count, 1, &r->out_state));
-    WEFT_TRY(wefti_build_array(b, body->out_count, 1, &r->partial));
-    WEFT_TRY(wefti_build_array(b, body->out_count, sizeof *r->names, &r->names));
+weft_status wefti_request_new(wefti_arena *arena, const weft_body *body, const char *call,
+                              wefti_request *r) {
+    WEFT_TRY(wefti_new_array(arena, body->in_count, sizeof *r->in, &r->in));
+    WEFT_TRY(wefti_new_array(arena, body->out_count, sizeof *r->out, &r->out));
+    WEFT_TRY(wefti_new_array(arena, body->in_count, 1, &r->in_state));
+    WEFT_TRY(wefti_new_array(arena, body->out_count, 1, &r->out_state));
+    WEFT_TRY(wefti_new_array(arena, body->out_count, 1, &r->partial));
+    WEFT_TRY(wefti_new_array(arena, body->out_count, sizeof *r->names, &r->names));
     for (int64_t o = 0; o < body->out_count; o++) r->out_state[o] = WEFTI_LAYOUT_OPEN;
     r->spec = (wefti_partition_spec){body,        call,         r->in,      r->out,
                                      r->in_state, r->out_state, r->partial, r->names};
     return WEFT_OK;
 }
 
-static void require_input(wefti_program_builder *b, request *r, int64_t i, int32_t v) {
-    if (b->sharding[v].known)
-        r->in[i] = b->sharding[v].use;
+static void require_input(wefti_decisions *dec, wefti_request *r, int64_t i, int32_t v) {
+    if (dec->sharding[v].known)
+        r->in[i] = dec->sharding[v].use;
     else
         r->in_state[i] = WEFTI_LAYOUT_OPEN;
 }
 
 /* Records the partition's decisions: layouts of parameters that no earlier call has read, and of
  * results. */
-static void record_layouts(wefti_program_builder *b, const weft_node *n,
+static void record_layouts(wefti_decisions *dec, const weft_node *n,
                            const wefti_local_body *local) {
     for (int i = 0; i < n->inputs; i++) {
-        if (n->in[i] < 0 || b->sharding[n->in[i]].known) continue;
-        wefti_sharding *s = &b->sharding[n->in[i]];
-        if (s->storage.rank == b->root->values[n->in[i]].desc.rank &&
-            shared_layout(b, b->root->values[n->in[i]].name)) {
+        if (n->in[i] < 0 || dec->sharding[n->in[i]].known) continue;
+        wefti_sharding *s = &dec->sharding[n->in[i]];
+        if (s->storage.rank == dec->root->values[n->in[i]].desc.rank &&
+            shared_layout(dec, dec->root->values[n->in[i]].name)) {
             s->use = local->in[i]; /* the sharing program stores it in its own layout */
             s->known = true;
         } else {
-            set_param(b, n->in[i], &local->in[i]);
+            set_param(dec, n->in[i], &local->in[i]);
         }
     }
     for (int o = 0; o < n->outputs; o++) {
-        wefti_sharding *s = &b->sharding[n->out[o]];
+        wefti_sharding *s = &dec->sharding[n->out[o]];
         s->use = s->storage = s->state = s->gradient = local->out[o];
         s->known = true;
     }
 }
 
-static weft_status require_outputs(wefti_program_builder *b, const weft_node *n, request *r) {
+static weft_status require_outputs(wefti_decisions *dec, const weft_node *n, wefti_request *r) {
     for (int o = 0; o < n->outputs; o++) {
         int32_t v = n->out[o];
         r->out_state[o] = WEFTI_LAYOUT_SUMMED;
-        if (v == b->g->loss) {
+        if (v == dec->g->loss) {
             r->out_state[o] = WEFTI_LAYOUT_GIVEN;
-            r->out[o] = whole_layout(&b->root->values[v]);
+            r->out[o] = whole_layout(&dec->root->values[v]);
         }
-        for (int64_t a = 0; a < b->g->assign_count; a++)
-            if (b->g->assigns[a].next == v) {
+        for (int64_t a = 0; a < dec->g->assign_count; a++)
+            if (dec->g->assigns[a].next == v) {
                 r->out_state[o] = WEFTI_LAYOUT_GIVEN;
-                r->out[o] = b->sharding[b->g->assigns[a].state].storage;
+                r->out[o] = dec->sharding[dec->g->assigns[a].state].storage;
             }
     }
     return WEFT_OK;
 }
 
 /* Partitions one pass of a cell, and reports the decisions to the observer. */
-static weft_status partition_pass(wefti_program_builder *b, const wefti_partition_spec *spec,
+static weft_status partition_pass(wefti_decisions *dec, const wefti_partition_spec *spec,
                                   const wefti_local_body **out) {
-    const wefti_observer *observer = b->spec->observer;
-    if (observer) wefti_partition_observe(b->part, observer->decide, observer->context);
-    weft_status status = wefti_partition_body(b->part, spec, out);
-    wefti_partition_observe(b->part, NULL, NULL);
+    const wefti_observer *observer = dec->spec->observer;
+    if (observer) wefti_partition_observe(dec->part, observer->decide, observer->context);
+    weft_status status = wefti_partition_body(dec->part, spec, out);
+    wefti_partition_observe(dec->part, NULL, NULL);
     return status;
 }
 
-weft_status wefti_sharding_forward(wefti_program_builder *b, wefti_call_plan *call) {
+weft_status wefti_sharding_forward(wefti_decisions *dec, wefti_call_plan *call) {
     const weft_node *n = call->node;
-    const weft_body *body = call->differentiated ? b->p->grads[call->grad].forward : n->callee;
-    request r;
-    if (!b->part) return WEFT_OK;
-    WEFT_TRY(new_request(b, body, n->scope, &r));
-    for (int i = 0; i < n->inputs; i++) require_input(b, &r, i, n->in[i]);
-    WEFT_TRY(require_outputs(b, n, &r));
+    const weft_body *body = call->differentiated ? dec->grads[call->grad].forward : n->callee;
+    wefti_request r;
+    if (!dec->part) return WEFT_OK;
+    WEFT_TRY(wefti_request_new(dec->scratch, body, n->scope, &r));
+    for (int i = 0; i < n->inputs; i++) require_input(dec, &r, i, n->in[i]);
+    WEFT_TRY(require_outputs(dec, n, &r));
     for (int64_t o = n->outputs; o < body->out_count; o++) r.out_state[o] = WEFTI_LAYOUT_SUMMED;
-    WEFT_TRY(partition_pass(b, &r.spec, &call->local));
-    record_layouts(b, n, call->local);
+    WEFT_TRY(partition_pass(dec, &r.spec, &call->local));
+    record_layouts(dec, n, call->local);
     return WEFT_OK;
 }
 
 /* Requests layouts for the outputs of a backward body, from number `first` on: gradients of the
  * cell's inputs. */
-static void require_gradients(wefti_program_builder *b, const wefti_call_plan *call,
-                              const wefti_cell_grad *grad, int64_t first, request *r) {
+static void require_gradients(wefti_decisions *dec, const wefti_call_plan *call,
+                              const wefti_cell_grad *grad, int64_t first, wefti_request *r) {
     const weft_node *n = call->node;
     for (int i = 0; i < n->inputs; i++) {
         int32_t o = grad->gradient_out[i], v = n->in[i];
         if (o < 0 || v < 0) continue;
-        const wefti_sharding *s = &b->sharding[v];
-        bool param = b->root->values[v].kind == WEFTI_VALUE_PARAM;
+        const wefti_sharding *s = &dec->sharding[v];
+        bool param = dec->root->values[v].kind == WEFTI_VALUE_PARAM;
         r->out_state[first + o] = WEFTI_LAYOUT_GIVEN;
         r->out[first + o] = param && s->gradient_known ? s->gradient : s->use;
         r->partial[first + o] = !param ? 0 : s->gradient_known ? 2 : 1;
         const wefti_value_info *inside = &grad->cell->values[grad->cell->in[i]];
-        r->names[first + o] =
-            wefti_build_name(b, "gradient of ", inside->name ? inside->name : "what it reads");
+        r->names[first + o] = inside->name ? inside->name : "what it reads";
     }
 }
 
-static void record_gradients(wefti_program_builder *b, const wefti_call_plan *call,
+static void record_gradients(wefti_decisions *dec, const wefti_call_plan *call,
                              const wefti_cell_grad *grad, int64_t first,
                              const wefti_local_body *local) {
     const weft_node *n = call->node;
     for (int i = 0; i < n->inputs; i++) {
         int32_t o = grad->gradient_out[i], v = n->in[i];
-        if (o < 0 || v < 0 || b->root->values[v].kind != WEFTI_VALUE_PARAM) continue;
-        if (b->sharding[v].gradient_known) continue;
-        b->sharding[v].gradient = local->out[first + o];
-        b->sharding[v].gradient_known = true;
+        if (o < 0 || v < 0 || dec->root->values[v].kind != WEFTI_VALUE_PARAM) continue;
+        if (dec->sharding[v].gradient_known) continue;
+        dec->sharding[v].gradient = local->out[first + o];
+        dec->sharding[v].gradient_known = true;
     }
 }
 
 /* The number of the first result of the INPUTS pass that the WEIGHTS pass reads. */
-static int64_t grad_of_first(const wefti_program_builder *b, const wefti_call_plan *call) {
-    const wefti_cell_grad *first = wefti_build_grad(b, call, WEFTI_PASS_INPUTS);
+static int64_t grad_of_first(const wefti_decisions *dec, const wefti_call_plan *call) {
+    const wefti_cell_grad *first = wefti_call_grad(dec, call, WEFTI_PASS_INPUTS);
     return first->backward->out_count - first->crossed;
 }
 
-static weft_status shard_pass(wefti_program_builder *b, wefti_call_plan *call, wefti_pass pass) {
+static weft_status shard_pass(wefti_decisions *dec, wefti_call_plan *call, wefti_pass pass) {
     const weft_node *n = call->node;
-    const wefti_cell_grad *grad = wefti_build_grad(b, call, pass);
+    const wefti_cell_grad *grad = wefti_call_grad(dec, call, pass);
     const weft_body *body = grad->backward;
-    request r;
-    WEFT_TRY(new_request(b, body, n->scope, &r));
+    wefti_request r;
+    WEFT_TRY(wefti_request_new(dec->scratch, body, n->scope, &r));
     for (int64_t i = 0; i < body->in_count; i++) {
         wefti_grad_binding bind = grad->bindings[i];
         switch (bind.source) {
@@ -339,150 +330,59 @@ static weft_status shard_pass(wefti_program_builder *b, wefti_call_plan *call, w
             r.in[i] = call->local->out[grad->cell->out_count + bind.index];
             break;
         case WEFTI_GRAD_INPUT:
-            require_input(b, &r, i, n->in[bind.index]);
+            require_input(dec, &r, i, n->in[bind.index]);
             break;
         case WEFTI_GRAD_OUTPUT:
         case WEFTI_GRAD_DOUT:
-            r.in[i] = b->sharding[n->out[bind.index]].use;
+            r.in[i] = dec->sharding[n->out[bind.index]].use;
             break;
         case WEFTI_GRAD_CROSSED:
-            r.in[i] = call->backward[WEFTI_PASS_INPUTS]->out[grad_of_first(b, call) + bind.index];
+            r.in[i] = call->backward[WEFTI_PASS_INPUTS]->out[grad_of_first(dec, call) + bind.index];
             break;
         }
     }
-    require_gradients(b, call, grad, 0, &r);
+    require_gradients(dec, call, grad, 0, &r);
     for (int64_t o = body->out_count - grad->crossed;
          pass == WEFTI_PASS_INPUTS && o < body->out_count; o++)
         r.out_state[o] = WEFTI_LAYOUT_SUMMED;
-    WEFT_TRY(partition_pass(b, &r.spec, &call->backward[pass]));
-    record_gradients(b, call, grad, 0, call->backward[pass]);
+    WEFT_TRY(partition_pass(dec, &r.spec, &call->backward[pass]));
+    record_gradients(dec, call, grad, 0, call->backward[pass]);
     return WEFT_OK;
 }
 
-weft_status wefti_sharding_backward(wefti_program_builder *b, wefti_call_plan *call) {
-    if (!b->split_backward) return shard_pass(b, call, WEFTI_PASS_ALL);
-    WEFT_TRY(shard_pass(b, call, WEFTI_PASS_INPUTS));
-    return shard_pass(b, call, WEFTI_PASS_WEIGHTS);
+weft_status wefti_sharding_backward(wefti_decisions *dec, wefti_call_plan *call) {
+    if (!dec->split_backward) return shard_pass(dec, call, WEFTI_PASS_ALL);
+    WEFT_TRY(shard_pass(dec, call, WEFTI_PASS_INPUTS));
+    return shard_pass(dec, call, WEFTI_PASS_WEIGHTS);
 }
 
-weft_status wefti_sharding_fused(wefti_program_builder *b, wefti_call_plan *call) {
+weft_status wefti_sharding_fused(wefti_decisions *dec, wefti_call_plan *call) {
     const weft_node *n = call->node;
-    weft_body *fused_body;
-    request r;
-    WEFT_TRY(wefti_build_fused_body(b, call, &fused_body));
-    WEFT_TRY(new_request(b, fused_body, n->scope, &r));
-    for (int i = 0; i < n->inputs; i++) require_input(b, &r, i, n->in[i]);
+    const weft_body *fused_body = dec->grads[call->grad].fused_body;
+    wefti_request r;
+    WEFT_TRY(wefti_request_new(dec->scratch, fused_body, n->scope, &r));
+    for (int i = 0; i < n->inputs; i++) require_input(dec, &r, i, n->in[i]);
     for (int64_t i = n->inputs; i < fused_body->in_count; i++) /* seeds are scalars: replicated */
         r.in[i] = whole_layout(&fused_body->values[fused_body->in[i]]);
-    WEFT_TRY(require_outputs(b, n, &r));
+    WEFT_TRY(require_outputs(dec, n, &r));
     /* A parameter's storage is unknown before the first partition, so the final layout of its
      * gradient is too. Partition once to find it, then again. */
     bool open = false;
     for (int i = 0; i < n->inputs; i++) open |= r.in_state[i] == WEFTI_LAYOUT_OPEN;
     const wefti_local_body *local;
     if (open) {
-        request first = r;
-        WEFT_TRY(wefti_partition_body(b->part, &first.spec, &local));
-        record_layouts(b, n, local);
+        wefti_request first = r;
+        WEFT_TRY(wefti_partition_body(dec->part, &first.spec, &local));
+        record_layouts(dec, n, local);
         for (int i = 0; i < n->inputs; i++) {
             r.in_state[i] = WEFTI_LAYOUT_GIVEN;
-            r.in[i] = b->sharding[n->in[i]].use;
+            r.in[i] = dec->sharding[n->in[i]].use;
         }
     }
-    require_gradients(b, call, &b->p->grads[call->grad], n->outputs, &r);
-    WEFT_TRY(partition_pass(b, &r.spec, &local));
-    record_layouts(b, n, local);
-    record_gradients(b, call, &b->p->grads[call->grad], n->outputs, local);
+    require_gradients(dec, call, &dec->grads[call->grad], n->outputs, &r);
+    WEFT_TRY(partition_pass(dec, &r.spec, &local));
+    record_layouts(dec, n, local);
+    record_gradients(dec, call, &dec->grads[call->grad], n->outputs, local);
     call->local = local;
     return WEFT_OK;
-}
-
-weft_status wefti_sharding_update(wefti_program_builder *b, int32_t value, const weft_body *body,
-                                  int states, const wefti_local_body **out) {
-    const wefti_sharding *s = &b->sharding[value];
-    const weft_desc *whole = &b->root->values[value].desc;
-    request r;
-    WEFT_TRY(new_request(b, body, "", &r));
-    r.in[0] = s->state;
-    for (int i = 1; i <= states; i++) {
-        const weft_desc *desc = &body->values[body->in[i]].desc;
-        bool alike = desc->rank == whole->rank &&
-                     !memcmp(desc->shape, whole->shape, (size_t)whole->rank * sizeof *whole->shape);
-        r.in[i] = s->state;
-        if (!alike) r.in_state[i] = WEFTI_LAYOUT_OPEN;
-    }
-    r.in[1 + states] = s->state;
-    r.in[2 + states] = whole_layout(&body->values[body->in[2 + states]]);
-    for (int64_t o = 0; o < body->out_count && o <= states; o++) {
-        r.out_state[o] =
-            r.in_state[o] == WEFTI_LAYOUT_GIVEN ? WEFTI_LAYOUT_GIVEN : WEFTI_LAYOUT_OPEN;
-        r.out[o] = r.in[o];
-    }
-    return wefti_partition_body(b->part, &r.spec, out);
-}
-
-/* ---- from one layout to another ---- */
-
-weft_status wefti_sharding_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
-                                   const wefti_layout *from, const wefti_layout *to, bool add_up,
-                                   int32_t *out_routine) {
-    weft_body *body;
-    const weft_body *kept = NULL;
-    weft_status status;
-    WEFT_TRY(wefti_body_create(b->g, "reshard", &body));
-    status = WEFT_OK;
-    for (int i = 0; i < count && status == WEFT_OK; i++) {
-        int32_t in;
-        status = wefti_body_input(body, whole[i], WEFTI_VALUE_INPUT, NULL, &in);
-        if (status == WEFT_OK) status = wefti_body_output(body, in);
-    }
-    if (status < 0) {
-        wefti_body_destroy(body);
-        return status;
-    }
-    for (int32_t i = 0; i < b->p->body_count && !kept; i++)
-        if (b->p->bodies[i]->node_count == 0 && wefti_body_equal(b->p->bodies[i], body))
-            kept = b->p->bodies[i];
-    if (kept)
-        wefti_body_destroy(body);
-    else
-        WEFT_TRY(wefti_build_keep_body(b, body));
-    if (!kept) kept = body;
-    request r;
-    const wefti_local_body *local;
-    WEFT_TRY(new_request(b, kept, "", &r));
-    for (int i = 0; i < count; i++) {
-        r.in[i] = from[i];
-        r.out[i] = to[i];
-        r.out_state[i] = WEFTI_LAYOUT_GIVEN;
-    }
-    WEFT_TRY(wefti_partition_body(b->part, &r.spec, &local));
-    uint8_t *accumulate;
-    WEFT_TRY(wefti_build_array(b, count, sizeof *accumulate, &accumulate));
-    memset(accumulate, add_up ? WEFTI_ADD : WEFTI_WRITE, (size_t)count);
-    const wefti_routine_key key = {.body = local->body, .accumulate = accumulate, .results = count};
-    WEFT_TRY(wefti_build_find(b, &key, out_routine));
-    if (*out_routine >= 0) return WEFT_OK;
-    bool *add;
-    WEFT_TRY(wefti_build_array(b, count, sizeof *add, &add));
-    for (int i = 0; i < count; i++) add[i] = add_up;
-    wefti_routine_spec spec = {.body = local->body, .accumulate = add};
-    return wefti_build_compile(b, &key, &spec, out_routine);
-}
-
-weft_status wefti_sharding_transfer(wefti_program_builder *b, const weft_desc *here,
-                                    int32_t transfer, int32_t *out_routine) {
-    weft_body *body;
-    int32_t in, result;
-    WEFT_TRY(wefti_body_create(b->g, "transfer", &body));
-    weft_status status = wefti_body_input(body, *here, WEFTI_VALUE_INPUT, NULL, &in);
-    if (status == WEFT_OK) status = wefti_body_add_transfer(body, in, transfer, here, "", &result);
-    if (status == WEFT_OK) status = wefti_body_output(body, result);
-    if (status < 0) {
-        wefti_body_destroy(body);
-        return status;
-    }
-    WEFT_TRY(wefti_build_keep_body(b, body));
-    wefti_routine_spec spec = {.body = body};
-    return wefti_build_compile(b, &(wefti_routine_key){.body = body}, &spec, out_routine);
 }

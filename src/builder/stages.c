@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "schedule/schedule.h"
-#include "builder/build.h"
+#include "builder/decide.h"
 
 static double call_seconds(const weft_node *n) {
     return wefti_node_seconds(n, &wefti_machine_assumed);
@@ -63,13 +63,13 @@ static void share_out(const sharing *s, int32_t *stage) {
  * the call with this name there. If there is none, it is the stage of a call that reads one of the
  * same parameters. Returns -1 if neither exists. A new division could separate the call from its
  * parameters. */
-static int32_t shared_part(const wefti_program_builder *b, const weft_node *n) {
-    const wefti_program *p = b->spec->shared;
+static int32_t shared_part(const wefti_decisions *dec, const weft_node *n) {
+    const wefti_program *p = dec->spec->shared;
     for (int32_t i = 0; i < p->placed_count; i++)
         if (!p->placed[i].param && !strcmp(p->placed[i].name, n->scope)) return p->placed[i].part;
     for (int32_t i = 0; i < p->placed_count; i++)
         for (int k = 0; k < n->inputs; k++) {
-            const char *name = n->in[k] < 0 ? NULL : b->root->values[n->in[k]].name;
+            const char *name = n->in[k] < 0 ? NULL : dec->root->values[n->in[k]].name;
             if (p->placed[i].param && name && !strcmp(p->placed[i].name, name))
                 return p->placed[i].part;
         }
@@ -77,15 +77,15 @@ static int32_t shared_part(const wefti_program_builder *b, const weft_node *n) {
 }
 
 /* Checks that shared tensors which the call reads lie on the call's devices. */
-static weft_status check_shared(const wefti_program_builder *b, const wefti_call_plan *call) {
-    const wefti_program *p = b->spec->shared;
+static weft_status check_shared(const wefti_decisions *dec, const wefti_call_plan *call) {
+    const wefti_program *p = dec->spec->shared;
     for (int k = 0; p && k < call->node->inputs; k++) {
-        const char *name = call->node->in[k] < 0 ? NULL : b->root->values[call->node->in[k]].name;
+        const char *name = call->node->in[k] < 0 ? NULL : dec->root->values[call->node->in[k]].name;
         int32_t stage = -1, chunk;
         bool there = false;
         for (int32_t i = 0; i < p->placed_count && name && !there; i++) {
             if (!p->placed[i].param || strcmp(p->placed[i].name, name) != 0) continue;
-            wefti_schedule_place(b->spec->plan->pipeline.schedule, b->stages, p->placed[i].part,
+            wefti_schedule_place(dec->spec->plan->pipeline.schedule, dec->stages, p->placed[i].part,
                                  &stage, &chunk);
             there = stage == call->stage;
         }
@@ -96,57 +96,56 @@ static weft_status check_shared(const wefti_program_builder *b, const wefti_call
     return WEFT_OK;
 }
 
-static weft_status add_placed(wefti_program_builder *b, const char *name, int32_t part,
-                              bool param) {
-    wefti_program *p = b->p;
-    char *copy = wefti_arena_strdup(p->arena, name);
+static weft_status add_placed(wefti_decisions *dec, const char *name, int32_t part, bool param) {
+    char *copy = wefti_arena_strdup(dec->arena, name);
     WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory to build a pipeline");
-    p->placed[p->placed_count++] = (wefti_placed){copy, part, param};
+    dec->placed[dec->placed_count++] = (wefti_placed){copy, part, param};
     return WEFT_OK;
 }
 
-static weft_status keep_placed(wefti_program_builder *b) {
-    int64_t most = b->g->assign_count;
-    for (int32_t k = 0; k < b->call_count; k++) most += 1 + b->calls[k].node->inputs;
-    b->p->placed = wefti_arena_alloc(b->p->arena, (size_t)most * sizeof *b->p->placed);
-    WEFT_REQUIRE(b->p->placed || !most, WEFT_E_NOMEM, "no memory to build a pipeline");
-    for (int32_t k = 0; k < b->call_count; k++) {
-        const weft_node *n = b->calls[k].node;
-        WEFT_TRY(add_placed(b, n->scope, b->calls[k].part, false));
+static weft_status keep_placed(wefti_decisions *dec) {
+    int64_t most = dec->g->assign_count;
+    for (int32_t k = 0; k < dec->call_count; k++) most += 1 + dec->calls[k].node->inputs;
+    dec->placed = wefti_arena_alloc(dec->arena, (size_t)most * sizeof *dec->placed);
+    WEFT_REQUIRE(dec->placed || !most, WEFT_E_NOMEM, "no memory to build a pipeline");
+    for (int32_t k = 0; k < dec->call_count; k++) {
+        const weft_node *n = dec->calls[k].node;
+        WEFT_TRY(add_placed(dec, n->scope, dec->calls[k].part, false));
         for (int i = 0; i < n->inputs; i++) {
-            const wefti_value_info *v = n->in[i] < 0 ? NULL : &b->root->values[n->in[i]];
+            const wefti_value_info *v = n->in[i] < 0 ? NULL : &dec->root->values[n->in[i]];
             bool stays = v && (v->kind == WEFTI_VALUE_PARAM || v->kind == WEFTI_VALUE_STATE);
-            if (stays) WEFT_TRY(add_placed(b, v->name, b->calls[k].part, true));
+            if (stays) WEFT_TRY(add_placed(dec, v->name, dec->calls[k].part, true));
         }
     }
-    for (int64_t i = 0; i < b->g->assign_count; i++) { /* also states that no call reads */
-        const wefti_assign *a = &b->g->assigns[i];
-        int32_t maker = wefti_call_maker(b, a->next);
+    for (int64_t i = 0; i < dec->g->assign_count; i++) { /* also states that no call reads */
+        const wefti_assign *a = &dec->g->assigns[i];
+        int32_t maker = wefti_call_maker(dec, a->next);
         if (maker >= 0)
-            WEFT_TRY(add_placed(b, b->root->values[a->state].name, b->calls[maker].part, true));
+            WEFT_TRY(
+                add_placed(dec, dec->root->values[a->state].name, dec->calls[maker].part, true));
     }
     return WEFT_OK;
 }
 
 /* ---- the choice ---- */
 
-static weft_status must_not_descend(const wefti_program_builder *b, int32_t k, int32_t stage,
+static weft_status must_not_descend(const wefti_decisions *dec, int32_t k, int32_t stage,
                                     int32_t now) {
     WEFT_REQUIRE(stage >= now, WEFT_E_LAYOUT,
                  "cell '%s' is to be in stage %d, but the cell before it is in stage %d: stages "
                  "must not descend",
-                 b->calls[k].node->scope, stage, now);
+                 dec->calls[k].node->scope, stage, now);
     return WEFT_OK;
 }
 
 /* Takes the stages of calls from the shared program. Stages may be left out here, because the
  * parameters decide. */
-static weft_status take_stages(const wefti_program_builder *b, int32_t *stage) {
+static weft_status take_stages(const wefti_decisions *dec, int32_t *stage) {
     int32_t now = 0;
-    for (int32_t k = 0; k < b->call_count; k++) {
-        int32_t part = shared_part(b, b->calls[k].node);
+    for (int32_t k = 0; k < dec->call_count; k++) {
+        int32_t part = shared_part(dec, dec->calls[k].node);
         stage[k] = part < 0 ? now : part;
-        WEFT_TRY(must_not_descend(b, k, stage[k], now));
+        WEFT_TRY(must_not_descend(dec, k, stage[k], now));
         now = stage[k];
     }
     return WEFT_OK;
@@ -155,80 +154,79 @@ static weft_status take_stages(const wefti_program_builder *b, int32_t *stage) {
 /* Checks that enough cells remain between two cells with stages named by the plan, `low` and
  * `high`: each stage needs a cell. At the start `before` and `low` are -1; at the end `k` is the
  * number of calls. */
-static weft_status check_room(const wefti_program_builder *b, int32_t before, int32_t low,
-                              int32_t k, int32_t high) {
+static weft_status check_room(const wefti_decisions *dec, int32_t before, int32_t low, int32_t k,
+                              int32_t high) {
     int32_t between = k - before - 1, missing = low + 1 + between;
-    const char *first = before < 0 ? "" : b->calls[before].node->scope;
+    const char *first = before < 0 ? "" : dec->calls[before].node->scope;
     if (missing >= high) return WEFT_OK;
     WEFT_REQUIRE(before >= 0, WEFT_E_LAYOUT,
                  "stage %d has no cell: '%s' is in stage %d, with %d cells before it", missing,
-                 b->calls[k].node->scope, high, between);
-    WEFT_REQUIRE(k < b->call_count, WEFT_E_LAYOUT,
+                 dec->calls[k].node->scope, high, between);
+    WEFT_REQUIRE(k < dec->call_count, WEFT_E_LAYOUT,
                  "stage %d has no cell: '%s' is in stage %d of 0 to %d, with %d cells behind it",
                  missing, first, low, high - 1, between);
     WEFT_FAIL(WEFT_E_LAYOUT,
               "stage %d has no cell: '%s' is in stage %d and '%s' in stage %d, with %d cells "
               "between",
-              missing, first, low, b->calls[k].node->scope, high, between);
+              missing, first, low, dec->calls[k].node->scope, high, between);
 }
 
-static weft_status check_fixed(const wefti_program_builder *b, const int32_t *fixed,
-                               int32_t parts) {
+static weft_status check_fixed(const wefti_decisions *dec, const int32_t *fixed, int32_t parts) {
     int32_t before = -1, now = -1;
-    for (int32_t k = 0; k < b->call_count; k++) {
+    for (int32_t k = 0; k < dec->call_count; k++) {
         if (fixed[k] < 0) continue;
         WEFT_REQUIRE(fixed[k] < parts, WEFT_E_LAYOUT,
-                     "cell '%s' is to be in stage %d, there are %d", b->calls[k].node->scope,
+                     "cell '%s' is to be in stage %d, there are %d", dec->calls[k].node->scope,
                      fixed[k], parts);
-        WEFT_TRY(must_not_descend(b, k, fixed[k], now));
-        WEFT_TRY(check_room(b, before, now, k, fixed[k]));
+        WEFT_TRY(must_not_descend(dec, k, fixed[k], now));
+        WEFT_TRY(check_room(dec, before, now, k, fixed[k]));
         before = k;
         now = fixed[k];
     }
-    return check_room(b, before, now, b->call_count, parts);
+    return check_room(dec, before, now, dec->call_count, parts);
 }
 
-static weft_status choose_stages(wefti_program_builder *b, int32_t *stage) {
-    const weft_plan *plan = b->spec->plan;
-    int32_t calls = b->call_count, parts = plan->pipeline.stages * plan->pipeline.chunks, *fixed;
+static weft_status choose_stages(wefti_decisions *dec, int32_t *stage) {
+    const weft_plan *plan = dec->spec->plan;
+    int32_t calls = dec->call_count, parts = plan->pipeline.stages * plan->pipeline.chunks, *fixed;
     double *cost;
     WEFT_REQUIRE(calls >= parts, WEFT_E_LAYOUT,
                  "the model has %d cells, too few for %d stages of at least one cell", calls,
                  parts);
     sharing s = {.calls = calls, .parts = parts};
-    WEFT_TRY(wefti_build_array(b, calls, sizeof *cost, &cost));
-    WEFT_TRY(wefti_build_array(b, calls, sizeof *fixed, &fixed));
-    WEFT_TRY(wefti_build_array(b, parts, sizeof *s.sum, &s.sum));
-    WEFT_TRY(wefti_build_array(b, (int64_t)calls * parts, sizeof *s.begins, &s.begins));
+    WEFT_TRY(wefti_new_array(dec->scratch, calls, sizeof *cost, &cost));
+    WEFT_TRY(wefti_new_array(dec->scratch, calls, sizeof *fixed, &fixed));
+    WEFT_TRY(wefti_new_array(dec->scratch, parts, sizeof *s.sum, &s.sum));
+    WEFT_TRY(wefti_new_array(dec->scratch, (int64_t)calls * parts, sizeof *s.begins, &s.begins));
     for (int32_t k = 0; k < calls; k++) {
-        cost[k] = call_seconds(b->calls[k].node);
-        fixed[k] = wefti_plan_stage(plan, b->calls[k].node->scope);
+        cost[k] = call_seconds(dec->calls[k].node);
+        fixed[k] = wefti_plan_stage(plan, dec->calls[k].node->scope);
     }
-    WEFT_TRY(check_fixed(b, fixed, parts));
+    WEFT_TRY(check_fixed(dec, fixed, parts));
     s.cost = cost;
     s.fixed = fixed;
     share_out(&s, stage);
     return WEFT_OK;
 }
 
-weft_status wefti_pipeline_assign(wefti_program_builder *b) {
-    const weft_plan *plan = b->spec->plan;
+weft_status wefti_decide_stages(wefti_decisions *dec) {
+    const weft_plan *plan = dec->spec->plan;
     int32_t *stage;
     if (!plan || plan->pipeline.stages <= 1) return WEFT_OK;
-    b->stages = plan->pipeline.stages;
-    b->stage = wefti_plan_stage_of_rank(plan, b->p->rank);
-    b->split_backward = wefti_schedule_splits(plan->pipeline.schedule) && b->p->all_microbatches;
-    WEFT_TRY(wefti_build_array(b, b->call_count, sizeof *stage, &stage));
-    WEFT_TRY(b->spec->shared ? take_stages(b, stage) : choose_stages(b, stage));
-    for (int32_t k = 0; k < b->call_count; k++) {
-        wefti_call_plan *call = &b->calls[k];
-        if (b->spec->observer)
-            b->spec->observer->assign(b->spec->observer->context, call->node->scope, stage[k]);
+    dec->stages = plan->pipeline.stages;
+    dec->stage = wefti_plan_stage_of_rank(plan, dec->rank);
+    dec->split_backward = wefti_schedule_splits(plan->pipeline.schedule) && dec->all_microbatches;
+    WEFT_TRY(wefti_new_array(dec->scratch, dec->call_count, sizeof *stage, &stage));
+    WEFT_TRY(dec->spec->shared ? take_stages(dec, stage) : choose_stages(dec, stage));
+    for (int32_t k = 0; k < dec->call_count; k++) {
+        wefti_call_plan *call = &dec->calls[k];
+        if (dec->spec->observer)
+            dec->spec->observer->assign(dec->spec->observer->context, call->node->scope, stage[k]);
         call->part = stage[k];
-        wefti_schedule_place(plan->pipeline.schedule, b->stages, stage[k], &call->stage,
+        wefti_schedule_place(plan->pipeline.schedule, dec->stages, stage[k], &call->stage,
                              &call->chunk);
-        call->mine = call->stage == b->stage;
-        WEFT_TRY(check_shared(b, call));
+        call->mine = call->stage == dec->stage;
+        WEFT_TRY(check_shared(dec, call));
     }
-    return b->layouts_only || b->spec->shared ? WEFT_OK : keep_placed(b);
+    return dec->layouts_only || dec->spec->shared ? WEFT_OK : keep_placed(dec);
 }

@@ -8,10 +8,10 @@
  * prevent this are refused. */
 #include "builder/build.h"
 
-int32_t wefti_call_maker(const wefti_program_builder *b, int32_t value) {
-    for (int32_t k = 0; k < b->call_count; k++)
-        for (int o = 0; o < b->calls[k].node->outputs; o++)
-            if (b->calls[k].node->out[o] == value) return k;
+int32_t wefti_call_maker(const wefti_decisions *dec, int32_t value) {
+    for (int32_t k = 0; k < dec->call_count; k++)
+        for (int o = 0; o < dec->calls[k].node->outputs; o++)
+            if (dec->calls[k].node->out[o] == value) return k;
     return -1;
 }
 
@@ -23,15 +23,15 @@ bool wefti_call_reads(const wefti_call_plan *call, int32_t value) {
 
 /* The call that makes a state's next value, if nothing reads the old value after its forward pass;
  * else -1. */
-static int32_t last_reader(const wefti_program_builder *b, const wefti_assign *a) {
-    int32_t maker = wefti_call_maker(b, a->next);
-    for (int32_t k = 0; k < b->call_count; k++) {
-        const wefti_call_plan *call = &b->calls[k];
+static int32_t last_reader(const wefti_decisions *dec, const wefti_assign *a) {
+    int32_t maker = wefti_call_maker(dec, a->next);
+    for (int32_t k = 0; k < dec->call_count; k++) {
+        const wefti_call_plan *call = &dec->calls[k];
         for (int i = 0; i < call->node->inputs; i++) {
             if (call->node->in[i] != a->state) continue;
             if (k > maker) return -1;
             if (!call->differentiated || call->fused) continue;
-            const wefti_cell_grad *grad = &b->p->grads[call->grad];
+            const wefti_cell_grad *grad = &dec->grads[call->grad];
             for (int64_t j = 0; j < grad->backward->in_count; j++)
                 if (grad->bindings[j].source == WEFTI_GRAD_INPUT && grad->bindings[j].index == i)
                     return -1;
@@ -42,15 +42,15 @@ static int32_t last_reader(const wefti_program_builder *b, const wefti_assign *a
 
 /* Checks that a reader of a state can see the value of the microbatch before: it must be in the
  * same stage as the maker and must not run before it. */
-static weft_status check_reader(const wefti_program_builder *b, const char *state, int32_t reader,
+static weft_status check_reader(const wefti_decisions *dec, const char *state, int32_t reader,
                                 int32_t maker) {
-    const wefti_call_plan *r = &b->calls[reader], *m = &b->calls[maker];
+    const wefti_call_plan *r = &dec->calls[reader], *m = &dec->calls[maker];
     WEFT_REQUIRE(r->stage == m->stage, WEFT_E_LAYOUT,
                  "the state '%s' is read by cell '%s' in stage %d, and cell '%s' in stage %d makes "
                  "its next value: both must be in one stage",
                  state, r->node->scope, r->stage, m->node->scope, m->stage);
-    bool copies = b->micros > 1 && b->spec->plan->copies > 1;
-    bool in_order = reader >= maker || b->micros == 1 || (!copies && r->part == m->part);
+    bool copies = dec->micros > 1 && dec->spec->plan->copies > 1;
+    bool in_order = reader >= maker || dec->micros == 1 || (!copies && r->part == m->part);
     WEFT_REQUIRE(in_order, WEFT_E_LAYOUT,
                  "the state '%s' is read by cell '%s', and cell '%s' behind it makes its next "
                  "value: where %s, both must be in one %s",
@@ -60,30 +60,32 @@ static weft_status check_reader(const wefti_program_builder *b, const char *stat
     return WEFT_OK;
 }
 
-weft_status wefti_states_plan(wefti_program_builder *b) {
-    for (int64_t i = 0; i < b->g->assign_count; i++) {
-        const wefti_assign *a = &b->g->assigns[i];
-        int32_t maker = wefti_call_maker(b, a->next);
-        const char *name = b->root->values[a->state].name;
-        for (int32_t k = 0; k < b->call_count && maker >= 0; k++)
-            if (wefti_call_reads(&b->calls[k], a->state)) WEFT_TRY(check_reader(b, name, k, maker));
-        if (maker >= 0 && last_reader(b, a) < 0) b->forwarded[a->state] = a->next;
+weft_status wefti_decide_states(wefti_decisions *dec) {
+    for (int64_t i = 0; i < dec->g->assign_count; i++) {
+        const wefti_assign *a = &dec->g->assigns[i];
+        int32_t maker = wefti_call_maker(dec, a->next);
+        const char *name = dec->root->values[a->state].name;
+        for (int32_t k = 0; k < dec->call_count && maker >= 0; k++)
+            if (wefti_call_reads(&dec->calls[k], a->state))
+                WEFT_TRY(check_reader(dec, name, k, maker));
+        dec->state_after[i] = last_reader(dec, a);
+        if (maker >= 0 && dec->state_after[i] < 0) dec->forwarded[a->state] = a->next;
     }
     return WEFT_OK;
 }
 
 /* The first of the microbatches that are in flight together reads the state itself, which earlier
  * ones have updated. */
-int32_t wefti_state_forwarded(const wefti_program_builder *b, int32_t micro, int32_t value) {
-    if (micro == 0 || (b->stages == 1 && micro % b->spec->plan->copies == 0)) return -1;
-    return b->forwarded[value];
+int32_t wefti_state_forwarded(const wefti_decisions *dec, int32_t micro, int32_t value) {
+    if (micro == 0 || (dec->stages == 1 && micro % dec->spec->plan->copies == 0)) return -1;
+    return dec->forwarded[value];
 }
 
 weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_t micro,
                                int32_t after) {
     for (int64_t i = 0; i < b->g->assign_count; i++) {
         wefti_assign a = b->g->assigns[i];
-        if (last_reader(b, &a) != after) continue;
+        if (b->dec->state_after[i] != after) continue;
         int32_t to = b->param_buffer[a.state], from = *wefti_build_value(b, micro, a.next);
         if (to == from || from < 0) continue; /* written in place, or on another stage */
         WEFT_REQUIRE(b->root->values[a.next].node >= 0, WEFT_E_NO_IMPL,

@@ -17,7 +17,7 @@ weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_s
     d->frame = -1;
     d->at = b->now;
     d->arg_count = args;
-    WEFT_TRY(wefti_build_array(b, args, sizeof *d->args, &d->args));
+    WEFT_TRY(wefti_new_array(b->scratch, args, sizeof *d->args, &d->args));
     for (int32_t a = 0; a < args; a++) d->args[a].buffer = -1;
     b->step_count[s]++;
     *out = d;

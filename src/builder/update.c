@@ -73,7 +73,7 @@ static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32
     int32_t which[WEFTI_MAX_BUCKET];
     int n = 0;
     for (int i = 0; i < count; i++) {
-        const wefti_sharding *x = &b->sharding[values[i]];
+        const wefti_sharding *x = &b->dec->sharding[values[i]];
         out[i] = b->param_gradient[values[i]];
         if (out[i] < 0)
             continue; /* this stage has no gradient of it: wefti_pipeline_tie
@@ -87,14 +87,14 @@ static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32
     if (n == 0) return WEFT_OK;
     int32_t routine;
     wefti_draft_step *d;
-    WEFT_TRY(wefti_sharding_reshard(b, n, descs, from, to, false, &routine));
+    WEFT_TRY(wefti_build_reshard(b, n, descs, from, to, false, &routine));
     const wefti_routine *r = b->p->routines[routine];
     const char *name = b->root->values[values[which[0]]].name;
     int32_t buffer[WEFTI_MAX_BUCKET];
     for (int i = 0; i < n; i++) {
         buffer[i] = b->param_gradient[values[which[i]]];
         if (only_summed(&from[i], &to[i]) && !b->spec->keep_gradients) continue;
-        weft_desc here = wefti_sharding_desc(b, &descs[i], &to[i]);
+        weft_desc here = wefti_sharding_desc(b->dec, &descs[i], &to[i]);
         const char *of = b->root->values[values[which[i]]].name;
         WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
                                   wefti_build_name(b, "complete gradient of ", of), &buffer[i]));
@@ -114,7 +114,7 @@ static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32
 /* Byte offset of the optimizer's piece within this rank's part of a parameter, -1 if the piece is
  * not contiguous there. */
 static int64_t piece_offset(const wefti_program_builder *b, int32_t value) {
-    const wefti_sharding *x = &b->sharding[value];
+    const wefti_sharding *x = &b->dec->sharding[value];
     const weft_desc *desc = &b->root->values[value].desc;
     if (!b->part || wefti_layout_equal(&x->storage, &x->state)) return 0;
     wefti_region stored, piece;
@@ -140,16 +140,16 @@ static int32_t piece_buffer(const wefti_program_builder *b, int32_t value, int64
 
 /* Copies a piece that is not contiguous in its parameter into a buffer of its own. */
 static weft_status cut_piece(wefti_program_builder *b, wefti_section s, int32_t value) {
-    const wefti_sharding *x = &b->sharding[value];
+    const wefti_sharding *x = &b->dec->sharding[value];
     const weft_desc *desc = &b->root->values[value].desc;
     const char *name = b->root->values[value].name;
     int32_t routine;
     wefti_draft_step *d;
     if (piece_offset(b, value) >= 0) return WEFT_OK;
-    weft_desc here = wefti_sharding_desc(b, desc, &x->state);
+    weft_desc here = wefti_sharding_desc(b->dec, desc, &x->state);
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here), wefti_build_name(b, "piece of ", name),
                               &b->param_piece[value]));
-    WEFT_TRY(wefti_sharding_reshard(b, 1, desc, &x->storage, &x->state, false, &routine));
+    WEFT_TRY(wefti_build_reshard(b, 1, desc, &x->storage, &x->state, false, &routine));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
                                wefti_build_name(b, "piece of ", name),
                                b->p->routines[routine]->args, &d));
@@ -166,7 +166,7 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
     int32_t which[WEFTI_MAX_BUCKET], routine;
     int n = 0;
     for (int i = 0; i < count; i++) {
-        const wefti_sharding *x = &b->sharding[values[i]];
+        const wefti_sharding *x = &b->dec->sharding[values[i]];
         if (!b->part || wefti_layout_equal(&x->storage, &x->state)) continue;
         whole[n] = b->root->values[values[i]].desc;
         from[n] = x->state;
@@ -175,7 +175,7 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
     }
     if (n == 0) return WEFT_OK;
     wefti_draft_step *d;
-    WEFT_TRY(wefti_sharding_reshard(b, n, whole, from, to, false, &routine));
+    WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, &routine));
     WEFT_TRY(wefti_build_begin(
         b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
         wefti_build_name(b, "parameters up to ", b->root->values[which[n - 1]].name),
@@ -198,7 +198,7 @@ static weft_status update_routine(wefti_program_builder *b, int32_t value,
     WEFT_TRY(intern_update(b, fresh, &body));
     *out_local = NULL;
     if (b->part) {
-        WEFT_TRY(wefti_sharding_update(b, value, body, rule->states, out_local));
+        WEFT_TRY(wefti_build_update_body(b, value, body, rule->states, out_local));
         body = (*out_local)->body;
     }
     const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_UPDATE};
@@ -248,97 +248,6 @@ static weft_status update_param(wefti_program_builder *b, wefti_section s, int32
 
 /* ---- buckets ---- */
 
-/* Lists the parameters in the order in which their gradients become complete. */
-static weft_status completion_order(wefti_program_builder *b, int32_t **out, int64_t *out_count) {
-    const weft_body *root = b->root;
-    bool *taken;
-    WEFT_TRY(wefti_build_array(b, root->value_count, sizeof **out, out));
-    WEFT_TRY(wefti_build_array(b, root->value_count, sizeof *taken, &taken));
-    *out_count = 0;
-    for (int32_t k = b->call_count - 1; k >= 0; k--) {
-        const weft_node *n = b->calls[k].node;
-        for (int i = 0; i < n->inputs; i++) {
-            int32_t v = n->in[i];
-            if (v < 0 || b->param_index[v] < 0 || !b->has_gradient[v] || taken[v] ||
-                b->last_backward[v] != k)
-                continue;
-            taken[v] = true;
-            (*out)[(*out_count)++] = v;
-        }
-    }
-    return WEFT_OK;
-}
-
-/* Gradients with equal group, dtype and kind of collective may share a bucket. */
-static uint64_t fusion_key(const wefti_program_builder *b, int32_t v) {
-    const wefti_sharding *x = &b->sharding[v];
-    uint64_t axes = (x->gradient.sum | x->gradient.max) |
-                    (uint64_t)wefti_layout_split_axes(&x->state) << 16 |
-                    (uint64_t)wefti_layout_split_axes(&x->use) << 32;
-    return axes << 8 | (uint64_t)b->root->values[v].desc.dtype;
-}
-
-/* Whether devices communicate between the complete gradient and the parameter's new value. */
-static bool is_shared(const wefti_program_builder *b, int32_t v) {
-    const wefti_sharding *x = &b->sharding[v];
-    return b->part && !(wefti_layout_equal(&x->gradient, &x->state) &&
-                        wefti_layout_equal(&x->state, &x->storage));
-}
-
-/* Assigns buckets 0 to *buckets - 1, in order, to the parameters that need communication for their
- * update. The others keep bucket -1. */
-static weft_status fuse_shared(wefti_program_builder *b, const int32_t *order, int64_t count,
-                               int32_t *bucket, int32_t *buckets) {
-    const wefti_fusion *fusion = b->spec->plan->fusion;
-    wefti_fusion_item *items;
-    int32_t *of;
-    int64_t shared = 0;
-    bool scattered = false;
-    WEFT_TRY(wefti_build_array(b, count, sizeof *items, &items));
-    WEFT_TRY(wefti_build_indices(b, count, &of));
-    for (int64_t i = 0; i < count; i++) {
-        const wefti_sharding *x = &b->sharding[order[i]];
-        if (!is_shared(b, order[i])) continue;
-        /* use the first rank's piece: all ranks must have the same buckets */
-        weft_desc here = wefti_layout_local(&x->gradient, &b->p->mesh,
-                                            &b->root->values[order[i]].desc, b->p->mesh.first);
-        items[shared++] = (wefti_fusion_item){weft_desc_bytes(&here), fusion_key(b, order[i])};
-        scattered |= !wefti_layout_equal(&x->use, &x->state);
-    }
-    WEFT_TRY(wefti_fusion_buckets(&fusion[scattered ? 2 : 0], shared, items, of, buckets));
-    b->p->fused[scattered ? 2 : 0] += (int32_t)shared;
-    for (int64_t i = 0, k = 0; i < count; i++)
-        if (is_shared(b, order[i])) bucket[i] = of[k++];
-    return WEFT_OK;
-}
-
-/* Decides which gradients are reduced together. A gradient that needs no other device has a bucket
- * of its own, so that its parameter is updated as soon as the gradient is complete. */
-weft_status wefti_build_plan_buckets(wefti_program_builder *b) {
-    int32_t *order, *bucket, buckets = 0;
-    int64_t count;
-    WEFT_TRY(completion_order(b, &order, &count));
-    WEFT_TRY(wefti_build_indices(b, count, &bucket));
-    WEFT_TRY(wefti_build_indices(b, b->root->value_count, &b->bucket_of));
-    if (b->part) WEFT_TRY(fuse_shared(b, order, count, bucket, &buckets));
-    for (int64_t i = 0; i < count; i++)
-        if (bucket[i] < 0) bucket[i] = buckets++;
-    WEFT_TRY(wefti_build_array(b, buckets, sizeof *b->bucket, &b->bucket));
-    b->bucket_count = buckets;
-    for (int64_t i = 0; i < count; i++) b->bucket[bucket[i]].count++;
-    for (int32_t k = 0; k < buckets; k++) {
-        wefti_bucket *x = &b->bucket[k];
-        WEFT_TRY(wefti_build_array(b, x->count, sizeof(int32_t), &x->values));
-        x->count = 0;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        wefti_bucket *x = &b->bucket[bucket[i]];
-        b->bucket_of[order[i]] = bucket[i];
-        x->values[x->count++] = order[i];
-    }
-    return WEFT_OK;
-}
-
 /* Gathers a bucket's parameters, grouped by the fusion mode of gathers. */
 static weft_status gather_bucket(wefti_program_builder *b, wefti_section s, const int32_t *values,
                                  int32_t count) {
@@ -346,7 +255,7 @@ static weft_status gather_bucket(wefti_program_builder *b, wefti_section s, cons
     int32_t of[WEFTI_MAX_BUCKET], parts, together[WEFTI_MAX_BUCKET], shared = 0;
     if (!b->part) return WEFT_OK;
     for (int32_t i = 0; i < count; i++) { /* the first rank's piece, as for gradients */
-        const wefti_sharding *x = &b->sharding[values[i]];
+        const wefti_sharding *x = &b->dec->sharding[values[i]];
         weft_desc here = wefti_layout_local(&x->storage, &b->p->mesh,
                                             &b->root->values[values[i]].desc, b->p->mesh.first);
         items[i] = (wefti_fusion_item){weft_desc_bytes(&here), 0};
@@ -364,7 +273,7 @@ static weft_status gather_bucket(wefti_program_builder *b, wefti_section s, cons
 }
 
 /* Reduces and updates a bucket's parameters, as many at a time as one routine takes. */
-static weft_status finish_bucket(wefti_program_builder *b, wefti_section s, wefti_bucket *x) {
+static weft_status finish_bucket(wefti_program_builder *b, wefti_section s, const wefti_bucket *x) {
     for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET) {
         int32_t gradient[WEFTI_MAX_BUCKET],
             n = x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET;
@@ -377,27 +286,20 @@ static weft_status finish_bucket(wefti_program_builder *b, wefti_section s, weft
 }
 
 weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t k) {
-    if (!b->eager) return WEFT_OK;
-    const weft_node *n = b->calls[k].node;
+    if (!b->dec->eager) return WEFT_OK;
+    const weft_node *n = b->dec->calls[k].node;
     for (int i = 0; i < n->inputs; i++) {
         int32_t v = n->in[i];
-        if (v < 0 || b->param_index[v] < 0 || b->bucket_of[v] < 0 || b->last_backward[v] != k)
-            continue;
-        wefti_bucket *x = &b->bucket[b->bucket_of[v]];
-        b->bucket_of[v] = -1; /* an input may be bound twice */
-        if (++x->ready == x->count) WEFT_TRY(finish_bucket(b, WEFTI_SECTION_FIRST, x));
+        int32_t bucket = v < 0 ? -1 : b->dec->bucket_of[v];
+        if (bucket < 0 || b->completed[v] || b->dec->last_backward[v] != k) continue;
+        const wefti_bucket *x = &b->dec->bucket[bucket];
+        b->completed[v] = true; /* an input may be bound twice */
+        if (++b->ready[bucket] == x->count) WEFT_TRY(finish_bucket(b, WEFTI_SECTION_FIRST, x));
     }
     return WEFT_OK;
 }
 
 /* ---- after accumulation ---- */
-
-/* In manual mode the plan does not say which gradients are replicas and which are slices. Then each
- * device of a stage sums the squares of its own gradients. */
-static bool own_norms(const wefti_program_builder *b) {
-    if (!b->part || b->spec->plan->devices == b->stages) return false;
-    return b->spec->plan->mode == WEFT_PARALLEL_MANUAL;
-}
 
 /* Computes the square of one gradient into its slot. Of the devices that hold the same piece only
  * one counts it. */
@@ -405,9 +307,10 @@ static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradie
     int32_t routine, in, node;
     weft_body *fresh;
     const weft_body *body;
-    weft_desc desc = wefti_sharding_desc(b, &b->root->values[v].desc, &b->sharding[v].state);
+    weft_desc desc =
+        wefti_sharding_desc(b->dec, &b->root->values[v].desc, &b->dec->sharding[v].state);
     if (b->part && !b->p->own_norms &&
-        !wefti_layout_counts(&b->sharding[v].state, &b->p->mesh, b->p->rank))
+        !wefti_layout_counts(&b->dec->sharding[v].state, &b->p->mesh, b->p->rank))
         return WEFT_OK;
     WEFT_TRY(wefti_body_create(b->g, "norm", &fresh));
     weft_status status = wefti_body_input(fresh, desc, WEFTI_VALUE_INPUT, "gradient", &in);
@@ -449,13 +352,13 @@ static weft_status share_norms(wefti_program_builder *b, int32_t total) {
                           .reduction = WEFTI_REDUCE_SUM,
                           .dtype = b->p->norms_dtype,
                           .rank = 1,
-                          .members = own ? b->stages : b->spec->plan->devices,
-                          .me = own ? b->stage : b->p->rank,
+                          .members = own ? b->dec->stages : b->spec->plan->devices,
+                          .me = own ? b->dec->stage : b->p->rank,
                           .name = "norms of gradients",
                           .tag = wefti_tag(WEFTI_TAG_NORMS, 0)};
     if (sum.members == 1) return WEFT_OK;
-    WEFT_TRY(wefti_build_array(b, sum.members, sizeof *sum.ranks, &sum.ranks));
-    WEFT_TRY(wefti_build_array(b, sum.members, sizeof *sum.have, &sum.have));
+    WEFT_TRY(wefti_new_array(b->scratch, sum.members, sizeof *sum.ranks, &sum.ranks));
+    WEFT_TRY(wefti_new_array(b->scratch, sum.members, sizeof *sum.have, &sum.have));
     sum.want = sum.have;
     const int32_t place = b->p->rank - b->p->mesh.first;
     for (int32_t m = 0; m < sum.members; m++) {
@@ -467,7 +370,7 @@ static weft_status share_norms(wefti_program_builder *b, int32_t total) {
     WEFT_TRY(wefti_transfer_clone(&sum, &kept));
     WEFT_TRY(wefti_partition_add(b->part, kept, &index));
     weft_desc desc = weft_desc_of(b->p->norms_dtype, 1, (int64_t[]){total});
-    WEFT_TRY(wefti_sharding_transfer(b, &desc, index, &routine));
+    WEFT_TRY(wefti_build_transfer_routine(b, &desc, index, &routine));
     int32_t here = b->norms;
     wefti_draft_step *d;
     WEFT_TRY(wefti_buffer_persistent(b, weft_desc_bytes(&desc), "norms of all devices", &b->norms));
@@ -481,10 +384,10 @@ static weft_status share_norms(wefti_program_builder *b, int32_t total) {
 /* The slot of each parameter's square; all stages use the same numbers. */
 static weft_status norm_slots(wefti_program_builder *b, int64_t **out, int32_t *out_total) {
     *out_total = 0;
-    WEFT_TRY(wefti_build_array(b, b->root->value_count, sizeof **out, out));
+    WEFT_TRY(wefti_new_array(b->scratch, b->root->value_count, sizeof **out, out));
     for (int64_t i = 0; i < b->root->in_count; i++) {
         int32_t v = b->root->in[i];
-        if (b->root->values[v].kind == WEFTI_VALUE_PARAM && b->has_gradient[v])
+        if (b->root->values[v].kind == WEFTI_VALUE_PARAM && b->dec->has_gradient[v])
             (*out)[v] = (*out_total)++;
     }
     return WEFT_OK;
@@ -505,21 +408,20 @@ static weft_status reduce_some(wefti_program_builder *b, wefti_section s, const 
 /* Sums the gradients of parameters that several stages read. The order is the model's, which is
  * equal on all stages, while each stage has its own buckets. */
 static weft_status tie_stages(wefti_program_builder *b, wefti_section s, int32_t *gradient) {
-    int32_t first, count;
-    for (int32_t k = 0; k < b->bucket_count; k++) {
-        const wefti_bucket *x = &b->bucket[k];
+    int32_t count;
+    for (int32_t k = 0; k < b->dec->bucket_count; k++) {
+        const wefti_bucket *x = &b->dec->bucket[k];
         for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET) {
             bool tied = false;
             for (int32_t i = at; i < x->count && i < at + WEFTI_MAX_BUCKET; i++)
-                tied = tied || wefti_pipeline_tied(b, x->values[i], &first);
+                tied = tied || b->dec->tied[x->values[i]] >= 0;
             if (tied) WEFT_TRY(reduce_some(b, s, x, at, gradient, &count));
         }
     }
     for (int64_t i = 0; i < b->root->in_count; i++) {
         int32_t v = b->root->in[i];
-        bool here = b->param_index[v] >= 0 && b->has_gradient[v];
-        if (here && wefti_pipeline_tied(b, v, &first))
-            WEFT_TRY(wefti_pipeline_tie(b, s, v, &gradient[v]));
+        bool here = b->param_index[v] >= 0 && b->dec->has_gradient[v];
+        if (here && b->dec->tied[v] >= 0) WEFT_TRY(wefti_pipeline_tie(b, s, v, &gradient[v]));
     }
     return WEFT_OK;
 }
@@ -530,20 +432,20 @@ weft_status wefti_build_update_section(wefti_program_builder *b) {
     int32_t *gradient, total;
     int64_t *slot;
     bool clip = b->spec->optimizer->clip;
-    b->p->own_norms = own_norms(b);
     wefti_section first = clip ? WEFTI_SECTION_NORM : WEFTI_SECTION_UPDATE;
-    WEFT_TRY(wefti_build_indices(b, b->root->value_count, &gradient));
+    WEFT_TRY(wefti_new_indices(b->scratch, b->root->value_count, &gradient));
     WEFT_TRY(norm_slots(b, &slot, &total));
-    if (b->stages > 1) WEFT_TRY(tie_stages(b, first, gradient));
-    for (int32_t k = 0; k < b->bucket_count; k++) {
-        const wefti_bucket *x = &b->bucket[k];
+    if (b->dec->stages > 1) WEFT_TRY(tie_stages(b, first, gradient));
+    for (int32_t k = 0; k < b->dec->bucket_count; k++) {
+        const wefti_bucket *x = &b->dec->bucket[k];
         for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET) {
             const int32_t *values = x->values + at;
-            int32_t n, reader;
+            int32_t n;
             WEFT_TRY(reduce_some(b, first, x, at, gradient, &n));
             for (int32_t i = 0; i < n; i++) {
                 int32_t v = values[i];
-                bool counts = !wefti_pipeline_tied(b, v, &reader) || reader == b->stage;
+                int32_t reader = b->dec->tied[v];
+                bool counts = reader < 0 || reader == b->dec->stage;
                 if (clip && counts) WEFT_TRY(norm_step(b, v, gradient[v], slot[v]));
                 if (!clip) WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, v, gradient[v]));
             }
@@ -553,8 +455,8 @@ weft_status wefti_build_update_section(wefti_program_builder *b) {
     b->p->norm_count = clip ? total : 0;
     if (!clip) return WEFT_OK;
     WEFT_TRY(share_norms(b, total));
-    for (int32_t k = 0; k < b->bucket_count; k++) {
-        const wefti_bucket *x = &b->bucket[k];
+    for (int32_t k = 0; k < b->dec->bucket_count; k++) {
+        const wefti_bucket *x = &b->dec->bucket[k];
         for (int32_t i = 0; i < x->count; i++)
             WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, x->values[i], gradient[x->values[i]]));
         for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET)

@@ -85,11 +85,11 @@ weft_status wefti_partition_choose(wefti_lowering *c, const wefti_strategy *stra
  * gradient. */
 bool wefti_partition_guided(const weft_node *n, const wefti_strategy *s);
 /* partition.c */
-/* Brings a value into a layout. For names of transfers: the node that reads it, or the output that
- * it becomes. */
+/* Brings a value into a layout. For names of transfers: the node that reads it, or the value
+ * whose gradient it is. */
 weft_status wefti_partition_bring(wefti_partition_context *ctx, int32_t value,
                                   const wefti_layout *to, const weft_node *reader,
-                                  const char *output, int32_t *out_local) WEFT_CHECKED;
+                                  const char *gradient_of, int32_t *out_local) WEFT_CHECKED;
 weft_status wefti_partition_route(wefti_partition_context *ctx, int32_t value,
                                   const wefti_layout *to, const wefti_version **out_from,
                                   const wefti_route **out) WEFT_CHECKED;

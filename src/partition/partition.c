@@ -102,17 +102,17 @@ static weft_status emit_partial(wefti_partition_context *ctx, const wefti_move *
                                         move->to.max & move->axes ? -__builtin_inf() : 0.0, local);
 }
 
-/* The name of a value's transfers within the call: the output that it becomes, the op that makes
+/* The name of a value's transfers within the call: the gradient that it is, the op that makes
  * it, its own name, or the op that reads it. */
 static weft_status name_value(wefti_partition_context *ctx, int32_t value, const weft_node *reader,
-                              const char *output, const char **out) {
+                              const char *gradient_of, const char **out) {
     const wefti_value_info *info = &ctx->from->values[value];
     const weft_node *maker = info->node >= 0 ? &ctx->from->nodes[info->node] : NULL;
     const weft_node *n = maker ? maker : reader;
     char label[512], op[WEFTI_OP_NAME_BYTES];
     const char *text;
-    if (output)
-        text = wefti_arena_strdup(ctx->p->arena, output);
+    if (gradient_of)
+        text = wefti_arena_join(ctx->p->arena, "gradient of ", gradient_of);
     else if (!maker && info->name)
         text = wefti_arena_strdup(ctx->p->arena, info->name);
     else if (n)
@@ -190,7 +190,7 @@ static weft_status fix_open_input(wefti_partition_context *ctx, int32_t value,
 
 weft_status wefti_partition_bring(wefti_partition_context *ctx, int32_t value,
                                   const wefti_layout *to, const weft_node *reader,
-                                  const char *output, int32_t *out_local) {
+                                  const char *gradient_of, int32_t *out_local) {
     const weft_desc *whole = &ctx->from->values[value].desc;
     const wefti_version *from = NULL;
     const wefti_route *route;
@@ -201,7 +201,7 @@ weft_status wefti_partition_bring(wefti_partition_context *ctx, int32_t value,
     int32_t local = from->value;
     wefti_layout at = from->layout;
     const char *name = "";
-    if (route->moves) WEFT_TRY(name_value(ctx, value, reader, output, &name));
+    if (route->moves) WEFT_TRY(name_value(ctx, value, reader, gradient_of, &name));
     for (int m = 0; m < route->moves; m++) {
         bool reduces = route->move[m].kind == WEFTI_MOVE_TRANSFER &&
                        (route->move[m].transfer == WEFTI_TRANSFER_ALL_REDUCE ||
@@ -355,8 +355,8 @@ static weft_status bind_outputs(wefti_partition_context *ctx, wefti_layout *out)
         }
         if (ctx->spec->out_state && ctx->spec->out_state[o] == WEFTI_LAYOUT_SUMMED)
             out[o].sum = out[o].max = 0;
-        const char *name = ctx->spec->out_names ? ctx->spec->out_names[o] : NULL;
-        WEFT_TRY(wefti_partition_bring(ctx, v, &out[o], NULL, name, &local));
+        const char *of = ctx->spec->out_gradient_of ? ctx->spec->out_gradient_of[o] : NULL;
+        WEFT_TRY(wefti_partition_bring(ctx, v, &out[o], NULL, of, &local));
         WEFT_TRY(wefti_body_output(ctx->to, local));
     }
     return WEFT_OK;

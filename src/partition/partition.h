@@ -49,8 +49,8 @@ typedef struct wefti_partition_spec {
         *out_partial_open; /* per output; NULL: all 0. 1: GIVEN, except that partial axes stay as
                               they are made. 2: GIVEN, but brought there at the end; this layout
                               does not influence splits (gradients of parameters) */
-    const char *const *out_names; /* per output: its name, for names of transfers; NULL, also for
-                                     single ones: the name of the op that makes it */
+    const char *const *out_gradient_of; /* per output: the value whose gradient it is, for names of
+                                           transfers; NULL, also for single ones: no gradient */
 } wefti_partition_spec;
 
 typedef struct wefti_local_body {

@@ -120,7 +120,7 @@ typedef struct wefti_program {
     int32_t routine_count;
     wefti_cell_grad *grads; /* own the differentiated bodies */
     int32_t grad_count;
-    weft_body **bodies; /* joined and fused bodies, owned */
+    weft_body **bodies; /* fused bodies, and bodies of updates and of changes of layout, owned */
     int32_t body_count;
     int64_t persistent_bytes; /* parameters, states, optimizer, scalars: at the bottom of the
                                  arena */

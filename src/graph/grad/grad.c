@@ -457,6 +457,7 @@ void wefti_cell_grad_free(wefti_cell_grad *grad) {
     if (!grad) return;
     wefti_body_destroy(grad->forward);
     wefti_body_destroy(grad->backward);
+    wefti_body_destroy(grad->fused_body);
     for (int p = 0; grad->parts && p < 2; p++) wefti_body_destroy(grad->parts[p].backward);
     *grad = (wefti_cell_grad){0};
 }

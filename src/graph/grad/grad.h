@@ -59,7 +59,7 @@ typedef struct wefti_cell_grad {
     struct wefti_cell_grad *parts; /* the two parts, after wefti_cell_grad_split; else NULL */
     int32_t crossed;               /* of a part: number of values that pass from the first part
                                       to the second */
-    weft_body *fused_body; /* fused forward-backward body, if the program needs it; borrowed */
+    weft_body *fused_body;         /* fused forward-backward body, if the program needs it; owned */
 } wefti_cell_grad;
 
 /* The forward values that the backward pass may recompute instead of saving them. */
