@@ -6,6 +6,7 @@
 
 #include "backend/cpu/tuning.h"
 
+extern const struct wefti_gemm_forms wefti_gemm_forms_emulated; /* those of matrix products */
 extern const wefti_cpu_tuning wefti_cpu_emulated;
 
 #endif

@@ -1,4 +1,4 @@
-/* Operands of kernels: a pointer and its element type. */
+/* Operands of kernels, a pointer and its element type; and the number of blocks of a problem. */
 #ifndef WEFTI_CPU_KERNELS_TYPES_H
 #define WEFTI_CPU_KERNELS_TYPES_H
 
@@ -30,6 +30,10 @@ static inline wefti_dst wefti_dst_f32(float *p) {
 }
 static inline wefti_dst wefti_dst_bf16(uint16_t *p) {
     return (wefti_dst){p, WEFT_BF16};
+}
+
+static inline int64_t blocks_of(int64_t n, int64_t block) {
+    return (n + block - 1) / block;
 }
 
 #endif

@@ -18,14 +18,13 @@
  * Source: Dao, "FlashAttention-2", 2023, algorithms 1 and 2. */
 #if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 16
-#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/gemm/gemm.h"
 #include "backend/cpu/kernels/kernels.h"
-#include "backend/cpu/blocks.h"
 
 #include "backend/cpu/tile/tile.h"
 
-extern const wefti_gemm_kernels WEFTI_FORM(wefti_gemm_kernels_amx);
-static const wefti_gemm_kernels *const tiles = &WEFTI_FORM(wefti_gemm_kernels_amx);
+extern const wefti_gemm_panels WEFTI_FORM(wefti_gemm_panels_amx);
+static const wefti_gemm_panels *const tiles = &WEFTI_FORM(wefti_gemm_panels_amx);
 
 static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;

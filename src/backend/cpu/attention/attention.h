@@ -87,6 +87,68 @@ typedef struct wefti_attention_mask_args {
 
 size_t wefti_attention_backward_workspace_bytes(const wefti_attention_shape *shape, int threads);
 
+/* Block sizes that both the kernels and their scratch sizes depend on. They are functions of the
+ * shape alone. */
+enum {
+    ATTENTION_BR = 128,   /* queries of a tile */
+    ATTENTION_BC = 64,    /* keys of a tile */
+    ATTENTION_DECODE = 3, /* up to this many queries are computed one by one */
+    /* attention/amx.c: side of a register tile; keys are rounded up to it */
+    ATTENTION_EDGE = 32,
+    /* attention/amx.c: keys that have scores in memory at once, forward */
+    ATTENTION_SPAN = 128,
+    ATTENTION_ROWS = 64,  /* attention/amx.c: queries of a block, backward */
+    ATTENTION_KEYS = 512, /* attention/amx.c: keys of a block, backward, at most */
+};
+
+/* Whether amx.c takes the shape. */
+static inline int attention_fits_tiles(const wefti_attention_shape *s) {
+    return s->bf16 && s->dim % ATTENTION_EDGE == 0 && s->dim <= 128 &&
+           s->q_len > ATTENTION_DECODE && s->k_len <= 4096 && !s->mask.data && s->dropout == 0.0f &&
+           s->window == 0;
+}
+static inline int64_t attention_tiles_block(int64_t keys) {
+    return keys < ATTENTION_KEYS ? keys : ATTENTION_KEYS;
+}
+/* Bytes of the members of tiles_forward and tiles_backward in amx.c. */
+static inline int64_t attention_tiles_forward_bytes(const wefti_attention_shape *s) {
+    int64_t keys = blocks_of(s->k_len, ATTENTION_EDGE) * ATTENTION_EDGE, edge = ATTENTION_EDGE;
+    return attention_fits_tiles(s)
+               ? 4 * keys * s->dim + 6 * edge * s->dim + edge * (6 * ATTENTION_SPAN + 64)
+               : 0;
+}
+static inline int64_t attention_tiles_backward_bytes(const wefti_attention_shape *s) {
+    int64_t keys = blocks_of(s->k_len, ATTENTION_EDGE) * ATTENTION_EDGE, rows = ATTENTION_ROWS;
+    return attention_fits_tiles(s)
+               ? 14 * keys * s->dim + 12 * rows * s->dim + 2 * rows * attention_tiles_block(keys) +
+                     12 * ATTENTION_EDGE * rows + 8 * rows
+               : 0;
+}
+
+/* Scratch of one thread, a multiple of 64 bytes. It holds the larger of two sizes. The first is for
+ * the members of forward_memory in attention.c, or for the queries, outputs and states of decoding.
+ * The second is for tiles. */
+static inline size_t attention_forward_bytes(const wefti_attention_shape *s) {
+    int64_t padded = blocks_of(s->dim, 16) * 16;
+    int64_t floats = 2 * padded * ATTENTION_BR + 2 * ATTENTION_BC * padded +
+                     3 * ATTENTION_BC * ATTENTION_BR + 3 * ATTENTION_BR;
+    if (s->q_len <= ATTENTION_DECODE && s->kv_heads > 0)
+        floats = s->q_heads / s->kv_heads * s->q_len * (2 * s->dim + 2);
+    size_t bytes = (size_t)blocks_of(floats, 16) * 64;
+    size_t tiles = (size_t)attention_tiles_forward_bytes(s);
+    return tiles > bytes ? tiles : bytes;
+}
+/* Bytes of the members of backward_memory in attention_backward.c. */
+static inline size_t attention_backward_bytes(const wefti_attention_shape *s) {
+    int64_t padded = blocks_of(s->dim, 16) * 16,
+            rows = blocks_of(s->k_len, ATTENTION_BC) * ATTENTION_BC;
+    int64_t floats = 4 * rows * padded + 5 * ATTENTION_BR * padded +
+                     4 * ATTENTION_BC * ATTENTION_BR + 4 * ATTENTION_BR;
+    size_t bytes = (size_t)floats * sizeof(float);
+    size_t tiles = (size_t)attention_tiles_backward_bytes(s);
+    return tiles > bytes ? tiles : bytes;
+}
+
 #if defined(__x86_64__)
 /* Kernels of amx.c. Shapes that do not fit tiles go to the AVX-512 kernels. */
 void wefti_attention_on_tiles(wefti_pool *pool, const wefti_attention_args *a);

@@ -139,4 +139,12 @@ const wefti_gemm_kernels WEFTI_FORM(wefti_gemm_kernels_amx) = {
     .pack_b = WEFTI_FORM(wefti_gemm_bf16_pack_b),
     .epilogue = WEFTI_FORM(wefti_gemm_bf16_epilogue),
 };
+
+const wefti_gemm_panels WEFTI_FORM(wefti_gemm_panels_amx) = {
+    .enter = enter,
+    .leave = leave,
+    .pack_a = pack_a,
+    .pack_b = WEFTI_FORM(wefti_gemm_bf16_pack_b),
+    .tile = tile,
+};
 #endif

@@ -2,7 +2,7 @@
 #ifndef WEFTI_BACKEND_CPU_GEMM_AMX_H
 #define WEFTI_BACKEND_CPU_GEMM_AMX_H
 
-#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/gemm/kernel_table.h"
 #include "backend/cpu/tile/tile.h"
 
 /* Zeroes all eight registers, including unused ones. At each switch to the thread the system filled

@@ -11,7 +11,7 @@
 #if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 16
 #include "backend/cpu/gemm/bf16_pack.h"
-#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/gemm/kernel_table.h"
 
 enum { AVX512_BF16_ROWS = 14, PAIRS = DEPTH / 2 };
 

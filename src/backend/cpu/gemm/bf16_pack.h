@@ -8,7 +8,7 @@
 #ifndef WEFTI_BACKEND_CPU_GEMM_BF16_PACK_H
 #define WEFTI_BACKEND_CPU_GEMM_BF16_PACK_H
 
-#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/gemm/kernel_table.h"
 #include "backend/cpu/tile/tile.h"
 
 enum { PIECES = 3 };

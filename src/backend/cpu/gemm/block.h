@@ -3,7 +3,7 @@
 #ifndef WEFTI_BACKEND_CPU_GEMM_BLOCK_H
 #define WEFTI_BACKEND_CPU_GEMM_BLOCK_H
 
-#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/gemm/kernel_table.h"
 
 enum { GEMM_ALIGNMENT = 64 };
 

@@ -1,7 +1,7 @@
 /* Matrix products in doubles: for gradient checks and references, where accuracy matters more than
  * speed. A task owns a few rows of C. The sums of one row and a block of columns stay on the
  * stack. */
-#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/gemm/kernel_table.h"
 
 enum { F64_ROWS = 4, COLUMNS = 128 };
 

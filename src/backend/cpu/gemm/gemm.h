@@ -61,7 +61,7 @@ typedef struct wefti_gemm {
     wefti_gemm_spec spec;
     wefti_isa isa;
     const struct wefti_gemm_kernels *kernels;
-    int path;        /* the algorithm: enum gemm_path in gemm_internal.h */
+    int path;        /* the algorithm: enum gemm_path in kernel_table.h */
     int64_t k_block; /* KC: the same for all blocks of k except the last */
     int64_t k_span;  /* lines of k that are packed at once: some blocks */
     int64_t m_block; /* rows of A packed together for all threads */
@@ -80,6 +80,20 @@ typedef struct wefti_gemm_args {
     void *c;
     const void *bias; /* NULL without `has_bias` */
 } wefti_gemm_args;
+
+/* Packed panels of bf16 on AMX tiles, for kernels that pack and multiply operands of their own. The
+ * contracts are those of the same members of wefti_gemm_kernels (kernel_table.h). */
+struct wefti_gemm_ahead;
+typedef struct wefti_gemm_panels {
+    void (*enter)(void);
+    void (*leave)(void);
+    void (*pack_a)(const wefti_gemm_operand *operand, const void *a, int64_t rows,
+                   int64_t readable_rows, int64_t k, void *panel);
+    void (*pack_b)(const wefti_gemm_operand *operand, const void *b, int64_t columns, int64_t k,
+                   void *panel);
+    void (*tile)(int rows, int64_t k, const void *a, int64_t a_stride, const void *b, float *c,
+                 int64_t c_stride, bool add, struct wefti_gemm_ahead *ahead);
+} wefti_gemm_panels;
 
 /* *out: whether the isa multiplies bf16 directly, and faster here than in f32. Takes some
  * milliseconds. */

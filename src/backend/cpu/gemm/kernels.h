@@ -5,7 +5,7 @@
  * `K_BLOCK` and `M_TILE`: the part that a task keeps in the second-level cache.
  * `M_GROUP` and `N_GROUP`: most rows and columns that a task packs for itself; 0: none.
  * `KERNELS`: the name of the table. */
-#include "backend/cpu/gemm_internal.h"
+#include "backend/cpu/gemm/kernel_table.h"
 #include "backend/cpu/vector.h"
 
 enum { TILE_COLUMNS = TILE_VECTORS * VL };

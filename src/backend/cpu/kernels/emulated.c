@@ -1,25 +1,8 @@
-/* All emulated kernels: see backend/cpu/emulated.h. */
+/* The tables of the emulated vector kernels, and all emulated kernels together. See
+ * backend/cpu/emulated.h. */
 #include "backend/cpu/emulated.h"
 
-#include "backend/cpu/gemm_internal.h"
 #include "backend/cpu/kernels/kernels.h"
-
-extern const wefti_gemm_kernels wefti_gemm_kernels_avx2_emulated;
-extern const wefti_gemm_kernels wefti_gemm_kernels_avx2_narrow_emulated;
-extern const wefti_gemm_kernels wefti_gemm_kernels_avx512_emulated;
-extern const wefti_gemm_kernels wefti_gemm_kernels_avx512_bf16_emulated;
-extern const wefti_gemm_kernels wefti_gemm_kernels_amx_emulated;
-extern const wefti_gemm_kernels wefti_gemm_kernels_amx_f32_emulated;
-
-static const wefti_gemm_forms forms = {
-    .plain = &wefti_gemm_kernels_plain,
-    .avx2 = &wefti_gemm_kernels_avx2_emulated,
-    .avx2_narrow = &wefti_gemm_kernels_avx2_narrow_emulated,
-    .avx512 = &wefti_gemm_kernels_avx512_emulated,
-    .avx512_bf16 = &wefti_gemm_kernels_avx512_bf16_emulated,
-    .amx = &wefti_gemm_kernels_amx_emulated,
-    .amx_f32 = &wefti_gemm_kernels_amx_f32_emulated,
-};
 
 extern const wefti_kernels wefti_kernels_plain;
 extern const wefti_kernels wefti_kernels_avx2_emulated, wefti_kernels_avx512_emulated;
@@ -43,7 +26,7 @@ const wefti_cpu_tuning wefti_cpu_emulated = {
     .emulated = true,
     .has = {true, true, true, true},
     .has_avx512_bf16 = true,
-    .gemm = &forms,
+    .gemm = &wefti_gemm_forms_emulated,
     .kernels = {&wefti_kernels_plain, &wefti_kernels_avx2_emulated, &wefti_kernels_avx512_emulated,
                 &kernels_amx},
     .l2_bytes = WEFTI_CPU_L2_BYTES,

@@ -1,7 +1,7 @@
 /* Scratch sizes of the kernels. They are functions of the problem alone, and the same for every
  * instruction set. */
 #include "backend/cpu/kernels/kernels.h"
-#include "backend/cpu/blocks.h"
+#include "backend/cpu/kernels/blocks.h"
 
 size_t wefti_reduce_workspace_bytes(int64_t outer, int64_t reduce, int64_t inner) {
     int64_t block = inner == 1 ? REDUCE_ROW_BLOCK : reduce_block_rows(inner);

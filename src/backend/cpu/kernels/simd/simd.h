@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #endif
 
-#include "backend/cpu/blocks.h"
+#include "backend/cpu/kernels/blocks.h"
 #include "backend/cpu/types.h"
 #include "tensor/tensor.h"
 

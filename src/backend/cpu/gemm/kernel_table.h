@@ -1,7 +1,7 @@
 /* The interface between gemm.c, which divides a product into tasks, and the kernels, which exist
  * once for each isa. */
-#ifndef WEFTI_BACKEND_CPU_GEMM_INTERNAL_H
-#define WEFTI_BACKEND_CPU_GEMM_INTERNAL_H
+#ifndef WEFTI_BACKEND_CPU_GEMM_KERNEL_TABLE_H
+#define WEFTI_BACKEND_CPU_GEMM_KERNEL_TABLE_H
 
 #include "backend/cpu/gemm/gemm.h"
 
