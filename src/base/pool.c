@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "base/thread.h"
+#include "base/tuning.h"
 
 enum { SPINS = 4000 }; /* about 20-50 microseconds of pause instructions before sleeping */
 
@@ -151,6 +152,7 @@ static int quota(int cores) {
 }
 
 int wefti_cores(void) {
+    if (wefti_tuned()->cores > 0) return wefti_tuned()->cores;
     cpu_set_t set;
     int cores = 1;
     if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);

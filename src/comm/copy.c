@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/tuning.h"
 
 enum { COPY_LINE = 64, PAIR = 2 * COPY_LINE, PAGE = 4096, PAGES = WEFTI_COPY_ALL };
 
@@ -58,6 +59,7 @@ wefti_copy_lines *wefti_copy_streaming(wefti_copy_form form) {
 }
 
 wefti_copy_form wefti_copy_best(void) {
+    if (wefti_tuned()->streaming == WEFTI_STREAMING_NEVER) return WEFTI_COPY_PLAIN;
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx512f") ? WEFTI_COPY_AVX512
            : __builtin_cpu_supports("avx2")  ? WEFTI_COPY_AVX2
@@ -116,6 +118,7 @@ void wefti_copy(void *to, const void *from, size_t bytes, int streamed) {
 int64_t wefti_copy_cache(void) {
     enum { USUAL = 1 << 20 };
     static _Atomic int64_t known;
+    if (wefti_tuned()->l2_bytes > 0) return wefti_tuned()->l2_bytes;
     int64_t bytes = atomic_load_explicit(&known, memory_order_relaxed);
     if (bytes == 0) {
 #if defined(_SC_LEVEL2_CACHE_SIZE)
@@ -172,6 +175,16 @@ static void find_last_level(void) {
 }
 int64_t wefti_copy_kept(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    switch (wefti_tuned()->streaming) {
+    case WEFTI_STREAMING_NEVER:
+        return INT64_MAX;
+    case WEFTI_STREAMING_BEYOND_L2:
+        return wefti_copy_cache();
+    case WEFTI_STREAMING_BEYOND_LAST_LEVEL:
+        return wefti_copy_cache() * NEAR;
+    case WEFTI_STREAMING_MEASURED:
+        break;
+    }
     (void)pthread_once(&once, find_last_level);
     return wefti_copy_cache() * (last_level_is_near ? NEAR : 1);
 }

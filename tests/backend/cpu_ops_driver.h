@@ -9,24 +9,22 @@
 #include "support.h"
 
 #include "backend/backend.h"
-#include "backend/cpu/isa.h"
 #include "backend/cpu_ops_cases.h"
+#include "backend/paths.h"
 
 enum { GUARD = 64, THREADS = 3, POISON = 0xFF };
 
 static const wefti_random stream = {.seed = 7, .step = 3, .call_stream = 11, .row_offset = 5};
 static wefti_pool *pools[THREADS];
 static int failures, runs; /* of the running test */
-static wefti_isa isa;      /* instruction set of the kernels */
+static int path;           /* of the kernels: paths.h */
 
 extern const wefti_backend wefti_backend_cpu;
 
-/* Kernels prepared after this call use this instruction set, with products of bf16 if the processor
- * has them. */
-static void use_isa(wefti_isa which) {
-    isa = which;
-    assert_int_equal(
-        setenv("WEFT_ISA", isa == WEFTI_ISA_AVX512 ? "avx512_bf16" : wefti_isa_text(isa), 1), 0);
+/* Kernels prepared after this call use this path. False: there is no such path here. */
+static bool use_path(int which) {
+    path = which;
+    return path_begin(which);
 }
 
 /* ---- messages ---- */
@@ -50,7 +48,7 @@ static void complain(const op_setup *s, const char *how, const char *format, ...
     va_start(list, format);
     (void)vsnprintf(detail, sizeof detail, format, list);
     va_end(list);
-    print_error("%s, %s, %s: %s\n", text, wefti_isa_text(isa), how, detail);
+    print_error("%s, %s, %s: %s\n", text, path_text(path), how, detail);
     wefti_free(text);
     failures++;
 }
@@ -417,6 +415,7 @@ static int open_pools(void **state) {
 static int close_pools(void **state) {
     (void)state;
     for (int t = 0; t < THREADS; t++) wefti_pool_destroy(pools[t]);
+    paths_print();
     return 0;
 }
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "backend/cpu/gemm/gemm.h"
+#include "backend/paths.h"
 #include "tensor/tensor.h"
 
 #define UNUSED __attribute__((unused)) /* not every test uses all of this file */
@@ -233,6 +234,7 @@ static UNUSED int destroy_pools(void **state) {
     wefti_pool **pools = *state;
     for (int i = 0; i < 3; i++) wefti_pool_destroy(pools[i]);
     free(pools);
+    paths_print();
     return 0;
 }
 

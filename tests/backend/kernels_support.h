@@ -1,8 +1,8 @@
 /* Support for the tests of vectorised kernels: guarded buffers, random operands, and a driver. The
- * driver runs a case on every instruction set with 1, 2 and 3 threads.
+ * driver runs a case on every path (paths.h) with 1, 2 and 3 threads.
  * It checks that
  * - no byte around any buffer changed, and no input changed;
- * - all thread counts gave the same bits.
+ * - all thread counts gave the same bits, and so did the emulated form of an instruction set.
  * Cases compare the outputs with double-precision loops themselves. The seed is printed;
  * WEFT_TEST_SEED sets it. */
 #ifndef TESTS_KERNELS_SUPPORT_H
@@ -17,7 +17,9 @@
 #include <string.h>
 
 #include "backend/cpu/kernels/kernels.h"
+#include "backend/paths.h"
 #include "base/pool.h"
+#include "sanitized.h"
 #include "tensor/tensor.h"
 
 #define UNUSED __attribute__((unused))
@@ -27,7 +29,7 @@ typedef enum role { INPUT, OUTPUT, SCRATCH } role;
 
 typedef struct buffer {
     uint8_t *base, *data, *initial, *first;
-    size_t bytes, offset;
+    size_t bytes, offset, element;
     role role;
 } buffer;
 
@@ -65,6 +67,7 @@ static UNUSED int support_setup(void **state) {
 static UNUSED int support_teardown(void **state) {
     (void)state;
     for (int t = 0; t < THREADS; t++) wefti_pool_destroy(pools[t]);
+    paths_print();
     return 0;
 }
 
@@ -74,6 +77,7 @@ static UNUSED void *buffer_new(role role, int64_t count, size_t element) {
     buffer *b = &buffers[buffer_count++];
     b->bytes = (size_t)count * element;
     b->role = role;
+    b->element = element;
     b->offset = role == SCRATCH ? 0 : element * (random_u64() % (32 / element));
     size_t total = (b->bytes + b->offset + 2 * GUARD + 63) / 64 * 64;
     b->base = aligned_alloc(64, total);
@@ -153,7 +157,55 @@ static UNUSED void check_guards(const char *isa) {
     }
 }
 
-/* Run a case everywhere. Buffers hold their initial contents at each start. */
+static UNUSED bool is_nan(const uint8_t *p, size_t element) {
+    uint32_t bits = 0;
+    memcpy((uint8_t *)&bits + (element == 2 ? 2 : 0), p, element == 2 ? 2 : 4);
+    return (bits & 0x7fffffff) > 0x7f800000;
+}
+/* Equal bits. `emulated`: a NaN may be another NaN. Processors and compilers choose which operand's
+ * NaN goes on. */
+static UNUSED bool same_bits(const buffer *b, bool emulated) {
+    if (!memcmp(b->data, b->first, b->bytes)) return true;
+    if (!emulated || (b->element != 4 && b->element != 2)) return false;
+    for (size_t i = 0; i < b->bytes; i += b->element)
+        if (memcmp(b->data + i, b->first + i, b->element) &&
+            !(is_nan(b->data + i, b->element) && is_nan(b->first + i, b->element)))
+            return false;
+    return true;
+}
+
+/* Runs a case once. Buffers hold their initial contents at the start. `known`: `first` holds the
+ * outputs of an earlier run. */
+static UNUSED void run_once(case_run *run, void *c, const wefti_kernels *k, int path, int threads,
+                            bool known) {
+    for (int i = 0; i < buffer_count; i++) {
+        if (buffers[i].role == SCRATCH) /* scratch holds anything: NaN is the worst */
+            memset(buffers[i].data, 0xFF, buffers[i].bytes);
+        else
+            memcpy(buffers[i].data, buffers[i].initial, buffers[i].bytes);
+    }
+    run(k, pools[threads - 1], c);
+    check_guards(path_text(path));
+    for (int i = 0; i < buffer_count; i++) {
+        buffer *b = &buffers[i];
+        if (b->role == INPUT && memcmp(b->data, b->initial, b->bytes))
+            fail_msg("%s: input buffer %d changed", path_text(path), i);
+        if (b->role != OUTPUT) continue;
+        if (!known)
+            memcpy(b->first, b->data, b->bytes);
+        else if (!same_bits(b, path_is_emulated(path)))
+            fail_msg("%s: buffer %d differs with %d threads from the first form or thread count",
+                     path_text(path), i, threads);
+    }
+}
+
+/* Emulated kernels are slow. They run with two thread counts. If the native ones have run, the
+ * emulated ones run with one, and only in every `emulated_every`th case. Under a sanitizer the
+ * latter holds for all. */
+static UNUSED int emulated_every = SANITIZED ? 4 : 1;
+static UNUSED int case_count;
+
+/* Runs a case on every path. */
 static UNUSED void run_case(case_run *run, case_check *check, void *c) {
     for (int i = 0; i < buffer_count; i++) {
         buffer *b = &buffers[i];
@@ -163,30 +215,21 @@ static UNUSED void run_case(case_run *run, case_check *check, void *c) {
         memcpy(b->initial, b->data, b->bytes);
     }
     for (int isa = 0; isa < WEFTI_ISAS; isa++) {
-        const wefti_kernels *k = wefti_kernels_of((wefti_isa)isa);
-        if (!k) continue;
-        for (int t = 0; t < THREADS; t++) {
-            for (int i = 0; i < buffer_count; i++) {
-                if (buffers[i].role == SCRATCH) /* scratch holds anything: NaN is the worst */
-                    memset(buffers[i].data, 0xFF, buffers[i].bytes);
-                else
-                    memcpy(buffers[i].data, buffers[i].initial, buffers[i].bytes);
+        bool known = false;
+        for (int path = isa; path < PATHS; path += WEFTI_ISAS) {
+            const bool rare = path_is_emulated(path) && (known || SANITIZED);
+            const wefti_kernels *k = path_kernels(path);
+            if (!k || (rare && case_count % emulated_every)) continue;
+            const int step = path_is_emulated(path) ? THREADS - 1 : 1;
+            for (int threads = known ? THREADS : 1; threads <= THREADS; threads += step) {
+                run_once(run, c, k, path, threads, known);
+                known = true;
             }
-            run(k, pools[t], c);
-            check_guards(k->isa);
-            for (int i = 0; i < buffer_count; i++) {
-                buffer *b = &buffers[i];
-                if (b->role == INPUT && memcmp(b->data, b->initial, b->bytes))
-                    fail_msg("%s: input buffer %d changed", k->isa, i);
-                if (b->role != OUTPUT) continue;
-                if (t == 0)
-                    memcpy(b->first, b->data, b->bytes);
-                else if (memcmp(b->data, b->first, b->bytes))
-                    fail_msg("%s: buffer %d differs with %d threads", k->isa, i, t + 1);
-            }
+            check(c);
         }
-        check(c);
     }
+    path_end();
+    case_count++;
     buffers_free();
 }
 

@@ -1,6 +1,6 @@
 /* The cpu backend against the reference on every op: its cases, and larger and odder shapes
- * (cpu_ops_cases.h). They run in f32 and with every legal mix of bf16 operands, on every
- * instruction set. */
+ * (cpu_ops_cases.h). They run in f32 and with every legal mix of bf16 operands, on every path
+ * (paths.h). */
 #include "backend/cpu_ops_driver.h"
 #include "sanitized.h"
 
@@ -19,23 +19,32 @@ static void note_fallback(const op_setup *s, bool plain) {
 }
 
 /* Large shapes take many minutes under a sanitizer. There, only the best kernels of this processor
- * run them, and only the dtype mixes in which all operands have the other dtype. */
-static bool runs_here(bool large) {
+ * run them, and only the dtype mixes in which all operands have the other dtype. Emulated kernels
+ * are slow everywhere: they run the ops' own cases with operands of one dtype. */
+static bool runs_here(bool mixed, bool large) {
+    if (path_is_emulated(path)) return !mixed && !large;
+    const wefti_isa isa = path_isa(path);
     bool best = isa + 1 == WEFTI_ISAS || !wefti_isa_has((wefti_isa)(isa + 1));
-    return wefti_isa_has(isa) && (!large || !SANITIZED || best);
+    return !large || !SANITIZED || best;
 }
 
-/* The reference runs once. The kernels of every instruction set are compared with it. */
-static void check_setup(const op_setup *s, double *const *values, bool plain, bool large) {
+/* All paths, the native ones first and the best first, because oneDNN keeps its first setting. */
+static int path_number(int i) {
+    return i < WEFTI_ISAS ? WEFTI_ISAS - 1 - i : i;
+}
+
+/* The reference runs once. The kernels of every path are compared with it. */
+static void check_setup(const op_setup *s, double *const *values, bool plain, bool mixed,
+                        bool large) {
     op_graph g;
     if (op_graph_open_with(s, values, &g) < 0) return; /* a mix of dtypes that the op refuses */
     subject subject;
     subject_open(s, &g, &subject);
     bool runs_kernels = !(s->op->flags & WEFTI_OP_RESHAPE), falls = false;
     if (plain && runs_kernels) check_reference(&subject);
-    for (int i = WEFTI_ISAS - 1; i >= 0 && runs_kernels; i--) { /* oneDNN heeds the first */
-        use_isa((wefti_isa)i);
-        if (!runs_here(large) || check_subject(&subject)) continue;
+    for (int i = 0; i < PATHS && runs_kernels; i++) {
+        if (!use_path(path_number(i)) || !runs_here(mixed, large) || check_subject(&subject))
+            continue;
         if (!falls) note_fallback(s, plain);
         falls = true;
     }
@@ -54,7 +63,7 @@ static void check_case(const weft_op_def *op, const wefti_op_case *c, bool large
     }
     draw_values(&s, 17, values);
     static const weft_dtype others[] = {WEFT_BF16, WEFT_F64, WEFT_F16};
-    check_setup(&s, values, true, large);
+    check_setup(&s, values, true, false, large);
     for (size_t t = 0; t < sizeof others / sizeof *others; t++)
         for (uint32_t mask = 1; mask < 1u << s.inputs; mask++) {
             op_setup other = s;
@@ -71,7 +80,7 @@ static void check_case(const weft_op_def *op, const wefti_op_case *c, bool large
             /* Every mix of bf16. Of the other dtypes: each operand alone, and all together. */
             bool wanted = t == 0 || !(mask & (mask - 1));
             if (fits && (all || (wanted && !(large && SANITIZED))))
-                check_setup(&other, values, false, large);
+                check_setup(&other, values, false, !all, large);
         }
     for (int i = 0; i < s.inputs; i++) free(values[i]);
 }

@@ -2,7 +2,6 @@
  * for every isa of this processor. Guards lie around all buffers, and 1, 2 and 3 threads give equal
  * bits. */
 #include "backend/gemm_problem.h"
-#include "backend/paths.h"
 #include "sanitized.h"
 
 /* Products of more operations than this take the emulated kernels too long. */
@@ -42,7 +41,7 @@ static void run_problem(problem *p, wefti_isa isa, wefti_pool *pools[3], int mos
 static void problem_test(wefti_gemm_spec spec, wefti_pool *pools[3]) {
     problem p = problem_new(spec);
     for (int path = 0; path < PATHS; path++) {
-        if (!path_begin(path) || (spec.bf16 && !wefti_isa_has_bf16(path_isa(path)))) continue;
+        if (!path_begin_product(path, spec.bf16)) continue;
         const bool slow = path_is_emulated(path) && work_of(&spec) > EMULATED_THREADS_WORK;
         if (path_is_emulated(path) && work_of(&spec) > EMULATED_WORK) continue;
         run_problem(&p, path_isa(path), pools, slow ? 1 : 3);
@@ -256,7 +255,7 @@ static void test_nan_is_kept(void **state) {
         for (int form = 0; form < 2 * PATHS; form++) { /* in f32, then as bf16 */
             const wefti_isa isa = path_isa(form % PATHS);
             const bool bf16 = form >= PATHS;
-            if (!path_begin(form % PATHS) || (bf16 && !wefti_isa_has_bf16(isa))) continue;
+            if (!path_begin_product(form % PATHS, bf16)) continue;
             for (int i = 0; i < M * K; i++) a[i] = (float)random_value();
             for (int i = 0; i < K * N; i++) b[i] = (float)random_value();
             const int bad = m / 2;
@@ -317,18 +316,29 @@ static void test_isa_choice(void **state) {
         if (wefti_isa_has((wefti_isa)isa)) assert_true(wefti_isa_best() >= (wefti_isa)isa);
 }
 
+/* What was measured, or what a test sets. */
 static void test_bf16_choice(void **state) {
     (void)state;
-    bool native = true;
-    assert_int_equal(wefti_gemm_bf16_choice(WEFTI_ISA_PLAIN, &native), WEFT_OK);
-    assert_false(native);
-    for (int isa = 0; isa < WEFTI_ISAS; isa++) {
-        if (!wefti_isa_has((wefti_isa)isa)) continue;
-        assert_int_equal(wefti_gemm_bf16_choice((wefti_isa)isa, &native), WEFT_OK);
-        assert_true(!native || wefti_isa_has_bf16((wefti_isa)isa));
-        print_message("%s: bf16 products in %s\n", wefti_isa_text((wefti_isa)isa),
-                      native ? "bf16" : "f32");
+    for (int path = 0; path < PATHS; path++) {
+        if (!path_begin(path)) continue;
+        const wefti_isa isa = path_isa(path);
+        wefti_cpu_tuning tuning =
+            path_is_emulated(path) ? wefti_cpu_emulated : (wefti_cpu_tuning){0};
+        wefti_cpu_tune(&tuning);
+        for (int choice = WEFTI_BF16_MEASURED; choice <= WEFTI_BF16_FASTER; choice++) {
+            bool native = true;
+            tuning.bf16 = (wefti_bf16_speed)choice;
+            if (path_is_emulated(path) && choice == WEFTI_BF16_MEASURED) continue;
+            assert_int_equal(wefti_gemm_bf16_choice(isa, &native), WEFT_OK);
+            assert_true(!native || wefti_isa_has_bf16(isa));
+            if (choice == WEFTI_BF16_SLOWER) assert_false(native);
+            if (choice == WEFTI_BF16_FASTER) assert_int_equal(native, wefti_isa_has_bf16(isa));
+            if (choice == WEFTI_BF16_MEASURED)
+                print_message("%s: bf16 products in %s\n", path_text(path),
+                              native ? "bf16" : "f32");
+        }
     }
+    path_end();
 }
 
 int main(void) {

@@ -1,12 +1,13 @@
 /* Bits of matrix products on every kernel path, native and emulated. An element of C depends only
  * on its row of A, its column of B and k. Neighboring elements and the size of the caches have no
- * effect. Emulated kernels give the bits of the native ones. */
+ * effect, nor has the number of threads. Emulated kernels give the bits of the native ones. */
 #include "backend/gemm_problem.h"
-#include "backend/paths.h"
+#include "base/tuning.h"
 #include "sanitized.h"
 
 enum { M = 37, N = 800, K = 2048 };
 
+static wefti_pool **pools;
 static float a[M * K], b[K * N], bias[N];
 static char whole[4 * M * N], part[4 * M * N];
 
@@ -31,13 +32,16 @@ static wefti_gemm_spec spec_of(kind kind, int64_t m, int64_t n, int64_t k, bool 
     return s;
 }
 
+/* Each product runs on the next number of threads, from 1 to 3. */
 static void multiply(const wefti_gemm_spec *s, wefti_isa isa, void *c) {
+    static int turn;
+    const int threads = 1 + turn++ % 3;
     wefti_gemm gemm;
     assert_int_equal(wefti_gemm_prepare(s, isa, &gemm), WEFT_OK);
-    buffer workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, 1));
+    buffer workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, threads));
     if (s->accumulate) memcpy(c, b, (size_t)(M * N * 4));
     wefti_gemm_run(&gemm, &(wefti_gemm_args){.a = a, .b = b, .c = c, .bias = bias},
-                   buffer_data(&workspace), NULL);
+                   buffer_data(&workspace), pools[threads - 1]);
     buffer_check(&workspace);
     free(workspace.base);
 }
@@ -75,28 +79,18 @@ static int differing_products(kind kind, int path, int64_t k, bool bf16, int64_t
     return bad;
 }
 
-/* Sets the tuning of a path, the processor's or the emulation's, with other cache sizes. */
-static bool begin(int path, int64_t l2_bytes, wefti_cpu_tuning *tuning) {
-    if (!path_begin(path)) return false;
-    *tuning = wefti_cpu_tuned() ? *wefti_cpu_tuned() : (wefti_cpu_tuning){0};
-    tuning->l2_bytes = l2_bytes;
-    wefti_cpu_tune(tuning);
-    return true;
-}
-
 /* All kinds of products with two depths of more than one block of k. Other cache sizes run some of
  * them. */
 static void test_rows_and_columns_are_alone(void **state) {
-    (void)state;
+    pools = *state;
     fill();
-    wefti_cpu_tuning tuning;
     int bad = 0;
     for (int path = 0; path < PATHS; path++)
         for (int64_t l2 = 512 << 10; l2 <= 2 << 20; l2 *= 2)
             for (int bf16 = 0; bf16 < 2; bf16++) {
                 const bool all = l2 == 1 << 20;
-                if (!begin(path, l2, &tuning) || (bf16 && !wefti_isa_has_bf16(path_isa(path))))
-                    continue;
+                if (!path_begin_product(path, bf16)) continue;
+                wefti_tune(&(wefti_tuning){.l2_bytes = l2});
                 for (int form = 0; form < KINDS; form += all ? 1 : ROUNDED) {
                     bad += differing_products((kind)form, path, 1100, bf16, l2);
                     if (all && !SANITIZED && (bf16 || form == PLAIN))
@@ -104,13 +98,14 @@ static void test_rows_and_columns_are_alone(void **state) {
                 }
             }
     path_end();
+    wefti_tune(NULL);
     assert_int_equal(bad, 0);
 }
 
 /* Products that the emulation reproduces bit for bit: scaled by 1, so that only the kernels
  * round. */
 static void test_emulated_bits(void **state) {
-    (void)state;
+    pools = *state;
     fill();
     for (int path = WEFTI_ISAS + 1; path < PATHS; path++)
         for (int bf16 = 0; bf16 < 2; bf16++)

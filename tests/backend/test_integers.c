@@ -3,6 +3,7 @@
 #include "support.h"
 
 #include "backend/backend.h"
+#include "backend/paths.h"
 #include "ops/harness.h"
 #include "rewrite/rewrite.h"
 #include "weft/ops.h"
@@ -92,8 +93,7 @@ static int64_t answer(const wefti_backend *backend, const fact *f, const weft_no
     return wefti_load_integer(f->to, &y, 0);
 }
 
-static void every_bit(void **state) {
-    (void)state;
+static void every_bit(void) {
     const wefti_backend *backends[] = {&wefti_backend_cpu, &wefti_backend_reference};
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
         const fact *f = &facts[i];
@@ -181,8 +181,7 @@ static void check_chain(weft_graph *g, const void *const *in, double *const *val
 }
 
 /* relu(float((a + b) - c)) of u8: a + b is at most 255 before c is taken away. */
-static void sums_of_bytes(void **state) {
-    (void)state;
+static void sums_of_bytes(void) {
     weft_graph *g;
     weft_value in[3];
     assert_int_equal(weft_graph_create(&g), WEFT_OK);
@@ -214,13 +213,23 @@ static void through(weft_dtype dtype, const float *want) {
     check_chain(g, (const void *[]){x}, (double *[]){wide}, want, 4);
 }
 
-static void casts_there_and_back(void **state) {
-    (void)state;
+static void casts_there_and_back(void) {
     through(WEFT_U8, (const float[]){0.0f, 2.5f, 127.5f, 127.5f});
     through(WEFT_U16, (const float[]){0.0f, 2.5f, 300.5f, 32767.5f});
     through(WEFT_I32, (const float[]){-1.5f, 2.5f, 300.5f, 1073741824.0f});
     through(WEFT_I64, (const float[]){-1.5f, 2.5f, 300.5f, 3e9f});
     through(WEFT_BOOL, (const float[]){0.5f, 0.5f, 0.5f, 0.5f});
+}
+
+static void on_every_path(void **state) {
+    (void)state;
+    for (int path = 0; path < PATHS; path++) {
+        if (!path_begin(path)) continue;
+        every_bit();
+        sums_of_bytes();
+        casts_there_and_back();
+    }
+    path_end();
 }
 
 static int open_pool(void **state) {
@@ -230,15 +239,14 @@ static int open_pool(void **state) {
 static int close_pool(void **state) {
     (void)state;
     wefti_pool_destroy(pool);
+    paths_print();
     return 0;
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_bit),
+        cmocka_unit_test(on_every_path),
         cmocka_unit_test(where_broadcasts),
-        cmocka_unit_test(sums_of_bytes),
-        cmocka_unit_test(casts_there_and_back),
     };
     return cmocka_run_group_tests(tests, open_pool, close_pool);
 }

@@ -386,10 +386,15 @@ static void test_scratch(void **state) {
     assert_true(wefti_attention_workspace_bytes(&s, 1) < tiles);
 }
 
+static int setup(void **state) {
+    emulated_every = SANITIZED ? 16 : 4;
+    return support_setup(state);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scratch),      cmocka_unit_test(test_fixed_sizes),
         cmocka_unit_test(test_random_sizes), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_bf16),         cmocka_unit_test(test_late_maximum)};
-    return cmocka_run_group_tests(tests, support_setup, support_teardown);
+    return cmocka_run_group_tests(tests, setup, support_teardown);
 }

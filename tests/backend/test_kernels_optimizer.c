@@ -261,8 +261,8 @@ static void test_optimizers(void **state) {
  * zeros. */
 static void test_zeros(void **state) {
     (void)state;
-    for (int isa = 0; isa < WEFTI_ISAS; isa++) {
-        const wefti_kernels *k = wefti_kernels_of((wefti_isa)isa);
+    for (int path = 0; path < PATHS; path++) {
+        const wefti_kernels *k = path_kernels(path);
         if (!k) continue;
         float p[20] = {0}, g[20] = {0}, m[20] = {0}, v[20] = {0};
         p[3] = 1.0f;

@@ -74,8 +74,8 @@ static void test_softmax_special(void **state) {
     }
     double sum = 0.0;
     for (int i = 4000; i < DIM; i++) sum += exp((double)x[0][i]);
-    for (int isa = 0; isa < WEFTI_ISAS; isa++) {
-        const wefti_kernels *k = wefti_kernels_of((wefti_isa)isa);
+    for (int path = 0; path < PATHS; path++) {
+        const wefti_kernels *k = path_kernels(path);
         if (!k) continue;
         wefti_softmax_args a = {
             .x = wefti_src_f32(x[0]), .y = wefti_dst_f32(y[0]), .rows = 2, .dim = DIM};

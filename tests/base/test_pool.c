@@ -6,6 +6,7 @@
 
 #include "base/fault.h"
 #include "base/pool.h"
+#include "base/tuning.h"
 
 enum { MOST = 5000 };
 
@@ -74,6 +75,10 @@ static void bad_arguments_and_no_memory(void **state) {
         wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
         assert_int_equal(status, WEFT_E_NOMEM);
     }
+    assert_true(wefti_cores() >= 1);
+    wefti_tune(&(wefti_tuning){.cores = 5});
+    assert_int_equal(wefti_cores(), 5);
+    wefti_tune(NULL);
     assert_true(wefti_cores() >= 1);
 }
 

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/philox.h"
+#include "base/tuning.h"
 #include "comm/copy.h"
 #include "comm/reduce/reduce.h"
 
@@ -53,8 +54,7 @@ static void copies_are_memcpy(void **state) {
 
 /* Larger copies stream more. Below the measured size nothing is streamed, and that size does not
  * change. */
-static void what_is_kept_is_not_streamed(void **state) {
-    (void)state;
+static void what_is_kept_is_not_streamed(void) {
     int64_t cache = wefti_copy_cache(), kept = wefti_copy_kept();
     assert_true(kept >= cache && kept % cache == 0);
     assert_int_equal(wefti_copy_streamed(kept - 1), 0);
@@ -150,13 +150,31 @@ static void moves_are_the_same(void **state) {
     free(streamed);
 }
 
+/* The machine's own caches and choice, and those of other machines. */
+static void every_machine(void **state) {
+    for (int64_t l2 = 256 << 10; l2 <= 2 << 20; l2 *= 2)
+        for (int streaming = 0; streaming <= WEFTI_STREAMING_BEYOND_LAST_LEVEL; streaming++) {
+            wefti_tune(&(wefti_tuning){.l2_bytes = l2 > 256 << 10 ? l2 : 0,
+                                       .streaming = (wefti_streaming)streaming});
+            if (streaming == WEFTI_STREAMING_NEVER)
+                assert_int_equal(wefti_copy_streamed(INT64_MAX - 1), 0);
+            else
+                what_is_kept_is_not_streamed();
+            if (streaming == WEFTI_STREAMING_BEYOND_L2)
+                assert_int_equal(wefti_copy_kept(), wefti_copy_cache());
+            if (streaming == WEFTI_STREAMING_BEYOND_LAST_LEVEL)
+                assert_true(wefti_copy_kept() > wefti_copy_cache());
+            moves_are_the_same(state);
+        }
+    wefti_tune(NULL);
+}
+
 int main(void) {
     seed = test_new_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies_are_memcpy),
-        cmocka_unit_test(what_is_kept_is_not_streamed),
+        cmocka_unit_test(every_machine),
         cmocka_unit_test(reductions_are_the_same),
-        cmocka_unit_test(moves_are_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

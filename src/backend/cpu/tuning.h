@@ -1,19 +1,21 @@
-/* The facts that the choice of kernels depends on besides the problem: the processor and
- * measurements. A test can set other values. */
+/* The facts that the choice of kernels depends on besides the problem: the processor's kernels, and
+ * a measurement. A test can set other values. Cores and caches are in base/tuning.h. */
 #ifndef WEFTI_CPU_TUNING_H
 #define WEFTI_CPU_TUNING_H
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "backend/cpu/isa.h"
 
-/* Bytes of a core's second-level cache. The block sizes of products are made for it. */
-enum { WEFTI_CPU_L2_BYTES = 2 << 20 };
+/* Products in bf16, compared with f32. */
+typedef enum wefti_bf16_speed {
+    WEFTI_BF16_MEASURED,
+    WEFTI_BF16_SLOWER,
+    WEFTI_BF16_FASTER
+} wefti_bf16_speed;
 
 typedef struct wefti_cpu_tuning {
-    int64_t l2_bytes;
-    enum { WEFTI_BF16_MEASURED, WEFTI_BF16_SLOWER, WEFTI_BF16_FASTER } bf16; /* than f32 */
+    wefti_bf16_speed bf16;
     /* Use kernels of other processors, in plain C (emulated.h). The fields below apply to them. */
     bool emulated;
     bool has[WEFTI_ISAS]; /* forms that count as available */

@@ -6,8 +6,9 @@
  * after the other:
  *   A: [k / 32][row / 16][row % 16][k % 32]
  *   B: [k / 32][column / 16][k % 32 / 2][column % 16][k % 2]   (pairs of k side by side)
- * Sums of a pair of products are added to the f32 sum in the order of k. Source: Intel 64 and IA-32
- * Architectures Software Developer's Manual, volume 1, chapter 18, and TDPBF16PS in volume 2. */
+ * A step adds the products of even k and those of odd k in two sums. It adds the sum of the two to
+ * the f32 sum (tile/emulated.h). Source: Intel 64 and IA-32 Architectures Software Developer's
+ * Manual, volume 1, chapter 18, and TDPBF16PS in volume 2. */
 #if defined(__x86_64__) || defined(WEFTI_EMULATED)
 #define VL 16
 #include "backend/cpu/gemm/amx.h"

@@ -4,10 +4,12 @@
 
 #include "backend/cpu/gemm/block.h"
 #include "backend/cpu/tuning.h"
+#include "base/tuning.h"
 #include "tensor/tensor.h"
 
 /* Block sizes, measured on processors with 2 MiB of second-level cache for each core. */
 enum {
+    L2_BYTES = 2 << 20,
     M_BLOCK = 2688, /* shared panels of A and B: at most 8 MiB each */
     N_BLOCK = 3072,
     SPLIT_BLOCK = 1024, /* rows and columns if partial sums wait in the workspace: 4 MiB */
@@ -143,13 +145,14 @@ static bool is_in_rows(const wefti_gemm_operand *a, int64_t k, int64_t unit) {
            k % unit == 0;
 }
 
-/* The kernels' blocks are made for WEFTI_CPU_L2_BYTES. Returns the part of `size` that fits the
- * actual cache, in multiples of `unit`. Sizes of k blocks never depend on the cache, because
+/* The kernels' blocks are made for L2_BYTES. Returns the part of `size` that fits the cache that a
+ * test has set, in multiples of `unit`. Sizes of k blocks never depend on the cache, because
  * results depend on them. */
 static int64_t in_cache(int64_t size, int64_t unit) {
-    if (!wefti_cpu_tuned()) return size;
-    const int64_t fits = size * wefti_cpu_tuned()->l2_bytes / WEFTI_CPU_L2_BYTES / unit * unit;
-    return size == 0 ? 0 : fits < unit ? unit : fits;
+    const int64_t l2_bytes = wefti_tuned()->l2_bytes;
+    if (l2_bytes == 0 || size == 0) return size;
+    const int64_t fits = size * l2_bytes / L2_BYTES / unit * unit;
+    return fits < unit ? unit : fits;
 }
 
 weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti_gemm *out) {

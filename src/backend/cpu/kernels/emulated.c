@@ -29,6 +29,5 @@ const wefti_cpu_tuning wefti_cpu_emulated = {
     .gemm = &wefti_gemm_forms_emulated,
     .kernels = {&wefti_kernels_plain, &wefti_kernels_avx2_emulated, &wefti_kernels_avx512_emulated,
                 &kernels_amx},
-    .l2_bytes = WEFTI_CPU_L2_BYTES,
     .bf16 = WEFTI_BF16_FASTER,
 };

@@ -9,11 +9,11 @@
 
 enum { TILES = 8, EMULATED_ROWS = 16, ROW_BYTES = 64, EMULATED_COLUMNS = 16 };
 
-static float flushed(float x) {
+static inline __attribute__((always_inline)) float flushed(float x) {
     return fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x;
 }
 
-static float from_bf16(uint16_t x) {
+static inline __attribute__((always_inline)) float from_bf16(uint16_t x) {
     const uint32_t bits = (uint32_t)x << 16;
     float value;
     memcpy(&value, &bits, sizeof value);
@@ -22,7 +22,7 @@ static float from_bf16(uint16_t x) {
 
 /* a b + c, rounded once. A result is subnormal if it would be subnormal with an unbounded exponent.
  * A result that reaches FLT_MIN only by rounding at subnormal precision becomes zero. */
-static float multiply_add(float a, float b, float c) {
+static inline __attribute__((always_inline)) float multiply_add(float a, float b, float c) {
     const float sum = fmaf(a, b, flushed(c));
     if (fabsf(sum) > FLT_MIN) return sum;
     if (fabsf(sum) == FLT_MIN && fabsf(fmaf(a * 0x1p24f, b, c * 0x1p24f)) < FLT_MIN * 0x1p24f)
@@ -30,7 +30,7 @@ static float multiply_add(float a, float b, float c) {
     return flushed(sum);
 }
 
-static float add(float a, float b) {
+static inline __attribute__((always_inline)) float add(float a, float b) {
     return flushed(flushed(a) + flushed(b));
 }
 
@@ -68,23 +68,61 @@ void wefti_emulated_tile_store(int tile, void *to, size_t stride) {
         memcpy((char *)to + (size_t)r * stride, rows[r], ROW_BYTES);
 }
 
-void wefti_emulated_tile_dot(int sums, int left, int right) {
-    float b[EMULATED_ROWS][2 * EMULATED_COLUMNS]; /* pairs of k side by side, as in the register */
+enum { PRODUCTS = 2 * EMULATED_COLUMNS }; /* of one k: an even and an odd one for each column */
+
+/* partial += left right for one pair of k. Without tiny results one fused operation does it. */
+static inline __attribute__((always_inline)) void add_products(const float *left,
+                                                               const float *right, float *partial) {
+    float next[PRODUCTS];
+    int tiny = 0;
+    for (int n = 0; n < PRODUCTS; n++) next[n] = fmaf(left[n], right[n], partial[n]);
+    for (int n = 0; n < PRODUCTS; n++) tiny |= fabsf(next[n]) <= FLT_MIN;
+    if (tiny)
+        for (int n = 0; n < PRODUCTS; n++) next[n] = multiply_add(left[n], right[n], partial[n]);
+    memcpy(partial, next, sizeof next);
+}
+
+static inline __attribute__((always_inline)) void dot(unsigned char (*sums)[ROW_BYTES],
+                                                      unsigned char (*left)[ROW_BYTES],
+                                                      unsigned char (*right)[ROW_BYTES]) {
+    float b[EMULATED_ROWS][PRODUCTS]; /* pairs of k side by side, as in the register */
     for (int k = 0; k < EMULATED_ROWS; k++) {
-        uint16_t line[2 * EMULATED_COLUMNS];
-        memcpy(line, rows_of(right)[k], sizeof line);
-        for (int n = 0; n < 2 * EMULATED_COLUMNS; n++) b[k][n] = from_bf16(line[n]);
+        uint16_t line[PRODUCTS];
+        memcpy(line, right[k], sizeof line);
+        for (int n = 0; n < PRODUCTS; n++) b[k][n] = from_bf16(line[n]);
     }
     for (int m = 0; m < EMULATED_ROWS; m++) {
         uint16_t a[2 * EMULATED_ROWS];
-        float partial[2 * EMULATED_COLUMNS] = {0}, c[EMULATED_COLUMNS];
-        memcpy(a, rows_of(left)[m], sizeof a);
-        memcpy(c, rows_of(sums)[m], sizeof c);
-        for (int k = 0; k < EMULATED_ROWS; k++)
-            for (int n = 0; n < 2 * EMULATED_COLUMNS; n++)
-                partial[n] = multiply_add(from_bf16(a[2 * k + n % 2]), b[k][n], partial[n]);
+        float partial[PRODUCTS] = {0}, c[EMULATED_COLUMNS];
+        memcpy(a, left[m], sizeof a);
+        memcpy(c, sums[m], sizeof c);
+        for (int k = 0; k < EMULATED_ROWS; k++) {
+            const float even = from_bf16(a[2 * k]), odd = from_bf16(a[2 * k + 1]);
+            float pairs[PRODUCTS];
+            for (int n = 0; n < PRODUCTS; n++) pairs[n] = n % 2 ? odd : even;
+            add_products(pairs, b[k], partial);
+        }
         for (int n = 0; n < EMULATED_COLUMNS; n++)
             c[n] = add(c[n], add(partial[2 * n], partial[2 * n + 1]));
-        memcpy(rows_of(sums)[m], c, sizeof c);
+        memcpy(sums[m], c, sizeof c);
     }
+}
+
+#if defined(__x86_64__)
+/* fmaf is an instruction here, and a call otherwise. The bits are the same. */
+__attribute__((target("avx2,fma"))) static void dot_fused(unsigned char (*sums)[ROW_BYTES],
+                                                          unsigned char (*left)[ROW_BYTES],
+                                                          unsigned char (*right)[ROW_BYTES]) {
+    dot(sums, left, right);
+}
+#endif
+
+void wefti_emulated_tile_dot(int sums, int left, int right) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2")) {
+        dot_fused(rows_of(sums), rows_of(left), rows_of(right));
+        return;
+    }
+#endif
+    dot(rows_of(sums), rows_of(left), rows_of(right));
 }

@@ -1,10 +1,15 @@
 /* TDPBF16PS and VDPBF16PS in plain C, bit for bit. Only tests use them, through kernels that are
  * compiled with WEFTI_EMULATED.
  *
- * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, and Intel
- * Architecture Instruction Set Extensions Programming Reference. Both instructions multiply and add
- * with one rounding to nearest even. Both take subnormal operands as zero and write subnormal
- * results as zero. Both ignore MXCSR and do not change it. */
+ * Both instructions multiply and add with one rounding to nearest even. Both take subnormal
+ * operands as zero and write subnormal results as zero. Both ignore MXCSR and do not change it.
+ * Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, the operation
+ * sections of VDPBF16PS and TDPBF16PS. TDPBF16PS, for one element of the result:
+ *   even = odd = 0
+ *   for each pair p of k, in ascending order:
+ *     even = a[2 p] b[2 p] + even             (fused, DAZ = FTZ = 1, round to nearest even)
+ *     odd = a[2 p + 1] b[2 p + 1] + odd       (the same)
+ *   c = c + (even + odd)                      (two additions, DAZ = FTZ = 1, the same rounding) */
 #ifndef WEFTI_CPU_TILE_EMULATED_H
 #define WEFTI_CPU_TILE_EMULATED_H
 
@@ -21,8 +26,7 @@ void wefti_emulated_tiles_release(void);
 void wefti_emulated_tile_zero(int tile);
 void wefti_emulated_tile_load(int tile, const void *from, size_t stride);
 void wefti_emulated_tile_store(int tile, void *to, size_t stride);
-/* sums += left right, as TDPBF16PS does. It adds the products of even k and of odd k in two sums
- * that begin at zero. Then it adds the two sums, and adds the result to the register. */
+/* sums += left right, as TDPBF16PS does. */
 void wefti_emulated_tile_dot(int sums, int left, int right);
 
 #endif
