@@ -162,7 +162,7 @@ static measured measure(const line *l) {
     for (int o = 0; o < n->outputs; o++)
         out[o] = updates ? in[o] : memory(weft_desc_bytes(wefti_out(n, o)));
     measured m = {.seconds = 1e9, .label = k->label};
-    wefti_run run = {pool, stream};
+    wefti_run run = {.pool = pool, .random = stream};
     double start = now();
     for (int i = 0; i < 1 || now() - start < seconds; i++) {
         double begin = now();

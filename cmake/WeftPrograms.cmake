@@ -74,7 +74,8 @@ if(WEFT_TESTS)
   # Once more with a device whose memory dies of any access by the host (src/device/fenced.c). These
   # tests finish within seconds; WEFT_DEVICE=fenced in the environment of ctest runs all of them so.
   set(fenced_tests
-    exec.routine exec.workers
+    exec.routine exec.streams exec.workers
+    program.parameter_slices
     session.arena session.by_hand session.collectives session.devices session.experts session.halo
     session.limits session.masks session.replicas session.session session.stages session.world
     session.under_way infer.generate train.run train.run_devices train.run_metrics)

@@ -8,6 +8,7 @@
 #define WEFTI_BACKEND_H
 
 #include "base/pool.h"
+#include "device/device.h"
 #include "graph/op.h"
 #include "topo/machine.h"
 
@@ -15,6 +16,10 @@
 typedef struct wefti_run {
     wefti_pool *pool;
     wefti_random random;
+    /* A kernel of a device submits its work here, and may return before the work is done. All work
+     * of the stream before it is done first. A kernel that runs on the host ignores it: its
+     * operands are ready. NULL: no device. */
+    wefti_stream *stream;
 } wefti_run;
 
 typedef struct wefti_kernel wefti_kernel;

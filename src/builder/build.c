@@ -267,8 +267,11 @@ static weft_status train_buffers(wefti_program_builder *b) {
 
 static void read_offsets(wefti_program_builder *b) {
     wefti_program *p = b->p;
-    for (int32_t t = 0; t < p->tensor_count; t++)
-        p->tensors[t].offset = b->buffers[b->tensor_buffer[t]].life.offset;
+    for (int32_t t = 0; t < p->tensor_count; t++) {
+        const wefti_buffer *buffer = &b->buffers[b->tensor_buffer[t]];
+        p->tensors[t].offset = buffer->life.offset;
+        p->tensors[t].space = buffer->space;
+    }
     p->scalars = b->scalars < 0 ? -1 : b->buffers[b->scalars].life.offset;
     p->one = b->one < 0 ? -1 : b->buffers[b->one].life.offset;
     p->norms = b->norms < 0 ? -1 : b->buffers[b->norms].life.offset;

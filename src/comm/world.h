@@ -8,6 +8,8 @@
 
 typedef struct wefti_collectives
     wefti_collectives; /* comm/collective/collective.c: its bound transfers */
+/* Agreement between the world's ranks: session/agree.h, a higher floor, defines it. */
+typedef struct wefti_agreement wefti_agreement;
 
 /* The calls that one member has made in all groups of the same ranks, for the comparison at the
  * end. Calls that only some members make (messages, neighbours) are counted for each pair of ranks
@@ -36,9 +38,8 @@ struct weft_world {
     int32_t *host; /* [size] */
     char communicator[32];
     wefti_collectives *collectives; /* NULL until the first one */
-    /* What a higher floor keeps of it (session/agree.h), and how that ends. */
-    void *agreement;
-    void (*end_agreement)(void *agreement);
+    wefti_agreement *agreement;     /* NULL until the first one */
+    void (*end_agreement)(wefti_agreement *agreement);
     /* The control plane, used when the world is left or fails. Any of these may be NULL. */
     void *control;
     /* Waits for the others, then ends, and tells what the job has failed of. */

@@ -27,7 +27,7 @@ weft_status wefti_device_open(const wefti_device_table *table, wefti_device **ou
     weft_status status = WEFT_OK;
     if (!table->direct) {
         status = table->stream_create(d, NULL, &d->copies);
-        if (status >= 0) status = table->event_create(d, &d->published);
+        if (status >= 0) status = wefti_event_create(d, &d->published);
     }
     if (status < 0) {
         wefti_device_close(d);
@@ -40,7 +40,7 @@ weft_status wefti_device_open(const wefti_device_table *table, wefti_device **ou
 void wefti_device_close(wefti_device *d) {
     if (!d) return;
     wefti_stream_destroy(d->copies);
-    if (d->published) d->table->event_destroy(d->published);
+    wefti_event_destroy(d->published);
     pthread_mutex_destroy(&d->lock);
     d->table->close(d);
 }
@@ -61,7 +61,7 @@ static weft_status copy_now(wefti_device *d, void *to, wefti_space to_space, con
 
 weft_status wefti_device_write(wefti_device *d, void *to, const void *from, int64_t bytes) {
     if (!bytes) return WEFT_OK;
-    if (!d->table->direct)
+    if (d && !d->table->direct)
         return copy_now(d, to, WEFTI_SPACE_DEVICE, from, WEFTI_SPACE_HOST, bytes);
     memcpy(to, from, (size_t)bytes);
     return WEFT_OK;
@@ -69,7 +69,7 @@ weft_status wefti_device_write(wefti_device *d, void *to, const void *from, int6
 
 weft_status wefti_device_read(wefti_device *d, void *to, const void *from, int64_t bytes) {
     if (!bytes) return WEFT_OK;
-    if (!d->table->direct)
+    if (d && !d->table->direct)
         return copy_now(d, to, WEFTI_SPACE_HOST, from, WEFTI_SPACE_DEVICE, bytes);
     memcpy(to, from, (size_t)bytes);
     return WEFT_OK;

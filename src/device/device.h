@@ -51,7 +51,7 @@ struct wefti_device_table {
     void (*stream_destroy)(wefti_stream *stream);
     /* Work of a stream. The ranges of a copy may overlap within one space. The caller must not
      * change the memory of a copy or an addition until the work is done. */
-    weft_status (*fill)(wefti_stream *stream, void *to, int byte, int64_t bytes);
+    weft_status (*fill)(wefti_stream *stream, void *to, wefti_space space, int byte, int64_t bytes);
     weft_status (*copy)(wefti_stream *stream, void *to, wefti_space to_space, const void *from,
                         wefti_space from_space, int64_t bytes);
     /* to[i] += from[i] in device memory, for elements of `dtype`. */
@@ -117,8 +117,25 @@ static inline weft_status wefti_stream_publish(wefti_stream *s) {
                                     : s->device->table->event_record(s, s->device->published);
 }
 
-static inline weft_status wefti_stream_fill(wefti_stream *s, void *to, int byte, int64_t bytes) {
-    return s->device->table->fill(s, to, byte, bytes);
+/* Later work of `s` waits for the work that `before` has now. `event` serves this order alone. */
+static inline weft_status wefti_stream_follow(wefti_stream *s, wefti_stream *before,
+                                              wefti_event *event) {
+    if (s->device->table->direct) return WEFT_OK;
+    weft_status status = s->device->table->event_record(before, event);
+    return status < 0 ? status : s->device->table->await(s, event);
+}
+/* NULL on a direct device, where work is done in order without events. */
+static inline weft_status wefti_event_create(wefti_device *d, wefti_event **out) {
+    *out = NULL;
+    return d->table->direct ? WEFT_OK : d->table->event_create(d, out);
+}
+static inline void wefti_event_destroy(wefti_event *e) {
+    if (e) e->device->table->event_destroy(e);
+}
+
+static inline weft_status wefti_stream_fill(wefti_stream *s, void *to, wefti_space space, int byte,
+                                            int64_t bytes) {
+    return s->device->table->fill(s, to, space, byte, bytes);
 }
 static inline weft_status wefti_stream_copy(wefti_stream *s, void *to, wefti_space to_space,
                                             const void *from, wefti_space from_space,
@@ -132,8 +149,13 @@ static inline weft_status wefti_stream_add(wefti_stream *s, weft_dtype dtype, vo
 
 /* ---- device memory and the host ---- */
 
-/* Copies bytes to or from device memory. The copy is done when the call returns. Any thread may
- * call it. */
+/* The owner of memory in `space`, for the calls below: the device, or NULL for host memory. */
+static inline wefti_device *wefti_device_of_space(wefti_device *device, wefti_space space) {
+    return space == WEFTI_SPACE_DEVICE ? device : NULL;
+}
+
+/* Copies bytes to or from device memory (host memory if `device` is NULL). The copy is done when
+ * the call returns. Any thread may call it. */
 weft_status wefti_device_write(wefti_device *device, void *to, const void *from,
                                int64_t bytes) WEFT_CHECKED;
 weft_status wefti_device_read(wefti_device *device, void *to, const void *from,

@@ -213,11 +213,13 @@ static weft_status copy(wefti_stream *base, void *to, wefti_space to_space, cons
     return status;
 }
 
-static weft_status fill(wefti_stream *s, void *to, int byte, int64_t bytes) {
+static weft_status fill(wefti_stream *s, void *to, wefti_space space, int byte, int64_t bytes) {
     wefti_byte_range range = {to, bytes};
-    WEFT_TRY(expose(s, &range, 1));
-    weft_status status = wefti_device_host.fill(s, to, byte, bytes);
-    conceal(s, &range, 1);
+    int ranges = space == WEFTI_SPACE_DEVICE;
+    WEFT_TRY(check_space((fenced *)s->device, to, space, bytes));
+    WEFT_TRY(expose(s, &range, ranges));
+    weft_status status = wefti_device_host.fill(s, to, space, byte, bytes);
+    conceal(s, &range, ranges);
     return status;
 }
 

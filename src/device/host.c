@@ -60,8 +60,9 @@ static void release(wefti_device *d, void *memory, int64_t bytes) {
 
 /* ---- work ---- */
 
-static weft_status fill(wefti_stream *s, void *to, int byte, int64_t bytes) {
+static weft_status fill(wefti_stream *s, void *to, wefti_space space, int byte, int64_t bytes) {
     (void)s;
+    (void)space;
     memset(to, byte, (size_t)bytes);
     return WEFT_OK;
 }

@@ -104,8 +104,9 @@ static weft_status check_finite(const wefti_rank_device *d, const wefti_step *st
         const weft_desc *desc = wefti_out(x->node, o);
         wefti_mapping m;
         if (!wefti_dtype_is_float(desc->dtype)) continue;
-        WEFT_TRY(wefti_device_map(d->device, wefti_operand_address(d, step, x->out[o]),
-                                  weft_desc_bytes(desc), WEFTI_ACCESS_READ, &m));
+        WEFT_TRY(wefti_device_map(wefti_device_of_space(d->device, step->space),
+                                  wefti_operand_address(d, step, x->out[o]), weft_desc_bytes(desc),
+                                  WEFTI_ACCESS_READ, &m));
         WEFT_TRY(wefti_device_unmap(&m, check_output(step, x->node, o, m.data)));
     }
     return WEFT_OK;
@@ -152,7 +153,7 @@ static weft_status run_call(wefti_rank_device *d, const wefti_program *p, wefti_
                             const wefti_step *step, const wefti_exec_options *options) {
     static const char *const phases[] = {"forward", "backward", "update", "other"};
     const wefti_routine *r = step->routine;
-    wefti_run run = {d->pool, options->random};
+    wefti_run run = {d->pool, options->random, d->stream};
     run.random.call_stream = step->stream;
     run.random.samples = p->samples;
     if (options->rows) run.random.row_offset = options->rows[step->micro];

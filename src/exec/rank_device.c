@@ -55,6 +55,9 @@ static weft_status start(wefti_rank_device *d, int threads) {
     WEFT_TRY(wefti_device_choose(&table));
     WEFT_TRY(wefti_device_open(table, &d->device));
     WEFT_TRY(wefti_stream_create(d->device, d->pool, &d->stream));
+    WEFT_TRY(wefti_stream_create(d->device, d->pool, &d->transfers));
+    WEFT_TRY(wefti_event_create(d->device, &d->computed));
+    WEFT_TRY(wefti_event_create(d->device, &d->transferred));
     return map_arena(d);
 }
 
@@ -79,6 +82,9 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
     if (!d) return;
     wefti_unbind_all(d);
     unmap_arena(d);
+    wefti_event_destroy(d->transferred);
+    wefti_event_destroy(d->computed);
+    wefti_stream_destroy(d->transfers);
     wefti_stream_destroy(d->stream);
     wefti_device_close(d->device);
     wefti_pool_destroy(d->pool);
@@ -141,7 +147,8 @@ static weft_status fill_tensor(wefti_rank_device *d, const wefti_program *p, con
                  .seed = seed,
                  .stream = wefti_stream_of(x->name),
                  .elems = weft_desc_elems(&x->desc)};
-    WEFT_TRY(wefti_device_map(d->device, to, weft_desc_bytes(&x->desc), WEFTI_ACCESS_WRITE, &m));
+    WEFT_TRY(wefti_device_map(wefti_device_of_space(d->device, x->space), to,
+                              weft_desc_bytes(&x->desc), WEFTI_ACCESS_WRITE, &m));
     f.to = m.data;
     wefti_program_region(p, x, &f.box);
     wefti_pool_run(d->pool, (f.elems + FILL_BLOCK - 1) / FILL_BLOCK, fill_block, &f);
@@ -156,7 +163,7 @@ weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p,
         if (x->init.kind != WEFT_INIT_ZEROS)
             WEFT_TRY(fill_tensor(d, p, x, to, seed));
         else if (d->used) /* new memory is already zero */
-            WEFT_TRY(wefti_stream_fill(d->stream, to, 0, weft_desc_bytes(&x->desc)));
+            WEFT_TRY(wefti_stream_fill(d->stream, to, x->space, 0, weft_desc_bytes(&x->desc)));
     }
     return wefti_rank_device_seed(d, p);
 }
@@ -164,8 +171,8 @@ weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p,
 weft_status wefti_rank_device_seed(wefti_rank_device *d, const wefti_program *p) {
     unsigned char one[sizeof(double)];
     if (p->scalars >= 0)
-        WEFT_TRY(
-            wefti_stream_fill(d->stream, d->memory + p->scalars, 0, sizeof(wefti_step_scalars)));
+        WEFT_TRY(wefti_stream_fill(d->stream, d->memory + p->scalars, WEFTI_SPACE_DEVICE, 0,
+                                   sizeof(wefti_step_scalars)));
     if (p->one >= 0) {
         wefti_store(p->loss_dtype, one, 0, 1.0);
         WEFT_TRY(wefti_device_write(d->device, d->memory + p->one, one,

@@ -26,8 +26,11 @@ struct wefti_rank_device {
     wefti_comm *comm;
     int32_t rank;
     wefti_device *device;
-    wefti_stream *stream;  /* runs all work of the programs */
-    unsigned char *memory; /* the arena, in device memory: the host must not touch it */
+    wefti_stream *stream;     /* runs kernels and copies */
+    wefti_stream *transfers;  /* a posted transfer begins behind the work of this stream */
+    wefti_event *computed;    /* `transfers` waits for `stream`, */
+    wefti_event *transferred; /* and the other way round */
+    unsigned char *memory;    /* the arena, in device memory: the host must not touch it */
     int64_t bytes, mapped, observed_peak;
     wefti_binding *bindings;
     int64_t binding_count, binding_cap;

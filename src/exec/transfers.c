@@ -33,16 +33,18 @@ static void list_ranges(const wefti_transfer *t, const void *source, const void 
     out[1] = (wefti_byte_range){destination, wefti_region_elems(&t->want[t->me], t->rank) * size};
 }
 
-/* The communicator touches the memory at once, so all work before the post must be done. */
+/* A posted transfer begins behind the work that the kernels' stream has now. The communicator
+ * touches the memory at once, so that work must be done. */
 static weft_status post(wefti_rank_device *d, wefti_binding *b, int64_t index, const void *source,
                         void *destination) {
     wefti_exposure *exposure = b->exposures ? &b->exposures[index] : NULL;
-    WEFT_TRY(wefti_stream_finish(d->stream));
+    WEFT_TRY(wefti_stream_follow(d->transfers, d->stream, d->computed));
+    WEFT_TRY(wefti_stream_finish(d->transfers));
     if (exposure && exposure->posts < WEFTI_COMM_DEPTH) {
         wefti_byte_range *ranges = exposure->ranges[exposure->posts];
         list_ranges(wefti_partition_transfer(b->program->partition, (int32_t)index), source,
                     destination, ranges);
-        WEFT_TRY(wefti_stream_expose(d->stream, ranges, 2));
+        WEFT_TRY(wefti_stream_expose(d->transfers, ranges, 2));
         exposure->posts++;
     }
     WEFT_TRY(wefti_comm_post(b->endpoints[index], source, destination));
@@ -52,7 +54,7 @@ static weft_status post(wefti_rank_device *d, wefti_binding *b, int64_t index, c
 
 /* The oldest post is complete on all members. */
 static void conceal_oldest(wefti_rank_device *d, wefti_exposure *exposure) {
-    wefti_stream_conceal(d->stream, exposure->ranges[0], 2);
+    wefti_stream_conceal(d->transfers, exposure->ranges[0], 2);
     exposure->posts--;
     for (int i = 0; i < exposure->posts; i++)
         memcpy(exposure->ranges[i], exposure->ranges[i + 1], sizeof exposure->ranges[i]);
@@ -62,7 +64,7 @@ static weft_status await(wefti_rank_device *d, wefti_binding *b, int64_t index) 
     b->posted[index]--;
     WEFT_TRY(wefti_comm_wait(b->endpoints[index]));
     if (b->exposures) conceal_oldest(d, &b->exposures[index]);
-    return WEFT_OK;
+    return wefti_stream_follow(d->stream, d->transfers, d->transferred);
 }
 
 weft_status wefti_drain(wefti_rank_device *d, wefti_binding *b) {

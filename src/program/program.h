@@ -71,6 +71,7 @@ typedef struct wefti_tensor {
     weft_desc desc;
     weft_init init;
     int64_t offset;
+    wefti_space space; /* the memory that contains it */
     weft_desc whole;
     wefti_layout layout;
     int32_t microbatch; /* inputs of programs that run all microbatches in one section: the

@@ -89,8 +89,7 @@ static weft_status bind_records(wefti_agreement *a) {
     return wefti_world_transfer_bind(a, &records, &a->record);
 }
 
-static void destroy(void *agreement) {
-    wefti_agreement *a = agreement;
+static void destroy(wefti_agreement *a) {
     wefti_comm_unbind(a->record);
     for (int i = 0; i < SIZES; i++) wefti_comm_unbind(a->broadcast[i]);
     if (a->room) weft_world_free(a->world, a->room, sizeof(notice) + WEFTI_BROADCAST_BYTES);

@@ -9,8 +9,6 @@
 
 #include "comm/world.h"
 
-typedef struct wefti_agreement wefti_agreement;
-
 enum { WEFTI_RECORD_BYTES = 64 };
 
 /* For a rank that failed outside of the calls below, while other ranks may wait for it: reports the

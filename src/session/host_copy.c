@@ -44,7 +44,7 @@ weft_status wefti_host_copy_of(weft_session *s, const wefti_view *view, int inde
                                const wefti_session_piece *piece, void **out) {
     const wefti_view_tensor *t = &view->tensors[index];
     *out = piece->data;
-    if (!piece->data || piece->device->table->direct) return WEFT_OK;
+    if (!piece->data || !piece->device || piece->device->table->direct) return WEFT_OK;
     wefti_host_copy *c = find(s, view, index, piece);
     if (!c) {
         WEFT_NEW(c, wefti_host_copy);

@@ -18,9 +18,9 @@ int wefti_session_number(const weft_session *session, int program, int32_t rank,
 typedef struct wefti_session_piece {
     int32_t rank;
     wefti_region box;
-    void *data; /* memory of `device`; NULL: of another process */
-    wefti_device *device;
-    bool counts; /* the regions of counting pieces cover the tensor, each element once */
+    void *data;           /* NULL: of another process */
+    wefti_device *device; /* the owner of `data`; NULL: host memory */
+    bool counts;          /* the regions of counting pieces cover the tensor, each element once */
     bool term; /* does not count; its values are added to the tensor's (or the maximum is taken) */
 } wefti_session_piece;
 

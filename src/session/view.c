@@ -378,7 +378,8 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
         wefti_rank_device *device =
             wefti_session_has(s, r) ? wefti_workers_device(s->workers, r) : NULL;
         piece->data = device ? wefti_rank_device_memory(device) + t->offset : NULL;
-        piece->device = device ? wefti_rank_device_device(device) : NULL;
+        piece->device =
+            device ? wefti_device_of_space(wefti_rank_device_device(device), t->space) : NULL;
         piece->box = wefti_site_region(site, t);
         /* Each stage that reads a parameter has a term of its gradient. Other tensors of several
          * stages are copies. */

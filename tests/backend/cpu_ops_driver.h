@@ -200,7 +200,7 @@ static bool run_kernel(const subject *s, const wefti_kernel *k, manner how, resu
     memory in[WEFTI_MAX_IN] = {0}, copy[WEFTI_MAX_IN] = {0};
     const void *from[WEFTI_MAX_IN] = {0};
     void *to[WEFTI_MAX_OUT] = {0};
-    wefti_run run = {pools[how.threads - 1], stream};
+    wefti_run run = {.pool = pools[how.threads - 1], .random = stream};
     int failed = failures;
     for (int i = 0; i < n->inputs; i++) {
         const weft_desc *d = wefti_in(n, i);

@@ -73,7 +73,7 @@ static void run_node(const wefti_backend *backend, const weft_node *n, const voi
                      void *const *out) {
     wefti_kernel *k;
     wefti_prepare options = {.threads = 1};
-    wefti_run run = {pool, numbers};
+    wefti_run run = {.pool = pool, .random = numbers};
     weft_status status = backend->prepare(backend, n, &options, &k);
     if (status == WEFT_E_NO_IMPL)
         status = wefti_backend_reference.prepare(&wefti_backend_reference, n, &options, &k);
