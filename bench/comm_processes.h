@@ -83,7 +83,7 @@ static void *bench_memory(const bench_rank *r, size_t size) {
     void *p = NULL;
     if (r->plain)
         p = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
-    else if (r->comm->engine->map(r->comm, size, &p) < 0)
+    else if (r->comm->engine->map(r->comm, NULL, size, &p) < 0)
         processes_fail("map");
     if (!p) processes_fail("memory");
     memset(p, 0, size);
@@ -117,8 +117,8 @@ static void measure_size(bench_rank *r, int64_t size, int times) {
         free(a);
         free(b);
     } else {
-        r->comm->engine->unmap(r->comm, a, (size_t)size);
-        r->comm->engine->unmap(r->comm, b, (size_t)size);
+        r->comm->engine->unmap(r->comm, NULL, a, (size_t)size);
+        r->comm->engine->unmap(r->comm, NULL, b, (size_t)size);
     }
 }
 

@@ -74,6 +74,7 @@ if(WEFT_TESTS)
   # Once more with a device whose memory dies of any access by the host (src/device/fenced.c). These
   # tests finish within seconds; WEFT_DEVICE=fenced in the environment of ctest runs all of them so.
   set(fenced_tests
+    comm.collective comm.conformance_local comm.host comm.host_roads comm.local comm.rounds_conformance
     exec.routine exec.streams exec.workers
     program.parameter_slices
     session.arena session.by_hand session.collectives session.devices session.experts session.halo
@@ -85,6 +86,7 @@ if(WEFT_TESTS)
     set_property(TEST fenced.${name} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=fenced)
     set_property(TEST fenced.${name} PROPERTY LABELS fenced)
   endforeach()
+  set(fenced_scripts comm.conformance_processes)
   # Run by whatever starts processes: launchers' tests, and people with a network of their own.
   add_executable(weft-conformance tests/comm/conformance_main.c)
   target_include_directories(weft-conformance PRIVATE src tests ${WEFT_DEP_INCLUDES})
@@ -103,6 +105,12 @@ if(WEFT_TESTS)
     add_test(NAME ${folder}.${subject} COMMAND sh ${script})
     weft_test_settings(${folder}.${subject})
     set_tests_properties(${folder}.${subject} PROPERTIES LABELS script)
+    if(${folder}.${subject} IN_LIST fenced_scripts)
+      add_test(NAME fenced.${folder}.${subject} COMMAND sh ${script})
+      weft_test_settings(fenced.${folder}.${subject})
+      set_property(TEST fenced.${folder}.${subject} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=fenced)
+      set_property(TEST fenced.${folder}.${subject} PROPERTY LABELS fenced script)
+    endif()
   endforeach()
 endif()
 

@@ -14,6 +14,7 @@
 #include <stddef.h>
 
 #include "comm/position.h"
+#include "device/device.h"
 #include "layout/transfer.h"
 
 enum { WEFTI_COMM_DEPTH = 2 };
@@ -49,10 +50,11 @@ typedef struct wefti_comm_engine {
     /* After all ranks have stopped: usable again. NULL: this engine's worlds stay broken. */
     void (*mend)(wefti_comm *comm);
     /* Page-aligned zeroed memory that all ranks of this host map: transfers in it take the fastest
-     * path. `bytes` may be far more than the caller touches. NULL: the engine has no such memory.
-     */
-    weft_status (*map)(wefti_comm *comm, size_t bytes, void **out);
-    void (*unmap)(wefti_comm *comm, void *memory, size_t bytes);
+     * path. `bytes` may be far more than the caller touches. With a device, whose table has
+     * `adopt`, the memory is the device's from map to unmap; NULL: the host's. A NULL `map`: the
+     * engine has no such memory. */
+    weft_status (*map)(wefti_comm *comm, wefti_device *device, size_t bytes, void **out);
+    void (*unmap)(wefti_comm *comm, wefti_device *device, void *memory, size_t bytes);
     /* For one watching thread: has anything under way progressed since the last call, or is data
      * arriving that this rank will accept? NULL: the engine's ranks are not watched. */
     bool (*moves)(wefti_comm *comm);

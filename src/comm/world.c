@@ -91,7 +91,7 @@ const char *weft_world_communicator(const weft_world *w) {
 }
 
 weft_status weft_world_alloc(weft_world *w, size_t bytes, void **out) {
-    if (w->comm && w->comm->engine->map) return w->comm->engine->map(w->comm, bytes, out);
+    if (w->comm && w->comm->engine->map) return w->comm->engine->map(w->comm, NULL, bytes, out);
     void *p = wefti_calloc(1, bytes ? bytes : 1);
     WEFT_REQUIRE(p, WEFT_E_NOMEM, "no memory for %zu bytes", bytes);
     *out = p;
@@ -101,7 +101,7 @@ weft_status weft_world_alloc(weft_world *w, size_t bytes, void **out) {
 void weft_world_free(weft_world *w, void *memory, size_t bytes) {
     if (!memory) return;
     if (w->comm && w->comm->engine->map)
-        w->comm->engine->unmap(w->comm, memory, bytes);
+        w->comm->engine->unmap(w->comm, NULL, memory, bytes);
     else
         wefti_free(memory);
 }

@@ -1,22 +1,31 @@
 /* Opens the device that WEFT_DEVICE names, and gives the host access to device memory. */
 #include "device/device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/memory.h"
 
 static const wefti_device_table *const tables[] = {&wefti_device_host, &wefti_device_fenced};
+enum { TABLES = sizeof tables / sizeof *tables };
+
+static weft_status refuse(const char *name) {
+    char all[128] = "";
+    size_t at = 0;
+    for (size_t i = 0; i < TABLES && at < sizeof all; i++)
+        at += (size_t)snprintf(all + at, sizeof all - at, "%s%s", i ? ", " : "", tables[i]->name);
+    WEFT_FAIL(WEFT_E_ARG, "WEFT_DEVICE is '%.64s'; this build has these devices: %s", name, all);
+}
 
 weft_status wefti_device_choose(const wefti_device_table **out) {
     const char *name = getenv("WEFT_DEVICE");
     if (!name || !*name) name = wefti_device_host.name;
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+    for (size_t i = 0; i < TABLES; i++)
         if (!strcmp(tables[i]->name, name)) {
             *out = tables[i];
             return WEFT_OK;
         }
-    WEFT_FAIL(WEFT_E_ARG, "WEFT_DEVICE is '%.64s': this build has the devices host and fenced",
-              name);
+    return refuse(name);
 }
 
 weft_status wefti_device_open(const wefti_device_table *table, wefti_device **out) {

@@ -42,8 +42,9 @@ struct wefti_device_table {
     /* Zeroed, page-aligned memory. `bytes` may be far more than the program ever touches. */
     weft_status (*allocate)(wefti_device *device, wefti_space space, int64_t bytes, void **out);
     void (*free)(wefti_device *device, wefti_space space, void *memory, int64_t bytes);
-    /* Makes zeroed memory that a communicator has mapped device memory, until `release`. NULL: the
-     * device cannot use such memory. */
+    /* Makes memory that a communicator has mapped device memory, until as many calls of `release`:
+     * zeroed memory of this process, or that of other processes' devices. NULL: the device cannot
+     * use such memory. */
     weft_status (*adopt)(wefti_device *device, void *memory, int64_t bytes);
     void (*release)(wefti_device *device, void *memory, int64_t bytes);
     /* `pool`: the threads that do the work, if the device's kernels run on the host. Borrowed. */
@@ -71,6 +72,13 @@ struct wefti_device_table {
      * at any time, or never touches it. */
     weft_status (*expose)(wefti_stream *stream, const wefti_byte_range *ranges, int count);
     void (*conceal)(wefti_stream *stream, const wefti_byte_range *ranges, int count);
+    /* The same for memory of other processes' devices, which a communicator maps in this one. NULL:
+     * the communicator may touch it at any time. */
+    weft_status (*expose_peer)(const wefti_byte_range *ranges, int count);
+    void (*conceal_peer)(const wefti_byte_range *ranges, int count);
+    /* A communicator could not read another process's memory because it is not exposed there. Ends
+     * the process. NULL: the transfer fails. */
+    void (*violation)(const char *what);
 };
 
 /* Every device, stream and event begins with these. */

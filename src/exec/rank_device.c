@@ -16,35 +16,23 @@ static bool is_shared(const wefti_rank_device *d) {
     return d->comm && d->comm->engine->map && d->device->table->adopt;
 }
 
-static weft_status map_shared(wefti_rank_device *d) {
-    void *p;
-    WEFT_TRY(d->comm->engine->map(d->comm, (size_t)d->mapped, &p));
-    weft_status status = d->device->table->adopt(d->device, p, d->mapped);
-    if (status < 0) {
-        d->comm->engine->unmap(d->comm, p, (size_t)d->mapped);
-        return status;
-    }
-    d->memory = p;
-    return WEFT_OK;
-}
-
 static weft_status map_arena(wefti_rank_device *d) {
     void *p;
     if (d->mapped == 0) return WEFT_OK;
-    if (is_shared(d)) return map_shared(d);
-    WEFT_TRY(d->device->table->allocate(d->device, WEFTI_SPACE_DEVICE, d->mapped, &p));
+    if (is_shared(d))
+        WEFT_TRY(d->comm->engine->map(d->comm, d->device, (size_t)d->mapped, &p));
+    else
+        WEFT_TRY(d->device->table->allocate(d->device, WEFTI_SPACE_DEVICE, d->mapped, &p));
     d->memory = p;
     return WEFT_OK;
 }
 
 static void unmap_arena(wefti_rank_device *d) {
     if (!d->memory) return;
-    if (!is_shared(d)) {
+    if (is_shared(d))
+        d->comm->engine->unmap(d->comm, d->device, d->memory, (size_t)d->mapped);
+    else
         d->device->table->free(d->device, WEFTI_SPACE_DEVICE, d->memory, d->mapped);
-        return;
-    }
-    d->device->table->release(d->device, d->memory, d->mapped);
-    d->comm->engine->unmap(d->comm, d->memory, (size_t)d->mapped);
 }
 
 /* ---- life ---- */

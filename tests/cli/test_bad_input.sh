@@ -50,6 +50,13 @@ if [ "$(id -u)" != 0 ]; then
     expect 1 'secret.txt: Permission denied' train job.yaml data.path=secret.txt
 fi
 
+# --- devices ---
+WEFT_DEVICE=moon
+export WEFT_DEVICE
+expect 1 'WEFT_DEVICE|moon|host|fenced' train job.yaml checkpoint.dir=moon
+[ -e moon ] && fail 'a run on an unknown device made its checkpoint.dir'
+unset WEFT_DEVICE
+
 # --- places ---
 expect 1 'checkpoint.dir|text.txt' train job.yaml checkpoint.dir=text.txt
 expect 1 'text.txt' train job.yaml checkpoint.dir=text.txt/below

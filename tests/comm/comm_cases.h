@@ -194,7 +194,7 @@ struct world_test {
     char message[512];    /* of the first failure */
     const char *expected; /* this message of WEFT_E_PEER is not one */
     _Atomic int stopped;  /* ranks that got it */
-    /* Memory for a transfer; NULL: malloc and free. */
+    /* Memory for a transfer; NULL: take_memory and give_memory. */
     void *(*get)(world_test *w, int32_t rank, int64_t bytes, numbers *r);
     void (*put)(world_test *w, int32_t rank, void *p);
 };

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "comm_cases.h"
+#include "device_memory.h"
 
 /* --- random scripts: all ranks post the same transfers in the same order, but wait as they like */
 
@@ -31,7 +32,8 @@ static int64_t bytes_of(const shared_case *c, const wefti_region *box) {
 }
 
 static void *guarded(world_test *w, int32_t rank, int64_t bytes, numbers *r) {
-    unsigned char *p = w->get ? w->get(w, rank, bytes + GUARD, r) : malloc((size_t)bytes + GUARD);
+    unsigned char *p =
+        w->get ? w->get(w, rank, bytes + GUARD, r) : take_memory(NULL, bytes + GUARD);
     if (!p) abort();
     memset(p, 0xA5, (size_t)bytes + GUARD);
     return p;
@@ -40,7 +42,7 @@ static void release(world_test *w, int32_t rank, void *p) {
     if (w->put)
         w->put(w, rank, p);
     else
-        free(p);
+        give_memory(p);
 }
 static bool guard_stands(const void *p, int64_t bytes) {
     for (int i = 0; i < GUARD; i++)

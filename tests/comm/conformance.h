@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "comm/world.h"
 #include "conformance_values.h"
+#include "device_memory.h"
 
 enum { CONFORMANCE_GROUPS = 10, CONFORMANCE_GUARD = 64, CONFORMANCE_FLIGHT = 10 };
 
@@ -61,8 +63,10 @@ static bool conformance_fail(conformance *c, const conformance_flight *f, const 
 
 /* ---- one call ---- */
 
-static void *conformance_buffer(int64_t bytes) {
-    unsigned char *p = malloc((size_t)bytes + CONFORMANCE_GUARD);
+/* On a device that guards its memory, every other call has buffers in shared memory. */
+static void *conformance_buffer(const conformance *c, int64_t bytes) {
+    bool shared = guarded_device() && c->calls % 2;
+    unsigned char *p = take_memory(shared ? c->world->comm : NULL, bytes + CONFORMANCE_GUARD);
     if (!p) abort();
     memset(p + bytes, 0xA5, CONFORMANCE_GUARD);
     return p;
@@ -151,11 +155,11 @@ static bool conformance_begin(conformance *c, const conformance_call *call, int 
     int64_t destination = conformance_destination(call, f->me);
     bool may = (call->kind == ALL_REDUCE || call->kind == REDUCE) && source == destination;
     f->in_place = in_place && may;
-    f->source = conformance_buffer(conformance_bytes(call, source));
+    f->source = conformance_buffer(c, conformance_bytes(call, source));
     for (int64_t i = 0; i < source; i++)
         conformance_give(call, f->me, i, (char *)f->source + conformance_bytes(call, i));
     f->destination =
-        f->in_place ? f->source : conformance_buffer(conformance_bytes(call, destination));
+        f->in_place ? f->source : conformance_buffer(c, conformance_bytes(call, destination));
     return true;
 }
 
@@ -203,8 +207,8 @@ static bool conformance_end(conformance *c, conformance_flight *f) {
     memset(f->source, 0x5A, (size_t)conformance_bytes(call, source));
     memset(f->destination, 0x5A,
            (size_t)conformance_bytes(call, f->in_place ? source : destination));
-    if (f->destination != f->source) free(f->destination);
-    free(f->source);
+    if (f->destination != f->source) give_memory(f->destination);
+    give_memory(f->source);
     c->calls++;
     return ok;
 }

@@ -88,16 +88,13 @@ static bool is_mapped(world_test *w, int32_t rank, const void *p) {
 }
 static void *get_memory(world_test *w, int32_t rank, int64_t bytes, numbers *r) {
     int memory = ((process_world *)w)->memory;
-    void *p = NULL;
-    if (memory == 1 || (memory == 2 && pick(r, 0, 1))) {
-        if (w->comm[rank]->engine->map(w->comm[rank], (size_t)bytes, &p) < 0) return NULL;
-        return p;
-    }
-    return malloc((size_t)bytes);
+    bool mapped = memory == 1 || (memory == 2 && pick(r, 0, 1));
+    return take_memory(mapped ? w->comm[rank] : NULL, bytes);
 }
 static void put_memory(world_test *w, int32_t rank, void *p) {
-    if (p && is_mapped(w, rank, p))
-        w->comm[rank]->engine->unmap(w->comm[rank], p, 0);
+    if (!p || give_block(p)) return;
+    if (is_mapped(w, rank, p))
+        w->comm[rank]->engine->unmap(w->comm[rank], NULL, p, 0);
     else
         free(p);
 }

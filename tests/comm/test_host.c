@@ -350,13 +350,13 @@ static void use_memory(world_test *w, int32_t rank) {
         if (piece[i]) {
             for (size_t k = 0; k < bytes[i]; k += 4096)
                 if (piece[i][k] != i + 1) complain(w, rank, "memory", "is somebody else's");
-            engine->unmap(w->comm[rank], piece[i], bytes[i]);
+            engine->unmap(w->comm[rank], NULL, piece[i], bytes[i]);
             piece[i] = NULL;
             continue;
         }
         void *p;
         bytes[i] = (size_t)pick(&r, 1, pick(&r, 0, 1) ? PIECE : 10000);
-        if (!good(w, rank, engine->map(w->comm[rank], bytes[i], &p), "map")) return;
+        if (!good(w, rank, engine->map(w->comm[rank], NULL, bytes[i], &p), "map")) return;
         piece[i] = p;
         if ((uintptr_t)p % 4096 != 0) complain(w, rank, "memory", "begins within a page");
         for (size_t k = 0; k < bytes[i]; k += 4096) {
@@ -367,9 +367,9 @@ static void use_memory(world_test *w, int32_t rank) {
     }
     if (!is_left_out_of_dumps()) complain(w, rank, "memory", "would be in a core dump");
     void *large;
-    if (engine->map(w->comm[rank], (size_t)100 << 20, &large) < 0)
+    if (engine->map(w->comm[rank], NULL, (size_t)100 << 20, &large) < 0)
         complain(w, rank, "map", weft_error_message());
-    if (engine->map(w->comm[rank], SIZE_MAX / 2, &large) != WEFT_E_NOMEM)
+    if (engine->map(w->comm[rank], NULL, SIZE_MAX / 2, &large) != WEFT_E_NOMEM)
         complain(w, rank, "map", "gives more than there is");
 }
 static void memory_is_zero_and_apart(void **state) {
@@ -412,10 +412,10 @@ static void what_cannot_begin_leaves_nothing(void **state) {
             shared_case c = all_reduce_of(1, 9000, WEFT_F32);
             wefti_transfer t = for_member(&c, 0);
             status = comm->engine->bind(comm, &t, &e);
-            if (status >= 0) status = comm->engine->map(comm, 5000, &p);
+            if (status >= 0) status = comm->engine->map(comm, NULL, 5000, &p);
             done = status >= 0;
             comm->engine->unbind(e);
-            comm->engine->unmap(comm, p, 5000);
+            comm->engine->unmap(comm, NULL, p, 5000);
         }
         wefti_comm_destroy(comm);
         wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);

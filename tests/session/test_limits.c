@@ -45,6 +45,23 @@ static void sums_of_bytes_do_not_overflow(void **state) {
         }
 }
 
+/* WEFT_DEVICE must name a device, and the message says which there are. */
+static void an_unknown_device_is_refused(void **state) {
+    (void)state;
+    const char *before = getenv("WEFT_DEVICE");
+    char *kept = before ? strdup(before) : NULL;
+    weft_graph *g = tiny_gpt2(WEFT_USE_TRAIN, 2, 0, WEFT_F32);
+    weft_session_options o = options_with(WEFT_ADAMW, 0);
+    weft_session *s = NULL;
+    (void)setenv("WEFT_DEVICE", "moon", 1);
+    ASSERT_FAILS(WEFT_E_ARG, "WEFT_DEVICE|moon|host|fenced", weft_session_create(g, &o, &s));
+    assert_null(s);
+    (void)setenv("WEFT_DEVICE", kept ? kept : "", 1);
+    weft_session_destroy(session_of(g, o));
+    weft_graph_destroy(g);
+    free(kept);
+}
+
 static void predicted_peak_is_observed(void **state) {
     (void)state;
     for (uint64_t model = 0; model < 30; model++)
@@ -571,6 +588,7 @@ static void every_allocation_may_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_of_bytes_do_not_overflow),
+        cmocka_unit_test(an_unknown_device_is_refused),
         cmocka_unit_test(predicted_peak_is_observed),
         cmocka_unit_test(too_little_memory_is_refused),
         cmocka_unit_test(the_first_bad_cell_is_named),

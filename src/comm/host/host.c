@@ -73,12 +73,17 @@ static void host_break(wefti_comm *comm, int failed, const char *message) {
     if (host->internode) wefti_comm_break(host->internode, failed, message);
 }
 
-static weft_status host_map(wefti_comm *comm, size_t bytes, void **out) {
-    return wefti_host_take(&((wefti_host *)comm)->heap, bytes, out);
+static weft_status host_map(wefti_comm *comm, wefti_device *device, size_t bytes, void **out) {
+    wefti_host *host = (wefti_host *)comm;
+    return device ? wefti_host_map_device(host, device, bytes, out)
+                  : wefti_host_take(&host->heap, bytes, out);
 }
-static void host_unmap(wefti_comm *comm, void *memory, size_t bytes) {
-    (void)bytes;
-    if (memory) wefti_host_give(&((wefti_host *)comm)->heap, memory);
+static void host_unmap(wefti_comm *comm, wefti_device *device, void *memory, size_t bytes) {
+    wefti_host *host = (wefti_host *)comm;
+    if (memory && device)
+        wefti_host_unmap_device(host, device, memory, bytes);
+    else if (memory)
+        wefti_host_give(&host->heap, memory);
 }
 
 static bool host_moves(wefti_comm *comm) {

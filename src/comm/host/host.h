@@ -22,6 +22,7 @@ typedef struct wefti_host_heap {
     size_t bytes;
     wefti_host_range *range; /* in use, ascending */
     int64_t ranges, capacity;
+    bool halved;          /* the upper half is for arenas of devices alone */
     unsigned char *chunk; /* for memory that is kept until the end */
     size_t chunk_left;
 } wefti_host_heap;
@@ -52,6 +53,8 @@ size_t wefti_host_most(size_t wish, int32_t times);
 
 weft_status wefti_host_take(wefti_host_heap *heap, size_t bytes, void **out) WEFT_CHECKED;
 void wefti_host_give(wefti_host_heap *heap, void *memory);
+/* From the upper half, which then holds nothing else. */
+weft_status wefti_host_take_upper(wefti_host_heap *heap, size_t bytes, void **out) WEFT_CHECKED;
 /* At a cache line, until the end. */
 weft_status wefti_host_keep(wefti_host_heap *heap, size_t bytes, void **out) WEFT_CHECKED;
 
@@ -99,6 +102,12 @@ weft_status wefti_host_internode_post(wefti_endpoint *endpoint, const void *sour
 weft_status wefti_host_internode_wait(wefti_endpoint *endpoint);
 weft_status wefti_host_internode_test(wefti_endpoint *endpoint);
 void wefti_host_internode_unbind(wefti_endpoint *endpoint);
+
+/* --- comm/host/device.c: `map` and `unmap` of comm.h for a device --- */
+
+weft_status wefti_host_map_device(wefti_host *host, wefti_device *device, size_t bytes,
+                                  void **out) WEFT_CHECKED;
+void wefti_host_unmap_device(wefti_host *host, wefti_device *device, void *memory, size_t bytes);
 
 /* --- comm/host/map.c --- */
 

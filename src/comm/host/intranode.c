@@ -1,6 +1,7 @@
 /* Messages within a host: see comm/host/intranode.h. All calls of a process are made one at a time.
  */
 #include "comm/host/intranode.h"
+#include "comm/shm/guard.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -312,12 +313,16 @@ static weft_status fetch(wefti_intranode *intranode, const wefti_intranode_reque
     const wefti_shm_world *world = world_of(intranode);
     const void *here = m->source ? wefti_shm_reach(world, r->place, m->source) : m->inside;
     if (m->bytes == 0) return WEFT_OK;
-    if (here)
-        memcpy(r->data, here, (size_t)m->bytes);
-    else if (!wefti_shm_read_peer(&intranode->host->local, r->place, m->source, r->data,
-                                  (int64_t)m->bytes))
-        WEFT_FAIL(WEFT_E_PEER, "a message of rank %d cannot be fetched",
-                  rank_of(intranode, r->place));
+    wefti_shm_rank *local = &intranode->host->local;
+    int64_t bytes = (int64_t)m->bytes;
+    if (!here) {
+        WEFT_REQUIRE(wefti_shm_read_peer(local, r->place, m->source, r->data, bytes), WEFT_E_PEER,
+                     "a message of rank %d cannot be fetched", rank_of(intranode, r->place));
+        return WEFT_OK;
+    }
+    bool exposed = wefti_shm_expose(local, r->place, here, bytes);
+    memcpy(r->data, here, (size_t)m->bytes);
+    if (exposed) wefti_shm_conceal(local, here, bytes);
     return WEFT_OK;
 }
 

@@ -89,25 +89,48 @@ size_t wefti_host_most(size_t wish, int32_t times) {
 
 /* --- a heap --- */
 
-static weft_status take(wefti_host_heap *heap, size_t bytes, void **out) {
-    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : MEMORY_PAGE, at = 0;
-    WEFT_REQUIRE(bytes <= heap->bytes, WEFT_E_NOMEM,
-                 "%zu bytes of shared memory are wanted, and there are %zu", bytes, heap->bytes);
+/* Within [at, end) of the heap. */
+static weft_status take_between(wefti_host_heap *heap, size_t at, size_t end, size_t bytes,
+                                void **out) {
+    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : MEMORY_PAGE;
+    WEFT_REQUIRE(bytes <= end - at, WEFT_E_NOMEM,
+                 "%zu bytes of shared memory are wanted, and there are %zu", bytes, end - at);
     bytes = (bytes + (bytes == 0) + MEMORY_PAGE - 1) / MEMORY_PAGE * MEMORY_PAGE;
     int64_t where = 0; /* the first gap that is large enough */
     for (; where < heap->ranges; where++) {
         const wefti_host_range *range = &heap->range[where];
         if (at <= range->begin && range->begin - at >= bytes) break;
-        at = (range->begin + range->bytes + align - 1) / align * align;
+        size_t next = (range->begin + range->bytes + align - 1) / align * align;
+        if (at < next) at = next;
     }
-    WEFT_REQUIRE(at <= heap->bytes && heap->bytes - at >= bytes, WEFT_E_NOMEM,
-                 "no room for %zu bytes in the %zu of shared memory", bytes, heap->bytes);
+    WEFT_REQUIRE(at <= end && end - at >= bytes, WEFT_E_NOMEM,
+                 "no room for %zu bytes in the %zu of shared memory", bytes, end);
     WEFT_TRY(WEFT_GROW(heap->range, heap->ranges, heap->capacity));
     memmove(&heap->range[where + 1], &heap->range[where],
             (size_t)(heap->ranges++ - where) * sizeof *heap->range);
     heap->range[where] = (wefti_host_range){at, bytes};
     *out = heap->base + at;
     return WEFT_OK;
+}
+
+static weft_status take(wefti_host_heap *heap, size_t bytes, void **out) {
+    return take_between(heap, 0, heap->halved ? heap->bytes / 2 : heap->bytes, bytes, out);
+}
+
+static weft_status take_upper(wefti_host_heap *heap, size_t bytes, void **out) {
+    size_t half = heap->bytes / 2;
+    const wefti_host_range *last = heap->ranges ? &heap->range[heap->ranges - 1] : NULL;
+    WEFT_REQUIRE(heap->halved || !last || last->begin + last->bytes <= half, WEFT_E_NOMEM,
+                 "the upper half of %zu bytes of shared memory is in use", heap->bytes);
+    heap->halved = true;
+    return take_between(heap, half, heap->bytes, bytes, out);
+}
+
+weft_status wefti_host_take_upper(wefti_host_heap *heap, size_t bytes, void **out) {
+    pthread_mutex_lock(&heap->lock);
+    weft_status status = take_upper(heap, bytes, out);
+    pthread_mutex_unlock(&heap->lock);
+    return status;
 }
 
 weft_status wefti_host_take(wefti_host_heap *heap, size_t bytes, void **out) {

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/digest/digest.h"
-#include "comm/shm/shm.h"
+#include "comm/shm/guard.h"
 
 static wefti_shm_in_flight *place_of(wefti_shm_port *port, uint64_t number) {
     return wefti_shm_in_flight_of(port, number);
@@ -154,7 +154,8 @@ static bool move(wefti_shm_rank *local, wefti_shm_port *port, uint64_t number) {
     const wefti_shm_plan *plan = place->plan;
     if (!partners_are_there(local, port, number)) return false;
     if (!enter_memory(local)) return false;
-    wefti_shm_outcome what = wefti_shm_move(local, port, number);
+    wefti_shm_outcome what = local->world->guarded ? wefti_shm_move_guarded(local, port, number)
+                                                   : wefti_shm_move(local, port, number);
     if (what == WEFTI_SHM_MOVED) {
         place->moved = true;
         wefti_eventcount_store(&own_slot(port, number)->moved, number + 1, local->world->mode);

@@ -179,6 +179,10 @@ struct wefti_shm_world {
     /* Bytes of a source outside of that from which on others fetch them; 0: never, as a rank cannot
        read another's memory. */
     int64_t single_copy_bytes;
+    /* Of the devices of this process that guard the arenas of other processes (comm/shm/guard.h);
+     * NULL: none does. */
+    const wefti_device_table *guarded;
+    int32_t guests;       /* number of such devices */
     pthread_mutex_t lock; /* of all below, and of breaking in this process */
     wefti_arena *arena;
     wefti_shm_channel *bucket[WEFTI_SHM_BUCKETS];

@@ -5,6 +5,7 @@
  * (comm/shm/staged_reduce.c). A process never writes into unmapped memory of another process: it
  * could be stopped in the middle, be given up by its peers, continue, and then do harm. */
 #include <errno.h>
+#include <stdio.h>
 #include <sys/uio.h>
 
 #include "comm/shm/shm.h"
@@ -34,6 +35,20 @@ weft_status wefti_shm_make_readable(wefti_shm_endpoint *endpoint, wefti_shm_post
     return WEFT_OK;
 }
 
+/* On a device that guards its memory, a peer's bytes that are not exposed there are a violation. */
+static void blame_device(const wefti_shm_rank *local, int32_t place, const void *p, int64_t bytes) {
+    const wefti_device_table *device;
+    char what[200];
+    if (wefti_device_choose(&device) < 0 || !device->violation) return;
+    (void)snprintf(
+        what, sizeof what,
+        "rank %d reads %lld bytes at %p of rank %d (process %lld), which are not exposed "
+        "there",
+        (int)local->comm.rank, (long long)bytes, p, (int)local->world->rank_of[place],
+        (long long)local->world->area[place].process);
+    device->violation(what);
+}
+
 static bool refuse(wefti_shm_rank *local, int32_t place, int why) {
     long long process = local->world->area[place].process;
     int rank = (int)local->world->rank_of[place];
@@ -53,7 +68,9 @@ bool wefti_shm_read_peer(wefti_shm_rank *local, int32_t place, const void *p, vo
         ssize_t n =
             process_vm_readv((pid_t)local->world->area[place].process, &here, 1, &there, 1, 0);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return refuse(local, place, n < 0 ? errno : EFAULT);
+        int why = n < 0 ? errno : EFAULT;
+        if (n <= 0 && why == EFAULT) blame_device(local, place, p, bytes);
+        if (n <= 0) return refuse(local, place, why);
         to = (char *)to + n;
         p = (const char *)p + n;
         bytes -= n;
