@@ -1,10 +1,7 @@
 /* The device `fenced` and communicators: memory of a device is closed in every process that maps
  * it, a transfer opens what it touches, and each violation ends the process that commits it.
  * (weft-test: threads) */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support.h"
 
 #pragma GCC diagnostic ignored "-Wunused-function" /* not all of it is needed here */
 #include "processes.h"
