@@ -1,7 +1,6 @@
 /* Messages within a host: see comm/host/intranode.h. All calls of a process are made one at a time.
  */
 #include "comm/host/intranode.h"
-#include "comm/shm/guard.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,5 +1,7 @@
-/* Exposes device memory of other processes: see guard.h. */
-#include "comm/shm/guard.h"
+/* Device memory of other processes, which a device may guard (`expose_peer` of device/device.h). A
+ * rank exposes the ranges of a transfer while it moves the data. Without such a device this costs
+ * one comparison. */
+#include "comm/shm/shm.h"
 
 /* A rank's arenas lie in the upper half of its heap (comm/host/device.c). */
 static bool is_guarded(const wefti_shm_rank *local, int32_t place, const void *p) {

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/digest/digest.h"
-#include "comm/shm/guard.h"
+#include "comm/shm/shm.h"
 
 static wefti_shm_in_flight *place_of(wefti_shm_port *port, uint64_t number) {
     return wefti_shm_in_flight_of(port, number);

@@ -296,6 +296,16 @@ bool wefti_shm_is_staged_gather(const wefti_shm_rank *local, wefti_shm_port *por
 wefti_shm_outcome wefti_shm_move_staged_gather(wefti_shm_rank *local, wefti_shm_port *port,
                                                uint64_t number);
 
+/* --- comm/shm/guard.c: device memory of other processes --- */
+
+/* `bytes` at p, in this process, of rank `place`. If they are guarded, they are exposed from true
+ * to wefti_shm_conceal. False: there is nothing to expose, or the world is broken. */
+bool wefti_shm_expose(wefti_shm_rank *local, int32_t place, const void *p, int64_t bytes);
+void wefti_shm_conceal(const wefti_shm_rank *local, const void *p, int64_t bytes);
+/* wefti_shm_move, with what it touches of other processes exposed. */
+wefti_shm_outcome wefti_shm_move_guarded(wefti_shm_rank *local, wefti_shm_port *port,
+                                         uint64_t number);
+
 /* --- all of them --- */
 
 /* A word that counts finished chunks of post `number`. Words of later posts are greater. */
