@@ -84,15 +84,22 @@ static void print_text(const weft_bench *b) {
     char size[32];
     cli_say(stdout, "%d ranks on %d host%s, communicator %s\n", b->ranks, b->hosts,
             b->hosts == 1 ? "" : "s", b->communicator);
-    cli_say_bold(stdout, "%-15s %10s %12s %14s %14s", "collective", "size", "time us", "algbw GB/s",
-                 "busbw GB/s");
-    cli_say(stdout, "\n");
+    static const cli_column columns[] = {{"collective", 14, 0, true},
+                                         {"size", 9, 0, false},
+                                         {"time us", 11, 0, false},
+                                         {"algbw GB/s", 13, 0, false},
+                                         {"busbw GB/s", 13, 1, false}};
+    cli_table *t = cli_table_create(columns, sizeof columns / sizeof *columns);
     for (int64_t i = 0; i < b->row_count; i++) {
         const weft_bench_row *r = &b->rows[i];
-        cli_say(stdout, "%-15s %10s %12.2f %14.3f %14.3f\n", r->collective,
-                cli_bytes((double)r->bytes, size), r->seconds * 1e6, r->algorithm / 1e9,
-                r->bus / 1e9);
+        cli_table_row(t);
+        cli_table_cell(t, 0, "%s", r->collective);
+        cli_table_cell(t, 1, "%s", cli_bytes((double)r->bytes, size));
+        cli_table_cell(t, 2, "%.2f", r->seconds * 1e6);
+        cli_table_cell(t, 3, "%.3f", r->algorithm / 1e9);
+        cli_table_cell(t, 4, "%.3f", r->bus / 1e9);
     }
+    cli_table_print(t, stdout);
     print_link("link within a host", &b->same_host);
     print_link("link between hosts", &b->between_hosts);
 }

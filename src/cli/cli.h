@@ -95,6 +95,7 @@ void cli_show_keys(void); /* the keys of a job file, in Markdown */
 /* --- terminal.c: output for people; colours and progress on terminals only --- */
 bool cli_is_terminal(FILE *stream); /* that knows escape sequences, and NO_COLOR is not set */
 int cli_columns(FILE *stream);      /* width of the terminal, 80 if unknown */
+int cli_width(FILE *stream);        /* the same; 0 if the stream is no terminal */
 /* All output for people goes through here (tools/check_floors checks that), because files, models
  * and other programs may supply any of its bytes. As fprintf, but on a terminal each control
  * character except tab and line end becomes '?'. */
@@ -104,6 +105,8 @@ void cli_say_list(FILE *stream, const char *format, va_list args)
 /* On terminals bold, and dim. */
 void cli_say_bold(FILE *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void cli_say_dim(FILE *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void cli_bold_begin(FILE *stream);
+void cli_bold_end(FILE *stream);
 /* The same for a text that arrives in pieces of any bytes. *last: the byte before, first 0. */
 void cli_say_piece(FILE *stream, const char *bytes, size_t count, unsigned char *last);
 void cli_line_anew(
@@ -113,6 +116,28 @@ void cli_pass_on(FILE *stream, const char *bytes, size_t count);
 bool cli_is_control(
     unsigned char before,
     unsigned char c); /* whether `c` is a control character after the byte `before` */
+
+/* --- table.c: tables and texts that fit the width of a terminal --- */
+typedef struct cli_column {
+    const char *title;
+    int width; /* usual width; a longer cell widens the column */
+    int rank;  /* if the terminal is too narrow, columns of the highest rank are left out first; 0:
+                  never */
+    bool left; /* alignment */
+} cli_column;
+typedef struct cli_table cli_table;
+/* The columns are borrowed. NULL without memory: the other calls accept that, and the print says
+ * so.
+ */
+cli_table *cli_table_create(const cli_column *columns, int count);
+void cli_table_row(cli_table *table); /* begins the next row, with empty cells */
+void cli_table_cell(cli_table *table, int column, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Prints titles and rows, names the columns left out, and frees the table. */
+void cli_table_print(cli_table *table, FILE *stream);
+/* Prints a text and a line end. On a terminal, breaks lines at spaces; `used` columns of the first
+ * line are taken, further lines begin at `indent`. A line of the text keeps its leading spaces. */
+void cli_say_wrapped(FILE *stream, int used, int indent, const char *text);
 
 /* --- json.c: one JSON object a line, written piece by piece --- */
 /* Bytes of the UTF-8 character at `p` (RFC 3629, table 3-7 of Unicode); 0 if there is none. */

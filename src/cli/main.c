@@ -20,9 +20,11 @@ static const cli_verb *const verbs[] = {CLI_VERBS(VERB_ROW) NULL};
 static void show_help(FILE *stream) {
     cli_say_bold(stream, "weft");
     cli_say(stream, " %s: distributed training\n\nusage: weft VERB ...\n\n", weft_version());
-    for (const cli_verb *const *v = verbs; *v; v++)
-        cli_say(stream, "  %-12s %s\n", (*v)->name, (*v)->summary);
-    cli_say(stream, "\n`weft VERB --help` shows a verb's options and an example.\n");
+    for (const cli_verb *const *v = verbs; *v; v++) {
+        cli_say(stream, "  %-12s ", (*v)->name);
+        cli_say_wrapped(stream, 15, 15, (*v)->summary);
+    }
+    cli_say(stream, "\n`weft help VERB` shows a verb's options and an example.\n");
 }
 
 int cli_failed(void) {
@@ -49,29 +51,12 @@ static int written(int code) {
     return CLI_FAILED;
 }
 
-static int run_words(int argc, char **argv) {
-    if (argc < 2) {
-        show_help(stderr);
-        return CLI_USAGE;
-    }
-    const char *word = argv[1];
-    if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
-        show_help(stdout);
-        return written(CLI_DONE);
-    }
-    if (!strcmp(word, "--version")) {
-        cli_say(stdout, "weft %s\n", weft_version());
-        return written(CLI_DONE);
-    }
+/* NULL after a complaint that names the nearest verb. */
+static const cli_verb *find_verb(const char *word) {
     const char *names[sizeof verbs / sizeof *verbs];
     int count = 0;
     for (const cli_verb *const *v = verbs; *v; v++) {
-        if (!strcmp(word, (*v)->name)) {
-            /* In jobs with a scheduler process, one of the equally started processes takes that
-             * role. */
-            bool serves = *v == &cli_train && weft_launch_is_scheduler();
-            return written(serves ? launch_serve() : (*v)->run(*v, argc - 2, argv + 2));
-        }
+        if (!strcmp(word, (*v)->name)) return *v;
         names[count++] = (*v)->name;
     }
     names[count] = NULL;
@@ -80,7 +65,40 @@ static int run_words(int argc, char **argv) {
     if (near) cli_say(stderr, "; did you mean '%s'?", near);
     cli_say(stderr, "\n");
     show_help(stderr);
-    return CLI_USAGE;
+    return NULL;
+}
+
+/* `weft help VERB`: as `weft VERB --help`. */
+static int help_of(int count, char **words) {
+    char help[] = "--help", *asked[] = {help};
+    if (count > 1) {
+        cli_say(stderr, "weft: help shows one verb; '%s' is one word too many\n", words[1]);
+        return CLI_USAGE;
+    }
+    const cli_verb *verb = find_verb(words[0]);
+    return verb ? written(verb->run(verb, 1, asked)) : CLI_USAGE;
+}
+
+static int run_words(int argc, char **argv) {
+    if (argc < 2) {
+        show_help(stderr);
+        return CLI_USAGE;
+    }
+    const char *word = argv[1];
+    if (!strcmp(word, "--help") || !strcmp(word, "-h") || (!strcmp(word, "help") && argc == 2)) {
+        show_help(stdout);
+        return written(CLI_DONE);
+    }
+    if (!strcmp(word, "help")) return help_of(argc - 2, argv + 2);
+    if (!strcmp(word, "--version")) {
+        cli_say(stdout, "weft %s\n", weft_version());
+        return written(CLI_DONE);
+    }
+    const cli_verb *verb = find_verb(word);
+    if (!verb) return CLI_USAGE;
+    /* In jobs with a scheduler process, one of the equally started processes takes that role. */
+    bool serves = verb == &cli_train && weft_launch_is_scheduler();
+    return written(serves ? launch_serve() : verb->run(verb, argc - 2, argv + 2));
 }
 
 /* --- the thread that runs the command --- */

@@ -69,28 +69,34 @@ static void print_peaks(const weft_model_report *r) {
     }
 }
 
-static void print_text(const weft_model_report *r) {
-    char a[32], b[32], c[32], d[32], e[32];
-    int width = 4;
-    for (int i = 0; i < r->cell_count; i++)
-        if ((int)strlen(r->cells[i].name) > width) width = (int)strlen(r->cells[i].name);
-    if (width > 40) width = 40;
-    bool split = r->devices > 1;
-    cli_say_bold(stdout, "%-*s  kind  parameters     forward    backward       saved       frame%s",
-                 width, "cell", split ? "  per device  layout" : "");
-    cli_say(stdout, "\n");
+static void print_cells(const weft_model_report *r) {
+    static const cli_column columns[] = {
+        {"cell", 4, 0, true},      {"kind", 4, 5, false},        {"parameters", 10, 0, false},
+        {"forward", 10, 3, false}, {"backward", 10, 4, false},   {"saved", 10, 0, false},
+        {"frame", 10, 2, false},   {"per device", 10, 0, false}, {"layout", 0, 1, true}};
+    char text[32];
+    cli_table *t = cli_table_create(columns, r->devices > 1 ? 9 : 7);
     for (int i = 0; i < r->cell_count; i++) {
         const weft_cell_info *cell = &r->cells[i];
-        cli_say(stdout, "%-*.*s  %4d  %10s  %10s  %10s  %10s  %10s", width, width, cell->name,
-                cell->kind, cli_amount((double)cell->parameters, "", a),
-                cli_amount(cell->forward_flops, "FLOP", b),
-                cli_amount(cell->backward_flops, "FLOP", c),
-                cli_bytes((double)cell->saved_bytes, d), cli_bytes((double)cell->frame_bytes, e));
-        if (split)
-            cli_say(stdout, "  %10s  %s", cli_bytes((double)cell->device_bytes, a),
-                    *cell->layout ? cell->layout : "-");
-        cli_say(stdout, "\n");
+        cli_table_row(t);
+        cli_table_cell(t, 0, "%s", cell->name);
+        cli_table_cell(t, 1, "%d", cell->kind);
+        cli_table_cell(t, 2, "%s", cli_amount((double)cell->parameters, "", text));
+        cli_table_cell(t, 3, "%s", cli_amount(cell->forward_flops, "FLOP", text));
+        cli_table_cell(t, 4, "%s", cli_amount(cell->backward_flops, "FLOP", text));
+        cli_table_cell(t, 5, "%s", cli_bytes((double)cell->saved_bytes, text));
+        cli_table_cell(t, 6, "%s", cli_bytes((double)cell->frame_bytes, text));
+        if (r->devices == 1) continue;
+        cli_table_cell(t, 7, "%s", cli_bytes((double)cell->device_bytes, text));
+        cli_table_cell(t, 8, "%s", *cell->layout ? cell->layout : "-");
     }
+    cli_table_print(t, stdout);
+}
+
+static void print_text(const weft_model_report *r) {
+    char a[32], b[32], c[32];
+    bool split = r->devices > 1;
+    print_cells(r);
     cli_say(stdout,
             "\n%s parameters in %d cells of %d kinds; a step computes %s forward, %s backward\n",
             cli_amount((double)r->parameters, "", a), r->cell_count, r->kinds,

@@ -54,18 +54,31 @@ int cli_usage(const cli_verb *verb, const char *format, ...) {
     return CLI_USAGE;
 }
 
+/* An option with its help, which begins in column 26 or behind a longer name. */
+static void show_option(const char *name, const char *placeholder, const char *help) {
+    char left[64];
+    snprintf(left, sizeof left, "  --%s%s%s", name, placeholder ? " " : "",
+             placeholder ? placeholder : "");
+    cli_say(stdout, "%-24s ", left);
+    cli_say_wrapped(stdout, strlen(left) < 24 ? 25 : (int)strlen(left) + 1, 25, help);
+}
+
 static void show_help(const cli_verb *verb) {
     cli_say_bold(stdout, "weft %s", verb->name);
-    cli_say(stdout, ": %s\n\nusage: weft %s\n\noptions:\n", verb->summary, verb->usage);
-    for (const cli_option *o = verb->options; o->name; o++) {
-        char left[64];
-        snprintf(left, sizeof left, "--%s%s%s", o->name, o->placeholder ? " " : "",
-                 o->placeholder ? o->placeholder : "");
-        cli_say(stdout, "  %-22s %s\n", left, o->help);
+    cli_say(stdout, ": ");
+    cli_say_wrapped(stdout, (int)strlen(verb->name) + 7, 2, verb->summary);
+    cli_say(stdout, "\nusage: weft ");
+    cli_say_wrapped(stdout, 12, 12, verb->usage);
+    cli_say(stdout, "\noptions:\n");
+    for (const cli_option *o = verb->options; o->name; o++)
+        show_option(o->name, o->placeholder, o->help);
+    show_option("help", NULL, "show this text");
+    if (verb->notes) {
+        cli_say(stdout, "\n");
+        cli_say_wrapped(stdout, 0, 0, verb->notes);
     }
-    cli_say(stdout, "  %-22s %s\n", "--help", "show this text");
-    if (verb->notes) cli_say(stdout, "\n%s\n", verb->notes);
-    cli_say(stdout, "\nexample:\n  %s\n", verb->example);
+    cli_say(stdout, "\nexample:\n  ");
+    cli_say_wrapped(stdout, 2, 4, verb->example);
 }
 
 static const cli_option *find(const cli_verb *verb, const char *name, size_t length) {

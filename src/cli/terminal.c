@@ -21,6 +21,10 @@ int cli_columns(FILE *stream) {
     return ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
+int cli_width(FILE *stream) {
+    return isatty(fileno(stream)) ? cli_columns(stream) : 0;
+}
+
 /* Control characters of one byte, and U+0080 to U+009F, which UTF-8 writes as C2 80 to C2 9F. */
 bool cli_is_control(unsigned char before, unsigned char c) {
     return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ||
@@ -71,6 +75,13 @@ void cli_say(FILE *stream, const char *format, ...) {
 /* An escape sequence of ours. */
 static void style(FILE *stream, const char *sequence) {
     if (cli_is_terminal(stream)) fputs(sequence, stream);
+}
+
+void cli_bold_begin(FILE *stream) {
+    style(stream, "\033[1m");
+}
+void cli_bold_end(FILE *stream) {
+    style(stream, "\033[0m");
 }
 
 static void say_in(FILE *stream, const char *sequence, const char *format, va_list args) {

@@ -81,6 +81,28 @@ static void step_json(train_progress *p) {
     p->pending = p->validated = false;
 }
 
+/* The progress line, of at most `columns` columns. If it is too long, the learning rate is left out
+ * first, then the predicted memory, the rate, and last the words; time and memory stay. */
+static void compose(const train_progress *p, const weft_train_step *s, int columns, char *out,
+                    size_t bytes) {
+    char head[96], lr[32], rate[32], text[48], eta[32], used[32], peak[32];
+    (void)snprintf(head, sizeof head, "step %lld/%lld  loss %.4f", (long long)s->step,
+                   (long long)p->start.steps, s->loss);
+    (void)snprintf(lr, sizeof lr, "  lr %.2e", s->learning_rate);
+    (void)snprintf(rate, sizeof rate, "  %s", speed(p, p->rate_units / p->rate_s, text));
+    duration(s->eta_seconds, eta);
+    cli_bytes((double)s->observed_peak_bytes, used);
+    cli_bytes((double)p->start.predicted_peak_bytes, peak);
+    for (int form = 0; form < 5; form++) {
+        bool short_form = form == 4;
+        int length =
+            snprintf(out, bytes, "%s%s%s  ETA %s  %s%s%s%s", head + (short_form ? 5 : 0),
+                     form < 1 ? lr : "", form < 3 ? rate : "", eta, short_form ? "" : "memory ",
+                     used, form < 2 ? " of " : "", form < 2 ? peak : "");
+        if (length <= columns) return;
+    }
+}
+
 static void step(void *context, const weft_train_step *s) {
     train_progress *p = context;
     if (p->json) {
@@ -101,14 +123,11 @@ static void step(void *context, const weft_train_step *s) {
     double since = p->elapsed_s - p->shown_s;
     if (!first && !last && since < (p->live ? blink_s : wait_s)) return;
     p->shown_s = p->elapsed_s;
-    char rate[32], eta[32], used[32], peak[32], line[256];
-    snprintf(line, sizeof line, "step %lld/%lld  loss %.4f  lr %.2e  %s  ETA %s  memory %s of %s",
-             (long long)s->step, (long long)p->start.steps, s->loss, s->learning_rate,
-             speed(p, p->rate_units / p->rate_s, rate), duration(s->eta_seconds, eta),
-             cli_bytes((double)s->observed_peak_bytes, used),
-             cli_bytes((double)p->start.predicted_peak_bytes, peak));
+    char line[256];
+    /* A line that wraps could not be written over. */
+    compose(p, s, p->live ? cli_columns(stdout) - 1 : (int)sizeof line, line, sizeof line);
     if (!p->live || first || p->rate_s > wait_s) p->rate_units = p->rate_s = 0;
-    if (p->live) { /* a line that wraps could not be written over */
+    if (p->live) {
         cli_line_anew(stdout);
         cli_say(stdout, "%.*s", cli_columns(stdout) - 1, line);
         p->line_open = true;
