@@ -58,6 +58,10 @@ weft_status weft_fortran_plan_fusion(weft_plan *plan, const CFI_cdesc_t *collect
 weft_status weft_fortran_plan_overlap(weft_plan *plan, int overlap) {
     return weft_plan_overlap(plan, overlap != 0);
 }
+weft_status weft_fortran_plan_dataset_cuts(weft_plan *plan, const CFI_cdesc_t *cuts) {
+    WEFT_FORTRAN_TEXT(text, cuts);
+    return weft_plan_dataset_cuts(plan, text);
+}
 weft_status weft_fortran_plan_links(weft_plan *plan, const CFI_cdesc_t *path) {
     WEFT_FORTRAN_TEXT(file, path);
     return weft_plan_links(plan, file);

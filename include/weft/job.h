@@ -144,6 +144,7 @@ typedef struct weft_job_fusion {
 typedef struct weft_job_dataset {
     weft_dataset kind;
     weft_job_pairs inputs; /* name -> layout, if each input has its own */
+    const char *cuts;      /* parts of each input in turn, "((1,1,1,4),(1,))"; NULL or "": none */
 } weft_job_dataset;
 
 /* How the model is split over devices; weft_job.plan is made from it. */

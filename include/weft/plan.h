@@ -114,8 +114,15 @@ WEFT_API weft_status weft_plan_gradients_sum(weft_plan *plan, bool sum) WEFT_CHE
 WEFT_API weft_status weft_plan_fusion(weft_plan *plan, const char *collective,
                                       weft_fusion_mode mode, int64_t bytes, int index_count,
                                       const int *index) WEFT_CHECKED;
-/** Layout of inputs: split along the batch, or whole on each device. */
+/** Layout of inputs: split along the batch, or whole on each device. Replaces
+ * weft_plan_dataset_cuts. */
 WEFT_API weft_status weft_plan_dataset(weft_plan *plan, weft_dataset dataset) WEFT_CHECKED;
+/** Layout of inputs by parts, as MindSpore's dataset_strategy: for each input of the graph in turn,
+ * the parts of each dimension, "((1,1,1,4),(1,))". Its rules hold: an input is cut in at most one
+ * dimension, and the input of the highest rank into at least as many parts as any other. Numbers
+ * stay without rank "()", and may be left out at the end. Batches take the axis "dp" first, other
+ * dimensions the other axes. weft_tensor_split has no such limits. Not in mode MANUAL. */
+WEFT_API weft_status weft_plan_dataset_cuts(weft_plan *plan, const char *cuts) WEFT_CHECKED;
 /** Whether devices compute while they communicate; on by default. */
 WEFT_API weft_status weft_plan_overlap(weft_plan *plan, bool overlap) WEFT_CHECKED;
 /** Cost of transfers, as measured by weft_bench_comm and written by weft_bench_write_links

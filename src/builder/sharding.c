@@ -147,11 +147,60 @@ static weft_status given_layout(wefti_decisions *dec, const wefti_value_info *in
 
 /* ---- inputs ---- */
 
-/* The axis "dp" splits the batch; in data-parallel mode all axes do. */
-static weft_status input_layout(wefti_decisions *dec, const wefti_value_info *info,
+/* The axes of `cuts` parts of dimension d. Batches take the outermost axes, of which "dp" is the
+ * usual one; other dimensions take "dp" only if no other axis fits. */
+static weft_status cut_dimension(const wefti_decisions *dec, int d, int64_t cuts,
+                                 wefti_dim_split *out) {
+    const wefti_mesh *mesh = mesh_of(dec);
+    int dp = wefti_mesh_find(mesh, "dp");
+    wefti_axes batch = 0;
+    for (int a = 0; a < mesh->axes; a++)
+        if (dp >= 0 && (a == dp || (a == dp + 1 && wefti_mesh_part(mesh, a)))) batch |= 1u << a;
+    wefti_axes used = d == 0 ? ~batch : batch;
+    if (batch && wefti_cut_axes(mesh, cuts, &used, out) == WEFT_OK) return WEFT_OK;
+    used = 0;
+    return wefti_cut_axes(mesh, cuts, &used, out);
+}
+
+/* The layout that the plan's cuts of inputs give to input number `number`. */
+static weft_status cut_layout(const wefti_decisions *dec, const wefti_value_info *info,
+                              int32_t number, wefti_layout *out) {
+    const wefti_strategy *s = &dec->spec->plan->dataset_cuts;
+    if (number >= s->cut_inputs && info->desc.rank == 0) return WEFT_OK;
+    WEFT_REQUIRE(number < s->cut_inputs && s->cut_ranks[number] == info->desc.rank, WEFT_E_LAYOUT,
+                 "dataset: input %d, '%s', is %s, but the tuple for it has %d numbers; each input "
+                 "needs one for each dimension",
+                 number, info->name, wefti_desc_text(&info->desc).text,
+                 number < s->cut_inputs ? s->cut_ranks[number] : 0);
+    const int64_t *cuts = s->cuts;
+    for (int32_t i = 0; i < number; i++) cuts += s->cut_ranks[i];
+    for (int d = 0; d < info->desc.rank; d++) {
+        if (cuts[d] == 1) continue;
+        weft_status status = cut_dimension(dec, d, cuts[d], &out->dim[d]);
+        if (status < 0) return wefti_prefix(status, "dataset: dimension %d of '%s'", d, info->name);
+    }
+    weft_status status = wefti_layout_check_stated(out, mesh_of(dec), &info->desc);
+    if (status < 0) return wefti_prefix(status, "dataset: the input '%s'", info->name);
+    wefti_layout_normal(out, mesh_of(dec), &info->desc);
+    return WEFT_OK;
+}
+
+/* More tuples than inputs, of anything but numbers: most likely a mistake. */
+static weft_status check_cut_inputs(const wefti_decisions *dec, int32_t inputs) {
+    const wefti_strategy *s = &dec->spec->plan->dataset_cuts;
+    for (int32_t i = inputs; i < s->cut_inputs && s->cuts; i++)
+        WEFT_REQUIRE(s->cut_ranks[i] == 0, WEFT_E_LAYOUT,
+                     "dataset has tuples for %d inputs, but the graph has %d", s->cut_inputs,
+                     inputs);
+    return WEFT_OK;
+}
+
+/* The axis "dp" splits the batch; in data-parallel mode all axes do. `number` counts inputs. */
+static weft_status input_layout(wefti_decisions *dec, const wefti_value_info *info, int32_t number,
                                 wefti_layout *out) {
     const weft_plan *plan = dec->spec->plan;
     *out = whole_layout(info);
+    if (plan->dataset_cuts.cuts) return cut_layout(dec, info, number, out);
     if (plan->dataset == WEFT_DATASET_FULL_BATCH || plan->mode == WEFT_PARALLEL_MANUAL ||
         info->desc.rank == 0)
         return WEFT_OK;
@@ -178,20 +227,24 @@ weft_status wefti_sharding_start(wefti_decisions *dec) {
     if (!dec->spec->plan) return WEFT_OK;
     WEFT_TRY(wefti_partition_create(dec->spec->plan, mesh_of(dec), dec->rank, dec->g,
                                     dec->spec->routes, &dec->part));
+    int32_t inputs = 0;
     for (int64_t i = 0; i < root->in_count; i++) {
         int32_t v = root->in[i];
         const wefti_value_info *info = &root->values[v];
         const wefti_tensor_strategy *t = wefti_plan_tensor(dec->spec->plan, info->name);
         wefti_layout layout = whole_layout(info);
+        int32_t number = inputs;
+        inputs += info->kind == WEFTI_VALUE_INPUT;
         if (set_shared(dec, v)) continue;
         if (t) WEFT_TRY(given_layout(dec, info, t, &layout));
-        if (info->kind == WEFTI_VALUE_INPUT && !t) WEFT_TRY(input_layout(dec, info, &layout));
+        if (info->kind == WEFTI_VALUE_INPUT && !t)
+            WEFT_TRY(input_layout(dec, info, number, &layout));
         if (info->kind == WEFTI_VALUE_PARAM && !t)
             continue; /* the first call that reads it
                          decides */
         set_param(dec, v, &layout);
     }
-    return WEFT_OK;
+    return check_cut_inputs(dec, inputs);
 }
 
 /* ---- partition ---- */

@@ -139,6 +139,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     weft_launcher launcher;
     weft_job *job;
     if (weft_launcher_find(&launcher) < 0) return cli_failed();
+    if (launcher.rank <= 0) cli_warn_ignored();
     int size = launcher.name ? launcher.size : 1;
     if ((code = load_for(size, path, words, overrides, &values, &job)) != CLI_DONE) return code;
     if (values.job && launcher.rank <= 0)

@@ -87,7 +87,7 @@ const char *weft_schedule_text(weft_schedule_kind schedule) {
 #define TYPE_LAYOUTS "list of {match, layout}"
 #define TYPE_STAGES "list of {match, stage}"
 #define TYPE_TEXTS "list of texts"
-#define TYPE_DATASET "choice or {input: layout}"
+#define TYPE_DATASET "choice, {input: layout}, or parts of each input"
 #define TYPE_BUCKETS "bytes or list of whole numbers"
 #define JOB_KEY(path_, kind_, field_, default_, min_, max_, words_, help_)                         \
     {.path = path_,                                                                                \

@@ -205,12 +205,32 @@ static weft_status read_mapping(lists_reader *r, const wefti_yaml *value) {
     return WEFT_OK;
 }
 
+/* ((1,1,1,4),(1,)), or [[1, 1, 1, 4], [1]] */
+static weft_status read_dataset_cuts(const lists_reader *r, const wefti_yaml *value,
+                                     weft_job_dataset *out) {
+    wefti_text text = {0};
+    weft_status status = WEFT_OK;
+    if (value->kind == WEFTI_YAML_SCALAR)
+        wefti_text_add(&text, "%s", value->text);
+    else
+        status = write_cuts(r, value, &text);
+    char *taken = wefti_text_take(&text);
+    const char *kept = status >= 0 && taken ? wefti_arena_strdup(r->draft->arena, taken) : NULL;
+    wefti_free(taken);
+    WEFT_TRY(status);
+    if (!kept) return no_memory();
+    *out = (weft_job_dataset){.kind = WEFT_DATASET_DATA_PARALLEL, .cuts = kept};
+    return WEFT_OK;
+}
+
 static weft_status read_dataset(lists_reader *r, const wefti_yaml *value, weft_job_dataset *out) {
     for (int i = 0; value->kind == WEFTI_YAML_SCALAR && r->row->words[i]; i++)
         if (!strcmp(value->text, r->row->words[i])) {
             *out = (weft_job_dataset){.kind = (weft_dataset)i};
             return WEFT_OK;
         }
+    bool in_text = value->kind == WEFTI_YAML_SCALAR && *value->text == '(';
+    if (in_text || value->kind == WEFTI_YAML_SEQUENCE) return read_dataset_cuts(r, value, out);
     WEFT_TRY(read_mapping(r, value));
     *out = (weft_job_dataset){.kind = WEFT_DATASET_DATA_PARALLEL, .inputs = {r->pairs, r->count}};
     return WEFT_OK;
@@ -304,7 +324,9 @@ void wefti_job_write_list(const wefti_job_row *row, const void *field, wefti_tex
         write_pairs(field, false, out);
         return;
     case WEFTI_JOB_DATASET:
-        if (dataset->inputs.count)
+        if (dataset->cuts && *dataset->cuts)
+            wefti_job_write_quoted(dataset->cuts, out);
+        else if (dataset->inputs.count)
             write_pairs(&dataset->inputs, true, out);
         else
             wefti_text_add(out, "%s", row->words[dataset->kind]);

@@ -244,6 +244,8 @@ static weft_status build_rest(const wefti_job_draft *draft, weft_plan *plan) {
     WEFT_TRY(build_fusion(draft, plan, "allgather", &p->fusion.allgather));
     WEFT_TRY(build_fusion(draft, plan, "reducescatter", &p->fusion.reducescatter));
     WEFT_TRY(weft_plan_dataset(plan, p->dataset.kind));
+    if (p->dataset.cuts && *p->dataset.cuts)
+        WEFT_TRY(at_key(draft, "parallel.dataset", weft_plan_dataset_cuts(plan, p->dataset.cuts)));
     return weft_plan_overlap(plan, p->overlap);
 }
 

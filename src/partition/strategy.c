@@ -290,6 +290,13 @@ static weft_status list_cuts(const wefti_lowering *c, const wefti_strategy *s, c
         (void)snprintf(why, sizeof why, "it names %d inputs, there are %d", s->cut_inputs, present);
         return refuse(c, s, "cuts", why);
     }
+    if (s->cut_inputs < c->n->op->min_inputs) {
+        (void)snprintf(why, sizeof why,
+                       "it names %d input%s, but the op has %d%s: give each its own", s->cut_inputs,
+                       s->cut_inputs == 1 ? "" : "s", present,
+                       present > c->n->op->min_inputs ? ", not all of which may be left out" : "");
+        return refuse(c, s, "cuts", why);
+    }
     for (int32_t i = 0; i < s->cut_inputs; i++) {
         const weft_desc *desc = wefti_in(c->n, i);
         if (!desc || desc->rank != s->cut_ranks[i]) {

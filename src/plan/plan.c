@@ -352,6 +352,56 @@ weft_status weft_plan_dataset(weft_plan *plan, weft_dataset dataset) {
     WEFT_REQUIRE((unsigned)dataset < WEFT_DATASETS, WEFT_E_ARG,
                  "dataset is %d; known are data_parallel, full_batch", (int)dataset);
     plan->dataset = dataset;
+    plan->dataset_cuts = (wefti_strategy){0};
+    return WEFT_OK;
+}
+
+/* The parts of one input: into how many, along how many dimensions. */
+static int64_t parts_of_input(const int64_t *cuts, int32_t rank, int *out_dims) {
+    int64_t parts = 1;
+    *out_dims = 0;
+    for (int32_t d = 0; d < rank; d++) {
+        parts *= cuts[d];
+        *out_dims += cuts[d] > 1;
+    }
+    return parts;
+}
+
+/* MindSpore's rules for dataset_strategy. */
+static weft_status check_dataset_cuts(const char *text, const wefti_strategy *s) {
+    int64_t most = 1, of_highest = 1;
+    int32_t highest = 0, dims;
+    const int64_t *cuts = s->cuts;
+    for (int32_t i = 0; i < s->cut_inputs; cuts += s->cut_ranks[i++]) {
+        int64_t parts = parts_of_input(cuts, s->cut_ranks[i], &dims);
+        WEFT_REQUIRE(dims <= 1, WEFT_E_ARG,
+                     "dataset %.80s cuts %d dimensions of input %d; a tuple cuts one at most, and "
+                     "layouts by name cut several, as {image: [dp, -, -, sp]}",
+                     text, dims, i);
+        if (parts > most) most = parts;
+        if (s->cut_ranks[i] > highest || (s->cut_ranks[i] == highest && parts > of_highest))
+            of_highest = parts;
+        if (s->cut_ranks[i] > highest) highest = s->cut_ranks[i];
+    }
+    WEFT_REQUIRE(of_highest >= most, WEFT_E_ARG,
+                 "dataset %.80s cuts the input of the highest rank into %lld parts, but another "
+                 "into %lld; no input may have more parts than that one",
+                 text, (long long)of_highest, (long long)most);
+    return WEFT_OK;
+}
+
+weft_status weft_plan_dataset_cuts(weft_plan *plan, const char *cuts) {
+    PLAN_REQUIRED(plan);
+    WEFT_REQUIRE(cuts && cuts[strspn(cuts, " \t")] == '(' && !strstr(cuts, "->"), WEFT_E_ARG,
+                 "dataset '%.80s' is not of the form ((1,1,1,4),(1,)), with the parts of each "
+                 "dimension of each input",
+                 cuts ? cuts : "");
+    wefti_strategy parsed;
+    weft_status status = wefti_split_parse(plan, cuts, &parsed);
+    if (status < 0) return wefti_prefix(status, "dataset");
+    WEFT_TRY(check_dataset_cuts(cuts, &parsed));
+    plan->dataset = WEFT_DATASET_DATA_PARALLEL;
+    plan->dataset_cuts = parsed;
     return WEFT_OK;
 }
 
@@ -390,6 +440,14 @@ static weft_status copy_lists(const weft_plan *from, weft_plan *to) {
     for (int64_t i = 0; i < from->recompute.cell_count; i++)
         WEFT_TRY(weft_plan_recompute(to, from->recompute.mode, from->recompute.cells[i],
                                      from->recompute.communication));
+    if (from->dataset_cuts.cuts) {
+        wefti_split_print(from, &from->dataset_cuts, &split);
+        char *text = wefti_text_take(&split);
+        if (!text) return no_memory();
+        weft_status status = weft_plan_dataset_cuts(to, text);
+        wefti_free(text);
+        WEFT_TRY(status);
+    }
     if (from->fusion[0].mode == WEFT_FUSION_INDEX)
         WEFT_TRY(weft_plan_fusion(to, "allreduce", WEFT_FUSION_INDEX, 0,
                                   from->fusion[0].index_count, from->fusion[0].index));

@@ -96,6 +96,7 @@ struct weft_plan {
     bool gradients_sum;     /* sum over the losses of devices and microbatches; false: mean */
     wefti_fusion fusion[3]; /* all_reduce, all_gather, reduce_scatter */
     weft_dataset dataset;
+    wefti_strategy dataset_cuts; /* of each input, in place of `dataset`; `cuts` NULL: none */
     bool overlap;
     uint64_t model_hash; /* of the graph for which the plan was completed; 0: none */
 };

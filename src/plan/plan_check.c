@@ -108,7 +108,8 @@ static weft_status check_cuts(const weft_plan *plan, const wefti_strategy *strat
             wefti_dim_split split;
             weft_status status = wefti_cut_axes(&plan->mesh, *cut, &used, &split);
             if (status < 0)
-                return wefti_prefix(status, "%s: dimension %d of input %d", strategy->match, d, i);
+                return wefti_prefix(status, "%s: dimension %d of input %d",
+                                    strategy->match ? strategy->match : "dataset", d, i);
         }
     return WEFT_OK;
 }
@@ -146,6 +147,14 @@ static weft_status check_strategies(const weft_plan *plan) {
     return WEFT_OK;
 }
 
+static weft_status check_dataset(const weft_plan *plan) {
+    if (!plan->dataset_cuts.cuts) return WEFT_OK;
+    WEFT_REQUIRE(plan->mode != WEFT_PARALLEL_MANUAL, WEFT_E_ARG,
+                 "dataset: in mode manual nothing is split, each rank has its own inputs; modes "
+                 "semi and data split them");
+    return check_cuts(plan, &plan->dataset_cuts);
+}
+
 static weft_status check_optimizer(const weft_plan *plan) {
     int32_t shard = plan->optimizer.shard;
     WEFT_REQUIRE(plan->mode != WEFT_PARALLEL_MANUAL || plan->optimizer.level == 0, WEFT_E_ARG,
@@ -169,6 +178,7 @@ weft_status wefti_plan_check(const weft_plan *plan) {
     WEFT_TRY(check_mesh(plan));
     WEFT_TRY(check_pipeline(plan));
     WEFT_TRY(check_strategies(plan));
+    WEFT_TRY(check_dataset(plan));
     return check_optimizer(plan);
 }
 

@@ -340,7 +340,9 @@ static weft_status read_rest(const plan_parse_place *top, weft_plan *plan) {
     WEFT_TRY(read_integer(top, "accumulate", INT32_MAX, &accumulate));
     WEFT_TRY(read_integer(top, "copies", INT32_MAX, &copies));
     WEFT_TRY(read_choice(top, "gradients", gradients, &sum));
-    WEFT_TRY(read_choice(top, "dataset", datasets, &dataset));
+    const wefti_json *cuts = wefti_json_get(top->object, "dataset");
+    bool has_cuts = cuts && cuts->kind == WEFTI_JSON_TEXT && cuts->as.text[0] == '(';
+    if (!has_cuts) WEFT_TRY(read_choice(top, "dataset", datasets, &dataset));
     WEFT_TRY(read_flag(top, "overlap", &plan->overlap));
     if (wefti_json_get(top->object, "model")) {
         weft_status status = wefti_json_hex(top->object, "model", "", &plan->model_hash);
@@ -349,6 +351,7 @@ static weft_status read_rest(const plan_parse_place *top, weft_plan *plan) {
     plan->mode = (weft_parallel_mode)mode;
     plan->dataset = (weft_dataset)dataset;
     plan->gradients_sum = sum != 0;
+    if (has_cuts) WEFT_TRY(placed(weft_plan_dataset_cuts(plan, cuts->as.text), top));
     WEFT_TRY(placed(weft_plan_accumulate(plan, (int)accumulate), top));
     return placed(weft_plan_copies(plan, (int)copies), top);
 }

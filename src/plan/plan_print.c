@@ -139,8 +139,12 @@ static weft_status print_plan(const weft_plan *plan, wefti_text *out) {
                    plan->recompute.communication ? "true" : "false");
     wefti_text_add(out, "  \"gradients\": \"%s\",\n", plan->gradients_sum ? "sum" : "mean");
     print_fusion(plan, out);
-    wefti_text_add(out, "  \"dataset\": \"%s\",\n  \"overlap\": %s,\n", datasets[plan->dataset],
-                   plan->overlap ? "true" : "false");
+    wefti_text_add(out, "  \"dataset\": \"");
+    if (plan->dataset_cuts.cuts)
+        wefti_split_print(plan, &plan->dataset_cuts, out);
+    else
+        wefti_text_add(out, "%s", datasets[plan->dataset]);
+    wefti_text_add(out, "\",\n  \"overlap\": %s,\n", plan->overlap ? "true" : "false");
     WEFT_TRY(print_strategies(plan, out));
     wefti_text_add(out, "}\n");
     return WEFT_OK;

@@ -110,6 +110,7 @@ static wefti_axes axes_in_use(const weft_plan *p) {
         for (int32_t k = 0; k < s->split_count; k++)
             for (int a = 0; a < s->splits[k].count; a++) used |= 1u << s->splits[k].axis[a];
     }
+    if (p->dataset_cuts.cuts) return ~0u; /* as above */
     for (int64_t i = 0; i < p->tensor_count; i++)
         if (wefti_layout_parse(p->tensors[i].layout, &p->mesh, &layout) >= 0)
             used |= wefti_layout_split_axes(&layout);

@@ -210,6 +210,10 @@ static void test_refused_words(void **state) {
             "axes|sizes");
     refused("parallel.recompute=all", "parallel.recompute.mode");
     refused("parallel.dataset=full", "data_parallel|full_batch|full");
+    refused("parallel.mesh={dp: 8}\nparallel.dataset=((1,1,4,2),(1,))",
+            "parallel.dataset|2 dimensions");
+    refused("parallel.mesh={dp: 8}\nparallel.dataset=[[1, 1], [8]]", "parallel.dataset|8");
+    refused("parallel.mesh={dp: 8}\nparallel.dataset=((3,1),(1,))", "parallel.dataset|3");
     refused("parallel.fusion.allreduce.config=25", "parallel.fusion.allreduce.config|25MiB|1KiB");
     refused("parallel.fusion.allreduce.config=1MiB", "bytes|mode");
     refused("parallel.fusion.allreduce=size", "0");

@@ -520,6 +520,109 @@ static void cuts_and_axes_say_the_same(void **state) {
         }
 }
 
+/* Each required input has its own cuts: fewer would leave one to chance. */
+static void too_few_cuts_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *cuts;
+        bool accepted;
+    } cases[] = {
+        {"((2,1))", false},
+        {"((2,1),(1,4))", true},
+        {"((2,1),(1,4),(4,))", true},
+        {"((1,2),)", false},
+        {"((2,1),(1,4),(4,),(1,))", false},
+        {"((2,1),(4,))", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_plan *plan = mesh_of((int[]){2, 4, 0});
+        weft_graph *g = blocks();
+        weft_session *s = NULL;
+        weft_session_options o = weft_session_defaults();
+        o.plan = plan;
+        ASSERT_OK(weft_op_split(plan, "block1.dense0:linear", cases[i].cuts));
+        weft_status status = weft_session_create(g, &o, &s);
+        if ((status == WEFT_OK) != cases[i].accepted)
+            fail_msg("%s: %s", cases[i].cuts, weft_error_message());
+        if (status < 0) assert_non_null(strstr(weft_error_message(), "block1.dense0"));
+        weft_session_destroy(s);
+        weft_plan_destroy(plan);
+        weft_graph_destroy(g);
+    }
+}
+
+/* MindSpore's dataset_strategy: the parts of each input, by its rules. The results are those of one
+ * device. */
+static void inputs_are_cut_by_tuples(void **state) {
+    (void)state;
+    static const struct {
+        const char *cuts;
+        int64_t rows, columns; /* of x, [10, 8], on rank 0 */
+    } cases[] = {{"((2,1))", 5, 8},
+                 {"((1,4),)", 10, 2},
+                 {"((1,8))", 10, 1},
+                 {"((1,2),())", 10, 4},
+                 {"((1,1))", 10, 8}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_plan *plan, *copy;
+        char *text;
+        weft_graph *g = blocks();
+        ASSERT_OK(weft_plan_create(8, &plan));
+        ASSERT_OK(weft_plan_axis(plan, "dp", 2));
+        ASSERT_OK(weft_plan_axis(plan, "tp", 4));
+        ASSERT_OK(weft_plan_dataset_cuts(plan, cases[i].cuts));
+        ASSERT_OK(weft_plan_check(plan));
+        weft_session *s = session_of(g, plan);
+        assert_size(s, 0, "x", cases[i].rows, cases[i].columns);
+        run_both(cases[i].cuts, g, s);
+        ASSERT_OK(weft_plan_print(plan, &text)); /* and a plan file holds them */
+        ASSERT_OK(weft_plan_parse("copy", text, (int64_t)strlen(text), &copy));
+        weft_text_free(text);
+        ASSERT_OK(weft_plan_diff(plan, copy, &text));
+        assert_string_equal(text, "");
+        weft_text_free(text);
+        weft_plan_destroy(copy);
+        weft_session_destroy(s);
+        weft_plan_destroy(plan);
+        weft_graph_destroy(g);
+    }
+}
+
+static void tuples_of_inputs_have_rules(void **state) {
+    (void)state;
+    weft_plan *plan;
+    ASSERT_OK(weft_plan_create(8, &plan));
+    ASSERT_OK(weft_plan_dataset_cuts(plan, "((1,1,1,8),(8,))"));
+    ASSERT_OK(weft_plan_dataset_cuts(plan, "((1,1,1,4),(1,))"));
+    ASSERT_FAILS(WEFT_E_ARG, "2 dimensions|input 0",
+                 weft_plan_dataset_cuts(plan, "((1,1,4,2),(1,))"));
+    ASSERT_FAILS(WEFT_E_ARG, "1 parts|8", weft_plan_dataset_cuts(plan, "((1,1,1,1),(8,))"));
+    ASSERT_FAILS(WEFT_E_ARG, "dataset", weft_plan_dataset_cuts(plan, "data_parallel"));
+    ASSERT_FAILS(WEFT_E_ARG, "dataset", weft_plan_dataset_cuts(plan, "((1,x))"));
+    ASSERT_FAILS(WEFT_E_ARG, "dataset", weft_plan_dataset_cuts(plan, NULL));
+    ASSERT_OK(weft_plan_dataset_cuts(plan, "((3,1))")); /* of 8 devices */
+    ASSERT_FAILS(WEFT_E_ARG, "dataset|3", weft_plan_check(plan));
+    ASSERT_OK(weft_plan_dataset_cuts(plan, "((2,1))"));
+    ASSERT_OK(weft_plan_mode(plan, WEFT_PARALLEL_MANUAL));
+    ASSERT_FAILS(WEFT_E_ARG, "dataset|manual", weft_plan_check(plan));
+    ASSERT_OK(weft_plan_dataset(plan, WEFT_DATASET_DATA_PARALLEL));
+    ASSERT_OK(weft_plan_check(plan));
+    weft_plan_destroy(plan);
+
+    static const char *const wrong[] = {"((2,1),(2,1))", "((2,))", "((1,1,1))"};
+    for (int i = 0; i < 3; i++) {
+        weft_session *s = NULL;
+        weft_session_options o = weft_session_defaults();
+        weft_graph *g = blocks();
+        ASSERT_OK(weft_plan_create(2, &plan));
+        ASSERT_OK(weft_plan_dataset_cuts(plan, wrong[i]));
+        o.plan = plan;
+        ASSERT_FAILS(WEFT_E_LAYOUT, "dataset", weft_session_create(g, &o, &s));
+        weft_plan_destroy(plan);
+        weft_graph_destroy(g);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_to_share_out_a_product),
@@ -527,6 +630,9 @@ int main(void) {
         cmocka_unit_test(the_quick_start_network),
         cmocka_unit_test(a_block_is_split_and_the_others_follow),
         cmocka_unit_test(cuts_and_axes_say_the_same),
+        cmocka_unit_test(too_few_cuts_are_refused),
+        cmocka_unit_test(inputs_are_cut_by_tuples),
+        cmocka_unit_test(tuples_of_inputs_have_rules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

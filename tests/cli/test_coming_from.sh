@@ -1,0 +1,53 @@
+#!/bin/sh
+# The pages for users of MindSpore and PyTorch keep their word: the example of each row runs, each C function is declared,
+# each row says what weft has or that it is not there; variables of MindSpore without effect are named.
+. tests/cli/run.inc
+root=$OLDPWD
+for variable in WEFT_RANK WEFT_SIZE RANK WORLD_SIZE MASTER_ADDR MASTER_PORT MS_ROLE RANK_TABLE_FILE; do
+    unset $variable
+done
+HOME=$work # for the folders of runs, and the user's secret
+export HOME
+mkdir bin
+ln -s "$weft" bin/weft
+PATH=$work/bin:$PATH
+export PATH
+mv text.txt text
+
+for page in mindspore pytorch; do
+    file=$root/docs/coming-from-$page.md
+    mkdir $page
+    cp text $page/text.txt
+    awk '/^```yaml/ { on = 1; next } /^```/ { if (on) exit } on' "$file" >$page/job.yaml
+    # The last cell of each row, without the rows of titles and lines.
+    awk '/^\| / && !/^\|---/ && !/ example \|$/ { sub(/ *\|$/, ""); n = split($0, cell, / *\| */); print NR ": " cell[n] }' "$file" >examples
+    [ "$(wc -l <examples)" -gt 30 ] || fail "coming-from-$page.md: rows were not found" examples
+    ran=0
+    while IFS= read -r line; do
+        number=${line%%: *} cell=${line#*: }
+        case $cell in
+        'not there' | 'see '*) continue ;;
+        '`'*'`') ;;
+        *) fail "coming-from-$page.md:$number: '$cell' is neither an example nor 'not there'" && continue ;;
+        esac
+        command=$(printf '%s' "$cell" | sed 's/^`//; s/`$//')
+        ran=$((ran + 1))
+        (cd $page && timeout 120 sh -c "$command" </dev/null >out 2>&1) ||
+            fail "coming-from-$page.md:$number: exit $?: $command" $page/out
+    done <examples
+    [ $ran -gt 25 ] || fail "coming-from-$page.md: $ran examples"
+    # Every C function is declared.
+    for name in $(grep -o '`weft_[a-z0-9_]*' "$file" | tr -d '`' | sort -u); do
+        grep -q "\b$name\b" "$root"/include/weft/*.h || fail "coming-from-$page.md: the headers have no $name"
+    done
+    echo "coming-from-$page.md: $ran examples"
+done
+
+# --- variables without effect ---
+for variable in MS_ENABLE_RECOVERY=1 MS_RECOVERY_PATH=recovery GROUP_INFO_FILE=groups.pb; do
+    (cd mindspore && env "$variable" "$weft" train job.yaml train.steps=1 >out 2>err) || fail "$variable ends the run" mindspore/err
+    has_facts mindspore/err "${variable%=*}|docs/coming-from-mindspore.md" || fail "nothing is said of $variable" mindspore/err
+done
+(cd mindspore && MS_ENABLE_RECOVERY=0 "$weft" train job.yaml train.steps=1 >out 2>err) || fail 'MS_ENABLE_RECOVERY=0' mindspore/err
+[ -s mindspore/err ] && fail 'MS_ENABLE_RECOVERY=0 needs no warning' mindspore/err
+exit $failed
