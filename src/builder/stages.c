@@ -199,7 +199,9 @@ static weft_status choose_stages(wefti_decisions *dec, int32_t *stage) {
     WEFT_TRY(wefti_new_array(dec->scratch, parts, sizeof *s.sum, &s.sum));
     WEFT_TRY(wefti_new_array(dec->scratch, (int64_t)calls * parts, sizeof *s.begins, &s.begins));
     for (int32_t k = 0; k < calls; k++) {
-        cost[k] = call_seconds(dec->calls[k].node);
+        const weft_node *n = dec->calls[k].node, *before = k ? dec->calls[k - 1].node : NULL;
+        bool alike = before && before->callee == n->callee; /* cells in a row are often alike */
+        cost[k] = alike ? cost[k - 1] : call_seconds(n);
         fixed[k] = wefti_plan_stage(plan, dec->calls[k].node->scope);
     }
     WEFT_TRY(check_fixed(dec, fixed, parts));

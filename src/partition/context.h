@@ -26,6 +26,15 @@ typedef struct wefti_matched {
 
 enum { WEFTI_MATCHED_BUCKETS = 256 };
 
+/* The names of a body's nodes, the same in all calls, and the strategies that can match them. Most
+ * nodes have none, so a call needs few matches. */
+typedef struct wefti_candidates {
+    struct wefti_candidates *next; /* in the same bucket */
+    const weft_body *body;
+    const char **inside, **op; /* per node */
+    int32_t **which, *count;   /* per node: numbers of strategies, ascending */
+} wefti_candidates;
+
 struct wefti_partition {
     const weft_plan *plan;
     wefti_mesh mesh;
@@ -38,6 +47,7 @@ struct wefti_partition {
     wefti_partition_entry **entries;
     int64_t entry_count, entry_cap;
     wefti_matched *matched[WEFTI_MATCHED_BUCKETS];
+    wefti_candidates *candidates[WEFTI_MATCHED_BUCKETS];
     uint64_t *applied;   /* per strategy of the plan: a bit for each of its first 64 splits that
                             some op has used */
     int32_t *meaning;    /* per strategy: 1 + the number of the first equivalent strategy; 0: not
@@ -79,7 +89,9 @@ typedef struct wefti_lower_context {
     const char *label, *op;     /* the node's name is "label:op" */
 } wefti_lower_context;
 
-/* strategy.c: sets factor and keep, from the plan or by least cost; then need and give. */
+/* strategy.c: "call.inside", or the one that is not empty; cut off at `bytes` - 1 characters. */
+const char *wefti_label_join(const char *call, const char *inside, char *buffer, size_t bytes);
+/* Sets factor and keep, from the plan or by least cost; then need and give. */
 weft_status wefti_partition_choose(wefti_lowering *c, const wefti_strategy *strategy) WEFT_CHECKED;
 /* Whether the strategy is only a guide for the node: it names a label, and the node belongs to a
  * gradient. */

@@ -294,15 +294,15 @@ static weft_status partition_node(wefti_partition_context *ctx, int64_t index) {
         .run = ctx,
         .label = wefti_node_label(ctx->from, call_of(ctx), n, label, sizeof label),
         .op = wefti_node_op(n, op, sizeof op)};
-    *c = (wefti_lowering){
-        .n = n,
-        .mesh = &p->mesh,
-        .ranks = {p->rank, p->plan->devices, p->mesh.first, wefti_mesh_size(&p->mesh)},
-        .graph = p->graph,
-        .body = ctx->to,
-        .handles = ctx->own,
-        .transfer = wefti_partition_named_transfer,
-        .context = x};
+    c->n = n;
+    c->mesh = &p->mesh;
+    c->ranks =
+        (wefti_lower_ranks){p->rank, p->plan->devices, p->mesh.first, wefti_mesh_size(&p->mesh)};
+    c->graph = p->graph;
+    c->body = ctx->to;
+    c->handles = ctx->own;
+    c->transfer = wefti_partition_named_transfer;
+    c->context = x;
     const wefti_strategy *said = ctx->strategies[index];
     if (wefti_partition_guided(n, said)) said = NULL;
     weft_status status = find_result(c, said);
@@ -512,34 +512,88 @@ static weft_status new_entry(wefti_partition *p, const wefti_partition_spec *spe
     return WEFT_OK;
 }
 
+static uint64_t body_hash(const weft_body *body) {
+    return (uint64_t)(uintptr_t)body / 64;
+}
+
+static size_t bucket_of(uint64_t hash) {
+    return (size_t)(hash * 0x9E3779B97F4A7C15u >> 56);
+}
+
 static wefti_matched **find_matched(wefti_partition *p, const weft_body *body, const char *call) {
-    uint64_t hash = (uint64_t)(uintptr_t)body / 64;
+    uint64_t hash = body_hash(body);
     for (const char *c = call; *c; c++) hash = hash * 31 + (unsigned char)*c;
-    wefti_matched **at = &p->matched[hash * 0x9E3779B97F4A7C15u >> 56];
+    wefti_matched **at = &p->matched[bucket_of(hash)];
     while (*at && ((*at)->body != body || strcmp((*at)->call, call) != 0)) at = &(*at)->next;
     return at;
+}
+
+static weft_status node_candidates(wefti_partition *p, wefti_candidates *c, int64_t k) {
+    char inside[512], op[WEFTI_OP_NAME_BYTES];
+    const weft_node *n = &c->body->nodes[k];
+    int32_t count = 0;
+    wefti_node_inside(c->body, n, inside, sizeof inside);
+    c->op[k] = wefti_node_op(n, op, sizeof op);
+    for (int64_t i = 0; i < p->plan->strategy_count; i++)
+        count += wefti_plan_may_match(&p->plan->strategies[i], inside, c->op[k]);
+    if (count == 0) return WEFT_OK;
+    c->inside[k] = wefti_arena_strdup(p->arena, inside);
+    c->op[k] = wefti_arena_strdup(p->arena, c->op[k]);
+    WEFT_REQUIRE(c->inside[k] && c->op[k], WEFT_E_NOMEM, "no memory to partition a cell");
+    WEFT_TRY(scratch_array(p->arena, count, sizeof **c->which, &c->which[k]));
+    for (int32_t i = 0; i < p->plan->strategy_count; i++)
+        if (wefti_plan_may_match(&p->plan->strategies[i], inside, c->op[k]))
+            c->which[k][c->count[k]++] = i;
+    return WEFT_OK;
+}
+
+static weft_status find_candidates(wefti_partition *p, const weft_body *body,
+                                   const wefti_candidates **out) {
+    wefti_candidates **at = &p->candidates[bucket_of(body_hash(body))], *c;
+    while (*at && (*at)->body != body) at = &(*at)->next;
+    if (!*at) {
+        WEFT_TRY(scratch_array(p->arena, 1, sizeof *c, &c));
+        c->body = body;
+        WEFT_TRY(scratch_array(p->arena, body->node_count, sizeof *c->inside, &c->inside));
+        WEFT_TRY(scratch_array(p->arena, body->node_count, sizeof *c->op, &c->op));
+        WEFT_TRY(scratch_array(p->arena, body->node_count, sizeof *c->which, &c->which));
+        WEFT_TRY(scratch_array(p->arena, body->node_count, sizeof *c->count, &c->count));
+        for (int64_t k = 0; k < body->node_count; k++) WEFT_TRY(node_candidates(p, c, k));
+        *at = c;
+    }
+    *out = *at;
+    return WEFT_OK;
+}
+
+/* Matches the nodes of a body in one call. */
+static weft_status match_call(wefti_partition *p, wefti_matched *m) {
+    const wefti_candidates *c;
+    if (p->plan->strategy_count == 0) return WEFT_OK;
+    WEFT_TRY(find_candidates(p, m->body, &c));
+    for (int64_t k = 0; k < m->body->node_count; k++) {
+        char label[512];
+        if (c->count[k] == 0) continue;
+        m->strategies[k] =
+            wefti_plan_strategy_among(p->plan, c->which[k], c->count[k],
+                                      wefti_label_join(m->call, c->inside[k], label, sizeof label),
+                                      c->op[k], m->body->nodes[k].gradient);
+    }
+    return WEFT_OK;
 }
 
 static weft_status find_strategies(wefti_partition *p, wefti_partition_context *ctx) {
     const char *call = ctx->spec->call ? ctx->spec->call : "";
     wefti_matched **at = find_matched(p, ctx->from, call), *m = *at;
-    if (m) {
-        ctx->strategies = m->strategies;
-        return WEFT_OK;
+    if (!m) {
+        WEFT_TRY(scratch_array(p->arena, 1, sizeof *m, &m));
+        WEFT_TRY(
+            scratch_array(p->arena, ctx->from->node_count, sizeof *m->strategies, &m->strategies));
+        m->body = ctx->from;
+        m->call = wefti_arena_strdup(p->arena, call);
+        WEFT_REQUIRE(m->call, WEFT_E_NOMEM, "no memory to partition a cell");
+        WEFT_TRY(match_call(p, m));
+        *at = m;
     }
-    WEFT_TRY(scratch_array(p->arena, 1, sizeof *m, &m));
-    WEFT_TRY(scratch_array(p->arena, ctx->from->node_count, sizeof *m->strategies, &m->strategies));
-    m->body = ctx->from;
-    m->call = wefti_arena_strdup(p->arena, call);
-    WEFT_REQUIRE(m->call, WEFT_E_NOMEM, "no memory to partition a cell");
-    for (int64_t k = 0; p->plan->strategy_count && k < ctx->from->node_count; k++) {
-        char label[512], op[WEFTI_OP_NAME_BYTES];
-        const weft_node *n = &ctx->from->nodes[k];
-        m->strategies[k] =
-            wefti_plan_strategy(p->plan, wefti_node_label(ctx->from, call, n, label, sizeof label),
-                                wefti_node_op(n, op, sizeof op), n->gradient);
-    }
-    *at = m;
     ctx->strategies = m->strategies;
     return WEFT_OK;
 }

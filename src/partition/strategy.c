@@ -38,7 +38,20 @@ const char *wefti_node_inside(const weft_body *body, const weft_node *n, char *b
         length = (size_t)(dot - v->name);
         break;
     }
-    (void)snprintf(buffer, bytes, "%.*s", (int)length, inside);
+    if (length >= bytes) length = bytes - 1;
+    memcpy(buffer, inside, length);
+    buffer[length] = 0;
+    return buffer;
+}
+
+const char *wefti_label_join(const char *call, const char *inside, char *buffer, size_t bytes) {
+    size_t first = strlen(call), dot = first && *inside ? 1 : 0, second = strlen(inside);
+    if (first + dot >= bytes) return wefti_label_join("", call, buffer, bytes);
+    if (first + dot + second >= bytes) second = bytes - 1 - first - dot;
+    memcpy(buffer, call, first);
+    if (dot) buffer[first] = '.';
+    memcpy(buffer + first + dot, inside, second);
+    buffer[first + dot + second] = 0;
     return buffer;
 }
 
@@ -46,8 +59,7 @@ const char *wefti_node_label(const weft_body *body, const char *call, const weft
                              char *buffer, size_t bytes) {
     char inside[512];
     wefti_node_inside(body, n, inside, sizeof inside);
-    (void)snprintf(buffer, bytes, "%s%s%s", call, *call && *inside ? "." : "", inside);
-    return buffer;
+    return wefti_label_join(call, inside, buffer, bytes);
 }
 
 /* The name of a node's op in plans. A gradient may be an op that models also use, but with other

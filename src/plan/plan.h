@@ -124,6 +124,14 @@ void wefti_split_print(const weft_plan *plan, const wefti_strategy *strategy, we
  * (wefti_partition_guided) if no strategy matches its second name. */
 const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label, const char *op,
                                           bool gradient);
+/* The same among the plan's strategies with the numbers `which`, which ascend; NULL: all of them.
+ */
+const wefti_strategy *wefti_plan_strategy_among(const weft_plan *plan, const int32_t *which,
+                                                int64_t count, const char *label, const char *op,
+                                                bool gradient);
+/* Whether the strategy can match an op with a label that ends with `inside`, in any call. A quick
+ * test: if it fails, no call's label needs to be matched. */
+bool wefti_plan_may_match(const wefti_strategy *strategy, const char *inside, const char *op);
 const wefti_tensor_strategy *wefti_plan_tensor(const weft_plan *plan, const char *name);
 int32_t wefti_plan_stage(const weft_plan *plan, const char *call); /* -1: no rule matches */
 bool wefti_plan_recomputes(const weft_plan *plan, const char *call);

@@ -5,8 +5,32 @@
 
 #include "base/text.h"
 
+/* Whether two texts have equal ends, as far as the shorter one reaches. */
+static bool ends_alike(const char *a, size_t a_bytes, const char *b, size_t b_bytes) {
+    const size_t bytes = a_bytes < b_bytes ? a_bytes : b_bytes;
+    return memcmp(a + a_bytes - bytes, b + b_bytes - bytes, bytes) == 0;
+}
+
+bool wefti_plan_may_match(const wefti_strategy *strategy, const char *inside, const char *op) {
+    const char *match = strategy->match, *tail = match;
+    for (const char *at = match; *at; at++)
+        if (*at == '*' || *at == '?' || *at == '[' || *at == ']') tail = at + 1;
+    const size_t tail_bytes = strlen(tail), bytes = strlen(inside), op_bytes = strlen(op);
+    if (ends_alike(tail, tail_bytes, inside, bytes)) return true;
+    if (!ends_alike(tail, tail_bytes, op, op_bytes)) return false;
+    if (tail_bytes <= op_bytes) return true;
+    return tail[tail_bytes - op_bytes - 1] == ':' &&
+           ends_alike(tail, tail_bytes - op_bytes - 1, inside, bytes);
+}
+
 const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *label, const char *op,
                                           bool gradient) {
+    return wefti_plan_strategy_among(plan, NULL, plan->strategy_count, label, op, gradient);
+}
+
+const wefti_strategy *wefti_plan_strategy_among(const weft_plan *plan, const int32_t *which,
+                                                int64_t count, const char *label, const char *op,
+                                                bool gradient) {
     char both[512]; /* label:op */
     const wefti_strategy *guide = NULL;
     const size_t length = strlen(label), bytes = strlen(op) + 1;
@@ -16,7 +40,8 @@ const wefti_strategy *wefti_plan_strategy(const weft_plan *plan, const char *lab
         both[length] = ':';
         memcpy(both + length + 1, op, bytes);
     }
-    for (int64_t i = plan->strategy_count; i-- > 0;) {
+    for (int64_t k = count; k-- > 0;) {
+        const int64_t i = which ? which[k] : k;
         const char *match = plan->strategies[i].match;
         if (!wefti_glob_match(match, label) && !(fits && wefti_glob_match(match, both))) continue;
         if (!gradient || strchr(match, ':')) return &plan->strategies[i];

@@ -58,6 +58,64 @@ static void test_defaults(void **state) {
     bad(weft_plan_check(NULL), "NULL");
 }
 
+/* The quick test of a strategy never rejects one that some call's label matches, and the candidates
+ * that it leaves give the same strategy as all of them. */
+static void test_candidates(void **state) {
+    (void)state;
+    static const char *const patterns[] = {"h.*.attn*",
+                                           "*:linear",
+                                           "h.1.attn.c_attn",
+                                           "h.*.attn.c_attn:linear",
+                                           "*",
+                                           "h.?",
+                                           "*.c_[a-f]*",
+                                           "h.0.attn:attention_grad",
+                                           "*attn",
+                                           "h",
+                                           "n.attn",
+                                           "*.attn.c_attn:near",
+                                           "*c_attn:?*",
+                                           "h.0.*:a[]t]*n",
+                                           "*:attention",
+                                           "h.1:attention"};
+    static const char *const calls[] = {"", "h.0", "h.1", "h"};
+    static const char *const insides[] = {"", "attn", "attn.c_attn", "c_attn", "n"};
+    static const char *const ops[] = {"linear", "attention", "attention_grad"};
+    enum { PATTERNS = sizeof patterns / sizeof *patterns };
+    weft_plan *plan = plan_2x4();
+    int rejected = 0, matched = 0;
+    for (int i = 0; i < PATTERNS; i++) good(weft_op_split(plan, patterns[i], "n0=tp"));
+    for (int c = 0; c < 4; c++)
+        for (int i = 0; i < 5; i++)
+            for (int o = 0; o < 6; o++) {
+                const char *op = ops[o / 2];
+                char label[64];
+                int32_t which[PATTERNS], count = 0;
+                (void)snprintf(label, sizeof label, "%s%s%s", calls[c],
+                               *calls[c] && *insides[i] ? "." : "", insides[i]);
+                for (int32_t k = 0; k < PATTERNS; k++)
+                    if (wefti_plan_may_match(&plan->strategies[k], insides[i], op))
+                        which[count++] = k;
+                rejected += PATTERNS - count;
+                const wefti_strategy *all = wefti_plan_strategy(plan, label, op, o % 2);
+                matched += all != NULL;
+                if (all != wefti_plan_strategy_among(plan, which, count, label, op, o % 2))
+                    fail_msg("'%s' of %s", label, op);
+                for (int32_t k = 0; k < PATTERNS; k++) { /* alone */
+                    plan->strategy_count = 1;
+                    const wefti_strategy first = plan->strategies[0];
+                    plan->strategies[0] = plan->strategies[k];
+                    if (wefti_plan_strategy(plan, label, op, o % 2) &&
+                        !wefti_plan_may_match(&plan->strategies[0], insides[i], op))
+                        fail_msg("'%s' matches '%s' of %s", patterns[k], label, op);
+                    plan->strategies[0] = first;
+                    plan->strategy_count = PATTERNS;
+                }
+            }
+    assert_true(rejected > 0 && matched > 0);
+    weft_plan_destroy(plan);
+}
+
 static void test_last_rule_counts(void **state) {
     (void)state;
     weft_plan *plan = plan_2x4();
@@ -370,10 +428,10 @@ static void test_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),  cmocka_unit_test(test_last_rule_counts),
-        cmocka_unit_test(test_splits),    cmocka_unit_test(test_refused_values),
-        cmocka_unit_test(test_checks),    cmocka_unit_test(test_stage_meshes),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_defaults),         cmocka_unit_test(test_candidates),
+        cmocka_unit_test(test_last_rule_counts), cmocka_unit_test(test_splits),
+        cmocka_unit_test(test_refused_values),   cmocka_unit_test(test_checks),
+        cmocka_unit_test(test_stage_meshes),     cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }
