@@ -3,9 +3,10 @@
  *     weft_all_reduce(world, NULL, gradient, gradient, count, WEFT_F32, WEFT_REDUCE_SUM);
  *
  * A group is a list of ranks; NULL is the whole world. All members make the same calls in the same
- * order. If one does not, the errors of all members name it. Reductions are computed in the order
- * of the group's ranks, so every member and every communicator gets the same bits. Counts are
- * numbers of elements. Buffers must not overlap, unless stated that they may be the same.
+ * order. If one does not, the errors of all members name it. Reductions are computed by ascending
+ * world rank, whatever the group's order, so every member and every communicator gets the same
+ * bits. Counts are numbers of elements. Buffers must not overlap, unless stated that they may be
+ * the same.
  *
  * A call blocks until its buffers may be used again. Each call has a nonblocking form with _start
  * at the end of its name. Its buffers, but not its lists of ranks and counts, belong to it until
@@ -46,9 +47,10 @@ typedef enum weft_reduction {
 typedef struct weft_group weft_group;
 typedef struct weft_request weft_request;
 
-/** Create a group of the ranks `ranks` [count], ascending. Not collective, but all members must
- * create equal groups, and several groups of the same ranks in the same order. A group's channels,
- * some KiB, stay until the world is left: create a group once, not for each call. */
+/** Create a group of the ranks `ranks` [count], in any order, each once: member m is ranks[m]. Not
+ * collective, but all members must create equal groups, and several groups of the same ranks in the
+ * same order. A group's channels, some KiB, stay until the world is left: create a group once, not
+ * for each call. */
 WEFT_API weft_status weft_group_create(weft_world *world, const int *ranks, int count,
                                        weft_group **out) WEFT_CHECKED;
 /** Free a group. Requests in flight still complete. NULL is legal. */

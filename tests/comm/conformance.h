@@ -150,6 +150,11 @@ static bool conformance_begin(conformance *c, const conformance_call *call, int 
                               bool in_place, conformance_flight *f) {
     *f = (conformance_flight){.call = *call, .group = group, .me = conformance_me(c, group)};
     if (f->me < 0) return false;
+    for (int rank = 0, found = 0; rank < weft_world_size(c->world); rank++)
+        for (int m = 0; m < call->members; m++)
+            if ((c->groups[group] ? weft_group_world_rank(c->groups[group], m) : m) == rank)
+                f->call.order[found++] = m;
+    call = &f->call;
     if (call->kind == MESSAGE && f->me != call->root && f->me != call->other) return false;
     int64_t source = conformance_source(call, f->me);
     int64_t destination = conformance_destination(call, f->me);
@@ -266,8 +271,8 @@ static conformance_kind conformance_choose_kind(conformance_random *r, int membe
 
 /* ---- groups ---- */
 
-/* Everyone; once more everyone; the even ones; each half; a pair; some at random, and twice the
- * same. */
+/* Everyone; once more everyone, from the last to the first; the even ones; each half; a pair; some
+ * at random in any order, and twice the same in another order. */
 static bool conformance_make_groups(conformance *c) {
     int size = weft_world_size(c->world);
     conformance_random r = {c->seed ^ 0x6709, 0};
@@ -287,6 +292,12 @@ static bool conformance_make_groups(conformance *c) {
                         in |= weft_group_world_rank(c->groups[g - 1], m) == rank;
                 if (in) ranks[count++] = rank;
             }
+        for (int m = 0; g == 1 && m < count; m++) ranks[m] = count - 1 - m;
+        for (int m = count - 1; g >= 5 && m > 0; m--) {
+            int other = (int)conformance_pick(&r, 0, m), rank = ranks[m];
+            ranks[m] = ranks[other];
+            ranks[other] = rank;
+        }
         if (weft_group_create(c->world, ranks, count, &c->groups[g]) < 0) {
             (void)snprintf(c->message, sizeof c->message, "group: %s", weft_error_message());
             return false;

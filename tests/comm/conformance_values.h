@@ -42,6 +42,7 @@ typedef struct conformance_call {
     int members, root, other, tag; /* a message goes from root to other */
     int64_t count;
     int64_t blocks[CONFORMANCE_RANKS][CONFORMANCE_RANKS]; /* [from][to]; neighbours: -1, none */
+    int order[CONFORMANCE_RANKS];                         /* members, by ascending world rank */
     uint64_t salt;
 } conformance_call;
 
@@ -195,7 +196,7 @@ static inline void conformance_reduced(const conformance_call *c, int64_t i, voi
     if (c->dtype == WEFT_F64) {
         double sum = 0, x;
         for (int m = 0; m < c->members; m++) {
-            conformance_give(c, m, i, next);
+            conformance_give(c, c->order[m], i, next);
             memcpy(&x, next, sizeof x);
             sum = m ? conformance_f64(c->reduction, sum, x) : x;
         }
@@ -203,7 +204,7 @@ static inline void conformance_reduced(const conformance_call *c, int64_t i, voi
     } else if (c->dtype == WEFT_F32 || c->dtype == WEFT_BF16 || c->dtype == WEFT_F16) {
         float sum = 0;
         for (int m = 0; m < c->members; m++) {
-            conformance_give(c, m, i, next);
+            conformance_give(c, c->order[m], i, next);
             float x = conformance_widen(c->dtype, next);
             sum = m ? conformance_f32(c->reduction, sum, x) : x;
         }
@@ -211,7 +212,7 @@ static inline void conformance_reduced(const conformance_call *c, int64_t i, voi
     } else {
         uint64_t sum = 0;
         for (int m = 0; m < c->members; m++) {
-            conformance_give(c, m, i, next);
+            conformance_give(c, c->order[m], i, next);
             uint64_t x = conformance_load(c->dtype, next);
             sum = m ? conformance_integers(c, sum, x) : x;
         }

@@ -112,7 +112,7 @@ static void wrong_arguments_are_refused(void **state) {
     REFUSED(weft_neighbor_exchange(w, NULL, a, (int[]){1}, counts, 1, b, NULL, NULL, 0, WEFT_F32),
             "more blocks than it receives");
     REFUSED(weft_group_create(w, (int[]){0, 3}, 2, &group), "rank 3; there are 0 to 2");
-    REFUSED(weft_group_create(w, (int[]){2, 1}, 2, &group), "1 follows 2");
+    REFUSED(weft_group_create(w, (int[]){2, 1, 2}, 3, &group), "rank 2 twice");
     REFUSED(weft_group_create(w, NULL, 2, &group), "a group of 2 ranks");
     assert_true(weft_group_create(w, (int[]){0, 2}, 2, &others) >= 0);
     assert_int_equal(weft_group_rank(others), -1);
@@ -232,6 +232,65 @@ static void bound_transfers_are_kept_up_to_a_bound(void **state) {
     ranks_test t;
     begin(&t, 2);
     run(&t, call_differently);
+    all_good(&t);
+    end(&t);
+}
+
+/* ---- the order of a group ---- */
+
+static void expect(ranks_test *t, int rank, bool right) {
+    if (!right) t->status[rank] = WEFT_E_BUG;
+}
+
+/* Members count as the group was created: {2, 0} and {0, 2} are two groups of the same ranks, and
+ * their calls do not meet. */
+static void use_two_orders(ranks_test *t, int rank) {
+    weft_world *w = t->world[rank];
+    weft_group *down = NULL, *up = NULL;
+    weft_request *first = NULL, *second = NULL;
+    if (rank == 1) return;
+    if (!good(t, rank, weft_group_create(w, (int[]){2, 0}, 2, &down)) ||
+        !good(t, rank, weft_group_create(w, (int[]){0, 2}, 2, &up)))
+        return;
+    int me = rank == 2 ? 0 : 1;
+    expect(t, rank, weft_group_rank(down) == me && weft_group_world_rank(down, 0) == 2);
+    float mine[2] = {(float)(10 * rank), (float)(10 * rank + 1)}, of_down[4], of_up[4];
+    for (int turn = 0; turn < 2; turn++) { /* rank 0 begins with the one, rank 2 with the other */
+        bool is_down = (rank == 0) == (turn == 0);
+        if (!good(t, rank,
+                  weft_all_gather_start(w, is_down ? down : up, mine, is_down ? of_down : of_up, 2,
+                                        WEFT_F32, turn ? &second : &first)))
+            return;
+    }
+    if (!good(t, rank, weft_request_wait(first)) || !good(t, rank, weft_request_wait(second)))
+        return;
+    for (int i = 0; i < 4; i++) {
+        expect(t, rank, of_down[i] == (float)(i < 2 ? 20 + i : i - 2));
+        expect(t, rank, of_up[i] == (float)(i < 2 ? i : 18 + i));
+    }
+    float got = (float)rank;
+    if (!good(t, rank, weft_broadcast(w, down, &got, 1, WEFT_F32, 0))) return;
+    expect(t, rank, got == 2.0f);
+    int64_t sent[2] = {me == 0 ? 1 : 2, me == 0 ? 2 : 1};
+    int64_t taken[2] = {me == 0 ? 1 : 2, me == 0 ? 2 : 1};
+    if (!good(t, rank,
+              weft_all_to_all_v(w, down, (float[]){1, 2, 3}, sent, of_down, taken, WEFT_F32)))
+        return;
+    expect(t, rank, me == 0 ? of_down[1] == 1 && of_down[2] == 2 : of_down[0] == 2);
+    if (!good(t, rank,
+              me == 0 ? weft_send(w, down, mine, 1, WEFT_F32, 1, 7)
+                      : weft_recv(w, down, &got, 1, WEFT_F32, 0, 7)))
+        return;
+    expect(t, rank, me == 0 || got == 20.0f);
+    weft_group_destroy(down);
+    weft_group_destroy(up);
+}
+
+static void a_group_has_the_order_that_it_was_created_with(void **state) {
+    (void)state;
+    ranks_test t;
+    begin(&t, 3);
+    run(&t, use_two_orders);
     all_good(&t);
     end(&t);
 }
@@ -636,6 +695,7 @@ int main(void) {
         cmocka_unit_test(a_world_of_one_copies),
         cmocka_unit_test(any_number_of_equal_calls_is_under_way),
         cmocka_unit_test(bound_transfers_are_kept_up_to_a_bound),
+        cmocka_unit_test(a_group_has_the_order_that_it_was_created_with),
         cmocka_unit_test(halos_are_those_of_the_plane),
         cmocka_unit_test(wrong_halos_are_refused),
         cmocka_unit_test(who_is_not_on_the_grid_has_no_neighbours),

@@ -118,25 +118,34 @@ static void name_transfer(const wefti_call *call, const wefti_bound_key *key, ch
                        wefti_call_text(call->kind), group);
 }
 
+/* boxes: [2 * members], ranks: [members], scratch. The members of a transfer have ascending ranks,
+ * those of a group any. */
 static weft_status bind_boxes(wefti_collectives *c, const wefti_call *call,
-                              const wefti_bound_key *key, wefti_region *boxes,
+                              const wefti_bound_key *key, wefti_region *boxes, int32_t *ranks,
                               wefti_endpoint **out) {
     bool pair = key->low >= 0;
-    int32_t members = pair ? 2 : call->group->count, two[2] = {key->low, key->high};
+    const weft_group *group = call->group;
+    int32_t members = pair ? 2 : group->count, two[2] = {key->low, key->high};
+    int32_t me = pair && key->high == c->world->rank;
     char name[160];
     wefti_transfer t = {.kind = kinds[call->kind],
                         .reduction = (wefti_reduction)(key->reduction + 1),
                         .dtype = call->dtype,
                         .rank = pair ? 1 : dimensions(call->kind),
                         .members = members,
-                        .me = pair ? key->high == c->world->rank : call->group->me,
-                        .ranks = pair ? two : call->group->ranks,
+                        .ranks = pair ? two : ranks,
                         .have = boxes,
                         .want = boxes + members,
                         .tag = key->tag,
                         .name = name};
     if (pair) pair_boxes(key, t.have, t.want);
-    for (int32_t m = 0; m < members && !pair; m++) group_boxes(call, m, &t.have[m], &t.want[m]);
+    for (int32_t k = 0; k < members && !pair; k++) {
+        int32_t m = group->member[k];
+        group_boxes(call, m, &t.have[k], &t.want[k]);
+        ranks[k] = group->ranks[m];
+        if (m == group->me) me = k;
+    }
+    t.me = me;
     name_transfer(call, key, name, sizeof name);
     return c->world->comm->engine->bind(c->world->comm, &t, out);
 }
@@ -193,9 +202,10 @@ weft_status wefti_bound_get(wefti_collectives *c, const wefti_call *call,
     if (c->kept >= WEFTI_BOUND_KEPT) give_up_oldest(c);
     int32_t members = key->low >= 0 ? 2 : call->group->count;
     wefti_bound *b = wefti_calloc(1, sizeof *b);
-    wefti_region *boxes = b ? wefti_calloc((size_t)members, 2 * sizeof *boxes) : NULL;
+    wefti_region *boxes =
+        b ? wefti_calloc((size_t)members, 2 * sizeof *boxes + sizeof(int32_t)) : NULL;
     weft_status status =
-        boxes ? bind_boxes(c, call, key, boxes, &b->endpoint)
+        boxes ? bind_boxes(c, call, key, boxes, (int32_t *)(boxes + 2 * members), &b->endpoint)
               : WEFT_RAISE(WEFT_E_NOMEM, "no memory to bind a transfer of %d", (int)members);
     wefti_free(boxes);
     if (status < 0) {

@@ -96,7 +96,8 @@ static uint64_t tag_of(const wefti_call *call) {
     const weft_group *group = call->group;
     if (call->kind != WEFTI_CALL_SEND && call->kind != WEFTI_CALL_RECV)
         return wefti_collective_tag(WEFTI_TAG_GROUP, (uint64_t)group->instance << 4);
-    bool up = (group->me < call->root) == (call->kind == WEFTI_CALL_SEND);
+    bool higher = group->ranks[group->me] < group->ranks[call->root];
+    bool up = higher == (call->kind == WEFTI_CALL_SEND);
     return wefti_collective_tag(up ? WEFTI_TAG_SEND_UP : WEFTI_TAG_SEND_DOWN,
                                 wefti_group_mix(group->identity, (uint32_t)call->tag));
 }

@@ -38,7 +38,8 @@ struct weft_group {
     wefti_collectives *of; /* NULL: the world was left */
     struct wefti_ranks_seen *seen;
     weft_group *next;   /* of the same world */
-    int32_t *ranks;     /* world ranks, ascending */
+    int32_t *ranks;     /* world ranks, in the order of members */
+    int32_t *member;    /* members, by ascending world rank: transfers have that order */
     int32_t count, me;  /* me: -1, no member */
     int32_t references; /* the owner's, and one for each request */
     uint32_t instance;  /* number among the groups of the same ranks */
@@ -92,7 +93,7 @@ typedef struct wefti_bound {
 
 enum { WEFTI_BOUND_BUCKETS = 128, WEFTI_BOUND_KEPT = 256 };
 
-/* Groups of the same ranks are told apart by their number. */
+/* Groups of the same ranks, in whatever order, are told apart by their number. */
 typedef struct wefti_ranks_seen {
     struct wefti_ranks_seen *next;
     int32_t count;
@@ -100,7 +101,7 @@ typedef struct wefti_ranks_seen {
     uint64_t common, digest;              /* of the groups that are no more */
     int32_t kind, dtype, reduction, root; /* of the last call of all of them */
     int64_t elements;
-    int32_t ranks[];
+    int32_t ranks[]; /* ascending */
 } wefti_ranks_seen;
 
 /* That went one way between this rank and another, in exchanges of all groups. */

@@ -18,6 +18,11 @@ static void copy_own(const wefti_call *call, int64_t from, int64_t to, int64_t c
                (size_t)count * weft_dtype_bytes(call->dtype));
 }
 
+/* Whether what this member sends to another goes to a higher rank. */
+static bool goes_up(const wefti_call *call, int32_t other) {
+    return call->group->ranks[call->group->me] < call->group->ranks[other];
+}
+
 static wefti_bound_key key_of(const wefti_call *call, int32_t other) {
     int32_t mine = call->group->ranks[call->group->me], theirs = call->group->ranks[other];
     return (wefti_bound_key){.group = call->group->serial,
@@ -39,8 +44,9 @@ static weft_status post_pairs(weft_request *r, const wefti_call *call) {
         } else {
             wefti_bound_key key = key_of(call, m);
             key.tag = wefti_collective_tag(WEFTI_TAG_PAIR, call->group->identity);
-            key.count = me < m ? sent : received;
-            key.back = me < m ? received : sent;
+            bool low = goes_up(call, m);
+            key.count = low ? sent : received;
+            key.back = low ? received : sent;
             WEFT_TRY(wefti_request_post(
                 r, call, &key, sent ? block_at(call->source, from, call->dtype) : NULL,
                 received ? (void *)block_at(call->destination, to, call->dtype) : NULL));
@@ -96,8 +102,9 @@ static weft_status post_neighbors(weft_request *r, const wefti_call *call) {
     for (int b = 0; b < call->sends; at += call->send_counts[b++]) {
         if (call->send_ranks[b] == me) continue;
         wefti_bound_key key = key_of(call, call->send_ranks[b]);
-        key.tag = neighbor_tag(call, me < call->send_ranks[b]);
-        *(me < call->send_ranks[b] ? &key.count : &key.back) = call->send_counts[b];
+        bool up = goes_up(call, call->send_ranks[b]);
+        key.tag = neighbor_tag(call, up);
+        *(up ? &key.count : &key.back) = call->send_counts[b];
         WEFT_TRY(wefti_request_post(
             r, call, &key, call->send_counts[b] ? block_at(call->source, at, call->dtype) : NULL,
             NULL));
@@ -111,8 +118,9 @@ static weft_status post_neighbors(weft_request *r, const wefti_call *call) {
             continue;
         }
         wefti_bound_key key = key_of(call, from);
-        key.tag = neighbor_tag(call, from < me);
-        *(from < me ? &key.count : &key.back) = call->receive_counts[b];
+        bool up = !goes_up(call, from);
+        key.tag = neighbor_tag(call, up);
+        *(up ? &key.count : &key.back) = call->receive_counts[b];
         WEFT_TRY(wefti_request_post(
             r, call, &key, NULL,
             call->receive_counts[b] ? (void *)block_at(call->destination, at, call->dtype) : NULL));

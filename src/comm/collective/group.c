@@ -30,8 +30,8 @@ void wefti_group_name(const int32_t *ranks, int32_t count, int32_t world,
     }
 }
 
-/* These ranks; its instances are the groups of them that there were before. */
-static weft_status find_ranks(wefti_collectives *c, const int *ranks, int32_t count,
+/* These ranks, ascending; its instances are the groups of them that there were before. */
+static weft_status find_ranks(wefti_collectives *c, const int32_t *ranks, int32_t count,
                               wefti_ranks_seen **out) {
     wefti_ranks_seen *s = c->seen;
     size_t bytes = (size_t)count * sizeof *s->ranks;
@@ -48,14 +48,43 @@ static weft_status find_ranks(wefti_collectives *c, const int *ranks, int32_t co
     return WEFT_OK;
 }
 
+/* Sorts the members of a group by their ranks. place: [world], scratch; -1 where no member is.
+ * WEFT_E_ARG: a rank occurs twice, or there is no such rank. */
+static weft_status sort_members(const int *ranks, int32_t count, int32_t world, int32_t *place,
+                                int32_t *member, int32_t *sorted) {
+    for (int32_t r = 0; r < world; r++) place[r] = -1;
+    for (int32_t m = 0; m < count; m++) {
+        int rank = ranks[m];
+        WEFT_REQUIRE(rank >= 0 && rank < world, WEFT_E_ARG,
+                     "a group names rank %d; there are 0 to %d", rank, (int)world - 1);
+        WEFT_REQUIRE(place[rank] < 0, WEFT_E_ARG,
+                     "a group names rank %d twice, as member %d and %d", rank, (int)place[rank],
+                     (int)m);
+        place[rank] = m;
+    }
+    for (int32_t r = 0, found = 0; r < world; r++) {
+        if (place[r] < 0) continue;
+        member[found] = place[r];
+        sorted[found++] = r;
+    }
+    return WEFT_OK;
+}
+
 static weft_status new_group(wefti_collectives *c, const int *ranks, int32_t count,
                              weft_group **out) {
+    int32_t world = c->world->size;
     weft_group *group = wefti_calloc(1, sizeof *group);
-    int32_t *own = group ? wefti_calloc((size_t)count, sizeof *own) : NULL;
+    int32_t *own = wefti_calloc(2 * (size_t)count, sizeof *own);
+    int32_t *scratch = wefti_calloc((size_t)count + (size_t)world, sizeof *scratch);
     weft_status status =
-        own ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a group of %d ranks", (int)count);
+        group && own && scratch
+            ? WEFT_OK
+            : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a group of %d ranks", (int)count);
     wefti_ranks_seen *seen = NULL;
-    if (status >= 0) status = find_ranks(c, ranks, count, &seen);
+    if (status >= 0)
+        status = sort_members(ranks, count, world, scratch + count, own + count, scratch);
+    if (status >= 0) status = find_ranks(c, scratch, count, &seen);
+    wefti_free(scratch);
     if (status < 0) {
         wefti_free(own);
         wefti_free(group);
@@ -66,6 +95,7 @@ static weft_status new_group(wefti_collectives *c, const int *ranks, int32_t cou
                           .seen = seen,
                           .next = c->groups,
                           .ranks = own,
+                          .member = own + count,
                           .count = count,
                           .me = -1,
                           .references = 1,
@@ -148,12 +178,6 @@ weft_status weft_group_create(weft_world *world, const int *ranks, int count, we
     WEFT_REQUIRE(out, WEFT_E_ARG, "weft_group_create: the output pointer is NULL");
     WEFT_REQUIRE(ranks && count >= 1 && count <= world->size, WEFT_E_ARG,
                  "a group of %d ranks in a world of %d", count, (int)world->size);
-    for (int m = 0; m < count; m++) {
-        WEFT_REQUIRE(ranks[m] >= 0 && ranks[m] < world->size, WEFT_E_ARG,
-                     "a group names rank %d; there are 0 to %d", ranks[m], (int)world->size - 1);
-        WEFT_REQUIRE(!m || ranks[m] > ranks[m - 1], WEFT_E_ARG,
-                     "the ranks of a group ascend; here %d follows %d", ranks[m], ranks[m - 1]);
-    }
     return new_group(c, ranks, count, out);
 }
 
