@@ -79,7 +79,8 @@ weft_status wefti_trace_close(wefti_trace *trace) WEFT_CHECKED;
 
 enum { WEFTI_TRACK_CELLS, WEFTI_TRACK_KERNELS, WEFTI_TRACK_COMMUNICATION, WEFTI_TRACKS };
 
-/* Adds one complete event of a device. Times are in ns (monotonic). */
+/* Adds one complete event of a device. Times are in ns (monotonic). Transfers overlap: call it for
+ * them in the order of their ends. */
 void wefti_trace_event(wefti_trace *trace, int32_t device, int track, const char *name,
                        const char *category, int64_t begin_ns, int64_t end_ns, double flops,
                        double bytes);

@@ -17,7 +17,9 @@ typedef struct wefti_binding {
     const wefti_program *program;
     wefti_endpoint **endpoints; /* indexed by transfer number in the partition */
     uint8_t *posted;            /* of each transfer: number of posts not yet waited for */
-    wefti_exposure *exposures;  /* of each transfer; NULL: the device does not use them */
+    int64_t (*posted_ns)[WEFTI_COMM_DEPTH]; /* of each transfer: when it was posted, the oldest
+                                               post first; for traces */
+    wefti_exposure *exposures; /* of each transfer; NULL: the device does not use them */
     int32_t count;
 } wefti_binding;
 

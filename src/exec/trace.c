@@ -17,10 +17,16 @@ typedef struct event {
     double flops, bytes;
 } event;
 
+/* Viewers show events of a track one after the other or one in the other. Transfers that overlap
+ * otherwise get tracks of their own, up to this number. */
+enum { MOST_LINES = 16 };
+
 /* Events of one device. Only that device's thread writes them. */
 typedef struct lane {
     event *events;
     int64_t count, capacity, dropped;
+    int lines;                  /* tracks of communication */
+    int64_t end_ns[MOST_LINES]; /* of the last event of each */
 } lane;
 
 struct wefti_trace {
@@ -86,6 +92,17 @@ static void copy_clean(char *to, size_t bytes, const char *from) {
     to[used] = '\0';
 }
 
+/* The track of a transfer: of those that are free at its begin, the one that is free for the
+ * shortest time. */
+static int find_line(lane *l, int64_t begin_ns, int64_t end_ns) {
+    int best = -1;
+    for (int i = 0; i < l->lines; i++)
+        if (l->end_ns[i] <= begin_ns && (best < 0 || l->end_ns[i] > l->end_ns[best])) best = i;
+    if (best < 0) best = l->lines < MOST_LINES ? l->lines++ : MOST_LINES - 1;
+    l->end_ns[best] = end_ns;
+    return WEFTI_TRACK_COMMUNICATION + best;
+}
+
 void wefti_trace_event(wefti_trace *t, int32_t device, int track, const char *name,
                        const char *category, int64_t begin_ns, int64_t end_ns, double flops,
                        double bytes) {
@@ -97,7 +114,7 @@ void wefti_trace_event(wefti_trace *t, int32_t device, int track, const char *na
     event *e = &l->events[l->count++];
     copy_clean(e->name, sizeof e->name, name);
     copy_clean(e->category, sizeof e->category, category);
-    e->track = track;
+    e->track = track == WEFTI_TRACK_COMMUNICATION ? find_line(l, begin_ns, end_ns) : track;
     e->begin_ns = begin_ns;
     e->end_ns = end_ns;
     e->flops = flops;
@@ -105,17 +122,18 @@ void wefti_trace_event(wefti_trace *t, int32_t device, int track, const char *na
 }
 
 /* In terms of the format, a device is a process and its tracks are threads. */
-static void print_names(wefti_text *text, int32_t device) {
+static void print_names(wefti_text *text, int32_t device, int lines) {
     static const char *const tracks[WEFTI_TRACKS] = {"cells", "kernels", "communication"};
+    int last = lines > 1 ? WEFTI_TRACKS + lines - 1 : WEFTI_TRACKS;
     wefti_text_add(text,
                    "%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":"
                    "\"device %d\"}}",
                    device ? ",\n" : "", device, device);
-    for (int i = 0; i < WEFTI_TRACKS; i++)
+    for (int i = 0; i < last; i++)
         wefti_text_add(text,
                        ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,"
                        "\"args\":{\"name\":\"%s\"}}",
-                       device, i, tracks[i]);
+                       device, i, tracks[i < WEFTI_TRACKS ? i : WEFTI_TRACKS - 1]);
 }
 
 static void print_event(wefti_text *text, int32_t device, const event *e, int64_t origin) {
@@ -131,7 +149,7 @@ static void print_event(wefti_text *text, int32_t device, const event *e, int64_
         wefti_text_add(text, ",\"args\":{\"GFLOP/s\":%s,\"GB/s\":%s}",
                        wefti_real_text(e->flops / us / 1e3, 4, 4, flops),
                        wefti_real_text(e->bytes / us / 1e3, 4, 4, bytes));
-    if (e->track == WEFTI_TRACK_COMMUNICATION)
+    if (e->track >= WEFTI_TRACK_COMMUNICATION)
         wefti_text_add(text, ",\"args\":{\"bytes\":%.0f}", e->bytes);
     wefti_text_add(text, "}");
 }
@@ -149,7 +167,7 @@ weft_status wefti_trace_close(wefti_trace *t) {
     wefti_text text = {0};
     int64_t origin = origin_of(t), dropped = 0;
     wefti_text_add(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    for (int32_t d = 0; d < t->devices; d++) print_names(&text, d);
+    for (int32_t d = 0; d < t->devices; d++) print_names(&text, d, t->lanes[d].lines);
     for (int32_t d = 0; d < t->devices; d++) {
         const lane *l = &t->lanes[d];
         for (int64_t i = 0; i < l->count; i++) print_event(&text, d, &l->events[i], origin);

@@ -47,8 +47,9 @@ static weft_status post(wefti_rank_device *d, wefti_binding *b, int64_t index, c
         WEFT_TRY(wefti_stream_expose(d->transfers, ranges, 2));
         exposure->posts++;
     }
+    int64_t now = d->trace ? wefti_now_ns() : 0;
     WEFT_TRY(wefti_comm_post(b->endpoints[index], source, destination));
-    b->posted[index]++;
+    b->posted_ns[index][b->posted[index]++] = now;
     return WEFT_OK;
 }
 
@@ -60,16 +61,22 @@ static void conceal_oldest(wefti_rank_device *d, wefti_exposure *exposure) {
         memcpy(exposure->ranges[i], exposure->ranges[i + 1], sizeof exposure->ranges[i]);
 }
 
-static weft_status await(wefti_rank_device *d, wefti_binding *b, int64_t index) {
+/* Waits for the oldest post. *out_posted: when it was posted. */
+static weft_status await(wefti_rank_device *d, wefti_binding *b, int64_t index,
+                         int64_t *out_posted) {
+    int64_t *posted = b->posted_ns[index];
+    *out_posted = posted[0];
     b->posted[index]--;
+    for (int i = 0; i < b->posted[index]; i++) posted[i] = posted[i + 1];
     WEFT_TRY(wefti_comm_wait(b->endpoints[index]));
     if (b->exposures) conceal_oldest(d, &b->exposures[index]);
     return wefti_stream_follow(d->stream, d->transfers, d->transferred);
 }
 
 weft_status wefti_drain(wefti_rank_device *d, wefti_binding *b) {
+    int64_t posted;
     for (int32_t i = 0; b && i < b->count; i++)
-        while (b->posted[i]) WEFT_TRY(await(d, b, i));
+        while (b->posted[i]) WEFT_TRY(await(d, b, i, &posted));
     return WEFT_OK;
 }
 
@@ -87,11 +94,12 @@ static weft_status name_transfer(weft_status status, const wefti_binding *b, con
                         wefti_transfer_what(step, x, t));
 }
 
+/* From the post to the end of the wait: what ran in between overlaps with it. */
 static void trace_transfer(const wefti_rank_device *d, const wefti_binding *b,
-                           const wefti_step *step, const wefti_instruction *x, int64_t begin) {
+                           const wefti_step *step, const wefti_instruction *x, int64_t posted) {
     const wefti_transfer *t = transfer_of(b, step, x);
     wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_COMMUNICATION,
-                      wefti_transfer_kind_text(t->kind), wefti_transfer_what(step, x, t), begin,
+                      wefti_transfer_kind_text(t->kind), wefti_transfer_what(step, x, t), posted,
                       wefti_now_ns(), 0, (double)wefti_transfer_bytes(t));
 }
 
@@ -108,10 +116,10 @@ static weft_status post_joined(wefti_rank_device *d, wefti_binding *b, const wef
 /* Waits for the joined transfers, after all of them are posted. */
 static weft_status await_joined(wefti_rank_device *d, wefti_binding *b, const wefti_step *step,
                                 const wefti_instruction *x, int32_t count) {
-    int64_t begin = d->trace ? wefti_now_ns() : 0;
+    int64_t posted;
     for (int32_t k = 0; k < count; k++) {
-        WEFT_TRY(name_transfer(await(d, b, x[k].transfer), b, step, &x[k]));
-        if (d->trace) trace_transfer(d, b, step, &x[k], begin);
+        WEFT_TRY(name_transfer(await(d, b, x[k].transfer, &posted), b, step, &x[k]));
+        if (d->trace) trace_transfer(d, b, step, &x[k], posted);
     }
     return WEFT_OK;
 }
@@ -147,9 +155,9 @@ weft_status wefti_run_post(wefti_rank_device *d, wefti_binding *b, const wefti_s
 }
 
 weft_status wefti_run_wait(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
-    int64_t begin = d->trace ? wefti_now_ns() : 0;
-    WEFT_TRY(name_transfer(await(d, b, step->transfer), b, step, NULL));
-    if (d->trace) trace_transfer(d, b, step, NULL, begin);
+    int64_t posted;
+    WEFT_TRY(name_transfer(await(d, b, step->transfer, &posted), b, step, NULL));
+    if (d->trace) trace_transfer(d, b, step, NULL, posted);
     return WEFT_OK;
 }
 
@@ -159,6 +167,7 @@ static void unbind(wefti_binding *b) {
     for (int32_t i = 0; i < b->count && b->endpoints; i++) wefti_comm_unbind(b->endpoints[i]);
     wefti_free(b->endpoints);
     wefti_free(b->posted);
+    wefti_free(b->posted_ns);
     wefti_free(b->exposures);
 }
 
@@ -171,9 +180,10 @@ static weft_status bind_transfers(wefti_rank_device *d, wefti_binding *b) {
     bool exposes = wefti_stream_exposes(d->stream);
     b->endpoints = wefti_calloc((size_t)b->count, sizeof *b->endpoints);
     b->posted = wefti_calloc((size_t)b->count, sizeof *b->posted);
+    b->posted_ns = wefti_calloc((size_t)b->count, sizeof *b->posted_ns);
     b->exposures = exposes ? wefti_calloc((size_t)b->count, sizeof *b->exposures) : NULL;
-    WEFT_REQUIRE(b->endpoints && b->posted && (b->exposures || !exposes), WEFT_E_NOMEM,
-                 "no memory to bind %d transfers", (int)b->count);
+    WEFT_REQUIRE(b->endpoints && b->posted && b->posted_ns && (b->exposures || !exposes),
+                 WEFT_E_NOMEM, "no memory to bind %d transfers", (int)b->count);
     for (int32_t i = 0; i < b->count; i++) {
         const wefti_transfer *t = wefti_partition_transfer(b->program->partition, i);
         weft_status status = d->comm->engine->bind(d->comm, t, &b->endpoints[i]);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "base/json/json.h"
 #include "plan_cases.h"
 
 enum { SEED = 21, BATCH = 8 };
@@ -499,6 +500,74 @@ static void traces_show_every_device(void **state) {
     end_session(s, graph);
 }
 
+/* An event of a trace: a kernel, or a transfer from its post to its end. */
+typedef struct span {
+    int64_t device, track;
+    double begin, end;
+} span;
+
+static int read_spans(const char *text, int64_t bytes, span *out, int most) {
+    static const wefti_json_limits limits = {16, 100, 1 << 20};
+    const wefti_json *root, *events;
+    wefti_arena *arena;
+    int count = 0;
+    ASSERT_OK(wefti_arena_create(&arena));
+    ASSERT_OK(wefti_json_parse(arena, text, bytes, &limits, &root));
+    ASSERT_OK(wefti_json_array(root, "traceEvents", &events));
+    WEFTI_JSON_EACH(event, events) {
+        const wefti_json *ts = wefti_json_get(event, "ts"), *dur = wefti_json_get(event, "dur");
+        if (!ts || count == most) continue;
+        span *s = &out[count++];
+        ASSERT_OK(wefti_json_int(event, "pid", &s->device));
+        ASSERT_OK(wefti_json_int(event, "tid", &s->track));
+        s->begin = ts->kind == WEFTI_JSON_INT ? (double)ts->as.integer : ts->as.real;
+        s->end = dur->kind == WEFTI_JSON_INT ? (double)dur->as.integer : dur->as.real;
+        s->end += s->begin;
+    }
+    wefti_arena_destroy(arena);
+    return count;
+}
+
+/* A transfer that is posted, and waited for after other work, spans that work. Transfers of one
+ * track follow each other. */
+static void a_transfer_is_traced_from_its_post(void **state) {
+    (void)state;
+    enum { MOST_SPANS = 20000 };
+    const plan_case *c = case_of("2 stages");
+    weft_graph *graph;
+    weft_session *s = session_for(c, true, &graph);
+    char path[200], *text;
+    int64_t bytes;
+    int spanned = 0;
+    const char *directory = getenv("TMPDIR");
+    (void)snprintf(path, sizeof path, "%s/weft-test-posts-XXXXXX",
+                   directory ? directory : P_tmpdir);
+    int file = mkstemp(path);
+    assert_true(file >= 0 && close(file) == 0);
+    ASSERT_OK(weft_session_trace(s, path));
+    (void)train_step(s, c, 0);
+    ASSERT_OK(weft_session_trace(s, NULL));
+    ASSERT_OK(wefti_file_read(path, 1 << 26, &text, &bytes));
+    span *all = calloc(MOST_SPANS, sizeof *all);
+    assert_non_null(all);
+    int count = read_spans(text, bytes, all, MOST_SPANS);
+    for (int t = 0; t < count; t++)
+        for (int k = 0; k < count && all[t].track >= 2; k++) {
+            const span *transfer = &all[t], *other = &all[k];
+            if (t == k || other->device != transfer->device) continue;
+            spanned +=
+                other->track == 1 && transfer->begin <= other->begin && other->end <= transfer->end;
+            if (other->track == transfer->track && transfer->track < 2 + 15)
+                assert_true(other->end <= transfer->begin + 0.002 ||
+                            transfer->end <= other->begin + 0.002);
+        }
+    assert_true(spanned > 0);
+    free(all);
+    wefti_free(text);
+    assert_int_equal(unlink(path), 0);
+    end_session(s, graph);
+}
+
 /* ---- evaluation beside training ---- */
 
 static void evaluation_has_the_same_plan(void **state) {
@@ -601,6 +670,7 @@ int main(void) {
         cmocka_unit_test(gradients_are_read_whole),
         cmocka_unit_test(gradients_may_be_summed),
         cmocka_unit_test(traces_show_every_device),
+        cmocka_unit_test(a_transfer_is_traced_from_its_post),
         cmocka_unit_test(evaluation_has_the_same_plan),
         cmocka_unit_test(allocations_may_fail),
     };
