@@ -96,7 +96,7 @@ static int distance(const char *a, int a_length, const char *b, int b_length) {
     return above[b_length];
 }
 
-const char *wefti_nearest(const char *word, const char *const *words) {
+const char *weft_nearest(const char *word, const char *const *words) {
     size_t length = strlen(word);
     if (length > WORD_BYTES) return NULL;
     int limit = length / 3 > 2 ? (int)(length / 3) : 2;

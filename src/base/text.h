@@ -1,4 +1,4 @@
-/* Growing text, UTF-8, patterns over names, and the nearest known word to a mistyped one. */
+/* Growing text, UTF-8, and patterns over names. */
 #ifndef WEFTI_BASE_TEXT_H
 #define WEFTI_BASE_TEXT_H
 
@@ -23,10 +23,6 @@ void wefti_text_free(wefti_text *t);
 /* Decodes the UTF-8 character (RFC 3629) at the start of `bytes` >= 1 bytes and returns its length.
  * A byte that does not begin a valid character gives WEFTI_NO_CHARACTER and length 1. */
 int wefti_utf8_next(const unsigned char *text, int64_t bytes, uint32_t *out);
-
-/* Returns the entry of `words` (NULL-terminated) nearest to `word` by edit distance; NULL if none
- * is within max(2, length / 3) edits. */
-const char *wefti_nearest(const char *word, const char *const *words);
 
 /* Reads a number with a decimal point, as in files and settings, in any locale. Otherwise as
  * strtod. */

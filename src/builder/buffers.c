@@ -15,6 +15,7 @@ weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char
     b->buffers[b->buffer_count] = (wefti_buffer){.life = {bytes, b->now, b->now, 0},
                                                  .space = WEFTI_SPACE_DEVICE,
                                                  .persistent = false,
+                                                 .param = -1,
                                                  .name = name};
     *out = (int32_t)b->buffer_count++;
     return WEFT_OK;
@@ -150,12 +151,16 @@ weft_status wefti_buffers_finish(wefti_program_builder *b) {
                 wefti_arena_alloc(p->arena, (size_t)(d->arg_count + 1) * sizeof(int64_t));
             d->step.names =
                 wefti_arena_alloc(p->arena, (size_t)(d->arg_count + 1) * sizeof(char *));
-            WEFT_REQUIRE(d->step.args && d->step.names, WEFT_E_NOMEM, "no memory for the schedule");
+            d->step.params =
+                wefti_arena_alloc(p->arena, (size_t)(d->arg_count + 1) * sizeof(int32_t));
+            WEFT_REQUIRE(d->step.args && d->step.names && d->step.params, WEFT_E_NOMEM,
+                         "no memory for the schedule");
             for (int32_t a = 0; a < d->arg_count; a++) {
                 const wefti_buffer *buffer =
                     d->args[a].buffer < 0 ? NULL : &b->buffers[d->args[a].buffer];
                 d->step.args[a] = buffer ? buffer->life.offset + d->args[a].delta : -1;
                 d->step.names[a] = buffer ? buffer->name : NULL;
+                d->step.params[a] = buffer ? buffer->param : -1;
                 if (buffer) d->step.space = buffer->space;
             }
             d->step.frame = d->frame < 0 ? 0 : b->buffers[d->frame].life.offset;

@@ -24,6 +24,7 @@ weft_status wefti_build_tensor(wefti_program_builder *b, const char *name, wefti
     wefti_layout sharding = layout ? *layout : wefti_layout_replicated(whole->rank);
     p->tensors[count] = (wefti_tensor){.name = name,
                                        .role = role,
+                                       .param = -1,
                                        .init = init,
                                        .whole = *whole,
                                        .desc = wefti_sharding_desc(b->dec, whole, &sharding),
@@ -51,7 +52,9 @@ weft_status wefti_build_persistent(wefti_program_builder *b, const char *name,
     } else {
         WEFT_TRY(wefti_buffer_persistent(b, weft_desc_bytes(&here), name, out_buffer));
     }
-    return wefti_build_tensor(b, name, role, whole, &sharding, init, *out_buffer, out_tensor);
+    WEFT_TRY(wefti_build_tensor(b, name, role, whole, &sharding, init, *out_buffer, out_tensor));
+    if (role == WEFTI_TENSOR_PARAM) b->buffers[*out_buffer].param = *out_tensor;
+    return WEFT_OK;
 }
 
 weft_status wefti_build_keep_body(wefti_program_builder *b, weft_body *body) {

@@ -19,6 +19,8 @@ typedef struct wefti_buffer {
     wefti_space space; /* the memory that it lies in */
     bool persistent;   /* at the bottom of the arena, in the order of creation */
     bool fixed;        /* offset given by the sharing program */
+    int32_t param;     /* index of the parameter's tensor that it contains, in pieces or gathered;
+                          -1: none */
     const char *name;
 } wefti_buffer;
 

@@ -18,8 +18,10 @@ static bool in_pieces(const wefti_program_builder *b, int32_t v) {
 static weft_status new_buffer(wefti_program_builder *b, int32_t v, int32_t *out) {
     weft_desc here =
         wefti_sharding_desc(b->dec, &b->root->values[v].desc, &b->dec->sharding[v].use);
-    return wefti_buffer_add(b, weft_desc_bytes(&here),
-                            wefti_build_name(b, "gathered ", b->root->values[v].name), out);
+    WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
+                              wefti_build_name(b, "gathered ", b->root->values[v].name), out));
+    b->buffers[*out].param = b->param_index[v];
+    return WEFT_OK;
 }
 
 /* ---- ahead ---- */

@@ -228,6 +228,8 @@ static weft_status update_param(wefti_program_builder *b, wefti_section s, int32
             (weft_init){WEFT_INIT_ZEROS, 0}, &state[i], &index);
         wefti_free(full);
         WEFT_TRY(status);
+        b->p->tensors[index].param = tensor;
+        b->p->tensors[index].state = i;
     }
     wefti_draft_step *d;
     WEFT_TRY(cut_piece(b, s, value));

@@ -131,7 +131,7 @@ static int refuse_collective(const cli_verb *verb, const char *word) {
     for (; count < 15 && (names[count] = weft_bench_collective(count)) != NULL; count++)
         bytes += snprintf(all + bytes, sizeof all - (size_t)bytes, "%s, ", names[count]);
     names[count] = NULL;
-    const char *near = cli_nearest(word, names);
+    const char *near = weft_nearest(word, names);
     return near ? cli_usage(verb, "no collective '%s'; did you mean '%s'?", word, near)
                 : cli_usage(verb, "no collective '%s'; there are %sand all", word, all);
 }

@@ -74,7 +74,7 @@ static const struct action *find(const char *word) {
 static int refuse_action(const cli_verb *verb, const char *word) {
     const char *names[ACTIONS + 1] = {NULL};
     for (int i = 0; i < ACTIONS; i++) names[i] = actions[i].name;
-    const char *near = cli_nearest(word, names);
+    const char *near = weft_nearest(word, names);
     return cli_usage(verb, "checkpoint cannot '%s'; it can %s", word,
                      near ? near : "inspect, verify, merge or split");
 }

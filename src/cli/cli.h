@@ -71,9 +71,6 @@ int cli_failed(void);
  * False with a message for cli_failed. */
 bool cli_can_write(const char *path);
 
-/* The nearest word to `word` in a NULL-terminated list; NULL if none is near. */
-const char *cli_nearest(const char *word, const char *const *words);
-
 /* [JOB.yaml] key=value...: the file is the one word without '='. The overrides are moved to the
  * front of `words`. Returns CLI_DONE, or CLI_USAGE after a complaint. */
 int cli_job_words(const cli_verb *verb, int count, char **words, const char **out_path,

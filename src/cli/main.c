@@ -60,7 +60,7 @@ static const cli_verb *find_verb(const char *word) {
         names[count++] = (*v)->name;
     }
     names[count] = NULL;
-    const char *near = cli_nearest(word, names);
+    const char *near = weft_nearest(word, names);
     cli_say(stderr, "weft: unknown verb '%s'", word);
     if (near) cli_say(stderr, "; did you mean '%s'?", near);
     cli_say(stderr, "\n");

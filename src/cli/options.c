@@ -7,43 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Edit distance with adjacent swaps counted once; words longer than the table are never near.
- * Source: Damerau, "A technique for computer detection and correction of spelling errors", CACM
- * 7(3), 1964. */
-enum { NEAR_LENGTH = 32 };
-static int distance(const char *a, const char *b) {
-    size_t n = strlen(a), m = strlen(b);
-    if (n > NEAR_LENGTH || m > NEAR_LENGTH) return NEAR_LENGTH;
-    int d[NEAR_LENGTH + 1][NEAR_LENGTH + 1];
-    for (size_t i = 0; i <= n; i++) d[i][0] = (int)i;
-    for (size_t j = 0; j <= m; j++) d[0][j] = (int)j;
-    for (size_t i = 1; i <= n; i++) {
-        for (size_t j = 1; j <= m; j++) {
-            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-            if (d[i - 1][j] + 1 < best) best = d[i - 1][j] + 1;
-            if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                d[i - 2][j - 2] + 1 < best)
-                best = d[i - 2][j - 2] + 1;
-            d[i][j] = best;
-        }
-    }
-    return d[n][m];
-}
-
-const char *cli_nearest(const char *word, const char *const *words) {
-    const char *best = NULL;
-    int limit = (int)strlen(word) / 3, least = limit > 2 ? limit + 1 : 3;
-    for (; *words; words++) {
-        int d = distance(word, *words);
-        if (d < least) {
-            least = d;
-            best = *words;
-        }
-    }
-    return best;
-}
-
 int cli_usage(const cli_verb *verb, const char *format, ...) {
     va_list args;
     va_start(args, format);
@@ -93,9 +56,9 @@ static int unknown_option(const cli_verb *verb, const char *name, size_t length)
     for (const cli_option *o = verb->options; o->name && known < 62; o++) names[known++] = o->name;
     names[known++] = "help";
     names[known] = NULL;
-    char word[NEAR_LENGTH + 2];
+    char word[64];
     snprintf(word, sizeof word, "%.*s", (int)length, name);
-    const char *near = cli_nearest(word, names);
+    const char *near = weft_nearest(word, names);
     if (near)
         return cli_usage(verb, "unknown option --%.*s; did you mean --%s?", (int)length, name,
                          near);

@@ -2,6 +2,7 @@
 #ifndef WEFTI_GRAPH_BUILDER_H
 #define WEFTI_GRAPH_BUILDER_H
 
+#include "base/map.h"
 #include "graph/graph.h"
 
 /* The value that a weft_value names. If its cell has ended, body is NULL and `ended` is the cell's
@@ -35,9 +36,8 @@ typedef struct wefti_builder {
     char path[WEFTI_MAX_PATH];   /* path of the open cells: "h.3.attn" */
     int marks[WEFTI_MAX_SCOPES]; /* length of the path before each open cell */
     int depth;
-    const char *scope;  /* path inside the cell, arena text */
-    const char **names; /* hash set, see wefti_builder_claim */
-    int64_t name_count, name_cap;
+    const char *scope; /* path inside the cell, arena text */
+    wefti_map names;   /* a set, see wefti_builder_claim */
 } wefti_builder;
 
 /* Claims a name in a space: 'v' values of the root, 'c' cell calls, 'o' outputs, 'f' fused bodies,

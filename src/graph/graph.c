@@ -62,7 +62,7 @@ void wefti_builder_destroy(wefti_builder *b) {
     wefti_free(b->handles);
     wefti_free(b->captures);
     wefti_free(b->assigns);
-    wefti_free(b->names);
+    wefti_map_free(&b->names);
     wefti_free(b);
 }
 
@@ -122,31 +122,13 @@ weft_status wefti_name_check(const char *what, const char *name) {
     return WEFT_OK;
 }
 
-static int64_t find_slot(const char **names, int64_t capacity, const char *key) {
-    int64_t at = (int64_t)(wefti_stream_of(key) % (uint64_t)capacity);
-    while (names[at] && strcmp(names[at], key) != 0) at = (at + 1) % capacity;
-    return at;
-}
-
 weft_status wefti_builder_claim(weft_graph *g, char space, const char *name, bool *out_new) {
-    wefti_builder *b = g->builder;
-    if (b->name_count * 2 >= b->name_cap) {
-        int64_t capacity = b->name_cap ? b->name_cap * 2 : 64;
-        const char **bigger;
-        WEFT_NEW_ARRAY(bigger, const char *, capacity);
-        for (int64_t i = 0; i < b->name_cap; i++)
-            if (b->names[i]) bigger[find_slot(bigger, capacity, b->names[i])] = b->names[i];
-        wefti_free(b->names);
-        b->names = bigger;
-        b->name_cap = capacity;
-    }
+    wefti_map *names = &g->builder->names;
+    const int64_t before = names->count;
     char *key = wefti_arena_format(g->arena, "%c:%s", space, name);
     WEFT_REQUIRE(key, WEFT_E_NOMEM, "no memory for a name");
-    int64_t at = find_slot(b->names, b->name_cap, key);
-    *out_new = !b->names[at];
-    if (b->names[at]) return WEFT_OK;
-    b->names[at] = key;
-    b->name_count++;
+    WEFT_TRY(wefti_map_add_text(names, key, 0, NULL));
+    *out_new = names->count > before;
     return WEFT_OK;
 }
 

@@ -72,7 +72,7 @@ static weft_status unknown(const wefti_job_draft *draft, const wefti_job_mark *m
     char where[512];
     list_names(section, &list);
     wefti_job_where(draft, mark, where);
-    const char *near = wefti_nearest(word, list.names), *path = elsewhere(word);
+    const char *near = weft_nearest(word, list.names), *path = elsewhere(word);
     const char *in = *section ? " in " : "";
     if (path)
         WEFT_FAIL(WEFT_E_ARG, "%sunknown key '%.100s'%s%s; did you mean %s?", where, word, in,

@@ -181,7 +181,7 @@ static weft_status store_scalar(const value_place *at, const wefti_yaml *value, 
         }
         {
             char where[512], right[256];
-            const char *near = wefti_nearest(text, row->words);
+            const char *near = weft_nearest(text, row->words);
             if (!near) return refuse(at, value);
             WEFT_FAIL(WEFT_E_ARG, "%s%s must be %s; it is '%.100s'; did you mean '%s'?",
                       wefti_job_where(at->draft, at->mark, where), row->path,

@@ -133,17 +133,6 @@ wefti_layout_words wefti_layout_text(const wefti_layout *layout, const wefti_mes
 weft_status wefti_layout_parse(const char *text, const wefti_mesh *mesh,
                                wefti_layout *out) WEFT_CHECKED;
 
-/* MindSpore's forms. device_matrix has k numbers, the last one fastest. tensor_map has one entry
- * for each dimension: the number of the axis that splits it, or -1 for none. Axes are numbered from
- * the right (rightmost is 0). A mesh made from a device matrix names its axes "d0", "d1", ... from
- * the right. */
-weft_status wefti_layout_from_map(const int32_t *device_matrix, int k, const int32_t *tensor_map,
-                                  int rank, wefti_mesh *out_mesh, wefti_layout *out) WEFT_CHECKED;
-/* The reverse conversion. WEFT_E_NO_IMPL when several axes split one dimension or a value is
- * partial. */
-weft_status wefti_layout_to_map(const wefti_layout *layout, const wefti_mesh *mesh,
-                                int32_t device_matrix[WEFTI_MAX_AXES],
-                                int32_t tensor_map[WEFT_MAX_RANK]) WEFT_CHECKED;
 /* Chooses free axes of the mesh, in mesh order. Their sizes multiply to `cuts`. An op gives its
  * cuts (the number of parts) for each dimension, such as (4, 1). The function adds the axes to
  * `used`, so that each axis splits at most one dimension of the op's operands. If several

@@ -76,11 +76,5 @@ weft_status wefti_route_find(wefti_route_cache *cache, const wefti_mesh *mesh,
 weft_status wefti_move_transfer(const wefti_mesh *mesh, const weft_desc *whole,
                                 const wefti_layout *from, const wefti_move *move, int32_t rank,
                                 wefti_transfer **out) WEFT_CHECKED;
-/* MindSpore's greedy sequence, for comparison (its documentation of tensor redistribution). At most
- * one axis splits each dimension, and no values are partial. `all_to_all` allows all-to-all. Bytes
- * are received bytes per device. */
-weft_status wefti_redistribute_greedy(const wefti_mesh *mesh, const weft_desc *whole,
-                                      const wefti_layout *from, const wefti_layout *to,
-                                      bool all_to_all, wefti_route *out) WEFT_CHECKED;
 
 #endif

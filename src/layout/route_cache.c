@@ -1,7 +1,8 @@
 /* A cache of routes. The key holds everything that a route depends on: sizes and links of the mesh,
- * the tensor, both layouts, and the bound. It is a hash table of pointers with open addressing. */
+ * the tensor, both layouts, and the bound. */
 #include "layout/redistribute.h"
 
+#include "base/map.h"
 #include "base/memory.h"
 
 /* The fields of a layout without padding between them. */
@@ -19,17 +20,16 @@ typedef struct route_key {
     int64_t element_bytes;
     layout_key from, to;
 } route_key;
-_Static_assert(sizeof(route_key) % sizeof(uint64_t) == 0, "hashed by words");
 
 typedef struct route_cache_entry {
     route_key key;
-    uint64_t hash;
     wefti_route route;
 } route_cache_entry;
 
 struct wefti_route_cache {
-    route_cache_entry **table;
-    int64_t slots, used;
+    wefti_map numbers; /* of entries, by their keys */
+    route_cache_entry **entries;
+    int64_t used, capacity;
     wefti_route none; /* the empty route, for equal layouts */
 };
 
@@ -42,8 +42,9 @@ weft_status wefti_route_cache_create(wefti_route_cache **out) {
 
 void wefti_route_cache_destroy(wefti_route_cache *cache) {
     if (!cache) return;
-    for (int64_t i = 0; i < cache->slots; i++) wefti_free(cache->table[i]);
-    wefti_free(cache->table);
+    for (int64_t i = 0; i < cache->used; i++) wefti_free(cache->entries[i]);
+    wefti_free(cache->entries);
+    wefti_map_free(&cache->numbers);
     wefti_free(cache);
 }
 
@@ -73,36 +74,16 @@ static void fill(const wefti_mesh *mesh, const weft_desc *whole, const wefti_lay
     fill_layout(to, &out->to);
 }
 
-static uint64_t hash_of(const route_key *key) {
-    uint64_t words[sizeof *key / sizeof(uint64_t)], h = 0;
-    memcpy(words, key, sizeof words);
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        h = (h ^ words[i]) * 0x9e3779b97f4a7c15u; /* Fibonacci hashing */
-        h ^= h >> 32;
+/* Takes over the entry. */
+static weft_status add(wefti_route_cache *cache, route_cache_entry *e) {
+    weft_status status = WEFT_GROW(cache->entries, cache->used, cache->capacity);
+    if (status >= 0)
+        status = wefti_map_add(&cache->numbers, &e->key, sizeof e->key, cache->used, NULL);
+    if (status < 0) {
+        wefti_free(e);
+        return status;
     }
-    return h;
-}
-
-static int64_t slot_of(route_cache_entry *const *table, int64_t slots, const route_key *key,
-                       uint64_t hash) {
-    uint64_t mask = (uint64_t)slots - 1, i = hash & mask;
-    while (table[i] && (table[i]->hash != hash || memcmp(&table[i]->key, key, sizeof *key)))
-        i = (i + 1) & mask;
-    return (int64_t)i;
-}
-
-static weft_status make_room(wefti_route_cache *cache) {
-    if (2 * (cache->used + 1) <= cache->slots) return WEFT_OK;
-    int64_t slots = cache->slots ? 2 * cache->slots : 64;
-    route_cache_entry **table;
-    WEFT_NEW_ARRAY(table, route_cache_entry *, slots);
-    for (int64_t i = 0; i < cache->slots; i++) {
-        route_cache_entry *e = cache->table[i];
-        if (e) table[slot_of(table, slots, &e->key, e->hash)] = e;
-    }
-    wefti_free(cache->table);
-    cache->table = table;
-    cache->slots = slots;
+    cache->entries[cache->used++] = e;
     return WEFT_OK;
 }
 
@@ -120,10 +101,8 @@ weft_status wefti_route_find(wefti_route_cache *cache, const wefti_mesh *mesh,
     }
     route_key key;
     fill(mesh, whole, &begin, &end, bound, &key);
-    uint64_t hash = hash_of(&key);
-    WEFT_TRY(make_room(cache));
-    int64_t slot = slot_of(cache->table, cache->slots, &key, hash);
-    if (!cache->table[slot]) {
+    int64_t number = wefti_map_find(&cache->numbers, &key, sizeof key);
+    if (number < 0) {
         route_cache_entry *e;
         WEFT_NEW(e, route_cache_entry);
         weft_status status = wefti_redistribute(mesh, whole, &begin, &end, bound, &e->route);
@@ -132,10 +111,9 @@ weft_status wefti_route_find(wefti_route_cache *cache, const wefti_mesh *mesh,
             return wefti_note(status, __func__, __FILE__, __LINE__);
         }
         e->key = key;
-        e->hash = hash;
-        cache->table[slot] = e;
-        cache->used++;
+        number = cache->used;
+        WEFT_TRY(add(cache, e));
     }
-    *out = &cache->table[slot]->route;
+    *out = &cache->entries[number]->route;
     return WEFT_OK;
 }

@@ -253,7 +253,7 @@ static weft_status find_result(wefti_lowering *c, const wefti_strategy *s) {
     if (!s || !s->out || c->n->outputs == 0) return WEFT_OK;
     const weft_desc *whole = wefti_out(c->n, 0);
     wefti_layout *to;
-    if (s->out->rank != whole->rank && !strchr(s->match, ':')) return WEFT_OK;
+    if (s->out->rank != whole->rank && !s->op) return WEFT_OK;
     weft_status status = wefti_layout_check_stated(s->out, &ctx->p->mesh, whole);
     if (status < 0)
         return wefti_prefix(status, "%s%sthe strategy '%s' says that the result, %s, is %s",
@@ -451,9 +451,7 @@ static int32_t meaning_of(wefti_partition *p, const wefti_strategy *s) {
     int32_t *known = &p->meaning[s - p->plan->strategies];
     for (int32_t i = 0; *known == 0; i++) {
         const wefti_strategy *first = &p->plan->strategies[i];
-        if (first == s ||
-            (say_the_same(first, s) && strchr(first->match, ':') && strchr(s->match, ':')))
-            *known = i + 1;
+        if (first == s || (say_the_same(first, s) && first->op && s->op)) *known = i + 1;
     }
     return *known;
 }

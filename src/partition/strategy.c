@@ -239,8 +239,7 @@ static weft_status miss(const wefti_lowering *c, const wefti_strategy *s) {
 }
 
 static weft_status take_splits(wefti_lowering *c, const wefti_strategy *s, wefti_axes *used) {
-    bool exact = strchr(s->match, ':') != NULL; /* the strategy names the op: all of it must
-                                                   apply */
+    bool exact = s->op != NULL; /* the strategy names the op: all of it must apply */
     for (int32_t k = 0; k < s->split_count; k++) {
         const wefti_split *x = &s->splits[k];
         int f = find_factor(c, x->what);
@@ -552,7 +551,7 @@ static wefti_axes common_partial(const wefti_lowering *c) {
 }
 
 bool wefti_partition_guided(const weft_node *n, const wefti_strategy *s) {
-    return s && n->gradient && !strchr(s->match, ':');
+    return s && n->gradient && !s->op;
 }
 
 /* Whether every result, and every operand with dimensions, has the factor. Then the factor means

@@ -145,6 +145,8 @@ weft_status wefti_plan_split(weft_plan *plan, const char *match, const char *spl
     if (status == WEFT_E_ARG) return wefti_prefix(status, "strategy of %.100s", match);
     WEFT_TRY(status);
     WEFT_TRY(copy_text(plan, match, &strategy.match));
+    const char *colon = strchr(strategy.match, ':');
+    strategy.op = colon ? colon + 1 : NULL;
     WEFT_TRY(copy_text(plan, source, &strategy.source));
     WEFT_TRY(WEFT_GROW(plan->strategies, plan->strategy_count, plan->strategy_cap));
     plan->strategies[plan->strategy_count++] = strategy;
@@ -323,7 +325,7 @@ weft_status weft_plan_fusion(weft_plan *plan, const char *collective, weft_fusio
                  "fusion needs a collective: allreduce, allgather, reducescatter");
     int which = 0;
     while (names[which] && strcmp(names[which], collective) != 0) which++;
-    const char *near = wefti_nearest(collective, names);
+    const char *near = weft_nearest(collective, names);
     WEFT_REQUIRE(names[which], WEFT_E_ARG,
                  "fusion: unknown collective '%.40s'; known are allreduce, allgather, "
                  "reducescatter%s%s%s",

@@ -26,6 +26,8 @@ typedef struct wefti_split {
  * strategy that matches counts. Backward nodes follow their forward strategies through layouts. */
 typedef struct wefti_strategy {
     char *match;
+    const char *op;      /* the part of `match` after ":", a pattern for ops; NULL: `match` is for
+                            labels, and the strategy applies to each op as far as it can */
     wefti_split *splits; /* split_count entries; `cuts` is NULL then */
     int32_t split_count;
     int64_t

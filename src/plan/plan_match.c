@@ -44,7 +44,7 @@ const wefti_strategy *wefti_plan_strategy_among(const weft_plan *plan, const int
         const int64_t i = which ? which[k] : k;
         const char *match = plan->strategies[i].match;
         if (!wefti_glob_match(match, label) && !(fits && wefti_glob_match(match, both))) continue;
-        if (!gradient || strchr(match, ':')) return &plan->strategies[i];
+        if (!gradient || plan->strategies[i].op) return &plan->strategies[i];
         if (!guide) guide = &plan->strategies[i];
     }
     return guide;

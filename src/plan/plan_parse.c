@@ -62,7 +62,7 @@ static weft_status check_keys(const plan_parse_place *at, const char *const *kno
         const char *const *key = known;
         while (*key && strcmp(*key, member->key) != 0) key++;
         if (*key) continue;
-        const char *near = wefti_nearest(member->key, known);
+        const char *near = weft_nearest(member->key, known);
         if (near)
             WEFT_FAIL(WEFT_E_ARG, "%s: unknown key '%.60s'; did you mean '%s'?", at->name,
                       member->key, near);
@@ -114,7 +114,7 @@ static weft_status read_choice(const plan_parse_place *at, const char *key,
             *out = i;
             return WEFT_OK;
         }
-    const char *near = wefti_nearest(value->as.text, words);
+    const char *near = weft_nearest(value->as.text, words);
     plan_parse_place inner = inside(at, key, value);
     WEFT_FAIL(WEFT_E_ARG, "%s is '%.60s'; it must be %s%s%s%s", inner.name, value->as.text, list,
               near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");

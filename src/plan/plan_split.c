@@ -22,7 +22,7 @@ static weft_status unknown_axis(const wefti_mesh *mesh, const char *name) {
         used += snprintf(list + used, sizeof list - (size_t)used, "%s%s=%d", a ? ", " : "",
                          names[a], (int)mesh->axis[a].size);
     }
-    const char *near = wefti_nearest(name, names);
+    const char *near = weft_nearest(name, names);
     WEFT_FAIL(WEFT_E_ARG, "the mesh has no axis '%s'; it has %s%s%s%s", name, list,
               near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }

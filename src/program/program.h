@@ -39,6 +39,8 @@ typedef struct wefti_step {
     const wefti_routine *routine;
     int64_t *args;      /* arena offsets */
     const char **names; /* names of the buffers that contain the arguments; NULL: no argument */
+    int32_t *params;    /* of each argument: the parameter's index in `tensors`, if the argument is
+                           a parameter or a copy gathered from its pieces; else -1 */
     int64_t frame;      /* arena offset of the frame */
     wefti_space space;  /* the memory that contains the arguments and the frame */
     union {
@@ -68,6 +70,8 @@ typedef enum wefti_tensor_role {
 typedef struct wefti_tensor {
     const char *name;
     wefti_tensor_role role;
+    int32_t param; /* OPTIMIZER: index of the parameter in the program's tensors; else -1 */
+    int32_t state; /* OPTIMIZER: number of the state in the optimizer's rule; else 0 */
     weft_desc desc;
     weft_init init;
     int64_t offset;

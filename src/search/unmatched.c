@@ -16,6 +16,7 @@ typedef struct names {
 typedef struct checker {
     wefti_arena *arena;
     const weft_plan *plan;
+    const wefti_op_registry *ops_known;
     const int32_t *fused; /* as in wefti_plan_unmatched */
     names ops, tensors, calls;
     wefti_text out;
@@ -75,22 +76,35 @@ static weft_status collect(checker *c, const weft_graph *graph) {
     return WEFT_OK;
 }
 
-/* The list has no ops of the backward pass. Their labels, before ":", are the labels of the model's
- * ops. */
-static bool names_gradient(const char *match, const char *label) {
-    char before[512];
-    const char *colon = strchr(match, ':');
-    if (!colon || !strstr(colon, "_grad") || colon - match >= (int)sizeof before) return false;
-    (void)snprintf(before, sizeof before, "%.*s", (int)(colon - match), match);
-    return wefti_glob_match(before, label);
+/* Whether a pattern for ops names an op of backward passes. */
+static bool is_gradient(const wefti_op_registry *ops, const char *op) {
+    for (int i = 0; i < ops->count; i++) {
+        char name[WEFTI_OP_NAME_BYTES];
+        const weft_node gradient = {.op = ops->ops[i], .gradient = true};
+        if (wefti_glob_match(op, wefti_node_op(&gradient, name, sizeof name))) return true;
+    }
+    return false;
+}
+
+/* Whether a strategy is for ops of the backward pass of labels in the list, which has only ops of
+ * forward passes. */
+static bool splits_gradient(const checker *c, const wefti_strategy *s) {
+    char label[512];
+    const int64_t length = s->op ? s->op - 1 - s->match : -1;
+    if (length < 0 || length >= (int64_t)sizeof label || !is_gradient(c->ops_known, s->op))
+        return false;
+    (void)snprintf(label, sizeof label, "%.*s", (int)length, s->match);
+    for (int64_t i = 0; i < c->ops.count; i++)
+        if (wefti_glob_match(label, c->ops.items[i])) return true;
+    return false;
 }
 
 static void check(checker *c, const names *of, const char *match, const char *source,
                   const char *list, int64_t number, const char *what) {
     for (int64_t i = 0; i < of->count; i++)
-        if (wefti_glob_match(match, of->items[i]) || names_gradient(match, of->items[i])) return;
+        if (wefti_glob_match(match, of->items[i])) return;
     const char **words = strpbrk(match, "*?[") ? of->patterns : of->items;
-    const char *near = words ? wefti_nearest(match, words) : NULL;
+    const char *near = words ? weft_nearest(match, words) : NULL;
     if (source)
         wefti_text_add(&c->out, "%s: ", source);
     else
@@ -191,8 +205,10 @@ static void check_fusion(checker *c) {
 
 static void check_all(checker *c) {
     const weft_plan *p = c->plan;
-    for (int64_t i = 0; i < p->strategy_count; i++)
-        check(c, &c->ops, p->strategies[i].match, p->strategies[i].source, "strategies", i, "op");
+    for (int64_t i = 0; i < p->strategy_count; i++) {
+        const wefti_strategy *s = &p->strategies[i];
+        if (!splits_gradient(c, s)) check(c, &c->ops, s->match, s->source, "strategies", i, "op");
+    }
     for (int64_t i = 0; i < p->tensor_count; i++)
         check(c, &c->tensors, p->tensors[i].match, p->tensors[i].source, "tensors", i, "tensor");
     for (int64_t i = 0; i < p->pipeline.rule_count; i++)
@@ -205,7 +221,7 @@ static void check_all(checker *c) {
 
 weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const int32_t fused[3],
                                  char **out) {
-    checker c = {.plan = plan, .fused = fused};
+    checker c = {.plan = plan, .ops_known = graph->ops, .fused = fused};
     char *text = NULL;
     WEFT_TRY(wefti_graph_wrap(graph));
     WEFT_TRY(wefti_arena_create(&c.arena));

@@ -31,6 +31,8 @@ typedef struct wefti_site {
 typedef struct wefti_view_tensor {
     const char *name; /* borrowed from a program */
     wefti_tensor_role role;
+    int64_t param; /* OPTIMIZER: number of its parameter in the view; else -1 */
+    int32_t state; /* OPTIMIZER: number of the state in the optimizer's rule; else 0 */
     weft_desc whole;
     int32_t *local; /* [microbatches, devices]: its index in a device's program, -1: not there */
     unsigned char *fed; /* [microbatches], of inputs: wefti_feeding */

@@ -11,6 +11,10 @@
 const wefti_program *wefti_session_program(const weft_session *session, int program);
 const wefti_program *wefti_session_program_of(const weft_session *session, int program,
                                               int32_t rank);
+/* The parameter of optimizer tensor `index` of weft_session_tensor, and the number of the state in
+ * the optimizer's rule. Other tensors: -1 and 0. */
+void wefti_session_owner(const weft_session *session, int program, int index, int *out_param,
+                         int *out_state);
 /* The number for weft_session_tensor of tensor `local` of a device's program. */
 int wefti_session_number(const weft_session *session, int program, int32_t rank, int32_t local);
 

@@ -2,79 +2,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/digest/digest.h"
+#include "base/map.h"
 #include "graph/graph.h"
 #include "session/parts.h"
 
 /* ---- the list of one graph's tensors over all devices ---- */
 
-/* A map from names to numbers, since models may have many thousand tensors. */
-typedef struct named {
-    const char *name;
-    size_t length;
-    int64_t number;
-    struct named *next; /* of the same bucket */
-} named;
-
+/* The numbers of a view's tensors by role and name, since models may have many thousand tensors. */
 typedef struct view_names {
-    wefti_arena *arena;
-    named **buckets;
-    uint64_t mask;
+    wefti_map of[WEFTI_TENSOR_GRADIENT + 1];
 } view_names;
 
-static weft_status names_create(int64_t expected, view_names *out) {
-    out->mask = 63;
-    while (out->mask < (uint64_t)expected) out->mask = 2 * out->mask + 1;
-    WEFT_TRY(wefti_arena_create(&out->arena));
-    out->buckets = wefti_arena_alloc(out->arena, (out->mask + 1) * sizeof(named *));
-    WEFT_REQUIRE(out->buckets, WEFT_E_NOMEM, "no memory for a list of tensors");
-    return WEFT_OK;
+static void names_free(view_names *n) {
+    for (int role = 0; role <= WEFTI_TENSOR_GRADIENT; role++) wefti_map_free(&n->of[role]);
 }
 
-static void names_destroy(view_names *n) {
-    wefti_arena_destroy(n->arena);
-}
-
-static named **bucket_of(const view_names *n, const char *name, size_t length) {
-    return &n->buckets[wefti_digest_bytes(5, name, length) & n->mask];
-}
-
-/* Finds the entry that was added last first. */
-static weft_status names_add(view_names *n, const char *name, int64_t number) {
-    size_t length = strlen(name);
-    named *x = wefti_arena_alloc(n->arena, sizeof *x), **at = bucket_of(n, name, length);
-    WEFT_REQUIRE(x, WEFT_E_NOMEM, "no memory for a list of tensors");
-    *x = (named){name, length, number, *at};
-    *at = x;
-    return WEFT_OK;
-}
-
-/* The first entry of that name in a bucket, from `from` on; NULL: none. */
-static const named *names_find(const named *from, const char *name, size_t length) {
-    while (from && (from->length != length || memcmp(from->name, name, length) != 0))
-        from = from->next;
-    return from;
-}
-
-static weft_status names_of_inputs(const weft_graph *g, view_names *out) {
-    const weft_body *root = g->root;
-    WEFT_TRY(names_create(root->in_count, out));
-    for (int64_t i = root->in_count; i-- > 0;)
-        if (root->values[root->in[i]].name)
-            WEFT_TRY(names_add(out, root->values[root->in[i]].name, i));
-    return WEFT_OK;
-}
-
-/* The position of `name` in the model's order: parameters, states and inputs in the graph's order,
- * then outputs, then optimizer tensors, parameter by parameter. It is the same for every plan. */
-static int64_t place_of(const view_names *inputs, int64_t count, const wefti_view_tensor *t) {
-    bool optimizer = t->role == WEFTI_TENSOR_OPTIMIZER; /* <parameter>.<state> */
-    const char *dot = optimizer ? strrchr(t->name, '.') : NULL;
-    size_t length = dot ? (size_t)(dot - t->name) : strlen(t->name);
+/* The position of a tensor in the model's order: parameters, states and inputs in the graph's
+ * order, then outputs, then optimizer tensors, parameter by parameter. It is the same for every
+ * plan. */
+static int64_t place_of(const wefti_view *v, const wefti_map *inputs, int64_t count,
+                        const wefti_view_tensor *t) {
+    const bool optimizer = t->role == WEFTI_TENSOR_OPTIMIZER;
     if (t->role == WEFTI_TENSOR_OUTPUT || t->role == WEFTI_TENSOR_GRADIENT) return count;
-    const named *of = names_find(*bucket_of(inputs, t->name, length), t->name, length);
-    if (!of || (optimizer && !dot)) return 2 * count + 1;
-    return optimizer ? count + 1 + of->number : of->number;
+    const int64_t of = wefti_map_find_text(inputs, optimizer ? v->tensors[t->param].name : t->name);
+    if (of < 0) return 2 * count + 1;
+    return optimizer ? count + 1 + of : of;
 }
 
 typedef struct placed {
@@ -88,14 +40,23 @@ static int by_place(const void *a, const void *b) {
     return x->number < y->number ? -1 : 1;
 }
 
-static weft_status sort_tensors(wefti_view *v, const view_names *inputs, int64_t input_count) {
+static weft_status sort_tensors(wefti_view *v, const wefti_map *inputs, int64_t input_count) {
     placed *list;
+    int64_t *now; /* the new number of each tensor */
     WEFT_NEW_ARRAY(list, placed, v->count + 1);
+    now = wefti_calloc((size_t)v->count + 1, sizeof *now);
     for (int64_t i = 0; i < v->count; i++)
-        list[i] = (placed){place_of(inputs, input_count, &v->tensors[i]), i, v->tensors[i]};
+        list[i] = (placed){place_of(v, inputs, input_count, &v->tensors[i]), i, v->tensors[i]};
     qsort(list, (size_t)v->count, sizeof *list, by_place);
-    for (int64_t i = 0; i < v->count; i++) v->tensors[i] = list[i].tensor;
+    for (int64_t i = 0; i < v->count && now; i++) now[list[i].number] = i;
+    for (int64_t i = 0; i < v->count && now; i++) {
+        v->tensors[i] = list[i].tensor;
+        if (v->tensors[i].param >= 0) v->tensors[i].param = now[v->tensors[i].param];
+    }
+    const bool sorted = now != NULL;
+    wefti_free(now);
     wefti_free(list);
+    WEFT_REQUIRE(sorted, WEFT_E_NOMEM, "no memory for a list of tensors");
     return WEFT_OK;
 }
 
@@ -103,7 +64,8 @@ static weft_status add_tensor(wefti_view *v, const wefti_tensor *t, int64_t *out
     size_t cells = (size_t)v->devices * (size_t)v->microbatches;
     WEFT_TRY(WEFT_GROW(v->tensors, v->count, v->cap));
     wefti_view_tensor *x = &v->tensors[v->count];
-    *x = (wefti_view_tensor){.name = t->name, .role = t->role, .whole = t->whole};
+    *x = (wefti_view_tensor){
+        .name = t->name, .role = t->role, .whole = t->whole, .param = -1, .state = t->state};
     x->local = wefti_arena_alloc(v->arena, cells * sizeof *x->local);
     WEFT_REQUIRE(x->local, WEFT_E_NOMEM, "no memory for a list of tensors");
     for (size_t i = 0; i < cells; i++) x->local[i] = -1;
@@ -117,25 +79,20 @@ static bool is_tensor(const wefti_view *v, int64_t i, const wefti_tensor *t) {
     return i < v->count && v->tensors[i].role == t->role && !strcmp(v->tensors[i].name, t->name);
 }
 
-static int64_t find_tensor(const wefti_view *v, const view_names *known, const wefti_tensor *t) {
-    size_t length = strlen(t->name);
-    const named *x = *bucket_of(known, t->name, length);
-    while ((x = names_find(x, t->name, length)) && !is_tensor(v, x->number, t)) x = x->next;
-    return x ? x->number : v->count;
-}
-
 /* Programs of different devices list nearly the same tensors in the same order, so this tries the
- * next one first. */
-static weft_status add_program(wefti_view *v, view_names *known, int32_t rank) {
+ * next one first. `numbers` maps the program's tensors to the view's; a parameter comes before its
+ * optimizer tensors. */
+static weft_status add_program(wefti_view *v, view_names *known, int32_t rank, int64_t *numbers) {
     const wefti_site *site = &v->sites[rank];
     int64_t next = 0;
     for (int32_t i = 0; i < site->facts.tensor_count; i++) {
         const wefti_tensor *t = &site->tensors[i];
-        if (!is_tensor(v, next, t)) next = find_tensor(v, known, t);
-        if (next == v->count) {
-            WEFT_TRY(names_add(known, t->name, next));
-            WEFT_TRY(add_tensor(v, t, &next));
+        if (!is_tensor(v, next, t)) {
+            WEFT_TRY(wefti_map_add_text(&known->of[t->role], t->name, v->count, &next));
+            if (next == v->count) WEFT_TRY(add_tensor(v, t, &next));
         }
+        numbers[i] = next;
+        if (t->param >= 0) v->tensors[next].param = numbers[t->param];
         v->tensors[next].local[t->microbatch * v->devices + rank] = i;
         next++;
     }
@@ -143,18 +100,29 @@ static weft_status add_program(wefti_view *v, view_names *known, int32_t rank) {
 }
 
 static weft_status add_programs(wefti_view *v) {
-    view_names known = {.arena = NULL};
-    weft_status status = names_create(v->sites[0].facts.tensor_count, &known);
-    for (int32_t r = 0; r < v->devices && status >= 0; r++) status = add_program(v, &known, r);
-    names_destroy(&known);
+    view_names known = {0};
+    int32_t most = 0;
+    int64_t *numbers;
+    for (int32_t r = 0; r < v->devices; r++)
+        if (v->sites[r].facts.tensor_count > most) most = v->sites[r].facts.tensor_count;
+    WEFT_NEW_ARRAY(numbers, int64_t, most + 1);
+    weft_status status = WEFT_OK;
+    for (int32_t r = 0; r < v->devices && status >= 0; r++)
+        status = add_program(v, &known, r, numbers);
+    wefti_free(numbers);
+    names_free(&known);
     return status;
 }
 
 static weft_status order_tensors(wefti_view *v, const weft_graph *g) {
-    view_names inputs = {.arena = NULL};
-    weft_status status = names_of_inputs(g, &inputs);
-    if (status >= 0) status = sort_tensors(v, &inputs, g->root->in_count);
-    names_destroy(&inputs);
+    const weft_body *root = g->root;
+    wefti_map inputs = {0};
+    weft_status status = WEFT_OK;
+    for (int64_t i = 0; i < root->in_count && status >= 0; i++)
+        if (root->values[root->in[i]].name)
+            status = wefti_map_add_text(&inputs, root->values[root->in[i]].name, i, NULL);
+    if (status >= 0) status = sort_tensors(v, &inputs, root->in_count);
+    wefti_map_free(&inputs);
     return status;
 }
 
@@ -204,6 +172,7 @@ static weft_status list_tensors(wefti_view *v, const weft_graph *g) {
             int64_t at;
             WEFT_TRY(add_tensor(v, &p->tensors[i], &at));
             v->tensors[at].local[0] = i;
+            v->tensors[at].param = p->tensors[i].param;
         }
         return WEFT_OK;
     }
@@ -311,6 +280,13 @@ weft_status weft_session_find(const weft_session *s, int program, const char *na
     WEFT_TRY(wefti_session_look_up(s, program, name, &v, &index));
     *out = info_of(&v->tensors[index]);
     return WEFT_OK;
+}
+
+void wefti_session_owner(const weft_session *s, int program, int index, int *out_param,
+                         int *out_state) {
+    const wefti_view_tensor *t = &s->views[program]->tensors[index];
+    *out_param = (int)t->param;
+    *out_state = t->state;
 }
 
 /* ---- pieces ---- */

@@ -119,7 +119,7 @@ weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, wef
 
 /* A tensor as it is sent; its name follows. */
 typedef struct world_row {
-    int32_t role, microbatch, name_bytes;
+    int32_t role, microbatch, param, state, name_bytes;
     weft_desc whole;
     wefti_layout layout;
 } world_row;
@@ -139,6 +139,8 @@ static uint64_t digest_tensors(const wefti_program *p) {
         digest = wefti_digest_text(digest, t->name);
         digest = wefti_digest_number(digest, (uint64_t)t->role << 32 | (uint32_t)t->microbatch);
         digest = wefti_digest_number(digest, (uint64_t)t->whole.dtype);
+        digest =
+            wefti_digest_number(digest, (uint64_t)(uint32_t)t->param << 32 | (uint32_t)t->state);
         digest = wefti_digest_number(digest, (uint64_t)t->layout.sum << 32 | t->layout.max);
         for (int d = 0; d < t->whole.rank; d++) {
             const wefti_dim_split *split = &t->layout.dim[d];
@@ -176,8 +178,13 @@ static weft_status tell(const wefti_view *v, char **out, int64_t *out_bytes) {
         to = put(put(to, &h, sizeof h), channels, channel_bytes);
         for (int32_t i = 0; i < p->tensor_count && leads; i++) {
             const wefti_tensor *t = &p->tensors[i];
-            world_row x = {(int32_t)t->role, t->microbatch, (int32_t)strlen(t->name), t->whole,
-                           t->layout};
+            world_row x = {.role = (int32_t)t->role,
+                           .microbatch = t->microbatch,
+                           .param = t->param,
+                           .state = t->state,
+                           .name_bytes = (int32_t)strlen(t->name),
+                           .whole = t->whole,
+                           .layout = t->layout};
             to = put(put(to, &x, sizeof x), t->name, (size_t)x.name_bytes);
         }
     }
@@ -202,6 +209,8 @@ static weft_status read_rows(wefti_view *v, const char *from, int32_t count,
         list[i] = (wefti_tensor){.name = name,
                                  .role = (wefti_tensor_role)x.role,
                                  .microbatch = x.microbatch,
+                                 .param = x.param,
+                                 .state = x.state,
                                  .whole = x.whole,
                                  .layout = x.layout};
     }

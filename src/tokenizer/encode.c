@@ -23,7 +23,7 @@ struct wefti_encoder {
     wefti_merge_scratch scratch;
     unsigned char *normal; /* normalised text */
     int64_t normal_capacity;
-    wefti_token_map cache; /* word -> index of its entry */
+    wefti_map cache; /* word -> index of its entry */
     word_entry *entries;
     unsigned char *keys;
     int64_t keys_used;
@@ -42,7 +42,7 @@ void wefti_encoder_destroy(wefti_encoder *e) {
     if (!e) return;
     wefti_merge_scratch_free(&e->scratch);
     wefti_free(e->normal);
-    wefti_free(e->cache.slots);
+    wefti_map_free(&e->cache);
     wefti_free(e->entries);
     wefti_free(e->keys);
     wefti_free(e->cached.ids);
@@ -53,12 +53,11 @@ static weft_status make_cache(wefti_encoder *e) {
     if (!e->keys) e->keys = wefti_alloc(CACHE_KEY_BYTES);
     if (!e->entries) e->entries = wefti_calloc(CACHED_WORDS, sizeof *e->entries);
     WEFT_REQUIRE(e->keys && e->entries, WEFT_E_NOMEM, "no memory for a cache of words");
-    return wefti_token_map_create(CACHED_WORDS, &e->cache);
+    return wefti_map_reserve(&e->cache, CACHED_WORDS);
 }
 
 static void empty_cache(wefti_encoder *e) {
-    memset(e->cache.slots, 0, (size_t)e->cache.capacity * sizeof *e->cache.slots);
-    e->cache.used = 0;
+    wefti_map_clear(&e->cache);
     e->keys_used = 0;
     e->cached.count = 0;
 }
@@ -73,15 +72,14 @@ static weft_status append(wefti_ids *to, const int32_t *ids, int64_t count) {
 
 static weft_status remember(wefti_encoder *e, const unsigned char *word, int64_t bytes,
                             const int32_t *ids, int64_t count) {
-    if (e->cache.used == CACHED_WORDS || e->keys_used + bytes > CACHE_KEY_BYTES) empty_cache(e);
+    if (e->cache.count == CACHED_WORDS || e->keys_used + bytes > CACHE_KEY_BYTES) empty_cache(e);
     int64_t first = e->cached.count;
     WEFT_TRY(append(&e->cached, ids, count));
     unsigned char *key = e->keys + e->keys_used;
     memcpy(key, word, (size_t)bytes);
     e->keys_used += bytes;
-    e->entries[e->cache.used] = (word_entry){first, count};
-    (void)wefti_token_map_add(&e->cache, (wefti_bytes){key, bytes}, (int32_t)e->cache.used);
-    return WEFT_OK;
+    e->entries[e->cache.count] = (word_entry){first, count};
+    return wefti_map_add(&e->cache, key, bytes, e->cache.count, NULL);
 }
 
 static weft_status tokens_of(wefti_encoder *e, const unsigned char *word, int64_t bytes,
@@ -94,7 +92,7 @@ static weft_status tokens_of(wefti_encoder *e, const unsigned char *word, int64_
 static weft_status add_word(wefti_encoder *e, const unsigned char *word, int64_t bytes,
                             wefti_ids *ids) {
     if (!e->cache.slots || bytes > LONGEST_CACHED) return tokens_of(e, word, bytes, ids);
-    int32_t entry = wefti_token_map_find(&e->cache, word, bytes);
+    int64_t entry = wefti_map_find(&e->cache, word, bytes);
     if (entry >= 0)
         return append(ids, e->cached.ids + e->entries[entry].first, e->entries[entry].count);
     int64_t before = ids->count;

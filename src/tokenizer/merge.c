@@ -1,4 +1,5 @@
-/* Byte-pair merging of one word, and the hash maps for it.
+/* Byte-pair merging of one word, and the hash map of merges. Merging looks up a pair at each step,
+ * so this map holds its entries in the table itself, in place of numbers as base/map.h.
  *
  * The symbols of a word are a linked list. A heap holds the pairs that could merge, lowest rank
  * first, leftmost of equals. A pair that has changed since it was pushed is dropped when popped. A
@@ -16,48 +17,10 @@ static uint64_t mix(uint64_t h) { /* finaliser of splitmix64: Steele, Lea, Flood
     return h ^ h >> 31;
 }
 
-static uint64_t hash_of(const unsigned char *data, int64_t count) {
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-    for (int64_t i = 0; i < count; i++) h = (h ^ data[i]) * 0x100000001b3u;
-    return mix(h);
-}
-
 static int64_t slots_for(int64_t count) {
     int64_t capacity = 16;
     while (capacity < count * 2) capacity *= 2;
     return capacity;
-}
-
-weft_status wefti_token_map_create(int64_t count, wefti_token_map *out) {
-    wefti_token_map map = {.capacity = slots_for(count)};
-    WEFT_NEW_ARRAY(map.slots, wefti_token_slot, map.capacity);
-    *out = map;
-    return WEFT_OK;
-}
-
-static wefti_token_slot *token_slot(const wefti_token_map *map, const unsigned char *data,
-                                    int64_t count) {
-    uint64_t mask = (uint64_t)map->capacity - 1;
-    for (uint64_t at = hash_of(data, count) & mask;; at = (at + 1) & mask) {
-        wefti_token_slot *slot = &map->slots[at];
-        if (!slot->key.data) return slot;
-        if (slot->key.count == count && !memcmp(slot->key.data, data, (size_t)count)) return slot;
-    }
-}
-
-int32_t wefti_token_map_find(const wefti_token_map *map, const unsigned char *data, int64_t count) {
-    if (!map->capacity) return -1;
-    const wefti_token_slot *slot = token_slot(map, data, count);
-    return slot->key.data ? slot->id : -1;
-}
-
-bool wefti_token_map_add(wefti_token_map *map, wefti_bytes key, int32_t id) {
-    wefti_token_slot *slot = token_slot(map, key.data, key.count);
-    if (slot->key.data) return false;
-    slot->key = key;
-    slot->id = id;
-    map->used++;
-    return true;
 }
 
 weft_status wefti_merge_map_create(int64_t count, wefti_merge_map *out) {
@@ -153,7 +116,7 @@ static weft_status symbols_of(const weft_tokenizer *t, const unsigned char *word
             uint32_t point;
             length = wefti_utf8_next(word + at, bytes - at, &point);
             if (point != WEFTI_NO_CHARACTER)
-                id = wefti_token_map_find(&t->words, word + at, length);
+                id = (int32_t)wefti_map_find(&t->words, word + at, length);
         }
         for (int i = 0; i < (id < 0 ? length : 1); i++) {
             int32_t each = id < 0 ? t->byte_ids[word[at + i]] : id;
@@ -180,7 +143,7 @@ static void consider(const weft_tokenizer *t, const symbol *symbols, int64_t at,
 weft_status wefti_merge_word(const weft_tokenizer *t, const unsigned char *word, int64_t bytes,
                              wefti_merge_scratch *scratch, wefti_ids *ids) {
     if (t->whole_words) {
-        int32_t id = wefti_token_map_find(&t->words, word, bytes);
+        int32_t id = (int32_t)wefti_map_find(&t->words, word, bytes);
         if (id >= 0) {
             WEFT_TRY(WEFT_GROW(ids->ids, ids->count, ids->capacity));
             ids->ids[ids->count++] = id;

@@ -46,7 +46,7 @@ weft_status weft_tokenizer_open(const char *path, weft_tokenizer **out) {
 
 void weft_tokenizer_close(weft_tokenizer *t) {
     if (!t) return;
-    wefti_free(t->words.slots);
+    wefti_map_free(&t->words);
     wefti_free(t->merges.slots);
     wefti_arena_destroy(t->arena);
     wefti_free(t);
@@ -64,7 +64,7 @@ int32_t weft_tokenizer_find(const weft_tokenizer *t, const char *text) {
             return added->id;
     }
     if (t->kind == WEFTI_TOKENS_WORD_PIECES) /* as in the vocabulary */
-        return wefti_token_map_find(&t->words, (const unsigned char *)text, (int64_t)bytes);
+        return (int32_t)wefti_map_find(&t->words, text, (int64_t)bytes);
     for (int64_t i = 0; i < t->vocab; i++) {
         const wefti_bytes *token = &t->tokens[i];
         if (!token->data || (size_t)token->count != bytes || memcmp(token->data, text, bytes))

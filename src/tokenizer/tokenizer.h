@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/map.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "weft/data.h"
@@ -50,21 +51,6 @@ typedef struct wefti_bytes {
     const unsigned char *data;
     int64_t count;
 } wefti_bytes;
-
-/* Bytes -> token number. Open addressing, a power of two of slots, at most half full. */
-typedef struct wefti_token_slot {
-    wefti_bytes key; /* data NULL: free */
-    int32_t id;
-} wefti_token_slot;
-typedef struct wefti_token_map {
-    wefti_token_slot *slots;
-    int64_t capacity, used;
-} wefti_token_map;
-/* Room for `count` keys; free slots with wefti_free(map->slots). */
-weft_status wefti_token_map_create(int64_t count, wefti_token_map *out) WEFT_CHECKED;
-int32_t wefti_token_map_find(const wefti_token_map *map, const unsigned char *data, int64_t count);
-/* false: the key was there. The map must have room. */
-bool wefti_token_map_add(wefti_token_map *map, wefti_bytes key, int32_t id);
 
 /* (left, right) -> rank and merged token. */
 typedef struct wefti_merge_slot {
@@ -110,8 +96,7 @@ struct weft_tokenizer {
     wefti_arena *arena;
     int64_t vocab;
     wefti_bytes *tokens; /* [vocab], the decoded bytes; data NULL: no such token */
-    wefti_token_map
-        words; /* model vocabulary: bytes (byte level) or the text of pieces -> number */
+    wefti_map words;     /* model vocabulary: bytes (byte level) or the text of pieces -> number */
     wefti_merge_map merges;
     int32_t byte_ids[256]; /* the token of a single byte (pieces: <0xNN>), or -1 */
     wefti_pretokenizer split;

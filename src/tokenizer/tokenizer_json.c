@@ -130,12 +130,12 @@ static weft_status add_word(loader *l, const char *name, int32_t id) {
     WEFT_TRY(copy(l, name, length, &key));
     if (t->kind == WEFTI_TOKENS_PIECES) {
         WEFT_TRY(decode_piece(l, name, (size_t)length, id, &decoded));
-        (void)wefti_token_map_add(&t->words, key, id);
+        WEFT_TRY(wefti_map_add(&t->words, key.data, key.count, id, NULL));
     } else if (t->kind == WEFTI_TOKENS_WORD_PIECES) {
         WEFT_TRY(wefti_piece_decoded(t, key, false, &decoded));
         WEFT_TRY(wefti_piece_decoded(t, key, true, &t->pieces.first[id]));
         if (length > t->pieces.longest) t->pieces.longest = length;
-        (void)wefti_token_map_add(&t->words, key, id);
+        WEFT_TRY(wefti_map_add(&t->words, key.data, key.count, id, NULL));
     } else {
         int64_t bytes;
         unsigned char *raw = wefti_arena_alloc(t->arena, (size_t)length + 1);
@@ -144,7 +144,7 @@ static weft_status add_word(loader *l, const char *name, int32_t id) {
         if (decode_alphabet(key.data, length, raw, &bytes)) {
             decoded = (wefti_bytes){raw, bytes};
             if (bytes == 1) t->byte_ids[raw[0]] = id;
-            (void)wefti_token_map_add(&t->words, decoded, id);
+            WEFT_TRY(wefti_map_add(&t->words, decoded.data, decoded.count, id, NULL));
         }
     }
     return set_token(l, id, name, decoded);
@@ -190,7 +190,7 @@ static weft_status make_tables(loader *l, const json_t *vocab, const json_t *add
                      (long long)t->vocab);
     }
     for (int i = 0; i < 256; i++) t->byte_ids[i] = -1;
-    WEFT_TRY(wefti_token_map_create(entries, &t->words));
+    WEFT_TRY(wefti_map_reserve(&t->words, entries));
     json_object_foreach((json_t *)vocab, name, value)
         WEFT_TRY(add_word(l, name, (int32_t)json_integer_value(value)));
     return WEFT_OK;
@@ -207,7 +207,7 @@ static weft_status half(loader *l, int64_t rank, const char *text, int64_t bytes
     else
         known = decode_alphabet((const unsigned char *)text, bytes, at, &count);
     *used += count;
-    *out = known ? wefti_token_map_find(&l->t->words, at, count) : -1;
+    *out = known ? (int32_t)wefti_map_find(&l->t->words, at, count) : -1;
     if (*out < 0)
         return DAMAGED(l, "merge %lld: '%.*s' is not in the vocabulary", (long long)rank,
                        (int)(bytes < 100 ? bytes : 100), text);
@@ -243,7 +243,7 @@ static weft_status add_merge(loader *l, const json_t *merge, int64_t rank, wefti
     int32_t left_id, right_id;
     WEFT_TRY(half(l, rank, left, left_bytes, bytes, &used, &left_id));
     WEFT_TRY(half(l, rank, right, right_bytes, bytes, &used, &right_id));
-    int32_t id = wefti_token_map_find(&l->t->words, bytes, used);
+    int32_t id = (int32_t)wefti_map_find(&l->t->words, bytes, used);
     if (id < 0)
         return DAMAGED(
             l, "merge %lld: '%.100s' and '%.100s' make a token that is not in the vocabulary",
@@ -275,8 +275,7 @@ static weft_status read_word_pieces(loader *l, const json_t *model, const json_t
         return DAMAGED(l, "model.max_input_chars_per_word is %lld; at least 1 was expected",
                        (long long)p->most_characters);
     WEFT_TRY(make_tables(l, vocab, get(l->root, "added_tokens")));
-    p->unknown = wefti_token_map_find(&l->t->words, (const unsigned char *)unknown,
-                                      (int64_t)strlen(unknown));
+    p->unknown = (int32_t)wefti_map_find(&l->t->words, unknown, (int64_t)strlen(unknown));
     if (p->unknown < 0)
         return DAMAGED(l, "the token for unknown words, '%s', is not in the vocabulary", unknown);
     return WEFT_OK;
@@ -572,12 +571,11 @@ static weft_status finish_pieces(loader *l) {
         if (t->byte_ids[i] < 0)
             return DAMAGED(l, "byte_fallback is set, but the token <0x%02X> is missing",
                            (unsigned)i);
-    bool cut = !t->whole_words &&
-               wefti_token_map_find(&t->words, (const unsigned char *)WEFTI_PIECE_SPACE, 3) >= 0;
+    bool cut = !t->whole_words && wefti_map_find(&t->words, WEFTI_PIECE_SPACE, 3) >= 0;
     for (int64_t i = 0; cut && i < t->words.capacity; i++) {
-        wefti_bytes key = t->words.slots[i].key;
-        if (key.data)
-            cut = wefti_pretokenize_next(WEFTI_SPLIT_PIECES, key.data, key.count) == key.count;
+        const wefti_map_slot *word = &t->words.slots[i];
+        if (word->key)
+            cut = wefti_pretokenize_next(WEFTI_SPLIT_PIECES, word->key, word->bytes) == word->bytes;
     }
     t->split = cut ? WEFTI_SPLIT_PIECES : WEFTI_SPLIT_NONE;
     return WEFT_OK;

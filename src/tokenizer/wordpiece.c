@@ -110,7 +110,7 @@ static int32_t longest_piece(const weft_tokenizer *t, const unsigned char *text,
     memcpy(scratch, p->prefix.data, (size_t)front);
     memcpy(scratch + front, text, (size_t)bytes);
     for (; bytes > 0; bytes--) { /* a piece is whole characters, so any bytes may be tried */
-        int32_t id = wefti_token_map_find(&t->words, scratch, front + bytes);
+        int32_t id = (int32_t)wefti_map_find(&t->words, scratch, front + bytes);
         if (id < 0) continue;
         *out_bytes = bytes;
         return id;

@@ -54,27 +54,27 @@ static void out_of_memory_sticks(void **state) {
 static void nearest(void **state) {
     (void)state;
     const char *const words[] = {"layers", "hidden", "heads", "kv_heads", "vocab", NULL};
-    assert_string_equal(wefti_nearest("layer", words), "layers");
-    assert_string_equal(wefti_nearest("hiden", words), "hidden");
-    assert_string_equal(wefti_nearest("heasd", words), "heads"); /* a swap is one edit */
-    assert_string_equal(wefti_nearest("vocab", words), "vocab");
-    assert_null(wefti_nearest("temperature", words));
+    assert_string_equal(weft_nearest("layer", words), "layers");
+    assert_string_equal(weft_nearest("hiden", words), "hidden");
+    assert_string_equal(weft_nearest("heasd", words), "heads"); /* a swap is one edit */
+    assert_string_equal(weft_nearest("vocab", words), "vocab");
+    assert_null(weft_nearest("temperature", words));
     const char *const none[] = {NULL};
-    assert_null(wefti_nearest("layers", none));
+    assert_null(weft_nearest("layers", none));
     /* the nearest wins wherever it stands, the first among equals */
     const char *const order[] = {"abcx", "abcd", "abcy", NULL};
-    assert_string_equal(wefti_nearest("abcd", order), "abcd");
-    assert_string_equal(wefti_nearest("abcz", order), "abcx");
+    assert_string_equal(weft_nearest("abcd", order), "abcd");
+    assert_string_equal(weft_nearest("abcz", order), "abcx");
     /* the limit: two edits, or a third of the length */
     const char *const limit[] = {"aaaaaaaaaaaa", NULL};
-    assert_non_null(wefti_nearest("aaaaaaaabbbb", limit));
-    assert_null(wefti_nearest("aaaaaaabbbbb", limit));
+    assert_non_null(weft_nearest("aaaaaaaabbbb", limit));
+    assert_null(weft_nearest("aaaaaaabbbbb", limit));
     char longest[400];
     memset(longest, 'a', sizeof longest - 1);
     longest[399] = 0;
-    assert_null(wefti_nearest(longest, words));
+    assert_null(weft_nearest(longest, words));
     const char *const long_word[] = {longest, NULL};
-    assert_null(wefti_nearest("aaa", long_word));
+    assert_null(weft_nearest("aaa", long_word));
 }
 
 static void sizes(void **state) {

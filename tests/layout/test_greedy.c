@@ -3,6 +3,8 @@
 #include "support.h"
 
 #include "simulate.h"
+#include "layout/greedy.h"
+#include "layout/tensor_map.h"
 
 /* "G(d0,a2)": moves as MindSpore writes them; dK a dimension of the tensor, aK an axis counted from
  * the right, A(to<-from, axis). */
@@ -95,22 +97,20 @@ static void documented_sequences(void **state) {
         wefti_layout from, to;
         weft_desc tensor = whole;
         tensor.rank = rows[i].rank;
-        assert_int_equal(wefti_layout_from_map(rows[i].matrix, rows[i].k, rows[i].from,
-                                               rows[i].rank, &mesh, &from),
-                         WEFT_OK);
         assert_int_equal(
-            wefti_layout_from_map(rows[i].matrix, rows[i].k, rows[i].to, rows[i].rank, &mesh, &to),
+            layout_from_map(rows[i].matrix, rows[i].k, rows[i].from, rows[i].rank, &mesh, &from),
+            WEFT_OK);
+        assert_int_equal(
+            layout_from_map(rows[i].matrix, rows[i].k, rows[i].to, rows[i].rank, &mesh, &to),
             WEFT_OK);
         int64_t eighth = weft_desc_bytes(&tensor) / 8;
         wefti_route route;
         char names[200];
-        assert_int_equal(wefti_redistribute_greedy(&mesh, &tensor, &from, &to, false, &route),
-                         WEFT_OK);
+        assert_int_equal(greedy_route(&mesh, &tensor, &from, &to, false, &route), WEFT_OK);
         name_route(&mesh, &from, &route, names, sizeof names);
         assert_string_equal(names, rows[i].gathers);
         assert_int_equal(route.bytes, rows[i].gathered * eighth);
-        assert_int_equal(wefti_redistribute_greedy(&mesh, &tensor, &from, &to, true, &route),
-                         WEFT_OK);
+        assert_int_equal(greedy_route(&mesh, &tensor, &from, &to, true, &route), WEFT_OK);
         name_route(&mesh, &from, &route, names, sizeof names);
         assert_string_equal(names, rows[i].exchanges);
         assert_int_equal(route.bytes, rows[i].exchanged * eighth);
@@ -161,8 +161,8 @@ static void all_maps(const int32_t *matrix, int k, int rank, const int64_t *shap
         wefti_mesh mesh;
         wefti_layout from, to;
         wefti_route ours, greedy;
-        assert_int_equal(wefti_layout_from_map(matrix, k, a, rank, &mesh, &from), WEFT_OK);
-        assert_int_equal(wefti_layout_from_map(matrix, k, b, rank, &mesh, &to), WEFT_OK);
+        assert_int_equal(layout_from_map(matrix, k, a, rank, &mesh, &from), WEFT_OK);
+        assert_int_equal(layout_from_map(matrix, k, b, rank, &mesh, &to), WEFT_OK);
         for (int axis = 0; axis < k; axis++) mesh.axis[axis].link.seconds_per_byte = 1e-9;
         assert_int_equal(wefti_redistribute(&mesh, &whole, &from, &to, 0, &ours), WEFT_OK);
         assert_true(sim_route(&mesh, &whole, &from, &to, &ours));
@@ -171,8 +171,7 @@ static void all_maps(const int32_t *matrix, int k, int rank, const int64_t *shap
             tally->free++;
         }
         for (int exchange = 0; exchange < 2; exchange++) {
-            assert_int_equal(
-                wefti_redistribute_greedy(&mesh, &whole, &from, &to, exchange, &greedy), WEFT_OK);
+            assert_int_equal(greedy_route(&mesh, &whole, &from, &to, exchange, &greedy), WEFT_OK);
             assert_true(sim_route(&mesh, &whole, &from, &to, &greedy));
             if (ours.bytes > greedy.bytes) {
                 print_route(&mesh, &whole, &from, &to, &ours);
@@ -218,10 +217,8 @@ static void not_for_the_greedy_sequence(void **state) {
     wefti_route route;
     for (int i = 0; i < 3; i++) {
         assert_int_equal(wefti_layout_parse(refused[i], &mesh, &other), WEFT_OK);
-        assert_int_equal(wefti_redistribute_greedy(&mesh, &whole, &none, &other, true, &route),
-                         WEFT_E_NO_IMPL);
-        assert_int_equal(wefti_redistribute_greedy(&mesh, &whole, &other, &none, true, &route),
-                         WEFT_E_NO_IMPL);
+        assert_int_equal(greedy_route(&mesh, &whole, &none, &other, true, &route), WEFT_E_NO_IMPL);
+        assert_int_equal(greedy_route(&mesh, &whole, &other, &none, true, &route), WEFT_E_NO_IMPL);
     }
 }
 

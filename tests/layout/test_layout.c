@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "layout/layout.h"
+#include "layout/tensor_map.h"
 
 static wefti_mesh mesh_of(int axes, const int32_t *sizes, const char *const *names) {
     wefti_mesh mesh = {.axes = axes};
@@ -130,9 +131,9 @@ static void slices_of_a_product(void **state) {
     const int32_t matrix[] = {2, 1, 4};
     wefti_mesh mesh;
     wefti_layout x, w, y;
-    assert_int_equal(wefti_layout_from_map(matrix, 3, (int32_t[]){2, 1}, 2, &mesh, &x), WEFT_OK);
-    assert_int_equal(wefti_layout_from_map(matrix, 3, (int32_t[]){1, 0}, 2, &mesh, &w), WEFT_OK);
-    assert_int_equal(wefti_layout_from_map(matrix, 3, (int32_t[]){2, 0}, 2, &mesh, &y), WEFT_OK);
+    assert_int_equal(layout_from_map(matrix, 3, (int32_t[]){2, 1}, 2, &mesh, &x), WEFT_OK);
+    assert_int_equal(layout_from_map(matrix, 3, (int32_t[]){1, 0}, 2, &mesh, &w), WEFT_OK);
+    assert_int_equal(layout_from_map(matrix, 3, (int32_t[]){2, 0}, 2, &mesh, &y), WEFT_OK);
     int32_t at[WEFTI_MAX_AXES];
     wefti_mesh_coordinates(&mesh, 5, at);
     assert_true(at[0] == 1 && at[1] == 0 && at[2] == 1);
@@ -351,7 +352,7 @@ static void maps(void **state) {
             int32_t map[2] = {a, b}, matrix_again[WEFTI_MAX_AXES], map_again[WEFT_MAX_RANK];
             wefti_mesh mesh;
             wefti_layout layout;
-            weft_status status = wefti_layout_from_map(matrix, 3, map, 2, &mesh, &layout);
+            weft_status status = layout_from_map(matrix, 3, map, 2, &mesh, &layout);
             if (a == b && a >= 0) {
                 assert_int_equal(status, WEFT_E_ARG);
                 ASSERT_MESSAGE("dimensions");
@@ -360,7 +361,7 @@ static void maps(void **state) {
             assert_int_equal(status, WEFT_OK);
             assert_string_equal(mesh.axis[0].name, "d2");
             assert_string_equal(mesh.axis[2].name, "d0");
-            assert_int_equal(wefti_layout_to_map(&layout, &mesh, matrix_again, map_again), WEFT_OK);
+            assert_int_equal(layout_to_map(&layout, &mesh, matrix_again, map_again), WEFT_OK);
             assert_memory_equal(matrix_again, matrix, sizeof matrix);
             assert_memory_equal(map_again, map, sizeof map);
             /* every axis that is not in the map repeats the calculation */
@@ -373,21 +374,17 @@ static void maps(void **state) {
         }
     wefti_mesh mesh;
     wefti_layout layout;
-    assert_int_equal(wefti_layout_from_map(matrix, 3, (int32_t[]){3}, 1, &mesh, &layout),
+    assert_int_equal(layout_from_map(matrix, 3, (int32_t[]){3}, 1, &mesh, &layout), WEFT_E_ARG);
+    assert_int_equal(layout_from_map(matrix, 0, (int32_t[]){-1}, 1, &mesh, &layout), WEFT_E_ARG);
+    assert_int_equal(layout_from_map(matrix, 3, (int32_t[]){-1}, 9, &mesh, &layout), WEFT_E_ARG);
+    assert_int_equal(layout_from_map((int32_t[]){2, -2}, 2, (int32_t[]){-1}, 1, &mesh, &layout),
                      WEFT_E_ARG);
-    assert_int_equal(wefti_layout_from_map(matrix, 0, (int32_t[]){-1}, 1, &mesh, &layout),
-                     WEFT_E_ARG);
-    assert_int_equal(wefti_layout_from_map(matrix, 3, (int32_t[]){-1}, 9, &mesh, &layout),
-                     WEFT_E_ARG);
-    assert_int_equal(
-        wefti_layout_from_map((int32_t[]){2, -2}, 2, (int32_t[]){-1}, 1, &mesh, &layout),
-        WEFT_E_ARG);
     mesh = dp_sp_tp(2, 2, 2);
     int32_t out_matrix[WEFTI_MAX_AXES], out_map[WEFT_MAX_RANK];
     const char *no[] = {"[dp+tp]", "[dp] sum(tp)", "[dp] max(tp)", "[dp:2]"};
     for (int i = 0; i < 4; i++) {
         layout = parse(no[i], &mesh);
-        assert_int_equal(wefti_layout_to_map(&layout, &mesh, out_matrix, out_map), WEFT_E_NO_IMPL);
+        assert_int_equal(layout_to_map(&layout, &mesh, out_matrix, out_map), WEFT_E_NO_IMPL);
     }
 }
 

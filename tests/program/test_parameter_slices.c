@@ -14,6 +14,7 @@
 
 #include "session/session.h"
 #include "weft/ops.h"
+#include "layout/tensor_map.h"
 
 enum { RANKS = 8, BATCH = 16, ROWS = 784, COLUMNS = 512 };
 
@@ -209,7 +210,7 @@ static void slices_of_a_strategy_file(void **state) {
     /* Without a sharded optimizer the layout is the entry's matrix and map. */
     const wefti_program *p = wefti_session_program_of(s, 0, 0);
     int32_t matrix[WEFTI_MAX_AXES], map[WEFT_MAX_RANK];
-    ASSERT_OK(wefti_layout_to_map(layout_of(p, "fc2.weight"), &p->mesh, matrix, map));
+    ASSERT_OK(layout_to_map(layout_of(p, "fc2.weight"), &p->mesh, matrix, map));
     assert_memory_equal(matrix, e.dev_matrix, sizeof e.dev_matrix);
     assert_memory_equal(map, e.tensor_map, sizeof e.tensor_map);
     weft_session_destroy(s);

@@ -1,6 +1,5 @@
 /* The table of `weft model`: a job's cells, from the program that the job would run. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "program/print.h"
@@ -20,40 +19,9 @@ typedef struct table {
     const weft_graph *graph;
     report_row *rows; /* beside the report's cells */
     const wefti_program *program;
-    const wefti_tensor **params; /* by offset in the arena */
-    bool *counted;               /* beside params */
-    int64_t param_count;
+    bool *counted;    /* beside the program's tensors */
     int32_t routines; /* of the programs walked before */
 } table;
-
-static int compare_places(const void *a, const void *b) {
-    const wefti_tensor *x = *(const wefti_tensor *const *)a, *y = *(const wefti_tensor *const *)b;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-/* The index into `params` of the parameter at an offset, or -1. */
-static int64_t param_at(const table *t, int64_t offset) {
-    int64_t low = 0, high = t->param_count;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (t->params[middle]->offset < offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < t->param_count && t->params[low]->offset == offset ? low : -1;
-}
-
-/* The parameter that a step reads. It may be a copy that was gathered from pieces for the step. */
-static int64_t param_of(const table *t, const wefti_step *s, int32_t arg) {
-    static const char gathered[] = "gathered ";
-    int64_t at = param_at(t, s->args[arg]);
-    const char *name = s->names[arg];
-    if (at >= 0 || !name || strncmp(name, gathered, sizeof gathered - 1) != 0) return at;
-    for (int64_t i = 0; i < t->param_count; i++)
-        if (!strcmp(t->params[i]->name, name + sizeof gathered - 1)) return i;
-    return -1;
-}
 
 static const weft_node *call_named(const weft_graph *g, const char *name) {
     for (int64_t k = 0; k < g->root->node_count; k++)
@@ -102,11 +70,11 @@ static void add_step(table *t, const wefti_step *s, int *near) {
     if (routine->saved_bytes > c->saved_bytes) c->saved_bytes = routine->saved_bytes;
     if (c->kind < 0) c->kind = kind_of(t, &t->rows[*near], routine);
     for (int32_t a = 0; a < routine->inputs; a++) {
-        int64_t param = param_of(t, s, a);
+        int32_t param = s->params[a];
         if (param < 0 || t->counted[param]) continue;
         t->counted[param] = true;
-        c->parameters += weft_desc_elems(&t->params[param]->whole);
-        c->device_bytes += weft_desc_bytes(&t->params[param]->desc);
+        c->parameters += weft_desc_elems(&t->program->tensors[param].whole);
+        c->device_bytes += weft_desc_bytes(&t->program->tensors[param].desc);
     }
 }
 
@@ -170,22 +138,14 @@ static weft_status number_kinds(weft_model_report *r, int32_t routines) {
 static weft_status walk(table *t, const wefti_program *p) {
     int near = t->report->cell_count;
     t->program = p;
-    t->param_count = 0;
-    WEFT_NEW_ARRAY(t->params, const wefti_tensor *, p->tensor_count + 1);
-    t->counted = wefti_calloc((size_t)p->tensor_count + 1, sizeof *t->counted);
-    for (int32_t i = 0; i < p->tensor_count; i++)
-        if (p->tensors[i].role == WEFTI_TENSOR_PARAM) t->params[t->param_count++] = &p->tensors[i];
-    qsort(t->params, (size_t)t->param_count, sizeof *t->params, compare_places);
-    for (int32_t s = 0; t->counted && s < p->step_count[WEFTI_SECTION_FIRST]; s++) {
+    WEFT_NEW_ARRAY(t->counted, bool, p->tensor_count + 1);
+    for (int32_t s = 0; s < p->step_count[WEFTI_SECTION_FIRST]; s++) {
         const wefti_step *step = &p->steps[WEFTI_SECTION_FIRST][s];
         bool once = step->part == 0 && (!p->all_microbatches || step->micro == 0);
         bool pass = step->phase == WEFTI_FORWARD || step->phase == WEFTI_BACKWARD;
         if (step->kind == WEFTI_STEP_CALL && pass && once) add_step(t, step, &near);
     }
-    bool walked = t->counted != NULL;
-    wefti_free(t->params);
     wefti_free(t->counted);
-    WEFT_REQUIRE(walked, WEFT_E_NOMEM, "no memory for a report");
     t->routines += p->routine_count;
     return WEFT_OK;
 }

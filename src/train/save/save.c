@@ -36,73 +36,36 @@ static weft_status add_saved(wefti_training *t, int tensor, int64_t part, const 
     return WEFT_OK;
 }
 
-/* The optimizer's tensors, sorted by name: tensors of one parameter are neighbours. */
-typedef struct state_name {
-    const char *name;
-    int tensor;
-} state_name;
-typedef struct state_names {
-    state_name *list;
-    int64_t count;
-} state_names;
+/* The numbers of the optimizer tensors of each parameter, by state; -1: none. */
+enum { MOST_STATES = 4 };
+typedef int param_states[MOST_STATES];
 
-static int by_name(const void *x, const void *y) {
-    const state_name *a = x, *b = y;
-    return strcmp(a->name, b->name);
-}
-
-static int by_tensor(const void *x, const void *y) {
-    const state_name *a = x, *b = y;
-    return a->tensor - b->tensor;
-}
-
-static weft_status name_states(wefti_training *t, state_names *out) {
+static weft_status find_states(const wefti_training *t, param_states **out) {
     int count = weft_session_tensors(t->session, 0);
-    WEFT_NEW_ARRAY(out->list, state_name, count + 1);
+    param_states *of;
+    WEFT_NEW_ARRAY(of, param_states, count + 1);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < MOST_STATES; k++) of[i][k] = -1;
     for (int i = 0; i < count; i++) {
-        weft_tensor_info s;
-        WEFT_TRY(weft_session_tensor(t->session, 0, i, &s));
-        if (s.role == WEFT_ROLE_OPTIMIZER) out->list[out->count++] = (state_name){s.name, i};
+        int param, state;
+        wefti_session_owner(t->session, 0, i, &param, &state);
+        if (param >= 0) of[param][state] = i;
     }
-    qsort(out->list, (size_t)out->count, sizeof *out->list, by_name);
+    *out = of;
     return WEFT_OK;
-}
-
-enum { MOST_STATES = 8 };
-
-/* The tensors named "<name>.<state>", in the program's order. */
-static int states_of(const state_names *all, const char *name, state_name out[MOST_STATES]) {
-    size_t length = strlen(name);
-    int64_t low = 0, high = all->count;
-    while (low < high) { /* the first that is not before "<name>." */
-        int64_t middle = low + (high - low) / 2;
-        int order = strncmp(all->list[middle].name, name, length);
-        if (order < 0 || (order == 0 && (unsigned char)all->list[middle].name[length] < '.'))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    int count = 0;
-    for (; low < all->count && count < MOST_STATES; low++) {
-        const char *state = all->list[low].name;
-        if (strncmp(state, name, length) || state[length] != '.') break;
-        if (!strchr(state + length + 1, '.')) out[count++] = all->list[low];
-    }
-    qsort(out, (size_t)count, sizeof *out, by_tensor);
-    return count;
 }
 
 /* Adds a parameter's optimizer tensors under the file name `name`. If files store the parameter in
  * parts, its first dimension counts the parts, and the first dimension of its states does too. */
-static weft_status add_states(wefti_training *t, const state_names *all, const weft_tensor_info *x,
-                              bool whole, int64_t part, const char *name) {
+static weft_status add_states(wefti_training *t, const param_states states,
+                              const weft_tensor_info *x, bool whole, int64_t part,
+                              const char *name) {
     char full[600];
-    state_name states[MOST_STATES];
-    size_t length = strlen(x->name);
-    int count = states_of(all, x->name, states);
-    for (int i = 0; i < count; i++) {
+    size_t length = strlen(x->name); /* an optimizer tensor is named "<parameter>.<state>" */
+    for (int i = 0; i < MOST_STATES; i++) {
         weft_tensor_info s;
-        WEFT_TRY(weft_session_tensor(t->session, 0, states[i].tensor, &s));
+        if (states[i] < 0) continue;
+        WEFT_TRY(weft_session_tensor(t->session, 0, states[i], &s));
         weft_desc desc = s.desc;
         if (!whole) {
             WEFT_REQUIRE(desc.rank > 0 && desc.shape[0] == x->desc.shape[0], WEFT_E_BUG,
@@ -111,13 +74,13 @@ static weft_status add_states(wefti_training *t, const state_names *all, const w
             desc = weft_desc_of(desc.dtype, desc.rank - 1, s.desc.shape + 1);
         }
         (void)snprintf(full, sizeof full, "%s%s", name, s.name + length);
-        WEFT_TRY(add_saved(t, states[i].tensor, part, full, &desc, WEFTI_CHECKPOINT_OPTIMIZER));
+        WEFT_TRY(add_saved(t, states[i], part, full, &desc, WEFTI_CHECKPOINT_OPTIMIZER));
     }
     return WEFT_OK;
 }
 
 /* Adds a parameter (or state) and then its optimizer tensors, part by part. */
-static weft_status add_with_states(wefti_training *t, const state_names *states, int tensor,
+static weft_status add_with_states(wefti_training *t, const param_states states, int tensor,
                                    const weft_tensor_info *x) {
     char name[512];
     weft_desc desc;
@@ -139,13 +102,13 @@ static weft_status add_with_states(wefti_training *t, const state_names *states,
 /* States come first, because the next forward pass already changes them. Then the parameters from
  * the model's end to its beginning, in the order in which the backward pass completes their
  * gradients. The order is the model's and not the plan's, so files are the same for all plans. */
-static weft_status list_saved(wefti_training *t, const state_names *states) {
+static weft_status list_saved(wefti_training *t, const param_states *states) {
     static const int roles[] = {WEFT_ROLE_STATE, WEFT_ROLE_PARAM};
     for (int k = 0; k < 2; k++) {
         for (int i = weft_session_tensors(t->session, 0) - 1; i >= 0; i--) {
             weft_tensor_info info;
             WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
-            if ((int)info.role == roles[k]) WEFT_TRY(add_with_states(t, states, i, &info));
+            if ((int)info.role == roles[k]) WEFT_TRY(add_with_states(t, states[i], i, &info));
         }
         if (k == 0) t->saving.states = t->saving.count;
     }
@@ -174,13 +137,13 @@ static weft_status read_tokenizer(wefti_training *t) {
 
 weft_status wefti_training_bind(wefti_training *t) {
     int count = weft_session_tensors(t->session, 0);
-    state_names states = {0};
+    param_states *states = NULL;
     WEFT_NEW_ARRAY(t->saving.first, int64_t, count + 1);
     WEFT_NEW_ARRAY(t->saving.last, int64_t, count + 1);
     for (int i = 0; i < count; i++) t->saving.first[i] = t->saving.last[i] = -1;
-    weft_status status = name_states(t, &states);
-    if (status >= 0) status = list_saved(t, &states);
-    wefti_free(states.list);
+    weft_status status = find_states(t, &states);
+    if (status >= 0) status = list_saved(t, states);
+    wefti_free(states);
     return status >= 0 ? read_tokenizer(t) : status;
 }
 

@@ -2,12 +2,16 @@
  * matrix that the map does not name, MindSpore repeats the calculation. Here the tensor is
  * replicated along that axis. Source: the MindSpore documentation, "Tensor Redistribution", section
  * on tensor layouts. */
+#ifndef WEFT_TEST_LAYOUT_TENSOR_MAP_H
+#define WEFT_TEST_LAYOUT_TENSOR_MAP_H
+
 #include "layout/layout.h"
 
 #include <stdio.h>
 
-weft_status wefti_layout_from_map(const int32_t *device_matrix, int k, const int32_t *tensor_map,
-                                  int rank, wefti_mesh *out_mesh, wefti_layout *out) {
+static inline weft_status layout_from_map(const int32_t *device_matrix, int k,
+                                          const int32_t *tensor_map, int rank, wefti_mesh *out_mesh,
+                                          wefti_layout *out) {
     WEFT_REQUIRE(k >= 1 && k <= WEFTI_MAX_AXES, WEFT_E_ARG,
                  "a device matrix has 1 to %d numbers, not %d", WEFTI_MAX_AXES, k);
     WEFT_REQUIRE(rank >= 0 && rank <= WEFT_MAX_RANK, WEFT_E_ARG,
@@ -38,9 +42,10 @@ weft_status wefti_layout_from_map(const int32_t *device_matrix, int k, const int
     return WEFT_OK;
 }
 
-weft_status wefti_layout_to_map(const wefti_layout *layout, const wefti_mesh *mesh,
-                                int32_t device_matrix[WEFTI_MAX_AXES],
-                                int32_t tensor_map[WEFT_MAX_RANK]) {
+/* WEFT_E_NO_IMPL: several axes split one dimension, or a value is partial. */
+static inline weft_status layout_to_map(const wefti_layout *layout, const wefti_mesh *mesh,
+                                        int32_t device_matrix[WEFTI_MAX_AXES],
+                                        int32_t tensor_map[WEFT_MAX_RANK]) {
     WEFT_REQUIRE(!layout->sum && !layout->max, WEFT_E_NO_IMPL,
                  "a tensor map cannot say that a value is partial: %s",
                  wefti_layout_text(layout, mesh).text);
@@ -57,3 +62,5 @@ weft_status wefti_layout_to_map(const wefti_layout *layout, const wefti_mesh *me
         tensor_map[d] = layout->dim[d].count ? mesh->axes - 1 - layout->dim[d].axis[0] : -1;
     return WEFT_OK;
 }
+
+#endif

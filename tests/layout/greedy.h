@@ -7,6 +7,9 @@
  *
  * If a round changes nothing, the first such dimension is gathered. Source: the MindSpore
  * documentation, "Tensor Redistribution", and its redistribution operator inference. */
+#ifndef WEFT_TEST_LAYOUT_GREEDY_H
+#define WEFT_TEST_LAYOUT_GREEDY_H
+
 #include "layout/moves.h"
 
 enum { REDISTRIBUTE_GREEDY_NONE = -1 };
@@ -134,9 +137,11 @@ static weft_status check_single(const wefti_layout *layout, const wefti_mesh *me
     return WEFT_OK;
 }
 
-weft_status wefti_redistribute_greedy(const wefti_mesh *mesh, const weft_desc *whole,
-                                      const wefti_layout *from, const wefti_layout *to,
-                                      bool all_to_all, wefti_route *out) {
+/* At most one axis splits each dimension, and no values are partial. `all_to_all` allows
+ * all-to-all. Bytes are received bytes per device. */
+static inline weft_status greedy_route(const wefti_mesh *mesh, const weft_desc *whole,
+                                       const wefti_layout *from, const wefti_layout *to,
+                                       bool all_to_all, wefti_route *out) {
     WEFT_TRY(check_end(from, mesh, whole));
     WEFT_TRY(check_end(to, mesh, whole));
     wefti_layout begin = *from, end = *to;
@@ -159,3 +164,5 @@ weft_status wefti_redistribute_greedy(const wefti_mesh *mesh, const weft_desc *w
     *out = g.route;
     return WEFT_OK;
 }
+
+#endif
