@@ -52,7 +52,8 @@ typedef struct weft_model_config {
     double norm_eps, rope_theta;
     weft_rope_scaling rope_scaling; /* llama... */
     double attention_factor;        /* of YaRN: factor of queries and keys; 0: 1 */
-    bool tied; /* llama...: the output uses the embedding; gpt2, gpt2-moe and bert always do */
+    bool tied;   /* llama...: the output uses the embedding; gpt2, gpt2-moe and bert: see untied */
+    bool untied; /* gpt2, gpt2-moe, bert: the output has a matrix of its own */
     bool attention_bias; /* llama: query, key, value and output projections have biases. qwen2
                             always has those of query, key and value, and no others */
     bool mlp_bias;       /* llama: the projections of the feed-forward layer have biases */
@@ -64,7 +65,8 @@ typedef struct weft_model_config {
     /* language models: the tokens that end a text; none: those that the tokenizer names */
     int64_t end_count;
     int32_t ends[WEFT_MAX_END_TOKENS];
-    /* the tokens that begin and pad a text: kept from file to file, not used */
+    /* The tokens that begin and pad a text. llama... and bert: the look-up of the padding token
+     * gives its row of the embedding no gradient, as in transformers. */
     bool has_begin, has_pad;
     int32_t begin, pad;
 } weft_model_config;

@@ -102,6 +102,9 @@ WEFT_API weft_value weft_batch_norm(weft_graph *g, weft_value x, weft_value gamm
 /* table [vocab, dim], ids i32 [...] -> [..., dim], of type `dtype`. */
 WEFT_API weft_value weft_embedding(weft_graph *g, weft_value table, weft_value ids,
                                    weft_dtype dtype);
+/* The same; row `padding` of the table gets no gradient from this look-up (-1: all rows do). */
+WEFT_API weft_value weft_embedding_padded(weft_graph *g, weft_value table, weft_value ids,
+                                          int64_t padding, weft_dtype dtype);
 
 typedef struct weft_attention_options {
     bool causal;    /* position i sees keys up to i + offset; offset = keys - queries */

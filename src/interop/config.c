@@ -79,6 +79,8 @@ static weft_status read_root(const wefti_json *o, weft_model_config *c) {
         WEFT_TRY(read_ends(o, c));
         WEFT_TRY(read_token(o, "bos_token_id", c->vocab, &c->has_begin, &c->begin));
         WEFT_TRY(read_token(o, "pad_token_id", c->vocab, &c->has_pad, &c->pad));
+        if (c->family == WEFT_FAMILY_BERT && !wefti_json_get(o, "pad_token_id"))
+            c->has_pad = true; /* transformers: token 0 */
     }
     double dropout = c->dropout;
     if (isnan(dropout)) c->dropout = 0;

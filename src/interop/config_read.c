@@ -16,6 +16,14 @@ static weft_status read_experts(const wefti_json *o, int64_t per_token, weft_mod
     return wefti_config_real_or(o, "capacity_factor", 0, &c->capacity_factor);
 }
 
+/* gpt2 and bert are tied, unless the file says otherwise. */
+static weft_status read_untied(const wefti_json *o, weft_model_config *c) {
+    bool tied;
+    WEFT_TRY(wefti_config_bool_or(o, "tie_word_embeddings", true, &tied));
+    c->untied = !tied;
+    return WEFT_OK;
+}
+
 static weft_status read_gpt2(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(wefti_config_int(o, "n_layer", &c->layers));
     WEFT_TRY(wefti_config_int(o, "n_embd", &c->hidden));
@@ -29,7 +37,7 @@ static weft_status read_gpt2(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(wefti_config_expect_bool(o, "scale_attn_weights", true, true));
     WEFT_TRY(wefti_config_expect_bool(o, "scale_attn_by_inverse_layer_idx", false, false));
     WEFT_TRY(wefti_config_expect_bool(o, "add_cross_attention", false, false));
-    return wefti_config_expect_bool(o, "tie_word_embeddings", true, true);
+    return read_untied(o, c);
 }
 
 static weft_status read_gpt2_moe(const wefti_json *o, weft_model_config *c) {
@@ -231,7 +239,7 @@ static weft_status read_bert(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(wefti_config_expect_text(o, "position_embedding_type", "absolute", NULL));
     WEFT_TRY(wefti_config_expect_bool(o, "is_decoder", false, false));
     WEFT_TRY(wefti_config_expect_bool(o, "add_cross_attention", false, false));
-    return wefti_config_expect_bool(o, "tie_word_embeddings", true, true);
+    return read_untied(o, c);
 }
 
 static weft_status read_vit(const wefti_json *o, weft_model_config *c) {

@@ -48,7 +48,7 @@ static void write_gpt2_sizes(wefti_text *t, const weft_model_config *c) {
     write_real(t, "layer_norm_epsilon", c->norm_eps);
     write_dropout(t, c->dropout, 3, wefti_gpt2_dropout);
     wefti_config_write_raw(t, "activation_function", "\"gelu_new\"");
-    wefti_config_write_raw(t, "tie_word_embeddings", "true");
+    wefti_config_write_raw(t, "tie_word_embeddings", c->untied ? "false" : "true");
 }
 
 static void write_gpt2(wefti_text *t, const weft_model_config *c) {
@@ -151,7 +151,7 @@ static void write_bert(wefti_text *t, const weft_model_config *c) {
     wefti_config_write_int(t, "max_position_embeddings", c->context);
     wefti_config_write_int(t, "vocab_size", c->vocab);
     wefti_config_write_int(t, "type_vocab_size", 2);
-    wefti_config_write_raw(t, "tie_word_embeddings", "true");
+    wefti_config_write_raw(t, "tie_word_embeddings", c->untied ? "false" : "true");
 }
 
 static void write_vit(wefti_text *t, const weft_model_config *c) {

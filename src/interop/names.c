@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "weft/model.h"
+#include "interop/pretrained.h"
 
 /* Per family: the prefix of the base model. Parts outside of the base model start with `head`. */
 typedef struct naming {
@@ -110,22 +110,45 @@ weft_status weft_model_file_alias(const weft_model_config *config, const char *f
     WEFT_FAIL(WEFT_E_NOT_FOUND, "%s has no %d names in files", file_name, index + 2);
 }
 
-bool weft_model_file_extra(const weft_model_config *config, const char *file_name) {
+bool wefti_model_tie(const weft_model_config *config, const char **table, const char **head) {
+    *head = "lm_head.weight";
     switch (config->family) {
-    case WEFT_FAMILY_GPT2: /* the causal mask, the fill value after it, the tied head */
-        return ends(file_name, ".attn.bias") || ends(file_name, ".attn.masked_bias") ||
-               !strcmp(file_name, "lm_head.weight");
+    case WEFT_FAMILY_GPT2:
+    case WEFT_FAMILY_GPT2_MOE:
+        *table = "transformer.wte.weight";
+        return true;
+    case WEFT_FAMILY_LLAMA:
+    case WEFT_FAMILY_MIXTRAL:
+    case WEFT_FAMILY_MISTRAL:
+    case WEFT_FAMILY_QWEN2:
+        *table = "model.embed_tokens.weight";
+        return true;
+    case WEFT_FAMILY_BERT:
+        *table = "bert.embeddings.word_embeddings.weight";
+        *head = "cls.predictions.decoder.weight";
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool weft_model_file_extra(const weft_model_config *config, const char *file_name) {
+    const char *table, *head;
+    if (config->tied && wefti_model_tie(config, &table, &head) && !strcmp(file_name, head))
+        return true;
+    switch (config->family) {
+    case WEFT_FAMILY_GPT2: /* the causal mask, the fill value after it */
+        return ends(file_name, ".attn.bias") || ends(file_name, ".attn.masked_bias");
     case WEFT_FAMILY_LLAMA: /* rotary frequencies */
     case WEFT_FAMILY_MIXTRAL:
     case WEFT_FAMILY_MISTRAL:
     case WEFT_FAMILY_QWEN2:
-        return ends(file_name, ".rotary_emb.inv_freq") ||
-               (config->tied && !strcmp(file_name, "lm_head.weight"));
-    case WEFT_FAMILY_BERT: /* indices, the tied head, the head for sentence pairs */
+        return ends(file_name, ".rotary_emb.inv_freq");
+    case WEFT_FAMILY_BERT: /* indices, the bias's second name, the head for sentence pairs */
         return ends(file_name, "embeddings.position_ids") ||
                ends(file_name, "embeddings.token_type_ids") ||
-               !strcmp(file_name, "cls.predictions.decoder.weight") ||
                !strcmp(file_name, "cls.predictions.decoder.bias") ||
+               !strcmp(file_name, "cls.predictions.bias") ||
                starts(file_name, "cls.seq_relationship.") || starts(file_name, "bert.pooler.") ||
                starts(file_name, "pooler.");
     case WEFT_FAMILY_VIT:

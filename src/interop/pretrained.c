@@ -77,22 +77,6 @@ static weft_status read_file(const char *directory, const char *name,
     return status < 0 ? wefti_prefix(status, "%s", directory) : WEFT_OK;
 }
 
-static weft_status read_config(const char *directory, weft_model_config *out) {
-    bool more;
-    WEFT_TRY(read_file(directory, "config.json", weft_model_config_read, out));
-    WEFT_TRY(has_file(directory, "generation_config.json", &more));
-    if (!more || !weft_family_is_language(out->family)) return WEFT_OK;
-    return read_file(directory, "generation_config.json", weft_model_config_read_generation, out);
-}
-
-weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) {
-    char *path;
-    WEFT_TRY(resolve(directory, false, &path, NULL));
-    weft_status status = read_config(path, out);
-    wefti_free(path);
-    return status;
-}
-
 weft_status wefti_pretrained_tokenizer(const char *directory, char **out, int64_t *out_bytes) {
     char *path;
     bool there = false;
@@ -158,12 +142,115 @@ static weft_status find(const loading *l, const char *name, const wefti_safetens
     return WEFT_OK;
 }
 
+/* Elements [first, first + count) of a tensor of a file. */
+static weft_status convert(weft_dtype to, void *dst, const wefti_safetensors_entry *e,
+                           int64_t first, int64_t count) {
+    enum { PIECE = 4096 };
+    double piece[PIECE]; /* aligned for all */
+    weft_dtype from = e->desc.dtype;
+    int64_t bytes = (int64_t)weft_dtype_bytes(from), at = e->at + first * bytes;
+    if (to == from) return wefti_reader_at(e->reader, at, count * bytes, dst);
+    for (int64_t i = 0; i < count; i += PIECE) {
+        int64_t n = count - i < PIECE ? count - i : PIECE;
+        WEFT_TRY(wefti_reader_at(e->reader, at + i * bytes, n * bytes, piece));
+        if (to == WEFT_F32 && from == WEFT_BF16) { /* the form of large models */
+            const uint16_t *half = (const uint16_t *)(const void *)piece;
+            for (int64_t k = 0; k < n; k++) ((float *)dst)[i + k] = wefti_bf16_to_f32(half[k]);
+            continue;
+        }
+        wefti_convert(to, (char *)dst + (size_t)i * weft_dtype_bytes(to), from, piece, n);
+    }
+    return WEFT_OK;
+}
+
+/* Whether two tensors of files have equal values; the dtypes may differ. */
+static weft_status same_values(const wefti_safetensors_entry *a, const wefti_safetensors_entry *b,
+                               bool *out) {
+    enum { PIECE = 1024 };
+    double x[PIECE], y[PIECE];
+    weft_desc there = b->desc;
+    there.dtype = a->desc.dtype;
+    *out = a->desc.rank >= 0 && wefti_desc_equal(&a->desc, &there) &&
+           wefti_dtype_is_float(a->desc.dtype) && wefti_dtype_is_float(b->desc.dtype);
+    for (int64_t i = 0, all = *out ? weft_desc_elems(&a->desc) : 0; i < all && *out; i += PIECE) {
+        int64_t n = all - i < PIECE ? all - i : PIECE;
+        WEFT_TRY(convert(WEFT_F64, x, a, i, n));
+        WEFT_TRY(convert(WEFT_F64, y, b, i, n));
+        for (int64_t k = 0; k < n && *out; k++) *out = x[k] == y[k];
+    }
+    return WEFT_OK;
+}
+
+/* Whether the files hold an output matrix with other values than the embedding. */
+static weft_status find_own_head(const loading *l, bool *out) {
+    const char *table, *head;
+    const wefti_safetensors_entry *of_table = NULL, *of_head = NULL;
+    *out = false;
+    if (!wefti_model_tie(l->config, &table, &head)) return WEFT_OK;
+    WEFT_TRY(find(l, table, &of_table));
+    WEFT_TRY(find(l, head, &of_head));
+    if (!of_table || !of_head) return WEFT_OK;
+    WEFT_TRY(same_values(of_table, of_head, out));
+    *out = !*out;
+    return WEFT_OK;
+}
+
+/* ---- the configuration ---- */
+
+/* If the configuration says that the output uses the embedding, but the files hold another matrix
+ * for the output, the files count, as in transformers. Without weights there is nothing to
+ * compare. */
+static weft_status untie(const char *directory, weft_model_config *c) {
+    loading l = {.config = c, .directory = directory};
+    bool own = false;
+    if (!c->tied) return WEFT_OK;
+    weft_status status = wefti_tensor_set_open(directory, &l.set);
+    if (status == WEFT_E_NOT_FOUND) return WEFT_OK;
+    if (status >= 0) status = find_own_head(&l, &own);
+    wefti_tensor_set_close(l.set);
+    WEFT_TRY(status);
+    if (!own) return WEFT_OK;
+    c->tied = false;
+    c->untied = c->family == WEFT_FAMILY_GPT2 || c->family == WEFT_FAMILY_GPT2_MOE ||
+                c->family == WEFT_FAMILY_BERT;
+    return WEFT_OK;
+}
+
+static weft_status read_config(const char *directory, weft_model_config *out) {
+    bool more;
+    WEFT_TRY(read_file(directory, "config.json", weft_model_config_read, out));
+    WEFT_TRY(untie(directory, out));
+    WEFT_TRY(has_file(directory, "generation_config.json", &more));
+    if (!more || !weft_family_is_language(out->family)) return WEFT_OK;
+    return read_file(directory, "generation_config.json", weft_model_config_read_generation, out);
+}
+
+weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) {
+    char *path;
+    WEFT_TRY(resolve(directory, false, &path, NULL));
+    weft_status status = read_config(path, out);
+    wefti_free(path);
+    return status;
+}
+
+/* ---- finding each tensor ---- */
+
+/* The bias of bert's output has two names in files. If both are there, transformers computes with
+ * the decoder's. */
+static weft_status find_bias(const loading *l, const char *name,
+                             const wefti_safetensors_entry **out) {
+    const bool bias =
+        l->config->family == WEFT_FAMILY_BERT && !strcmp(name, "cls.predictions.bias");
+    *out = bias ? wefti_tensor_set_find(l->set, "cls.predictions.decoder.bias") : NULL;
+    return *out ? WEFT_OK : find(l, name, out);
+}
+
 /* `desc` is the expected shape of `name` in the file. */
 static weft_status match_part(loading *l, int tensor, int64_t part, const char *name,
                               weft_desc desc) {
     char text[NAME_BYTES + 500];
     const wefti_safetensors_entry *e;
-    WEFT_TRY(find(l, name, &e));
+    WEFT_TRY(find_bias(l, name, &e));
     if (!e) {
         name_one(l, name);
         return WEFT_OK;
@@ -215,7 +302,19 @@ static weft_status check_rest(loading *l) {
     return report(l, WEFT_E_NO_IMPL, what);
 }
 
+/* A tied model would lose an output matrix of its own without notice. */
+static weft_status check_tied(const loading *l) {
+    bool own = false;
+    if (l->config->tied) WEFT_TRY(find_own_head(l, &own));
+    WEFT_REQUIRE(!own, WEFT_E_NO_IMPL,
+                 "%s: the output has a matrix of its own, but the model uses its embedding there: "
+                 "build the model without tied parameters",
+                 l->directory);
+    return WEFT_OK;
+}
+
 static weft_status match_all(loading *l, const weft_session *session) {
+    WEFT_TRY(check_tied(l));
     for (int i = 0; i < weft_session_tensors(session, 0); i++) {
         weft_tensor_info t;
         WEFT_TRY(weft_session_tensor(session, 0, i, &t));
@@ -224,27 +323,6 @@ static weft_status match_all(loading *l, const weft_session *session) {
     WEFT_TRY(report(l, WEFT_E_NOT_FOUND, "these tensors are missing:"));
     if (l->count) qsort(l->matches, (size_t)l->count, sizeof *l->matches, by_entry);
     return check_rest(l);
-}
-
-/* Elements [first, first + count) of a tensor of a file. */
-static weft_status convert(weft_dtype to, void *dst, const wefti_safetensors_entry *e,
-                           int64_t first, int64_t count) {
-    enum { PIECE = 4096 };
-    double piece[PIECE]; /* aligned for all */
-    weft_dtype from = e->desc.dtype;
-    int64_t bytes = (int64_t)weft_dtype_bytes(from), at = e->at + first * bytes;
-    if (to == from) return wefti_reader_at(e->reader, at, count * bytes, dst);
-    for (int64_t i = 0; i < count; i += PIECE) {
-        int64_t n = count - i < PIECE ? count - i : PIECE;
-        WEFT_TRY(wefti_reader_at(e->reader, at + i * bytes, n * bytes, piece));
-        if (to == WEFT_F32 && from == WEFT_BF16) { /* the form of large models */
-            const uint16_t *half = (const uint16_t *)(const void *)piece;
-            for (int64_t k = 0; k < n; k++) ((float *)dst)[i + k] = wefti_bf16_to_f32(half[k]);
-            continue;
-        }
-        wefti_convert(to, (char *)dst + (size_t)i * weft_dtype_bytes(to), from, piece, n);
-    }
-    return WEFT_OK;
 }
 
 static weft_status take(void *context, int64_t first, int64_t count, void *out) {

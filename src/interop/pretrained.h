@@ -34,4 +34,8 @@ weft_status wefti_pretrained_tokenizer(const char *directory, char **out,
  */
 void wefti_ends_of_tokenizer(const weft_tokenizer *tokenizer, weft_model_config *config);
 
+/* names.c: the names in files of the embedding and of the output's matrix, which is the same if the
+ * model is tied. False: the family has no such pair. */
+bool wefti_model_tie(const weft_model_config *config, const char **table, const char **head);
+
 #endif

@@ -14,7 +14,7 @@ static weft_value embed(const wefti_model_build *b, weft_value tokens, weft_valu
         wefti_param(b, "position_embeddings.weight", init, c->context, c->hidden, 0, 0);
     weft_value types = wefti_param(b, "token_type_embeddings.weight", init, 2, c->hidden, 0, 0);
     if (b->seq != c->context) rows = weft_slice(g, rows, 0, 0, b->seq);
-    weft_value x = weft_add(g, weft_embedding(g, words, tokens, b->dtype), rows);
+    weft_value x = weft_add(g, wefti_look_up(b, words, tokens), rows);
     x = weft_add(g, x, weft_slice(g, types, 0, 0, 1));
     x = wefti_layer_norm(b, x, "LayerNorm", c->hidden);
     return weft_cell_end(g, wefti_drop(b, x));
@@ -53,5 +53,8 @@ void wefti_build_bert(const wefti_model_build *b) {
     x = weft_dense(g, "transform.dense", x, c->hidden, wefti_transposed(0.02));
     x = wefti_layer_norm(b, weft_gelu_erf(g, x), "transform.LayerNorm", c->hidden);
     weft_value shift = wefti_param(b, "bias", wefti_zeros(), c->vocab, 0, 0, 0);
-    wefti_model_end(b, weft_linear(g, x, words, shift, true), targets, share, WEFT_NO_VALUE);
+    weft_value head =
+        c->untied ? wefti_param(b, "decoder.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0)
+                  : words;
+    wefti_model_end(b, weft_linear(g, x, head, shift, true), targets, share, WEFT_NO_VALUE);
 }

@@ -26,6 +26,10 @@ weft_dense_options wefti_rectified(int64_t in) {
         .deviation = sqrt(2.0 / (double)in), .transposed = true, .activation = weft_relu};
 }
 
+weft_value wefti_look_up(const wefti_model_build *b, weft_value table, weft_value tokens) {
+    return weft_embedding_padded(b->g, table, tokens, b->c->has_pad ? b->c->pad : -1, b->dtype);
+}
+
 weft_value wefti_param(const wefti_model_build *b, const char *name, weft_init init, int64_t d0,
                        int64_t d1, int64_t d2, int64_t d3) {
     int64_t shape[4] = {d0, d1, d2, d3};

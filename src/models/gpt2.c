@@ -98,8 +98,11 @@ void wefti_build_gpt2(const wefti_model_build *b) {
     for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, position, layer, &balance);
     weft_value shift = wefti_param(b, "ln_f.bias", wefti_zeros(), c->hidden, 0, 0, 0);
     weft_value scale = wefti_param(b, "ln_f.weight", wefti_ones(), c->hidden, 0, 0, 0);
+    weft_value head =
+        c->untied ? wefti_param(b, "lm_head.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0)
+                  : wte;
     weft_cell_begin(g, "head");
     x = weft_layer_norm(g, x, scale, shift, c->norm_eps);
-    weft_value logits = weft_linear(g, x, wte, WEFT_NO_VALUE, true);
+    weft_value logits = weft_linear(g, x, head, WEFT_NO_VALUE, true);
     wefti_model_end(b, logits, targets, WEFT_NO_VALUE, wefti_balance_loss(b, balance));
 }

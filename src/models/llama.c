@@ -106,7 +106,7 @@ void wefti_build_llama(const wefti_model_build *b) {
     weft_value table = wefti_param(b, "embed_tokens.weight", init, c->vocab, c->hidden, 0, 0);
     weft_cell_begin(g, "embed");
     weft_value balance = wefti_balance_begin(b);
-    weft_value x = wefti_end_block(b, weft_embedding(g, table, tokens, b->dtype), &balance);
+    weft_value x = wefti_end_block(b, wefti_look_up(b, table, tokens), &balance);
     for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, position, layer, &balance);
     weft_value scale = wefti_param(b, "norm.weight", wefti_ones(), c->hidden, 0, 0, 0);
     weft_value head =

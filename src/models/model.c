@@ -265,7 +265,7 @@ static void fill_defaults(weft_model_config *c, const weft_model_config *d) {
     if (c->rope_theta == 0) c->rope_theta = d->rope_theta;
     if (c->family == WEFT_FAMILY_GPT2 || c->family == WEFT_FAMILY_BERT ||
         c->family == WEFT_FAMILY_GPT2_MOE)
-        c->tied = true;
+        c->tied = !c->untied;
     if (d->heads == 0 || c->hidden > INT32_MAX || c->hidden < 0) return;
     if (is_llama(c->family)) /* 8/3 hidden, rounded up to a multiple of 64 */
         fill(&c->ffn, (c->hidden * 8 / 3 + 63) / 64 * 64);

@@ -24,6 +24,9 @@ void wefti_build_mlp(const wefti_model_build *b);
 void wefti_build_lenet(const wefti_model_build *b);
 void wefti_build_resnet(const wefti_model_build *b);
 
+/* Rows of the table of tokens, in activations' type. The padding token's look-up has no gradient.
+ */
+weft_value wefti_look_up(const wefti_model_build *b, weft_value table, weft_value tokens);
 /* A parameter [d0, d1, ...]: sizes up to the first 0. */
 weft_value wefti_param(const wefti_model_build *b, const char *name, weft_init init, int64_t d0,
                        int64_t d1, int64_t d2, int64_t d3);

@@ -137,6 +137,7 @@ static const shaped shapes[] = {
     SHAPED("embedding", "dtype=bf16", "f32[257,65]", "i32[129]<257"),
     SHAPED("embedding_grad", "vocab=257", "i32[3,43]<257", "f32[3,43,65]"),
     SHAPED("embedding_grad", "vocab=5", "i32[300]<9", "f32[300,17]"),
+    SHAPED("embedding_grad", "vocab=5 begin=3 padding=4", "i32[300]<9", "f32[300,17]"),
     SHAPED("attention", "causal=1", "f32[2,65,4,16]", "f32[2,65,4,16]", "f32[2,65,4,16]"),
     SHAPED("attention", "causal=1", "f32[1,33,4,64]", "f32[1,33,2,64]", "f32[1,33,2,64]"),
     SHAPED("attention", NULL, "f32[1,17,3,80]", "f32[1,131,1,80]", "f32[1,131,1,80]"),

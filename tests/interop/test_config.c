@@ -271,7 +271,6 @@ static void refusals_name_the_key(void **state) {
         {GPT2(", \"scale_attn_weights\": false"), "scale_attn_weights", WEFT_E_NO_IMPL},
         {GPT2(", \"scale_attn_by_inverse_layer_idx\": true"), "inverse_layer", WEFT_E_NO_IMPL},
         {GPT2(", \"add_cross_attention\": true"), "add_cross_attention", WEFT_E_NO_IMPL},
-        {GPT2(", \"tie_word_embeddings\": false"), "tie_word_embeddings", WEFT_E_NO_IMPL},
         {GPT2(", \"tie_word_embeddings\": 1"), "tie_word_embeddings", WEFT_E_ARG},
         {GPT2(", \"layer_norm_epsilon\": \"1e-5\""), "layer_norm_epsilon", WEFT_E_ARG},
         {GPT2(", \"quantization_config\": {}"), "quantization_config", WEFT_E_NO_IMPL},
@@ -432,6 +431,28 @@ static void windows(void **state) {
     }
 }
 
+/* gpt2 and bert use their embedding for the output unless the file says otherwise. */
+static void untied(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        bool untied;
+    } cases[] = {{GPT2(""), false},
+                 {GPT2(", \"tie_word_embeddings\": false"), true},
+                 {BERT(", \"tie_word_embeddings\": true"), false},
+                 {BERT(", \"tie_word_embeddings\": false"), true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_model_config c;
+        char *text;
+        ASSERT_OK(weft_model_config_read(cases[i].text, &c));
+        assert_int_equal(c.untied, cases[i].untied);
+        assert_int_equal(c.tied, !cases[i].untied);
+        ASSERT_OK(weft_model_config_write(&c, &text));
+        assert_int_equal(strstr(text, "\"tie_word_embeddings\": false") != NULL, c.untied);
+        weft_text_free(text);
+    }
+}
+
 /* The ids of the tokens that begin a text and pad it. 0 is a valid id; ids outside of the
  * vocabulary count as absent. */
 static void tokens_that_begin_and_fill(void **state) {
@@ -548,7 +569,10 @@ static void other_names(void **state) {
 
     assert_true(weft_model_file_extra(&gpt2, "h.0.attn.bias"));
     assert_true(weft_model_file_extra(&gpt2, "transformer.h.0.attn.masked_bias"));
+    gpt2.tied = true;
     assert_true(weft_model_file_extra(&gpt2, "lm_head.weight"));
+    gpt2.tied = false;
+    assert_false(weft_model_file_extra(&gpt2, "lm_head.weight"));
     assert_false(weft_model_file_extra(&gpt2, "transformer.h.0.attn.c_attn.bias"));
     assert_false(weft_model_file_extra(&gpt2, "transformer.h.0.crossattention.c_attn.weight"));
     weft_model_config llama = {.family = WEFT_FAMILY_LLAMA};
@@ -587,6 +611,7 @@ int main(void) {
         cmocka_unit_test(unequal_dropout_is_no_number),
         cmocka_unit_test(ends_of_texts),
         cmocka_unit_test(windows),
+        cmocka_unit_test(untied),
         cmocka_unit_test(tokens_that_begin_and_fill),
         cmocka_unit_test(names_in_files),
         cmocka_unit_test(other_names),

@@ -124,6 +124,70 @@ static void language_models(void **state) {
     check_model(&llama, 112);
     llama.config = tiny(WEFT_FAMILY_QWEN2);
     check_model(&llama, 113);
+    gpt2.config.untied = bert.config.untied = true;
+    check_model(&gpt2, 114);
+    check_model(&bert, 115);
+}
+
+/* The gradient of `name` in a step of the model; free() it. */
+static double *gradient_of(const weft_model_config *c, const char *name, size_t bytes) {
+    char full[160];
+    (void)snprintf(full, sizeof full, "grad:%s", name);
+    weft_graph *g = built(c, WEFT_USE_TRAIN, 2, 0, WEFT_F64);
+    weft_session_options o = weft_session_defaults();
+    o.optimizer.kind = WEFT_SGD;
+    o.keep_gradients = true;
+    weft_session *s;
+    double loss, *gradient = malloc(bytes);
+    assert_non_null(gradient);
+    ASSERT_OK(weft_session_create(g, &o, &s));
+    feed_all(s, 0, c, 7);
+    ASSERT_OK(weft_session_accumulate(s, &loss));
+    ASSERT_OK(weft_session_read(s, 0, full, gradient, bytes));
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    return gradient;
+}
+
+/* The look-up of the padding token gives its row no gradient; all else is as without padding. A
+ * tied embedding keeps the gradient of the output. gpt2 has no padding, as in transformers. */
+static void padding_has_no_gradient(void **state) {
+    (void)state;
+    static const struct {
+        weft_family family;
+        bool untied, zero; /* zero: the row of the padding token has no gradient at all */
+        const char *table;
+    } cases[] = {{WEFT_FAMILY_LLAMA, true, true, "embed_tokens.weight"},
+                 {WEFT_FAMILY_LLAMA, false, false, "embed_tokens.weight"},
+                 {WEFT_FAMILY_QWEN2, true, true, "embed_tokens.weight"},
+                 {WEFT_FAMILY_MIXTRAL, true, true, "embed_tokens.weight"},
+                 {WEFT_FAMILY_BERT, true, true, "embeddings.word_embeddings.weight"},
+                 {WEFT_FAMILY_BERT, false, false, "embeddings.word_embeddings.weight"},
+                 {WEFT_FAMILY_GPT2, false, false, "wte.weight"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_model_config c = tiny(cases[i].family);
+        c.tied = !cases[i].untied;
+        c.untied = cases[i].untied;
+        const size_t bytes = (size_t)(c.vocab * c.hidden) * sizeof(double);
+        double *whole = gradient_of(&c, cases[i].table, bytes), most = 0;
+        int64_t pad = 0; /* the token with the largest gradient was fed */
+        for (int64_t k = 0; k < c.vocab * c.hidden; k++)
+            if (fabs(whole[k]) > most) most = fabs(whole[k]), pad = k / c.hidden;
+        c.has_pad = true;
+        c.pad = (int32_t)pad;
+        double *padded = gradient_of(&c, cases[i].table, bytes), changed = 0;
+        for (int64_t k = 0; k < c.vocab * c.hidden; k++) {
+            const bool here = k / c.hidden == pad;
+            if (!here && whole[k] != padded[k])
+                fail_msg("case %zu: element %lld is %.17g, not %.17g", i, (long long)k, padded[k],
+                         whole[k]);
+            if (here && cases[i].zero) assert_true(padded[k] == 0);
+            if (here) changed += fabs(whole[k] - padded[k]);
+        }
+        assert_true(cases[i].family == WEFT_FAMILY_GPT2 ? changed == 0 : changed > 1e-6);
+        free(whole);
+        free(padded);
+    }
 }
 
 /* No token changes its expert within so small a step. The balancing loss and full buffers take
@@ -160,9 +224,8 @@ static void residual_network(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(language_models),
-        cmocka_unit_test(models_with_experts),
-        cmocka_unit_test(image_models),
+        cmocka_unit_test(language_models),     cmocka_unit_test(padding_has_no_gradient),
+        cmocka_unit_test(models_with_experts), cmocka_unit_test(image_models),
         cmocka_unit_test(residual_network),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -257,6 +257,7 @@ static const struct {
     {"max_grad", {{"f32[9,17]<3", "f32[9]<3", "f32[9]"}, "axes=(1)"}},
     {"embedding", {{"f32[17,9]", "i32[5,8]<17"}, NULL}},
     {"embedding_grad", {{"i32[5,8]<17", "f32[5,8,9]"}, "vocab=17"}},
+    {"embedding_grad", {{"i32[5,8]<17", "f32[5,8,9]"}, "vocab=17 padding=11"}},
     {"gather", {{"f32[2,17,3]", "i32[10]<19"}, "axis=1"}},
     {"cross_entropy", {{"f32[11,17]", "i32[11]<17"}, "smoothing=0.1 ignore=3"}},
     {"cross_entropy", {{"f32[2,9,17]", "i32[2,9]<17"}, NULL}},

@@ -1,16 +1,27 @@
 /* Embedding: rows of a table by number, and its gradient.
  *
- *     embedding(table [vocab, dim], ids i32 [...]; dtype) -> y [..., dim]      y[i] = table[ids[i]]
- *     embedding_grad(ids, dy; vocab) -> dtable f32 [vocab, dim]       dtable[ids[i]] += dy[i]
+ *     embedding(table [vocab, dim], ids i32 [...]; dtype, padding) -> y [..., dim]
+ *         y[i] = table[ids[i]]
+ *     embedding_grad(ids, dy; vocab, padding) -> dtable f32 [vocab, dim]
+ *         dtable[ids[i]] += dy[i]
  *
  * An id outside the table gives a row of NaN, so that wrong data are found at once. Its gradient is
- * dropped. The table gradient is f32 (f64 for f64), because it is a parameter gradient. Rows are
+ * dropped, and so is the gradient of the id `padding` (-1: none), of a token that only fills up
+ * texts. The table gradient is f32 (f64 for f64), because it is a parameter gradient. Rows are
  * added in order.
  *
  * A piece of a split table holds the rows from `begin` on. The whole table has `whole` rows (0: the
  * table is not a piece). A piece gives 0 for ids of rows that other pieces hold, so that pieces are
  * terms of a sum. */
 #include "ops/common.h"
+
+static weft_status check_padding(const weft_node *n) {
+    int64_t padding = wefti_attr_int(n, "padding");
+    WEFT_REQUIRE(padding >= -1 && padding <= INT32_MAX, WEFT_E_ARG,
+                 "%s: padding is %lld: it must be an id, or -1 for none", n->op->name,
+                 (long long)padding);
+    return WEFT_OK;
+}
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
@@ -29,6 +40,7 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
                      (whole ? begin <= whole - table->shape[0] : begin == 0),
                  WEFT_E_SHAPE, "embedding: %s cannot begin at row %lld of %lld", TEXT(table),
                  (long long)begin, (long long)whole);
+    WEFT_TRY(check_padding(n));
     weft_desc y = wefti_op_retyped(ids, (weft_dtype)dtype);
     y.shape[y.rank++] = table->shape[1];
     *out = y;
@@ -43,6 +55,7 @@ static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count
                      wefti_attr_int(n, "begin") <= INT32_MAX,
                  WEFT_E_ARG, "embedding_grad: the vocabulary has %lld rows from %lld on",
                  (long long)vocab, (long long)wefti_attr_int(n, "begin"));
+    WEFT_TRY(check_padding(n));
     WEFT_TRY(wefti_op_check_i32(n, 0));
     WEFT_TRY(wefti_op_check_float(n, 1));
     bool fits = dy->rank == ids->rank + 1;
@@ -58,9 +71,10 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_value in[] = {wefti_grad_in(g, n, 1), wefti_grad_of(g, n, 0)};
     wefti_grad_add_reduced(
         g, n, 0,
-        wefti_graph_add1(wefti_grad_graph(g), &weft_op_embedding_grad, 2, in, 2,
+        wefti_graph_add1(wefti_grad_graph(g), &weft_op_embedding_grad, 2, in, 3,
                          (wefti_attr[]){WEFTI_I("vocab", wefti_in(n, 0)->shape[0]),
-                                        WEFTI_I("begin", wefti_attr_int(n, "begin"))}));
+                                        WEFTI_I("begin", wefti_attr_int(n, "begin")),
+                                        WEFTI_I("padding", wefti_attr_int(n, "padding"))}));
     return WEFT_OK;
 }
 
@@ -136,18 +150,23 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
     (void)random;
     const weft_desc *table = wefti_out(n, 0);
     int64_t rows = weft_desc_elems(wefti_in(n, 0)), dim = table->shape[1];
+    const double padding = (double)wefti_attr_int(n, "padding");
     for (int64_t i = 0; i < table->shape[0] * dim; i++) out[0][i] = 0.0;
     for (int64_t row = 0; row < rows; row++) {
         double id = in[0][row] - (double)wefti_attr_int(n, "begin");
-        if (id < 0.0 || id >= (double)table->shape[0]) continue;
+        if (id < 0.0 || id >= (double)table->shape[0] || in[0][row] == padding) continue;
         for (int64_t d = 0; d < dim; d++) out[0][(int64_t)id * dim + d] += in[1][row * dim + d];
     }
     return WEFT_OK;
 }
 
-static const wefti_attr attrs[] = {
-    WEFTI_I("dtype", WEFT_F32), WEFTI_I("begin", 0), WEFTI_I("whole", 0), {0}};
-static const wefti_attr attrs_grad[] = {WEFTI_I("vocab", 0), WEFTI_I("begin", 0), {0}};
+static const wefti_attr attrs[] = {WEFTI_I("dtype", WEFT_F32),
+                                   WEFTI_I("begin", 0),
+                                   WEFTI_I("whole", 0),
+                                   WEFTI_I("padding", -1),
+                                   {0}};
+static const wefti_attr attrs_grad[] = {
+    WEFTI_I("vocab", 0), WEFTI_I("begin", 0), WEFTI_I("padding", -1), {0}};
 
 static const wefti_op_case cases[] = {CASE(NULL, "f32[7,5]", "i32[2,3]<7"),
                                       CASE("dtype=bf16", "f32[7,5]", "i32[9]<7"),
@@ -156,12 +175,15 @@ static const wefti_op_case cases[] = {CASE(NULL, "f32[7,5]", "i32[2,3]<7"),
                                       CASE(NULL, "f32[3,4]", "i32[0]<3"),
                                       CASE("begin=2 whole=9", "f32[4,3]", "i32[11]<9"),
                                       CASES_END};
-static const wefti_op_case cases_grad[] = {CASE("vocab=7", "i32[2,3]<7", "f32[2,3,5]"),
-                                           CASE("vocab=3", "i32[9]<3", "bf16[9,5]"),
-                                           CASE("vocab=2", "i32[]<2", "f32[4]"),
-                                           CASE("vocab=4", "i32[0]<4", "f32[0,3]"),
-                                           CASE("vocab=4 begin=2", "i32[11]<9", "f32[11,3]"),
-                                           CASES_END};
+static const wefti_op_case cases_grad[] = {
+    CASE("vocab=7", "i32[2,3]<7", "f32[2,3,5]"),
+    CASE("vocab=3", "i32[9]<3", "bf16[9,5]"),
+    CASE("vocab=2", "i32[]<2", "f32[4]"),
+    CASE("vocab=4", "i32[0]<4", "f32[0,3]"),
+    CASE("vocab=4 begin=2", "i32[11]<9", "f32[11,3]"),
+    CASE("vocab=3 padding=1", "i32[9]<3", "f32[9,5]"),
+    CASE("vocab=4 begin=2 padding=3", "i32[11]<9", "f32[11,3]"),
+    CASES_END};
 
 const weft_op_def weft_op_embedding = {
     .name = "embedding",
@@ -192,6 +214,11 @@ const weft_op_def weft_op_embedding_grad = {
 };
 
 weft_value weft_embedding(weft_graph *g, weft_value table, weft_value ids, weft_dtype dtype) {
-    return wefti_graph_add1(g, &weft_op_embedding, 2, (weft_value[]){table, ids}, 1,
-                            (wefti_attr[]){WEFTI_I("dtype", dtype)});
+    return weft_embedding_padded(g, table, ids, -1, dtype);
+}
+
+weft_value weft_embedding_padded(weft_graph *g, weft_value table, weft_value ids, int64_t padding,
+                                 weft_dtype dtype) {
+    return wefti_graph_add1(g, &weft_op_embedding, 2, (weft_value[]){table, ids}, 2,
+                            (wefti_attr[]){WEFTI_I("dtype", dtype), WEFTI_I("padding", padding)});
 }

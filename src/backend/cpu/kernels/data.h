@@ -19,13 +19,13 @@ typedef struct wefti_embedding_args {
 } wefti_embedding_args;
 
 /* dtable[ids[r] - begin] += dy[r], in row order. If ids is absent, id = offset + r % period. Ids
- * outside the table are skipped. */
+ * outside the table are skipped, and so is the id `padding` (-1: none). */
 typedef struct wefti_embedding_backward_args {
     wefti_src dy, ids;
     int64_t period, offset;
     float *dtable;   /* [vocab, dim] */
     bool accumulate; /* false: dtable is zeroed first */
-    int64_t rows, dim, vocab, begin;
+    int64_t rows, dim, vocab, begin, padding;
 } wefti_embedding_backward_args;
 
 /* Rotary positions (Su et al. 2021). x is [batch, seq, heads, dim] with strides in elements; dim

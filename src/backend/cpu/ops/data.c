@@ -19,7 +19,7 @@ typedef struct data_kernel {
     weft_dtype x, y, ids;
     int64_t outer, axis, inner, count;
     /* for a piece: its begin and the whole size, in the index space of the ids */
-    int64_t begin, whole;
+    int64_t begin, whole, padding;
     double value;
     bool accumulate, has_fill, max;
     wefti_permute_args permute;
@@ -133,7 +133,8 @@ static weft_status run_embedding_grad(const wefti_kernel *kernel, const wefti_ru
                                        .rows = k->count,
                                        .dim = k->inner,
                                        .vocab = k->axis,
-                                       .begin = k->begin};
+                                       .begin = k->begin,
+                                       .padding = k->padding};
     k->kernels->embedding_backward(run->pool, &a);
     return WEFT_OK;
 }
@@ -151,6 +152,7 @@ weft_status wefti_cpu_embedding_grad(const weft_node *n, const wefti_prepare *op
     k->inner = wefti_cpu_span(dtable, 1, dtable->rank);
     k->count = weft_desc_elems(ids);
     k->begin = wefti_attr_int(n, "begin");
+    k->padding = wefti_attr_int(n, "padding");
     k->accumulate = options->accumulate != 0;
     *out = &k->base;
     return WEFT_OK;

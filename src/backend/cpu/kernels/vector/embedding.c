@@ -53,8 +53,9 @@ static void embedding_backward_task(void *context, int64_t task, int thread) {
     const wefti_embedding_backward_args *a = context;
     int64_t first = task * EMBEDDING_STRIP, width = min64(EMBEDDING_STRIP, a->dim - first);
     for (int64_t row = 0; row < a->rows; row++) {
-        int64_t id = (a->ids.data ? load_id(a->ids, row) : a->offset + row % a->period) - a->begin;
-        if (id < 0 || id >= a->vocab) continue;
+        int64_t whole = a->ids.data ? load_id(a->ids, row) : a->offset + row % a->period;
+        int64_t id = whole - a->begin;
+        if (id < 0 || id >= a->vocab || whole == a->padding) continue;
         float *y = a->dtable + id * a->dim + first;
         int64_t at = row * a->dim + first;
         FOR_VECTORS(i, n, width) {
