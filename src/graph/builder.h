@@ -2,7 +2,7 @@
 #ifndef WEFTI_GRAPH_BUILDER_H
 #define WEFTI_GRAPH_BUILDER_H
 
-#include "base/map.h"
+#include "base/map/map.h"
 #include "graph/graph.h"
 
 /* The value that a weft_value names. If its cell has ended, body is NULL and `ended` is the cell's

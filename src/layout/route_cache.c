@@ -2,7 +2,7 @@
  * the tensor, both layouts, and the bound. */
 #include "layout/redistribute.h"
 
-#include "base/map.h"
+#include "base/map/map.h"
 #include "base/memory.h"
 
 /* The fields of a layout without padding between them. */

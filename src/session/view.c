@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/map.h"
+#include "base/map/map.h"
 #include "graph/graph.h"
 #include "session/parts.h"
 

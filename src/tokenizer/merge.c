@@ -1,5 +1,5 @@
 /* Byte-pair merging of one word, and the hash map of merges. Merging looks up a pair at each step,
- * so this map holds its entries in the table itself, in place of numbers as base/map.h.
+ * so this map holds its entries in the table itself, in place of numbers as base/map/map.h.
  *
  * The symbols of a word are a linked list. A heap holds the pairs that could merge, lowest rank
  * first, leftmost of equals. A pair that has changed since it was pushed is dropped when popped. A

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/map.h"
+#include "base/map/map.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "weft/data.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "base/map.h"
+#include "base/map/map.h"
 #include "base/memory.h"
 
 static void finds_what_was_added(void **state) {

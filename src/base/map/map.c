@@ -1,5 +1,5 @@
-/* The hash map. See base/map.h. */
-#include "base/map.h"
+/* The hash map. See base/map/map.h. */
+#include "base/map/map.h"
 
 #include "base/memory.h"
 
