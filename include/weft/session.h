@@ -110,10 +110,9 @@ WEFT_API weft_session_options weft_session_defaults(void);
  * @param options  NULL: defaults
  * @param out      freed with weft_session_destroy
  * @return the graph's first error, if it has one; WEFT_E_ARG for invalid options or plans;
- *   WEFT_E_LAYOUT,
- * WEFT_E_SHAPE and others for a plan that does not fit the model; WEFT_E_NOMEM for programs above
- * memory_bytes, with the largest tensors and the step in which they all exist; WEFT_E_MISMATCH if
- * the processes of the world do not create the same session */
+ *   WEFT_E_LAYOUT, WEFT_E_SHAPE and others for a plan that does not fit the model; WEFT_E_NOMEM for
+ *   programs above memory_bytes, with the largest tensors and the step in which they all exist;
+ *   WEFT_E_MISMATCH if the processes of the world do not create the same session */
 WEFT_API weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
                                          weft_session **out) WEFT_CHECKED;
 /** Not collective. NULL is legal. */
@@ -186,9 +185,13 @@ WEFT_API weft_status weft_session_accumulate(weft_session *session, double *out_
 /** Update the parameters from the accumulated gradients. Collective. *out_norm (may be NULL) is the
  * global gradient norm before clipping; NaN without clipping, which does not compute it.
  *
- * Errors, all without an update: WEFT_E_NUMERIC if the norm is not finite. WEFT_E_MISMATCH in mode
- * MANUAL if ranks have unlike norms. WEFT_E_ARG if microbatches are missing, and for a learning
- * rate that is not finite; after the latter a world can only be left. */
+ * WEFT_E_CORRUPT if a mean of squared gradients of adam, adamw or lamb is no longer finite; the
+ * message names the parameter, and some parameters have changed.
+ *
+ * Errors without an update: WEFT_E_NUMERIC if the norm is not finite, with the first parameter.
+ * WEFT_E_MISMATCH in mode MANUAL if ranks have unlike norms. WEFT_E_ARG if microbatches are
+ * missing, and for a learning rate that is not finite; after the latter a world can only be left.
+ */
 WEFT_API weft_status weft_session_update(weft_session *session, double learning_rate,
                                          double *out_norm) WEFT_CHECKED;
 /** One weft_session_accumulate and one weft_session_update, for sessions with one microbatch.

@@ -387,10 +387,13 @@ static weft_status share_norms(wefti_program_builder *b, int32_t total) {
 static weft_status norm_slots(wefti_program_builder *b, int64_t **out, int32_t *out_total) {
     *out_total = 0;
     WEFT_TRY(wefti_new_array(b->scratch, b->root->value_count, sizeof **out, out));
+    WEFT_TRY(wefti_new_array(b->p->arena, b->root->in_count, sizeof *b->p->norm_names,
+                             &b->p->norm_names));
     for (int64_t i = 0; i < b->root->in_count; i++) {
         int32_t v = b->root->in[i];
-        if (b->root->values[v].kind == WEFTI_VALUE_PARAM && b->dec->has_gradient[v])
-            (*out)[v] = (*out_total)++;
+        if (b->root->values[v].kind != WEFTI_VALUE_PARAM || !b->dec->has_gradient[v]) continue;
+        b->p->norm_names[*out_total] = wefti_build_name(b, "", b->root->values[v].name);
+        (*out)[v] = (*out_total)++;
     }
     return WEFT_OK;
 }

@@ -164,14 +164,17 @@ static weft_status refuse(const wefti_lowering *c, const wefti_strategy *s, cons
     for (int i = 0; i < c->n->inputs; i++)
         wefti_text_add(&t, "%s%s", i ? ", " : "",
                        wefti_in(c->n, i) ? wefti_desc_text(wefti_in(c->n, i)).text : "-");
-    for (int o = 0; o < c->n->outputs && c->n->inputs == 0; o++)
-        wefti_text_add(&t, "%s%s", o ? ", " : "none, results are ",
+    for (int o = 0; o < c->n->outputs; o++)
+        wefti_text_add(&t, "%s%s",
+                       o              ? ", "
+                       : c->n->inputs ? "; results are "
+                                      : "none; results are ",
                        wefti_desc_text(wefti_out(c->n, o)).text);
     wefti_text_add(&t, "; it can be split by ");
     WEFT_TRY(factor_words(c, &t));
     char *text = wefti_text_take(&t);
     weft_status status = WEFT_RAISE(
-        WEFT_E_LAYOUT, "%s%sthe strategy '%s' says %s: %s; operands are %s",
+        WEFT_E_LAYOUT, "%s%sthe strategy '%.100s' says %s: %s; operands are %s",
         s->source ? s->source : "", s->source ? ": " : "", s->match, what, why, text ? text : "");
     wefti_free(text);
     return status;

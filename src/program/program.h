@@ -140,6 +140,7 @@ typedef struct wefti_program {
                                clipping */
     weft_dtype norms_dtype; /* f64 if any parameter is f64, else f32 */
     int32_t norm_count;
+    const char **norm_names; /* [norm_count]: the parameter of each square */
     int32_t fused[3]; /* number of tensors that each fusion of the plan may join, in the plan's
                          order */
     int64_t samples;  /* of a microbatch: the number of rows that most inputs have, in a tie the

@@ -187,8 +187,10 @@ weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
     return accumulate(s, out_loss);
 }
 
-/* The norm of all gradients, from a device of this process. */
-static weft_status norm_at(const weft_session *s, int32_t rank, double *out) {
+/* The norm of all gradients, from a device of this process. *out_name (may be NULL): the first
+ * parameter whose gradient has a norm that is not finite; NULL: none. */
+static weft_status norm_at(const weft_session *s, int32_t rank, double *out,
+                           const char **out_name) {
     const wefti_program *p = s->views[0]->programs[rank];
     wefti_rank_device *d = wefti_workers_device(s->workers, rank);
     wefti_mapping squares;
@@ -196,7 +198,13 @@ static weft_status norm_at(const weft_session *s, int32_t rank, double *out) {
     WEFT_TRY(wefti_device_map(wefti_rank_device_device(d), wefti_rank_device_memory(d) + p->norms,
                               p->norm_count * (int64_t)weft_dtype_bytes(p->norms_dtype),
                               WEFTI_ACCESS_READ, &squares));
-    for (int32_t i = 0; i < p->norm_count; i++) sum += wefti_load(p->norms_dtype, squares.data, i);
+    const char *name = NULL;
+    for (int32_t i = 0; i < p->norm_count; i++) {
+        double square = wefti_load(p->norms_dtype, squares.data, i);
+        if (!isfinite(square) && !name) name = p->norm_names[i];
+        sum += square;
+    }
+    if (out_name) *out_name = name;
     *out = sqrt(sum) * gradient_scale(s);
     return wefti_device_unmap(&squares, WEFT_OK);
 }
@@ -208,7 +216,8 @@ static weft_status same_norms(weft_session *s, double norm) {
     weft_status status = WEFT_OK;
     double *all = s->of_ranks;
     for (int32_t r = 0; r < s->devices && status >= 0; r++)
-        if (wefti_session_has(s, r)) status = wefti_fail_world(s->world, norm_at(s, r, &all[r]));
+        if (wefti_session_has(s, r))
+            status = wefti_fail_world(s->world, norm_at(s, r, &all[r], NULL));
     WEFT_TRY(status);
     if (s->world) status = wefti_agree_records(s->agreement, &norm, sizeof norm, all);
     for (int32_t r = 0; r < s->devices && status >= 0; r++)
@@ -220,10 +229,10 @@ static weft_status same_norms(weft_session *s, double norm) {
         if (all[r] != all[0])
             status = WEFT_RAISE(
                 WEFT_E_MISMATCH,
-                "rank 0 has a gradient of norm %.9g, rank %d one of %.9g: in mode manual gradients "
-                "are clipped where all ranks have the same; clip those of slices, and those that "
-                "are not summed over ranks, in the model, and none here",
-                wefti_printed(all[0]), r, wefti_printed(all[r]));
+                "the gradient's norm is %.9g on rank 0 and %.9g on rank %d: in mode manual the "
+                "session clips only gradients that are equal on all ranks; set clip to 0, and clip "
+                "inside the model",
+                wefti_printed(all[0]), wefti_printed(all[r]), r);
     return status;
 }
 
@@ -232,10 +241,12 @@ static weft_status clip(weft_session *s, double *out_norm) {
     double scale = gradient_scale(s);
     WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_NORM));
     double norm;
-    WEFT_TRY(wefti_fail_world(s->world, norm_at(s, s->me, &norm)));
+    const char *name;
+    WEFT_TRY(wefti_fail_world(s->world, norm_at(s, s->me, &norm, &name)));
     if (s->views[0]->own->own_norms) WEFT_TRY(same_norms(s, norm));
-    WEFT_REQUIRE(isfinite(norm), WEFT_E_NUMERIC, "the gradient's norm is %g: nothing was updated",
-                 wefti_printed(norm));
+    WEFT_REQUIRE(isfinite(norm), WEFT_E_NUMERIC,
+                 "the gradient's norm is %g%s%s: nothing was updated", wefti_printed(norm),
+                 name ? ", because of " : "", name ? name : "");
     /* PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1. */
     double factor = s->options.clip / (norm + 1e-6);
     WEFT_TRY(set_scalar(s, offsetof(wefti_step_scalars, gradient_scale),

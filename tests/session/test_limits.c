@@ -180,13 +180,15 @@ static void a_bad_gradient_stops_a_clipped_update(void **state) {
     (void)state;
     weft_graph *g;
     ASSERT_OK(weft_graph_create(&g));
+    weft_value b = weft_param(g, "good", vector(3), (weft_init){WEFT_INIT_ZEROS, 0});
     weft_value w = weft_param(g, "w", vector(3), (weft_init){WEFT_INIT_ZEROS, 0});
     weft_value x = weft_input(g, "x", vector(3)); /* sqrt'(0) is infinite, sqrt(0) is not */
-    weft_loss(g, weft_mean(g, weft_mul(g, weft_sqrt(g, w), x), 0, NULL, false));
+    weft_value y = weft_add(g, weft_mul(g, weft_sqrt(g, w), x), b);
+    weft_loss(g, weft_mean(g, y, 0, NULL, false));
     weft_session *s = session_of(g, options_with(WEFT_SGD, 1));
     ASSERT_OK(weft_session_feed(s, 0, "x", (float[]){1, 2, 3}, 12));
     ASSERT_OK(weft_session_accumulate(s, NULL));
-    ASSERT_FAILS(WEFT_E_NUMERIC, "updated", weft_session_update(s, 1, NULL));
+    ASSERT_FAILS(WEFT_E_NUMERIC, "w", weft_session_update(s, 1, NULL));
     double loss = 7, norm = 7; /* failed calls leave their outputs untouched */
     ASSERT_OK(weft_session_feed(s, 0, "x", (float[]){1, 2, 3}, 12));
     ASSERT_FAILS(WEFT_E_NUMERIC, "updated", weft_session_step(s, 1, &loss));
@@ -205,6 +207,55 @@ static void a_bad_gradient_stops_a_clipped_update(void **state) {
     ASSERT_OK(weft_session_read(s, 0, "w", value, sizeof value));
     assert_true(value[0] < 1 && value[1] < value[0] && value[2] < value[1]);
     weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
+/* A gradient whose square overflows would make the second moment infinite, and the element would
+ * never change again: the step fails and names the parameter. */
+static void a_second_moment_does_not_overflow(void **state) {
+    (void)state;
+    static const weft_optimizer_kind kinds[] = {WEFT_ADAM, WEFT_ADAMW, WEFT_LAMB};
+    enum { ELEMENTS = 70001 }; /* several tasks and a remainder */
+    float *values = malloc(ELEMENTS * sizeof *values);
+    assert_non_null(values);
+    for (size_t k = 0; k < 2 * (sizeof kinds / sizeof *kinds); k++) {
+        weft_graph *g;
+        ASSERT_OK(weft_graph_create(&g));
+        weft_value w = weft_param(g, "large", vector(ELEMENTS), (weft_init){WEFT_INIT_CONSTANT, 1});
+        weft_value x = weft_input(g, "x", vector(ELEMENTS));
+        weft_loss(g, weft_sum(g, weft_mul(g, w, x), 0, NULL, false));
+        weft_session *s = session_of(g, options_with(kinds[k / 2], 0));
+        for (int64_t i = 0; i < ELEMENTS; i++) values[i] = 1;
+        ASSERT_OK(weft_session_feed(s, 0, "x", values, ELEMENTS * sizeof *values));
+        ASSERT_OK(weft_session_step(s, 0.1, NULL));
+        values[k % 2 ? ELEMENTS - 1 : 33000] = 1e25F;
+        ASSERT_OK(weft_session_feed(s, 0, "x", values, ELEMENTS * sizeof *values));
+        ASSERT_FAILS(WEFT_E_CORRUPT, "large", weft_session_step(s, 0.1, NULL));
+        weft_session_destroy(s);
+        weft_graph_destroy(g);
+    }
+    free(values);
+}
+
+/* The factors of a reshape are the dimensions of its result, so a refusal shows both shapes. */
+static void a_refused_reshape_shows_its_result(void **state) {
+    (void)state;
+    weft_graph *g;
+    weft_plan *plan;
+    weft_session *s;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", matrix(4, 6));
+    weft_cell_begin(g, "c");
+    weft_value y = weft_cell_end(g, weft_exp(g, weft_reshape(g, x, 2, (int64_t[]){8, 3})));
+    weft_loss(g, weft_mean(g, y, 0, NULL, false));
+    ASSERT_OK(weft_plan_create(2, &plan));
+    ASSERT_OK(weft_op_split(plan, "c:reshape", "nonsense=dp"));
+    weft_session_options o = options_with(WEFT_SGD, 0);
+    o.plan = plan;
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    ASSERT_FAILS(WEFT_E_LAYOUT, "f32[4, 6]", weft_session_create(g, &o, &s));
+    ASSERT_MESSAGE("f32[8, 3]");
+    weft_plan_destroy(plan);
     weft_graph_destroy(g);
 }
 
@@ -593,6 +644,8 @@ int main(void) {
         cmocka_unit_test(too_little_memory_is_refused),
         cmocka_unit_test(the_first_bad_cell_is_named),
         cmocka_unit_test(a_bad_gradient_stops_a_clipped_update),
+        cmocka_unit_test(a_second_moment_does_not_overflow),
+        cmocka_unit_test(a_refused_reshape_shows_its_result),
         cmocka_unit_test(evaluation_shares_parameters),
         cmocka_unit_test(graphs_keep_their_own_states),
         cmocka_unit_test(caches_are_written_in_place),

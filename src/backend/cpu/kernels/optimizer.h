@@ -36,6 +36,7 @@ typedef struct wefti_adam_args {
     int64_t elements, step; /* step counts from 1 */
     float grad_scale, lr, beta1, beta2, eps, weight_decay;
     bool decoupled;
+    bool *overflow; /* becomes true if an element of the new v is not finite; may be NULL */
 } wefti_adam_args;
 
 /* Chen et al. 2023: p -= lr decay p; p -= lr sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g. */
@@ -61,6 +62,7 @@ typedef struct wefti_lamb_args {
     bool norms_only;  /* phase one: update m and v, write |p|^2 and |u|^2 to norms, leave p */
     bool peek;        /* norms_only: do not change m and v either */
     double *norms;    /* [2]: |p|^2, |u|^2 */
+    bool *overflow;   /* becomes true if an element of the new v is not finite; may be NULL */
     void *workspace;
 } wefti_lamb_args;
 size_t wefti_lamb_workspace_bytes(int64_t elements);

@@ -62,7 +62,7 @@ static void run_adafactor(const optimizer_kernel *k, const wefti_run *run, const
  * whole. */
 static void run_lamb(const optimizer_kernel *k, const wefti_run *run, const void *const *in,
                      void *const *out, wefti_src grad, const wefti_step_scalars *scalars,
-                     int64_t step, void *workspace) {
+                     int64_t step, bool *overflow, void *workspace) {
     double norms[2];
     bool squares = k->rule == LAMB_SQUARES;
     wefti_lamb_args a = {.param = squares ? (float *)(uintptr_t)in[0] : out[0],
@@ -80,6 +80,7 @@ static void run_lamb(const optimizer_kernel *k, const wefti_run *run, const void
                          .norms_only = squares || k->piece,
                          .peek = squares, /* nothing is written */
                          .norms = norms,
+                         .overflow = overflow,
                          .workspace = workspace};
     k->kernels->lamb(run->pool, &a);
     if (squares)
@@ -99,6 +100,7 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
     float lr = scalars->learning_rate, scale = scalars->gradient_scale;
     int64_t step = scalars->step >= 1.0f ? (int64_t)scalars->step : 1;
     wefti_src g = {grad, k->gradient_dtype};
+    bool overflow = false;
     switch (k->rule) {
     case SGD:
         k->kernels->sgd(run->pool,
@@ -127,7 +129,8 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
                                                        .beta2 = k->beta2,
                                                        .eps = k->eps,
                                                        .weight_decay = k->weight_decay,
-                                                       .decoupled = k->rule == ADAMW});
+                                                       .decoupled = k->rule == ADAMW,
+                                                       .overflow = &overflow});
         break;
     case LION:
         k->kernels->lion(run->pool, &(wefti_lion_args){.param = out[0],
@@ -142,13 +145,17 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
         break;
     case LAMB:
     case LAMB_SQUARES:
-        run_lamb(k, run, in, out, g, scalars, step, workspace);
+        run_lamb(k, run, in, out, g, scalars, step, &overflow, workspace);
         break;
     case ADAFACTOR:
     case ADAFACTOR1:
         run_adafactor(k, run, in, out, g, scalars, step, workspace);
         break;
     }
+    /* With an infinite second moment, an element would never change again. */
+    WEFT_REQUIRE(!overflow, WEFT_E_CORRUPT,
+                 "the mean of squared gradients is not finite in single precision; set train.clip, "
+                 "and go on from a checkpoint, because this step has changed some parameters");
     return WEFT_OK;
 }
 

@@ -45,6 +45,11 @@ void KERNEL(sgd)(wefti_pool *pool, const wefti_sgd_args *a) {
     wefti_pool_run(pool, blocks_of(a->elements, OPTIMIZER_TASK), sgd_task, &copy);
 }
 
+/* `sum` is the sum of 0 v: NaN if a v is infinite or NaN, else 0. */
+INLINE void report_overflow(vf sum, bool *overflow) {
+    if (overflow && vf_sum(sum) != 0.0f) __atomic_store_n(overflow, true, __ATOMIC_RELAXED);
+}
+
 typedef struct adam_run {
     const wefti_adam_args *a;
     float step_size, root_correction; /* lr / (1 - b1^t), 1 / sqrt(1 - b2^t) */
@@ -75,6 +80,7 @@ static void adam_task(void *context, int64_t task, int thread) {
     vf root = vf_set1(run->root_correction);
     vf keep = vf_set1(a->decoupled ? 1.0f - a->lr * a->weight_decay : 1.0f);
     vf decay = vf_set1(a->decoupled ? 0.0f : a->weight_decay);
+    vf zero = vf_zero(), check = vf_zero();
     int64_t end = min64(a->elements, (task + 1) * OPTIMIZER_TASK);
     for (int64_t i = task * OPTIMIZER_TASK; i < end; i += VL) {
         int64_t n = min64(VL, end - i);
@@ -86,9 +92,11 @@ static void adam_task(void *context, int64_t task, int thread) {
         vf g = vf_fma(decay, p, load(a->grad, i, n) * scale);
         p = p * keep;
         moments(a->m + i, a->v + i, g, fresh1, beta2, fresh2, n, &m, &v);
+        check = vf_fma(v, zero, check);
         vf denominator = vf_fma(vf_sqrt(v), root, eps);
         store_param(a->param, a->shadow, i, vf_fnma(size, m / denominator, p), n);
     }
+    report_overflow(check, a->overflow);
 }
 
 void KERNEL(adam)(wefti_pool *pool, const wefti_adam_args *a) {
@@ -136,7 +144,7 @@ static void lamb_moments_task(void *context, int64_t task, int thread) {
     const lamb_run *run = context;
     const wefti_lamb_args *a = run->a;
     vf scale = vf_set1(a->grad_scale), fresh1 = vf_set1(1.0f - a->beta1), beta2 = vf_set1(a->beta2);
-    vf fresh2 = vf_set1(1.0f - a->beta2);
+    vf fresh2 = vf_set1(1.0f - a->beta2), zero = vf_zero(), check = vf_zero();
     double sums[2] = {0.0, 0.0};
     int64_t end = min64(a->elements, (task + 1) * OPTIMIZER_BLOCK);
     for (int64_t start = task * OPTIMIZER_BLOCK; start < end; start += 64 * VL) {
@@ -149,6 +157,7 @@ static void lamb_moments_task(void *context, int64_t task, int thread) {
                 next_moments(a->m + i, a->v + i, g, fresh1, beta2, fresh2, n, &m, &v);
             else
                 moments(a->m + i, a->v + i, g, fresh1, beta2, fresh2, n, &m, &v);
+            check = vf_fma(v, zero, check);
             vf u = lamb_update(run, m, v, p);
             if (n < VL) u = vf_select(vm_first(n), u, vf_zero()); /* 0 / 0 if eps is 0 */
             p2 = vf_fma(p, p, p2);
@@ -157,6 +166,7 @@ static void lamb_moments_task(void *context, int64_t task, int thread) {
         sums[0] += (double)vf_sum(p2);
         sums[1] += (double)vf_sum(u2);
     }
+    report_overflow(check, a->overflow);
     double *partial = (double *)a->workspace + 2 * task;
     partial[0] = sums[0];
     partial[1] = sums[1];
