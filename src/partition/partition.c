@@ -256,7 +256,7 @@ static weft_status find_result(wefti_lowering *c, const wefti_strategy *s) {
     if (s->out->rank != whole->rank && !s->op) return WEFT_OK;
     weft_status status = wefti_layout_check_stated(s->out, &ctx->p->mesh, whole);
     if (status < 0)
-        return wefti_prefix(status, "%s%sthe strategy '%s' says that the result, %s, is %s",
+        return wefti_prefix(status, "%s%sthe strategy '%.100s' says that the result, %s, is %s",
                             s->source ? s->source : "", s->source ? ": " : "", s->match,
                             wefti_desc_text(whole).text,
                             wefti_layout_text(s->out, &ctx->p->mesh).text);
@@ -652,7 +652,8 @@ weft_status wefti_partition_check(const wefti_partition *p) {
         for (int32_t k = 0; p->missed[i] && k < s->split_count && k < 64; k++)
             WEFT_REQUIRE(
                 p->applied[i] >> k & 1, WEFT_E_LAYOUT,
-                "%s%sthe strategy '%s' says %s, but nothing that it matches has such a factor: %s",
+                "%s%sthe strategy '%.100s' says %s, but nothing that it matches has such a "
+                "factor: %s",
                 s->source ? s->source : "", s->source ? ": " : "", s->match, s->splits[k].what,
                 p->missed[i]);
     }

@@ -239,7 +239,7 @@ weft_status weft_plan_stage_mesh(weft_plan *plan, int stage, int axes, const int
     PLAN_REQUIRED(plan);
     int32_t stages = plan->pipeline.stages;
     WEFT_REQUIRE(stage >= 0 && stage < stages, WEFT_E_ARG,
-                 "pipeline.meshes: there is no stage %d; the pipeline has %d, from 0 on", stage,
+                 "pipeline.meshes: stage %d does not exist; the pipeline has %d, from 0 on", stage,
                  stages);
     WEFT_REQUIRE(axes == plan->mesh.axes && sizes, WEFT_E_ARG,
                  "pipeline.meshes: stage %d has %d sizes; the mesh has %d axes, and each needs one",

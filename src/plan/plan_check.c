@@ -108,7 +108,7 @@ static weft_status check_cuts(const weft_plan *plan, const wefti_strategy *strat
             wefti_dim_split split;
             weft_status status = wefti_cut_axes(&plan->mesh, *cut, &used, &split);
             if (status < 0)
-                return wefti_prefix(status, "%s: dimension %d of input %d",
+                return wefti_prefix(status, "%.100s: dimension %d of input %d",
                                     strategy->match ? strategy->match : "dataset", d, i);
         }
     return WEFT_OK;
@@ -121,9 +121,9 @@ static weft_status check_strategies(const weft_plan *plan) {
         const wefti_strategy *s = &plan->strategies[i];
         weft_status status = WEFT_OK;
         if (closed)
-            status = WEFT_RAISE(WEFT_E_ARG,
-                                "the strategy of %s: mode %s has none of its own; mode semi has",
-                                s->match, mode);
+            status = WEFT_RAISE(
+                WEFT_E_ARG, "the strategy of %.100s: mode %s has none of its own; mode semi has",
+                s->match, mode);
         else if (s->cuts)
             status = check_cuts(plan, s);
         if (status < 0) return at_place(status, s->source, "strategies", i);
@@ -133,13 +133,14 @@ static weft_status check_strategies(const weft_plan *plan) {
         wefti_layout layout;
         weft_status status = wefti_layout_parse(t->layout, &plan->mesh, &layout);
         if (status >= 0 && (layout.sum || layout.max))
-            status = WEFT_RAISE(WEFT_E_ARG,
-                                "the layout of %s is partial, %s; what is stored or fed is whole "
-                                "numbers, never terms of a sum",
-                                t->match, t->layout);
+            status =
+                WEFT_RAISE(WEFT_E_ARG,
+                           "the layout of %.100s is partial, %s; what is stored or fed is whole "
+                           "numbers, never terms of a sum",
+                           t->match, t->layout);
         if (status >= 0 && plan->mode == WEFT_PARALLEL_MANUAL && wefti_layout_split_axes(&layout))
             status = WEFT_RAISE(WEFT_E_ARG,
-                                "the layout of %s is %s: in mode manual nothing is split, each "
+                                "the layout of %.100s is %s: in mode manual nothing is split, each "
                                 "rank has its own; modes semi and data split tensors",
                                 t->match, t->layout);
         if (status < 0) return at_place(status, t->source, "tensors", i);

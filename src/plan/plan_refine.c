@@ -64,7 +64,7 @@ static weft_status cut_layout(weft_plan *plan, const wefti_mesh *old, const int 
     wefti_layout layout;
     weft_status status = wefti_layout_parse(t->layout, old, &layout);
     if (status < 0)
-        return wefti_prefix(status, "%s%sthe layout of %s", t->source ? t->source : "",
+        return wefti_prefix(status, "%s%sthe layout of %.100s", t->source ? t->source : "",
                             t->source ? ": " : "", t->match);
     for (int d = 0; d < layout.rank; d++)
         cut_axes(layout.dim[d].axis, &layout.dim[d].count, place, cut);

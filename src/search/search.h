@@ -24,9 +24,10 @@ weft_status wefti_plan_complete(const wefti_completion *what, weft_plan *out,
 uint64_t wefti_model_hash(const weft_graph *graph);
 
 /* unmatched.c: lists the settings of a plan that have no effect, one message per line, "" for none;
- * wefti_free it. These are patterns that match no name of the model, axes that split nothing, and
- * fusions without tensors. Wraps the graph's loose nodes into cells. `fused`: from
- * wefti_plan_complete; NULL: unknown, then fusions are not checked. */
+ * wefti_free it. It lists at most 20 patterns, and counts the others. These are patterns that match
+ * no name of the model, axes that split nothing, and fusions without tensors. Wraps the graph's
+ * loose nodes into cells. `fused`: from wefti_plan_complete; NULL: unknown, then fusions are not
+ * checked. */
 weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const int32_t fused[3],
                                  char **out) WEFT_CHECKED;
 

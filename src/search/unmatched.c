@@ -19,8 +19,11 @@ typedef struct checker {
     const wefti_op_registry *ops_known;
     const int32_t *fused; /* as in wefti_plan_unmatched */
     names ops, tensors, calls;
+    int64_t unmatched;
     wefti_text out;
 } checker;
+
+enum { MOST_LINES = 20 }; /* patterns that a message lists */
 
 static weft_status no_memory(void) {
     return WEFT_RAISE(WEFT_E_NOMEM, "no memory to check a plan's names");
@@ -103,13 +106,14 @@ static void check(checker *c, const names *of, const char *match, const char *so
                   const char *list, int64_t number, const char *what) {
     for (int64_t i = 0; i < of->count; i++)
         if (wefti_glob_match(match, of->items[i])) return;
+    if (c->unmatched++ >= MOST_LINES) return;
     const char **words = strpbrk(match, "*?[") ? of->patterns : of->items;
     const char *near = words ? weft_nearest(match, words) : NULL;
     if (source)
         wefti_text_add(&c->out, "%s: ", source);
     else
         wefti_text_add(&c->out, "%s[%lld]: ", list, (long long)number);
-    wefti_text_add(&c->out, "the model has no %s '%s'%s%s%s\n", what, match,
+    wefti_text_add(&c->out, "the model has no %s '%.100s'%s%s%s\n", what, match,
                    near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
@@ -203,18 +207,29 @@ static void check_fusion(checker *c) {
         check_ends(c, fused[0]);
 }
 
-static void check_all(checker *c) {
+static void check_splits(checker *c) {
     const weft_plan *p = c->plan;
     for (int64_t i = 0; i < p->strategy_count; i++) {
         const wefti_strategy *s = &p->strategies[i];
-        if (!splits_gradient(c, s)) check(c, &c->ops, s->match, s->source, "strategies", i, "op");
+        if (splits_gradient(c, s)) continue;
+        check(c, &c->ops, s->match, s->source, "strategies", i, "op");
     }
-    for (int64_t i = 0; i < p->tensor_count; i++)
-        check(c, &c->tensors, p->tensors[i].match, p->tensors[i].source, "tensors", i, "tensor");
+    for (int64_t i = 0; i < p->tensor_count; i++) {
+        const wefti_tensor_strategy *t = &p->tensors[i];
+        check(c, &c->tensors, t->match, t->source, "tensors", i, "tensor");
+    }
+}
+
+static void check_all(checker *c) {
+    const weft_plan *p = c->plan;
+    check_splits(c);
     for (int64_t i = 0; i < p->pipeline.rule_count; i++)
         check(c, &c->calls, p->pipeline.rules[i].match, NULL, "pipeline.stage_of", i, "cell");
     for (int64_t i = 0; i < p->recompute.cell_count; i++)
         check(c, &c->calls, p->recompute.cells[i], NULL, "recompute.cells", i, "cell");
+    if (c->unmatched > MOST_LINES)
+        wefti_text_add(&c->out, "%lld more settings of the plan match no name of the model\n",
+                       (long long)(c->unmatched - MOST_LINES));
     check_axes(c);
     check_fusion(c);
 }

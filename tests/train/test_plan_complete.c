@@ -258,6 +258,31 @@ static void test_other_model(void **state) {
 }
 
 /* Mistyped names are reported with the nearest known name. */
+/* A plan with very many settings that match nothing makes a short text. */
+static void many_unmatched(void **state) {
+    (void)state;
+    weft_graph *g;
+    weft_plan *plan;
+    char *unmatched;
+    int lines = 0;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", weft_desc_of(WEFT_F32, 2, (int64_t[]){4, 6}));
+    weft_loss(g, weft_mean(g, weft_exp(g, x), 0, NULL, false));
+    ASSERT_OK(weft_plan_create(2, &plan));
+    for (int i = 0; i < 5000; i++) {
+        char name[300];
+        (void)snprintf(name, sizeof name, "%0200d:linear", i);
+        ASSERT_OK(weft_op_split(plan, name, "m0=dp"));
+    }
+    ASSERT_OK(wefti_plan_unmatched(plan, g, NULL, &unmatched));
+    for (const char *at = unmatched; *at; at++) lines += *at == '\n';
+    assert_true(lines < 30 && strlen(unmatched) < 10000);
+    assert_true(has_facts(unmatched, "4980"));
+    weft_text_free(unmatched);
+    weft_plan_destroy(plan);
+    weft_graph_destroy(g);
+}
+
 static void test_unmatched(void **state) {
     (void)state;
     weft_plan *plan = NULL;
@@ -603,6 +628,7 @@ int main(void) {
         cmocka_unit_test(test_other_model),
         cmocka_unit_test(test_one_device),
         cmocka_unit_test(test_unmatched),
+        cmocka_unit_test(many_unmatched),
         cmocka_unit_test(test_names_in_equal_cells),
         cmocka_unit_test(test_families),
         cmocka_unit_test(test_no_memory),
