@@ -77,8 +77,8 @@ static weft_status check_other_shapes(const wefti_source *source, const int *dim
         const wefti_safetensors_entry *parameter = named_before(source, entry->name);
         int64_t number = parameter ? parameter - wefti_source_at(source, 0) : k;
         WEFT_REQUIRE(dimensions[number] < 0, WEFT_E_SHAPE,
-                     "tensor \"%.200s\" is %s, and nothing says along which dimension it is split, "
-                     "as \"%.200s\", %s, is along dimension %d",
+                     "tensor \"%.200s\" is %s: say along which dimension it is split, because its "
+                     "parameter \"%.200s\", %s, is split along dimension %d",
                      entry->name, wefti_desc_text(&entry->desc).text, parameter->name,
                      wefti_desc_text(&parameter->desc).text, dimensions[number]);
     }

@@ -39,9 +39,11 @@ static void split_free(split *s) {
 /* Without this prefix file names would begin with "-", as options do. */
 static weft_status check_prefix(const char *prefix) {
     size_t length = strlen(prefix);
-    WEFT_REQUIRE(length && prefix[length - 1] != '/', WEFT_E_ARG,
-                 "'%s' is not what the names of slices can begin with, as '%sslice' is", prefix,
-                 prefix);
+    WEFT_REQUIRE(
+        length && prefix[length - 1] != '/', WEFT_E_ARG,
+        "'%s' cannot be the prefix of file names: give one that is not empty and does not end with "
+        "'/', for example '%sslice'",
+        prefix, prefix);
     return WEFT_OK;
 }
 

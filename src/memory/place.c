@@ -192,7 +192,7 @@ static weft_status place(wefti_lifetime *buffers, int64_t count, wefti_arena *sc
 
 weft_status wefti_place_count(int64_t bytes, int64_t *all) {
     WEFT_REQUIRE(bytes <= MOST_BYTES - *all, WEFT_E_NOMEM,
-                 "what is to be placed has more bytes than can be counted");
+                 "the buffers have more bytes in all than 64 bits can count");
     *all += aligned(bytes);
     return WEFT_OK;
 }

@@ -166,11 +166,12 @@ static weft_status check_image(const weft_model_config *c) {
 static weft_status check_experts(const weft_model_config *c, bool has) {
     const char *family = weft_family_text(c->family);
     if (!has) {
-        WEFT_REQUIRE(c->experts == 0 && c->experts_per_token == 0 && c->capacity_factor == 0 &&
-                         c->aux_loss == 0,
-                     WEFT_E_ARG,
-                     "model.experts and what belongs to them are for gpt2-moe and mixtral, not %s",
-                     family);
+        WEFT_REQUIRE(
+            c->experts == 0 && c->experts_per_token == 0 && c->capacity_factor == 0 &&
+                c->aux_loss == 0,
+            WEFT_E_ARG,
+            "model.experts and the other settings of experts are for gpt2-moe and mixtral, not %s",
+            family);
         return WEFT_OK;
     }
     WEFT_TRY(check_positive("model.experts", c->experts));

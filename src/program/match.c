@@ -160,7 +160,7 @@ static weft_status wait(wefti_match *m, wefti_match_rank *r, int32_t index,
 static weft_status side_of(const wefti_match_rank *r, const wefti_step *step,
                            const wefti_instruction *code, int64_t index, wefti_match_side *out) {
     WEFT_REQUIRE(index >= 0 && index < r->count, WEFT_E_MISMATCH,
-                 "rank %d, step '%s': there is no transfer number %lld, there are %d",
+                 "rank %d, step '%s': transfer number %lld does not exist; the program has %d",
                  r->program->rank, step->name, (long long)index, r->count);
     *out = (wefti_match_side){r->program, step, code,
                               wefti_partition_transfer(r->program->partition, (int32_t)index),
@@ -182,7 +182,7 @@ static weft_status play_call(wefti_match *m, wefti_match_rank *r, const wefti_st
     const wefti_routine *routine = step->routine;
     wefti_match_side side;
     WEFT_REQUIRE(is_part(step), WEFT_E_MISMATCH,
-                 "rank %d, step '%s': there is no part %d of %d of the call", r->program->rank,
+                 "rank %d, step '%s': part %d of %d of the call does not exist", r->program->rank,
                  step->name, step->part + 1, step->parts);
     if (!r->entered) { /* first wait for the post of the part before */
         r->code = step->from - (step->part > 0);
@@ -194,9 +194,10 @@ static weft_status play_call(wefti_match *m, wefti_match_rank *r, const wefti_st
         if (x->transfer < 0) continue;
         for (int32_t k = r->code; r->code >= r->joined_end; k++) {
             const wefti_instruction *next = &routine->code[k];
-            WEFT_REQUIRE(k < step->to && next->transfer >= 0, WEFT_E_MISMATCH,
-                         "rank %d, step '%s': a transfer is joined with what is none",
-                         r->program->rank, step->name);
+            WEFT_REQUIRE(
+                k < step->to && next->transfer >= 0, WEFT_E_MISMATCH,
+                "rank %d, step '%s': a transfer is joined with an instruction that is no transfer",
+                r->program->rank, step->name);
             WEFT_TRY(side_of(r, step, next, next->transfer, &side));
             WEFT_TRY(post(m, r, next->transfer, &side));
             bool stays = k + 1 == step->to && step->part + 1 < step->parts;

@@ -86,9 +86,9 @@ static weft_status judge(const comparison *c, int64_t tensor) {
            *digest_at(c, pieces[wrong].rank, tensor) == *digest_at(c, pieces[other].rank, tensor))
         other++;
     WEFT_FAIL(WEFT_E_MISMATCH,
-              "replicas of parameter '%s' differ: rank %d does not have what rank %d has; of %d "
-              "ranks with these elements %d have those of rank %d. Their gradients are not reduced "
-              "over all replicas, or one was written alone",
+              "replicas of parameter '%s' differ between rank %d and rank %d; %d ranks hold these "
+              "elements, and %d of them have the values of rank %d. Either the gradients are not "
+              "reduced over all replicas, or one replica was written alone",
               c->view->tensors[tensor].name, pieces[wrong].rank, pieces[other].rank, of, fewest,
               pieces[wrong].rank);
 }

@@ -60,7 +60,7 @@ static weft_status compare_records(const job_record *a, const job_record *b, boo
                     b->rank, b->version, a->rank, a->version);
     WEFT_REQUIRE_OF(b->rank, !strcmp(a_isa, b_isa), WEFT_E_MISMATCH,
                     "rank %d computes with %s instructions, rank %d with %s, and their last bits "
-                    "differ: set WEFT_ISA to what all processors have",
+                    "differ: set WEFT_ISA to a value that all processors support",
                     b->rank, b_isa, a->rank, a_isa);
     const char *what = a->model != b->model ? "model"
                        : a->plan != b->plan ? "plan"

@@ -79,7 +79,7 @@ weft_status wefti_exchange_check_own(const wefti_call *call) {
         int s = own_send(call, own++, &from);
         sent = s < 0 ? -1 : call->send_counts[s];
         WEFT_REQUIRE(sent == call->receive_counts[b], WEFT_E_MISMATCH,
-                     "%s of %s: member %d receives from itself, as block %d, what it does not send",
+                     "%s of %s: member %d receives block %d from itself, but does not send it",
                      what, group, me, b);
     }
     if (call->kind == WEFTI_CALL_NEIGHBOR_EXCHANGE) {

@@ -124,8 +124,8 @@ static weft_status find_group(wefti_lowering *c, const weft_node *n, int32_t *ra
                  "groups of %lld ranks, %lld apart, do not divide a world of %d", (long long)count,
                  (long long)stride, (int)all.world);
     WEFT_REQUIRE(first >= all.stage_first && last < all.stage_first + all.stage_size, WEFT_E_ARG,
-                 "%s: groups of %lld ranks, %lld apart, are of several stages: rank %d's stage has "
-                 "the ranks %d to %d, and what it communicates is of its own cells",
+                 "%s: groups of %lld ranks, %lld apart, have members in several stages: rank %d's "
+                 "stage has the ranks %d to %d, and only ranks of one stage run its cells",
                  n->op->name, (long long)count, (long long)stride, (int)all.rank,
                  (int)all.stage_first, (int)(all.stage_first + all.stage_size - 1));
     for (int64_t m = 0; m < count; m++) ranks[m] = (int32_t)(first + m * stride);

@@ -52,15 +52,15 @@ static weft_status check_blocks(const blocks *b) {
         const int *to = b->send_ranks + (int64_t)m * b->sends;
         for (int j = 0; j < b->receives; j++)
             WEFT_REQUIRE(from[j] < 0 || source_of(b, m, j) >= 0, WEFT_E_MISMATCH,
-                         "neighbor_exchange: member %d receives from member %d, as block %d, what "
-                         "that one does not send",
+                         "neighbor_exchange: member %d receives from member %d, as block %d, but "
+                         "that member does not send this block",
                          m, from[j], j);
         for (int i = 0; i < b->sends; i++)
             WEFT_REQUIRE(to[i] < 0 || find(b->receive_ranks + (int64_t)to[i] * b->receives,
                                            b->receives, m, times_before(to, i)) >= 0,
                          WEFT_E_MISMATCH,
-                         "neighbor_exchange: member %d sends member %d, as block %d, what that one "
-                         "does not receive",
+                         "neighbor_exchange: member %d sends to member %d, as block %d, but that "
+                         "member does not receive this block",
                          m, to[i], i);
     }
     return WEFT_OK;
