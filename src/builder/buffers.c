@@ -1,4 +1,5 @@
-/* Buffers of a program. Persistent buffers come first in the arena, in the order of their creation.
+/* Steps and buffers of a program that is being built. Arguments of steps are buffers, which get
+ * offsets at the end. Persistent buffers come first in the arena, in the order of their creation.
  * The other buffers lie above them and share memory by lifetime. */
 #include <stdio.h>
 #include <string.h>
@@ -12,12 +13,23 @@ static int64_t aligned(int64_t bytes) {
 weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char *name,
                              int32_t *out) {
     WEFT_TRY(WEFT_GROW(b->buffers, b->buffer_count, b->buffer_cap));
-    b->buffers[b->buffer_count] = (wefti_buffer){.life = {bytes, b->now, b->now, 0},
-                                                 .space = WEFTI_SPACE_DEVICE,
-                                                 .persistent = false,
-                                                 .param = -1,
-                                                 .name = name};
+    b->buffers[b->buffer_count] =
+        (wefti_buffer){.life = {.bytes = bytes, .first = b->now, .last = b->now},
+                       .space = WEFTI_SPACE_DEVICE,
+                       .of = -1,
+                       .persistent = false,
+                       .param = -1,
+                       .name = name};
     *out = (int32_t)b->buffer_count++;
+    return WEFT_OK;
+}
+
+weft_status wefti_buffer_part(wefti_program_builder *b, int32_t of, int32_t micro, int64_t stride,
+                              int64_t bytes, int32_t *out) {
+    WEFT_TRY(wefti_buffer_add(b, bytes, b->buffers[of].name, out));
+    b->buffers[*out].of = of;
+    b->buffers[*out].delta = micro * stride;
+    b->buffers[*out].stride = stride;
     return WEFT_OK;
 }
 
@@ -33,15 +45,81 @@ void wefti_buffer_use(wefti_program_builder *b, int32_t buffer) {
     if (buffer >= 0 && b->buffers[buffer].life.last < b->now) b->buffers[buffer].life.last = b->now;
 }
 
+/* ---- steps ---- */
+
+weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+                              wefti_phase phase, const char *name, int32_t args,
+                              wefti_draft_step **out) {
+    WEFT_TRY(WEFT_GROW(b->steps[s], b->step_count[s], b->step_cap[s]));
+    wefti_draft_step *d = &b->steps[s][b->step_count[s]];
+    memset(d, 0, sizeof *d);
+    d->step.kind = kind;
+    d->step.phase = phase;
+    d->step.name = name;
+    d->step.tensor = -1;
+    d->step.micro = b->now_micro;
+    d->frame = -1;
+    d->at = b->now;
+    d->arg_count = args;
+    WEFT_TRY(wefti_new_array(b->scratch, args, sizeof *d->args, &d->args));
+    for (int32_t a = 0; a < args; a++) d->args[a].buffer = -1;
+    b->step_count[s]++;
+    *out = d;
+    return WEFT_OK;
+}
+
+void wefti_build_arg(wefti_program_builder *b, wefti_draft_step *d, int32_t arg, int32_t buffer,
+                     int64_t delta) {
+    d->args[arg] = (wefti_buffer_ref){buffer, delta};
+    wefti_buffer_use(b, buffer);
+}
+
+/* Sets the frame and the random stream of a routine's call, then advances the time. */
+weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d, int32_t routine) {
+    const wefti_routine *r = b->p->routines[routine];
+    d->step.routine = r;
+    d->step.to = r->code_count;
+    d->step.parts = 1;
+    if (r->frame_bytes > 0)
+        WEFT_TRY(wefti_buffer_add(
+            b, r->frame_bytes, wefti_build_name(b, "working memory of ", d->step.name), &d->frame));
+    d->step.stream = wefti_stream_of(d->step.name);
+    b->now++;
+    return WEFT_OK;
+}
+
+weft_status wefti_build_transfer(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+                                 const char *name, int32_t transfer, int32_t source,
+                                 int32_t destination) {
+    if (!name) name = wefti_partition_transfer(b->part, transfer)->name;
+    wefti_draft_step *d;
+    WEFT_TRY(wefti_build_begin(b, s, kind, WEFTI_OTHER, wefti_build_name(b, "", name), 2, &d));
+    if (source >= 0) wefti_build_arg(b, d, 0, source, 0);
+    if (destination >= 0) wefti_build_arg(b, d, 1, destination, 0);
+    d->step.transfer = transfer;
+    b->now++;
+    return WEFT_OK;
+}
+
+/* ---- places ---- */
+
+/* Whether a buffer gets a place of its own above the persistent ones. */
+static bool is_placed(const wefti_buffer *x) {
+    return !x->persistent && x->of < 0;
+}
+
 /* The time at which most bytes are alive. */
 static weft_status find_peak(const wefti_program_builder *b, int32_t *out) {
     int64_t *alive;
     WEFT_NEW_ARRAY(alive, int64_t, b->now + 2);
     for (int64_t i = 0; i < b->buffer_count; i++) {
         const wefti_buffer *x = &b->buffers[i];
-        if (x->persistent) continue;
+        if (!is_placed(x)) continue;
         alive[x->life.first] += x->life.bytes;
         alive[x->life.last + 1] -= x->life.bytes;
+        if (x->life.until <= 0) continue;
+        alive[x->life.again] += x->life.bytes;
+        alive[x->life.until + 1] -= x->life.bytes;
     }
     int64_t most = -1, sum = 0;
     for (int32_t t = 0; t <= b->now; t++) {
@@ -69,6 +147,10 @@ static void find_peak_step(wefti_program_builder *b, int32_t worst) {
         }
 }
 
+static bool is_alive(const wefti_lifetime *x, int32_t at) {
+    return (x->first <= at && at <= x->last) || (x->again <= at && at <= x->until);
+}
+
 /* Lists the largest buffers that are alive at the peak, in descending order. Of equal buffers the
  * earliest comes first. */
 static weft_status find_largest(wefti_program_builder *b) {
@@ -79,7 +161,7 @@ static weft_status find_largest(wefti_program_builder *b) {
     find_peak_step(b, worst);
     for (int64_t i = 0; i < b->buffer_count; i++) {
         const wefti_buffer *x = &b->buffers[i];
-        if (!x->persistent && (x->life.first > worst || x->life.last < worst)) continue;
+        if (x->of >= 0 || (!x->persistent && !is_alive(&x->life, worst))) continue;
         if (count == MOST && largest[MOST - 1]->life.bytes >= x->life.bytes) continue;
         int32_t at = count < MOST ? count++ : MOST - 1;
         for (; at > 0 && largest[at - 1]->life.bytes < x->life.bytes; at--)
@@ -102,15 +184,19 @@ static weft_status place_transient(wefti_program_builder *b) {
     WEFT_NEW_ARRAY(life, wefti_lifetime, b->buffer_count + 1);
     int64_t count = 0;
     for (int64_t i = 0; i < b->buffer_count; i++)
-        if (!b->buffers[i].persistent) life[count++] = b->buffers[i].life;
+        if (is_placed(&b->buffers[i])) life[count++] = b->buffers[i].life;
     weft_status status = wefti_place(life, count, &b->p->transient_bytes);
 #ifdef WEFT_DEBUG_CHECKS
     if (status == WEFT_OK) status = wefti_place_check(life, count, b->p->transient_bytes);
 #endif
     count = 0;
     for (int64_t i = 0; i < b->buffer_count && status == WEFT_OK; i++)
-        if (!b->buffers[i].persistent)
+        if (is_placed(&b->buffers[i]))
             b->buffers[i].life.offset = b->p->transient_base + life[count++].offset;
+    for (int64_t i = 0; i < b->buffer_count; i++) /* parts come after the whole */
+        if (b->buffers[i].of >= 0)
+            b->buffers[i].life.offset =
+                b->buffers[b->buffers[i].of].life.offset + b->buffers[i].delta;
     wefti_free(life);
     return status;
 }
@@ -155,6 +241,12 @@ weft_status wefti_buffers_finish(wefti_program_builder *b) {
                 wefti_arena_alloc(p->arena, (size_t)(d->arg_count + 1) * sizeof(int32_t));
             WEFT_REQUIRE(d->step.args && d->step.names && d->step.params, WEFT_E_NOMEM,
                          "no memory for the schedule");
+            if (d->strides) {
+                d->step.strides =
+                    wefti_arena_alloc(p->arena, (size_t)d->arg_count * sizeof(int64_t));
+                WEFT_REQUIRE(d->step.strides, WEFT_E_NOMEM, "no memory for the schedule");
+                memcpy(d->step.strides, d->strides, (size_t)d->arg_count * sizeof(int64_t));
+            }
             for (int32_t a = 0; a < d->arg_count; a++) {
                 const wefti_buffer *buffer =
                     d->args[a].buffer < 0 ? NULL : &b->buffers[d->args[a].buffer];

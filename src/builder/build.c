@@ -28,7 +28,8 @@ weft_status wefti_build_tensor(wefti_program_builder *b, const char *name, wefti
                                        .init = init,
                                        .whole = *whole,
                                        .desc = wefti_sharding_desc(b->dec, whole, &sharding),
-                                       .layout = sharding};
+                                       .layout = sharding,
+                                       .microbatches = 1};
     b->tensor_buffer[count] = buffer;
     *out = p->tensor_count++;
     return WEFT_OK;
@@ -85,17 +86,26 @@ int32_t *wefti_build_gradient(wefti_program_builder *b, int32_t micro, int32_t v
 
 /* ---- values of the root ---- */
 
-static weft_status bind_input(wefti_program_builder *b, int32_t v, int32_t micro) {
+/* One buffer contains an input of all microbatches, one behind the other. */
+static weft_status bind_input(wefti_program_builder *b, int32_t v) {
     const wefti_value_info *info = &b->root->values[v];
-    weft_desc here = wefti_sharding_desc(b->dec, &info->desc, &b->dec->sharding[v].use);
-    int32_t *buffer = &b->micro[micro].value[v], tensor;
+    const wefti_layout *use = &b->dec->sharding[v].use;
+    weft_desc here = wefti_sharding_desc(b->dec, &info->desc, use);
+    int64_t bytes = weft_desc_bytes(&here), stride = (bytes + 63) & ~(int64_t)63, all = bytes;
+    int32_t whole, tensor, micros = b->p->all_microbatches ? b->spec->microbatches : 1;
     const char *name = wefti_build_name(b, "", info->name);
-    WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here), name, buffer));
-    b->buffers[*buffer].life.last = INT32_MAX; /* to the end: set in finish */
-    WEFT_TRY(wefti_build_tensor(b, name, WEFTI_TENSOR_INPUT, &info->desc,
-                                b->part ? &b->dec->sharding[v].use : NULL, info->init, *buffer,
-                                &tensor));
-    b->p->tensors[tensor].microbatch = micro;
+    WEFT_REQUIRE(micros == 1 || !wefti_mul_overflows(stride, micros, &all), WEFT_E_NOMEM,
+                 "'%s' of %d microbatches has more bytes than can be counted", name, micros);
+    if (micros > 1) all -= stride - bytes; /* nothing lies behind the last one */
+    WEFT_TRY(wefti_buffer_add(b, all, name, &whole));
+    b->buffers[whole].life.last = INT32_MAX; /* to the end: set in finish */
+    WEFT_TRY(wefti_build_tensor(b, name, WEFTI_TENSOR_INPUT, &info->desc, b->part ? use : NULL,
+                                info->init, whole, &tensor));
+    b->p->tensors[tensor].microbatches = micros;
+    b->p->tensors[tensor].stride = micros > 1 ? stride : 0;
+    b->micro[0].value[v] = whole;
+    for (int32_t m = 0; m < b->dec->micros && micros > 1; m++)
+        WEFT_TRY(wefti_buffer_part(b, whole, m, stride, bytes, &b->micro[m].value[v]));
     return WEFT_OK;
 }
 
@@ -106,7 +116,7 @@ static weft_status bind_root_values(wefti_program_builder *b) {
         const wefti_value_info *info = &root->values[v];
         if (!b->dec->bound[v]) continue; /* another stage reads it */
         if (info->kind == WEFTI_VALUE_INPUT) {
-            for (int32_t m = 0; m < b->dec->micros; m++) WEFT_TRY(bind_input(b, v, m));
+            WEFT_TRY(bind_input(b, v));
             continue;
         }
         bool param = info->kind == WEFTI_VALUE_PARAM;
@@ -193,7 +203,7 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
         WEFT_TRY(wefti_interleave_end(b, s));
         WEFT_TRY(wefti_build_eager_updates(b, k));
     }
-    b->now_micro = 0;
+    b->now_micro = first;
     WEFT_TRY(wefti_gather_finish(b, s));
     return wefti_build_states(b, s, first + copies - 1, -1);
 }
@@ -201,15 +211,21 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
 static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
     int32_t copies = b->p->all_microbatches ? b->spec->plan->copies : 1;
     for (int32_t m = 0; m < b->dec->micros; m++) reset_micro(b, m);
-    for (int32_t m = 0; m < b->dec->micros; m += copies) WEFT_TRY(compute_pass(b, s, m, copies));
-    return WEFT_OK;
+    for (int32_t m = 0, pass = 0; m < b->dec->micros; m += copies, pass++) {
+        if (pass >= 1 && pass <= 3) wefti_loop_mark_at(b, s, pass - 1);
+        WEFT_TRY(compute_pass(b, s, m, copies));
+    }
+    b->now_micro = 0;
+    b->loop.tasks_end = b->step_count[s];
+    return wefti_loop_fold(b, s);
 }
 
 /* The part of all microbatches that this stage runs. */
 static weft_status staged_section(wefti_program_builder *b) {
     for (int32_t m = 0; m < b->dec->micros; m++) reset_micro(b, m);
     WEFT_TRY(wefti_pipeline_section(b));
-    return wefti_build_states(b, WEFTI_SECTION_FIRST, b->dec->micros - 1, -1);
+    WEFT_TRY(wefti_build_states(b, WEFTI_SECTION_FIRST, b->dec->micros - 1, -1));
+    return wefti_loop_fold(b, WEFTI_SECTION_FIRST);
 }
 
 /* ---- all of it ---- */
@@ -325,6 +341,7 @@ static weft_status emit(wefti_program_builder *b) {
         WEFT_TRY(staged_section(b));
     else
         WEFT_TRY(compute_section(b, WEFTI_SECTION_FIRST));
+    if (b->loop.refused) return WEFT_OK;
     double forward = p->forward_flops, backward = p->backward_flops;
     if (spec->microbatches > 1 && !p->all_microbatches)
         WEFT_TRY(compute_section(b, WEFTI_SECTION_NEXT));
@@ -352,9 +369,11 @@ static void finish(wefti_program_builder *b) {
     for (int s = 0; s < WEFTI_SECTIONS; s++) wefti_free(b->steps[s]);
 }
 
-/* Emits the program of decisions. The program takes over the stores of the decisions. */
+/* Emits the program of decisions. The program takes over the stores of the decisions. *out is NULL
+ * if all microbatches must be emitted. */
 static weft_status emit_program(wefti_decisions *dec, wefti_program **out) {
     wefti_program *p;
+    *out = NULL;
     WEFT_NEW(p, wefti_program);
     wefti_decisions_release(dec, p);
     wefti_program_builder b = {.dec = dec,
@@ -369,7 +388,7 @@ static weft_status emit_program(wefti_decisions *dec, wefti_program **out) {
                                .norms = -1};
     weft_status status = emit(&b);
     finish(&b);
-    if (status < 0) {
+    if (status < 0 || b.loop.refused) {
         wefti_program_destroy(p);
         return status;
     }
@@ -377,12 +396,20 @@ static weft_status emit_program(wefti_decisions *dec, wefti_program **out) {
     return WEFT_OK;
 }
 
-weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **out) {
-    WEFT_REQUIRE(spec->microbatches >= 1, WEFT_E_ARG, "a step has at least 1 microbatch, not %d",
-                 spec->microbatches);
+static weft_status build(const wefti_program_spec *spec, wefti_program **out) {
     wefti_decisions dec;
     weft_status status = wefti_decisions_make(spec, &dec);
     if (status == WEFT_OK) status = emit_program(&dec, out);
     wefti_decisions_free(&dec);
     return status;
+}
+
+weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **out) {
+    WEFT_REQUIRE(spec->microbatches >= 1, WEFT_E_ARG, "a step has at least 1 microbatch, not %d",
+                 spec->microbatches);
+    WEFT_TRY(build(spec, out));
+    if (*out) return WEFT_OK;
+    wefti_program_spec whole = *spec;
+    whole.unrolled = true;
+    return build(&whole, out);
 }

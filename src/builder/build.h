@@ -21,6 +21,9 @@ typedef struct wefti_buffer {
     bool fixed;        /* offset given by the sharing program */
     int32_t param;     /* index of the parameter's tensor that it contains, in pieces or gathered;
                           -1: none */
+    int32_t of;        /* the buffer that it is a part of, -1: none */
+    int64_t delta;     /* its begin in that buffer */
+    int64_t stride;    /* of a part: from one microbatch to the next */
     const char *name;
 } wefti_buffer;
 
@@ -35,8 +38,9 @@ typedef struct wefti_draft_step {
     wefti_step step;
     wefti_buffer_ref *args;
     int32_t arg_count;
-    int32_t frame; /* buffer, -1 */
-    int32_t at;    /* time */
+    int32_t frame;    /* buffer, -1 */
+    int32_t at;       /* time */
+    int64_t *strides; /* of the arguments, if the step belongs to a loop; NULL: none moves */
 } wefti_draft_step;
 
 /* The buffers of one microbatch. Without a pipeline one such record serves all microbatches in
@@ -99,6 +103,20 @@ typedef struct wefti_edge_traffic {
     int32_t *buffers[2]; /* per post of this rank as the sender: the sent buffer */
 } wefti_edge_traffic;
 
+/* What the emitter has counted when a period of a loop begins or ends. */
+typedef struct wefti_loop_mark {
+    int64_t step, saved_bytes;
+    double forward_flops, backward_flops;
+} wefti_loop_mark;
+
+/* A section that is emitted for fewer microbatches than a step has (decide.h: wefti_loop_plan). */
+typedef struct wefti_build_loop {
+    bool refused;            /* the steps did not repeat: all microbatches must be emitted */
+    wefti_loop_mark mark[3]; /* where period A begins, and B, and where B ends */
+    int marks;
+    int64_t tasks_end; /* the steps from here on belong to no microbatch */
+} wefti_build_loop;
+
 typedef struct wefti_program_builder {
     const wefti_decisions *dec;
     const wefti_program_spec *spec;
@@ -114,6 +132,7 @@ typedef struct wefti_program_builder {
     int32_t now;       /* time of the step being added */
     int32_t now_micro; /* the microbatch that it works on */
     wefti_micro *micro;
+    wefti_build_loop loop;
     wefti_ahead ahead[WEFTI_MAX_BUCKET];
     int32_t ahead_count;
     wefti_gathered gathered[WEFTI_MAX_BUCKET];
@@ -161,7 +180,7 @@ weft_status wefti_build_keep_body(wefti_program_builder *b, weft_body *body) WEF
 int32_t *wefti_build_value(wefti_program_builder *b, int32_t micro, int32_t value);
 int32_t *wefti_build_gradient(wefti_program_builder *b, int32_t micro, int32_t value);
 
-/* steps.c */
+/* buffers.c: steps */
 weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
                               wefti_phase phase, const char *name, int32_t args,
                               wefti_draft_step **out) WEFT_CHECKED;
@@ -235,6 +254,10 @@ const char *wefti_value_name(const weft_body *root, int32_t value);
 /* pipeline.c: the section FIRST, with all microbatches. */
 weft_status wefti_pipeline_section(wefti_program_builder *b) WEFT_CHECKED;
 
+/* loop.c. fold: makes a loop of a section that is complete, or sets b->loop.refused. */
+void wefti_loop_mark_at(wefti_program_builder *b, wefti_section s, int number);
+weft_status wefti_loop_fold(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
+
 /* update.c */
 weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t call) WEFT_CHECKED;
 weft_status wefti_build_update_section(wefti_program_builder *b) WEFT_CHECKED;
@@ -255,6 +278,9 @@ weft_status wefti_build_reshard(wefti_program_builder *b, int count, const weft_
 /* buffers.c */
 weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char *name,
                              int32_t *out) WEFT_CHECKED;
+/* The part of another buffer that belongs to a microbatch; it lives as long as the whole. */
+weft_status wefti_buffer_part(wefti_program_builder *b, int32_t of, int32_t micro, int64_t stride,
+                              int64_t bytes, int32_t *out) WEFT_CHECKED;
 weft_status wefti_buffer_persistent(wefti_program_builder *b, int64_t bytes, const char *name,
                                     int32_t *out) WEFT_CHECKED;
 void wefti_buffer_use(wefti_program_builder *b, int32_t buffer);         /* now */

@@ -166,11 +166,11 @@ static weft_status decide_layouts(wefti_decisions *dec) {
     WEFT_REQUIRE(!dec->all_microbatches || spec->microbatches % spec->plan->copies == 0, WEFT_E_ARG,
                  "%d microbatches cannot be run in copies of %d", spec->microbatches,
                  spec->plan->copies);
-    dec->micros = dec->all_microbatches ? spec->microbatches : 1;
     WEFT_TRY(new_tables(dec));
     WEFT_TRY(wefti_sharding_start(dec));
     WEFT_TRY(collect_calls(dec));
     WEFT_TRY(wefti_decide_stages(dec));
+    wefti_decide_loop(dec);
     if (spec->plan && spec->plan->recompute.mode != WEFT_RECOMPUTE_NONE)
         WEFT_TRY(shard_calls(dec)); /* values that need communication are saved, not recomputed */
     if (train && dec->g->loss >= 0) WEFT_TRY(wefti_decide_gradients(dec));

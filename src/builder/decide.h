@@ -74,6 +74,12 @@ typedef struct wefti_bucket {
     int32_t count;
 } wefti_bucket;
 
+/* Which microbatches are emitted, if a loop stands for most of them: see loop.c. */
+typedef struct wefti_loop_plan {
+    int32_t period; /* microbatches of the loop's period; 0: all microbatches are emitted */
+    int32_t from;   /* pipelines: the first microbatch whose tasks may repeat */
+} wefti_loop_plan;
+
 typedef struct wefti_decisions {
     const wefti_program_spec *spec;
     const weft_body *root;
@@ -93,7 +99,9 @@ typedef struct wefti_decisions {
     wefti_arena *scratch; /* of the tables below */
     int64_t samples;      /* as in the program */
     bool all_microbatches;
-    int32_t micros; /* microbatches that the first section runs: all, or 1 */
+    int32_t micros; /* microbatches that are emitted in the first section: all, 1, or as many as
+                       `loop` needs */
+    wefti_loop_plan loop;
     wefti_call_plan *calls;
     int32_t call_count;
     wefti_gradient_key *grad_keys; /* per gradient */
@@ -162,6 +170,9 @@ bool wefti_call_reads(const wefti_call_plan *call, int32_t value);
 
 /* stages.c: the stage of each call. */
 weft_status wefti_decide_stages(wefti_decisions *dec) WEFT_CHECKED;
+/* loop.c: how many microbatches to emit, once the stages of calls are known. */
+void wefti_decide_loop(wefti_decisions *dec);
+
 /* edges.c: values that cross from stage to stage, and parameters that several stages read; once
  * layouts are known. */
 weft_status wefti_decide_edges(wefti_decisions *dec) WEFT_CHECKED;

@@ -10,9 +10,19 @@ static bool all_under_way(const wefti_decisions *dec, int32_t maker, int32_t rea
            dec->spec->plan->pipeline.schedule == WEFT_PIPELINE_GPIPE;
 }
 
+/* Channels enough that no send waits for a microbatch that the schedule receives later. All
+ * schedules but gpipe have at most 2 S microbatches (of `copies`) in flight on S stages. */
+static int32_t most_channels(const wefti_decisions *dec) {
+    int32_t all = dec->micros > 1 ? dec->spec->microbatches : 1;
+    int32_t most = (all + WEFTI_EDGE_UNDER_WAY - 1) / WEFTI_EDGE_UNDER_WAY;
+    int32_t bound = dec->stages * dec->spec->plan->copies;
+    bool gpipe = dec->spec->plan->pipeline.schedule == WEFT_PIPELINE_GPIPE;
+    return gpipe || most < bound ? most : bound;
+}
+
 static weft_status add_edge(wefti_decisions *dec, int32_t v, int32_t maker, int32_t reader) {
     int32_t to = dec->calls[reader].stage, from = dec->calls[maker].stage;
-    int32_t most = (dec->micros + WEFTI_EDGE_UNDER_WAY - 1) / WEFTI_EDGE_UNDER_WAY;
+    int32_t most = most_channels(dec);
     bool back = dec->calls[reader].differentiated && dec->has_gradient[v];
     if (back) {
         const wefti_cell_grad *grad = &dec->grads[dec->calls[reader].grad];

@@ -211,9 +211,19 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) {
                                    b->dec->micros / plan->copies, plan->pipeline.chunks,
                                    &schedule));
     const wefti_stage_task *task = wefti_schedule_of(schedule, b->dec->stage);
-    for (int32_t t = 0; t < schedule->tasks && status == WEFT_OK; t++)
-        status = build_task(b, task[t].kind, task[t].chunk, task[t].micro);
+    const wefti_loop_plan *loop = &b->dec->loop;
+    int32_t first = schedule->tasks, count = 1;
+    if (loop->period &&
+        !wefti_schedule_repeats(schedule, b->dec->stage, loop->period / plan->copies, loop->from,
+                                &first, &count))
+        first = schedule->tasks;
+    for (int32_t t = 0; t <= schedule->tasks && status == WEFT_OK; t++) {
+        for (int i = 0; i < 3; i++)
+            if (t == first + i * count) wefti_loop_mark_at(b, WEFTI_SECTION_FIRST, i);
+        if (t < schedule->tasks) status = build_task(b, task[t].kind, task[t].chunk, task[t].micro);
+    }
     b->now_micro = 0;
+    b->loop.tasks_end = b->step_count[WEFTI_SECTION_FIRST];
     wefti_free(schedule);
     WEFT_TRY(status);
     return finish_sends(b);

@@ -41,6 +41,7 @@ typedef struct wefti_program_spec {
     const wefti_optimizer_plan *optimizer; /* NULL: forward only */
     int32_t microbatches;                  /* >= 1 */
     bool keep_gradients; /* gradients stay readable as outputs "grad:<param>" until the step ends */
+    bool unrolled;       /* list the steps of all microbatches, without loops */
     int recompute;       /* 0: default, 1: full, for every cell */
     const weft_plan *plan; /* NULL: one device */
     int32_t rank;

@@ -405,14 +405,15 @@ static weft_status place_frame(compiler *c) {
     for (int64_t v = 0; v < b->value_count; v++) {
         if (c->root[v] != v || c->place[v].arg != WEFTI_REF_NONE || c->first[v] < 0) continue;
         owner[count] = (int32_t)v;
-        life[count++] =
-            (wefti_lifetime){weft_desc_bytes(&b->values[v].desc), c->first[v], c->last[v], 0};
+        life[count++] = (wefti_lifetime){
+            .bytes = weft_desc_bytes(&b->values[v].desc), .first = c->first[v], .last = c->last[v]};
     }
     int64_t values = count;
     for (int32_t k = 0; k < r->code_count; k++) {
         if (r->code[k].workspace_bytes <= 0) continue;
         owner[count] = k;
-        life[count++] = (wefti_lifetime){r->code[k].workspace_bytes, k, k, 0};
+        life[count++] =
+            (wefti_lifetime){.bytes = r->code[k].workspace_bytes, .first = k, .last = k};
     }
     WEFT_TRY(wefti_place(life, count, &r->frame_bytes));
 #ifdef WEFT_DEBUG_CHECKS

@@ -9,11 +9,16 @@
 
 /* ---- instructions ---- */
 
+unsigned char *wefti_argument_address(const wefti_rank_device *d, const wefti_step *step,
+                                      int32_t arg) {
+    return d->memory + wefti_cursor_arg(step, &d->at, arg);
+}
+
 unsigned char *wefti_operand_address(const wefti_rank_device *d, const wefti_step *step,
                                      wefti_ref ref) {
     if (ref.arg == WEFTI_REF_NONE) return NULL;
-    return d->memory + (ref.arg == WEFTI_REF_FRAME ? step->frame : step->args[ref.arg]) +
-           ref.offset;
+    if (ref.arg == WEFTI_REF_FRAME) return d->memory + step->frame + ref.offset;
+    return wefti_argument_address(d, step, ref.arg) + ref.offset;
 }
 
 static weft_status run_move(wefti_rank_device *d, const wefti_step *step,
@@ -141,10 +146,12 @@ static weft_status run_instruction(wefti_rank_device *d, const wefti_step *step,
 static weft_status found(wefti_rank_device *d, const wefti_binding *b, const wefti_step *step,
                          weft_status status, const wefti_exec_options *options) {
     if (status != WEFT_E_NUMERIC || !options->orderly) return status;
+    if (options->rows) status = wefti_prefix(status, "microbatch %d", d->micro);
     d->finding = wefti_strdup(weft_error_message());
     WEFT_REQUIRE(d->finding, WEFT_E_NOMEM, "no memory for a message");
     /* later stages order behind earlier ones */
-    d->finding_order = (int64_t)step->phase << 56 | d->step;
+    int64_t number = d->at.number < UINT32_MAX ? d->at.number : UINT32_MAX;
+    d->finding_order = (int64_t)step->phase << 56 | number;
     if (b) d->finding_order |= (int64_t)b->program->mesh.first << 32;
     return WEFT_OK;
 }
@@ -156,7 +163,7 @@ static weft_status run_call(wefti_rank_device *d, const wefti_program *p, wefti_
     wefti_run run = {d->pool, options->random, d->stream};
     run.random.call_stream = step->stream;
     run.random.samples = p->samples;
-    if (options->rows) run.random.row_offset = options->rows[step->micro];
+    if (options->rows) run.random.row_offset = options->rows[d->micro];
     int64_t start = d->trace ? wefti_now_ns() : 0;
     weft_status status = wefti_finish_part(d, b, step);
     for (int32_t k = step->from; k < step->to && status >= 0;) {
@@ -187,8 +194,9 @@ static wefti_binding *binding_of(wefti_rank_device *d, const wefti_program *p) {
 static weft_status run_loss(wefti_rank_device *d, const wefti_program *p, const wefti_step *step,
                             const wefti_exec_options *options) {
     unsigned char bytes[sizeof(double)];
-    WEFT_TRY(wefti_stream_copy(d->stream, bytes, WEFTI_SPACE_HOST, d->memory + step->args[0],
-                               step->space, (int64_t)weft_dtype_bytes(p->loss_dtype)));
+    WEFT_TRY(wefti_stream_copy(d->stream, bytes, WEFTI_SPACE_HOST,
+                               wefti_argument_address(d, step, 0), step->space,
+                               (int64_t)weft_dtype_bytes(p->loss_dtype)));
     WEFT_TRY(wefti_stream_finish(d->stream));
     double loss = wefti_load(p->loss_dtype, bytes, 0);
     d->loss += loss;
@@ -210,14 +218,30 @@ static weft_status run_step(wefti_rank_device *d, const wefti_program *p, wefti_
             options->before_update(options->before_update_context, d->rank, step->tensor);
         return run_call(d, p, b, step, options);
     case WEFTI_STEP_COPY:
-        return wefti_stream_copy(d->stream, d->memory + step->args[0], step->space,
-                                 d->memory + step->args[1], step->space, step->bytes);
+        return wefti_stream_copy(d->stream, wefti_argument_address(d, step, 0), step->space,
+                                 wefti_argument_address(d, step, 1), step->space, step->bytes);
     case WEFTI_STEP_LOSS:
         return run_loss(d, p, step, options);
     case WEFTI_STEP_POST:
         return wefti_run_post(d, b, step);
     case WEFTI_STEP_WAIT:
         return wefti_run_wait(d, b, step);
+    }
+    return WEFT_OK;
+}
+
+/* Runs the steps of a section, with its loops expanded. A failure names the microbatch. */
+static weft_status run_steps(wefti_rank_device *d, const wefti_program *p, wefti_binding *b,
+                             wefti_section section, const wefti_exec_options *options) {
+    const wefti_step *step;
+    d->at = (wefti_cursor){0};
+    while ((step = wefti_cursor_step(p, section, &d->at))) {
+        d->micro = wefti_cursor_micro(p, section, &d->at);
+        weft_status status = run_step(d, p, b, step, options);
+        if (status < 0 && options->rows && step->kind != WEFTI_STEP_LOSS)
+            return wefti_prefix(status, "microbatch %d", d->micro);
+        if (status < 0) return status;
+        wefti_cursor_next(p, section, &d->at);
     }
     return WEFT_OK;
 }
@@ -237,9 +261,7 @@ weft_status wefti_rank_device_run(wefti_rank_device *d, const wefti_program *p,
         d->loss = 0;
         d->losses = 0;
     }
-    weft_status status = WEFT_OK;
-    for (d->step = 0; d->step < p->step_count[section] && status >= 0; d->step++)
-        status = run_step(d, p, b, &p->steps[section][d->step], options);
+    weft_status status = run_steps(d, p, b, section, options);
     if (status >= 0) status = wefti_stream_publish(d->stream);
     if (status >= 0 && !isfinite(d->bad_loss))
         status = WEFT_RAISE(WEFT_E_NUMERIC, "the loss is %g", wefti_printed(d->bad_loss));

@@ -43,12 +43,16 @@ struct wefti_rank_device {
     /* message about the first value of this section that is not finite; NULL: none found */
     char *finding;
     int64_t finding_order;
-    int32_t step; /* of the section that is running */
-    bool used;    /* a program ran, so the arena may hold data */
+    wefti_cursor at; /* the step that is running, in its section */
+    int32_t micro;   /* its microbatch */
+    bool used;       /* a program ran, so the arena may hold data */
 };
 
 /* ---- exec.c ---- */
 
+/* The address of an argument of the running step. */
+unsigned char *wefti_argument_address(const wefti_rank_device *d, const wefti_step *step,
+                                      int32_t arg);
 /* The address of an operand in the arena; NULL if the operand is absent. */
 unsigned char *wefti_operand_address(const wefti_rank_device *d, const wefti_step *step,
                                      wefti_ref ref);

@@ -142,10 +142,11 @@ weft_status wefti_finish_part(wefti_rank_device *d, wefti_binding *b, const weft
 
 static weft_status begin_post(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
     wefti_byte_range ranges[2];
-    list_ranges(transfer_of(b, step, NULL), d->memory + step->args[0], d->memory + step->args[1],
-                ranges);
-    const void *from = ranges[0].bytes ? d->memory + step->args[0] : NULL;
-    unsigned char *to = ranges[1].bytes ? d->memory + step->args[1] : NULL;
+    unsigned char *source = wefti_argument_address(d, step, 0),
+                  *destination = wefti_argument_address(d, step, 1);
+    list_ranges(transfer_of(b, step, NULL), source, destination, ranges);
+    const void *from = ranges[0].bytes ? source : NULL;
+    unsigned char *to = ranges[1].bytes ? destination : NULL;
     if (to) wefti_rank_device_observe(d, to, ranges[1].bytes);
     return post(d, b, step->transfer, from, to);
 }

@@ -81,32 +81,39 @@ typedef struct timetable {
 } timetable;
 
 /* The nodes that a lifetime concerns. The intervals of the nodes `in` are together its steps; there
- * are at most two such nodes per level. `above` has the ancestors of those nodes. */
+ * are at most two such nodes per level, for each of the two times of a lifetime. `above` has the
+ * ancestors of those nodes. */
 typedef struct place_span {
-    int64_t in[2 * MAX_LEVELS], above[2 * MAX_LEVELS];
+    int64_t in[4 * MAX_LEVELS], above[4 * MAX_LEVELS];
     int in_count, above_count;
 } place_span;
 
-static bool inside(const timetable *t, int64_t node, int level, const wefti_lifetime *b) {
+static bool inside(const timetable *t, int64_t node, int level, int32_t begin, int32_t end) {
     int64_t first = (node << level) - t->leaves, last = first + ((int64_t)1 << level) - 1;
-    return first >= b->first && last <= b->last;
+    return first >= begin && last <= end;
 }
 
-static void find_span(const timetable *t, const wefti_lifetime *b, place_span *s) {
-    s->in_count = s->above_count = 0;
-    int64_t low = t->leaves + b->first, high = t->leaves + b->last + 1;
+/* Adds the nodes of the steps [begin, end]. */
+static void add_span(const timetable *t, int32_t begin, int32_t end, place_span *s) {
+    int64_t low = t->leaves + begin, high = t->leaves + end + 1;
     for (; low < high; low /= 2, high /= 2) {
         if (low & 1) s->in[s->in_count++] = low++;
         if (high & 1) s->in[s->in_count++] = --high;
     }
     /* The interval of a node above reaches outside the lifetime, so it contains one end of the
      * lifetime. */
-    low = t->leaves + b->first;
-    high = t->leaves + b->last;
+    low = t->leaves + begin;
+    high = t->leaves + end;
     for (int level = 0; low; low /= 2, high /= 2, level++) {
-        if (!inside(t, low, level, b)) s->above[s->above_count++] = low;
-        if (high != low && !inside(t, high, level, b)) s->above[s->above_count++] = high;
+        if (!inside(t, low, level, begin, end)) s->above[s->above_count++] = low;
+        if (high != low && !inside(t, high, level, begin, end)) s->above[s->above_count++] = high;
     }
+}
+
+static void find_span(const timetable *t, const wefti_lifetime *b, place_span *s) {
+    s->in_count = s->above_count = 0;
+    add_span(t, b->first, b->last, s);
+    if (b->until > 0) add_span(t, b->again, b->until, s);
 }
 
 static weft_status take(timetable *t, const place_span *s, range r) {
@@ -122,7 +129,7 @@ static weft_status take(timetable *t, const place_span *s, range r) {
 /* Collects the sets of all ranges occupied at some step of a lifetime. Sets of high nodes come
  * first: their buffers live longest and usually lie lowest. */
 static int taken_sets(const timetable *t, const place_span *s,
-                      const range_set *sets[4 * MAX_LEVELS]) {
+                      const range_set *sets[8 * MAX_LEVELS]) {
     int count = 0;
     for (int i = s->above_count - 1; i >= 0; i--)
         if (t->whole[s->above[i]].count) sets[count++] = &t->whole[s->above[i]];
@@ -163,8 +170,10 @@ static int compare_size(const void *a, const void *b) {
 static weft_status place(wefti_lifetime *buffers, int64_t count, wefti_arena *scratch,
                          int64_t *out_bytes) {
     int64_t last = 0, total = 0;
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++) {
         if (buffers[i].last > last) last = buffers[i].last;
+        if (buffers[i].until > last) last = buffers[i].until;
+    }
     timetable t = {.scratch = scratch, .leaves = 1};
     while (t.leaves <= last) t.leaves *= 2;
     by_size *order = wefti_arena_alloc(scratch, (size_t)count * sizeof *order);
@@ -177,7 +186,7 @@ static weft_status place(wefti_lifetime *buffers, int64_t count, wefti_arena *sc
     qsort(order, (size_t)count, sizeof *order, compare_size);
     for (int64_t k = 0; k < count; k++) {
         wefti_lifetime *b = &buffers[order[k].index];
-        const range_set *sets[4 * MAX_LEVELS];
+        const range_set *sets[8 * MAX_LEVELS];
         place_span s;
         b->offset = 0;
         if (order[k].bytes == 0) continue;
@@ -209,7 +218,8 @@ weft_status wefti_place(wefti_lifetime *buffers, int64_t count, int64_t *out_byt
 
 /* ---- the check, which shares only the definition with the code above ---- */
 
-/* A buffer's birth (at twice its first step) or death (at twice its last step plus 1). */
+/* A buffer's birth (at twice its first step) or death (at twice its last step plus 1); a buffer
+ * with a second time has four events. */
 typedef struct place_event {
     int64_t time, buffer;
 } place_event;
@@ -276,12 +286,15 @@ weft_status wefti_place_check(const wefti_lifetime *buffers, int64_t count, int6
                      (long long)i, (long long)a->offset, (long long)(a->offset + a->bytes),
                      (long long)bytes);
     }
-    WEFT_NEW_ARRAY(events, place_event, 2 * count + 1);
+    WEFT_NEW_ARRAY(events, place_event, 4 * count + 1);
     int64_t *live = wefti_alloc((size_t)(count + 1) * sizeof *live);
     for (int64_t i = 0; i < count; i++) {
         if (!buffers[i].bytes) continue;
         events[events_count++] = (place_event){2 * (int64_t)buffers[i].first, i};
         events[events_count++] = (place_event){2 * (int64_t)buffers[i].last + 1, i};
+        if (buffers[i].until <= 0) continue;
+        events[events_count++] = (place_event){2 * (int64_t)buffers[i].again, i};
+        events[events_count++] = (place_event){2 * (int64_t)buffers[i].until + 1, i};
     }
     qsort(events, (size_t)events_count, sizeof *events, compare_event);
     weft_status status =

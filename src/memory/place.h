@@ -6,10 +6,11 @@
 
 #include "base/memory.h"
 
-/* A buffer that is alive in steps [first, last] (inclusive). The alignment is always 64 bytes. */
+/* A buffer that is alive in steps [first, last] (inclusive), and again in steps [again, until] if
+ * until > 0. The second time lies behind the first. The alignment is always 64 bytes. */
 typedef struct wefti_lifetime {
     int64_t bytes;
-    int32_t first, last;
+    int32_t first, last, again, until;
     int64_t offset; /* result */
 } wefti_lifetime;
 

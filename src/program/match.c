@@ -94,9 +94,8 @@ static bool same_text(const char *a, const char *b) {
 
 static bool same_post(const wefti_match_side *a, const wefti_match_side *b) {
     const char *x = a->code ? a->code->node->scope : "", *y = b->code ? b->code->node->scope : "";
-    return a->kind == b->kind && a->step->phase == b->step->phase &&
-           a->step->micro == b->step->micro && same_text(a->step->name, b->step->name) &&
-           same_text(x, y);
+    return a->kind == b->kind && a->step->phase == b->step->phase && a->micro == b->micro &&
+           same_text(a->step->name, b->step->name) && same_text(x, y);
 }
 
 /* Removes meetings that are over. */
@@ -157,14 +156,17 @@ static weft_status wait(wefti_match *m, wefti_match_rank *r, int32_t index,
 
 /* ---- one rank, until it is blocked or at its end ---- */
 
-static weft_status side_of(const wefti_match_rank *r, const wefti_step *step,
+static weft_status side_of(const wefti_match_rank *r, const wefti_step *step, int32_t micro,
                            const wefti_instruction *code, int64_t index, wefti_match_side *out) {
     WEFT_REQUIRE(index >= 0 && index < r->count, WEFT_E_MISMATCH,
                  "rank %d, step '%s': transfer number %lld does not exist; the program has %d",
                  r->program->rank, step->name, (long long)index, r->count);
-    *out = (wefti_match_side){r->program, step, code,
+    *out = (wefti_match_side){r->program,
+                              step,
+                              code,
                               wefti_partition_transfer(r->program->partition, (int32_t)index),
-                              r->ends[index].kind};
+                              r->ends[index].kind,
+                              micro};
     return WEFT_OK;
 }
 
@@ -178,7 +180,8 @@ static bool is_part(const wefti_step *step) {
     return step->part + 1 == step->parts ? to == count : to > from && code[to - 1].transfer >= 0;
 }
 
-static weft_status play_call(wefti_match *m, wefti_match_rank *r, const wefti_step *step) {
+static weft_status play_call(wefti_match *m, wefti_match_rank *r, const wefti_step *step,
+                             int32_t micro) {
     const wefti_routine *routine = step->routine;
     wefti_match_side side;
     WEFT_REQUIRE(is_part(step), WEFT_E_MISMATCH,
@@ -198,13 +201,13 @@ static weft_status play_call(wefti_match *m, wefti_match_rank *r, const wefti_st
                 k < step->to && next->transfer >= 0, WEFT_E_MISMATCH,
                 "rank %d, step '%s': a transfer is joined with an instruction that is no transfer",
                 r->program->rank, step->name);
-            WEFT_TRY(side_of(r, step, next, next->transfer, &side));
+            WEFT_TRY(side_of(r, step, micro, next, next->transfer, &side));
             WEFT_TRY(post(m, r, next->transfer, &side));
             bool stays = k + 1 == step->to && step->part + 1 < step->parts;
             if (!next->joined || stays) r->joined_end = k + 1;
         }
         if (r->code + 1 == step->to && step->part + 1 < step->parts) break; /* stays in flight */
-        WEFT_TRY(side_of(r, step, x, x->transfer, &side));
+        WEFT_TRY(side_of(r, step, micro, x, x->transfer, &side));
         WEFT_TRY(wait(m, r, x->transfer, &side));
         if (r->blocked) return WEFT_OK;
     }
@@ -214,18 +217,22 @@ static weft_status play_call(wefti_match *m, wefti_match_rank *r, const wefti_st
 
 static weft_status play_step(wefti_match *m, wefti_match_rank *r, const wefti_step *step) {
     wefti_match_side side;
-    if (step->kind == WEFTI_STEP_CALL) return play_call(m, r, step);
+    int32_t micro = wefti_cursor_micro(r->program, m->section, &r->at);
+    if (step->kind == WEFTI_STEP_CALL) return play_call(m, r, step, micro);
     if (step->kind != WEFTI_STEP_POST && step->kind != WEFTI_STEP_WAIT) return WEFT_OK;
-    WEFT_TRY(side_of(r, step, NULL, step->transfer, &side));
+    WEFT_TRY(side_of(r, step, micro, NULL, step->transfer, &side));
     int32_t index = step->transfer;
     return step->kind == WEFTI_STEP_POST ? post(m, r, index, &side) : wait(m, r, index, &side);
 }
 
 static weft_status play_rank(wefti_match *m, wefti_match_rank *r) {
-    const wefti_program *p = r->program;
-    for (; r->step < p->step_count[m->section]; r->step++) {
-        WEFT_TRY(play_step(m, r, &p->steps[m->section][r->step]));
+    const wefti_step *step;
+    while ((step = wefti_cursor_step(r->program, m->section, &r->at))) {
+        WEFT_TRY(play_step(m, r, step));
         if (r->blocked) return WEFT_OK;
+        int32_t iteration = r->at.iteration;
+        wefti_cursor_next(r->program, m->section, &r->at);
+        if (r->at.iteration > iteration) wefti_match_repeat_at(m, r);
     }
     for (int32_t i = 0; r->under_way && i < r->count; i++)
         if (r->ends[i].posted != r->ends[i].waited)
@@ -235,8 +242,9 @@ static weft_status play_rank(wefti_match *m, wefti_match_rank *r) {
 
 static weft_status play_section(wefti_match *m) {
     int32_t blocked = 0;
+    wefti_match_repeat_begin(m);
     for (int32_t i = 0; i < m->count; i++) {
-        m->ranks[i].step = 0;
+        m->ranks[i].at = (wefti_cursor){0};
         m->ranks[i].entered = false;
         m->queue[m->queued++] = m->count - 1 - i;
     }
@@ -276,7 +284,7 @@ static weft_status check_operands(const wefti_match *m, const wefti_match_rank *
             if (x->transfer < 0) continue;
             wefti_step step = {.name = routine->body->name, .routine = routine};
             wefti_match_side side;
-            WEFT_TRY(side_of(r, &step, x, x->transfer, &side));
+            WEFT_TRY(side_of(r, &step, 0, x, x->transfer, &side));
             const wefti_transfer *t = side.transfer;
             if (!fits(x->node->inputs ? wefti_in(x->node, 0) : NULL, t, &t->have[t->me]) ||
                 !fits(x->node->outputs ? wefti_out(x->node, 0) : NULL, t, &t->want[t->me]))

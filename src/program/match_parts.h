@@ -13,7 +13,8 @@ typedef struct wefti_match_side {
     const wefti_step *step;
     const wefti_instruction *code; /* NULL: the step's own transfer */
     const wefti_transfer *transfer;
-    int32_t kind; /* equal transfers of all ranks have one number */
+    int32_t kind;  /* equal transfers of all ranks have one number */
+    int32_t micro; /* the microbatch */
 } wefti_match_side;
 
 /* Posts that meet: the first one, and their number. */
@@ -48,11 +49,21 @@ typedef struct wefti_match_rank {
     const wefti_program *program;
     wefti_match_end *ends;
     int32_t count, under_way;
-    int32_t step, code, joined_end; /* the rank's position; posts before joined_end are done */
-    bool entered;                   /* the rank is inside the call of this step */
+    wefti_cursor at;          /* the rank's position */
+    int32_t iteration;        /* of the loop that the rank was in, in the remembered state */
+    int32_t code, joined_end; /* inside the call of this step; posts before joined_end are done */
+    bool entered;             /* the rank is inside the call of this step */
     bool blocked;
     wefti_match_side waits; /* if blocked: the transfer that it waits for */
 } wefti_match_rank;
+
+/* match_loop.c: a state of the play that may come again. */
+typedef struct wefti_match_repeat {
+    int32_t reference; /* the rank whose iterations count; -1: no rank has a loop */
+    bool known;        /* a state is remembered */
+    uint64_t digest;
+    int64_t passed, patience; /* iterations since then; after how many a new state is remembered */
+} wefti_match_repeat;
 
 typedef struct wefti_match {
     wefti_arena *arena;
@@ -65,7 +76,13 @@ typedef struct wefti_match {
     struct wefti_match_kind **kinds;
     int32_t kind_count;
     uint64_t buckets;
+    wefti_match_repeat repeat;
 } wefti_match;
+
+/* match_loop.c. begin: with a section. at: when a rank has begun another iteration of its loop. If
+ * the play repeats itself, the ranks skip as many iterations as they can. */
+void wefti_match_repeat_begin(wefti_match *m);
+void wefti_match_repeat_at(wefti_match *m, const wefti_match_rank *rank);
 
 /* match_text.c. All return WEFT_E_MISMATCH, or WEFT_E_NOMEM. */
 weft_status wefti_match_differ(const wefti_match *m, const wefti_match_side *a,

@@ -15,7 +15,7 @@ static void add_ranks(wefti_text *text, int32_t members, const int32_t *ranks) {
 static void add_place(wefti_text *text, const wefti_match_side *s) {
     wefti_text_add(text, "rank %d in step '%s'", s->program->rank, s->step->name);
     if (s->step->phase != WEFTI_OTHER) wefti_text_add(text, " (%s)", wefti_phase_text(s->step));
-    if (s->program->all_microbatches) wefti_text_add(text, " of microbatch %d", s->step->micro);
+    if (s->program->all_microbatches) wefti_text_add(text, " of microbatch %d", s->micro);
 }
 
 static void add_transfer(wefti_text *text, const wefti_match_side *s) {
@@ -78,8 +78,8 @@ static void add_difference(wefti_text *text, const wefti_match_side *x, const we
                        weft_dtype_text(b->dtype));
     else if (a->rank != b->rank)
         wefti_text_add(text, "one has %d dimensions, the other %d", a->rank, b->rank);
-    else if (x->step->micro != y->step->micro && x->kind == y->kind)
-        wefti_text_add(text, "they are of microbatches %d and %d", x->step->micro, y->step->micro);
+    else if (x->micro != y->micro && x->kind == y->kind)
+        wefti_text_add(text, "they are of microbatches %d and %d", x->micro, y->micro);
     else
         add_boxes(text, a, b);
 }

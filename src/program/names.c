@@ -69,7 +69,7 @@ weft_status wefti_cells_used(const wefti_program *p, wefti_cell_use **out, int32
             if (step->kind != WEFTI_STEP_CALL) continue;
             while (at < count && list[at].routine != step->routine) at++;
             if (at == count) list[count++] = (wefti_cell_use){step->routine, step, 0, 0};
-            list[at].calls += step->part == 0;
+            if (step->part == 0) list[at].calls += wefti_program_times(p, (wefti_section)s, i);
         }
     for (int32_t i = 0; i < count; i++)
         for (int32_t k = 0; k < list[i].routine->code_count; k++)

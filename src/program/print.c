@@ -105,9 +105,15 @@ static void print_section(wefti_text *text, const wefti_program *p, wefti_sectio
     if (s == WEFTI_SECTION_FIRST && !p->all_microbatches && !p->step_count[WEFTI_SECTION_NEXT])
         title = "the batch";
     wefti_text_add(text, "\n%s:\n", title);
+    const wefti_loop *loop = p->loops[s], *end = loop ? loop + p->loop_count[s] : NULL;
     for (int32_t i = 0; i < p->step_count[s]; i++) {
         const wefti_step *step = &p->steps[s][i];
         wefti_step_transfer x;
+        while (loop != end && i == loop->first + loop->count) loop++;
+        if (loop != end && i == loop->first)
+            wefti_text_add(
+                text, "  steps %d to %d run %d times, each time %d microbatch%s later:\n", i,
+                i + loop->count - 1, loop->times, loop->micro, loop->micro == 1 ? "" : "es");
         wefti_text_add(text, "  %5d  %-8s  %s", i, kind_text(step), step->name);
         if (step->kind == WEFTI_STEP_CALL)
             wefti_text_add(text, "  [cell %d]", cell_number(cells, cell_count, step->routine));
@@ -161,8 +167,8 @@ static void print_tensors(wefti_text *text, const wefti_program *p, const weft_p
         const wefti_tensor *t = &p->tensors[i];
         char bytes[32];
         wefti_text_add(text, "  %-9s  %s", wefti_tensor_role_text(t->role), t->name);
-        if (p->all_microbatches && t->role == WEFTI_TENSOR_INPUT)
-            wefti_text_add(text, " of microbatch %d", t->microbatch);
+        if (t->microbatches > 1)
+            wefti_text_add(text, " of each of %d microbatches", t->microbatches);
         wefti_text_add(text, "  ");
         print_layout(text, p, &t->desc, &t->whole, plan ? &t->layout : NULL);
         wefti_text_add(text, "  %s\n", wefti_bytes_text(weft_desc_bytes(&t->desc), bytes));

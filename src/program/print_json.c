@@ -100,6 +100,15 @@ static void add_step(print_json_writer *w, const wefti_program *p, const wefti_s
     close(w, '}');
 }
 
+static void add_loop(print_json_writer *w, const wefti_loop *loop) {
+    open(w, NULL, '{');
+    add_int(w, "first", loop->first);
+    add_int(w, "count", loop->count);
+    add_int(w, "times", loop->times);
+    add_int(w, "microbatches", loop->micro);
+    close(w, '}');
+}
+
 static void add_place(print_json_writer *w, const wefti_program *p, const weft_desc *here,
                       const weft_desc *whole, const wefti_layout *layout) {
     add_text(w, "dtype", weft_dtype_text(here->dtype));
@@ -146,7 +155,10 @@ static void add_tensor(print_json_writer *w, const wefti_program *p, const weft_
     open(w, NULL, '{');
     add_text(w, "name", t->name);
     add_text(w, "role", wefti_tensor_role_text(t->role));
-    if (t->role == WEFTI_TENSOR_INPUT) add_int(w, "microbatch", t->microbatch);
+    if (t->role == WEFTI_TENSOR_INPUT) {
+        add_int(w, "microbatches", t->microbatches);
+        add_int(w, "stride_bytes", t->stride);
+    }
     add_place(w, p, &t->desc, &t->whole, plan ? &t->layout : NULL);
     add_int(w, "offset", t->offset);
     close(w, '}');
@@ -165,6 +177,13 @@ weft_status wefti_program_json(const wefti_program *p, const weft_plan *plan, ch
         open(&w, sections[s], '[');
         for (int32_t i = 0; i < p->step_count[s]; i++)
             add_step(&w, p, &p->steps[s][i], cells, count);
+        close(&w, ']');
+    }
+    close(&w, '}');
+    open(&w, "loops", '{');
+    for (int s = 0; s < WEFTI_SECTIONS; s++) {
+        open(&w, sections[s], '[');
+        for (int32_t i = 0; i < p->loop_count[s]; i++) add_loop(&w, &p->loops[s][i]);
         close(&w, ']');
     }
     close(&w, '}');

@@ -1,4 +1,4 @@
-/* Destroys programs, and finds their tensors by name. */
+/* Destroys programs, finds their tensors by name, and walks through their loops. */
 #include "program/program.h"
 
 #include <string.h>
@@ -24,4 +24,33 @@ const wefti_tensor *wefti_program_tensor(const wefti_program *p, const char *nam
     for (int32_t i = 0; i < p->tensor_count; i++)
         if (!strcmp(p->tensors[i].name, name)) return &p->tensors[i];
     return NULL;
+}
+
+/* ---- sections with their loops expanded ---- */
+
+int32_t wefti_cursor_micro(const wefti_program *p, wefti_section s, const wefti_cursor *at) {
+    const wefti_loop *l = wefti_cursor_loop(p, s, at);
+    return p->steps[s][at->step].micro + (l ? at->iteration * l->micro : 0);
+}
+
+void wefti_cursor_next(const wefti_program *p, wefti_section s, wefti_cursor *at) {
+    const wefti_loop *l = wefti_cursor_loop(p, s, at);
+    at->number++;
+    at->step++;
+    if (!l || at->step < l->first + l->count) return;
+    if (at->iteration + 1 < l->times) {
+        at->iteration++;
+        at->step = l->first;
+        return;
+    }
+    at->iteration = 0;
+    at->loop++;
+}
+
+int32_t wefti_program_times(const wefti_program *p, wefti_section s, int32_t step) {
+    for (int32_t i = 0; i < p->loop_count[s]; i++) {
+        const wefti_loop *l = &p->loops[s][i];
+        if (step >= l->first && step < l->first + l->count) return l->times;
+    }
+    return 1;
 }

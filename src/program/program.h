@@ -4,7 +4,10 @@
  * kernels refer to the caller's arguments or to the routine's own frame. The schedule is a flat
  * list of steps. A step calls a routine with the arena offsets of its arguments. All buffers of all
  * steps are placed in advance, by lifetime, in one arena. The arena's size is the predicted
- * peak. */
+ * peak.
+ *
+ * Steps of equal microbatches are stored once, as a loop over a range of steps. A cursor
+ * (wefti_cursor) walks through a section with its loops expanded. */
 #ifndef WEFTI_PROGRAM_H
 #define WEFTI_PROGRAM_H
 
@@ -37,7 +40,8 @@ typedef struct wefti_step {
     wefti_phase phase;
     const char *name; /* call path or parameter name */
     const wefti_routine *routine;
-    int64_t *args;      /* arena offsets */
+    int64_t *args;      /* arena offsets; in a loop: of its first iteration */
+    int64_t *strides;   /* bytes that each argument moves on per iteration; NULL: none moves */
     const char **names; /* names of the buffers that contain the arguments; NULL: no argument */
     int32_t *params;    /* of each argument: the parameter's index in `tensors`, if the argument is
                            a parameter or a copy gathered from its pieces; else -1 */
@@ -48,13 +52,21 @@ typedef struct wefti_step {
         int32_t transfer; /* POST, WAIT: index in the partition */
     };
     uint64_t stream; /* random stream of the call */
-    int32_t micro;   /* the microbatch, in sections that run all of them; else 0 */
+    int32_t micro;   /* the microbatch, in sections that run all of them; else 0. In a loop: of
+                        the first iteration */
     int32_t tensor;  /* UPDATE: index of the parameter, else -1 */
     /* CALL: the step runs code[from, to) of the routine. A call runs whole (parts 1), or in parts
      * with other steps in between. Every part but the last ends with the post of a transfer. The
      * next part begins with the wait for it. */
     int32_t from, to, part, parts;
 } wefti_step;
+
+/* Steps that run several times. Loops of a section are in order, and do not overlap. */
+typedef struct wefti_loop {
+    int32_t first, count; /* the steps [first, first + count) of the section */
+    int32_t times;        /* how often they run; at least 1 */
+    int32_t micro;        /* microbatches of an iteration: each iteration works on later ones */
+} wefti_loop;
 
 typedef enum wefti_tensor_role {
     WEFTI_TENSOR_PARAM,     /* trained */
@@ -78,8 +90,10 @@ typedef struct wefti_tensor {
     wefti_space space; /* the memory that contains it */
     weft_desc whole;
     wefti_layout layout;
-    int32_t microbatch; /* inputs of programs that run all microbatches in one section: the
-                           microbatch; else 0 */
+    /* Inputs of programs that run all microbatches in one section: microbatch m lies at offset + m
+     * * stride. Other tensors: 1 and 0. */
+    int32_t microbatches;
+    int64_t stride;
 } wefti_tensor;
 
 /* A buffer that is alive at the peak, for messages and tables. */
@@ -119,6 +133,8 @@ typedef struct wefti_program {
                        mode */
     wefti_step *steps[WEFTI_SECTIONS];
     int32_t step_count[WEFTI_SECTIONS];
+    wefti_loop *loops[WEFTI_SECTIONS];
+    int32_t loop_count[WEFTI_SECTIONS];
     wefti_tensor *tensors;
     int32_t tensor_count;
     wefti_routine **routines;
@@ -158,6 +174,39 @@ typedef struct wefti_program {
 
 void wefti_program_destroy(wefti_program *program);
 const wefti_tensor *wefti_program_tensor(const wefti_program *program, const char *name);
+
+/* ---- sections with their loops expanded ---- */
+
+/* A place in the run of a section; zero: its begin. */
+typedef struct wefti_cursor {
+    int32_t step;      /* index of the next step */
+    int32_t loop;      /* index of the loop that contains the step, or of the next one */
+    int32_t iteration; /* of that loop; 0 outside of loops */
+    int64_t number;    /* how many steps have run */
+} wefti_cursor;
+
+/* The step at a cursor; NULL: the section has ended. */
+static inline const wefti_step *wefti_cursor_step(const wefti_program *p, wefti_section s,
+                                                  const wefti_cursor *at) {
+    return at->step < p->step_count[s] ? &p->steps[s][at->step] : NULL;
+}
+/* The loop that contains the step at a cursor; NULL: none. */
+static inline const wefti_loop *wefti_cursor_loop(const wefti_program *p, wefti_section s,
+                                                  const wefti_cursor *at) {
+    const wefti_loop *l = at->loop < p->loop_count[s] ? &p->loops[s][at->loop] : NULL;
+    return l && at->step >= l->first ? l : NULL;
+}
+/* The microbatch of the step at a cursor. */
+int32_t wefti_cursor_micro(const wefti_program *p, wefti_section s, const wefti_cursor *at);
+/* The offset of an argument of the step at a cursor, -1: absent. */
+static inline int64_t wefti_cursor_arg(const wefti_step *step, const wefti_cursor *at,
+                                       int32_t arg) {
+    return step->args[arg] + (step->strides ? at->iteration * step->strides[arg] : 0);
+}
+void wefti_cursor_next(const wefti_program *p, wefti_section s, wefti_cursor *at);
+/* How often step `step` of a section runs. */
+int32_t wefti_program_times(const wefti_program *p, wefti_section s, int32_t step);
+
 /* The region of the whole tensor that lies on this device. */
 static inline void wefti_program_region(const wefti_program *program, const wefti_tensor *tensor,
                                         wefti_region *out) {

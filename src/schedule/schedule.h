@@ -60,6 +60,24 @@ int32_t wefti_schedule_virtual(weft_schedule kind, int32_t stages, int32_t stage
 void wefti_schedule_place(weft_schedule kind, int32_t stages, int32_t virtual_stage,
                           int32_t *out_stage, int32_t *out_chunk);
 
+/* ---- periods (period.c): an order of many microbatches is that of fewer, with a part repeated
+ * ----
+ *
+ * The length of the repeated part in microbatches: at least `least`, and at least the number of
+ * microbatches that live on a stage. 0: the order has none, as in gpipe. */
+int32_t wefti_schedule_period(weft_schedule kind, int32_t stages, int32_t chunks, int32_t least);
+/* The number of microbatches of a shorter schedule: `micro` less a multiple of the period. It
+ * leaves room for two periods on every stage behind the first `from` microbatches. `micro` itself
+ * if no schedule is shorter. */
+int32_t wefti_schedule_shorter(weft_schedule kind, int32_t stages, int32_t micro, int32_t chunks,
+                               int32_t period, int32_t from);
+/* Finds the first part of a stage's order that the tasks behind it repeat, `period` microbatches
+ * later: tasks [*out_first, + *out_count), all of microbatch `from` or later. The schedule of more
+ * microbatches by n periods has this part n times more, and the tasks behind it n periods later.
+ * The last microbatch's forward tasks lie behind both parts. */
+bool wefti_schedule_repeats(const wefti_schedule *schedule, int32_t stage, int32_t period,
+                            int32_t from, int32_t *out_first, int32_t *out_count);
+
 /* Durations of one chunk's tasks, in any unit. `send`: from the end of a task until another stage
  * has its result; no stage is busy meanwhile. */
 typedef struct wefti_schedule_times {

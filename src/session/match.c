@@ -22,23 +22,25 @@ typedef struct description {
     int64_t count, cap;
 } description;
 
-static void describe(description *d, const wefti_step *step, const wefti_instruction *code,
-                     int64_t index, wefti_section section) {
+static void describe(description *d, const wefti_step *step, int32_t micro,
+                     const wefti_instruction *code, int64_t index, wefti_section section) {
     wefti_channel_record *record = &d->records[d->record[index]];
     uint64_t digest = wefti_digest_number(record->digest, d->transfer[index]);
     digest = wefti_digest_number(digest, (uint64_t)section << 8 | (uint64_t)step->phase);
-    digest = wefti_digest_number(digest, (uint64_t)step->micro);
+    digest = wefti_digest_number(digest, (uint64_t)micro);
     digest = wefti_digest_text(digest, step->name);
     record->digest = wefti_digest_text(digest, code ? code->node->scope : "");
     record->count++;
 }
 
-static void describe_step(description *d, const wefti_step *step, wefti_section section) {
-    if (step->kind == WEFTI_STEP_POST) describe(d, step, NULL, step->transfer, section);
+static void describe_step(description *d, const wefti_step *step, int32_t micro,
+                          wefti_section section) {
+    if (step->kind == WEFTI_STEP_POST) describe(d, step, micro, NULL, step->transfer, section);
     if (step->kind != WEFTI_STEP_CALL) return;
     for (int32_t k = step->from; k < step->to; k++)
         if (step->routine->code[k].transfer >= 0)
-            describe(d, step, &step->routine->code[k], step->routine->code[k].transfer, section);
+            describe(d, step, micro, &step->routine->code[k], step->routine->code[k].transfer,
+                     section);
 }
 
 static weft_status find_record(description *d, uint64_t channel, int64_t *out) {
@@ -64,9 +66,13 @@ static weft_status describe_all(description *d) {
         d->transfer[i] = wefti_transfer_digest(t);
         WEFT_TRY(find_record(d, wefti_transfer_channel(t), &d->record[i]));
     }
-    for (int s = 0; s < WEFTI_SECTIONS; s++)
-        for (int32_t i = 0; i < p->step_count[s]; i++)
-            describe_step(d, &p->steps[s][i], (wefti_section)s);
+    for (int s = 0; s < WEFTI_SECTIONS; s++) {
+        wefti_cursor at = {0};
+        const wefti_step *step;
+        for (; (step = wefti_cursor_step(p, (wefti_section)s, &at));
+             wefti_cursor_next(p, (wefti_section)s, &at))
+            describe_step(d, step, wefti_cursor_micro(p, (wefti_section)s, &at), (wefti_section)s);
+    }
     if (d->count) qsort(d->records, (size_t)d->count, sizeof *d->records, by_channel);
     return WEFT_OK;
 }

@@ -34,7 +34,7 @@ typedef struct wefti_view_tensor {
     int64_t param; /* OPTIMIZER: number of its parameter in the view; else -1 */
     int32_t state; /* OPTIMIZER: number of the state in the optimizer's rule; else 0 */
     weft_desc whole;
-    int32_t *local; /* [microbatches, devices]: its index in a device's program, -1: not there */
+    int32_t *local;     /* [devices]: its index in a device's program, -1: not there */
     unsigned char *fed; /* [microbatches], of inputs: wefti_feeding */
 } wefti_view_tensor;
 

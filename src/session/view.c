@@ -61,7 +61,7 @@ static weft_status sort_tensors(wefti_view *v, const wefti_map *inputs, int64_t 
 }
 
 static weft_status add_tensor(wefti_view *v, const wefti_tensor *t, int64_t *out) {
-    size_t cells = (size_t)v->devices * (size_t)v->microbatches;
+    size_t cells = (size_t)v->devices;
     WEFT_TRY(WEFT_GROW(v->tensors, v->count, v->cap));
     wefti_view_tensor *x = &v->tensors[v->count];
     *x = (wefti_view_tensor){
@@ -93,7 +93,7 @@ static weft_status add_program(wefti_view *v, view_names *known, int32_t rank, i
         }
         numbers[i] = next;
         if (t->param >= 0) v->tensors[next].param = numbers[t->param];
-        v->tensors[next].local[t->microbatch * v->devices + rank] = i;
+        v->tensors[next].local[rank] = i;
         next++;
     }
     return WEFT_OK;
@@ -164,8 +164,8 @@ static weft_status list_tensors(wefti_view *v, const weft_graph *g) {
     for (int32_t r = 0; r < v->devices; r++) v->loss_everywhere &= v->sites[r].facts.has_loss;
     for (int32_t r = 0; r < v->devices; r++)
         for (int32_t i = 0; i < v->sites[r].facts.tensor_count; i++)
-            if (v->sites[r].tensors[i].microbatch >= v->microbatches)
-                v->microbatches = v->sites[r].tensors[i].microbatch + 1;
+            if (v->sites[r].tensors[i].microbatches > v->microbatches)
+                v->microbatches = v->sites[r].tensors[i].microbatches;
     if (v->devices == 1 && v->microbatches == 1) { /* in the program's order */
         const wefti_program *p = v->own;
         for (int32_t i = 0; i < p->tensor_count; i++) {
@@ -312,7 +312,7 @@ weft_status wefti_view_check_fed(const weft_session *s, int program) {
         int32_t m = microbatch_of(s, v, t);
         bool here = false;
         for (int32_t r = 0; r < v->devices; r++)
-            here |= wefti_session_has(s, r) && t->local[m * v->devices + r] >= 0;
+            here |= wefti_session_has(s, r) && t->local[r] >= 0;
         WEFT_REQUIRE(t->role != WEFTI_TENSOR_INPUT || !here || t->fed[m] != WEFTI_INPUT_UNFED,
                      WEFT_E_ARG,
                      "input '%s' of program %d was not fed since the last pass: weft_session_feed "
@@ -329,10 +329,9 @@ void wefti_view_consume(wefti_view *v) {
 }
 
 /* The tensor on one device; NULL: not there. */
-static const wefti_tensor *local_of(const weft_session *s, const wefti_view *v, int index,
-                                    int32_t rank) {
+static const wefti_tensor *local_of(const wefti_view *v, int index, int32_t rank) {
     const wefti_view_tensor *t = &v->tensors[index];
-    int32_t i = t->local[microbatch_of(s, v, t) * v->devices + rank];
+    int32_t i = t->local[rank];
     return i < 0 ? NULL : &v->sites[rank].tensors[i];
 }
 
@@ -344,7 +343,7 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
     WEFT_TRY(wefti_session_view(s, program, &v));
     WEFT_TRY(wefti_session_start(s));
     for (int32_t r = 0; r < v->devices; r++) {
-        const wefti_tensor *t = local_of(s, v, index, r);
+        const wefti_tensor *t = local_of(v, index, r);
         const wefti_site *site = &v->sites[r];
         const wefti_mesh *mesh = &site->facts.mesh;
         if (!t) continue;
@@ -353,7 +352,8 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
         piece->rank = r;
         wefti_rank_device *device =
             wefti_session_has(s, r) ? wefti_workers_device(s->workers, r) : NULL;
-        piece->data = device ? wefti_rank_device_memory(device) + t->offset : NULL;
+        int64_t offset = t->offset + microbatch_of(s, v, &v->tensors[index]) * t->stride;
+        piece->data = device ? wefti_rank_device_memory(device) + offset : NULL;
         piece->device =
             device ? wefti_device_of_space(wefti_rank_device_device(device), t->space) : NULL;
         piece->box = wefti_site_region(site, t);
@@ -379,7 +379,6 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
 int wefti_session_number(const weft_session *s, int program, int32_t rank, int32_t local) {
     const wefti_view *v = s->views[program];
     for (int64_t i = 0; i < v->count; i++)
-        for (int32_t m = 0; m < v->microbatches; m++)
-            if (v->tensors[i].local[m * v->devices + rank] == local) return (int)i;
+        if (v->tensors[i].local[rank] == local) return (int)i;
     return -1;
 }

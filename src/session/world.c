@@ -119,7 +119,7 @@ weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, wef
 
 /* A tensor as it is sent; its name follows. */
 typedef struct world_row {
-    int32_t role, microbatch, param, state, name_bytes;
+    int32_t role, microbatches, param, state, name_bytes;
     weft_desc whole;
     wefti_layout layout;
 } world_row;
@@ -137,7 +137,7 @@ static uint64_t digest_tensors(const wefti_program *p) {
     for (int32_t i = 0; i < p->tensor_count; i++) {
         const wefti_tensor *t = &p->tensors[i];
         digest = wefti_digest_text(digest, t->name);
-        digest = wefti_digest_number(digest, (uint64_t)t->role << 32 | (uint32_t)t->microbatch);
+        digest = wefti_digest_number(digest, (uint64_t)t->role << 32 | (uint32_t)t->microbatches);
         digest = wefti_digest_number(digest, (uint64_t)t->whole.dtype);
         digest =
             wefti_digest_number(digest, (uint64_t)(uint32_t)t->param << 32 | (uint32_t)t->state);
@@ -179,7 +179,7 @@ static weft_status tell(const wefti_view *v, char **out, int64_t *out_bytes) {
         for (int32_t i = 0; i < p->tensor_count && leads; i++) {
             const wefti_tensor *t = &p->tensors[i];
             world_row x = {.role = (int32_t)t->role,
-                           .microbatch = t->microbatch,
+                           .microbatches = t->microbatches,
                            .param = t->param,
                            .state = t->state,
                            .name_bytes = (int32_t)strlen(t->name),
@@ -208,7 +208,7 @@ static weft_status read_rows(wefti_view *v, const char *from, int32_t count,
         from += x.name_bytes;
         list[i] = (wefti_tensor){.name = name,
                                  .role = (wefti_tensor_role)x.role,
-                                 .microbatch = x.microbatch,
+                                 .microbatches = x.microbatches,
                                  .param = x.param,
                                  .state = x.state,
                                  .whole = x.whole,

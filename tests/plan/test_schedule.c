@@ -250,13 +250,70 @@ static void test_no_memory(void **state) {
     wefti_free(s);
 }
 
+/* The task of a shorter order, expanded: its repeated part runs `more` times more. */
+static wefti_stage_task expanded(const wefti_stage_task *task, int32_t first, int32_t count,
+                                 int32_t period, int32_t more, int32_t at) {
+    if (at < first + count) return task[at];
+    int32_t times = (at - first) / count < more ? (at - first) / count : more;
+    wefti_stage_task x = task[at - times * count];
+    x.micro += times * period;
+    return x;
+}
+
+static void expect_period(weft_schedule kind, int stages, int chunks, int micro, int32_t least,
+                          int32_t from, int *found) {
+    int32_t period = wefti_schedule_period(kind, stages, chunks, least), first, count;
+    int32_t fewer = wefti_schedule_shorter(kind, stages, micro, chunks, period, from);
+    if (fewer == micro) return;
+    assert_int_equal((micro - fewer) % period, 0);
+    wefti_schedule *s = create(kind, stages, fewer, chunks),
+                   *all = create(kind, stages, micro, chunks);
+    for (int stage = 0; stage < stages; stage++) {
+        if (!wefti_schedule_repeats(s, stage, period, from, &first, &count))
+            fail_msg("schedule %d, %d stages, %d microbatches, %d chunks: stage %d has no period",
+                     (int)kind, stages, fewer, chunks, stage);
+        const wefti_stage_task *task = wefti_schedule_of(s, stage),
+                               *x = wefti_schedule_of(all, stage);
+        for (int32_t i = 0; i < all->tasks; i++) {
+            wefti_stage_task y = expanded(task, first, count, period, (micro - fewer) / period, i);
+            if (x[i].kind != y.kind || x[i].chunk != y.chunk || x[i].micro != y.micro)
+                fail_msg("schedule %d, %d stages, %d for %d microbatches, %d chunks: task %d of "
+                         "stage %d differs",
+                         (int)kind, stages, fewer, micro, chunks, i, stage);
+        }
+    }
+    wefti_free(s);
+    wefti_free(all);
+    ++*found;
+}
+
+/* An order is that of fewer microbatches with one part repeated, in every schedule. */
+static void test_periods(void **state) {
+    (void)state;
+    static const struct {
+        weft_schedule kind;
+        int chunks;
+    } kinds[] = {{WEFT_PIPELINE_1F1B, 1},        {WEFT_PIPELINE_INTERLEAVED, 2},
+                 {WEFT_PIPELINE_INTERLEAVED, 3}, {WEFT_PIPELINE_ZERO_BUBBLE, 1},
+                 {WEFT_PIPELINE_ZERO_BUBBLE, 2}, {WEFT_PIPELINE_GPIPE, 1}};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (int stages = 2; stages <= 6; stages++) {
+            int found = 0, step = kinds[k].kind == WEFT_PIPELINE_INTERLEAVED ? stages : 1;
+            for (int micro = 2 * stages; micro < 22 * stages; micro += step)
+                for (int skips = 0; skips < 2; skips++)
+                    expect_period(kinds[k].kind, stages, kinds[k].chunks, micro,
+                                  skips ? 3 * stages : 3, skips ? 2 * stages : 2, &found);
+            assert_true(found > 0 || kinds[k].kind == WEFT_PIPELINE_GPIPE);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_orders_1f1b), cmocka_unit_test(test_orders_of_others),
         cmocka_unit_test(test_makespans),   cmocka_unit_test(test_places),
         cmocka_unit_test(test_many),        cmocka_unit_test(test_zero_bubble_formula),
         cmocka_unit_test(test_refused),     cmocka_unit_test(test_stands_still),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_periods),
     };
     return cmocka_run_group_tests_name("schedule", tests, NULL, NULL);
 }

@@ -17,7 +17,7 @@ static int64_t roll(uint64_t seed, uint64_t *at, int64_t sides) {
 }
 
 /* Three kinds: any lifetimes; the nested lifetimes of a forward and backward pass; many equal
- * sizes. */
+ * sizes. In some runs buffers live a second time. */
 static int64_t random_buffers(uint64_t seed, wefti_lifetime *b) {
     uint64_t at = 0;
     int64_t count = roll(seed, &at, MOST), steps = 1 + roll(seed, &at, 200);
@@ -29,18 +29,27 @@ static int64_t random_buffers(uint64_t seed, wefti_lifetime *b) {
         }
         int64_t bytes = roll(seed, &at, 10) ? roll(seed, &at, 5000) : roll(seed, &at, 500000);
         if (seed % 3 == 2) bytes = 64 << roll(seed, &at, 4);
-        b[i] = (wefti_lifetime){bytes, (int32_t)first, (int32_t)last, -1};
+        b[i] = (wefti_lifetime){.bytes = bytes, .first = (int32_t)first, .last = (int32_t)last};
+        if (seed % 4 == 3 && b[i].last + 2 < steps) { /* lives a second time */
+            int64_t again = b[i].last + 1 + roll(seed, &at, steps - b[i].last - 1);
+            b[i].again = (int32_t)again;
+            b[i].until = (int32_t)(again + roll(seed, &at, steps - again));
+        }
     }
     return count;
+}
+
+static bool is_alive(const wefti_lifetime *b, int32_t at) {
+    return (b->first <= at && at <= b->last) || (b->until > 0 && b->again <= at && at <= b->until);
 }
 
 /* No placement can be smaller than the buffers alive at one time. */
 static int64_t lower_bound(const wefti_lifetime *b, int64_t count) {
     int64_t most = 0;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < 2 * count; i++) {
         int64_t alive = 0;
         for (int64_t j = 0; j < count; j++)
-            if (b[j].first <= b[i].first && b[i].first <= b[j].last)
+            if (is_alive(&b[j], i < count ? b[i].first : b[i - count].again))
                 alive += (b[j].bytes + 63) & ~(int64_t)63;
         if (alive > most) most = alive;
     }
@@ -61,7 +70,7 @@ static void random_lifetimes_are_placed(void **state) {
             if (b[i].bytes && b[i].offset + b[i].bytes > end) end = b[i].offset + b[i].bytes;
         assert_int_equal(end, total); /* not a byte more */
         if (bound && (double)total / (double)bound > worst) worst = (double)total / (double)bound;
-        if ((double)total > 1.3 * (double)bound)
+        if ((double)total > (seed % 4 == 3 ? 1.6 : 1.3) * (double)bound)
             fail_msg("seed %d: %lld bytes, but %lld are alive at most", (int)seed, (long long)total,
                      (long long)bound);
     }
@@ -69,7 +78,9 @@ static void random_lifetimes_are_placed(void **state) {
 }
 
 static bool overlap_in_time(const wefti_lifetime *a, const wefti_lifetime *b) {
-    return a->first <= b->last && b->first <= a->last;
+    for (int32_t at = 0; at < 200; at++)
+        if (is_alive(a, at) && is_alive(b, at)) return true;
+    return false;
 }
 
 /* The definition: take the largest buffer that is not placed yet (of equal ones the earliest).
@@ -124,13 +135,15 @@ static void deep_models_are_placed(void **state) {
     int64_t count = 0, total;
     for (int32_t l = 0; l < LAYERS; l++) {
         int32_t back = LAYERS + (LAYERS - 1 - l) * (PARAMS + 1);
-        b[count++] = (wefti_lifetime){3000, l, l + 1, -1};
-        b[count++] = (wefti_lifetime){30000, l, back, -1};
-        b[count++] = (wefti_lifetime){9000, l, l, -1};
-        b[count++] = (wefti_lifetime){12000, back, back, -1};
+        b[count++] = (wefti_lifetime){.bytes = 3000, .first = l, .last = l + 1};
+        b[count++] = (wefti_lifetime){.bytes = 30000, .first = l, .last = back};
+        b[count++] = (wefti_lifetime){.bytes = 9000, .first = l, .last = l};
+        b[count++] = (wefti_lifetime){.bytes = 12000, .first = back, .last = back};
         for (int32_t p = 0; p < PARAMS; p++) {
-            b[count++] = (wefti_lifetime){p % 3 ? 64 : 6400, back, back + 1 + p, -1};
-            b[count++] = (wefti_lifetime){128, back + 1 + p, back + 1 + p, -1};
+            b[count++] =
+                (wefti_lifetime){.bytes = p % 3 ? 64 : 6400, .first = back, .last = back + 1 + p};
+            b[count++] =
+                (wefti_lifetime){.bytes = 128, .first = back + 1 + p, .last = back + 1 + p};
         }
     }
     assert_int_equal(wefti_place(b, count, &total), WEFT_OK);
@@ -177,8 +190,10 @@ static void planted_faults_are_found(void **state) {
  * place. */
 static void lifetimes_are_inclusive(void **state) {
     (void)state;
-    wefti_lifetime together[] = {{100, 0, 3, 0}, {100, 3, 5, 0}},
-                   apart[] = {{100, 0, 3, 0}, {100, 4, 5, 0}};
+    wefti_lifetime together[] = {{.bytes = 100, .first = 0, .last = 3},
+                                 {.bytes = 100, .first = 3, .last = 5}},
+                   apart[] = {{.bytes = 100, .first = 0, .last = 3},
+                              {.bytes = 100, .first = 4, .last = 5}};
     int64_t total;
     assert_int_equal(wefti_place(together, 2, &total), WEFT_OK);
     assert_int_equal(total, 228);
@@ -193,7 +208,8 @@ static void sums_do_not_overflow(void **state) {
     (void)state;
     wefti_lifetime buffers[8];
     int64_t bytes;
-    for (int i = 0; i < 8; i++) buffers[i] = (wefti_lifetime){INT64_C(1) << 60, 0, 3, 0};
+    for (int i = 0; i < 8; i++)
+        buffers[i] = (wefti_lifetime){.bytes = INT64_C(1) << 60, .first = 0, .last = 3};
     assert_int_equal(wefti_place(buffers, 2, &bytes), WEFT_OK);
     assert_int_equal(bytes, INT64_C(1) << 61);
     assert_int_equal(wefti_place(buffers, 8, &bytes), WEFT_E_NOMEM);

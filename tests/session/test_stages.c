@@ -178,6 +178,63 @@ static void copies_join_with_microbatches(void **state) {
     }
 }
 
+/* Writes the parameters after one step of many microbatches to *out; returns the loss. */
+static double run_many(const weft_plan *plan, int microbatches, double out[CELLS][WIDTH * WIDTH]) {
+    weft_graph *g = row_of_cells(CELLS, -1);
+    weft_session_options o = weft_session_defaults();
+    double loss, sum = 0;
+    char name[32];
+    o.plan = plan;
+    o.threads = 2;
+    o.microbatches = microbatches;
+    weft_session *s = session_of(g, o);
+    for (int m = 0; m < microbatches; m++) {
+        feed_rows(s, 0, (uint64_t)m, 0);
+        ASSERT_OK(weft_session_accumulate(s, &loss));
+        if (!isnan(loss)) sum += plan ? loss * microbatches : loss; /* a pipeline has the mean */
+    }
+    ASSERT_OK(weft_session_update(s, 0.1, NULL));
+    for (int c = 0; c < CELLS; c++) {
+        (void)snprintf(name, sizeof name, "cell%d.weight", c);
+        ASSERT_OK(weft_session_read(s, 0, name, out[c], sizeof out[c]));
+    }
+    int64_t predicted, observed;
+    for (int32_t r = 0; r < (plan ? 2 : 1); r++) {
+        ASSERT_OK(weft_session_device_memory(s, r, &predicted, &observed));
+        assert_int_equal(predicted, observed);
+        int loops = wefti_session_program_of(s, 0, r)->loop_count[WEFTI_SECTION_FIRST];
+        assert_int_equal(loops, plan ? 1 : 0);
+    }
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    return sum / microbatches;
+}
+
+/* Many microbatches run in loops, and give the bits of one device. */
+static void loops_have_the_bits_of_one_device(void **state) {
+    (void)state;
+    static const struct {
+        weft_schedule kind;
+        int chunks, copies;
+    } schedules[] = {
+        {WEFT_PIPELINE_1F1B, 1, 1},        {WEFT_PIPELINE_1F1B, 1, 2},
+        {WEFT_PIPELINE_INTERLEAVED, 2, 1}, {WEFT_PIPELINE_ZERO_BUBBLE, 1, 1},
+        {WEFT_PIPELINE_ZERO_BUBBLE, 2, 1},
+    };
+    double one[CELLS][WIDTH * WIDTH], split[CELLS][WIDTH * WIDTH];
+    for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
+        int copies = schedules[i].copies, micro = 60, all = micro * copies;
+        weft_plan *plan;
+        ASSERT_OK(weft_plan_create(2, &plan));
+        ASSERT_OK(weft_plan_pipeline(plan, 2, micro, schedules[i].kind, schedules[i].chunks));
+        ASSERT_OK(weft_plan_copies(plan, copies));
+        double a = run_many(NULL, all, one), b = run_many(plan, all, split);
+        equal_numbers("loss", a, b);
+        assert_memory_equal(one, split, sizeof one);
+        weft_plan_destroy(plan);
+    }
+}
+
 /* The plan and the session must agree on microbatches. */
 static void microbatches_are_said_once_or_alike(void **state) {
     (void)state;
@@ -208,6 +265,7 @@ int main(void) {
         cmocka_unit_test(evaluation_runs_where_the_parameters_are),
         cmocka_unit_test(parameters_of_two_stages_are_refused),
         cmocka_unit_test(copies_join_with_microbatches),
+        cmocka_unit_test(loops_have_the_bits_of_one_device),
         cmocka_unit_test(microbatches_are_said_once_or_alike),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,8 +51,9 @@ static int64_t times(const dry_run *r, const wefti_program *p, int section) {
 static void count_transfers(const dry_run *r, const wefti_program *p) {
     double received = 0;
     for (int section = 0; section < WEFTI_SECTIONS; section++) {
-        const int64_t count = times(r, p, section);
-        for (int32_t s = 0; s < p->step_count[section] && count; s++) {
+        const int64_t runs = times(r, p, section);
+        for (int32_t s = 0; s < p->step_count[section] && runs; s++) {
+            const int64_t count = runs * wefti_program_times(p, (wefti_section)section, s);
             wefti_step_transfer x;
             for (int32_t at = 0; wefti_step_transfer_next(p, &p->steps[section][s], &at, &x);) {
                 received += (double)(x.receives * count);
