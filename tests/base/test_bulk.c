@@ -99,6 +99,60 @@ static void promises(void **state) {
     assert_false(wefti_exists(path));
 }
 
+/* Several writers fill ranges of one file, in turns, in any order, with seeks that do not end on
+ * pages. */
+enum { WRITERS = 3 };
+static void ranges(void **state) {
+    (void)state;
+    for (uint64_t round = 0; round < 24; round++) {
+        wefti_bulk *files[WRITERS] = {NULL};
+        int64_t bytes = round < 4 ? 10 + (int64_t)round : MOST, at = 0;
+        int64_t step = round % 3 == 0 ? 700 : round % 3 == 1 ? 9000 : 600000;
+        char path[300];
+        snprintf(path, sizeof path, "%s/f", dirs[round / 3 % 2]);
+        assert_int_equal(wefti_bulk_open(path, bytes, &files[0]), WEFT_OK);
+        wefti_bulk_share(files[0]);
+        for (int w = 1; w < WRITERS; w++)
+            assert_int_equal(wefti_bulk_join(path, bytes, &files[w]), WEFT_OK);
+        for (uint64_t i = 0; at < bytes; i++) {
+            uint32_t draw = wefti_philox_u32(SEED, 100 + round, i);
+            int64_t n = 1 + draw % step;
+            wefti_bulk *file = files[draw / 64 % WRITERS];
+            if (n > bytes - at) n = bytes - at;
+            if (draw % 16 == 0) assert_int_equal(wefti_bulk_park(file), WEFT_OK);
+            assert_int_equal(wefti_bulk_seek(file, at), WEFT_OK);
+            assert_int_equal(wefti_bulk_write(file, data + at, (size_t)n), WEFT_OK);
+            at += n;
+        }
+        for (int w = 0; w < WRITERS; w++) assert_int_equal(wefti_bulk_commit(files[w]), WEFT_OK);
+        char *text;
+        assert_int_equal(wefti_file_read(path, MOST, &text, &at), WEFT_OK);
+        if (at != bytes || memcmp(text, data, (size_t)bytes))
+            fail_msg("seed %d, round %d: other bytes", SEED, (int)round);
+        wefti_free(text);
+        assert_int_equal(remove(path), 0);
+    }
+}
+
+/* A process that joins needs the announced file, and never removes it. */
+static void joining(void **state) {
+    (void)state;
+    char path[300];
+    wefti_bulk *file = NULL, *other = NULL;
+    snprintf(path, sizeof path, "%s/f", dirs[0]);
+    assert_int_equal(wefti_bulk_join(path, 10, &other), WEFT_E_IO);
+    assert_int_equal(wefti_bulk_open(path, 10, &file), WEFT_OK);
+    assert_int_equal(wefti_bulk_join(path, 11, &other), WEFT_E_IO);
+    assert_true(wefti_exists(path));
+    assert_int_equal(wefti_bulk_join(path, 10, &other), WEFT_OK);
+    assert_int_equal(wefti_bulk_seek(other, 4), WEFT_OK);
+    assert_int_equal(wefti_bulk_write(other, data, 7), WEFT_E_BUG);
+    wefti_bulk_abort(other);
+    assert_true(wefti_exists(path));
+    wefti_bulk_abort(file);
+    assert_false(wefti_exists(path));
+}
+
 static void failures(void **state) {
     (void)state;
     const struct {
@@ -123,6 +177,7 @@ static void failures(void **state) {
 int main(void) {
     random_seed = test_seed(9);
     const struct CMUnitTest tests[] = {cmocka_unit_test(lengths), cmocka_unit_test(promises),
+                                       cmocka_unit_test(ranges), cmocka_unit_test(joining),
                                        cmocka_unit_test(failures)};
     return cmocka_run_group_tests(tests, begin, end);
 }

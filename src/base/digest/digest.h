@@ -42,4 +42,20 @@ uint32_t wefti_crc32c(uint32_t crc, const void *data, size_t bytes);
 /* The same without special instructions: the oracle of the tests. */
 uint32_t wefti_crc32c_plain(uint32_t crc, const void *data, size_t bytes);
 
+/* The checksum of a message of which several processes hold ranges. Each process adds its ranges,
+ * in ascending order and each once, to a sum that begins zero-initialised. The XOR of the sums of
+ * all processes gives the CRC32C of the message. */
+typedef struct wefti_crc_sum {
+    uint32_t sum;
+    int64_t end;         /* of the last range */
+    int64_t distance[2]; /* the last two distances, and their factors */
+    uint32_t factor[2];
+} wefti_crc_sum;
+/* Adds the range of `bytes` bytes that begins at byte `at` of the message. */
+void wefti_crc_sum_add(wefti_crc_sum *s, int64_t at, const void *data, size_t bytes);
+/* Ends the sum. The message has `message_bytes` bytes. */
+uint32_t wefti_crc_sum_of(wefti_crc_sum *s, int64_t message_bytes);
+/* The checksum of the message, from the XOR of all sums. */
+uint32_t wefti_crc32c_of_sums(uint32_t sums, int64_t message_bytes);
+
 #endif
