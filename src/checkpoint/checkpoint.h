@@ -70,7 +70,8 @@ typedef struct wefti_checkpoint_piece {
 } wefti_checkpoint_piece;
 
 /* A tensor to write, or an expected one. Names are unique within their role. A tensor in pieces is
- * written as the whole tensor: files do not show how it was split. */
+ * written as the whole tensor: files do not show how it was split. If several processes write a
+ * step, `pieces` holds those of this process, and the pieces of all processes cover the tensor. */
 typedef struct wefti_checkpoint_tensor {
     const char *name;
     wefti_checkpoint_role role;
@@ -92,7 +93,16 @@ typedef struct wefti_checkpoint_text {
     const char *name, *text;
 } wefti_checkpoint_text;
 
+/* What a process does for a step. If several processes write one, all pass the same tensors and
+ * options, except for the tensors' places. */
+typedef enum wefti_checkpoint_duty {
+    WEFTI_CHECKPOINT_ALONE, /* writes everything */
+    WEFTI_CHECKPOINT_LEADS, /* creates the files, writes its own pieces, completes the step */
+    WEFTI_CHECKPOINT_JOINS  /* writes its own pieces into the leader's files */
+} wefti_checkpoint_duty;
+
 typedef struct wefti_checkpoint_options {
+    wefti_checkpoint_duty duty;
     int64_t shard_bytes; /* largest tensor file, 0: 4 GiB; a larger tensor gets a file of its own */
     int64_t keep;        /* after the commit, prune to this many steps; 0: prune nothing */
     int nice;            /* added to the writer thread's niceness, 0 to 19 */
@@ -133,11 +143,35 @@ weft_status wefti_checkpoint_finish(wefti_checkpoint_job *job, char **out_note) 
 /* Gives the step up: the thread stops at the next tensor and the job ends. Removes the step unless
  * it was already committed. */
 void wefti_checkpoint_cancel(wefti_checkpoint_job *job);
-/* Begins and finishes in one call. */
+/* Begins and finishes in one call: ALONE. */
 weft_status wefti_checkpoint_write(const char *dir, const wefti_checkpoint_meta *meta,
                                    const wefti_checkpoint_tensor *tensors, int64_t count,
                                    const wefti_checkpoint_options *options,
                                    char **out_note) WEFT_CHECKED;
+
+/* ---- writing in several processes ---- */
+
+/* The leader prepares the step. All processes examine whether they see its directory; those that do
+ * not take no part. The leader begins, and then the others begin. When the part of every process is
+ * written, the leader receives the sums and completes the step. Until then the step does not exist.
+ * A process that fails reports that, and all others cancel.
+ *
+ * Makes the directory of step `step`, with a random number in it. */
+weft_status wefti_checkpoint_prepare(const char *dir, int64_t step,
+                                     uint64_t *out_number) WEFT_CHECKED;
+/* Undoes it; for a leader that has not begun. */
+void wefti_checkpoint_unprepare(const char *dir, int64_t step);
+/* Whether this process finds the prepared directory of the leader under `dir`. */
+bool wefti_checkpoint_sees(const char *dir, int64_t step, uint64_t number);
+/* The own part: WEFT_PENDING, WEFT_OK when it is on the disk, or its failure. */
+weft_status wefti_checkpoint_written(wefti_checkpoint_job *job);
+void wefti_checkpoint_wait_written(wefti_checkpoint_job *job); /* until it is not pending */
+/* After that: of each tensor, the sum of the own pieces (wefti_crc_sum_of), and how many bytes they
+ * have together. Valid until the job ends. */
+const uint32_t *wefti_checkpoint_sums(const wefti_checkpoint_job *job, int64_t *out_bytes);
+/* The leader completes the step with the XOR of all processes' sums, and the sum of their bytes.
+ * Returns at once; poll and finish tell the result. */
+void wefti_checkpoint_complete(wefti_checkpoint_job *job, const uint32_t *sums, int64_t bytes);
 
 /* ---- the directory of a run ---- */
 

@@ -46,6 +46,8 @@ weft_status wefti_step_commit(const char *dir, int64_t step) WEFT_CHECKED;
 /* Undoes a failed attempt to write this step: the committed step from before is in place again. */
 weft_status wefti_step_abandon(const char *dir, int64_t step) WEFT_CHECKED;
 weft_status wefti_step_remove(const char *dir, int64_t step) WEFT_CHECKED;
+/* Removes the random number of wefti_checkpoint_prepare from a temporary step. */
+weft_status wefti_checkpoint_remove_number(const char *temporary) WEFT_CHECKED;
 /* Removes all leftovers of an interrupted run. */
 weft_status wefti_step_clean(const char *dir) WEFT_CHECKED;
 

@@ -1,54 +1,27 @@
 /* Writes a step while training goes on. See checkpoint.h.
  *
- * The thread first captures every tensor: it computes the checksum and copies the bytes into the
- * buffer of the file, which goes to the disk as it fills. Only the capture must precede the
- * tensor's next update. Waiting for the disk, the manifest and the rename come later, when no
- * caller waits. Blocks of 256 KiB stay in the core's cache between the two passes. */
+ * The thread first captures every tensor (write_capture.c): it computes the checksum and copies the
+ * bytes into the buffer of the file, which goes to the disk as it fills. Only the capture must
+ * precede the tensor's next update. Waiting for the disk, the manifest and the rename come later,
+ * when no caller waits.
+ *
+ * Of several processes the leader has created the files before the others begin. After its own part
+ * it waits for the sums of all processes: no process can tell alone that the step is whole. */
 #include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/bulk.h"
 #include "base/clock.h"
 #include "base/digest/digest.h"
 #include "base/io.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "base/thread.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/step_dir.h"
-#include "checkpoint/write_plan.h"
-#include "layout/slab.h"
-#include "layout/transfer.h"
-
-enum { WRITE_BLOCK_BYTES = 256 * 1024, WRITE_MESSAGE_BYTES = 2048 };
-
-struct wefti_checkpoint_job {
-    char *dir, *temporary; /* DIR and DIR/.tmp-step-N */
-    wefti_write_plan plan;
-    wefti_bulk **shards;  /* while they are open */
-    unsigned char *block; /* of BLOCK_BYTES, to join pieces in; NULL: not needed so far */
-    int64_t keep;
-    int nice;
-    const void *(*take)(void *context, int64_t index); /* NULL: all tensors are in memory */
-    void (*give_back)(void *context, int64_t index);
-    void *context;
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t progress;
-    atomic_bool *captured; /* by the caller's number */
-    atomic_bool released;  /* all captured, or given up: live tensors are not read any more */
-    atomic_bool cancelled;
-    bool done; /* under the mutex, like the following members */
-    weft_status status;
-    char message[WRITE_MESSAGE_BYTES];
-    char *note;
-    _Atomic int64_t waited_ns;
-};
+#include "checkpoint/write_job.h"
 
 /* ---- the thread ---- */
 
@@ -58,90 +31,8 @@ static weft_status job_path(const wefti_checkpoint_job *job, const char *name, c
     return WEFT_OK;
 }
 
-/* Opens a shard and writes its header. */
-static weft_status open_shard(wefti_checkpoint_job *job, int64_t s) {
-    static const wefti_safetensors_pair framework = {"format", "pt"}; /* transformers insists */
-    const wefti_write_plan *plan = &job->plan;
-    wefti_manifest_file *file = &plan->manifest.files[s];
-    int64_t begin = plan->shard_begin[s], end = plan->shard_begin[s + 1];
-    char *header = NULL, *path = NULL;
-    int64_t bytes = 0, total = 0;
-    for (int64_t i = begin; i < end; i++) total += weft_desc_bytes(&plan->items[i].desc);
-    WEFT_TRY(
-        wefti_safetensors_header(plan->items + begin, end - begin, &framework, 1, &header, &bytes));
-    weft_status status = job_path(job, file->name, &path);
-    if (status >= 0) status = wefti_bulk_open(path, bytes + total, &job->shards[s]);
-    if (status >= 0) status = wefti_bulk_write(job->shards[s], header, (size_t)bytes);
-    if (status >= 0) {
-        file->bytes = file->checked_bytes = bytes;
-        file->crc32c = wefti_crc32c(0, header, (size_t)bytes);
-    }
-    wefti_free(path);
-    wefti_free(header);
-    return status;
-}
-
-static weft_status capture_bytes(wefti_checkpoint_job *job, wefti_manifest_tensor *tensor,
-                                 const void *data, size_t bytes) {
-    WEFT_REQUIRE(!atomic_load(&job->cancelled), WEFT_E_STOPPED, "the checkpoint was given up");
-    tensor->crc32c = wefti_crc32c(tensor->crc32c, data, bytes);
-    return wefti_bulk_write(job->shards[tensor->file], data, bytes);
-}
-
-/* Copies into `block`, which holds the slab, the part of the slab that a piece has. */
-static weft_status copy_part(const weft_desc *whole, const wefti_checkpoint_piece *piece,
-                             const wefti_region *part, const wefti_region *slab, void *block) {
-    int64_t size = (int64_t)weft_dtype_bytes(whole->dtype), first, count;
-    wefti_mapping m;
-    wefti_region_span(part, &piece->box, whole->rank, &first, &count);
-    WEFT_TRY(wefti_device_map(piece->device, (const char *)piece->data + first * size, count * size,
-                              WEFTI_ACCESS_READ, &m));
-    const void *begin = (const void *)((uintptr_t)m.data - (uintptr_t)(first * size));
-    wefti_region_copy(part, &piece->box, begin, slab, block, whole->rank, (size_t)size);
-    return wefti_device_unmap(&m, WEFT_OK);
-}
-
-/* Block by block, each gathered from the pieces that have a part of it. */
-static weft_status capture_pieces(wefti_checkpoint_job *job, wefti_manifest_tensor *tensor,
-                                  const wefti_write_source *source) {
-    const weft_desc *whole = &source->whole;
-    size_t size = weft_dtype_bytes(whole->dtype);
-    int64_t end = source->first + weft_desc_elems(&tensor->desc), count;
-    if (!job->block) {
-        job->block = wefti_alloc(WRITE_BLOCK_BYTES);
-        WEFT_REQUIRE(job->block, WEFT_E_NOMEM, "no memory to join the pieces of %s", tensor->name);
-    }
-    for (int64_t at = source->first; at < end; at += count) {
-        wefti_region slab, part;
-        int64_t most = (int64_t)(WRITE_BLOCK_BYTES / size);
-        count = wefti_slab(whole, at, end - at < most ? end - at : most, &slab);
-        for (int64_t i = 0; i < source->piece_count; i++) {
-            const wefti_checkpoint_piece *piece = &source->pieces[i];
-            if (wefti_region_intersect(&slab, &piece->box, whole->rank, &part))
-                WEFT_TRY(copy_part(whole, piece, &part, &slab, job->block));
-        }
-        WEFT_TRY(capture_bytes(job, tensor, job->block, (size_t)count * size));
-    }
-    return WEFT_OK;
-}
-
 static weft_status capture(wefti_checkpoint_job *job, int64_t k) {
-    wefti_manifest_tensor *tensor = &job->plan.manifest.tensors[k];
-    const wefti_write_source *source = &job->plan.sources[k];
-    const unsigned char *data = source->data;
-    int64_t bytes = weft_desc_bytes(&tensor->desc);
-    bool later = source->later && bytes > 0;
-    if (later) {
-        data = job->take(job->context, job->plan.order[k]);
-        WEFT_REQUIRE(data, WEFT_E_STOPPED, "the checkpoint was given up");
-    }
-    if (source->pieces) WEFT_TRY(capture_pieces(job, tensor, source));
-    for (int64_t at = 0; at < bytes && data; at += WRITE_BLOCK_BYTES)
-        WEFT_TRY(capture_bytes(
-            job, tensor, data + at,
-            (size_t)(bytes - at < WRITE_BLOCK_BYTES ? bytes - at : WRITE_BLOCK_BYTES)));
-    if (later) job->give_back(job->context, job->plan.order[k]);
-    job->plan.manifest.files[tensor->file].bytes += bytes;
+    WEFT_TRY(wefti_write_capture(job, k));
     pthread_mutex_lock(&job->mutex);
     atomic_store(&job->captured[job->plan.order[k]], true);
     pthread_cond_broadcast(&job->progress);
@@ -183,22 +74,56 @@ static weft_status write_texts(wefti_checkpoint_job *job) {
     return status;
 }
 
-static weft_status write_step(wefti_checkpoint_job *job) {
-    int64_t step = job->plan.manifest.meta.step;
-    WEFT_TRY(wefti_step_abandon(job->dir, step));
-    WEFT_TRY(wefti_dir_make(job->temporary));
-    for (int64_t s = 0; s < job->plan.shard_count; s++) WEFT_TRY(open_shard(job, s));
+/* This process's part of the tensors, up to the sync. */
+static weft_status write_own(wefti_checkpoint_job *job) {
     for (int64_t k = 0; k < job->plan.manifest.tensor_count; k++) WEFT_TRY(capture(job, k));
     release(job);
-    for (int64_t s = 0; s < job->plan.shard_count; s++) {
-        wefti_bulk *shard = job->shards[s];
-        job->shards[s] = NULL; /* removed whether the commit succeeds or not */
-        WEFT_TRY(wefti_bulk_commit(shard));
+    WEFT_TRY(wefti_write_sync(job));
+    pthread_mutex_lock(&job->mutex);
+    job->written = true;
+    if (job->duty == WEFTI_CHECKPOINT_ALONE) job->complete = true;
+    pthread_cond_broadcast(&job->progress);
+    while (job->duty == WEFTI_CHECKPOINT_LEADS && !job->complete && !atomic_load(&job->cancelled))
+        pthread_cond_wait(&job->progress, &job->mutex);
+    pthread_mutex_unlock(&job->mutex);
+    return WEFT_OK;
+}
+
+/* The checksums of the tensors, from the sums of all processes. */
+static weft_status sum_tensors(wefti_checkpoint_job *job) {
+    const wefti_write_plan *plan = &job->plan;
+    int64_t bytes = 0;
+    for (int64_t k = 0; k < plan->manifest.tensor_count; k++) {
+        wefti_manifest_tensor *t = &plan->manifest.tensors[k];
+        t->crc32c = wefti_crc32c_of_sums(job->sums[plan->order[k]], weft_desc_bytes(&t->desc));
+        bytes += weft_desc_bytes(&t->desc);
     }
+    WEFT_REQUIRE(job->own_bytes == bytes, WEFT_E_BUG,
+                 "all ranks together have written %lld bytes of tensors; the step has %lld",
+                 (long long)job->own_bytes, (long long)bytes);
+    return WEFT_OK;
+}
+
+static weft_status create_step(wefti_checkpoint_job *job) {
+    if (job->duty == WEFTI_CHECKPOINT_ALONE) {
+        WEFT_TRY(wefti_step_abandon(job->dir, job->plan.manifest.meta.step));
+        WEFT_TRY(wefti_dir_make(job->temporary));
+    }
+    return wefti_write_shards(job, job->duty != WEFTI_CHECKPOINT_JOINS);
+}
+
+static weft_status write_step(wefti_checkpoint_job *job) {
+    if (job->duty != WEFTI_CHECKPOINT_LEADS) WEFT_TRY(create_step(job));
+    WEFT_TRY(write_own(job));
+    if (job->duty == WEFTI_CHECKPOINT_JOINS) return WEFT_OK;
+    WEFT_REQUIRE(!atomic_load(&job->cancelled), WEFT_E_STOPPED, "the checkpoint was given up");
+    WEFT_TRY(sum_tensors(job));
     WEFT_TRY(write_texts(job));
+    if (job->duty == WEFTI_CHECKPOINT_LEADS)
+        WEFT_TRY(wefti_checkpoint_remove_number(job->temporary));
     WEFT_TRY(wefti_dir_sync(job->temporary));
     WEFT_REQUIRE(!atomic_load(&job->cancelled), WEFT_E_STOPPED, "the checkpoint was given up");
-    return wefti_step_commit(job->dir, step);
+    return wefti_step_commit(job->dir, job->plan.manifest.meta.step);
 }
 
 /* The file `latest` is a hint for people and scripts. weft's readers look at the steps themselves.
@@ -225,19 +150,29 @@ static void lower_priority(int nice) {
 #endif
 }
 
+/* Closes the files. The step's directory is the leader's. A leftover is removed at the next start.
+ */
+static void give_up(wefti_checkpoint_job *job) {
+    for (int64_t s = 0; s < job->plan.shard_count; s++) {
+        wefti_bulk_abort(job->shards[s]);
+        job->shards[s] = NULL;
+    }
+    if (job->duty != WEFTI_CHECKPOINT_JOINS &&
+        wefti_step_abandon(job->dir, job->plan.manifest.meta.step) < 0)
+        wefti_error_clear();
+}
+
 static void *thread_main(void *argument) {
     wefti_checkpoint_job *job = argument;
     lower_priority(job->nice);
     weft_status status = write_step(job);
-    char message[WRITE_MESSAGE_BYTES] = "";
+    char message[WEFTI_WRITE_MESSAGE_BYTES] = "";
     char *note = NULL;
     if (status < 0) {
         (void)snprintf(message, sizeof message, "%s", weft_error_message());
         release(job);
-        for (int64_t s = 0; s < job->plan.shard_count; s++) wefti_bulk_abort(job->shards[s]);
-        if (wefti_step_abandon(job->dir, job->plan.manifest.meta.step) < 0)
-            wefti_error_clear(); /* a leftover is removed at the next start */
-    } else if (tidy(job) < 0) {
+        give_up(job);
+    } else if (job->duty != WEFTI_CHECKPOINT_JOINS && tidy(job) < 0) {
         note = wefti_format("step %lld is written, but: %s",
                             (long long)job->plan.manifest.meta.step, weft_error_message());
     }
@@ -246,6 +181,7 @@ static void *thread_main(void *argument) {
     memcpy(job->message, message, sizeof message);
     job->note = note;
     job->done = true;
+    pthread_cond_broadcast(&job->progress);
     pthread_mutex_unlock(&job->mutex);
     return NULL;
 }
@@ -258,6 +194,8 @@ static void job_destroy(wefti_checkpoint_job *job) {
     pthread_cond_destroy(&job->progress);
     wefti_write_plan_destroy(&job->plan);
     wefti_free(job->shards);
+    wefti_free(job->header_bytes);
+    wefti_free(job->sums);
     wefti_free(job->captured);
     wefti_free(job->block);
     wefti_free(job->dir);
@@ -271,6 +209,7 @@ static weft_status job_prepare(wefti_checkpoint_job *job, const char *dir,
                                const wefti_checkpoint_tensor *tensors, int64_t count,
                                const wefti_checkpoint_options *options) {
     WEFT_TRY(wefti_write_plan_create(meta, tensors, count, options, &job->plan));
+    job->duty = options ? options->duty : WEFTI_CHECKPOINT_ALONE;
     job->keep = options ? options->keep : 0;
     job->nice = options ? options->nice : 0;
     if (options && options->take) {
@@ -279,10 +218,17 @@ static weft_status job_prepare(wefti_checkpoint_job *job, const char *dir,
         job->context = options->context;
     }
     WEFT_NEW_ARRAY(job->shards, wefti_bulk *, job->plan.shard_count);
+    WEFT_NEW_ARRAY(job->header_bytes, int64_t, job->plan.shard_count);
+    WEFT_NEW_ARRAY(job->sums, uint32_t, count);
     WEFT_NEW_ARRAY(job->captured, atomic_bool, count);
+    for (int role = 0; role < WEFTI_CHECKPOINT_ROLES; role++) job->active[role] = -1;
     job->dir = wefti_strdup(dir);
     WEFT_REQUIRE(job->dir, WEFT_E_NOMEM, "no memory for the name of a directory");
-    return wefti_step_path(dir, WEFTI_STEP_TEMPORARY, meta->step, &job->temporary);
+    WEFT_TRY(wefti_step_path(dir, WEFTI_STEP_TEMPORARY, meta->step, &job->temporary));
+    if (job->duty != WEFTI_CHECKPOINT_LEADS) return WEFT_OK;
+    weft_status status = create_step(job);
+    if (status < 0) give_up(job);
+    return status;
 }
 
 weft_status wefti_checkpoint_begin(const char *dir, const wefti_checkpoint_meta *meta,
@@ -295,9 +241,11 @@ weft_status wefti_checkpoint_begin(const char *dir, const wefti_checkpoint_meta 
     pthread_cond_init(&job->progress, NULL);
     weft_status status = job_prepare(job, dir, meta, tensors, count, options);
     int error = status < 0 ? 0 : wefti_thread_start(&job->thread, thread_main, job);
-    if (error)
+    if (error) {
         status = WEFT_RAISE(WEFT_E_NOMEM, "cannot start the thread that writes checkpoints: %s",
                             strerror(error));
+        if (job->duty == WEFTI_CHECKPOINT_LEADS) give_up(job);
+    }
     if (status < 0) {
         job_destroy(job);
         return status;
@@ -355,7 +303,10 @@ weft_status wefti_checkpoint_finish(wefti_checkpoint_job *job, char **out_note) 
 
 void wefti_checkpoint_cancel(wefti_checkpoint_job *job) {
     if (!job) return;
+    pthread_mutex_lock(&job->mutex);
     atomic_store(&job->cancelled, true);
+    pthread_cond_broadcast(&job->progress);
+    pthread_mutex_unlock(&job->mutex);
     pthread_join(job->thread, NULL);
     job_destroy(job);
 }

@@ -30,14 +30,14 @@ static weft_status keep(wefti_write_plan *plan, const char *text, const char **o
 }
 
 static weft_status copy_tensor(wefti_write_plan *plan, const wefti_checkpoint_tensor *from,
-                               wefti_manifest_tensor *to) {
+                               bool alone, wefti_manifest_tensor *to) {
     WEFT_REQUIRE(from->name && (unsigned)from->role < WEFTI_CHECKPOINT_ROLES, WEFT_E_ARG,
                  "a tensor without a name, or of the unknown role %d", (int)from->role);
     weft_status status = wefti_desc_check(&from->desc);
     if (status < 0) return wefti_prefix(status, "tensor %s", from->name);
     bool is_there = from->data || from->pieces || from->later;
-    WEFT_REQUIRE(is_there || weft_desc_bytes(&from->desc) == 0, WEFT_E_ARG, "tensor %s has no data",
-                 from->name);
+    WEFT_REQUIRE(is_there || !alone || weft_desc_bytes(&from->desc) == 0, WEFT_E_ARG,
+                 "tensor %s has no data", from->name);
     to->desc = from->desc;
     to->role = from->role;
     WEFT_TRY(keep(plan, from->name, &to->name));
@@ -47,8 +47,8 @@ static weft_status copy_tensor(wefti_write_plan *plan, const wefti_checkpoint_te
 }
 
 /* Checks that the pieces' regions cover the tensor: each lies inside, no two overlap, and together
- * they have as many elements. */
-static weft_status check_pieces(const wefti_checkpoint_tensor *t) {
+ * they have as many elements. If other processes have pieces too, the elements are not counted. */
+static weft_status check_pieces(const wefti_checkpoint_tensor *t, bool alone) {
     const weft_desc *whole = &t->whole;
     wefti_region all = {{0}, {0}}, both;
     int64_t elems = 0;
@@ -69,18 +69,18 @@ static weft_status check_pieces(const wefti_checkpoint_tensor *t) {
                          (long long)i, t->name);
         elems += here;
     }
-    WEFT_REQUIRE(elems == weft_desc_elems(whole), WEFT_E_ARG,
+    WEFT_REQUIRE(elems == weft_desc_elems(whole) || !alone, WEFT_E_ARG,
                  "the pieces of %s have %lld elements of %lld", t->name, (long long)elems,
                  (long long)weft_desc_elems(whole));
     return WEFT_OK;
 }
 
 static weft_status copy_source(wefti_write_plan *plan, const wefti_checkpoint_tensor *from,
-                               wefti_write_source *to) {
+                               bool alone, wefti_write_source *to) {
     *to = (wefti_write_source){.data = from->data, .later = from->later};
     if (from->data || !from->pieces) return WEFT_OK;
     wefti_checkpoint_piece *pieces;
-    WEFT_TRY(check_pieces(from));
+    WEFT_TRY(check_pieces(from, alone));
     WEFT_TRY(PLAN_ARRAY(plan, pieces, from->piece_count + 1));
     memcpy(pieces, from->pieces, (size_t)from->piece_count * sizeof *pieces);
     to->pieces = pieces;
@@ -92,7 +92,7 @@ static weft_status copy_source(wefti_write_plan *plan, const wefti_checkpoint_te
 
 /* A stable counting sort by element size. */
 static weft_status order_tensors(wefti_write_plan *plan, const wefti_checkpoint_tensor *tensors,
-                                 int64_t count) {
+                                 int64_t count, bool alone) {
     wefti_manifest *m = &plan->manifest;
     WEFT_TRY(PLAN_ARRAY(plan, m->tensors, count));
     WEFT_TRY(PLAN_ARRAY(plan, plan->order, count));
@@ -100,9 +100,9 @@ static weft_status order_tensors(wefti_write_plan *plan, const wefti_checkpoint_
     for (size_t size = 8; size > 0; size--)
         for (int64_t i = 0; i < count; i++) {
             if (weft_dtype_bytes(tensors[i].desc.dtype) != size) continue;
-            WEFT_TRY(copy_tensor(plan, &tensors[i], &m->tensors[m->tensor_count]));
+            WEFT_TRY(copy_tensor(plan, &tensors[i], alone, &m->tensors[m->tensor_count]));
             plan->order[m->tensor_count] = i;
-            WEFT_TRY(copy_source(plan, &tensors[i], &plan->sources[m->tensor_count]));
+            WEFT_TRY(copy_source(plan, &tensors[i], alone, &plan->sources[m->tensor_count]));
             m->tensor_count++;
         }
     WEFT_REQUIRE(m->tensor_count == count, WEFT_E_ARG, "a tensor has an unknown dtype");
@@ -170,9 +170,14 @@ static weft_status fill_items(wefti_write_plan *plan) {
     int64_t *next = plan->shard_begin + 1; /* next[s] ends as the end of shard s */
     for (int64_t k = 0; k < m->tensor_count; k++) next[m->tensors[k].file + 1]++;
     for (int64_t s = 0; s < plan->shard_count; s++) next[s + 1] += next[s];
-    for (int64_t k = 0; k < m->tensor_count; k++)
-        plan->items[next[m->tensors[k].file]++] =
-            (wefti_safetensors_item){.name = m->tensors[k].name, .desc = m->tensors[k].desc};
+    WEFT_TRY(PLAN_ARRAY(plan, plan->offset, m->tensor_count));
+    WEFT_TRY(PLAN_ARRAY(plan, plan->shard_bytes, plan->shard_count));
+    for (int64_t k = 0; k < m->tensor_count; k++) {
+        const wefti_manifest_tensor *t = &m->tensors[k];
+        plan->items[next[t->file]++] = (wefti_safetensors_item){.name = t->name, .desc = t->desc};
+        plan->offset[k] = plan->shard_bytes[t->file];
+        plan->shard_bytes[t->file] += weft_desc_bytes(&t->desc);
+    }
     return WEFT_OK;
 }
 
@@ -244,11 +249,13 @@ weft_status wefti_write_plan_create(const wefti_checkpoint_meta *meta,
                                     wefti_write_plan *out) {
     static const wefti_checkpoint_options defaults = {0};
     wefti_write_plan plan = {0};
+    if (!options) options = &defaults;
     WEFT_TRY(wefti_arena_create(&plan.manifest.arena));
     weft_status status = wefti_manifest_copy_meta(plan.manifest.arena, meta, &plan.manifest.meta);
-    if (status >= 0) status = order_tensors(&plan, tensors, count);
+    if (status >= 0)
+        status = order_tensors(&plan, tensors, count, options->duty == WEFTI_CHECKPOINT_ALONE);
     if (status >= 0) status = check_unique(&plan);
-    if (status >= 0) status = plan_files(&plan, options ? options : &defaults);
+    if (status >= 0) status = plan_files(&plan, options);
     if (status < 0) {
         wefti_write_plan_destroy(&plan);
         return status;

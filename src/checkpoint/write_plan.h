@@ -28,6 +28,8 @@ typedef struct wefti_write_plan {
     int64_t shard_count;
     int64_t *shard_begin;          /* [shard_count + 1] into items */
     wefti_safetensors_item *items; /* the tensors, shard by shard */
+    int64_t *offset;               /* of tensor k in its shard, in bytes after the header */
+    int64_t *shard_bytes;          /* of the tensors of each shard */
     const char **texts;            /* contents of the files after the shards */
 } wefti_write_plan;
 

@@ -1,0 +1,223 @@
+/* Captures live tensors into the files of a step. See write.c.
+ *
+ * A tensor has its place in a file before anything is written. A process that has the whole tensor
+ * writes it from begin to end. A process that has a region of it writes the runs of the region to
+ * their places. Both sum the checksum of the whole tensor from their ranges. */
+#include "base/digest/digest.h"
+#include "base/text.h"
+#include "checkpoint/write_job.h"
+#include "layout/runs.h"
+#include "layout/slab.h"
+#include "layout/transfer.h"
+
+enum { WRITE_BLOCK_BYTES = 256 * 1024 };
+
+/* ---- files ---- */
+
+static weft_status shard_path(const wefti_checkpoint_job *job, int64_t s, char **out) {
+    *out = wefti_format("%s/%s", job->temporary, job->plan.manifest.files[s].name);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for the name of a file");
+    return WEFT_OK;
+}
+
+static weft_status create_shard(wefti_checkpoint_job *job, int64_t s, const char *header) {
+    char *path = NULL;
+    WEFT_TRY(shard_path(job, s, &path));
+    weft_status status = wefti_bulk_open(path, job->plan.manifest.files[s].bytes, &job->shards[s]);
+    wefti_free(path);
+    WEFT_TRY(status);
+    if (job->duty == WEFTI_CHECKPOINT_LEADS) wefti_bulk_share(job->shards[s]);
+    WEFT_TRY(wefti_bulk_write(job->shards[s], header, (size_t)job->header_bytes[s]));
+    return wefti_bulk_park(job->shards[s]);
+}
+
+weft_status wefti_write_shards(wefti_checkpoint_job *job, bool create) {
+    static const wefti_safetensors_pair framework = {"format", "pt"}; /* transformers insists */
+    const wefti_write_plan *plan = &job->plan;
+    for (int64_t s = 0; s < plan->shard_count; s++) {
+        wefti_manifest_file *file = &plan->manifest.files[s];
+        int64_t begin = plan->shard_begin[s], end = plan->shard_begin[s + 1];
+        char *header = NULL;
+        WEFT_TRY(wefti_safetensors_header(plan->items + begin, end - begin, &framework, 1, &header,
+                                          &job->header_bytes[s]));
+        file->checked_bytes = job->header_bytes[s];
+        file->bytes = job->header_bytes[s] + plan->shard_bytes[s];
+        file->crc32c = wefti_crc32c(0, header, (size_t)job->header_bytes[s]);
+        weft_status status = create ? create_shard(job, s, header) : WEFT_OK;
+        wefti_free(header);
+        WEFT_TRY(status);
+    }
+    return WEFT_OK;
+}
+
+/* The shard of a tensor, open and at the byte `at` of the tensor. One shard of each role has a
+ * buffer: captures fill the shards of a role one after the other. */
+static weft_status use_shard(wefti_checkpoint_job *job, int64_t k, int64_t at, wefti_bulk **out) {
+    const wefti_manifest_tensor *tensor = &job->plan.manifest.tensors[k];
+    int64_t s = tensor->file, *active = &job->active[tensor->role];
+    if (*active != s && *active >= 0) WEFT_TRY(wefti_bulk_park(job->shards[*active]));
+    *active = s;
+    if (!job->shards[s]) {
+        char *path = NULL;
+        WEFT_TRY(shard_path(job, s, &path));
+        weft_status status =
+            wefti_bulk_join(path, job->plan.manifest.files[s].bytes, &job->shards[s]);
+        wefti_free(path);
+        WEFT_TRY(status);
+    }
+    *out = job->shards[s];
+    return wefti_bulk_seek(*out, job->header_bytes[s] + job->plan.offset[k] + at);
+}
+
+weft_status wefti_write_sync(wefti_checkpoint_job *job) {
+    for (int64_t s = 0; s < job->plan.shard_count; s++) {
+        wefti_bulk *shard = job->shards[s];
+        job->shards[s] = NULL; /* removed whether the commit succeeds or not */
+        if (shard) WEFT_TRY(wefti_bulk_commit(shard));
+    }
+    return WEFT_OK;
+}
+
+/* ---- tensors ---- */
+
+/* A tensor on its way into its file. */
+typedef struct capture {
+    wefti_checkpoint_job *job;
+    int64_t k;
+    wefti_crc_sum sum;
+} capture;
+
+/* Writes bytes of the tensor from byte `at` on. */
+static weft_status put(capture *c, int64_t at, const void *data, size_t bytes) {
+    wefti_bulk *shard;
+    WEFT_REQUIRE(!atomic_load(&c->job->cancelled), WEFT_E_STOPPED, "the checkpoint was given up");
+    WEFT_TRY(use_shard(c->job, c->k, at, &shard));
+    wefti_crc_sum_add(&c->sum, at, data, bytes);
+    c->job->own_bytes += (int64_t)bytes;
+    return wefti_bulk_write(shard, data, bytes);
+}
+
+/* Blocks stay in the core's cache between the checksum and the copy. */
+static weft_status put_blocks(capture *c, int64_t at, const unsigned char *data, int64_t bytes) {
+    for (int64_t done = 0, part; done < bytes; done += part) {
+        part = bytes - done < WRITE_BLOCK_BYTES ? bytes - done : WRITE_BLOCK_BYTES;
+        WEFT_TRY(put(c, at + done, data + done, (size_t)part));
+    }
+    return WEFT_OK;
+}
+
+/* Copies into `block`, which holds the slab, the part of the slab that a piece has. */
+static weft_status copy_part(const weft_desc *whole, const wefti_checkpoint_piece *piece,
+                             const wefti_region *part, const wefti_region *slab, void *block) {
+    int64_t size = (int64_t)weft_dtype_bytes(whole->dtype), first, count;
+    wefti_mapping m;
+    wefti_region_span(part, &piece->box, whole->rank, &first, &count);
+    WEFT_TRY(wefti_device_map(piece->device, (const char *)piece->data + first * size, count * size,
+                              WEFTI_ACCESS_READ, &m));
+    const void *begin = (const void *)((uintptr_t)m.data - (uintptr_t)(first * size));
+    wefti_region_copy(part, &piece->box, begin, slab, block, whole->rank, (size_t)size);
+    return wefti_device_unmap(&m, WEFT_OK);
+}
+
+/* All pieces are here: block by block, each gathered from the pieces that have a part of it. */
+static weft_status capture_joined(capture *c, const wefti_write_source *source,
+                                  const weft_desc *desc) {
+    const weft_desc *whole = &source->whole;
+    int64_t size = (int64_t)weft_dtype_bytes(whole->dtype), most = WRITE_BLOCK_BYTES / size;
+    int64_t end = source->first + weft_desc_elems(desc), count;
+    if (!c->job->block) {
+        c->job->block = wefti_alloc(WRITE_BLOCK_BYTES);
+        WEFT_REQUIRE(c->job->block, WEFT_E_NOMEM, "no memory to join pieces of tensors");
+    }
+    for (int64_t at = source->first; at < end; at += count) {
+        wefti_region slab, part;
+        count = wefti_slab(whole, at, end - at < most ? end - at : most, &slab);
+        for (int64_t i = 0; i < source->piece_count; i++) {
+            const wefti_checkpoint_piece *piece = &source->pieces[i];
+            if (wefti_region_intersect(&slab, &piece->box, whole->rank, &part))
+                WEFT_TRY(copy_part(whole, piece, &part, &slab, c->job->block));
+        }
+        WEFT_TRY(put(c, (at - source->first) * size, c->job->block, (size_t)(count * size)));
+    }
+    return WEFT_OK;
+}
+
+/* Writes the runs of region `part`, which is contiguous in the piece. */
+static weft_status put_runs(capture *c, const wefti_write_source *source,
+                            const wefti_checkpoint_piece *piece, const wefti_region *part) {
+    const weft_desc *whole = &source->whole;
+    int64_t size = (int64_t)weft_dtype_bytes(whole->dtype), first, count;
+    wefti_mapping m;
+    wefti_region_span(part, &piece->box, whole->rank, &first, &count);
+    WEFT_TRY(wefti_device_map(piece->device, (const char *)piece->data + first * size, count * size,
+                              WEFTI_ACCESS_READ, &m));
+    wefti_runs run = wefti_runs_of(whole, part);
+    weft_status status = WEFT_OK;
+    while (status >= 0 && wefti_runs_next(&run))
+        status = put_blocks(c, (run.at - source->first) * size,
+                            (const unsigned char *)m.data + run.here * size, run.count * size);
+    return wefti_device_unmap(&m, status);
+}
+
+/* Writes a region that is contiguous in the piece. Memory of the device is mapped in small parts,
+ * which are contiguous in the piece too. */
+static weft_status put_region(capture *c, const wefti_write_source *source,
+                              const wefti_checkpoint_piece *piece, const wefti_region *region) {
+    const weft_desc *whole = &source->whole;
+    weft_desc local = *whole;
+    int64_t most = WRITE_BLOCK_BYTES / (int64_t)weft_dtype_bytes(whole->dtype), count;
+    for (int d = 0; d < whole->rank; d++) local.shape[d] = region->size[d];
+    for (int64_t at = 0, all = weft_desc_elems(&local); at < all; at += count) {
+        wefti_region part;
+        count = wefti_slab(&local, at, all - at < most ? all - at : most, &part);
+        for (int d = 0; d < whole->rank; d++) part.begin[d] += region->begin[d];
+        WEFT_TRY(put_runs(c, source, piece, &part));
+    }
+    return WEFT_OK;
+}
+
+/* Other processes have pieces too: writes what this piece has of the file's tensor. That tensor is
+ * a range of whole slices, so its part of the piece is contiguous there. */
+static weft_status capture_piece(capture *c, const wefti_write_source *source,
+                                 const wefti_checkpoint_piece *piece, const weft_desc *desc) {
+    const weft_desc *whole = &source->whole;
+    int64_t end = source->first + weft_desc_elems(desc), count;
+    for (int64_t at = source->first; at < end; at += count) {
+        wefti_region slab, part;
+        count = wefti_slab(whole, at, end - at, &slab);
+        if (wefti_region_intersect(&slab, &piece->box, whole->rank, &part))
+            WEFT_TRY(put_region(c, source, piece, &part));
+    }
+    return WEFT_OK;
+}
+
+static weft_status capture_pieces(capture *c, const wefti_write_source *source,
+                                  const weft_desc *desc) {
+    if (c->job->duty == WEFTI_CHECKPOINT_ALONE) return capture_joined(c, source, desc);
+    uint32_t sums = 0;
+    for (int64_t i = 0; i < source->piece_count; i++) {
+        c->sum = (wefti_crc_sum){0};
+        if (source->pieces[i].data) WEFT_TRY(capture_piece(c, source, &source->pieces[i], desc));
+        sums ^= wefti_crc_sum_of(&c->sum, weft_desc_bytes(desc));
+    }
+    c->sum.sum = sums;
+    return WEFT_OK;
+}
+
+weft_status wefti_write_capture(wefti_checkpoint_job *job, int64_t k) {
+    const weft_desc *desc = &job->plan.manifest.tensors[k].desc;
+    const wefti_write_source *source = &job->plan.sources[k];
+    int64_t bytes = weft_desc_bytes(desc), index = job->plan.order[k];
+    const void *data = source->data;
+    bool later = source->later && bytes > 0;
+    capture c = {.job = job, .k = k};
+    if (later) {
+        data = job->take(job->context, index);
+        WEFT_REQUIRE(data, WEFT_E_STOPPED, "the checkpoint was given up");
+    }
+    if (source->pieces) WEFT_TRY(capture_pieces(&c, source, desc));
+    if (data) WEFT_TRY(put_blocks(&c, 0, data, bytes));
+    if (later) job->give_back(job->context, index);
+    job->sums[index] = wefti_crc_sum_of(&c.sum, bytes);
+    return WEFT_OK;
+}
