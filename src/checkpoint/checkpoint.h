@@ -218,6 +218,13 @@ typedef struct wefti_checkpoint_entry {
  * without any step, WEFT_E_CORRUPT without a good one. */
 weft_status wefti_checkpoint_open(const char *path, int64_t step, wefti_checkpoint **out,
                                   char **out_note) WEFT_CHECKED;
+/* The newest step below `below` of a run's directory, without reading the tensors' bytes: a caller
+ * who reads them checks them against `crc32c` of the entries. Otherwise as wefti_checkpoint_open
+ * with WEFTI_CHECKPOINT_LATEST. */
+weft_status wefti_checkpoint_open_unread(const char *dir, int64_t below, wefti_checkpoint **out,
+                                         char **out_note) WEFT_CHECKED;
+/* A checksum of the step's manifest: equal in all processes that have opened the same step. */
+uint32_t wefti_checkpoint_identity(const wefti_checkpoint *c);
 void wefti_checkpoint_close(wefti_checkpoint *c);
 const char *wefti_checkpoint_path(const wefti_checkpoint *c); /* of the step's directory */
 const wefti_checkpoint_meta *wefti_checkpoint_meta_of(const wefti_checkpoint *c);

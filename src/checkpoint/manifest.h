@@ -46,6 +46,10 @@ weft_status wefti_manifest_copy_meta(wefti_arena *arena, const wefti_checkpoint_
 /* A hash of the names and shapes of the model's tensors, in any order. */
 uint64_t wefti_manifest_fingerprint(const wefti_manifest_tensor *tensors, int64_t count);
 
+/* A digest of all tensors: names, roles, types, shapes and checksums, in any order. It does not
+ * depend on files or on how tensors are split. */
+uint64_t wefti_manifest_digest(const wefti_manifest_tensor *tensors, int64_t count);
+
 enum { WEFTI_MANIFEST_TAIL_BYTES = 35 };
 /* The last bytes of a manifest, computed from the bytes before them. */
 void wefti_manifest_tail(const char *body, int64_t bytes, char out[WEFTI_MANIFEST_TAIL_BYTES + 1]);

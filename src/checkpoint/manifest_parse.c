@@ -174,6 +174,14 @@ static weft_status read_tensors(wefti_manifest *m, const wefti_json *root) {
     return WEFT_OK;
 }
 
+static weft_status check_digest(const wefti_manifest *m, const wefti_json *root) {
+    uint64_t digest = 0;
+    WEFT_TRY(wefti_json_hex(root, "digest", "0x", &digest));
+    WEFT_REQUIRE(wefti_manifest_digest(m->tensors, m->tensor_count) == digest, WEFT_E_CORRUPT,
+                 "the digest does not match the tensors' checksums");
+    return WEFT_OK;
+}
+
 static weft_status read_root(wefti_manifest *m, const wefti_json *root) {
     const char *format = NULL;
     int64_t version = 0;
@@ -181,12 +189,13 @@ static weft_status read_root(wefti_manifest *m, const wefti_json *root) {
     WEFT_REQUIRE(!strcmp(format, "weft-checkpoint"), WEFT_E_CORRUPT,
                  "the format is \"%.40s\", not \"weft-checkpoint\"", format);
     WEFT_TRY(wefti_json_int(root, "format_version", &version));
-    WEFT_REQUIRE(version == 1, WEFT_E_NO_IMPL,
-                 "the checkpoint has format version %lld; this weft reads version 1",
+    WEFT_REQUIRE(version == 1 || version == 2, WEFT_E_NO_IMPL,
+                 "the checkpoint has format version %lld; this weft reads versions 1 and 2",
                  (long long)version);
     WEFT_TRY(read_meta(m, root));
     WEFT_TRY(read_files(m, root));
-    return read_tensors(m, root);
+    WEFT_TRY(read_tensors(m, root));
+    return version == 1 ? WEFT_OK : check_digest(m, root);
 }
 
 static weft_status parse_into(wefti_manifest *m, const char *text, int64_t bytes) {

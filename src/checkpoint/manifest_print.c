@@ -32,6 +32,20 @@ uint64_t wefti_manifest_fingerprint(const wefti_manifest_tensor *tensors, int64_
     return sum;
 }
 
+uint64_t wefti_manifest_digest(const wefti_manifest_tensor *tensors, int64_t count) {
+    uint64_t sum = 0; /* a sum, so that order does not matter */
+    for (int64_t i = 0; i < count; i++) {
+        const wefti_manifest_tensor *t = &tensors[i];
+        uint64_t hash = wefti_digest_text(1, t->name);
+        hash = wefti_digest_text(hash, wefti_checkpoint_role_text(t->role));
+        hash = wefti_digest_text(hash, wefti_safetensors_dtype_name(t->desc.dtype));
+        for (int d = 0; d < t->desc.rank; d++)
+            hash = wefti_digest_number(hash, (uint64_t)t->desc.shape[d]);
+        sum += wefti_digest_number(hash, t->crc32c);
+    }
+    return sum;
+}
+
 static void add_pairs(wefti_text *t, const char *key, const wefti_checkpoint_pairs *pairs) {
     wefti_text_add(t, ",\n \"%s\": {", key);
     for (int64_t i = 0; i < pairs->count; i++) {
@@ -54,10 +68,12 @@ static void add_losses(wefti_text *t, const wefti_checkpoint_loss *losses, int64
     wefti_text_add(t, "]");
 }
 
-static void add_meta(wefti_text *t, const wefti_checkpoint_meta *meta, uint64_t fingerprint) {
-    wefti_text_add(t, "{\n \"format\": \"weft-checkpoint\",\n \"format_version\": 1");
+static void add_meta(wefti_text *t, const wefti_checkpoint_meta *meta, uint64_t fingerprint,
+                     uint64_t digest) {
+    wefti_text_add(t, "{\n \"format\": \"weft-checkpoint\",\n \"format_version\": 2");
     wefti_text_add(t, ",\n \"weft_version\": \"%s\"", WEFT_VERSION);
     wefti_text_add(t, ",\n \"fingerprint\": \"0x%016llx\"", (unsigned long long)fingerprint);
+    wefti_text_add(t, ",\n \"digest\": \"0x%016llx\"", (unsigned long long)digest);
     wefti_text_add(t, ",\n \"step\": %lld", (long long)meta->step);
     wefti_text_add(t, ",\n \"data_position\": %lld", (long long)meta->data_position);
     wefti_text_add(t, ",\n \"seed\": \"0x%016llx\"", (unsigned long long)meta->seed);
@@ -93,7 +109,8 @@ static void add_tensor(wefti_text *t, const wefti_manifest_tensor *tensor) {
 weft_status wefti_manifest_print(const wefti_manifest *manifest, char **out, int64_t *out_bytes) {
     wefti_text t = {0};
     add_meta(&t, &manifest->meta,
-             wefti_manifest_fingerprint(manifest->tensors, manifest->tensor_count));
+             wefti_manifest_fingerprint(manifest->tensors, manifest->tensor_count),
+             wefti_manifest_digest(manifest->tensors, manifest->tensor_count));
     wefti_text_add(&t, ",\n \"files\": [");
     for (int64_t i = 0; i < manifest->file_count; i++) {
         wefti_text_add(&t, i ? ",\n  " : "\n  ");

@@ -26,6 +26,8 @@ struct wefti_checkpoint {
     wefti_safetensors **files;       /* NULL for a file without tensors */
     wefti_checkpoint_entry *entries; /* ordered by role, then name */
     int64_t count;
+    uint32_t identity; /* checksum of the manifest */
+    bool unread;       /* the tensors' bytes are not checked here */
 };
 
 void wefti_checkpoint_close(wefti_checkpoint *c) {
@@ -98,6 +100,7 @@ static weft_status read_manifest(wefti_checkpoint *c) {
     weft_status status = wefti_file_read(path, MANIFEST_LIMIT, &text, &bytes);
     if (status >= 0) {
         status = wefti_manifest_parse(text, bytes, &c->manifest);
+        c->identity = wefti_crc32c(0, text, (size_t)bytes);
         wefti_free(text);
         if (status < 0) (void)wefti_prefix(status, "%s", path);
     } else if (status == WEFT_E_NOT_FOUND) {
@@ -128,7 +131,7 @@ static weft_status open_file(wefti_checkpoint *c, int64_t i, bool holds_tensors,
                  "%s holds bytes that no checksum covers", path);
     if (!holds_tensors) return WEFT_OK;
     /* all tensors will be read in file order: ask the kernel to read ahead */
-    wefti_reader_ahead(reader);
+    if (!c->unread) wefti_reader_ahead(reader);
     status = wefti_safetensors_read(reader, &c->files[i]);
     if (status < 0) return wefti_prefix(status, "%s", path);
     WEFT_REQUIRE(wefti_safetensors_header_bytes(c->files[i]) == file->checked_bytes, WEFT_E_CORRUPT,
@@ -160,8 +163,8 @@ static weft_status open_tensor(wefti_checkpoint *c, const wefti_manifest_tensor 
     WEFT_REQUIRE(found && wefti_desc_equal(&found->desc, &tensor->desc), WEFT_E_CORRUPT,
                  "%s/%s does not hold the tensor %s as %s", c->path, file, tensor->name,
                  wefti_desc_text(&tensor->desc).text);
-    uint32_t crc = 0;
-    WEFT_TRY(wefti_reader_crc32c(found->reader, found->at, found->bytes, &crc));
+    uint32_t crc = tensor->crc32c;
+    if (!c->unread) WEFT_TRY(wefti_reader_crc32c(found->reader, found->at, found->bytes, &crc));
     WEFT_REQUIRE(crc == tensor->crc32c, WEFT_E_CORRUPT,
                  "tensor %s in %s/%s has the checksum %08x; %08x was written", tensor->name,
                  c->path, file, crc, tensor->crc32c);
@@ -193,9 +196,10 @@ static weft_status open_tensors(wefti_checkpoint *c) {
     return WEFT_OK;
 }
 
-static weft_status open_step(const char *path, wefti_checkpoint **out) {
+static weft_status open_step(const char *path, bool unread, wefti_checkpoint **out) {
     wefti_checkpoint *c;
     WEFT_NEW(c, wefti_checkpoint);
+    c->unread = unread;
     weft_status status = WEFT_OK;
     c->path = wefti_strdup(path);
     if (!c->path) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a directory");
@@ -212,7 +216,7 @@ static weft_status open_step(const char *path, wefti_checkpoint **out) {
 
 weft_status wefti_checkpoint_verify(const char *step_path) {
     wefti_checkpoint *c = NULL;
-    WEFT_TRY(open_step(step_path, &c));
+    WEFT_TRY(open_step(step_path, false, &c));
     wefti_checkpoint_close(c);
     return WEFT_OK;
 }
@@ -221,11 +225,12 @@ weft_status wefti_checkpoint_verify(const char *step_path) {
 
 /* The manifest's step must match the directory's name. A step that was copied over another one does
  * not. */
-static weft_status open_numbered(const char *dir, int64_t step, wefti_checkpoint **out) {
+static weft_status open_numbered(const char *dir, int64_t step, bool unread,
+                                 wefti_checkpoint **out) {
     char *path = NULL;
     WEFT_TRY(wefti_step_path(dir, WEFTI_STEP_COMMITTED, step, &path));
     wefti_checkpoint *c = NULL;
-    weft_status status = open_step(path, &c);
+    weft_status status = open_step(path, unread, &c);
     if (status >= 0 && c->manifest->meta.step != step) {
         status = WEFT_RAISE(WEFT_E_CORRUPT, "%s holds step %lld", path,
                             (long long)c->manifest->meta.step);
@@ -237,12 +242,13 @@ static weft_status open_numbered(const char *dir, int64_t step, wefti_checkpoint
     return WEFT_OK;
 }
 
-/* The newest good step, with a line in `skipped` for each damaged one. Only damage is skipped:
- * after a read error or a lack of memory the newer step may still be good. */
-static weft_status open_newest(const char *dir, const int64_t *steps, int64_t count,
-                               wefti_checkpoint **out, wefti_text *skipped) {
+/* The newest good step below `below`, with a line in `skipped` for each damaged one. Only damage is
+ * skipped: after a read error or a lack of memory the newer step may still be good. */
+static weft_status open_newest(const char *dir, const int64_t *steps, int64_t count, int64_t below,
+                               bool unread, wefti_checkpoint **out, wefti_text *skipped) {
     for (int64_t i = count - 1; i >= 0; i--) {
-        weft_status status = open_numbered(dir, steps[i], out);
+        if (steps[i] >= below) continue;
+        weft_status status = open_numbered(dir, steps[i], unread, out);
         if (status != WEFT_E_CORRUPT) return status;
         wefti_text_add(skipped, "%sskipped step %lld: %s", skipped->used ? "\n" : "",
                        (long long)steps[i], weft_error_message());
@@ -253,12 +259,13 @@ static weft_status open_newest(const char *dir, const int64_t *steps, int64_t co
     WEFT_FAIL(WEFT_E_NOT_FOUND, "no checkpoint in %s", dir);
 }
 
-static weft_status open_latest(const char *dir, wefti_checkpoint **out, char **out_note) {
+static weft_status open_latest(const char *dir, int64_t below, bool unread, wefti_checkpoint **out,
+                               char **out_note) {
     int64_t *steps = NULL, count = 0;
     WEFT_TRY(wefti_step_list(dir, WEFTI_STEP_COMMITTED, &steps, &count));
     wefti_text skipped = {0};
     wefti_checkpoint *c = NULL;
-    weft_status status = open_newest(dir, steps, count, &c, &skipped);
+    weft_status status = open_newest(dir, steps, count, below, unread, &c, &skipped);
     wefti_free(steps);
     if (status < 0 || !skipped.used || !out_note) {
         wefti_text_free(&skipped);
@@ -283,7 +290,7 @@ weft_status wefti_checkpoint_open(const char *path, int64_t step, wefti_checkpoi
     WEFT_TRY(wefti_step_is(path, &own));
     if (own) {
         wefti_checkpoint *c = NULL;
-        WEFT_TRY(open_step(path, &c));
+        WEFT_TRY(open_step(path, false, &c));
         if (step >= 0 && c->manifest->meta.step != step) {
             weft_status status = WEFT_RAISE(WEFT_E_NOT_FOUND, "%s is step %lld, not %lld", path,
                                             (long long)c->manifest->meta.step, (long long)step);
@@ -293,7 +300,21 @@ weft_status wefti_checkpoint_open(const char *path, int64_t step, wefti_checkpoi
         *out = c;
         return WEFT_OK;
     }
-    return step < 0 ? open_latest(path, out, out_note) : open_numbered(path, step, out);
+    return step < 0 ? open_latest(path, INT64_MAX, false, out, out_note)
+                    : open_numbered(path, step, false, out);
+}
+
+weft_status wefti_checkpoint_open_unread(const char *dir, int64_t below, wefti_checkpoint **out,
+                                         char **out_note) {
+    bool own = false;
+    if (out_note) *out_note = NULL;
+    WEFT_TRY(wefti_step_is(dir, &own));
+    WEFT_REQUIRE(!own, WEFT_E_ARG, "%s is a step, not the directory of a run", dir);
+    return open_latest(dir, below, true, out, out_note);
+}
+
+uint32_t wefti_checkpoint_identity(const wefti_checkpoint *c) {
+    return c->identity;
 }
 
 weft_status wefti_checkpoint_list(const char *dir, int64_t **out_steps, int64_t *out_count) {
@@ -325,7 +346,7 @@ static weft_status find_newest_good(const char *dir, const int64_t *steps, int64
                                     int64_t *out) {
     for (int64_t i = count - 1; i >= 0; i--) {
         wefti_checkpoint *c = NULL;
-        weft_status status = open_numbered(dir, steps[i], &c);
+        weft_status status = open_numbered(dir, steps[i], false, &c);
         if (status >= 0) wefti_checkpoint_close(c);
         if (status != WEFT_E_CORRUPT) {
             *out = i;

@@ -272,27 +272,88 @@ static void bad_requests(void **state) {
                   wefti_checkpoint_write(f->dir, &meta, m.tensors, MODEL_TENSORS, NULL, NULL));
 }
 
+/* Replaces the text `from`, up to the end of its line if `line`, in step 2's manifest, and corrects
+ * the checksum. */
+static void edit_manifest(const fixture *f, const char *from, const char *to, bool line) {
+    const char *path = path_in(f->dir, "step-000000000002/manifest.json");
+    size_t bytes = 0;
+    char *text = (char *)get_file(path, &bytes);
+    text[bytes] = 0;
+    char *at = strstr(text, from);
+    assert_non_null(at);
+    size_t skip = line ? strcspn(at, "\n") + 1 : strlen(from), used;
+    char *edited = malloc(bytes + strlen(to) + 64);
+    used = (size_t)(at - text);
+    memcpy(edited, text, used);
+    memcpy(edited + used, to, strlen(to));
+    used += strlen(to);
+    size_t rest = bytes - (size_t)(at - text) - skip - WEFTI_MANIFEST_TAIL_BYTES;
+    memcpy(edited + used, at + skip, rest);
+    used += rest;
+    wefti_manifest_tail(edited, (int64_t)used, edited + used);
+    put_file(path, edited, used + WEFTI_MANIFEST_TAIL_BYTES);
+    free(edited);
+    free(text);
+}
+
 /* A later format is not damage: it causes no fallback to an older step. */
 static void later_format(void **state) {
     const fixture *f = *state;
     ASSERT_OK(write_step(f->dir, 1, 0));
     ASSERT_OK(write_step(f->dir, 2, 0));
-    const char *path = path_in(f->dir, "step-000000000002/manifest.json");
-    size_t bytes = 0;
-    unsigned char *text = get_file(path, &bytes);
-    text[bytes] = 0;
-    char *version = strstr((char *)text, "\"format_version\": 1");
-    version[18] = '2';
-    char tail[WEFTI_MANIFEST_TAIL_BYTES + 1];
-    wefti_manifest_tail((char *)text, (int64_t)bytes - WEFTI_MANIFEST_TAIL_BYTES, tail);
-    memcpy(text + bytes - WEFTI_MANIFEST_TAIL_BYTES, tail, WEFTI_MANIFEST_TAIL_BYTES);
-    put_file(path, text, bytes);
-    free(text);
+    edit_manifest(f, "\"format_version\": 2", "\"format_version\": 3", false);
     wefti_checkpoint *c = NULL;
     ASSERT_STATUS(WEFT_E_NO_IMPL, wefti_checkpoint_open(f->dir, WEFTI_CHECKPOINT_LATEST, &c, NULL));
-    ASSERT_MESSAGE("format version 2");
+    ASSERT_MESSAGE("version 3");
     ASSERT_OK(wefti_checkpoint_open(f->dir, 1, &c, NULL));
     wefti_checkpoint_close(c);
+}
+
+/* Version 1 has no digest of all tensors. In version 2 a missing or wrong one is damage. */
+static void first_format(void **state) {
+    const fixture *f = *state;
+    wefti_checkpoint *c = NULL;
+    ASSERT_OK(write_step(f->dir, 2, 0));
+    edit_manifest(f, " \"digest\": \"0x", " \"digest\": \"0x0", false);
+    ASSERT_STATUS(WEFT_E_CORRUPT, wefti_checkpoint_open(f->dir, 2, &c, NULL));
+    edit_manifest(f, " \"digest\":", "", true);
+    ASSERT_STATUS(WEFT_E_CORRUPT, wefti_checkpoint_open(f->dir, 2, &c, NULL));
+    edit_manifest(f, "\"format_version\": 2", "\"format_version\": 1", false);
+    ASSERT_OK(wefti_checkpoint_open(f->dir, 2, &c, NULL));
+    assert_model(c, 2);
+    wefti_checkpoint_close(c);
+}
+
+/* A step can be opened without its tensors' bytes. Damage of those is left to the reader of the
+ * tensors; other damage is found. */
+static void unread(void **state) {
+    const fixture *f = *state;
+    wefti_checkpoint *c = NULL, *whole = NULL;
+    char *note = NULL;
+    for (int64_t step = 1; step <= 3; step++) ASSERT_OK(write_step(f->dir, step, 0));
+    size_t bytes;
+    const char *path = path_in(f->dir, "step-000000000003/model.safetensors");
+    unsigned char *file = get_file(path, &bytes);
+    file[bytes - 1] ^= 1;
+    put_file(path, file, bytes);
+    free(file);
+    ASSERT_OK(wefti_checkpoint_open_unread(f->dir, INT64_MAX, &c, &note));
+    assert_null(note);
+    assert_int_equal(wefti_checkpoint_meta_of(c)->step, 3);
+    wefti_checkpoint_close(c);
+    ASSERT_OK(wefti_checkpoint_open_unread(f->dir, 3, &c, NULL));
+    ASSERT_OK(wefti_checkpoint_open(f->dir, 2, &whole, NULL));
+    assert_int_equal(wefti_checkpoint_identity(c), wefti_checkpoint_identity(whole));
+    assert_model(c, 2);
+    wefti_checkpoint_close(c);
+    wefti_checkpoint_close(whole);
+    assert_int_equal(unlink(path_in(f->dir, "step-000000000002/model.safetensors")), 0);
+    ASSERT_OK(wefti_checkpoint_open_unread(f->dir, 3, &c, &note));
+    assert_int_equal(wefti_checkpoint_meta_of(c)->step, 1);
+    assert_non_null(strstr(note, "step 2"));
+    wefti_checkpoint_close(c);
+    wefti_free(note);
+    ASSERT_STATUS(WEFT_E_NOT_FOUND, wefti_checkpoint_open_unread(f->dir, 1, &c, NULL));
 }
 
 static void locking(void **state) {
@@ -406,8 +467,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(round_trip),   TEST(shards),       TEST(empty_and_bare), TEST(listing),
         TEST(replacement),  TEST(pruning),      TEST(keeping),        TEST(comparison),
-        TEST(bad_requests), TEST(later_format), TEST(locking),        TEST(cleaning),
-        TEST(descriptions),
+        TEST(bad_requests), TEST(later_format), TEST(first_format),   TEST(unread),
+        TEST(locking),      TEST(cleaning),     TEST(descriptions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -168,6 +168,9 @@ static void manifests_that_lie(void **state) {
     size_t bytes = 0;
     char *text = (char *)get_file(path, &bytes);
     text[bytes - WEFTI_MANIFEST_TAIL_BYTES] = '\0';
+    char *version = strstr(text, "\"format_version\": 2");
+    assert_non_null(version);
+    version[strlen("\"format_version\": ")] = '1'; /* without a digest that finds each lie */
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         char *at = strstr(text, lies[i].from), *file_path = strdup(path);
         if (!at) fail_msg("the manifest has no %s", lies[i].from);

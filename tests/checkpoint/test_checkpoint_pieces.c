@@ -161,6 +161,162 @@ static void files_are_those_of_the_whole(void **state) {
     for (int t = 0; t < 2; t++) free(data[t]);
 }
 
+/* ---- several processes ---- */
+
+enum { WRITERS = 3 };
+
+/* The leader prepares and begins; the others join. Writer w has every third piece. */
+static void write_together(const char *dir, const wefti_checkpoint_meta *meta,
+                           const wefti_checkpoint_tensor *tensors, const cut *cuts,
+                           int64_t shard_bytes) {
+    wefti_checkpoint_job *jobs[WRITERS];
+    uint64_t number;
+    uint32_t sums[4] = {0};
+    int64_t bytes = 0;
+    ASSERT_OK(wefti_checkpoint_prepare(dir, meta->step, &number));
+    assert_true(wefti_checkpoint_sees(dir, meta->step, number));
+    assert_false(wefti_checkpoint_sees(dir, meta->step, number + 1));
+    for (int w = 0; w < WRITERS; w++) {
+        wefti_checkpoint_options options = {.shard_bytes = shard_bytes,
+                                            .duty = w ? WEFTI_CHECKPOINT_JOINS
+                                                      : WEFTI_CHECKPOINT_LEADS};
+        wefti_checkpoint_piece own[2][MAX_PIECES];
+        int64_t count[2] = {0};
+        for (int c = 0; c < 2; c++)
+            for (int64_t i = w; i < cuts[c].count; i += WRITERS)
+                own[c][count[c]++] = cuts[c].pieces[i];
+        wefti_checkpoint_tensor mine[4];
+        memcpy(mine, tensors, sizeof mine);
+        for (int i = 0; i < 4; i++) {
+            mine[i].pieces = own[i > 0];
+            mine[i].piece_count = count[i > 0];
+        }
+        ASSERT_OK(wefti_checkpoint_begin(dir, meta, mine, 4, &options, &jobs[w]));
+    }
+    for (int w = 0; w < WRITERS; w++) {
+        int64_t own;
+        wefti_checkpoint_wait_written(jobs[w]);
+        ASSERT_OK(wefti_checkpoint_written(jobs[w]));
+        for (int i = 0; i < 4; i++) sums[i] ^= wefti_checkpoint_sums(jobs[w], &own)[i];
+        bytes += own;
+    }
+    assert_int_equal(wefti_checkpoint_poll(jobs[0]), WEFT_PENDING); /* no step yet */
+    wefti_checkpoint_complete(jobs[0], sums, bytes);
+    for (int w = 0; w < WRITERS; w++) ASSERT_OK(wefti_checkpoint_finish(jobs[w], NULL));
+}
+
+/* Whatever the pieces and however they are dealt out: the files are those of one process. */
+static void several_processes_write_the_same_files(void **state) {
+    const fixture *f = *state;
+    uint64_t at = 77000;
+    weft_desc descs[2] = {{WEFT_F32, 3, {7, 45, 509}}, {WEFT_BF16, 2, {21, 5}}};
+    weft_desc third = {WEFT_BF16, 1, {35}};
+    unsigned char *data[2];
+    for (int t = 0; t < 2; t++) {
+        int64_t bytes = weft_desc_bytes(&descs[t]);
+        data[t] = malloc((size_t)bytes);
+        for (int64_t i = 0; i < bytes; i++) data[t][i] = (unsigned char)roll(&at, 256);
+    }
+    const char *names[4] = {"large", "part.0", "part.1", "part.2"};
+    wefti_checkpoint_meta meta = meta_of(3);
+    const char *whole_dir = path_in(f->root, "whole"), *cut_dir = path_in(f->root, "cut");
+    char dirs[2][300];
+    (void)snprintf(dirs[0], sizeof dirs[0], "%s", whole_dir);
+    (void)snprintf(dirs[1], sizeof dirs[1], "%s", cut_dir);
+    wefti_checkpoint_lock *locks[2];
+    for (int d = 0; d < 2; d++) ASSERT_OK(wefti_checkpoint_lock_open(dirs[d], &locks[d]));
+    for (int round = 0; round < CUTS; round++) {
+        cut cuts[2];
+        wefti_checkpoint_tensor tensors[4];
+        for (int t = 0; t < 2; t++) {
+            begin_cut(&cuts[t]);
+            cut_box(&cuts[t], &descs[t], data[t], (wefti_region){{0}, {0}}, 0, &at);
+        }
+        for (int i = 0; i < 4; i++)
+            tensors[i] = (wefti_checkpoint_tensor){.name = names[i],
+                                                   .role = i ? WEFTI_CHECKPOINT_OPTIMIZER
+                                                             : WEFTI_CHECKPOINT_MODEL,
+                                                   .desc = i ? third : descs[0],
+                                                   .pieces = cuts[i > 0].pieces,
+                                                   .piece_count = cuts[i > 0].count,
+                                                   .whole = descs[i > 0],
+                                                   .first = i > 0 ? (i - 1) * 35 : 0};
+        ASSERT_OK(wefti_checkpoint_write(dirs[0], &meta, tensors, 4, NULL, NULL));
+        write_together(dirs[1], &meta, tensors, cuts, 0);
+        assert_same_step(path_in(dirs[0], "step-000000000003"),
+                         path_in(dirs[1], "step-000000000003"));
+        ASSERT_OK(wefti_checkpoint_verify(path_in(dirs[1], "step-000000000003")));
+        assert_tidy(dirs[1]);
+        /* one file a tensor: buffers change hands */
+        write_together(dirs[1], &meta, tensors, cuts, 1);
+        ASSERT_OK(wefti_checkpoint_verify(path_in(dirs[1], "step-000000000003")));
+        for (int t = 0; t < 2; t++) free_cut(&cuts[t]);
+    }
+    for (int d = 0; d < 2; d++) wefti_checkpoint_lock_close(locks[d]);
+    for (int t = 0; t < 2; t++) free(data[t]);
+}
+
+/* A step of several processes that is given up at any moment leaves the step before it. */
+static void given_up_together(void **state) {
+    const fixture *f = *state;
+    float data[12] = {1, 2, 3};
+    weft_desc desc = {WEFT_F32, 2, {3, 4}};
+    wefti_checkpoint_lock *lock;
+    ASSERT_OK(wefti_checkpoint_lock_open(f->dir, &lock));
+    ASSERT_OK(write_step(f->dir, 5, 0));
+    for (int when = 0; when < 4; when++) {
+        wefti_checkpoint_meta meta = meta_of(5);
+        wefti_checkpoint_piece top = {{{0, 0}, {2, 4}}, data, NULL},
+                               rest = {{{2, 0}, {1, 4}}, data + 8, NULL};
+        wefti_checkpoint_tensor t = {
+            .name = "t", .desc = desc, .pieces = &top, .piece_count = 1, .whole = desc};
+        wefti_checkpoint_options options = {.duty = WEFTI_CHECKPOINT_LEADS};
+        wefti_checkpoint_job *leader = NULL, *other = NULL;
+        uint64_t number;
+        ASSERT_OK(wefti_checkpoint_prepare(f->dir, 5, &number));
+        if (when > 0) ASSERT_OK(wefti_checkpoint_begin(f->dir, &meta, &t, 1, &options, &leader));
+        t.pieces = &rest;
+        options.duty = WEFTI_CHECKPOINT_JOINS;
+        if (when > 1) ASSERT_OK(wefti_checkpoint_begin(f->dir, &meta, &t, 1, &options, &other));
+        if (when > 2) wefti_checkpoint_wait_written(other);
+        if (when == 0) wefti_checkpoint_unprepare(f->dir, 5);
+        wefti_checkpoint_cancel(leader);
+        wefti_checkpoint_cancel(other);
+        assert_tidy(f->dir);
+        wefti_checkpoint *c;
+        ASSERT_OK(wefti_checkpoint_open(f->dir, 5, &c, NULL));
+        assert_model(c, 5);
+        wefti_checkpoint_close(c);
+    }
+    wefti_checkpoint_lock_close(lock);
+}
+
+/* A part that is missing is found when the step is to be completed. */
+static void a_missing_part_is_found(void **state) {
+    const fixture *f = *state;
+    float data[12] = {1, 2, 3};
+    weft_desc desc = {WEFT_F32, 2, {3, 4}};
+    wefti_checkpoint_meta meta = meta_of(1);
+    wefti_checkpoint_piece top = {{{0, 0}, {2, 4}}, data, NULL};
+    wefti_checkpoint_tensor t = {
+        .name = "t", .desc = desc, .pieces = &top, .piece_count = 1, .whole = desc};
+    wefti_checkpoint_options options = {.duty = WEFTI_CHECKPOINT_LEADS};
+    wefti_checkpoint_job *job;
+    wefti_checkpoint_lock *lock;
+    uint64_t number;
+    int64_t bytes;
+    ASSERT_OK(wefti_checkpoint_lock_open(f->dir, &lock));
+    ASSERT_OK(wefti_checkpoint_prepare(f->dir, 1, &number));
+    ASSERT_OK(wefti_checkpoint_begin(f->dir, &meta, &t, 1, &options, &job));
+    wefti_checkpoint_wait_written(job);
+    const uint32_t sum = *wefti_checkpoint_sums(job, &bytes);
+    assert_int_equal(bytes, 32);
+    wefti_checkpoint_complete(job, &sum, bytes);
+    ASSERT_STATUS(WEFT_E_BUG, wefti_checkpoint_finish(job, NULL));
+    assert_tidy(f->dir);
+    wefti_checkpoint_lock_close(lock);
+}
+
 /* ---- illegal pieces ---- */
 
 static void pieces_must_cover_the_tensor(void **state) {
@@ -202,6 +358,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slabs_are_what_memory_holds),
         cmocka_unit_test_setup_teardown(files_are_those_of_the_whole, fixture_begin, fixture_end),
+        cmocka_unit_test_setup_teardown(several_processes_write_the_same_files, fixture_begin,
+                                        fixture_end),
+        cmocka_unit_test_setup_teardown(given_up_together, fixture_begin, fixture_end),
+        cmocka_unit_test_setup_teardown(a_missing_part_is_found, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(pieces_must_cover_the_tensor, fixture_begin, fixture_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
