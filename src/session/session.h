@@ -40,6 +40,12 @@ typedef weft_status wefti_session_source(void *context, int64_t first, int64_t c
 weft_status wefti_session_fill(weft_session *session, int program, int index, int64_t first,
                                int64_t count, wefti_session_source *source,
                                void *context) WEFT_CHECKED;
+/* Not collective: writes the elements that this process has of elements [first, first + count). The
+ * source is asked for runs that are contiguous in the whole tensor, in ascending order for each
+ * piece. */
+weft_status wefti_session_fill_own(weft_session *session, int program, int index, int64_t first,
+                                   int64_t count, wefti_session_source *source,
+                                   void *context) WEFT_CHECKED;
 /* In a world, collective: `count` elements from element `first` on to `out` of rank 0. They are
  * whole slices along the first dimension. */
 weft_status wefti_session_collect(weft_session *session, int program, int index, int64_t first,

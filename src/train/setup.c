@@ -291,6 +291,7 @@ void wefti_training_close(wefti_training *t) {
     wefti_checkpoint_lock_close(t->saving.lock);
     for (int64_t i = 0; i < t->saving.count; i++) wefti_free(t->saving.tensors[i].name);
     wefti_free(t->saving.tensors);
+    wefti_free(t->saving.apart);
     wefti_free(t->saving.first);
     wefti_free(t->saving.last);
     wefti_free(t->saving.tokenizer);

@@ -2,7 +2,7 @@
  * decides. It builds on session/agree.h. */
 #include "base/digest/digest.h"
 #include "plan/plan.h"
-#include "train/training.h"
+#include "train/save/save.h"
 
 weft_status wefti_training_join(wefti_training *t, weft_world *world) {
     if (!world || weft_world_size(world) == 1) return WEFT_OK;
@@ -20,25 +20,31 @@ int64_t wefti_training_observed(const wefti_training *t) {
     return here > t->ranks.observed_peak ? here : t->ranks.observed_peak;
 }
 
-/* Exchanged at every step: whether to stop, and the memory in use. */
+/* Exchanged at every step: whether to stop, the memory in use, and whether this rank's part of a
+ * checkpoint is pending. */
 typedef struct step_record {
-    int64_t observed_peak, stop;
+    int64_t observed_peak, stop, pending;
 } step_record;
 
 weft_status wefti_training_stops(wefti_training *t, bool *out) {
+    bool pending = false;
+    t->saving.parts_done = false;
     if (!t->ranks.agreement) t->ranks.stopping = asked(t);
     t->result->stop = t->ranks.stopping;
     *out = t->ranks.stopping != 0;
     if (!t->ranks.agreement || t->ranks.stopping) return WEFT_OK;
-    step_record record = {wefti_training_observed(t), asked(t)}, *all;
+    step_record record = {wefti_training_observed(t), asked(t), wefti_training_part_pending(t)},
+                *all;
     WEFT_NEW_ARRAY(all, step_record, weft_world_size(t->ranks.world));
     weft_status status = wefti_agree_records(t->ranks.agreement, &record, sizeof record, all);
     for (int r = 0; r < weft_world_size(t->ranks.world) && status >= 0; r++) {
         if (all[r].observed_peak > t->ranks.observed_peak)
             t->ranks.observed_peak = all[r].observed_peak;
         if (all[r].stop && !t->ranks.stopping) t->ranks.stopping = (int)all[r].stop;
+        pending |= all[r].pending != 0;
     }
     wefti_free(all);
+    t->saving.parts_done = status >= 0 && t->saving.together && !pending;
     t->result->stop = t->ranks.stopping;
     *out = t->ranks.stopping != 0;
     return status;

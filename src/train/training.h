@@ -53,6 +53,11 @@ typedef struct wefti_training_ranks {
 
 typedef struct wefti_training_saving {
     wefti_delivery *delivery; /* tensors on their way to the checkpoint being written */
+    bool together;      /* several ranks write the checkpoint under way, and it is not complete */
+    bool parts_done;    /* together: no rank's part is pending, as all ranks have agreed */
+    wefti_failure part; /* together: why this rank could not begin its part */
+    bool *apart;        /* [count]: rank 0 gathers the tensor, since some rank that has a piece does
+                           not see the directory */
     wefti_checkpoint_lock *lock;
     wefti_checkpoint_job *writing;
     int64_t writing_step, committed_step;

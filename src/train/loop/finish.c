@@ -9,7 +9,7 @@
 weft_status wefti_training_failed(wefti_training *t, weft_status status) {
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
-    if (wefti_training_finish_write(t) < 0) wefti_training_note(t, "%s", weft_error_message());
+    if (wefti_training_end_write(t) < 0) wefti_training_note(t, "%s", weft_error_message());
     (void)wefti_failure_tell(&failure);
     if (status == WEFT_E_STOPPED || !t->result->checkpoint[0]) return status;
     /* The state before a step without a finite loss may itself be the cause. */

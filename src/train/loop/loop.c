@@ -65,7 +65,7 @@ static weft_status after_step(wefti_training *t, const weft_train_step *s) {
         return WEFT_OK; /* wefti_training_finish() does the rest */
     if (job->train.eval_every > 0 && t->progress.step % job->train.eval_every == 0)
         WEFT_TRY(wefti_training_validate(t));
-    wefti_training_poll(t);
+    WEFT_TRY(wefti_training_poll(t));
     if (job->checkpoint.every > 0 && t->progress.step % job->checkpoint.every == 0)
         return wefti_training_save_meanwhile(t);
     return WEFT_OK;

@@ -8,8 +8,9 @@
 
 /* open.c: locks the run's directory and opens its newest good checkpoint (NULL: none); rank 0. */
 weft_status wefti_training_open_directory(wefti_training *t, wefti_checkpoint **out) WEFT_CHECKED;
-/* Opens data and session, and loads parameters from the checkpoint or from model.from. */
-weft_status wefti_training_load(wefti_training *t, wefti_checkpoint *from) WEFT_CHECKED;
+/* Opens data and session, and loads parameters from the checkpoint or from model.from. *from may
+ * become an older checkpoint. */
+weft_status wefti_training_load(wefti_training *t, wefti_checkpoint **from) WEFT_CHECKED;
 
 /* loop.c: all steps that are left. */
 weft_status wefti_training_loop(wefti_training *t) WEFT_CHECKED;

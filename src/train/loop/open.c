@@ -5,13 +5,16 @@
 
 #include "interop/pretrained.h"
 
-/* The newest good checkpoint of the run, or NULL. */
+/* The newest good checkpoint of the run, or NULL. In a world its tensors are checked when they are
+ * restored. */
 static weft_status find_checkpoint(wefti_training *t, wefti_checkpoint **out) {
     const weft_job_checkpoint *c = &t->job->checkpoint;
     *out = NULL;
     if (!c->dir[0] || !c->resume) return WEFT_OK;
     char *note = NULL;
-    weft_status status = wefti_checkpoint_open(c->dir, WEFTI_CHECKPOINT_LATEST, out, &note);
+    weft_status status = t->ranks.world
+                             ? wefti_checkpoint_open_unread(c->dir, INT64_MAX, out, &note)
+                             : wefti_checkpoint_open(c->dir, WEFTI_CHECKPOINT_LATEST, out, &note);
     if (note) wefti_training_note(t, "%s", note);
     wefti_free(note);
     if (status == WEFT_E_NOT_FOUND) return WEFT_OK;
@@ -46,10 +49,38 @@ weft_status wefti_training_open_directory(wefti_training *t, wefti_checkpoint **
     return WEFT_OK;
 }
 
+/* Rank 0, after the ranks have found damage in the tensors of *from: the step before it. */
+static weft_status step_back(wefti_training *t, wefti_checkpoint **from) {
+    const int64_t step = wefti_checkpoint_meta_of(*from)->step;
+    char *note = NULL;
+    wefti_training_note(t, "skipped step %lld: %s", (long long)step, weft_error_message());
+    wefti_checkpoint_close(*from);
+    *from = NULL;
+    weft_status status = wefti_checkpoint_open_unread(t->job->checkpoint.dir, step, from, &note);
+    if (note) wefti_training_note(t, "%s", note);
+    wefti_free(note);
+    if (status == WEFT_E_NOT_FOUND)
+        status = WEFT_RAISE(WEFT_E_CORRUPT, "no good checkpoint in %s", t->job->checkpoint.dir);
+    return status < 0 ? wefti_prefix(status, "checkpoint.dir") : WEFT_OK;
+}
+
+/* Restores the newest good step. In a world damage is found by all ranks together. */
+static weft_status restore(wefti_training *t, wefti_checkpoint **from) {
+    for (;;) {
+        int step = 0;
+        weft_status status = wefti_training_restore(t, *from);
+        if (status != WEFT_E_CORRUPT || !t->ranks.agreement ||
+            !wefti_agreement_failed(t->ranks.agreement))
+            return status;
+        status = t->ranks.follows ? WEFT_OK : step_back(t, from);
+        WEFT_TRY(wefti_training_broadcast(t, status, &step, sizeof step));
+    }
+}
+
 /* Start values: of the run's checkpoint, or of model.from. */
-static weft_status load_parameters(wefti_training *t, wefti_checkpoint *from, bool restore) {
+static weft_status load_parameters(wefti_training *t, wefti_checkpoint **from, bool resumes) {
     const char *files = t->job->model.from;
-    if (restore) return wefti_training_restore(t, from);
+    if (resumes) return restore(t, from);
     if (!files[0]) return WEFT_OK;
     char *note = NULL;
     weft_status status = wefti_pretrained_load_across(t->ranks.agreement, t->ranks.follows,
@@ -59,11 +90,11 @@ static weft_status load_parameters(wefti_training *t, wefti_checkpoint *from, bo
     return status;
 }
 
-weft_status wefti_training_load(wefti_training *t, wefti_checkpoint *from) {
-    bool restore = from != NULL;
+weft_status wefti_training_load(wefti_training *t, wefti_checkpoint **from) {
+    bool resumes = *from != NULL;
     WEFT_TRY(wefti_training_same_job(t));
-    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, &restore, sizeof restore));
+    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, &resumes, sizeof resumes));
     WEFT_TRY(wefti_training_open(t));
     WEFT_TRY(wefti_training_bind(t));
-    return load_parameters(t, from, restore);
+    return load_parameters(t, from, resumes);
 }

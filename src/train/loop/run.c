@@ -63,7 +63,7 @@ static weft_status run(wefti_training *t, weft_world *world) {
     wefti_checkpoint *from;
     WEFT_TRY(wefti_training_join(t, world));
     WEFT_TRY(wefti_training_open_directory(t, &from));
-    weft_status status = wefti_training_load(t, from);
+    weft_status status = wefti_training_load(t, &from);
     wefti_checkpoint_close(from);
     WEFT_TRY(status);
     if (!t->ranks.follows)

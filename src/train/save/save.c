@@ -1,7 +1,8 @@
-/* Saves and restores checkpoints during a run: names of tensors, the begin of a write, resuming.
+/* Saves checkpoints during a run: names of tensors, begin and end of a write.
  *
  * A write begins between two steps and reads the live tensors while the next step computes. Before
- * the optimizer changes a tensor, the step waits until that tensor has been captured. */
+ * the optimizer changes a tensor, the step waits until that tensor has been captured. In a world
+ * each rank writes its own pieces (together.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,7 +159,7 @@ static void before_update(void *context, int32_t rank, int32_t tensor) {
 }
 
 /* The saved tensors with their pieces; one block, wefti_free. */
-static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) {
+weft_status wefti_training_saved(wefti_training *t, wefti_checkpoint_tensor **out) {
     size_t devices = (size_t)weft_session_devices(t->session), count = (size_t)t->saving.count;
     size_t head = (count + 1) * sizeof **out;
     wefti_checkpoint_tensor *list =
@@ -170,23 +171,21 @@ static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) 
         list && pieces ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the list of tensors");
     for (size_t i = 0; i < count && status == WEFT_OK; i++) {
         const wefti_saved_tensor *s = &t->saving.tensors[i];
+        bool apart = t->saving.apart && t->saving.apart[i];
         weft_tensor_info info;
         int32_t found = 0;
         status = weft_session_tensor(t->session, 0, s->tensor, &info);
-        if (status == WEFT_OK && !t->ranks.world)
+        if (status == WEFT_OK)
             status = wefti_session_pieces(t->session, 0, s->tensor, pieces, &found);
         list[i] = (wefti_checkpoint_tensor){.name = s->name,
                                             .role = s->role,
                                             .desc = s->desc,
-                                            .pieces = next,
+                                            .pieces = apart ? NULL : next,
+                                            .later = apart && !t->ranks.follows,
                                             .whole = info.desc,
                                             .first = s->first};
-        if (t->ranks.world) {
-            list[i].pieces = NULL;
-            list[i].later = true;
-        }
-        for (int32_t k = 0; k < found; k++)
-            if (pieces[k].counts) {
+        for (int32_t k = 0; k < found && !apart; k++)
+            if (pieces[k].counts && pieces[k].data) {
                 *next++ = (wefti_checkpoint_piece){pieces[k].box, pieces[k].data, pieces[k].device};
                 list[i].piece_count++;
             }
@@ -204,6 +203,10 @@ static weft_status tensors_of(wefti_training *t, wefti_checkpoint_tensor **out) 
 
 /* Waits for the write under way and reports it. */
 weft_status wefti_training_finish_write(wefti_training *t) {
+    if (t->saving.together) {
+        if (t->saving.writing) wefti_checkpoint_wait_written(t->saving.writing);
+        WEFT_TRY(wefti_training_complete(t));
+    }
     wefti_checkpoint_job *job = t->saving.writing;
     if (!job) return WEFT_OK;
     char *note = NULL;
@@ -224,28 +227,45 @@ weft_status wefti_training_finish_write(wefti_training *t) {
     return WEFT_OK;
 }
 
-/* A failed write ends neither the run nor earlier checkpoints: the next write may succeed. */
-static void note_failure(const wefti_training *t, weft_status status) {
+/* The next write may succeed. */
+void wefti_training_note_unwritten(const wefti_training *t, weft_status status) {
     if (status < 0) wefti_training_note(t, "%s; the run continues", weft_error_message());
 }
 
-void wefti_training_poll(wefti_training *t) {
+weft_status wefti_training_poll(wefti_training *t) {
+    if (t->saving.together) return t->saving.parts_done ? wefti_training_complete(t) : WEFT_OK;
     if (t->saving.writing && wefti_checkpoint_poll(t->saving.writing) != WEFT_PENDING)
-        note_failure(t, wefti_training_finish_write(t));
+        wefti_training_note_unwritten(t, wefti_training_finish_write(t));
+    return WEFT_OK;
+}
+
+weft_status wefti_training_end_write(wefti_training *t) {
+    bool all_fail = t->ranks.agreement && wefti_agreement_failed(t->ranks.agreement);
+    if (!t->saving.together || all_fail) return wefti_training_finish_write(t);
+    t->saving.together = false;
+    wefti_checkpoint_cancel(t->saving.writing);
+    t->saving.writing = NULL;
+    wefti_delivery_destroy(t->saving.delivery);
+    t->saving.delivery = NULL;
+    if (t->ranks.follows) return WEFT_OK;
+    WEFT_FAIL(WEFT_E_STOPPED,
+              "the checkpoint of step %lld is given up: not all ranks had written "
+              "their parts",
+              (long long)t->saving.writing_step);
 }
 
 bool wefti_training_is_native(const wefti_training *t) {
     return weft_session_bf16(t->session) == WEFT_BF16_NATIVE;
 }
 
-/* The form of the kernels, on which the run's bits depend. */
-static const char *arithmetic_of(const wefti_training *t) {
+/* The form of the kernels. */
+const char *wefti_training_arithmetic(const wefti_training *t) {
     return wefti_builtin_variant(wefti_training_is_native(t) ? WEFTI_BF16_NATIVE
                                                              : WEFTI_BF16_AS_F32);
 }
 
-static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_tensor *tensors,
-                         char *config) {
+static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty duty,
+                         const wefti_checkpoint_tensor *tensors, char *config) {
     const weft_job *job = t->job;
     const weft_job_optimizer *o = &job->train.optimizer;
     char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32], samples[32];
@@ -261,7 +281,7 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
         {"momentum", wefti_real_text(o->momentum, 6, 17, momentum)},
         {"schedule", weft_schedule_text(job->train.schedule.name)}};
     const wefti_checkpoint_pair compute[] = {
-        {"isa", arithmetic_of(t)},
+        {"isa", wefti_training_arithmetic(t)},
         {"precision", weft_dtype_text(job->train.precision)},
         {"bf16", wefti_training_is_native(t) ? "native" : "f32"},
         {"threads", threads}};
@@ -283,34 +303,30 @@ static weft_status begin(wefti_training *t, bool last, const wefti_checkpoint_te
     wefti_checkpoint_text texts[2] = {{"config.json", config},
                                       {"tokenizer.json", t->saving.tokenizer}};
     wefti_checkpoint_options options = {
+        .duty = duty,
         /* The next step shows whether a state is good, so one more checkpoint is kept until then.
          */
         .keep = job->checkpoint.keep + !last,
         .texts = texts,
         .text_count = t->saving.tokenizer ? 2 : 1,
     };
-    if (t->ranks.world) {
+    if (duty == WEFTI_CHECKPOINT_LEADS) {
         WEFT_TRY(wefti_delivery_create(t->saving.count, &t->saving.delivery));
         wefti_delivery_options(t->saving.delivery, &options);
     }
     WEFT_TRY(wefti_checkpoint_begin(job->checkpoint.dir, &meta, tensors, t->saving.count, &options,
                                     &t->saving.writing));
-    t->saving.writing_step = t->progress.step;
-    if (t->ranks.world) return WEFT_OK; /* all tensors are copied before the run goes on */
     wefti_session_before_update(t->session, before_update, t);
-    for (int64_t i = 0; i < t->saving.states; i++)
-        wefti_checkpoint_wait_tensor(t->saving.writing, i);
     return WEFT_OK;
 }
 
-static weft_status begin_save(wefti_training *t, bool last) {
-    note_failure(t, wefti_training_finish_write(t));
+weft_status wefti_training_begin_write(wefti_training *t, bool last, wefti_checkpoint_duty duty) {
     char *config = NULL;
     wefti_checkpoint_tensor *tensors = NULL;
-    weft_status status = wefti_checkpoint_lock_keep(t->job->checkpoint.dir, &t->saving.lock);
-    if (status == WEFT_OK) status = weft_model_config_write(&t->model.config, &config);
-    if (status == WEFT_OK) status = tensors_of(t, &tensors);
-    if (status == WEFT_OK) status = begin(t, last, tensors, config);
+    t->saving.writing_step = t->progress.step;
+    weft_status status = weft_model_config_write(&t->model.config, &config);
+    if (status == WEFT_OK) status = wefti_training_saved(t, &tensors);
+    if (status == WEFT_OK) status = begin(t, last, duty, tensors, config);
     wefti_free(tensors);
     weft_text_free(config);
     if (status >= 0) return WEFT_OK;
@@ -319,22 +335,28 @@ static weft_status begin_save(wefti_training *t, bool last) {
     return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->progress.step);
 }
 
+static weft_status save_alone(wefti_training *t, bool last) {
+    weft_status status = wefti_checkpoint_lock_keep(t->job->checkpoint.dir, &t->saving.lock);
+    if (status < 0)
+        return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->progress.step);
+    WEFT_TRY(wefti_training_begin_write(t, last, WEFTI_CHECKPOINT_ALONE));
+    for (int64_t i = 0; i < t->saving.states; i++)
+        wefti_checkpoint_wait_tensor(t->saving.writing, i);
+    return WEFT_OK;
+}
+
 /* *out_unwritten: why rank 0 (or the only process) could not begin to write. */
 static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten) {
     *out_unwritten = WEFT_OK;
     if (!t->job->checkpoint.dir[0]) return WEFT_OK;
-    if (!t->ranks.follows) *out_unwritten = begin_save(t, last);
-    if (!t->ranks.world) return WEFT_OK;
-    wefti_failure unwritten;
-    wefti_failure_keep(*out_unwritten, &unwritten);
-    bool begun = *out_unwritten >= 0;
-    weft_status status = wefti_training_broadcast(t, WEFT_OK, &begun, sizeof begun);
-    if (status >= 0 && begun) status = wefti_training_deliver(t);
-    if (status < 0)
-        wefti_delivery_end(
-            t->saving.delivery); /* so that no thread waits for tensors that will not come */
-    if (!begun && status >= 0) (void)wefti_failure_tell(&unwritten);
-    return status;
+    if (t->saving.together) {
+        if (t->saving.writing) wefti_checkpoint_wait_written(t->saving.writing);
+        WEFT_TRY(wefti_training_complete(t));
+    }
+    wefti_training_note_unwritten(t, wefti_training_finish_write(t));
+    if (t->ranks.world) return wefti_training_save_together(t, last, out_unwritten);
+    *out_unwritten = save_alone(t, last);
+    return WEFT_OK;
 }
 
 weft_status wefti_training_save(wefti_training *t, bool last) {
@@ -346,112 +368,6 @@ weft_status wefti_training_save(wefti_training *t, bool last) {
 weft_status wefti_training_save_meanwhile(wefti_training *t) {
     weft_status unwritten;
     WEFT_TRY(save(t, false, &unwritten));
-    note_failure(t, unwritten);
-    return WEFT_OK;
-}
-
-/* ---- resuming ---- */
-
-static weft_status compare(wefti_training *t, const wefti_checkpoint *c) {
-    wefti_checkpoint_tensor *expected;
-    WEFT_TRY(tensors_of(t, &expected));
-    weft_status status =
-        wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_MODEL, expected, t->saving.count);
-    const char *before = wefti_checkpoint_meta_of(c)->optimizer,
-               *now = wefti_optimizer_text(t->job->train.optimizer.name);
-    if (status == WEFT_OK) {
-        status = wefti_checkpoint_compare(c, WEFTI_CHECKPOINT_OPTIMIZER, expected, t->saving.count);
-        if (status < 0 && before && strcmp(before, now) != 0)
-            (void)wefti_prefix(status, "the run began with train.optimizer.name: %s, not %s",
-                               before, now);
-    }
-    wefti_free(expected);
-    return status;
-}
-
-typedef struct restored {
-    const wefti_checkpoint_entry *entry;
-    uint32_t crc32c; /* of the copied bytes */
-} restored;
-
-static weft_status copy_out(void *context, int64_t first, int64_t count, void *out) {
-    restored *r = context;
-    size_t size = weft_dtype_bytes(r->entry->desc.dtype), bytes = (size_t)count * size;
-    WEFT_TRY(wefti_reader_at(r->entry->reader, r->entry->at + first * (int64_t)size, (int64_t)bytes,
-                             out));
-    r->crc32c = wefti_crc32c(r->crc32c, out, bytes);
-    return WEFT_OK;
-}
-
-static weft_status restore_tensor(wefti_training *t, const wefti_checkpoint *c,
-                                  const wefti_saved_tensor *s) {
-    restored r = {c ? wefti_checkpoint_find(c, s->role, s->name) : NULL, 0};
-    if (weft_desc_elems(&s->desc) == 0) return WEFT_OK;
-    WEFT_TRY(wefti_session_fill(t->session, 0, s->tensor, s->first, weft_desc_elems(&s->desc),
-                                copy_out, &r));
-    WEFT_REQUIRE(!c || r.crc32c == r.entry->crc32c, WEFT_E_CORRUPT,
-                 "tensor %s in %s/%s has changed since the checkpoint was opened", s->name,
-                 wefti_checkpoint_path(c), r.entry->file);
-    return WEFT_OK;
-}
-
-/* The part of a checkpoint other than tensors, read by rank 0. */
-typedef struct progress {
-    int64_t step, position;
-    double loss;
-} progress;
-
-static weft_status check_restored(wefti_training *t, const wefti_checkpoint *c, progress *out) {
-    const wefti_checkpoint_meta *meta = wefti_checkpoint_meta_of(c);
-    WEFT_TRY(compare(t, c));
-    WEFT_REQUIRE(meta->seed == t->job->train.seed, WEFT_E_ARG,
-                 "%s was trained with train.seed %llu, not %llu: the same samples would not follow",
-                 wefti_checkpoint_path(c), (unsigned long long)meta->seed,
-                 (unsigned long long)t->job->train.seed);
-    *out = (progress){meta->step, meta->data_position, t->result->final_loss};
-    if (meta->loss_count > 0) out->loss = meta->losses[meta->loss_count - 1].loss;
-    return WEFT_OK;
-}
-
-static void note_differences(const wefti_training *t, const wefti_checkpoint *c) {
-    const wefti_checkpoint_meta *meta = wefti_checkpoint_meta_of(c);
-    const char *samples = wefti_checkpoint_value(&meta->notes, "samples");
-    int64_t now = weft_data_samples(t->data, WEFT_DATA_TRAIN);
-    if (samples && strtoll(samples, NULL, 10) != now)
-        wefti_training_note(t,
-                            "the data have %lld samples, but had %s when the checkpoint was "
-                            "written: the order of samples changes from here on",
-                            (long long)now, samples);
-    const char *optimizer = wefti_optimizer_text(t->job->train.optimizer.name);
-    if (meta->optimizer && strcmp(meta->optimizer, optimizer))
-        wefti_training_note(
-            t,
-            "the run began with train.optimizer.name: %s; it continues with %s, from "
-            "that optimizer's states",
-            meta->optimizer, optimizer);
-    const char *isa = wefti_checkpoint_value(&meta->compute, "isa");
-    if (isa && strcmp(isa, arithmetic_of(t)))
-        wefti_training_note(
-            t,
-            "the checkpoint was computed with %s instructions, this processor uses %s: "
-            "the last bits will differ",
-            isa, arithmetic_of(t));
-}
-
-/* compare() has checked the checkpoint's tensors. `c`: rank 0's; NULL on the others. */
-weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
-    progress p = {0};
-    weft_status status = c ? check_restored(t, c, &p) : WEFT_OK;
-    WEFT_TRY(wefti_training_broadcast(t, status, &p, sizeof p));
-    for (int64_t i = 0; i < t->saving.count; i++)
-        WEFT_TRY(restore_tensor(t, c, &t->saving.tensors[i]));
-    t->progress.step = t->saving.committed_step = p.step;
-    t->progress.position = p.position;
-    t->result->final_loss = p.loss;
-    WEFT_TRY(weft_session_set_step(t->session, t->progress.step));
-    if (!c) return WEFT_OK;
-    note_differences(t, c);
-    (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s",
-                   wefti_checkpoint_path(c));
+    wefti_training_note_unwritten(t, unwritten);
     return WEFT_OK;
 }

@@ -4,8 +4,8 @@
 
 #include "train/training.h"
 
-/* world.c: gathers a checkpoint's tensors from all ranks on rank 0. Rank 0 writes while it gathers,
- * with a bounded amount of memory. */
+/* world.c: gathers on rank 0 the tensors of ranks that do not see the checkpoint's directory. Rank
+ * 0 writes while it gathers, with a bounded amount of memory. */
 weft_status wefti_delivery_create(int64_t count, wefti_delivery **out) WEFT_CHECKED;
 /* No write under way may use it. NULL is legal. */
 void wefti_delivery_destroy(wefti_delivery *d);
@@ -13,8 +13,24 @@ void wefti_delivery_destroy(wefti_delivery *d);
 void wefti_delivery_options(wefti_delivery *d, wefti_checkpoint_options *options);
 /* No more tensors come: a write that still waits for one gives its step up. NULL is legal. */
 void wefti_delivery_end(wefti_delivery *d);
-/* Collective: sends all saved tensors to rank 0's write under way. */
+/* Collective: sends the tensors that rank 0 gathers to its write under way. */
 weft_status wefti_training_deliver(wefti_training *t) WEFT_CHECKED;
+
+/* together.c: a checkpoint that all ranks write. */
+/* Collective: begins to write this step on all ranks, which have none under way. *out_unwritten:
+ * why rank 0 could not begin. */
+weft_status wefti_training_save_together(wefti_training *t, bool last,
+                                         weft_status *out_unwritten) WEFT_CHECKED;
+/* Collective, when no rank's part is pending: rank 0 completes the step. A part that has failed
+ * ends this checkpoint with a note. */
+weft_status wefti_training_complete(wefti_training *t) WEFT_CHECKED;
+/* Whether this rank's part is pending. */
+bool wefti_training_part_pending(const wefti_training *t);
+
+/* restore.c */
+/* Collective in a world. `c`: rank 0's checkpoint; NULL on the others. WEFT_E_CORRUPT on all ranks
+ * if tensors are damaged: the session then holds a mixture, and an older step can be restored. */
+weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) WEFT_CHECKED;
 
 /* save.c: checkpoints during a run. */
 /* Whether the session computes products of bf16 with bf16 arithmetic, for checkpoints. */
@@ -22,14 +38,25 @@ bool wefti_training_is_native(const wefti_training *t);
 weft_status wefti_training_lock(wefti_training *t) WEFT_CHECKED;
 weft_status
 wefti_training_bind(wefti_training *t) WEFT_CHECKED; /* lists the tensors of checkpoints */
-weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *from) WEFT_CHECKED;
+/* The saved tensors with the pieces that this process has; one block, wefti_free. */
+weft_status wefti_training_saved(wefti_training *t, wefti_checkpoint_tensor **out) WEFT_CHECKED;
+/* Begins to write the tensors as `duty` says; on rank 0 of a world to gather some, as saving.apart
+ * says. */
+weft_status wefti_training_begin_write(wefti_training *t, bool last,
+                                       wefti_checkpoint_duty duty) WEFT_CHECKED;
+const char *wefti_training_arithmetic(const wefti_training *t); /* on which the run's bits depend */
+/* A failure to write ends neither the run nor earlier checkpoints: it becomes a note. */
+void wefti_training_note_unwritten(const wefti_training *t, weft_status status);
 /* Begins to write this step, after finishing a write under way. `last`: the state is known to be
  * good, so exactly checkpoint.keep steps remain; else one more. */
 weft_status wefti_training_save(wefti_training *t, bool last) WEFT_CHECKED;
 /* The same during a run: a failure to write becomes a note and the run goes on. */
 weft_status wefti_training_save_meanwhile(wefti_training *t) WEFT_CHECKED;
-void wefti_training_poll(wefti_training *t); /* reports a completed write */
-/* Waits for the write under way. */
+/* Once a step, on all ranks: completes and reports a write. */
+weft_status wefti_training_poll(wefti_training *t) WEFT_CHECKED;
+/* Waits for the write under way. Collective if several ranks write. */
 weft_status wefti_training_finish_write(wefti_training *t) WEFT_CHECKED;
+/* After a failure of the run. A write that needs ranks which may be gone is given up. */
+weft_status wefti_training_end_write(wefti_training *t) WEFT_CHECKED;
 
 #endif

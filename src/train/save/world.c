@@ -1,9 +1,8 @@
-/* Checkpoints of several processes. Only rank 0 writes, and files are the same as from one process.
+/* Tensors on the way to rank 0, of ranks that do not see the checkpoint's directory.
  *
  * Rank 0 gathers one tensor after another, in the order in which its writing thread captures them.
  * Gathered tensors wait in memory until they are captured. If they exceed a bound, all ranks wait.
- * The run goes on as soon as the last tensor is gathered, while the thread still writes. So no
- * process holds the whole state, unless that is smaller than the bound. */
+ * The run goes on as soon as the last tensor is gathered, while the thread still writes. */
 #include <pthread.h>
 #include <string.h>
 
@@ -131,7 +130,7 @@ weft_status wefti_training_deliver(wefti_training *t) {
     weft_status status = WEFT_OK;
     for (size_t size = 8; size > 0; size--)
         for (int64_t i = 0; i < t->saving.count && status >= 0; i++)
-            if (weft_dtype_bytes(t->saving.tensors[i].desc.dtype) == size)
+            if (t->saving.apart[i] && weft_dtype_bytes(t->saving.tensors[i].desc.dtype) == size)
                 status = deliver_one(t, i);
     wefti_delivery_end(t->saving.delivery);
     return status;
