@@ -253,6 +253,84 @@ static void one_rank_is_asked_in_the_midst(void **state) {
     }
 }
 
+/* Rank 1 does not see the directory of the other ranks. Files are the same, and the run goes on
+ * from them. */
+static void a_rank_that_does_not_see_the_directory(void **state) {
+    (void)state;
+    for (int i = 0; i < LAYOUTS; i++) {
+        const devices *d = &layouts[i];
+        words w = job_words(4), whole_words, many_words, other_words;
+        record one = {.first = 0};
+        member members[MOST_RANKS] = {{.job = NULL}}, rest[MOST_RANKS] = {{.job = NULL}};
+        rank_of_world ranks[MOST_RANKS];
+        add_devices(&w, d);
+        add_words(&w, WITH("checkpoint.every=2", "checkpoint.keep=10"));
+        whole_words = many_words = other_words = w;
+        add_word(&whole_words, "%s", dir_word("whole"));
+        add_word(&many_words, "%s", dir_word("many"));
+        add_word(&other_words, "%s", dir_word("other"));
+        ASSERT_OK(run_words(&whole_words, &one));
+        run_all(&many_words, &other_words, d->count, members, ranks);
+        assert_all_ok(ranks, d->count, d->name);
+        for (int64_t s = 2; s <= 4; s += 2)
+            assert_same_files(step_path("whole", s), step_path("many", s));
+        assert_false(wefti_exists(in_root("other")));
+        ASSERT_OK(wefti_remove_tree(step_path("many", 4)));
+        run_all(&many_words, &other_words, d->count, rest, ranks);
+        assert_all_ok(ranks, d->count, d->name);
+        assert_int_equal(rest[0].record.first, 3);
+        assert_same_files(step_path("whole", 4), step_path("many", 4));
+        ASSERT_OK(wefti_remove_tree(in_root("whole")));
+        ASSERT_OK(wefti_remove_tree(in_root("many")));
+    }
+}
+
+/* One byte in the midst of a file of tensors is wrong. */
+static void damage(const char *path) {
+    char *text;
+    int64_t bytes;
+    ASSERT_OK(wefti_file_read(path, 1 << 24, &text, &bytes));
+    text[bytes * 2 / 3] ^= 4;
+    ASSERT_OK(wefti_file_write(path, text, (size_t)bytes));
+    wefti_free(text);
+}
+
+/* Every rank reads its own pieces. Together they find damage, and go on from the step before. */
+static void damage_is_found_together(void **state) {
+    (void)state;
+    for (int i = 0; i < 2 * LAYOUTS; i++) {
+        const devices *d = &layouts[i / 2];
+        words w = job_words(4), other;
+        member members[MOST_RANKS] = {{.job = NULL}}, rest[MOST_RANKS] = {{.job = NULL}};
+        rank_of_world ranks[MOST_RANKS];
+        char path[800];
+        add_devices(&w, d);
+        add_words(&w, WITH(dir_word("many"), "checkpoint.every=2", "checkpoint.keep=10"));
+        other = w;
+        add_word(&other, "%s", dir_word("other"));
+        run_all(&w, NULL, d->count, members, ranks);
+        assert_all_ok(ranks, d->count, d->name);
+        (void)snprintf(path, sizeof path, "%s/%s", step_path("many", 4),
+                       i % 2 ? "model.safetensors" : "optimizer-00001-of-00001.safetensors");
+        damage(path);
+        run_all(&w, i % 2 ? &other : NULL, d->count, rest, ranks);
+        assert_all_ok(ranks, d->count, d->name);
+        assert_int_equal(rest[0].record.first, 3);
+        assert_int_equal(rest[0].record.notes, 1);
+        if (memcmp(&rest[0].record.losses[4], &members[0].record.losses[4], sizeof(double)))
+            fail_msg("%s: another loss after damage", d->name);
+        /* no good step */
+        damage(path);
+        (void)snprintf(path, sizeof path, "%s/model.safetensors", step_path("many", 2));
+        damage(path);
+        ASSERT_OK(wefti_remove_tree(step_path("many", 4)));
+        run_all(&w, NULL, d->count, rest, ranks);
+        for (int r = 0; r < d->count; r++)
+            assert_rank_fails(&ranks[r], r, WEFT_E_CORRUPT, "checkpoint");
+        ASSERT_OK(wefti_remove_tree(in_root("many")));
+    }
+}
+
 static void weights_come_from_rank_0(void **state) {
     (void)state;
     words source = job_words(2), w = {.count = 0};
@@ -449,6 +527,8 @@ int main(void) {
         cmocka_unit_test(a_run_goes_on_with_other_processes),
         cmocka_unit_test(any_rank_may_ask_to_stop),
         cmocka_unit_test(one_rank_is_asked_in_the_midst),
+        cmocka_unit_test(a_rank_that_does_not_see_the_directory),
+        cmocka_unit_test(damage_is_found_together),
         cmocka_unit_test(weights_come_from_rank_0),
         cmocka_unit_test(a_loss_that_is_not_finite_ends_all),
         cmocka_unit_test(a_rank_without_data_is_named),
