@@ -1,5 +1,11 @@
-/* Definitions that the files of the partition share: partition.c (the partition of a body),
- * strategy.c (the axes that split a node), emit.c (the nodes of one device). */
+/* Definitions that the files of the partition share:
+ *
+ *   partition.c   the partition of a body
+ *   strategy.c    the axes that split a node
+ *   names.c       names of nodes, and strategies by name
+ *   bring.c       values in layouts
+ *   stored.c      earlier partitions
+ *   emit.c        the nodes of one device */
 #ifndef WEFTI_PARTITION_CONTEXT_H
 #define WEFTI_PARTITION_CONTEXT_H
 
@@ -89,14 +95,34 @@ typedef struct wefti_lower_context {
     const char *label, *op;     /* the node's name is "label:op" */
 } wefti_lower_context;
 
-/* strategy.c: "call.inside", or the one that is not empty; cut off at `bytes` - 1 characters. */
-const char *wefti_label_join(const char *call, const char *inside, char *buffer, size_t bytes);
-/* Sets factor and keep, from the plan or by least cost; then need and give. */
+/* strategy.c: sets factor and keep, from the plan or by least cost; then need and give. */
 weft_status wefti_partition_choose(wefti_lowering *c, const wefti_strategy *strategy) WEFT_CHECKED;
 /* Whether the strategy is only a guide for the node: it names a label, and the node belongs to a
  * gradient. */
 bool wefti_partition_guided(const weft_node *n, const wefti_strategy *s);
-/* partition.c */
+/* names.c: "call.inside", or the one that is not empty; cut off at `bytes` - 1 characters. */
+const char *wefti_label_join(const char *call, const char *inside, char *buffer, size_t bytes);
+/* Sets ctx->strategies. */
+weft_status wefti_partition_find_strategies(wefti_partition *p,
+                                            wefti_partition_context *ctx) WEFT_CHECKED;
+/* stored.c: the earlier partition for an equal request; NULL: none. */
+const wefti_partition_entry *wefti_partition_find_entry(wefti_partition *p,
+                                                        const wefti_partition_spec *spec,
+                                                        const wefti_strategy *const *strategies);
+/* A new entry with a copy of the request. */
+weft_status wefti_partition_new_entry(wefti_partition *p, const wefti_partition_spec *spec,
+                                      const wefti_strategy *const *strategies,
+                                      wefti_partition_entry **out) WEFT_CHECKED;
+/* partition.c: a zeroed array of an arena. */
+weft_status wefti_partition_array(wefti_arena *arena, int64_t count, size_t bytes,
+                                  void *out) WEFT_CHECKED;
+/* bring.c */
+/* Adds a form in which a value exists. */
+weft_status wefti_partition_add_version(wefti_partition_context *ctx, int32_t value,
+                                        const wefti_layout *layout, int32_t local) WEFT_CHECKED;
+/* An open input takes the first layout that a reader requires, without its partial sums. */
+weft_status wefti_partition_fix_input(wefti_partition_context *ctx, int32_t value,
+                                      const wefti_layout *layout) WEFT_CHECKED;
 /* Brings a value into a layout. For names of transfers: the node that reads it, or the value
  * whose gradient it is. */
 weft_status wefti_partition_bring(wefti_partition_context *ctx, int32_t value,

@@ -21,56 +21,6 @@
 #include "base/text.h"
 #include "partition/context.h"
 
-/* ---- names ---- */
-
-/* The scope of a node in its call. For an op with a parameter of its own: the parameter's name
- * without the last component. */
-const char *wefti_node_inside(const weft_body *body, const weft_node *n, char *buffer,
-                              size_t bytes) {
-    const char *inside = n->scope ? n->scope : "";
-    size_t length = strlen(inside);
-    for (int i = 0; i < n->inputs; i++) {
-        if (n->in[i] < 0) continue;
-        const wefti_value_info *v = &body->values[n->in[i]];
-        const char *dot = v->kind == WEFTI_VALUE_PARAM && v->name ? strrchr(v->name, '.') : NULL;
-        if (!dot) continue;
-        inside = v->name;
-        length = (size_t)(dot - v->name);
-        break;
-    }
-    if (length >= bytes) length = bytes - 1;
-    memcpy(buffer, inside, length);
-    buffer[length] = 0;
-    return buffer;
-}
-
-const char *wefti_label_join(const char *call, const char *inside, char *buffer, size_t bytes) {
-    size_t first = strlen(call), dot = first && *inside ? 1 : 0, second = strlen(inside);
-    if (first + dot >= bytes) return wefti_label_join("", call, buffer, bytes);
-    if (first + dot + second >= bytes) second = bytes - 1 - first - dot;
-    memcpy(buffer, call, first);
-    if (dot) buffer[first] = '.';
-    memcpy(buffer + first + dot, inside, second);
-    buffer[first + dot + second] = 0;
-    return buffer;
-}
-
-const char *wefti_node_label(const weft_body *body, const char *call, const weft_node *n,
-                             char *buffer, size_t bytes) {
-    char inside[512];
-    wefti_node_inside(body, n, inside, sizeof inside);
-    return wefti_label_join(call, inside, buffer, bytes);
-}
-
-/* The name of a node's op in plans. A gradient may be an op that models also use, but with other
- * meanings of operands and factors. Its name gets the suffix "_grad": "matmul_grad" is a product in
- * the backward pass. So a strategy for "matmul" does not apply to it. */
-const char *wefti_node_op(const weft_node *n, char *buffer, size_t bytes) {
-    if (!n->gradient || n->op->flags & WEFTI_OP_GRADIENT) return n->op->name;
-    (void)snprintf(buffer, bytes, "%s_grad", n->op->name);
-    return buffer;
-}
-
 /* ---- factors and dimensions ---- */
 
 static bool splittable(const wefti_lowering *c, int f) {
