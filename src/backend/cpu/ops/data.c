@@ -1,4 +1,4 @@
-/* Ops that look up, move and pool. */
+/* Constants, casts, and ops that move elements. */
 #include <string.h>
 
 #include "backend/cpu/ops/ops.h"
@@ -16,14 +16,11 @@ typedef struct region {
 typedef struct data_kernel {
     wefti_kernel base;
     const wefti_kernels *kernels;
-    weft_dtype x, y, ids;
-    int64_t outer, axis, inner, count;
-    /* for a piece: its begin and the whole size, in the index space of the ids */
-    int64_t begin, whole, padding;
+    weft_dtype x, y;
+    int64_t count;
     double value;
-    bool accumulate, has_fill, max;
+    bool has_fill;
     wefti_permute_args permute;
-    wefti_pool2d_args pool;
     int regions;
     region *region;
 } data_kernel;
@@ -55,11 +52,6 @@ static weft_status new_kernel(const char *label, run_function *run, int regions,
     return WEFT_OK;
 }
 
-static int axis_of(const weft_node *n, const weft_desc *x) {
-    int64_t axis = wefti_attr_int(n, "axis");
-    return (int)(axis < 0 ? axis + x->rank : axis);
-}
-
 /* ---- constant ---- */
 
 static weft_status run_constant(const wefti_kernel *kernel, const wefti_run *run,
@@ -80,252 +72,6 @@ weft_status wefti_cpu_constant(const weft_node *n, const wefti_prepare *options,
     k->y = wefti_out(n, 0)->dtype;
     k->count = weft_desc_elems(wefti_out(n, 0));
     k->value = wefti_attr_float(n, "value");
-    *out = &k->base;
-    return WEFT_OK;
-}
-
-/* ---- embedding and indexing ---- */
-
-static weft_status run_embedding(const wefti_kernel *kernel, const wefti_run *run,
-                                 const void *const *in, void *const *out, void *workspace) {
-    const data_kernel *k = (const data_kernel *)kernel;
-    (void)workspace;
-    wefti_embedding_args a = {.table = {in[0], k->x},
-                              .ids = {in[1], k->ids},
-                              .y = {out[0], k->y},
-                              .rows = k->count,
-                              .dim = k->inner,
-                              .vocab = k->axis,
-                              .begin = k->begin,
-                              .whole = k->whole};
-    k->kernels->embedding(run->pool, &a);
-    return WEFT_OK;
-}
-
-weft_status wefti_cpu_embedding(const weft_node *n, const wefti_prepare *options,
-                                wefti_kernel **out) {
-    const weft_desc *table = wefti_in(n, 0), *ids = wefti_in(n, 1), *y = wefti_out(n, 0);
-    if (options->accumulate || !wefti_cpu_is_real(table) || !wefti_cpu_is_real(y) ||
-        ids->dtype != WEFT_I32)
-        return WEFT_E_NO_IMPL;
-    data_kernel *k;
-    WEFT_TRY(new_kernel("embedding", run_embedding, 0, &k));
-    k->x = table->dtype;
-    k->ids = ids->dtype;
-    k->y = y->dtype;
-    k->axis = table->shape[0];
-    k->inner = wefti_cpu_span(table, 1, table->rank);
-    k->count = weft_desc_elems(ids);
-    k->begin = wefti_attr_int(n, "begin");
-    k->whole = wefti_attr_int(n, "whole");
-    *out = &k->base;
-    return WEFT_OK;
-}
-
-static weft_status run_embedding_grad(const wefti_kernel *kernel, const wefti_run *run,
-                                      const void *const *in, void *const *out, void *workspace) {
-    const data_kernel *k = (const data_kernel *)kernel;
-    (void)workspace;
-    wefti_embedding_backward_args a = {.ids = {in[0], k->ids},
-                                       .dy = {in[1], k->x},
-                                       .dtable = out[0],
-                                       .accumulate = k->accumulate,
-                                       .rows = k->count,
-                                       .dim = k->inner,
-                                       .vocab = k->axis,
-                                       .begin = k->begin,
-                                       .padding = k->padding};
-    k->kernels->embedding_backward(run->pool, &a);
-    return WEFT_OK;
-}
-
-weft_status wefti_cpu_embedding_grad(const weft_node *n, const wefti_prepare *options,
-                                     wefti_kernel **out) {
-    const weft_desc *ids = wefti_in(n, 0), *dy = wefti_in(n, 1), *dtable = wefti_out(n, 0);
-    if (!wefti_cpu_is_real(dy) || dtable->dtype != WEFT_F32 || ids->dtype != WEFT_I32)
-        return WEFT_E_NO_IMPL;
-    data_kernel *k;
-    WEFT_TRY(new_kernel("embedding", run_embedding_grad, 0, &k));
-    k->x = dy->dtype;
-    k->ids = ids->dtype;
-    k->axis = dtable->shape[0];
-    k->inner = wefti_cpu_span(dtable, 1, dtable->rank);
-    k->count = weft_desc_elems(ids);
-    k->begin = wefti_attr_int(n, "begin");
-    k->padding = wefti_attr_int(n, "padding");
-    k->accumulate = options->accumulate != 0;
-    *out = &k->base;
-    return WEFT_OK;
-}
-
-static weft_status run_gather(const wefti_kernel *kernel, const wefti_run *run,
-                              const void *const *in, void *const *out, void *workspace) {
-    const data_kernel *k = (const data_kernel *)kernel;
-    (void)workspace;
-    wefti_gather_args a = {.x = {in[0], k->x},
-                           .ids = {in[1], k->ids},
-                           .y = {out[0], k->y},
-                           .outer = k->outer,
-                           .axis = k->axis,
-                           .count = k->count,
-                           .inner = k->inner,
-                           .begin = k->begin};
-    k->kernels->gather(run->pool, &a);
-    return WEFT_OK;
-}
-
-weft_status wefti_cpu_gather(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
-    const weft_desc *x = wefti_in(n, 0), *ids = wefti_in(n, 1);
-    if (options->accumulate || ids->dtype != WEFT_I32 || ids->rank != 1) return WEFT_E_NO_IMPL;
-    int axis = axis_of(n, x);
-    data_kernel *k;
-    WEFT_TRY(new_kernel("gather", run_gather, 0, &k));
-    k->x = k->y = x->dtype;
-    k->ids = ids->dtype;
-    k->outer = wefti_cpu_span(x, 0, axis);
-    k->axis = x->shape[axis];
-    k->inner = wefti_cpu_span(x, axis + 1, x->rank);
-    k->count = ids->shape[0];
-    k->begin = wefti_attr_int(n, "begin");
-    *out = &k->base;
-    return WEFT_OK;
-}
-
-/* scatter_add(x, index, updates): copies x, then adds rows in order. */
-static weft_status run_scatter(const wefti_kernel *kernel, const wefti_run *run,
-                               const void *const *in, void *const *out, void *workspace) {
-    const data_kernel *k = (const data_kernel *)kernel;
-    (void)workspace;
-    if (out[0] != in[0])
-        k->kernels->convert(run->pool,
-                            &(wefti_convert_args){.x = {in[0], WEFT_F32},
-                                                  .y = {out[0], WEFT_F32},
-                                                  .elements = k->outer * k->axis * k->inner});
-    wefti_scatter_add_args a = {.x = {in[2], k->x},
-                                .ids = {in[1], k->ids},
-                                .y = out[0],
-                                .accumulate = true,
-                                .outer = k->outer,
-                                .axis = k->axis,
-                                .count = k->count,
-                                .inner = k->inner,
-                                .begin = k->begin};
-    k->kernels->scatter_add(run->pool, &a);
-    return WEFT_OK;
-}
-
-weft_status wefti_cpu_scatter_add(const weft_node *n, const wefti_prepare *options,
-                                  wefti_kernel **out) {
-    const weft_desc *x = wefti_in(n, 0), *ids = wefti_in(n, 1), *u = wefti_in(n, 2);
-    if (options->accumulate || x->dtype != WEFT_F32 || !wefti_cpu_is_real(u) ||
-        ids->dtype != WEFT_I32 || ids->rank != 1)
-        return WEFT_E_NO_IMPL;
-    int axis = axis_of(n, x);
-    data_kernel *k;
-    WEFT_TRY(new_kernel("scatter", run_scatter, 0, &k));
-    k->x = u->dtype;
-    k->ids = ids->dtype;
-    k->outer = wefti_cpu_span(x, 0, axis);
-    k->axis = x->shape[axis];
-    k->inner = wefti_cpu_span(x, axis + 1, x->rank);
-    k->count = ids->shape[0];
-    k->begin = wefti_attr_int(n, "begin");
-    k->base.in_place = 0;
-    *out = &k->base;
-    return WEFT_OK;
-}
-
-static weft_status run_one_hot(const wefti_kernel *kernel, const wefti_run *run,
-                               const void *const *in, void *const *out, void *workspace) {
-    const data_kernel *k = (const data_kernel *)kernel;
-    (void)workspace;
-    wefti_one_hot_args a = {.ids = {in[0], k->ids},
-                            .y = {out[0], k->y},
-                            .rows = k->count,
-                            .classes = k->axis,
-                            .begin = k->begin,
-                            .on = 1.0f};
-    k->kernels->one_hot(run->pool, &a);
-    return WEFT_OK;
-}
-
-weft_status wefti_cpu_one_hot(const weft_node *n, const wefti_prepare *options,
-                              wefti_kernel **out) {
-    const weft_desc *ids = wefti_in(n, 0), *y = wefti_out(n, 0);
-    if (options->accumulate || ids->dtype != WEFT_I32 || !wefti_cpu_is_real(y))
-        return WEFT_E_NO_IMPL;
-    data_kernel *k;
-    WEFT_TRY(new_kernel("one hot", run_one_hot, 0, &k));
-    k->ids = ids->dtype;
-    k->y = y->dtype;
-    k->count = weft_desc_elems(ids);
-    k->axis = y->shape[y->rank - 1];
-    k->begin = wefti_attr_int(n, "begin");
-    *out = &k->base;
-    return WEFT_OK;
-}
-
-static weft_status run_top_k(const wefti_kernel *kernel, const wefti_run *run,
-                             const void *const *in, void *const *out, void *workspace) {
-    const data_kernel *k = (const data_kernel *)kernel;
-    wefti_top_k_args a = {.x = {in[0], k->x},
-                          .rows = k->outer,
-                          .dim = k->axis,
-                          .k = k->count,
-                          .values = {out[0], k->y},
-                          .indices = {out[1], WEFT_I32},
-                          .workspace = workspace};
-    k->kernels->top_k(run->pool, &a);
-    return WEFT_OK;
-}
-
-weft_status wefti_cpu_top_k(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
-    const weft_desc *x = wefti_in(n, 0);
-    int64_t count = wefti_attr_int(n, "k");
-    if (options->accumulate || !wefti_cpu_is_real(x) || count < 1) return WEFT_E_NO_IMPL;
-    data_kernel *k;
-    WEFT_TRY(new_kernel("top k", run_top_k, 0, &k));
-    k->x = k->y = x->dtype;
-    k->outer = wefti_cpu_span(x, 0, x->rank - 1);
-    k->axis = x->shape[x->rank - 1];
-    k->count = count;
-    k->base.workspace_bytes = (int64_t)wefti_top_k_workspace_bytes(k->outer, k->axis, count);
-    *out = &k->base;
-    return WEFT_OK;
-}
-
-/* top_k_grad(index, dvalues): adds each row's gradients to a row of zeros. */
-static weft_status run_top_k_grad(const wefti_kernel *kernel, const wefti_run *run,
-                                  const void *const *in, void *const *out, void *workspace) {
-    const data_kernel *k = (const data_kernel *)kernel;
-    (void)workspace;
-    wefti_scatter_add_args a = {.x = {in[1], k->x},
-                                .ids = {in[0], WEFT_I32},
-                                .y = out[0],
-                                .accumulate = k->accumulate,
-                                .outer = k->outer,
-                                .axis = k->axis,
-                                .count = k->count,
-                                .inner = 1,
-                                .begin = k->begin,
-                                .ids_per_outer = true};
-    k->kernels->scatter_add(run->pool, &a);
-    return WEFT_OK;
-}
-
-weft_status wefti_cpu_top_k_grad(const weft_node *n, const wefti_prepare *options,
-                                 wefti_kernel **out) {
-    const weft_desc *ids = wefti_in(n, 0), *dvalues = wefti_in(n, 1), *y = wefti_out(n, 0);
-    if (!wefti_cpu_is_real(dvalues) || y->dtype != WEFT_F32 || ids->dtype != WEFT_I32)
-        return WEFT_E_NO_IMPL;
-    data_kernel *k;
-    WEFT_TRY(new_kernel("scatter", run_top_k_grad, 0, &k));
-    k->x = dvalues->dtype;
-    k->outer = wefti_cpu_span(ids, 0, ids->rank - 1);
-    k->count = ids->shape[ids->rank - 1];
-    k->axis = y->shape[y->rank - 1];
-    k->begin = wefti_attr_int(n, "begin");
-    k->accumulate = options->accumulate != 0;
     *out = &k->base;
     return WEFT_OK;
 }
@@ -444,7 +190,7 @@ weft_status wefti_cpu_slice(const weft_node *n, const wefti_prepare *options, we
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
     if (options->accumulate) return WEFT_E_NO_IMPL;
     int64_t at[WEFT_MAX_RANK] = {0}, zero[WEFT_MAX_RANK] = {0};
-    at[axis_of(n, x)] = wefti_attr_int(n, "begin");
+    at[wefti_cpu_axis(n, x)] = wefti_attr_int(n, "begin");
     data_kernel *k;
     WEFT_TRY(new_kernel("copy", run_regions, 1, &k));
     set_region(&k->region[0], 0, 0, x, at, y, zero, y->shape);
@@ -456,7 +202,7 @@ weft_status wefti_cpu_split(const weft_node *n, const wefti_prepare *options, we
     const weft_desc *x = wefti_in(n, 0);
     if (options->accumulate) return WEFT_E_NO_IMPL;
     int64_t at[WEFT_MAX_RANK] = {0}, zero[WEFT_MAX_RANK] = {0};
-    int axis = axis_of(n, x);
+    int axis = wefti_cpu_axis(n, x);
     data_kernel *k;
     WEFT_TRY(new_kernel("copy", run_regions, n->outputs, &k));
     for (int o = 0; o < n->outputs; o++) {
@@ -472,7 +218,7 @@ weft_status wefti_cpu_concat(const weft_node *n, const wefti_prepare *options, w
     const weft_desc *y = wefti_out(n, 0);
     if (options->accumulate) return WEFT_E_NO_IMPL;
     int64_t at[WEFT_MAX_RANK] = {0}, zero[WEFT_MAX_RANK] = {0};
-    int axis = axis_of(n, y);
+    int axis = wefti_cpu_axis(n, y);
     data_kernel *k;
     WEFT_TRY(new_kernel("copy", run_regions, n->inputs, &k));
     for (int i = 0; i < n->inputs; i++) {
@@ -501,98 +247,3 @@ weft_status wefti_cpu_pad(const weft_node *n, const wefti_prepare *options, weft
     *out = &k->base;
     return WEFT_OK;
 }
-
-/* ---- pooling ---- */
-
-static weft_status run_pool(const wefti_kernel *kernel, const wefti_run *run, const void *const *in,
-                            void *const *out, void *workspace) {
-    const data_kernel *k = (const data_kernel *)kernel;
-    (void)workspace;
-    wefti_pool2d_args a = k->pool;
-    a.x = (wefti_src){in[0], k->x};
-    a.y = (wefti_dst){out[0], k->y};
-    if (k->max)
-        k->kernels->max_pool(run->pool, &a);
-    else
-        k->kernels->avg_pool(run->pool, &a);
-    return WEFT_OK;
-}
-
-/* max_pool2d_grad(x, dy): finds the maxima again, then adds their gradients.
- * avg_pool2d_grad(dy). */
-static weft_status run_pool_grad(const wefti_kernel *kernel, const wefti_run *run,
-                                 const void *const *in, void *const *out, void *workspace) {
-    const data_kernel *k = (const data_kernel *)kernel;
-    wefti_pool2d_args a = k->pool;
-    if (k->max) {
-        unsigned char *y = workspace;
-        a.indices = (int32_t *)(void *)(y + k->count);
-        a.x = (wefti_src){in[0], k->x};
-        a.y = (wefti_dst){y, k->y};
-        k->kernels->max_pool(run->pool, &a);
-    }
-    a.dy = (wefti_src){in[k->max ? 1 : 0], k->y};
-    a.dx = (wefti_dst){out[0], k->x};
-    if (k->max)
-        k->kernels->max_pool_backward(run->pool, &a);
-    else
-        k->kernels->avg_pool_backward(run->pool, &a);
-    return WEFT_OK;
-}
-
-static weft_status pool_kernel(const weft_node *n, bool max, const weft_desc *x, const weft_desc *y,
-                               run_function *run, data_kernel **out) {
-    if (!wefti_cpu_is_real(x) || !wefti_cpu_is_real(y) || x->rank != 4) return WEFT_E_NO_IMPL;
-    const wefti_ints *kernel = wefti_attr_ints(n, "kernel"), *stride = wefti_attr_ints(n, "stride"),
-                     *padding = wefti_attr_ints(n, "padding");
-    data_kernel *k;
-    WEFT_TRY(new_kernel("pool", run, 0, &k));
-    k->pool = (wefti_pool2d_args){.planes = x->shape[0] * x->shape[1],
-                                  .height = x->shape[2],
-                                  .width = x->shape[3],
-                                  .out_height = y->shape[2],
-                                  .out_width = y->shape[3],
-                                  .kernel_h = kernel->v[0],
-                                  .kernel_w = kernel->v[1],
-                                  .stride_h = stride->v[0],
-                                  .stride_w = stride->v[1],
-                                  .pad_h = padding->v[0],
-                                  .pad_w = padding->v[1],
-                                  .dilation_h = 1,
-                                  .dilation_w = 1};
-    k->x = x->dtype;
-    k->y = y->dtype;
-    k->max = max;
-    *out = k;
-    return WEFT_OK;
-}
-
-static weft_status pool(const weft_node *n, const wefti_prepare *options, bool max,
-                        wefti_kernel **out) {
-    data_kernel *k;
-    if (options->accumulate) return WEFT_E_NO_IMPL;
-    weft_status status = pool_kernel(n, max, wefti_in(n, 0), wefti_out(n, 0), run_pool, &k);
-    if (status < 0) return status;
-    *out = &k->base;
-    return WEFT_OK;
-}
-
-WEFTI_CPU_FORM(wefti_cpu_max_pool, pool, true)
-WEFTI_CPU_FORM(wefti_cpu_avg_pool, pool, false)
-
-static weft_status pool_grad(const weft_node *n, const wefti_prepare *options, bool max,
-                             wefti_kernel **out) {
-    data_kernel *k;
-    const weft_desc *dy = wefti_in(n, max ? 1 : 0);
-    if (options->accumulate) return WEFT_E_NO_IMPL;
-    weft_status status = pool_kernel(n, max, wefti_out(n, 0), dy, run_pool_grad, &k);
-    if (status < 0) return status;
-    int64_t elems = weft_desc_elems(dy);
-    k->count = (elems * (int64_t)weft_dtype_bytes(dy->dtype) + 63) & ~(int64_t)63;
-    if (max) k->base.workspace_bytes = k->count + elems * 4;
-    *out = &k->base;
-    return WEFT_OK;
-}
-
-WEFTI_CPU_FORM(wefti_cpu_max_pool_grad, pool_grad, true)
-WEFTI_CPU_FORM(wefti_cpu_avg_pool_grad, pool_grad, false)

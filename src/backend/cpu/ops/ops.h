@@ -103,6 +103,11 @@ WEFTI_CPU_OPS(WEFTI_CPU_PROTOTYPE)
 
 /* ---- for the family files ---- */
 
+/* The attribute `axis` of a node; negative ones count from the end of x. */
+static inline int wefti_cpu_axis(const weft_node *n, const weft_desc *x) {
+    int64_t axis = wefti_attr_int(n, "axis");
+    return (int)(axis < 0 ? axis + x->rank : axis);
+}
 /* Whether the vectorised kernels compute on this storage. */
 static inline bool wefti_cpu_is_real(const weft_desc *d) {
     return d->dtype == WEFT_F32 || d->dtype == WEFT_BF16;
