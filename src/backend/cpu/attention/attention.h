@@ -93,15 +93,15 @@ enum {
     ATTENTION_BR = 128,   /* queries of a tile */
     ATTENTION_BC = 64,    /* keys of a tile */
     ATTENTION_DECODE = 3, /* up to this many queries are computed one by one */
-    /* attention/amx.c: side of a register tile; keys are rounded up to it */
+    /* The rest is for AMX tiles. Side of a register tile; keys are rounded up to it */
     ATTENTION_EDGE = 32,
-    /* attention/amx.c: keys that have scores in memory at once, forward */
+    /* keys that have scores in memory at once, forward */
     ATTENTION_SPAN = 128,
-    ATTENTION_ROWS = 64,  /* attention/amx.c: queries of a block, backward */
-    ATTENTION_KEYS = 512, /* attention/amx.c: keys of a block, backward, at most */
+    ATTENTION_ROWS = 64,  /* queries of a block, backward */
+    ATTENTION_KEYS = 512, /* keys of a block, backward, at most */
 };
 
-/* Whether amx.c takes the shape. */
+/* Whether the AMX kernels take the shape. */
 static inline int attention_fits_tiles(const wefti_attention_shape *s) {
     return s->bf16 && s->dim % ATTENTION_EDGE == 0 && s->dim <= 128 &&
            s->q_len > ATTENTION_DECODE && s->k_len <= 4096 && !s->mask.data && s->dropout == 0.0f &&
@@ -110,7 +110,7 @@ static inline int attention_fits_tiles(const wefti_attention_shape *s) {
 static inline int64_t attention_tiles_block(int64_t keys) {
     return keys < ATTENTION_KEYS ? keys : ATTENTION_KEYS;
 }
-/* Bytes of the members of tiles_forward and tiles_backward in amx.c. */
+/* Bytes of the members of tiles_forward (amx_forward.c) and tiles_backward (amx_backward.c). */
 static inline int64_t attention_tiles_forward_bytes(const wefti_attention_shape *s) {
     int64_t keys = blocks_of(s->k_len, ATTENTION_EDGE) * ATTENTION_EDGE, edge = ATTENTION_EDGE;
     return attention_fits_tiles(s)
@@ -150,7 +150,8 @@ static inline size_t attention_backward_bytes(const wefti_attention_shape *s) {
 }
 
 #if defined(__x86_64__)
-/* Kernels of amx.c. Shapes that do not fit tiles go to the AVX-512 kernels. */
+/* Kernels of amx_forward.c and amx_backward.c. Shapes that do not fit tiles go to the AVX-512
+ * kernels. */
 void wefti_attention_on_tiles(wefti_pool *pool, const wefti_attention_args *a);
 void wefti_attention_backward_on_tiles(wefti_pool *pool, const wefti_attention_backward_args *a);
 #endif
