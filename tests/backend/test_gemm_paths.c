@@ -5,14 +5,14 @@
 #include "base/tuning.h"
 #include "sanitized.h"
 
-enum { M = 37, N = 800, K = 2048 };
+enum { M = 37, MOST = 40, N = 800, K = 2048 }; /* MOST: rows that the arrays hold */
 
 static wefti_pool **pools;
-static float a[M * K], b[K * N], bias[N];
-static char whole[4 * M * N], part[4 * M * N];
+static float a[MOST * K], b[K * N], bias[N];
+static char whole[4 * MOST * N], part[4 * MOST * N];
 
 static void fill(void) {
-    for (int i = 0; i < M * K; i++) a[i] = (float)random_value();
+    for (int i = 0; i < MOST * K; i++) a[i] = (float)random_value();
     for (int i = 0; i < K * N; i++) b[i] = (float)random_value();
     for (int i = 0; i < N; i++) bias[i] = (float)random_value();
 }
@@ -39,7 +39,7 @@ static void multiply(const wefti_gemm_spec *s, wefti_isa isa, void *c) {
     wefti_gemm gemm;
     assert_int_equal(wefti_gemm_prepare(s, isa, &gemm), WEFT_OK);
     buffer workspace = buffer_new(wefti_gemm_workspace_bytes(&gemm, threads));
-    if (s->accumulate) memcpy(c, b, (size_t)(M * N * 4));
+    if (s->accumulate) memcpy(c, b, (size_t)(s->m * N * 4));
     wefti_gemm_run(&gemm, &(wefti_gemm_args){.a = a, .b = b, .c = c, .bias = bias},
                    buffer_data(&workspace), pools[threads - 1]);
     buffer_check(&workspace);
@@ -102,6 +102,91 @@ static void test_rows_and_columns_are_alone(void **state) {
     assert_int_equal(bad, 0);
 }
 
+/* A sum and a bias that almost cancel: whether the subnormal result is kept does not depend on the
+ * columns beside it. */
+static void test_subnormal_results(void **state) {
+    enum { TINY_M = 9, TINY_N = 40, TINY_K = 32 };
+    pools = *state;
+    memset(a, 0, sizeof a);
+    memset(b, 0, sizeof b);
+    for (int i = 0; i < TINY_M; i++) a[(size_t)i * K] = 1.5f * 0x1p-63f;
+    for (int i = 0; i < TINY_N; i++) {
+        b[i] = 0x1p-63f;
+        bias[i] = -0x1p-126f; /* the result is 2^-127 */
+    }
+    for (int path = 0; path < PATHS; path++)
+        for (int bf16 = 0; bf16 < 2; bf16++)
+            for (int64_t n = 1; path_begin_product(path, bf16) && n < TINY_N; n += 3) {
+                wefti_gemm_spec s = spec_of(ROUNDED, TINY_M, TINY_N, TINY_K, bf16);
+                s.has_bias = true;
+                multiply(&s, path_isa(path), whole);
+                s.n = n;
+                multiply(&s, path_isa(path), part);
+                for (size_t r = 0; r < TINY_M; r++)
+                    if (memcmp(part + 2 * r * N, whole + 2 * r * N, (size_t)n * 2))
+                        fail_msg("%s, %s: row %d of %d columns is not that of %d", path_text(path),
+                                 bf16 ? "bf16" : "f32", (int)r, (int)n, TINY_N);
+            }
+    path_end();
+}
+
+/* ---- few rows ---- */
+
+enum { FEW_ROWS = 8, FEW_N = 40, FEW_K = 1100 };
+
+/* Whether a product of m rows may have other bits than one of more rows: the exceptions of
+ * docs/reproducibility.md. They are products of up to 8 rows whose columns of B are contiguous, or
+ * whose products of more rows multiply bf16. */
+static bool is_exception(wefti_isa isa, bool bf16, bool transposed, int64_t m) {
+    return m <= FEW_ROWS && (transposed || bf16 || isa == WEFTI_ISA_AMX);
+}
+
+/* The number of rows of m that are not those of `expected`. */
+static int other_rows(const void *expected, int64_t m, size_t bytes) {
+    int rows = 0;
+    for (size_t r = 0; r < (size_t)m; r++)
+        rows += memcmp(part + r * N * bytes, (const char *)expected + r * N * bytes,
+                       FEW_N * bytes) != 0;
+    return rows;
+}
+
+static int few_rows(kind kind, int path, bool bf16, bool transposed) {
+    static char few[4 * FEW_ROWS * N];
+    wefti_gemm_spec s = spec_of(kind, MOST, FEW_N, FEW_K, bf16);
+    if (transposed) s.b = wefti_gemm_transposed(WEFT_F32, FEW_K);
+    const size_t bytes = kind == ROUNDED ? 2 : 4;
+    int bad = 0;
+    multiply(&s, path_isa(path), whole);
+    s.m = FEW_ROWS;
+    multiply(&s, path_isa(path), few);
+    for (s.m = 1; s.m <= MOST; s.m += SANITIZED ? 3 : 1) {
+        const bool exception = is_exception(path_isa(path), bf16, transposed, s.m);
+        multiply(&s, path_isa(path), part);
+        const int rows = other_rows(exception ? few : whole, s.m, bytes);
+        bad += rows > 0;
+        if (rows > 0)
+            print_message("%s, %s, %s, columns of B %s: %d of %d rows differ\n", path_text(path),
+                          bf16 ? "bf16" : "f32", kind_text[kind],
+                          transposed ? "contiguous" : "apart", rows, (int)s.m);
+    }
+    return bad;
+}
+
+/* Every number of rows from 1 to 40. */
+static void test_few_rows(void **state) {
+    pools = *state;
+    fill();
+    int bad = 0;
+    for (int path = 0; path < PATHS; path++)
+        for (int form = 0; form < 4 * KINDS; form++) {
+            const bool bf16 = form & 1, transposed = form & 2;
+            if (path_begin_product(path, bf16))
+                bad += few_rows((kind)(form / 4), path, bf16, transposed);
+        }
+    path_end();
+    assert_int_equal(bad, 0);
+}
+
 /* Products that the emulation reproduces bit for bit: scaled by 1, so that only the kernels
  * round. */
 static void test_emulated_bits(void **state) {
@@ -131,7 +216,8 @@ static void test_emulated_bits(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows_and_columns_are_alone),
-                                       cmocka_unit_test(test_emulated_bits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_and_columns_are_alone), cmocka_unit_test(test_subnormal_results),
+        cmocka_unit_test(test_few_rows), cmocka_unit_test(test_emulated_bits)};
     return cmocka_run_group_tests(tests, make_pools, destroy_pools);
 }

@@ -116,31 +116,46 @@ void WEFTI_FORM(wefti_gemm_bf16_pack_b)(const wefti_gemm_operand *operand, const
  * --------------------------------------------------------------------------------------------------
  */
 
-/* Handles whole lines of bf16 with or without a bias: most products of a step. All other cases run
- * as on AVX-512. Subnormal results become zero here and stay subnormal there. */
-void WEFTI_FORM(wefti_gemm_bf16_epilogue)(const wefti_gemm_sink *sink, int64_t i, int64_t j,
-                                          int64_t rows, int64_t columns, const float *sums,
-                                          int64_t sums_stride, const float *partial,
-                                          int64_t partial_stride) {
-    const wefti_gemm_spec *s = sink->spec;
-    if (s->c.dtype != WEFT_BF16 || s->c.column_stride != 1 || columns != EDGE || s->alpha != 1.0 ||
-        s->accumulate) {
-        WEFTI_FORM(wefti_gemm_kernels_avx512)
-            .epilogue(sink, i, j, rows, columns, sums, sums_stride, partial, partial_stride);
-        return;
+/* Lines of bf16 with or without a bias: `columns` of a register tile, which are all if `whole`. */
+INLINE void store_lines(const bool whole, const wefti_gemm_sink *sink, int64_t i, int64_t j,
+                        int64_t rows, int64_t columns, const float *sums, int64_t sums_stride,
+                        const float *partial, int64_t partial_stride) {
+    vfloat low_bias = {0}, high_bias = {0};
+    if (sink->bias) {
+        low_bias = vload_masked(first_16(columns), sink->bias + j);
+        high_bias = vload_masked(first_16(columns - SIDE), sink->bias + j + SIDE);
     }
-    const vfloat low_bias = sink->bias ? vload(sink->bias + j) : (vfloat){0};
-    const vfloat high_bias = sink->bias ? vload(sink->bias + j + SIDE) : (vfloat){0};
-    for (int64_t r = 0; r < rows; r++, sums += sums_stride) {
+    uint16_t *line = (uint16_t *)(void *)sink->c + i * sink->spec->c.row_stride + j;
+    for (int64_t r = 0; r < rows; r++, sums += sums_stride, line += sink->spec->c.row_stride) {
         vfloat low = vload(sums), high = vload(sums + SIDE);
         if (partial) {
             low = vload(partial) + low;
             high = vload(partial + SIDE) + high;
             partial += partial_stride;
         }
-        vstore_int((uint16_t *)(void *)sink->c + (i + r) * s->c.row_stride + j,
-                   vround_bf16(low + low_bias, high + high_bias));
+        const vint both = vround_bf16(low + low_bias, high + high_bias);
+        if (whole)
+            vstore_int(line, both);
+        else
+            memcpy(line, &both, (size_t)columns * sizeof *line);
     }
+}
+
+/* Contiguous lines of bf16 take this way: most products of a step. Subnormal results become zero
+ * here. All other cases run as on AVX-512, where they stay subnormal. The choice never depends on
+ * the columns, so that the bits of an element do not. */
+void WEFTI_FORM(wefti_gemm_bf16_epilogue)(const wefti_gemm_sink *sink, int64_t i, int64_t j,
+                                          int64_t rows, int64_t columns, const float *sums,
+                                          int64_t sums_stride, const float *partial,
+                                          int64_t partial_stride) {
+    const wefti_gemm_spec *s = sink->spec;
+    if (s->c.dtype != WEFT_BF16 || s->c.column_stride != 1 || s->alpha != 1.0 || s->accumulate)
+        WEFTI_FORM(wefti_gemm_kernels_avx512)
+            .epilogue(sink, i, j, rows, columns, sums, sums_stride, partial, partial_stride);
+    else if (columns == EDGE)
+        store_lines(true, sink, i, j, rows, EDGE, sums, sums_stride, partial, partial_stride);
+    else
+        store_lines(false, sink, i, j, rows, columns, sums, sums_stride, partial, partial_stride);
 }
 
 const wefti_gemm_kernels WEFTI_FORM(wefti_gemm_kernels_avx512_bf16) = {

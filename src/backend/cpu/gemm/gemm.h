@@ -10,9 +10,11 @@
  * Sums are f32 (f64 for f64). With WEFTI_ISA_AMX, each f32 operand is split into three bf16
  * numbers. Their tiles are multiplied. This is no less exact than f32 (amx_f32.c).
  *
- * The shape and the isa alone determine the order of additions of one element of C. Blocks of k are
- * fixed when the product is prepared, and are added in ascending order. So the bits do not depend
- * on the number of threads. */
+ * The isa, k and `bf16` alone determine the order of additions of one element of C, with one
+ * exception. Products of up to 8 rows read B in place. They add in another order if the columns of
+ * B are contiguous, or if products of more rows multiply bf16. Blocks of k are fixed when the
+ * product is prepared, and are added in ascending order. So the bits do not depend on the number of
+ * threads, and those of a row of C do not depend on the other rows. */
 #ifndef WEFTI_BACKEND_CPU_GEMM_H
 #define WEFTI_BACKEND_CPU_GEMM_H
 

@@ -299,47 +299,29 @@ INLINE void skinny_dot(const int rows, const int width, int64_t columns, int64_t
     }
 }
 
-INLINE void skinny_of(const int rows, int64_t columns, int64_t k, const float *a, int64_t a_stride,
-                      const wefti_gemm_operand *operand, const void *b, float *sums) {
-    const int width = rows <= 4 ? 4 : 2;
-    if (operand->column_stride == 1 && operand->dtype == WEFT_F32)
-        skinny_add(rows, columns, k, a, a_stride, WEFT_F32, operand->row_stride, b, sums);
-    else if (operand->column_stride == 1)
-        skinny_add(rows, columns, k, a, a_stride, WEFT_BF16, operand->row_stride, b, sums);
-    else if (operand->dtype == WEFT_F32)
-        skinny_dot(rows, width, columns, k, a, a_stride, WEFT_F32, operand->column_stride, b, sums);
+INLINE void skinny_of(const int rows, const weft_dtype dtype, int64_t columns, int64_t k,
+                      const float *a, int64_t a_stride, const wefti_gemm_operand *operand,
+                      const void *b, float *sums) {
+    if (operand->column_stride == 1)
+        skinny_add(rows, columns, k, a, a_stride, dtype, operand->row_stride, b, sums);
     else
-        skinny_dot(rows, width, columns, k, a, a_stride, WEFT_BF16, operand->column_stride, b,
-                   sums);
+        skinny_dot(rows, rows <= 4 ? 4 : 2, columns, k, a, a_stride, dtype, operand->column_stride,
+                   b, sums);
 }
 
+#define SKINNY_CASE(count)                                                                         \
+    case count:                                                                                    \
+        if (count <= GEMM_SKINNY_ROWS && operand->dtype == WEFT_F32)                               \
+            skinny_of(count <= GEMM_SKINNY_ROWS ? count : 1, WEFT_F32, columns, k, a, a_stride,    \
+                      operand, b, sums);                                                           \
+        else if (count <= GEMM_SKINNY_ROWS)                                                        \
+            skinny_of(count <= GEMM_SKINNY_ROWS ? count : 1, WEFT_BF16, columns, k, a, a_stride,   \
+                      operand, b, sums);                                                           \
+        break;
 static void skinny(int64_t rows, int64_t columns, int64_t k, const float *a, int64_t a_stride,
                    const wefti_gemm_operand *operand, const void *b, float *sums) {
     switch (rows) {
-    case 1:
-        skinny_of(1, columns, k, a, a_stride, operand, b, sums);
-        break;
-    case 2:
-        skinny_of(2, columns, k, a, a_stride, operand, b, sums);
-        break;
-    case 3:
-        skinny_of(3, columns, k, a, a_stride, operand, b, sums);
-        break;
-    case 4:
-        skinny_of(4, columns, k, a, a_stride, operand, b, sums);
-        break;
-    case 5:
-        skinny_of(5, columns, k, a, a_stride, operand, b, sums);
-        break;
-    case 6:
-        skinny_of(6, columns, k, a, a_stride, operand, b, sums);
-        break;
-    case 7:
-        skinny_of(7, columns, k, a, a_stride, operand, b, sums);
-        break;
-    case 8:
-        skinny_of(8, columns, k, a, a_stride, operand, b, sums);
-        break;
+        EACH_ROW_COUNT(SKINNY_CASE)
     default:
         break;
     }

@@ -10,7 +10,7 @@
  *
  * Small and batched products: each task packs for itself.
  *
- * Few rows: B is read in place.
+ * Few rows: B is read in place (skinny_blocks).
  *
  * A is not packed if the kernel can read it where it lies.
  *
@@ -27,6 +27,7 @@ enum {
     PACK_B_PANELS = 4,
     TASKS_PER_THREAD = 8,
     GROUPS_PER_THREAD = 3,
+    SKINNY_SUMS = 2, /* of a block of k, and of the blocks before it */
     /* the last columns are in tasks smaller by this factor, so that all threads end at about the
      * same time */
     FINE = 4,
@@ -39,7 +40,7 @@ static int64_t skinny_a_bytes(const wefti_gemm *gemm) {
 /* Bytes for all threads together, or for each thread if tasks pack for themselves. */
 static int64_t block_bytes(const wefti_gemm *gemm) {
     if (gemm->path == GEMM_SKINNY)
-        return skinny_a_bytes(gemm) + GEMM_SKINNY_ROWS * GEMM_SKINNY_COLUMNS * 4;
+        return skinny_a_bytes(gemm) + SKINNY_SUMS * GEMM_SKINNY_ROWS * GEMM_SKINNY_COLUMNS * 4;
     return wefti_gemm_a_bytes(gemm) + wefti_gemm_columns_bytes(gemm, gemm->n_block) +
            wefti_gemm_partial_bytes(gemm);
 }
@@ -291,6 +292,48 @@ static void private_task(void *context, int64_t task, int thread) {
  * --------------------------------------------------------------------------------------------------
  */
 
+/* A in f32 with contiguous rows: where it lies, or a copy in the workspace. */
+static const float *skinny_a(const wefti_gemm_spec *spec, const char *data, float *copy,
+                             int64_t *out_stride) {
+    *out_stride = spec->a.row_stride;
+    if (spec->a.dtype == WEFT_F32 && spec->a.column_stride == 1) return (const float *)data;
+    *out_stride = spec->k;
+    for (int64_t i = 0; i < spec->m; i++)
+        for (int64_t p = 0; p < spec->k; p++) {
+            const void *from = wefti_gemm_element(&spec->a, data, i, p);
+            copy[i * spec->k + p] = spec->a.dtype == WEFT_F32
+                                        ? *(const float *)from
+                                        : wefti_bf16_to_f32(*(const uint16_t *)from);
+        }
+    return copy;
+}
+
+/* Columns [j, j + columns) of C, over the blocks of k that products of more rows have. Their sums
+ * are added in the same order: to C if the sums of blocks wait there, to `partial` otherwise. */
+static void skinny_blocks(const wefti_gemm_block *w, int64_t j, int64_t columns, const float *a,
+                          int64_t a_stride, float *sums, float *partial) {
+    const wefti_gemm *gemm = w->gemm;
+    const wefti_gemm_kernels *kernels = gemm->kernels;
+    wefti_gemm_spec spec = gemm->spec;
+    wefti_gemm_sink sink = w->sink;
+    sink.spec = &spec;
+    for (int64_t p = 0; p < spec.k; p += gemm->k_block) {
+        const int64_t depth = smaller(gemm->k_block, spec.k - p);
+        const bool last = p + depth == spec.k;
+        kernels->skinny(spec.m, columns, depth, a + p, a_stride, &spec.b,
+                        wefti_gemm_element(&spec.b, w->b, p, j), sums);
+        if (last || gemm->plain_sum) {
+            kernels->epilogue(&sink, 0, j, spec.m, columns, sums, GEMM_SKINNY_COLUMNS,
+                              p > 0 && !gemm->plain_sum ? partial : NULL, GEMM_SKINNY_COLUMNS);
+            spec.accumulate = true; /* plain sums: C holds the blocks so far */
+            continue;
+        }
+        for (int64_t i = 0; i < spec.m; i++)
+            for (int64_t c = i * GEMM_SKINNY_COLUMNS; c < i * GEMM_SKINNY_COLUMNS + columns; c++)
+                partial[c] = p > 0 ? partial[c] + sums[c] : sums[c];
+    }
+}
+
 static void skinny_task(void *context, int64_t task, int thread) {
     const run_item *r = context;
     const wefti_gemm *gemm = r->gemm;
@@ -301,24 +344,10 @@ static void skinny_task(void *context, int64_t task, int thread) {
     wefti_gemm_block w = {.gemm = gemm};
     wefti_gemm_block_batch(&w, r->args, task / across);
     const int64_t j = task % across * gemm->n_tile;
-    const int64_t columns = smaller(gemm->n_tile, spec->n - j);
-    const float *a = (const float *)w.a;
-    int64_t a_stride = spec->a.row_stride;
-    if (spec->a.dtype != WEFT_F32 || spec->a.column_stride != 1) {
-        float *copy = (float *)workspace;
-        for (int64_t i = 0; i < spec->m; i++)
-            for (int64_t p = 0; p < spec->k; p++) {
-                const void *from = wefti_gemm_element(&spec->a, w.a, i, p);
-                copy[i * spec->k + p] = spec->a.dtype == WEFT_F32
-                                            ? *(const float *)from
-                                            : wefti_bf16_to_f32(*(const uint16_t *)from);
-            }
-        a = copy;
-        a_stride = spec->k;
-    }
-    gemm->kernels->skinny(spec->m, columns, spec->k, a, a_stride, &spec->b,
-                          wefti_gemm_element(&spec->b, w.b, 0, j), sums);
-    gemm->kernels->epilogue(&w.sink, 0, j, spec->m, columns, sums, GEMM_SKINNY_COLUMNS, NULL, 0);
+    int64_t a_stride;
+    const float *a = skinny_a(spec, w.a, (float *)workspace, &a_stride);
+    skinny_blocks(&w, j, smaller(gemm->n_tile, spec->n - j), a, a_stride, sums,
+                  sums + GEMM_SKINNY_ROWS * GEMM_SKINNY_COLUMNS);
 }
 
 void wefti_gemm_run_f32(const wefti_gemm *gemm, const wefti_gemm_args *args, void *workspace,
