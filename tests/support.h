@@ -47,6 +47,16 @@ void __sanitizer_set_death_callback(void (*call)(void));
         if (!has_facts(text, facts)) fail_msg("\"%s\" lacks a fact of \"%s\"", text, facts);       \
     } while (0)
 
+/* Waits until a condition holds, and fails if it does not within `seconds`. */
+#define ASSERT_SOON(seconds, condition)                                                            \
+    do {                                                                                           \
+        const time_t end_ = time(NULL) + (seconds) + 1;                                            \
+        while (!(condition)) {                                                                     \
+            if (time(NULL) > end_) fail_msg("not within %d s: %s", (int)(seconds), #condition);    \
+            (void)usleep(1000);                                                                    \
+        }                                                                                          \
+    } while (0)
+
 /* Prints why a test is skipped, and skips it. `.ci/skips` lists the reasons that CI accepts. */
 #define SKIP(...)                                                                                  \
     do {                                                                                           \

@@ -182,7 +182,7 @@ launcher=$!
 wait_for ready-0
 wait_for ready-1
 kill -TERM $launcher
-sleep 0.5
+sleep 0.5 # the subject: the first request has no time limit
 kill -0 $launcher 2>/dev/null || fail 'the first request was not waited for' out
 kill -TERM $launcher
 wait $launcher

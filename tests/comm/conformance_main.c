@@ -33,7 +33,7 @@ static void *run_rank(void *argument) {
     }
     if (!ok) (void)failed(status < 0 ? weft_error_message() : c->message);
     if (ok && weft_world_rank(c->world) == 0)
-        printf("%d ranks, %s: %lld calls as they should be (seed %llu, digest %016llx)\n",
+        printf("%d ranks, %s: %lld calls good (seed %llu, digest %016llx)\n",
                weft_world_size(c->world), weft_world_communicator(c->world), (long long)c->calls,
                (unsigned long long)c->seed, (unsigned long long)all);
     weft_world_leave(c->world);

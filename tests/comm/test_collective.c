@@ -487,11 +487,10 @@ static void ranks_that_differ_are_named(void **state) {
     } cases[] = {
         {differ_in_kind, {"call 3 of all 3 ranks", "all_reduce of", "broadcast of"}},
         {differ_in_size, {"call 1 of all 3 ranks", "4 elements", "9 elements"}},
-        {differ_in_reduction, {"call 1 of all 3 ranks", "min over all 3", "prod over all 3"}},
+        {differ_in_reduction, {"call 1 of all 3 ranks", "of min", "of prod"}},
         {differ_in_root, {"call 1 of all 3 ranks", "root member 0", "root member 2"}},
-        {differ_in_who_is_root,
-         {"call 2 of all 3 ranks", "barrier", "before that another transfer"}},
-        {differ_in_order, {"of all 3 ranks", "barrier", "all_reduce of min over all 3"}},
+        {differ_in_who_is_root, {"call 2 of all 3 ranks", "barrier", "another transfer"}},
+        {differ_in_order, {"of all 3 ranks", "barrier", "all_reduce of min"}},
         {differ_in_blocks, {"all_to_all_v, call 1", "ranks 0 and 1", "exchange"}},
         {differ_in_halo, {"halo_exchange, call 1", "ranks 0 and 1", "exchange"}},
         {differ_in_message, {"member", "tag 3", "ranks 0 and 1"}},
@@ -510,7 +509,7 @@ static void ranks_that_differ_are_named(void **state) {
             }
             if (found < 0) fail_msg("case %zu: nobody noticed", k);
             for (int i = 0; i < 3; i++)
-                if (!strstr(t.message[found], cases[k].text[i]))
+                if (!has_facts(t.message[found], cases[k].text[i]))
                     fail_msg("case %zu: '%s' is not in '%s'", k, cases[k].text[i],
                              t.message[found]);
             end(&t);
@@ -538,8 +537,9 @@ static void the_call_that_differs_is_numbered(void **state) {
     begin(&t, 3);
     run(&t, differ_ahead);
     for (int r = 0; r < 3; r++) {
-        const char *place = r == 2 ? "in broadcast, call 1 of" : ", call 2 of";
-        if (t.status[r] >= 0 || !strstr(t.message[r], place) || !strstr(t.message[r], ", call 2, "))
+        const char *place = r == 2 ? "broadcast, call 1" : "call 2 of";
+        if (t.status[r] >= 0 || !has_facts(t.message[r], place) ||
+            !has_facts(t.message[r], "call 2"))
             fail_msg("rank %d: status %d, '%s'", r, (int)t.status[r], t.message[r]);
     }
     end(&t);

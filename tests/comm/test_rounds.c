@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "comm/p2p/p2p.h"
 #include "comm_scripts.h"
+#include "threads_asleep.h"
 #include "rounds_cases.h"
 #include "sanitized.h"
 
@@ -147,7 +148,7 @@ static void what_does_not_match_is_named(void **state) {
         if (variant >= 12 && variant % 12 / 2 >= 4) break;
         world_test w;
         rounds_begin(&w, &m, 3, (uint64_t)variant, variant % 5, 4096, variant < 12, &test);
-        usleep(20000); /* threads that nobody has anything for sleep by now */
+        ASSERT_SOON(20, are_others_asleep()); /* threads without work */
         run_all(&w, meet_wrongly);
         if (w.failures) fail_msg("%s", w.message);
         /* One that needs nobody was through with it before it heard of the others. */
@@ -549,7 +550,7 @@ static void misuse_is_refused(void **state) {
     wefti_endpoint *other = bound(&w, 1, &c);
     engine->unbind(e); /* the other one is told */
     assert_int_equal(wefti_comm_run(other, a, a), WEFT_E_PEER);
-    assert_non_null(strstr(weft_error_message(), "was given up while under way"));
+    ASSERT_MESSAGE("rank 0|given up");
     engine->unbind(other);
     engine->unbind(NULL);
     rounds_end(&w, &m);

@@ -21,6 +21,37 @@ says() {
 launch() {
     timeout 120 "$weft" launch --no-logs "$@"
 }
+# await WHAT COMMAND...: repeats the command until it succeeds, for 60 s at most.
+await() {
+    sought=$1
+    shift
+    for _ in $(seq 600); do
+        "$@" && return
+        sleep 0.1
+    done
+    fail "$what: $sought did not come in 60 s"
+}
+# For processes of ranks: `gone PID-FILE` returns when the process that wrote the file has ended, `come FILE` when there
+# is such a file; each within 60 s.
+cat >waits.inc <<'END'
+come() { for _ in $(seq 600); do [ -s "$1" ] && return; sleep 0.1; done; echo "no $1 in 60 s"; exit 99; }
+gone() { # a launcher keeps processes that have ended as zombies until the job ends
+    come "$1"
+    for _ in $(seq 600); do
+        case $(cut -d')' -f2 "/proc/$(cat "$1")/stat" 2>/dev/null) in '' | ' Z'*) return 0 ;; esac
+        sleep 0.1
+    done
+    echo "$1 goes on"
+    exit 99
+}
+END
+# callers PORT: how many connections the scheduler at that port has.
+callers() {
+    grep -c "^ *[0-9]*: 0100007F:$(printf %04X "$1") [0-9A-F]*:[0-9A-F]* 01 " /proc/net/tcp
+}
+has_caller() {
+    [ "$(callers "$1")" -ge 1 ]
+}
 
 # --- one host ---
 for end in 'exit 0' 'exit 7'; do
@@ -31,14 +62,18 @@ for end in 'exit 0' 'exit 7'; do
     says $got early.out 'rank 1 '
     grep -q "${end#exit }" early.out || fail "$what: not said:" early.out
     what="the others come after rank 1 did $end"
-    launch -n 3 -- sh -c "[ \$WEFT_RANK = 1 ] && $end; sleep 0.5; exec '$weft' train job.yaml" >early.out 2>&1
+    launch -n 3 -- sh -c ". ./waits.inc
+        [ \$WEFT_RANK = 1 ] && echo \$\$ >one.pid && $end; gone one.pid; exec '$weft' train job.yaml" >early.out 2>&1
     got=$?
-    [ $got != 0 ] && [ $got != 124 ] || fail "$what: exit $got" early.out
+    rm one.pid
+    [ $got != 0 ] && [ $got != 124 ] && [ $got != 99 ] || fail "$what: exit $got" early.out
 done
 # Nothing of that is a matter of programs that know nothing of weft.
 what='other programs'
-launch -n 3 -- sh -c '[ $WEFT_RANK = 1 ] && exit 0; sleep 0.3; echo fine' >early.out 2>&1
+launch -n 3 -- sh -c '. ./waits.inc
+    [ $WEFT_RANK = 1 ] && echo $$ >one.pid && exit 0; gone one.pid; echo fine' >early.out 2>&1
 got=$?
+rm one.pid
 says 0 early.out fine
 
 # --- two hosts: what ends is on the one without the scheduler ---
@@ -47,11 +82,16 @@ for end in 'exit 0' 'exit 7' 'kill -9 \$\$'; do
     launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- "$weft" train job.yaml >zero 2>&1 &
     first=$!
     launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 2 -- \
-        sh -c "[ \$WEFT_RANK = 2 ] && { sleep 0.5; $(echo "$end" | tr -d '\\'); }; exec '$weft' train job.yaml" >one 2>&1
-    [ $? != 0 ] || fail "$what: all is well there" one
+        sh -c ". ./waits.inc
+            [ \$WEFT_RANK = 2 ] && { come called; $(echo "$end" | tr -d '\\'); }; exec '$weft' train job.yaml" >one 2>&1 &
+    second=$!
+    await 'a caller' has_caller $port # so that somebody waits already
+    echo yes >called
+    wait $second && fail "$what: all is well there" one
+    rm called
     wait $first
     got=$?
-    says 1 zero 'rank 2 (process [0-9]*) .* before all ranks had come'
+    says 1 zero 'rank 2 (process [0-9]*) .*all ranks'
     port=$(free_port)
 done
 
@@ -76,7 +116,7 @@ wait_for_step
 kill -TERM "$(cat asked.pid)"
 wait $second
 got=$?
-says 143 one 'a rank was asked to stop by signal 15'
+says 143 one 'signal 15'
 wait $first
 got=$?
 says 143 zero 'stopped'
@@ -84,7 +124,7 @@ port=$(free_port)
 rm zero asked.pid
 what='all agree to stop, and then one fails on the other host'
 launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- sh -c \
-    "'$weft' train job.yaml $long --json; sleep 1; exit 3" >zero 2>&1 &
+    ". ./waits.inc; '$weft' train job.yaml $long --json; gone asked.pid; exit 3" >zero 2>&1 &
 first=$!
 launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 2 -- sh -c "
     [ \$WEFT_RANK = 2 ] && echo \$\$ >asked.pid && exec '$weft' train job.yaml $long
@@ -94,21 +134,23 @@ wait_for_step
 kill -TERM "$(cat asked.pid)"
 wait $second
 got=$?
-says 3 one 'rank [01] ended with exit code 3, on another host'
+says 3 one 'rank [01] .*exit code 3, .*another host'
 wait $first
 got=$?
-says 3 zero 'rank [01] ended with exit code 3'
+says 3 zero 'rank [01] .*exit code 3'
 port=$(free_port)
 what='nobody has agreed'
-launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- sleep 1000 >zero 2>&1 &
+launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- sh -c 'echo yes >begun; exec sleep 1000' >zero 2>&1 &
 first=$!
 launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 2 -- \
-    sh -c '[ $WEFT_RANK = 2 ] && sleep 1 && exit 143; exec sleep 1000' >one 2>&1
+    sh -c '. ./waits.inc
+    [ $WEFT_RANK = 2 ] && come begun && exit 143; exec sleep 1000' >one 2>&1
 got=$?
-says 143 one 'rank 2 ended with exit code 143'
+rm begun
+says 143 one 'rank 2 .*exit code 143'
 wait $first
 got=$?
-says 143 zero 'rank 2 ended with exit code 143'
+says 143 zero 'rank 2 .*exit code 143'
 port=$(free_port)
 
 # One host has failed before the other comes: that one is told, instead of calling until its time is up.
@@ -118,32 +160,29 @@ for case in '1 5' '0 5' '1 143' '0 143'; do
     what="host $late comes when the other has failed with $code"
     launch --hosts 2 --host-rank $((1 - late)) --scheduler 127.0.0.1:$port -n 2 -- sh -c "exit $code" >early.out 2>&1 &
     first=$!
-    sleep 2
+    await 'a word that it waits' grep -q 'not come' early.out
     kill -0 $first || fail "$what: it is not waited for" early.out
     launch --hosts 2 --host-rank $late --scheduler 127.0.0.1:$port -n 2 -- "$weft" train job.yaml >late.out 2>&1
     got=$?
-    says 1 late.out "rank [0-3] (process [0-9]*) ended with exit code $code before all ranks had come"
+    says 1 late.out "rank [0-3] (process [0-9]*) .*exit code $code .*all ranks"
     wait $first
     got=$?
-    says $code early.out 'has not come yet'
+    says $code early.out "exit code $code; .*not come"
     port=$(free_port)
 done
 # Who waits for a late host can be told not to, and does so no longer than the others may take to join.
 what='a host that does not come'
 launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- sh -c 'exit 5' >early.out 2>&1 &
 first=$!
-for _ in $(seq 300); do
-    grep -q 'has not come yet' early.out && break
-    sleep 0.1
-done
+await 'a word that it waits' grep -q 'not come' early.out
 kill -TERM "$(cat /proc/$first/task/$first/children)"
 wait $first
 got=$?
-says 5 early.out 'rank [01] ended with exit code 5'
+says 5 early.out 'rank [01] .*exit code 5'
 for host in 0 1; do
     launch --timeout 2 --hosts 2 --host-rank $host --scheduler 127.0.0.1:$port -n 2 -- sh -c 'exit 5' >early.out 2>&1
     got=$?
-    says 5 early.out 'rank [0-3] ended with exit code 5'
+    says 5 early.out 'rank [0-3] .*exit code 5'
 done
 port=$(free_port)
 
@@ -151,21 +190,24 @@ port=$(free_port)
 # failure it was. One that ends well disturbs nobody.
 for host in 0 1; do
     what="other programs, of which one fails on host $host"
-    launch --hosts 2 --host-rank $((1 - host)) --scheduler 127.0.0.1:$port -n 2 -- sh -c 'sleep 300' >other.out 2>&1 &
+    launch --hosts 2 --host-rank $((1 - host)) --scheduler 127.0.0.1:$port -n 2 -- sh -c 'echo yes >begun; sleep 300' >other.out 2>&1 &
     first=$!
     launch --hosts 2 --host-rank $host --scheduler 127.0.0.1:$port -n 2 -- \
-        sh -c '[ $((WEFT_RANK % 2)) = 0 ] && exit 0; sleep 2; exit 3' >early.out 2>&1
+        sh -c '. ./waits.inc
+            [ $((WEFT_RANK % 2)) = 0 ] && echo $$ >well.pid && exit 0; come begun; gone well.pid; exit 3' >early.out 2>&1
     got=$?
-    says 3 early.out "rank $((2 * host + 1)) ended with exit code 3\$"
+    rm begun well.pid
+    says 3 early.out "rank $((2 * host + 1)) .*exit code 3\$"
     wait $first
     got=$?
-    says 3 other.out "rank $((2 * host + 1)) ended with exit code 3, on another host"
+    says 3 other.out "rank $((2 * host + 1)) .*exit code 3, .*another host"
     port=$(free_port)
 done
 what='other programs, of which one ends sooner'
-launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 1 -- sh -c 'exit 0' >early.out 2>&1 &
+launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 1 -- sh -c 'echo $$ >well.pid; exit 0' >early.out 2>&1 &
 first=$!
-launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 1 -- sh -c 'sleep 6; echo fine' >other.out 2>&1
+launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 1 -- sh -c '. ./waits.inc
+    gone well.pid; sleep 6; echo fine' >other.out 2>&1 # the subject: it goes on for long
 got=$?
 says 0 other.out fine
 wait $first || fail "$what" early.out
@@ -177,16 +219,13 @@ launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 1 -- sh -c 'sleep 
 second=$!
 launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 1 -- sh -c 'echo on; sleep 300' >early.out 2>&1 &
 first=$!
-for _ in $(seq 300); do
-    grep -q on early.out && break
-    sleep 0.1
-done
-sleep 3 # for the other one to find it
+await 'a word of the rank' grep -q on early.out
+await 'the other launcher' has_caller $port
 child=$(tr -d ' ' </proc/$first/task/$first/children) # timeout, whose child it is
 kill -KILL "$(tr -d ' ' <"/proc/$child/task/$child/children")"
 wait $second
 got=$?
-says 137 other.out 'rank 0 was ended by signal 9 (Killed), on another host'
+says 137 other.out 'rank 0 .*signal 9 .*another host'
 wait $first
 port=$(free_port)
 
@@ -196,7 +235,7 @@ launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- "$weft" train
 first=$!
 launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 3 -- "$weft" train job.yaml >one 2>&1
 got=$?
-says 1 one 'this process expects a job of 6, but the scheduler was started for 4'
+says 1 one 'job of 6, .* 4'
 wait $first
 got=$?
 says 1 zero 'rank [345] '

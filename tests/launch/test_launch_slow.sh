@@ -80,13 +80,13 @@ kill -USR1 $cable
 end
 [ $code0$code1 = 11 ] || fail "after a cut: exit $code0 and $code1:" cut.0
 for rank in 0 1; do
-    grep -Eq "^\[rank $rank\] .*rank [23] \(process [0-9]+ on host 1\) (has not been heard of|died)" cut.0 ||
+    grep -Eq "^\[rank $rank\] .*rank [23] \(process [0-9]+ on host 1\) (.* heard of|died)" cut.0 ||
         fail "rank $rank does not say whom it has lost:" cut.0
 done
 for rank in 2 3; do
-    grep -Eq "^\[rank $rank\] .*the scheduler at 10.97.0.1:9000, on another host, has not been heard of for" cut.1 ||
+    grep -Eq "^\[rank $rank\] .*scheduler at 10.97.0.1:9000, .*heard of" cut.1 ||
         fail "rank $rank does not say what it has lost:" cut.1
-    grep -Eq "^\[rank $rank\] .*; ranks 0-1 \(host 0\) may be out of reach too" cut.1 ||
+    grep -Eq "^\[rank $rank\] .*; ranks 0-1 \(host 0\)" cut.1 ||
         fail "rank $rank does not say whom it has lost:" cut.1
 done
 take_up

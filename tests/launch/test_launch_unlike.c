@@ -98,9 +98,8 @@ static void test_unlike(void **state) {
     for (int host = 0; host < HOSTS; host++) {
         const outcome *o = &outcomes[host];
         if (o->status != WEFT_E_PEER) fail_msg("host %d: %d, '%s'", host, o->status, o->error);
-        assert_string_equal(o->error, "ranks have not made the same calls");
         assert_int_equal(o->failed_rank, -1);
-        assert_non_null(strstr(o->abort_reason, "the last a broadcast, root member 1"));
+        ASSERT_FACTS(o->abort_reason, "a broadcast|root member 1");
     }
     assert_string_equal(outcomes[0].abort_reason, outcomes[1].abort_reason);
 }

@@ -181,9 +181,9 @@ static void ends_with_the_time_to_join(void **state) {
         int unknown;
         const char *said, *why;
     } ways[] = {
-        {EAI_AGAIN, "'train-0.train' is not a network interface", NULL},
-        {EAI_NONAME, "'train-0.train' is not a network interface", NULL},
-        {STALE, "'train-0.train': the scheduler cannot listen at 192.0.2.1:", "requested address"},
+        {EAI_AGAIN, "'train-0.train'|network interface", NULL},
+        {EAI_NONAME, "'train-0.train'|network interface", NULL},
+        {STALE, "'train-0.train'|192.0.2.1:", "requested address"},
     };
     for (int i = 0; i < 3; i++) {
         unknown = ways[i].unknown;
@@ -191,8 +191,7 @@ static void ends_with_the_time_to_join(void **state) {
         assert_int_equal(join(0.5), WEFT_E_NOT_FOUND);
         const char *text = weft_error_message();
         const char *why = unknown == STALE ? ways[i].why : gai_strerror(unknown);
-        if (!strstr(text, ways[i].said) || !strstr(text, why) ||
-            !strstr(text, "; it was asked for again and again for 0.5 s"))
+        if (!has_facts(text, ways[i].said) || !strstr(text, why) || !has_facts(text, "0.5 s"))
             fail_msg("'%s' without '%s ... %s'", text, ways[i].said, why);
         assert_true(looked > 2);
     }
@@ -227,9 +226,8 @@ static void launcher_stops_when_asked(void **state) {
     assert_int_equal(r.stop_signal, SIGINT);
     assert_int_equal(r.failed_rank, -1);
     weft_launch_result_free(&r);
-    assert_non_null(strstr(weft_error_message(), "stopped by signal 2"));
-    assert_non_null(strstr(noted, "'train-0.train' is not a network interface"));
-    assert_non_null(strstr(noted, "asked for again and again"));
+    ASSERT_MESSAGE("signal 2");
+    ASSERT_FACTS(noted, "'train-0.train'|network interface|/sys/class/net");
     assert_int_equal(stop_count, 1);
 }
 

@@ -44,12 +44,11 @@ static wefti_rank_table *read_good(const char *text) {
     return table;
 }
 
-static void refuse(const char *text, const char *field) {
+static void refuse(const char *text, const char *facts) {
     wefti_rank_table *table = NULL;
     assert_int_equal(wefti_rank_table_parse(text, (int64_t)strlen(text), &table), WEFT_E_CORRUPT);
     assert_null(table);
-    if (!strstr(weft_error_message(), field))
-        fail_msg("'%s' does not name '%s'", weft_error_message(), field);
+    ASSERT_MESSAGE(facts);
 }
 
 static void test_one_host(void **state) {
@@ -99,7 +98,7 @@ static void test_order_is_of_texts(void **state) {
     assert_string_equal(t->servers[0].id, "10.0.0.10");
     wefti_rank_table_free(t);
     refuse(TABLE(2, SERVER("10.0.0.9", PAIR) "," SERVER("10.0.0.10", NEXT_PAIR)),
-           "\"10.0.0.10\" has the ranks 0 to 1");
+           "\"10.0.0.10\"|ranks 0 to 1");
 }
 
 #define CLUSTER(id, servers)                                                                       \
@@ -127,10 +126,10 @@ static void test_clusters(void **state) {
     wefti_rank_table_free(t);
     refuse(WIDE(CLUSTER("a", ID("node_7"))), "cluster_list[0].server_list[0].server_id");
     refuse(WIDE(CLUSTER("a", ID("node_0")) "," CLUSTER("b", ID("node_0"))),
-           "cluster_list[1].server_list[0].server_id: \"node_0\" is in two clusters");
+           "cluster_list[1].server_list[0].server_id|\"node_0\"|two clusters");
     refuse(WIDE(CLUSTER("a", "")), "cluster_list[0].server_list is empty");
-    refuse(WIDE(CLUSTER("a", "7")), "cluster_list[0].server_list[0] is not an object");
-    refuse(WIDE("[]"), "cluster_list[0] is not an object");
+    refuse(WIDE(CLUSTER("a", "7")), "cluster_list[0].server_list[0]|an object");
+    refuse(WIDE("[]"), "cluster_list[0]|an object");
     refuse(WIDE(""), "cluster_list is empty");
 }
 
@@ -142,18 +141,20 @@ static void test_ranks_are_refused(void **state) {
            "server_list[0].device[1].rank_id is 2, but the 2 devices");
     refuse(TABLE(1, SERVER("a", DEVICE(0, 1))), "server_list[0].device[0].rank_id is 1");
     refuse(TABLE(2, SERVER("a", NEXT_PAIR) "," SERVER("b", PAIR)),
-           "server_list[0].device[0].rank_id is 2: ranks must follow the order of server_id");
+           "server_list[0].device[0].rank_id is 2|order of server_id|ranks 0 to 1");
     refuse(TABLE(2, SERVER("a", DEVICE(0, 0) "," DEVICE(1, 2)) "," SERVER(
                         "b", DEVICE(0, 1) "," DEVICE(1, 3))),
-           "ranks must follow the order of server_id");
+           "server_list[0].device[1].rank_id is 2|order of server_id|ranks 0 to 1");
     refuse(TABLE(1, SERVER("a", DEVICE(0, 0) "," DEVICE(0, 1))),
-           "server_list[0]: two devices have the device_id 0");
+           "server_list[0]|two devices|device_id 0");
     refuse(TABLE(1, SERVER("a", DEVICE(0, -1))), "rank_id is \"-1\"");
-    refuse(TABLE(1, SERVER("a", DEVICE(0, 99999999999))), "rank_id");
+    refuse(TABLE(1, SERVER("a", DEVICE(0, 99999999999))), "rank_id is \"99999999999\"");
     refuse(TABLE(1, SERVER("a", DEVICE(0, x))), "rank_id is \"x\"");
     refuse(TABLE(1, SERVER("a", DEVICE(, 0))), "device_id is \"\"");
-    refuse(TABLE(1, SERVER("a", "{\"device_id\":\"0\",\"rank_id\":0.5}")), "rank_id");
-    refuse(TABLE(1, SERVER("a", "{\"device_id\":\"0\",\"rank_id\":null}")), "rank_id");
+    refuse(TABLE(1, SERVER("a", "{\"device_id\":\"0\",\"rank_id\":0.5}")),
+           "server_list[0].device[0].rank_id");
+    refuse(TABLE(1, SERVER("a", "{\"device_id\":\"0\",\"rank_id\":null}")),
+           "server_list[0].device[0].rank_id");
     refuse(TABLE(1, SERVER("a", "{\"device_id\":\"0\",\"rank_id\":-1}")), "rank_id is -1");
 }
 
@@ -167,12 +168,12 @@ static void test_servers_are_refused(void **state) {
     refuse(TABLE(1, SERVER("a b", PAIR)), "server_list[0].server_id is \"a b\"");
     refuse(TABLE(1, SERVER("a", "")), "server_list[0].device is empty");
     refuse(TABLE(0, ""), "server_list is empty");
-    refuse(TABLE(1, "7"), "server_list[0] is not an object");
-    refuse(TABLE(1, SERVER("a", "[]")), "server_list[0].device[0] is not an object");
-    refuse(TABLE(1, "{\"server_id\":\"a\",\"device\":{}}"), "server_list[0].device is not a list");
-    refuse(TABLE(1, "{\"server_id\":7,\"device\":[]}"), "server_list[0].server_id is not a text");
+    refuse(TABLE(1, "7"), "server_list[0]|an object");
+    refuse(TABLE(1, SERVER("a", "[]")), "server_list[0].device[0]|an object");
+    refuse(TABLE(1, "{\"server_id\":\"a\",\"device\":{}}"), "server_list[0].device|a list");
+    refuse(TABLE(1, "{\"server_id\":7,\"device\":[]}"), "server_list[0].server_id|a text");
     refuse(TABLE(1, "{\"server_id\":\"a\",\"server_ip\":[],\"device\":[" DEVICE(0, 0) "]}"),
-           "server_list[0].server_ip is not a text");
+           "server_list[0].server_ip|a text");
 }
 
 static void test_frame_is_refused(void **state) {
@@ -183,8 +184,8 @@ static void test_frame_is_refused(void **state) {
     refuse("{\"version\":\"1.2\",\"server_count\":\"1\",\"server_list\":[" SERVER(
                "a", PAIR) "],\"status\":\"completed\"}",
            "version is \"1.2\"");
-    refuse("{\"version\":1.0}", "version is not a text");
-    refuse("[]", "a rank table is an object");
+    refuse("{\"version\":1.0}", "version|a text");
+    refuse("[]", "rank table|an object");
     refuse("", "");
     refuse("{\"version\":\"1.0\",\"version\":\"1.0\"}", "version");
     refuse("{\"version\":\"1.0\"", "");
@@ -200,7 +201,7 @@ static void test_missing_fields(void **state) {
         memcpy(text, two_hosts, sizeof two_hosts);
         (void)snprintf(quoted, sizeof quoted, "\"%s\"", fields[f]);
         strstr(text, quoted)[1] = 'X'; /* another name */
-        (void)snprintf(message, sizeof message, "%s is missing", fields[f]);
+        (void)snprintf(message, sizeof message, "%s|missing", fields[f]);
         refuse(text, message);
     }
 }
@@ -248,7 +249,7 @@ static void test_large(void **state) {
     assert_int_equal(wefti_rank_table_parse("{}", (int64_t)1 << 40, &t), WEFT_E_CORRUPT);
     assert_int_equal(wefti_rank_table_load("/dev/zero", &t), WEFT_E_IO);
     assert_int_equal(wefti_rank_table_load("/none/table.json", &t), WEFT_E_NOT_FOUND);
-    assert_non_null(strstr(weft_error_message(), "/none/table.json"));
+    ASSERT_MESSAGE("/none/table.json");
 }
 
 int main(void) {

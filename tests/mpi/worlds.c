@@ -100,14 +100,14 @@ static void one_gives_up(void) {
     weft_world *world;
     GOOD(weft_world_from_mpi(MPI_COMM_WORLD, NULL, &world));
     if (world_rank == world_size - 1) {
-        weft_world_fail(world, "the grid has a hole");
+        weft_world_fail(world, "grid: hole at 7");
     } else {
         float x[64] = {0};
         weft_status status = WEFT_OK;
         for (int i = 0; i < 1000000 && status >= 0; i++)
             status = weft_all_reduce(world, NULL, x, x, 64, WEFT_F32, WEFT_REDUCE_SUM);
         CHECK(status == WEFT_E_PEER);
-        CHECK(strstr(weft_error_message(), "the grid has a hole"));
+        CHECK(strstr(weft_error_message(), "grid: hole at 7"));
     }
     weft_world_leave(world);
     mpi_still_works(MPI_COMM_WORLD);

@@ -190,6 +190,8 @@ void wefti_client_tell_unlike(wefti_scheduler *s) {
 /* Said once more it is a question: what there was to tell stands before the answer. */
 static weft_status watches(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     WEFT_TRY(wefti_span_decode(frame, &c->watch));
+    for (int32_t r = 0; r < c->watch.count && c->watch.first + r < s->options.size; r++)
+        s->called[c->watch.first + r] = true;
     if (s->is_over) wefti_client_tell_over(s);
     if (s->unlike) wefti_client_tell_unlike(s);
     wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);

@@ -121,6 +121,7 @@ static void release(wefti_scheduler *s) {
     wefti_free(s->clients);
     wefti_free(s->slots);
     wefti_free(s->told);
+    wefti_free(s->called);
     wefti_free(s->job);
     wefti_free(s);
 }
@@ -146,8 +147,9 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
     pthread_mutex_init(&s->lock, NULL);
     s->slots = wefti_calloc((size_t)options->size, sizeof *s->slots);
     s->told = wefti_calloc((size_t)options->size, sizeof *s->told);
+    s->called = wefti_calloc((size_t)options->size, sizeof *s->called);
     s->job = wefti_strdup(options->job ? options->job : "");
-    weft_status status = s->slots && s->told && s->job
+    weft_status status = s->slots && s->told && s->called && s->job
                              ? open_all(s)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a scheduler of %d members",
                                           (int)options->size);
@@ -245,6 +247,15 @@ bool wefti_scheduler_has_told(wefti_scheduler *s, int32_t first, int32_t count) 
         told = told || s->told[r];
     pthread_mutex_unlock(&s->lock);
     return told;
+}
+
+bool wefti_scheduler_was_watched(wefti_scheduler *s, int32_t first, int32_t count) {
+    bool called = false;
+    pthread_mutex_lock(&s->lock);
+    for (int32_t r = first; r < first + count && r < s->options.size; r++)
+        called = called || s->called[r];
+    pthread_mutex_unlock(&s->lock);
+    return called;
 }
 
 double wefti_scheduler_seconds_to_come(wefti_scheduler *s) {

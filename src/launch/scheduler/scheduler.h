@@ -65,8 +65,9 @@ bool wefti_scheduler_is_over(wefti_scheduler *scheduler, wefti_end *out);
 bool wefti_scheduler_has_left(wefti_scheduler *scheduler, int32_t rank);
 /* Whether one of ranks first .. first + count - 1 has been told of the verdict, or has ended. */
 bool wefti_scheduler_has_told(wefti_scheduler *scheduler, int32_t first, int32_t count);
-/* Whether the launcher of these ranks watches. */
+/* Whether the launcher of these ranks watches, and whether it ever did. */
 bool wefti_scheduler_is_watched(wefti_scheduler *scheduler, int32_t first, int32_t count);
+bool wefti_scheduler_was_watched(wefti_scheduler *scheduler, int32_t first, int32_t count);
 /* Whether the job has failed of members that left after unlike calls. */
 bool wefti_scheduler_is_unlike(wefti_scheduler *scheduler);
 /* Seconds for which missing members may still come; 0: all are here, or the time is up. A job that

@@ -81,6 +81,7 @@ struct wefti_scheduler {
     int64_t client_count, client_room;
     wefti_member_slot *slots;   /* [size] */
     bool *told;                 /* [size] ranks that know the verdict, or have ended */
+    bool *called;               /* [size] ranks whose launcher has called */
     int32_t taken;              /* seats */
     int64_t allgather_since_ns; /* 0: no card waits for others */
     uint64_t answered;          /* number of the last all-gather; what it brought */

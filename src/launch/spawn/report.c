@@ -88,6 +88,20 @@ static bool is_watched(const wefti_launch *l, int host) {
     return wefti_scheduler_is_watched(l->scheduler, begin[host], begin[host + 1] - begin[host]);
 }
 
+/* Whether a rank of another host has heard of the end before its launcher has called. That launcher
+ * would find the scheduler gone, and would call until the time for joining is up. */
+static bool launcher_is_missing(const wefti_launch *l) {
+    const int *begin = l->place.host_begin;
+    if (!l->scheduler || wefti_scheduler_seconds_to_come(l->scheduler) <= 0) return false;
+    for (int h = 1; h < l->place.hosts; h++) {
+        const int first = begin[h], count = begin[h + 1] - begin[h];
+        if (wefti_scheduler_has_told(l->scheduler, first, count) &&
+            !wefti_scheduler_was_watched(l->scheduler, first, count))
+            return true;
+    }
+    return false;
+}
+
 static bool somebody_is_late(const wefti_launch *l) {
     if (l->scheduler) return late_host(l) >= 0;
     return l->look && l->report[1] && wefti_member_is_under_way(l->look) &&
@@ -111,11 +125,14 @@ static void say_who_is_late(const wefti_launch *l) {
 }
 
 void wefti_launch_wait_for_late(wefti_launch *l) {
-    enum { TURN_MILLISECONDS = 50, TURNS_IN_SILENCE = 20 };
+    enum { TURN_MILLISECONDS = 50, TURNS_IN_SILENCE = 20, TURNS_FOR_LAUNCHERS = 100 };
     const volatile int *requests = l->options->stop_count; /* also those that came before */
     if ((l->failed < 0 && !l->over) || l->stopped_by || l->place.hosts < 2) return;
-    for (int turn = 0; somebody_is_late(l) && (!requests || *requests == 0); turn++) {
-        if (turn == TURNS_IN_SILENCE) say_who_is_late(l);
+    int further = 0; /* turns for launchers; ranks may have been started by something else */
+    for (int turn = 0; !requests || *requests == 0; turn++) {
+        bool late = somebody_is_late(l);
+        if (!late && (!launcher_is_missing(l) || further++ == TURNS_FOR_LAUNCHERS)) break;
+        if (late && turn == TURNS_IN_SILENCE) say_who_is_late(l);
         (void)poll(NULL, 0, TURN_MILLISECONDS);
     }
 }
