@@ -138,7 +138,7 @@ static void joined_cut_and_joined_again(void **state) {
     for (int r = 0; r < 2; r++) halves[r] = slice_of(f, half, r, 2);
     ASSERT_OK(merge(halves, 2, layers, 2, again));
     assert_same_file(whole, again);
-    /* even slices equal the slices that their owners had written */
+    /* Cut evenly, the slices are again the files that were joined. */
     ASSERT_OK(split(again, RANKS, layers, 2, quarter));
     for (int r = 0; r < RANKS; r++) {
         quarters[r] = slice_of(f, quarter, r, RANKS);
@@ -275,7 +275,7 @@ static void steps_are_sources_too(void **state) {
     const char *steps[] = {path_in(f->dir, "step-000000000001"), f->dir};
     ASSERT_STATUS(WEFT_E_ARG, merge(steps, 2, NULL, 0, in(f, "x.safetensors")));
     ASSERT_MESSAGE("step 2|slice 0");
-    /* the step before is another step: it does not replace a damaged one */
+    /* the last step is damaged: an older step is not taken instead */
     put_file(path_in(path_in(f->dir, "step-000000000002"), "model.safetensors"), "x", 1);
     ASSERT_STATUS(WEFT_E_CORRUPT, split(f->dir, 2, &cut, 1, in(f, "y")));
     ASSERT_MESSAGE("name|directory");
@@ -414,7 +414,7 @@ static void slices_that_are_missing(void **state) {
     }
     const char *all[] = {a, b, c};
     ASSERT_OK(merge(all, 3, &cut, 1, joined));
-    ASSERT_OK(merge(&joined, 1, &cut, 1, in(f, "k.safetensors"))); /* it is none of them */
+    ASSERT_OK(merge(&joined, 1, &cut, 1, in(f, "k.safetensors"))); /* it names no number of ranks */
 }
 
 /* Slices of unlike steps make no whole, whether a step's manifest or a file says it. */

@@ -334,7 +334,8 @@ static void test_checks(void **state) {
     bad(weft_plan_check(p), "job.yaml:9");
     weft_plan_destroy(p);
 
-    /* In mode manual each rank has its own values: the parts of several ranks would be mixed. */
+    /* In mode manual each rank has values of its own. So neither the optimizer's state nor a tensor
+     * can be split over ranks. */
     p = plan_2x4();
     good(weft_plan_mode(p, WEFT_PARALLEL_MANUAL));
     good(weft_plan_optimizer(p, 1, 0, 0));
@@ -375,8 +376,8 @@ static void test_stage_meshes(void **state) {
     good(weft_plan_optimizer(p, 1, 0, 6)); /* the second stage has 2: all of them */
     good(weft_plan_check(p));
     good(weft_plan_optimizer(p, 0, 0, 0));
-    good(weft_plan_mode(p, WEFT_PARALLEL_MANUAL)); /* each rank has its own values: no common
-                                                    * rank can be chosen */
+    good(weft_plan_mode(p, WEFT_PARALLEL_MANUAL)); /* each rank needs one partner in each
+                                                    * other stage */
     bad(weft_plan_check(p), "pipeline.meshes|stage 1|stage 0");
     good(weft_plan_mode(p, WEFT_PARALLEL_SEMI));
     assert_int_equal(wefti_plan_mesh(p, 1).first, 6);

@@ -285,12 +285,12 @@ static bool same_channel(const wefti_transfer *a, const wefti_transfer *b) {
            !memcmp(a->ranks, b->ranks, (size_t)a->members * sizeof *a->ranks);
 }
 
-/* Whether exchanging two instructions is a fault.
- * - Same group and tag: they meet the others by their order. It is a fault unless they are the same
- *   transfer of the same value, which cannot be told apart.
- * - Different groups or tags with two common members: each of the two waits for the other, which is
- *   a fault. If both transfers are in flight together, the order does not matter.
- * - One common member: others may only be served later, which is no fault. */
+/* Whether the exchange of two transfers on one rank is a fault.
+ * - Same members and tag: the k-th transfer of one rank meets the k-th of the others. The exchange
+ *   is a fault, unless both are the same transfer of the same value.
+ * - Other members or tag, and two common members: the ranks wait for each other for ever. This is a
+ *   fault, unless the rank posts both transfers before it waits for one.
+ * - One common member or none: no other rank waits for both. This is no fault. */
 static bool swap_matters(const spot *s, int32_t a, int32_t b) {
     const wefti_instruction *x = &s->routine->code[a], *y = &s->routine->code[b];
     const wefti_transfer *t = transfer_of(s, a), *u = transfer_of(s, b);

@@ -372,8 +372,7 @@ static inline weft_value net_loss(network *n, weft_value x, weft_value table) {
 /* Parameters with a first dimension of 1 or 3: few elements for many devices. */
 static inline weft_value net_shallow(network *n, weft_value x) {
     dice outer = n->dice;
-    n->dice = (dice){outer.seed, 1u << 22}; /* so that a seed gives the same network as before
-                                             * this branch existed */
+    n->dice = (dice){outer.seed, 1u << 22}; /* numbers of its own: the other choices stay */
     if (roll(&n->dice, 2)) {
         weft_value y = net_param(n, "positions", 0.3, 3, (int64_t[]){1, n->seq, n->hidden});
         x = NET_OP(n, weft_add(n->g, x, y));

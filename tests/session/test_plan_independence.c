@@ -237,8 +237,7 @@ static void make_schedule(trial *t) {
 static void unlike_meshes(trial *t) {
     int sizes[8][WEFTI_MAX_AXES], axes = t->plan->mesh.axes, devices = 0;
     weft_plan *plan;
-    dice own = {t->seed, 1u << 21}; /* so that a seed gives the same trial as before this
-                                     * function existed */
+    dice own = {t->seed, 1u << 21}; /* numbers of its own: the other choices of a trial stay */
     if (t->stages == 1 || t->links || roll(&own, 2)) return;
     for (int s = 0; s < t->stages; s++) {
         int product = 1;
@@ -269,7 +268,8 @@ static void more_copies(trial *t) {
     t->microbatches *= copies;
 }
 
-/* Hosts end anywhere, also within stages. */
+/* Links within hosts and between them. A host may hold any number of ranks, so that stages may lie
+ * on two hosts. */
 static void measured_links(trial *t) {
     dice own = {t->seed, 1u << 26};
     wefti_measured_link between = {roll(&own, 2) ? 1e-3 : 1e-8, roll(&own, 2) ? 1e5 : 1e12};

@@ -1,5 +1,5 @@
-/* Sessions: gradients of whole random models. The way in which a step is carried out changes only
- * speed and memory. */
+/* Sessions on one device. Gradients of random models equal finite differences. Microbatches, early
+ * updates and recomputation change speed and memory, and no result. */
 #include "session_models.h"
 
 enum { SEED = 21 };
@@ -158,9 +158,9 @@ static void microbatches_give_one_update(void **state) {
     }
 }
 
-/* Dropout of samples that are merged with their elements, behind them or in front: of rows, and of
- * attention in windows. The first inputs are tables, which have no samples and do not count. If
- * tables are as many as the other inputs, the inputs with fewer rows hold the samples. */
+/* A model with dropout, whose reshapes merge the batch with other dimensions: [batch * seq, wide],
+ * [1, batch * seq, wide] (IN_FRONT), and windows of attention. Its first inputs are tables without
+ * samples: one of SEQ rows, or two (AS_MANY: as many as inputs with samples). */
 enum { BEHIND, IN_FRONT, AS_MANY, MERGED_KINDS };
 static weft_graph *merged_model(int64_t batch, int kind) {
     enum { SEQ = 6, WIDE = 8, HEADS = 2, WINDOW = 3 };

@@ -32,9 +32,8 @@ static void a_loss_that_is_no_number_ends_the_run(void **state) {
     }
     assert_int_equal(steps[count - 1], r.last);
     wefti_free(steps);
-    /* With other settings it goes on from the one before. */
+    /* With a smaller rate a new run, from the start, has only finite losses. */
     record on = {.first = 0};
-    if (r.last > 1) ASSERT_OK(wefti_remove_tree(step_path("nan", r.last)));
     ASSERT_OK(wefti_remove_tree(in_root("nan")));
     ASSERT_OK(run_with(&w, WITH(dir_word("nan"), "train.optimizer.lr=0.1"), &on));
 }
