@@ -140,8 +140,9 @@ static weft_status number_ranks(wefti_host *host, const int32_t *hosts) {
     world->place_of = place_of;
     world->rank_of = rank_of;
     host->local.place = place_of[host->local.comm.rank];
-    WEFT_REQUIRE(world->size <= WEFTI_SHM_MOST, WEFT_E_ARG,
-                 "%d ranks on one host; possible are 1 to %d", (int)world->size, WEFTI_SHM_MOST);
+    WEFT_REQUIRE(world->size <= WEFTI_COMM_MEMBERS, WEFT_E_ARG,
+                 "%d ranks on one host; possible are 1 to %d", (int)world->size,
+                 WEFTI_COMM_MEMBERS);
     return WEFT_OK;
 }
 

@@ -101,9 +101,9 @@ static bool test_open(wefti_p2p_world *w, wefti_p2p_post *post) {
 
 static void run_ops(const wefti_p2p_post *post, int64_t first, int64_t end) {
     const wefti_commsched *plan = post->endpoint->plan;
-    const void *source[WEFTI_MOVE_MOST];
     for (int64_t n = first; n < end; n++) {
         const wefti_commsched_op *op = &plan->op[n];
+        const void *source[op->move.sources]; /* at least 1, at most WEFTI_COMM_MEMBERS */
         for (int32_t s = 0; s < op->move.sources; s++)
             source[s] = wefti_p2p_pointer(post, op->from[s]);
         wefti_move_run(&op->move, source, wefti_p2p_pointer(post, op->to));

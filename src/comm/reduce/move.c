@@ -274,7 +274,7 @@ static void reduce_run(const wefti_copy_move *move, const void *const *source, v
 }
 
 void wefti_move_run(const wefti_copy_move *move, const void *const *source, void *destination) {
-    const char *from[WEFTI_MOVE_MOST];
+    const char *from[move->sources]; /* at least 1, at most WEFTI_COMM_MEMBERS */
     int64_t index[WEFT_MAX_RANK] = {0}, bytes = (int64_t)weft_dtype_bytes(move->dtype);
     char *to = (char *)destination + move->to.offset * bytes;
     for (int32_t s = 0; s < move->sources; s++)

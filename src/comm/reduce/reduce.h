@@ -7,9 +7,8 @@
 #include <stdbool.h>
 
 #include "base/memory.h"
+#include "comm/limits.h"
 #include "layout/transfer.h"
-
-enum { WEFTI_MOVE_MOST = 1024 }; /* sources */
 
 /* Where the elements of a part lie in one array: an offset and a stride for each loop. */
 typedef struct wefti_move_side {
@@ -58,7 +57,7 @@ bool wefti_transfer_is_all_gather(const wefti_transfer *t, int32_t *out_parts);
  * suppliers. */
 
 typedef struct wefti_member_set {
-    uint64_t word[WEFTI_MOVE_MOST / 64];
+    uint64_t word[WEFTI_COMM_MEMBERS / 64];
 } wefti_member_set;
 
 static inline void wefti_set_add(wefti_member_set *set, int32_t member) {
@@ -69,7 +68,7 @@ static inline bool wefti_set_has(const wefti_member_set *set, int32_t member) {
 }
 static inline int32_t wefti_set_count(const wefti_member_set *set) {
     int32_t count = 0;
-    for (int i = 0; i < WEFTI_MOVE_MOST / 64; i++) count += __builtin_popcountll(set->word[i]);
+    for (int i = 0; i < WEFTI_COMM_MEMBERS / 64; i++) count += __builtin_popcountll(set->word[i]);
     return count;
 }
 

@@ -218,9 +218,9 @@ weft_status wefti_commsched_create(const wefti_transfer *t, const wefti_commsche
                                    const int32_t *host, wefti_commsched_algorithm forced,
                                    wefti_commsched **out) {
     wefti_commsched *plan;
-    WEFT_REQUIRE(t->members <= WEFTI_MOVE_MOST, WEFT_E_ARG,
+    WEFT_REQUIRE(t->members <= WEFTI_COMM_MEMBERS, WEFT_E_ARG,
                  "a transfer of %d members; possible are %d", (int)t->members,
-                 (int)WEFTI_MOVE_MOST);
+                 (int)WEFTI_COMM_MEMBERS);
     WEFT_NEW(plan, wefti_commsched);
     weft_status status = wefti_arena_create(&plan->arena);
     if (status >= 0) status = fill(t, costs, host, forced, plan);

@@ -163,7 +163,7 @@ static weft_status find_partners(wefti_arena *arena, const wefti_member_set *tak
 }
 
 static void take_piece(wefti_member_set *takes, const wefti_member_set *from) {
-    for (int i = 0; i < WEFTI_SHM_MOST / 64; i++) takes->word[i] |= from->word[i];
+    for (int i = 0; i < WEFTI_COMM_MEMBERS / 64; i++) takes->word[i] |= from->word[i];
 }
 
 /* Whether all members take from the same ones, whatever they want: all have the same region of what

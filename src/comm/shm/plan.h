@@ -20,10 +20,9 @@
 #include "comm/reduce/reduce.h"
 
 enum {
-    WEFTI_SHM_CHUNK_BITS = 24,        /* of a word that counts chunks of a post */
-    WEFTI_SHM_MOST = WEFTI_MOVE_MOST, /* members */
-    WEFTI_SHM_SMALL = 8192,           /* bytes of a source that is copied when posted, at most */
-    WEFTI_SHM_TINY = 80               /* bytes of a source that is always copied, at most */
+    WEFTI_SHM_CHUNK_BITS = 24, /* of a word that counts chunks of a post */
+    WEFTI_SHM_SMALL = 8192,    /* bytes of a source that is copied when posted, at most */
+    WEFTI_SHM_TINY = 80        /* bytes of a source that is always copied, at most */
 };
 
 typedef struct wefti_shm_partner {

@@ -89,8 +89,8 @@ static const wefti_comm_engine engine = {
 };
 
 weft_status wefti_comm_threads(int32_t size, int spin, wefti_comm **out) {
-    WEFT_REQUIRE(size >= 1 && size <= WEFTI_SHM_MOST, WEFT_E_ARG,
-                 "%d ranks in one process; possible are 1 to %d", (int)size, WEFTI_SHM_MOST);
+    WEFT_REQUIRE(size >= 1 && size <= WEFTI_COMM_MEMBERS, WEFT_E_ARG,
+                 "%d ranks in one process; possible are 1 to %d", (int)size, WEFTI_COMM_MEMBERS);
     thread_world *world;
     WEFT_NEW(world, thread_world);
     wefti_shm_world *base = &world->base;
