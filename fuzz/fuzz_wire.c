@@ -30,7 +30,7 @@ static void decode(const wefti_frame *frame) {
         require(strlen(standing.what) < WEFTI_POSITION_TEXT && standing.since_ns <= 1000);
     wefti_end end;
     if (wefti_end_decode(frame, &end) >= 0)
-        require(end.rank >= 0 && end.rank < WEFTI_MEMBERS_MAX && !(end.code && end.signal));
+        require(end.rank >= 0 && end.rank < WEFTI_RANKS_MAX && !(end.code && end.signal));
     static wefti_call_records records;
     if (wefti_records_decode(frame, &records) >= 0) require(records.count <= WEFTI_CALL_RECORDS);
     wefti_span span;

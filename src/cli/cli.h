@@ -81,7 +81,6 @@ int cli_job_load(const char *path, char **words, int overrides, int64_t devices,
                  weft_job **out);
 /* Warns on stderr of parts of a job's plan without effect: the lines of weft_job_plan, or NULL. */
 void cli_unmatched(const char *lines);
-#define CLI_DEVICES_MAX (1 << 20)
 /* --- signals.c --- */
 /* Calls `handler` at SIGINT, SIGTERM, SIGHUP and SIGPIPE, one at a time. A signal that was ignored
  * when the command started (nohup) stays ignored; SIGINT and SIGTERM only with `keep_ignored`. */

@@ -12,7 +12,7 @@ typedef struct model_options {
 } model_options;
 
 static const cli_option options[] = {
-    {"devices", "N", CLI_INTEGER, offsetof(model_options, devices), 1, CLI_DEVICES_MAX,
+    {"devices", "N", CLI_INTEGER, offsetof(model_options, devices), 1, INT32_MAX,
      "as it is on N devices"},
     {"plan", "FILE", CLI_TEXT, offsetof(model_options, plan), 0, 0, "split by this plan"},
     {"json", NULL, CLI_FLAG, offsetof(model_options, json), 0, 0, "one JSON object"},

@@ -15,7 +15,7 @@ typedef struct plan_options {
 
 #define PLAN_AT(field) offsetof(plan_options, field)
 static const cli_option options[] = {
-    {"devices", "N", CLI_INTEGER, PLAN_AT(devices), 1, CLI_DEVICES_MAX, "for N devices"},
+    {"devices", "N", CLI_INTEGER, PLAN_AT(devices), 1, INT32_MAX, "for N devices"},
     {"out", "FILE", CLI_TEXT, PLAN_AT(out), 0, 0, "write the plan there instead of showing it"},
     {"check", "FILE", CLI_TEXT, PLAN_AT(check), 0, 0, "check this plan for the job"},
     {"diff", NULL, CLI_FLAG, PLAN_AT(diff), 0, 0, "show the differences between two plan files"},

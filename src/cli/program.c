@@ -11,8 +11,8 @@ typedef struct program_options {
 
 #define PROGRAM_AT(field) offsetof(program_options, field)
 static const cli_option options[] = {
-    {"rank", "R", CLI_INTEGER, PROGRAM_AT(rank), 0, CLI_DEVICES_MAX - 1, "the rank (default 0)"},
-    {"devices", "N", CLI_INTEGER, PROGRAM_AT(devices), 1, CLI_DEVICES_MAX, "for N devices"},
+    {"rank", "R", CLI_INTEGER, PROGRAM_AT(rank), 0, INT32_MAX, "the rank (default 0)"},
+    {"devices", "N", CLI_INTEGER, PROGRAM_AT(devices), 1, INT32_MAX, "for N devices"},
     {"plan", "FILE", CLI_TEXT, PROGRAM_AT(plan), 0, 0, "by this plan"},
     {"json", NULL, CLI_FLAG, PROGRAM_AT(json), 0, 0, "one JSON object"},
     {0},

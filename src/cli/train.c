@@ -14,7 +14,7 @@ typedef struct train_options {
 } train_options;
 
 static const cli_option options[] = {
-    {"devices", "N", CLI_INTEGER, offsetof(train_options, devices), 1, CLI_DEVICES_MAX,
+    {"devices", "N", CLI_INTEGER, offsetof(train_options, devices), 1, INT32_MAX,
      "train on N devices, which share the cores"},
     {"plan", "FILE", CLI_TEXT, offsetof(train_options, plan), 0, 0,
      "split the model by this plan (weft plan)"},

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/limits.h"
+
 #define JOB_CHOICE_TEXT(name, text) text,
 static const char *const families[] = {WEFT_FAMILY_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const formats[] = {WEFT_FORMAT_LIST(JOB_CHOICE_TEXT) NULL};

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/limits.h"
 #include "plan/plan.h"
 
 /* A function of weft/plan.h about one key: "<where>parallel.<message>". */
@@ -84,9 +85,9 @@ static weft_status join_microbatches(wefti_job_draft *draft) {
 /* Devices of one stage by its sizes. If there are too many, returns the limit plus one. */
 static int64_t mesh_devices(const weft_job_pairs *mesh) {
     int64_t size = 1;
-    for (int64_t i = 0; i < mesh->count && size <= 1 << 20; i++)
+    for (int64_t i = 0; i < mesh->count && size <= WEFTI_DEVICES_MAX; i++)
         size *= strtoll(mesh->items[i].value, NULL, 10);
-    return size <= 1 << 20 ? size : (1 << 20) + 1;
+    return size <= WEFTI_DEVICES_MAX ? size : WEFTI_DEVICES_MAX + 1;
 }
 
 /* "dp=3 tp=2" into a size for each axis of the mesh. Axes that it does not name get 1. */
@@ -126,11 +127,13 @@ static weft_status count_devices(wefti_job_draft *draft) {
         int sizes[WEFTI_MAX_AXES];
         int64_t devices = 1;
         WEFT_TRY(read_mesh(p, &p->pipeline.meshes.items[s], sizes));
-        for (int a = 0; a < WEFTI_MAX_AXES && devices <= 1 << 20; a++) devices *= sizes[a];
+        for (int a = 0; a < WEFTI_MAX_AXES && devices <= WEFTI_DEVICES_MAX; a++)
+            devices *= sizes[a];
         p->devices += devices;
     }
-    WEFT_REQUIRE(p->devices <= 1 << 20, WEFT_E_ARG,
-                 "parallel.mesh and parallel.pipeline.stages make more than %d devices", 1 << 20);
+    WEFT_REQUIRE(p->devices <= WEFTI_DEVICES_MAX, WEFT_E_ARG,
+                 "parallel.mesh and parallel.pipeline.stages make more than %d devices",
+                 WEFTI_DEVICES_MAX);
     return WEFT_OK;
 }
 

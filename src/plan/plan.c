@@ -4,10 +4,10 @@
 
 #include <string.h>
 
+#include "base/limits.h"
 #include "base/text.h"
 
 enum {
-    PLAN_DEVICES_MAX = 1 << 20,
     COUNT_MAX = 1 << 20, /* microbatches, copies, stages */
     CHUNKS_MAX = 1024,
 };
@@ -35,8 +35,8 @@ static void mesh_default(weft_plan *plan) {
 
 weft_status weft_plan_create(int devices, weft_plan **out) {
     WEFT_REQUIRE(out, WEFT_E_ARG, "weft_plan_create needs a place for the plan");
-    WEFT_REQUIRE(devices >= 1 && devices <= PLAN_DEVICES_MAX, WEFT_E_ARG,
-                 "devices is %d; a plan has from 1 to %d of them", devices, PLAN_DEVICES_MAX);
+    WEFT_REQUIRE(devices >= 1 && devices <= WEFTI_DEVICES_MAX, WEFT_E_ARG,
+                 "devices is %d; a plan has from 1 to %d of them", devices, WEFTI_DEVICES_MAX);
     weft_plan *plan = wefti_calloc(1, sizeof *plan);
     if (!plan) return no_memory();
     weft_status status = wefti_arena_create(&plan->arena);

@@ -258,7 +258,7 @@ static void bodies_are_checked(void **state) {
         wefti_span span;
         wefti_entry card;
         if (wefti_join_decode(&f, &join) >= 0)
-            assert_true(join.rank >= -1 && join.rank < WEFTI_MEMBERS_MAX && join.pid > 0 &&
+            assert_true(join.rank >= -1 && join.rank < WEFTI_RANKS_MAX && join.pid > 0 &&
                         strlen(join.node) <= WEFTI_NAME_MAX);
         if (wefti_beat_decode(&f, 100, &standing) >= 0)
             assert_true(standing.step >= 0 && strlen(standing.what) < WEFTI_POSITION_TEXT);
@@ -266,7 +266,7 @@ static void bodies_are_checked(void **state) {
             assert_true(reason.status < 0 && reason.failed >= WEFT_RANK_NONE &&
                         strlen(reason.text) <= WEFTI_TEXT_MAX);
         if (wefti_end_decode(&f, &end) >= 0)
-            assert_true(end.rank >= 0 && end.rank < WEFTI_MEMBERS_MAX &&
+            assert_true(end.rank >= 0 && end.rank < WEFTI_RANKS_MAX &&
                         !(end.code && end.signal) && strlen(end.text) <= WEFTI_TEXT_MAX);
         static wefti_call_records records;
         if (wefti_records_decode(&f, &records) >= 0)

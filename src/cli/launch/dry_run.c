@@ -15,7 +15,7 @@ typedef struct inner_options {
 
 #define DRY_RUN_AT(field) offsetof(inner_options, field)
 static const cli_option options[] = {
-    {"devices", "N", CLI_INTEGER, DRY_RUN_AT(devices), 1, CLI_DEVICES_MAX, "ranks"},
+    {"devices", "N", CLI_INTEGER, DRY_RUN_AT(devices), 1, INT32_MAX, "ranks"},
     {"plan", "FILE", CLI_TEXT, DRY_RUN_AT(plan), 0, 0, "split the model by this plan"},
     {"json", NULL, CLI_FLAG, DRY_RUN_AT(json), 0, 0, "of the training"},
     {"trace", "FILE", CLI_TEXT, DRY_RUN_AT(trace), 0, 0, "of the training"},

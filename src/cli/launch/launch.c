@@ -19,16 +19,14 @@ typedef struct launch_options {
     char **command;
 } launch_options;
 
-enum { PROCESSES_MAX = 65536 };
 static const double seconds_max = 1e7;
 
 #define LAUNCH_AT(field) offsetof(launch_options, field)
 static const cli_option options[] = {
-    {"processes", "N", CLI_INTEGER, LAUNCH_AT(processes), 1, PROCESSES_MAX,
+    {"processes", "N", CLI_INTEGER, LAUNCH_AT(processes), 1, INT32_MAX,
      "processes on this host; -n N is the same"},
-    {"hosts", "N", CLI_INTEGER, LAUNCH_AT(hosts), 1, PROCESSES_MAX,
-     "hosts; run this command on each"},
-    {"host-rank", "N", CLI_INTEGER, LAUNCH_AT(host_rank), 0, PROCESSES_MAX,
+    {"hosts", "N", CLI_INTEGER, LAUNCH_AT(hosts), 1, INT32_MAX, "hosts; run this command on each"},
+    {"host-rank", "N", CLI_INTEGER, LAUNCH_AT(host_rank), 0, INT32_MAX,
      "which of them this one is"},
     {"scheduler", "HOST:PORT", CLI_TEXT, LAUNCH_AT(scheduler), 0, 0,
      "where host 0 listens; needed with --hosts"},
@@ -60,9 +58,8 @@ static const cli_option options[] = {
      "between asking to end and killing"},
     {"rehearse", NULL, CLI_FLAG, LAUNCH_AT(rehearse), 0, 0,
      "check the job's programs, and start nothing"},
-    {"ranks", "N", CLI_INTEGER, LAUNCH_AT(ranks), 1, CLI_DEVICES_MAX,
-     "--rehearse: number of ranks"},
-    {"rank", "R", CLI_INTEGER, LAUNCH_AT(rank), 0, CLI_DEVICES_MAX, "--rehearse: this rank alone"},
+    {"ranks", "N", CLI_INTEGER, LAUNCH_AT(ranks), 1, INT32_MAX, "--rehearse: number of ranks"},
+    {"rank", "R", CLI_INTEGER, LAUNCH_AT(rank), 0, INT32_MAX, "--rehearse: this rank alone"},
     {"json", NULL, CLI_FLAG, LAUNCH_AT(json), 0, 0, "one JSON object a line"},
     {0},
 };

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 
+#include "base/limits.h"
 #include "base/memory.h"
 #include "comm/limits.h"
 #include "layout/transfer.h"

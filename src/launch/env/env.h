@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "weft/world.h"
 
@@ -28,7 +29,7 @@ typedef enum wefti_start { /* by falling precedence */
                            WEFTI_START_ALONE    /* no launcher */
 } wefti_start;
 
-enum { WEFTI_HOST_TEXT = 256, WEFTI_PATH_TEXT = 1024, WEFTI_RANKS_MAX = 1 << 20 };
+enum { WEFTI_HOST_TEXT = 256, WEFTI_PATH_TEXT = 1024 };
 
 /* What users set for all jobs alike, whoever starts them. "" and 0: not said. Options of a call
  * come before them. */

@@ -61,8 +61,8 @@ void wefti_scheduler_abort(wefti_scheduler *s, weft_status status, int32_t faile
 void wefti_scheduler_note_told(wefti_scheduler *s, int32_t rank) {
     /* `rank` may be outside [0, size) when a foreign launcher numbers ranks differently: then mark
      * every rank as told. */
-    for (int32_t r = 0; r < s->options.size && rank >= 0; r++)
-        if (r == rank || rank >= s->options.size) s->told[r] = true;
+    if (rank >= 0 && rank < s->options.size) s->told[rank] = true;
+    for (int32_t r = 0; r < s->options.size && rank >= s->options.size; r++) s->told[r] = true;
 }
 
 void wefti_scheduler_abort_text(wefti_scheduler *s, weft_status status, int32_t failed,

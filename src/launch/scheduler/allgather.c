@@ -43,6 +43,15 @@ void wefti_scheduler_entry(wefti_scheduler *s, wefti_client *client, const wefti
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_allgather(s);
 }
 
+/* Whether some slot has no entry. Each entry asks this: the search goes on where it ended. */
+static bool some_lacks(wefti_scheduler *s) {
+    for (int32_t looked = 0; looked < s->taken; looked++, s->lacking++) {
+        if (s->lacking >= s->taken) s->lacking = 0;
+        if (!s->slots[s->lacking].entry[0].number) return true;
+    }
+    return false;
+}
+
 /* The number that is due, 0 unless all have a card of it. Cards before it were answered, else their
  * member could not have gone on. */
 static uint64_t complete_number(wefti_scheduler *s) {
@@ -98,7 +107,8 @@ static weft_status answer(wefti_scheduler *s, uint64_t number) {
 
 void wefti_scheduler_allgather(wefti_scheduler *s) {
     uint64_t number;
-    while (s->state == WEFTI_SCHEDULER_RUNNING && (number = complete_number(s)) > 0) {
+    while (s->state == WEFTI_SCHEDULER_RUNNING && !some_lacks(s) &&
+           (number = complete_number(s)) > 0) {
         if (!sizes_agree(s)) return;
         weft_status status = answer(s, number);
         if (status < 0) {

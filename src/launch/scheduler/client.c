@@ -29,6 +29,7 @@ static void end(wefti_client *client) {
 static void make_way(wefti_scheduler *s) {
     wefti_client *oldest = NULL;
     int64_t strangers = 0;
+    if (s->client_count - s->taken < STRANGERS + s->options.size) return;
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
         if (c->slot >= 0 || c->gone || c->watch.count > 0 || c->next) continue;

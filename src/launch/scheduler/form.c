@@ -130,10 +130,7 @@ static bool fits_generation(wefti_scheduler *s, wefti_client *client, const weft
     return false;
 }
 
-static weft_status tell_world(wefti_scheduler *s, int32_t rank) {
-    int32_t *host;
-    WEFT_NEW_ARRAY(host, int32_t, s->taken);
-    for (int32_t r = 0; r < s->taken; r++) host[r] = s->slots[r].host;
+static weft_status tell_rank(wefti_scheduler *s, int32_t rank, const int32_t *host) {
     wefti_world_message placed = {.generation = s->generation,
                                   .rank = rank,
                                   .size = s->taken,
@@ -141,17 +138,21 @@ static weft_status tell_world(wefti_scheduler *s, int32_t rank) {
                                   .heartbeat_ns = s->heartbeat_ns};
     unsigned char *body;
     size_t bytes;
-    weft_status status = wefti_world_message_encode(&placed, host, &body, &bytes);
-    wefti_free(host);
-    WEFT_TRY(status);
+    WEFT_TRY(wefti_world_message_encode(&placed, host, &body, &bytes));
     wefti_client_send(s, s->slots[rank].client, WEFTI_FRAME_WORLD, body, bytes);
     wefti_free(body);
     return WEFT_OK;
 }
 
-static weft_status announce(wefti_scheduler *s) {
-    for (int32_t r = 0; r < s->taken; r++) WEFT_TRY(tell_world(s, r));
-    return WEFT_OK;
+/* Tells `count` ranks from `first` on. */
+static weft_status tell_world(wefti_scheduler *s, int32_t first, int32_t count) {
+    int32_t *host;
+    weft_status status = WEFT_OK;
+    WEFT_NEW_ARRAY(host, int32_t, s->taken);
+    for (int32_t r = 0; r < s->taken; r++) host[r] = s->slots[r].host;
+    for (int32_t r = first; r < first + count && status >= 0; r++) status = tell_rank(s, r, host);
+    wefti_free(host);
+    return status;
 }
 
 static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
@@ -166,7 +167,7 @@ static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join
     }
     replace(s, join->rank, client);
     slot->heard_ns = wefti_now_ns();
-    weft_status status = tell_world(s, join->rank);
+    weft_status status = tell_world(s, join->rank, 1);
     if (status < 0) wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
 }
 
@@ -235,7 +236,7 @@ static void complete(wefti_scheduler *s) {
         s->ranked = true;
         s->looked_ns = now;
         change_state(s, WEFTI_SCHEDULER_RUNNING);
-        status = announce(s);
+        status = tell_world(s, 0, s->taken);
     }
     if (status < 0)
         wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
@@ -313,12 +314,11 @@ static void add_missing_ranks(const wefti_scheduler *s, wefti_text *text) {
     for (int32_t i = 0; i < s->taken; i++) known = known && s->slots[i].join.rank >= 0;
     if (!known) return;
     int listed = 0;
-    for (int32_t r = 0; r < s->options.size && listed < 16; r++) {
-        bool here = false;
-        for (int32_t i = 0; i < s->taken; i++) here = here || s->slots[i].join.rank == r;
-        if (here) continue;
-        wefti_text_add(text, "%s%d", listed++ ? ", " : ": rank ", (int)r);
-    }
+    bool *here = wefti_calloc((size_t)s->options.size, sizeof *here);
+    for (int32_t i = 0; here && i < s->taken; i++) here[s->slots[i].join.rank] = true;
+    for (int32_t r = 0; here && r < s->options.size && listed < 16; r++)
+        if (!here[r]) wefti_text_add(text, "%s%d", listed++ ? ", " : ": rank ", (int)r);
+    wefti_free(here);
     if (s->options.size - s->taken > listed) wefti_text_add(text, ", ...");
 }
 

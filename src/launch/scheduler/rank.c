@@ -62,15 +62,28 @@ static void choose(wefti_member_slot *slots, int32_t *rank, int32_t count, bool 
     fill_in(slots, rank, count, seen);
 }
 
-static void number_hosts(wefti_member_slot *slots, int32_t count) {
+static int by_host(const void *a, const void *b) {
+    const wefti_member_slot *x = *(wefti_member_slot *const *)a,
+                            *y = *(wefti_member_slot *const *)b;
+    int by = strcmp(x->join.host, y->join.host);
+    return by != 0 ? by : (x > y) - (x < y);
+}
+
+/* Hosts are numbered in the order of their lowest ranks. */
+static weft_status number_hosts(wefti_member_slot *slots, int32_t count) {
+    wefti_member_slot **sorted;
     int32_t hosts = 0;
-    for (int32_t r = 0; r < count; r++) {
-        slots[r].host = -1;
-        /* Neighbours first: with many ranks to a host the search is short. */
-        for (int32_t i = r - 1; i >= 0 && slots[r].host < 0; i--)
-            if (strcmp(slots[i].join.host, slots[r].join.host) == 0) slots[r].host = slots[i].host;
-        if (slots[r].host < 0) slots[r].host = hosts++;
+    WEFT_NEW_ARRAY(sorted, wefti_member_slot *, count);
+    for (int32_t r = 0; r < count; r++) sorted[r] = &slots[r];
+    qsort(sorted, (size_t)count, sizeof *sorted, by_host);
+    for (int32_t i = 0; i < count; i++) { /* for now: the lowest rank of the host */
+        bool same = i > 0 && strcmp(sorted[i - 1]->join.host, sorted[i]->join.host) == 0;
+        sorted[i]->host = same ? sorted[i - 1]->host : (int32_t)(sorted[i] - slots);
     }
+    for (int32_t r = 0; r < count; r++)
+        slots[r].host = slots[r].host == r ? hosts++ : slots[slots[r].host].host;
+    wefti_free(sorted);
+    return WEFT_OK;
 }
 
 weft_status wefti_scheduler_rank(wefti_scheduler *s) {
@@ -87,7 +100,7 @@ weft_status wefti_scheduler_rank(wefti_scheduler *s) {
         for (int32_t i = 0; i < count; i++) sorted[rank[i]] = s->slots[i];
         memcpy(s->slots, sorted, (size_t)count * sizeof *sorted);
         for (int32_t r = 0; r < count; r++) s->slots[r].client->slot = r;
-        number_hosts(s->slots, count);
+        status = number_hosts(s->slots, count);
     }
     wefti_free(rank);
     wefti_free(seen);

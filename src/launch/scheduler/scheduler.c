@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -126,10 +127,25 @@ static void release(wefti_scheduler *s) {
     wefti_free(s);
 }
 
+/* One connection for each member, besides what the process has open. */
+static weft_status require_files(int32_t size) {
+    enum { BESIDES = 16 };
+    struct rlimit limit;
+    WEFT_REQUIRE(
+        getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+            limit.rlim_cur >= (rlim_t)size + BESIDES,
+        WEFT_E_ARG,
+        "the scheduler of %d members needs some %lld open files, and no more than %llu are "
+        "allowed: raise the limit (ulimit -n)",
+        (int)size, (long long)size + BESIDES, (unsigned long long)limit.rlim_cur);
+    return WEFT_OK;
+}
+
 weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_scheduler **out) {
-    WEFT_REQUIRE(options->size > 0 && options->size <= WEFTI_MEMBERS_MAX, WEFT_E_ARG,
-                 "a job has 1 to %d members, not %d", WEFTI_MEMBERS_MAX, (int)options->size);
+    WEFT_REQUIRE(options->size > 0 && options->size <= WEFTI_RANKS_MAX, WEFT_E_ARG,
+                 "a job has 1 to %d members, not %d", WEFTI_RANKS_MAX, (int)options->size);
     WEFT_REQUIRE(options->port >= 0 && options->port < 65536, WEFT_E_ARG, "port %d", options->port);
+    WEFT_TRY(require_files(options->size));
     wefti_scheduler *s;
     WEFT_NEW(s, wefti_scheduler);
     s->options = *options;

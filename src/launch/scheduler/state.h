@@ -82,7 +82,8 @@ struct wefti_scheduler {
     wefti_member_slot *slots;   /* [size] */
     bool *told;                 /* [size] ranks that know the verdict, or have ended */
     bool *called;               /* [size] ranks whose launcher has called */
-    int32_t taken;              /* seats */
+    int32_t taken;              /* slots in use */
+    int32_t lacking, staying;   /* where to look first for a slot without entry, or not left */
     int64_t allgather_since_ns; /* 0: no card waits for others */
     uint64_t answered;          /* number of the last all-gather; what it brought */
     wefti_shared_body *answer;  /* NULL: there was none */

@@ -24,11 +24,19 @@ void wefti_scheduler_goodbye(wefti_scheduler *s) {
             wefti_client_send(s, s->slots[r].client, WEFTI_FRAME_GOODBYE, NULL, 0);
 }
 
+/* Whether some rank has not left. Each rank that leaves asks this: the search goes on where it
+ * ended. */
+static bool some_stays(wefti_scheduler *s) {
+    for (int32_t looked = 0; looked < s->taken; looked++, s->staying++) {
+        if (s->staying >= s->taken) s->staying = 0;
+        if (!s->slots[s->staying].left) return true;
+    }
+    return false;
+}
+
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
     s->slots[rank].left = true;
-    if (s->state != WEFTI_SCHEDULER_RUNNING) return;
-    for (int32_t r = 0; r < s->taken; r++)
-        if (!s->slots[r].left) return;
+    if (s->state != WEFTI_SCHEDULER_RUNNING || some_stays(s)) return;
     wefti_scheduler_compare_all(s);
     if (s->state != WEFTI_SCHEDULER_RUNNING) return;
     wefti_scheduler_goodbye(s);

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/limits.h"
 #include "launch/auth.h"
 
 enum {
@@ -18,12 +19,9 @@ enum {
     WEFTI_FRAME_HEADER = 16,
     WEFTI_FRAME_MAC = WEFTI_DIGEST_BYTES,
     WEFTI_FRAME_EXTRA = WEFTI_FRAME_HEADER + WEFTI_FRAME_MAC,
-    WEFTI_ENTRY_MAX = 65536,          /* bytes of one card */
-    WEFTI_MEMBERS_MAX = 65536,        /* members of a job */
-    WEFTI_NAME_MAX = 255,             /* node ids, hosts, jobs */
-    WEFTI_TEXT_MAX = 4000,            /* verdicts */
-    WEFTI_LEAVE_MAX = 65536,          /* what a member has called */
-    WEFTI_ENTRIES_MAX = 256 * 1048576 /* all cards together */
+    WEFTI_NAME_MAX = 255,   /* node ids, hosts, jobs */
+    WEFTI_TEXT_MAX = 4000,  /* abort reasons */
+    WEFTI_LEAVE_MAX = 65536 /* what a member has called */
 };
 
 /* kind, from the scheduler?, limit of the body */
@@ -33,7 +31,7 @@ enum {
     X(BEAT, false, 256)                                                                            \
     X(FAIL, false, WEFTI_TEXT_MAX + 16)                                                            \
     X(LEAVE, false, WEFTI_LEAVE_MAX)                                                               \
-    X(WORLD, true, 64 + 4 * WEFTI_MEMBERS_MAX)                                                     \
+    X(WORLD, true, 64 + 4 * WEFTI_RANKS_MAX)                                                       \
     X(ENTRIES, true, WEFTI_ENTRIES_MAX + 16)                                                       \
     X(HEARD, true, 0)                                                                              \
     X(ABORT, true, WEFTI_TEXT_MAX + 16)                                                            \

@@ -38,8 +38,8 @@ weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) {
     wefti_unpack_text(&u, out->job, WEFTI_NAME_MAX);
     wefti_unpack_text(&u, out->node, WEFTI_NAME_MAX);
     wefti_unpack_text(&u, out->host, WEFTI_NAME_MAX);
-    if (out->rank < -1 || out->rank >= WEFTI_MEMBERS_MAX || out->size < -1 || out->size == 0 ||
-        out->size > WEFTI_MEMBERS_MAX || out->pid <= 0 || (out->generation && out->rank < 0))
+    if (out->rank < -1 || out->rank >= WEFTI_RANKS_MAX || out->size < -1 || out->size == 0 ||
+        out->size > WEFTI_RANKS_MAX || out->pid <= 0 || (out->generation && out->rank < 0))
         u.bad = true;
     return all_taken(&u, "join");
 }
@@ -117,7 +117,7 @@ weft_status wefti_end_decode(const wefti_frame *frame, wefti_end *out) {
     out->code = (int32_t)wefti_unpack_u32(&u);
     out->signal = (int32_t)wefti_unpack_u32(&u);
     wefti_unpack_text(&u, out->text, WEFTI_TEXT_MAX);
-    if (out->rank < 0 || out->rank >= WEFTI_MEMBERS_MAX || out->code < -1 || out->code > 255 ||
+    if (out->rank < 0 || out->rank >= WEFTI_RANKS_MAX || out->code < -1 || out->code > 255 ||
         out->signal < 0 || out->signal > 255 || (out->code && out->signal))
         u.bad = true;
     return all_taken(&u, "end");
@@ -134,8 +134,8 @@ weft_status wefti_span_decode(const wefti_frame *frame, wefti_span *out) {
     wefti_unpack u = unpacking(frame);
     out->first = (int32_t)wefti_unpack_u32(&u);
     out->count = (int32_t)wefti_unpack_u32(&u);
-    if (out->first < 0 || out->first >= WEFTI_MEMBERS_MAX || out->count <= 0 ||
-        out->count > WEFTI_MEMBERS_MAX)
+    if (out->first < 0 || out->first >= WEFTI_RANKS_MAX || out->count <= 0 ||
+        out->count > WEFTI_RANKS_MAX)
         u.bad = true;
     return all_taken(&u, "watch");
 }
@@ -170,7 +170,7 @@ weft_status wefti_records_decode(const wefti_frame *frame, wefti_call_records *o
         r->calls = wefti_unpack_u64(&u);
         r->digest = wefti_unpack_u64(&u);
         wefti_unpack_text(&u, r->text, WEFTI_CALL_TEXT - 1);
-        if (r->other < -1 || r->other >= WEFTI_MEMBERS_MAX || r->side < WEFTI_NO_SIDE ||
+        if (r->other < -1 || r->other >= WEFTI_RANKS_MAX || r->side < WEFTI_NO_SIDE ||
             r->side > WEFTI_RECEIVED)
             u.bad = true;
     }
@@ -219,7 +219,7 @@ weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_mes
     out->size = (int32_t)wefti_unpack_u32(&u);
     out->hosted_by = (int32_t)wefti_unpack_u32(&u);
     out->heartbeat_ns = (int64_t)wefti_unpack_u64(&u);
-    if (out->generation == 0 || out->size <= 0 || out->size > WEFTI_MEMBERS_MAX || out->rank < 0 ||
+    if (out->generation == 0 || out->size <= 0 || out->size > WEFTI_RANKS_MAX || out->rank < 0 ||
         out->rank >= out->size || out->hosted_by < -1 || out->hosted_by >= out->size ||
         out->heartbeat_ns <= 0 || u.bytes - u.at != 4 * (size_t)out->size)
         u.bad = true;
