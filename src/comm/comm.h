@@ -63,10 +63,18 @@ typedef struct wefti_comm_engine {
     void (*destroy)(wefti_comm *comm);
 } wefti_comm_engine;
 
+/* Is told of a mismatch that this rank has found, before any other rank hears of it. So whoever
+ * watches the ranks knows the reason before one of them ends of it. */
+typedef struct wefti_comm_finder {
+    void (*found)(void *context, const char *message); /* NULL: nobody is told */
+    void *context;
+} wefti_comm_finder;
+
 struct wefti_comm {
     const wefti_comm_engine *engine;
     int32_t rank, size;
     wefti_position *position; /* of this rank, for watchers; NULL: the rank is not watched */
+    wefti_comm_finder finder;
 };
 
 /* Every engine's endpoint begins with this. */
@@ -82,6 +90,11 @@ struct wefti_endpoint {
 enum { WEFTI_COMM_MISMATCH = 768 };
 const char *wefti_comm_mismatch(char out[WEFTI_COMM_MISMATCH], const char *mine, uint64_t call,
                                 int32_t rank, const char *theirs);
+
+/* Tells the finder. */
+static inline void wefti_comm_found(const wefti_comm *comm, const char *message) {
+    if (comm->finder.found) comm->finder.found(comm->finder.context, message);
+}
 
 /* Errors of callers, in the same words from all engines: a post while WEFTI_COMM_DEPTH of the
  * endpoint are under way, and a wait for a transfer that is not posted. `text` names it. */

@@ -266,8 +266,8 @@ static void bodies_are_checked(void **state) {
             assert_true(reason.status < 0 && reason.failed >= WEFT_RANK_NONE &&
                         strlen(reason.text) <= WEFTI_TEXT_MAX);
         if (wefti_end_decode(&f, &end) >= 0)
-            assert_true(end.rank >= 0 && end.rank < WEFTI_RANKS_MAX &&
-                        !(end.code && end.signal) && strlen(end.text) <= WEFTI_TEXT_MAX);
+            assert_true(end.rank >= 0 && end.rank < WEFTI_RANKS_MAX && !(end.code && end.signal) &&
+                        strlen(end.text) <= WEFTI_TEXT_MAX);
         static wefti_call_records records;
         if (wefti_records_decode(&f, &records) >= 0)
             assert_true(records.count <= WEFTI_CALL_RECORDS);

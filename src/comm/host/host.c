@@ -158,7 +158,7 @@ weft_status wefti_comm_host(int32_t rank, int32_t size, const int32_t *hosts,
     host->engine = engine;
     host->engine.name = "host";
     (void)pthread_mutex_init(&host->heap.lock, NULL);
-    host->local.comm = (wefti_comm){&host->engine, rank, size, NULL};
+    host->local.comm = (wefti_comm){.engine = &host->engine, .rank = rank, .size = size};
     host->local.world = &host->world;
     host->world.patience_ns = SECOND;
     host->world.open_rings = open_rings;

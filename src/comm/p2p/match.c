@@ -141,8 +141,10 @@ static bool agrees(wefti_p2p_world *w, const wefti_p2p_channel *channel, const w
     }
     char text[WEFTI_P2P_MESSAGE_TEXT], what[WEFTI_COMM_MISMATCH];
     const char *theirs = h.text > 0 ? text_of(buffer, &h, text) : NULL;
+    (void)wefti_comm_mismatch(what, mine, call, rank, theirs);
     w->at_fault = true;
-    wefti_p2p_break(w, WEFT_RANK_OWN, "%s", wefti_comm_mismatch(what, mine, call, rank, theirs));
+    wefti_comm_found(&w->comm, what);
+    wefti_p2p_break(w, WEFT_RANK_OWN, "%s", what);
     return false;
 }
 

@@ -242,7 +242,7 @@ static weft_status create(const weft_transport *transport, wefti_p2p_world **out
     WEFT_NEW(w, wefti_p2p_world);
     w->engine = engine;
     if (transport->name) w->engine.name = transport->name;
-    w->comm = (wefti_comm){&w->engine, transport->rank, transport->size, NULL};
+    w->comm = (wefti_comm){.engine = &w->engine, .rank = transport->rank, .size = transport->size};
     w->transport = *transport;
     w->request_bytes = (transport->request_bytes + 15) / 16 * 16;
     w->costs = wefti_commsched_default_costs();

@@ -121,9 +121,10 @@ static void publish(wefti_shm_rank *local, wefti_shm_port *port, wefti_shm_post 
 static void break_for_mismatch(wefti_shm_rank *local, const wefti_shm_in_flight *place,
                                int32_t rank, const char *text) {
     char what[WEFTI_COMM_MISMATCH];
+    (void)wefti_comm_mismatch(what, place->plan->text, place->post->call, rank, text);
     local->at_fault = true;
-    wefti_shm_break(local, WEFT_RANK_OWN, "%s",
-                    wefti_comm_mismatch(what, place->plan->text, place->post->call, rank, text));
+    wefti_comm_found(&local->comm, what);
+    wefti_shm_break(local, WEFT_RANK_OWN, "%s", what);
 }
 
 /* All partners that this member must see before it moves have posted an equal transfer, and equal

@@ -117,7 +117,8 @@ weft_status wefti_comm_threads(int32_t size, int spin, wefti_comm **out) {
     for (int32_t r = 0; r < size; r++) {
         base->area[r] = (wefti_shm_area){.bytes = UINTPTR_MAX};
         wefti_shm_rank *local = &world->rank[r].local;
-        *local = (wefti_shm_rank){.comm = {&engine, r, size, NULL}, .world = base, .place = r};
+        *local = (wefti_shm_rank){
+            .comm = {.engine = &engine, .rank = r, .size = size}, .world = base, .place = r};
         out[r] = &local->comm;
     }
     return WEFT_OK;

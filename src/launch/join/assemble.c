@@ -65,7 +65,13 @@ void wefti_control_end(void *context) {
 
 static void give_up(void *context, int failed, const char *message) {
     wefti_control *c = context;
-    if (c->member) wefti_member_fail(c->member, failed, message);
+    if (c->member) wefti_member_fail(c->member, WEFT_E_PEER, failed, message);
+}
+
+/* Ranks have made unlike calls, and this one has seen it. */
+static void report_mismatch(void *context, const char *message) {
+    wefti_control *c = context;
+    wefti_member_fail(c->member, WEFT_E_MISMATCH, WEFT_RANK_NONE, message);
 }
 
 static void adopt(weft_world *world, wefti_control *control) {
@@ -195,7 +201,12 @@ static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int3
                  "WEFT_COMM is host, but the ranks are on %d hosts", (int)hosts);
     WEFT_REQUIRE(!is(want, "mpi") || c->has_transport, WEFT_E_ARG,
                  "WEFT_COMM is mpi, but these processes were not started by mpirun");
-    if (is(want, "ucx") || is(want, "mpi")) return make_internode(plan, c, NULL, &c->comm);
+    wefti_comm_finder finder = {report_mismatch, c};
+    if (is(want, "ucx") || is(want, "mpi")) {
+        WEFT_TRY(make_internode(plan, c, NULL, &c->comm));
+        c->comm->finder = finder;
+        return WEFT_OK;
+    }
     wefti_exchange exchange = wefti_member_exchange(m);
     WEFT_TRY(wefti_comm_host(wefti_member_rank(m), wefti_member_size(m), wefti_member_hosts(m),
                              &exchange, &host));
@@ -204,7 +215,11 @@ static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int3
         wefti_comm_destroy(host);
         return status;
     }
-    if (internode) wefti_comm_host_set_internode(host, internode);
+    if (internode) {
+        internode->finder = finder;
+        wefti_comm_host_set_internode(host, internode);
+    }
+    host->finder = finder;
     c->comm = host;
     return WEFT_OK;
 }
@@ -241,7 +256,7 @@ weft_status wefti_join_assemble(const wefti_join_plan *plan, wefti_control *cont
     /* The others learn it at once, instead of waiting. Leaving overwrites no message. */
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
-    wefti_member_fail(control->member, failure.rank, failure.message);
+    wefti_member_fail(control->member, WEFT_E_PEER, failure.rank, failure.message);
     wefti_control_end(control);
     return wefti_failure_tell(&failure);
 }

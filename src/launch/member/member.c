@@ -281,10 +281,11 @@ weft_status wefti_member_check(wefti_member *m) {
     return status;
 }
 
-void wefti_member_fail(wefti_member *m, int failed, const char *message) {
+void wefti_member_fail(wefti_member *m, weft_status status, int failed, const char *message) {
     pthread_mutex_lock(&m->lock);
     if (m->state == WEFTI_MEMBER_IN && !m->giving_up) {
         m->giving_up = wefti_strdup(message);
+        m->fail_status = status;
         m->failed = (int32_t)failed;
         ring(m);
         int64_t until = wefti_now_ns() + second_ns;

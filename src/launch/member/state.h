@@ -40,6 +40,7 @@ struct wefti_member {
     bool now_sent;
     void *entries; /* where the answer to `now` goes; NULL: it is there */
     char *giving_up;
+    weft_status fail_status;
     int32_t failed; /* the rank that it names */
     bool given_up;  /* said so, to the last byte */
     bool reports;   /* is none, but says `end` of a rank */

@@ -92,7 +92,7 @@ weft_status wefti_member_say(wefti_member *m, int64_t now) {
         WEFT_TRY(beat(m, now));
         WEFT_TRY(wefti_wire_send(
             &m->link, WEFTI_FRAME_FAIL, body,
-            wefti_abort_reason_encode(WEFT_E_PEER, m->failed, m->giving_up, body), NULL, 0));
+            wefti_abort_reason_encode(m->fail_status, m->failed, m->giving_up, body), NULL, 0));
         m->given_up = true;
         pthread_cond_broadcast(&m->changed);
     }

@@ -143,9 +143,26 @@ static weft_status beat(wefti_scheduler *s, wefti_client *c, const wefti_frame *
     return WEFT_OK;
 }
 
+/* A member has seen that another one made an unlike call. Neither is to blame: which call is the
+ * wrong one, nobody knows. */
+static void found_mismatch(wefti_scheduler *s, int32_t slot, const char *what) {
+    if (s->state != WEFTI_SCHEDULER_RUNNING) return;
+    wefti_text text = {0};
+    wefti_text_add(&text, "ranks have not made the same calls: ");
+    wefti_slot_name(s, slot, &text);
+    wefti_text_add(&text, " %s", what);
+    s->unlike = true;
+    wefti_scheduler_abort_text(s, WEFT_E_MISMATCH, WEFT_RANK_NONE, &text);
+    wefti_client_tell_unlike(s);
+}
+
 static weft_status gave_up(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     wefti_abort_reason reason;
     WEFT_TRY(wefti_abort_reason_decode(frame, &reason));
+    if (reason.status == WEFT_E_MISMATCH) {
+        found_mismatch(s, c->slot, reason.text);
+        return WEFT_OK;
+    }
     wefti_text text = {0};
     wefti_slot_name(s, c->slot, &text);
     wefti_text_add(&text, " failed: %s", reason.text);

@@ -221,6 +221,10 @@ static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
                   out->failed_rank, out->exit_code, l->stopped_by, strsignal(l->stopped_by));
     if (l->stopped_by) WEFT_FAIL(WEFT_E_STOPPED, "stopped by signal %d", l->stopped_by);
     WEFT_REQUIRE(failed || !unlike, WEFT_E_PEER, "ranks have not made the same calls");
+    WEFT_REQUIRE(!unlike || out->signal, WEFT_E_PEER,
+                 "ranks have not made the same calls; the first to end is rank %d, with exit code "
+                 "%d%s",
+                 out->failed_rank, out->exit_code, where);
     if (!failed) return WEFT_OK;
     if (out->signal)
         WEFT_FAIL(WEFT_E_PEER, "rank %d was ended by signal %d (%s)%s", out->failed_rank,
