@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "base/limits.h"
+#include "topo/limits.h"
 
 #define JOB_CHOICE_TEXT(name, text) text,
 static const char *const families[] = {WEFT_FAMILY_LIST(JOB_CHOICE_TEXT) NULL};

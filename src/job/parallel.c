@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/limits.h"
+#include "topo/limits.h"
 #include "plan/plan.h"
 
 /* A function of weft/plan.h about one key: "<where>parallel.<message>". */

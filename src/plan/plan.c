@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "base/limits.h"
+#include "topo/limits.h"
 #include "base/text.h"
 
 enum {

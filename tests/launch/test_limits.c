@@ -1,4 +1,4 @@
-/* The limits of base/limits.h: as many ranks as they say fit into frames, a scheduler's work for
+/* The limits of topo/limits.h: as many ranks as they say fit into frames, a scheduler's work for
  * one more rank does not grow with the ranks that there are, and one more than the limit is
  * refused. */
 #include <setjmp.h>

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "base/limits.h"
+#include "topo/limits.h"
 #include "base/memory.h"
 #include "comm/limits.h"
 #include "layout/transfer.h"

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/limits.h"
+#include "topo/limits.h"
 #include "base/status.h"
 #include "weft/world.h"
 

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/limits.h"
+#include "topo/limits.h"
 #include "launch/auth.h"
 
 enum {

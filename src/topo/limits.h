@@ -12,8 +12,8 @@
  *   less with more ranks | 4 MiB for each rank of a host | comm/host |
  * | memory of plans and programs, which no process of a job builds for all ranks |
  *   WEFTI_DEVICES_MAX | plan, job | */
-#ifndef WEFTI_BASE_LIMITS_H
-#define WEFTI_BASE_LIMITS_H
+#ifndef WEFTI_TOPO_LIMITS_H
+#define WEFTI_TOPO_LIMITS_H
 
 enum {
     WEFTI_RANKS_MAX = 1 << 16,          /* processes of a job */
