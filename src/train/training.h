@@ -116,6 +116,15 @@ weft_status wefti_training_stops(wefti_training *t, bool *out) WEFT_CHECKED;
 /* Broadcasts `bytes` at `data` from rank 0. `status` is rank 0's; other ranks pass WEFT_OK. */
 weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void *data,
                                      size_t bytes) WEFT_CHECKED;
+/* stop.c: the thread of a rank that ends a wait in which nobody answers after a request to stop.
+ * A wait counts as vain after 3 s, or after twice the longest wait before the request, if that is
+ * more: others may compute that long. The world then fails. *out NULL: no thread is needed. */
+typedef struct wefti_stopper wefti_stopper;
+weft_status wefti_stopper_start(weft_world *world, const volatile int *asked,
+                                wefti_stopper **out) WEFT_CHECKED;
+/* Ends the thread. True: it has ended a wait. NULL is legal. */
+bool wefti_stopper_end(wefti_stopper *stopper);
+
 /* The highest byte used on any device; for other processes, when last exchanged. */
 int64_t wefti_training_observed(const wefti_training *t);
 

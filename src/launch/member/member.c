@@ -304,7 +304,7 @@ weft_status wefti_member_close(wefti_member *m, const wefti_call_records *record
     ring(m);
     /* A peer that closes its connection without a LEAVE has died: wait a little longer for the
      * scheduler to say so. */
-    int64_t until = wefti_now_ns() + m->leave_ns;
+    int64_t until = wefti_now_ns() + (m->giving_up ? second_ns : m->leave_ns);
     while (m->state == WEFTI_MEMBER_IN &&
            wefti_now_ns() < until + (m->leave_sent ? 0 : 2 * second_ns))
         (void)wait_until(m, wefti_now_ns() + second_ns / 20);

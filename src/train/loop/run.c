@@ -103,12 +103,19 @@ weft_status weft_train_run_in(weft_world *world, const weft_job *job,
     if (events) quiet = (weft_train_events){.stop = events->stop, .trace = events->trace};
     bool follows = world && weft_world_rank(world) > 0;
     wefti_training t = {.job = job, .events = follows ? &quiet : events, .result = &result};
+    const volatile int *asked = events ? events->stop : NULL;
+    wefti_stopper *stopper;
+    WEFT_TRY(wefti_fail_world(world, wefti_stopper_start(world, asked, &stopper)));
     weft_status status = run(&t, world);
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
     weft_status closed = wefti_metrics_close(t.metrics);
     if (status < 0) (void)wefti_failure_tell(&failure);
     status = end_together(&t, status < 0 ? status : closed);
+    if (wefti_stopper_end(stopper)) {
+        result.stop = *asked;
+        status = wefti_adopt_of(WEFT_E_STOPPED, WEFT_RANK_OWN, weft_error_message());
+    }
     wefti_failure_keep(status, &failure);
     wefti_training_close(&t);
     if (status < 0) (void)wefti_failure_tell(&failure);
