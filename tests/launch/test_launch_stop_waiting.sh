@@ -28,6 +28,7 @@ until_true() {
 }
 until_true 'grep -qs "\"step\": 20," logs/rank-0.log'
 kill -STOP "$(cat train.1)"
+# shellcheck disable=SC2016
 until_true '[ "$(tail -n 1 logs/rank-0.log)" = "$(sleep 1; tail -n 1 logs/rank-0.log)" ]'
 kill -TERM "$(cat train.0)"
 until_true '[ -s code.0 ]'
