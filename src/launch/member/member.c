@@ -281,7 +281,7 @@ weft_status wefti_member_check(wefti_member *m) {
     return status;
 }
 
-void wefti_member_fail(wefti_member *m, weft_status status, int failed, const char *message) {
+static void fail(wefti_member *m, weft_status status, int failed, const char *message) {
     pthread_mutex_lock(&m->lock);
     if (m->state == WEFTI_MEMBER_IN && !m->giving_up) {
         m->giving_up = wefti_strdup(message);
@@ -293,6 +293,14 @@ void wefti_member_fail(wefti_member *m, weft_status status, int failed, const ch
             if (!wait_until(m, until)) break;
     }
     pthread_mutex_unlock(&m->lock);
+}
+
+void wefti_member_fail(wefti_member *m, int failed, const char *message) {
+    fail(m, WEFT_E_PEER, failed, message);
+}
+
+void wefti_member_found_mismatch(wefti_member *m, const char *message) {
+    fail(m, WEFT_E_MISMATCH, WEFT_RANK_NONE, message);
 }
 
 weft_status wefti_member_close(wefti_member *m, const wefti_call_records *records) {

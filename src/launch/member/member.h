@@ -68,7 +68,9 @@ void wefti_member_watch(wefti_member *member, wefti_comm *comm, wefti_position *
 /* WEFT_OK, or the verdict on this job, or that the scheduler is lost. */
 weft_status wefti_member_check(wefti_member *member) WEFT_CHECKED;
 /* This process gives up: everybody gets `message`. */
-void wefti_member_fail(wefti_member *member, weft_status status, int failed, const char *message);
+void wefti_member_fail(wefti_member *member, int failed, const char *message);
+/* The same when this rank has found that ranks have made unlike calls; none of them is blamed. */
+void wefti_member_found_mismatch(wefti_member *member, const char *message);
 /* Waits until all have come here, leave_seconds at most and not at all after a failure, which is
  * returned. Frees. `records` (may be NULL): for the scheduler to compare. NULL is legal. */
 weft_status wefti_member_close(wefti_member *member, const wefti_call_records *records);
