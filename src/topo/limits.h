@@ -1,17 +1,13 @@
-/* How many ranks a job may have, and what bounds them. Each limit stands here once; code that meets
- * a limit refuses with a message that names it.
+/* How many ranks a job may have, and what bounds them. Each limit stands here once.
  *
- * | bound by | limit | where |
- * |---|---|---|
- * | frames of the control plane: a WORLD frame has 4 bytes for each rank, and all entries of one
- *   bootstrap all-gather go in one frame | WEFTI_RANKS_MAX, WEFTI_ENTRIES_MAX | launch/wire |
- * | ports | one for a job: the scheduler's; members need none that listens | launch/scheduler |
- * | file descriptors (ulimit -n): the scheduler has one for each member, and a launcher four for
- *   each process that it starts | checked when they start | launch/scheduler, launch/spawn |
- * | addresses: each rank maps the memory of all ranks of its host; how much each may have becomes
- *   less with more ranks | 4 MiB for each rank of a host | comm/host |
- * | memory of plans and programs, which no process of a job builds for all ranks |
- *   WEFTI_DEVICES_MAX | plan, job | */
+ * - Frames of the control plane: a WORLD frame has 4 bytes for each rank (WEFTI_RANKS_MAX). All
+ *   entries of one bootstrap all-gather go in one frame (WEFTI_ENTRIES_MAX).
+ * - Ports: a job needs one, the scheduler's.
+ * - File descriptors (ulimit -n): the scheduler has one for each member, and a launcher four for
+ *   each process that it starts. Both check the limit when they start.
+ * - Addresses: each rank maps the memory of all ranks of its host. With more ranks each may have
+ *   less, but at least 4 MiB (comm/host).
+ * - Memory: a plan may be for more devices than a job has ranks (WEFTI_DEVICES_MAX). */
 #ifndef WEFTI_TOPO_LIMITS_H
 #define WEFTI_TOPO_LIMITS_H
 

@@ -1,6 +1,5 @@
-/* The limits of topo/limits.h: as many ranks as they say fit into frames, a scheduler's work for
- * one more rank does not grow with the ranks that there are, and one more than the limit is
- * refused. */
+/* The limits of topo/limits.h. The most ranks fit into frames, and one more is refused. The
+ * scheduler handles thousands of ranks: hosts, all-gathers and leaving. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
