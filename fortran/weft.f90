@@ -265,6 +265,20 @@ module weft_c ! what goes straight to C
             type(weft_plan), value :: plan
             type(c_ptr), intent(out) :: out
         end function
+        integer(c_int) function c_session_program_text(session, program, rank, out) &
+            bind(C, name='weft_session_program_text')
+            import
+            type(weft_session), value :: session
+            integer(c_int), value :: program, rank
+            type(c_ptr), intent(out) :: out
+        end function
+        integer(c_int) function c_session_program_json(session, program, rank, out) &
+            bind(C, name='weft_session_program_json')
+            import
+            type(weft_session), value :: session
+            integer(c_int), value :: program, rank
+            type(c_ptr), intent(out) :: out
+        end function
         integer(c_int) function c_plan_diff(a, b, out) bind(C, name='weft_plan_diff')
             import
             type(weft_plan), value :: a, b
@@ -356,7 +370,8 @@ module weft
     implicit none
     private :: c_ptr, c_bool, c_char, c_double, c_int, c_int64_t, c_associated, c_f_pointer
     private :: c_strlen, c_status_text, c_version, c_error_message, c_error_trail, c_dtype_text, c_family_text, &
-        c_world_communicator, c_graph_message, c_graph_print, c_plan_print, c_plan_diff, c_model_config_write, c_text_free, &
+        c_world_communicator, c_graph_message, c_graph_print, c_plan_print, c_plan_diff, c_session_program_text, c_session_program_json, &
+        c_model_config_write, c_text_free, &
         c_launcher_find, c_session_tensor, c_session_find, c_matmul, c_linear, c_reduction, c_batch_norm, c_moe_linear, &
         c_plan_recompute, c_plan_gradients_sum, c_plan_overlap, c_tensor_info, c_launcher
     private :: text_of, take_text, flag, take_info
@@ -456,6 +471,22 @@ contains
         character(len=:), allocatable, intent(out) :: text
         type(c_ptr) :: from
         status = c_plan_print(plan, from)
+        call take_text(status, from, text)
+    end function
+    integer function weft_session_program_text(session, program, rank, text) result(status)
+        type(weft_session), intent(in) :: session
+        integer, intent(in) :: program, rank
+        character(len=:), allocatable, intent(out) :: text
+        type(c_ptr) :: from
+        status = c_session_program_text(session, int(program, c_int), int(rank, c_int), from)
+        call take_text(status, from, text)
+    end function
+    integer function weft_session_program_json(session, program, rank, text) result(status)
+        type(weft_session), intent(in) :: session
+        integer, intent(in) :: program, rank
+        character(len=:), allocatable, intent(out) :: text
+        type(c_ptr) :: from
+        status = c_session_program_json(session, int(program, c_int), int(rank, c_int), from)
         call take_text(status, from, text)
     end function
     integer function weft_plan_diff(a, b, text) result(status)

@@ -131,6 +131,11 @@ WITH_ARRAY(session_feed_local)
 WITH_ARRAY(session_read)
 WITH_ARRAY(session_write)
 
+weft_status weft_fortran_session_rows(const weft_session *s, int program, const CFI_cdesc_t *name,
+                                      int64_t *first, int64_t *rows) {
+    WEFT_FORTRAN_TEXT(text, name);
+    return weft_session_rows(s, program, text, first, rows);
+}
 weft_status weft_fortran_session_local(weft_session *s, const CFI_cdesc_t *name,
                                        weft_session_part *out, const int *program) {
     WEFT_FORTRAN_TEXT(text, name);

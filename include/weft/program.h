@@ -3,6 +3,7 @@
 #define WEFT_PROGRAM_H
 
 #include "weft/job.h"
+#include "weft/session.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,6 +24,23 @@ WEFT_API weft_status weft_job_program_text(const weft_job *job, int rank, char *
 /** The same as one JSON object and a newline. */
 WEFT_API weft_status weft_job_program_json(const weft_job *job, int rank, char **out,
                                            char **out_unmatched) WEFT_CHECKED;
+
+/** The plan of a session, completed: the strategies, layouts and stages that weft has chosen stand
+ * beside those of the caller's plan. Not collective.
+ * @param out  freed with weft_plan_destroy */
+WEFT_API weft_status weft_session_plan(const weft_session *session, weft_plan **out) WEFT_CHECKED;
+/** Describe the program of one device of a session, as weft_job_program_text does. Tensors that are
+ * split show where the device's slice begins. Not collective.
+ * @param program  0: the graph of weft_session_create; others: see weft_session_add
+ * @param rank  a device of this process; in a world of several processes, its own rank; -1: the
+ * first one of this process
+ * @param out   freed with weft_text_free
+ * @return WEFT_E_ARG for an unknown program, or a rank of another process */
+WEFT_API weft_status weft_session_program_text(const weft_session *session, int program, int rank,
+                                               char **out) WEFT_CHECKED;
+/** The same as one JSON object and a newline (docs/format-program.md). */
+WEFT_API weft_status weft_session_program_json(const weft_session *session, int program, int rank,
+                                               char **out) WEFT_CHECKED;
 
 #ifdef __cplusplus
 }

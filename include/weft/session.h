@@ -20,7 +20,8 @@
  * - Collective: create, add, feed, step, read, write. Feed and write take the same whole tensor on
  *   all ranks; read, the loss and the gradient norm return it on all.
  * - Not collective: queries (tensors, memory, numbers) and weft_session_feed_local.
- * - For parts of tensors: weft_session_feed_rows, weft_session_local, weft_session_feed_local.
+ * - For parts of tensors: weft_session_feed_rows, weft_session_rows (not collective),
+ *   weft_session_local, weft_session_feed_local.
  *
  * If a call fails on one process because of that process alone, it fails on all others with
  * WEFT_E_PEER, naming the process; after that the world can only be left. Exception: if one process
@@ -165,6 +166,14 @@ WEFT_API weft_status weft_session_feed_local(weft_session *session, int program,
  * Collective. WEFT_E_SHAPE if all rows together are too few or too many. */
 WEFT_API weft_status weft_session_feed_rows(weft_session *session, int program, const char *name,
                                             const void *data, size_t bytes) WEFT_CHECKED;
+
+/** The rows of an input that this rank should feed with weft_session_feed_rows: an equal share, in
+ * the order of ranks. Ranks that hold the same rows, as under tensor parallelism, share them, so
+ * that each row is fed once. In one process: all rows. Not collective.
+ * @param out_first, out_rows  the first row and the number of rows; the last ranks may have fewer
+ * @return WEFT_E_ARG if the tensor is not an input with rows */
+WEFT_API weft_status weft_session_rows(const weft_session *session, int program, const char *name,
+                                       int64_t *out_first, int64_t *out_rows) WEFT_CHECKED;
 
 /** Forward and backward pass of one microbatch; without optimizer, forward only. Collective.
  *

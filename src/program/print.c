@@ -161,6 +161,16 @@ static void print_cell(wefti_text *text, const wefti_program *p, const wefti_cel
     }
 }
 
+/* The first element of the slice in the whole tensor. */
+static void print_begin(wefti_text *text, const wefti_program *p, const wefti_tensor *t) {
+    wefti_region box = {{0}, {0}};
+    wefti_layout_region(&t->layout, &p->mesh, &t->whole, p->rank, &box);
+    wefti_text_add(text, "  from (");
+    for (int d = 0; d < t->whole.rank; d++)
+        wefti_text_add(text, "%s%lld", d ? ", " : "", (long long)box.begin[d]);
+    wefti_text_add(text, ")");
+}
+
 static void print_tensors(wefti_text *text, const wefti_program *p, const weft_plan *plan) {
     wefti_text_add(text, "\ntensors:\n");
     for (int32_t i = 0; i < p->tensor_count; i++) {
@@ -171,6 +181,7 @@ static void print_tensors(wefti_text *text, const wefti_program *p, const weft_p
             wefti_text_add(text, " of each of %d microbatches", t->microbatches);
         wefti_text_add(text, "  ");
         print_layout(text, p, &t->desc, &t->whole, plan ? &t->layout : NULL);
+        if (plan && !wefti_desc_equal(&t->desc, &t->whole)) print_begin(text, p, t);
         wefti_text_add(text, "  %s\n", wefti_bytes_text(weft_desc_bytes(&t->desc), bytes));
     }
 }

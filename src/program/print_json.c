@@ -150,6 +150,16 @@ static void add_cell(print_json_writer *w, const wefti_program *p, const wefti_c
     close(w, '}');
 }
 
+/* The first element of the slice in the whole tensor. */
+static void add_begin(print_json_writer *w, const wefti_program *p, const weft_plan *plan,
+                      const wefti_tensor *t) {
+    wefti_region box = {{0}, {0}};
+    if (plan) wefti_layout_region(&t->layout, &p->mesh, &t->whole, p->rank, &box);
+    open(w, "begin", '[');
+    for (int d = 0; d < t->whole.rank; d++) add_int(w, NULL, box.begin[d]);
+    close(w, ']');
+}
+
 static void add_tensor(print_json_writer *w, const wefti_program *p, const weft_plan *plan,
                        const wefti_tensor *t) {
     open(w, NULL, '{');
@@ -161,6 +171,7 @@ static void add_tensor(print_json_writer *w, const wefti_program *p, const weft_
     }
     add_place(w, p, &t->desc, &t->whole, plan ? &t->layout : NULL);
     add_int(w, "offset", t->offset);
+    add_begin(w, p, plan, t);
     close(w, '}');
 }
 

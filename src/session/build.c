@@ -241,6 +241,7 @@ weft_status weft_session_create(weft_graph *graph, const weft_session_options *o
     s->options.plan = NULL;
     s->devices = 1;
     weft_status status = take_world(s, options->world);
+    s->graph = graph;
     if (status >= 0) status = build(s, graph, prepare(s, graph, options));
     if (status < 0) {
         weft_session_destroy(s);

@@ -88,6 +88,24 @@ static weft_status move_rows(weft_session *s, const wefti_view *v, int index, in
     return wefti_host_copy_refresh(s, v, index, mine);
 }
 
+weft_status weft_session_rows(const weft_session *s, int program, const char *name,
+                              int64_t *out_first, int64_t *out_rows) {
+    wefti_view *v;
+    int index;
+    WEFT_REQUIRE(s && name && out_first && out_rows, WEFT_E_ARG,
+                 "weft_session_rows needs a session, a name and places for its results");
+    WEFT_TRY(wefti_session_look_up(s, program, name, &v, &index));
+    const wefti_view_tensor *t = &v->tensors[index];
+    WEFT_REQUIRE(t->role == WEFTI_TENSOR_INPUT && t->whole.rank > 0, WEFT_E_ARG,
+                 "'%s' is not an input with rows", name);
+    int64_t height = t->whole.shape[0], ranks = s->world ? s->devices : 1;
+    int64_t share = (height + ranks - 1) / ranks, first = share * (s->world ? s->me : 0);
+    if (first > height) first = height;
+    *out_first = first;
+    *out_rows = first + share < height ? share : height - first;
+    return WEFT_OK;
+}
+
 weft_status weft_session_feed_rows(weft_session *s, int program, const char *name, const void *data,
                                    size_t bytes) {
     if (!s->world) return weft_session_feed(s, program, name, data, bytes);

@@ -61,6 +61,7 @@ typedef struct wefti_host_copy wefti_host_copy;
 struct weft_session {
     weft_session_options options; /* its `plan` is NULL: see `plan` below */
     weft_plan *plan;              /* NULL: one device without a plan */
+    weft_graph *graph;            /* of program 0, borrowed */
     wefti_route_cache *routes;
     weft_world *world;          /* borrowed; NULL: all devices are in this process */
     wefti_agreement *agreement; /* the world's */

@@ -406,6 +406,19 @@ void wefti_session_fused(const weft_session *s, int32_t out[3]) {
     }
 }
 
+int wefti_session_programs(const weft_session *s) {
+    return (int)s->view_count;
+}
+
+wefti_session_origin wefti_session_origin_of(const weft_session *s) {
+    return (wefti_session_origin){.graph = s->graph,
+                                  .plan = s->plan,
+                                  .optimizer = wefti_optimizer_plan_of(s->optimizer),
+                                  .microbatches = s->options.microbatches,
+                                  .devices = s->devices,
+                                  .me = s->me};
+}
+
 int wefti_session_threads(const weft_session *s) {
     return s->threads * s->devices;
 }

@@ -2,6 +2,7 @@
 #ifndef WEFTI_SESSION_SESSION_H
 #define WEFTI_SESSION_SESSION_H
 
+#include "builder/spec.h"
 #include "exec/exec.h"
 #include "weft/session.h"
 
@@ -55,6 +56,16 @@ weft_status wefti_session_collect(weft_session *session, int program, int index,
 void wefti_session_before_update(weft_session *session, wefti_before_update *call, void *context);
 /* For each of the plan's fusions: the most tensors that it may join on a device. */
 void wefti_session_fused(const weft_session *session, int32_t out[3]);
+/* What the session was built from: the graph of program 0, the plan as given (NULL: none), the
+ * optimizer, microbatches. Borrowed. */
+typedef struct wefti_session_origin {
+    weft_graph *graph;
+    const weft_plan *plan;
+    const wefti_optimizer_plan *optimizer;
+    int32_t microbatches, devices, me; /* me: rank of this process's first device */
+} wefti_session_origin;
+int wefti_session_programs(const weft_session *session); /* how many: 1, and those added */
+wefti_session_origin wefti_session_origin_of(const weft_session *session);
 int wefti_session_threads(const weft_session *session); /* of all devices */
 /* Names the largest tensors in memory at the peak of the device that needs most: "parameters ...
  * 474.7 MiB, ..." into *out (wefti_free). */

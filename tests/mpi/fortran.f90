@@ -280,12 +280,24 @@ contains
         type(weft_session_part) :: part
         real(real64) :: loss
         real(real32) :: rows(3, 2), weight(3)
+        integer(int64) :: first_row, row_count
+        type(weft_plan) :: its_plan
+        character(len=:), allocatable :: program_text
         call expect(weft_graph_create(g) >= 0, 'a graph')
         x = weft_input(g, 'x', WEFT_F32, [2*size, 3])
         x = weft_linear(g, x, weft_param(g, 'weight', WEFT_F32, [3, 1], weft_init(WEFT_INIT_CONSTANT, 1)))
         call weft_loss(g, weft_mean(g, x))
         call expect(weft_session_create(g, session=s, world=world) >= 0, 'a session without options and plan')
         call expect(weft_session_devices(s) == size, 'has a device for each rank')
+        call expect(weft_session_rows(s, 0, 'x', first_row, row_count) >= 0, 'rows')
+        call expect(first_row == 2*rank .and. row_count == 2, 'the rows to feed')
+        call expect(weft_session_plan(s, its_plan) >= 0, 'plan')
+        call expect(weft_plan_devices(its_plan) == size, 'the plan of a session')
+        call weft_plan_destroy(its_plan)
+        call expect(weft_session_program_text(s, 0, rank, program_text) >= 0, 'program_text')
+        call expect(index(program_text, 'weight') > 0, 'the text of a program')
+        call expect(weft_session_program_json(s, 0, rank, program_text) >= 0, 'program_json')
+        call expect(program_text(1:1) == '{', 'a program as JSON')
         rows = rank
         call expect(weft_session_feed_rows(s, 'x', rows) >= 0, 'feed_rows')
         call expect(weft_session_step(s, 0._real64, loss) >= 0, 'a step')

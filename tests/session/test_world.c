@@ -93,6 +93,10 @@ static weft_status feed(weft_session *s, int program, uint64_t step, feeding how
             int64_t rows = info.desc.shape[0], row = info.bytes / rows, n = weft_session_devices(s);
             int64_t begin = rows * rank * rank / (n * n),
                     end = rows * (rank + 1) * (rank + 1) / (n * n);
+            if (step & 1) { /* or the share that the session asks for */
+                WEFT_TRY(weft_session_rows(s, program, info.name, &begin, &end));
+                end += begin;
+            }
             WEFT_TRY(weft_session_feed_rows(s, program, info.name, (char *)data + begin * row,
                                             (size_t)((end - begin) * row)));
             continue;

@@ -88,7 +88,6 @@ struct wefti_scheduler {
     uint64_t answered;          /* number of the last all-gather; what it brought */
     wefti_shared_body *answer;  /* NULL: there was none */
     int64_t heartbeat_ns, wait_ns, join_ns;
-    int32_t lacking, staying; /* where to look first for a slot without entry, or not left */
 };
 
 /* client.c */
