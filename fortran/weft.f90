@@ -370,7 +370,8 @@ module weft
     implicit none
     private :: c_ptr, c_bool, c_char, c_double, c_int, c_int64_t, c_associated, c_f_pointer
     private :: c_strlen, c_status_text, c_version, c_error_message, c_error_trail, c_dtype_text, c_family_text, &
-        c_world_communicator, c_graph_message, c_graph_print, c_plan_print, c_plan_diff, c_session_program_text, c_session_program_json, &
+        c_world_communicator, c_graph_message, c_graph_print, c_plan_print, c_plan_diff, &
+        c_session_program_text, c_session_program_json, &
         c_model_config_write, c_text_free, &
         c_launcher_find, c_session_tensor, c_session_find, c_matmul, c_linear, c_reduction, c_batch_norm, c_moe_linear, &
         c_plan_recompute, c_plan_gradients_sum, c_plan_overlap, c_tensor_info, c_launcher
