@@ -24,8 +24,8 @@ for line in '^rank 3 of 4: dp 1 of 2, tp 1 of 2$' \
     'all_reduce sum of gradient of h\.1\.mlp\.c_fc\.weight, ranks 1 3, f32: gives 8\.0 KiB' \
     'reads h\.1\.mlp\.c_fc\.weight *f32\[32, 64\] of f32\[32, 128\]  \[-, tp\]' \
     'makes gradient of h\.1\.mlp\.c_fc\.weight .*\[-, tp\] sum(dp)' \
-    '^  input      tokens  i32\[2, 16\] of i32\[4, 16\]  \[dp, -\]  128 B$' \
-    '^  parameter  h\.0\.mlp\.c_proj\.weight  f32\[64, 32\] of f32\[128, 32\]  \[tp, -\]  8\.0 KiB$'; do
+    '^  input      tokens  i32\[2, 16\] of i32\[4, 16\]  \[dp, -\]  from (2, 0)  128 B$' \
+    '^  parameter  h\.0\.mlp\.c_proj\.weight  f32\[64, 32\] of f32\[128, 32\]  \[tp, -\]  from (64, 0)  8\.0 KiB$'; do
     grep -q "$line" text || fail "no line with $line" text
 done
 
