@@ -8,7 +8,7 @@
 
 #include "layout/layout.h"
 
-typedef struct wefti_runs {
+typedef struct wefti_region_runs {
     const weft_desc *whole;
     const wefti_region *region;
     int64_t count; /* elements of a run */
@@ -17,11 +17,12 @@ typedef struct wefti_runs {
     int64_t left;  /* elements of the region from the next run on */
     int outer;     /* dimensions [0, outer) number the runs */
     int64_t index[WEFT_MAX_RANK];
-} wefti_runs;
+} wefti_region_runs;
 
 /* Begins before the first run. Both arguments must outlive the visit. */
-static inline wefti_runs wefti_runs_of(const weft_desc *whole, const wefti_region *region) {
-    wefti_runs r = {.whole = whole, .region = region, .count = 1, .here = -1};
+static inline wefti_region_runs wefti_region_runs_of(const weft_desc *whole,
+                                                     const wefti_region *region) {
+    wefti_region_runs r = {.whole = whole, .region = region, .count = 1, .here = -1};
     int d = whole->rank - 1;
     while (d >= 0 && region->size[d] == whole->shape[d]) r.count *= whole->shape[d--];
     if (d >= 0) r.count *= region->size[d];
@@ -31,7 +32,7 @@ static inline wefti_runs wefti_runs_of(const weft_desc *whole, const wefti_regio
 }
 
 /* Goes to the next run, in ascending order; false: there is none. */
-static inline bool wefti_runs_next(wefti_runs *r) {
+static inline bool wefti_region_runs_next(wefti_region_runs *r) {
     if (r->left <= 0) return false;
     if (r->here < 0) {
         r->here = 0;

@@ -23,7 +23,7 @@ typedef struct checker {
     wefti_text out;
 } checker;
 
-enum { MOST_LINES = 20 }; /* patterns that a message lists */
+enum { UNMATCHED_LINES = 20 }; /* patterns that a message lists */
 
 static weft_status no_memory(void) {
     return WEFT_RAISE(WEFT_E_NOMEM, "no memory to check a plan's names");
@@ -106,7 +106,7 @@ static void check(checker *c, const names *of, const char *match, const char *so
                   const char *list, int64_t number, const char *what) {
     for (int64_t i = 0; i < of->count; i++)
         if (wefti_glob_match(match, of->items[i])) return;
-    if (c->unmatched++ >= MOST_LINES) return;
+    if (c->unmatched++ >= UNMATCHED_LINES) return;
     const char **words = strpbrk(match, "*?[") ? of->patterns : of->items;
     const char *near = words ? weft_nearest(match, words) : NULL;
     if (source)
@@ -227,9 +227,9 @@ static void check_all(checker *c) {
         check(c, &c->calls, p->pipeline.rules[i].match, NULL, "pipeline.stage_of", i, "cell");
     for (int64_t i = 0; i < p->recompute.cell_count; i++)
         check(c, &c->calls, p->recompute.cells[i], NULL, "recompute.cells", i, "cell");
-    if (c->unmatched > MOST_LINES)
+    if (c->unmatched > UNMATCHED_LINES)
         wefti_text_add(&c->out, "%lld more settings of the plan match no name of the model\n",
-                       (long long)(c->unmatched - MOST_LINES));
+                       (long long)(c->unmatched - UNMATCHED_LINES));
     check_axes(c);
     check_fusion(c);
 }

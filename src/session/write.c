@@ -108,9 +108,9 @@ static weft_status fill_runs(const own_fill *f, const wefti_region *part) {
     wefti_region_span(part, &f->piece->box, f->whole->rank, &begin, &count);
     WEFT_TRY(wefti_device_map(f->piece->device, (char *)f->piece->data + begin * size, count * size,
                               WEFTI_ACCESS_WRITE, &m));
-    wefti_runs run = wefti_runs_of(f->whole, part);
+    wefti_region_runs run = wefti_region_runs_of(f->whole, part);
     weft_status status = WEFT_OK;
-    while (status >= 0 && wefti_runs_next(&run))
+    while (status >= 0 && wefti_region_runs_next(&run))
         status =
             f->source(f->context, run.at - f->first, run.count, (char *)m.data + run.here * size);
     return wefti_device_unmap(&m, status);

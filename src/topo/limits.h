@@ -12,9 +12,11 @@
 #define WEFTI_TOPO_LIMITS_H
 
 enum {
-    WEFTI_RANKS_MAX = 1 << 16,          /* processes of a job */
-    WEFTI_DEVICES_MAX = 1 << 20,        /* devices of a plan, which need not exist */
-    WEFTI_MOVE_MOST = 1024,             /* members of one transfer */
+    WEFTI_RANKS_MAX = 1 << 16,   /* processes of a job */
+    WEFTI_DEVICES_MAX = 1 << 20, /* devices of a plan, which need not exist */
+    /* Members of a transfer, and so of a group and of a world that agrees; ranks of one process or
+     * of one host. Sets of members have a bit for each that there may be. */
+    WEFTI_COMM_MEMBERS = 16384,
     WEFTI_ENTRY_MAX = 1 << 16,          /* bytes of a rank's entry in a bootstrap all-gather */
     WEFTI_ENTRIES_MAX = 256 * (1 << 20) /* bytes of all entries together: 4 KiB for each rank if
                                            there are as many as possible */

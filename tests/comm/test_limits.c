@@ -1,4 +1,4 @@
-/* The limits of comm/limits.h: collectives of 2,048 members, all of them in this process, and
+/* The limits of topo/limits.h: collectives of 2,048 members, all of them in this process, and
  * refusals beyond the limits. One thread plays all ranks: it posts for each, then polls each until
  * all are done. */
 #include "support.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "comm/comm.h"
-#include "comm/limits.h"
+#include "topo/limits.h"
 
 enum { MEMBERS = SANITIZED ? 300 : 2048, ELEMS = 4096 };
 

@@ -8,7 +8,7 @@
 
 #include "topo/limits.h"
 #include "base/memory.h"
-#include "comm/limits.h"
+#include "topo/limits.h"
 #include "layout/transfer.h"
 
 /* Where the elements of a part lie in one array: an offset and a stride for each loop. */

@@ -5,7 +5,7 @@
  * their places. Both sum the checksum of the whole tensor from their ranges. */
 #include "base/digest/digest.h"
 #include "base/text.h"
-#include "checkpoint/write_job.h"
+#include "checkpoint/write/job.h"
 #include "layout/runs.h"
 #include "layout/slab.h"
 #include "layout/transfer.h"
@@ -151,9 +151,9 @@ static weft_status put_runs(capture *c, const wefti_write_source *source,
     wefti_region_span(part, &piece->box, whole->rank, &first, &count);
     WEFT_TRY(wefti_device_map(piece->device, (const char *)piece->data + first * size, count * size,
                               WEFTI_ACCESS_READ, &m));
-    wefti_runs run = wefti_runs_of(whole, part);
+    wefti_region_runs run = wefti_region_runs_of(whole, part);
     weft_status status = WEFT_OK;
-    while (status >= 0 && wefti_runs_next(&run))
+    while (status >= 0 && wefti_region_runs_next(&run))
         status = put_blocks(c, (run.at - source->first) * size,
                             (const unsigned char *)m.data + run.here * size, run.count * size);
     return wefti_device_unmap(&m, status);

@@ -1,6 +1,6 @@
 /* Writes a step while training goes on. See checkpoint.h.
  *
- * The thread first captures every tensor (write_capture.c): it computes the checksum and copies the
+ * The thread first captures every tensor (capture.c): it computes the checksum and copies the
  * bytes into the buffer of the file, which goes to the disk as it fills. Only the capture must
  * precede the tensor's next update. Waiting for the disk, the manifest and the rename come later,
  * when no caller waits.
@@ -21,7 +21,7 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "checkpoint/step_dir.h"
-#include "checkpoint/write_job.h"
+#include "checkpoint/write/job.h"
 
 /* ---- the thread ---- */
 

@@ -1,4 +1,4 @@
-/* A step being written, for the files write*.c. */
+/* A step being written, for the files of this folder. */
 #ifndef WEFTI_CHECKPOINT_WRITE_JOB_H
 #define WEFTI_CHECKPOINT_WRITE_JOB_H
 
@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 #include "base/bulk.h"
-#include "checkpoint/write_plan.h"
+#include "checkpoint/write/plan.h"
 
 enum { WEFTI_WRITE_MESSAGE_BYTES = 2048 };
 
@@ -40,7 +40,7 @@ struct wefti_checkpoint_job {
     _Atomic int64_t waited_ns;
 };
 
-/* write_capture.c: computes the headers of the shards; with `create` also makes the files. */
+/* capture.c: computes the headers of the shards; with `create` also makes the files. */
 weft_status wefti_write_shards(wefti_checkpoint_job *job, bool create) WEFT_CHECKED;
 /* Copies tensor k, or the own pieces of it, into its shard. */
 weft_status wefti_write_capture(wefti_checkpoint_job *job, int64_t k) WEFT_CHECKED;

@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "checkpoint/step_dir.h"
-#include "checkpoint/write_job.h"
+#include "checkpoint/write/job.h"
 
 static weft_status number_path(const char *temporary, char **out) {
     *out = wefti_format("%s/.number", temporary);
