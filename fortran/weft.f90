@@ -181,7 +181,7 @@ module weft_c ! what goes straight to C
         real(c_double) :: dropout = 0, norm_eps = 0, rope_theta = 0
         type(weft_rope_scaling) :: rope_scaling
         real(c_double) :: attention_factor = 0
-        logical(c_bool) :: tied = .false., attention_bias = .false., mlp_bias = .false.
+        logical(c_bool) :: tied = .false., untied = .false., attention_bias = .false., mlp_bias = .false.
         integer(c_int64_t) :: experts = 0, experts_per_token = 0
         real(c_double) :: capacity_factor = 0, aux_loss = 0
         integer(c_int64_t) :: end_count = 0

@@ -158,6 +158,7 @@ port=$(free_port)
 for case in '1 5' '0 5' '1 143' '0 143'; do
     late=${case% *} code=${case#* }
     what="host $late comes when the other has failed with $code"
+    rm -f early.out
     launch --hosts 2 --host-rank $((1 - late)) --scheduler 127.0.0.1:$port -n 2 -- sh -c "exit $code" >early.out 2>&1 &
     first=$!
     await 'a word that it waits' grep -q 'not come' early.out
@@ -172,6 +173,7 @@ for case in '1 5' '0 5' '1 143' '0 143'; do
 done
 # Who waits for a late host can be told not to, and does so no longer than the others may take to join.
 what='a host that does not come'
+rm -f early.out
 launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 2 -- sh -c 'exit 5' >early.out 2>&1 &
 first=$!
 await 'a word that it waits' grep -q 'not come' early.out
@@ -217,6 +219,7 @@ port=$(free_port)
 what='other programs, and the first host is killed'
 launch --hosts 2 --host-rank 1 --scheduler 127.0.0.1:$port -n 1 -- sh -c 'sleep 300' >other.out 2>&1 &
 second=$!
+rm -f early.out
 launch --hosts 2 --host-rank 0 --scheduler 127.0.0.1:$port -n 1 -- sh -c 'echo on; sleep 300' >early.out 2>&1 &
 first=$!
 await 'a word of the rank' grep -q on early.out
