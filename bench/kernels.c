@@ -305,7 +305,8 @@ static void bench_loss(void) {
            0);
     free(logits);
     float *table = filled(vocab * dim, 1), *y = filled(1024 * dim, 1);
-    wefti_embedding_args e = {.table = wefti_src_f32(table), .ids = {targets, WEFT_I32}};
+    wefti_embedding_args e = {
+        .table = wefti_src_f32(table), .ids = {targets, WEFT_I32}, .padding = -1};
     e.second = wefti_src_f32(table);
     e.second_period = 256;
     e.second_vocab = vocab;
@@ -314,7 +315,8 @@ static void bench_loss(void) {
     e.dim = dim;
     e.vocab = vocab;
     report("embedding + position", call_embedding, &e, 12.0 * 1024 * (double)dim, 0);
-    wefti_embedding_backward_args b = {.dy = wefti_src_f32(y), .ids = {targets, WEFT_I32}};
+    wefti_embedding_backward_args b = {
+        .dy = wefti_src_f32(y), .ids = {targets, WEFT_I32}, .padding = -1};
     b.dtable = table;
     b.accumulate = true;
     b.rows = 1024;

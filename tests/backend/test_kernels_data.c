@@ -29,7 +29,8 @@ static void check_embedding(void *context) {
             double y = legal ? get(c->table, id * dim + i) : NAN;
             if (c->f.second.data && legal) y += get(c->second, second * dim + i);
             check_close(c->y, r * dim + i, y, 1e-6, "y");
-            if (target >= 0 && target < vocab) grad[target * dim + i] += get(c->dy, r * dim + i);
+            if (target >= 0 && target < vocab && target != c->b.padding)
+                grad[target * dim + i] += get(c->dy, r * dim + i);
         }
     }
     for (int64_t i = 0; i < vocab * dim; i++)
@@ -72,6 +73,7 @@ static void test_embedding(void **state) {
                                               .rows = rows,
                                               .dim = dim};
         c.b.vocab = vocab;
+        c.b.padding = random_int(-1, vocab - 1); /* -1: none */
         c.b.accumulate = random_bool();
         if (random_bool()) c.b.ids = in(c.ids);
         run_case(run_embedding, check_embedding, &c);

@@ -278,7 +278,8 @@ static void norms_are_those_of_all_ranks(void **state) {
     rank_of_world ranks[RANKS];
     run_way(SAMPLES, 0.25);
     run_alike((member){.what = UNITS, .ranks = RANKS, .clip = 0.25}, ranks);
-    for (int r = 0; r < RANKS; r++) assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "clipped");
+    for (int r = 0; r < RANKS; r++)
+        assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "rank 0|rank 1|clip");
     run_alike((member){.what = SAMPLES, .ranks = RANKS, .clip = 0.25, .root = true}, ranks);
     for (int r = 0; r < RANKS; r++) assert_rank_fails(&ranks[r], r, WEFT_E_NUMERIC, "rank 2");
 }
@@ -360,7 +361,8 @@ static void unlike_norms_of_stages_are_told(void **state) {
     for (int apart = 0; apart <= 1; apart++) {
         member like = {.what = apart ? SAMPLES : UNITS, .clip = 0.25, .apart = apart};
         run_alike(in_stages(like, RANKS), ranks);
-        for (int r = 0; r < RANKS; r++) assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "clipped");
+        for (int r = 0; r < RANKS; r++)
+            assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "rank 0|rank 1|clip");
     }
 }
 
