@@ -107,6 +107,7 @@ static void results_have_the_dtype_of_activations(void **state) {
     assert_desc(g, weft_mul(g, c, x), WEFT_BF16, SHAPE(2, 3)); /* the parameter comes first */
     assert_desc(g, weft_layer_norm(g, x, c, WEFT_NO_VALUE, 1e-5), WEFT_BF16, SHAPE(2, 3));
     assert_desc(g, weft_embedding(g, w, ids, WEFT_BF16), WEFT_BF16, SHAPE(2, 5));
+    assert_desc(g, weft_embedding_padded(g, w, ids, 1, WEFT_BF16), WEFT_BF16, SHAPE(2, 5));
     assert_desc(g, weft_cross_entropy(g, y, ids, -1, 0.0), WEFT_F32, 0, NULL);
     assert_desc(g, weft_mse(g, x, x), WEFT_F32, 0, NULL);
     assert_desc(g, weft_add(g, b, b), WEFT_F32, SHAPE(5));
