@@ -53,7 +53,7 @@ static weft_status next_line(line_reader *r, const char **out, int64_t *out_byte
     *out = NULL;
     r->line++;
     for (;;) {
-        const char *from = r->data + r->used;
+        const char *from = r->data ? r->data + r->used : NULL;
         int64_t there = r->filled - r->used;
         const char *end = there > seen ? memchr(from + seen, '\n', (size_t)(there - seen)) : NULL;
         if (end || r->at == r->size) {

@@ -349,7 +349,7 @@ static void own_output(void **state) {
             float *values = f.values[k];
             f.count--;
             f.items[k] = f.items[f.count], f.values[k] = f.values[f.count];
-            (void)snprintf(f.names[k], sizeof f.names[k], "%s", f.names[f.count]);
+            memmove(f.names[k], f.names[f.count], sizeof f.names[k]);
             f.items[k].name = f.names[k];
             free(values);
         }
