@@ -306,7 +306,7 @@ static void bench_loss(void) {
     free(logits);
     float *table = filled(vocab * dim, 1), *y = filled(1024 * dim, 1);
     wefti_embedding_args e = {
-        .table = wefti_src_f32(table), .ids = {targets, WEFT_I32}, .padding = -1};
+        .table = wefti_src_f32(table), .ids = {targets, WEFT_I32}};
     e.second = wefti_src_f32(table);
     e.second_period = 256;
     e.second_vocab = vocab;
