@@ -305,8 +305,7 @@ static void bench_loss(void) {
            0);
     free(logits);
     float *table = filled(vocab * dim, 1), *y = filled(1024 * dim, 1);
-    wefti_embedding_args e = {
-        .table = wefti_src_f32(table), .ids = {targets, WEFT_I32}};
+    wefti_embedding_args e = {.table = wefti_src_f32(table), .ids = {targets, WEFT_I32}};
     e.second = wefti_src_f32(table);
     e.second_period = 256;
     e.second_vocab = vocab;
