@@ -288,8 +288,11 @@ static void fail(wefti_member *m, weft_status status, int failed, const char *me
         m->fail_status = status;
         m->failed = (int32_t)failed;
         ring(m);
+        /* After a mismatch until the scheduler answers: this process may end at once, and its exit
+         * code must not be the first that the launcher hears. */
+        bool answer = status == WEFT_E_MISMATCH;
         int64_t until = wefti_now_ns() + second_ns;
-        while (m->giving_up && !m->given_up && m->state == WEFTI_MEMBER_IN)
+        while (m->giving_up && (answer || !m->given_up) && m->state == WEFTI_MEMBER_IN)
             if (!wait_until(m, until)) break;
     }
     pthread_mutex_unlock(&m->lock);
