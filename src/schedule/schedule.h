@@ -60,11 +60,11 @@ int32_t wefti_schedule_virtual(weft_schedule kind, int32_t stages, int32_t stage
 void wefti_schedule_place(weft_schedule kind, int32_t stages, int32_t virtual_stage,
                           int32_t *out_stage, int32_t *out_chunk);
 
-/* ---- periods (period.c): an order of many microbatches is that of fewer, with a part repeated
- * ----
- *
- * The length of the repeated part in microbatches: at least `least`, and at least the number of
- * microbatches that live on a stage. 0: the order has none, as in gpipe. */
+/* ---- periods (period.c) ---- */
+
+/* An order of many microbatches is an order of fewer, with a part repeated: the period. Returns its
+ * length in microbatches. It is at least `least`, and at least the number of microbatches that live
+ * on a stage. 0: the order has no period, as in gpipe. */
 int32_t wefti_schedule_period(weft_schedule kind, int32_t stages, int32_t chunks, int32_t least);
 /* The number of microbatches of a shorter schedule: `micro` less a multiple of the period. It
  * leaves room for two periods on every stage behind the first `from` microbatches. `micro` itself

@@ -1,16 +1,15 @@
 /* A checkpoint that all ranks of a world write. Each rank writes its own pieces into files that
- * rank 0 has created, while the next steps compute.
+ * rank 0 has created, while the next steps compute:
  *
- *   rank 0                            every other rank
- *   prepares the directory      ──>   looks for it under its own checkpoint.dir
- *   creates the files           ──>   opens those that it needs
- *   writes its pieces                 writes its pieces
- *   ... at the begin of each step all ranks tell whether their part is pending; when none is:
- *   completes the step          <──   sends the sums of its pieces
+ * 1. Rank 0 prepares the directory. Every other rank looks for it under its own checkpoint.dir.
+ * 2. Rank 0 creates the files. Every other rank opens those that it needs.
+ * 3. Each rank writes its pieces. At the begin of each step the ranks exchange whether a part is
+ *    pending.
+ * 4. When no part is pending, the ranks send the sums of their pieces to rank 0.
+ * 5. Rank 0 completes the step. Until it renames the directory, the step does not exist.
  *
  * A rank that does not see the directory takes no part. Rank 0 gathers the tensors of which such a
- * rank has pieces (world.c), before the run goes on. Until rank 0 renames the directory, the step
- * does not exist. */
+ * rank has pieces (world.c), before the run goes on. */
 #include <string.h>
 
 #include "base/text.h"
