@@ -42,8 +42,9 @@ WEFT_API const char *weft_schedule_text(weft_schedule_kind schedule);
 
 /* Texts are never NULL; "" means not given. */
 typedef struct weft_job_model {
-    weft_family family; /* WEFT_FAMILIES: the family in model.from */
+    weft_family family; /* WEFT_FAMILIES: the family in model.from or model.config */
     const char *from;   /* directory of a Hugging Face model; then sizes of 0 come from there */
+    const char *config; /* config.json or its directory: the same, but the weights are new */
     /* as in weft_model_config; 0: from model.from, or the family's own */
     int64_t layers, hidden, heads, kv_heads, head_dim, window, ffn, context;
     int64_t vocab, classes, image[3]; /* [channels, height, width]; 0: from the data */

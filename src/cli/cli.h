@@ -71,14 +71,36 @@ int cli_failed(void);
  * False with a message for cli_failed. */
 bool cli_can_write(const char *path);
 
+/* Where a job comes from: a file, `key=value` words, and options that stand for keys. Options that
+ * were not given are 0 and NULL. */
+typedef struct cli_job_source {
+    const char *path; /* NULL: no file */
+    char **words;     /* [overrides] */
+    int overrides;
+    int64_t devices, batch, context;
+    const char *plan, *model, *precision;
+} cli_job_source;
+/* The options of verbs that ask about a model without training it: their values lie in the member
+ * `source` of the verb's struct. */
+#define CLI_JOB_AT(type, field) (offsetof(type, source) + offsetof(cli_job_source, field))
+#define CLI_MODEL_OPTIONS(type)                                                                     \
+    {"model",                                                                                       \
+     "FILE",                                                                                        \
+     CLI_TEXT,                                                                                      \
+     CLI_JOB_AT(type, model),                                                                       \
+     0,                                                                                             \
+     0,                                                                                             \
+     "the model of this config.json (Hugging Face); needs no job file, data or weights"},           \
+        {"batch", "N", CLI_INTEGER, CLI_JOB_AT(type, batch), 1, INT32_MAX, "samples of a step"},    \
+        {"context", "N", CLI_INTEGER, CLI_JOB_AT(type, context), 1, 1 << 24, "tokens of a sample"}, \
+    {                                                                                               \
+        "precision", "NAME", CLI_TEXT, CLI_JOB_AT(type, precision), 0, 0, "f32 or bf16"             \
+    }
 /* [JOB.yaml] key=value...: the file is the one word without '='. The overrides are moved to the
  * front of `words`. Returns CLI_DONE, or CLI_USAGE after a complaint. */
-int cli_job_words(const cli_verb *verb, int count, char **words, const char **out_path,
-                  int *out_overrides);
-/* The job of these words; devices (0: not given) and plan (NULL: not given) are the values of
- * --devices and --plan. CLI_DONE, or CLI_FAILED after a complaint. */
-int cli_job_load(const char *path, char **words, int overrides, int64_t devices, const char *plan,
-                 weft_job **out);
+int cli_job_words(const cli_verb *verb, int count, char **words, cli_job_source *source);
+/* CLI_DONE, or CLI_FAILED after a complaint. */
+int cli_job_load(const cli_job_source *source, weft_job **out);
 /* Warns on stderr of parts of a job's plan without effect: the lines of weft_job_plan, or NULL. */
 void cli_unmatched(const char *lines);
 /* --- signals.c --- */

@@ -6,15 +6,15 @@
 #include "weft/train.h"
 
 typedef struct model_options {
+    cli_job_source source;
     bool json;
-    int64_t devices;
-    const char *plan;
 } model_options;
 
 static const cli_option options[] = {
-    {"devices", "N", CLI_INTEGER, offsetof(model_options, devices), 1, INT32_MAX,
+    {"devices", "N", CLI_INTEGER, CLI_JOB_AT(model_options, devices), 1, INT32_MAX,
      "as it is on N devices"},
-    {"plan", "FILE", CLI_TEXT, offsetof(model_options, plan), 0, 0, "split by this plan"},
+    {"plan", "FILE", CLI_TEXT, CLI_JOB_AT(model_options, plan), 0, 0, "split by this plan"},
+    CLI_MODEL_OPTIONS(model_options),
     {"json", NULL, CLI_FLAG, offsetof(model_options, json), 0, 0, "one JSON object"},
     {0},
 };
@@ -113,13 +113,12 @@ static void print_text(const weft_model_report *r) {
 
 static int run(const cli_verb *verb, int count, char **words) {
     model_options values = {0};
-    const char *path;
-    int code, left, overrides = 0;
+    int code, left;
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
-    if ((code = cli_job_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
+    if ((code = cli_job_words(verb, left, words, &values.source)) != CLI_DONE) return code;
     weft_job *job;
     weft_model_report *report;
-    code = cli_job_load(path, words, overrides, values.devices, values.plan, &job);
+    code = cli_job_load(&values.source, &job);
     if (code != CLI_DONE) return code;
     if (weft_job_report(job, &report) < 0) {
         code = cli_failed();
@@ -135,7 +134,8 @@ static int run(const cli_verb *verb, int count, char **words) {
 const cli_verb cli_model = {
     .name = "model",
     .summary = "show a job's model: parameters, FLOPs, memory, predicted peak",
-    .usage = "model JOB.yaml [key=value ...] [--devices N] [--plan FILE] [--json]",
+    .usage = "model JOB.yaml [key=value ...] [--devices N] [--plan FILE] [--json]\n"
+             "       weft model --model config.json [--batch N] [--context N] [--precision NAME]",
     .example = "weft model job.yaml train.batch=4",
     .notes = "Nothing is trained. Cells of one kind have the same structure and are compiled once; "
              "saved is what a\n"

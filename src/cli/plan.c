@@ -8,14 +8,15 @@
 #include "weft/train.h"
 
 typedef struct plan_options {
-    int64_t devices;
+    cli_job_source source;
     const char *out, *check;
     bool diff, json;
 } plan_options;
 
 #define PLAN_AT(field) offsetof(plan_options, field)
 static const cli_option options[] = {
-    {"devices", "N", CLI_INTEGER, PLAN_AT(devices), 1, INT32_MAX, "for N devices"},
+    {"devices", "N", CLI_INTEGER, CLI_JOB_AT(plan_options, devices), 1, INT32_MAX, "for N devices"},
+    CLI_MODEL_OPTIONS(plan_options),
     {"out", "FILE", CLI_TEXT, PLAN_AT(out), 0, 0, "write the plan there instead of showing it"},
     {"check", "FILE", CLI_TEXT, PLAN_AT(check), 0, 0, "check this plan for the job"},
     {"diff", NULL, CLI_FLAG, PLAN_AT(diff), 0, 0, "show the differences between two plan files"},
@@ -90,7 +91,8 @@ static int verdict(const char *plan, weft_status status, const weft_model_report
 }
 
 /* Reads the plan, then builds everything that a run with it would. */
-static int check(const char *path, char **words, int overrides, const plan_options *values) {
+static int check(const plan_options *values) {
+    cli_job_source source = values->source;
     weft_job *job = NULL;
     weft_model_report *report = NULL;
     weft_plan *plan;
@@ -98,8 +100,9 @@ static int check(const char *path, char **words, int overrides, const plan_optio
     if (status < 0) return verdict(values->check, status, NULL, values->json);
     int devices = weft_plan_devices(plan);
     weft_plan_destroy(plan);
-    int code = cli_job_load(path, words, overrides, values->devices ? values->devices : devices,
-                            values->check, &job);
+    if (!source.devices) source.devices = devices;
+    source.plan = values->check;
+    int code = cli_job_load(&source, &job);
     if (code != CLI_DONE) return code;
     status = weft_job_report(job, &report);
     if (report) cli_unmatched(report->unmatched);
@@ -123,12 +126,12 @@ static int show(const weft_plan *plan, const char *out) {
     return CLI_DONE;
 }
 
-static int complete(const char *path, char **words, int overrides, const plan_options *values) {
+static int complete(const plan_options *values) {
     weft_job *job;
     weft_plan *plan;
     char *unmatched;
     if (values->out && !cli_can_write(values->out)) return cli_failed();
-    int code = cli_job_load(path, words, overrides, values->devices, NULL, &job);
+    int code = cli_job_load(&values->source, &job);
     if (code != CLI_DONE) return code;
     if (weft_job_plan(job, &plan, &unmatched) < 0) {
         code = cli_failed();
@@ -144,8 +147,7 @@ static int complete(const char *path, char **words, int overrides, const plan_op
 
 static int run(const cli_verb *verb, int count, char **words) {
     plan_options values = {0};
-    const char *path;
-    int code, left, overrides = 0;
+    int code, left;
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
     if (values.diff + (values.check != NULL) + (values.out != NULL) > 1)
         return cli_usage(verb, "--out, --check and --diff are three different things");
@@ -154,16 +156,18 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (values.diff) return diff(words[0], words[1], values.json);
     if (values.json && !values.check)
         return cli_usage(verb, "a plan is JSON already; --json is for --check and --diff");
-    if ((code = cli_job_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
-    return (values.check ? check : complete)(path, words, overrides, &values);
+    if ((code = cli_job_words(verb, left, words, &values.source)) != CLI_DONE) return code;
+    return (values.check ? check : complete)(&values);
 }
 
 const cli_verb cli_plan = {
     .name = "plan",
     .summary = "how a job's model is split over devices: write, check and compare plans",
-    .usage = "plan JOB.yaml [key=value ...] [--devices N] [--out FILE]\n"
-             "       weft plan --check FILE JOB.yaml [key=value ...]\n"
-             "       weft plan --diff FILE FILE",
+    .usage =
+        "plan JOB.yaml [key=value ...] [--devices N] [--out FILE]\n"
+        "       weft plan --model config.json [--batch N] [--context N] [--precision NAME] ...\n"
+        "       weft plan --check FILE JOB.yaml [key=value ...]\n"
+        "       weft plan --diff FILE FILE",
     .example = "weft plan job.yaml --devices 8 --out plan.json\n"
                "  weft plan --check plan.json job.yaml\n"
                "  weft train job.yaml --plan plan.json",

@@ -8,15 +8,15 @@
 #include <unistd.h>
 
 typedef struct train_options {
+    cli_job_source source;
     bool json, job, keys;
-    int64_t devices;
-    const char *plan, *trace;
+    const char *trace;
 } train_options;
 
 static const cli_option options[] = {
-    {"devices", "N", CLI_INTEGER, offsetof(train_options, devices), 1, INT32_MAX,
+    {"devices", "N", CLI_INTEGER, CLI_JOB_AT(train_options, devices), 1, INT32_MAX,
      "train on N devices, which share the cores"},
-    {"plan", "FILE", CLI_TEXT, offsetof(train_options, plan), 0, 0,
+    {"plan", "FILE", CLI_TEXT, CLI_JOB_AT(train_options, plan), 0, 0,
      "split the model by this plan (weft plan)"},
     {"json", NULL, CLI_FLAG, offsetof(train_options, json), 0, 0, "one JSON object a step"},
     {"trace", "FILE", CLI_TEXT, offsetof(train_options, trace), 0, 0,
@@ -98,16 +98,18 @@ static int train(weft_world *world, const weft_job *job, const train_options *va
 
 /* Several processes of a launcher: uses as many devices as there are processes, unless the job sets
  * a number. */
-static int load_for(int size, const char *path, char **words, int overrides,
-                    const train_options *values, weft_job **out) {
-    int code = cli_job_load(path, words, overrides, values->devices, values->plan, out);
+static int load_for(int size, const cli_job_source *source, weft_job **out) {
+    int code = cli_job_load(source, out);
     if (code != CLI_DONE || size <= 1) return code;
     int devices = (int)(*out)->parallel.devices;
     if (devices == size) return CLI_DONE;
     weft_job_free(*out);
     *out = NULL;
-    if (devices == 1 && !values->devices && !values->plan)
-        return cli_job_load(path, words, overrides, size, NULL, out);
+    if (devices == 1 && !source->devices && !source->plan) {
+        cli_job_source for_size = *source;
+        for_size.devices = size;
+        return cli_job_load(&for_size, out);
+    }
     cli_say(stderr,
             "weft: the job is for %d device%s, but %d processes were started, one device each\n",
             devices, devices == 1 ? "" : "s", size);
@@ -126,8 +128,7 @@ static int train_across(const weft_launcher *launcher, const weft_job *job,
 
 static int run(const cli_verb *verb, int count, char **words) {
     train_options values = {0};
-    const char *path;
-    int code, left, overrides = 0;
+    int code, left;
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
     if (values.json && (values.job || values.keys))
         return cli_usage(verb, "--json is for a training; --job shows a job file, --keys Markdown");
@@ -135,13 +136,13 @@ static int run(const cli_verb *verb, int count, char **words) {
         cli_show_keys();
         return CLI_DONE;
     }
-    if ((code = cli_job_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
+    if ((code = cli_job_words(verb, left, words, &values.source)) != CLI_DONE) return code;
     weft_launcher launcher;
     weft_job *job;
     if (weft_launcher_find(&launcher) < 0) return cli_failed();
     if (launcher.rank <= 0) cli_warn_ignored();
     int size = launcher.name ? launcher.size : 1;
-    if ((code = load_for(size, path, words, overrides, &values, &job)) != CLI_DONE) return code;
+    if ((code = load_for(size, &values.source, &job)) != CLI_DONE) return code;
     if (values.job && launcher.rank <= 0)
         cli_say(stdout, "%s", job->text);
     else if (!values.job)

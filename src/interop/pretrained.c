@@ -61,19 +61,26 @@ weft_status wefti_pretrained_path(const char *directory, char **out, char **out_
     return resolve(directory, true, out, out_note);
 }
 
-static weft_status read_file(const char *directory, const char *name,
-                             weft_status (*read)(const char *json, weft_model_config *c),
-                             weft_model_config *c) {
+typedef weft_status (*config_reader)(const char *json, weft_model_config *c);
+
+static weft_status read_json(const char *path, config_reader read, weft_model_config *c) {
     enum { LIMIT = 16 << 20 };
-    char *path = wefti_format("%s/%s", directory, name), *text = NULL;
+    char *text = NULL;
     int64_t bytes;
-    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
     weft_status status = wefti_file_read(path, LIMIT, &text, &bytes);
-    wefti_free(path);
     if (status == WEFT_OK && strlen(text) != (size_t)bytes)
-        status = WEFT_RAISE(WEFT_E_CORRUPT, "%s holds a NUL byte", name);
+        status = WEFT_RAISE(WEFT_E_CORRUPT, "%s holds a NUL byte", path);
     if (status == WEFT_OK) status = read(text, c);
     wefti_free(text);
+    return status;
+}
+
+static weft_status read_file(const char *directory, const char *name, config_reader read,
+                             weft_model_config *c) {
+    char *path = wefti_format("%s/%s", directory, name);
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
+    weft_status status = read_json(path, read, c);
+    wefti_free(path);
     return status < 0 ? wefti_prefix(status, "%s", directory) : WEFT_OK;
 }
 
@@ -231,6 +238,13 @@ weft_status wefti_pretrained_config(const char *directory, weft_model_config *ou
     weft_status status = read_config(path, out);
     wefti_free(path);
     return status;
+}
+
+weft_status wefti_pretrained_config_file(const char *path, weft_model_config *out) {
+    WEFT_REQUIRE(wefti_exists(path), WEFT_E_NOT_FOUND, "%s does not exist", path);
+    if (wefti_is_dir(path)) return read_file(path, "config.json", weft_model_config_read, out);
+    weft_status status = read_json(path, weft_model_config_read, out);
+    return status < 0 ? wefti_prefix(status, "%s", path) : WEFT_OK;
 }
 
 /* ---- finding each tensor ---- */

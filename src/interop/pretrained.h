@@ -18,6 +18,8 @@ weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follow
                                          weft_session *session, const weft_model_config *config,
                                          const char *directory, char **out_note) WEFT_CHECKED;
 weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) WEFT_CHECKED;
+/* Reads a config.json alone: `path` is that file, or a directory that holds it. */
+weft_status wefti_pretrained_config_file(const char *path, weft_model_config *out) WEFT_CHECKED;
 /* The same in two steps. First find the directory with the weights, with all checksums verified,
  * and the newer steps that are damaged (NULL: none). Free both with wefti_free. Then load from it.
  */

@@ -196,10 +196,14 @@ static weft_status apply_defaults(wefti_job_draft *draft) {
     return WEFT_OK;
 }
 
-/* model.from and parallel.plan replace these keys. */
+const char *wefti_job_model_files(const weft_job_model *model) {
+    return *model->from ? model->from : model->config;
+}
+
+/* model.from, model.config and parallel.plan replace these keys. */
 static bool told_elsewhere(const weft_job *job, const wefti_job_row *row) {
     static const char section[] = "parallel.";
-    if (row->of_model && *job->model.from) return true;
+    if (row->of_model && *wefti_job_model_files(&job->model)) return true;
     return *job->parallel.plan && !strncmp(row->path, section, sizeof section - 1) &&
            strcmp(row->path, "parallel.plan") != 0 && strcmp(row->path, "parallel.links") != 0 &&
            strcmp(row->path, "parallel.devices") != 0;

@@ -64,6 +64,9 @@ typedef struct wefti_job_draft {
     weft_plan *plan; /* of the section `parallel`, once resolved; the caller's to destroy */
 } wefti_job_draft;
 
+/* The files that describe the model: model.from, else model.config, else "". */
+const char *wefti_job_model_files(const weft_job_model *model);
+
 /* The origin of a value as text: "job.yaml:12:3: ", or "'train.steps=x': ". `out` has room for 512
  * bytes. */
 const char *wefti_job_where(const wefti_job_draft *draft, const wefti_job_mark *mark, char *out);

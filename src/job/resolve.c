@@ -68,16 +68,23 @@ static void fill_train(wefti_job_draft *draft) {
     FILL("train.eval_every", t->eval_every, tenth ? tenth : 1);
 }
 
-/* With model.from the model is described there, and only there. */
-static weft_status check_from(const wefti_job_draft *draft) {
+/* With model.from or model.config the model is described there, and only there. */
+static weft_status check_files(const wefti_job_draft *draft) {
     int rows;
+    const weft_job_model *m = &draft->job.model;
+    const char *key = *m->from ? "model.from" : "model.config";
     const wefti_job_row *table = wefti_job_table(&rows);
     char where[512];
+    WEFT_REQUIRE(
+        !*m->from || !*m->config, WEFT_E_ARG,
+        "%smodel.config cannot be set together with model.from, which has a config.json of "
+        "its own; leave one out",
+        wefti_job_where(draft, wefti_job_mark_of(draft, "model.config"), where));
     for (int i = 0; i < rows; i++)
         WEFT_REQUIRE(!table[i].of_model || !draft->marks[i].given, WEFT_E_ARG,
-                     "%s%s cannot be set together with model.from: %.200s sets it; leave it out",
-                     wefti_job_where(draft, &draft->marks[i], where), table[i].path,
-                     draft->job.model.from);
+                     "%s%s cannot be set together with %s: %.200s sets it; leave it out",
+                     wefti_job_where(draft, &draft->marks[i], where), table[i].path, key,
+                     wefti_job_model_files(m));
     return WEFT_OK;
 }
 
@@ -120,10 +127,10 @@ static weft_status check(const wefti_job_draft *draft) {
 
 weft_status wefti_job_resolve(wefti_job_draft *draft) {
     weft_job_model *m = &draft->job.model;
-    bool from = *m->from != '\0';
+    bool from = *wefti_job_model_files(m) != '\0';
     if (!given(draft, "model.family")) m->family = from ? WEFT_FAMILIES : WEFT_FAMILY_GPT2;
     if (from)
-        WEFT_TRY(check_from(draft));
+        WEFT_TRY(check_files(draft));
     else
         fill_model(draft);
     bool images = m->family != WEFT_FAMILIES && !weft_family_is_language(m->family);

@@ -74,9 +74,9 @@ static int chosen(const weft_job *job, const char *of) {
     return *(const int *)(const void *)((const char *)job + row_of(of)->offset);
 }
 
-/* The family and the kind of data are still unknown here: the files of model.from hold them. */
+/* The family and the kind of data are still unknown here: the model's files hold them. */
 static bool known(const weft_job *job, const use *u) {
-    bool told = *job->model.from && (u->of == family_key || u->of == format_key);
+    bool told = *wefti_job_model_files(&job->model) && (u->of == family_key || u->of == format_key);
     return told || u->choices >> chosen(job, u->of) & 1;
 }
 

@@ -7,6 +7,7 @@
 #include "base/io.h"
 #include "data/source.h"
 #include "interop/pretrained.h"
+#include "job/job.h"
 #include "plan/plan.h"
 #include "search/search.h"
 #include "train/save/save.h"
@@ -27,22 +28,26 @@ static void take(int64_t *to, int64_t from) {
     if (from) *to = from;
 }
 
-/* The configuration of model.from, which rank 0 reads. */
+/* The configuration of model.from or model.config, which rank 0 reads. */
 static weft_status config_of_files(wefti_training *t, weft_model_config *out) {
+    const weft_job_model *m = &t->job->model;
     weft_status status = WEFT_OK;
-    if (!t->ranks.follows) status = wefti_pretrained_config(t->job->model.from, out);
-    if (status < 0) (void)wefti_prefix(status, "model.from");
+    if (!t->ranks.follows)
+        status = m->from[0] ? wefti_pretrained_config(m->from, out)
+                            : wefti_pretrained_config_file(m->config, out);
+    if (status < 0) (void)wefti_prefix(status, "%s", m->from[0] ? "model.from" : "model.config");
     return wefti_training_broadcast(t, status, out, sizeof *out);
 }
 
-/* The job's sizes replace sizes of model.from. */
+/* The job's sizes replace sizes of the model's files. */
 static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
     const weft_job_model *m = &t->job->model;
+    const char *files = wefti_job_model_files(m);
     weft_model_config c = {.family = m->family};
-    if (m->from[0]) {
+    if (files[0]) {
         WEFT_TRY(config_of_files(t, &c));
         WEFT_REQUIRE(m->family == WEFT_FAMILIES || m->family == c.family, WEFT_E_ARG,
-                     "model.family is %s but %s holds a %s", weft_family_text(m->family), m->from,
+                     "model.family is %s but %s holds a %s", weft_family_text(m->family), files,
                      weft_family_text(c.family));
     } else {
         c.tied = m->tied;
@@ -58,10 +63,10 @@ static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
     take(&c.ffn, m->ffn);
     /* A model read from files keeps its table of positions; the job may use fewer of them. */
     bool rotary = c.rope_theta > 0;
-    if (!m->from[0] || rotary) take(&c.context, m->context);
-    WEFT_REQUIRE(m->context <= c.context || !m->from[0], WEFT_E_ARG,
+    if (!files[0] || rotary) take(&c.context, m->context);
+    WEFT_REQUIRE(m->context <= c.context || !files[0], WEFT_E_ARG,
                  "model.context is %lld but the model in %s has %lld positions",
-                 (long long)m->context, m->from, (long long)c.context);
+                 (long long)m->context, files, (long long)c.context);
     take(&c.vocab, m->vocab);
     take(&c.classes, m->classes);
     for (int i = 0; i < 3; i++) take(&c.image[i], m->image[i]);
@@ -70,7 +75,7 @@ static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
     WEFT_REQUIRE(!isnan(c.dropout), WEFT_E_NO_IMPL,
                  "the config.json of %s has rates of dropout that differ: set model.dropout to the "
                  "one that is to be used everywhere",
-                 m->from);
+                 files);
     take(&c.experts, m->experts);
     take(&c.experts_per_token, m->experts_per_token);
     if (m->capacity_factor >= 0) c.capacity_factor = m->capacity_factor;
@@ -116,7 +121,8 @@ static weft_status open_data(wefti_training *t) {
 /* For new models. Models from files have the tokens of their files. */
 static void ends_from_data(wefti_training *t) {
     const weft_tokenizer *tokenizer = weft_data_tokenizer(t->data);
-    if (tokenizer && t->model.objective->generates && !t->job->model.from[0])
+    const char *files = wefti_job_model_files(&t->job->model);
+    if (tokenizer && t->model.objective->generates && !files[0])
         wefti_ends_of_tokenizer(tokenizer, &t->model.config);
 }
 

@@ -84,7 +84,7 @@ weft_status wefti_training_same_job(wefti_training *t) {
                                         "train.eval_every or train.eval_batches",
                                         "train.check_replicas",
                                         "checkpoint.every, or whether it has a checkpoint.dir,",
-                                        "model.from, given or not,",
+                                        "model.from or model.config, given or not,",
                                         "data.format or data.tokenizer, set or not,"};
     const weft_job_train *j = &t->job->train;
     const weft_job_schedule *s = &j->schedule;
@@ -100,7 +100,7 @@ weft_status wefti_training_same_job(wefti_training *t) {
         wefti_digest_number((uint64_t)j->eval_every, (uint64_t)j->eval_batches),
         (uint64_t)j->check_replicas,
         (uint64_t)c->every << 1 | (uint64_t)(c->dir[0] != 0),
-        (uint64_t)(t->job->model.from[0] != 0),
+        (uint64_t)(t->job->model.from[0] != 0) << 1 | (t->job->model.config[0] != 0),
         (uint64_t)t->job->data.format << 1 | (uint64_t)(t->job->data.tokenizer[0] != 0)};
     return same_numbers(t, names, mine, sizeof mine / sizeof *mine);
 }

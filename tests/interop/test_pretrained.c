@@ -478,6 +478,8 @@ static void wrong_directories(void **state) {
     ASSERT_MESSAGE(f.path);
     write_text(&f, "config.json", "{\"model_type\"");
     ASSERT_FAILS(WEFT_E_CORRUPT, "config.json", wefti_pretrained_config(f.path, &c));
+    ASSERT_FAILS(WEFT_E_CORRUPT, f.path, wefti_pretrained_config_file(f.path, &c));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "exist", wefti_pretrained_config_file("/does/not/exist", &c));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, f.path, load(&f)); /* a configuration but no weights */
     files_end(&f);
 }

@@ -8,15 +8,16 @@
 
 /* Options of `weft train`: those that matter here, and those that are ignored. */
 typedef struct inner_options {
+    cli_job_source source;
     bool json;
-    int64_t devices;
-    const char *plan, *trace;
+    const char *trace;
 } inner_options;
 
 #define DRY_RUN_AT(field) offsetof(inner_options, field)
 static const cli_option options[] = {
-    {"devices", "N", CLI_INTEGER, DRY_RUN_AT(devices), 1, INT32_MAX, "ranks"},
-    {"plan", "FILE", CLI_TEXT, DRY_RUN_AT(plan), 0, 0, "split the model by this plan"},
+    {"devices", "N", CLI_INTEGER, CLI_JOB_AT(inner_options, devices), 1, INT32_MAX, "ranks"},
+    {"plan", "FILE", CLI_TEXT, CLI_JOB_AT(inner_options, plan), 0, 0,
+     "split the model by this plan"},
     {"json", NULL, CLI_FLAG, DRY_RUN_AT(json), 0, 0, "of the training"},
     {"trace", "FILE", CLI_TEXT, DRY_RUN_AT(trace), 0, 0, "of the training"},
     {0},
@@ -80,9 +81,9 @@ static void show(const weft_dry_run *r) {
 }
 
 int launch_dry_run(const cli_verb *verb, char **command, int64_t ranks, int64_t rank, bool json) {
-    const char *slash = strrchr(command[0], '/'), *path;
+    const char *slash = strrchr(command[0], '/');
     inner_options values = {0};
-    int count = 0, left, overrides = 0, code;
+    int count = 0, left, code;
     if (strcmp(slash ? slash + 1 : command[0], "weft") != 0 || !command[1] ||
         strcmp(command[1], "train") != 0)
         return cli_usage(verb, "--rehearse is for `weft train`, not for '%s%s%s'", command[0],
@@ -90,14 +91,14 @@ int launch_dry_run(const cli_verb *verb, char **command, int64_t ranks, int64_t 
     command += 2;
     while (command[count]) count++;
     if (!cli_parse(&train, count, command, &values, &left, &code)) return code;
-    if (ranks && values.devices && ranks != values.devices)
+    if (ranks && values.source.devices && ranks != values.source.devices)
         return cli_usage(verb,
                          "the job is for %lld devices, but --ranks says %lld, one device each",
-                         (long long)values.devices, (long long)ranks);
-    if ((code = cli_job_words(&train, left, command, &path, &overrides)) != CLI_DONE) return code;
+                         (long long)values.source.devices, (long long)ranks);
+    if ((code = cli_job_words(&train, left, command, &values.source)) != CLI_DONE) return code;
     weft_job *job;
-    code =
-        cli_job_load(path, command, overrides, ranks ? ranks : values.devices, values.plan, &job);
+    if (ranks) values.source.devices = ranks;
+    code = cli_job_load(&values.source, &job);
     if (code != CLI_DONE) return code;
     weft_dry_run report;
     if (weft_job_dry_run(job, (int)rank, show_progress, NULL, &report) < 0) {
