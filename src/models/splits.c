@@ -1,0 +1,69 @@
+/* The table of usual splits: see models/splits.h. */
+#include "models/splits.h"
+
+enum {
+    GPT2 = 1 << WEFT_FAMILY_GPT2,
+    GPT2_EXPERTS = 1 << WEFT_FAMILY_GPT2_MOE,
+    GPT2_BOTH = GPT2 | GPT2_EXPERTS,
+    MIXTRAL = 1 << WEFT_FAMILY_MIXTRAL,
+    LLAMA_DENSE = 1 << WEFT_FAMILY_LLAMA | 1 << WEFT_FAMILY_MISTRAL | 1 << WEFT_FAMILY_QWEN2,
+    LLAMA_ALL = LLAMA_DENSE | MIXTRAL,
+    BERT = 1 << WEFT_FAMILY_BERT,
+    VIT = 1 << WEFT_FAMILY_VIT,
+    ENCODERS = BERT | VIT,
+    PERCEPTRON = 1 << WEFT_FAMILY_MLP
+};
+
+static const wefti_family_split splits[] = {
+    {GPT2_BOTH, WEFTI_SPLIT_VOCABULARY, "embed.wte:embedding", "vocab"},
+    {GPT2_BOTH, WEFTI_SPLIT_TENSOR, "h.*.attn.c_attn:linear", "n1"}, /* [3, heads * dim] */
+    {GPT2_BOTH, WEFTI_SPLIT_TENSOR, "h.*.attn:attention", "heads"},
+    {GPT2_BOTH, WEFTI_SPLIT_TENSOR, "h.*.attn.c_proj:linear", "k"},
+    {GPT2, WEFTI_SPLIT_TENSOR, "h.*.mlp.c_fc:linear", "n0"},
+    {GPT2, WEFTI_SPLIT_TENSOR, "h.*.mlp.c_proj:linear", "k"},
+    {GPT2_EXPERTS, WEFTI_SPLIT_EXPERT, "h.*.moe.experts.*:moe_linear", "experts"},
+    {GPT2_BOTH, WEFTI_SPLIT_SEQUENCE, "h.*.ln_?:layer_norm", "in0.1"},
+    {GPT2_BOTH, WEFTI_SPLIT_SEQUENCE, "h.*[0-9]:add", "in0.1"},
+    {GPT2_BOTH, WEFTI_SPLIT_SEQUENCE, "head.ln_f:layer_norm", "in0.1"},
+    {GPT2_BOTH, WEFTI_SPLIT_VOCABULARY, "head.*:linear", "n0"},
+
+    {LLAMA_ALL, WEFTI_SPLIT_VOCABULARY, "embed.embed_tokens:embedding", "vocab"},
+    {LLAMA_ALL, WEFTI_SPLIT_TENSOR, "layers.*.self_attn.[qkv]_proj:linear", "n0"},
+    {LLAMA_ALL, WEFTI_SPLIT_TENSOR, "layers.*.self_attn:attention", "heads"},
+    {LLAMA_ALL, WEFTI_SPLIT_TENSOR, "layers.*.self_attn.o_proj:linear", "k"},
+    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.gate_proj:linear", "n0"},
+    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.up_proj:linear", "n0"},
+    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.down_proj:linear", "k"},
+    {MIXTRAL, WEFTI_SPLIT_EXPERT, "layers.*.experts.*:moe_linear", "experts"},
+    {LLAMA_ALL, WEFTI_SPLIT_SEQUENCE, "layers.*_layernorm:rms_norm", "in0.1"},
+    {LLAMA_ALL, WEFTI_SPLIT_SEQUENCE, "layers.*[0-9]:add", "in0.1"},
+    {LLAMA_ALL, WEFTI_SPLIT_SEQUENCE, "head.norm:rms_norm", "in0.1"},
+    {LLAMA_ALL, WEFTI_SPLIT_VOCABULARY, "head.*:linear", "n0"},
+
+    {BERT, WEFTI_SPLIT_VOCABULARY, "embeddings.*word_embeddings:embedding", "vocab"},
+    {BERT, WEFTI_SPLIT_TENSOR, "encoder.layer.*.attention.self.*:linear", "n0"},
+    {VIT, WEFTI_SPLIT_TENSOR, "encoder.layer.*.attention.attention.*:linear", "n0"},
+    {ENCODERS, WEFTI_SPLIT_TENSOR, "encoder.layer.*:attention", "heads"},
+    {ENCODERS, WEFTI_SPLIT_TENSOR, "encoder.layer.*.attention.output.dense:linear", "k"},
+    {ENCODERS, WEFTI_SPLIT_TENSOR, "encoder.layer.*.intermediate.dense:linear", "n0"},
+    {ENCODERS, WEFTI_SPLIT_TENSOR, "encoder.layer.*[0-9].output.dense:linear", "k"},
+    {BERT, WEFTI_SPLIT_SEQUENCE, "encoder.layer.*LayerNorm:layer_norm", "in0.1"},
+    {BERT, WEFTI_SPLIT_SEQUENCE, "encoder.layer.*.output:add", "in0.1"},
+    {VIT, WEFTI_SPLIT_SEQUENCE, "encoder.layer.*.layernorm_*:layer_norm", "in0.1"},
+    {VIT, WEFTI_SPLIT_SEQUENCE, "encoder.layer.*[0-9]:add", "in0.1"},
+    {BERT, WEFTI_SPLIT_VOCABULARY, "cls.predictions.*word_embeddings:linear", "n0"},
+
+    {PERCEPTRON, WEFTI_SPLIT_TENSOR, "layers.*[02468]:linear", "n0"},
+    {PERCEPTRON, WEFTI_SPLIT_TENSOR, "layers.*[13579]:linear", "k"},
+};
+
+const wefti_family_split *wefti_family_splits(int *out_count) {
+    *out_count = (int)(sizeof splits / sizeof *splits);
+    return splits;
+}
+
+bool wefti_family_has_split(weft_family family, wefti_split_role role) {
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
+        if (splits[i].role == role && splits[i].families >> family & 1) return true;
+    return false;
+}

@@ -1,0 +1,33 @@
+/* Degrees of parallelism: the few numbers by which other training systems describe a plan. They
+ * stand for the usual splits of a model family (models/splits.h). */
+#ifndef WEFTI_SEARCH_DEGREES_H
+#define WEFTI_SEARCH_DEGREES_H
+
+#include "plan/plan.h"
+#include "weft/model.h"
+
+typedef struct wefti_degrees {
+    /* Axes of a stage's mesh. An axis of size 1 is left out. The order is that of Megatron's ranks:
+     * dp outermost, then ep, cp, tp. Samples are split over dp and ep, which also holds the
+     * experts; sequences over cp. */
+    int32_t data, expert, context, tensor;
+    bool sequence; /* norms and residuals are split along the sequence over tp */
+    int32_t stages, chunks, microbatches; /* chunks: virtual stages of a device */
+    weft_schedule schedule;
+    int level; /* of the optimizer: 0 to 3 */
+    weft_recompute recompute;
+} wefti_degrees;
+
+/* All 1, nothing sharded or recomputed. */
+wefti_degrees wefti_degrees_none(void);
+/* Makes the plan; weft_plan_destroy it. WEFT_E_ARG if the family has no such splits or its sizes do
+ * not admit them: the message names the degree. */
+weft_status wefti_degrees_plan(const weft_model_config *config, const wefti_degrees *degrees,
+                               weft_plan **out) WEFT_CHECKED;
+/* Reads the degrees off a plan with axes of these names. The plan may hold more than degrees can
+ * say: compare it with the plan made from them. `out_notes` gets a line for each axis of another
+ * name. */
+weft_status wefti_degrees_of_plan(const weft_plan *plan, wefti_degrees *out,
+                                  wefti_text *out_notes) WEFT_CHECKED;
+
+#endif
