@@ -79,6 +79,7 @@ typedef struct cli_job_source {
     int overrides;
     int64_t devices, batch, context;
     const char *plan, *model, *precision;
+    const char *import; /* options of Megatron-LM, in place of a job file */
 } cli_job_source;
 /* The options of verbs that ask about a model without training it: their values lie in the member
  * `source` of the verb's struct. */
@@ -91,6 +92,13 @@ typedef struct cli_job_source {
      0,                                                                                             \
      0,                                                                                             \
      "the model of this config.json (Hugging Face); needs no job file, data or weights"},           \
+        {"import",                                                                                  \
+         "FILE",                                                                                    \
+         CLI_TEXT,                                                                                  \
+         CLI_JOB_AT(type, import),                                                                  \
+         0,                                                                                         \
+         0,                                                                                         \
+         "the job of these options of Megatron-LM: a script or a list of options"},                 \
         {"batch", "N", CLI_INTEGER, CLI_JOB_AT(type, batch), 1, INT32_MAX, "samples of a step"},    \
         {"context", "N", CLI_INTEGER, CLI_JOB_AT(type, context), 1, 1 << 24, "tokens of a sample"}, \
     {                                                                                               \

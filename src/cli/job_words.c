@@ -2,13 +2,14 @@
  */
 #include "cli.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 int cli_job_words(const cli_verb *verb, int count, char **words, cli_job_source *source) {
     source->words = words;
     source->overrides = 0;
-    if (count == 0 && !source->model)
+    if (count == 0 && !source->model && !source->import)
         return cli_usage(verb, "%s needs a job file or key=value words", verb->name);
     for (int i = 0; i < count; i++) {
         if (strchr(words[i], '=')) {
@@ -20,6 +21,9 @@ int cli_job_words(const cli_verb *verb, int count, char **words, cli_job_source 
                              source->path, words[i]);
         source->path = words[i];
     }
+    if (source->path && source->import)
+        return cli_usage(verb, "--import takes the place of a job file, but '%s' is one too",
+                         source->path);
     return CLI_DONE;
 }
 
@@ -55,6 +59,44 @@ static void add_number(word_list *list, const char *key, int64_t value) {
     add_text(list, key, value ? text : NULL);
 }
 
+/* The whole file; NULL after a complaint. */
+static char *read_whole(const char *path, int64_t *out_bytes) {
+    enum { LIMIT = 1 << 20 };
+    FILE *file = fopen(path, "rb");
+    char *text = malloc(LIMIT + 1);
+    size_t bytes = 0;
+    if (file && text) bytes = fread(text, 1, LIMIT + 1, file);
+    const bool failed = !file || ferror(file);
+    if (failed)
+        cli_say(stderr, "weft: %s: %s\n", path, strerror(errno));
+    else if (!text)
+        cli_say(stderr, "weft: out of memory\n");
+    else if (bytes > LIMIT)
+        cli_say(stderr, "weft: %s: too long for a list of options\n", path);
+    if (file) fclose(file);
+    *out_bytes = (int64_t)bytes;
+    if (text && !failed && bytes <= LIMIT) return text;
+    free(text);
+    return NULL;
+}
+
+static int load_imported(const cli_job_source *source, const word_list *list, weft_job **out) {
+    int64_t bytes;
+    char *options = read_whole(source->import, &bytes), *job = NULL, *notes = NULL;
+    if (!options) return CLI_FAILED;
+    weft_status status =
+        weft_job_import(source->import, options, bytes, (int)source->devices, &job, &notes);
+    free(options);
+    if (status >= 0) {
+        cli_unmatched(notes);
+        status = weft_job_parse(source->import, job, (int64_t)strlen(job), list->items, list->count,
+                                out);
+    }
+    weft_text_free(job);
+    weft_text_free(notes);
+    return status < 0 ? cli_failed() : CLI_DONE;
+}
+
 int cli_job_load(const cli_job_source *source, weft_job **out) {
     word_list list = {.items = calloc((size_t)source->overrides + OPTIONS, sizeof *list.items)};
     list.failed = !list.items;
@@ -65,11 +107,13 @@ int cli_job_load(const cli_job_source *source, weft_job **out) {
     add_number(&list, "train.batch", source->batch);
     add_text(&list, "train.precision", source->precision);
     add_text(&list, "parallel.plan", source->plan);
-    add_number(&list, "parallel.devices", source->devices);
+    if (!source->import) add_number(&list, "parallel.devices", source->devices);
     int code = CLI_DONE;
     if (list.failed) {
         cli_say(stderr, "weft: out of memory\n");
         code = CLI_FAILED;
+    } else if (source->import) {
+        code = load_imported(source, &list, out);
     } else if (weft_job_load(source->path, list.items, list.count, out) < 0) {
         code = cli_failed();
     }

@@ -9,7 +9,7 @@
 
 typedef struct plan_options {
     cli_job_source source;
-    const char *out, *check;
+    const char *out, *check, *export;
     bool diff, json;
 } plan_options;
 
@@ -19,6 +19,8 @@ static const cli_option options[] = {
     CLI_MODEL_OPTIONS(plan_options),
     {"out", "FILE", CLI_TEXT, PLAN_AT(out), 0, 0, "write the plan there instead of showing it"},
     {"check", "FILE", CLI_TEXT, PLAN_AT(check), 0, 0, "check this plan for the job"},
+    {"export", "NAME", CLI_TEXT, PLAN_AT(export), 0, 0,
+     "as options of another system: megatron or torchtitan"},
     {"diff", NULL, CLI_FLAG, PLAN_AT(diff), 0, 0, "show the differences between two plan files"},
     {"json", NULL, CLI_FLAG, PLAN_AT(json), 0, 0, "--check, --diff: one JSON object"},
     {0},
@@ -145,18 +147,48 @@ static int complete(const plan_options *values) {
     return code;
 }
 
+/* The options go to stdout, the notes to stderr. */
+static int export(const cli_verb *verb, const plan_options *values) {
+    static const char *const names[WEFT_SYSTEMS] = {
+#define SYSTEM_NAME(name, text) text,
+        WEFT_SYSTEM_LIST(SYSTEM_NAME)
+#undef SYSTEM_NAME
+    };
+    int system = 0;
+    weft_job *job;
+    char *options, *notes;
+    while (system < WEFT_SYSTEMS && strcmp(values->export, names[system]) != 0) system++;
+    if (system == WEFT_SYSTEMS)
+        return cli_usage(verb, "--export is megatron or torchtitan, not '%s'", values->export);
+    int code = cli_job_load(&values->source, &job);
+    if (code != CLI_DONE) return code;
+    if (weft_job_export(job, (weft_system)system, &options, &notes) < 0) {
+        code = cli_failed();
+    } else {
+        cli_say(stdout, "%s", options);
+        for (const char *line = notes, *end; (end = strchr(line, '\n')); line = end + 1)
+            cli_say(stderr, "weft: note: %s cannot express %.*s\n", values->export,
+                    (int)(end - line), line);
+        weft_text_free(options);
+        weft_text_free(notes);
+    }
+    weft_job_free(job);
+    return code;
+}
+
 static int run(const cli_verb *verb, int count, char **words) {
     plan_options values = {0};
     int code, left;
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
-    if (values.diff + (values.check != NULL) + (values.out != NULL) > 1)
-        return cli_usage(verb, "--out, --check and --diff are three different things");
+    if (values.diff + (values.check != NULL) + (values.out != NULL) + (values.export != NULL) > 1)
+        return cli_usage(verb, "--out, --check, --export and --diff are four different things");
     if (values.diff && left != 2)
         return cli_usage(verb, "--diff compares two plan files, not %d", left);
     if (values.diff) return diff(words[0], words[1], values.json);
     if (values.json && !values.check)
         return cli_usage(verb, "a plan is JSON already; --json is for --check and --diff");
     if ((code = cli_job_words(verb, left, words, &values.source)) != CLI_DONE) return code;
+    if (values.export) return export(verb, &values);
     return (values.check ? check : complete)(&values);
 }
 
@@ -166,6 +198,8 @@ const cli_verb cli_plan = {
     .usage =
         "plan JOB.yaml [key=value ...] [--devices N] [--out FILE]\n"
         "       weft plan --model config.json [--batch N] [--context N] [--precision NAME] ...\n"
+        "       weft plan --import FILE [key=value ...] [--devices N] [--out FILE]\n"
+        "       weft plan --export megatron|torchtitan JOB.yaml [key=value ...]\n"
         "       weft plan --check FILE JOB.yaml [key=value ...]\n"
         "       weft plan --diff FILE FILE",
     .example = "weft plan job.yaml --devices 8 --out plan.json\n"

@@ -138,7 +138,8 @@ weft_status wefti_degrees_plan(const weft_model_config *config, const wefti_degr
 static bool splits_norms(const weft_plan *plan, int axis) {
     for (int64_t i = 0; i < plan->strategy_count; i++) {
         const wefti_strategy *s = &plan->strategies[i];
-        if (!s->op || (strcmp(s->op, "layer_norm") != 0 && strcmp(s->op, "rms_norm") != 0)) continue;
+        if (!s->op || (strcmp(s->op, "layer_norm") != 0 && strcmp(s->op, "rms_norm") != 0))
+            continue;
         for (int32_t k = 0; k < s->split_count; k++)
             for (int a = 0; a < s->splits[k].count; a++)
                 if (s->splits[k].axis[a] == axis) return true;
@@ -158,8 +159,9 @@ weft_status wefti_degrees_of_plan(const weft_plan *plan, wefti_degrees *out,
             *sizes[a] = axis->size;
             if (a == TENSOR) d.sequence = splits_norms(plan, i);
         } else if (axis->size > 1) {
-            wefti_text_add(out_notes, "the mesh's axis %s of size %d: only dp, ep, cp and tp have a "
-                                      "counterpart\n",
+            wefti_text_add(out_notes,
+                           "the mesh's axis %s of size %d: only dp, ep, cp and tp have a "
+                           "counterpart\n",
                            axis->name, axis->size);
         }
     }

@@ -1,0 +1,341 @@
+/* Options of Megatron-LM as a job file: see interop/systems.h and weft_job_import. */
+#include <stdio.h>
+#include <string.h>
+
+#include "interop/systems.h"
+
+typedef struct importing {
+    wefti_megatron m;
+    weft_model_config config;
+    wefti_degrees degrees;
+    int64_t devices, batch;
+    wefti_text *notes;
+} importing;
+
+static int64_t or_else(int64_t value, int64_t standard) { return value ? value : standard; }
+
+/* Megatron-LM makes the vocabulary a multiple of 128 tp. Its tokenizers know their sizes; weft knows
+ * that of GPT-2's. */
+static weft_status find_vocabulary(importing *i) {
+    const wefti_megatron *m = &i->m;
+    int64_t vocab = m->vocab;
+    if (!vocab && m->tokenizer && !strcmp(m->tokenizer, "GPT2BPETokenizer")) vocab = 50257;
+    WEFT_REQUIRE(vocab, WEFT_E_ARG,
+                 "--vocab-size is missing: the number of tokens of the tokenizer");
+    const int64_t unit = or_else(m->divisible, 128) * or_else(m->tensor, 1);
+    i->config.vocab = (vocab + unit - 1) / unit * unit;
+    return WEFT_OK;
+}
+
+/* The family, by the options that weft's families fix. */
+static weft_status find_family(importing *i) {
+    const wefti_megatron *m = &i->m;
+    const bool rms = m->normalization && !strcmp(m->normalization, "RMSNorm");
+    const bool rotary = m->rotary || (m->position && !strcmp(m->position, "rope"));
+    weft_model_config *c = &i->config;
+    if (rms && rotary && m->swiglu) {
+        c->family = m->experts    ? WEFT_FAMILY_MIXTRAL
+                    : m->qkv_bias ? WEFT_FAMILY_QWEN2
+                                  : WEFT_FAMILY_LLAMA;
+        WEFT_REQUIRE(m->no_bias || c->family == WEFT_FAMILY_LLAMA, WEFT_E_NO_IMPL,
+                     "%s of weft has no biases in linear layers: --disable-bias-linear is missing",
+                     weft_family_text(c->family));
+        c->attention_bias = c->mlp_bias = !m->no_bias;
+        c->tied = !m->untied;
+        return WEFT_OK;
+    }
+    WEFT_REQUIRE(!rms && !rotary && !m->swiglu, WEFT_E_NO_IMPL,
+                 "no family of weft has this block: llama needs --normalization RMSNorm, --swiglu "
+                 "and --position-embedding-type rope, gpt2 none of them; missing: %s%s%s",
+                 rms ? "" : "RMSNorm ", m->swiglu ? "" : "swiglu ", rotary ? "" : "rope");
+    c->family = m->experts ? WEFT_FAMILY_GPT2_MOE : WEFT_FAMILY_GPT2;
+    if (m->no_bias)
+        wefti_text_add(i->notes, "--disable-bias-linear: gpt2 of weft has biases\n");
+    if (m->untied)
+        wefti_text_add(i->notes, "--untie-embeddings-and-output-weights: gpt2 of weft uses the "
+                                 "embedding for the output\n");
+    return WEFT_OK;
+}
+
+static weft_status find_model(importing *i) {
+    const wefti_megatron *m = &i->m;
+    weft_model_config *c = &i->config;
+    WEFT_REQUIRE(m->layers && m->hidden && m->heads && m->sequence, WEFT_E_ARG,
+                 "a model needs --num-layers, --hidden-size, --num-attention-heads and "
+                 "--seq-length; missing: %s%s%s%s",
+                 m->layers ? "" : "--num-layers ", m->hidden ? "" : "--hidden-size ",
+                 m->heads ? "" : "--num-attention-heads ", m->sequence ? "" : "--seq-length");
+    WEFT_TRY(find_family(i));
+    WEFT_TRY(find_vocabulary(i));
+    c->layers = m->layers, c->hidden = m->hidden, c->heads = m->heads, c->context = m->sequence;
+    c->kv_heads = m->grouped ? or_else(m->groups, 1) : m->heads;
+    c->head_dim = or_else(m->head_dim, m->hidden / m->heads);
+    c->ffn = or_else(m->ffn, m->swiglu ? 4 * m->hidden * 2 / 3 / 64 * 64 : 4 * m->hidden);
+    if (m->experts) {
+        c->experts = m->experts;
+        c->experts_per_token = or_else(m->experts_per_token, 2);
+        c->ffn = or_else(m->expert_ffn, c->ffn);
+    }
+    if (m->window && c->family != WEFT_FAMILY_MIXTRAL && c->family != WEFT_FAMILY_QWEN2)
+        wefti_text_add(i->notes, "--window-size: %s of weft attends to all earlier tokens\n",
+                       weft_family_text(c->family));
+    else
+        c->window = m->window;
+    return WEFT_OK;
+}
+
+static weft_status find_recompute(importing *i) {
+    const wefti_megatron *m = &i->m;
+    const bool full = m->recompute && !strcmp(m->recompute, "full");
+    WEFT_REQUIRE(!m->recompute || full || !strcmp(m->recompute, "selective"), WEFT_E_ARG,
+                 "--recompute-granularity is '%.60s', but must be full or selective", m->recompute);
+    i->degrees.recompute = full                          ? WEFT_RECOMPUTE_FULL
+                           : m->recompute || m->selective ? WEFT_RECOMPUTE_SELECTIVE
+                                                          : WEFT_RECOMPUTE_NONE;
+    if (full && m->recompute_method && !strcmp(m->recompute_method, "block"))
+        wefti_text_add(i->notes,
+                       "--recompute-method block: weft recomputes all layers, not the first %lld of "
+                       "each stage; name them in parallel.recompute.cells\n",
+                       (long long)m->recompute_layers);
+    else if (full && m->recompute_layers > 1)
+        wefti_text_add(i->notes, "--recompute-num-layers %lld: weft keeps the input of each layer\n",
+                       (long long)m->recompute_layers);
+    return WEFT_OK;
+}
+
+/* ZeRO's level. */
+static weft_status find_level(importing *i) {
+    static const char *const names[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
+    const wefti_megatron *m = &i->m;
+    i->degrees.level = m->distributed_optimizer;
+    if (!m->fsdp) return WEFT_OK;
+    i->degrees.level = 3;
+    for (int level = 0; m->sharding; level++) {
+        WEFT_REQUIRE(level < 4, WEFT_E_ARG,
+                     "--data-parallel-sharding-strategy is '%.60s', but must be no_shard, optim, "
+                     "optim_grads or optim_grads_params",
+                     m->sharding);
+        i->degrees.level = level;
+        if (!strcmp(m->sharding, names[level])) break;
+    }
+    return WEFT_OK;
+}
+
+static weft_status find_stages(importing *i) {
+    const wefti_megatron *m = &i->m;
+    wefti_degrees *d = &i->degrees;
+    const int64_t stages = or_else(m->pipeline, 1);
+    int64_t chunks = or_else(m->chunks, 1);
+    WEFT_REQUIRE(m->chunk_layers == 0 || m->layers % (stages * m->chunk_layers) == 0, WEFT_E_ARG,
+                 "%lld layers are no multiple of %lld stages times %lld layers of "
+                 "--num-layers-per-virtual-pipeline-stage",
+                 (long long)m->layers, (long long)stages, (long long)m->chunk_layers);
+    if (m->chunk_layers) chunks = m->layers / stages / m->chunk_layers;
+    WEFT_REQUIRE(stages * chunks <= m->layers, WEFT_E_ARG,
+                 "%lld stages of %lld virtual stages are more than the %lld layers",
+                 (long long)stages, (long long)chunks, (long long)m->layers);
+    d->stages = (int32_t)stages;
+    d->chunks = (int32_t)(stages > 1 ? chunks : 1);
+    if (d->chunks > 1) d->schedule = WEFT_PIPELINE_INTERLEAVED;
+    return WEFT_OK;
+}
+
+/* Megatron-LM divides what tp, cp and pp leave over into data parallelism, which also holds ep. */
+static weft_status find_degrees(importing *i) {
+    const wefti_megatron *m = &i->m;
+    const int64_t tensor = or_else(m->tensor, 1), context = or_else(m->context, 1),
+                  expert = or_else(m->expert, 1), stages = or_else(m->pipeline, 1);
+    const int64_t most = 1 << 20;
+    WEFT_REQUIRE(tensor <= most && context <= most && expert <= most && stages <= most &&
+                     m->nodes <= most && m->per_node <= most,
+                 WEFT_E_ARG, "a degree of parallelism is above %lld", (long long)most);
+    const int64_t model = tensor * context * stages;
+    int64_t devices = i->devices ? i->devices : or_else(m->nodes, 1) * m->per_node;
+    if (!devices) {
+        devices = model * expert;
+        wefti_text_add(i->notes,
+                       "the options do not say how many devices there are: taken %lld, the least; "
+                       "--devices N says it\n",
+                       (long long)devices);
+    }
+    WEFT_REQUIRE(devices % model == 0, WEFT_E_ARG,
+                 "%lld devices are no multiple of tp %lld x cp %lld x pp %lld", (long long)devices,
+                 (long long)tensor, (long long)context, (long long)stages);
+    const int64_t data = devices / model;
+    WEFT_REQUIRE(data % expert == 0, WEFT_E_ARG,
+                 "%lld replicas of the model are no multiple of --expert-model-parallel-size %lld",
+                 (long long)data, (long long)expert);
+    const int64_t micro = or_else(m->micro_batch, 1);
+    WEFT_REQUIRE(micro <= 1LL << 30 && data <= most, WEFT_E_ARG,
+                 "--micro-batch-size %lld for %lld replicas is too large", (long long)micro,
+                 (long long)data);
+    i->batch = or_else(m->batch, micro * data);
+    WEFT_REQUIRE(i->batch % (micro * data) == 0, WEFT_E_ARG,
+                 "--global-batch-size %lld is no multiple of --micro-batch-size %lld times %lld "
+                 "replicas",
+                 (long long)i->batch, (long long)micro, (long long)data);
+    WEFT_REQUIRE(i->batch / (micro * data) <= most, WEFT_E_ARG,
+                 "--global-batch-size %lld makes more than %lld microbatches", (long long)i->batch,
+                 (long long)most);
+    wefti_degrees *d = &i->degrees;
+    *d = wefti_degrees_none();
+    WEFT_TRY(find_stages(i));
+    d->data = (int32_t)(data / expert), d->expert = (int32_t)expert;
+    d->context = (int32_t)context, d->tensor = (int32_t)tensor;
+    d->sequence = m->sequence_parallel && tensor > 1;
+    d->microbatches = (int32_t)(i->batch / (micro * data));
+    if (m->expert_tensor && m->expert_tensor != 1)
+        wefti_text_add(i->notes, "--expert-tensor-parallel-size %lld: experts of weft are whole "
+                                 "here; a strategy for `n` and `k` of moe_linear splits them\n",
+                       (long long)m->expert_tensor);
+    WEFT_TRY(find_recompute(i));
+    return find_level(i);
+}
+
+static void write_real(wefti_text *out, const char *key, double value) {
+    char text[32];
+    wefti_text_add(out, "%s%s", key, wefti_real_text(value, 1, 17, text));
+}
+
+static void write_model(const importing *i, wefti_text *out) {
+    const weft_model_config *c = &i->config;
+    const wefti_megatron *m = &i->m;
+    const bool gpt2 = c->family == WEFT_FAMILY_GPT2 || c->family == WEFT_FAMILY_GPT2_MOE;
+    wefti_text_add(out,
+                   "model:\n  family: %s\n  layers: %lld\n  hidden: %lld\n  heads: %lld\n  ffn: "
+                   "%lld\n  context: %lld\n  vocab: %lld\n",
+                   weft_family_text(c->family), (long long)c->layers, (long long)c->hidden,
+                   (long long)c->heads, (long long)c->ffn, (long long)c->context,
+                   (long long)c->vocab);
+    if (!gpt2)
+        wefti_text_add(out, "  kv_heads: %lld\n  head_dim: %lld\n  tied: %s\n",
+                       (long long)c->kv_heads, (long long)c->head_dim, c->tied ? "true" : "false");
+    if (c->attention_bias) wefti_text_add(out, "  attention_bias: true\n  mlp_bias: true\n");
+    if (c->window) wefti_text_add(out, "  window: %lld\n", (long long)c->window);
+    if (c->experts)
+        wefti_text_add(out, "  experts: %lld\n  experts_per_token: %lld\n", (long long)c->experts,
+                       (long long)c->experts_per_token);
+    if (c->experts && m->aux_loss > 0) write_real(out, "  aux_loss: ", m->aux_loss);
+    if (c->experts && m->aux_loss > 0) wefti_text_add(out, "\n");
+    if (c->experts && m->capacity > 0) write_real(out, "  capacity_factor: ", m->capacity);
+    if (c->experts && m->capacity > 0) wefti_text_add(out, "\n");
+    if (m->norm_eps > 0) write_real(out, "  norm_eps: ", m->norm_eps);
+    if (m->norm_eps > 0) wefti_text_add(out, "\n");
+    if (!gpt2 && m->rope_theta > 0) write_real(out, "  rope_theta: ", m->rope_theta);
+    if (!gpt2 && m->rope_theta > 0) wefti_text_add(out, "\n");
+}
+
+static weft_status write_training(const importing *i, wefti_text *out) {
+    const wefti_megatron *m = &i->m;
+    const bool sgd = m->optimizer && !strcmp(m->optimizer, "sgd");
+    const char *decay = m->decay && strcmp(m->decay, "linear") != 0 ? m->decay : "linear";
+    WEFT_REQUIRE(!m->optimizer || sgd || !strcmp(m->optimizer, "adam"), WEFT_E_NO_IMPL,
+                 "--optimizer is '%.60s', but only adam and sgd have a counterpart", m->optimizer);
+    wefti_text_add(out, "train:\n  batch: %lld\n  precision: %s\n", (long long)i->batch,
+                   m->bf16 || m->fp16 || m->fp8 ? "bf16" : "f32");
+    if (m->fp16) wefti_text_add(i->notes, "--fp16: weft computes in bf16\n");
+    if (m->fp8) wefti_text_add(i->notes, "--fp8-format: weft computes in bf16\n");
+    if (m->steps) wefti_text_add(out, "  steps: %lld\n", (long long)m->steps);
+    if (m->seed) wefti_text_add(out, "  seed: %lld\n", (long long)m->seed);
+    write_real(out, "  clip: ", m->clip > 0 ? m->clip : 1);
+    wefti_text_add(out, "\n  optimizer:\n    name: %s\n", sgd ? "momentum" : "adamw");
+    if (m->lr > 0) write_real(out, "    lr: ", m->lr);
+    if (m->lr > 0) wefti_text_add(out, "\n");
+    if (!sgd) {
+        write_real(out, "    betas: [", m->beta1 > 0 ? m->beta1 : 0.9);
+        write_real(out, ", ", m->beta2 > 0 ? m->beta2 : 0.999);
+        write_real(out, "]\n    eps: ", m->eps > 0 ? m->eps : 1e-8);
+        wefti_text_add(out, "\n");
+    } else if (m->momentum > 0) {
+        write_real(out, "    momentum: ", m->momentum);
+        wefti_text_add(out, "\n");
+    }
+    write_real(out, "    weight_decay: ", m->weight_decay > 0 ? m->weight_decay : 0.01);
+    wefti_text_add(out, "\n");
+    if (strcmp(decay, "linear") != 0 && strcmp(decay, "cosine") != 0 &&
+        strcmp(decay, "constant") != 0) {
+        wefti_text_add(i->notes, "--lr-decay-style %.60s: taken as linear\n", decay);
+        decay = "linear";
+    }
+    wefti_text_add(out, "  schedule:\n    name: %s\n", decay);
+    if (m->warmup) wefti_text_add(out, "    warmup: %lld\n", (long long)m->warmup);
+    if (m->lr > 0 && m->min_lr <= m->lr && strcmp(decay, "constant") != 0) {
+        write_real(out, "    final: ", m->min_lr / m->lr);
+        wefti_text_add(out, "\n");
+    }
+    return WEFT_OK;
+}
+
+static void write_parallel(const importing *i, const weft_plan *plan, wefti_text *out) {
+    const wefti_degrees *d = &i->degrees;
+    wefti_text_add(out, "parallel:\n  devices: %d\n  mesh: {", weft_plan_devices(plan));
+    for (int a = 0; a < plan->mesh.axes; a++)
+        wefti_text_add(out, "%s%s: %d", a ? ", " : "", plan->mesh.axis[a].name,
+                       plan->mesh.axis[a].size);
+    wefti_text_add(out, "}\n");
+    for (int64_t k = 0; k < plan->strategy_count; k++) {
+        const wefti_strategy *s = &plan->strategies[k];
+        wefti_text_add(out, "%s    - {match: \"%s\", split: \"", k ? "" : "  strategies:\n",
+                       s->match);
+        wefti_split_print(plan, s, out);
+        wefti_text_add(out, "\"}\n");
+    }
+    for (int64_t k = 0; k < plan->tensor_count; k++)
+        wefti_text_add(out, "%s    - {match: %s, layout: \"%s\"}\n", k ? "" : "  tensors:\n",
+                       plan->tensors[k].match, plan->tensors[k].layout);
+    if (d->stages > 1)
+        wefti_text_add(out,
+                       "  pipeline: {stages: %d, microbatches: %d, schedule: %s, virtual_stages: "
+                       "%d}\n",
+                       d->stages, d->microbatches,
+                       d->schedule == WEFT_PIPELINE_INTERLEAVED ? "interleaved" : "1f1b",
+                       d->chunks);
+    else
+        wefti_text_add(out, "  accumulate: %d\n", d->microbatches);
+    if (d->level) wefti_text_add(out, "  optimizer: {level: %d}\n", d->level);
+    if (d->recompute != WEFT_RECOMPUTE_NONE)
+        wefti_text_add(out, "  recompute: {mode: %s}\n",
+                       d->recompute == WEFT_RECOMPUTE_FULL ? "full" : "selective");
+}
+
+static weft_status import(importing *i, wefti_text *out) {
+    weft_plan *plan;
+    WEFT_TRY(find_model(i));
+    WEFT_TRY(find_degrees(i));
+    WEFT_TRY(wefti_degrees_plan(&i->config, &i->degrees, &plan));
+    wefti_text_add(out, "# From options of Megatron-LM. data.path is missing: the files to train "
+                        "on.\n");
+    write_model(i, out);
+    weft_status status = write_training(i, out);
+    write_parallel(i, plan, out);
+    weft_plan_destroy(plan);
+    return status;
+}
+
+weft_status weft_job_import(const char *name, const char *text, int64_t bytes, int devices,
+                            char **out_job, char **out_notes) {
+    WEFT_REQUIRE(name && text && bytes >= 0 && devices >= 0 && out_job && out_notes, WEFT_E_ARG,
+                 "weft_job_import needs a name, a text and places for the job and the notes");
+    wefti_arena *arena;
+    wefti_text job = {0}, notes = {0};
+    WEFT_TRY(wefti_arena_create(&arena));
+    importing i = {.devices = devices, .notes = &notes};
+    weft_status status = wefti_megatron_read(name, text, bytes, arena, &i.m, &notes);
+    if (status >= 0) {
+        status = import(&i, &job);
+        if (status < 0) (void)wefti_prefix(status, "%s", name);
+    }
+    wefti_arena_destroy(arena);
+    wefti_text_add(&notes, "%s", "");
+    char *texts[2] = {wefti_text_take(&job), wefti_text_take(&notes)};
+    if (status >= 0 && (!texts[0] || !texts[1]))
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a job");
+    if (status < 0) {
+        wefti_free(texts[0]);
+        wefti_free(texts[1]);
+        return status;
+    }
+    *out_job = texts[0];
+    *out_notes = texts[1];
+    return WEFT_OK;
+}

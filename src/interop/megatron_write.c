@@ -1,0 +1,146 @@
+/* A job as options of Megatron-LM: see interop/systems.h. */
+#include <string.h>
+
+#include "interop/systems.h"
+
+static void add_integer(wefti_text *out, const char *name, int64_t value) {
+    wefti_text_add(out, "--%s %lld\n", name, (long long)value);
+}
+
+static void add_real(wefti_text *out, const char *name, double value) {
+    char text[32];
+    wefti_text_add(out, "--%s %s\n", name, wefti_real_text(value, 1, 17, text));
+}
+
+static weft_status add_model(const weft_model_config *c, wefti_text *out, wefti_text *notes) {
+    const bool gpt2 = c->family == WEFT_FAMILY_GPT2 || c->family == WEFT_FAMILY_GPT2_MOE;
+    const bool rotary = c->family == WEFT_FAMILY_LLAMA || c->family == WEFT_FAMILY_MISTRAL ||
+                        c->family == WEFT_FAMILY_QWEN2 || c->family == WEFT_FAMILY_MIXTRAL;
+    WEFT_REQUIRE(gpt2 || rotary, WEFT_E_NO_IMPL,
+                 "Megatron-LM's options describe gpt2, llama and their relatives, but not %s",
+                 weft_family_text(c->family));
+    add_integer(out, "num-layers", c->layers);
+    add_integer(out, "hidden-size", c->hidden);
+    add_integer(out, "ffn-hidden-size", c->ffn);
+    add_integer(out, "num-attention-heads", c->heads);
+    add_integer(out, "seq-length", c->context);
+    add_integer(out, "max-position-embeddings", c->context);
+    add_integer(out, "vocab-size", c->vocab);
+    add_integer(out, "make-vocab-size-divisible-by", 1);
+    add_real(out, "norm-epsilon", c->norm_eps);
+    add_real(out, "attention-dropout", c->dropout);
+    add_real(out, "hidden-dropout", gpt2 ? c->dropout : 0);
+    if (gpt2) {
+        wefti_text_add(out, "--position-embedding-type learned_absolute\n");
+        if (c->untied) wefti_text_add(out, "--untie-embeddings-and-output-weights\n");
+    } else {
+        add_integer(out, "kv-channels", c->head_dim);
+        if (c->kv_heads != c->heads) {
+            wefti_text_add(out, "--group-query-attention\n");
+            add_integer(out, "num-query-groups", c->kv_heads);
+        }
+        wefti_text_add(out, "--position-embedding-type rope\n");
+        add_real(out, "rotary-base", c->rope_theta);
+        wefti_text_add(out, "--normalization RMSNorm\n--swiglu\n");
+        if (!c->attention_bias && !c->mlp_bias)
+            wefti_text_add(out, "--disable-bias-linear\n");
+        else if (!c->attention_bias || !c->mlp_bias)
+            wefti_text_add(notes, "biases of only some linear layers: Megatron-LM has all or none\n");
+        if (c->family == WEFT_FAMILY_QWEN2) wefti_text_add(out, "--add-qkv-bias\n");
+        if (!c->tied) wefti_text_add(out, "--untie-embeddings-and-output-weights\n");
+        if (c->window) add_integer(out, "window-size", c->window);
+        if (c->rope_scaling.factor > 0)
+            wefti_text_add(notes, "scaling of rotary positions (model: rope scaling)\n");
+    }
+    if (c->experts) {
+        add_integer(out, "num-experts", c->experts);
+        add_integer(out, "moe-router-topk", c->experts_per_token);
+        add_integer(out, "moe-ffn-hidden-size", c->ffn);
+        add_real(out, "moe-aux-loss-coeff", c->aux_loss);
+        if (c->capacity_factor > 0) add_real(out, "moe-expert-capacity-factor", c->capacity_factor);
+    }
+    return WEFT_OK;
+}
+
+static void add_optimizer(const weft_job_train *t, wefti_text *out, wefti_text *notes) {
+    const bool adam = t->optimizer.name == WEFT_ADAMW || t->optimizer.name == WEFT_ADAM;
+    const bool sgd = t->optimizer.name == WEFT_SGD || t->optimizer.name == WEFT_MOMENTUM;
+    if (!adam && !sgd)
+        wefti_text_add(notes, "train.optimizer.name: %s: only adamw and momentum have a counterpart\n",
+                       weft_optimizer_text(t->optimizer.name));
+    if (t->optimizer.name == WEFT_ADAM && t->optimizer.weight_decay > 0)
+        wefti_text_add(notes, "train.optimizer.name: adam adds the decay to the gradient; "
+                              "Megatron-LM's adam is adamw\n");
+    wefti_text_add(out, "--optimizer %s\n", sgd ? "sgd" : "adam");
+    add_real(out, "lr", t->optimizer.lr);
+    if (adam) {
+        add_real(out, "adam-beta1", t->optimizer.betas[0]);
+        add_real(out, "adam-beta2", t->optimizer.betas[1]);
+        add_real(out, "adam-eps", t->optimizer.eps);
+    }
+    if (sgd) add_real(out, "sgd-momentum", t->optimizer.momentum);
+    add_real(out, "weight-decay", t->optimizer.weight_decay);
+    add_real(out, "clip-grad", t->clip);
+}
+
+static void add_training(const weft_job_train *t, const wefti_degrees *d, wefti_text *out,
+                         wefti_text *notes) {
+    const int64_t parts = (int64_t)d->data * d->expert * d->microbatches;
+    if (t->batch % parts == 0)
+        add_integer(out, "micro-batch-size", t->batch / parts);
+    else
+        wefti_text_add(notes, "train.batch of %lld samples in %lld uneven parts\n",
+                       (long long)t->batch, (long long)parts);
+    add_integer(out, "global-batch-size", t->batch);
+    add_integer(out, "train-iters", t->steps);
+    add_integer(out, "seed", (int64_t)t->seed);
+    if (t->precision == WEFT_BF16) wefti_text_add(out, "--bf16\n");
+    add_optimizer(t, out, notes);
+    if (t->schedule.name == WEFT_SCHEDULE_STEP)
+        wefti_text_add(notes, "train.schedule.name: step\n");
+    else
+        wefti_text_add(out, "--lr-decay-style %s\n", weft_schedule_text(t->schedule.name));
+    add_integer(out, "lr-warmup-iters", t->schedule.warmup);
+    if (t->schedule.name != WEFT_SCHEDULE_CONSTANT)
+        add_real(out, "min-lr", t->optimizer.lr * t->schedule.final);
+}
+
+static void add_parallel(const weft_model_config *c, const wefti_degrees *d, wefti_text *out,
+                         wefti_text *notes) {
+    add_integer(out, "tensor-model-parallel-size", d->tensor);
+    add_integer(out, "pipeline-model-parallel-size", d->stages);
+    if (d->context > 1) add_integer(out, "context-parallel-size", d->context);
+    if (d->expert > 1) add_integer(out, "expert-model-parallel-size", d->expert);
+    if (d->expert > 1 && d->tensor > 1) add_integer(out, "expert-tensor-parallel-size", 1);
+    if (d->sequence) wefti_text_add(out, "--sequence-parallel\n");
+    if (d->stages > 1 && d->chunks > 1) {
+        if (c->layers % (d->stages * d->chunks) == 0)
+            add_integer(out, "num-layers-per-virtual-pipeline-stage",
+                        c->layers / d->stages / d->chunks);
+        else
+            add_integer(out, "num-virtual-stages-per-pipeline-rank", d->chunks);
+    }
+    if (d->stages > 1 && d->schedule != WEFT_PIPELINE_1F1B &&
+        d->schedule != WEFT_PIPELINE_INTERLEAVED)
+        wefti_text_add(notes, "the pipeline schedule %s: Megatron-LM has 1f1b and interleaved\n",
+                       d->schedule == WEFT_PIPELINE_GPIPE ? "gpipe" : "zero_bubble");
+    if (d->level == 1) wefti_text_add(out, "--use-distributed-optimizer\n");
+    if (d->level > 1)
+        wefti_text_add(out,
+                       "--use-megatron-fsdp\n--data-parallel-sharding-strategy %s\n"
+                       "--use-distributed-optimizer\n",
+                       d->level == 2 ? "optim_grads" : "optim_grads_params");
+    if (d->recompute == WEFT_RECOMPUTE_SELECTIVE)
+        wefti_text_add(out, "--recompute-granularity selective\n");
+    if (d->recompute == WEFT_RECOMPUTE_FULL)
+        wefti_text_add(out, "--recompute-granularity full\n--recompute-method uniform\n"
+                            "--recompute-num-layers 1\n");
+}
+
+weft_status wefti_megatron_write(const wefti_system_job *what, wefti_text *out,
+                                 wefti_text *notes) {
+    WEFT_TRY(add_model(what->config, out, notes));
+    add_training(&what->job->train, &what->degrees, out, notes);
+    add_parallel(what->config, &what->degrees, out, notes);
+    return WEFT_OK;
+}

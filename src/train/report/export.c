@@ -1,0 +1,57 @@
+/* A job as options of another system. What the system cannot express is found by the way back: the
+ * plan that the options mean is completed, and its differences from the job's plan are reported. */
+#include "interop/systems.h"
+#include "plan/plan.h"
+#include "train/training.h"
+
+/* Adds the differences between the completed plans of `job` and of the degrees. */
+static weft_status compare(const weft_job *job, const weft_model_config *config,
+                           const wefti_degrees *degrees, const weft_plan *plan, wefti_text *notes) {
+    weft_job other = *job;
+    weft_plan *means, *completed = NULL;
+    char *lines = NULL;
+    WEFT_TRY(wefti_degrees_plan(config, degrees, &means));
+    other.plan = means;
+    weft_status status = weft_job_plan(&other, &completed, NULL);
+    if (status >= 0) status = weft_plan_diff(plan, completed, &lines);
+    if (status >= 0) wefti_text_add(notes, "%s", lines);
+    weft_text_free(lines);
+    weft_plan_destroy(completed);
+    weft_plan_destroy(means);
+    return status;
+}
+
+static weft_status export(const weft_job *job, weft_system system, const weft_model_config *config,
+                          const weft_plan *plan, wefti_text *out, wefti_text *notes) {
+    wefti_system_job what = {.config = config, .job = job};
+    WEFT_TRY(wefti_degrees_of_plan(plan, &what.degrees, notes));
+    WEFT_TRY(system == WEFT_SYSTEM_MEGATRON ? wefti_megatron_write(&what, out, notes)
+                                            : wefti_torchtitan_write(&what, out, notes));
+    return compare(job, config, &what.degrees, plan, notes);
+}
+
+weft_status weft_job_export(const weft_job *job, weft_system system, char **out_options,
+                            char **out_notes) {
+    WEFT_REQUIRE(job && out_options && out_notes && system >= 0 && system < WEFT_SYSTEMS,
+                 WEFT_E_ARG, "weft_job_export needs a job, a system and places for the texts");
+    wefti_training t = {.job = job};
+    weft_plan *plan = NULL;
+    wefti_text options = {0}, notes = {0};
+    weft_status status = wefti_training_configure(&t);
+    if (status >= 0) status = weft_job_plan(job, &plan, NULL);
+    if (status >= 0) status = export(job, system, &t.model.config, plan, &options, &notes);
+    weft_plan_destroy(plan);
+    wefti_training_close(&t);
+    wefti_text_add(&notes, "%s", "");
+    char *texts[2] = {wefti_text_take(&options), wefti_text_take(&notes)};
+    if (status >= 0 && (!texts[0] || !texts[1]))
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for options");
+    if (status < 0) {
+        wefti_free(texts[0]);
+        wefti_free(texts[1]);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    *out_options = texts[0];
+    *out_notes = texts[1];
+    return WEFT_OK;
+}

@@ -1,0 +1,270 @@
+/* Options of Megatron-LM become jobs; jobs become options of Megatron-LM and torchtitan; what they
+ * cannot express is reported. */
+#include "support.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "plan/plan.h"
+#include "search/degrees.h"
+#include "weft/job.h"
+
+/* A job from options, with everything that one case may look at. */
+typedef struct imported {
+    char *yaml, *notes;
+    weft_job *job;
+    wefti_degrees degrees;
+} imported;
+
+static weft_status import(const char *options, int devices, imported *out) {
+    wefti_text notes = {0};
+    *out = (imported){0};
+    WEFT_TRY(weft_job_import("run.sh", options, (int64_t)strlen(options), devices, &out->yaml,
+                             &out->notes));
+    ASSERT_OK(weft_job_parse("job.yaml", out->yaml, (int64_t)strlen(out->yaml), NULL, 0,
+                             &out->job));
+    if (!out->job->plan) {
+        out->degrees = wefti_degrees_none();
+        return WEFT_OK;
+    }
+    ASSERT_OK(wefti_degrees_of_plan(out->job->plan, &out->degrees, &notes));
+    assert_int_equal(notes.used, 0);
+    return WEFT_OK;
+}
+
+static void end(imported *i) {
+    weft_text_free(i->yaml);
+    weft_text_free(i->notes);
+    weft_job_free(i->job);
+}
+
+#define SMALL "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 32 "
+#define GPT SMALL "--vocab-size 1000 --make-vocab-size-divisible-by 1 "
+#define LLAMA                                                                                      \
+    GPT "--normalization RMSNorm --swiglu --position-embedding-type rope --disable-bias-linear "   \
+        "--untie-embeddings-and-output-weights "
+
+static void a_script_becomes_a_job(void **state) {
+    (void)state;
+    imported i;
+    ASSERT_OK(import("#!/bin/bash\n# 8 x 8\nTP=2; PP='2'\nexport NNODES=${NNODES:-4}\n"
+                     "torchrun --nproc_per_node 4 --nnodes=$NNODES pretrain.py \\\n"
+                     " --tensor-model-parallel-size $TP --pipeline-model-parallel-size \"${PP}\" \\\n"
+                     " --num-layers-per-virtual-pipeline-stage 2 --sequence-parallel " GPT
+                     " --save $UNSET/x --micro-batch-size 2 --global-batch-size 32 --bf16\n"
+                     " --use-distributed-optimizer --recompute-granularity full # all\n"
+                     " --recompute-method uniform --recompute-num-layers 1 --lr 1e-3 --min-lr 1e-4",
+                     0, &i));
+    assert_string_equal(i.notes, "");
+    assert_int_equal(i.job->model.family, WEFT_FAMILY_GPT2);
+    assert_int_equal(i.job->model.layers, 8);
+    assert_int_equal(i.job->model.ffn, 256);
+    assert_int_equal(i.job->model.vocab, 1000);
+    assert_int_equal(i.job->train.batch, 32);
+    assert_int_equal(i.job->train.precision, WEFT_BF16);
+    assert_int_equal(weft_plan_devices(i.job->plan), 16);
+    assert_int_equal(i.degrees.tensor, 2);
+    assert_true(i.degrees.sequence);
+    assert_int_equal(i.degrees.stages, 2);
+    assert_int_equal(i.degrees.chunks, 2);
+    assert_int_equal(i.degrees.schedule, WEFT_PIPELINE_INTERLEAVED);
+    assert_int_equal(i.degrees.data, 4);
+    assert_int_equal(i.degrees.microbatches, 4);
+    assert_int_equal(i.degrees.level, 1);
+    assert_int_equal(i.degrees.recompute, WEFT_RECOMPUTE_FULL);
+    assert_true(i.job->train.schedule.final > 0.0999 && i.job->train.schedule.final < 0.1001);
+    end(&i);
+}
+
+static void families_follow_the_block(void **state) {
+    (void)state;
+    static const struct {
+        const char *options;
+        weft_family family;
+        int64_t kv_heads, ffn;
+    } cases[] = {
+        {GPT, WEFT_FAMILY_GPT2, 0, 256},
+        {GPT "--num-experts 4 --moe-router-topk 1", WEFT_FAMILY_GPT2_MOE, 0, 256},
+        {LLAMA, WEFT_FAMILY_LLAMA, 8, 128},
+        {LLAMA "--group-query-attention --num-query-groups 2 --ffn-hidden-size 96",
+         WEFT_FAMILY_LLAMA, 2, 96},
+        {LLAMA "--add-qkv-bias", WEFT_FAMILY_QWEN2, 8, 128},
+        {LLAMA "--num-experts 8 --moe-ffn-hidden-size 48", WEFT_FAMILY_MIXTRAL, 8, 48},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        imported i;
+        ASSERT_OK(import(cases[k].options, 0, &i));
+        assert_int_equal(i.job->model.family, cases[k].family);
+        assert_int_equal(i.job->model.kv_heads, cases[k].kv_heads);
+        assert_int_equal(i.job->model.ffn, cases[k].ffn);
+        end(&i);
+    }
+}
+
+static void what_has_no_counterpart_is_noted(void **state) {
+    (void)state;
+    static const struct {
+        const char *options, *note;
+    } cases[] = {
+        {GPT "--frobnicate 3", "--frobnicate"},
+        {GPT "--fp16", "--fp16"},
+        {GPT "--disable-bias-linear", "--disable-bias-linear"},
+        {GPT "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
+         "--recompute-method"},
+        {LLAMA "--window-size 8", "--window-size"},
+        {GPT "--tensor-model-parallel-size 2", "--devices"},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        imported i;
+        ASSERT_OK(import(cases[k].options, 0, &i));
+        if (!strstr(i.notes, cases[k].note))
+            fail_msg("%s: no note of %s in '%s'", cases[k].options, cases[k].note, i.notes);
+        end(&i);
+    }
+}
+
+static void contradictions_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *options, *fact;
+        weft_status status;
+        int devices;
+    } cases[] = {
+        {"", "--num-layers", WEFT_E_ARG, 0},
+        {"--num-layers 8 --hidden-size 64 --seq-length 3", "--num-attention-heads", WEFT_E_ARG, 0},
+        {SMALL, "--vocab-size", WEFT_E_ARG, 0},
+        {GPT "--swiglu", "RMSNorm", WEFT_E_NO_IMPL, 0},
+        {GPT "--num-layers x", "run.sh:1", WEFT_E_ARG, 0},
+        {GPT "\n--num-layers -3", "run.sh:2", WEFT_E_ARG, 0},
+        {GPT "--lr nan", "--lr", WEFT_E_ARG, 0},
+        {GPT "--hidden-size", "no value", WEFT_E_ARG, 0},
+        {GPT "--tensor-model-parallel-size $TP", "$TP", WEFT_E_ARG, 0},
+        {GPT "--tensor-model-parallel-size 3", "tp 3", WEFT_E_ARG, 8},
+        {GPT "--tensor-model-parallel-size 16", "8 heads", WEFT_E_ARG, 16},
+        {GPT "--context-parallel-size 2 --expert-model-parallel-size 4", "ep", WEFT_E_ARG, 8},
+        {LLAMA "--num-experts 8 --expert-model-parallel-size 3", "3", WEFT_E_ARG, 8},
+        {GPT "--micro-batch-size 4 --global-batch-size 10", "10", WEFT_E_ARG, 0},
+        {GPT "--pipeline-model-parallel-size 16", "16", WEFT_E_ARG, 0},
+        {GPT "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3", "3",
+         WEFT_E_ARG, 0},
+        {GPT "--optimizer shampoo", "shampoo", WEFT_E_NO_IMPL, 0},
+        {GPT "--recompute-granularity most", "most", WEFT_E_ARG, 0},
+        {GPT "--use-torch-fsdp2 --data-parallel-sharding-strategy all", "all", WEFT_E_ARG, 0},
+        {GPT "--tensor-model-parallel-size 1125899906842624", "1048576", WEFT_E_ARG, 0},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        char *yaml = NULL, *notes = NULL;
+        const weft_status status =
+            weft_job_import("run.sh", cases[k].options, (int64_t)strlen(cases[k].options),
+                            cases[k].devices, &yaml, &notes);
+        if (status != cases[k].status || !strstr(weft_error_message(), cases[k].fact))
+            fail_msg("%s: status %d, '%s' has no '%s'", cases[k].options, status,
+                     weft_error_message(), cases[k].fact);
+        assert_null(yaml);
+        assert_null(notes);
+    }
+}
+
+/* Options -> job -> options -> job -> options: both plans are equal, and so are both lists of
+ * options. */
+static void options_survive_a_round_trip(void **state) {
+    (void)state;
+    static const struct {
+        const char *options;
+        int devices;
+    } cases[] = {
+        {GPT "--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 2", 8},
+        {GPT "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 "
+             "--global-batch-size 16 --recompute-activations",
+         4},
+        {LLAMA "--tensor-model-parallel-size 2 --context-parallel-size 2 --bf16 "
+               "--use-distributed-optimizer --group-query-attention --num-query-groups 4",
+         8},
+        {LLAMA "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", 4},
+        {LLAMA "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 32 "
+               "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel",
+         8},
+        {GPT "--optimizer sgd --sgd-momentum 0.9 --lr 0.1 --lr-decay-style constant", 1},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        imported a, b;
+        char *options, *again, *notes;
+        ASSERT_OK(import(cases[k].options, cases[k].devices, &a));
+        ASSERT_OK(weft_job_export(a.job, WEFT_SYSTEM_MEGATRON, &options, &notes));
+        if (*notes) fail_msg("%s: %s", cases[k].options, notes);
+        weft_text_free(notes);
+        ASSERT_OK(import(options, cases[k].devices, &b));
+        assert_string_equal(b.notes, "");
+        assert_memory_equal(&a.degrees, &b.degrees, sizeof a.degrees);
+        assert_string_equal(strstr(a.job->text, "parallel:"), strstr(b.job->text, "parallel:"));
+        ASSERT_OK(weft_job_export(b.job, WEFT_SYSTEM_MEGATRON, &again, &notes));
+        assert_string_equal(options, again);
+        weft_text_free(options);
+        weft_text_free(again);
+        weft_text_free(notes);
+        end(&a);
+        end(&b);
+    }
+}
+
+static void torchtitan_gets_what_it_can_express(void **state) {
+    (void)state;
+    imported i;
+    char *options, *notes;
+    ASSERT_OK(import(LLAMA "--tensor-model-parallel-size 2 --sequence-parallel --use-megatron-fsdp "
+                           "--recompute-granularity full --global-batch-size 16",
+                     8, &i));
+    ASSERT_OK(weft_job_export(i.job, WEFT_SYSTEM_TORCHTITAN, &options, &notes));
+    static const char *const lines[] = {
+        "data_parallel_shard_degree = 4\n", "tensor_parallel_degree = 2\n", "mode = \"full\"\n",
+        "global_batch_size = 16\n", "seq_len = 32\n"};
+    for (size_t k = 0; k < sizeof lines / sizeof *lines; k++)
+        if (!strstr(options, lines[k])) fail_msg("no '%s' in\n%s", lines[k], options);
+    assert_non_null(strstr(notes, "8 layers")); /* sizes are a flavor's there */
+    weft_text_free(options);
+    weft_text_free(notes);
+    end(&i);
+    ASSERT_OK(import(GPT, 2, &i));
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "gpt2",
+                 weft_job_export(i.job, WEFT_SYSTEM_TORCHTITAN, &options, &notes));
+    end(&i);
+}
+
+/* A plan that degrees cannot say: each difference is a note. */
+static void other_plans_are_noted(void **state) {
+    (void)state;
+    static const struct {
+        const char *override, *note;
+    } cases[] = {
+        {"parallel.strategies=[{match: \"h.0.mlp.c_fc:linear\", split: n0=tp}]", "h.0.mlp.c_fc"},
+        {"parallel.mesh={dp: 2, x: 2}", "x"},
+        {"parallel.optimizer.threshold=1000", "threshold"},
+        {"parallel.fusion.allreduce.mode=none", "fusion"},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const char *overrides[] = {
+            "model.layers=2",       "model.hidden=16",    "model.heads=2",
+            "model.context=8",      "model.vocab=32",     "parallel.devices=4",
+            "parallel.mesh={dp: 2, tp: 2}", cases[k].override};
+        weft_job *job;
+        char *options, *notes;
+        ASSERT_OK(weft_job_load(NULL, overrides, 8, &job));
+        ASSERT_OK(weft_job_export(job, WEFT_SYSTEM_MEGATRON, &options, &notes));
+        if (!strstr(notes, cases[k].note))
+            fail_msg("%s: no note of %s in '%s'", cases[k].override, cases[k].note, notes);
+        weft_text_free(options);
+        weft_text_free(notes);
+        weft_job_free(job);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_script_becomes_a_job),
+                                       cmocka_unit_test(families_follow_the_block),
+                                       cmocka_unit_test(what_has_no_counterpart_is_noted),
+                                       cmocka_unit_test(contradictions_are_refused),
+                                       cmocka_unit_test(options_survive_a_round_trip),
+                                       cmocka_unit_test(torchtitan_gets_what_it_can_express),
+                                       cmocka_unit_test(other_plans_are_noted)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
