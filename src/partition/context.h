@@ -48,6 +48,7 @@ struct wefti_partition {
     weft_graph *graph;
     wefti_route_cache *routes;
     wefti_arena *arena;
+    wefti_rank_reads reads;
     wefti_transfer **transfers;
     int64_t transfer_count, transfer_cap;
     wefti_partition_entry **entries;
