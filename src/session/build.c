@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "plan/plan.h"
+#include "program/limit.h"
 #include "program/match.h"
 #include "program/print.h"
 
@@ -31,38 +32,6 @@ static bool uses_bf16(const weft_graph *g) {
             if (b->values[v].desc.dtype == WEFT_BF16) return true;
     }
     return false;
-}
-
-static weft_status check_limit(const weft_session *s, const wefti_program *p) {
-    if (s->options.memory_bytes <= 0 || p->peak_bytes <= s->options.memory_bytes) return WEFT_OK;
-    char need[32], limit[32], fixed[32], *largest;
-    WEFT_TRY(wefti_program_largest(p, 6, &largest));
-    int64_t room = s->options.memory_bytes - p->persistent_bytes;
-    double share = p->transient_bytes > 0 ? (double)room / (double)p->transient_bytes : 0;
-    char advice[160];
-    if (room <= 0 && !s->optimizer)
-        (void)snprintf(advice, sizeof advice, "the model alone needs %s",
-                       wefti_bytes_text(p->persistent_bytes, fixed));
-    else if (room <= 0)
-        (void)snprintf(advice, sizeof advice,
-                       "the model and its optimizer alone need %s: a smaller model or another "
-                       "optimizer would fit",
-                       wefti_bytes_text(p->persistent_bytes, fixed));
-    else if (share < 0.01)
-        (void)snprintf(advice, sizeof advice,
-                       "less than 1 %% of this batch would fit beside the model (train.accumulate, "
-                       "or a smaller batch, context or model)");
-    else
-        (void)snprintf(advice, sizeof advice,
-                       "about %.0f %% of this batch would fit (train.accumulate, or a smaller "
-                       "batch or context)",
-                       share * 100);
-    weft_status status = WEFT_RAISE(
-        WEFT_E_NOMEM, "a step needs %s but the limit (device.memory) is %s; largest: %s; %s",
-        wefti_bytes_text(p->peak_bytes, need), wefti_bytes_text(s->options.memory_bytes, limit),
-        largest, advice);
-    wefti_free(largest);
-    return s->devices > 1 ? wefti_prefix(status, "device %d", p->rank) : status;
 }
 
 /* ---- building ---- */
@@ -113,7 +82,8 @@ static weft_status build_ranks(const weft_session *s, const weft_graph *graph,
         if (wefti_session_has(s, r)) WEFT_TRY(build_rank(s, graph, r, &programs[r]));
     if (s->devices > 1 && !s->world)
         WEFT_TRY(wefti_programs_match((const wefti_program *const *)programs, s->devices));
-    return check_limit(s, largest_program(s, programs));
+    return wefti_program_within(largest_program(s, programs), s->options.memory_bytes,
+                                s->optimizer != NULL, s->devices);
 }
 
 static weft_status build_view(weft_session *s, weft_graph *graph, wefti_view **out) {
