@@ -34,6 +34,10 @@ static bool uses_bf16(const weft_graph *g) {
     return false;
 }
 
+wefti_bf16_compute wefti_session_choose_bf16(const weft_graph *graph, weft_bf16_compute wanted) {
+    return uses_bf16(graph) ? choose_bf16(wanted) : WEFTI_BF16_AS_F32;
+}
+
 /* ---- building ---- */
 
 /* Of the devices in this process. */
@@ -123,22 +127,25 @@ static weft_status check_microbatches(int64_t microbatches) {
     return WEFT_OK;
 }
 
-/* Takes the plan's number of microbatches. If the session has a number too, both must agree.
- * Interleaved micro-batches count as microbatches. If the plan has only their number, the session
+/* Interleaved micro-batches count as microbatches. If the plan has only their number, the session
  * decides how many microbatches there are. */
-static weft_status take_plan(weft_session *s, const weft_plan *plan) {
+weft_status wefti_session_take_plan(const weft_plan *plan, int32_t *own, weft_plan **out) {
     WEFT_TRY(weft_plan_check(plan));
-    WEFT_TRY(wefti_plan_copy(plan, &s->plan));
-    WEFT_TRY(wefti_plan_refine(s->plan));
+    WEFT_TRY(wefti_plan_copy(plan, out));
+    WEFT_TRY(wefti_plan_refine(*out));
     bool pipeline = plan->pipeline.stages > 1;
     int32_t parts = pipeline ? plan->pipeline.microbatches : plan->accumulate;
     int64_t microbatches = (int64_t)(parts > 1 ? parts : 1) * plan->copies;
-    int32_t *own = &s->options.microbatches;
     WEFT_REQUIRE(*own == 1 || *own == microbatches || (parts <= 1 && *own % plan->copies == 0),
                  WEFT_E_ARG, "the plan has %lld microbatches%s, the session %d",
                  (long long)microbatches, plan->copies > 1 ? ", its copies counted" : "", *own);
     WEFT_TRY(check_microbatches(microbatches));
     if (*own == 1) *own = (int32_t)microbatches;
+    return WEFT_OK;
+}
+
+static weft_status take_plan(weft_session *s, const weft_plan *plan) {
+    WEFT_TRY(wefti_session_take_plan(plan, &s->options.microbatches, &s->plan));
     s->devices = plan->devices;
     return wefti_route_cache_create(&s->routes);
 }

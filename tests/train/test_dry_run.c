@@ -38,10 +38,12 @@ static weft_dry_run dry_run_of(const weft_job *job, int rank) {
     return r;
 }
 
-static void count_calls(void *context, int done, int of) {
-    int *calls = context;
-    assert_int_equal(done, ++*calls);
+/* Equal ranks are done together. */
+static void see_progress(void *context, int done, int of) {
+    int *last = context;
+    assert_in_range(done, *last + 1, of);
     assert_int_equal(of, 8);
+    *last = done;
 }
 
 /* As many ranks as the job has devices, with the peaks that `weft model` prints. */
@@ -127,11 +129,11 @@ static void test_unmatched(void **state) {
 
 static void test_progress_and_errors(void **state) {
     (void)state;
-    int calls = 0;
+    int done = 0;
     weft_dry_run r;
     weft_job *job = job_for("parallel.devices=8");
-    assert_int_equal(weft_job_dry_run(job, -1, count_calls, &calls, &r), WEFT_OK);
-    assert_int_equal(calls, 8);
+    assert_int_equal(weft_job_dry_run(job, -1, see_progress, &done, &r), WEFT_OK);
+    assert_int_equal(done, 8);
     weft_dry_run_free(&r);
     assert_int_equal(weft_job_dry_run(job, 8, NULL, NULL, &r), WEFT_E_ARG);
     ASSERT_MESSAGE("rank 8");
