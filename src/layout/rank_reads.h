@@ -13,15 +13,19 @@
 
 typedef enum wefti_rank_read_kind {
     WEFTI_READ_SIZE,  /* the size of the rank's part of a dimension */
+    WEFTI_READ_SIZES, /* the sizes of the parts of all ranks that differ along `axes`, the last ones
+                         of the split, only */
+    WEFTI_READ_OVERLAP, /* how much of the rank's part lies in its part of another split */
     WEFTI_READ_FIRST, /* whether the rank is the first one along all axes of a set */
     WEFTI_READ_PLACE  /* the rank's coordinates along a set of axes */
 } wefti_rank_read_kind;
 
 typedef struct wefti_rank_read {
     wefti_rank_read_kind kind;
-    wefti_axes axes;       /* FIRST, PLACE */
-    wefti_dim_split split; /* SIZE */
-    int64_t size;          /* SIZE: of the whole dimension */
+    wefti_axes axes;       /* FIRST, PLACE, SIZES */
+    wefti_dim_split split; /* SIZE, SIZES, OVERLAP */
+    wefti_dim_split other; /* OVERLAP */
+    int64_t size;          /* SIZE, SIZES, OVERLAP: of the whole dimension */
 } wefti_rank_read;
 
 /* Zero: nothing is read. */
@@ -45,6 +49,8 @@ void wefti_rank_reads_place(wefti_rank_reads *reads, const wefti_mesh *mesh, wef
  * that a member receives, or the regions of its group, depend on. */
 void wefti_rank_reads_move(wefti_rank_reads *reads, const wefti_mesh *mesh, const weft_desc *whole,
                            const wefti_layout *from, const wefti_layout *to, wefti_axes axes);
+/* Adds all reads of another list. */
+void wefti_rank_reads_join(wefti_rank_reads *to, const wefti_rank_reads *from);
 /* Whether two ranks of the mesh, given by their coordinates, get the same answers. */
 bool wefti_rank_reads_same(const wefti_rank_reads *reads, const wefti_mesh *mesh,
                            const int32_t a[WEFTI_MAX_AXES], const int32_t b[WEFTI_MAX_AXES]);

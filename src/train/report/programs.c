@@ -111,12 +111,15 @@ weft_status wefti_job_programs_classes(wefti_job_programs *p) {
                              .build = build,
                              .found = found};
     WEFT_TRY(wefti_rank_classes_find(&fold, &p->classes));
-    for (int32_t g = 0; g < p->graphs; g++) {
-        WEFT_TRY(match(p, g));
+    for (int32_t g = 0; g < p->graphs; g++) WEFT_TRY(match(p, g));
+    return WEFT_OK;
+}
+
+weft_status wefti_job_programs_within(const wefti_job_programs *p) {
+    for (int32_t g = 0; g < p->graphs; g++)
         WEFT_TRY(wefti_program_within(wefti_job_programs_largest(p, g),
                                       p->training.job->device.memory_bytes,
                                       wefti_optimizer_plan_of(p->optimizer) != NULL, p->devices));
-    }
     return WEFT_OK;
 }
 

@@ -30,9 +30,10 @@ void wefti_job_programs_close(wefti_job_programs *p);
 /* The programs of one rank: programs[graphs]. dry: without kernels. */
 weft_status wefti_job_programs_build(const wefti_job_programs *p, int32_t rank, bool dry,
                                      wefti_program **programs) WEFT_CHECKED;
-/* Builds a rank of each class, dry, and matches the classes. Refuses programs that need more than
- * device.memory, if the job says it. */
+/* Builds a rank of each class, dry, and matches the classes. */
 weft_status wefti_job_programs_classes(wefti_job_programs *p) WEFT_CHECKED;
+/* WEFT_E_NOMEM if a class needs more than device.memory; the machine's memory is no limit here. */
+weft_status wefti_job_programs_within(const wefti_job_programs *p) WEFT_CHECKED;
 /* For each fusion of the plan: the most tensors that it may join on a rank. */
 void wefti_job_programs_fused(const wefti_job_programs *p, int32_t out[3]);
 /* Of the classes' programs for the graph to train: the one that needs most memory. */

@@ -234,6 +234,7 @@ static weft_status fill(wefti_job_programs *p, weft_model_report *r) {
     r->devices = p->devices;
     WEFT_NEW_ARRAY(r->peaks, int64_t, r->devices);
     WEFT_TRY(wefti_job_programs_classes(p));
+    WEFT_TRY(wefti_job_programs_within(p));
     WEFT_TRY(fill_cells(p, r));
     WEFT_TRY(fill_memory(p, r));
     r->forward_flops *= micro;
