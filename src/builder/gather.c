@@ -64,6 +64,8 @@ static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place,
         WEFT_TRY(
             wefti_route_find(b->spec->routes, &b->p->mesh, whole, &x->storage, &x->use, 0, &route));
         if (route->moves == 1 && route->move[0].kind == WEFTI_MOVE_TRANSFER) {
+            wefti_rank_reads_move(wefti_partition_reads(b->part), &b->p->mesh, whole, &x->storage,
+                                  &x->use, route->move[0].axes);
             WEFT_TRY(wefti_move_transfer(&b->p->mesh, whole, &x->storage, &route->move[0],
                                          b->p->rank, &t));
             t->name = b->root->values[v].name;

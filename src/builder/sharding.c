@@ -21,6 +21,7 @@ static const wefti_mesh *mesh_of(const wefti_decisions *dec) {
 weft_desc wefti_sharding_desc(const wefti_decisions *dec, const weft_desc *whole,
                               const wefti_layout *layout) {
     if (!dec->part) return *whole;
+    wefti_rank_reads_layout(wefti_partition_reads(dec->part), mesh_of(dec), whole, layout);
     return wefti_layout_local(layout, mesh_of(dec), whole, dec->rank);
 }
 

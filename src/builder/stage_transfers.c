@@ -72,6 +72,8 @@ static weft_status stage_transfer(wefti_program_builder *b, int32_t v, int32_t s
              .rank = whole->rank > 0 ? whole->rank : 1,
              .tag = wefti_tag(WEFTI_TAG_EDGE, number),
              .name = wefti_build_name(b, back ? "gradient of " : "", wefti_value_name(b->root, v))};
+    wefti_rank_reads_layout(wefti_partition_reads(b->part), &b->p->mesh, whole,
+                            &b->dec->sharding[v].use);
     WEFT_TRY(wefti_meshes_alike(&sender.mesh, &receiver.mesh)
                  ? pair_boxes(b, v, &sender, &receiver, &t)
                  : stage_boxes(b, v, &sender, &receiver, &t));
@@ -143,6 +145,8 @@ static weft_status tie_boxes(wefti_program_builder *b, int32_t value, const user
     const weft_plan *plan = b->spec->plan;
     const weft_desc *whole = &b->root->values[value].desc;
     int32_t most = 0, place = b->p->rank - b->p->mesh.first;
+    wefti_rank_reads *reads = wefti_partition_reads(b->part);
+    wefti_rank_reads_layout(reads, &b->p->mesh, whole, &b->dec->sharding[value].state);
     bool same = true;
     for (int32_t s = 0; s < b->dec->stages; s++) {
         wefti_mesh mesh = wefti_plan_mesh(plan, s);
@@ -153,6 +157,7 @@ static weft_status tie_boxes(wefti_program_builder *b, int32_t value, const user
     WEFT_TRY(wefti_new_array(b->scratch, most, sizeof *t->have, &t->have));
     WEFT_TRY(wefti_new_array(b->scratch, most, sizeof *t->want, &t->want));
     t->kind = same && users->all ? WEFTI_TRANSFER_ALL_REDUCE : WEFTI_TRANSFER_SEND;
+    if (!same) wefti_rank_reads_counts(reads, &b->p->mesh, &b->dec->sharding[value].state);
     for (int32_t s = 0; s < b->dec->stages; s++) {
         if (!users->reads[s]) continue;
         const wefti_stage_side side = wefti_stage_side_of(b->dec, s);

@@ -118,6 +118,8 @@ static int64_t piece_offset(const wefti_program_builder *b, int32_t value) {
     const weft_desc *desc = &b->root->values[value].desc;
     if (!b->part || wefti_layout_equal(&x->storage, &x->state)) return 0;
     wefti_region stored, piece;
+    wefti_rank_reads_layout(wefti_partition_reads(b->part), &b->p->mesh, desc, &x->storage);
+    wefti_rank_reads_layout(wefti_partition_reads(b->part), &b->p->mesh, desc, &x->state);
     wefti_layout_region(&x->storage, &b->p->mesh, desc, b->p->rank, &stored);
     wefti_layout_region(&x->state, &b->p->mesh, desc, b->p->rank, &piece);
     int64_t offset = 0, before = 1;
@@ -311,6 +313,9 @@ static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradie
     const weft_body *body;
     weft_desc desc =
         wefti_sharding_desc(b->dec, &b->root->values[v].desc, &b->dec->sharding[v].state);
+    if (b->part && !b->p->own_norms)
+        wefti_rank_reads_counts(wefti_partition_reads(b->part), &b->p->mesh,
+                                &b->dec->sharding[v].state);
     if (b->part && !b->p->own_norms &&
         !wefti_layout_counts(&b->dec->sharding[v].state, &b->p->mesh, b->p->rank))
         return WEFT_OK;

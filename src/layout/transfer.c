@@ -200,16 +200,17 @@ weft_status wefti_transfer_check(const wefti_transfer *t) {
 weft_status wefti_transfer_clone(const wefti_transfer *t, wefti_transfer **out) {
     size_t members = (size_t)t->members, name = t->name ? strlen(t->name) + 1 : 0;
     size_t regions_bytes = members * sizeof(wefti_region);
-    size_t bytes = sizeof *t + 2 * regions_bytes + members * sizeof *t->ranks + name;
+    const bool shared = t->want == t->have; /* an all-reduce of many members */
+    size_t bytes = sizeof *t + (shared ? 1 : 2) * regions_bytes + members * sizeof *t->ranks + name;
     char *block = wefti_alloc(bytes);
     WEFT_REQUIRE(block, WEFT_E_NOMEM, "no memory for a transfer of %d members", t->members);
     wefti_transfer *copy = (wefti_transfer *)block;
     *copy = *t;
     copy->have = (wefti_region *)(block + sizeof *t);
-    copy->want = copy->have + members;
+    copy->want = shared ? copy->have : copy->have + members;
     copy->ranks = (int32_t *)(copy->want + members);
     memcpy(copy->have, t->have, regions_bytes);
-    memcpy(copy->want, t->want, regions_bytes);
+    if (!shared) memcpy(copy->want, t->want, regions_bytes);
     memcpy(copy->ranks, t->ranks, members * sizeof *t->ranks);
     if (name) {
         char *text = (char *)(copy->ranks + members);

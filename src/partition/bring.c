@@ -61,6 +61,7 @@ static weft_status emit_partial(wefti_partition_context *ctx, const wefti_move *
     bool first = true;
     for (int a = 0; a < ctx->p->mesh.axes; a++)
         if (move->axes >> a & 1) first &= ctx->p->coordinate[a] == 0;
+    wefti_rank_reads_first(ctx->reads, &ctx->p->mesh, move->axes);
     if (first) return WEFT_OK;
     weft_desc desc = ctx->to->values[*local].desc;
     return wefti_partition_add_constant(ctx, &desc,
@@ -96,6 +97,7 @@ static weft_status emit_move(wefti_partition_context *ctx, const weft_desc *whol
                              int32_t *local) {
     const wefti_mesh *mesh = &ctx->p->mesh;
     if (move->kind == WEFTI_MOVE_TO_PARTIAL) return emit_partial(ctx, move, local);
+    wefti_rank_reads_move(ctx->reads, mesh, whole, from, &move->to, move->axes);
     if (move->kind == WEFTI_MOVE_SLICE) {
         wefti_region have, want;
         wefti_layout_region(from, mesh, whole, ctx->p->rank, &have);
@@ -147,6 +149,7 @@ weft_status wefti_partition_fix_input(wefti_partition_context *ctx, int32_t valu
     v->layout.sum = v->layout.max = 0;
     wefti_layout_normal(&v->layout, &ctx->p->mesh, &info->desc);
     weft_desc local = wefti_layout_local(&v->layout, &ctx->p->mesh, &info->desc, ctx->p->rank);
+    wefti_rank_reads_layout(ctx->reads, &ctx->p->mesh, &info->desc, &v->layout);
     v->value = ctx->to->in[info->slot];
     ctx->to->values[v->value].desc = local;
     ctx->in_layout[info->slot] = v->layout;

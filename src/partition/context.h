@@ -19,6 +19,7 @@ typedef struct wefti_partition_entry {
     wefti_layout *required_in, *required_out;
     uint8_t *in_state, *out_state, *partial_open;
     wefti_local_body result;
+    wefti_rank_reads reads; /* what the local body depends on */
 } wefti_partition_entry;
 
 /* The plan's strategies for the nodes of a body in one call. They are kept because matching names
@@ -48,6 +49,7 @@ struct wefti_partition {
     weft_graph *graph;
     wefti_route_cache *routes;
     wefti_arena *arena;
+    wefti_rank_reads reads; /* of the bodies in use, and of the builder */
     wefti_transfer **transfers;
     int64_t transfer_count, transfer_cap;
     wefti_partition_entry **entries;
@@ -76,6 +78,7 @@ typedef struct wefti_partition_context {
     const wefti_partition_spec *spec;
     const weft_body *from;
     weft_body *to;
+    wefti_rank_reads *reads; /* of the entry */
     wefti_builder *own; /* the graph's builder during the run */
     wefti_arena *scratch;
     wefti_version **version; /* per value of the whole body; the layout in which it is made comes

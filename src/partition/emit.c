@@ -15,7 +15,7 @@ static bool needs_lowering(const wefti_lowering *c) {
  * does not matter: all operands there are already partial sums. */
 static bool first_term(const wefti_lowering *c) {
     for (int f = 0; f < c->rule.factors; f++)
-        if (c->rule.factor[f].kind == WEFTI_FACTOR_SUM && wefti_lower_index(c, f) > 0) return false;
+        if (c->rule.factor[f].kind == WEFTI_FACTOR_SUM && !wefti_lower_first(c, f)) return false;
     return true;
 }
 

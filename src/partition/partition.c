@@ -34,6 +34,16 @@ const wefti_transfer *wefti_partition_transfer(const wefti_partition *p, int32_t
     return p->transfers[index];
 }
 
+wefti_rank_reads *wefti_partition_reads(wefti_partition *p) {
+    return &p->reads;
+}
+
+void wefti_partition_use(wefti_partition *p, const weft_body *local) {
+    for (int64_t e = 0; e < p->entry_count; e++)
+        if (p->entries[e]->result.body == local)
+            wefti_rank_reads_join(&p->reads, &p->entries[e]->reads);
+}
+
 void wefti_partition_observe(wefti_partition *p, wefti_decide *decide, void *context) {
     p->decide = decide;
     p->decide_context = context;
@@ -52,6 +62,7 @@ static weft_status bind_inputs(wefti_partition_context *ctx) {
             wefti_layout_normal(&layout, &ctx->p->mesh, &info->desc);
         }
         weft_desc desc = wefti_layout_local(&layout, &ctx->p->mesh, &info->desc, ctx->p->rank);
+        wefti_rank_reads_layout(ctx->reads, &ctx->p->mesh, &info->desc, &layout);
         WEFT_TRY(wefti_body_input(ctx->to, desc, info->kind, info->name, &local));
         ctx->in_layout[i] = layout;
         WEFT_TRY(wefti_partition_add_version(ctx, v, &layout, open ? -1 : local));
@@ -131,6 +142,7 @@ static weft_status partition_node(wefti_partition_context *ctx, int64_t index) {
     if (wefti_partition_guided(n, said)) said = NULL;
     weft_status status = find_result(c, said);
     if (status == WEFT_OK) status = wefti_partition_choose(c, ctx->strategies[index]);
+    c->reads = ctx->reads; /* choices are the same on all ranks */
     for (int i = 0; status == WEFT_OK && i < n->inputs; i++) {
         c->local[i] = -1;
         if (n->in[i] >= 0)
@@ -236,6 +248,7 @@ static weft_status run(wefti_partition *p, wefti_partition_context *ctx,
     wefti_layout *layouts;
     WEFT_TRY(WEFT_GROW(p->entries, p->entry_count, p->entry_cap));
     WEFT_TRY(wefti_partition_new_entry(p, ctx->spec, ctx->strategies, &e));
+    ctx->reads = &e->reads;
     WEFT_TRY(wefti_partition_array(p->arena, ctx->from->in_count, sizeof *ctx->in_layout,
                                    &ctx->in_layout));
     WEFT_TRY(wefti_partition_array(p->arena, ctx->from->out_count, sizeof *layouts, &layouts));
@@ -244,6 +257,7 @@ static weft_status run(wefti_partition *p, wefti_partition_context *ctx,
     weft_status status = partition_body(p, ctx, layouts);
     if (status < 0) {
         wefti_body_destroy(ctx->to);
+        wefti_rank_reads_free(&e->reads);
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
     e->result = (wefti_local_body){ctx->to, ctx->in_layout, layouts, ctx->communicated};
@@ -329,8 +343,12 @@ weft_status wefti_partition_create(const weft_plan *plan, const wefti_mesh *mesh
 
 void wefti_partition_destroy(wefti_partition *p) {
     if (!p) return;
-    for (int64_t e = 0; e < p->entry_count; e++) wefti_body_destroy(p->entries[e]->result.body);
+    for (int64_t e = 0; e < p->entry_count; e++) {
+        wefti_body_destroy(p->entries[e]->result.body);
+        wefti_rank_reads_free(&p->entries[e]->reads);
+    }
     for (int64_t t = 0; t < p->transfer_count; t++) wefti_free(p->transfers[t]);
+    wefti_rank_reads_free(&p->reads);
     wefti_free(p->entries);
     wefti_free(p->transfers);
     wefti_free(p->applied);

@@ -17,6 +17,7 @@
 #define WEFTI_PARTITION_H
 
 #include "graph/graph.h"
+#include "layout/rank_reads.h"
 #include "layout/redistribute.h"
 #include "plan/plan.h"
 
@@ -87,6 +88,12 @@ const wefti_transfer *wefti_partition_transfer(const wefti_partition *p, int32_t
  * index. */
 weft_status wefti_partition_add(wefti_partition *p, wefti_transfer *transfer,
                                 int32_t *out_index) WEFT_CHECKED;
+
+/* What the bodies in use, and the program around them, depend on. The builder adds to it. A body
+ * that only decides layouts, of a call of another stage, is not in use. */
+wefti_rank_reads *wefti_partition_reads(wefti_partition *p);
+/* The program runs a local body of this partition. Other bodies are ignored. */
+void wefti_partition_use(wefti_partition *p, const weft_body *local);
 
 /* The decision for a node, for plans and reports. While an observer is set, equal partitions are
  * made again, so that every node of every call is reported. */

@@ -17,10 +17,12 @@ static void *make(wefti_match *m, int64_t count, size_t bytes) {
 }
 
 static weft_status find_kind(wefti_match *m, const wefti_transfer *t, int32_t rank, int32_t *out) {
-    uint64_t hash = wefti_transfer_digest(t);
+    uint64_t hash = m->classes ? wefti_match_form_digest(t) : wefti_transfer_digest(t);
     kind **at = &m->kinds[hash & (m->buckets - 1)];
     for (; *at; at = &(*at)->next)
-        if ((*at)->hash == hash && wefti_transfer_equal((*at)->transfer, t)) break;
+        if ((*at)->hash == hash && (m->classes ? wefti_match_form_equal((*at)->transfer, t)
+                                               : wefti_transfer_equal((*at)->transfer, t)))
+            break;
     if (!*at) {
         kind *k = make(m, 1, sizeof *k);
         WEFT_REQUIRE(k, WEFT_E_NOMEM, "no memory to match programs");
@@ -31,22 +33,24 @@ static weft_status find_kind(wefti_match *m, const wefti_transfer *t, int32_t ra
     return WEFT_OK;
 }
 
-static weft_status find_channel(wefti_match *m, const wefti_transfer *t,
-                                wefti_match_channel **out) {
-    size_t ranks_bytes = (size_t)t->members * sizeof *t->ranks;
-    wefti_match_channel **at = &m->channels[wefti_transfer_channel(t) & (m->buckets - 1)];
+weft_status wefti_match_channel_of(wefti_match *m, uint64_t hash, uint64_t tag, int32_t members,
+                                   const int32_t *players, const struct wefti_match_group *group,
+                                   wefti_match_channel **out) {
+    size_t players_bytes = (size_t)members * sizeof *players;
+    wefti_match_channel **at = &m->channels[hash & (m->buckets - 1)];
     for (; *at; at = &(*at)->next)
-        if ((*at)->tag == t->tag && (*at)->members == t->members &&
-            !memcmp((*at)->ranks, t->ranks, ranks_bytes))
+        if ((*at)->tag == tag && (*at)->members == members && (*at)->group == group &&
+            !memcmp((*at)->ranks, players, players_bytes))
             break;
     if (!*at) {
         wefti_match_channel *c = make(m, 1, sizeof *c);
-        int64_t *posted = make(m, t->members, sizeof *posted);
-        bool *waiting = make(m, t->members, sizeof *waiting);
+        int64_t *posted = make(m, members, sizeof *posted);
+        bool *waiting = make(m, members, sizeof *waiting);
         WEFT_REQUIRE(c && posted && waiting, WEFT_E_NOMEM, "no memory to match programs");
-        *c = (wefti_match_channel){.tag = t->tag,
-                                   .members = t->members,
-                                   .ranks = t->ranks,
+        *c = (wefti_match_channel){.tag = tag,
+                                   .members = members,
+                                   .ranks = players,
+                                   .group = group,
                                    .posted = posted,
                                    .waiting = waiting};
         *at = c;
@@ -55,32 +59,43 @@ static weft_status find_channel(wefti_match *m, const wefti_transfer *t,
     return WEFT_OK;
 }
 
+static weft_status find_channel(wefti_match *m, const wefti_transfer *t, int32_t player,
+                                wefti_match_end *end) {
+    if (m->classes) return wefti_match_class_channel(m, t, player, end);
+    end->slot = t->me;
+    return wefti_match_channel_of(m, wefti_transfer_channel(t), t->tag, t->members, t->ranks, NULL,
+                                  &end->channel);
+}
+
 /* Checks what matching itself relies on; wefti_transfer_check checks the rest later. */
 static weft_status check_group(const wefti_match *m, const wefti_transfer *t, int32_t rank) {
+    const int32_t ranks = m->classes ? m->classes->ranks : m->count;
     bool legal = t->members >= 1 && t->me >= 0 && t->me < t->members && t->ranks[t->me] == rank &&
                  t->rank >= 0 && t->rank <= WEFT_MAX_RANK &&
                  (unsigned)t->kind < WEFTI_TRANSFER_KINDS && (unsigned)t->dtype < WEFT_DTYPES;
     for (int32_t i = 0; legal && i < t->members; i++)
-        legal = t->ranks[i] > (i ? t->ranks[i - 1] : -1) && t->ranks[i] < m->count;
+        legal = t->ranks[i] > (i ? t->ranks[i - 1] : -1) && t->ranks[i] < ranks;
     WEFT_REQUIRE_OF(rank, legal, WEFT_E_MISMATCH,
                     "rank %d: the transfer of '%s' is none of this rank, among ranks 0 to %d that "
                     "ascend",
-                    rank, t->name ? t->name : "a value without a name", m->count - 1);
+                    rank, t->name ? t->name : "a value without a name", ranks - 1);
     return WEFT_OK;
 }
 
-static weft_status add_rank(wefti_match *m, int32_t rank) {
-    wefti_match_rank *r = &m->ranks[rank];
+static weft_status add_player(wefti_match *m, int32_t player) {
+    wefti_match_rank *r = &m->ranks[player];
     const wefti_partition *p = r->program->partition;
-    WEFT_REQUIRE(r->program->rank == rank, WEFT_E_ARG, "the program of rank %d is given for %d",
-                 r->program->rank, rank);
+    const int32_t rank = r->program->rank;
+    WEFT_REQUIRE(m->classes ? m->classes->class_of[rank] == player : rank == player, WEFT_E_ARG,
+                 "the program of rank %d is given for %s %d", rank, m->classes ? "class" : "rank",
+                 player);
     r->count = p ? wefti_partition_transfers(p) : 0;
     r->ends = make(m, r->count, sizeof *r->ends);
     WEFT_REQUIRE(r->ends, WEFT_E_NOMEM, "no memory to match programs");
     for (int32_t i = 0; i < r->count; i++) {
         const wefti_transfer *t = wefti_partition_transfer(p, i);
         WEFT_TRY(check_group(m, t, rank));
-        WEFT_TRY(find_channel(m, t, &r->ends[i].channel));
+        WEFT_TRY(find_channel(m, t, player, &r->ends[i]));
         WEFT_TRY(find_kind(m, t, rank, &r->ends[i].kind));
     }
     return WEFT_OK;
@@ -121,7 +136,7 @@ static weft_status post(wefti_match *m, wefti_match_rank *r, int32_t index,
     wefti_match_channel *c = end->channel;
     if (end->posted - end->waited == WEFTI_COMM_DEPTH)
         return wefti_match_wrong(m, side, "is posted once more than may be under way");
-    int64_t number = c->posted[side->transfer->me]++;
+    int64_t number = c->posted[end->slot]++;
     end->number[end->posted++ % WEFTI_COMM_DEPTH] = number;
     end->last = *side;
     r->under_way++;
@@ -145,7 +160,7 @@ static weft_status wait(wefti_match *m, wefti_match_rank *r, int32_t index,
         return wefti_match_wrong(m, side, "is waited for but was not posted");
     r->blocked = end->channel->complete <= end->number[end->waited % WEFTI_COMM_DEPTH];
     if (r->blocked) {
-        end->channel->waiting[side->transfer->me] = true;
+        end->channel->waiting[end->slot] = true;
         r->waits = *side;
         return WEFT_OK;
     }
@@ -309,7 +324,7 @@ static weft_status match(wefti_match *m, const wefti_program *const *programs) {
     WEFT_REQUIRE(m->ranks && m->queue && m->channels && m->kinds, WEFT_E_NOMEM,
                  "no memory to match programs");
     for (int32_t i = 0; i < m->count; i++) m->ranks[i].program = programs[i];
-    for (int32_t i = 0; i < m->count; i++) WEFT_TRY(add_rank(m, i));
+    for (int32_t i = 0; i < m->count; i++) WEFT_TRY(add_player(m, i));
     for (int s = 0; s < (int)(sizeof sections / sizeof *sections); s++) {
         m->section = sections[s];
         WEFT_TRY(play_section(m));
@@ -319,12 +334,21 @@ static weft_status match(wefti_match *m, const wefti_program *const *programs) {
     return WEFT_OK;
 }
 
+static weft_status run(wefti_match *m, const wefti_program *const *programs) {
+    WEFT_TRY(wefti_arena_create(&m->arena));
+    weft_status status = match(m, programs);
+    for (uint64_t b = 0; m->channels && b < m->buckets; b++)
+        for (wefti_match_channel *c = m->channels[b]; c; c = c->next) wefti_free(c->open);
+    wefti_arena_destroy(m->arena);
+    return status;
+}
+
 weft_status wefti_programs_match(const wefti_program *const *programs, int32_t count) {
     wefti_match m = {.count = count};
-    WEFT_TRY(wefti_arena_create(&m.arena));
-    weft_status status = match(&m, programs);
-    for (uint64_t b = 0; m.channels && b < m.buckets; b++)
-        for (wefti_match_channel *c = m.channels[b]; c; c = c->next) wefti_free(c->open);
-    wefti_arena_destroy(m.arena);
-    return status;
+    return run(&m, programs);
+}
+
+weft_status wefti_classes_match(const wefti_match_classes *classes) {
+    wefti_match m = {.count = classes->count, .classes = classes};
+    return run(&m, classes->programs);
 }

@@ -23,12 +23,13 @@ typedef struct wefti_meeting {
     int32_t arrived;
 } wefti_meeting;
 
-/* A group of ranks and a tag. */
+/* A group of ranks and a tag. With classes: all classes that meet in groups of one kind. */
 typedef struct wefti_match_channel {
     struct wefti_match_channel *next; /* in the same hash bucket */
     uint64_t tag;
     int32_t members;
-    const int32_t *ranks;
+    const int32_t *ranks; /* players: indices in wefti_match.ranks */
+    const struct wefti_match_group *group; /* with classes: the kind of group */
     int64_t *posted; /* per member */
     bool *waiting;
     int64_t complete, begin; /* complete: meetings that are over; begin: number of open[0] */
@@ -39,12 +40,13 @@ typedef struct wefti_match_channel {
 /* A transfer in one rank's table. */
 typedef struct wefti_match_end {
     wefti_match_channel *channel;
-    int32_t kind;
+    int32_t kind, slot; /* slot: the player's index in the channel */
     uint32_t posted, waited;
     int64_t number[WEFTI_COMM_DEPTH]; /* numbers of the posts in flight, in the channel */
     wefti_match_side last;            /* the last post */
 } wefti_match_end;
 
+/* A player: a rank, or the representative of a class. */
 typedef struct wefti_match_rank {
     const wefti_program *program;
     wefti_match_end *ends;
@@ -67,8 +69,10 @@ typedef struct wefti_match_repeat {
 
 typedef struct wefti_match {
     wefti_arena *arena;
-    wefti_match_rank *ranks;
+    wefti_match_rank *ranks; /* players */
     int32_t count;
+    const wefti_match_classes *classes; /* NULL: each player is a rank */
+    struct wefti_match_group *groups;   /* with classes: kinds of groups, a list */
     wefti_section section;
     int32_t *queue; /* ranks that can continue */
     int32_t queued;
@@ -83,6 +87,18 @@ typedef struct wefti_match {
  * the play repeats itself, the ranks skip as many iterations as they can. */
 void wefti_match_repeat_begin(wefti_match *m);
 void wefti_match_repeat_at(wefti_match *m, const wefti_match_rank *rank);
+
+/* match.c: a channel with `tag` among `players`; an existing one, or a new one. */
+weft_status wefti_match_channel_of(wefti_match *m, uint64_t hash, uint64_t tag, int32_t members,
+                                   const int32_t *players, const struct wefti_match_group *group,
+                                   wefti_match_channel **out) WEFT_CHECKED;
+
+/* match_classes.c. find_channel: the channel in which the transfer of a class meets, and the class's
+ * slot there. digest, equal: of transfers up to the ranks and the place of their groups. */
+weft_status wefti_match_class_channel(wefti_match *m, const wefti_transfer *t, int32_t player,
+                                      wefti_match_end *end) WEFT_CHECKED;
+uint64_t wefti_match_form_digest(const wefti_transfer *t);
+bool wefti_match_form_equal(const wefti_transfer *a, const wefti_transfer *b);
 
 /* match_text.c. All return WEFT_E_MISMATCH, or WEFT_E_NOMEM. */
 weft_status wefti_match_differ(const wefti_match *m, const wefti_match_side *a,

@@ -49,7 +49,7 @@ static bool same_box(const wefti_region *a, const wefti_region *b, int rank) {
 }
 
 static void add_boxes(wefti_text *text, const wefti_transfer *a, const wefti_transfer *b) {
-    for (int32_t i = 0; i < a->members; i++) {
+    for (int32_t i = 0; i < a->members && i < b->members; i++) {
         bool had = same_box(&a->have[i], &b->have[i], a->rank);
         if (had && same_box(&a->want[i], &b->want[i], a->rank)) continue;
         wefti_text_add(text, "what rank %d %s is ", a->ranks[i], had ? "gets" : "gives");
@@ -120,17 +120,17 @@ weft_status wefti_match_wrong(const wefti_match *m, const wefti_match_side *side
     return refuse(&text);
 }
 
-/* The first member for which a blocked rank waits. */
-static int32_t missing(const wefti_match *m, int32_t rank) {
-    const wefti_match_rank *r = &m->ranks[rank];
+/* The first player for which a blocked player waits. */
+static int32_t missing(const wefti_match *m, int32_t player) {
+    const wefti_match_rank *r = &m->ranks[player];
     const wefti_transfer *t = r->waits.transfer;
     const wefti_match_end *end = NULL;
     for (int32_t i = 0; i < r->count && !end; i++)
         if (wefti_partition_transfer(r->program->partition, i) == t) end = &r->ends[i];
     int64_t number = end->number[end->waited % WEFTI_COMM_DEPTH];
-    for (int32_t i = 0; i < t->members; i++)
-        if (end->channel->posted[i] <= number) return t->ranks[i];
-    return rank; /* not reached: the wait would have ended */
+    for (int32_t i = 0; i < end->channel->members; i++)
+        if (end->channel->posted[i] <= number) return end->channel->ranks[i];
+    return player; /* not reached: the wait would have ended */
 }
 
 /* Reports the chain of waits from the first blocked rank on, until it closes or ends. */
@@ -158,12 +158,13 @@ weft_status wefti_match_stuck(const wefti_match *m) {
         if (told++ < MOST) {
             wefti_text_add(&text, "%s", told > 1 ? "; " : "");
             add_place(&text, &m->ranks[at].waits);
-            wefti_text_add(&text, " waits for rank %d in ", next);
+            wefti_text_add(&text, " waits for rank %d in ", m->ranks[next].program->rank);
             add_transfer(&text, &m->ranks[at].waits);
         }
         at = next;
     } while (at != end);
     if (told > MOST) wefti_text_add(&text, "; and %d more", told - MOST);
-    if (!circle) wefti_text_add(&text, "; rank %d is at its end without it", end);
+    if (!circle)
+        wefti_text_add(&text, "; rank %d is at its end without it", m->ranks[end].program->rank);
     return refuse(&text);
 }

@@ -1,7 +1,8 @@
 /* Completes a plan: writes the decisions of a build down as rules.
  *
  * Builds only the first rank of each stage, which decides for all ranks of the stage. So planning
- * for thousands of devices needs none of them. Names that differ only in numbers and are split
+ * for thousands of devices needs none of them. Stages with equal meshes decide alike, so only the
+ * first of them is observed: an observed build makes each partition again. Names that differ only in numbers and are split
  * alike become one pattern: "h.*.mlp.c_fc:linear".
  *
  * No rule is written for two ops with one name and different splits, because no rule can tell them
@@ -270,7 +271,17 @@ uint64_t wefti_model_hash(const weft_graph *graph) {
     return hash;
 }
 
-static weft_status observe_stage(const wefti_completion *what, collector *c, int32_t rank,
+/* Whether an earlier stage has made the decisions of this one. */
+static bool is_decided(const weft_plan *plan, int32_t stage) {
+    const wefti_mesh mesh = wefti_plan_mesh(plan, stage);
+    for (int32_t s = 0; s < stage; s++) {
+        const wefti_mesh earlier = wefti_plan_mesh(plan, s);
+        if (wefti_meshes_alike(&earlier, &mesh)) return true;
+    }
+    return false;
+}
+
+static weft_status observe_stage(const wefti_completion *what, collector *c, int32_t stage,
                                  wefti_route_cache *routes) {
     const wefti_observer observer = {c, decided, placed, assigned};
     const wefti_program_spec spec = {
@@ -280,9 +291,9 @@ static weft_status observe_stage(const wefti_completion *what, collector *c, int
         .optimizer = what->optimizer,
         .microbatches = what->microbatches,
         .plan = what->plan,
-        .rank = rank,
+        .rank = wefti_plan_mesh(what->plan, stage).first,
         .routes = routes,
-        .observer = &observer,
+        .observer = is_decided(what->plan, stage) ? NULL : &observer,
     };
     wefti_program *program;
     WEFT_TRY(wefti_program_build(&spec, &program));
@@ -298,7 +309,7 @@ static weft_status observe_stages(const wefti_completion *what, collector *c) {
     weft_status status = WEFT_OK;
     WEFT_TRY(wefti_route_cache_create(&routes));
     for (int32_t s = 0; s < what->plan->pipeline.stages && status >= 0; s++)
-        status = observe_stage(what, c, wefti_plan_mesh(what->plan, s).first, routes);
+        status = observe_stage(what, c, s, routes);
     wefti_route_cache_destroy(routes);
     return status;
 }

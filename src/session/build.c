@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "plan/plan.h"
+#include "program/limit.h"
 #include "program/match.h"
 #include "program/print.h"
 
@@ -33,36 +34,8 @@ static bool uses_bf16(const weft_graph *g) {
     return false;
 }
 
-static weft_status check_limit(const weft_session *s, const wefti_program *p) {
-    if (s->options.memory_bytes <= 0 || p->peak_bytes <= s->options.memory_bytes) return WEFT_OK;
-    char need[32], limit[32], fixed[32], *largest;
-    WEFT_TRY(wefti_program_largest(p, 6, &largest));
-    int64_t room = s->options.memory_bytes - p->persistent_bytes;
-    double share = p->transient_bytes > 0 ? (double)room / (double)p->transient_bytes : 0;
-    char advice[160];
-    if (room <= 0 && !s->optimizer)
-        (void)snprintf(advice, sizeof advice, "the model alone needs %s",
-                       wefti_bytes_text(p->persistent_bytes, fixed));
-    else if (room <= 0)
-        (void)snprintf(advice, sizeof advice,
-                       "the model and its optimizer alone need %s: a smaller model or another "
-                       "optimizer would fit",
-                       wefti_bytes_text(p->persistent_bytes, fixed));
-    else if (share < 0.01)
-        (void)snprintf(advice, sizeof advice,
-                       "less than 1 %% of this batch would fit beside the model (train.accumulate, "
-                       "or a smaller batch, context or model)");
-    else
-        (void)snprintf(advice, sizeof advice,
-                       "about %.0f %% of this batch would fit (train.accumulate, or a smaller "
-                       "batch or context)",
-                       share * 100);
-    weft_status status = WEFT_RAISE(
-        WEFT_E_NOMEM, "a step needs %s but the limit (device.memory) is %s; largest: %s; %s",
-        wefti_bytes_text(p->peak_bytes, need), wefti_bytes_text(s->options.memory_bytes, limit),
-        largest, advice);
-    wefti_free(largest);
-    return s->devices > 1 ? wefti_prefix(status, "device %d", p->rank) : status;
+wefti_bf16_compute wefti_session_choose_bf16(const weft_graph *graph, weft_bf16_compute wanted) {
+    return uses_bf16(graph) ? choose_bf16(wanted) : WEFTI_BF16_AS_F32;
 }
 
 /* ---- building ---- */
@@ -113,7 +86,8 @@ static weft_status build_ranks(const weft_session *s, const weft_graph *graph,
         if (wefti_session_has(s, r)) WEFT_TRY(build_rank(s, graph, r, &programs[r]));
     if (s->devices > 1 && !s->world)
         WEFT_TRY(wefti_programs_match((const wefti_program *const *)programs, s->devices));
-    return check_limit(s, largest_program(s, programs));
+    return wefti_program_within(largest_program(s, programs), s->options.memory_bytes,
+                                s->optimizer != NULL, s->devices);
 }
 
 static weft_status build_view(weft_session *s, weft_graph *graph, wefti_view **out) {
@@ -153,22 +127,25 @@ static weft_status check_microbatches(int64_t microbatches) {
     return WEFT_OK;
 }
 
-/* Takes the plan's number of microbatches. If the session has a number too, both must agree.
- * Interleaved micro-batches count as microbatches. If the plan has only their number, the session
+/* Interleaved micro-batches count as microbatches. If the plan has only their number, the session
  * decides how many microbatches there are. */
-static weft_status take_plan(weft_session *s, const weft_plan *plan) {
+weft_status wefti_session_take_plan(const weft_plan *plan, int32_t *own, weft_plan **out) {
     WEFT_TRY(weft_plan_check(plan));
-    WEFT_TRY(wefti_plan_copy(plan, &s->plan));
-    WEFT_TRY(wefti_plan_refine(s->plan));
+    WEFT_TRY(wefti_plan_copy(plan, out));
+    WEFT_TRY(wefti_plan_refine(*out));
     bool pipeline = plan->pipeline.stages > 1;
     int32_t parts = pipeline ? plan->pipeline.microbatches : plan->accumulate;
     int64_t microbatches = (int64_t)(parts > 1 ? parts : 1) * plan->copies;
-    int32_t *own = &s->options.microbatches;
     WEFT_REQUIRE(*own == 1 || *own == microbatches || (parts <= 1 && *own % plan->copies == 0),
                  WEFT_E_ARG, "the plan has %lld microbatches%s, the session %d",
                  (long long)microbatches, plan->copies > 1 ? ", its copies counted" : "", *own);
     WEFT_TRY(check_microbatches(microbatches));
     if (*own == 1) *own = (int32_t)microbatches;
+    return WEFT_OK;
+}
+
+static weft_status take_plan(weft_session *s, const weft_plan *plan) {
+    WEFT_TRY(wefti_session_take_plan(plan, &s->options.microbatches, &s->plan));
     s->devices = plan->devices;
     return wefti_route_cache_create(&s->routes);
 }

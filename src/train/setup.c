@@ -226,15 +226,17 @@ weft_status wefti_training_graph(wefti_training *t) {
     return WEFT_OK;
 }
 
+weft_status wefti_training_eval_graph(wefti_training *t) {
+    return weft_model_build(&t->model.config, WEFT_USE_EVAL, t->batch.micro, context_of(t),
+                            t->job->train.precision, &t->model.eval_graph);
+}
+
 static weft_status build_graphs(wefti_training *t) {
-    weft_dtype dtype = t->job->train.precision;
-    int64_t seq = context_of(t);
     WEFT_TRY(wefti_training_graph(t));
     weft_session_options o = wefti_training_options(t);
     WEFT_TRY(weft_session_create(t->model.graph, &o, &t->session));
     if (!t->data || weft_data_samples(t->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
-    WEFT_TRY(weft_model_build(&t->model.config, WEFT_USE_EVAL, t->batch.micro, seq, dtype,
-                              &t->model.eval_graph));
+    WEFT_TRY(wefti_training_eval_graph(t));
     return weft_session_add(t->session, t->model.eval_graph, &t->model.eval_program);
 }
 
@@ -250,11 +252,6 @@ static weft_status note_unmatched(const wefti_training *t) {
         if (*line) wefti_training_note(t, "%s", line);
     wefti_free(lines);
     return WEFT_OK;
-}
-
-weft_status wefti_training_prepare(wefti_training *t) {
-    WEFT_TRY(wefti_training_configure(t));
-    return build_graphs(t);
 }
 
 weft_status wefti_training_open(wefti_training *t) {

@@ -85,13 +85,13 @@ typedef struct wefti_training {
 /* setup.c: configuration, data, graphs and session of a job, within the job's memory limit or the
  * machine's memory. */
 weft_status wefti_training_open(wefti_training *t) WEFT_CHECKED;
-/* For reports: the same without a limit, and without data unless sizes depend on them. */
-weft_status wefti_training_prepare(wefti_training *t) WEFT_CHECKED;
 void wefti_training_close(wefti_training *t);
 /* The model's configuration; opens data into t->data when sizes depend on it. */
 weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;
 /* After that: the graph to train. Refuses a plan that was made for another model. */
 weft_status wefti_training_graph(wefti_training *t) WEFT_CHECKED;
+/* The graph to validate with: model.eval_graph. */
+weft_status wefti_training_eval_graph(wefti_training *t) WEFT_CHECKED;
 weft_session_options wefti_training_options(const wefti_training *t);
 void wefti_training_note(const wefti_training *t, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

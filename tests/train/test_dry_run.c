@@ -3,10 +3,13 @@
 #include "support.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "weft/launch.h"
+#include "weft/plan.h"
+#include "weft/program.h"
 #include "weft/train.h"
 
 /* Sizes are all given, so that no data are opened. */
@@ -38,10 +41,12 @@ static weft_dry_run dry_run_of(const weft_job *job, int rank) {
     return r;
 }
 
-static void count_calls(void *context, int done, int of) {
-    int *calls = context;
-    assert_int_equal(done, ++*calls);
+/* Equal ranks are done together. */
+static void see_progress(void *context, int done, int of) {
+    int *last = context;
+    assert_in_range(done, *last + 1, of);
     assert_int_equal(of, 8);
+    *last = done;
 }
 
 /* As many ranks as the job has devices, with the peaks that `weft model` prints. */
@@ -127,16 +132,99 @@ static void test_unmatched(void **state) {
 
 static void test_progress_and_errors(void **state) {
     (void)state;
-    int calls = 0;
+    int done = 0;
     weft_dry_run r;
     weft_job *job = job_for("parallel.devices=8");
-    assert_int_equal(weft_job_dry_run(job, -1, count_calls, &calls, &r), WEFT_OK);
-    assert_int_equal(calls, 8);
+    assert_int_equal(weft_job_dry_run(job, -1, see_progress, &done, &r), WEFT_OK);
+    assert_int_equal(done, 8);
     weft_dry_run_free(&r);
     assert_int_equal(weft_job_dry_run(job, 8, NULL, NULL, &r), WEFT_E_ARG);
     ASSERT_MESSAGE("rank 8");
     weft_dry_run_free(&r);
     weft_job_free(job);
+}
+
+/* Thousands of ranks cost no more than their classes: here the first and last stages, uneven
+ * vocabularies and sharded optimizer states make some dozens. */
+static void test_thousands_of_ranks(void **state) {
+    const char *const words[] = {
+        "model.family=gpt2",
+        "model.layers=4",
+        "model.hidden=64",
+        "model.heads=4",
+        "model.context=16",
+        "model.vocab=101",
+        "data.path=/none",
+        "train.batch=8192",
+        "train.clip=1",
+        "parallel.mesh={dp: 2048, tp: 2}",
+        "parallel.optimizer.level=1",
+        "parallel.pipeline.stages=4",
+        "parallel.pipeline.microbatches=4",
+        "parallel.strategies=[{match: h.*.mlp.c_fc, split: {n0: tp}}, {match: h.*.mlp.c_proj, "
+        "split: {k: tp}}]"};
+    weft_job *job;
+    weft_model_report *report;
+    weft_plan *plan;
+    char *text;
+    (void)state;
+    ASSERT_OK(weft_job_load(NULL, words, sizeof words / sizeof *words, &job));
+    weft_dry_run r = dry_run_of(job, -1);
+    assert_int_equal(r.ranks, 16384);
+    assert_int_equal(r.checked, 16384);
+    ASSERT_OK(weft_job_report(job, &report));
+    assert_int_equal(report->devices, 16384);
+    assert_int_equal(report->peaks[r.most_rank], r.most_bytes);
+    assert_int_equal(report->peaks[r.least_rank], r.least_bytes);
+    for (int rank = 0; rank < r.ranks; rank++)
+        assert_in_range(report->peaks[rank], r.least_bytes, r.most_bytes);
+    static const int some[] = {0, 1, 2, 5000, 16383};
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        weft_dry_run one = dry_run_of(job, some[i]);
+        assert_int_equal(one.most_bytes, report->peaks[some[i]]);
+        weft_dry_run_free(&one);
+    }
+    ASSERT_OK(weft_job_program_text(job, 16383, &text, NULL));
+    assert_non_null(strstr(text, "rank 16383"));
+    weft_text_free(text);
+    ASSERT_OK(weft_job_plan(job, &plan, NULL));
+    assert_int_equal(weft_plan_devices(plan), 16384);
+    weft_plan_destroy(plan);
+    weft_model_report_free(report);
+    weft_dry_run_free(&r);
+    weft_job_free(job);
+}
+
+/* Reports refuse what a run would refuse, if the job says how much memory a device has. */
+static void test_memory_limit(void **state) {
+    (void)state;
+    static const char *const splits[] = {"parallel.devices=1", "parallel.devices=4",
+                                         "parallel.pipeline.stages=4"};
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        weft_job *job = job_for(splits[i]);
+        weft_dry_run r = dry_run_of(job, -1), refused;
+        weft_model_report *report;
+        char limit[64], *text;
+        for (int below = 0; below < 2; below++) {
+            const weft_status expected = below ? WEFT_E_NOMEM : WEFT_OK;
+            (void)snprintf(limit, sizeof limit, "device.memory=%lld",
+                           (long long)(r.most_bytes - below));
+            weft_job *limited = job_with(splits[i], limit);
+            assert_int_equal(weft_job_dry_run(limited, -1, NULL, NULL, &refused), expected);
+            weft_dry_run_free(&refused);
+            if (below) ASSERT_MESSAGE("device.memory");
+            assert_int_equal(weft_job_dry_run(limited, r.most_rank, NULL, NULL, &refused),
+                             expected);
+            weft_dry_run_free(&refused);
+            assert_int_equal(weft_job_report(limited, &report), expected);
+            if (!below) weft_model_report_free(report);
+            ASSERT_OK(weft_job_program_text(limited, 0, &text, NULL)); /* shows why */
+            weft_text_free(text);
+            weft_job_free(limited);
+        }
+        weft_dry_run_free(&r);
+        weft_job_free(job);
+    }
 }
 
 int main(void) {
@@ -145,6 +233,8 @@ int main(void) {
         cmocka_unit_test(test_volume),
         cmocka_unit_test(test_one_and_many),
         cmocka_unit_test(test_unmatched),
+        cmocka_unit_test(test_thousands_of_ranks),
+        cmocka_unit_test(test_memory_limit),
         cmocka_unit_test(test_progress_and_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

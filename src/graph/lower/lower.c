@@ -83,7 +83,13 @@ static int32_t part_of_rank(const wefti_lowering *c, int f, int32_t rank) {
 }
 
 int32_t wefti_lower_index(const wefti_lowering *c, int f) {
+    wefti_rank_reads_place(c->reads, mesh_of(c), axes_of(c, f));
     return part_of_rank(c, f, c->ranks.rank);
+}
+
+bool wefti_lower_first(const wefti_lowering *c, int f) {
+    wefti_rank_reads_first(c->reads, mesh_of(c), axes_of(c, f));
+    return part_of_rank(c, f, c->ranks.rank) == 0;
 }
 
 void wefti_lower_range(const wefti_lowering *c, int f, int32_t index, int64_t *begin,
@@ -118,6 +124,7 @@ int64_t wefti_lower_out_begin(const wefti_lowering *c, int o, int d) {
 }
 
 weft_desc wefti_lower_out_desc(const wefti_lowering *c, int o) {
+    wefti_rank_reads_layout(c->reads, mesh_of(c), wefti_out(c->n, o), &c->give[o]);
     return wefti_layout_local(&c->give[o], mesh_of(c), wefti_out(c->n, o), c->ranks.rank);
 }
 
@@ -159,18 +166,51 @@ void wefti_lower_out_partial(wefti_lowering *c, int o, weft_value value, uint32_
 
 /* ---- nodes ---- */
 
-static weft_status local_attrs(const wefti_lowering *c, wefti_attr *attrs, int *out_count) {
+/* The attributes of this device's piece, or of the piece with part `part` of factor `moved`. */
+static weft_status local_attrs(const wefti_lowering *c, int moved, int32_t part, wefti_attr *attrs,
+                               int *out_count) {
     int count = 0;
     while (c->n->op->attrs && c->n->op->attrs[count].name) count++;
     WEFT_REQUIRE(count < 32, WEFT_E_BUG, "%s has too many attributes", c->n->op->name);
     memcpy(attrs, c->n->attrs, (size_t)(count + 1) * sizeof *attrs);
     if (c->n->op->localize) {
         int64_t begins[WEFTI_MAX_FACTORS], sizes[WEFTI_MAX_FACTORS];
-        for (int f = 0; f < c->rule.factors; f++)
-            wefti_lower_range(c, f, wefti_lower_index(c, f), &begins[f], &sizes[f]);
+        for (int f = 0; f < c->rule.factors; f++) {
+            wefti_rank_reads_part(c->reads, mesh_of(c), c->rule.factor[f].size, &c->factor[f]);
+            wefti_lower_range(c, f, f == moved ? part : part_of_rank(c, f, c->ranks.rank),
+                              &begins[f], &sizes[f]);
+        }
         WEFT_TRY(c->n->op->localize(c->n, &c->rule, begins, sizes, attrs));
     }
     *out_count = count;
+    return WEFT_OK;
+}
+
+static bool costs_alike(const weft_node *made, wefti_attr *attrs, const wefti_cost *cost) {
+    weft_node other = *made;
+    wefti_cost its;
+    other.attrs = attrs;
+    wefti_node_cost(&other, &its);
+    return its.flops == cost->flops && its.bytes == cost->bytes;
+}
+
+/* Reads this device's place along the factors by which the cost of its piece would change. */
+static weft_status read_places(const wefti_lowering *c, const weft_node *made) {
+    wefti_cost cost;
+    if (!c->reads || !c->n->op->localize) return WEFT_OK;
+    wefti_node_cost(made, &cost);
+    for (int f = 0; f < c->rule.factors; f++) {
+        const int32_t own = part_of_rank(c, f, c->ranks.rank), parts = wefti_lower_parts(c, f);
+        bool alike = true;
+        for (int32_t part = 0; part < parts && alike; part++) {
+            wefti_attr attrs[33];
+            int count;
+            if (part == own) continue;
+            WEFT_TRY(local_attrs(c, f, part, attrs, &count));
+            alike = costs_alike(made, attrs, &cost);
+        }
+        if (!alike) wefti_rank_reads_place(c->reads, mesh_of(c), axes_of(c, f));
+    }
     return WEFT_OK;
 }
 
@@ -179,7 +219,7 @@ weft_status wefti_lower_add(wefti_lowering *c, const int32_t *in, int attr_count
     wefti_attr attrs[33];
     int count;
     int32_t node;
-    WEFT_TRY(local_attrs(c, attrs, &count));
+    WEFT_TRY(local_attrs(c, -1, 0, attrs, &count));
     for (int k = 0; k < attr_count; k++) {
         int at = -1;
         for (int i = 0; i < count; i++)
@@ -192,6 +232,7 @@ weft_status wefti_lower_add(wefti_lowering *c, const int32_t *in, int attr_count
     }
     WEFT_TRY(wefti_body_add_like(c->body, c->n, in, attrs, NULL, &node));
     const weft_node *made = &c->body->nodes[node];
+    if (!attr_count) WEFT_TRY(read_places(c, made));
     for (int o = 0; o < made->outputs; o++) out[o] = made->out[o];
     return WEFT_OK;
 }
@@ -217,12 +258,11 @@ void wefti_lower_same(wefti_lowering *c, const weft_value *in, int attr_count,
 static weft_status new_transfer(wefti_lowering *c, wefti_axes axes, const weft_desc *desc,
                                 wefti_transfer_kind kind, wefti_reduction reduction,
                                 wefti_transfer **out) {
-    int32_t ranks[1024];
     int32_t members = wefti_mesh_product(mesh_of(c), axes);
-    WEFT_REQUIRE(members <= 1024, WEFT_E_NO_IMPL, "a group of %d devices", members);
+    wefti_region *boxes = wefti_calloc((size_t)members, 2 * sizeof *boxes + sizeof(int32_t));
+    WEFT_REQUIRE(boxes, WEFT_E_NOMEM, "no memory for a transfer of %d members", members);
+    int32_t *ranks = (int32_t *)(boxes + 2 * (size_t)members);
     (void)wefti_mesh_group(mesh_of(c), c->ranks.rank, axes, ranks);
-    wefti_region *boxes;
-    WEFT_NEW_ARRAY(boxes, wefti_region, 2 * members);
     wefti_transfer shape = {.kind = kind,
                             .reduction = reduction,
                             .dtype = desc->dtype,
@@ -284,6 +324,10 @@ static weft_value along(wefti_lowering *c, weft_value value, int dim, int f,
     if (!wefti_graph_ok(c->graph)) return WEFT_NO_VALUE;
     weft_desc desc = desc_of(c, value);
     wefti_transfer *t;
+    if (kind == WEFTI_TRANSFER_ALL_GATHER) /* what a member receives depends on its own piece */
+        wefti_rank_reads_part(c->reads, mesh_of(c), c->rule.factor[f].size, &c->factor[f]);
+    else
+        wefti_rank_reads_place(c->reads, mesh_of(c), axes);
     weft_status status = new_transfer(c, axes, &desc, kind, reduction, &t);
     if (status < 0) {
         wefti_graph_fail(c->graph, status);
@@ -410,6 +454,7 @@ weft_value wefti_lower_transfer(wefti_lowering *c, weft_value value, uint32_t fa
     weft_desc desc = desc_of(c, value);
     wefti_transfer *t;
     desc.rank = (int8_t)rank;
+    wefti_rank_reads_place(c->reads, mesh_of(c), axes_of_mask(c, factors));
     weft_status status = new_transfer(c, axes_of_mask(c, factors), &desc, kind, reduction, &t);
     if (status < 0) {
         wefti_graph_fail(c->graph, status);
@@ -421,6 +466,7 @@ weft_value wefti_lower_transfer(wefti_lowering *c, weft_value value, uint32_t fa
 }
 
 wefti_lower_ranks wefti_lower_world(const wefti_lowering *c) {
+    wefti_rank_reads_place(c->reads, mesh_of(c), ~(wefti_axes)0);
     return c->ranks;
 }
 

@@ -11,6 +11,7 @@
 #define WEFTI_LOWER_H
 
 #include "graph/graph.h"
+#include "layout/rank_reads.h"
 #include "layout/transfer.h"
 
 typedef struct wefti_lower_ranks {
@@ -35,6 +36,7 @@ struct wefti_lowering {
     int32_t made[WEFTI_MAX_OUT];      /* results in the local body, -1: not made yet */
     const wefti_mesh *mesh;
     wefti_lower_ranks ranks;
+    wefti_rank_reads *reads;       /* what the nodes depend on; NULL: nobody asks */
     weft_graph *graph;             /* of the local body */
     weft_body *body;               /* the local body */
     struct wefti_builder *handles; /* of local values, while `lower` runs */
@@ -65,11 +67,15 @@ int32_t wefti_lower_parts(const wefti_lowering *c,
                                           also for factor -1 */
 int32_t wefti_lower_index(const wefti_lowering *c,
                           int factor); /* the number of this device's part */
+/* Whether this device has the first part. Ask this if nothing else about the number matters: devices
+ * with other parts then count as alike (layout/rank_reads.h). */
+bool wefti_lower_first(const wefti_lowering *c, int factor);
 /* Range of part `index` of a factor, in units of the factor. */
 void wefti_lower_range(const wefti_lowering *c, int factor, int32_t index, int64_t *begin,
                        int64_t *size);
 /* Begin of this device's piece along dimension d of input i or output o, in elements of the whole
- * tensor. */
+ * tensor. It may become a value in attributes. If sizes, costs or the choice of nodes depend on
+ * it, ask for the number of the part too. */
 int64_t wefti_lower_in_begin(const wefti_lowering *c, int i, int d);
 int64_t wefti_lower_out_begin(const wefti_lowering *c, int o, int d);
 /* The shape of output o on this device. */

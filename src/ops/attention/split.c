@@ -10,6 +10,8 @@
 
 wefti_ints wefti_attention_begin(const wefti_lowering *c, const weft_node *n) {
     wefti_ints begin = {0};
+    for (int i = 0; i < 2; i++) /* what queries see depends on where they and the keys lie */
+        (void)wefti_lower_index(c, wefti_lower_rule(c)->in[i][1]);
     if (wefti_attr_ints(n, "begin")->count == 4) begin = *wefti_attr_ints(n, "begin");
     begin.count = 4;
     begin.v[0] += wefti_lower_in_begin(c, 0, 0);

@@ -379,7 +379,7 @@ static weft_status lower(wefti_lowering *c, const weft_node *n) {
                         wefti_lower_in(c, 2)};
     weft_value y = weft_constant(wefti_lower_graph(c), wefti_lower_out_desc(c, 0), 0.0);
     int terms = wefti_lower_factor(c, "in"); /* only one term adds the bias */
-    if (terms >= 0 && (sums >> terms & 1) && wefti_lower_index(c, terms) > 0) in[2] = WEFT_NO_VALUE;
+    if (terms >= 0 && (sums >> terms & 1) && !wefti_lower_first(c, terms)) in[2] = WEFT_NO_VALUE;
     if (!s.nothing) wefti_lower_same(c, in, 1, &s.padding, &y);
     wefti_lower_out_partial(c, 0, y, sums);
     return WEFT_OK;

@@ -235,7 +235,7 @@ static weft_status lower(wefti_lowering *c, const weft_node *n) {
                         2, out);
         weft_value loss = rank > 1 ? weft_sum(g, out[0], 0, NULL, false) : out[0];
         out[1] = combine_lse(c, out[1], classes);
-        if (wefti_lower_index(c, class_factor) == 0)
+        if (wefti_lower_first(c, class_factor))
             loss = weft_add(g, loss, count_here(g, n, targets, out[1]));
         out[0] = per_count(g, loss, count);
     }

@@ -1,11 +1,13 @@
-/* A dry run: one process builds and matches the programs of all ranks of a job, as sessions do
- * before their first step. It has no arenas and no threads, and opens data only if the model's
- * sizes depend on them. */
+/* A dry run: one process builds and matches the programs of a job, as sessions do before their first
+ * step, one for each class of equal ranks. It has no arenas and no threads, and opens data only if
+ * the model's sizes depend on them. */
 #include <stdio.h>
 
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/text.h"
+#include "builder/fold/fold.h"
+#include "program/limit.h"
 #include "program/match.h"
 #include "program/print.h"
 #include "session/optimizer.h"
@@ -17,14 +19,14 @@ typedef struct dry_run {
     const wefti_training *training;
     const wefti_optimizer *optimizer;
     wefti_route_cache *routes;
-    wefti_program **programs; /* [ranks] */
     weft_dry_run *out;
     int32_t fused[3]; /* the most tensors that each fusion may join on a rank */
     void (*progress)(void *context, int done, int of);
     void *context;
 } dry_run;
 
-static weft_status build_rank(const dry_run *r, int32_t rank, wefti_program **out) {
+static weft_status build_rank(void *context, int32_t rank, wefti_program **out) {
+    const dry_run *r = context;
     const wefti_training *t = r->training;
     const int64_t wanted = t->job->device.threads; /* of all devices of a host together */
     const wefti_program_spec spec = {
@@ -48,7 +50,8 @@ static int64_t times(const dry_run *r, const wefti_program *p, int section) {
     return p->all_microbatches ? 0 : r->training->batch.microbatches - 1;
 }
 
-static void count_transfers(const dry_run *r, const wefti_program *p) {
+/* Counts for `ranks` ranks that are equal to the program's rank. */
+static void count_transfers(const dry_run *r, const wefti_program *p, int32_t ranks) {
     double received = 0;
     for (int section = 0; section < WEFTI_SECTIONS; section++) {
         const int64_t runs = times(r, p, section);
@@ -57,20 +60,20 @@ static void count_transfers(const dry_run *r, const wefti_program *p) {
             wefti_step_transfer x;
             for (int32_t at = 0; wefti_step_transfer_next(p, &p->steps[section][s], &at, &x);) {
                 received += (double)(x.receives * count);
-                r->out->transfers += count;
+                r->out->transfers += count * ranks;
             }
         }
     }
-    r->out->received_bytes += received;
+    r->out->received_bytes += received * ranks;
     if (received <= r->out->most_received_bytes && r->out->checked) return;
     r->out->most_received_bytes = received;
     r->out->most_received_rank = p->rank;
 }
 
-static weft_status describe(dry_run *r, const wefti_program *p) {
+static weft_status describe(dry_run *r, const wefti_program *p, int32_t ranks) {
     enum { NAMED = 5 }; /* how many of the largest tensors are named */
     weft_dry_run *o = r->out;
-    count_transfers(r, p);
+    count_transfers(r, p, ranks);
     for (int k = 0; k < 3; k++)
         if (p->fused[k] > r->fused[k]) r->fused[k] = p->fused[k];
     if (!o->checked || p->peak_bytes < o->least_bytes) {
@@ -84,35 +87,65 @@ static weft_status describe(dry_run *r, const wefti_program *p) {
         o->largest = NULL;
         WEFT_TRY(wefti_program_largest(p, NAMED, &o->largest));
     }
-    o->checked++;
+    o->checked += ranks;
     return WEFT_OK;
 }
 
-static weft_status build_ranks(dry_run *r, int first, int count) {
-    for (int32_t rank = first; rank < first + count; rank++) {
-        WEFT_TRY(build_rank(r, rank, &r->programs[rank]));
-        WEFT_TRY(describe(r, r->programs[rank]));
-        if (r->progress) r->progress(r->context, rank - first + 1, count);
-    }
-    if (count < r->out->ranks || count == 1) return WEFT_OK;
-    return wefti_programs_match((const wefti_program *const *)r->programs, count);
+static weft_status check_limit(const dry_run *r, const wefti_program *p) {
+    return wefti_program_within(p, r->training->job->device.memory_bytes,
+                                wefti_optimizer_plan_of(r->optimizer) != NULL, r->out->ranks);
+}
+
+static weft_status found(void *context, wefti_rank_class *c, int32_t done) {
+    dry_run *r = context;
+    WEFT_TRY(describe(r, c->programs[0], c->count));
+    if (r->progress) r->progress(r->context, done, r->out->ranks);
+    return WEFT_OK;
+}
+
+static weft_status match_classes(const wefti_rank_classes *all) {
+    const wefti_program **programs;
+    if (all->ranks == 1) return WEFT_OK;
+    WEFT_NEW_ARRAY(programs, const wefti_program *, all->count);
+    for (int32_t c = 0; c < all->count; c++) programs[c] = all->classes[c].programs[0];
+    const wefti_match_classes classes = {programs, all->count, all->class_of, all->ranks};
+    weft_status status = wefti_classes_match(&classes);
+    wefti_free(programs);
+    return status;
+}
+
+static weft_status build_all(dry_run *r) {
+    const wefti_fold fold = {.plan = r->training->job->plan,
+                             .graphs = 1,
+                             .context = r,
+                             .build = build_rank,
+                             .found = found};
+    wefti_rank_classes *all;
+    WEFT_TRY(wefti_rank_classes_find(&fold, &all));
+    weft_status status = match_classes(all);
+    if (status >= 0)
+        status = check_limit(r, wefti_rank_class_of(all, r->out->most_rank)->programs[0]);
+    wefti_rank_classes_destroy(all);
+    return status;
+}
+
+static weft_status build_one(dry_run *r, int32_t rank) {
+    wefti_program *p;
+    WEFT_TRY(build_rank(r, rank, &p));
+    weft_status status = describe(r, p, 1);
+    if (status >= 0 && r->progress) r->progress(r->context, 1, 1);
+    if (status >= 0) status = check_limit(r, p);
+    wefti_program_destroy(p);
+    return status;
 }
 
 static weft_status build_and_match(dry_run *r, int rank) {
     const wefti_training *t = r->training;
     weft_session_options o = wefti_training_options(t);
     wefti_optimizer *optimizer;
-    const int ranks = r->out->ranks;
-    weft_status status;
     WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph->ops, &optimizer));
     r->optimizer = optimizer;
-    r->programs = wefti_calloc((size_t)ranks, sizeof *r->programs);
-    if (!r->programs)
-        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the programs of %d ranks", ranks);
-    else
-        status = rank < 0 ? build_ranks(r, 0, ranks) : build_ranks(r, rank, 1);
-    for (int i = 0; r->programs && i < ranks; i++) wefti_program_destroy(r->programs[i]);
-    wefti_free(r->programs);
+    weft_status status = rank < 0 ? build_all(r) : build_one(r, rank);
     wefti_optimizer_destroy(optimizer);
     return status;
 }

@@ -3,33 +3,41 @@
 
 #include "program/print.h"
 #include "search/search.h"
-#include "train/training.h"
+#include "train/report/programs.h"
 
-static weft_status print(const wefti_training *t, int rank, bool json, char **out) {
-    const weft_plan *plan = t->job->plan;
-    int devices = plan ? weft_plan_devices(plan) : 1;
-    WEFT_REQUIRE(rank >= 0 && rank < devices, WEFT_E_ARG,
-                 "rank %d does not exist: the job has %d device%s, ranks 0 to %d", rank, devices,
-                 devices == 1 ? "" : "s", devices - 1);
-    const wefti_program *p = wefti_session_program_of(t->session, 0, rank);
-    return json ? wefti_program_json(p, plan, out) : wefti_program_print(p, plan, out);
+/* Describes a rank's own program, with kernels: a class's program has another rank's numbers. */
+static weft_status print(const wefti_job_programs *p, int rank, bool json, char **out) {
+    wefti_program *programs[2] = {NULL, NULL};
+    weft_status status = wefti_job_programs_build(p, rank, false, programs);
+    if (status >= 0)
+        status = json ? wefti_program_json(programs[0], p->plan, out)
+                      : wefti_program_print(programs[0], p->plan, out);
+    for (int g = 1; g >= 0; g--) wefti_program_destroy(programs[g]);
+    return status;
+}
+
+static weft_status check(wefti_job_programs *p, int rank, char **out_unmatched) {
+    int32_t fused[3];
+    WEFT_REQUIRE(rank >= 0 && rank < p->devices, WEFT_E_ARG,
+                 "rank %d does not exist: the job has %d device%s, ranks 0 to %d", rank, p->devices,
+                 p->devices == 1 ? "" : "s", p->devices - 1);
+    WEFT_TRY(wefti_job_programs_classes(p));
+    if (!out_unmatched || !p->plan) return WEFT_OK;
+    wefti_job_programs_fused(p, fused);
+    return wefti_plan_unmatched(p->plan, p->training.model.graph, fused, out_unmatched);
 }
 
 static weft_status describe(const weft_job *job, int rank, bool json, char **out,
                             char **out_unmatched) {
-    weft_train_result unused = {0};
-    wefti_training t = {.job = job, .result = &unused};
+    wefti_job_programs p;
     char *text = NULL, *unmatched = NULL;
-    int32_t fused[3];
-    weft_status status = wefti_training_prepare(&t);
-    if (status == WEFT_OK) status = print(&t, rank, json, &text);
-    if (status == WEFT_OK && out_unmatched && job->plan) {
-        wefti_session_fused(t.session, fused);
-        status = wefti_plan_unmatched(job->plan, t.model.graph, fused, &unmatched);
-    }
-    wefti_training_close(&t);
+    weft_status status = wefti_job_programs_open(job, &p);
+    if (status >= 0) status = check(&p, rank, out_unmatched ? &unmatched : NULL);
+    if (status >= 0) status = print(&p, rank, json, &text);
+    wefti_job_programs_close(&p);
     if (status < 0) {
         wefti_free(text);
+        wefti_free(unmatched);
         return status;
     }
     *out = text;

@@ -4,7 +4,7 @@
 
 #include "program/print.h"
 #include "search/search.h"
-#include "train/training.h"
+#include "train/report/programs.h"
 
 /* The source of a row of the table. */
 typedef struct report_row {
@@ -164,16 +164,45 @@ static void sort_cells(table *t) {
         }
 }
 
+static void keep_most(int64_t *most, int64_t bytes) {
+    if (bytes > *most) *most = bytes;
+}
+
+/* Memory of a class's ranks. */
+static void add_memory(weft_model_report *r, const wefti_rank_class *c, int32_t graphs,
+                       int64_t *out_peak) {
+    const wefti_program *p = c->programs[0];
+    int64_t parameters = 0, optimizer = 0;
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        const int64_t bytes = weft_desc_bytes(&p->tensors[i].desc);
+        if (p->tensors[i].role == WEFTI_TENSOR_PARAM) parameters += bytes;
+        if (p->tensors[i].role == WEFTI_TENSOR_OPTIMIZER) optimizer += bytes;
+    }
+    keep_most(&r->parameter_bytes, parameters);
+    keep_most(&r->optimizer_bytes, optimizer);
+    keep_most(&r->transient_bytes, p->transient_bytes);
+    *out_peak = 0;
+    for (int32_t g = 0; g < graphs; g++) keep_most(out_peak, c->programs[g]->peak_bytes);
+    keep_most(&r->predicted_peak_bytes, *out_peak);
+}
+
+static weft_status fill_memory(const wefti_job_programs *p, weft_model_report *r) {
+    int64_t *peaks;
+    WEFT_NEW_ARRAY(peaks, int64_t, p->classes->count);
+    for (int32_t c = 0; c < p->classes->count; c++)
+        add_memory(r, &p->classes->classes[c], p->graphs, &peaks[c]);
+    for (int rank = 0; rank < r->devices; rank++)
+        r->peaks[rank] = peaks[p->classes->class_of[rank]];
+    wefti_free(peaks);
+    return WEFT_OK;
+}
+
 /* Devices of one mesh run the same cells, so this looks at the first device of each mesh. */
-static weft_status walk_devices(wefti_training *t, table *all) {
+static weft_status walk_devices(const wefti_job_programs *programs, table *all) {
     weft_model_report *r = all->report;
-    WEFT_NEW_ARRAY(r->cells, weft_cell_info, all->graph->root->node_count + 1);
-    WEFT_NEW_ARRAY(r->peaks, int64_t, r->devices);
-    for (int rank = 0; rank < r->devices; rank++) {
-        const wefti_program *p = wefti_session_program_of(t->session, 0, rank);
-        int64_t observed;
-        WEFT_TRY(weft_session_device_memory(t->session, rank, &r->peaks[rank], &observed));
-        if (rank == p->mesh.first) WEFT_TRY(walk(all, p));
+    for (int32_t c = 0; c < programs->classes->count; c++) {
+        const wefti_program *p = programs->classes->classes[c].programs[0];
+        if (p->rank == p->mesh.first) WEFT_TRY(walk(all, p));
     }
     sort_cells(all);
     WEFT_TRY(number_kinds(r, all->routines));
@@ -189,49 +218,46 @@ static weft_status walk_devices(wefti_training *t, table *all) {
     return WEFT_OK;
 }
 
-static weft_status fill(wefti_training *t, weft_model_report *r) {
-    table all = {.report = r, .graph = t->model.graph};
-    r->devices = t->job->plan ? weft_plan_devices(t->job->plan) : 1;
-    WEFT_NEW_ARRAY(all.rows, report_row, t->model.graph->root->node_count + 1);
-    weft_status status = walk_devices(t, &all);
+static weft_status fill_cells(const wefti_job_programs *p, weft_model_report *r) {
+    table all = {.report = r, .graph = p->training.model.graph};
+    const int64_t calls = all.graph->root->node_count;
+    WEFT_NEW_ARRAY(r->cells, weft_cell_info, calls + 1);
+    WEFT_NEW_ARRAY(all.rows, report_row, calls + 1);
+    weft_status status = walk_devices(p, &all);
     wefti_free(all.rows);
-    WEFT_TRY(status);
-    weft_session_memory m = weft_session_memory_of(t->session);
-    double micro = (double)t->batch.microbatches;
+    return status;
+}
+
+static weft_status fill(wefti_job_programs *p, weft_model_report *r) {
+    const weft_body *root = p->training.model.graph->root;
+    const double micro = (double)p->training.batch.microbatches;
+    r->devices = p->devices;
+    WEFT_NEW_ARRAY(r->peaks, int64_t, r->devices);
+    WEFT_TRY(wefti_job_programs_classes(p));
+    WEFT_TRY(wefti_job_programs_within(p));
+    WEFT_TRY(fill_cells(p, r));
+    WEFT_TRY(fill_memory(p, r));
     r->forward_flops *= micro;
     r->backward_flops *= micro;
-    r->parameter_bytes = m.parameter_bytes;
-    r->optimizer_bytes = m.optimizer_bytes;
-    r->transient_bytes = m.transient_bytes;
-    r->predicted_peak_bytes = m.predicted_peak_bytes;
-    for (int i = 0; i < weft_session_tensors(t->session, 0); i++) {
-        weft_tensor_info info;
-        WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
-        if (info.role == WEFT_ROLE_PARAM) r->parameters += weft_desc_elems(&info.desc);
+    for (int64_t i = 0; i < root->in_count; i++) {
+        const wefti_value_info *v = &root->values[root->in[i]];
+        if (v->kind == WEFTI_VALUE_PARAM) r->parameters += weft_desc_elems(&v->desc);
     }
-    const weft_plan *plan = t->job->plan;
     int32_t fused[3];
-    wefti_session_fused(t->session, fused);
-    if (plan) WEFT_TRY(wefti_plan_unmatched(plan, t->model.graph, fused, &r->unmatched));
-    return wefti_session_largest(t->session, 6, &r->largest);
+    wefti_job_programs_fused(p, fused);
+    if (p->plan)
+        WEFT_TRY(wefti_plan_unmatched(p->plan, p->training.model.graph, fused, &r->unmatched));
+    return wefti_program_largest(wefti_job_programs_largest(p, 0), 6, &r->largest);
 }
 
 weft_status weft_job_report(const weft_job *job, weft_model_report **out) {
-    weft_train_result unused = {0};
     weft_model_report *r;
-    wefti_training *t;
     WEFT_NEW(r, weft_model_report);
-    t = wefti_calloc(1, sizeof *t);
-    weft_status status = t ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a report");
-    if (t) {
-        r->owner = t;
-        t->job = job;
-        t->result = &unused;
-        status = wefti_training_prepare(t);
-        if (status == WEFT_OK) status = fill(t, r);
-        t->job = NULL;
-        t->result = NULL;
-    }
+    wefti_job_programs *p = wefti_calloc(1, sizeof *p);
+    weft_status status = p ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a report");
+    r->owner = p; /* names in the report belong to the programs */
+    if (status >= 0) status = wefti_job_programs_open(job, p);
+    if (status >= 0) status = fill(p, r);
     if (status < 0) {
         weft_model_report_free(r);
         return status;
@@ -242,7 +268,7 @@ weft_status weft_job_report(const weft_job *job, weft_model_report **out) {
 
 void weft_model_report_free(weft_model_report *r) {
     if (!r) return;
-    if (r->owner) wefti_training_close(r->owner);
+    if (r->owner) wefti_job_programs_close(r->owner);
     wefti_free(r->owner);
     wefti_free(r->cells);
     wefti_free(r->peaks);

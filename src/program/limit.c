@@ -1,0 +1,44 @@
+/* The limit of a device's memory: see program/limit.h. */
+#include "program/limit.h"
+
+#include <stdio.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "program/print.h"
+
+static void advise(const wefti_program *p, int64_t limit, bool trains, char *out, size_t bytes) {
+    char fixed[32];
+    const int64_t room = limit - p->persistent_bytes;
+    const double share = p->transient_bytes > 0 ? (double)room / (double)p->transient_bytes : 0;
+    wefti_bytes_text(p->persistent_bytes, fixed);
+    if (room <= 0 && !trains)
+        (void)snprintf(out, bytes, "the model alone needs %s", fixed);
+    else if (room <= 0)
+        (void)snprintf(out, bytes,
+                       "the model and its optimizer alone need %s: a smaller model or another "
+                       "optimizer would fit",
+                       fixed);
+    else if (share < 0.01)
+        (void)snprintf(out, bytes,
+                       "less than 1 %% of this batch would fit beside the model (train.accumulate, "
+                       "or a smaller batch, context or model)");
+    else
+        (void)snprintf(out, bytes,
+                       "about %.0f %% of this batch would fit (train.accumulate, or a smaller "
+                       "batch or context)",
+                       share * 100);
+}
+
+weft_status wefti_program_within(const wefti_program *p, int64_t limit, bool trains,
+                                 int32_t devices) {
+    char need[32], most[32], advice[160], *largest;
+    if (limit <= 0 || p->peak_bytes <= limit) return WEFT_OK;
+    WEFT_TRY(wefti_program_largest(p, 6, &largest));
+    advise(p, limit, trains, advice, sizeof advice);
+    weft_status status = WEFT_RAISE(
+        WEFT_E_NOMEM, "a step needs %s but the limit (device.memory) is %s; largest: %s; %s",
+        wefti_bytes_text(p->peak_bytes, need), wefti_bytes_text(limit, most), largest, advice);
+    wefti_free(largest);
+    return devices > 1 ? wefti_prefix(status, "device %d", p->rank) : status;
+}

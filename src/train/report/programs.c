@@ -1,0 +1,143 @@
+/* The programs of a job, built without a session: see train/report/programs.h. */
+#include "train/report/programs.h"
+
+#include "backend/backend.h"
+#include "plan/plan.h"
+#include "program/limit.h"
+#include "program/match.h"
+
+/* ---- what programs are built from ---- */
+
+/* Threads of one device, as a session in this process has them. */
+static int threads_of(const wefti_job_programs *p) {
+    const int wanted = (int)p->training.job->device.threads;
+    const int threads = (wanted ? wanted : wefti_cores()) / p->devices;
+    return threads > 1 ? threads : 1;
+}
+
+static weft_status take_plan(wefti_job_programs *p) {
+    const weft_plan *plan = p->training.job->plan;
+    p->devices = 1;
+    if (!plan) return WEFT_OK;
+    WEFT_TRY(wefti_session_take_plan(plan, &p->microbatches, &p->plan));
+    p->devices = plan->devices;
+    return wefti_route_cache_create(&p->routes);
+}
+
+static weft_status open_graphs(wefti_job_programs *p) {
+    wefti_training *t = &p->training;
+    const bool validates = t->data && weft_data_samples(t->data, WEFT_DATA_VALIDATION) > 0;
+    WEFT_TRY(wefti_training_graph(t));
+    WEFT_TRY(wefti_graph_wrap(t->model.graph));
+    p->graphs = 1;
+    if (!validates) return WEFT_OK;
+    WEFT_TRY(wefti_training_eval_graph(t));
+    p->graphs = 2;
+    return wefti_graph_wrap(t->model.eval_graph);
+}
+
+weft_status wefti_job_programs_open(const weft_job *job, wefti_job_programs *p) {
+    *p = (wefti_job_programs){.training = {.job = job}};
+    wefti_training *t = &p->training;
+    WEFT_TRY(wefti_training_configure(t));
+    WEFT_TRY(open_graphs(p));
+    const weft_session_options o = wefti_training_options(t);
+    p->microbatches = o.microbatches;
+    WEFT_TRY(take_plan(p));
+    p->prepare = (wefti_prepare){.threads = threads_of(p),
+                                 .bf16 = wefti_session_choose_bf16(t->model.graph, o.bf16)};
+    return wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph->ops, &p->optimizer);
+}
+
+void wefti_job_programs_close(wefti_job_programs *p) {
+    wefti_rank_classes_destroy(p->classes);
+    wefti_optimizer_destroy(p->optimizer);
+    wefti_route_cache_destroy(p->routes);
+    weft_plan_destroy(p->plan);
+    wefti_training_close(&p->training);
+}
+
+/* ---- programs ---- */
+
+weft_status wefti_job_programs_build(const wefti_job_programs *p, int32_t rank, bool dry,
+                                     wefti_program **programs) {
+    wefti_program_spec spec = {.graph = p->training.model.graph,
+                               .backends = wefti_builtin_backends(),
+                               .prepare = p->prepare,
+                               .optimizer = wefti_optimizer_plan_of(p->optimizer),
+                               .microbatches = p->microbatches,
+                               .plan = p->plan && wefti_plan_matters(p->plan) ? p->plan : NULL,
+                               .rank = rank,
+                               .routes = p->routes};
+    spec.prepare.dry = dry;
+    WEFT_TRY(wefti_program_build(&spec, &programs[0]));
+    if (p->graphs == 1) return WEFT_OK;
+    spec.graph = p->training.model.eval_graph;
+    spec.optimizer = NULL;
+    spec.microbatches = 1;
+    spec.shared = programs[0];
+    spec.peak_bytes = programs[0]->peak_bytes;
+    spec.persistent_bytes = programs[0]->persistent_bytes;
+    return wefti_program_build(&spec, &programs[1]);
+}
+
+static weft_status build(void *context, int32_t rank, wefti_program **programs) {
+    return wefti_job_programs_build(context, rank, true, programs);
+}
+
+static weft_status found(void *context, wefti_rank_class *c, int32_t done) {
+    const wefti_job_programs *p = context;
+    (void)c;
+    if (p->progress.call) p->progress.call(p->progress.context, done, p->devices);
+    return WEFT_OK;
+}
+
+static weft_status match(const wefti_job_programs *p, int32_t graph) {
+    const wefti_rank_classes *all = p->classes;
+    const wefti_program **programs;
+    if (all->ranks == 1) return WEFT_OK;
+    WEFT_NEW_ARRAY(programs, const wefti_program *, all->count);
+    for (int32_t c = 0; c < all->count; c++) programs[c] = all->classes[c].programs[graph];
+    const wefti_match_classes classes = {programs, all->count, all->class_of, all->ranks};
+    weft_status status = wefti_classes_match(&classes);
+    wefti_free(programs);
+    return status;
+}
+
+weft_status wefti_job_programs_classes(wefti_job_programs *p) {
+    const wefti_fold fold = {.plan = p->devices > 1 ? p->plan : NULL,
+                             .graphs = p->graphs,
+                             .context = p,
+                             .build = build,
+                             .found = found};
+    WEFT_TRY(wefti_rank_classes_find(&fold, &p->classes));
+    for (int32_t g = 0; g < p->graphs; g++) WEFT_TRY(match(p, g));
+    return WEFT_OK;
+}
+
+weft_status wefti_job_programs_within(const wefti_job_programs *p) {
+    for (int32_t g = 0; g < p->graphs; g++)
+        WEFT_TRY(wefti_program_within(wefti_job_programs_largest(p, g),
+                                      p->training.job->device.memory_bytes,
+                                      wefti_optimizer_plan_of(p->optimizer) != NULL, p->devices));
+    return WEFT_OK;
+}
+
+void wefti_job_programs_fused(const wefti_job_programs *p, int32_t out[3]) {
+    for (int k = 0; k < 3; k++) {
+        out[k] = 0;
+        for (int32_t c = 0; c < p->classes->count; c++) {
+            const int32_t fused = p->classes->classes[c].programs[0]->fused[k];
+            if (fused > out[k]) out[k] = fused;
+        }
+    }
+}
+
+const wefti_program *wefti_job_programs_largest(const wefti_job_programs *p, int32_t graph) {
+    const wefti_program *largest = NULL;
+    for (int32_t c = 0; c < p->classes->count; c++) {
+        const wefti_program *x = p->classes->classes[c].programs[graph];
+        if (!largest || x->peak_bytes > largest->peak_bytes) largest = x;
+    }
+    return largest;
+}
