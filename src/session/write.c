@@ -116,8 +116,7 @@ weft_status wefti_session_fill_own(weft_session *s, int program, int index, int6
         const wefti_session_piece *piece = &s->pieces[i];
         if (!piece->data) continue;
         wefti_piece_blocks b = wefti_piece_blocks_of(whole, &piece->box, first, count, most);
-        while (wefti_piece_blocks_next(&b))
-            WEFT_TRY(fill_block(piece, &b, first, source, context));
+        while (wefti_piece_blocks_next(&b)) WEFT_TRY(fill_block(piece, &b, first, source, context));
         WEFT_TRY(wefti_host_copy_refresh(s, v, index, piece));
     }
     return WEFT_OK;

@@ -37,8 +37,7 @@ static void each_element_once(void **state) {
             whole.shape[d] = 1 + draw(&position, 6);
             bool all = draw(&position, 2); /* often, so that dimensions merge */
             box.begin[d] = all ? 0 : draw(&position, whole.shape[d]);
-            box.size[d] =
-                all ? whole.shape[d] : draw(&position, whole.shape[d] - box.begin[d] + 1);
+            box.size[d] = all ? whole.shape[d] : draw(&position, whole.shape[d] - box.begin[d] + 1);
         }
         int64_t elems = weft_desc_elems(&whole), first = draw(&position, elems),
                 count = draw(&position, elems - first + 1), most = 1 + draw(&position, 40),
