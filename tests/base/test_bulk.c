@@ -200,8 +200,7 @@ static void far_ranges(void **state) {
         wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
         assert_int_equal(wefti_exists(path), status >= 0);
         if (status >= 0) {
-            assert_true(nth >
-                        FAR_BYTES / FAR_STEP + 4); /* with calls that begin early */
+            assert_true(nth > FAR_BYTES / FAR_STEP + 4); /* with calls that begin early */
             break;
         }
         assert_int_equal(status, WEFT_E_IO);
