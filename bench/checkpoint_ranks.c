@@ -83,14 +83,17 @@ static void list_tensors(state *s) {
     add(s, "ln_b", 1, 768);
 }
 
-/* This rank's piece of each tensor: rows if there are enough, in every other matrix columns. */
+/* This rank's piece of each tensor: rows, but columns of every other matrix and of short tensors.
+ */
 static void cut(state *s) {
     int64_t used = 0;
     for (int pass = 0; pass < 2; pass++) {
+        int matrices = 0;
         for (int i = 0; i < s->count; i++) {
             weft_desc *d = &s->descs[i];
             wefti_region box = {{0, 0}, {d->shape[0], d->shape[1]}};
-            int split = d->shape[0] < s->ranks || i / 3 % 2;
+            if (i % 3 == 0) matrices += d->shape[0] > 1;
+            int split = d->shape[0] < s->ranks || matrices % 2 == 0;
             wefti_part(d->shape[split], 1, s->ranks, s->me, &box.begin[split], &box.size[split]);
             if (pass == 1) {
                 s->pieces[i] = (wefti_checkpoint_piece){box, s->memory + used, NULL};
@@ -147,33 +150,43 @@ static double save(state *s, shared *x, const char *dir, int64_t step) {
     return wefti_now_s() - start;
 }
 
-static void read_piece(const wefti_checkpoint_entry *e, wefti_reader_window *w,
-                       const wefti_checkpoint_piece *piece, uint32_t *out_sum) {
-    wefti_crc_sum sum = {0};
-    wefti_region_runs run = wefti_region_runs_of(&e->desc, &piece->box);
+enum { HINT_BYTES = 32 << 20 };
+
+static void read_piece(wefti_checkpoint_part *part, const weft_desc *whole,
+                       const wefti_checkpoint_piece *piece) {
     char *to = (char *)(uintptr_t)piece->data;
-    *w = (wefti_reader_window){.reader = e->reader};
-    while (wefti_region_runs_next(&run)) {
-        int64_t block = 65536, bytes = run.count * 4;
-        for (int64_t at = 0; at < bytes; at += block) { /* in the cache for the checksum */
-            int64_t n = bytes - at < block ? bytes - at : block;
-            must(wefti_reader_near(w, e->at + run.at * 4 + at, n, to + run.here * 4 + at), "read");
-            wefti_crc_sum_add(&sum, run.at * 4 + at, to + run.here * 4 + at, (size_t)n);
-        }
+    wefti_piece_blocks b =
+        wefti_piece_blocks_of(whole, &piece->box, 0, weft_desc_elems(whole), 1 << 18);
+    while (wefti_piece_blocks_next(&b)) {
+        wefti_region_runs run = wefti_region_runs_of(whole, &b.block);
+        while (wefti_region_runs_next(&run))
+            must(wefti_checkpoint_part_read(part, run.at, run.count, to + (b.here + run.here) * 4),
+                 "read");
     }
-    *out_sum = wefti_crc_sum_of(&sum, e->bytes);
 }
 
 static double restore(state *s, shared *x, const char *dir) {
-    static wefti_reader_window window;
+    wefti_checkpoint_part *part;
     wefti_checkpoint *c;
+    int64_t ahead = 0;
     meet(x);
     double start = wefti_now_s();
     must(wefti_checkpoint_open_unread(dir, INT64_MAX, &c, NULL), "open");
-    for (int i = 0; i < s->count; i++) {
+    must(wefti_checkpoint_part_create(&part), "read");
+    for (int i = 0, h = 0; i < s->count; i++) {
         const wefti_checkpoint_entry *e = wefti_checkpoint_find(c, s->tensors[i].role, s->names[i]);
-        read_piece(e, &window, &s->pieces[i], &x->sums[s->me][i]);
+        for (; h < s->count && ahead < HINT_BYTES; h++) {
+            const wefti_checkpoint_entry *n =
+                wefti_checkpoint_find(c, s->tensors[h].role, s->names[h]);
+            wefti_checkpoint_soon(n, &n->desc, 0, &s->pieces[h].box);
+            ahead += n->bytes;
+        }
+        wefti_checkpoint_part_begin(part, e);
+        read_piece(part, &s->descs[i], &s->pieces[i]);
+        x->sums[s->me][i] = wefti_checkpoint_part_sum(part);
+        ahead -= e->bytes;
     }
+    wefti_checkpoint_part_destroy(part);
     meet(x);
     for (int i = 0; i < s->count; i++) {
         uint32_t sum = 0;
@@ -257,9 +270,21 @@ static int compare_doubles(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static double median(double *values) {
-    qsort(values, ROUNDS, sizeof *values, compare_doubles);
-    return values[ROUNDS / 2];
+static double median(const double *values) {
+    double sorted[ROUNDS];
+    memcpy(sorted, values, sizeof sorted);
+    qsort(sorted, ROUNDS, sizeof *sorted, compare_doubles);
+    return sorted[ROUNDS / 2];
+}
+
+/* The disk's rate may drift, so the ratio is the median of the rounds' own ratios. */
+static void print_rates(const char *what, double mb, const double *seconds, const double *disk) {
+    double ratios[ROUNDS];
+    for (int k = 0; k < ROUNDS; k++) ratios[k] = disk[k] / seconds[k];
+    printf("%-8s %7.3f s %6.0f MB/s   the disk alone %7.3f s %6.0f MB/s   ratio %.2f (", what,
+           median(seconds), mb / median(seconds), median(disk), mb / median(disk), median(ratios));
+    for (int k = 0; k < ROUNDS; k++) printf("%s%.2f", k ? " " : "", ratios[k]);
+    printf(")\n");
 }
 
 static void run_rank(int me, int ranks, shared *x, const char *dir) {
@@ -282,15 +307,12 @@ static void run_rank(int me, int ranks, shared *x, const char *dir) {
     x->rss[me] = usage.ru_maxrss * 1024 - s->own_bytes;
     meet(x);
     if (me == 0) {
-        double mb = (double)s->bytes * 1e-6, w = median(writes), p = median(saves),
-               r = median(reads), q = median(restores);
+        double mb = (double)s->bytes * 1e-6;
         int64_t most = 0;
         for (int k = 0; k < ranks; k++) most = x->rss[k] > most ? x->rss[k] : most;
         printf("%d ranks, %d tensors, %.0f MB\n", ranks, s->count, mb);
-        printf("save     %7.3f s %8.0f MB/s   the disk alone %7.3f s %8.0f MB/s   ratio %.2f\n", p,
-               mb / p, w, mb / w, w / p);
-        printf("restore  %7.3f s %8.0f MB/s   the disk alone %7.3f s %8.0f MB/s   ratio %.2f\n", q,
-               mb / q, r, mb / r, r / q);
+        print_rates("save", mb, saves, writes);
+        print_rates("restore", mb, restores, reads);
         printf("a rank needs at most %.1f MiB beside its share\n", (double)most / 1048576);
     }
     free(s->memory);

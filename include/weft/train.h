@@ -61,6 +61,7 @@ typedef struct weft_train_result {
     double seconds;            /* of all steps */
     double tokens_per_second;  /* median over steps */
     int64_t predicted_peak_bytes, observed_peak_bytes;
+    int64_t samples_prepared; /* training samples that this process has read for its steps */
     int stop;              /* the value of *events->stop, on any rank, that ended the run; else 0 */
     char checkpoint[4096]; /* directory of the last committed step, "" without one */
 } weft_train_result;
@@ -75,10 +76,11 @@ WEFT_API weft_status weft_train_run(const weft_job *job, const weft_train_events
 /** Run a job as one of several processes; each runs one device of the job's plan. Collective: all
  * processes call it with the same job. NULL world: as weft_train_run.
  *
- * All ranks read the data. Rank 0 alone has events, writes metrics, and reads and writes
- * checkpoints and model.from. The other ranks use only `stop` and `trace` of their events; the
- * trace file's name gets the rank appended. A stop on any rank stops all after the same step. If
- * one rank fails, all fail with its number in the message, and the world can only be left. */
+ * Each rank reads the samples of which its device needs rows. Rank 0 alone has events, writes
+ * metrics, and reads and writes checkpoints and model.from. The other ranks use only `stop` and
+ * `trace` of their events; the trace file's name gets the rank appended. A stop on any rank stops
+ * all after the same step. If one rank fails, all fail with its number in the message, and the
+ * world can only be left. */
 WEFT_API weft_status weft_train_run_in(weft_world *world, const weft_job *job,
                                        const weft_train_events *events,
                                        weft_train_result *out_result) WEFT_CHECKED;

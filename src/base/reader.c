@@ -134,16 +134,31 @@ void wefti_reader_ahead(const wefti_reader *r) {
     if (r->fd >= 0) (void)posix_fadvise(r->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
 }
 
+void wefti_reader_soon(const wefti_reader *r, int64_t at, int64_t bytes) {
+    if (r->fd >= 0 && bytes > 0)
+        (void)posix_fadvise(r->fd, (off_t)at, (off_t)bytes, POSIX_FADV_WILLNEED);
+}
+
+/* FAR_BYTES: the kernel copies so many bytes in the time of a call. */
+enum { FAR_BYTES = 4096 };
+
+static weft_status fetch_window(wefti_reader_window *w, int64_t at, int64_t bytes) {
+    int64_t left = w->reader->bytes - at;
+    int64_t n = left < WEFTI_READER_WINDOW && left >= bytes ? left : WEFTI_READER_WINDOW;
+    w->begin = w->end = 0;
+    WEFT_TRY(wefti_reader_at(w->reader, at, n, w->bytes));
+    w->begin = at;
+    w->end = at + n;
+    return WEFT_OK;
+}
+
 weft_status wefti_reader_near(wefti_reader_window *w, int64_t at, int64_t bytes, void *to) {
-    if (bytes > WEFTI_READER_PIECE / 2) return wefti_reader_at(w->reader, at, bytes, to);
-    if (at < w->begin || at + bytes > w->end) {
-        int64_t left = w->reader->bytes - at;
-        int64_t n = left < WEFTI_READER_PIECE && left >= bytes ? left : WEFTI_READER_PIECE;
-        w->begin = w->end = 0;
-        WEFT_TRY(wefti_reader_at(w->reader, at, n, w->bytes));
-        w->begin = at;
-        w->end = at + n;
-    }
+    bool held = at >= w->begin && at + bytes <= w->end;
+    bool near = at >= w->last && at - w->last < FAR_BYTES;
+    w->last = at + bytes;
+    if (!held && (!near || bytes > WEFTI_READER_WINDOW / 2))
+        return wefti_reader_at(w->reader, at, bytes, to);
+    if (!held) WEFT_TRY(fetch_window(w, at, bytes));
     memcpy(to, w->bytes + (at - w->begin), (size_t)bytes);
     return WEFT_OK;
 }

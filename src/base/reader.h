@@ -34,14 +34,19 @@ weft_status wefti_reader_crc32c(const wefti_reader *r, int64_t at, int64_t bytes
 /* Hint: the file will be read from begin to end, so the disk should read ahead. */
 void wefti_reader_ahead(const wefti_reader *r);
 
-enum { WEFTI_READER_PIECE = 32 << 10 };
+/* Hint: these bytes will be read soon. The disk reads them while the caller does other work. */
+void wefti_reader_soon(const wefti_reader *r, int64_t at, int64_t bytes);
+
+enum { WEFTI_READER_PIECE = 32 << 10, WEFTI_READER_WINDOW = 128 << 10 };
 
 /* For small pieces that lie near each other: one read fetches a larger window, from which later
- * pieces come. Zero-initialise all fields except the reader. */
+ * pieces come. A piece that lies far behind the previous one is read alone: a window would copy
+ * more bytes than it saves calls. Zero-initialise all fields except the reader. */
 typedef struct wefti_reader_window {
     const wefti_reader *reader;
-    int64_t begin, end;
-    unsigned char bytes[WEFTI_READER_PIECE];
+    int64_t begin, end; /* of the window */
+    int64_t last;       /* the end of the previous piece */
+    unsigned char bytes[WEFTI_READER_WINDOW];
 } wefti_reader_window;
 weft_status wefti_reader_near(wefti_reader_window *w, int64_t at, int64_t bytes,
                               void *to) WEFT_CHECKED;

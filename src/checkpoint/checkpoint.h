@@ -223,6 +223,21 @@ weft_status wefti_checkpoint_open(const char *path, int64_t step, wefti_checkpoi
  * with WEFTI_CHECKPOINT_LATEST. */
 weft_status wefti_checkpoint_open_unread(const char *dir, int64_t below, wefti_checkpoint **out,
                                          char **out_note) WEFT_CHECKED;
+/* Reads ranges of tensors, in a process that needs only a part of each, and sums their checksum.
+ * The XOR of the sums of all processes gives the checksum of the tensor. */
+typedef struct wefti_checkpoint_part wefti_checkpoint_part;
+weft_status wefti_checkpoint_part_create(wefti_checkpoint_part **out) WEFT_CHECKED;
+void wefti_checkpoint_part_destroy(wefti_checkpoint_part *part);
+/* The following calls read this tensor. Its sum begins. */
+void wefti_checkpoint_part_begin(wefti_checkpoint_part *part, const wefti_checkpoint_entry *entry);
+/* Reads elements [first, first + count). Ranges ascend, and each is read once. */
+weft_status wefti_checkpoint_part_read(wefti_checkpoint_part *part, int64_t first, int64_t count,
+                                       void *out) WEFT_CHECKED;
+uint32_t wefti_checkpoint_part_sum(wefti_checkpoint_part *part); /* ends it */
+/* Hint: the process will soon read region `box` of the tensor `whole`, of which the entry holds the
+ * elements from `first` on. */
+void wefti_checkpoint_soon(const wefti_checkpoint_entry *entry, const weft_desc *whole,
+                           int64_t first, const wefti_region *box);
 /* A checksum of the step's manifest: equal in all processes that have opened the same step. */
 uint32_t wefti_checkpoint_identity(const wefti_checkpoint *c);
 void wefti_checkpoint_close(wefti_checkpoint *c);

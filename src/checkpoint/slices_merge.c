@@ -214,17 +214,22 @@ static weft_status join_bytes(const wefti_safetensors_item *item, void *room) {
     slices_merge_part first = t->parts[0];
     if (t->dimension < 0) return wefti_reader_at(first->reader, first->at, first->bytes, room);
     wefti_runs whole = wefti_runs_of(&item->desc, t->dimension);
+    wefti_reader_window *window;
+    weft_status status = WEFT_OK;
     char *to = room;
-    for (int s = 0; s < t->count; s++) {
+    WEFT_NEW(window, wefti_reader_window);
+    for (int s = 0; s < t->count && status >= 0; s++) {
         wefti_runs runs = wefti_runs_of(&t->parts[s]->desc, t->dimension);
-        wefti_reader_window window = {.reader = t->parts[s]->reader};
         int64_t bytes = runs.size * runs.inner;
-        for (int64_t i = 0; i < runs.outer && bytes; i++)
-            WEFT_TRY(wefti_reader_near(&window, t->parts[s]->at + i * bytes, bytes,
-                                       to + i * whole.size * whole.inner));
+        window->reader = t->parts[s]->reader;
+        window->begin = window->end = window->last = 0;
+        for (int64_t i = 0; i < runs.outer && bytes && status >= 0; i++)
+            status = wefti_reader_near(window, t->parts[s]->at + i * bytes, bytes,
+                                       to + i * whole.size * whole.inner);
         to += bytes;
     }
-    return WEFT_OK;
+    wefti_free(window);
+    return status;
 }
 
 static void tell(const merge *m, const char *path, bool json, wefti_text *text) {

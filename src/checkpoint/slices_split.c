@@ -88,12 +88,16 @@ static weft_status slice_bytes(const wefti_safetensors_item *item, void *room) {
     if (p->dimension < 0) return wefti_reader_at(e->reader, e->at, e->bytes, room);
     wefti_runs whole = wefti_runs_of(&e->desc, p->dimension);
     wefti_runs runs = wefti_runs_of(&item->desc, p->dimension);
-    wefti_reader_window window = {.reader = e->reader};
     int64_t from = e->at + p->begin * runs.inner, bytes = runs.size * runs.inner;
-    for (int64_t i = 0; i < runs.outer && bytes; i++)
-        WEFT_TRY(wefti_reader_near(&window, from + i * whole.size * whole.inner, bytes,
-                                   (char *)room + i * bytes));
-    return WEFT_OK;
+    weft_status status = WEFT_OK;
+    wefti_reader_window *window;
+    WEFT_NEW(window, wefti_reader_window);
+    window->reader = e->reader;
+    for (int64_t i = 0; i < runs.outer && bytes && status >= 0; i++)
+        status = wefti_reader_near(window, from + i * whole.size * whole.inner, bytes,
+                                   (char *)room + i * bytes);
+    wefti_free(window);
+    return status;
 }
 
 static weft_status write_slice(split *s, int rank, wefti_safetensors_pair *metadata,

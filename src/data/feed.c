@@ -19,6 +19,7 @@ struct wefti_feed {
     int64_t input_bytes, target_bytes; /* of one sample */
     int64_t slot_bytes, target_offset; /* of one slot */
     int64_t samples;
+    int64_t read[LARGEST_RING]; /* samples in each slot */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -36,6 +37,10 @@ static int64_t aligned(int64_t bytes) {
 static weft_status measure(const wefti_feed_options *o, wefti_feed *feed) {
     WEFT_REQUIRE(o->data, WEFT_E_ARG, "a feed needs data");
     feed->options = *o;
+    if (!o->group) { /* one group, all of it */
+        feed->options.group = feed->options.own_end = o->row_end - o->row_begin;
+        feed->options.own_begin = 0;
+    }
     feed->samples = weft_data_samples(o->data, o->part);
     WEFT_REQUIRE(feed->samples > 0, WEFT_E_ARG, "the data has no %s part",
                  o->part == WEFT_DATA_VALIDATION ? "validation" : "training");
@@ -44,6 +49,12 @@ static weft_status measure(const wefti_feed_options *o, wefti_feed *feed) {
     WEFT_REQUIRE(o->row_begin >= 0 && o->row_begin < o->row_end && o->row_end <= o->batch,
                  WEFT_E_ARG, "rows %lld to %lld of a batch of %lld", (long long)o->row_begin,
                  (long long)o->row_end, (long long)o->batch);
+    int64_t group = o->group;
+    WEFT_REQUIRE(group == 0 ||
+                     (group > 0 && (o->row_end - o->row_begin) % group == 0 && o->own_begin >= 0 &&
+                      o->own_begin <= o->own_end && o->own_end <= group),
+                 WEFT_E_ARG, "rows %lld to %lld of each %lld of %lld rows", (long long)o->own_begin,
+                 (long long)o->own_end, (long long)group, (long long)(o->row_end - o->row_begin));
     WEFT_REQUIRE(o->ring >= 1 && o->ring <= LARGEST_RING, WEFT_E_ARG,
                  "a feed keeps 1 to %d batches ready, not %d", LARGEST_RING, o->ring);
     /* positions stay below 2^63 for any run that can end */
@@ -88,18 +99,22 @@ static int64_t valid_rows(const wefti_feed *feed, int64_t number) {
     return left < 0 ? 0 : left < rows ? left : rows;
 }
 
-static weft_status prepare(const wefti_feed *feed, int64_t count) {
+static weft_status prepare(wefti_feed *feed, int64_t count) {
     const wefti_feed_options *o = &feed->options;
     unsigned char *input = slot_of(feed, count), *target = input + feed->target_offset;
     int64_t number = o->first + count, valid = valid_rows(feed, number);
+    int64_t *read = &feed->read[count % o->ring];
+    *read = 0;
     for (int64_t row = 0; row < o->row_end - o->row_begin; row++) {
         int32_t *row_target = (int32_t *)(void *)(target + row * feed->target_bytes);
         void *row_input = input + row * feed->input_bytes;
+        if (row % o->group < o->own_begin || row % o->group >= o->own_end) continue;
         if (row < valid) {
             int64_t position = number * o->batch + o->row_begin + row;
             int64_t index =
                 o->sequential ? position : weft_data_order(o->seed, feed->samples, position);
             WEFT_TRY(weft_data_read(o->data, o->part, index, row_input, row_target));
+            ++*read;
         } else {
             memset(row_input, 0, (size_t)feed->input_bytes);
             for (int64_t i = 0; i < feed->target_bytes / (int64_t)sizeof *row_target; i++)
@@ -201,6 +216,10 @@ weft_status wefti_feed_next(wefti_feed *feed, wefti_batch *out) {
     *out = (wefti_batch){.number = number,
                          .rows = feed->options.row_end - feed->options.row_begin,
                          .valid = valid_rows(feed, number),
+                         .group = feed->options.group,
+                         .own_begin = feed->options.own_begin,
+                         .own_end = feed->options.own_end,
+                         .prepared = feed->read[count % feed->options.ring],
                          .input = slot,
                          .target = (int32_t *)(void *)(slot + feed->target_offset)};
     return WEFT_OK;

@@ -20,17 +20,22 @@ typedef struct wefti_feed_options {
                       */
     uint64_t seed;
     int64_t batch;              /* samples of the global batch */
-    int64_t row_begin, row_end; /* the rows of it that this feed prepares; 0, batch: all */
-    int64_t first;              /* number of the first batch */
-    int ring;                   /* batches kept ready, 2 or more to read ahead */
+    int64_t row_begin, row_end; /* the rows of it that this feed has; 0, batch: all */
+    /* Of each `group` of those rows, the feed prepares rows [own_begin, own_end) and leaves the
+     * others as the block has them. `group` divides their number. 0: prepares all. */
+    int64_t group, own_begin, own_end;
+    int64_t first;          /* number of the first batch */
+    int ring;               /* batches kept ready, 2 or more to read ahead */
     int32_t padding_target; /* target in rows past the last sample (sequential only); input is 0 */
 } wefti_feed_options;
 
-/* One prepared batch, rows = row_end - row_begin, 64-byte aligned, valid until released. */
+/* One batch, rows = row_end - row_begin, 64-byte aligned, valid until released. */
 typedef struct wefti_batch {
     int64_t number;
     int64_t rows;
-    int64_t valid;   /* rows that hold samples; the rows after them are padding */
+    int64_t valid;                     /* rows that hold samples; the rows after them are padding */
+    int64_t group, own_begin, own_end; /* the prepared rows; group: at least 1 */
+    int64_t prepared;                  /* samples that were read */
     void *input;     /* [rows, ...]: i32 tokens or f32 pixels, as weft_data_input says */
     int32_t *target; /* [rows, ...] */
 } wefti_batch;

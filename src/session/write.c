@@ -3,8 +3,6 @@
  * Several processes: both are collective. Writing takes the same whole tensor on every rank;
  * filling asks rank 0's source only. */
 #include "layout/runs.h"
-#include "layout/slab.h"
-#include "layout/transfer.h"
 #include "session/tensors.h"
 
 weft_status weft_session_write(weft_session *s, int program, const char *name, const void *data,
@@ -92,42 +90,18 @@ weft_status wefti_session_fill(weft_session *s, int program, int index, int64_t 
 
 /* ---- only what this process has ---- */
 
-/* A fill of one piece: elements of the whole tensor from `first` on. */
-typedef struct own_fill {
-    const weft_desc *whole;
-    const wefti_session_piece *piece;
-    int64_t first;
-    wefti_session_source *source;
-    void *context;
-} own_fill;
-
-/* Region `part` is contiguous in the piece. */
-static weft_status fill_runs(const own_fill *f, const wefti_region *part) {
-    int64_t size = (int64_t)weft_dtype_bytes(f->whole->dtype), begin, count;
+/* Fills the runs of a block. `first` is the first element of the fill in the whole tensor. */
+static weft_status fill_block(const wefti_session_piece *piece, const wefti_piece_blocks *b,
+                              int64_t first, wefti_session_source *source, void *context) {
+    int64_t size = (int64_t)weft_dtype_bytes(b->whole->dtype);
     wefti_mapping m;
-    wefti_region_span(part, &f->piece->box, f->whole->rank, &begin, &count);
-    WEFT_TRY(wefti_device_map(f->piece->device, (char *)f->piece->data + begin * size, count * size,
+    WEFT_TRY(wefti_device_map(piece->device, (char *)piece->data + b->here * size, b->count * size,
                               WEFTI_ACCESS_WRITE, &m));
-    wefti_region_runs run = wefti_region_runs_of(f->whole, part);
+    wefti_region_runs run = wefti_region_runs_of(b->whole, &b->block);
     weft_status status = WEFT_OK;
     while (status >= 0 && wefti_region_runs_next(&run))
-        status =
-            f->source(f->context, run.at - f->first, run.count, (char *)m.data + run.here * size);
+        status = source(context, run.at - first, run.count, (char *)m.data + run.here * size);
     return wefti_device_unmap(&m, status);
-}
-
-/* In parts of at most FILL_BYTES, so that little of a device's memory is mapped at once. */
-static weft_status fill_region(const own_fill *f, const wefti_region *region) {
-    weft_desc local = *f->whole;
-    int64_t most = FILL_BYTES / (int64_t)weft_dtype_bytes(f->whole->dtype), count;
-    for (int d = 0; d < local.rank; d++) local.shape[d] = region->size[d];
-    for (int64_t at = 0, all = weft_desc_elems(&local); at < all; at += count) {
-        wefti_region part;
-        count = wefti_slab(&local, at, all - at < most ? all - at : most, &part);
-        for (int d = 0; d < local.rank; d++) part.begin[d] += region->begin[d];
-        WEFT_TRY(fill_runs(f, &part));
-    }
-    return WEFT_OK;
 }
 
 weft_status wefti_session_fill_own(weft_session *s, int program, int index, int64_t first,
@@ -137,16 +111,13 @@ weft_status wefti_session_fill_own(weft_session *s, int program, int index, int6
     WEFT_TRY(wefti_session_view(s, program, &v));
     WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &found));
     const weft_desc *whole = &v->tensors[index].whole;
+    int64_t most = FILL_BYTES / (int64_t)weft_dtype_bytes(whole->dtype);
     for (int32_t i = 0; i < found; i++) {
-        own_fill f = {whole, &s->pieces[i], first, source, context};
-        if (!f.piece->data) continue;
-        for (int64_t at = first, end = first + count, n; at < end; at += n) {
-            wefti_region slab, part;
-            n = wefti_slab(whole, at, end - at, &slab);
-            if (wefti_region_intersect(&slab, &f.piece->box, whole->rank, &part))
-                WEFT_TRY(fill_region(&f, &part));
-        }
-        WEFT_TRY(wefti_host_copy_refresh(s, v, index, f.piece));
+        const wefti_session_piece *piece = &s->pieces[i];
+        if (!piece->data) continue;
+        wefti_piece_blocks b = wefti_piece_blocks_of(whole, &piece->box, first, count, most);
+        while (wefti_piece_blocks_next(&b)) WEFT_TRY(fill_block(piece, &b, first, source, context));
+        WEFT_TRY(wefti_host_copy_refresh(s, v, index, piece));
     }
     return WEFT_OK;
 }

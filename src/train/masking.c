@@ -16,14 +16,28 @@ int32_t wefti_mask_token(const weft_data *data, int64_t vocab) {
     return (int32_t)(vocab - 1);
 }
 
+/* The random numbers of a position; false: it is no target. */
+static bool draw_position(uint64_t seed, uint64_t stream, int64_t position, uint32_t word[4]) {
+    wefti_philox_block(seed, stream, (uint64_t)position, word);
+    return word[0] < UINT32_C(644245094); /* 0.15 * 2^32 */
+}
+
+int64_t wefti_masked_count(uint64_t seed, int64_t first_position, int64_t count) {
+    uint64_t stream = wefti_stream_of("masked positions");
+    int64_t targets = 0;
+    uint32_t word[4];
+    for (int64_t i = 0; i < count; i++)
+        targets += draw_position(seed, stream, first_position + i, word);
+    return targets;
+}
+
 void wefti_mask_tokens(uint64_t seed, int64_t first_position, int64_t count, int32_t mask_token,
                        int64_t vocab, int32_t *tokens, int32_t *targets) {
     uint64_t stream = wefti_stream_of("masked positions");
     for (int64_t i = 0; i < count; i++) {
         uint32_t word[4];
-        wefti_philox_block(seed, stream, (uint64_t)(first_position + i), word);
         targets[i] = -1;
-        if (word[0] >= UINT32_C(644245094)) continue; /* 0.15 * 2^32 */
+        if (!draw_position(seed, stream, first_position + i, word)) continue;
         targets[i] = tokens[i];
         uint32_t choice = word[1] % 10;
         if (choice < 8)

@@ -35,15 +35,30 @@ static int64_t tokenizer_vocabulary(const weft_data *data, int64_t tokens) {
 
 /* ---- masked tokens ---- */
 
+/* Masks the prepared rows. */
 static void mask_batch(const wefti_training *t, const wefti_batch *b, int64_t batch) {
     weft_desc in = weft_data_input(t->data);
     int64_t seq = in.shape[0];
-    wefti_mask_tokens(t->job->train.seed, b->number * batch * seq, b->valid * seq,
-                      t->model.mask_token, t->model.config.vocab, b->input, b->target);
+    for (int64_t group = 0; group < b->valid; group += b->group) {
+        int64_t first = group + b->own_begin, end = group + b->own_end;
+        if (end > b->valid) end = b->valid;
+        if (first >= end) continue;
+        wefti_mask_tokens(t->job->train.seed, (b->number * batch + first) * seq,
+                          (end - first) * seq, t->model.mask_token, t->model.config.vocab,
+                          (int32_t *)b->input + first * seq, b->target + first * seq);
+    }
+}
+
+/* Targets of rows [first, first + rows) of a training batch, on all ranks. */
+static int64_t masked_in_rows(const wefti_training *t, const wefti_batch *b, int64_t first,
+                              int64_t rows) {
+    weft_desc in = weft_data_input(t->data);
+    int64_t seq = in.shape[0];
+    return wefti_masked_count(t->job->train.seed, (b->number * b->rows + first) * seq, rows * seq);
 }
 
 static int64_t masked_targets(const wefti_training *t, const wefti_batch *b) {
-    return wefti_batch_targets(t, b, 0, t->batch.microbatches * t->batch.micro);
+    return masked_in_rows(t, b, 0, b->rows);
 }
 
 /* Microbatches differ in their number of masked tokens, and the loss of a step is the mean over all
@@ -51,7 +66,7 @@ static int64_t masked_targets(const wefti_training *t, const wefti_batch *b) {
 static weft_status feed_share(wefti_training *t, const wefti_batch *b, int64_t first,
                               int64_t targets) {
     double own =
-        (double)wefti_batch_targets(t, b, first, t->batch.micro) * (double)t->batch.microbatches;
+        (double)masked_in_rows(t, b, first, t->batch.micro) * (double)t->batch.microbatches;
     float share = targets ? (float)(own / (double)targets) : 1.0f;
     return weft_session_feed(t->session, 0, "share", &share, sizeof share);
 }

@@ -14,8 +14,8 @@ typedef struct wefti_objective {
     bool has_accuracy;          /* validation counts rows with the largest logit at their label */
     const char *input, *target; /* names of the graph's inputs */
     const char *unit;           /* of throughput */
-    /* Changes a batch of the feed into inputs and targets, in place. `batch`: samples of a batch of
-     * that feed. */
+    /* Changes the prepared rows of a batch into inputs and targets, in place. `batch`: samples of a
+     * batch of that feed. */
     void (*prepare)(const wefti_training *t, const wefti_batch *b, int64_t batch);
     /* Counting targets of a step; 0 if all microbatches have equally many. */
     int64_t (*targets_of_step)(const wefti_training *t, const wefti_batch *b);
@@ -34,6 +34,8 @@ int64_t wefti_batch_targets(const wefti_training *t, const wefti_batch *b, int64
 
 /* Masked language models (masking.c). The mask token of the tokenizer, else the last token. */
 int32_t wefti_mask_token(const weft_data *data, int64_t vocab);
+/* How many of `count` positions become targets. */
+int64_t wefti_masked_count(uint64_t seed, int64_t first_position, int64_t count);
 /* Masks `count` tokens in place and overwrites `targets`. */
 void wefti_mask_tokens(uint64_t seed, int64_t first_position, int64_t count, int32_t mask_token,
                        int64_t vocab, int32_t *tokens, int32_t *targets);

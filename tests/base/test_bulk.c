@@ -174,10 +174,52 @@ static void failures(void **state) {
     }
 }
 
+/* Short ranges, so far apart that the disk begins with the first ones before the sync. */
+enum { FAR_BYTES = 40 << 20, FAR_STEP = 1 << 20, FAR_RUN = 700 };
+static weft_status write_far(const char *path) {
+    wefti_bulk *file = NULL;
+    weft_status status = wefti_bulk_open(path, FAR_BYTES, &file);
+    if (status < 0) return status;
+    wefti_bulk_share(file);
+    for (int64_t at = 100; at < FAR_BYTES && status >= 0; at += FAR_STEP) {
+        status = wefti_bulk_seek(file, at);
+        if (status >= 0) status = wefti_bulk_write(file, data + at % 1000, FAR_RUN);
+    }
+    if (status >= 0) return wefti_bulk_commit(file);
+    wefti_bulk_abort(file);
+    return status;
+}
+
+static void far_ranges(void **state) {
+    (void)state;
+    char path[300], got[FAR_RUN];
+    snprintf(path, sizeof path, "%s/f", dirs[0]);
+    for (int64_t nth = 0;; nth++) {
+        wefti_fault_arm(WEFTI_FAULT_IO, nth, false, EIO);
+        weft_status status = write_far(path);
+        wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+        assert_int_equal(wefti_exists(path), status >= 0);
+        if (status >= 0) {
+            assert_true(nth > FAR_BYTES / FAR_STEP + 4); /* with calls that begin early */
+            break;
+        }
+        assert_int_equal(status, WEFT_E_IO);
+    }
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    for (int64_t at = 100; at < FAR_BYTES; at += FAR_STEP) {
+        assert_int_equal(fseek(file, (long)at, SEEK_SET), 0);
+        assert_int_equal(fread(got, 1, FAR_RUN, file), FAR_RUN);
+        assert_memory_equal(got, data + at % 1000, FAR_RUN);
+    }
+    fclose(file);
+    assert_int_equal(remove(path), 0);
+}
+
 int main(void) {
     random_seed = test_seed(9);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lengths), cmocka_unit_test(promises),
-                                       cmocka_unit_test(ranges), cmocka_unit_test(joining),
-                                       cmocka_unit_test(failures)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lengths),  cmocka_unit_test(promises),
+                                       cmocka_unit_test(ranges),   cmocka_unit_test(joining),
+                                       cmocka_unit_test(failures), cmocka_unit_test(far_ranges)};
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -71,7 +71,8 @@ static int64_t below(uint64_t *number, int64_t limit) {
 
 static void assert_pieces(const wefti_reader *r, int64_t bytes) {
     static unsigned char got[MOST];
-    wefti_reader_window window = {.reader = r};
+    static wefti_reader_window window;
+    window = (wefti_reader_window){.reader = r};
     uint64_t number = 0;
     uint32_t crc;
     assert_int_equal(wefti_reader_bytes(r), bytes);
@@ -88,6 +89,13 @@ static void assert_pieces(const wefti_reader *r, int64_t bytes) {
         assert_int_equal(wefti_reader_crc32c(r, from, count, &crc), WEFT_OK);
         assert_int_equal(crc, wefti_crc32c(0, data + from, (size_t)count));
     }
+    /* ascending, as the runs of a region: near each other, and far */
+    for (int64_t run = 1; run < 20000; run = run * 3 + 1)
+        for (int64_t gap = 0; gap < 9000; gap = gap * 4 + 3)
+            for (int64_t from = below(&number, 50); from + run <= bytes; from += run + gap) {
+                assert_int_equal(wefti_reader_near(&window, from, run, got), WEFT_OK);
+                assert_memory_equal(got, data + from, (size_t)run);
+            }
     assert_int_equal(wefti_reader_at(r, 0, bytes + 1, got), WEFT_E_ARG);
     assert_int_equal(wefti_reader_at(r, bytes + 1, 0, got), WEFT_E_ARG);
     assert_int_equal(wefti_reader_at(r, -1, 1, got), WEFT_E_ARG);
@@ -136,7 +144,8 @@ static void cut_meanwhile(void **state) {
     assert_says("ends after 100001 now");
     uint32_t crc;
     assert_int_equal(wefti_reader_crc32c(r, 0, MOST, &crc), WEFT_E_IO);
-    wefti_reader_window window = {.reader = r};
+    static wefti_reader_window window;
+    window = (wefti_reader_window){.reader = r};
     assert_int_equal(wefti_reader_near(&window, LEFT, 1, got), WEFT_E_IO);
     unsigned char *whole;
     assert_int_equal(wefti_reader_take(r, 0, MOST, &whole), WEFT_E_IO);

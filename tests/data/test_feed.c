@@ -129,6 +129,72 @@ static void rows_of_devices(void **state) {
     weft_data_close(data);
 }
 
+/* A feed prepares some rows of each group, and touches no others. */
+static void own_rows_of_groups(void **state) {
+    (void)state;
+    weft_data *data = numbers(256, 0.5);
+    for (int sequential = 0; sequential < 2; sequential++)
+        for (int64_t begin = 0; begin < 3; begin++)
+            for (int64_t finish = begin; finish <= 3; finish++) {
+                wefti_feed_options o = {.data = data,
+                                        .part = WEFT_DATA_VALIDATION,
+                                        .sequential = sequential,
+                                        .seed = 1,
+                                        .batch = 6,
+                                        .row_end = 6,
+                                        .group = 3,
+                                        .own_begin = begin,
+                                        .own_end = finish,
+                                        .ring = 2,
+                                        .padding_target = -100};
+                const int64_t samples = weft_data_samples(data, WEFT_DATA_VALIDATION);
+                running r = start(&o);
+                for (int64_t number = 0; number < 2; number++) {
+                    wefti_batch b;
+                    int64_t prepared = 0;
+                    ASSERT_OK(wefti_feed_next(r.feed, &b));
+                    for (int64_t row = 0; row < 6; row++) {
+                        bool own = row % 3 >= begin && row % 3 < finish;
+                        int32_t raw;
+                        memset(&raw, 0xA5, sizeof raw);
+                        if (!own) {
+                            assert_int_equal(b.target[row * CONTEXT], raw);
+                            assert_int_equal(((int32_t *)b.input)[row * CONTEXT], raw);
+                        } else if (row >= b.valid) {
+                            assert_int_equal(b.target[row * CONTEXT], -100);
+                        } else {
+                            prepared++;
+                        }
+                    }
+                    assert_int_equal(b.prepared, prepared);
+                    assert_int_equal(b.rows, 6);
+                    assert_int_equal(b.valid, !sequential || samples >= (number + 1) * 6
+                                                  ? 6
+                                                  : samples - number * 6);
+                    wefti_feed_release(r.feed);
+                }
+                end(&r);
+            }
+    /* the same samples as without groups */
+    wefti_feed_options o = {.data = data,
+                            .seed = 4,
+                            .batch = 8,
+                            .row_end = 8,
+                            .group = 4,
+                            .own_begin = 1,
+                            .own_end = 3,
+                            .ring = 2};
+    running r = start(&o);
+    wefti_batch b;
+    ASSERT_OK(wefti_feed_next(r.feed, &b));
+    for (int64_t row = 0; row < 8; row++)
+        if (row % 4 == 1 || row % 4 == 2)
+            assert_row(&b, row, weft_data_order(4, weft_data_samples(data, WEFT_DATA_TRAIN), row));
+    assert_int_equal(b.prepared, 4);
+    end(&r);
+    weft_data_close(data);
+}
+
 static void sequential_ends_with_padding(void **state) {
     (void)state;
     weft_data *data = numbers(256, 0.5);
@@ -274,8 +340,8 @@ static void options_are_checked(void **state) {
     ASSERT_OK(wefti_feed_bytes(&good, &bytes));
     assert_int_equal(bytes,
                      2 * (64 + 64)); /* 4 rows x 3 tokens x 4 bytes, to 64, twice, two slots */
-    wefti_feed_options o[8];
-    for (int i = 0; i < 8; i++) o[i] = good;
+    wefti_feed_options o[11];
+    for (int i = 0; i < 11; i++) o[i] = good;
     o[0].data = NULL;
     o[1].part = WEFT_DATA_VALIDATION;
     o[2].batch = 0;
@@ -284,9 +350,14 @@ static void options_are_checked(void **state) {
     o[5].ring = 0;
     o[6].first = -1;
     o[7].row_begin = -1;
+    o[8].group = 3;
+    o[9].group = o[9].own_end = 2;
+    o[9].own_begin = -1;
+    o[10].group = 2;
+    o[10].own_end = 3;
     _Alignas(64) static unsigned char block[1024];
     wefti_feed *feed;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 11; i++) {
         assert_int_equal(wefti_feed_bytes(&o[i], &bytes), WEFT_E_ARG);
         assert_int_equal(wefti_feed_create(&o[i], block, &feed), WEFT_E_ARG);
     }
@@ -327,11 +398,17 @@ static void a_running_feed_allocates_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_ROOT(batches_follow_the_order),  IN_ROOT(starts_anywhere),
-        IN_ROOT(rows_of_devices),           IN_ROOT(sequential_ends_with_padding),
-        IN_ROOT(several_are_borrowed),      IN_ROOT(stops_at_any_time),
-        IN_ROOT(stopped_by_another_thread), IN_ROOT(failures_travel),
-        IN_ROOT(options_are_checked),       IN_ROOT(a_running_feed_allocates_nothing),
+        IN_ROOT(batches_follow_the_order),
+        IN_ROOT(starts_anywhere),
+        IN_ROOT(rows_of_devices),
+        IN_ROOT(own_rows_of_groups),
+        IN_ROOT(sequential_ends_with_padding),
+        IN_ROOT(several_are_borrowed),
+        IN_ROOT(stops_at_any_time),
+        IN_ROOT(stopped_by_another_thread),
+        IN_ROOT(failures_travel),
+        IN_ROOT(options_are_checked),
+        IN_ROOT(a_running_feed_allocates_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

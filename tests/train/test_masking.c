@@ -52,6 +52,9 @@ static void test_pieces(void **state) {
     wefti_mask_tokens(5, 1000, COUNT, MASK, VOCAB, whole, whole_targets);
     for (int at = 0; at < COUNT; at += 777) {
         int n = COUNT - at < 777 ? COUNT - at : 777;
+        int64_t before = 0;
+        for (int64_t k = at; k < at + n; k++) before += whole_targets[k] != -1;
+        assert_int_equal(wefti_masked_count(5, 1000 + at, n), before);
         wefti_mask_tokens(5, 1000 + at, n, MASK, VOCAB, tokens + at, targets + at);
     }
     assert_memory_equal(tokens, whole, sizeof tokens);

@@ -108,6 +108,38 @@ static void processes_are_as_one(void **state) {
     }
 }
 
+/* Masked tokens: whole batches in one process, the own rows of each microbatch in several. */
+static void each_rank_prepares_its_rows(void **state) {
+    (void)state;
+    static const struct {
+        const char *words[3];
+        int ranks;
+        int64_t prepared[4]; /* of 4 steps of 8 samples */
+    } cases[] = {
+        {{"parallel.devices=4"}, 4, {8, 8, 8, 8}},
+        {{"parallel.devices=2", "train.accumulate=2"}, 2, {16, 16}},
+        {{"parallel.devices=2", "parallel.pipeline.stages=2", "parallel.pipeline.microbatches=2"},
+         2,
+         {32, 32}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int masked = 0; masked < 2; masked++) {
+            words w = job_words(4);
+            record one = {.first = 0};
+            member members[MOST_RANKS] = {{.job = NULL}};
+            rank_of_world ranks[MOST_RANKS];
+            if (masked) add_words(&w, WITH("model.family=bert"));
+            for (int k = 0; k < 3 && cases[i].words[k]; k++) add_word(&w, "%s", cases[i].words[k]);
+            ASSERT_OK(run_words(&w, &one));
+            assert_int_equal(one.result.samples_prepared, 32);
+            run_all(&w, NULL, cases[i].ranks, members, ranks);
+            assert_all_ok(ranks, cases[i].ranks, cases[i].words[0]);
+            assert_same_record(&one, &members[0].record, cases[i].words[0]);
+            for (int r = 0; r < cases[i].ranks; r++)
+                assert_int_equal(members[r].record.result.samples_prepared, cases[i].prepared[r]);
+        }
+}
+
 /* Images, with states, and accuracy from logits of all ranks. */
 static void networks_with_states_too(void **state) {
     (void)state;
@@ -523,6 +555,7 @@ static void jobs_for_other_numbers_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_are_as_one),
+        cmocka_unit_test(each_rank_prepares_its_rows),
         cmocka_unit_test(networks_with_states_too),
         cmocka_unit_test(a_run_goes_on_with_other_processes),
         cmocka_unit_test(any_rank_may_ask_to_stop),

@@ -7,8 +7,6 @@
 #include "base/text.h"
 #include "checkpoint/write/job.h"
 #include "layout/runs.h"
-#include "layout/slab.h"
-#include "layout/transfer.h"
 
 enum { WRITE_BLOCK_BYTES = 256 * 1024 };
 
@@ -142,16 +140,14 @@ static weft_status capture_joined(capture *c, const wefti_write_source *source,
     return WEFT_OK;
 }
 
-/* Writes the runs of region `part`, which is contiguous in the piece. */
-static weft_status put_runs(capture *c, const wefti_write_source *source,
-                            const wefti_checkpoint_piece *piece, const wefti_region *part) {
-    const weft_desc *whole = &source->whole;
-    int64_t size = (int64_t)weft_dtype_bytes(whole->dtype), first, count;
+/* Writes the runs of a block. */
+static weft_status put_block(capture *c, const wefti_write_source *source,
+                             const wefti_checkpoint_piece *piece, const wefti_piece_blocks *b) {
+    int64_t size = (int64_t)weft_dtype_bytes(b->whole->dtype);
     wefti_mapping m;
-    wefti_region_span(part, &piece->box, whole->rank, &first, &count);
-    WEFT_TRY(wefti_device_map(piece->device, (const char *)piece->data + first * size, count * size,
-                              WEFTI_ACCESS_READ, &m));
-    wefti_region_runs run = wefti_region_runs_of(whole, part);
+    WEFT_TRY(wefti_device_map(piece->device, (const char *)piece->data + b->here * size,
+                              b->count * size, WEFTI_ACCESS_READ, &m));
+    wefti_region_runs run = wefti_region_runs_of(b->whole, &b->block);
     weft_status status = WEFT_OK;
     while (status >= 0 && wefti_region_runs_next(&run))
         status = put_blocks(c, (run.at - source->first) * size,
@@ -159,35 +155,14 @@ static weft_status put_runs(capture *c, const wefti_write_source *source,
     return wefti_device_unmap(&m, status);
 }
 
-/* Writes a region that is contiguous in the piece. Memory of the device is mapped in small parts,
- * which are contiguous in the piece too. */
-static weft_status put_region(capture *c, const wefti_write_source *source,
-                              const wefti_checkpoint_piece *piece, const wefti_region *region) {
-    const weft_desc *whole = &source->whole;
-    weft_desc local = *whole;
-    int64_t most = WRITE_BLOCK_BYTES / (int64_t)weft_dtype_bytes(whole->dtype), count;
-    for (int d = 0; d < whole->rank; d++) local.shape[d] = region->size[d];
-    for (int64_t at = 0, all = weft_desc_elems(&local); at < all; at += count) {
-        wefti_region part;
-        count = wefti_slab(&local, at, all - at < most ? all - at : most, &part);
-        for (int d = 0; d < whole->rank; d++) part.begin[d] += region->begin[d];
-        WEFT_TRY(put_runs(c, source, piece, &part));
-    }
-    return WEFT_OK;
-}
-
-/* Other processes have pieces too: writes what this piece has of the file's tensor. That tensor is
- * a range of whole slices, so its part of the piece is contiguous there. */
+/* Other processes have pieces too: writes what this piece has of the file's tensor. */
 static weft_status capture_piece(capture *c, const wefti_write_source *source,
                                  const wefti_checkpoint_piece *piece, const weft_desc *desc) {
     const weft_desc *whole = &source->whole;
-    int64_t end = source->first + weft_desc_elems(desc), count;
-    for (int64_t at = source->first; at < end; at += count) {
-        wefti_region slab, part;
-        count = wefti_slab(whole, at, end - at, &slab);
-        if (wefti_region_intersect(&slab, &piece->box, whole->rank, &part))
-            WEFT_TRY(put_region(c, source, piece, &part));
-    }
+    int64_t most = WRITE_BLOCK_BYTES / (int64_t)weft_dtype_bytes(whole->dtype);
+    wefti_piece_blocks b =
+        wefti_piece_blocks_of(whole, &piece->box, source->first, weft_desc_elems(desc), most);
+    while (wefti_piece_blocks_next(&b)) WEFT_TRY(put_block(c, source, piece, &b));
     return WEFT_OK;
 }
 

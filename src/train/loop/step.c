@@ -47,7 +47,8 @@ weft_status wefti_training_open_feed(const wefti_feed_options *o, void **out_blo
                                      wefti_feed **out) {
     int64_t bytes;
     WEFT_TRY(wefti_feed_bytes(o, &bytes));
-    unsigned char *raw = wefti_alloc((size_t)bytes + 64);
+    /* zeros, so that rows of other ranks take no memory */
+    unsigned char *raw = wefti_calloc((size_t)bytes + 64, 1);
     WEFT_REQUIRE(raw, WEFT_E_NOMEM, "no memory for %lld bytes of prepared batches",
                  (long long)bytes);
     void *block = (void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);

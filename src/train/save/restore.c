@@ -77,48 +77,75 @@ typedef struct read_sum {
     uint32_t counts; /* 1: the rank's piece counts; 0: it is a replica */
 } read_sum;
 
+static weft_status read_run(void *context, int64_t first, int64_t count, void *out) {
+    return wefti_checkpoint_part_read(context, first, count, out);
+}
+
+/* HINT_BYTES: of the tensors whose ranges the disk reads ahead. */
+enum { HINT_BYTES = 32 << 20 };
+
+/* A pass over the saved tensors of this rank. */
 typedef struct reading {
-    const wefti_checkpoint_entry *entry;
-    wefti_reader_window *window; /* for short runs */
-    wefti_crc_sum sum;
+    wefti_training *t;
+    const wefti_checkpoint *c;
+    wefti_checkpoint_part *part;
+    wefti_session_piece *pieces; /* of a tensor, on all devices */
+    int64_t hinted;              /* tensors [0, hinted) were announced to the disk */
+    int64_t ahead;               /* bytes of those that were not read so far */
 } reading;
 
-static weft_status read_run(void *context, int64_t first, int64_t count, void *out) {
-    reading *r = context;
-    int64_t size = (int64_t)weft_dtype_bytes(r->entry->desc.dtype), bytes = count * size;
-    if (r->window->reader != r->entry->reader) {
-        r->window->reader = r->entry->reader;
-        r->window->begin = r->window->end = 0;
+static weft_status pieces_of(reading *r, int64_t i, const wefti_checkpoint_entry **out,
+                             int32_t *found) {
+    const wefti_saved_tensor *s = &r->t->saving.tensors[i];
+    *out = wefti_checkpoint_find(r->c, s->role, s->name);
+    WEFT_REQUIRE(*out, WEFT_E_CORRUPT, "%s lacks %s", wefti_checkpoint_path(r->c), s->name);
+    return wefti_session_pieces(r->t->session, 0, s->tensor, r->pieces, found);
+}
+
+/* Announces the ranges of the next tensors to the disk. */
+static weft_status hint(reading *r) {
+    const wefti_checkpoint_entry *e;
+    weft_tensor_info info;
+    int32_t found;
+    for (; r->hinted < r->t->saving.count && r->ahead < HINT_BYTES; r->hinted++) {
+        const wefti_saved_tensor *s = &r->t->saving.tensors[r->hinted];
+        WEFT_TRY(pieces_of(r, r->hinted, &e, &found));
+        WEFT_TRY(weft_session_tensor(r->t->session, 0, s->tensor, &info));
+        for (int32_t k = 0; k < found; k++)
+            if (r->pieces[k].data)
+                wefti_checkpoint_soon(e, &info.desc, s->first, &r->pieces[k].box);
+        r->ahead += e->bytes;
     }
-    WEFT_TRY(wefti_reader_near(r->window, r->entry->at + first * size, bytes, out));
-    wefti_crc_sum_add(&r->sum, first * size, out, (size_t)bytes);
+    return WEFT_OK;
+}
+
+static weft_status read_tensor(reading *r, int64_t i, read_sum *out) {
+    const wefti_saved_tensor *s = &r->t->saving.tensors[i];
+    const wefti_checkpoint_entry *e;
+    int32_t found;
+    WEFT_TRY(hint(r));
+    WEFT_TRY(pieces_of(r, i, &e, &found));
+    wefti_checkpoint_part_begin(r->part, e);
+    WEFT_TRY(wefti_session_fill_own(r->t->session, 0, s->tensor, s->first,
+                                    weft_desc_elems(&s->desc), read_run, r->part));
+    *out = (read_sum){i, wefti_checkpoint_part_sum(r->part), 0};
+    for (int32_t k = 0; k < found; k++)
+        if (r->pieces[k].data) out->counts |= r->pieces[k].counts;
+    r->ahead -= e->bytes;
     return WEFT_OK;
 }
 
 /* Fills sums[i] for saved tensor i. */
 static weft_status read_own(wefti_training *t, const wefti_checkpoint *c, read_sum *sums) {
-    wefti_reader_window *window;
-    wefti_session_piece *pieces;
-    weft_status status = WEFT_OK;
-    WEFT_NEW(window, wefti_reader_window);
-    pieces = wefti_calloc((size_t)weft_session_devices(t->session), sizeof *pieces);
-    if (!pieces) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory to read a checkpoint");
-    for (int64_t i = 0; i < t->saving.count && status >= 0; i++) {
-        const wefti_saved_tensor *s = &t->saving.tensors[i];
-        reading r = {.entry = wefti_checkpoint_find(c, s->role, s->name), .window = window};
-        int32_t found = 0;
-        if (!r.entry)
-            status = WEFT_RAISE(WEFT_E_CORRUPT, "%s lacks %s", wefti_checkpoint_path(c), s->name);
-        if (status >= 0) status = wefti_session_pieces(t->session, 0, s->tensor, pieces, &found);
-        if (status >= 0)
-            status = wefti_session_fill_own(t->session, 0, s->tensor, s->first,
-                                            weft_desc_elems(&s->desc), read_run, &r);
-        sums[i] = (read_sum){i, wefti_crc_sum_of(&r.sum, weft_desc_bytes(&s->desc)), 0};
-        for (int32_t k = 0; k < found; k++)
-            if (pieces[k].data) sums[i].counts |= pieces[k].counts;
-    }
-    wefti_free(pieces);
-    wefti_free(window);
+    reading r = {.t = t, .c = c};
+    WEFT_TRY(wefti_checkpoint_part_create(&r.part));
+    r.pieces = wefti_calloc((size_t)weft_session_devices(t->session), sizeof *r.pieces);
+    weft_status status =
+        r.pieces ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory to read a checkpoint");
+    for (int64_t i = 0; i < t->saving.count && status >= 0; i++)
+        status = read_tensor(&r, i, &sums[i]);
+    wefti_free(r.pieces);
+    wefti_checkpoint_part_destroy(r.part);
     return status;
 }
 
