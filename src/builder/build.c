@@ -345,8 +345,9 @@ static weft_status emit(wefti_program_builder *b) {
     double forward = p->forward_flops, backward = p->backward_flops;
     if (spec->microbatches > 1 && !p->all_microbatches)
         WEFT_TRY(compute_section(b, WEFTI_SECTION_NEXT));
-    p->forward_flops = forward;
-    p->backward_flops = backward;
+    /* A section that runs all microbatches has counted each of them. */
+    p->forward_flops = forward / (p->all_microbatches ? spec->microbatches : 1);
+    p->backward_flops = backward / (p->all_microbatches ? spec->microbatches : 1);
     if (spec->keep_gradients) WEFT_TRY(readable_gradients(b));
     if (spec->optimizer && !b->dec->eager) WEFT_TRY(wefti_build_update_section(b));
     if (b->part && !spec->shared) WEFT_TRY(wefti_partition_check(b->part));

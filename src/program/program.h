@@ -165,7 +165,7 @@ typedef struct wefti_program {
     wefti_placed *placed; /* of all stages; empty without a pipeline */
     int32_t placed_count;
     int64_t saved_bytes; /* sum of the saved blocks */
-    double forward_flops, backward_flops;
+    double forward_flops, backward_flops; /* of one microbatch */
     wefti_memory_item *largest; /* the largest buffers alive at the peak, descending */
     int32_t largest_count;
     wefti_section peak_section; /* of the step at the peak */
