@@ -92,6 +92,13 @@ void wefti_arena_destroy(wefti_arena *arena) {
     wefti_free(arena);
 }
 
+int64_t wefti_arena_bytes(const wefti_arena *arena) {
+    if (!arena) return 0;
+    size_t bytes = sizeof *arena;
+    for (const block *b = arena->head; b; b = b->next) bytes += sizeof *b + b->capacity;
+    return (int64_t)bytes;
+}
+
 void *wefti_arena_alloc(wefti_arena *arena, size_t bytes) {
     /* larger sizes would overflow the sums below */
     if (bytes > PTRDIFF_MAX - sizeof(block) - 15) return NULL;

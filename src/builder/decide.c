@@ -206,6 +206,7 @@ void wefti_decisions_release(wefti_decisions *dec, wefti_program *to) {
     to->partition = dec->part;
     to->grads = dec->grads;
     to->grad_count = dec->grad_count;
+    to->program_bytes = wefti_array_bytes(dec->grads, dec->grad_cap, sizeof *dec->grads);
     to->all_microbatches = dec->all_microbatches;
     to->own_norms = dec->own_norms;
     to->samples = dec->samples;

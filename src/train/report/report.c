@@ -204,6 +204,7 @@ static weft_status fill(wefti_training *t, weft_model_report *r) {
     r->optimizer_bytes = m.optimizer_bytes;
     r->transient_bytes = m.transient_bytes;
     r->predicted_peak_bytes = m.predicted_peak_bytes;
+    r->program_bytes = m.program_bytes;
     for (int i = 0; i < weft_session_tensors(t->session, 0); i++) {
         weft_tensor_info info;
         WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
