@@ -1,10 +1,12 @@
 /* How long it takes to build the program of one rank: GPT-3 175B on 64 devices, 8 pipeline stages
  * of 8 devices that split each block's products, 32 microbatches. A dry build prepares no kernels.
- * Besides the wall time, CPU time of the thread: on a busy machine it varies less.
+ * Besides the wall time, CPU time of the thread: on a busy machine it varies less. Page faults are
+ * those of the last build.
  * bench/build [RUNS [dry]] */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -42,6 +44,12 @@ static double cpu_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
+static long page_faults(void) {
+    struct rusage use;
+    (void)getrusage(RUSAGE_SELF, &use);
+    return use.ru_minflt;
+}
+
 int main(int argc, char **argv) {
     const weft_model_config config = {.family = WEFT_FAMILY_GPT2,
                                       .layers = 96,
@@ -63,6 +71,7 @@ int main(int argc, char **argv) {
     CHECK(wefti_route_cache_create(&routes));
     for (int dry = 1; dry >= dry_only; dry--) {
         double first = 0, best = 0, best_cpu = 0, peak = 0, own = 0;
+        long faults = 0;
         for (int k = 0; k < runs; k++) {
             const wefti_program_spec spec = {
                 .graph = graph,
@@ -76,7 +85,9 @@ int main(int argc, char **argv) {
             wefti_program *program;
             const int64_t begin = wefti_now_ns();
             const double cpu_begin = cpu_ms();
+            faults = page_faults();
             CHECK(wefti_program_build(&spec, &program));
+            faults = page_faults() - faults;
             const double cpu = cpu_ms() - cpu_begin;
             const double ms = (double)(wefti_now_ns() - begin) / 1e6;
             peak = (double)program->peak_bytes / (1 << 30);
@@ -86,9 +97,9 @@ int main(int argc, char **argv) {
             if (k == 0 || ms < best) best = ms;
             if (k == 0 || cpu < best_cpu) best_cpu = cpu;
         }
-        printf("%s build: first %.2f ms, best of %d %.2f ms (CPU %.2f ms); peak %.1f GiB, program "
-               "%.0f KiB\n",
-               dry ? "dry" : "real", first, runs, best, best_cpu, peak, own);
+        printf("%s build: first %.2f ms, best of %d %.2f ms (CPU %.2f ms, %ld page "
+               "faults); peak %.1f GiB, program %.0f KiB\n",
+               dry ? "dry" : "real", first, runs, best, best_cpu, faults, peak, own);
     }
     wefti_route_cache_destroy(routes);
     wefti_optimizer_destroy(optimizer);

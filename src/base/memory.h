@@ -30,6 +30,7 @@ char *wefti_format(const char *format, ...) __attribute__((format(printf, 1, 2))
 typedef struct wefti_arena wefti_arena;
 weft_status wefti_arena_create(wefti_arena **out) WEFT_CHECKED;
 void wefti_arena_destroy(wefti_arena *arena);
+void wefti_arena_clear(wefti_arena *arena); /* ends all allocations, and keeps the newest block */
 void *wefti_arena_alloc(wefti_arena *arena,
                         size_t bytes); /* zeroed, 16-byte aligned; NULL on failure */
 /* Bytes that the arena has requested from the allocator; NULL: 0. */
