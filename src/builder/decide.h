@@ -98,7 +98,7 @@ typedef struct wefti_decisions {
 
     wefti_arena *scratch;  /* of the tables below */
     wefti_arena *requests; /* of the partition that is being prepared */
-    int64_t samples;      /* as in the program */
+    int64_t samples;       /* as in the program */
     bool all_microbatches;
     int32_t micros; /* microbatches that are emitted in the first section: all, 1, or as many as
                        `loop` needs */

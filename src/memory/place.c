@@ -204,7 +204,8 @@ static by_size *sort(by_size *in, by_size *out, int64_t count) {
             middle = run_end(in, from, count);
             end = run_end(in, middle, count);
             for (int64_t k = from, a = from, b = middle; k < end; k++)
-                out[k] = b >= end || (a < middle && !goes_before(&in[b], &in[a])) ? in[a++] : in[b++];
+                out[k] =
+                    b >= end || (a < middle && !goes_before(&in[b], &in[a])) ? in[a++] : in[b++];
         }
         by_size *sorted = out;
         out = in;
@@ -226,8 +227,8 @@ static weft_status place(wefti_lifetime *buffers, int64_t count, wefti_arena *sc
     by_size *other = wefti_arena_alloc(scratch, (size_t)count * sizeof *other);
     t.whole = wefti_arena_alloc(scratch, (size_t)t.leaves * sizeof *t.whole);
     t.any = wefti_arena_alloc(scratch, 2 * (size_t)t.leaves * sizeof *t.any);
-    WEFT_REQUIRE(order && other && t.whole && t.any, WEFT_E_NOMEM, "no memory to place %lld buffers",
-                 (long long)count);
+    WEFT_REQUIRE(order && other && t.whole && t.any, WEFT_E_NOMEM,
+                 "no memory to place %lld buffers", (long long)count);
     for (int64_t i = 0; i < count; i++)
         order[i] = (by_size){aligned(buffers[i].bytes), buffers[i].first, i};
     order = sort(order, other, count);
