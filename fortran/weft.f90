@@ -170,8 +170,8 @@ module weft_c ! what goes straight to C
         type(c_ptr) :: data
     end type
     type, bind(C) :: weft_session_memory
-        integer(c_int64_t) :: predicted_peak_bytes, observed_peak_bytes, parameter_bytes, optimizer_bytes, transient_bytes, &
-            saved_bytes
+        integer(c_int64_t) :: predicted_peak_bytes, observed_peak_bytes, program_bytes, parameter_bytes, optimizer_bytes, &
+            transient_bytes, saved_bytes
         real(c_double) :: forward_flops, backward_flops
     end type
     type, bind(C) :: weft_model_config ! 0: the family's default

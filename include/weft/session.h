@@ -88,8 +88,8 @@ typedef struct weft_session_options {
     bool recompute;      /* save only the inputs of each cell for the backward pass */
     int threads; /* of all devices together; 0: all cores that this process may use, or, in a world,
                     its share of its host's cores */
-    int64_t
-        memory_bytes; /* largest memory of one device; larger programs are refused; 0: no limit */
+    int64_t memory_bytes; /* largest memory of one device, the arena and the programs themselves;
+                             a session that needs more is refused; 0: no limit */
     uint64_t seed;
     weft_bf16_compute bf16;
     /* How to split the graph over devices, copied. NULL: one device, or, in a world, one device for
@@ -279,6 +279,9 @@ WEFT_API int weft_session_devices(const weft_session *session);
 typedef struct weft_session_memory {
     int64_t predicted_peak_bytes; /* the arena */
     int64_t observed_peak_bytes;  /* the highest byte of the arena that any step has used */
+    /* Memory of the host that the device's programs take themselves: graphs, partitions, routines
+     * and kernels, as requested from the allocator, without memory of other libraries. */
+    int64_t program_bytes;
     int64_t parameter_bytes, optimizer_bytes, transient_bytes, saved_bytes;
     double forward_flops, backward_flops; /* of one microbatch, on all devices together */
 } weft_session_memory;

@@ -20,7 +20,8 @@ typedef struct weft_train_start {
     int threads, devices;         /* threads of all devices together */
     const char *precision, *bf16; /* bf16: "native" or "f32 products", "" in f32 */
     int64_t predicted_peak_bytes; /* of the device that needs most */
-    double flops_per_step;
+    int64_t program_bytes;        /* that a device's programs take themselves */
+    double flops_per_step;        /* of all devices and microbatches */
 } weft_train_start;
 
 typedef struct weft_train_step {
@@ -118,6 +119,7 @@ typedef struct weft_model_report {
     weft_cell_info *cells;
     int cell_count, kinds;
     int64_t parameters, parameter_bytes, optimizer_bytes, transient_bytes, predicted_peak_bytes;
+    int64_t program_bytes; /* that a device's programs take themselves: weft_session_memory */
     double forward_flops, backward_flops; /* of one step, all microbatches */
     int devices;
     int64_t *peaks;  /* predicted, of each device */

@@ -32,6 +32,9 @@ struct wefti_kernel {
     void (*destroy)(wefti_kernel *kernel); /* also frees the kernel itself */
     const char *label; /* "gemm avx512": for traces and tables. Static storage. */
     int64_t workspace_bytes;
+    int64_t bytes; /* of memory that it holds from `prepare` to `destroy`; a dry kernel states the
+                      bytes of the kernel that it stands for. Memory of other libraries is not
+                      counted. */
     /* Output 0 may use the memory of input `in_place` (same bytes), if no later node reads that
      * input. -1: it may not. */
     int in_place;
@@ -58,7 +61,7 @@ typedef struct wefti_prepare {
 /* The cost of a node on a backend. All fields except `seconds` equal the fields of the prepared
  * kernel. */
 typedef struct wefti_estimate {
-    int64_t workspace_bytes;
+    int64_t workspace_bytes, bytes;
     int in_place;
     const char *label; /* static storage */
     double seconds;    /* time of one run, by the machine model */

@@ -11,6 +11,7 @@ weft_status wefti_backend_estimate(const wefti_backend *backend, const weft_node
     weft_status status = backend->prepare(backend, node, &dry, &kernel);
     if (status < 0) return status;
     *out = (wefti_estimate){.workspace_bytes = kernel->workspace_bytes,
+                            .bytes = kernel->bytes,
                             .in_place = kernel->in_place,
                             .label = kernel->label,
                             .seconds = wefti_node_seconds(node, machine)};

@@ -61,7 +61,8 @@ static weft_status prepare(const wefti_backend *backend, const weft_node *node,
     if (options->accumulate || (!node->op->reference && !node->op->element)) return WEFT_E_NO_IMPL;
     reference_kernel *k;
     WEFT_NEW(k, reference_kernel);
-    k->base = (wefti_kernel){.run = run, .destroy = destroy, .label = "reference", .in_place = -1};
+    k->base = (wefti_kernel){
+        .run = run, .destroy = destroy, .label = "reference", .bytes = sizeof *k, .in_place = -1};
     k->node = node;
     *out = &k->base;
     if (wefti_elementwise_is_integer(node)) {

@@ -92,6 +92,24 @@ void wefti_arena_destroy(wefti_arena *arena) {
     wefti_free(arena);
 }
 
+void wefti_arena_clear(wefti_arena *arena) {
+    if (!arena->head) return;
+    for (block *b = arena->head->next; b;) {
+        block *next = b->next;
+        wefti_free(b);
+        b = next;
+    }
+    arena->head->next = NULL;
+    arena->head->used = 0;
+}
+
+int64_t wefti_arena_bytes(const wefti_arena *arena) {
+    if (!arena) return 0;
+    size_t bytes = sizeof *arena;
+    for (const block *b = arena->head; b; b = b->next) bytes += sizeof *b + b->capacity;
+    return (int64_t)bytes;
+}
+
 void *wefti_arena_alloc(wefti_arena *arena, size_t bytes) {
     /* larger sizes would overflow the sums below */
     if (bytes > PTRDIFF_MAX - sizeof(block) - 15) return NULL;

@@ -30,8 +30,11 @@ char *wefti_format(const char *format, ...) __attribute__((format(printf, 1, 2))
 typedef struct wefti_arena wefti_arena;
 weft_status wefti_arena_create(wefti_arena **out) WEFT_CHECKED;
 void wefti_arena_destroy(wefti_arena *arena);
+void wefti_arena_clear(wefti_arena *arena); /* ends all allocations, and keeps the newest block */
 void *wefti_arena_alloc(wefti_arena *arena,
                         size_t bytes); /* zeroed, 16-byte aligned; NULL on failure */
+/* Bytes that the arena has requested from the allocator; NULL: 0. */
+int64_t wefti_arena_bytes(const wefti_arena *arena);
 char *wefti_arena_strdup(wefti_arena *arena, const char *text);
 /* the concatenation of both strings */
 char *wefti_arena_join(wefti_arena *arena, const char *a, const char *b);
@@ -42,6 +45,11 @@ char *wefti_arena_format(wefti_arena *arena, const char *format, ...)
 weft_status wefti_grow(void **array, int64_t used, int64_t *capacity, size_t element) WEFT_CHECKED;
 #define WEFT_GROW(array, used, capacity)                                                           \
     wefti_grow((void **)&(array), (used), &(capacity), sizeof *(array))
+
+/* Bytes that an array with room for `capacity` elements has requested; NULL: 0. */
+static inline int64_t wefti_array_bytes(const void *array, int64_t capacity, size_t element) {
+    return array ? (capacity ? capacity : 1) * (int64_t)element : 0;
+}
 
 /* Checked arithmetic for sizes that come from files or users. Returns true on overflow. */
 static inline int wefti_mul_overflows(int64_t a, int64_t b, int64_t *out) {

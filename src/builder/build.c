@@ -327,6 +327,22 @@ static weft_status new_tables(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
+/* Adds the memory of the program itself to `program_bytes`, which has the array of the
+ * gradients. */
+static void count_program_bytes(const wefti_program_builder *b) {
+    wefti_program *p = b->p;
+    p->program_bytes += (int64_t)sizeof *p + wefti_arena_bytes(p->arena) +
+                        wefti_graph_derived_bytes(p->graph) + wefti_partition_bytes(p->partition) +
+                        wefti_array_bytes(p->tensors, b->tensor_cap, sizeof *p->tensors) +
+                        wefti_array_bytes(p->routines, b->routine_cap, sizeof(wefti_routine *)) +
+                        wefti_array_bytes(p->bodies, b->body_cap, sizeof(weft_body *));
+    for (int32_t i = 0; i < p->routine_count; i++)
+        p->program_bytes += wefti_routine_bytes(p->routines[i]);
+    for (int32_t i = 0; i < p->grad_count; i++)
+        p->program_bytes += wefti_cell_grad_bytes(&p->grads[i]);
+    for (int32_t i = 0; i < p->body_count; i++) p->program_bytes += wefti_body_bytes(p->bodies[i]);
+}
+
 static weft_status emit(wefti_program_builder *b) {
     const wefti_program_spec *spec = b->spec;
     wefti_program *p = b->p;
@@ -345,8 +361,9 @@ static weft_status emit(wefti_program_builder *b) {
     double forward = p->forward_flops, backward = p->backward_flops;
     if (spec->microbatches > 1 && !p->all_microbatches)
         WEFT_TRY(compute_section(b, WEFTI_SECTION_NEXT));
-    p->forward_flops = forward;
-    p->backward_flops = backward;
+    /* A section that runs all microbatches has counted each of them. */
+    p->forward_flops = forward / (p->all_microbatches ? spec->microbatches : 1);
+    p->backward_flops = backward / (p->all_microbatches ? spec->microbatches : 1);
     if (spec->keep_gradients) WEFT_TRY(readable_gradients(b));
     if (spec->optimizer && !b->dec->eager) WEFT_TRY(wefti_build_update_section(b));
     if (b->part && !spec->shared) WEFT_TRY(wefti_partition_check(b->part));
@@ -358,6 +375,7 @@ static weft_status emit(wefti_program_builder *b) {
         }
     WEFT_TRY(wefti_buffers_finish(b));
     read_offsets(b);
+    count_program_bytes(b);
     return WEFT_OK;
 }
 

@@ -153,6 +153,7 @@ static weft_status start(wefti_decisions *dec, const wefti_program_spec *spec, b
                              .stages = 1};
     WEFT_TRY(wefti_graph_derive(spec->graph, &dec->g));
     WEFT_TRY(wefti_arena_create(&dec->arena));
+    WEFT_TRY(wefti_arena_create(&dec->requests));
     return wefti_arena_create(&dec->scratch);
 }
 
@@ -206,6 +207,7 @@ void wefti_decisions_release(wefti_decisions *dec, wefti_program *to) {
     to->partition = dec->part;
     to->grads = dec->grads;
     to->grad_count = dec->grad_count;
+    to->program_bytes = wefti_array_bytes(dec->grads, dec->grad_cap, sizeof *dec->grads);
     to->all_microbatches = dec->all_microbatches;
     to->own_norms = dec->own_norms;
     to->samples = dec->samples;
@@ -219,6 +221,7 @@ void wefti_decisions_release(wefti_decisions *dec, wefti_program *to) {
 void wefti_decisions_free(wefti_decisions *dec) {
     wefti_free(dec->grad_keys);
     wefti_free(dec->edges);
+    wefti_arena_destroy(dec->requests);
     wefti_arena_destroy(dec->scratch);
     if (dec->released) return;
     for (int32_t i = 0; i < dec->grad_count; i++) wefti_cell_grad_free(&dec->grads[i]);

@@ -96,8 +96,9 @@ typedef struct wefti_decisions {
     int64_t grad_cap;
     bool released;
 
-    wefti_arena *scratch; /* of the tables below */
-    int64_t samples;      /* as in the program */
+    wefti_arena *scratch;  /* of the tables below */
+    wefti_arena *requests; /* of the partition that is being prepared */
+    int64_t samples;       /* as in the program */
     bool all_microbatches;
     int32_t micros; /* microbatches that are emitted in the first section: all, 1, or as many as
                        `loop` needs */

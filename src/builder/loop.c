@@ -46,8 +46,9 @@ void wefti_decide_loop(wefti_decisions *dec) {
         int32_t chunks = plan->pipeline.chunks, channels = edge_skips(dec) ? dec->stages : 1;
         int32_t sends = channels * WEFTI_EDGE_UNDER_WAY; /* in flight: they keep sent buffers */
         dec->loop.from = sends;
-        period = wefti_schedule_period(kind, dec->stages, chunks, sends + channels);
-        groups = wefti_schedule_shorter(kind, dec->stages, groups, chunks, period, dec->loop.from);
+        period = wefti_schedule_period(kind, dec->stages, dec->stage, chunks, sends + channels);
+        groups = wefti_schedule_shorter(kind, dec->stages, dec->stage, groups, chunks, period,
+                                        dec->loop.from);
     }
     if (groups * plan->copies == dec->micros) return;
     dec->loop.period = period * plan->copies;

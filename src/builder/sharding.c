@@ -264,6 +264,13 @@ weft_status wefti_request_new(wefti_arena *arena, const weft_body *body, const c
     return WEFT_OK;
 }
 
+/* One request at a time. */
+static weft_status new_request(wefti_decisions *dec, const weft_body *body, const char *call,
+                               wefti_request *r) {
+    wefti_arena_clear(dec->requests);
+    return wefti_request_new(dec->requests, body, call, r);
+}
+
 static void require_input(wefti_decisions *dec, wefti_request *r, int64_t i, int32_t v) {
     if (dec->sharding[v].known)
         r->in[i] = dec->sharding[v].use;
@@ -325,7 +332,7 @@ weft_status wefti_sharding_forward(wefti_decisions *dec, wefti_call_plan *call) 
     const weft_body *body = call->differentiated ? dec->grads[call->grad].forward : n->callee;
     wefti_request r;
     if (!dec->part) return WEFT_OK;
-    WEFT_TRY(wefti_request_new(dec->scratch, body, n->scope, &r));
+    WEFT_TRY(new_request(dec, body, n->scope, &r));
     for (int i = 0; i < n->inputs; i++) require_input(dec, &r, i, n->in[i]);
     WEFT_TRY(require_outputs(dec, n, &r));
     for (int64_t o = n->outputs; o < body->out_count; o++) r.out_state[o] = WEFTI_LAYOUT_SUMMED;
@@ -376,7 +383,7 @@ static weft_status shard_pass(wefti_decisions *dec, wefti_call_plan *call, wefti
     const wefti_cell_grad *grad = wefti_call_grad(dec, call, pass);
     const weft_body *body = grad->backward;
     wefti_request r;
-    WEFT_TRY(wefti_request_new(dec->scratch, body, n->scope, &r));
+    WEFT_TRY(new_request(dec, body, n->scope, &r));
     for (int64_t i = 0; i < body->in_count; i++) {
         wefti_grad_binding bind = grad->bindings[i];
         switch (bind.source) {
@@ -414,7 +421,7 @@ weft_status wefti_sharding_fused(wefti_decisions *dec, wefti_call_plan *call) {
     const weft_node *n = call->node;
     const weft_body *fused_body = dec->grads[call->grad].fused_body;
     wefti_request r;
-    WEFT_TRY(wefti_request_new(dec->scratch, fused_body, n->scope, &r));
+    WEFT_TRY(new_request(dec, fused_body, n->scope, &r));
     for (int i = 0; i < n->inputs; i++) require_input(dec, &r, i, n->in[i]);
     for (int64_t i = n->inputs; i < fused_body->in_count; i++) /* seeds are scalars: replicated */
         r.in[i] = whole_layout(&fused_body->values[fused_body->in[i]]);

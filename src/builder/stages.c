@@ -18,37 +18,43 @@ typedef struct sharing {
     const int32_t *fixed;
     double *sum;  /* of each part, up to the call under consideration */
     bool *begins; /* [calls][parts]: the call is the first of this part */
+    /* The largest sum within the limit, and the least above it. Any limit from `under` to just
+     * below `over` has the same answer. */
+    double under, over;
 } sharing;
 
 /* Whether contiguous parts in order, none of them empty, can each cost at most `limit`. Computes
  * for each call and each possible part of it the least cost of this part up to the call. If the
  * call before can be in the part before, this cost is the call's own. */
-static bool fits(const sharing *s, double limit) {
+static bool fits(sharing *s, double limit) {
+    s->under = 0;
+    s->over = INFINITY;
     for (int32_t k = 0; k < s->calls; k++)
         for (int32_t p = s->parts - 1; p >= 0;
              p--) { /* downwards: sum[p - 1] still belongs to the call before */
             bool *begins = &s->begins[(int64_t)k * s->parts + p];
             *begins = k == 0 ? p == 0 : p > 0 && s->sum[p - 1] <= limit;
-            s->sum[p] = *begins ? s->cost[k] : k ? s->sum[p] + s->cost[k] : INFINITY;
-            if (s->fixed[k] >= 0 && s->fixed[k] != p) s->sum[p] = INFINITY;
-            if (s->sum[p] > limit) s->sum[p] = INFINITY;
+            double sum = *begins ? s->cost[k] : k ? s->sum[p] + s->cost[k] : INFINITY;
+            if (s->fixed[k] >= 0 && s->fixed[k] != p) sum = INFINITY;
+            if (sum > limit && sum < s->over) s->over = sum;
+            if (sum <= limit && sum > s->under) s->under = sum;
+            s->sum[p] = sum > limit ? INFINITY : sum;
         }
     return s->sum[s->parts - 1] <= limit;
 }
 
-/* Minimizes the largest cost of a part (the linear partition problem, by bisection on the answer).
- * Early parts take as much as the limit allows. The calls with fixed parts must permit a
- * solution. */
-static void share_out(const sharing *s, int32_t *stage) {
+/* Minimizes the largest cost of a part (the linear partition problem, by bisection on the answer,
+ * which is one of the sums). Early parts take as much as the limit allows. The calls with fixed
+ * parts must permit a solution. */
+static void share_out(sharing *s, int32_t *stage) {
     double low = 0, high = 0;
     for (int32_t k = 0; k < s->calls; k++) high += s->cost[k];
     high *= 1 + 1e-9; /* sums in another order may round up */
-    for (int round = 0; round < 60; round++) {
-        double middle = (low + high) / 2;
-        if (fits(s, middle))
-            high = middle;
+    for (int round = 0; round < 60 && low < high; round++) {
+        if (fits(s, (low + high) / 2))
+            high = s->under;
         else
-            low = middle;
+            low = s->over;
     }
     (void)fits(s, high);
     for (int32_t k = s->calls - 1, p = s->parts - 1; k >= 0; k--) {

@@ -8,11 +8,9 @@
  * prevent this are refused. */
 #include "builder/build.h"
 
+/* Each node of the root is a call, with the same number. */
 int32_t wefti_call_maker(const wefti_decisions *dec, int32_t value) {
-    for (int32_t k = 0; k < dec->call_count; k++)
-        for (int o = 0; o < dec->calls[k].node->outputs; o++)
-            if (dec->calls[k].node->out[o] == value) return k;
-    return -1;
+    return dec->root->values[value].node;
 }
 
 bool wefti_call_reads(const wefti_call_plan *call, int32_t value) {

@@ -44,6 +44,7 @@ static void print_json(const weft_model_report *r) {
     cli_json_integer(&json, "optimizer_bytes", r->optimizer_bytes);
     cli_json_integer(&json, "transient_bytes", r->transient_bytes);
     cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
+    cli_json_integer(&json, "program_bytes", r->program_bytes);
     cli_json_integer(&json, "devices", r->devices);
     cli_json_array(&json, "peak_bytes");
     for (int i = 0; i < r->devices; i++) cli_json_integer(&json, NULL, r->peaks[i]);
@@ -106,7 +107,7 @@ static void print_text(const weft_model_report *r) {
             cli_bytes((double)r->transient_bytes, c));
     cli_say_bold(stdout, "predicted peak memory %s%s",
                  cli_bytes((double)r->predicted_peak_bytes, a), split ? " on one device" : "");
-    cli_say(stdout, "\n");
+    cli_say(stdout, ", programs %s\n", cli_bytes((double)r->program_bytes, b));
     if (split) print_peaks(r);
     if (r->largest && *r->largest) cli_say(stdout, "largest: %s\n", r->largest);
 }

@@ -74,7 +74,7 @@ static bool is_verdict(weft_status status) {
 
 static int verdict(const char *plan, weft_status status, const weft_model_report *report,
                    bool as_json) {
-    char bytes[32];
+    char bytes[32], own[32];
     if (status < 0 && !(as_json && is_verdict(status))) return cli_failed();
     if (as_json) {
         cli_json json;
@@ -82,12 +82,17 @@ static int verdict(const char *plan, weft_status status, const weft_model_report
         cli_json_text(&json, "plan", plan);
         cli_json_bool(&json, "good", status >= 0);
         cli_json_text(&json, "error", status < 0 ? weft_error_message() : NULL);
-        if (report) cli_json_integer(&json, "predicted_peak_bytes", report->predicted_peak_bytes);
+        if (report) {
+            cli_json_integer(&json, "predicted_peak_bytes", report->predicted_peak_bytes);
+            cli_json_integer(&json, "program_bytes", report->program_bytes);
+        }
         cli_json_end(&json);
     } else {
         cli_say(stdout,
-                "%s is good for this job: predicted peak memory %s on the device that needs most\n",
-                plan, cli_bytes((double)report->predicted_peak_bytes, bytes));
+                "%s is good for this job: predicted peak memory %s on the device that needs most, "
+                "programs %s\n",
+                plan, cli_bytes((double)report->predicted_peak_bytes, bytes),
+                cli_bytes((double)report->program_bytes, own));
     }
     return status < 0 ? CLI_FAILED : CLI_DONE;
 }

@@ -42,7 +42,7 @@ static void end_line(train_progress *p) {
 
 static void start(void *context, const weft_train_start *s) {
     train_progress *p = context;
-    char parameters[32], flops[32], peak[32];
+    char parameters[32], flops[32], peak[32], programs[32];
     p->start = *s;
     if (p->json) return;
     cli_say_bold(stdout, "%s", s->family);
@@ -54,8 +54,9 @@ static void start(void *context, const weft_train_start *s) {
             (long long)s->samples, (long long)s->validation_samples, (long long)s->batch);
     if (s->context) cli_say(stdout, " of %lld tokens", (long long)s->context);
     cli_say(stdout, "; %s a step\n", cli_amount(s->flops_per_step, "FLOP", flops));
-    cli_say(stdout, "predicted peak memory %s%s\n",
-            cli_bytes((double)s->predicted_peak_bytes, peak), s->devices > 1 ? " on a device" : "");
+    cli_say(stdout, "predicted peak memory %s%s, programs %s\n",
+            cli_bytes((double)s->predicted_peak_bytes, peak), s->devices > 1 ? " on a device" : "",
+            cli_bytes((double)s->program_bytes, programs));
     if (s->first_step > 0)
         cli_say(stdout, "continued from the checkpoint of step %lld\n", (long long)s->first_step);
     fflush(stdout);

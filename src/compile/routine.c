@@ -30,7 +30,6 @@ typedef struct compiler {
     move *moves;           /* per instruction without a node */
     bool sums;             /* some nodes add in place */
     wefti_arena *scratch;
-    int32_t code_cap;
 } compiler;
 
 static int32_t root_of(const compiler *c, int32_t value) {
@@ -164,12 +163,14 @@ static weft_status ask_backend(const wefti_backend *backend, const weft_node *n,
             wefti_backend_estimate(backend, n, options, &wefti_machine_assumed, &estimate);
         if (status < 0) return status;
         x->workspace_bytes = estimate.workspace_bytes;
+        x->kernel_bytes = estimate.bytes;
         *in_place = estimate.in_place;
         return WEFT_OK;
     }
     weft_status status = backend->prepare(backend, n, options, &x->kernel);
     if (status < 0) return status;
     x->workspace_bytes = x->kernel->workspace_bytes;
+    x->kernel_bytes = x->kernel->bytes;
     *in_place = x->kernel->in_place;
     return WEFT_OK;
 }
@@ -193,12 +194,12 @@ static weft_status prepare_node(compiler *c, const weft_node *n, uint32_t accumu
 
 static weft_status new_instruction(compiler *c, int ins, int outs, wefti_instruction **out) {
     wefti_routine *r = c->r;
-    if (r->code_count == c->code_cap) {
-        int32_t cap = c->code_cap ? c->code_cap * 2 : 32;
+    if (r->code_count == r->code_cap) {
+        int32_t cap = r->code_cap ? r->code_cap * 2 : 32;
         wefti_instruction *bigger = wefti_realloc(r->code, (size_t)cap * sizeof *bigger);
         WEFT_REQUIRE(bigger, WEFT_E_NOMEM, "no memory for %d instructions", cap);
         r->code = bigger;
-        c->code_cap = cap;
+        r->code_cap = cap;
     }
     wefti_instruction *x = &r->code[r->code_count];
     memset(x, 0, sizeof *x);
@@ -510,4 +511,15 @@ void wefti_routine_destroy(wefti_routine *r) {
     wefti_free(r->code);
     wefti_free(r->alias);
     wefti_free(r);
+}
+
+int64_t wefti_routine_bytes(const wefti_routine *r) {
+    int64_t bytes = (int64_t)sizeof *r + wefti_array_bytes(r->code, r->code_cap, sizeof *r->code) +
+                    wefti_array_bytes(r->alias, (int64_t)r->outputs + 1, sizeof *r->alias);
+    for (int32_t k = 0; k < r->code_count; k++) {
+        const wefti_instruction *x = &r->code[k];
+        const int operands = x->node ? x->node->inputs + x->node->outputs : 2;
+        bytes += x->kernel_bytes + wefti_array_bytes(x->in, operands, sizeof *x->in);
+    }
+    return bytes;
 }

@@ -18,6 +18,7 @@ typedef struct wefti_instruction {
     const weft_node *node; /* NULL: copy `bytes` from in[0] to out[0] */
     wefti_kernel *kernel;  /* NULL: communication, a copy or addition, or a dry build */
     int64_t workspace_bytes;
+    int64_t kernel_bytes; /* memory of the kernel; in a dry build, of the one that it stands for */
     wefti_ref *in, *out;
     wefti_ref workspace;
     int64_t bytes; /* of a copy or addition */
@@ -34,7 +35,7 @@ typedef struct wefti_routine {
     weft_body *body;
     const weft_body *unfused; /* the partitioned body, or the graph's own */
     wefti_instruction *code;
-    int32_t code_count;
+    int32_t code_count, code_cap;
     int32_t inputs, outputs, args; /* args: total number of arguments */
     int32_t saved_arg;             /* -1: none */
     int64_t saved_bytes;
@@ -57,5 +58,8 @@ typedef struct wefti_routine_spec {
 
 weft_status wefti_routine_compile(const wefti_routine_spec *spec, wefti_routine **out) WEFT_CHECKED;
 void wefti_routine_destroy(wefti_routine *routine);
+/* Bytes that a routine and its kernels have requested from the allocator. A dry routine states the
+ * bytes of the routine that it stands for. */
+int64_t wefti_routine_bytes(const wefti_routine *routine);
 
 #endif

@@ -28,6 +28,14 @@ void wefti_body_destroy(weft_body *b) {
     wefti_free(b);
 }
 
+int64_t wefti_body_bytes(const weft_body *b) {
+    if (!b) return 0;
+    return (int64_t)sizeof *b + wefti_array_bytes(b->values, b->value_cap, sizeof *b->values) +
+           wefti_array_bytes(b->nodes, b->node_cap, sizeof *b->nodes) +
+           wefti_array_bytes(b->in, b->in_cap, sizeof *b->in) +
+           wefti_array_bytes(b->out, b->out_cap, sizeof *b->out);
+}
+
 static weft_status push_value(weft_body *b, const wefti_value_info *value) {
     WEFT_REQUIRE(b->value_count < INT32_MAX, WEFT_E_ARG, "too many values in one body");
     WEFT_TRY(WEFT_GROW(b->values, b->value_count, b->value_cap));

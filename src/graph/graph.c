@@ -56,6 +56,19 @@ fail:
     return st;
 }
 
+int64_t wefti_graph_derived_bytes(const weft_graph *g) {
+    if (!g) return 0;
+    const wefti_builder *b = g->builder;
+    int64_t bytes = (int64_t)(sizeof *g + sizeof *b) + wefti_arena_bytes(g->arena) +
+                    wefti_array_bytes(g->fused, g->fused_cap, sizeof *g->fused) +
+                    wefti_array_bytes(b->handles, b->handle_cap, sizeof *b->handles) +
+                    wefti_array_bytes(b->captures, b->capture_cap, sizeof *b->captures) +
+                    wefti_array_bytes(b->assigns, b->assign_cap, sizeof *b->assigns) +
+                    wefti_array_bytes(b->names.slots, b->names.capacity, sizeof *b->names.slots);
+    for (int64_t i = 0; i < g->fused_count; i++) bytes += wefti_body_bytes(g->fused[i]);
+    return bytes;
+}
+
 void wefti_builder_destroy(wefti_builder *b) {
     if (!b) return;
     wefti_body_destroy(b->cell);

@@ -81,6 +81,9 @@ weft_status wefti_graph_create(const wefti_op_registry *ops, weft_graph **out) W
  * `of`. It has its own arena, handles, fused bodies and sticky error, so `of` does not change and
  * several threads may derive from it at once. `of` must outlive the new graph, unchanged. */
 weft_status wefti_graph_derive(const weft_graph *of, weft_graph **out) WEFT_CHECKED;
+/* Bytes that a derived graph has requested from the allocator, without those of the graph that it
+ * shares; NULL: 0. */
+int64_t wefti_graph_derived_bytes(const weft_graph *g);
 
 /* ---- building through handles (for the public functions of op files) ---- */
 
@@ -100,6 +103,8 @@ bool wefti_graph_ok(const weft_graph *g);
 
 weft_status wefti_body_create(weft_graph *g, const char *name, weft_body **out) WEFT_CHECKED;
 void wefti_body_destroy(weft_body *b);
+/* Bytes that a body has requested from the allocator, without the graph's arena; NULL: 0. */
+int64_t wefti_body_bytes(const weft_body *b);
 /* Adds an input value; *out is its index. */
 weft_status wefti_body_input(weft_body *b, weft_desc desc, wefti_value_kind kind, const char *name,
                              int32_t *out) WEFT_CHECKED;

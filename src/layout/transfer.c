@@ -221,6 +221,14 @@ weft_status wefti_transfer_clone(const wefti_transfer *t, wefti_transfer **out) 
     return WEFT_OK;
 }
 
+int64_t wefti_transfer_block_bytes(const wefti_transfer *t) {
+    size_t members = (size_t)t->members;
+    size_t bytes = sizeof *t + members * (2 * sizeof(wefti_region) + sizeof *t->ranks);
+    /* The block may end with the name, or the name lies elsewhere. */
+    if (t->name == (const char *)(t->ranks + members)) bytes += strlen(t->name) + 1;
+    return (int64_t)bytes;
+}
+
 bool wefti_transfer_equal(const wefti_transfer *a, const wefti_transfer *b) {
     if (a->kind != b->kind || a->reduction != b->reduction || a->dtype != b->dtype ||
         a->rank != b->rank || a->members != b->members)

@@ -72,6 +72,9 @@ int64_t wefti_transfer_bytes(const wefti_transfer *t);
 weft_status wefti_transfer_check(const wefti_transfer *t) WEFT_CHECKED;
 weft_status wefti_transfer_clone(const wefti_transfer *t,
                                  wefti_transfer **out) WEFT_CHECKED; /* one block; wefti_free */
+/* Bytes of the block that contains a transfer made by wefti_transfer_clone or
+ * wefti_move_transfer. */
+int64_t wefti_transfer_block_bytes(const wefti_transfer *t);
 bool wefti_regions_equal(const wefti_region *a, const wefti_region *b, int rank);
 /* Whether two transfers are equal except for `me`, `name` and `tag`. */
 bool wefti_transfer_equal(const wefti_transfer *a, const wefti_transfer *b);

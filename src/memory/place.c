@@ -49,6 +49,20 @@ static int32_t first_behind(const range_set *s, int64_t offset) {
     return low;
 }
 
+/* Adds a range at or behind the last one, as most are. Returns false if there is no room, or the
+ * range lies before that. */
+static inline bool append(range_set *s, range r) {
+    range *last = s->count ? &s->ranges[s->count - 1] : NULL;
+    if (last && r.begin < last->begin) return false;
+    if (last && r.begin <= last->end) {
+        if (r.end > last->end) last->end = r.end;
+        return true;
+    }
+    if (s->count == s->cap) return false;
+    s->ranges[s->count++] = r;
+    return true;
+}
+
 static weft_status insert(wefti_arena *scratch, range_set *s, range r) {
     int32_t from = first_behind(s, r.begin - 1), to = from; /* touching ranges merge too */
     for (; to < s->count && s->ranges[to].begin <= r.end; to++) {
@@ -68,6 +82,10 @@ static weft_status insert(wefti_arena *scratch, range_set *s, range r) {
     s->count += 1 - (to - from);
     s->ranges[from] = r;
     return WEFT_OK;
+}
+
+static inline weft_status add(wefti_arena *scratch, range_set *s, range r) {
+    return append(s, r) ? WEFT_OK : insert(scratch, s, r);
 }
 
 /* ---- occupied ranges, by time ---- */
@@ -119,10 +137,10 @@ static void find_span(const timetable *t, const wefti_lifetime *b, place_span *s
 static weft_status take(timetable *t, const place_span *s, range r) {
     for (int i = 0; i < s->in_count; i++) {
         int64_t node = s->in[i];
-        if (node < t->leaves) WEFT_TRY(insert(t->scratch, &t->whole[node], r));
-        WEFT_TRY(insert(t->scratch, &t->any[node], r));
+        if (node < t->leaves) WEFT_TRY(add(t->scratch, &t->whole[node], r));
+        WEFT_TRY(add(t->scratch, &t->any[node], r));
     }
-    for (int i = 0; i < s->above_count; i++) WEFT_TRY(insert(t->scratch, &t->any[s->above[i]], r));
+    for (int i = 0; i < s->above_count; i++) WEFT_TRY(add(t->scratch, &t->any[s->above[i]], r));
     return WEFT_OK;
 }
 
@@ -138,15 +156,20 @@ static int taken_sets(const timetable *t, const place_span *s,
     return count;
 }
 
-/* The lowest offset at which `size` bytes are free in all sets. */
+/* The lowest offset at which `size` bytes are free in all sets. The offset only grows, so each set
+ * is read once from its begin. */
 static int64_t lowest_free(const range_set *const *sets, int count, int64_t size) {
+    const range *next[8 * MAX_LEVELS];
     int64_t offset = 0;
+    for (int i = 0; i < count; i++) next[i] = sets[i]->ranges;
     for (int agreed = 0, i = 0; agreed < count; i = i + 1 < count ? i + 1 : 0) {
-        const range_set *s = sets[i];
+        const range *at = next[i], *end = sets[i]->ranges + sets[i]->count;
         int64_t before = offset;
-        for (int32_t at = first_behind(s, offset);
-             at < s->count && s->ranges[at].begin < offset + size; at++)
-            offset = s->ranges[at].end;
+        while (at < end && at->begin < offset + size) {
+            if (at->end > offset) offset = at->end;
+            at++;
+        }
+        next[i] = at;
         agreed = offset == before ? agreed + 1 : 1; /* this set has room at the new offset */
     }
     return offset;
@@ -160,11 +183,35 @@ typedef struct by_size {
     int64_t index;
 } by_size;
 
-static int compare_size(const void *a, const void *b) {
-    const by_size *x = a, *y = b;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-    if (x->first != y->first) return x->first < y->first ? -1 : 1;
-    return x->index < y->index ? -1 : 1;
+static bool goes_before(const by_size *x, const by_size *y) {
+    if (x->bytes != y->bytes) return x->bytes > y->bytes;
+    if (x->first != y->first) return x->first < y->first;
+    return x->index < y->index;
+}
+
+/* The end of the run that begins at `from`: its elements are in order. */
+static int64_t run_end(const by_size *order, int64_t from, int64_t count) {
+    int64_t end = from < count ? from + 1 : count;
+    while (end < count && !goes_before(&order[end], &order[end - 1])) end++;
+    return end;
+}
+
+/* Sorts by merging pairs of runs: buffers of equal layers come in such runs. Both arrays have
+ * `count` elements. Returns the one with the result. */
+static by_size *sort(by_size *in, by_size *out, int64_t count) {
+    while (run_end(in, 0, count) < count) {
+        for (int64_t from = 0, middle, end; from < count; from = end) {
+            middle = run_end(in, from, count);
+            end = run_end(in, middle, count);
+            for (int64_t k = from, a = from, b = middle; k < end; k++)
+                out[k] =
+                    b >= end || (a < middle && !goes_before(&in[b], &in[a])) ? in[a++] : in[b++];
+        }
+        by_size *sorted = out;
+        out = in;
+        in = sorted;
+    }
+    return in;
 }
 
 static weft_status place(wefti_lifetime *buffers, int64_t count, wefti_arena *scratch,
@@ -177,13 +224,14 @@ static weft_status place(wefti_lifetime *buffers, int64_t count, wefti_arena *sc
     timetable t = {.scratch = scratch, .leaves = 1};
     while (t.leaves <= last) t.leaves *= 2;
     by_size *order = wefti_arena_alloc(scratch, (size_t)count * sizeof *order);
+    by_size *other = wefti_arena_alloc(scratch, (size_t)count * sizeof *other);
     t.whole = wefti_arena_alloc(scratch, (size_t)t.leaves * sizeof *t.whole);
     t.any = wefti_arena_alloc(scratch, 2 * (size_t)t.leaves * sizeof *t.any);
-    WEFT_REQUIRE(order && t.whole && t.any, WEFT_E_NOMEM, "no memory to place %lld buffers",
-                 (long long)count);
+    WEFT_REQUIRE(order && other && t.whole && t.any, WEFT_E_NOMEM,
+                 "no memory to place %lld buffers", (long long)count);
     for (int64_t i = 0; i < count; i++)
         order[i] = (by_size){aligned(buffers[i].bytes), buffers[i].first, i};
-    qsort(order, (size_t)count, sizeof *order, compare_size);
+    order = sort(order, other, count);
     for (int64_t k = 0; k < count; k++) {
         wefti_lifetime *b = &buffers[order[k].index];
         const range_set *sets[8 * MAX_LEVELS];

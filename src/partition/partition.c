@@ -357,3 +357,19 @@ void wefti_partition_destroy(wefti_partition *p) {
     wefti_arena_destroy(p->arena);
     wefti_free(p);
 }
+
+int64_t wefti_partition_bytes(const wefti_partition *p) {
+    if (!p) return 0;
+    const int64_t strategies = p->plan->strategy_count + 1;
+    int64_t bytes = (int64_t)sizeof *p + wefti_arena_bytes(p->arena) +
+                    wefti_array_bytes(p->entries, p->entry_cap, sizeof *p->entries) +
+                    wefti_array_bytes(p->transfers, p->transfer_cap, sizeof *p->transfers) +
+                    wefti_array_bytes(p->applied, strategies, sizeof *p->applied) +
+                    wefti_array_bytes(p->missed, strategies, sizeof *p->missed) +
+                    wefti_array_bytes(p->meaning, strategies, sizeof *p->meaning);
+    for (int64_t e = 0; e < p->entry_count; e++)
+        bytes += wefti_body_bytes(p->entries[e]->result.body);
+    for (int64_t t = 0; t < p->transfer_count; t++)
+        bytes += wefti_transfer_block_bytes(p->transfers[t]);
+    return bytes;
+}

@@ -30,6 +30,8 @@ weft_status wefti_partition_create(const weft_plan *plan, const wefti_mesh *mesh
                                    weft_graph *graph, wefti_route_cache *routes,
                                    wefti_partition **out) WEFT_CHECKED;
 void wefti_partition_destroy(wefti_partition *p);
+/* Bytes that a partition has requested from the allocator; NULL: 0. */
+int64_t wefti_partition_bytes(const wefti_partition *p);
 /* Call it when the whole model is partitioned. Refuses a strategy with a split that no matched op
  * can use. */
 weft_status wefti_partition_check(const wefti_partition *p) WEFT_CHECKED;

@@ -27,11 +27,12 @@ static void print_place(wefti_text *text, const wefti_program *p, const weft_pla
 }
 
 static void print_memory(wefti_text *text, const wefti_program *p) {
-    char a[32], b[32], c[32];
-    wefti_text_add(text, "peak memory %s (%lld bytes): %s stay, %s come and go\n",
+    char a[32], b[32], c[32], d[32];
+    wefti_text_add(text,
+                   "peak memory %s (%lld bytes): %s stay, %s come and go; the program itself %s\n",
                    wefti_bytes_text(p->peak_bytes, a), (long long)p->peak_bytes,
                    wefti_bytes_text(p->persistent_bytes, b),
-                   wefti_bytes_text(p->transient_bytes, c));
+                   wefti_bytes_text(p->transient_bytes, c), wefti_bytes_text(p->program_bytes, d));
 }
 
 static const char *kind_text(const wefti_step *step) {

@@ -56,6 +56,7 @@ static void add_mesh(print_json_writer *w, const wefti_program *p, const weft_pl
     add_int(w, "peak_bytes", p->peak_bytes);
     add_int(w, "persistent_bytes", p->persistent_bytes);
     add_int(w, "transient_bytes", p->transient_bytes);
+    add_int(w, "program_bytes", p->program_bytes);
 }
 
 static void add_transfer(print_json_writer *w, const wefti_step *step,

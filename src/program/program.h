@@ -147,10 +147,12 @@ typedef struct wefti_program {
                                  arena */
     int64_t transient_bytes;  /* all other buffers: from `transient_base` up */
     int64_t transient_base;
-    int64_t peak_bytes; /* transient_base + transient_bytes: the predicted peak */
-    int64_t scalars;    /* offset of f32 [8]: learning rate, step, gradient scale */
-    int64_t one;        /* offset of the constant 1 that seeds the backward pass */
-    int64_t loss;       /* offset of the loss, -1: none */
+    int64_t peak_bytes;    /* transient_base + transient_bytes: the predicted peak */
+    int64_t program_bytes; /* of the host's memory: the program itself, with its graph, partition,
+                              routines and kernels; known when the program is complete */
+    int64_t scalars;       /* offset of f32 [8]: learning rate, step, gradient scale */
+    int64_t one;           /* offset of the constant 1 that seeds the backward pass */
+    int64_t loss;          /* offset of the loss, -1: none */
     weft_dtype loss_dtype;
     int64_t norms;          /* offset of [trained parameters]: squares of gradients, with
                                clipping */
@@ -164,9 +166,9 @@ typedef struct wefti_program {
     wefti_stage_layouts *remote_layouts;
     wefti_placed *placed; /* of all stages; empty without a pipeline */
     int32_t placed_count;
-    int64_t saved_bytes; /* sum of the saved blocks */
-    double forward_flops, backward_flops;
-    wefti_memory_item *largest; /* the largest buffers alive at the peak, descending */
+    int64_t saved_bytes;                  /* sum of the saved blocks */
+    double forward_flops, backward_flops; /* of one microbatch */
+    wefti_memory_item *largest;           /* the largest buffers alive at the peak, descending */
     int32_t largest_count;
     wefti_section peak_section; /* of the step at the peak */
     int32_t peak_step;          /* its number in the section, -1: none */

@@ -1,25 +1,35 @@
 /* Where the orders of schedules repeat. See schedule/schedule.h. */
 #include "schedule/schedule.h"
 
-/* The most microbatches of a stage that wait for a backward task, and whether a phase of all
- * forwards precedes them. */
-static int32_t most_live(weft_schedule kind, int32_t stages, int32_t chunks) {
+/* The most microbatches of a stage that wait for a backward task. */
+static int32_t most_live(weft_schedule kind, int32_t stages, int32_t stage, int32_t chunks) {
     bool two =
         kind == WEFT_PIPELINE_INTERLEAVED || (kind == WEFT_PIPELINE_ZERO_BUBBLE && chunks == 2);
+    if (kind == WEFT_PIPELINE_1F1B) return stages - stage;
     return two ? 2 * stages : stages;
 }
 
-int32_t wefti_schedule_period(weft_schedule kind, int32_t stages, int32_t chunks, int32_t least) {
-    int32_t live = most_live(kind, stages, chunks), period = live > least ? live : least;
+/* The least divisor of `stages` that is at least `least`; `least` itself if none is. */
+static int32_t divisor(int32_t stages, int32_t least) {
+    for (int32_t d = least; d <= stages; d++)
+        if (stages % d == 0) return d;
+    return least;
+}
+
+int32_t wefti_schedule_period(weft_schedule kind, int32_t stages, int32_t stage, int32_t chunks,
+                              int32_t least) {
+    int32_t live = most_live(kind, stages, stage, chunks), period = live > least ? live : least;
     if (kind == WEFT_PIPELINE_GPIPE) return 0;
+    if (kind == WEFT_PIPELINE_1F1B) return divisor(stages, period);
     if (kind != WEFT_PIPELINE_INTERLEAVED) return period;
     return (period + stages - 1) / stages * stages; /* its orders run groups of microbatches */
 }
 
-int32_t wefti_schedule_shorter(weft_schedule kind, int32_t stages, int32_t micro, int32_t chunks,
-                               int32_t period, int32_t from) {
+int32_t wefti_schedule_shorter(weft_schedule kind, int32_t stages, int32_t stage, int32_t micro,
+                               int32_t chunks, int32_t period, int32_t from) {
     if (period <= 0) return micro;
-    int64_t least = (int64_t)from + most_live(kind, stages, chunks) + stages + 2 * period + 1;
+    int64_t least = (int64_t)from + most_live(kind, stages, stage, chunks) + 2 * period;
+    if (kind != WEFT_PIPELINE_1F1B) least += stages + 1; /* the stages fill and drain unevenly */
     if (micro < least) return micro;
     return (int32_t)(least + (micro - least) % period);
 }

@@ -63,14 +63,16 @@ void wefti_schedule_place(weft_schedule kind, int32_t stages, int32_t virtual_st
 /* ---- periods (period.c) ---- */
 
 /* An order of many microbatches is an order of fewer, with a part repeated: the period. Returns its
- * length in microbatches. It is at least `least`, and at least the number of microbatches that live
- * on a stage. 0: the order has no period, as in gpipe. */
-int32_t wefti_schedule_period(weft_schedule kind, int32_t stages, int32_t chunks, int32_t least);
+ * length in microbatches, for one stage. It is at least `least`, and at least the number of
+ * microbatches that live on the stage. Periods of stages divide a common number that is not much
+ * larger, so all stages repeat together soon. 0: the order has no period, as in gpipe. */
+int32_t wefti_schedule_period(weft_schedule kind, int32_t stages, int32_t stage, int32_t chunks,
+                              int32_t least);
 /* The number of microbatches of a shorter schedule: `micro` less a multiple of the period. It
- * leaves room for two periods on every stage behind the first `from` microbatches. `micro` itself
- * if no schedule is shorter. */
-int32_t wefti_schedule_shorter(weft_schedule kind, int32_t stages, int32_t micro, int32_t chunks,
-                               int32_t period, int32_t from);
+ * leaves room for two periods on the stage behind the first `from` microbatches. `micro` itself if
+ * no schedule is shorter. */
+int32_t wefti_schedule_shorter(weft_schedule kind, int32_t stages, int32_t stage, int32_t micro,
+                               int32_t chunks, int32_t period, int32_t from);
 /* Finds the first part of a stage's order that the tasks behind it repeat, `period` microbatches
  * later: tasks [*out_first, + *out_count), all of microbatch `from` or later. The schedule of more
  * microbatches by n periods has this part n times more, and the tasks behind it n periods later.

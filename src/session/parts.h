@@ -14,7 +14,8 @@
 /* Facts about a device's program, known in every process. */
 typedef struct wefti_facts {
     wefti_mesh mesh;
-    int64_t peak_bytes, parameter_bytes, optimizer_bytes, transient_bytes, saved_bytes;
+    int64_t peak_bytes, program_bytes, parameter_bytes, optimizer_bytes, transient_bytes,
+        saved_bytes;
     double forward_flops, backward_flops;
     int32_t rank, tensor_count;
     int32_t fused[3];       /* as in the program */

@@ -370,6 +370,10 @@ weft_session_memory weft_session_memory_of(const weft_session *s) {
         if (weft_session_device_memory(s, r, &predicted, &observed) < 0) continue;
         keep_most(&m.predicted_peak_bytes, predicted);
         keep_most(&m.observed_peak_bytes, observed);
+        int64_t programs = 0;
+        for (int64_t i = 0; i < s->view_count; i++)
+            programs += s->views[i]->sites[r].facts.program_bytes;
+        keep_most(&m.program_bytes, programs);
         keep_most(&m.parameter_bytes, f->parameter_bytes);
         keep_most(&m.optimizer_bytes, f->optimizer_bytes);
         keep_most(&m.transient_bytes, f->transient_bytes);

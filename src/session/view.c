@@ -132,6 +132,7 @@ static void describe(wefti_site *site, const wefti_program *p) {
     site->tensors = p->tensors;
     *f = (wefti_facts){.mesh = p->mesh,
                        .peak_bytes = p->peak_bytes,
+                       .program_bytes = p->program_bytes,
                        .transient_bytes = p->transient_bytes,
                        .saved_bytes = p->saved_bytes,
                        .forward_flops = p->forward_flops,

@@ -262,13 +262,13 @@ static wefti_stage_task expanded(const wefti_stage_task *task, int32_t first, in
 
 static void expect_period(weft_schedule kind, int stages, int chunks, int micro, int32_t least,
                           int32_t from, int *found) {
-    int32_t period = wefti_schedule_period(kind, stages, chunks, least), first, count;
-    int32_t fewer = wefti_schedule_shorter(kind, stages, micro, chunks, period, from);
-    if (fewer == micro) return;
-    assert_int_equal((micro - fewer) % period, 0);
-    wefti_schedule *s = create(kind, stages, fewer, chunks),
-                   *all = create(kind, stages, micro, chunks);
+    wefti_schedule *all = create(kind, stages, micro, chunks);
     for (int stage = 0; stage < stages; stage++) {
+        int32_t period = wefti_schedule_period(kind, stages, stage, chunks, least), first, count;
+        int32_t fewer = wefti_schedule_shorter(kind, stages, stage, micro, chunks, period, from);
+        if (fewer == micro) continue;
+        assert_int_equal((micro - fewer) % period, 0);
+        wefti_schedule *s = create(kind, stages, fewer, chunks);
         if (!wefti_schedule_repeats(s, stage, period, from, &first, &count))
             fail_msg("schedule %d, %d stages, %d microbatches, %d chunks: stage %d has no period",
                      (int)kind, stages, fewer, chunks, stage);
@@ -281,10 +281,10 @@ static void expect_period(weft_schedule kind, int stages, int chunks, int micro,
                          "stage %d differs",
                          (int)kind, stages, fewer, micro, chunks, i, stage);
         }
+        wefti_free(s);
+        ++*found;
     }
-    wefti_free(s);
     wefti_free(all);
-    ++*found;
 }
 
 /* An order is that of fewer microbatches with one part repeated, in every schedule. */

@@ -367,6 +367,7 @@ static void limits_are_of_each_device(void **state) {
         if (predicted > most) most = predicted;
     }
     assert_int_equal(weft_session_memory_of(s).predicted_peak_bytes, most);
+    const int64_t programs = weft_session_memory_of(s).program_bytes;
     assert_int_equal(weft_session_device_memory(s, c->devices, &unused, &unused), WEFT_E_ARG);
     weft_session_destroy(s);
     weft_session_options o = weft_session_defaults();
@@ -374,7 +375,7 @@ static void limits_are_of_each_device(void **state) {
     o.plan = plan;
     o.clip = c->clip;
     o.threads = 2;
-    o.memory_bytes = most;
+    o.memory_bytes = most + programs;
     ASSERT_OK(weft_session_create(graph, &o, &s));
     weft_session_destroy(s);
     o.memory_bytes = most - 1;

@@ -98,19 +98,32 @@ static void too_little_memory_is_refused(void **state) {
     int64_t peak = weft_session_memory_of(s).predicted_peak_bytes;
     int64_t transient = weft_session_memory_of(s).transient_bytes;
     int64_t fixed = weft_session_memory_of(s).parameter_bytes * 3;
+    int64_t programs = weft_session_memory_of(s).program_bytes;
+    assert_true(programs > 0);
     weft_session_destroy(s);
-    o.memory_bytes = peak - 1;
+    o.memory_bytes = peak + programs - 1;
     ASSERT_FAILS(WEFT_E_NOMEM, "h.0", weft_session_create(g, &o, &s));
     ASSERT_MESSAGE("fit");
     assert_null(strstr(weft_error_message(), "about 0 %"));
     /* Memory for the model and almost nothing else. */
-    o.memory_bytes = peak - transient + transient / 1000;
+    o.memory_bytes = peak + programs - transient + transient / 1000;
     ASSERT_FAILS(WEFT_E_NOMEM, "1 %", weft_session_create(g, &o, &s));
     o.memory_bytes = fixed / 2;
     ASSERT_FAILS(WEFT_E_NOMEM, "optimizer", weft_session_create(g, &o, &s));
-    o.memory_bytes = peak;
+    o.memory_bytes = peak + programs;
     s = session_of(g, o);
+    /* A second program shares the arena, and takes memory of its own. */
+    weft_graph *eval = tiny_gpt2(WEFT_USE_EVAL, 1, 0, WEFT_F32);
+    int added;
+    ASSERT_FAILS(WEFT_E_NOMEM, "device.memory", weft_session_add(s, eval, &added));
     weft_session_destroy(s);
+    o.memory_bytes = 0;
+    s = session_of(g, o);
+    ASSERT_OK(weft_session_add(s, eval, &added));
+    assert_int_equal(weft_session_memory_of(s).predicted_peak_bytes, peak);
+    assert_true(weft_session_memory_of(s).program_bytes > programs);
+    weft_session_destroy(s);
+    weft_graph_destroy(eval);
     weft_graph_destroy(g);
 }
 

@@ -133,7 +133,8 @@ typedef struct record {
     double losses[MAX_STEPS + 1], rates[MAX_STEPS + 1], norms[MAX_STEPS + 1];
     double validations[MAX_STEPS + 1];
     int64_t first, last; /* steps that ran */
-    int64_t predicted;
+    int64_t predicted, programs;
+    double flops; /* of a step */
     int starts, checkpoints, validated, notes;
     int64_t checkpoint_steps[MAX_STEPS];
     char note[MAX_NOTES][512];
@@ -146,6 +147,8 @@ static inline void on_start(void *context, const weft_train_start *s) {
     record *r = context;
     r->starts++;
     r->predicted = s->predicted_peak_bytes;
+    r->programs = s->program_bytes;
+    r->flops = s->flops_per_step;
 }
 static inline void on_step(void *context, const weft_train_step *s) {
     record *r = context;

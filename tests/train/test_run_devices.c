@@ -24,6 +24,10 @@ static void the_loss_curve_is_that_of_one_device(void **state) {
         assert_near(&one, &r, layouts[i].name);
         assert_true(fabs(one.validations[6] - r.validations[6]) <= 1e-5 * one.validations[6]);
         assert_int_equal(r.predicted, r.result.observed_peak_bytes);
+        /* Devices share the work, and repeat a little of it. */
+        if (!(r.flops > 0.99 * one.flops && r.flops < 1.5 * one.flops))
+            fail_msg("%s: a step has %g FLOPs, on one device %g", layouts[i].name, r.flops,
+                     one.flops);
     }
 }
 

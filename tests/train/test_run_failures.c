@@ -279,9 +279,10 @@ static void too_little_memory_is_refused_before_the_run(void **state) {
     /* The largest job that fits the limit is exactly the predicted one. */
     ASSERT_OK(run_with(&w, WITH("train.steps=1", "train.batch=64"), &r));
     char word[60];
-    (void)snprintf(word, sizeof word, "device.memory=%lld", (long long)r.predicted);
+    (void)snprintf(word, sizeof word, "device.memory=%lld", (long long)(r.predicted + r.programs));
     ASSERT_OK(run_with(&w, WITH("train.steps=1", "train.batch=64", word), &r));
-    (void)snprintf(word, sizeof word, "device.memory=%lld", (long long)r.predicted - 1);
+    (void)snprintf(word, sizeof word, "device.memory=%lld",
+                   (long long)(r.predicted + r.programs - 1));
     record less = {.first = 0};
     ASSERT_FAILS(WEFT_E_NOMEM, "would fit",
                  run_with(&w, WITH("train.steps=1", "train.batch=64", word), &less));

@@ -31,6 +31,7 @@ weft_status wefti_cpu_kernel(size_t bytes, const char *label,
     k->run = run;
     k->destroy = destroy;
     k->label = label;
+    k->bytes = (int64_t)bytes;
     k->in_place = -1;
     *out = k;
     return WEFT_OK;

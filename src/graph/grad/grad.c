@@ -461,3 +461,10 @@ void wefti_cell_grad_free(wefti_cell_grad *grad) {
     for (int p = 0; grad->parts && p < 2; p++) wefti_body_destroy(grad->parts[p].backward);
     *grad = (wefti_cell_grad){0};
 }
+
+int64_t wefti_cell_grad_bytes(const wefti_cell_grad *grad) {
+    int64_t bytes = wefti_body_bytes(grad->forward) + wefti_body_bytes(grad->backward) +
+                    wefti_body_bytes(grad->fused_body);
+    for (int p = 0; grad->parts && p < 2; p++) bytes += wefti_body_bytes(grad->parts[p].backward);
+    return bytes;
+}

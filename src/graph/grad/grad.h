@@ -86,5 +86,7 @@ weft_status wefti_differentiate_keeping(weft_graph *g, weft_body *cell, const bo
 weft_status wefti_cell_grad_split(weft_graph *g, wefti_cell_grad *grad,
                                   const bool *weights) WEFT_CHECKED;
 void wefti_cell_grad_free(wefti_cell_grad *grad);
+/* Bytes of the bodies that wefti_cell_grad_free frees. */
+int64_t wefti_cell_grad_bytes(const wefti_cell_grad *grad);
 
 #endif

@@ -37,6 +37,7 @@ static void announce(const wefti_training *t) {
         .precision = weft_dtype_text(job->train.precision),
         .bf16 = bf16_text(t),
         .predicted_peak_bytes = m.predicted_peak_bytes,
+        .program_bytes = m.program_bytes,
         .flops_per_step = (m.forward_flops + m.backward_flops) * (double)t->batch.microbatches,
     };
     for (int i = 0; i < weft_session_tensors(t->session, 0); i++) {

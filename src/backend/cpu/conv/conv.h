@@ -75,6 +75,7 @@ weft_status wefti_conv_gemm_create(const wefti_conv *conv, int threads,
                                    wefti_conv_gemm **out) WEFT_CHECKED;
 void wefti_conv_gemm_destroy(wefti_conv_gemm *c);
 int64_t wefti_conv_gemm_workspace_bytes(const wefti_conv_gemm *c);
+int64_t wefti_conv_gemm_bytes(const wefti_conv_gemm *c); /* of its own memory; NULL: 0 */
 void wefti_conv_gemm_run(const wefti_conv_gemm *c, const wefti_conv_args *args, void *workspace,
                          wefti_pool *pool);
 
@@ -90,6 +91,8 @@ weft_status wefti_onednn_conv_create(const wefti_conv *conv, int threads, bool d
                                      wefti_onednn_conv **out) WEFT_CHECKED;
 void wefti_onednn_conv_destroy(wefti_onednn_conv *c);
 int64_t wefti_onednn_conv_workspace_bytes(const wefti_onednn_conv *c);
+/* Of its own memory, without the memory of oneDNN; NULL: 0. */
+int64_t wefti_onednn_conv_bytes(const wefti_onednn_conv *c);
 weft_status wefti_onednn_conv_run(const wefti_onednn_conv *c, const wefti_conv_args *args,
                                   void *workspace, wefti_pool *pool) WEFT_CHECKED;
 

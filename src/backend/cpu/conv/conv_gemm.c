@@ -108,6 +108,10 @@ void wefti_conv_gemm_destroy(wefti_conv_gemm *c) {
     wefti_free(c);
 }
 
+int64_t wefti_conv_gemm_bytes(const wefti_conv_gemm *c) {
+    return c ? (int64_t)sizeof *c : 0;
+}
+
 int64_t wefti_conv_gemm_workspace_bytes(const wefti_conv_gemm *c) {
     return c->columns_bytes + c->pixels_bytes + c->plane_bytes + c->product_bytes;
 }

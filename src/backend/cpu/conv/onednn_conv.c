@@ -149,6 +149,10 @@ int64_t wefti_onednn_weight_copies(const wefti_onednn_conv *c) {
     return c->part_count ? 1 : 0;
 }
 
+int64_t wefti_onednn_conv_bytes(const wefti_onednn_conv *c) {
+    return c ? (int64_t)(sizeof *c + (size_t)c->threads * 2 * sizeof *c->slots) : 0;
+}
+
 int64_t wefti_onednn_conv_workspace_bytes(const wefti_onednn_conv *c) {
     return wefti_onednn_weight_copies(c) * c->w_bytes + c->threads * c->thread_bytes;
 }
@@ -166,6 +170,11 @@ weft_status wefti_onednn_conv_create(const wefti_conv *p, int threads, bool dry,
 void wefti_onednn_conv_destroy(wefti_onednn_conv *c) {
     (void)c;
 }
+int64_t wefti_onednn_conv_bytes(const wefti_onednn_conv *c) {
+    (void)c;
+    return 0;
+}
+
 int64_t wefti_onednn_conv_workspace_bytes(const wefti_onednn_conv *c) {
     (void)c;
     return 0;

@@ -301,7 +301,10 @@ static weft_status rope(const weft_node *n, const wefti_prepare *options, bool i
     int64_t floats = k->seq * (k->dim / 2);
     if (p) {
         base->workspace_bytes = floats * 8;
-    } else if (!options->dry) {
+    } else {
+        base->bytes += floats * 8;
+    }
+    if (!p && !options->dry) {
         k->table = wefti_alloc((size_t)floats * 8);
         if (!k->table) {
             wefti_kernel_destroy(base);

@@ -97,6 +97,7 @@ static weft_status conv_kernel_of(wefti_conv *p, const wefti_prepare *options, w
     k->kind = p->kind;
     k->has_bias = p->has_bias;
     base->destroy = destroy_conv;
+    base->bytes += wefti_conv_gemm_bytes(gemm) + wefti_onednn_conv_bytes(onednn);
     base->workspace_bytes =
         gemm ? wefti_conv_gemm_workspace_bytes(gemm) : wefti_onednn_conv_workspace_bytes(onednn);
     *out = base;

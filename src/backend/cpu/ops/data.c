@@ -42,6 +42,7 @@ static weft_status new_kernel(const char *label, run_function *run, int regions,
     k->kernels = wefti_kernels_best();
     k->regions = regions;
     if (regions) {
+        base->bytes += regions * (int64_t)sizeof *k->region;
         k->region = wefti_calloc((size_t)regions, sizeof *k->region);
         if (!k->region) {
             wefti_kernel_destroy(base);
