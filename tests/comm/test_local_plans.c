@@ -55,7 +55,7 @@ static int plans_of(const wefti_comm *c) {
     int count = 0;
     for (int b = 0; b < WEFTI_SHM_BUCKETS; b++)
         for (const wefti_shm_channel *ch = local->world->bucket[b]; ch; ch = ch->next)
-            for (const wefti_shm_plan *p = ch->port[c->rank].plans; p; p = p->next) count++;
+            for (const wefti_shm_plan *p = ch->port[c->rank]->plans; p; p = p->next) count++;
     return count;
 }
 
