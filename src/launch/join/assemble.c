@@ -14,30 +14,22 @@ static bool is(const char *a, const char *b) {
     return strcmp(a, b) == 0;
 }
 
-static const char *first(const char *given, const char *otherwise) {
-    return given && *given ? given : otherwise;
-}
-static double chosen(double given, double otherwise) {
-    return given > 0 ? given : otherwise;
-}
-
 weft_status wefti_join_options(const weft_world_options *options, const wefti_settings *set,
                                wefti_join_plan *out) {
     static const weft_world_options defaults;
     const weft_world_options *o = options ? options : &defaults;
-    *out =
-        (wefti_join_plan){.communicator = first(o->communicator, set->communicator),
-                          .interface = first(o->interface, set->interface),
-                          .host_id = set->host_id,
-                          .tls = set->tls,
-                          .join_seconds = chosen(o->join_seconds, set->join_seconds),
-                          .heartbeat_seconds = chosen(o->heartbeat_seconds, set->heartbeat_seconds),
-                          .wait_seconds = chosen(o->wait_seconds, set->wait_seconds)};
-    const char *c = out->communicator;
+    const wefti_override by = {.communicator = o->communicator,
+                               .interface = o->interface,
+                               .links = o->links,
+                               .join_seconds = o->join_seconds,
+                               .heartbeat_seconds = o->heartbeat_seconds,
+                               .wait_seconds = o->wait_seconds};
+    *out = (wefti_join_plan){.set = *set};
+    WEFT_TRY(wefti_settings_override(&out->set, &by));
+    const char *c = out->set.communicator;
     WEFT_REQUIRE(!*c || is(c, "host") || is(c, "ucx") || is(c, "mpi"), WEFT_E_ARG,
                  "WEFT_COMM is '%s'; it can be host, ucx or mpi", c);
-    const char *links = first(o->links, set->links);
-    return *links ? wefti_links_load(links, &out->links) : WEFT_OK;
+    return *out->set.links ? wefti_links_load(out->set.links, &out->links) : WEFT_OK;
 }
 
 static void close_transport(const weft_transport *transport) {
@@ -132,7 +124,7 @@ static weft_status agree(const wefti_join_plan *plan, wefti_member *m) {
     memset(&mine, 0, sizeof mine);
     snprintf(mine.version, sizeof mine.version, "%s", WEFT_VERSION);
     mine.links = plan->links;
-    snprintf(mine.communicator, sizeof mine.communicator, "%s", plan->communicator);
+    snprintf(mine.communicator, sizeof mine.communicator, "%s", plan->set.communicator);
     int32_t size = wefti_member_size(m);
     WEFT_NEW_ARRAY(all, agreement, size);
     weft_status status = wefti_member_allgather(m, &mine, sizeof mine, all);
@@ -163,8 +155,8 @@ static weft_status ucx_transport(const wefti_join_plan *plan, wefti_member *m,
     wefti_exchange exchange = wefti_member_exchange(m);
     char interface[WEFTI_INTERFACE_TEXT];
     WEFT_TRY(wefti_member_interface(m, interface));
-    if (if_nametoindex(plan->interface) != 0)
-        snprintf(interface, sizeof interface, "%s", plan->interface);
+    if (if_nametoindex(plan->set.interface) != 0)
+        snprintf(interface, sizeof interface, "%s", plan->set.interface);
     WEFT_TRY(
         wefti_ucx_transport(wefti_member_rank(m), wefti_member_size(m), &exchange, interface, out));
     return WEFT_OK;
@@ -172,7 +164,7 @@ static weft_status ucx_transport(const wefti_join_plan *plan, wefti_member *m,
 
 static weft_status choose_transport(const wefti_join_plan *plan, wefti_control *c,
                                     weft_transport *out) {
-    if (c->has_transport && !is(plan->communicator, "ucx")) {
+    if (c->has_transport && !is(plan->set.communicator, "ucx")) {
         *out = c->transport;
         c->has_transport = false; /* whoever gets it closes it */
     } else
@@ -194,7 +186,7 @@ static weft_status make_internode(const wefti_join_plan *plan, wefti_control *c,
 }
 
 static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int32_t hosts) {
-    const char *want = plan->communicator;
+    const char *want = plan->set.communicator;
     wefti_member *m = c->member;
     wefti_comm *host, *internode = NULL;
     WEFT_REQUIRE(!is(want, "host") || hosts == 1, WEFT_E_ARG,
