@@ -1,5 +1,5 @@
-/* What every scheduler has in common, whoever starts it: the one place that decides where it listens
- * and which of the user's settings it follows. */
+/* What every scheduler has in common, whoever starts it: the one place that decides where it
+ * listens and which of the user's settings it follows. */
 #include <arpa/inet.h>
 #include <string.h>
 
