@@ -111,10 +111,10 @@ static weft_status find_own(const char *folder, const char *path, wefti_secret *
     return WEFT_OK;
 }
 
-weft_status wefti_secret_find(const char *named, wefti_secret *out, char **out_path) {
-    const char *home = getenv("HOME");
+weft_status wefti_secret_find(const char *named, const char *home, wefti_secret *out,
+                              char **out_path) {
     bool given = *named != '\0';
-    WEFT_REQUIRE(given || (home && *home), WEFT_E_ARG,
+    WEFT_REQUIRE(given || *home, WEFT_E_ARG,
                  "no secret for this job: neither WEFT_SECRET_FILE nor HOME is set");
     char *folder = wefti_format("%s/.weft", given ? "" : home);
     char *path = given ? wefti_strdup(named) : wefti_format("%s/.weft/secret", home);

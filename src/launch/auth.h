@@ -23,9 +23,10 @@ weft_status wefti_secret_read(const char *path, wefti_secret *out) WEFT_CHECKED;
 /* A new file of 64 random hexadecimal digits, mode 0600; WEFT_E_IO when there is one of that name.
  */
 weft_status wefti_secret_create(const char *path) WEFT_CHECKED;
-/* The file `named`; "": the user's own, $HOME/.weft/secret, which is made where it is missing.
- * `out_path` (may be NULL): to be freed. */
-weft_status wefti_secret_find(const char *named, wefti_secret *out, char **out_path) WEFT_CHECKED;
+/* The file `named`; "": the user's own, .weft/secret in the folder `home`, which is made where it
+ * is missing. `out_path` (may be NULL): to be freed. */
+weft_status wefti_secret_find(const char *named, const char *home, wefti_secret *out,
+                              char **out_path) WEFT_CHECKED;
 weft_status wefti_random_bytes(void *out, size_t bytes) WEFT_CHECKED;
 
 typedef struct wefti_nonces {

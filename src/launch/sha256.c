@@ -1,14 +1,15 @@
-/* SHA-256 and HMAC: see auth_sha256.h. */
+/* SHA-256 and HMAC: see launch/sha256.h. */
 #include "launch/sha256.h"
 
-#include <limits.h>
 #include <stdint.h>
 #include <string.h>
 
 #ifdef WEFT_HAVE_OPENSSL
+/* HMAC() would load OpenSSL's providers first: 2 ms in each process. The functions of SHA-256 alone
+ * need none. OpenSSL 3 calls them deprecated for that reason, and keeps them. */
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
+#include <openssl/sha.h>
 #endif
 
 enum { SHA256_BLOCK = 64 };
@@ -100,24 +101,41 @@ void wefti_sha256(const void *data, size_t bytes, unsigned char out[WEFTI_DIGEST
     end(&h, out);
 }
 
-void wefti_hmac_own(const void *key, size_t key_bytes, const void *data, size_t bytes,
-                    unsigned char out[WEFTI_DIGEST_BYTES]) {
-    unsigned char pad[SHA256_BLOCK] = {0}, inner[WEFTI_DIGEST_BYTES];
+/* The key's two pads, as RFC 2104 has them. */
+typedef struct hmac_pads {
+    unsigned char inner[SHA256_BLOCK], outer[SHA256_BLOCK];
+} hmac_pads;
+
+static void make_pads(const void *key, size_t key_bytes, hmac_pads *out) {
+    unsigned char short_key[SHA256_BLOCK] = {0};
     if (key_bytes > SHA256_BLOCK)
-        wefti_sha256(key, key_bytes, pad);
+        wefti_sha256(key, key_bytes, short_key);
     else if (key_bytes > 0)
-        memcpy(pad, key, key_bytes);
+        memcpy(short_key, key, key_bytes);
+    for (int i = 0; i < SHA256_BLOCK; i++) {
+        out->inner[i] = short_key[i] ^ 0x36;
+        out->outer[i] = short_key[i] ^ 0x5c;
+    }
+    explicit_bzero(short_key, sizeof short_key);
+}
+
+static void hash_two(const unsigned char pad[SHA256_BLOCK], const void *data, size_t bytes,
+                     unsigned char out[WEFTI_DIGEST_BYTES]) {
     hash h;
-    for (int i = 0; i < SHA256_BLOCK; i++) pad[i] ^= 0x36;
     begin(&h);
     add(&h, pad, SHA256_BLOCK);
     add(&h, data, bytes);
-    end(&h, inner);
-    for (int i = 0; i < SHA256_BLOCK; i++) pad[i] ^= 0x36 ^ 0x5c;
-    begin(&h);
-    add(&h, pad, SHA256_BLOCK);
-    add(&h, inner, sizeof inner);
     end(&h, out);
+}
+
+void wefti_hmac_own(const void *key, size_t key_bytes, const void *data, size_t bytes,
+                    unsigned char out[WEFTI_DIGEST_BYTES]) {
+    unsigned char inner[WEFTI_DIGEST_BYTES];
+    hmac_pads pads;
+    make_pads(key, key_bytes, &pads);
+    hash_two(pads.inner, data, bytes, inner);
+    hash_two(pads.outer, inner, sizeof inner, out);
+    explicit_bzero(&pads, sizeof pads);
 }
 
 void wefti_openssl_begin(void) {
@@ -126,12 +144,27 @@ void wefti_openssl_begin(void) {
 #endif
 }
 
+#ifdef WEFT_HAVE_OPENSSL
+static bool openssl_hash_two(const unsigned char pad[SHA256_BLOCK], const void *data, size_t bytes,
+                             unsigned char out[WEFTI_DIGEST_BYTES]) {
+    SHA256_CTX context;
+    bool good = SHA256_Init(&context) && SHA256_Update(&context, pad, SHA256_BLOCK) &&
+                SHA256_Update(&context, data, bytes) && SHA256_Final(out, &context);
+    OPENSSL_cleanse(&context, sizeof context);
+    return good;
+}
+#endif
+
 void wefti_hmac(const void *key, size_t key_bytes, const void *data, size_t bytes,
                 unsigned char out[WEFTI_DIGEST_BYTES]) {
 #ifdef WEFT_HAVE_OPENSSL
-    wefti_openssl_begin();
-    if (key_bytes <= INT_MAX && HMAC(EVP_sha256(), key, (int)key_bytes, data, bytes, out, NULL))
-        return;
+    unsigned char inner[WEFTI_DIGEST_BYTES];
+    hmac_pads pads;
+    make_pads(key, key_bytes, &pads);
+    bool good = openssl_hash_two(pads.inner, data, bytes, inner) &&
+                openssl_hash_two(pads.outer, inner, sizeof inner, out);
+    explicit_bzero(&pads, sizeof pads);
+    if (good) return;
 #endif
     wefti_hmac_own(key, key_bytes, data, bytes, out);
 }

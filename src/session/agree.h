@@ -7,6 +7,7 @@
 #ifndef WEFTI_SESSION_AGREE_H
 #define WEFTI_SESSION_AGREE_H
 
+#include "comm/same_job.h"
 #include "comm/world.h"
 
 enum { WEFTI_RECORD_BYTES = 64 };
@@ -38,6 +39,10 @@ weft_status wefti_agree_gather(wefti_agreement *a, const void *part, int64_t byt
 /* Broadcasts `bytes` at `data` from rank 0. `status` is rank 0's: a failure replaces the data. */
 weft_status wefti_agree_broadcast(wefti_agreement *a, weft_status status, void *data,
                                   int64_t bytes) WEFT_CHECKED;
+
+/* Whether all ranks have the facts of rank 0. The lowest rank that differs is named on all. */
+weft_status wefti_agree_same(wefti_agreement *a, const wefti_job_fact *facts,
+                             int count) WEFT_CHECKED;
 
 /* Broadcasts large data piece by piece through a buffer of WEFTI_BROADCAST_BYTES. Rank 0 fills the
  * buffer before the call; the call fills it on the other ranks. */

@@ -8,18 +8,15 @@
 
 #include "base/digest/digest.h"
 #include "session/parts.h"
-#include "weft/version.h"
 
 /* ---- the same job everywhere ---- */
 
-/* Values that must be equal on all ranks, and their names. Texts are shown in messages. */
-typedef struct job_record {
-    int32_t rank, bf16;
-    bool bf16_by_choice; /* the user did not ask for a form of bf16 */
-    char version[24];
-    char isa[24], isa_native[24]; /* the arithmetic of products in f32, and of products in bf16 */
-    uint64_t model, plan, settings, seed;
-} job_record;
+/* How rank 0 computes products in bf16, and with which arithmetic. */
+typedef struct bf16_record {
+    int32_t bf16;
+    bool by_choice; /* the user did not ask for a form of bf16 */
+    char isa[24];   /* of products in bf16 */
+} bf16_record;
 
 static weft_status digest_graph(const weft_graph *graph, uint64_t *out) {
     char *text;
@@ -53,50 +50,19 @@ static uint64_t digest_settings(const weft_session_options *o) {
     return digest;
 }
 
-static weft_status compare_records(const job_record *a, const job_record *b, bool native) {
-    const char *a_isa = native ? a->isa_native : a->isa, *b_isa = native ? b->isa_native : b->isa;
-    WEFT_REQUIRE_OF(b->rank, !strcmp(a->version, b->version), WEFT_E_MISMATCH,
-                    "rank %d runs weft %s, rank %d weft %s: all processes of a run need the same",
-                    b->rank, b->version, a->rank, a->version);
-    WEFT_REQUIRE_OF(b->rank, !strcmp(a_isa, b_isa), WEFT_E_MISMATCH,
-                    "rank %d computes with %s instructions, rank %d with %s, and their last bits "
-                    "differ: set WEFT_ISA to a value that all processors support",
-                    b->rank, b_isa, a->rank, a_isa);
-    const char *what = a->model != b->model ? "model"
-                       : a->plan != b->plan ? "plan"
-                       : a->settings != b->settings
-                           ? "optimizer, clipping or number of microbatches"
-                       : a->seed != b->seed ? "seed"
-                                            : NULL;
-    WEFT_REQUIRE_OF(b->rank, !what, WEFT_E_MISMATCH,
-                    "rank %d runs another job than rank %d: its %s differs; all processes of a run "
-                    "need the same",
-                    b->rank, a->rank, what);
-    return WEFT_OK;
-}
-
-static weft_status describe_job(const weft_session *s, const weft_graph *graph, job_record *out) {
-    memset(out, 0, sizeof *out);
-    out->rank = s->me;
-    out->bf16 = (int32_t)s->bf16;
-    WEFT_TRY(digest_graph(graph, &out->model));
-    WEFT_TRY(digest_plan(s->plan, &out->plan));
-    out->settings = digest_settings(&s->options);
-    out->seed = s->options.seed;
-    out->bf16_by_choice = s->options.bf16 == WEFT_BF16_AUTO;
-    (void)snprintf(out->version, sizeof out->version, "%s", weft_version());
-    (void)snprintf(out->isa, sizeof out->isa, "%s", wefti_builtin_variant(WEFTI_BF16_AS_F32));
-    (void)snprintf(out->isa_native, sizeof out->isa_native, "%s",
-                   wefti_builtin_variant(WEFTI_BF16_NATIVE));
-    return WEFT_OK;
-}
-
 /* Takes rank 0's choice. If rank 0 chose by itself and ranks differ in bf16 arithmetic, all ranks
  * compute products in f32. */
-static weft_status agree_on_bf16(weft_session *s, const job_record *first, const job_record *mine) {
-    s->bf16 = (wefti_bf16_compute)first->bf16;
-    if (s->bf16 != WEFTI_BF16_NATIVE || !first->bf16_by_choice) return WEFT_OK;
-    const double same = strcmp(first->isa_native, mine->isa_native) == 0;
+static weft_status agree_on_bf16(weft_session *s) {
+    bf16_record first;
+    const char *isa = wefti_builtin_variant(WEFTI_BF16_NATIVE);
+    memset(&first, 0, sizeof first);
+    first.bf16 = (int32_t)s->bf16;
+    first.by_choice = s->options.bf16 == WEFT_BF16_AUTO;
+    (void)snprintf(first.isa, sizeof first.isa, "%s", isa);
+    WEFT_TRY(wefti_agree_broadcast(s->agreement, WEFT_OK, &first, sizeof first));
+    s->bf16 = (wefti_bf16_compute)first.bf16;
+    if (s->bf16 != WEFTI_BF16_NATIVE || !first.by_choice) return WEFT_OK;
+    const double same = strncmp(first.isa, isa, sizeof first.isa) == 0;
     double *all = s->of_ranks;
     WEFT_TRY(wefti_agree_records(s->agreement, &same, sizeof same, all));
     for (int32_t r = 0; r < s->devices; r++)
@@ -104,15 +70,28 @@ static weft_status agree_on_bf16(weft_session *s, const job_record *first, const
     return WEFT_OK;
 }
 
+enum { FACT_ISA, FACT_MODEL, FACT_PLAN, FACT_SETTINGS, FACT_SEED, SESSION_FACTS };
+
 weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, weft_status status) {
-    job_record record, first;
-    if (status >= 0) status = describe_job(s, graph, &record);
+    wefti_job_fact facts[SESSION_FACTS] = {
+        [FACT_ISA] = {.name = "arithmetic",
+                      .verb = "computes",
+                      .advice =
+                          "their last bits differ; set WEFT_ISA to a value that all processors "
+                          "support"},
+        [FACT_MODEL] = {.name = "model"},
+        [FACT_PLAN] = {.name = "plan"},
+        [FACT_SETTINGS] = {.name = "optimizer, clipping or number of microbatches",
+                           .value = digest_settings(&s->options)},
+        [FACT_SEED] = {.name = "seed", .value = s->options.seed},
+    };
+    if (status >= 0) status = digest_graph(graph, &facts[FACT_MODEL].value);
+    if (status >= 0) status = digest_plan(s->plan, &facts[FACT_PLAN].value);
     WEFT_TRY(wefti_agree(s->agreement, status));
-    first = record;
-    WEFT_TRY(wefti_agree_broadcast(s->agreement, WEFT_OK, &first, sizeof first));
-    WEFT_TRY(agree_on_bf16(s, &first, &record));
-    const bool native = s->bf16 == WEFTI_BF16_NATIVE;
-    return wefti_agree(s->agreement, compare_records(&first, &record, native));
+    WEFT_TRY(agree_on_bf16(s));
+    (void)snprintf(facts[FACT_ISA].text, sizeof facts[FACT_ISA].text, "with %s instructions",
+                   wefti_builtin_variant(s->bf16));
+    return wefti_agree_same(s->agreement, facts, SESSION_FACTS);
 }
 
 /* ---- devices of other processes ---- */

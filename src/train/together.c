@@ -58,34 +58,12 @@ weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void
 
 /* ---- the same job everywhere ---- */
 
-/* Compares numbers of this rank with rank 0's; `names` describes them. */
-enum { MOST_NUMBERS = 8 };
-static weft_status same_numbers(wefti_training *t, const char *const *names, const uint64_t *mine,
-                                int count) {
-    uint64_t first[MOST_NUMBERS] = {0};
-    weft_status status = WEFT_OK;
-    if (!t->ranks.agreement) return WEFT_OK;
-    for (int i = 0; i < count; i++) first[i] = mine[i];
-    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, first, sizeof first));
-    const int rank = weft_world_rank(t->ranks.world);
-    for (int i = 0; i < count && status >= 0; i++)
-        if (mine[i] != first[i])
-            status = wefti_blame(WEFT_RAISE(WEFT_E_MISMATCH,
-                                            "rank %d runs another job than rank 0: its %s differs; "
-                                            "all processes of a run need the same",
-                                            rank, names[i]),
-                                 rank);
-    return wefti_agree(t->ranks.agreement, status);
+/* The same values on all ranks as on rank 0. */
+static weft_status same_facts(wefti_training *t, const wefti_job_fact *facts, int count) {
+    return t->ranks.agreement ? wefti_agree_same(t->ranks.agreement, facts, count) : WEFT_OK;
 }
 
 weft_status wefti_training_same_job(wefti_training *t) {
-    static const char *const names[] = {"train.optimizer.lr or train.schedule",
-                                        "train.steps",
-                                        "train.eval_every or train.eval_batches",
-                                        "train.check_replicas",
-                                        "checkpoint.every, or whether it has a checkpoint.dir,",
-                                        "model.from or model.config, given or not,",
-                                        "data.format or data.tokenizer, set or not,"};
     const weft_job_train *j = &t->job->train;
     const weft_job_schedule *s = &j->schedule;
     const weft_job_checkpoint *c = &t->job->checkpoint;
@@ -94,23 +72,28 @@ weft_status wefti_training_same_job(wefti_training *t) {
     rate = wefti_digest_number(wefti_digest_number(rate, (uint64_t)s->warmup), (uint64_t)s->every);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         rate = wefti_digest_real(rate, reals[i]);
-    const uint64_t mine[] = {
-        rate,
-        (uint64_t)j->steps,
-        wefti_digest_number((uint64_t)j->eval_every, (uint64_t)j->eval_batches),
-        (uint64_t)j->check_replicas,
-        (uint64_t)c->every << 1 | (uint64_t)(c->dir[0] != 0),
-        (uint64_t)(t->job->model.from[0] != 0) << 1 | (t->job->model.config[0] != 0),
-        (uint64_t)t->job->data.format << 1 | (uint64_t)(t->job->data.tokenizer[0] != 0)};
-    return same_numbers(t, names, mine, sizeof mine / sizeof *mine);
+    const wefti_job_fact facts[] = {
+        {.name = "train.optimizer.lr or train.schedule", .value = rate},
+        {.name = "train.steps", .value = (uint64_t)j->steps},
+        {.name = "train.eval_every or train.eval_batches",
+         .value = wefti_digest_number((uint64_t)j->eval_every, (uint64_t)j->eval_batches)},
+        {.name = "train.check_replicas", .value = (uint64_t)j->check_replicas},
+        {.name = "checkpoint.every, or whether it has a checkpoint.dir,",
+         .value = (uint64_t)c->every << 1 | (uint64_t)(c->dir[0] != 0)},
+        {.name = "model.from or model.config, given or not,",
+         .value = (uint64_t)(t->job->model.from[0] != 0) << 1 | (t->job->model.config[0] != 0)},
+        {.name = "data.format or data.tokenizer, set or not,",
+         .value = (uint64_t)t->job->data.format << 1 | (uint64_t)(t->job->data.tokenizer[0] != 0)}};
+    return same_facts(t, facts, sizeof facts / sizeof *facts);
 }
 
 weft_status wefti_training_same_data(wefti_training *t) {
-    static const char *const names[] = {"number of training samples",
-                                        "number of validation samples"};
     bool manual =
         t->job->plan && t->job->plan->mode == WEFT_PARALLEL_MANUAL; /* each rank has its own data */
-    const uint64_t mine[] = {manual ? 0 : (uint64_t)weft_data_samples(t->data, WEFT_DATA_TRAIN),
-                             (uint64_t)weft_data_samples(t->data, WEFT_DATA_VALIDATION)};
-    return same_numbers(t, names, mine, sizeof mine / sizeof *mine);
+    const wefti_job_fact facts[] = {
+        {.name = "number of training samples",
+         .value = manual ? 0 : (uint64_t)weft_data_samples(t->data, WEFT_DATA_TRAIN)},
+        {.name = "number of validation samples",
+         .value = (uint64_t)weft_data_samples(t->data, WEFT_DATA_VALIDATION)}};
+    return same_facts(t, facts, sizeof facts / sizeof *facts);
 }

@@ -339,6 +339,18 @@ static bool is_left_out_of_dumps(void) {
     return good;
 }
 
+/* Of the memory that processes share: one for each process would be the square of them on a host.
+ */
+static int shared_mappings(void) {
+    FILE *f = fopen("/proc/self/maps", "r");
+    char line[512];
+    int count = 0;
+    if (!f) return 1;
+    while (fgets(line, sizeof line, f)) count += strstr(line, "memfd:weft") != NULL;
+    (void)fclose(f);
+    return count;
+}
+
 static void use_memory(world_test *w, int32_t rank) {
     const wefti_comm_engine *engine = w->comm[rank]->engine;
     enum { PIECES = 40, PIECE = 3 << 20 };
@@ -366,6 +378,7 @@ static void use_memory(world_test *w, int32_t rank) {
         piece[i][bytes[i] - 1] = (unsigned char)(bytes[i] % 4096 == 1 ? i + 1 : 7);
     }
     if (!is_left_out_of_dumps()) complain(w, rank, "memory", "would be in a core dump");
+    if (shared_mappings() != 1) complain(w, rank, "memory", "is not one mapping");
     void *large;
     if (engine->map(w->comm[rank], NULL, (size_t)100 << 20, &large) < 0)
         complain(w, rank, "map", weft_error_message());

@@ -55,7 +55,7 @@ static int plans_of(const wefti_comm *c) {
     int count = 0;
     for (int b = 0; b < WEFTI_SHM_BUCKETS; b++)
         for (const wefti_shm_channel *ch = local->world->bucket[b]; ch; ch = ch->next)
-            for (const wefti_shm_plan *p = ch->port[c->rank].plans; p; p = p->next) count++;
+            for (const wefti_shm_plan *p = ch->port[c->rank]->plans; p; p = p->next) count++;
     return count;
 }
 
@@ -118,11 +118,44 @@ static void texts_are_right(void **state) {
     unbind(other);
 }
 
+/* Sets of members are as long as the group, not as long as the largest group: a job of 256 ranks
+ * binds tens of thousands of them. Each piece of an all-gather of 100 members has one supplier. */
+static void sets_fit_the_group(void **state) {
+    enum { MEMBERS = 100, ELEMS = 3 };
+    (void)state;
+    int32_t ranks[MEMBERS];
+    wefti_region have[MEMBERS], want[MEMBERS];
+    wefti_piece_list pieces = {0};
+    for (int32_t r = 0; r < MEMBERS; r++) {
+        ranks[r] = r;
+        have[r] = (wefti_region){.begin = {r * ELEMS}, .size = {ELEMS}};
+        want[r] = (wefti_region){.size = {MEMBERS * ELEMS}};
+    }
+    wefti_transfer t = {.kind = WEFTI_TRANSFER_ALL_GATHER,
+                        .dtype = WEFT_F32,
+                        .rank = 1,
+                        .members = MEMBERS,
+                        .me = 70,
+                        .ranks = ranks,
+                        .have = have,
+                        .want = want};
+    ASSERT_OK(wefti_pieces_find(&t, t.me, &pieces));
+    assert_int_equal(pieces.words, 2);
+    assert_int_equal(pieces.used, MEMBERS);
+    for (int64_t n = 0; n < pieces.used; n++) {
+        int32_t owner = (int32_t)(pieces.box[n].begin[0] / ELEMS);
+        assert_int_equal(wefti_set_count(wefti_piece_from(&pieces, n), pieces.words), 1);
+        assert_true(wefti_set_has(wefti_piece_from(&pieces, n), owner));
+    }
+    wefti_pieces_free(&pieces);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_given_up_makes_room, begin, end),
         cmocka_unit_test_setup_teardown(what_is_bound_stays, begin, end),
         cmocka_unit_test_setup_teardown(texts_are_right, begin, end),
+        cmocka_unit_test(sets_fit_the_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

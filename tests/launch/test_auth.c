@@ -193,23 +193,22 @@ static void finds_one_secret(void **state) {
     char path[128], *where;
     struct stat st;
     wefti_secret first, second, named;
-    setenv("HOME", folder, 1);
-    assert_int_equal(wefti_secret_find("", &first, &where), WEFT_OK);
+    assert_int_equal(wefti_secret_find("", folder, &first, &where), WEFT_OK);
     assert_string_equal(where, at(".weft/secret", path));
     assert_int_equal(stat(where, &st), 0);
     assert_int_equal(st.st_mode & 07777, 0600);
     assert_int_equal(stat(at(".weft", path), &st), 0);
     assert_int_equal(st.st_mode & 07777, 0700);
     wefti_free(where);
-    assert_int_equal(wefti_secret_find("", &second, NULL), WEFT_OK);
+    assert_int_equal(wefti_secret_find("", folder, &second, NULL), WEFT_OK);
     assert_memory_equal(&first, &second, sizeof first);
     assert_int_equal(wefti_secret_create(at("named", path)), WEFT_OK);
-    assert_int_equal(wefti_secret_find(path, &named, NULL), WEFT_OK);
+    assert_int_equal(wefti_secret_find(path, folder, &named, NULL), WEFT_OK);
     assert_memory_not_equal(&first, &named, sizeof first);
     /* Not the other one. */
-    assert_int_equal(wefti_secret_find(at("nothing", path), &named, NULL), WEFT_E_NOT_FOUND);
-    unsetenv("HOME");
-    assert_int_equal(wefti_secret_find("", &named, NULL), WEFT_E_ARG);
+    assert_int_equal(wefti_secret_find(at("nothing", path), folder, &named, NULL),
+                     WEFT_E_NOT_FOUND);
+    assert_int_equal(wefti_secret_find("", "", &named, NULL), WEFT_E_ARG);
 }
 
 static void *prove_for_ever(void *begun) {

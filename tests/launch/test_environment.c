@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "environment_cases.h"
+#include "launch/scheduler/scheduler.h"
 #include "launch/env/values.h"
 
 static void test_alone(void **state) {
@@ -502,8 +503,53 @@ static void test_own_environment(void **state) {
     assert_int_equal(l.rank, 1);
 }
 
+/* What a call says comes before what the user has set, and the rest stays. */
+static void calls_come_before_settings(void **state) {
+    (void)state;
+    static const char *const user[] = {"WEFT_COMM=ucx",         "WEFT_INTERFACE=eth0",
+                                       "WEFT_JOIN_SECONDS=5",   "WEFT_HEARTBEAT_SECONDS=6",
+                                       "WEFT_MODULE_PATH=/mod", "PATH=/bin",
+                                       "HOME=/home/me",         NULL};
+    wefti_settings set;
+    assert_int_equal(wefti_settings_read(user, &set), WEFT_OK);
+    assert_string_equal(set.module_path, "/mod");
+    assert_string_equal(set.home, "/home/me");
+    assert_string_equal(set.commands, "/bin");
+    assert_string_equal(set.temporary, "/tmp");
+    const wefti_override by = {.interface = "eth1", .tls = true, .join_seconds = 7};
+    assert_int_equal(wefti_settings_override(&set, &by), WEFT_OK);
+    assert_string_equal(set.communicator, "ucx");
+    assert_string_equal(set.interface, "eth1");
+    assert_true(set.tls);
+    assert_true(set.join_seconds == 7 && set.heartbeat_seconds == 6);
+    char wide[WEFTI_HOST_TEXT + 1];
+    memset(wide, 'x', WEFTI_HOST_TEXT);
+    wide[WEFTI_HOST_TEXT] = 0;
+    const wefti_override too_long = {.interface = wide};
+    assert_int_equal(wefti_settings_override(&set, &too_long), WEFT_E_ARG);
+}
+
+/* A scheduler listens on the interface if one is named and its host is no address. */
+static void schedulers_listen_where_members_go(void **state) {
+    (void)state;
+    wefti_settings set = {.tls = true, .wait_seconds = 3};
+    wefti_scheduler_site site = {
+        .size = 4, .host = "node-0", .interface = "", .port = 9, .job = "j", .hosted_by = 0};
+    wefti_scheduler_options o = wefti_scheduler_options_of(&set, &site);
+    assert_string_equal(o.address, "node-0");
+    assert_true(o.awaits_name && o.tls && o.wait_seconds == 3 && o.size == 4 && o.port == 9);
+    site.interface = "eth0";
+    o = wefti_scheduler_options_of(&set, &site);
+    assert_string_equal(o.address, "eth0");
+    assert_false(o.awaits_name);
+    site.host = "10.0.0.1";
+    assert_string_equal(wefti_scheduler_options_of(&set, &site).address, "10.0.0.1");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_come_before_settings),
+        cmocka_unit_test(schedulers_listen_where_members_go),
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_weft),
         cmocka_unit_test(test_torchrun),

@@ -101,6 +101,49 @@ static void ranks_many(void **state) {
     release_full(s);
 }
 
+/* Members come and go while the world forms: who has a rank or a node id is found like by a search
+ * of all seats. */
+static void finds_seats(void **state) {
+    enum { SEATS = 300, TURNS = 4000 };
+    (void)state;
+    static wefti_client clients[SEATS];
+    uint32_t dice = 1;
+    wefti_scheduler *s = wefti_calloc(1, sizeof *s);
+    assert_non_null(s);
+    s->options.size = SEATS;
+    s->slots = wefti_calloc(SEATS, sizeof *s->slots);
+    assert_non_null(s->slots);
+    assert_int_equal(wefti_seats_create(s), WEFT_OK);
+    for (int turn = 0; turn < TURNS; turn++) {
+        dice = dice * 1664525 + 1013904223;
+        int32_t number = (int32_t)(dice >> 8) % SEATS;
+        wefti_join join = {.rank = number % 3 ? number : -1};
+        snprintf(join.host, sizeof join.host, "host %d", number % 7);
+        if (number % 2) snprintf(join.node, sizeof join.node, "node %d", number / 7);
+        int32_t seat = -1, by_node = -1;
+        for (int32_t i = 0; i < s->taken; i++) {
+            const wefti_join *other = &s->slots[i].join;
+            if (join.rank >= 0 && other->rank == join.rank) seat = i;
+            if (*join.node && !strcmp(other->node, join.node) && !strcmp(other->host, join.host))
+                by_node = i;
+        }
+        assert_int_equal(wefti_seats_of_rank(s, &join), seat);
+        assert_int_equal(wefti_seats_of_node(s, &join), by_node);
+        if (seat < 0) seat = by_node;
+        if (seat >= 0) {
+            wefti_scheduler_release_slot(s, seat);
+        } else if (s->taken < SEATS) {
+            s->slots[s->taken] = (wefti_member_slot){.client = &clients[number], .join = join};
+            wefti_seats_add(s, s->taken++);
+        }
+    }
+    assert_true(s->taken > 0);
+    wefti_seats_clear(s);
+    wefti_seats_free(s);
+    wefti_free(s->slots);
+    wefti_free(s);
+}
+
 /* Entries in falling and rising order of ranks: the answer comes with the last, and has all. */
 static void gathers_many(void **state) {
     (void)state;
@@ -151,6 +194,7 @@ int main(void) {
         cmocka_unit_test(refuses_more),
         cmocka_unit_test(refuses_more_than_it_may_open),
         cmocka_unit_test(ranks_many),
+        cmocka_unit_test(finds_seats),
         cmocka_unit_test(gathers_many),
         cmocka_unit_test(leaves_many),
     };

@@ -49,8 +49,9 @@ static int around(const weft_transport *t) {
 
 int main(int argc, char **argv) {
     weft_transport t;
+    const char *folder = getenv("WEFT_MODULE_PATH");
     if (argc < 3) return complain("usage: module FLAVOUR RANKS | module FLAVOUR refused TEXT");
-    weft_status status = wefti_mpi_module_open(argv[1], 60, &t);
+    weft_status status = wefti_mpi_module_open(argv[1], folder ? folder : "", 60, &t);
     if (argc > 3) {
         if (status >= 0) return complain("was not refused");
         if (!strstr(weft_error_message(), argv[3])) return complain("another message");
@@ -60,7 +61,7 @@ int main(int argc, char **argv) {
     if (t.size != atoi(argv[2])) return complain("another number of ranks");
     int failed = around(&t);
     t.close(t.context);
-    if (!failed && wefti_mpi_module_open(argv[1], 60, &t) != WEFT_E_ARG)
+    if (!failed && wefti_mpi_module_open(argv[1], folder ? folder : "", 60, &t) != WEFT_E_ARG)
         failed = complain("MPI cannot begin again, but nobody said so");
     if (!failed && t.rank == 0) printf("%d ranks through the module\n", t.size);
     return failed;

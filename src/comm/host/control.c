@@ -1,6 +1,6 @@
-/* The control file: lines of ranks, rings of messages from each to each, and channels in lists that
- * only grow. A process may be killed
- * at any instruction here; what it had begun is then never seen by anybody. */
+/* The control part of a host's file: lines of ranks, rings of messages from each to each, and
+ * channels in lists that only grow. A process may be killed at any instruction here; what it had
+ * begun is then never seen by anybody. */
 #include "comm/host/intranode.h"
 
 enum { BUCKETS = 4096 };

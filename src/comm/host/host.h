@@ -1,11 +1,10 @@
 /* The state behind comm/host/host.c: a rank that is one of several processes on its host.
  *
- * Processes map two kinds of memory. Neither has a name, so nothing remains if all processes are
- * killed. The control file is shared by all: it holds the word that marks a broken world, one peer
- * record for each rank, and the slots of the channels, which are added without a lock. A heap
- * belongs to one rank and is mapped by all others. It holds the arrays of transfers and whatever
- * the rank publishes. Both files are far larger than needed; the kernel provides pages on first
- * touch. */
+ * Processes map one file that has no name, so nothing remains if all processes are killed. The
+ * file begins with the control part: it holds the word that marks a broken world, one peer record
+ * for each rank, and the slots of the channels, which are added without a lock. The heaps of all
+ * ranks follow. A heap belongs to one rank. It holds the arrays of transfers and whatever the rank
+ * publishes. The file is far larger than needed; the kernel provides pages on first touch. */
 #ifndef WEFTI_HOST_H
 #define WEFTI_HOST_H
 
@@ -79,7 +78,7 @@ typedef struct wefti_host {
     char name[48];
     wefti_shm_world world;
     wefti_host_heap heap;
-    unsigned char *mapped; /* the control file, then the heaps of all ranks of this host */
+    unsigned char *mapped; /* the control part, then the heaps of all ranks of this host */
     size_t mapped_bytes;
     wefti_host_control *control;
     size_t control_bytes;

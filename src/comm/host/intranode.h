@@ -15,7 +15,7 @@
 
 enum { WEFTI_INTRANODE_RING = 64 };
 
-/* From one rank to another, in the control file. */
+/* From one rank to another, in the control part. */
 typedef struct wefti_intranode_queue {
     alignas(128) _Atomic uint64_t written;  /* by the sender, so far */
     alignas(128) _Atomic uint64_t taken;    /* by the receiver */

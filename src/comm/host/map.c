@@ -1,7 +1,8 @@
-/* How processes of one host map each other's memory. Each process creates its files and publishes
- * their descriptors. Each opens the files of its neighbours and reports success or failure. Then
- * the descriptors are closed, and only the mappings remain. All ranks of all hosts take part in
- * both exchanges, so that all know the reason if it fails. */
+/* How processes of one host map each other's memory. The first process of a host creates one file
+ * for all of them and publishes its descriptor. Each process maps the whole file and reports
+ * success or failure. Then the descriptors are closed, and only the mappings remain. A file for
+ * each process would cost as many mappings as the square of the processes. All ranks of all hosts
+ * take part in both exchanges, so that all know the reason if it fails. */
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -23,8 +24,8 @@ static const size_t control_most = (size_t)4 << 30;
 /* Where a rank's memory is. */
 typedef struct whereabouts {
     int64_t process;
-    int32_t heap, control; /* file descriptors; control of the first rank of a host */
-    uint64_t heap_inode, control_inode;
+    int32_t file; /* descriptor of the host's file, of the first rank of a host */
+    uint64_t inode;
     uint64_t most; /* bytes that it can map for each rank of its host */
     uint64_t control_bytes;
     uint64_t probe; /* its own address; whoever can read its memory finds process there */
@@ -41,10 +42,10 @@ typedef struct result {
 
 typedef struct joining {
     wefti_host *host;
-    int heap, control; /* own files, -1: none */
-    whereabouts *all;  /* [size of the world] */
+    int file;         /* own, -1: none */
+    whereabouts *all; /* [size of the world] */
     result *results;
-    int32_t first; /* the rank that keeps the control file */
+    int32_t first; /* the rank that creates the file */
 } joining;
 
 static void say_trouble(char *trouble) {
@@ -61,19 +62,19 @@ static size_t heap_wish(void) {
 
 /* --- the first exchange --- */
 
-static weft_status make_files(joining *j, whereabouts *mine) {
+/* As long as all may want it: those that can map less say so in the same exchange. */
+static weft_status make_file(joining *j, whereabouts *mine) {
+    size_t ranks = (size_t)j->host->world.size;
     mine->most = wefti_host_most(heap_wish(), j->host->world.size);
     WEFT_REQUIRE(mine->most > 0, WEFT_E_NOMEM, "no addresses for memory of %d processes",
                  (int)j->host->world.size);
-    WEFT_TRY(wefti_host_file("weft heap", &j->heap, &mine->heap_inode));
-    mine->heap = j->heap;
     if (j->host->local.place > 0) return WEFT_OK;
-    WEFT_TRY(wefti_host_file("weft control", &j->control, &mine->control_inode));
-    mine->control = j->control;
+    WEFT_TRY(wefti_host_file("weft host", &j->file, &mine->inode));
+    mine->file = j->file;
     mine->control_bytes = mine->most < control_most ? mine->most : control_most;
-    WEFT_REQUIRE(ftruncate(j->control, (off_t)mine->control_bytes) == 0, WEFT_E_NOMEM,
-                 "no %llu bytes of shared memory: %s", (unsigned long long)mine->control_bytes,
-                 strerror(errno));
+    size_t bytes = (size_t)mine->control_bytes + (size_t)mine->most * ranks;
+    WEFT_REQUIRE(ftruncate(j->file, (off_t)bytes) == 0, WEFT_E_NOMEM,
+                 "no %zu bytes of shared memory: %s", bytes, strerror(errno));
     return WEFT_OK;
 }
 
@@ -87,7 +88,7 @@ static void describe(joining *j, whereabouts *mine) {
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         for (size_t c = 0; c < CPU_SETSIZE; c++)
             if (CPU_ISSET(c, &set)) mine->cpus[c / 64] |= (uint64_t)1 << c % 64;
-    if (make_files(j, mine) < 0) say_trouble(mine->trouble);
+    if (make_file(j, mine) < 0) say_trouble(mine->trouble);
 }
 
 /* --- between the two --- */
@@ -121,43 +122,24 @@ static size_t heap_bytes(const joining *j) {
     return bytes;
 }
 
-/* Maps file `fd` of another process at reserved addresses. */
-static weft_status map_file(const whereabouts *w, int fd, uint64_t inode, unsigned char *at,
-                            size_t bytes) {
-    int opened = -1;
-    WEFT_TRY(wefti_host_open(w->process, fd, inode, &opened));
-    weft_status status = wefti_host_map(opened, bytes, at);
-    close(opened);
-    return status;
-}
-
-static weft_status map_control(joining *j) {
+static void use_control(joining *j) {
     wefti_host *host = j->host;
-    const whereabouts *first = &j->all[j->first];
-    host->control_bytes = (size_t)first->control_bytes;
-    WEFT_TRY(
-        map_file(first, first->control, first->control_inode, host->mapped, host->control_bytes));
     host->control = (wefti_host_control *)(void *)host->mapped;
     host->world.common = wefti_host_control_common(host->control);
     if (host->local.place == 0)
         wefti_host_control_begin(host->control, host->control_bytes, host->world.size);
-    return WEFT_OK;
 }
 
-static weft_status map_heaps(joining *j, size_t bytes) {
+static void use_heaps(joining *j, size_t bytes) {
     wefti_shm_world *world = &j->host->world;
-    unsigned char *view = j->host->mapped + j->all[j->first].control_bytes;
-    WEFT_REQUIRE(ftruncate(j->heap, (off_t)bytes) == 0, WEFT_E_NOMEM,
-                 "no %zu bytes of shared memory: %s", bytes, strerror(errno));
+    unsigned char *view = j->host->mapped + j->host->control_bytes;
     for (int32_t p = 0; p < world->size; p++, view += bytes) {
         const whereabouts *w = &j->all[world->rank_of[p]];
-        WEFT_TRY(map_file(w, w->heap, w->heap_inode, view, bytes));
         world->area[p] = (wefti_shm_area){0, bytes, (uintptr_t)view, w->process};
         if (p != j->host->local.place) continue;
         j->host->heap.base = view;
         j->host->heap.bytes = bytes;
     }
-    return WEFT_OK;
 }
 
 static bool can_read(const whereabouts *w) {
@@ -168,17 +150,22 @@ static bool can_read(const whereabouts *w) {
            found == w->process;
 }
 
-/* One range of addresses for all files: with many ranks most calls of the kernel would be for
- * addresses and advice. */
 static weft_status map_all(joining *j) {
     wefti_host *host = j->host;
-    size_t each = heap_bytes(j), control = (size_t)j->all[j->first].control_bytes;
-    size_t bytes = control + each * (size_t)host->world.size;
+    const whereabouts *first = &j->all[j->first];
+    size_t each = heap_bytes(j);
+    size_t bytes = (size_t)first->control_bytes + each * (size_t)host->world.size;
+    int opened = -1;
     WEFT_TRY(wefti_host_reserve(bytes, &host->mapped));
     host->mapped_bytes = bytes;
-    WEFT_TRY(map_control(j));
-    WEFT_TRY(map_heaps(j, each));
+    host->control_bytes = (size_t)first->control_bytes;
+    WEFT_TRY(wefti_host_open(first->process, first->file, first->inode, &opened));
+    weft_status status = wefti_host_map(opened, bytes, host->mapped);
+    close(opened);
+    WEFT_TRY(status);
     wefti_host_advise(host->mapped, bytes);
+    use_control(j);
+    use_heaps(j, each);
     return WEFT_OK;
 }
 
@@ -225,7 +212,7 @@ static weft_status exchange_all(joining *j, const wefti_exchange *exchange) {
 
 weft_status wefti_host_join(wefti_host *host, const int32_t *hosts,
                             const wefti_exchange *exchange) {
-    joining j = {.host = host, .heap = -1, .control = -1};
+    joining j = {.host = host, .file = -1};
     size_t size = (size_t)host->local.comm.size;
     while (hosts[j.first] != hosts[host->local.comm.rank]) j.first++;
     j.all = wefti_calloc(size, sizeof *j.all);
@@ -234,8 +221,7 @@ weft_status wefti_host_join(wefti_host *host, const int32_t *hosts,
     if (!j.all || !j.results)
         status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the whereabouts of %zu ranks", size);
     if (status >= 0) status = exchange_all(&j, exchange);
-    if (j.heap >= 0) close(j.heap);
-    if (j.control >= 0) close(j.control);
+    if (j.file >= 0) close(j.file);
     wefti_free(j.all);
     wefti_free(j.results);
     return status;

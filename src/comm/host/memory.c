@@ -76,7 +76,7 @@ void wefti_host_advise(unsigned char *at, size_t bytes) {
 
 size_t wefti_host_most(size_t wish, int32_t times) {
     for (size_t bytes = wish; bytes >= 4 * HUGE_PAGE; bytes /= 2) {
-        size_t all = bytes * ((size_t)times + 1); /* one more for the control file */
+        size_t all = bytes * ((size_t)times + 1); /* one more for the control part */
         unsigned char *p = bytes > SIZE_MAX / 2 / ((size_t)times + 1) ? NULL : reserve(all);
         if (!p) continue;
         munmap(p, all);

@@ -54,38 +54,40 @@ bool wefti_transfer_is_all_gather(const wefti_transfer *t, int32_t *out_parts);
 
 /* --- pieces --- */
 
-/* The box that a member wants, cut along the boxes that others have: each piece has one set of
- * suppliers. */
+/* The region that a member wants, cut along the regions that others have: each piece has one set of
+ * suppliers. A set is a row of bits, as long as the group needs: a group of few members must not
+ * pay for the largest one. */
 
-typedef struct wefti_member_set {
-    uint64_t word[WEFTI_COMM_MEMBERS / 64];
-} wefti_member_set;
-
-static inline void wefti_set_add(wefti_member_set *set, int32_t member) {
-    set->word[member / 64] |= (uint64_t)1 << (member % 64);
+static inline int32_t wefti_set_words(int32_t members) {
+    return (members + 63) / 64;
 }
-static inline bool wefti_set_has(const wefti_member_set *set, int32_t member) {
-    return set->word[member / 64] >> (member % 64) & 1;
+static inline void wefti_set_add(uint64_t *set, int32_t member) {
+    set[member / 64] |= (uint64_t)1 << (member % 64);
 }
-static inline int32_t wefti_set_count(const wefti_member_set *set) {
+static inline bool wefti_set_has(const uint64_t *set, int32_t member) {
+    return set[member / 64] >> (member % 64) & 1;
+}
+static inline int32_t wefti_set_count(const uint64_t *set, int32_t words) {
     int32_t count = 0;
-    for (int i = 0; i < WEFTI_COMM_MEMBERS / 64; i++) count += __builtin_popcountll(set->word[i]);
+    for (int32_t i = 0; i < words; i++) count += __builtin_popcountll(set[i]);
     return count;
 }
 
-typedef struct wefti_piece {
-    wefti_region box;
-    wefti_member_set from;
-} wefti_piece;
-
 typedef struct wefti_piece_list {
-    wefti_piece *piece; /* wefti_free */
+    wefti_region *box; /* [capacity] */
+    uint64_t *from;    /* [capacity][words] sets */
+    int32_t words;
     int64_t used, capacity;
 } wefti_piece_list;
 
+static inline uint64_t *wefti_piece_from(const wefti_piece_list *list, int64_t piece) {
+    return list->from + piece * list->words;
+}
+void wefti_pieces_free(wefti_piece_list *list);
+
 /* Pieces of what `member` wants, each with those that supply it: all that have it for a reduction,
  * else oneself or the lowest that has it. Legal transfers want nothing that nobody has. `out` is
- * used again: zeroed before the first time. */
+ * used again, for transfers of the same group: zeroed before the first time. */
 weft_status wefti_pieces_find(const wefti_transfer *t, int32_t member,
                               wefti_piece_list *out) WEFT_CHECKED;
 

@@ -16,9 +16,9 @@ static void weigh(const wefti_commsched_build *b, const wefti_piece_list *pieces
                   parcel *out) {
     *out = (parcel){.whole = may_be_whole};
     for (int64_t n = 0; n < pieces->used; n++) {
-        const wefti_region *piece = &pieces->piece[n].box;
+        const wefti_region *piece = &pieces->box[n];
         int64_t first;
-        if (!wefti_set_has(&pieces->piece[n].from, from)) continue;
+        if (!wefti_set_has(wefti_piece_from(pieces, n), from)) continue;
         out->bytes += wefti_commsched_bytes(b, piece);
         out->whole =
             out->whole && out->pieces++ == 0 && wefti_commsched_run(piece, box, b->t->rank, &first);
@@ -35,8 +35,8 @@ static weft_status pack(wefti_commsched_build *b, const wefti_piece_list *pieces
     wefti_commsched_place place = out->at = wefti_commsched_stage_space(b, out->bytes);
     wefti_commsched_place source = {WEFTI_COMMSCHED_SOURCE, 0};
     for (int64_t n = 0; n < pieces->used; n++) {
-        const wefti_region *piece = &pieces->piece[n].box;
-        if (!wefti_set_has(&pieces->piece[n].from, t->me)) continue;
+        const wefti_region *piece = &pieces->box[n];
+        if (!wefti_set_has(wefti_piece_from(pieces, n), t->me)) continue;
         WEFT_TRY(wefti_commsched_op_regions(b, piece, t->rank, place, piece, 1, &source, have));
         place.offset += wefti_commsched_bytes(b, piece);
     }
@@ -55,23 +55,24 @@ static weft_status expect(wefti_commsched_build *b, const wefti_piece_list *piec
 }
 
 /* One piece, out of the own source and the received data. */
-static weft_status settle(wefti_commsched_build *b, const wefti_piece *piece, parcel *parcels,
-                          wefti_commsched_place *from, wefti_region *boxes) {
+static weft_status settle(wefti_commsched_build *b, const wefti_piece_list *pieces, int64_t n,
+                          parcel *parcels, wefti_commsched_place *from, wefti_region *boxes) {
     const wefti_transfer *t = b->t;
+    const wefti_region *piece = &pieces->box[n];
     int32_t sources = 0;
     for (int32_t m = 0; m < t->members; m++) {
-        if (!wefti_set_has(&piece->from, m)) continue;
+        if (!wefti_set_has(wefti_piece_from(pieces, n), m)) continue;
         if (m == t->me) {
             from[sources] = (wefti_commsched_place){WEFTI_COMMSCHED_SOURCE, 0};
             boxes[sources++] = t->have[m];
         } else if (!parcels[m].whole) {
             from[sources] = parcels[m].at;
-            boxes[sources++] = piece->box;
-            parcels[m].at.offset += wefti_commsched_bytes(b, &piece->box);
+            boxes[sources++] = *piece;
+            parcels[m].at.offset += wefti_commsched_bytes(b, piece);
         }
     }
     if (sources == 0) return WEFT_OK; /* came to where it is wanted */
-    return wefti_commsched_op_regions(b, &piece->box, t->rank,
+    return wefti_commsched_op_regions(b, piece, t->rank,
                                       (wefti_commsched_place){WEFTI_COMMSCHED_DESTINATION, 0},
                                       &t->want[t->me], sources, from, boxes);
 }
@@ -96,8 +97,7 @@ static weft_status build(wefti_commsched_build *b, wefti_piece_list *pieces, par
         int32_t m = (t->me + t->members - i) % t->members;
         WEFT_TRY(expect(b, pieces, m, &parcels[m]));
     }
-    for (int64_t n = 0; n < pieces->used; n++)
-        WEFT_TRY(settle(b, &pieces->piece[n], parcels, from, boxes));
+    for (int64_t n = 0; n < pieces->used; n++) WEFT_TRY(settle(b, pieces, n, parcels, from, boxes));
     /* The result may replace the source. */
     b->plan->round[wefti_commsched_current_round(b)].sends_first =
         t->reduction != WEFTI_REDUCE_NONE &&
@@ -114,7 +114,7 @@ weft_status wefti_commsched_direct(wefti_commsched_build *b) {
     weft_status status = parcels && from && boxes
                              ? build(b, &pieces, parcels, from, boxes)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %zu members", members);
-    wefti_free(pieces.piece);
+    wefti_pieces_free(&pieces);
     wefti_free(parcels);
     wefti_free(from);
     wefti_free(boxes);

@@ -39,7 +39,7 @@ static weft_status open_channel(wefti_shm_world *world, const wefti_transfer *t,
     if (!*at) {
         size_t members = (size_t)t->members;
         wefti_shm_channel *channel = wefti_arena_alloc(world->arena, sizeof *channel);
-        wefti_shm_port *port = wefti_shm_alloc_lines(world->arena, members * sizeof *port);
+        wefti_shm_port **port = wefti_arena_alloc(world->arena, members * sizeof *port);
         int32_t *ranks = wefti_arena_alloc(world->arena, 2 * members * sizeof *ranks);
         WEFT_REQUIRE(channel && port && ranks, WEFT_E_NOMEM, "no memory for a group of %d",
                      (int)t->members);
@@ -47,16 +47,29 @@ static weft_status open_channel(wefti_shm_world *world, const wefti_transfer *t,
         *channel =
             (wefti_shm_channel){NULL, t->tag, t->members, ranks, ranks + members, NULL, port};
         WEFT_TRY(world->open_rings(world, t, &channel->ring));
-        for (int32_t m = 0; m < t->members; m++) {
-            wefti_shm_port_reset(&port[m]);
-            port[m].channel = channel;
-            port[m].ring = &channel->ring[m];
-            port[m].me = m;
+        for (int32_t m = 0; m < t->members; m++)
             channel->places[m] = world->place_of ? world->place_of[ranks[m]] : ranks[m];
-        }
         *at = channel;
     }
     *out = *at;
+    return WEFT_OK;
+}
+
+/* The port of member `me`, a rank of this process. */
+static weft_status open_port(wefti_shm_world *world, wefti_shm_channel *channel, int32_t me,
+                             wefti_shm_port **out) {
+    wefti_shm_port *port = channel->port[me];
+    if (!port) {
+        port = wefti_shm_alloc_lines(world->arena, sizeof *port);
+        WEFT_REQUIRE(port, WEFT_E_NOMEM, "no memory for a member of a group of %d",
+                     (int)channel->members);
+        wefti_shm_port_reset(port);
+        port->channel = channel;
+        port->ring = &channel->ring[me];
+        port->me = me;
+        channel->port[me] = port;
+    }
+    *out = port;
     return WEFT_OK;
 }
 
@@ -146,7 +159,8 @@ static weft_status find_plan(wefti_shm_world *world, wefti_shm_port *port, const
 
 static void drop_plans(wefti_shm_channel *channel) {
     for (int32_t m = 0; m < channel->members; m++)
-        for (wefti_shm_plan *plan = channel->port[m].plans, *next; plan; plan = next) {
+        for (wefti_shm_plan *plan = channel->port[m] ? channel->port[m]->plans : NULL, *next; plan;
+             plan = next) {
             next = plan->next;
             wefti_arena_destroy(plan->arena);
         }
@@ -177,9 +191,8 @@ static weft_status find_seat(wefti_shm_world *world, const wefti_transfer *t,
                              wefti_shm_port **out_seat, wefti_shm_plan **out_plan) {
     wefti_shm_channel *channel;
     WEFT_TRY(open_channel(world, t, &channel));
-    WEFT_TRY(find_plan(world, &channel->port[t->me], t, out_plan));
-    *out_seat = &channel->port[t->me];
-    return WEFT_OK;
+    WEFT_TRY(open_port(world, channel, t->me, out_seat));
+    return find_plan(world, *out_seat, t, out_plan);
 }
 
 static void release(wefti_shm_endpoint *endpoint) {

@@ -51,14 +51,14 @@ static weft_status prepare_moves(wefti_arena *arena, const wefti_piece_list *pie
     WEFT_REQUIRE(moves, WEFT_E_NOMEM, "no memory for %lld moves", (long long)pieces->used);
     int streamed = wefti_copy_streamed(box_bytes(t, &t->want[t->me]));
     for (int64_t n = 0; n < pieces->used; n++) {
-        int32_t sources = wefti_set_count(&pieces->piece[n].from), found = 0;
+        int32_t sources = wefti_set_count(wefti_piece_from(pieces, n), pieces->words), found = 0;
         int32_t *members = reserve(arena, sources, sizeof *members);
         wefti_move_side *sides = reserve(arena, sources, sizeof *sides);
         WEFT_REQUIRE(members && sides, WEFT_E_NOMEM, "no memory for a move of %d sources",
                      (int)sources);
         for (int32_t m = 0; m < t->members; m++)
-            if (wefti_set_has(&pieces->piece[n].from, m)) members[found++] = m;
-        wefti_move_prepare(&pieces->piece[n].box, t->rank, t->dtype, t->reduction, &t->want[t->me],
+            if (wefti_set_has(wefti_piece_from(pieces, n), m)) members[found++] = m;
+        wefti_move_prepare(&pieces->box[n], t->rank, t->dtype, t->reduction, &t->want[t->me],
                            t->have, members, sources, sides, &moves[n]);
         moves[n].streamed = streamed;
     }
@@ -128,8 +128,19 @@ static void prepare_gather(wefti_shm_plan *plan, wefti_shm_partner *partner) {
     cut_chunks(plan, CHUNK / size, most);
 }
 
-/* takes[m]: those that member m takes from. */
-static weft_status find_partners(wefti_arena *arena, const wefti_member_set *takes,
+/* The members that each member takes from. */
+typedef struct taken_from {
+    bool alike;   /* every member that wants anything takes from the set `of` */
+    uint64_t *of; /* [words]; if they differ [members][words] */
+    int32_t words;
+} taken_from;
+
+static bool takes_from(const taken_from *takes, const wefti_transfer *t, int32_t m, int32_t other) {
+    if (!takes->alike) return wefti_set_has(takes->of + (size_t)m * (size_t)takes->words, other);
+    return wefti_region_elems(&t->want[m], t->rank) > 0 && wefti_set_has(takes->of, other);
+}
+
+static weft_status find_partners(wefti_arena *arena, const taken_from *takes,
                                  wefti_shm_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
     wefti_shm_partner *partner = reserve(arena, t->members, sizeof *partner);
@@ -137,8 +148,8 @@ static weft_status find_partners(wefti_arena *arena, const wefti_member_set *tak
     bool one_way = false;
     bool tiny = plan->bytes <= WEFTI_SHM_TINY;
     for (int32_t m = 0; m < t->members; m++) {
-        bool gives = plan->shares || wefti_set_has(&takes[t->me], m);
-        bool taken = plan->shares || wefti_set_has(&takes[m], t->me);
+        bool gives = plan->shares || takes_from(takes, t, t->me, m);
+        bool taken = plan->shares || takes_from(takes, t, m, t->me);
         if (m == t->me || !(gives || taken)) continue;
         wefti_shm_partner p = {.member = m, .gives = gives, .touches = taken};
         if (plan->shares) wefti_shm_share(plan, m, &p.first, &p.count);
@@ -162,44 +173,43 @@ static weft_status find_partners(wefti_arena *arena, const wefti_member_set *tak
     return WEFT_OK;
 }
 
-static void take_piece(wefti_member_set *takes, const wefti_member_set *from) {
-    for (int i = 0; i < WEFTI_COMM_MEMBERS / 64; i++) takes->word[i] |= from->word[i];
-}
-
 /* Whether all members take from the same ones, whatever they want: all have the same region of what
- * is reduced, or each element lies with one member and all want all. *out: those. */
-static bool takes_are_alike(const wefti_transfer *t, wefti_member_set *out) {
+ * is reduced, or each element lies with one member and all want all. */
+static bool are_alike(const wefti_transfer *t) {
     bool reduces = t->reduction != WEFTI_REDUCE_NONE;
     for (int32_t m = 1; m < t->members && reduces; m++)
         if (!wefti_regions_equal(&t->have[m], &t->have[0], t->rank)) return false;
-    if (!reduces && !wefti_transfer_is_all_gather(t, NULL)) return false;
-    for (int32_t m = 0; m < t->members; m++)
-        if (wefti_region_elems(&t->have[m], t->rank) > 0) wefti_set_add(out, m);
-    return true;
+    return reduces || wefti_transfer_is_all_gather(t, NULL);
 }
 
 /* Each member knows what all members take. The pieces of all of them are as many as the square of
  * the members: they are found only if it must be. */
-static weft_status find_takes(wefti_piece_list *pieces, wefti_member_set *takes,
-                              const wefti_transfer *t) {
-    wefti_member_set all = {{0}};
-    bool alike = takes_are_alike(t, &all);
+static weft_status find_takes(wefti_piece_list *pieces, const wefti_transfer *t, taken_from *out) {
+    out->words = wefti_set_words(t->members);
+    out->alike = are_alike(t);
+    size_t sets = out->alike ? 1 : (size_t)t->members;
+    out->of = wefti_calloc(sets * (size_t)out->words, sizeof *out->of);
+    WEFT_REQUIRE(out->of, WEFT_E_NOMEM, "no memory for %d members", (int)t->members);
     for (int32_t m = 0; m < t->members; m++) {
-        if (alike && wefti_region_elems(&t->want[m], t->rank) > 0) takes[m] = all;
-        if (alike) continue;
+        if (out->alike) {
+            if (wefti_region_elems(&t->have[m], t->rank) > 0) wefti_set_add(out->of, m);
+            continue;
+        }
+        uint64_t *of = out->of + (size_t)m * (size_t)out->words;
         WEFT_TRY(wefti_pieces_find(t, m, pieces));
-        for (int64_t n = 0; n < pieces->used; n++) take_piece(&takes[m], &pieces->piece[n].from);
+        for (int64_t n = 0; n < pieces->used; n++)
+            for (int32_t i = 0; i < out->words; i++) of[i] |= wefti_piece_from(pieces, n)[i];
     }
     return WEFT_OK;
 }
 
-static weft_status fill_plan(wefti_arena *arena, wefti_piece_list *pieces, wefti_member_set *takes,
+static weft_status fill_plan(wefti_arena *arena, wefti_piece_list *pieces, taken_from *takes,
                              wefti_shm_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
     if (plan->shares) {
         prepare_share(plan);
     } else {
-        WEFT_TRY(find_takes(pieces, takes, t));
+        WEFT_TRY(find_takes(pieces, t, takes));
         WEFT_TRY(wefti_pieces_find(t, t->me, pieces));
         WEFT_TRY(prepare_moves(arena, pieces, plan));
     }
@@ -232,12 +242,10 @@ weft_status wefti_shm_plan_create(wefti_arena *arena, const wefti_transfer *t,
     plan->runs = plan->shares || has_runs_only(t);
     plan->reduces_runs = plan->runs && t->reduction != WEFTI_REDUCE_NONE;
     wefti_piece_list pieces = {0};
-    wefti_member_set *takes = wefti_calloc((size_t)t->members, sizeof *takes);
-    weft_status status =
-        takes ? fill_plan(arena, &pieces, takes, plan)
-              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d members", (int)t->members);
-    wefti_free(takes);
-    wefti_free(pieces.piece);
+    taken_from takes = {0};
+    weft_status status = fill_plan(arena, &pieces, &takes, plan);
+    wefti_free(takes.of);
+    wefti_pieces_free(&pieces);
     WEFT_TRY(status);
     *out = plan;
     return WEFT_OK;

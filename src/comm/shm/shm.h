@@ -129,10 +129,10 @@ struct wefti_shm_channel {
     wefti_shm_channel *next;
     uint64_t tag;
     int32_t members;
-    int32_t *ranks;       /* of the communicator */
-    int32_t *places;      /* the same members: places in this world */
-    wefti_shm_ring *ring; /* [members] */
-    wefti_shm_port *port; /* [members]; only entries of ranks of this process are used */
+    int32_t *ranks;        /* of the communicator */
+    int32_t *places;       /* the same members: places in this world */
+    wefti_shm_ring *ring;  /* [members] */
+    wefti_shm_port **port; /* [members]; NULL: no rank of this process, or nothing bound yet */
 };
 
 typedef struct wefti_shm_world wefti_shm_world;

@@ -56,7 +56,7 @@ static void mend_channel(wefti_shm_channel *channel) {
             atomic_store(&ring->slot[i].reduced, 0);
         }
         atomic_store(&ring->oldest, 0);
-        wefti_shm_port_reset(&channel->port[m]);
+        if (channel->port[m]) wefti_shm_port_reset(channel->port[m]);
     }
 }
 

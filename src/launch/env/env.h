@@ -32,13 +32,17 @@ typedef enum wefti_start { /* by falling precedence */
 enum { WEFTI_HOST_TEXT = 256, WEFTI_PATH_TEXT = 1024 };
 
 /* What users set for all jobs alike, whoever starts them. "" and 0: not said. Options of a call
- * come before them. */
+ * come before them (wefti_settings_override). */
 typedef struct wefti_settings {
     char communicator[16];             /* WEFT_COMM */
     char interface[WEFTI_HOST_TEXT];   /* WEFT_INTERFACE */
     char host_id[WEFTI_HOST_TEXT];     /* WEFT_HOST_ID: of the memory that processes share */
     char secret_file[WEFTI_PATH_TEXT]; /* WEFT_SECRET_FILE */
     char links[WEFTI_PATH_TEXT];       /* WEFT_LINKS: a file */
+    char module_path[WEFTI_PATH_TEXT]; /* WEFT_MODULE_PATH: a folder */
+    char home[WEFTI_PATH_TEXT];        /* HOME */
+    char temporary[WEFTI_PATH_TEXT];   /* TMPDIR, or /tmp */
+    const char *commands;              /* PATH, borrowed; NULL: not set */
     bool tls;                          /* WEFT_TLS: 1 or 0 */
     double join_seconds, heartbeat_seconds, wait_seconds; /* WEFT_JOIN_SECONDS, ... */
 } wefti_settings;
@@ -54,6 +58,7 @@ typedef struct wefti_launcher {
      * this is rank 0, and its launcher has no scheduler, so it starts one beside its own work. */
     bool is_scheduler, serves;
     bool mpi;      /* variables of an MPI are there: MPI_Init would find the others */
+    bool open_mpi; /* among them Open MPI's */
     bool one_host; /* surely all ranks are on this host: the scheduler may listen on loopback */
     char node_id[WEFTI_HOST_TEXT]; /* of this process among those that join; "" none */
     /* The same for all processes of a job and different for others at the same time ("slurm 81.0"),
@@ -76,6 +81,15 @@ weft_status wefti_launcher_find(wefti_launcher *out) WEFT_CHECKED;
 weft_status wefti_settings_find(wefti_settings *out) WEFT_CHECKED;
 /* WEFT_E_ARG saying what to set when `l` has no scheduler to go to. */
 weft_status wefti_launcher_check_address(const wefti_launcher *l) WEFT_CHECKED;
+
+/* Options of a call; NULL, "" and 0: not said. */
+typedef struct wefti_override {
+    const char *communicator, *interface, *links;
+    bool tls;
+    double join_seconds, heartbeat_seconds, wait_seconds;
+} wefti_override;
+/* Puts what the call says in the place of what the user has set. WEFT_E_ARG: too long. */
+weft_status wefti_settings_override(wefti_settings *set, const wefti_override *by) WEFT_CHECKED;
 
 /* The variables by which launchers give ranks. A launcher that starts processes removes those of
  * other launchers from their environment. NULL-terminated. */

@@ -43,6 +43,7 @@ weft_status wefti_claims_merge(wefti_env_reader *r) {
     wefti_launcher *out = r->out;
     out->mpi = r->claims[WEFTI_START_OPEN_MPI].there || r->claims[WEFTI_START_MPICH].there ||
                wefti_reader_get(r, "PMIX_RANK");
+    out->open_mpi = r->claims[WEFTI_START_OPEN_MPI].there;
     out->start = choose(r);
     if (out->start == WEFTI_START_ALONE) {
         out->place = (weft_launcher){NULL, 0, 1, 0, 1, 0, 1};

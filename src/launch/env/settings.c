@@ -25,5 +25,35 @@ weft_status wefti_settings_read(wefti_variables v, wefti_settings *out) {
     WEFT_TRY(wefti_variable_seconds(v, "WEFT_WAIT_SECONDS", &out->wait_seconds));
     WEFT_TRY(path_of(v, "WEFT_SECRET_FILE", out->secret_file));
     WEFT_TRY(path_of(v, "WEFT_LINKS", out->links));
+    WEFT_TRY(path_of(v, "WEFT_MODULE_PATH", out->module_path));
+    WEFT_TRY(path_of(v, "HOME", out->home));
+    WEFT_TRY(path_of(v, "TMPDIR", out->temporary));
+    if (!*out->temporary) memcpy(out->temporary, "/tmp", sizeof "/tmp");
+    out->commands = wefti_variable(v, "PATH");
+    return WEFT_OK;
+}
+
+static weft_status override_text(const char *what, const char *by, char *out, size_t bytes) {
+    size_t length = by ? strlen(by) : 0;
+    WEFT_REQUIRE(length < bytes, WEFT_E_ARG, "the %s has %zu bytes; it may have %zu", what, length,
+                 bytes - 1);
+    if (length) memcpy(out, by, length + 1);
+    return WEFT_OK;
+}
+
+static void override_seconds(double by, double *out) {
+    if (by > 0) *out = by;
+}
+
+weft_status wefti_settings_override(wefti_settings *set, const wefti_override *by) {
+    WEFT_TRY(override_text("communicator's name", by->communicator, set->communicator,
+                           sizeof set->communicator));
+    WEFT_TRY(
+        override_text("interface's name", by->interface, set->interface, sizeof set->interface));
+    WEFT_TRY(override_text("path of links", by->links, set->links, sizeof set->links));
+    set->tls = set->tls || by->tls;
+    override_seconds(by->join_seconds, &set->join_seconds);
+    override_seconds(by->heartbeat_seconds, &set->heartbeat_seconds);
+    override_seconds(by->wait_seconds, &set->wait_seconds);
     return WEFT_OK;
 }

@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/digest/digest.h"
 #include "base/memory.h"
 #include "launch/join/join.h"
 #include "comm/p2p/p2p.h"
+#include "comm/same_job.h"
 #include "comm/transport/transport.h"
 #include "weft/version.h"
 
@@ -14,30 +16,22 @@ static bool is(const char *a, const char *b) {
     return strcmp(a, b) == 0;
 }
 
-static const char *first(const char *given, const char *otherwise) {
-    return given && *given ? given : otherwise;
-}
-static double chosen(double given, double otherwise) {
-    return given > 0 ? given : otherwise;
-}
-
 weft_status wefti_join_options(const weft_world_options *options, const wefti_settings *set,
                                wefti_join_plan *out) {
     static const weft_world_options defaults;
     const weft_world_options *o = options ? options : &defaults;
-    *out =
-        (wefti_join_plan){.communicator = first(o->communicator, set->communicator),
-                          .interface = first(o->interface, set->interface),
-                          .host_id = set->host_id,
-                          .tls = set->tls,
-                          .join_seconds = chosen(o->join_seconds, set->join_seconds),
-                          .heartbeat_seconds = chosen(o->heartbeat_seconds, set->heartbeat_seconds),
-                          .wait_seconds = chosen(o->wait_seconds, set->wait_seconds)};
-    const char *c = out->communicator;
+    const wefti_override by = {.communicator = o->communicator,
+                               .interface = o->interface,
+                               .links = o->links,
+                               .join_seconds = o->join_seconds,
+                               .heartbeat_seconds = o->heartbeat_seconds,
+                               .wait_seconds = o->wait_seconds};
+    *out = (wefti_join_plan){.set = *set};
+    WEFT_TRY(wefti_settings_override(&out->set, &by));
+    const char *c = out->set.communicator;
     WEFT_REQUIRE(!*c || is(c, "host") || is(c, "ucx") || is(c, "mpi"), WEFT_E_ARG,
                  "WEFT_COMM is '%s'; it can be host, ucx or mpi", c);
-    const char *links = first(o->links, set->links);
-    return *links ? wefti_links_load(links, &out->links) : WEFT_OK;
+    return *out->set.links ? wefti_links_load(out->set.links, &out->links) : WEFT_OK;
 }
 
 static void close_transport(const weft_transport *transport) {
@@ -98,11 +92,6 @@ weft_status wefti_join_alone(const weft_transport *transport, weft_world **out) 
 
 /* --- do all members want the same? */
 
-typedef struct agreement {
-    char version[32], communicator[16];
-    wefti_links links;
-} agreement;
-
 /* "4.1e-07 s and 1.23e+10 bytes/s", or "none". */
 typedef struct link_words {
     char text[64];
@@ -115,42 +104,48 @@ static link_words link_text(const wefti_measured_link *link) {
     return words;
 }
 
-/* Costs that differ would choose different algorithms. */
-static weft_status compare_links(const wefti_links *theirs, int32_t rank, const wefti_links *mine,
-                                 int32_t me) {
-    WEFT_REQUIRE(
-        wefti_links_equal(theirs, mine), WEFT_E_MISMATCH,
-        "rank %d has other measured links (parallel.links, WEFT_LINKS) than rank %d: within "
-        "a host %s, there %s; between hosts %s, there %s; all processes need the same file",
-        (int)rank, (int)me, link_text(&theirs->same_host).text, link_text(&mine->same_host).text,
-        link_text(&theirs->between_hosts).text, link_text(&mine->between_hosts).text);
-    return WEFT_OK;
+static uint64_t digest_links(const wefti_links *l) {
+    const double reals[] = {l->same_host.latency_seconds, l->same_host.bytes_per_second,
+                            l->between_hosts.latency_seconds, l->between_hosts.bytes_per_second};
+    uint64_t digest =
+        wefti_digest_number(7, (uint64_t)(uint32_t)l->ranks_per_host << 2 |
+                                   (uint64_t)l->by_messages << 1 | (uint64_t)l->measured);
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
+        digest = wefti_digest_real(digest, reals[i]);
+    return digest;
+}
+
+enum { FACT_VERSION, FACT_COMMUNICATOR, FACT_LINKS, JOIN_FACTS };
+
+static void describe(const wefti_join_plan *plan, wefti_job_fact facts[JOIN_FACTS]) {
+    static const char same[] = "all processes of a run need the same";
+    const char *communicator = plan->set.communicator;
+    facts[FACT_VERSION] = (wefti_job_fact){.name = "version", .verb = "runs", .advice = same};
+    facts[FACT_COMMUNICATOR] = (wefti_job_fact){
+        .name = "communicator", .verb = "has", .advice = "WEFT_COMM must be the same everywhere"};
+    /* Costs that differ would choose different algorithms. */
+    facts[FACT_LINKS] = (wefti_job_fact){
+        .name = "links",
+        .verb = "has the measured links (parallel.links, WEFT_LINKS)",
+        .advice = "all processes need the same file",
+        .value = digest_links(&plan->links),
+    };
+    snprintf(facts[FACT_VERSION].text, WEFTI_FACT_TEXT, "weft %s", WEFT_VERSION);
+    snprintf(facts[FACT_COMMUNICATOR].text, WEFTI_FACT_TEXT, "communicator '%s'", communicator);
+    snprintf(facts[FACT_LINKS].text, WEFTI_FACT_TEXT, "(%s within a host, %s between hosts)",
+             link_text(&plan->links.same_host).text, link_text(&plan->links.between_hosts).text);
 }
 
 static weft_status agree(const wefti_join_plan *plan, wefti_member *m) {
-    agreement mine, *all;
-    memset(&mine, 0, sizeof mine);
-    snprintf(mine.version, sizeof mine.version, "%s", WEFT_VERSION);
-    mine.links = plan->links;
-    snprintf(mine.communicator, sizeof mine.communicator, "%s", plan->communicator);
-    int32_t size = wefti_member_size(m);
-    WEFT_NEW_ARRAY(all, agreement, size);
-    weft_status status = wefti_member_allgather(m, &mine, sizeof mine, all);
-    for (int32_t r = 0; r < size && status >= 0; r++) {
-        const char *chosen = all[r].communicator;
-        all[r].version[sizeof mine.version - 1] =
-            all[r].communicator[sizeof mine.communicator - 1] = 0;
-        if (!is(all[r].version, mine.version))
-            status = WEFT_RAISE(WEFT_E_MISMATCH, "rank %d is of weft %s, rank %d of weft %s",
-                                (int)r, all[r].version, (int)wefti_member_rank(m), mine.version);
-        else if (!is(chosen, mine.communicator))
-            status = WEFT_RAISE(WEFT_E_MISMATCH,
-                                "rank %d has communicator '%s' (WEFT_COMM), rank %d has '%s'",
-                                (int)r, chosen, (int)wefti_member_rank(m), mine.communicator);
-        else
-            status = compare_links(&all[r].links, r, &mine.links, wefti_member_rank(m));
-        if (status < 0) (void)wefti_blame(status, r);
-    }
+    wefti_job_fact facts[JOIN_FACTS];
+    wefti_job_value mine[JOIN_FACTS], *all;
+    int32_t size = wefti_member_size(m), me = wefti_member_rank(m);
+    describe(plan, facts);
+    wefti_job_values(facts, JOIN_FACTS, mine);
+    WEFT_NEW_ARRAY(all, wefti_job_value, size * JOIN_FACTS);
+    weft_status status = wefti_member_allgather(m, mine, sizeof mine, all);
+    for (int32_t r = 0; r < size && status >= 0; r++)
+        status = wefti_job_compare(facts, JOIN_FACTS, me, all + r * JOIN_FACTS, r, r);
     wefti_free(all);
     return status;
 }
@@ -163,8 +158,8 @@ static weft_status ucx_transport(const wefti_join_plan *plan, wefti_member *m,
     wefti_exchange exchange = wefti_member_exchange(m);
     char interface[WEFTI_INTERFACE_TEXT];
     WEFT_TRY(wefti_member_interface(m, interface));
-    if (if_nametoindex(plan->interface) != 0)
-        snprintf(interface, sizeof interface, "%s", plan->interface);
+    if (if_nametoindex(plan->set.interface) != 0)
+        snprintf(interface, sizeof interface, "%s", plan->set.interface);
     WEFT_TRY(
         wefti_ucx_transport(wefti_member_rank(m), wefti_member_size(m), &exchange, interface, out));
     return WEFT_OK;
@@ -172,7 +167,7 @@ static weft_status ucx_transport(const wefti_join_plan *plan, wefti_member *m,
 
 static weft_status choose_transport(const wefti_join_plan *plan, wefti_control *c,
                                     weft_transport *out) {
-    if (c->has_transport && !is(plan->communicator, "ucx")) {
+    if (c->has_transport && !is(plan->set.communicator, "ucx")) {
         *out = c->transport;
         c->has_transport = false; /* whoever gets it closes it */
     } else
@@ -194,7 +189,7 @@ static weft_status make_internode(const wefti_join_plan *plan, wefti_control *c,
 }
 
 static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int32_t hosts) {
-    const char *want = plan->communicator;
+    const char *want = plan->set.communicator;
     wefti_member *m = c->member;
     wefti_comm *host, *internode = NULL;
     WEFT_REQUIRE(!is(want, "host") || hosts == 1, WEFT_E_ARG,

@@ -1,39 +1,26 @@
 /* Joining the job that this process was started for: see weft/world.h. */
 #include "launch/join/join.h"
 
-#include <arpa/inet.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "launch/join/mpi_module.h"
 
-/* An address, or loopback's name: where everybody goes, wherever this is. */
-static bool is_address(const char *host) {
-    struct in6_addr any;
-    return inet_pton(AF_INET, host, &any) == 1 || inet_pton(AF_INET6, host, &any) == 1 ||
-           strcmp(host, "localhost") == 0;
-}
-
-/* Launchers that have no scheduler of their own: rank 0 is its host. A machine's own name may lead
- * to loopback on that machine only, which a named interface sets right. */
+/* Launchers that have no scheduler of their own: rank 0 is its host. */
 static weft_status serve(const wefti_join_plan *plan, const wefti_launcher *l,
                          const wefti_secret *secret, wefti_scheduler **out) {
-    bool named = *plan->interface && !is_address(l->scheduler_host);
-    wefti_scheduler_options o = {.size = l->place.size,
-                                 .address = named ? plan->interface : l->scheduler_host,
-                                 .awaits_name = !named,
+    wefti_scheduler_site site = {.size = l->place.size,
+                                 .host = l->scheduler_host,
+                                 .interface = plan->set.interface,
                                  .port = l->scheduler_port,
                                  .job = l->job,
-                                 .secret = *secret,
-                                 .tls = plan->tls,
-                                 .hosted_by = 0,
-                                 .join_seconds = plan->join_seconds,
-                                 .heartbeat_seconds = plan->heartbeat_seconds,
-                                 .wait_seconds = plan->wait_seconds};
-    WEFT_TRY(wefti_scheduler_start(&o, out));
-    return WEFT_OK;
+                                 .hosted_by = 0};
+    wefti_scheduler_options o = wefti_scheduler_options_of(&plan->set, &site);
+    o.secret = *secret;
+    weft_status status = wefti_scheduler_start(&o, out);
+    explicit_bzero(&o.secret, sizeof o.secret);
+    return status;
 }
 
 static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
@@ -41,15 +28,15 @@ static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
     char where[WEFTI_HOST_TEXT + 16];
     (void)wefti_host_and_port(l->scheduler_host, l->scheduler_port, where, sizeof where);
     wefti_member_options o = {.scheduler = where,
-                              .interface = plan->interface,
+                              .interface = plan->set.interface,
                               .job = l->job,
                               .rank = l->place.rank,
                               .size = l->place.size > 0 ? l->place.size : -1,
                               .node = l->node_id,
-                              .host = plan->host_id,
-                              .tls = plan->tls,
-                              .join_seconds = plan->join_seconds};
-    WEFT_TRY(wefti_secret_find(l->set.secret_file, &o.secret, NULL));
+                              .host = plan->set.host_id,
+                              .tls = plan->set.tls,
+                              .join_seconds = plan->set.join_seconds};
+    WEFT_TRY(wefti_secret_find(plan->set.secret_file, plan->set.home, &o.secret, NULL));
     weft_status status = WEFT_OK;
     if (l->serves) {
         status = serve(plan, l, &o.secret, &control->scheduler);
@@ -76,11 +63,10 @@ static weft_status join_scheduler(const wefti_join_plan *plan, const wefti_launc
 /* Joins through the MPI that started this process. */
 static weft_status join_mpi(const wefti_join_plan *plan, const wefti_launcher *l,
                             const weft_world_options *options, weft_world **out) {
-    double seconds = plan->join_seconds > 0 ? plan->join_seconds : 600;
-    bool open_mpi = l->start == WEFTI_START_OPEN_MPI || getenv("OMPI_COMM_WORLD_SIZE");
-    const char *flavour = open_mpi ? "openmpi" : "mpich";
+    double seconds = plan->set.join_seconds > 0 ? plan->set.join_seconds : 600;
+    const char *flavour = l->open_mpi ? "openmpi" : "mpich";
     weft_transport transport;
-    WEFT_TRY(wefti_mpi_module_open(flavour, seconds, &transport));
+    WEFT_TRY(wefti_mpi_module_open(flavour, plan->set.module_path, seconds, &transport));
     if (transport.size != l->place.size) {
         int size = transport.size;
         if (transport.close) transport.close(transport.context);
@@ -100,7 +86,7 @@ weft_status weft_world_join(const weft_world_options *options, weft_world **out)
     WEFT_REQUIRE(!l.is_scheduler, WEFT_E_ARG,
                  "MS_ROLE is MS_SCHED: this process is the scheduler of a job and no member of it");
     if (l.start == WEFTI_START_ALONE) return wefti_join_alone(NULL, out);
-    bool forced = strcmp(plan.communicator, "mpi") == 0;
+    bool forced = strcmp(plan.set.communicator, "mpi") == 0;
     if (l.mpi && (forced || l.scheduler_port == 0)) return join_mpi(&plan, &l, options, out);
     if (l.place.size == 1 && l.scheduler_port == 0) return wefti_join_alone(NULL, out);
     return join_scheduler(&plan, &l, out);

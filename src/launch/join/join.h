@@ -11,15 +11,12 @@
 #include "weft/transport.h"
 
 typedef struct wefti_join_plan {
-    const char *communicator; /* "", "host", "ucx", "mpi" */
-    const char *interface, *host_id;
-    bool tls;
+    wefti_settings set; /* the user's, with the caller's options in their place */
     wefti_links links;
-    double join_seconds, heartbeat_seconds, wait_seconds;
     double leave_seconds; /* how long leaving waits for the others; 0: 5 */
 } wefti_join_plan;
 
-/* Takes the caller's options, and settings where an option is not given. Borrows from both. */
+/* Takes the caller's options, and settings where an option is not given. */
 weft_status wefti_join_options(const weft_world_options *options, const wefti_settings *set,
                                wefti_join_plan *out) WEFT_CHECKED;
 

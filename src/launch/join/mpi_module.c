@@ -52,11 +52,11 @@ static bool look(const char *folder, const char *below, const char *flavour, cha
     return false;
 }
 
-static bool find(const char *flavour, char path[PATH_BYTES], char looked[LOOKED_BYTES]) {
+static bool find(const char *flavour, const char *given, char path[PATH_BYTES],
+                 char looked[LOOKED_BYTES]) {
     char program[PATH_BYTES], code[PATH_BYTES];
-    const char *given = getenv("WEFT_MODULE_PATH");
     looked[0] = '\0';
-    if (given && given[0]) return look(given, "", flavour, path, looked); /* then nowhere else */
+    if (given[0]) return look(given, "", flavour, path, looked); /* then nowhere else */
     folder_of(NULL, program);
     folder_of(here, code);
     return look(program, "", flavour, path, looked) ||
@@ -71,11 +71,12 @@ static const char *name_of(const char *flavour) {
                                            : flavour;
 }
 
-weft_status wefti_mpi_module_open(const char *flavour, double seconds, weft_transport *out) {
+weft_status wefti_mpi_module_open(const char *flavour, const char *folder, double seconds,
+                                  weft_transport *out) {
     char path[PATH_BYTES], looked[LOOKED_BYTES];
     WEFT_REQUIRE(flavour[0] && !strchr(flavour, '/'), WEFT_E_ARG, "'%s' is not the name of an MPI",
                  flavour);
-    WEFT_REQUIRE(find(flavour, path, looked), WEFT_E_NOT_FOUND,
+    WEFT_REQUIRE(find(flavour, folder, path, looked), WEFT_E_NOT_FOUND,
                  "this weft has no module for %s: there is no weft-%s.so in %s; build weft where "
                  "%s's mpicc is installed, or start with weft launch",
                  name_of(flavour), flavour, looked, name_of(flavour));

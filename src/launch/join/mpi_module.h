@@ -6,11 +6,12 @@
 #include "weft/transport.h"
 
 /* Opens messages between all processes of the job by weft-<flavour>.so; the flavour is "openmpi"
- * or "mpich". Collective over the job. WEFT_E_NOT_FOUND: there is no such module, and the message
- * lists the places searched. WEFT_E_TIMEOUT: other processes have not come within `seconds`. The
- * caller compares out->size with the launcher's number: an MPI that does not recognise its
- * launcher starts jobs of one process. */
-weft_status wefti_mpi_module_open(const char *flavour, double seconds,
+ * or "mpich". `folder`: where the module is (WEFT_MODULE_PATH); "": at its usual places. Collective
+ * over the job. WEFT_E_NOT_FOUND: there is no such module, and the message lists the places
+ * searched. WEFT_E_TIMEOUT: other processes have not come within `seconds`. The caller compares
+ * out->size with the launcher's number: an MPI that does not recognise its launcher starts jobs of
+ * one process. */
+weft_status wefti_mpi_module_open(const char *flavour, const char *folder, double seconds,
                                   weft_transport *out) WEFT_CHECKED;
 
 #endif

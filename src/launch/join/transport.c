@@ -65,7 +65,7 @@ static const char *other_address(const about *all, int size) {
 /* Loopback on one host; and on several that have no network, which are parts of one machine. */
 static weft_status choose_address(const wefti_join_plan *plan, const about *all, int size,
                                   char out[WEFTI_ADDRESS_TEXT]) {
-    snprintf(out, WEFTI_ADDRESS_TEXT, "%s", plan->interface);
+    snprintf(out, WEFTI_ADDRESS_TEXT, "%s", plan->set.interface);
     if (*out) return WEFT_OK;
     const char *other = other_address(all, size);
     return *other ? address_towards(other, out) : WEFT_OK;
@@ -81,14 +81,10 @@ static weft_status start(const wefti_join_plan *plan, const about *all, int size
     char address[WEFTI_ADDRESS_TEXT];
     WEFT_TRY(choose_address(plan, all, size, address));
     WEFT_TRY(make_secret(&entry->secret));
-    wefti_scheduler_options o = {.size = size,
-                                 .address = address,
-                                 .secret = entry->secret,
-                                 .tls = plan->tls,
-                                 .hosted_by = 0,
-                                 .join_seconds = plan->join_seconds,
-                                 .heartbeat_seconds = plan->heartbeat_seconds,
-                                 .wait_seconds = plan->wait_seconds};
+    wefti_scheduler_site site = {
+        .size = size, .host = "", .interface = address, .job = "", .hosted_by = 0};
+    wefti_scheduler_options o = wefti_scheduler_options_of(&plan->set, &site);
+    o.secret = entry->secret;
     WEFT_TRY(wefti_scheduler_start(&o, out));
     snprintf(entry->where, sizeof entry->where, "%s", wefti_scheduler_address(*out));
     return WEFT_OK;
@@ -99,7 +95,7 @@ static weft_status start(const wefti_join_plan *plan, const about *all, int size
 static weft_status introduce(const weft_transport *t, const wefti_join_plan *plan, about *mine,
                              about *all) {
     weft_status status = WEFT_OK;
-    snprintf(mine->host, sizeof mine->host, "%s", plan->host_id);
+    snprintf(mine->host, sizeof mine->host, "%s", plan->set.host_id);
     if (!*mine->host) status = wefti_host_identity(mine->host);
     mine->status = status;
     own_addresses(&mine->address);
@@ -147,13 +143,13 @@ static weft_status enter(const weft_transport *t, const wefti_join_plan *plan,
     wefti_free(all);
     WEFT_TRY(status);
     wefti_member_options o = {.scheduler = entry.where,
-                              .interface = plan->interface,
+                              .interface = plan->set.interface,
                               .secret = entry.secret,
                               .rank = t->rank,
                               .size = t->size,
                               .host = mine.host,
-                              .tls = plan->tls,
-                              .join_seconds = plan->join_seconds,
+                              .tls = plan->set.tls,
+                              .join_seconds = plan->set.join_seconds,
                               .leave_seconds = plan->leave_seconds};
     status = wefti_member_join(&o, &control->member);
     explicit_bzero(&o.secret, sizeof o.secret);
@@ -178,7 +174,7 @@ weft_status wefti_join_transport(const weft_transport *transport, const weft_wor
     if (status >= 0) status = wefti_settings_find(&set);
     if (status >= 0) status = wefti_join_options(options, &set, &plan);
     if (status >= 0 && ends)
-        plan.leave_seconds = plan.wait_seconds > 0 ? plan.wait_seconds : WEFTI_WAIT_SECONDS;
+        plan.leave_seconds = plan.set.wait_seconds > 0 ? plan.set.wait_seconds : WEFTI_WAIT_SECONDS;
     if (status >= 0 && transport->size == 1) return wefti_join_alone(transport, out);
     if (status >= 0 && !(control = wefti_calloc(1, sizeof *control)))
         status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a world");

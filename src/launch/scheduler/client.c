@@ -17,8 +17,8 @@ enum {
 static const int64_t stranger_ns = 10000000000; /* time for the handshake and JOIN */
 static const int64_t ending_ns = 1000000000;    /* time to write the last message */
 
-static void end(wefti_client *client) {
-    client->gone = true;
+static void end(wefti_scheduler *s, wefti_client *client) {
+    client->gone = s->some_gone = true;
     wefti_free(client->next);
     client->next = NULL;
     if (client->link.fd >= 0)
@@ -36,7 +36,7 @@ static void make_way(wefti_scheduler *s) {
         strangers++;
         if (!oldest || c->since_ns < oldest->since_ns) oldest = c;
     }
-    if (strangers >= STRANGERS + s->options.size) end(oldest);
+    if (strangers >= STRANGERS + s->options.size) end(s, oldest);
 }
 
 static weft_status add_client(wefti_scheduler *s, int fd, const wefti_address *from) {
@@ -118,7 +118,7 @@ void wefti_client_refuse(wefti_scheduler *s, wefti_client *c, weft_status status
 void wefti_client_lost(wefti_scheduler *s, wefti_client *c, const char *why) {
     int32_t slot = c->slot;
     c->slot = -1;
-    end(c);
+    end(s, c);
     /* A launcher closes its connection once its processes, which it has informed, have ended. */
     for (int32_t r = 0; r < c->watch.count && c->told; r++)
         wefti_scheduler_note_told(s, c->watch.first + r);
@@ -278,12 +278,14 @@ void wefti_client_expire(wefti_scheduler *s, int64_t now_ns) {
         wefti_client *c = s->clients[i];
         if (c->gone || c->slot >= 0 || c->next || (c->watch.count > 0 && !c->ending)) continue;
         bool written = c->ending && !wefti_wire_wants_to_write(&c->link);
-        if (written || now_ns - c->since_ns > (c->ending ? ending_ns : stranger_ns)) end(c);
+        if (written || now_ns - c->since_ns > (c->ending ? ending_ns : stranger_ns)) end(s, c);
     }
 }
 
 void wefti_scheduler_sweep(wefti_scheduler *s) {
     int64_t kept = 0;
+    if (!s->some_gone) return;
+    s->some_gone = false;
     for (int64_t i = 0; i < s->client_count; i++) {
         if (s->clients[i]->gone)
             wefti_free(s->clients[i]);

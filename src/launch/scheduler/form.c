@@ -13,10 +13,13 @@
 
 void wefti_scheduler_release_slot(wefti_scheduler *s, int32_t slot) {
     wefti_slot_clear(&s->slots[slot]);
+    wefti_seats_remove(s, slot);
     int32_t last = --s->taken;
     if (slot != last) {
+        wefti_seats_remove(s, last);
         s->slots[slot] = s->slots[last];
         s->slots[slot].client->slot = slot;
+        wefti_seats_add(s, slot);
     }
     s->slots[last] = (wefti_member_slot){0};
 }
@@ -26,6 +29,7 @@ static void take_seat(wefti_scheduler *s, wefti_client *client, const wefti_join
     *slot = (wefti_member_slot){.client = client, .join = *join};
     memcpy(slot->address, client->address, sizeof slot->address);
     client->slot = s->taken++;
+    wefti_seats_add(s, client->slot);
 }
 
 /* Dismisses waiting members without a generation, or with an older one, when `generation` comes
@@ -58,34 +62,28 @@ static bool same_process(const wefti_join *a, const wefti_join *b) {
     return a->pid == b->pid && strcmp(a->host, b->host) == 0;
 }
 
-/* 0: new; 1: settled here. */
+/* Whether another process has the rank or node id already; then the answer is given here. */
 static bool collides(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
-    for (int32_t i = 0; i < s->taken; i++) {
-        const wefti_member_slot *slot = &s->slots[i];
-        bool rank = join->rank >= 0 && join->rank == slot->join.rank;
-        bool node = join->node[0] && strcmp(join->node, slot->join.node) == 0 &&
-                    strcmp(join->host, slot->join.host) == 0;
-        if (!rank && !node) continue;
-        if (join->generation && same_process(join, &slot->join)) {
-            replace(s, i, client);
-            return true;
-        }
-        if (rank)
-            wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
-                                "two processes are to be rank %d: process %lld at %s, which came "
-                                "first, and process "
-                                "%lld at %s, which is refused",
-                                (int)join->rank, (long long)slot->join.pid, slot->address,
-                                (long long)join->pid, client->address);
-        else
-            wefti_client_refuse(
-                s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
-                "two processes of one host have node id '%s': process %lld, which came first, and "
-                "process %lld, which is refused",
-                join->node, (long long)slot->join.pid, (long long)join->pid);
-        return true;
-    }
-    return false;
+    int32_t by_rank = wefti_seats_of_rank(s, join);
+    int32_t seat = by_rank >= 0 ? by_rank : wefti_seats_of_node(s, join);
+    if (seat < 0) return false;
+    const wefti_member_slot *slot = &s->slots[seat];
+    if (join->generation && same_process(join, &slot->join))
+        replace(s, seat, client);
+    else if (by_rank >= 0)
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "two processes are to be rank %d: process %lld at %s, which came "
+                            "first, and process "
+                            "%lld at %s, which is refused",
+                            (int)join->rank, (long long)slot->join.pid, slot->address,
+                            (long long)join->pid, client->address);
+    else
+        wefti_client_refuse(
+            s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+            "two processes of one host have node id '%s': process %lld, which came first, and "
+            "process %lld, which is refused",
+            join->node, (long long)slot->join.pid, (long long)join->pid);
+    return true;
 }
 
 static bool fits_job(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
@@ -217,6 +215,7 @@ static void begin_again(wefti_scheduler *s) {
     wefti_shared_body_release(s->answer);
     s->answer = NULL;
     s->taken = 0;
+    wefti_seats_clear(s);
     s->ranked = false;
     s->allgather_since_ns = s->checked_ns = 0;
     s->start_ns = now;

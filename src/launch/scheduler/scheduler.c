@@ -13,7 +13,8 @@
 #include "base/thread.h"
 #include "launch/scheduler/state.h"
 
-enum { EVENTS = 64, TICK_MS = 50, SCHEDULER_MS = 1000000 };
+/* All members are looked at once in TICK_LEAST_MS, however many events come. */
+enum { EVENTS = 64, TICK_MS = 50, TICK_LEAST_MS = 5, SCHEDULER_MS = 1000000 };
 
 static char listener_mark, alarm_mark; /* what epoll returns for these two */
 
@@ -59,7 +60,7 @@ static void handle(wefti_scheduler *s, const struct epoll_event *event) {
 static void *run(void *context) {
     wefti_scheduler *s = context;
     struct epoll_event events[EVENTS];
-    int64_t stop_ns = 0;
+    int64_t stop_ns = 0, tick_ns = 0;
     pthread_mutex_lock(&s->lock);
     for (;;) {
         int64_t now = wefti_now_ns();
@@ -69,8 +70,11 @@ static void *run(void *context) {
         int count = epoll_wait(s->poller, events, EVENTS, TICK_MS);
         pthread_mutex_lock(&s->lock);
         for (int i = 0; i < count; i++) handle(s, &events[i]);
-        wefti_scheduler_sweep(s);
-        tick(s, wefti_now_ns());
+        now = wefti_now_ns();
+        if (now - tick_ns >= TICK_LEAST_MS * (int64_t)SCHEDULER_MS) {
+            tick(s, now);
+            tick_ns = now;
+        }
         wefti_scheduler_sweep(s);
     }
     pthread_mutex_unlock(&s->lock);
@@ -121,6 +125,7 @@ static void release(wefti_scheduler *s) {
     wefti_scheduler_forget_parted(s);
     wefti_free(s->clients);
     wefti_free(s->slots);
+    wefti_seats_free(s);
     wefti_free(s->told);
     wefti_free(s->called);
     wefti_free(s->job);
@@ -166,9 +171,10 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
     s->called = wefti_calloc((size_t)options->size, sizeof *s->called);
     s->job = wefti_strdup(options->job ? options->job : "");
     weft_status status = s->slots && s->told && s->called && s->job
-                             ? open_all(s)
+                             ? wefti_seats_create(s)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a scheduler of %d members",
                                           (int)options->size);
+    if (status >= 0) status = open_all(s);
     if (status < 0)
         release(s);
     else

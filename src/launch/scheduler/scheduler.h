@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "launch/env/env.h"
 #include "launch/wire/wire.h"
 
 enum { WEFTI_WAIT_SECONDS = 1800 }; /* unless another limit is said */
@@ -30,6 +31,19 @@ typedef struct wefti_scheduler_options {
     double heartbeat_seconds; /* 0: 10 */
     double wait_seconds;      /* 0: WEFTI_WAIT_SECONDS */
 } wefti_scheduler_options;
+
+/* Where a scheduler runs, and for which job. The texts are borrowed by the options. */
+typedef struct wefti_scheduler_site {
+    int32_t size;
+    const char *host;      /* as the members know it; "" loopback */
+    const char *interface; /* to listen on, unless `host` is an address; "" none */
+    int port;              /* 0: chosen by the system */
+    const char *job;       /* "" none */
+    int32_t hosted_by;     /* the rank whose process it is in; -1: none */
+} wefti_scheduler_site;
+/* Options by the user's settings. The caller adds the secret. */
+wefti_scheduler_options wefti_scheduler_options_of(const wefti_settings *set,
+                                                   const wefti_scheduler_site *site);
 
 typedef struct wefti_scheduler wefti_scheduler;
 typedef enum wefti_scheduler_state {

@@ -16,18 +16,14 @@ weft_status weft_launch_serve(void (*announce)(void *context, const char *addres
     WEFT_TRY(wefti_launcher_find(&l));
     WEFT_REQUIRE(l.is_scheduler, WEFT_E_ARG,
                  "this process is not a scheduler: MS_ROLE is not MS_SCHED");
-    bool named = *l.set.interface;
-    wefti_scheduler_options o = {.size = l.place.size,
-                                 .address = named ? l.set.interface : l.scheduler_host,
-                                 .awaits_name = !named,
+    wefti_scheduler_site site = {.size = l.place.size,
+                                 .host = l.scheduler_host,
+                                 .interface = l.set.interface,
                                  .port = l.scheduler_port,
                                  .job = l.job,
-                                 .tls = l.set.tls,
-                                 .hosted_by = -1,
-                                 .join_seconds = l.set.join_seconds,
-                                 .heartbeat_seconds = l.set.heartbeat_seconds,
-                                 .wait_seconds = l.set.wait_seconds};
-    WEFT_TRY(wefti_secret_find(l.set.secret_file, &o.secret, NULL));
+                                 .hosted_by = -1};
+    wefti_scheduler_options o = wefti_scheduler_options_of(&l.set, &site);
+    WEFT_TRY(wefti_secret_find(l.set.secret_file, l.set.home, &o.secret, NULL));
     weft_status status = wefti_scheduler_serve(&o, announce, context, out_table);
     explicit_bzero(&o.secret, sizeof o.secret);
     return status;

@@ -34,6 +34,7 @@ typedef struct wefti_member_slot {
     wefti_join join;
     char address[64];
     int32_t host;
+    int32_t next_node; /* seats.c: the next seat of its list, plus 1; 0: none */
     bool left, dead;
     bool partial;     /* has not said all that it has called */
     int64_t heard_ns; /* last heartbeat */
@@ -79,7 +80,12 @@ struct wefti_scheduler {
     int64_t deaf_ns; /* since when nobody new is taken; 0: all are */
     wefti_client **clients;
     int64_t client_count, client_room;
-    wefti_member_slot *slots;   /* [size] */
+    bool some_gone;           /* connections are to be freed */
+    wefti_member_slot *slots; /* [size] */
+    struct {
+        int32_t *of_rank;       /* [size] */
+        int32_t *of_node;       /* [size] lists */
+    } seats;                    /* of members that wait for their rank: seats.c */
     bool *told;                 /* [size] ranks that know the verdict, or have ended */
     bool *called;               /* [size] ranks whose launcher has called */
     int32_t taken;              /* slots in use */
@@ -117,6 +123,17 @@ void wefti_scheduler_take_waiting(wefti_scheduler *s);
 void wefti_scheduler_release_slot(wefti_scheduler *s, int32_t slot); /* while forming */
 void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns);
 void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end);
+
+/* seats.c: an index of the seats, while forming. Changes of a seat's number or its member are told
+ * to it: remove before, add after. */
+weft_status wefti_seats_create(wefti_scheduler *s) WEFT_CHECKED;
+void wefti_seats_free(wefti_scheduler *s);
+void wefti_seats_clear(wefti_scheduler *s);
+void wefti_seats_add(wefti_scheduler *s, int32_t seat);
+void wefti_seats_remove(wefti_scheduler *s, int32_t seat);
+/* The seat that has the rank, or the node id on the same host, that `join` wants; -1: none. */
+int32_t wefti_seats_of_rank(const wefti_scheduler *s, const wefti_join *join);
+int32_t wefti_seats_of_node(const wefti_scheduler *s, const wefti_join *join);
 
 /* rank.c: put the seats into the order of ranks and number their hosts. */
 weft_status wefti_scheduler_rank(wefti_scheduler *s) WEFT_CHECKED;

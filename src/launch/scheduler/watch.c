@@ -1,4 +1,5 @@
 /* Watching a world that runs: which rank has died, stopped, or keeps the others waiting. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -78,13 +79,25 @@ static bool same_transfer(const wefti_member_slot *a, const wefti_member_slot *b
     return strcmp(a->standing.what, b->standing.what) == 0;
 }
 
-/* How many wait where this one waits. */
-static int32_t company(const wefti_scheduler *s, int32_t rank) {
-    int32_t count = 0;
-    for (int32_t r = 0; r < s->taken; r++)
-        count += !s->slots[r].left && s->slots[r].standing.waiting &&
-                 same_transfer(&s->slots[r], &s->slots[rank]);
-    return count;
+static int by_place(const void *a, const void *b, void *slots) {
+    const wefti_member_slot *of = slots;
+    return strcmp(of[*(const int32_t *)a].standing.what, of[*(const int32_t *)b].standing.what);
+}
+
+/* For each rank that waits, how many wait where it waits; wefti_free. NULL: no memory. */
+static int32_t *find_company(const wefti_scheduler *s) {
+    int32_t *sorted = wefti_calloc((size_t)s->taken, sizeof *sorted), waiting = 0;
+    int32_t *company = sorted ? wefti_calloc((size_t)s->taken, sizeof *company) : NULL;
+    for (int32_t r = 0; company && r < s->taken; r++)
+        if (!s->slots[r].left && s->slots[r].standing.waiting) sorted[waiting++] = r;
+    if (company) qsort_r(sorted, (size_t)waiting, sizeof *sorted, by_place, s->slots);
+    for (int32_t i = 0, end; company && i < waiting; i = end) {
+        for (end = i + 1; end < waiting && by_place(&sorted[i], &sorted[end], s->slots) == 0;)
+            end++;
+        for (int32_t k = i; k < end; k++) company[sorted[k]] = end - i;
+    }
+    wefti_free(sorted);
+    return company;
 }
 
 /* Which ranks keep `victim` waiting: ranks that have left or compute (for long, if any rank does);
@@ -101,6 +114,7 @@ static suspicion suspect(const wefti_scheduler *s, int64_t now) {
     int32_t most = 0;
     bool tie = false, one_place = true;
     uint64_t least = UINT64_MAX;
+    int32_t *company = find_company(s);
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_member_slot *slot = &s->slots[r];
         if (slot->left || !slot->standing.waiting) {
@@ -109,7 +123,7 @@ static suspicion suspect(const wefti_scheduler *s, int64_t now) {
                 by.since_before = now - s->wait_ns / 2;
             continue;
         }
-        int32_t with = company(s, r);
+        int32_t with = company ? company[r] : 1;
         if (by.place >= 0 && !same_transfer(slot, &s->slots[by.place])) one_place = false;
         if (with > most) {
             tie = false;
@@ -120,6 +134,7 @@ static suspicion suspect(const wefti_scheduler *s, int64_t now) {
         if (slot->standing.done > by.ahead) by.ahead = slot->standing.done;
         if (slot->standing.done < least) least = slot->standing.done;
     }
+    wefti_free(company);
     by.elsewhere = !by.computing && !one_place && !tie;
     by.behind = !by.computing && !by.elsewhere && least < by.ahead;
     return by;

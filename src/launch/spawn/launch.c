@@ -42,8 +42,7 @@ static weft_status make_absolute(char **path) {
 
 /* A folder that only this user can look into; mkdtemp makes it so. */
 static weft_status make_folder(wefti_launch *l) {
-    const char *temporary = getenv("TMPDIR");
-    if (!temporary || !*temporary) temporary = "/tmp";
+    const char *temporary = l->set.temporary;
     char *folder = wefti_format("%s/weft-XXXXXX", temporary);
     WEFT_REQUIRE(folder, WEFT_E_NOMEM, "no memory for a path");
     if (!mkdtemp(folder)) {
@@ -70,13 +69,9 @@ static weft_status name_secret(wefti_launch *l) {
 }
 
 static weft_status read_secret(wefti_launch *l, wefti_secret *out) {
-    if (!l->secret) return wefti_secret_find(l->set.secret_file, out, &l->secret);
+    if (!l->secret) return wefti_secret_find(l->set.secret_file, l->set.home, out, &l->secret);
     if (l->own_secret) WEFT_TRY(wefti_secret_create(l->secret));
     return wefti_secret_read(l->secret, out);
-}
-
-static double first(double given, double otherwise) {
-    return given > 0 ? given : otherwise;
 }
 
 /* A request to stop is heard here, as nothing else hears it before there are processes. */
@@ -99,22 +94,17 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
     const wefti_launch_place *p = &l->place;
     const char *address = p->scheduler;
     if (p->serves) {
-        wefti_scheduler_options options = {
-            .size = p->size,
-            .address = p->address,
-            .awaits_name = !p->by_interface,
-            .waits = waits_for_name,
-            .context = l,
-            .port = p->port,
-            .job = "",
-            .secret = *secret,
-            .tls = l->set.tls,
-            .hosted_by = -1,
-            .repeats = true,
-            .join_seconds = first(o->join_seconds, l->set.join_seconds),
-            .heartbeat_seconds = first(o->heartbeat_seconds, l->set.heartbeat_seconds),
-            .wait_seconds = first(o->wait_seconds, l->set.wait_seconds),
-        };
+        wefti_scheduler_site site = {.size = p->size,
+                                     .host = p->by_interface ? "" : p->address,
+                                     .interface = p->by_interface ? p->address : "",
+                                     .port = p->port,
+                                     .job = "",
+                                     .hosted_by = -1};
+        wefti_scheduler_options options = wefti_scheduler_options_of(&l->set, &site);
+        options.secret = *secret;
+        options.repeats = true;
+        options.waits = waits_for_name;
+        options.context = l;
         weft_status status = wefti_scheduler_start(&options, &l->scheduler);
         if (status == WEFT_E_STOPPED) {
             l->stopped_by = o->stop_signal && *o->stop_signal ? *o->stop_signal : SIGTERM;
@@ -260,11 +250,16 @@ static weft_status run(wefti_launch *l, weft_launch_result *out) {
     int adopts = 0;
     WEFT_REQUIRE(o->command && *o->command, WEFT_E_ARG, "there is no command to run");
     WEFT_TRY(wefti_settings_find(&l->set));
-    l->set.tls = l->set.tls || o->tls;
+    const wefti_override by = {.interface = o->interface,
+                               .tls = o->tls,
+                               .join_seconds = o->join_seconds,
+                               .heartbeat_seconds = o->heartbeat_seconds,
+                               .wait_seconds = o->wait_seconds};
+    WEFT_TRY(wefti_settings_override(&l->set, &by));
     WEFT_TRY(wefti_launch_place_find(o, &l->place));
     out->ranks = l->place.count;
     out->first_rank = l->place.first_rank;
-    WEFT_TRY(wefti_command_find(o->command[0], o->self, &l->program));
+    WEFT_TRY(wefti_command_find(o->command[0], l->set.commands, o->self, &l->program));
     if (o->log_dir) WEFT_TRY(wefti_dir_make(o->log_dir));
     WEFT_TRY(make_mark(l));
     WEFT_TRY(make_folder(l));

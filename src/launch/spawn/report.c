@@ -26,14 +26,13 @@ void wefti_launch_end(const wefti_launch *l, int local, wefti_end *out) {
 
 /* Options of a connection that joins as no member. The caller must wipe the secret in it. */
 static weft_status caller(const wefti_launch *l, int rank, wefti_member_options *out) {
-    const weft_launch_options *o = l->options;
     *out = (wefti_member_options){
         .scheduler = l->scheduler_text,
-        .interface = o->interface ? o->interface : l->set.interface,
+        .interface = l->set.interface,
         .rank = rank,
         .size = l->place.size,
         .tls = l->set.tls,
-        .join_seconds = o->join_seconds > 0 ? o->join_seconds : l->set.join_seconds,
+        .join_seconds = l->set.join_seconds,
     };
     return wefti_secret_read(l->secret, &out->secret);
 }

@@ -22,9 +22,8 @@ static bool is_program(const char *path) {
     return stat(path, &info) == 0 && S_ISREG(info.st_mode) && access(path, X_OK) == 0;
 }
 
-/* The first program of that name in the folders of PATH; NULL: none, or no memory. */
-static char *along_path(const char *word) {
-    const char *path = getenv("PATH");
+/* The first program of that name in the folders of `path`; NULL: none, or no memory. */
+static char *along_path(const char *word, const char *path) {
     for (const char *at = path ? path : "/usr/local/bin:/usr/bin:/bin"; at;) {
         const char *end = strchrnul(at, ':');
         char *whole = end == at ? wefti_format("./%s", word)
@@ -36,8 +35,9 @@ static char *along_path(const char *word) {
     return NULL;
 }
 
-weft_status wefti_command_find(const char *word, const char *self, char **out) {
-    char *path = strchr(word, '/') ? wefti_strdup(word) : along_path(word);
+weft_status wefti_command_find(const char *word, const char *folders, const char *self,
+                               char **out) {
+    char *path = strchr(word, '/') ? wefti_strdup(word) : along_path(word, folders);
     if (!path && !strcmp(word, "weft") && self) path = wefti_strdup(self);
     WEFT_REQUIRE(path, WEFT_E_NOT_FOUND, "cannot run %s: PATH has no such program", word);
     int error = access(path, F_OK) ? errno : !is_program(path) ? EACCES : 0;

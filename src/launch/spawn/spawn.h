@@ -22,9 +22,10 @@ typedef struct wefti_spawn {
     const cpu_set_t *cores; /* NULL: all */
 } wefti_spawn;
 
-/* Where the command `word` is: along PATH, or itself when it has a slash; "weft" may be `self`.
- * wefti_free it. WEFT_E_NOT_FOUND. */
-weft_status wefti_command_find(const char *word, const char *self, char **out) WEFT_CHECKED;
+/* Where the command `word` is: along `folders` (the value of PATH; NULL: not set), or itself when
+ * it has a slash; "weft" may be `self`. wefti_free it. WEFT_E_NOT_FOUND. */
+weft_status wefti_command_find(const char *word, const char *folders, const char *self,
+                               char **out) WEFT_CHECKED;
 /* Leader of a new group, killed when this thread ends, nothing open but stdio, stdin empty. Returns
  * when the program itself runs; WEFT_E_IO when it does not. */
 weft_status wefti_process_start(const wefti_spawn *what, pid_t *out) WEFT_CHECKED;
