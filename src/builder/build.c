@@ -168,12 +168,19 @@ static void find_next(wefti_program_builder *b, int32_t k, bool backward) {
         if (b->dec->calls[j].differentiated && !b->dec->calls[j].fused) b->next_call = j;
 }
 
+/* Whether the section's last microbatch is the step's last one. */
+static bool completes(const wefti_program_builder *b, wefti_section s) {
+    return s == WEFTI_SECTION_LAST || b->spec->microbatches == 1 || b->p->all_microbatches;
+}
+
 /* Builds the forward calls, the loss, and the backward calls in reverse order. The microbatches
  * [first, first + copies) run from end to end and interleave. */
 static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32_t first,
                                 int32_t copies) {
     int32_t fused = -1;
+    bool last = first + copies == b->dec->micros;
     b->last_part = -1;
+    b->reduces = b->dec->eager || (last && completes(b, s) && wefti_reduce_overlaps(b));
     for (int32_t k = 0; k < b->dec->call_count; k++) {
         if (b->dec->calls[k].fused) fused = k;
         for (int32_t c = 0; c < copies; c++) {
@@ -191,7 +198,7 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
         }
         WEFT_TRY(wefti_interleave_end(b, s));
     }
-    if (fused >= 0) WEFT_TRY(wefti_build_eager_updates(b, fused));
+    if (fused >= 0) WEFT_TRY(wefti_reduce_completed(b, s, fused));
     for (int32_t k = b->dec->call_count - 1; k >= 0; k--) {
         if (!b->dec->calls[k].differentiated || b->dec->calls[k].fused) continue;
         for (int32_t c = 0; c < copies; c++) {
@@ -201,9 +208,10 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
             WEFT_TRY(wefti_build_backward_call(b, s, k, first + c, WEFTI_PASS_ALL));
         }
         WEFT_TRY(wefti_interleave_end(b, s));
-        WEFT_TRY(wefti_build_eager_updates(b, k));
+        WEFT_TRY(wefti_reduce_completed(b, s, k));
     }
     b->now_micro = first;
+    WEFT_TRY(wefti_reduce_wait(b, s));
     WEFT_TRY(wefti_gather_finish(b, s));
     return wefti_build_states(b, s, first + copies - 1, -1);
 }
@@ -311,6 +319,13 @@ static weft_status new_tables(wefti_program_builder *b) {
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_buffer));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_piece));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_gradient));
+    WEFT_TRY(wefti_new_indices(b->scratch, values, &b->reduced));
+    WEFT_TRY(wefti_new_array(b->scratch, values, sizeof *b->terms, &b->terms));
+    WEFT_TRY(wefti_new_array(b->scratch, values, sizeof *b->packed_at, &b->packed_at));
+    for (int64_t v = 0; v < values; v++) b->packed_at[v] = -1;
+    WEFT_TRY(wefti_new_array(b->scratch, b->dec->bucket_count, sizeof *b->packed, &b->packed));
+    for (int32_t k = 0; k < b->dec->bucket_count; k++) b->packed[k].buffer = -1;
+    WEFT_TRY(wefti_new_array(b->scratch, b->dec->bucket_count, sizeof *b->begun, &b->begun));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_index));
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof(bool), &b->param_started));
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof(bool), &b->completed));
@@ -343,8 +358,11 @@ static weft_status emit(wefti_program_builder *b) {
         WEFT_TRY(compute_section(b, WEFTI_SECTION_FIRST));
     if (b->loop.refused) return WEFT_OK;
     double forward = p->forward_flops, backward = p->backward_flops;
-    if (spec->microbatches > 1 && !p->all_microbatches)
+    bool several = spec->microbatches > 1 && !p->all_microbatches;
+    bool last = several && wefti_reduce_overlaps(b);
+    if (several && (!last || spec->microbatches > 2))
         WEFT_TRY(compute_section(b, WEFTI_SECTION_NEXT));
+    if (last) WEFT_TRY(compute_section(b, WEFTI_SECTION_LAST));
     p->forward_flops = forward;
     p->backward_flops = backward;
     if (spec->keep_gradients) WEFT_TRY(readable_gradients(b));

@@ -45,7 +45,8 @@ static weft_status build_rank(const dry_run *r, int32_t rank, wefti_program **ou
 /* How often a section runs in a step. */
 static int64_t times(const dry_run *r, const wefti_program *p, int section) {
     if (section != WEFTI_SECTION_NEXT) return 1;
-    return p->all_microbatches ? 0 : r->training->batch.microbatches - 1;
+    if (p->all_microbatches) return 0;
+    return r->training->batch.microbatches - 1 - (p->step_count[WEFTI_SECTION_LAST] > 0);
 }
 
 static void count_transfers(const dry_run *r, const wefti_program *p) {
