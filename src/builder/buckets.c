@@ -1,4 +1,5 @@
 /* Decides which gradients are reduced together: the buckets of parameters. See builder/fusion.h. */
+#include "base/digest/digest.h"
 #include "builder/decide.h"
 #include "builder/fusion.h"
 
@@ -141,8 +142,13 @@ static weft_status fuse_shared(wefti_decisions *dec, const int32_t *order, int64
         /* use the first rank's piece: all ranks must have the same buckets */
         weft_desc here = wefti_layout_local(&x->gradient, &dec->mesh,
                                             &dec->root->values[order[i]].desc, dec->mesh.first);
-        items[shared++] = (wefti_fusion_item){weft_desc_bytes(&here), fusion_key(dec, order[i])};
-        scattered |= !wefti_layout_equal(&x->use, &x->state);
+        uint64_t key = fusion_key(dec, order[i]);
+        bool scatters = !wefti_layout_equal(&x->use, &x->state);
+        /* Level 2 has no room for whole gradients of many calls. */
+        if (scatters && dec->late)
+            key = wefti_digest_number(key, (uint64_t)dec->last_backward[order[i]]);
+        items[shared++] = (wefti_fusion_item){weft_desc_bytes(&here), key};
+        scattered |= scatters;
     }
     WEFT_TRY(wefti_fusion_buckets(&fusion[scattered ? 2 : 0], shared, items, of, buckets));
     dec->fused[scattered ? 2 : 0] += (int32_t)shared;
@@ -171,7 +177,10 @@ weft_status wefti_decide_buckets(wefti_decisions *dec) {
     }
     for (int64_t i = 0; i < count; i++) {
         wefti_bucket *x = &dec->bucket[bucket[i]];
+        const wefti_sharding *s = &dec->sharding[order[i]];
         dec->bucket_of[order[i]] = bucket[i];
+        x->each |= dec->late && dec->spec->microbatches > 1 &&
+                   !wefti_layout_equal(&s->use, &s->state);
         x->values[x->count++] = order[i];
     }
     return WEFT_OK;

@@ -180,7 +180,7 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
     int32_t fused = -1;
     bool last = first + copies == b->dec->micros;
     b->last_part = -1;
-    b->reduces = b->dec->eager || (last && completes(b, s) && wefti_reduce_overlaps(b));
+    wefti_reduce_begin(b, s, last && completes(b, s));
     for (int32_t k = 0; k < b->dec->call_count; k++) {
         if (b->dec->calls[k].fused) fused = k;
         for (int32_t c = 0; c < copies; c++) {
@@ -324,7 +324,7 @@ static weft_status new_tables(wefti_program_builder *b) {
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof *b->packed_at, &b->packed_at));
     for (int64_t v = 0; v < values; v++) b->packed_at[v] = -1;
     WEFT_TRY(wefti_new_array(b->scratch, b->dec->bucket_count, sizeof *b->packed, &b->packed));
-    for (int32_t k = 0; k < b->dec->bucket_count; k++) b->packed[k].buffer = -1;
+    for (int32_t k = 0; k < b->dec->bucket_count; k++) b->packed[k].buffer = b->packed[k].pieces = -1;
     WEFT_TRY(wefti_new_array(b->scratch, b->dec->bucket_count, sizeof *b->begun, &b->begun));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_index));
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof(bool), &b->param_started));
@@ -359,7 +359,7 @@ static weft_status emit(wefti_program_builder *b) {
     if (b->loop.refused) return WEFT_OK;
     double forward = p->forward_flops, backward = p->backward_flops;
     bool several = spec->microbatches > 1 && !p->all_microbatches;
-    bool last = several && wefti_reduce_overlaps(b);
+    bool last = several && wefti_reduce_at_last(b);
     if (several && (!last || spec->microbatches > 2))
         WEFT_TRY(compute_section(b, WEFTI_SECTION_NEXT));
     if (last) WEFT_TRY(compute_section(b, WEFTI_SECTION_LAST));

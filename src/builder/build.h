@@ -110,6 +110,7 @@ typedef struct wefti_edge_traffic {
 typedef struct wefti_packed {
     bool known;      /* decided */
     int32_t buffer;  /* -1: none */
+    int32_t pieces;  /* the buffer of the complete pieces, -1: none */
     int64_t bytes;
     wefti_axes terms; /* the axes that hold terms of the sums */
     weft_dtype dtype;
@@ -175,7 +176,8 @@ typedef struct wefti_program_builder {
                                   -1: not there */
     int32_t *reduced;          /* per root value: buffer of its complete gradient, -1: none yet */
     bool *begun;               /* per bucket: its reduction is emitted, or its first part */
-    bool reduces;              /* the backward passes being built complete the gradients */
+    bool reduces, completes;   /* the passes being built reduce gradients of some buckets; of all */
+    bool adds;                 /* what they reduce is added to earlier microbatches' */
     int32_t *terms;            /* per root value: terms of its gradient that are emitted */
     wefti_in_flight in_flight[WEFTI_MOST_IN_FLIGHT];
     int32_t in_flight_count;
@@ -290,8 +292,12 @@ weft_status wefti_loop_fold(wefti_program_builder *b, wefti_section s) WEFT_CHEC
 /* The buffer of a parameter's gradient. */
 weft_status wefti_reduce_buffer(wefti_program_builder *b, int32_t value, const char *name,
                                 int32_t *out) WEFT_CHECKED;
-/* Whether reductions overlap with backward passes. */
+/* Whether reductions overlap with backward passes, and some only with those of the last
+ * microbatch. */
 bool wefti_reduce_overlaps(const wefti_program_builder *b);
+bool wefti_reduce_at_last(const wefti_program_builder *b);
+/* Call it before the passes of a microbatch. `last`: they complete all gradients. */
+void wefti_reduce_begin(wefti_program_builder *b, wefti_section s, bool last);
 /* Call it after the last pass of a call. Reduces the buckets that this pass has completed. */
 weft_status wefti_reduce_completed(wefti_program_builder *b, wefti_section s,
                                    int32_t call) WEFT_CHECKED;
@@ -309,6 +315,9 @@ weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_
                                bool last) WEFT_CHECKED;
 
 /* update.c */
+/* Keeps a body, or destroys it if an equal body is kept already; *out is the kept one. */
+weft_status wefti_build_intern(wefti_program_builder *b, weft_body *body,
+                               const weft_body **out) WEFT_CHECKED;
 /* The gradients of a bucket are complete. */
 weft_status wefti_bucket_reduced(wefti_program_builder *b, wefti_section s,
                                  int32_t bucket) WEFT_CHECKED;

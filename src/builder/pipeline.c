@@ -212,7 +212,7 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) {
                                    b->dec->micros / plan->copies, plan->pipeline.chunks,
                                    &schedule));
     const wefti_stage_task *task = wefti_schedule_of(schedule, b->dec->stage);
-    b->reduces = wefti_reduce_overlaps(b);
+    wefti_reduce_begin(b, WEFTI_SECTION_FIRST, true);
     const wefti_loop_plan *loop = &b->dec->loop;
     int32_t first = schedule->tasks, count = 1;
     if (loop->period &&

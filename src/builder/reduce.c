@@ -6,8 +6,13 @@
  * between. At most WEFTI_COMM_DEPTH buckets are in flight, and none after the end of the section.
  * Source: Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.
  *
- * If only the devices' terms must be added, the gradients of a bucket lie behind each other in one
- * buffer, and the bucket is one transfer. Nothing is copied for that: backward passes write there. */
+ * A bucket is one transfer where that is possible:
+ *
+ * - If only the devices' terms must be added, the gradients of the bucket lie behind each other in
+ *   one buffer. Nothing is copied for that: backward passes write there.
+ * - If each device wants an equal piece of each gradient, the gradients are copied into one buffer: first all pieces of the first device, then those of the next. The
+ *   complete pieces of a device lie behind each other too.
+ * - All others have transfers of their own. */
 #include <string.h>
 
 #include "builder/build.h"
@@ -142,6 +147,7 @@ weft_status wefti_reduce_wait_oldest(wefti_program_builder *b, wefti_section s) 
     d->frame = x.call.frame;
     d->step.routine = first->routine;
     d->step.stream = first->stream;
+    d->step.micro = first->micro;
     d->step.from = first->to;
     d->step.to = first->routine->code_count;
     d->step.waits = first->leaves;
@@ -222,6 +228,193 @@ static weft_status reduce_packed(wefti_program_builder *b, wefti_section s, int3
     return reduce_call(b, s, k, name, routine, 1, args, posts);
 }
 
+/* ---- buckets of pieces ---- */
+
+/* How complete pieces divide a gradient. */
+typedef struct division {
+    int dim;              /* the dimension that they divide further, */
+    wefti_dim_split axes; /* by these axes */
+    int32_t parts;
+} division;
+
+/* Whether the layouts of the gradient and its complete pieces differ only in a further division of
+ * one dimension, into equal parts, and in the sum. */
+static bool divides(const wefti_program_builder *b, int32_t v, division *out) {
+    const wefti_layout *terms = &sharding_of(b, v)->gradient, *sum = &sharding_of(b, v)->state;
+    const weft_desc *whole = &b->root->values[v].desc;
+    wefti_layout rest = *sum;
+    int d = 0;
+    while (d < whole->rank && sum->dim[d].count <= terms->dim[d].count) d++;
+    if (d == whole->rank || !terms->sum || sum->dim[d].unit > 1) return false;
+    int before = terms->dim[d].count, count = sum->dim[d].count - before;
+    *out = (division){.dim = d, .axes = {.count = (int8_t)count}, .parts = 1};
+    for (int i = 0; i < count; i++) {
+        out->axes.axis[i] = sum->dim[d].axis[before + i];
+        out->parts *= b->p->mesh.axis[out->axes.axis[i]].size;
+    }
+    for (int i = 0; i < before; i++)
+        if (terms->dim[d].axis[i] != sum->dim[d].axis[i]) return false;
+    rest.dim[d] = terms->dim[d];
+    rest.sum = terms->sum;
+    return wefti_layout_equal(&rest, terms) &&
+           whole->shape[d] % wefti_layout_parts(sum, &b->p->mesh, d) == 0;
+}
+
+static weft_status add_node(weft_body *body, const char *op, int count, const int32_t *in,
+                            const wefti_attr *attrs, int32_t *out) {
+    int32_t node;
+    WEFT_TRY(wefti_body_add(body, wefti_op_find(body->graph->ops, op), NULL, count, in, attrs, "",
+                            &node));
+    *out = body->nodes[node].out[0];
+    return WEFT_OK;
+}
+
+/* A tensor as `parts` rows: row i is part i along dimension d. */
+static weft_status rows_of_parts(weft_body *body, const weft_desc *desc, int d, int32_t parts,
+                                 int32_t *out) {
+    int64_t outer = 1, elems = weft_desc_elems(desc);
+    for (int i = 0; i < d; i++) outer *= desc->shape[i];
+    WEFT_TRY(wefti_body_input(body, *desc, WEFTI_VALUE_INPUT, NULL, out));
+    if (outer > 1) {
+        wefti_ints blocks = {.count = 3, .v = {outer, parts, elems / outer / parts}},
+                   order = {.count = 3, .v = {1, 0, 2}};
+        WEFT_TRY(add_node(body, "reshape", 1, out,
+                          (wefti_attr[]){WEFTI_N("shape", blocks), {0}}, out));
+        WEFT_TRY(add_node(body, "transpose", 1, out,
+                          (wefti_attr[]){WEFTI_N("perm", order), {0}}, out));
+    }
+    wefti_ints rows = {.count = 2, .v = {parts, elems / parts}};
+    return add_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N("shape", rows), {0}}, out);
+}
+
+/* Fills a body that joins `count` tensors, each in `parts` equal parts along a dimension: first all
+ * first parts, then all second ones. `value` has room for `count`. */
+static weft_status join_parts(weft_body *body, const weft_desc *desc, const int *dim, int32_t count,
+                              int32_t parts, int32_t *value) {
+    for (int32_t i = 0; i < count; i++)
+        WEFT_TRY(rows_of_parts(body, &desc[i], dim[i], parts, &value[i]));
+    while (count > 1) { /* an op has at most WEFTI_MAX_IN operands */
+        int32_t groups = 0;
+        for (int32_t k = 0; k < count; k += WEFTI_MAX_IN) {
+            int n = count - k < WEFTI_MAX_IN ? count - k : WEFTI_MAX_IN;
+            WEFT_TRY(add_node(body, "concat", n, value + k,
+                              (wefti_attr[]){WEFTI_I("axis", 1), {0}}, &value[groups++]));
+        }
+        count = groups;
+    }
+    return wefti_body_output(body, value[0]);
+}
+
+static weft_status join_routine(wefti_program_builder *b, const weft_desc *desc, const int *dim,
+                                int32_t count, int32_t parts, int32_t *out) {
+    weft_body *fresh;
+    const weft_body *body;
+    int32_t *value;
+    WEFT_TRY(wefti_new_indices(b->scratch, count, &value));
+    WEFT_TRY(wefti_body_create(b->g, "join", &fresh));
+    weft_status status = join_parts(fresh, desc, dim, count, parts, value);
+    if (status < 0) {
+        wefti_body_destroy(fresh);
+        return status;
+    }
+    WEFT_TRY(wefti_build_intern(b, fresh, &body));
+    const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_PLAIN};
+    WEFT_TRY(wefti_build_find(b, &key, out));
+    if (*out >= 0) return WEFT_OK;
+    wefti_routine_spec spec = {.body = (weft_body *)(uintptr_t)body};
+    return wefti_build_compile(b, &key, &spec, out);
+}
+
+/* Copies gradients into one buffer. */
+static weft_status join_call(wefti_program_builder *b, wefti_section s, const char *name,
+                             const int32_t *values, int32_t count, int32_t parts,
+                             int32_t *out_buffer, weft_desc *out_joined) {
+    weft_desc *desc;
+    int *dim;
+    int32_t routine;
+    int64_t elems = 0;
+    division x;
+    wefti_draft_step *d;
+    WEFT_TRY(wefti_new_array(b->scratch, count, sizeof *desc, &desc));
+    WEFT_TRY(wefti_new_array(b->scratch, count, sizeof *dim, &dim));
+    for (int32_t i = 0; i < count; i++) {
+        desc[i] = wefti_sharding_desc(b->dec, &b->root->values[values[i]].desc,
+                                      &sharding_of(b, values[i])->gradient);
+        elems += weft_desc_elems(&desc[i]);
+        (void)divides(b, values[i], &x);
+        dim[i] = x.dim;
+    }
+    WEFT_TRY(join_routine(b, desc, dim, count, parts, &routine));
+    *out_joined = weft_desc_of(desc[0].dtype, 2, (int64_t[]){parts, elems / parts});
+    name = wefti_build_name(b, "joined gradients up to ", name);
+    WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(out_joined), name, out_buffer));
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER, name,
+                               b->p->routines[routine]->args, &d));
+    for (int32_t i = 0; i < count; i++) wefti_build_arg(b, d, i, b->param_gradient[values[i]], 0);
+    wefti_build_arg(b, d, count, *out_buffer, 0);
+    return wefti_build_end(b, d, routine);
+}
+
+static weft_status complete_pieces(wefti_program_builder *b, int32_t k, const char *name,
+                                   const int32_t *values, int32_t count, int64_t bytes) {
+    int64_t at = 0;
+    int32_t *whole = &b->packed[k].pieces;
+    WEFT_TRY(wefti_buffer_add(b, bytes, wefti_build_name(b, "complete gradients up to ", name),
+                              whole));
+    for (int32_t i = 0; i < count; i++) {
+        const wefti_value_info *info = &b->root->values[values[i]];
+        weft_desc here =
+            wefti_sharding_desc(b->dec, &info->desc, &sharding_of(b, values[i])->state);
+        int32_t *part = &b->reduced[values[i]];
+        WEFT_TRY(wefti_buffer_part(b, *whole, 0, 0, weft_desc_bytes(&here), part));
+        b->buffers[*part].name = wefti_build_name(b, "complete gradient of ", info->name);
+        b->buffers[*part].delta = at;
+        at += weft_desc_bytes(&here);
+    }
+    return WEFT_OK;
+}
+
+/* Completes the pieces of gradients that the same axes divide. */
+static weft_status reduce_pieces(wefti_program_builder *b, wefti_section s, int32_t k,
+                                 const int32_t *values, int32_t count, bool posts) {
+    const char *name = b->root->values[values[count - 1]].name;
+    bool adds = b->adds && b->dec->bucket[k].each;
+    weft_desc joined;
+    division x;
+    wefti_layout from = wefti_layout_replicated(2), to = from;
+    int32_t routine, args[2];
+    (void)divides(b, values[0], &x);
+    WEFT_TRY(join_call(b, s, name, values, count, x.parts, &args[0], &joined));
+    from.sum = sharding_of(b, values[0])->gradient.sum;
+    to.dim[0] = x.axes;
+    wefti_layout_normal(&to, &b->p->mesh, &joined);
+    WEFT_TRY(wefti_build_reshard(b, 1, &joined, &from, &to, adds, &routine));
+    if (!adds)
+        WEFT_TRY(complete_pieces(b, k, name, values, count, weft_desc_bytes(&joined) / x.parts));
+    args[1] = b->packed[k].pieces;
+    return reduce_call(b, s, k, name, routine, 1, args, posts);
+}
+
+/* Moves the gradients that reduce_pieces takes to the begin of `values`; returns their number. */
+static int32_t find_pieces(const wefti_program_builder *b, int32_t *values, int32_t count) {
+    division first = {0}, x;
+    int32_t found = 0;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t v = values[i];
+        if (!divides(b, v, &x)) continue;
+        if (found == 0) first = x;
+        if (x.axes.count != first.axes.count ||
+            memcmp(x.axes.axis, first.axes.axis,
+                   (size_t)x.axes.count * sizeof *x.axes.axis) != 0)
+            continue;
+        memmove(&values[found + 1], &values[found], (size_t)(i - found) * sizeof *values);
+        values[found++] = v;
+    }
+    return found > 1 ? found : 0;
+}
+
+/* ---- gradients alone ---- */
+
 /* Completes `n` gradients each in a transfer of its own. If only the devices' terms must be added,
  * the sum replaces the local term in its buffer. This needs a third less traffic than another
  * buffer: the cache lines of that one are fetched before they are written. */
@@ -230,6 +423,7 @@ static weft_status reduce_some(wefti_program_builder *b, wefti_section s, int32_
     weft_desc descs[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
     int32_t routine, args[2 * WEFTI_MAX_BUCKET];
+    bool adds = b->adds && b->dec->bucket[k].each;
     for (int i = 0; i < n; i++) {
         int32_t v = values[i];
         const char *name = b->root->values[v].name;
@@ -237,7 +431,9 @@ static weft_status reduce_some(wefti_program_builder *b, wefti_section s, int32_
         from[i] = sharding_of(b, v)->gradient;
         to[i] = sharding_of(b, v)->state;
         args[i] = args[n + i] = b->param_gradient[v];
-        if (!only_summed(&from[i], &to[i]) || b->spec->keep_gradients) {
+        if (adds) {
+            args[n + i] = b->reduced[v];
+        } else if (!only_summed(&from[i], &to[i]) || b->spec->keep_gradients) {
             weft_desc here = wefti_sharding_desc(b->dec, &descs[i], &to[i]);
             WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
                                       wefti_build_name(b, "complete gradient of ", name),
@@ -245,29 +441,31 @@ static weft_status reduce_some(wefti_program_builder *b, wefti_section s, int32_
         }
         b->reduced[v] = args[n + i];
     }
-    WEFT_TRY(wefti_build_reshard(b, n, descs, from, to, false, &routine));
+    WEFT_TRY(wefti_build_reshard(b, n, descs, from, to, adds, &routine));
     return reduce_call(b, s, k, b->root->values[values[n - 1]].name, routine, n, args, posts);
 }
 
 weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32_t k, bool posts) {
     const wefti_bucket *x = &b->dec->bucket[k];
-    int32_t alone[WEFTI_MAX_BUCKET], n = 0, before = b->in_flight_count;
+    int32_t *values, count = 0;
     if (b->begun[k]) return WEFT_OK;
     b->begun[k] = true;
-    if (b->part && b->packed[k].buffer >= 0) WEFT_TRY(reduce_packed(b, s, k, posts));
+    if (b->packed[k].buffer >= 0) WEFT_TRY(reduce_packed(b, s, k, posts));
+    WEFT_TRY(wefti_new_indices(b->scratch, x->count, &values));
     for (int32_t i = 0; i < x->count; i++) {
         int32_t v = x->values[i];
-        if (b->reduced[v] >= 0) continue;
-        b->reduced[v] = b->param_gradient[v];
-        /* -1: this stage has no gradient of it, and wefti_pipeline_tie receives one */
-        if (b->reduced[v] < 0 || !is_reduced(b, v)) continue;
-        alone[n++] = v;
-        if (n < WEFTI_MAX_BUCKET) continue;
-        WEFT_TRY(reduce_some(b, s, k, alone, n, posts));
-        n = 0;
+        /* without a gradient on this stage, wefti_pipeline_tie receives one */
+        if (b->packed_at[v] >= 0 || b->param_gradient[v] < 0) continue;
+        if (is_reduced(b, v))
+            values[count++] = v;
+        else
+            b->reduced[v] = b->param_gradient[v];
     }
-    if (n) WEFT_TRY(reduce_some(b, s, k, alone, n, posts));
-    (void)before;
+    int32_t at = find_pieces(b, values, count);
+    if (at) WEFT_TRY(reduce_pieces(b, s, k, values, at, posts));
+    for (; at < count; at += WEFTI_MAX_BUCKET)
+        WEFT_TRY(reduce_some(b, s, k, values + at,
+                             count - at < WEFTI_MAX_BUCKET ? count - at : WEFTI_MAX_BUCKET, posts));
     if (b->in_flight_count && b->in_flight[b->in_flight_count - 1].bucket == k) {
         b->in_flight[b->in_flight_count - 1].last = true;
         return WEFT_OK;
@@ -277,12 +475,38 @@ weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32
 
 /* ---- while backward passes are built ---- */
 
-bool wefti_reduce_overlaps(const wefti_program_builder *b) {
-    if (!b->part || !b->spec->optimizer || !b->spec->plan->overlap) return false;
+static bool any_reduced(const wefti_program_builder *b, bool at_last) {
     for (int32_t k = 0; k < b->dec->bucket_count; k++)
         for (int32_t i = 0; i < b->dec->bucket[k].count; i++)
-            if (is_reduced(b, b->dec->bucket[k].values[i])) return true;
+            if (is_reduced(b, b->dec->bucket[k].values[i]) && !(at_last && b->dec->bucket[k].each))
+                return true;
     return false;
+}
+
+bool wefti_reduce_overlaps(const wefti_program_builder *b) {
+    return b->part && b->spec->optimizer && b->spec->plan->overlap && any_reduced(b, false);
+}
+
+bool wefti_reduce_at_last(const wefti_program_builder *b) {
+    return wefti_reduce_overlaps(b) && any_reduced(b, true);
+}
+
+void wefti_reduce_begin(wefti_program_builder *b, wefti_section s, bool last) {
+    bool each = false;
+    for (int32_t k = 0; k < b->dec->bucket_count; k++) {
+        const wefti_bucket *x = &b->dec->bucket[k];
+        if (!x->each) continue;
+        each = true;
+        b->begun[k] = false;
+        b->ready[k] = 0;
+        for (int32_t i = 0; i < x->count; i++) {
+            b->completed[x->values[i]] = b->param_started[x->values[i]] = false;
+            b->param_gradient[x->values[i]] = -1;
+        }
+    }
+    b->completes = b->dec->eager || (last && wefti_reduce_overlaps(b));
+    b->reduces = b->completes || each;
+    b->adds = s != WEFTI_SECTION_FIRST;
 }
 
 /* A gradient is complete. */
@@ -300,6 +524,7 @@ weft_status wefti_reduce_completed(wefti_program_builder *b, wefti_section s, in
         int32_t v = n->in[i];
         int32_t bucket = v < 0 ? -1 : b->dec->bucket_of[v];
         if (bucket < 0 || b->completed[v]) continue; /* an input may be bound twice */
+        if (!b->completes && !b->dec->bucket[bucket].each) continue;
         if (b->dec->stages == 1 ? b->dec->last_backward[v] == k
                                 : b->terms[v] == terms_of(b, v) * b->dec->micros)
             WEFT_TRY(completed(b, s, v));

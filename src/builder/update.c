@@ -41,10 +41,10 @@ static weft_status update_body(wefti_program_builder *b, const weft_desc *desc,
     return WEFT_OK;
 }
 
-/* Returns an existing body that equals `body` instead of `body`. */
-static weft_status intern_update(wefti_program_builder *b, weft_body *body, const weft_body **out) {
+weft_status wefti_build_intern(wefti_program_builder *b, weft_body *body, const weft_body **out) {
     for (int32_t i = 0; i < b->p->body_count; i++)
-        if (b->p->bodies[i]->node_count == 1 && wefti_body_equal(b->p->bodies[i], body)) {
+        if (b->p->bodies[i]->node_count == body->node_count &&
+            wefti_body_equal(b->p->bodies[i], body)) {
             wefti_body_destroy(body);
             *out = b->p->bodies[i];
             return WEFT_OK;
@@ -143,7 +143,7 @@ static weft_status update_routine(wefti_program_builder *b, int32_t value,
     weft_body *fresh;
     const weft_body *body;
     WEFT_TRY(update_body(b, &b->root->values[value].desc, rule, &fresh));
-    WEFT_TRY(intern_update(b, fresh, &body));
+    WEFT_TRY(wefti_build_intern(b, fresh, &body));
     *out_local = NULL;
     if (b->part) {
         WEFT_TRY(wefti_build_update_body(b, value, body, rule->states, out_local));
@@ -269,7 +269,7 @@ static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradie
         wefti_body_destroy(fresh);
         return status;
     }
-    WEFT_TRY(intern_update(b, fresh, &body));
+    WEFT_TRY(wefti_build_intern(b, fresh, &body));
     const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_UPDATE};
     WEFT_TRY(wefti_build_find(b, &key, &routine));
     if (routine < 0) {

@@ -52,7 +52,7 @@ typedef struct wefti_stage_rule {
 } wefti_stage_rule;
 
 /* Bytes of a bucket in mode auto: 64 MiB. */
-enum { WEFTI_FUSION_AUTO = 64 << 20 };
+enum { WEFTI_FUSION_AUTO = 16 << 20 };
 typedef struct wefti_fusion {
     weft_fusion_mode mode;
     int64_t bytes;  /* of a bucket: modes size and auto */
