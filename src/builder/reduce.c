@@ -281,7 +281,7 @@ static weft_status rows_of_parts(weft_body *body, const weft_desc *desc, int d, 
         WEFT_TRY(add_node(body, "reshape", 1, out,
                           (wefti_attr[]){WEFTI_N("shape", blocks), {0}}, out));
         WEFT_TRY(add_node(body, "transpose", 1, out,
-                          (wefti_attr[]){WEFTI_N("perm", order), {0}}, out));
+                          (wefti_attr[]){WEFTI_N("order", order), {0}}, out));
     }
     wefti_ints rows = {.count = 2, .v = {parts, elems / parts}};
     return add_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N("shape", rows), {0}}, out);
