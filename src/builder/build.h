@@ -306,7 +306,6 @@ weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32
                                 bool posts) WEFT_CHECKED;
 /* Waits for all that is in flight. */
 weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
-weft_status wefti_reduce_wait_oldest(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
 /* make_room: before a call of the routine that leaves its transfers in flight. leave: behind it,
  * makes the section's last step the first part. */
 weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t routine,

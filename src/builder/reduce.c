@@ -110,35 +110,53 @@ static int32_t first_wave(const wefti_routine *r, int32_t *out_begin) {
     return k + 1;
 }
 
-static int32_t buckets_in_flight(const wefti_program_builder *b) {
-    int32_t count = 0;
-    for (int32_t i = 0; i < b->in_flight_count; i++)
-        count += i == 0 || b->in_flight[i].bucket != b->in_flight[i - 1].bucket;
-    return count;
+static int posts_of(const wefti_step *x, int32_t transfer) {
+    int posts = 0;
+    for (int32_t k = x->to - x->leaves; k < x->to; k++)
+        posts += x->routine->code[k].transfer == transfer;
+    return posts;
 }
 
-/* Whether an endpoint would have too many posts if the routine's first transfers were posted. */
-static bool is_crowded(const wefti_program_builder *b, const wefti_routine *r) {
+/* The oldest call in flight without whose end an endpoint would have too many posts if the
+ * routine's first transfers were posted; -1: none. */
+static int32_t in_the_way(const wefti_program_builder *b, const wefti_routine *r) {
     int32_t begin, end = first_wave(r, &begin);
     for (int32_t k = begin; k < end; k++) {
         int posts = 0;
+        int32_t oldest = -1;
         for (int32_t j = begin; j < end; j++) posts += r->code[j].transfer == r->code[k].transfer;
         for (int32_t i = 0; i < b->in_flight_count; i++) {
-            const wefti_step *x = &b->in_flight[i].call.step;
-            for (int32_t j = x->to - x->leaves; j < x->to; j++)
-                posts += x->routine->code[j].transfer == r->code[k].transfer;
+            int more = posts_of(&b->in_flight[i].call.step, r->code[k].transfer);
+            if (more && oldest < 0) oldest = i;
+            posts += more;
         }
-        if (posts > WEFTI_COMM_DEPTH) return true;
+        if (posts > WEFTI_COMM_DEPTH) return oldest;
     }
-    return false;
+    return -1;
 }
 
-weft_status wefti_reduce_wait_oldest(wefti_program_builder *b, wefti_section s) {
-    wefti_in_flight x = b->in_flight[0];
+/* The oldest reduction, if as many buckets are in flight as may be; -1: fewer are. */
+static int32_t oldest_of_all(const wefti_program_builder *b, int32_t bucket) {
+    int32_t oldest = -1, last = -1, buckets = 0;
+    if (bucket < 0) return -1;
+    for (int32_t i = 0; i < b->in_flight_count; i++) {
+        int32_t other = b->in_flight[i].bucket;
+        if (other < 0 || other == bucket || other == last) continue;
+        if (oldest < 0) oldest = i;
+        last = other;
+        buckets++;
+    }
+    return buckets < WEFTI_COMM_DEPTH ? -1 : oldest;
+}
+
+/* Emits the second part of call i in flight. */
+static weft_status wait_for(wefti_program_builder *b, wefti_section s, int32_t i) {
+    wefti_in_flight x = b->in_flight[i];
     const wefti_step *first = &x.call.step;
     wefti_draft_step *d;
     b->in_flight_count--;
-    memmove(b->in_flight, b->in_flight + 1, (size_t)b->in_flight_count * sizeof *b->in_flight);
+    memmove(b->in_flight + i, b->in_flight + i + 1,
+            (size_t)(b->in_flight_count - i) * sizeof *b->in_flight);
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, first->phase, first->name, x.call.arg_count,
                                &d));
     for (int32_t a = 0; a < x.call.arg_count; a++)
@@ -158,19 +176,20 @@ weft_status wefti_reduce_wait_oldest(wefti_program_builder *b, wefti_section s) 
 }
 
 weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) {
-    while (b->in_flight_count) WEFT_TRY(wefti_reduce_wait_oldest(b, s));
+    while (b->in_flight_count) WEFT_TRY(wait_for(b, s, 0));
     return WEFT_OK;
 }
 
 weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t routine,
                                    int32_t bucket) {
     const wefti_routine *r = b->p->routines[routine];
-    while (b->in_flight_count && (b->in_flight_count == WEFTI_MOST_IN_FLIGHT || is_crowded(b, r)))
-        WEFT_TRY(wefti_reduce_wait_oldest(b, s));
-    while (buckets_in_flight(b) >= WEFTI_COMM_DEPTH &&
-           b->in_flight[b->in_flight_count - 1].bucket != bucket)
-        WEFT_TRY(wefti_reduce_wait_oldest(b, s));
-    return WEFT_OK;
+    for (;;) {
+        int32_t i = oldest_of_all(b, bucket);
+        if (i < 0) i = in_the_way(b, r);
+        if (i < 0 && b->in_flight_count == WEFTI_MOST_IN_FLIGHT) i = 0;
+        if (i < 0) return WEFT_OK;
+        WEFT_TRY(wait_for(b, s, i));
+    }
 }
 
 weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_t bucket,
