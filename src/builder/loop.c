@@ -158,7 +158,15 @@ static void set_life(const loop_fold *f, int32_t x) {
     wefti_buffer *buffer = &f->b->buffers[x];
     wefti_lifetime *life = &buffer->life;
     int64_t end = f->begin + f->count - 1, first = f->first[x], last = f->last[x];
-    if (stays(buffer) || first < 0) return;
+    if (stays(buffer)) return;
+    if (first < 0) { /* no step uses it yet */
+        int32_t behind_b = f->steps[0].at + (int32_t)(f->begin + 2 * f->count);
+        if (life->first >= behind_b) {
+            life->first -= (int32_t)f->count;
+            life->last -= (int32_t)f->count;
+        }
+        return;
+    }
     if ((first > end && first <= end + f->count) || f->slot[x] >= 0) { /* B's, or in a slot */
         *life = (wefti_lifetime){.bytes = 0};
         return;
