@@ -179,8 +179,8 @@ weft_status wefti_decide_buckets(wefti_decisions *dec) {
         wefti_bucket *x = &dec->bucket[bucket[i]];
         const wefti_sharding *s = &dec->sharding[order[i]];
         dec->bucket_of[order[i]] = bucket[i];
-        x->each |= dec->late && dec->spec->microbatches > 1 &&
-                   !wefti_layout_equal(&s->use, &s->state);
+        x->each |=
+            dec->late && dec->spec->microbatches > 1 && !wefti_layout_equal(&s->use, &s->state);
         x->values[x->count++] = order[i];
     }
     return WEFT_OK;

@@ -324,7 +324,8 @@ static weft_status new_tables(wefti_program_builder *b) {
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof *b->packed_at, &b->packed_at));
     for (int64_t v = 0; v < values; v++) b->packed_at[v] = -1;
     WEFT_TRY(wefti_new_array(b->scratch, b->dec->bucket_count, sizeof *b->packed, &b->packed));
-    for (int32_t k = 0; k < b->dec->bucket_count; k++) b->packed[k].buffer = b->packed[k].pieces = -1;
+    for (int32_t k = 0; k < b->dec->bucket_count; k++)
+        b->packed[k].buffer = b->packed[k].pieces = -1;
     WEFT_TRY(wefti_new_array(b->scratch, b->dec->bucket_count, sizeof *b->begun, &b->begun));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_index));
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof(bool), &b->param_started));

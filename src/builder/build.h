@@ -108,15 +108,16 @@ typedef struct wefti_edge_traffic {
 
 /* The gradients of a bucket that lie behind each other in one buffer. */
 typedef struct wefti_packed {
-    bool known;      /* decided */
-    int32_t buffer;  /* -1: none */
-    int32_t pieces;  /* the buffer of the complete pieces, -1: none */
+    bool known;     /* decided */
+    int32_t buffer; /* -1: none */
+    int32_t pieces; /* the buffer of the complete pieces, -1: none */
     int64_t bytes;
     wefti_axes terms; /* the axes that hold terms of the sums */
     weft_dtype dtype;
 } wefti_packed;
 
-/* A call whose first part is emitted, and whose second part waits for the first part's transfers. */
+/* A call whose first part is emitted, and whose second part waits for the first part's transfers.
+ */
 typedef struct wefti_in_flight {
     wefti_draft_step call;
     int32_t bucket; /* -1: none */
@@ -181,12 +182,12 @@ typedef struct wefti_program_builder {
     int32_t *terms;            /* per root value: terms of its gradient that are emitted */
     wefti_in_flight in_flight[WEFTI_MOST_IN_FLIGHT];
     int32_t in_flight_count;
-    bool *param_started;       /* some step has written to it */
-    int32_t *param_index;      /* per root value: index of its tensor, -1 */
-    bool unnamed;              /* memory for a name was missing; the build fails */
-    bool *completed; /* per root value: the gradient of a parameter is complete, with eager
-                        updates */
-    int32_t *ready;  /* per bucket: how many of its gradients are complete */
+    bool *param_started;  /* some step has written to it */
+    int32_t *param_index; /* per root value: index of its tensor, -1 */
+    bool unnamed;         /* memory for a name was missing; the build fails */
+    bool *completed;      /* per root value: the gradient of a parameter is complete, with eager
+                             updates */
+    int32_t *ready;       /* per bucket: how many of its gradients are complete */
     int64_t routine_cap, tensor_cap, body_cap;
     int32_t scalars, one, norms; /* buffers, -1: none */
     int32_t *tensor_buffer;      /* per tensor of the program */

@@ -134,8 +134,8 @@ typedef struct wefti_decisions {
     int32_t placed_count;
 
     /* updates */
-    bool late; /* level 2: gradients are reduced to their pieces behind the calls that make them, not
-                  inside */
+    bool late;  /* level 2: gradients are reduced to their pieces behind the calls that make them,
+                   not  inside */
     bool eager; /* update a parameter as soon as its gradient is complete */
     wefti_bucket *bucket;
     int32_t bucket_count;

@@ -1,8 +1,8 @@
 /* Reductions of gradients, which complete them over the mesh.
  *
  * Gradients are reduced in buckets. A bucket's reduction is a call with transfers. With overlap it
- * is emitted in two parts. The first part posts the transfers, as soon as the last backward pass has
- * completed the bucket. The second part waits for them. Backward passes of other calls lie in
+ * is emitted in two parts. The first part posts the transfers, as soon as the last backward pass
+ * has completed the bucket. The second part waits for them. Backward passes of other calls lie in
  * between. At most WEFTI_COMM_DEPTH buckets are in flight, and none after the end of the section.
  * Source: Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.
  *
@@ -10,8 +10,9 @@
  *
  * - If only the devices' terms must be added, the gradients of the bucket lie behind each other in
  *   one buffer. Nothing is copied for that: backward passes write there.
- * - If each device wants an equal piece of each gradient, the gradients are copied into one buffer: first all pieces of the first device, then those of the next. The
- *   complete pieces of a device lie behind each other too.
+ * - If each device wants an equal piece of each gradient, the gradients are copied into one buffer:
+ * first all pieces of the first device, then those of the next. The complete pieces of a device lie
+ * behind each other too.
  * - All others have transfers of their own. */
 #include <string.h>
 
@@ -79,8 +80,8 @@ static weft_status pack(wefti_program_builder *b, int32_t k) {
 
 static weft_status part_of_bucket(wefti_program_builder *b, int32_t whole, int32_t v,
                                   const char *name, int32_t *out) {
-    weft_desc here = wefti_sharding_desc(b->dec, &b->root->values[v].desc,
-                                         &sharding_of(b, v)->gradient);
+    weft_desc here =
+        wefti_sharding_desc(b->dec, &b->root->values[v].desc, &sharding_of(b, v)->gradient);
     WEFT_TRY(wefti_buffer_part(b, whole, 0, 0, weft_desc_bytes(&here), out));
     b->buffers[*out].delta = b->packed_at[v];
     b->buffers[*out].name = name;
@@ -89,12 +90,11 @@ static weft_status part_of_bucket(wefti_program_builder *b, int32_t whole, int32
 
 weft_status wefti_reduce_buffer(wefti_program_builder *b, int32_t v, const char *name,
                                 int32_t *out) {
-    weft_desc here = wefti_sharding_desc(b->dec, &b->root->values[v].desc,
-                                         &sharding_of(b, v)->gradient);
+    weft_desc here =
+        wefti_sharding_desc(b->dec, &b->root->values[v].desc, &sharding_of(b, v)->gradient);
     int32_t k = b->part ? b->dec->bucket_of[v] : -1;
     if (k >= 0 && !b->packed[k].known) WEFT_TRY(pack(b, k));
-    if (k >= 0 && b->packed_at[v] >= 0)
-        return part_of_bucket(b, b->packed[k].buffer, v, name, out);
+    if (k >= 0 && b->packed_at[v] >= 0) return part_of_bucket(b, b->packed[k].buffer, v, name, out);
     return wefti_buffer_add(b, weft_desc_bytes(&here), name, out);
 }
 
@@ -157,8 +157,8 @@ static weft_status wait_for(wefti_program_builder *b, wefti_section s, int32_t i
     b->in_flight_count--;
     memmove(b->in_flight + i, b->in_flight + i + 1,
             (size_t)(b->in_flight_count - i) * sizeof *b->in_flight);
-    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, first->phase, first->name, x.call.arg_count,
-                               &d));
+    WEFT_TRY(
+        wefti_build_begin(b, s, WEFTI_STEP_CALL, first->phase, first->name, x.call.arg_count, &d));
     for (int32_t a = 0; a < x.call.arg_count; a++)
         wefti_build_arg(b, d, a, x.call.args[a].buffer, x.call.args[a].delta);
     wefti_buffer_use(b, x.call.frame);
@@ -232,8 +232,8 @@ static weft_status reduce_packed(wefti_program_builder *b, wefti_section s, int3
     from.sum = p->terms;
     WEFT_TRY(wefti_build_reshard(b, 1, &flat, &from, &to, false, &routine));
     if (b->spec->keep_gradients)
-        WEFT_TRY(wefti_buffer_add(b, p->bytes, wefti_build_name(b, "complete gradients up to ", name),
-                                  &args[1]));
+        WEFT_TRY(wefti_buffer_add(
+            b, p->bytes, wefti_build_name(b, "complete gradients up to ", name), &args[1]));
     for (int32_t i = 0; i < x->count; i++) {
         int32_t v = x->values[i];
         if (b->packed_at[v] < 0) continue;
@@ -297,10 +297,10 @@ static weft_status rows_of_parts(weft_body *body, const weft_desc *desc, int d, 
     if (outer > 1) {
         wefti_ints blocks = {.count = 3, .v = {outer, parts, elems / outer / parts}},
                    order = {.count = 3, .v = {1, 0, 2}};
-        WEFT_TRY(add_node(body, "reshape", 1, out,
-                          (wefti_attr[]){WEFTI_N("shape", blocks), {0}}, out));
-        WEFT_TRY(add_node(body, "transpose", 1, out,
-                          (wefti_attr[]){WEFTI_N("order", order), {0}}, out));
+        WEFT_TRY(
+            add_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N("shape", blocks), {0}}, out));
+        WEFT_TRY(
+            add_node(body, "transpose", 1, out, (wefti_attr[]){WEFTI_N("order", order), {0}}, out));
     }
     wefti_ints rows = {.count = 2, .v = {parts, elems / parts}};
     return add_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N("shape", rows), {0}}, out);
@@ -316,8 +316,8 @@ static weft_status join_parts(weft_body *body, const weft_desc *desc, const int 
         int32_t groups = 0;
         for (int32_t k = 0; k < count; k += WEFTI_MAX_IN) {
             int n = count - k < WEFTI_MAX_IN ? count - k : WEFTI_MAX_IN;
-            WEFT_TRY(add_node(body, "concat", n, value + k,
-                              (wefti_attr[]){WEFTI_I("axis", 1), {0}}, &value[groups++]));
+            WEFT_TRY(add_node(body, "concat", n, value + k, (wefti_attr[]){WEFTI_I("axis", 1), {0}},
+                              &value[groups++]));
         }
         count = groups;
     }
@@ -378,8 +378,8 @@ static weft_status complete_pieces(wefti_program_builder *b, int32_t k, const ch
                                    const int32_t *values, int32_t count, int64_t bytes) {
     int64_t at = 0;
     int32_t *whole = &b->packed[k].pieces;
-    WEFT_TRY(wefti_buffer_add(b, bytes, wefti_build_name(b, "complete gradients up to ", name),
-                              whole));
+    WEFT_TRY(
+        wefti_buffer_add(b, bytes, wefti_build_name(b, "complete gradients up to ", name), whole));
     for (int32_t i = 0; i < count; i++) {
         const wefti_value_info *info = &b->root->values[values[i]];
         weft_desc here =
@@ -423,8 +423,7 @@ static int32_t find_pieces(const wefti_program_builder *b, int32_t *values, int3
         if (!divides(b, v, &x)) continue;
         if (found == 0) first = x;
         if (x.axes.count != first.axes.count ||
-            memcmp(x.axes.axis, first.axes.axis,
-                   (size_t)x.axes.count * sizeof *x.axes.axis) != 0)
+            memcmp(x.axes.axis, first.axes.axis, (size_t)x.axes.count * sizeof *x.axes.axis) != 0)
             continue;
         memmove(&values[found + 1], &values[found], (size_t)(i - found) * sizeof *values);
         values[found++] = v;

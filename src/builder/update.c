@@ -1,6 +1,6 @@
 /* Updates of parameters. Gradients are completed over the mesh, in buckets (reduce.c). Then the
- * optimizer's ops update this rank's piece of each parameter. With one microbatch and no clipping, a
- * bucket is updated as soon as it is reduced. */
+ * optimizer's ops update this rank's piece of each parameter. With one microbatch and no clipping,
+ * a bucket is updated as soon as it is reduced. */
 #include <string.h>
 
 #include "builder/fusion.h"
@@ -225,8 +225,9 @@ static weft_status gather_bucket(wefti_program_builder *b, wefti_section s, cons
 /* Gathers a bucket's parameters, as many at a time as one routine takes. */
 static weft_status gather_all(wefti_program_builder *b, wefti_section s, const wefti_bucket *x) {
     for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET)
-        WEFT_TRY(gather_bucket(b, s, x->values + at,
-                               x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET));
+        WEFT_TRY(
+            gather_bucket(b, s, x->values + at,
+                          x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET));
     return WEFT_OK;
 }
 

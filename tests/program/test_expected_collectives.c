@@ -337,7 +337,8 @@ static void count_hidden(const wefti_program *p, int *hidden, int *all) {
 }
 
 /* With overlap, a reduction that is posted before the last backward pass is in flight during the
- * next one, for every level, with and without clipping and microbatches. Without overlap none is. */
+ * next one, for every level, with and without clipping and microbatches. Without overlap none is.
+ */
 static void reductions_are_in_flight_during_backward_passes(void **state) {
     (void)state;
     for (int level = 0; level <= 2; level++)
