@@ -51,7 +51,7 @@ typedef struct wefti_stage_rule {
     int32_t stage;
 } wefti_stage_rule;
 
-/* Bytes of a bucket in mode auto: 64 MiB. */
+/* Bytes of a bucket in mode auto: 16 MiB. */
 enum { WEFTI_FUSION_AUTO = 16 << 20 };
 typedef struct wefti_fusion {
     weft_fusion_mode mode;
