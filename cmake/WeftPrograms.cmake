@@ -83,7 +83,7 @@ if(WEFT_TESTS)
     exec.routine exec.streams exec.workers
     program.parameter_slices
     session.arena session.by_hand session.collectives session.devices session.experts session.halo
-    session.limits session.masks session.replicas session.session session.stages session.world
+    session.limits session.masks session.overlap session.replicas session.session session.stages session.world
     session.under_way infer.generate train.run train.run_devices train.run_metrics)
   foreach(name ${fenced_tests})
     add_test(NAME fenced.${name} COMMAND ${name})

@@ -179,6 +179,17 @@ static weft_status find_largest(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
+/* A bucket's buffer lives as long as the gradients in it. */
+static void widen_packed(wefti_program_builder *b) {
+    for (int64_t i = 0; i < b->buffer_count; i++) {
+        if (b->buffers[i].of < 0 || b->buffers[i].stride) continue;
+        const wefti_lifetime *part = &b->buffers[i].life;
+        wefti_lifetime *whole = &b->buffers[b->buffers[i].of].life;
+        if (part->first < whole->first) whole->first = part->first;
+        if (part->last > whole->last) whole->last = part->last;
+    }
+}
+
 static weft_status place_transient(wefti_program_builder *b) {
     wefti_lifetime *life;
     WEFT_NEW_ARRAY(life, wefti_lifetime, b->buffer_count + 1);
@@ -223,6 +234,7 @@ weft_status wefti_buffers_finish(wefti_program_builder *b) {
         p->persistent_bytes = b->spec->persistent_bytes;
     }
     p->transient_base = p->persistent_bytes;
+    widen_packed(b);
     WEFT_TRY(place_transient(b));
     p->peak_bytes = p->transient_base + p->transient_bytes;
     WEFT_TRY(find_largest(b));

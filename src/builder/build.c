@@ -168,12 +168,19 @@ static void find_next(wefti_program_builder *b, int32_t k, bool backward) {
         if (b->dec->calls[j].differentiated && !b->dec->calls[j].fused) b->next_call = j;
 }
 
+/* Whether the section's last microbatch is the step's last one. */
+static bool completes(const wefti_program_builder *b, wefti_section s) {
+    return s == WEFTI_SECTION_LAST || b->spec->microbatches == 1 || b->p->all_microbatches;
+}
+
 /* Builds the forward calls, the loss, and the backward calls in reverse order. The microbatches
  * [first, first + copies) run from end to end and interleave. */
 static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32_t first,
                                 int32_t copies) {
     int32_t fused = -1;
+    bool last = first + copies == b->dec->micros;
     b->last_part = -1;
+    wefti_reduce_begin(b, s, last && completes(b, s));
     for (int32_t k = 0; k < b->dec->call_count; k++) {
         if (b->dec->calls[k].fused) fused = k;
         for (int32_t c = 0; c < copies; c++) {
@@ -191,7 +198,7 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
         }
         WEFT_TRY(wefti_interleave_end(b, s));
     }
-    if (fused >= 0) WEFT_TRY(wefti_build_eager_updates(b, fused));
+    if (fused >= 0) WEFT_TRY(wefti_reduce_completed(b, s, fused));
     for (int32_t k = b->dec->call_count - 1; k >= 0; k--) {
         if (!b->dec->calls[k].differentiated || b->dec->calls[k].fused) continue;
         for (int32_t c = 0; c < copies; c++) {
@@ -201,9 +208,10 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
             WEFT_TRY(wefti_build_backward_call(b, s, k, first + c, WEFTI_PASS_ALL));
         }
         WEFT_TRY(wefti_interleave_end(b, s));
-        WEFT_TRY(wefti_build_eager_updates(b, k));
+        WEFT_TRY(wefti_reduce_completed(b, s, k));
     }
     b->now_micro = first;
+    WEFT_TRY(wefti_reduce_wait(b, s));
     WEFT_TRY(wefti_gather_finish(b, s));
     return wefti_build_states(b, s, first + copies - 1, -1);
 }
@@ -311,6 +319,14 @@ static weft_status new_tables(wefti_program_builder *b) {
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_buffer));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_piece));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_gradient));
+    WEFT_TRY(wefti_new_indices(b->scratch, values, &b->reduced));
+    WEFT_TRY(wefti_new_array(b->scratch, values, sizeof *b->terms, &b->terms));
+    WEFT_TRY(wefti_new_array(b->scratch, values, sizeof *b->packed_at, &b->packed_at));
+    for (int64_t v = 0; v < values; v++) b->packed_at[v] = -1;
+    WEFT_TRY(wefti_new_array(b->scratch, b->dec->bucket_count, sizeof *b->packed, &b->packed));
+    for (int32_t k = 0; k < b->dec->bucket_count; k++)
+        b->packed[k].buffer = b->packed[k].pieces = -1;
+    WEFT_TRY(wefti_new_array(b->scratch, b->dec->bucket_count, sizeof *b->begun, &b->begun));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_index));
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof(bool), &b->param_started));
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof(bool), &b->completed));
@@ -359,11 +375,19 @@ static weft_status emit(wefti_program_builder *b) {
         WEFT_TRY(compute_section(b, WEFTI_SECTION_FIRST));
     if (b->loop.refused) return WEFT_OK;
     double forward = p->forward_flops, backward = p->backward_flops;
-    if (spec->microbatches > 1 && !p->all_microbatches)
+    bool several = spec->microbatches > 1 && !p->all_microbatches;
+    bool last = several && wefti_reduce_at_last(b);
+    if (several && (!last || spec->microbatches > 2))
         WEFT_TRY(compute_section(b, WEFTI_SECTION_NEXT));
+<<<<<<< HEAD
     /* A section that runs all microbatches has counted each of them. */
     p->forward_flops = forward / (p->all_microbatches ? spec->microbatches : 1);
     p->backward_flops = backward / (p->all_microbatches ? spec->microbatches : 1);
+=======
+    if (last) WEFT_TRY(compute_section(b, WEFTI_SECTION_LAST));
+    p->forward_flops = forward;
+    p->backward_flops = backward;
+>>>>>>> overlap
     if (spec->keep_gradients) WEFT_TRY(readable_gradients(b));
     if (spec->optimizer && !b->dec->eager) WEFT_TRY(wefti_build_update_section(b));
     if (b->part && !spec->shared) WEFT_TRY(wefti_partition_check(b->part));

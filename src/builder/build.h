@@ -10,7 +10,10 @@
 #include "memory/place.h"
 #include "rewrite/rewrite.h"
 
-enum { WEFTI_MAX_BUCKET = 64 };
+enum {
+    WEFTI_MAX_BUCKET = 64,
+    WEFTI_MOST_IN_FLIGHT = 16 /* calls that are in flight beside others */
+};
 
 /* A buffer of the arena while the program is being built. Times are step numbers that count over
  * all sections in order. */
@@ -103,6 +106,24 @@ typedef struct wefti_edge_traffic {
     int32_t *buffers[2]; /* per post of this rank as the sender: the sent buffer */
 } wefti_edge_traffic;
 
+/* The gradients of a bucket that lie behind each other in one buffer. */
+typedef struct wefti_packed {
+    bool known;     /* decided */
+    int32_t buffer; /* -1: none */
+    int32_t pieces; /* the buffer of the complete pieces, -1: none */
+    int64_t bytes;
+    wefti_axes terms; /* the axes that hold terms of the sums */
+    weft_dtype dtype;
+} wefti_packed;
+
+/* A call whose first part is emitted, and whose second part waits for the first part's transfers.
+ */
+typedef struct wefti_in_flight {
+    wefti_draft_step call;
+    int32_t bucket; /* -1: none */
+    bool last;      /* the bucket's last call */
+} wefti_in_flight;
+
 /* What the emitter has counted when a period of a loop begins or ends. */
 typedef struct wefti_loop_mark {
     int64_t step, saved_bytes;
@@ -151,12 +172,22 @@ typedef struct wefti_program_builder {
                                   if the piece is not contiguous in the parameter's buffer; else -1 */
     int32_t *param_gradient;   /* per root value: buffer in which a parameter's gradient
                                   accumulates, -1 */
-    bool *param_started;       /* some step has written to it */
-    int32_t *param_index;      /* per root value: index of its tensor, -1 */
-    bool unnamed;              /* memory for a name was missing; the build fails */
-    bool *completed; /* per root value: the gradient of a parameter is complete, with eager
-                        updates */
-    int32_t *ready;  /* per bucket: how many of its gradients are complete */
+    wefti_packed *packed;      /* per bucket */
+    int64_t *packed_at;        /* per root value: where its gradient begins in its bucket's buffer,
+                                  -1: not there */
+    int32_t *reduced;          /* per root value: buffer of its complete gradient, -1: none yet */
+    bool *begun;               /* per bucket: its reduction is emitted, or its first part */
+    bool reduces, completes;   /* the passes being built reduce gradients of some buckets; of all */
+    bool adds;                 /* what they reduce is added to earlier microbatches' */
+    int32_t *terms;            /* per root value: terms of its gradient that are emitted */
+    wefti_in_flight in_flight[WEFTI_MOST_IN_FLIGHT];
+    int32_t in_flight_count;
+    bool *param_started;  /* some step has written to it */
+    int32_t *param_index; /* per root value: index of its tensor, -1 */
+    bool unnamed;         /* memory for a name was missing; the build fails */
+    bool *completed;      /* per root value: the gradient of a parameter is complete, with eager
+                             updates */
+    int32_t *ready;       /* per bucket: how many of its gradients are complete */
     int64_t routine_cap, tensor_cap, body_cap;
     int32_t scalars, one, norms; /* buffers, -1: none */
     int32_t *tensor_buffer;      /* per tensor of the program */
@@ -258,8 +289,38 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) WEFT_CHECKED;
 void wefti_loop_mark_at(wefti_program_builder *b, wefti_section s, int number);
 weft_status wefti_loop_fold(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
 
+/* reduce.c */
+/* The buffer of a parameter's gradient. */
+weft_status wefti_reduce_buffer(wefti_program_builder *b, int32_t value, const char *name,
+                                int32_t *out) WEFT_CHECKED;
+/* Whether reductions overlap with backward passes, and some only with those of the last
+ * microbatch. */
+bool wefti_reduce_overlaps(const wefti_program_builder *b);
+bool wefti_reduce_at_last(const wefti_program_builder *b);
+/* Call it before the passes of a microbatch. `last`: they complete all gradients. */
+void wefti_reduce_begin(wefti_program_builder *b, wefti_section s, bool last);
+/* Call it after the last pass of a call. Reduces the buckets that this pass has completed. */
+weft_status wefti_reduce_completed(wefti_program_builder *b, wefti_section s,
+                                   int32_t call) WEFT_CHECKED;
+/* Reduces a bucket, unless it already is. `posts`: leaves its transfers in flight. */
+weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32_t bucket,
+                                bool posts) WEFT_CHECKED;
+/* Waits for all that is in flight. */
+weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
+/* make_room: before a call of the routine that leaves its transfers in flight. leave: behind it,
+ * makes the section's last step the first part. */
+weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t routine,
+                                   int32_t bucket) WEFT_CHECKED;
+weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_t bucket,
+                               bool last) WEFT_CHECKED;
+
 /* update.c */
-weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t call) WEFT_CHECKED;
+/* Keeps a body, or destroys it if an equal body is kept already; *out is the kept one. */
+weft_status wefti_build_intern(wefti_program_builder *b, weft_body *body,
+                               const weft_body **out) WEFT_CHECKED;
+/* The gradients of a bucket are complete. */
+weft_status wefti_bucket_reduced(wefti_program_builder *b, wefti_section s,
+                                 int32_t bucket) WEFT_CHECKED;
 weft_status wefti_build_update_section(wefti_program_builder *b) WEFT_CHECKED;
 
 /* reshard.c. */

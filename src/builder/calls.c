@@ -117,13 +117,13 @@ static weft_status gradient_targets(wefti_program_builder *b, const wefti_call_p
         int32_t *buffer = wefti_build_gradient(b, micro, v);
         bool *started = is_param(b, v) ? &b->param_started[v] : &b->micro[micro].started[v];
         if (*buffer < 0) {
-            const wefti_sharding *sharding = &b->dec->sharding[v];
-            weft_desc desc = wefti_sharding_desc(
-                b->dec, &info->desc, is_param(b, v) ? &sharding->gradient : &sharding->use);
-            WEFT_TRY(wefti_buffer_add(
-                b, weft_desc_bytes(&desc),
-                wefti_build_name(b, "gradient of ", info->name ? info->name : n->scope), buffer));
+            const char *name =
+                wefti_build_name(b, "gradient of ", info->name ? info->name : n->scope);
+            weft_desc desc = desc_of(b, v);
+            WEFT_TRY(is_param(b, v) ? wefti_reduce_buffer(b, v, name, buffer)
+                                    : wefti_buffer_add(b, weft_desc_bytes(&desc), name, buffer));
         }
+        b->terms[v]++;
         accumulate[o] = *started ? WEFTI_ADD : WEFTI_WRITE;
         *started = true;
         target[o] = *buffer;

@@ -157,11 +157,20 @@ static weft_status start(wefti_decisions *dec, const wefti_program_spec *spec, b
     return wefti_arena_create(&dec->scratch);
 }
 
+/* Interleaved copies and microbatches of a pipeline overlap already. Gradients that are kept to be
+ * read add up whole. */
+static bool reduces_late(const wefti_program_spec *spec) {
+    const weft_plan *plan = spec->plan;
+    return spec->optimizer && plan && plan->optimizer.level == 2 && plan->copies == 1 &&
+           plan->pipeline.stages <= 1 && !(spec->keep_gradients && spec->microbatches > 1);
+}
+
 /* The stage of each call, the gradients to compute, and the layouts of all values. */
 static weft_status decide_layouts(wefti_decisions *dec) {
     const wefti_program_spec *spec = dec->spec;
     bool train = spec->optimizer || spec->keep_gradients;
     dec->samples = samples_of(dec->root);
+    dec->late = reduces_late(spec);
     bool staged = spec->plan && spec->plan->pipeline.stages > 1;
     dec->all_microbatches = train && (staged || (spec->plan && spec->plan->copies > 1));
     WEFT_REQUIRE(!dec->all_microbatches || spec->microbatches % spec->plan->copies == 0, WEFT_E_ARG,

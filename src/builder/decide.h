@@ -70,6 +70,7 @@ enum { WEFTI_EDGE_UNDER_WAY = 2 }; /* posts in flight on one channel of an edge 
 
 /* Parameters whose gradients are reduced together. */
 typedef struct wefti_bucket {
+    bool each; /* for each microbatch: pieces accumulate, not whole gradients */
     int32_t *values;
     int32_t count;
 } wefti_bucket;
@@ -134,6 +135,8 @@ typedef struct wefti_decisions {
     int32_t placed_count;
 
     /* updates */
+    bool late;  /* level 2: gradients are reduced to their pieces behind the calls that make them,
+                   not  inside */
     bool eager; /* update a parameter as soon as its gradient is complete */
     wefti_bucket *bucket;
     int32_t bucket_count;

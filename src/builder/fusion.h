@@ -19,7 +19,7 @@ typedef struct wefti_fusion_item {
  * 0 in the order of their last items, which is the order in which they can start.
  *
  *   none    each item alone
- *   auto    at most 64 MiB, unless a single item is larger;
+ *   auto    at most 16 MiB, unless a single item is larger;
  *           the fewest buckets that keep the order
  *   size    the same with fusion->bytes
  *   index   exclusive ends: [20, 35] makes items 0-19, 20-34, 35 and on;

@@ -152,6 +152,8 @@ static wefti_draft_step part_of(const group *g, const copy *t, int32_t part) {
     d.step.to = t->part_end[part];
     d.step.part = part;
     d.step.parts = g->parts;
+    d.step.waits = part > 0;
+    d.step.leaves = part + 1 < g->parts;
     return d;
 }
 

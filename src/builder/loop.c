@@ -68,10 +68,15 @@ typedef struct loop_fold {
 
 /* ---- B repeats A ---- */
 
+/* A part of a larger buffer, for one microbatch. */
+static bool moves(const wefti_buffer *x) {
+    return x->of >= 0 && x->stride > 0;
+}
+
 static bool pair(loop_fold *f, int32_t x, int32_t y) {
     if (x < 0 || y < 0) return x < 0 && y < 0;
     const wefti_buffer *a = &f->b->buffers[x], *b = &f->b->buffers[y];
-    if (a->of >= 0 || b->of >= 0)
+    if (moves(a) || moves(b))
         return a->of == b->of && b->delta - a->delta == f->b->dec->loop.period * a->stride;
     if (f->image[x] >= 0) return f->image[x] == y;
     if (f->origin[y] >= 0 || a->life.bytes != b->life.bytes || a->space != b->space) return false;
@@ -121,7 +126,7 @@ static void find_uses(loop_fold *f) {
 
 /* Buffers that are no part of the section's own traffic. */
 static bool stays(const wefti_buffer *x) {
-    return x->persistent || x->of >= 0 || x->life.last == INT32_MAX;
+    return x->persistent || moves(x) || x->life.last == INT32_MAX;
 }
 
 static bool fits(loop_fold *f, int32_t x) {
@@ -154,7 +159,15 @@ static void set_life(const loop_fold *f, int32_t x) {
     wefti_buffer *buffer = &f->b->buffers[x];
     wefti_lifetime *life = &buffer->life;
     int64_t end = f->begin + f->count - 1, first = f->first[x], last = f->last[x];
-    if (stays(buffer) || first < 0) return;
+    if (stays(buffer)) return;
+    if (first < 0) { /* no step uses it yet */
+        int32_t behind_b = f->steps[0].at + (int32_t)(f->begin + 2 * f->count);
+        if (life->first >= behind_b) {
+            life->first -= (int32_t)f->count;
+            life->last -= (int32_t)f->count;
+        }
+        return;
+    }
     if ((first > end && first <= end + f->count) || f->slot[x] >= 0) { /* B's, or in a slot */
         *life = (wefti_lifetime){.bytes = 0};
         return;
@@ -177,7 +190,7 @@ static void set_life(const loop_fold *f, int32_t x) {
 
 static int32_t place_of(const loop_fold *f, int32_t x) {
     int64_t behind_a = f->begin + f->count;
-    if (x < 0 || f->b->buffers[x].of >= 0) return x;
+    if (x < 0 || moves(&f->b->buffers[x])) return x;
     if (f->first[x] >= behind_a && f->first[x] < behind_a + f->count) x = f->origin[x];
     return f->slot[x] >= 0 ? f->slot[x] : x;
 }
@@ -185,7 +198,7 @@ static int32_t place_of(const loop_fold *f, int32_t x) {
 static weft_status set_strides(const loop_fold *f, wefti_draft_step *d) {
     for (int32_t a = 0; a < d->arg_count; a++) {
         int32_t x = d->args[a].buffer;
-        if (x < 0 || f->b->buffers[x].of < 0) continue;
+        if (x < 0 || !moves(&f->b->buffers[x])) continue;
         if (!d->strides)
             WEFT_TRY(wefti_new_array(f->b->scratch, d->arg_count, sizeof *d->strides, &d->strides));
         d->strides[a] = f->b->dec->loop.period * f->b->buffers[x].stride;
@@ -203,7 +216,7 @@ static void move_on(const loop_fold *f, wefti_draft_step *d, int64_t k) {
     if (d->step.part > 0) return; /* the parts of a call share their arguments */
     for (int32_t a = 0; a < d->arg_count; a++) {
         int32_t x = d->args[a].buffer;
-        if (x >= 0 && b->buffers[x].of >= 0) d->args[a].delta += later * b->buffers[x].stride;
+        if (x >= 0 && moves(&b->buffers[x])) d->args[a].delta += later * b->buffers[x].stride;
     }
 }
 

@@ -187,6 +187,7 @@ static weft_status build_task(wefti_program_builder *b, wefti_stage_task_kind ki
                                                    : weight_call(b, k, m));
         }
         WEFT_TRY(wefti_interleave_end(b, WEFTI_SECTION_FIRST));
+        if (!forward) WEFT_TRY(wefti_reduce_completed(b, WEFTI_SECTION_FIRST, k));
     }
     return WEFT_OK;
 }
@@ -211,6 +212,7 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) {
                                    b->dec->micros / plan->copies, plan->pipeline.chunks,
                                    &schedule));
     const wefti_stage_task *task = wefti_schedule_of(schedule, b->dec->stage);
+    wefti_reduce_begin(b, WEFTI_SECTION_FIRST, true);
     const wefti_loop_plan *loop = &b->dec->loop;
     int32_t first = schedule->tasks, count = 1;
     if (loop->period &&
@@ -222,9 +224,10 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) {
             if (t == first + i * count) wefti_loop_mark_at(b, WEFTI_SECTION_FIRST, i);
         if (t < schedule->tasks) status = build_task(b, task[t].kind, task[t].chunk, task[t].micro);
     }
-    b->now_micro = 0;
-    b->loop.tasks_end = b->step_count[WEFTI_SECTION_FIRST];
     wefti_free(schedule);
     WEFT_TRY(status);
+    WEFT_TRY(wefti_reduce_wait(b, WEFTI_SECTION_FIRST));
+    b->now_micro = 0;
+    b->loop.tasks_end = b->step_count[WEFTI_SECTION_FIRST];
     return finish_sends(b);
 }

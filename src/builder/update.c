@@ -1,6 +1,6 @@
-/* Updates of parameters. Gradients are completed over the mesh, in buckets. Then the optimizer's
- * ops update this rank's piece of each parameter. With one microbatch and no clipping, a parameter
- * is updated as soon as its gradient is complete. */
+/* Updates of parameters. Gradients are completed over the mesh, in buckets (reduce.c). Then the
+ * optimizer's ops update this rank's piece of each parameter. With one microbatch and no clipping,
+ * a bucket is updated as soon as it is reduced. */
 #include <string.h>
 
 #include "builder/fusion.h"
@@ -41,72 +41,16 @@ static weft_status update_body(wefti_program_builder *b, const weft_desc *desc,
     return WEFT_OK;
 }
 
-/* Returns an existing body that equals `body` instead of `body`. */
-static weft_status intern_update(wefti_program_builder *b, weft_body *body, const weft_body **out) {
+weft_status wefti_build_intern(wefti_program_builder *b, weft_body *body, const weft_body **out) {
     for (int32_t i = 0; i < b->p->body_count; i++)
-        if (b->p->bodies[i]->node_count == 1 && wefti_body_equal(b->p->bodies[i], body)) {
+        if (b->p->bodies[i]->node_count == body->node_count &&
+            wefti_body_equal(b->p->bodies[i], body)) {
             wefti_body_destroy(body);
             *out = b->p->bodies[i];
             return WEFT_OK;
         }
     *out = body;
     return wefti_build_keep_body(b, body);
-}
-
-/* ---- complete gradients ---- */
-
-/* Whether both layouts have the same pieces, so that only the partial sums must be added. */
-static bool only_summed(const wefti_layout *terms, const wefti_layout *sum) {
-    wefti_layout done = *terms;
-    done.sum = 0;
-    return wefti_layout_equal(&done, sum);
-}
-
-/* Completes gradients for the optimizer's pieces; out[i] is the buffer of the complete gradient. If
- * only the devices' terms must be added, the sum replaces the local term in its buffer. This needs
- * a third less traffic than another buffer: the cache lines of that one are fetched before they are
- * written. Otherwise the sum gets its own buffer. */
-static weft_status reduce(wefti_program_builder *b, wefti_section s, const int32_t *values,
-                          int count, int32_t *out) {
-    weft_desc descs[WEFTI_MAX_BUCKET];
-    wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
-    int32_t which[WEFTI_MAX_BUCKET];
-    int n = 0;
-    for (int i = 0; i < count; i++) {
-        const wefti_sharding *x = &b->dec->sharding[values[i]];
-        out[i] = b->param_gradient[values[i]];
-        if (out[i] < 0)
-            continue; /* this stage has no gradient of it: wefti_pipeline_tie
-                         receives one */
-        if (!b->part || wefti_layout_equal(&x->gradient, &x->state)) continue;
-        descs[n] = b->root->values[values[i]].desc;
-        from[n] = x->gradient;
-        to[n] = x->state;
-        which[n++] = i;
-    }
-    if (n == 0) return WEFT_OK;
-    int32_t routine;
-    wefti_draft_step *d;
-    WEFT_TRY(wefti_build_reshard(b, n, descs, from, to, false, &routine));
-    const wefti_routine *r = b->p->routines[routine];
-    const char *name = b->root->values[values[which[0]]].name;
-    int32_t buffer[WEFTI_MAX_BUCKET];
-    for (int i = 0; i < n; i++) {
-        buffer[i] = b->param_gradient[values[which[i]]];
-        if (only_summed(&from[i], &to[i]) && !b->spec->keep_gradients) continue;
-        weft_desc here = wefti_sharding_desc(b->dec, &descs[i], &to[i]);
-        const char *of = b->root->values[values[which[i]]].name;
-        WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
-                                  wefti_build_name(b, "complete gradient of ", of), &buffer[i]));
-        out[which[i]] = buffer[i];
-    }
-    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
-                               wefti_build_name(b, "gradients up to ", name), r->args, &d));
-    for (int i = 0; i < n; i++) {
-        wefti_build_arg(b, d, i, b->param_gradient[values[which[i]]], 0);
-        wefti_build_arg(b, d, n + i, buffer[i], 0);
-    }
-    return wefti_build_end(b, d, routine);
 }
 
 /* ---- one parameter ---- */
@@ -160,9 +104,11 @@ static weft_status cut_piece(wefti_program_builder *b, wefti_section s, int32_t 
     return wefti_build_end(b, d, routine);
 }
 
-/* Gathers the pieces of updated parameters. */
+/* Gathers the pieces of updated parameters. While backward passes are built, the transfers stay in
+ * flight. */
 static weft_status gather_params(wefti_program_builder *b, wefti_section s, const int32_t *values,
                                  int count) {
+    bool posts = b->reduces && wefti_reduce_overlaps(b);
     weft_desc whole[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
     int32_t which[WEFTI_MAX_BUCKET], routine;
@@ -178,6 +124,7 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
     if (n == 0) return WEFT_OK;
     wefti_draft_step *d;
     WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, &routine));
+    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, routine, -1));
     WEFT_TRY(wefti_build_begin(
         b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
         wefti_build_name(b, "parameters up to ", b->root->values[which[n - 1]].name),
@@ -188,7 +135,8 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
         wefti_build_arg(b, d, i, piece, offset);
         wefti_build_arg(b, d, n + i, b->param_buffer[which[i]], 0);
     }
-    return wefti_build_end(b, d, routine);
+    WEFT_TRY(wefti_build_end(b, d, routine));
+    return posts ? wefti_reduce_leave(b, s, -1, false) : WEFT_OK;
 }
 
 static weft_status update_routine(wefti_program_builder *b, int32_t value,
@@ -197,7 +145,7 @@ static weft_status update_routine(wefti_program_builder *b, int32_t value,
     weft_body *fresh;
     const weft_body *body;
     WEFT_TRY(update_body(b, &b->root->values[value].desc, rule, &fresh));
-    WEFT_TRY(intern_update(b, fresh, &body));
+    WEFT_TRY(wefti_build_intern(b, fresh, &body));
     *out_local = NULL;
     if (b->part) {
         WEFT_TRY(wefti_build_update_body(b, value, body, rule->states, out_local));
@@ -276,31 +224,24 @@ static weft_status gather_bucket(wefti_program_builder *b, wefti_section s, cons
     return WEFT_OK;
 }
 
-/* Reduces and updates a bucket's parameters, as many at a time as one routine takes. */
-static weft_status finish_bucket(wefti_program_builder *b, wefti_section s, const wefti_bucket *x) {
-    for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET) {
-        int32_t gradient[WEFTI_MAX_BUCKET],
-            n = x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET;
-        WEFT_TRY(reduce(b, s, x->values + at, n, gradient));
-        for (int32_t i = 0; i < n; i++)
-            WEFT_TRY(update_param(b, s, x->values[at + i], gradient[i]));
-        WEFT_TRY(gather_bucket(b, s, x->values + at, n));
-    }
+/* Gathers a bucket's parameters, as many at a time as one routine takes. */
+static weft_status gather_all(wefti_program_builder *b, wefti_section s, const wefti_bucket *x) {
+    for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET)
+        WEFT_TRY(
+            gather_bucket(b, s, x->values + at,
+                          x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET));
     return WEFT_OK;
 }
 
-weft_status wefti_build_eager_updates(wefti_program_builder *b, int32_t k) {
-    if (!b->dec->eager) return WEFT_OK;
-    const weft_node *n = b->dec->calls[k].node;
-    for (int i = 0; i < n->inputs; i++) {
-        int32_t v = n->in[i];
-        int32_t bucket = v < 0 ? -1 : b->dec->bucket_of[v];
-        if (bucket < 0 || b->completed[v] || b->dec->last_backward[v] != k) continue;
-        const wefti_bucket *x = &b->dec->bucket[bucket];
-        b->completed[v] = true; /* an input may be bound twice */
-        if (++b->ready[bucket] == x->count) WEFT_TRY(finish_bucket(b, WEFTI_SECTION_FIRST, x));
-    }
-    return WEFT_OK;
+static weft_status update_bucket(wefti_program_builder *b, wefti_section s, int32_t k) {
+    const wefti_bucket *x = &b->dec->bucket[k];
+    for (int32_t i = 0; i < x->count; i++)
+        WEFT_TRY(update_param(b, s, x->values[i], b->reduced[x->values[i]]));
+    return gather_all(b, s, x);
+}
+
+weft_status wefti_bucket_reduced(wefti_program_builder *b, wefti_section s, int32_t k) {
+    return b->dec->eager && k >= 0 ? update_bucket(b, s, k) : WEFT_OK;
 }
 
 /* ---- after accumulation ---- */
@@ -334,7 +275,7 @@ static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradie
         wefti_body_destroy(fresh);
         return status;
     }
-    WEFT_TRY(intern_update(b, fresh, &body));
+    WEFT_TRY(wefti_build_intern(b, fresh, &body));
     const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_UPDATE};
     WEFT_TRY(wefti_build_find(b, &key, &routine));
     if (routine < 0) {
@@ -403,35 +344,19 @@ static weft_status norm_slots(wefti_program_builder *b, int64_t **out, int32_t *
     return WEFT_OK;
 }
 
-/* Reduces gradients of a bucket from number `at` on, as many as one routine takes, unless they
- * already are. */
-static weft_status reduce_some(wefti_program_builder *b, wefti_section s, const wefti_bucket *x,
-                               int32_t at, int32_t *gradient, int32_t *out_count) {
-    int32_t reduced[WEFTI_MAX_BUCKET];
-    *out_count = x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET;
-    if (gradient[x->values[at]] >= 0) return WEFT_OK; /* already reduced */
-    WEFT_TRY(reduce(b, s, x->values + at, *out_count, reduced));
-    for (int32_t i = 0; i < *out_count; i++) gradient[x->values[at + i]] = reduced[i];
-    return WEFT_OK;
-}
-
 /* Sums the gradients of parameters that several stages read. The order is the model's, which is
  * equal on all stages, while each stage has its own buckets. */
-static weft_status tie_stages(wefti_program_builder *b, wefti_section s, int32_t *gradient) {
-    int32_t count;
+static weft_status tie_stages(wefti_program_builder *b, wefti_section s) {
     for (int32_t k = 0; k < b->dec->bucket_count; k++) {
         const wefti_bucket *x = &b->dec->bucket[k];
-        for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET) {
-            bool tied = false;
-            for (int32_t i = at; i < x->count && i < at + WEFTI_MAX_BUCKET; i++)
-                tied = tied || b->dec->tied[x->values[i]] >= 0;
-            if (tied) WEFT_TRY(reduce_some(b, s, x, at, gradient, &count));
-        }
+        bool tied = false;
+        for (int32_t i = 0; i < x->count; i++) tied = tied || b->dec->tied[x->values[i]] >= 0;
+        if (tied) WEFT_TRY(wefti_reduce_bucket(b, s, k, false));
     }
     for (int64_t i = 0; i < b->root->in_count; i++) {
         int32_t v = b->root->in[i];
         bool here = b->param_index[v] >= 0 && b->dec->has_gradient[v];
-        if (here && b->dec->tied[v] >= 0) WEFT_TRY(wefti_pipeline_tie(b, s, v, &gradient[v]));
+        if (here && b->dec->tied[v] >= 0) WEFT_TRY(wefti_pipeline_tie(b, s, v, &b->reduced[v]));
     }
     return WEFT_OK;
 }
@@ -439,40 +364,27 @@ static weft_status tie_stages(wefti_program_builder *b, wefti_section s, int32_t
 /* With clipping, the norm of all complete gradients is known before any parameter changes. Without
  * clipping, each bucket is finished before the next begins. */
 weft_status wefti_build_update_section(wefti_program_builder *b) {
-    int32_t *gradient, total;
+    int32_t total;
     int64_t *slot;
     bool clip = b->spec->optimizer->clip;
     wefti_section first = clip ? WEFTI_SECTION_NORM : WEFTI_SECTION_UPDATE;
-    WEFT_TRY(wefti_new_indices(b->scratch, b->root->value_count, &gradient));
+    b->reduces = false;
     WEFT_TRY(norm_slots(b, &slot, &total));
-    if (b->dec->stages > 1) WEFT_TRY(tie_stages(b, first, gradient));
+    if (b->dec->stages > 1) WEFT_TRY(tie_stages(b, first));
     for (int32_t k = 0; k < b->dec->bucket_count; k++) {
         const wefti_bucket *x = &b->dec->bucket[k];
-        for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET) {
-            const int32_t *values = x->values + at;
-            int32_t n;
-            WEFT_TRY(reduce_some(b, first, x, at, gradient, &n));
-            for (int32_t i = 0; i < n; i++) {
-                int32_t v = values[i];
-                int32_t reader = b->dec->tied[v];
-                bool counts = reader < 0 || reader == b->dec->stage;
-                if (clip && counts) WEFT_TRY(norm_step(b, v, gradient[v], slot[v]));
-                if (!clip) WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, v, gradient[v]));
-            }
-            if (!clip) WEFT_TRY(gather_bucket(b, WEFTI_SECTION_UPDATE, values, n));
+        WEFT_TRY(wefti_reduce_bucket(b, first, k, false));
+        for (int32_t i = 0; i < x->count && clip; i++) {
+            int32_t v = x->values[i], reader = b->dec->tied[v];
+            if (reader < 0 || reader == b->dec->stage)
+                WEFT_TRY(norm_step(b, v, b->reduced[v], slot[v]));
         }
+        if (!clip) WEFT_TRY(update_bucket(b, WEFTI_SECTION_UPDATE, k));
     }
     b->p->norm_count = clip ? total : 0;
     if (!clip) return WEFT_OK;
     WEFT_TRY(share_norms(b, total));
-    for (int32_t k = 0; k < b->dec->bucket_count; k++) {
-        const wefti_bucket *x = &b->dec->bucket[k];
-        for (int32_t i = 0; i < x->count; i++)
-            WEFT_TRY(update_param(b, WEFTI_SECTION_UPDATE, x->values[i], gradient[x->values[i]]));
-        for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET)
-            WEFT_TRY(
-                gather_bucket(b, WEFTI_SECTION_UPDATE, x->values + at,
-                              x->count - at < WEFTI_MAX_BUCKET ? x->count - at : WEFTI_MAX_BUCKET));
-    }
+    for (int32_t k = 0; k < b->dec->bucket_count; k++)
+        WEFT_TRY(update_bucket(b, WEFTI_SECTION_UPDATE, k));
     return WEFT_OK;
 }

@@ -257,7 +257,7 @@ weft_status wefti_rank_device_run(wefti_rank_device *d, const wefti_program *p,
     d->bad_loss = 0;
     wefti_free(d->finding);
     d->finding = NULL;
-    if (section == WEFTI_SECTION_FIRST || section == WEFTI_SECTION_NEXT) {
+    if (section <= WEFTI_SECTION_LAST) { /* a pass */
         d->loss = 0;
         d->losses = 0;
     }

@@ -59,11 +59,11 @@ unsigned char *wefti_operand_address(const wefti_rank_device *d, const wefti_ste
 
 /* ---- transfers.c ---- */
 
-/* Runs the joined transfers that begin with code[k]. If they end a part of the call that is not the
- * last part, the last transfer stays in flight. */
+/* Runs the joined transfers that begin with code[k]. If they end the step, the last step->leaves
+ * of them stay in flight. */
 weft_status wefti_run_transfers(wefti_rank_device *d, wefti_binding *b, const wefti_step *step,
                                 int32_t k, int32_t *out_next) WEFT_CHECKED;
-/* Waits for the transfer that the previous part left in flight. */
+/* Waits for the transfers that the previous part left in flight. */
 weft_status wefti_finish_part(wefti_rank_device *d, wefti_binding *b,
                               const wefti_step *step) WEFT_CHECKED;
 /* Runs a transfer of the schedule itself, between stages. The operands keep their places from the

@@ -131,13 +131,13 @@ weft_status wefti_run_transfers(wefti_rank_device *d, wefti_binding *b, const we
     while (x[count - 1].joined && k + count < step->to) count++;
     *out_next = k + count;
     WEFT_TRY(post_joined(d, b, step, x, count));
-    if (*out_next == step->to && step->part + 1 < step->parts) count--;
+    if (*out_next == step->to) count -= step->leaves;
     return await_joined(d, b, step, x, count);
 }
 
 weft_status wefti_finish_part(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
-    if (step->part == 0) return WEFT_OK;
-    return await_joined(d, b, step, &step->routine->code[step->from - 1], 1);
+    if (step->waits == 0) return WEFT_OK;
+    return await_joined(d, b, step, &step->routine->code[step->from - step->waits], step->waits);
 }
 
 static weft_status begin_post(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {

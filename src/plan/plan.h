@@ -51,8 +51,8 @@ typedef struct wefti_stage_rule {
     int32_t stage;
 } wefti_stage_rule;
 
-/* Bytes of a bucket in mode auto: 64 MiB. */
-enum { WEFTI_FUSION_AUTO = 64 << 20 };
+/* Bytes of a bucket in mode auto: 16 MiB. */
+enum { WEFTI_FUSION_AUTO = 16 << 20 };
 typedef struct wefti_fusion {
     weft_fusion_mode mode;
     int64_t bytes;  /* of a bucket: modes size and auto */

@@ -185,14 +185,25 @@ static weft_status side_of(const wefti_match_rank *r, const wefti_step *step, in
     return WEFT_OK;
 }
 
-/* Checks that a part begins and ends where the call does, or behind a transfer. */
+static bool all_transfers(const wefti_instruction *code, int32_t from, int32_t to) {
+    for (int32_t k = from; k < to; k++)
+        if (code[k].transfer < 0) return false;
+    return true;
+}
+
+/* Checks that a part begins and ends where the call does, or behind transfers that are in flight
+ * then. */
 static bool is_part(const wefti_step *step) {
     const wefti_instruction *code = step->routine->code;
     int32_t from = step->from, to = step->to, count = step->routine->code_count;
+    bool first = step->part == 0, last = step->part + 1 == step->parts;
     if (from < 0 || from > to || to > count || step->part < 0 || step->part >= step->parts)
         return false;
-    if (step->part ? from == 0 || code[from - 1].transfer < 0 : from != 0) return false;
-    return step->part + 1 == step->parts ? to == count : to > from && code[to - 1].transfer >= 0;
+    if (first ? from != 0 || step->waits : step->waits < 1 || step->waits > from) return false;
+    if (last ? to != count || step->leaves : step->leaves < 1 || step->leaves > to - from)
+        return false;
+    return all_transfers(code, from - step->waits, from) &&
+           all_transfers(code, to - step->leaves, to);
 }
 
 static weft_status play_call(wefti_match *m, wefti_match_rank *r, const wefti_step *step,
@@ -202,8 +213,8 @@ static weft_status play_call(wefti_match *m, wefti_match_rank *r, const wefti_st
     WEFT_REQUIRE(is_part(step), WEFT_E_MISMATCH,
                  "rank %d, step '%s': part %d of %d of the call does not exist", r->program->rank,
                  step->name, step->part + 1, step->parts);
-    if (!r->entered) { /* first wait for the post of the part before */
-        r->code = step->from - (step->part > 0);
+    if (!r->entered) { /* first wait for the posts of the part before */
+        r->code = step->from - step->waits;
         r->joined_end = step->from;
         r->entered = true;
     }
@@ -221,7 +232,7 @@ static weft_status play_call(wefti_match *m, wefti_match_rank *r, const wefti_st
             bool stays = k + 1 == step->to && step->part + 1 < step->parts;
             if (!next->joined || stays) r->joined_end = k + 1;
         }
-        if (r->code + 1 == step->to && step->part + 1 < step->parts) break; /* stays in flight */
+        if (r->code >= step->to - step->leaves) break; /* stay in flight */
         WEFT_TRY(side_of(r, step, micro, x, x->transfer, &side));
         WEFT_TRY(wait(m, r, x->transfer, &side));
         if (r->blocked) return WEFT_OK;
@@ -311,7 +322,8 @@ static weft_status check_operands(const wefti_match *m, const wefti_match_rank *
 
 static weft_status match(wefti_match *m, const wefti_program *const *programs) {
     static const wefti_section sections[] = {WEFTI_SECTION_FIRST, WEFTI_SECTION_NEXT,
-                                             WEFTI_SECTION_NORM, WEFTI_SECTION_UPDATE};
+                                             WEFTI_SECTION_LAST, WEFTI_SECTION_NORM,
+                                             WEFTI_SECTION_UPDATE};
     int64_t transfers = 0;
     for (int32_t i = 0; i < m->count; i++)
         if (programs[i]->partition) transfers += wefti_partition_transfers(programs[i]->partition);

@@ -12,7 +12,8 @@ const char *wefti_phase_text(const wefti_step *step) {
 
 const char *wefti_section_text(wefti_section section) {
     static const char *const names[WEFTI_SECTIONS] = {"first microbatch", "each further microbatch",
-                                                      "norms of gradients", "update"};
+                                                      "last microbatch", "norms of gradients",
+                                                      "update"};
     return names[section];
 }
 

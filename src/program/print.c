@@ -57,7 +57,7 @@ static void add_instant(wefti_text *text, const wefti_program *p) {
     wefti_text_add(text, " (at once in %s of %s", kind_text(step), step->name);
     if (p->all_microbatches && p->peak_section == WEFTI_SECTION_FIRST)
         wefti_text_add(text, ", microbatch %d", step->micro);
-    if (p->peak_section == WEFTI_SECTION_NEXT)
+    if (p->peak_section == WEFTI_SECTION_NEXT || p->peak_section == WEFTI_SECTION_LAST)
         wefti_text_add(text, ", %s", wefti_section_text(p->peak_section));
     wefti_text_add(text, ")");
 }
@@ -103,7 +103,8 @@ static void print_section(wefti_text *text, const wefti_program *p, wefti_sectio
     if (!p->step_count[s]) return;
     const char *title = wefti_section_text(s);
     if (s == WEFTI_SECTION_FIRST && p->all_microbatches) title = "all microbatches";
-    if (s == WEFTI_SECTION_FIRST && !p->all_microbatches && !p->step_count[WEFTI_SECTION_NEXT])
+    if (s == WEFTI_SECTION_FIRST && !p->all_microbatches && !p->step_count[WEFTI_SECTION_NEXT] &&
+        !p->step_count[WEFTI_SECTION_LAST])
         title = "the batch";
     wefti_text_add(text, "\n%s:\n", title);
     const wefti_loop *loop = p->loops[s], *end = loop ? loop + p->loop_count[s] : NULL;

@@ -177,7 +177,7 @@ static void add_tensor(print_json_writer *w, const wefti_program *p, const weft_
 }
 
 weft_status wefti_program_json(const wefti_program *p, const weft_plan *plan, char **out) {
-    static const char *const sections[] = {"first", "next", "norm", "update"};
+    static const char *const sections[] = {"first", "next", "last", "norm", "update"};
     print_json_writer w = {.first = true};
     wefti_cell_use *cells;
     int32_t count;

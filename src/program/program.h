@@ -19,6 +19,8 @@
 typedef enum wefti_section {
     WEFTI_SECTION_FIRST,  /* forward and backward of the first microbatch (gradients are written) */
     WEFTI_SECTION_NEXT,   /* of each further microbatch (gradients are added) */
+    WEFTI_SECTION_LAST,   /* of the last of several, if reductions of gradients overlap with it; has
+                             no steps otherwise, and NEXT is the last too */
     WEFTI_SECTION_NORM,   /* squares of the gradients, for clipping */
     WEFTI_SECTION_UPDATE, /* the optimizer */
     WEFTI_SECTIONS
@@ -56,9 +58,10 @@ typedef struct wefti_step {
                         the first iteration */
     int32_t tensor;  /* UPDATE: index of the parameter, else -1 */
     /* CALL: the step runs code[from, to) of the routine. A call runs whole (parts 1), or in parts
-     * with other steps in between. Every part but the last ends with the post of a transfer. The
-     * next part begins with the wait for it. */
-    int32_t from, to, part, parts;
+     * with other steps in between. Every part but the last ends with transfers that it posts and
+     * leaves in flight, code[to - leaves, to). The next part begins with the waits for them,
+     * code[from - waits, from). */
+    int32_t from, to, part, parts, waits, leaves;
 } wefti_step;
 
 /* Steps that run several times. Loops of a section are in order, and do not overlap. */

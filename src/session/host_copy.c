@@ -74,7 +74,7 @@ weft_status wefti_host_copies_push(const weft_session *s, const wefti_view *view
                                    wefti_section section) {
     for (const wefti_host_copy *c = s->host_copies; c; c = c->next) {
         bool reads = !is_made(c->role) || section != WEFTI_SECTION_FIRST;
-        bool begins = section == WEFTI_SECTION_FIRST || section == WEFTI_SECTION_NEXT;
+        bool begins = section <= WEFTI_SECTION_LAST;            /* a pass */
         if (c->role == WEFTI_TENSOR_INPUT && !begins) continue; /* the pass is over */
         if (reads && (!c->view || c->view == view)) WEFT_TRY(push(c));
     }

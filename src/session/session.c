@@ -173,8 +173,12 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
         WEFT_TRY(set_scalar(s, offsetof(wefti_step_scalars, step), (double)(s->step + 1)));
         WEFT_TRY(set_scalar(s, offsetof(wefti_step_scalars, gradient_scale), gradient_scale(s)));
     }
-    weft_status status =
-        run_pass(s, view, first ? WEFTI_SECTION_FIRST : WEFTI_SECTION_NEXT, out_loss);
+    bool last = s->accumulated + 1 == s->options.microbatches &&
+                view->own->step_count[WEFTI_SECTION_LAST] > 0;
+    wefti_section section = first  ? WEFTI_SECTION_FIRST
+                            : last ? WEFTI_SECTION_LAST
+                                   : WEFTI_SECTION_NEXT;
+    weft_status status = run_pass(s, view, section, out_loss);
     s->accumulated = status >= 0 && s->optimizer ? s->accumulated + 1 : 0;
     return status;
 }

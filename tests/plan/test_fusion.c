@@ -43,15 +43,15 @@ static void test_index(void **state) {
 
 static void test_auto(void **state) {
     (void)state;
-    wefti_fusion_item items[] = {{30 * MB, 0}, {30 * MB, 0}, {10 * MB, 0}, {70 * MB, 0}, {MB, 0}};
+    wefti_fusion_item items[] = {{8 * MB, 0}, {8 * MB, 0}, {2 * MB, 0}, {20 * MB, 0}, {MB, 0}};
     int32_t bucket[5];
     wefti_fusion fusion = {.mode = WEFT_FUSION_AUTO};
     assert_int_equal(fuse(&fusion, 5, items, bucket), 4);
     expect(bucket, (int[]){0, 0, 1, 2, 3}, 5);
-    fusion = (wefti_fusion){.mode = WEFT_FUSION_SIZE, .bytes = 71 * MB};
+    fusion = (wefti_fusion){.mode = WEFT_FUSION_SIZE, .bytes = 21 * MB};
     assert_int_equal(fuse(&fusion, 5, items, bucket), 2);
     expect(bucket, (int[]){0, 0, 0, 1, 1}, 5);
-    fusion = (wefti_fusion){.mode = WEFT_FUSION_SIZE, .bytes = 60 * MB}; /* just full */
+    fusion = (wefti_fusion){.mode = WEFT_FUSION_SIZE, .bytes = 16 * MB}; /* just full */
     assert_int_equal(fuse(&fusion, 5, items, bucket), 4);
     expect(bucket, (int[]){0, 0, 1, 2, 3}, 5);
     fusion.mode = WEFT_FUSION_NONE;

@@ -39,7 +39,7 @@ static void test_defaults(void **state) {
     assert_string_equal(plan->mesh.axis[0].name, "dp");
     assert_int_equal(plan->mesh.axis[0].size, 6);
     assert_int_equal(plan->fusion[2].mode, WEFT_FUSION_AUTO);
-    assert_int_equal(plan->fusion[2].bytes, 64 << 20);
+    assert_int_equal(plan->fusion[2].bytes, 16 << 20);
     assert_true(plan->overlap);
     assert_false(plan->gradients_sum);
     assert_int_equal(plan->recompute.mode, WEFT_RECOMPUTE_NONE);

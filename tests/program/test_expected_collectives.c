@@ -173,66 +173,81 @@ static int parameters(const weft_session *s) {
     return found;
 }
 
-/* The loss needs two sums: the loss itself, and the count of its elements. All other transfers
- * belong to parameters. Each gradient is summed once. Each parameter is gathered once a step; at
- * level 3, once for each pass of a call that reads it. */
-static void split_optimizers(void **state) {
-    (void)state;
-    enum { LOSS = 2 };
-    for (int level = 0; level <= 3; level++) {
-        weft_plan *plan;
-        char what[16];
-        ASSERT_OK(weft_plan_create(2, &plan));
-        if (level) ASSERT_OK(weft_plan_optimizer(plan, level, 0, 0));
-        fixture f = open_with(plan, 4);
-        int count = parameters(f.session), reads = 12 * LAYERS + 2 + 3; /* wte is read twice */
-        assert_int_equal(count, reads - 1);
-        (void)snprintf(what, sizeof what, "level %d", level);
-        for (int r = 0; r < 2; r++) {
-            const wefti_program *p = wefti_session_program_of(f.session, 0, r);
-            counts c = counted(p, NULL, NULL);
-            if (level == 0) is(what, c, (counts){.all_reduce = LOSS + count});
-            if (level == 1)
-                is(what, c,
-                   (counts){.all_reduce = LOSS, .reduce_scatter = count, .all_gather = count});
-            if (level == 2) /* a gradient lies in pieces from the call on that makes it */
-                is(what, c,
-                   (counts){.all_reduce = LOSS, .reduce_scatter = reads, .all_gather = count});
-            if (level < 3) continue;
-            assert_true(c.all_gather >= reads && c.all_gather <= 2 * reads);
-            is("level 3, updates", counted(p, NULL, "update"), (counts){0});
-            c.all_gather = 0;
-            is(what, c, (counts){.all_reduce = LOSS, .reduce_scatter = reads});
-        }
-        close_all(&f);
-    }
+/* Each collective alone, or as many together as one transfer takes. */
+static void fuse(weft_plan *plan, bool fused) {
+    static const char *const kinds[] = {"allreduce", "reducescatter"};
+    for (int i = 0; i < 2; i++)
+        ASSERT_OK(weft_plan_fusion(plan, kinds[i], fused ? WEFT_FUSION_AUTO : WEFT_FUSION_NONE, 0,
+                                   0, NULL));
 }
 
-/* If a batch has several parts, each gradient is summed over devices once, when it is complete.
- * From level 2 on, devices keep only their pieces, so each part needs a sum. */
+/* The loss needs two sums: the loss itself, and the count of its elements. All other transfers
+ * belong to parameters. Each gradient is summed once, alone or with all others; at level 2 with
+ * those of its call. Each parameter is gathered once a step; at level 3, once for each pass of a
+ * call that reads it. */
+static void split_optimizers(void **state) {
+    (void)state;
+    enum { LOSS = 2, CALLS = LAYERS + 2 };
+    for (int level = 0; level <= 3; level++)
+        for (int fused = 0; fused < 2; fused++) {
+            weft_plan *plan;
+            char what[24];
+            ASSERT_OK(weft_plan_create(2, &plan));
+            if (level) ASSERT_OK(weft_plan_optimizer(plan, level, 0, 0));
+            fuse(plan, fused);
+            fixture f = open_with(plan, 4);
+            int count = parameters(f.session), reads = 12 * LAYERS + 2 + 3; /* wte is read twice */
+            assert_int_equal(count, reads - 1);
+            (void)snprintf(what, sizeof what, "level %d%s", level, fused ? ", fused" : "");
+            int sums = !fused ? count : level == 2 ? CALLS : 1;
+            for (int r = 0; r < 2; r++) {
+                const wefti_program *p = wefti_session_program_of(f.session, 0, r);
+                counts c = counted(p, NULL, NULL);
+                if (level == 0) is(what, c, (counts){.all_reduce = LOSS + sums});
+                if (level == 1 || level == 2)
+                    is(what, c,
+                       (counts){.all_reduce = LOSS, .reduce_scatter = sums, .all_gather = count});
+                if (level < 3) continue;
+                assert_true(c.all_gather >= reads && c.all_gather <= 2 * reads);
+                is("level 3, updates", counted(p, NULL, "update"), (counts){0});
+                c.all_gather = 0;
+                is(what, c, (counts){.all_reduce = LOSS, .reduce_scatter = reads});
+            }
+            close_all(&f);
+        }
+}
+
+/* If a batch has several parts, each gradient is summed over devices once, when it is complete: in
+ * the last part if that overlaps, else in the update. At level 2, devices keep only their pieces,
+ * so each part needs a sum. */
 static void accumulated_gradients(void **state) {
     (void)state;
-    enum { LOSS = 2 };
-    for (int level = 0; level <= 2; level++) {
-        weft_plan *plan;
-        ASSERT_OK(weft_plan_create(2, &plan));
-        ASSERT_OK(weft_plan_accumulate(plan, 3));
-        if (level) ASSERT_OK(weft_plan_optimizer(plan, level, 0, 0));
-        fixture f = open_with(plan, 4);
-        int count = parameters(f.session), parts = level == 2 ? count + 1 : 0;
-        for (int r = 0; r < 2; r++) {
-            const wefti_program *p = wefti_session_program_of(f.session, 0, r);
-            is("the first part", counted_in(p, WEFTI_SECTION_FIRST),
-               (counts){.all_reduce = LOSS, .reduce_scatter = parts});
-            is("a further part", counted_in(p, WEFTI_SECTION_NEXT),
-               (counts){.all_reduce = LOSS, .reduce_scatter = parts});
-            is("the update", counted_in(p, WEFTI_SECTION_UPDATE),
-               (counts){.all_reduce = level == 0 ? count : 0,
-                        .reduce_scatter = level == 1 ? count : 0,
-                        .all_gather = level ? count : 0});
+    enum { LOSS = 2, CALLS = LAYERS + 2 };
+    for (int level = 0; level <= 2; level++)
+        for (int overlap = 0; overlap < 2; overlap++) {
+            weft_plan *plan;
+            ASSERT_OK(weft_plan_create(2, &plan));
+            ASSERT_OK(weft_plan_accumulate(plan, 3));
+            ASSERT_OK(weft_plan_overlap(plan, overlap));
+            if (level) ASSERT_OK(weft_plan_optimizer(plan, level, 0, 0));
+            fixture f = open_with(plan, 4);
+            int count = parameters(f.session), parts = level == 2 ? CALLS : 0;
+            counts each = {.all_reduce = LOSS, .reduce_scatter = parts}, none = {0};
+            counts sums = {.all_reduce = level == 0, .reduce_scatter = level == 1};
+            counts last = {.all_reduce = LOSS + sums.all_reduce,
+                           .reduce_scatter = sums.reduce_scatter};
+            counts update = overlap ? none : sums;
+            update.all_gather = level ? count : 0;
+            for (int r = 0; r < 2; r++) {
+                const wefti_program *p = wefti_session_program_of(f.session, 0, r);
+                is("the first part", counted_in(p, WEFTI_SECTION_FIRST), each);
+                is("a further part", counted_in(p, WEFTI_SECTION_NEXT), each);
+                is("the last part", counted_in(p, WEFTI_SECTION_LAST),
+                   overlap && level < 2 ? last : none);
+                is("the update", counted_in(p, WEFTI_SECTION_UPDATE), update);
+            }
+            close_all(&f);
         }
-        close_all(&f);
-    }
 }
 
 /* Recomputed cells communicate again only on request. Then the sum after the attention is repeated.
@@ -271,7 +286,8 @@ static void sums_begin_before_the_backward_pass_ends(void **state) {
         const wefti_program *p = wefti_session_program_of(f.session, 0, 0);
         const wefti_step *steps = p->steps[WEFTI_SECTION_FIRST];
         int32_t last = -1;
-        int early = 0, all = 0;
+        int64_t early = 0, all = 0, want = 0;
+        int messages = 0;
         for (int32_t i = 0; i < p->step_count[WEFTI_SECTION_FIRST]; i++)
             if (steps[i].phase == WEFTI_BACKWARD) last = i;
         for (int32_t i = 0; i < p->step_count[WEFTI_SECTION_FIRST]; i++) {
@@ -279,15 +295,78 @@ static void sums_begin_before_the_backward_pass_ends(void **state) {
             for (int32_t at = 0; wefti_step_transfer_next(p, &steps[i], &at, &t);) {
                 if (strncmp(wefti_transfer_what(&steps[i], t.code, t.transfer), "gradient", 8) != 0)
                     continue;
-                all++;
-                early += i < last;
+                messages++;
+                all += t.gives;
+                early += i < last ? t.gives : 0;
             }
         }
-        assert_int_equal(all, parameters(f.session));
-        /* the sums of the head and of all blocks but the first */
-        assert_true(early >= 2 + 12 * (LAYERS - 1) - 2);
+        for (int32_t i = 0; i < p->tensor_count; i++)
+            if (p->tensors[i].role == WEFTI_TENSOR_PARAM)
+                want += weft_desc_bytes(&p->tensors[i].desc);
+        assert_true(all == want);
+        /* all but the first block and the embedding */
+        assert_true(early >= want * (LAYERS - 1) / (LAYERS + 1));
+        if (fused) /* a bucket has all that 16 KiB hold */
+            assert_true(messages >= want >> 14 && messages <= 2 * (want >> 14) + 1);
+        else
+            assert_int_equal(messages, parameters(f.session));
         close_all(&f);
     }
+}
+
+/* Counts reductions of gradients that are in flight during at least one backward pass of another
+ * call, and those that begin before the last backward pass. */
+static void count_hidden(const wefti_program *p, int *hidden, int *all) {
+    for (int s = 0; s <= WEFTI_SECTION_LAST; s++) {
+        int32_t last = -1;
+        for (int32_t i = 0; i < p->step_count[s]; i++)
+            if (p->steps[s][i].phase == WEFTI_BACKWARD) last = i;
+        for (int32_t i = 0; i < p->step_count[s]; i++) {
+            const wefti_step *x = &p->steps[s][i];
+            bool during = false;
+            if (strncmp(x->name, "gradients up to ", 16) != 0 || x->part) continue;
+            *all += i < last;
+            for (int32_t k = i + 1; k < p->step_count[s] && x->parts > 1; k++) {
+                const wefti_step *y = &p->steps[s][k];
+                during |= y->phase == WEFTI_BACKWARD;
+                if (y->part == 1 && y->routine == x->routine && !strcmp(y->name, x->name)) break;
+            }
+            *hidden += during;
+        }
+    }
+}
+
+/* With overlap, a reduction that is posted before the last backward pass is in flight during the
+ * next one, for every level, with and without clipping and microbatches. Without overlap none is.
+ */
+static void reductions_are_in_flight_during_backward_passes(void **state) {
+    (void)state;
+    for (int level = 0; level <= 2; level++)
+        for (int variant = 0; variant < 8; variant++) {
+            bool overlap = variant & 1, clip = variant & 2, several = variant & 4;
+            weft_plan *plan;
+            ASSERT_OK(weft_plan_create(2, &plan));
+            ASSERT_OK(weft_plan_fusion(plan, "allreduce", WEFT_FUSION_SIZE, 40 << 10, 0, NULL));
+            ASSERT_OK(weft_plan_fusion(plan, "reducescatter", WEFT_FUSION_SIZE, 40 << 10, 0, NULL));
+            ASSERT_OK(weft_plan_overlap(plan, overlap));
+            if (several) ASSERT_OK(weft_plan_accumulate(plan, 3));
+            if (level) ASSERT_OK(weft_plan_optimizer(plan, level, 0, 0));
+            fixture f = {.graph = gpt2(4)};
+            weft_session_options o = weft_session_defaults();
+            o.plan = plan;
+            o.clip = clip ? 1.0 : 0;
+            ASSERT_OK(weft_session_create(f.graph, &o, &f.session));
+            weft_plan_destroy(plan);
+            for (int r = 0; r < 2; r++) {
+                int hidden = 0, all = 0;
+                count_hidden(wefti_session_program_of(f.session, 0, r), &hidden, &all);
+                if (overlap && (all < 3 || hidden != all))
+                    fail_msg("level %d, variant %d: %d of %d reductions overlap", level, variant,
+                             hidden, all);
+                if (!overlap) assert_int_equal(hidden, 0);
+            }
+            close_all(&f);
+        }
 }
 
 /* Equal blocks share their compiled routines and the transfers in them: depth adds only calls. */
@@ -378,6 +457,7 @@ int main(void) {
         cmocka_unit_test(depth_adds_no_transfers),
         cmocka_unit_test(thirty_equal_sums_are_one_routine),
         cmocka_unit_test(sums_begin_before_the_backward_pass_ends),
+        cmocka_unit_test(reductions_are_in_flight_during_backward_passes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

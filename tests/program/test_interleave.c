@@ -145,7 +145,8 @@ static void calls_stay_whole(void **state) {
         for (int s = 0; s < WEFTI_SECTIONS; s++)
             for (int32_t i = 0; i < w.programs[0]->step_count[s]; i++) {
                 const wefti_step *x = &w.programs[0]->steps[s][i];
-                if (x->kind != WEFTI_STEP_CALL) continue;
+                bool reduces = !strncmp(x->name, "gradients up to ", 16);
+                if (x->kind != WEFTI_STEP_CALL || reduces) continue;
                 assert_int_equal(x->parts, 1);
                 assert_int_equal(x->from, 0);
                 assert_int_equal(x->to, x->routine->code_count);

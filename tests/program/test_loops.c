@@ -165,13 +165,13 @@ static int64_t moved(const shadow *s, const wefti_step *step, bool want) {
            (int64_t)weft_dtype_bytes(t->dtype);
 }
 
-/* A transfer reads its source until its wait. */
+/* A transfer reads its source, and writes its result, until its wait. */
 static uint64_t run(shadow *s, const wefti_step *step) {
     uint64_t seen = (uint64_t)s->at.number;
     int64_t bytes;
     switch (step->kind) {
     case WEFTI_STEP_CALL:
-        for (int32_t k = step->from; k < step->to; k++)
+        for (int32_t k = step->from - step->waits; k < step->to; k++)
             seen = wefti_digest_number(seen, instruct(s, step, k));
         return seen;
     case WEFTI_STEP_COPY:

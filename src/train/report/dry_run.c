@@ -47,7 +47,8 @@ static weft_status build_rank(void *context, int32_t rank, wefti_program **out) 
 /* How often a section runs in a step. */
 static int64_t times(const dry_run *r, const wefti_program *p, int section) {
     if (section != WEFTI_SECTION_NEXT) return 1;
-    return p->all_microbatches ? 0 : r->training->batch.microbatches - 1;
+    if (p->all_microbatches) return 0;
+    return r->training->batch.microbatches - 1 - (p->step_count[WEFTI_SECTION_LAST] > 0);
 }
 
 /* Counts for `ranks` ranks that are equal to the program's rank. */

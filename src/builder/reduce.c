@@ -1,0 +1,551 @@
+/* Reductions of gradients, which complete them over the mesh.
+ *
+ * Gradients are reduced in buckets. A bucket's reduction is a call with transfers. With overlap it
+ * is emitted in two parts. The first part posts the transfers, as soon as the last backward pass
+ * has completed the bucket. The second part waits for them. Backward passes of other calls lie in
+ * between. At most WEFTI_COMM_DEPTH buckets are in flight, and none after the end of the section.
+ * Source: Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.
+ *
+ * A bucket is one transfer where that is possible:
+ *
+ * - If only the devices' terms must be added, the gradients of the bucket lie behind each other in
+ *   one buffer. Nothing is copied for that: backward passes write there.
+ * - If each device wants an equal piece of each gradient, the gradients are copied into one buffer:
+ * first all pieces of the first device, then those of the next. The complete pieces of a device lie
+ * behind each other too.
+ * - All others have transfers of their own. */
+#include <string.h>
+
+#include "builder/build.h"
+
+static const wefti_sharding *sharding_of(const wefti_program_builder *b, int32_t v) {
+    return &b->dec->sharding[v];
+}
+
+/* Whether both layouts have the same pieces, so that only the partial sums must be added. */
+static bool only_summed(const wefti_layout *terms, const wefti_layout *sum) {
+    wefti_layout done = *terms;
+    done.sum = 0;
+    return terms->sum && wefti_layout_equal(&done, sum);
+}
+
+static bool is_reduced(const wefti_program_builder *b, int32_t v) {
+    const wefti_sharding *x = sharding_of(b, v);
+    return b->part && !wefti_layout_equal(&x->gradient, &x->state);
+}
+
+/* ---- buckets in one buffer ---- */
+
+/* How many outputs of this rank's backward passes, for one microbatch, are gradients of v. */
+static int32_t terms_of(const wefti_program_builder *b, int32_t v) {
+    int32_t terms = 0;
+    for (int32_t k = 0; k < b->dec->call_count; k++) {
+        const wefti_call_plan *call = &b->dec->calls[k];
+        if (!call->mine || !call->differentiated) continue;
+        const wefti_cell_grad *grad = &b->p->grads[call->grad];
+        for (int i = 0; i < call->node->inputs; i++)
+            terms += call->node->in[i] == v && grad->gradient_out[i] >= 0;
+    }
+    return terms;
+}
+
+/* Decides which gradients of a bucket lie in its common buffer. Gradients of a bucket have equal
+ * dtypes and are summed over the same devices. */
+static weft_status pack(wefti_program_builder *b, int32_t k) {
+    const wefti_bucket *x = &b->dec->bucket[k];
+    wefti_packed *p = &b->packed[k];
+    const char *last = "";
+    int32_t count = 0;
+    p->known = true;
+    for (int32_t i = 0; i < x->count; i++) {
+        int32_t v = x->values[i];
+        const wefti_sharding *s = sharding_of(b, v);
+        if (!is_reduced(b, v) || !only_summed(&s->gradient, &s->state) || terms_of(b, v) == 0)
+            continue;
+        weft_desc here = wefti_sharding_desc(b->dec, &b->root->values[v].desc, &s->gradient);
+        p->bytes = (p->bytes + 63) & ~(int64_t)63;
+        b->packed_at[v] = p->bytes;
+        p->bytes += weft_desc_bytes(&here);
+        p->terms = s->gradient.sum;
+        p->dtype = here.dtype;
+        last = b->root->values[v].name;
+        count++;
+    }
+    if (count > 1)
+        return wefti_buffer_add(b, p->bytes, wefti_build_name(b, "gradients up to ", last),
+                                &p->buffer);
+    for (int32_t i = 0; i < x->count; i++) b->packed_at[x->values[i]] = -1;
+    return WEFT_OK;
+}
+
+static weft_status part_of_bucket(wefti_program_builder *b, int32_t whole, int32_t v,
+                                  const char *name, int32_t *out) {
+    weft_desc here =
+        wefti_sharding_desc(b->dec, &b->root->values[v].desc, &sharding_of(b, v)->gradient);
+    WEFT_TRY(wefti_buffer_part(b, whole, 0, 0, weft_desc_bytes(&here), out));
+    b->buffers[*out].delta = b->packed_at[v];
+    b->buffers[*out].name = name;
+    return WEFT_OK;
+}
+
+weft_status wefti_reduce_buffer(wefti_program_builder *b, int32_t v, const char *name,
+                                int32_t *out) {
+    weft_desc here =
+        wefti_sharding_desc(b->dec, &b->root->values[v].desc, &sharding_of(b, v)->gradient);
+    int32_t k = b->part ? b->dec->bucket_of[v] : -1;
+    if (k >= 0 && !b->packed[k].known) WEFT_TRY(pack(b, k));
+    if (k >= 0 && b->packed_at[v] >= 0) return part_of_bucket(b, b->packed[k].buffer, v, name, out);
+    return wefti_buffer_add(b, weft_desc_bytes(&here), name, out);
+}
+
+/* ---- calls in flight ---- */
+
+/* The end of the routine's first transfers that are posted together; 0: it has no transfer. */
+static int32_t first_wave(const wefti_routine *r, int32_t *out_begin) {
+    int32_t k = 0;
+    while (k < r->code_count && r->code[k].transfer < 0) k++;
+    *out_begin = k;
+    if (k == r->code_count) return 0;
+    while (r->code[k].joined) k++;
+    return k + 1;
+}
+
+static int posts_of(const wefti_step *x, int32_t transfer) {
+    int posts = 0;
+    for (int32_t k = x->to - x->leaves; k < x->to; k++)
+        posts += x->routine->code[k].transfer == transfer;
+    return posts;
+}
+
+/* The oldest call in flight without whose end an endpoint would have too many posts if the
+ * routine's first transfers were posted; -1: none. */
+static int32_t in_the_way(const wefti_program_builder *b, const wefti_routine *r) {
+    int32_t begin, end = first_wave(r, &begin);
+    for (int32_t k = begin; k < end; k++) {
+        int posts = 0;
+        int32_t oldest = -1;
+        for (int32_t j = begin; j < end; j++) posts += r->code[j].transfer == r->code[k].transfer;
+        for (int32_t i = 0; i < b->in_flight_count; i++) {
+            int more = posts_of(&b->in_flight[i].call.step, r->code[k].transfer);
+            if (more && oldest < 0) oldest = i;
+            posts += more;
+        }
+        if (posts > WEFTI_COMM_DEPTH) return oldest;
+    }
+    return -1;
+}
+
+/* The oldest reduction, if as many buckets are in flight as may be; -1: fewer are. */
+static int32_t oldest_of_all(const wefti_program_builder *b, int32_t bucket) {
+    int32_t oldest = -1, last = -1, buckets = 0;
+    if (bucket < 0) return -1;
+    for (int32_t i = 0; i < b->in_flight_count; i++) {
+        int32_t other = b->in_flight[i].bucket;
+        if (other < 0 || other == bucket || other == last) continue;
+        if (oldest < 0) oldest = i;
+        last = other;
+        buckets++;
+    }
+    return buckets < WEFTI_COMM_DEPTH ? -1 : oldest;
+}
+
+/* Emits the second part of call i in flight. */
+static weft_status wait_for(wefti_program_builder *b, wefti_section s, int32_t i) {
+    wefti_in_flight x = b->in_flight[i];
+    const wefti_step *first = &x.call.step;
+    wefti_draft_step *d;
+    b->in_flight_count--;
+    memmove(b->in_flight + i, b->in_flight + i + 1,
+            (size_t)(b->in_flight_count - i) * sizeof *b->in_flight);
+    WEFT_TRY(
+        wefti_build_begin(b, s, WEFTI_STEP_CALL, first->phase, first->name, x.call.arg_count, &d));
+    for (int32_t a = 0; a < x.call.arg_count; a++)
+        wefti_build_arg(b, d, a, x.call.args[a].buffer, x.call.args[a].delta);
+    wefti_buffer_use(b, x.call.frame);
+    d->frame = x.call.frame;
+    d->step.routine = first->routine;
+    d->step.stream = first->stream;
+    d->step.micro = first->micro;
+    d->step.from = first->to;
+    d->step.to = first->routine->code_count;
+    d->step.waits = first->leaves;
+    d->step.part = 1;
+    d->step.parts = 2;
+    b->now++;
+    return x.last ? wefti_bucket_reduced(b, s, x.bucket) : WEFT_OK;
+}
+
+weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) {
+    while (b->in_flight_count) WEFT_TRY(wait_for(b, s, 0));
+    return WEFT_OK;
+}
+
+weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t routine,
+                                   int32_t bucket) {
+    const wefti_routine *r = b->p->routines[routine];
+    for (;;) {
+        int32_t i = oldest_of_all(b, bucket);
+        if (i < 0) i = in_the_way(b, r);
+        if (i < 0 && b->in_flight_count == WEFTI_MOST_IN_FLIGHT) i = 0;
+        if (i < 0) return WEFT_OK;
+        WEFT_TRY(wait_for(b, s, i));
+    }
+}
+
+weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_t bucket,
+                               bool last) {
+    wefti_draft_step *d = &b->steps[s][b->step_count[s] - 1];
+    int32_t begin, end = first_wave(d->step.routine, &begin);
+    if (!end) return last ? wefti_bucket_reduced(b, s, bucket) : WEFT_OK;
+    d->step.to = end;
+    d->step.leaves = end - begin;
+    d->step.parts = 2;
+    b->in_flight[b->in_flight_count++] = (wefti_in_flight){*d, bucket, last};
+    return WEFT_OK;
+}
+
+/* ---- reductions ---- */
+
+/* A reduction of `count` operands; args: operands, then results. `posts`: leaves its transfers in
+ * flight. */
+static weft_status reduce_call(wefti_program_builder *b, wefti_section s, int32_t bucket,
+                               const char *name, int32_t routine, int count, const int32_t *args,
+                               bool posts) {
+    wefti_draft_step *d;
+    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, routine, bucket));
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
+                               wefti_build_name(b, "gradients up to ", name),
+                               b->p->routines[routine]->args, &d));
+    for (int i = 0; i < 2 * count; i++) wefti_build_arg(b, d, i, args[i], 0);
+    WEFT_TRY(wefti_build_end(b, d, routine));
+    return posts ? wefti_reduce_leave(b, s, bucket, false) : WEFT_OK;
+}
+
+static weft_status reduce_packed(wefti_program_builder *b, wefti_section s, int32_t k, bool posts) {
+    const wefti_bucket *x = &b->dec->bucket[k];
+    const wefti_packed *p = &b->packed[k];
+    const char *name = b->buffers[p->buffer].name + strlen("gradients up to ");
+    int64_t elems = p->bytes / (int64_t)weft_dtype_bytes(p->dtype);
+    weft_desc flat = weft_desc_of(p->dtype, 1, (int64_t[]){elems});
+    wefti_layout from = wefti_layout_replicated(1), to = from;
+    int32_t routine, args[2] = {p->buffer, p->buffer};
+    from.sum = p->terms;
+    WEFT_TRY(wefti_build_reshard(b, 1, &flat, &from, &to, false, &routine));
+    if (b->spec->keep_gradients)
+        WEFT_TRY(wefti_buffer_add(
+            b, p->bytes, wefti_build_name(b, "complete gradients up to ", name), &args[1]));
+    for (int32_t i = 0; i < x->count; i++) {
+        int32_t v = x->values[i];
+        if (b->packed_at[v] < 0) continue;
+        b->reduced[v] = b->param_gradient[v];
+        if (args[1] != args[0])
+            WEFT_TRY(part_of_bucket(
+                b, args[1], v,
+                wefti_build_name(b, "complete gradient of ", b->root->values[v].name),
+                &b->reduced[v]));
+    }
+    return reduce_call(b, s, k, name, routine, 1, args, posts);
+}
+
+/* ---- buckets of pieces ---- */
+
+/* How complete pieces divide a gradient. */
+typedef struct division {
+    int dim;              /* the dimension that they divide further, */
+    wefti_dim_split axes; /* by these axes */
+    int32_t parts;
+} division;
+
+/* Whether the layouts of the gradient and its complete pieces differ only in a further division of
+ * one dimension, into equal parts, and in the sum. */
+static bool divides(const wefti_program_builder *b, int32_t v, division *out) {
+    const wefti_layout *terms = &sharding_of(b, v)->gradient, *sum = &sharding_of(b, v)->state;
+    const weft_desc *whole = &b->root->values[v].desc;
+    wefti_layout rest = *sum;
+    int d = 0;
+    while (d < whole->rank && sum->dim[d].count <= terms->dim[d].count) d++;
+    if (d == whole->rank || !terms->sum || sum->dim[d].unit > 1) return false;
+    int before = terms->dim[d].count, count = sum->dim[d].count - before;
+    *out = (division){.dim = d, .axes = {.count = (int8_t)count}, .parts = 1};
+    for (int i = 0; i < count; i++) {
+        out->axes.axis[i] = sum->dim[d].axis[before + i];
+        out->parts *= b->p->mesh.axis[out->axes.axis[i]].size;
+    }
+    for (int i = 0; i < before; i++)
+        if (terms->dim[d].axis[i] != sum->dim[d].axis[i]) return false;
+    rest.dim[d] = terms->dim[d];
+    rest.sum = terms->sum;
+    return wefti_layout_equal(&rest, terms) &&
+           whole->shape[d] % wefti_layout_parts(sum, &b->p->mesh, d) == 0;
+}
+
+static weft_status add_node(weft_body *body, const char *op, int count, const int32_t *in,
+                            const wefti_attr *attrs, int32_t *out) {
+    int32_t node;
+    WEFT_TRY(wefti_body_add(body, wefti_op_find(body->graph->ops, op), NULL, count, in, attrs, "",
+                            &node));
+    *out = body->nodes[node].out[0];
+    return WEFT_OK;
+}
+
+/* A tensor as `parts` rows: row i is part i along dimension d. */
+static weft_status rows_of_parts(weft_body *body, const weft_desc *desc, int d, int32_t parts,
+                                 int32_t *out) {
+    int64_t outer = 1, elems = weft_desc_elems(desc);
+    for (int i = 0; i < d; i++) outer *= desc->shape[i];
+    WEFT_TRY(wefti_body_input(body, *desc, WEFTI_VALUE_INPUT, NULL, out));
+    if (outer > 1) {
+        wefti_ints blocks = {.count = 3, .v = {outer, parts, elems / outer / parts}},
+                   order = {.count = 3, .v = {1, 0, 2}};
+        WEFT_TRY(
+            add_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N("shape", blocks), {0}}, out));
+        WEFT_TRY(
+            add_node(body, "transpose", 1, out, (wefti_attr[]){WEFTI_N("order", order), {0}}, out));
+    }
+    wefti_ints rows = {.count = 2, .v = {parts, elems / parts}};
+    return add_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N("shape", rows), {0}}, out);
+}
+
+/* Fills a body that joins `count` tensors, each in `parts` equal parts along a dimension: first all
+ * first parts, then all second ones. `value` has room for `count`. */
+static weft_status join_parts(weft_body *body, const weft_desc *desc, const int *dim, int32_t count,
+                              int32_t parts, int32_t *value) {
+    for (int32_t i = 0; i < count; i++)
+        WEFT_TRY(rows_of_parts(body, &desc[i], dim[i], parts, &value[i]));
+    while (count > 1) { /* an op has at most WEFTI_MAX_IN operands */
+        int32_t groups = 0;
+        for (int32_t k = 0; k < count; k += WEFTI_MAX_IN) {
+            int n = count - k < WEFTI_MAX_IN ? count - k : WEFTI_MAX_IN;
+            WEFT_TRY(add_node(body, "concat", n, value + k, (wefti_attr[]){WEFTI_I("axis", 1), {0}},
+                              &value[groups++]));
+        }
+        count = groups;
+    }
+    return wefti_body_output(body, value[0]);
+}
+
+static weft_status join_routine(wefti_program_builder *b, const weft_desc *desc, const int *dim,
+                                int32_t count, int32_t parts, int32_t *out) {
+    weft_body *fresh;
+    const weft_body *body;
+    int32_t *value;
+    WEFT_TRY(wefti_new_indices(b->scratch, count, &value));
+    WEFT_TRY(wefti_body_create(b->g, "join", &fresh));
+    weft_status status = join_parts(fresh, desc, dim, count, parts, value);
+    if (status < 0) {
+        wefti_body_destroy(fresh);
+        return status;
+    }
+    WEFT_TRY(wefti_build_intern(b, fresh, &body));
+    const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_PLAIN};
+    WEFT_TRY(wefti_build_find(b, &key, out));
+    if (*out >= 0) return WEFT_OK;
+    wefti_routine_spec spec = {.body = (weft_body *)(uintptr_t)body};
+    return wefti_build_compile(b, &key, &spec, out);
+}
+
+/* Copies gradients into one buffer. */
+static weft_status join_call(wefti_program_builder *b, wefti_section s, const char *name,
+                             const int32_t *values, int32_t count, int32_t parts,
+                             int32_t *out_buffer, weft_desc *out_joined) {
+    weft_desc *desc;
+    int *dim;
+    int32_t routine;
+    int64_t elems = 0;
+    division x;
+    wefti_draft_step *d;
+    WEFT_TRY(wefti_new_array(b->scratch, count, sizeof *desc, &desc));
+    WEFT_TRY(wefti_new_array(b->scratch, count, sizeof *dim, &dim));
+    for (int32_t i = 0; i < count; i++) {
+        desc[i] = wefti_sharding_desc(b->dec, &b->root->values[values[i]].desc,
+                                      &sharding_of(b, values[i])->gradient);
+        elems += weft_desc_elems(&desc[i]);
+        (void)divides(b, values[i], &x);
+        dim[i] = x.dim;
+    }
+    WEFT_TRY(join_routine(b, desc, dim, count, parts, &routine));
+    *out_joined = weft_desc_of(desc[0].dtype, 2, (int64_t[]){parts, elems / parts});
+    name = wefti_build_name(b, "joined gradients up to ", name);
+    WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(out_joined), name, out_buffer));
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER, name,
+                               b->p->routines[routine]->args, &d));
+    for (int32_t i = 0; i < count; i++) wefti_build_arg(b, d, i, b->param_gradient[values[i]], 0);
+    wefti_build_arg(b, d, count, *out_buffer, 0);
+    return wefti_build_end(b, d, routine);
+}
+
+static weft_status complete_pieces(wefti_program_builder *b, int32_t k, const char *name,
+                                   const int32_t *values, int32_t count, int64_t bytes) {
+    int64_t at = 0;
+    int32_t *whole = &b->packed[k].pieces;
+    WEFT_TRY(
+        wefti_buffer_add(b, bytes, wefti_build_name(b, "complete gradients up to ", name), whole));
+    for (int32_t i = 0; i < count; i++) {
+        const wefti_value_info *info = &b->root->values[values[i]];
+        weft_desc here =
+            wefti_sharding_desc(b->dec, &info->desc, &sharding_of(b, values[i])->state);
+        int32_t *part = &b->reduced[values[i]];
+        WEFT_TRY(wefti_buffer_part(b, *whole, 0, 0, weft_desc_bytes(&here), part));
+        b->buffers[*part].name = wefti_build_name(b, "complete gradient of ", info->name);
+        b->buffers[*part].delta = at;
+        at += weft_desc_bytes(&here);
+    }
+    return WEFT_OK;
+}
+
+/* Completes the pieces of gradients that the same axes divide. */
+static weft_status reduce_pieces(wefti_program_builder *b, wefti_section s, int32_t k,
+                                 const int32_t *values, int32_t count, bool posts) {
+    const char *name = b->root->values[values[count - 1]].name;
+    bool adds = b->adds && b->dec->bucket[k].each;
+    weft_desc joined;
+    division x;
+    wefti_layout from = wefti_layout_replicated(2), to = from;
+    int32_t routine, args[2];
+    (void)divides(b, values[0], &x);
+    WEFT_TRY(join_call(b, s, name, values, count, x.parts, &args[0], &joined));
+    from.sum = sharding_of(b, values[0])->gradient.sum;
+    to.dim[0] = x.axes;
+    wefti_layout_normal(&to, &b->p->mesh, &joined);
+    WEFT_TRY(wefti_build_reshard(b, 1, &joined, &from, &to, adds, &routine));
+    if (!adds)
+        WEFT_TRY(complete_pieces(b, k, name, values, count, weft_desc_bytes(&joined) / x.parts));
+    args[1] = b->packed[k].pieces;
+    return reduce_call(b, s, k, name, routine, 1, args, posts);
+}
+
+/* Moves the gradients that reduce_pieces takes to the begin of `values`; returns their number. */
+static int32_t find_pieces(const wefti_program_builder *b, int32_t *values, int32_t count) {
+    division first = {0}, x;
+    int32_t found = 0;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t v = values[i];
+        if (!divides(b, v, &x)) continue;
+        if (found == 0) first = x;
+        if (x.axes.count != first.axes.count ||
+            memcmp(x.axes.axis, first.axes.axis, (size_t)x.axes.count * sizeof *x.axes.axis) != 0)
+            continue;
+        memmove(&values[found + 1], &values[found], (size_t)(i - found) * sizeof *values);
+        values[found++] = v;
+    }
+    return found > 1 ? found : 0;
+}
+
+/* ---- gradients alone ---- */
+
+/* Completes `n` gradients each in a transfer of its own. If only the devices' terms must be added,
+ * the sum replaces the local term in its buffer. This needs a third less traffic than another
+ * buffer: the cache lines of that one are fetched before they are written. */
+static weft_status reduce_some(wefti_program_builder *b, wefti_section s, int32_t k,
+                               const int32_t *values, int n, bool posts) {
+    weft_desc descs[WEFTI_MAX_BUCKET];
+    wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
+    int32_t routine, args[2 * WEFTI_MAX_BUCKET];
+    bool adds = b->adds && b->dec->bucket[k].each;
+    for (int i = 0; i < n; i++) {
+        int32_t v = values[i];
+        const char *name = b->root->values[v].name;
+        descs[i] = b->root->values[v].desc;
+        from[i] = sharding_of(b, v)->gradient;
+        to[i] = sharding_of(b, v)->state;
+        args[i] = args[n + i] = b->param_gradient[v];
+        if (adds) {
+            args[n + i] = b->reduced[v];
+        } else if (!only_summed(&from[i], &to[i]) || b->spec->keep_gradients) {
+            weft_desc here = wefti_sharding_desc(b->dec, &descs[i], &to[i]);
+            WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
+                                      wefti_build_name(b, "complete gradient of ", name),
+                                      &args[n + i]));
+        }
+        b->reduced[v] = args[n + i];
+    }
+    WEFT_TRY(wefti_build_reshard(b, n, descs, from, to, adds, &routine));
+    return reduce_call(b, s, k, b->root->values[values[n - 1]].name, routine, n, args, posts);
+}
+
+weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32_t k, bool posts) {
+    const wefti_bucket *x = &b->dec->bucket[k];
+    int32_t *values, count = 0;
+    if (b->begun[k]) return WEFT_OK;
+    b->begun[k] = true;
+    if (b->packed[k].buffer >= 0) WEFT_TRY(reduce_packed(b, s, k, posts));
+    WEFT_TRY(wefti_new_indices(b->scratch, x->count, &values));
+    for (int32_t i = 0; i < x->count; i++) {
+        int32_t v = x->values[i];
+        /* without a gradient on this stage, wefti_pipeline_tie receives one */
+        if (b->packed_at[v] >= 0 || b->param_gradient[v] < 0) continue;
+        if (is_reduced(b, v))
+            values[count++] = v;
+        else
+            b->reduced[v] = b->param_gradient[v];
+    }
+    int32_t at = find_pieces(b, values, count);
+    if (at) WEFT_TRY(reduce_pieces(b, s, k, values, at, posts));
+    for (; at < count; at += WEFTI_MAX_BUCKET)
+        WEFT_TRY(reduce_some(b, s, k, values + at,
+                             count - at < WEFTI_MAX_BUCKET ? count - at : WEFTI_MAX_BUCKET, posts));
+    if (b->in_flight_count && b->in_flight[b->in_flight_count - 1].bucket == k) {
+        b->in_flight[b->in_flight_count - 1].last = true;
+        return WEFT_OK;
+    }
+    return wefti_bucket_reduced(b, s, k);
+}
+
+/* ---- while backward passes are built ---- */
+
+static bool any_reduced(const wefti_program_builder *b, bool at_last) {
+    for (int32_t k = 0; k < b->dec->bucket_count; k++)
+        for (int32_t i = 0; i < b->dec->bucket[k].count; i++)
+            if (is_reduced(b, b->dec->bucket[k].values[i]) && !(at_last && b->dec->bucket[k].each))
+                return true;
+    return false;
+}
+
+bool wefti_reduce_overlaps(const wefti_program_builder *b) {
+    return b->part && b->spec->optimizer && b->spec->plan->overlap && any_reduced(b, false);
+}
+
+bool wefti_reduce_at_last(const wefti_program_builder *b) {
+    return wefti_reduce_overlaps(b) && any_reduced(b, true);
+}
+
+void wefti_reduce_begin(wefti_program_builder *b, wefti_section s, bool last) {
+    bool each = false;
+    for (int32_t k = 0; k < b->dec->bucket_count; k++) {
+        const wefti_bucket *x = &b->dec->bucket[k];
+        if (!x->each) continue;
+        each = true;
+        b->begun[k] = false;
+        b->ready[k] = 0;
+        for (int32_t i = 0; i < x->count; i++) {
+            b->completed[x->values[i]] = b->param_started[x->values[i]] = false;
+            b->param_gradient[x->values[i]] = -1;
+        }
+    }
+    b->completes = b->dec->eager || (last && wefti_reduce_overlaps(b));
+    b->reduces = b->completes || each;
+    b->adds = s != WEFTI_SECTION_FIRST;
+}
+
+/* A gradient is complete. */
+static weft_status completed(wefti_program_builder *b, wefti_section s, int32_t v) {
+    int32_t k = b->dec->bucket_of[v];
+    b->completed[v] = true;
+    if (++b->ready[k] < b->dec->bucket[k].count) return WEFT_OK;
+    return wefti_reduce_bucket(b, s, k, wefti_reduce_overlaps(b));
+}
+
+weft_status wefti_reduce_completed(wefti_program_builder *b, wefti_section s, int32_t k) {
+    if (!b->reduces) return WEFT_OK;
+    const weft_node *n = b->dec->calls[k].node;
+    for (int i = 0; i < n->inputs; i++) {
+        int32_t v = n->in[i];
+        int32_t bucket = v < 0 ? -1 : b->dec->bucket_of[v];
+        if (bucket < 0 || b->completed[v]) continue; /* an input may be bound twice */
+        if (!b->completes && !b->dec->bucket[bucket].each) continue;
+        if (b->dec->stages == 1 ? b->dec->last_backward[v] == k
+                                : b->terms[v] == terms_of(b, v) * b->dec->micros)
+            WEFT_TRY(completed(b, s, v));
+    }
+    return WEFT_OK;
+}
