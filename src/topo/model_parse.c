@@ -9,10 +9,10 @@
 
 enum { MODEL_VERSION = 1, MODEL_NAME_MAX = 64, MODEL_TEXT_MAX = 400 };
 
-typedef struct reading {
+typedef struct model_reading {
     wefti_arena *arena;
     const char *name; /* of the file */
-} reading;
+} model_reading;
 
 /* An object with its path, "levels[1]". */
 typedef struct spot {
@@ -21,7 +21,7 @@ typedef struct spot {
 } spot;
 
 #define REFUSE(r, value, ...) return refuse((r), (value), WEFT_RAISE(WEFT_E_ARG, __VA_ARGS__))
-static weft_status refuse(const reading *r, const wefti_json *value, weft_status status) {
+static weft_status refuse(const model_reading *r, const wefti_json *value, weft_status status) {
     return wefti_prefix(status, "%s: line %d", r->name, value ? value->line : 1);
 }
 
@@ -31,7 +31,7 @@ static spot member_of(const spot *at, const char *key) {
     return inner;
 }
 
-static weft_status check_keys(const reading *r, const spot *at, const char *const *known) {
+static weft_status check_keys(const model_reading *r, const spot *at, const char *const *known) {
     const char *what = *at->path ? at->path : "a machine";
     if (at->value->kind != WEFTI_JSON_OBJECT) REFUSE(r, at->value, "%s must be an object", what);
     WEFTI_JSON_EACH(member, at->value) {
@@ -52,7 +52,7 @@ static weft_status check_keys(const reading *r, const spot *at, const char *cons
     return WEFT_OK;
 }
 
-static weft_status read_number(const reading *r, const spot *at, double least, double most,
+static weft_status read_number(const model_reading *r, const spot *at, double least, double most,
                                double *out) {
     const wefti_json *v = at->value;
     if (v->kind != WEFTI_JSON_INT && v->kind != WEFTI_JSON_REAL)
@@ -63,8 +63,8 @@ static weft_status read_number(const reading *r, const spot *at, double least, d
     return WEFT_OK;
 }
 
-static weft_status read_text(const reading *r, const spot *outer, const char *key, size_t most,
-                             const char **out) {
+static weft_status read_text(const model_reading *r, const spot *outer, const char *key,
+                             size_t most, const char **out) {
     spot at = member_of(outer, key);
     if (!at.value) REFUSE(r, outer->value, "%s is missing", at.path);
     if (at.value->kind != WEFTI_JSON_TEXT || !*at.value->as.text)
@@ -76,8 +76,8 @@ static weft_status read_text(const reading *r, const spot *outer, const char *ke
 }
 
 /* {"value": 8e10, "source": "..."} */
-static weft_status read_figure(const reading *r, const spot *outer, const char *key, double least,
-                               double most, bool needed, wefti_figure *out) {
+static weft_status read_figure(const model_reading *r, const spot *outer, const char *key,
+                               double least, double most, bool needed, wefti_figure *out) {
     static const char *const known[] = {"value", "source", NULL};
     spot at = member_of(outer, key), value;
     if (!at.value && !needed) return WEFT_OK;
@@ -91,7 +91,7 @@ static weft_status read_figure(const reading *r, const spot *outer, const char *
     return read_text(r, &at, "source", MODEL_TEXT_MAX, &out->source);
 }
 
-static weft_status read_point(const reading *r, const spot *at, double *work, double *rate) {
+static weft_status read_point(const model_reading *r, const spot *at, double *work, double *rate) {
     const wefti_json *pair = at->value;
     if (pair->kind != WEFTI_JSON_ARRAY || pair->count != 2)
         REFUSE(r, pair, "%s must be a pair of numbers: size and rate", at->path);
@@ -103,7 +103,7 @@ static weft_status read_point(const reading *r, const spot *at, double *work, do
 }
 
 /* {"source": "...", "points": [[size, rate], ...]} */
-static weft_status read_curve(const reading *r, const spot *outer, const char *key,
+static weft_status read_curve(const model_reading *r, const spot *outer, const char *key,
                               wefti_curve *out) {
     static const char *const known[] = {"source", "points", NULL};
     spot at = member_of(outer, key), points;
@@ -135,7 +135,7 @@ static weft_status read_curve(const reading *r, const spot *outer, const char *k
 
 /* ---- devices ---- */
 
-static weft_status read_device(const reading *r, const spot *top, wefti_device_model *out) {
+static weft_status read_device(const model_reading *r, const spot *top, wefti_device_model *out) {
     static const char *const known[] = {
 #define KNOWN_KEY(name, least, most, needed) #name,
         WEFTI_DEVICE_FIGURES(KNOWN_KEY)
@@ -168,7 +168,8 @@ static weft_status read_device(const reading *r, const spot *top, wefti_device_m
 
 /* ---- levels ---- */
 
-static weft_status read_count(const reading *r, const spot *outer, const char *key, int32_t *out) {
+static weft_status read_count(const model_reading *r, const spot *outer, const char *key,
+                              int32_t *out) {
     spot at = member_of(outer, key);
     if (!at.value) return WEFT_OK;
     if (at.value->kind != WEFTI_JSON_INT || at.value->as.integer < 1 ||
@@ -179,7 +180,7 @@ static weft_status read_count(const reading *r, const spot *outer, const char *k
     return WEFT_OK;
 }
 
-static weft_status read_level(const reading *r, const spot *at, wefti_level *out) {
+static weft_status read_level(const model_reading *r, const spot *at, wefti_level *out) {
     static const char *const known[] = {"name",
                                         "devices",
                                         "hosts",
@@ -204,7 +205,7 @@ static weft_status read_level(const reading *r, const spot *at, wefti_level *out
     return read_curve(r, at, "all_reduce_curve", &out->all_reduce);
 }
 
-static weft_status read_levels(const reading *r, const spot *top, wefti_machine_model *out) {
+static weft_status read_levels(const model_reading *r, const spot *top, wefti_machine_model *out) {
     spot at = member_of(top, "levels");
     if (!at.value || at.value->kind != WEFTI_JSON_ARRAY)
         REFUSE(r, at.value ? at.value : top->value, "levels must be a list of objects");
@@ -224,7 +225,8 @@ static weft_status read_levels(const reading *r, const spot *top, wefti_machine_
 
 /* ---- the file ---- */
 
-static weft_status read_model(const reading *r, const wefti_json *json, wefti_machine_model *out) {
+static weft_status read_model(const model_reading *r, const wefti_json *json,
+                              wefti_machine_model *out) {
     static const char *const known[] = {"version", "name",   "description", "hosts",
                                         "device",  "levels", NULL};
     spot top = {.value = json}, version;
@@ -250,7 +252,7 @@ weft_status wefti_model_parse(const char *name, const char *text, int64_t bytes,
                               wefti_machine_model **out) {
     static const wefti_json_limits limits = {
         .depth = 8, .members = 64, .array_items = WEFTI_CURVE_POINTS};
-    reading r = {.name = name};
+    model_reading r = {.name = name};
     const wefti_json *json;
     WEFT_TRY(wefti_arena_create(&r.arena));
     wefti_machine_model *model = wefti_arena_alloc(r.arena, sizeof *model);
