@@ -39,16 +39,16 @@ int32_t wefti_transfer_level(const wefti_machine_model *m, const wefti_transfer 
 
 /* ---- collectives on equal parts ---- */
 
-typedef struct shape {
+typedef struct group_shape {
     const wefti_machine_model *m;
     wefti_active active;
     double members;
     double per[WEFTI_LEVELS_MAX];
     int32_t top;
-} shape;
+} group_shape;
 
 /* All-gather of a value of `bytes`, or its mirror, reduce-scatter: from the outermost level in. */
-static double gather(const shape *s, double bytes) {
+static double gather(const group_shape *s, double bytes) {
     double have = bytes / s->members, seconds = 0;
     for (int32_t l = s->top; l >= 0; l--) {
         const double n = s->per[l], latency = s->m->level[l].latency_seconds.value;
@@ -61,7 +61,7 @@ static double gather(const shape *s, double bytes) {
 }
 
 /* Of partial results of `bytes` at each level: a tree, or switches that reduce. */
-static double trees(const shape *s, double bytes) {
+static double trees(const group_shape *s, double bytes) {
     double seconds = 0;
     for (int32_t l = 0; l <= s->top; l++) {
         const double n = s->per[l], latency = s->m->level[l].latency_seconds.value;
@@ -75,14 +75,14 @@ static double trees(const shape *s, double bytes) {
 
 /* The group lies in one level with a measured curve: seconds that the curve gives for `wire` bytes
  * of a value of `bytes`. */
-static double measured(const shape *s, double bytes, double wire) {
+static double measured(const group_shape *s, double bytes, double wire) {
     const wefti_curve *curve = &s->m->level[s->top].all_reduce;
     for (int32_t l = 0; l < s->top; l++)
         if (s->per[l] > 1) return 0;
     return curve->count && bytes > 0 ? wire / wefti_curve_rate(curve, bytes) : 0;
 }
 
-static double all_to_all(const shape *s, double bytes) {
+static double all_to_all(const group_shape *s, double bytes) {
     double most = 0, latency = 0, inner = 1;
     for (int32_t l = 0; l <= s->top; l++) {
         if (s->per[l] <= 1) continue;
@@ -94,7 +94,7 @@ static double all_to_all(const shape *s, double bytes) {
     return log2_up(s->members) * latency + most;
 }
 
-static double seconds_of(const shape *s, wefti_transfer_kind kind, double bytes) {
+static double seconds_of(const group_shape *s, wefti_transfer_kind kind, double bytes) {
     const double part = (s->members - 1) / s->members;
     if (s->members < 2) return 0;
     switch (kind) {
@@ -119,7 +119,7 @@ static double seconds_of(const shape *s, wefti_transfer_kind kind, double bytes)
 
 double wefti_collective_seconds(const wefti_machine_model *m, wefti_transfer_kind kind,
                                 double bytes, const int32_t *per_level, wefti_active active) {
-    shape s = {.m = m, .active = active, .members = 1};
+    group_shape s = {.m = m, .active = active, .members = 1};
     for (int32_t l = 0; l < m->level_count; l++) {
         s.per[l] = per_level[l];
         s.members *= s.per[l];
@@ -131,8 +131,10 @@ double wefti_collective_seconds(const wefti_machine_model *m, wefti_transfer_kin
 /* ---- transfers ---- */
 
 /* The members of each block, level by level; uneven groups count by their average. */
-static shape shape_of(const wefti_machine_model *m, const wefti_transfer *t, wefti_active active) {
-    shape s = {.m = m, .active = active, .members = t->members, .top = wefti_transfer_level(m, t)};
+static group_shape shape_of(const wefti_machine_model *m, const wefti_transfer *t,
+                            wefti_active active) {
+    group_shape s = {
+        .m = m, .active = active, .members = t->members, .top = wefti_transfer_level(m, t)};
     double below = t->members;
     for (int32_t l = 0; l <= s.top; l++) {
         const int32_t block = wefti_model_block(m, l);
@@ -194,7 +196,7 @@ double wefti_transfer_seconds(const wefti_machine_model *m, const wefti_transfer
         have = larger(have, bytes_of(t, &t->have[i]));
         want = larger(want, bytes_of(t, &t->want[i]));
     }
-    shape s;
+    group_shape s;
     switch (t->kind) {
     case WEFTI_TRANSFER_ALL_REDUCE:
     case WEFTI_TRANSFER_ALL_GATHER:

@@ -31,23 +31,23 @@ static int32_t heap_pop(wefti_sim *sim) {
 
 /* ---- spans ---- */
 
-typedef struct place {
+typedef struct sim_place {
     const wefti_step *step;
     const wefti_instruction *code;
     const wefti_transfer *transfer;
     int64_t begin, end;
-} place;
+} sim_place;
 
-static weft_status emit(const wefti_sim *sim, const wefti_sim_rank *r, const place *p) {
+static weft_status emit(const wefti_sim *sim, const wefti_sim_rank *r, const sim_place *p) {
     if (!sim->options->span) return WEFT_OK;
-    const wefti_span span = {.rank = r->program->rank,
-                             .track = p->transfer ? WEFTI_SPAN_TRANSFER : WEFTI_SPAN_COMPUTE,
-                             .begin = p->begin,
-                             .end = p->end,
-                             .step = p->step,
-                             .code = p->code,
-                             .transfer = p->transfer,
-                             .micro = wefti_cursor_micro(r->program, r->section, &r->at)};
+    const wefti_sim_span span = {.rank = r->program->rank,
+                                 .track = p->transfer ? WEFTI_SPAN_TRANSFER : WEFTI_SPAN_COMPUTE,
+                                 .begin = p->begin,
+                                 .end = p->end,
+                                 .step = p->step,
+                                 .code = p->code,
+                                 .transfer = p->transfer,
+                                 .micro = wefti_cursor_micro(r->program, r->section, &r->at)};
     return sim->options->span(sim->options->context, &span);
 }
 
@@ -61,9 +61,9 @@ static int cause_of_phase(wefti_phase phase) {
 }
 
 static weft_status compute(wefti_sim *sim, wefti_sim_rank *r, int cause, int64_t duration,
-                           const place *where) {
+                           const sim_place *where) {
     if (r->slow != 1) duration = llround((double)duration * r->slow);
-    place span = *where;
+    sim_place span = *where;
     span.begin = r->now.at;
     r->now.at += duration;
     r->now.cause[cause] += duration;
@@ -132,7 +132,7 @@ static void shrink(wefti_sim_channel *c) {
 }
 
 /* *out: false if the rank is blocked. */
-static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const place *where,
+static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const sim_place *where,
                         bool *out) {
     wefti_sim_end *end = &r->ends[index];
     wefti_sim_channel *c = end->channel;
@@ -152,7 +152,7 @@ static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const 
         r->time.cause[WEFTI_CAUSE_IDLE] += m->when.at - r->now.at - exposed;
         r->now = m->when;
     }
-    place span = *where;
+    sim_place span = *where;
     span.begin = end->at[end->waited % WEFTI_COMM_DEPTH];
     span.end = m->when.at;
     end->waited++;
@@ -193,7 +193,7 @@ static weft_status play_call(wefti_sim *sim, wefti_sim_rank *r, const wefti_step
     const int32_t number = routine_index(r->program, routine);
     for (; r->code < step->to; r->code++) {
         const wefti_instruction *x = &routine->code[r->code];
-        place where = {.step = step, .code = x};
+        sim_place where = {.step = step, .code = x};
         if (x->transfer < 0) {
             const int cause = x->node ? cause_of_phase(step->phase) : WEFTI_CAUSE_COPY;
             const int64_t duration = r->duration[number][r->code];
@@ -220,7 +220,7 @@ static weft_status play_call(wefti_sim *sim, wefti_sim_rank *r, const wefti_step
 }
 
 static weft_status play_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step, bool *out) {
-    place where = {.step = step};
+    sim_place where = {.step = step};
     *out = true;
     switch (step->kind) {
     case WEFTI_STEP_CALL:

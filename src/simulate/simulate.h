@@ -53,7 +53,7 @@ typedef struct wefti_slow_link {
 typedef enum wefti_span_track { WEFTI_SPAN_COMPUTE, WEFTI_SPAN_TRANSFER } wefti_span_track;
 
 /* A part of a rank's timeline. */
-typedef struct wefti_span {
+typedef struct wefti_sim_span {
     int32_t rank;
     wefti_span_track track;
     int64_t begin, end; /* transfers: from the post to the end */
@@ -61,7 +61,7 @@ typedef struct wefti_span {
     const wefti_instruction *code;  /* NULL: the step's own transfer, or a copy */
     const wefti_transfer *transfer; /* NULL: computing */
     int32_t micro;
-} wefti_span;
+} wefti_sim_span;
 
 typedef struct wefti_simulate_options {
     const wefti_machine_model *machine;
@@ -74,7 +74,7 @@ typedef struct wefti_simulate_options {
     double fail_seconds;
     bool every_iteration; /* do not extrapolate loops */
     /* Receives every span; sets every_iteration. NULL: none. */
-    weft_status (*span)(void *context, const wefti_span *span);
+    weft_status (*span)(void *context, const wefti_sim_span *span);
     void *context;
 } wefti_simulate_options;
 

@@ -512,7 +512,7 @@ typedef struct spans {
     int64_t count, last[MOST], computing[MOST];
 } spans;
 
-static weft_status count_span(void *context, const wefti_span *span) {
+static weft_status count_span(void *context, const wefti_sim_span *span) {
     spans *s = context;
     s->count++;
     assert_true(span->begin <= span->end && span->step);
