@@ -122,6 +122,9 @@ extern const wefti_model_file wefti_model_files[];
  *   machine.json, links.json             a machine, or measured links between assumed devices */
 weft_status wefti_model_find(const char *text, wefti_machine_model **out) WEFT_CHECKED;
 
+/* The links of any of these texts; files of measured links as they are. */
+weft_status wefti_links_find(const char *text, wefti_links *out) WEFT_CHECKED;
+
 /* ---- use ---- */
 
 static inline int32_t wefti_model_per_host(const wefti_machine_model *m) {

@@ -68,6 +68,10 @@ static weft_status from_links(const wefti_links *links, wefti_machine_model **ou
     return WEFT_OK;
 }
 
+static bool holds_links(const char *text) {
+    return strstr(text, "\"links\"") && !strstr(text, "\"levels\"");
+}
+
 /* A file of a machine, or of measured links. */
 static weft_status find_file(const char *path, wefti_machine_model **out) {
     char *text;
@@ -75,7 +79,7 @@ static weft_status find_file(const char *path, wefti_machine_model **out) {
     wefti_links links;
     WEFT_TRY(wefti_file_read(path, WEFTI_MODEL_FILE_MAX, &text, &bytes));
     weft_status status;
-    if (strstr(text, "\"links\"") && !strstr(text, "\"levels\"")) {
+    if (holds_links(text)) {
         status = wefti_links_parse(path, text, bytes, &links);
         if (status >= 0) status = from_links(&links, out);
     } else {
@@ -258,4 +262,21 @@ weft_status wefti_model_find(const char *text, wefti_machine_model **out) {
     WEFT_REQUIRE(count, WEFT_E_ARG, "the machine is an empty text; name one (weft machine list)");
     if (strchr(text, '=')) return find_topology(word, count, out);
     return count == 1 ? find_one(word[0], out) : find_counted(word, count, text, out);
+}
+
+weft_status wefti_links_find(const char *text, wefti_links *out) {
+    wefti_machine_model *model;
+    if (wefti_exists(text)) {
+        char *file;
+        int64_t bytes;
+        WEFT_TRY(wefti_file_read(text, WEFTI_MODEL_FILE_MAX, &file, &bytes));
+        const bool links = !strstr(file, "\"levels\"");
+        weft_status status = links ? wefti_links_parse(text, file, bytes, out) : WEFT_OK;
+        wefti_free(file);
+        if (links) return status;
+    }
+    WEFT_TRY(wefti_model_find(text, &model));
+    *out = wefti_model_links(model);
+    wefti_model_destroy(model);
+    return WEFT_OK;
 }

@@ -8,6 +8,7 @@
 #include "launch/join/join.h"
 #include "comm/p2p/p2p.h"
 #include "comm/transport/transport.h"
+#include "topo/model.h"
 #include "weft/version.h"
 
 static bool is(const char *a, const char *b) {
@@ -37,7 +38,7 @@ weft_status wefti_join_options(const weft_world_options *options, const wefti_se
     WEFT_REQUIRE(!*c || is(c, "host") || is(c, "ucx") || is(c, "mpi"), WEFT_E_ARG,
                  "WEFT_COMM is '%s'; it can be host, ucx or mpi", c);
     const char *links = first(o->links, set->links);
-    return *links ? wefti_links_load(links, &out->links) : WEFT_OK;
+    return *links ? wefti_links_find(links, &out->links) : WEFT_OK;
 }
 
 static void close_transport(const weft_transport *transport) {
