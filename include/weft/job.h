@@ -170,6 +170,8 @@ typedef struct weft_job_parallel {
 } weft_job_parallel;
 
 typedef struct weft_job {
+    const char *machine; /* a machine (docs/format-machine.md), by which strategies and
+                            communication are chosen; "": assumed rates and links */
     weft_job_model model;
     weft_job_data data;
     weft_job_train train;

@@ -379,15 +379,10 @@ static weft_status emit(wefti_program_builder *b) {
     bool last = several && wefti_reduce_at_last(b);
     if (several && (!last || spec->microbatches > 2))
         WEFT_TRY(compute_section(b, WEFTI_SECTION_NEXT));
-<<<<<<< HEAD
+    if (last) WEFT_TRY(compute_section(b, WEFTI_SECTION_LAST));
     /* A section that runs all microbatches has counted each of them. */
     p->forward_flops = forward / (p->all_microbatches ? spec->microbatches : 1);
     p->backward_flops = backward / (p->all_microbatches ? spec->microbatches : 1);
-=======
-    if (last) WEFT_TRY(compute_section(b, WEFTI_SECTION_LAST));
-    p->forward_flops = forward;
-    p->backward_flops = backward;
->>>>>>> overlap
     if (spec->keep_gradients) WEFT_TRY(readable_gradients(b));
     if (spec->optimizer && !b->dec->eager) WEFT_TRY(wefti_build_update_section(b));
     if (b->part && !spec->shared) WEFT_TRY(wefti_partition_check(b->part));

@@ -7,10 +7,6 @@
 #include "schedule/schedule.h"
 #include "builder/decide.h"
 
-static double call_seconds(const weft_node *n) {
-    return wefti_node_seconds(n, &wefti_machine_assumed);
-}
-
 /* Calls to be divided into parts. A call belongs to one part, or to any part (-1). */
 typedef struct sharing {
     int32_t calls, parts;
@@ -207,7 +203,7 @@ static weft_status choose_stages(wefti_decisions *dec, int32_t *stage) {
     for (int32_t k = 0; k < calls; k++) {
         const weft_node *n = dec->calls[k].node, *before = k ? dec->calls[k - 1].node : NULL;
         bool alike = before && before->callee == n->callee; /* cells in a row are often alike */
-        cost[k] = alike ? cost[k - 1] : call_seconds(n);
+        cost[k] = alike ? cost[k - 1] : wefti_node_seconds(n, &plan->rates);
         fixed[k] = wefti_plan_stage(plan, dec->calls[k].node->scope);
     }
     WEFT_TRY(check_fixed(dec, fixed, parts));

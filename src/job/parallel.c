@@ -253,8 +253,13 @@ static weft_status build_rest(const wefti_job_draft *draft, weft_plan *plan) {
 }
 
 static weft_status build_links(const wefti_job_draft *draft, weft_plan *plan) {
-    const char *links = draft->job.parallel.links;
+    const char *links = draft->job.parallel.links, *machine = draft->job.machine;
     char where[512];
+    if (*machine) {
+        weft_status found = wefti_plan_machine(plan, machine);
+        wefti_job_where(draft, wefti_job_mark_of(draft, "machine"), where);
+        if (found < 0) return wefti_prefix(found, "%smachine", where);
+    }
     if (!*links) return WEFT_OK;
     weft_status status = weft_plan_links(plan, links);
     if (status >= 0) return WEFT_OK;
@@ -280,6 +285,7 @@ static weft_status is_trivial(const weft_plan *plan, bool *out) {
     WEFT_TRY(weft_plan_create(1, &none));
     none->accumulate = plan->accumulate;
     none->links = plan->links;
+    none->rates = plan->rates;
     weft_status status = weft_plan_diff(plan, none, &differences);
     weft_plan_destroy(none);
     WEFT_TRY(status);

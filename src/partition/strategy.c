@@ -611,7 +611,7 @@ static weft_status choose_for_cuts(const chooser *fresh, const wefti_strategy *s
 
 weft_status wefti_partition_choose(wefti_lowering *c, const wefti_strategy *strategy) {
     wefti_axes said = 0;
-    chooser h = {.c = c, .seconds = wefti_node_seconds(c->n, &wefti_machine_assumed)};
+    chooser h = {.c = c, .seconds = wefti_node_seconds(c->n, &c->context->run->p->plan->rates)};
     wefti_rule_begin(&c->rule);
     if (c->n->op->split) WEFT_TRY(c->n->op->split(c->n, &c->rule));
     bool guided = wefti_partition_guided(c->n, strategy);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "topo/limits.h"
+#include "topo/model.h"
 #include "base/text.h"
 
 enum {
@@ -45,6 +46,7 @@ weft_status weft_plan_create(int devices, weft_plan **out) {
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
     plan->devices = devices;
+    plan->rates = wefti_machine_assumed;
     plan->mode = WEFT_PARALLEL_SEMI;
     plan->pipeline.stages = 1;
     plan->pipeline.microbatches = 1;
@@ -410,9 +412,21 @@ weft_status weft_plan_dataset_cuts(weft_plan *plan, const char *cuts) {
 weft_status weft_plan_links(weft_plan *plan, const char *path) {
     PLAN_REQUIRED(plan);
     WEFT_REQUIRE(path, WEFT_E_ARG, "weft_plan_links needs the path of measured links");
-    WEFT_TRY(wefti_links_load(path, &plan->links));
+    WEFT_TRY(wefti_links_find(path, &plan->links));
     plan->links.by_messages = false; /* no decision of a plan depends on it */
     return WEFT_OK;
+}
+
+weft_status wefti_plan_machine(weft_plan *plan, const char *machine) {
+    wefti_machine_model *model;
+    WEFT_TRY(wefti_model_find(machine, &model));
+    weft_status status = wefti_model_fits(model, plan->devices);
+    if (status >= 0) {
+        plan->links = wefti_model_links(model);
+        plan->rates = wefti_model_rates(model);
+    }
+    wefti_model_destroy(model);
+    return status;
 }
 
 weft_status weft_plan_overlap(weft_plan *plan, bool overlap) {

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "layout/layout.h"
+#include "topo/machine.h"
 #include "weft/plan.h"
 
 /* One factor or dimension and the axes that split it. */
@@ -63,9 +64,10 @@ typedef struct wefti_fusion {
 struct weft_plan {
     wefti_arena *arena; /* of everything below */
     int32_t devices;
-    wefti_mesh mesh;   /* of one stage, without the pipeline axis; product * stages == devices */
-    wefti_links links; /* measured links; without them all axes have one assumed link */
-    bool mesh_given;   /* else one axis "dp" of devices / stages, updated with both */
+    wefti_mesh mesh;     /* of one stage, without the pipeline axis; product * stages == devices */
+    wefti_links links;   /* measured links; without them all axes have one assumed link */
+    wefti_machine rates; /* of a device; wefti_machine_assumed without a machine */
+    bool mesh_given;     /* else one axis "dp" of devices / stages, updated with both */
     weft_parallel_mode mode;
     wefti_strategy *strategies;
     int64_t strategy_count, strategy_cap;
@@ -102,6 +104,10 @@ struct weft_plan {
     bool overlap;
     uint64_t model_hash; /* of the graph for which the plan was completed; 0: none */
 };
+
+/* Takes links and rates from a machine: a text of wefti_model_find. The machine must have the
+ * plan's devices. Unlike weft_plan_links it also sets the rates of devices. */
+weft_status wefti_plan_machine(weft_plan *plan, const char *machine) WEFT_CHECKED;
 
 /* weft_op_split and weft_tensor_split with the place in the input, kept for messages. NULL:
  * unknown. */

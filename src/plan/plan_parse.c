@@ -176,6 +176,34 @@ static weft_status read_links(const plan_parse_place *top, weft_plan *plan) {
     return WEFT_OK;
 }
 
+static weft_status read_rate(const plan_parse_place *at, const char *key, double least,
+                             double *out) {
+    const wefti_json *value = wefti_json_get(at->object, key);
+    bool whole = value && value->kind == WEFTI_JSON_INT;
+    WEFT_REQUIRE(whole || (value && value->kind == WEFTI_JSON_REAL), WEFT_E_ARG,
+                 "%s.%s must be a number", at->name, key);
+    *out = whole ? (double)value->as.integer : value->as.real;
+    WEFT_REQUIRE(*out >= least && *out <= 1e30, WEFT_E_ARG, "%s.%s is %g; it must be at least %g",
+                 at->name, key, *out, least);
+    return WEFT_OK;
+}
+
+static weft_status read_rates(const plan_parse_place *top, weft_plan *plan) {
+    static const char *const keys[] = {
+#define RATE_KEY(name, least) #name,
+        WEFTI_MACHINE_RATES(RATE_KEY)
+#undef RATE_KEY
+            NULL};
+    const wefti_json *value = wefti_json_get(top->object, "rates");
+    if (!value) return WEFT_OK;
+    plan_parse_place at = inside(top, "rates", value);
+    WEFT_TRY(check_keys(&at, keys));
+#define READ_RATE(name, least) WEFT_TRY(read_rate(&at, #name, least, &plan->rates.name));
+    WEFTI_MACHINE_RATES(READ_RATE)
+#undef READ_RATE
+    return WEFT_OK;
+}
+
 static weft_status read_meshes(const plan_parse_place *pipeline, weft_plan *plan) {
     const wefti_json *item;
     WEFT_TRY(read_list(pipeline, "meshes", &item));
@@ -359,6 +387,7 @@ static weft_status read_rest(const plan_parse_place *top, weft_plan *plan) {
 static weft_status read_plan(const plan_parse_place *top, weft_plan *plan) {
     WEFT_TRY(read_mesh(top, plan));
     WEFT_TRY(read_links(top, plan));
+    WEFT_TRY(read_rates(top, plan));
     WEFT_TRY(read_rest(top, plan));
     WEFT_TRY(read_pipeline(top, plan));
     WEFT_TRY(read_optimizer(top, plan));
@@ -372,9 +401,9 @@ static weft_status read_plan(const plan_parse_place *top, weft_plan *plan) {
  * one. */
 static weft_status read_head(const plan_parse_place *top, int64_t *out_devices) {
     static const char *const keys[] = {
-        "weft_plan", "model",      "devices",    "mesh",      "mode",      "pipeline",
-        "optimizer", "accumulate", "copies",     "recompute", "gradients", "fusion",
-        "dataset",   "overlap",    "strategies", "tensors",   "links",     NULL};
+        "weft_plan",  "model",   "devices",   "mesh",      "mode",   "pipeline", "optimizer",
+        "accumulate", "copies",  "recompute", "gradients", "fusion", "dataset",  "overlap",
+        "strategies", "tensors", "links",     "rates",     NULL};
     int64_t version = 0, devices = 0;
     bool object = top->object->kind == WEFTI_JSON_OBJECT;
     WEFT_REQUIRE(object && wefti_json_get(top->object, "weft_plan"), WEFT_E_ARG,

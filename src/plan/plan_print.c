@@ -35,6 +35,18 @@ static void print_links(const wefti_links *links, wefti_text *out) {
     wefti_text_add(out, "\n  }");
 }
 
+static void print_rates(const wefti_machine *m, wefti_text *out) {
+    const char *before = ",\n  \"rates\": {";
+    if (wefti_machines_equal(m, &wefti_machine_assumed)) return;
+#define PRINT_RATE(name, least)                                                                    \
+    wefti_text_add(out, "%s\"" #name "\": ", before);                                              \
+    wefti_json_real(out, m->name);                                                                 \
+    before = ", ";
+    WEFTI_MACHINE_RATES(PRINT_RATE)
+#undef PRINT_RATE
+    wefti_text_add(out, "}");
+}
+
 /* Opens the next entry of a list, on a line of its own. */
 static void next_entry(wefti_text *out, int64_t i, int indent) {
     wefti_text_add(out, "%s\n%*s{", i ? "," : "", indent, "");
@@ -124,6 +136,7 @@ static weft_status print_plan(const weft_plan *plan, wefti_text *out) {
     wefti_text_add(out, "  \"devices\": %d,\n  \"mesh\": ", plan->devices);
     print_mesh(&plan->mesh, out);
     print_links(&plan->links, out);
+    print_rates(&plan->rates, out);
     wefti_text_add(out, ",\n  \"mode\": \"%s\",\n", modes[plan->mode]);
     print_pipeline(plan, out);
     wefti_text_add(

@@ -7,9 +7,10 @@
 #include "base/text.h"
 #include "program/print.h"
 
-static void advise(const wefti_program *p, int64_t limit, bool trains, char *out, size_t bytes) {
+static void advise(const wefti_program *p, int64_t programs, int64_t limit, bool trains, char *out,
+                   size_t bytes) {
     char fixed[32];
-    const int64_t room = limit - p->persistent_bytes;
+    const int64_t room = limit - p->persistent_bytes - programs;
     const double share = p->transient_bytes > 0 ? (double)room / (double)p->transient_bytes : 0;
     wefti_bytes_text(p->persistent_bytes, fixed);
     if (room <= 0 && !trains)
@@ -30,15 +31,18 @@ static void advise(const wefti_program *p, int64_t limit, bool trains, char *out
                        share * 100);
 }
 
-weft_status wefti_program_within(const wefti_program *p, int64_t limit, bool trains,
-                                 int32_t devices) {
-    char need[32], most[32], advice[160], *largest;
-    if (limit <= 0 || p->peak_bytes <= limit) return WEFT_OK;
+weft_status wefti_program_within(const wefti_program *p, int64_t arena, int64_t programs,
+                                 int64_t limit, bool trains, int32_t devices) {
+    char need[32], most[32], own[32], advice[160], *largest;
+    if (limit <= 0 || arena + programs <= limit) return WEFT_OK;
     WEFT_TRY(wefti_program_largest(p, 6, &largest));
-    advise(p, limit, trains, advice, sizeof advice);
+    advise(p, programs, limit, trains, advice, sizeof advice);
     weft_status status = WEFT_RAISE(
-        WEFT_E_NOMEM, "a step needs %s but the limit (device.memory) is %s; largest: %s; %s",
-        wefti_bytes_text(p->peak_bytes, need), wefti_bytes_text(limit, most), largest, advice);
+        WEFT_E_NOMEM,
+        "a step needs %s, %s of it for programs, but the limit (device.memory) is %s; largest: "
+        "%s; %s",
+        wefti_bytes_text(arena + programs, need), wefti_bytes_text(programs, own),
+        wefti_bytes_text(limit, most), largest, advice);
     wefti_free(largest);
     return devices > 1 ? wefti_prefix(status, "device %d", p->rank) : status;
 }

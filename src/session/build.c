@@ -34,10 +34,10 @@ static bool uses_bf16(const weft_graph *g) {
     return false;
 }
 
-<<<<<<< HEAD
 wefti_bf16_compute wefti_session_choose_bf16(const weft_graph *graph, weft_bf16_compute wanted) {
     return uses_bf16(graph) ? choose_bf16(wanted) : WEFTI_BF16_AS_F32;
-=======
+}
+
 /* The memory that all programs of p's device take themselves, p included. */
 static int64_t programs_bytes(const weft_session *s, const wefti_program *p) {
     int64_t bytes = p->program_bytes;
@@ -61,52 +61,11 @@ static weft_status check_limit(const weft_session *s, wefti_program *const *prog
     for (int32_t r = 0; r < s->devices; r++)
         if (programs[r] && (!p || device_bytes(s, programs[r]) > device_bytes(s, p)))
             p = programs[r];
-    if (s->options.memory_bytes <= 0 || device_bytes(s, p) <= s->options.memory_bytes)
-        return WEFT_OK;
-    const int64_t all = device_bytes(s, p), own_bytes = programs_bytes(s, p);
-    char need[32], limit[32], fixed[32], own[32], *largest;
-    WEFT_TRY(wefti_program_largest(p, 6, &largest));
-    int64_t room = s->options.memory_bytes - p->persistent_bytes - own_bytes;
-    double share = p->transient_bytes > 0 ? (double)room / (double)p->transient_bytes : 0;
-    char advice[160];
-    if (room <= 0 && !s->optimizer)
-        (void)snprintf(advice, sizeof advice, "the model alone needs %s",
-                       wefti_bytes_text(p->persistent_bytes, fixed));
-    else if (room <= 0)
-        (void)snprintf(advice, sizeof advice,
-                       "the model and its optimizer alone need %s: a smaller model or another "
-                       "optimizer would fit",
-                       wefti_bytes_text(p->persistent_bytes, fixed));
-    else if (share < 0.01)
-        (void)snprintf(advice, sizeof advice,
-                       "less than 1 %% of this batch would fit beside the model (train.accumulate, "
-                       "or a smaller batch, context or model)");
-    else
-        (void)snprintf(advice, sizeof advice,
-                       "about %.0f %% of this batch would fit (train.accumulate, or a smaller "
-                       "batch or context)",
-                       share * 100);
-    weft_status status = WEFT_RAISE(
-        WEFT_E_NOMEM,
-        "a step needs %s, %s of it for programs, but the limit (device.memory) is %s; largest: "
-        "%s; %s",
-        wefti_bytes_text(all, need), wefti_bytes_text(own_bytes, own),
-        wefti_bytes_text(s->options.memory_bytes, limit), largest, advice);
-    wefti_free(largest);
-    return s->devices > 1 ? wefti_prefix(status, "device %d", p->rank) : status;
->>>>>>> rooms
+    return wefti_program_within(p, device_bytes(s, p) - programs_bytes(s, p), programs_bytes(s, p),
+                                s->options.memory_bytes, s->optimizer != NULL, s->devices);
 }
 
 /* ---- building ---- */
-
-/* Of the devices in this process. */
-static const wefti_program *largest_program(const weft_session *s, wefti_program *const *programs) {
-    const wefti_program *largest = NULL;
-    for (int32_t r = 0; r < s->devices; r++)
-        if (programs[r] && (!largest || programs[r]->peak_bytes > largest->peak_bytes))
-            largest = programs[r];
-    return largest;
-}
 
 /* A plan for one device matters only for settings other than splits. */
 static const weft_plan *plan_of(const weft_session *s) {
@@ -145,12 +104,7 @@ static weft_status build_ranks(const weft_session *s, const weft_graph *graph,
         if (wefti_session_has(s, r)) WEFT_TRY(build_rank(s, graph, r, &programs[r]));
     if (s->devices > 1 && !s->world)
         WEFT_TRY(wefti_programs_match((const wefti_program *const *)programs, s->devices));
-<<<<<<< HEAD
-    return wefti_program_within(largest_program(s, programs), s->options.memory_bytes,
-                                s->optimizer != NULL, s->devices);
-=======
     return check_limit(s, programs);
->>>>>>> rooms
 }
 
 static weft_status build_view(weft_session *s, weft_graph *graph, wefti_view **out) {

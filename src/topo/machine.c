@@ -7,6 +7,12 @@ const wefti_machine wefti_machine_assumed = {.vector_flops = 1e11,
                                              .bytes_per_second = 1e10,
                                              .start_seconds = 0};
 
+int wefti_machines_equal(const wefti_machine *a, const wefti_machine *b) {
+#define SAME_RATE(name, least) (a->name == b->name) &&
+    return WEFTI_MACHINE_RATES(SAME_RATE) 1;
+#undef SAME_RATE
+}
+
 double wefti_machine_seconds(const wefti_machine *machine, wefti_work work, int narrow,
                              double flops, double bytes) {
     double rate = machine->vector_flops;

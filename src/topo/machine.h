@@ -20,6 +20,12 @@ typedef struct wefti_machine {
     double start_seconds;    /* of starting a kernel: counts for small ops */
 } wefti_machine;
 
+/* The fields, and the least value of each. */
+#define WEFTI_MACHINE_RATES(X)                                                                     \
+    X(vector_flops, 1)                                                                             \
+    X(product_f32, 1) X(product_bf16, 1) X(bytes_per_second, 1) X(start_seconds, 0)
+int wefti_machines_equal(const wefti_machine *a, const wefti_machine *b);
+
 /* Rates that are used if nothing was measured: a server CPU of about ten cores. Such a CPU reaches
  * 1e11 flop/s in products of f32, and a core copies 1e10 B/s. Starting a kernel costs nothing, so a
  * node split into n parts takes 1/n of its time. Source: round numbers, chosen so that arithmetic

@@ -13,6 +13,7 @@ typedef struct parser {
     wefti_arena *arena;
     const wefti_json_limits *limits;
     int depth;
+    int32_t line;
 } parser;
 
 static weft_status refuse(const parser *p, const char *what) {
@@ -31,8 +32,10 @@ static weft_status out_of_memory(const parser *p) {
 }
 
 static void skip_space(parser *p) {
-    while (p->at < p->end && (*p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r'))
-        p->at++;
+    for (; p->at < p->end; p->at++) {
+        if (*p->at != ' ' && *p->at != '\t' && *p->at != '\n' && *p->at != '\r') return;
+        p->line += *p->at == '\n' && p->line < INT32_MAX;
+    }
 }
 
 /* If the next byte after white space is `c`, passes it. */
@@ -268,6 +271,7 @@ static bool pass_word(parser *p, const char *word) {
 
 static weft_status parse_value(parser *p, wefti_json *value) {
     skip_space(p);
+    value->line = p->line;
     if (p->at == p->end) return refuse(p, "the text ends where a value is expected");
     switch (*p->at) {
     case '{':
@@ -295,7 +299,12 @@ static weft_status parse_value(parser *p, wefti_json *value) {
 
 weft_status wefti_json_parse(wefti_arena *arena, const char *text, int64_t bytes,
                              const wefti_json_limits *limits, const wefti_json **out) {
-    parser p = {.begin = text, .at = text, .end = text + bytes, .arena = arena, .limits = limits};
+    parser p = {.begin = text,
+                .at = text,
+                .end = text + bytes,
+                .arena = arena,
+                .limits = limits,
+                .line = 1};
     wefti_json *root = wefti_arena_alloc(arena, sizeof *root);
     if (!root) return out_of_memory(&p);
     WEFT_TRY(parse_value(&p, root));

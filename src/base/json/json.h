@@ -39,6 +39,7 @@ struct wefti_json {
         bool boolean;
     } as;
     int32_t count; /* number of elements or members */
+    int32_t line;  /* of the text, from 1: where the value begins */
     wefti_json_kind kind;
 };
 

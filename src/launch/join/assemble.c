@@ -10,6 +10,7 @@
 #include "comm/p2p/p2p.h"
 #include "comm/same_job.h"
 #include "comm/transport/transport.h"
+#include "topo/model.h"
 #include "weft/version.h"
 
 static bool is(const char *a, const char *b) {
@@ -31,7 +32,7 @@ weft_status wefti_join_options(const weft_world_options *options, const wefti_se
     const char *c = out->set.communicator;
     WEFT_REQUIRE(!*c || is(c, "host") || is(c, "ucx") || is(c, "mpi"), WEFT_E_ARG,
                  "WEFT_COMM is '%s'; it can be host, ucx or mpi", c);
-    return *out->set.links ? wefti_links_load(out->set.links, &out->links) : WEFT_OK;
+    return *out->set.links ? wefti_links_find(out->set.links, &out->links) : WEFT_OK;
 }
 
 static void close_transport(const weft_transport *transport) {

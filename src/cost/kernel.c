@@ -1,0 +1,108 @@
+/* Seconds of kernels: see cost.h. */
+#include <math.h>
+
+#include "cost/cost.h"
+
+/* Smaller tiles, as parts of the large one, and the part of its rate that they reach. Assumed: a
+ * tile of half the elements loads 1.5 times as much per element. */
+static const struct {
+    double rows, columns, rate;
+} tiles[] = {{1, 1, 1}, {1, 0.5, 0.92}, {0.5, 0.5, 0.85}, {0.5, 0.25, 0.7}, {0.25, 0.25, 0.5}};
+
+double wefti_tile_use(const wefti_device_model *d, const wefti_product_shape *s) {
+    double best = 0;
+    if (!d->units.source) return 1;
+    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
+        double rows = d->tile_rows.value * tiles[i].rows;
+        double columns = d->tile_columns.value * tiles[i].columns;
+        double count = s->batch * ceil(s->rows / rows) * ceil(s->columns / columns);
+        double waves = ceil(count / d->units.value);
+        double elements = s->batch * s->rows * s->columns;
+        double use = elements / (rows * columns * d->units.value * waves) * tiles[i].rate;
+        if (use > best) best = use;
+    }
+    return best < 1 ? best : 1;
+}
+
+static double memory_seconds(const wefti_device_model *d, double bytes) {
+    if (bytes <= 0) return 0;
+    if (d->memory.count) return bytes / wefti_curve_rate(&d->memory, bytes);
+    double rate = d->memory_bytes_per_second.value;
+    return bytes / (d->memory_efficiency.source ? rate * d->memory_efficiency.value : rate);
+}
+
+double wefti_product_seconds(const wefti_device_model *d, wefti_arithmetic arithmetic,
+                             const wefti_product_shape *shape, double flops, double bytes) {
+    const wefti_curve *curve = &d->product[arithmetic];
+    double memory = memory_seconds(d, bytes), use = 1;
+    double rate =
+        curve->count ? wefti_curve_rate(curve, flops) : wefti_model_product_rate(d, arithmetic);
+    if (shape && !curve->count) use = wefti_tile_use(d, shape);
+    double compute = use > 0 ? flops / (rate * use) : 0;
+    return d->launch_seconds.value + (compute > memory ? compute : memory);
+}
+
+double wefti_vector_seconds(const wefti_device_model *d, double flops, double bytes) {
+    double compute = flops / d->vector_flops.value, memory = memory_seconds(d, bytes);
+    return d->launch_seconds.value + (compute > memory ? compute : memory);
+}
+
+double wefti_copy_seconds(const wefti_machine_model *m, double bytes) {
+    return m->device.launch_seconds.value + memory_seconds(&m->device, 2 * bytes);
+}
+
+/* ---- nodes ---- */
+
+wefti_arithmetic wefti_node_arithmetic(const weft_node *n) {
+    bool bf16 = false, f16 = false, f64 = false;
+    for (int i = 0; i < n->inputs; i++) {
+        const weft_desc *x = wefti_in(n, i);
+        bf16 |= x && x->dtype == WEFT_BF16;
+        f16 |= x && x->dtype == WEFT_F16;
+        f64 |= x && x->dtype == WEFT_F64;
+    }
+    return bf16  ? WEFTI_ARITHMETIC_BF16
+           : f16 ? WEFTI_ARITHMETIC_F16
+           : f64 ? WEFTI_ARITHMETIC_F64
+                 : WEFTI_ARITHMETIC_F32;
+}
+
+static bool has_factor(const int8_t dims[WEFT_MAX_RANK], int factor) {
+    for (int d = 0; d < WEFT_MAX_RANK; d++)
+        if (dims[d] == factor) return true;
+    return false;
+}
+
+bool wefti_node_product(const weft_node *n, wefti_product_shape *out) {
+    wefti_split_rule rule;
+    if (n->op->work != WEFTI_WORK_PRODUCT || !n->op->split || n->inputs < 2) return false;
+    wefti_rule_begin(&rule);
+    if (n->op->split(n, &rule) < 0) return false;
+    *out = (wefti_product_shape){1, 1, 1, 1};
+    for (int f = 0; f < rule.factors; f++) {
+        const double size = (double)rule.factor[f].size;
+        const bool in0 = has_factor(rule.in[0], f), in1 = has_factor(rule.in[1], f);
+        const bool result = has_factor(rule.out[0], f);
+        if (!result)
+            out->depth *= size;
+        else if (in0 && in1)
+            out->batch *= size;
+        else
+            *(in1 ? &out->columns : &out->rows) *= size;
+    }
+    return true;
+}
+
+double wefti_node_model_seconds(const wefti_machine_model *m, const weft_node *n,
+                                const wefti_cost *cost) {
+    wefti_product_shape shape;
+    if (n->op->work != WEFTI_WORK_PRODUCT)
+        return wefti_vector_seconds(&m->device, cost->flops, cost->bytes);
+    /* Tiles need the product's own sizes: those of attention and of several products in one node do
+     * not have this form. */
+    bool plain = m->device.units.source && wefti_node_product(n, &shape);
+    double flops = plain ? 2 * shape.batch * shape.rows * shape.columns * shape.depth : 0;
+    plain = plain && fabs(flops - cost->flops) <= 0.05 * cost->flops;
+    return wefti_product_seconds(&m->device, wefti_node_arithmetic(n), plain ? &shape : NULL,
+                                 cost->flops, cost->bytes);
+}

@@ -1,0 +1,98 @@
+/* Definitions that the files of the simulator share. */
+#ifndef WEFTI_SIMULATE_PARTS_H
+#define WEFTI_SIMULATE_PARTS_H
+
+#include "base/memory.h"
+#include "comm/comm.h"
+#include "simulate/simulate.h"
+
+/* A time with the causes that it consists of. */
+typedef struct wefti_moment {
+    int64_t at;
+    int64_t cause[WEFTI_CAUSES];
+} wefti_moment;
+
+/* Posts that meet. `when`: of the last post; then the end. */
+typedef struct wefti_sim_meeting {
+    wefti_moment when;
+    int64_t start, duration;
+    int32_t arrived, left; /* left: members that have not waited yet */
+} wefti_sim_meeting;
+
+/* A group of ranks and a tag. Meetings before `begin` are over. */
+typedef struct wefti_sim_channel {
+    struct wefti_sim_channel *next; /* in the same hash bucket */
+    struct wefti_sim_channel *all;  /* the next one of all channels, in the order of creation */
+    uint64_t tag;
+    int32_t members, level;
+    const int32_t *ranks;
+    int64_t *posted; /* per member */
+    bool *waiting;
+    wefti_sim_meeting *open;
+    int64_t begin, used, capacity;
+} wefti_sim_channel;
+
+/* A transfer in one rank's table. */
+typedef struct wefti_sim_end {
+    wefti_sim_channel *channel;
+    int64_t duration;
+    int32_t kind;
+    uint32_t posted, waited;
+    int64_t number[WEFTI_COMM_DEPTH]; /* of the posts under way, in the channel */
+    int64_t at[WEFTI_COMM_DEPTH];     /* when they were posted; for spans */
+} wefti_sim_end;
+
+typedef struct wefti_sim_rank {
+    const wefti_program *program;
+    int64_t **duration; /* [routine][instruction]; of equal programs shared */
+    wefti_sim_end *ends;
+    int32_t count;
+    double slow;
+    wefti_moment now;
+    wefti_moment stream[WEFTI_LEVELS_MAX]; /* when the streams for transfers are free */
+    wefti_rank_time time;
+    wefti_section section;
+    int32_t repeat; /* of section NEXT */
+    wefti_cursor at;
+    int32_t code, joined_end; /* as in matching */
+    bool entered, blocked, done, failed;
+    int32_t waits_for;  /* blocked: index of the transfer */
+    int32_t remembered; /* iteration at the remembered state */
+} wefti_sim_rank;
+
+typedef struct wefti_sim_repeat {
+    int32_t reference;
+    bool known, grown; /* a state is remembered; growth is known */
+    uint64_t digest;
+    int64_t at;                         /* the reference's clock in that state */
+    int64_t *values, *growth, *scratch; /* of all moments, flat */
+    int64_t count, kept, capacity, growth_capacity, scratch_capacity; /* kept: of `values` */
+    int64_t passed, patience;
+} wefti_sim_repeat;
+
+typedef struct wefti_sim {
+    const wefti_simulate_options *options;
+    wefti_arena *arena;
+    wefti_sim_rank *ranks;
+    int32_t count;
+    int32_t *heap; /* runnable ranks by (clock, rank) */
+    int32_t heaped;
+    wefti_sim_channel **channels, *first, **last;
+    uint64_t buckets;
+    int64_t fail_at; /* INT64_MAX: never */
+    int64_t events, iterations;
+    wefti_sim_repeat repeat;
+} wefti_sim;
+
+/* setup.c */
+weft_status wefti_sim_setup(wefti_sim *sim, const wefti_program *const *programs) WEFT_CHECKED;
+/* play.c: until no rank can continue. */
+weft_status wefti_sim_play(wefti_sim *sim) WEFT_CHECKED;
+/* How often a rank runs a section. */
+int32_t wefti_sim_runs(const wefti_sim *sim, const wefti_sim_rank *rank, wefti_section section);
+/* repeat.c: when a rank begins another iteration. */
+void wefti_sim_repeat_begin(wefti_sim *sim);
+weft_status wefti_sim_repeat_at(wefti_sim *sim, const wefti_sim_rank *rank) WEFT_CHECKED;
+void wefti_sim_repeat_free(wefti_sim *sim);
+
+#endif

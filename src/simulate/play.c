@@ -1,0 +1,288 @@
+/* The walk: ranks run in the order of their clocks. */
+#include <math.h>
+#include <string.h>
+
+#include "simulate/parts.h"
+
+/* ---- runnable ranks ---- */
+
+static bool before(const wefti_sim *sim, int32_t a, int32_t b) {
+    int64_t x = sim->ranks[a].now.at, y = sim->ranks[b].now.at;
+    return x != y ? x < y : a < b;
+}
+
+static void heap_push(wefti_sim *sim, int32_t rank) {
+    int32_t i = sim->heaped++;
+    for (; i && before(sim, rank, sim->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        sim->heap[i] = sim->heap[(i - 1) / 2];
+    sim->heap[i] = rank;
+}
+
+static int32_t heap_pop(wefti_sim *sim) {
+    int32_t top = sim->heap[0], moved = sim->heap[--sim->heaped], i = 0;
+    for (int32_t child; (child = 2 * i + 1) < sim->heaped; i = child) {
+        if (child + 1 < sim->heaped && before(sim, sim->heap[child + 1], sim->heap[child])) child++;
+        if (!before(sim, sim->heap[child], moved)) break;
+        sim->heap[i] = sim->heap[child];
+    }
+    sim->heap[i] = moved;
+    return top;
+}
+
+/* ---- spans ---- */
+
+typedef struct sim_place {
+    const wefti_step *step;
+    const wefti_instruction *code;
+    const wefti_transfer *transfer;
+    int64_t begin, end;
+} sim_place;
+
+static weft_status emit(const wefti_sim *sim, const wefti_sim_rank *r, const sim_place *p) {
+    if (!sim->options->span) return WEFT_OK;
+    const wefti_sim_span span = {.rank = r->program->rank,
+                                 .track = p->transfer ? WEFTI_SPAN_TRANSFER : WEFTI_SPAN_COMPUTE,
+                                 .begin = p->begin,
+                                 .end = p->end,
+                                 .step = p->step,
+                                 .code = p->code,
+                                 .transfer = p->transfer,
+                                 .micro = wefti_cursor_micro(r->program, r->section, &r->at)};
+    return sim->options->span(sim->options->context, &span);
+}
+
+/* ---- computing ---- */
+
+static int cause_of_phase(wefti_phase phase) {
+    return phase == WEFTI_FORWARD    ? WEFTI_CAUSE_FORWARD
+           : phase == WEFTI_BACKWARD ? WEFTI_CAUSE_BACKWARD
+           : phase == WEFTI_UPDATE   ? WEFTI_CAUSE_UPDATE
+                                     : WEFTI_CAUSE_OTHER;
+}
+
+static weft_status compute(wefti_sim *sim, wefti_sim_rank *r, int cause, int64_t duration,
+                           const sim_place *where) {
+    if (r->slow != 1) duration = llround((double)duration * r->slow);
+    sim_place span = *where;
+    span.begin = r->now.at;
+    r->now.at += duration;
+    r->now.cause[cause] += duration;
+    r->time.cause[cause] += duration;
+    span.end = r->now.at;
+    sim->events++;
+    return emit(sim, r, &span);
+}
+
+/* ---- transfers ---- */
+
+/* All members have posted: the transfer begins when their streams are free. */
+static void start(wefti_sim *sim, wefti_sim_channel *c, wefti_sim_meeting *m, int32_t kind) {
+    const int64_t duration = m->duration;
+    const wefti_moment *latest = &m->when;
+    for (int32_t i = 0; i < c->members; i++) {
+        const wefti_moment *stream = &sim->ranks[c->ranks[i]].stream[c->level];
+        if (stream->at > latest->at) latest = stream;
+    }
+    if (latest != &m->when) m->when = *latest;
+    m->start = m->when.at;
+    m->when.at += duration;
+    m->when.cause[WEFTI_CAUSE_TRANSFER + kind] += duration;
+    for (int32_t i = 0; i < c->members; i++) {
+        wefti_sim_rank *r = &sim->ranks[c->ranks[i]];
+        r->stream[c->level] = m->when;
+        r->time.transfers[kind] += duration;
+    }
+    m->left = c->members;
+    sim->events++;
+    for (int32_t i = 0; i < c->members; i++) {
+        if (!c->waiting[i]) continue;
+        c->waiting[i] = false;
+        sim->ranks[c->ranks[i]].blocked = false;
+        heap_push(sim, c->ranks[i]); /* its clock is still that of the wait */
+    }
+}
+
+static weft_status post(wefti_sim *sim, wefti_sim_rank *r, int32_t index, int32_t me) {
+    wefti_sim_end *end = &r->ends[index];
+    wefti_sim_channel *c = end->channel;
+    WEFT_REQUIRE(end->posted - end->waited < WEFTI_COMM_DEPTH, WEFT_E_MISMATCH,
+                 "rank %d posts a transfer more often than may be under way", r->program->rank);
+    int64_t number = c->posted[me]++;
+    end->at[end->posted % WEFTI_COMM_DEPTH] = r->now.at;
+    end->number[end->posted++ % WEFTI_COMM_DEPTH] = number;
+    if (number - c->begin == c->used) {
+        WEFT_TRY(WEFT_GROW(c->open, c->used, c->capacity));
+        c->open[c->used++] = (wefti_sim_meeting){0};
+    }
+    wefti_sim_meeting *m = &c->open[number - c->begin];
+    if (r->now.at > m->when.at || m->arrived == 0) m->when = r->now;
+    if (end->duration > m->duration) m->duration = end->duration;
+    if (++m->arrived == c->members) start(sim, c, m, end->kind);
+    return WEFT_OK;
+}
+
+/* Removes meetings that all members have waited for. */
+static void shrink(wefti_sim_channel *c) {
+    int64_t over = 0;
+    while (over < c->used && c->open[over].arrived == c->members && c->open[over].left == 0) over++;
+    if (over == 0) return;
+    memmove(c->open, c->open + over, (size_t)(c->used - over) * sizeof *c->open);
+    c->used -= over;
+    c->begin += over;
+}
+
+/* *out: false if the rank is blocked. */
+static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const sim_place *where,
+                        bool *out) {
+    wefti_sim_end *end = &r->ends[index];
+    wefti_sim_channel *c = end->channel;
+    WEFT_REQUIRE(end->posted != end->waited, WEFT_E_MISMATCH,
+                 "rank %d waits for a transfer that it has not posted", r->program->rank);
+    wefti_sim_meeting *m = &c->open[end->number[end->waited % WEFTI_COMM_DEPTH] - c->begin];
+    if (m->arrived < c->members) {
+        c->waiting[where->transfer->me] = true;
+        r->blocked = true;
+        r->waits_for = index;
+        *out = false;
+        return WEFT_OK;
+    }
+    if (m->when.at > r->now.at) {
+        int64_t exposed = m->when.at - (m->start > r->now.at ? m->start : r->now.at);
+        r->time.cause[WEFTI_CAUSE_TRANSFER + end->kind] += exposed;
+        r->time.cause[WEFTI_CAUSE_IDLE] += m->when.at - r->now.at - exposed;
+        r->now = m->when;
+    }
+    sim_place span = *where;
+    span.begin = end->at[end->waited % WEFTI_COMM_DEPTH];
+    span.end = m->when.at;
+    end->waited++;
+    m->left--;
+    shrink(c);
+    *out = true;
+    return emit(sim, r, &span);
+}
+
+/* ---- one rank ---- */
+
+int32_t wefti_sim_runs(const wefti_sim *sim, const wefti_sim_rank *r, wefti_section section) {
+    if (section != WEFTI_SECTION_NEXT) return 1;
+    return r->program->all_microbatches ? 0 : sim->options->microbatches - 1;
+}
+
+/* Whether another rank is due before this one. Posts are made in the order of time. */
+static bool must_yield(const wefti_sim *sim, const wefti_sim_rank *r) {
+    return sim->heaped && before(sim, sim->heap[0], r->program->rank);
+}
+
+static int32_t routine_index(const wefti_program *p, const wefti_routine *routine) {
+    int32_t i = 0;
+    while (i < p->routine_count && p->routines[i] != routine) i++;
+    return i;
+}
+
+/* Runs a call until it ends (*out true), or the rank is blocked or must yield. */
+static weft_status play_call(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step, bool *out) {
+    const wefti_routine *routine = step->routine;
+    const wefti_partition *p = r->program->partition;
+    *out = false;
+    if (!r->entered) { /* first wait for the post of the part before */
+        r->code = step->from - (step->part > 0);
+        r->joined_end = step->from;
+        r->entered = true;
+    }
+    const int32_t number = routine_index(r->program, routine);
+    for (; r->code < step->to; r->code++) {
+        const wefti_instruction *x = &routine->code[r->code];
+        sim_place where = {.step = step, .code = x};
+        if (x->transfer < 0) {
+            const int cause = x->node ? cause_of_phase(step->phase) : WEFTI_CAUSE_COPY;
+            const int64_t duration = r->duration[number][r->code];
+            if (duration || x->node) WEFT_TRY(compute(sim, r, cause, duration, &where));
+            continue;
+        }
+        if (must_yield(sim, r)) return WEFT_OK;
+        for (int32_t k = r->code; r->code >= r->joined_end; k++) {
+            const wefti_instruction *next = &routine->code[k];
+            const wefti_transfer *t = wefti_partition_transfer(p, next->transfer);
+            WEFT_TRY(post(sim, r, next->transfer, t->me));
+            bool stays = k + 1 == step->to && step->part + 1 < step->parts;
+            if (!next->joined || stays) r->joined_end = k + 1;
+        }
+        if (r->code + 1 == step->to && step->part + 1 < step->parts) break; /* stays in flight */
+        bool over;
+        where.transfer = wefti_partition_transfer(p, x->transfer);
+        WEFT_TRY(wait(sim, r, x->transfer, &where, &over));
+        if (!over) return WEFT_OK;
+    }
+    r->entered = false;
+    *out = true;
+    return WEFT_OK;
+}
+
+static weft_status play_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step, bool *out) {
+    sim_place where = {.step = step};
+    *out = true;
+    switch (step->kind) {
+    case WEFTI_STEP_CALL:
+        return play_call(sim, r, step, out);
+    case WEFTI_STEP_COPY:
+        return compute(sim, r, WEFTI_CAUSE_COPY,
+                       llround(wefti_copy_seconds(sim->options->machine, (double)step->bytes) /
+                               WEFTI_PICOSECOND),
+                       &where);
+    case WEFTI_STEP_LOSS:
+        return WEFT_OK;
+    default:
+        where.transfer = wefti_partition_transfer(r->program->partition, step->transfer);
+        *out = !must_yield(sim, r);
+        if (!*out) return WEFT_OK;
+        return step->kind == WEFTI_STEP_POST ? post(sim, r, step->transfer, where.transfer->me)
+                                             : wait(sim, r, step->transfer, &where, out);
+    }
+}
+
+/* Goes to the next section that runs; false: the step has ended. */
+static bool next_section(wefti_sim *sim, wefti_sim_rank *r) {
+    r->at = (wefti_cursor){0};
+    if (++r->repeat < wefti_sim_runs(sim, r, r->section)) return true;
+    r->repeat = 0;
+    while (++r->section < WEFTI_SECTIONS)
+        if (wefti_sim_runs(sim, r, r->section) > 0) return true;
+    return false;
+}
+
+static weft_status play_rank(wefti_sim *sim, wefti_sim_rank *r) {
+    const wefti_step *step;
+    for (;;) {
+        if (r->program->rank == sim->options->failing && r->now.at >= sim->fail_at) {
+            r->failed = true;
+            return WEFT_OK;
+        }
+        bool over, again = false;
+        if (!(step = wefti_cursor_step(r->program, r->section, &r->at))) {
+            again = r->section == WEFTI_SECTION_NEXT;
+            r->done = !next_section(sim, r);
+            if (r->done) return WEFT_OK;
+        } else {
+            WEFT_TRY(play_step(sim, r, step, &over));
+            if (!over) {
+                if (!r->blocked) heap_push(sim, r->program->rank);
+                return WEFT_OK;
+            }
+            int32_t iteration = r->at.iteration;
+            wefti_cursor_next(r->program, r->section, &r->at);
+            again = r->at.iteration > iteration;
+        }
+        if (again) WEFT_TRY(wefti_sim_repeat_at(sim, r));
+    }
+}
+
+weft_status wefti_sim_play(wefti_sim *sim) {
+    wefti_sim_repeat_begin(sim);
+    for (int32_t i = 0; i < sim->count; i++) heap_push(sim, i);
+    while (sim->heaped) {
+        int32_t rank = heap_pop(sim);
+        WEFT_TRY(play_rank(sim, &sim->ranks[rank]));
+    }
+    return WEFT_OK;
+}

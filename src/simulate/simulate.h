@@ -1,0 +1,106 @@
+/* The simulator: predicts a step by walking the programs of all ranks with a clock.
+ *
+ * Ranks walk through their programs as matching does (program/match.h), and every kernel, copy and
+ * transfer takes the time that the cost model gives it (cost/cost.h).
+ *
+ * - A rank computes one kernel after another. A post takes no time. A rank that waits continues
+ *   when the transfer has ended.
+ * - A transfer is ready when all members have posted it. It starts as soon as the streams of all
+ *   members for its level of links are free, in the order of readiness; ties are broken by rank.
+ *   Transfers of different levels run at the same time, and kernels run beside them.
+ *
+ * Times are whole picoseconds, so sums are exact and equal on every machine.
+ *
+ * Causes. Each time carries the causes that it consists of along the path that led to it: kernels
+ * by phase, copies, transfers by kind. A maximum keeps the causes of the larger time. So the causes
+ * of the step add up to the step exactly, and are those of the critical path.
+ *
+ * Loops (program/program.h). If the state of the simulation repeats itself, but for a shift in
+ * time, the remaining repetitions are computed at once. The result equals that of the full walk:
+ * the walk is deterministic, depends on differences of times only, and the causes have grown by
+ * the same amounts twice (repeat.c). */
+#ifndef WEFTI_SIMULATE_H
+#define WEFTI_SIMULATE_H
+
+#include "cost/cost.h"
+#include "program/program.h"
+
+#define WEFTI_PICOSECOND 1e-12
+
+/* Causes of time. Transfers have one for each kind: WEFTI_CAUSE_TRANSFER + kind. */
+typedef enum wefti_cause {
+    WEFTI_CAUSE_FORWARD, /* kernels, by phase */
+    WEFTI_CAUSE_BACKWARD,
+    WEFTI_CAUSE_UPDATE,
+    WEFTI_CAUSE_OTHER,
+    WEFTI_CAUSE_COPY,
+    WEFTI_CAUSE_IDLE, /* waiting for other ranks: bubbles and stragglers; not on critical paths */
+    WEFTI_CAUSE_TRANSFER,
+    WEFTI_CAUSES = WEFTI_CAUSE_TRANSFER + WEFTI_TRANSFER_KINDS
+} wefti_cause;
+const char *wefti_cause_text(int cause);
+
+typedef struct wefti_slow_rank {
+    int32_t rank;
+    double factor; /* kernels and copies take so many times as long */
+} wefti_slow_rank;
+
+typedef struct wefti_slow_link {
+    int32_t a, b;
+    double factor; /* transfers with both members take so many times as long */
+} wefti_slow_link;
+
+typedef enum wefti_span_track { WEFTI_SPAN_COMPUTE, WEFTI_SPAN_TRANSFER } wefti_span_track;
+
+/* A part of a rank's timeline. */
+typedef struct wefti_sim_span {
+    int32_t rank;
+    wefti_span_track track;
+    int64_t begin, end; /* transfers: from the post to the end */
+    const wefti_step *step;
+    const wefti_instruction *code;  /* NULL: the step's own transfer, or a copy */
+    const wefti_transfer *transfer; /* NULL: computing */
+    int32_t micro;
+} wefti_sim_span;
+
+typedef struct wefti_simulate_options {
+    const wefti_machine_model *machine;
+    int32_t microbatches; /* of a step; sections NEXT run microbatches - 1 times */
+    const wefti_slow_rank *slow_ranks;
+    int32_t slow_rank_count;
+    const wefti_slow_link *slow_links;
+    int32_t slow_link_count;
+    int32_t failing; /* this rank stops at fail_seconds; ignored if fail_seconds is 0 */
+    double fail_seconds;
+    bool every_iteration; /* do not extrapolate loops */
+    /* Receives every span; sets every_iteration. NULL: none. */
+    weft_status (*span)(void *context, const wefti_sim_span *span);
+    void *context;
+} wefti_simulate_options;
+
+typedef struct wefti_rank_time {
+    int64_t end;                 /* of its own last step */
+    int64_t cause[WEFTI_CAUSES]; /* adds up to the step: idle until the others are done as well */
+    int64_t transfers[WEFTI_TRANSFER_KINDS]; /* seconds under way, exposed or not */
+} wefti_rank_time;
+
+typedef struct wefti_simulation {
+    int64_t step;                   /* picoseconds until the last rank is done */
+    int32_t critical_rank;          /* the first of the last ranks */
+    int64_t critical[WEFTI_CAUSES]; /* adds up to the step */
+    wefti_rank_time *ranks;         /* [count] */
+    int32_t count;
+    bool stopped; /* a rank failed, and others waited for it: `step` is when the last one stopped */
+    int32_t waiting;    /* number of ranks that waited for others then */
+    int64_t events;     /* kernels and transfers that were walked */
+    int64_t iterations; /* iterations of loops that were not walked */
+} wefti_simulation;
+
+/* programs[r] is the program of rank r; they match each other. WEFT_E_MISMATCH if ranks wait for
+ * each other for ever. */
+weft_status wefti_simulate(const wefti_program *const *programs, int32_t count,
+                           const wefti_simulate_options *options,
+                           wefti_simulation **out) WEFT_CHECKED;
+void wefti_simulation_free(wefti_simulation *simulation); /* NULL is legal */
+
+#endif

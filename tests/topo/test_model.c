@@ -1,0 +1,225 @@
+/* Machine models: built-in files are valid and read back equal, strings give machines, and wrong
+ * files are refused with file, line and key. */
+#include "support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/io.h"
+#include "topo/model.h"
+
+static char *printed(const wefti_machine_model *m) {
+    wefti_text text = {0};
+    wefti_model_print(m, &text);
+    char *out = wefti_text_take(&text);
+    assert_non_null(out);
+    return out;
+}
+
+static wefti_machine_model *found(const char *text) {
+    wefti_machine_model *m;
+    ASSERT_OK(wefti_model_find(text, &m));
+    return m;
+}
+
+static void files_read_back_equal(void **state) {
+    (void)state;
+    int count = 0;
+    for (const wefti_model_file *f = wefti_model_files; f->name; f++, count++) {
+        wefti_machine_model *m, *again;
+        ASSERT_OK(wefti_model_parse(f->name, f->text, f->bytes, &m));
+        assert_string_equal(m->name, f->name);
+        assert_non_null(m->description);
+        char *first = printed(m), *second;
+        ASSERT_OK(wefti_model_parse("printed", first, (int64_t)strlen(first), &again));
+        second = printed(again);
+        assert_string_equal(first, second);
+        assert_string_equal(first, f->text); /* the files have the printer's form */
+        wefti_free(first);
+        wefti_free(second);
+        wefti_model_destroy(m);
+        wefti_model_destroy(again);
+    }
+    assert_true(count >= 12);
+}
+
+static void usual_machines_are_built_in(void **state) {
+    (void)state;
+    static const char *const names[] = {
+        "v100",  "a100-40g", "a100-80g",    "h100-80g",    "h200",          "b200",
+        "gb200", "mi300x",   "ascend-910a", "ascend-910b", "cpu-xeon-8480", "cpu-epyc-9654"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        wefti_machine_model *m = found(names[i]);
+        assert_int_equal(m->hosts, 0);
+        ASSERT_OK(wefti_model_fits(m, 1024));
+        wefti_machine rates = wefti_model_rates(m);
+        assert_true(rates.product_bf16 > 0 && rates.bytes_per_second > 0);
+        wefti_model_destroy(m);
+    }
+}
+
+static void counts_set_hosts_and_devices(void **state) {
+    (void)state;
+    wefti_machine_model *m = found("8 hosts of 8 h100-80g");
+    assert_int_equal(m->hosts, 8);
+    assert_int_equal(wefti_model_per_host(m), 8);
+    ASSERT_OK(wefti_model_fits(m, 64));
+    ASSERT_FAILS(WEFT_E_ARG, "h100-80g|64|65", wefti_model_fits(m, 65));
+    assert_int_equal(wefti_model_level_of(m, 8, 15), 0);
+    assert_int_equal(wefti_model_level_of(m, 7, 8), 1);
+    wefti_model_destroy(m);
+    m = found("2 h100-80g");
+    assert_int_equal(m->hosts, 1);
+    assert_int_equal(wefti_model_per_host(m), 2);
+    wefti_model_destroy(m);
+    m = found("36 hosts of 4 gb200"); /* racks of 18 hosts */
+    assert_int_equal(wefti_model_level_of(m, 0, 3), 0);
+    assert_int_equal(wefti_model_level_of(m, 0, 71), 1);
+    assert_int_equal(wefti_model_level_of(m, 71, 72), 2);
+    wefti_links links = wefti_model_links(m);
+    assert_int_equal(links.ranks_per_host, 72); /* the NVLink domain counts as a host */
+    wefti_model_destroy(m);
+    m = found("1 host of 2 ascend-910a"); /* groups of 4 end with 2 devices */
+    assert_int_equal(m->level_count, 2);
+    wefti_model_destroy(m);
+    ASSERT_FAILS(WEFT_E_ARG, "h100-80g|8|16", wefti_model_find("2 hosts of 16 h100-80g", &m));
+    ASSERT_FAILS(WEFT_E_ARG, "eight hosts", wefti_model_find("eight hosts of 8 h100-80g", &m));
+    ASSERT_FAILS(WEFT_E_ARG, "0 hosts", wefti_model_find("0 hosts of 8 h100-80g", &m));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "h100-80", wefti_model_find("8 hosts of 8 h100-80", &m));
+    ASSERT_MESSAGE("h100-80g");
+    ASSERT_FAILS(WEFT_E_ARG, "empty", wefti_model_find("  ", &m));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "no/such.json", wefti_model_find("no/such.json", &m));
+}
+
+static void topologies_set_links(void **state) {
+    (void)state;
+    wefti_machine_model *m = found("hosts=8 gpus=8 gpu=h100-80g intra=450e9,3e-6 inter=50e9,8e-6");
+    assert_int_equal(m->hosts, 8);
+    assert_int_equal(m->level_count, 2);
+    assert_true(m->level[0].bytes_per_second.value == 450e9);
+    assert_true(m->level[1].latency_seconds.value == 8e-6);
+    assert_string_equal(m->level[1].bytes_per_second.source, "given: inter=50e9,8e-6");
+    wefti_links links = wefti_model_links(m);
+    assert_true(links.measured && links.ranks_per_host == 8);
+    assert_true(links.between_hosts.latency_seconds == 8e-6);
+    assert_true(fabs(links.between_hosts.bytes_per_second / 50e9 - 1) < 1e-12);
+    wefti_model_destroy(m);
+    m = found("gpus=64 gpu=a100-80g intra=1e9,0"); /* a host that nobody sells */
+    assert_int_equal(wefti_model_per_host(m), 64);
+    wefti_model_destroy(m);
+    ASSERT_FAILS(WEFT_E_ARG, "gpu", wefti_model_find("hosts=8 gpus=8", &m));
+    ASSERT_FAILS(WEFT_E_ARG, "host|hosts", wefti_model_find("host=8 gpu=v100", &m));
+    ASSERT_FAILS(WEFT_E_ARG, "hosts=0", wefti_model_find("hosts=0 gpu=v100", &m));
+    ASSERT_FAILS(WEFT_E_ARG, "hosts=-1", wefti_model_find("hosts=-1 gpu=v100", &m));
+    ASSERT_FAILS(WEFT_E_ARG, "intra=5e9", wefti_model_find("gpu=v100 intra=5e9", &m));
+    ASSERT_FAILS(WEFT_E_ARG, "inter=-5,1", wefti_model_find("gpu=v100 inter=-5,1", &m));
+    ASSERT_FAILS(WEFT_E_ARG, "inter=5e9,nan", wefti_model_find("gpu=v100 inter=5e9,nan", &m));
+    ASSERT_FAILS(WEFT_E_ARG, "gpu|twice", wefti_model_find("gpu=v100 gpu=v100", &m));
+    ASSERT_FAILS(WEFT_E_ARG, "hosts", wefti_model_find("gpu=v100 hosts=1048576 gpus=8", &m));
+}
+
+static void uplinks_are_shared(void **state) {
+    (void)state;
+    wefti_machine_model *m = found("2 hosts of 8 v100"); /* 8 devices share 50 GB/s */
+    assert_true(fabs(wefti_model_byte_seconds(m, 1, 1) * 12.5e9 - 1) < 1e-12);
+    assert_true(fabs(wefti_model_byte_seconds(m, 1, 4) * 12.5e9 - 1) < 1e-12);
+    assert_true(fabs(wefti_model_byte_seconds(m, 1, 8) * 6.25e9 - 1) < 1e-12);
+    wefti_model_destroy(m);
+}
+
+static void curves_are_logarithmic(void **state) {
+    (void)state;
+    const double work[] = {1, 100, 10000}, rate[] = {10, 1000, 4000};
+    const wefti_curve c = {"measured", work, rate, 3};
+    assert_true(wefti_curve_rate(&c, 0.5) == 10);
+    assert_true(wefti_curve_rate(&c, 1e9) == 4000);
+    assert_true(fabs(wefti_curve_rate(&c, 10) - 100) < 1e-9);
+    assert_true(fabs(wefti_curve_rate(&c, 1000) - 2000) < 1e-9);
+    assert_true(wefti_curve_rate(&c, 100) == 1000);
+}
+
+/* ---- wrong files ---- */
+
+static const char good[] =
+    "{\"version\": 1,\n \"name\": \"tiny\",\n \"hosts\": 2,\n \"device\": {\n"
+    "  \"memory_bytes\": {\"value\": 1e9, \"source\": \"s\"},\n"
+    "  \"memory_bytes_per_second\": {\"value\": 1e9, \"source\": \"s\"},\n"
+    "  \"vector_flops\": {\"value\": 1e9, \"source\": \"s\"},\n"
+    "  \"launch_seconds\": {\"value\": 0, \"source\": \"s\"},\n"
+    "  \"peak_flops\": {\"f32\": {\"value\": 1e9, \"source\": \"s\"}},\n"
+    "  \"memory_curve\": {\"source\": \"s\", \"points\": [[1, 2],\n[3, 4]]}},\n"
+    " \"levels\": [\n"
+    "  {\"name\": \"host\", \"devices\": 4, \"latency_seconds\": {\"value\": 0, \"source\": "
+    "\"s\"}, "
+    "\"bytes_per_second\": {\"value\": 5e9, \"source\": \"s\"}},\n"
+    "  {\"name\": \"far\", \"latency_seconds\": {\"value\": 7, \"source\": \"s\"}, "
+    "\"bytes_per_second\": {\"value\": 5, \"source\": \"s\"}}]}";
+
+static void refused(const char *part, const char *by, weft_status status, const char *facts) {
+    char text[4096];
+    const char *at = strstr(good, part);
+    assert_non_null(at);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, by, at + strlen(part));
+    wefti_machine_model *m = NULL;
+    ASSERT_FAILS(status, facts, wefti_model_parse("m.json", text, (int64_t)strlen(text), &m));
+    assert_memory_equal(weft_error_message(), "m.json", 6);
+    assert_null(m);
+}
+
+static void wrong_files_are_refused(void **state) {
+    (void)state;
+    wefti_machine_model *m;
+    ASSERT_OK(wefti_model_parse("m.json", good, (int64_t)strlen(good), &m));
+    wefti_model_destroy(m);
+    refused("\"version\": 1", "\"version\": 2", WEFT_E_ARG, "line 1|version|2");
+    refused("\"hosts\"", "\"host\"", WEFT_E_ARG, "line 3|'host'|'hosts'");
+    refused("\"hosts\": 2", "\"hosts\": -2", WEFT_E_ARG, "line 3|hosts");
+    refused("\"value\": 1e9", "\"value\": -1e9", WEFT_E_ARG, "line 5|device.memory_bytes|-1e+09");
+    refused("\"value\": 1e9", "\"value\": 1e999", WEFT_E_CORRUPT, "m.json");
+    refused("\"value\": 1e9, \"source\": \"s\"", "\"value\": 1e9", WEFT_E_ARG,
+            "line 5|memory_bytes.source");
+    refused("\"value\": 1e9, ", "", WEFT_E_ARG, "line 5|memory_bytes.value");
+    refused("\"vector_flops\"", "\"vector_flop\"", WEFT_E_ARG, "line 7|device|'vector_flops'");
+    refused("  \"launch_seconds\": {\"value\": 0, \"source\": \"s\"},\n", "", WEFT_E_ARG,
+            "device.launch_seconds");
+    refused("\"f32\"", "\"f31\"", WEFT_E_ARG, "line 9|peak_flops|'f32'");
+    refused("{\"f32\": {\"value\": 1e9, \"source\": \"s\"}}", "{}", WEFT_E_ARG, "peak_flops|bf16");
+    refused("[3, 4]", "[1, 4]", WEFT_E_ARG, "line 11|points[1]");
+    refused("[3, 4]", "[3]", WEFT_E_ARG, "line 11|points[1]");
+    refused("\"devices\": 4", "\"devices\": 4, \"hosts\": 2", WEFT_E_ARG, "'host'");
+    refused("\"devices\": 4, ", "", WEFT_E_ARG, "'host'|`devices`");
+    refused("\"name\": \"far\"", "\"name\": \"far\", \"devices\": 6", WEFT_E_ARG, "'far'|6|4");
+    refused("\"name\": \"far\"", "\"name\": \"far\", \"hosts\": 1", WEFT_E_ARG, "2 hosts|'far'");
+    refused("\"value\": 7", "\"value\": 700", WEFT_E_ARG, "line 14|levels[1].latency_seconds|700");
+    refused("\"value\": 5,", "\"value\": \"5\",", WEFT_E_ARG, "line 14|bytes_per_second.value");
+    refused("}]}", "}]", WEFT_E_CORRUPT, "line 14");
+}
+
+static void allocations_may_fail(void **state) {
+    (void)state;
+    weft_status status = WEFT_E_NOMEM;
+    for (int n = 0; status == WEFT_E_NOMEM; n++) {
+        wefti_machine_model *m = NULL;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, n, false, 0);
+        status = wefti_model_find("hosts=2 gpus=4 gpu=h100-80g inter=5e9,1e-6", &m);
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+        if (status >= 0) wefti_model_destroy(m);
+        assert_true(status == WEFT_OK || status == WEFT_E_NOMEM);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(files_read_back_equal),
+        cmocka_unit_test(usual_machines_are_built_in),
+        cmocka_unit_test(counts_set_hosts_and_devices),
+        cmocka_unit_test(topologies_set_links),
+        cmocka_unit_test(uplinks_are_shared),
+        cmocka_unit_test(curves_are_logarithmic),
+        cmocka_unit_test(wrong_files_are_refused),
+        cmocka_unit_test(allocations_may_fail),
+    };
+    return cmocka_run_group_tests_name("model", tests, NULL, NULL);
+}
