@@ -41,7 +41,8 @@ static weft_status digest_plan(const weft_plan *plan, uint64_t *out) {
     return WEFT_OK;
 }
 
-static uint64_t digest_settings(const weft_session_options *o) {
+static uint64_t digest_settings(const weft_session *s) {
+    const weft_session_options *o = &s->options;
     const weft_optimizer *x = &o->optimizer;
     const double reals[] = {x->beta1, x->beta2, x->eps, x->momentum, x->weight_decay, o->clip};
     uint64_t digest = wefti_digest_number(3, (uint64_t)x->kind);
@@ -49,8 +50,9 @@ static uint64_t digest_settings(const weft_session_options *o) {
         digest = wefti_digest_real(digest, reals[i]);
     digest = wefti_digest_number(digest, (uint64_t)o->microbatches << 3 |
                                              (uint64_t)o->keep_gradients << 2 |
-                                             (uint64_t)o->recompute << 1 | (uint64_t)x->decay_all);
-    return digest;
+                                             (uint64_t)o->recompute << 1);
+    const uint64_t decay = s->optimizer ? wefti_optimizer_digest(s->optimizer) : 0;
+    return wefti_digest_number(digest, decay);
 }
 
 static weft_status compare_records(const job_record *a, const job_record *b, bool native) {
@@ -81,7 +83,7 @@ static weft_status describe_job(const weft_session *s, const weft_graph *graph, 
     out->bf16 = (int32_t)s->bf16;
     WEFT_TRY(digest_graph(graph, &out->model));
     WEFT_TRY(digest_plan(s->plan, &out->plan));
-    out->settings = digest_settings(&s->options);
+    out->settings = digest_settings(s);
     out->seed = s->options.seed;
     out->bf16_by_choice = s->options.bf16 == WEFT_BF16_AUTO;
     (void)snprintf(out->version, sizeof out->version, "%s", weft_version());

@@ -104,7 +104,7 @@ static weft_status build_and_match(dry_run *r, int rank) {
     wefti_optimizer *optimizer;
     const int ranks = r->out->ranks;
     weft_status status;
-    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph->ops, &optimizer));
+    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph, &optimizer));
     r->optimizer = optimizer;
     r->programs = wefti_calloc((size_t)ranks, sizeof *r->programs);
     if (!r->programs)
