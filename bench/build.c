@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
                                       .heads = 96,
                                       .context = 2048,
                                       .vocab = 50304};
-    const weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false};
+    const weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL};
     const int runs = argc > 1 ? atoi(argv[1]) : 20;
     const bool dry_only = argc > 2;
     weft_plan *plan;
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
     CHECK(make_plan(&plan));
     CHECK(weft_model_build(&config, WEFT_USE_TRAIN, 1, 0, WEFT_BF16, &graph));
     CHECK(wefti_graph_wrap(graph));
-    CHECK(wefti_optimizer_create(&adamw, 0, graph->ops, &optimizer));
+    CHECK(wefti_optimizer_create(&adamw, 0, graph, &optimizer));
     CHECK(wefti_route_cache_create(&routes));
     for (int dry = 1; dry >= dry_only; dry--) {
         double first = 0, best = 0, best_cpu = 0, peak = 0, own = 0;

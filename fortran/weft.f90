@@ -153,6 +153,12 @@ module weft_c ! what goes straight to C
         integer(c_int) :: kind
         real(c_double) :: beta1, beta2, eps, momentum, weight_decay
         logical(c_bool) :: decay_all
+        integer(c_int) :: decay_rules
+        type(c_ptr) :: decay ! c_loc of an array of weft_decay_rule
+    end type
+    type, bind(C) :: weft_decay_rule
+        type(c_ptr) :: match ! c_loc of a name or pattern that ends with c_null_char
+        logical(c_bool) :: decay
     end type
     type, bind(C) :: weft_session_options ! begin with weft_session_defaults()
         type(weft_optimizer) :: optimizer

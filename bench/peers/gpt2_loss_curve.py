@@ -24,14 +24,14 @@ from torch.nn import functional as F
 
 
 def groups(model, decay, which):
-    """Parameter groups: --decay matrix spares tensors of rank below 2."""
-    weights = list(model.parameters())
+    """Parameter groups: --decay matrix spares positions and vectors."""
+    named = list(model.named_parameters())
     if which == "all":
-        return [{"params": weights, "weight_decay": decay}]
-    return [{"params": [w for w in weights if w.dim() >= 2],
-             "weight_decay": decay},
-            {"params": [w for w in weights if w.dim() < 2],
-             "weight_decay": 0.0}]
+        return [{"params": [w for _, w in named], "weight_decay": decay}]
+    matrices = [w for name, w in named if w.dim() >= 2 and "wpe" not in name]
+    others = [w for name, w in named if w.dim() < 2 or "wpe" in name]
+    return [{"params": matrices, "weight_decay": decay},
+            {"params": others, "weight_decay": 0.0}]
 
 
 def main():
@@ -46,7 +46,7 @@ def main():
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--decay", choices=("all", "matrix"),
                         default="matrix",
-                        help="which tensors decay (default: rank >= 2)")
+                        help="which tensors decay (default: all matrices but wpe)")
     parser.add_argument("--clip", type=float,
                         help="bound the gradient's global norm to this")
     parser.add_argument("--precision", choices=("f32", "f64"), default="f32")

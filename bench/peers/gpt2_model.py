@@ -98,14 +98,14 @@ class GPT2(nn.Module):
 
 
 def groups(model):
-    """Parameter groups for AdamW: matrices decay, vectors do not.
+    """Parameter groups for AdamW: matrices decay; positions and vectors do not.
 
     A group has parameters of one type only: a fused update does not take
     distributed and plain tensors together.
     """
     found = {}
-    for weight in model.parameters():
-        found.setdefault((weight.dim() >= 2, type(weight.data)),
-                         []).append(weight)
+    for name, weight in model.named_parameters():
+        matrix = weight.dim() >= 2 and "wpe" not in name
+        found.setdefault((matrix, type(weight.data)), []).append(weight)
     return [{"params": weights, "weight_decay": 0.1 if matrix else 0.0}
             for (matrix, _), weights in found.items()]

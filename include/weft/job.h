@@ -66,9 +66,21 @@ typedef struct weft_job_data {
     const char *tokenizer; /* "bytes" or a tokenizer.json; "": that of model.from, or bytes */
 } weft_job_data;
 
+/* Entries of a list or mapping, in order, as texts. */
+typedef struct weft_job_pair {
+    const char *key, *value;
+    const char *where; /* "job.yaml:14:5" */
+} weft_job_pair;
+typedef struct weft_job_pairs {
+    const weft_job_pair *items;
+    int64_t count;
+} weft_job_pairs;
+
 typedef struct weft_job_optimizer {
     weft_optimizer_kind name;
     double lr, betas[2], eps, weight_decay, momentum;
+    weft_job_pairs decay;               /* pattern -> "true" or "false" */
+    const weft_decay_rule *decay_rules; /* the same, for weft_optimizer */
 } weft_job_optimizer;
 
 typedef struct weft_job_schedule {
@@ -103,16 +115,6 @@ typedef struct weft_job_device {
     int64_t threads;      /* 0: all cores */
     int64_t memory_bytes; /* 0: the machine's memory */
 } weft_job_device;
-
-/* Entries of a list or mapping, in order, as texts. */
-typedef struct weft_job_pair {
-    const char *key, *value;
-    const char *where; /* "job.yaml:14:5" */
-} weft_job_pair;
-typedef struct weft_job_pairs {
-    const weft_job_pair *items;
-    int64_t count;
-} weft_job_pairs;
 
 typedef enum weft_job_gradients {
     WEFT_GRADIENTS_MEAN,

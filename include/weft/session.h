@@ -58,13 +58,26 @@ typedef enum weft_optimizer_kind {
     WEFT_NO_OPTIMIZER = WEFT_OPTIMIZERS /* forward passes only */
 } weft_optimizer_kind;
 
+/* Whether the parameters decay whose names match a pattern (with *, ? and [abc]). */
+typedef struct weft_decay_rule {
+    const char *match;
+    bool decay;
+} weft_decay_rule;
+
+/* Weight decay applies to weights: the parameters that a product (linear, matmul, moe_linear), a
+ * convolution or an embedding takes as its matrix, also through reshapes, slices and sums of
+ * parameters. Norms, biases, positions and class tokens do not decay. */
 typedef struct weft_optimizer {
     weft_optimizer_kind kind;
     double beta1, beta2;
     double eps; /* adafactor: added to squares of gradients */
     double momentum;
-    double weight_decay; /* of parameters with two dimensions or more */
-    bool decay_all;      /* of all parameters */
+    double weight_decay;
+    bool decay_all; /* decay all parameters */
+    /* Exceptions, of which the last that matches counts. Borrowed until weft_session_create has
+     * returned, which refuses patterns without a parameter. */
+    int decay_rules;
+    const weft_decay_rule *decay;
 } weft_optimizer;
 
 /** The defaults of a job file for `kind`: the values of Kingma & Ba 2015 (Adam), Loshchilov &

@@ -279,7 +279,7 @@ static weft_status train_buffers(wefti_program_builder *b) {
     const wefti_value_info *loss = b->g->loss >= 0 ? &b->root->values[b->g->loss] : NULL;
     WEFT_REQUIRE(loss, WEFT_E_ARG, "training needs a loss: call weft_loss with a scalar value");
     WEFT_REQUIRE(loss->node >= 0, WEFT_E_ARG, "the loss depends on no operation");
-    WEFT_TRY(wefti_buffer_persistent(b, sizeof(wefti_step_scalars), "scalars", &b->scalars));
+    WEFT_TRY(wefti_buffer_persistent(b, sizeof(wefti_step_block), "scalars", &b->scalars));
     WEFT_TRY(wefti_buffer_persistent(b, 64, "one", &b->one));
     b->p->norms_dtype = WEFT_F32;
     for (int64_t i = 0; i < b->root->in_count; i++) {

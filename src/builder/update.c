@@ -1,11 +1,16 @@
 /* Updates of parameters. Gradients are completed over the mesh, in buckets (reduce.c). Then the
  * optimizer's ops update this rank's piece of each parameter. With one microbatch and no clipping,
  * a bucket is updated as soon as it is reduced. */
+#include <stddef.h>
 #include <string.h>
 
 #include "builder/fusion.h"
 #include "builder/build.h"
 #include "builder/tags.h"
+
+static weft_dtype scalars_dtype(const weft_desc *param) {
+    return param->dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32;
+}
 
 static weft_status update_body(wefti_program_builder *b, const weft_desc *desc,
                                const wefti_update_rule *rule, weft_body **out) {
@@ -19,7 +24,7 @@ static weft_status update_body(wefti_program_builder *b, const weft_desc *desc,
     if (status == WEFT_OK)
         status =
             wefti_body_input(body, *desc, WEFTI_VALUE_INPUT, "gradient", &in[1 + rule->states]);
-    weft_desc scalars = weft_desc_of(WEFT_F32, 1, (int64_t[]){8});
+    weft_desc scalars = weft_desc_of(scalars_dtype(desc), 1, (int64_t[]){WEFTI_STEP_SCALARS});
     if (status == WEFT_OK)
         status =
             wefti_body_input(body, scalars, WEFTI_VALUE_INPUT, "scalars", &in[2 + rule->states]);
@@ -190,7 +195,9 @@ static weft_status update_param(wefti_program_builder *b, wefti_section s, int32
     wefti_build_arg(b, d, 0, piece, offset);
     for (int i = 0; i < rule.states; i++) wefti_build_arg(b, d, 1 + i, state[i], 0);
     wefti_build_arg(b, d, 1 + rule.states, gradient, 0);
-    wefti_build_arg(b, d, 2 + rule.states, b->scalars, 0);
+    const bool f64 = scalars_dtype(&desc) == WEFT_F64;
+    wefti_build_arg(b, d, 2 + rule.states, b->scalars,
+                    f64 ? (int64_t)offsetof(wefti_step_block, f64) : 0);
     /* Results replace their operands: the op writes in place, or the routine copies the result back
      * at its end if the op needed more than this piece. */
     for (int32_t o = 0; o < r->outputs; o++)

@@ -160,7 +160,7 @@ weft_status wefti_rank_device_seed(wefti_rank_device *d, const wefti_program *p)
     unsigned char one[sizeof(double)];
     if (p->scalars >= 0)
         WEFT_TRY(wefti_stream_fill(d->stream, d->memory + p->scalars, WEFTI_SPACE_DEVICE, 0,
-                                   sizeof(wefti_step_scalars)));
+                                   sizeof(wefti_step_block)));
     if (p->one >= 0) {
         wefti_store(p->loss_dtype, one, 0, 1.0);
         WEFT_TRY(wefti_device_write(d->device, d->memory + p->one, one,

@@ -198,7 +198,24 @@ typedef struct wefti_step_scalars {
     float unused[5];
 } wefti_step_scalars;
 
+/* The same in f64 [8], for parameters in f64. */
+typedef struct wefti_step_scalars_f64 {
+    double learning_rate, step, gradient_scale, unused[5];
+} wefti_step_scalars_f64;
+
+/* Both, as programs hold them. */
+typedef struct wefti_step_block {
+    wefti_step_scalars f32;
+    wefti_step_scalars_f64 f64;
+} wefti_step_block;
+
 enum { WEFTI_STEP_SCALARS = sizeof(wefti_step_scalars) / sizeof(float) };
+/* Refuses an infinite second moment; the argument is the precision. */
+#define WEFTI_MOMENT_OVERFLOW                                                                      \
+    "the mean of squared gradients is not finite in %s precision; set train.clip, and go on from " \
+    "a checkpoint, because this step has changed some parameters"
+/* The number of a scalar, in both forms. */
+#define WEFTI_STEP_PLACE(field) (offsetof(wefti_step_scalars, field) / sizeof(float))
 
 /* ---- the definition ---- */
 
@@ -233,6 +250,9 @@ struct weft_op_def {
     /* Optimizer steps: the number of the gradient input. Before it are the tensors to update. After
      * it are the scalars of the step, and then information about the whole tensor for a piece. */
     int8_t gradient_input;
+    /* Inputs that a product, a convolution or a look-up takes as its weights, one bit each. Weight
+     * decay applies to parameters that reach them: wefti_graph_weights. */
+    uint16_t weights;
     uint32_t flags;
     wefti_work work;         /* the rate of a machine that bounds it; 0: the rate of vector
                                 kernels */

@@ -25,6 +25,7 @@ typedef enum wefti_job_kind {
     WEFTI_JOB_SHARE,    /* const char * and, next to it, double */
     /* Lists, in lists.c: weft_job_pairs. */
     WEFTI_JOB_SIZES,   /* {name: size} */
+    WEFTI_JOB_FLAGS,   /* {pattern: true or false} */
     WEFTI_JOB_MESHES,  /* [{name: size}] */
     WEFTI_JOB_SPLITS,  /* [{match, split}] */
     WEFTI_JOB_LAYOUTS, /* [{match, layout}] */

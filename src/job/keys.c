@@ -84,6 +84,7 @@ const char *weft_schedule_text(weft_schedule_kind schedule) {
 #define TYPE_REALS "list of numbers"
 #define TYPE_SHARE "path or number"
 #define TYPE_SIZES "{axis: size}"
+#define TYPE_FLAGS "{pattern: true or false}"
 #define TYPE_MESHES "list of {axis: size}"
 #define TYPE_SPLITS "list of {match, split}"
 #define TYPE_LAYOUTS "list of {match, layout}"

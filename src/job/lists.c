@@ -44,6 +44,11 @@ static bool is_number(const wefti_yaml *value) {
            strspn(value->text, "0123456789") == strlen(value->text) && strlen(value->text) < 10;
 }
 
+static bool is_flag(const wefti_yaml *value) {
+    return value->kind == WEFTI_YAML_SCALAR &&
+           (!strcmp(value->text, "true") || !strcmp(value->text, "false"));
+}
+
 /* Of an axis: it has one device at least. */
 static bool is_size(const wefti_yaml *value) {
     return is_number(value) && strspn(value->text, "0") < strlen(value->text);
@@ -194,12 +199,13 @@ static weft_status read_sequence(lists_reader *r, const wefti_yaml *value) {
     return WEFT_OK;
 }
 
-/* {axis: size}, {input: layout} */
+/* {axis: size}, {pattern: flag}, {input: layout} */
 static weft_status read_mapping(lists_reader *r, const wefti_yaml *value) {
     if (value->kind != WEFTI_YAML_MAPPING) return refuse(r, value);
     WEFT_TRY(begin(r, value));
     for (const wefti_yaml *child = value->first; child; child = child->next) {
         if (r->row->kind == WEFTI_JOB_SIZES && !is_size(child)) return refuse(r, child);
+        if (r->row->kind == WEFTI_JOB_FLAGS && !is_flag(child)) return refuse(r, child);
         WEFT_TRY(add_value(r, child, child->key, child));
     }
     return WEFT_OK;
@@ -268,8 +274,8 @@ weft_status wefti_job_store_list(wefti_job_draft *draft, const wefti_job_row *ro
     if (row->kind == WEFTI_JOB_DATASET) return read_dataset(&r, value, field);
     if (row->kind == WEFTI_JOB_BUCKETS) return read_buckets(&r, value, field);
     bool empty = value->kind == WEFTI_YAML_SCALAR && value->text == row->default_text; /* itself */
-    if (!empty)
-        WEFT_TRY(row->kind == WEFTI_JOB_SIZES ? read_mapping(&r, value) : read_sequence(&r, value));
+    bool mapping = row->kind == WEFTI_JOB_SIZES || row->kind == WEFTI_JOB_FLAGS;
+    if (!empty) WEFT_TRY(mapping ? read_mapping(&r, value) : read_sequence(&r, value));
     *(weft_job_pairs *)field = (weft_job_pairs){r.pairs, r.count};
     return WEFT_OK;
 }
@@ -321,6 +327,7 @@ void wefti_job_write_list(const wefti_job_row *row, const void *field, wefti_tex
     const char *text = row->kind == WEFTI_JOB_BUCKETS ? *(const char *const *)field : NULL;
     switch (row->kind) {
     case WEFTI_JOB_SIZES:
+    case WEFTI_JOB_FLAGS:
         write_pairs(field, false, out);
         return;
     case WEFTI_JOB_DATASET:

@@ -68,6 +68,20 @@ static void fill_train(wefti_job_draft *draft) {
     FILL("train.eval_every", t->eval_every, tenth ? tenth : 1);
 }
 
+static weft_status fill_decay(wefti_job_draft *draft) {
+    weft_job_optimizer *o = &draft->job.train.optimizer;
+    if (!o->decay.count) return WEFT_OK;
+    weft_decay_rule *rules =
+        wefti_arena_alloc(draft->arena, (size_t)o->decay.count * sizeof *rules);
+    WEFT_REQUIRE(rules, WEFT_E_NOMEM, "no memory for a job");
+    for (int64_t i = 0; i < o->decay.count; i++) {
+        const weft_job_pair *pair = &o->decay.items[i];
+        rules[i] = (weft_decay_rule){pair->key, !strcmp(pair->value, "true")};
+    }
+    o->decay_rules = rules;
+    return WEFT_OK;
+}
+
 /* With model.from or model.config the model is described there, and only there. */
 static weft_status check_files(const wefti_job_draft *draft) {
     int rows;
@@ -140,6 +154,7 @@ weft_status wefti_job_resolve(wefti_job_draft *draft) {
     WEFT_TRY(wefti_job_check_uses(draft));
     fill_experts(draft, from);
     fill_train(draft);
+    WEFT_TRY(fill_decay(draft));
     WEFT_TRY(wefti_job_plan(draft, &draft->plan));
     draft->job.plan = draft->plan;
     return check(draft);

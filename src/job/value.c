@@ -37,6 +37,7 @@ static const char *wanted(const wefti_job_row *row, const char *text, char *out)
         [WEFTI_JOB_REALS] = "numbers",
         [WEFTI_JOB_SHARE] = "a path or a fraction",
         [WEFTI_JOB_SIZES] = "names with sizes, as {dp: 2, tp: 4}",
+        [WEFTI_JOB_FLAGS] = "patterns with true or false, as {\"*.bias\": true}",
         [WEFTI_JOB_MESHES] = "a list of names with sizes, as [{dp: 2, tp: 2}, {dp: 4, tp: 1}]",
         [WEFTI_JOB_SPLITS] = "a list of entries {match: pattern, split: factors with axes}",
         [WEFTI_JOB_LAYOUTS] = "a list of entries {match: pattern, layout: axes or -}",

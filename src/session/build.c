@@ -12,7 +12,7 @@
 
 weft_session_options weft_session_defaults(void) {
     return (weft_session_options){
-        .optimizer = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false},
+        .optimizer = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL},
         .microbatches = 1,
     };
 }
@@ -218,8 +218,7 @@ static weft_status prepare(weft_session *s, const weft_graph *graph,
     s->of_ranks = wefti_calloc((size_t)s->devices, sizeof *s->of_ranks);
     WEFT_REQUIRE(s->rows && s->pieces && s->of_ranks, WEFT_E_NOMEM, "no memory for a session");
     if (options->optimizer.kind == WEFT_NO_OPTIMIZER) return WEFT_OK;
-    return wefti_optimizer_create(&options->optimizer, options->clip > 0, graph->ops,
-                                  &s->optimizer);
+    return wefti_optimizer_create(&options->optimizer, options->clip > 0, graph, &s->optimizer);
 }
 
 weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
@@ -233,6 +232,7 @@ weft_status weft_session_create(weft_graph *graph, const weft_session_options *o
                                 WEFT_RAISE(WEFT_E_NOMEM, "no memory for a session"));
     s->options = *options;
     s->options.plan = NULL;
+    s->options.optimizer.decay = NULL;
     s->devices = 1;
     weft_status status = take_world(s, options->world);
     s->graph = graph;

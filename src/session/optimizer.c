@@ -4,7 +4,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/digest/digest.h"
+#include "base/digest/digest.h"
+#include "base/map/map.h"
 #include "base/text.h"
+#include "graph/graph.h"
 
 /* An op with its attributes, for parameters with weight decay and without. */
 typedef struct variant {
@@ -16,6 +20,10 @@ struct wefti_optimizer {
     weft_optimizer settings;
     wefti_arena *arena;    /* attribute tables */
     variant usual, vector; /* Adafactor has another op for vectors */
+    wefti_map params;      /* names to numbers in these arrays */
+    const char **names;    /* of the parameters, NULL-terminated */
+    bool *decays;
+    int64_t count;
     wefti_optimizer_plan plan;
 };
 
@@ -53,7 +61,7 @@ static const kind_row kinds[WEFT_OPTIMIZERS] = {
 
 weft_optimizer weft_optimizer_defaults(weft_optimizer_kind kind) {
     const kind_row *row = &kinds[kind < WEFT_OPTIMIZERS ? kind : WEFT_SGD];
-    return (weft_optimizer){kind, 0.9, row->beta2, row->eps, 0.9, row->weight_decay, false};
+    return (weft_optimizer){kind, 0.9, row->beta2, row->eps, 0.9, row->weight_decay, false, 0, NULL};
 }
 
 static void set_float(wefti_attr *attrs, const char *name, double value) {
@@ -99,7 +107,8 @@ static weft_status rule(void *context, const char *param, const weft_desc *desc,
     const kind_row *row = &kinds[o->settings.kind];
     const variant *form = &o->usual;
     wefti_update_rule r = {.states = row->states, .absent = o->settings.kind == WEFT_SGD};
-    (void)param;
+    const int64_t number = wefti_map_find_text(&o->params, param);
+    WEFT_REQUIRE(number >= 0, WEFT_E_BUG, "the optimizer does not know the parameter '%s'", param);
     for (int i = 0; i < row->states; i++) {
         r.state_names[i] = row->names[i];
         r.state_descs[i] = *desc;
@@ -116,9 +125,70 @@ static weft_status rule(void *context, const char *param, const weft_desc *desc,
         }
     }
     r.op = form->op;
-    r.attrs = form->attrs[o->settings.decay_all || desc->rank >= 2];
+    r.attrs = form->attrs[o->decays[number]];
     *out = r;
     return WEFT_OK;
+}
+
+/* ---- which parameters decay ---- */
+
+static weft_status list_params(wefti_optimizer *o, const weft_graph *graph) {
+    const weft_body *root = graph->root;
+    bool *weights;
+    const size_t room = (size_t)root->in_count + 1;
+    o->names = wefti_arena_alloc(o->arena, room * sizeof *o->names);
+    o->decays = wefti_arena_alloc(o->arena, room * sizeof *o->decays);
+    WEFT_REQUIRE(o->names && o->decays, WEFT_E_NOMEM, "no memory for a list of parameters");
+    WEFT_TRY(wefti_map_reserve(&o->params, root->in_count));
+    WEFT_NEW_ARRAY(weights, bool, root->in_count + 1);
+    weft_status status = wefti_graph_weights(graph, weights);
+    for (int64_t i = 0; i < root->in_count && status >= 0; i++) {
+        const wefti_value_info *v = &root->values[root->in[i]];
+        if (v->kind != WEFTI_VALUE_PARAM) continue;
+        o->names[o->count] = v->name;
+        o->decays[o->count] = weights[i] || o->settings.decay_all;
+        status = wefti_map_add_text(&o->params, v->name, o->count++, NULL);
+    }
+    o->names[o->count] = NULL;
+    wefti_free(weights);
+    return status;
+}
+
+static weft_status apply_rule(wefti_optimizer *o, const weft_decay_rule *r) {
+    bool found = false;
+    WEFT_REQUIRE(r->match && *r->match && wefti_glob_valid(r->match), WEFT_E_ARG,
+                 "'%.100s' is not a pattern for names of parameters (train.optimizer.decay)",
+                 r->match ? r->match : "");
+    for (int64_t i = 0; i < o->count; i++) {
+        if (!wefti_glob_match(r->match, o->names[i])) continue;
+        found = true;
+        o->decays[i] = r->decay;
+    }
+    if (found) return WEFT_OK;
+    const char *near = weft_nearest(r->match, o->names);
+    const size_t length = strlen(r->match);
+    for (int64_t i = 0; i < o->count && !near; i++) /* "wte" for "wte.weight" */
+        if (!strncmp(o->names[i], r->match, length)) near = o->names[i];
+    WEFT_FAIL(WEFT_E_ARG,
+              "the model has no parameter '%.100s' (train.optimizer.decay)%s%.200s%s", r->match,
+              near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+static weft_status choose_decay(wefti_optimizer *o, const weft_graph *graph) {
+    const weft_optimizer *s = &o->settings;
+    WEFT_REQUIRE(s->decay_rules >= 0 && (s->decay || !s->decay_rules), WEFT_E_ARG,
+                 "the optimizer has %d decay rules%s", s->decay_rules,
+                 s->decay ? "" : ", but no list of them");
+    WEFT_TRY(list_params(o, graph));
+    for (int i = 0; i < s->decay_rules; i++) WEFT_TRY(apply_rule(o, &s->decay[i]));
+    return WEFT_OK;
+}
+
+uint64_t wefti_optimizer_digest(const wefti_optimizer *o) {
+    uint64_t digest = 5;
+    for (int64_t i = 0; i < o->count; i++)
+        digest = wefti_digest_number(digest, (uint64_t)o->decays[i]);
+    return digest;
 }
 
 /* Checks values as kernels see them, in single precision. A value that rounds to 1 or to infinity
@@ -140,7 +210,8 @@ static weft_status check_settings(const weft_optimizer *s) {
 }
 
 weft_status wefti_optimizer_create(const weft_optimizer *settings, bool clip,
-                                   const wefti_op_registry *ops, wefti_optimizer **out) {
+                                   const weft_graph *graph, wefti_optimizer **out) {
+    const wefti_op_registry *ops = graph->ops;
     WEFT_TRY(check_settings(settings));
     wefti_optimizer *o;
     WEFT_NEW(o, wefti_optimizer);
@@ -154,6 +225,8 @@ weft_status wefti_optimizer_create(const weft_optimizer *settings, bool clip,
     status = find_variant(o, ops, kinds[settings->kind].op, &o->usual);
     if (status == WEFT_OK && settings->kind == WEFT_ADAFACTOR)
         status = find_variant(o, ops, "opt_adafactor1", &o->vector);
+    if (status >= 0) status = choose_decay(o, graph);
+    o->settings.decay = NULL; /* the caller's */
     if (status < 0) {
         wefti_optimizer_destroy(o);
         return status;
@@ -164,6 +237,7 @@ weft_status wefti_optimizer_create(const weft_optimizer *settings, bool clip,
 
 void wefti_optimizer_destroy(wefti_optimizer *o) {
     if (!o) return;
+    wefti_map_free(&o->params);
     wefti_arena_destroy(o->arena);
     wefti_free(o);
 }

@@ -7,12 +7,14 @@
 
 typedef struct wefti_optimizer wefti_optimizer;
 
-/* `ops` must outlive the result. */
+/* For the parameters of `graph`, which may be wrapped, and whose names and registry must outlive
+ * the result. */
 weft_status wefti_optimizer_create(const weft_optimizer *settings, bool clip,
-                                   const wefti_op_registry *ops,
-                                   wefti_optimizer **out) WEFT_CHECKED;
+                                   const weft_graph *graph, wefti_optimizer **out) WEFT_CHECKED;
 void wefti_optimizer_destroy(wefti_optimizer *optimizer);
 const wefti_optimizer_plan *wefti_optimizer_plan_of(const wefti_optimizer *optimizer);
+/* Which parameters decay, as a digest. */
+uint64_t wefti_optimizer_digest(const wefti_optimizer *optimizer);
 const char *wefti_optimizer_text(weft_optimizer_kind kind); /* "adamw" */
 
 #endif

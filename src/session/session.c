@@ -120,17 +120,21 @@ static bool updates_eagerly(const weft_session *s) {
     return s->optimizer && !later;
 }
 
-/* Writes one field of the step's scalars, at `offset`, on all devices of this process. */
-static weft_status set_scalar(const weft_session *s, size_t offset, double value) {
-    float scalar = (float)value;
+/* Writes scalar number `place` of the step, in f32 and in f64, on all devices of this process. */
+static weft_status set_scalar(const weft_session *s, size_t place, double value) {
+    const float single = (float)value;
+    const size_t f32 = offsetof(wefti_step_block, f32) + place * sizeof single;
+    const size_t f64 = offsetof(wefti_step_block, f64) + place * sizeof value;
     for (int32_t r = 0; r < s->devices; r++) {
-        if (!wefti_session_has(s, r)) continue;
+        if (!wefti_session_has(s, r) || s->views[0]->programs[r]->scalars < 0) continue;
         wefti_rank_device *d = wefti_workers_device(s->workers, r);
-        int64_t at = s->views[0]->programs[r]->scalars + (int64_t)offset;
-        if (s->views[0]->programs[r]->scalars < 0) continue;
-        WEFT_TRY(wefti_fail_world(s->world, wefti_device_write(wefti_rank_device_device(d),
-                                                               wefti_rank_device_memory(d) + at,
-                                                               &scalar, sizeof scalar)));
+        unsigned char *at = wefti_rank_device_memory(d) + s->views[0]->programs[r]->scalars;
+        weft_status status =
+            wefti_device_write(wefti_rank_device_device(d), at + f32, &single, sizeof single);
+        if (status >= 0)
+            status =
+                wefti_device_write(wefti_rank_device_device(d), at + f64, &value, sizeof value);
+        WEFT_TRY(wefti_fail_world(s->world, status));
     }
     return WEFT_OK;
 }
@@ -170,8 +174,8 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
     }
     bool first = at_once || !s->accumulated;
     if (s->optimizer && first) {
-        WEFT_TRY(set_scalar(s, offsetof(wefti_step_scalars, step), (double)(s->step + 1)));
-        WEFT_TRY(set_scalar(s, offsetof(wefti_step_scalars, gradient_scale), gradient_scale(s)));
+        WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(step), (double)(s->step + 1)));
+        WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), gradient_scale(s)));
     }
     bool last = s->accumulated + 1 == s->options.microbatches &&
                 view->own->step_count[WEFTI_SECTION_LAST] > 0;
@@ -253,7 +257,7 @@ static weft_status clip(weft_session *s, double *out_norm) {
                  name ? ", because of " : "", name ? name : "");
     /* PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1. */
     double factor = s->options.clip / (norm + 1e-6);
-    WEFT_TRY(set_scalar(s, offsetof(wefti_step_scalars, gradient_scale),
+    WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(gradient_scale),
                         (factor < 1 ? factor : 1.0) * scale));
     *out_norm = norm;
     return WEFT_OK;
@@ -288,7 +292,7 @@ weft_status weft_session_update(weft_session *s, double learning_rate, double *o
     if (status < 0) s->accumulated = 0; /* these gradients will not be used */
     take_inputs(s, 1);
     WEFT_TRY(status);
-    WEFT_TRY(set_scalar(s, offsetof(wefti_step_scalars, learning_rate), learning_rate));
+    WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(learning_rate), learning_rate));
     WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_UPDATE));
     updated(s);
     if (out_norm) *out_norm = norm;
@@ -302,7 +306,7 @@ weft_status weft_session_step(weft_session *s, double learning_rate, double *out
                  s->options.microbatches);
     WEFT_TRY(check_rate(s, learning_rate));
     WEFT_TRY(wefti_session_start(s));
-    WEFT_TRY(set_scalar(s, offsetof(wefti_step_scalars, learning_rate), learning_rate));
+    WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(learning_rate), learning_rate));
     double loss;
     WEFT_TRY(accumulate(s, &loss));
     if (updates_eagerly(s))

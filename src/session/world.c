@@ -38,7 +38,8 @@ static weft_status digest_plan(const weft_plan *plan, uint64_t *out) {
     return WEFT_OK;
 }
 
-static uint64_t digest_settings(const weft_session_options *o) {
+static uint64_t digest_settings(const weft_session *s) {
+    const weft_session_options *o = &s->options;
     const weft_optimizer *x = &o->optimizer;
     const double reals[] = {x->beta1, x->beta2, x->eps, x->momentum, x->weight_decay, o->clip};
     uint64_t digest = wefti_digest_number(3, (uint64_t)x->kind);
@@ -46,8 +47,9 @@ static uint64_t digest_settings(const weft_session_options *o) {
         digest = wefti_digest_real(digest, reals[i]);
     digest = wefti_digest_number(digest, (uint64_t)o->microbatches << 3 |
                                              (uint64_t)o->keep_gradients << 2 |
-                                             (uint64_t)o->recompute << 1 | (uint64_t)x->decay_all);
-    return digest;
+                                             (uint64_t)o->recompute << 1);
+    const uint64_t decay = s->optimizer ? wefti_optimizer_digest(s->optimizer) : 0;
+    return wefti_digest_number(digest, decay);
 }
 
 /* Takes rank 0's choice. If rank 0 chose by itself and ranks differ in bf16 arithmetic, all ranks

@@ -194,6 +194,8 @@ weft_session_options wefti_training_options(const wefti_training *t) {
         .eps = train->optimizer.eps,
         .momentum = train->optimizer.momentum,
         .weight_decay = train->optimizer.weight_decay,
+        .decay_rules = (int)train->optimizer.decay.count,
+        .decay = train->optimizer.decay_rules,
     };
     o.clip = train->clip;
     o.microbatches = (int)t->batch.microbatches;

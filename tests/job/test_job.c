@@ -109,6 +109,27 @@ static void test_overrides(void **state) {
     refused_word("train=5", "train|section");
 }
 
+/* Which parameters decay: a mapping from patterns to truth values, in order. */
+static void decay_by_pattern(void **state) {
+    (void)state;
+    const char *words[] = {"train.optimizer.decay={\"*.bias\": true, wte.weight: false}"};
+    weft_job *job, *again;
+    ASSERT_OK(weft_job_load(NULL, words, 1, &job));
+    const weft_job_optimizer *o = &job->train.optimizer;
+    assert_int_equal(o->decay.count, 2);
+    assert_string_equal(o->decay_rules[0].match, "*.bias");
+    assert_true(o->decay_rules[0].decay);
+    assert_string_equal(o->decay_rules[1].match, "wte.weight");
+    assert_false(o->decay_rules[1].decay);
+    ASSERT_OK(weft_job_parse("again", job->text, (int64_t)strlen(job->text), NULL, 0, &again));
+    assert_string_equal(again->text, job->text);
+    weft_job_free(again);
+    weft_job_free(job);
+    refused_word("train.optimizer.decay={a: yes}", "train.optimizer.decay|'yes'");
+    refused_word("train.optimizer.decay=[a, b]", "train.optimizer.decay|2");
+    refused_word("train.optimizer.decay=true", "train.optimizer.decay|'true'");
+}
+
 /* Keys without effect for the chosen family, optimizer or schedule would be ignored in silence, so
  * they are refused. The value auto, and a value that holds anyway, are accepted. */
 static void test_keys_of_choices(void **state) {
@@ -316,6 +337,8 @@ static void random_value(const weft_job_key *key, uint64_t seed, uint64_t *at, w
         wefti_text_add(out, "%uMiB", 1 + r % 100000);
     } else if (!strcmp(key->type, "list of whole numbers")) {
         wefti_text_add(out, "[%u, %u, %u]", 1 + r % 4, 1 + r % 512, 1 + r % 500);
+    } else if (!strcmp(key->type, "{pattern: true or false}")) {
+        wefti_text_add(out, "{\"*.b%u\": %s, w: false}", r % 7, r & 8 ? "true" : "false");
     } else if (!strcmp(key->type, "list of numbers")) {
         wefti_text_add(out, "[%.17g, 0.5]", u);
     } else {
@@ -352,7 +375,7 @@ static void test_round_trip(void **state) {
                 fail_msg("seed %d: %s\n%s", (int)seed, weft_error_message(), job->text);
             assert_string_equal(job->text, again->text);
             assert_memory_equal(&job->train.optimizer, &again->train.optimizer,
-                                sizeof job->train.optimizer);
+                                offsetof(weft_job_optimizer, decay)); /* then pointers */
             assert_string_equal(job->data.path, again->data.path);
             assert_string_equal(job->data.validation, again->data.validation);
             weft_job_free(again);
@@ -436,6 +459,7 @@ static void test_table(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decay_by_pattern),
         cmocka_unit_test(test_defaults),    cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_table),       cmocka_unit_test(test_keys_of_choices),
 #ifdef WEFT_HAVE_YAML

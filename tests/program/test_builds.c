@@ -37,7 +37,7 @@ static void open_model(model *m) {
                                 .heads = 4,
                                 .context = 8,
                                 .vocab = 50};
-    weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false};
+    weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL};
     *m = (model){0};
     ASSERT_OK(weft_plan_create(RANKS, &m->plan));
     ASSERT_OK(weft_plan_axis(m->plan, "tp", 2));
@@ -46,7 +46,7 @@ static void open_model(model *m) {
     ASSERT_OK(weft_plan_pipeline(m->plan, 2, 4, WEFT_PIPELINE_1F1B, 1));
     ASSERT_OK(weft_model_build(&config, WEFT_USE_TRAIN, 2, 0, WEFT_F32, &m->graph));
     ASSERT_OK(wefti_graph_wrap(m->graph));
-    ASSERT_OK(wefti_optimizer_create(&adamw, 0, m->graph->ops, &m->optimizer));
+    ASSERT_OK(wefti_optimizer_create(&adamw, 0, m->graph, &m->optimizer));
 }
 
 static void close_model(model *m) {

@@ -35,7 +35,7 @@ static void open_world(world *w, int copies, int level, bool overlap) {
                                 .heads = 4,
                                 .context = 8,
                                 .vocab = 50};
-    weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false};
+    weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL};
     *w = (world){0};
     ASSERT_OK(weft_plan_create(RANKS, &w->plan));
     ASSERT_OK(weft_plan_axis(w->plan, "dp", 2));
@@ -46,7 +46,7 @@ static void open_world(world *w, int copies, int level, bool overlap) {
     ASSERT_OK(weft_plan_overlap(w->plan, overlap));
     if (level) ASSERT_OK(weft_plan_optimizer(w->plan, level, 0, 0));
     ASSERT_OK(weft_model_build(&config, WEFT_USE_TRAIN, 4, 0, WEFT_F32, &w->graph));
-    ASSERT_OK(wefti_optimizer_create(&adamw, 0, w->graph->ops, &w->optimizer));
+    ASSERT_OK(wefti_optimizer_create(&adamw, 0, w->graph, &w->optimizer));
     ASSERT_OK(wefti_graph_wrap(w->graph));
     ASSERT_OK(wefti_route_cache_create(&w->routes));
     for (int32_t r = 0; r < RANKS; r++) {

@@ -250,6 +250,115 @@ static void a_second_moment_does_not_overflow(void **state) {
     free(values);
 }
 
+/* A weight and a gradient of shape `desc`; session and graph end with `end_of_moments`. */
+static weft_session *moments_session(weft_graph *g, weft_optimizer_kind kind, weft_desc desc) {
+    ASSERT_OK(weft_graph_status(g));
+    weft_value w = weft_param(g, "large", desc, (weft_init){WEFT_INIT_CONSTANT, 1});
+    weft_value x = weft_input(g, "x", desc);
+    weft_loss(g, weft_sum(g, weft_mul(g, w, x), 0, NULL, false));
+    return session_of(g, options_with(kind, 0));
+}
+
+/* The same for Adafactor, for matrices, vectors and stacks of matrices, and for f64. */
+static void a_factored_moment_does_not_overflow(void **state) {
+    (void)state;
+    const weft_desc descs[] = {
+        WEFT_DESC(WEFT_F32, 70, 90),    WEFT_DESC(WEFT_F32, 9001), WEFT_DESC(WEFT_F32, 2, 30, 40),
+        WEFT_DESC(WEFT_F64, 30, 40),    WEFT_DESC(WEFT_F64, 77),   WEFT_DESC(WEFT_F64, 2, 5, 7),
+    };
+    for (size_t k = 0; k < 2 * (sizeof descs / sizeof *descs); k++) {
+        const weft_desc desc = descs[k / 2];
+        const int64_t elements = weft_desc_elems(&desc);
+        const bool f64 = desc.dtype == WEFT_F64;
+        const size_t bytes = (size_t)elements * (f64 ? sizeof(double) : sizeof(float));
+        void *values = calloc(1, bytes);
+        assert_non_null(values);
+        weft_graph *g;
+        ASSERT_OK(weft_graph_create(&g));
+        weft_session *s = moments_session(g, WEFT_ADAFACTOR, desc);
+        for (int64_t i = 0; i < elements; i++) wefti_store(desc.dtype, values, i, 1);
+        ASSERT_OK(weft_session_feed(s, 0, "x", values, bytes));
+        ASSERT_OK(weft_session_step(s, 0.1, NULL));
+        wefti_store(desc.dtype, values, k % 2 ? elements - 1 : elements / 2, f64 ? 1e200 : 1e25);
+        ASSERT_OK(weft_session_feed(s, 0, "x", values, bytes));
+        ASSERT_FAILS(WEFT_E_CORRUPT, "large", weft_session_step(s, 0.1, NULL));
+        weft_session_destroy(s);
+        weft_graph_destroy(g);
+        free(values);
+    }
+}
+
+static void an_f64_moment_does_not_overflow(void **state) {
+    (void)state;
+    static const weft_optimizer_kind kinds[] = {WEFT_ADAM, WEFT_ADAMW, WEFT_LAMB};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        double values[5] = {1, 1, 1, 1e25, 1}; /* too large for f32, not for f64 */
+        weft_graph *g;
+        ASSERT_OK(weft_graph_create(&g));
+        weft_session *s = moments_session(g, kinds[k], WEFT_DESC(WEFT_F64, 5));
+        ASSERT_OK(weft_session_feed(s, 0, "x", values, sizeof values));
+        ASSERT_OK(weft_session_step(s, 0.1, NULL));
+        values[3] = 1e200;
+        ASSERT_OK(weft_session_feed(s, 0, "x", values, sizeof values));
+        ASSERT_FAILS(WEFT_E_CORRUPT, "large", weft_session_step(s, 0.1, NULL));
+        weft_session_destroy(s);
+        weft_graph_destroy(g);
+    }
+}
+
+/* AdamW, step by step, in double: Loshchilov and Hutter 2019, algorithm 2. */
+static void a_double_adamw(double *p, double *m, double *v, double g, double rate, int step,
+                           const weft_optimizer *o) {
+    *m = o->beta1 * *m + (1 - o->beta1) * g;
+    *v = o->beta2 * *v + (1 - o->beta2) * g * g;
+    const double m_hat = *m / (1 - pow(o->beta1, step)), v_hat = *v / (1 - pow(o->beta2, step));
+    *p = *p - rate * o->weight_decay * *p - rate * m_hat / (sqrt(v_hat) + o->eps);
+}
+
+/* The learning rate and the factor of clipping are doubles in f64 graphs: 0.1 and 1/3 are not
+ * numbers of single precision. With an f32 parameter beside it, which has the scalars in f32. */
+static void f64_parameters_take_f64_rates(void **state) {
+    (void)state;
+    enum { ELEMENTS = 6, STEPS = 20 };
+    double x[ELEMENTS] = {0.7, -1.3, 2.1, 0.01, -5, 3}, p[ELEMENTS], m[ELEMENTS] = {0},
+           v[ELEMENTS] = {0}, read[ELEMENTS];
+    for (int clipped = 0; clipped < 2; clipped++) {
+        weft_graph *g;
+        ASSERT_OK(weft_graph_create(&g));
+        weft_session_options o = options_with(WEFT_ADAMW, clipped ? 0.3 : 0);
+        o.optimizer.decay_all = true;
+        weft_value w =
+            weft_param(g, "w", WEFT_DESC(WEFT_F64, ELEMENTS), (weft_init){WEFT_INIT_CONSTANT, 0.3});
+        weft_value half =
+            weft_param(g, "half", WEFT_DESC(WEFT_F32, 1), (weft_init){WEFT_INIT_CONSTANT, 1});
+        weft_value in = weft_input(g, "x", WEFT_DESC(WEFT_F64, ELEMENTS));
+        weft_value sum = weft_sum(g, weft_mul(g, w, in), 0, NULL, false);
+        weft_value other = weft_scale(g, weft_sum(g, half, 0, NULL, false), 0);
+        weft_loss(g, weft_add(g, sum, weft_cast(g, other, WEFT_F64)));
+        weft_session *s = session_of(g, o);
+        double norm = 0, factor = 1;
+        for (int i = 0; i < ELEMENTS; i++) {
+            p[i] = 0.3, m[i] = v[i] = 0;
+            norm += x[i] * x[i];
+        }
+        if (clipped) factor = 0.3 / (sqrt(norm) + 1e-6);
+        ASSERT_OK(weft_session_write(s, 0, "w", p, sizeof p));
+        for (int step = 1; step <= STEPS; step++) {
+            const double rate = 0.1 / step;
+            ASSERT_OK(weft_session_feed(s, 0, "x", x, sizeof x));
+            ASSERT_OK(weft_session_step(s, rate, NULL));
+            for (int i = 0; i < ELEMENTS; i++)
+                a_double_adamw(&p[i], &m[i], &v[i], x[i] * factor, rate, step, &o.optimizer);
+        }
+        ASSERT_OK(weft_session_read(s, 0, "w", read, sizeof read));
+        for (int i = 0; i < ELEMENTS; i++)
+            if (!(fabs(read[i] - p[i]) <= 1e-14 * fmax(1, fabs(p[i]))))
+                fail_msg("clip %d, element %d: %.17g, not %.17g", clipped, i, read[i], p[i]);
+        weft_session_destroy(s);
+        weft_graph_destroy(g);
+    }
+}
+
 /* The factors of a reshape are the dimensions of its result, so a refusal shows both shapes. */
 static void a_refused_reshape_shows_its_result(void **state) {
     (void)state;
@@ -658,6 +767,9 @@ int main(void) {
         cmocka_unit_test(the_first_bad_cell_is_named),
         cmocka_unit_test(a_bad_gradient_stops_a_clipped_update),
         cmocka_unit_test(a_second_moment_does_not_overflow),
+        cmocka_unit_test(a_factored_moment_does_not_overflow),
+        cmocka_unit_test(an_f64_moment_does_not_overflow),
+        cmocka_unit_test(f64_parameters_take_f64_rates),
         cmocka_unit_test(a_refused_reshape_shows_its_result),
         cmocka_unit_test(evaluation_shares_parameters),
         cmocka_unit_test(graphs_keep_their_own_states),

@@ -189,6 +189,7 @@ const weft_op_def weft_op_embedding = {
     .name = "embedding",
     .min_inputs = 2,
     .max_inputs = 2,
+    .weights = 1u << 0,
     .attrs = attrs,
     .infer = infer,
     .grad = grad,

@@ -1,7 +1,7 @@
 /* Optimizer steps: p, state -> p', state', in place (output o is the memory of input o).
  *
- * Inputs are the tensors to update, then the gradient, then `scalars`, f32 [8]. The scalars change
- * from step to step: {learning rate, step, gradient scale, 0...}. The step is a whole number from
+ * Inputs are the tensors to update, then the gradient, then `scalars`, f32 [8], or f64 [8] for a
+ * parameter in f64. The scalars change from step to step: {learning rate, step, gradient scale, 0...}. The step is a whole number from
  * 1. Below, g is the gradient times the gradient scale (clipping, averaging). Rates that do not
  * change are attributes, so each parameter can have its own weight decay.
  *
@@ -39,6 +39,8 @@
  * batch optimization for deep learning", ICLR 2020, algorithm 2. Shazeer, Stern, "Adafactor", ICML
  * 2018, algorithms 4 and 5. */
 #include "ops/optimizer/optimizer.h"
+
+#include <float.h>
 
 /* ---- shapes ---- */
 
@@ -239,6 +241,18 @@ static weft_status reference_sgd(const weft_node *n, const wefti_random *random,
     return WEFT_OK;
 }
 
+/* With an infinite second moment, an element would never change again. `state`: the output that
+ * holds it. */
+static weft_status check_moments(const weft_node *n, int state, const double *v) {
+    const weft_desc *desc = wefti_out(n, state);
+    const bool f64 = desc->dtype == WEFT_F64;
+    const int64_t count = weft_desc_elems(desc);
+    for (int64_t i = 0; i < count; i++)
+        WEFT_REQUIRE(isfinite(v[i]) && (f64 || fabs(v[i]) <= (double)FLT_MAX), WEFT_E_CORRUPT,
+                     WEFTI_MOMENT_OVERFLOW, f64 ? "double" : "single");
+    return WEFT_OK;
+}
+
 /* Updates the moments of element i with gradient g. Returns the corrected ratio m^ / (sqrt(v^) +
  * eps). */
 static double adam_step(const weft_node *n, const step *s, const double *const *in, int64_t i,
@@ -263,7 +277,7 @@ static weft_status reference_adam(const weft_node *n, const wefti_random *random
         double g = s.grad[i] * s.grad_scale + s.decay * s.p[i];
         out[0][i] = s.p[i] - s.lr * adam_ratio(n, &s, in, out, i, g);
     }
-    return WEFT_OK;
+    return check_moments(n, 2, out[2]);
 }
 
 static weft_status reference_adamw(const weft_node *n, const wefti_random *random,
@@ -274,7 +288,7 @@ static weft_status reference_adamw(const weft_node *n, const wefti_random *rando
         double ratio = adam_ratio(n, &s, in, out, i, s.grad[i] * s.grad_scale);
         out[0][i] = s.p[i] * (1.0 - s.lr * s.decay) - s.lr * ratio;
     }
-    return WEFT_OK;
+    return check_moments(n, 2, out[2]);
 }
 
 static double sign(double x) {
@@ -310,7 +324,7 @@ static weft_status reference_lamb(const weft_node *n, const wefti_random *random
     }
     double trust = p2 > 0.0 && u2 > 0.0 ? sqrt(p2) / sqrt(u2) : 1.0;
     for (int64_t i = 0; i < s.elements; i++) out[0][i] = s.p[i] - s.lr * trust * u[i];
-    return WEFT_OK;
+    return check_moments(n, 2, out[2]);
 }
 
 static weft_status reference_squares(const weft_node *n, const wefti_random *random,
@@ -381,7 +395,8 @@ static weft_status reference_adafactor(const weft_node *n, const wefti_random *r
                 u[i * cols + j] = grad[i * cols + j] * s.grad_scale / sqrt(row[i] * col[j] / mean);
     }
     adafactor_apply(n, &s, out[0]);
-    return WEFT_OK;
+    WEFT_TRY(check_moments(n, 1, out[1]));
+    return check_moments(n, 2, out[2]);
 }
 
 static weft_status reference_adafactor1(const weft_node *n, const wefti_random *random,
@@ -395,7 +410,7 @@ static weft_status reference_adafactor1(const weft_node *n, const wefti_random *
         out[0][i] = g / sqrt(out[1][i]);
     }
     adafactor_apply(n, &s, out[0]);
-    return WEFT_OK;
+    return check_moments(n, 1, out[1]);
 }
 
 static weft_status reference_norm(const weft_node *n, const wefti_random *random,

@@ -6,9 +6,6 @@
 
 #include "ops/common.h"
 
-/* The place of a scalar among the scalars of a step, for references and slices. */
-#define WEFTI_STEP_PLACE(field) (offsetof(wefti_step_scalars, field) / sizeof(float))
-
 /* optimizer/split.c: the part of one device in a step that needs norms or means of the whole
  * tensor. */
 weft_status wefti_lamb_lower(wefti_lowering *c, const weft_node *n);

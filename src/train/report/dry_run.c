@@ -144,7 +144,7 @@ static weft_status build_and_match(dry_run *r, int rank) {
     const wefti_training *t = r->training;
     weft_session_options o = wefti_training_options(t);
     wefti_optimizer *optimizer;
-    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph->ops, &optimizer));
+    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph, &optimizer));
     r->optimizer = optimizer;
     weft_status status = rank < 0 ? build_all(r) : build_one(r, rank);
     wefti_optimizer_destroy(optimizer);

@@ -239,21 +239,9 @@ static weft_status fill(wefti_job_programs *p, weft_model_report *r) {
     WEFT_TRY(fill_memory(p, r));
     r->forward_flops *= micro;
     r->backward_flops *= micro;
-<<<<<<< HEAD
     for (int64_t i = 0; i < root->in_count; i++) {
         const wefti_value_info *v = &root->values[root->in[i]];
         if (v->kind == WEFTI_VALUE_PARAM) r->parameters += weft_desc_elems(&v->desc);
-=======
-    r->parameter_bytes = m.parameter_bytes;
-    r->optimizer_bytes = m.optimizer_bytes;
-    r->transient_bytes = m.transient_bytes;
-    r->predicted_peak_bytes = m.predicted_peak_bytes;
-    r->program_bytes = m.program_bytes;
-    for (int i = 0; i < weft_session_tensors(t->session, 0); i++) {
-        weft_tensor_info info;
-        WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
-        if (info.role == WEFT_ROLE_PARAM) r->parameters += weft_desc_elems(&info.desc);
->>>>>>> rooms
     }
     int32_t fused[3];
     wefti_job_programs_fused(p, fused);

@@ -89,6 +89,7 @@ typedef struct wefti_adafactor_args {
     bool scale_parameter;
     const float *row_next, *col_next, *squares; /* squares NULL: the parameter is whole */
     double row_mean, count;
+    bool *overflow; /* becomes true if an element of row, col or v is not finite; may be NULL */
     void *workspace;
 } wefti_adafactor_args;
 size_t wefti_adafactor_workspace_bytes(int64_t rows, int64_t cols);

@@ -31,7 +31,7 @@ typedef struct optimizer_kernel {
 
 static void run_adafactor(const optimizer_kernel *k, const wefti_run *run, const void *const *in,
                           void *const *out, wefti_src grad, const wefti_step_scalars *scalars,
-                          int64_t step, void *workspace) {
+                          int64_t step, bool *overflow, void *workspace) {
     wefti_adafactor_args a = {.param = out[0],
                               .grad = grad,
                               .row = k->rows ? out[1] : NULL,
@@ -46,6 +46,7 @@ static void run_adafactor(const optimizer_kernel *k, const wefti_run *run, const
                               .clip = k->clip,
                               .weight_decay = k->weight_decay,
                               .scale_parameter = k->scale_parameter,
+                              .overflow = overflow,
                               .workspace = workspace};
     if (k->piece) {
         const void *const *given = in + k->gradient + 2;
@@ -149,13 +150,11 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
         break;
     case ADAFACTOR:
     case ADAFACTOR1:
-        run_adafactor(k, run, in, out, g, scalars, step, workspace);
+        run_adafactor(k, run, in, out, g, scalars, step, &overflow, workspace);
         break;
     }
     /* With an infinite second moment, an element would never change again. */
-    WEFT_REQUIRE(!overflow, WEFT_E_CORRUPT,
-                 "the mean of squared gradients is not finite in single precision; set train.clip, "
-                 "and go on from a checkpoint, because this step has changed some parameters");
+    WEFT_REQUIRE(!overflow, WEFT_E_CORRUPT, WEFTI_MOMENT_OVERFLOW, "single");
     return WEFT_OK;
 }
 

@@ -139,6 +139,12 @@ static void take_given(const factor_run *r) {
     }
 }
 
+static bool is_finite(const float *x, int64_t count) {
+    float check = 0.0f; /* 0 times an infinite number is NaN */
+    for (int64_t i = 0; i < count; i++) check += x[i] * 0.0f;
+    return check == 0.0f;
+}
+
 void KERNEL(adafactor)(wefti_pool *pool, const wefti_adafactor_args *a) {
     factor_run r = {.a = a, .rows = a->rows > 0 ? a->rows : 1, .cols = a->cols};
     if (r.cols == 0) return;
@@ -164,6 +170,8 @@ void KERNEL(adafactor)(wefti_pool *pool, const wefti_adafactor_args *a) {
     } else {
         r.row_factor[0] = 1.0f;
     }
+    if (a->overflow && !(is_finite(a->col, r.cols) && is_finite(a->row, a->rows)))
+        *a->overflow = true;
     double u2 = 0.0, p2 = 0.0, count = (double)r.rows * (double)r.cols;
     if (a->squares) {
         p2 = (double)a->squares[0];
