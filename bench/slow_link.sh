@@ -2,21 +2,18 @@
 # How well reductions of gradients hide behind the backward pass on a slow link: two network namespaces as two hosts with
 # a cable between them (weft-slow-link) of 1 Gbit/s that brings everything late. A GPT-2 trains on both, with data
 # parallelism. In turns: a run that waits for each bucket (parallel.overlap=false), with a trace that tells how long
-# forward, backward and communication take, a run that overlaps, and with PYTHON, PyTorch's DistributedDataParallel over
-# gloo. Needs root, iproute2, UCX and python3. weft-slow-link takes half a core at 1 Gbit/s. With a delay of 0 the cable
-# is a veth pair with tbf, which takes less.
+# forward, backward and communication take, and a run that overlaps. Needs root, iproute2, UCX and python3. Use two cores
+# more than the ranks need: at 1 Gbit/s the cable itself computes for half a second in a second of traffic.
 #
-#   bench/slow_link.sh [BUILD FOLDER [TURNS [MILLISECONDS OF DELAY, ONE WAY [PYTHON]]]]
+#   bench/slow_link.sh [BUILD FOLDER [TURNS [MILLISECONDS OF DELAY, ONE WAY]]]
 #
-# PYTHON has torch: the last line of bench/peers/setup.sh. LAYERS, WIDTH, CONTEXT, BATCH (of both hosts), BUCKET, STEPS and
-# MBIT in the environment change the run. Prints the milliseconds of a step, the median of each turn's steps, and the
-# bound 1.1 x (forward + max(backward, communication) + last bucket). Last the medians of the turns.
+# LAYERS, WIDTH, CONTEXT, BATCH (of both hosts), BUCKET, STEPS and MBIT in the environment change the run. Prints the
+# milliseconds of a step, the median of each turn's steps, and the bound 1.1 x (forward + max(backward, communication) +
+# last bucket). Last the median of step / bound.
 set -eu
-here=$(dirname "$(realpath "$0")")
 build=$(realpath "${1:-build}")
 turns=${2:-3}
 delay=${3:-2}
-python=${4:-}
 layers=${LAYERS:-6} width=${WIDTH:-512} context=${CONTEXT:-128} batch=${BATCH:-8} steps=${STEPS:-8}
 mbit=${MBIT:-1000} bucket=${BUCKET:-}
 weft=$build/weft
@@ -41,24 +38,12 @@ ip netns add "$a" || { echo "SKIP: no network namespaces" >&2; exit 77; }
 ip netns add "$b"
 ip -n "$a" link set lo up
 ip -n "$b" link set lo up
-if [ "$delay" = 0 ]; then
-    ip link add weft0 netns "$a" type veth peer name weft0 netns "$b"
-    ip -n "$a" addr add 10.98.0.1/24 dev weft0
-    ip -n "$b" addr add 10.98.0.2/24 dev weft0
-    for space in "$a" "$b"; do
-        ip -n "$space" link set weft0 up
-        ip netns exec "$space" tc qdisc add dev weft0 root tbf rate "${mbit}mbit" burst 256kb latency 50ms
-    done
-    until [ "$(ip netns exec "$a" cat /sys/class/net/weft0/operstate)" = up ]; do sleep 0.1; done
-    sleep 1
-else
-    "$build/weft-slow-link" "$a" 10.98.0.1 "$b" 10.98.0.2 "delay=$delay" "rate=$mbit" >"$folder/carried" 2>&1 &
-    cable=$!
-    until grep -qs "^cable" "$folder/carried"; do
-        kill -0 "$cable" 2>/dev/null || { cat "$folder/carried" >&2; exit 77; }
-        sleep 0.1
-    done
-fi
+"$build/weft-slow-link" "$a" 10.98.0.1 "$b" 10.98.0.2 "delay=$delay" "rate=$mbit" >"$folder/carried" 2>&1 &
+cable=$!
+until grep -qs "^cable" "$folder/carried"; do
+    kill -0 "$cable" 2>/dev/null || { cat "$folder/carried" >&2; exit 77; }
+    sleep 0.1
+done
 cat /usr/include/*.h | head -c 2000000 >"$folder/text"
 cat >"$folder/job.yaml" <<EOF
 model: {family: gpt2, layers: $layers, hidden: $width, heads: 8, context: $context}
@@ -116,27 +101,11 @@ for begin, end in list(zip(begins, begins[1:]))[2:]:
 print(*("%.1f" % (statistics.median(x) / 1000) for x in zip(*rows)))
 EOF
 }
-# PyTorch: the last line says the median.
-peer() {
-    port=$((port + 1))
-    for n in 1 0; do
-        space=$([ $n = 0 ] && echo "$a" || echo "$b")
-        ip netns exec "$space" env RANK=$n WORLD_SIZE=2 MASTER_ADDR=10.98.0.1 MASTER_PORT=$port \
-            GLOO_SOCKET_IFNAME=weft0 OMP_NUM_THREADS=1 "$python" "$here/peers/gpt2_hosts.py" --layers "$layers" \
-            --width "$width" --heads 8 --seq "$context" --batch "$batch" --vocab 256 --steps "$steps" \
-            >"$folder/peer-$n" 2>"$folder/peer-err-$n" &
-        pids="${pids:-} $!"
-    done
-    for p in $pids; do wait "$p" || cat "$folder"/peer-err-* >&2; done
-    pids=
-    tail -1 "$folder/peer-0"
-}
 turn=0
 while [ "$turn" -lt "$turns" ]; do
     waits=$(step waits parallel.overlap=false)
     takes=$(step takes parallel.overlap=true)
     line="$waits $takes $(parts "$folder/waits.json")"
-    [ -z "$python" ] || line="$line $(peer)"
     echo "$line"
     turn=$((turn + 1))
 done | awk '{
@@ -144,7 +113,6 @@ done | awk '{
     bound = 1.1 * ($3 + more + $6)
     printf "forward %.0f, backward %.0f, communication %.0f, last bucket %.0f: bound %.0f; waits %.0f ms, overlaps %.0f ms",
         $3, $4, $5, $6, bound, $1, $2
-    if (NF > 6) printf ", PyTorch %.0f ms", $7
     printf "; overlaps / bound %.2f\n", $2 / bound
     fflush()
 }' | tee "$folder/all"
