@@ -24,8 +24,8 @@ weft_status wefti_job_compare(const wefti_job_fact *facts, int count, int32_t me
                         "run need the same",
                         (int)blamed, (int)against, f->name);
         WEFT_FAIL_OF(blamed, WEFT_E_MISMATCH, "rank %d %s %s, rank %d %s: %s", (int)blamed, f->verb,
-                     mine ? f->text : others[i].text, (int)against,
-                     mine ? others[i].text : f->text, f->advice);
+                     mine ? f->text : others[i].text, (int)against, mine ? others[i].text : f->text,
+                     f->advice);
     }
     return WEFT_OK;
 }
