@@ -2,11 +2,11 @@
 #include "graph/graph.h"
 
 /* One body. Both tables have an entry for each value. */
-typedef struct search {
+typedef struct weight_search {
     const weft_body *body;
     bool *of_params; /* computed from parameters and constants alone */
     bool *weight;    /* an op takes it as a weight, perhaps after linear ops */
-} search;
+} weight_search;
 
 static weft_status search_body(const weft_body *body, const bool *of_params, const bool *outputs,
                                bool *in_weights, bool *out_of_params);
@@ -16,7 +16,7 @@ typedef struct call_flags {
     bool *of_params, *outputs, *weights, *results;
 } call_flags;
 
-static weft_status search_call(search *s, const weft_node *n, bool forward) {
+static weft_status search_call(weight_search *s, const weft_node *n, bool forward) {
     const int count = n->inputs > n->outputs ? n->inputs : n->outputs;
     bool *flags;
     WEFT_NEW_ARRAY(flags, bool, 4 * (int64_t)count + 1);
@@ -33,7 +33,7 @@ static weft_status search_call(search *s, const weft_node *n, bool forward) {
 }
 
 /* Sets `of_params` of the node's results. */
-static weft_status visit_forward(search *s, const weft_node *n) {
+static weft_status visit_forward(weight_search *s, const weft_node *n) {
     if (n->op == &wefti_op_call) return search_call(s, n, true);
     bool all = true;
     for (int i = 0; i < n->inputs && all; i++) all = n->in[i] < 0 || s->of_params[n->in[i]];
@@ -42,7 +42,7 @@ static weft_status visit_forward(search *s, const weft_node *n) {
 }
 
 /* Sets `weight` of the node's operands; readers of its results have been visited. */
-static weft_status visit_backward(search *s, const weft_node *n) {
+static weft_status visit_backward(weight_search *s, const weft_node *n) {
     if (n->op == &wefti_op_call) return search_call(s, n, false);
     const bool linear = (n->op->flags & WEFTI_OP_LINEAR) && n->outputs > 0;
     bool wanted = false;
@@ -59,7 +59,7 @@ static weft_status visit_backward(search *s, const weft_node *n) {
  * out_of_params[o]: what the search has found. */
 static weft_status search_body(const weft_body *body, const bool *of_params, const bool *outputs,
                                bool *in_weights, bool *out_of_params) {
-    search s = {.body = body};
+    weight_search s = {.body = body};
     weft_status status = WEFT_OK;
     WEFT_NEW_ARRAY(s.of_params, bool, 2 * body->value_count + 1);
     s.weight = s.of_params + body->value_count;

@@ -55,12 +55,18 @@ static int64_t device_bytes(const weft_session *s, const wefti_program *p) {
     return arena + programs_bytes(s, p);
 }
 
-/* Compares the largest device of this process with the limit. */
-static weft_status check_limit(const weft_session *s, wefti_program *const *programs) {
+/* Of the devices in this process: the program of the one that needs most. */
+static const wefti_program *largest_program(const weft_session *s, wefti_program *const *programs) {
     const wefti_program *p = NULL;
     for (int32_t r = 0; r < s->devices; r++)
         if (programs[r] && (!p || device_bytes(s, programs[r]) > device_bytes(s, p)))
             p = programs[r];
+    return p;
+}
+
+/* Compares the largest device of this process with the limit. */
+static weft_status check_limit(const weft_session *s, wefti_program *const *programs) {
+    const wefti_program *p = largest_program(s, programs);
     return wefti_program_within(p, device_bytes(s, p) - programs_bytes(s, p), programs_bytes(s, p),
                                 s->options.memory_bytes, s->optimizer != NULL, s->devices);
 }

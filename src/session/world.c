@@ -84,7 +84,7 @@ weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, wef
         [FACT_MODEL] = {.name = "model"},
         [FACT_PLAN] = {.name = "plan"},
         [FACT_SETTINGS] = {.name = "optimizer, clipping or number of microbatches",
-                           .value = digest_settings(&s->options)},
+                           .value = digest_settings(s)},
         [FACT_SEED] = {.name = "seed", .value = s->options.seed},
     };
     if (status >= 0) status = digest_graph(graph, &facts[FACT_MODEL].value);

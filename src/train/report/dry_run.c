@@ -93,7 +93,8 @@ static weft_status describe(dry_run *r, const wefti_program *p, int32_t ranks) {
 }
 
 static weft_status check_limit(const dry_run *r, const wefti_program *p) {
-    return wefti_program_within(p, r->training->job->device.memory_bytes,
+    return wefti_program_within(p, p->peak_bytes, p->program_bytes,
+                                r->training->job->device.memory_bytes,
                                 wefti_optimizer_plan_of(r->optimizer) != NULL, r->out->ranks);
 }
 

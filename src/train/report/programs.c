@@ -46,7 +46,7 @@ weft_status wefti_job_programs_open(const weft_job *job, wefti_job_programs *p) 
     WEFT_TRY(take_plan(p));
     p->prepare = (wefti_prepare){.threads = threads_of(p),
                                  .bf16 = wefti_session_choose_bf16(t->model.graph, o.bf16)};
-    return wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph->ops, &p->optimizer);
+    return wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph, &p->optimizer);
 }
 
 void wefti_job_programs_close(wefti_job_programs *p) {
@@ -116,10 +116,17 @@ weft_status wefti_job_programs_classes(wefti_job_programs *p) {
 }
 
 weft_status wefti_job_programs_within(const wefti_job_programs *p) {
-    for (int32_t g = 0; g < p->graphs; g++)
-        WEFT_TRY(wefti_program_within(wefti_job_programs_largest(p, g),
-                                      p->training.job->device.memory_bytes,
-                                      wefti_optimizer_plan_of(p->optimizer) != NULL, p->devices));
+    const int64_t limit = p->training.job->device.memory_bytes;
+    const bool trains = wefti_optimizer_plan_of(p->optimizer) != NULL;
+    for (int32_t c = 0; c < p->classes->count; c++) {
+        const wefti_rank_class *of = &p->classes->classes[c];
+        int64_t arena = 0, programs = 0;
+        for (int32_t g = 0; g < p->graphs; g++) {
+            if (of->programs[g]->peak_bytes > arena) arena = of->programs[g]->peak_bytes;
+            programs += of->programs[g]->program_bytes;
+        }
+        WEFT_TRY(wefti_program_within(of->programs[0], arena, programs, limit, trains, p->devices));
+    }
     return WEFT_OK;
 }
 

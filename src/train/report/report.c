@@ -182,8 +182,13 @@ static void add_memory(weft_model_report *r, const wefti_rank_class *c, int32_t 
     keep_most(&r->optimizer_bytes, optimizer);
     keep_most(&r->transient_bytes, p->transient_bytes);
     *out_peak = 0;
-    for (int32_t g = 0; g < graphs; g++) keep_most(out_peak, c->programs[g]->peak_bytes);
+    int64_t programs = 0;
+    for (int32_t g = 0; g < graphs; g++) {
+        keep_most(out_peak, c->programs[g]->peak_bytes);
+        programs += c->programs[g]->program_bytes;
+    }
     keep_most(&r->predicted_peak_bytes, *out_peak);
+    keep_most(&r->program_bytes, programs);
 }
 
 static weft_status fill_memory(const wefti_job_programs *p, weft_model_report *r) {
