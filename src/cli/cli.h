@@ -75,9 +75,13 @@ bool cli_can_write(const char *path);
  * front of `words`. Returns CLI_DONE, or CLI_USAGE after a complaint. */
 int cli_job_words(const cli_verb *verb, int count, char **words, const char **out_path,
                   int *out_overrides);
-/* The job of these words; devices (0: not given) and plan (NULL: not given) are the values of
- * --devices and --plan. CLI_DONE, or CLI_FAILED after a complaint. */
-int cli_job_load(const char *path, char **words, int overrides, int64_t devices, const char *plan,
+/* Options that stand for keys of the job; 0 and NULL: not given. */
+typedef struct cli_job_options {
+    int64_t devices;
+    const char *plan, *mode, *search; /* --search without --mode means mode auto */
+} cli_job_options;
+/* The job of these words. CLI_DONE, or CLI_FAILED after a complaint. */
+int cli_job_load(const char *path, char **words, int overrides, const cli_job_options *options,
                  weft_job **out);
 /* Warns on stderr of parts of a job's plan without effect: the lines of weft_job_plan, or NULL. */
 void cli_unmatched(const char *lines);

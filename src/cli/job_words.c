@@ -24,26 +24,40 @@ int cli_job_words(const cli_verb *verb, int count, char **words, const char **ou
     return CLI_DONE;
 }
 
-int cli_job_load(const char *path, char **words, int overrides, int64_t devices, const char *plan,
+int cli_job_load(const char *path, char **words, int overrides, const cli_job_options *options,
                  weft_job **out) {
-    enum { OPTIONS = 2 };
-    const size_t plan_bytes = plan ? strlen(plan) + 32 : 1;
+    enum { OPTIONS = 4 };
+    const char *mode = options->mode ? options->mode : options->search ? "auto" : NULL;
+    const struct {
+        const char *key, *value;
+    } texts[] = {{"parallel.plan", options->plan},
+                 {"parallel.mode", mode},
+                 {"parallel.search", options->search}};
     const char **all = calloc((size_t)overrides + OPTIONS, sizeof *all);
-    char *plan_word = calloc(1, plan_bytes), devices_word[64];
-    int count = overrides, code = CLI_DONE;
-    if (!all || !plan_word) {
+    char *made[OPTIONS] = {0};
+    int count = overrides, own = 0, code = CLI_DONE;
+    for (int i = 0; all && i < overrides; i++) all[i] = words[i];
+    for (int i = 0; i < 3 && all; i++) {
+        if (!texts[i].value) continue;
+        const size_t bytes = strlen(texts[i].key) + strlen(texts[i].value) + 2;
+        if ((made[own] = malloc(bytes)))
+            snprintf(made[own], bytes, "%s=%s", texts[i].key, texts[i].value);
+        all[count++] = made[own++];
+    }
+    if (options->devices && all && (made[own] = malloc(64))) {
+        snprintf(made[own], 64, "parallel.devices=%lld", (long long)options->devices);
+        all[count++] = made[own++];
+    }
+    bool full = all != NULL;
+    for (int i = 0; full && i < count; i++) full = all[i] != NULL;
+    if (!full) {
         cli_say(stderr, "weft: out of memory\n");
         code = CLI_FAILED;
-    } else {
-        for (int i = 0; i < overrides; i++) all[i] = words[i];
-        snprintf(plan_word, plan_bytes, "parallel.plan=%s", plan ? plan : "");
-        snprintf(devices_word, sizeof devices_word, "parallel.devices=%lld", (long long)devices);
-        if (plan) all[count++] = plan_word;
-        if (devices) all[count++] = devices_word;
-        if (weft_job_load(path, all, count, out) < 0) code = cli_failed();
+    } else if (weft_job_load(path, all, count, out) < 0) {
+        code = cli_failed();
     }
+    for (int i = 0; i < OPTIONS; i++) free(made[i]);
     free(all);
-    free(plan_word);
     return code;
 }
 

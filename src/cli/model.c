@@ -7,14 +7,17 @@
 
 typedef struct model_options {
     bool json;
-    int64_t devices;
-    const char *plan;
+    cli_job_options how;
 } model_options;
 
 static const cli_option options[] = {
-    {"devices", "N", CLI_INTEGER, offsetof(model_options, devices), 1, INT32_MAX,
+    {"devices", "N", CLI_INTEGER, offsetof(model_options, how.devices), 1, INT32_MAX,
      "as it is on N devices"},
-    {"plan", "FILE", CLI_TEXT, offsetof(model_options, plan), 0, 0, "split by this plan"},
+    {"mode", "MODE", CLI_TEXT, offsetof(model_options, how.mode), 0, 0,
+     "the same as parallel.mode: data, semi, manual, or auto, where a search makes the plan"},
+    {"search", "SEARCH", CLI_TEXT, offsetof(model_options, how.search), 0, 0,
+     "mode auto by this search: propagation, dynamic or recursive"},
+    {"plan", "FILE", CLI_TEXT, offsetof(model_options, how.plan), 0, 0, "split by this plan"},
     {"json", NULL, CLI_FLAG, offsetof(model_options, json), 0, 0, "one JSON object"},
     {0},
 };
@@ -119,7 +122,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     if ((code = cli_job_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
     weft_job *job;
     weft_model_report *report;
-    code = cli_job_load(path, words, overrides, values.devices, values.plan, &job);
+    code = cli_job_load(path, words, overrides, &values.how, &job);
     if (code != CLI_DONE) return code;
     if (weft_job_report(job, &report) < 0) {
         code = cli_failed();

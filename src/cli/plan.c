@@ -8,14 +8,18 @@
 #include "weft/train.h"
 
 typedef struct plan_options {
-    int64_t devices;
+    cli_job_options how;
     const char *out, *check;
     bool diff, json;
 } plan_options;
 
 #define PLAN_AT(field) offsetof(plan_options, field)
 static const cli_option options[] = {
-    {"devices", "N", CLI_INTEGER, PLAN_AT(devices), 1, INT32_MAX, "for N devices"},
+    {"devices", "N", CLI_INTEGER, PLAN_AT(how.devices), 1, INT32_MAX, "for N devices"},
+    {"mode", "MODE", CLI_TEXT, PLAN_AT(how.mode), 0, 0,
+     "the same as parallel.mode: data, semi, manual, or auto, where a search makes the plan"},
+    {"search", "SEARCH", CLI_TEXT, PLAN_AT(how.search), 0, 0,
+     "mode auto by this search: propagation, dynamic or recursive"},
     {"out", "FILE", CLI_TEXT, PLAN_AT(out), 0, 0, "write the plan there instead of showing it"},
     {"check", "FILE", CLI_TEXT, PLAN_AT(check), 0, 0, "check this plan for the job"},
     {"diff", NULL, CLI_FLAG, PLAN_AT(diff), 0, 0, "show the differences between two plan files"},
@@ -98,8 +102,9 @@ static int check(const char *path, char **words, int overrides, const plan_optio
     if (status < 0) return verdict(values->check, status, NULL, values->json);
     int devices = weft_plan_devices(plan);
     weft_plan_destroy(plan);
-    int code = cli_job_load(path, words, overrides, values->devices ? values->devices : devices,
-                            values->check, &job);
+    const cli_job_options options = {values->how.devices ? values->how.devices : devices,
+                                     values->check, NULL, NULL};
+    int code = cli_job_load(path, words, overrides, &options, &job);
     if (code != CLI_DONE) return code;
     status = weft_job_report(job, &report);
     if (report) cli_unmatched(report->unmatched);
@@ -128,7 +133,7 @@ static int complete(const char *path, char **words, int overrides, const plan_op
     weft_plan *plan;
     char *unmatched;
     if (values->out && !cli_can_write(values->out)) return cli_failed();
-    int code = cli_job_load(path, words, overrides, values->devices, NULL, &job);
+    int code = cli_job_load(path, words, overrides, &values->how, &job);
     if (code != CLI_DONE) return code;
     if (weft_job_plan(job, &plan, &unmatched) < 0) {
         code = cli_failed();
@@ -161,7 +166,8 @@ static int run(const cli_verb *verb, int count, char **words) {
 const cli_verb cli_plan = {
     .name = "plan",
     .summary = "how a job's model is split over devices: write, check and compare plans",
-    .usage = "plan JOB.yaml [key=value ...] [--devices N] [--out FILE]\n"
+    .usage = "plan JOB.yaml [key=value ...] [--devices N] [--mode MODE] [--search SEARCH]\n"
+             "                [--out FILE]\n"
              "       weft plan --check FILE JOB.yaml [key=value ...]\n"
              "       weft plan --diff FILE FILE",
     .example = "weft plan job.yaml --devices 8 --out plan.json\n"

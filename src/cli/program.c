@@ -4,16 +4,20 @@
 #include "weft/program.h"
 
 typedef struct program_options {
-    int64_t devices, rank;
-    const char *plan;
+    cli_job_options how;
+    int64_t rank;
     bool json;
 } program_options;
 
 #define PROGRAM_AT(field) offsetof(program_options, field)
 static const cli_option options[] = {
     {"rank", "R", CLI_INTEGER, PROGRAM_AT(rank), 0, INT32_MAX, "the rank (default 0)"},
-    {"devices", "N", CLI_INTEGER, PROGRAM_AT(devices), 1, INT32_MAX, "for N devices"},
-    {"plan", "FILE", CLI_TEXT, PROGRAM_AT(plan), 0, 0, "by this plan"},
+    {"devices", "N", CLI_INTEGER, PROGRAM_AT(how.devices), 1, INT32_MAX, "for N devices"},
+    {"mode", "MODE", CLI_TEXT, PROGRAM_AT(how.mode), 0, 0,
+     "the same as parallel.mode: data, semi, manual, or auto, where a search makes the plan"},
+    {"search", "SEARCH", CLI_TEXT, PROGRAM_AT(how.search), 0, 0,
+     "mode auto by this search: propagation, dynamic or recursive"},
+    {"plan", "FILE", CLI_TEXT, PROGRAM_AT(how.plan), 0, 0, "by this plan"},
     {"json", NULL, CLI_FLAG, PROGRAM_AT(json), 0, 0, "one JSON object"},
     {0},
 };
@@ -26,7 +30,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     if ((code = cli_job_words(verb, left, words, &path, &overrides)) != CLI_DONE) return code;
     weft_job *job;
     char *text, *unmatched;
-    code = cli_job_load(path, words, overrides, values.devices, values.plan, &job);
+    code = cli_job_load(path, words, overrides, &values.how, &job);
     if (code != CLI_DONE) return code;
     int rank = (int)values.rank;
     weft_status status = values.json ? weft_job_program_json(job, rank, &text, &unmatched)

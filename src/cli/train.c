@@ -9,14 +9,18 @@
 
 typedef struct train_options {
     bool json, job, keys;
-    int64_t devices;
-    const char *plan, *trace;
+    cli_job_options how;
+    const char *trace;
 } train_options;
 
 static const cli_option options[] = {
-    {"devices", "N", CLI_INTEGER, offsetof(train_options, devices), 1, INT32_MAX,
+    {"devices", "N", CLI_INTEGER, offsetof(train_options, how.devices), 1, INT32_MAX,
      "train on N devices, which share the cores"},
-    {"plan", "FILE", CLI_TEXT, offsetof(train_options, plan), 0, 0,
+    {"mode", "MODE", CLI_TEXT, offsetof(train_options, how.mode), 0, 0,
+     "the same as parallel.mode: data, semi, manual, or auto, where a search makes the plan"},
+    {"search", "SEARCH", CLI_TEXT, offsetof(train_options, how.search), 0, 0,
+     "mode auto by this search: propagation, dynamic or recursive"},
+    {"plan", "FILE", CLI_TEXT, offsetof(train_options, how.plan), 0, 0,
      "split the model by this plan (weft plan)"},
     {"json", NULL, CLI_FLAG, offsetof(train_options, json), 0, 0, "one JSON object a step"},
     {"trace", "FILE", CLI_TEXT, offsetof(train_options, trace), 0, 0,
@@ -100,14 +104,17 @@ static int train(weft_world *world, const weft_job *job, const train_options *va
  * a number. */
 static int load_for(int size, const char *path, char **words, int overrides,
                     const train_options *values, weft_job **out) {
-    int code = cli_job_load(path, words, overrides, values->devices, values->plan, out);
+    int code = cli_job_load(path, words, overrides, &values->how, out);
     if (code != CLI_DONE || size <= 1) return code;
     int devices = (int)(*out)->parallel.devices;
     if (devices == size) return CLI_DONE;
     weft_job_free(*out);
     *out = NULL;
-    if (devices == 1 && !values->devices && !values->plan)
-        return cli_job_load(path, words, overrides, size, NULL, out);
+    if (devices == 1 && !values->how.devices && !values->how.plan) {
+        cli_job_options each = values->how;
+        each.devices = size;
+        return cli_job_load(path, words, overrides, &each, out);
+    }
     cli_say(stderr,
             "weft: the job is for %d device%s, but %d processes were started, one device each\n",
             devices, devices == 1 ? "" : "s", size);

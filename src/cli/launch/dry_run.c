@@ -9,14 +9,16 @@
 /* Options of `weft train`: those that matter here, and those that are ignored. */
 typedef struct inner_options {
     bool json;
-    int64_t devices;
-    const char *plan, *trace;
+    cli_job_options how;
+    const char *trace;
 } inner_options;
 
 #define DRY_RUN_AT(field) offsetof(inner_options, field)
 static const cli_option options[] = {
-    {"devices", "N", CLI_INTEGER, DRY_RUN_AT(devices), 1, INT32_MAX, "ranks"},
-    {"plan", "FILE", CLI_TEXT, DRY_RUN_AT(plan), 0, 0, "split the model by this plan"},
+    {"devices", "N", CLI_INTEGER, DRY_RUN_AT(how.devices), 1, INT32_MAX, "ranks"},
+    {"mode", "MODE", CLI_TEXT, DRY_RUN_AT(how.mode), 0, 0, "the same as parallel.mode"},
+    {"search", "SEARCH", CLI_TEXT, DRY_RUN_AT(how.search), 0, 0, "mode auto by this search"},
+    {"plan", "FILE", CLI_TEXT, DRY_RUN_AT(how.plan), 0, 0, "split the model by this plan"},
     {"json", NULL, CLI_FLAG, DRY_RUN_AT(json), 0, 0, "of the training"},
     {"trace", "FILE", CLI_TEXT, DRY_RUN_AT(trace), 0, 0, "of the training"},
     {0},
@@ -90,14 +92,14 @@ int launch_dry_run(const cli_verb *verb, char **command, int64_t ranks, int64_t 
     command += 2;
     while (command[count]) count++;
     if (!cli_parse(&train, count, command, &values, &left, &code)) return code;
-    if (ranks && values.devices && ranks != values.devices)
+    if (ranks && values.how.devices && ranks != values.how.devices)
         return cli_usage(verb,
                          "the job is for %lld devices, but --ranks says %lld, one device each",
-                         (long long)values.devices, (long long)ranks);
+                         (long long)values.how.devices, (long long)ranks);
     if ((code = cli_job_words(&train, left, command, &path, &overrides)) != CLI_DONE) return code;
     weft_job *job;
-    code =
-        cli_job_load(path, command, overrides, ranks ? ranks : values.devices, values.plan, &job);
+    if (ranks) values.how.devices = ranks;
+    code = cli_job_load(path, command, overrides, &values.how, &job);
     if (code != CLI_DONE) return code;
     weft_dry_run report;
     if (weft_job_dry_run(job, (int)rank, show_progress, NULL, &report) < 0) {

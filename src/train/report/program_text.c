@@ -6,7 +6,7 @@
 #include "train/training.h"
 
 static weft_status print(const wefti_training *t, int rank, bool json, char **out) {
-    const weft_plan *plan = t->job->plan;
+    const weft_plan *plan = wefti_training_plan(t);
     int devices = plan ? weft_plan_devices(plan) : 1;
     WEFT_REQUIRE(rank >= 0 && rank < devices, WEFT_E_ARG,
                  "rank %d does not exist: the job has %d device%s, ranks 0 to %d", rank, devices,
@@ -23,9 +23,9 @@ static weft_status describe(const weft_job *job, int rank, bool json, char **out
     int32_t fused[3];
     weft_status status = wefti_training_prepare(&t);
     if (status == WEFT_OK) status = print(&t, rank, json, &text);
-    if (status == WEFT_OK && out_unmatched && job->plan) {
+    if (status == WEFT_OK && out_unmatched && wefti_training_plan(&t)) {
         wefti_session_fused(t.session, fused);
-        status = wefti_plan_unmatched(job->plan, t.model.graph, fused, &unmatched);
+        status = wefti_plan_unmatched(wefti_training_plan(&t), t.model.graph, fused, &unmatched);
     }
     wefti_training_close(&t);
     if (status < 0) {

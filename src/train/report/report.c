@@ -209,7 +209,7 @@ static weft_status fill(wefti_training *t, weft_model_report *r) {
         WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
         if (info.role == WEFT_ROLE_PARAM) r->parameters += weft_desc_elems(&info.desc);
     }
-    const weft_plan *plan = t->job->plan;
+    const weft_plan *plan = wefti_training_plan(t);
     int32_t fused[3];
     wefti_session_fused(t->session, fused);
     if (plan) WEFT_TRY(wefti_plan_unmatched(plan, t->model.graph, fused, &r->unmatched));
