@@ -11,6 +11,7 @@
 
 #include "weft/model.h"
 #include "weft/plan.h"
+#include "weft/search.h"
 #include "weft/session.h"
 #include "weft/status.h"
 #include "weft/types.h"
@@ -150,13 +151,32 @@ typedef struct weft_job_dataset {
     const char *cuts;      /* parts of each input in turn, "((1,1,1,4),(1,))"; NULL or "": none */
 } weft_job_dataset;
 
+/* AUTO: a search makes the plan (weft/search.h), once the model is known. */
+#define WEFT_JOB_MODE_LIST(X) WEFT_PARALLEL_MODE_LIST(X) X(AUTO, "auto")
+#define WEFT_ROW(name, text) WEFT_JOB_MODE_##name,
+typedef enum weft_job_mode { WEFT_JOB_MODE_LIST(WEFT_ROW) WEFT_JOB_MODES } weft_job_mode;
+#undef WEFT_ROW
+typedef enum weft_cost_model { WEFT_COST_MINDSPORE, WEFT_COST_MODELS } weft_cost_model;
+typedef enum weft_cost_phase { WEFT_PHASE_TRAINING, WEFT_PHASE_INFERENCE } weft_cost_phase;
+
+/* The fields of weft_mindspore_model. */
+typedef struct weft_job_cost {
+    weft_cost_model model;
+    double alpha, beta, gamma, threshold, constant, bias;
+    int64_t capacity;
+    weft_cost_phase phase;
+} weft_job_cost;
+
 /* How the model is split over devices; weft_job.plan is made from it. */
 typedef struct weft_job_parallel {
     const char *plan;  /* a plan file, which replaces everything below except links and devices */
     const char *links; /* a file of measured links; "": none, or the plan's */
     int64_t devices;
     weft_job_pairs mesh; /* axis -> size */
-    weft_parallel_mode mode;
+    weft_job_mode mode;
+    weft_search search; /* of mode auto, like the next two */
+    weft_job_cost cost;
+    weft_search_rules algorithm;
     weft_job_pairs strategies, tensors; /* match -> split; match -> layout */
     weft_job_sharding optimizer;
     weft_job_pipeline pipeline;

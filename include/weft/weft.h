@@ -16,6 +16,7 @@
 #include "weft/ops.h"
 #include "weft/plan.h"
 #include "weft/program.h"
+#include "weft/search.h"
 #include "weft/session.h"
 #include "weft/status.h"
 #include "weft/train.h"

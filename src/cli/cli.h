@@ -79,6 +79,7 @@ typedef struct cli_job_source {
     int overrides;
     int64_t devices, batch, context;
     const char *plan, *model, *precision;
+    const char *mode, *search; /* --search without --mode means mode auto */
     const char *import; /* options of Megatron-LM, in place of a job file */
 } cli_job_source;
 /* The options of verbs that ask about a model without training it: their values lie in the member
@@ -103,6 +104,13 @@ typedef struct cli_job_source {
         {"context", "N", CLI_INTEGER, CLI_JOB_AT(type, context), 1, 1 << 24, "tokens of a sample"}, \
     {                                                                                               \
         "precision", "NAME", CLI_TEXT, CLI_JOB_AT(type, precision), 0, 0, "f32 or bf16"             \
+    }
+#define CLI_MODE_OPTIONS(type)                                                                     \
+    {"mode", "MODE", CLI_TEXT, CLI_JOB_AT(type, mode), 0, 0,                                       \
+     "the same as parallel.mode: data, semi, manual, or auto, where a search makes the plan"},     \
+    {                                                                                              \
+        "search", "SEARCH", CLI_TEXT, CLI_JOB_AT(type, search), 0, 0,                              \
+            "mode auto by this search: propagation, dynamic or recursive"                          \
     }
 /* [JOB.yaml] key=value...: the file is the one word without '='. The overrides are moved to the
  * front of `words`. Returns CLI_DONE, or CLI_USAGE after a complaint. */

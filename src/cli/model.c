@@ -15,6 +15,7 @@ static const cli_option options[] = {
      "as it is on N devices"},
     {"plan", "FILE", CLI_TEXT, CLI_JOB_AT(model_options, plan), 0, 0, "split by this plan"},
     CLI_MODEL_OPTIONS(model_options),
+    CLI_MODE_OPTIONS(model_options),
     {"json", NULL, CLI_FLAG, offsetof(model_options, json), 0, 0, "one JSON object"},
     {0},
 };

@@ -17,6 +17,7 @@ typedef struct plan_options {
 static const cli_option options[] = {
     {"devices", "N", CLI_INTEGER, CLI_JOB_AT(plan_options, devices), 1, INT32_MAX, "for N devices"},
     CLI_MODEL_OPTIONS(plan_options),
+    CLI_MODE_OPTIONS(plan_options),
     {"out", "FILE", CLI_TEXT, PLAN_AT(out), 0, 0, "write the plan there instead of showing it"},
     {"check", "FILE", CLI_TEXT, PLAN_AT(check), 0, 0, "check this plan for the job"},
     {"export", "NAME", CLI_TEXT, PLAN_AT(export), 0, 0,

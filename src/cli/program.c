@@ -16,6 +16,7 @@ static const cli_option options[] = {
      "for N devices"},
     {"plan", "FILE", CLI_TEXT, CLI_JOB_AT(program_options, plan), 0, 0, "by this plan"},
     CLI_MODEL_OPTIONS(program_options),
+    CLI_MODE_OPTIONS(program_options),
     {"json", NULL, CLI_FLAG, PROGRAM_AT(json), 0, 0, "one JSON object"},
     {0},
 };

@@ -10,7 +10,10 @@ static const char *const families[] = {WEFT_FAMILY_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const formats[] = {WEFT_FORMAT_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const optimizers[] = {WEFT_OPTIMIZER_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const schedules[] = {WEFT_SCHEDULE_LIST(JOB_CHOICE_TEXT) NULL};
-static const char *const parallel_modes[] = {WEFT_PARALLEL_MODE_LIST(JOB_CHOICE_TEXT) NULL};
+static const char *const parallel_modes[] = {WEFT_JOB_MODE_LIST(JOB_CHOICE_TEXT) NULL};
+static const char *const searches[] = {WEFT_SEARCH_LIST(JOB_CHOICE_TEXT) NULL};
+static const char *const cost_models[] = {"mindspore", NULL};
+static const char *const cost_phases[] = {"training", "inference", NULL};
 static const char *const pipeline_schedules[] = {WEFT_PIPELINE_SCHEDULE_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const recompute_modes[] = {WEFT_RECOMPUTE_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const fusion_modes[] = {WEFT_FUSION_LIST(JOB_CHOICE_TEXT) NULL};
@@ -48,6 +51,9 @@ _Static_assert((int)KEYS_ROWS <= (int)WEFTI_JOB_KEYS_MAX, "raise WEFTI_JOB_KEYS_
 _Static_assert(sizeof(weft_family) == sizeof(int) && sizeof(weft_dtype) == sizeof(int) &&
                    sizeof(weft_schedule) == sizeof(int) && sizeof(weft_dataset) == sizeof(int),
                "enum");
+_Static_assert((int)WEFT_JOB_MODE_DATA == (int)WEFT_PARALLEL_DATA &&
+                   (int)WEFT_JOB_MODE_AUTO == (int)WEFT_PARALLEL_MODES,
+               "a job has the modes of plans, and one more");
 _Static_assert(offsetof(weft_job, data.validation_fraction) ==
                    offsetof(weft_job, data.validation) + sizeof(const char *),
                "a share is a text with its fraction behind it");

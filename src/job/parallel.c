@@ -8,6 +8,7 @@
 
 #include "topo/limits.h"
 #include "plan/plan.h"
+#include "search/search.h"
 
 /* A function of weft/plan.h about one key: "<where>parallel.<message>". */
 static weft_status at_key(const wefti_job_draft *draft, const char *key, weft_status status) {
@@ -231,7 +232,8 @@ static weft_status build_fusion(const wefti_job_draft *draft, weft_plan *plan,
 static weft_status build_rest(const wefti_job_draft *draft, weft_plan *plan) {
     const weft_job_parallel *p = &draft->job.parallel;
     const weft_job_recompute *r = &p->recompute;
-    WEFT_TRY(weft_plan_mode(plan, p->mode));
+    const bool searched = p->mode == WEFT_JOB_MODE_AUTO; /* a searched plan has mode semi */
+    WEFT_TRY(weft_plan_mode(plan, searched ? WEFT_PARALLEL_SEMI : (weft_parallel_mode)p->mode));
     WEFT_TRY(at_key(draft, "parallel.optimizer.shard_size",
                     weft_plan_optimizer(plan, (int)p->optimizer.level, p->optimizer.threshold,
                                         (int)p->optimizer.shard_size)));
@@ -273,7 +275,8 @@ static weft_status build(const wefti_job_draft *draft, weft_plan *plan) {
     WEFT_TRY(build_pipeline(draft, plan));
     WEFT_TRY(build_rest(draft, plan));
     WEFT_TRY(build_strategies(draft, plan));
-    return at_section(draft, wefti_plan_check(plan));
+    const bool searched = draft->job.parallel.mode == WEFT_JOB_MODE_AUTO;
+    return at_section(draft, searched ? wefti_plan_check_settings(plan) : wefti_plan_check(plan));
 }
 
 /* Whether the plan says no more than the plan of one device that says nothing. */
@@ -351,7 +354,8 @@ static weft_status plan_of_file(wefti_job_draft *draft, weft_plan **out) {
 weft_status wefti_job_plan(wefti_job_draft *draft, weft_plan **out) {
     *out = NULL;
     WEFT_TRY(*draft->job.parallel.plan ? plan_of_file(draft, out) : plan_of_section(draft, out));
-    if (!*out) return WEFT_OK;
+    /* a search makes the mesh first */
+    if (!*out || draft->job.parallel.mode == WEFT_JOB_MODE_AUTO) return WEFT_OK;
     weft_status status = wefti_plan_refine(*out);
     if (status == WEFT_E_ARG && *draft->job.parallel.plan)
         return wefti_prefix(status, "%s", draft->job.parallel.plan);

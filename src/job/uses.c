@@ -31,7 +31,13 @@ typedef struct use {
 } use;
 
 static const char family_key[] = "model.family", format_key[] = "data.format",
-                  rule_key[] = "train.optimizer.name", schedule_key[] = "train.schedule.name";
+                  rule_key[] = "train.optimizer.name", schedule_key[] = "train.schedule.name",
+                  mode_key[] = "parallel.mode", search_key[] = "parallel.search";
+enum {
+    AUTO = 1u << WEFT_JOB_MODE_AUTO,
+    LISTED = 1u << WEFT_SEARCH_PROPAGATION | 1u << WEFT_SEARCH_DYNAMIC,
+    DYNAMIC = 1u << WEFT_SEARCH_DYNAMIC
+};
 static const use uses[] = {
     {"model.layers", family_key, BLOCKS | FAMILY(MLP)},
     {"model.hidden", family_key, BLOCKS | FAMILY(MLP) | RESIDUAL},
@@ -60,6 +66,26 @@ static const use uses[] = {
     {"train.schedule.final", schedule_key, FALLING},
     {"train.schedule.every", schedule_key, SCHEDULE(STEP)},
     {"train.schedule.factor", schedule_key, SCHEDULE(STEP)},
+    {"parallel.search", mode_key, AUTO},
+    {"parallel.cost.model", mode_key, AUTO},
+    {"parallel.cost.alpha", mode_key, AUTO},
+    {"parallel.cost.beta", mode_key, AUTO},
+    {"parallel.cost.gamma", mode_key, AUTO},
+    {"parallel.cost.threshold", mode_key, AUTO},
+    {"parallel.cost.constant", mode_key, AUTO},
+    {"parallel.cost.bias", mode_key, AUTO},
+    {"parallel.cost.capacity", mode_key, AUTO},
+    {"parallel.cost.phase", mode_key, AUTO},
+    {"parallel.algorithm.fully_use_devices", mode_key, AUTO},
+    {"parallel.algorithm.elementwise_op_strategy_follow", mode_key, AUTO},
+    {"parallel.algorithm.enable_algo_approxi", mode_key, AUTO},
+    {"parallel.algorithm.epsilon", mode_key, AUTO},
+    {"parallel.algorithm.tensor_slice_align", mode_key, AUTO},
+    {"parallel.algorithm.fully_use_devices", search_key, LISTED},
+    {"parallel.algorithm.elementwise_op_strategy_follow", search_key, LISTED},
+    {"parallel.algorithm.enable_algo_approxi", search_key, DYNAMIC},
+    {"parallel.algorithm.epsilon", search_key, DYNAMIC},
+    {"parallel.algorithm.tensor_slice_align", search_key, LISTED},
 };
 
 static const wefti_job_row *row_of(const char *key) {
@@ -129,7 +155,7 @@ weft_status wefti_job_check_uses(const wefti_job_draft *draft) {
 
 bool wefti_job_is_used(const weft_job *job, const char *key) {
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
-        if (!strcmp(uses[i].key, key)) return known(job, &uses[i]);
+        if (!strcmp(uses[i].key, key) && !known(job, &uses[i])) return false;
     for (int i = 0; i < FLAGS; i++)
         if (!strcmp(flags[i].use.key, key)) return known(job, &flags[i].use);
     return true;

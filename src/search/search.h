@@ -31,4 +31,8 @@ uint64_t wefti_model_hash(const weft_graph *graph);
 weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const int32_t fused[3],
                                  char **out) WEFT_CHECKED;
 
+/* search.c: whether a search can begin from these settings. Without a mesh, the parts that
+ * strategies name are checked on the mesh of a search. */
+weft_status wefti_plan_check_settings(const weft_plan *settings) WEFT_CHECKED;
+
 #endif

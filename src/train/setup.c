@@ -203,7 +203,7 @@ weft_session_options wefti_training_options(const wefti_training *t) {
     o.memory_bytes = t->memory_bytes;
     o.seed = train->seed;
     o.bf16 = t->model.bf16;
-    o.plan = t->job->plan;
+    o.plan = wefti_training_plan(t);
     o.world = t->ranks.world;
     return o;
 }
@@ -225,7 +225,7 @@ weft_status wefti_training_graph(wefti_training *t) {
         "complete it for this one (weft plan), or take the member \"model\" and what names "
         "the other model out of it",
         t->job->parallel.plan, (unsigned long long)plan->model_hash, (unsigned long long)hash);
-    return WEFT_OK;
+    return wefti_training_search(t);
 }
 
 weft_status wefti_training_eval_graph(wefti_training *t) {
@@ -246,9 +246,9 @@ static weft_status build_graphs(wefti_training *t) {
 static weft_status note_unmatched(const wefti_training *t) {
     char *lines;
     int32_t fused[3];
-    if (!t->job->plan) return WEFT_OK;
+    if (!wefti_training_plan(t)) return WEFT_OK;
     wefti_session_fused(t->session, fused);
-    WEFT_TRY(wefti_plan_unmatched(t->job->plan, t->model.graph, fused, &lines));
+    WEFT_TRY(wefti_plan_unmatched(wefti_training_plan(t), t->model.graph, fused, &lines));
     char *rest = lines;
     for (char *line; (line = strsep(&rest, "\n"));)
         if (*line) wefti_training_note(t, "%s", line);
@@ -290,6 +290,7 @@ void wefti_training_close(wefti_training *t) {
     if (t->saving.writing) wefti_checkpoint_cancel(t->saving.writing);
     wefti_delivery_destroy(t->saving.delivery);
     weft_session_destroy(t->session);
+    weft_plan_destroy(t->searched);
     weft_graph_destroy(t->model.graph);
     weft_graph_destroy(t->model.eval_graph);
     weft_data_close(t->data);

@@ -73,6 +73,7 @@ typedef struct wefti_training {
     weft_train_result *result;
     weft_data *data;
     weft_session *session;
+    weft_plan *searched;  /* of mode auto, once the graph is built; NULL: none */
     int64_t memory_bytes; /* limit of a device, 0: none */
     wefti_metrics *metrics;
     wefti_training_model model;
@@ -88,6 +89,11 @@ weft_status wefti_training_open(wefti_training *t) WEFT_CHECKED;
 void wefti_training_close(wefti_training *t);
 /* The model's configuration; opens data into t->data when sizes depend on it. */
 weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;
+/* The plan of the run: of the job, or of a search, which exists once the graph does. NULL: none. */
+const weft_plan *wefti_training_plan(const wefti_training *t);
+/* search.c: searches for the plan of a job of mode auto. Rank 0 searches, the others get its plan.
+ */
+weft_status wefti_training_search(wefti_training *t) WEFT_CHECKED;
 /* After that: the graph to train. Refuses a plan that was made for another model. */
 weft_status wefti_training_graph(wefti_training *t) WEFT_CHECKED;
 /* The graph to validate with: model.eval_graph. */

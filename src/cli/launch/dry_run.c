@@ -18,6 +18,7 @@ static const cli_option options[] = {
     {"devices", "N", CLI_INTEGER, CLI_JOB_AT(inner_options, devices), 1, INT32_MAX, "ranks"},
     {"plan", "FILE", CLI_TEXT, CLI_JOB_AT(inner_options, plan), 0, 0,
      "split the model by this plan"},
+    CLI_MODE_OPTIONS(inner_options),
     {"json", NULL, CLI_FLAG, DRY_RUN_AT(json), 0, 0, "of the training"},
     {"trace", "FILE", CLI_TEXT, DRY_RUN_AT(trace), 0, 0, "of the training"},
     {0},

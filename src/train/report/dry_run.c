@@ -37,7 +37,7 @@ static weft_status build_rank(void *context, int32_t rank, wefti_program **out) 
                     .dry = true},
         .optimizer = wefti_optimizer_plan_of(r->optimizer),
         .microbatches = (int32_t)t->batch.microbatches,
-        .plan = t->job->plan,
+        .plan = wefti_training_plan(t),
         .rank = rank,
         .routes = r->routes,
     };
@@ -167,7 +167,7 @@ static weft_status prepare(wefti_training *t, dry_run *r, int rank) {
 
 /* Without a rank of each stage, the effect of fusion is unknown. */
 static weft_status find_unmatched(const dry_run *r, int rank) {
-    const weft_plan *plan = r->training->job->plan;
+    const weft_plan *plan = wefti_training_plan(r->training);
     if (!plan) return WEFT_OK;
     const int32_t *fused = rank < 0 || plan->pipeline.stages == 1 ? r->fused : NULL;
     return wefti_plan_unmatched(plan, r->training->model.graph, fused, &r->out->unmatched);

@@ -9,20 +9,28 @@ static weft_status complete_plan(const wefti_training *t, weft_plan *out, int32_
     weft_session_options o = wefti_training_options(t);
     wefti_optimizer *optimizer;
     WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph, &optimizer));
-    const wefti_completion what = {t->model.graph, t->job->plan, wefti_optimizer_plan_of(optimizer),
+    const wefti_completion what = {t->model.graph, wefti_training_plan(t),
+                                   wefti_optimizer_plan_of(optimizer),
                                    (int32_t)t->batch.microbatches};
     weft_status status = wefti_plan_complete(&what, out, fused);
     wefti_optimizer_destroy(optimizer);
     return status;
 }
 
+/* The plan before it is completed: of the job or a search, or of one device. */
+static weft_status begin(const wefti_training *t, weft_plan **out) {
+    const weft_plan *plan = wefti_training_plan(t);
+    if (plan) return wefti_plan_copy(plan, out);
+    WEFT_TRY(weft_plan_create(1, out));
+    (*out)->accumulate = (int32_t)t->job->train.accumulate;
+    return WEFT_OK;
+}
+
 /* `out_unmatched` may be NULL. */
 static weft_status complete(wefti_training *t, weft_plan *out, char **out_unmatched) {
     int32_t fused[3];
-    WEFT_TRY(wefti_training_configure(t));
-    WEFT_TRY(wefti_training_graph(t));
     out->model_hash = wefti_model_hash(t->model.graph);
-    const bool matters = t->job->plan && wefti_plan_matters(t->job->plan);
+    const bool matters = wefti_training_plan(t) && wefti_plan_matters(wefti_training_plan(t));
     if (matters) WEFT_TRY(complete_plan(t, out, fused));
     if (!out_unmatched) return WEFT_OK;
     return wefti_plan_unmatched(out, t->model.graph, matters ? fused : NULL, out_unmatched);
@@ -31,14 +39,12 @@ static weft_status complete(wefti_training *t, weft_plan *out, char **out_unmatc
 weft_status weft_job_plan(const weft_job *job, weft_plan **out, char **out_unmatched) {
     WEFT_REQUIRE(job && out, WEFT_E_ARG, "weft_job_plan needs a job and a place for the plan");
     wefti_training t = {.job = job};
-    weft_plan *plan;
-    if (job->plan)
-        WEFT_TRY(wefti_plan_copy(job->plan, &plan));
-    else
-        WEFT_TRY(weft_plan_create(1, &plan));
-    plan->accumulate = job->plan ? plan->accumulate : (int32_t)job->train.accumulate;
+    weft_plan *plan = NULL;
     char *unmatched = NULL;
-    weft_status status = complete(&t, plan, out_unmatched ? &unmatched : NULL);
+    weft_status status = wefti_training_configure(&t);
+    if (status >= 0) status = wefti_training_graph(&t);
+    if (status >= 0) status = begin(&t, &plan);
+    if (status >= 0) status = complete(&t, plan, out_unmatched ? &unmatched : NULL);
     wefti_training_close(&t);
     if (status < 0) {
         weft_plan_destroy(plan);

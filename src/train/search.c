@@ -1,0 +1,69 @@
+/* The plan of a job of mode auto: rank 0 searches, and sends the plan to the others. */
+#include <string.h>
+
+#include "plan/plan.h"
+#include "train/training.h"
+#include "weft/search.h"
+
+const weft_plan *wefti_training_plan(const wefti_training *t) {
+    return t->searched ? t->searched : t->job->plan;
+}
+
+static weft_search_options options_of(const weft_job *job) {
+    const weft_job_cost *c = &job->parallel.cost;
+    return (weft_search_options){
+        .search = job->parallel.search,
+        .cost = {.alpha = c->alpha,
+                 .beta = c->beta,
+                 .gamma = c->gamma,
+                 .threshold = c->threshold,
+                 .constant = c->constant,
+                 .bias = c->bias,
+                 .capacity = (double)c->capacity,
+                 .inference = c->phase == WEFT_PHASE_INFERENCE},
+        .rules = job->parallel.algorithm,
+    };
+}
+
+static weft_status search(wefti_training *t) {
+    const weft_search_options options = options_of(t->job);
+    char *notes = NULL;
+    WEFT_TRY(weft_plan_search(t->model.graph, t->job->plan, &options, &t->searched, &notes));
+    char *rest = notes;
+    for (char *line; (line = strsep(&rest, "\n"));)
+        if (*line) wefti_training_note(t, "%s", line);
+    wefti_free(notes);
+    return wefti_plan_refine(t->searched);
+}
+
+/* The other ranks' part: `bytes` of text, with the zero at its end. */
+static weft_status receive(wefti_training *t, char *text, int64_t bytes) {
+    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, text, (size_t)bytes));
+    if (!t->ranks.follows) return WEFT_OK;
+    return wefti_plan_parse("the plan of rank 0", text, bytes - 1, &t->searched);
+}
+
+static weft_status share(wefti_training *t, weft_status found) {
+    char *text = NULL;
+    int64_t bytes = 0;
+    if (found >= 0 && !t->ranks.follows) {
+        found = wefti_plan_print(t->searched, &text);
+        if (found >= 0) bytes = (int64_t)strlen(text) + 1;
+    }
+    weft_status status = wefti_training_broadcast(t, found, &bytes, sizeof bytes);
+    if (status >= 0 && t->ranks.follows) {
+        text = wefti_calloc((size_t)bytes, 1);
+        if (!text) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a plan");
+    }
+    if (status >= 0) status = receive(t, text, bytes);
+    wefti_free(text);
+    return status;
+}
+
+weft_status wefti_training_search(wefti_training *t) {
+    const weft_job_parallel *p = &t->job->parallel;
+    if (p->mode != WEFT_JOB_MODE_AUTO || *p->plan || !t->job->plan || t->searched) return WEFT_OK;
+    if (weft_plan_devices(t->job->plan) == 1) return WEFT_OK;
+    weft_status status = t->ranks.follows ? WEFT_OK : search(t);
+    return t->ranks.agreement ? share(t, status) : status;
+}
