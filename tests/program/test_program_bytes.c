@@ -134,12 +134,8 @@ static void check(const job *j, const char *what) {
     weft_graph_destroy(j->graph);
 }
 
-static const weft_model_config gpt2 = {.family = WEFT_FAMILY_GPT2,
-                                       .layers = 4,
-                                       .hidden = 32,
-                                       .heads = 4,
-                                       .context = 8,
-                                       .vocab = 50};
+static const weft_model_config gpt2 = {
+    .family = WEFT_FAMILY_GPT2, .layers = 4, .hidden = 32, .heads = 4, .context = 8, .vocab = 50};
 
 static void test_one_device(void **state) {
     (void)state;
@@ -192,9 +188,8 @@ static void test_devices(void **state) {
 static void test_convolutions(void **state) {
     (void)state;
     job j = {.devices = 1, .microbatches = 1};
-    const weft_model_config resnet = {.family = WEFT_FAMILY_RESNET18,
-                                      .image = {3, 32, 32},
-                                      .classes = 10};
+    const weft_model_config resnet = {
+        .family = WEFT_FAMILY_RESNET18, .image = {3, 32, 32}, .classes = 10};
     ASSERT_OK(weft_model_build(&resnet, WEFT_USE_TRAIN, 4, 0, WEFT_F32, &j.graph));
     check(&j, "resnet");
 }
