@@ -40,6 +40,7 @@ weft_status wefti_build_compile(wefti_program_builder *b, const wefti_routine_ke
                                 wefti_routine_spec *spec, int32_t *out) {
     wefti_program *p = b->p;
     int64_t count = p->routine_count;
+    if (b->part) wefti_partition_use(b->part, key->body);
     spec->prepare = b->spec->prepare;
     spec->backends = b->spec->backends;
     WEFT_TRY(WEFT_GROW(p->routines, count, b->routine_cap));

@@ -6,6 +6,7 @@
 #include "backend/backend.h"
 #include "builder/fold/fold.h"
 #include "program/match.h"
+#include "program/print.h"
 #include "session/optimizer.h"
 
 enum { MOST = 32 };
@@ -85,8 +86,12 @@ static weft_status match_classes(const world *w) {
 
 static int64_t received(const wefti_program *p) {
     int64_t bytes = 0;
-    for (int32_t i = 0; p->partition && i < wefti_partition_transfers(p->partition); i++)
-        bytes += wefti_transfer_bytes(wefti_partition_transfer(p->partition, i));
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
+        for (int32_t i = 0; i < p->step_count[s]; i++) {
+            wefti_step_transfer x;
+            for (int32_t at = 0; wefti_step_transfer_next(p, &p->steps[s][i], &at, &x);)
+                bytes += x.receives;
+        }
     return bytes;
 }
 
