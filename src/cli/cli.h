@@ -80,7 +80,7 @@ typedef struct cli_job_source {
     int64_t devices, batch, context;
     const char *plan, *model, *precision;
     const char *mode, *search; /* --search without --mode means mode auto */
-    const char *import; /* options of Megatron-LM, in place of a job file */
+    const char *import;        /* options of Megatron-LM, in place of a job file */
 } cli_job_source;
 /* The options of verbs that ask about a model without training it: their values lie in the member
  * `source` of the verb's struct. */
@@ -106,7 +106,12 @@ typedef struct cli_job_source {
         "precision", "NAME", CLI_TEXT, CLI_JOB_AT(type, precision), 0, 0, "f32 or bf16"             \
     }
 #define CLI_MODE_OPTIONS(type)                                                                     \
-    {"mode", "MODE", CLI_TEXT, CLI_JOB_AT(type, mode), 0, 0,                                       \
+    {"mode",                                                                                       \
+     "MODE",                                                                                       \
+     CLI_TEXT,                                                                                     \
+     CLI_JOB_AT(type, mode),                                                                       \
+     0,                                                                                            \
+     0,                                                                                            \
      "the same as parallel.mode: data, semi, manual, or auto, where a search makes the plan"},     \
     {                                                                                              \
         "search", "SEARCH", CLI_TEXT, CLI_JOB_AT(type, search), 0, 0,                              \

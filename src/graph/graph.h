@@ -139,8 +139,8 @@ weft_status wefti_body_prune(weft_body *b) WEFT_CHECKED;
 weft_status wefti_graph_wrap(weft_graph *g) WEFT_CHECKED;
 
 /* Marks weights: out[i] is whether root input i is a parameter that an op takes as its weights
- * (weft_op_def.weights). Between the parameter and the op there may be linear ops whose operands all
- * come from parameters: reshapes, transposes, slices, sums. */
+ * (weft_op_def.weights). Between the parameter and the op there may be linear ops whose operands
+ * all come from parameters: reshapes, transposes, slices, sums. */
 weft_status wefti_graph_weights(const weft_graph *g, bool *out) WEFT_CHECKED;
 
 /* Check the invariants: topological order, indices in range, descs equal to inferred ones, unique

@@ -12,10 +12,12 @@ typedef struct importing {
     wefti_text *notes;
 } importing;
 
-static int64_t or_else(int64_t value, int64_t standard) { return value ? value : standard; }
+static int64_t or_else(int64_t value, int64_t standard) {
+    return value ? value : standard;
+}
 
-/* Megatron-LM makes the vocabulary a multiple of 128 tp. Its tokenizers know their sizes; weft knows
- * that of GPT-2's. */
+/* Megatron-LM makes the vocabulary a multiple of 128 tp. Its tokenizers know their sizes; weft
+ * knows that of GPT-2's. */
 static weft_status find_vocabulary(importing *i) {
     const wefti_megatron *m = &i->m;
     int64_t vocab = m->vocab;
@@ -49,8 +51,7 @@ static weft_status find_family(importing *i) {
                  "and --position-embedding-type rope, gpt2 none of them; missing: %s%s%s",
                  rms ? "" : "RMSNorm ", m->swiglu ? "" : "swiglu ", rotary ? "" : "rope");
     c->family = m->experts ? WEFT_FAMILY_GPT2_MOE : WEFT_FAMILY_GPT2;
-    if (m->no_bias)
-        wefti_text_add(i->notes, "--disable-bias-linear: gpt2 of weft has biases\n");
+    if (m->no_bias) wefti_text_add(i->notes, "--disable-bias-linear: gpt2 of weft has biases\n");
     if (m->untied)
         wefti_text_add(i->notes, "--untie-embeddings-and-output-weights: gpt2 of weft uses the "
                                  "embedding for the output\n");
@@ -89,16 +90,18 @@ static weft_status find_recompute(importing *i) {
     const bool full = m->recompute && !strcmp(m->recompute, "full");
     WEFT_REQUIRE(!m->recompute || full || !strcmp(m->recompute, "selective"), WEFT_E_ARG,
                  "--recompute-granularity is '%.60s', but must be full or selective", m->recompute);
-    i->degrees.recompute = full                          ? WEFT_RECOMPUTE_FULL
+    i->degrees.recompute = full                           ? WEFT_RECOMPUTE_FULL
                            : m->recompute || m->selective ? WEFT_RECOMPUTE_SELECTIVE
                                                           : WEFT_RECOMPUTE_NONE;
     if (full && m->recompute_method && !strcmp(m->recompute_method, "block"))
-        wefti_text_add(i->notes,
-                       "--recompute-method block: weft recomputes all layers, not the first %lld of "
-                       "each stage; name them in parallel.recompute.cells\n",
-                       (long long)m->recompute_layers);
+        wefti_text_add(
+            i->notes,
+            "--recompute-method block: weft recomputes all layers, not the first %lld of "
+            "each stage; name them in parallel.recompute.cells\n",
+            (long long)m->recompute_layers);
     else if (full && m->recompute_layers > 1)
-        wefti_text_add(i->notes, "--recompute-num-layers %lld: weft keeps the input of each layer\n",
+        wefti_text_add(i->notes,
+                       "--recompute-num-layers %lld: weft keeps the input of each layer\n",
                        (long long)m->recompute_layers);
     return WEFT_OK;
 }
@@ -185,8 +188,9 @@ static weft_status find_degrees(importing *i) {
     d->sequence = m->sequence_parallel && tensor > 1;
     d->microbatches = (int32_t)(i->batch / (micro * data));
     if (m->expert_tensor && m->expert_tensor != 1)
-        wefti_text_add(i->notes, "--expert-tensor-parallel-size %lld: experts of weft are whole "
-                                 "here; a strategy for `n` and `k` of moe_linear splits them\n",
+        wefti_text_add(i->notes,
+                       "--expert-tensor-parallel-size %lld: experts of weft are whole "
+                       "here; a strategy for `n` and `k` of moe_linear splits them\n",
                        (long long)m->expert_tensor);
     WEFT_TRY(find_recompute(i));
     return find_level(i);

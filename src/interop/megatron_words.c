@@ -153,8 +153,7 @@ typedef struct reader {
 
 static const char *value_of(const reader *r, const char *name, size_t length) {
     for (int i = r->variable_count - 1; i >= 0; i--)
-        if (strlen(r->variables[i].name) == length &&
-            !memcmp(r->variables[i].name, name, length))
+        if (strlen(r->variables[i].name) == length && !memcmp(r->variables[i].name, name, length))
             return r->variables[i].value;
     return NULL;
 }
@@ -195,7 +194,9 @@ static const char *expand(reader *r, const char *at, char *out, size_t *used) {
     return after;
 }
 
-static bool is_separator(char c) { return c && strchr(separators, c); }
+static bool is_separator(char c) {
+    return c && strchr(separators, c);
+}
 
 static void skip_space(reader *r) {
     while (r->at < r->end) {
@@ -335,11 +336,11 @@ static weft_status read_all(reader *r, wefti_megatron *out) {
 
 weft_status wefti_megatron_read(const char *name, const char *text, int64_t bytes,
                                 wefti_arena *arena, wefti_megatron *out, wefti_text *notes) {
-    WEFT_REQUIRE(bytes <= MOST_BYTES, WEFT_E_ARG, "%s is too long for a list of options: %lld bytes",
-                 name, (long long)bytes);
+    WEFT_REQUIRE(bytes <= MOST_BYTES, WEFT_E_ARG,
+                 "%s is too long for a list of options: %lld bytes", name, (long long)bytes);
     WEFT_REQUIRE(!memchr(text, '\0', (size_t)bytes), WEFT_E_ARG, "%s holds a NUL byte", name);
-    reader r = {.name = name, .at = text, .end = text + bytes, .line = 1, .arena = arena,
-                .notes = notes};
+    reader r = {
+        .name = name, .at = text, .end = text + bytes, .line = 1, .arena = arena, .notes = notes};
     r.variables = wefti_arena_alloc(arena, MOST_WORDS * sizeof *r.variables);
     WEFT_REQUIRE(r.variables, WEFT_E_NOMEM, "no memory for options");
     *out = (wefti_megatron){0};

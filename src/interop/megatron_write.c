@@ -45,7 +45,8 @@ static weft_status add_model(const weft_model_config *c, wefti_text *out, wefti_
         if (!c->attention_bias && !c->mlp_bias)
             wefti_text_add(out, "--disable-bias-linear\n");
         else if (!c->attention_bias || !c->mlp_bias)
-            wefti_text_add(notes, "biases of only some linear layers: Megatron-LM has all or none\n");
+            wefti_text_add(notes,
+                           "biases of only some linear layers: Megatron-LM has all or none\n");
         if (c->family == WEFT_FAMILY_QWEN2) wefti_text_add(out, "--add-qkv-bias\n");
         if (!c->tied) wefti_text_add(out, "--untie-embeddings-and-output-weights\n");
         if (c->window) add_integer(out, "window-size", c->window);
@@ -66,7 +67,8 @@ static void add_optimizer(const weft_job_train *t, wefti_text *out, wefti_text *
     const bool adam = t->optimizer.name == WEFT_ADAMW || t->optimizer.name == WEFT_ADAM;
     const bool sgd = t->optimizer.name == WEFT_SGD || t->optimizer.name == WEFT_MOMENTUM;
     if (!adam && !sgd)
-        wefti_text_add(notes, "train.optimizer.name: %s: only adamw and momentum have a counterpart\n",
+        wefti_text_add(notes,
+                       "train.optimizer.name: %s: only adamw and momentum have a counterpart\n",
                        weft_optimizer_text(t->optimizer.name));
     if (t->optimizer.name == WEFT_ADAM && t->optimizer.weight_decay > 0)
         wefti_text_add(notes, "train.optimizer.name: adam adds the decay to the gradient; "
@@ -137,8 +139,7 @@ static void add_parallel(const weft_model_config *c, const wefti_degrees *d, wef
                             "--recompute-num-layers 1\n");
 }
 
-weft_status wefti_megatron_write(const wefti_system_job *what, wefti_text *out,
-                                 wefti_text *notes) {
+weft_status wefti_megatron_write(const wefti_system_job *what, wefti_text *out, wefti_text *notes) {
     WEFT_TRY(add_model(what->config, out, notes));
     add_training(&what->job->train, &what->degrees, out, notes);
     add_parallel(what->config, &what->degrees, out, notes);

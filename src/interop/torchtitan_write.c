@@ -38,8 +38,9 @@ static void add_parallel(const wefti_degrees *d, wefti_text *out, wefti_text *no
     /* Its data parallelism is FSDP, which shards parameters, or copies of the whole model. */
     const bool sharded = d->level >= 2;
     if (d->level == 1 || d->level == 2)
-        wefti_text_add(notes, "parallel.optimizer.level: %d: torchtitan shards nothing or also the "
-                              "parameters\n",
+        wefti_text_add(notes,
+                       "parallel.optimizer.level: %d: torchtitan shards nothing or also the "
+                       "parameters\n",
                        d->level);
     wefti_text_add(out,
                    "\n[parallelism]\ndata_parallel_replicate_degree = %d\n"
@@ -75,11 +76,12 @@ weft_status wefti_torchtitan_write(const wefti_system_job *what, wefti_text *out
                  "torchtitan's models are llama and others that weft does not have, but not %s",
                  weft_family_text(c->family));
     wefti_text_add(out, "[model]\nname = \"llama3\"\n");
-    wefti_text_add(notes,
-                   "the model's sizes, which torchtitan takes from a flavor: %lld layers, dim %lld, "
-                   "%lld heads, %lld key heads, ffn %lld, vocabulary %lld\n",
-                   (long long)c->layers, (long long)c->hidden, (long long)c->heads,
-                   (long long)c->kv_heads, (long long)c->ffn, (long long)c->vocab);
+    wefti_text_add(
+        notes,
+        "the model's sizes, which torchtitan takes from a flavor: %lld layers, dim %lld, "
+        "%lld heads, %lld key heads, ffn %lld, vocabulary %lld\n",
+        (long long)c->layers, (long long)c->hidden, (long long)c->heads, (long long)c->kv_heads,
+        (long long)c->ffn, (long long)c->vocab);
     const int64_t replicas = (int64_t)d->data * d->expert;
     wefti_text_add(out,
                    "\n[training]\nglobal_batch_size = %lld\nlocal_batch_size = %lld\nseq_len = "

@@ -2,8 +2,8 @@
  *
  * Builds only the first rank of each stage, which decides for all ranks of the stage. So planning
  * for thousands of devices needs none of them. Stages with equal meshes decide alike, so only the
- * first of them is observed: an observed build makes each partition again. Names that differ only in numbers and are split
- * alike become one pattern: "h.*.mlp.c_fc:linear".
+ * first of them is observed: an observed build makes each partition again. Names that differ only
+ * in numbers and are split alike become one pattern: "h.*.mlp.c_fc:linear".
  *
  * No rule is written for two ops with one name and different splits, because no rule can tell them
  * apart. Nor for uneven splits in units of several elements, or for ops of the backward pass, which

@@ -61,7 +61,8 @@ static const kind_row kinds[WEFT_OPTIMIZERS] = {
 
 weft_optimizer weft_optimizer_defaults(weft_optimizer_kind kind) {
     const kind_row *row = &kinds[kind < WEFT_OPTIMIZERS ? kind : WEFT_SGD];
-    return (weft_optimizer){kind, 0.9, row->beta2, row->eps, 0.9, row->weight_decay, false, 0, NULL};
+    return (weft_optimizer){kind,  0.9, row->beta2, row->eps, 0.9, row->weight_decay,
+                            false, 0,   NULL};
 }
 
 static void set_float(wefti_attr *attrs, const char *name, double value) {
@@ -169,9 +170,8 @@ static weft_status apply_rule(wefti_optimizer *o, const weft_decay_rule *r) {
     const size_t length = strlen(r->match);
     for (int64_t i = 0; i < o->count && !near; i++) /* "wte" for "wte.weight" */
         if (!strncmp(o->names[i], r->match, length)) near = o->names[i];
-    WEFT_FAIL(WEFT_E_ARG,
-              "the model has no parameter '%.100s' (train.optimizer.decay)%s%.200s%s", r->match,
-              near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    WEFT_FAIL(WEFT_E_ARG, "the model has no parameter '%.100s' (train.optimizer.decay)%s%.200s%s",
+              r->match, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 static weft_status choose_decay(wefti_optimizer *o, const weft_graph *graph) {

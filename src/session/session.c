@@ -257,8 +257,7 @@ static weft_status clip(weft_session *s, double *out_norm) {
                  name ? ", because of " : "", name ? name : "");
     /* PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1. */
     double factor = s->options.clip / (norm + 1e-6);
-    WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(gradient_scale),
-                        (factor < 1 ? factor : 1.0) * scale));
+    WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), (factor < 1 ? factor : 1.0) * scale));
     *out_norm = norm;
     return WEFT_OK;
 }

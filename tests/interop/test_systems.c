@@ -21,8 +21,8 @@ static weft_status import(const char *options, int devices, imported *out) {
     *out = (imported){0};
     WEFT_TRY(weft_job_import("run.sh", options, (int64_t)strlen(options), devices, &out->yaml,
                              &out->notes));
-    ASSERT_OK(weft_job_parse("job.yaml", out->yaml, (int64_t)strlen(out->yaml), NULL, 0,
-                             &out->job));
+    ASSERT_OK(
+        weft_job_parse("job.yaml", out->yaml, (int64_t)strlen(out->yaml), NULL, 0, &out->job));
     if (!out->job->plan) {
         out->degrees = wefti_degrees_none();
         return WEFT_OK;
@@ -47,14 +47,15 @@ static void end(imported *i) {
 static void a_script_becomes_a_job(void **state) {
     (void)state;
     imported i;
-    ASSERT_OK(import("#!/bin/bash\n# 8 x 8\nTP=2; PP='2'\nexport NNODES=${NNODES:-4}\n"
-                     "torchrun --nproc_per_node 4 --nnodes=$NNODES pretrain.py \\\n"
-                     " --tensor-model-parallel-size $TP --pipeline-model-parallel-size \"${PP}\" \\\n"
-                     " --num-layers-per-virtual-pipeline-stage 2 --sequence-parallel " GPT
-                     " --save $UNSET/x --micro-batch-size 2 --global-batch-size 32 --bf16\n"
-                     " --use-distributed-optimizer --recompute-granularity full # all\n"
-                     " --recompute-method uniform --recompute-num-layers 1 --lr 1e-3 --min-lr 1e-4",
-                     0, &i));
+    ASSERT_OK(
+        import("#!/bin/bash\n# 8 x 8\nTP=2; PP='2'\nexport NNODES=${NNODES:-4}\n"
+               "torchrun --nproc_per_node 4 --nnodes=$NNODES pretrain.py \\\n"
+               " --tensor-model-parallel-size $TP --pipeline-model-parallel-size \"${PP}\" \\\n"
+               " --num-layers-per-virtual-pipeline-stage 2 --sequence-parallel " GPT
+               " --save $UNSET/x --micro-batch-size 2 --global-batch-size 32 --bf16\n"
+               " --use-distributed-optimizer --recompute-granularity full # all\n"
+               " --recompute-method uniform --recompute-num-layers 1 --lr 1e-3 --min-lr 1e-4",
+               0, &i));
     assert_string_equal(i.notes, "");
     assert_int_equal(i.job->model.family, WEFT_FAMILY_GPT2);
     assert_int_equal(i.job->model.layers, 8);
@@ -215,9 +216,9 @@ static void torchtitan_gets_what_it_can_express(void **state) {
                            "--recompute-granularity full --global-batch-size 16",
                      8, &i));
     ASSERT_OK(weft_job_export(i.job, WEFT_SYSTEM_TORCHTITAN, &options, &notes));
-    static const char *const lines[] = {
-        "data_parallel_shard_degree = 4\n", "tensor_parallel_degree = 2\n", "mode = \"full\"\n",
-        "global_batch_size = 16\n", "seq_len = 32\n"};
+    static const char *const lines[] = {"data_parallel_shard_degree = 4\n",
+                                        "tensor_parallel_degree = 2\n", "mode = \"full\"\n",
+                                        "global_batch_size = 16\n", "seq_len = 32\n"};
     for (size_t k = 0; k < sizeof lines / sizeof *lines; k++)
         if (!strstr(options, lines[k])) fail_msg("no '%s' in\n%s", lines[k], options);
     assert_non_null(strstr(notes, "8 layers")); /* sizes are a flavor's there */
@@ -242,10 +243,14 @@ static void other_plans_are_noted(void **state) {
         {"parallel.fusion.allreduce.mode=none", "fusion"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        const char *overrides[] = {
-            "model.layers=2",       "model.hidden=16",    "model.heads=2",
-            "model.context=8",      "model.vocab=32",     "parallel.devices=4",
-            "parallel.mesh={dp: 2, tp: 2}", cases[k].override};
+        const char *overrides[] = {"model.layers=2",
+                                   "model.hidden=16",
+                                   "model.heads=2",
+                                   "model.context=8",
+                                   "model.vocab=32",
+                                   "parallel.devices=4",
+                                   "parallel.mesh={dp: 2, tp: 2}",
+                                   cases[k].override};
         weft_job *job;
         char *options, *notes;
         ASSERT_OK(weft_job_load(NULL, overrides, 8, &job));

@@ -460,12 +460,17 @@ static void test_table(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decay_by_pattern),
-        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_table),       cmocka_unit_test(test_keys_of_choices),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_keys_of_choices),
 #ifdef WEFT_HAVE_YAML
-        cmocka_unit_test(test_file),        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_yaml_limits), cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_load),
+        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_yaml_limits),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_load),
 #else
         cmocka_unit_test(test_without_yaml),
 #endif

@@ -202,8 +202,8 @@ static void refused(const weft_decay_rule *rules, int count, const char *facts) 
 
 static void patterns_without_a_parameter_are_refused(void **state) {
     (void)state;
-    const weft_decay_rule rules[] = {{"*.bias", true}, {"wte", false}, {"wte.wieght", false},
-                                     {"nothing*", true}, {"", true}, {"[", true}};
+    const weft_decay_rule rules[] = {{"*.bias", true},   {"wte", false}, {"wte.wieght", false},
+                                     {"nothing*", true}, {"", true},     {"[", true}};
     refused(rules, 2, "'wte'|wte.weight");
     refused(rules + 2, 1, "'wte.wieght'|wte.weight");
     refused(rules + 3, 1, "'nothing*'");

@@ -263,8 +263,8 @@ static weft_session *moments_session(weft_graph *g, weft_optimizer_kind kind, we
 static void a_factored_moment_does_not_overflow(void **state) {
     (void)state;
     const weft_desc descs[] = {
-        WEFT_DESC(WEFT_F32, 70, 90),    WEFT_DESC(WEFT_F32, 9001), WEFT_DESC(WEFT_F32, 2, 30, 40),
-        WEFT_DESC(WEFT_F64, 30, 40),    WEFT_DESC(WEFT_F64, 77),   WEFT_DESC(WEFT_F64, 2, 5, 7),
+        WEFT_DESC(WEFT_F32, 70, 90), WEFT_DESC(WEFT_F32, 9001), WEFT_DESC(WEFT_F32, 2, 30, 40),
+        WEFT_DESC(WEFT_F64, 30, 40), WEFT_DESC(WEFT_F64, 77),   WEFT_DESC(WEFT_F64, 2, 5, 7),
     };
     for (size_t k = 0; k < 2 * (sizeof descs / sizeof *descs); k++) {
         const weft_desc desc = descs[k / 2];

@@ -1,7 +1,8 @@
 /* Optimizer steps: p, state -> p', state', in place (output o is the memory of input o).
  *
  * Inputs are the tensors to update, then the gradient, then `scalars`, f32 [8], or f64 [8] for a
- * parameter in f64. The scalars change from step to step: {learning rate, step, gradient scale, 0...}. The step is a whole number from
+ * parameter in f64. The scalars change from step to step: {learning rate, step, gradient scale,
+ * 0...}. The step is a whole number from
  * 1. Below, g is the gradient times the gradient scale (clipping, averaging). Rates that do not
  * change are attributes, so each parameter can have its own weight decay.
  *

@@ -1,6 +1,6 @@
-/* A dry run: one process builds and matches the programs of a job, as sessions do before their first
- * step, one for each class of equal ranks. It has no arenas and no threads, and opens data only if
- * the model's sizes depend on them. */
+/* A dry run: one process builds and matches the programs of a job, as sessions do before their
+ * first step, one for each class of equal ranks. It has no arenas and no threads, and opens data
+ * only if the model's sizes depend on them. */
 #include <stdio.h>
 
 #include "backend/backend.h"
@@ -117,7 +117,7 @@ static weft_status match_classes(const wefti_rank_classes *all) {
 }
 
 static weft_status build_all(dry_run *r) {
-    const wefti_fold fold = {.plan = r->training->job->plan,
+    const wefti_fold fold = {.plan = wefti_training_plan(r->training),
                              .graphs = 1,
                              .context = r,
                              .build = build_rank,
@@ -153,7 +153,7 @@ static weft_status build_and_match(dry_run *r, int rank) {
 }
 
 static weft_status prepare(wefti_training *t, dry_run *r, int rank) {
-    const weft_plan *plan = t->job->plan;
+    const weft_plan *plan = wefti_training_plan(t);
     const int ranks = r->out->ranks = plan ? weft_plan_devices(plan) : 1;
     WEFT_REQUIRE(rank >= -1 && rank < ranks, WEFT_E_ARG,
                  "rank %d does not exist: the job has %d rank%s, 0 to %d", rank, ranks,

@@ -12,6 +12,7 @@ static weft_status compare(const weft_job *job, const weft_model_config *config,
     char *lines = NULL;
     WEFT_TRY(wefti_degrees_plan(config, degrees, &means));
     other.plan = means;
+    other.parallel.mode = WEFT_JOB_MODE_SEMI;
     weft_status status = weft_job_plan(&other, &completed, NULL);
     if (status >= 0) status = weft_plan_diff(plan, completed, &lines);
     if (status >= 0) wefti_text_add(notes, "%s", lines);

@@ -16,7 +16,7 @@ static int threads_of(const wefti_job_programs *p) {
 }
 
 static weft_status take_plan(wefti_job_programs *p) {
-    const weft_plan *plan = p->training.job->plan;
+    const weft_plan *plan = wefti_training_plan(&p->training);
     p->devices = 1;
     if (!plan) return WEFT_OK;
     WEFT_TRY(wefti_session_take_plan(plan, &p->microbatches, &p->plan));

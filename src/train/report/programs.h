@@ -23,8 +23,8 @@ typedef struct wefti_job_programs {
     wefti_report_progress progress;
 } wefti_job_programs;
 
-/* Graphs, plan and optimizer of a job. Opens the data only if sizes depend on them. Also on failure,
- * the caller calls wefti_job_programs_close. */
+/* Graphs, plan and optimizer of a job. Opens the data only if sizes depend on them. Also on
+ * failure, the caller calls wefti_job_programs_close. */
 weft_status wefti_job_programs_open(const weft_job *job, wefti_job_programs *p) WEFT_CHECKED;
 void wefti_job_programs_close(wefti_job_programs *p);
 /* The programs of one rank: programs[graphs]. dry: without kernels. */
