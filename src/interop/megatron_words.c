@@ -9,7 +9,7 @@
 
 #include "interop/systems.h"
 
-enum { MOST_BYTES = 1 << 20, MOST_WORDS = 1 << 14, WORD_BYTES = 4096, UNSET_BYTES = 64 };
+enum { MOST_BYTES = 1 << 20, MOST_WORDS = 1 << 14, OPTION_BYTES = 4096, UNSET_BYTES = 64 };
 static const char separators[] = " \t\r\n;&|()";
 
 typedef enum option_kind {
@@ -26,78 +26,78 @@ typedef struct option {
     size_t offset;
 } option;
 
-#define AT(field) offsetof(wefti_megatron, field)
+#define MEGATRON_AT(field) offsetof(wefti_megatron, field)
 static const option known[] = {
-    {"num-layers", OPTION_INTEGER, AT(layers)},
-    {"hidden-size", OPTION_INTEGER, AT(hidden)},
-    {"ffn-hidden-size", OPTION_INTEGER, AT(ffn)},
-    {"num-attention-heads", OPTION_INTEGER, AT(heads)},
-    {"kv-channels", OPTION_INTEGER, AT(head_dim)},
-    {"num-query-groups", OPTION_INTEGER, AT(groups)},
-    {"group-query-attention", OPTION_SWITCH, AT(grouped)},
-    {"seq-length", OPTION_INTEGER, AT(sequence)},
-    {"encoder-seq-length", OPTION_INTEGER, AT(sequence)},
-    {"max-position-embeddings", OPTION_INTEGER, AT(positions)},
-    {"vocab-size", OPTION_INTEGER, AT(vocab)},
-    {"padded-vocab-size", OPTION_INTEGER, AT(vocab)},
-    {"make-vocab-size-divisible-by", OPTION_INTEGER, AT(divisible)},
-    {"num-experts", OPTION_INTEGER, AT(experts)},
-    {"moe-router-topk", OPTION_INTEGER, AT(experts_per_token)},
-    {"moe-ffn-hidden-size", OPTION_INTEGER, AT(expert_ffn)},
-    {"moe-aux-loss-coeff", OPTION_REAL, AT(aux_loss)},
-    {"moe-expert-capacity-factor", OPTION_REAL, AT(capacity)},
-    {"window-size", OPTION_INTEGER, AT(window)},
-    {"swiglu", OPTION_SWITCH, AT(swiglu)},
-    {"disable-bias-linear", OPTION_SWITCH, AT(no_bias)},
-    {"add-qkv-bias", OPTION_SWITCH, AT(qkv_bias)},
-    {"untie-embeddings-and-output-weights", OPTION_SWITCH, AT(untied)},
-    {"use-rotary-position-embeddings", OPTION_SWITCH, AT(rotary)},
-    {"position-embedding-type", OPTION_TEXT, AT(position)},
-    {"normalization", OPTION_TEXT, AT(normalization)},
-    {"tokenizer-type", OPTION_TEXT, AT(tokenizer)},
-    {"norm-epsilon", OPTION_REAL, AT(norm_eps)},
-    {"layernorm-epsilon", OPTION_REAL, AT(norm_eps)},
-    {"rotary-base", OPTION_REAL, AT(rope_theta)},
-    {"attention-dropout", OPTION_REAL, AT(dropout)},
-    {"hidden-dropout", OPTION_REAL, AT(hidden_dropout)},
-    {"micro-batch-size", OPTION_INTEGER, AT(micro_batch)},
-    {"global-batch-size", OPTION_INTEGER, AT(batch)},
-    {"train-iters", OPTION_INTEGER, AT(steps)},
-    {"lr-warmup-iters", OPTION_INTEGER, AT(warmup)},
-    {"seed", OPTION_INTEGER, AT(seed)},
-    {"lr", OPTION_REAL, AT(lr)},
-    {"min-lr", OPTION_REAL, AT(min_lr)},
-    {"weight-decay", OPTION_REAL, AT(weight_decay)},
-    {"clip-grad", OPTION_REAL, AT(clip)},
-    {"adam-beta1", OPTION_REAL, AT(beta1)},
-    {"adam-beta2", OPTION_REAL, AT(beta2)},
-    {"adam-eps", OPTION_REAL, AT(eps)},
-    {"sgd-momentum", OPTION_REAL, AT(momentum)},
-    {"lr-decay-style", OPTION_TEXT, AT(decay)},
-    {"optimizer", OPTION_TEXT, AT(optimizer)},
-    {"bf16", OPTION_SWITCH, AT(bf16)},
-    {"fp16", OPTION_SWITCH, AT(fp16)},
-    {"fp8-format", OPTION_SWITCH, AT(fp8)},
-    {"fp8-hybrid", OPTION_SWITCH, AT(fp8)},
-    {"tensor-model-parallel-size", OPTION_INTEGER, AT(tensor)},
-    {"pipeline-model-parallel-size", OPTION_INTEGER, AT(pipeline)},
-    {"context-parallel-size", OPTION_INTEGER, AT(context)},
-    {"expert-model-parallel-size", OPTION_INTEGER, AT(expert)},
-    {"expert-tensor-parallel-size", OPTION_INTEGER, AT(expert_tensor)},
-    {"num-layers-per-virtual-pipeline-stage", OPTION_INTEGER, AT(chunk_layers)},
-    {"num-virtual-stages-per-pipeline-rank", OPTION_INTEGER, AT(chunks)},
-    {"nnodes", OPTION_INTEGER, AT(nodes)},
-    {"nproc-per-node", OPTION_INTEGER, AT(per_node)},
-    {"sequence-parallel", OPTION_SWITCH, AT(sequence_parallel)},
-    {"use-distributed-optimizer", OPTION_SWITCH, AT(distributed_optimizer)},
-    {"use-torch-fsdp2", OPTION_SWITCH, AT(fsdp)},
-    {"use-custom-fsdp", OPTION_SWITCH, AT(fsdp)},
-    {"use-megatron-fsdp", OPTION_SWITCH, AT(fsdp)},
-    {"data-parallel-sharding-strategy", OPTION_TEXT, AT(sharding)},
-    {"recompute-activations", OPTION_SWITCH, AT(selective)},
-    {"recompute-granularity", OPTION_TEXT, AT(recompute)},
-    {"recompute-method", OPTION_TEXT, AT(recompute_method)},
-    {"recompute-num-layers", OPTION_INTEGER, AT(recompute_layers)},
+    {"num-layers", OPTION_INTEGER, MEGATRON_AT(layers)},
+    {"hidden-size", OPTION_INTEGER, MEGATRON_AT(hidden)},
+    {"ffn-hidden-size", OPTION_INTEGER, MEGATRON_AT(ffn)},
+    {"num-attention-heads", OPTION_INTEGER, MEGATRON_AT(heads)},
+    {"kv-channels", OPTION_INTEGER, MEGATRON_AT(head_dim)},
+    {"num-query-groups", OPTION_INTEGER, MEGATRON_AT(groups)},
+    {"group-query-attention", OPTION_SWITCH, MEGATRON_AT(grouped)},
+    {"seq-length", OPTION_INTEGER, MEGATRON_AT(sequence)},
+    {"encoder-seq-length", OPTION_INTEGER, MEGATRON_AT(sequence)},
+    {"max-position-embeddings", OPTION_INTEGER, MEGATRON_AT(positions)},
+    {"vocab-size", OPTION_INTEGER, MEGATRON_AT(vocab)},
+    {"padded-vocab-size", OPTION_INTEGER, MEGATRON_AT(vocab)},
+    {"make-vocab-size-divisible-by", OPTION_INTEGER, MEGATRON_AT(divisible)},
+    {"num-experts", OPTION_INTEGER, MEGATRON_AT(experts)},
+    {"moe-router-topk", OPTION_INTEGER, MEGATRON_AT(experts_per_token)},
+    {"moe-ffn-hidden-size", OPTION_INTEGER, MEGATRON_AT(expert_ffn)},
+    {"moe-aux-loss-coeff", OPTION_REAL, MEGATRON_AT(aux_loss)},
+    {"moe-expert-capacity-factor", OPTION_REAL, MEGATRON_AT(capacity)},
+    {"window-size", OPTION_INTEGER, MEGATRON_AT(window)},
+    {"swiglu", OPTION_SWITCH, MEGATRON_AT(swiglu)},
+    {"disable-bias-linear", OPTION_SWITCH, MEGATRON_AT(no_bias)},
+    {"add-qkv-bias", OPTION_SWITCH, MEGATRON_AT(qkv_bias)},
+    {"untie-embeddings-and-output-weights", OPTION_SWITCH, MEGATRON_AT(untied)},
+    {"use-rotary-position-embeddings", OPTION_SWITCH, MEGATRON_AT(rotary)},
+    {"position-embedding-type", OPTION_TEXT, MEGATRON_AT(position)},
+    {"normalization", OPTION_TEXT, MEGATRON_AT(normalization)},
+    {"tokenizer-type", OPTION_TEXT, MEGATRON_AT(tokenizer)},
+    {"norm-epsilon", OPTION_REAL, MEGATRON_AT(norm_eps)},
+    {"layernorm-epsilon", OPTION_REAL, MEGATRON_AT(norm_eps)},
+    {"rotary-base", OPTION_REAL, MEGATRON_AT(rope_theta)},
+    {"attention-dropout", OPTION_REAL, MEGATRON_AT(dropout)},
+    {"hidden-dropout", OPTION_REAL, MEGATRON_AT(hidden_dropout)},
+    {"micro-batch-size", OPTION_INTEGER, MEGATRON_AT(micro_batch)},
+    {"global-batch-size", OPTION_INTEGER, MEGATRON_AT(batch)},
+    {"train-iters", OPTION_INTEGER, MEGATRON_AT(steps)},
+    {"lr-warmup-iters", OPTION_INTEGER, MEGATRON_AT(warmup)},
+    {"seed", OPTION_INTEGER, MEGATRON_AT(seed)},
+    {"lr", OPTION_REAL, MEGATRON_AT(lr)},
+    {"min-lr", OPTION_REAL, MEGATRON_AT(min_lr)},
+    {"weight-decay", OPTION_REAL, MEGATRON_AT(weight_decay)},
+    {"clip-grad", OPTION_REAL, MEGATRON_AT(clip)},
+    {"adam-beta1", OPTION_REAL, MEGATRON_AT(beta1)},
+    {"adam-beta2", OPTION_REAL, MEGATRON_AT(beta2)},
+    {"adam-eps", OPTION_REAL, MEGATRON_AT(eps)},
+    {"sgd-momentum", OPTION_REAL, MEGATRON_AT(momentum)},
+    {"lr-decay-style", OPTION_TEXT, MEGATRON_AT(decay)},
+    {"optimizer", OPTION_TEXT, MEGATRON_AT(optimizer)},
+    {"bf16", OPTION_SWITCH, MEGATRON_AT(bf16)},
+    {"fp16", OPTION_SWITCH, MEGATRON_AT(fp16)},
+    {"fp8-format", OPTION_SWITCH, MEGATRON_AT(fp8)},
+    {"fp8-hybrid", OPTION_SWITCH, MEGATRON_AT(fp8)},
+    {"tensor-model-parallel-size", OPTION_INTEGER, MEGATRON_AT(tensor)},
+    {"pipeline-model-parallel-size", OPTION_INTEGER, MEGATRON_AT(pipeline)},
+    {"context-parallel-size", OPTION_INTEGER, MEGATRON_AT(context)},
+    {"expert-model-parallel-size", OPTION_INTEGER, MEGATRON_AT(expert)},
+    {"expert-tensor-parallel-size", OPTION_INTEGER, MEGATRON_AT(expert_tensor)},
+    {"num-layers-per-virtual-pipeline-stage", OPTION_INTEGER, MEGATRON_AT(chunk_layers)},
+    {"num-virtual-stages-per-pipeline-rank", OPTION_INTEGER, MEGATRON_AT(chunks)},
+    {"nnodes", OPTION_INTEGER, MEGATRON_AT(nodes)},
+    {"nproc-per-node", OPTION_INTEGER, MEGATRON_AT(per_node)},
+    {"sequence-parallel", OPTION_SWITCH, MEGATRON_AT(sequence_parallel)},
+    {"use-distributed-optimizer", OPTION_SWITCH, MEGATRON_AT(distributed_optimizer)},
+    {"use-torch-fsdp2", OPTION_SWITCH, MEGATRON_AT(fsdp)},
+    {"use-custom-fsdp", OPTION_SWITCH, MEGATRON_AT(fsdp)},
+    {"use-megatron-fsdp", OPTION_SWITCH, MEGATRON_AT(fsdp)},
+    {"data-parallel-sharding-strategy", OPTION_TEXT, MEGATRON_AT(sharding)},
+    {"recompute-activations", OPTION_SWITCH, MEGATRON_AT(selective)},
+    {"recompute-granularity", OPTION_TEXT, MEGATRON_AT(recompute)},
+    {"recompute-method", OPTION_TEXT, MEGATRON_AT(recompute_method)},
+    {"recompute-num-layers", OPTION_INTEGER, MEGATRON_AT(recompute_layers)},
     {"use-flash-attn", OPTION_IGNORED, 0},
     {"use-mcore-models", OPTION_IGNORED, 0},
     {"transformer-impl", OPTION_IGNORED, 0},
@@ -137,21 +137,21 @@ static const option known[] = {
 };
 enum { KNOWN = sizeof known / sizeof *known };
 
-typedef struct variable {
+typedef struct script_variable {
     const char *name, *value;
-} variable;
+} script_variable;
 
-typedef struct reader {
+typedef struct word_reader {
     const char *name, *at, *end;
     int line;
     wefti_arena *arena;
-    variable *variables;
+    script_variable *variables;
     int variable_count, word_count;
     char unset[UNSET_BYTES]; /* a variable of the last word that the text does not set; "": none */
     wefti_text *notes;
-} reader;
+} word_reader;
 
-static const char *value_of(const reader *r, const char *name, size_t length) {
+static const char *value_of(const word_reader *r, const char *name, size_t length) {
     for (int i = r->variable_count - 1; i >= 0; i--)
         if (strlen(r->variables[i].name) == length && !memcmp(r->variables[i].name, name, length))
             return r->variables[i].value;
@@ -162,14 +162,14 @@ static bool is_name(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-static const char *find_end(const reader *r, const char *at) {
+static const char *find_end(const word_reader *r, const char *at) {
     while (at < r->end && is_name(*at)) at++;
     return at;
 }
 
 /* Adds the value of the variable at `at`, behind '$', to the word; returns the first byte behind
  * it. A default, "${TP:-8}", counts if the text does not set the variable. */
-static const char *expand(reader *r, const char *at, char *out, size_t *used) {
+static const char *expand(word_reader *r, const char *at, char *out, size_t *used) {
     const bool braces = *at == '{';
     const char *first = at + braces, *last = find_end(r, first), *after = last;
     const char *value = value_of(r, first, (size_t)(last - first));
@@ -188,7 +188,7 @@ static const char *expand(reader *r, const char *at, char *out, size_t *used) {
         r->unset[name < UNSET_BYTES ? name : UNSET_BYTES - 1] = '\0';
         if (!name) memcpy(r->unset, "?", 2);
     }
-    if (length > WORD_BYTES - 1 - *used) length = WORD_BYTES - 1 - *used;
+    if (length > OPTION_BYTES - 1 - *used) length = OPTION_BYTES - 1 - *used;
     if (length) memcpy(out + *used, value, length);
     *used += length;
     return after;
@@ -198,7 +198,7 @@ static bool is_separator(char c) {
     return c && strchr(separators, c);
 }
 
-static void skip_space(reader *r) {
+static void skip_space(word_reader *r) {
     while (r->at < r->end) {
         const bool joined = *r->at == '\\' && r->at + 1 < r->end && r->at[1] == '\n';
         if (*r->at == '#') {
@@ -212,9 +212,9 @@ static void skip_space(reader *r) {
     }
 }
 
-/* Reads the next word into `out`, its first WORD_BYTES - 1 bytes. *out_there: false at the end of
+/* Reads the next word into `out`, its first OPTION_BYTES - 1 bytes. *out_there: false at the end of
  * the text. */
-static weft_status next_word(reader *r, char out[WORD_BYTES], bool *out_there) {
+static weft_status next_word(word_reader *r, char out[OPTION_BYTES], bool *out_there) {
     size_t used = 0;
     char quote = '\0';
     r->unset[0] = '\0';
@@ -238,7 +238,7 @@ static weft_status next_word(reader *r, char out[WORD_BYTES], bool *out_there) {
                 continue;
             }
         }
-        if (used < WORD_BYTES - 1) out[used++] = c;
+        if (used < OPTION_BYTES - 1) out[used++] = c;
     }
     out[used] = '\0';
     WEFT_REQUIRE(++r->word_count <= MOST_WORDS, WEFT_E_ARG, "%s has more than %d words", r->name,
@@ -247,7 +247,7 @@ static weft_status next_word(reader *r, char out[WORD_BYTES], bool *out_there) {
 }
 
 /* "NAME=value" as a word. */
-static weft_status set_variable(reader *r, const char *word, bool *out_set) {
+static weft_status set_variable(word_reader *r, const char *word, bool *out_set) {
     const char *sign = strchr(word, '=');
     *out_set = sign && sign != word;
     for (const char *c = word; *out_set && c < sign; c++) *out_set = is_name(*c);
@@ -255,7 +255,7 @@ static weft_status set_variable(reader *r, const char *word, bool *out_set) {
     char *copy = wefti_arena_strdup(r->arena, word);
     WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for options");
     copy[sign - word] = '\0';
-    r->variables[r->variable_count++] = (variable){copy, copy + (sign - word) + 1};
+    r->variables[r->variable_count++] = (script_variable){copy, copy + (sign - word) + 1};
     return WEFT_OK;
 }
 
@@ -266,7 +266,7 @@ static bool same_name(const char *word, size_t length, const char *name) {
     return true;
 }
 
-static weft_status store(reader *r, const option *o, const char *value, wefti_megatron *out) {
+static weft_status store(word_reader *r, const option *o, const char *value, wefti_megatron *out) {
     void *place = (char *)out + o->offset;
     char *end = NULL;
     if (o->kind == OPTION_SWITCH) {
@@ -305,8 +305,8 @@ static const option *find(const char *name, size_t length) {
 }
 
 /* One option, "--name value" or "--name=value". */
-static weft_status read_option(reader *r, const char *word, wefti_megatron *out) {
-    char value[WORD_BYTES];
+static weft_status read_option(word_reader *r, const char *word, wefti_megatron *out) {
+    char value[OPTION_BYTES];
     const char *sign = strchr(word, '=');
     const size_t length = sign ? (size_t)(sign - word) - 2 : strlen(word) - 2;
     const option *o = find(word + 2, length);
@@ -323,8 +323,8 @@ static weft_status read_option(reader *r, const char *word, wefti_megatron *out)
     return store(r, o, there && strncmp(value, "--", 2) != 0 ? value : NULL, out);
 }
 
-static weft_status read_all(reader *r, wefti_megatron *out) {
-    char word[WORD_BYTES];
+static weft_status read_all(word_reader *r, wefti_megatron *out) {
+    char word[OPTION_BYTES];
     for (;;) {
         bool there, set;
         WEFT_TRY(next_word(r, word, &there));
@@ -339,7 +339,7 @@ weft_status wefti_megatron_read(const char *name, const char *text, int64_t byte
     WEFT_REQUIRE(bytes <= MOST_BYTES, WEFT_E_ARG,
                  "%s is too long for a list of options: %lld bytes", name, (long long)bytes);
     WEFT_REQUIRE(!memchr(text, '\0', (size_t)bytes), WEFT_E_ARG, "%s holds a NUL byte", name);
-    reader r = {
+    word_reader r = {
         .name = name, .at = text, .end = text + bytes, .line = 1, .arena = arena, .notes = notes};
     r.variables = wefti_arena_alloc(arena, MOST_WORDS * sizeof *r.variables);
     WEFT_REQUIRE(r.variables, WEFT_E_NOMEM, "no memory for options");
