@@ -105,11 +105,11 @@ static weft_status build(const job *j, const wefti_optimizer *optimizer, int32_t
 
 /* Builds each rank's program and compares. The first build fills the cache of routes. */
 static void check(const job *j, const char *what) {
-    const weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false};
+    const weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL};
     wefti_optimizer *optimizer;
     wefti_route_cache *routes;
     ASSERT_OK(wefti_graph_wrap(j->graph));
-    ASSERT_OK(wefti_optimizer_create(&adamw, 0, j->graph->ops, &optimizer));
+    ASSERT_OK(wefti_optimizer_create(&adamw, 0, j->graph, &optimizer));
     ASSERT_OK(wefti_route_cache_create(&routes));
     for (int32_t rank = 0; rank < j->devices; rank++) {
         int64_t predicted[3];

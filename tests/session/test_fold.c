@@ -59,7 +59,7 @@ static bool open_world(uint64_t seed, world *w) {
         split_tensors(t, w->graph);
     }
     ASSERT_OK(wefti_plan_refine(t->plan));
-    ASSERT_OK(wefti_optimizer_create(&optimizer, t->clip > 0, w->graph->ops, &w->optimizer));
+    ASSERT_OK(wefti_optimizer_create(&optimizer, t->clip > 0, w->graph, &w->optimizer));
     ASSERT_OK(wefti_route_cache_create(&w->routes));
     w->ranks = weft_plan_devices(t->plan);
     const wefti_fold fold = {.plan = t->plan, .graphs = 1, .context = w, .build = build};

@@ -329,13 +329,13 @@ static void open_world(const plan_case *c, int micro, const char *machine, world
                                 .heads = 4,
                                 .context = 8,
                                 .vocab = 50};
-    weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false};
+    weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL};
     *w = (world){.count = c->devices, .plan = plan_of(c, micro)};
     w->microbatches = w->plan->copies * micro;
     ASSERT_OK(wefti_model_find(machine, &w->machine));
     ASSERT_OK(weft_model_build(&config, WEFT_USE_TRAIN, 8, 0, WEFT_F32, &w->graph));
     ASSERT_OK(wefti_graph_wrap(w->graph));
-    ASSERT_OK(wefti_optimizer_create(&adamw, c->clip, w->graph->ops, &w->optimizer));
+    ASSERT_OK(wefti_optimizer_create(&adamw, c->clip, w->graph, &w->optimizer));
     ASSERT_OK(wefti_route_cache_create(&w->routes));
     for (int32_t r = 0; r < c->devices; r++) {
         wefti_program_spec spec = {
