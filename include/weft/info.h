@@ -37,6 +37,16 @@ typedef struct weft_info {
 /** Describe the build and the machine. Reads /proc and /sys; a missing fact becomes "" or 0. */
 WEFT_API void weft_info_get(weft_info *out);
 
+/** Names of the machines that are built in (docs/format-machine.md), in order; NULL from the last
+ * one on. Static storage. */
+WEFT_API const char *weft_machine_name(int index);
+/** The machine file of a machine: JSON, with the source of every figure.
+ * @param machine  a name, "8 hosts of 8 h100-80g", a topology, or a file
+ * @param out      freed with weft_text_free
+ * @return WEFT_E_NOT_FOUND or WEFT_E_ARG for a text that names none; WEFT_E_CORRUPT for a damaged
+ * file */
+WEFT_API weft_status weft_machine_text(const char *machine, char **out) WEFT_CHECKED;
+
 typedef struct weft_rates {
     int threads;
     double matmul_f32;  /* floating-point operations per second, [1024, 1024] x [1024, 1024] */

@@ -120,6 +120,7 @@ typedef struct wefti_packed {
  */
 typedef struct wefti_in_flight {
     wefti_draft_step call;
+    int32_t width;  /* its transfers, on all ranks */
     int32_t bucket; /* -1: none */
     bool last;      /* the bucket's last call */
 } wefti_in_flight;
@@ -307,12 +308,12 @@ weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32
                                 bool posts) WEFT_CHECKED;
 /* Waits for all that is in flight. */
 weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
-/* make_room: before a call of the routine that leaves its transfers in flight. leave: behind it,
- * makes the section's last step the first part. */
-weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t routine,
+/* make_room: before a call with `width` transfers that leaves them in flight. leave: behind it,
+ * makes the section's last step the first part. bucket: -1 for gathers. */
+weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t width,
                                    int32_t bucket) WEFT_CHECKED;
-weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_t bucket,
-                               bool last) WEFT_CHECKED;
+weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_t width,
+                               int32_t bucket) WEFT_CHECKED;
 
 /* update.c */
 /* Keeps a body, or destroys it if an equal body is kept already; *out is the kept one. */

@@ -2,9 +2,11 @@
  *
  * Gradients are reduced in buckets. A bucket's reduction is a call with transfers. With overlap it
  * is emitted in two parts. The first part posts the transfers, as soon as the last backward pass
- * has completed the bucket. The second part waits for them. Backward passes of other calls lie in
- * between. At most WEFTI_COMM_DEPTH buckets are in flight, and none after the end of the section.
- * Source: Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.
+ * has completed the bucket. The second part waits for the last of them. Backward passes of other
+ * calls lie in between. At most WEFTI_COMM_DEPTH buckets are in flight, and none after the end of
+ * the section. All posts lie in the first part, and what is in flight when is the same on all
+ * ranks, although ranks have unlike pieces. So all ranks post in one order. Source: Li et al.,
+ * "PyTorch Distributed", VLDB 2020, section 3.2.
  *
  * A bucket is one transfer where that is possible:
  *
@@ -100,39 +102,24 @@ weft_status wefti_reduce_buffer(wefti_program_builder *b, int32_t v, const char 
 
 /* ---- calls in flight ---- */
 
-/* The end of the routine's first transfers that are posted together; 0: it has no transfer. */
-static int32_t first_wave(const wefti_routine *r, int32_t *out_begin) {
-    int32_t k = 0;
-    while (k < r->code_count && r->code[k].transfer < 0) k++;
-    *out_begin = k;
-    if (k == r->code_count) return 0;
-    while (r->code[k].joined) k++;
-    return k + 1;
+/* The end of the routine's last transfers that are posted together; 0: it has no transfer. */
+static int32_t last_wave(const wefti_routine *r, int32_t *out_begin) {
+    int32_t end = r->code_count;
+    while (end > 0 && r->code[end - 1].transfer < 0) end--;
+    *out_begin = end > 0 ? end - 1 : 0;
+    while (*out_begin > 0 && r->code[*out_begin - 1].transfer >= 0 &&
+           r->code[*out_begin - 1].joined)
+        --*out_begin;
+    return end;
 }
 
-static int posts_of(const wefti_step *x, int32_t transfer) {
-    int posts = 0;
-    for (int32_t k = x->to - x->leaves; k < x->to; k++)
-        posts += x->routine->code[k].transfer == transfer;
-    return posts;
-}
-
-/* The oldest call in flight without whose end an endpoint would have too many posts if the
- * routine's first transfers were posted; -1: none. */
-static int32_t in_the_way(const wefti_program_builder *b, const wefti_routine *r) {
-    int32_t begin, end = first_wave(r, &begin);
-    for (int32_t k = begin; k < end; k++) {
-        int posts = 0;
-        int32_t oldest = -1;
-        for (int32_t j = begin; j < end; j++) posts += r->code[j].transfer == r->code[k].transfer;
-        for (int32_t i = 0; i < b->in_flight_count; i++) {
-            int more = posts_of(&b->in_flight[i].call.step, r->code[k].transfer);
-            if (more && oldest < 0) oldest = i;
-            posts += more;
-        }
-        if (posts > WEFTI_COMM_DEPTH) return oldest;
-    }
-    return -1;
+/* Whether a call with `width` transfers can be posted beside those in flight. An endpoint takes
+ * WEFTI_COMM_DEPTH posts, and transfers may share one. Which do depends on the pieces of a rank, so
+ * this assumes that all do: the decision must be the same on all ranks. A call that has the
+ * endpoints for itself may have any width, since it posts in waves. */
+static bool has_room(const wefti_program_builder *b, int32_t width) {
+    for (int32_t i = 0; i < b->in_flight_count; i++) width += b->in_flight[i].width;
+    return b->in_flight_count == 0 || width <= WEFTI_COMM_DEPTH;
 }
 
 /* The oldest reduction, if as many buckets are in flight as may be; -1: fewer are. */
@@ -157,6 +144,7 @@ static weft_status wait_for(wefti_program_builder *b, wefti_section s, int32_t i
     b->in_flight_count--;
     memmove(b->in_flight + i, b->in_flight + i + 1,
             (size_t)(b->in_flight_count - i) * sizeof *b->in_flight);
+    if (first->leaves == 0) return x.last ? wefti_bucket_reduced(b, s, x.bucket) : WEFT_OK;
     WEFT_TRY(
         wefti_build_begin(b, s, WEFTI_STEP_CALL, first->phase, first->name, x.call.arg_count, &d));
     for (int32_t a = 0; a < x.call.arg_count; a++)
@@ -180,27 +168,26 @@ weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) {
     return WEFT_OK;
 }
 
-weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t routine,
+weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t width,
                                    int32_t bucket) {
-    const wefti_routine *r = b->p->routines[routine];
     for (;;) {
         int32_t i = oldest_of_all(b, bucket);
-        if (i < 0) i = in_the_way(b, r);
-        if (i < 0 && b->in_flight_count == WEFTI_MOST_IN_FLIGHT) i = 0;
+        if (i < 0 && !has_room(b, width)) i = 0;
         if (i < 0) return WEFT_OK;
         WEFT_TRY(wait_for(b, s, i));
     }
 }
 
-weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_t bucket,
-                               bool last) {
+weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_t width,
+                               int32_t bucket) {
     wefti_draft_step *d = &b->steps[s][b->step_count[s] - 1];
-    int32_t begin, end = first_wave(d->step.routine, &begin);
-    if (!end) return last ? wefti_bucket_reduced(b, s, bucket) : WEFT_OK;
-    d->step.to = end;
-    d->step.leaves = end - begin;
-    d->step.parts = 2;
-    b->in_flight[b->in_flight_count++] = (wefti_in_flight){*d, bucket, last};
+    int32_t begin, end = last_wave(d->step.routine, &begin);
+    if (end) {
+        d->step.to = end;
+        d->step.leaves = end - begin;
+        d->step.parts = 2;
+    } /* else this rank has nothing to move, but keeps the order of the others */
+    b->in_flight[b->in_flight_count++] = (wefti_in_flight){*d, width, bucket, false};
     return WEFT_OK;
 }
 
@@ -212,13 +199,13 @@ static weft_status reduce_call(wefti_program_builder *b, wefti_section s, int32_
                                const char *name, int32_t routine, int count, const int32_t *args,
                                bool posts) {
     wefti_draft_step *d;
-    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, routine, bucket));
+    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, count, bucket));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
                                wefti_build_name(b, "gradients up to ", name),
                                b->p->routines[routine]->args, &d));
     for (int i = 0; i < 2 * count; i++) wefti_build_arg(b, d, i, args[i], 0);
     WEFT_TRY(wefti_build_end(b, d, routine));
-    return posts ? wefti_reduce_leave(b, s, bucket, false) : WEFT_OK;
+    return posts ? wefti_reduce_leave(b, s, count, bucket) : WEFT_OK;
 }
 
 static weft_status reduce_packed(wefti_program_builder *b, wefti_section s, int32_t k, bool posts) {

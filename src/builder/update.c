@@ -129,7 +129,7 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
     if (n == 0) return WEFT_OK;
     wefti_draft_step *d;
     WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, &routine));
-    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, routine, -1));
+    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, n, -1));
     WEFT_TRY(wefti_build_begin(
         b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
         wefti_build_name(b, "parameters up to ", b->root->values[which[n - 1]].name),
@@ -141,7 +141,7 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
         wefti_build_arg(b, d, n + i, b->param_buffer[which[i]], 0);
     }
     WEFT_TRY(wefti_build_end(b, d, routine));
-    return posts ? wefti_reduce_leave(b, s, -1, false) : WEFT_OK;
+    return posts ? wefti_reduce_leave(b, s, n, -1) : WEFT_OK;
 }
 
 static weft_status update_routine(wefti_program_builder *b, int32_t value,

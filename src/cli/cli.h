@@ -52,7 +52,8 @@ typedef struct cli_verb {
 } cli_verb;
 
 #define CLI_VERBS(X)                                                                               \
-    X(train) X(generate) X(model) X(plan) X(program) X(info) X(checkpoint) X(launch) X(bench)
+    X(train)                                                                                       \
+    X(generate) X(model) X(plan) X(program) X(info) X(machine) X(checkpoint) X(launch) X(bench)
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
 CLI_VERBS(CLI_VERB_DECLARE)
 
@@ -80,7 +81,8 @@ typedef struct cli_job_source {
     int64_t devices, batch, context;
     const char *plan, *model, *precision;
     const char *mode, *search; /* --search without --mode means mode auto */
-    const char *import;        /* options of Megatron-LM, in place of a job file */
+    const char *machine;
+    const char *import; /* options of Megatron-LM, in place of a job file */
 } cli_job_source;
 /* The options of verbs that ask about a model without training it: their values lie in the member
  * `source` of the verb's struct. */
@@ -113,9 +115,16 @@ typedef struct cli_job_source {
      0,                                                                                            \
      0,                                                                                            \
      "the same as parallel.mode: data, semi, manual, or auto, where a search makes the plan"},     \
+        {"search",                                                                                 \
+         "SEARCH",                                                                                 \
+         CLI_TEXT,                                                                                 \
+         CLI_JOB_AT(type, search),                                                                 \
+         0,                                                                                        \
+         0,                                                                                        \
+         "mode auto by this search: propagation, dynamic or recursive"},                           \
     {                                                                                              \
-        "search", "SEARCH", CLI_TEXT, CLI_JOB_AT(type, search), 0, 0,                              \
-            "mode auto by this search: propagation, dynamic or recursive"                          \
+        "machine", "MACHINE", CLI_TEXT, CLI_JOB_AT(type, machine), 0, 0,                           \
+            "for this machine: a name (weft machine list), a topology or a file"                   \
     }
 /* [JOB.yaml] key=value...: the file is the one word without '='. The overrides are moved to the
  * front of `words`. Returns CLI_DONE, or CLI_USAGE after a complaint. */

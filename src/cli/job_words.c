@@ -27,7 +27,7 @@ int cli_job_words(const cli_verb *verb, int count, char **words, cli_job_source 
     return CLI_DONE;
 }
 
-enum { OPTIONS = 8, DECIMAL_BYTES = 32 };
+enum { OPTIONS = 9, DECIMAL_BYTES = 32 };
 
 /* The words of a job while it is loaded: the caller's, then those of the options. */
 typedef struct word_list {
@@ -109,6 +109,7 @@ int cli_job_load(const cli_job_source *source, weft_job **out) {
     add_text(&list, "parallel.plan", source->plan);
     add_text(&list, "parallel.mode", source->mode ? source->mode : source->search ? "auto" : NULL);
     add_text(&list, "parallel.search", source->search);
+    add_text(&list, "machine", source->machine);
     if (!source->import) add_number(&list, "parallel.devices", source->devices);
     int code = CLI_DONE;
     if (list.failed) {

@@ -52,10 +52,11 @@ static inline const char *search_parts(const weft_plan *plan, const weft_graph *
             wefti_rule_begin(&rule);
             ASSERT_OK(n->op->split(n, &rule));
             const wefti_strategy *s = wefti_plan_strategy(plan, label, n->op->name, false);
+            const int64_t *cut = s ? s->cuts : NULL;
             for (int j = 0; j < n->inputs && wefti_in(n, j); j++) {
                 at += (size_t)snprintf(out + at, 256 - at, "%s", j ? ",(" : "((");
                 for (int d = 0; d < wefti_in(n, j)->rank; d++) {
-                    int32_t parts = 1;
+                    int32_t parts = s && s->cuts ? (int32_t)*cut++ : 1;
                     for (int32_t x = 0; s && x < s->split_count; x++)
                         for (int a = 0; a < s->splits[x].count; a++)
                             if (rule.in[j][d] >= 0 &&
