@@ -117,7 +117,8 @@ static int load_for(int size, const char *path, char **words, int overrides,
 static int train_across(const weft_launcher *launcher, const weft_job *job,
                         const train_options *values) {
     weft_world *world;
-    weft_world_options options = {.links = *job->parallel.links ? job->parallel.links : job->machine};
+    weft_world_options options = {.links =
+                                      *job->parallel.links ? job->parallel.links : job->machine};
     if (weft_world_join(&options, &world) < 0) return failed(launcher->rank);
     int code = train(world, job, values);
     weft_world_leave(world);
