@@ -60,8 +60,8 @@ static const char *elsewhere(const char *word) {
     int rows;
     const wefti_job_row *table = wefti_job_table(&rows);
     for (int i = 0; i < rows; i++) {
-        const char *last = strrchr(table[i].path, '.');
-        if (!strcmp(last + 1, word)) return table[i].path;
+        const char *dot = strrchr(table[i].path, '.'); /* NULL: a key of the job itself */
+        if (!strcmp(dot ? dot + 1 : table[i].path, word)) return table[i].path;
     }
     return NULL;
 }

@@ -62,14 +62,16 @@ weft_status wefti_model_fits(const wefti_machine_model *m, int64_t ranks) {
     return WEFT_OK;
 }
 
-double wefti_model_byte_seconds(const wefti_machine_model *m, int32_t level, double active) {
+static double byte_rate(const wefti_machine_model *m, int32_t level, double active) {
     const wefti_level *l = &m->level[level];
-    double rate = l->bytes_per_second.value;
-    if (l->uplink_bytes_per_second.source && active >= 1) {
-        double share = l->uplink_bytes_per_second.value / active;
-        if (share < rate) rate = share;
-    }
-    return 1 / rate;
+    const double rate = l->bytes_per_second.value;
+    if (!l->uplink_bytes_per_second.source || active < 1) return rate;
+    const double share = l->uplink_bytes_per_second.value / active;
+    return share < rate ? share : rate;
+}
+
+double wefti_model_byte_seconds(const wefti_machine_model *m, int32_t level, double active) {
+    return 1 / byte_rate(m, level, active);
 }
 
 /* ---- devices ---- */
@@ -115,8 +117,7 @@ wefti_machine wefti_model_rates(const wefti_machine_model *m) {
 
 static wefti_measured_link link_of(const wefti_machine_model *m, int32_t level, double active) {
     return (wefti_measured_link){.latency_seconds = m->level[level].latency_seconds.value,
-                                 .bytes_per_second =
-                                     1 / wefti_model_byte_seconds(m, level, active)};
+                                 .bytes_per_second = byte_rate(m, level, active)};
 }
 
 wefti_links wefti_model_links(const wefti_machine_model *m) {

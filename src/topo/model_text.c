@@ -19,9 +19,10 @@ static weft_status unknown(const char *name) {
     const char *near = weft_nearest(name, names);
     if (near)
         WEFT_FAIL(WEFT_E_NOT_FOUND, "unknown machine '%.80s'; did you mean '%s'?", name, near);
-    WEFT_FAIL(WEFT_E_NOT_FOUND,
-              "unknown machine '%.80s': neither a file nor a built-in machine (weft machine list)",
-              name);
+    WEFT_FAIL(
+        WEFT_E_NOT_FOUND,
+        "unknown machine '%.80s': neither a file nor a built-in machine (docs/format-machine.md)",
+        name);
 }
 
 static weft_status find_name(const char *name, wefti_machine_model **out) {
@@ -259,7 +260,7 @@ weft_status wefti_model_find(const char *text, wefti_machine_model **out) {
                      WORDS_MAX);
         word[count++] = w;
     }
-    WEFT_REQUIRE(count, WEFT_E_ARG, "the machine is an empty text; name one (weft machine list)");
+    WEFT_REQUIRE(count, WEFT_E_ARG, "the machine is an empty text; name one, such as h100-80g");
     if (strchr(text, '=')) return find_topology(word, count, out);
     return count == 1 ? find_one(word[0], out) : find_counted(word, count, text, out);
 }

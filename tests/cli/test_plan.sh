@@ -104,6 +104,22 @@ expect 1 'parallel.links: bad.json: not valid JSON' plan job.yaml parallel.links
 grep -q 'line 1' out || fail 'no line of the error' out
 expect 1 'parallel.links: cannot open nothere.json' train job.yaml parallel.links=nothere.json
 
+# --- machines ---
+expect 0 'far.json' plan job.yaml --devices 4 'machine=2 hosts of 2 h100-80g' --out far.json
+grep -qF '"ranks_per_host": 2' far.json || fail 'the plan does not tell how many ranks a host has' far.json
+grep -qF '"product_bf16": ' far.json || fail 'the plan does not tell the rates of a device' far.json
+expect 0 'again.json' plan job.yaml parallel.plan=far.json --out again.json
+expect 0 'equal' plan --diff far.json again.json
+expect 0 'again.json' plan job.yaml --devices 4 machine=links.json --out again.json
+expect 0 'equal' plan --diff linked.json again.json
+expect 0 'again.json' plan job.yaml parallel.plan=far.json 'machine=hosts=2 gpus=2 gpu=h100-80g inter=5e9,1e-5' --out again.json
+expect 1 'links.between_hosts.bytes_per_second: 50000000000 -> 5000000000' plan --diff far.json again.json
+expect 1 'machine: unknown machine|h100-80g' plan job.yaml machine=h100-80
+expect 1 'machine: the machine v100 has 2 devices|4' plan job.yaml --devices 4 'machine=2 v100'
+expect 1 'h100-80g|16' train job.yaml --devices 4 'machine=2 hosts of 16 h100-80g'
+sed 's/"product_bf16": [^,]*/"product_bf16": -1/' far.json >bad.json
+expect 1 'rates.product_bf16 is -1' plan --check bad.json job.yaml
+
 # --- compared ---
 expect 1 "strategies[h.*.mlp.c_fc:linear]: 'm0=dp n0=tp' -> 'm0=dp'" plan --diff plan.json stages.json
 expect 1 'pipeline.stages: 1 -> 2' plan --diff plan.json stages.json
@@ -127,5 +143,7 @@ losses --plan plan.json >got
 cmp -s expected got || fail 'plan.json: other losses' got
 losses --devices 4 parallel.links=links.json >got
 cmp -s expected got || fail 'links.json: other losses' got
+losses --devices 4 'machine=2 hosts of 2 h100-80g' >got
+cmp -s expected got || fail 'a machine: other losses' got
 
 exit $failed

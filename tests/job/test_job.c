@@ -448,7 +448,8 @@ static void test_table(void **state) {
     assert_int_equal(rows, keys);
     for (int i = 0; i < rows; i++) {
         assert_true(strlen(table[i].path) + 8 < WEFTI_JOB_PATH);
-        assert_true(strchr(table[i].path, '.') != NULL);
+        /* One key lies in no section. */
+        assert_true(strchr(table[i].path, '.') || !strcmp(table[i].path, "machine"));
         assert_string_equal(table[i].path, public[i].path);
         for (int j = 0; j < i; j++) assert_string_not_equal(table[i].path, table[j].path);
     }
