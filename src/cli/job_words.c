@@ -40,7 +40,10 @@ int cli_job_load(const char *path, char **words, int overrides, int64_t devices,
         snprintf(devices_word, sizeof devices_word, "parallel.devices=%lld", (long long)devices);
         if (plan) all[count++] = plan_word;
         if (devices) all[count++] = devices_word;
-        if (weft_job_load(path, all, count, out) < 0) code = cli_failed();
+        if (weft_job_load(path, all, count, out) < 0)
+            code = cli_failed();
+        else
+            (*out)->progress.call = cli_show_ranks;
     }
     free(all);
     free(plan_word);

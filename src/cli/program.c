@@ -48,7 +48,7 @@ const cli_verb cli_program = {
     .summary = "show the program of one device: steps, transfers, layouts, memory",
     .usage = "program JOB.yaml [key=value ...] [--plan FILE] [--devices N] [--rank R] [--json]",
     .example = "weft program job.yaml --plan plan.json --rank 3",
-    .notes = "Nothing is trained. The programs of all devices are built and checked against each "
+    .notes = "Nothing is trained. The programs of all devices are checked against each "
              "other.",
     .options = options,
     .run = run,

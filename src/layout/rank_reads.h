@@ -16,8 +16,8 @@ typedef enum wefti_rank_read_kind {
     WEFTI_READ_SIZES, /* the sizes of the parts of all ranks that differ along `axes`, the last ones
                          of the split, only */
     WEFTI_READ_OVERLAP, /* how much of the rank's part lies in its part of another split */
-    WEFTI_READ_FIRST, /* whether the rank is the first one along all axes of a set */
-    WEFTI_READ_PLACE  /* the rank's coordinates along a set of axes */
+    WEFTI_READ_FIRST,   /* whether the rank is the first one along all axes of a set */
+    WEFTI_READ_PLACE    /* the rank's coordinates along a set of axes */
 } wefti_rank_read_kind;
 
 typedef struct wefti_rank_read {

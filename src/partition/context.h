@@ -79,7 +79,7 @@ typedef struct wefti_partition_context {
     const weft_body *from;
     weft_body *to;
     wefti_rank_reads *reads; /* of the entry */
-    wefti_builder *own; /* the graph's builder during the run */
+    wefti_builder *own;      /* the graph's builder during the run */
     wefti_arena *scratch;
     wefti_version **version; /* per value of the whole body; the layout in which it is made comes
                                 first */

@@ -28,8 +28,8 @@ weft_status wefti_programs_match(const wefti_program *const *programs, int32_t c
 
 /* Matches a world of which only one rank of each class is built (builder/fold/fold.h). The classes
  * play in place of their ranks. A class waits for every class that some rank of it meets in such a
- * group, and its posts must equal theirs up to the ranks and the place of the group. This is stricter
- * than the play of all ranks: if the classes match, all ranks do. */
+ * group, and its posts must equal theirs up to the ranks and the place of the group. This is
+ * stricter than the play of all ranks: if the classes match, all ranks do. */
 typedef struct wefti_match_classes {
     const wefti_program *const *programs; /* [count]: of the representatives */
     int32_t count;

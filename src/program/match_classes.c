@@ -1,10 +1,11 @@
-/* Matching of classes: which classes meet in the groups of a transfer, and transfers up to the ranks
- * and the place of their groups.
+/* Matching of classes: which classes meet in the groups of a transfer, and transfers up to the
+ * ranks and the place of their groups.
  *
- * A group is named by how it lies on the meshes: the ranks along some axes, the ranks with one place
- * in several stages, or all ranks of several stages. Every rank of a class is in a group of the same
- * name. Two classes that have ranks in one group meet, and so do classes that meet a third one:
- * their transfers must equal the transfer of the third. All classes that meet form one channel. */
+ * A group is named by how it lies on the meshes: the ranks along some axes, the ranks with one
+ * place in several stages, or all ranks of several stages. Every rank of a class is in a group of
+ * the same name. Two classes that have ranks in one group meet, and so do classes that meet a third
+ * one: their transfers must equal the transfer of the third. All classes that meet form one
+ * channel. */
 #include "program/match_parts.h"
 
 #include <string.h>
@@ -23,7 +24,7 @@ typedef struct wefti_match_group {
     lies how;
     wefti_axes axes;
     int32_t stages, *firsts; /* the first ranks of the stages, ascending */
-    int32_t *lowest;         /* per class: the lowest class that it meets, -1: not in such a group */
+    int32_t *lowest; /* per class: the lowest class that it meets, -1: not in such a group */
 } wefti_match_group;
 
 static const wefti_mesh *mesh_of(const wefti_match *m, int32_t rank) {
@@ -48,8 +49,8 @@ static wefti_axes axes_between(const wefti_mesh *mesh, const wefti_transfer *t) 
     return axes;
 }
 
-/* Names the group of a transfer in *out, with the firsts in an array of `members`. False: it lies in
- * none of these ways. Ranks ascend. */
+/* Names the group of a transfer in *out, with the firsts in an array of `members`. False: it lies
+ * in none of these ways. Ranks ascend. */
 static bool name_group(const wefti_match *m, const wefti_transfer *t, wefti_match_group *out) {
     bool one_place = true, whole = true;
     out->stages = 0;

@@ -28,9 +28,9 @@ typedef struct wefti_match_channel {
     struct wefti_match_channel *next; /* in the same hash bucket */
     uint64_t tag;
     int32_t members;
-    const int32_t *ranks; /* players: indices in wefti_match.ranks */
+    const int32_t *ranks;                  /* players: indices in wefti_match.ranks */
     const struct wefti_match_group *group; /* with classes: the kind of group */
-    int64_t *posted; /* per member */
+    int64_t *posted;                       /* per member */
     bool *waiting;
     int64_t complete, begin; /* complete: meetings that are over; begin: number of open[0] */
     wefti_meeting *open;
@@ -93,8 +93,8 @@ weft_status wefti_match_channel_of(wefti_match *m, uint64_t hash, uint64_t tag, 
                                    const int32_t *players, const struct wefti_match_group *group,
                                    wefti_match_channel **out) WEFT_CHECKED;
 
-/* match_classes.c. find_channel: the channel in which the transfer of a class meets, and the class's
- * slot there. digest, equal: of transfers up to the ranks and the place of their groups. */
+/* match_classes.c. find_channel: the channel in which the transfer of a class meets, and the
+ * class's slot there. digest, equal: of transfers up to the ranks and the place of their groups. */
 weft_status wefti_match_class_channel(wefti_match *m, const wefti_transfer *t, int32_t player,
                                       wefti_match_end *end) WEFT_CHECKED;
 uint64_t wefti_match_form_digest(const wefti_transfer *t);

@@ -2,8 +2,8 @@
  *
  * Builds only the first rank of each stage, which decides for all ranks of the stage. So planning
  * for thousands of devices needs none of them. Stages with equal meshes decide alike, so only the
- * first of them is observed: an observed build makes each partition again. Names that differ only in numbers and are split
- * alike become one pattern: "h.*.mlp.c_fc:linear".
+ * first of them is observed: an observed build makes each partition again. Names that differ only
+ * in numbers and are split alike become one pattern: "h.*.mlp.c_fc:linear".
  *
  * No rule is written for two ops with one name and different splits, because no rule can tell them
  * apart. Nor for uneven splits in units of several elements, or for ops of the backward pass, which
@@ -308,8 +308,12 @@ static weft_status observe_stages(const wefti_completion *what, collector *c) {
     wefti_route_cache *routes;
     weft_status status = WEFT_OK;
     WEFT_TRY(wefti_route_cache_create(&routes));
-    for (int32_t s = 0; s < what->plan->pipeline.stages && status >= 0; s++)
+    for (int32_t s = 0; s < what->plan->pipeline.stages && status >= 0; s++) {
+        const wefti_mesh mesh = wefti_plan_mesh(what->plan, s);
         status = observe_stage(what, c, s, routes);
+        if (what->progress && status >= 0)
+            what->progress(what->context, mesh.first + wefti_mesh_size(&mesh), what->plan->devices);
+    }
     wefti_route_cache_destroy(routes);
     return status;
 }

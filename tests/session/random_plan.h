@@ -1,7 +1,7 @@
-/* Random plans for random networks (random_network.h), for tests that run one model in several ways:
- * meshes, splits of ops, inputs and parameters, stages under all schedules and with meshes of their
- * own, microbatches, copies, recomputation, sharded optimizers, fusion. Everything follows from one
- * seed. */
+/* Random plans for random networks (random_network.h), for tests that run one model in several
+ * ways: meshes, splits of ops, inputs and parameters, stages under all schedules and with meshes of
+ * their own, microbatches, copies, recomputation, sharded optimizers, fusion. Everything follows
+ * from one seed. */
 #ifndef WEFT_TESTS_RANDOM_PLAN_H
 #define WEFT_TESTS_RANDOM_PLAN_H
 
@@ -29,8 +29,8 @@ typedef struct trial {
 
 /* ---- strategies for an op ---- */
 
-static inline const char *label_of(const weft_body *body, const weft_node *n, const char *call, char *out,
-                            size_t bytes) {
+static inline const char *label_of(const weft_body *body, const weft_node *n, const char *call,
+                                   char *out, size_t bytes) {
     const char *inside = n->scope;
     int length = (int)strlen(inside);
     for (int i = 0; i < n->inputs; i++) {
@@ -115,7 +115,8 @@ static inline void as_cuts(const trial *t, const weft_node *n, char *split, size
 }
 
 /* Sometimes a result is to lie in some layout: " -> [-, tp]". */
-static inline void random_result(const trial *t, dice *d, const weft_node *n, char *out, size_t bytes) {
+static inline void random_result(const trial *t, dice *d, const weft_node *n, char *out,
+                                 size_t bytes) {
     const weft_desc *y = wefti_out(n, 0);
     const wefti_mesh *mesh = &t->plan->mesh;
     char dims[WEFT_MAX_RANK][64] = {{0}};
@@ -199,11 +200,35 @@ static inline void name_results(const trial *t, weft_graph *g) {
 
 static inline void make_mesh(trial *t) {
     static const char *const names[] = {"dp", "tp", "sp"};
-    static const int sizes[][3] = {{1},    {2},    {3}, {4}, {2, 2}, {5},    {6},
-                                   {2, 3}, {3, 2}, {7}, {8}, {2, 4}, {4, 2}, {2, 2, 2},
+    static const int sizes[][3] = {{1},
+                                   {2},
+                                   {3},
+                                   {4},
+                                   {2, 2},
+                                   {5},
+                                   {6},
+                                   {2, 3},
+                                   {3, 2},
+                                   {7},
+                                   {8},
+                                   {2, 4},
+                                   {4, 2},
+                                   {2, 2, 2},
                                    /* for more than 8 devices */
-                                   {3, 3}, {2, 5}, {4, 4}, {3, 2, 2}, {8, 2}, {5, 3}, {12},
-                                   {16}, {4, 2, 2}, {2, 8}, {6, 4}, {7, 4}, {32}, {2, 4, 4}};
+                                   {3, 3},
+                                   {2, 5},
+                                   {4, 4},
+                                   {3, 2, 2},
+                                   {8, 2},
+                                   {5, 3},
+                                   {12},
+                                   {16},
+                                   {4, 2, 2},
+                                   {2, 8},
+                                   {6, 4},
+                                   {7, 4},
+                                   {32},
+                                   {2, 4, 4}};
     const int count = t->most > 8 ? (int)(sizeof sizes / sizeof *sizes) : 14;
     do {
         int m = (int)roll(&t->dice, count);

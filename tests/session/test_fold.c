@@ -79,9 +79,10 @@ static weft_status match_all(const world *w) {
 
 static weft_status match_classes(const world *w) {
     const wefti_program *programs[MOST];
-    for (int32_t c = 0; c < w->classes->count; c++) programs[c] = w->classes->classes[c].programs[0];
-    return wefti_classes_match(&(wefti_match_classes){programs, w->classes->count,
-                                                      w->classes->class_of, w->ranks});
+    for (int32_t c = 0; c < w->classes->count; c++)
+        programs[c] = w->classes->classes[c].programs[0];
+    return wefti_classes_match(
+        &(wefti_match_classes){programs, w->classes->count, w->classes->class_of, w->ranks});
 }
 
 static int64_t received(const wefti_program *p) {
@@ -270,8 +271,7 @@ static void test_planted_mismatches(void **state) {
         if (open_world(seed, &w)) {
             folded += w.classes->count < w.ranks;
             for (int kind = 0; kind < FAULTS; kind++)
-                for (int k = 0; k < 3; k++)
-                    found[kind] += compare_findings(&w, seed, (fault)kind);
+                for (int k = 0; k < 3; k++) found[kind] += compare_findings(&w, seed, (fault)kind);
         }
         close_world(&w);
     }

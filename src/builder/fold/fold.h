@@ -33,8 +33,8 @@ typedef struct wefti_fold {
     void *context;
     /* Builds the programs of a rank, one after the other: programs[0 .. graphs - 1]. */
     weft_status (*build)(void *context, int32_t rank, wefti_program **programs);
-    /* After each build; may destroy programs and set them to NULL. `done`: ranks with a class. NULL:
-     * nothing. */
+    /* After each build; may destroy programs and set them to NULL. `done`: ranks with a class.
+     * NULL: nothing. */
     weft_status (*found)(void *context, wefti_rank_class *which, int32_t done);
 } wefti_fold;
 

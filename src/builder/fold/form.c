@@ -1,6 +1,6 @@
-/* The digest of a program's form: see builder/fold/fold.h. It leaves out what equal ranks differ in:
- * the ranks of groups, begins of pieces in attributes, and where in a parameter's memory a piece
- * begins. */
+/* The digest of a program's form: see builder/fold/fold.h. It leaves out what equal ranks differ
+ * in: the ranks of groups, begins of pieces in attributes, and where in a parameter's memory a
+ * piece begins. */
 #include <string.h>
 
 #include "base/digest/digest.h"

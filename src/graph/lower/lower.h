@@ -67,8 +67,8 @@ int32_t wefti_lower_parts(const wefti_lowering *c,
                                           also for factor -1 */
 int32_t wefti_lower_index(const wefti_lowering *c,
                           int factor); /* the number of this device's part */
-/* Whether this device has the first part. Ask this if nothing else about the number matters: devices
- * with other parts then count as alike (layout/rank_reads.h). */
+/* Whether this device has the first part. Ask this if nothing else about the number matters:
+ * devices with other parts then count as alike (layout/rank_reads.h). */
 bool wefti_lower_first(const wefti_lowering *c, int factor);
 /* Range of part `index` of a factor, in units of the factor. */
 void wefti_lower_range(const wefti_lowering *c, int factor, int32_t index, int64_t *begin,

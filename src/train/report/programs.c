@@ -88,7 +88,8 @@ static weft_status build(void *context, int32_t rank, wefti_program **programs) 
 static weft_status found(void *context, wefti_rank_class *c, int32_t done) {
     const wefti_job_programs *p = context;
     (void)c;
-    if (p->progress.call) p->progress.call(p->progress.context, done, p->devices);
+    const weft_job *job = p->training.job;
+    if (job->progress.call) job->progress.call(job->progress.context, done, p->devices);
     return WEFT_OK;
 }
 
@@ -115,11 +116,17 @@ weft_status wefti_job_programs_classes(wefti_job_programs *p) {
     return WEFT_OK;
 }
 
+static weft_status fits(const wefti_job_programs *p, const wefti_program *program) {
+    return wefti_program_within(program, p->training.job->device.memory_bytes, true, p->devices);
+}
+
+weft_status wefti_job_programs_fits(const wefti_job_programs *p, wefti_program *const *programs) {
+    for (int32_t g = 0; g < p->graphs; g++) WEFT_TRY(fits(p, programs[g]));
+    return WEFT_OK;
+}
+
 weft_status wefti_job_programs_within(const wefti_job_programs *p) {
-    for (int32_t g = 0; g < p->graphs; g++)
-        WEFT_TRY(wefti_program_within(wefti_job_programs_largest(p, g),
-                                      p->training.job->device.memory_bytes,
-                                      wefti_optimizer_plan_of(p->optimizer) != NULL, p->devices));
+    for (int32_t g = 0; g < p->graphs; g++) WEFT_TRY(fits(p, wefti_job_programs_largest(p, g)));
     return WEFT_OK;
 }
 
