@@ -202,6 +202,12 @@ typedef struct weft_job {
     weft_job_parallel parallel;
     const weft_plan *plan; /* made from `parallel`; NULL if `parallel` describes one device */
     const char *text;      /* the job as a job file that reads back equal */
+    /* The caller may set it: called while a report (weft_job_report, weft_job_plan,
+     * weft_job_program_text) builds programs, with the number of ranks that are done. */
+    struct {
+        void (*call)(void *context, int done, int of);
+        void *context;
+    } progress;
 } weft_job;
 
 /** Read a job file, apply the overrides in order, fill in defaults, check.

@@ -91,7 +91,7 @@ WEFT_API bool weft_launch_is_scheduler(void);
 /* ---- dry runs: one process checks a job of many ranks, without devices ---- */
 
 typedef struct weft_dry_run {
-    int ranks, checked;              /* in the job; built, and matched if all were built */
+    int ranks, checked;              /* in the job; checked, and matched if all were checked */
     int64_t least_bytes, most_bytes; /* predicted peak memory of one rank */
     int least_rank, most_rank;
     char *largest;              /* largest tensors at the peak of most_rank, one line */
@@ -103,11 +103,13 @@ typedef struct weft_dry_run {
     double seconds; /* for building and matching */
 } weft_dry_run;
 
-/** Dry run: build the programs of all ranks of a job (rank -1) or of one rank, and match them
- * against each other. Nothing runs, and no device is needed.
- * @param progress  called with the number of programs built; may be NULL
+/** Dry run: check the programs of all ranks of a job (rank -1), or of one rank, and match them
+ * against each other. Nothing runs, and no device is needed. Of ranks that are equal except for
+ * their place, one is built.
+ * @param progress  called with the number of ranks that are done; may be NULL
  * @param out       freed with weft_dry_run_free
- * @return as weft_job_program_text */
+ * @return as weft_job_program_text; WEFT_E_NOMEM if a rank needs more than the job's device.memory
+ */
 WEFT_API weft_status weft_job_dry_run(const weft_job *job, int rank,
                                       void (*progress)(void *context, int done, int of),
                                       void *context, weft_dry_run *out) WEFT_CHECKED;

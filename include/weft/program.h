@@ -9,10 +9,10 @@
 extern "C" {
 #endif
 
-/** Build the programs of all ranks, match them against each other, and describe one of them: its
- * coordinates on the mesh, memory, schedule with every transfer, cells with the layouts of their
- * operands and results, tensors. Nothing runs. Opens the data only if sizes depend on them. Not
- * collective.
+/** Check and match the programs of all ranks, as weft_job_dry_run does, and describe one of them:
+ * its coordinates on the mesh, memory, schedule with every transfer, cells with the layouts of
+ * their operands and results, tensors. Nothing runs. Opens the data only if sizes depend on them.
+ * Not collective.
  * @param rank  of the job's devices, from 0
  * @param out   freed with weft_text_free
  * @param out_unmatched  as for weft_job_plan; may be NULL

@@ -128,13 +128,13 @@ typedef struct weft_model_report {
     void *owner;
 } weft_model_report;
 
-/** Build the programs that weft_train_run would run, and describe them. Opens the data only if the
- * sizes depend on it.
+/** Build the programs that weft_train_run would run, and describe them. Of devices that are equal
+ * except for their place, one is built. Opens the data only if the sizes depend on it.
  * @param out  freed with weft_model_report_free
  * @return WEFT_E_ARG for an inconsistent job; WEFT_E_LAYOUT and others for a plan that does not fit
  *   the
- * model; WEFT_E_MISMATCH if the programs of the devices do not match; the errors of weft_data_open
- * and of reading model.from */
+ * model; WEFT_E_MISMATCH if the programs of the devices do not match; WEFT_E_NOMEM if a device
+ * needs more than device.memory; the errors of weft_data_open and of reading model.from */
 WEFT_API weft_status weft_job_report(const weft_job *job, weft_model_report **out) WEFT_CHECKED;
 WEFT_API void weft_model_report_free(weft_model_report *report); /* NULL is legal */
 

@@ -162,6 +162,8 @@ void cli_bold_end(FILE *stream);
 void cli_say_piece(FILE *stream, const char *bytes, size_t count, unsigned char *last);
 void cli_line_anew(
     FILE *stream); /* the next output overwrites the line; does nothing off terminals */
+/* Progress on standard error, if it is a terminal and a report takes more than 2 s. */
+void cli_show_ranks(void *context, int done, int of);
 /* Bytes that another program wrote, as it did. */
 void cli_pass_on(FILE *stream, const char *bytes, size_t count);
 bool cli_is_control(

@@ -120,6 +120,7 @@ int cli_job_load(const cli_job_source *source, weft_job **out) {
     } else if (weft_job_load(source->path, list.items, list.count, out) < 0) {
         code = cli_failed();
     }
+    if (code == CLI_DONE) (*out)->progress.call = cli_show_ranks;
     for (int i = 0; i < list.made_count; i++) free(list.made[i]);
     free(list.items);
     return code;

@@ -52,7 +52,7 @@ const cli_verb cli_program = {
         "program JOB.yaml [key=value ...] [--plan FILE] [--devices N] [--rank R] [--json]\n"
         "       weft program --model config.json [--batch N] [--context N] [--precision NAME] ...",
     .example = "weft program job.yaml --plan plan.json --rank 3",
-    .notes = "Nothing is trained. The programs of all devices are built and checked against each "
+    .notes = "Nothing is trained. The programs of all devices are checked against each "
              "other.",
     .options = options,
     .run = run,

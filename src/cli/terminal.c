@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Open MPI's mpirun gives its processes terminals of its own, 80 columns wide, even if the output
@@ -111,6 +112,18 @@ void cli_say_piece(FILE *stream, const char *bytes, size_t count, unsigned char 
         putc(is_terminal && cli_is_control(*last, c) ? '?' : c, stream);
         *last = c;
     }
+}
+
+void cli_show_ranks(void *context, int done, int of) {
+    static struct timespec begin; /* of the first call; one report at a time */
+    struct timespec now;
+    (void)context;
+    if (!cli_is_terminal(stderr)) return;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!begin.tv_sec) begin = now;
+    if (now.tv_sec - begin.tv_sec < 2) return;
+    cli_line_anew(stderr);
+    if (done < of) cli_say(stderr, "%d of %d ranks are built", done, of);
 }
 
 void cli_line_anew(FILE *stream) {

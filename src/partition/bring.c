@@ -22,10 +22,18 @@ static const weft_op_def *op_named(const wefti_partition_context *ctx, const cha
     return wefti_op_find(ctx->p->graph->ops, name);
 }
 
-static weft_status emit_slices(wefti_partition_context *ctx, const wefti_region *have,
-                               const wefti_region *want, int rank, int32_t *local) {
-    for (int d = 0; d < rank; d++) {
-        if (have->begin[d] == want->begin[d] && have->size[d] == want->size[d]) continue;
+static bool same_split(const wefti_dim_split *a, const wefti_dim_split *b) {
+    return a->count == b->count && !memcmp(a->axis, b->axis, (size_t)a->count) &&
+           (a->unit > 1 ? a->unit : 1) == (b->unit > 1 ? b->unit : 1);
+}
+
+/* All ranks have the same slices, also ranks whose slice takes all of an empty piece: transfers of
+ * a call that nothing separates are posted together, on all ranks the same ones. */
+static weft_status emit_slices(wefti_partition_context *ctx, const wefti_layout *from,
+                               const wefti_layout *to, const wefti_region *have,
+                               const wefti_region *want, int32_t *local) {
+    for (int d = 0; d < from->rank; d++) {
+        if (same_split(&from->dim[d], &to->dim[d])) continue;
         int64_t begin = want->begin[d] - have->begin[d];
         wefti_attr attrs[] = {WEFTI_I("axis", d),
                               WEFTI_I("begin", begin),
@@ -102,7 +110,7 @@ static weft_status emit_move(wefti_partition_context *ctx, const weft_desc *whol
         wefti_region have, want;
         wefti_layout_region(from, mesh, whole, ctx->p->rank, &have);
         wefti_layout_region(&move->to, mesh, whole, ctx->p->rank, &want);
-        return emit_slices(ctx, &have, &want, whole->rank, local);
+        return emit_slices(ctx, from, &move->to, &have, &want, local);
     }
     wefti_transfer *t;
     WEFT_TRY(wefti_move_transfer(mesh, whole, from, move, ctx->p->rank, &t));

@@ -308,8 +308,12 @@ static weft_status observe_stages(const wefti_completion *what, collector *c) {
     wefti_route_cache *routes;
     weft_status status = WEFT_OK;
     WEFT_TRY(wefti_route_cache_create(&routes));
-    for (int32_t s = 0; s < what->plan->pipeline.stages && status >= 0; s++)
+    for (int32_t s = 0; s < what->plan->pipeline.stages && status >= 0; s++) {
+        const wefti_mesh mesh = wefti_plan_mesh(what->plan, s);
         status = observe_stage(what, c, s, routes);
+        if (what->progress && status >= 0)
+            what->progress(what->context, mesh.first + wefti_mesh_size(&mesh), what->plan->devices);
+    }
     wefti_route_cache_destroy(routes);
     return status;
 }

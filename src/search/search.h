@@ -13,6 +13,9 @@ typedef struct wefti_completion {
     const weft_plan *plan;
     const wefti_optimizer_plan *optimizer;
     int32_t microbatches;
+    void (*progress)(void *context, int done, int of); /* with the ranks that are decided; NULL:
+                                                          not called */
+    void *context;
 } wefti_completion;
 
 /* complete.c: writes into `out`, a copy of the plan, the strategies, layouts and stages that a

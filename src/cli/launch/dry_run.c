@@ -32,13 +32,6 @@ static const cli_verb train = {
     .options = options,
 };
 
-static void show_progress(void *context, int done, int of) {
-    (void)context;
-    if (!cli_is_terminal(stderr)) return;
-    cli_line_anew(stderr);
-    if (done < of) cli_say(stderr, "%d of %d programs", done, of);
-}
-
 static void show_json(const weft_dry_run *r) {
     cli_json json;
     cli_json_begin(&json, stdout);
@@ -102,7 +95,7 @@ int launch_dry_run(const cli_verb *verb, char **command, int64_t ranks, int64_t 
     code = cli_job_load(&values.source, &job);
     if (code != CLI_DONE) return code;
     weft_dry_run report;
-    if (weft_job_dry_run(job, (int)rank, show_progress, NULL, &report) < 0) {
+    if (weft_job_dry_run(job, (int)rank, cli_show_ranks, NULL, &report) < 0) {
         code = cli_failed();
     } else {
         cli_unmatched(report.unmatched);

@@ -9,9 +9,12 @@ static weft_status complete_plan(const wefti_training *t, weft_plan *out, int32_
     weft_session_options o = wefti_training_options(t);
     wefti_optimizer *optimizer;
     WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph, &optimizer));
-    const wefti_completion what = {t->model.graph, wefti_training_plan(t),
-                                   wefti_optimizer_plan_of(optimizer),
-                                   (int32_t)t->batch.microbatches};
+    const wefti_completion what = {.graph = t->model.graph,
+                                   .plan = wefti_training_plan(t),
+                                   .optimizer = wefti_optimizer_plan_of(optimizer),
+                                   .microbatches = (int32_t)t->batch.microbatches,
+                                   .progress = t->job->progress.call,
+                                   .context = t->job->progress.context};
     weft_status status = wefti_plan_complete(&what, out, fused);
     wefti_optimizer_destroy(optimizer);
     return status;

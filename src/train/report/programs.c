@@ -88,7 +88,8 @@ static weft_status build(void *context, int32_t rank, wefti_program **programs) 
 static weft_status found(void *context, wefti_rank_class *c, int32_t done) {
     const wefti_job_programs *p = context;
     (void)c;
-    if (p->progress.call) p->progress.call(p->progress.context, done, p->devices);
+    const weft_job *job = p->training.job;
+    if (job->progress.call) job->progress.call(job->progress.context, done, p->devices);
     return WEFT_OK;
 }
 
@@ -115,18 +116,21 @@ weft_status wefti_job_programs_classes(wefti_job_programs *p) {
     return WEFT_OK;
 }
 
-weft_status wefti_job_programs_within(const wefti_job_programs *p) {
+/* `programs`: of one rank, one for each graph. */
+weft_status wefti_job_programs_fits(const wefti_job_programs *p, wefti_program *const *programs) {
     const int64_t limit = p->training.job->device.memory_bytes;
     const bool trains = wefti_optimizer_plan_of(p->optimizer) != NULL;
-    for (int32_t c = 0; c < p->classes->count; c++) {
-        const wefti_rank_class *of = &p->classes->classes[c];
-        int64_t arena = 0, programs = 0;
-        for (int32_t g = 0; g < p->graphs; g++) {
-            if (of->programs[g]->peak_bytes > arena) arena = of->programs[g]->peak_bytes;
-            programs += of->programs[g]->program_bytes;
-        }
-        WEFT_TRY(wefti_program_within(of->programs[0], arena, programs, limit, trains, p->devices));
+    int64_t arena = 0, own = 0;
+    for (int32_t g = 0; g < p->graphs; g++) {
+        if (programs[g]->peak_bytes > arena) arena = programs[g]->peak_bytes;
+        own += programs[g]->program_bytes;
     }
+    return wefti_program_within(programs[0], arena, own, limit, trains, p->devices);
+}
+
+weft_status wefti_job_programs_within(const wefti_job_programs *p) {
+    for (int32_t c = 0; c < p->classes->count; c++)
+        WEFT_TRY(wefti_job_programs_fits(p, p->classes->classes[c].programs));
     return WEFT_OK;
 }
 

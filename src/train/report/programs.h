@@ -6,12 +6,6 @@
 #include "session/optimizer.h"
 #include "train/training.h"
 
-/* Called while ranks are built. NULL: never. */
-typedef struct wefti_report_progress {
-    void (*call)(void *context, int done, int of);
-    void *context;
-} wefti_report_progress;
-
 typedef struct wefti_job_programs {
     wefti_training training; /* without a session */
     weft_plan *plan;         /* NULL: one device */
@@ -20,7 +14,6 @@ typedef struct wefti_job_programs {
     wefti_prepare prepare;
     int32_t microbatches, devices, graphs; /* graphs: 2 with validation */
     wefti_rank_classes *classes;           /* once all are built */
-    wefti_report_progress progress;
 } wefti_job_programs;
 
 /* Graphs, plan and optimizer of a job. Opens the data only if sizes depend on them. Also on
@@ -34,6 +27,9 @@ weft_status wefti_job_programs_build(const wefti_job_programs *p, int32_t rank, 
 weft_status wefti_job_programs_classes(wefti_job_programs *p) WEFT_CHECKED;
 /* WEFT_E_NOMEM if a class needs more than device.memory; the machine's memory is no limit here. */
 weft_status wefti_job_programs_within(const wefti_job_programs *p) WEFT_CHECKED;
+/* The same for the programs of one rank. */
+weft_status wefti_job_programs_fits(const wefti_job_programs *p,
+                                    wefti_program *const *programs) WEFT_CHECKED;
 /* For each fusion of the plan: the most tensors that it may join on a rank. */
 void wefti_job_programs_fused(const wefti_job_programs *p, int32_t out[3]);
 /* Of the classes' programs for the graph to train: the one that needs most memory. */

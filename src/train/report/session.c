@@ -12,7 +12,8 @@ weft_status weft_session_plan(const weft_session *session, weft_plan **out) {
     int32_t fused[3];
     if (!o.plan) return weft_plan_create(1, out);
     WEFT_TRY(wefti_plan_copy(o.plan, &plan));
-    const wefti_completion what = {o.graph, o.plan, o.optimizer, o.microbatches};
+    const wefti_completion what = {
+        .graph = o.graph, .plan = o.plan, .optimizer = o.optimizer, .microbatches = o.microbatches};
     weft_status status =
         wefti_plan_matters(o.plan) ? wefti_plan_complete(&what, plan, fused) : WEFT_OK;
     if (status < 0) {
