@@ -331,11 +331,11 @@ weft_status wefti_build_update_body(wefti_program_builder *b, int32_t value, con
 /* A routine of one transfer; its operand and its result both have the description `here`. */
 weft_status wefti_build_transfer_routine(wefti_program_builder *b, const weft_desc *here,
                                          int32_t transfer, int32_t *out_routine) WEFT_CHECKED;
-/* A routine that moves `count` tensors from one layout to another: one input and one output
- * each. */
+/* A routine that moves `count` tensors from one layout to another: one input and one output each.
+ * `tag`: of its transfers; 0 if they are never in flight beside calls. */
 weft_status wefti_build_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
                                 const wefti_layout *from, const wefti_layout *to, bool add,
-                                int32_t *out_routine) WEFT_CHECKED;
+                                uint64_t tag, int32_t *out_routine) WEFT_CHECKED;
 
 /* buffers.c */
 weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char *name,

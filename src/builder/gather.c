@@ -129,7 +129,7 @@ static weft_status gather_now(wefti_program_builder *b, wefti_section s, const i
         to[i] = b->dec->sharding[values[i]].use;
         WEFT_TRY(new_buffer(b, values[i], &buffers[i]));
     }
-    WEFT_TRY(wefti_build_reshard(b, count, whole, from, to, false, &routine));
+    WEFT_TRY(wefti_build_reshard(b, count, whole, from, to, false, 0, &routine));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
                                wefti_build_name(b, "gather ", b->root->values[values[0]].name),
                                b->p->routines[routine]->args, &d));

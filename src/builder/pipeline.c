@@ -89,7 +89,7 @@ static weft_status receive_gradients(wefti_program_builder *b, int32_t k, int32_
         }
         wefti_draft_step *d;
         WEFT_TRY(wefti_build_reshard(b, 1, &b->root->values[v].desc, &b->dec->sharding[v].use,
-                                     &b->dec->sharding[v].use, true, &routine));
+                                     &b->dec->sharding[v].use, true, 0, &routine));
         WEFT_TRY(
             wefti_build_begin(b, WEFTI_SECTION_FIRST, WEFTI_STEP_CALL, WEFTI_BACKWARD,
                               wefti_build_name(b, "gradient of ", b->dec->calls[k].node->scope),

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "builder/build.h"
+#include "builder/tags.h"
 
 static const wefti_sharding *sharding_of(const wefti_program_builder *b, int32_t v) {
     return &b->dec->sharding[v];
@@ -217,7 +218,8 @@ static weft_status reduce_packed(wefti_program_builder *b, wefti_section s, int3
     wefti_layout from = wefti_layout_replicated(1), to = from;
     int32_t routine, args[2] = {p->buffer, p->buffer};
     from.sum = p->terms;
-    WEFT_TRY(wefti_build_reshard(b, 1, &flat, &from, &to, false, &routine));
+    WEFT_TRY(wefti_build_reshard(b, 1, &flat, &from, &to, false, wefti_tag(WEFTI_TAG_BUCKET, 0),
+                                 &routine));
     if (b->spec->keep_gradients)
         WEFT_TRY(wefti_buffer_add(
             b, p->bytes, wefti_build_name(b, "complete gradients up to ", name), &args[1]));
@@ -394,7 +396,8 @@ static weft_status reduce_pieces(wefti_program_builder *b, wefti_section s, int3
     from.sum = sharding_of(b, values[0])->gradient.sum;
     to.dim[0] = x.axes;
     wefti_layout_normal(&to, &b->p->mesh, &joined);
-    WEFT_TRY(wefti_build_reshard(b, 1, &joined, &from, &to, adds, &routine));
+    WEFT_TRY(wefti_build_reshard(b, 1, &joined, &from, &to, adds, wefti_tag(WEFTI_TAG_BUCKET, 0),
+                                 &routine));
     if (!adds)
         WEFT_TRY(complete_pieces(b, k, name, values, count, weft_desc_bytes(&joined) / x.parts));
     args[1] = b->packed[k].pieces;
@@ -446,7 +449,8 @@ static weft_status reduce_some(wefti_program_builder *b, wefti_section s, int32_
         }
         b->reduced[v] = args[n + i];
     }
-    WEFT_TRY(wefti_build_reshard(b, n, descs, from, to, adds, &routine));
+    WEFT_TRY(
+        wefti_build_reshard(b, n, descs, from, to, adds, wefti_tag(WEFTI_TAG_BUCKET, 0), &routine));
     return reduce_call(b, s, k, b->root->values[values[n - 1]].name, routine, n, args, posts);
 }
 

@@ -30,7 +30,7 @@ weft_status wefti_build_update_body(wefti_program_builder *b, int32_t value, con
 
 weft_status wefti_build_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
                                 const wefti_layout *from, const wefti_layout *to, bool add_up,
-                                int32_t *out_routine) {
+                                uint64_t tag, int32_t *out_routine) {
     weft_body *body;
     const weft_body *kept = NULL;
     weft_status status;
@@ -56,6 +56,7 @@ weft_status wefti_build_reshard(wefti_program_builder *b, int count, const weft_
     wefti_request r;
     const wefti_local_body *local;
     WEFT_TRY(wefti_request_new(b->scratch, kept, "", &r));
+    r.spec.tag = tag;
     for (int i = 0; i < count; i++) {
         r.in[i] = from[i];
         r.out[i] = to[i];

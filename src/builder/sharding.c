@@ -259,8 +259,8 @@ weft_status wefti_request_new(wefti_arena *arena, const weft_body *body, const c
     WEFT_TRY(wefti_new_array(arena, body->out_count, 1, &r->partial));
     WEFT_TRY(wefti_new_array(arena, body->out_count, sizeof *r->names, &r->names));
     for (int64_t o = 0; o < body->out_count; o++) r->out_state[o] = WEFTI_LAYOUT_OPEN;
-    r->spec = (wefti_partition_spec){body,        call,         r->in,      r->out,
-                                     r->in_state, r->out_state, r->partial, r->names};
+    r->spec = (wefti_partition_spec){body,         call,       r->in,    r->out, r->in_state,
+                                     r->out_state, r->partial, r->names, 0};
     return WEFT_OK;
 }
 

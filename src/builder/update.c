@@ -100,7 +100,7 @@ static weft_status cut_piece(wefti_program_builder *b, wefti_section s, int32_t 
     weft_desc here = wefti_sharding_desc(b->dec, desc, &x->state);
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here), wefti_build_name(b, "piece of ", name),
                               &b->param_piece[value]));
-    WEFT_TRY(wefti_build_reshard(b, 1, desc, &x->storage, &x->state, false, &routine));
+    WEFT_TRY(wefti_build_reshard(b, 1, desc, &x->storage, &x->state, false, 0, &routine));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
                                wefti_build_name(b, "piece of ", name),
                                b->p->routines[routine]->args, &d));
@@ -128,7 +128,8 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
     }
     if (n == 0) return WEFT_OK;
     wefti_draft_step *d;
-    WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, &routine));
+    WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, wefti_tag(WEFTI_TAG_BUCKET, 0),
+                                 &routine));
     if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, n, -1));
     WEFT_TRY(wefti_build_begin(
         b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,

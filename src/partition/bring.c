@@ -14,6 +14,7 @@ weft_status wefti_partition_add_transfer(wefti_partition_context *ctx, int32_t l
                                          wefti_transfer *t, const char *scope, int32_t *out_local) {
     weft_desc to = want_desc(t);
     int32_t index;
+    t->tag = ctx->spec->tag;
     WEFT_TRY(wefti_partition_add(ctx->p, t, &index));
     return wefti_body_add_transfer(ctx->to, local, index, &to, scope, out_local);
 }

@@ -16,6 +16,7 @@
 typedef struct wefti_partition_entry {
     const weft_body *key;
     const wefti_strategy **strategies; /* per node */
+    uint64_t tag;
     wefti_layout *required_in, *required_out;
     uint8_t *in_state, *out_state, *partial_open;
     wefti_local_body result;

@@ -366,9 +366,12 @@ int64_t wefti_partition_bytes(const wefti_partition *p) {
                     wefti_array_bytes(p->transfers, p->transfer_cap, sizeof *p->transfers) +
                     wefti_array_bytes(p->applied, strategies, sizeof *p->applied) +
                     wefti_array_bytes(p->missed, strategies, sizeof *p->missed) +
-                    wefti_array_bytes(p->meaning, strategies, sizeof *p->meaning);
+                    wefti_array_bytes(p->meaning, strategies, sizeof *p->meaning) +
+                    wefti_array_bytes(p->reads.items, p->reads.cap, sizeof *p->reads.items);
     for (int64_t e = 0; e < p->entry_count; e++)
-        bytes += wefti_body_bytes(p->entries[e]->result.body);
+        bytes += wefti_body_bytes(p->entries[e]->result.body) +
+                 wefti_array_bytes(p->entries[e]->reads.items, p->entries[e]->reads.cap,
+                                   sizeof *p->entries[e]->reads.items);
     for (int64_t t = 0; t < p->transfer_count; t++)
         bytes += wefti_transfer_block_bytes(p->transfers[t]);
     return bytes;

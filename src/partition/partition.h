@@ -54,6 +54,7 @@ typedef struct wefti_partition_spec {
                               does not influence splits (gradients of parameters) */
     const char *const *out_gradient_of; /* per output: the value whose gradient it is, for names of
                                            transfers; NULL, also for single ones: no gradient */
+    uint64_t tag;                       /* of all transfers of the body; 0 for a cell's body */
 } wefti_partition_spec;
 
 typedef struct wefti_local_body {

@@ -65,7 +65,8 @@ const wefti_partition_entry *wefti_partition_find_entry(wefti_partition *p,
     const weft_body *b = spec->body;
     for (int64_t e = 0; e < p->entry_count; e++) {
         const wefti_partition_entry *x = p->entries[e];
-        if (x->key == b && same_strategies(p, x->strategies, strategies, b->node_count) &&
+        if (x->key == b && x->tag == spec->tag &&
+            same_strategies(p, x->strategies, strategies, b->node_count) &&
             same_states(x->in_state, spec->in_state, b->in_count) &&
             same_layouts(x->required_in, spec->in, spec->in_state, b->in_count) &&
             (spec->out_state != NULL) == (x->out_state != NULL) &&
@@ -96,6 +97,7 @@ weft_status wefti_partition_new_entry(wefti_partition *p, const wefti_partition_
     WEFT_TRY(wefti_partition_array(p->arena, 1, sizeof *e, &e));
     e->key = b;
     WEFT_TRY(keep(p, strategies, b->node_count, sizeof *strategies, &e->strategies));
+    e->tag = spec->tag;
     WEFT_TRY(keep(p, spec->in, b->in_count, sizeof *spec->in, &e->required_in));
     WEFT_TRY(keep(p, spec->in_state, b->in_count, 1, &e->in_state));
     WEFT_TRY(keep(p, spec->out_state, b->out_count, 1, &e->out_state));
