@@ -162,4 +162,15 @@ static inline bool test_next_seed(uint64_t seed, uint64_t first, uint64_t count)
 #define TEST_SEEDS(seed, first, count)                                                             \
     for (uint64_t seed = test_begin_seeds(first); test_next_seed(seed, first, count); seed++)
 
+/* Cuts the memory that a program itself takes out of its text or JSON: it depends on how many
+ * strategies the plan lists. */
+static inline void cut_program_bytes(char *text) {
+    static const char *const parts[][2] = {{"; the program itself ", "\n"},
+                                           {"\"program_bytes\": ", ", "}};
+    for (int i = 0; i < 2; i++) {
+        char *at = strstr(text, parts[i][0]), *end = at ? strstr(at, parts[i][1]) : NULL;
+        if (end) memmove(at, end, strlen(end) + 1);
+    }
+}
+
 #endif

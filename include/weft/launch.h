@@ -93,6 +93,7 @@ WEFT_API bool weft_launch_is_scheduler(void);
 typedef struct weft_dry_run {
     int ranks, checked;              /* in the job; checked, and matched if all were checked */
     int64_t least_bytes, most_bytes; /* predicted peak memory of one rank */
+    int64_t program_bytes; /* the most that the programs of a rank take themselves, in addition */
     int least_rank, most_rank;
     char *largest;              /* largest tensors at the peak of most_rank, one line */
     char *unmatched;            /* as for weft_job_plan; NULL: nothing is split */

@@ -114,13 +114,19 @@ static int32_t last_wave(const wefti_routine *r, int32_t *out_begin) {
     return end;
 }
 
-/* Whether a call with `width` transfers can be posted beside those in flight. An endpoint takes
- * WEFTI_COMM_DEPTH posts, and transfers may share one. Which do depends on the pieces of a rank, so
- * this assumes that all do: the decision must be the same on all ranks. A call that has the
- * endpoints for itself may have any width, since it posts in waves. */
-static bool has_room(const wefti_program_builder *b, int32_t width) {
-    for (int32_t i = 0; i < b->in_flight_count; i++) width += b->in_flight[i].width;
-    return b->in_flight_count == 0 || width <= WEFTI_COMM_DEPTH;
+/* The oldest call in flight that must end before a call with `width` transfers is posted; -1: none.
+ * An endpoint takes WEFTI_COMM_DEPTH posts, and transfers may share one. Which do depends on the
+ * pieces of a rank, so this assumes that all do: the decision must be the same on all ranks. A call
+ * that has the endpoints for itself may have any width, since it posts in waves. Reductions and
+ * gathers have different tags, so they never share an endpoint. */
+static int32_t in_the_way(const wefti_program_builder *b, int32_t width, bool gathers) {
+    int32_t oldest = -1;
+    for (int32_t i = 0; i < b->in_flight_count; i++) {
+        if (gathers != (b->in_flight[i].bucket < 0)) continue;
+        if (oldest < 0) oldest = i;
+        width += b->in_flight[i].width;
+    }
+    return width > WEFTI_COMM_DEPTH ? oldest : -1;
 }
 
 /* The oldest reduction, if as many buckets are in flight as may be; -1: fewer are. */
@@ -173,7 +179,8 @@ weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, in
                                    int32_t bucket) {
     for (;;) {
         int32_t i = oldest_of_all(b, bucket);
-        if (i < 0 && !has_room(b, width)) i = 0;
+        if (i < 0) i = in_the_way(b, width, bucket < 0);
+        if (i < 0 && b->in_flight_count == WEFTI_MOST_IN_FLIGHT) i = 0;
         if (i < 0) return WEFT_OK;
         WEFT_TRY(wait_for(b, s, i));
     }

@@ -11,7 +11,7 @@ typedef enum wefti_tag_use {
     WEFTI_TAG_NORMS = 1, /* squares of gradients, over all devices */
     WEFTI_TAG_TIED,      /* gradients of a parameter that several stages read */
     WEFTI_TAG_GATHER,    /* number: the parameter's place among the operands of a call */
-    WEFTI_TAG_BUCKET,    /* of gradients and of gathered parameters: in flight beside calls */
+    WEFTI_TAG_BUCKET,    /* in flight beside calls; number 0: gradients, 1: gathered parameters */
     WEFTI_TAG_EDGE       /* between stages; number: wefti_edge_number */
 } wefti_tag_use;
 

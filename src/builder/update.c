@@ -128,7 +128,7 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
     }
     if (n == 0) return WEFT_OK;
     wefti_draft_step *d;
-    WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, wefti_tag(WEFTI_TAG_BUCKET, 0),
+    WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, wefti_tag(WEFTI_TAG_BUCKET, 1),
                                  &routine));
     if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, n, -1));
     WEFT_TRY(wefti_build_begin(

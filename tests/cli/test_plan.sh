@@ -12,7 +12,7 @@ losses() {
 expect 0 'weft plan job.yaml --devices 8 --out plan.json' plan --help
 expect 2 'job file' plan
 expect 2 '1' plan --diff a.json
-expect 2 'three' plan job.yaml --out a --check b
+expect 2 '--out|--check|--export|--diff' plan job.yaml --out a --check b
 expect 2 'JSON' plan job.yaml --json
 expect 2 '--devices|from 1' plan job.yaml --devices 0
 expect 0 '--devices N' train --help

@@ -208,7 +208,7 @@ static void test_memory_limit(void **state) {
         for (int below = 0; below < 2; below++) {
             const weft_status expected = below ? WEFT_E_NOMEM : WEFT_OK;
             (void)snprintf(limit, sizeof limit, "device.memory=%lld",
-                           (long long)(r.most_bytes - below));
+                           (long long)(below ? r.most_bytes - 1 : r.most_bytes + r.program_bytes));
             weft_job *limited = job_with(splits[i], limit);
             assert_int_equal(weft_job_dry_run(limited, -1, NULL, NULL, &refused), expected);
             weft_dry_run_free(&refused);

@@ -537,6 +537,7 @@ static void equal_programs(const char *lines, const weft_job *a, const weft_job 
         for (int i = 0; i < 2; i++)
             if (weft_job_program_text(jobs[i], rank, &texts[i], NULL) < 0)
                 fail_msg("%s: %s", lines, weft_error_message());
+        for (int i = 0; i < 2; i++) cut_program_bytes(texts[i]);
         if (strcmp(texts[0], texts[1]) != 0) fail_msg("%s: rank %d differs", lines, rank);
         for (int i = 0; i < 2; i++) weft_text_free(texts[i]);
     }

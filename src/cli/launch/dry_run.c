@@ -40,6 +40,7 @@ static void show_json(const weft_dry_run *r) {
     cli_json_bool(&json, "matched", r->checked == r->ranks);
     cli_json_integer(&json, "most_bytes", r->most_bytes);
     cli_json_integer(&json, "most_rank", r->most_rank);
+    cli_json_integer(&json, "program_bytes", r->program_bytes);
     cli_json_integer(&json, "least_bytes", r->least_bytes);
     cli_json_integer(&json, "least_rank", r->least_rank);
     cli_json_integer(&json, "transfers", r->transfers);
