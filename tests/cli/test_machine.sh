@@ -3,7 +3,7 @@
 . tests/cli/run.inc
 expect 0 'h100-80g|a100-80g|v100' machine list
 expect 0 '"machines"|"h200"' machine list --json
-json
+json out
 expect 0 '"levels"|"devices"|"source"' machine show "8 hosts of 8 h100-80g"
 cp out cluster.json
 expect 0 '"levels"' machine show cluster.json

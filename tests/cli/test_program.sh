@@ -21,7 +21,7 @@ grep -q '^ *[0-9]* *forward *h\.1 ' out || fail 'no forward step of h.1' out
 "$weft" program job.yaml --devices 4 "$split" "$ops" --rank 3 >text 2>&1 || fail 'program failed' text
 for line in '^rank 3 of 4: dp 1 of 2, tp 1 of 2$' \
     'all_reduce sum of h\.0\.mlp\.c_proj:linear, ranks 2 3, f32: gives 4\.0 KiB, gets 4\.0 KiB' \
-    'all_reduce sum of gradient of h\.1\.mlp\.c_fc\.weight, ranks 1 3, f32: gives 8\.0 KiB' \
+    'all_reduce sum of gradients up to h\.0\.mlp\.c_proj\.weight, ranks 1 3, f32: gives 32\.5 KiB' \
     'reads h\.1\.mlp\.c_fc\.weight *f32\[32, 64\] of f32\[32, 128\]  \[-, tp\]' \
     'makes gradient of h\.1\.mlp\.c_fc\.weight .*\[-, tp\] sum(dp)' \
     '^  input      tokens  i32\[2, 16\] of i32\[4, 16\]  \[dp, -\]  from (2, 0)  128 B$' \
