@@ -310,7 +310,8 @@ weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32
 weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
 /* make_room: before a call with `width` transfers that leaves them in flight. leave: behind it,
  * makes the section's last step the first part. bucket: -1 for gathers. */
-weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t width,
+weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s,
+                                   const wefti_routine *routine, int32_t width,
                                    int32_t bucket) WEFT_CHECKED;
 weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_t width,
                                int32_t bucket) WEFT_CHECKED;

@@ -175,8 +175,18 @@ weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) {
     return WEFT_OK;
 }
 
-weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t width,
-                                   int32_t bucket) {
+/* A routine whose transfers wait for each other ends posts of its own in the first part. A WAIT
+ * ends the oldest post of an endpoint, so none may be in flight before. */
+static bool is_chain(const wefti_routine *r) {
+    int32_t begin, transfers = 0;
+    (void)last_wave(r, &begin);
+    for (int32_t k = 0; k < begin; k++) transfers += r->code[k].transfer >= 0;
+    return transfers > 0;
+}
+
+weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s,
+                                   const wefti_routine *routine, int32_t width, int32_t bucket) {
+    if (is_chain(routine) && width < WEFTI_COMM_DEPTH) width = WEFTI_COMM_DEPTH;
     for (;;) {
         int32_t i = oldest_of_all(b, bucket);
         if (i < 0) i = in_the_way(b, width, bucket < 0);
@@ -207,7 +217,7 @@ static weft_status reduce_call(wefti_program_builder *b, wefti_section s, int32_
                                const char *name, int32_t routine, int count, const int32_t *args,
                                bool posts) {
     wefti_draft_step *d;
-    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, count, bucket));
+    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, b->p->routines[routine], count, bucket));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
                                wefti_build_name(b, "gradients up to ", name),
                                b->p->routines[routine]->args, &d));

@@ -130,7 +130,7 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
     wefti_draft_step *d;
     WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, wefti_tag(WEFTI_TAG_BUCKET, 1),
                                  &routine));
-    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, n, -1));
+    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, b->p->routines[routine], n, -1));
     WEFT_TRY(wefti_build_begin(
         b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
         wefti_build_name(b, "parameters up to ", b->root->values[which[n - 1]].name),
