@@ -16,8 +16,8 @@ static const char *const machines[] = {
 enum { MACHINES = sizeof machines / sizeof *machines };
 
 typedef struct disturbed {
-    wefti_slow_rank ranks[2];
-    wefti_slow_link links[2];
+    weft_slow_rank ranks[2];
+    weft_slow_link links[2];
     wefti_simulate_options options;
 } disturbed;
 
@@ -26,8 +26,8 @@ static void disturb(dice *d, const world *w, disturbed *x) {
     *x = (disturbed){.options.microbatches = w->t.microbatches};
     for (int i = 0; i < 2; i++) {
         const int32_t a = (int32_t)roll(d, w->ranks), b = (int32_t)roll(d, w->ranks);
-        x->ranks[i] = (wefti_slow_rank){a, 1 + 0.37 * (double)roll(d, 4)};
-        x->links[i] = (wefti_slow_link){a, b, 1 + 1.5 * (double)roll(d, 4)};
+        x->ranks[i] = (weft_slow_rank){a, 1 + 0.37 * (double)roll(d, 4)};
+        x->links[i] = (weft_slow_link){a, b, 1 + 1.5 * (double)roll(d, 4)};
         o->slow_rank_count += roll(d, 3) == 0;
         if (a != b && roll(d, 3) == 0) x->links[o->slow_link_count++] = x->links[i];
     }
