@@ -180,7 +180,7 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
     int32_t fused = -1;
     bool last = first + copies == b->dec->micros;
     b->last_part = -1;
-    wefti_reduce_begin(b, s, last && completes(b, s));
+    wefti_reduce_begin(b, last && completes(b, s));
     for (int32_t k = 0; k < b->dec->call_count; k++) {
         if (b->dec->calls[k].fused) fused = k;
         for (int32_t c = 0; c < copies; c++) {
@@ -211,7 +211,9 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
         WEFT_TRY(wefti_reduce_completed(b, s, k));
     }
     b->now_micro = first;
-    WEFT_TRY(wefti_reduce_wait(b, s));
+    /* The last reduction overlaps with the next forward pass. If more were left, a loop's first
+     * pass could begin unlike the others. */
+    WEFT_TRY(wefti_reduce_wait(b, s, last ? 0 : 1));
     WEFT_TRY(wefti_gather_finish(b, s));
     return wefti_build_states(b, s, first + copies - 1, -1);
 }
@@ -220,7 +222,8 @@ static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
     int32_t copies = b->p->all_microbatches ? b->spec->plan->copies : 1;
     for (int32_t m = 0; m < b->dec->micros; m++) reset_micro(b, m);
     for (int32_t m = 0, pass = 0; m < b->dec->micros; m += copies, pass++) {
-        if (pass >= 1 && pass <= 3) wefti_loop_mark_at(b, s, pass - 1);
+        int32_t mark = pass - b->dec->loop.from;
+        if (mark >= 0 && mark < 3) wefti_loop_mark_at(b, s, mark);
         WEFT_TRY(compute_pass(b, s, m, copies));
     }
     b->now_micro = 0;

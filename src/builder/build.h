@@ -179,7 +179,7 @@ typedef struct wefti_program_builder {
     int32_t *reduced;          /* per root value: buffer of its complete gradient, -1: none yet */
     bool *begun;               /* per bucket: its reduction is emitted, or its first part */
     bool reduces, completes;   /* the passes being built reduce gradients of some buckets; of all */
-    bool adds;                 /* what they reduce is added to earlier microbatches' */
+    bool adds;                 /* what a bucket reduces is added to earlier microbatches' */
     int32_t *terms;            /* per root value: terms of its gradient that are emitted */
     wefti_in_flight in_flight[WEFTI_MOST_IN_FLIGHT];
     int32_t in_flight_count;
@@ -299,15 +299,15 @@ weft_status wefti_reduce_buffer(wefti_program_builder *b, int32_t value, const c
 bool wefti_reduce_overlaps(const wefti_program_builder *b);
 bool wefti_reduce_at_last(const wefti_program_builder *b);
 /* Call it before the passes of a microbatch. `last`: they complete all gradients. */
-void wefti_reduce_begin(wefti_program_builder *b, wefti_section s, bool last);
+void wefti_reduce_begin(wefti_program_builder *b, bool last);
 /* Call it after the last pass of a call. Reduces the buckets that this pass has completed. */
 weft_status wefti_reduce_completed(wefti_program_builder *b, wefti_section s,
                                    int32_t call) WEFT_CHECKED;
 /* Reduces a bucket, unless it already is. `posts`: leaves its transfers in flight. */
 weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32_t bucket,
                                 bool posts) WEFT_CHECKED;
-/* Waits for all that is in flight. */
-weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
+/* Waits until at most `left` calls are in flight. */
+weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s, int32_t left) WEFT_CHECKED;
 /* make_room: before a call with `width` transfers that leaves them in flight. leave: behind it,
  * makes the section's last step the first part. bucket: -1 for gathers. */
 weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t width,

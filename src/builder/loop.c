@@ -39,13 +39,17 @@ void wefti_decide_loop(wefti_decisions *dec) {
     dec->micros = dec->all_microbatches ? dec->spec->microbatches : 1;
     if (dec->micros == 1 || dec->spec->unrolled) return;
     int32_t groups = dec->micros / plan->copies, period = 1;
-    if (dec->stages == 1) { /* first pass, A, B, last pass */
-        if (groups > 4) groups = 4;
+    /* The first reductions of level 2 write, later ones add. One may be in flight from one
+     * microbatch to the next. */
+    const bool writes = dec->late && plan->overlap;
+    if (dec->stages == 1) { /* first passes, A, B, last pass */
+        dec->loop.from = 1 + writes;
+        if (groups > dec->loop.from + 3) groups = dec->loop.from + 3;
     } else {
         const weft_schedule kind = plan->pipeline.schedule;
         int32_t chunks = plan->pipeline.chunks, channels = edge_skips(dec) ? dec->stages : 1;
         int32_t sends = channels * WEFTI_EDGE_UNDER_WAY; /* in flight: they keep sent buffers */
-        dec->loop.from = sends;
+        dec->loop.from = sends + writes;
         period = wefti_schedule_period(kind, dec->stages, dec->stage, chunks, sends + channels);
         groups = wefti_schedule_shorter(kind, dec->stages, dec->stage, groups, chunks, period,
                                         dec->loop.from);

@@ -212,7 +212,7 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) {
                                    b->dec->micros / plan->copies, plan->pipeline.chunks,
                                    &schedule));
     const wefti_stage_task *task = wefti_schedule_of(schedule, b->dec->stage);
-    wefti_reduce_begin(b, WEFTI_SECTION_FIRST, true);
+    wefti_reduce_begin(b, true);
     const wefti_loop_plan *loop = &b->dec->loop;
     int32_t first = schedule->tasks, count = 1;
     if (loop->period &&
@@ -226,7 +226,7 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) {
     }
     wefti_free(schedule);
     WEFT_TRY(status);
-    WEFT_TRY(wefti_reduce_wait(b, WEFTI_SECTION_FIRST));
+    WEFT_TRY(wefti_reduce_wait(b, WEFTI_SECTION_FIRST, 0));
     b->now_micro = 0;
     b->loop.tasks_end = b->step_count[WEFTI_SECTION_FIRST];
     return finish_sends(b);

@@ -60,7 +60,7 @@ static weft_status pack(wefti_program_builder *b, int32_t k) {
     const char *last = "";
     int32_t count = 0;
     p->known = true;
-    for (int32_t i = 0; i < x->count; i++) {
+    for (int32_t i = 0; i < x->count && !x->each; i++) {
         int32_t v = x->values[i];
         const wefti_sharding *s = sharding_of(b, v);
         if (!is_reduced(b, v) || !only_summed(&s->gradient, &s->state) || terms_of(b, v) == 0)
@@ -170,8 +170,8 @@ static weft_status wait_for(wefti_program_builder *b, wefti_section s, int32_t i
     return x.last ? wefti_bucket_reduced(b, s, x.bucket) : WEFT_OK;
 }
 
-weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) {
-    while (b->in_flight_count) WEFT_TRY(wait_for(b, s, 0));
+weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s, int32_t left) {
+    while (b->in_flight_count > left) WEFT_TRY(wait_for(b, s, 0));
     return WEFT_OK;
 }
 
@@ -393,7 +393,7 @@ static weft_status complete_pieces(wefti_program_builder *b, int32_t k, const ch
 static weft_status reduce_pieces(wefti_program_builder *b, wefti_section s, int32_t k,
                                  const int32_t *values, int32_t count, bool posts) {
     const char *name = b->root->values[values[count - 1]].name;
-    bool adds = b->adds && b->dec->bucket[k].each;
+    bool adds = b->adds;
     weft_desc joined;
     division x;
     wefti_layout from = wefti_layout_replicated(2), to = from;
@@ -438,7 +438,7 @@ static weft_status reduce_some(wefti_program_builder *b, wefti_section s, int32_
     weft_desc descs[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
     int32_t routine, args[2 * WEFTI_MAX_BUCKET];
-    bool adds = b->adds && b->dec->bucket[k].each;
+    bool adds = b->adds;
     for (int i = 0; i < n; i++) {
         int32_t v = values[i];
         const char *name = b->root->values[v].name;
@@ -466,6 +466,7 @@ weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32
     int32_t *values, count = 0;
     if (b->begun[k]) return WEFT_OK;
     b->begun[k] = true;
+    b->adds = x->each && b->reduced[x->values[0]] >= 0;
     if (b->packed[k].buffer >= 0) WEFT_TRY(reduce_packed(b, s, k, posts));
     WEFT_TRY(wefti_new_indices(b->scratch, x->count, &values));
     for (int32_t i = 0; i < x->count; i++) {
@@ -507,30 +508,46 @@ bool wefti_reduce_at_last(const wefti_program_builder *b) {
     return wefti_reduce_overlaps(b) && any_reduced(b, true);
 }
 
-void wefti_reduce_begin(wefti_program_builder *b, wefti_section s, bool last) {
+void wefti_reduce_begin(wefti_program_builder *b, bool last) {
     bool each = false;
-    for (int32_t k = 0; k < b->dec->bucket_count; k++) {
-        const wefti_bucket *x = &b->dec->bucket[k];
-        if (!x->each) continue;
-        each = true;
-        b->begun[k] = false;
-        b->ready[k] = 0;
-        for (int32_t i = 0; i < x->count; i++) {
-            b->completed[x->values[i]] = b->param_started[x->values[i]] = false;
-            b->param_gradient[x->values[i]] = -1;
-        }
-    }
+    for (int32_t k = 0; k < b->dec->bucket_count; k++) each |= b->dec->bucket[k].each;
     b->completes = b->dec->eager || (last && wefti_reduce_overlaps(b));
     b->reduces = b->completes || each;
-    b->adds = s != WEFTI_SECTION_FIRST;
+}
+
+/* Reduces a bucket for the microbatches since the last time. The next ones make new gradients. */
+static weft_status reduce_each(wefti_program_builder *b, wefti_section s, int32_t k) {
+    const wefti_bucket *x = &b->dec->bucket[k];
+    int32_t here = 0;
+    for (int32_t i = 0; i < x->count; i++)
+        here += b->dec->stages == 1 || b->dec->own_last[x->values[i]] >= 0;
+    if (b->ready[k] < here) return WEFT_OK;
+    b->begun[k] = false;
+    WEFT_TRY(wefti_reduce_bucket(b, s, k, wefti_reduce_overlaps(b)));
+    b->ready[k] = 0;
+    for (int32_t i = 0; i < x->count; i++) {
+        b->completed[x->values[i]] = b->param_started[x->values[i]] = false;
+        b->param_gradient[x->values[i]] = -1;
+    }
+    return WEFT_OK;
 }
 
 /* A gradient is complete. */
 static weft_status completed(wefti_program_builder *b, wefti_section s, int32_t v) {
     int32_t k = b->dec->bucket_of[v];
     b->completed[v] = true;
-    if (++b->ready[k] < b->dec->bucket[k].count) return WEFT_OK;
+    b->ready[k]++;
+    if (b->dec->bucket[k].each) return reduce_each(b, s, k);
+    if (b->ready[k] < b->dec->bucket[k].count) return WEFT_OK;
     return wefti_reduce_bucket(b, s, k, wefti_reduce_overlaps(b));
+}
+
+/* Whether call k, whose backward pass is built, is the last one that adds to the gradient of v. */
+static bool completes_gradient(const wefti_program_builder *b, int32_t k, int32_t v) {
+    if (b->dec->stages == 1) return b->dec->last_backward[v] == k;
+    if (b->dec->bucket[b->dec->bucket_of[v]].each) /* not after the first part of a divided pass */
+        return b->dec->own_last[v] == k && b->param_started[v];
+    return b->terms[v] == terms_of(b, v) * b->dec->micros;
 }
 
 weft_status wefti_reduce_completed(wefti_program_builder *b, wefti_section s, int32_t k) {
@@ -541,9 +558,7 @@ weft_status wefti_reduce_completed(wefti_program_builder *b, wefti_section s, in
         int32_t bucket = v < 0 ? -1 : b->dec->bucket_of[v];
         if (bucket < 0 || b->completed[v]) continue; /* an input may be bound twice */
         if (!b->completes && !b->dec->bucket[bucket].each) continue;
-        if (b->dec->stages == 1 ? b->dec->last_backward[v] == k
-                                : b->terms[v] == terms_of(b, v) * b->dec->micros)
-            WEFT_TRY(completed(b, s, v));
+        if (completes_gradient(b, k, v)) WEFT_TRY(completed(b, s, v));
     }
     return WEFT_OK;
 }

@@ -369,6 +369,67 @@ static void reductions_are_in_flight_during_backward_passes(void **state) {
         }
 }
 
+/* A pipeline, or copies of a microbatch. */
+typedef struct several {
+    const char *name;
+    weft_schedule schedule;
+    int devices, stages, microbatches, chunks, copies;
+} several;
+
+/* At level 2 too, pipelines and copies reduce behind the calls: with overlap, reductions are in
+ * flight during the passes of other calls. Copies of a microbatch share a reduction. */
+static void pipelines_and_copies_overlap_reductions(void **state) {
+    (void)state;
+    static const several all[] = {
+        {"copies", WEFT_PIPELINE_1F1B, 2, 1, 4, 1, 2},
+        {"many copies", WEFT_PIPELINE_1F1B, 2, 1, 16, 1, 2},
+        {"gpipe", WEFT_PIPELINE_GPIPE, 4, 2, 4, 1, 1},
+        {"1f1b", WEFT_PIPELINE_1F1B, 4, 2, 4, 1, 1},
+        {"1f1b, a loop", WEFT_PIPELINE_1F1B, 4, 2, 32, 1, 1},
+        {"1f1b, copies", WEFT_PIPELINE_1F1B, 4, 2, 8, 1, 2},
+        {"interleaved", WEFT_PIPELINE_INTERLEAVED, 4, 2, 4, 2, 1},
+        {"zero bubble", WEFT_PIPELINE_ZERO_BUBBLE, 4, 2, 4, 1, 1},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int overlap = 0; overlap < 2; overlap++) {
+            const several *c = &all[i];
+            weft_plan *plan;
+            ASSERT_OK(weft_plan_create(c->devices, &plan));
+            ASSERT_OK(weft_plan_overlap(plan, overlap));
+            ASSERT_OK(weft_plan_optimizer(plan, 2, 0, 0));
+            if (c->stages > 1)
+                ASSERT_OK(weft_plan_pipeline(plan, c->stages, c->microbatches / c->copies,
+                                             c->schedule, c->chunks));
+            else
+                ASSERT_OK(weft_plan_accumulate(plan, c->microbatches / c->copies));
+            ASSERT_OK(weft_plan_copies(plan, c->copies));
+            fixture f = open_with(plan, 4);
+            for (int r = 0; r < c->devices; r++) {
+                const wefti_program *p = wefti_session_program_of(f.session, 0, r);
+                int hidden = 0, reductions = 0, calls = LAYERS + 2, inside = 0;
+                count_hidden(p, &hidden, &reductions);
+                assert_int_equal(p->loop_count[WEFTI_SECTION_FIRST], c->microbatches >= 16);
+                for (int s = 0; s < p->step_count[0]; s++) { /* none is inside of a pass */
+                    wefti_step_transfer t;
+                    for (int32_t at = 0; wefti_step_transfer_next(p, &p->steps[0][s], &at, &t);)
+                        inside += p->steps[0][s].phase == WEFTI_BACKWARD &&
+                                  t.transfer->kind == WEFTI_TRANSFER_REDUCE_SCATTER;
+                }
+                assert_int_equal(inside, 0);
+                if (c->stages == 1) /* once for all copies, in each listed pass */
+                    assert_int_equal(counted(p, NULL, NULL).reduce_scatter,
+                                     calls * (c->microbatches == 4 ? 2
+                                              : overlap            ? 4
+                                                                   : 3));
+                if (overlap && (reductions < 3 || hidden < reductions))
+                    fail_msg("%s: rank %d: %d of %d reductions overlap", c->name, r, hidden,
+                             reductions);
+                if (!overlap) assert_int_equal(hidden, 0);
+            }
+            close_all(&f);
+        }
+}
+
 /* Equal blocks share their compiled routines and the transfers in them: depth adds only calls. */
 static void depth_adds_no_transfers(void **state) {
     (void)state;
@@ -458,6 +519,7 @@ int main(void) {
         cmocka_unit_test(thirty_equal_sums_are_one_routine),
         cmocka_unit_test(sums_begin_before_the_backward_pass_ends),
         cmocka_unit_test(reductions_are_in_flight_during_backward_passes),
+        cmocka_unit_test(pipelines_and_copies_overlap_reductions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
