@@ -503,6 +503,26 @@ static void test_own_environment(void **state) {
     assert_int_equal(l.rank, 1);
 }
 
+/* Variables without effect: one note for each that is set. */
+static void notes(void **state) {
+    (void)state;
+    static const char *const none[] = {"MS_ENABLE_RECOVERY=0", "MS_RECOVERY_PATH=", "RANK=1", NULL},
+                             *const some[] = {"GROUP_INFO_FILE=groups.pb", "MS_ENABLE_RECOVERY=1",
+                                              "MS_DISABLE_HEARTBEAT=0", NULL};
+    assert_null(wefti_launcher_note(none, 0));
+    ASSERT_FACTS(wefti_launcher_note(some, 0), "MS_ENABLE_RECOVERY|checkpoint.dir");
+    ASSERT_FACTS(wefti_launcher_note(some, 1), "GROUP_INFO_FILE|whole tensors");
+    assert_null(wefti_launcher_note(some, 2));
+    assert_null(wefti_launcher_note(some, -1));
+    assert_int_equal(setenv("MS_ENABLE_TFT", "1", 1), 0);
+    int count = 0;
+    for (const char *note; (note = weft_launcher_note(count)); count++)
+        assert_true(has_facts(note, "MS_ENABLE_TFT|checkpoint.every"));
+    assert_int_equal(unsetenv("MS_ENABLE_TFT"), 0);
+    assert_int_equal(count, 1);
+    assert_null(weft_launcher_note(0));
+}
+
 /* What a call says comes before what the user has set, and the rest stays. */
 static void calls_come_before_settings(void **state) {
     (void)state;
@@ -568,6 +588,7 @@ int main(void) {
         cmocka_unit_test(test_addresses),
         cmocka_unit_test(test_slurm_lists),
         cmocka_unit_test(test_own_environment),
+        cmocka_unit_test(notes),
     };
     return cmocka_run_group_tests(tests, make_table, remove_table);
 }

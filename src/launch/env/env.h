@@ -82,6 +82,9 @@ weft_status wefti_settings_find(wefti_settings *out) WEFT_CHECKED;
 /* WEFT_E_ARG saying what to set when `l` has no scheduler to go to. */
 weft_status wefti_launcher_check_address(const wefti_launcher *l) WEFT_CHECKED;
 
+/* Note number `number`, from 0, on variables that are set and have no effect; NULL: no such note. */
+const char *wefti_launcher_note(wefti_variables variables, int number);
+
 /* Options of a call; NULL, "" and 0: not said. */
 typedef struct wefti_override {
     const char *communicator, *interface, *links;

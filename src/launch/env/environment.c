@@ -159,6 +159,10 @@ weft_status wefti_launcher_find(wefti_launcher *out) {
     return wefti_launcher_read(of_process(), host, out);
 }
 
+const char *weft_launcher_note(int number) {
+    return wefti_launcher_note(of_process(), number);
+}
+
 weft_status weft_launcher_find(weft_launcher *out) {
     wefti_launcher all;
     WEFT_TRY(wefti_launcher_find(&all));
