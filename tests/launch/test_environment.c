@@ -564,7 +564,7 @@ static void schedulers_listen_where_members_go(void **state) {
     site.interface = "eth0";
     o = wefti_scheduler_options_of(&set, &site);
     assert_string_equal(o.address, "eth0");
-    assert_false(o.awaits_name);
+    assert_true(o.awaits_interface && !o.awaits_name);
     site.host = "10.0.0.1";
     assert_string_equal(wefti_scheduler_options_of(&set, &site).address, "10.0.0.1");
 }

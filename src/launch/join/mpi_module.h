@@ -19,8 +19,8 @@ weft_status wefti_mpi_module_open(const char *flavour, const char *folder, doubl
 
 /* WEFT_E_ARG if the mpirun that the environment speaks of is not there. */
 weft_status wefti_mpirun_check(const wefti_launcher *launcher) WEFT_CHECKED;
-/* "rank 1 is not running": ranks of this host that do not run, though mpirun has started them. NULL:
- * none is known. wefti_free it. */
+/* "rank 1 is not running": ranks of this host that do not run, though mpirun has started them.
+ * NULL: none is known. wefti_free it. */
 char *wefti_mpirun_missing(const wefti_launcher *launcher);
 
 #endif

@@ -124,7 +124,8 @@ char *wefti_mpirun_missing(const wefti_launcher *l) {
     if (named > NAMED) wefti_text_add(&text, " and %d more", named - NAMED);
     if (named > 0) wefti_text_add(&text, named == 1 ? " is not running" : " are not running");
     if (named == 0 && count > 0 && count < local)
-        wefti_text_add(&text, "%d of the %d ranks of this host are not running", local - count, local);
+        wefti_text_add(&text, "%d of the %d ranks of this host are not running", local - count,
+                       local);
     wefti_free(running);
     return text.used > 0 ? wefti_text_take(&text) : NULL;
 }

@@ -22,7 +22,7 @@ typedef struct wefti_protocol_state {
     weft_status (*ask)(wefti_caller *c); /* the connection is open: says the first words */
     /* In each turn, once the first words are said. */
     weft_status (*say)(wefti_caller *c, int64_t now);
-    int64_t (*next)(const wefti_caller *c);               /* when it has something to say */
+    int64_t (*next)(const wefti_caller *c); /* when it has something to say */
     weft_status (*hear[WEFTI_FRAME_KINDS])(wefti_caller *c, const wefti_frame *frame);
     void (*lose)(wefti_caller *c);                      /* the connection broke */
     void (*gone)(wefti_caller *c);                      /* no process listens at the address */
@@ -31,7 +31,7 @@ typedef struct wefti_protocol_state {
 
 typedef struct wefti_protocol {
     const wefti_protocol_state *states;
-    int count, failed;             /* `failed`: the state after wefti_caller_fail */
+    int count, failed;               /* `failed`: the state after wefti_caller_fail */
     void (*broken)(wefti_caller *c); /* called on entering it */
 } wefti_protocol;
 
@@ -60,6 +60,8 @@ struct wefti_caller {
     int64_t deadline_ns; /* of calling, and of an answer to the first words */
     int64_t call_ns, heard_ns, looked_ns;
     int64_t pause_ns; /* between two calls */
+    int64_t
+        absent_ns; /* since when the interface or address to call from is missing; 0: it is not */
     uint64_t dice;
 };
 
@@ -68,7 +70,7 @@ struct wefti_caller {
 /* Starts the thread. On failure the caller is released already. */
 weft_status wefti_caller_begin(wefti_caller *c, const wefti_protocol *protocol,
                                const wefti_member_options *options) WEFT_CHECKED;
-void wefti_caller_end(wefti_caller *c); /* ends the thread and the connection */
+void wefti_caller_end(wefti_caller *c);  /* ends the thread and the connection */
 void wefti_caller_ring(wefti_caller *c); /* the thread has something to do */
 /* Under the lock, until a change; false: the time is up. */
 bool wefti_caller_wait(wefti_caller *c, int64_t until_ns);

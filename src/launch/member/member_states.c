@@ -52,8 +52,7 @@ static weft_status leave(wefti_member *m) {
     unsigned char *body;
     size_t bytes;
     WEFT_TRY(wefti_records_encode(m->records, &body, &bytes));
-    weft_status status =
-        wefti_wire_send(&m->caller.link, WEFTI_FRAME_LEAVE, body, bytes, NULL, 0);
+    weft_status status = wefti_wire_send(&m->caller.link, WEFTI_FRAME_LEAVE, body, bytes, NULL, 0);
     wefti_free(body);
     return status;
 }
@@ -179,8 +178,8 @@ static void miss_far_scheduler(wefti_member *m, double seconds) {
     add_far_ranks(m, &text);
     char *words = wefti_text_take(&text);
     wefti_caller_fail(&m->caller, WEFT_E_TIMEOUT, WEFT_RANK_OWN,
-                        words ? words
-                              : "the scheduler has not been heard of (no memory to say more)");
+                      words ? words
+                            : "the scheduler has not been heard of (no memory to say more)");
     wefti_free(words);
 }
 
@@ -198,12 +197,12 @@ static void be_silent(wefti_caller *c, int64_t silent) {
                  "%.1f s",
                  (int)m->placed.hosted_by, seconds);
         wefti_caller_fail(&m->caller, WEFT_E_TIMEOUT, m->placed.hosted_by, text);
-    } else if (silent > m->placed.heartbeat_ns + second_ns && wefti_socket_is_remote(m->caller.link.fd)) {
+    } else if (silent > m->placed.heartbeat_ns + second_ns &&
+               wefti_socket_is_remote(m->caller.link.fd)) {
         miss_far_scheduler(m, seconds);
     } else if (silent > m->caller.join_ns && silent > m->placed.heartbeat_ns)
         wefti_caller_lose(&m->caller, "it is silent");
 }
-
 
 /* The job has failed: a rank that waits for another learns of it. */
 static void broken(wefti_caller *c) {

@@ -8,10 +8,10 @@ struct wefti_report {
     wefti_end end;
 };
 
-typedef enum wefti_report_state { /* rows of the table */
-    WEFTI_REPORT_TELLING,         /* no answer yet */
-    WEFTI_REPORT_TOLD,            /* the scheduler has heard it */
-    WEFTI_REPORT_FAILED,          /* refused, or out of time */
+typedef enum wefti_report_state {                       /* rows of the table */
+                                  WEFTI_REPORT_TELLING, /* no answer yet */
+                                  WEFTI_REPORT_TOLD,    /* the scheduler has heard it */
+                                  WEFTI_REPORT_FAILED,  /* refused, or out of time */
 } wefti_report_state;
 
 static weft_status ask(wefti_caller *c) {

@@ -34,13 +34,25 @@ void wefti_caller_lose(wefti_caller *c, const char *why) {
     if (wefti_caller_row(c)->lose) wefti_caller_row(c)->lose(c);
 }
 
+/* An interface may come late. A mistake in its name must not take all the time for joining. */
+static bool is_absent_for_long(wefti_caller *c, int64_t now) {
+    if (!c->absent_ns) c->absent_ns = now;
+    return now - c->absent_ns > WEFTI_SETTLE_SECONDS * second_ns;
+}
+
 static void call(wefti_caller *c, int64_t now) {
     wefti_address to;
     int fd = -1;
+    bool absent = false;
     pthread_mutex_unlock(&c->lock); /* a name server may take its time */
     weft_status status = wefti_address_find(c->scheduler, &to);
-    if (status >= 0) status = wefti_connect(&to, c->interface, &fd);
+    if (status >= 0) {
+        status = wefti_connect(&to, c->interface, &fd);
+        absent = status == WEFT_E_ARG;
+    }
     pthread_mutex_lock(&c->lock);
+    if (absent && !is_absent_for_long(c, now)) status = WEFT_E_PEER;
+    if (!absent) c->absent_ns = 0;
     if (status >= 0) {
         c->link = (wefti_wire){.fd = fd};
         c->connection = WEFTI_LINE_CALLING;

@@ -16,13 +16,13 @@ struct wefti_watch {
     wefti_abort_reason unlike; /* what the scheduler said of calls; status 0: nothing */
 };
 
-typedef enum wefti_watch_state { /* rows of the table */
-    WEFTI_WATCH_SEEKING,         /* has not found the scheduler */
-    WEFTI_WATCH_LISTENING,       /* said WATCH */
-    WEFTI_WATCH_LOST,            /* the connection broke; it may be the network */
-    WEFTI_WATCH_OVER,            /* knows which end ended the job */
-    WEFTI_WATCH_DISMISSED,       /* the scheduler said GOODBYE */
-    WEFTI_WATCH_FAILED,          /* refused, or out of time */
+typedef enum wefti_watch_state {                        /* rows of the table */
+                                 WEFTI_WATCH_SEEKING,   /* has not found the scheduler */
+                                 WEFTI_WATCH_LISTENING, /* said WATCH */
+                                 WEFTI_WATCH_LOST, /* the connection broke; it may be the network */
+                                 WEFTI_WATCH_OVER, /* knows which end ended the job */
+                                 WEFTI_WATCH_DISMISSED, /* the scheduler said GOODBYE */
+                                 WEFTI_WATCH_FAILED,    /* refused, or out of time */
 } wefti_watch_state;
 
 static weft_status say_watch(wefti_watch *w, int unanswered) {
