@@ -139,9 +139,6 @@ void cli_unmatched(const char *lines);
  * when the command started (nohup) stays ignored; SIGINT and SIGTERM only with `keep_ignored`. */
 void cli_catch_signals(void (*handler)(int), bool keep_ignored);
 
-/* ignored.c: warns on stderr of variables of MindSpore that have no effect here. */
-void cli_warn_ignored(void);
-
 void cli_show_keys(void); /* the keys of a job file, in Markdown */
 
 /* --- terminal.c: output for people; colours and progress on terminals only --- */

@@ -128,6 +128,11 @@ static int train_across(const weft_launcher *launcher, const weft_job *job,
     return code;
 }
 
+static void say_notes(void) {
+    const char *note;
+    for (int i = 0; (note = weft_launcher_note(i)); i++) cli_say(stderr, "weft: %s\n", note);
+}
+
 static int run(const cli_verb *verb, int count, char **words) {
     train_options values = {0};
     int code, left;
@@ -142,7 +147,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     weft_launcher launcher;
     weft_job *job;
     if (weft_launcher_find(&launcher) < 0) return cli_failed();
-    if (launcher.rank <= 0) cli_warn_ignored();
+    if (launcher.rank <= 0) say_notes();
     int size = launcher.name ? launcher.size : 1;
     if ((code = load_for(size, &values.source, &job)) != CLI_DONE) return code;
     if (values.job && launcher.rank <= 0)

@@ -344,6 +344,7 @@ contains
         call expect(weft_data_open('idx', '/nowhere', data, validation_fraction=0.1_real64) == WEFT_E_NOT_FOUND, 'no data')
         call expect(index(weft_error_message(), '/nowhere') > 0 .and. len(weft_error_trail()) > 0, 'are told')
         call expect(weft_launcher_find(launcher) >= 0 .and. launcher%name /= '', 'mpirun is found')
+        call expect(weft_launcher_note(1000) == '', 'no further note')
     end subroutine
 
     pure logical function all_equal(a, v)

@@ -7,6 +7,7 @@
 #include "base/digest/digest.h"
 #include "base/memory.h"
 #include "launch/join/join.h"
+#include "launch/socket.h"
 #include "comm/p2p/p2p.h"
 #include "comm/same_job.h"
 #include "comm/transport/transport.h"
@@ -153,6 +154,10 @@ static weft_status agree(const wefti_join_plan *plan, wefti_member *m) {
 
 /* --- the communicator */
 
+static bool goes_on(void *member) {
+    return wefti_member_check(member) >= 0;
+}
+
 /* UCX uses the interface that was named, else the one that leads to the scheduler. */
 static weft_status ucx_transport(const wefti_join_plan *plan, wefti_member *m,
                                  weft_transport *out) {
@@ -161,6 +166,9 @@ static weft_status ucx_transport(const wefti_join_plan *plan, wefti_member *m,
     WEFT_TRY(wefti_member_interface(m, interface));
     if (if_nametoindex(plan->set.interface) != 0)
         snprintf(interface, sizeof interface, "%s", plan->set.interface);
+    /* It may carry connections before the system reports that it is up. */
+    wefti_interface_await(interface, plan->set.join_seconds > 0 ? plan->set.join_seconds : 600,
+                          goes_on, m);
     WEFT_TRY(
         wefti_ucx_transport(wefti_member_rank(m), wefti_member_size(m), &exchange, interface, out));
     return WEFT_OK;

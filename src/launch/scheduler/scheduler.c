@@ -90,7 +90,9 @@ static weft_status start_thread(wefti_scheduler *s) {
 static weft_status open_all(wefti_scheduler *s) {
     const wefti_scheduler_options *o = &s->options;
     if (o->tls) WEFT_TRY(wefti_tls_create(true, &o->secret, &s->tls));
-    wefti_patience patience = {.seconds = o->awaits_name ? (double)s->join_ns * 1e-9 : 0,
+    bool awaits = o->awaits_name || o->awaits_interface;
+    wefti_patience patience = {.seconds = awaits ? (double)s->join_ns * 1e-9 : 0,
+                               .of_name = o->awaits_name,
                                .waits = o->waits,
                                .context = o->context};
     WEFT_TRY(wefti_listen_at(o->address, o->port, &patience, &s->address, &s->listener));
