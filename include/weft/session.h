@@ -124,8 +124,9 @@ WEFT_API weft_session_options weft_session_defaults(void);
  * @param options  NULL: defaults
  * @param out      freed with weft_session_destroy
  * @return the graph's first error, if it has one; WEFT_E_ARG for invalid options or plans;
- *   WEFT_E_LAYOUT, WEFT_E_SHAPE and others for a plan that does not fit the model; WEFT_E_NOMEM for
- *   programs above memory_bytes, with the largest tensors and the step in which they all exist;
+ *   WEFT_E_LAYOUT, WEFT_E_SHAPE and others for a plan that does not fit the model; WEFT_E_NOT_FOUND
+ *   for a split that matches no op or tensor, with the nearest name; WEFT_E_NOMEM for programs
+ * above memory_bytes, with the largest tensors and the step in which they all exist;
  *   WEFT_E_MISMATCH if the processes of the world do not create the same session */
 WEFT_API weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
                                          weft_session **out) WEFT_CHECKED;

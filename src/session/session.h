@@ -14,6 +14,11 @@ weft_status wefti_session_take_plan(const weft_plan *plan, int32_t *microbatches
                                     weft_plan **out) WEFT_CHECKED;
 wefti_bf16_compute wefti_session_choose_bf16(const weft_graph *graph, weft_bf16_compute wanted);
 
+/* weft_session_create for jobs, which report splits of the plan that match nothing as notes
+ * (wefti_plan_unmatched), with all other settings without effect. */
+weft_status wefti_session_create(weft_graph *graph, const weft_session_options *options,
+                                 weft_session **out) WEFT_CHECKED;
+
 /* The program that a device runs for graph number `program`. Its tensors are numbered differently
  * from weft_session_tensor. Without a rank: the first device of this process. NULL: a device of
  * another process. */

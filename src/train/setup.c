@@ -236,7 +236,7 @@ weft_status wefti_training_eval_graph(wefti_training *t) {
 static weft_status build_graphs(wefti_training *t) {
     WEFT_TRY(wefti_training_graph(t));
     weft_session_options o = wefti_training_options(t);
-    WEFT_TRY(weft_session_create(t->model.graph, &o, &t->session));
+    WEFT_TRY(wefti_session_create(t->model.graph, &o, &t->session));
     if (!t->data || weft_data_samples(t->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
     WEFT_TRY(wefti_training_eval_graph(t));
     return weft_session_add(t->session, t->model.eval_graph, &t->model.eval_program);
