@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "tensor/tensor.h"
 #include "train/loop/loop.h"
+#include "train/record/record.h"
 
 void wefti_training_note_metrics(const wefti_training *t, weft_status status) {
     if (status < 0)
@@ -72,6 +73,7 @@ static weft_status run(wefti_training *t, weft_world *world) {
                                     t->model.objective->is_language ? "tokens" : "samples",
                                     &t->metrics));
     WEFT_TRY(begin_trace(t));
+    if (!t->ranks.follows) wefti_record_begin(t);
     t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;
     t->result->steps = t->progress.step;
     announce(t);

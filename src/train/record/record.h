@@ -1,0 +1,22 @@
+/* The record of a run, in the folder `record` of its directory (docs/format-record.md): the plan,
+ * the machine, the prediction, and what was measured. A resume uses plan and machine again; an
+ * audit compares the prediction with the measurement.
+ *
+ * Only rank 0 reads and writes it. A record that cannot be written is a note: the run goes on. */
+#ifndef WEFTI_TRAIN_RECORD_H
+#define WEFTI_TRAIN_RECORD_H
+
+#include "train/training.h"
+
+/* store.c */
+/* The path of a file of the record of the run in `directory`; for wefti_free. NULL: no memory. */
+char *wefti_record_path(const char *directory, const char *file);
+/* Rank 0: on a resume with the settings of the record, the plan of this run: what the run began
+ * with. Of mode auto it is the whole plan; otherwise the job's plan with the recorded links and
+ * rates. *out NULL: the record does not count. */
+weft_status wefti_record_plan(wefti_training *t, weft_plan **out) WEFT_CHECKED;
+/* Rank 0, before the first step: writes settings, plan, machine and prediction, unless the resume
+ * uses those that are there. */
+void wefti_record_begin(wefti_training *t);
+
+#endif
