@@ -71,6 +71,9 @@ typedef struct wefti_training_saving {
 typedef struct wefti_training_record {
     bool resumes; /* the run goes on from a checkpoint of its directory */
     bool reused;  /* with the plan and the machine of the record */
+    bool measuring;
+    int64_t steps;                        /* that were measured */
+    double seconds[WEFTI_PROFILE_STEPS]; /* of each */
 } wefti_training_record;
 
 typedef struct wefti_training {

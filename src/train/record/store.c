@@ -161,7 +161,7 @@ weft_status wefti_record_plan(wefti_training *t, weft_plan **out) {
 
 /* ---- writing ---- */
 
-static weft_status write_file(const wefti_training *t, const char *file, const char *text) {
+weft_status wefti_record_write(const wefti_training *t, const char *file, const char *text) {
     char *path = wefti_record_path(t->job->checkpoint.dir, file);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
     weft_status status = wefti_file_write(path, text, strlen(text));
@@ -180,7 +180,7 @@ static weft_status write_settings(const wefti_training *t) {
     wefti_text_add(&text, "\n}\n");
     char *data = wefti_text_take(&text);
     WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory for the record of a run");
-    weft_status status = write_file(t, "run.json", data);
+    weft_status status = wefti_record_write(t, "run.json", data);
     wefti_free(data);
     return status;
 }
@@ -191,7 +191,7 @@ static weft_status write_plan(wefti_training *t) {
     WEFT_TRY(wefti_training_completed_plan(t, &plan));
     weft_status status = wefti_plan_print(plan, &text);
     weft_plan_destroy(plan);
-    if (status >= 0) status = write_file(t, "plan.json", text);
+    if (status >= 0) status = wefti_record_write(t, "plan.json", text);
     wefti_free(text);
     return status;
 }
@@ -208,9 +208,12 @@ static weft_status write_record(wefti_training *t) {
     return write_settings(t);
 }
 
+void wefti_record_unwritten(const wefti_training *t) {
+    wefti_training_note(t, "the record of the run: %s; the run continues without it",
+                        weft_error_message());
+}
+
 void wefti_record_begin(wefti_training *t) {
     if (!t->job->checkpoint.dir[0] || t->record.reused) return;
-    if (write_record(t) < 0)
-        wefti_training_note(t, "the record of the run: %s; the run continues without it",
-                            weft_error_message());
+    if (write_record(t) < 0 || wefti_record_predict(t) < 0) wefti_record_unwritten(t);
 }
