@@ -182,7 +182,7 @@ static void streams_belong_to_levels(void **state) {
     assert_int_equal(s->ranks[3].end, 0);
     wefti_simulation_free(s);
     /* The slow link counts for its own pair of ranks only. */
-    const wefti_slow_link slow = {1, 0, 2};
+    const weft_slow_link slow = {1, 0, 2};
     s = hand_run(&h, &(wefti_simulate_options){.slow_links = &slow, .slow_link_count = 1});
     assert_int_equal(s->ranks[1].end, 18 * SECOND);
     assert_int_equal(s->ranks[2].end, 12 * SECOND);
@@ -201,7 +201,7 @@ static void a_slow_rank_delays_the_others(void **state) {
         POST(r, a);
         WAIT(r, a);
     }
-    const wefti_slow_rank slow = {1, 3};
+    const weft_slow_rank slow = {1, 3};
     wefti_simulation *s =
         hand_run(&h, &(wefti_simulate_options){.slow_ranks = &slow, .slow_rank_count = 1});
     assert_int_equal(s->step, 13 * SECOND + SECOND / 2);
@@ -226,8 +226,8 @@ static void wrong_questions_are_refused(void **state) {
     WAIT(0, a);
     wefti_simulate_options o = {.machine = h.machine, .microbatches = 1};
     ASSERT_FAILS(WEFT_E_MISMATCH, "1", wefti_simulate(h.list, 2, &o, &s));
-    const wefti_slow_rank rank = {2, 2}, faster = {0, 0.5};
-    const wefti_slow_link link = {0, 0, 2};
+    const weft_slow_rank rank = {2, 2}, faster = {0, 0.5};
+    const weft_slow_link link = {0, 0, 2};
     o.slow_rank_count = 1;
     o.slow_ranks = &rank;
     ASSERT_FAILS(WEFT_E_ARG, "2", wefti_simulate(h.list, 2, &o, &s));
@@ -419,7 +419,7 @@ static void loops_are_extrapolated_exactly(void **state) {
             world w;
             if (cases[c].schedule == WEFT_PIPELINE_GPIPE && micros[i] > 64) continue;
             open_world(&cases[c], micros[i], small_machine, &w);
-            const wefti_slow_rank slow = {w.count - 1, 1.37};
+            const weft_slow_rank slow = {w.count - 1, 1.37};
             wefti_simulate_options o = {.slow_ranks = &slow};
             for (o.slow_rank_count = 0; o.slow_rank_count < 2; o.slow_rank_count++) {
                 o.every_iteration = true;
@@ -459,8 +459,8 @@ static void slower_is_never_faster(void **state) {
         open_world(&cases[c], 6, small_machine, &w);
         wefti_simulation *base = run(&w, NULL), *s;
         for (int32_t r = 0; r < w.count; r++) {
-            const wefti_slow_rank slow = {r, 1.5};
-            const wefti_slow_link link = {r, r ? 0 : w.count - 1, 4};
+            const weft_slow_rank slow = {r, 1.5};
+            const weft_slow_link link = {r, r ? 0 : w.count - 1, 4};
             s = run(&w, &(wefti_simulate_options){.slow_ranks = &slow, .slow_rank_count = 1});
             if (s->step < base->step) fail_msg("%s: slow rank %d", cases[c].name, r);
             wefti_simulation_free(s);
@@ -520,7 +520,7 @@ static weft_status count_span(void *context, const wefti_sim_span *span) {
         assert_true(span->begin >= s->last[span->rank]); /* kernels of a rank do not overlap */
         s->last[span->rank] = span->end;
         s->computing[span->rank] += span->end - span->begin;
-    } else {
+    } else if (span->track == WEFTI_SPAN_TRANSFER) {
         assert_non_null(span->transfer);
     }
     return WEFT_OK;
