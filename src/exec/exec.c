@@ -169,8 +169,7 @@ static weft_status run_call(wefti_rank_device *d, const wefti_program *p, wefti_
     if (options->rows) run.random.row_offset = options->rows[d->micro];
     int64_t start = d->trace ? wefti_now_ns() : 0;
     const bool measures = wefti_profile_is_of(d->profile, p);
-    const int32_t entry =
-        measures ? wefti_profile_routine(d->profile, d->section, d->at.step) : -1;
+    const int32_t entry = measures ? wefti_profile_routine(d->profile, d->section, d->at.step) : -1;
     weft_status status = wefti_finish_part(d, b, step);
     for (int32_t k = step->from; k < step->to && status >= 0;) {
         const wefti_instruction *x = &r->code[k];

@@ -13,8 +13,8 @@ typedef struct profile_sum {
 
 struct wefti_profile {
     const wefti_program *program;
-    int32_t *base[WEFTI_SECTIONS]; /* [steps of the section]: entry of the step's routine; -1: no
-                                      call */
+    int32_t *base[WEFTI_SECTIONS];  /* [steps of the section]: entry of the step's routine; -1: no
+                                       call */
     const wefti_instruction **code; /* [kernels] */
     int32_t kernels, transfers;     /* entries of each, in this order */
     profile_sum *now;               /* [entries] */
@@ -115,8 +115,7 @@ void wefti_profile_add(wefti_profile *p, int32_t entry, int64_t ns) {
     p->now[entry].calls++;
 }
 
-void wefti_profile_add_transfer(wefti_profile *p, int32_t transfer, int64_t ns,
-                                int64_t under_way) {
+void wefti_profile_add_transfer(wefti_profile *p, int32_t transfer, int64_t ns, int64_t under_way) {
     profile_sum *sum = &p->now[p->kernels + transfer];
     sum->ns += ns;
     sum->under_way += under_way;

@@ -1,8 +1,9 @@
 /* The times of a program's kernels and transfers, step by step. A rank's device adds to its profile
- * while it runs; between steps the session ends each step. The last WEFTI_PROFILE_STEPS steps count.
+ * while it runs; between steps the session ends each step. The last WEFTI_PROFILE_STEPS steps
+ * count.
  *
- * An entry is an instruction of a routine, in the order of routines, or a transfer of the partition.
- * An instruction that several calls run has one entry. */
+ * An entry is an instruction of a routine, in the order of routines, or a transfer of the
+ * partition. An instruction that several calls run has one entry. */
 #ifndef WEFTI_PROFILE_H
 #define WEFTI_PROFILE_H
 

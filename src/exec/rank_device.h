@@ -39,7 +39,7 @@ struct wefti_rank_device {
     int64_t binding_count, binding_cap;
     wefti_trace *trace;
     wefti_profile *profile; /* NULL: nothing is measured */
-    double loss; /* sum over the microbatches so far */
+    double loss;            /* sum over the microbatches so far */
     int losses;
     double bad_loss; /* the first loss of this section that is not finite; else 0 */
     /* message about the first value of this section that is not finite; NULL: none found */

@@ -52,8 +52,7 @@ static weft_status post(wefti_rank_device *d, wefti_binding *b, int64_t index, c
     int64_t now = d->trace || measures ? wefti_now_ns() : 0;
     WEFT_TRY(wefti_comm_post(b->endpoints[index], source, destination));
     b->posted_ns[index][b->posted[index]++] = now;
-    if (measures)
-        wefti_profile_add_transfer(d->profile, (int32_t)index, wefti_now_ns() - begin, 0);
+    if (measures) wefti_profile_add_transfer(d->profile, (int32_t)index, wefti_now_ns() - begin, 0);
     return WEFT_OK;
 }
 

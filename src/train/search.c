@@ -46,7 +46,7 @@ static bool searches(const weft_job *job) {
 
 /* Rank 0's part. */
 static weft_status choose(wefti_training *t) {
-    if (t->record.resumes) WEFT_TRY(wefti_record_plan(t, &t->searched));
+    if (t->record.resumes) WEFT_TRY(wefti_run_record_plan(t, &t->searched));
     return t->searched || !searches(t->job) ? WEFT_OK : search(t);
 }
 

@@ -8,7 +8,7 @@
 /* The first steps touch memory for the first time and bind transfers; they do not count. */
 enum { WARM_STEPS = 2, RANKS_IN_DETAIL = 64 };
 
-void wefti_record_step(wefti_training *t, int64_t done, double seconds) {
+void wefti_run_record_step(wefti_training *t, int64_t done, double seconds) {
     wefti_training_record *r = &t->record;
     if (!t->job->checkpoint.dir[0]) return;
     if (r->measuring) {
@@ -25,16 +25,16 @@ void wefti_record_step(wefti_training *t, int64_t done, double seconds) {
 
 static weft_status add_rank(const wefti_training *t, int32_t rank, wefti_text *out) {
     const wefti_profile *profile = wefti_session_profile_of(t->session, rank);
-    wefti_record_rows rows = {0};
+    wefti_run_record_rows rows = {0};
     if (!profile) return WEFT_OK;
-    weft_status status = wefti_record_measured(profile, &rows);
-    wefti_text_add(out, "%s    {\"rank\": %d, \"peak_bytes\": %lld, \"rows\": ",
-                   out->used ? ",\n" : "", rank,
-                   (long long)wefti_session_observed(t->session, rank));
+    weft_status status = wefti_run_record_measured(profile, &rows);
+    wefti_text_add(out,
+                   "%s    {\"rank\": %d, \"peak_bytes\": %lld, \"rows\": ", out->used ? ",\n" : "",
+                   rank, (long long)wefti_session_observed(t->session, rank));
     if (rank >= RANKS_IN_DETAIL) rows.count = 0;
-    wefti_record_rows_print(&rows, out);
+    wefti_run_record_rows_print(&rows, out);
     wefti_text_add(out, "}");
-    wefti_record_rows_free(&rows);
+    wefti_run_record_rows_free(&rows);
     return status;
 }
 
@@ -85,7 +85,7 @@ static weft_status write(wefti_training *t, const char *parts, const int64_t *of
     wefti_text_add(&text, "\n  ]\n}\n");
     char *data = wefti_text_take(&text);
     WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory for the measurement of a run");
-    weft_status status = wefti_record_write(t, "measured.json", data);
+    weft_status status = wefti_run_record_write(t, "measured.json", data);
     wefti_free(data);
     return status;
 }
@@ -94,14 +94,13 @@ static weft_status gather(wefti_training *t, const char *own) {
     char *all;
     int64_t *offsets;
     WEFT_TRY(wefti_agree_gather(t->ranks.agreement, own, (int64_t)strlen(own), &all, &offsets));
-    if (!t->ranks.follows &&
-        write(t, all, offsets, weft_world_size(t->ranks.world)) < 0)
-        wefti_record_unwritten(t);
+    if (!t->ranks.follows && write(t, all, offsets, weft_world_size(t->ranks.world)) < 0)
+        wefti_run_record_unwritten(t);
     wefti_free(offsets);
     return WEFT_OK;
 }
 
-weft_status wefti_record_end(wefti_training *t) {
+weft_status wefti_run_record_end(wefti_training *t) {
     char *own = NULL;
     if (!t->job->checkpoint.dir[0] || t->record.steps == 0) return WEFT_OK;
     weft_status status = own_ranks(t, &own);
@@ -110,7 +109,7 @@ weft_status wefti_record_end(wefti_training *t) {
         if (status >= 0) status = gather(t, own);
     } else if (status >= 0) {
         const int64_t offsets[] = {0, (int64_t)strlen(own)};
-        if (write(t, own, offsets, 1) < 0) wefti_record_unwritten(t);
+        if (write(t, own, offsets, 1) < 0) wefti_run_record_unwritten(t);
     }
     wefti_free(own);
     return status;

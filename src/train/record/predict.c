@@ -8,6 +8,7 @@
 #include "train/record/record.h"
 #include "train/record/rows.h"
 #include "train/report/programs.h"
+#include "train/save/save.h"
 
 /* ---- the machine ---- */
 
@@ -37,7 +38,7 @@ static weft_status write_machine(const wefti_training *t, const wefti_machine_mo
     wefti_model_print(machine, &text);
     char *data = wefti_text_take(&text);
     WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory for a machine file");
-    weft_status status = wefti_record_write(t, "machine.json", data);
+    weft_status status = wefti_run_record_write(t, "machine.json", data);
     wefti_free(data);
     return status;
 }
@@ -106,17 +107,18 @@ static int64_t peak_of(const wefti_rank_class *c, int32_t graphs) {
 static weft_status add_class(const wefti_job_programs *p, const wefti_machine_model *machine,
                              const weft_rank_prediction *r, wefti_text *out) {
     const wefti_rank_class *c = wefti_rank_class_of(p->classes, r->rank);
-    wefti_record_rows rows = {0};
+    wefti_run_record_rows rows = {0};
     wefti_text_add(out, "    {\"rank\": %d, \"count\": %d, \"peak_bytes\": %lld", r->rank, r->count,
                    (long long)peak_of(c, p->graphs));
     add_real(out, "busy_seconds", r->busy_seconds);
     add_real(out, "exposed_seconds", r->exposed_seconds);
     add_real(out, "idle_seconds", r->idle_seconds);
-    weft_status status = wefti_record_predicted(c->programs[0], machine, p->microbatches, &rows);
+    weft_status status =
+        wefti_run_record_predicted(c->programs[0], machine, p->microbatches, &rows);
     wefti_text_add(out, ", \"rows\": ");
-    wefti_record_rows_print(&rows, out);
+    wefti_run_record_rows_print(&rows, out);
     wefti_text_add(out, "}");
-    wefti_record_rows_free(&rows);
+    wefti_run_record_rows_free(&rows);
     return status;
 }
 
@@ -155,12 +157,12 @@ static weft_status write_prediction(const wefti_training *t, const wefti_job_pro
     }
     char *data = wefti_text_take(&text);
     WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory for a prediction");
-    status = wefti_record_write(t, "prediction.json", data);
+    status = wefti_run_record_write(t, "prediction.json", data);
     wefti_free(data);
     return status;
 }
 
-weft_status wefti_record_predict(wefti_training *t) {
+weft_status wefti_run_record_predict(wefti_training *t) {
     wefti_machine_model *machine;
     wefti_job_programs programs;
     WEFT_TRY(find_machine(t, &machine));

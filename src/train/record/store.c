@@ -14,7 +14,7 @@
 
 enum { RECORD_VERSION = 1, RECORD_FILE_MAX = 64 << 20 };
 
-char *wefti_record_path(const char *directory, const char *file) {
+char *wefti_run_record_path(const char *directory, const char *file) {
     return wefti_format("%s/record%s%s", directory, *file ? "/" : "", file);
 }
 
@@ -68,7 +68,7 @@ static weft_status digest_of(const wefti_training *t, uint64_t *out) {
 static weft_status read_file(const wefti_training *t, const char *file, char **out,
                              int64_t *out_bytes) {
     *out = NULL;
-    char *path = wefti_record_path(t->job->checkpoint.dir, file);
+    char *path = wefti_run_record_path(t->job->checkpoint.dir, file);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
     weft_status status =
         wefti_exists(path) ? wefti_file_read(path, RECORD_FILE_MAX, out, out_bytes) : WEFT_OK;
@@ -133,7 +133,7 @@ static weft_status read_plan(const wefti_training *t, weft_plan **out) {
     return WEFT_OK;
 }
 
-weft_status wefti_record_plan(wefti_training *t, weft_plan **out) {
+weft_status wefti_run_record_plan(wefti_training *t, weft_plan **out) {
     const weft_job *job = t->job;
     weft_plan *recorded;
     bool same;
@@ -161,8 +161,8 @@ weft_status wefti_record_plan(wefti_training *t, weft_plan **out) {
 
 /* ---- writing ---- */
 
-weft_status wefti_record_write(const wefti_training *t, const char *file, const char *text) {
-    char *path = wefti_record_path(t->job->checkpoint.dir, file);
+weft_status wefti_run_record_write(const wefti_training *t, const char *file, const char *text) {
+    char *path = wefti_run_record_path(t->job->checkpoint.dir, file);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
     weft_status status = wefti_file_write(path, text, strlen(text));
     wefti_free(path);
@@ -180,7 +180,7 @@ static weft_status write_settings(const wefti_training *t) {
     wefti_text_add(&text, "\n}\n");
     char *data = wefti_text_take(&text);
     WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory for the record of a run");
-    weft_status status = wefti_record_write(t, "run.json", data);
+    weft_status status = wefti_run_record_write(t, "run.json", data);
     wefti_free(data);
     return status;
 }
@@ -191,14 +191,14 @@ static weft_status write_plan(wefti_training *t) {
     WEFT_TRY(wefti_training_completed_plan(t, &plan));
     weft_status status = wefti_plan_print(plan, &text);
     weft_plan_destroy(plan);
-    if (status >= 0) status = wefti_record_write(t, "plan.json", text);
+    if (status >= 0) status = wefti_run_record_write(t, "plan.json", text);
     wefti_free(text);
     return status;
 }
 
 /* The settings are written last: without them the rest does not count. */
 static weft_status write_record(wefti_training *t) {
-    char *folder = wefti_record_path(t->job->checkpoint.dir, "");
+    char *folder = wefti_run_record_path(t->job->checkpoint.dir, "");
     WEFT_REQUIRE(folder, WEFT_E_NOMEM, "no memory for a path");
     weft_status status = wefti_remove_tree(folder);
     if (status >= 0) status = wefti_dir_make(folder);
@@ -208,12 +208,12 @@ static weft_status write_record(wefti_training *t) {
     return write_settings(t);
 }
 
-void wefti_record_unwritten(const wefti_training *t) {
+void wefti_run_record_unwritten(const wefti_training *t) {
     wefti_training_note(t, "the record of the run: %s; the run continues without it",
                         weft_error_message());
 }
 
-void wefti_record_begin(wefti_training *t) {
+void wefti_run_record_begin(wefti_training *t) {
     if (!t->job->checkpoint.dir[0] || t->record.reused) return;
-    if (write_record(t) < 0 || wefti_record_predict(t) < 0) wefti_record_unwritten(t);
+    if (write_record(t) < 0 || wefti_run_record_predict(t) < 0) wefti_run_record_unwritten(t);
 }
