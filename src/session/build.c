@@ -281,6 +281,7 @@ void weft_session_destroy(weft_session *s) {
     (void)unwritten;
     wefti_host_copies_destroy(s);
     wefti_workers_destroy(s->workers);
+    wefti_session_profiles_destroy(s);
     for (int64_t i = 0; i < s->view_count; i++) wefti_view_destroy(s->views[i]);
     wefti_free(s->views);
     wefti_free(s->rows);
@@ -346,6 +347,7 @@ weft_status wefti_session_start(weft_session *s) {
     }
     s->workers = workers;
     set_trace(s, s->trace);
+    wefti_session_set_profiles(s);
     return WEFT_OK;
 }
 

@@ -4,6 +4,7 @@
 
 #include "builder/spec.h"
 #include "exec/exec.h"
+#include "exec/profile.h"
 #include "weft/session.h"
 
 /* What a session makes of its options, for reports that build programs without a session.
@@ -31,6 +32,15 @@ void wefti_session_owner(const weft_session *session, int program, int index, in
                          int *out_state);
 /* The number for weft_session_tensor of tensor `local` of a device's program. */
 int wefti_session_number(const weft_session *session, int program, int32_t rank, int32_t local);
+
+/* profile.c: measures the kernels and transfers of program 0 from now on, on the devices of this
+ * process; off: no longer, and the times stay. end_step: after each step that was measured. The
+ * profile of a device; NULL: it was not measured. */
+weft_status wefti_session_profile(weft_session *session, bool on) WEFT_CHECKED;
+void wefti_session_profile_end_step(weft_session *session);
+const wefti_profile *wefti_session_profile_of(const weft_session *session, int32_t rank);
+/* The highest byte that a device of this process has used; 0: it has not started. */
+int64_t wefti_session_observed(const weft_session *session, int32_t rank);
 
 /* A piece of a tensor: a region of it, contiguous, on one device. */
 typedef struct wefti_session_piece {

@@ -119,8 +119,14 @@ extern const wefti_model_file wefti_model_files[];
  *   h100-80g                             a built-in machine, with as many hosts as a job needs
  *   8 hosts of 8 h100-80g
  *   hosts=8 gpus=8 gpu=h100-80g intra=450e9,3e-6 inter=50e9,8e-6
- *   machine.json, links.json             a machine, or measured links between assumed devices */
+ *   machine.json, links.json             a machine, or measured links between assumed devices
+ *   this-machine                         the measured file */
 weft_status wefti_model_find(const char *text, wefti_machine_model **out) WEFT_CHECKED;
+
+/* "this-machine" is the file that weft machine measure writes: WEFT_THIS_MACHINE in the
+ * environment, else weft/this-machine.json in XDG_CONFIG_HOME or $HOME/.config. The path is for
+ * wefti_free. */
+weft_status wefti_model_this_machine(char **out) WEFT_CHECKED;
 
 /* The links of any of these texts; files of measured links as they are. */
 weft_status wefti_links_find(const char *text, wefti_links *out) WEFT_CHECKED;

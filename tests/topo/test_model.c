@@ -4,7 +4,9 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fault.h"
 #include "base/io.h"
@@ -168,6 +170,40 @@ static void refused(const char *part, const char *by, weft_status status, const 
     assert_null(m);
 }
 
+/* "this-machine" is a measured file, named by the environment. */
+static void this_machine_is_a_file(void **state) {
+    (void)state;
+    wefti_machine_model *m;
+    char *path, file[] = "/tmp/weft-this-machine-XXXXXX";
+    const int fd = mkstemp(file);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    assert_int_equal(setenv("WEFT_THIS_MACHINE", file, 1), 0);
+    ASSERT_OK(wefti_model_this_machine(&path));
+    assert_string_equal(path, file);
+    wefti_free(path);
+    assert_true(wefti_model_find("this-machine", &m) < 0); /* an empty file */
+    wefti_machine_model *other = found("8 h100-80g");
+    char *text = printed(other);
+    ASSERT_OK(wefti_file_write(file, text, strlen(text)));
+    m = found("2 this-machine");
+    assert_int_equal(wefti_model_per_host(m), 2);
+    wefti_free(text);
+    wefti_model_destroy(m);
+    wefti_model_destroy(other);
+    (void)unlink(file);
+    assert_int_equal(wefti_model_find("this-machine", &m), WEFT_E_NOT_FOUND);
+    assert_non_null(strstr(weft_error_message(), "weft machine measure"));
+    assert_int_equal(unsetenv("WEFT_THIS_MACHINE"), 0);
+    assert_int_equal(setenv("XDG_CONFIG_HOME", "/config", 1), 0);
+    ASSERT_OK(wefti_model_this_machine(&path));
+    assert_string_equal(path, "/config/weft/this-machine.json");
+    wefti_free(path);
+    assert_int_equal(unsetenv("XDG_CONFIG_HOME"), 0);
+    assert_int_equal(setenv("HOME", "", 1), 0);
+    assert_int_equal(wefti_model_this_machine(&path), WEFT_E_NOT_FOUND);
+}
+
 static void wrong_files_are_refused(void **state) {
     (void)state;
     wefti_machine_model *m;
@@ -218,6 +254,7 @@ int main(void) {
         cmocka_unit_test(topologies_set_links),
         cmocka_unit_test(uplinks_are_shared),
         cmocka_unit_test(curves_are_logarithmic),
+        cmocka_unit_test(this_machine_is_a_file),
         cmocka_unit_test(wrong_files_are_refused),
         cmocka_unit_test(allocations_may_fail),
     };

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/io.h"
+#include "train/record/record.h"
 
 /* Seconds since this process began, from the kernel's start time of it (field 22 of
  * /proc/self/stat). */
@@ -98,6 +99,7 @@ static weft_status loop(wefti_training *t, wefti_feed *feed) {
         s.seconds = wefti_now_s() - begin;
         if (done == 0) t->result->first_step_seconds = process_age();
         add_seconds(&recent, done++, s.seconds);
+        wefti_run_record_step(t, done, s.seconds);
         s.tokens_per_second = units / s.seconds;
         s.eta_seconds = median(&recent) * (double)(job->train.steps - t->progress.step);
         s.observed_peak_bytes = wefti_training_observed(t);

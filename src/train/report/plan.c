@@ -39,6 +39,18 @@ static weft_status complete(wefti_training *t, weft_plan *out, char **out_unmatc
     return wefti_plan_unmatched(out, t->model.graph, matters ? fused : NULL, out_unmatched);
 }
 
+weft_status wefti_training_completed_plan(wefti_training *t, weft_plan **out) {
+    weft_plan *plan = NULL;
+    weft_status status = begin(t, &plan);
+    if (status >= 0) status = complete(t, plan, NULL);
+    if (status < 0) {
+        weft_plan_destroy(plan);
+        return status;
+    }
+    *out = plan;
+    return WEFT_OK;
+}
+
 weft_status weft_job_plan(const weft_job *job, weft_plan **out, char **out_unmatched) {
     WEFT_REQUIRE(job && out, WEFT_E_ARG, "weft_job_plan needs a job and a place for the plan");
     wefti_training t = {.job = job};
