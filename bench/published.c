@@ -57,15 +57,16 @@ static bool read_options(int argc, char **argv, options *o) {
     return o->file != NULL;
 }
 
-static weft_status predict(const wefti_json *row, const pub_profiles *profiles, pub_run *run,
-                           pub_prediction *out) {
+static weft_status predict(const options *o, const wefti_json *row, const pub_profiles *profiles,
+                           pub_run *run, pub_prediction *out) {
     wefti_machine_model *machine;
     WEFT_TRY(pub_run_read(row, run));
     const pub_profile *profile = pub_profile_for(profiles, run->framework);
     WEFT_REQUIRE(profile, WEFT_E_NO_IMPL, "no profile is known for framework '%.60s'",
                  run->framework);
     WEFT_TRY(wefti_model_find(run->machine, &machine));
-    weft_status status = pub_run_finish(run, profile, machine);
+    weft_status status = pub_set_figures(o->set, o->sets, machine);
+    if (status >= 0) status = pub_run_finish(run, profile, machine);
     if (status >= 0) status = pub_predict(run, profile, machine, out);
     wefti_model_destroy(machine);
     return status;
@@ -123,7 +124,7 @@ static weft_status all_rows(const options *o, const wefti_json *rows, const pub_
     WEFTI_JSON_EACH(row, rows) {
         pub_run run = {0};
         pub_prediction *p = &predictions[i++];
-        const weft_status status = predict(row, profiles, &run, p);
+        const weft_status status = predict(o, row, profiles, &run, p);
         if (status < 0) *p = (pub_prediction){0};
         if (status == WEFT_E_NOMEM) return status;
         if (status < 0 && status != WEFT_E_NO_IMPL) {

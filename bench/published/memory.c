@@ -25,8 +25,7 @@ double pub_layer_parameters(const pub_run *run, bool experts) {
     double attention = h * (q + 2 * kv) + q * h;
     if (m->value_rank)
         attention = (m->query_rank ? h * m->query_rank + m->query_rank * q : h * q) +
-                    h * (m->value_rank + 64) + m->value_rank * m->heads * 256 +
-                    m->heads * 128 * h;
+                    h * (m->value_rank + 64) + m->value_rank * m->heads * 256 + m->heads * 128 * h;
     const double wide = m->gated ? 3 : 2;
     if (experts)
         return (attention + wide * h * m->shared_ffn) / run->tensor + h * m->experts +
@@ -49,8 +48,7 @@ bool pub_ends_count(const pub_run *run) {
 
 double pub_layers_of_stage(const pub_run *run, int stage) {
     const double p = run->stages, layers = run->model.layers;
-    if (pub_ends_count(run))
-        return (layers + 2) / p - (stage == 0) - (stage == (int)p - 1);
+    if (pub_ends_count(run)) return (layers + 2) / p - (stage == 0) - (stage == (int)p - 1);
     const double each = floor(layers / p), more = layers - each * p;
     /* The first stages keep the most microbatches, and the last has the output: between them. */
     return each + (stage >= 1 && stage <= (int)more ? 1 : stage == 0 && more > p - 1 ? 1 : 0);
@@ -65,16 +63,18 @@ static double kept(const pub_run *run, const pub_profile *p, bool experts) {
     const double h = m->hidden, q = m->heads * m->head_size, kv = m->kv_heads * m->head_size;
     const double wide = m->gated ? 2 : 1;
     const bool flash = p->flash > 0.5 && !run->flash_off;
-    double linear = e * 4 * part * h;           /* norms: inputs and results */
+    /* Operands of products are kept with 8 bits if the framework does so. */
+    const double o = run->arithmetic == WEFTI_ARITHMETIC_F8 ? smaller(p->kept_f8_bytes, e) : e;
+    double linear = (e + o) * 2 * part * h;     /* norms: inputs and results */
     linear += e * rows * (q + 2 * kv) / t;      /* queries, keys, values */
-    linear += e * rows * q / t;                 /* result of attention */
+    linear += (flash ? e : o) * rows * q / t;   /* result of attention */
     if (p->dropout > 0) linear += 2 * part * h; /* masks */
     if (experts) {
         const double tokens = rows * m->chosen / t;
-        linear += e * tokens * (h + (wide + 1) * m->expert_ffn + h);
-        linear += e * rows * (wide + 1) * m->shared_ffn / t;
+        linear += tokens * (o * h + (e * wide + o) * m->expert_ffn + e * h);
+        linear += rows * (e * wide + o) * m->shared_ffn / t;
     } else {
-        linear += e * rows * (wide + 1) * m->ffn / t;
+        linear += rows * (e * wide + o) * m->ffn / t;
     }
     const double scores = m->sequence * m->sequence * run->micro / run->context * m->heads / t;
     double core = flash ? 4 * rows * m->heads / t : (2 * e + (p->dropout > 0 ? 1 : 0)) * scores;
@@ -125,7 +125,8 @@ static double stage_bytes(const pub_run *run, const pub_profile *p, int stage) {
     const double microbatches = larger(1, ceil(run->batch / (run->data * run->micro) - 1e-6));
     double flight = smaller(microbatches, run->stages - stage);
     if (run->chunks > 1)
-        flight = smaller(microbatches, (run->stages * (run->chunks + 1) - 1 - 2 * stage) / run->chunks);
+        flight =
+            smaller(microbatches, (run->stages * (run->chunks + 1) - 1 - 2 * stage) / run->chunks);
     const double plain = kept(run, p, false), with = m->experts ? kept(run, p, true) : 0;
     bytes += flight * ((layers - mixed) * plain + mixed * with);
     /* While a layer is computed again, it is there as a whole; and results on the way. */
@@ -136,10 +137,10 @@ static double stage_bytes(const pub_run *run, const pub_profile *p, int stage) {
         bytes += kept(&whole, p, mixed > 0);
     }
     bytes += 4 * run->element_bytes * rows * m->hidden;
-    if (run->level >= 3)
-        bytes += 3 * run->element_bytes * pub_layer_parameters(run, false);
+    if (run->level >= 3) bytes += 3 * run->element_bytes * pub_layer_parameters(run, false);
     if (stage == last) bytes += p->logit_bytes * rows * m->vocab / t;
-    if (stage == 0) bytes += flight * run->element_bytes * rows * m->hidden * (p->dropout > 0 ? 1.5 : 1);
+    if (stage == 0)
+        bytes += flight * run->element_bytes * rows * m->hidden * (p->dropout > 0 ? 1.5 : 1);
     return bytes;
 }
 

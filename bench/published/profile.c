@@ -83,8 +83,46 @@ static weft_status read_profile(const char *path, const wefti_json *all, const w
     return read_constants(path, one, out, given);
 }
 
+/* "machine:h100-80g.product_efficiency=0.7": for the machine's own name only. */
+weft_status pub_set_figures(const char *const *set, int set_count, wefti_machine_model *machine) {
+    const struct {
+        const char *name;
+        wefti_figure *figure;
+        double least, most;
+    } figures[] = {
+#define PUB_FIGURE(name, least, most, needed) {#name, &machine->device.name, least, most},
+        WEFTI_DEVICE_FIGURES(PUB_FIGURE)
+#undef PUB_FIGURE
+    };
+    for (int s = 0; s < set_count; s++) {
+        if (strncmp(set[s], "machine:", 8) != 0) continue;
+        const char *dot = strchr(set[s], '.'), *equal = strchr(set[s], '=');
+        WEFT_REQUIRE(dot && equal && dot < equal, WEFT_E_ARG,
+                     "--set %s: it must be machine:NAME.FIGURE=NUMBER", set[s]);
+        const size_t length = (size_t)(equal - dot - 1);
+        size_t i = 0;
+        while (
+            i < sizeof figures / sizeof *figures &&
+            (strlen(figures[i].name) != length || strncmp(figures[i].name, dot + 1, length) != 0))
+            i++;
+        WEFT_REQUIRE(i < sizeof figures / sizeof *figures, WEFT_E_ARG,
+                     "--set %s: a device has no such figure", set[s]);
+        char *end;
+        const double value = strtod(equal + 1, &end);
+        WEFT_REQUIRE(end > equal + 1 && !*end && value >= figures[i].least &&
+                         value <= figures[i].most,
+                     WEFT_E_ARG, "--set %s: it must be from %g to %g", set[s], figures[i].least,
+                     figures[i].most);
+        const size_t name = (size_t)(dot - set[s] - 8);
+        if (strlen(machine->name) == name && !strncmp(machine->name, set[s] + 8, name))
+            *figures[i].figure = (wefti_figure){value, "--set"};
+    }
+    return WEFT_OK;
+}
+
 /* "megatron.flash=1" */
 static weft_status set_constant(const pub_profiles *all, const char *text) {
+    if (!strncmp(text, "machine:", 8)) return WEFT_OK;
     const char *dot = strchr(text, '.'), *equal = strchr(text, '=');
     WEFT_REQUIRE(dot && equal && dot < equal, WEFT_E_ARG,
                  "--set %s: it must be PROFILE.CONSTANT=NUMBER", text);

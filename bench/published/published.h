@@ -1,4 +1,5 @@
-/* Published training runs: what a row says, and what weft predicts for it. See bench/published.c. */
+/* Published training runs: what a row says, and what weft predicts for it. See bench/published.c.
+ */
 #ifndef PUBLISHED_H
 #define PUBLISHED_H
 
@@ -19,6 +20,10 @@
     X(attention_use, 0.01, 1.5)                                                                    \
     X(flash, 0, 1)                                                                                 \
     X(mask_part, 0.25, 1)                                                                          \
+    X(hopper_attention, 0.1, 2)                                                                    \
+    X(blocking_seconds, 0, 1e-3)                                                                   \
+    X(vocab_multiple, 1, 1024)                                                                     \
+    X(kept_f8_bytes, 1, 2)                                                                         \
     X(score_bytes, 0, 100)                                                                         \
     X(norm_bytes, 0, 100)                                                                          \
     X(residual_bytes, 0, 100)                                                                      \
@@ -66,6 +71,9 @@ typedef struct pub_profiles {
 } pub_profiles;
 weft_status pub_profiles_read(wefti_arena *arena, const char *path, const char *const *set,
                               int set_count, pub_profiles *out) WEFT_CHECKED;
+/* Replaces figures of a machine, for experiments. */
+weft_status pub_set_figures(const char *const *set, int set_count,
+                            wefti_machine_model *machine) WEFT_CHECKED;
 /* NULL: no pattern matches. */
 const pub_profile *pub_profile_for(const pub_profiles *profiles, const char *framework);
 
@@ -98,8 +106,10 @@ typedef struct pub_run {
     double shards; /* devices that share parameters and states */
     int level;
     bool sequence_parallel, flash_off, compiled, async_tensor, layer_only, no_time;
+    bool frozen;   /* weights have no gradients: adapters are trained */
+    bool blocking; /* the host waits for each kernel */
     pub_recompute recompute;
-    double recompute_part; /* of the layers */
+    double recompute_part;                                 /* of the layers */
     double node_bytes_per_second, device_bytes_per_second; /* into the network; 0: the machine's */
     bool last_stage_memory, used_memory, reserved_memory;
 } pub_run;

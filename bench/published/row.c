@@ -34,8 +34,8 @@ static weft_status text(const wefti_json *row, const char *key, const char **out
 static weft_status truth(const wefti_json *row, const char *key, bool *out) {
     const wefti_json *v = wefti_json_get(row, key);
     if (!v || v->kind == WEFTI_JSON_NULL) return WEFT_OK;
-    WEFT_REQUIRE(v->kind == WEFTI_JSON_BOOL, WEFT_E_ARG,
-                 "line %d: %s must be true, false or null", v->line, key);
+    WEFT_REQUIRE(v->kind == WEFTI_JSON_BOOL, WEFT_E_ARG, "line %d: %s must be true, false or null",
+                 v->line, key);
     *out = v->as.boolean;
     return WEFT_OK;
 }
@@ -45,7 +45,8 @@ static bool has(const char *text, const char *word) {
     const size_t length = strlen(word);
     for (; *text; text++) {
         size_t i = 0;
-        while (i < length && tolower((unsigned char)text[i]) == tolower((unsigned char)word[i])) i++;
+        while (i < length && tolower((unsigned char)text[i]) == tolower((unsigned char)word[i]))
+            i++;
         if (i == length) return true;
     }
     return false;
@@ -62,14 +63,14 @@ static double after(const char *text, const char *word, double otherwise) {
 static const struct {
     const char *word, *machine; /* the first word that occurs counts */
 } devices[] = {
-    {"GB300", "gb300"},       {"GB200", "gb200"},       {"B300", "b300"},
-    {"B200", "b200"},         {"GH200", "gh200"},       {"H200", "h200"},
-    {"HBM2e", "h100-96g"},    {"H100-9", "h100-96g"},   {"H100", "h100-80g"},
-    {"H800", "h100-80g"},     {"A100-40", "a100-40g"},  {"A100", "a100-80g"},
-    {"A800", "a100-80g"},     {"V100-16", "v100-16g"},  {"V100", "v100"},
-    {"MI300X", "mi300x"},     {"910B", "ascend-910b"},  {"910A", "ascend-910a"},
+    {"GB300", "gb300"},        {"GB200", "gb200"},      {"B300", "b300"},
+    {"B200", "b200"},          {"GH200", "gh200"},      {"H200", "h200"},
+    {"HBM2e", "h100-96g"},     {"H100-9", "h100-96g"},  {"H100", "h100-80g"},
+    {"H800", "h100-80g"},      {"A100-40", "a100-40g"}, {"A100", "a100-80g"},
+    {"A800", "a100-80g"},      {"V100-16", "v100-16g"}, {"V100", "v100"},
+    {"MI300X", "mi300x"},      {"910B", "ascend-910b"}, {"910A", "ascend-910a"},
     {"Ascend", "ascend-910a"}, {"TPU v5p", "tpu-v5p"},  {"TPU v5e", "tpu-v5e"},
-    {"TPU v4", "tpu-v4"},     {"RTX", "rtx-3090"},
+    {"TPU v4", "tpu-v4"},      {"RTX", "rtx-3090"},
 };
 
 /* "8x200 Gb/s HDR InfiniBand per node", "400 Gb/s per GPU", "4x Omni-Path 100 Gb/s per node". */
@@ -104,9 +105,11 @@ static weft_status read_machine(const wefti_json *row, pub_run *run) {
     for (size_t i = 0; i < sizeof devices / sizeof *devices && !*run->machine; i++)
         if (has(gpu, devices[i].word))
             snprintf(run->machine, sizeof run->machine, "%s", devices[i].machine);
-    WEFT_REQUIRE(*run->machine, WEFT_E_NO_IMPL, "no machine file is known for gpu '%.60s'",
-                 gpu);
+    WEFT_REQUIRE(*run->machine, WEFT_E_NO_IMPL, "no machine file is known for gpu '%.60s'", gpu);
     read_network(link, run);
+    /* BigScience trained on this machine with CUDA_LAUNCH_BLOCKING=1. */
+    run->blocking = has(link, "Jean-Zay") && has(gpu, "A100");
+    if (run->blocking) snprintf(run->machine, sizeof run->machine, "a100-jean-zay");
     WEFT_TRY(number(row, "num_gpus", 1, &run->devices));
     return number(row, "gpus_per_node", 1, &run->per_node);
 }
@@ -125,8 +128,9 @@ static weft_status read_model(const wefti_json *row, const char *notes, pub_run 
     WEFT_TRY(number(row, "seq_len", 1, &m->sequence));
     if ((!m->layers || !m->hidden) && billions > 0) {
         /* Not printed. Usual proportions: a width of 128 times the layers, 12 h^2 a layer. */
-        if (!m->layers) m->layers = m->hidden ? ceil(billions * 1e9 / (12 * m->hidden * m->hidden))
-                                              : ceil(cbrt(billions * 1e9 / 12 / 128 / 128));
+        if (!m->layers)
+            m->layers = m->hidden ? ceil(billions * 1e9 / (12 * m->hidden * m->hidden))
+                                  : ceil(cbrt(billions * 1e9 / 12 / 128 / 128));
         if (!m->hidden) m->hidden = 128 * ceil(sqrt(billions * 1e9 / 12 / m->layers) / 128);
     }
     WEFT_REQUIRE(m->layers && m->hidden, WEFT_E_NO_IMPL,
@@ -138,9 +142,9 @@ static weft_status read_model(const wefti_json *row, const char *notes, pub_run 
     WEFT_TRY(number(row, "kv_heads", 1, &m->kv_heads));
     if (!m->kv_heads) m->kv_heads = m->heads;
     if (!m->head_size) m->head_size = m->hidden / m->heads;
-    if (!known && (has(name, "llama") || has(name, "mixtral") || has(name, "grok") ||
-                   has(name, "qwen") || has(name, "deepseek") || has(name, "swiglu") ||
-                   has(name, "maxtext")))
+    if (!known &&
+        (has(name, "llama") || has(name, "mixtral") || has(name, "grok") || has(name, "qwen") ||
+         has(name, "deepseek") || has(name, "swiglu") || has(name, "maxtext")))
         m->gated = true;
     if (has(notes, "swiglu") || has(notes, "deepseek")) m->gated = true;
     if (!m->gated && !known) m->learned_positions = true;
@@ -165,8 +169,7 @@ static weft_status read_model(const wefti_json *row, const char *notes, pub_run 
         if (!m->expert_ffn) m->expert_ffn = m->ffn;
     }
     if (!m->every) m->every = 1;
-    if (!known)
-        m->tied = has(name, "GPT") || has(name, "MPT") || has(name, "OPT") || !m->gated;
+    if (!known) m->tied = has(name, "GPT") || has(name, "MPT") || has(name, "OPT") || !m->gated;
     if (has(notes, "untie-embeddings") || has(notes, "untied")) m->tied = false;
     m->parameters = billions * 1e9;
     return WEFT_OK;
@@ -261,6 +264,7 @@ weft_status pub_run_read(const wefti_json *row, pub_run *out) {
     out->flash_off = has(notes, "attention-backend=unfused");
     out->compiled = has(notes, "compile") && !has(notes, "no compile");
     out->async_tensor = has(notes, "async TP");
+    out->frozen = has(notes, "LoRA");
     out->layer_only = has(category, "layer-microbench");
     out->no_time = has(category, "memory-only");
     out->last_stage_memory = has(kind, "LAST rank");
@@ -311,11 +315,14 @@ weft_status pub_run_finish(pub_run *run, const pub_profile *p, wefti_machine_mod
                                                       : PUB_RECOMPUTE_NONE;
     }
     if (!run->shards) run->shards = run->level >= 1 ? run->data * run->context : 1;
+    const double padded = p->vocab_multiple * run->tensor;
+    if (padded > 1) run->model.vocab = padded * ceil(run->model.vocab / padded);
     /* Hosts of the row's size, and its network. */
     if (host->devices != (int32_t)run->per_node && run->per_node >= 1 && run->per_node <= 4096) {
         host->devices = (int32_t)run->per_node;
         for (int l = 0; l < machine->host_level; l++)
-            if (machine->level[l].devices > host->devices) machine->level[l].devices = host->devices;
+            if (machine->level[l].devices > host->devices)
+                machine->level[l].devices = host->devices;
     }
     if (run->device_bytes_per_second > 0)
         network->bytes_per_second.value = run->device_bytes_per_second,

@@ -10,17 +10,17 @@
 typedef struct scored {
     const wefti_json *row;
     const pub_prediction *p;
-    char key[24];     /* of the source: the id without its number */
-    char table[240];  /* equal for rows that differ in their strategy only */
+    char key[24];    /* of the source: the id without its number */
+    char table[240]; /* equal for rows that differ in their strategy only */
     char trust;
-    bool fitted, failed; /* failed: did not fit */
+    bool fitted, failed;   /* failed: did not fit */
     double seconds, bytes; /* measured; 0: not printed */
 } scored;
 
 static double figure(const wefti_json *row, const char *key) {
     const wefti_json *v = wefti_json_get(row, key);
     if (!v) return 0;
-    return v->kind == WEFTI_JSON_INT ? (double)v->as.integer
+    return v->kind == WEFTI_JSON_INT    ? (double)v->as.integer
            : v->kind == WEFTI_JSON_REAL ? v->as.real
                                         : 0;
 }
@@ -36,8 +36,8 @@ static void fill(const wefti_json *row, const pub_prediction *p, const wefti_jso
     const char *source = words(row, "source");
     *s = (scored){.row = row, .p = p, .trust = *words(row, "trust")};
     snprintf(s->key, sizeof s->key, "%.*s", dash ? (int)(dash - id) : (int)strlen(id), id);
-    snprintf(s->table, sizeof s->table, "%s|%.40s|%.20s|%.20s|%.10s|%g|%g|%g|%g|%g|%g|%.24s", s->key,
-             words(row, "model"), words(row, "gpu"), words(row, "framework"),
+    snprintf(s->table, sizeof s->table, "%s|%.40s|%.20s|%.20s|%.10s|%g|%g|%g|%g|%g|%g|%.24s",
+             s->key, words(row, "model"), words(row, "gpu"), words(row, "framework"),
              words(row, "precision"), figure(row, "num_gpus"), figure(row, "global_batch"),
              figure(row, "seq_len"), figure(row, "layers"), figure(row, "hidden"),
              figure(row, "heads"), words(row, "recompute"));
@@ -47,8 +47,8 @@ static void fill(const wefti_json *row, const pub_prediction *p, const wefti_jso
     s->bytes = figure(row, "memory_gib") * 1073741824.0;
     s->failed = strstr(words(row, "status"), "oom") != NULL;
     WEFTI_JSON_EACH(rule, fitted)
-        if (wefti_glob_match(rule->as.text, source) || wefti_glob_match(rule->as.text, id))
-            s->fitted = true;
+    if (wefti_glob_match(rule->as.text, source) || wefti_glob_match(rule->as.text, id))
+        s->fitted = true;
 }
 
 static int ascending(const void *a, const void *b) {
@@ -86,8 +86,10 @@ static void line(const scored *rows, int count, const char *name, const char *ke
     if (!n) return;
     printf("%-8s %-22s %c %-8s %5d  median %6.1f %%  p90 %6.1f %%  mean %6.1f %%  bias %+6.1f %%\n",
            what == SECONDS ? "time" : "memory", name, trust ? trust : '*',
-           fitted < 0 ? "all" : fitted ? "fitted" : "held out", n,
-           100 * quantile(errors, n, 0.5), 100 * quantile(errors, n, 0.9), 100 * mean / n,
+           fitted < 0 ? "all"
+           : fitted   ? "fitted"
+                      : "held out",
+           n, 100 * quantile(errors, n, 0.5), 100 * quantile(errors, n, 0.9), 100 * mean / n,
            100 * quantile(signs, n, 0.5));
 }
 
@@ -171,7 +173,8 @@ static void report(const scored *rows, int count, double *scratch) {
             if (!first) continue;
             for (const char *trust = "ABC"; *trust; trust++)
                 for (int fitted = 0; fitted <= 1; fitted++)
-                    line(rows, count, rows[i].key, rows[i].key, *trust, fitted, what, errors, signs);
+                    line(rows, count, rows[i].key, rows[i].key, *trust, fitted, what, errors,
+                         signs);
         }
     line(rows, count, "all", NULL, 0, -1, BYTES, errors, signs);
     tables(rows, count, errors, signs, scratch + 2 * count, scratch + 3 * count);

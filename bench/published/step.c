@@ -6,8 +6,8 @@
 #include "published.h"
 
 typedef struct layer_times {
-    double forward, backward, again;        /* kernels of one microbatch; recomputed */
-    double tensor, context, expert;         /* transfers, forward and backward */
+    double forward, backward, again; /* kernels of one microbatch; recomputed */
+    double tensor, context, expert;  /* transfers, forward and backward */
     double tensor_again, context_again, expert_again;
 } layer_times;
 
@@ -73,9 +73,11 @@ static double product_one(const work *w, wefti_arithmetic arithmetic, double bat
                           double columns, double depth) {
     const wefti_product_shape shape = {batch, rows, columns, depth};
     const bool eight = arithmetic == WEFTI_ARITHMETIC_F8;
-    double bytes = eight ? 1 : w->run->element_bytes, use = eight ? w->p->f8_use : w->p->product_use;
+    double bytes = eight ? 1 : w->run->element_bytes,
+           use = eight ? w->p->f8_use : w->p->product_use;
     if (eight && w->run->four_bits) use *= w->p->f4_speedup;
-    bytes = batch * (bytes * (rows * depth + depth * columns) + w->run->element_bytes * rows * columns);
+    bytes =
+        batch * (bytes * (rows * depth + depth * columns) + w->run->element_bytes * rows * columns);
     return wefti_product_seconds(&w->m->device, arithmetic, &shape,
                                  2 * batch * rows * columns * depth / use, bytes);
 }
@@ -87,11 +89,13 @@ typedef struct pair {
 static void product_of(const work *w, wefti_arithmetic arithmetic, double batch, double rows,
                        double columns, double depth, pair *sum) {
     sum->forward += product_one(w, arithmetic, batch, rows, columns, depth);
-    sum->backward += product_one(w, arithmetic, batch, rows, depth, columns) +
-                     product_one(w, arithmetic, batch, depth, columns, rows);
-    /* Gradients are added to those of earlier microbatches. */
-    sum->backward += wefti_vector_seconds(&w->m->device, 0,
-                                          2 * w->p->gradient_bytes * batch * columns * depth);
+    sum->backward += product_one(w, arithmetic, batch, rows, depth, columns);
+    if (!w->run->frozen) {
+        sum->backward += product_one(w, arithmetic, batch, depth, columns, rows);
+        /* Gradients are added to those of earlier microbatches. */
+        sum->backward += wefti_vector_seconds(&w->m->device, 0,
+                                              2 * w->p->gradient_bytes * batch * columns * depth);
+    }
     if (arithmetic == WEFTI_ARITHMETIC_F8) {
         sum->forward += vector(w, w->p->cast_bytes * batch * rows * depth);
         sum->backward += vector(w, w->p->cast_bytes * batch * rows * columns);
@@ -112,7 +116,9 @@ static pair attention(const work *w) {
     if (plain == WEFTI_ARITHMETIC_F8) plain = WEFTI_ARITHMETIC_BF16;
     if (w->p->flash > 0.5 && !w->run->flash_off) {
         const double flops = 4 * b * heads * s * s * size / c * w->p->mask_part;
-        const double rate = wefti_model_product_rate(&w->m->device, plain) * w->p->attention_use;
+        double rate = wefti_model_product_rate(&w->m->device, plain) * w->p->attention_use;
+        /* Devices with 8-bit products have asynchronous units, which older kernels leave idle. */
+        if (w->m->device.peak_flops[WEFTI_ARITHMETIC_F8].source) rate *= w->p->hopper_attention;
         const double narrow = size / (size + 32); /* short heads use the units worse */
         sum.forward = w->m->device.launch_seconds.value + flops / (rate * narrow);
         sum.backward = 3 * w->m->device.launch_seconds.value + 2.5 * flops / (rate * narrow);
@@ -123,8 +129,8 @@ static pair attention(const work *w) {
                   product_one(w, plain, b * heads, s / c, size, s);
     one.backward = 2 * one.forward;
     const double scores = b * heads * s * s / c;
-    sum.forward = one.forward + wefti_vector_seconds(&w->m->device, 5 * scores,
-                                                     w->p->score_bytes * scores);
+    sum.forward =
+        one.forward + wefti_vector_seconds(&w->m->device, 5 * scores, w->p->score_bytes * scores);
     sum.backward = one.backward + wefti_vector_seconds(&w->m->device, 5 * scores,
                                                        1.25 * w->p->score_bytes * scores);
     return sum;
@@ -149,8 +155,9 @@ static void mixture(const work *w, pair *sum, layer_times *out) {
         product(w, w->rows, wide * m->shared_ffn / t, m->hidden, sum);
         product(w, w->rows, m->hidden, m->shared_ffn / t, sum);
     }
-    const double move = group_seconds(w, WEFTI_TRANSFER_ALL_TO_ALL,
-                                      tokens * m->hidden * w->run->element_bytes, w->run->expert, 1);
+    const double move =
+        group_seconds(w, WEFTI_TRANSFER_ALL_TO_ALL, tokens * m->hidden * w->run->element_bytes,
+                      w->run->expert, 1);
     out->expert += 4 * move * w->p->expert_exposed;
     out->expert_again += 2 * move * w->p->expert_exposed;
 }
@@ -193,7 +200,9 @@ static layer_times layer_seconds(const work *w, bool experts) {
     const double h = m->hidden, part = w->part_rows * h, full = w->rows * h;
     pair products = products_of_layer(w, experts, &out), core = attention(w);
     pair chains = {0, 0};
-    const double norm = w->p->norm_bytes, residual = w->p->residual_bytes;
+    /* A compiled step fuses chains. */
+    const double fused = run->compiled ? 0.5 : 1;
+    const double norm = fused * w->p->norm_bytes, residual = fused * w->p->residual_bytes;
     chains.forward = 2 * vector(w, norm * part) + 2 * vector(w, residual * part);
     chains.backward = 2 * vector(w, 1.5 * norm * part) + 2 * vector(w, residual * part);
     out.forward = products.forward + core.forward + chains.forward;
@@ -204,7 +213,12 @@ static layer_times layer_seconds(const work *w, bool experts) {
         out.again = 0.5 * products.forward + chains.forward;
     else if (run->recompute == PUB_RECOMPUTE_CORE && (w->p->flash < 0.5 || run->flash_off))
         out.again = core.forward;
-    /* A compiled step fuses the chains. */
+    if (run->blocking) {
+        const double wait = w->p->kernels * w->p->blocking_seconds;
+        out.forward += wait;
+        out.backward += 1.5 * wait;
+        if (run->recompute == PUB_RECOMPUTE_FULL) out.again += run->recompute_part * wait;
+    }
     /* The host starts one kernel after another, and may be slower than the device. */
     const double host = w->p->kernels * w->p->kernel_seconds * (run->compiled ? 0.5 : 1);
     out.forward = larger(out.forward, host);
@@ -232,8 +246,7 @@ static layer_times layer_seconds(const work *w, bool experts) {
                                           2 * m->sequence * run->micro * kv * run->element_bytes,
                                           run->context, run->tensor);
         out.context = w->p->context_exposed * 3 * ring;
-        out.context_again =
-            run->recompute == PUB_RECOMPUTE_FULL ? w->p->context_exposed * ring : 0;
+        out.context_again = run->recompute == PUB_RECOMPUTE_FULL ? w->p->context_exposed * ring : 0;
     }
     if (run->recompute != PUB_RECOMPUTE_FULL) out.expert_again = 0;
     return out;
@@ -261,8 +274,8 @@ static void add_layers(stage_times *s, const layer_times *l, double count) {
 static void add_ends(const work *w, stage_times *s, bool first, bool last) {
     const pub_model *m = &w->run->model;
     const double t = w->run->tensor, full = w->rows * m->hidden;
-    const double reduce = group_seconds(w, WEFTI_TRANSFER_ALL_REDUCE,
-                                        full * w->run->element_bytes, t, 1);
+    const double reduce =
+        group_seconds(w, WEFTI_TRANSFER_ALL_REDUCE, full * w->run->element_bytes, t, 1);
     if (first) {
         s->forward += vector(w, 4 * full);
         s->backward += vector(w, 4 * full);
@@ -274,10 +287,10 @@ static void add_ends(const work *w, stage_times *s, bool first, bool last) {
         if (plain == WEFTI_ARITHMETIC_F8) plain = WEFTI_ARITHMETIC_BF16;
         product_of(w, plain, 1, w->rows, ceil(m->vocab / t), m->hidden, &sum);
         const double logits = w->rows * m->vocab / t;
-        s->forward += sum.forward + wefti_vector_seconds(&w->m->device, 0,
-                                                         0.6 * w->p->loss_bytes * logits);
-        s->backward += sum.backward + wefti_vector_seconds(&w->m->device, 0,
-                                                           0.4 * w->p->loss_bytes * logits);
+        s->forward +=
+            sum.forward + wefti_vector_seconds(&w->m->device, 0, 0.6 * w->p->loss_bytes * logits);
+        s->backward +=
+            sum.backward + wefti_vector_seconds(&w->m->device, 0, 0.4 * w->p->loss_bytes * logits);
         s->tensor += reduce * w->p->tensor_exposed;
     }
 }
@@ -297,8 +310,8 @@ static double sharded_microbatch(const work *w, const stage_times *s, double *sl
     const double n = run->model.layers / run->stages;
     const double parameters = pub_layer_parameters(run, run->model.experts > 0);
     const double stride = run->tensor, d = run->shards;
-    const double gather = group_seconds(w, WEFTI_TRANSFER_ALL_GATHER,
-                                        parameters * run->element_bytes, d, stride);
+    const double gather =
+        group_seconds(w, WEFTI_TRANSFER_ALL_GATHER, parameters * run->element_bytes, d, stride);
     const double scatter = group_seconds(w, WEFTI_TRANSFER_REDUCE_SCATTER,
                                          parameters * w->p->gradient_bytes, d, stride);
     const double forward = s->forward / n;
@@ -307,8 +320,7 @@ static double sharded_microbatch(const work *w, const stage_times *s, double *sl
     const double first = run->level >= 3 ? gather : 0;
     double exposed = first + larger(0, first - forward) * (n - 1);
     exposed += larger(0, moves - backward) * (n - 1) + scatter;
-    *slow = w->p->overlap_slowdown *
-            (smaller(first, forward) + smaller(moves, backward)) * n;
+    *slow = w->p->overlap_slowdown * (smaller(first, forward) + smaller(moves, backward)) * n;
     /* The tables are a unit of their own. */
     const double table = pub_table_parameters(run);
     exposed += group_seconds(w, WEFTI_TRANSFER_ALL_GATHER, table * run->element_bytes, d, stride) *
@@ -318,10 +330,9 @@ static double sharded_microbatch(const work *w, const stage_times *s, double *sl
 
 static double device_parameters(const pub_run *run) {
     const double n = run->model.layers / run->stages;
-    const double mixed = run->model.experts
-                             ? (run->model.layers - run->model.dense_layers) / run->model.every /
-                                   run->stages
-                             : 0;
+    const double mixed = run->model.experts ? (run->model.layers - run->model.dense_layers) /
+                                                  run->model.every / run->stages
+                                            : 0;
     return (n - mixed) * pub_layer_parameters(run, false) +
            mixed * pub_layer_parameters(run, true) + pub_table_parameters(run) / run->stages;
 }
@@ -376,16 +387,15 @@ weft_status pub_predict(const pub_run *run, const pub_profile *p,
         }
     }
     const double microbatches = larger(1, ceil(run->batch / (run->data * run->micro) - 1e-6));
-    const double hop = stages > 1 ? hop_seconds(&w, w.rows * run->model.hidden * run->element_bytes /
-                                                        run->tensor,
-                                                run->devices / run->stages) +
-                                        (run->sequence_parallel
-                                             ? 0
-                                             : group_seconds(&w, WEFTI_TRANSFER_ALL_GATHER,
-                                                             w.rows * run->model.hidden *
-                                                                 run->element_bytes,
-                                                             run->tensor, 1))
-                                  : 0;
+    const double hop =
+        stages > 1 ? hop_seconds(&w, w.rows * run->model.hidden * run->element_bytes / run->tensor,
+                                 run->devices / run->stages) +
+                         (run->sequence_parallel
+                              ? 0
+                              : group_seconds(&w, WEFTI_TRANSFER_ALL_GATHER,
+                                              w.rows * run->model.hidden * run->element_bytes,
+                                              run->tensor, 1))
+                   : 0;
     pub_times *t = &out->part;
     t->forward = microbatches * worst.forward;
     t->backward = microbatches * worst.backward;
@@ -402,10 +412,10 @@ weft_status pub_predict(const pub_run *run, const pub_profile *p,
         t->data += microbatches * slow;
         const double copies = run->data * run->context / run->shards;
         if (copies > 1)
-            t->data += (1 - p->data_overlap) *
-                       group_seconds(&w, WEFTI_TRANSFER_ALL_REDUCE,
-                                     parameters / run->shards * p->gradient_bytes, copies,
-                                     run->tensor * run->shards);
+            t->data +=
+                (1 - p->data_overlap) * group_seconds(&w, WEFTI_TRANSFER_ALL_REDUCE,
+                                                      parameters / run->shards * p->gradient_bytes,
+                                                      copies, run->tensor * run->shards);
         if (run->level == 2)
             t->data += group_seconds(&w, WEFTI_TRANSFER_ALL_GATHER, parameters * run->element_bytes,
                                      run->shards, run->tensor);
@@ -413,10 +423,10 @@ weft_status pub_predict(const pub_run *run, const pub_profile *p,
         t->data = data_seconds(&w, parameters, &worst);
     }
     if (stages > 1 && run->model.tied)
-        t->data += group_seconds(&w, WEFTI_TRANSFER_ALL_REDUCE,
-                                 run->model.vocab * run->model.hidden / run->tensor *
-                                     p->gradient_bytes,
-                                 2, run->devices / run->stages);
+        t->data +=
+            group_seconds(&w, WEFTI_TRANSFER_ALL_REDUCE,
+                          run->model.vocab * run->model.hidden / run->tensor * p->gradient_bytes, 2,
+                          run->devices / run->stages);
     const double updated = parameters / (run->level >= 1 ? larger(1, run->shards) : 1);
     t->update = wefti_vector_seconds(&machine->device, 0, updated * p->optimizer_bytes);
     t->fixed = p->step_seconds + microbatches * p->microbatch_seconds;
