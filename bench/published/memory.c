@@ -16,7 +16,8 @@ static double smaller(double a, double b) {
 
 double pub_expert_parameters(const pub_run *run) {
     const pub_model *m = &run->model;
-    return m->experts * (m->gated ? 3 : 2) * m->hidden * m->expert_ffn / run->expert;
+    return m->experts * (m->gated ? 3 : 2) * m->hidden * m->expert_ffn / run->expert /
+           run->expert_tensor;
 }
 
 double pub_layer_parameters(const pub_run *run, bool experts) {
@@ -76,6 +77,7 @@ static double kept(const pub_run *run, const pub_profile *p, bool experts) {
     } else {
         linear += rows * (e * wide + o) * m->ffn / t;
     }
+    if (run->frozen) linear *= 0.5; /* operands of products of frozen weights are not kept */
     const double scores = m->sequence * m->sequence * run->micro / run->context * m->heads / t;
     double core = flash ? 4 * rows * m->heads / t : (2 * e + (p->dropout > 0 ? 1 : 0)) * scores;
     if (!flash && p->dropout <= 0) core = 1 * e * scores;
@@ -85,6 +87,10 @@ static double kept(const pub_run *run, const pub_profile *p, bool experts) {
         return run->recompute_part * input + (1 - run->recompute_part) * (linear + core);
     case PUB_RECOMPUTE_PRODUCTS:
         return 0.5 * linear;
+    case PUB_RECOMPUTE_CHAINS:
+        linear -= o * 2 * part * h;
+        linear -= experts ? o * rows * m->chosen / t * m->expert_ffn : o * rows * m->ffn / t;
+        return linear + (flash ? core : 0);
     case PUB_RECOMPUTE_CORE:
         return linear + (flash ? core : 0);
     default:
@@ -108,17 +114,20 @@ static double stage_bytes(const pub_run *run, const pub_profile *p, int stage) {
     const double other = (layers - mixed) * pub_layer_parameters(run, false) +
                          mixed * (pub_layer_parameters(run, true) - pub_expert_parameters(run)) +
                          tables;
-    const double all = p->parameter_state_bytes + p->shared_state_bytes;
+    double each = p->parameter_state_bytes, common = p->shared_state_bytes;
+    if (run->arithmetic == WEFTI_ARITHMETIC_BF16) each += p->bf16_state_bytes;
+    if (run->frozen) each = run->element_bytes, common = 0;
+    const double all = each + common;
     const double shards = larger(1, run->shards);
-    const double expert_shards = larger(1, run->level >= 1 ? shards * t / run->expert : 1);
+    const double expert_shards =
+        larger(1, run->level >= 1 ? shards * t / run->expert / run->expert_tensor : 1);
     double bytes;
     if (run->level >= 3)
         bytes = other * all / shards + expert * all / expert_shards;
     else if (run->level == 2)
         bytes = (other + expert) * run->element_bytes + (other * all / shards);
     else if (run->level == 1)
-        bytes = other * (p->parameter_state_bytes + p->shared_state_bytes / shards) +
-                expert * (p->parameter_state_bytes + p->shared_state_bytes / expert_shards);
+        bytes = other * (each + common / shards) + expert * (each + common / expert_shards);
     else
         bytes = (other + expert) * all;
     /* Kept for backward: the first stage of 1F1B has as many microbatches as stages. */
@@ -157,5 +166,6 @@ void pub_predict_memory(const pub_run *run, const pub_profile *p,
                         : run->used_memory     ? used
                         : run->reserved_memory ? most * (1 + p->allocator_part)
                                                : most;
-    out->fits = used <= machine->device.memory_bytes.value;
+    /* What is offloaded lies in the host's memory. */
+    out->fits = run->offloaded || used <= machine->device.memory_bytes.value;
 }

@@ -46,6 +46,8 @@
     X(data_overlap, 0, 1)                                                                          \
     X(overlap_slowdown, 0, 1)                                                                      \
     X(straggling, 0, 1)                                                                            \
+    X(sequence_default, 0, 1)                                                                      \
+    X(bf16_state_bytes, 0, 8)                                                                      \
     X(recompute_default, 0, 2)                                                                     \
     X(dropout, 0, 1)                                                                               \
     X(level_default, 0, 3)                                                                         \
@@ -91,6 +93,7 @@ typedef struct pub_model {
 typedef enum pub_recompute {
     PUB_RECOMPUTE_NONE,
     PUB_RECOMPUTE_CORE,     /* scores of attention */
+    PUB_RECOMPUTE_CHAINS,   /* norms and activations */
     PUB_RECOMPUTE_PRODUCTS, /* half of the products are kept, the rest is computed again */
     PUB_RECOMPUTE_FULL
 } pub_recompute;
@@ -109,7 +112,11 @@ typedef struct pub_run {
     bool frozen;   /* weights have no gradients: adapters are trained */
     bool blocking; /* the host waits for each kernel */
     pub_recompute recompute;
-    double recompute_part;                                 /* of the layers */
+    double recompute_part; /* of the layers */
+    /* What the row does not say; then the plan that computes the least again among those that fit,
+     * and the least tensor parallelism and the fewest stages. */
+    bool recompute_open, degrees_open, sequence_open, offloaded;
+    double expert_tensor;                                  /* devices that share one expert */
     double node_bytes_per_second, device_bytes_per_second; /* into the network; 0: the machine's */
     bool last_stage_memory, used_memory, reserved_memory;
 } pub_run;

@@ -190,6 +190,9 @@ static weft_status read_plan(const wefti_json *row, pub_run *run) {
     WEFT_TRY(number(row, "zero_stage", 0, &level));
     run->level = (int)level;
     WEFT_TRY(truth(row, "sequence_parallel", &run->sequence_parallel));
+    const wefti_json *sequence = wefti_json_get(row, "sequence_parallel");
+    run->sequence_open = !sequence || sequence->kind == WEFTI_JSON_NULL;
+    run->degrees_open = !run->tensor && (!run->stages || run->stages == 1);
     const wefti_json *shards = wefti_json_get(row, "fsdp");
     if (shards && shards->kind == WEFTI_JSON_TEXT) { /* "8 in node x 16 or 32 across" */
         const char *times = strstr(shards->as.text, " x ");
@@ -218,7 +221,12 @@ static weft_status read_recompute(const wefti_json *row, pub_run *run) {
     } else if (of && isdigit((unsigned char)*how)) {
         run->recompute = PUB_RECOMPUTE_FULL;
         run->recompute_part = strtod(how, NULL) / strtod(of + 4, NULL);
-    } else if (has(how, "per-op") || has(how, "projections") || has(how, "partial")) {
+    } else if (has(how, "projections")) { /* all but these */
+        run->recompute = PUB_RECOMPUTE_FULL;
+        run->recompute_part = 0.95;
+    } else if (has(how, "modules")) {
+        run->recompute = PUB_RECOMPUTE_CHAINS;
+    } else if (has(how, "per-op") || has(how, "partial")) {
         run->recompute = PUB_RECOMPUTE_PRODUCTS;
     } else if (has(how, "selective")) {
         run->recompute = PUB_RECOMPUTE_CORE;
@@ -245,6 +253,11 @@ static weft_status read_precision(const wefti_json *row, pub_run *run) {
     return WEFT_OK;
 }
 
+static const char *name_of(const wefti_json *row) {
+    const wefti_json *v = wefti_json_get(row, "model");
+    return v && v->kind == WEFTI_JSON_TEXT ? v->as.text : "";
+}
+
 weft_status pub_run_read(const wefti_json *row, pub_run *out) {
     const char *notes, *kind, *category;
     *out = (pub_run){.level = -1};
@@ -265,6 +278,9 @@ weft_status pub_run_read(const wefti_json *row, pub_run *out) {
     out->compiled = has(notes, "compile") && !has(notes, "no compile");
     out->async_tensor = has(notes, "async TP");
     out->frozen = has(notes, "LoRA");
+    out->offloaded = has(notes, "offload");
+    out->expert_tensor = after(notes, "ETP", 0);
+    if (has(name_of(row), "etp1")) out->expert_tensor = 1;
     out->layer_only = has(category, "layer-microbench");
     out->no_time = has(category, "memory-only");
     out->last_stage_memory = has(kind, "LAST rank");
@@ -308,12 +324,18 @@ weft_status pub_run_finish(pub_run *run, const pub_profile *p, wefti_machine_mod
     }
     if (!run->batch) run->batch = run->micro * run->data * (run->stages > 1 ? 4 * run->stages : 1);
     if (run->micro > run->batch / run->data) run->micro = run->batch / run->data;
+    if (run->sequence_open) run->sequence_parallel = p->sequence_default > 0.5 && run->tensor > 1;
     if (run->recompute_part < 0) {
         run->recompute_part = 1;
+        run->recompute_open = true;
         run->recompute = p->recompute_default > 1.5   ? PUB_RECOMPUTE_FULL
                          : p->recompute_default > 0.5 ? PUB_RECOMPUTE_CORE
                                                       : PUB_RECOMPUTE_NONE;
     }
+    if (!run->expert_tensor) run->expert_tensor = run->tensor;
+    /* Devices that share a sequence share parameters too. */
+    if (run->level >= 3 && run->shards && run->shards * run->context <= run->data * run->context)
+        run->shards *= run->context;
     if (!run->shards) run->shards = run->level >= 1 ? run->data * run->context : 1;
     const double padded = p->vocab_multiple * run->tensor;
     if (padded > 1) run->model.vocab = padded * ceil(run->model.vocab / padded);

@@ -211,6 +211,8 @@ static layer_times layer_seconds(const work *w, bool experts) {
         out.again = run->recompute_part * out.forward;
     else if (run->recompute == PUB_RECOMPUTE_PRODUCTS)
         out.again = 0.5 * products.forward + chains.forward;
+    else if (run->recompute == PUB_RECOMPUTE_CHAINS)
+        out.again = chains.forward + vector(w, w->p->act_bytes * w->rows * m->ffn / run->tensor);
     else if (run->recompute == PUB_RECOMPUTE_CORE && (w->p->flash < 0.5 || run->flash_off))
         out.again = core.forward;
     if (run->blocking) {
@@ -353,8 +355,8 @@ static double data_seconds(const work *w, double parameters, const stage_times *
     return comm - hidden + w->p->overlap_slowdown * hidden;
 }
 
-weft_status pub_predict(const pub_run *run, const pub_profile *p,
-                        const wefti_machine_model *machine, pub_prediction *out) {
+static weft_status predict_plan(const pub_run *run, const pub_profile *p,
+                                const wefti_machine_model *machine, pub_prediction *out) {
     work w = {.run = run, .p = p, .m = machine};
     w.rows = run->model.sequence * run->micro / run->context;
     w.part_rows = run->sequence_parallel ? w.rows / run->tensor : w.rows;
@@ -435,5 +437,40 @@ weft_status pub_predict(const pub_run *run, const pub_profile *p,
     if (run->devices > run->per_node)
         out->seconds *= 1 + p->straggling * log2(run->devices / run->per_node);
     pub_predict_memory(run, p, machine, out);
+    return WEFT_OK;
+}
+
+/* The degrees that the row leaves open: tensor parallelism within a host first, then stages. */
+static void fill_degrees(pub_run *run, const pub_profile *p, const wefti_machine_model *machine) {
+    pub_prediction trial;
+    for (;;) {
+        const double model = run->tensor * run->stages * run->context;
+        pub_predict_memory(run, p, machine, &trial);
+        if (trial.fits || model * 2 > run->devices) return;
+        if (run->tensor * 2 <= run->per_node && run->tensor * 2 <= run->model.heads)
+            run->tensor *= 2;
+        else if (run->stages * 2 <= run->model.layers)
+            run->stages *= 2;
+        else
+            return;
+        run->data = larger(1, run->devices / (2 * model));
+        run->micro = smaller(run->micro, run->batch / run->data);
+        run->shards = run->level >= 1 ? run->data * run->context : 1;
+        run->expert = smaller(run->expert, run->data);
+    }
+}
+
+weft_status pub_predict(const pub_run *given, const pub_profile *p,
+                        const wefti_machine_model *machine, pub_prediction *out) {
+    static const pub_recompute more[] = {PUB_RECOMPUTE_CORE, PUB_RECOMPUTE_CHAINS,
+                                         PUB_RECOMPUTE_PRODUCTS, PUB_RECOMPUTE_FULL};
+    pub_run run = *given;
+    if (run.degrees_open) fill_degrees(&run, p, machine);
+    WEFT_TRY(predict_plan(&run, p, machine, out));
+    for (size_t i = 0; run.recompute_open && !out->fits && i < sizeof more / sizeof *more; i++) {
+        if (more[i] <= given->recompute) continue;
+        run.recompute = more[i];
+        WEFT_TRY(predict_plan(&run, p, machine, out));
+    }
     return WEFT_OK;
 }
