@@ -20,6 +20,7 @@
     X(attention_use, 0.01, 1.5)                                                                    \
     X(flash, 0, 1)                                                                                 \
     X(mask_part, 0.25, 1)                                                                          \
+    X(hopper_products, 0.1, 2)                                                                     \
     X(hopper_attention, 0.1, 2)                                                                    \
     X(blocking_seconds, 0, 1e-3)                                                                   \
     X(vocab_multiple, 1, 1024)                                                                     \
@@ -40,6 +41,7 @@
     X(network_use, 0.05, 1)                                                                        \
     X(network_decay, 0, 1)                                                                         \
     X(tensor_exposed, 0, 1)                                                                        \
+    X(tensor_backward_exposed, 0, 1)                                                               \
     X(context_exposed, 0, 1)                                                                       \
     X(expert_exposed, 0, 1)                                                                        \
     X(stage_exposed, 0, 1)                                                                         \

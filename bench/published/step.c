@@ -76,6 +76,7 @@ static double product_one(const work *w, wefti_arithmetic arithmetic, double bat
     double bytes = eight ? 1 : w->run->element_bytes,
            use = eight ? w->p->f8_use : w->p->product_use;
     if (eight && w->run->four_bits) use *= w->p->f4_speedup;
+    if (w->m->device.peak_flops[WEFTI_ARITHMETIC_F8].source) use *= w->p->hopper_products;
     bytes =
         batch * (bytes * (rows * depth + depth * columns) + w->run->element_bytes * rows * columns);
     return wefti_product_seconds(&w->m->device, arithmetic, &shape,
@@ -116,7 +117,9 @@ static pair attention(const work *w) {
     if (plain == WEFTI_ARITHMETIC_F8) plain = WEFTI_ARITHMETIC_BF16;
     if (w->p->flash > 0.5 && !w->run->flash_off) {
         const double flops = 4 * b * heads * s * s * size / c * w->p->mask_part;
-        double rate = wefti_model_product_rate(&w->m->device, plain) * w->p->attention_use;
+        const wefti_figure *peak = &w->m->device.peak_flops[plain];
+        double rate = w->p->attention_use *
+                      (peak->source ? peak->value : wefti_model_product_rate(&w->m->device, plain));
         /* Devices with 8-bit products have asynchronous units, which older kernels leave idle. */
         if (w->m->device.peak_flops[WEFTI_ARITHMETIC_F8].source) rate *= w->p->hopper_attention;
         const double narrow = size / (size + 32); /* short heads use the units worse */
@@ -236,11 +239,10 @@ static layer_times layer_seconds(const work *w, bool experts) {
                group_seconds(w, WEFTI_TRANSFER_REDUCE_SCATTER, bytes, run->tensor, 1);
     else
         once = group_seconds(w, WEFTI_TRANSFER_ALL_REDUCE, bytes, run->tensor, 1);
-    double exposed = w->p->tensor_exposed;
-    if (run->async_tensor) exposed *= 0.5;
-    out.tensor = 4 * once * exposed;
+    const double half = run->async_tensor ? 0.5 : 1;
+    out.tensor = 2 * half * once * (w->p->tensor_exposed + w->p->tensor_backward_exposed);
     if (run->recompute == PUB_RECOMPUTE_FULL)
-        out.tensor_again = 2 * once * exposed * run->recompute_part;
+        out.tensor_again = 2 * half * once * w->p->tensor_exposed * run->recompute_part;
     /* Keys and values go around the devices that share a sequence. */
     if (run->context > 1) {
         const double kv = larger(1, m->kv_heads / run->tensor) * m->head_size;
