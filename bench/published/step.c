@@ -240,7 +240,10 @@ static layer_times layer_seconds(const work *w, bool experts) {
     else
         once = group_seconds(w, WEFTI_TRANSFER_ALL_REDUCE, bytes, run->tensor, 1);
     const double half = run->async_tensor ? 0.5 : 1;
-    out.tensor = 2 * half * once * (w->p->tensor_exposed + w->p->tensor_backward_exposed);
+    double backward = w->p->tensor_backward_exposed;
+    /* The gather of gradients comes before the products of backward: nothing hides it. */
+    if (run->sequence_parallel) backward += (1 - backward) * 0.5 * w->p->tensor_exposed;
+    out.tensor = 2 * half * once * (w->p->tensor_exposed + backward);
     if (run->recompute == PUB_RECOMPUTE_FULL)
         out.tensor_again = 2 * half * once * w->p->tensor_exposed * run->recompute_part;
     /* Keys and values go around the devices that share a sequence. */
