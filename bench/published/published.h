@@ -43,6 +43,8 @@
     X(tensor_exposed, 0, 1)                                                                        \
     X(tensor_backward_exposed, 0, 1)                                                               \
     X(context_exposed, 0, 1)                                                                       \
+    X(expert_use, 0.05, 1.5)                                                                       \
+    X(route_bytes, 0, 100)                                                                         \
     X(expert_exposed, 0, 1)                                                                        \
     X(stage_exposed, 0, 1)                                                                         \
     X(data_overlap, 0, 1)                                                                          \

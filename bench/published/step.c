@@ -140,17 +140,21 @@ static pair attention(const work *w) {
 }
 
 static void mixture(const work *w, pair *sum, layer_times *out) {
-    const pub_model *m = &w->run->model;
-    const double t = w->run->tensor, local = larger(1, m->experts / w->run->expert);
+    const pub_run *run = w->run;
+    const pub_model *m = &run->model;
+    const double t = run->tensor, local = larger(1, m->experts / run->expert);
     const double tokens = w->rows * m->chosen / t, wide = m->gated ? 2 : 1;
-    product_of(w, w->run->arithmetic, local, larger(1, tokens / local), wide * m->expert_ffn,
-               m->hidden, sum);
-    product_of(w, w->run->arithmetic, local, larger(1, tokens / local), m->hidden, m->expert_ffn,
-               sum);
+    pair experts = {0, 0};
+    product_of(w, run->arithmetic, local, larger(1, tokens / local), wide * m->expert_ffn,
+               m->hidden, &experts);
+    product_of(w, run->arithmetic, local, larger(1, tokens / local), m->hidden, m->expert_ffn,
+               &experts);
+    sum->forward += experts.forward / w->p->expert_use;
+    sum->backward += experts.backward / w->p->expert_use;
     sum->forward += vector(w, w->p->act_bytes * wide * tokens * m->expert_ffn) +
-                    vector(w, 4 * tokens * m->hidden);
+                    vector(w, w->p->route_bytes * tokens * m->hidden);
     sum->backward += vector(w, 1.5 * w->p->act_bytes * wide * tokens * m->expert_ffn) +
-                     vector(w, 4 * tokens * m->hidden);
+                     vector(w, w->p->route_bytes * tokens * m->hidden);
     /* Router. */
     sum->forward += vector(w, 8 * w->part_rows * m->experts);
     sum->backward += vector(w, 8 * w->part_rows * m->experts);
@@ -158,9 +162,13 @@ static void mixture(const work *w, pair *sum, layer_times *out) {
         product(w, w->rows, wide * m->shared_ffn / t, m->hidden, sum);
         product(w, w->rows, m->hidden, m->shared_ffn / t, sum);
     }
-    const double move =
-        group_seconds(w, WEFTI_TRANSFER_ALL_TO_ALL, tokens * m->hidden * w->run->element_bytes,
-                      w->run->expert, 1);
+    /* A token goes to each host, or each device within it, at most once. */
+    double near = run->per_node;
+    for (int32_t l = w->m->host_level + 1; l < w->m->level_count - 1; l++)
+        near = wefti_model_block(w->m, l);
+    const double places = run->expert <= near ? run->expert : ceil(run->expert / near);
+    const double bytes = w->rows / t * smaller(m->chosen, places) * m->hidden * run->element_bytes;
+    const double move = group_seconds(w, WEFTI_TRANSFER_ALL_TO_ALL, bytes, run->expert, 1);
     out->expert += 4 * move * w->p->expert_exposed;
     out->expert_again += 2 * move * w->p->expert_exposed;
 }
