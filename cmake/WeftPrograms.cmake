@@ -129,7 +129,8 @@ endif()
 file(GLOB bench_sources CONFIGURE_DEPENDS bench/*.c)
 foreach(source ${bench_sources})
   get_filename_component(name ${source} NAME_WE)
-  add_executable(bench_${name} ${source})
+  file(GLOB parts CONFIGURE_DEPENDS bench/${name}/*.c) # of a benchmark with several files
+  add_executable(bench_${name} ${source} ${parts})
   set_target_properties(bench_${name} PROPERTIES EXCLUDE_FROM_ALL ${bench_by_name_only})
   set_target_properties(bench_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench
     OUTPUT_NAME ${name})
@@ -137,6 +138,8 @@ foreach(source ${bench_sources})
   target_link_libraries(bench_${name} PRIVATE weft ${WEFT_DEP_LIBRARIES} m weft_flags)
   add_dependencies(bench bench_${name})
 endforeach()
+target_compile_definitions(bench_published PRIVATE
+  PUBLISHED_PROFILES="${CMAKE_CURRENT_SOURCE_DIR}/bench/published/profiles.json")
 
 add_custom_target(examples)
 file(GLOB example_sources CONFIGURE_DEPENDS examples/*.c)

@@ -60,6 +60,8 @@ const char *wefti_arithmetic_text(wefti_arithmetic arithmetic);
     X(units, 1, 1e6, false)                                                                        \
     X(tile_rows, 1, 1e6, false)                                                                    \
     X(tile_columns, 1, 1e6, false)                                                                 \
+    X(tile_depth, 0, 1e6, false)                                                                   \
+    X(aligned_bytes, 1, 4096, false)                                                               \
     X(host_bytes_per_second, 1, 1e18, false)                                                       \
     X(disk_bytes_per_second, 1, 1e18, false)
 
