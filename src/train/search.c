@@ -60,10 +60,29 @@ static weft_status share(wefti_training *t, weft_status found) {
     return status;
 }
 
+bool wefti_training_is_joint(const wefti_training *t) {
+    const weft_job_parallel *p = &t->job->parallel;
+    return p->mode == WEFT_JOB_MODE_AUTO && p->search == WEFT_SEARCH_JOINT && !*p->plan &&
+           t->job->plan;
+}
+
+static void take_microbatches(wefti_training *t) {
+    const weft_plan *plan = t->searched;
+    const int64_t parts =
+        plan->pipeline.stages > 1 ? plan->pipeline.microbatches : plan->accumulate;
+    t->batch.microbatches = parts * plan->copies;
+    t->batch.micro = t->job->train.batch / t->batch.microbatches;
+}
+
 weft_status wefti_training_search(wefti_training *t) {
     const weft_job_parallel *p = &t->job->parallel;
     if (p->mode != WEFT_JOB_MODE_AUTO || *p->plan || !t->job->plan || t->searched) return WEFT_OK;
-    if (weft_plan_devices(t->job->plan) == 1) return WEFT_OK;
-    weft_status status = t->ranks.follows ? WEFT_OK : search(t);
-    return t->ranks.agreement ? share(t, status) : status;
+    const bool joint = wefti_training_is_joint(t);
+    if (weft_plan_devices(t->job->plan) == 1 && !joint) return WEFT_OK;
+    weft_status status = WEFT_OK;
+    if (!t->ranks.follows) status = joint ? wefti_training_joint(t) : search(t);
+    if (t->ranks.agreement) status = share(t, status);
+    WEFT_TRY(status);
+    if (joint) take_microbatches(t);
+    return WEFT_OK;
 }

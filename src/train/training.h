@@ -7,6 +7,7 @@
 #include "session/session.h"
 #include "train/objective.h"
 #include "weft/model.h"
+#include "weft/search.h"
 #include "weft/train.h"
 
 typedef struct wefti_metrics wefti_metrics;
@@ -74,6 +75,7 @@ typedef struct wefti_training {
     weft_data *data;
     weft_session *session;
     weft_plan *searched;  /* of mode auto, once the graph is built; NULL: none */
+    weft_search_report *report; /* of the joint search on this rank; NULL: none */
     int64_t memory_bytes; /* limit of a device, 0: none */
     wefti_metrics *metrics;
     wefti_training_model model;
@@ -92,8 +94,11 @@ weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;
 /* The plan of the run: of the job, or of a search, which exists once the graph does. NULL: none. */
 const weft_plan *wefti_training_plan(const wefti_training *t);
 /* search.c: searches for the plan of a job of mode auto. Rank 0 searches, the others get its plan.
- */
+ * The joint search also chooses the microbatches, so it runs before the graph is built. */
 weft_status wefti_training_search(wefti_training *t) WEFT_CHECKED;
+bool wefti_training_is_joint(const wefti_training *t);
+/* joint.c: the joint search of a job: `searched` and `report`. */
+weft_status wefti_training_joint(wefti_training *t) WEFT_CHECKED;
 /* After that: the graph to train. Refuses a plan that was made for another model. */
 weft_status wefti_training_graph(wefti_training *t) WEFT_CHECKED;
 /* The graph to validate with: model.eval_graph. */
