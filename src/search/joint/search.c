@@ -256,10 +256,42 @@ static weft_status refine(search *s, const item *x) {
     return push(s, ITEM_BOUNDED, b.seconds > x->bound ? b.seconds : x->bound, &x->degrees);
 }
 
+/* At least so many bytes of activations lie on some stage: those of one sample, times the samples
+ * of a microbatch. Saves programs of microbatches that are far too large. 0: not known. */
+static weft_status least_activations(search *s, const wefti_degrees *d, double *out) {
+    const wefti_joint_shape *shape = &s->j.shape;
+    const int64_t batch = s->j.problem->source.batch;
+    wefti_degrees one = *d;
+    const wefti_joint_work *work;
+    double sum = 0, shares = 0;
+    *out = 0;
+    if (!s->j.scalable || batch % d->expert) return WEFT_OK;
+    one.data = 1;
+    one.microbatches = (int32_t)(batch / d->expert);
+    const double samples =
+        (double)batch / d->microbatches / s->j.problem->settings->copies / d->data / d->expert;
+    if (samples <= 1) return WEFT_OK;
+    WEFT_TRY(wefti_joint_work_find(&s->j, &one, &work));
+    if (!work->legal) return WEFT_OK;
+    for (int32_t k = 0; k < shape->calls; k++)
+        sum += (double)(work->calls[k].saved + work->calls[k].kept) *
+               (k == shape->middle ? shape->copies : 1);
+    for (int32_t stage = 0; stage < d->stages; stage++)
+        shares += 1.0 / (d->stages - stage < d->microbatches ? d->stages - stage : d->microbatches);
+    *out = 0.9 * sum * samples / shares; /* parts of equal size in every microbatch are few */
+    return WEFT_OK;
+}
+
 static weft_status take(search *s, const item *x) {
     switch (x->kind) {
     case ITEM_COARSE: {
         const wefti_joint_work *work;
+        double bytes;
+        WEFT_TRY(least_activations(s, &x->degrees, &bytes));
+        if (bytes > (double)s->j.limit) {
+            note_misfit(s, &x->degrees, bytes, 0, false);
+            return WEFT_OK;
+        }
         WEFT_TRY(wefti_joint_work_find(&s->j, &x->degrees, &work));
         if (!work->legal) return WEFT_OK;
         const double even = even_bound(s, &x->degrees, work);
