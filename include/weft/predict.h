@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "weft/graph.h"
+#include "weft/job.h"
 #include "weft/plan.h"
 #include "weft/session.h"
 
@@ -77,9 +78,35 @@ typedef struct weft_prediction {
     int ranks;
     bool stopped; /* a rank failed, others waited for it: step_seconds is when the last stopped */
     int waiting;  /* how many ranks waited then */
-    void *owner;
 } weft_prediction;
 
+typedef struct weft_predict_options {
+    const char
+        *machine; /* as the job key `machine`: a name, a topology or a file; NULL: the job's */
+    weft_disturbances disturbances;
+    double tokens;     /* of a step, for tokens_per_second; 0: the job's, or unknown */
+    const char *trace; /* file for a timeline of all ranks (docs/format-trace.md), or NULL */
+} weft_predict_options;
+
+/** Predict a step of a job. Its programs are built without kernels, one for each class of equal
+ * ranks, and checked against each other. Opens the data only if sizes depend on them.
+ * @param options  NULL: the job's machine, nothing else
+ * @param out      freed with weft_prediction_free
+ * @return WEFT_E_ARG without a machine, for a machine with too few devices, or for disturbances of
+ *   ranks that do not exist; the errors of weft_job_report but for its limit of memory; WEFT_E_IO
+ *   for the trace */
+WEFT_API weft_status weft_job_predict(const weft_job *job, const weft_predict_options *options,
+                                      weft_prediction **out) WEFT_CHECKED;
+/** Predict a step of a graph under a plan. Wraps loose nodes of the graph into cells.
+ * @param plan     NULL: one device
+ * @param session  optimizer, clipping, microbatches, arithmetic; its plan and world are not used.
+ *                 NULL: weft_session_defaults
+ * @param options  options->machine is needed
+ * @return as weft_job_predict */
+WEFT_API weft_status weft_plan_predict(weft_graph *graph, const weft_plan *plan,
+                                       const weft_session_options *session,
+                                       const weft_predict_options *options,
+                                       weft_prediction **out) WEFT_CHECKED;
 WEFT_API void weft_prediction_free(weft_prediction *prediction); /* NULL is legal */
 
 #ifdef __cplusplus

@@ -75,6 +75,8 @@ typedef struct wefti_sim_rank {
     int32_t repeat; /* of section NEXT */
     wefti_cursor at;
     int32_t code, joined_end; /* as in matching */
+    int64_t began;            /* when the present step began */
+    bool in_step;             /* it has begun */
     bool entered, blocked, done, failed;
     int32_t remembered; /* iteration at the remembered state */
 } wefti_sim_rank;

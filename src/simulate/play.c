@@ -80,6 +80,7 @@ static wefti_sim_ready ready_pop(wefti_sim *sim) {
 /* ---- spans ---- */
 
 typedef struct sim_place {
+    wefti_span_track track;
     const wefti_step *step;
     const wefti_instruction *code;
     const wefti_transfer *transfer;
@@ -91,7 +92,7 @@ static weft_status emit(const wefti_sim *sim, const wefti_sim_rank *r, const sim
     const wefti_sim_span span = {.rank = r->rank,
                                  .section = r->section,
                                  .number = r->at.step,
-                                 .track = p->transfer ? WEFTI_SPAN_TRANSFER : WEFTI_SPAN_COMPUTE,
+                                 .track = p->track,
                                  .begin = p->begin,
                                  .end = p->end,
                                  .step = p->step,
@@ -114,6 +115,7 @@ static weft_status compute(wefti_sim *sim, wefti_sim_rank *r, int cause, int64_t
                            const sim_place *where) {
     if (r->slow != 1) duration = llround((double)duration * r->slow);
     sim_place span = *where;
+    span.track = WEFTI_SPAN_COMPUTE;
     span.begin = r->now.at;
     r->now.at += duration;
     if (duration) r->turn = 0;
@@ -219,8 +221,9 @@ static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const 
         r->turn = 0;
     }
     sim_place span = *where;
+    span.track = WEFTI_SPAN_TRANSFER;
     span.begin = end->at[end->waited % WEFTI_COMM_DEPTH];
-    span.end = m->when.at;
+    span.end = r->now.at;
     end->waited++;
     m->left--;
     shrink(c);
@@ -275,7 +278,7 @@ static weft_status play_call(wefti_sim *sim, wefti_sim_rank *r, const wefti_step
     return WEFT_OK;
 }
 
-static weft_status play_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step, bool *out) {
+static weft_status run_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step, bool *out) {
     sim_place where = {.step = step};
     *out = true;
     switch (step->kind) {
@@ -295,6 +298,17 @@ static weft_status play_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step
     }
     where.transfer = wefti_partition_transfer(r->program->partition, step->transfer);
     return wait(sim, r, step->transfer, &where, out);
+}
+
+static weft_status play_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step, bool *out) {
+    if (!r->in_step) r->began = r->now.at;
+    r->in_step = true;
+    WEFT_TRY(run_step(sim, r, step, out));
+    if (!*out) return WEFT_OK;
+    r->in_step = false;
+    return emit(
+        sim, r,
+        &(sim_place){.track = WEFTI_SPAN_STEP, .step = step, .begin = r->began, .end = r->now.at});
 }
 
 /* Goes to the next section that runs; false: the step has ended. */

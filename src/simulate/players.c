@@ -48,7 +48,7 @@ static bool has_rank(const int32_t *ranks, int32_t members, int32_t rank) {
 double wefti_sim_link_factor(const wefti_sim *sim, const int32_t *ranks, int32_t members) {
     double slowest = 1;
     for (int32_t i = 0; i < sim->options->slow_link_count; i++) {
-        const wefti_slow_link *l = &sim->options->slow_links[i];
+        const weft_slow_link *l = &sim->options->slow_links[i];
         if (l->factor > slowest && has_rank(ranks, members, l->a) && has_rank(ranks, members, l->b))
             slowest = l->factor;
     }

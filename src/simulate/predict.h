@@ -17,6 +17,9 @@ typedef struct wefti_predict_options {
     double flops;         /* of a step of all ranks, for the MFU; 0: those of the programs, which
                              include recomputation */
     weft_disturbances disturbances;
+    /* Receives every span (simulate.h): for timelines. NULL: none. */
+    weft_status (*span)(void *context, const wefti_sim_span *span);
+    void *context;
 } wefti_predict_options;
 
 /* Classes must match each other (wefti_classes_match); WEFT_E_MISMATCH if ranks wait for each other

@@ -211,7 +211,7 @@ static weft_status check_options(const wefti_sim *sim) {
                      "slow rank %d, %g times: ranks are 0 to %d, and factors 1 to 1000000",
                      o->slow_ranks[i].rank, o->slow_ranks[i].factor, sim->world - 1);
     for (int32_t i = 0; i < o->slow_link_count; i++) {
-        const wefti_slow_link *l = &o->slow_links[i];
+        const weft_slow_link *l = &o->slow_links[i];
         WEFT_REQUIRE(l->a >= 0 && l->a < sim->world && l->b >= 0 && l->b < sim->world &&
                          l->a != l->b && l->factor >= 1 && l->factor <= 1e6,
                      WEFT_E_ARG,

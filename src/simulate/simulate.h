@@ -31,6 +31,7 @@
 
 #include "cost/cost.h"
 #include "program/match.h"
+#include "weft/predict.h"
 
 #define WEFTI_PICOSECOND 1e-12
 
@@ -47,17 +48,11 @@ typedef enum wefti_cause {
 } wefti_cause;
 const char *wefti_cause_text(int cause);
 
-typedef struct wefti_slow_rank {
-    int32_t rank;
-    double factor; /* kernels and copies take so many times as long */
-} wefti_slow_rank;
-
-typedef struct wefti_slow_link {
-    int32_t a, b;
-    double factor; /* transfers with both members take so many times as long */
-} wefti_slow_link;
-
-typedef enum wefti_span_track { WEFTI_SPAN_COMPUTE, WEFTI_SPAN_TRANSFER } wefti_span_track;
+typedef enum wefti_span_track {
+    WEFTI_SPAN_STEP,    /* a whole step, emitted at its end */
+    WEFTI_SPAN_COMPUTE, /* a kernel or a copy */
+    WEFTI_SPAN_TRANSFER
+} wefti_span_track;
 
 /* A part of a rank's timeline. */
 typedef struct wefti_sim_span {
@@ -65,7 +60,7 @@ typedef struct wefti_sim_span {
     wefti_section section;
     int32_t number; /* of the step in its section */
     wefti_span_track track;
-    int64_t begin, end; /* transfers: from the post to the end */
+    int64_t begin, end; /* transfers: from the post to the end of the wait */
     const wefti_step *step;
     const wefti_instruction *code;  /* NULL: the step's own transfer, or a copy */
     const wefti_transfer *transfer; /* NULL: computing */
@@ -75,10 +70,10 @@ typedef struct wefti_sim_span {
 typedef struct wefti_simulate_options {
     const wefti_machine_model *machine;
     int32_t microbatches; /* of a step; sections NEXT run microbatches - 1 times */
-    const wefti_slow_rank *slow_ranks;
-    int32_t slow_rank_count;
-    const wefti_slow_link *slow_links;
-    int32_t slow_link_count;
+    const weft_slow_rank *slow_ranks;
+    int slow_rank_count;
+    const weft_slow_link *slow_links;
+    int slow_link_count;
     int32_t failing; /* this rank stops at fail_seconds; ignored if fail_seconds is 0 */
     double fail_seconds;
     bool every_iteration; /* do not extrapolate loops */

@@ -16,8 +16,8 @@ static const char *const machines[] = {
 enum { MACHINES = sizeof machines / sizeof *machines };
 
 typedef struct disturbed {
-    wefti_slow_rank ranks[2];
-    wefti_slow_link links[2];
+    weft_slow_rank ranks[2];
+    weft_slow_link links[2];
     wefti_simulate_options options;
 } disturbed;
 
@@ -26,8 +26,8 @@ static void disturb(dice *d, const world *w, disturbed *x) {
     *x = (disturbed){.options.microbatches = w->t.microbatches};
     for (int i = 0; i < 2; i++) {
         const int32_t a = (int32_t)roll(d, w->ranks), b = (int32_t)roll(d, w->ranks);
-        x->ranks[i] = (wefti_slow_rank){a, 1 + 0.37 * (double)roll(d, 4)};
-        x->links[i] = (wefti_slow_link){a, b, 1 + 1.5 * (double)roll(d, 4)};
+        x->ranks[i] = (weft_slow_rank){a, 1 + 0.37 * (double)roll(d, 4)};
+        x->links[i] = (weft_slow_link){a, b, 1 + 1.5 * (double)roll(d, 4)};
         o->slow_rank_count += roll(d, 3) == 0;
         if (a != b && roll(d, 3) == 0) x->links[o->slow_link_count++] = x->links[i];
     }
@@ -71,6 +71,31 @@ static int32_t compare(uint64_t seed, const world *w, const wefti_simulate_optio
     return players;
 }
 
+/* The largest use of all steps is the predicted peak; no argument lies above the use of its step.
+ */
+static void check_memory(uint64_t seed, const wefti_program *p) {
+    int64_t most = 0;
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
+        for (int32_t k = 0; k < p->step_count[s]; k++) {
+            const wefti_step *step = &p->steps[s][k];
+            const bool call = step->kind == WEFTI_STEP_CALL;
+            const int64_t frame =
+                call && step->routine->frame_bytes ? step->frame + step->routine->frame_bytes : 0;
+            if (step->used_bytes > most) most = step->used_bytes;
+            assert_true(step->alive_bytes <= p->peak_bytes);
+            if (frame > step->used_bytes)
+                fail_msg("seed %llu, rank %d, step '%s': memory up to %lld, used up to %lld",
+                         (unsigned long long)seed, p->rank, step->name, (long long)frame,
+                         (long long)step->used_bytes);
+            for (int32_t a = 0; call && a < step->routine->args; a++)
+                if (step->args[a] >= 0 && !step->strides)
+                    assert_true(step->args[a] <= step->used_bytes);
+        }
+    if (most != p->peak_bytes)
+        fail_msg("seed %llu, rank %d: the steps use up to %lld bytes, the peak is %lld",
+                 (unsigned long long)seed, p->rank, (long long)most, (long long)p->peak_bytes);
+}
+
 static void test_classes_equal_all_ranks(void **state) {
     int64_t ranks = 0, players = 0, folded = 0;
     (void)state;
@@ -93,6 +118,7 @@ static void test_classes_equal_all_ranks(void **state) {
             plain.fail_seconds = 1e-5 * (double)(1 + roll(&d, 50));
             (void)compare(seed, &w, &plain);
             wefti_model_destroy(machine);
+            for (int32_t r = 0; r < w.ranks; r++) check_memory(seed, w.programs[r]);
         }
         close_world(&w);
     }
