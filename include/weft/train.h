@@ -98,6 +98,16 @@ WEFT_API weft_status weft_train_run_in(weft_world *world, const weft_job *job,
 WEFT_API weft_status weft_job_plan(const weft_job *job, weft_plan **out,
                                    char **out_unmatched) WEFT_CHECKED;
 
+/** Search for the plan of a job whose mode is auto and whose search is joint, and predict its step.
+ * Nothing is trained.
+ * @param out         the completed plan, freed with weft_plan_destroy; may be NULL: then it is not
+ *   completed
+ * @param out_report  freed with weft_search_report_free
+ * @return as weft_job_plan; WEFT_E_ARG for a job of another mode or search, or constraints that
+ *   contradict each other; WEFT_E_NOMEM if no plan fits: by how many bytes and on which rank */
+WEFT_API weft_status weft_job_search(const weft_job *job, weft_plan **out,
+                                     weft_search_report **out_report) WEFT_CHECKED;
+
 /* ---- the model of a job, without training: tables of cells, costs and memory ---- */
 
 typedef struct weft_cell_info {

@@ -37,17 +37,24 @@ static weft_status search(wefti_training *t) {
     return wefti_plan_refine(t->searched);
 }
 
+bool wefti_training_is_joint(const wefti_training *t) {
+    const weft_job_parallel *p = &t->job->parallel;
+    return p->mode == WEFT_JOB_MODE_AUTO && p->search == WEFT_SEARCH_JOINT && !*p->plan &&
+           t->job->plan;
+}
+
 /* Whether the job leaves its plan to a search. */
 static bool searches(const weft_job *job) {
     const weft_job_parallel *p = &job->parallel;
     return p->mode == WEFT_JOB_MODE_AUTO && !*p->plan && job->plan &&
-           weft_plan_devices(job->plan) > 1;
+           (p->search == WEFT_SEARCH_JOINT || weft_plan_devices(job->plan) > 1);
 }
 
 /* Rank 0's part. */
 static weft_status choose(wefti_training *t) {
     if (t->record.resumes) WEFT_TRY(wefti_run_record_plan(t, &t->searched));
-    return t->searched || !searches(t->job) ? WEFT_OK : search(t);
+    if (t->searched || !searches(t->job)) return WEFT_OK;
+    return wefti_training_is_joint(t) ? wefti_training_joint(t) : search(t);
 }
 
 /* The other ranks' part: `bytes` of text, with the zero at its end. */
@@ -75,8 +82,19 @@ static weft_status share(wefti_training *t, weft_status found) {
     return status;
 }
 
+static void take_microbatches(wefti_training *t) {
+    const weft_plan *plan = t->searched;
+    const int64_t parts =
+        plan->pipeline.stages > 1 ? plan->pipeline.microbatches : plan->accumulate;
+    t->batch.microbatches = parts * plan->copies;
+    t->batch.micro = t->job->train.batch / t->batch.microbatches;
+}
+
 weft_status wefti_training_search(wefti_training *t) {
     if (t->searched) return WEFT_OK;
-    const weft_status status = t->ranks.follows ? WEFT_OK : choose(t);
-    return t->ranks.agreement ? share(t, status) : status;
+    weft_status status = t->ranks.follows ? WEFT_OK : choose(t);
+    if (t->ranks.agreement) status = share(t, status);
+    WEFT_TRY(status);
+    if (t->searched && wefti_training_is_joint(t)) take_microbatches(t);
+    return WEFT_OK;
 }

@@ -7,6 +7,7 @@
 #include "session/session.h"
 #include "train/objective.h"
 #include "weft/model.h"
+#include "weft/search.h"
 #include "weft/train.h"
 
 typedef struct wefti_metrics wefti_metrics;
@@ -84,6 +85,7 @@ typedef struct wefti_training {
     weft_session *session;
     weft_plan *searched;  /* once the graph is built: of a search, or of the run's record; NULL: the
                              job's plan counts */
+    weft_search_report *report; /* of the joint search on this rank; NULL: none */
     int64_t memory_bytes; /* limit of a device, 0: none */
     wefti_metrics *metrics;
     wefti_training_model model;
@@ -103,8 +105,12 @@ weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;
 /* The plan of the run: of the job, or of a search, which exists once the graph does. NULL: none. */
 const weft_plan *wefti_training_plan(const wefti_training *t);
 /* search.c: finds the plan of a job of mode auto, and of a resume. Rank 0 searches, or reads the
- * run's record; the others get its plan. Collective in a world. */
+ * run's record; the others get its plan. The joint search also
+ * chooses the microbatches, so it runs before the graph is built. Collective in a world. */
 weft_status wefti_training_search(wefti_training *t) WEFT_CHECKED;
+bool wefti_training_is_joint(const wefti_training *t);
+/* joint.c: the joint search of a job: `searched` and `report`. */
+weft_status wefti_training_joint(wefti_training *t) WEFT_CHECKED;
 /* After that: the graph to train. Refuses a plan that was made for another model. */
 weft_status wefti_training_graph(wefti_training *t) WEFT_CHECKED;
 /* The graph to validate with: model.eval_graph. */

@@ -1,0 +1,415 @@
+/* Branch and bound over the space of the joint search: see joint.h. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "search/joint/parts.h"
+#include "search/predict/predict.h"
+
+enum { EVALUATIONS = 24 };
+static const double tolerance = 0.002;
+
+/* A set of candidates with a bound: SPLIT stands for all schedules, levels and shards. */
+typedef enum item_kind {
+    ITEM_BOUNDED, /* one candidate, with its state: to be walked */
+    ITEM_DRAFT,   /* one candidate, without its state */
+    ITEM_SPLIT,   /* with its work */
+    ITEM_COARSE   /* without */
+} item_kind;
+
+typedef struct item {
+    double bound;
+    item_kind kind;
+    int64_t number;
+    wefti_degrees degrees;
+} item;
+
+/* The candidate that needs least memory among those that do not fit. */
+typedef struct misfit {
+    bool known, walked;
+    double bytes;
+    int32_t rank;
+    wefti_degrees degrees;
+} misfit;
+
+typedef struct search {
+    wefti_joint j;
+    item *heap;
+    int64_t count, cap, numbered;
+    double ideal_forward, ideal_backward; /* of products of one sample on one device */
+    double ratio;                         /* the best step may be so much longer than the bound */
+    misfit least;
+    wefti_joint_answer *out;
+    const item *parent;
+    int64_t bounded;
+    double begin;
+} search;
+
+/* ---- the heap ---- */
+
+static bool before(const item *a, const item *b) {
+    if (a->bound != b->bound) return a->bound < b->bound;
+    if (a->kind != b->kind) return a->kind < b->kind;
+    return a->number < b->number;
+}
+
+static weft_status push(search *s, item_kind kind, double bound, const wefti_degrees *d) {
+    WEFT_TRY(WEFT_GROW(s->heap, s->count, s->cap));
+    const item x = {bound, kind, s->numbered++, *d};
+    int64_t i = s->count++;
+    for (; i && before(&x, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        s->heap[i] = s->heap[(i - 1) / 2];
+    s->heap[i] = x;
+    return WEFT_OK;
+}
+
+static item pop(search *s) {
+    const item top = s->heap[0], moved = s->heap[--s->count];
+    int64_t i = 0;
+    for (int64_t child; (child = 2 * i + 1) < s->count; i = child) {
+        if (child + 1 < s->count && before(&s->heap[child + 1], &s->heap[child])) child++;
+        if (!before(&s->heap[child], &moved)) break;
+        s->heap[i] = s->heap[child];
+    }
+    s->heap[i] = moved;
+    return top;
+}
+
+/* ---- coarse bounds ---- */
+
+/* All devices compute products at the best rate, and a stage begins behind the forward passes of
+ * those before it; a forward pass is at least a fifth of both. */
+static double coarse_bound(const search *s, const wefti_degrees *d) {
+    const double batch = s->j.scalable ? (double)s->j.problem->source.batch : 1;
+    double work = s->ideal_forward + s->ideal_backward;
+    if (d->recompute == WEFT_RECOMPUTE_FULL) work += s->ideal_forward * 0.9; /* the head is not */
+    const double even = batch * work / s->j.devices;
+    if (d->stages == 1 || d->microbatches % d->stages == 0) return even;
+    const double micro = even * d->stages / d->microbatches;
+    const double filled = 0.2 * micro / (1 - pow(1 - 0.2 / d->microbatches, d->stages));
+    return filled > even ? filled : even;
+}
+
+static weft_status find_ideal(search *s) {
+    if (!s->j.scalable) return WEFT_OK; /* 0 is a bound too */
+    return wefti_joint_ideal(&s->j, &s->ideal_forward, &s->ideal_backward);
+}
+
+/* ---- walking a candidate ---- */
+
+static weft_status graph_of(search *s, const wefti_degrees *d, weft_graph **graph,
+                            const wefti_optimizer_plan **optimizer) {
+    const wefti_joint_source *source = &s->j.problem->source;
+    const int64_t parts = (int64_t)d->microbatches * s->j.problem->settings->copies;
+    return source->model(source->context, s->j.scalable ? source->batch / parts : 0, 0, graph,
+                         optimizer);
+}
+
+static weft_status predict(search *s, const wefti_degrees *d, const weft_plan *plan,
+                           weft_prediction **out) {
+    const wefti_joint_problem *p = s->j.problem;
+    weft_graph *graph;
+    const wefti_optimizer_plan *optimizer;
+    WEFT_TRY(graph_of(s, d, &graph, &optimizer));
+    const wefti_predict_spec spec = {
+        .graph = graph,
+        .plan = wefti_plan_matters(plan) ? plan : NULL,
+        .optimizer = optimizer,
+        .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
+        .routes = s->j.routes,
+        .options = {.machine = p->machine,
+                    .microbatches = d->microbatches * p->settings->copies,
+                    .tokens = p->source.tokens,
+                    .flops = p->source.flops}};
+    return wefti_predict_plan(&spec, out);
+}
+
+static double bytes_of(const weft_prediction *x, int32_t *out_rank) {
+    double most = 0;
+    *out_rank = 0;
+    for (int c = 0; c < x->class_count; c++) {
+        const weft_rank_prediction *r = &x->classes[c];
+        if ((double)r->peak_bytes <= most) continue;
+        most = (double)r->peak_bytes;
+        *out_rank = r->rank;
+    }
+    return most;
+}
+
+static void note_misfit(search *s, const wefti_degrees *d, double bytes, int32_t rank,
+                        bool walked) {
+    misfit *m = &s->least;
+    if (m->known && (m->walked > walked || (m->walked == walked && m->bytes <= bytes))) return;
+    *m = (misfit){true, walked, bytes, rank, *d};
+}
+
+static void take_answer(search *s, const wefti_degrees *d, weft_plan *plan,
+                        weft_prediction *prediction) {
+    wefti_joint_answer *a = s->out;
+    weft_plan_destroy(a->plan);
+    weft_prediction_free(a->prediction);
+    a->plan = plan;
+    a->prediction = prediction;
+    a->degrees = *d;
+}
+
+/* Takes over the plan. */
+static weft_status walk_plan(search *s, const wefti_degrees *d, weft_plan *plan) {
+    weft_prediction *x;
+    int32_t rank;
+    const weft_status status = predict(s, d, plan, &x);
+    if (status < 0) {
+        weft_plan_destroy(plan);
+        return status;
+    }
+    const double bytes = bytes_of(x, &rank);
+    const bool fits = bytes <= (double)s->j.limit;
+    if (!fits) note_misfit(s, d, bytes, rank, true);
+    const bool better =
+        fits && (!s->out->prediction || x->step_seconds < s->out->prediction->step_seconds);
+    if (better) {
+        take_answer(s, d, plan, x);
+    } else {
+        weft_plan_destroy(plan);
+        weft_prediction_free(x);
+    }
+    s->out->evaluations++;
+    return WEFT_OK;
+}
+
+static weft_status parts_of(search *s, const wefti_degrees *d, int32_t **out) {
+    const wefti_joint_work *work;
+    *out = NULL;
+    if (d->stages == 1) return WEFT_OK;
+    WEFT_TRY(wefti_joint_work_find(&s->j, d, &work));
+    WEFT_NEW_ARRAY(*out, int32_t, wefti_joint_calls(&s->j.shape) + 1);
+    (void)wefti_joint_divide(&s->j.shape, work, d->stages * d->chunks, *out);
+    return WEFT_OK;
+}
+
+static weft_status walk(search *s, const wefti_degrees *d) {
+    int32_t *part_of;
+    weft_plan *plan;
+    WEFT_TRY(parts_of(s, d, &part_of));
+    weft_status status = wefti_joint_plan(&s->j, d, part_of, &plan);
+    wefti_free(part_of);
+    if (status >= 0) status = walk_plan(s, d, plan);
+    if (!wefti_joint_refuses(status)) return status;
+    wefti_error_clear();
+    return WEFT_OK;
+}
+
+/* ---- branching ---- */
+
+static double best(const search *s) {
+    return s->out->prediction ? s->out->prediction->step_seconds : INFINITY;
+}
+
+static weft_status push_coarse(void *context, const wefti_degrees *d) {
+    search *s = context;
+    return push(s, ITEM_COARSE, coarse_bound(s, d), d);
+}
+
+static weft_status push_draft(void *context, const wefti_degrees *d) {
+    search *s = context;
+    const wefti_joint_work *work;
+    wefti_joint_bound b;
+    WEFT_TRY(wefti_joint_work_find(&s->j, d, &work));
+    WEFT_TRY(wefti_joint_bound_of(&s->j, d, work, NULL, &b));
+    if (!isfinite(b.seconds)) return WEFT_OK;
+    s->out->candidates++;
+    return push(s, ITEM_DRAFT, b.seconds, d);
+}
+
+/* The work of all microbatches, divided among the stages in equal parts. */
+static double even_bound(const search *s, const wefti_degrees *d, const wefti_joint_work *work) {
+    const wefti_joint_shape *shape = &s->j.shape;
+    double sum = 0;
+    for (int32_t k = 0; k < shape->calls; k++)
+        sum += (work->calls[k].forward + work->calls[k].backward) *
+               (k == shape->middle ? shape->copies : 1);
+    return sum * d->microbatches / d->stages;
+}
+
+static weft_status expand(search *s, const item *x) {
+    const wefti_joint_work *work;
+    WEFT_TRY(wefti_joint_work_find(&s->j, &x->degrees, &work));
+    if (!work->legal) return WEFT_OK;
+    const wefti_joint_visit visit = {s, push_draft};
+    return wefti_joint_schedules(&s->j, &x->degrees, &visit);
+}
+
+static weft_status refine(search *s, const item *x) {
+    const wefti_joint_work *work;
+    const wefti_joint_state *state;
+    wefti_joint_bound b;
+    WEFT_TRY(wefti_joint_work_find(&s->j, &x->degrees, &work));
+    WEFT_TRY(wefti_joint_state_find(&s->j, &x->degrees, &state));
+    if (!state->legal) return WEFT_OK;
+    WEFT_TRY(wefti_joint_bound_of(&s->j, &x->degrees, work, state, &b));
+    s->out->bounded++;
+    if (b.bytes > (double)s->j.limit) {
+        note_misfit(s, &x->degrees, b.bytes, b.stage * (s->j.devices / x->degrees.stages), false);
+        return WEFT_OK;
+    }
+    return push(s, ITEM_BOUNDED, b.seconds > x->bound ? b.seconds : x->bound, &x->degrees);
+}
+
+/* At least so many bytes of activations lie on some stage: those of one sample, times the samples
+ * of a microbatch. Saves programs of microbatches that are far too large. 0: not known. */
+static weft_status least_activations(search *s, const wefti_degrees *d, double *out) {
+    const wefti_joint_shape *shape = &s->j.shape;
+    const int64_t batch = s->j.problem->source.batch;
+    wefti_degrees one = *d;
+    const wefti_joint_work *work;
+    double sum = 0, shares = 0;
+    *out = 0;
+    if (!s->j.scalable || batch % d->expert) return WEFT_OK;
+    one.data = 1;
+    one.microbatches = (int32_t)(batch / d->expert);
+    const double samples =
+        (double)batch / d->microbatches / s->j.problem->settings->copies / d->data / d->expert;
+    if (samples <= 1) return WEFT_OK;
+    WEFT_TRY(wefti_joint_work_find(&s->j, &one, &work));
+    if (!work->legal) return WEFT_OK;
+    for (int32_t k = 0; k < shape->calls; k++)
+        sum += (double)(work->calls[k].saved + work->calls[k].kept) *
+               (k == shape->middle ? shape->copies : 1);
+    for (int32_t stage = 0; stage < d->stages; stage++)
+        shares += 1.0 / (d->stages - stage < d->microbatches ? d->stages - stage : d->microbatches);
+    *out = 0.9 * sum * samples / shares; /* parts of equal size in every microbatch are few */
+    return WEFT_OK;
+}
+
+static weft_status take(search *s, const item *x) {
+    switch (x->kind) {
+    case ITEM_COARSE: {
+        const wefti_joint_work *work;
+        double bytes;
+        WEFT_TRY(least_activations(s, &x->degrees, &bytes));
+        if (bytes > (double)s->j.limit) {
+            note_misfit(s, &x->degrees, bytes, 0, false);
+            return WEFT_OK;
+        }
+        WEFT_TRY(wefti_joint_work_find(&s->j, &x->degrees, &work));
+        if (!work->legal) return WEFT_OK;
+        const double even = even_bound(s, &x->degrees, work);
+        return push(s, ITEM_SPLIT, even > x->bound ? even : x->bound, &x->degrees);
+    }
+    case ITEM_SPLIT:
+        return expand(s, x);
+    case ITEM_DRAFT:
+        return refine(s, x);
+    default:
+        return walk(s, &x->degrees);
+    }
+}
+
+static bool over_budget(const search *s) {
+    const wefti_joint_problem *p = s->j.problem;
+    const int32_t budget = p->evaluations ? p->evaluations : EVALUATIONS;
+    if (s->out->evaluations >= budget && s->out->prediction) return true;
+    /* Candidates that do not fit count too, but the first plan that fits may take longer. */
+    return s->out->evaluations >= 4 * budget;
+}
+
+static bool out_of_time(search *s) {
+    const double seconds = s->j.problem->seconds;
+    if (!(seconds > 0) || !s->out->prediction) return false;
+    s->out->cut = wefti_now_s() - s->begin > seconds;
+    return s->out->cut;
+}
+
+static weft_status branch_and_bound(search *s) {
+    const wefti_joint_visit visit = {s, push_coarse};
+    WEFT_TRY(wefti_joint_splits(&s->j, &visit));
+    double least = INFINITY;
+    while (s->count) {
+        least = s->heap[0].bound;
+        if (least * s->ratio >= best(s)) break;
+        if (over_budget(s) || out_of_time(s)) break;
+        const item x = pop(s);
+        WEFT_TRY(take(s, &x));
+        least = INFINITY;
+    }
+    s->out->lower_bound_seconds = least < best(s) ? least : best(s);
+    s->out->exhausted = !s->count || least * s->ratio >= best(s);
+    return WEFT_OK;
+}
+
+/* ---- the answer ---- */
+
+static weft_status no_plan(search *s) {
+    const misfit *m = &s->least;
+    char needs[32], more[32], has[32];
+    WEFT_REQUIRE(m->known, WEFT_E_ARG,
+                 "no plan for %d devices meets the constraints: %lld candidates suit neither the "
+                 "model nor its batch",
+                 s->j.devices, (long long)s->numbered);
+    if (!m->walked) WEFT_TRY(walk(s, &m->degrees));
+    const wefti_degrees *d = &m->degrees;
+    WEFT_FAIL(
+        WEFT_E_NOMEM,
+        "no plan fits: the one that needs least memory (dp=%d ep=%d cp=%d tp=%d pp=%d, level %d, "
+        "recompute %d) needs %s on rank %d, %s (%lld bytes) more than a device's %s",
+        d->data, d->expert, d->context, d->tensor, d->stages, d->level, (int)d->recompute,
+        wefti_bytes_text((int64_t)m->bytes, needs), m->rank,
+        wefti_bytes_text((int64_t)m->bytes - s->j.limit, more),
+        (long long)((int64_t)m->bytes - s->j.limit), wefti_bytes_text(s->j.limit, has));
+}
+
+static weft_status begin(search *s) {
+    wefti_joint *j = &s->j;
+    const wefti_joint_problem *p = j->problem;
+    WEFT_TRY(wefti_model_fits(p->machine, j->devices));
+    WEFT_TRY(wefti_joint_fix_check(&p->fix, j->devices, p->source.batch));
+    j->instant = *p->machine;
+    for (int32_t l = 0; l < j->instant.level_count; l++) {
+        j->instant.level[l].latency_seconds.value = 0;
+        j->instant.level[l].all_reduce.count = 0;
+    }
+    j->links = wefti_model_links(p->machine);
+    j->rates = wefti_model_rates(p->machine);
+    j->limit = p->memory_bytes ? p->memory_bytes : (int64_t)p->machine->device.memory_bytes.value;
+    j->scalable = p->source.batch > 0;
+    j->known = p->source.config != NULL;
+    s->ratio = 1 + (p->tolerance > 0 ? p->tolerance : tolerance);
+    WEFT_TRY(wefti_arena_create(&j->arena));
+    WEFT_TRY(wefti_route_cache_create(&j->routes));
+    WEFT_TRY(wefti_joint_shape_find(j));
+    return find_ideal(s);
+}
+
+static void end(search *s) {
+    wefti_free(s->heap);
+    wefti_free(s->j.works);
+    wefti_free(s->j.states);
+    wefti_route_cache_destroy(s->j.routes);
+    wefti_arena_destroy(s->j.arena);
+}
+
+weft_status wefti_joint_search(const wefti_joint_problem *problem, wefti_joint_answer *out) {
+    search s = {.j = {.problem = problem, .devices = problem->settings->devices},
+                .out = out,
+                .begin = wefti_now_s()};
+    *out = (wefti_joint_answer){0};
+    weft_status status = begin(&s);
+    if (status >= 0) status = branch_and_bound(&s);
+    if (status >= 0 && !out->prediction) status = no_plan(&s);
+    end(&s);
+    if (status < 0) {
+        wefti_joint_answer_free(out);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    out->gap = (out->prediction->step_seconds - out->lower_bound_seconds) /
+               out->lower_bound_seconds;
+    return WEFT_OK;
+}
+
+void wefti_joint_answer_free(wefti_joint_answer *answer) {
+    weft_plan_destroy(answer->plan);
+    weft_prediction_free(answer->prediction);
+    answer->plan = NULL;
+    answer->prediction = NULL;
+}
