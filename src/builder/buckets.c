@@ -110,7 +110,8 @@ weft_status wefti_decide_late(wefti_decisions *dec) {
     return WEFT_OK;
 }
 
-/* Finds the last call of each stage that adds to a gradient. out_key: a digest of them. */
+/* Finds the last call of each stage that adds to a gradient. out_key: a digest of them, and of the
+ * parts of their backward passes. */
 static weft_status find_last_calls(wefti_decisions *dec, uint64_t **out_key) {
     int32_t *part;
     WEFT_TRY(wefti_new_indices(dec->scratch, dec->root->value_count, &part));
@@ -122,7 +123,9 @@ static weft_status find_last_calls(wefti_decisions *dec, uint64_t **out_key) {
             int32_t v = call->node->in[i];
             if (v < 0 || grad->gradient_out[i] < 0 || part[v] == call->part) continue;
             part[v] = call->part;
-            (*out_key)[v] = wefti_digest_number((*out_key)[v], (uint64_t)k);
+            bool early = dec->split_backward &&
+                         wefti_call_grad(dec, call, WEFTI_PASS_INPUTS)->gradient_out[i] >= 0;
+            (*out_key)[v] = wefti_digest_number((*out_key)[v], (uint64_t)k << 1 | early);
             if (call->mine && dec->own_last[v] < 0) dec->own_last[v] = k;
         }
     }

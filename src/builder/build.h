@@ -11,6 +11,8 @@
 #include "rewrite/rewrite.h"
 
 enum {
+    WEFTI_GATHERS = -1,       /* calls in flight that belong to no bucket */
+    WEFTI_PACKED_GATHER = -2, /* likewise, one message of many parameters */
     WEFTI_MAX_BUCKET = 64,
     WEFTI_MOST_IN_FLIGHT = 16 /* calls that are in flight beside others */
 };
@@ -61,6 +63,15 @@ typedef struct wefti_micro {
 typedef struct wefti_ahead {
     int32_t value, buffer, transfer;
 } wefti_ahead;
+
+/* Small parameters that are being gathered for a later call, in one message. */
+typedef struct wefti_ahead_packed {
+    int32_t count; /* 0: none */
+    int32_t values[WEFTI_MAX_BUCKET];
+    int32_t buffers[WEFTI_MAX_BUCKET]; /* of the gathered parameters, once the message is there */
+    int32_t joined, gathered;          /* buffers: this rank's pieces, all pieces */
+    int32_t transfer, divide;          /* divide: the routine behind the transfer */
+} wefti_ahead_packed;
 
 /* The last gather at one position among the parameters of a call. The parameter at this position in
  * the next call is usually alike and reuses the transfer. */
@@ -116,12 +127,19 @@ typedef struct wefti_packed {
     weft_dtype dtype;
 } wefti_packed;
 
+/* How pieces divide a tensor: a dimension is divided further by axes, into equal parts. */
+typedef struct wefti_division {
+    int dim;
+    wefti_dim_split axes;
+    int32_t parts;
+} wefti_division;
+
 /* A call whose first part is emitted, and whose second part waits for the first part's transfers.
  */
 typedef struct wefti_in_flight {
     wefti_draft_step call;
     int32_t width;  /* its transfers, on all ranks */
-    int32_t bucket; /* -1: none */
+    int32_t bucket; /* or WEFTI_GATHERS, WEFTI_PACKED_GATHER */
     bool last;      /* the bucket's last call */
 } wefti_in_flight;
 
@@ -157,6 +175,7 @@ typedef struct wefti_program_builder {
     wefti_build_loop loop;
     wefti_ahead ahead[WEFTI_MAX_BUCKET];
     int32_t ahead_count;
+    wefti_ahead_packed packed_ahead;
     wefti_gathered gathered[WEFTI_MAX_BUCKET];
     wefti_copy_start copy[WEFTI_COMM_DEPTH];
     int copies;         /* how many interleaved copies are being built */
@@ -240,6 +259,15 @@ weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan
 weft_status wefti_build_fused(wefti_program_builder *b, const wefti_call_plan *call,
                               const uint8_t *accumulate, int32_t *out) WEFT_CHECKED;
 /* gather.c */
+/* Whether a parameter is so small that it shares a message with others. *out: how its pieces divide
+ * it. */
+bool wefti_gather_packs(const wefti_program_builder *b, const weft_desc *whole,
+                        const wefti_layout *from, const wefti_layout *to, wefti_division *out);
+/* A routine that gathers such parameters by one message: one input and one output each. *out -1: no
+ * single transfer can do it. */
+weft_status wefti_gather_packed(wefti_program_builder *b, int count, const weft_desc *whole,
+                                const wefti_layout *from, const wefti_layout *to, uint64_t tag,
+                                int32_t *out) WEFT_CHECKED;
 weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_t call,
                                bool backward) WEFT_CHECKED; /* call -1: nothing */
 weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int32_t call,
@@ -308,9 +336,10 @@ weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32
                                 bool posts) WEFT_CHECKED;
 /* Waits until at most `left` calls are in flight. */
 weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s, int32_t left) WEFT_CHECKED;
-/* make_room: before a call with `width` transfers that leaves them in flight. leave: behind it,
- * makes the section's last step the first part. bucket: -1 for gathers. */
-weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t width,
+/* make_room: before a call of a routine with `width` transfers that leaves them in flight. leave:
+ * behind it, makes the section's last step the first part. bucket: as in wefti_in_flight. */
+weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s,
+                                   const wefti_routine *routine, int32_t width,
                                    int32_t bucket) WEFT_CHECKED;
 weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_t width,
                                int32_t bucket) WEFT_CHECKED;
@@ -328,6 +357,18 @@ weft_status wefti_build_update_section(wefti_program_builder *b) WEFT_CHECKED;
 /* The update of one parameter: (parameter, states, gradient, scalars). */
 weft_status wefti_build_update_body(wefti_program_builder *b, int32_t value, const weft_body *body,
                                     int states, const wefti_local_body **out) WEFT_CHECKED;
+/* Whether layouts differ only in such a division. */
+bool wefti_build_divides(const wefti_program_builder *b, const weft_desc *whole,
+                         const wefti_layout *coarse, const wefti_layout *fine, wefti_division *out);
+bool wefti_build_same_axes(const wefti_division *x, const wefti_division *y);
+/* Adds a node of an op with one result. */
+weft_status wefti_build_node(weft_body *body, const char *op, int count, const int32_t *in,
+                             const wefti_attr *attrs, int32_t *out) WEFT_CHECKED;
+/* The routine of a body, which this takes over. */
+weft_status wefti_build_routine_of(wefti_program_builder *b, weft_body *body,
+                                   int32_t *out) WEFT_CHECKED;
+/* Joins the columns of `count` matrices: value[0] is the result. */
+weft_status wefti_build_join(weft_body *body, int32_t count, int32_t *value) WEFT_CHECKED;
 /* A routine of one transfer; its operand and its result both have the description `here`. */
 weft_status wefti_build_transfer_routine(wefti_program_builder *b, const weft_desc *here,
                                          int32_t transfer, int32_t *out_routine) WEFT_CHECKED;

@@ -117,12 +117,13 @@ static int32_t last_wave(const wefti_routine *r, int32_t *out_begin) {
 /* The oldest call in flight that must end before a call with `width` transfers is posted; -1: none.
  * An endpoint takes WEFTI_COMM_DEPTH posts, and transfers may share one. Which do depends on the
  * pieces of a rank, so this assumes that all do: the decision must be the same on all ranks. A call
- * that has the endpoints for itself may have any width, since it posts in waves. Reductions and
- * gathers have different tags, so they never share an endpoint. */
-static int32_t in_the_way(const wefti_program_builder *b, int32_t width, bool gathers) {
+ * that has the endpoints for itself may have any width, since it posts in waves. Reductions,
+ * gathers and packed gathers have different tags, so they never share an endpoint. */
+static int32_t in_the_way(const wefti_program_builder *b, int32_t width, int32_t bucket) {
     int32_t oldest = -1;
     for (int32_t i = 0; i < b->in_flight_count; i++) {
-        if (gathers != (b->in_flight[i].bucket < 0)) continue;
+        int32_t other = b->in_flight[i].bucket;
+        if ((bucket < 0 ? bucket : 0) != (other < 0 ? other : 0)) continue;
         if (oldest < 0) oldest = i;
         width += b->in_flight[i].width;
     }
@@ -175,11 +176,21 @@ weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s, int32_t
     return WEFT_OK;
 }
 
-weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t width,
-                                   int32_t bucket) {
+/* A routine whose transfers wait for each other ends posts of its own in the first part. A WAIT
+ * ends the oldest post of an endpoint, so none may be in flight before. */
+static bool is_chain(const wefti_routine *r) {
+    int32_t begin, transfers = 0;
+    (void)last_wave(r, &begin);
+    for (int32_t k = 0; k < begin; k++) transfers += r->code[k].transfer >= 0;
+    return transfers > 0;
+}
+
+weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s,
+                                   const wefti_routine *routine, int32_t width, int32_t bucket) {
+    if (is_chain(routine) && width < WEFTI_COMM_DEPTH) width = WEFTI_COMM_DEPTH;
     for (;;) {
         int32_t i = oldest_of_all(b, bucket);
-        if (i < 0) i = in_the_way(b, width, bucket < 0);
+        if (i < 0) i = in_the_way(b, width, bucket);
         if (i < 0 && b->in_flight_count == WEFTI_MOST_IN_FLIGHT) i = 0;
         if (i < 0) return WEFT_OK;
         WEFT_TRY(wait_for(b, s, i));
@@ -207,7 +218,7 @@ static weft_status reduce_call(wefti_program_builder *b, wefti_section s, int32_
                                const char *name, int32_t routine, int count, const int32_t *args,
                                bool posts) {
     wefti_draft_step *d;
-    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, count, bucket));
+    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, b->p->routines[routine], count, bucket));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
                                wefti_build_name(b, "gradients up to ", name),
                                b->p->routines[routine]->args, &d));
@@ -245,43 +256,14 @@ static weft_status reduce_packed(wefti_program_builder *b, wefti_section s, int3
 
 /* ---- buckets of pieces ---- */
 
-/* How complete pieces divide a gradient. */
-typedef struct division {
-    int dim;              /* the dimension that they divide further, */
-    wefti_dim_split axes; /* by these axes */
-    int32_t parts;
-} division;
-
 /* Whether the layouts of the gradient and its complete pieces differ only in a further division of
  * one dimension, into equal parts, and in the sum. */
-static bool divides(const wefti_program_builder *b, int32_t v, division *out) {
-    const wefti_layout *terms = &sharding_of(b, v)->gradient, *sum = &sharding_of(b, v)->state;
-    const weft_desc *whole = &b->root->values[v].desc;
-    wefti_layout rest = *sum;
-    int d = 0;
-    while (d < whole->rank && sum->dim[d].count <= terms->dim[d].count) d++;
-    if (d == whole->rank || !terms->sum || sum->dim[d].unit > 1) return false;
-    int before = terms->dim[d].count, count = sum->dim[d].count - before;
-    *out = (division){.dim = d, .axes = {.count = (int8_t)count}, .parts = 1};
-    for (int i = 0; i < count; i++) {
-        out->axes.axis[i] = sum->dim[d].axis[before + i];
-        out->parts *= b->p->mesh.axis[out->axes.axis[i]].size;
-    }
-    for (int i = 0; i < before; i++)
-        if (terms->dim[d].axis[i] != sum->dim[d].axis[i]) return false;
-    rest.dim[d] = terms->dim[d];
-    rest.sum = terms->sum;
-    return wefti_layout_equal(&rest, terms) &&
-           whole->shape[d] % wefti_layout_parts(sum, &b->p->mesh, d) == 0;
-}
-
-static weft_status add_node(weft_body *body, const char *op, int count, const int32_t *in,
-                            const wefti_attr *attrs, int32_t *out) {
-    int32_t node;
-    WEFT_TRY(wefti_body_add(body, wefti_op_find(body->graph->ops, op), NULL, count, in, attrs, "",
-                            &node));
-    *out = body->nodes[node].out[0];
-    return WEFT_OK;
+static bool divides(const wefti_program_builder *b, int32_t v, wefti_division *out) {
+    const wefti_layout *terms = &sharding_of(b, v)->gradient;
+    wefti_layout added = *terms;
+    added.sum = 0;
+    return terms->sum &&
+           wefti_build_divides(b, &b->root->values[v].desc, &added, &sharding_of(b, v)->state, out);
 }
 
 /* A tensor as `parts` rows: row i is part i along dimension d. */
@@ -293,13 +275,14 @@ static weft_status rows_of_parts(weft_body *body, const weft_desc *desc, int d, 
     if (outer > 1) {
         wefti_ints blocks = {.count = 3, .v = {outer, parts, elems / outer / parts}},
                    order = {.count = 3, .v = {1, 0, 2}};
-        WEFT_TRY(
-            add_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N("shape", blocks), {0}}, out));
-        WEFT_TRY(
-            add_node(body, "transpose", 1, out, (wefti_attr[]){WEFTI_N("order", order), {0}}, out));
+        WEFT_TRY(wefti_build_node(body, "reshape", 1, out,
+                                  (wefti_attr[]){WEFTI_N("shape", blocks), {0}}, out));
+        WEFT_TRY(wefti_build_node(body, "transpose", 1, out,
+                                  (wefti_attr[]){WEFTI_N("order", order), {0}}, out));
     }
     wefti_ints rows = {.count = 2, .v = {parts, elems / parts}};
-    return add_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N("shape", rows), {0}}, out);
+    return wefti_build_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N("shape", rows), {0}},
+                            out);
 }
 
 /* Fills a body that joins `count` tensors, each in `parts` equal parts along a dimension: first all
@@ -308,22 +291,13 @@ static weft_status join_parts(weft_body *body, const weft_desc *desc, const int 
                               int32_t parts, int32_t *value) {
     for (int32_t i = 0; i < count; i++)
         WEFT_TRY(rows_of_parts(body, &desc[i], dim[i], parts, &value[i]));
-    while (count > 1) { /* an op has at most WEFTI_MAX_IN operands */
-        int32_t groups = 0;
-        for (int32_t k = 0; k < count; k += WEFTI_MAX_IN) {
-            int n = count - k < WEFTI_MAX_IN ? count - k : WEFTI_MAX_IN;
-            WEFT_TRY(add_node(body, "concat", n, value + k, (wefti_attr[]){WEFTI_I("axis", 1), {0}},
-                              &value[groups++]));
-        }
-        count = groups;
-    }
+    WEFT_TRY(wefti_build_join(body, count, value));
     return wefti_body_output(body, value[0]);
 }
 
 static weft_status join_routine(wefti_program_builder *b, const weft_desc *desc, const int *dim,
                                 int32_t count, int32_t parts, int32_t *out) {
     weft_body *fresh;
-    const weft_body *body;
     int32_t *value;
     WEFT_TRY(wefti_new_indices(b->scratch, count, &value));
     WEFT_TRY(wefti_body_create(b->g, "join", &fresh));
@@ -332,12 +306,7 @@ static weft_status join_routine(wefti_program_builder *b, const weft_desc *desc,
         wefti_body_destroy(fresh);
         return status;
     }
-    WEFT_TRY(wefti_build_intern(b, fresh, &body));
-    const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_PLAIN};
-    WEFT_TRY(wefti_build_find(b, &key, out));
-    if (*out >= 0) return WEFT_OK;
-    wefti_routine_spec spec = {.body = (weft_body *)(uintptr_t)body};
-    return wefti_build_compile(b, &key, &spec, out);
+    return wefti_build_routine_of(b, fresh, out);
 }
 
 /* Copies gradients into one buffer. */
@@ -348,7 +317,7 @@ static weft_status join_call(wefti_program_builder *b, wefti_section s, const ch
     int *dim;
     int32_t routine;
     int64_t elems = 0;
-    division x;
+    wefti_division x;
     wefti_draft_step *d;
     WEFT_TRY(wefti_new_array(b->scratch, count, sizeof *desc, &desc));
     WEFT_TRY(wefti_new_array(b->scratch, count, sizeof *dim, &dim));
@@ -395,7 +364,7 @@ static weft_status reduce_pieces(wefti_program_builder *b, wefti_section s, int3
     const char *name = b->root->values[values[count - 1]].name;
     bool adds = b->adds;
     weft_desc joined;
-    division x;
+    wefti_division x;
     wefti_layout from = wefti_layout_replicated(2), to = from;
     int32_t routine, args[2];
     (void)divides(b, values[0], &x);
@@ -413,15 +382,13 @@ static weft_status reduce_pieces(wefti_program_builder *b, wefti_section s, int3
 
 /* Moves the gradients that reduce_pieces takes to the begin of `values`; returns their number. */
 static int32_t find_pieces(const wefti_program_builder *b, int32_t *values, int32_t count) {
-    division first = {0}, x;
+    wefti_division first = {0}, x;
     int32_t found = 0;
     for (int32_t i = 0; i < count; i++) {
         int32_t v = values[i];
         if (!divides(b, v, &x)) continue;
         if (found == 0) first = x;
-        if (x.axes.count != first.axes.count ||
-            memcmp(x.axes.axis, first.axes.axis, (size_t)x.axes.count * sizeof *x.axes.axis) != 0)
-            continue;
+        if (!wefti_build_same_axes(&x, &first)) continue;
         memmove(&values[found + 1], &values[found], (size_t)(i - found) * sizeof *values);
         values[found++] = v;
     }

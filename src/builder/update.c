@@ -109,28 +109,30 @@ static weft_status cut_piece(wefti_program_builder *b, wefti_section s, int32_t 
     return wefti_build_end(b, d, routine);
 }
 
-/* Gathers the pieces of updated parameters. While backward passes are built, the transfers stay in
- * flight. */
-static weft_status gather_params(wefti_program_builder *b, wefti_section s, const int32_t *values,
-                                 int count) {
+/* Gathers the pieces of updated parameters, in one message or in one each. While backward passes
+ * are built, the transfers stay in flight. */
+static weft_status gather_some(wefti_program_builder *b, wefti_section s, const int32_t *which,
+                               int n, bool packed) {
     bool posts = b->reduces && wefti_reduce_overlaps(b);
     weft_desc whole[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
-    int32_t which[WEFTI_MAX_BUCKET], routine;
-    int n = 0;
-    for (int i = 0; i < count; i++) {
-        const wefti_sharding *x = &b->dec->sharding[values[i]];
-        if (!b->part || wefti_layout_equal(&x->storage, &x->state)) continue;
-        whole[n] = b->root->values[values[i]].desc;
-        from[n] = x->state;
-        to[n] = x->storage;
-        which[n++] = values[i];
-    }
+    int32_t routine = -1;
     if (n == 0) return WEFT_OK;
+    for (int i = 0; i < n; i++) {
+        whole[i] = b->root->values[which[i]].desc;
+        from[i] = b->dec->sharding[which[i]].state;
+        to[i] = b->dec->sharding[which[i]].storage;
+    }
     wefti_draft_step *d;
-    WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, wefti_tag(WEFTI_TAG_BUCKET, 1),
-                                 &routine));
-    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, n, -1));
+    if (packed)
+        WEFT_TRY(
+            wefti_gather_packed(b, n, whole, from, to, wefti_tag(WEFTI_TAG_BUCKET, 2), &routine));
+    packed = routine >= 0;
+    if (!packed)
+        WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, wefti_tag(WEFTI_TAG_BUCKET, 1),
+                                     &routine));
+    const int32_t width = packed ? 1 : n, kind = packed ? WEFTI_PACKED_GATHER : WEFTI_GATHERS;
+    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, b->p->routines[routine], width, kind));
     WEFT_TRY(wefti_build_begin(
         b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
         wefti_build_name(b, "parameters up to ", b->root->values[which[n - 1]].name),
@@ -142,7 +144,29 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
         wefti_build_arg(b, d, n + i, b->param_buffer[which[i]], 0);
     }
     WEFT_TRY(wefti_build_end(b, d, routine));
-    return posts ? wefti_reduce_leave(b, s, n, -1) : WEFT_OK;
+    return posts ? wefti_reduce_leave(b, s, width, kind) : WEFT_OK;
+}
+
+/* Small parameters that the same axes divide share a message. */
+static weft_status gather_params(wefti_program_builder *b, wefti_section s, const int32_t *values,
+                                 int count) {
+    int32_t small[WEFTI_MAX_BUCKET], large[WEFTI_MAX_BUCKET];
+    wefti_division first = {0}, x;
+    int smalls = 0, larges = 0;
+    for (int i = 0; i < count; i++) {
+        const wefti_sharding *p = &b->dec->sharding[values[i]];
+        const weft_desc *whole = &b->root->values[values[i]].desc;
+        if (!b->part || wefti_layout_equal(&p->storage, &p->state)) continue;
+        bool packs = wefti_gather_packs(b, whole, &p->state, &p->storage, &x);
+        if (packs && smalls == 0) first = x;
+        if (packs && wefti_build_same_axes(&x, &first) &&
+            (smalls == 0 || whole->dtype == b->root->values[small[0]].desc.dtype))
+            small[smalls++] = values[i];
+        else
+            large[larges++] = values[i];
+    }
+    WEFT_TRY(gather_some(b, s, large, larges, false));
+    return gather_some(b, s, small, smalls, smalls > 1);
 }
 
 static weft_status update_routine(wefti_program_builder *b, int32_t value,
