@@ -135,8 +135,7 @@ static weft_status bring_term(const row_read *r, const wefti_session_piece *piec
     WEFT_TRY(wefti_session_transfer_begin(r->s, r->t, WEFTI_TRANSFER_SEND, &c));
     c.what.have[piece->rank] = piece->box;
     for (int32_t k = 0; k < r->s->devices; k++)
-        if (wefti_region_intersect(&r->of_rank[k], &piece->box, rank, &part))
-            c.what.want[k] = part;
+        if (wefti_region_intersect(&r->of_rank[k], &piece->box, rank, &part)) c.what.want[k] = part;
     bool wanted = wefti_region_intersect(&r->rows, &piece->box, rank, &part);
     weft_status status = WEFT_OK;
     if (wanted && !(term = wefti_alloc((size_t)wefti_region_elems(&part, rank) *
