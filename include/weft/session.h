@@ -21,7 +21,7 @@
  *   all ranks; read, the loss and the gradient norm return it on all.
  * - Not collective: queries (tensors, memory, numbers) and weft_session_feed_local.
  * - For parts of tensors: weft_session_feed_rows, weft_session_rows (not collective),
- *   weft_session_local, weft_session_feed_local.
+ *   weft_session_read_rows, weft_session_local, weft_session_feed_local.
  *
  * If a call fails on one process because of that process alone, it fails on all others with
  * WEFT_E_PEER, naming the process; after that the world can only be left. Exception: if one process
@@ -257,6 +257,14 @@ WEFT_API weft_status weft_session_read(weft_session *session, int program, const
                                        void *data, size_t bytes) WEFT_CHECKED;
 WEFT_API weft_status weft_session_write(weft_session *session, int program, const char *name,
                                         const void *data, size_t bytes) WEFT_CHECKED;
+/** Copy rows of a tensor to this process: from row `first` on as many as `bytes` hold, which may be
+ * none. Rows are indices of dimension 0. Each rank asks for its own rows, and no rank receives
+ * others; so a rank reads the outputs of the rows that it fed (weft_session_rows), also where they
+ * lie split or replicated on other ranks. `data` is [rows, ...], row-major. Collective, for one
+ * tensor on all ranks. WEFT_E_SHAPE for rows that the tensor lacks or parts of a row; WEFT_E_ARG
+ * for a tensor without dimensions. The same valid times as weft_session_read. */
+WEFT_API weft_status weft_session_read_rows(weft_session *session, int program, const char *name,
+                                            int64_t first, void *data, size_t bytes) WEFT_CHECKED;
 
 /** Save this process's slices of parameters, states and optimizer tensors, under their names, as a
  * .safetensors file, and load them. For models that communicate by hand: weft_checkpoint_merge and

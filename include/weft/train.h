@@ -62,7 +62,8 @@ typedef struct weft_train_result {
     double seconds;            /* of all steps */
     double tokens_per_second;  /* median over steps */
     int64_t predicted_peak_bytes, observed_peak_bytes;
-    int64_t samples_prepared; /* training samples that this process has read for its steps */
+    int64_t samples_prepared;    /* training samples that this process has read for its steps */
+    int64_t validation_prepared; /* validation samples that this process has read */
     int stop;              /* the value of *events->stop, on any rank, that ended the run; else 0 */
     char checkpoint[4096]; /* directory of the last committed step, "" without one */
 } weft_train_result;
