@@ -129,6 +129,7 @@ void wefti_launch_wait_for_late(wefti_launch *l) {
     if ((l->failed < 0 && !l->over) || l->stopped_by || l->place.hosts < 2) return;
     int further = 0; /* turns for launchers; ranks may have been started by something else */
     for (int turn = 0; !requests || *requests == 0; turn++) {
+        wefti_reaper_check(l->reaper);
         bool late = somebody_is_late(l);
         if (!late && (!launcher_is_missing(l) || further++ == TURNS_FOR_LAUNCHERS)) break;
         if (late && turn == TURNS_IN_SILENCE) say_who_is_late(l);

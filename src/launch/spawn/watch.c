@@ -219,6 +219,7 @@ weft_status wefti_launch_watch(wefti_launch *l) {
     WEFT_NEW_ARRAY(w.polled, struct pollfd, PER_PROCESS * l->place.count);
     while (w.running > 0) {
         wait_for_events(&w);
+        wefti_reaper_check(l->reaper);
         note_ends(&w);
         note_elsewhere(&w);
         note_stops(&w);
