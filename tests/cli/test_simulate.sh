@@ -62,7 +62,7 @@ names() {
         awk '$1 == 1 { print 1, $2; next } { if ($1 > 2) $1 = 2; print }' | sort -u
 }
 # shellcheck disable=SC2086
-expect 0 'done: 1 steps' train $small --devices 4 --trace real.json
+expect 0 'done: 1 step' train $small --devices 4 --trace real.json
 # shellcheck disable=SC2086
 expect 0 'predicted step' simulate $small --devices 4 --machine v100 --trace sim.json
 names real.json >real.names
