@@ -6,7 +6,7 @@
 #include "train/record/rows.h"
 
 /* The first steps touch memory for the first time and bind transfers; they do not count. */
-enum { WARM_STEPS = 2, RANKS_IN_DETAIL = 64 };
+enum { WARM_STEPS = 2 };
 
 void wefti_run_record_step(wefti_training *t, int64_t done, double seconds) {
     wefti_training_record *r = &t->record;
@@ -31,7 +31,7 @@ static weft_status add_rank(const wefti_training *t, int32_t rank, wefti_text *o
     wefti_text_add(out,
                    "%s    {\"rank\": %d, \"peak_bytes\": %lld, \"rows\": ", out->used ? ",\n" : "",
                    rank, (long long)wefti_session_observed(t->session, rank));
-    if (rank >= RANKS_IN_DETAIL) rows.count = 0;
+    if (rank >= WEFTI_RUN_RECORD_RANKS) rows.count = 0;
     wefti_run_record_rows_print(&rows, out);
     wefti_text_add(out, "}");
     wefti_run_record_rows_free(&rows);

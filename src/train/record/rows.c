@@ -71,6 +71,7 @@ static weft_status add_transfer(const prediction *p, int32_t index, double calls
     const wefti_mesh *mesh = &p->program->mesh;
     wefti_run_record_row row = row_of_transfer(t);
     row.calls = calls;
+    row.level = wefti_transfer_level(p->machine, t);
     row.seconds = calls * wefti_transfer_seconds(
                               p->machine, t, (wefti_active){mesh->first, wefti_mesh_size(mesh)});
     return wefti_run_record_add(p->out, &row);
@@ -136,6 +137,7 @@ void wefti_run_record_rows_print(const wefti_run_record_rows *rows, wefti_text *
         wefti_json_quote(out, r->name);
         if (r->transfer) {
             add_real(out, "members", r->members);
+            add_real(out, "level", r->level);
         } else {
             wefti_text_add(out, ", \"arithmetic\": \"%s\", \"product\": %s",
                            wefti_arithmetic_text(r->arithmetic), r->product ? "true" : "false");
@@ -183,12 +185,14 @@ static weft_status read_kernel(const wefti_json *object, wefti_run_record_row *r
 }
 
 static weft_status read_row(const wefti_json *object, wefti_run_record_row *r) {
-    double members = 0;
+    double members = 0, level = 0;
     r->transfer = wefti_json_get(object, "transfer") != NULL;
     if (r->transfer) {
         WEFT_TRY(wefti_json_text(object, "transfer", &r->name));
         WEFT_TRY(wefti_run_record_real(object, "members", &members));
+        WEFT_TRY(wefti_run_record_real(object, "level", &level));
         r->members = members < 1e9 ? (int32_t)members : 0;
+        r->level = level < WEFTI_LEVELS_MAX ? (int32_t)level : 0;
     } else {
         WEFT_TRY(read_kernel(object, r));
     }

@@ -6,11 +6,15 @@
 #include "exec/profile.h"
 #include "topo/model.h"
 
+/* Ranks with rows of their own; further ranks have only their memory. */
+enum { WEFTI_RUN_RECORD_RANKS = 64 };
+
 typedef struct wefti_run_record_row {
     const char *name;            /* of the op; "copy", "add"; or the kind of a transfer */
     bool transfer, product;      /* product: its limit is the rate of products */
     wefti_arithmetic arithmetic; /* of kernels */
     int32_t members;             /* of transfers */
+    int32_t level;               /* of predicted transfers: the machine's level of links */
     double flops, bytes;         /* of one call; transfers: bytes that the rank receives */
     double calls;                /* of a step */
     double seconds;              /* of all calls of a step; transfers: of posts and waits */
