@@ -56,7 +56,7 @@ typedef struct weft_rank_prediction {
     double end_seconds;      /* of its own last step */
     double busy_seconds;     /* kernels and copies */
     double exposed_seconds;  /* waits for transfers that are under way */
-    double idle_seconds;     /* waits for other ranks: bubbles and stragglers */
+    double idle_seconds;     /* waits for other ranks (bubbles, stragglers), and for links in use */
     double transfer_seconds; /* transfers under way, exposed or not */
 } weft_rank_prediction;
 

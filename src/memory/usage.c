@@ -6,7 +6,7 @@
 #include "base/memory.h"
 
 static int64_t end_of(const wefti_lifetime *x) {
-    return x->offset + ((x->bytes + 63) & ~(int64_t)63);
+    return x->offset + x->bytes;
 }
 
 static int by_end(const void *a, const void *b) {

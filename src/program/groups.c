@@ -19,8 +19,8 @@ static wefti_axes axes_between(const wefti_mesh *mesh, const wefti_transfer *t) 
     return axes;
 }
 
-bool wefti_group_find_name(const wefti_match_classes *classes, const wefti_transfer *t,
-                           wefti_group_name *out) {
+bool wefti_group_find_place(const wefti_match_classes *classes, const wefti_transfer *t,
+                            wefti_group_place *out) {
     bool one_place = true, whole = true;
     out->stages = 0;
     out->axes = 0;
@@ -35,7 +35,7 @@ bool wefti_group_find_name(const wefti_match_classes *classes, const wefti_trans
         whole = whole && end - i == size;
     }
     out->form = out->stages == 1 ? WEFTI_GROUP_ALONG
-                : one_place      ? WEFTI_GROUP_PLACE
+                : one_place      ? WEFTI_GROUP_AT
                                  : WEFTI_GROUP_STAGES;
     if (out->stages > 1) return one_place || whole;
     const wefti_mesh *mesh = wefti_group_mesh(classes, t->ranks[0]);
@@ -43,14 +43,14 @@ bool wefti_group_find_name(const wefti_match_classes *classes, const wefti_trans
     return wefti_mesh_product(mesh, out->axes) == t->members;
 }
 
-bool wefti_group_names_equal(const wefti_group_name *a, const wefti_group_name *b) {
+bool wefti_group_places_equal(const wefti_group_place *a, const wefti_group_place *b) {
     return a->form == b->form && a->axes == b->axes && a->stages == b->stages &&
            !memcmp(a->firsts, b->firsts, (size_t)a->stages * sizeof *a->firsts);
 }
 
-int32_t wefti_group_size(const wefti_match_classes *classes, const wefti_group_name *name) {
+int32_t wefti_group_size(const wefti_match_classes *classes, const wefti_group_place *name) {
     int32_t size = 0;
-    if (name->form == WEFTI_GROUP_PLACE) return name->stages;
+    if (name->form == WEFTI_GROUP_AT) return name->stages;
     if (name->form == WEFTI_GROUP_ALONG)
         return wefti_mesh_product(wefti_group_mesh(classes, name->firsts[0]), name->axes);
     for (int32_t s = 0; s < name->stages; s++)
@@ -58,7 +58,7 @@ int32_t wefti_group_size(const wefti_match_classes *classes, const wefti_group_n
     return size;
 }
 
-void wefti_group_ranks(const wefti_match_classes *classes, const wefti_group_name *name,
+void wefti_group_ranks(const wefti_match_classes *classes, const wefti_group_place *name,
                        int32_t rank, int32_t *out) {
     const wefti_mesh *mesh = wefti_group_mesh(classes, rank);
     int32_t count = 0;
@@ -66,7 +66,7 @@ void wefti_group_ranks(const wefti_match_classes *classes, const wefti_group_nam
     case WEFTI_GROUP_ALONG:
         (void)wefti_mesh_group(mesh, rank, name->axes, out);
         break;
-    case WEFTI_GROUP_PLACE:
+    case WEFTI_GROUP_AT:
         for (int32_t s = 0; s < name->stages; s++) out[s] = name->firsts[s] + rank - mesh->first;
         break;
     case WEFTI_GROUP_STAGES:
@@ -78,11 +78,11 @@ void wefti_group_ranks(const wefti_match_classes *classes, const wefti_group_nam
     }
 }
 
-bool wefti_group_is_lowest(const wefti_match_classes *classes, const wefti_group_name *name,
+bool wefti_group_is_lowest(const wefti_match_classes *classes, const wefti_group_place *name,
                            int32_t rank) {
     const wefti_mesh *mesh = wefti_group_mesh(classes, rank);
     int32_t at[WEFTI_MAX_AXES];
-    if (name->form == WEFTI_GROUP_PLACE) return mesh->first == name->firsts[0];
+    if (name->form == WEFTI_GROUP_AT) return mesh->first == name->firsts[0];
     if (name->form == WEFTI_GROUP_STAGES) return rank == name->firsts[0];
     wefti_mesh_coordinates(mesh, rank, at);
     for (int a = 0; a < mesh->axes; a++)

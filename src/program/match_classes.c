@@ -15,7 +15,7 @@
 
 typedef struct wefti_match_group {
     struct wefti_match_group *next;
-    wefti_group_name name;
+    wefti_group_place name;
     int32_t *lowest; /* per class: the lowest class that it meets, -1: not in such a group */
 } wefti_match_group;
 
@@ -52,15 +52,15 @@ static void join_along(const wefti_match *m, wefti_match_group *g) {
 
 /* The ranks of stage s meet the ranks of the first stage: of the same place, or all. */
 static void join_stages(const wefti_match *m, wefti_match_group *g) {
-    const wefti_group_name *name = &g->name;
+    const wefti_group_place *name = &g->name;
     const int32_t *class_of = m->classes->class_of, first = name->firsts[0];
     for (int32_t s = 0; s < name->stages; s++)
         for (int32_t i = 0; i < wefti_mesh_size(wefti_group_mesh(m->classes, name->firsts[s])); i++)
-            join(g->lowest, class_of[name->form == WEFTI_GROUP_PLACE ? first + i : first],
+            join(g->lowest, class_of[name->form == WEFTI_GROUP_AT ? first + i : first],
                  class_of[name->firsts[s] + i]);
 }
 
-static weft_status add_group(wefti_match *m, const wefti_group_name *name,
+static weft_status add_group(wefti_match *m, const wefti_group_place *name,
                              wefti_match_group **out) {
     wefti_match_group *g = make(m, 1, sizeof *g);
     WEFT_REQUIRE(g, WEFT_E_NOMEM, "no memory to match programs");
@@ -76,9 +76,9 @@ static weft_status add_group(wefti_match *m, const wefti_group_name *name,
     return WEFT_OK;
 }
 
-static wefti_match_group *find_group(const wefti_match *m, const wefti_group_name *name) {
+static wefti_match_group *find_group(const wefti_match *m, const wefti_group_place *name) {
     for (wefti_match_group *g = m->groups; g; g = g->next)
-        if (wefti_group_names_equal(&g->name, name)) return g;
+        if (wefti_group_places_equal(&g->name, name)) return g;
     return NULL;
 }
 
@@ -119,11 +119,11 @@ static weft_status plain_channel(wefti_match *m, const wefti_transfer *t, int32_
 
 weft_status wefti_match_class_channel(wefti_match *m, const wefti_transfer *t, int32_t player,
                                       wefti_match_end *end) {
-    wefti_group_name name = {.firsts = make(m, t->members, sizeof(int32_t))};
+    wefti_group_place name = {.firsts = make(m, t->members, sizeof(int32_t))};
     wefti_match_group *group;
     int32_t *players, members;
     WEFT_REQUIRE(name.firsts, WEFT_E_NOMEM, "no memory to match programs");
-    if (!wefti_group_find_name(m->classes, t, &name)) return plain_channel(m, t, player, end);
+    if (!wefti_group_find_place(m->classes, t, &name)) return plain_channel(m, t, player, end);
     if (!(group = find_group(m, &name))) WEFT_TRY(add_group(m, &name, &group));
     WEFT_TRY(meeting(m, group, player, &players, &members));
     for (end->slot = 0; players[end->slot] != player;) end->slot++;

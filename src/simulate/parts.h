@@ -116,7 +116,7 @@ weft_status wefti_sim_players(wefti_sim *sim) WEFT_CHECKED;
 /* The ranks of the group in which a player's lowest rank makes a transfer: t->members many, in
  * `out`. */
 void wefti_sim_group(const wefti_sim *sim, const wefti_sim_rank *player, const wefti_transfer *t,
-                     wefti_group_name *room, int32_t *out);
+                     wefti_group_place *room, int32_t *out);
 /* How many times as long a transfer among these ranks takes. */
 double wefti_sim_link_factor(const wefti_sim *sim, const int32_t *ranks, int32_t members);
 /* setup.c */

@@ -18,7 +18,7 @@
 /* A kind of group, by its name. */
 typedef struct group_kind {
     struct group_kind *next;
-    wefti_group_name name;
+    wefti_group_place name;
     int32_t size;
     bool *has;       /* per class: its programs have such a group */
     uint64_t *shape; /* per rank: how its group lies on the machine; 0: not known yet */
@@ -58,8 +58,8 @@ double wefti_sim_link_factor(const wefti_sim *sim, const int32_t *ranks, int32_t
 /* A group that lies in no known way is that of the representative: then all of its members are
  * built. */
 void wefti_sim_group(const wefti_sim *sim, const wefti_sim_rank *player, const wefti_transfer *t,
-                     wefti_group_name *room, int32_t *out) {
-    if (sim->classes && wefti_group_find_name(sim->classes, t, room)) {
+                     wefti_group_place *room, int32_t *out) {
+    if (sim->classes && wefti_group_find_place(sim->classes, t, room)) {
         wefti_group_ranks(sim->classes, room, player->rank, out);
         return;
     }
@@ -76,9 +76,9 @@ static uint64_t shape_of(const refinement *x, const int32_t *ranks, int32_t size
     return digest | 1;
 }
 
-static weft_status add_kind(refinement *x, const wefti_group_name *name, group_kind **out) {
+static weft_status add_kind(refinement *x, const wefti_group_place *name, group_kind **out) {
     group_kind *k = x->kinds;
-    for (; k && !wefti_group_names_equal(&k->name, name);) k = k->next;
+    for (; k && !wefti_group_places_equal(&k->name, name);) k = k->next;
     *out = k;
     if (k) return WEFT_OK;
     *out = k = make(x->sim, 1, sizeof *k);
@@ -100,9 +100,10 @@ static weft_status find_kinds(refinement *x, int32_t *firsts) {
     for (int32_t c = 0; c < x->classes->count; c++) {
         const wefti_partition *p = x->classes->programs[c]->partition;
         for (int32_t i = 0; p && i < wefti_partition_transfers(p); i++) {
-            wefti_group_name name = {.firsts = firsts};
+            wefti_group_place name = {.firsts = firsts};
             group_kind *kind;
-            if (!wefti_group_find_name(x->classes, wefti_partition_transfer(p, i), &name)) continue;
+            if (!wefti_group_find_place(x->classes, wefti_partition_transfer(p, i), &name))
+                continue;
             WEFT_TRY(add_kind(x, &name, &kind));
             kind->has[c] = true;
         }

@@ -170,7 +170,7 @@ static weft_status time_transfer(wefti_sim *sim, wefti_sim_rank *r, const wefti_
     const wefti_machine_model *machine = sim->options->machine;
     const wefti_mesh *mesh = &r->program->mesh;
     const wefti_active active = {mesh->first, wefti_mesh_size(mesh)};
-    wefti_group_name name = {.firsts = room->firsts};
+    wefti_group_place name = {.firsts = room->firsts};
     wefti_transfer here = *t; /* in this rank's group */
     const int32_t player = (int32_t)(r - sim->ranks);
     WEFT_TRY(check_group(sim, t, r->program->rank));

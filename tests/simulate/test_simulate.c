@@ -3,6 +3,7 @@
  * and loops that are extrapolated equal loops that are walked. */
 #include "support.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -506,6 +507,52 @@ static void one_device_adds_up_its_kernels(void **state) {
     }
 }
 
+/* Every rank computes what its steps say, as often as they run: also if reductions overlap with the
+ * last microbatch, which has a section of its own then. */
+static void ranks_compute_all_their_steps(void **state) {
+    (void)state;
+    bool had_last = false;
+    for (int c = 0; c < CASES; c++)
+        for (int micro = 1; micro < 5; micro++) {
+            world w;
+            if (cases[c].stages > micro || (cases[c].chunks && 2 * cases[c].stages > micro))
+                continue;
+            open_world(&cases[c], micro, small_machine, &w);
+            wefti_simulation *s = run(&w, NULL);
+            for (int32_t r = 0; r < w.count; r++) {
+                const wefti_program *p = w.programs[r];
+                const bool last = p->step_count[WEFTI_SECTION_LAST] > 0 && w.microbatches > 1;
+                const int more = p->all_microbatches ? 0 : w.microbatches - 1 - last;
+                int64_t seconds = 0, computing = 0;
+                had_last |= last;
+                for (int k = 0; k < WEFTI_SECTIONS; k++)
+                    for (int32_t i = 0; i < p->step_count[k]; i++) {
+                        const wefti_step *step = &p->steps[k][i];
+                        const int64_t times = k == WEFTI_SECTION_NEXT   ? more
+                                              : k == WEFTI_SECTION_LAST ? last
+                                                                        : 1;
+                        if (step->kind != WEFTI_STEP_CALL) continue;
+                        for (int32_t x = step->from; x < step->to; x++) {
+                            const wefti_instruction *code = &step->routine->code[x];
+                            if (!code->node || code->transfer >= 0) continue;
+                            const double each =
+                                wefti_node_model_seconds(w.machine, code->node, &code->cost);
+                            seconds += llround(each / WEFTI_PICOSECOND) * times *
+                                       wefti_program_times(p, (wefti_section)k, i);
+                        }
+                    }
+                for (int k = 0; k < WEFTI_CAUSE_COPY; k++) computing += s->ranks[r].cause[k];
+                if (computing != seconds)
+                    fail_msg(
+                        "%s, %d microbatches, rank %d computes for %lld ps, its steps for %lld",
+                        cases[c].name, micro, r, (long long)computing, (long long)seconds);
+            }
+            wefti_simulation_free(s);
+            close_world(&w);
+        }
+    assert_true(had_last);
+}
+
 /* ---- spans ---- */
 
 typedef struct spans {
@@ -575,6 +622,7 @@ int main(void) {
         cmocka_unit_test(runs_are_equal),
         cmocka_unit_test(slower_is_never_faster),
         cmocka_unit_test(one_device_adds_up_its_kernels),
+        cmocka_unit_test(ranks_compute_all_their_steps),
         cmocka_unit_test(spans_cover_the_computing),
         cmocka_unit_test(allocations_may_fail),
     };
