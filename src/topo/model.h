@@ -58,6 +58,7 @@ const char *wefti_arithmetic_text(wefti_arithmetic arithmetic);
     X(vector_flops, 1, 1e21, true)                                                                 \
     X(product_efficiency, 1e-6, 1, false)                                                          \
     X(launch_seconds, 0, 1, true)                                                                  \
+    X(step_seconds, 0, 60, false)                                                                  \
     X(units, 1, 1e6, false)                                                                        \
     X(tile_rows, 1, 1e6, false)                                                                    \
     X(tile_columns, 1, 1e6, false)                                                                 \

@@ -1,7 +1,6 @@
 /* Corrects a machine file by what a run measured: weft_audit_calibrate (weft/audit.h).
  *
- * 1. launch_seconds becomes the time that the busiest rank spent outside of kernels and transfers,
- *    divided by its kernels.
+ * 1. step_seconds becomes the time that the busiest rank spent outside of kernels and transfers.
  * 2. The curves of products and of memory are scaled, so that the sums over all kernels are right.
  *    Ops that the run did not have are thus corrected too.
  * 3. Each op gets the factor between its measured and its computed time, by size.
@@ -30,30 +29,29 @@ static double work_of(const wefti_run_record_row *row) {
     return row->product ? row->flops : row->bytes;
 }
 
-/* All kernels of all ranks, with equal ones together. */
+/* All kernels of all ranks, with equal ones together, without their launches. */
 static weft_status collect(const wefti_run_record *r, wefti_run_record_rows *out) {
+    const double launch = r->machine->device.launch_seconds.value;
     for (int32_t i = 0; i < r->measured.count; i++)
-        for (int64_t k = 0; k < r->measured.ranks[i].rows.count; k++)
-            if (!r->measured.ranks[i].rows.items[k].transfer)
-                WEFT_TRY(wefti_run_record_add(out, &r->measured.ranks[i].rows.items[k]));
+        for (int64_t k = 0; k < r->measured.ranks[i].rows.count; k++) {
+            wefti_run_record_row row = r->measured.ranks[i].rows.items[k];
+            const double net = row.seconds - row.calls * launch;
+            row.seconds = net > 0.1 * row.seconds ? net : 0.1 * row.seconds;
+            if (!row.transfer) WEFT_TRY(wefti_run_record_add(out, &row));
+        }
     return WEFT_OK;
 }
 
-static void set_launch(const wefti_run_record *r, wefti_machine_model *m) {
-    double busiest = 0, calls = 0;
+static void set_step(const wefti_run_record *r, wefti_machine_model *m) {
+    double busiest = 0;
     for (int32_t i = 0; i < r->measured.count; i++) {
         const wefti_run_record_rows *rows = &r->measured.ranks[i].rows;
         const double busy =
             wefti_run_record_seconds(rows, false) + wefti_run_record_seconds(rows, true);
-        if (busy <= busiest) continue;
-        busiest = busy;
-        calls = 0;
-        for (int64_t k = 0; k < rows->count; k++)
-            if (!rows->items[k].transfer) calls += rows->items[k].calls;
+        if (busy > busiest) busiest = busy;
     }
     const double rest = r->measured.step_seconds - busiest;
-    m->device.launch_seconds =
-        (wefti_figure){calls > 0 && rest > 0 ? rest / calls : 0, source};
+    m->device.step_seconds = (wefti_figure){rest > 0 ? rest : 0, source};
 }
 
 /* Multiplies all rates. */
@@ -245,8 +243,8 @@ static weft_status calibrate(wefti_run_record *r, char **out) {
     wefti_text text = {0};
     weft_status status = collect(r, &rows);
     if (status >= 0) {
-        status = scale_kernels(&rows, m); /* with the launch of the formulas before */
-        set_launch(r, m);
+        status = scale_kernels(&rows, m);
+        set_step(r, m);
     }
     if (status >= 0) status = set_factors(&rows, m);
     if (status >= 0) status = scale_links(r, m);

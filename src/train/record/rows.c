@@ -108,10 +108,11 @@ weft_status wefti_run_record_predicted(const wefti_program *program,
     return WEFT_OK;
 }
 
-weft_status wefti_run_record_measured(const wefti_profile *profile, wefti_run_record_rows *out) {
+weft_status wefti_run_record_measured(const wefti_profile *profile, uint64_t steps,
+                                      wefti_run_record_rows *out) {
     for (int32_t i = 0; i < wefti_profile_entries(profile); i++) {
         wefti_profile_time t;
-        wefti_profile_entry(profile, i, &t);
+        wefti_profile_entry(profile, steps, i, &t);
         if (t.calls <= 0) continue;
         wefti_run_record_row row = t.x ? row_of_kernel(t.x) : row_of_transfer(t.transfer);
         row.calls = t.calls;
