@@ -2,6 +2,7 @@
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 
+#include "weft/audit.h"
 #include "weft/bench.h"
 #include "weft/checkpoint.h"
 #include "weft/collective.h"

@@ -54,7 +54,8 @@ typedef struct cli_verb {
 #define CLI_VERBS(X)                                                                               \
     X(train)                                                                                       \
     X(generate)                                                                                    \
-    X(model) X(plan) X(program) X(simulate) X(info) X(machine) X(checkpoint) X(launch) X(bench)
+    X(model)                                                                                       \
+    X(plan) X(program) X(simulate) X(audit) X(info) X(machine) X(checkpoint) X(launch) X(bench)
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
 CLI_VERBS(CLI_VERB_DECLARE)
 

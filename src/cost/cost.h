@@ -1,6 +1,7 @@
 /* Costs: seconds of kernels and transfers on a machine model, from first principles.
  *
- * Kernels. seconds = launch + max(flops / rate, bytes / bandwidth).
+ * Kernels. seconds = launch + factor x max(flops / rate, bytes / bandwidth).
+ * - The factor is 1, or the op's own correction by its size, measured on runs.
  * - The rate of a product is peak x product_efficiency x the use of its tiles. With a measured
  *   curve it is the curve's rate for the product's flops instead.
  * - Tiles: a product of r rows and c columns has ceil(r / tile_rows) x ceil(c / tile_columns)

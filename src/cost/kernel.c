@@ -75,8 +75,17 @@ double wefti_vector_seconds(const wefti_device_model *d, double flops, double by
     return d->launch_seconds.value + (compute > memory ? compute : memory);
 }
 
+/* Corrects a kernel's time, but not its launch. */
+static double corrected(const wefti_device_model *d, const char *op, wefti_arithmetic arithmetic,
+                        double work, double seconds) {
+    const double launch = d->launch_seconds.value;
+    return launch + (seconds - launch) * wefti_model_op_factor(d, op, arithmetic, work);
+}
+
 double wefti_copy_seconds(const wefti_machine_model *m, double bytes) {
-    return m->device.launch_seconds.value + memory_seconds(&m->device, 2 * bytes);
+    const wefti_device_model *d = &m->device;
+    return corrected(d, "copy", WEFTI_ARITHMETIC_F32, 2 * bytes,
+                     d->launch_seconds.value + memory_seconds(d, 2 * bytes));
 }
 
 /* ---- nodes ---- */
@@ -124,13 +133,17 @@ bool wefti_node_product(const weft_node *n, wefti_product_shape *out) {
 double wefti_node_model_seconds(const wefti_machine_model *m, const weft_node *n,
                                 const wefti_cost *cost) {
     wefti_product_shape shape;
+    const wefti_device_model *d = &m->device;
+    const wefti_arithmetic arithmetic = wefti_node_arithmetic(n);
     if (n->op->work != WEFTI_WORK_PRODUCT)
-        return wefti_vector_seconds(&m->device, cost->flops, cost->bytes);
+        return corrected(d, n->op->name, arithmetic, cost->bytes,
+                         wefti_vector_seconds(d, cost->flops, cost->bytes));
     /* Tiles need the product's own sizes: those of attention and of several products in one node do
      * not have this form. */
-    bool plain = m->device.units.source && wefti_node_product(n, &shape);
+    bool plain = d->units.source && wefti_node_product(n, &shape);
     double flops = plain ? 2 * shape.batch * shape.rows * shape.columns * shape.depth : 0;
     plain = plain && fabs(flops - cost->flops) <= 0.05 * cost->flops;
-    return wefti_product_seconds(&m->device, wefti_node_arithmetic(n), plain ? &shape : NULL,
-                                 cost->flops, cost->bytes);
+    return corrected(
+        d, n->op->name, arithmetic, cost->flops,
+        wefti_product_seconds(d, arithmetic, plain ? &shape : NULL, cost->flops, cost->bytes));
 }

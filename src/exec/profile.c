@@ -1,8 +1,6 @@
 /* Times of kernels and transfers: see profile.h. */
 #include "exec/profile.h"
 
-#include <stdlib.h>
-#include <string.h>
 
 #include "exec/rank_device.h"
 
@@ -124,7 +122,8 @@ void wefti_profile_add_transfer(wefti_profile *p, int32_t transfer, int64_t ns, 
 
 void wefti_profile_end_step(wefti_profile *p) {
     const int32_t entries = p->kernels + p->transfers;
-    const int64_t row = p->steps % WEFTI_PROFILE_STEPS;
+    const int64_t row = p->steps;
+    if (row == WEFTI_PROFILE_STEPS) return;
     for (int32_t i = 0; i < entries; i++) {
         p->ring[row * entries + i] = (float)((double)p->now[i].ns * 1e-9);
         if (i >= p->kernels)
@@ -139,35 +138,37 @@ void wefti_profile_end_step(wefti_profile *p) {
 /* ---- reading ---- */
 
 int64_t wefti_profile_steps(const wefti_profile *p) {
-    return p->steps < WEFTI_PROFILE_STEPS ? p->steps : WEFTI_PROFILE_STEPS;
+    return p->steps;
 }
 
 int32_t wefti_profile_entries(const wefti_profile *p) {
     return p->kernels + p->transfers;
 }
 
-static int compare_float(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return x < y ? -1 : x > y;
+/* The mean of a column over chosen rows. */
+static double mean(const float *rows, int32_t width, int32_t column, uint64_t steps,
+                   int64_t count) {
+    double sum = 0;
+    int64_t used = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (!(steps >> i & 1)) continue;
+        sum += rows[i * width + column];
+        used++;
+    }
+    return used ? sum / (double)used : 0;
 }
 
-/* The median of a column of `count` rows. */
-static double median(const float *rows, int32_t width, int32_t column, int64_t count) {
-    float values[WEFTI_PROFILE_STEPS];
-    for (int64_t i = 0; i < count; i++) values[i] = rows[i * width + column];
-    qsort(values, (size_t)count, sizeof *values, compare_float);
-    return count ? (double)values[count / 2] : 0;
-}
-
-void wefti_profile_entry(const wefti_profile *p, int32_t index, wefti_profile_time *out) {
+void wefti_profile_entry(const wefti_profile *p, uint64_t steps, int32_t index,
+                         wefti_profile_time *out) {
     const int64_t count = wefti_profile_steps(p);
     const int32_t transfer = index - p->kernels;
-    *out = (wefti_profile_time){.seconds = median(p->ring, p->kernels + p->transfers, index, count),
+    const int32_t width = p->kernels + p->transfers;
+    *out = (wefti_profile_time){.seconds = mean(p->ring, width, index, steps, count),
                                 .calls = p->steps ? (double)p->calls[index] / (double)p->steps : 0};
     if (transfer < 0) {
         out->x = p->code[index];
         return;
     }
     out->transfer = wefti_partition_transfer(p->program->partition, transfer);
-    out->under_way = median(p->under_way, p->transfers, transfer, count);
+    out->under_way = mean(p->under_way, p->transfers, transfer, steps, count);
 }

@@ -17,8 +17,8 @@ typedef struct wefti_profile wefti_profile;
 typedef struct wefti_profile_time {
     const wefti_instruction *x;     /* NULL: a transfer */
     const wefti_transfer *transfer; /* NULL: a kernel, a copy or an addition */
-    double seconds;                 /* the median over the steps of the time in it; of transfers: of
-                                       the rank's posts and waits */
+    double seconds;                 /* the mean over steps of the time in it; of transfers: of the
+                                       rank's posts and waits */
     double under_way;               /* transfers: of the time from posts to ends of waits */
     double calls;                   /* the mean of how often it ran */
 } wefti_profile_time;
@@ -33,7 +33,9 @@ void wefti_profile_end_step(wefti_profile *profile);
 
 int64_t wefti_profile_steps(const wefti_profile *profile); /* that count */
 int32_t wefti_profile_entries(const wefti_profile *profile);
-void wefti_profile_entry(const wefti_profile *profile, int32_t index, wefti_profile_time *out);
+/* Means over the steps whose bits in `steps` are set; the first measured step has bit 0. */
+void wefti_profile_entry(const wefti_profile *profile, uint64_t steps, int32_t index,
+                         wefti_profile_time *out);
 
 /* ---- for the device ---- */
 

@@ -258,6 +258,16 @@ static weft_status check_programs(const wefti_sim *sim) {
     return WEFT_OK;
 }
 
+/* All ranks begin with the part of a step that no program has. */
+static void begin_step(wefti_sim *sim) {
+    const int64_t before = picoseconds(sim->options->machine->device.step_seconds.value);
+    for (int32_t i = 0; i < sim->count; i++) {
+        wefti_sim_rank *r = &sim->ranks[i];
+        r->now.at = before;
+        r->now.cause[WEFTI_CAUSE_OTHER] = r->time.cause[WEFTI_CAUSE_OTHER] = before;
+    }
+}
+
 weft_status wefti_sim_setup(wefti_sim *sim) {
     const wefti_simulate_options *o = sim->options;
     group_room room;
@@ -267,6 +277,7 @@ weft_status wefti_sim_setup(wefti_sim *sim) {
     WEFT_TRY(make_tables(sim, &room));
     WEFT_TRY(time_programs(sim));
     for (int32_t i = 0; i < sim->count; i++) WEFT_TRY(time_transfers(sim, &sim->ranks[i], &room));
+    begin_step(sim);
     sim->fail_at = o->fail_seconds > 0 ? picoseconds(o->fail_seconds) : INT64_MAX;
     return WEFT_OK;
 }

@@ -19,6 +19,7 @@
 enum {
     WEFTI_LEVELS_MAX = 8,
     WEFTI_CURVE_POINTS = 256,
+    WEFTI_OP_FACTORS_MAX = 256,
     WEFTI_MODEL_DEVICES_MAX = 1 << 20,
     WEFTI_MODEL_FILE_MAX = 1 << 20
 };
@@ -57,6 +58,7 @@ const char *wefti_arithmetic_text(wefti_arithmetic arithmetic);
     X(vector_flops, 1, 1e21, true)                                                                 \
     X(product_efficiency, 1e-6, 1, false)                                                          \
     X(launch_seconds, 0, 1, true)                                                                  \
+    X(step_seconds, 0, 60, false)                                                                  \
     X(units, 1, 1e6, false)                                                                        \
     X(tile_rows, 1, 1e6, false)                                                                    \
     X(tile_columns, 1, 1e6, false)                                                                 \
@@ -65,6 +67,14 @@ const char *wefti_arithmetic_text(wefti_arithmetic arithmetic);
     X(host_bytes_per_second, 1, 1e18, false)                                                       \
     X(disk_bytes_per_second, 1, 1e18, false)
 
+/* Corrections of an op's time by its size: formula times factor. `op`: "linear"; in another
+ * arithmetic than f32 "linear.bf16". The curve's rate is the factor; its work is the op's FLOPs for
+ * products, and bytes for all others. */
+typedef struct wefti_op_factor {
+    const char *op;
+    wefti_curve curve;
+} wefti_op_factor;
+
 typedef struct wefti_device_model {
 #define WEFTI_DEVICE_FIELD(name, least, most, needed) wefti_figure name;
     WEFTI_DEVICE_FIGURES(WEFTI_DEVICE_FIELD)
@@ -72,6 +82,8 @@ typedef struct wefti_device_model {
     wefti_figure peak_flops[WEFTI_ARITHMETICS]; /* of products */
     wefti_curve product[WEFTI_ARITHMETICS];     /* flop/s by flops; replaces peak and efficiency */
     wefti_curve memory;                         /* bytes/s by bytes read and written */
+    wefti_op_factor *op_factors;                /* measured on runs (weft audit --calibrate) */
+    int32_t op_factor_count;
 } wefti_device_model;
 
 typedef struct wefti_level {
@@ -148,6 +160,11 @@ int32_t wefti_model_level_of(const wefti_machine_model *model, int32_t a, int32_
 double wefti_model_byte_seconds(const wefti_machine_model *model, int32_t level, double active);
 /* flop/s of large products. Without this arithmetic: of the nearest one that the device has. */
 double wefti_model_product_rate(const wefti_device_model *device, wefti_arithmetic arithmetic);
+/* The correction of an op: 1 without one. `work`: FLOPs of products, bytes of all others. */
+double wefti_model_op_factor(const wefti_device_model *device, const char *op,
+                             wefti_arithmetic arithmetic, double work);
+/* The name under which an op has its correction; in `out`. */
+const char *wefti_model_op_key(const char *op, wefti_arithmetic arithmetic, char out[64]);
 /* The rates that decide between strategies and stages. */
 wefti_machine wefti_model_rates(const wefti_machine_model *model);
 /* The two kinds of links that redistributions and collectives know: within a host, and the

@@ -6,7 +6,7 @@
 #include "train/record/rows.h"
 
 /* The first steps touch memory for the first time and bind transfers; they do not count. */
-enum { WARM_STEPS = 2, RANKS_IN_DETAIL = 64 };
+enum { WARM_STEPS = 2 };
 
 void wefti_run_record_step(wefti_training *t, int64_t done, double seconds) {
     wefti_training_record *r = &t->record;
@@ -21,28 +21,54 @@ void wefti_run_record_step(wefti_training *t, int64_t done, double seconds) {
     r->measuring = wefti_session_profile(t->session, measures) >= 0 && measures;
 }
 
+/* ---- which steps count ---- */
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Seconds of the step at a quarter of the steps in order. */
+static double quartile(const wefti_training_record *r, int quarter) {
+    double sorted[WEFTI_PROFILE_STEPS];
+    memcpy(sorted, r->seconds, (size_t)r->steps * sizeof *sorted);
+    qsort(sorted, (size_t)r->steps, sizeof *sorted, compare);
+    return sorted[(r->steps - 1) * quarter / 4];
+}
+
+/* The middle half of the steps: their mean is close to the median, and the times of kernels add up
+ * to it, unlike medians of each. */
+static uint64_t middle_steps(const wefti_training_record *r) {
+    const double least = quartile(r, 1), most = quartile(r, 3);
+    uint64_t steps = 0;
+    for (int64_t i = 0; i < r->steps; i++)
+        if (r->seconds[i] >= least && r->seconds[i] <= most) steps |= (uint64_t)1 << i;
+    return steps;
+}
+
 /* ---- this process ---- */
 
-static weft_status add_rank(const wefti_training *t, int32_t rank, wefti_text *out) {
+static weft_status add_rank(const wefti_training *t, int32_t rank, uint64_t steps,
+                            wefti_text *out) {
     const wefti_profile *profile = wefti_session_profile_of(t->session, rank);
     wefti_run_record_rows rows = {0};
     if (!profile) return WEFT_OK;
-    weft_status status = wefti_run_record_measured(profile, &rows);
+    weft_status status = wefti_run_record_measured(profile, steps, &rows);
     wefti_text_add(out,
                    "%s    {\"rank\": %d, \"peak_bytes\": %lld, \"rows\": ", out->used ? ",\n" : "",
                    rank, (long long)wefti_session_observed(t->session, rank));
-    if (rank >= RANKS_IN_DETAIL) rows.count = 0;
+    if (rank >= WEFTI_RUN_RECORD_RANKS) rows.count = 0;
     wefti_run_record_rows_print(&rows, out);
     wefti_text_add(out, "}");
     wefti_run_record_rows_free(&rows);
     return status;
 }
 
-static weft_status own_ranks(const wefti_training *t, char **out) {
+static weft_status own_ranks(const wefti_training *t, uint64_t steps, char **out) {
     wefti_text text = {0};
     weft_status status = WEFT_OK;
     for (int32_t r = 0; r < weft_session_devices(t->session) && status >= 0; r++)
-        status = add_rank(t, r, &text);
+        status = add_rank(t, r, steps, &text);
     if (status < 0) {
         wefti_text_free(&text);
         return status;
@@ -54,20 +80,11 @@ static weft_status own_ranks(const wefti_training *t, char **out) {
 
 /* ---- all processes ---- */
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static void add_seconds(wefti_training_record *r, wefti_text *out) {
-    static const struct {
-        const char *name;
-        int quarter;
-    } places[] = {{"first_quartile", 1}, {"step_seconds", 2}, {"third_quartile", 3}};
-    qsort(r->seconds, (size_t)r->steps, sizeof *r->seconds, compare);
+static void add_seconds(const wefti_training_record *r, wefti_text *out) {
+    static const char *const names[] = {"first_quartile", "step_seconds", "third_quartile"};
     for (int i = 0; i < 3; i++) {
-        wefti_text_add(out, "  \"%s\": ", places[i].name);
-        wefti_json_real(out, r->seconds[r->steps * places[i].quarter / 4]);
+        wefti_text_add(out, "  \"%s\": ", names[i]);
+        wefti_json_real(out, quartile(r, i + 1));
         wefti_text_add(out, ",\n");
     }
 }
@@ -103,7 +120,9 @@ static weft_status gather(wefti_training *t, const char *own) {
 weft_status wefti_run_record_end(wefti_training *t) {
     char *own = NULL;
     if (!t->job->checkpoint.dir[0] || t->record.steps == 0) return WEFT_OK;
-    weft_status status = own_ranks(t, &own);
+    uint64_t steps = middle_steps(&t->record); /* as rank 0 saw them */
+    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, &steps, sizeof steps));
+    weft_status status = own_ranks(t, steps, &own);
     if (t->ranks.agreement) {
         status = wefti_agree(t->ranks.agreement, status);
         if (status >= 0) status = gather(t, own);

@@ -122,6 +122,15 @@ static weft_status add_class(const wefti_job_programs *p, const wefti_machine_mo
     return status;
 }
 
+/* The predicted class of a rank: the last one that begins at or below it and has its program. */
+static int class_of(const wefti_job_programs *p, const weft_prediction *x, int32_t rank) {
+    const int32_t *program = p->classes->class_of;
+    int found = 0;
+    for (int i = 0; i < x->class_count && x->classes[i].rank <= rank; i++)
+        if (program[x->classes[i].rank] == program[rank]) found = i;
+    return found;
+}
+
 static weft_status add_all(const wefti_job_programs *p, const wefti_machine_model *machine,
                            const weft_prediction *x, wefti_text *out) {
     wefti_text_add(out, "{\n  \"version\": 1,\n  \"machine\": ");
@@ -133,7 +142,10 @@ static weft_status add_all(const wefti_job_programs *p, const wefti_machine_mode
         wefti_text_add(out, "%s\"%s\": ", i ? ", " : "", x->causes[i].name);
         wefti_json_real(out, x->causes[i].seconds);
     }
-    wefti_text_add(out, "},\n  \"ranks\": [\n");
+    wefti_text_add(out, "},\n  \"class_of\": [");
+    for (int32_t r = 0; r < p->devices && r < WEFTI_RUN_RECORD_RANKS; r++)
+        wefti_text_add(out, "%s%d", r ? ", " : "", class_of(p, x, r));
+    wefti_text_add(out, "],\n  \"ranks\": [\n");
     for (int i = 0; i < x->class_count; i++) {
         wefti_text_add(out, "%s", i ? ",\n" : "");
         WEFT_TRY(add_class(p, machine, &x->classes[i], out));

@@ -71,6 +71,7 @@ static weft_status add_transfer(const prediction *p, int32_t index, double calls
     const wefti_mesh *mesh = &p->program->mesh;
     wefti_run_record_row row = row_of_transfer(t);
     row.calls = calls;
+    row.level = wefti_transfer_level(p->machine, t);
     row.seconds = calls * wefti_transfer_seconds(
                               p->machine, t, (wefti_active){mesh->first, wefti_mesh_size(mesh)});
     return wefti_run_record_add(p->out, &row);
@@ -107,10 +108,11 @@ weft_status wefti_run_record_predicted(const wefti_program *program,
     return WEFT_OK;
 }
 
-weft_status wefti_run_record_measured(const wefti_profile *profile, wefti_run_record_rows *out) {
+weft_status wefti_run_record_measured(const wefti_profile *profile, uint64_t steps,
+                                      wefti_run_record_rows *out) {
     for (int32_t i = 0; i < wefti_profile_entries(profile); i++) {
         wefti_profile_time t;
-        wefti_profile_entry(profile, i, &t);
+        wefti_profile_entry(profile, steps, i, &t);
         if (t.calls <= 0) continue;
         wefti_run_record_row row = t.x ? row_of_kernel(t.x) : row_of_transfer(t.transfer);
         row.calls = t.calls;
@@ -136,6 +138,7 @@ void wefti_run_record_rows_print(const wefti_run_record_rows *rows, wefti_text *
         wefti_json_quote(out, r->name);
         if (r->transfer) {
             add_real(out, "members", r->members);
+            add_real(out, "level", r->level);
         } else {
             wefti_text_add(out, ", \"arithmetic\": \"%s\", \"product\": %s",
                            wefti_arithmetic_text(r->arithmetic), r->product ? "true" : "false");
@@ -183,12 +186,14 @@ static weft_status read_kernel(const wefti_json *object, wefti_run_record_row *r
 }
 
 static weft_status read_row(const wefti_json *object, wefti_run_record_row *r) {
-    double members = 0;
+    double members = 0, level = 0;
     r->transfer = wefti_json_get(object, "transfer") != NULL;
     if (r->transfer) {
         WEFT_TRY(wefti_json_text(object, "transfer", &r->name));
         WEFT_TRY(wefti_run_record_real(object, "members", &members));
+        WEFT_TRY(wefti_run_record_real(object, "level", &level));
         r->members = members < 1e9 ? (int32_t)members : 0;
+        r->level = level < WEFTI_LEVELS_MAX ? (int32_t)level : 0;
     } else {
         WEFT_TRY(read_kernel(object, r));
     }

@@ -6,11 +6,15 @@
 #include "exec/profile.h"
 #include "topo/model.h"
 
+/* Ranks with rows of their own; further ranks have only their memory. */
+enum { WEFTI_RUN_RECORD_RANKS = 64 };
+
 typedef struct wefti_run_record_row {
     const char *name;            /* of the op; "copy", "add"; or the kind of a transfer */
     bool transfer, product;      /* product: its limit is the rate of products */
     wefti_arithmetic arithmetic; /* of kernels */
     int32_t members;             /* of transfers */
+    int32_t level;               /* of predicted transfers: the machine's level of links */
     double flops, bytes;         /* of one call; transfers: bytes that the rank receives */
     double calls;                /* of a step */
     double seconds;              /* of all calls of a step; transfers: of posts and waits */
@@ -28,11 +32,12 @@ weft_status wefti_run_record_add(wefti_run_record_rows *rows,
                                  const wefti_run_record_row *row) WEFT_CHECKED;
 void wefti_run_record_rows_free(wefti_run_record_rows *rows);
 
-/* The rows of a step by the machine's formulas; of what was measured. `microbatches`: of a step. */
+/* The rows of a step by the machine's formulas; of what was measured, the
+ * mean over chosen steps (wefti_profile_entry). `microbatches`: of a step. */
 weft_status wefti_run_record_predicted(const wefti_program *program,
                                        const wefti_machine_model *machine, int32_t microbatches,
                                        wefti_run_record_rows *out) WEFT_CHECKED;
-weft_status wefti_run_record_measured(const wefti_profile *profile,
+weft_status wefti_run_record_measured(const wefti_profile *profile, uint64_t steps,
                                       wefti_run_record_rows *out) WEFT_CHECKED;
 
 /* A JSON array, and back; names are borrowed from the JSON. */
