@@ -512,7 +512,7 @@ weft_status pub_predict(const pub_run *given, const pub_profile *p,
     static const pub_recompute more[] = {PUB_RECOMPUTE_CORE, PUB_RECOMPUTE_CHAINS,
                                          PUB_RECOMPUTE_PRODUCTS, PUB_RECOMPUTE_FULL};
     pub_run run = *given;
-    if (run.degrees_open) fill_degrees(&run, p, machine);
+    if (run.degrees_open && run.level < 3) fill_degrees(&run, p, machine);
     WEFT_TRY(predict_plan(&run, p, machine, out));
     for (size_t i = 0; run.recompute_open && !out->fits && i < sizeof more / sizeof *more; i++) {
         if (more[i] <= given->recompute) continue;
