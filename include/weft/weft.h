@@ -15,6 +15,7 @@
 #include "weft/model.h"
 #include "weft/ops.h"
 #include "weft/plan.h"
+#include "weft/predict.h"
 #include "weft/program.h"
 #include "weft/search.h"
 #include "weft/session.h"

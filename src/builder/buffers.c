@@ -212,6 +212,48 @@ static weft_status place_transient(wefti_program_builder *b) {
     return status;
 }
 
+/* The step that runs at each time, NULL: none. */
+static weft_status list_steps(wefti_program_builder *b, wefti_draft_step ***out) {
+    WEFT_NEW_ARRAY(*out, wefti_draft_step *, b->now + 1);
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
+        for (int64_t k = 0; k < b->step_count[s]; k++)
+            if (b->steps[s][k].at <= b->now) (*out)[b->steps[s][k].at] = &b->steps[s][k];
+    return WEFT_OK;
+}
+
+/* A time without a step counts for the step before it, or for the first one. */
+static void give_usage(const wefti_program_builder *b, wefti_draft_step *const *at,
+                       const int64_t *highest, const int64_t *alive) {
+    wefti_draft_step *d = NULL;
+    for (int32_t t = 0; t <= b->now && !d; t++) d = at[t];
+    for (int32_t t = 0; t <= b->now && d; t++) {
+        if (at[t]) d = at[t];
+        const int64_t used = highest[t] ? highest[t] : b->p->transient_base;
+        const int64_t all = b->p->persistent_bytes + alive[t];
+        if (used > d->step.used_bytes) d->step.used_bytes = used;
+        if (all > d->step.alive_bytes) d->step.alive_bytes = all;
+    }
+}
+
+/* How much of the arena each step uses. */
+static weft_status find_usage(wefti_program_builder *b) {
+    const size_t times = (size_t)b->now + 1;
+    wefti_draft_step **at = NULL;
+    wefti_lifetime *life;
+    WEFT_NEW_ARRAY(life, wefti_lifetime, b->buffer_count + 1);
+    int64_t count = 0, *usage = wefti_calloc(2 * times, sizeof *usage);
+    for (int64_t i = 0; i < b->buffer_count; i++)
+        if (is_placed(&b->buffers[i])) life[count++] = b->buffers[i].life;
+    weft_status status =
+        usage ? list_steps(b, &at) : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the memory table");
+    if (status >= 0) status = wefti_place_usage(life, count, (int32_t)times, usage, usage + times);
+    if (status >= 0) give_usage(b, at, usage, usage + times);
+    wefti_free(life);
+    wefti_free(usage);
+    wefti_free(at);
+    return status;
+}
+
 weft_status wefti_buffers_finish(wefti_program_builder *b) {
     wefti_program *p = b->p;
     const wefti_program *shared = b->spec->shared;
@@ -238,6 +280,7 @@ weft_status wefti_buffers_finish(wefti_program_builder *b) {
     WEFT_TRY(place_transient(b));
     p->peak_bytes = p->transient_base + p->transient_bytes;
     WEFT_TRY(find_largest(b));
+    WEFT_TRY(find_usage(b));
     for (int s = 0; s < WEFTI_SECTIONS; s++) {
         p->step_count[s] = (int32_t)b->step_count[s];
         p->steps[s] =

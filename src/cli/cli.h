@@ -53,7 +53,8 @@ typedef struct cli_verb {
 
 #define CLI_VERBS(X)                                                                               \
     X(train)                                                                                       \
-    X(generate) X(model) X(plan) X(program) X(info) X(machine) X(checkpoint) X(launch) X(bench)
+    X(generate)                                                                                    \
+    X(model) X(plan) X(program) X(simulate) X(info) X(machine) X(checkpoint) X(launch) X(bench)
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
 CLI_VERBS(CLI_VERB_DECLARE)
 
@@ -209,6 +210,16 @@ void cli_json_object(cli_json *json, const char *key);
 void cli_json_array(cli_json *json, const char *key); /* values inside: key NULL */
 void cli_json_close(cli_json *json, char bracket);    /* '}' or ']' */
 void cli_json_end(cli_json *json);                    /* the closing brace, newline, flush */
+
+/* --- predict/prediction.c --- */
+struct weft_prediction;
+/* The members step_seconds, tokens_per_second, mfu, predicted_peak_bytes and seconds_by_cause of an
+ * open object, and what belongs to them; a summary and the causes as text. */
+void cli_prediction_json(cli_json *json, const struct weft_prediction *prediction);
+void cli_prediction_text(const struct weft_prediction *prediction);
+/* The same with all classes of ranks: what `weft simulate` prints. */
+void cli_simulation_json(const struct weft_prediction *prediction);
+void cli_simulation_text(const struct weft_prediction *prediction);
 
 /* "12.3 GiB", "1.2 GFLOP/s": a number with three digits and a prefix, into the caller's buffer. */
 const char *cli_bytes(double bytes, char out[32]);                     /* binary prefixes */

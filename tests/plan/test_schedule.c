@@ -305,6 +305,14 @@ static void test_periods(void **state) {
                                   skips ? 3 * stages : 3, skips ? 2 * stages : 2, &found);
             assert_true(found > 0 || kinds[k].kind == WEFT_PIPELINE_GPIPE);
         }
+    /* Late stages of long pipelines have short periods, and schedules no fewer microbatches than
+     * stages. */
+    for (int stages = 12; stages <= 24; stages += 4) {
+        int found = 0;
+        for (int micro = stages; micro <= 4 * stages; micro += 5)
+            expect_period(WEFT_PIPELINE_1F1B, stages, 1, micro, 3, 2, &found);
+        assert_true(found > 0);
+    }
 }
 
 int main(void) {

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/philox.h"
 #include "memory/place.h"
 
@@ -217,11 +218,51 @@ static void sums_do_not_overflow(void **state) {
     assert_int_equal(wefti_place(buffers + 7, 1, &bytes), WEFT_E_NOMEM);
 }
 
+/* The use of a time is that of the buffers alive then, and the highest of all times is the total.
+ */
+static void usage_is_of_the_buffers_alive(void **state) {
+    (void)state;
+    enum { TIMES = 420 };
+    TEST_SEEDS(seed, 0, 100) {
+        wefti_lifetime b[MOST];
+        int64_t count = random_buffers(seed, b), total = -1, highest[TIMES], alive[TIMES], top = 0;
+        ASSERT_OK(wefti_place(b, count, &total));
+        ASSERT_OK(wefti_place_usage(b, count, TIMES, highest, alive));
+        for (int32_t t = 0; t < TIMES; t++) {
+            int64_t bytes = 0, end = 0;
+            for (int64_t i = 0; i < count; i++) {
+                const int64_t until = b[i].offset + b[i].bytes;
+                if (!is_alive(&b[i], t)) continue;
+                bytes += b[i].bytes;
+                if (b[i].bytes && until > end) end = until;
+            }
+            if (highest[t] != end || alive[t] != bytes)
+                fail_msg("seed %d, time %d: %lld to %lld, expected %lld to %lld", (int)seed, t,
+                         (long long)alive[t], (long long)highest[t], (long long)bytes,
+                         (long long)end);
+            if (highest[t] > top) top = highest[t];
+        }
+        assert_int_equal(top, total);
+    }
+}
+
+static void usage_may_lack_memory(void **state) {
+    (void)state;
+    wefti_lifetime b[2] = {{.bytes = 100, .last = 1}, {.bytes = 50, .first = 1, .last = 2}};
+    int64_t highest[4], alive[4];
+    for (int n = 0; n < 2; n++) {
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, n, false, 0);
+        assert_int_equal(wefti_place_usage(b, 2, 4, highest, alive), WEFT_E_NOMEM);
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_lifetimes_are_placed), cmocka_unit_test(placing_is_what_it_says),
-        cmocka_unit_test(deep_models_are_placed),      cmocka_unit_test(planted_faults_are_found),
-        cmocka_unit_test(lifetimes_are_inclusive),     cmocka_unit_test(sums_do_not_overflow),
+        cmocka_unit_test(usage_is_of_the_buffers_alive), cmocka_unit_test(usage_may_lack_memory),
+        cmocka_unit_test(random_lifetimes_are_placed),   cmocka_unit_test(placing_is_what_it_says),
+        cmocka_unit_test(deep_models_are_placed),        cmocka_unit_test(planted_faults_are_found),
+        cmocka_unit_test(lifetimes_are_inclusive),       cmocka_unit_test(sums_do_not_overflow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
