@@ -293,6 +293,7 @@ weft_status pub_run_read(const wefti_json *row, pub_run *out) {
     out->compiled = has(notes, "compile") && !has(notes, "no compile");
     out->async_tensor = has(notes, "async TP");
     out->frozen = has(notes, "LoRA");
+    out->deterministic = has(notes, "deterministic-mode");
     out->offloaded = has(notes, "offload");
     out->expert_tensor = after(notes, "ETP", 0);
     if (has(name_of(row), "etp1")) out->expert_tensor = 1;

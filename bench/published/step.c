@@ -259,6 +259,7 @@ static void start_kernels(const work *w, layer_times *out) {
     const pub_run *run = w->run;
     double host = w->p->kernels * w->p->kernel_seconds * (run->compiled ? 0.5 : 1);
     if (run->tensor > 1) host += 2 * 2 * w->p->kernel_seconds; /* a transfer: two kernels' time */
+    if (run->deterministic) host *= w->p->deterministic_slowdown;
     if (unfused_scores(w)) host *= 1.35;
     out->forward = beside(out->forward, out->tensor_forward, host);
     if (run->recompute == PUB_RECOMPUTE_FULL)
