@@ -35,6 +35,7 @@
     X(optimizer_bytes, 0, 400)                                                                     \
     X(kernels, 0, 1000)                                                                            \
     X(kernel_seconds, 0, 1e-3)                                                                     \
+    X(deterministic_slowdown, 1, 100)                                                              \
     X(call_seconds, 0, 0.1)                                                                        \
     X(microbatch_seconds, 0, 1)                                                                    \
     X(step_seconds, 0, 10)                                                                         \
@@ -113,8 +114,9 @@ typedef struct pub_run {
     double shards; /* devices that share parameters and states */
     int level;
     bool sequence_parallel, flash_off, compiled, async_tensor, layer_only, no_time;
-    bool frozen;   /* weights have no gradients: adapters are trained */
-    bool blocking; /* the host waits for each kernel */
+    bool deterministic; /* slower kernels that always add up in one order */
+    bool frozen;        /* weights have no gradients: adapters are trained */
+    bool blocking;      /* the host waits for each kernel */
     pub_recompute recompute;
     double recompute_part; /* of the layers */
     /* What the row does not say; then the plan that computes the least again among those that fit,

@@ -116,6 +116,19 @@ static weft_status read_machine(const wefti_json *row, pub_run *run) {
 
 /* ---- models ---- */
 
+/* "MaxText decoder 16B": 16. 0: none. */
+static double billions_in(const char *name) {
+    for (const char *at = name; *at; at++) {
+        if (!isdigit((unsigned char)*at) || (at > name && isalnum((unsigned char)at[-1]))) continue;
+        char *end;
+        const double value = strtod(at, &end);
+        if ((*end == 'B' || *end == 'b') && !isalnum((unsigned char)end[1])) return value;
+        if ((*end == 'M' || *end == 'm') && !isalnum((unsigned char)end[1])) return value / 1000;
+        at = end > at ? end - 1 : at;
+    }
+    return 0;
+}
+
 static weft_status read_model(const wefti_json *row, const char *notes, pub_run *run) {
     pub_model *m = &run->model;
     const char *name;
@@ -123,6 +136,7 @@ static weft_status read_model(const wefti_json *row, const char *notes, pub_run 
     WEFT_TRY(text(row, "model", &name));
     const bool known = pub_shape_find(name, m);
     WEFT_TRY(number(row, "params_b", 1e-6, &billions));
+    if (billions == 0) billions = billions_in(name);
     WEFT_TRY(number(row, "layers", 1, &m->layers));
     WEFT_TRY(number(row, "hidden", 1, &m->hidden));
     WEFT_TRY(number(row, "seq_len", 1, &m->sequence));
@@ -274,10 +288,12 @@ weft_status pub_run_read(const wefti_json *row, pub_run *out) {
     WEFT_TRY(read_precision(row, out));
     WEFT_TRY(read_machine(row, out));
     WEFT_TRY(read_model(row, notes, out));
+    if (!out->micro) out->micro = after(notes, "per-device batch ", 0);
     out->flash_off = has(notes, "attention-backend=unfused");
     out->compiled = has(notes, "compile") && !has(notes, "no compile");
     out->async_tensor = has(notes, "async TP");
     out->frozen = has(notes, "LoRA");
+    out->deterministic = has(notes, "deterministic-mode");
     out->offloaded = has(notes, "offload");
     out->expert_tensor = after(notes, "ETP", 0);
     if (has(name_of(row), "etp1")) out->expert_tensor = 1;

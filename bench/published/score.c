@@ -12,6 +12,7 @@ typedef struct scored {
     const pub_prediction *p;
     char key[24];    /* of the source: the id without its number */
     char table[240]; /* equal for rows that differ in their strategy only */
+    char strategy[160];
     char trust;
     bool fitted, failed;   /* failed: did not fit */
     double seconds, bytes; /* measured; 0: not printed */
@@ -41,6 +42,10 @@ static void fill(const wefti_json *row, const pub_prediction *p, const wefti_jso
              words(row, "precision"), figure(row, "num_gpus"), figure(row, "global_batch"),
              figure(row, "seq_len"), figure(row, "layers"), figure(row, "hidden"),
              figure(row, "heads"), words(row, "recompute"));
+    snprintf(s->strategy, sizeof s->strategy, "%g|%g|%g|%g|%g|%g|%g|%g|%g|%.20s", figure(row, "tp"),
+             figure(row, "pp"), figure(row, "vp"), figure(row, "dp"), figure(row, "cp"),
+             figure(row, "ep"), figure(row, "micro_batch"), figure(row, "zero_stage"),
+             figure(row, "fsdp"), words(row, "recompute"));
     s->seconds = figure(row, "iteration_time_s");
     if (!s->seconds) s->seconds = figure(row, "iteration_time_s_derived");
     if (!strcmp(words(row, "category"), "memory-only")) s->seconds = 0;
@@ -129,6 +134,12 @@ static void tables(const scored *rows, int count, double *a, double *b, double *
             if (strcmp(rows[i].table, rows[j].table) != 0 || rows[j].seconds <= 0 ||
                 rows[j].p->seconds <= 0)
                 continue;
+            /* A strategy that was measured again counts once. */
+            bool again = false;
+            for (int k = i; k < j && !again; k++)
+                again = !strcmp(rows[k].table, rows[j].table) && rows[k].seconds > 0 &&
+                        !strcmp(rows[k].strategy, rows[j].strategy);
+            if (again) continue;
             a[members] = rows[j].p->seconds;
             b[members] = rows[j].seconds;
             if (a[members] < a[best]) best = members;

@@ -6,8 +6,9 @@
 #include "published.h"
 
 typedef struct layer_times {
-    double forward, backward, again; /* kernels of one microbatch; recomputed */
-    double tensor, context, expert;  /* transfers, forward and backward */
+    double forward, backward, again;        /* kernels of one microbatch; recomputed */
+    double tensor_forward, tensor_backward; /* transfers */
+    double context, expert;                 /* forward and backward */
     double tensor_again, context_again, expert_again;
 } layer_times;
 
@@ -107,6 +108,13 @@ static void product(const work *w, double rows, double columns, double depth, pa
     product_of(w, w->run->arithmetic, 1, rows, columns, depth, sum);
 }
 
+/* Megatron's fused softmax needs a multiple of four heads and samples on a device
+ * (megatron/model/fused_softmax.py); else several kernels do its work. */
+static bool unfused_scores(const work *w) {
+    const double heads = larger(1, w->run->model.heads / w->run->tensor);
+    return w->p->flash < 0.5 && fmod(heads * w->run->micro, 4) > 0;
+}
+
 /* Scores and values of attention. */
 static pair attention(const work *w) {
     const pub_model *m = &w->run->model;
@@ -132,10 +140,10 @@ static pair attention(const work *w) {
                   product_one(w, plain, b * heads, s / c, size, s);
     one.backward = 2 * one.forward;
     const double scores = b * heads * s * s / c;
-    sum.forward =
-        one.forward + wefti_vector_seconds(&w->m->device, 5 * scores, w->p->score_bytes * scores);
-    sum.backward = one.backward + wefti_vector_seconds(&w->m->device, 5 * scores,
-                                                       1.25 * w->p->score_bytes * scores);
+    const double bytes = w->p->score_bytes * (unfused_scores(w) ? 3 : 1);
+    sum.forward = one.forward + wefti_vector_seconds(&w->m->device, 5 * scores, bytes * scores);
+    sum.backward =
+        one.backward + wefti_vector_seconds(&w->m->device, 5 * scores, 1.25 * bytes * scores);
     return sum;
 }
 
@@ -204,11 +212,66 @@ static pair products_of_layer(const work *w, bool experts, layer_times *out) {
     return sum;
 }
 
+/* Partial results of two products forward, two backward; with norms split along the sequence, a
+ * gather and a scatter each, and two more gathers for the gradients of weights. */
+static void tensor_transfers(const work *w, layer_times *out) {
+    const pub_run *run = w->run;
+    const double bytes = w->rows * run->model.hidden * run->element_bytes;
+    double once;
+    if (run->sequence_parallel)
+        once = group_seconds(w, WEFTI_TRANSFER_ALL_GATHER, bytes, run->tensor, 1) +
+               group_seconds(w, WEFTI_TRANSFER_REDUCE_SCATTER, bytes, run->tensor, 1);
+    else
+        once = group_seconds(w, WEFTI_TRANSFER_ALL_REDUCE, bytes, run->tensor, 1);
+    if (run->async_tensor) once *= 0.5;
+    out->tensor_forward = 2 * once * w->p->tensor_exposed;
+    out->tensor_backward = 2 * once * w->p->tensor_backward_exposed;
+    /* The gather of gradients comes before the products of backward: nothing hides it. */
+    if (run->sequence_parallel)
+        out->tensor_backward += once * w->p->tensor_exposed * (1 - w->p->tensor_backward_exposed);
+    if (run->recompute == PUB_RECOMPUTE_FULL)
+        out->tensor_again = out->tensor_forward * run->recompute_part;
+}
+
+/* Keys and values go around the devices that share a sequence. */
+static void context_transfers(const work *w, layer_times *out) {
+    const pub_run *run = w->run;
+    const pub_model *m = &run->model;
+    if (run->context <= 1) return;
+    const double kv = larger(1, m->kv_heads / run->tensor) * m->head_size;
+    const double ring = group_seconds(w, WEFTI_TRANSFER_ALL_GATHER,
+                                      2 * m->sequence * run->micro * kv * run->element_bytes,
+                                      run->context, run->tensor);
+    out->context = w->p->context_exposed * 3 * ring;
+    if (run->recompute == PUB_RECOMPUTE_FULL) out->context_again = w->p->context_exposed * ring;
+}
+
+/* The device and the host work beside each other, each on what it has: the slower one counts, and
+ * where both are about equal, they wait for each other in turn. */
+static double beside(double device, double moves, double host) {
+    const double both = device + moves, top = larger(both, host);
+    if (top <= 0) return 0;
+    return larger(device, top * pow(pow(both / top, 6) + pow(host / top, 6), 1.0 / 6) - moves);
+}
+
+/* The host starts one kernel after another, and may be slower than the device. */
+static void start_kernels(const work *w, layer_times *out) {
+    const pub_run *run = w->run;
+    double host = w->p->kernels * w->p->kernel_seconds * (run->compiled ? 0.5 : 1);
+    if (run->tensor > 1) host += 2 * 2 * w->p->kernel_seconds; /* a transfer: two kernels' time */
+    if (run->deterministic) host *= w->p->deterministic_slowdown;
+    if (unfused_scores(w)) host *= 1.35;
+    out->forward = beside(out->forward, out->tensor_forward, host);
+    if (run->recompute == PUB_RECOMPUTE_FULL)
+        out->again = beside(out->again, out->tensor_again, run->recompute_part * host);
+    out->backward = beside(out->backward, out->tensor_backward, host);
+}
+
 static layer_times layer_seconds(const work *w, bool experts) {
     const pub_run *run = w->run;
     const pub_model *m = &run->model;
     layer_times out = {0};
-    const double h = m->hidden, part = w->part_rows * h, full = w->rows * h;
+    const double h = m->hidden, part = w->part_rows * h;
     pair products = products_of_layer(w, experts, &out), core = attention(w);
     pair chains = {0, 0};
     /* A compiled step fuses chains. */
@@ -232,37 +295,9 @@ static layer_times layer_seconds(const work *w, bool experts) {
         out.backward += 1.5 * wait;
         if (run->recompute == PUB_RECOMPUTE_FULL) out.again += run->recompute_part * wait;
     }
-    /* The host starts one kernel after another, and may be slower than the device. */
-    const double host = w->p->kernels * w->p->kernel_seconds * (run->compiled ? 0.5 : 1);
-    out.forward = larger(out.forward, host);
-    if (run->recompute == PUB_RECOMPUTE_FULL)
-        out.again = larger(out.again, run->recompute_part * host);
-    out.backward = larger(out.backward, host);
-    /* Partial results of two products forward, two backward; with norms split along the sequence,
-     * a gather and a scatter each, and two more gathers for the gradients of weights. */
-    const double bytes = full * run->element_bytes;
-    double once;
-    if (run->sequence_parallel)
-        once = group_seconds(w, WEFTI_TRANSFER_ALL_GATHER, bytes, run->tensor, 1) +
-               group_seconds(w, WEFTI_TRANSFER_REDUCE_SCATTER, bytes, run->tensor, 1);
-    else
-        once = group_seconds(w, WEFTI_TRANSFER_ALL_REDUCE, bytes, run->tensor, 1);
-    const double half = run->async_tensor ? 0.5 : 1;
-    double backward = w->p->tensor_backward_exposed;
-    /* The gather of gradients comes before the products of backward: nothing hides it. */
-    if (run->sequence_parallel) backward += (1 - backward) * 0.5 * w->p->tensor_exposed;
-    out.tensor = 2 * half * once * (w->p->tensor_exposed + backward);
-    if (run->recompute == PUB_RECOMPUTE_FULL)
-        out.tensor_again = 2 * half * once * w->p->tensor_exposed * run->recompute_part;
-    /* Keys and values go around the devices that share a sequence. */
-    if (run->context > 1) {
-        const double kv = larger(1, m->kv_heads / run->tensor) * m->head_size;
-        const double ring = group_seconds(w, WEFTI_TRANSFER_ALL_GATHER,
-                                          2 * m->sequence * run->micro * kv * run->element_bytes,
-                                          run->context, run->tensor);
-        out.context = w->p->context_exposed * 3 * ring;
-        out.context_again = run->recompute == PUB_RECOMPUTE_FULL ? w->p->context_exposed * ring : 0;
-    }
+    tensor_transfers(w, &out);
+    context_transfers(w, &out);
+    start_kernels(w, &out);
     if (run->recompute != PUB_RECOMPUTE_FULL) out.expert_again = 0;
     return out;
 }
@@ -281,7 +316,7 @@ static void add_layers(stage_times *s, const layer_times *l, double count) {
     s->forward += count * l->forward;
     s->backward += count * l->backward;
     s->again += count * l->again;
-    s->tensor += count * (l->tensor + l->tensor_again);
+    s->tensor += count * (l->tensor_forward + l->tensor_backward + l->tensor_again);
     s->context += count * (l->context + l->context_again);
     s->expert += count * (l->expert + l->expert_again);
 }
@@ -478,7 +513,7 @@ weft_status pub_predict(const pub_run *given, const pub_profile *p,
     static const pub_recompute more[] = {PUB_RECOMPUTE_CORE, PUB_RECOMPUTE_CHAINS,
                                          PUB_RECOMPUTE_PRODUCTS, PUB_RECOMPUTE_FULL};
     pub_run run = *given;
-    if (run.degrees_open) fill_degrees(&run, p, machine);
+    if (run.degrees_open && run.level < 3) fill_degrees(&run, p, machine);
     WEFT_TRY(predict_plan(&run, p, machine, out));
     for (size_t i = 0; run.recompute_open && !out->fits && i < sizeof more / sizeof *more; i++) {
         if (more[i] <= given->recompute) continue;

@@ -53,6 +53,32 @@ static void waves_of_tiles_count(void **state) {
             3 + 5);
 }
 
+static void depth_and_alignment_count(void **state) {
+    (void)state;
+    wefti_device_model d = device;
+    const wefti_arithmetic bf16 = WEFTI_ARITHMETIC_BF16;
+    const wefti_product_shape whole = {1, 16, 16, 64}, odd = {1, 16, 16, 60},
+                              narrow = {1, 16, 12, 64};
+    /* Without the figures. */
+    near_to(wefti_shape_use(&d, bf16, &odd), 1);
+    /* A depth of 64 beside a start of 16. */
+    d.tile_depth = (wefti_figure){16, "t"};
+    near_to(wefti_shape_use(&d, bf16, &whole), 0.8);
+    near_to(wefti_product_seconds(&d, bf16, &whole, 4000, 0), 3 + 5);
+    d.tile_depth = (wefti_figure){0, NULL};
+    /* Rows of 32 bytes: 64 and 16 elements of bf16 are whole, 60 and 12 are not. */
+    d.aligned_bytes = (wefti_figure){32, "t"};
+    near_to(wefti_shape_use(&d, bf16, &whole), 1);
+    const double of_eight = wefti_shape_use(&d, bf16, &odd);
+    assert_true(of_eight < 1 && of_eight > 0.5);
+    near_to(wefti_shape_use(&d, bf16, &narrow), of_eight);
+    /* In f32 the same sizes are twice the bytes. */
+    assert_true(wefti_shape_use(&d, WEFTI_ARITHMETIC_F32, &odd) > of_eight);
+    /* One element: the slowest. */
+    const wefti_product_shape one = {1, 16, 1, 64};
+    assert_true(wefti_shape_use(&d, bf16, &one) < of_eight);
+}
+
 static void curves_replace_the_peak(void **state) {
     (void)state;
     static const double work[] = {100, 10000}, rate[] = {10, 1000};
@@ -230,6 +256,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_take_the_longer_of_both),
         cmocka_unit_test(waves_of_tiles_count),
+        cmocka_unit_test(depth_and_alignment_count),
         cmocka_unit_test(curves_replace_the_peak),
         cmocka_unit_test(products_have_sizes),
         cmocka_unit_test(rings_and_trees),
