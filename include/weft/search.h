@@ -11,7 +11,6 @@
 #define WEFT_SEARCH_H
 
 #include "weft/plan.h"
-#include "weft/predict.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -74,12 +73,13 @@ typedef struct weft_axis_links {
 /* The answer of the joint search. The lower bound holds for every plan of the space that was
  * searched: none has a shorter step in the simulator. */
 typedef struct weft_search_report {
-    weft_prediction *prediction;
+    struct weft_prediction *prediction; /* weft/predict.h */
     double lower_bound_seconds;
     double gap; /* (step - lower bound) / lower bound */
     double search_seconds;
     int64_t candidates; /* whose bounds were compared */
     int evaluations;    /* plans that were simulated */
+    int64_t programs;   /* of a few blocks of the model, built for the bounds */
     bool exhausted;     /* no plan of the space is faster by more than 0.2 % */
     bool cut;           /* by a limit of time: the search cannot be repeated */
     weft_axis_links axes[8];

@@ -7,6 +7,7 @@
 #include "session/session.h"
 #include "train/objective.h"
 #include "weft/model.h"
+#include "weft/predict.h"
 #include "weft/search.h"
 #include "weft/train.h"
 

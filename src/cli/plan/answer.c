@@ -3,6 +3,7 @@
 
 #include "cli/plan/plan.h"
 #include "weft/plan.h"
+#include "weft/predict.h"
 #include "weft/train.h"
 
 #define ANSWER_TEXT(name, text) text,
@@ -30,6 +31,7 @@ static void json_report(cli_json *json, const weft_search_report *r) {
     cli_json_real(json, "search_seconds", r->search_seconds);
     cli_json_integer(json, "evaluations", r->evaluations);
     cli_json_integer(json, "candidates", r->candidates);
+    cli_json_integer(json, "programs", r->programs);
     cli_json_bool(json, "exhausted", r->exhausted);
     cli_json_bool(json, "repeatable", !r->cut);
     cli_json_array(json, "mesh");

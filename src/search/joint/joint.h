@@ -90,6 +90,7 @@ typedef struct wefti_joint_answer {
     weft_prediction *prediction;
     double lower_bound_seconds, gap;
     int64_t candidates, bounded; /* in the space; with programs behind their bounds */
+    int64_t programs;            /* of the short model that were built for bounds */
     int32_t evaluations;
     bool exhausted; /* the bounds prove that nothing in the space is faster by the tolerance */
     bool cut;       /* by `seconds` */

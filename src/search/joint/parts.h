@@ -19,6 +19,7 @@ typedef struct wefti_joint_shape {
 /* Of each call of the short model, for one microbatch on one device. */
 typedef struct wefti_joint_call {
     double forward, backward;    /* seconds of kernels, and of transfers that the rank waits for */
+    double least; /* seconds of products at the best rates and of those transfers without latencies */
     int64_t saved, kept, frame; /* bytes: saved block, inputs kept for the backward pass, working
                                     memory of the backward pass */
 } wefti_joint_call;
@@ -127,8 +128,8 @@ typedef struct wefti_joint_visit {
     void *context;
     weft_status (*degrees)(void *context, const wefti_degrees *degrees);
 } wefti_joint_visit;
-/* Calls `visit` with the splits, microbatches and recomputation of the space; schedule, level and
- * shard are open (SCHEDULE 1f1b, level 0). */
+/* Calls `visit` with the splits and microbatches of the space, with the least recomputation;
+ * schedule, level and shard are open (SCHEDULE 1f1b, level 0). */
 weft_status wefti_joint_splits(const wefti_joint *j, const wefti_joint_visit *visit) WEFT_CHECKED;
 /* All schedules, levels and shards for one of these. */
 weft_status wefti_joint_schedules(const wefti_joint *j, const wefti_degrees *split,

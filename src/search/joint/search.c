@@ -15,7 +15,8 @@ typedef enum item_kind {
     ITEM_BOUNDED, /* one candidate, with its state: to be walked */
     ITEM_DRAFT,   /* one candidate, without its state */
     ITEM_SPLIT,   /* with its work */
-    ITEM_COARSE   /* without */
+    ITEM_DRAWN,   /* with the work of one sample */
+    ITEM_COARSE   /* with neither */
 } item_kind;
 
 typedef struct item {
@@ -121,7 +122,9 @@ static weft_status predict(search *s, const wefti_degrees *d, const weft_plan *p
         .options = {.machine = p->machine,
                     .microbatches = d->microbatches * p->settings->copies,
                     .tokens = p->source.tokens,
-                    .flops = p->source.flops}};
+                    .flops = p->source.flops > 0
+                                 ? p->source.flops
+                                 : wefti_model_flops(graph, d->microbatches * p->settings->copies)}};
     return wefti_predict_plan(&spec, out);
 }
 
@@ -256,47 +259,77 @@ static weft_status refine(search *s, const item *x) {
     return push(s, ITEM_BOUNDED, b.seconds > x->bound ? b.seconds : x->bound, &x->degrees);
 }
 
-/* At least so many bytes of activations lie on some stage: those of one sample, times the samples
- * of a microbatch. Saves programs of microbatches that are far too large. 0: not known. */
-static weft_status least_activations(search *s, const wefti_degrees *d, double *out) {
+/* What one sample tells: the least seconds of a step, and the least bytes of activations on some
+ * stage, of any number of samples. It saves programs of splits that are slow and of microbatches
+ * that are far too large. */
+typedef struct sample_bound {
+    bool legal;
+    double seconds, bytes;
+} sample_bound;
+
+static weft_status bound_of_sample(search *s, const wefti_degrees *d, sample_bound *out) {
     const wefti_joint_shape *shape = &s->j.shape;
     const int64_t batch = s->j.problem->source.batch;
     wefti_degrees one = *d;
     const wefti_joint_work *work;
-    double sum = 0, shares = 0;
-    *out = 0;
-    if (!s->j.scalable || batch % d->expert) return WEFT_OK;
+    double bytes = 0, seconds = 0, shares = 0;
+    *out = (sample_bound){.legal = true};
+    if (!s->j.scalable || batch % d->expert || batch % ((int64_t)d->data * d->expert))
+        return WEFT_OK;
     one.data = 1;
     one.microbatches = (int32_t)(batch / d->expert);
-    const double samples =
-        (double)batch / d->microbatches / s->j.problem->settings->copies / d->data / d->expert;
-    if (samples <= 1) return WEFT_OK;
+    if (d->order[0] != d->order[1] && d->order[0] != 0) return WEFT_OK;
     WEFT_TRY(wefti_joint_work_find(&s->j, &one, &work));
-    if (!work->legal) return WEFT_OK;
-    for (int32_t k = 0; k < shape->calls; k++)
-        sum += (double)(work->calls[k].saved + work->calls[k].kept) *
-               (k == shape->middle ? shape->copies : 1);
+    out->legal = work->legal;
+    for (int32_t k = 0; k < shape->calls && work->legal; k++) {
+        const double times = k == shape->middle ? shape->copies : 1;
+        bytes += times * (double)(work->calls[k].saved + work->calls[k].kept);
+        seconds += times * work->calls[k].least;
+    }
+    const double samples = (double)batch / d->data / d->expert; /* of a replica in a step */
+    const double micro = samples / d->microbatches / s->j.problem->settings->copies;
     for (int32_t stage = 0; stage < d->stages; stage++)
         shares += 1.0 / (d->stages - stage < d->microbatches ? d->stages - stage : d->microbatches);
-    *out = 0.9 * sum * samples / shares; /* parts of equal size in every microbatch are few */
+    if (micro > 1) out->bytes = 0.9 * bytes * micro / shares; /* little is the same for any size */
+    out->seconds = seconds * samples / d->stages;
     return WEFT_OK;
+}
+
+/* The next mode of recomputation takes no less time than this one. */
+static weft_status push_more_recomputation(search *s, const item *x, double bound) {
+    wefti_degrees d = x->degrees;
+    if (s->j.problem->fix.value[WEFTI_JOINT_RECOMPUTE] >= 0) return WEFT_OK;
+    if (d.recompute == WEFT_RECOMPUTE_FULL) return WEFT_OK;
+    d.recompute = (weft_recompute)((int)d.recompute + 1);
+    const double coarse = coarse_bound(s, &d);
+    return push(s, ITEM_COARSE, coarse > bound ? coarse : bound, &d);
+}
+
+static weft_status draw(search *s, const item *x) {
+    sample_bound b;
+    WEFT_TRY(bound_of_sample(s, &x->degrees, &b));
+    const double bound = b.seconds > x->bound ? b.seconds : x->bound;
+    WEFT_TRY(push_more_recomputation(s, x, bound));
+    if (!b.legal) return WEFT_OK;
+    if (b.bytes <= (double)s->j.limit) return push(s, ITEM_DRAWN, bound, &x->degrees);
+    note_misfit(s, &x->degrees, b.bytes, 0, false);
+    return WEFT_OK;
+}
+
+static weft_status find_work(search *s, const item *x) {
+    const wefti_joint_work *work;
+    WEFT_TRY(wefti_joint_work_find(&s->j, &x->degrees, &work));
+    if (!work->legal) return WEFT_OK;
+    const double even = even_bound(s, &x->degrees, work);
+    return push(s, ITEM_SPLIT, even > x->bound ? even : x->bound, &x->degrees);
 }
 
 static weft_status take(search *s, const item *x) {
     switch (x->kind) {
-    case ITEM_COARSE: {
-        const wefti_joint_work *work;
-        double bytes;
-        WEFT_TRY(least_activations(s, &x->degrees, &bytes));
-        if (bytes > (double)s->j.limit) {
-            note_misfit(s, &x->degrees, bytes, 0, false);
-            return WEFT_OK;
-        }
-        WEFT_TRY(wefti_joint_work_find(&s->j, &x->degrees, &work));
-        if (!work->legal) return WEFT_OK;
-        const double even = even_bound(s, &x->degrees, work);
-        return push(s, ITEM_SPLIT, even > x->bound ? even : x->bound, &x->degrees);
-    }
+    case ITEM_COARSE:
+        return draw(s, x);
+    case ITEM_DRAWN:
+        return find_work(s, x);
     case ITEM_SPLIT:
         return expand(s, x);
     case ITEM_DRAFT:
@@ -397,6 +430,7 @@ weft_status wefti_joint_search(const wefti_joint_problem *problem, wefti_joint_a
     weft_status status = begin(&s);
     if (status >= 0) status = branch_and_bound(&s);
     if (status >= 0 && !out->prediction) status = no_plan(&s);
+    out->programs = s.j.built;
     end(&s);
     if (status < 0) {
         wefti_joint_answer_free(out);

@@ -78,11 +78,10 @@ static weft_status visit_modes(const wefti_joint *j, const wefti_joint_visit *vi
     for (int sequence = splits; sequence >= 0; sequence--) {
         if (!admits(j, WEFTI_JOINT_SEQUENCE, sequence)) continue;
         d->sequence = sequence;
-        for (int r = 0; r < WEFT_RECOMPUTES; r++) {
-            if (!admits(j, WEFTI_JOINT_RECOMPUTE, r)) continue;
-            d->recompute = (weft_recompute)r;
-            WEFT_TRY(visit_orders(j, visit, d));
-        }
+        d->recompute = (weft_recompute)(is_fixed(j, WEFTI_JOINT_RECOMPUTE)
+                                            ? j->problem->fix.value[WEFTI_JOINT_RECOMPUTE]
+                                            : (int32_t)WEFT_RECOMPUTE_NONE);
+        WEFT_TRY(visit_orders(j, visit, d));
     }
     return WEFT_OK;
 }

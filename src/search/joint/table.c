@@ -147,15 +147,43 @@ static bool joins_replicas(const wefti_program *p, const wefti_transfer *t) {
     return false;
 }
 
+/* Walks the steps of a program. Of each transfer it knows the seconds with and without latencies,
+ * and whether it joins replicas. */
 typedef struct table_walk {
     const wefti_machine_model *machine;
     const wefti_program *program;
-    wefti_active active;
+    double *seconds, *instant;
+    bool *replicas;
 } table_walk;
 
 static double transfer_seconds(const table_walk *w, int32_t index) {
-    return wefti_transfer_seconds(w->machine, wefti_partition_transfer(w->program->partition, index),
-                                  w->active);
+    return w->seconds[index];
+}
+
+static void walk_end(table_walk *w) {
+    wefti_free(w->seconds);
+    wefti_free(w->instant);
+    wefti_free(w->replicas);
+}
+
+static weft_status walk_begin(const wefti_joint *j, const wefti_program *p, table_walk *out) {
+    const wefti_active active = {p->mesh.first, wefti_mesh_size(&p->mesh)};
+    const int32_t count = p->partition ? wefti_partition_transfers(p->partition) : 0;
+    *out = (table_walk){.machine = j->problem->machine, .program = p};
+    out->seconds = wefti_calloc((size_t)count + 1, sizeof *out->seconds);
+    out->instant = wefti_calloc((size_t)count + 1, sizeof *out->instant);
+    out->replicas = wefti_calloc((size_t)count + 1, sizeof *out->replicas);
+    if (!out->seconds || !out->instant || !out->replicas) {
+        walk_end(out);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for a search");
+    }
+    for (int32_t i = 0; i < count; i++) {
+        const wefti_transfer *t = wefti_partition_transfer(p->partition, i);
+        out->seconds[i] = wefti_transfer_seconds(out->machine, t, active);
+        out->instant[i] = wefti_transfer_seconds(&j->instant, t, active);
+        out->replicas[i] = joins_replicas(p, t);
+    }
+    return WEFT_OK;
 }
 
 /* Seconds of kernels of a call, and of the transfers that it waits for at once. Of transfers that
@@ -175,8 +203,7 @@ static void call_seconds(const table_walk *w, const wefti_step *s, bool replicas
         for (bool more = true; more; k++) {
             x = &s->routine->code[k];
             const bool stays = k + 1 == s->to && s->part + 1 < s->parts;
-            const wefti_transfer *t = wefti_partition_transfer(w->program->partition, x->transfer);
-            const double seconds = stays || joins_replicas(w->program, t) != replicas
+            const double seconds = stays || w->replicas[x->transfer] != replicas
                                        ? 0
                                        : transfer_seconds(w, x->transfer);
             if (seconds > longest) longest = seconds;
@@ -230,6 +257,33 @@ static int64_t kept_bytes(const wefti_program *p, const wefti_step *backward) {
     return bytes;
 }
 
+static double best_rate(const wefti_device_model *d, wefti_arithmetic a) {
+    const wefti_curve *c = &d->product[a];
+    double rate = wefti_model_product_rate(d, a);
+    for (int32_t i = 0; i < c->count; i++)
+        if (i == 0 || c->rate[i] > rate) rate = c->rate[i];
+    return rate;
+}
+
+static double ideal_seconds(const wefti_machine_model *m, const wefti_step *s) {
+    double seconds = 0;
+    for (int32_t k = s->from; k < s->to; k++) {
+        const wefti_instruction *x = &s->routine->code[k];
+        if (x->node && x->node->op->work == WEFTI_WORK_PRODUCT)
+            seconds += x->cost.flops / best_rate(&m->device, wefti_node_arithmetic(x->node));
+    }
+    return seconds;
+}
+
+/* The least that a call takes on a device for each sample, whatever the number of samples. */
+static double least_seconds(const table_walk *w, const wefti_step *s) {
+    table_walk instant = *w;
+    double kernels, waits;
+    instant.seconds = w->instant;
+    call_seconds(&instant, s, false, &kernels, &waits);
+    return waits + ideal_seconds(w->machine, s);
+}
+
 static void read_work_step(const table_walk *w, const wefti_joint_shape *shape,
                            const wefti_step *s, wefti_joint_work *out) {
     const int32_t k = s->kind == WEFTI_STEP_CALL ? call_of(shape, s->name) : -1;
@@ -238,6 +292,7 @@ static void read_work_step(const table_walk *w, const wefti_joint_shape *shape,
     wefti_joint_call *call = &out->calls[k];
     const wefti_routine *r = s->routine;
     call_seconds(w, s, false, &kernels, &waits);
+    call->least += least_seconds(w, s);
     if (s->phase == WEFTI_FORWARD) {
         call->forward += kernels + waits;
         if (r->saved_bytes > call->saved) call->saved = r->saved_bytes;
@@ -248,10 +303,6 @@ static void read_work_step(const table_walk *w, const wefti_joint_shape *shape,
     call->backward += kernels + waits;
     if (r->frame_bytes > call->frame) call->frame = r->frame_bytes;
     if (s->part == 0) call->kept += kept_bytes(w->program, s);
-}
-
-static table_walk walk_of(const wefti_machine_model *m, const wefti_program *p) {
-    return (table_walk){m, p, {p->mesh.first, wefti_mesh_size(&p->mesh)}};
 }
 
 static weft_status make_work(wefti_joint *j, wefti_joint_work *work) {
@@ -268,12 +319,14 @@ static weft_status make_work(wefti_joint *j, wefti_joint_work *work) {
     const weft_status status = build(j, &d, k->samples, j->shape.layers, &g, &p);
     if (wefti_joint_refuses(status)) return WEFT_OK;
     WEFT_TRY(status);
-    const table_walk w = walk_of(j->problem->machine, p);
-    for (int32_t i = 0; i < p->step_count[WEFTI_SECTION_FIRST]; i++)
+    table_walk w;
+    const weft_status begun = walk_begin(j, p, &w);
+    for (int32_t i = 0; begun >= 0 && i < p->step_count[WEFTI_SECTION_FIRST]; i++)
         read_work_step(&w, &j->shape, &p->steps[WEFTI_SECTION_FIRST][i], work);
-    work->legal = true;
+    if (begun >= 0) walk_end(&w);
+    work->legal = begun >= 0;
     wefti_program_destroy(p);
-    return WEFT_OK;
+    return begun;
 }
 
 /* Replicas that hold whole samples each compute alike: one of them stands for all, if the axis of
@@ -309,24 +362,6 @@ weft_status wefti_joint_work_find(wefti_joint *j, const wefti_degrees *d,
     return WEFT_OK;
 }
 
-static double best_rate(const wefti_device_model *d, wefti_arithmetic a) {
-    const wefti_curve *c = &d->product[a];
-    double rate = wefti_model_product_rate(d, a);
-    for (int32_t i = 0; i < c->count; i++)
-        if (i == 0 || c->rate[i] > rate) rate = c->rate[i];
-    return rate;
-}
-
-static double ideal_seconds(const wefti_machine_model *m, const wefti_step *s) {
-    double seconds = 0;
-    for (int32_t k = s->from; k < s->to; k++) {
-        const wefti_instruction *x = &s->routine->code[k];
-        if (x->node && x->node->op->work == WEFTI_WORK_PRODUCT)
-            seconds += x->cost.flops / best_rate(&m->device, wefti_node_arithmetic(x->node));
-    }
-    return seconds;
-}
-
 weft_status wefti_joint_ideal(wefti_joint *j, double *out_forward, double *out_backward) {
     const wefti_degrees d = wefti_degrees_none();
     wefti_program *p;
@@ -352,30 +387,25 @@ typedef struct state_sums {
     double update, waits[3], stream[3][WEFTI_LEVELS_MAX], tail;
 } state_sums;
 
-static void add_transfer(const wefti_joint *j, const wefti_program *p, int part, int32_t index,
-                         state_sums *out) {
-    const wefti_transfer *t = wefti_partition_transfer(p->partition, index);
-    const table_walk w = walk_of(&j->instant, p);
-    if (t->members < 2) return;
-    out->stream[part][wefti_transfer_level(&j->instant, t)] += transfer_seconds(&w, index);
+static void add_transfer(const table_walk *w, int part, int32_t index, state_sums *out) {
+    const wefti_transfer *t = wefti_partition_transfer(w->program->partition, index);
+    if (t->members > 1)
+        out->stream[part][wefti_transfer_level(w->machine, t)] += w->instant[index];
 }
 
-static void add_state_step(const wefti_joint *j, const wefti_program *p, const wefti_step *s,
-                           int part, state_sums *out) {
-    const table_walk w = walk_of(j->problem->machine, p);
+static void add_state_step(const table_walk *w, const wefti_step *s, int part, state_sums *out) {
     double kernels, waits;
-    if (s->kind == WEFTI_STEP_POST) add_transfer(j, p, part, s->transfer, out);
+    if (s->kind == WEFTI_STEP_POST) add_transfer(w, part, s->transfer, out);
     if (s->kind == WEFTI_STEP_COPY && part != 1)
-        out->update += wefti_copy_seconds(w.machine, (double)s->bytes);
+        out->update += wefti_copy_seconds(w->machine, (double)s->bytes);
     if (s->kind != WEFTI_STEP_CALL) return;
     const bool computes = s->phase == WEFTI_FORWARD || s->phase == WEFTI_BACKWARD;
-    call_seconds(&w, s, true, &kernels, &waits);
+    call_seconds(w, s, true, &kernels, &waits);
     out->waits[part] += waits;
     if (!computes && part != 1) out->update += kernels;
     for (int32_t k = s->from; k < s->to; k++) {
         const int32_t t = s->routine->code[k].transfer;
-        if (t >= 0 && joins_replicas(p, wefti_partition_transfer(p->partition, t)))
-            add_transfer(j, p, part, t, out);
+        if (t >= 0 && w->replicas[t]) add_transfer(w, part, t, out);
     }
 }
 
@@ -388,8 +418,8 @@ static wefti_section last_section(const wefti_program *p) {
 
 /* The exposed part of transfers that are posted behind the last backward call: a rank that waits
  * for none of the earlier ones walks to the end of its step. */
-static weft_status find_tail(const wefti_joint *j, const wefti_program *p, double *out) {
-    const table_walk w = walk_of(j->problem->machine, p);
+static weft_status find_tail(const table_walk *w, double *out) {
+    const wefti_program *p = w->program;
     const wefti_section from = last_section(p);
     const int32_t transfers = p->partition ? wefti_partition_transfers(p->partition) : 0;
     double *ends, clock = 0, busy = 0, kernels, waits;
@@ -404,11 +434,11 @@ static weft_status find_tail(const wefti_joint *j, const wefti_program *p, doubl
             const wefti_step *s = &p->steps[section][i];
             double more = 0;
             if (s->kind == WEFTI_STEP_POST && section == (int)from)
-                ends[s->transfer] = clock + transfer_seconds(&w, s->transfer);
+                ends[s->transfer] = clock + transfer_seconds(w, s->transfer);
             if (s->kind == WEFTI_STEP_WAIT && ends[s->transfer] > clock) clock = ends[s->transfer];
-            if (s->kind == WEFTI_STEP_COPY) more = wefti_copy_seconds(w.machine, (double)s->bytes);
+            if (s->kind == WEFTI_STEP_COPY) more = wefti_copy_seconds(w->machine, (double)s->bytes);
             if (s->kind == WEFTI_STEP_CALL) {
-                call_seconds(&w, s, true, &kernels, &waits);
+                call_seconds(w, s, true, &kernels, &waits);
                 more = kernels + waits;
             }
             clock += more;
@@ -421,13 +451,17 @@ static weft_status find_tail(const wefti_joint *j, const wefti_program *p, doubl
 }
 
 static weft_status sum_state(const wefti_joint *j, const wefti_program *p, state_sums *out) {
+    table_walk w;
     *out = (state_sums){0};
+    WEFT_TRY(walk_begin(j, p, &w));
     for (int section = 0; section < WEFTI_SECTIONS; section++) {
         const int part = section == WEFTI_SECTION_FIRST ? 0 : section == WEFTI_SECTION_NEXT ? 1 : 2;
         for (int32_t i = 0; i < p->step_count[section]; i++)
-            add_state_step(j, p, &p->steps[section][i], part, out);
+            add_state_step(&w, &p->steps[section][i], part, out);
     }
-    return find_tail(j, p, &out->tail);
+    const weft_status status = find_tail(&w, &out->tail);
+    walk_end(&w);
+    return status;
 }
 
 /* The call that first reads a parameter, -1: none. */
