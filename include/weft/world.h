@@ -49,9 +49,9 @@ typedef struct weft_launcher {
  * disagree; the message has both. */
 WEFT_API weft_status weft_launcher_find(weft_launcher *out) WEFT_CHECKED;
 
-/** Note `number`, from 0, on environment variables that are set and ask for a feature which weft does
- * not have: the variable, and what weft does in its place. For example: MS_ENABLE_RECOVERY. Static.
- * NULL: there are no more notes. Nonblocking. */
+/** Note `number`, from 0, on environment variables that are set and ask for a feature which weft
+ * does not have: the variable, and what weft does in its place. For example: MS_ENABLE_RECOVERY.
+ * Static. NULL: there are no more notes. Nonblocking. */
 WEFT_API const char *weft_launcher_note(int number);
 
 /** Join the job of this process. Collective over all processes of the job. Blocks until all have

@@ -15,12 +15,12 @@
 
 enum { SMALL_BYTES = 64 << 10 };
 
-static bool in_pieces(const wefti_program_builder *b, int32_t v) {
+static bool in_pieces(const wefti_emitter *b, int32_t v) {
     return b->part && v >= 0 && b->root->values[v].kind == WEFTI_VALUE_PARAM &&
            !wefti_layout_equal(&b->dec->sharding[v].storage, &b->dec->sharding[v].use);
 }
 
-static weft_status new_buffer(wefti_program_builder *b, int32_t v, int32_t *out) {
+static weft_status new_buffer(wefti_emitter *b, int32_t v, int32_t *out) {
     weft_desc here =
         wefti_sharding_desc(b->dec, &b->root->values[v].desc, &b->dec->sharding[v].use);
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
@@ -31,8 +31,8 @@ static weft_status new_buffer(wefti_program_builder *b, int32_t v, int32_t *out)
 
 /* ---- many in one message ---- */
 
-bool wefti_gather_packs(const wefti_program_builder *b, const weft_desc *whole,
-                        const wefti_layout *from, const wefti_layout *to, wefti_division *out) {
+bool wefti_gather_packs(const wefti_emitter *b, const weft_desc *whole, const wefti_layout *from,
+                        const wefti_layout *to, wefti_division *out) {
     return b->spec->plan->fusion[1].mode != WEFT_FUSION_NONE &&
            wefti_layout_bytes(to, &b->p->mesh, whole) <= SMALL_BYTES &&
            wefti_build_divides(b, whole, to, from, out);
@@ -47,8 +47,8 @@ typedef struct pack {
     weft_desc joined, gathered;
 } pack;
 
-static weft_status find_packed_transfer(wefti_program_builder *b, const wefti_division *x,
-                                        uint64_t tag, pack *p) {
+static weft_status find_packed_transfer(wefti_emitter *b, const wefti_division *x, uint64_t tag,
+                                        pack *p) {
     const wefti_route *route;
     wefti_transfer *t;
     wefti_layout from = wefti_layout_replicated(2), to = from;
@@ -67,7 +67,7 @@ static weft_status find_packed_transfer(wefti_program_builder *b, const wefti_di
 }
 
 /* All have equal dtypes and are divided by the same axes. */
-static weft_status make_pack(wefti_program_builder *b, int count, const weft_desc *whole,
+static weft_status make_pack(wefti_emitter *b, int count, const weft_desc *whole,
                              const wefti_layout *from, const wefti_layout *to, uint64_t tag,
                              pack **out) {
     wefti_division x;
@@ -152,8 +152,7 @@ static weft_status fill(const pack *p, pack_part part, weft_body *body) {
     return add_divided(p, body, value);
 }
 
-static weft_status pack_routine(wefti_program_builder *b, const pack *p, pack_part part,
-                                int32_t *out) {
+static weft_status pack_routine(wefti_emitter *b, const pack *p, pack_part part, int32_t *out) {
     weft_body *body;
     WEFT_TRY(wefti_body_create(b->g, "small parameters", &body));
     weft_status status = fill(p, part, body);
@@ -164,7 +163,7 @@ static weft_status pack_routine(wefti_program_builder *b, const pack *p, pack_pa
     return wefti_build_routine_of(b, body, out);
 }
 
-weft_status wefti_gather_packed(wefti_program_builder *b, int count, const weft_desc *whole,
+weft_status wefti_gather_packed(wefti_emitter *b, int count, const weft_desc *whole,
                                 const wefti_layout *from, const wefti_layout *to, uint64_t tag,
                                 int32_t *out) {
     pack *p;
@@ -174,7 +173,7 @@ weft_status wefti_gather_packed(wefti_program_builder *b, int count, const weft_
 }
 
 /* Lists the small ones among parameters that may share a message: out[0..*out_count). */
-static void find_small(const wefti_program_builder *b, const int32_t *values, int count, int *out,
+static void find_small(const wefti_emitter *b, const int32_t *values, int count, int *out,
                        int *out_count) {
     wefti_division first = {0}, x;
     *out_count = 0;
@@ -193,32 +192,32 @@ static void find_small(const wefti_program_builder *b, const int32_t *values, in
 
 /* ---- ahead ---- */
 
-static weft_status transfer_step(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+static weft_status transfer_step(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
                                  const wefti_ahead *a) {
     return wefti_build_transfer(b, s, kind, b->root->values[a->value].name, a->transfer,
                                 b->param_buffer[a->value], a->buffer);
 }
 
-static wefti_ahead *find_ahead(wefti_program_builder *b, int32_t v) {
+static wefti_ahead *find_ahead(wefti_emitter *b, int32_t v) {
     for (int32_t i = 0; i < b->ahead_count; i++)
         if (b->ahead[i].value == v) return &b->ahead[i];
     return NULL;
 }
 
 /* The place of a parameter among the small ones that are gathered ahead, -1: it is none. */
-static int place_ahead(const wefti_program_builder *b, int32_t v) {
+static int place_ahead(const wefti_emitter *b, int32_t v) {
     for (int i = 0; i < b->packed_ahead.count; i++)
         if (b->packed_ahead.values[i] == v) return i;
     return -1;
 }
 
-static bool under_way(const wefti_program_builder *b, int32_t transfer) {
+static bool under_way(const wefti_emitter *b, int32_t transfer) {
     for (int32_t i = 0; i < b->ahead_count; i++)
         if (b->ahead[i].transfer == transfer) return true;
     return false;
 }
 
-static bool alike(const wefti_program_builder *b, int32_t u, int32_t v) {
+static bool alike(const wefti_emitter *b, int32_t u, int32_t v) {
     return wefti_desc_equal(&b->root->values[u].desc, &b->root->values[v].desc) &&
            wefti_layout_equal(&b->dec->sharding[u].storage, &b->dec->sharding[v].storage) &&
            wefti_layout_equal(&b->dec->sharding[u].use, &b->dec->sharding[v].use);
@@ -227,7 +226,7 @@ static bool alike(const wefti_program_builder *b, int32_t u, int32_t v) {
 /* The transfer that gathers a parameter, -1 if a single transfer cannot. Parameters at the same
  * position of equal cells share one transfer, call after call. So a deep model needs no more
  * transfers than a shallow one. */
-static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place, int32_t *out) {
+static weft_status find_transfer(wefti_emitter *b, int32_t v, int place, int32_t *out) {
     const wefti_sharding *x = &b->dec->sharding[v];
     const weft_desc *whole = &b->root->values[v].desc;
     wefti_gathered *last = &b->gathered[place];
@@ -253,7 +252,7 @@ static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place,
 }
 
 /* Posts the gather of one parameter ahead, if a single transfer can do it. */
-static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v, int place) {
+static weft_status post(wefti_emitter *b, wefti_section s, int32_t v, int place) {
     int32_t transfer = -1;
     if (!in_pieces(b, v) || find_ahead(b, v) || place_ahead(b, v) >= 0 ||
         b->ahead_count == WEFTI_MAX_BUCKET || place >= WEFTI_MAX_BUCKET)
@@ -269,8 +268,7 @@ static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v, in
 
 /* Whether a call's pass reads an input. Forward passes and fused forward-backward passes read all
  * of them; a backward body reads some. */
-static bool reads(const wefti_program_builder *b, const wefti_call_plan *call, int input,
-                  bool backward) {
+static bool reads(const wefti_emitter *b, const wefti_call_plan *call, int input, bool backward) {
     if (!backward || call->fused) return true;
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
     for (int64_t i = 0; i < grad->backward->in_count; i++)
@@ -280,7 +278,7 @@ static bool reads(const wefti_program_builder *b, const wefti_call_plan *call, i
 }
 
 /* The parameters that a call's pass gathers, each once. */
-static int list_gathered(const wefti_program_builder *b, int32_t k, bool backward,
+static int list_gathered(const wefti_emitter *b, int32_t k, bool backward,
                          int32_t out[WEFTI_MAX_BUCKET]) {
     const weft_node *n = b->dec->calls[k].node;
     int count = 0;
@@ -294,8 +292,7 @@ static int list_gathered(const wefti_program_builder *b, int32_t k, bool backwar
 }
 
 /* Joins the small parameters of a call, and posts their gather. */
-static weft_status post_packed(wefti_program_builder *b, wefti_section s, int32_t k,
-                               bool backward) {
+static weft_status post_packed(wefti_emitter *b, wefti_section s, int32_t k, bool backward) {
     wefti_ahead_packed *a = &b->packed_ahead;
     int32_t values[WEFTI_MAX_BUCKET], join;
     int small[WEFTI_MAX_BUCKET], count = list_gathered(b, k, backward, values);
@@ -332,14 +329,13 @@ static weft_status post_packed(wefti_program_builder *b, wefti_section s, int32_
     return wefti_build_transfer(b, s, WEFTI_STEP_POST, NULL, a->transfer, a->joined, a->gathered);
 }
 
-static weft_status wait_packed(wefti_program_builder *b, wefti_section s) {
+static weft_status wait_packed(wefti_emitter *b, wefti_section s) {
     wefti_ahead_packed *a = &b->packed_ahead;
     return wefti_build_transfer(b, s, WEFTI_STEP_WAIT, NULL, a->transfer, a->joined, a->gathered);
 }
 
 /* Waits for the small parameters of a call, if they are gathered ahead, and divides them. */
-static weft_status take_packed(wefti_program_builder *b, wefti_section s, int32_t k,
-                               bool backward) {
+static weft_status take_packed(wefti_emitter *b, wefti_section s, int32_t k, bool backward) {
     wefti_ahead_packed *a = &b->packed_ahead;
     const weft_node *n = b->dec->calls[k].node;
     wefti_draft_step *d;
@@ -358,8 +354,7 @@ static weft_status take_packed(wefti_program_builder *b, wefti_section s, int32_
     return wefti_build_end(b, d, a->divide);
 }
 
-weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_t k,
-                               bool backward) {
+weft_status wefti_gather_ahead(wefti_emitter *b, wefti_section s, int32_t k, bool backward) {
     if (!b->part || !b->spec->plan->overlap || k < 0) return WEFT_OK;
     const weft_node *n = b->dec->calls[k].node;
     WEFT_TRY(post_packed(b, s, k, backward));
@@ -371,8 +366,8 @@ weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_
 /* ---- now ---- */
 
 /* Gathers `count` parameters, in one message or in one each. */
-static weft_status gather_some(wefti_program_builder *b, wefti_section s, const int32_t *values,
-                               int count, bool packed, int32_t *buffers) {
+static weft_status gather_some(wefti_emitter *b, wefti_section s, const int32_t *values, int count,
+                               bool packed, int32_t *buffers) {
     weft_desc whole[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
     int32_t routine = -1;
@@ -396,8 +391,8 @@ static weft_status gather_some(wefti_program_builder *b, wefti_section s, const 
     return wefti_build_end(b, d, routine);
 }
 
-static weft_status gather_now(wefti_program_builder *b, wefti_section s, const int32_t *values,
-                              int count, int32_t *buffers) {
+static weft_status gather_now(wefti_emitter *b, wefti_section s, const int32_t *values, int count,
+                              int32_t *buffers) {
     int32_t some[WEFTI_MAX_BUCKET], theirs[WEFTI_MAX_BUCKET];
     int small[WEFTI_MAX_BUCKET], smalls, n = 0;
     find_small(b, values, count, small, &smalls);
@@ -422,8 +417,8 @@ static weft_status gather_now(wefti_program_builder *b, wefti_section s, const i
 
 /* Waits for the transfers that were posted ahead of the call, and gathers the missing parameters
  * now. */
-weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int32_t k,
-                                  bool backward, int32_t micro, int32_t **out) {
+weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t k, bool backward,
+                                  int32_t micro, int32_t **out) {
     const weft_node *n = b->dec->calls[k].node;
     int32_t values[WEFTI_MAX_BUCKET], buffers[WEFTI_MAX_BUCKET];
     int count = 0;
@@ -471,7 +466,7 @@ weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int
 }
 
 /* Waits for all posted gathers: none is in flight after the end of a section. */
-weft_status wefti_gather_finish(wefti_program_builder *b, wefti_section s) {
+weft_status wefti_gather_finish(wefti_emitter *b, wefti_section s) {
     if (b->packed_ahead.count) WEFT_TRY(wait_packed(b, s));
     b->packed_ahead.count = 0;
     while (b->ahead_count > 0)

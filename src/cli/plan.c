@@ -251,7 +251,8 @@ const cli_verb cli_plan = {
                "  weft train job.yaml --plan plan.json",
     .notes =
         "The plan is that of the job's section `parallel`, completed: how each op is split, how "
-        "each tensor lies,\nwhich stage each cell is in. Nothing is trained. In mode auto the joint "
+        "each tensor lies,\nwhich stage each cell is in. Nothing is trained. In mode auto the "
+        "joint "
         "search makes the plan;\nshown are its step on the machine and the lower bound. --diff "
         "ends with 1 when the plans differ.",
     .options = options,

@@ -84,10 +84,10 @@ typedef struct wefti_training {
     weft_train_result *result;
     weft_data *data;
     weft_session *session;
-    weft_plan *searched;  /* once the graph is built: of a search, or of the run's record; NULL: the
-                             job's plan counts */
+    weft_plan *searched; /* once the graph is built: of a search, or of the run's record; NULL: the
+                            job's plan counts */
     weft_search_report *report; /* of the joint search on this rank; NULL: none */
-    int64_t memory_bytes; /* limit of a device, 0: none */
+    int64_t memory_bytes;       /* limit of a device, 0: none */
     wefti_metrics *metrics;
     wefti_training_model model;
     wefti_training_batch batch;

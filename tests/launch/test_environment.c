@@ -96,10 +96,9 @@ static void test_torchrun(void **state) {
 
 static void test_mpi(void **state) {
     (void)state;
-    wefti_launcher l =
-        READ("OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE=3", "OMPI_COMM_WORLD_LOCAL_RANK=2",
-             "OMPI_COMM_WORLD_LOCAL_SIZE=3", "PMIX_RANK=2",
-             "PMIX_SERVER_URI2=12.0;tcp4://127.0.0.1:51677");
+    wefti_launcher l = READ("OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE=3",
+                            "OMPI_COMM_WORLD_LOCAL_RANK=2", "OMPI_COMM_WORLD_LOCAL_SIZE=3",
+                            "PMIX_RANK=2", "PMIX_SERVER_URI2=12.0;tcp4://127.0.0.1:51677");
     assert_string_equal(l.pmix_server, "127.0.0.1:51677");
     assert_int_equal(l.pmi_fd, -1);
     place_is(&l, "Open MPI", 2, 3);

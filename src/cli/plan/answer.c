@@ -108,8 +108,7 @@ static void say_search(const weft_search_report *r) {
 
 static int save(const weft_plan *plan, const char *out, bool quiet) {
     if (weft_plan_save(plan, out) < 0) return cli_failed();
-    if (!quiet)
-        cli_say(stdout, "%s: the plan for %d devices\n", out, weft_plan_devices(plan));
+    if (!quiet) cli_say(stdout, "%s: the plan for %d devices\n", out, weft_plan_devices(plan));
     return CLI_DONE;
 }
 

@@ -87,13 +87,12 @@ static void add_call(const wefti_joint *j, const wefti_joint_work *work,
         s->fill += c->forward;
         s->drain += c->backward;
     }
-    s->blocks += k == j->shape.middle || (j->shape.middle >= 0 && (k == j->shape.middle - 1 ||
-                                                                   k == j->shape.middle + 1));
+    s->blocks += k == j->shape.middle ||
+                 (j->shape.middle >= 0 && (k == j->shape.middle - 1 || k == j->shape.middle + 1));
     s->saved += (double)(c->saved + c->kept);
     s->frame = (double)c->frame;
     if (state)
-        s->fixed +=
-            (double)(state->parameters[k] + state->optimizer[k] + state->gradients[k]);
+        s->fixed += (double)(state->parameters[k] + state->optimizer[k] + state->gradients[k]);
 }
 
 /* Microbatches whose saved blocks lie in the memory of a stage at once, at least. */
@@ -167,8 +166,7 @@ static void add_stage(const wefti_joint *j, const wefti_degrees *d, const wefti_
     seconds = larger(seconds, x.stream);
     (void)first;
     out->seconds = larger(out->seconds, seconds);
-    const double bytes =
-        state ? s->fixed + in_flight(d, stage) * s->saved + s->frame : 0;
+    const double bytes = state ? s->fixed + in_flight(d, stage) * s->saved + s->frame : 0;
     if (bytes > out->bytes) {
         out->bytes = bytes;
         out->stage = stage;
@@ -186,8 +184,7 @@ static weft_status sum_stages(const wefti_joint *j, const wefti_degrees *d,
         *out_divided = wefti_joint_divide(&j->shape, work, parts, part_of);
     for (int32_t k = 0; *out_divided && k < calls; k++) {
         int32_t stage = 0, chunk = 0;
-        if (parts > 1)
-            wefti_schedule_place(d->schedule, d->stages, part_of[k], &stage, &chunk);
+        if (parts > 1) wefti_schedule_place(d->schedule, d->stages, part_of[k], &stage, &chunk);
         add_call(j, work, state, k, chunk == 0, &stages[stage]);
     }
     return WEFT_OK;

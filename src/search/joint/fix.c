@@ -80,10 +80,11 @@ static weft_status add_word(const char *word, wefti_joint_fix *fix) {
     while (d < WEFTI_JOINT_COUNT &&
            (strlen(names[d]) != length || strncmp(names[d], word, length) != 0))
         d++;
-    WEFT_REQUIRE(equals && d < WEFTI_JOINT_COUNT, WEFT_E_ARG,
-                 "the constraint '%s' must be NAME=VALUE, with one of the names dp, ep, cp, tp, sp, "
-                 "pp, chunks, microbatches, schedule, level, shard, recompute",
-                 word);
+    WEFT_REQUIRE(
+        equals && d < WEFTI_JOINT_COUNT, WEFT_E_ARG,
+        "the constraint '%s' must be NAME=VALUE, with one of the names dp, ep, cp, tp, sp, "
+        "pp, chunks, microbatches, schedule, level, shard, recompute",
+        word);
     WEFT_TRY(read_value(d, word, equals + 1, &value));
     WEFT_REQUIRE(fix->value[d] < 0 || fix->value[d] == value, WEFT_E_ARG,
                  "contradicting constraints: '%s', and another one for %s with the value %d", word,
@@ -148,8 +149,9 @@ weft_status wefti_joint_fix_check(const wefti_joint_fix *fix, int32_t devices, i
     WEFT_REQUIRE(chunks <= 1 || v[WEFTI_JOINT_STAGES] != 1, WEFT_E_ARG,
                  "contradicting constraints: chunks=%d and pp=1: only pipelines have chunks",
                  chunks);
-    WEFT_REQUIRE(v[WEFTI_JOINT_SEQUENCE] != 1 || v[WEFTI_JOINT_TENSOR] != 1, WEFT_E_ARG,
-                 "contradicting constraints: sp=1 and tp=1: the sequence is split over the axis tp");
+    WEFT_REQUIRE(
+        v[WEFTI_JOINT_SEQUENCE] != 1 || v[WEFTI_JOINT_TENSOR] != 1, WEFT_E_ARG,
+        "contradicting constraints: sp=1 and tp=1: the sequence is split over the axis tp");
     WEFT_REQUIRE(v[WEFTI_JOINT_SHARD] <= 0 || v[WEFTI_JOINT_LEVEL] != 0, WEFT_E_ARG,
                  "contradicting constraints: shard=%d and level=0: nothing is shared out",
                  v[WEFTI_JOINT_SHARD]);

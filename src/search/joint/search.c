@@ -122,9 +122,10 @@ static weft_status predict(search *s, const wefti_degrees *d, const weft_plan *p
         .options = {.machine = p->machine,
                     .microbatches = d->microbatches * p->settings->copies,
                     .tokens = p->source.tokens,
-                    .flops = p->source.flops > 0
-                                 ? p->source.flops
-                                 : wefti_model_flops(graph, d->microbatches * p->settings->copies)}};
+                    .flops =
+                        p->source.flops > 0
+                            ? p->source.flops
+                            : wefti_model_flops(graph, d->microbatches * p->settings->copies)}};
     return wefti_predict_plan(&spec, out);
 }
 
@@ -436,8 +437,8 @@ weft_status wefti_joint_search(const wefti_joint_problem *problem, wefti_joint_a
         wefti_joint_answer_free(out);
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
-    out->gap = (out->prediction->step_seconds - out->lower_bound_seconds) /
-               out->lower_bound_seconds;
+    out->gap =
+        (out->prediction->step_seconds - out->lower_bound_seconds) / out->lower_bound_seconds;
     return WEFT_OK;
 }
 

@@ -25,8 +25,7 @@ static void signature_of(const wefti_machine_model *m, int32_t stride, int32_t s
     for (int32_t l = 0; size > 1 && l < m->level_count; l++) {
         const int32_t block = wefti_model_block(m, l);
         int32_t blocks = 1;
-        for (int64_t i = 1; i < size; i++)
-            blocks += i * stride / block != (i - 1) * stride / block;
+        for (int64_t i = 1; i < size; i++) blocks += i * stride / block != (i - 1) * stride / block;
         out[l] = blocks;
     }
 }
@@ -59,8 +58,7 @@ static weft_status visit_orders(const wefti_joint *j, const wefti_joint_visit *v
             if (a != inner) order[at++] = (int8_t)a;
         order[at] = (int8_t)inner;
         levels_of(j, d, order, known[count]);
-        for (int k = 0; k < count; k++)
-            seen |= !memcmp(known[k], known[count], sizeof known[k]);
+        for (int k = 0; k < count; k++) seen |= !memcmp(known[k], known[count], sizeof known[k]);
         if (seen) continue;
         memcpy(d->order, order, sizeof order);
         WEFT_TRY(visit->degrees(visit->context, d));
@@ -74,7 +72,8 @@ static weft_status visit_orders(const wefti_joint *j, const wefti_joint_visit *v
 static weft_status visit_modes(const wefti_joint *j, const wefti_joint_visit *visit,
                                wefti_degrees *d) {
     const weft_model_config *c = j->problem->source.config;
-    const bool splits = d->tensor > 1 && c && wefti_family_has_split(c->family, WEFTI_SPLIT_SEQUENCE);
+    const bool splits =
+        d->tensor > 1 && c && wefti_family_has_split(c->family, WEFTI_SPLIT_SEQUENCE);
     for (int sequence = splits; sequence >= 0; sequence--) {
         if (!admits(j, WEFTI_JOINT_SEQUENCE, sequence)) continue;
         d->sequence = sequence;
@@ -92,8 +91,8 @@ static weft_status visit_microbatches(const wefti_joint *j, const wefti_joint_vi
     const int64_t replicas = (int64_t)d->data * d->expert;
     if (!j->scalable) {
         const weft_plan *s = j->problem->settings;
-        d->microbatches = d->stages > 1 && s->pipeline.stages > 1 ? s->pipeline.microbatches
-                                                                   : s->accumulate;
+        d->microbatches =
+            d->stages > 1 && s->pipeline.stages > 1 ? s->pipeline.microbatches : s->accumulate;
         return visit_modes(j, visit, d);
     }
     if (all % copies) return WEFT_OK;
@@ -182,8 +181,7 @@ static weft_status visit_levels(const wefti_joint *j, wefti_degrees *d,
         d->level = level;
         if (is_fixed(j, WEFTI_JOINT_SHARD)) {
             d->shard = level ? j->problem->fix.value[WEFTI_JOINT_SHARD] : 0;
-            if (admits(j, WEFTI_JOINT_SHARD, d->shard))
-                WEFT_TRY(visit->degrees(visit->context, d));
+            if (admits(j, WEFTI_JOINT_SHARD, d->shard)) WEFT_TRY(visit->degrees(visit->context, d));
             continue;
         }
         for (int k = 0; k < (level && shards[1] ? 2 : 1); k++) {
