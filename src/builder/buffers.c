@@ -10,8 +10,7 @@ static int64_t aligned(int64_t bytes) {
     return (bytes + 63) & ~(int64_t)63;
 }
 
-weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char *name,
-                             int32_t *out) {
+weft_status wefti_buffer_add(wefti_emitter *b, int64_t bytes, const char *name, int32_t *out) {
     WEFT_TRY(WEFT_GROW(b->buffers, b->buffer_count, b->buffer_cap));
     b->buffers[b->buffer_count] =
         (wefti_buffer){.life = {.bytes = bytes, .first = b->now, .last = b->now},
@@ -24,7 +23,7 @@ weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char
     return WEFT_OK;
 }
 
-weft_status wefti_buffer_part(wefti_program_builder *b, int32_t of, int32_t micro, int64_t stride,
+weft_status wefti_buffer_part(wefti_emitter *b, int32_t of, int32_t micro, int64_t stride,
                               int64_t bytes, int32_t *out) {
     WEFT_TRY(wefti_buffer_add(b, bytes, b->buffers[of].name, out));
     b->buffers[*out].of = of;
@@ -33,7 +32,7 @@ weft_status wefti_buffer_part(wefti_program_builder *b, int32_t of, int32_t micr
     return WEFT_OK;
 }
 
-weft_status wefti_buffer_persistent(wefti_program_builder *b, int64_t bytes, const char *name,
+weft_status wefti_buffer_persistent(wefti_emitter *b, int64_t bytes, const char *name,
                                     int32_t *out) {
     WEFT_TRY(wefti_buffer_add(b, bytes, name, out));
     wefti_buffer *buffer = &b->buffers[*out];
@@ -41,13 +40,13 @@ weft_status wefti_buffer_persistent(wefti_program_builder *b, int64_t bytes, con
     return WEFT_OK;
 }
 
-void wefti_buffer_use(wefti_program_builder *b, int32_t buffer) {
+void wefti_buffer_use(wefti_emitter *b, int32_t buffer) {
     if (buffer >= 0 && b->buffers[buffer].life.last < b->now) b->buffers[buffer].life.last = b->now;
 }
 
 /* ---- steps ---- */
 
-weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+weft_status wefti_build_begin(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
                               wefti_phase phase, const char *name, int32_t args,
                               wefti_draft_step **out) {
     WEFT_TRY(WEFT_GROW(b->steps[s], b->step_count[s], b->step_cap[s]));
@@ -68,14 +67,14 @@ weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_s
     return WEFT_OK;
 }
 
-void wefti_build_arg(wefti_program_builder *b, wefti_draft_step *d, int32_t arg, int32_t buffer,
+void wefti_build_arg(wefti_emitter *b, wefti_draft_step *d, int32_t arg, int32_t buffer,
                      int64_t delta) {
     d->args[arg] = (wefti_buffer_ref){buffer, delta};
     wefti_buffer_use(b, buffer);
 }
 
 /* Sets the frame and the random stream of a routine's call, then advances the time. */
-weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d, int32_t routine) {
+weft_status wefti_build_end(wefti_emitter *b, wefti_draft_step *d, int32_t routine) {
     const wefti_routine *r = b->p->routines[routine];
     d->step.routine = r;
     d->step.to = r->code_count;
@@ -88,7 +87,7 @@ weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d, int32
     return WEFT_OK;
 }
 
-weft_status wefti_build_transfer(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+weft_status wefti_build_transfer(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
                                  const char *name, int32_t transfer, int32_t source,
                                  int32_t destination) {
     if (!name) name = wefti_partition_transfer(b->part, transfer)->name;
@@ -109,7 +108,7 @@ static bool is_placed(const wefti_buffer *x) {
 }
 
 /* The time at which most bytes are alive. */
-static weft_status find_peak(const wefti_program_builder *b, int32_t *out) {
+static weft_status find_peak(const wefti_emitter *b, int32_t *out) {
     int64_t *alive;
     WEFT_NEW_ARRAY(alive, int64_t, b->now + 2);
     for (int64_t i = 0; i < b->buffer_count; i++) {
@@ -134,7 +133,7 @@ static weft_status find_peak(const wefti_program_builder *b, int32_t *out) {
 }
 
 /* Stores the step that runs at the time `worst`, or the last one before it. */
-static void find_peak_step(wefti_program_builder *b, int32_t worst) {
+static void find_peak_step(wefti_emitter *b, int32_t worst) {
     int32_t latest = -1;
     b->p->peak_step = -1;
     for (int s = 0; s < WEFTI_SECTIONS; s++)
@@ -153,7 +152,7 @@ static bool is_alive(const wefti_lifetime *x, int32_t at) {
 
 /* Lists the largest buffers that are alive at the peak, in descending order. Of equal buffers the
  * earliest comes first. */
-static weft_status find_largest(wefti_program_builder *b) {
+static weft_status find_largest(wefti_emitter *b) {
     enum { MOST = 32 };
     const wefti_buffer *largest[MOST];
     int32_t worst = 0, count = 0;
@@ -180,7 +179,7 @@ static weft_status find_largest(wefti_program_builder *b) {
 }
 
 /* A bucket's buffer lives as long as the gradients in it. */
-static void widen_packed(wefti_program_builder *b) {
+static void widen_packed(wefti_emitter *b) {
     for (int64_t i = 0; i < b->buffer_count; i++) {
         if (b->buffers[i].of < 0 || b->buffers[i].stride) continue;
         const wefti_lifetime *part = &b->buffers[i].life;
@@ -190,7 +189,7 @@ static void widen_packed(wefti_program_builder *b) {
     }
 }
 
-static weft_status place_transient(wefti_program_builder *b) {
+static weft_status place_transient(wefti_emitter *b) {
     wefti_lifetime *life;
     WEFT_NEW_ARRAY(life, wefti_lifetime, b->buffer_count + 1);
     int64_t count = 0;
@@ -212,7 +211,7 @@ static weft_status place_transient(wefti_program_builder *b) {
     return status;
 }
 
-weft_status wefti_buffers_finish(wefti_program_builder *b) {
+weft_status wefti_buffers_finish(wefti_emitter *b) {
     wefti_program *p = b->p;
     const wefti_program *shared = b->spec->shared;
     p->persistent_bytes = shared ? shared->persistent_bytes : 0;

@@ -10,12 +10,12 @@
 #include "builder/build.h"
 #include "builder/tags.h"
 
-static bool in_pieces(const wefti_program_builder *b, int32_t v) {
+static bool in_pieces(const wefti_emitter *b, int32_t v) {
     return b->part && v >= 0 && b->root->values[v].kind == WEFTI_VALUE_PARAM &&
            !wefti_layout_equal(&b->dec->sharding[v].storage, &b->dec->sharding[v].use);
 }
 
-static weft_status new_buffer(wefti_program_builder *b, int32_t v, int32_t *out) {
+static weft_status new_buffer(wefti_emitter *b, int32_t v, int32_t *out) {
     weft_desc here =
         wefti_sharding_desc(b->dec, &b->root->values[v].desc, &b->dec->sharding[v].use);
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
@@ -26,25 +26,25 @@ static weft_status new_buffer(wefti_program_builder *b, int32_t v, int32_t *out)
 
 /* ---- ahead ---- */
 
-static weft_status transfer_step(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+static weft_status transfer_step(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
                                  const wefti_ahead *a) {
     return wefti_build_transfer(b, s, kind, b->root->values[a->value].name, a->transfer,
                                 b->param_buffer[a->value], a->buffer);
 }
 
-static wefti_ahead *find_ahead(wefti_program_builder *b, int32_t v) {
+static wefti_ahead *find_ahead(wefti_emitter *b, int32_t v) {
     for (int32_t i = 0; i < b->ahead_count; i++)
         if (b->ahead[i].value == v) return &b->ahead[i];
     return NULL;
 }
 
-static bool under_way(const wefti_program_builder *b, int32_t transfer) {
+static bool under_way(const wefti_emitter *b, int32_t transfer) {
     for (int32_t i = 0; i < b->ahead_count; i++)
         if (b->ahead[i].transfer == transfer) return true;
     return false;
 }
 
-static bool alike(const wefti_program_builder *b, int32_t u, int32_t v) {
+static bool alike(const wefti_emitter *b, int32_t u, int32_t v) {
     return wefti_desc_equal(&b->root->values[u].desc, &b->root->values[v].desc) &&
            wefti_layout_equal(&b->dec->sharding[u].storage, &b->dec->sharding[v].storage) &&
            wefti_layout_equal(&b->dec->sharding[u].use, &b->dec->sharding[v].use);
@@ -53,7 +53,7 @@ static bool alike(const wefti_program_builder *b, int32_t u, int32_t v) {
 /* The transfer that gathers a parameter, -1 if a single transfer cannot. Parameters at the same
  * position of equal cells share one transfer, call after call. So a deep model needs no more
  * transfers than a shallow one. */
-static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place, int32_t *out) {
+static weft_status find_transfer(wefti_emitter *b, int32_t v, int place, int32_t *out) {
     const wefti_sharding *x = &b->dec->sharding[v];
     const weft_desc *whole = &b->root->values[v].desc;
     wefti_gathered *last = &b->gathered[place];
@@ -79,7 +79,7 @@ static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place,
 }
 
 /* Posts the gather of one parameter ahead, if a single transfer can do it. */
-static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v, int place) {
+static weft_status post(wefti_emitter *b, wefti_section s, int32_t v, int place) {
     int32_t transfer = -1;
     if (!in_pieces(b, v) || find_ahead(b, v) || b->ahead_count == WEFTI_MAX_BUCKET ||
         place >= WEFTI_MAX_BUCKET)
@@ -95,8 +95,7 @@ static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v, in
 
 /* Whether a call's pass reads an input. Forward passes and fused forward-backward passes read all
  * of them; a backward body reads some. */
-static bool reads(const wefti_program_builder *b, const wefti_call_plan *call, int input,
-                  bool backward) {
+static bool reads(const wefti_emitter *b, const wefti_call_plan *call, int input, bool backward) {
     if (!backward || call->fused) return true;
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
     for (int64_t i = 0; i < grad->backward->in_count; i++)
@@ -105,8 +104,7 @@ static bool reads(const wefti_program_builder *b, const wefti_call_plan *call, i
     return false;
 }
 
-weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_t k,
-                               bool backward) {
+weft_status wefti_gather_ahead(wefti_emitter *b, wefti_section s, int32_t k, bool backward) {
     if (!b->part || !b->spec->plan->overlap || k < 0) return WEFT_OK;
     const weft_node *n = b->dec->calls[k].node;
     for (int i = 0; i < n->inputs; i++)
@@ -116,8 +114,8 @@ weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_
 
 /* ---- now ---- */
 
-static weft_status gather_now(wefti_program_builder *b, wefti_section s, const int32_t *values,
-                              int count, int32_t *buffers) {
+static weft_status gather_now(wefti_emitter *b, wefti_section s, const int32_t *values, int count,
+                              int32_t *buffers) {
     weft_desc whole[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
     int32_t routine;
@@ -142,8 +140,8 @@ static weft_status gather_now(wefti_program_builder *b, wefti_section s, const i
 
 /* Waits for the transfers that were posted ahead of the call, and gathers the missing parameters
  * now. */
-weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int32_t k,
-                                  bool backward, int32_t micro, int32_t **out) {
+weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t k, bool backward,
+                                  int32_t micro, int32_t **out) {
     const weft_node *n = b->dec->calls[k].node;
     int32_t values[WEFTI_MAX_BUCKET], buffers[WEFTI_MAX_BUCKET];
     int count = 0;
@@ -182,7 +180,7 @@ weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int
 }
 
 /* Waits for all posted gathers: none is in flight after the end of a section. */
-weft_status wefti_gather_finish(wefti_program_builder *b, wefti_section s) {
+weft_status wefti_gather_finish(wefti_emitter *b, wefti_section s) {
     while (b->ahead_count > 0)
         WEFT_TRY(transfer_step(b, s, WEFTI_STEP_WAIT, &b->ahead[--b->ahead_count]));
     return WEFT_OK;

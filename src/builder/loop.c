@@ -56,7 +56,7 @@ void wefti_decide_loop(wefti_decisions *dec) {
 }
 
 typedef struct loop_fold {
-    wefti_program_builder *b;
+    wefti_emitter *b;
     wefti_section section;
     wefti_draft_step *steps;
     int64_t begin, count;    /* period A; period B follows it */
@@ -208,7 +208,7 @@ static weft_status set_strides(const loop_fold *f, wefti_draft_step *d) {
 
 /* Moves a step behind the loop to the last microbatches. */
 static void move_on(const loop_fold *f, wefti_draft_step *d, int64_t k) {
-    const wefti_program_builder *b = f->b;
+    const wefti_emitter *b = f->b;
     int32_t later = b->spec->microbatches - b->dec->micros;
     d->at -= (int32_t)f->count;
     if (k >= b->loop.tasks_end) return;
@@ -221,7 +221,7 @@ static void move_on(const loop_fold *f, wefti_draft_step *d, int64_t k) {
 }
 
 static weft_status rewrite(loop_fold *f) {
-    wefti_program_builder *b = f->b;
+    wefti_emitter *b = f->b;
     int64_t behind_a = f->begin + f->count, behind_b = behind_a + f->count;
     for (int64_t k = f->begin; k < b->step_count[f->section]; k++) {
         wefti_draft_step *d = &f->steps[k];
@@ -254,13 +254,13 @@ static weft_status add_loop(const loop_fold *f) {
     return WEFT_OK;
 }
 
-void wefti_loop_mark_at(wefti_program_builder *b, wefti_section s, int number) {
+void wefti_loop_mark_at(wefti_emitter *b, wefti_section s, int number) {
     b->loop.mark[number] = (wefti_loop_mark){b->step_count[s], b->p->saved_bytes,
                                              b->p->forward_flops, b->p->backward_flops};
     if (number + 1 > b->loop.marks) b->loop.marks = number + 1;
 }
 
-weft_status wefti_loop_fold(wefti_program_builder *b, wefti_section s) {
+weft_status wefti_loop_fold(wefti_emitter *b, wefti_section s) {
     const wefti_loop_mark *m = b->loop.mark;
     loop_fold f = {.b = b, .section = s, .steps = b->steps[s], .begin = m[0].step};
     if (!b->dec->loop.period) return WEFT_OK;

@@ -21,7 +21,7 @@
 #include "builder/build.h"
 #include "builder/tags.h"
 
-static const wefti_sharding *sharding_of(const wefti_program_builder *b, int32_t v) {
+static const wefti_sharding *sharding_of(const wefti_emitter *b, int32_t v) {
     return &b->dec->sharding[v];
 }
 
@@ -32,7 +32,7 @@ static bool only_summed(const wefti_layout *terms, const wefti_layout *sum) {
     return terms->sum && wefti_layout_equal(&done, sum);
 }
 
-static bool is_reduced(const wefti_program_builder *b, int32_t v) {
+static bool is_reduced(const wefti_emitter *b, int32_t v) {
     const wefti_sharding *x = sharding_of(b, v);
     return b->part && !wefti_layout_equal(&x->gradient, &x->state);
 }
@@ -40,7 +40,7 @@ static bool is_reduced(const wefti_program_builder *b, int32_t v) {
 /* ---- buckets in one buffer ---- */
 
 /* How many outputs of this rank's backward passes, for one microbatch, are gradients of v. */
-static int32_t terms_of(const wefti_program_builder *b, int32_t v) {
+static int32_t terms_of(const wefti_emitter *b, int32_t v) {
     int32_t terms = 0;
     for (int32_t k = 0; k < b->dec->call_count; k++) {
         const wefti_call_plan *call = &b->dec->calls[k];
@@ -54,7 +54,7 @@ static int32_t terms_of(const wefti_program_builder *b, int32_t v) {
 
 /* Decides which gradients of a bucket lie in its common buffer. Gradients of a bucket have equal
  * dtypes and are summed over the same devices. */
-static weft_status pack(wefti_program_builder *b, int32_t k) {
+static weft_status pack(wefti_emitter *b, int32_t k) {
     const wefti_bucket *x = &b->dec->bucket[k];
     wefti_packed *p = &b->packed[k];
     const char *last = "";
@@ -81,8 +81,8 @@ static weft_status pack(wefti_program_builder *b, int32_t k) {
     return WEFT_OK;
 }
 
-static weft_status part_of_bucket(wefti_program_builder *b, int32_t whole, int32_t v,
-                                  const char *name, int32_t *out) {
+static weft_status part_of_bucket(wefti_emitter *b, int32_t whole, int32_t v, const char *name,
+                                  int32_t *out) {
     weft_desc here =
         wefti_sharding_desc(b->dec, &b->root->values[v].desc, &sharding_of(b, v)->gradient);
     WEFT_TRY(wefti_buffer_part(b, whole, 0, 0, weft_desc_bytes(&here), out));
@@ -91,8 +91,7 @@ static weft_status part_of_bucket(wefti_program_builder *b, int32_t whole, int32
     return WEFT_OK;
 }
 
-weft_status wefti_reduce_buffer(wefti_program_builder *b, int32_t v, const char *name,
-                                int32_t *out) {
+weft_status wefti_reduce_buffer(wefti_emitter *b, int32_t v, const char *name, int32_t *out) {
     weft_desc here =
         wefti_sharding_desc(b->dec, &b->root->values[v].desc, &sharding_of(b, v)->gradient);
     int32_t k = b->part ? b->dec->bucket_of[v] : -1;
@@ -119,7 +118,7 @@ static int32_t last_wave(const wefti_routine *r, int32_t *out_begin) {
  * pieces of a rank, so this assumes that all do: the decision must be the same on all ranks. A call
  * that has the endpoints for itself may have any width, since it posts in waves. Reductions and
  * gathers have different tags, so they never share an endpoint. */
-static int32_t in_the_way(const wefti_program_builder *b, int32_t width, bool gathers) {
+static int32_t in_the_way(const wefti_emitter *b, int32_t width, bool gathers) {
     int32_t oldest = -1;
     for (int32_t i = 0; i < b->in_flight_count; i++) {
         if (gathers != (b->in_flight[i].bucket < 0)) continue;
@@ -130,7 +129,7 @@ static int32_t in_the_way(const wefti_program_builder *b, int32_t width, bool ga
 }
 
 /* The oldest reduction, if as many buckets are in flight as may be; -1: fewer are. */
-static int32_t oldest_of_all(const wefti_program_builder *b, int32_t bucket) {
+static int32_t oldest_of_all(const wefti_emitter *b, int32_t bucket) {
     int32_t oldest = -1, last = -1, buckets = 0;
     if (bucket < 0) return -1;
     for (int32_t i = 0; i < b->in_flight_count; i++) {
@@ -144,7 +143,7 @@ static int32_t oldest_of_all(const wefti_program_builder *b, int32_t bucket) {
 }
 
 /* Emits the second part of call i in flight. */
-static weft_status wait_for(wefti_program_builder *b, wefti_section s, int32_t i) {
+static weft_status wait_for(wefti_emitter *b, wefti_section s, int32_t i) {
     wefti_in_flight x = b->in_flight[i];
     const wefti_step *first = &x.call.step;
     wefti_draft_step *d;
@@ -170,12 +169,12 @@ static weft_status wait_for(wefti_program_builder *b, wefti_section s, int32_t i
     return x.last ? wefti_bucket_reduced(b, s, x.bucket) : WEFT_OK;
 }
 
-weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) {
+weft_status wefti_reduce_wait(wefti_emitter *b, wefti_section s) {
     while (b->in_flight_count) WEFT_TRY(wait_for(b, s, 0));
     return WEFT_OK;
 }
 
-weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, int32_t width,
+weft_status wefti_reduce_make_room(wefti_emitter *b, wefti_section s, int32_t width,
                                    int32_t bucket) {
     for (;;) {
         int32_t i = oldest_of_all(b, bucket);
@@ -186,8 +185,7 @@ weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s, in
     }
 }
 
-weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_t width,
-                               int32_t bucket) {
+weft_status wefti_reduce_leave(wefti_emitter *b, wefti_section s, int32_t width, int32_t bucket) {
     wefti_draft_step *d = &b->steps[s][b->step_count[s] - 1];
     int32_t begin, end = last_wave(d->step.routine, &begin);
     if (end) {
@@ -203,9 +201,8 @@ weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_
 
 /* A reduction of `count` operands; args: operands, then results. `posts`: leaves its transfers in
  * flight. */
-static weft_status reduce_call(wefti_program_builder *b, wefti_section s, int32_t bucket,
-                               const char *name, int32_t routine, int count, const int32_t *args,
-                               bool posts) {
+static weft_status reduce_call(wefti_emitter *b, wefti_section s, int32_t bucket, const char *name,
+                               int32_t routine, int count, const int32_t *args, bool posts) {
     wefti_draft_step *d;
     if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, count, bucket));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
@@ -216,7 +213,7 @@ static weft_status reduce_call(wefti_program_builder *b, wefti_section s, int32_
     return posts ? wefti_reduce_leave(b, s, count, bucket) : WEFT_OK;
 }
 
-static weft_status reduce_packed(wefti_program_builder *b, wefti_section s, int32_t k, bool posts) {
+static weft_status reduce_packed(wefti_emitter *b, wefti_section s, int32_t k, bool posts) {
     const wefti_bucket *x = &b->dec->bucket[k];
     const wefti_packed *p = &b->packed[k];
     const char *name = b->buffers[p->buffer].name + strlen("gradients up to ");
@@ -254,7 +251,7 @@ typedef struct division {
 
 /* Whether the layouts of the gradient and its complete pieces differ only in a further division of
  * one dimension, into equal parts, and in the sum. */
-static bool divides(const wefti_program_builder *b, int32_t v, division *out) {
+static bool divides(const wefti_emitter *b, int32_t v, division *out) {
     const wefti_layout *terms = &sharding_of(b, v)->gradient, *sum = &sharding_of(b, v)->state;
     const weft_desc *whole = &b->root->values[v].desc;
     wefti_layout rest = *sum;
@@ -320,7 +317,7 @@ static weft_status join_parts(weft_body *body, const weft_desc *desc, const int 
     return wefti_body_output(body, value[0]);
 }
 
-static weft_status join_routine(wefti_program_builder *b, const weft_desc *desc, const int *dim,
+static weft_status join_routine(wefti_emitter *b, const weft_desc *desc, const int *dim,
                                 int32_t count, int32_t parts, int32_t *out) {
     weft_body *fresh;
     const weft_body *body;
@@ -341,7 +338,7 @@ static weft_status join_routine(wefti_program_builder *b, const weft_desc *desc,
 }
 
 /* Copies gradients into one buffer. */
-static weft_status join_call(wefti_program_builder *b, wefti_section s, const char *name,
+static weft_status join_call(wefti_emitter *b, wefti_section s, const char *name,
                              const int32_t *values, int32_t count, int32_t parts,
                              int32_t *out_buffer, weft_desc *out_joined) {
     weft_desc *desc;
@@ -370,7 +367,7 @@ static weft_status join_call(wefti_program_builder *b, wefti_section s, const ch
     return wefti_build_end(b, d, routine);
 }
 
-static weft_status complete_pieces(wefti_program_builder *b, int32_t k, const char *name,
+static weft_status complete_pieces(wefti_emitter *b, int32_t k, const char *name,
                                    const int32_t *values, int32_t count, int64_t bytes) {
     int64_t at = 0;
     int32_t *whole = &b->packed[k].pieces;
@@ -390,7 +387,7 @@ static weft_status complete_pieces(wefti_program_builder *b, int32_t k, const ch
 }
 
 /* Completes the pieces of gradients that the same axes divide. */
-static weft_status reduce_pieces(wefti_program_builder *b, wefti_section s, int32_t k,
+static weft_status reduce_pieces(wefti_emitter *b, wefti_section s, int32_t k,
                                  const int32_t *values, int32_t count, bool posts) {
     const char *name = b->root->values[values[count - 1]].name;
     bool adds = b->adds && b->dec->bucket[k].each;
@@ -412,7 +409,7 @@ static weft_status reduce_pieces(wefti_program_builder *b, wefti_section s, int3
 }
 
 /* Moves the gradients that reduce_pieces takes to the begin of `values`; returns their number. */
-static int32_t find_pieces(const wefti_program_builder *b, int32_t *values, int32_t count) {
+static int32_t find_pieces(const wefti_emitter *b, int32_t *values, int32_t count) {
     division first = {0}, x;
     int32_t found = 0;
     for (int32_t i = 0; i < count; i++) {
@@ -433,8 +430,8 @@ static int32_t find_pieces(const wefti_program_builder *b, int32_t *values, int3
 /* Completes `n` gradients each in a transfer of its own. If only the devices' terms must be added,
  * the sum replaces the local term in its buffer. This needs a third less traffic than another
  * buffer: the cache lines of that one are fetched before they are written. */
-static weft_status reduce_some(wefti_program_builder *b, wefti_section s, int32_t k,
-                               const int32_t *values, int n, bool posts) {
+static weft_status reduce_some(wefti_emitter *b, wefti_section s, int32_t k, const int32_t *values,
+                               int n, bool posts) {
     weft_desc descs[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
     int32_t routine, args[2 * WEFTI_MAX_BUCKET];
@@ -461,7 +458,7 @@ static weft_status reduce_some(wefti_program_builder *b, wefti_section s, int32_
     return reduce_call(b, s, k, b->root->values[values[n - 1]].name, routine, n, args, posts);
 }
 
-weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32_t k, bool posts) {
+weft_status wefti_reduce_bucket(wefti_emitter *b, wefti_section s, int32_t k, bool posts) {
     const wefti_bucket *x = &b->dec->bucket[k];
     int32_t *values, count = 0;
     if (b->begun[k]) return WEFT_OK;
@@ -491,7 +488,7 @@ weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32
 
 /* ---- while backward passes are built ---- */
 
-static bool any_reduced(const wefti_program_builder *b, bool at_last) {
+static bool any_reduced(const wefti_emitter *b, bool at_last) {
     for (int32_t k = 0; k < b->dec->bucket_count; k++)
         for (int32_t i = 0; i < b->dec->bucket[k].count; i++)
             if (is_reduced(b, b->dec->bucket[k].values[i]) && !(at_last && b->dec->bucket[k].each))
@@ -499,15 +496,15 @@ static bool any_reduced(const wefti_program_builder *b, bool at_last) {
     return false;
 }
 
-bool wefti_reduce_overlaps(const wefti_program_builder *b) {
+bool wefti_reduce_overlaps(const wefti_emitter *b) {
     return b->part && b->spec->optimizer && b->spec->plan->overlap && any_reduced(b, false);
 }
 
-bool wefti_reduce_at_last(const wefti_program_builder *b) {
+bool wefti_reduce_at_last(const wefti_emitter *b) {
     return wefti_reduce_overlaps(b) && any_reduced(b, true);
 }
 
-void wefti_reduce_begin(wefti_program_builder *b, wefti_section s, bool last) {
+void wefti_reduce_begin(wefti_emitter *b, wefti_section s, bool last) {
     bool each = false;
     for (int32_t k = 0; k < b->dec->bucket_count; k++) {
         const wefti_bucket *x = &b->dec->bucket[k];
@@ -526,14 +523,14 @@ void wefti_reduce_begin(wefti_program_builder *b, wefti_section s, bool last) {
 }
 
 /* A gradient is complete. */
-static weft_status completed(wefti_program_builder *b, wefti_section s, int32_t v) {
+static weft_status completed(wefti_emitter *b, wefti_section s, int32_t v) {
     int32_t k = b->dec->bucket_of[v];
     b->completed[v] = true;
     if (++b->ready[k] < b->dec->bucket[k].count) return WEFT_OK;
     return wefti_reduce_bucket(b, s, k, wefti_reduce_overlaps(b));
 }
 
-weft_status wefti_reduce_completed(wefti_program_builder *b, wefti_section s, int32_t k) {
+weft_status wefti_reduce_completed(wefti_emitter *b, wefti_section s, int32_t k) {
     if (!b->reduces) return WEFT_OK;
     const weft_node *n = b->dec->calls[k].node;
     for (int i = 0; i < n->inputs; i++) {

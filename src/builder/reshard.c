@@ -4,7 +4,7 @@
 #include "builder/build.h"
 #include "graph/lower/lower.h"
 
-weft_status wefti_build_update_body(wefti_program_builder *b, int32_t value, const weft_body *body,
+weft_status wefti_build_update_body(wefti_emitter *b, int32_t value, const weft_body *body,
                                     int states, const wefti_local_body **out) {
     const wefti_sharding *s = &b->dec->sharding[value];
     const weft_desc *whole = &b->root->values[value].desc;
@@ -28,7 +28,7 @@ weft_status wefti_build_update_body(wefti_program_builder *b, int32_t value, con
     return wefti_partition_body(b->part, &r.spec, out);
 }
 
-weft_status wefti_build_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
+weft_status wefti_build_reshard(wefti_emitter *b, int count, const weft_desc *whole,
                                 const wefti_layout *from, const wefti_layout *to, bool add_up,
                                 uint64_t tag, int32_t *out_routine) {
     weft_body *body;
@@ -76,8 +76,8 @@ weft_status wefti_build_reshard(wefti_program_builder *b, int count, const weft_
     return wefti_build_compile(b, &key, &spec, out_routine);
 }
 
-weft_status wefti_build_transfer_routine(wefti_program_builder *b, const weft_desc *here,
-                                         int32_t transfer, int32_t *out_routine) {
+weft_status wefti_build_transfer_routine(wefti_emitter *b, const weft_desc *here, int32_t transfer,
+                                         int32_t *out_routine) {
     weft_body *body;
     int32_t in, result;
     WEFT_TRY(wefti_body_create(b->g, "transfer", &body));
