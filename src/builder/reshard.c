@@ -140,7 +140,8 @@ weft_status wefti_build_transfer_routine(wefti_emitter *b, const weft_desc *here
     int32_t in, result;
     WEFT_TRY(wefti_body_create(b->g, "transfer", &body));
     weft_status status = wefti_body_input(body, *here, WEFTI_VALUE_INPUT, NULL, &in);
-    if (status == WEFT_OK) status = wefti_body_add_transfer(body, in, transfer, here, "", &result);
+    if (status == WEFT_OK)
+        status = wefti_body_add_transfer(body, in, transfer, here, WEFTI_MOVED_VALUE, "", &result);
     if (status == WEFT_OK) status = wefti_body_output(body, result);
     if (status < 0) {
         wefti_body_destroy(body);

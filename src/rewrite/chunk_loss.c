@@ -260,7 +260,9 @@ static weft_status chunk_transfer(const chunk_loss_region *r, wefti_partition *p
         t->have[m] = t->want[m] = (wefti_region){.size = {rows}};
     WEFT_TRY(wefti_partition_add(part, t, &index));
     weft_desc result = weft_desc_of(wefti_out(n, 0)->dtype, 1, &rows);
-    return wefti_body_add_transfer(to, map[n->in[0]], index, &result, n->scope, &map[n->out[0]]);
+    return wefti_body_add_transfer(to, map[n->in[0]], index, &result,
+                                   (wefti_moved)wefti_attr_int(n, "moves"), n->scope,
+                                   &map[n->out[0]]);
 }
 
 /* Gradients of weight and bias: adds each chunk's gradient to the sum of the earlier ones. */

@@ -55,7 +55,7 @@ static bool fusable(const weft_node *n) {
     for (int i = 0; i < n->inputs + 1; i++) {
         const weft_desc *d = i < n->inputs ? wefti_in(n, i) : wefti_out(n, 0);
         if (!d || !is_integer(d)) continue;
-        if (strcmp(n->op->name, "cast") || d->dtype == WEFT_I64 || d->dtype == WEFT_U16)
+        if (!(n->op->flags & WEFTI_OP_CONVERTS) || d->dtype == WEFT_I64 || d->dtype == WEFT_U16)
             return false;
     }
     return true;
