@@ -148,7 +148,8 @@ static weft_status fill(const pack *p, pack_part part, weft_body *body) {
         WEFT_TRY(add_joined(p, body, &value));
     if (part == PACK_JOIN) return wefti_body_output(body, value);
     if (part == PACK_ALL)
-        WEFT_TRY(wefti_body_add_transfer(body, value, p->transfer, &p->gathered, "", &value));
+        WEFT_TRY(wefti_body_add_transfer(body, value, p->transfer, &p->gathered, WEFTI_MOVED_VALUE,
+                                         "", &value));
     return add_divided(p, body, value);
 }
 
