@@ -45,6 +45,24 @@ if(WEFT_TESTS)
   target_include_directories(weft_emulated PUBLIC include PRIVATE src)
   target_link_libraries(weft_emulated PRIVATE weft_flags)
   target_compile_options(weft_emulated PRIVATE -O2 -Wno-psabi -ffp-contract=off)
+  # The arithmetic of emulated instructions takes most of the time of these kernels.
+  set(emulated_options)
+  set(emulated_dot_options -O3)
+  if(WEFT_SANITIZE)
+    # As for native kernels (gemm.cmake): the undefined-behaviour sanitizer sees the vector kernels in their plain
+    # form, and takes clang minutes for each file here. Addresses are checked, but not within instructions.
+    list(APPEND emulated_options -g1)
+    if(WEFT_SANITIZE MATCHES undefined)
+      list(APPEND emulated_options -fno-sanitize=undefined)
+    endif()
+    list(APPEND emulated_dot_options -fno-sanitize=all)
+  endif()
+  if(WEFT_FUZZ)
+    list(APPEND emulated_options -fno-sanitize=fuzzer-no-link) # no fuzzer runs them
+  endif()
+  set_source_files_properties(${WEFT_EMULATED_SOURCES} PROPERTIES COMPILE_OPTIONS "${emulated_options}")
+  set_source_files_properties(src/backend/cpu/tile/emulated_dot.c PROPERTIES
+                              COMPILE_OPTIONS "${emulated_dot_options}")
   file(GLOB test_sources CONFIGURE_DEPENDS tests/*/test_*.c)
   foreach(source ${test_sources})
     get_filename_component(subject ${source} NAME_WE)

@@ -60,7 +60,7 @@ static int64_t lower_bound(const wefti_lifetime *b, int64_t count) {
 static void random_lifetimes_are_placed(void **state) {
     (void)state;
     double worst = 0;
-    TEST_SEEDS(seed, 0, 300) {
+    TEST_SEEDS(seed, 0, SANITIZED ? 100 : 300) {
         wefti_lifetime b[MOST];
         int64_t count = random_buffers(seed, b), total = -1;
         assert_int_equal(wefti_place(b, count, &total), WEFT_OK);
@@ -101,8 +101,9 @@ static void place_by_definition(wefti_lifetime *b, int64_t count) {
             moved = false;
             for (int64_t i = 0; i < count; i++) {
                 int64_t end = b[i].offset + ((b[i].bytes + 63) & ~(int64_t)63);
-                if (!placed[i] || !overlap_in_time(&b[i], &b[best])) continue;
-                if (b[i].offset >= b[best].offset + size || end <= b[best].offset) continue;
+                if (!placed[i] || b[i].offset >= b[best].offset + size || end <= b[best].offset)
+                    continue;
+                if (!overlap_in_time(&b[i], &b[best])) continue;
                 b[best].offset = end;
                 moved = true;
             }
@@ -113,7 +114,7 @@ static void place_by_definition(wefti_lifetime *b, int64_t count) {
 
 static void placing_is_what_it_says(void **state) {
     (void)state;
-    TEST_SEEDS(seed, 300, 90) {
+    TEST_SEEDS(seed, 300, SANITIZED ? 30 : 90) {
         wefti_lifetime b[MOST], same[MOST];
         int64_t count = random_buffers(seed, b), total;
         memcpy(same, b, sizeof b);
@@ -130,7 +131,7 @@ static void placing_is_what_it_says(void **state) {
 /* The buffers of a deep model's step: results, saved blocks that nest, gradients and frames. */
 static void deep_models_are_placed(void **state) {
     (void)state;
-    enum { LAYERS = 5000, PARAMS = 12, EACH = 4 + 2 * PARAMS };
+    enum { LAYERS = SANITIZED ? 1000 : 5000, PARAMS = 12, EACH = 4 + 2 * PARAMS };
     wefti_lifetime *b = calloc((size_t)LAYERS * EACH, sizeof *b);
     assert_non_null(b);
     int64_t count = 0, total;
@@ -161,7 +162,7 @@ static void deep_models_are_placed(void **state) {
 static void planted_faults_are_found(void **state) {
     (void)state;
     int found = 0;
-    TEST_SEEDS(seed, 0, 200) {
+    TEST_SEEDS(seed, 0, SANITIZED ? 60 : 200) {
         wefti_lifetime b[MOST];
         int64_t count = random_buffers(seed, b), total;
         uint64_t at = 0;
