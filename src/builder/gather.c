@@ -13,7 +13,7 @@
 #include "builder/tags.h"
 #include "graph/lower/lower.h"
 
-enum { SMALL_BYTES = 64 << 10 };
+enum { SHARED_MESSAGE_BYTES = 64 << 10 };
 
 static bool in_pieces(const wefti_emitter *b, int32_t v) {
     return b->part && v >= 0 && b->root->values[v].kind == WEFTI_VALUE_PARAM &&
@@ -34,16 +34,16 @@ static weft_status new_buffer(wefti_emitter *b, int32_t v, int32_t *out) {
 bool wefti_gather_packs(const wefti_emitter *b, const weft_desc *whole, const wefti_layout *from,
                         const wefti_layout *to, wefti_division *out) {
     return b->spec->plan->fusion[1].mode != WEFT_FUSION_NONE &&
-           wefti_layout_bytes(to, &b->p->mesh, whole) <= SMALL_BYTES &&
+           wefti_layout_bytes(to, &b->p->mesh, whole) <= SHARED_MESSAGE_BYTES &&
            wefti_build_divides(b, whole, to, from, out);
 }
 
 /* Parameters that are gathered together, and the transfer that does it. */
 typedef struct pack {
     int count;
-    weft_desc piece[WEFTI_MAX_BUCKET], here[WEFTI_MAX_BUCKET]; /* this rank's piece; the result */
-    int dim[WEFTI_MAX_BUCKET];
-    int32_t parts, transfer; /* transfer -1: none can */
+    int64_t elems[WEFTI_MAX_BUCKET]; /* of this rank's piece */
+    int64_t outer[WEFTI_MAX_BUCKET]; /* blocks of a piece that are apart in the parameter */
+    int32_t parts, transfer;         /* transfer -1: none can */
     weft_desc joined, gathered;
 } pack;
 
@@ -78,10 +78,10 @@ static weft_status make_pack(wefti_emitter *b, int count, const weft_desc *whole
     p->count = count;
     for (int i = 0; i < count; i++) {
         (void)wefti_build_divides(b, &whole[i], &to[i], &from[i], &x);
-        p->piece[i] = wefti_sharding_desc(b->dec, &whole[i], &from[i]);
-        p->here[i] = wefti_sharding_desc(b->dec, &whole[i], &to[i]);
-        p->dim[i] = x.dim;
-        elems += weft_desc_elems(&p->piece[i]);
+        weft_desc piece = wefti_sharding_desc(b->dec, &whole[i], &from[i]);
+        p->outer[i] = 1;
+        for (int d = 0; d < x.dim; d++) p->outer[i] *= piece.shape[d];
+        elems += p->elems[i] = weft_desc_elems(&piece);
     }
     p->parts = x.parts;
     p->joined = weft_desc_of(whole[0].dtype, 2, (int64_t[]){1, elems});
@@ -89,18 +89,12 @@ static weft_status make_pack(wefti_emitter *b, int count, const weft_desc *whole
     return find_packed_transfer(b, &x, tag, p);
 }
 
-static weft_status add_reshape(weft_body *body, wefti_ints shape, int32_t *value) {
-    return wefti_build_node(body, "reshape", 1, value, (wefti_attr[]){WEFTI_N("shape", shape), {0}},
-                            value);
-}
-
-/* Pieces as inputs, joined to one row. */
+/* Pieces as inputs, joined to one row. Shapes matter to nobody else, so each piece is a row. */
 static weft_status add_joined(const pack *p, weft_body *body, int32_t *out) {
     int32_t value[WEFTI_MAX_BUCKET];
     for (int i = 0; i < p->count; i++) {
-        wefti_ints row = {.count = 2, .v = {1, weft_desc_elems(&p->piece[i])}};
-        WEFT_TRY(wefti_body_input(body, p->piece[i], WEFTI_VALUE_INPUT, NULL, &value[i]));
-        WEFT_TRY(add_reshape(body, row, &value[i]));
+        weft_desc row = weft_desc_of(p->joined.dtype, 2, (int64_t[]){1, p->elems[i]});
+        WEFT_TRY(wefti_body_input(body, row, WEFTI_VALUE_INPUT, NULL, &value[i]));
     }
     WEFT_TRY(wefti_build_join(body, p->count, value));
     *out = value[0];
@@ -111,24 +105,20 @@ static weft_status add_joined(const pack *p, weft_body *body, int32_t *out) {
 static weft_status add_divided(const pack *p, weft_body *body, int32_t rows) {
     int64_t at = 0;
     for (int i = 0; i < p->count; i++) {
-        const weft_desc *here = &p->here[i];
-        int64_t elems = weft_desc_elems(&p->piece[i]), outer = 1;
-        wefti_ints shape = {.count = here->rank};
         int32_t value;
         wefti_attr columns[] = {
-            WEFTI_I("axis", 1), WEFTI_I("begin", at), WEFTI_I("end", at + elems), {0}};
+            WEFTI_I("axis", 1), WEFTI_I("begin", at), WEFTI_I("end", at + p->elems[i]), {0}};
         WEFT_TRY(wefti_build_node(body, "slice", 1, &rows, columns, &value));
-        at += elems;
-        for (int d = 0; d < p->dim[i]; d++) outer *= here->shape[d];
-        if (outer > 1) {
-            wefti_ints blocks = {.count = 3, .v = {p->parts, outer, elems / outer}},
+        at += p->elems[i];
+        if (p->outer[i] > 1) {
+            wefti_ints blocks = {.count = 3,
+                                 .v = {p->parts, p->outer[i], p->elems[i] / p->outer[i]}},
                        order = {.count = 3, .v = {1, 0, 2}};
-            WEFT_TRY(add_reshape(body, blocks, &value));
+            WEFT_TRY(wefti_build_node(body, "reshape", 1, &value,
+                                      (wefti_attr[]){WEFTI_N("shape", blocks), {0}}, &value));
             WEFT_TRY(wefti_build_node(body, "transpose", 1, &value,
                                       (wefti_attr[]){WEFTI_N("order", order), {0}}, &value));
         }
-        for (int d = 0; d < here->rank; d++) shape.v[d] = here->shape[d];
-        WEFT_TRY(add_reshape(body, shape, &value));
         WEFT_TRY(wefti_body_output(body, value));
     }
     return WEFT_OK;
