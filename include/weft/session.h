@@ -304,7 +304,8 @@ typedef struct weft_session_memory {
     /* Memory of the host that the device's programs take themselves: graphs, partitions, routines
      * and kernels, as requested from the allocator, without memory of other libraries. */
     int64_t program_bytes;
-    int64_t parameter_bytes, optimizer_bytes, transient_bytes, saved_bytes;
+    int64_t parameter_bytes, optimizer_bytes, transient_bytes;
+    int64_t saved_bytes; /* values saved for backward passes, the most that exist at once */
     double forward_flops, backward_flops; /* of one microbatch, on all devices together */
 } weft_session_memory;
 WEFT_API weft_session_memory weft_session_memory_of(const weft_session *session);

@@ -107,25 +107,27 @@ static bool is_placed(const wefti_buffer *x) {
     return !x->persistent && x->of < 0;
 }
 
-/* The time at which most bytes are alive. */
-static weft_status find_peak(const wefti_emitter *b, int32_t *out) {
+/* The time at which most bytes are alive, and how many; `saved`: of saved blocks only. */
+static weft_status find_peak(const wefti_emitter *b, bool saved, int32_t *out_time,
+                             int64_t *out_bytes) {
     int64_t *alive;
     WEFT_NEW_ARRAY(alive, int64_t, b->now + 2);
     for (int64_t i = 0; i < b->buffer_count; i++) {
         const wefti_buffer *x = &b->buffers[i];
-        if (!is_placed(x)) continue;
+        if (!is_placed(x) || (saved && !x->saved)) continue;
         alive[x->life.first] += x->life.bytes;
         alive[x->life.last + 1] -= x->life.bytes;
         if (x->life.until <= 0) continue;
         alive[x->life.again] += x->life.bytes;
         alive[x->life.until + 1] -= x->life.bytes;
     }
-    int64_t most = -1, sum = 0;
+    int64_t sum = 0;
+    *out_bytes = -1;
     for (int32_t t = 0; t <= b->now; t++) {
         sum += alive[t];
-        if (sum > most) {
-            most = sum;
-            *out = t;
+        if (sum > *out_bytes) {
+            *out_bytes = sum;
+            *out_time = t;
         }
     }
     wefti_free(alive);
@@ -155,8 +157,10 @@ static bool is_alive(const wefti_lifetime *x, int32_t at) {
 static weft_status find_largest(wefti_emitter *b) {
     enum { MOST = 32 };
     const wefti_buffer *largest[MOST];
-    int32_t worst = 0, count = 0;
-    WEFT_TRY(find_peak(b, &worst));
+    int32_t worst = 0, unused, count = 0;
+    int64_t bytes;
+    WEFT_TRY(find_peak(b, true, &unused, &b->p->saved_bytes));
+    WEFT_TRY(find_peak(b, false, &worst, &bytes));
     find_peak_step(b, worst);
     for (int64_t i = 0; i < b->buffer_count; i++) {
         const wefti_buffer *x = &b->buffers[i];

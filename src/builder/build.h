@@ -24,6 +24,7 @@ typedef struct wefti_buffer {
     wefti_space space; /* the memory that it lies in */
     bool persistent;   /* at the bottom of the arena, in the order of creation */
     bool fixed;        /* offset given by the sharing program */
+    bool saved;        /* values that a call keeps for its backward pass */
     int32_t param;     /* index of the parameter's tensor that it contains, in pieces or gathered;
                           -1: none */
     int32_t of;        /* the buffer that it is a part of, -1: none */
@@ -145,7 +146,7 @@ typedef struct wefti_in_flight {
 
 /* What the emitter has counted when a period of a loop begins or ends. */
 typedef struct wefti_loop_mark {
-    int64_t step, saved_bytes;
+    int64_t step;
     double forward_flops, backward_flops;
 } wefti_loop_mark;
 

@@ -94,7 +94,7 @@ weft_status wefti_build_forward_call(wefti_emitter *b, wefti_section s, int32_t 
     if (r->saved_arg >= 0) {
         WEFT_TRY(wefti_buffer_add(b, r->saved_bytes,
                                   wefti_build_name(b, "saved for backward by ", n->scope), saved));
-        b->p->saved_bytes += r->saved_bytes;
+        b->buffers[*saved].saved = true;
         wefti_build_arg(b, d, r->saved_arg, *saved, 0);
     }
     for (int32_t x = 0; x < r->code_count; x++) b->p->forward_flops += r->code[x].cost.flops;

@@ -254,13 +254,12 @@ static weft_status add_loop(const loop_fold *f) {
     const wefti_loop_mark *m = l->mark;
     p->forward_flops += more * (m[1].forward_flops - m[0].forward_flops);
     p->backward_flops += more * (m[1].backward_flops - m[0].backward_flops);
-    p->saved_bytes += more * (m[1].saved_bytes - m[0].saved_bytes);
     return WEFT_OK;
 }
 
 void wefti_loop_mark_at(wefti_emitter *b, wefti_section s, int number) {
-    b->loop.mark[number] = (wefti_loop_mark){b->step_count[s], b->p->saved_bytes,
-                                             b->p->forward_flops, b->p->backward_flops};
+    b->loop.mark[number] =
+        (wefti_loop_mark){b->step_count[s], b->p->forward_flops, b->p->backward_flops};
     if (number + 1 > b->loop.marks) b->loop.marks = number + 1;
 }
 

@@ -193,6 +193,9 @@ void cli_table_print(cli_table *table, FILE *stream);
 /* Prints a text and a line end. On a terminal, breaks lines at spaces; `used` columns of the first
  * line are taken, further lines begin at `indent`. A line of the text keeps its leading spaces. */
 void cli_say_wrapped(FILE *stream, int used, int indent, const char *text);
+/* text.c: prints a text of the library as it is. On a terminal that is narrower than its lines,
+ * columns of tables move together, and long lines go on in further lines. */
+void cli_say_text(FILE *stream, const char *text);
 
 /* --- json.c: one JSON object a line, written piece by piece --- */
 /* Bytes of the UTF-8 character at `p` (RFC 3629, table 3-7 of Unicode); 0 if there is none. */

@@ -172,7 +172,7 @@ typedef struct wefti_program {
     wefti_stage_layouts *remote_layouts;
     wefti_placed *placed; /* of all stages; empty without a pipeline */
     int32_t placed_count;
-    int64_t saved_bytes;                  /* sum of the saved blocks */
+    int64_t saved_bytes;                  /* of saved blocks, the most that exist at once */
     double forward_flops, backward_flops; /* of one microbatch */
     wefti_memory_item *largest;           /* the largest buffers alive at the peak, descending */
     int32_t largest_count;
