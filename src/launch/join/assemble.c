@@ -46,6 +46,8 @@ static weft_status end_control(void *context, const wefti_call_records *records)
     wefti_scheduler_stop(c->scheduler);
     if (c->comm) wefti_comm_set_position(c->comm, NULL);
     wefti_position_destroy(c->position);
+    if (c->has_transport && status < 0 && c->transport.abandon)
+        c->transport.abandon(c->transport.context);
     if (c->has_transport) close_transport(&c->transport);
     wefti_free(c);
     return status;
