@@ -57,6 +57,11 @@ if "$weft" info --quick 2>/dev/null | grep -qi ucx; then
 else
     echo 'SKIP messages: no UCX'
 fi
+if "$weft" info --quick 2>/dev/null | grep -qi openssl; then
+    in_training 'authenticated messages' WEFT_COMM=mac
+else
+    echo 'SKIP authenticated messages: no OpenSSL'
+fi
 unset TWO_HOSTS
 
 # ends PLACE 'CONDITION' WORDS...: the process is asked to stop once the condition holds.

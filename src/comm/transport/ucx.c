@@ -25,7 +25,7 @@ enum {
     RANK_SHIFT = 40,         /* bits of a tag below the rank */
     MOST_ADDRESS = 64 << 10, /* bytes of a worker's address */
     CLOSE_NS = 2000000000,   /* how long closing waits for others */
-    ABANDON_NS = 500000000,  /* the same if the world has failed */
+    UCX_ABANDON_NS = 500000000,  /* the same if the world has failed */
     CANCEL_NS = 500000000,   /* and cancelling for the library */
     MOST_EVENTS = 16,        /* handled before requests are looked at */
     UCX_LONG_LOOKS = 2000,   /* looks after which a sender that nothing comes from is connected */
@@ -280,7 +280,7 @@ static void ucx_abandon(void *context) {
 
 static void ucx_close(void *context) {
     ucx_side *s = context;
-    int64_t until = wefti_now_ns() + (s->abandoned ? ABANDON_NS : CLOSE_NS);
+    int64_t until = wefti_now_ns() + (s->abandoned ? UCX_ABANDON_NS : CLOSE_NS);
     void **closing = s->peer ? wefti_calloc((size_t)s->size, sizeof *closing) : NULL;
     for (int32_t r = 0; s->peer && r < s->size && !s->stuck; r++) {
         ucx_peer *peer = &s->peer[r];
