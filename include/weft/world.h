@@ -26,7 +26,8 @@ typedef struct weft_world weft_world;
 
 typedef struct weft_world_options {
     /* The carrier of transfers. "" chooses: memory within a host, UCX or MPI between hosts. "host",
-     * "ucx" and "mpi" insist on one. The variable WEFT_COMM does the same. */
+     * "ucx" and "mpi" insist on one. "mac" is TCP with messages that the job's secret
+     * authenticates. The variable WEFT_COMM does the same. */
     const char *communicator;
     /* A file of measured links (docs/format-links.md), equal for all processes; they choose the
      * algorithms of collectives between hosts. "": the file that WEFT_LINKS names, else assumed

@@ -6,7 +6,7 @@
 
 #include "base/fault.h"
 #include "control_cases.h"
-#include "launch/member/caller.h"
+#include "launch/member/state.h"
 #include "launch/socket.h"
 
 enum { MOST = 16 };
@@ -250,6 +250,40 @@ static void *join_and_leave(void *context) {
     l->joined = wefti_member_join(&l->options, &m);
     if (l->joined >= 0) l->left = wefti_member_close(m, &l->records);
     return NULL;
+}
+
+/* FAIL and LEAVE behind each other, as on a busy machine: ABORT has not come yet. */
+static void give_up_and_leave(wefti_member *m) {
+    pthread_mutex_lock(&m->caller.lock);
+    m->giving_up = wefti_strdup(TEST_REASON);
+    m->fail_status = WEFT_E_PEER;
+    m->failed = WEFT_RANK_OWN;
+    m->leaving = true;
+    pthread_mutex_unlock(&m->caller.lock);
+}
+
+/* A rank that has failed the job leaves, but not in agreement with the others. */
+static void leaves_after_a_failure(void **state) {
+    (void)state;
+    static leaver other;
+    for (int fails = 0; fails < 2; fails++) {
+        wefti_scheduler_options o = test_scheduler(2);
+        wefti_scheduler *s = start(&o);
+        wefti_member *m;
+        wefti_member_options mine = test_member(wefti_scheduler_address(s));
+        other = (leaver){.options = mine};
+        other.options.rank = 1;
+        mine.rank = 0;
+        assert_int_equal(pthread_create(&other.thread, NULL, join_and_leave, &other), 0);
+        assert_int_equal(wefti_member_join(&mine, &m), WEFT_OK);
+        if (fails) give_up_and_leave(m);
+        weft_status left = wefti_member_close(m, NULL);
+        assert_int_equal(left, fails ? WEFT_E_PEER : WEFT_OK);
+        pthread_join(other.thread, NULL);
+        assert_int_equal(other.joined, WEFT_OK);
+        assert_true(wefti_scheduler_has_left(s, 0) == !fails);
+        wefti_scheduler_stop(s);
+    }
 }
 
 static wefti_watch *look_at(const wefti_scheduler *s) {
@@ -744,6 +778,7 @@ int main(void) {
         cmocka_unit_test(gives_up_and_has_no_answer),
         cmocka_unit_test(looks_and_is_told),
         cmocka_unit_test(launchers_hear_of_failures),
+        cmocka_unit_test(leaves_after_a_failure),
         cmocka_unit_test(worlds_follow_each_other),
         cmocka_unit_test(the_next_world_waits),
         cmocka_unit_test(the_next_world_never_comes),

@@ -73,6 +73,37 @@ meet() { # FLAVOUR, variables
         [ "$(cat code.$rank)" = 0 ] || fail "$1: at an address: exit $(cat code.$rank)" out.$rank
     done
 }
+# Rank 1 is stopped while all train, and then rank 0 is asked to stop: it ends, however long waits may take.
+stop_waiting() { # FLAVOUR, WEFT_COMM
+    rm -f long.log train.0 train.1 code.0
+    cat >child.sh <<'END_OF_SCRIPT'
+rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+"$@" &
+train=$!
+trap "kill -TERM $train" TERM
+echo $train >train.$rank
+while :; do wait $train; code=$?; kill -0 $train 2>/dev/null || break; done
+echo $code >code.$rank
+exit $code
+END_OF_SCRIPT
+    WEFT_COMM=$2 WEFT_HEARTBEAT_SECONDS=600 WEFT_WAIT_SECONDS=600 ranks "$1" 2 sh child.sh \
+        "$weft" train job.yaml train.steps=1000000 train.log="$work/long.log" >out 2>&1 &
+    job=$!
+    until_true '[ "$(grep -c loss long.log 2>/dev/null)" -ge 3 ]' && kill -STOP "$(cat train.1)" &&
+        until_true '[ "$(tail -n 1 long.log)" = "$(sleep 1; tail -n 1 long.log)" ]' && kill -TERM "$(cat train.0)" &&
+        until_true '[ -s code.0 ]'
+    [ "$(cat code.0)" = 143 ] || fail "$1, WEFT_COMM=$2: rank 0 ended with $(cat code.0), not 143" out
+    for rank in 0 1; do kill -KILL "$(cat train.$rank)" 2>/dev/null; done
+    wait $job
+}
+until_true() { # a condition: 30 s at most
+    for _ in $(seq 300); do
+        eval "$1" && return
+        sleep 0.1
+    done
+    fail "never: $1" out
+    return 1
+}
 for flavour in $flavours; do
     if [ ! -e "$(dirname "$weft")/weft-$flavour.so" ]; then
         echo "SKIP $flavour: this build has no weft-$flavour.so"
@@ -90,6 +121,8 @@ for flavour in $flavours; do
     fi
     stale "$flavour" "$variables"
     meet "$flavour" "$variables"
+    stop_waiting "$flavour" ''
+    stop_waiting "$flavour" mpi
     echo "$flavour: done"
 done
 cd "$here" || exit 1

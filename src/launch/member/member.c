@@ -110,6 +110,13 @@ weft_status wefti_member_interface(wefti_member *m, char out[WEFTI_INTERFACE_TEX
     return status;
 }
 
+void wefti_member_data_key(const wefti_member *m, unsigned char out[WEFTI_DIGEST_BYTES]) {
+    unsigned char text[32] = "weft data plane";
+    for (int i = 0; i < 8; i++) text[16 + i] = (unsigned char)(m->placed.generation >> 8 * i);
+    for (int i = 0; i < 4; i++) text[24 + i] = (unsigned char)((uint32_t)m->placed.size >> 8 * i);
+    wefti_hmac_own(m->caller.secret.key, sizeof m->caller.secret.key, text, sizeof text, out);
+}
+
 static weft_status begin_swap(wefti_member *m, const void *entry, size_t bytes, void *entries) {
     WEFT_REQUIRE(bytes <= WEFTI_ENTRY_MAX, WEFT_E_ARG,
                  "an all-gather entry has %zu bytes; the most is %d", bytes, WEFTI_ENTRY_MAX);

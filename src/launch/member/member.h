@@ -38,6 +38,9 @@ const int32_t *wefti_member_hosts(const wefti_member *member); /* [size], counte
 weft_status wefti_member_interface(wefti_member *member,
                                    char out[WEFTI_INTERFACE_TEXT]) WEFT_CHECKED;
 
+/* The key of messages between the ranks of this world: of no other job and no other generation. */
+void wefti_member_data_key(const wefti_member *member, unsigned char out[WEFTI_DIGEST_BYTES]);
+
 /* All-gather of cards of equal size. Any number of times, from one thread at a time. */
 weft_status wefti_member_allgather(wefti_member *member, const void *entry, size_t bytes,
                                    void *entries);

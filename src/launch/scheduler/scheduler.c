@@ -259,7 +259,7 @@ bool wefti_scheduler_is_watched(wefti_scheduler *s, int32_t first, int32_t count
 
 bool wefti_scheduler_has_left(wefti_scheduler *s, int32_t rank) {
     pthread_mutex_lock(&s->lock);
-    bool left = s->ranked && rank < s->taken && s->slots[rank].left;
+    bool left = s->ranked && rank < s->taken && s->slots[rank].in_peace;
     pthread_mutex_unlock(&s->lock);
     return left;
 }
