@@ -7,7 +7,13 @@
 #include "search/predict/predict.h"
 
 /* How much is drawn: classes with a timeline, columns of the memory curve, hosts, devices. */
-enum { LANES = 24, COLUMNS = 600, HOSTS = 64, ON_HOST = 64, TENSORS = 12, HUES = 12 };
+enum {
+    DRAWN_LANES = 24,
+    CURVE_PARTS = 600,
+    DRAWN_HOSTS = 64,
+    DRAWN_ON_HOST = 64,
+    DRAWN_TENSORS = 12
+};
 
 /* Cells of one phase and microbatch that follow each other. */
 typedef struct bar {
@@ -25,29 +31,32 @@ typedef struct report {
     const wefti_match_classes *classes;
     const wefti_predict_options *options;
     const weft_prediction *p;
-    bars lane[LANES];
-    int64_t memory[COLUMNS]; /* of the rank that needs most: the highest use in each part */
-    int64_t step;            /* picoseconds */
+    bars lane[DRAWN_LANES];
+    /* Of the rank that needs most, in each part of the step: bytes alive, and the highest byte. */
+    int64_t alive[CURVE_PARTS], highest[CURVE_PARTS];
+    int64_t step; /* picoseconds */
     wefti_text text;
 } report;
 
 /* ---- collecting ---- */
 
 static int32_t lane_of(const report *r, int32_t rank) {
-    for (int32_t i = 0; i < r->p->class_count && i < LANES; i++)
+    for (int32_t i = 0; i < r->p->class_count && i < DRAWN_LANES; i++)
         if (r->p->classes[i].rank == rank) return i;
     return -1;
 }
 
 static int32_t column_of(const report *r, int64_t at) {
-    const int64_t column = (int64_t)((double)at / (double)r->step * COLUMNS);
-    return (int32_t)(column < COLUMNS ? column : COLUMNS - 1);
+    const int64_t column = (int64_t)((double)at / (double)r->step * CURVE_PARTS);
+    return (int32_t)(column < CURVE_PARTS ? column : CURVE_PARTS - 1);
 }
 
 static void add_memory(report *r, const wefti_sim_span *s) {
     if (s->rank != r->p->peak_rank) return;
-    for (int32_t c = column_of(r, s->begin); c <= column_of(r, s->end); c++)
-        if (s->step->used_bytes > r->memory[c]) r->memory[c] = s->step->used_bytes;
+    for (int32_t c = column_of(r, s->begin); c <= column_of(r, s->end); c++) {
+        if (s->step->alive_bytes > r->alive[c]) r->alive[c] = s->step->alive_bytes;
+        if (s->step->used_bytes > r->highest[c]) r->highest[c] = s->step->used_bytes;
+    }
 }
 
 static weft_status add_span(void *context, const wefti_sim_span *s) {
@@ -165,20 +174,21 @@ static void add_hosts(report *r, const wefti_simulation *s) {
     wefti_text_add(&r->text,
                    "<h2>Ranks on hosts</h2><p class=\"faint\">equal colors: ranks that do the same "
                    "at the same times</p><div class=\"hosts\">");
-    for (int32_t h = 0; h < hosts && h < HOSTS; h++) {
+    for (int32_t h = 0; h < hosts && h < DRAWN_HOSTS; h++) {
         wefti_text_add(&r->text, "<div class=\"host\" title=\"host %d\">", h);
-        for (int32_t d = 0; d < per && d < ON_HOST && h * per + d < world; d++) {
+        for (int32_t d = 0; d < per && d < DRAWN_ON_HOST && h * per + d < world; d++) {
             const int32_t rank = h * per + d, player = s->player_of[rank];
             wefti_text_add(&r->text,
                            "<i style=\"background:hsl(%d 55%% 42%%)\" title=\"rank %d, stage %d\">"
                            "%d</i>",
-                           player * 360 / HUES * 5 % 360, rank, r->p->classes[player].stage, rank);
+                           (int)((int64_t)player * 137 % 360), rank, r->p->classes[player].stage,
+                           rank);
         }
         wefti_text_add(&r->text, "</div>");
     }
     wefti_text_add(&r->text, "</div>");
-    if (hosts > HOSTS)
-        wefti_text_add(&r->text, "<p class=\"faint\">and %d more hosts</p>", hosts - HOSTS);
+    if (hosts > DRAWN_HOSTS)
+        wefti_text_add(&r->text, "<p class=\"faint\">and %d more hosts</p>", hosts - DRAWN_HOSTS);
 }
 
 static void add_lane(report *r, int32_t lane) {
@@ -203,7 +213,7 @@ static void add_lane(report *r, int32_t lane) {
 }
 
 static void add_timeline(report *r) {
-    const int32_t lanes = r->p->class_count < LANES ? r->p->class_count : LANES;
+    const int32_t lanes = r->p->class_count < DRAWN_LANES ? r->p->class_count : DRAWN_LANES;
     wefti_text_add(&r->text,
                    "<h2>Timeline</h2><p class=\"faint\"><span style=\"color:var(--forward)\">"
                    "forward</span>, <span style=\"color:var(--backward)\">backward</span>, <span "
@@ -217,33 +227,42 @@ static void add_timeline(report *r) {
                        90 + 225 * i, lanes * 18 + 12, i == 4 ? "end" : "start",
                        milliseconds(r->p->step_seconds) * i / 4);
     wefti_text_add(&r->text, "</svg></div>");
-    if (r->p->class_count > LANES)
+    if (r->p->class_count > DRAWN_LANES)
         wefti_text_add(&r->text, "<p class=\"faint\">and %d more classes of ranks</p>",
-                       r->p->class_count - LANES);
+                       r->p->class_count - DRAWN_LANES);
+}
+
+static void add_curve(report *r, const int64_t *bytes, const char *look) {
+    const double top = r->p->peak_bytes > 0 ? (double)r->p->peak_bytes : 1;
+    int64_t before = 0;
+    wefti_text_add(&r->text, "<path %s d=\"M0 190", look);
+    for (int i = 0; i < CURVE_PARTS; i++) {
+        if (bytes[i]) before = bytes[i]; /* within a step that began earlier */
+        const double y = 190 - 180 * (double)before / top;
+        wefti_text_add(&r->text, "L%.2f %.2fL%.2f %.2f", 1000.0 * i / CURVE_PARTS, y,
+                       1000.0 * (i + 1) / CURVE_PARTS, y);
+    }
+    wefti_text_add(&r->text, "L1000 190Z\"/>");
 }
 
 static void add_memory_curve(report *r) {
-    const wefti_program *p = r->classes->programs[r->classes->class_of[r->p->peak_rank]];
-    const double top = r->p->peak_bytes > 0 ? (double)r->p->peak_bytes : 1;
     wefti_text_add(&r->text,
-                   "<h2>Memory</h2><p class=\"faint\">the arena of rank %d: the highest byte in "
-                   "use, at most %.4g GiB</p><div class=\"wide\"><svg viewBox=\"0 0 1000 200\" "
-                   "role=\"img\" aria-label=\"memory in use\"><path fill=\"var(--memory)\" "
-                   "d=\"M0 190",
+                   "<h2>Memory</h2><p class=\"faint\">the arena of rank %d: bytes alive, and "
+                   "behind them the highest byte in use, at most %.4g GiB</p><div class=\"wide\">"
+                   "<svg viewBox=\"0 0 1000 200\" role=\"img\" aria-label=\"memory in use\">",
                    r->p->peak_rank, gibibytes(r->p->peak_bytes));
-    int64_t before = 0;
-    for (int i = 0; i < COLUMNS; i++) {
-        if (r->memory[i]) before = r->memory[i]; /* within a step that began earlier */
-        wefti_text_add(&r->text, "L%.2f %.2fL%.2f %.2f", 1000.0 * i / COLUMNS,
-                       190 - 180 * (double)before / top, 1000.0 * (i + 1) / COLUMNS,
-                       190 - 180 * (double)before / top);
-    }
-    wefti_text_add(&r->text, "L1000 190Z\"/></svg></div><h2>Largest tensors at the peak</h2>"
-                             "<div class=\"wide\"><table>");
-    for (int32_t i = 0; i < p->largest_count && i < TENSORS; i++) {
+    add_curve(r, r->highest, "fill=\"var(--line)\"");
+    add_curve(r, r->alive, "fill=\"var(--memory)\"");
+    wefti_text_add(&r->text, "</svg></div>");
+}
+
+static void add_largest(report *r) {
+    const wefti_program *p = r->classes->programs[r->classes->class_of[r->p->peak_rank]];
+    wefti_text_add(&r->text, "<h2>Largest tensors at the peak</h2><div class=\"wide\"><table>");
+    for (int32_t i = 0; i < p->largest_count && i < DRAWN_TENSORS; i++) {
         wefti_text_add(&r->text, "<tr><td>");
         add_escaped(&r->text, p->largest[i].name);
-        wefti_text_add(&r->text, "</td><td>%.1f MiB</td></tr>",
+        wefti_text_add(&r->text, "</td><td>%.4g MiB</td></tr>",
                        (double)p->largest[i].bytes / (double)(1 << 20));
     }
     wefti_text_add(&r->text, "</table></div>");
@@ -253,7 +272,7 @@ static void add_classes(report *r) {
     wefti_text_add(&r->text,
                    "<h2>Ranks</h2><div class=\"wide\"><table><tr><th>rank</th><th>ranks</th><th>"
                    "stage</th><th>busy</th><th>exposed</th><th>idle</th><th>peak</th></tr>");
-    for (int i = 0; i < r->p->class_count && i < 4 * LANES; i++) {
+    for (int i = 0; i < r->p->class_count && i < 4 * DRAWN_LANES; i++) {
         const weft_rank_prediction *c = &r->p->classes[i];
         wefti_text_add(&r->text,
                        "<tr><td>%d</td><td>%d</td><td>%d</td><td>%.3f ms</td><td>%.3f ms</td><td>"
@@ -272,6 +291,7 @@ static weft_status write_all(report *r, const wefti_simulation *s, const char *p
     add_causes(r);
     add_timeline(r);
     add_memory_curve(r);
+    add_largest(r);
     add_hosts(r, s);
     add_classes(r);
     const int64_t bytes = r->text.used;
@@ -300,7 +320,7 @@ weft_status wefti_predict_report(const wefti_match_classes *classes,
         status = write_all(r, s, path);
         wefti_simulation_free(s);
     }
-    for (int i = 0; i < LANES; i++) wefti_free(r->lane[i].bars);
+    for (int i = 0; i < DRAWN_LANES; i++) wefti_free(r->lane[i].bars);
     wefti_free(r);
     return status;
 }

@@ -25,6 +25,7 @@ static weft_status add(void *context, const wefti_sim_span *s) {
     switch (s->track) {
     case WEFTI_SPAN_STEP:
         wefti_trace_counter(t->trace, lane, "memory", begin, (double)s->step->used_bytes);
+        wefti_trace_counter(t->trace, lane, "memory alive", begin, (double)s->step->alive_bytes);
         if (s->step->kind == WEFTI_STEP_CALL)
             wefti_trace_event(t->trace, lane, WEFTI_TRACK_CELLS, s->step->name,
                               phases[s->step->phase], begin, end, 0, 0);
