@@ -70,6 +70,8 @@ typedef struct weft_prediction {
     double bubble_seconds;  /* mean over all ranks of idle_seconds */
     int64_t peak_bytes;     /* of the rank that needs most */
     int peak_rank;
+    int64_t device_bytes;     /* memory of a device of the machine */
+    bool fits;                /* peak_bytes are at most that */
     double tokens_per_second; /* 0: unknown */
     double flops;             /* of a step and all ranks, without recomputation if that is known */
     double mfu;               /* flops per second, as a part of the products' peak; 0: unknown */

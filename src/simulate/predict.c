@@ -114,7 +114,13 @@ static weft_status take(const wefti_match_classes *classes, const wefti_simulati
     WEFT_TRY(take_causes(s, out));
     WEFT_TRY(take_ranks(classes, s, out));
     take_flops(classes, s, o, out);
+    wefti_predict_fits(o->machine, out);
     return WEFT_OK;
+}
+
+void wefti_predict_fits(const wefti_machine_model *machine, weft_prediction *out) {
+    out->device_bytes = (int64_t)machine->device.memory_bytes.value;
+    out->fits = out->peak_bytes <= out->device_bytes;
 }
 
 wefti_simulate_options wefti_predict_simulation(const wefti_predict_options *options) {

@@ -26,6 +26,12 @@ expect 0 "\"predicted_peak_bytes\": $peak" model job.yaml $two --json
 expect 0 'plan.json' plan job.yaml --devices 4 --out plan.json
 expect 0 "\"predicted_peak_bytes\": $peak" simulate job.yaml --plan plan.json --topology v100 --json
 
+sed 's/"memory_bytes": {"value": [^,]*/"memory_bytes": {"value": 1000/' >tiny.json <<J
+$("$weft" machine show v100)
+J
+expect 0 'does not fit' simulate job.yaml --devices 4 --machine tiny.json
+expect 0 '"device_memory_bytes": 1000, "fits": false' simulate job.yaml --devices 4 --machine tiny.json --json
+
 # --- disturbances ---
 # shellcheck disable=SC2086
 expect 0 '"step_seconds"' simulate job.yaml $two --slow rank=3,x=4 --json

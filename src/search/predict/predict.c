@@ -78,6 +78,7 @@ weft_status wefti_predict_classes(const wefti_rank_classes *all,
     weft_status status = wefti_predict(&classes, options, &p);
     if (status >= 0) {
         describe(all, p);
+        wefti_predict_fits(options->machine, p);
         status = write_files(&classes, options, p, files);
     }
     wefti_free(programs);

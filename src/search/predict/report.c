@@ -146,7 +146,8 @@ static void add_head(report *r) {
     add_fact(r, p->stopped ? "ranks stop after" : "step", milliseconds(p->step_seconds), " ms");
     if (p->tokens_per_second > 0) add_fact(r, "tokens per second", p->tokens_per_second, "");
     if (p->mfu > 0) add_fact(r, "MFU", 100 * p->mfu, " %");
-    add_fact(r, "peak memory", gibibytes(p->peak_bytes), " GiB");
+    add_fact(r, p->fits ? "peak memory" : "peak memory, does not fit", gibibytes(p->peak_bytes),
+             " GiB");
     add_fact(r, "exposed communication", milliseconds(p->exposed_seconds), " ms");
     add_fact(r, "idle on average", milliseconds(p->bubble_seconds), " ms");
     wefti_text_add(&r->text, "</div>");
