@@ -70,6 +70,8 @@ typedef struct weft_prediction {
     double bubble_seconds;  /* mean over all ranks of idle_seconds */
     int64_t peak_bytes;     /* of the rank that needs most */
     int peak_rank;
+    int64_t device_bytes;     /* memory of a device of the machine */
+    bool fits;                /* peak_bytes are at most that */
     double tokens_per_second; /* 0: unknown */
     double flops;             /* of a step and all ranks, without recomputation if that is known */
     double mfu;               /* flops per second, as a part of the products' peak; 0: unknown */
@@ -84,8 +86,9 @@ typedef struct weft_predict_options {
     const char
         *machine; /* as the job key `machine`: a name, a topology or a file; NULL: the job's */
     weft_disturbances disturbances;
-    double tokens;     /* of a step, for tokens_per_second; 0: the job's, or unknown */
-    const char *trace; /* file for a timeline of all ranks (docs/format-trace.md), or NULL */
+    double tokens;      /* of a step, for tokens_per_second; 0: the job's, or unknown */
+    const char *trace;  /* file for a timeline of all ranks (docs/format-trace.md), or NULL */
+    const char *report; /* HTML file that shows the prediction, or NULL */
 } weft_predict_options;
 
 /** Predict a step of a job. Its programs are built without kernels, one for each class of equal
@@ -94,7 +97,7 @@ typedef struct weft_predict_options {
  * @param out      freed with weft_prediction_free
  * @return WEFT_E_ARG without a machine, for a machine with too few devices, or for disturbances of
  *   ranks that do not exist; the errors of weft_job_report but for its limit of memory; WEFT_E_IO
- *   for the trace */
+ *   for the files */
 WEFT_API weft_status weft_job_predict(const weft_job *job, const weft_predict_options *options,
                                       weft_prediction **out) WEFT_CHECKED;
 /** Predict a step of a graph under a plan. Wraps loose nodes of the graph into cells.

@@ -114,22 +114,32 @@ static weft_status take(const wefti_match_classes *classes, const wefti_simulati
     WEFT_TRY(take_causes(s, out));
     WEFT_TRY(take_ranks(classes, s, out));
     take_flops(classes, s, o, out);
+    wefti_predict_fits(o->machine, out);
     return WEFT_OK;
+}
+
+void wefti_predict_fits(const wefti_machine_model *machine, weft_prediction *out) {
+    out->device_bytes = (int64_t)machine->device.memory_bytes.value;
+    out->fits = out->peak_bytes <= out->device_bytes;
+}
+
+wefti_simulate_options wefti_predict_simulation(const wefti_predict_options *options) {
+    const weft_disturbances *d = &options->disturbances;
+    return (wefti_simulate_options){.machine = options->machine,
+                                    .microbatches = options->microbatches,
+                                    .slow_ranks = d->slow_ranks,
+                                    .slow_rank_count = d->slow_rank_count,
+                                    .slow_links = d->slow_links,
+                                    .slow_link_count = d->slow_link_count,
+                                    .failing = d->failing,
+                                    .fail_seconds = d->fail_seconds,
+                                    .span = options->span,
+                                    .context = options->context};
 }
 
 weft_status wefti_predict(const wefti_match_classes *classes, const wefti_predict_options *options,
                           weft_prediction **out) {
-    const weft_disturbances *d = &options->disturbances;
-    const wefti_simulate_options o = {.machine = options->machine,
-                                      .microbatches = options->microbatches,
-                                      .slow_ranks = d->slow_ranks,
-                                      .slow_rank_count = d->slow_rank_count,
-                                      .slow_links = d->slow_links,
-                                      .slow_link_count = d->slow_link_count,
-                                      .failing = d->failing,
-                                      .fail_seconds = d->fail_seconds,
-                                      .span = options->span,
-                                      .context = options->context};
+    const wefti_simulate_options o = wefti_predict_simulation(options);
     wefti_simulation *s;
     weft_prediction *prediction = wefti_calloc(1, sizeof *prediction);
     WEFT_REQUIRE(prediction, WEFT_E_NOMEM, "no memory for a prediction");

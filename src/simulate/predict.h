@@ -27,4 +27,9 @@ typedef struct wefti_predict_options {
 weft_status wefti_predict(const wefti_match_classes *classes, const wefti_predict_options *options,
                           weft_prediction **out) WEFT_CHECKED;
 
+/* Compares the peak with the memory of a device. */
+void wefti_predict_fits(const wefti_machine_model *machine, weft_prediction *out);
+/* The simulation that a prediction runs. */
+wefti_simulate_options wefti_predict_simulation(const wefti_predict_options *options);
+
 #endif

@@ -127,12 +127,32 @@ static void equals_the_simulation(void **state) {
         assert_true(p->mfu > 0 && p->mfu < 1);
         assert_true(fabs(p->tokens_per_second * p->step_seconds - 1000) < 1e-6);
         check_sums(p, ranks);
+        assert_int_equal(p->device_bytes, m.machine->device.memory_bytes.value);
+        assert_true(p->fits);
         for (int32_t r = 0; r < ranks; r++) wefti_program_destroy(programs[r]);
         wefti_route_cache_destroy(routes);
         wefti_simulation_free(s);
         weft_prediction_free(p);
         close_model(&m);
     }
+}
+
+/* A device with one byte less than the peak does not fit it. */
+static void memory_is_compared(void **state) {
+    (void)state;
+    model m = open_model(plan_of(2, 1, 1, 1, 0));
+    wefti_predict_spec spec = spec_of(&m, 1);
+    weft_prediction *p;
+    ASSERT_OK(wefti_predict_plan(&spec, &p));
+    const double peak = (double)p->peak_bytes;
+    for (int less = 0; less < 2; less++) {
+        weft_prediction_free(p);
+        m.machine->device.memory_bytes.value = peak - less;
+        ASSERT_OK(wefti_predict_plan(&spec, &p));
+        assert_int_equal(p->fits, !less);
+    }
+    weft_prediction_free(p);
+    close_model(&m);
 }
 
 static weft_prediction *predict(const model *m, const weft_disturbances *d) {
@@ -225,6 +245,7 @@ static void allocations_may_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_the_simulation),
+        cmocka_unit_test(memory_is_compared),
         cmocka_unit_test(disturbances_split_classes),
         cmocka_unit_test(graphs_have_a_door_of_their_own),
         cmocka_unit_test(wrong_questions_are_refused),

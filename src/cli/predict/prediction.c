@@ -25,6 +25,8 @@ void cli_prediction_json(cli_json *json, const weft_prediction *p) {
     if (p->mfu > 0) cli_json_real(json, "mfu", p->mfu);
     cli_json_integer(json, "predicted_peak_bytes", p->peak_bytes);
     cli_json_integer(json, "predicted_peak_rank", p->peak_rank);
+    cli_json_integer(json, "device_memory_bytes", p->device_bytes);
+    cli_json_bool(json, "fits", p->fits);
     cli_json_real(json, "compute_seconds", p->compute_seconds);
     cli_json_real(json, "exposed_communication_seconds", p->exposed_seconds);
     cli_json_real(json, "bubble_seconds", p->bubble_seconds);
@@ -95,6 +97,9 @@ void cli_prediction_text(const weft_prediction *p) {
         cli_say(stdout, "; peak memory %s on rank %d\n", cli_bytes((double)p->peak_bytes, b),
                 p->peak_rank);
     }
+    if (!p->fits)
+        cli_say(stdout, "the plan does not fit: a device has %s of memory\n",
+                cli_bytes((double)p->device_bytes, a));
     cli_say(stdout,
             "critical path, to rank %d: compute %s, exposed communication %s; ranks idle for %s "
             "on average\n",
