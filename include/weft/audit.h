@@ -1,7 +1,7 @@
 /* Audits: what a run was predicted to take, and what it took.
  *
- * A run with a checkpoint directory keeps its plan, its machine, its prediction and the times of its
- * kernels and transfers in the folder `record` of that directory (docs/format-record.md). */
+ * A run with a checkpoint directory keeps its plan, its machine, its prediction and the times of
+ * its kernels and transfers in the folder `record` of that directory (docs/format-record.md). */
 #ifndef WEFT_AUDIT_H
 #define WEFT_AUDIT_H
 
@@ -30,11 +30,11 @@ typedef struct weft_audit_rank {
 typedef struct weft_audit {
     char machine[128]; /* its name */
     int devices;
-    int64_t steps;                                   /* that were measured */
-    double predicted_seconds, measured_seconds;      /* of a step; measured: the median */
-    double error;                                    /* predicted / measured - 1 */
-    double spread;                                   /* of the middle half of the steps, over the
-                                                        median */
+    int64_t steps;                              /* that were measured */
+    double predicted_seconds, measured_seconds; /* of a step; measured: the median */
+    double error;                               /* predicted / measured - 1 */
+    double spread;                              /* of the middle half of the steps, over the
+                                                   median */
     double other_seconds; /* measured on the busiest rank, outside of kernels and transfers */
     weft_audit_line *ops, *transfers; /* the one with most measured time first */
     int op_count, transfer_count;
@@ -51,8 +51,8 @@ typedef struct weft_audit {
  *   reason; WEFT_E_CORRUPT for a damaged record; WEFT_E_IO; WEFT_E_NOMEM */
 WEFT_API weft_status weft_audit_run(const char *directory, weft_audit **out) WEFT_CHECKED;
 WEFT_API void weft_audit_free(weft_audit *audit); /* NULL is legal */
-/** The machine file of a run, corrected by its measurement: curves are scaled, and ops get factors by
- * size.
+/** The machine file of a run, corrected by its measurement: curves are scaled, and ops get factors
+ * by size.
  * @param out  the text, freed with weft_text_free
  * @return as weft_audit_run */
 WEFT_API weft_status weft_audit_calibrate(const char *directory, char **out) WEFT_CHECKED;

@@ -96,12 +96,9 @@ static void print_lines(const char *what, const weft_audit_line *lines, int coun
 }
 
 static void print_ranks(const weft_audit *a) {
-    static const cli_column columns[] = {{"rank", 5, 0, false},
-                                         {"kernels ms", 11, 0, false},
-                                         {"measured", 10, 0, false},
-                                         {"waits ms", 10, 0, false},
-                                         {"measured", 10, 0, false},
-                                         {"peak bytes", 14, 1, false},
+    static const cli_column columns[] = {{"rank", 5, 0, false},      {"kernels ms", 11, 0, false},
+                                         {"measured", 10, 0, false}, {"waits ms", 10, 0, false},
+                                         {"measured", 10, 0, false}, {"peak bytes", 14, 1, false},
                                          {"observed", 14, 1, false}};
     cli_table *t = cli_table_create(columns, sizeof columns / sizeof *columns);
     for (int i = 0; i < a->rank_count; i++) {
@@ -162,8 +159,9 @@ const cli_verb cli_audit = {
     .summary = "compare a run with its prediction",
     .usage = "audit RUN [--calibrate OUT.json] [--json]",
     .example = "weft audit runs/first --calibrate machine.json",
-    .notes = "RUN is the checkpoint.dir of a training with a machine: the job key `machine`, or a "
-             "measured\n`this-machine`. The error of the last audit stands in RUN/record/plan.json.",
+    .notes =
+        "RUN is the checkpoint.dir of a training with a machine: the job key `machine`, or a "
+        "measured\n`this-machine`. The error of the last audit stands in RUN/record/plan.json.",
     .options = options,
     .run = run,
 };

@@ -1,7 +1,6 @@
 /* Times of kernels and transfers: see profile.h. */
 #include "exec/profile.h"
 
-
 #include "exec/rank_device.h"
 
 /* Sums of the step that is running. */

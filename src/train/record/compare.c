@@ -51,10 +51,9 @@ static weft_status read_classes(const wefti_json *top, wefti_run_record_side *ou
     out->class_of = wefti_calloc((size_t)list->count + 1, sizeof *out->class_of);
     WEFT_REQUIRE(out->class_of, WEFT_E_NOMEM, "no memory for a record");
     WEFTI_JSON_EACH(item, list) {
-        WEFT_REQUIRE(item->kind == WEFTI_JSON_INT && item->as.integer >= 0 &&
-                         item->as.integer < out->count,
-                     WEFT_E_CORRUPT, "class_of[%d] is none of the %d ranks", out->detailed,
-                     out->count);
+        WEFT_REQUIRE(
+            item->kind == WEFTI_JSON_INT && item->as.integer >= 0 && item->as.integer < out->count,
+            WEFT_E_CORRUPT, "class_of[%d] is none of the %d ranks", out->detailed, out->count);
         out->class_of[out->detailed++] = (int32_t)item->as.integer;
     }
     return WEFT_OK;
@@ -81,15 +80,14 @@ static weft_status read_side(const wefti_json *top, bool predicted, wefti_run_re
 /* `absent`: why the file may not be there. */
 static weft_status open_side(const char *directory, const char *file, const char *absent,
                              wefti_run_record_side *out) {
-    static const wefti_json_limits limits = {
-        .depth = 8, .members = 64, .array_items = RANKS_MAX};
+    static const wefti_json_limits limits = {.depth = 8, .members = 64, .array_items = RANKS_MAX};
     const wefti_json *top;
     char *text = NULL, *path = wefti_run_record_path(directory, file);
     int64_t bytes;
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
-    weft_status status =
-        wefti_exists(path) ? wefti_file_read(path, SIDE_MAX, &text, &bytes)
-                           : WEFT_RAISE(WEFT_E_NOT_FOUND, "%s does not exist: %s", path, absent);
+    weft_status status = wefti_exists(path)
+                             ? wefti_file_read(path, SIDE_MAX, &text, &bytes)
+                             : WEFT_RAISE(WEFT_E_NOT_FOUND, "%s does not exist: %s", path, absent);
     if (status >= 0) {
         status = wefti_arena_create(&out->arena);
         if (status >= 0) status = wefti_json_parse(out->arena, text, bytes, &limits, &top);
@@ -109,7 +107,8 @@ static weft_status check_directory(const char *directory) {
     const bool there = wefti_is_dir(path);
     wefti_free(path);
     WEFT_REQUIRE(there, WEFT_E_NOT_FOUND,
-                 "%s has no record of a run: it must be the checkpoint.dir of a training", directory);
+                 "%s has no record of a run: it must be the checkpoint.dir of a training",
+                 directory);
     return WEFT_OK;
 }
 
