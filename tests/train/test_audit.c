@@ -58,7 +58,8 @@ static double sum_of(const weft_audit_line *lines, int count, bool measured) {
 }
 
 static void assert_close(double a, double b, double tolerance, const char *what) {
-    if (!(fabs(a - b) <= tolerance * (fabs(a) + fabs(b)) / 2)) fail_msg("%s: %g and %g", what, a, b);
+    if (!(fabs(a - b) <= tolerance * (fabs(a) + fabs(b)) / 2))
+        fail_msg("%s: %g and %g", what, a, b);
 }
 
 static void assert_whole(const weft_audit *a) {

@@ -147,7 +147,7 @@ static int64_t list_points(const wefti_run_record_rows *rows, const wefti_device
 
 /* A curve of points[0, count), at most WEFTI_CURVE_POINTS of them. */
 static weft_status make_factor(wefti_machine_model *m, const factor_point *points, int64_t count,
-                               wefti_op_factor *out) {
+                               wefti_op_curve *out) {
     static const double least = 1e-6;
     if (count > WEFTI_CURVE_POINTS) count = WEFTI_CURVE_POINTS;
     double *work = wefti_arena_alloc(m->arena, 2 * (size_t)count * sizeof *work);
