@@ -84,8 +84,9 @@ typedef struct weft_predict_options {
     const char
         *machine; /* as the job key `machine`: a name, a topology or a file; NULL: the job's */
     weft_disturbances disturbances;
-    double tokens;     /* of a step, for tokens_per_second; 0: the job's, or unknown */
-    const char *trace; /* file for a timeline of all ranks (docs/format-trace.md), or NULL */
+    double tokens;      /* of a step, for tokens_per_second; 0: the job's, or unknown */
+    const char *trace;  /* file for a timeline of all ranks (docs/format-trace.md), or NULL */
+    const char *report; /* HTML file that shows the prediction, or NULL */
 } weft_predict_options;
 
 /** Predict a step of a job. Its programs are built without kernels, one for each class of equal
@@ -94,7 +95,7 @@ typedef struct weft_predict_options {
  * @param out      freed with weft_prediction_free
  * @return WEFT_E_ARG without a machine, for a machine with too few devices, or for disturbances of
  *   ranks that do not exist; the errors of weft_job_report but for its limit of memory; WEFT_E_IO
- *   for the trace */
+ *   for the files */
 WEFT_API weft_status weft_job_predict(const weft_job *job, const weft_predict_options *options,
                                       weft_prediction **out) WEFT_CHECKED;
 /** Predict a step of a graph under a plan. Wraps loose nodes of the graph into cells.

@@ -117,19 +117,23 @@ static weft_status take(const wefti_match_classes *classes, const wefti_simulati
     return WEFT_OK;
 }
 
+wefti_simulate_options wefti_predict_simulation(const wefti_predict_options *options) {
+    const weft_disturbances *d = &options->disturbances;
+    return (wefti_simulate_options){.machine = options->machine,
+                                    .microbatches = options->microbatches,
+                                    .slow_ranks = d->slow_ranks,
+                                    .slow_rank_count = d->slow_rank_count,
+                                    .slow_links = d->slow_links,
+                                    .slow_link_count = d->slow_link_count,
+                                    .failing = d->failing,
+                                    .fail_seconds = d->fail_seconds,
+                                    .span = options->span,
+                                    .context = options->context};
+}
+
 weft_status wefti_predict(const wefti_match_classes *classes, const wefti_predict_options *options,
                           weft_prediction **out) {
-    const weft_disturbances *d = &options->disturbances;
-    const wefti_simulate_options o = {.machine = options->machine,
-                                      .microbatches = options->microbatches,
-                                      .slow_ranks = d->slow_ranks,
-                                      .slow_rank_count = d->slow_rank_count,
-                                      .slow_links = d->slow_links,
-                                      .slow_link_count = d->slow_link_count,
-                                      .failing = d->failing,
-                                      .fail_seconds = d->fail_seconds,
-                                      .span = options->span,
-                                      .context = options->context};
+    const wefti_simulate_options o = wefti_predict_simulation(options);
     wefti_simulation *s;
     weft_prediction *prediction = wefti_calloc(1, sizeof *prediction);
     WEFT_REQUIRE(prediction, WEFT_E_NOMEM, "no memory for a prediction");

@@ -27,4 +27,7 @@ typedef struct wefti_predict_options {
 weft_status wefti_predict(const wefti_match_classes *classes, const wefti_predict_options *options,
                           weft_prediction **out) WEFT_CHECKED;
 
+/* The simulation that a prediction runs. */
+wefti_simulate_options wefti_predict_simulation(const wefti_predict_options *options);
+
 #endif

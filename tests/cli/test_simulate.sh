@@ -70,6 +70,33 @@ names sim.json >sim.names
 [ "$(wc -l <real.names)" -gt 50 ] || fail 'a run has few names' real.names
 cmp -s real.names sim.names || fail 'the run and the prediction differ in names'
 
+# --- a report is one file that needs nothing else ---
+# shellcheck disable=SC2086
+expect 0 'predicted step' simulate $small --devices 4 --machine 'hosts=2 gpus=2 gpu=v100' --slow rank=1,x=2 --report report.html
+for fact in '<!doctype html>' 'prefers-color-scheme:dark' 'width=device-width' '<svg' 'host 1' 'rank 3, stage 1' \
+    'all_reduce' 'Largest tensors' 'wte.weight' 'microbatch 3'; do
+    grep -qF "$fact" report.html || fail "no $fact in the report"
+done
+grep -qE '<script|src=|https?://' report.html && fail 'the report needs something else'
+if command -v python3 >/dev/null 2>&1; then
+    python3 - report.html <<'P' || fail 'tags of the report do not match'
+import sys
+from html.parser import HTMLParser
+class Tags(HTMLParser):
+    open, bad = [], False
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("meta", "link"):
+            self.open.append(tag)
+    def handle_endtag(self, tag):
+        self.bad = self.bad or not self.open or self.open.pop() != tag
+tags = Tags()
+tags.feed(open(sys.argv[1], encoding="utf-8").read())
+sys.exit(tags.bad or bool(tags.open))
+P
+fi
+# shellcheck disable=SC2086
+expect 1 'no/report.html' simulate job.yaml $two --report no/report.html
+
 # --- wrong words ---
 # shellcheck disable=SC2086
 {

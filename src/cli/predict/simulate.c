@@ -9,7 +9,7 @@
 typedef struct simulate_options {
     cli_job_source source;
     cli_texts slow, links;
-    const char *fail, *trace;
+    const char *fail, *trace, *report;
     bool json;
 } simulate_options;
 
@@ -29,6 +29,8 @@ static const cli_option options[] = {
     {"fail", "rank=R,at=T", CLI_TEXT, SIMULATE_AT(fail), 0, 0, "rank R stops after T seconds"},
     {"trace", "FILE", CLI_TEXT, SIMULATE_AT(trace), 0, 0,
      "write a timeline of all ranks, for ui.perfetto.dev"},
+    {"report", "FILE", CLI_TEXT, SIMULATE_AT(report), 0, 0,
+     "write an HTML page: time by cause, timeline, memory, hosts"},
     {"json", NULL, CLI_FLAG, SIMULATE_AT(json), 0, 0, "one JSON object"},
     {0},
 };
@@ -109,7 +111,8 @@ static int parse_words(const cli_verb *verb, const simulate_options *values, dis
 /* ---- the verb ---- */
 
 static int simulate(const simulate_options *values, const disturbed *x) {
-    const weft_predict_options o = {.disturbances = x->all, .trace = values->trace};
+    const weft_predict_options o = {
+        .disturbances = x->all, .trace = values->trace, .report = values->report};
     weft_prediction *p;
     weft_job *job;
     int code = cli_job_load(&values->source, &job);

@@ -53,45 +53,49 @@ static void describe(const wefti_rank_classes *all, weft_prediction *out) {
     }
 }
 
-typedef weft_status use_classes(const wefti_match_classes *classes, const void *context,
-                                weft_prediction **out);
-
-/* Calls `use` with the programs of the first graph. */
-static weft_status with_classes(const wefti_rank_classes *all, use_classes *use,
-                                const void *context, weft_prediction **out) {
-    const wefti_program **programs;
-    WEFT_NEW_ARRAY(programs, const wefti_program *, all->count);
-    for (int32_t c = 0; c < all->count; c++) programs[c] = all->classes[c].programs[0];
-    const wefti_match_classes classes = {programs, all->count, all->class_of, all->ranks};
-    weft_status status = use(&classes, context, out);
-    wefti_free(programs);
-    return status;
+/* The programs of the first graph, for wefti_free. */
+static weft_status first_programs(const wefti_rank_classes *all, const wefti_program ***out) {
+    WEFT_NEW_ARRAY(*out, const wefti_program *, all->count);
+    for (int32_t c = 0; c < all->count; c++) (*out)[c] = all->classes[c].programs[0];
+    return WEFT_OK;
 }
 
-typedef struct walk_options {
-    const wefti_predict_options *options;
-    const char *path;
-} walk_options;
-
-static weft_status walk(const wefti_match_classes *classes, const void *context,
-                        weft_prediction **out) {
-    const walk_options *o = context;
-    return wefti_predict_traced(classes, o->options, o->path, out);
-}
-
-static weft_status match(const wefti_match_classes *classes, const void *context,
-                         weft_prediction **out) {
-    (void)context;
-    (void)out;
-    return wefti_classes_match(classes);
+static weft_status write_files(const wefti_match_classes *classes,
+                               const wefti_predict_options *options, const weft_prediction *p,
+                               const wefti_predict_files *files) {
+    if (files->trace) WEFT_TRY(wefti_predict_trace(classes, options, p, files->trace));
+    if (files->report) WEFT_TRY(wefti_predict_report(classes, options, p, files->report));
+    return WEFT_OK;
 }
 
 weft_status wefti_predict_classes(const wefti_rank_classes *all,
-                                  const wefti_predict_options *options, const char *path,
-                                  weft_prediction **out) {
-    WEFT_TRY(with_classes(all, walk, &(walk_options){options, path}, out));
-    describe(all, *out);
+                                  const wefti_predict_options *options,
+                                  const wefti_predict_files *files, weft_prediction **out) {
+    const wefti_program **programs;
+    weft_prediction *p = NULL;
+    WEFT_TRY(first_programs(all, &programs));
+    const wefti_match_classes classes = {programs, all->count, all->class_of, all->ranks};
+    weft_status status = wefti_predict(&classes, options, &p);
+    if (status >= 0) {
+        describe(all, p);
+        status = write_files(&classes, options, p, files);
+    }
+    wefti_free(programs);
+    if (status < 0) {
+        weft_prediction_free(p);
+        return status;
+    }
+    *out = p;
     return WEFT_OK;
+}
+
+static weft_status match(const wefti_rank_classes *all) {
+    const wefti_program **programs;
+    WEFT_TRY(first_programs(all, &programs));
+    const wefti_match_classes classes = {programs, all->count, all->class_of, all->ranks};
+    weft_status status = wefti_classes_match(&classes);
+    wefti_free(programs);
+    return status;
 }
 
 /* ---- plans ---- */
@@ -101,8 +105,8 @@ static weft_status predict(const prediction *p, const wefti_rank_classes *all,
     wefti_predict_options o = p->spec->options;
     if (o.flops <= 0 && p->spec->optimizer)
         o.flops = wefti_model_flops(p->spec->graph, o.microbatches);
-    if (p->spec->match && all->ranks > 1) WEFT_TRY(with_classes(all, match, NULL, out));
-    return wefti_predict_classes(all, &o, p->spec->trace, out);
+    if (p->spec->match && all->ranks > 1) WEFT_TRY(match(all));
+    return wefti_predict_classes(all, &o, &p->spec->files, out);
 }
 
 static weft_status build_and_walk(prediction *p, weft_prediction **out) {

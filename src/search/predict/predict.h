@@ -7,14 +7,19 @@
 #include "builder/fold/fold.h"
 #include "simulate/predict.h"
 
+/* Files that a prediction writes; NULL: none. */
+typedef struct wefti_predict_files {
+    const char *trace, *report;
+} wefti_predict_files;
+
 typedef struct wefti_predict_spec {
     const weft_graph *graph;               /* wrapped (wefti_graph_wrap); unchanged */
     const weft_plan *plan;                 /* refined (wefti_plan_refine); NULL: one device */
     const wefti_optimizer_plan *optimizer; /* NULL: forward only */
     wefti_prepare prepare;                 /* `dry` is set by the call */
     wefti_route_cache *routes; /* NULL: of its own. Calls for plans of one machine may share it */
-    const char *trace;         /* file for a timeline; NULL: none */
-    bool match;                /* also match the classes, as a session does before its first step */
+    wefti_predict_files files;
+    bool match; /* also match the classes, as a session does before its first step */
     wefti_predict_options options; /* options.microbatches: also of the build */
 } wefti_predict_spec;
 
@@ -26,13 +31,17 @@ double wefti_model_flops(const weft_graph *graph, int32_t microbatches);
 weft_status wefti_predict_plan(const wefti_predict_spec *spec, weft_prediction **out) WEFT_CHECKED;
 
 /* Of classes that are built and match: walks their first graph. Of several graphs the arena is that
- * of the largest. path: of the timeline, NULL: none. */
+ * of the largest. */
 weft_status wefti_predict_classes(const wefti_rank_classes *all,
-                                  const wefti_predict_options *options, const char *path,
+                                  const wefti_predict_options *options,
+                                  const wefti_predict_files *files,
                                   weft_prediction **out) WEFT_CHECKED;
-/* timeline.c: wefti_predict, which also writes a timeline of all classes. */
-weft_status wefti_predict_traced(const wefti_match_classes *classes,
-                                 const wefti_predict_options *options, const char *path,
-                                 weft_prediction **out) WEFT_CHECKED;
+/* timeline.c, report.c: a prediction `p` of these classes as a timeline, and as HTML. */
+weft_status wefti_predict_trace(const wefti_match_classes *classes,
+                                const wefti_predict_options *options, const weft_prediction *p,
+                                const char *path) WEFT_CHECKED;
+weft_status wefti_predict_report(const wefti_match_classes *classes,
+                                 const wefti_predict_options *options, const weft_prediction *p,
+                                 const char *path) WEFT_CHECKED;
 
 #endif

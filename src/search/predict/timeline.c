@@ -25,6 +25,7 @@ static weft_status add(void *context, const wefti_sim_span *s) {
     switch (s->track) {
     case WEFTI_SPAN_STEP:
         wefti_trace_counter(t->trace, lane, "memory", begin, (double)s->step->used_bytes);
+        wefti_trace_counter(t->trace, lane, "memory alive", begin, (double)s->step->alive_bytes);
         if (s->step->kind == WEFTI_STEP_CALL)
             wefti_trace_event(t->trace, lane, WEFTI_TRACK_CELLS, s->step->name,
                               phases[s->step->phase], begin, end, 0, 0);
@@ -62,8 +63,9 @@ static weft_status name_lanes(timeline *t, const weft_prediction *p) {
 }
 
 /* The simulation runs once more, now that its classes are known. */
-static weft_status trace(const wefti_match_classes *classes, const wefti_predict_options *options,
-                         const char *path, const weft_prediction *p) {
+weft_status wefti_predict_trace(const wefti_match_classes *classes,
+                                const wefti_predict_options *options, const weft_prediction *p,
+                                const char *path) {
     timeline t = {.trace = NULL};
     wefti_predict_options traced = *options;
     weft_prediction *again = NULL;
@@ -80,18 +82,4 @@ static weft_status trace(const wefti_match_classes *classes, const wefti_predict
     weft_prediction_free(again);
     wefti_free(t.lane_of);
     return status;
-}
-
-weft_status wefti_predict_traced(const wefti_match_classes *classes,
-                                 const wefti_predict_options *options, const char *path,
-                                 weft_prediction **out) {
-    weft_prediction *p;
-    WEFT_TRY(wefti_predict(classes, options, &p));
-    weft_status status = path ? trace(classes, options, path, p) : WEFT_OK;
-    if (status < 0) {
-        weft_prediction_free(p);
-        return status;
-    }
-    *out = p;
-    return WEFT_OK;
 }

@@ -31,7 +31,8 @@ static weft_status predict_job(wefti_job_programs *p, const weft_predict_options
         .disturbances = o->disturbances};
     WEFT_TRY(wefti_model_fits(machine, p->devices));
     WEFT_TRY(wefti_job_programs_classes(p));
-    return wefti_predict_classes(p->classes, &options, o->trace, out);
+    const wefti_predict_files files = {.trace = o->trace, .report = o->report};
+    return wefti_predict_classes(p->classes, &options, &files, out);
 }
 
 weft_status weft_job_predict(const weft_job *job, const weft_predict_options *options,
@@ -72,7 +73,7 @@ static weft_status predict_graph(weft_graph *graph, const weft_plan *plan,
         .optimizer = wefti_optimizer_plan_of(x->optimizer),
         .prepare = {.threads = session->threads > 0 ? session->threads : 1,
                     .bf16 = wefti_session_choose_bf16(graph, session->bf16)},
-        .trace = o->trace,
+        .files = {.trace = o->trace, .report = o->report},
         .match = true,
         .options = {.machine = machine,
                     .microbatches = x->microbatches,
