@@ -70,10 +70,10 @@ const char *wefti_arithmetic_text(wefti_arithmetic arithmetic);
 /* Corrections of an op's time by its size: formula times factor. `op`: "linear"; in another
  * arithmetic than f32 "linear.bf16". The curve's rate is the factor; its work is the op's FLOPs for
  * products, and bytes for all others. */
-typedef struct wefti_op_factor {
+typedef struct wefti_op_curve {
     const char *op;
     wefti_curve curve;
-} wefti_op_factor;
+} wefti_op_curve;
 
 typedef struct wefti_device_model {
 #define WEFTI_DEVICE_FIELD(name, least, most, needed) wefti_figure name;
@@ -82,7 +82,7 @@ typedef struct wefti_device_model {
     wefti_figure peak_flops[WEFTI_ARITHMETICS]; /* of products */
     wefti_curve product[WEFTI_ARITHMETICS];     /* flop/s by flops; replaces peak and efficiency */
     wefti_curve memory;                         /* bytes/s by bytes read and written */
-    wefti_op_factor *op_factors;                /* measured on runs (weft audit --calibrate) */
+    wefti_op_curve *op_factors;                 /* measured on runs (weft audit --calibrate) */
     int32_t op_factor_count;
 } wefti_device_model;
 

@@ -148,7 +148,7 @@ static weft_status read_op_factors(const model_reading *r, const spot *device,
         wefti_arena_alloc(r->arena, ((size_t)at.value->count + 1) * sizeof *out->op_factors);
     WEFT_REQUIRE(out->op_factors, WEFT_E_NOMEM, "no memory for a machine");
     WEFTI_JSON_EACH(curve, at.value) {
-        wefti_op_factor *factor = &out->op_factors[out->op_factor_count++];
+        wefti_op_curve *factor = &out->op_factors[out->op_factor_count++];
         factor->op = curve->key;
         WEFT_TRY(read_curve(r, &at, curve->key, least, &factor->curve));
     }

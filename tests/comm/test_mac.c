@@ -252,7 +252,8 @@ static void frames(void **state) {
         assert_int_equal(receive_text(&r, 7, got, sizeof got - 1), WEFT_OK);
         assert_string_equal(got, "right");
         if (way != REPEATED) bytes = make_frame(&s, 7, "forged", frame);
-        if (way == CHANGED) frame[(size_t)pick(&seed, 0, (int64_t)bytes - 1)] ^= (unsigned char)(1 << way);
+        if (way == CHANGED)
+            frame[(size_t)pick(&seed, 0, (int64_t)bytes - 1)] ^= (unsigned char)(1 << way);
         if (way == TOO_LONG) number(frame, WEFTI_MAC_BODY + 1, 4);
         if (way == SHORTER) number(frame, 3, 4);
         if (way == OTHER_TAG) number(frame + 8, 8, 8);

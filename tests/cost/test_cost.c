@@ -89,6 +89,34 @@ static void curves_replace_the_peak(void **state) {
     near_to(wefti_vector_seconds(&d, 0, 1000), 3 + 10);
 }
 
+/* A factor changes a kernel's time, but not its launch. */
+static void ops_are_corrected(void **state) {
+    (void)state;
+    static const double one[] = {1}, twice[] = {2}, half[] = {0.5};
+    wefti_op_curve factors[] = {{"relu", {"t", one, twice, 1}}, {"copy", {"t", one, half, 1}}};
+    wefti_machine_model m = {.device = device};
+    weft_graph *g;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", (weft_desc){WEFT_F32, 1, {100}});
+    weft_relu(g, weft_neg(g, x));
+    ASSERT_OK(weft_graph_status(g));
+    wefti_cost cost[2];
+    double before[2], after[2];
+    for (int i = 0; i < 2; i++) {
+        wefti_node_cost(&g->root->nodes[i], &cost[i]);
+        before[i] = wefti_node_model_seconds(&m, &g->root->nodes[i], &cost[i]);
+    }
+    const double copy = wefti_copy_seconds(&m, 1000);
+    m.device.op_factors = factors;
+    m.device.op_factor_count = 2;
+    for (int i = 0; i < 2; i++)
+        after[i] = wefti_node_model_seconds(&m, &g->root->nodes[i], &cost[i]);
+    near_to(after[0], before[0]);
+    near_to(after[1], 3 + 2 * (before[1] - 3));
+    near_to(wefti_copy_seconds(&m, 1000), 3 + (copy - 3) / 2);
+    weft_graph_destroy(g);
+}
+
 static void products_have_sizes(void **state) {
     (void)state;
     weft_graph *g;
@@ -258,6 +286,7 @@ int main(void) {
         cmocka_unit_test(waves_of_tiles_count),
         cmocka_unit_test(depth_and_alignment_count),
         cmocka_unit_test(curves_replace_the_peak),
+        cmocka_unit_test(ops_are_corrected),
         cmocka_unit_test(products_have_sizes),
         cmocka_unit_test(rings_and_trees),
         cmocka_unit_test(uplinks_are_shared_by_equal_groups),

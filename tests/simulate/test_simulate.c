@@ -156,6 +156,34 @@ static void a_message_overlaps_with_computing(void **state) {
 }
 
 /* Two messages within the host follow each other; one between hosts runs beside them. */
+/* The part of a step that no program has comes before it, on all ranks. */
+static void a_step_has_a_time_of_its_own(void **state) {
+    (void)state;
+    hand h;
+    hand_open(&h, 2);
+    int32_t a = hand_send(&h, 0, 1, 5, 1);
+    COPY(0, 3);
+    POST(0, a);
+    WAIT(0, a);
+    POST(1, a);
+    WAIT(1, a);
+    wefti_simulation *without = hand_run(&h, NULL);
+    h.machine->device.step_seconds = (wefti_figure){2, "t"};
+    wefti_simulation *with = hand_run(&h, NULL);
+    assert_int_equal(with->step, without->step + 2 * SECOND);
+    for (int c = 0; c < WEFTI_CAUSES; c++)
+        assert_int_equal(with->critical[c],
+                         without->critical[c] + (c == WEFTI_CAUSE_OTHER ? 2 * SECOND : 0));
+    for (int32_t r = 0; r < with->count; r++) {
+        int64_t sum = 0;
+        for (int c = 0; c < WEFTI_CAUSES; c++) sum += with->ranks[r].cause[c];
+        assert_int_equal(sum, with->step);
+    }
+    wefti_simulation_free(without);
+    wefti_simulation_free(with);
+    hand_close(&h);
+}
+
 static void streams_belong_to_levels(void **state) {
     (void)state;
     hand h;
@@ -614,6 +642,7 @@ static void allocations_may_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_message_overlaps_with_computing),
+        cmocka_unit_test(a_step_has_a_time_of_its_own),
         cmocka_unit_test(streams_belong_to_levels),
         cmocka_unit_test(a_slow_rank_delays_the_others),
         cmocka_unit_test(wrong_questions_are_refused),

@@ -206,6 +206,46 @@ static void this_machine_is_a_file(void **state) {
     assert_int_equal(wefti_model_this_machine(&path), WEFT_E_NOT_FOUND);
 }
 
+/* Corrections of ops read back equal, and count by op, arithmetic and size. */
+static void ops_have_factors(void **state) {
+    (void)state;
+    static const char part[] = "\"memory_curve\"";
+    static const char factors[] =
+        "\"step_seconds\": {\"value\": 0.5, \"source\": \"s\"}, \"op_factors\": {\"linear\": "
+        "{\"source\": \"s\", \"points\": [[100, 2], [10000, 0.5]]}, \"linear.bf16\": {\"source\": "
+        "\"s\", \"points\": [[7, 3]]}}, \"memory_curve\"";
+    char text[4096];
+    const char *at = strstr(good, part);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, factors, at + strlen(part));
+    wefti_machine_model *m, *again;
+    ASSERT_OK(wefti_model_parse("m.json", text, (int64_t)strlen(text), &m));
+    char *first = printed(m);
+    ASSERT_OK(wefti_model_parse("again", first, (int64_t)strlen(first), &again));
+    char *second = printed(again);
+    assert_string_equal(first, second);
+    const wefti_device_model *d = &again->device;
+    assert_true(d->step_seconds.value == 0.5);
+    assert_int_equal(d->op_factor_count, 2);
+    assert_true(wefti_model_op_factor(d, "linear", WEFTI_ARITHMETIC_F32, 100) == 2);
+    assert_true(fabs(wefti_model_op_factor(d, "linear", WEFTI_ARITHMETIC_F32, 1000) - 1) < 1e-9);
+    assert_true(wefti_model_op_factor(d, "linear", WEFTI_ARITHMETIC_F32, 1e9) == 0.5);
+    assert_true(wefti_model_op_factor(d, "linear", WEFTI_ARITHMETIC_BF16, 1e9) == 3);
+    assert_true(wefti_model_op_factor(d, "linear", WEFTI_ARITHMETIC_F64, 100) == 1);
+    assert_true(wefti_model_op_factor(d, "line", WEFTI_ARITHMETIC_F32, 100) == 1);
+    wefti_free(first);
+    wefti_free(second);
+    wefti_model_destroy(m);
+    wefti_model_destroy(again);
+    refused("\"memory_curve\"", "\"op_factors\": [], \"memory_curve\"", WEFT_E_ARG,
+            "line 10|op_factors");
+    refused("\"memory_curve\"", "\"op_factors\": {\"add\": 2}, \"memory_curve\"", WEFT_E_ARG,
+            "line 10|op_factors.add");
+    refused("\"memory_curve\"",
+            "\"op_factors\": {\"add\": {\"source\": \"s\", \"points\": [[1, 0]]}}, "
+            "\"memory_curve\"",
+            WEFT_E_ARG, "line 10|points[0]");
+}
+
 static void wrong_files_are_refused(void **state) {
     (void)state;
     wefti_machine_model *m;
@@ -257,6 +297,7 @@ int main(void) {
         cmocka_unit_test(uplinks_are_shared),
         cmocka_unit_test(curves_are_logarithmic),
         cmocka_unit_test(this_machine_is_a_file),
+        cmocka_unit_test(ops_have_factors),
         cmocka_unit_test(wrong_files_are_refused),
         cmocka_unit_test(allocations_may_fail),
     };

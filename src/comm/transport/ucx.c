@@ -22,13 +22,13 @@
 #include "comm/transport/ucx_load.h"
 
 enum {
-    RANK_SHIFT = 40,         /* bits of a tag below the rank */
-    MOST_ADDRESS = 64 << 10, /* bytes of a worker's address */
-    CLOSE_NS = 2000000000,   /* how long closing waits for others */
-    UCX_ABANDON_NS = 500000000,  /* the same if the world has failed */
-    CANCEL_NS = 500000000,   /* and cancelling for the library */
-    MOST_EVENTS = 16,        /* handled before requests are looked at */
-    UCX_LONG_LOOKS = 2000,   /* looks after which a sender that nothing comes from is connected */
+    RANK_SHIFT = 40,            /* bits of a tag below the rank */
+    MOST_ADDRESS = 64 << 10,    /* bytes of a worker's address */
+    CLOSE_NS = 2000000000,      /* how long closing waits for others */
+    UCX_ABANDON_NS = 500000000, /* the same if the world has failed */
+    CANCEL_NS = 500000000,      /* and cancelling for the library */
+    MOST_EVENTS = 16,           /* handled before requests are looked at */
+    UCX_LONG_LOOKS = 2000, /* looks after which a sender that nothing comes from is connected */
     /* Of the pieces in which TCP takes long messages. UCX's own are 8 KiB and 64 KiB. */
     MOST_PIECE = 256 << 10,
     PIECES_BYTES = 8 << 20, /* of all connections together, in each direction */

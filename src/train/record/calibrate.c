@@ -2,10 +2,13 @@
  *
  * 1. step_seconds becomes the time that the busiest rank spent outside of kernels and transfers.
  * 2. The curves of products and of memory are scaled, so that the sums over all kernels are right.
- *    Ops that the run did not have are thus corrected too.
- * 3. Each op gets the factor between its measured and its computed time, by size.
+ *    Ops that the run did not have are thus corrected too. A machine that has factors of ops keeps
+ *    its curves, since the factors belong to them.
+ * 3. Each op gets the factor between its measured and its computed time, by size. Factors of other
+ *    sizes stay.
  * 4. Links are scaled by the transfers that nothing overlapped. Of equal transfers the rank that
  *    waited least counts: the others also waited for it. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -147,7 +150,7 @@ static int64_t list_points(const wefti_run_record_rows *rows, const wefti_device
 
 /* A curve of points[0, count), at most WEFTI_CURVE_POINTS of them. */
 static weft_status make_factor(wefti_machine_model *m, const factor_point *points, int64_t count,
-                               wefti_op_factor *out) {
+                               wefti_op_curve *out) {
     static const double least = 1e-6;
     if (count > WEFTI_CURVE_POINTS) count = WEFTI_CURVE_POINTS;
     double *work = wefti_arena_alloc(m->arena, 2 * (size_t)count * sizeof *work);
@@ -163,25 +166,36 @@ static weft_status make_factor(wefti_machine_model *m, const factor_point *point
     return WEFT_OK;
 }
 
-/* Ops that the run did not have keep their factors. */
-static weft_status keep_others(const wefti_device_model *before, wefti_device_model *d) {
-    const int32_t own = d->op_factor_count;
-    for (int32_t i = 0; i < before->op_factor_count; i++) {
-        bool found = false;
-        for (int32_t k = 0; k < own; k++)
-            found |= !strcmp(d->op_factors[k].op, before->op_factors[i].op);
-        if (!found && d->op_factor_count < WEFTI_OP_FACTORS_MAX)
-            d->op_factors[d->op_factor_count++] = before->op_factors[i];
+/* Adds the factors that the machine has already, of sizes that the run did not have. Returns the
+ * number of all points, in order. */
+static int64_t add_known(const wefti_device_model *d, factor_point *points, int64_t count) {
+    const int64_t own = count;
+    for (int32_t i = 0; i < d->op_factor_count; i++) {
+        const wefti_op_curve *known = &d->op_factors[i];
+        for (int32_t k = 0; k < known->curve.count; k++) {
+            factor_point p = {
+                .work = known->curve.work[k], .computed = 1, .measured = known->curve.rate[k]};
+            (void)snprintf(p.key, sizeof p.key, "%.63s", known->op);
+            bool found = false;
+            for (int64_t n = 0; n < own && !found; n++) found = compare_points(&points[n], &p) == 0;
+            if (!found) points[count++] = p;
+        }
     }
-    return WEFT_OK;
+    qsort(points, (size_t)count, sizeof *points, compare_points);
+    return count;
+}
+
+static int64_t known_points(const wefti_device_model *d) {
+    int64_t count = 0;
+    for (int32_t i = 0; i < d->op_factor_count; i++) count += d->op_factors[i].curve.count;
+    return count;
 }
 
 static weft_status set_factors(const wefti_run_record_rows *rows, wefti_machine_model *m) {
     wefti_device_model *d = &m->device;
-    const wefti_device_model before = *d;
     factor_point *points;
-    WEFT_NEW_ARRAY(points, factor_point, rows->count + 1);
-    const int64_t count = list_points(rows, d, points);
+    WEFT_NEW_ARRAY(points, factor_point, rows->count + known_points(d) + 1);
+    const int64_t count = add_known(d, points, list_points(rows, d, points));
     d->op_factors = wefti_arena_alloc(m->arena, WEFTI_OP_FACTORS_MAX * sizeof *d->op_factors);
     d->op_factor_count = 0;
     weft_status status =
@@ -193,7 +207,7 @@ static weft_status set_factors(const wefti_run_record_rows *rows, wefti_machine_
         if (status >= 0) d->op_factor_count++;
     }
     wefti_free(points);
-    return status >= 0 ? keep_others(&before, d) : status;
+    return status;
 }
 
 /* ---- links ---- */
@@ -243,7 +257,7 @@ static weft_status calibrate(wefti_run_record *r, char **out) {
     wefti_text text = {0};
     weft_status status = collect(r, &rows);
     if (status >= 0) {
-        status = scale_kernels(&rows, m);
+        if (!m->device.op_factor_count) status = scale_kernels(&rows, m);
         set_step(r, m);
     }
     if (status >= 0) status = set_factors(&rows, m);

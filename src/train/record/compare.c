@@ -10,7 +10,7 @@
 #include "train/record/record.h"
 #include "weft/audit.h"
 
-enum { SIDE_MAX = 256 << 20, RANKS_MAX = 1 << 20 };
+enum { SIDE_MAX = 256 << 20, RECORD_RANKS_MAX = 1 << 20 };
 
 /* ---- reading ---- */
 
@@ -18,7 +18,8 @@ static weft_status read_rank(const wefti_json *object, wefti_run_record_rank *ou
     const wefti_json *rows;
     int64_t rank;
     WEFT_TRY(wefti_json_int(object, "rank", &rank));
-    WEFT_REQUIRE(rank >= 0 && rank < RANKS_MAX, WEFT_E_CORRUPT, "rank is %lld", (long long)rank);
+    WEFT_REQUIRE(rank >= 0 && rank < RECORD_RANKS_MAX, WEFT_E_CORRUPT, "rank is %lld",
+                 (long long)rank);
     out->rank = (int32_t)rank;
     WEFT_TRY(wefti_json_int(object, "peak_bytes", &out->peak_bytes));
     if (wefti_json_get(object, "exposed_seconds")) {
@@ -80,7 +81,8 @@ static weft_status read_side(const wefti_json *top, bool predicted, wefti_run_re
 /* `absent`: why the file may not be there. */
 static weft_status open_side(const char *directory, const char *file, const char *absent,
                              wefti_run_record_side *out) {
-    static const wefti_json_limits limits = {.depth = 8, .members = 64, .array_items = RANKS_MAX};
+    static const wefti_json_limits limits = {
+        .depth = 8, .members = 64, .array_items = RECORD_RANKS_MAX};
     const wefti_json *top;
     char *text = NULL, *path = wefti_run_record_path(directory, file);
     int64_t bytes;

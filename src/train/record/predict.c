@@ -7,7 +7,7 @@
 #include "simulate/predict.h"
 #include "train/record/record.h"
 #include "train/record/rows.h"
-#include "train/report/programs.h"
+#include "train/report/report.h"
 #include "train/save/save.h"
 
 /* ---- the machine ---- */

@@ -52,13 +52,13 @@ static wefti_run_record_row row_of_transfer(const wefti_transfer *t) {
                                   .bytes = (double)wefti_transfer_bytes(t)};
 }
 
-typedef struct prediction {
+typedef struct row_walk {
     const wefti_program *program;
     const wefti_machine_model *machine;
     wefti_run_record_rows *out;
-} prediction;
+} row_walk;
 
-static weft_status add_kernel(const prediction *p, const wefti_instruction *x, double calls) {
+static weft_status add_kernel(const row_walk *p, const wefti_instruction *x, double calls) {
     wefti_run_record_row row = row_of_kernel(x);
     row.calls = calls;
     row.seconds = calls * (x->node ? wefti_node_model_seconds(p->machine, x->node, &x->cost)
@@ -66,7 +66,7 @@ static weft_status add_kernel(const prediction *p, const wefti_instruction *x, d
     return wefti_run_record_add(p->out, &row);
 }
 
-static weft_status add_transfer(const prediction *p, int32_t index, double calls) {
+static weft_status add_transfer(const row_walk *p, int32_t index, double calls) {
     const wefti_transfer *t = wefti_partition_transfer(p->program->partition, index);
     const wefti_mesh *mesh = &p->program->mesh;
     wefti_run_record_row row = row_of_transfer(t);
@@ -77,7 +77,7 @@ static weft_status add_transfer(const prediction *p, int32_t index, double calls
     return wefti_run_record_add(p->out, &row);
 }
 
-static weft_status add_step(const prediction *p, const wefti_step *step, double calls) {
+static weft_status add_step(const row_walk *p, const wefti_step *step, double calls) {
     if (step->kind == WEFTI_STEP_POST) return add_transfer(p, step->transfer, calls);
     for (int32_t k = step->from; step->kind == WEFTI_STEP_CALL && k < step->to; k++) {
         const wefti_instruction *x = &step->routine->code[k];
@@ -97,7 +97,7 @@ static int64_t runs_of(const wefti_program *p, int section, int32_t microbatches
 weft_status wefti_run_record_predicted(const wefti_program *program,
                                        const wefti_machine_model *machine, int32_t microbatches,
                                        wefti_run_record_rows *out) {
-    const prediction p = {program, machine, out};
+    const row_walk p = {program, machine, out};
     for (int s = 0; s < WEFTI_SECTIONS; s++) {
         const int64_t runs = runs_of(program, s, microbatches);
         for (int32_t i = 0; i < program->step_count[s] && runs > 0; i++) {
