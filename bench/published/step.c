@@ -166,7 +166,7 @@ static void mixture(const work *w, pair *sum, layer_times *out) {
     /* Router. */
     sum->forward += vector(w, 8 * w->part_rows * m->experts);
     sum->backward += vector(w, 8 * w->part_rows * m->experts);
-    if (m->shared_ffn) {
+    if (m->shared_ffn > 0) {
         product(w, w->rows, wide * m->shared_ffn / t, m->hidden, sum);
         product(w, w->rows, m->hidden, m->shared_ffn / t, sum);
     }
@@ -186,8 +186,8 @@ static pair products_of_layer(const work *w, bool experts, layer_times *out) {
     const double t = w->run->tensor, heads = larger(1, m->heads / t);
     const double kv = larger(1, m->kv_heads / t), r = w->rows, h = m->hidden;
     pair sum = {0, 0};
-    if (m->value_rank) { /* latent attention: parts of 128, and 64 with positions */
-        if (m->query_rank) {
+    if (m->value_rank > 0) { /* latent attention: parts of 128, and 64 with positions */
+        if (m->query_rank > 0) {
             product(w, w->part_rows, m->query_rank, h, &sum);
             product(w, r, heads * m->head_size, m->query_rank, &sum);
         } else {
@@ -346,7 +346,7 @@ static void add_ends(const work *w, stage_times *s, bool first, bool last) {
 }
 
 static double layers_with_experts(const pub_run *run, int stage, double count) {
-    if (!run->model.experts) return 0;
+    if (run->model.experts <= 0) return 0;
     double plain = stage == 0 ? smaller(run->model.dense_layers, count) : 0;
     return (count - plain) / run->model.every;
 }
@@ -380,9 +380,9 @@ static double sharded_microbatch(const work *w, const stage_times *s, double *sl
 
 static double device_parameters(const pub_run *run) {
     const double n = run->model.layers / run->stages;
-    const double mixed = run->model.experts ? (run->model.layers - run->model.dense_layers) /
-                                                  run->model.every / run->stages
-                                            : 0;
+    const double mixed = run->model.experts > 0 ? (run->model.layers - run->model.dense_layers) /
+                                                      run->model.every / run->stages
+                                                : 0;
     return (n - mixed) * pub_layer_parameters(run, false) +
            mixed * pub_layer_parameters(run, true) + pub_table_parameters(run) / run->stages;
 }
@@ -409,7 +409,7 @@ static weft_status predict_plan(const pub_run *run, const pub_profile *p,
     w.rows = run->model.sequence * run->micro / run->context;
     w.part_rows = run->sequence_parallel ? w.rows / run->tensor : w.rows;
     const layer_times plain = layer_seconds(&w, false);
-    const layer_times mixed = run->model.experts ? layer_seconds(&w, true) : plain;
+    const layer_times mixed = run->model.experts > 0 ? layer_seconds(&w, true) : plain;
     const int stages = (int)run->stages;
     double most = 0, sum = 0;
     stage_times worst = {0};
