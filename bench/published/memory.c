@@ -104,7 +104,7 @@ static double stage_bytes(const pub_run *run, const pub_profile *p, int stage) {
     const double layers = pub_layers_of_stage(run, stage), t = run->tensor;
     double mixed = 0;
     if (m->experts > 0)
-        mixed = (layers - (stage == 0 ? smaller(m->dense_layers, layers) : 0)) / m->every;
+        mixed = ceil((layers - (stage == 0 ? smaller(m->dense_layers, layers) : 0)) / m->every);
     /* Parameters, gradients and states. */
     double tables = 0;
     const double table = m->vocab * m->hidden / t;
@@ -167,5 +167,6 @@ void pub_predict_memory(const pub_run *run, const pub_profile *p,
                         : run->reserved_memory ? most * (1 + p->allocator_part)
                                                : most;
     /* What is offloaded lies in the host's memory. */
-    out->fits = run->offloaded || used <= machine->device.memory_bytes.value;
+    const double room = machine->device.memory_bytes.value * (1 + p->fit_margin);
+    out->fits = run->offloaded || used <= room;
 }

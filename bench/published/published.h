@@ -61,7 +61,8 @@
     X(shared_state_bytes, 0, 20)                                                                   \
     X(logit_bytes, 0, 40)                                                                          \
     X(allocator_part, 0, 1)                                                                        \
-    X(context_bytes, 0, 1e10)
+    X(context_bytes, 0, 1e10)                                                                      \
+    X(fit_margin, 0, 0.5)
 
 typedef struct pub_profile {
     const char *name;

@@ -348,7 +348,7 @@ static void add_ends(const work *w, stage_times *s, bool first, bool last) {
 static double layers_with_experts(const pub_run *run, int stage, double count) {
     if (run->model.experts <= 0) return 0;
     double plain = stage == 0 ? smaller(run->model.dense_layers, count) : 0;
-    return (count - plain) / run->model.every;
+    return ceil((count - plain) / run->model.every);
 }
 
 /* ---- the step ---- */
@@ -491,13 +491,17 @@ static weft_status predict_plan(const pub_run *run, const pub_profile *p,
 /* The degrees that the row leaves open: tensor parallelism within a host first, then stages. */
 static void fill_degrees(pub_run *run, const pub_profile *p, const wefti_machine_model *machine) {
     pub_prediction trial;
+    /* Names of Alpa's restricted searches. */
+    const bool inner = !strstr(run->framework, "inter_only");
+    const bool outer = !strstr(run->framework, "intra_only");
+    if (run->model.experts > 0 && inner) run->expert = smaller(run->model.experts, run->data);
     for (;;) {
         const double model = run->tensor * run->stages * run->context;
         pub_predict_memory(run, p, machine, &trial);
         if (trial.fits || model * 2 > run->devices) return;
-        if (run->tensor * 2 <= run->per_node && run->tensor * 2 <= run->model.heads)
+        if (inner && run->tensor * 2 <= run->per_node && run->tensor * 2 <= run->model.heads)
             run->tensor *= 2;
-        else if (run->stages * 2 <= run->model.layers)
+        else if (outer && run->stages * 2 <= run->model.layers)
             run->stages *= 2;
         else
             return;
