@@ -55,7 +55,8 @@ static bool has(const char *text, const char *word) {
 /* The number behind `word`, or `otherwise`. */
 static double after(const char *text, const char *word, double otherwise) {
     const char *at = strstr(text, word);
-    return at ? strtod(at + strlen(word), NULL) : otherwise;
+    const double value = at ? strtod(at + strlen(word), NULL) : otherwise;
+    return value > 0 && value <= 1e6 ? value : otherwise;
 }
 
 /* ---- machines ---- */

@@ -524,5 +524,9 @@ weft_status pub_predict(const pub_run *given, const pub_profile *p,
         run.recompute = more[i];
         WEFT_TRY(predict_plan(&run, p, machine, out));
     }
+    WEFT_REQUIRE(isfinite(out->seconds) && out->seconds > 0 && isfinite(out->largest_bytes) &&
+                     out->largest_bytes > 0,
+                 WEFT_E_ARG, "its sizes give %g seconds and %g bytes", out->seconds,
+                 out->largest_bytes);
     return WEFT_OK;
 }
