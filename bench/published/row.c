@@ -299,7 +299,6 @@ weft_status pub_run_read(const wefti_json *row, pub_run *out) {
     out->expert_tensor = after(notes, "ETP", 0);
     if (has(name_of(row), "etp1")) out->expert_tensor = 1;
     out->layer_only = has(category, "layer-microbench");
-    out->no_time = has(category, "memory-only");
     out->last_stage_memory = has(kind, "LAST rank");
     out->used_memory = has(kind, "nvidia-smi");
     out->reserved_memory = has(kind, "reserved");

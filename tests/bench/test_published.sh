@@ -63,6 +63,22 @@ grep -q '"causes"' first && fail 'details come with --detail only' first
 mean=$(sed -n 's/^time *all *A held out .*mean *\([0-9.]*\) %.*/\1/p' score)
 holds "\"$mean\" != \"\" && ${mean:-99} <= 3.5" 'the mean error of eight runs of Megatron'
 
+# All rows that are at hand: what was fitted on a third of them holds for the others.
+all=${WEFT_TEST_DATA:-nowhere}/published-runs.json
+if [ -f "$all" ]; then
+    "$published" "$all" >out 2>err || fail 'rows at hand are damaged' err
+    ! grep -q '"error"' out || fail 'a row has no prediction' out
+    "$published" "$all" --score >score 2>&1 || fail 'the scores fail' score
+    # of ROWS: median and 90th percentile
+    of() { sed -n "s/^time *all *$1 .*median *\([0-9.]*\) %.*p90 *\([0-9.]*\) %.*/\1 \2/p" score; }
+    set -- $(of 'A held out')
+    holds "${1:-99} <= 8 && ${2:-99} <= 20" 'errors of fully specified rows'
+    set -- $(sed -n 's/^tables .*rank correlation, median \([0-9.]*\); regret, median \([0-9.]*\) %/\1 \2/p' score)
+    holds "${1:-0} >= 0.9 && ${2:-99} <= 3" 'the order of strategies'
+    set -- $(sed -n 's/^fits *\([0-9]*\) of \([0-9]*\) that failed.*; \([0-9]*\) of \([0-9]*\) that ran.*/\1 \2 \3 \4/p' score)
+    holds "${1:-0} >= 0.9 * ${2:-1} && ${3:-1} <= 0.02 * ${4:-1}" 'what fits'
+fi
+
 # --- weft's own programs: as the simulator predicts them ---
 # agrees DEVICES TENSOR STAGES BATCH RECOMPUTE
 agrees() {
