@@ -238,7 +238,7 @@ static weft_status read_recompute(const wefti_json *row, pub_run *run) {
         run->recompute_part = strtod(how, NULL) / strtod(of + 4, NULL);
     } else if (has(how, "projections")) { /* all but these */
         run->recompute = PUB_RECOMPUTE_FULL;
-        run->recompute_part = 0.95;
+        run->recompute_part = 0.9;
     } else if (has(how, "modules")) {
         run->recompute = PUB_RECOMPUTE_CHAINS;
     } else if (has(how, "per-op") || has(how, "partial")) {

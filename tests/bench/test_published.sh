@@ -71,10 +71,13 @@ if [ -f "$all" ]; then
     "$published" "$all" --score >score 2>&1 || fail 'the scores fail' score
     # of ROWS: median and 90th percentile
     of() { sed -n "s/^time *all *$1 .*median *\([0-9.]*\) %.*p90 *\([0-9.]*\) %.*/\1 \2/p" score; }
+    # shellcheck disable=SC2046
     set -- $(of 'A held out')
     holds "${1:-99} <= 8 && ${2:-99} <= 20" 'errors of fully specified rows'
+    # shellcheck disable=SC2046
     set -- $(sed -n 's/^tables .*rank correlation, median \([0-9.]*\); regret, median \([0-9.]*\) %/\1 \2/p' score)
     holds "${1:-0} >= 0.9 && ${2:-99} <= 3" 'the order of strategies'
+    # shellcheck disable=SC2046
     set -- $(sed -n 's/^fits *\([0-9]*\) of \([0-9]*\) that failed.*; \([0-9]*\) of \([0-9]*\) that ran.*/\1 \2 \3 \4/p' score)
     holds "${1:-0} >= 0.9 * ${2:-1} && ${3:-1} <= 0.02 * ${4:-1}" 'what fits'
 fi
@@ -92,6 +95,7 @@ agrees() {
         --global-batch-size $4 --tensor-model-parallel-size $2 --pipeline-model-parallel-size $3 --bf16"
     [ "$5" = none ] || options="$options --recompute-granularity full --recompute-method uniform
         --recompute-num-layers 1"
+    # shellcheck disable=SC2086
     echo $options >options
     "$WEFT_BIN" simulate --import options --machine a100-80g --devices "$1" --json >simulated 2>err ||
         fail "weft simulate fails" err
