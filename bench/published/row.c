@@ -71,7 +71,7 @@ static const struct {
     {"A800", "a100-80g"},      {"V100-16", "v100-16g"}, {"V100", "v100"},
     {"MI300X", "mi300x"},      {"910B", "ascend-910b"}, {"910A", "ascend-910a"},
     {"Ascend", "ascend-910a"}, {"TPU v5p", "tpu-v5p"},  {"TPU v5e", "tpu-v5e"},
-    {"TPU v4", "tpu-v4"},      {"RTX", "rtx-3090"},
+    {"TPU v4", "tpu-v4"},      {"RTX", "rtx-3090"},     {"L4", "l4"},
 };
 
 /* "8x200 Gb/s HDR InfiniBand per node", "400 Gb/s per GPU", "4x Omni-Path 100 Gb/s per node". */
