@@ -235,7 +235,10 @@ static weft_status read_recompute(const wefti_json *row, pub_run *run) {
         run->recompute_part = 0.5;
     } else if (of && isdigit((unsigned char)*how)) {
         run->recompute = PUB_RECOMPUTE_FULL;
-        run->recompute_part = strtod(how, NULL) / strtod(of + 4, NULL);
+        const double some = strtod(how, NULL), whole = strtod(of + 4, NULL);
+        WEFT_REQUIRE(whole > 0 && some <= whole, WEFT_E_ARG,
+                     "recompute is '%.40s'; it must be at most all layers", how);
+        run->recompute_part = some / whole;
     } else if (has(how, "projections")) { /* all but these */
         run->recompute = PUB_RECOMPUTE_FULL;
         run->recompute_part = 0.9;
@@ -295,7 +298,7 @@ weft_status pub_run_read(const wefti_json *row, pub_run *out) {
     out->async_tensor = has(notes, "async TP");
     out->frozen = has(notes, "LoRA");
     out->deterministic = has(notes, "deterministic-mode");
-    out->offloaded = has(notes, "offload");
+    out->offloaded = has(notes, "offload") && !has(notes, "offload setting");
     out->expert_tensor = after(notes, "ETP", 0);
     if (has(name_of(row), "etp1")) out->expert_tensor = 1;
     out->layer_only = has(category, "layer-microbench");

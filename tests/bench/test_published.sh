@@ -148,6 +148,7 @@ damaged 's/"num_gpus": 64/"num_gpus": 99999999/' 'num_gpus'
 damaged 's/"tp": 2/"tp": 1e9/' 'tp'
 damaged 's/"gpu": "H100-80GB SXM"/"gpu": 5/' 'gpu must be a text'
 damaged 's/"sequence_parallel": true/"sequence_parallel": 1/' 'sequence_parallel must be true'
+damaged 's/"recompute": "none"/"recompute": "9 of 0 layers"/' 'at most all layers'
 # A damaged row does not keep others from their prediction.
 printf '[%s, {"id": "b", "layers": -1, "gpu": "H100"}]\n' "$plain" >bad.json
 refuses 1 'b: ' bad.json
