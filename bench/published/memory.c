@@ -24,8 +24,8 @@ double pub_layer_parameters(const pub_run *run, bool experts) {
     const pub_model *m = &run->model;
     const double h = m->hidden, q = m->heads * m->head_size, kv = m->kv_heads * m->head_size;
     double attention = h * (q + 2 * kv) + q * h;
-    if (m->value_rank)
-        attention = (m->query_rank ? h * m->query_rank + m->query_rank * q : h * q) +
+    if (m->value_rank > 0)
+        attention = (m->query_rank > 0 ? h * m->query_rank + m->query_rank * q : h * q) +
                     h * (m->value_rank + 64) + m->value_rank * m->heads * 256 + m->heads * 128 * h;
     const double wide = m->gated ? 3 : 2;
     if (experts)
@@ -103,8 +103,8 @@ static double stage_bytes(const pub_run *run, const pub_profile *p, int stage) {
     const int last = (int)run->stages - 1;
     const double layers = pub_layers_of_stage(run, stage), t = run->tensor;
     double mixed = 0;
-    if (m->experts)
-        mixed = (layers - (stage == 0 ? smaller(m->dense_layers, layers) : 0)) / m->every;
+    if (m->experts > 0)
+        mixed = ceil((layers - (stage == 0 ? smaller(m->dense_layers, layers) : 0)) / m->every);
     /* Parameters, gradients and states. */
     double tables = 0;
     const double table = m->vocab * m->hidden / t;
@@ -136,7 +136,7 @@ static double stage_bytes(const pub_run *run, const pub_profile *p, int stage) {
     if (run->chunks > 1)
         flight =
             smaller(microbatches, (run->stages * (run->chunks + 1) - 1 - 2 * stage) / run->chunks);
-    const double plain = kept(run, p, false), with = m->experts ? kept(run, p, true) : 0;
+    const double plain = kept(run, p, false), with = m->experts > 0 ? kept(run, p, true) : 0;
     bytes += flight * ((layers - mixed) * plain + mixed * with);
     /* While a layer is computed again, it is there as a whole; and results on the way. */
     pub_run whole = *run;
@@ -167,5 +167,6 @@ void pub_predict_memory(const pub_run *run, const pub_profile *p,
                         : run->reserved_memory ? most * (1 + p->allocator_part)
                                                : most;
     /* What is offloaded lies in the host's memory. */
-    out->fits = run->offloaded || used <= machine->device.memory_bytes.value;
+    const double room = machine->device.memory_bytes.value * (1 + p->fit_margin);
+    out->fits = run->offloaded || used <= room;
 }

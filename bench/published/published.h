@@ -61,7 +61,8 @@
     X(shared_state_bytes, 0, 20)                                                                   \
     X(logit_bytes, 0, 40)                                                                          \
     X(allocator_part, 0, 1)                                                                        \
-    X(context_bytes, 0, 1e10)
+    X(context_bytes, 0, 1e10)                                                                      \
+    X(fit_margin, 0, 0.5)
 
 typedef struct pub_profile {
     const char *name;
@@ -113,7 +114,7 @@ typedef struct pub_run {
     double devices, per_node, batch, micro, tensor, stages, chunks, data, context, expert;
     double shards; /* devices that share parameters and states */
     int level;
-    bool sequence_parallel, flash_off, compiled, async_tensor, layer_only, no_time;
+    bool sequence_parallel, flash_off, compiled, async_tensor, layer_only;
     bool deterministic; /* slower kernels that always add up in one order */
     bool frozen;        /* weights have no gradients: adapters are trained */
     bool blocking;      /* the host waits for each kernel */

@@ -55,7 +55,8 @@ static bool has(const char *text, const char *word) {
 /* The number behind `word`, or `otherwise`. */
 static double after(const char *text, const char *word, double otherwise) {
     const char *at = strstr(text, word);
-    return at ? strtod(at + strlen(word), NULL) : otherwise;
+    const double value = at ? strtod(at + strlen(word), NULL) : otherwise;
+    return value > 0 && value <= 1e6 ? value : otherwise;
 }
 
 /* ---- machines ---- */
@@ -70,7 +71,7 @@ static const struct {
     {"A800", "a100-80g"},      {"V100-16", "v100-16g"}, {"V100", "v100"},
     {"MI300X", "mi300x"},      {"910B", "ascend-910b"}, {"910A", "ascend-910a"},
     {"Ascend", "ascend-910a"}, {"TPU v5p", "tpu-v5p"},  {"TPU v5e", "tpu-v5e"},
-    {"TPU v4", "tpu-v4"},      {"RTX", "rtx-3090"},
+    {"TPU v4", "tpu-v4"},      {"RTX", "rtx-3090"},     {"L4", "l4"},
 };
 
 /* "8x200 Gb/s HDR InfiniBand per node", "400 Gb/s per GPU", "4x Omni-Path 100 Gb/s per node". */
@@ -140,22 +141,22 @@ static weft_status read_model(const wefti_json *row, const char *notes, pub_run 
     WEFT_TRY(number(row, "layers", 1, &m->layers));
     WEFT_TRY(number(row, "hidden", 1, &m->hidden));
     WEFT_TRY(number(row, "seq_len", 1, &m->sequence));
-    if ((!m->layers || !m->hidden) && billions > 0) {
+    if ((m->layers <= 0 || m->hidden <= 0) && billions > 0) {
         /* Not printed. Usual proportions: a width of 128 times the layers, 12 h^2 a layer. */
-        if (!m->layers)
-            m->layers = m->hidden ? ceil(billions * 1e9 / (12 * m->hidden * m->hidden))
-                                  : ceil(cbrt(billions * 1e9 / 12 / 128 / 128));
-        if (!m->hidden) m->hidden = 128 * ceil(sqrt(billions * 1e9 / 12 / m->layers) / 128);
+        if (m->layers <= 0)
+            m->layers = m->hidden > 0 ? ceil(billions * 1e9 / (12 * m->hidden * m->hidden))
+                                      : ceil(cbrt(billions * 1e9 / 12 / 128 / 128));
+        if (m->hidden <= 0) m->hidden = 128 * ceil(sqrt(billions * 1e9 / 12 / m->layers) / 128);
     }
-    WEFT_REQUIRE(m->layers && m->hidden, WEFT_E_NO_IMPL,
+    WEFT_REQUIRE(m->layers > 0 && m->hidden > 0, WEFT_E_NO_IMPL,
                  "model '%.60s': neither the row nor the table of known models has layers and "
                  "hidden, and the row has no params_b",
                  name);
     WEFT_TRY(number(row, "heads", 1, &m->heads));
-    if (!m->heads) m->heads = m->hidden >= 8192 ? ceil(m->hidden / 128) : ceil(m->hidden / 64);
+    if (m->heads <= 0) m->heads = m->hidden >= 8192 ? ceil(m->hidden / 128) : ceil(m->hidden / 64);
     WEFT_TRY(number(row, "kv_heads", 1, &m->kv_heads));
-    if (!m->kv_heads) m->kv_heads = m->heads;
-    if (!m->head_size) m->head_size = m->hidden / m->heads;
+    if (m->kv_heads <= 0) m->kv_heads = m->heads;
+    if (m->head_size <= 0) m->head_size = m->hidden / m->heads;
     if (!known &&
         (has(name, "llama") || has(name, "mixtral") || has(name, "grok") || has(name, "qwen") ||
          has(name, "deepseek") || has(name, "swiglu") || has(name, "maxtext")))
@@ -163,26 +164,26 @@ static weft_status read_model(const wefti_json *row, const char *notes, pub_run 
     if (has(notes, "swiglu") || has(notes, "deepseek")) m->gated = true;
     if (!m->gated && !known) m->learned_positions = true;
     WEFT_TRY(number(row, "ffn", 1, &m->ffn));
-    if (!m->ffn) m->ffn = m->gated ? 64 * ceil(8 * m->hidden / 3 / 64) : 4 * m->hidden;
+    if (m->ffn <= 0) m->ffn = m->gated ? 64 * ceil(8 * m->hidden / 3 / 64) : 4 * m->hidden;
     WEFT_TRY(number(row, "vocab", 1, &m->vocab));
-    if (!m->vocab) m->vocab = 51200;
-    if (!m->sequence) m->sequence = 2048;
+    if (m->vocab <= 0) m->vocab = 51200;
+    if (m->sequence <= 0) m->sequence = 2048;
     m->experts = after(notes, "num-experts=", m->experts);
     m->chosen = after(notes, "moe-router-topk=", m->chosen);
     m->expert_ffn = after(notes, "moe-ffn-hidden-size=", m->expert_ffn);
     m->dense_layers = after(notes, "moe-layer-freq=([0]*", m->dense_layers);
-    if (!m->experts && has(notes, "experts per MoE layer")) {
+    if (m->experts <= 0 && has(notes, "experts per MoE layer")) {
         const char *at = strstr(notes, " experts per MoE layer");
         while (at > notes && isdigit((unsigned char)at[-1])) at--;
         m->experts = strtod(at, NULL);
         if (has(notes, "every other layer")) m->every = 2;
     }
     if (has(name, "grok")) m->experts = 8, m->chosen = 2;
-    if (m->experts) {
-        if (!m->chosen) m->chosen = 2;
-        if (!m->expert_ffn) m->expert_ffn = m->ffn;
+    if (m->experts > 0) {
+        if (m->chosen <= 0) m->chosen = 2;
+        if (m->expert_ffn <= 0) m->expert_ffn = m->ffn;
     }
-    if (!m->every) m->every = 1;
+    if (m->every <= 0) m->every = 1;
     if (!known) m->tied = has(name, "GPT") || has(name, "MPT") || has(name, "OPT") || !m->gated;
     if (has(notes, "untie-embeddings") || has(notes, "untied")) m->tied = false;
     m->parameters = billions * 1e9;
@@ -206,7 +207,7 @@ static weft_status read_plan(const wefti_json *row, pub_run *run) {
     WEFT_TRY(truth(row, "sequence_parallel", &run->sequence_parallel));
     const wefti_json *sequence = wefti_json_get(row, "sequence_parallel");
     run->sequence_open = !sequence || sequence->kind == WEFTI_JSON_NULL;
-    run->degrees_open = !run->tensor && (!run->stages || run->stages == 1);
+    run->degrees_open = run->tensor <= 0 && (run->stages <= 0 || run->stages == 1);
     const wefti_json *shards = wefti_json_get(row, "fsdp");
     if (shards && shards->kind == WEFTI_JSON_TEXT) { /* "8 in node x 16 or 32 across" */
         const char *times = strstr(shards->as.text, " x ");
@@ -234,10 +235,13 @@ static weft_status read_recompute(const wefti_json *row, pub_run *run) {
         run->recompute_part = 0.5;
     } else if (of && isdigit((unsigned char)*how)) {
         run->recompute = PUB_RECOMPUTE_FULL;
-        run->recompute_part = strtod(how, NULL) / strtod(of + 4, NULL);
+        const double some = strtod(how, NULL), whole = strtod(of + 4, NULL);
+        WEFT_REQUIRE(whole > 0 && some <= whole, WEFT_E_ARG,
+                     "recompute is '%.40s'; it must be at most all layers", how);
+        run->recompute_part = some / whole;
     } else if (has(how, "projections")) { /* all but these */
         run->recompute = PUB_RECOMPUTE_FULL;
-        run->recompute_part = 0.95;
+        run->recompute_part = 0.9;
     } else if (has(how, "modules")) {
         run->recompute = PUB_RECOMPUTE_CHAINS;
     } else if (has(how, "per-op") || has(how, "partial")) {
@@ -288,17 +292,16 @@ weft_status pub_run_read(const wefti_json *row, pub_run *out) {
     WEFT_TRY(read_precision(row, out));
     WEFT_TRY(read_machine(row, out));
     WEFT_TRY(read_model(row, notes, out));
-    if (!out->micro) out->micro = after(notes, "per-device batch ", 0);
+    if (out->micro <= 0) out->micro = after(notes, "per-device batch ", 0);
     out->flash_off = has(notes, "attention-backend=unfused");
     out->compiled = has(notes, "compile") && !has(notes, "no compile");
     out->async_tensor = has(notes, "async TP");
     out->frozen = has(notes, "LoRA");
     out->deterministic = has(notes, "deterministic-mode");
-    out->offloaded = has(notes, "offload");
+    out->offloaded = has(notes, "offload") && !has(notes, "offload setting");
     out->expert_tensor = after(notes, "ETP", 0);
     if (has(name_of(row), "etp1")) out->expert_tensor = 1;
     out->layer_only = has(category, "layer-microbench");
-    out->no_time = has(category, "memory-only");
     out->last_stage_memory = has(kind, "LAST rank");
     out->used_memory = has(kind, "nvidia-smi");
     out->reserved_memory = has(kind, "reserved");
@@ -322,23 +325,27 @@ static weft_status check_devices(const pub_run *run) {
 weft_status pub_run_finish(pub_run *run, const pub_profile *p, wefti_machine_model *machine) {
     wefti_level *host = &machine->level[machine->host_level];
     wefti_level *network = &machine->level[machine->level_count - 1];
-    if (!run->per_node) run->per_node = host->devices;
-    if (!run->tensor) run->tensor = 1;
-    if (!run->stages) run->stages = 1;
-    if (!run->chunks) run->chunks = 1;
-    if (!run->context) run->context = 1;
-    if (!run->expert) run->expert = 1;
+    if (run->per_node <= 0) run->per_node = host->devices;
+    if (run->tensor <= 0) run->tensor = 1;
+    if (run->stages <= 0) run->stages = 1;
+    if (run->chunks <= 0) run->chunks = 1;
+    if (run->context <= 0) run->context = 1;
+    if (run->expert <= 0) run->expert = 1;
     if (run->level < 0) run->level = (int)p->level_default;
     const double model = run->tensor * run->stages * run->context;
-    if (!run->devices) run->devices = model * (run->data ? run->data : run->expert);
+    /* Tables without a number of devices are of tests with some hosts: 16 replicas. */
+    if (run->devices <= 0)
+        run->devices = model * (run->data > 0 ? run->data : run->expert > 16 ? run->expert : 16);
     /* Where the product of the degrees is not the number of devices, the devices count. */
     run->data = run->devices > model ? run->devices / model : 1;
     WEFT_TRY(check_devices(run));
-    if (!run->micro) {
+    if (run->micro <= 0) {
         run->micro = p->microbatch_default;
-        if (run->batch && run->micro > run->batch / run->data) run->micro = run->batch / run->data;
+        if (run->batch > 0 && run->micro > run->batch / run->data)
+            run->micro = run->batch / run->data;
     }
-    if (!run->batch) run->batch = run->micro * run->data * (run->stages > 1 ? 4 * run->stages : 1);
+    if (run->batch <= 0)
+        run->batch = run->micro * run->data * (run->stages > 1 ? 4 * run->stages : 1);
     if (run->micro > run->batch / run->data) run->micro = run->batch / run->data;
     if (run->sequence_open) run->sequence_parallel = p->sequence_default > 0.5 && run->tensor > 1;
     if (run->recompute_part < 0) {
@@ -348,11 +355,12 @@ weft_status pub_run_finish(pub_run *run, const pub_profile *p, wefti_machine_mod
                          : p->recompute_default > 0.5 ? PUB_RECOMPUTE_CORE
                                                       : PUB_RECOMPUTE_NONE;
     }
-    if (!run->expert_tensor) run->expert_tensor = run->tensor;
+    if (run->expert_tensor <= 0) run->expert_tensor = run->tensor;
     /* Devices that share a sequence share parameters too. */
-    if (run->level >= 3 && run->shards && run->shards * run->context <= run->data * run->context)
+    if (run->level >= 3 && run->shards > 0 &&
+        run->shards * run->context <= run->data * run->context)
         run->shards *= run->context;
-    if (!run->shards) run->shards = run->level >= 1 ? run->data * run->context : 1;
+    if (run->shards <= 0) run->shards = run->level >= 1 ? run->data * run->context : 1;
     const double padded = p->vocab_multiple * run->tensor;
     if (padded > 1) run->model.vocab = padded * ceil(run->model.vocab / padded);
     /* Hosts of the row's size, and its network. */

@@ -47,7 +47,7 @@ static void fill(const wefti_json *row, const pub_prediction *p, const wefti_jso
              figure(row, "ep"), figure(row, "micro_batch"), figure(row, "zero_stage"),
              figure(row, "fsdp"), words(row, "recompute"));
     s->seconds = figure(row, "iteration_time_s");
-    if (!s->seconds) s->seconds = figure(row, "iteration_time_s_derived");
+    if (s->seconds <= 0) s->seconds = figure(row, "iteration_time_s_derived");
     if (!strcmp(words(row, "category"), "memory-only")) s->seconds = 0;
     s->bytes = figure(row, "memory_gib") * 1073741824.0;
     s->failed = strstr(words(row, "status"), "oom") != NULL;

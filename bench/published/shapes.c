@@ -257,7 +257,7 @@ static const struct {
       .vocab = 131072,
       .experts = 512,
       .chosen = 22,
-      .expert_ffn = 2560,
+      .expert_ffn = 1280,
       .shared_ffn = 10240}},
     {"nemotronh56b",
      {.layers = 59,

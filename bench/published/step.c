@@ -166,7 +166,7 @@ static void mixture(const work *w, pair *sum, layer_times *out) {
     /* Router. */
     sum->forward += vector(w, 8 * w->part_rows * m->experts);
     sum->backward += vector(w, 8 * w->part_rows * m->experts);
-    if (m->shared_ffn) {
+    if (m->shared_ffn > 0) {
         product(w, w->rows, wide * m->shared_ffn / t, m->hidden, sum);
         product(w, w->rows, m->hidden, m->shared_ffn / t, sum);
     }
@@ -186,8 +186,8 @@ static pair products_of_layer(const work *w, bool experts, layer_times *out) {
     const double t = w->run->tensor, heads = larger(1, m->heads / t);
     const double kv = larger(1, m->kv_heads / t), r = w->rows, h = m->hidden;
     pair sum = {0, 0};
-    if (m->value_rank) { /* latent attention: parts of 128, and 64 with positions */
-        if (m->query_rank) {
+    if (m->value_rank > 0) { /* latent attention: parts of 128, and 64 with positions */
+        if (m->query_rank > 0) {
             product(w, w->part_rows, m->query_rank, h, &sum);
             product(w, r, heads * m->head_size, m->query_rank, &sum);
         } else {
@@ -346,9 +346,9 @@ static void add_ends(const work *w, stage_times *s, bool first, bool last) {
 }
 
 static double layers_with_experts(const pub_run *run, int stage, double count) {
-    if (!run->model.experts) return 0;
+    if (run->model.experts <= 0) return 0;
     double plain = stage == 0 ? smaller(run->model.dense_layers, count) : 0;
-    return (count - plain) / run->model.every;
+    return ceil((count - plain) / run->model.every);
 }
 
 /* ---- the step ---- */
@@ -380,9 +380,9 @@ static double sharded_microbatch(const work *w, const stage_times *s, double *sl
 
 static double device_parameters(const pub_run *run) {
     const double n = run->model.layers / run->stages;
-    const double mixed = run->model.experts ? (run->model.layers - run->model.dense_layers) /
-                                                  run->model.every / run->stages
-                                            : 0;
+    const double mixed = run->model.experts > 0 ? (run->model.layers - run->model.dense_layers) /
+                                                      run->model.every / run->stages
+                                                : 0;
     return (n - mixed) * pub_layer_parameters(run, false) +
            mixed * pub_layer_parameters(run, true) + pub_table_parameters(run) / run->stages;
 }
@@ -409,7 +409,7 @@ static weft_status predict_plan(const pub_run *run, const pub_profile *p,
     w.rows = run->model.sequence * run->micro / run->context;
     w.part_rows = run->sequence_parallel ? w.rows / run->tensor : w.rows;
     const layer_times plain = layer_seconds(&w, false);
-    const layer_times mixed = run->model.experts ? layer_seconds(&w, true) : plain;
+    const layer_times mixed = run->model.experts > 0 ? layer_seconds(&w, true) : plain;
     const int stages = (int)run->stages;
     double most = 0, sum = 0;
     stage_times worst = {0};
@@ -491,13 +491,17 @@ static weft_status predict_plan(const pub_run *run, const pub_profile *p,
 /* The degrees that the row leaves open: tensor parallelism within a host first, then stages. */
 static void fill_degrees(pub_run *run, const pub_profile *p, const wefti_machine_model *machine) {
     pub_prediction trial;
+    /* Names of Alpa's restricted searches. */
+    const bool inner = !strstr(run->framework, "inter_only");
+    const bool outer = !strstr(run->framework, "intra_only");
+    if (run->model.experts > 0 && inner) run->expert = smaller(run->model.experts, run->data);
     for (;;) {
         const double model = run->tensor * run->stages * run->context;
         pub_predict_memory(run, p, machine, &trial);
         if (trial.fits || model * 2 > run->devices) return;
-        if (run->tensor * 2 <= run->per_node && run->tensor * 2 <= run->model.heads)
+        if (inner && run->tensor * 2 <= run->per_node && run->tensor * 2 <= run->model.heads)
             run->tensor *= 2;
-        else if (run->stages * 2 <= run->model.layers)
+        else if (outer && run->stages * 2 <= run->model.layers)
             run->stages *= 2;
         else
             return;
@@ -520,5 +524,9 @@ weft_status pub_predict(const pub_run *given, const pub_profile *p,
         run.recompute = more[i];
         WEFT_TRY(predict_plan(&run, p, machine, out));
     }
+    WEFT_REQUIRE(isfinite(out->seconds) && out->seconds > 0 && isfinite(out->largest_bytes) &&
+                     out->largest_bytes > 0,
+                 WEFT_E_ARG, "its sizes give %g seconds and %g bytes", out->seconds,
+                 out->largest_bytes);
     return WEFT_OK;
 }

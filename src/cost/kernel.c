@@ -43,8 +43,8 @@ double wefti_shape_use(const wefti_device_model *d, wefti_arithmetic arithmetic,
     const double sizes[] = {s->columns, s->depth};
     for (int i = 0; i < 2; i++) {
         size_t a = 0;
-        while (alignments[a].part > 0 &&
-               fmod(sizes[i] * element[arithmetic], alignments[a].part * d->aligned_bytes.value))
+        while (alignments[a].part > 0 && fmod(sizes[i] * element[arithmetic],
+                                              alignments[a].part * d->aligned_bytes.value) > 0)
             a++;
         if (alignments[a].rate < worst) worst = alignments[a].rate;
     }

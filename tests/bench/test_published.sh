@@ -63,6 +63,25 @@ grep -q '"causes"' first && fail 'details come with --detail only' first
 mean=$(sed -n 's/^time *all *A held out .*mean *\([0-9.]*\) %.*/\1/p' score)
 holds "\"$mean\" != \"\" && ${mean:-99} <= 3.5" 'the mean error of eight runs of Megatron'
 
+# All rows that are at hand: what was fitted on a third of them holds for the others.
+all=${WEFT_TEST_DATA:-nowhere}/published-runs.json
+if [ -f "$all" ]; then
+    "$published" "$all" >out 2>err || fail 'rows at hand are damaged' err
+    ! grep -q '"error"' out || fail 'a row has no prediction' out
+    "$published" "$all" --score >score 2>&1 || fail 'the scores fail' score
+    # of ROWS: median and 90th percentile
+    of() { sed -n "s/^time *all *$1 .*median *\([0-9.]*\) %.*p90 *\([0-9.]*\) %.*/\1 \2/p" score; }
+    # shellcheck disable=SC2046
+    set -- $(of 'A held out')
+    holds "${1:-99} <= 8 && ${2:-99} <= 20" 'errors of fully specified rows'
+    # shellcheck disable=SC2046
+    set -- $(sed -n 's/^tables .*rank correlation, median \([0-9.]*\); regret, median \([0-9.]*\) %/\1 \2/p' score)
+    holds "${1:-0} >= 0.9 && ${2:-99} <= 3" 'the order of strategies'
+    # shellcheck disable=SC2046
+    set -- $(sed -n 's/^fits *\([0-9]*\) of \([0-9]*\) that failed.*; \([0-9]*\) of \([0-9]*\) that ran.*/\1 \2 \3 \4/p' score)
+    holds "${1:-0} >= 0.9 * ${2:-1} && ${3:-1} <= 0.02 * ${4:-1}" 'what fits'
+fi
+
 # --- weft's own programs: as the simulator predicts them ---
 # agrees DEVICES TENSOR STAGES BATCH RECOMPUTE
 agrees() {
@@ -76,6 +95,7 @@ agrees() {
         --global-batch-size $4 --tensor-model-parallel-size $2 --pipeline-model-parallel-size $3 --bf16"
     [ "$5" = none ] || options="$options --recompute-granularity full --recompute-method uniform
         --recompute-num-layers 1"
+    # shellcheck disable=SC2086
     echo $options >options
     "$WEFT_BIN" simulate --import options --machine a100-80g --devices "$1" --json >simulated 2>err ||
         fail "weft simulate fails" err
@@ -128,6 +148,7 @@ damaged 's/"num_gpus": 64/"num_gpus": 99999999/' 'num_gpus'
 damaged 's/"tp": 2/"tp": 1e9/' 'tp'
 damaged 's/"gpu": "H100-80GB SXM"/"gpu": 5/' 'gpu must be a text'
 damaged 's/"sequence_parallel": true/"sequence_parallel": 1/' 'sequence_parallel must be true'
+damaged 's/"recompute": "none"/"recompute": "9 of 0 layers"/' 'at most all layers'
 # A damaged row does not keep others from their prediction.
 printf '[%s, {"id": "b", "layers": -1, "gpu": "H100"}]\n' "$plain" >bad.json
 refuses 1 'b: ' bad.json

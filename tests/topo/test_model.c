@@ -50,10 +50,11 @@ static void files_read_back_equal(void **state) {
 static void usual_machines_are_built_in(void **state) {
     (void)state;
     static const char *const names[] = {
-        "v100",        "a100-40g",    "a100-80g",      "h100-80g",      "h200",  "b200",
-        "v100-16g",    "h100-96g",    "gh200",         "b300",          "gb300", "tpu-v4",
-        "tpu-v5e",     "tpu-v5p",     "rtx-3090",      "a100-jean-zay", "gb200", "mi300x",
-        "ascend-910a", "ascend-910b", "cpu-xeon-8480", "cpu-epyc-9654"};
+        "v100",        "a100-40g",      "a100-80g",     "h100-80g", "h200",
+        "b200",        "v100-16g",      "h100-96g",     "gh200",    "b300",
+        "gb300",       "tpu-v4",        "tpu-v5e",      "tpu-v5p",  "rtx-3090",
+        "l4",          "a100-jean-zay", "gb200",        "mi300x",   "ascend-910a",
+        "ascend-910b", "cpu-xeon-8480", "cpu-epyc-9654"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         wefti_machine_model *m = found(names[i]);
         assert_int_equal(m->hosts, 0);
