@@ -57,6 +57,9 @@ typedef struct wefti_joint_state {
     int64_t *parameters, *optimizer, *gradients;        /* [shape.calls]: bytes */
 } wefti_joint_state;
 
+/* Bounds are sums of seconds; the simulator adds whole picoseconds. */
+#define WEFTI_JOINT_ROUNDING (1 - 1e-6)
+
 typedef struct wefti_joint_bound {
     double seconds;
     double bytes; /* of the stage that needs most, at least */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "models/splits.h"
 #include "search/joint/parts.h"
 #include "search/predict/predict.h"
 
@@ -20,7 +21,7 @@ typedef enum item_kind {
 } item_kind;
 
 typedef struct item {
-    double bound;
+    double bound, bytes; /* of the step and of memory, at least */
     item_kind kind;
     int64_t number;
     wefti_degrees degrees;
@@ -55,14 +56,19 @@ static bool before(const item *a, const item *b) {
     return a->number < b->number;
 }
 
-static weft_status push(search *s, item_kind kind, double bound, const wefti_degrees *d) {
+static weft_status push_bytes(search *s, item_kind kind, double bound, double bytes,
+                              const wefti_degrees *d) {
     WEFT_TRY(WEFT_GROW(s->heap, s->count, s->cap));
-    const item x = {bound, kind, s->numbered++, *d};
+    const item x = {bound, bytes, kind, s->numbered++, *d};
     int64_t i = s->count++;
     for (; i && before(&x, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
         s->heap[i] = s->heap[(i - 1) / 2];
     s->heap[i] = x;
     return WEFT_OK;
+}
+
+static weft_status push(search *s, item_kind kind, double bound, const wefti_degrees *d) {
+    return push_bytes(s, kind, bound, 0, d);
 }
 
 static item pop(search *s) {
@@ -118,6 +124,7 @@ static weft_status predict(search *s, const wefti_degrees *d, const weft_plan *p
         .plan = wefti_plan_matters(plan) ? plan : NULL,
         .optimizer = optimizer,
         .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
+        .keep_gradients = !optimizer && graph->loss >= 0,
         .routes = s->j.routes,
         .options = {.machine = p->machine,
                     .microbatches = d->microbatches * p->settings->copies,
@@ -157,8 +164,9 @@ static void take_answer(search *s, const wefti_degrees *d, weft_plan *plan,
     a->degrees = *d;
 }
 
-/* Takes over the plan. */
-static weft_status walk_plan(search *s, const wefti_degrees *d, weft_plan *plan) {
+/* Takes over the plan. `bounds` NULL: none were made. */
+static weft_status walk_plan(search *s, const wefti_degrees *d, const item *bounds,
+                             weft_plan *plan) {
     weft_prediction *x;
     int32_t rank;
     const weft_status status = predict(s, d, plan, &x);
@@ -173,6 +181,8 @@ static weft_status walk_plan(search *s, const wefti_degrees *d, weft_plan *plan)
         fits && (!s->out->prediction || x->step_seconds < s->out->prediction->step_seconds);
     if (better) {
         take_answer(s, d, plan, x);
+        s->out->own_bound_seconds = bounds ? bounds->bound : 0;
+        s->out->own_bound_bytes = bounds ? bounds->bytes : 0;
     } else {
         weft_plan_destroy(plan);
         weft_prediction_free(x);
@@ -191,13 +201,13 @@ static weft_status parts_of(search *s, const wefti_degrees *d, int32_t **out) {
     return WEFT_OK;
 }
 
-static weft_status walk(search *s, const wefti_degrees *d) {
+static weft_status walk(search *s, const wefti_degrees *d, const item *bounds) {
     int32_t *part_of;
     weft_plan *plan;
     WEFT_TRY(parts_of(s, d, &part_of));
     weft_status status = wefti_joint_plan(&s->j, d, part_of, &plan);
     wefti_free(part_of);
-    if (status >= 0) status = walk_plan(s, d, plan);
+    if (status >= 0) status = walk_plan(s, d, bounds, plan);
     if (!wefti_joint_refuses(status)) return status;
     wefti_error_clear();
     return WEFT_OK;
@@ -232,7 +242,7 @@ static double even_bound(const search *s, const wefti_degrees *d, const wefti_jo
     for (int32_t k = 0; k < shape->calls; k++)
         sum += (work->calls[k].forward + work->calls[k].backward) *
                (k == shape->middle ? shape->copies : 1);
-    return sum * d->microbatches / d->stages;
+    return WEFTI_JOINT_ROUNDING * sum * d->microbatches / d->stages;
 }
 
 static weft_status expand(search *s, const item *x) {
@@ -256,7 +266,8 @@ static weft_status refine(search *s, const item *x) {
         note_misfit(s, &x->degrees, b.bytes, b.stage * (s->j.devices / x->degrees.stages), false);
         return WEFT_OK;
     }
-    return push(s, ITEM_BOUNDED, b.seconds > x->bound ? b.seconds : x->bound, &x->degrees);
+    return push_bytes(s, ITEM_BOUNDED, b.seconds > x->bound ? b.seconds : x->bound, b.bytes,
+                      &x->degrees);
 }
 
 /* What one sample tells: the least seconds of a step, and the least bytes of activations on some
@@ -291,7 +302,7 @@ static weft_status bound_of_sample(search *s, const wefti_degrees *d, sample_bou
     for (int32_t stage = 0; stage < d->stages; stage++)
         shares += 1.0 / (d->stages - stage < d->microbatches ? d->stages - stage : d->microbatches);
     if (micro > 1) out->bytes = 0.9 * bytes * micro / shares; /* little is the same for any size */
-    out->seconds = seconds * samples / d->stages;
+    out->seconds = WEFTI_JOINT_ROUNDING * seconds * samples / d->stages;
     return WEFT_OK;
 }
 
@@ -335,7 +346,7 @@ static weft_status take(search *s, const item *x) {
     case ITEM_DRAFT:
         return refine(s, x);
     default:
-        return walk(s, &x->degrees);
+        return walk(s, &x->degrees, x);
     }
 }
 
@@ -354,8 +365,57 @@ static bool out_of_time(search *s) {
     return s->out->cut;
 }
 
+/* Models without tensor-parallel splits of their family: the dynamic search splits the ops. */
+static weft_status walk_dynamic(search *s, int level) {
+    const wefti_joint_problem *p = s->j.problem;
+    weft_search_options o = weft_search_defaults();
+    const wefti_optimizer_plan *optimizer;
+    wefti_degrees d = wefti_degrees_none();
+    weft_plan *settings, *plan = NULL;
+    weft_graph *graph;
+    d.data = s->j.devices;
+    d.level = level;
+    d.microbatches = s->j.scalable ? 1 : p->settings->accumulate;
+    if (p->fix.value[WEFTI_JOINT_MICROBATCHES] > 0)
+        d.microbatches = p->fix.value[WEFTI_JOINT_MICROBATCHES];
+    o.search = WEFT_SEARCH_DYNAMIC;
+    o.cost.capacity = (double)s->j.limit;
+    WEFT_TRY(graph_of(s, &d, &graph, &optimizer));
+    WEFT_TRY(wefti_plan_copy(p->settings, &settings));
+    settings->links = s->j.links;
+    settings->rates = s->j.rates;
+    settings->accumulate = d.microbatches;
+    weft_status status = weft_plan_optimizer(settings, level, settings->optimizer.threshold, 0);
+    if (status >= 0) status = weft_plan_search(graph, settings, &o, &plan, NULL);
+    weft_plan_destroy(settings);
+    if (status >= 0) status = wefti_plan_refine(plan);
+    if (status >= 0) return walk_plan(s, &d, NULL, plan);
+    weft_plan_destroy(plan);
+    if (!wefti_joint_refuses(status) && status != WEFT_E_NOMEM) return status;
+    wefti_error_clear();
+    return WEFT_OK;
+}
+
+static weft_status walk_splits_of_ops(search *s) {
+    const wefti_joint_problem *p = s->j.problem;
+    const weft_model_config *c = p->source.config;
+    static const wefti_joint_dimension split[] = {WEFTI_JOINT_DATA,    WEFTI_JOINT_EXPERT,
+                                                  WEFTI_JOINT_CONTEXT, WEFTI_JOINT_TENSOR,
+                                                  WEFTI_JOINT_STAGES,  WEFTI_JOINT_RECOMPUTE};
+    if (c && wefti_family_has_split(c->family, WEFTI_SPLIT_TENSOR)) return WEFT_OK;
+    for (size_t i = 0; i < sizeof split / sizeof *split; i++)
+        if (p->fix.value[split[i]] >= 0) return WEFT_OK;
+    if (s->j.devices == 1 || p->settings->pipeline.stages > 1) return WEFT_OK;
+    for (int level = 0; level <= 3; level += 3) {
+        const int32_t fixed = p->fix.value[WEFTI_JOINT_LEVEL];
+        if (fixed < 0 || fixed == level) WEFT_TRY(walk_dynamic(s, level));
+    }
+    return WEFT_OK;
+}
+
 static weft_status branch_and_bound(search *s) {
     const wefti_joint_visit visit = {s, push_coarse};
+    WEFT_TRY(walk_splits_of_ops(s));
     WEFT_TRY(wefti_joint_splits(&s->j, &visit));
     double least = INFINITY;
     while (s->count) {
@@ -380,7 +440,7 @@ static weft_status no_plan(search *s) {
                  "no plan for %d devices meets the constraints: %lld candidates suit neither the "
                  "model nor its batch",
                  s->j.devices, (long long)s->numbered);
-    if (!m->walked) WEFT_TRY(walk(s, &m->degrees));
+    if (!m->walked) WEFT_TRY(walk(s, &m->degrees, NULL));
     const wefti_degrees *d = &m->degrees;
     WEFT_FAIL(
         WEFT_E_NOMEM,
