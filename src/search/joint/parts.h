@@ -109,6 +109,11 @@ static inline bool wefti_joint_refuses(weft_status status) {
            status == WEFT_E_NO_IMPL;
 }
 
+/* Whether the axis of replicas is the outermost one. */
+static inline bool wefti_joint_outermost(const wefti_degrees *d) {
+    return d->order[0] == d->order[1] || d->order[0] == 0;
+}
+
 /* bound.c */
 static inline int32_t wefti_joint_calls(const wefti_joint_shape *s) {
     return s->calls + (s->middle >= 0 ? s->copies - 1 : 0);

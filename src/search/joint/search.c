@@ -289,7 +289,7 @@ static weft_status bound_of_sample(search *s, const wefti_degrees *d, sample_bou
         return WEFT_OK;
     one.data = 1;
     one.microbatches = (int32_t)(batch / d->expert);
-    if (d->order[0] != d->order[1] && d->order[0] != 0) return WEFT_OK;
+    if (!wefti_joint_outermost(d)) return WEFT_OK;
     WEFT_TRY(wefti_joint_work_find(&s->j, &one, &work));
     out->legal = work->legal;
     for (int32_t k = 0; k < shape->calls && work->legal; k++) {
@@ -316,9 +316,40 @@ static weft_status push_more_recomputation(search *s, const item *x, double boun
     return push(s, ITEM_COARSE, coarse > bound ? coarse : bound, &d);
 }
 
+/* Each level is at least as slow as the one before it. */
+static bool is_slower_outwards(const wefti_machine_model *m) {
+    for (int32_t l = 1; l < m->level_count; l++)
+        if (m->level[l].latency_seconds.value < m->level[l - 1].latency_seconds.value ||
+            wefti_model_byte_seconds(m, l, 1) < wefti_model_byte_seconds(m, l - 1, 1) ||
+            m->level[l].reduces || m->level[l].all_reduce.count)
+            return false;
+    return true;
+}
+
+/* With replicas as the inner axis, the other axes lie on the same links as with replicas as the
+ * outer one, or on links further out. So the work of that order, which takes fewer programs, is a
+ * bound. */
+static weft_status bound_of_order(search *s, const wefti_degrees *d, sample_bound *out) {
+    wefti_degrees usual = *d;
+    const wefti_joint_work *work;
+    if (wefti_joint_outermost(d) || !is_slower_outwards(s->j.problem->machine)) return WEFT_OK;
+    memset(usual.order, 0, sizeof usual.order);
+    for (int a = 0; a < 4; a++) usual.order[a] = (int8_t)a;
+    sample_bound b;
+    WEFT_TRY(bound_of_sample(s, &usual, &b));
+    if (b.seconds > out->seconds) out->seconds = b.seconds;
+    if (b.bytes > out->bytes) out->bytes = b.bytes;
+    if (!b.legal || b.bytes > (double)s->j.limit) return WEFT_OK;
+    WEFT_TRY(wefti_joint_work_find(&s->j, &usual, &work));
+    const double even = work->legal ? even_bound(s, &usual, work) : 0;
+    if (even > out->seconds) out->seconds = even;
+    return WEFT_OK;
+}
+
 static weft_status draw(search *s, const item *x) {
     sample_bound b;
     WEFT_TRY(bound_of_sample(s, &x->degrees, &b));
+    WEFT_TRY(bound_of_order(s, &x->degrees, &b));
     const double bound = b.seconds > x->bound ? b.seconds : x->bound;
     WEFT_TRY(push_more_recomputation(s, x, bound));
     if (!b.legal) return WEFT_OK;
