@@ -81,7 +81,7 @@ typedef struct cli_job_source {
     int overrides;
     int64_t devices, batch, context;
     const char *plan, *model, *precision;
-    const char *mode, *search; /* --search without --mode means mode auto */
+    const char *mode, *search;  /* --search without --mode means mode auto */
     const char *fix, *fix_more; /* constraints of the joint search: with them too */
     const char *memory, *search_seconds;
     int64_t evaluations;

@@ -234,8 +234,8 @@ static weft_status fill_constraints(wefti_job_draft *draft) {
     return at_key(draft, "parallel.fix", wefti_joint_fix_add(p->constraints, &fix));
 }
 
-/* A machine or a key of the joint search, and nothing about the split but the number of devices: the
- * split is searched for. */
+/* A machine or a key of the joint search, and nothing about the split but the number of devices:
+ * the split is searched for. */
 void wefti_job_choose_mode(wefti_job_draft *draft) {
     static const char section[] = "parallel.";
     static const char *const asks[] = {"fix", "evaluations", "search_seconds"};

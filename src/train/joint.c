@@ -27,8 +27,8 @@ static weft_status build(const wefti_training *t, joint_model *m) {
     const weft_session_options o = wefti_training_options(t);
     const int64_t context = t->model.objective->is_language ? t->job->model.context : 0;
     if (m->layers) config.layers = m->layers;
-    WEFT_TRY(weft_model_build(&config, WEFT_USE_TRAIN, m->samples, context,
-                              t->job->train.precision, &m->graph));
+    WEFT_TRY(weft_model_build(&config, WEFT_USE_TRAIN, m->samples, context, t->job->train.precision,
+                              &m->graph));
     WEFT_TRY(wefti_graph_wrap(m->graph));
     return wefti_optimizer_create(&o.optimizer, o.clip > 0, m->graph, &m->optimizer);
 }
@@ -38,8 +38,7 @@ static weft_status find_model(void *context, int64_t samples, int64_t layers, we
     joint_models *all = context;
     joint_model *m = NULL;
     for (int64_t i = 0; i < all->count && !m; i++)
-        if (all->items[i].samples == samples && all->items[i].layers == layers)
-            m = &all->items[i];
+        if (all->items[i].samples == samples && all->items[i].layers == layers) m = &all->items[i];
     if (!m) {
         WEFT_TRY(WEFT_GROW(all->items, all->count, all->cap));
         m = &all->items[all->count++];
@@ -150,10 +149,10 @@ static weft_status search(wefti_training *t, const wefti_machine_model *machine,
                           joint_models *models, wefti_joint_answer *answer) {
     const weft_job *job = t->job;
     const double samples = (double)job->train.batch;
-    const double context = t->model.objective->is_language
-                               ? (double)(job->model.context ? job->model.context
-                                                             : t->model.config.context)
-                               : 1;
+    const double context =
+        t->model.objective->is_language
+            ? (double)(job->model.context ? job->model.context : t->model.config.context)
+            : 1;
     wefti_joint_problem p = {.source = {.context = models,
                                         .model = find_model,
                                         .config = &t->model.config,
@@ -169,8 +168,7 @@ static weft_status search(wefti_training *t, const wefti_machine_model *machine,
     return wefti_joint_search(&p, answer);
 }
 
-static weft_status search_on(wefti_training *t, const wefti_machine_model *machine,
-                             int64_t limit) {
+static weft_status search_on(wefti_training *t, const wefti_machine_model *machine, int64_t limit) {
     const double begin = wefti_now_s();
     joint_models models = {.training = t};
     wefti_joint_answer answer = {0};

@@ -75,9 +75,9 @@ typedef struct wefti_training {
     weft_train_result *result;
     weft_data *data;
     weft_session *session;
-    weft_plan *searched;  /* of mode auto, once the graph is built; NULL: none */
+    weft_plan *searched;        /* of mode auto, once the graph is built; NULL: none */
     weft_search_report *report; /* of the joint search on this rank; NULL: none */
-    int64_t memory_bytes; /* limit of a device, 0: none */
+    int64_t memory_bytes;       /* limit of a device, 0: none */
     wefti_metrics *metrics;
     wefti_training_model model;
     wefti_training_batch batch;

@@ -110,7 +110,7 @@ grep -qF '"ranks_per_host": 2' far.json || fail 'the plan does not tell how many
 grep -qF '"product_bf16": ' far.json || fail 'the plan does not tell the rates of a device' far.json
 expect 0 'again.json' plan job.yaml parallel.plan=far.json --out again.json
 expect 0 'equal' plan --diff far.json again.json
-expect 0 'again.json' plan job.yaml --devices 4 machine=links.json --out again.json
+expect 0 'again.json' plan job.yaml --devices 4 --mode semi machine=links.json --out again.json
 expect 0 'equal' plan --diff linked.json again.json
 expect 0 'again.json' plan job.yaml parallel.plan=far.json 'machine=hosts=2 gpus=2 gpu=h100-80g inter=5e9,1e-5' --out again.json
 expect 1 'links.between_hosts.bytes_per_second: 50000000000 -> 5000000000' plan --diff far.json again.json

@@ -38,8 +38,8 @@ static weft_status find_model(void *context, int64_t samples, int64_t layers, we
         s->made[i].layers = layers;
         ASSERT_OK(weft_model_build(&c, WEFT_USE_TRAIN, samples, 0, s->dtype, &s->made[i].graph));
         ASSERT_OK(wefti_graph_wrap(s->made[i].graph));
-        ASSERT_OK(wefti_optimizer_create(&o.optimizer, false, s->made[i].graph,
-                                         &s->made[i].optimizer));
+        ASSERT_OK(
+            wefti_optimizer_create(&o.optimizer, false, s->made[i].graph, &s->made[i].optimizer));
         s->count++;
     }
     *graph = s->made[i].graph;
@@ -55,8 +55,8 @@ static void source_free(source *s) {
     s->count = 0;
 }
 
-static weft_model_config language(weft_family family, int64_t layers, int64_t hidden,
-                                  int64_t vocab, int64_t context) {
+static weft_model_config language(weft_family family, int64_t layers, int64_t hidden, int64_t vocab,
+                                  int64_t context) {
     weft_model_config c = {.family = family, .layers = layers, .hidden = hidden, .vocab = vocab};
     c.heads = 8, c.ffn = 4 * hidden, c.context = context;
     if (is_rotary(family)) c.kv_heads = 8;
@@ -79,15 +79,13 @@ static weft_status ask(source *s, const question *q, wefti_joint_answer *out) {
     weft_plan *settings;
     ASSERT_OK(weft_plan_create(q->devices, &settings));
     if (wefti_model_find(q->machine, &machine) < 0) fail_msg("%s", weft_error_message());
-    wefti_joint_problem p = {.source = {.context = s,
-                                        .model = find_model,
-                                        .config = &s->config,
-                                        .batch = q->batch},
-                             .settings = settings,
-                             .machine = machine,
-                             .fix = wefti_joint_free(),
-                             .memory_bytes = q->memory,
-                             .evaluations = q->evaluations};
+    wefti_joint_problem p = {
+        .source = {.context = s, .model = find_model, .config = &s->config, .batch = q->batch},
+        .settings = settings,
+        .machine = machine,
+        .fix = wefti_joint_free(),
+        .memory_bytes = q->memory,
+        .evaluations = q->evaluations};
     ASSERT_OK(wefti_joint_fix_add(q->fix ? q->fix : "", &p.fix));
     const weft_status status = wefti_joint_search(&p, out);
     wefti_model_destroy(machine);
@@ -134,8 +132,8 @@ static void random_fix(uint64_t *state, int devices, char out[160]) {
 
 static void bounds_hold_in_the_simulator(void **state) {
     (void)state;
-    static const weft_family families[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA,
-                                           WEFT_FAMILY_MIXTRAL, WEFT_FAMILY_BERT};
+    static const weft_family families[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA, WEFT_FAMILY_MIXTRAL,
+                                           WEFT_FAMILY_BERT};
     int answers = 0;
     TEST_SEEDS(seed, 1, 24) {
         uint64_t s = 0x9E3779B97F4A7C15u * ((uint64_t)seed + 1);
@@ -146,9 +144,13 @@ static void bounds_hold_in_the_simulator(void **state) {
         const int devices = 2 << pick(&s, 3);
         const int hosts = pick(&s, 2) && devices > 2 ? 2 : 1;
         random_fix(&s, devices, fix);
-        const question q = {machine(hosts, devices / hosts, 1e9 * (1 + pick(&s, 200)),
-                                    1e8 * (1 + pick(&s, 200))),
-                            fix, devices, 32, 0, 3};
+        const question q = {
+            machine(hosts, devices / hosts, 1e9 * (1 + pick(&s, 200)), 1e8 * (1 + pick(&s, 200))),
+            fix,
+            devices,
+            32,
+            0,
+            3};
         wefti_joint_answer a;
         const weft_status status = ask(&m, &q, &a);
         if (status == WEFT_E_ARG) { /* the schedule or the split does not exist for the numbers */
@@ -244,8 +246,8 @@ static void more_is_never_slower(void **state) {
     source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_GPT2, 6, 128, 512, 64)};
     double before = INFINITY;
     for (int k = 0; k < 3; k++) { /* faster links */
-        wefti_joint_answer a = answered(
-            &m, &(question){machine(2, 2, 1e10, 1e8 * pow(10, k)), NULL, 4, 16, 0, 40});
+        wefti_joint_answer a =
+            answered(&m, &(question){machine(2, 2, 1e10, 1e8 * pow(10, k)), NULL, 4, 16, 0, 40});
         assert_true(a.prediction->step_seconds <= before * (1 + a.gap + 0.003));
         before = a.prediction->step_seconds;
         wefti_joint_answer_free(&a);
@@ -284,8 +286,7 @@ static void replicas_if_everything_fits(void **state) {
 static void stages_across_slow_links(void **state) {
     (void)state;
     source m = {.dtype = WEFT_BF16, .config = language(WEFT_FAMILY_LLAMA, 8, 512, 512, 64)};
-    wefti_joint_answer a =
-        answered(&m, &(question){machine(2, 2, 300e9, 2e7), NULL, 4, 16, 0, 24});
+    wefti_joint_answer a = answered(&m, &(question){machine(2, 2, 300e9, 2e7), NULL, 4, 16, 0, 24});
     assert_true(a.degrees.stages >= 2);
     wefti_joint_answer_free(&a);
     source_free(&m);
@@ -329,7 +330,8 @@ static void experts_are_shared_out(void **state) {
 static void constraints_are_kept(void **state) {
     (void)state;
     source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_LLAMA, 6, 64, 256, 32)};
-    wefti_joint_answer free = answered(&m, &(question){machine(2, 4, 1e11, 1e10), NULL, 8, 32, 0, 16});
+    wefti_joint_answer free =
+        answered(&m, &(question){machine(2, 4, 1e11, 1e10), NULL, 8, 32, 0, 16});
     wefti_joint_answer a = answered(
         &m, &(question){machine(2, 4, 1e11, 1e10), "pp=2, tp=2 recompute=full", 8, 32, 0, 16});
     assert_int_equal(a.degrees.stages, 2);
@@ -341,7 +343,8 @@ static void constraints_are_kept(void **state) {
     wefti_text text = {0};
     wefti_joint_degrees_text(&free.degrees, &text);
     char *fix = wefti_text_take(&text);
-    wefti_joint_answer again = answered(&m, &(question){machine(2, 4, 1e11, 1e10), fix, 8, 32, 0, 8});
+    wefti_joint_answer again =
+        answered(&m, &(question){machine(2, 4, 1e11, 1e10), fix, 8, 32, 0, 8});
     assert_true(again.prediction->step_seconds <= free.prediction->step_seconds);
     wefti_free(fix);
     wefti_joint_answer_free(&free);
@@ -380,8 +383,8 @@ static void what_does_not_fit_is_said(void **state) {
     (void)state;
     source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_GPT2, 4, 64, 256, 32)};
     wefti_joint_answer a;
-    assert_int_equal(
-        ask(&m, &(question){machine(1, 2, 1e11, 1e10), NULL, 2, 4, 100000, 8}, &a), WEFT_E_NOMEM);
+    assert_int_equal(ask(&m, &(question){machine(1, 2, 1e11, 1e10), NULL, 2, 4, 100000, 8}, &a),
+                     WEFT_E_NOMEM);
     assert_non_null(strstr(weft_error_message(), "rank"));
     assert_non_null(strstr(weft_error_message(), "bytes"));
     source_free(&m);

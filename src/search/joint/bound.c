@@ -87,8 +87,8 @@ static void add_call(const wefti_joint *j, const wefti_joint_work *work,
         s->fill += c->forward;
         s->drain += c->backward;
     }
-    s->blocks += k == j->shape.middle || (j->shape.middle >= 0 && (k == j->shape.middle - 1 ||
-                                                                   k == j->shape.middle + 1));
+    s->blocks += k == j->shape.middle ||
+                 (j->shape.middle >= 0 && (k == j->shape.middle - 1 || k == j->shape.middle + 1));
     s->saved += (double)(c->saved + c->kept);
     s->frame = (double)c->frame;
     if (!state) return;
@@ -194,8 +194,7 @@ static weft_status sum_stages(const wefti_joint *j, const wefti_degrees *d,
         *out_divided = wefti_joint_divide(&j->shape, work, parts, part_of);
     for (int32_t k = 0; *out_divided && k < calls; k++) {
         int32_t stage = 0, chunk = 0;
-        if (parts > 1)
-            wefti_schedule_place(d->schedule, d->stages, part_of[k], &stage, &chunk);
+        if (parts > 1) wefti_schedule_place(d->schedule, d->stages, part_of[k], &stage, &chunk);
         add_call(j, work, state, k, chunk == 0, &stages[stage]);
     }
     return WEFT_OK;

@@ -80,10 +80,11 @@ static weft_status add_word(const char *word, wefti_joint_fix *fix) {
     while (d < WEFTI_JOINT_COUNT &&
            (strlen(names[d]) != length || strncmp(names[d], word, length) != 0))
         d++;
-    WEFT_REQUIRE(equals && d < WEFTI_JOINT_COUNT, WEFT_E_ARG,
-                 "the constraint '%s' must be NAME=VALUE, with one of the names dp, ep, cp, tp, sp, "
-                 "pp, chunks, microbatches, schedule, level, shard, recompute",
-                 word);
+    WEFT_REQUIRE(
+        equals && d < WEFTI_JOINT_COUNT, WEFT_E_ARG,
+        "the constraint '%s' must be NAME=VALUE, with one of the names dp, ep, cp, tp, sp, "
+        "pp, chunks, microbatches, schedule, level, shard, recompute",
+        word);
     WEFT_TRY(read_value(d, word, equals + 1, &value));
     WEFT_REQUIRE(fix->value[d] < 0 || fix->value[d] == value, WEFT_E_ARG,
                  "contradicting constraints: '%s', and another one for %s with the value %d", word,
@@ -110,11 +111,10 @@ weft_status wefti_joint_fix_add(const char *text, wefti_joint_fix *fix) {
 static weft_status check_product(const wefti_joint_fix *fix, int32_t devices) {
     static const int axes[] = {WEFTI_JOINT_DATA, WEFTI_JOINT_EXPERT, WEFTI_JOINT_CONTEXT,
                                WEFTI_JOINT_TENSOR, WEFTI_JOINT_STAGES};
-    enum { AXES = sizeof axes / sizeof *axes };
     int64_t product = 1;
     int last = -1;
     bool all = true;
-    for (int i = 0; i < AXES; i++) {
+    for (int i = 0; i < (int)(sizeof axes / sizeof *axes); i++) {
         const int32_t value = fix->value[axes[i]];
         if (value < 0) all = false;
         if (value <= 1) continue;
@@ -148,8 +148,9 @@ weft_status wefti_joint_fix_check(const wefti_joint_fix *fix, int32_t devices, i
     WEFT_REQUIRE(chunks <= 1 || v[WEFTI_JOINT_STAGES] != 1, WEFT_E_ARG,
                  "contradicting constraints: chunks=%d and pp=1: only pipelines have chunks",
                  chunks);
-    WEFT_REQUIRE(v[WEFTI_JOINT_SEQUENCE] != 1 || v[WEFTI_JOINT_TENSOR] != 1, WEFT_E_ARG,
-                 "contradicting constraints: sp=1 and tp=1: the sequence is split over the axis tp");
+    WEFT_REQUIRE(
+        v[WEFTI_JOINT_SEQUENCE] != 1 || v[WEFTI_JOINT_TENSOR] != 1, WEFT_E_ARG,
+        "contradicting constraints: sp=1 and tp=1: the sequence is split over the axis tp");
     WEFT_REQUIRE(v[WEFTI_JOINT_SHARD] <= 0 || v[WEFTI_JOINT_LEVEL] != 0, WEFT_E_ARG,
                  "contradicting constraints: shard=%d and level=0: nothing is shared out",
                  v[WEFTI_JOINT_SHARD]);

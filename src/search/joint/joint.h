@@ -82,6 +82,7 @@ typedef struct wefti_joint_problem {
     int32_t evaluations;  /* budget: plans that are walked; 0: the usual number */
     double tolerance;     /* part of the step; 0: the usual one */
     double seconds;       /* 0: no limit of time */
+    bool plain; /* if no plan fits, the message does not say which change would make one fit */
 } wefti_joint_problem;
 
 typedef struct wefti_joint_answer {
@@ -90,8 +91,8 @@ typedef struct wefti_joint_answer {
     weft_prediction *prediction;
     double lower_bound_seconds, gap;
     double own_bound_seconds, own_bound_bytes; /* of the plan's own candidate; 0: none were made */
-    int64_t candidates, bounded; /* in the space; with programs behind their bounds */
-    int64_t programs;            /* of the short model that were built for bounds */
+    int64_t candidates, bounded;               /* in the space; with programs behind their bounds */
+    int64_t programs;                          /* of the short model that were built for bounds */
     int32_t evaluations;
     bool exhausted; /* the bounds prove that nothing in the space is faster by the tolerance */
     bool cut;       /* by `seconds` */

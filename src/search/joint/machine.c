@@ -16,7 +16,8 @@ weft_status wefti_joint_assume(int32_t devices, int64_t memory_bytes, const weft
     const bool known = links && wefti_link_known(&links->same_host);
     const wefti_measured_link *link = known ? &links->same_host : NULL;
     wefti_text text = {0};
-    wefti_text_add(&text, "{\"version\": 1, \"name\": \"this-machine\", \"hosts\": 1, \"device\": {");
+    wefti_text_add(&text,
+                   "{\"version\": 1, \"name\": \"this-machine\", \"hosts\": 1, \"device\": {");
     add_figure(&text, "memory_bytes", (double)memory_bytes, "the machine's, divided by devices");
     wefti_text_add(&text, ", ");
     add_figure(&text, "memory_bytes_per_second", r->bytes_per_second, "assumed");

@@ -18,8 +18,9 @@ typedef struct wefti_joint_shape {
 
 /* Of each call of the short model, for one microbatch on one device. */
 typedef struct wefti_joint_call {
-    double forward, backward;    /* seconds of kernels, and of transfers that the rank waits for */
-    double least; /* seconds of products at the best rates and of those transfers without latencies */
+    double forward, backward; /* seconds of kernels, and of transfers that the rank waits for */
+    double
+        least; /* seconds of products at the best rates and of those transfers without latencies */
     int64_t saved, kept, frame; /* bytes: saved block, inputs kept for the backward pass, working
                                     memory of the backward pass */
 } wefti_joint_call;
@@ -50,11 +51,11 @@ typedef struct wefti_joint_share {
 typedef struct wefti_joint_state {
     wefti_joint_state_key key;
     bool legal;
-    wefti_joint_share update;                           /* kernels of the update */
-    wefti_joint_share waits[3];                         /* transfers within calls, per section */
-    wefti_joint_share stream[3][WEFTI_LEVELS_MAX];      /* busy time without latencies */
-    double tail;                                        /* exposed behind the last backward pass */
-    int64_t *parameters, *optimizer, *gradients;        /* [shape.calls]: bytes */
+    wefti_joint_share update;                      /* kernels of the update */
+    wefti_joint_share waits[3];                    /* transfers within calls, per section */
+    wefti_joint_share stream[3][WEFTI_LEVELS_MAX]; /* busy time without latencies */
+    double tail;                                   /* exposed behind the last backward pass */
+    int64_t *parameters, *optimizer, *gradients;   /* [shape.calls]: bytes */
 } wefti_joint_state;
 
 /* Bounds are sums of seconds; the simulator adds whole picoseconds. */

@@ -46,8 +46,7 @@ static weft_status add_settings(const wefti_joint *j, const wefti_degrees *d, we
         WEFT_TRY(weft_plan_recompute(out, d->recompute, s->recompute.cells[i],
                                      s->recompute.communication));
     for (int64_t i = 0; i < s->pipeline.rule_count; i++)
-        WEFT_TRY(
-            weft_plan_stage(out, s->pipeline.rules[i].match, s->pipeline.rules[i].stage));
+        WEFT_TRY(weft_plan_stage(out, s->pipeline.rules[i].match, s->pipeline.rules[i].stage));
     return WEFT_OK;
 }
 
@@ -66,8 +65,7 @@ static weft_status plan_without_family(const wefti_joint *j, const wefti_degrees
     WEFT_TRY(weft_plan_create((int)((int64_t)d->data * d->stages), out));
     WEFT_TRY(weft_plan_axis(*out, "dp", d->data));
     if (d->stages > 1)
-        WEFT_TRY(
-            weft_plan_pipeline(*out, d->stages, d->microbatches, d->schedule, d->chunks));
+        WEFT_TRY(weft_plan_pipeline(*out, d->stages, d->microbatches, d->schedule, d->chunks));
     else
         WEFT_TRY(weft_plan_accumulate(*out, d->microbatches));
     (void)j;

@@ -5,7 +5,7 @@
 #include "schedule/schedule.h"
 #include "search/joint/parts.h"
 
-enum { AXES = 4, DIVISORS = 1024 };
+enum { JOINT_AXES = 4, DIVISORS = 1024 };
 
 static bool admits(const wefti_joint *j, wefti_joint_dimension dimension, int64_t value) {
     const int32_t fixed = j->problem->fix.value[dimension];
@@ -25,19 +25,18 @@ static void signature_of(const wefti_machine_model *m, int32_t stride, int32_t s
     for (int32_t l = 0; size > 1 && l < m->level_count; l++) {
         const int32_t block = wefti_model_block(m, l);
         int32_t blocks = 1;
-        for (int64_t i = 1; i < size; i++)
-            blocks += i * stride / block != (i - 1) * stride / block;
+        for (int64_t i = 1; i < size; i++) blocks += i * stride / block != (i - 1) * stride / block;
         out[l] = blocks;
     }
 }
 
-typedef int32_t axis_levels[AXES][WEFTI_LEVELS_MAX];
+typedef int32_t axis_levels[JOINT_AXES][WEFTI_LEVELS_MAX];
 
-static void levels_of(const wefti_joint *j, const wefti_degrees *d, const int8_t order[AXES],
+static void levels_of(const wefti_joint *j, const wefti_degrees *d, const int8_t order[JOINT_AXES],
                       axis_levels out) {
-    const int32_t sizes[AXES] = {d->data, d->expert, d->context, d->tensor};
+    const int32_t sizes[JOINT_AXES] = {d->data, d->expert, d->context, d->tensor};
     int32_t stride = 1;
-    for (int i = AXES - 1; i >= 0; i--) {
+    for (int i = JOINT_AXES - 1; i >= 0; i--) {
         signature_of(j->problem->machine, stride, sizes[order[i]], out[order[i]]);
         stride *= sizes[order[i]];
     }
@@ -47,20 +46,19 @@ static void levels_of(const wefti_joint *j, const wefti_degrees *d, const int8_t
  * same links as an earlier one are left out. */
 static weft_status visit_orders(const wefti_joint *j, const wefti_joint_visit *visit,
                                 wefti_degrees *d) {
-    const int32_t sizes[AXES] = {d->data, d->expert, d->context, d->tensor};
-    axis_levels known[AXES];
+    const int32_t sizes[JOINT_AXES] = {d->data, d->expert, d->context, d->tensor};
+    axis_levels known[JOINT_AXES];
     int count = 0;
-    for (int inner = AXES - 1; inner >= 0; inner--) {
-        int8_t order[AXES];
+    for (int inner = JOINT_AXES - 1; inner >= 0; inner--) {
+        int8_t order[JOINT_AXES];
         int at = 0;
         bool seen = false;
-        if (inner < AXES - 1 && sizes[inner] == 1) continue;
-        for (int a = 0; a < AXES; a++)
+        if (inner < JOINT_AXES - 1 && sizes[inner] == 1) continue;
+        for (int a = 0; a < JOINT_AXES; a++)
             if (a != inner) order[at++] = (int8_t)a;
         order[at] = (int8_t)inner;
         levels_of(j, d, order, known[count]);
-        for (int k = 0; k < count; k++)
-            seen |= !memcmp(known[k], known[count], sizeof known[k]);
+        for (int k = 0; k < count; k++) seen |= !memcmp(known[k], known[count], sizeof known[k]);
         if (seen) continue;
         memcpy(d->order, order, sizeof order);
         WEFT_TRY(visit->degrees(visit->context, d));
@@ -74,7 +72,8 @@ static weft_status visit_orders(const wefti_joint *j, const wefti_joint_visit *v
 static weft_status visit_modes(const wefti_joint *j, const wefti_joint_visit *visit,
                                wefti_degrees *d) {
     const weft_model_config *c = j->problem->source.config;
-    const bool splits = d->tensor > 1 && c && wefti_family_has_split(c->family, WEFTI_SPLIT_SEQUENCE);
+    const bool splits =
+        d->tensor > 1 && c && wefti_family_has_split(c->family, WEFTI_SPLIT_SEQUENCE);
     for (int sequence = splits; sequence >= 0; sequence--) {
         if (!admits(j, WEFTI_JOINT_SEQUENCE, sequence)) continue;
         d->sequence = sequence;
@@ -92,8 +91,8 @@ static weft_status visit_microbatches(const wefti_joint *j, const wefti_joint_vi
     const int64_t replicas = (int64_t)d->data * d->expert;
     if (!j->scalable) {
         const weft_plan *s = j->problem->settings;
-        d->microbatches = d->stages > 1 && s->pipeline.stages > 1 ? s->pipeline.microbatches
-                                                                   : s->accumulate;
+        d->microbatches =
+            d->stages > 1 && s->pipeline.stages > 1 ? s->pipeline.microbatches : s->accumulate;
         return visit_modes(j, visit, d);
     }
     if (all % copies) return WEFT_OK;
@@ -176,14 +175,13 @@ static weft_status visit_levels(const wefti_joint *j, wefti_degrees *d,
         /* All replicas share, or those of one host. */
         const int32_t within = per_host / inner;
         const int32_t shards[] = {0, within > 1 && d->data % within == 0 && within < d->data &&
-                                             d->order[AXES - 1] == AXES - 1
+                                             d->order[JOINT_AXES - 1] == JOINT_AXES - 1
                                          ? within
                                          : 0};
         d->level = level;
         if (is_fixed(j, WEFTI_JOINT_SHARD)) {
             d->shard = level ? j->problem->fix.value[WEFTI_JOINT_SHARD] : 0;
-            if (admits(j, WEFTI_JOINT_SHARD, d->shard))
-                WEFT_TRY(visit->degrees(visit->context, d));
+            if (admits(j, WEFTI_JOINT_SHARD, d->shard)) WEFT_TRY(visit->degrees(visit->context, d));
             continue;
         }
         for (int k = 0; k < (level && shards[1] ? 2 : 1); k++) {

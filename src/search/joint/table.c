@@ -70,8 +70,7 @@ weft_status wefti_joint_shape_find(wefti_joint *j) {
     weft_graph *g;
     const wefti_optimizer_plan *optimizer;
     s->middle = -1;
-    const bool shortened =
-        j->scalable && c && has_equal_blocks(c) && c->layers > SHORT_LAYERS + 1;
+    const bool shortened = j->scalable && c && has_equal_blocks(c) && c->layers > SHORT_LAYERS + 1;
     if (shortened) s->layers = SHORT_LAYERS;
     WEFT_TRY(short_graph(j, 1, s->layers, &g, &optimizer));
     WEFT_TRY(read_shape(j, g));
@@ -284,8 +283,8 @@ static double least_seconds(const table_walk *w, const wefti_step *s) {
     return waits + ideal_seconds(w->machine, s);
 }
 
-static void read_work_step(const table_walk *w, const wefti_joint_shape *shape,
-                           const wefti_step *s, wefti_joint_work *out) {
+static void read_work_step(const table_walk *w, const wefti_joint_shape *shape, const wefti_step *s,
+                           wefti_joint_work *out) {
     const int32_t k = s->kind == WEFTI_STEP_CALL ? call_of(shape, s->name) : -1;
     double kernels, waits;
     if (k < 0 || (s->phase != WEFTI_FORWARD && s->phase != WEFTI_BACKWARD)) return;
@@ -388,8 +387,7 @@ typedef struct state_sums {
 
 static void add_transfer(const table_walk *w, int part, int32_t index, state_sums *out) {
     const wefti_transfer *t = wefti_partition_transfer(w->program->partition, index);
-    if (t->members > 1)
-        out->stream[part][wefti_transfer_level(w->machine, t)] += w->instant[index];
+    if (t->members > 1) out->stream[part][wefti_transfer_level(w->machine, t)] += w->instant[index];
 }
 
 static void add_state_step(const table_walk *w, const wefti_step *s, int part, state_sums *out) {
@@ -534,8 +532,7 @@ static weft_status make_state(wefti_joint *j, wefti_joint_state *state) {
     WEFT_TRY(new_bytes(j, &state->optimizer));
     WEFT_TRY(new_bytes(j, &state->gradients));
     weft_status status = sums_of(j, state, j->shape.layers, &three, state);
-    if (status >= 0 && shortened)
-        status = sums_of(j, state, j->shape.layers - 1, &two, NULL);
+    if (status >= 0 && shortened) status = sums_of(j, state, j->shape.layers - 1, &two, NULL);
     if (wefti_joint_refuses(status)) return WEFT_OK;
     WEFT_TRY(status);
     state->update = share_of(three.update, two.update, shortened);

@@ -50,8 +50,7 @@ static weft_status search(wefti_training *t, weft_plan **out) {
     return complete(t, *out, NULL);
 }
 
-weft_status weft_job_search(const weft_job *job, weft_plan **out,
-                            weft_search_report **out_report) {
+weft_status weft_job_search(const weft_job *job, weft_plan **out, weft_search_report **out_report) {
     WEFT_REQUIRE(job && out_report, WEFT_E_ARG,
                  "weft_job_search needs a job and a place for the report");
     wefti_training t = {.job = job};
