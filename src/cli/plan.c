@@ -25,7 +25,7 @@ static const cli_option options[] = {
      "as options of another system: megatron or torchtitan"},
     {"diff", NULL, CLI_FLAG, PLAN_AT(diff), 0, 0, "show the differences between two plan files"},
     {"why-not", "TEXT", CLI_TEXT, PLAN_AT(why_not), 0, 0,
-     "what these constraints would cost, as --fix takes them: the joint search with and without"},
+     "what an alternative would cost: constraints as --fix takes them, or a plan's file"},
     {"fix", "TEXT", CLI_TEXT, CLI_JOB_AT(plan_options, fix), 0, 0,
      "constraints of the joint search, \"pp=4 tp=2\""},
     {"memory", "BYTES", CLI_TEXT, CLI_JOB_AT(plan_options, memory), 0, 0,
@@ -151,7 +151,14 @@ static int why_not(const plan_options *values, const weft_job *job) {
     const cli_plan_question q = {.why_not = values->why_not, .json = values->json};
     cli_job_source source = values->source;
     weft_job *other;
-    source.fix_more = values->why_not;
+    const size_t length = strlen(values->why_not);
+    if (length > 5 && !strcmp(values->why_not + length - 5, ".json")) {
+        source.plan = values->why_not;
+        source.fix = source.mode = source.search = source.search_seconds = NULL;
+        source.evaluations = 0;
+    } else {
+        source.fix_more = values->why_not;
+    }
     int code = cli_job_load(&source, &other);
     if (code != CLI_DONE) return code;
     code = cli_plan_why_not(job, other, &q);

@@ -60,33 +60,6 @@ static void free_models(joint_models *all) {
 
 /* ---- the machine ---- */
 
-/* This machine: one host, whose devices share its memory. Rates and links are assumed. */
-static weft_status this_machine(int32_t devices, int64_t memory_bytes, wefti_machine_model **out) {
-    const wefti_machine *r = &wefti_machine_assumed;
-    wefti_text text = {0};
-    wefti_text_add(
-        &text,
-        "{\"version\": 1, \"name\": \"this-machine\", \"hosts\": 1, \"device\": {"
-        "\"memory_bytes\": {\"value\": %lld, \"source\": \"the machine's, divided by the "
-        "devices\"}, "
-        "\"memory_bytes_per_second\": {\"value\": %.17g, \"source\": \"assumed\"}, "
-        "\"vector_flops\": {\"value\": %.17g, \"source\": \"assumed\"}, "
-        "\"launch_seconds\": {\"value\": 2e-06, \"source\": \"assumed\"}, \"peak_flops\": {"
-        "\"f32\": {\"value\": %.17g, \"source\": \"assumed\"}, "
-        "\"bf16\": {\"value\": %.17g, \"source\": \"assumed\"}}}, \"levels\": [{"
-        "\"name\": \"host\", \"devices\": %d, "
-        "\"latency_seconds\": {\"value\": 2e-06, \"source\": \"assumed\"}, "
-        "\"bytes_per_second\": {\"value\": %.17g, \"source\": \"assumed: a core's copies\"}}]}",
-        (long long)memory_bytes, r->bytes_per_second, r->vector_flops, r->product_f32,
-        r->product_bf16, devices, r->bytes_per_second);
-    const int64_t bytes = text.used;
-    char *json = wefti_text_take(&text);
-    WEFT_REQUIRE(json, WEFT_E_NOMEM, "no memory for a machine");
-    const weft_status status = wefti_model_parse("this machine", json, bytes, out);
-    wefti_free(json);
-    return status;
-}
-
 /* `limit`: bytes of a device, 0: the machine model's. */
 static weft_status find_machine(const wefti_training *t, wefti_machine_model **out,
                                 int64_t *limit) {
@@ -99,7 +72,7 @@ static weft_status find_machine(const wefti_training *t, wefti_machine_model **o
     const int64_t share = info.memory_bytes > devices ? info.memory_bytes / devices : 1;
     if (!*limit) *limit = share;
     if (*job->parallel.links) return wefti_model_find(job->parallel.links, out);
-    return this_machine(devices, share, out);
+    return wefti_joint_assume(devices, share, NULL, out);
 }
 
 /* ---- the report ---- */

@@ -39,7 +39,7 @@ expect 2 '--devices' launch -n 2 --no-logs -- "$weft" machine measure --devices 
 expect 1 'absent' launch -n 2 --no-logs -- "$weft" machine measure --out absent/m.json
 job="model.layers=2 model.hidden=64 model.heads=4 model.vocab=256 model.context=32 train.batch=16"
 # shellcheck disable=SC2086
-expect 0 '"rates"' plan $job --devices 8 --machine "2 hosts of 4 a100-80g"
+expect 0 '"rates"' plan $job --devices 8 --mode semi --machine "2 hosts of 4 a100-80g"
 # shellcheck disable=SC2086
 expect 1 'machine|8' plan $job --devices 16 --machine "2 hosts of 4 a100-80g"
 # shellcheck disable=SC2086

@@ -178,9 +178,31 @@ static void json_difference(const weft_search_report *a, const weft_search_repor
     cli_json_end(&json);
 }
 
+/* A plan's file: its prediction, and what no search has found is left out. */
+static int why_not_file(const weft_job *other, const weft_search_report *a,
+                        const cli_plan_question *q) {
+    weft_prediction *p;
+    char name[256];
+    snprintf(name, sizeof name, "%s", other->parallel.plan);
+    if (weft_job_predict(other, NULL, &p) < 0) return cli_failed();
+    const weft_search_report b = {.prediction = p, .degrees = name};
+    if (q->json)
+        json_difference(a, &b);
+    else
+        say_difference(a, &b);
+    weft_prediction_free(p);
+    return CLI_DONE;
+}
+
 int cli_plan_why_not(const weft_job *job, const weft_job *other, const cli_plan_question *q) {
     weft_search_report *a, *b;
+    int code = CLI_DONE;
     if (weft_job_search(job, NULL, &a) < 0) return cli_failed();
+    if (!cli_plan_is_joint(other)) {
+        code = why_not_file(other, a, q);
+        weft_search_report_free(a);
+        return code;
+    }
     if (weft_job_search(other, NULL, &b) < 0) {
         weft_search_report_free(a);
         return cli_failed();
@@ -191,5 +213,5 @@ int cli_plan_why_not(const weft_job *job, const weft_job *other, const cli_plan_
         say_difference(a, b);
     weft_search_report_free(a);
     weft_search_report_free(b);
-    return CLI_DONE;
+    return code;
 }

@@ -73,7 +73,7 @@ typedef struct stage_sums {
     double forward, backward; /* of one microbatch, over all chunks */
     double fill, drain;       /* forward and backward of its first chunk */
     double blocks;            /* how many calls are middle blocks */
-    double fixed, saved, frame;
+    double fixed, gradients, saved, frame;
 } stage_sums;
 
 static void add_call(const wefti_joint *j, const wefti_joint_work *work,
@@ -91,8 +91,9 @@ static void add_call(const wefti_joint *j, const wefti_joint_work *work,
                  (j->shape.middle >= 0 && (k == j->shape.middle - 1 || k == j->shape.middle + 1));
     s->saved += (double)(c->saved + c->kept);
     s->frame = (double)c->frame;
-    if (state)
-        s->fixed += (double)(state->parameters[k] + state->optimizer[k] + state->gradients[k]);
+    if (!state) return;
+    s->fixed += (double)(state->parameters[k] + state->optimizer[k]);
+    s->gradients += (double)state->gradients[k];
 }
 
 /* Microbatches whose saved blocks lie in the memory of a stage at once, at least. */
@@ -101,6 +102,15 @@ static double in_flight(const wefti_degrees *d, int32_t stage) {
     if (d->schedule == WEFT_PIPELINE_GPIPE) return d->microbatches;
     const double ahead = d->stages - stage;
     return ahead < d->microbatches ? ahead : d->microbatches;
+}
+
+/* Gradients exist once the first backward pass has ended. If microbatches follow, as many as ever
+ * are in flight beside them; else one less. */
+static double stage_bytes(const wefti_degrees *d, const stage_sums *s, int32_t stage) {
+    const double n = in_flight(d, stage);
+    const bool steady = d->microbatches > n && d->schedule != WEFT_PIPELINE_ZERO_BUBBLE;
+    if (steady) return s->fixed + s->gradients + n * s->saved + s->frame;
+    return s->fixed + larger(s->gradients + (n - 1) * s->saved, n * s->saved + s->frame);
 }
 
 /* Seconds of one boundary between stages. */
@@ -166,7 +176,7 @@ static void add_stage(const wefti_joint *j, const wefti_degrees *d, const wefti_
     seconds = larger(seconds, x.stream);
     (void)first;
     out->seconds = larger(out->seconds, seconds);
-    const double bytes = state ? s->fixed + in_flight(d, stage) * s->saved + s->frame : 0;
+    const double bytes = state ? stage_bytes(d, s, stage) : 0;
     if (bytes > out->bytes) {
         out->bytes = bytes;
         out->stage = stage;
@@ -207,6 +217,7 @@ weft_status wefti_joint_bound_of(const wefti_joint *j, const wefti_degrees *d,
     if (status >= 0 && divided) {
         out->seconds = 0;
         for (int32_t s = 0; s < d->stages; s++) add_stage(j, d, work, state, stages, s, out);
+        out->seconds *= WEFTI_JOINT_ROUNDING;
     }
     wefti_free(part_of);
     wefti_free(stages);

@@ -111,11 +111,10 @@ weft_status wefti_joint_fix_add(const char *text, wefti_joint_fix *fix) {
 static weft_status check_product(const wefti_joint_fix *fix, int32_t devices) {
     static const int axes[] = {WEFTI_JOINT_DATA, WEFTI_JOINT_EXPERT, WEFTI_JOINT_CONTEXT,
                                WEFTI_JOINT_TENSOR, WEFTI_JOINT_STAGES};
-    enum { AXES = sizeof axes / sizeof *axes };
     int64_t product = 1;
     int last = -1;
     bool all = true;
-    for (int i = 0; i < AXES; i++) {
+    for (int i = 0; i < (int)(sizeof axes / sizeof *axes); i++) {
         const int32_t value = fix->value[axes[i]];
         if (value < 0) all = false;
         if (value <= 1) continue;

@@ -82,6 +82,7 @@ typedef struct wefti_joint_problem {
     int32_t evaluations;  /* budget: plans that are walked; 0: the usual number */
     double tolerance;     /* part of the step; 0: the usual one */
     double seconds;       /* 0: no limit of time */
+    bool plain; /* if no plan fits, the message does not say which change would make one fit */
 } wefti_joint_problem;
 
 typedef struct wefti_joint_answer {
@@ -89,8 +90,9 @@ typedef struct wefti_joint_answer {
     wefti_degrees degrees;
     weft_prediction *prediction;
     double lower_bound_seconds, gap;
-    int64_t candidates, bounded; /* in the space; with programs behind their bounds */
-    int64_t programs;            /* of the short model that were built for bounds */
+    double own_bound_seconds, own_bound_bytes; /* of the plan's own candidate; 0: none were made */
+    int64_t candidates, bounded;               /* in the space; with programs behind their bounds */
+    int64_t programs;                          /* of the short model that were built for bounds */
     int32_t evaluations;
     bool exhausted; /* the bounds prove that nothing in the space is faster by the tolerance */
     bool cut;       /* by `seconds` */
@@ -101,6 +103,13 @@ typedef struct wefti_joint_answer {
 weft_status wefti_joint_search(const wefti_joint_problem *problem,
                                wefti_joint_answer *out) WEFT_CHECKED;
 void wefti_joint_answer_free(wefti_joint_answer *answer);
+/* machine.c: one host of so many devices with assumed rates and links (between-host ones do not
+ * count); `links` NULL: assumed. For wefti_model_destroy. */
+weft_status wefti_joint_assume(int32_t devices, int64_t memory_bytes, const wefti_links *links,
+                               wefti_machine_model **out) WEFT_CHECKED;
+/* The joint search as weft_plan_search offers it: one graph, whose microbatches are given. */
+weft_status wefti_joint_of_graph(weft_graph *graph, const weft_plan *settings,
+                                 const weft_search_options *options, weft_plan **out) WEFT_CHECKED;
 /* Degrees as constraints that wefti_joint_fix_add reads: "dp=8 ep=1 cp=1 tp=8 ...". */
 void wefti_joint_degrees_text(const wefti_degrees *degrees, wefti_text *out);
 

@@ -58,6 +58,9 @@ typedef struct wefti_joint_state {
     int64_t *parameters, *optimizer, *gradients;   /* [shape.calls]: bytes */
 } wefti_joint_state;
 
+/* Bounds are sums of seconds; the simulator adds whole picoseconds. */
+#define WEFTI_JOINT_ROUNDING (1 - 1e-6)
+
 typedef struct wefti_joint_bound {
     double seconds;
     double bytes; /* of the stage that needs most, at least */
@@ -105,6 +108,11 @@ weft_status wefti_joint_ideal(wefti_joint *j, double *out_forward,
 static inline bool wefti_joint_refuses(weft_status status) {
     return status == WEFT_E_ARG || status == WEFT_E_SHAPE || status == WEFT_E_LAYOUT ||
            status == WEFT_E_NO_IMPL;
+}
+
+/* Whether the axis of replicas is the outermost one. */
+static inline bool wefti_joint_outermost(const wefti_degrees *d) {
+    return d->order[0] == d->order[1] || d->order[0] == 0;
 }
 
 /* bound.c */

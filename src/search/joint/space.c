@@ -5,7 +5,7 @@
 #include "schedule/schedule.h"
 #include "search/joint/parts.h"
 
-enum { AXES = 4, DIVISORS = 1024 };
+enum { JOINT_AXES = 4, DIVISORS = 1024 };
 
 static bool admits(const wefti_joint *j, wefti_joint_dimension dimension, int64_t value) {
     const int32_t fixed = j->problem->fix.value[dimension];
@@ -30,13 +30,13 @@ static void signature_of(const wefti_machine_model *m, int32_t stride, int32_t s
     }
 }
 
-typedef int32_t axis_levels[AXES][WEFTI_LEVELS_MAX];
+typedef int32_t axis_levels[JOINT_AXES][WEFTI_LEVELS_MAX];
 
-static void levels_of(const wefti_joint *j, const wefti_degrees *d, const int8_t order[AXES],
+static void levels_of(const wefti_joint *j, const wefti_degrees *d, const int8_t order[JOINT_AXES],
                       axis_levels out) {
-    const int32_t sizes[AXES] = {d->data, d->expert, d->context, d->tensor};
+    const int32_t sizes[JOINT_AXES] = {d->data, d->expert, d->context, d->tensor};
     int32_t stride = 1;
-    for (int i = AXES - 1; i >= 0; i--) {
+    for (int i = JOINT_AXES - 1; i >= 0; i--) {
         signature_of(j->problem->machine, stride, sizes[order[i]], out[order[i]]);
         stride *= sizes[order[i]];
     }
@@ -46,15 +46,15 @@ static void levels_of(const wefti_joint *j, const wefti_degrees *d, const int8_t
  * same links as an earlier one are left out. */
 static weft_status visit_orders(const wefti_joint *j, const wefti_joint_visit *visit,
                                 wefti_degrees *d) {
-    const int32_t sizes[AXES] = {d->data, d->expert, d->context, d->tensor};
-    axis_levels known[AXES];
+    const int32_t sizes[JOINT_AXES] = {d->data, d->expert, d->context, d->tensor};
+    axis_levels known[JOINT_AXES];
     int count = 0;
-    for (int inner = AXES - 1; inner >= 0; inner--) {
-        int8_t order[AXES];
+    for (int inner = JOINT_AXES - 1; inner >= 0; inner--) {
+        int8_t order[JOINT_AXES];
         int at = 0;
         bool seen = false;
-        if (inner < AXES - 1 && sizes[inner] == 1) continue;
-        for (int a = 0; a < AXES; a++)
+        if (inner < JOINT_AXES - 1 && sizes[inner] == 1) continue;
+        for (int a = 0; a < JOINT_AXES; a++)
             if (a != inner) order[at++] = (int8_t)a;
         order[at] = (int8_t)inner;
         levels_of(j, d, order, known[count]);
@@ -175,7 +175,7 @@ static weft_status visit_levels(const wefti_joint *j, wefti_degrees *d,
         /* All replicas share, or those of one host. */
         const int32_t within = per_host / inner;
         const int32_t shards[] = {0, within > 1 && d->data % within == 0 && within < d->data &&
-                                             d->order[AXES - 1] == AXES - 1
+                                             d->order[JOINT_AXES - 1] == JOINT_AXES - 1
                                          ? within
                                          : 0};
         d->level = level;

@@ -334,8 +334,7 @@ static wefti_joint_work_key work_key(const wefti_joint *j, const wefti_degrees *
     wefti_joint_work_key k;
     memset(&k, 0, sizeof k); /* padding too: keys are compared as bytes */
     const int64_t samples = j->scalable ? j->problem->source.batch / d->microbatches : 0;
-    const bool outermost = d->order[0] == d->order[1] || d->order[0] == 0;
-    const bool one = j->scalable && outermost && samples % d->data == 0;
+    const bool one = j->scalable && wefti_joint_outermost(d) && samples % d->data == 0;
     k.data = one ? 1 : d->data;
     k.expert = d->expert, k.context = d->context, k.tensor = d->tensor;
     k.samples = (int32_t)(one ? samples / d->data : samples);

@@ -25,6 +25,7 @@ static weft_status build(void *context, int32_t rank, wefti_program **programs) 
                                .backends = wefti_builtin_backends(),
                                .prepare = p->spec->prepare,
                                .optimizer = p->spec->optimizer,
+                               .keep_gradients = p->spec->keep_gradients,
                                .microbatches = p->spec->options.microbatches,
                                .plan = p->plan,
                                .rank = rank,

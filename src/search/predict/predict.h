@@ -16,7 +16,8 @@ typedef struct wefti_predict_spec {
     const weft_graph *graph;               /* wrapped (wefti_graph_wrap); unchanged */
     const weft_plan *plan;                 /* refined (wefti_plan_refine); NULL: one device */
     const wefti_optimizer_plan *optimizer; /* NULL: forward only */
-    wefti_prepare prepare;                 /* `dry` is set by the call */
+    bool keep_gradients;       /* of a graph without an optimizer: it has a backward pass too */
+    wefti_prepare prepare;     /* `dry` is set by the call */
     wefti_route_cache *routes; /* NULL: of its own. Calls for plans of one machine may share it */
     wefti_predict_files files;
     bool match; /* also match the classes, as a session does before its first step */
