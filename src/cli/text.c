@@ -46,14 +46,14 @@ static void say_line(FILE *stream, const char *line, int length, int room) {
 }
 
 /* Consecutive lines with one indentation. */
-typedef struct block {
+typedef struct paragraph {
     const char *begin, *end;
     int widest;
     bool *keep; /* [widest]: the columns that stay */
-} block;
+} paragraph;
 
-static block block_at(const char *text) {
-    block b = {text, text, 0, NULL};
+static paragraph paragraph_at(const char *text) {
+    paragraph b = {text, text, 0, NULL};
     const int indent = indent_of(text);
     do {
         int length = length_of(b.end);
@@ -65,7 +65,7 @@ static block block_at(const char *text) {
 
 /* Keeps at most `gap` of the neighboring columns that are blank in all lines. Returns the width
  * that is left. */
-static int squeeze(block *b, int gap) {
+static int squeeze(paragraph *b, int gap) {
     int blanks = 0, width = 0;
     for (int c = 0; c < b->widest; c++) b->keep[c] = false;
     for (const char *line = b->begin; line < b->end; line = next_line(line))
@@ -78,7 +78,7 @@ static int squeeze(block *b, int gap) {
     return width;
 }
 
-static void say_squeezed(FILE *stream, const block *b, int room) {
+static void say_squeezed(FILE *stream, const paragraph *b, int room) {
     char *line = malloc((size_t)b->widest + 1);
     for (const char *at = b->begin; at < b->end; at = next_line(at)) {
         int length = length_of(at), kept = 0;
@@ -93,7 +93,7 @@ static void say_squeezed(FILE *stream, const block *b, int room) {
 void cli_say_text(FILE *stream, const char *text) {
     const int room = cli_width(stream);
     while (room > 0 && *text) {
-        block b = block_at(text);
+        paragraph b = paragraph_at(text);
         b.keep = b.widest > room ? malloc((size_t)b.widest * sizeof *b.keep) : NULL;
         if (b.keep) {
             if (squeeze(&b, 2) > room) (void)squeeze(&b, 1);
