@@ -52,7 +52,7 @@ typedef struct paragraph {
     bool *keep; /* [widest]: the columns that stay */
 } paragraph;
 
-static paragraph block_at(const char *text) {
+static paragraph paragraph_at(const char *text) {
     paragraph b = {text, text, 0, NULL};
     const int indent = indent_of(text);
     do {
@@ -93,7 +93,7 @@ static void say_squeezed(FILE *stream, const paragraph *b, int room) {
 void cli_say_text(FILE *stream, const char *text) {
     const int room = cli_width(stream);
     while (room > 0 && *text) {
-        paragraph b = block_at(text);
+        paragraph b = paragraph_at(text);
         b.keep = b.widest > room ? malloc((size_t)b.widest * sizeof *b.keep) : NULL;
         if (b.keep) {
             if (squeeze(&b, 2) > room) (void)squeeze(&b, 1);
