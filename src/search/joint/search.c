@@ -43,7 +43,8 @@ typedef struct joint_search {
     misfit walked;                        /* that needs least memory of those that were simulated */
     misfit bounded[MISFITS];              /* of the others those with the least bounds, in order */
     int misfits;
-    bool any_walked;
+    misfit large; /* with the least activations of those without programs */
+    bool any_walked, any_large;
     wefti_joint_answer *out;
     double begin;
 } joint_search;
@@ -364,7 +365,9 @@ static weft_status draw(joint_search *s, const item *x) {
     WEFT_TRY(push_more_recomputation(s, x, bound));
     if (!b.legal) return WEFT_OK;
     if (b.bytes <= (double)s->j.limit) return push(s, ITEM_DRAWN, bound, &x->degrees);
-    note_bounded(s, &x->degrees, b.bytes);
+    /* Activations alone: less than other bounds, so it counts only if there are no others. */
+    if (!s->any_large || b.bytes < s->large.bytes) s->large = (misfit){b.bytes, 0, x->degrees};
+    s->any_large = true;
     return WEFT_OK;
 }
 
@@ -480,6 +483,11 @@ static weft_status would_fit(const wefti_joint_problem *changed, bool *out) {
     wefti_joint_answer answer;
     p.evaluations = 1;
     p.plain = true;
+    /* The modes that need least memory are enough to show that something fits. */
+    if (p.fix.value[WEFTI_JOINT_RECOMPUTE] < 0)
+        p.fix.value[WEFTI_JOINT_RECOMPUTE] = (int32_t)WEFT_RECOMPUTE_FULL;
+    if (p.fix.value[WEFTI_JOINT_LEVEL] < 0) p.fix.value[WEFTI_JOINT_LEVEL] = 3;
+    if (p.fix.value[WEFTI_JOINT_CONTEXT] < 0) p.fix.value[WEFTI_JOINT_CONTEXT] = 1;
     const weft_status status = wefti_joint_search(&p, &answer);
     *out = status >= 0;
     if (*out) wefti_joint_answer_free(&answer);
@@ -509,7 +517,7 @@ static weft_status with_more_devices(const wefti_joint_problem *p, bool *found, 
     weft_plan *settings;
     weft_status status = WEFT_OK;
     if (p->settings->mesh_given || p->settings->strategy_count) return WEFT_OK;
-    for (int32_t times = 2; times <= 16 && !*found && status >= 0; times *= 2) {
+    for (int32_t times = 2; times <= 8 && !*found && status >= 0; times *= 2) {
         wefti_joint_problem changed = *p;
         if (p->settings->devices > (1 << 16) / times) break;
         if (p->machine->hosts) larger.hosts = p->machine->hosts * times;
@@ -535,6 +543,7 @@ static weft_status advise(const wefti_joint_problem *p, char out[128]) {
 static weft_status no_plan(joint_search *s) {
     const misfit *m = &s->walked;
     char needs[32], more[32], has[32], advice[128];
+    if (!s->misfits && s->any_large) s->bounded[s->misfits++] = s->large;
     for (int i = 0; i < s->misfits && !s->j.problem->plain; i++)
         WEFT_TRY(walk(s, &s->bounded[i].degrees, NULL));
     if (!s->any_walked && s->misfits) s->walked = s->bounded[0];
