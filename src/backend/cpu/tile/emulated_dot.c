@@ -8,7 +8,7 @@
 
 #include "backend/cpu/tile/emulated.h"
 
-enum { DOT_PAIRS = 16, DOT_COLUMNS = 16, PRODUCTS = 2 * DOT_COLUMNS };
+enum { ROW_PAIRS = 16, ROW_FLOATS = 16, PRODUCTS = 2 * ROW_FLOATS };
 
 static inline __attribute__((always_inline)) float flushed(float x) {
     return fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x;
@@ -51,24 +51,24 @@ add_products(const float *left, const float *right, float *sums, int count) {
 static inline __attribute__((always_inline)) void dot_tile(wefti_emulated_row *sums,
                                                            const wefti_emulated_row *left,
                                                            const wefti_emulated_row *right) {
-    float b[DOT_PAIRS][PRODUCTS]; /* pairs of k side by side, as in the register */
-    for (int k = 0; k < DOT_PAIRS; k++) {
+    float b[ROW_PAIRS][PRODUCTS]; /* pairs of k side by side, as in the register */
+    for (int k = 0; k < ROW_PAIRS; k++) {
         uint16_t line[PRODUCTS];
         memcpy(line, right[k], sizeof line);
         for (int n = 0; n < PRODUCTS; n++) b[k][n] = from_bf16(line[n]);
     }
-    for (int m = 0; m < DOT_PAIRS; m++) {
-        uint16_t a[2 * DOT_PAIRS];
-        float partial[PRODUCTS] = {0}, c[DOT_COLUMNS];
+    for (int m = 0; m < ROW_PAIRS; m++) {
+        uint16_t a[2 * ROW_PAIRS];
+        float partial[PRODUCTS] = {0}, c[ROW_FLOATS];
         memcpy(a, left[m], sizeof a);
         memcpy(c, sums[m], sizeof c);
-        for (int k = 0; k < DOT_PAIRS; k++) {
+        for (int k = 0; k < ROW_PAIRS; k++) {
             const float even = from_bf16(a[2 * k]), odd = from_bf16(a[2 * k + 1]);
             float pairs[PRODUCTS];
             for (int n = 0; n < PRODUCTS; n++) pairs[n] = n % 2 ? odd : even;
             add_products(pairs, b[k], partial, PRODUCTS);
         }
-        for (int n = 0; n < DOT_COLUMNS; n++)
+        for (int n = 0; n < ROW_FLOATS; n++)
             c[n] = add(c[n], add(partial[2 * n], partial[2 * n + 1]));
         memcpy(sums[m], c, sizeof c);
     }
@@ -76,14 +76,14 @@ static inline __attribute__((always_inline)) void dot_tile(wefti_emulated_row *s
 
 static inline __attribute__((always_inline)) void dot_lanes(float *sums, const uint16_t *left,
                                                             const uint16_t *right) {
-    float a[DOT_COLUMNS], b[DOT_COLUMNS], c[DOT_COLUMNS];
-    for (int n = 0; n < DOT_COLUMNS; n++) c[n] = flushed(sums[n]);
+    float a[ROW_FLOATS], b[ROW_FLOATS], c[ROW_FLOATS];
+    for (int n = 0; n < ROW_FLOATS; n++) c[n] = flushed(sums[n]);
     for (int half = 1; half >= 0; half--) {
-        for (int n = 0; n < DOT_COLUMNS; n++) {
+        for (int n = 0; n < ROW_FLOATS; n++) {
             a[n] = from_bf16(left[2 * n + half]);
             b[n] = from_bf16(right[2 * n + half]);
         }
-        add_products(a, b, c, DOT_COLUMNS);
+        add_products(a, b, c, ROW_FLOATS);
     }
     memcpy(sums, c, sizeof c);
 }
