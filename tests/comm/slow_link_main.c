@@ -35,7 +35,7 @@
 enum {
     LARGEST = 9000,
     FRAME = LARGEST + 64, /* bytes, with a header */
-    UNDER_WAY = 4096, /* frames in one direction; more are lost */
+    UNDER_WAY = 4096,     /* frames in one direction; more are lost */
     SKIPPED = 77,
 };
 
@@ -200,8 +200,12 @@ static bool option(const char *word) {
     static const struct {
         const char *name;
         double *at;
-    } numbers[] = {{"delay=", &cable.delay}, {"jitter=", &cable.jitter},   {"loss=", &cable.loss},
-                   {"rate=", &cable.rate},   {"reorder=", &cable.reorder}, {"mtu=", &cable.mtu},
+    } numbers[] = {{"delay=", &cable.delay},
+                   {"jitter=", &cable.jitter},
+                   {"loss=", &cable.loss},
+                   {"rate=", &cable.rate},
+                   {"reorder=", &cable.reorder},
+                   {"mtu=", &cable.mtu},
                    {NULL, NULL}};
     for (int i = 0; numbers[i].name; i++) {
         size_t n = strlen(numbers[i].name);
