@@ -31,10 +31,16 @@ static weft_status new_buffer(wefti_emitter *b, int32_t v, int32_t *out) {
 
 /* ---- many in one message ---- */
 
+<<<<<<< HEAD
 bool wefti_gather_packs(const wefti_emitter *b, const weft_desc *whole, const wefti_layout *from,
                         const wefti_layout *to, wefti_division *out) {
     return b->spec->plan->fusion[1].mode != WEFT_FUSION_NONE &&
            wefti_layout_bytes(to, &b->p->mesh, whole) <= SHARED_MESSAGE_BYTES &&
+=======
+bool wefti_gather_packs(const wefti_emitter *b, const weft_desc *whole, const wefti_layout *from,
+                        const wefti_layout *to, wefti_division *out) {
+    return wefti_layout_bytes(to, &b->p->mesh, whole) <= SHARED_MESSAGE_BYTES &&
+>>>>>>> overlap
            wefti_build_divides(b, whole, to, from, out);
 }
 
@@ -178,7 +184,8 @@ static void find_small(const wefti_emitter *b, const int32_t *values, int count,
             continue;
         out[(*out_count)++] = i;
     }
-    if (*out_count == 1) *out_count = 0;
+    if (*out_count > 1) b->p->fused[1] += *out_count;
+    if (*out_count < 2 || b->spec->plan->fusion[1].mode == WEFT_FUSION_NONE) *out_count = 0;
 }
 
 /* ---- ahead ---- */
