@@ -31,16 +31,9 @@ static weft_status new_buffer(wefti_emitter *b, int32_t v, int32_t *out) {
 
 /* ---- many in one message ---- */
 
-<<<<<<< HEAD
-bool wefti_gather_packs(const wefti_emitter *b, const weft_desc *whole, const wefti_layout *from,
-                        const wefti_layout *to, wefti_division *out) {
-    return b->spec->plan->fusion[1].mode != WEFT_FUSION_NONE &&
-           wefti_layout_bytes(to, &b->p->mesh, whole) <= SHARED_MESSAGE_BYTES &&
-=======
 bool wefti_gather_packs(const wefti_emitter *b, const weft_desc *whole, const wefti_layout *from,
                         const wefti_layout *to, wefti_division *out) {
     return wefti_layout_bytes(to, &b->p->mesh, whole) <= SHARED_MESSAGE_BYTES &&
->>>>>>> overlap
            wefti_build_divides(b, whole, to, from, out);
 }
 
