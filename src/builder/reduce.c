@@ -176,7 +176,8 @@ weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) {
 }
 
 /* A routine whose transfers wait for each other ends posts of its own in the first part. A WAIT
- * ends the oldest post of an endpoint, so none may be in flight before. */
+ * ends the oldest post of an endpoint, so none may be in flight before. All ranks of a stage answer
+ * alike: they make the same moves from one layout to another, and have a transfer for each. */
 static bool is_chain(const wefti_routine *r) {
     int32_t begin, transfers = 0;
     (void)last_wave(r, &begin);

@@ -248,7 +248,8 @@ static uint64_t setting(const char *name, uint64_t otherwise) {
  * - saved values of calls that are partitioned differently;
  * - copies on one device;
  * - two parameters of several stages with buckets in unlike orders;
- * - copies with unequal turns on different ranks. */
+ * - copies with unequal turns on different ranks;
+ * - a reduction of several transfers that wait for each other, beside another one in flight. */
 static void what_failed_before(void **state) {
     (void)state;
     static const uint64_t seeds[] = {20260721, 20260807, 20260910, 77123,    77326,
@@ -256,6 +257,7 @@ static void what_failed_before(void **state) {
                                      20260461, 20260531, 20260544, 20260592, 20260714};
     for (size_t k = 0; k < sizeof seeds / sizeof *seeds; k++)
         assert_int_equal(run(seeds[k], false, false), RAN);
+    assert_int_equal(run(933399, true, true), RAN);
 }
 
 static void plans_do_not_change_results(void **state) {
