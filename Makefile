@@ -16,7 +16,7 @@ all: configure
 help:
 	@echo "make            build a release into $(BUILD)/"
 	@echo "make test       build everything and run all tests"
-	@echo "make demo       train a small language model for about two minutes [TEXT=file]"
+	@echo "make demo       train a small language model for a few minutes [TEXT=file]"
 	@echo "make install    install into PREFIX=$(PREFIX)"
 	@echo "make bench      build the benchmarks into $(BUILD)/bench/"
 	@echo "make examples   build the examples into $(BUILD)/examples/"
