@@ -1,13 +1,13 @@
 /* Checkpoints of several processes: the rates of saving and restoring, divided by the disk's own
  * rates, and the memory that a rank needs beside its share.
  *
- * Usage: bench/checkpoint_ranks [RANKS [DIR]]. 4 ranks and a fresh folder under the current one are
- * the defaults.
+ * Usage: bench/checkpoint_ranks [RANKS [DIR [rows]]]. 4 ranks and a fresh folder under the current
+ * one are the defaults.
  *
  * The state has the size of GPT-2 124M with AdamW (1.5 GB). Half of the tensors are split by rows,
- * half by columns, as tensor parallelism does. The disk's rates are those of processes that do
- * nothing but write files of the same total size with O_DIRECT, and read them with an empty page
- * cache. Both take turns with the checkpoints. */
+ * half by columns, as tensor parallelism does; with `rows` all but short ones by rows. The disk's
+ * rates are those of processes that do nothing but write files of the same total size with
+ * O_DIRECT, and read them with an empty page cache. Both take turns with the checkpoints. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +31,7 @@ enum { LAYERS = 12, MOST_TENSORS = 3 * (2 + 12 * LAYERS + 2), MOST_BENCH_RANKS =
 
 typedef struct state {
     int count, ranks, me;
+    bool rows; /* no columns */
     char names[MOST_TENSORS][40];
     weft_desc descs[MOST_TENSORS];
     wefti_checkpoint_piece pieces[MOST_TENSORS];
@@ -93,7 +94,7 @@ static void cut(state *s) {
             weft_desc *d = &s->descs[i];
             wefti_region box = {{0, 0}, {d->shape[0], d->shape[1]}};
             if (i % 3 == 0) matrices += d->shape[0] > 1;
-            int split = d->shape[0] < s->ranks || matrices % 2 == 0;
+            int split = d->shape[0] < s->ranks || (matrices % 2 == 0 && !s->rows);
             wefti_part(d->shape[split], 1, s->ranks, s->me, &box.begin[split], &box.size[split]);
             if (pass == 1) {
                 s->pieces[i] = (wefti_checkpoint_piece){box, s->memory + used, NULL};
@@ -287,13 +288,14 @@ static void print_rates(const char *what, double mb, const double *seconds, cons
     printf(")\n");
 }
 
-static void run_rank(int me, int ranks, shared *x, const char *dir) {
+static void run_rank(int me, int ranks, bool rows, shared *x, const char *dir) {
     state *s = calloc(1, sizeof *s);
     double saves[ROUNDS], restores[ROUNDS], writes[ROUNDS], reads[ROUNDS];
     struct rusage usage;
     if (!s) exit(1);
     s->me = me;
     s->ranks = ranks;
+    s->rows = rows;
     list_tensors(s);
     cut(s);
     for (int r = 0; r < ROUNDS; r++) {
@@ -334,7 +336,7 @@ int main(int argc, char **argv) {
     must(wefti_checkpoint_lock_open(dir, &lock), "lock");
     for (int r = 0; r < ranks; r++)
         if (fork() == 0) {
-            run_rank(r, ranks, x, dir);
+            run_rank(r, ranks, argc > 3 && !strcmp(argv[3], "rows"), x, dir);
             fflush(stdout);
             _exit(0);
         }

@@ -2,12 +2,14 @@
 # How well reductions of gradients hide behind the backward pass on a slow link: two network namespaces as two hosts with
 # a cable between them (weft-slow-link) of 1 Gbit/s that brings everything late. A GPT-2 trains on both, with data
 # parallelism. In turns: a run that waits for each bucket (parallel.overlap=false), with a trace that tells how long
-# forward, backward and communication take, and a run that overlaps. Needs root, iproute2, UCX and python3. Use two cores
-# more than the ranks need: at 1 Gbit/s the cable itself computes for half a second in a second of traffic.
+# forward, backward and communication take, and a run that overlaps. With PEER (the interpreter that bench/peers/setup.sh
+# prints) in the environment, also PyTorch's DistributedDataParallel over gloo. Needs root, iproute2, UCX and python3. Use
+# more cores than the ranks need, since the cable itself computes: frames of the usual 1500 bytes (MTU=1500) take it half a
+# second in a second of traffic.
 #
 #   bench/slow_link.sh [BUILD FOLDER [TURNS [MILLISECONDS OF DELAY, ONE WAY]]]
 #
-# LAYERS, WIDTH, CONTEXT, BATCH (of both hosts), BUCKET, STEPS and MBIT in the environment change the run. Prints the
+# LAYERS, WIDTH, CONTEXT, BATCH (of both hosts), BUCKET, STEPS, MBIT and MTU in the environment change the run. Prints the
 # milliseconds of a step, the median of each turn's steps, and the bound 1.1 x (forward + max(backward, communication) +
 # last bucket). Last the median of step / bound.
 set -eu
@@ -15,7 +17,8 @@ build=$(realpath "${1:-build}")
 turns=${2:-3}
 delay=${3:-2}
 layers=${LAYERS:-6} width=${WIDTH:-512} context=${CONTEXT:-128} batch=${BATCH:-8} steps=${STEPS:-8}
-mbit=${MBIT:-1000} bucket=${BUCKET:-}
+mbit=${MBIT:-1000} bucket=${BUCKET:-} mtu=${MTU:-9000} peer=${PEER:-}
+peers=$(dirname "$(realpath "$0")")/peers
 weft=$build/weft
 if [ "$(id -u)" != 0 ] || ! ip netns list >/dev/null 2>&1; then
     echo "SKIP: needs root and network namespaces" >&2
@@ -38,7 +41,8 @@ ip netns add "$a" || { echo "SKIP: no network namespaces" >&2; exit 77; }
 ip netns add "$b"
 ip -n "$a" link set lo up
 ip -n "$b" link set lo up
-"$build/weft-slow-link" "$a" 10.98.0.1 "$b" 10.98.0.2 "delay=$delay" "rate=$mbit" >"$folder/carried" 2>&1 &
+"$build/weft-slow-link" "$a" 10.98.0.1 "$b" 10.98.0.2 "delay=$delay" "rate=$mbit" "mtu=$mtu" \
+    >"$folder/carried" 2>&1 &
 cable=$!
 until grep -qs "^cable" "$folder/carried"; do
     kill -0 "$cable" 2>/dev/null || { cat "$folder/carried" >&2; exit 77; }
@@ -78,6 +82,21 @@ step() {
     sed -n 's/.*"step": \([0-9]*\),.*"tokens_per_second": \([0-9.]*\).*/\1 \2/p' "$folder/out" |
         awk -v tokens=$((batch * context)) '$1 > 2 {print tokens / $2 * 1000}' | middle
 }
+# PyTorch's process of one host.
+torch_host() {
+    ip netns exec "$1" "$peer" "$peers/gpt2_parallel.py" --split ddp --devices 2 --threads 2 --rank "$2" \
+        --address 10.98.0.1:$((23800 + turn)) --interface weft0 --layers "$layers" --width "$width" --heads 8 --vocab 256 \
+        --seq "$context" --positions "$context" --batch "$batch" --steps "$steps" --warmup 2 --json
+}
+# The median milliseconds of its steps after the second; 0 without PEER.
+torch() {
+    [ -n "$peer" ] || { echo 0; return; }
+    torch_host "$b" 1 >/dev/null 2>"$folder/err-b" &
+    other=$!
+    torch_host "$a" 0 >"$folder/torch" 2>"$folder/err-a" || cat "$folder/err-a" >&2
+    wait $other
+    sed -n 's/.*"median_step_seconds": \([0-9.]*\).*/\1/p' "$folder/torch" | awk '{print $1 * 1000}'
+}
 # forward, backward, communication and last bucket in milliseconds, medians over steps, from the trace of a run without
 # overlap.
 parts() {
@@ -105,7 +124,7 @@ turn=0
 while [ "$turn" -lt "$turns" ]; do
     waits=$(step waits parallel.overlap=false)
     takes=$(step takes parallel.overlap=true)
-    line="$waits $takes $(parts "$folder/waits.json")"
+    line="$waits $takes $(parts "$folder/waits.json") $(torch)"
     echo "$line"
     turn=$((turn + 1))
 done | awk '{
@@ -113,6 +132,7 @@ done | awk '{
     bound = 1.1 * ($3 + more + $6)
     printf "forward %.0f, backward %.0f, communication %.0f, last bucket %.0f: bound %.0f; waits %.0f ms, overlaps %.0f ms",
         $3, $4, $5, $6, bound, $1, $2
+    if ($7 > 0) printf "; PyTorch %.0f ms, overlaps / PyTorch %.2f", $7, $2 / $7
     printf "; overlaps / bound %.2f\n", $2 / bound
     fflush()
 }' | tee "$folder/all"

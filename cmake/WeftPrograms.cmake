@@ -45,6 +45,24 @@ if(WEFT_TESTS)
   target_include_directories(weft_emulated PUBLIC include PRIVATE src)
   target_link_libraries(weft_emulated PRIVATE weft_flags)
   target_compile_options(weft_emulated PRIVATE -O2 -Wno-psabi -ffp-contract=off)
+  # The arithmetic of emulated instructions takes most of the time of these kernels.
+  set(emulated_options)
+  set(emulated_dot_options -O3)
+  if(WEFT_SANITIZE)
+    # As for native kernels (gemm.cmake): the undefined-behaviour sanitizer sees the vector kernels in their plain
+    # form, and takes clang minutes for each file here. Addresses are checked, but not within instructions.
+    list(APPEND emulated_options -g1)
+    if(WEFT_SANITIZE MATCHES undefined)
+      list(APPEND emulated_options -fno-sanitize=undefined)
+    endif()
+    list(APPEND emulated_dot_options -fno-sanitize=all)
+  endif()
+  if(WEFT_FUZZ)
+    list(APPEND emulated_options -fno-sanitize=fuzzer-no-link) # no fuzzer runs them
+  endif()
+  set_source_files_properties(${WEFT_EMULATED_SOURCES} PROPERTIES COMPILE_OPTIONS "${emulated_options}")
+  set_source_files_properties(src/backend/cpu/tile/emulated_dot.c PROPERTIES
+                              COMPILE_OPTIONS "${emulated_dot_options}")
   file(GLOB test_sources CONFIGURE_DEPENDS tests/*/test_*.c)
   foreach(source ${test_sources})
     get_filename_component(subject ${source} NAME_WE)
@@ -129,7 +147,8 @@ endif()
 file(GLOB bench_sources CONFIGURE_DEPENDS bench/*.c)
 foreach(source ${bench_sources})
   get_filename_component(name ${source} NAME_WE)
-  add_executable(bench_${name} ${source})
+  file(GLOB parts CONFIGURE_DEPENDS bench/${name}/*.c) # of a benchmark with several files
+  add_executable(bench_${name} ${source} ${parts})
   set_target_properties(bench_${name} PROPERTIES EXCLUDE_FROM_ALL ${bench_by_name_only})
   set_target_properties(bench_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench
     OUTPUT_NAME ${name})
@@ -137,6 +156,8 @@ foreach(source ${bench_sources})
   target_link_libraries(bench_${name} PRIVATE weft ${WEFT_DEP_LIBRARIES} m weft_flags)
   add_dependencies(bench bench_${name})
 endforeach()
+target_compile_definitions(bench_published PRIVATE
+  PUBLISHED_PROFILES="${CMAKE_CURRENT_SOURCE_DIR}/bench/published/profiles.json")
 
 add_custom_target(examples)
 file(GLOB example_sources CONFIGURE_DEPENDS examples/*.c)

@@ -257,6 +257,10 @@ module weft_c ! what goes straight to C
             import
             type(weft_world), value :: world
         end function
+        type(c_ptr) function c_launcher_note(number) bind(C, name='weft_launcher_note')
+            import
+            integer(c_int), value :: number
+        end function
         type(c_ptr) function c_graph_message(graph) bind(C, name='weft_graph_message')
             import
             type(weft_graph), value :: graph
@@ -376,7 +380,7 @@ module weft
     implicit none
     private :: c_ptr, c_bool, c_char, c_double, c_int, c_int64_t, c_associated, c_f_pointer
     private :: c_strlen, c_status_text, c_version, c_error_message, c_error_trail, c_dtype_text, c_family_text, &
-        c_world_communicator, c_graph_message, c_graph_print, c_plan_print, c_plan_diff, &
+        c_world_communicator, c_launcher_note, c_graph_message, c_graph_print, c_plan_print, c_plan_diff, &
         c_session_program_text, c_session_program_json, &
         c_model_config_write, c_text_free, &
         c_launcher_find, c_session_tensor, c_session_find, c_matmul, c_linear, c_reduction, c_batch_norm, c_moe_linear, &
@@ -460,6 +464,12 @@ contains
         type(weft_world), intent(in) :: world
         character(len=:), allocatable :: text
         text = text_of(c_world_communicator(world))
+    end function
+    ! Without such a note: ''.
+    function weft_launcher_note(number) result(text)
+        integer(c_int), intent(in) :: number
+        character(len=:), allocatable :: text
+        text = text_of(c_launcher_note(number))
     end function
     function weft_graph_message(graph) result(text)
         type(weft_graph), intent(in) :: graph

@@ -131,6 +131,16 @@ WITH_ARRAY(session_feed_local)
 WITH_ARRAY(session_read)
 WITH_ARRAY(session_write)
 
+weft_status weft_fortran_session_read_rows(weft_session *s, const CFI_cdesc_t *name,
+                                           const CFI_cdesc_t *array, int64_t first,
+                                           const int *program) {
+    WEFT_FORTRAN_TEXT(text, name);
+    size_t bytes;
+    weft_status status = bytes_of(array, &bytes);
+    if (status >= 0) status = same_type(s, program ? *program : 0, text, array);
+    if (status < 0) return status;
+    return weft_session_read_rows(s, program ? *program : 0, text, first, array->base_addr, bytes);
+}
 weft_status weft_fortran_session_rows(const weft_session *s, int program, const CFI_cdesc_t *name,
                                       int64_t *first, int64_t *rows) {
     WEFT_FORTRAN_TEXT(text, name);

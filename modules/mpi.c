@@ -11,10 +11,14 @@
  * others there for ever where mpirun thinks nothing of that (MPICH's). So a thread of ours waits
  * there, and who joins waits for the thread, no longer than the time for joining. As the thread
  * that began MPI it is also the one that ends it. */
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #include "weft/mpi.h"
@@ -23,6 +27,32 @@
 
 WEFT_API extern const char weft_module_version[];
 const char weft_module_version[] = WEFT_VERSION;
+
+/* --- the end of a process that has lost the others --- */
+
+/* mpirun of Open MPI can be told to overlook exit codes (orte_abort_on_non_zero_status 0). It then
+ * ends with 0 after a failed job, and waits for ever after a rank that a signal killed. Only an
+ * abort tells it. MPI_Abort prints a page, and needs an MPI that has begun; the runtime below it
+ * needs neither. */
+static void abort_job(void) {
+    typedef int abort_function(int status, const char *text, void *processes, size_t count);
+    void *runtime = dlopen("libpmix.so.2", RTLD_LAZY | RTLD_NOLOAD);
+    void *symbol = runtime ? dlsym(runtime, "PMIx_Abort") : NULL;
+    abort_function *pmix_abort;
+    memcpy(&pmix_abort, &symbol, sizeof pmix_abort);
+    if (pmix_abort) (void)pmix_abort(1, NULL, NULL, 0);
+}
+
+static bool overlooks_exit_codes(void) {
+    const char *value = getenv("OMPI_MCA_orte_abort_on_non_zero_status");
+    return value && (!strcmp(value, "0") || !strcasecmp(value, "false"));
+}
+
+/* MPI is not finalised: at the end of this process mpirun must end the others. */
+static void abandon(void) {
+    static bool abandoned;
+    if (!abandoned && overlooks_exit_codes()) abandoned = atexit(abort_job) == 0;
+}
 
 /* --- the thread that begins MPI and ends it --- */
 
@@ -94,6 +124,7 @@ static weft_status begin(weft_status (*tell)(weft_status, const char *), double 
     int state = life.state;
     pthread_mutex_unlock(&life.lock);
     if (state == BEGUN) return WEFT_OK;
+    abandon();
     if (state == REFUSED) return tell(WEFT_E_PEER, "MPI_Init_thread failed");
     (void)snprintf(text, sizeof text,
                    "MPI_Init_thread has waited for %.4g s (WEFT_JOIN_SECONDS): another process of "
@@ -106,6 +137,7 @@ static weft_status begin(weft_status (*tell)(weft_status, const char *), double 
 
 static void part(void *context) {
     bool together = wefti_mpi_part((wefti_mpi *)context);
+    if (!together) abandon();
     if (!together || life.state != BEGUN) return;
     change(ENDING);
     pthread_join(life.thread, NULL);

@@ -17,4 +17,10 @@
 
 #define SANITIZED (SANITIZED_ADDRESS || SANITIZED_THREAD)
 
+/* For loops that compute what a test expects. They touch only memory of the test, and would take
+ * most of its time. */
+#define UNSANITIZED                                                                                \
+    __attribute__((no_sanitize("address"))) __attribute__((no_sanitize("undefined")))              \
+    __attribute__((no_sanitize("thread")))
+
 #endif

@@ -11,6 +11,9 @@ ddp is DistributedDataParallel, fsdp is fully_shard of each block and of the
 whole (parameters, gradients and optimizer states are all in pieces), tensor
 is parallelize_module: columns and rows of the products in a block, heads of
 the attention, the vocabulary at both ends and in the loss.
+
+Processes of several hosts are started one by one, with equal options and
+--rank R --address HOST:PORT (of rank 0) --interface NAME.
 """
 
 import os
@@ -31,6 +34,9 @@ def arguments():
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--positions", type=int, default=1024)
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--address", default="127.0.0.1:0")
+    parser.add_argument("--interface", default="lo")
     args = parser.parse_args()
     if args.mode != "eager" or args.bf16_mode != "autocast":
         parser.error("only --mode eager and --bf16-mode autocast")
@@ -82,7 +88,7 @@ def make_step(torch, rank, args):
     import gpt2_model
 
     torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{args.port}", rank=rank,
+        "gloo", init_method=f"tcp://{args.address}", rank=rank,
         world_size=args.devices)
     whole = args.split == "tensor"
     model = gpt2_model.GPT2(args.vocab, args.positions, args.layers,
@@ -127,19 +133,20 @@ def main():
 
     args = arguments()
     torch = stepper.prepare(args)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        args.port = free.getsockname()[1]
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", args.interface)
+    if args.rank is None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            args.address = f"127.0.0.1:{free.getsockname()[1]}"
     others, pipes = [], []
     fresh = multiprocessing.get_context("spawn")
-    for rank in range(1, args.devices):
+    for rank in range(1, args.devices if args.rank is None else 1):
         mine, theirs = fresh.Pipe()
         other = fresh.Process(target=follow, args=(rank, args, theirs))
         other.start()
         others.append(other)
         pipes.append(mine)
-    own_step, facts = make_step(torch, 0, args)
+    own_step, facts = make_step(torch, args.rank or 0, args)
 
     def step():
         for pipe in pipes:

@@ -174,7 +174,11 @@ typedef struct weft_job_parallel {
     int64_t devices;
     weft_job_pairs mesh; /* axis -> size */
     weft_job_mode mode;
-    weft_search search; /* of mode auto, like the next two */
+    weft_search search; /* of mode auto, like all until `strategies` */
+    const char *fix;    /* constraints of the joint search */
+    int64_t evaluations;
+    double search_seconds;
+    const char *constraints; /* `fix`, and the keys that the job sets */
     weft_job_cost cost;
     weft_search_rules algorithm;
     weft_job_pairs strategies, tensors; /* match -> split; match -> layout */

@@ -99,6 +99,7 @@ typedef struct wefti_mpi {
     int rank, size, lanes_most;
     weft_status (*tell)(weft_status status, const char *message);
     weft_status failed; /* < 0: permanent */
+    bool abandoned;     /* the world has failed: leaving does not wait for long */
     bool torn;          /* data in flight were cancelled, or other ranks do not come */
     char message[MPI_MAX_ERROR_STRING + 96];
     wefti_mpi_letter *posted[WEFTI_MPI_POSTED];
@@ -485,7 +486,7 @@ static inline bool wefti_mpi_part(wefti_mpi *c) {
     if (!over && c->failed >= 0 && !c->torn) {
         MPI_Request all = MPI_REQUEST_NULL;
         c->torn = MPI_Ibarrier(c->comm, &all) != MPI_SUCCESS ||
-                  !wefti_mpi_ends(&all, WEFTI_MPI_LEAVE_SECONDS);
+                  !wefti_mpi_ends(&all, c->abandoned ? 1 : WEFTI_MPI_LEAVE_SECONDS);
     }
     for (wefti_mpi_letter *l; (l = wefti_mpi_first_letter(&c->leaving));) {
         if (!over && wefti_mpi_ends(&l->mpi, c->torn ? 0 : WEFTI_MPI_PATIENCE))
@@ -497,7 +498,7 @@ static inline bool wefti_mpi_part(wefti_mpi *c) {
         wefti_mpi_letter *l = c->posted[i];
         if (!l) continue;
         if (!over && l->mpi != MPI_REQUEST_NULL) (void)MPI_Cancel(&l->mpi);
-        if (!over && wefti_mpi_ends(&l->mpi, WEFTI_MPI_PATIENCE)) free(l);
+        if (!over && wefti_mpi_ends(&l->mpi, c->torn ? 0 : WEFTI_MPI_PATIENCE)) free(l);
     }
     for (int i = 0; i < WEFTI_MPI_BUCKETS; i++) wefti_mpi_free_letters(c->early[i].first);
     wefti_mpi_free_letters(c->spare);
@@ -507,6 +508,9 @@ static inline bool wefti_mpi_part(wefti_mpi *c) {
     free(c->free_lanes);
     free(c);
     return together;
+}
+static inline void wefti_mpi_abandon(void *context) {
+    ((wefti_mpi *)context)->abandoned = true;
 }
 static inline void wefti_mpi_close(void *context) {
     (void)wefti_mpi_part((wefti_mpi *)context);
@@ -591,6 +595,7 @@ static inline weft_status weft_mpi_transport(MPI_Comm comm,
     out->cancel = wefti_mpi_cancel;
     out->exchange = wefti_mpi_exchange;
     out->close = wefti_mpi_close;
+    out->abandon = wefti_mpi_abandon;
     return WEFT_OK;
 }
 

@@ -18,9 +18,12 @@ extern "C" {
 
 /* PROPAGATION: strategies spread from the ops that the settings configure.
  * DYNAMIC: the least cost over all strategies of all ops.
- * RECURSIVE: devices are divided again and again; each time each op is cut where it costs least. */
+ * RECURSIVE: devices are divided again and again; each time each op is cut where it costs least.
+ * JOINT: the shortest step in the simulator over all degrees of parallelism, stages, optimizer
+ * levels and recomputation together, within the memory of devices. */
 #define WEFT_SEARCH_LIST(X)                                                                        \
-    X(PROPAGATION, "propagation") X(DYNAMIC, "dynamic") X(RECURSIVE, "recursive")
+    X(PROPAGATION, "propagation")                                                                  \
+    X(DYNAMIC, "dynamic") X(RECURSIVE, "recursive") X(JOINT, "joint")
 #define WEFT_ROW(name, text) WEFT_SEARCH_##name,
 typedef enum weft_search { WEFT_SEARCH_LIST(WEFT_ROW) WEFT_SEARCHES } weft_search;
 #undef WEFT_ROW
@@ -49,9 +52,45 @@ typedef struct weft_search_rules {
 
 typedef struct weft_search_options {
     weft_search search;
-    weft_mindspore_model cost;
+    weft_mindspore_model cost; /* not JOINT, like the next one */
     weft_search_rules rules;
+    /* JOINT: */
+    const char *machine;  /* a machine (docs/format-machine.md); NULL: assumed rates, the settings'
+                             links */
+    const char *fix;      /* hard constraints, "pp=4 tp=2"; NULL: none */
+    int64_t memory_bytes; /* of a device; 0: the machine's */
+    int evaluations;      /* how many plans are simulated at most; 0: the usual number */
+    double seconds;       /* the search ends then, and cannot be repeated; 0: no limit */
 } weft_search_options;
+
+/* An axis of the mesh, and the links between its devices. */
+typedef struct weft_axis_links {
+    char name[16];
+    int size;
+    char links[64]; /* levels of the machine, innermost first: "host", "host and network" */
+} weft_axis_links;
+
+/* The answer of the joint search. The lower bound holds for every plan of the space that was
+ * searched: none has a shorter step in the simulator. */
+typedef struct weft_search_report {
+    struct weft_prediction *prediction; /* weft/predict.h */
+    double lower_bound_seconds;
+    double gap; /* (step - lower bound) / lower bound */
+    double search_seconds;
+    int64_t candidates; /* whose bounds were compared */
+    int evaluations;    /* plans that were simulated */
+    int64_t programs;   /* of a few blocks of the model, built for the bounds */
+    bool exhausted;     /* no plan of the space is faster by more than 0.2 % */
+    bool cut;           /* by a limit of time: the search cannot be repeated */
+    weft_axis_links axes[8];
+    int axis_count;
+    int stages, chunks, microbatches, level, shard;
+    weft_schedule schedule;
+    weft_recompute recompute;
+    int64_t device_memory_bytes;
+    char *degrees; /* as constraints, "dp=8 tp=8 pp=1 ..." */
+} weft_search_report;
+WEFT_API void weft_search_report_free(weft_search_report *report); /* NULL is legal */
 
 /** The values in the comments above, with search DYNAMIC. */
 WEFT_API weft_search_options weft_search_defaults(void);

@@ -21,7 +21,7 @@
  *   all ranks; read, the loss and the gradient norm return it on all.
  * - Not collective: queries (tensors, memory, numbers) and weft_session_feed_local.
  * - For parts of tensors: weft_session_feed_rows, weft_session_rows (not collective),
- *   weft_session_local, weft_session_feed_local.
+ *   weft_session_read_rows, weft_session_local, weft_session_feed_local.
  *
  * If a call fails on one process because of that process alone, it fails on all others with
  * WEFT_E_PEER, naming the process; after that the world can only be left. Exception: if one process
@@ -124,8 +124,9 @@ WEFT_API weft_session_options weft_session_defaults(void);
  * @param options  NULL: defaults
  * @param out      freed with weft_session_destroy
  * @return the graph's first error, if it has one; WEFT_E_ARG for invalid options or plans;
- *   WEFT_E_LAYOUT, WEFT_E_SHAPE and others for a plan that does not fit the model; WEFT_E_NOMEM for
- *   programs above memory_bytes, with the largest tensors and the step in which they all exist;
+ *   WEFT_E_LAYOUT, WEFT_E_SHAPE and others for a plan that does not fit the model; WEFT_E_NOT_FOUND
+ *   for a split that matches no op or tensor, with the nearest name; WEFT_E_NOMEM for programs
+ * above memory_bytes, with the largest tensors and the step in which they all exist;
  *   WEFT_E_MISMATCH if the processes of the world do not create the same session */
 WEFT_API weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
                                          weft_session **out) WEFT_CHECKED;
@@ -256,6 +257,14 @@ WEFT_API weft_status weft_session_read(weft_session *session, int program, const
                                        void *data, size_t bytes) WEFT_CHECKED;
 WEFT_API weft_status weft_session_write(weft_session *session, int program, const char *name,
                                         const void *data, size_t bytes) WEFT_CHECKED;
+/** Copy rows of a tensor to this process: from row `first` on as many as `bytes` hold, which may be
+ * none. Rows are indices of dimension 0. Each rank asks for its own rows, and no rank receives
+ * others; so a rank reads the outputs of the rows that it fed (weft_session_rows), also where they
+ * lie split or replicated on other ranks. `data` is [rows, ...], row-major. Collective, for one
+ * tensor on all ranks. WEFT_E_SHAPE for rows that the tensor lacks or parts of a row; WEFT_E_ARG
+ * for a tensor without dimensions. The same valid times as weft_session_read. */
+WEFT_API weft_status weft_session_read_rows(weft_session *session, int program, const char *name,
+                                            int64_t first, void *data, size_t bytes) WEFT_CHECKED;
 
 /** Save this process's slices of parameters, states and optimizer tensors, under their names, as a
  * .safetensors file, and load them. For models that communicate by hand: weft_checkpoint_merge and
@@ -295,7 +304,8 @@ typedef struct weft_session_memory {
     /* Memory of the host that the device's programs take themselves: graphs, partitions, routines
      * and kernels, as requested from the allocator, without memory of other libraries. */
     int64_t program_bytes;
-    int64_t parameter_bytes, optimizer_bytes, transient_bytes, saved_bytes;
+    int64_t parameter_bytes, optimizer_bytes, transient_bytes;
+    int64_t saved_bytes; /* values saved for backward passes, the most that exist at once */
     double forward_flops, backward_flops; /* of one microbatch, on all devices together */
 } weft_session_memory;
 WEFT_API weft_session_memory weft_session_memory_of(const weft_session *session);

@@ -62,7 +62,8 @@ typedef struct weft_train_result {
     double seconds;            /* of all steps */
     double tokens_per_second;  /* median over steps */
     int64_t predicted_peak_bytes, observed_peak_bytes;
-    int64_t samples_prepared; /* training samples that this process has read for its steps */
+    int64_t samples_prepared;    /* training samples that this process has read for its steps */
+    int64_t validation_prepared; /* validation samples that this process has read */
     int stop;              /* the value of *events->stop, on any rank, that ended the run; else 0 */
     char checkpoint[4096]; /* directory of the last committed step, "" without one */
 } weft_train_result;
@@ -97,6 +98,16 @@ WEFT_API weft_status weft_train_run_in(weft_world *world, const weft_job *job,
  * @return as weft_job_report */
 WEFT_API weft_status weft_job_plan(const weft_job *job, weft_plan **out,
                                    char **out_unmatched) WEFT_CHECKED;
+
+/** Search for the plan of a job whose mode is auto and whose search is joint, and predict its step.
+ * Nothing is trained.
+ * @param out         the completed plan, freed with weft_plan_destroy; may be NULL: then it is not
+ *   completed
+ * @param out_report  freed with weft_search_report_free
+ * @return as weft_job_plan; WEFT_E_ARG for a job of another mode or search, or constraints that
+ *   contradict each other; WEFT_E_NOMEM if no plan fits: by how many bytes and on which rank */
+WEFT_API weft_status weft_job_search(const weft_job *job, weft_plan **out,
+                                     weft_search_report **out_report) WEFT_CHECKED;
 
 /* ---- the model of a job, without training: tables of cells, costs and memory ---- */
 

@@ -40,6 +40,9 @@ typedef struct weft_transport {
     weft_status (*exchange)(void *context, const void *mine, size_t bytes, void *all);
     /** Called once, when the world is left. May be NULL. */
     void (*close)(void *context);
+    /** Called before `close` if the world has failed: ranks may be lost, so `close` waits for other
+     * ranks a second at most. May be NULL. */
+    void (*abandon)(void *context);
 } weft_transport;
 
 /** Make a world over a transport. Collective. The transport is copied; the world closes it when it

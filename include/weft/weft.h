@@ -2,6 +2,7 @@
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 
+#include "weft/audit.h"
 #include "weft/bench.h"
 #include "weft/checkpoint.h"
 #include "weft/collective.h"
@@ -15,6 +16,7 @@
 #include "weft/model.h"
 #include "weft/ops.h"
 #include "weft/plan.h"
+#include "weft/predict.h"
 #include "weft/program.h"
 #include "weft/search.h"
 #include "weft/session.h"

@@ -26,7 +26,8 @@ typedef struct weft_world weft_world;
 
 typedef struct weft_world_options {
     /* The carrier of transfers. "" chooses: memory within a host, UCX or MPI between hosts. "host",
-     * "ucx" and "mpi" insist on one. The variable WEFT_COMM does the same. */
+     * "ucx" and "mpi" insist on one. "mac" is TCP with messages that the job's secret
+     * authenticates. The variable WEFT_COMM does the same. */
     const char *communicator;
     /* A file of measured links (docs/format-links.md), equal for all processes; they choose the
      * algorithms of collectives between hosts. "": the file that WEFT_LINKS names, else assumed
@@ -48,6 +49,11 @@ typedef struct weft_launcher {
 /** Read the environment. Nonblocking, not collective. WEFT_E_ARG if variables of several launchers
  * disagree; the message has both. */
 WEFT_API weft_status weft_launcher_find(weft_launcher *out) WEFT_CHECKED;
+
+/** Note `number`, from 0, on environment variables that are set and ask for a feature which weft
+ * does not have: the variable, and what weft does in its place. For example: MS_ENABLE_RECOVERY.
+ * Static. NULL: there are no more notes. Nonblocking. */
+WEFT_API const char *weft_launcher_note(int number);
 
 /** Join the job of this process. Collective over all processes of the job. Blocks until all have
  * joined or the join time ends. Without a launcher: a world of one.

@@ -88,6 +88,57 @@ weft_status wefti_fusion_buckets(const wefti_fusion *fusion, int64_t count,
 
 /* ---- buckets of gradients ---- */
 
+/* Level 2 of several microbatches reduces a gradient behind the last call of a task that adds to
+ * it. If several tasks of a stage add to it, it is not whole between them, so it is reduced inside
+ * of the calls. If the schedule divides backward passes, the passes of two calls may be in unlike
+ * tasks. */
+weft_status wefti_decide_late(wefti_decisions *dec) {
+    int32_t *part;
+    WEFT_TRY(wefti_new_indices(dec->scratch, dec->root->value_count, &part));
+    for (int32_t k = 0; k < dec->call_count; k++) {
+        const wefti_call_plan *call = &dec->calls[k];
+        for (int i = 0; i < call->node->inputs; i++) {
+            int32_t v = call->node->in[i];
+            if (v < 0 || dec->root->values[v].kind != WEFTI_VALUE_PARAM) continue;
+            for (int32_t j = 0; j < k && part[v] >= 0; j++)
+                dec->inside[v] |= dec->calls[j].stage == call->stage &&
+                                  (dec->split_backward || dec->calls[j].part != call->part) &&
+                                  wefti_call_reads(&dec->calls[j], v);
+            part[v] = call->part;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* Finds the last call of each stage that adds to a gradient. out_key: a digest of them, and of the
+ * parts of their backward passes. */
+static weft_status find_last_calls(wefti_decisions *dec, uint64_t **out_key) {
+    int32_t *part;
+    WEFT_TRY(wefti_new_indices(dec->scratch, dec->root->value_count, &part));
+    WEFT_TRY(wefti_new_array(dec->scratch, dec->root->value_count, sizeof **out_key, out_key));
+    for (int32_t k = 0; k < dec->call_count; k++) {
+        const wefti_call_plan *call = &dec->calls[k];
+        const wefti_cell_grad *grad = call->differentiated ? &dec->grads[call->grad] : NULL;
+        for (int i = 0; grad && i < call->node->inputs; i++) {
+            int32_t v = call->node->in[i];
+            if (v < 0 || grad->gradient_out[i] < 0 || part[v] == call->part) continue;
+            part[v] = call->part;
+            bool early = dec->split_backward &&
+                         wefti_call_grad(dec, call, WEFTI_PASS_INPUTS)->gradient_out[i] >= 0;
+            (*out_key)[v] = wefti_digest_number((*out_key)[v], (uint64_t)k << 1 | early);
+            if (call->mine && dec->own_last[v] < 0) dec->own_last[v] = k;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* Whether each microbatch reduces the gradient, if there are several. */
+static bool reduced_late(const wefti_decisions *dec, int32_t v) {
+    const wefti_sharding *x = &dec->sharding[v];
+    return dec->late && !dec->inside[v] && !wefti_layout_equal(&x->use, &x->state) &&
+           !wefti_layout_equal(&x->gradient, &x->state);
+}
+
 /* Lists the parameters in the order in which their gradients become complete. */
 static weft_status completion_order(wefti_decisions *dec, int32_t **out, int64_t *out_count) {
     const weft_body *root = dec->root;
@@ -132,8 +183,10 @@ static weft_status fuse_shared(wefti_decisions *dec, const int32_t *order, int64
     const wefti_fusion *fusion = dec->spec->plan->fusion;
     wefti_fusion_item *items;
     int32_t *of;
+    uint64_t *last_calls;
     int64_t shared = 0;
     bool scattered = false;
+    WEFT_TRY(find_last_calls(dec, &last_calls));
     WEFT_TRY(wefti_new_array(dec->scratch, count, sizeof *items, &items));
     WEFT_TRY(wefti_new_indices(dec->scratch, count, &of));
     for (int64_t i = 0; i < count; i++) {
@@ -143,12 +196,13 @@ static weft_status fuse_shared(wefti_decisions *dec, const int32_t *order, int64
         weft_desc here = wefti_layout_local(&x->gradient, &dec->mesh,
                                             &dec->root->values[order[i]].desc, dec->mesh.first);
         uint64_t key = fusion_key(dec, order[i]);
-        bool scatters = !wefti_layout_equal(&x->use, &x->state);
         /* Level 2 has no room for whole gradients of many calls. */
-        if (scatters && dec->late)
-            key = wefti_digest_number(key, (uint64_t)dec->last_backward[order[i]]);
+        if (reduced_late(dec, order[i]))
+            key =
+                wefti_digest_number(key, dec->stages > 1 ? last_calls[order[i]]
+                                                         : (uint64_t)dec->last_backward[order[i]]);
         items[shared++] = (wefti_fusion_item){weft_desc_bytes(&here), key};
-        scattered |= scatters;
+        scattered |= !wefti_layout_equal(&x->use, &x->state);
     }
     WEFT_TRY(wefti_fusion_buckets(&fusion[scattered ? 2 : 0], shared, items, of, buckets));
     dec->fused[scattered ? 2 : 0] += (int32_t)shared;
@@ -177,10 +231,8 @@ weft_status wefti_decide_buckets(wefti_decisions *dec) {
     }
     for (int64_t i = 0; i < count; i++) {
         wefti_bucket *x = &dec->bucket[bucket[i]];
-        const wefti_sharding *s = &dec->sharding[order[i]];
         dec->bucket_of[order[i]] = bucket[i];
-        x->each |=
-            dec->late && dec->spec->microbatches > 1 && !wefti_layout_equal(&s->use, &s->state);
+        x->each |= dec->spec->microbatches > 1 && reduced_late(dec, order[i]);
         x->values[x->count++] = order[i];
     }
     return WEFT_OK;

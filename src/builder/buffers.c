@@ -10,8 +10,7 @@ static int64_t aligned(int64_t bytes) {
     return (bytes + 63) & ~(int64_t)63;
 }
 
-weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char *name,
-                             int32_t *out) {
+weft_status wefti_buffer_add(wefti_emitter *b, int64_t bytes, const char *name, int32_t *out) {
     WEFT_TRY(WEFT_GROW(b->buffers, b->buffer_count, b->buffer_cap));
     b->buffers[b->buffer_count] =
         (wefti_buffer){.life = {.bytes = bytes, .first = b->now, .last = b->now},
@@ -24,7 +23,7 @@ weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char
     return WEFT_OK;
 }
 
-weft_status wefti_buffer_part(wefti_program_builder *b, int32_t of, int32_t micro, int64_t stride,
+weft_status wefti_buffer_part(wefti_emitter *b, int32_t of, int32_t micro, int64_t stride,
                               int64_t bytes, int32_t *out) {
     WEFT_TRY(wefti_buffer_add(b, bytes, b->buffers[of].name, out));
     b->buffers[*out].of = of;
@@ -33,7 +32,7 @@ weft_status wefti_buffer_part(wefti_program_builder *b, int32_t of, int32_t micr
     return WEFT_OK;
 }
 
-weft_status wefti_buffer_persistent(wefti_program_builder *b, int64_t bytes, const char *name,
+weft_status wefti_buffer_persistent(wefti_emitter *b, int64_t bytes, const char *name,
                                     int32_t *out) {
     WEFT_TRY(wefti_buffer_add(b, bytes, name, out));
     wefti_buffer *buffer = &b->buffers[*out];
@@ -41,13 +40,13 @@ weft_status wefti_buffer_persistent(wefti_program_builder *b, int64_t bytes, con
     return WEFT_OK;
 }
 
-void wefti_buffer_use(wefti_program_builder *b, int32_t buffer) {
+void wefti_buffer_use(wefti_emitter *b, int32_t buffer) {
     if (buffer >= 0 && b->buffers[buffer].life.last < b->now) b->buffers[buffer].life.last = b->now;
 }
 
 /* ---- steps ---- */
 
-weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+weft_status wefti_build_begin(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
                               wefti_phase phase, const char *name, int32_t args,
                               wefti_draft_step **out) {
     WEFT_TRY(WEFT_GROW(b->steps[s], b->step_count[s], b->step_cap[s]));
@@ -68,14 +67,14 @@ weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_s
     return WEFT_OK;
 }
 
-void wefti_build_arg(wefti_program_builder *b, wefti_draft_step *d, int32_t arg, int32_t buffer,
+void wefti_build_arg(wefti_emitter *b, wefti_draft_step *d, int32_t arg, int32_t buffer,
                      int64_t delta) {
     d->args[arg] = (wefti_buffer_ref){buffer, delta};
     wefti_buffer_use(b, buffer);
 }
 
 /* Sets the frame and the random stream of a routine's call, then advances the time. */
-weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d, int32_t routine) {
+weft_status wefti_build_end(wefti_emitter *b, wefti_draft_step *d, int32_t routine) {
     const wefti_routine *r = b->p->routines[routine];
     d->step.routine = r;
     d->step.to = r->code_count;
@@ -88,7 +87,7 @@ weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d, int32
     return WEFT_OK;
 }
 
-weft_status wefti_build_transfer(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+weft_status wefti_build_transfer(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
                                  const char *name, int32_t transfer, int32_t source,
                                  int32_t destination) {
     if (!name) name = wefti_partition_transfer(b->part, transfer)->name;
@@ -108,25 +107,27 @@ static bool is_placed(const wefti_buffer *x) {
     return !x->persistent && x->of < 0;
 }
 
-/* The time at which most bytes are alive. */
-static weft_status find_peak(const wefti_program_builder *b, int32_t *out) {
+/* The time at which most bytes are alive, and how many; `saved`: of saved blocks only. */
+static weft_status find_peak(const wefti_emitter *b, bool saved, int32_t *out_time,
+                             int64_t *out_bytes) {
     int64_t *alive;
     WEFT_NEW_ARRAY(alive, int64_t, b->now + 2);
     for (int64_t i = 0; i < b->buffer_count; i++) {
         const wefti_buffer *x = &b->buffers[i];
-        if (!is_placed(x)) continue;
+        if (!is_placed(x) || (saved && !x->saved)) continue;
         alive[x->life.first] += x->life.bytes;
         alive[x->life.last + 1] -= x->life.bytes;
         if (x->life.until <= 0) continue;
         alive[x->life.again] += x->life.bytes;
         alive[x->life.until + 1] -= x->life.bytes;
     }
-    int64_t most = -1, sum = 0;
+    int64_t sum = 0;
+    *out_bytes = -1;
     for (int32_t t = 0; t <= b->now; t++) {
         sum += alive[t];
-        if (sum > most) {
-            most = sum;
-            *out = t;
+        if (sum > *out_bytes) {
+            *out_bytes = sum;
+            *out_time = t;
         }
     }
     wefti_free(alive);
@@ -134,7 +135,7 @@ static weft_status find_peak(const wefti_program_builder *b, int32_t *out) {
 }
 
 /* Stores the step that runs at the time `worst`, or the last one before it. */
-static void find_peak_step(wefti_program_builder *b, int32_t worst) {
+static void find_peak_step(wefti_emitter *b, int32_t worst) {
     int32_t latest = -1;
     b->p->peak_step = -1;
     for (int s = 0; s < WEFTI_SECTIONS; s++)
@@ -153,11 +154,13 @@ static bool is_alive(const wefti_lifetime *x, int32_t at) {
 
 /* Lists the largest buffers that are alive at the peak, in descending order. Of equal buffers the
  * earliest comes first. */
-static weft_status find_largest(wefti_program_builder *b) {
+static weft_status find_largest(wefti_emitter *b) {
     enum { MOST = 32 };
     const wefti_buffer *largest[MOST];
-    int32_t worst = 0, count = 0;
-    WEFT_TRY(find_peak(b, &worst));
+    int32_t worst = 0, unused, count = 0;
+    int64_t bytes;
+    WEFT_TRY(find_peak(b, true, &unused, &b->p->saved_bytes));
+    WEFT_TRY(find_peak(b, false, &worst, &bytes));
     find_peak_step(b, worst);
     for (int64_t i = 0; i < b->buffer_count; i++) {
         const wefti_buffer *x = &b->buffers[i];
@@ -180,7 +183,7 @@ static weft_status find_largest(wefti_program_builder *b) {
 }
 
 /* A bucket's buffer lives as long as the gradients in it. */
-static void widen_packed(wefti_program_builder *b) {
+static void widen_packed(wefti_emitter *b) {
     for (int64_t i = 0; i < b->buffer_count; i++) {
         if (b->buffers[i].of < 0 || b->buffers[i].stride) continue;
         const wefti_lifetime *part = &b->buffers[i].life;
@@ -190,7 +193,7 @@ static void widen_packed(wefti_program_builder *b) {
     }
 }
 
-static weft_status place_transient(wefti_program_builder *b) {
+static weft_status place_transient(wefti_emitter *b) {
     wefti_lifetime *life;
     WEFT_NEW_ARRAY(life, wefti_lifetime, b->buffer_count + 1);
     int64_t count = 0;
@@ -212,7 +215,49 @@ static weft_status place_transient(wefti_program_builder *b) {
     return status;
 }
 
-weft_status wefti_buffers_finish(wefti_program_builder *b) {
+/* The step that runs at each time, NULL: none. */
+static weft_status list_steps(wefti_emitter *b, wefti_draft_step ***out) {
+    WEFT_NEW_ARRAY(*out, wefti_draft_step *, b->now + 1);
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
+        for (int64_t k = 0; k < b->step_count[s]; k++)
+            if (b->steps[s][k].at <= b->now) (*out)[b->steps[s][k].at] = &b->steps[s][k];
+    return WEFT_OK;
+}
+
+/* A time without a step counts for the step before it, or for the first one. */
+static void give_usage(const wefti_emitter *b, wefti_draft_step *const *at, const int64_t *highest,
+                       const int64_t *alive) {
+    wefti_draft_step *d = NULL;
+    for (int32_t t = 0; t <= b->now && !d; t++) d = at[t];
+    for (int32_t t = 0; t <= b->now && d; t++) {
+        if (at[t]) d = at[t];
+        const int64_t used = highest[t] ? highest[t] : b->p->transient_base;
+        const int64_t all = b->p->persistent_bytes + alive[t];
+        if (used > d->step.used_bytes) d->step.used_bytes = used;
+        if (all > d->step.alive_bytes) d->step.alive_bytes = all;
+    }
+}
+
+/* How much of the arena each step uses. */
+static weft_status find_usage(wefti_emitter *b) {
+    const size_t times = (size_t)b->now + 1;
+    wefti_draft_step **at = NULL;
+    wefti_lifetime *life;
+    WEFT_NEW_ARRAY(life, wefti_lifetime, b->buffer_count + 1);
+    int64_t count = 0, *usage = wefti_calloc(2 * times, sizeof *usage);
+    for (int64_t i = 0; i < b->buffer_count; i++)
+        if (is_placed(&b->buffers[i])) life[count++] = b->buffers[i].life;
+    weft_status status =
+        usage ? list_steps(b, &at) : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the memory table");
+    if (status >= 0) status = wefti_place_usage(life, count, (int32_t)times, usage, usage + times);
+    if (status >= 0) give_usage(b, at, usage, usage + times);
+    wefti_free(life);
+    wefti_free(usage);
+    wefti_free(at);
+    return status;
+}
+
+weft_status wefti_buffers_finish(wefti_emitter *b) {
     wefti_program *p = b->p;
     const wefti_program *shared = b->spec->shared;
     p->persistent_bytes = shared ? shared->persistent_bytes : 0;
@@ -238,6 +283,7 @@ weft_status wefti_buffers_finish(wefti_program_builder *b) {
     WEFT_TRY(place_transient(b));
     p->peak_bytes = p->transient_base + p->transient_bytes;
     WEFT_TRY(find_largest(b));
+    WEFT_TRY(find_usage(b));
     for (int s = 0; s < WEFTI_SECTIONS; s++) {
         p->step_count[s] = (int32_t)b->step_count[s];
         p->steps[s] =

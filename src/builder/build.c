@@ -8,13 +8,13 @@
 /* ---- small things ---- */
 
 /* If memory is missing, the name is "" and the build fails at its end. */
-const char *wefti_build_name(wefti_program_builder *b, const char *prefix, const char *name) {
+const char *wefti_build_name(wefti_emitter *b, const char *prefix, const char *name) {
     const char *text = wefti_arena_join(b->p->arena, prefix, name ? name : "");
     if (!text) b->unnamed = true;
     return text ? text : "";
 }
 
-weft_status wefti_build_tensor(wefti_program_builder *b, const char *name, wefti_tensor_role role,
+weft_status wefti_build_tensor(wefti_emitter *b, const char *name, wefti_tensor_role role,
                                const weft_desc *whole, const wefti_layout *layout, weft_init init,
                                int32_t buffer, int32_t *out) {
     wefti_program *p = b->p;
@@ -35,10 +35,9 @@ weft_status wefti_build_tensor(wefti_program_builder *b, const char *name, wefti
     return WEFT_OK;
 }
 
-weft_status wefti_build_persistent(wefti_program_builder *b, const char *name,
-                                   wefti_tensor_role role, const weft_desc *whole,
-                                   const wefti_layout *layout, weft_init init, int32_t *out_buffer,
-                                   int32_t *out_tensor) {
+weft_status wefti_build_persistent(wefti_emitter *b, const char *name, wefti_tensor_role role,
+                                   const weft_desc *whole, const wefti_layout *layout,
+                                   weft_init init, int32_t *out_buffer, int32_t *out_tensor) {
     const wefti_tensor *old = b->spec->shared ? wefti_program_tensor(b->spec->shared, name) : NULL;
     name = wefti_build_name(b, "", name);
     wefti_layout sharding = layout ? *layout : wefti_layout_replicated(whole->rank);
@@ -58,7 +57,7 @@ weft_status wefti_build_persistent(wefti_program_builder *b, const char *name,
     return WEFT_OK;
 }
 
-weft_status wefti_build_keep_body(wefti_program_builder *b, weft_body *body) {
+weft_status wefti_build_keep_body(wefti_emitter *b, weft_body *body) {
     int64_t count = b->p->body_count;
     weft_status status = WEFT_GROW(b->p->bodies, count, b->body_cap);
     if (status < 0) {
@@ -69,25 +68,25 @@ weft_status wefti_build_keep_body(wefti_program_builder *b, weft_body *body) {
     return WEFT_OK;
 }
 
-static bool is_kept(const wefti_program_builder *b, int32_t value) {
+static bool is_kept(const wefti_emitter *b, int32_t value) {
     wefti_value_kind kind = b->root->values[value].kind;
     return kind == WEFTI_VALUE_PARAM || kind == WEFTI_VALUE_STATE;
 }
 
-int32_t *wefti_build_value(wefti_program_builder *b, int32_t micro, int32_t value) {
+int32_t *wefti_build_value(wefti_emitter *b, int32_t micro, int32_t value) {
     int32_t forwarded = wefti_state_forwarded(b->dec, micro, value);
     if (forwarded >= 0) return &b->micro[micro - 1].value[forwarded];
     return is_kept(b, value) ? &b->param_buffer[value] : &b->micro[micro].value[value];
 }
 
-int32_t *wefti_build_gradient(wefti_program_builder *b, int32_t micro, int32_t value) {
+int32_t *wefti_build_gradient(wefti_emitter *b, int32_t micro, int32_t value) {
     return is_kept(b, value) ? &b->param_gradient[value] : &b->micro[micro].gradient[value];
 }
 
 /* ---- values of the root ---- */
 
 /* One buffer contains an input of all microbatches, one behind the other. */
-static weft_status bind_input(wefti_program_builder *b, int32_t v) {
+static weft_status bind_input(wefti_emitter *b, int32_t v) {
     const wefti_value_info *info = &b->root->values[v];
     const wefti_layout *use = &b->dec->sharding[v].use;
     weft_desc here = wefti_sharding_desc(b->dec, &info->desc, use);
@@ -109,7 +108,7 @@ static weft_status bind_input(wefti_program_builder *b, int32_t v) {
     return WEFT_OK;
 }
 
-static weft_status bind_root_values(wefti_program_builder *b) {
+static weft_status bind_root_values(wefti_emitter *b) {
     const weft_body *root = b->root;
     for (int64_t i = 0; i < root->in_count; i++) {
         int32_t v = root->in[i], tensor;
@@ -131,7 +130,7 @@ static weft_status bind_root_values(wefti_program_builder *b) {
 
 /* ---- sections ---- */
 
-weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s, int32_t micro) {
+weft_status wefti_build_loss(wefti_emitter *b, wefti_section s, int32_t micro) {
     wefti_draft_step *d;
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_LOSS, WEFTI_OTHER, "loss", 1, &d));
     wefti_build_arg(b, d, 0, *wefti_build_value(b, micro, b->g->loss), 0);
@@ -142,7 +141,7 @@ weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s, int32_t 
 /* Only the last microbatch writes to the buffers of the outputs. Earlier microbatches that run at
  * the same time (interleaved copies, or all microbatches of a pipeline) get buffers of their
  * own. */
-static void reset_micro(wefti_program_builder *b, int32_t micro) {
+static void reset_micro(wefti_emitter *b, int32_t micro) {
     const weft_body *root = b->root;
     int32_t copies = b->p->all_microbatches ? b->spec->plan->copies : 1;
     bool last = b->dec->stages > 1 ? micro == b->dec->micros - 1 : micro % copies == copies - 1;
@@ -156,7 +155,7 @@ static void reset_micro(wefti_program_builder *b, int32_t micro) {
 }
 
 /* Finds the call that follows call k when a microbatch runs from end to end. */
-static void find_next(wefti_program_builder *b, int32_t k, bool backward) {
+static void find_next(wefti_emitter *b, int32_t k, bool backward) {
     b->next_call = -1;
     b->next_backward = backward;
     if (!backward && k + 1 < b->dec->call_count) {
@@ -169,18 +168,17 @@ static void find_next(wefti_program_builder *b, int32_t k, bool backward) {
 }
 
 /* Whether the section's last microbatch is the step's last one. */
-static bool completes(const wefti_program_builder *b, wefti_section s) {
+static bool completes(const wefti_emitter *b, wefti_section s) {
     return s == WEFTI_SECTION_LAST || b->spec->microbatches == 1 || b->p->all_microbatches;
 }
 
 /* Builds the forward calls, the loss, and the backward calls in reverse order. The microbatches
  * [first, first + copies) run from end to end and interleave. */
-static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32_t first,
-                                int32_t copies) {
+static weft_status compute_pass(wefti_emitter *b, wefti_section s, int32_t first, int32_t copies) {
     int32_t fused = -1;
     bool last = first + copies == b->dec->micros;
     b->last_part = -1;
-    wefti_reduce_begin(b, s, last && completes(b, s));
+    wefti_reduce_begin(b, last && completes(b, s));
     for (int32_t k = 0; k < b->dec->call_count; k++) {
         if (b->dec->calls[k].fused) fused = k;
         for (int32_t c = 0; c < copies; c++) {
@@ -211,16 +209,19 @@ static weft_status compute_pass(wefti_program_builder *b, wefti_section s, int32
         WEFT_TRY(wefti_reduce_completed(b, s, k));
     }
     b->now_micro = first;
-    WEFT_TRY(wefti_reduce_wait(b, s));
+    /* The last reduction overlaps with the next forward pass. If more were left, a loop's first
+     * pass could begin unlike the others. */
+    WEFT_TRY(wefti_reduce_wait(b, s, last ? 0 : 1));
     WEFT_TRY(wefti_gather_finish(b, s));
     return wefti_build_states(b, s, first + copies - 1, -1);
 }
 
-static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
+static weft_status compute_section(wefti_emitter *b, wefti_section s) {
     int32_t copies = b->p->all_microbatches ? b->spec->plan->copies : 1;
     for (int32_t m = 0; m < b->dec->micros; m++) reset_micro(b, m);
     for (int32_t m = 0, pass = 0; m < b->dec->micros; m += copies, pass++) {
-        if (pass >= 1 && pass <= 3) wefti_loop_mark_at(b, s, pass - 1);
+        int32_t mark = pass - b->dec->loop.from;
+        if (mark >= 0 && mark < 3) wefti_loop_mark_at(b, s, mark);
         WEFT_TRY(compute_pass(b, s, m, copies));
     }
     b->now_micro = 0;
@@ -229,7 +230,7 @@ static weft_status compute_section(wefti_program_builder *b, wefti_section s) {
 }
 
 /* The part of all microbatches that this stage runs. */
-static weft_status staged_section(wefti_program_builder *b) {
+static weft_status staged_section(wefti_emitter *b) {
     for (int32_t m = 0; m < b->dec->micros; m++) reset_micro(b, m);
     WEFT_TRY(wefti_pipeline_section(b));
     WEFT_TRY(wefti_build_states(b, WEFTI_SECTION_FIRST, b->dec->micros - 1, -1));
@@ -238,7 +239,7 @@ static weft_status staged_section(wefti_program_builder *b) {
 
 /* ---- all of it ---- */
 
-static weft_status named_outputs(wefti_program_builder *b) {
+static weft_status named_outputs(wefti_emitter *b) {
     for (int64_t i = 0; i < b->g->output_count; i++) {
         int32_t v = b->g->outputs[i].value, tensor;
         const wefti_value_info *info = &b->root->values[v];
@@ -262,7 +263,7 @@ static weft_status named_outputs(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
-static weft_status readable_gradients(wefti_program_builder *b) {
+static weft_status readable_gradients(wefti_emitter *b) {
     for (int64_t i = 0; i < b->root->in_count; i++) {
         int32_t v = b->root->in[i], tensor;
         if (b->param_index[v] < 0 || b->param_gradient[v] < 0) continue;
@@ -275,7 +276,7 @@ static weft_status readable_gradients(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
-static weft_status train_buffers(wefti_program_builder *b) {
+static weft_status train_buffers(wefti_emitter *b) {
     const wefti_value_info *loss = b->g->loss >= 0 ? &b->root->values[b->g->loss] : NULL;
     WEFT_REQUIRE(loss, WEFT_E_ARG, "training needs a loss: call weft_loss with a scalar value");
     WEFT_REQUIRE(loss->node >= 0, WEFT_E_ARG, "the loss depends on no operation");
@@ -292,7 +293,7 @@ static weft_status train_buffers(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
-static void read_offsets(wefti_program_builder *b) {
+static void read_offsets(wefti_emitter *b) {
     wefti_program *p = b->p;
     for (int32_t t = 0; t < p->tensor_count; t++) {
         const wefti_buffer *buffer = &b->buffers[b->tensor_buffer[t]];
@@ -313,7 +314,7 @@ static void read_offsets(wefti_program_builder *b) {
     p->loss_dtype = b->root->values[b->g->loss].desc.dtype;
 }
 
-static weft_status new_tables(wefti_program_builder *b) {
+static weft_status new_tables(wefti_emitter *b) {
     int64_t values = b->root->value_count;
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->output_buffer));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_buffer));
@@ -345,7 +346,7 @@ static weft_status new_tables(wefti_program_builder *b) {
 
 /* Adds the memory of the program itself to `program_bytes`, which has the array of the
  * gradients. */
-static void count_program_bytes(const wefti_program_builder *b) {
+static void count_program_bytes(const wefti_emitter *b) {
     wefti_program *p = b->p;
     p->program_bytes += (int64_t)sizeof *p + wefti_arena_bytes(p->arena) +
                         wefti_graph_derived_bytes(p->graph) + wefti_partition_bytes(p->partition) +
@@ -359,7 +360,7 @@ static void count_program_bytes(const wefti_program_builder *b) {
     for (int32_t i = 0; i < p->body_count; i++) p->program_bytes += wefti_body_bytes(p->bodies[i]);
 }
 
-static weft_status emit(wefti_program_builder *b) {
+static weft_status emit(wefti_emitter *b) {
     const wefti_program_spec *spec = b->spec;
     wefti_program *p = b->p;
     bool train = spec->optimizer || spec->keep_gradients;
@@ -398,7 +399,7 @@ static weft_status emit(wefti_program_builder *b) {
     return WEFT_OK;
 }
 
-static void finish(wefti_program_builder *b) {
+static void finish(wefti_emitter *b) {
     wefti_arena_destroy(b->scratch);
     wefti_free(b->buffers);
     wefti_free(b->keys);
@@ -413,16 +414,16 @@ static weft_status emit_program(wefti_decisions *dec, wefti_program **out) {
     *out = NULL;
     WEFT_NEW(p, wefti_program);
     wefti_decisions_release(dec, p);
-    wefti_program_builder b = {.dec = dec,
-                               .spec = dec->spec,
-                               .p = p,
-                               .g = dec->g,
-                               .root = dec->root,
-                               .part = dec->part,
-                               .next_call = -1,
-                               .scalars = -1,
-                               .one = -1,
-                               .norms = -1};
+    wefti_emitter b = {.dec = dec,
+                       .spec = dec->spec,
+                       .p = p,
+                       .g = dec->g,
+                       .root = dec->root,
+                       .part = dec->part,
+                       .next_call = -1,
+                       .scalars = -1,
+                       .one = -1,
+                       .norms = -1};
     weft_status status = emit(&b);
     finish(&b);
     if (status < 0 || b.loop.refused) {

@@ -11,6 +11,8 @@
 #include "rewrite/rewrite.h"
 
 enum {
+    WEFTI_GATHERS = -1,       /* calls in flight that belong to no bucket */
+    WEFTI_PACKED_GATHER = -2, /* likewise, one message of many parameters */
     WEFTI_MAX_BUCKET = 64,
     WEFTI_MOST_IN_FLIGHT = 16 /* calls that are in flight beside others */
 };
@@ -22,6 +24,7 @@ typedef struct wefti_buffer {
     wefti_space space; /* the memory that it lies in */
     bool persistent;   /* at the bottom of the arena, in the order of creation */
     bool fixed;        /* offset given by the sharing program */
+    bool saved;        /* values that a call keeps for its backward pass */
     int32_t param;     /* index of the parameter's tensor that it contains, in pieces or gathered;
                           -1: none */
     int32_t of;        /* the buffer that it is a part of, -1: none */
@@ -61,6 +64,15 @@ typedef struct wefti_micro {
 typedef struct wefti_ahead {
     int32_t value, buffer, transfer;
 } wefti_ahead;
+
+/* Small parameters that are being gathered for a later call, in one message. */
+typedef struct wefti_ahead_packed {
+    int32_t count; /* 0: none */
+    int32_t values[WEFTI_MAX_BUCKET];
+    int32_t buffers[WEFTI_MAX_BUCKET]; /* of the gathered parameters, once the message is there */
+    int32_t joined, gathered;          /* buffers: this rank's pieces, all pieces */
+    int32_t transfer, divide;          /* divide: the routine behind the transfer */
+} wefti_ahead_packed;
 
 /* The last gather at one position among the parameters of a call. The parameter at this position in
  * the next call is usually alike and reuses the transfer. */
@@ -116,18 +128,25 @@ typedef struct wefti_packed {
     weft_dtype dtype;
 } wefti_packed;
 
+/* How pieces divide a tensor: a dimension is divided further by axes, into equal parts. */
+typedef struct wefti_division {
+    int dim;
+    wefti_dim_split axes;
+    int32_t parts;
+} wefti_division;
+
 /* A call whose first part is emitted, and whose second part waits for the first part's transfers.
  */
 typedef struct wefti_in_flight {
     wefti_draft_step call;
     int32_t width;  /* its transfers, on all ranks */
-    int32_t bucket; /* -1: none */
+    int32_t bucket; /* or WEFTI_GATHERS, WEFTI_PACKED_GATHER */
     bool last;      /* the bucket's last call */
 } wefti_in_flight;
 
 /* What the emitter has counted when a period of a loop begins or ends. */
 typedef struct wefti_loop_mark {
-    int64_t step, saved_bytes;
+    int64_t step;
     double forward_flops, backward_flops;
 } wefti_loop_mark;
 
@@ -139,7 +158,7 @@ typedef struct wefti_build_loop {
     int64_t tasks_end; /* the steps from here on belong to no microbatch */
 } wefti_build_loop;
 
-typedef struct wefti_program_builder {
+typedef struct wefti_emitter {
     const wefti_decisions *dec;
     const wefti_program_spec *spec;
     wefti_program *p;
@@ -157,6 +176,7 @@ typedef struct wefti_program_builder {
     wefti_build_loop loop;
     wefti_ahead ahead[WEFTI_MAX_BUCKET];
     int32_t ahead_count;
+    wefti_ahead_packed packed_ahead;
     wefti_gathered gathered[WEFTI_MAX_BUCKET];
     wefti_copy_start copy[WEFTI_COMM_DEPTH];
     int copies;         /* how many interleaved copies are being built */
@@ -179,7 +199,7 @@ typedef struct wefti_program_builder {
     int32_t *reduced;          /* per root value: buffer of its complete gradient, -1: none yet */
     bool *begun;               /* per bucket: its reduction is emitted, or its first part */
     bool reduces, completes;   /* the passes being built reduce gradients of some buckets; of all */
-    bool adds;                 /* what they reduce is added to earlier microbatches' */
+    bool adds;                 /* what a bucket reduces is added to earlier microbatches' */
     int32_t *terms;            /* per root value: terms of its gradient that are emitted */
     wefti_in_flight in_flight[WEFTI_MOST_IN_FLIGHT];
     int32_t in_flight_count;
@@ -195,159 +215,173 @@ typedef struct wefti_program_builder {
     int64_t tensor_buffer_cap;
     wefti_routine_key *keys; /* of the routines that calls share */
     int64_t key_count, key_cap;
-} wefti_program_builder;
+} wefti_emitter;
 
 /* build.c: helpers */
-const char *wefti_build_name(wefti_program_builder *b, const char *prefix, const char *name);
+const char *wefti_build_name(wefti_emitter *b, const char *prefix, const char *name);
 /* A tensor of the program; `layout` NULL: whole. */
-weft_status wefti_build_tensor(wefti_program_builder *b, const char *name, wefti_tensor_role role,
+weft_status wefti_build_tensor(wefti_emitter *b, const char *name, wefti_tensor_role role,
                                const weft_desc *whole, const wefti_layout *layout, weft_init init,
                                int32_t buffer, int32_t *out) WEFT_CHECKED;
 /* A persistent tensor: at the offset that the sharing program has given it, or new. */
-weft_status wefti_build_persistent(wefti_program_builder *b, const char *name,
-                                   wefti_tensor_role role, const weft_desc *whole,
-                                   const wefti_layout *layout, weft_init init, int32_t *out_buffer,
+weft_status wefti_build_persistent(wefti_emitter *b, const char *name, wefti_tensor_role role,
+                                   const weft_desc *whole, const wefti_layout *layout,
+                                   weft_init init, int32_t *out_buffer,
                                    int32_t *out_tensor) WEFT_CHECKED;
-weft_status wefti_build_keep_body(wefti_program_builder *b, weft_body *body) WEFT_CHECKED;
-int32_t *wefti_build_value(wefti_program_builder *b, int32_t micro, int32_t value);
-int32_t *wefti_build_gradient(wefti_program_builder *b, int32_t micro, int32_t value);
+weft_status wefti_build_keep_body(wefti_emitter *b, weft_body *body) WEFT_CHECKED;
+int32_t *wefti_build_value(wefti_emitter *b, int32_t micro, int32_t value);
+int32_t *wefti_build_gradient(wefti_emitter *b, int32_t micro, int32_t value);
 
 /* buffers.c: steps */
-weft_status wefti_build_begin(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+weft_status wefti_build_begin(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
                               wefti_phase phase, const char *name, int32_t args,
                               wefti_draft_step **out) WEFT_CHECKED;
-void wefti_build_arg(wefti_program_builder *b, wefti_draft_step *d, int32_t arg, int32_t buffer,
+void wefti_build_arg(wefti_emitter *b, wefti_draft_step *d, int32_t arg, int32_t buffer,
                      int64_t delta);
-weft_status wefti_build_end(wefti_program_builder *b, wefti_draft_step *d,
+weft_status wefti_build_end(wefti_emitter *b, wefti_draft_step *d,
                             int32_t routine) WEFT_CHECKED; /* for a CALL; advances the time */
 
 /* Adds the POST or WAIT of a transfer of the partition, and advances the time. name NULL: the
  * transfer's name. Buffers may be -1: none. */
-weft_status wefti_build_transfer(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+weft_status wefti_build_transfer(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
                                  const char *name, int32_t transfer, int32_t source,
                                  int32_t destination) WEFT_CHECKED;
 
 /* routines.c: routines, one per unique key. */
-weft_status wefti_build_find(wefti_program_builder *b, const wefti_routine_key *key,
+weft_status wefti_build_find(wefti_emitter *b, const wefti_routine_key *key,
                              int32_t *out) WEFT_CHECKED; /* -1: none yet */
-weft_status wefti_build_compile(wefti_program_builder *b, const wefti_routine_key *key,
+weft_status wefti_build_compile(wefti_emitter *b, const wefti_routine_key *key,
                                 wefti_routine_spec *spec, int32_t *out) WEFT_CHECKED;
-weft_status wefti_build_forward(wefti_program_builder *b, const wefti_call_plan *call,
+weft_status wefti_build_forward(wefti_emitter *b, const wefti_call_plan *call,
                                 int32_t *out) WEFT_CHECKED;
-weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan *call,
-                                 wefti_pass pass, const uint8_t *accumulate,
-                                 int32_t *out) WEFT_CHECKED;
-weft_status wefti_build_fused(wefti_program_builder *b, const wefti_call_plan *call,
+weft_status wefti_build_backward(wefti_emitter *b, const wefti_call_plan *call, wefti_pass pass,
+                                 const uint8_t *accumulate, int32_t *out) WEFT_CHECKED;
+weft_status wefti_build_fused(wefti_emitter *b, const wefti_call_plan *call,
                               const uint8_t *accumulate, int32_t *out) WEFT_CHECKED;
 /* gather.c */
-weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_t call,
+/* Whether a parameter is so small that it shares a message with others. *out: how its pieces divide
+ * it. */
+bool wefti_gather_packs(const wefti_emitter *b, const weft_desc *whole, const wefti_layout *from,
+                        const wefti_layout *to, wefti_division *out);
+/* A routine that gathers such parameters by one message: one input and one output each. *out -1: no
+ * single transfer can do it. */
+weft_status wefti_gather_packed(wefti_emitter *b, int count, const weft_desc *whole,
+                                const wefti_layout *from, const wefti_layout *to, uint64_t tag,
+                                int32_t *out) WEFT_CHECKED;
+weft_status wefti_gather_ahead(wefti_emitter *b, wefti_section s, int32_t call,
                                bool backward) WEFT_CHECKED; /* call -1: nothing */
-weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int32_t call,
-                                  bool backward, int32_t micro, int32_t **out)
+weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t call, bool backward,
+                                  int32_t micro, int32_t **out)
     WEFT_CHECKED; /* buffers of its inputs, -1: the call does not read it */
-weft_status wefti_gather_finish(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
+weft_status wefti_gather_finish(wefti_emitter *b, wefti_section s) WEFT_CHECKED;
 
 /* interleave.c: micro-batch interleaving. wefti_interleave_begin: the next steps belong to the call
  * of the next copy. */
-weft_status wefti_interleave_begin(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
-void wefti_interleave_call(wefti_program_builder *b,
-                           wefti_section s); /* the last step is the call */
+weft_status wefti_interleave_begin(wefti_emitter *b, wefti_section s) WEFT_CHECKED;
+void wefti_interleave_call(wefti_emitter *b, wefti_section s); /* the last step is the call */
 /* Whether the call being built would, in some part, accumulate into a buffer too early: an earlier
  * copy still writes to it in a later part. `r` is the call's routine. `target` has the buffers of
  * its results, which are the arguments from `first_arg` on. */
-bool wefti_interleave_too_early(const wefti_program_builder *b, wefti_section s,
-                                const wefti_routine *r, int32_t first_arg, int64_t outs,
-                                const int32_t *target);
+bool wefti_interleave_too_early(const wefti_emitter *b, wefti_section s, const wefti_routine *r,
+                                int32_t first_arg, int64_t outs, const int32_t *target);
 /* All copies of the call are built: interleave them. */
-weft_status wefti_interleave_end(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
+weft_status wefti_interleave_end(wefti_emitter *b, wefti_section s) WEFT_CHECKED;
 
 /* calls.c */
-weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, int32_t call,
+weft_status wefti_build_forward_call(wefti_emitter *b, wefti_section s, int32_t call,
                                      int32_t micro) WEFT_CHECKED;
-weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s, int32_t call,
+weft_status wefti_build_backward_call(wefti_emitter *b, wefti_section s, int32_t call,
                                       int32_t micro, wefti_pass pass) WEFT_CHECKED;
-weft_status wefti_build_fused_call(wefti_program_builder *b, wefti_section s, int32_t call,
+weft_status wefti_build_fused_call(wefti_emitter *b, wefti_section s, int32_t call,
                                    int32_t micro) WEFT_CHECKED;
 
-weft_status wefti_build_loss(wefti_program_builder *b, wefti_section s,
+weft_status wefti_build_loss(wefti_emitter *b, wefti_section s,
                              int32_t micro) WEFT_CHECKED; /* program.c */
 
 /* states.c. Copies new values into their states: the values that call `after` has made, or with -1,
  * at the end, all others. */
-weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_t micro,
+weft_status wefti_build_states(wefti_emitter *b, wefti_section s, int32_t micro,
                                int32_t after) WEFT_CHECKED;
 
 /* stage_transfers.c: the transfers of this stage's edges. */
-weft_status wefti_build_edges(wefti_program_builder *b) WEFT_CHECKED;
+weft_status wefti_build_edges(wefti_emitter *b) WEFT_CHECKED;
 /* Sums the complete gradient of a parameter over the stages that read it. */
-weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_t value,
+weft_status wefti_pipeline_tie(wefti_emitter *b, wefti_section s, int32_t value,
                                int32_t *gradient) WEFT_CHECKED;
 const char *wefti_value_name(const weft_body *root, int32_t value);
 /* pipeline.c: the section FIRST, with all microbatches. */
-weft_status wefti_pipeline_section(wefti_program_builder *b) WEFT_CHECKED;
+weft_status wefti_pipeline_section(wefti_emitter *b) WEFT_CHECKED;
 
 /* loop.c. fold: makes a loop of a section that is complete, or sets b->loop.refused. */
-void wefti_loop_mark_at(wefti_program_builder *b, wefti_section s, int number);
-weft_status wefti_loop_fold(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
+void wefti_loop_mark_at(wefti_emitter *b, wefti_section s, int number);
+weft_status wefti_loop_fold(wefti_emitter *b, wefti_section s) WEFT_CHECKED;
 
 /* reduce.c */
 /* The buffer of a parameter's gradient. */
-weft_status wefti_reduce_buffer(wefti_program_builder *b, int32_t value, const char *name,
+weft_status wefti_reduce_buffer(wefti_emitter *b, int32_t value, const char *name,
                                 int32_t *out) WEFT_CHECKED;
 /* Whether reductions overlap with backward passes, and some only with those of the last
  * microbatch. */
-bool wefti_reduce_overlaps(const wefti_program_builder *b);
-bool wefti_reduce_at_last(const wefti_program_builder *b);
+bool wefti_reduce_overlaps(const wefti_emitter *b);
+bool wefti_reduce_at_last(const wefti_emitter *b);
 /* Call it before the passes of a microbatch. `last`: they complete all gradients. */
-void wefti_reduce_begin(wefti_program_builder *b, wefti_section s, bool last);
+void wefti_reduce_begin(wefti_emitter *b, bool last);
 /* Call it after the last pass of a call. Reduces the buckets that this pass has completed. */
-weft_status wefti_reduce_completed(wefti_program_builder *b, wefti_section s,
-                                   int32_t call) WEFT_CHECKED;
+weft_status wefti_reduce_completed(wefti_emitter *b, wefti_section s, int32_t call) WEFT_CHECKED;
 /* Reduces a bucket, unless it already is. `posts`: leaves its transfers in flight. */
-weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32_t bucket,
+weft_status wefti_reduce_bucket(wefti_emitter *b, wefti_section s, int32_t bucket,
                                 bool posts) WEFT_CHECKED;
-/* Waits for all that is in flight. */
-weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) WEFT_CHECKED;
-/* make_room: before a call with `width` transfers that leaves them in flight. leave: behind it,
- * makes the section's last step the first part. bucket: -1 for gathers. */
-weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s,
-                                   const wefti_routine *routine, int32_t width,
-                                   int32_t bucket) WEFT_CHECKED;
-weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_t width,
+/* Waits until at most `left` calls are in flight. */
+weft_status wefti_reduce_wait(wefti_emitter *b, wefti_section s, int32_t left) WEFT_CHECKED;
+/* make_room: before a call of a routine with `width` transfers that leaves them in flight. leave:
+ * behind it, makes the section's last step the first part. bucket: as in wefti_in_flight. */
+weft_status wefti_reduce_make_room(wefti_emitter *b, wefti_section s, const wefti_routine *routine,
+                                   int32_t width, int32_t bucket) WEFT_CHECKED;
+weft_status wefti_reduce_leave(wefti_emitter *b, wefti_section s, int32_t width,
                                int32_t bucket) WEFT_CHECKED;
 
 /* update.c */
 /* Keeps a body, or destroys it if an equal body is kept already; *out is the kept one. */
-weft_status wefti_build_intern(wefti_program_builder *b, weft_body *body,
+weft_status wefti_build_intern(wefti_emitter *b, weft_body *body,
                                const weft_body **out) WEFT_CHECKED;
 /* The gradients of a bucket are complete. */
-weft_status wefti_bucket_reduced(wefti_program_builder *b, wefti_section s,
-                                 int32_t bucket) WEFT_CHECKED;
-weft_status wefti_build_update_section(wefti_program_builder *b) WEFT_CHECKED;
+weft_status wefti_bucket_reduced(wefti_emitter *b, wefti_section s, int32_t bucket) WEFT_CHECKED;
+weft_status wefti_build_update_section(wefti_emitter *b) WEFT_CHECKED;
 
 /* reshard.c. */
 /* The update of one parameter: (parameter, states, gradient, scalars). */
-weft_status wefti_build_update_body(wefti_program_builder *b, int32_t value, const weft_body *body,
+weft_status wefti_build_update_body(wefti_emitter *b, int32_t value, const weft_body *body,
                                     int states, const wefti_local_body **out) WEFT_CHECKED;
+/* Whether layouts differ only in such a division. */
+bool wefti_build_divides(const wefti_emitter *b, const weft_desc *whole, const wefti_layout *coarse,
+                         const wefti_layout *fine, wefti_division *out);
+bool wefti_build_same_axes(const wefti_division *x, const wefti_division *y);
+/* Adds a node of an op with one result. */
+weft_status wefti_build_node(weft_body *body, const char *op, int count, const int32_t *in,
+                             const wefti_attr *attrs, int32_t *out) WEFT_CHECKED;
+/* The routine of a body, which this takes over. */
+weft_status wefti_build_routine_of(wefti_emitter *b, weft_body *body, int32_t *out) WEFT_CHECKED;
+/* Joins the columns of `count` matrices: value[0] is the result. */
+weft_status wefti_build_join(weft_body *body, int32_t count, int32_t *value) WEFT_CHECKED;
 /* A routine of one transfer; its operand and its result both have the description `here`. */
-weft_status wefti_build_transfer_routine(wefti_program_builder *b, const weft_desc *here,
-                                         int32_t transfer, int32_t *out_routine) WEFT_CHECKED;
+weft_status wefti_build_transfer_routine(wefti_emitter *b, const weft_desc *here, int32_t transfer,
+                                         int32_t *out_routine) WEFT_CHECKED;
 /* A routine that moves `count` tensors from one layout to another: one input and one output each.
  * `tag`: of its transfers; 0 if they are never in flight beside calls. */
-weft_status wefti_build_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
+weft_status wefti_build_reshard(wefti_emitter *b, int count, const weft_desc *whole,
                                 const wefti_layout *from, const wefti_layout *to, bool add,
                                 uint64_t tag, int32_t *out_routine) WEFT_CHECKED;
 
 /* buffers.c */
-weft_status wefti_buffer_add(wefti_program_builder *b, int64_t bytes, const char *name,
+weft_status wefti_buffer_add(wefti_emitter *b, int64_t bytes, const char *name,
                              int32_t *out) WEFT_CHECKED;
 /* The part of another buffer that belongs to a microbatch; it lives as long as the whole. */
-weft_status wefti_buffer_part(wefti_program_builder *b, int32_t of, int32_t micro, int64_t stride,
+weft_status wefti_buffer_part(wefti_emitter *b, int32_t of, int32_t micro, int64_t stride,
                               int64_t bytes, int32_t *out) WEFT_CHECKED;
-weft_status wefti_buffer_persistent(wefti_program_builder *b, int64_t bytes, const char *name,
+weft_status wefti_buffer_persistent(wefti_emitter *b, int64_t bytes, const char *name,
                                     int32_t *out) WEFT_CHECKED;
-void wefti_buffer_use(wefti_program_builder *b, int32_t buffer);         /* now */
-weft_status wefti_buffers_finish(wefti_program_builder *b) WEFT_CHECKED; /* places buffers; fills in
+void wefti_buffer_use(wefti_emitter *b, int32_t buffer);         /* now */
+weft_status wefti_buffers_finish(wefti_emitter *b) WEFT_CHECKED; /* places buffers; fills in
                                                                             the offsets of steps */
 
 #endif

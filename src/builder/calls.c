@@ -5,7 +5,7 @@
 
 /* A call that writes in place destroys its operand. Refuses the call if anything reads the operand
  * later, also in the next step. */
-static weft_status check_in_place(const wefti_program_builder *b, const wefti_call_plan *call,
+static weft_status check_in_place(const wefti_emitter *b, const wefti_call_plan *call,
                                   int32_t input, int output) {
     const weft_node *n = call->node;
     int32_t v = n->in[input];
@@ -39,16 +39,16 @@ static weft_status check_in_place(const wefti_program_builder *b, const wefti_ca
 }
 
 /* The piece of a root value on this device. */
-static weft_desc desc_of(const wefti_program_builder *b, int32_t v) {
+static weft_desc desc_of(const wefti_emitter *b, int32_t v) {
     return wefti_sharding_desc(b->dec, &b->root->values[v].desc, &b->dec->sharding[v].use);
 }
 
-static bool is_param(const wefti_program_builder *b, int32_t v) {
+static bool is_param(const wefti_emitter *b, int32_t v) {
     return b->root->values[v].kind == WEFTI_VALUE_PARAM;
 }
 
 /* A named output that is written in place has no buffer of its own: its name refers to `buffer`. */
-static void place_output(wefti_program_builder *b, int32_t v, int32_t buffer) {
+static void place_output(wefti_emitter *b, int32_t v, int32_t buffer) {
     int32_t own = b->output_buffer[v];
     if (own < 0 || own == buffer) return;
     for (int32_t t = 0; t < b->p->tensor_count; t++)
@@ -58,8 +58,8 @@ static void place_output(wefti_program_builder *b, int32_t v, int32_t buffer) {
 }
 
 /* Binds a call's results to buffers, or to operands if the routine shares their memory. */
-static weft_status bind_results(wefti_program_builder *b, const wefti_call_plan *call,
-                                int32_t micro, const wefti_routine *r, wefti_draft_step *d) {
+static weft_status bind_results(wefti_emitter *b, const wefti_call_plan *call, int32_t micro,
+                                const wefti_routine *r, wefti_draft_step *d) {
     const weft_node *n = call->node;
     for (int o = 0; o < n->outputs; o++) {
         int32_t v = n->out[o], *buffer = wefti_build_value(b, micro, v);
@@ -77,8 +77,7 @@ static weft_status bind_results(wefti_program_builder *b, const wefti_call_plan 
     return WEFT_OK;
 }
 
-weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, int32_t k,
-                                     int32_t micro) {
+weft_status wefti_build_forward_call(wefti_emitter *b, wefti_section s, int32_t k, int32_t micro) {
     const wefti_call_plan *call = &b->dec->calls[k];
     const weft_node *n = call->node;
     int32_t routine, *in, *saved = &b->micro[micro].saved[k];
@@ -95,7 +94,7 @@ weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, 
     if (r->saved_arg >= 0) {
         WEFT_TRY(wefti_buffer_add(b, r->saved_bytes,
                                   wefti_build_name(b, "saved for backward by ", n->scope), saved));
-        b->p->saved_bytes += r->saved_bytes;
+        b->buffers[*saved].saved = true;
         wefti_build_arg(b, d, r->saved_arg, *saved, 0);
     }
     for (int32_t x = 0; x < r->code_count; x++) b->p->forward_flops += r->code[x].cost.flops;
@@ -104,7 +103,7 @@ weft_status wefti_build_forward_call(wefti_program_builder *b, wefti_section s, 
 
 /* Per output of the backward body: the buffer of its gradient, created if missing, and whether the
  * routine adds to it. */
-static weft_status gradient_targets(wefti_program_builder *b, const wefti_call_plan *call,
+static weft_status gradient_targets(wefti_emitter *b, const wefti_call_plan *call,
                                     const wefti_cell_grad *grad, int32_t micro, int32_t *target,
                                     uint8_t *accumulate) {
     const weft_node *n = call->node;
@@ -133,7 +132,7 @@ static weft_status gradient_targets(wefti_program_builder *b, const wefti_call_p
 
 /* Creates buffers for the values that the first part of a split backward pass leaves for the
  * second. */
-static weft_status crossed_buffers(wefti_program_builder *b, const wefti_call_plan *call, int32_t k,
+static weft_status crossed_buffers(wefti_emitter *b, const wefti_call_plan *call, int32_t k,
                                    int32_t micro, const wefti_cell_grad *grad, int32_t routine,
                                    int32_t *target) {
     const weft_body *body = b->p->routines[routine]->body;
@@ -150,7 +149,7 @@ static weft_status crossed_buffers(wefti_program_builder *b, const wefti_call_pl
     return WEFT_OK;
 }
 
-static int32_t bound_buffer(wefti_program_builder *b, const weft_node *n, int32_t k, int32_t micro,
+static int32_t bound_buffer(wefti_emitter *b, const weft_node *n, int32_t k, int32_t micro,
                             wefti_grad_binding bind, const int32_t *in) {
     switch (bind.source) {
     case WEFTI_GRAD_INPUT:
@@ -174,8 +173,8 @@ static void add_late(uint8_t *accumulate, int64_t outs) {
         if (accumulate[o] == WEFTI_ADD) accumulate[o] = WEFTI_ADD_LATE;
 }
 
-weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s, int32_t k,
-                                      int32_t micro, wefti_pass pass) {
+weft_status wefti_build_backward_call(wefti_emitter *b, wefti_section s, int32_t k, int32_t micro,
+                                      wefti_pass pass) {
     const wefti_call_plan *call = &b->dec->calls[k];
     const weft_node *n = call->node;
     const wefti_cell_grad *grad = wefti_call_grad(b->dec, call, pass);
@@ -209,8 +208,7 @@ weft_status wefti_build_backward_call(wefti_program_builder *b, wefti_section s,
     return wefti_build_end(b, d, routine);
 }
 
-weft_status wefti_build_fused_call(wefti_program_builder *b, wefti_section s, int32_t k,
-                                   int32_t micro) {
+weft_status wefti_build_fused_call(wefti_emitter *b, wefti_section s, int32_t k, int32_t micro) {
     const wefti_call_plan *call = &b->dec->calls[k];
     const weft_node *n = call->node;
     const wefti_cell_grad *grad = &b->p->grads[call->grad];

@@ -138,6 +138,8 @@ static weft_status new_tables(wefti_decisions *dec) {
     WEFT_TRY(wefti_new_indices(dec->scratch, values, &dec->forwarded));
     WEFT_TRY(wefti_new_indices(dec->scratch, values, &dec->tied));
     WEFT_TRY(wefti_new_indices(dec->scratch, values, &dec->bucket_of));
+    WEFT_TRY(wefti_new_indices(dec->scratch, values, &dec->own_last));
+    WEFT_TRY(wefti_new_array(dec->scratch, values, sizeof(bool), &dec->inside));
     WEFT_TRY(wefti_new_array(dec->scratch, values, sizeof(bool), &dec->bound));
     WEFT_TRY(wefti_new_array(dec->scratch, values, sizeof(bool), &dec->needs));
     WEFT_TRY(wefti_new_array(dec->scratch, values, sizeof(bool), &dec->has_gradient));
@@ -157,12 +159,10 @@ static weft_status start(wefti_decisions *dec, const wefti_program_spec *spec, b
     return wefti_arena_create(&dec->scratch);
 }
 
-/* Interleaved copies and microbatches of a pipeline overlap already. Gradients that are kept to be
- * read add up whole. */
+/* Gradients that are kept to be read add up whole. */
 static bool reduces_late(const wefti_program_spec *spec) {
-    const weft_plan *plan = spec->plan;
-    return spec->optimizer && plan && plan->optimizer.level == 2 && plan->copies == 1 &&
-           plan->pipeline.stages <= 1 && !(spec->keep_gradients && spec->microbatches > 1);
+    return spec->optimizer && spec->plan && spec->plan->optimizer.level == 2 &&
+           !(spec->keep_gradients && spec->microbatches > 1);
 }
 
 /* The stage of each call, the gradients to compute, and the layouts of all values. */
@@ -177,9 +177,10 @@ static weft_status decide_layouts(wefti_decisions *dec) {
                  "%d microbatches cannot be run in copies of %d", spec->microbatches,
                  spec->plan->copies);
     WEFT_TRY(new_tables(dec));
-    WEFT_TRY(wefti_sharding_start(dec));
     WEFT_TRY(collect_calls(dec));
     WEFT_TRY(wefti_decide_stages(dec));
+    if (dec->late) WEFT_TRY(wefti_decide_late(dec));
+    WEFT_TRY(wefti_sharding_start(dec));
     wefti_decide_loop(dec);
     if (spec->plan && spec->plan->recompute.mode != WEFT_RECOMPUTE_NONE)
         WEFT_TRY(shard_calls(dec)); /* values that need communication are saved, not recomputed */

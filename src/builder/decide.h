@@ -78,7 +78,7 @@ typedef struct wefti_bucket {
 /* Which microbatches are emitted, if a loop stands for most of them: see loop.c. */
 typedef struct wefti_loop_plan {
     int32_t period; /* microbatches of the loop's period; 0: all microbatches are emitted */
-    int32_t from;   /* pipelines: the first microbatch whose tasks may repeat */
+    int32_t from;   /* the first microbatch whose tasks may repeat; copies count as one */
 } wefti_loop_plan;
 
 typedef struct wefti_decisions {
@@ -135,9 +135,12 @@ typedef struct wefti_decisions {
     int32_t placed_count;
 
     /* updates */
-    bool late;  /* level 2: gradients are reduced to their pieces behind the calls that make them,
-                   not  inside */
-    bool eager; /* update a parameter as soon as its gradient is complete */
+    bool late;         /* level 2: gradients are reduced to their pieces behind the calls that make
+                          them, not inside */
+    bool *inside;      /* per root value: reduced inside the calls nevertheless */
+    int32_t *own_last; /* per root value: the last call of this stage that adds to its gradient,
+                          -1: none */
+    bool eager;        /* update a parameter as soon as its gradient is complete */
     wefti_bucket *bucket;
     int32_t bucket_count;
     bool own_norms; /* as in the program */
@@ -189,7 +192,9 @@ wefti_stage_side wefti_stage_side_of(const wefti_decisions *dec, int32_t stage);
 /* Finds the layouts on the mesh of a remote stage by a dry build. */
 weft_status wefti_decide_remote(wefti_decisions *dec, int32_t stage) WEFT_CHECKED;
 
-/* buckets.c: which gradients are reduced together; once layouts are known. */
+/* buckets.c: which gradients are reduced together; once layouts are known. late: which may be
+ * reduced behind the calls that make them; once the stages of calls are known. */
+weft_status wefti_decide_late(wefti_decisions *dec) WEFT_CHECKED;
 weft_status wefti_decide_buckets(wefti_decisions *dec) WEFT_CHECKED;
 
 /* sharding.c: the layouts of values on the mesh. Without a plan every value is whole. */

@@ -3,19 +3,24 @@
  * All parameters of a call are gathered together. With overlap, the transfers for the next call are
  * posted before this call runs, and waited for when the next call begins. An engine that moves data
  * by itself then works during this call. At most two calls' parameters are whole at the same time.
+ * Small parameters share a message: they are joined, gathered, and divided again. Large ones have
+ * messages of their own, since copying them takes longer than a message costs.
  * Sources: Rajbhandari et al., "ZeRO", SC 2020, section 5.3; for the prefetch, Zhao et al.,
  * "PyTorch FSDP", VLDB 2023, section 3.3.2. */
 #include <string.h>
 
 #include "builder/build.h"
 #include "builder/tags.h"
+#include "graph/lower/lower.h"
 
-static bool in_pieces(const wefti_program_builder *b, int32_t v) {
+enum { SHARED_MESSAGE_BYTES = 64 << 10 };
+
+static bool in_pieces(const wefti_emitter *b, int32_t v) {
     return b->part && v >= 0 && b->root->values[v].kind == WEFTI_VALUE_PARAM &&
            !wefti_layout_equal(&b->dec->sharding[v].storage, &b->dec->sharding[v].use);
 }
 
-static weft_status new_buffer(wefti_program_builder *b, int32_t v, int32_t *out) {
+static weft_status new_buffer(wefti_emitter *b, int32_t v, int32_t *out) {
     weft_desc here =
         wefti_sharding_desc(b->dec, &b->root->values[v].desc, &b->dec->sharding[v].use);
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
@@ -24,27 +29,186 @@ static weft_status new_buffer(wefti_program_builder *b, int32_t v, int32_t *out)
     return WEFT_OK;
 }
 
+/* ---- many in one message ---- */
+
+bool wefti_gather_packs(const wefti_emitter *b, const weft_desc *whole, const wefti_layout *from,
+                        const wefti_layout *to, wefti_division *out) {
+    return wefti_layout_bytes(to, &b->p->mesh, whole) <= SHARED_MESSAGE_BYTES &&
+           wefti_build_divides(b, whole, to, from, out);
+}
+
+/* Parameters that are gathered together, and the transfer that does it. */
+typedef struct pack {
+    int count;
+    int64_t elems[WEFTI_MAX_BUCKET]; /* of this rank's piece */
+    int64_t outer[WEFTI_MAX_BUCKET]; /* blocks of a piece that are apart in the parameter */
+    int32_t parts, transfer;         /* transfer -1: none can */
+    weft_desc joined, gathered;
+} pack;
+
+static weft_status find_packed_transfer(wefti_emitter *b, const wefti_division *x, uint64_t tag,
+                                        pack *p) {
+    const wefti_route *route;
+    wefti_transfer *t;
+    wefti_layout from = wefti_layout_replicated(2), to = from;
+    from.dim[0] = x->axes;
+    wefti_layout_normal(&from, &b->p->mesh, &p->gathered);
+    p->transfer = -1;
+    WEFT_TRY(wefti_route_find(b->spec->routes, &b->p->mesh, &p->gathered, &from, &to, 0, &route));
+    if (route->moves != 1 || route->move[0].kind != WEFTI_MOVE_TRANSFER) return WEFT_OK;
+    wefti_rank_reads_move(wefti_partition_reads(b->part), &b->p->mesh, &p->gathered, &from, &to,
+                          route->move[0].axes);
+    WEFT_TRY(
+        wefti_move_transfer(&b->p->mesh, &p->gathered, &from, &route->move[0], b->p->rank, &t));
+    t->name = "small parameters";
+    t->tag = tag;
+    return wefti_partition_add(b->part, t, &p->transfer);
+}
+
+/* All have equal dtypes and are divided by the same axes. */
+static weft_status make_pack(wefti_emitter *b, int count, const weft_desc *whole,
+                             const wefti_layout *from, const wefti_layout *to, uint64_t tag,
+                             pack **out) {
+    wefti_division x;
+    int64_t elems = 0;
+    pack *p;
+    WEFT_TRY(wefti_new_array(b->scratch, 1, sizeof *p, &p));
+    *out = p;
+    p->count = count;
+    for (int i = 0; i < count; i++) {
+        (void)wefti_build_divides(b, &whole[i], &to[i], &from[i], &x);
+        weft_desc piece = wefti_sharding_desc(b->dec, &whole[i], &from[i]);
+        p->outer[i] = 1;
+        for (int d = 0; d < x.dim; d++) p->outer[i] *= piece.shape[d];
+        elems += p->elems[i] = weft_desc_elems(&piece);
+    }
+    p->parts = x.parts;
+    p->joined = weft_desc_of(whole[0].dtype, 2, (int64_t[]){1, elems});
+    p->gathered = weft_desc_of(whole[0].dtype, 2, (int64_t[]){x.parts, elems});
+    return find_packed_transfer(b, &x, tag, p);
+}
+
+/* Pieces as inputs, joined to one row. Shapes matter to nobody else, so each piece is a row. */
+static weft_status add_joined(const pack *p, weft_body *body, int32_t *out) {
+    int32_t value[WEFTI_MAX_BUCKET];
+    for (int i = 0; i < p->count; i++) {
+        weft_desc row = weft_desc_of(p->joined.dtype, 2, (int64_t[]){1, p->elems[i]});
+        WEFT_TRY(wefti_body_input(body, row, WEFTI_VALUE_INPUT, NULL, &value[i]));
+    }
+    WEFT_TRY(wefti_build_join(body, p->count, value));
+    *out = value[0];
+    return WEFT_OK;
+}
+
+/* The rows of all devices, divided into parameters, which are outputs. */
+static weft_status add_divided(const pack *p, weft_body *body, int32_t rows) {
+    int64_t at = 0;
+    for (int i = 0; i < p->count; i++) {
+        int32_t value;
+        wefti_attr columns[] = {
+            WEFTI_I("axis", 1), WEFTI_I("begin", at), WEFTI_I("end", at + p->elems[i]), {0}};
+        WEFT_TRY(wefti_build_node(body, "slice", 1, &rows, columns, &value));
+        at += p->elems[i];
+        if (p->outer[i] > 1) {
+            wefti_ints blocks = {.count = 3,
+                                 .v = {p->parts, p->outer[i], p->elems[i] / p->outer[i]}},
+                       order = {.count = 3, .v = {1, 0, 2}};
+            WEFT_TRY(wefti_build_node(body, "reshape", 1, &value,
+                                      (wefti_attr[]){WEFTI_N("shape", blocks), {0}}, &value));
+            WEFT_TRY(wefti_build_node(body, "transpose", 1, &value,
+                                      (wefti_attr[]){WEFTI_N("order", order), {0}}, &value));
+        }
+        WEFT_TRY(wefti_body_output(body, value));
+    }
+    return WEFT_OK;
+}
+
+typedef enum pack_part {
+    PACK_ALL,    /* join, transfer, divide */
+    PACK_JOIN,   /* to one row */
+    PACK_DIVIDE, /* the rows of all devices */
+} pack_part;
+
+static weft_status fill(const pack *p, pack_part part, weft_body *body) {
+    int32_t value;
+    if (part == PACK_DIVIDE)
+        WEFT_TRY(wefti_body_input(body, p->gathered, WEFTI_VALUE_INPUT, NULL, &value));
+    else
+        WEFT_TRY(add_joined(p, body, &value));
+    if (part == PACK_JOIN) return wefti_body_output(body, value);
+    if (part == PACK_ALL)
+        WEFT_TRY(wefti_body_add_transfer(body, value, p->transfer, &p->gathered, WEFTI_MOVED_VALUE,
+                                         "", &value));
+    return add_divided(p, body, value);
+}
+
+static weft_status pack_routine(wefti_emitter *b, const pack *p, pack_part part, int32_t *out) {
+    weft_body *body;
+    WEFT_TRY(wefti_body_create(b->g, "small parameters", &body));
+    weft_status status = fill(p, part, body);
+    if (status < 0) {
+        wefti_body_destroy(body);
+        return status;
+    }
+    return wefti_build_routine_of(b, body, out);
+}
+
+weft_status wefti_gather_packed(wefti_emitter *b, int count, const weft_desc *whole,
+                                const wefti_layout *from, const wefti_layout *to, uint64_t tag,
+                                int32_t *out) {
+    pack *p;
+    *out = -1;
+    WEFT_TRY(make_pack(b, count, whole, from, to, tag, &p));
+    return p->transfer < 0 ? WEFT_OK : pack_routine(b, p, PACK_ALL, out);
+}
+
+/* Lists the small ones among parameters that may share a message: out[0..*out_count). */
+static void find_small(const wefti_emitter *b, const int32_t *values, int count, int *out,
+                       int *out_count) {
+    wefti_division first = {0}, x;
+    *out_count = 0;
+    for (int i = 0; i < count; i++) {
+        const wefti_sharding *s = &b->dec->sharding[values[i]];
+        const weft_desc *whole = &b->root->values[values[i]].desc;
+        if (!wefti_gather_packs(b, whole, &s->storage, &s->use, &x)) continue;
+        if (*out_count == 0) first = x;
+        if (*out_count && (!wefti_build_same_axes(&x, &first) ||
+                           whole->dtype != b->root->values[values[out[0]]].desc.dtype))
+            continue;
+        out[(*out_count)++] = i;
+    }
+    if (*out_count > 1) b->p->fused[1] += *out_count;
+    if (*out_count < 2 || b->spec->plan->fusion[1].mode == WEFT_FUSION_NONE) *out_count = 0;
+}
+
 /* ---- ahead ---- */
 
-static weft_status transfer_step(wefti_program_builder *b, wefti_section s, wefti_step_kind kind,
+static weft_status transfer_step(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
                                  const wefti_ahead *a) {
     return wefti_build_transfer(b, s, kind, b->root->values[a->value].name, a->transfer,
                                 b->param_buffer[a->value], a->buffer);
 }
 
-static wefti_ahead *find_ahead(wefti_program_builder *b, int32_t v) {
+static wefti_ahead *find_ahead(wefti_emitter *b, int32_t v) {
     for (int32_t i = 0; i < b->ahead_count; i++)
         if (b->ahead[i].value == v) return &b->ahead[i];
     return NULL;
 }
 
-static bool under_way(const wefti_program_builder *b, int32_t transfer) {
+/* The place of a parameter among the small ones that are gathered ahead, -1: it is none. */
+static int place_ahead(const wefti_emitter *b, int32_t v) {
+    for (int i = 0; i < b->packed_ahead.count; i++)
+        if (b->packed_ahead.values[i] == v) return i;
+    return -1;
+}
+
+static bool under_way(const wefti_emitter *b, int32_t transfer) {
     for (int32_t i = 0; i < b->ahead_count; i++)
         if (b->ahead[i].transfer == transfer) return true;
     return false;
 }
 
-static bool alike(const wefti_program_builder *b, int32_t u, int32_t v) {
+static bool alike(const wefti_emitter *b, int32_t u, int32_t v) {
     return wefti_desc_equal(&b->root->values[u].desc, &b->root->values[v].desc) &&
            wefti_layout_equal(&b->dec->sharding[u].storage, &b->dec->sharding[v].storage) &&
            wefti_layout_equal(&b->dec->sharding[u].use, &b->dec->sharding[v].use);
@@ -53,7 +217,7 @@ static bool alike(const wefti_program_builder *b, int32_t u, int32_t v) {
 /* The transfer that gathers a parameter, -1 if a single transfer cannot. Parameters at the same
  * position of equal cells share one transfer, call after call. So a deep model needs no more
  * transfers than a shallow one. */
-static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place, int32_t *out) {
+static weft_status find_transfer(wefti_emitter *b, int32_t v, int place, int32_t *out) {
     const wefti_sharding *x = &b->dec->sharding[v];
     const weft_desc *whole = &b->root->values[v].desc;
     wefti_gathered *last = &b->gathered[place];
@@ -79,10 +243,10 @@ static weft_status find_transfer(wefti_program_builder *b, int32_t v, int place,
 }
 
 /* Posts the gather of one parameter ahead, if a single transfer can do it. */
-static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v, int place) {
+static weft_status post(wefti_emitter *b, wefti_section s, int32_t v, int place) {
     int32_t transfer = -1;
-    if (!in_pieces(b, v) || find_ahead(b, v) || b->ahead_count == WEFTI_MAX_BUCKET ||
-        place >= WEFTI_MAX_BUCKET)
+    if (!in_pieces(b, v) || find_ahead(b, v) || place_ahead(b, v) >= 0 ||
+        b->ahead_count == WEFTI_MAX_BUCKET || place >= WEFTI_MAX_BUCKET)
         return WEFT_OK;
     WEFT_TRY(find_transfer(b, v, place, &transfer));
     if (transfer < 0 || under_way(b, transfer)) return WEFT_OK; /* a WAIT ends the oldest post */
@@ -95,8 +259,7 @@ static weft_status post(wefti_program_builder *b, wefti_section s, int32_t v, in
 
 /* Whether a call's pass reads an input. Forward passes and fused forward-backward passes read all
  * of them; a backward body reads some. */
-static bool reads(const wefti_program_builder *b, const wefti_call_plan *call, int input,
-                  bool backward) {
+static bool reads(const wefti_emitter *b, const wefti_call_plan *call, int input, bool backward) {
     if (!backward || call->fused) return true;
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
     for (int64_t i = 0; i < grad->backward->in_count; i++)
@@ -105,10 +268,87 @@ static bool reads(const wefti_program_builder *b, const wefti_call_plan *call, i
     return false;
 }
 
-weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_t k,
-                               bool backward) {
+/* The parameters that a call's pass gathers, each once. */
+static int list_gathered(const wefti_emitter *b, int32_t k, bool backward,
+                         int32_t out[WEFTI_MAX_BUCKET]) {
+    const weft_node *n = b->dec->calls[k].node;
+    int count = 0;
+    for (int i = 0; i < n->inputs && count < WEFTI_MAX_BUCKET; i++) {
+        bool again = false;
+        for (int j = 0; j < count; j++) again |= out[j] == n->in[i];
+        if (!again && in_pieces(b, n->in[i]) && reads(b, &b->dec->calls[k], i, backward))
+            out[count++] = n->in[i];
+    }
+    return count;
+}
+
+/* Joins the small parameters of a call, and posts their gather. */
+static weft_status post_packed(wefti_emitter *b, wefti_section s, int32_t k, bool backward) {
+    wefti_ahead_packed *a = &b->packed_ahead;
+    int32_t values[WEFTI_MAX_BUCKET], join;
+    int small[WEFTI_MAX_BUCKET], count = list_gathered(b, k, backward, values);
+    weft_desc whole[WEFTI_MAX_BUCKET];
+    wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
+    pack *p;
+    wefti_draft_step *d;
+    find_small(b, values, count, small, &count);
+    if (a->count || count == 0) return WEFT_OK;
+    for (int i = 0; i < count; i++) {
+        int32_t v = a->values[i] = values[small[i]];
+        whole[i] = b->root->values[v].desc;
+        from[i] = b->dec->sharding[v].storage;
+        to[i] = b->dec->sharding[v].use;
+    }
+    WEFT_TRY(
+        make_pack(b, count, whole, from, to, wefti_tag(WEFTI_TAG_GATHER, WEFTI_MAX_BUCKET), &p));
+    if (p->transfer < 0) return WEFT_OK;
+    WEFT_TRY(pack_routine(b, p, PACK_JOIN, &join));
+    WEFT_TRY(pack_routine(b, p, PACK_DIVIDE, &a->divide));
+    const char *name = b->root->values[a->values[count - 1]].name;
+    WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&p->joined),
+                              wefti_build_name(b, "small pieces up to ", name), &a->joined));
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
+                               wefti_build_name(b, "small pieces up to ", name),
+                               b->p->routines[join]->args, &d));
+    for (int i = 0; i < count; i++) wefti_build_arg(b, d, i, b->param_buffer[a->values[i]], 0);
+    wefti_build_arg(b, d, count, a->joined, 0);
+    WEFT_TRY(wefti_build_end(b, d, join));
+    WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&p->gathered),
+                              wefti_build_name(b, "small parameters up to ", name), &a->gathered));
+    a->transfer = p->transfer;
+    a->count = count;
+    return wefti_build_transfer(b, s, WEFTI_STEP_POST, NULL, a->transfer, a->joined, a->gathered);
+}
+
+static weft_status wait_packed(wefti_emitter *b, wefti_section s) {
+    wefti_ahead_packed *a = &b->packed_ahead;
+    return wefti_build_transfer(b, s, WEFTI_STEP_WAIT, NULL, a->transfer, a->joined, a->gathered);
+}
+
+/* Waits for the small parameters of a call, if they are gathered ahead, and divides them. */
+static weft_status take_packed(wefti_emitter *b, wefti_section s, int32_t k, bool backward) {
+    wefti_ahead_packed *a = &b->packed_ahead;
+    const weft_node *n = b->dec->calls[k].node;
+    wefti_draft_step *d;
+    bool here = false;
+    for (int i = 0; i < n->inputs; i++)
+        here |= place_ahead(b, n->in[i]) >= 0 && reads(b, &b->dec->calls[k], i, backward);
+    if (!here || b->copies > 1) return WEFT_OK;
+    WEFT_TRY(wait_packed(b, s));
+    for (int i = 0; i < a->count; i++) WEFT_TRY(new_buffer(b, a->values[i], &a->buffers[i]));
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
+                               wefti_build_name(b, "small parameters up to ",
+                                                b->root->values[a->values[a->count - 1]].name),
+                               b->p->routines[a->divide]->args, &d));
+    wefti_build_arg(b, d, 0, a->gathered, 0);
+    for (int i = 0; i < a->count; i++) wefti_build_arg(b, d, 1 + i, a->buffers[i], 0);
+    return wefti_build_end(b, d, a->divide);
+}
+
+weft_status wefti_gather_ahead(wefti_emitter *b, wefti_section s, int32_t k, bool backward) {
     if (!b->part || !b->spec->plan->overlap || k < 0) return WEFT_OK;
     const weft_node *n = b->dec->calls[k].node;
+    WEFT_TRY(post_packed(b, s, k, backward));
     for (int i = 0; i < n->inputs; i++)
         if (reads(b, &b->dec->calls[k], i, backward)) WEFT_TRY(post(b, s, n->in[i], i));
     return WEFT_OK;
@@ -116,11 +356,12 @@ weft_status wefti_gather_ahead(wefti_program_builder *b, wefti_section s, int32_
 
 /* ---- now ---- */
 
-static weft_status gather_now(wefti_program_builder *b, wefti_section s, const int32_t *values,
-                              int count, int32_t *buffers) {
+/* Gathers `count` parameters, in one message or in one each. */
+static weft_status gather_some(wefti_emitter *b, wefti_section s, const int32_t *values, int count,
+                               bool packed, int32_t *buffers) {
     weft_desc whole[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
-    int32_t routine;
+    int32_t routine = -1;
     wefti_draft_step *d;
     if (count == 0) return WEFT_OK;
     for (int i = 0; i < count; i++) {
@@ -129,7 +370,8 @@ static weft_status gather_now(wefti_program_builder *b, wefti_section s, const i
         to[i] = b->dec->sharding[values[i]].use;
         WEFT_TRY(new_buffer(b, values[i], &buffers[i]));
     }
-    WEFT_TRY(wefti_build_reshard(b, count, whole, from, to, false, 0, &routine));
+    if (packed) WEFT_TRY(wefti_gather_packed(b, count, whole, from, to, 0, &routine));
+    if (routine < 0) WEFT_TRY(wefti_build_reshard(b, count, whole, from, to, false, 0, &routine));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
                                wefti_build_name(b, "gather ", b->root->values[values[0]].name),
                                b->p->routines[routine]->args, &d));
@@ -140,14 +382,40 @@ static weft_status gather_now(wefti_program_builder *b, wefti_section s, const i
     return wefti_build_end(b, d, routine);
 }
 
+static weft_status gather_now(wefti_emitter *b, wefti_section s, const int32_t *values, int count,
+                              int32_t *buffers) {
+    int32_t some[WEFTI_MAX_BUCKET], theirs[WEFTI_MAX_BUCKET];
+    int small[WEFTI_MAX_BUCKET], smalls, n = 0;
+    find_small(b, values, count, small, &smalls);
+    for (int i = 0; i < smalls; i++) some[i] = values[small[i]];
+    WEFT_TRY(gather_some(b, s, some, smalls, true, theirs));
+    for (int i = 0; i < smalls; i++) buffers[small[i]] = theirs[i];
+    for (int i = 0, at = 0; i < count; i++) {
+        if (at < smalls && small[at] == i)
+            at++;
+        else
+            some[n++] = values[i];
+    }
+    WEFT_TRY(gather_some(b, s, some, n, false, theirs));
+    for (int i = 0, at = 0, next = 0; i < count; i++) {
+        if (at < smalls && small[at] == i)
+            at++;
+        else
+            buffers[i] = theirs[next++];
+    }
+    return WEFT_OK;
+}
+
 /* Waits for the transfers that were posted ahead of the call, and gathers the missing parameters
  * now. */
-weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int32_t k,
-                                  bool backward, int32_t micro, int32_t **out) {
+weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t k, bool backward,
+                                  int32_t micro, int32_t **out) {
     const weft_node *n = b->dec->calls[k].node;
     int32_t values[WEFTI_MAX_BUCKET], buffers[WEFTI_MAX_BUCKET];
     int count = 0;
+    bool taken = false;
     WEFT_TRY(wefti_new_indices(b->scratch, n->inputs, out));
+    WEFT_TRY(take_packed(b, s, k, backward));
     for (int i = 0; i < n->inputs; i++) {
         int32_t v = n->in[i];
         if (v < 0 || !reads(b, &b->dec->calls[k], i, backward)) continue;
@@ -155,6 +423,12 @@ weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int
         if (!in_pieces(b, v)) continue;
         if (b->copies > 1) { /* the first copy gathers for all copies */
             (*out)[i] = b->held[i];
+            continue;
+        }
+        int packed = place_ahead(b, v);
+        if (packed >= 0) {
+            (*out)[i] = b->packed_ahead.buffers[packed];
+            taken = true;
             continue;
         }
         wefti_ahead *a = find_ahead(b, v);
@@ -173,6 +447,7 @@ weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int
         }
         values[count++] = v;
     }
+    if (taken) b->packed_ahead.count = 0;
     WEFT_TRY(gather_now(b, s, values, count, buffers));
     for (int j = 0; j < n->inputs; j++)
         for (int c = 0; c < count; c++)
@@ -182,7 +457,9 @@ weft_status wefti_gather_operands(wefti_program_builder *b, wefti_section s, int
 }
 
 /* Waits for all posted gathers: none is in flight after the end of a section. */
-weft_status wefti_gather_finish(wefti_program_builder *b, wefti_section s) {
+weft_status wefti_gather_finish(wefti_emitter *b, wefti_section s) {
+    if (b->packed_ahead.count) WEFT_TRY(wait_packed(b, s));
+    b->packed_ahead.count = 0;
     while (b->ahead_count > 0)
         WEFT_TRY(transfer_step(b, s, WEFTI_STEP_WAIT, &b->ahead[--b->ahead_count]));
     return WEFT_OK;

@@ -35,7 +35,7 @@ typedef struct copy {
 } copy;
 
 typedef struct group {
-    wefti_program_builder *b;
+    wefti_emitter *b;
     wefti_section section;
     wefti_draft_step *steps;
     copy copy[WEFTI_COMM_DEPTH];
@@ -182,7 +182,7 @@ static void renew_lifetime(const group *g, int32_t buffer, int32_t at) {
 
 /* Numbers the steps from `begin` on anew, starting with time `now`. */
 static void renew_times(group *g, int64_t begin, int32_t now) {
-    wefti_program_builder *b = g->b;
+    wefti_emitter *b = g->b;
     g->now = b->now = now;
     memset(g->seen, 0, (size_t)b->buffer_count);
     for (int64_t k = begin; k < b->step_count[g->section]; k++, b->now++) {
@@ -194,7 +194,7 @@ static void renew_times(group *g, int64_t begin, int32_t now) {
 }
 
 static weft_status put_in_order(group *g) {
-    wefti_program_builder *b = g->b;
+    wefti_emitter *b = g->b;
     int64_t count = order_steps(g), begin = g->copy[0].begin;
     while (b->step_cap[g->section] < begin + count) {
         int64_t used = b->step_cap[g->section];
@@ -251,7 +251,7 @@ static bool may_swap(const group *g, int64_t begin, int64_t middle, int64_t call
 /* Swaps the last part of the last copy with the first part of the next call's first copy. Otherwise
  * that last part would wait for its transfer while no copy computes. */
 static void swap_with_last(group *g, int64_t end) {
-    wefti_program_builder *b = g->b;
+    wefti_emitter *b = g->b;
     int64_t begin = b->last_part, middle = g->copy[0].begin, count = end - middle;
     if (!may_swap(g, begin, middle, g->copy[0].call, end)) return;
     memcpy(g->order, &g->steps[middle], (size_t)count * sizeof *g->order);
@@ -262,7 +262,7 @@ static void swap_with_last(group *g, int64_t end) {
 }
 
 static weft_status order_group(group *g) {
-    wefti_program_builder *b = g->b;
+    wefti_emitter *b = g->b;
     int64_t buffers = b->buffer_count + 1, parts = 0;
     for (int i = 0; i < g->copies; i++) parts += g->copy[i].routine->code_count + 1;
     int64_t steps = g->copy[g->copies - 1].end - g->copy[0].begin;
@@ -285,18 +285,18 @@ static weft_status order_group(group *g) {
 
 /* ---- while calls are built ---- */
 
-static bool interleaves(const wefti_program_builder *b) {
+static bool interleaves(const wefti_emitter *b) {
     return b->copies > 0 && b->part && b->spec->plan->overlap && b->spec->plan->copies > 1;
 }
 
-weft_status wefti_interleave_begin(wefti_program_builder *b, wefti_section s) {
+weft_status wefti_interleave_begin(wefti_emitter *b, wefti_section s) {
     if (b->copies == WEFTI_COMM_DEPTH) WEFT_TRY(wefti_interleave_end(b, s));
     if (b->copies == 0) b->copies_now = b->now;
     b->copy[b->copies++] = (wefti_copy_start){b->step_count[s], -1};
     return WEFT_OK;
 }
 
-void wefti_interleave_call(wefti_program_builder *b, wefti_section s) {
+void wefti_interleave_call(wefti_emitter *b, wefti_section s) {
     if (b->copies) b->copy[b->copies - 1].call = b->step_count[s] - 1;
 }
 
@@ -315,9 +315,8 @@ static int32_t part_of_touch(const wefti_routine *r, int32_t arg, bool last) {
     return found;
 }
 
-bool wefti_interleave_too_early(const wefti_program_builder *b, wefti_section s,
-                                const wefti_routine *r, int32_t first_arg, int64_t outs,
-                                const int32_t *target) {
+bool wefti_interleave_too_early(const wefti_emitter *b, wefti_section s, const wefti_routine *r,
+                                int32_t first_arg, int64_t outs, const int32_t *target) {
     if (!interleaves(b)) return false;
     for (int i = 0; i + 1 < b->copies; i++) {
         if (b->copy[i].call < 0) continue;
@@ -332,7 +331,7 @@ bool wefti_interleave_too_early(const wefti_program_builder *b, wefti_section s,
     return false;
 }
 
-weft_status wefti_interleave_end(wefti_program_builder *b, wefti_section s) {
+weft_status wefti_interleave_end(wefti_emitter *b, wefti_section s) {
     group g = {.b = b, .section = s, .steps = b->steps[s], .copies = b->copies};
     bool calls = interleaves(b);
     for (int i = 0; i < b->copies && calls; i++) {

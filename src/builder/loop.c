@@ -39,13 +39,17 @@ void wefti_decide_loop(wefti_decisions *dec) {
     dec->micros = dec->all_microbatches ? dec->spec->microbatches : 1;
     if (dec->micros == 1 || dec->spec->unrolled) return;
     int32_t groups = dec->micros / plan->copies, period = 1;
-    if (dec->stages == 1) { /* first pass, A, B, last pass */
-        if (groups > 4) groups = 4;
+    /* The first reductions of level 2 write, later ones add. One may be in flight from one
+     * microbatch to the next. */
+    const bool writes = dec->late && plan->overlap;
+    if (dec->stages == 1) { /* first passes, A, B, last pass */
+        dec->loop.from = 1 + writes;
+        if (groups > dec->loop.from + 3) groups = dec->loop.from + 3;
     } else {
         const weft_schedule kind = plan->pipeline.schedule;
         int32_t chunks = plan->pipeline.chunks, channels = edge_skips(dec) ? dec->stages : 1;
         int32_t sends = channels * WEFTI_EDGE_UNDER_WAY; /* in flight: they keep sent buffers */
-        dec->loop.from = sends;
+        dec->loop.from = sends + writes;
         period = wefti_schedule_period(kind, dec->stages, dec->stage, chunks, sends + channels);
         groups = wefti_schedule_shorter(kind, dec->stages, dec->stage, groups, chunks, period,
                                         dec->loop.from);
@@ -56,7 +60,7 @@ void wefti_decide_loop(wefti_decisions *dec) {
 }
 
 typedef struct loop_fold {
-    wefti_program_builder *b;
+    wefti_emitter *b;
     wefti_section section;
     wefti_draft_step *steps;
     int64_t begin, count;    /* period A; period B follows it */
@@ -208,7 +212,7 @@ static weft_status set_strides(const loop_fold *f, wefti_draft_step *d) {
 
 /* Moves a step behind the loop to the last microbatches. */
 static void move_on(const loop_fold *f, wefti_draft_step *d, int64_t k) {
-    const wefti_program_builder *b = f->b;
+    const wefti_emitter *b = f->b;
     int32_t later = b->spec->microbatches - b->dec->micros;
     d->at -= (int32_t)f->count;
     if (k >= b->loop.tasks_end) return;
@@ -221,7 +225,7 @@ static void move_on(const loop_fold *f, wefti_draft_step *d, int64_t k) {
 }
 
 static weft_status rewrite(loop_fold *f) {
-    wefti_program_builder *b = f->b;
+    wefti_emitter *b = f->b;
     int64_t behind_a = f->begin + f->count, behind_b = behind_a + f->count;
     for (int64_t k = f->begin; k < b->step_count[f->section]; k++) {
         wefti_draft_step *d = &f->steps[k];
@@ -250,17 +254,16 @@ static weft_status add_loop(const loop_fold *f) {
     const wefti_loop_mark *m = l->mark;
     p->forward_flops += more * (m[1].forward_flops - m[0].forward_flops);
     p->backward_flops += more * (m[1].backward_flops - m[0].backward_flops);
-    p->saved_bytes += more * (m[1].saved_bytes - m[0].saved_bytes);
     return WEFT_OK;
 }
 
-void wefti_loop_mark_at(wefti_program_builder *b, wefti_section s, int number) {
-    b->loop.mark[number] = (wefti_loop_mark){b->step_count[s], b->p->saved_bytes,
-                                             b->p->forward_flops, b->p->backward_flops};
+void wefti_loop_mark_at(wefti_emitter *b, wefti_section s, int number) {
+    b->loop.mark[number] =
+        (wefti_loop_mark){b->step_count[s], b->p->forward_flops, b->p->backward_flops};
     if (number + 1 > b->loop.marks) b->loop.marks = number + 1;
 }
 
-weft_status wefti_loop_fold(wefti_program_builder *b, wefti_section s) {
+weft_status wefti_loop_fold(wefti_emitter *b, wefti_section s) {
     const wefti_loop_mark *m = b->loop.mark;
     loop_fold f = {.b = b, .section = s, .steps = b->steps[s], .begin = m[0].step};
     if (!b->dec->loop.period) return WEFT_OK;

@@ -15,7 +15,7 @@
 
 /* ---- sending and receiving ---- */
 
-static weft_status wait_sends(wefti_program_builder *b, int64_t edge, int back, int32_t under_way) {
+static weft_status wait_sends(wefti_emitter *b, int64_t edge, int back, int32_t under_way) {
     wefti_edge_traffic *t = &b->edges[edge];
     int32_t channels = b->dec->edges[edge].channels;
     while (t->posted[back] - t->waited[back] > under_way) {
@@ -26,7 +26,7 @@ static weft_status wait_sends(wefti_program_builder *b, int64_t edge, int back, 
     return WEFT_OK;
 }
 
-static weft_status send(wefti_program_builder *b, int64_t edge, int back, int32_t buffer) {
+static weft_status send(wefti_emitter *b, int64_t edge, int back, int32_t buffer) {
     wefti_edge_traffic *t = &b->edges[edge];
     int32_t channels = b->dec->edges[edge].channels;
     WEFT_TRY(wait_sends(b, edge, back, channels * WEFTI_EDGE_UNDER_WAY - 1));
@@ -36,7 +36,7 @@ static weft_status send(wefti_program_builder *b, int64_t edge, int back, int32_
                                 t->transfer[back][number % channels], buffer, -1);
 }
 
-static weft_status receive(wefti_program_builder *b, int64_t edge, int back, int32_t buffer) {
+static weft_status receive(wefti_emitter *b, int64_t edge, int back, int32_t buffer) {
     wefti_edge_traffic *t = &b->edges[edge];
     int32_t channels = b->dec->edges[edge].channels;
     int32_t transfer = t->transfer[back][t->received[back]++ % channels];
@@ -46,7 +46,7 @@ static weft_status receive(wefti_program_builder *b, int64_t edge, int back, int
                                 buffer);
 }
 
-static weft_status new_buffer(wefti_program_builder *b, const char *what, int32_t v, int32_t *out) {
+static weft_status new_buffer(wefti_emitter *b, const char *what, int32_t v, int32_t *out) {
     const weft_body *root = b->root;
     weft_desc here = wefti_sharding_desc(b->dec, &root->values[v].desc, &b->dec->sharding[v].use);
     return wefti_buffer_add(b, weft_desc_bytes(&here),
@@ -54,7 +54,7 @@ static weft_status new_buffer(wefti_program_builder *b, const char *what, int32_
 }
 
 /* Receives the values of other stages that the call is the first to read, for one microbatch. */
-static weft_status receive_values(wefti_program_builder *b, int32_t k, int32_t micro) {
+static weft_status receive_values(wefti_emitter *b, int32_t k, int32_t micro) {
     for (int64_t i = 0; i < b->dec->edge_count; i++) {
         const wefti_edge *c = &b->dec->edges[i];
         if (c->to_stage != b->dec->stage || c->first_call != k) continue;
@@ -65,7 +65,7 @@ static weft_status receive_values(wefti_program_builder *b, int32_t k, int32_t m
     return WEFT_OK;
 }
 
-static weft_status send_values(wefti_program_builder *b, int32_t k, int32_t micro) {
+static weft_status send_values(wefti_emitter *b, int32_t k, int32_t micro) {
     for (int64_t i = 0; i < b->dec->edge_count; i++) {
         const wefti_edge *c = &b->dec->edges[i];
         if (c->from_stage == b->dec->stage && c->from_call == k)
@@ -75,7 +75,7 @@ static weft_status send_values(wefti_program_builder *b, int32_t k, int32_t micr
 }
 
 /* Receives the gradients of the call's results from the stages that read them. */
-static weft_status receive_gradients(wefti_program_builder *b, int32_t k, int32_t micro) {
+static weft_status receive_gradients(wefti_emitter *b, int32_t k, int32_t micro) {
     for (int64_t i = 0; i < b->dec->edge_count; i++) {
         const wefti_edge *c = &b->dec->edges[i];
         int32_t v = c->value, buffer, routine, *own = &b->micro[micro].gradient[v];
@@ -101,7 +101,7 @@ static weft_status receive_gradients(wefti_program_builder *b, int32_t k, int32_
     return WEFT_OK;
 }
 
-static weft_status send_gradients(wefti_program_builder *b, int32_t k, int32_t micro) {
+static weft_status send_gradients(wefti_emitter *b, int32_t k, int32_t micro) {
     for (int64_t i = 0; i < b->dec->edge_count; i++) {
         const wefti_edge *c = &b->dec->edges[i];
         if (c->to_stage == b->dec->stage && c->last_call == k)
@@ -113,7 +113,7 @@ static weft_status send_gradients(wefti_program_builder *b, int32_t k, int32_t m
 /* ---- tasks ---- */
 
 /* Finds the next call of the same task, to gather its parameters ahead. */
-static void find_next(wefti_program_builder *b, int32_t chunk, int32_t k, bool backward) {
+static void find_next(wefti_emitter *b, int32_t chunk, int32_t k, bool backward) {
     b->next_call = -1;
     b->next_backward = backward;
     for (int32_t j = backward ? k - 1 : k + 1; j >= 0 && j < b->dec->call_count;
@@ -126,7 +126,7 @@ static void find_next(wefti_program_builder *b, int32_t chunk, int32_t k, bool b
     }
 }
 
-static weft_status forward_call(wefti_program_builder *b, int32_t k, int32_t micro) {
+static weft_status forward_call(wefti_emitter *b, int32_t k, int32_t micro) {
     const weft_node *n = b->dec->calls[k].node;
     WEFT_TRY(receive_values(b, k, micro));
     WEFT_TRY(wefti_build_forward_call(b, WEFTI_SECTION_FIRST, k, micro));
@@ -137,7 +137,7 @@ static weft_status forward_call(wefti_program_builder *b, int32_t k, int32_t mic
     return WEFT_OK;
 }
 
-static weft_status backward_call(wefti_program_builder *b, int32_t k, int32_t micro) {
+static weft_status backward_call(wefti_emitter *b, int32_t k, int32_t micro) {
     if (b->dec->calls[k].fused) {
         WEFT_TRY(receive_values(b, k, micro));
         WEFT_TRY(wefti_build_fused_call(b, WEFTI_SECTION_FIRST, k, micro));
@@ -154,7 +154,7 @@ static weft_status backward_call(wefti_program_builder *b, int32_t k, int32_t mi
 
 /* Builds the gradients of weights, for calls with a split backward pass. The loss cell computes all
  * gradients at once. */
-static weft_status weight_call(wefti_program_builder *b, int32_t k, int32_t micro) {
+static weft_status weight_call(wefti_emitter *b, int32_t k, int32_t micro) {
     b->next_call = -1;
     return wefti_build_backward_call(b, WEFTI_SECTION_FIRST, k, micro, WEFTI_PASS_WEIGHTS);
 }
@@ -167,7 +167,7 @@ static bool takes_part(const wefti_call_plan *call, wefti_stage_task_kind kind) 
 }
 
 /* Builds the calls of a chunk for one microbatch, with its copies interleaved. */
-static weft_status build_task(wefti_program_builder *b, wefti_stage_task_kind kind, int32_t chunk,
+static weft_status build_task(wefti_emitter *b, wefti_stage_task_kind kind, int32_t chunk,
                               int32_t micro) {
     bool forward = kind == WEFTI_TASK_FORWARD;
     int32_t copies = b->dec->micros > 1 ? b->spec->plan->copies : 1;
@@ -192,14 +192,14 @@ static weft_status build_task(wefti_program_builder *b, wefti_stage_task_kind ki
     return WEFT_OK;
 }
 
-static weft_status finish_sends(wefti_program_builder *b) {
+static weft_status finish_sends(wefti_emitter *b) {
     for (int64_t i = 0; i < b->dec->edge_count; i++)
         for (int back = 0; back < 2; back++) WEFT_TRY(wait_sends(b, i, back, 0));
     return WEFT_OK;
 }
 
 /* Builds all microbatches of a step, in the schedule's order. */
-weft_status wefti_pipeline_section(wefti_program_builder *b) {
+weft_status wefti_pipeline_section(wefti_emitter *b) {
     const weft_plan *plan = b->spec->plan;
     wefti_schedule *schedule;
     weft_status status = WEFT_OK;
@@ -212,7 +212,7 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) {
                                    b->dec->micros / plan->copies, plan->pipeline.chunks,
                                    &schedule));
     const wefti_stage_task *task = wefti_schedule_of(schedule, b->dec->stage);
-    wefti_reduce_begin(b, WEFTI_SECTION_FIRST, true);
+    wefti_reduce_begin(b, true);
     const wefti_loop_plan *loop = &b->dec->loop;
     int32_t first = schedule->tasks, count = 1;
     if (loop->period &&
@@ -226,7 +226,7 @@ weft_status wefti_pipeline_section(wefti_program_builder *b) {
     }
     wefti_free(schedule);
     WEFT_TRY(status);
-    WEFT_TRY(wefti_reduce_wait(b, WEFTI_SECTION_FIRST));
+    WEFT_TRY(wefti_reduce_wait(b, WEFTI_SECTION_FIRST, 0));
     b->now_micro = 0;
     b->loop.tasks_end = b->step_count[WEFTI_SECTION_FIRST];
     return finish_sends(b);

@@ -21,7 +21,7 @@
 #include "builder/build.h"
 #include "builder/tags.h"
 
-static const wefti_sharding *sharding_of(const wefti_program_builder *b, int32_t v) {
+static const wefti_sharding *sharding_of(const wefti_emitter *b, int32_t v) {
     return &b->dec->sharding[v];
 }
 
@@ -32,7 +32,7 @@ static bool only_summed(const wefti_layout *terms, const wefti_layout *sum) {
     return terms->sum && wefti_layout_equal(&done, sum);
 }
 
-static bool is_reduced(const wefti_program_builder *b, int32_t v) {
+static bool is_reduced(const wefti_emitter *b, int32_t v) {
     const wefti_sharding *x = sharding_of(b, v);
     return b->part && !wefti_layout_equal(&x->gradient, &x->state);
 }
@@ -40,7 +40,7 @@ static bool is_reduced(const wefti_program_builder *b, int32_t v) {
 /* ---- buckets in one buffer ---- */
 
 /* How many outputs of this rank's backward passes, for one microbatch, are gradients of v. */
-static int32_t terms_of(const wefti_program_builder *b, int32_t v) {
+static int32_t terms_of(const wefti_emitter *b, int32_t v) {
     int32_t terms = 0;
     for (int32_t k = 0; k < b->dec->call_count; k++) {
         const wefti_call_plan *call = &b->dec->calls[k];
@@ -54,13 +54,13 @@ static int32_t terms_of(const wefti_program_builder *b, int32_t v) {
 
 /* Decides which gradients of a bucket lie in its common buffer. Gradients of a bucket have equal
  * dtypes and are summed over the same devices. */
-static weft_status pack(wefti_program_builder *b, int32_t k) {
+static weft_status pack(wefti_emitter *b, int32_t k) {
     const wefti_bucket *x = &b->dec->bucket[k];
     wefti_packed *p = &b->packed[k];
     const char *last = "";
     int32_t count = 0;
     p->known = true;
-    for (int32_t i = 0; i < x->count; i++) {
+    for (int32_t i = 0; i < x->count && !x->each; i++) {
         int32_t v = x->values[i];
         const wefti_sharding *s = sharding_of(b, v);
         if (!is_reduced(b, v) || !only_summed(&s->gradient, &s->state) || terms_of(b, v) == 0)
@@ -81,8 +81,8 @@ static weft_status pack(wefti_program_builder *b, int32_t k) {
     return WEFT_OK;
 }
 
-static weft_status part_of_bucket(wefti_program_builder *b, int32_t whole, int32_t v,
-                                  const char *name, int32_t *out) {
+static weft_status part_of_bucket(wefti_emitter *b, int32_t whole, int32_t v, const char *name,
+                                  int32_t *out) {
     weft_desc here =
         wefti_sharding_desc(b->dec, &b->root->values[v].desc, &sharding_of(b, v)->gradient);
     WEFT_TRY(wefti_buffer_part(b, whole, 0, 0, weft_desc_bytes(&here), out));
@@ -91,8 +91,7 @@ static weft_status part_of_bucket(wefti_program_builder *b, int32_t whole, int32
     return WEFT_OK;
 }
 
-weft_status wefti_reduce_buffer(wefti_program_builder *b, int32_t v, const char *name,
-                                int32_t *out) {
+weft_status wefti_reduce_buffer(wefti_emitter *b, int32_t v, const char *name, int32_t *out) {
     weft_desc here =
         wefti_sharding_desc(b->dec, &b->root->values[v].desc, &sharding_of(b, v)->gradient);
     int32_t k = b->part ? b->dec->bucket_of[v] : -1;
@@ -117,12 +116,13 @@ static int32_t last_wave(const wefti_routine *r, int32_t *out_begin) {
 /* The oldest call in flight that must end before a call with `width` transfers is posted; -1: none.
  * An endpoint takes WEFTI_COMM_DEPTH posts, and transfers may share one. Which do depends on the
  * pieces of a rank, so this assumes that all do: the decision must be the same on all ranks. A call
- * that has the endpoints for itself may have any width, since it posts in waves. Reductions and
- * gathers have different tags, so they never share an endpoint. */
-static int32_t in_the_way(const wefti_program_builder *b, int32_t width, bool gathers) {
+ * that has the endpoints for itself may have any width, since it posts in waves. Reductions,
+ * gathers and packed gathers have different tags, so they never share an endpoint. */
+static int32_t in_the_way(const wefti_emitter *b, int32_t width, int32_t bucket) {
     int32_t oldest = -1;
     for (int32_t i = 0; i < b->in_flight_count; i++) {
-        if (gathers != (b->in_flight[i].bucket < 0)) continue;
+        int32_t other = b->in_flight[i].bucket;
+        if ((bucket < 0 ? bucket : 0) != (other < 0 ? other : 0)) continue;
         if (oldest < 0) oldest = i;
         width += b->in_flight[i].width;
     }
@@ -130,7 +130,7 @@ static int32_t in_the_way(const wefti_program_builder *b, int32_t width, bool ga
 }
 
 /* The oldest reduction, if as many buckets are in flight as may be; -1: fewer are. */
-static int32_t oldest_of_all(const wefti_program_builder *b, int32_t bucket) {
+static int32_t oldest_of_all(const wefti_emitter *b, int32_t bucket) {
     int32_t oldest = -1, last = -1, buckets = 0;
     if (bucket < 0) return -1;
     for (int32_t i = 0; i < b->in_flight_count; i++) {
@@ -144,7 +144,7 @@ static int32_t oldest_of_all(const wefti_program_builder *b, int32_t bucket) {
 }
 
 /* Emits the second part of call i in flight. */
-static weft_status wait_for(wefti_program_builder *b, wefti_section s, int32_t i) {
+static weft_status wait_for(wefti_emitter *b, wefti_section s, int32_t i) {
     wefti_in_flight x = b->in_flight[i];
     const wefti_step *first = &x.call.step;
     wefti_draft_step *d;
@@ -170,8 +170,8 @@ static weft_status wait_for(wefti_program_builder *b, wefti_section s, int32_t i
     return x.last ? wefti_bucket_reduced(b, s, x.bucket) : WEFT_OK;
 }
 
-weft_status wefti_reduce_wait(wefti_program_builder *b, wefti_section s) {
-    while (b->in_flight_count) WEFT_TRY(wait_for(b, s, 0));
+weft_status wefti_reduce_wait(wefti_emitter *b, wefti_section s, int32_t left) {
+    while (b->in_flight_count > left) WEFT_TRY(wait_for(b, s, 0));
     return WEFT_OK;
 }
 
@@ -185,20 +185,19 @@ static bool is_chain(const wefti_routine *r) {
     return transfers > 0;
 }
 
-weft_status wefti_reduce_make_room(wefti_program_builder *b, wefti_section s,
-                                   const wefti_routine *routine, int32_t width, int32_t bucket) {
+weft_status wefti_reduce_make_room(wefti_emitter *b, wefti_section s, const wefti_routine *routine,
+                                   int32_t width, int32_t bucket) {
     if (is_chain(routine) && width < WEFTI_COMM_DEPTH) width = WEFTI_COMM_DEPTH;
     for (;;) {
         int32_t i = oldest_of_all(b, bucket);
-        if (i < 0) i = in_the_way(b, width, bucket < 0);
+        if (i < 0) i = in_the_way(b, width, bucket);
         if (i < 0 && b->in_flight_count == WEFTI_MOST_IN_FLIGHT) i = 0;
         if (i < 0) return WEFT_OK;
         WEFT_TRY(wait_for(b, s, i));
     }
 }
 
-weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_t width,
-                               int32_t bucket) {
+weft_status wefti_reduce_leave(wefti_emitter *b, wefti_section s, int32_t width, int32_t bucket) {
     wefti_draft_step *d = &b->steps[s][b->step_count[s] - 1];
     int32_t begin, end = last_wave(d->step.routine, &begin);
     if (end) {
@@ -214,9 +213,8 @@ weft_status wefti_reduce_leave(wefti_program_builder *b, wefti_section s, int32_
 
 /* A reduction of `count` operands; args: operands, then results. `posts`: leaves its transfers in
  * flight. */
-static weft_status reduce_call(wefti_program_builder *b, wefti_section s, int32_t bucket,
-                               const char *name, int32_t routine, int count, const int32_t *args,
-                               bool posts) {
+static weft_status reduce_call(wefti_emitter *b, wefti_section s, int32_t bucket, const char *name,
+                               int32_t routine, int count, const int32_t *args, bool posts) {
     wefti_draft_step *d;
     if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, b->p->routines[routine], count, bucket));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
@@ -227,7 +225,7 @@ static weft_status reduce_call(wefti_program_builder *b, wefti_section s, int32_
     return posts ? wefti_reduce_leave(b, s, count, bucket) : WEFT_OK;
 }
 
-static weft_status reduce_packed(wefti_program_builder *b, wefti_section s, int32_t k, bool posts) {
+static weft_status reduce_packed(wefti_emitter *b, wefti_section s, int32_t k, bool posts) {
     const wefti_bucket *x = &b->dec->bucket[k];
     const wefti_packed *p = &b->packed[k];
     const char *name = b->buffers[p->buffer].name + strlen("gradients up to ");
@@ -256,43 +254,14 @@ static weft_status reduce_packed(wefti_program_builder *b, wefti_section s, int3
 
 /* ---- buckets of pieces ---- */
 
-/* How complete pieces divide a gradient. */
-typedef struct division {
-    int dim;              /* the dimension that they divide further, */
-    wefti_dim_split axes; /* by these axes */
-    int32_t parts;
-} division;
-
 /* Whether the layouts of the gradient and its complete pieces differ only in a further division of
  * one dimension, into equal parts, and in the sum. */
-static bool divides(const wefti_program_builder *b, int32_t v, division *out) {
-    const wefti_layout *terms = &sharding_of(b, v)->gradient, *sum = &sharding_of(b, v)->state;
-    const weft_desc *whole = &b->root->values[v].desc;
-    wefti_layout rest = *sum;
-    int d = 0;
-    while (d < whole->rank && sum->dim[d].count <= terms->dim[d].count) d++;
-    if (d == whole->rank || !terms->sum || sum->dim[d].unit > 1) return false;
-    int before = terms->dim[d].count, count = sum->dim[d].count - before;
-    *out = (division){.dim = d, .axes = {.count = (int8_t)count}, .parts = 1};
-    for (int i = 0; i < count; i++) {
-        out->axes.axis[i] = sum->dim[d].axis[before + i];
-        out->parts *= b->p->mesh.axis[out->axes.axis[i]].size;
-    }
-    for (int i = 0; i < before; i++)
-        if (terms->dim[d].axis[i] != sum->dim[d].axis[i]) return false;
-    rest.dim[d] = terms->dim[d];
-    rest.sum = terms->sum;
-    return wefti_layout_equal(&rest, terms) &&
-           whole->shape[d] % wefti_layout_parts(sum, &b->p->mesh, d) == 0;
-}
-
-static weft_status add_node(weft_body *body, const char *op, int count, const int32_t *in,
-                            const wefti_attr *attrs, int32_t *out) {
-    int32_t node;
-    WEFT_TRY(wefti_body_add(body, wefti_op_find(body->graph->ops, op), NULL, count, in, attrs, "",
-                            &node));
-    *out = body->nodes[node].out[0];
-    return WEFT_OK;
+static bool divides(const wefti_emitter *b, int32_t v, wefti_division *out) {
+    const wefti_layout *terms = &sharding_of(b, v)->gradient;
+    wefti_layout added = *terms;
+    added.sum = 0;
+    return terms->sum &&
+           wefti_build_divides(b, &b->root->values[v].desc, &added, &sharding_of(b, v)->state, out);
 }
 
 /* A tensor as `parts` rows: row i is part i along dimension d. */
@@ -304,13 +273,14 @@ static weft_status rows_of_parts(weft_body *body, const weft_desc *desc, int d, 
     if (outer > 1) {
         wefti_ints blocks = {.count = 3, .v = {outer, parts, elems / outer / parts}},
                    order = {.count = 3, .v = {1, 0, 2}};
-        WEFT_TRY(
-            add_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N("shape", blocks), {0}}, out));
-        WEFT_TRY(
-            add_node(body, "transpose", 1, out, (wefti_attr[]){WEFTI_N("order", order), {0}}, out));
+        WEFT_TRY(wefti_build_node(body, "reshape", 1, out,
+                                  (wefti_attr[]){WEFTI_N("shape", blocks), {0}}, out));
+        WEFT_TRY(wefti_build_node(body, "transpose", 1, out,
+                                  (wefti_attr[]){WEFTI_N("order", order), {0}}, out));
     }
     wefti_ints rows = {.count = 2, .v = {parts, elems / parts}};
-    return add_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N("shape", rows), {0}}, out);
+    return wefti_build_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N("shape", rows), {0}},
+                            out);
 }
 
 /* Fills a body that joins `count` tensors, each in `parts` equal parts along a dimension: first all
@@ -319,22 +289,13 @@ static weft_status join_parts(weft_body *body, const weft_desc *desc, const int 
                               int32_t parts, int32_t *value) {
     for (int32_t i = 0; i < count; i++)
         WEFT_TRY(rows_of_parts(body, &desc[i], dim[i], parts, &value[i]));
-    while (count > 1) { /* an op has at most WEFTI_MAX_IN operands */
-        int32_t groups = 0;
-        for (int32_t k = 0; k < count; k += WEFTI_MAX_IN) {
-            int n = count - k < WEFTI_MAX_IN ? count - k : WEFTI_MAX_IN;
-            WEFT_TRY(add_node(body, "concat", n, value + k, (wefti_attr[]){WEFTI_I("axis", 1), {0}},
-                              &value[groups++]));
-        }
-        count = groups;
-    }
+    WEFT_TRY(wefti_build_join(body, count, value));
     return wefti_body_output(body, value[0]);
 }
 
-static weft_status join_routine(wefti_program_builder *b, const weft_desc *desc, const int *dim,
+static weft_status join_routine(wefti_emitter *b, const weft_desc *desc, const int *dim,
                                 int32_t count, int32_t parts, int32_t *out) {
     weft_body *fresh;
-    const weft_body *body;
     int32_t *value;
     WEFT_TRY(wefti_new_indices(b->scratch, count, &value));
     WEFT_TRY(wefti_body_create(b->g, "join", &fresh));
@@ -343,23 +304,18 @@ static weft_status join_routine(wefti_program_builder *b, const weft_desc *desc,
         wefti_body_destroy(fresh);
         return status;
     }
-    WEFT_TRY(wefti_build_intern(b, fresh, &body));
-    const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_PLAIN};
-    WEFT_TRY(wefti_build_find(b, &key, out));
-    if (*out >= 0) return WEFT_OK;
-    wefti_routine_spec spec = {.body = (weft_body *)(uintptr_t)body};
-    return wefti_build_compile(b, &key, &spec, out);
+    return wefti_build_routine_of(b, fresh, out);
 }
 
 /* Copies gradients into one buffer. */
-static weft_status join_call(wefti_program_builder *b, wefti_section s, const char *name,
+static weft_status join_call(wefti_emitter *b, wefti_section s, const char *name,
                              const int32_t *values, int32_t count, int32_t parts,
                              int32_t *out_buffer, weft_desc *out_joined) {
     weft_desc *desc;
     int *dim;
     int32_t routine;
     int64_t elems = 0;
-    division x;
+    wefti_division x;
     wefti_draft_step *d;
     WEFT_TRY(wefti_new_array(b->scratch, count, sizeof *desc, &desc));
     WEFT_TRY(wefti_new_array(b->scratch, count, sizeof *dim, &dim));
@@ -381,7 +337,7 @@ static weft_status join_call(wefti_program_builder *b, wefti_section s, const ch
     return wefti_build_end(b, d, routine);
 }
 
-static weft_status complete_pieces(wefti_program_builder *b, int32_t k, const char *name,
+static weft_status complete_pieces(wefti_emitter *b, int32_t k, const char *name,
                                    const int32_t *values, int32_t count, int64_t bytes) {
     int64_t at = 0;
     int32_t *whole = &b->packed[k].pieces;
@@ -401,12 +357,12 @@ static weft_status complete_pieces(wefti_program_builder *b, int32_t k, const ch
 }
 
 /* Completes the pieces of gradients that the same axes divide. */
-static weft_status reduce_pieces(wefti_program_builder *b, wefti_section s, int32_t k,
+static weft_status reduce_pieces(wefti_emitter *b, wefti_section s, int32_t k,
                                  const int32_t *values, int32_t count, bool posts) {
     const char *name = b->root->values[values[count - 1]].name;
-    bool adds = b->adds && b->dec->bucket[k].each;
+    bool adds = b->adds;
     weft_desc joined;
-    division x;
+    wefti_division x;
     wefti_layout from = wefti_layout_replicated(2), to = from;
     int32_t routine, args[2];
     (void)divides(b, values[0], &x);
@@ -423,16 +379,14 @@ static weft_status reduce_pieces(wefti_program_builder *b, wefti_section s, int3
 }
 
 /* Moves the gradients that reduce_pieces takes to the begin of `values`; returns their number. */
-static int32_t find_pieces(const wefti_program_builder *b, int32_t *values, int32_t count) {
-    division first = {0}, x;
+static int32_t find_pieces(const wefti_emitter *b, int32_t *values, int32_t count) {
+    wefti_division first = {0}, x;
     int32_t found = 0;
     for (int32_t i = 0; i < count; i++) {
         int32_t v = values[i];
         if (!divides(b, v, &x)) continue;
         if (found == 0) first = x;
-        if (x.axes.count != first.axes.count ||
-            memcmp(x.axes.axis, first.axes.axis, (size_t)x.axes.count * sizeof *x.axes.axis) != 0)
-            continue;
+        if (!wefti_build_same_axes(&x, &first)) continue;
         memmove(&values[found + 1], &values[found], (size_t)(i - found) * sizeof *values);
         values[found++] = v;
     }
@@ -444,12 +398,12 @@ static int32_t find_pieces(const wefti_program_builder *b, int32_t *values, int3
 /* Completes `n` gradients each in a transfer of its own. If only the devices' terms must be added,
  * the sum replaces the local term in its buffer. This needs a third less traffic than another
  * buffer: the cache lines of that one are fetched before they are written. */
-static weft_status reduce_some(wefti_program_builder *b, wefti_section s, int32_t k,
-                               const int32_t *values, int n, bool posts) {
+static weft_status reduce_some(wefti_emitter *b, wefti_section s, int32_t k, const int32_t *values,
+                               int n, bool posts) {
     weft_desc descs[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
     int32_t routine, args[2 * WEFTI_MAX_BUCKET];
-    bool adds = b->adds && b->dec->bucket[k].each;
+    bool adds = b->adds;
     for (int i = 0; i < n; i++) {
         int32_t v = values[i];
         const char *name = b->root->values[v].name;
@@ -472,11 +426,12 @@ static weft_status reduce_some(wefti_program_builder *b, wefti_section s, int32_
     return reduce_call(b, s, k, b->root->values[values[n - 1]].name, routine, n, args, posts);
 }
 
-weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32_t k, bool posts) {
+weft_status wefti_reduce_bucket(wefti_emitter *b, wefti_section s, int32_t k, bool posts) {
     const wefti_bucket *x = &b->dec->bucket[k];
     int32_t *values, count = 0;
     if (b->begun[k]) return WEFT_OK;
     b->begun[k] = true;
+    b->adds = x->each && b->reduced[x->values[0]] >= 0;
     if (b->packed[k].buffer >= 0) WEFT_TRY(reduce_packed(b, s, k, posts));
     WEFT_TRY(wefti_new_indices(b->scratch, x->count, &values));
     for (int32_t i = 0; i < x->count; i++) {
@@ -502,7 +457,7 @@ weft_status wefti_reduce_bucket(wefti_program_builder *b, wefti_section s, int32
 
 /* ---- while backward passes are built ---- */
 
-static bool any_reduced(const wefti_program_builder *b, bool at_last) {
+static bool any_reduced(const wefti_emitter *b, bool at_last) {
     for (int32_t k = 0; k < b->dec->bucket_count; k++)
         for (int32_t i = 0; i < b->dec->bucket[k].count; i++)
             if (is_reduced(b, b->dec->bucket[k].values[i]) && !(at_last && b->dec->bucket[k].each))
@@ -510,41 +465,57 @@ static bool any_reduced(const wefti_program_builder *b, bool at_last) {
     return false;
 }
 
-bool wefti_reduce_overlaps(const wefti_program_builder *b) {
+bool wefti_reduce_overlaps(const wefti_emitter *b) {
     return b->part && b->spec->optimizer && b->spec->plan->overlap && any_reduced(b, false);
 }
 
-bool wefti_reduce_at_last(const wefti_program_builder *b) {
+bool wefti_reduce_at_last(const wefti_emitter *b) {
     return wefti_reduce_overlaps(b) && any_reduced(b, true);
 }
 
-void wefti_reduce_begin(wefti_program_builder *b, wefti_section s, bool last) {
+void wefti_reduce_begin(wefti_emitter *b, bool last) {
     bool each = false;
-    for (int32_t k = 0; k < b->dec->bucket_count; k++) {
-        const wefti_bucket *x = &b->dec->bucket[k];
-        if (!x->each) continue;
-        each = true;
-        b->begun[k] = false;
-        b->ready[k] = 0;
-        for (int32_t i = 0; i < x->count; i++) {
-            b->completed[x->values[i]] = b->param_started[x->values[i]] = false;
-            b->param_gradient[x->values[i]] = -1;
-        }
-    }
+    for (int32_t k = 0; k < b->dec->bucket_count; k++) each |= b->dec->bucket[k].each;
     b->completes = b->dec->eager || (last && wefti_reduce_overlaps(b));
     b->reduces = b->completes || each;
-    b->adds = s != WEFTI_SECTION_FIRST;
+}
+
+/* Reduces a bucket for the microbatches since the last time. The next ones make new gradients. */
+static weft_status reduce_each(wefti_emitter *b, wefti_section s, int32_t k) {
+    const wefti_bucket *x = &b->dec->bucket[k];
+    int32_t here = 0;
+    for (int32_t i = 0; i < x->count; i++)
+        here += b->dec->stages == 1 || b->dec->own_last[x->values[i]] >= 0;
+    if (b->ready[k] < here) return WEFT_OK;
+    b->begun[k] = false;
+    WEFT_TRY(wefti_reduce_bucket(b, s, k, wefti_reduce_overlaps(b)));
+    b->ready[k] = 0;
+    for (int32_t i = 0; i < x->count; i++) {
+        b->completed[x->values[i]] = b->param_started[x->values[i]] = false;
+        b->param_gradient[x->values[i]] = -1;
+    }
+    return WEFT_OK;
 }
 
 /* A gradient is complete. */
-static weft_status completed(wefti_program_builder *b, wefti_section s, int32_t v) {
+static weft_status completed(wefti_emitter *b, wefti_section s, int32_t v) {
     int32_t k = b->dec->bucket_of[v];
     b->completed[v] = true;
-    if (++b->ready[k] < b->dec->bucket[k].count) return WEFT_OK;
+    b->ready[k]++;
+    if (b->dec->bucket[k].each) return reduce_each(b, s, k);
+    if (b->ready[k] < b->dec->bucket[k].count) return WEFT_OK;
     return wefti_reduce_bucket(b, s, k, wefti_reduce_overlaps(b));
 }
 
-weft_status wefti_reduce_completed(wefti_program_builder *b, wefti_section s, int32_t k) {
+/* Whether call k, whose backward pass is built, is the last one that adds to the gradient of v. */
+static bool completes_gradient(const wefti_emitter *b, int32_t k, int32_t v) {
+    if (b->dec->stages == 1) return b->dec->last_backward[v] == k;
+    if (b->dec->bucket[b->dec->bucket_of[v]].each) /* not after the first part of a divided pass */
+        return b->dec->own_last[v] == k && b->param_started[v];
+    return b->terms[v] == terms_of(b, v) * b->dec->micros;
+}
+
+weft_status wefti_reduce_completed(wefti_emitter *b, wefti_section s, int32_t k) {
     if (!b->reduces) return WEFT_OK;
     const weft_node *n = b->dec->calls[k].node;
     for (int i = 0; i < n->inputs; i++) {
@@ -552,9 +523,7 @@ weft_status wefti_reduce_completed(wefti_program_builder *b, wefti_section s, in
         int32_t bucket = v < 0 ? -1 : b->dec->bucket_of[v];
         if (bucket < 0 || b->completed[v]) continue; /* an input may be bound twice */
         if (!b->completes && !b->dec->bucket[bucket].each) continue;
-        if (b->dec->stages == 1 ? b->dec->last_backward[v] == k
-                                : b->terms[v] == terms_of(b, v) * b->dec->micros)
-            WEFT_TRY(completed(b, s, v));
+        if (completes_gradient(b, k, v)) WEFT_TRY(completed(b, s, v));
     }
     return WEFT_OK;
 }

@@ -4,7 +4,7 @@
 #include "builder/build.h"
 #include "graph/lower/lower.h"
 
-weft_status wefti_build_update_body(wefti_program_builder *b, int32_t value, const weft_body *body,
+weft_status wefti_build_update_body(wefti_emitter *b, int32_t value, const weft_body *body,
                                     int states, const wefti_local_body **out) {
     const wefti_sharding *s = &b->dec->sharding[value];
     const weft_desc *whole = &b->root->values[value].desc;
@@ -28,7 +28,7 @@ weft_status wefti_build_update_body(wefti_program_builder *b, int32_t value, con
     return wefti_partition_body(b->part, &r.spec, out);
 }
 
-weft_status wefti_build_reshard(wefti_program_builder *b, int count, const weft_desc *whole,
+weft_status wefti_build_reshard(wefti_emitter *b, int count, const weft_desc *whole,
                                 const wefti_layout *from, const wefti_layout *to, bool add_up,
                                 uint64_t tag, int32_t *out_routine) {
     weft_body *body;
@@ -76,13 +76,72 @@ weft_status wefti_build_reshard(wefti_program_builder *b, int count, const weft_
     return wefti_build_compile(b, &key, &spec, out_routine);
 }
 
-weft_status wefti_build_transfer_routine(wefti_program_builder *b, const weft_desc *here,
-                                         int32_t transfer, int32_t *out_routine) {
+/* ---- many tensors in one ---- */
+
+bool wefti_build_divides(const wefti_emitter *b, const weft_desc *whole, const wefti_layout *coarse,
+                         const wefti_layout *fine, wefti_division *out) {
+    wefti_layout rest = *fine;
+    int d = 0;
+    while (d < whole->rank && fine->dim[d].count <= coarse->dim[d].count) d++;
+    if (d == whole->rank || fine->dim[d].unit > 1) return false;
+    int before = coarse->dim[d].count, count = fine->dim[d].count - before;
+    *out = (wefti_division){.dim = d, .axes = {.count = (int8_t)count}, .parts = 1};
+    for (int i = 0; i < count; i++) {
+        out->axes.axis[i] = fine->dim[d].axis[before + i];
+        out->parts *= b->p->mesh.axis[out->axes.axis[i]].size;
+    }
+    for (int i = 0; i < before; i++)
+        if (coarse->dim[d].axis[i] != fine->dim[d].axis[i]) return false;
+    rest.dim[d] = coarse->dim[d];
+    return wefti_layout_equal(&rest, coarse) &&
+           whole->shape[d] % wefti_layout_parts(fine, &b->p->mesh, d) == 0;
+}
+
+bool wefti_build_same_axes(const wefti_division *x, const wefti_division *y) {
+    return x->axes.count == y->axes.count &&
+           !memcmp(x->axes.axis, y->axes.axis, (size_t)x->axes.count * sizeof *x->axes.axis);
+}
+
+weft_status wefti_build_node(weft_body *body, const char *op, int count, const int32_t *in,
+                             const wefti_attr *attrs, int32_t *out) {
+    int32_t node;
+    WEFT_TRY(wefti_body_add(body, wefti_op_find(body->graph->ops, op), NULL, count, in, attrs, "",
+                            &node));
+    *out = body->nodes[node].out[0];
+    return WEFT_OK;
+}
+
+weft_status wefti_build_join(weft_body *body, int32_t count, int32_t *value) {
+    while (count > 1) { /* an op has at most WEFTI_MAX_IN operands */
+        int32_t groups = 0;
+        for (int32_t k = 0; k < count; k += WEFTI_MAX_IN) {
+            int n = count - k < WEFTI_MAX_IN ? count - k : WEFTI_MAX_IN;
+            WEFT_TRY(wefti_build_node(body, "concat", n, value + k,
+                                      (wefti_attr[]){WEFTI_I("axis", 1), {0}}, &value[groups++]));
+        }
+        count = groups;
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_build_routine_of(wefti_emitter *b, weft_body *fresh, int32_t *out) {
+    const weft_body *body;
+    WEFT_TRY(wefti_build_intern(b, fresh, &body));
+    const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_PLAIN};
+    WEFT_TRY(wefti_build_find(b, &key, out));
+    if (*out >= 0) return WEFT_OK;
+    wefti_routine_spec spec = {.body = (weft_body *)(uintptr_t)body};
+    return wefti_build_compile(b, &key, &spec, out);
+}
+
+weft_status wefti_build_transfer_routine(wefti_emitter *b, const weft_desc *here, int32_t transfer,
+                                         int32_t *out_routine) {
     weft_body *body;
     int32_t in, result;
     WEFT_TRY(wefti_body_create(b->g, "transfer", &body));
     weft_status status = wefti_body_input(body, *here, WEFTI_VALUE_INPUT, NULL, &in);
-    if (status == WEFT_OK) status = wefti_body_add_transfer(body, in, transfer, here, "", &result);
+    if (status == WEFT_OK)
+        status = wefti_body_add_transfer(body, in, transfer, here, WEFTI_MOVED_VALUE, "", &result);
     if (status == WEFT_OK) status = wefti_body_output(body, result);
     if (status < 0) {
         wefti_body_destroy(body);

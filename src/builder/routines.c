@@ -14,7 +14,7 @@ static bool same_key(const wefti_routine_key *x, const wefti_routine_key *y) {
            (!x->saved || !memcmp(x->saved, y->saved, (size_t)x->body->in_count * sizeof *x->saved));
 }
 
-weft_status wefti_build_find(wefti_program_builder *b, const wefti_routine_key *key, int32_t *out) {
+weft_status wefti_build_find(wefti_emitter *b, const wefti_routine_key *key, int32_t *out) {
     *out = -1;
     for (int64_t i = 0; i < b->key_count && *out < 0; i++)
         if (same_key(&b->keys[i], key)) *out = b->keys[i].routine;
@@ -22,7 +22,7 @@ weft_status wefti_build_find(wefti_program_builder *b, const wefti_routine_key *
 }
 
 /* Copies the key's arrays, since the caller may change them later. */
-static weft_status keep_key(wefti_program_builder *b, const wefti_routine_key *key) {
+static weft_status keep_key(wefti_emitter *b, const wefti_routine_key *key) {
     wefti_routine_key kept = *key;
     uint8_t *accumulate;
     WEFT_TRY(WEFT_GROW(b->keys, b->key_count, b->key_cap));
@@ -36,7 +36,7 @@ static weft_status keep_key(wefti_program_builder *b, const wefti_routine_key *k
     return WEFT_OK;
 }
 
-weft_status wefti_build_compile(wefti_program_builder *b, const wefti_routine_key *key,
+weft_status wefti_build_compile(wefti_emitter *b, const wefti_routine_key *key,
                                 wefti_routine_spec *spec, int32_t *out) {
     wefti_program *p = b->p;
     int64_t count = p->routine_count;
@@ -52,7 +52,7 @@ weft_status wefti_build_compile(wefti_program_builder *b, const wefti_routine_ke
 }
 
 /* Fuses `body`. The program keeps the fused form. */
-static weft_status fused(wefti_program_builder *b, const weft_body *body, weft_body **out) {
+static weft_status fused(wefti_emitter *b, const weft_body *body, weft_body **out) {
     weft_body *result;
     WEFT_TRY(wefti_fuse(b->g, b->part, body, &result));
     WEFT_TRY(wefti_build_keep_body(b, result));
@@ -62,8 +62,8 @@ static weft_status fused(wefti_program_builder *b, const weft_body *body, weft_b
 
 /* Offsets of the saved values in their block, in order, 64-byte aligned. The block ends with the
  * last value's last byte. */
-static weft_status saved_offsets(wefti_program_builder *b, const wefti_call_plan *call,
-                                 int64_t **out, int64_t *out_bytes) {
+static weft_status saved_offsets(wefti_emitter *b, const wefti_call_plan *call, int64_t **out,
+                                 int64_t *out_bytes) {
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
     const weft_body *f = call->local ? call->local->body : grad->forward;
     int64_t bytes = 0, base = grad->cell->out_count;
@@ -76,8 +76,7 @@ static weft_status saved_offsets(wefti_program_builder *b, const wefti_call_plan
     return WEFT_OK;
 }
 
-weft_status wefti_build_forward(wefti_program_builder *b, const wefti_call_plan *call,
-                                int32_t *out) {
+weft_status wefti_build_forward(wefti_emitter *b, const wefti_call_plan *call, int32_t *out) {
     wefti_routine_key key = {.body = call->node->callee, .kind = WEFTI_ROUTINE_PLAIN};
     wefti_routine_spec spec = {0};
     int64_t *offsets = NULL, *saved = NULL;
@@ -102,8 +101,8 @@ weft_status wefti_build_forward(wefti_program_builder *b, const wefti_call_plan 
 }
 
 /* Sets spec->late and spec->accumulate: which results, from number `first` on, are accumulated. */
-static weft_status set_accumulate(wefti_program_builder *b, const uint8_t *accumulate,
-                                  int64_t first, int64_t outs, wefti_routine_spec *spec) {
+static weft_status set_accumulate(wefti_emitter *b, const uint8_t *accumulate, int64_t first,
+                                  int64_t outs, wefti_routine_spec *spec) {
     bool *add;
     WEFT_TRY(wefti_new_array(b->scratch, outs, sizeof *add, &add));
     for (int64_t o = first; o < outs; o++) {
@@ -117,8 +116,8 @@ static weft_status set_accumulate(wefti_program_builder *b, const uint8_t *accum
 /* The key holds the offsets of the saved values that the body reads. A part of a backward pass
  * reads only some of them, so equal bodies may belong to forward passes with unequal saved
  * blocks. */
-weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan *call,
-                                 wefti_pass pass, const uint8_t *accumulate, int32_t *out) {
+weft_status wefti_build_backward(wefti_emitter *b, const wefti_call_plan *call, wefti_pass pass,
+                                 const uint8_t *accumulate, int32_t *out) {
     const wefti_cell_grad *grad = wefti_call_grad(b->dec, call, pass);
     const weft_body *body = b->part ? call->backward[pass]->body : grad->backward;
     wefti_routine_spec spec = {0};
@@ -142,7 +141,7 @@ weft_status wefti_build_backward(wefti_program_builder *b, const wefti_call_plan
     return wefti_build_compile(b, &key, &spec, out);
 }
 
-weft_status wefti_build_fused(wefti_program_builder *b, const wefti_call_plan *call,
+weft_status wefti_build_fused(wefti_emitter *b, const wefti_call_plan *call,
                               const uint8_t *accumulate, int32_t *out) {
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
     const weft_body *fused_body = grad->fused_body;

@@ -9,7 +9,7 @@
  * - A result of a cell keeps the layout in which it is computed, with partial sums added up.
  * - The gradient of an activation has the layout of the activation.
  * - The gradient of a parameter stays a partial sum until it is complete. At level 3 the calls that
- *   compute it also reduce it, and at level 2 in pipelines and interleaved copies. */
+ *   compute it also reduce it. */
 #include <string.h>
 
 #include "builder/decide.h"
@@ -97,7 +97,7 @@ static void set_param(wefti_decisions *dec, int32_t v, const wefti_layout *use) 
         return;
     s->state = shared_state(dec, whole, use);
     if (plan->optimizer.level >= 3) s->storage = s->state;
-    if (plan->optimizer.level >= 2 && !dec->late) {
+    if (plan->optimizer.level >= 2 && (!dec->late || dec->inside[v])) {
         s->gradient = s->state;
         s->gradient_known = true;
     }

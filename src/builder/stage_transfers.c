@@ -23,7 +23,7 @@ static void add_side(const wefti_stage_side *side, int32_t v, const weft_desc *w
 }
 
 /* A transfer between the two devices with equal coordinates of stages with equal meshes. */
-static weft_status pair_boxes(wefti_program_builder *b, int32_t v, const wefti_stage_side *sender,
+static weft_status pair_boxes(wefti_emitter *b, int32_t v, const wefti_stage_side *sender,
                               const wefti_stage_side *receiver, wefti_transfer *t) {
     int32_t place = b->p->rank - b->p->mesh.first;
     int32_t from = sender->mesh.first + place, to = receiver->mesh.first + place;
@@ -46,7 +46,7 @@ static weft_status pair_boxes(wefti_program_builder *b, int32_t v, const wefti_s
 
 /* A transfer between all devices of two stages with unlike meshes. Each sender has its region of
  * the one layout; each receiver wants its region of the other. */
-static weft_status stage_boxes(wefti_program_builder *b, int32_t v, const wefti_stage_side *sender,
+static weft_status stage_boxes(wefti_emitter *b, int32_t v, const wefti_stage_side *sender,
                                const wefti_stage_side *receiver, wefti_transfer *t) {
     bool sender_first = sender->mesh.first < receiver->mesh.first;
     int32_t senders = wefti_mesh_size(&sender->mesh), receivers = wefti_mesh_size(&receiver->mesh);
@@ -60,7 +60,7 @@ static weft_status stage_boxes(wefti_program_builder *b, int32_t v, const wefti_
     return WEFT_OK;
 }
 
-static weft_status stage_transfer(wefti_program_builder *b, int32_t v, int32_t sender_stage,
+static weft_status stage_transfer(wefti_emitter *b, int32_t v, int32_t sender_stage,
                                   int32_t receiver_stage, uint64_t number, bool back,
                                   int32_t *out) {
     const weft_desc *whole = &b->root->values[v].desc;
@@ -82,7 +82,7 @@ static weft_status stage_transfer(wefti_program_builder *b, int32_t v, int32_t s
     return wefti_partition_add(b->part, kept, out);
 }
 
-static weft_status edge_transfers(wefti_program_builder *b, int64_t edge) {
+static weft_status edge_transfers(wefti_emitter *b, int64_t edge) {
     const wefti_edge *x = &b->dec->edges[edge];
     wefti_edge_traffic *t = &b->edges[edge];
     for (int d = 0; d < 2; d++) {
@@ -101,7 +101,7 @@ static weft_status edge_transfers(wefti_program_builder *b, int64_t edge) {
     return WEFT_OK;
 }
 
-weft_status wefti_build_edges(wefti_program_builder *b) {
+weft_status wefti_build_edges(wefti_emitter *b) {
     WEFT_TRY(wefti_new_array(b->scratch, b->dec->edge_count, sizeof *b->edges, &b->edges));
     for (int64_t i = 0; i < b->dec->edge_count; i++) {
         const wefti_edge *x = &b->dec->edges[i];
@@ -120,7 +120,7 @@ typedef struct users {
     bool all;            /* all stages that read it compute a gradient */
 } users;
 
-static weft_status find_users(wefti_program_builder *b, int32_t value, users *out) {
+static weft_status find_users(wefti_emitter *b, int32_t value, users *out) {
     WEFT_TRY(wefti_new_array(b->scratch, b->dec->stages, sizeof *out->reads, &out->reads));
     WEFT_TRY(wefti_new_array(b->scratch, b->dec->stages, sizeof *out->gives, &out->gives));
     for (int32_t k = 0; k < b->dec->call_count; k++) {
@@ -140,7 +140,7 @@ static weft_status find_users(wefti_program_builder *b, int32_t value, users *ou
 /* Sets the regions of a tied gradient: each stage with a gradient contributes every element once,
  * and all devices of the reading stages receive it. If the meshes are equal, only devices of equal
  * coordinates exchange. */
-static weft_status tie_boxes(wefti_program_builder *b, int32_t value, const users *users,
+static weft_status tie_boxes(wefti_emitter *b, int32_t value, const users *users,
                              wefti_transfer *t) {
     const weft_plan *plan = b->spec->plan;
     const weft_desc *whole = &b->root->values[value].desc;
@@ -175,7 +175,7 @@ static weft_status tie_boxes(wefti_program_builder *b, int32_t value, const user
     return WEFT_OK;
 }
 
-weft_status wefti_pipeline_tie(wefti_program_builder *b, wefti_section s, int32_t value,
+weft_status wefti_pipeline_tie(wefti_emitter *b, wefti_section s, int32_t value,
                                int32_t *gradient) {
     users users;
     WEFT_TRY(find_users(b, value, &users));

@@ -79,8 +79,7 @@ int32_t wefti_state_forwarded(const wefti_decisions *dec, int32_t micro, int32_t
     return dec->forwarded[value];
 }
 
-weft_status wefti_build_states(wefti_program_builder *b, wefti_section s, int32_t micro,
-                               int32_t after) {
+weft_status wefti_build_states(wefti_emitter *b, wefti_section s, int32_t micro, int32_t after) {
     for (int64_t i = 0; i < b->g->assign_count; i++) {
         wefti_assign a = b->g->assigns[i];
         if (b->dec->state_after[i] != after) continue;

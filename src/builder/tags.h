@@ -10,8 +10,10 @@
 typedef enum wefti_tag_use {
     WEFTI_TAG_NORMS = 1, /* squares of gradients, over all devices */
     WEFTI_TAG_TIED,      /* gradients of a parameter that several stages read */
-    WEFTI_TAG_GATHER,    /* number: the parameter's place among the operands of a call */
-    WEFTI_TAG_BUCKET,    /* in flight beside calls; number 0: gradients, 1: gathered parameters */
+    WEFTI_TAG_GATHER,    /* number: the parameter's place among the operands of a call; behind the
+                            last one, many in one message */
+    WEFTI_TAG_BUCKET,    /* in flight beside calls; number 0: gradients, 1: gathered parameters, 2:
+                            many of them in one message */
     WEFTI_TAG_EDGE       /* between stages; number: wefti_edge_number */
 } wefti_tag_use;
 

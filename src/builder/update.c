@@ -12,7 +12,7 @@ static weft_dtype scalars_dtype(const weft_desc *param) {
     return param->dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32;
 }
 
-static weft_status update_body(wefti_program_builder *b, const weft_desc *desc,
+static weft_status update_body(wefti_emitter *b, const weft_desc *desc,
                                const wefti_update_rule *rule, weft_body **out) {
     weft_body *body;
     int32_t in[8], node;
@@ -46,7 +46,7 @@ static weft_status update_body(wefti_program_builder *b, const weft_desc *desc,
     return WEFT_OK;
 }
 
-weft_status wefti_build_intern(wefti_program_builder *b, weft_body *body, const weft_body **out) {
+weft_status wefti_build_intern(wefti_emitter *b, weft_body *body, const weft_body **out) {
     for (int32_t i = 0; i < b->p->body_count; i++)
         if (b->p->bodies[i]->node_count == body->node_count &&
             wefti_body_equal(b->p->bodies[i], body)) {
@@ -62,7 +62,7 @@ weft_status wefti_build_intern(wefti_program_builder *b, weft_body *body, const 
 
 /* Byte offset of the optimizer's piece within this rank's part of a parameter, -1 if the piece is
  * not contiguous there. */
-static int64_t piece_offset(const wefti_program_builder *b, int32_t value) {
+static int64_t piece_offset(const wefti_emitter *b, int32_t value) {
     const wefti_sharding *x = &b->dec->sharding[value];
     const weft_desc *desc = &b->root->values[value].desc;
     if (!b->part || wefti_layout_equal(&x->storage, &x->state)) return 0;
@@ -83,14 +83,14 @@ static int64_t piece_offset(const wefti_program_builder *b, int32_t value) {
 }
 
 /* The buffer that holds the optimizer's piece of a parameter, and the piece's offset in it. */
-static int32_t piece_buffer(const wefti_program_builder *b, int32_t value, int64_t *out_offset) {
+static int32_t piece_buffer(const wefti_emitter *b, int32_t value, int64_t *out_offset) {
     int32_t own = b->param_piece[value];
     *out_offset = own < 0 ? piece_offset(b, value) : 0;
     return own < 0 ? b->param_buffer[value] : own;
 }
 
 /* Copies a piece that is not contiguous in its parameter into a buffer of its own. */
-static weft_status cut_piece(wefti_program_builder *b, wefti_section s, int32_t value) {
+static weft_status cut_piece(wefti_emitter *b, wefti_section s, int32_t value) {
     const wefti_sharding *x = &b->dec->sharding[value];
     const weft_desc *desc = &b->root->values[value].desc;
     const char *name = b->root->values[value].name;
@@ -109,28 +109,30 @@ static weft_status cut_piece(wefti_program_builder *b, wefti_section s, int32_t 
     return wefti_build_end(b, d, routine);
 }
 
-/* Gathers the pieces of updated parameters. While backward passes are built, the transfers stay in
- * flight. */
-static weft_status gather_params(wefti_program_builder *b, wefti_section s, const int32_t *values,
-                                 int count) {
+/* Gathers the pieces of updated parameters, in one message or in one each. While backward passes
+ * are built, the transfers stay in flight. */
+static weft_status gather_some(wefti_emitter *b, wefti_section s, const int32_t *which, int n,
+                               bool packed) {
     bool posts = b->reduces && wefti_reduce_overlaps(b);
     weft_desc whole[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
-    int32_t which[WEFTI_MAX_BUCKET], routine;
-    int n = 0;
-    for (int i = 0; i < count; i++) {
-        const wefti_sharding *x = &b->dec->sharding[values[i]];
-        if (!b->part || wefti_layout_equal(&x->storage, &x->state)) continue;
-        whole[n] = b->root->values[values[i]].desc;
-        from[n] = x->state;
-        to[n] = x->storage;
-        which[n++] = values[i];
-    }
+    int32_t routine = -1;
     if (n == 0) return WEFT_OK;
+    for (int i = 0; i < n; i++) {
+        whole[i] = b->root->values[which[i]].desc;
+        from[i] = b->dec->sharding[which[i]].state;
+        to[i] = b->dec->sharding[which[i]].storage;
+    }
     wefti_draft_step *d;
-    WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, wefti_tag(WEFTI_TAG_BUCKET, 1),
-                                 &routine));
-    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, b->p->routines[routine], n, -1));
+    if (packed)
+        WEFT_TRY(
+            wefti_gather_packed(b, n, whole, from, to, wefti_tag(WEFTI_TAG_BUCKET, 2), &routine));
+    packed = routine >= 0;
+    if (!packed)
+        WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, wefti_tag(WEFTI_TAG_BUCKET, 1),
+                                     &routine));
+    const int32_t width = packed ? 1 : n, kind = packed ? WEFTI_PACKED_GATHER : WEFTI_GATHERS;
+    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, b->p->routines[routine], width, kind));
     WEFT_TRY(wefti_build_begin(
         b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
         wefti_build_name(b, "parameters up to ", b->root->values[which[n - 1]].name),
@@ -142,12 +144,33 @@ static weft_status gather_params(wefti_program_builder *b, wefti_section s, cons
         wefti_build_arg(b, d, n + i, b->param_buffer[which[i]], 0);
     }
     WEFT_TRY(wefti_build_end(b, d, routine));
-    return posts ? wefti_reduce_leave(b, s, n, -1) : WEFT_OK;
+    return posts ? wefti_reduce_leave(b, s, width, kind) : WEFT_OK;
 }
 
-static weft_status update_routine(wefti_program_builder *b, int32_t value,
-                                  const wefti_update_rule *rule, const wefti_local_body **out_local,
-                                  int32_t *out) {
+/* Small parameters that the same axes divide share a message. */
+static weft_status gather_params(wefti_emitter *b, wefti_section s, const int32_t *values,
+                                 int count) {
+    int32_t small[WEFTI_MAX_BUCKET], large[WEFTI_MAX_BUCKET];
+    wefti_division first = {0}, x;
+    int smalls = 0, larges = 0;
+    for (int i = 0; i < count; i++) {
+        const wefti_sharding *p = &b->dec->sharding[values[i]];
+        const weft_desc *whole = &b->root->values[values[i]].desc;
+        if (!b->part || wefti_layout_equal(&p->storage, &p->state)) continue;
+        bool packs = wefti_gather_packs(b, whole, &p->state, &p->storage, &x);
+        if (packs && smalls == 0) first = x;
+        if (packs && wefti_build_same_axes(&x, &first) &&
+            (smalls == 0 || whole->dtype == b->root->values[small[0]].desc.dtype))
+            small[smalls++] = values[i];
+        else
+            large[larges++] = values[i];
+    }
+    WEFT_TRY(gather_some(b, s, large, larges, false));
+    return gather_some(b, s, small, smalls, smalls > 1);
+}
+
+static weft_status update_routine(wefti_emitter *b, int32_t value, const wefti_update_rule *rule,
+                                  const wefti_local_body **out_local, int32_t *out) {
     weft_body *fresh;
     const weft_body *body;
     WEFT_TRY(update_body(b, &b->root->values[value].desc, rule, &fresh));
@@ -164,7 +187,7 @@ static weft_status update_routine(wefti_program_builder *b, int32_t value,
     return wefti_build_compile(b, &key, &spec, out);
 }
 
-static weft_status update_param(wefti_program_builder *b, wefti_section s, int32_t value,
+static weft_status update_param(wefti_emitter *b, wefti_section s, int32_t value,
                                 int32_t gradient) {
     int32_t tensor = b->param_index[value], routine;
     const char *name = b->p->tensors[tensor].name;
@@ -209,7 +232,7 @@ static weft_status update_param(wefti_program_builder *b, wefti_section s, int32
 /* ---- buckets ---- */
 
 /* Gathers a bucket's parameters, grouped by the fusion mode of gathers. */
-static weft_status gather_bucket(wefti_program_builder *b, wefti_section s, const int32_t *values,
+static weft_status gather_bucket(wefti_emitter *b, wefti_section s, const int32_t *values,
                                  int32_t count) {
     wefti_fusion_item items[WEFTI_MAX_BUCKET];
     int32_t of[WEFTI_MAX_BUCKET], parts, together[WEFTI_MAX_BUCKET], shared = 0;
@@ -233,7 +256,7 @@ static weft_status gather_bucket(wefti_program_builder *b, wefti_section s, cons
 }
 
 /* Gathers a bucket's parameters, as many at a time as one routine takes. */
-static weft_status gather_all(wefti_program_builder *b, wefti_section s, const wefti_bucket *x) {
+static weft_status gather_all(wefti_emitter *b, wefti_section s, const wefti_bucket *x) {
     for (int32_t at = 0; at < x->count; at += WEFTI_MAX_BUCKET)
         WEFT_TRY(
             gather_bucket(b, s, x->values + at,
@@ -241,14 +264,14 @@ static weft_status gather_all(wefti_program_builder *b, wefti_section s, const w
     return WEFT_OK;
 }
 
-static weft_status update_bucket(wefti_program_builder *b, wefti_section s, int32_t k) {
+static weft_status update_bucket(wefti_emitter *b, wefti_section s, int32_t k) {
     const wefti_bucket *x = &b->dec->bucket[k];
     for (int32_t i = 0; i < x->count; i++)
         WEFT_TRY(update_param(b, s, x->values[i], b->reduced[x->values[i]]));
     return gather_all(b, s, x);
 }
 
-weft_status wefti_bucket_reduced(wefti_program_builder *b, wefti_section s, int32_t k) {
+weft_status wefti_bucket_reduced(wefti_emitter *b, wefti_section s, int32_t k) {
     return b->dec->eager && k >= 0 ? update_bucket(b, s, k) : WEFT_OK;
 }
 
@@ -256,7 +279,7 @@ weft_status wefti_bucket_reduced(wefti_program_builder *b, wefti_section s, int3
 
 /* Computes the square of one gradient into its slot. Of the devices that hold the same piece only
  * one counts it. */
-static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradient, int64_t slot) {
+static weft_status norm_step(wefti_emitter *b, int32_t v, int32_t gradient, int64_t slot) {
     int32_t routine, in, node;
     weft_body *fresh;
     const weft_body *body;
@@ -301,7 +324,7 @@ static weft_status norm_step(wefti_program_builder *b, int32_t v, int32_t gradie
 
 /* Sums the squares of all devices' pieces over all devices. With own norms it sums over one model
  * replica: the devices with the same position in all stages. */
-static weft_status share_norms(wefti_program_builder *b, int32_t total) {
+static weft_status share_norms(wefti_emitter *b, int32_t total) {
     if (!b->part) return WEFT_OK;
     const bool own = b->p->own_norms;
     wefti_transfer sum = {.kind = WEFTI_TRANSFER_ALL_REDUCE,
@@ -338,7 +361,7 @@ static weft_status share_norms(wefti_program_builder *b, int32_t total) {
 }
 
 /* The slot of each parameter's square; all stages use the same numbers. */
-static weft_status norm_slots(wefti_program_builder *b, int64_t **out, int32_t *out_total) {
+static weft_status norm_slots(wefti_emitter *b, int64_t **out, int32_t *out_total) {
     *out_total = 0;
     WEFT_TRY(wefti_new_array(b->scratch, b->root->value_count, sizeof **out, out));
     WEFT_TRY(wefti_new_array(b->p->arena, b->root->in_count, sizeof *b->p->norm_names,
@@ -354,7 +377,7 @@ static weft_status norm_slots(wefti_program_builder *b, int64_t **out, int32_t *
 
 /* Sums the gradients of parameters that several stages read. The order is the model's, which is
  * equal on all stages, while each stage has its own buckets. */
-static weft_status tie_stages(wefti_program_builder *b, wefti_section s) {
+static weft_status tie_stages(wefti_emitter *b, wefti_section s) {
     for (int32_t k = 0; k < b->dec->bucket_count; k++) {
         const wefti_bucket *x = &b->dec->bucket[k];
         bool tied = false;
@@ -371,7 +394,7 @@ static weft_status tie_stages(wefti_program_builder *b, wefti_section s) {
 
 /* With clipping, the norm of all complete gradients is known before any parameter changes. Without
  * clipping, each bucket is finished before the next begins. */
-weft_status wefti_build_update_section(wefti_program_builder *b) {
+weft_status wefti_build_update_section(wefti_emitter *b) {
     int32_t total;
     int64_t *slot;
     bool clip = b->spec->optimizer->clip;

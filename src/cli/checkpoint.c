@@ -132,7 +132,8 @@ static int act(const cli_verb *verb, int count, char **words, checkpoint_options
     if (code != CLI_DONE) return code;
     char *text = NULL;
     weft_status status = action->run(o, count - 1, words + 1, &text);
-    if (text) cli_say(stdout, "%s", text);
+    if (text && o->json) cli_say(stdout, "%s", text);
+    if (text && !o->json) cli_say_text(stdout, text);
     weft_checkpoint_text_free(text);
     return status < 0 ? cli_failed() : CLI_DONE;
 }

@@ -53,7 +53,9 @@ typedef struct cli_verb {
 
 #define CLI_VERBS(X)                                                                               \
     X(train)                                                                                       \
-    X(generate) X(model) X(plan) X(program) X(info) X(machine) X(checkpoint) X(launch) X(bench)
+    X(generate)                                                                                    \
+    X(model)                                                                                       \
+    X(plan) X(program) X(simulate) X(audit) X(info) X(machine) X(checkpoint) X(launch) X(bench)
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
 CLI_VERBS(CLI_VERB_DECLARE)
 
@@ -80,7 +82,10 @@ typedef struct cli_job_source {
     int overrides;
     int64_t devices, batch, context;
     const char *plan, *model, *precision;
-    const char *mode, *search; /* --search without --mode means mode auto */
+    const char *mode, *search;  /* --search without --mode means mode auto */
+    const char *fix, *fix_more; /* constraints of the joint search: with them too */
+    const char *memory, *search_seconds;
+    int64_t evaluations;
     const char *machine;
     const char *import; /* options of Megatron-LM, in place of a job file */
 } cli_job_source;
@@ -138,9 +143,6 @@ void cli_unmatched(const char *lines);
  * when the command started (nohup) stays ignored; SIGINT and SIGTERM only with `keep_ignored`. */
 void cli_catch_signals(void (*handler)(int), bool keep_ignored);
 
-/* ignored.c: warns on stderr of variables of MindSpore that have no effect here. */
-void cli_warn_ignored(void);
-
 void cli_show_keys(void); /* the keys of a job file, in Markdown */
 
 /* --- terminal.c: output for people; colours and progress on terminals only --- */
@@ -191,6 +193,9 @@ void cli_table_print(cli_table *table, FILE *stream);
 /* Prints a text and a line end. On a terminal, breaks lines at spaces; `used` columns of the first
  * line are taken, further lines begin at `indent`. A line of the text keeps its leading spaces. */
 void cli_say_wrapped(FILE *stream, int used, int indent, const char *text);
+/* text.c: prints a text of the library as it is. On a terminal that is narrower than its lines,
+ * columns of tables move together, and long lines go on in further lines. */
+void cli_say_text(FILE *stream, const char *text);
 
 /* --- json.c: one JSON object a line, written piece by piece --- */
 /* Bytes of the UTF-8 character at `p` (RFC 3629, table 3-7 of Unicode); 0 if there is none. */
@@ -209,6 +214,16 @@ void cli_json_object(cli_json *json, const char *key);
 void cli_json_array(cli_json *json, const char *key); /* values inside: key NULL */
 void cli_json_close(cli_json *json, char bracket);    /* '}' or ']' */
 void cli_json_end(cli_json *json);                    /* the closing brace, newline, flush */
+
+/* --- predict/prediction.c --- */
+struct weft_prediction;
+/* The members step_seconds, tokens_per_second, mfu, predicted_peak_bytes and seconds_by_cause of an
+ * open object, and what belongs to them; a summary and the causes as text. */
+void cli_prediction_json(cli_json *json, const struct weft_prediction *prediction);
+void cli_prediction_text(const struct weft_prediction *prediction);
+/* The same with all classes of ranks: what `weft simulate` prints. */
+void cli_simulation_json(const struct weft_prediction *prediction);
+void cli_simulation_text(const struct weft_prediction *prediction);
 
 /* "12.3 GiB", "1.2 GFLOP/s": a number with three digits and a prefix, into the caller's buffer. */
 const char *cli_bytes(double bytes, char out[32]);                     /* binary prefixes */

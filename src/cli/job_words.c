@@ -27,7 +27,7 @@ int cli_job_words(const cli_verb *verb, int count, char **words, cli_job_source 
     return CLI_DONE;
 }
 
-enum { OPTIONS = 9, DECIMAL_BYTES = 32 };
+enum { OPTIONS = 16, DECIMAL_BYTES = 32 };
 
 /* The words of a job while it is loaded: the caller's, then those of the options. */
 typedef struct word_list {
@@ -57,6 +57,18 @@ static void add_number(word_list *list, const char *key, int64_t value) {
     char text[DECIMAL_BYTES];
     snprintf(text, sizeof text, "%lld", (long long)value);
     add_text(list, key, value ? text : NULL);
+}
+
+/* Both lists of constraints, in quotes: they contain spaces. */
+static void add_fix(word_list *list, const cli_job_source *source) {
+    const char *a = source->fix ? source->fix : "", *b = source->fix_more ? source->fix_more : "";
+    const size_t bytes = strlen(a) + strlen(b) + 4;
+    if (!*a && !*b) return;
+    char *both = malloc(bytes);
+    if (both) snprintf(both, bytes, "%s %s", a, b);
+    list->failed |= !both;
+    add_text(list, "parallel.fix", both);
+    free(both);
 }
 
 /* The whole file; NULL after a complaint. */
@@ -110,6 +122,10 @@ int cli_job_load(const cli_job_source *source, weft_job **out) {
     add_text(&list, "parallel.mode", source->mode ? source->mode : source->search ? "auto" : NULL);
     add_text(&list, "parallel.search", source->search);
     add_text(&list, "machine", source->machine);
+    add_fix(&list, source);
+    add_text(&list, "device.memory", source->memory);
+    add_number(&list, "parallel.evaluations", source->evaluations);
+    add_text(&list, "parallel.search_seconds", source->search_seconds);
     if (!source->import) add_number(&list, "parallel.devices", source->devices);
     int code = CLI_DONE;
     if (list.failed) {

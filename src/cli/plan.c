@@ -4,12 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/plan/plan.h"
 #include "weft/plan.h"
 #include "weft/train.h"
 
 typedef struct plan_options {
     cli_job_source source;
-    const char *out, *check, *export;
+    const char *out, *check, *export, *why_not;
     bool diff, json;
 } plan_options;
 
@@ -23,7 +24,18 @@ static const cli_option options[] = {
     {"export", "NAME", CLI_TEXT, PLAN_AT(export), 0, 0,
      "as options of another system: megatron or torchtitan"},
     {"diff", NULL, CLI_FLAG, PLAN_AT(diff), 0, 0, "show the differences between two plan files"},
-    {"json", NULL, CLI_FLAG, PLAN_AT(json), 0, 0, "--check, --diff: one JSON object"},
+    {"why-not", "TEXT", CLI_TEXT, PLAN_AT(why_not), 0, 0,
+     "what an alternative would cost: constraints as --fix takes them, or a plan's file"},
+    {"fix", "TEXT", CLI_TEXT, CLI_JOB_AT(plan_options, fix), 0, 0,
+     "constraints of the joint search, \"pp=4 tp=2\""},
+    {"memory", "BYTES", CLI_TEXT, CLI_JOB_AT(plan_options, memory), 0, 0,
+     "memory of a device, 80GiB: the same as device.memory"},
+    {"evaluations", "N", CLI_INTEGER, CLI_JOB_AT(plan_options, evaluations), 1, 1 << 20,
+     "the joint search simulates at most so many plans"},
+    {"search-seconds", "S", CLI_TEXT, CLI_JOB_AT(plan_options, search_seconds), 0, 0,
+     "the joint search ends then, and cannot be repeated"},
+    {"json", NULL, CLI_FLAG, PLAN_AT(json), 0, 0,
+     "the answer of the joint search, --check, --diff: one JSON object"},
     {0},
 };
 
@@ -134,14 +146,45 @@ static int show(const weft_plan *plan, const char *out) {
     return CLI_DONE;
 }
 
-static int complete(const plan_options *values) {
+/* The job with further constraints. */
+static int why_not(const plan_options *values, const weft_job *job) {
+    const cli_plan_question q = {.why_not = values->why_not, .json = values->json};
+    cli_job_source source = values->source;
+    weft_job *other;
+    const size_t length = strlen(values->why_not);
+    if (length > 5 && !strcmp(values->why_not + length - 5, ".json")) {
+        source.plan = values->why_not;
+        source.fix = source.mode = source.search = source.search_seconds = NULL;
+        source.evaluations = 0;
+    } else {
+        source.fix_more = values->why_not;
+    }
+    int code = cli_job_load(&source, &other);
+    if (code != CLI_DONE) return code;
+    code = cli_plan_why_not(job, other, &q);
+    weft_job_free(other);
+    return code;
+}
+
+static int answer(const cli_verb *verb, const plan_options *values, const weft_job *job) {
+    const cli_plan_question q = {.out = values->out, .json = values->json};
+    if (cli_plan_is_joint(job))
+        return values->why_not ? why_not(values, job) : cli_plan_search(job, &q);
+    if (values->why_not)
+        return cli_usage(verb, "--why-not asks the joint search: it needs mode auto");
+    return cli_usage(verb, "a plan is JSON already; --json is for mode auto, --check and --diff");
+}
+
+static int complete(const cli_verb *verb, const plan_options *values) {
     weft_job *job;
     weft_plan *plan;
     char *unmatched;
     if (values->out && !cli_can_write(values->out)) return cli_failed();
     int code = cli_job_load(&values->source, &job);
     if (code != CLI_DONE) return code;
-    if (weft_job_plan(job, &plan, &unmatched) < 0) {
+    if (cli_plan_is_joint(job) || values->json || values->why_not) {
+        code = answer(verb, values, job);
+    } else if (weft_job_plan(job, &plan, &unmatched) < 0) {
         code = cli_failed();
     } else {
         cli_unmatched(unmatched);
@@ -191,11 +234,11 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (values.diff && left != 2)
         return cli_usage(verb, "--diff compares two plan files, not %d", left);
     if (values.diff) return diff(words[0], words[1], values.json);
-    if (values.json && !values.check)
-        return cli_usage(verb, "a plan is JSON already; --json is for --check and --diff");
+    if (values.why_not && (values.check || values.out || values.export))
+        return cli_usage(verb, "--why-not only shows what an alternative would cost");
     if ((code = cli_job_words(verb, left, words, &values.source)) != CLI_DONE) return code;
     if (values.export) return export(verb, &values);
-    return (values.check ? check : complete)(&values);
+    return values.check ? check(&values) : complete(verb, &values);
 }
 
 const cli_verb cli_plan = {
@@ -206,15 +249,19 @@ const cli_verb cli_plan = {
         "       weft plan --model config.json [--batch N] [--context N] [--precision NAME] ...\n"
         "       weft plan --import FILE [key=value ...] [--devices N] [--out FILE]\n"
         "       weft plan --export megatron|torchtitan JOB.yaml [key=value ...]\n"
+        "       weft plan --why-not TEXT JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --check FILE JOB.yaml [key=value ...]\n"
         "       weft plan --diff FILE FILE",
     .example = "weft plan job.yaml --devices 8 --out plan.json\n"
+               "  weft plan job.yaml --machine \"8 hosts of 8 h100-80g\"\n"
                "  weft plan --check plan.json job.yaml\n"
                "  weft train job.yaml --plan plan.json",
     .notes =
         "The plan is that of the job's section `parallel`, completed: how each op is split, how "
-        "each tensor lies,\nwhich stage each cell is in. Nothing is trained. --diff ends with 1 "
-        "when the plans differ.",
+        "each tensor lies,\nwhich stage each cell is in. Nothing is trained. In mode auto the "
+        "joint "
+        "search makes the plan;\nshown are its step on the machine and the lower bound. --diff "
+        "ends with 1 when the plans differ.",
     .options = options,
     .run = run,
 };

@@ -37,7 +37,10 @@ static int run(const cli_verb *verb, int count, char **words) {
         code = cli_failed();
     } else {
         cli_unmatched(unmatched);
-        cli_say(stdout, "%s", text);
+        if (values.json)
+            cli_say(stdout, "%s", text);
+        else
+            cli_say_text(stdout, text);
         weft_text_free(unmatched);
         weft_text_free(text);
     }

@@ -117,6 +117,26 @@ static int load_for(int size, const cli_job_source *source, weft_job **out) {
     return CLI_FAILED;
 }
 
+static void end_now(int number) {
+    (void)number;
+    (void)signal(stop_signal, SIG_DFL);
+    (void)raise(stop_signal);
+}
+
+/* Leaving may wait for other ranks, under mpirun for as long as they run. There is no step to end
+ * any more: a request ends the process at once, and one that came before ends it after 4 s. */
+static void let_requests_end_this(void) {
+    enum { SECONDS = 4 };
+    static const int requests[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction now;
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        if (sigaction(requests[i], NULL, &now) == 0 && now.sa_handler == on_signal)
+            (void)signal(requests[i], SIG_DFL);
+    if (!stop_signal) return;
+    (void)signal(SIGALRM, end_now);
+    (void)alarm(SECONDS);
+}
+
 static int train_across(const weft_launcher *launcher, const weft_job *job,
                         const train_options *values) {
     weft_world *world;
@@ -124,8 +144,14 @@ static int train_across(const weft_launcher *launcher, const weft_job *job,
                                       *job->parallel.links ? job->parallel.links : job->machine};
     if (weft_world_join(&options, &world) < 0) return failed(launcher->rank);
     int code = train(world, job, values);
+    let_requests_end_this();
     weft_world_leave(world);
     return code;
+}
+
+static void say_notes(void) {
+    const char *note;
+    for (int i = 0; (note = weft_launcher_note(i)); i++) cli_say(stderr, "weft: %s\n", note);
 }
 
 static int run(const cli_verb *verb, int count, char **words) {
@@ -142,7 +168,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     weft_launcher launcher;
     weft_job *job;
     if (weft_launcher_find(&launcher) < 0) return cli_failed();
-    if (launcher.rank <= 0) cli_warn_ignored();
+    if (launcher.rank <= 0) say_notes();
     int size = launcher.name ? launcher.size : 1;
     if ((code = load_for(size, &values.source, &job)) != CLI_DONE) return code;
     if (values.job && launcher.rank <= 0)

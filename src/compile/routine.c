@@ -7,145 +7,14 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "compile/routine.h"
-#include "memory/place.h"
+#include "compile/compiler.h"
 
 static const int64_t MOST_BYTES = INT64_C(1) << 50; /* of one value */
 
-/* A copy or addition of one value to another. `to` -1: the instruction's destination is already
- * set. */
-typedef struct move {
-    int32_t from, to;
-} move;
-
-typedef struct compiler {
-    const wefti_routine_spec *spec;
-    const weft_body *body;
-    wefti_routine *r;
-    int32_t *root;         /* per value: the value that provides its memory */
-    wefti_ref *place;      /* per root: its place; arg NONE until known */
-    bool *in_place_chain;  /* per value: an in-place op lies between it and its root */
-    bool *overwritten;     /* per value: an in-place op has replaced it */
-    int32_t *first, *last; /* per root: instruction of definition and last use */
-    move *moves;           /* per instruction without a node */
-    bool sums;             /* some nodes add in place */
-    wefti_arena *scratch;
-} compiler;
-
-static int32_t root_of(const compiler *c, int32_t value) {
-    while (c->root[value] != value) value = c->root[value];
-    return value;
-}
-
-static wefti_ref none(void) {
-    return (wefti_ref){WEFTI_REF_NONE, 0};
-}
-
-static weft_status scratch_array(compiler *c, size_t bytes, void *out) {
+weft_status wefti_compiler_array(wefti_compiler *c, size_t bytes, void *out) {
     void *p = wefti_arena_alloc(c->scratch, bytes ? bytes : 1);
     WEFT_REQUIRE(p, WEFT_E_NOMEM, "no memory to compile a cell");
     memcpy(out, &p, sizeof p);
-    return WEFT_OK;
-}
-
-static bool adds(const weft_node *n) {
-    return n->op->flags & WEFTI_OP_ADDS;
-}
-
-/* Marks all values that share the memory which an in-place op overwrites. */
-static void overwrite(compiler *c, int32_t root, int64_t node) {
-    const weft_body *b = c->body;
-    for (int64_t v = 0; v < b->value_count; v++)
-        if (b->values[v].node < node && root_of(c, (int32_t)v) == root) c->overwritten[v] = true;
-}
-
-static weft_status still_there(const compiler *c, int32_t value, const char *reader) {
-    WEFT_REQUIRE(value < 0 || !c->overwritten[value], WEFT_E_NO_IMPL,
-                 "%s uses a value that was overwritten in place before: use the new value, or the "
-                 "old one earlier",
-                 reader);
-    return WEFT_OK;
-}
-
-/* Finds the roots of reshapes and in-place ops. */
-static weft_status find_aliases(compiler *c) {
-    const weft_body *b = c->body;
-    for (int64_t v = 0; v < b->value_count; v++) c->root[v] = (int32_t)v;
-    for (int64_t k = 0; k < b->node_count; k++) {
-        const weft_node *n = &b->nodes[k];
-        for (int i = 0; i < n->inputs; i++) WEFT_TRY(still_there(c, n->in[i], n->op->name));
-        if (n->op->flags & WEFTI_OP_RESHAPE) {
-            c->root[n->out[0]] = root_of(c, n->in[0]);
-            c->in_place_chain[n->out[0]] = c->in_place_chain[n->in[0]];
-        }
-        if (n->op->flags & WEFTI_OP_IN_PLACE)
-            for (int o = 0; o < n->outputs; o++) {
-                overwrite(c, root_of(c, n->in[o]), k);
-                c->root[n->out[o]] = root_of(c, n->in[o]);
-                c->in_place_chain[n->out[o]] = true;
-            }
-    }
-    for (int64_t o = 0; o < b->out_count; o++)
-        WEFT_TRY(still_there(c, b->out[o], "a result of the cell"));
-    return WEFT_OK;
-}
-
-static void place_inputs(compiler *c) {
-    const weft_body *b = c->body;
-    for (int64_t i = 0; i < b->in_count; i++) {
-        int64_t saved = c->spec->in_saved ? c->spec->in_saved[i] : -1;
-        c->place[b->in[i]] =
-            saved >= 0 ? (wefti_ref){c->r->saved_arg, saved} : (wefti_ref){(int32_t)i, 0};
-    }
-}
-
-/* Counts the uses of a root by nodes and results, to decide whether a result may be accumulated in
- * place. Values added to it on the way do not count as uses. */
-static int uses_of(const compiler *c, int32_t root) {
-    const weft_body *b = c->body;
-    int uses = 0;
-    for (int64_t k = 0; k < b->node_count; k++) {
-        const weft_node *n = &b->nodes[k];
-        if (n->op->flags & WEFTI_OP_RESHAPE) continue;
-        for (int i = 0; i < n->inputs; i++)
-            if (n->in[i] >= 0 && root_of(c, n->in[i]) == root) uses += !(adds(n) && i == 0);
-    }
-    for (int64_t o = 0; o < b->out_count; o++)
-        if (root_of(c, b->out[o]) == root) uses++;
-    return uses;
-}
-
-/* The output disposition of result o: how the routine delivers it. */
-typedef enum ending { WRITTEN, COPIED, ADDED, ALIASED } ending;
-
-static weft_status place_outputs(compiler *c, ending *end, bool *accumulate_root) {
-    const weft_body *b = c->body;
-    for (int64_t o = 0; o < b->out_count; o++) {
-        int32_t value = b->out[o], root = root_of(c, value);
-        int64_t saved = c->spec->out_saved ? c->spec->out_saved[o] : -1;
-        wefti_ref target = saved >= 0 ? (wefti_ref){c->r->saved_arg, saved}
-                                      : (wefti_ref){c->r->inputs + (int32_t)o, 0};
-        bool add = c->spec->accumulate && c->spec->accumulate[o];
-        bool is_input = b->values[root].node < 0;
-        if (o < c->r->outputs) c->r->alias[o] = -1;
-        if (add) {
-            bool direct = !c->spec->late && !is_input && uses_of(c, root) == 1 &&
-                          c->place[root].arg == WEFTI_REF_NONE;
-            end[o] = direct ? WRITTEN : ADDED;
-            if (direct) {
-                c->place[root] = target;
-                accumulate_root[root] = true;
-            }
-        } else if (is_input && c->in_place_chain[value] && o < c->r->outputs) {
-            end[o] = ALIASED;
-            c->r->alias[o] = c->place[root].arg;
-        } else if (!is_input && c->place[root].arg == WEFTI_REF_NONE) {
-            end[o] = WRITTEN;
-            c->place[root] = target;
-        } else {
-            end[o] = COPIED;
-        }
-    }
     return WEFT_OK;
 }
 
@@ -176,7 +45,7 @@ static weft_status ask_backend(const wefti_backend *backend, const weft_node *n,
 }
 
 /* A transfer has no kernel: the executor carries it out. */
-static weft_status prepare_node(compiler *c, const weft_node *n, uint32_t accumulate,
+static weft_status prepare_node(wefti_compiler *c, const weft_node *n, uint32_t accumulate,
                                 wefti_instruction *x, int *in_place) {
     wefti_prepare options = c->spec->prepare;
     *in_place = -1;
@@ -192,7 +61,7 @@ static weft_status prepare_node(compiler *c, const weft_node *n, uint32_t accumu
     return WEFT_E_NO_IMPL;
 }
 
-static weft_status new_instruction(compiler *c, int ins, int outs, wefti_instruction **out) {
+static weft_status new_instruction(wefti_compiler *c, int ins, int outs, wefti_instruction **out) {
     wefti_routine *r = c->r;
     if (r->code_count == r->code_cap) {
         int32_t cap = r->code_cap ? r->code_cap * 2 : 32;
@@ -203,7 +72,7 @@ static weft_status new_instruction(compiler *c, int ins, int outs, wefti_instruc
     }
     wefti_instruction *x = &r->code[r->code_count];
     memset(x, 0, sizeof *x);
-    x->workspace = none();
+    x->workspace = WEFTI_NO_REF;
     x->transfer = -1;
     x->in = wefti_calloc((size_t)(ins + outs), sizeof *x->in);
     WEFT_REQUIRE(x->in, WEFT_E_NOMEM, "no memory for an instruction");
@@ -213,24 +82,19 @@ static weft_status new_instruction(compiler *c, int ins, int outs, wefti_instruc
     return WEFT_OK;
 }
 
-static void use(compiler *c, int32_t value, int32_t at) {
-    int32_t root = root_of(c, value);
-    if (c->first[root] < 0) c->first[root] = at;
-    if (at > c->last[root]) c->last[root] = at;
-}
-
 /* The sum to which the kernel of node k may add its result `value` directly: no other node reads
  * either value in between. -1: none. */
-static int32_t sum_of(const compiler *c, int64_t k, int32_t value) {
+static int32_t sum_of(const wefti_compiler *c, int64_t k, int32_t value) {
     const weft_body *b = c->body;
     int64_t at = -1;
     if (c->root[value] != value || c->place[value].arg != WEFTI_REF_NONE) return -1;
     for (int64_t o = 0; o < b->out_count; o++)
-        if (root_of(c, b->out[o]) == value) return -1;
+        if (wefti_compiler_root(c, b->out[o]) == value) return -1;
     for (int64_t j = k + 1; j < b->node_count; j++)
         for (int i = 0; i < b->nodes[j].inputs; i++) {
-            if (b->nodes[j].in[i] < 0 || root_of(c, b->nodes[j].in[i]) != value) continue;
-            if (at >= 0 || !adds(&b->nodes[j]) || i != 1) return -1;
+            if (b->nodes[j].in[i] < 0 || wefti_compiler_root(c, b->nodes[j].in[i]) != value)
+                continue;
+            if (at >= 0 || !wefti_compiler_adds(&b->nodes[j]) || i != 1) return -1;
             at = j;
         }
     if (at < 0) return -1;
@@ -238,53 +102,57 @@ static int32_t sum_of(const compiler *c, int64_t k, int32_t value) {
     if (b->values[sum].node >= k) return -1;
     for (int64_t j = k; j < at; j++)
         for (int i = 0; i < b->nodes[j].inputs; i++)
-            if (b->nodes[j].in[i] >= 0 && root_of(c, b->nodes[j].in[i]) == root_of(c, sum))
+            if (b->nodes[j].in[i] >= 0 &&
+                wefti_compiler_root(c, b->nodes[j].in[i]) == wefti_compiler_root(c, sum))
                 return -1;
     return sum;
 }
 
 /* Emits an addition in place, unless the kernel of the term has already added it. */
-static weft_status emit_sum(compiler *c, const weft_node *n) {
+static weft_status emit_sum(wefti_compiler *c, const weft_node *n) {
     wefti_instruction *x;
-    if (root_of(c, n->in[1]) == root_of(c, n->in[0])) return WEFT_OK;
+    if (wefti_compiler_root(c, n->in[1]) == wefti_compiler_root(c, n->in[0])) return WEFT_OK;
     WEFT_TRY(new_instruction(c, 1, 1, &x));
     x->bytes = weft_desc_bytes(wefti_out(n, 0));
     x->dtype = wefti_out(n, 0)->dtype;
     x->add = true;
     x->cost.bytes = 3.0 * (double)x->bytes;
-    c->moves[c->r->code_count - 1] = (move){n->in[1], n->in[0]};
+    c->moves[c->r->code_count - 1] = (wefti_compiler_move){n->in[1], n->in[0]};
     return WEFT_OK;
 }
 
 /* If a kernel may overwrite an operand that no later node reads, the result takes over its
  * memory. */
-static void take_over(compiler *c, const weft_node *n, int in_place, int32_t at,
+static void take_over(wefti_compiler *c, const weft_node *n, int in_place, int32_t at,
                       const int32_t *final_use) {
     if (in_place < 0 || in_place >= n->inputs || n->in[in_place] < 0) return;
-    int32_t from = root_of(c, n->in[in_place]), to = n->out[0];
-    if (root_of(c, to) != to || c->place[to].arg != WEFTI_REF_NONE) return;
+    int32_t from = wefti_compiler_root(c, n->in[in_place]), to = n->out[0];
+    if (wefti_compiler_root(c, to) != to || c->place[to].arg != WEFTI_REF_NONE) return;
     if (c->place[from].arg != WEFTI_REF_NONE || final_use[from] != at) return;
     if (weft_desc_bytes(&c->body->values[from].desc) != weft_desc_bytes(&c->body->values[to].desc))
         return;
     int operands = 0;
     for (int i = 0; i < n->inputs; i++)
-        if (n->in[i] >= 0 && root_of(c, n->in[i]) == from) operands++;
+        if (n->in[i] >= 0 && wefti_compiler_root(c, n->in[i]) == from) operands++;
     if (operands == 1) c->root[to] = from;
 }
 
-static weft_status emit_nodes(compiler *c, const bool *accumulate_root, ending *end) {
+static weft_status emit_nodes(wefti_compiler *c, const bool *accumulate_root,
+                              wefti_disposition *end) {
     const weft_body *b = c->body;
     int32_t *final_use; /* per root, in node numbers */
-    WEFT_TRY(scratch_array(c, (size_t)b->value_count * sizeof(int32_t), &final_use));
+    WEFT_TRY(wefti_compiler_array(c, (size_t)b->value_count * sizeof(int32_t), &final_use));
     for (int64_t v = 0; v < b->value_count; v++) final_use[v] = -1;
     for (int64_t k = 0; k < b->node_count; k++)
         for (int i = 0; i < b->nodes[k].inputs; i++)
-            if (b->nodes[k].in[i] >= 0) final_use[root_of(c, b->nodes[k].in[i])] = (int32_t)k;
-    for (int64_t o = 0; o < b->out_count; o++) final_use[root_of(c, b->out[o])] = INT32_MAX;
+            if (b->nodes[k].in[i] >= 0)
+                final_use[wefti_compiler_root(c, b->nodes[k].in[i])] = (int32_t)k;
+    for (int64_t o = 0; o < b->out_count; o++)
+        final_use[wefti_compiler_root(c, b->out[o])] = INT32_MAX;
     for (int64_t k = 0; k < b->node_count; k++) {
         const weft_node *n = &b->nodes[k];
         if (n->op->flags & WEFTI_OP_RESHAPE) continue;
-        if (adds(n)) {
+        if (wefti_compiler_adds(n)) {
             WEFT_TRY(emit_sum(c, n));
             continue;
         }
@@ -304,9 +172,9 @@ static weft_status emit_nodes(compiler *c, const bool *accumulate_root, ending *
             for (int o = 0; o < n->outputs; o++) {
                 sum[o] = -1;
                 if (!accumulate_root[n->out[o]]) continue;
-                c->place[n->out[o]] = none();
+                c->place[n->out[o]] = WEFTI_NO_REF;
                 for (int64_t e = 0; e < b->out_count; e++)
-                    if (root_of(c, b->out[e]) == n->out[o]) end[e] = ADDED;
+                    if (wefti_compiler_root(c, b->out[e]) == n->out[o]) end[e] = WEFTI_RESULT_ADDED;
             }
             status = prepare_node(c, n, 0, x, &in_place);
         }
@@ -317,40 +185,40 @@ static weft_status emit_nodes(compiler *c, const bool *accumulate_root, ending *
             return status;
         }
         for (int o = 0; o < n->outputs; o++)
-            if (sum[o] >= 0) c->root[n->out[o]] = root_of(c, sum[o]);
+            if (sum[o] >= 0) c->root[n->out[o]] = wefti_compiler_root(c, sum[o]);
         wefti_node_cost(n, &x->cost);
         if (communicates(n)) {
             x->transfer = (int32_t)wefti_attr_int(n, "index");
             continue;
         }
         take_over(c, n, in_place, (int32_t)k, final_use);
-        if (n->outputs && root_of(c, n->out[0]) != n->out[0])
-            final_use[root_of(c, n->out[0])] = final_use[n->out[0]];
+        if (n->outputs && wefti_compiler_root(c, n->out[0]) != n->out[0])
+            final_use[wefti_compiler_root(c, n->out[0])] = final_use[n->out[0]];
     }
     return WEFT_OK;
 }
 
-static weft_status emit_endings(compiler *c, const ending *end) {
+static weft_status emit_endings(wefti_compiler *c, const wefti_disposition *end) {
     const weft_body *b = c->body;
     for (int64_t o = 0; o < b->out_count; o++) {
-        if (end[o] != COPIED && end[o] != ADDED) continue;
+        if (end[o] != WEFTI_RESULT_COPIED && end[o] != WEFTI_RESULT_ADDED) continue;
         wefti_instruction *x;
         WEFT_TRY(new_instruction(c, 1, 1, &x));
         x->bytes = weft_desc_bytes(&b->values[b->out[o]].desc);
         x->dtype = b->values[b->out[o]].desc.dtype;
-        x->add = end[o] == ADDED;
+        x->add = end[o] == WEFTI_RESULT_ADDED;
         x->cost.bytes = (double)x->bytes * (x->add ? 3.0 : 2.0);
         int64_t saved = c->spec->out_saved ? c->spec->out_saved[o] : -1;
         x->out[0] = saved >= 0 ? (wefti_ref){c->r->saved_arg, saved}
                                : (wefti_ref){c->r->inputs + (int32_t)o, 0};
-        c->moves[c->r->code_count - 1] = (move){b->out[o], -1};
+        c->moves[c->r->code_count - 1] = (wefti_compiler_move){b->out[o], -1};
     }
     return WEFT_OK;
 }
 
 /* Whether transfer k may be posted while the transfers from `begin` on are in flight. It must not
  * read their results, and no endpoint may have more than WEFTI_COMM_DEPTH posts. */
-static bool joins(const compiler *c, int32_t begin, int32_t k) {
+static bool joins(const wefti_compiler *c, int32_t begin, int32_t k) {
     const wefti_instruction *x = &c->r->code[k];
     int posts = 1;
     if (!communicates(x->node)) return false;
@@ -359,13 +227,14 @@ static bool joins(const compiler *c, int32_t begin, int32_t k) {
         posts += c->r->code[j].transfer == x->transfer;
         for (int i = 0; i < x->node->inputs; i++)
             for (int o = 0; o < before->outputs; o++)
-                if (x->node->in[i] >= 0 && root_of(c, x->node->in[i]) == root_of(c, before->out[o]))
+                if (x->node->in[i] >= 0 && wefti_compiler_root(c, x->node->in[i]) ==
+                                               wefti_compiler_root(c, before->out[o]))
                     return false;
     }
     return posts <= WEFTI_COMM_DEPTH;
 }
 
-static void join_transfers(compiler *c) {
+static void join_transfers(wefti_compiler *c) {
     for (int32_t begin = 0; begin < c->r->code_count; begin++) {
         if (!communicates(c->r->code[begin].node)) continue;
         int32_t k = begin;
@@ -374,94 +243,29 @@ static void join_transfers(compiler *c) {
     }
 }
 
-/* Operands of transfers that are in flight together live until the last transfer ends. */
-static void use_operands(compiler *c, const weft_node *n, int32_t at) {
-    for (int i = 0; i < n->inputs; i++)
-        if (n->in[i] >= 0) use(c, n->in[i], at);
-    for (int o = 0; o < n->outputs; o++) use(c, n->out[o], at);
-}
-
-static weft_status place_frame(compiler *c) {
-    const weft_body *b = c->body;
-    wefti_routine *r = c->r;
-    for (int64_t v = 0; v < b->value_count; v++) c->first[v] = c->last[v] = -1;
-    for (int32_t k = 0, begin = 0; k < r->code_count; k++) {
-        wefti_instruction *x = &r->code[k];
-        int32_t end = k;
-        if (k == 0 || !r->code[k - 1].joined) begin = k;
-        while (r->code[end].joined) end++;
-        if (!x->node) {
-            use(c, c->moves[k].from, k);
-            if (c->moves[k].to >= 0) use(c, c->moves[k].to, k);
-            continue;
-        }
-        use_operands(c, x->node, begin);
-        use_operands(c, x->node, end);
-    }
-    wefti_lifetime *life;
-    int32_t *owner;
-    int64_t count = 0, cap = b->value_count + r->code_count;
-    WEFT_TRY(scratch_array(c, (size_t)cap * sizeof *life, &life));
-    WEFT_TRY(scratch_array(c, (size_t)cap * sizeof *owner, &owner));
-    for (int64_t v = 0; v < b->value_count; v++) {
-        if (c->root[v] != v || c->place[v].arg != WEFTI_REF_NONE || c->first[v] < 0) continue;
-        owner[count] = (int32_t)v;
-        life[count++] = (wefti_lifetime){
-            .bytes = weft_desc_bytes(&b->values[v].desc), .first = c->first[v], .last = c->last[v]};
-    }
-    int64_t values = count;
-    for (int32_t k = 0; k < r->code_count; k++) {
-        if (r->code[k].workspace_bytes <= 0) continue;
-        owner[count] = k;
-        life[count++] =
-            (wefti_lifetime){.bytes = r->code[k].workspace_bytes, .first = k, .last = k};
-    }
-    WEFT_TRY(wefti_place(life, count, &r->frame_bytes));
-#ifdef WEFT_DEBUG_CHECKS
-    WEFT_TRY(wefti_place_check(life, count, r->frame_bytes));
-#endif
-    for (int64_t i = 0; i < values; i++)
-        c->place[owner[i]] = (wefti_ref){WEFTI_REF_FRAME, life[i].offset};
-    for (int64_t i = values; i < count; i++)
-        r->code[owner[i]].workspace = (wefti_ref){WEFTI_REF_FRAME, life[i].offset};
-    for (int32_t k = 0; k < r->code_count; k++) {
-        wefti_instruction *x = &r->code[k];
-        if (!x->node) {
-            x->in[0] = c->place[root_of(c, c->moves[k].from)];
-            if (c->moves[k].to >= 0) x->out[0] = c->place[root_of(c, c->moves[k].to)];
-            continue;
-        }
-        for (int i = 0; i < x->node->inputs; i++)
-            x->in[i] = x->node->in[i] < 0 ? none() : c->place[root_of(c, x->node->in[i])];
-        for (int o = 0; o < x->node->outputs; o++)
-            x->out[o] = c->place[root_of(c, x->node->out[o])];
-    }
-    return WEFT_OK;
-}
-
-static weft_status compile(compiler *c) {
+static weft_status compile(wefti_compiler *c) {
     const weft_body *b = c->body;
     size_t values = (size_t)b->value_count + 1, outs = (size_t)b->out_count + 1;
     bool *accumulate_root;
-    ending *end;
-    WEFT_TRY(scratch_array(c, values * sizeof(int32_t), &c->root));
-    WEFT_TRY(scratch_array(c, values * sizeof(wefti_ref), &c->place));
-    WEFT_TRY(scratch_array(c, values * sizeof(bool), &c->in_place_chain));
-    WEFT_TRY(scratch_array(c, values * sizeof(bool), &c->overwritten));
-    WEFT_TRY(scratch_array(c, values * sizeof(int32_t), &c->first));
-    WEFT_TRY(scratch_array(c, values * sizeof(int32_t), &c->last));
-    WEFT_TRY(scratch_array(c, values * sizeof(bool), &accumulate_root));
-    WEFT_TRY(scratch_array(c, outs * sizeof(ending), &end));
-    WEFT_TRY(scratch_array(c, ((size_t)b->node_count + outs) * sizeof *c->moves, &c->moves));
-    for (size_t v = 0; v < values; v++) c->place[v] = none();
-    for (int64_t k = 0; k < b->node_count; k++) c->sums |= adds(&b->nodes[k]);
-    WEFT_TRY(find_aliases(c));
-    place_inputs(c);
-    WEFT_TRY(place_outputs(c, end, accumulate_root));
+    wefti_disposition *end;
+    WEFT_TRY(wefti_compiler_array(c, values * sizeof(int32_t), &c->root));
+    WEFT_TRY(wefti_compiler_array(c, values * sizeof(wefti_ref), &c->place));
+    WEFT_TRY(wefti_compiler_array(c, values * sizeof(bool), &c->in_place_chain));
+    WEFT_TRY(wefti_compiler_array(c, values * sizeof(bool), &c->overwritten));
+    WEFT_TRY(wefti_compiler_array(c, values * sizeof(int32_t), &c->first));
+    WEFT_TRY(wefti_compiler_array(c, values * sizeof(int32_t), &c->last));
+    WEFT_TRY(wefti_compiler_array(c, values * sizeof(bool), &accumulate_root));
+    WEFT_TRY(wefti_compiler_array(c, outs * sizeof(wefti_disposition), &end));
+    WEFT_TRY(wefti_compiler_array(c, ((size_t)b->node_count + outs) * sizeof *c->moves, &c->moves));
+    for (size_t v = 0; v < values; v++) c->place[v] = WEFTI_NO_REF;
+    for (int64_t k = 0; k < b->node_count; k++) c->sums |= wefti_compiler_adds(&b->nodes[k]);
+    WEFT_TRY(wefti_compiler_find_aliases(c));
+    wefti_compiler_place_inputs(c);
+    WEFT_TRY(wefti_compiler_place_outputs(c, end, accumulate_root));
     WEFT_TRY(emit_nodes(c, accumulate_root, end));
     WEFT_TRY(emit_endings(c, end));
     join_transfers(c);
-    return place_frame(c);
+    return wefti_compiler_place_frame(c);
 }
 
 /* Kernels add up the sizes of their operands: bound each size so that no sum overflows. */
@@ -478,7 +282,7 @@ weft_status wefti_routine_compile(const wefti_routine_spec *spec, wefti_routine 
     wefti_routine *r;
     WEFT_TRY(check_sizes(b));
     WEFT_NEW(r, wefti_routine);
-    compiler c = {.spec = spec, .body = b, .r = r};
+    wefti_compiler c = {.spec = spec, .body = b, .r = r};
     weft_status status;
     r->body = spec->body;
     r->inputs = (int32_t)b->in_count;

@@ -1,12 +1,16 @@
 /* Costs: seconds of kernels and transfers on a machine model, from first principles.
  *
- * Kernels. seconds = launch + max(flops / rate, bytes / bandwidth).
+ * Kernels. seconds = launch + factor x max(flops / rate, bytes / bandwidth).
+ * - The factor is 1, or the op's own correction by its size, measured on runs.
  * - The rate of a product is peak x product_efficiency x the use of its tiles. With a measured
  *   curve it is the curve's rate for the product's flops instead.
  * - Tiles: a product of r rows and c columns has ceil(r / tile_rows) x ceil(c / tile_columns)
  *   output tiles. The device's units compute them in waves. The use is the part of all elements of
  *   all waves that the product has. Libraries have smaller tiles for small products; they reach
  *   less of the peak (wefti_tile_use).
+ * - Depth: a tile of depth d takes as long as one of d + tile_depth at the full rate, since units
+ *   load the first operands before they compute, and store results after that.
+ * - Alignment: if rows of an operand are no multiples of aligned_bytes, loads are narrower.
  *
  * Transfers. A group has n_l blocks of level l - 1 in each block of level l. Collectives run level
  * by level, as hierarchical algorithms do. With one level, these are the usual ring and tree.
@@ -25,7 +29,7 @@
  *
  * Sources: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
  * MPICH", 2005 (latency and bytes of each algorithm); NVIDIA, "Matrix multiplication background
- * user's guide" (tile and wave quantisation). */
+ * user's guide" (tile and wave quantisation, alignment). */
 #ifndef WEFTI_COST_H
 #define WEFTI_COST_H
 
@@ -40,6 +44,9 @@ typedef struct wefti_product_shape {
 
 /* The part of the units' time that output elements use, at most 1. 1 if the model has no tiles. */
 double wefti_tile_use(const wefti_device_model *device, const wefti_product_shape *shape);
+/* The part of the rate that depth and alignment leave. 1 if the model has no such figures. */
+double wefti_shape_use(const wefti_device_model *device, wefti_arithmetic arithmetic,
+                       const wefti_product_shape *shape);
 /* shape NULL: unknown, tiles count as fully used. */
 double wefti_product_seconds(const wefti_device_model *device, wefti_arithmetic arithmetic,
                              const wefti_product_shape *shape, double flops, double bytes);

@@ -13,7 +13,8 @@ enum { JSONL_PIECE_BYTES = 1 << 20 };
 typedef struct line_reader {
     const char *path;
     wefti_reader *reader;
-    int64_t at, size; /* bytes read so far; of the file */
+    int64_t at, size;    /* bytes read so far; of the file */
+    int64_t piece_bytes; /* of the first window */
     char *data;
     int64_t used, filled, capacity;
     int64_t line; /* number of the current line, from 1 */
@@ -33,7 +34,7 @@ static weft_status refill(line_reader *r) {
         if (r->filled > WEFTI_JSONL_LINE_BYTES)
             return at_line(r, WEFT_RAISE(WEFT_E_CORRUPT, "the line is longer than %d bytes",
                                          WEFTI_JSONL_LINE_BYTES));
-        int64_t capacity = r->capacity ? r->capacity * 2 : JSONL_PIECE_BYTES;
+        int64_t capacity = r->capacity ? r->capacity * 2 : r->piece_bytes;
         char *data = wefti_realloc(r->data, (size_t)capacity);
         WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory for a line of %s", r->path);
         r->data = data;
@@ -128,8 +129,9 @@ static weft_status read_lines(line_reader *r, wefti_document_fn take, void *cont
     }
 }
 
-weft_status wefti_jsonl_read(const char *path, wefti_document_fn take, void *context) {
-    line_reader r = {.path = path};
+weft_status wefti_jsonl_read_pieces(const char *path, int64_t piece_bytes, wefti_document_fn take,
+                                    void *context) {
+    line_reader r = {.path = path, .piece_bytes = piece_bytes};
     WEFT_TRY(wefti_reader_open(path, &r.reader));
     r.size = wefti_reader_bytes(r.reader);
     wefti_reader_ahead(r.reader);
@@ -137,4 +139,8 @@ weft_status wefti_jsonl_read(const char *path, wefti_document_fn take, void *con
     wefti_free(r.data);
     wefti_reader_close(r.reader);
     return status;
+}
+
+weft_status wefti_jsonl_read(const char *path, wefti_document_fn take, void *context) {
+    return wefti_jsonl_read_pieces(path, JSONL_PIECE_BYTES, take, context);
 }

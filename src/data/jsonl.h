@@ -16,6 +16,9 @@ typedef weft_status (*wefti_document_fn)(void *context, const char *text, int64_
  * lines of white space. WEFT_E_CORRUPT names file and line of a line that is too long, is not a
  * JSON object, or has no "text" that is a string. */
 weft_status wefti_jsonl_read(const char *path, wefti_document_fn take, void *context) WEFT_CHECKED;
+/* The same with a window of `piece_bytes`, at least 1, that doubles for longer lines. */
+weft_status wefti_jsonl_read_pieces(const char *path, int64_t piece_bytes, wefti_document_fn take,
+                                    void *context) WEFT_CHECKED;
 
 /* Does the name end in .jsonl or .ndjson? */
 bool wefti_jsonl_named(const char *path);

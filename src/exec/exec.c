@@ -100,10 +100,14 @@ static weft_status check_output(const wefti_step *step, const weft_node *node, i
     return WEFT_OK;
 }
 
-/* Names the op that made the first output element which is NaN or infinite. */
+/* Names the op that made the first output element which is NaN or infinite. Ops that only move
+ * elements make none. */
 static weft_status check_finite(const wefti_rank_device *d, const wefti_step *step,
                                 const wefti_instruction *x) {
     if (!x->kernel) return WEFT_OK;
+    wefti_cost cost;
+    wefti_node_cost(x->node, &cost);
+    if (cost.flops <= 0) return WEFT_OK;
     WEFT_TRY(wefti_stream_publish(d->stream));
     for (int o = 0; o < x->node->outputs; o++) {
         const weft_desc *desc = wefti_out(x->node, o);
@@ -119,9 +123,11 @@ static weft_status check_finite(const wefti_rank_device *d, const wefti_step *st
 
 /* ---- steps ---- */
 
+/* `entry`: of the instruction in the device's profile; -1: it is not measured. */
 static weft_status run_instruction(wefti_rank_device *d, const wefti_step *step,
-                                   const wefti_run *run, const wefti_instruction *x) {
-    int64_t begin = d->trace ? wefti_now_ns() : 0;
+                                   const wefti_run *run, const wefti_instruction *x,
+                                   int32_t entry) {
+    int64_t begin = d->trace || entry >= 0 ? wefti_now_ns() : 0;
     if (!x->node) {
         WEFT_TRY(run_move(d, step, x));
     } else {
@@ -131,6 +137,7 @@ static weft_status run_instruction(wefti_rank_device *d, const wefti_step *step,
                                 x->node->scope && *x->node->scope ? " in " : "",
                                 x->node->scope ? x->node->scope : "");
     }
+    if (entry >= 0) wefti_profile_add(d->profile, entry, wefti_now_ns() - begin);
     if (d->trace)
         wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_KERNELS,
                           x->node  ? x->node->op->name
@@ -165,6 +172,8 @@ static weft_status run_call(wefti_rank_device *d, const wefti_program *p, wefti_
     run.random.samples = p->samples;
     if (options->rows) run.random.row_offset = options->rows[d->micro];
     int64_t start = d->trace ? wefti_now_ns() : 0;
+    const bool measures = wefti_profile_is_of(d->profile, p);
+    const int32_t entry = measures ? wefti_profile_routine(d->profile, d->section, d->at.step) : -1;
     weft_status status = wefti_finish_part(d, b, step);
     for (int32_t k = step->from; k < step->to && status >= 0;) {
         const wefti_instruction *x = &r->code[k];
@@ -172,8 +181,8 @@ static weft_status run_call(wefti_rank_device *d, const wefti_program *p, wefti_
             status = wefti_run_transfers(d, b, step, k, &k);
             continue;
         }
+        WEFT_TRY(run_instruction(d, step, &run, x, measures ? entry + k : -1));
         k++;
-        WEFT_TRY(run_instruction(d, step, &run, x));
         if (options->check_finite && !d->finding)
             WEFT_TRY(found(d, b, step, check_finite(d, step, x), options));
     }
@@ -235,6 +244,7 @@ static weft_status run_steps(wefti_rank_device *d, const wefti_program *p, wefti
                              wefti_section section, const wefti_exec_options *options) {
     const wefti_step *step;
     d->at = (wefti_cursor){0};
+    d->section = section;
     while ((step = wefti_cursor_step(p, section, &d->at))) {
         d->micro = wefti_cursor_micro(p, section, &d->at);
         weft_status status = run_step(d, p, b, step, options);

@@ -84,5 +84,11 @@ enum { WEFTI_TRACK_CELLS, WEFTI_TRACK_KERNELS, WEFTI_TRACK_COMMUNICATION, WEFTI_
 void wefti_trace_event(wefti_trace *trace, int32_t device, int track, const char *name,
                        const char *category, int64_t begin_ns, int64_t end_ns, double flops,
                        double bytes);
+/* Adds a value that a counter of a device takes on at a time. */
+void wefti_trace_counter(wefti_trace *trace, int32_t device, const char *name, int64_t at_ns,
+                         double value);
+/* Gives a device another number and name than its own. */
+weft_status wefti_trace_name(wefti_trace *trace, int32_t device, int32_t number,
+                             const char *name) WEFT_CHECKED;
 
 #endif

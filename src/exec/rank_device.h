@@ -4,6 +4,7 @@
 
 #include "device/device.h"
 #include "exec/exec.h"
+#include "exec/profile.h"
 
 /* Memory that the posts of one endpoint may touch, from the oldest post on: source and
  * destination. */
@@ -37,12 +38,14 @@ struct wefti_rank_device {
     wefti_binding *bindings;
     int64_t binding_count, binding_cap;
     wefti_trace *trace;
-    double loss; /* sum over the microbatches so far */
+    wefti_profile *profile; /* NULL: nothing is measured */
+    double loss;            /* sum over the microbatches so far */
     int losses;
     double bad_loss; /* the first loss of this section that is not finite; else 0 */
     /* message about the first value of this section that is not finite; NULL: none found */
     char *finding;
     int64_t finding_order;
+    wefti_section section;
     wefti_cursor at; /* the step that is running, in its section */
     int32_t micro;   /* its microbatch */
     bool used;       /* a program ran, so the arena may hold data */

@@ -12,17 +12,19 @@
 typedef struct event {
     char name[72];
     char category[24];
-    int track;
+    int track; /* COUNTER: a counter's value, in `bytes` */
     int64_t begin_ns, end_ns;
     double flops, bytes;
 } event;
 
 /* Viewers show events of a track one after the other or one in the other. Transfers that overlap
  * otherwise get tracks of their own, up to this number. */
-enum { MOST_LINES = 16 };
+enum { MOST_LINES = 16, COUNTER = -1 };
 
 /* Events of one device. Only that device's thread writes them. */
 typedef struct lane {
+    int32_t number; /* of the device, in the file */
+    char *name;     /* NULL: "device <number>" */
     event *events;
     int64_t count, capacity, dropped;
     int lines;                  /* tracks of communication */
@@ -39,7 +41,10 @@ enum { MAX_EVENTS = 2000000 }; /* of all devices */
 static const char NOTHING[] = "{\"traceEvents\":[]}\n";
 
 static void discard(wefti_trace *t) {
-    for (int32_t d = 0; t->lanes && d < t->devices; d++) wefti_free(t->lanes[d].events);
+    for (int32_t d = 0; t->lanes && d < t->devices; d++) {
+        wefti_free(t->lanes[d].events);
+        wefti_free(t->lanes[d].name);
+    }
     wefti_free(t->lanes);
     wefti_free(t->path);
     wefti_free(t);
@@ -55,6 +60,7 @@ weft_status wefti_trace_open(const char *path, int32_t devices, wefti_trace **ou
         discard(t);
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for a trace");
     }
+    for (int32_t d = 0; d < devices; d++) t->lanes[d].number = d;
     /* write an empty trace now, so that a bad path fails before the run */
     weft_status status = wefti_file_write(path, NOTHING, sizeof NOTHING - 1);
     if (status < 0) {
@@ -103,43 +109,78 @@ static int find_line(lane *l, int64_t begin_ns, int64_t end_ns) {
     return WEFTI_TRACK_COMMUNICATION + best;
 }
 
-void wefti_trace_event(wefti_trace *t, int32_t device, int track, const char *name,
-                       const char *category, int64_t begin_ns, int64_t end_ns, double flops,
-                       double bytes) {
+static event *add_event(wefti_trace *t, int32_t device) {
     lane *l = &t->lanes[device];
     if (l->count >= MAX_EVENTS / t->devices || WEFT_GROW(l->events, l->count, l->capacity) < 0) {
         l->dropped++;
-        return;
+        return NULL;
     }
-    event *e = &l->events[l->count++];
+    return &l->events[l->count++];
+}
+
+void wefti_trace_event(wefti_trace *t, int32_t device, int track, const char *name,
+                       const char *category, int64_t begin_ns, int64_t end_ns, double flops,
+                       double bytes) {
+    event *e = add_event(t, device);
+    if (!e) return;
     copy_clean(e->name, sizeof e->name, name);
     copy_clean(e->category, sizeof e->category, category);
-    e->track = track == WEFTI_TRACK_COMMUNICATION ? find_line(l, begin_ns, end_ns) : track;
+    e->track =
+        track == WEFTI_TRACK_COMMUNICATION ? find_line(&t->lanes[device], begin_ns, end_ns) : track;
     e->begin_ns = begin_ns;
     e->end_ns = end_ns;
     e->flops = flops;
     e->bytes = bytes;
 }
 
+void wefti_trace_counter(wefti_trace *t, int32_t device, const char *name, int64_t at_ns,
+                         double value) {
+    event *e = add_event(t, device);
+    if (!e) return;
+    *e = (event){.track = COUNTER, .begin_ns = at_ns, .end_ns = at_ns, .bytes = value};
+    copy_clean(e->name, sizeof e->name, name);
+}
+
+weft_status wefti_trace_name(wefti_trace *t, int32_t device, int32_t number, const char *name) {
+    const size_t bytes = strlen(name) + 1;
+    lane *l = &t->lanes[device];
+    char *clean = wefti_calloc(bytes, 1);
+    WEFT_REQUIRE(clean, WEFT_E_NOMEM, "no memory for a trace");
+    copy_clean(clean, bytes, name);
+    wefti_free(l->name);
+    l->name = clean;
+    l->number = number;
+    return WEFT_OK;
+}
+
 /* In terms of the format, a device is a process and its tracks are threads. */
-static void print_names(wefti_text *text, int32_t device, int lines) {
+static void print_names(wefti_text *text, const lane *l, bool first) {
     static const char *const tracks[WEFTI_TRACKS] = {"cells", "kernels", "communication"};
-    int last = lines > 1 ? WEFTI_TRACKS + lines - 1 : WEFTI_TRACKS;
+    int last = l->lines > 1 ? WEFTI_TRACKS + l->lines - 1 : WEFTI_TRACKS;
+    char own[32];
+    (void)snprintf(own, sizeof own, "device %d", l->number);
     wefti_text_add(text,
                    "%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":"
-                   "\"device %d\"}}",
-                   device ? ",\n" : "", device, device);
+                   "\"%s\"}}",
+                   first ? "" : ",\n", l->number, l->name ? l->name : own);
     for (int i = 0; i < last; i++)
         wefti_text_add(text,
                        ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,"
                        "\"args\":{\"name\":\"%s\"}}",
-                       device, i, tracks[i < WEFTI_TRACKS ? i : WEFTI_TRACKS - 1]);
+                       l->number, i, tracks[i < WEFTI_TRACKS ? i : WEFTI_TRACKS - 1]);
 }
 
 static void print_event(wefti_text *text, int32_t device, const event *e, int64_t origin) {
     int64_t from = e->begin_ns - origin, ns = e->end_ns - e->begin_ns;
     double us = (double)ns / 1e3;
     char flops[32], bytes[32];
+    if (e->track == COUNTER) {
+        wefti_text_add(text,
+                       ",\n{\"ph\":\"C\",\"name\":\"%s\",\"pid\":%d,\"ts\":%" PRId64
+                       ".%03d,\"args\":{\"bytes\":%.0f}}",
+                       e->name, device, from / 1000, (int)(from % 1000), e->bytes);
+        return;
+    }
     wefti_text_add(text,
                    ",\n{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,"
                    "\"ts\":%" PRId64 ".%03d,\"dur\":%" PRId64 ".%03d",
@@ -167,10 +208,10 @@ weft_status wefti_trace_close(wefti_trace *t) {
     wefti_text text = {0};
     int64_t origin = origin_of(t), dropped = 0;
     wefti_text_add(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    for (int32_t d = 0; d < t->devices; d++) print_names(&text, d, t->lanes[d].lines);
+    for (int32_t d = 0; d < t->devices; d++) print_names(&text, &t->lanes[d], d == 0);
     for (int32_t d = 0; d < t->devices; d++) {
         const lane *l = &t->lanes[d];
-        for (int64_t i = 0; i < l->count; i++) print_event(&text, d, &l->events[i], origin);
+        for (int64_t i = 0; i < l->count; i++) print_event(&text, l->number, &l->events[i], origin);
         dropped += l->dropped;
     }
     wefti_text_add(&text, "\n],\"otherData\":{\"dropped\":%" PRId64 "}}\n", dropped);

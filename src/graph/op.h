@@ -241,8 +241,22 @@ typedef enum wefti_op_flags {
     WEFTI_OP_ADDS = 256,
     /* Only differentiation adds it: a gradient with an op of its own ("linear_grad_input"). A
      * gradient made of ops that models also use is marked by weft_node.gradient. */
-    WEFTI_OP_GRADIENT = 512
+    WEFTI_OP_GRADIENT = 512,
+    /* Elementwise: converts its operand to the dtype of the result, and nothing else. */
+    WEFTI_OP_CONVERTS = 1024
 } wefti_op_flags;
+
+/* Ops of models that searches treat alike. */
+typedef enum wefti_op_family {
+    WEFTI_FAMILY_OTHER,
+    WEFTI_FAMILY_MATRIX,     /* a product of matrices */
+    WEFTI_FAMILY_PRODUCT,    /* other products with a summed dimension: convolutions, experts, a
+                                product with its loss */
+    WEFTI_FAMILY_POOL,       /* maxima and means of windows */
+    WEFTI_FAMILY_BATCH_NORM, /* statistics over the batch */
+    WEFTI_FAMILY_ROW_NORM,   /* statistics over the last dimensions */
+    WEFTI_FAMILY_LOSS        /* a loss of given scores */
+} wefti_op_family;
 
 struct weft_op_def {
     const char *name;
@@ -254,6 +268,7 @@ struct weft_op_def {
      * decay applies to parameters that reach them: wefti_graph_weights. */
     uint16_t weights;
     uint32_t flags;
+    wefti_op_family family;
     wefti_work work;         /* the rate of a machine that bounds it; 0: the rate of vector
                                 kernels */
     const wefti_attr *attrs; /* ends with {0}; NULL: none */

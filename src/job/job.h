@@ -102,6 +102,9 @@ weft_status wefti_job_flow_parse(wefti_arena *arena, const char *word, const cha
  * keys that the section does not set. */
 weft_status wefti_job_plan(wefti_job_draft *draft, weft_plan **out) WEFT_CHECKED;
 
+/* parallel.c: sets mode auto if the job asks for a plan and says nothing of the split. */
+void wefti_job_choose_mode(wefti_job_draft *draft);
+
 /* The mark of a key. For an unknown key it is a mark that is not set. */
 const wefti_job_mark *wefti_job_mark_of(const wefti_job_draft *draft, const char *path);
 

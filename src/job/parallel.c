@@ -8,7 +8,14 @@
 
 #include "topo/limits.h"
 #include "plan/plan.h"
+#include "search/joint/joint.h"
 #include "search/search.h"
+#include "topo/model.h"
+
+#define PARALLEL_TEXT(name, text) text,
+static const char *const schedule_names[] = {WEFT_PIPELINE_SCHEDULE_LIST(PARALLEL_TEXT)};
+static const char *const recompute_names[] = {WEFT_RECOMPUTE_LIST(PARALLEL_TEXT)};
+#undef PARALLEL_TEXT
 
 /* A function of weft/plan.h about one key: "<where>parallel.<message>". */
 static weft_status at_key(const wefti_job_draft *draft, const char *key, weft_status status) {
@@ -53,6 +60,11 @@ static bool given(const wefti_job_draft *draft, const char *path) {
 }
 
 /* ---- keys that are not set ---- */
+
+static bool is_joint(const wefti_job_draft *draft) {
+    const weft_job_parallel *p = &draft->job.parallel;
+    return p->mode == WEFT_JOB_MODE_AUTO && p->search == WEFT_SEARCH_JOINT && !*p->plan;
+}
 
 /* The microbatches of a step, from up to three keys, which must agree. One stage accumulates them;
  * several stages have them in flight. */
@@ -119,9 +131,27 @@ static weft_status read_mesh(const weft_job_parallel *p, const weft_job_pair *pa
     return WEFT_OK;
 }
 
+/* All devices of the job's machine; 0: it has as many as a job needs. */
+static weft_status devices_of_machine(const wefti_job_draft *draft, int64_t *out) {
+    wefti_machine_model *m;
+    weft_status status = wefti_model_find(draft->job.machine, &m);
+    if (status < 0) {
+        char where[512];
+        wefti_job_where(draft, wefti_job_mark_of(draft, "machine"), where);
+        return wefti_prefix(status, "%smachine", where);
+    }
+    *out = (int64_t)m->hosts * wefti_model_per_host(m);
+    wefti_model_destroy(m);
+    return WEFT_OK;
+}
+
 static weft_status count_devices(wefti_job_draft *draft) {
     weft_job_parallel *p = &draft->job.parallel;
     if (given(draft, "parallel.devices")) return WEFT_OK;
+    if (is_joint(draft) && *draft->job.machine && !p->mesh.count) {
+        WEFT_TRY(devices_of_machine(draft, &p->devices));
+        if (p->devices) return WEFT_OK;
+    }
     p->devices = mesh_devices(&p->mesh) * p->pipeline.stages;
     if (p->pipeline.meshes.count) p->devices = 0;
     for (int64_t s = 0; s < p->pipeline.meshes.count; s++) {
@@ -145,6 +175,84 @@ static weft_status fill(wefti_job_draft *draft) {
         pipeline->virtual_stages = interleaved && pipeline->stages > 1 ? 2 : 1;
     WEFT_TRY(join_microbatches(draft));
     return count_devices(draft);
+}
+
+/* ---- constraints of the joint search ---- */
+
+static void add_number(const wefti_job_draft *draft, const char *key, const char *name,
+                       int64_t value, wefti_text *out) {
+    if (given(draft, key)) wefti_text_add(out, " %s=%lld", name, (long long)value);
+}
+
+static weft_status add_mesh(const wefti_job_draft *draft, wefti_text *out) {
+    static const char *const axes[] = {"dp", "ep", "cp", "tp"};
+    const weft_job_pairs *mesh = &draft->job.parallel.mesh;
+    for (int64_t i = 0; i < mesh->count; i++) {
+        bool known = false;
+        for (int a = 0; a < 4; a++) known |= !strcmp(mesh->items[i].key, axes[a]);
+        WEFT_REQUIRE(known, WEFT_E_ARG,
+                     "%s: parallel.mesh: the joint search knows the axes dp, ep, cp and tp, not "
+                     "'%s'; use another search, or mode semi",
+                     mesh->items[i].where, mesh->items[i].key);
+    }
+    for (int a = 0; a < 4 && mesh->count; a++) {
+        const char *size = "1";
+        for (int64_t i = 0; i < mesh->count; i++)
+            if (!strcmp(mesh->items[i].key, axes[a])) size = mesh->items[i].value;
+        wefti_text_add(out, " %s=%s", axes[a], size);
+    }
+    return WEFT_OK;
+}
+
+/* Keys of the section that the job sets, as constraints. */
+static weft_status fill_constraints(wefti_job_draft *draft) {
+    weft_job_parallel *p = &draft->job.parallel;
+    wefti_text text = {0};
+    if (!is_joint(draft)) return WEFT_OK;
+    wefti_text_add(&text, "%s", p->fix);
+    weft_status status = add_mesh(draft, &text);
+    add_number(draft, "parallel.pipeline.stages", "pp", p->pipeline.stages, &text);
+    add_number(draft, "parallel.pipeline.virtual_stages", "chunks", p->pipeline.virtual_stages,
+               &text);
+    add_number(draft, "parallel.pipeline.microbatches", "microbatches", p->pipeline.microbatches,
+               &text);
+    add_number(draft, "train.accumulate", "microbatches", draft->job.train.accumulate, &text);
+    add_number(draft, "parallel.accumulate", "microbatches", p->accumulate, &text);
+    add_number(draft, "parallel.optimizer.level", "level", p->optimizer.level, &text);
+    add_number(draft, "parallel.optimizer.shard_size", "shard", p->optimizer.shard_size, &text);
+    if (given(draft, "parallel.pipeline.schedule"))
+        wefti_text_add(&text, " schedule=%s", schedule_names[p->pipeline.schedule]);
+    if (given(draft, "parallel.recompute.mode"))
+        wefti_text_add(&text, " recompute=%s", recompute_names[p->recompute.mode]);
+    char *taken = wefti_text_take(&text);
+    if (status >= 0 && taken) p->constraints = wefti_arena_strdup(draft->arena, taken);
+    if (status >= 0 && (!taken || !p->constraints))
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a job");
+    wefti_free(taken);
+    WEFT_TRY(status);
+    wefti_joint_fix fix = wefti_joint_free();
+    return at_key(draft, "parallel.fix", wefti_joint_fix_add(p->constraints, &fix));
+}
+
+/* A machine or a key of the joint search, and nothing about the split but the number of devices:
+ * the split is searched for. */
+void wefti_job_choose_mode(wefti_job_draft *draft) {
+    static const char section[] = "parallel.";
+    static const char *const asks[] = {"fix", "evaluations", "search_seconds"};
+    int rows;
+    const wefti_job_row *table = wefti_job_table(&rows);
+    bool asked = *draft->job.machine != '\0';
+    for (int i = 0; i < rows; i++) {
+        const char *name = table[i].path + sizeof section - 1;
+        if (!draft->marks[i].given || strncmp(table[i].path, section, sizeof section - 1) != 0)
+            continue;
+        bool is_question = false;
+        for (size_t k = 0; k < sizeof asks / sizeof *asks; k++)
+            is_question |= !strcmp(name, asks[k]);
+        asked |= is_question;
+        if (!is_question && strcmp(name, "devices") != 0 && strcmp(name, "links") != 0) return;
+    }
+    if (asked) draft->job.parallel.mode = WEFT_JOB_MODE_AUTO;
 }
 
 /* ---- the plan ---- */
@@ -301,9 +409,10 @@ static weft_status plan_of_section(wefti_job_draft *draft, weft_plan **out) {
     weft_plan *plan;
     bool trivial = false;
     WEFT_TRY(fill(draft));
+    WEFT_TRY(fill_constraints(draft));
     WEFT_TRY(weft_plan_create((int)draft->job.parallel.devices, &plan));
     weft_status status = build(draft, plan);
-    if (status >= 0) status = is_trivial(plan, &trivial);
+    if (status >= 0 && !is_joint(draft)) status = is_trivial(plan, &trivial);
     if (status < 0 || trivial) {
         weft_plan_destroy(plan);
         plan = NULL;
@@ -353,6 +462,7 @@ static weft_status plan_of_file(wefti_job_draft *draft, weft_plan **out) {
 
 weft_status wefti_job_plan(wefti_job_draft *draft, weft_plan **out) {
     *out = NULL;
+    draft->job.parallel.constraints = "";
     WEFT_TRY(*draft->job.parallel.plan ? plan_of_file(draft, out) : plan_of_section(draft, out));
     /* a search makes the mesh first */
     if (!*out || draft->job.parallel.mode == WEFT_JOB_MODE_AUTO) return WEFT_OK;

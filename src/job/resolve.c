@@ -151,6 +151,7 @@ weft_status wefti_job_resolve(wefti_job_draft *draft) {
     FILL("data.format", draft->job.data.format, images ? WEFT_FORMAT_IDX : WEFT_FORMAT_TEXT);
     FILL("data.tokenizer", draft->job.data.tokenizer, "");
     FILL("model.dropout", m->dropout, from ? -1 : 0);
+    wefti_job_choose_mode(draft);
     WEFT_TRY(wefti_job_check_uses(draft));
     fill_experts(draft, from);
     fill_train(draft);

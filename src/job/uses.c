@@ -36,7 +36,9 @@ static const char family_key[] = "model.family", format_key[] = "data.format",
 enum {
     AUTO = 1u << WEFT_JOB_MODE_AUTO,
     LISTED = 1u << WEFT_SEARCH_PROPAGATION | 1u << WEFT_SEARCH_DYNAMIC,
-    DYNAMIC = 1u << WEFT_SEARCH_DYNAMIC
+    DYNAMIC = 1u << WEFT_SEARCH_DYNAMIC,
+    JOINT = 1u << WEFT_SEARCH_JOINT,
+    OTHERS = LISTED | 1u << WEFT_SEARCH_RECURSIVE
 };
 static const use uses[] = {
     {"model.layers", family_key, BLOCKS | FAMILY(MLP)},
@@ -86,6 +88,21 @@ static const use uses[] = {
     {"parallel.algorithm.enable_algo_approxi", search_key, DYNAMIC},
     {"parallel.algorithm.epsilon", search_key, DYNAMIC},
     {"parallel.algorithm.tensor_slice_align", search_key, LISTED},
+    {"parallel.cost.model", search_key, OTHERS},
+    {"parallel.cost.alpha", search_key, OTHERS},
+    {"parallel.cost.beta", search_key, OTHERS},
+    {"parallel.cost.gamma", search_key, OTHERS},
+    {"parallel.cost.threshold", search_key, OTHERS},
+    {"parallel.cost.constant", search_key, OTHERS},
+    {"parallel.cost.bias", search_key, OTHERS},
+    {"parallel.cost.capacity", search_key, OTHERS},
+    {"parallel.cost.phase", search_key, OTHERS},
+    {"parallel.fix", mode_key, AUTO},
+    {"parallel.fix", search_key, JOINT},
+    {"parallel.evaluations", mode_key, AUTO},
+    {"parallel.evaluations", search_key, JOINT},
+    {"parallel.search_seconds", mode_key, AUTO},
+    {"parallel.search_seconds", search_key, JOINT},
 };
 
 static const wefti_job_row *row_of(const char *key) {

@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -57,7 +59,7 @@ static weft_status interface_address(const char *name, int wanted, wefti_address
         if (family == AF_INET) break;
     }
     freeifaddrs(all);
-    WEFT_REQUIRE(out->bytes, WEFT_E_ARG, "network interface %s has no %saddress", name,
+    WEFT_REQUIRE(out->bytes, WEFT_E_NOT_FOUND, "network interface %s has no %saddress", name,
                  wanted == AF_INET6  ? "IPv6 "
                  : wanted == AF_INET ? "IPv4 "
                                      : "");
@@ -197,20 +199,45 @@ static weft_status listen_once(const char *where, int port, wefti_address *out, 
     return status < 0 && is_host_name(where) ? wefti_prefix(status, "'%s'", where) : status;
 }
 
+/* Such as eth0, bond0.100, br-lan. */
+static bool is_interface_name(const char *text) {
+    size_t length = text ? strlen(text) : 0;
+    bool letter = false;
+    for (size_t i = 0; i < length; i++) {
+        if (!isalnum((unsigned char)text[i]) && !strchr("-._@", text[i])) return false;
+        letter = letter || isalpha((unsigned char)text[i]);
+    }
+    return letter && length < IF_NAMESIZE;
+}
+
+static bool is_address(const char *text) {
+    struct in6_addr any;
+    return text && (inet_pton(AF_INET, text, &any) == 1 || inet_pton(AF_INET6, text, &any) == 1);
+}
+
+/* How long to ask for a place that was not found. */
+static double seconds_for(const char *where, const wefti_patience *patience) {
+    const double settle = WEFTI_SETTLE_SECONDS;
+    if ((patience->of_name && is_host_name(where)) || (where && if_nametoindex(where) != 0))
+        return patience->seconds;
+    if (!is_address(where) && (patience->of_name || !is_interface_name(where))) return 0;
+    return patience->seconds < settle ? patience->seconds : settle;
+}
+
 weft_status wefti_listen_at(const char *where, int port, const wefti_patience *patience,
                             wefti_address *out, int *out_fd) {
     const int64_t first = 50000000, longest = 1000000000;
-    int64_t end = wefti_now_ns() + (int64_t)(patience->seconds * 1e9), pause = first;
+    int64_t begin = wefti_now_ns(), pause = first;
     for (int turn = 0;; turn++) {
         wefti_failure why;
         weft_status status = listen_once(where, port, out, out_fd);
-        if (status != WEFT_E_NOT_FOUND || patience->seconds <= 0 || !is_host_name(where))
-            return status;
+        double seconds = seconds_for(where, patience);
+        if (status != WEFT_E_NOT_FOUND || seconds <= 0) return status;
         wefti_failure_keep(status, &why);
-        int64_t left = end - wefti_now_ns();
+        int64_t left = begin + (int64_t)(seconds * 1e9) - wefti_now_ns();
         if (left <= 0)
             WEFT_FAIL(status, "%.1000s; it was asked for again and again for %g s", why.message,
-                      patience->seconds);
+                      seconds);
         WEFT_REQUIRE(!patience->waits || patience->waits(patience->context, turn, why.message),
                      WEFT_E_STOPPED, "the wait for '%s' was ended", where);
         pause = pause < left ? pause : left;
@@ -219,13 +246,14 @@ weft_status wefti_listen_at(const char *where, int port, const wefti_patience *p
     }
 }
 
-/* A text that is not an interface or address of this machine now will not become one. */
+/* The caller decides how long a text is tried that is no interface or address of this machine now.
+ */
 static weft_status leave_from(int fd, const char *from, int family) {
     wefti_address mine;
     char why[512];
     if (local_address(from, family, 0, &mine) < 0) {
         snprintf(why, sizeof why, "%s", weft_error_message());
-        WEFT_FAIL(WEFT_E_ARG, "%s", why);
+        WEFT_FAIL(if_nametoindex(from) != 0 ? WEFT_E_PEER : WEFT_E_ARG, "%s", why);
     }
     WEFT_REQUIRE(bind(fd, (const struct sockaddr *)&mine.at, mine.bytes) == 0, WEFT_E_ARG,
                  "%s is not an interface or address of this machine: %s", from, strerror(errno));
@@ -299,6 +327,22 @@ weft_status wefti_socket_interface(int fd, char out[WEFTI_INTERFACE_TEXT]) {
     freeifaddrs(all);
     WEFT_REQUIRE(out[0], WEFT_E_IO, "no network interface has the address of this connection");
     return WEFT_OK;
+}
+
+static bool is_running(const char *name) {
+    struct ifreq request = {0};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    (void)snprintf(request.ifr_name, sizeof request.ifr_name, "%s", name);
+    bool known = fd >= 0 && ioctl(fd, SIOCGIFFLAGS, &request) == 0;
+    if (fd >= 0) close(fd);
+    return !known || ((request.ifr_flags & IFF_UP) && (request.ifr_flags & IFF_RUNNING));
+}
+
+void wefti_interface_await(const char *name, double seconds, bool (*goes_on)(void *),
+                           void *context) {
+    const int64_t pause = 20000000, end = wefti_now_ns() + (int64_t)(seconds * 1e9);
+    while (!is_running(name) && wefti_now_ns() < end && (!goes_on || goes_on(context)))
+        (void)nanosleep(&(struct timespec){0, pause}, NULL);
 }
 
 /* After a network failure, the pauses between retransmissions grow beyond the rest of a heartbeat

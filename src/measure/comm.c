@@ -49,65 +49,58 @@ const char *weft_bench_collective(int index) {
     return index >= 0 && index < BENCH_KINDS ? kinds[index].name : NULL;
 }
 
-typedef struct bench_run {
-    weft_world *world;
-    int rank, size;
-    void *source, *destination;
-    size_t room;
-    double seconds;
-} bench_run;
-
 /* ---- one collective ---- */
 
 /* The number of f32 elements in the unit that the call counts in, at least one. */
-static int64_t count_of(const bench_run *b, bench_kind kind, int64_t bytes) {
+static int64_t count_of(const wefti_bench_run *b, bench_kind kind, int64_t bytes) {
     int64_t n = bytes / 4 / (kinds[kind].shape == PARTS ? b->size : 1);
     return n > 0 ? n : 1;
 }
 
 /* Messages travel round a ring: each rank sends and receives. */
-static weft_status call_ring(bench_run *b, int64_t n) {
+static weft_status call_ring(wefti_bench_run *b, int64_t n) {
     weft_request *sent = NULL;
     int to = (b->rank + 1) % b->size, from = (b->rank + b->size - 1) % b->size;
     if (b->size == 1) return WEFT_OK;
-    WEFT_TRY(weft_send_start(b->world, NULL, b->source, n, WEFT_F32, to, 0, &sent));
-    weft_status status = weft_recv(b->world, NULL, b->destination, n, WEFT_F32, from, 0);
+    WEFT_TRY(weft_send_start(b->world, b->group, b->source, n, WEFT_F32, to, 0, &sent));
+    weft_status status = weft_recv(b->world, b->group, b->destination, n, WEFT_F32, from, 0);
     weft_status other = weft_request_wait(sent);
     return status < 0 ? status : other;
 }
 
-static weft_status call(bench_run *b, bench_kind kind, int64_t n) {
+static weft_status call(wefti_bench_run *b, bench_kind kind, int64_t n) {
     weft_world *w = b->world;
     switch (kind) {
     case BENCH_ALL_REDUCE:
-        return weft_all_reduce(w, NULL, b->source, b->destination, n, WEFT_F32, WEFT_REDUCE_SUM);
+        return weft_all_reduce(w, b->group, b->source, b->destination, n, WEFT_F32,
+                               WEFT_REDUCE_SUM);
     case BENCH_ALL_GATHER:
-        return weft_all_gather(w, NULL, b->source, b->destination, n, WEFT_F32);
+        return weft_all_gather(w, b->group, b->source, b->destination, n, WEFT_F32);
     case BENCH_REDUCE_SCATTER:
-        return weft_reduce_scatter(w, NULL, b->source, b->destination, n, WEFT_F32,
+        return weft_reduce_scatter(w, b->group, b->source, b->destination, n, WEFT_F32,
                                    WEFT_REDUCE_SUM);
     case BENCH_ALL_TO_ALL:
-        return weft_all_to_all(w, NULL, b->source, b->destination, n, WEFT_F32);
+        return weft_all_to_all(w, b->group, b->source, b->destination, n, WEFT_F32);
     case BENCH_BROADCAST:
-        return weft_broadcast(w, NULL, b->source, n, WEFT_F32, 0);
+        return weft_broadcast(w, b->group, b->source, n, WEFT_F32, 0);
     case BENCH_REDUCE:
-        return weft_reduce(w, NULL, b->source, b->destination, n, WEFT_F32, WEFT_REDUCE_SUM, 0);
+        return weft_reduce(w, b->group, b->source, b->destination, n, WEFT_F32, WEFT_REDUCE_SUM, 0);
     case BENCH_GATHER:
-        return weft_gather(w, NULL, b->source, b->destination, n, WEFT_F32, 0);
+        return weft_gather(w, b->group, b->source, b->destination, n, WEFT_F32, 0);
     case BENCH_SCATTER:
-        return weft_scatter(w, NULL, b->source, b->destination, n, WEFT_F32, 0);
+        return weft_scatter(w, b->group, b->source, b->destination, n, WEFT_F32, 0);
     default:
         return call_ring(b, n);
     }
 }
 
-static weft_status time_calls(bench_run *b, bench_kind kind, int64_t n, int64_t repeats,
+static weft_status time_calls(wefti_bench_run *b, bench_kind kind, int64_t n, int64_t repeats,
                               double *out) {
-    WEFT_TRY(weft_barrier(b->world, NULL));
+    WEFT_TRY(weft_barrier(b->world, b->group));
     double begin = wefti_now_s(), took;
     for (int64_t i = 0; i < repeats; i++) WEFT_TRY(call(b, kind, n));
     took = (wefti_now_s() - begin) / (double)repeats;
-    return weft_all_reduce(b->world, NULL, &took, out, 1, WEFT_F64, WEFT_REDUCE_MAX);
+    return weft_all_reduce(b->world, b->group, &took, out, 1, WEFT_F64, WEFT_REDUCE_MAX);
 }
 
 /* The number of calls that fit into the time, given the time of one. It is equal on all ranks,
@@ -117,7 +110,8 @@ static int64_t repeats_for(double budget, double seconds) {
     return fit < 3 ? 3 : fit > 10000 ? 10000 : (int64_t)fit;
 }
 
-static weft_status measure_row(bench_run *b, bench_kind kind, int64_t bytes, weft_bench_row *out) {
+static weft_status measure_row(wefti_bench_run *b, bench_kind kind, int64_t bytes,
+                               weft_bench_row *out) {
     int64_t n = count_of(b, kind, bytes);
     double seconds, size = (double)b->size;
     WEFT_TRY(time_calls(b, kind, n, 2, &seconds)); /* binds and warms up */
@@ -136,31 +130,43 @@ static weft_status measure_row(bench_run *b, bench_kind kind, int64_t bytes, wef
     return WEFT_OK;
 }
 
+weft_status wefti_bench_row(wefti_bench_run *run, const char *collective, int64_t bytes,
+                            weft_bench_row *out) {
+    int kind = 0;
+    while (kind < BENCH_KINDS && strcmp(collective, kinds[kind].name) != 0) kind++;
+    WEFT_REQUIRE(kind < BENCH_KINDS, WEFT_E_BUG, "there is no collective '%s'", collective);
+    return measure_row(run, (bench_kind)kind, bytes, out);
+}
+
 /* ---- links ---- */
 
-/* Half the time of a ping-pong between rank 0 and `other`. */
-static weft_status ping_pong(bench_run *b, int other, int64_t n, int64_t repeats, double *out) {
+/* Half the time of a ping-pong between two ranks. */
+static weft_status ping_pong(wefti_bench_run *b, const int pair[2], int64_t n, int64_t repeats,
+                             double *out) {
+    const int me = weft_world_rank(b->world);
+    const bool takes_part = me == pair[0] || me == pair[1];
     double begin = wefti_now_s();
-    int partner = b->rank == 0 ? other : 0;
-    for (int64_t i = 0; i < repeats && (b->rank == 0 || b->rank == other); i++)
+    int partner = me == pair[0] ? pair[1] : pair[0];
+    for (int64_t i = 0; i < repeats && takes_part; i++)
         for (int turn = 0; turn < 2; turn++) {
-            bool sends = (b->rank == 0) == (turn == 0);
+            bool sends = (me == pair[0]) == (turn == 0);
             WEFT_TRY(sends ? weft_send(b->world, NULL, b->source, n, WEFT_F32, partner, 1)
                            : weft_recv(b->world, NULL, b->destination, n, WEFT_F32, partner, 1));
         }
     *out = (wefti_now_s() - begin) / (2 * (double)repeats);
-    return weft_broadcast(b->world, NULL, out, 1, WEFT_F64, 0);
+    return weft_broadcast(b->world, NULL, out, 1, WEFT_F64, pair[0]);
 }
 
-static weft_status measure_link(bench_run *b, int other, weft_bench_link *out) {
+weft_status wefti_bench_pair(wefti_bench_run *b, int one, int other, weft_bench_link *out) {
     enum { LARGE = 16 << 20 };
+    const int pair[] = {one, other};
     int64_t n = (int64_t)(b->room < LARGE ? b->room : LARGE) / 4;
     double seconds;
     WEFT_TRY(weft_barrier(b->world, NULL));
-    WEFT_TRY(ping_pong(b, other, 2, 20, &seconds));
-    WEFT_TRY(ping_pong(b, other, 2, repeats_for(b->seconds, 2 * seconds), &out->latency_seconds));
-    WEFT_TRY(ping_pong(b, other, n, 2, &seconds));
-    WEFT_TRY(ping_pong(b, other, n, repeats_for(b->seconds, 2 * seconds), &seconds));
+    WEFT_TRY(ping_pong(b, pair, 2, 20, &seconds));
+    WEFT_TRY(ping_pong(b, pair, 2, repeats_for(b->seconds, 2 * seconds), &out->latency_seconds));
+    WEFT_TRY(ping_pong(b, pair, n, 2, &seconds));
+    WEFT_TRY(ping_pong(b, pair, n, repeats_for(b->seconds, 2 * seconds), &seconds));
     double moving = seconds - out->latency_seconds;
     out->bytes_per_second = (double)(n * 4) / (moving > 0 ? moving : seconds);
     out->measured = true;
@@ -169,12 +175,12 @@ static weft_status measure_link(bench_run *b, int other, weft_bench_link *out) {
 
 /* Measures rank 0 with the first other rank of its host, and with the first rank of another
  * host. */
-static weft_status measure_links(bench_run *b, weft_bench *out) {
+static weft_status measure_links(wefti_bench_run *b, weft_bench *out) {
     int near = -1, far = -1, here = weft_world_host_of(b->world, 0);
     for (int r = b->size - 1; r > 0; r--)
         *(weft_world_host_of(b->world, r) == here ? &near : &far) = r;
-    if (near > 0) WEFT_TRY(measure_link(b, near, &out->same_host));
-    if (far > 0) WEFT_TRY(measure_link(b, far, &out->between_hosts));
+    if (near > 0) WEFT_TRY(wefti_bench_pair(b, 0, near, &out->same_host));
+    if (far > 0) WEFT_TRY(wefti_bench_pair(b, 0, far, &out->between_hosts));
     return WEFT_OK;
 }
 
@@ -217,7 +223,7 @@ static weft_status check(const weft_bench_options *o) {
     return WEFT_OK;
 }
 
-static weft_status measure(bench_run *b, const weft_bench_options *o, weft_bench *bench) {
+static weft_status measure(wefti_bench_run *b, const weft_bench_options *o, weft_bench *bench) {
     int64_t capacity = 0;
     for (int k = 0; k < BENCH_KINDS; k++) {
         bool wanted = !o->collective || !strcmp(o->collective, "all") ||
@@ -234,6 +240,20 @@ static weft_status measure(bench_run *b, const weft_bench_options *o, weft_bench
     return measure_links(b, bench);
 }
 
+weft_status wefti_bench_open(wefti_bench_run *run, size_t room) {
+    run->room = room;
+    WEFT_TRY(weft_world_alloc(run->world, room, &run->source));
+    WEFT_TRY(weft_world_alloc(run->world, room, &run->destination));
+    memset(run->source, 0, room);
+    memset(run->destination, 0, room);
+    return WEFT_OK;
+}
+
+void wefti_bench_close(wefti_bench_run *run) {
+    weft_world_free(run->world, run->source, run->room);
+    weft_world_free(run->world, run->destination, run->room);
+}
+
 weft_status wefti_bench_world(weft_world *world, const weft_bench_options *given,
                               weft_bench **out) {
     weft_bench_options o = *given;
@@ -245,18 +265,13 @@ weft_status wefti_bench_world(weft_world *world, const weft_bench_options *given
     bench->ranks = weft_world_size(world);
     bench->hosts = weft_world_hosts(world);
     strncpy(bench->communicator, weft_world_communicator(world), sizeof bench->communicator - 1);
-    bench_run b = {.world = world,
-                   .rank = weft_world_rank(world),
-                   .size = bench->ranks,
-                   .room = (size_t)o.max_bytes + 4 * (size_t)bench->ranks,
-                   .seconds = o.seconds > 0 ? o.seconds : 0.05};
-    weft_status status = weft_world_alloc(world, b.room, &b.source);
-    if (status >= 0) status = weft_world_alloc(world, b.room, &b.destination);
-    if (status >= 0) memset(b.source, 0, b.room);
-    if (status >= 0) memset(b.destination, 0, b.room);
+    wefti_bench_run b = {.world = world,
+                         .rank = weft_world_rank(world),
+                         .size = bench->ranks,
+                         .seconds = o.seconds > 0 ? o.seconds : 0.05};
+    weft_status status = wefti_bench_open(&b, (size_t)o.max_bytes + 4 * (size_t)bench->ranks);
     if (status >= 0) status = measure(&b, &o, bench);
-    weft_world_free(world, b.source, b.room);
-    weft_world_free(world, b.destination, b.room);
+    wefti_bench_close(&b);
     if (status < 0) {
         weft_bench_free(bench);
         return status;

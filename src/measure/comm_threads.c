@@ -7,19 +7,17 @@
 #include "measure/comm.h"
 #include "comm/world.h"
 
-enum { THREADS_MOST = 64 };
-
 typedef struct bench_thread {
     pthread_t thread;
     weft_world *world;
-    const weft_bench_options *options;
-    weft_bench *bench;
+    wefti_bench_work *work;
+    void *context;
     wefti_failure failure;
 } bench_thread;
 
 static void *run_rank(void *argument) {
     bench_thread *t = argument;
-    weft_status status = wefti_bench_world(t->world, t->options, &t->bench);
+    weft_status status = t->work(t->world, t->context);
     if (status >= 0) return NULL;
     wefti_failure_keep(status, &t->failure);
     weft_world_fail(t->world, NULL);
@@ -27,7 +25,7 @@ static void *run_rank(void *argument) {
 }
 
 static weft_status make_worlds(bench_thread *threads, int size) {
-    wefti_comm *comm[THREADS_MOST] = {NULL};
+    wefti_comm *comm[WEFTI_BENCH_THREADS] = {NULL};
     weft_status status = WEFT_OK;
     if (size > 1) WEFT_TRY(wefti_comm_threads(size, -1, comm));
     for (int r = 0; r < size; r++) {
@@ -61,25 +59,45 @@ static weft_status run_ranks(bench_thread *threads, int size) {
     return status;
 }
 
-static weft_status bench_threads(const weft_bench_options *options, weft_bench **out) {
-    int cores = wefti_cores();
-    int size = options->threads ? options->threads : cores < 2 ? 2 : cores > 8 ? 8 : cores;
-    WEFT_REQUIRE(size >= 1 && size <= THREADS_MOST, WEFT_E_ARG, "%d threads; possible are 1 to %d",
-                 size, THREADS_MOST);
+weft_status wefti_bench_threads(int size, wefti_bench_work *work, void *contexts, size_t bytes) {
+    WEFT_REQUIRE(size >= 1 && size <= WEFTI_BENCH_THREADS, WEFT_E_ARG,
+                 "%d threads; possible are 1 to %d", size, WEFTI_BENCH_THREADS);
     bench_thread *threads;
     WEFT_NEW_ARRAY(threads, bench_thread, size);
-    for (int r = 0; r < size; r++) threads[r].options = options;
+    for (int r = 0; r < size; r++) {
+        threads[r].work = work;
+        threads[r].context = (char *)contexts + (size_t)r * bytes;
+    }
     weft_status status = make_worlds(threads, size);
     if (status >= 0) status = run_ranks(threads, size);
-    if (status >= 0) {
-        *out = threads[0].bench;
-        threads[0].bench = NULL;
-    }
-    for (int r = 0; r < size; r++) {
-        weft_bench_free(threads[r].bench);
-        weft_world_leave(threads[r].world);
-    }
+    for (int r = 0; r < size; r++) weft_world_leave(threads[r].world);
     wefti_free(threads);
+    return status;
+}
+
+/* ---- collectives ---- */
+
+typedef struct collective_rank {
+    const weft_bench_options *options;
+    weft_bench *bench;
+} collective_rank;
+
+static weft_status measure_rank(weft_world *world, void *context) {
+    collective_rank *r = context;
+    return wefti_bench_world(world, r->options, &r->bench);
+}
+
+static weft_status bench_threads(const weft_bench_options *options, weft_bench **out) {
+    const int cores = wefti_cores();
+    const int size = options->threads ? options->threads : cores < 2 ? 2 : cores > 8 ? 8 : cores;
+    collective_rank ranks[WEFTI_BENCH_THREADS] = {{NULL, NULL}};
+    for (int r = 0; r < WEFTI_BENCH_THREADS; r++) ranks[r].options = options;
+    weft_status status = wefti_bench_threads(size, measure_rank, ranks, sizeof *ranks);
+    if (status >= 0) {
+        *out = ranks[0].bench;
+        ranks[0].bench = NULL;
+    }
+    for (int r = 0; r < WEFTI_BENCH_THREADS; r++) weft_bench_free(ranks[r].bench);
     return status;
 }
 

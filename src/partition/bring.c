@@ -11,12 +11,13 @@ static weft_desc want_desc(const wefti_transfer *t) {
 }
 
 weft_status wefti_partition_add_transfer(wefti_partition_context *ctx, int32_t local,
-                                         wefti_transfer *t, const char *scope, int32_t *out_local) {
+                                         wefti_transfer *t, wefti_moved moved, const char *scope,
+                                         int32_t *out_local) {
     weft_desc to = want_desc(t);
     int32_t index;
     t->tag = ctx->spec->tag;
     WEFT_TRY(wefti_partition_add(ctx->p, t, &index));
-    return wefti_body_add_transfer(ctx->to, local, index, &to, scope, out_local);
+    return wefti_body_add_transfer(ctx->to, local, index, &to, moved, scope, out_local);
 }
 
 static const weft_op_def *op_named(const wefti_partition_context *ctx, const char *name) {
@@ -77,33 +78,42 @@ static weft_status emit_partial(wefti_partition_context *ctx, const wefti_move *
                                         move->to.max & move->axes ? -__builtin_inf() : 0.0, local);
 }
 
-/* The name of a value's transfers within the call: the gradient that it is, the op that makes
- * it, its own name, or the op that reads it. */
+/* The name of a value's transfers within the call, and what they move. */
+typedef struct moved_name {
+    wefti_moved moved;
+    const char *text; /* with the text of `moved` */
+} moved_name;
+
+/* The gradient that the value is, the op that makes it, its own name, or the op that reads it. */
 static weft_status name_value(wefti_partition_context *ctx, int32_t value, const weft_node *reader,
-                              const char *gradient_of, const char **out) {
+                              const char *gradient_of, moved_name *out) {
     const wefti_value_info *info = &ctx->from->values[value];
     const weft_node *maker = info->node >= 0 ? &ctx->from->nodes[info->node] : NULL;
     const weft_node *n = maker ? maker : reader;
     char label[512], op[WEFTI_OP_NAME_BYTES];
+    const bool named = !maker && info->name;
+    const wefti_moved moved = gradient_of             ? WEFTI_MOVED_GRADIENT
+                              : !maker && !named && n ? WEFTI_MOVED_OPERAND
+                                                      : WEFTI_MOVED_VALUE;
     const char *text;
     if (gradient_of)
-        text = wefti_arena_join(ctx->p->arena, "gradient of ", gradient_of);
-    else if (!maker && info->name)
+        text = wefti_arena_join(ctx->p->arena, wefti_moved_text(moved), gradient_of);
+    else if (named)
         text = wefti_arena_strdup(ctx->p->arena, info->name);
     else if (n)
-        text = wefti_arena_format(ctx->p->arena, "%s%s:%s", maker ? "" : "operand of ",
+        text = wefti_arena_format(ctx->p->arena, "%s%s:%s", wefti_moved_text(moved),
                                   wefti_node_inside(ctx->from, n, label, sizeof label),
                                   wefti_node_op(n, op, sizeof op));
     else /* only passed through: the caller of the body names it */
         text = "";
     WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for the name of a value");
-    *out = text;
+    *out = (moved_name){moved, text};
     return WEFT_OK;
 }
 
 static weft_status emit_move(wefti_partition_context *ctx, const weft_desc *whole,
-                             const wefti_layout *from, const wefti_move *move, const char *name,
-                             int32_t *local) {
+                             const wefti_layout *from, const wefti_move *move,
+                             const moved_name *name, int32_t *local) {
     const wefti_mesh *mesh = &ctx->p->mesh;
     if (move->kind == WEFTI_MOVE_TO_PARTIAL) return emit_partial(ctx, move, local);
     wefti_rank_reads_move(ctx->reads, mesh, whole, from, &move->to, move->axes);
@@ -115,8 +125,8 @@ static weft_status emit_move(wefti_partition_context *ctx, const weft_desc *whol
     }
     wefti_transfer *t;
     WEFT_TRY(wefti_move_transfer(mesh, whole, from, move, ctx->p->rank, &t));
-    t->name = name[0] ? name : NULL;
-    return wefti_partition_add_transfer(ctx, *local, t, name, local);
+    t->name = name->text[0] ? name->text : NULL;
+    return wefti_partition_add_transfer(ctx, *local, t, name->moved, name->text, local);
 }
 
 weft_status wefti_partition_add_version(wefti_partition_context *ctx, int32_t value,
@@ -177,14 +187,14 @@ weft_status wefti_partition_bring(wefti_partition_context *ctx, int32_t value,
     WEFT_REQUIRE(route, WEFT_E_BUG, "a value is used before it is made");
     int32_t local = from->value;
     wefti_layout at = from->layout;
-    const char *name = "";
+    moved_name name = {WEFTI_MOVED_VALUE, ""};
     if (route->moves) WEFT_TRY(name_value(ctx, value, reader, gradient_of, &name));
     for (int m = 0; m < route->moves; m++) {
         bool reduces = route->move[m].kind == WEFTI_MOVE_TRANSFER &&
                        (route->move[m].transfer == WEFTI_TRANSFER_ALL_REDUCE ||
                         route->move[m].transfer == WEFTI_TRANSFER_REDUCE_SCATTER);
         ctx->communicated[value] |= reduces;
-        WEFT_TRY(emit_move(ctx, whole, &at, &route->move[m], name, &local));
+        WEFT_TRY(emit_move(ctx, whole, &at, &route->move[m], &name, &local));
         at = route->move[m].to;
         WEFT_TRY(wefti_partition_add_version(ctx, value, &at, local));
     }

@@ -137,7 +137,8 @@ weft_status wefti_partition_route(wefti_partition_context *ctx, int32_t value,
                                   const wefti_route **out) WEFT_CHECKED;
 weft_status wefti_partition_add_transfer(wefti_partition_context *ctx, int32_t local,
                                          wefti_transfer *transfer /* owned from now on */,
-                                         const char *scope, int32_t *out_local) WEFT_CHECKED;
+                                         wefti_moved moved, const char *scope,
+                                         int32_t *out_local) WEFT_CHECKED;
 
 weft_status wefti_partition_add_constant(wefti_partition_context *ctx, const weft_desc *desc,
                                          double value, int32_t *out_local) WEFT_CHECKED;

@@ -71,7 +71,7 @@ weft_status wefti_partition_named_transfer(wefti_lowering *c, int32_t local, wef
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for the name of a value");
     }
     t->name = scope;
-    return wefti_partition_add_transfer(ctx, local, t, scope, out_local);
+    return wefti_partition_add_transfer(ctx, local, t, WEFTI_MOVED_VALUE, scope, out_local);
 }
 
 weft_status wefti_partition_emit(wefti_lowering *c) {

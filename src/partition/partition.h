@@ -110,4 +110,15 @@ typedef struct wefti_decision {
 typedef void wefti_decide(void *context, const wefti_decision *decision);
 void wefti_partition_observe(wefti_partition *p, wefti_decide *decide, void *context);
 
+/* unmatched.c: lists the settings of a plan that have no effect, one message per line, "" for none;
+ * wefti_free it. It lists at most 20 patterns, and counts the others. These are patterns that match
+ * no name of the model, axes that split nothing, and fusions without tensors. Wraps the graph's
+ * loose nodes into cells. `fused`: for each of the plan's fusions the most tensors that it may join
+ * on a device, known from a build; NULL: unknown, then fusions are not checked. */
+weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const int32_t fused[3],
+                                 char **out) WEFT_CHECKED;
+/* Refuses a plan with a split of an op or a tensor whose pattern matches no name of the model:
+ * WEFT_E_NOT_FOUND, with the first such split and the nearest name. Wraps the graph too. */
+weft_status wefti_plan_check_splits(const weft_plan *plan, weft_graph *graph) WEFT_CHECKED;
+
 #endif

@@ -14,34 +14,18 @@
  * The choice is local, one node at a time. It finds the schemes that people design by hand
  * (column-parallel, then row-parallel products, one all-reduce per pair), because keeping a layout
  * costs nothing. */
+#include "partition/strategy.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/text.h"
-#include "partition/context.h"
-
 /* ---- factors and dimensions ---- */
-
-static bool splittable(const wefti_lowering *c, int f) {
-    wefti_factor_kind kind = c->rule.factor[f].kind;
-    if (kind == WEFTI_FACTOR_FREE || kind == WEFTI_FACTOR_SUM || kind == WEFTI_FACTOR_MAX)
-        return true;
-    return kind != WEFTI_FACTOR_WHOLE && c->n->op->lower && (c->n->op->lowers >> kind & 1);
-}
-
-/* Elements of a dimension for each unit of its factor; 1 if both are split on their own (spatial
- * dimensions). */
-static int64_t elements_per_unit(const wefti_lowering *c, int f, int64_t size) {
-    int64_t whole = c->rule.factor[f].size;
-    if (c->rule.factor[f].kind == WEFTI_FACTOR_HALO || whole == 0) return 1;
-    return size % whole == 0 ? size / whole : 1;
-}
 
 static wefti_dim_split dim_of_factor(const wefti_lowering *c, int f, int64_t size) {
     wefti_dim_split s = c->factor[f];
     int64_t unit = s.unit > 1 ? s.unit : 1;
-    if (s.count) s.unit = unit * elements_per_unit(c, f, size);
+    if (s.count) s.unit = unit * wefti_strategy_unit(c, f, size);
     return s;
 }
 
@@ -86,196 +70,6 @@ static void fill_give(wefti_lowering *c) {
             if (c->rule.factor[f].kind == WEFTI_FACTOR_MAX) c->give[o].max |= axes;
         }
     }
-}
-
-static int64_t parts_of(const wefti_lowering *c, const wefti_dim_split *s) {
-    int64_t parts = 1;
-    for (int k = 0; k < s->count; k++) parts *= c->context->run->p->mesh.axis[s->axis[k]].size;
-    return parts;
-}
-
-/* ---- the plan's strategies ---- */
-
-static weft_status factor_words(const wefti_lowering *c, wefti_text *t) {
-    bool any = false;
-    for (int f = 0; f < c->rule.factors; f++) {
-        if (!splittable(c, f)) continue;
-        wefti_text_add(t, "%s%s (%lld)", any ? ", " : "", c->rule.factor[f].name,
-                       (long long)c->rule.factor[f].size);
-        any = true;
-    }
-    if (!any) wefti_text_add(t, "none");
-    return WEFT_OK;
-}
-
-static weft_status refuse(const wefti_lowering *c, const wefti_strategy *s, const char *what,
-                          const char *why) {
-    wefti_text t = {0};
-    for (int i = 0; i < c->n->inputs; i++)
-        wefti_text_add(&t, "%s%s", i ? ", " : "",
-                       wefti_in(c->n, i) ? wefti_desc_text(wefti_in(c->n, i)).text : "-");
-    for (int o = 0; o < c->n->outputs; o++)
-        wefti_text_add(&t, "%s%s",
-                       o              ? ", "
-                       : c->n->inputs ? "; results are "
-                                      : "none; results are ",
-                       wefti_desc_text(wefti_out(c->n, o)).text);
-    wefti_text_add(&t, "; it can be split by ");
-    WEFT_TRY(factor_words(c, &t));
-    char *text = wefti_text_take(&t);
-    weft_status status = WEFT_RAISE(
-        WEFT_E_LAYOUT, "%s%sthe strategy '%.100s' says %s: %s; operands are %s",
-        s->source ? s->source : "", s->source ? ": " : "", s->match, what, why, text ? text : "");
-    wefti_free(text);
-    return status;
-}
-
-/* Finds the factor of "n0", "in0.1", "out0.2", or "1" (a dimension of input 0). -1: no such factor;
- * -2: no such dimension, or a dimension of size 1. */
-static int find_factor(const wefti_lowering *c, const char *what) {
-    for (int f = 0; f < c->rule.factors; f++)
-        if (!strcmp(c->rule.factor[f].name, what)) return f;
-    int operand = 0, d = 0, used = 0;
-    bool output = false;
-    size_t length = strlen(what);
-    if (sscanf(what, "in%d.%d%n", &operand, &d, &used) == 2 && (size_t)used == length) {
-    } else if (sscanf(what, "out%d.%d%n", &operand, &d, &used) == 2 && (size_t)used == length) {
-        output = true;
-    } else if (operand = 0, sscanf(what, "%d%n", &d, &used) != 1 || (size_t)used != length) {
-        return -1;
-    }
-    if (operand < 0 || operand >= (output ? c->n->outputs : c->n->inputs)) return -2;
-    const weft_desc *desc = output ? wefti_out(c->n, operand) : wefti_in(c->n, operand);
-    if (!desc || d < 0 || d >= desc->rank) return -2;
-    int f = output ? c->rule.out[operand][d] : c->rule.in[operand][d];
-    return f < 0 ? -2 : f;
-}
-
-static weft_status take(wefti_lowering *c, const wefti_strategy *s, int f,
-                        const wefti_dim_split *split, const char *what, wefti_axes *used) {
-    char why[160];
-    if (!splittable(c, f)) return refuse(c, s, what, "this dimension must be whole");
-    if (c->factor[f].count && split->count) {
-        (void)snprintf(why, sizeof why, "it is %s, which the strategy splits already; say it once",
-                       c->rule.factor[f].name);
-        return refuse(c, s, what, why);
-    }
-    for (int k = 0; k < split->count; k++) {
-        wefti_axes bit = 1u << split->axis[k];
-        if (*used & bit) {
-            (void)snprintf(why, sizeof why, "the axis '%s' splits another dimension already",
-                           c->context->run->p->mesh.axis[split->axis[k]].name);
-            return refuse(c, s, what, why);
-        }
-        *used |= bit;
-    }
-    if (parts_of(c, split) > c->rule.factor[f].size && c->rule.factor[f].size > 0) {
-        (void)snprintf(why, sizeof why, "%lld elements cannot be split into %lld parts",
-                       (long long)c->rule.factor[f].size, (long long)parts_of(c, split));
-        return refuse(c, s, what, why);
-    }
-    c->factor[f] = *split;
-    return WEFT_OK;
-}
-
-static weft_status miss(const wefti_lowering *c, const wefti_strategy *s) {
-    const char **missed = &c->context->run->p->missed[s - c->context->run->p->plan->strategies];
-    wefti_text t = {0};
-    if (*missed) return WEFT_OK;
-    wefti_text_add(&t, "%s:%s can be split by ", c->context->label, c->context->op);
-    WEFT_TRY(factor_words(c, &t));
-    char *text = wefti_text_take(&t);
-    *missed = text ? wefti_arena_strdup(c->context->run->p->arena, text) : NULL;
-    wefti_free(text);
-    WEFT_REQUIRE(*missed, WEFT_E_NOMEM, "no memory to partition a cell");
-    return WEFT_OK;
-}
-
-static weft_status take_splits(wefti_lowering *c, const wefti_strategy *s, wefti_axes *used) {
-    bool exact = s->op != NULL; /* the strategy names the op: all of it must apply */
-    for (int32_t k = 0; k < s->split_count; k++) {
-        const wefti_split *x = &s->splits[k];
-        int f = find_factor(c, x->what);
-        char what[64];
-        (void)snprintf(what, sizeof what, "%s", x->what);
-        if (f < 0 && !exact) {
-            WEFT_TRY(miss(c, s));
-            continue;
-        }
-        if (f < 0)
-            return refuse(c, s, what,
-                          f == -1 ? "it has no such factor"
-                                  : "there is no such dimension, or its size is 1");
-        wefti_dim_split split = {.count = x->count};
-        for (int a = 0; a < x->count; a++) {
-            if (x->axis[a] >= c->context->run->p->mesh.axes)
-                return refuse(c, s, what, "the axis is not in the mesh");
-            split.axis[a] = x->axis[a];
-        }
-        WEFT_TRY(take(c, s, f, &split, what, used));
-        if (k < 64)
-            c->context->run->p->applied[s - c->context->run->p->plan->strategies] |= (uint64_t)1
-                                                                                     << k;
-    }
-    return WEFT_OK;
-}
-
-/* MindSpore's cuts: the number of parts of each factor, in the order in which the factors occur. */
-typedef struct cut_list {
-    int count;
-    int factor[WEFTI_MAX_FACTORS];
-    int64_t cuts[WEFTI_MAX_FACTORS];
-    char what[WEFTI_MAX_FACTORS][64]; /* for messages */
-} cut_list;
-
-static weft_status add_cut(const wefti_lowering *c, const wefti_strategy *s, cut_list *list, int f,
-                           int64_t cuts, const char *what) {
-    if (cuts == 1 && (f < 0 || !splittable(c, f))) return WEFT_OK;
-    if (f < 0) return refuse(c, s, what, "this dimension cannot be split");
-    if (!splittable(c, f)) return refuse(c, s, what, "this dimension must be whole");
-    for (int k = 0; k < list->count; k++) {
-        if (list->factor[k] != f) continue;
-        if (list->cuts[k] == cuts) return WEFT_OK;
-        return refuse(c, s, what, "it differs from the cuts of the same dimension elsewhere");
-    }
-    list->factor[list->count] = f;
-    list->cuts[list->count] = cuts;
-    (void)snprintf(list->what[list->count++], sizeof *list->what, "%s", what);
-    return WEFT_OK;
-}
-
-/* Lists the cuts: for each input in turn, one number per dimension. */
-static weft_status list_cuts(const wefti_lowering *c, const wefti_strategy *s, cut_list *list) {
-    int64_t at = 0;
-    char why[192], what[64];
-    int present = 0;
-    for (int i = 0; i < c->n->inputs; i++) present += wefti_in(c->n, i) != NULL;
-    if (s->cut_inputs > present) {
-        (void)snprintf(why, sizeof why, "it names %d inputs, there are %d", s->cut_inputs, present);
-        return refuse(c, s, "cuts", why);
-    }
-    if (s->cut_inputs < c->n->op->min_inputs) {
-        (void)snprintf(why, sizeof why,
-                       "it names %d input%s, but the op has %d%s: give each its own", s->cut_inputs,
-                       s->cut_inputs == 1 ? "" : "s", present,
-                       present > c->n->op->min_inputs ? ", not all of which may be left out" : "");
-        return refuse(c, s, "cuts", why);
-    }
-    for (int32_t i = 0; i < s->cut_inputs; i++) {
-        const weft_desc *desc = wefti_in(c->n, i);
-        if (!desc || desc->rank != s->cut_ranks[i]) {
-            (void)snprintf(why, sizeof why, "it has %d cuts for input %d, which is %s",
-                           s->cut_ranks[i], i, desc ? wefti_desc_text(desc).text : "absent");
-            return refuse(c, s, "cuts", why);
-        }
-        for (int d = 0; d < desc->rank; d++) {
-            int64_t cuts = s->cuts[at++];
-            (void)snprintf(what, sizeof what, "%lld cuts of dimension %d of input %d",
-                           (long long)cuts, d, i);
-            WEFT_TRY(add_cut(c, s, list, c->rule.in[i][d], cuts, what));
-        }
-    }
-    return WEFT_OK;
 }
 
 /* ---- the choice ---- */
@@ -325,11 +119,11 @@ static void suggest_layout(chooser *h, const wefti_layout *layout, const int8_t 
     for (int d = 0; d < desc->rank; d++) {
         int f = dims[d];
         const wefti_dim_split *s = &layout->dim[d];
-        if (f < 0 || s->count == 0 || !splittable(c, f) || c->factor[f].count ||
+        if (f < 0 || s->count == 0 || !wefti_strategy_splittable(c, f) || c->factor[f].count ||
             c->context->closed[f])
             continue;
         if (s->count > h->seen[f].count) h->seen[f] = *s;
-        int64_t per = elements_per_unit(c, f, desc->shape[d]);
+        int64_t per = wefti_strategy_unit(c, f, desc->shape[d]);
         bool space =
             c->rule.factor[f].kind == WEFTI_FACTOR_HALO; /* its dimensions differ in size */
         int64_t unit = s->unit > 1 && s->unit % per == 0 && !space ? s->unit / per : 1;
@@ -413,7 +207,7 @@ static weft_status weigh(chooser *h) {
     int64_t parts = 1;
     double seconds = 0;
     for (int f = 0; f < c->rule.factors; f++) {
-        int64_t p = parts_of(c, &c->factor[f]),
+        int64_t p = wefti_strategy_parts(c, &c->factor[f]),
                 unit = c->factor[f].unit > 1 ? c->factor[f].unit : 1;
         if (p > 1 && p * unit > c->rule.factor[f].size)
             return WEFT_OK; /* some pieces would be empty */
@@ -507,45 +301,6 @@ bool wefti_partition_guided(const weft_node *n, const wefti_strategy *s) {
     return s && n->gradient && !s->op;
 }
 
-/* Whether every result, and every operand with dimensions, has the factor. Then the factor means
- * the same in the op's gradient, whichever operands a product takes. */
-static bool is_everywhere(const wefti_lowering *c, int f) {
-    bool all = true;
-    for (int i = 0; i < c->n->inputs + c->n->outputs; i++) {
-        bool input = i < c->n->inputs, has = false;
-        const weft_desc *desc = input ? wefti_in(c->n, i) : wefti_out(c->n, i - c->n->inputs);
-        const int8_t *dims = input ? c->rule.in[i] : c->rule.out[i - c->n->inputs];
-        for (int d = 0; desc && d < desc->rank; d++) has |= dims[d] == f;
-        all &= has || !desc || desc->rank == 0;
-    }
-    return all;
-}
-
-/* A strategy for a label is meant for the model's own ops. Gradients follow it where its factors
- * mean the same, and ignore it where it does not fit. */
-static void take_guidance(wefti_lowering *c, const wefti_strategy *s, wefti_axes *used) {
-    bool same_names = (c->n->op->flags & WEFTI_OP_GRADIENT) != 0;
-    for (int32_t k = 0; k < s->split_count; k++) {
-        const wefti_split *x = &s->splits[k];
-        wefti_dim_split split = {.count = x->count};
-        wefti_axes axes = 0;
-        int f = c->rule.factors - 1;
-        while (f >= 0 && strcmp(c->rule.factor[f].name, x->what) != 0) f--;
-        if (f < 0 || !splittable(c, f) || c->factor[f].count) continue;
-        if (!same_names && !is_everywhere(c, f)) continue;
-        bool fits = true;
-        for (int a = 0; a < x->count; a++) {
-            fits &=
-                x->axis[a] < c->context->run->p->mesh.axes && !((axes | *used) >> x->axis[a] & 1u);
-            axes |= 1u << x->axis[a];
-            split.axis[a] = x->axis[a];
-        }
-        if (!fits || parts_of(c, &split) > c->rule.factor[f].size) continue;
-        *used |= axes;
-        c->factor[f] = split;
-    }
-}
-
 /* Chooses the axes that the plan leaves open, after its own choices are made. */
 static weft_status choose_others(chooser *h, wefti_axes said) {
     wefti_lowering *c = h->c;
@@ -565,7 +320,7 @@ static weft_status choose_others(chooser *h, wefti_axes said) {
 typedef struct cutter {
     const chooser *fresh; /* before any choice */
     const wefti_strategy *strategy;
-    const cut_list *list;
+    const wefti_cut_list *list;
     int ways;
     double best;
     wefti_dim_split best_factor[WEFTI_MAX_FACTORS];
@@ -581,7 +336,8 @@ static weft_status try_cuts(void *context, const wefti_dim_split *splits) {
     wefti_axes said = 0;
     memset(c->factor, 0, sizeof c->factor);
     for (int k = 0; k < x->list->count; k++)
-        WEFT_TRY(take(c, x->strategy, x->list->factor[k], &splits[k], x->list->what[k], &said));
+        WEFT_TRY(wefti_strategy_take(c, x->strategy, x->list->factor[k], &splits[k],
+                                     x->list->what[k], &said));
     WEFT_TRY(choose_others(&h, said));
     if (x->ways++ && !(h.best < x->best * (1 - 1e-9))) return WEFT_OK;
     x->best = h.best;
@@ -591,18 +347,18 @@ static weft_status try_cuts(void *context, const wefti_dim_split *splits) {
 }
 
 static weft_status choose_for_cuts(const chooser *fresh, const wefti_strategy *s) {
-    cut_list list = {0};
+    wefti_cut_list list = {0};
     cutter x = {.fresh = fresh, .strategy = s, .list = &list};
     wefti_lowering *c = fresh->c;
     int failed = -1;
-    WEFT_TRY(list_cuts(c, s, &list));
+    WEFT_TRY(wefti_strategy_list_cuts(c, s, &list));
     for (int k = 0; k < list.count; k++) c->context->closed[list.factor[k]] = true;
     weft_status status =
         wefti_cut_each(&c->context->run->p->mesh, list.count, list.cuts, try_cuts, &x, &failed);
     if (status < 0 && failed >= 0) {
         char message[192];
         (void)snprintf(message, sizeof message, "%.180s", weft_error_message());
-        return refuse(c, s, list.what[failed], message);
+        return wefti_strategy_refuse(c, s, list.what[failed], message);
     }
     memcpy(c->factor, x.best_factor, sizeof c->factor);
     c->keep = x.best_keep;
@@ -615,11 +371,11 @@ weft_status wefti_partition_choose(wefti_lowering *c, const wefti_strategy *stra
     wefti_rule_begin(&c->rule);
     if (c->n->op->split) WEFT_TRY(c->n->op->split(c->n, &c->rule));
     bool guided = wefti_partition_guided(c->n, strategy);
-    if (guided) take_guidance(c, strategy, &said);
+    if (guided) wefti_strategy_take_guidance(c, strategy, &said);
     if (strategy && !guided && strategy->cuts) {
         WEFT_TRY(choose_for_cuts(&h, strategy));
     } else {
-        if (strategy && !guided) WEFT_TRY(take_splits(c, strategy, &said));
+        if (strategy && !guided) WEFT_TRY(wefti_strategy_take_splits(c, strategy, &said));
         WEFT_TRY(choose_others(&h, said));
     }
     fill_need(c);

@@ -103,6 +103,9 @@ struct weft_plan {
     wefti_strategy dataset_cuts; /* of each input, in place of `dataset`; `cuts` NULL: none */
     bool overlap;
     uint64_t model_hash; /* of the graph for which the plan was completed; 0: none */
+    struct {
+        double predicted_seconds, measured_seconds; /* of a step; 0: there was no audit */
+    } audit;                                        /* the last one of a run with this plan */
 };
 
 /* Takes links and rates from a machine: a text of wefti_model_find. The machine must have the

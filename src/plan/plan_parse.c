@@ -204,6 +204,17 @@ static weft_status read_rates(const plan_parse_place *top, weft_plan *plan) {
     return WEFT_OK;
 }
 
+/* "error" follows from the two times. */
+static weft_status read_audit(const plan_parse_place *top, weft_plan *plan) {
+    static const char *const keys[] = {"predicted_seconds", "measured_seconds", "error", NULL};
+    const wefti_json *value = wefti_json_get(top->object, "audit");
+    if (!value) return WEFT_OK;
+    plan_parse_place at = inside(top, "audit", value);
+    WEFT_TRY(check_keys(&at, keys));
+    WEFT_TRY(read_rate(&at, "predicted_seconds", 0, &plan->audit.predicted_seconds));
+    return read_rate(&at, "measured_seconds", 1e-12, &plan->audit.measured_seconds);
+}
+
 static weft_status read_meshes(const plan_parse_place *pipeline, weft_plan *plan) {
     const wefti_json *item;
     WEFT_TRY(read_list(pipeline, "meshes", &item));
@@ -388,6 +399,7 @@ static weft_status read_plan(const plan_parse_place *top, weft_plan *plan) {
     WEFT_TRY(read_mesh(top, plan));
     WEFT_TRY(read_links(top, plan));
     WEFT_TRY(read_rates(top, plan));
+    WEFT_TRY(read_audit(top, plan));
     WEFT_TRY(read_rest(top, plan));
     WEFT_TRY(read_pipeline(top, plan));
     WEFT_TRY(read_optimizer(top, plan));
@@ -403,7 +415,7 @@ static weft_status read_head(const plan_parse_place *top, int64_t *out_devices) 
     static const char *const keys[] = {
         "weft_plan",  "model",   "devices",   "mesh",      "mode",   "pipeline", "optimizer",
         "accumulate", "copies",  "recompute", "gradients", "fusion", "dataset",  "overlap",
-        "strategies", "tensors", "links",     "rates",     NULL};
+        "strategies", "tensors", "links",     "rates",     "audit",  NULL};
     int64_t version = 0, devices = 0;
     bool object = top->object->kind == WEFTI_JSON_OBJECT;
     WEFT_REQUIRE(object && wefti_json_get(top->object, "weft_plan"), WEFT_E_ARG,

@@ -129,10 +129,24 @@ static void print_fusion(const weft_plan *plan, wefti_text *out) {
     wefti_text_add(out, "\n  },\n");
 }
 
+/* The error is for readers: the parser takes it from the two times. */
+static void print_audit(const weft_plan *plan, wefti_text *out) {
+    const double predicted = plan->audit.predicted_seconds, measured = plan->audit.measured_seconds;
+    if (!(measured > 0)) return;
+    wefti_text_add(out, "  \"audit\": {\"predicted_seconds\": ");
+    wefti_json_real(out, predicted);
+    wefti_text_add(out, ", \"measured_seconds\": ");
+    wefti_json_real(out, measured);
+    wefti_text_add(out, ", \"error\": ");
+    wefti_json_real(out, predicted / measured - 1);
+    wefti_text_add(out, "},\n");
+}
+
 static weft_status print_plan(const weft_plan *plan, wefti_text *out) {
     wefti_text_add(out, "{\n  \"weft_plan\": %d,\n", PLAN_PRINT_VERSION);
     if (plan->model_hash)
         wefti_text_add(out, "  \"model\": \"%016llx\",\n", (unsigned long long)plan->model_hash);
+    print_audit(plan, out);
     wefti_text_add(out, "  \"devices\": %d,\n  \"mesh\": ", plan->devices);
     print_mesh(&plan->mesh, out);
     print_links(&plan->links, out);

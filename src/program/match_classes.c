@@ -11,64 +11,16 @@
 #include <string.h>
 
 #include "base/digest/digest.h"
-
-/* How a group lies. */
-typedef enum lies {
-    ALONG_AXES,  /* all ranks of a stage that differ along `axes` only */
-    AT_PLACE,    /* one rank of each stage in `firsts`, all with one place in their stages */
-    WHOLE_STAGES /* all ranks of the stages in `firsts` */
-} lies;
+#include "program/groups.h"
 
 typedef struct wefti_match_group {
     struct wefti_match_group *next;
-    lies how;
-    wefti_axes axes;
-    int32_t stages, *firsts; /* the first ranks of the stages, ascending */
+    wefti_group_place name;
     int32_t *lowest; /* per class: the lowest class that it meets, -1: not in such a group */
 } wefti_match_group;
 
-static const wefti_mesh *mesh_of(const wefti_match *m, int32_t rank) {
-    return &m->classes->programs[m->classes->class_of[rank]]->mesh;
-}
-
 static void *make(const wefti_match *m, int64_t count, size_t bytes) {
     return wefti_arena_alloc(m->arena, (size_t)(count + 1) * bytes);
-}
-
-/* ---- the name of a group ---- */
-
-static wefti_axes axes_between(const wefti_mesh *mesh, const wefti_transfer *t) {
-    int32_t here[WEFTI_MAX_AXES], there[WEFTI_MAX_AXES];
-    wefti_axes axes = 0;
-    wefti_mesh_coordinates(mesh, t->ranks[0], here);
-    for (int32_t i = 1; i < t->members; i++) {
-        wefti_mesh_coordinates(mesh, t->ranks[i], there);
-        for (int a = 0; a < mesh->axes; a++)
-            if (here[a] != there[a]) axes |= 1u << a;
-    }
-    return axes;
-}
-
-/* Names the group of a transfer in *out, with the firsts in an array of `members`. False: it lies
- * in none of these ways. Ranks ascend. */
-static bool name_group(const wefti_match *m, const wefti_transfer *t, wefti_match_group *out) {
-    bool one_place = true, whole = true;
-    out->stages = 0;
-    for (int32_t i = 0, end; i < t->members; i = end) {
-        const wefti_mesh *mesh = mesh_of(m, t->ranks[i]);
-        const int32_t size = wefti_mesh_size(mesh);
-        for (end = i + 1; end < t->members && t->ranks[end] < mesh->first + size;) end++;
-        out->firsts[out->stages++] = mesh->first;
-        one_place = one_place && end == i + 1 &&
-                    t->ranks[i] - mesh->first == t->ranks[0] - out->firsts[0] &&
-                    size == wefti_mesh_size(mesh_of(m, t->ranks[0]));
-        whole = whole && end - i == size;
-    }
-    out->how = out->stages == 1 ? ALONG_AXES : one_place ? AT_PLACE : WHOLE_STAGES;
-    if (out->stages > 1) return one_place || whole;
-    const wefti_mesh *mesh = mesh_of(m, t->ranks[0]);
-    out->axes = axes_between(mesh, t);
-    return wefti_mesh_product(mesh, out->axes) == t->members;
 }
 
 /* ---- the classes that meet ---- */
@@ -88,46 +40,45 @@ static void join(int32_t *lowest, int32_t a, int32_t b) {
 
 static void join_along(const wefti_match *m, wefti_match_group *g) {
     const int32_t *class_of = m->classes->class_of;
-    const wefti_mesh *mesh = mesh_of(m, g->firsts[0]);
+    const wefti_mesh *mesh = wefti_group_mesh(m->classes, g->name.firsts[0]);
     for (int32_t i = 0; i < wefti_mesh_size(mesh); i++) {
         int32_t at[WEFTI_MAX_AXES], rank = mesh->first + i;
         wefti_mesh_coordinates(mesh, rank, at);
         for (int a = 0; a < mesh->axes; a++)
-            if (g->axes >> a & 1u) at[a] = 0;
+            if (g->name.axes >> a & 1u) at[a] = 0;
         join(g->lowest, class_of[wefti_mesh_rank(mesh, at)], class_of[rank]);
     }
 }
 
 /* The ranks of stage s meet the ranks of the first stage: of the same place, or all. */
 static void join_stages(const wefti_match *m, wefti_match_group *g) {
-    const int32_t *class_of = m->classes->class_of, first = g->firsts[0];
-    for (int32_t s = 0; s < g->stages; s++)
-        for (int32_t i = 0; i < wefti_mesh_size(mesh_of(m, g->firsts[s])); i++)
-            join(g->lowest, class_of[g->how == AT_PLACE ? first + i : first],
-                 class_of[g->firsts[s] + i]);
+    const wefti_group_place *name = &g->name;
+    const int32_t *class_of = m->classes->class_of, first = name->firsts[0];
+    for (int32_t s = 0; s < name->stages; s++)
+        for (int32_t i = 0; i < wefti_mesh_size(wefti_group_mesh(m->classes, name->firsts[s])); i++)
+            join(g->lowest, class_of[name->form == WEFTI_GROUP_AT ? first + i : first],
+                 class_of[name->firsts[s] + i]);
 }
 
-static weft_status add_group(wefti_match *m, const wefti_match_group *name,
+static weft_status add_group(wefti_match *m, const wefti_group_place *name,
                              wefti_match_group **out) {
     wefti_match_group *g = make(m, 1, sizeof *g);
     WEFT_REQUIRE(g, WEFT_E_NOMEM, "no memory to match programs");
-    *g = *name;
-    g->firsts = make(m, name->stages, sizeof *g->firsts);
+    g->name = *name;
+    g->name.firsts = make(m, name->stages, sizeof *g->name.firsts);
     g->lowest = make(m, m->count, sizeof *g->lowest);
-    WEFT_REQUIRE(g->firsts && g->lowest, WEFT_E_NOMEM, "no memory to match programs");
-    memcpy(g->firsts, name->firsts, (size_t)name->stages * sizeof *g->firsts);
+    WEFT_REQUIRE(g->name.firsts && g->lowest, WEFT_E_NOMEM, "no memory to match programs");
+    memcpy(g->name.firsts, name->firsts, (size_t)name->stages * sizeof *name->firsts);
     for (int32_t c = 0; c < m->count; c++) g->lowest[c] = -1;
-    (g->how == ALONG_AXES ? join_along : join_stages)(m, g);
+    (name->form == WEFTI_GROUP_ALONG ? join_along : join_stages)(m, g);
     g->next = m->groups;
     m->groups = *out = g;
     return WEFT_OK;
 }
 
-static wefti_match_group *find_group(const wefti_match *m, const wefti_match_group *name) {
+static wefti_match_group *find_group(const wefti_match *m, const wefti_group_place *name) {
     for (wefti_match_group *g = m->groups; g; g = g->next)
-        if (g->how == name->how && g->axes == name->axes && g->stages == name->stages &&
-            !memcmp(g->firsts, name->firsts, (size_t)g->stages * sizeof *g->firsts))
-            return g;
+        if (wefti_group_places_equal(&g->name, name)) return g;
     return NULL;
 }
 
@@ -168,10 +119,11 @@ static weft_status plain_channel(wefti_match *m, const wefti_transfer *t, int32_
 
 weft_status wefti_match_class_channel(wefti_match *m, const wefti_transfer *t, int32_t player,
                                       wefti_match_end *end) {
-    wefti_match_group name = {.firsts = make(m, t->members, sizeof(int32_t))}, *group;
+    wefti_group_place name = {.firsts = make(m, t->members, sizeof(int32_t))};
+    wefti_match_group *group;
     int32_t *players, members;
     WEFT_REQUIRE(name.firsts, WEFT_E_NOMEM, "no memory to match programs");
-    if (!name_group(m, t, &name)) return plain_channel(m, t, player, end);
+    if (!wefti_group_find_place(m->classes, t, &name)) return plain_channel(m, t, player, end);
     if (!(group = find_group(m, &name))) WEFT_TRY(add_group(m, &name, &group));
     WEFT_TRY(meeting(m, group, player, &players, &members));
     for (end->slot = 0; players[end->slot] != player;) end->slot++;

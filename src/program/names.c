@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "graph/lower/lower.h"
 #include "program/print.h"
 
 const char *wefti_phase_text(const wefti_step *step) {
@@ -38,14 +39,12 @@ const char *wefti_transfer_what(const wefti_step *step, const wefti_instruction 
 
 const char *wefti_transfer_name(const wefti_step *step, const wefti_instruction *code,
                                 const wefti_transfer *transfer, char *buffer, size_t bytes) {
-    static const char *const roles[] = {"gradient of ", "operand of "};
     const char *what = wefti_transfer_what(step, code, transfer), *role = "";
     bool inside = code && code->node->scope == what && step->name[0];
-    for (int i = 0; i < 2 && inside; i++)
-        if (!strncmp(what, roles[i], strlen(roles[i]))) {
-            role = roles[i];
-            what += strlen(role);
-        }
+    if (inside) {
+        role = wefti_moved_text((wefti_moved)wefti_attr_int(code->node, "moves"));
+        what += strlen(role);
+    }
     (void)snprintf(buffer, bytes, "%s%s%s%s", role, inside ? step->name : "",
                    inside && what[0] != ':' ? "." : "", what);
     return buffer;

@@ -62,6 +62,9 @@ typedef struct wefti_step {
      * leaves in flight, code[to - leaves, to). The next part begins with the waits for them,
      * code[from - waits, from). */
     int32_t from, to, part, parts, waits, leaves;
+    /* While the step runs: the end of the highest buffer of the arena that is alive, and the bytes
+     * of all that are alive. The largest end of all steps is the predicted peak. */
+    int64_t used_bytes, alive_bytes;
 } wefti_step;
 
 /* Steps that run several times. Loops of a section are in order, and do not overlap. */
@@ -169,7 +172,7 @@ typedef struct wefti_program {
     wefti_stage_layouts *remote_layouts;
     wefti_placed *placed; /* of all stages; empty without a pipeline */
     int32_t placed_count;
-    int64_t saved_bytes;                  /* sum of the saved blocks */
+    int64_t saved_bytes;                  /* of saved blocks, the most that exist at once */
     double forward_flops, backward_flops; /* of one microbatch */
     wefti_memory_item *largest;           /* the largest buffers alive at the peak, descending */
     int32_t largest_count;

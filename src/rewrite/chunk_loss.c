@@ -35,6 +35,7 @@ typedef struct chunk_loss_region {
                              nodes */
     int64_t rows, chunks;
     int32_t **pieces; /* per value with rows: its chunks in the new body; NULL: not joined */
+    int64_t from, to; /* the nodes of the chunks in the new body */
 } chunk_loss_region;
 
 static bool is(const weft_node *n, const char *op) {
@@ -259,7 +260,9 @@ static weft_status chunk_transfer(const chunk_loss_region *r, wefti_partition *p
         t->have[m] = t->want[m] = (wefti_region){.size = {rows}};
     WEFT_TRY(wefti_partition_add(part, t, &index));
     weft_desc result = weft_desc_of(wefti_out(n, 0)->dtype, 1, &rows);
-    return wefti_body_add_transfer(to, map[n->in[0]], index, &result, n->scope, &map[n->out[0]]);
+    return wefti_body_add_transfer(to, map[n->in[0]], index, &result,
+                                   (wefti_moved)wefti_attr_int(n, "moves"), n->scope,
+                                   &map[n->out[0]]);
 }
 
 /* Gradients of weight and bias: adds each chunk's gradient to the sum of the earlier ones. */
@@ -379,14 +382,16 @@ static weft_status emit_chunks(const chunk_loss_region *r, wefti_partition *part
 
 /* Copies nodes in their old order, except nodes that wait for the region. These follow it, at the
  * position of the region's last node, when all their operands are available. */
-static weft_status rewrite(const chunk_loss_region *r, wefti_partition *part, weft_body *to,
+static weft_status rewrite(chunk_loss_region *r, wefti_partition *part, weft_body *to,
                            int32_t *map) {
     const weft_body *b = r->b;
     int64_t last = r->node[GRAD] < 0 ? r->node[LOSS] : r->node[GRAD];
     WEFT_TRY(wefti_copy_inputs(b, to, map));
     for (int64_t k = 0; k < b->node_count; k++) {
         if (k == last) {
+            r->from = to->node_count;
             WEFT_TRY(emit_chunks(r, part, to, map));
+            r->to = to->node_count;
             for (int64_t j = 0; j < k; j++)
                 if (r->later[j] && !r->inside[j])
                     WEFT_TRY(wefti_body_copy_node(to, &b->nodes[j], map));
@@ -397,9 +402,11 @@ static weft_status rewrite(const chunk_loss_region *r, wefti_partition *part, we
     return wefti_copy_outputs(b, to, map);
 }
 
-/* Returns `body` with its first large loss in chunks; NULL: the body has none. */
+/* Returns `body` with its first large loss in chunks; NULL: the body has none. The nodes [skip[0],
+ * skip[1]) are chunks already; sets `skip` for the result. */
 static weft_status chunk_first(weft_graph *g, wefti_partition *part, const weft_body *body,
-                               int64_t most, wefti_arena *scratch, weft_body **out) {
+                               int64_t most, int64_t skip[2], wefti_arena *scratch,
+                               weft_body **out) {
     chunk_loss_region r = {.b = body, .part = part};
     size_t nodes = (size_t)body->node_count + 1, values = (size_t)body->value_count + 1;
     bool found = false;
@@ -410,7 +417,10 @@ static weft_status chunk_first(weft_graph *g, wefti_partition *part, const weft_
     int32_t *map = wefti_arena_alloc(scratch, values * sizeof *map);
     WEFT_REQUIRE(r.inside && r.later && r.pieces && map, WEFT_E_NOMEM,
                  "no memory to cut the loss into chunks");
-    for (int64_t k = 0; k < body->node_count && !found; k++) found = find_region(&r, k, most);
+    for (int64_t k = 0; k < body->node_count && !found; k++) {
+        if (k == skip[0]) k = skip[1];
+        if (k < body->node_count) found = find_region(&r, k, most);
+    }
     if (!found) return WEFT_OK;
     WEFT_TRY(find_results(&r, scratch));
     weft_body *to;
@@ -421,6 +431,8 @@ static weft_status chunk_first(weft_graph *g, wefti_partition *part, const weft_
         return status;
     }
     to->streams = body->streams;
+    skip[0] = r.from;
+    skip[1] = r.to;
     *out = to;
     return WEFT_OK;
 }
@@ -430,9 +442,11 @@ weft_status wefti_chunk_loss(weft_graph *g, wefti_partition *part, const weft_bo
     wefti_arena *scratch;
     weft_body *more;
     weft_status status;
+    int64_t skip[2] = {-1, -1};
     *out = NULL;
     WEFT_TRY(wefti_arena_create(&scratch));
-    while ((status = chunk_first(g, part, *out ? *out : body, most, scratch, &more)) == WEFT_OK &&
+    while ((status = chunk_first(g, part, *out ? *out : body, most, skip, scratch, &more)) ==
+               WEFT_OK &&
            more) {
         wefti_body_destroy(*out);
         *out = more;

@@ -33,6 +33,7 @@ typedef struct grouping {
                         devices must communicate in one order, whatever each of them fuses. */
     bool *escapes;   /* per value: it is a result of the body */
     int32_t *uses;   /* per value: number of readers among the nodes */
+    int32_t *local;  /* per value: its number in the group that is emitted; all -1 in between */
 } grouping;
 
 static bool has(const grouping *g, int64_t node, int32_t group) {
@@ -54,7 +55,7 @@ static bool fusable(const weft_node *n) {
     for (int i = 0; i < n->inputs + 1; i++) {
         const weft_desc *d = i < n->inputs ? wefti_in(n, i) : wefti_out(n, 0);
         if (!d || !is_integer(d)) continue;
-        if (strcmp(n->op->name, "cast") || d->dtype == WEFT_I64 || d->dtype == WEFT_U16)
+        if (!(n->op->flags & WEFTI_OP_CONVERTS) || d->dtype == WEFT_I64 || d->dtype == WEFT_U16)
             return false;
     }
     return true;
@@ -71,7 +72,7 @@ static bool within_limits(const grouping *g, int32_t target, int64_t extra) {
     const weft_body *b = g->b;
     int32_t in[MAX_FUSED_INPUTS + 1];
     int ins = 0, outs = 0;
-    for (int64_t k = 0; k <= extra; k++) {
+    for (int64_t k = target; k <= extra; k++) { /* a group has the number of its first node */
         if (g->group[k] != target && k != extra) continue;
         const weft_node *n = &b->nodes[k];
         for (int i = 0; i < n->inputs; i++) {
@@ -140,28 +141,38 @@ static void form_groups(grouping *g) {
         }
         mine[g->group[k] / 64] |= (uint64_t)1 << (g->group[k] % 64);
         /* Other members, and their dependents, now depend on the dependencies of this node. */
-        for (int64_t j = 0; j < k && g->size[g->group[k]] > 1; j++)
+        for (int64_t j = g->group[k]; j < k && g->size[g->group[k]] > 1; j++)
             if (has(g, j, g->group[k])) add_reach(g, &g->reach[j * g->words], (int32_t)k);
     }
 }
 
 /* ---- emission ---- */
 
+/* Whether nodes outside the group, or the body's results, need the result of its node `k`. */
+static bool is_needed_outside(const grouping *g, int32_t group, int64_t k) {
+    const int32_t v = g->b->nodes[k].out[0];
+    int32_t inside = 0;
+    for (int64_t j = k + 1, left = g->size[group]; j < g->b->node_count && left > 0; j++) {
+        if (g->group[j] != group) continue;
+        left--;
+        for (int i = 0; i < g->b->nodes[j].inputs; i++) inside += g->b->nodes[j].in[i] == v;
+    }
+    return g->escapes[v] || inside < g->uses[v];
+}
+
 static weft_status emit_group(const grouping *g, weft_graph *graph, int32_t group, weft_body *to,
                               int32_t *map) {
     const weft_body *b = g->b;
     weft_body *inner, *stored;
-    int32_t in[MAX_FUSED_INPUTS], outs[MAX_FUSED_OUTPUTS];
+    int32_t in[MAX_FUSED_INPUTS], outs[MAX_FUSED_OUTPUTS], *local = g->local;
     int ins = 0, out_count = 0;
-    int32_t *local = wefti_arena_alloc(g->scratch, (size_t)b->value_count * sizeof *local);
-    WEFT_REQUIRE(local, WEFT_E_NOMEM, "no memory to fuse");
-    for (int64_t v = 0; v < b->value_count; v++) local[v] = -1;
     const char *scope = "";
     weft_status status;
     WEFT_TRY(wefti_body_create(graph, "fused", &inner));
-    for (int64_t k = 0; k < b->node_count; k++) {
+    for (int64_t k = group, left = g->size[group]; left > 0; k++) {
         const weft_node *n = &b->nodes[k];
         if (g->group[k] != group) continue;
+        left--;
         for (int i = 0; i < n->inputs; i++) {
             int32_t v = n->in[i];
             if (v < 0 || local[v] >= 0) continue;
@@ -175,16 +186,20 @@ static weft_status emit_group(const grouping *g, weft_graph *graph, int32_t grou
         WEFT_TRY_OR(fail, status, wefti_body_copy_node(inner, n, local));
         scope = n->scope;
     }
-    for (int64_t k = 0; k < b->node_count; k++) {
+    for (int64_t k = group, left = g->size[group]; left > 0; k++) {
         if (g->group[k] != group) continue;
+        left--;
         int32_t v = b->nodes[k].out[0];
-        bool outside = g->escapes[v];
-        for (int64_t j = k + 1; j < b->node_count && !outside; j++)
-            for (int i = 0; g->group[j] != group && i < b->nodes[j].inputs; i++)
-                outside |= b->nodes[j].in[i] == v;
-        if (!outside) continue;
+        if (!is_needed_outside(g, group, k)) continue;
         WEFT_TRY_OR(fail, status, wefti_body_output(inner, local[v]));
         outs[out_count++] = v;
+    }
+    for (int64_t k = group, left = g->size[group]; left > 0; k++) { /* all are -1 again */
+        if (g->group[k] != group) continue;
+        left--;
+        local[b->nodes[k].out[0]] = -1;
+        for (int i = 0; i < b->nodes[k].inputs; i++)
+            if (b->nodes[k].in[i] >= 0) local[b->nodes[k].in[i]] = -1;
     }
     WEFT_TRY(wefti_graph_intern_fused(graph, inner, &stored));
     int32_t node;
@@ -194,6 +209,21 @@ static weft_status emit_group(const grouping *g, weft_graph *graph, int32_t grou
 fail:
     wefti_body_destroy(inner);
     return status;
+}
+
+/* Whether all operands of a group are available, and all communication before it is done. */
+static bool is_ready(const grouping *g, const bool *done, int32_t group) {
+    const weft_body *b = g->b;
+    for (int64_t j = group, left = g->size[group]; left > 0; j++) {
+        if (g->group[j] != group) continue;
+        left--;
+        if (g->before[j] >= 0 && !done[g->before[j]]) return false;
+        for (int i = 0; i < b->nodes[j].inputs; i++) {
+            int32_t v = b->nodes[j].in[i], maker = v < 0 ? -1 : b->values[v].node;
+            if (maker >= 0 && g->group[maker] != group && !done[maker]) return false;
+        }
+    }
+    return true;
 }
 
 /* Emits a group when all its operands are available. Groups come in the order of their first ready
@@ -206,24 +236,16 @@ static weft_status emit_all(const grouping *g, weft_graph *graph, weft_body *to,
         int64_t before = left;
         for (int64_t k = 0; k < b->node_count; k++) {
             if (done[k]) continue;
-            int32_t group = g->group[k];
-            bool ready = true;
-            for (int64_t j = 0; j < b->node_count && ready; j++) {
-                if (g->group[j] != group) continue;
-                if (g->before[j] >= 0 && !done[g->before[j]]) ready = false;
-                for (int i = 0; i < b->nodes[j].inputs; i++) {
-                    int32_t v = b->nodes[j].in[i], maker = v < 0 ? -1 : b->values[v].node;
-                    if (maker >= 0 && g->group[maker] != group && !done[maker]) ready = false;
-                }
-            }
-            if (!ready) continue;
+            const int32_t group = g->group[k];
+            if (!is_ready(g, done, group)) continue;
             if (g->size[group] > 1)
                 WEFT_TRY(emit_group(g, graph, group, to, map));
             else
                 WEFT_TRY(wefti_body_copy_node(to, &b->nodes[k], map));
-            for (int64_t j = 0; j < b->node_count; j++)
+            for (int64_t j = group, members = g->size[group]; members > 0; j++)
                 if (g->group[j] == group) {
                     done[j] = true;
+                    members--;
                     left--;
                 }
         }
@@ -243,8 +265,10 @@ static weft_status fuse_into(weft_graph *graph, const weft_body *b, weft_body *t
     g.before = wefti_arena_alloc(scratch, nodes * sizeof *g.before);
     g.escapes = wefti_arena_alloc(scratch, values * sizeof *g.escapes);
     g.uses = wefti_arena_alloc(scratch, values * sizeof *g.uses);
-    WEFT_REQUIRE(map && g.group && g.size && g.reach && g.before && g.escapes && g.uses,
+    g.local = wefti_arena_alloc(scratch, values * sizeof *g.local);
+    WEFT_REQUIRE(map && g.group && g.size && g.reach && g.before && g.escapes && g.uses && g.local,
                  WEFT_E_NOMEM, "no memory to fuse");
+    for (int64_t v = 0; v < b->value_count; v++) g.local[v] = -1;
     for (int64_t k = 0; k < b->node_count; k++) g.group[k] = -1;
     for (int64_t o = 0; o < b->out_count; o++) g.escapes[b->out[o]] = true;
     for (int64_t k = 0; k < b->node_count; k++)

@@ -30,6 +30,7 @@ int32_t wefti_schedule_shorter(weft_schedule kind, int32_t stages, int32_t stage
     if (period <= 0) return micro;
     int64_t least = (int64_t)from + most_live(kind, stages, stage, chunks) + 2 * period;
     if (kind != WEFT_PIPELINE_1F1B) least += stages + 1; /* the stages fill and drain unevenly */
+    if (least < stages) least = stages; /* schedules of fewer microbatches are refused */
     if (micro < least) return micro;
     return (int32_t)(least + (micro - least) % period);
 }

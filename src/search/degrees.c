@@ -48,7 +48,8 @@ static weft_status check(const weft_model_config *c, const wefti_degrees *d) {
 static weft_status add_mesh(const wefti_degrees *d, weft_plan *plan) {
     const int32_t sizes[AXES] = {d->data, d->expert, d->context, d->tensor};
     bool any = false;
-    for (int a = 0; a < AXES; a++) {
+    for (int i = 0; i < AXES; i++) {
+        const int a = d->order[0] == d->order[1] ? i : d->order[i];
         if (sizes[a] == 1) continue;
         WEFT_TRY(weft_plan_axis(plan, axis_names[a], sizes[a]));
         any = true;
@@ -111,7 +112,7 @@ static weft_status fill(const weft_model_config *c, const wefti_degrees *d, weft
         WEFT_TRY(weft_plan_pipeline(plan, d->stages, d->microbatches, d->schedule, d->chunks));
     else
         WEFT_TRY(weft_plan_accumulate(plan, d->microbatches));
-    WEFT_TRY(weft_plan_optimizer(plan, d->level, 0, 0));
+    WEFT_TRY(weft_plan_optimizer(plan, d->level, 0, d->shard));
     if (d->recompute != WEFT_RECOMPUTE_NONE)
         WEFT_TRY(weft_plan_recompute(plan, d->recompute, NULL, false));
     return weft_plan_check(plan);

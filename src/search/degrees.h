@@ -11,10 +11,14 @@ typedef struct wefti_degrees {
      * dp outermost, then ep, cp, tp. Samples are split over dp and ep, which also holds the
      * experts; sequences over cp. */
     int32_t data, expert, context, tensor;
+    /* The axes from the outermost to the innermost, as numbers of 0 dp, 1 ep, 2 cp, 3 tp. All 0:
+     * the order above. */
+    int8_t order[4];
     bool sequence; /* norms and residuals are split along the sequence over tp */
     int32_t stages, chunks, microbatches; /* chunks: virtual stages of a device */
     weft_schedule schedule;
-    int level; /* of the optimizer: 0 to 3 */
+    int level;     /* of the optimizer: 0 to 3 */
+    int32_t shard; /* replicas that share its states; 0: all */
     weft_recompute recompute;
 } wefti_degrees;
 

@@ -66,10 +66,23 @@ typedef struct recursion {
 
 /* ---- ops with a model ---- */
 
-static bool name_is(const weft_node *op, const char *const *names) {
-    for (; *names; names++)
-        if (!strcmp(op->op->name, *names)) return true;
-    return false;
+typedef enum cost_model { MODEL_NONE, MODEL_PRODUCT, MODEL_BATCH } cost_model;
+
+/* Products have three roles. Pooling, norms over batches and losses are split by their batch. */
+static cost_model model_of_family(wefti_op_family family) {
+    switch (family) {
+    case WEFTI_FAMILY_MATRIX:
+    case WEFTI_FAMILY_PRODUCT:
+        return MODEL_PRODUCT;
+    case WEFTI_FAMILY_POOL:
+    case WEFTI_FAMILY_BATCH_NORM:
+    case WEFTI_FAMILY_LOSS:
+        return MODEL_BATCH;
+    case WEFTI_FAMILY_ROW_NORM:
+    case WEFTI_FAMILY_OTHER:
+        break;
+    }
+    return MODEL_NONE;
 }
 
 static bool dims_have(const int8_t *dims, const weft_desc *desc, int f) {
@@ -78,17 +91,11 @@ static bool dims_have(const int8_t *dims, const weft_desc *desc, int f) {
     return false;
 }
 
-/* Products and convolutions have three roles. Pooling, norms over batches and losses are split by
- * their batch. */
+/* False: the op has no cost model. */
 static bool model_of(const wefti_choice_node *n, modelled *out) {
-    static const char *const products[] = {
-        "linear", "matmul", "conv2d", "conv3d", "linear_cross_entropy", "moe_linear", NULL};
-    static const char *const batched[] = {
-        "max_pool2d", "avg_pool2d", "batch_norm_train", "batch_norm_infer", "cross_entropy",
-        "mse",        NULL};
-    if (!n->op) return false;
-    const bool product = name_is(n->op, products);
-    if (!product && !name_is(n->op, batched)) return false;
+    const cost_model model = n->op ? model_of_family(n->op->op->family) : MODEL_NONE;
+    const bool product = model == MODEL_PRODUCT;
+    if (model == MODEL_NONE) return false;
     out->batch_only = !product;
     for (int f = 0; f < n->rule.factors; f++) {
         wefti_factor_kind kind = n->rule.factor[f].kind;

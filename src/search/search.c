@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "search/find.h"
+#include "search/joint/joint.h"
 #include "search/mindspore/mindspore.h"
 #include "search/search.h"
 
@@ -23,7 +24,7 @@ weft_search_options weft_search_defaults(void) {
 
 static weft_status check(const weft_plan *settings, const weft_search_options *o) {
     WEFT_REQUIRE((unsigned)o->search < WEFT_SEARCHES, WEFT_E_ARG,
-                 "the search has the number %d; known: propagation, dynamic, recursive",
+                 "the search has the number %d; known: propagation, dynamic, recursive, joint",
                  (int)o->search);
     WEFT_TRY(wefti_mindspore_check(&o->cost));
     WEFT_REQUIRE(isfinite(o->rules.epsilon) && o->rules.epsilon > 0 && o->rules.epsilon <= 1,
@@ -92,6 +93,14 @@ weft_status weft_plan_search(weft_graph *graph, const weft_plan *settings,
                  "weft_plan_search needs a graph, settings, options and a place for the plan");
     wefti_find f = {.options = options, .pricing = wefti_mindspore_pricing(&options->cost)};
     WEFT_TRY(check(settings, options));
+    if (options->search == WEFT_SEARCH_JOINT) {
+        WEFT_TRY(wefti_joint_of_graph(graph, settings, options, out));
+        if (!out_notes) return WEFT_OK;
+        *out_notes = wefti_strdup("");
+        if (*out_notes) return WEFT_OK;
+        weft_plan_destroy(*out);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for the notes of a search");
+    }
     WEFT_TRY(wefti_choice_graph_create(graph, settings, &f.graph));
     weft_status status = find(&f);
     if (status >= 0) status = wefti_find_write(&f, out);

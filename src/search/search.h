@@ -26,14 +26,6 @@ weft_status wefti_plan_complete(const wefti_completion *what, weft_plan *out,
 /* A hash of the names and shapes of a model's parameters: equal for every batch and precision. */
 uint64_t wefti_model_hash(const weft_graph *graph);
 
-/* unmatched.c: lists the settings of a plan that have no effect, one message per line, "" for none;
- * wefti_free it. It lists at most 20 patterns, and counts the others. These are patterns that match
- * no name of the model, axes that split nothing, and fusions without tensors. Wraps the graph's
- * loose nodes into cells. `fused`: from wefti_plan_complete; NULL: unknown, then fusions are not
- * checked. */
-weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const int32_t fused[3],
-                                 char **out) WEFT_CHECKED;
-
 /* search.c: whether a search can begin from these settings. Without a mesh, the parts that
  * strategies name are checked on the mesh of a search. */
 weft_status wefti_plan_check_settings(const weft_plan *settings) WEFT_CHECKED;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/text.h"
+#include "partition/partition.h"
 #include "plan/plan.h"
 #include "program/limit.h"
 #include "program/match.h"
@@ -227,8 +228,17 @@ static weft_status prepare(weft_session *s, const weft_graph *graph,
     return wefti_optimizer_create(&options->optimizer, options->clip > 0, graph, &s->optimizer);
 }
 
-weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
-                                weft_session **out) {
+/* A split that matches nothing would leave its op or tensor whole in silence. A plan completed for
+ * this model also names ops of its training graph, which a graph for forward passes may lack. */
+static weft_status check_splits(weft_graph *graph, const weft_session_options *options) {
+    const weft_plan *plan = options->plan;
+    if (!plan || (plan->model_hash && options->optimizer.kind == WEFT_NO_OPTIMIZER)) return WEFT_OK;
+    return wefti_plan_check_splits(plan, graph);
+}
+
+/* `strict`: refuses splits that match nothing. */
+static weft_status create(weft_graph *graph, const weft_session_options *options, bool strict,
+                          weft_session **out) {
     WEFT_REQUIRE(graph && out, WEFT_E_ARG, "a session needs a graph");
     weft_session_options defaults = weft_session_defaults();
     if (!options) options = &defaults;
@@ -242,7 +252,11 @@ weft_status weft_session_create(weft_graph *graph, const weft_session_options *o
     s->devices = 1;
     weft_status status = take_world(s, options->world);
     s->graph = graph;
-    if (status >= 0) status = build(s, graph, prepare(s, graph, options));
+    if (status >= 0) {
+        weft_status prepared = prepare(s, graph, options);
+        if (prepared >= 0 && strict) prepared = check_splits(graph, options);
+        status = build(s, graph, prepared);
+    }
     if (status < 0) {
         weft_session_destroy(s);
         return wefti_note(status, __func__, __FILE__, __LINE__);
@@ -251,12 +265,23 @@ weft_status weft_session_create(weft_graph *graph, const weft_session_options *o
     return WEFT_OK;
 }
 
+weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
+                                weft_session **out) {
+    return create(graph, options, true, out);
+}
+
+weft_status wefti_session_create(weft_graph *graph, const weft_session_options *options,
+                                 weft_session **out) {
+    return create(graph, options, false, out);
+}
+
 void weft_session_destroy(weft_session *s) {
     if (!s) return;
     weft_status unwritten = wefti_trace_close(s->trace); /* without a caller to report to */
     (void)unwritten;
     wefti_host_copies_destroy(s);
     wefti_workers_destroy(s->workers);
+    wefti_session_profiles_destroy(s);
     for (int64_t i = 0; i < s->view_count; i++) wefti_view_destroy(s->views[i]);
     wefti_free(s->views);
     wefti_free(s->rows);
@@ -322,6 +347,7 @@ weft_status wefti_session_start(weft_session *s) {
     }
     s->workers = workers;
     set_trace(s, s->trace);
+    wefti_session_set_profiles(s);
     return WEFT_OK;
 }
 

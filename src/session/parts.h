@@ -75,6 +75,8 @@ struct weft_session {
     wefti_session_piece *pieces;  /* [devices]: of the tensor being read or written */
     wefti_host_copy *host_copies; /* the host copies that weft_session_local has made */
     wefti_trace *trace;
+    wefti_profile **profiles; /* [devices]; NULL: nothing was measured */
+    bool profiling;
     int64_t step, row;
     int64_t *rows;    /* first global row of each microbatch since the last update */
     double *of_ranks; /* [devices]: a number of each rank, while they are compared */
@@ -83,6 +85,10 @@ struct weft_session {
     wefti_before_update *before_update;
     void *before_update_context;
 };
+
+/* profile.c: the devices measure, once they have started. */
+void wefti_session_set_profiles(const weft_session *s);
+void wefti_session_profiles_destroy(weft_session *s);
 
 /* Maps the arenas and sets start values, once. */
 weft_status wefti_session_start(weft_session *s) WEFT_CHECKED;

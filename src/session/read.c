@@ -2,27 +2,8 @@
  *
  * Several processes: reading is collective and brings the tensor to every rank; collecting brings
  * it to rank 0. */
-#include <math.h>
-
-#include "graph/graph.h"
 #include "layout/slab.h"
 #include "session/tensors.h"
-
-/* out += piece; with `largest` the maximum of both instead. */
-static void add_term(const weft_desc *whole, const wefti_session_piece *piece, bool largest,
-                     void *out) {
-    int64_t strides[WEFT_MAX_RANK], elems = wefti_region_elems(&piece->box, whole->rank);
-    wefti_strides(whole, strides);
-    for (int64_t e = 0; e < elems; e++) {
-        int64_t rest = e, at = 0;
-        for (int d = whole->rank - 1; d >= 0; d--) {
-            at += (piece->box.begin[d] + rest % piece->box.size[d]) * strides[d];
-            rest /= piece->box.size[d];
-        }
-        double a = wefti_load(whole->dtype, out, at), b = wefti_load(whole->dtype, piece->data, e);
-        wefti_store(whole->dtype, out, at, largest ? fmax(a, b) : a + b);
-    }
-}
 
 /* Brings all pieces that count to every rank. The transfer is bound at the first read. */
 static weft_status read_counted(weft_session *s, wefti_view *v, int index, int32_t count,
@@ -74,7 +55,7 @@ static weft_status read_term(weft_session *s, const wefti_view_tensor *t,
                 &m, wefti_world_transfer_run(s->agreement, &c.what, m.data, copy.data));
         wefti_free(c.boxes);
     }
-    if (status >= 0) add_term(&t->whole, &copy, largest, data);
+    if (status >= 0) wefti_add_term(&t->whole, &copy, largest, data);
     wefti_free(copy.data);
     return status;
 }
@@ -97,7 +78,7 @@ static weft_status add_piece(const weft_desc *whole, const wefti_session_piece *
     wefti_mapping m;
     WEFT_TRY(wefti_piece_map(whole, piece, WEFTI_ACCESS_READ, &m));
     term.data = m.data;
-    add_term(whole, &term, largest, data);
+    wefti_add_term(whole, &term, largest, data);
     return wefti_device_unmap(&m, WEFT_OK);
 }
 

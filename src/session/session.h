@@ -4,6 +4,7 @@
 
 #include "builder/spec.h"
 #include "exec/exec.h"
+#include "exec/profile.h"
 #include "weft/session.h"
 
 /* What a session makes of its options, for reports that build programs without a session.
@@ -13,6 +14,11 @@
 weft_status wefti_session_take_plan(const weft_plan *plan, int32_t *microbatches,
                                     weft_plan **out) WEFT_CHECKED;
 wefti_bf16_compute wefti_session_choose_bf16(const weft_graph *graph, weft_bf16_compute wanted);
+
+/* weft_session_create for jobs, which report splits of the plan that match nothing as notes
+ * (wefti_plan_unmatched), with all other settings without effect. */
+weft_status wefti_session_create(weft_graph *graph, const weft_session_options *options,
+                                 weft_session **out) WEFT_CHECKED;
 
 /* The program that a device runs for graph number `program`. Its tensors are numbered differently
  * from weft_session_tensor. Without a rank: the first device of this process. NULL: a device of
@@ -26,6 +32,15 @@ void wefti_session_owner(const weft_session *session, int program, int index, in
                          int *out_state);
 /* The number for weft_session_tensor of tensor `local` of a device's program. */
 int wefti_session_number(const weft_session *session, int program, int32_t rank, int32_t local);
+
+/* profile.c: measures the kernels and transfers of program 0 from now on, on the devices of this
+ * process; off: no longer, and the times stay. end_step: after each step that was measured. The
+ * profile of a device; NULL: it was not measured. */
+weft_status wefti_session_profile(weft_session *session, bool on) WEFT_CHECKED;
+void wefti_session_profile_end_step(weft_session *session);
+const wefti_profile *wefti_session_profile_of(const weft_session *session, int32_t rank);
+/* The highest byte that a device of this process has used; 0: it has not started. */
+int64_t wefti_session_observed(const weft_session *session, int32_t rank);
 
 /* A piece of a tensor: a region of it, contiguous, on one device. */
 typedef struct wefti_session_piece {

@@ -1,6 +1,10 @@
 /* Helpers of the calls on tensors: see tensors.h. */
 #include "session/tensors.h"
 
+#include <math.h>
+
+#include "graph/graph.h"
+
 weft_status wefti_session_start_in_world(weft_session *s) {
     return s->world ? wefti_session_start(s) : WEFT_OK;
 }
@@ -88,4 +92,19 @@ weft_status wefti_session_transfer_begin(const weft_session *s, const wefti_view
 wefti_region wefti_region_1d(const weft_desc *whole, wefti_region box) {
     if (whole->rank == 0) box.size[0] = 1;
     return box;
+}
+
+void wefti_add_term(const weft_desc *whole, const wefti_session_piece *piece, bool largest,
+                    void *out) {
+    int64_t strides[WEFT_MAX_RANK], elems = wefti_region_elems(&piece->box, whole->rank);
+    wefti_strides(whole, strides);
+    for (int64_t e = 0; e < elems; e++) {
+        int64_t rest = e, at = 0;
+        for (int d = whole->rank - 1; d >= 0; d--) {
+            at += (piece->box.begin[d] + rest % piece->box.size[d]) * strides[d];
+            rest /= piece->box.size[d];
+        }
+        double a = wefti_load(whole->dtype, out, at), b = wefti_load(whole->dtype, piece->data, e);
+        wefti_store(whole->dtype, out, at, largest ? fmax(a, b) : a + b);
+    }
 }

@@ -28,6 +28,11 @@ weft_status wefti_piece_map(const weft_desc *whole, const wefti_session_piece *p
 void wefti_session_observe(const weft_session *s, const wefti_view_tensor *t,
                            const wefti_session_piece *piece);
 
+/* out += piece, in host memory, where `out` is the whole tensor; with `largest` the maximum of both
+ * instead. */
+void wefti_add_term(const weft_desc *whole, const wefti_session_piece *piece, bool largest,
+                    void *out);
+
 wefti_region wefti_whole_region(const weft_desc *whole);
 int64_t wefti_piece_bytes(const weft_desc *whole, const wefti_session_piece *piece);
 

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "comm/comm.h"
+#include "program/groups.h"
 #include "simulate/simulate.h"
 
 /* A time with the causes that it consists of. */
@@ -16,47 +17,67 @@ typedef struct wefti_moment {
 typedef struct wefti_sim_meeting {
     wefti_moment when;
     int64_t start, duration;
-    int32_t arrived, left; /* left: members that have not waited yet */
+    int32_t kind, arrived, left; /* left: members that have not waited yet */
+    int32_t by;                  /* the member whose post is `when`, the first of several */
+    int32_t turn; /* the least number that the post has among its rank's posts of that instant */
+    bool started;
 } wefti_sim_meeting;
 
-/* A group of ranks and a tag. Meetings before `begin` are over. */
+/* A group of players and a tag. Meetings before `begin` are over. */
 typedef struct wefti_sim_channel {
     struct wefti_sim_channel *next; /* in the same hash bucket */
     struct wefti_sim_channel *all;  /* the next one of all channels, in the order of creation */
     uint64_t tag;
     int32_t members, level;
-    const int32_t *ranks;
-    int64_t *posted; /* per member */
+    const int32_t *players; /* in the order in which the group's ranks have them */
+    int64_t *posted;        /* per member */
     bool *waiting;
     wefti_sim_meeting *open;
     int64_t begin, used, capacity;
 } wefti_sim_channel;
 
-/* A transfer in one rank's table. */
+/* A transfer that is ready and has not started. */
+typedef struct wefti_sim_ready {
+    wefti_sim_channel *channel;
+    int64_t number; /* of the meeting */
+} wefti_sim_ready;
+
+/* A transfer in one player's table. */
 typedef struct wefti_sim_end {
     wefti_sim_channel *channel;
     int64_t duration;
-    int32_t kind;
+    int32_t kind, slot; /* slot: the player's index in the channel */
     uint32_t posted, waited;
     int64_t number[WEFTI_COMM_DEPTH]; /* of the posts under way, in the channel */
     int64_t at[WEFTI_COMM_DEPTH];     /* when they were posted; for spans */
 } wefti_sim_end;
 
+/* What players with one program share. */
+typedef struct wefti_sim_timing {
+    const wefti_program *program;
+    int64_t **duration;                      /* [routine][instruction] */
+    const int64_t **of_step[WEFTI_SECTIONS]; /* [step]: of its routine */
+} wefti_sim_timing;
+
+/* A rank, or equal ranks: see players.c. */
 typedef struct wefti_sim_rank {
     const wefti_program *program;
-    int64_t **duration; /* [routine][instruction]; of equal programs shared */
+    const wefti_sim_timing *timing;
+    int32_t rank, members; /* the lowest rank, and how many ranks */
     wefti_sim_end *ends;
     int32_t count;
     double slow;
     wefti_moment now;
+    int32_t turn;                          /* how many posts the rank has made at this instant */
     wefti_moment stream[WEFTI_LEVELS_MAX]; /* when the streams for transfers are free */
     wefti_rank_time time;
     wefti_section section;
     int32_t repeat; /* of section NEXT */
     wefti_cursor at;
     int32_t code, joined_end; /* as in matching */
+    int64_t began;            /* when the present step began */
+    bool in_step;             /* it has begun */
     bool entered, blocked, done, failed;
-    int32_t waits_for;  /* blocked: index of the transfer */
     int32_t remembered; /* iteration at the remembered state */
 } wefti_sim_rank;
 
@@ -72,11 +93,16 @@ typedef struct wefti_sim_repeat {
 
 typedef struct wefti_sim {
     const wefti_simulate_options *options;
+    const wefti_match_classes *classes;   /* NULL: every rank has a program */
+    const wefti_program *const *programs; /* of the ranks, or of the classes */
     wefti_arena *arena;
-    wefti_sim_rank *ranks;
-    int32_t count;
-    int32_t *heap; /* runnable ranks by (clock, rank) */
+    wefti_sim_rank *ranks; /* [count]: the players, in the order of their lowest ranks */
+    int32_t count, world;
+    int32_t *player_of; /* [world] */
+    int32_t *heap;      /* runnable players by (clock, rank) */
     int32_t heaped;
+    wefti_sim_ready *ready; /* a heap, by the order in which they start */
+    int64_t ready_count, ready_capacity;
     wefti_sim_channel **channels, *first, **last;
     uint64_t buckets;
     int64_t fail_at; /* INT64_MAX: never */
@@ -84,8 +110,17 @@ typedef struct wefti_sim {
     wefti_sim_repeat repeat;
 } wefti_sim;
 
+/* players.c: which ranks walk together. Sets ranks, count, player_of and each player's rank,
+ * members, program and slow. */
+weft_status wefti_sim_players(wefti_sim *sim) WEFT_CHECKED;
+/* The ranks of the group in which a player's lowest rank makes a transfer: t->members many, in
+ * `out`. */
+void wefti_sim_group(const wefti_sim *sim, const wefti_sim_rank *player, const wefti_transfer *t,
+                     wefti_group_place *room, int32_t *out);
+/* How many times as long a transfer among these ranks takes. */
+double wefti_sim_link_factor(const wefti_sim *sim, const int32_t *ranks, int32_t members);
 /* setup.c */
-weft_status wefti_sim_setup(wefti_sim *sim, const wefti_program *const *programs) WEFT_CHECKED;
+weft_status wefti_sim_setup(wefti_sim *sim) WEFT_CHECKED;
 /* play.c: until no rank can continue. */
 weft_status wefti_sim_play(wefti_sim *sim) WEFT_CHECKED;
 /* How often a rank runs a section. */

@@ -4,7 +4,7 @@
 
 #include "simulate/parts.h"
 
-/* ---- runnable ranks ---- */
+/* ---- runnable players ---- */
 
 static bool before(const wefti_sim *sim, int32_t a, int32_t b) {
     int64_t x = sim->ranks[a].now.at, y = sim->ranks[b].now.at;
@@ -29,9 +29,58 @@ static int32_t heap_pop(wefti_sim *sim) {
     return top;
 }
 
+/* ---- transfers that are ready ---- */
+
+static wefti_sim_meeting *meeting_of(const wefti_sim_ready *x) {
+    return &x->channel->open[x->number - x->channel->begin];
+}
+
+static int order(int64_t a, int64_t b) {
+    return (a > b) - (a < b);
+}
+
+/* The order in which transfers start. Whatever it depends on is equal in all groups that walk
+ * alike; transfers that it does not tell apart have no player in common. */
+static bool starts_before(const wefti_sim_ready *a, const wefti_sim_ready *b) {
+    const wefti_sim_meeting *x = meeting_of(a), *y = meeting_of(b);
+    const wefti_sim_channel *c = a->channel, *d = b->channel;
+    int by = order(x->when.at, y->when.at);
+    if (!by) by = order(x->turn, y->turn);
+    if (!by) by = (c->tag > d->tag) - (c->tag < d->tag);
+    for (int32_t i = 0; !by && i < c->members && i < d->members; i++)
+        by = order(c->players[i], d->players[i]);
+    if (!by) by = order(a->number, b->number);
+    return by < 0;
+}
+
+static weft_status ready_push(wefti_sim *sim, wefti_sim_channel *c, int64_t number) {
+    const wefti_sim_ready x = {c, number};
+    WEFT_TRY(WEFT_GROW(sim->ready, sim->ready_count, sim->ready_capacity));
+    int64_t i = sim->ready_count++;
+    for (; i && starts_before(&x, &sim->ready[(i - 1) / 2]); i = (i - 1) / 2)
+        sim->ready[i] = sim->ready[(i - 1) / 2];
+    sim->ready[i] = x;
+    return WEFT_OK;
+}
+
+static wefti_sim_ready ready_pop(wefti_sim *sim) {
+    const wefti_sim_ready top = sim->ready[0], moved = sim->ready[--sim->ready_count];
+    int64_t i = 0;
+    for (int64_t child; (child = 2 * i + 1) < sim->ready_count; i = child) {
+        if (child + 1 < sim->ready_count &&
+            starts_before(&sim->ready[child + 1], &sim->ready[child]))
+            child++;
+        if (!starts_before(&sim->ready[child], &moved)) break;
+        sim->ready[i] = sim->ready[child];
+    }
+    sim->ready[i] = moved;
+    return top;
+}
+
 /* ---- spans ---- */
 
 typedef struct sim_place {
+    wefti_span_track track;
     const wefti_step *step;
     const wefti_instruction *code;
     const wefti_transfer *transfer;
@@ -40,8 +89,10 @@ typedef struct sim_place {
 
 static weft_status emit(const wefti_sim *sim, const wefti_sim_rank *r, const sim_place *p) {
     if (!sim->options->span) return WEFT_OK;
-    const wefti_sim_span span = {.rank = r->program->rank,
-                                 .track = p->transfer ? WEFTI_SPAN_TRANSFER : WEFTI_SPAN_COMPUTE,
+    const wefti_sim_span span = {.rank = r->rank,
+                                 .section = r->section,
+                                 .number = r->at.step,
+                                 .track = p->track,
                                  .begin = p->begin,
                                  .end = p->end,
                                  .step = p->step,
@@ -64,8 +115,10 @@ static weft_status compute(wefti_sim *sim, wefti_sim_rank *r, int cause, int64_t
                            const sim_place *where) {
     if (r->slow != 1) duration = llround((double)duration * r->slow);
     sim_place span = *where;
+    span.track = WEFTI_SPAN_COMPUTE;
     span.begin = r->now.at;
     r->now.at += duration;
+    if (duration) r->turn = 0;
     r->now.cause[cause] += duration;
     r->time.cause[cause] += duration;
     span.end = r->now.at;
@@ -75,39 +128,55 @@ static weft_status compute(wefti_sim *sim, wefti_sim_rank *r, int cause, int64_t
 
 /* ---- transfers ---- */
 
-/* All members have posted: the transfer begins when their streams are free. */
-static void start(wefti_sim *sim, wefti_sim_channel *c, wefti_sim_meeting *m, int32_t kind) {
+/* The transfer begins when the streams of all members are free. */
+static void start(wefti_sim *sim, const wefti_sim_ready *ready) {
+    wefti_sim_channel *c = ready->channel;
+    wefti_sim_meeting *m = meeting_of(ready);
     const int64_t duration = m->duration;
     const wefti_moment *latest = &m->when;
     for (int32_t i = 0; i < c->members; i++) {
-        const wefti_moment *stream = &sim->ranks[c->ranks[i]].stream[c->level];
+        const wefti_moment *stream = &sim->ranks[c->players[i]].stream[c->level];
         if (stream->at > latest->at) latest = stream;
     }
     if (latest != &m->when) m->when = *latest;
     m->start = m->when.at;
     m->when.at += duration;
-    m->when.cause[WEFTI_CAUSE_TRANSFER + kind] += duration;
+    m->when.cause[WEFTI_CAUSE_TRANSFER + m->kind] += duration;
     for (int32_t i = 0; i < c->members; i++) {
-        wefti_sim_rank *r = &sim->ranks[c->ranks[i]];
+        wefti_sim_rank *r = &sim->ranks[c->players[i]];
         r->stream[c->level] = m->when;
-        r->time.transfers[kind] += duration;
+        r->time.transfers[m->kind] += duration;
     }
     m->left = c->members;
+    m->started = true;
     sim->events++;
     for (int32_t i = 0; i < c->members; i++) {
         if (!c->waiting[i]) continue;
         c->waiting[i] = false;
-        sim->ranks[c->ranks[i]].blocked = false;
-        heap_push(sim, c->ranks[i]); /* its clock is still that of the wait */
+        sim->ranks[c->players[i]].blocked = false;
+        heap_push(sim, c->players[i]); /* its clock is still that of the wait */
     }
 }
 
-static weft_status post(wefti_sim *sim, wefti_sim_rank *r, int32_t index, int32_t me) {
+static void arrive(const wefti_sim_rank *r, const wefti_sim_end *end, wefti_sim_meeting *m) {
+    const bool first = m->arrived == 0, same = r->now.at == m->when.at;
+    if (first || r->now.at > m->when.at || (same && end->slot < m->by)) {
+        m->by = end->slot;
+        m->when = r->now;
+        if (first || !same) m->turn = r->turn;
+    }
+    if (same && r->turn < m->turn) m->turn = r->turn;
+    if (end->duration > m->duration) m->duration = end->duration;
+    m->kind = end->kind;
+    m->arrived++;
+}
+
+static weft_status post(wefti_sim *sim, wefti_sim_rank *r, int32_t index) {
     wefti_sim_end *end = &r->ends[index];
     wefti_sim_channel *c = end->channel;
     WEFT_REQUIRE(end->posted - end->waited < WEFTI_COMM_DEPTH, WEFT_E_MISMATCH,
-                 "rank %d posts a transfer more often than may be under way", r->program->rank);
-    int64_t number = c->posted[me]++;
+                 "rank %d posts a transfer more often than may be under way", r->rank);
+    int64_t number = c->posted[end->slot]++;
     end->at[end->posted % WEFTI_COMM_DEPTH] = r->now.at;
     end->number[end->posted++ % WEFTI_COMM_DEPTH] = number;
     if (number - c->begin == c->used) {
@@ -115,16 +184,15 @@ static weft_status post(wefti_sim *sim, wefti_sim_rank *r, int32_t index, int32_
         c->open[c->used++] = (wefti_sim_meeting){0};
     }
     wefti_sim_meeting *m = &c->open[number - c->begin];
-    if (r->now.at > m->when.at || m->arrived == 0) m->when = r->now;
-    if (end->duration > m->duration) m->duration = end->duration;
-    if (++m->arrived == c->members) start(sim, c, m, end->kind);
-    return WEFT_OK;
+    arrive(r, end, m);
+    r->turn++;
+    return m->arrived == c->members ? ready_push(sim, c, number) : WEFT_OK;
 }
 
 /* Removes meetings that all members have waited for. */
 static void shrink(wefti_sim_channel *c) {
     int64_t over = 0;
-    while (over < c->used && c->open[over].arrived == c->members && c->open[over].left == 0) over++;
+    while (over < c->used && c->open[over].started && c->open[over].left == 0) over++;
     if (over == 0) return;
     memmove(c->open, c->open + over, (size_t)(c->used - over) * sizeof *c->open);
     c->used -= over;
@@ -137,24 +205,25 @@ static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const 
     wefti_sim_end *end = &r->ends[index];
     wefti_sim_channel *c = end->channel;
     WEFT_REQUIRE(end->posted != end->waited, WEFT_E_MISMATCH,
-                 "rank %d waits for a transfer that it has not posted", r->program->rank);
+                 "rank %d waits for a transfer that it has not posted", r->rank);
     wefti_sim_meeting *m = &c->open[end->number[end->waited % WEFTI_COMM_DEPTH] - c->begin];
-    if (m->arrived < c->members) {
-        c->waiting[where->transfer->me] = true;
+    if (!m->started) {
+        c->waiting[end->slot] = true;
         r->blocked = true;
-        r->waits_for = index;
         *out = false;
         return WEFT_OK;
     }
     if (m->when.at > r->now.at) {
         int64_t exposed = m->when.at - (m->start > r->now.at ? m->start : r->now.at);
-        r->time.cause[WEFTI_CAUSE_TRANSFER + end->kind] += exposed;
+        r->time.cause[WEFTI_CAUSE_TRANSFER + m->kind] += exposed;
         r->time.cause[WEFTI_CAUSE_IDLE] += m->when.at - r->now.at - exposed;
         r->now = m->when;
+        r->turn = 0;
     }
     sim_place span = *where;
+    span.track = WEFTI_SPAN_TRANSFER;
     span.begin = end->at[end->waited % WEFTI_COMM_DEPTH];
-    span.end = m->when.at;
+    span.end = r->now.at;
     end->waited++;
     m->left--;
     shrink(c);
@@ -165,50 +234,40 @@ static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const 
 /* ---- one rank ---- */
 
 int32_t wefti_sim_runs(const wefti_sim *sim, const wefti_sim_rank *r, wefti_section section) {
-    if (section != WEFTI_SECTION_NEXT) return 1;
-    return r->program->all_microbatches ? 0 : sim->options->microbatches - 1;
+    const wefti_program *p = r->program;
+    const int32_t more = p->all_microbatches ? 0 : sim->options->microbatches - 1;
+    const bool last = more > 0 && p->step_count[WEFTI_SECTION_LAST] > 0;
+    if (section == WEFTI_SECTION_LAST) return last;
+    return section == WEFTI_SECTION_NEXT ? more - last : 1;
 }
 
-/* Whether another rank is due before this one. Posts are made in the order of time. */
-static bool must_yield(const wefti_sim *sim, const wefti_sim_rank *r) {
-    return sim->heaped && before(sim, sim->heap[0], r->program->rank);
-}
-
-static int32_t routine_index(const wefti_program *p, const wefti_routine *routine) {
-    int32_t i = 0;
-    while (i < p->routine_count && p->routines[i] != routine) i++;
-    return i;
-}
-
-/* Runs a call until it ends (*out true), or the rank is blocked or must yield. */
+/* Runs a call until it ends (*out true), or the rank is blocked. */
 static weft_status play_call(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step, bool *out) {
     const wefti_routine *routine = step->routine;
     const wefti_partition *p = r->program->partition;
+    const int64_t *duration = r->timing->of_step[r->section][r->at.step];
     *out = false;
-    if (!r->entered) { /* first wait for the post of the part before */
-        r->code = step->from - (step->part > 0);
+    if (!r->entered) { /* first wait for the posts of the part before */
+        r->code = step->from - step->waits;
         r->joined_end = step->from;
         r->entered = true;
     }
-    const int32_t number = routine_index(r->program, routine);
     for (; r->code < step->to; r->code++) {
         const wefti_instruction *x = &routine->code[r->code];
         sim_place where = {.step = step, .code = x};
         if (x->transfer < 0) {
             const int cause = x->node ? cause_of_phase(step->phase) : WEFTI_CAUSE_COPY;
-            const int64_t duration = r->duration[number][r->code];
-            if (duration || x->node) WEFT_TRY(compute(sim, r, cause, duration, &where));
+            if (duration[r->code] || x->node)
+                WEFT_TRY(compute(sim, r, cause, duration[r->code], &where));
             continue;
         }
-        if (must_yield(sim, r)) return WEFT_OK;
         for (int32_t k = r->code; r->code >= r->joined_end; k++) {
             const wefti_instruction *next = &routine->code[k];
-            const wefti_transfer *t = wefti_partition_transfer(p, next->transfer);
-            WEFT_TRY(post(sim, r, next->transfer, t->me));
+            WEFT_TRY(post(sim, r, next->transfer));
             bool stays = k + 1 == step->to && step->part + 1 < step->parts;
             if (!next->joined || stays) r->joined_end = k + 1;
         }
-        if (r->code + 1 == step->to && step->part + 1 < step->parts) break; /* stays in flight */
+        if (r->code >= step->to - step->leaves) break; /* stay in flight */
         bool over;
         where.transfer = wefti_partition_transfer(p, x->transfer);
         WEFT_TRY(wait(sim, r, x->transfer, &where, &over));
@@ -219,7 +278,7 @@ static weft_status play_call(wefti_sim *sim, wefti_sim_rank *r, const wefti_step
     return WEFT_OK;
 }
 
-static weft_status play_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step, bool *out) {
+static weft_status run_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step, bool *out) {
     sim_place where = {.step = step};
     *out = true;
     switch (step->kind) {
@@ -232,13 +291,24 @@ static weft_status play_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step
                        &where);
     case WEFTI_STEP_LOSS:
         return WEFT_OK;
-    default:
-        where.transfer = wefti_partition_transfer(r->program->partition, step->transfer);
-        *out = !must_yield(sim, r);
-        if (!*out) return WEFT_OK;
-        return step->kind == WEFTI_STEP_POST ? post(sim, r, step->transfer, where.transfer->me)
-                                             : wait(sim, r, step->transfer, &where, out);
+    case WEFTI_STEP_POST:
+        return post(sim, r, step->transfer);
+    case WEFTI_STEP_WAIT:
+        break;
     }
+    where.transfer = wefti_partition_transfer(r->program->partition, step->transfer);
+    return wait(sim, r, step->transfer, &where, out);
+}
+
+static weft_status play_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step, bool *out) {
+    if (!r->in_step) r->began = r->now.at;
+    r->in_step = true;
+    WEFT_TRY(run_step(sim, r, step, out));
+    if (!*out) return WEFT_OK;
+    r->in_step = false;
+    return emit(
+        sim, r,
+        &(sim_place){.track = WEFTI_SPAN_STEP, .step = step, .begin = r->began, .end = r->now.at});
 }
 
 /* Goes to the next section that runs; false: the step has ended. */
@@ -254,7 +324,7 @@ static bool next_section(wefti_sim *sim, wefti_sim_rank *r) {
 static weft_status play_rank(wefti_sim *sim, wefti_sim_rank *r) {
     const wefti_step *step;
     for (;;) {
-        if (r->program->rank == sim->options->failing && r->now.at >= sim->fail_at) {
+        if (r->rank == sim->options->failing && r->now.at >= sim->fail_at) {
             r->failed = true;
             return WEFT_OK;
         }
@@ -265,10 +335,7 @@ static weft_status play_rank(wefti_sim *sim, wefti_sim_rank *r) {
             if (r->done) return WEFT_OK;
         } else {
             WEFT_TRY(play_step(sim, r, step, &over));
-            if (!over) {
-                if (!r->blocked) heap_push(sim, r->program->rank);
-                return WEFT_OK;
-            }
+            if (!over) return WEFT_OK; /* it is blocked */
             int32_t iteration = r->at.iteration;
             wefti_cursor_next(r->program, r->section, &r->at);
             again = r->at.iteration > iteration;
@@ -277,12 +344,20 @@ static weft_status play_rank(wefti_sim *sim, wefti_sim_rank *r) {
     }
 }
 
+/* Ranks run until they are blocked. A transfer starts when no rank can post before it is ready. */
 weft_status wefti_sim_play(wefti_sim *sim) {
     wefti_sim_repeat_begin(sim);
     for (int32_t i = 0; i < sim->count; i++) heap_push(sim, i);
-    while (sim->heaped) {
-        int32_t rank = heap_pop(sim);
-        WEFT_TRY(play_rank(sim, &sim->ranks[rank]));
+    while (sim->heaped || sim->ready_count) {
+        const bool starts =
+            sim->ready_count &&
+            (!sim->heaped || meeting_of(&sim->ready[0])->when.at < sim->ranks[sim->heap[0]].now.at);
+        if (starts) {
+            const wefti_sim_ready ready = ready_pop(sim);
+            start(sim, &ready);
+        } else {
+            WEFT_TRY(play_rank(sim, &sim->ranks[heap_pop(sim)]));
+        }
     }
     return WEFT_OK;
 }

@@ -42,6 +42,11 @@ static int64_t earliest(const wefti_sim *sim) {
     int64_t least = INT64_MAX;
     for (int32_t i = 0; i < sim->count; i++)
         if (!sim->ranks[i].done && sim->ranks[i].now.at < least) least = sim->ranks[i].now.at;
+    for (int64_t i = 0; i < sim->ready_count; i++) {
+        const wefti_sim_ready *x = &sim->ready[i];
+        const int64_t at = x->channel->open[x->number - x->channel->begin].when.at;
+        if (at < least) least = at;
+    }
     return least;
 }
 
@@ -61,6 +66,7 @@ static uint64_t digest_rank(const wefti_sim *sim, wefti_sim_rank *r, int64_t bas
     digest = add(digest, l.micro ? later(sim, r) - base : 0);
     digest = add(digest, r->entered ? (int64_t)r->code << 32 | r->joined_end : -1);
     digest = add(digest, r->now.at - now);
+    digest = add(digest, r->turn);
     for (int32_t k = 0; k < sim->options->machine->level_count; k++)
         digest = add(digest, r->stream[k].at > least ? r->stream[k].at - now : INT64_MIN);
     for (int32_t i = 0; i < r->count; i++) {
@@ -81,7 +87,8 @@ static uint64_t digest_channel(const wefti_sim_channel *c, int64_t now, uint64_t
         digest = add(digest, (int64_t)m->arrived << 32 | m->left);
         digest = add(digest, m->when.at - now);
         digest = add(digest, m->duration);
-        digest = add(digest, m->arrived == c->members ? m->start - now : 0);
+        digest = add(digest, (int64_t)m->by << 32 | m->turn);
+        digest = add(digest, m->started ? m->start - now : -1);
     }
     return digest;
 }
@@ -121,7 +128,7 @@ static weft_status visit_all(wefti_sim *sim, visit_row *visit) {
     for (wefti_sim_channel *c = sim->first; c; c = c->all)
         for (int64_t k = 0; k < c->used; k++) {
             WEFT_TRY(visit(x, &c->open[k].when.at, MOMENT));
-            WEFT_TRY(visit(x, &c->open[k].start, 1));
+            if (c->open[k].started) WEFT_TRY(visit(x, &c->open[k].start, 1));
         }
     return WEFT_OK;
 }

@@ -6,8 +6,15 @@
  * - A rank computes one kernel after another. A post takes no time. A rank that waits continues
  *   when the transfer has ended.
  * - A transfer is ready when all members have posted it. It starts as soon as the streams of all
- *   members for its level of links are free, in the order of readiness; ties are broken by rank.
+ *   members for its level of links are free, in the order of readiness. Of transfers that are ready
+ *   at the same time, the one that a member has posted first goes first; then tags decide.
  *   Transfers of different levels run at the same time, and kernels run beside them.
+ *
+ * Classes. Of a world that is folded (program/match.h), one player walks for all ranks whose step
+ * is the same: equal programs, in groups that lie in the same way on the machine, with members that
+ * are equal again (players.c). Slow ranks, ranks with slow links and the failing rank get players
+ * of their own. The result is that of the walk of all ranks: nothing in the walk depends on the
+ * number of a rank.
  *
  * Times are whole picoseconds, so sums are exact and equal on every machine.
  *
@@ -23,7 +30,8 @@
 #define WEFTI_SIMULATE_H
 
 #include "cost/cost.h"
-#include "program/program.h"
+#include "program/match.h"
+#include "weft/predict.h"
 
 #define WEFTI_PICOSECOND 1e-12
 
@@ -40,23 +48,19 @@ typedef enum wefti_cause {
 } wefti_cause;
 const char *wefti_cause_text(int cause);
 
-typedef struct wefti_slow_rank {
-    int32_t rank;
-    double factor; /* kernels and copies take so many times as long */
-} wefti_slow_rank;
-
-typedef struct wefti_slow_link {
-    int32_t a, b;
-    double factor; /* transfers with both members take so many times as long */
-} wefti_slow_link;
-
-typedef enum wefti_span_track { WEFTI_SPAN_COMPUTE, WEFTI_SPAN_TRANSFER } wefti_span_track;
+typedef enum wefti_span_track {
+    WEFTI_SPAN_STEP,    /* a whole step, emitted at its end */
+    WEFTI_SPAN_COMPUTE, /* a kernel or a copy */
+    WEFTI_SPAN_TRANSFER
+} wefti_span_track;
 
 /* A part of a rank's timeline. */
 typedef struct wefti_sim_span {
-    int32_t rank;
+    int32_t rank; /* the lowest one of the player */
+    wefti_section section;
+    int32_t number; /* of the step in its section */
     wefti_span_track track;
-    int64_t begin, end; /* transfers: from the post to the end */
+    int64_t begin, end; /* transfers: from the post to the end of the wait */
     const wefti_step *step;
     const wefti_instruction *code;  /* NULL: the step's own transfer, or a copy */
     const wefti_transfer *transfer; /* NULL: computing */
@@ -66,10 +70,10 @@ typedef struct wefti_sim_span {
 typedef struct wefti_simulate_options {
     const wefti_machine_model *machine;
     int32_t microbatches; /* of a step; sections NEXT run microbatches - 1 times */
-    const wefti_slow_rank *slow_ranks;
-    int32_t slow_rank_count;
-    const wefti_slow_link *slow_links;
-    int32_t slow_link_count;
+    const weft_slow_rank *slow_ranks;
+    int slow_rank_count;
+    const weft_slow_link *slow_links;
+    int slow_link_count;
     int32_t failing; /* this rank stops at fail_seconds; ignored if fail_seconds is 0 */
     double fail_seconds;
     bool every_iteration; /* do not extrapolate loops */
@@ -88,8 +92,10 @@ typedef struct wefti_simulation {
     int64_t step;                   /* picoseconds until the last rank is done */
     int32_t critical_rank;          /* the first of the last ranks */
     int64_t critical[WEFTI_CAUSES]; /* adds up to the step */
-    wefti_rank_time *ranks;         /* [count] */
-    int32_t count;
+    wefti_rank_time *ranks;         /* [count]: of each player */
+    int32_t *lowest, *members;      /* [count]: the first of a player's ranks, and their number */
+    int32_t *player_of;             /* [world] */
+    int32_t count, world; /* equal if every rank has walked; players are in the order of `lowest` */
     bool stopped; /* a rank failed, and others waited for it: `step` is when the last one stopped */
     int32_t waiting;    /* number of ranks that waited for others then */
     int64_t events;     /* kernels and transfers that were walked */
@@ -101,6 +107,10 @@ typedef struct wefti_simulation {
 weft_status wefti_simulate(const wefti_program *const *programs, int32_t count,
                            const wefti_simulate_options *options,
                            wefti_simulation **out) WEFT_CHECKED;
+/* Of one rank of each class; the classes match each other (wefti_classes_match). */
+weft_status wefti_simulate_classes(const wefti_match_classes *classes,
+                                   const wefti_simulate_options *options,
+                                   wefti_simulation **out) WEFT_CHECKED;
 void wefti_simulation_free(wefti_simulation *simulation); /* NULL is legal */
 
 #endif

@@ -1,6 +1,9 @@
 /* What machine models say: see model.h. */
 #include "topo/model.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include <math.h>
 #include <string.h>
 
@@ -102,6 +105,24 @@ double wefti_model_product_rate(const wefti_device_model *d, wefti_arithmetic ar
                (d->product_efficiency.source ? d->product_efficiency.value : 1);
     }
     return d->vector_flops.value;
+}
+
+const char *wefti_model_op_key(const char *op, wefti_arithmetic arithmetic, char out[64]) {
+    const bool plain = arithmetic == WEFTI_ARITHMETIC_F32;
+    (void)snprintf(out, 64, "%.50s%s%s", op, plain ? "" : ".",
+                   plain ? "" : wefti_arithmetic_text(arithmetic));
+    return out;
+}
+
+double wefti_model_op_factor(const wefti_device_model *d, const char *op,
+                             wefti_arithmetic arithmetic, double work) {
+    char key[64];
+    if (!d->op_factor_count) return 1;
+    (void)wefti_model_op_key(op, arithmetic, key);
+    for (int32_t i = 0; i < d->op_factor_count; i++)
+        if (!strcmp(d->op_factors[i].op, key))
+            return wefti_curve_rate(&d->op_factors[i].curve, work);
+    return 1;
 }
 
 wefti_machine wefti_model_rates(const wefti_machine_model *m) {

@@ -19,6 +19,7 @@
 enum {
     WEFTI_LEVELS_MAX = 8,
     WEFTI_CURVE_POINTS = 256,
+    WEFTI_OP_FACTORS_MAX = 256,
     WEFTI_MODEL_DEVICES_MAX = 1 << 20,
     WEFTI_MODEL_FILE_MAX = 1 << 20
 };
@@ -57,11 +58,22 @@ const char *wefti_arithmetic_text(wefti_arithmetic arithmetic);
     X(vector_flops, 1, 1e21, true)                                                                 \
     X(product_efficiency, 1e-6, 1, false)                                                          \
     X(launch_seconds, 0, 1, true)                                                                  \
+    X(step_seconds, 0, 60, false)                                                                  \
     X(units, 1, 1e6, false)                                                                        \
     X(tile_rows, 1, 1e6, false)                                                                    \
     X(tile_columns, 1, 1e6, false)                                                                 \
+    X(tile_depth, 0, 1e6, false)                                                                   \
+    X(aligned_bytes, 1, 4096, false)                                                               \
     X(host_bytes_per_second, 1, 1e18, false)                                                       \
     X(disk_bytes_per_second, 1, 1e18, false)
+
+/* Corrections of an op's time by its size: formula times factor. `op`: "linear"; in another
+ * arithmetic than f32 "linear.bf16". The curve's rate is the factor; its work is the op's FLOPs for
+ * products, and bytes for all others. */
+typedef struct wefti_op_curve {
+    const char *op;
+    wefti_curve curve;
+} wefti_op_curve;
 
 typedef struct wefti_device_model {
 #define WEFTI_DEVICE_FIELD(name, least, most, needed) wefti_figure name;
@@ -70,6 +82,8 @@ typedef struct wefti_device_model {
     wefti_figure peak_flops[WEFTI_ARITHMETICS]; /* of products */
     wefti_curve product[WEFTI_ARITHMETICS];     /* flop/s by flops; replaces peak and efficiency */
     wefti_curve memory;                         /* bytes/s by bytes read and written */
+    wefti_op_curve *op_factors;                 /* measured on runs (weft audit --calibrate) */
+    int32_t op_factor_count;
 } wefti_device_model;
 
 typedef struct wefti_level {
@@ -119,8 +133,14 @@ extern const wefti_model_file wefti_model_files[];
  *   h100-80g                             a built-in machine, with as many hosts as a job needs
  *   8 hosts of 8 h100-80g
  *   hosts=8 gpus=8 gpu=h100-80g intra=450e9,3e-6 inter=50e9,8e-6
- *   machine.json, links.json             a machine, or measured links between assumed devices */
+ *   machine.json, links.json             a machine, or measured links between assumed devices
+ *   this-machine                         the measured file */
 weft_status wefti_model_find(const char *text, wefti_machine_model **out) WEFT_CHECKED;
+
+/* "this-machine" is the file that weft machine measure writes: WEFT_THIS_MACHINE in the
+ * environment, else weft/this-machine.json in XDG_CONFIG_HOME or $HOME/.config. The path is for
+ * wefti_free. */
+weft_status wefti_model_this_machine(char **out) WEFT_CHECKED;
 
 /* The links of any of these texts; files of measured links as they are. */
 weft_status wefti_links_find(const char *text, wefti_links *out) WEFT_CHECKED;
@@ -140,6 +160,11 @@ int32_t wefti_model_level_of(const wefti_machine_model *model, int32_t a, int32_
 double wefti_model_byte_seconds(const wefti_machine_model *model, int32_t level, double active);
 /* flop/s of large products. Without this arithmetic: of the nearest one that the device has. */
 double wefti_model_product_rate(const wefti_device_model *device, wefti_arithmetic arithmetic);
+/* The correction of an op: 1 without one. `work`: FLOPs of products, bytes of all others. */
+double wefti_model_op_factor(const wefti_device_model *device, const char *op,
+                             wefti_arithmetic arithmetic, double work);
+/* The name under which an op has its correction; in `out`. */
+const char *wefti_model_op_key(const char *op, wefti_arithmetic arithmetic, char out[64]);
 /* The rates that decide between strategies and stages. */
 wefti_machine wefti_model_rates(const wefti_machine_model *model);
 /* The two kinds of links that redistributions and collectives know: within a host, and the

@@ -91,7 +91,9 @@ static weft_status read_figure(const model_reading *r, const spot *outer, const 
     return read_text(r, &at, "source", MODEL_TEXT_MAX, &out->source);
 }
 
-static weft_status read_point(const model_reading *r, const spot *at, double *work, double *rate) {
+/* `least`: of the rate. */
+static weft_status read_point(const model_reading *r, const spot *at, double least, double *work,
+                              double *rate) {
     const wefti_json *pair = at->value;
     if (pair->kind != WEFTI_JSON_ARRAY || pair->count != 2)
         REFUSE(r, pair, "%s must be a pair of numbers: size and rate", at->path);
@@ -99,12 +101,12 @@ static weft_status read_point(const model_reading *r, const spot *at, double *wo
     snprintf(x.path, sizeof x.path, "%.80s[0]", at->path);
     snprintf(y.path, sizeof y.path, "%.80s[1]", at->path);
     WEFT_TRY(read_number(r, &x, 1, 1e24, work));
-    return read_number(r, &y, 1, 1e21, rate);
+    return read_number(r, &y, least, 1e21, rate);
 }
 
 /* {"source": "...", "points": [[size, rate], ...]} */
 static weft_status read_curve(const model_reading *r, const spot *outer, const char *key,
-                              wefti_curve *out) {
+                              double least, wefti_curve *out) {
     static const char *const known[] = {"source", "points", NULL};
     spot at = member_of(outer, key), points;
     if (!at.value) return WEFT_OK;
@@ -121,7 +123,7 @@ static weft_status read_curve(const model_reading *r, const spot *outer, const c
     WEFTI_JSON_EACH(pair, points.value) {
         spot point = {.value = pair};
         snprintf(point.path, sizeof point.path, "%.70s[%d]", points.path, i);
-        WEFT_TRY(read_point(r, &point, &work[i], &rate[i]));
+        WEFT_TRY(read_point(r, &point, least, &work[i], &rate[i]));
         if (i && work[i] <= work[i - 1])
             REFUSE(r, pair, "%s: sizes must ascend, but %g follows %g", point.path, work[i],
                    work[i - 1]);
@@ -135,13 +137,31 @@ static weft_status read_curve(const model_reading *r, const spot *outer, const c
 
 /* ---- devices ---- */
 
+static weft_status read_op_factors(const model_reading *r, const spot *device,
+                                   wefti_device_model *out) {
+    static const double least = 1e-6;
+    spot at = member_of(device, "op_factors");
+    if (!at.value) return WEFT_OK;
+    if (at.value->kind != WEFTI_JSON_OBJECT)
+        REFUSE(r, at.value, "%s must be an object with a curve for each op", at.path);
+    out->op_factors =
+        wefti_arena_alloc(r->arena, ((size_t)at.value->count + 1) * sizeof *out->op_factors);
+    WEFT_REQUIRE(out->op_factors, WEFT_E_NOMEM, "no memory for a machine");
+    WEFTI_JSON_EACH(curve, at.value) {
+        wefti_op_curve *factor = &out->op_factors[out->op_factor_count++];
+        factor->op = curve->key;
+        WEFT_TRY(read_curve(r, &at, curve->key, least, &factor->curve));
+    }
+    return WEFT_OK;
+}
+
 static weft_status read_device(const model_reading *r, const spot *top, wefti_device_model *out) {
     static const char *const known[] = {
 #define KNOWN_KEY(name, least, most, needed) #name,
         WEFTI_DEVICE_FIGURES(KNOWN_KEY)
 #undef KNOWN_KEY
             "peak_flops",
-        "product_curves", "memory_curve", NULL};
+        "product_curves", "memory_curve", "op_factors", NULL};
     static const char *const arithmetics[] = {
 #define KNOWN_TEXT(name, text) text,
         WEFTI_ARITHMETIC_LIST(KNOWN_TEXT)
@@ -161,9 +181,10 @@ static weft_status read_device(const model_reading *r, const spot *top, wefti_de
     for (int a = 0; a < WEFTI_ARITHMETICS; a++) {
         if (peaks.value)
             WEFT_TRY(read_figure(r, &peaks, arithmetics[a], 1, 1e21, false, &out->peak_flops[a]));
-        if (curves.value) WEFT_TRY(read_curve(r, &curves, arithmetics[a], &out->product[a]));
+        if (curves.value) WEFT_TRY(read_curve(r, &curves, arithmetics[a], 1, &out->product[a]));
     }
-    return read_curve(r, &at, "memory_curve", &out->memory);
+    WEFT_TRY(read_op_factors(r, &at, out));
+    return read_curve(r, &at, "memory_curve", 1, &out->memory);
 }
 
 /* ---- levels ---- */
@@ -202,7 +223,7 @@ static weft_status read_level(const model_reading *r, const spot *at, wefti_leve
     if (reduces.value && reduces.value->kind != WEFTI_JSON_BOOL)
         REFUSE(r, reduces.value, "%s must be true or false", reduces.path);
     out->reduces = reduces.value && reduces.value->as.boolean;
-    return read_curve(r, at, "all_reduce_curve", &out->all_reduce);
+    return read_curve(r, at, "all_reduce_curve", 1, &out->all_reduce);
 }
 
 static weft_status read_levels(const model_reading *r, const spot *top, wefti_machine_model *out) {
@@ -251,7 +272,7 @@ static weft_status read_model(const model_reading *r, const wefti_json *json,
 weft_status wefti_model_parse(const char *name, const char *text, int64_t bytes,
                               wefti_machine_model **out) {
     static const wefti_json_limits limits = {
-        .depth = 8, .members = 64, .array_items = WEFTI_CURVE_POINTS};
+        .depth = 8, .members = WEFTI_OP_FACTORS_MAX, .array_items = WEFTI_CURVE_POINTS};
     model_reading r = {.name = name};
     const wefti_json *json;
     WEFT_TRY(wefti_arena_create(&r.arena));

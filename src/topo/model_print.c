@@ -64,6 +64,14 @@ static void print_device(const wefti_device_model *d, wefti_text *out) {
         wefti_text_add(out, "\n    }");
     }
     print_curve(out, &first, 2, "memory_curve", &d->memory);
+    if (d->op_factor_count) {
+        inner = true;
+        begin(out, &first, 2, "op_factors");
+        wefti_text_add(out, "{");
+        for (int32_t i = 0; i < d->op_factor_count; i++)
+            print_curve(out, &inner, 3, d->op_factors[i].op, &d->op_factors[i].curve);
+        wefti_text_add(out, "\n    }");
+    }
     wefti_text_add(out, "\n  }");
 }
 

@@ -13,8 +13,9 @@ enum { WORDS_MAX = 16, TEXT_MAX = 1024 };
 static weft_status unknown(const char *name) {
     const char *names[64];
     int count = 0;
-    for (const wefti_model_file *f = wefti_model_files; f->name && count < 63; f++)
+    for (const wefti_model_file *f = wefti_model_files; f->name && count < 62; f++)
         names[count++] = f->name;
+    names[count++] = "this-machine";
     names[count] = NULL;
     const char *near = weft_nearest(name, names);
     if (near)
@@ -90,8 +91,38 @@ static weft_status find_file(const char *path, wefti_machine_model **out) {
     return status;
 }
 
+/* ---- this machine ---- */
+
+static const char this_machine[] = "this-machine";
+
+weft_status wefti_model_this_machine(char **out) {
+    const char *file = getenv("WEFT_THIS_MACHINE"), *config = getenv("XDG_CONFIG_HOME"),
+               *home = getenv("HOME");
+    WEFT_REQUIRE((file && *file) || (config && *config) || (home && *home), WEFT_E_NOT_FOUND,
+                 "this-machine has no place: set HOME, or WEFT_THIS_MACHINE to a file");
+    *out = file && *file       ? wefti_format("%s", file)
+           : config && *config ? wefti_format("%s/weft/this-machine.json", config)
+                               : wefti_format("%s/.config/weft/this-machine.json", home);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a path");
+    return WEFT_OK;
+}
+
+static weft_status find_this_machine(wefti_machine_model **out) {
+    char *path;
+    WEFT_TRY(wefti_model_this_machine(&path));
+    weft_status status = wefti_exists(path)
+                             ? find_file(path, out)
+                             : WEFT_RAISE(WEFT_E_NOT_FOUND,
+                                          "this-machine was not measured, there is no %s: run "
+                                          "`weft machine measure` first",
+                                          path);
+    wefti_free(path);
+    return status;
+}
+
 static weft_status find_one(const char *name, wefti_machine_model **out) {
     const size_t length = strlen(name);
+    if (!strcmp(name, this_machine)) return find_this_machine(out);
     bool is_file = strchr(name, '/') || (length > 5 && !strcmp(name + length - 5, ".json"));
     return is_file ? find_file(name, out) : find_name(name, out);
 }

@@ -1,8 +1,9 @@
-/* The plan of a job of mode auto: rank 0 searches, and sends the plan to the others. */
+/* The plan of a job of mode auto, or of a resume: rank 0 searches, or reads the record of the run,
+ * and sends the plan to the others. */
 #include <string.h>
 
 #include "plan/plan.h"
-#include "train/training.h"
+#include "train/record/record.h"
 #include "weft/search.h"
 
 const weft_plan *wefti_training_plan(const wefti_training *t) {
@@ -36,6 +37,26 @@ static weft_status search(wefti_training *t) {
     return wefti_plan_refine(t->searched);
 }
 
+bool wefti_training_is_joint(const wefti_training *t) {
+    const weft_job_parallel *p = &t->job->parallel;
+    return p->mode == WEFT_JOB_MODE_AUTO && p->search == WEFT_SEARCH_JOINT && !*p->plan &&
+           t->job->plan;
+}
+
+/* Whether the job leaves its plan to a search. */
+static bool searches(const weft_job *job) {
+    const weft_job_parallel *p = &job->parallel;
+    return p->mode == WEFT_JOB_MODE_AUTO && !*p->plan && job->plan &&
+           (p->search == WEFT_SEARCH_JOINT || weft_plan_devices(job->plan) > 1);
+}
+
+/* Rank 0's part. */
+static weft_status choose(wefti_training *t) {
+    if (t->record.resumes) WEFT_TRY(wefti_run_record_plan(t, &t->searched));
+    if (t->searched || !searches(t->job)) return WEFT_OK;
+    return wefti_training_is_joint(t) ? wefti_training_joint(t) : search(t);
+}
+
 /* The other ranks' part: `bytes` of text, with the zero at its end. */
 static weft_status receive(wefti_training *t, char *text, int64_t bytes) {
     WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, text, (size_t)bytes));
@@ -43,27 +64,37 @@ static weft_status receive(wefti_training *t, char *text, int64_t bytes) {
     return wefti_plan_parse("the plan of rank 0", text, bytes - 1, &t->searched);
 }
 
+/* Sends the plan of rank 0, if it has another one than the job. */
 static weft_status share(wefti_training *t, weft_status found) {
     char *text = NULL;
     int64_t bytes = 0;
-    if (found >= 0 && !t->ranks.follows) {
+    if (found >= 0 && t->searched) {
         found = wefti_plan_print(t->searched, &text);
         if (found >= 0) bytes = (int64_t)strlen(text) + 1;
     }
     weft_status status = wefti_training_broadcast(t, found, &bytes, sizeof bytes);
-    if (status >= 0 && t->ranks.follows) {
+    if (status >= 0 && bytes && t->ranks.follows) {
         text = wefti_calloc((size_t)bytes, 1);
         if (!text) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a plan");
     }
-    if (status >= 0) status = receive(t, text, bytes);
+    if (status >= 0 && bytes) status = receive(t, text, bytes);
     wefti_free(text);
     return status;
 }
 
+static void take_microbatches(wefti_training *t) {
+    const weft_plan *plan = t->searched;
+    const int64_t parts =
+        plan->pipeline.stages > 1 ? plan->pipeline.microbatches : plan->accumulate;
+    t->batch.microbatches = parts * plan->copies;
+    t->batch.micro = t->job->train.batch / t->batch.microbatches;
+}
+
 weft_status wefti_training_search(wefti_training *t) {
-    const weft_job_parallel *p = &t->job->parallel;
-    if (p->mode != WEFT_JOB_MODE_AUTO || *p->plan || !t->job->plan || t->searched) return WEFT_OK;
-    if (weft_plan_devices(t->job->plan) == 1) return WEFT_OK;
-    weft_status status = t->ranks.follows ? WEFT_OK : search(t);
-    return t->ranks.agreement ? share(t, status) : status;
+    if (t->searched) return WEFT_OK;
+    weft_status status = t->ranks.follows ? WEFT_OK : choose(t);
+    if (t->ranks.agreement) status = share(t, status);
+    WEFT_TRY(status);
+    if (t->searched && wefti_training_is_joint(t)) take_microbatches(t);
+    return WEFT_OK;
 }

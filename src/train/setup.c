@@ -216,6 +216,8 @@ static int64_t context_of(const wefti_training *t) {
 weft_status wefti_training_graph(wefti_training *t) {
     weft_dtype dtype = t->job->train.precision;
     const weft_plan *plan = t->job->plan;
+    const bool first = wefti_training_is_joint(t);
+    if (first) WEFT_TRY(wefti_training_search(t));
     WEFT_TRY(weft_model_build(&t->model.config, WEFT_USE_TRAIN, t->batch.micro, context_of(t),
                               dtype, &t->model.graph));
     uint64_t hash = wefti_model_hash(t->model.graph);
@@ -225,7 +227,7 @@ weft_status wefti_training_graph(wefti_training *t) {
         "complete it for this one (weft plan), or take the member \"model\" and what names "
         "the other model out of it",
         t->job->parallel.plan, (unsigned long long)plan->model_hash, (unsigned long long)hash);
-    return wefti_training_search(t);
+    return first ? WEFT_OK : wefti_training_search(t);
 }
 
 weft_status wefti_training_eval_graph(wefti_training *t) {
@@ -236,7 +238,7 @@ weft_status wefti_training_eval_graph(wefti_training *t) {
 static weft_status build_graphs(wefti_training *t) {
     WEFT_TRY(wefti_training_graph(t));
     weft_session_options o = wefti_training_options(t);
-    WEFT_TRY(weft_session_create(t->model.graph, &o, &t->session));
+    WEFT_TRY(wefti_session_create(t->model.graph, &o, &t->session));
     if (!t->data || weft_data_samples(t->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
     WEFT_TRY(wefti_training_eval_graph(t));
     return weft_session_add(t->session, t->model.eval_graph, &t->model.eval_program);
@@ -291,6 +293,7 @@ void wefti_training_close(wefti_training *t) {
     wefti_delivery_destroy(t->saving.delivery);
     weft_session_destroy(t->session);
     weft_plan_destroy(t->searched);
+    weft_search_report_free(t->report);
     weft_graph_destroy(t->model.graph);
     weft_graph_destroy(t->model.eval_graph);
     weft_data_close(t->data);

@@ -7,6 +7,8 @@
 #include "session/session.h"
 #include "train/objective.h"
 #include "weft/model.h"
+#include "weft/predict.h"
+#include "weft/search.h"
 #include "weft/train.h"
 
 typedef struct wefti_metrics wefti_metrics;
@@ -67,20 +69,32 @@ typedef struct wefti_training_saving {
     char *tokenizer;       /* text of its file, which each checkpoint holds; NULL: bytes */
 } wefti_training_saving;
 
+/* The record of the run (train/record/record.h). */
+typedef struct wefti_training_record {
+    bool resumes; /* the run goes on from a checkpoint of its directory */
+    bool reused;  /* with the plan and the machine of the record */
+    bool measuring;
+    int64_t steps;                       /* that were measured */
+    double seconds[WEFTI_PROFILE_STEPS]; /* of each */
+} wefti_training_record;
+
 typedef struct wefti_training {
     const weft_job *job;
     const weft_train_events *events;
     weft_train_result *result;
     weft_data *data;
     weft_session *session;
-    weft_plan *searched;  /* of mode auto, once the graph is built; NULL: none */
-    int64_t memory_bytes; /* limit of a device, 0: none */
+    weft_plan *searched; /* once the graph is built: of a search, or of the run's record; NULL: the
+                            job's plan counts */
+    weft_search_report *report; /* of the joint search on this rank; NULL: none */
+    int64_t memory_bytes;       /* limit of a device, 0: none */
     wefti_metrics *metrics;
     wefti_training_model model;
     wefti_training_batch batch;
     wefti_training_progress progress;
     wefti_training_ranks ranks;
     wefti_training_saving saving;
+    wefti_training_record record;
 } wefti_training;
 
 /* setup.c: configuration, data, graphs and session of a job, within the job's memory limit or the
@@ -91,13 +105,19 @@ void wefti_training_close(wefti_training *t);
 weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;
 /* The plan of the run: of the job, or of a search, which exists once the graph does. NULL: none. */
 const weft_plan *wefti_training_plan(const wefti_training *t);
-/* search.c: searches for the plan of a job of mode auto. Rank 0 searches, the others get its plan.
- */
+/* search.c: finds the plan of a job of mode auto, and of a resume. Rank 0 searches, or reads the
+ * run's record; the others get its plan. The joint search also
+ * chooses the microbatches, so it runs before the graph is built. Collective in a world. */
 weft_status wefti_training_search(wefti_training *t) WEFT_CHECKED;
+bool wefti_training_is_joint(const wefti_training *t);
+/* joint.c: the joint search of a job: `searched` and `report`. */
+weft_status wefti_training_joint(wefti_training *t) WEFT_CHECKED;
 /* After that: the graph to train. Refuses a plan that was made for another model. */
 weft_status wefti_training_graph(wefti_training *t) WEFT_CHECKED;
 /* The graph to validate with: model.eval_graph. */
 weft_status wefti_training_eval_graph(wefti_training *t) WEFT_CHECKED;
+/* report/plan.c: a copy of the run's plan with all decisions written down, of one device too. */
+weft_status wefti_training_completed_plan(wefti_training *t, weft_plan **out) WEFT_CHECKED;
 weft_session_options wefti_training_options(const wefti_training *t);
 void wefti_training_note(const wefti_training *t, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -123,8 +143,9 @@ weft_status wefti_training_stops(wefti_training *t, bool *out) WEFT_CHECKED;
 weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void *data,
                                      size_t bytes) WEFT_CHECKED;
 /* stop.c: the thread of a rank that ends a wait in which nobody answers after a request to stop.
- * A wait counts as vain after 3 s, or after twice the longest wait before the request, if that is
- * more: others may compute that long. The world then fails. *out NULL: no thread is needed. */
+ * A wait counts as vain after 2 s, or after twice the longest wait in the steps before the request,
+ * if that is more: others may compute that long. The world then fails, and leaving it takes 2 s
+ * more at most. *out NULL: no thread is needed. */
 typedef struct wefti_stopper wefti_stopper;
 weft_status wefti_stopper_start(weft_world *world, const volatile int *asked,
                                 wefti_stopper **out) WEFT_CHECKED;

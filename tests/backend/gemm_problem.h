@@ -98,6 +98,15 @@ typedef struct problem {
     double *want, *want_bound; /* as [batch0, batch1, m, n] */
 } problem;
 
+/* sums[j] += left right[j] for j < n, and after them the absolute values. */
+static UNUSED UNSANITIZED void add_products(int64_t n, double left, const double *right,
+                                            double *sums) {
+    for (int64_t j = 0; j < n; j++) {
+        sums[j] += left * right[j];
+        sums[n + j] += fabs(left * right[j]);
+    }
+}
+
 /* The expected result, and the bound of its rounding error. Summing k products in any order errs by
  * less than k eps sum |a b| (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
  * Here eps is half a unit in the last place; alpha, bias and C need a few more eps. A result in
@@ -129,10 +138,7 @@ static UNUSED void expect(problem *p) {
             for (int64_t q = 0; q < s->k; q++) {
                 double left =
                     wefti_load(s->a.dtype, buffer_data(&p->a), index_of(&s->a, b0, b1, i, q));
-                for (int64_t j = 0; j < s->n; j++) {
-                    sums[j] += left * right[q * s->n + j];
-                    sums[s->n + j] += fabs(left * right[q * s->n + j]);
-                }
+                add_products(s->n, left, right + q * s->n, sums);
             }
             for (int64_t j = 0; j < s->n; j++, at++) {
                 const int64_t index = index_of(&s->c, b0, b1, i, j);

@@ -57,7 +57,7 @@ static void random_dtypes(wefti_gemm_spec *s) {
 }
 
 static void test_random_small(void **state) {
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < (SANITIZED ? 150 : 400); round++) {
         /* Sizes from 0: every remainder of every register tile, and the few-row path. */
         wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, random_below(round % 4 ? 71 : 9),
                                                random_below(71), random_below(71));
@@ -71,7 +71,7 @@ static void test_random_small(void **state) {
 }
 
 static void test_random_f64(void **state) {
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < (SANITIZED ? 20 : 60); round++) {
         wefti_gemm_spec s =
             wefti_gemm_spec_of(WEFT_F64, random_below(40), random_below(200), random_below(71));
         s.batch[1] = random_below(3);

@@ -62,7 +62,7 @@ static double *rows_of(const operand *x, wefti_attention_strides strides, int64_
 }
 
 /* One (batch, query head) of both directions, straight from the definition. */
-static void reference_head(attention_case *c, int64_t b, int64_t h) {
+static UNSANITIZED void reference_head(attention_case *c, int64_t b, int64_t h) {
     const wefti_attention_shape *s = &c->f.shape;
     int64_t d = s->dim, tk = s->k_len, kv = h / (s->q_heads / s->kv_heads);
     double *p = calloc((size_t)tk + 1, sizeof *p), *dp = calloc((size_t)tk + 1, sizeof *dp);

@@ -1,8 +1,10 @@
 /* Prints the kernel paths that this machine runs natively and those that it only emulates, one line
- * each. Tests the emulated TDPBF16PS with results computed by hand. Compares it and the emulated
+ * each. Tests the emulated TDPBF16PS with results computed by hand, and both emulated instructions
+ * element by element. Compares it and the emulated
  * VDPBF16PS with the processor's instructions, if it has them. */
 #include "support.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +105,83 @@ static void test_tdpbf16ps_by_hand(void **state) {
     }
 }
 
+/* ---- one element after the other ---- */
+
+/* Any bits, without NaN and infinity: subnormal numbers, results below the smallest normal number,
+ * and overflows are among them. */
+static uint32_t random_bits(uint64_t *state) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    uint32_t bits = (uint32_t)(*state >> 32);
+    /* Half of the numbers have sizes at which sums are near the subnormal numbers. */
+    if (*state >> 20 & 1) bits = (bits & 0x807fffff) | (56 + (bits >> 23) % 16) << 23;
+    return (bits & 0x7f800000) == 0x7f800000 ? bits & 0xbfffffff : bits;
+}
+static float flushed(float x) {
+    return fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x;
+}
+
+static float value_of(uint16_t x) {
+    const uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return flushed(value);
+}
+
+/* a b + c, rounded once, with subnormal operands and results as zero. A result counts as subnormal
+ * before it is rounded: 2^24 times as large, it is exact there. */
+static float fused(float a, float b, float c) {
+    const float sum = fmaf(a, b, flushed(c));
+    const bool tiny = fabsf(sum) <= FLT_MIN &&
+                      fabsf(fmaf(a * 0x1p24f, b, flushed(c) * 0x1p24f)) < FLT_MIN * 0x1p24f;
+    return tiny ? copysignf(0.0f, sum) : flushed(sum);
+}
+
+static void assert_same(float got, float want, const char *what, int round) {
+    if ((isnan(got) && isnan(want)) || !memcmp(&got, &want, sizeof got)) return;
+    fail_msg("%s, round %d: %a, not %a", what, round, (double)got, (double)want);
+}
+
+/* The emulation computes many elements at once. Each has the bits that it has alone. */
+static void test_elements_are_alone(void **state) {
+    (void)state;
+    uint64_t seed = test_seed(20251125);
+    for (int round = 0; round < 20000; round++) {
+        uint16_t a[32], b[32];
+        float sums[16], c[16];
+        _Alignas(64) wefti_emulated_row left[16] = {{0}}, right[16] = {{0}}, tile[16] = {{0}};
+        for (int i = 0; i < 32; i++) {
+            a[i] = (uint16_t)(random_bits(&seed) >> 16);
+            b[i] = (uint16_t)(random_bits(&seed) >> 16);
+            if (random_bits(&seed) % 8 == 0) a[i] = 0;
+        }
+        for (int i = 0; i < 16; i++) {
+            uint32_t bits = random_bits(&seed);
+            if (bits & 1) bits &= 0x80ffffff;
+            memcpy(&sums[i], &bits, sizeof bits);
+        }
+        memcpy(c, sums, sizeof c);
+        wefti_emulated_vdpbf16ps(c, a, b);
+        for (int i = 0; i < 16; i++) {
+            const float odd = fused(value_of(a[2 * i + 1]), value_of(b[2 * i + 1]), sums[i]);
+            assert_same(c[i], fused(value_of(a[2 * i]), value_of(b[2 * i]), odd), "VDPBF16PS",
+                        round);
+        }
+        if (round % 8) continue;
+        /* Row 0 times column 0: the pairs of k are those of a and b. */
+        memcpy(left[0], a, sizeof a);
+        for (int k = 0; k < 16; k++) memcpy(right[k], b + 2 * k, 4);
+        memcpy(tile[0], sums, 4);
+        wefti_emulated_tdpbf16ps(tile, left, right);
+        float even = 0.0f, odd = 0.0f, got;
+        for (int k = 0; k < 16; k++) {
+            even = fused(value_of(a[2 * k]), value_of(b[2 * k]), even);
+            odd = fused(value_of(a[2 * k + 1]), value_of(b[2 * k + 1]), odd);
+        }
+        memcpy(&got, tile[0], sizeof got);
+        assert_same(got, flushed(flushed(sums[0]) + flushed(even + odd)), "TDPBF16PS", round);
+    }
+}
+
 /* ---- the processor's instructions ---- */
 
 #if defined(__x86_64__)
@@ -114,15 +193,6 @@ __attribute__((target("avx512f,avx512bf16"))) static void dot(float sums[16], co
     _mm512_storeu_ps(sums, _mm512_dpbf16_ps(_mm512_loadu_ps(sums), left, right));
 }
 
-/* Any bits, without NaN and infinity: subnormal numbers, results below the smallest normal number,
- * and overflows are among them. */
-static uint32_t random_bits(uint64_t *state) {
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    uint32_t bits = (uint32_t)(*state >> 32);
-    /* Half of the numbers have sizes at which sums are near the subnormal numbers. */
-    if (*state >> 20 & 1) bits = (bits & 0x807fffff) | (56 + (bits >> 23) % 16) << 23;
-    return (bits & 0x7f800000) == 0x7f800000 ? bits & 0xbfffffff : bits;
-}
 #endif
 
 static void test_vdpbf16ps(void **state) {
@@ -144,11 +214,10 @@ static void test_vdpbf16ps(void **state) {
             }
             memcpy(want, sums, sizeof want);
             dot(want, a, b);
-            for (int i = 0; i < 16; i++) {
-                const float got = wefti_emulated_vdpbf16ps(sums[i], a + 2 * i, b + 2 * i);
-                if (isnan(want[i]) && isnan(got)) continue;
-                assert_memory_equal(&got, &want[i], sizeof got);
-            }
+            wefti_emulated_vdpbf16ps(sums, a, b);
+            for (int i = 0; i < 16; i++)
+                if (!isnan(want[i]) || !isnan(sums[i]))
+                    assert_memory_equal(&sums[i], &want[i], sizeof want[i]);
         }
         print_message("VDPBF16PS: emulated bits are those of this processor\n");
         return;
@@ -241,6 +310,7 @@ static int teardown(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_paths), cmocka_unit_test(test_tdpbf16ps_by_hand),
-        cmocka_unit_test(test_vdpbf16ps), cmocka_unit_test(test_tdpbf16ps)};
+        cmocka_unit_test(test_elements_are_alone), cmocka_unit_test(test_vdpbf16ps),
+        cmocka_unit_test(test_tdpbf16ps)};
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

@@ -55,8 +55,24 @@ narrow 150 model job.yaml parallel.devices=2
 has_facts out 'kind|backward|layout' || fail 'weft model on a wide terminal' out
 narrow 60 bench comm --max 1KiB --threads 2
 fits 60
+# The text of a checkpoint, and of a program: whole tables, nothing cut, and as it is on wide terminals.
+"$weft" train job.yaml train.steps=2 checkpoint.every=2 checkpoint.dir=narrow data.validation=0 >/dev/null 2>&1 ||
+    fail 'a run with a checkpoint'
+for columns in 60 80; do
+    for words in 'checkpoint inspect narrow' 'program job.yaml parallel.devices=2'; do
+        # shellcheck disable=SC2086
+        narrow $columns $words
+        fits $columns
+        tr -s ' \n' '\n\n' <out >words
+        # shellcheck disable=SC2086
+        "$weft" $words 2>&1 | tr -s ' \n' '\n\n' | cmp -s - words || fail "$words: other words on $columns columns" out
+    done
+done
+narrow 200 checkpoint inspect narrow
+"$weft" checkpoint inspect narrow >piped 2>&1
+cmp -s out piped || fail 'a wide terminal changes the text' out
 "$weft" model job.yaml >piped 2>&1
 head -1 piped | grep -q '^cell   *kind  parameters     forward    backward       saved       frame$' ||
     fail 'weft model into a pipe' piped
-[ $failed = 0 ] && echo "narrow terminals: progress, tables, help"
+[ $failed = 0 ] && echo "narrow terminals: progress, tables, texts, help"
 exit $failed

@@ -105,12 +105,12 @@ grep -q 'line 1' out || fail 'no line of the error' out
 expect 1 'parallel.links: cannot open nothere.json' train job.yaml parallel.links=nothere.json
 
 # --- machines ---
-expect 0 'far.json' plan job.yaml --devices 4 'machine=2 hosts of 2 h100-80g' --out far.json
+expect 0 'far.json' plan job.yaml --devices 4 --mode semi 'machine=2 hosts of 2 h100-80g' --out far.json
 grep -qF '"ranks_per_host": 2' far.json || fail 'the plan does not tell how many ranks a host has' far.json
 grep -qF '"product_bf16": ' far.json || fail 'the plan does not tell the rates of a device' far.json
 expect 0 'again.json' plan job.yaml parallel.plan=far.json --out again.json
 expect 0 'equal' plan --diff far.json again.json
-expect 0 'again.json' plan job.yaml --devices 4 machine=links.json --out again.json
+expect 0 'again.json' plan job.yaml --devices 4 --mode semi machine=links.json --out again.json
 expect 0 'equal' plan --diff linked.json again.json
 expect 0 'again.json' plan job.yaml parallel.plan=far.json 'machine=hosts=2 gpus=2 gpu=h100-80g inter=5e9,1e-5' --out again.json
 expect 1 'links.between_hosts.bytes_per_second: 50000000000 -> 5000000000' plan --diff far.json again.json

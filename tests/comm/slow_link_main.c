@@ -3,10 +3,11 @@
  * cut the cable and to mend it:
  *
  *     weft-slow-link A ADDRESS B ADDRESS [delay=MS] [jitter=MS] [loss=PERCENT] [reorder=PERCENT]
- *                    [rate=MBIT] [device=NAME] [seed=N]
+ *                    [rate=MBIT] [mtu=BYTES] [device=NAME] [seed=N]
  *
  * A and B are names of `ip netns`, addresses have 24 bits of network. `delay` and `loss` are those
  * of one way. Frames keep their order but for those that overtake (`reorder`: they are not late).
+ * `mtu` is at most 9000: large frames take this process less time.
  * SIGUSR1 cuts: what is under way and all that follows is lost, as when nothing tells the hosts
  * that the way between them is gone. SIGUSR2 mends. SIGTERM ends, and so does the death of who
  * started it. The first line says that the cable lies, the last what it has carried. Exit code 77
@@ -32,8 +33,9 @@
 #include <unistd.h>
 
 enum {
-    FRAME = 2048,     /* bytes; devices have the usual 1500, and a header */
-    UNDER_WAY = 4096, /* frames in one direction; more are lost */
+    LARGEST = 9000,
+    FRAME = LARGEST + 64, /* bytes, with a header */
+    UNDER_WAY = 4096,     /* frames in one direction; more are lost */
     SKIPPED = 77,
 };
 
@@ -53,11 +55,12 @@ typedef struct way { /* one direction */
 
 static struct cable {
     double delay, jitter, loss, reorder, rate; /* ms, ms, percent, percent, Mbit/s (0: any) */
+    double mtu;                                /* bytes */
     uint64_t seed;
     char device[IFNAMSIZ];
     bool cut;
     int64_t carried, lost, overtook, cut_off;
-} cable = {.seed = 1, .device = "weft0"};
+} cable = {.seed = 1, .mtu = 1500, .device = "weft0"};
 static way ways[2];
 
 static int64_t now_ns(void) {
@@ -93,6 +96,8 @@ static void set_address(const char *device, const char *address) {
     in.sin_addr.s_addr = htonl(0xFFFFFF00);
     memcpy(&r.ifr_netmask, &in, sizeof in);
     if (ioctl(s, SIOCSIFNETMASK, &r) != 0) give_up("cannot set the network of", address);
+    r.ifr_mtu = (int)cable.mtu;
+    if (ioctl(s, SIOCSIFMTU, &r) != 0) give_up("cannot set the MTU of", device);
     if (ioctl(s, SIOCGIFFLAGS, &r) != 0) give_up("cannot ask for", device);
     r.ifr_flags |= IFF_UP;
     if (ioctl(s, SIOCSIFFLAGS, &r) != 0) give_up("cannot bring up", device);
@@ -195,8 +200,13 @@ static bool option(const char *word) {
     static const struct {
         const char *name;
         double *at;
-    } numbers[] = {{"delay=", &cable.delay}, {"jitter=", &cable.jitter},   {"loss=", &cable.loss},
-                   {"rate=", &cable.rate},   {"reorder=", &cable.reorder}, {NULL, NULL}};
+    } numbers[] = {{"delay=", &cable.delay},
+                   {"jitter=", &cable.jitter},
+                   {"loss=", &cable.loss},
+                   {"rate=", &cable.rate},
+                   {"reorder=", &cable.reorder},
+                   {"mtu=", &cable.mtu},
+                   {NULL, NULL}};
     for (int i = 0; numbers[i].name; i++) {
         size_t n = strlen(numbers[i].name);
         char *end;
@@ -213,9 +223,11 @@ static bool option(const char *word) {
 int main(int argc, char **argv) {
     bool good = argc >= 5;
     for (int i = 5; i < argc; i++) good = option(argv[i]) && good;
+    good = good && cable.mtu >= 576 && cable.mtu <= LARGEST;
     if (!good) {
         fprintf(stderr, "usage: weft-slow-link A ADDRESS B ADDRESS [delay=MS] [jitter=MS] "
-                        "[loss=PERCENT] [reorder=PERCENT] [rate=MBIT] [device=NAME] [seed=N]\n");
+                        "[loss=PERCENT] [reorder=PERCENT] [rate=MBIT] [mtu=BYTES] [device=NAME] "
+                        "[seed=N]\n");
         return 2;
     }
     prctl(PR_SET_PDEATHSIG, SIGTERM);

@@ -41,6 +41,20 @@ run 2 "$(few 40)" 16000000
 run 3 "$(few 30)" 1000000
 run 4 "$(few 30)" 4000000
 run 7 "$(few 12)" 300000
+# By authenticated messages, also within the host.
+for ranks in 2 5; do
+    WEFT_COMM=mac timeout 120 "$WEFT_BIN" launch -n $ranks --no-logs -- "$conformance" "$(few 20)" 1000000 >out 2>&1
+    if grep -q 'without OpenSSL' out; then
+        echo 'SKIP: authenticated messages: no OpenSSL'
+    elif grep -q "^$ranks ranks, mac: .* calls good" out; then
+        grep "calls good" out
+        as_threads $ranks "$(few 20)" 1000000
+    else
+        echo "$ranks ranks, authenticated messages:"
+        cat out
+        bad=1
+    fi
+done
 # Two hosts of two and three ranks, which share no memory.
 hosts='WEFT_HOST_ID=host$((WEFT_RANK / RANKS_OF_A_HOST)) exec "$@"'
 for ranks in 4 6; do

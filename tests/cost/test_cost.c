@@ -53,6 +53,32 @@ static void waves_of_tiles_count(void **state) {
             3 + 5);
 }
 
+static void depth_and_alignment_count(void **state) {
+    (void)state;
+    wefti_device_model d = device;
+    const wefti_arithmetic bf16 = WEFTI_ARITHMETIC_BF16;
+    const wefti_product_shape whole = {1, 16, 16, 64}, odd = {1, 16, 16, 60},
+                              narrow = {1, 16, 12, 64};
+    /* Without the figures. */
+    near_to(wefti_shape_use(&d, bf16, &odd), 1);
+    /* A depth of 64 beside a start of 16. */
+    d.tile_depth = (wefti_figure){16, "t"};
+    near_to(wefti_shape_use(&d, bf16, &whole), 0.8);
+    near_to(wefti_product_seconds(&d, bf16, &whole, 4000, 0), 3 + 5);
+    d.tile_depth = (wefti_figure){0, NULL};
+    /* Rows of 32 bytes: 64 and 16 elements of bf16 are whole, 60 and 12 are not. */
+    d.aligned_bytes = (wefti_figure){32, "t"};
+    near_to(wefti_shape_use(&d, bf16, &whole), 1);
+    const double of_eight = wefti_shape_use(&d, bf16, &odd);
+    assert_true(of_eight < 1 && of_eight > 0.5);
+    near_to(wefti_shape_use(&d, bf16, &narrow), of_eight);
+    /* In f32 the same sizes are twice the bytes. */
+    assert_true(wefti_shape_use(&d, WEFTI_ARITHMETIC_F32, &odd) > of_eight);
+    /* One element: the slowest. */
+    const wefti_product_shape one = {1, 16, 1, 64};
+    assert_true(wefti_shape_use(&d, bf16, &one) < of_eight);
+}
+
 static void curves_replace_the_peak(void **state) {
     (void)state;
     static const double work[] = {100, 10000}, rate[] = {10, 1000};
@@ -61,6 +87,34 @@ static void curves_replace_the_peak(void **state) {
     near_to(wefti_product_seconds(&d, WEFTI_ARITHMETIC_BF16, NULL, 1000, 0), 3 + 10);
     d.memory = (wefti_curve){"t", work, rate, 2};
     near_to(wefti_vector_seconds(&d, 0, 1000), 3 + 10);
+}
+
+/* A factor changes a kernel's time, but not its launch. */
+static void ops_are_corrected(void **state) {
+    (void)state;
+    static const double one[] = {1}, twice[] = {2}, half[] = {0.5};
+    wefti_op_curve factors[] = {{"relu", {"t", one, twice, 1}}, {"copy", {"t", one, half, 1}}};
+    wefti_machine_model m = {.device = device};
+    weft_graph *g;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", (weft_desc){WEFT_F32, 1, {100}});
+    weft_relu(g, weft_neg(g, x));
+    ASSERT_OK(weft_graph_status(g));
+    wefti_cost cost[2];
+    double before[2], after[2];
+    for (int i = 0; i < 2; i++) {
+        wefti_node_cost(&g->root->nodes[i], &cost[i]);
+        before[i] = wefti_node_model_seconds(&m, &g->root->nodes[i], &cost[i]);
+    }
+    const double copy = wefti_copy_seconds(&m, 1000);
+    m.device.op_factors = factors;
+    m.device.op_factor_count = 2;
+    for (int i = 0; i < 2; i++)
+        after[i] = wefti_node_model_seconds(&m, &g->root->nodes[i], &cost[i]);
+    near_to(after[0], before[0]);
+    near_to(after[1], 3 + 2 * (before[1] - 3));
+    near_to(wefti_copy_seconds(&m, 1000), 3 + (copy - 3) / 2);
+    weft_graph_destroy(g);
 }
 
 static void products_have_sizes(void **state) {
@@ -230,7 +284,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_take_the_longer_of_both),
         cmocka_unit_test(waves_of_tiles_count),
+        cmocka_unit_test(depth_and_alignment_count),
         cmocka_unit_test(curves_replace_the_peak),
+        cmocka_unit_test(ops_are_corrected),
         cmocka_unit_test(products_have_sizes),
         cmocka_unit_test(rings_and_trees),
         cmocka_unit_test(uplinks_are_shared_by_equal_groups),

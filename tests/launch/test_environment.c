@@ -96,9 +96,11 @@ static void test_torchrun(void **state) {
 
 static void test_mpi(void **state) {
     (void)state;
-    wefti_launcher l =
-        READ("OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE=3", "OMPI_COMM_WORLD_LOCAL_RANK=2",
-             "OMPI_COMM_WORLD_LOCAL_SIZE=3", "PMIX_RANK=2");
+    wefti_launcher l = READ("OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE=3",
+                            "OMPI_COMM_WORLD_LOCAL_RANK=2", "OMPI_COMM_WORLD_LOCAL_SIZE=3",
+                            "PMIX_RANK=2", "PMIX_SERVER_URI2=12.0;tcp4://127.0.0.1:51677");
+    assert_string_equal(l.pmix_server, "127.0.0.1:51677");
+    assert_int_equal(l.pmi_fd, -1);
     place_is(&l, "Open MPI", 2, 3);
     assert_int_equal(l.place.local_size, 3);
     assert_true(l.mpi && l.one_host);
@@ -503,6 +505,26 @@ static void test_own_environment(void **state) {
     assert_int_equal(l.rank, 1);
 }
 
+/* Variables without effect: one note for each that is set. */
+static void notes(void **state) {
+    (void)state;
+    static const char *const none[] = {"MS_ENABLE_RECOVERY=0", "MS_RECOVERY_PATH=", "RANK=1", NULL},
+                             *const some[] = {"GROUP_INFO_FILE=groups.pb", "MS_ENABLE_RECOVERY=1",
+                                              "MS_DISABLE_HEARTBEAT=0", NULL};
+    assert_null(wefti_launcher_note(none, 0));
+    ASSERT_FACTS(wefti_launcher_note(some, 0), "MS_ENABLE_RECOVERY|checkpoint.dir");
+    ASSERT_FACTS(wefti_launcher_note(some, 1), "GROUP_INFO_FILE|whole tensors");
+    assert_null(wefti_launcher_note(some, 2));
+    assert_null(wefti_launcher_note(some, -1));
+    assert_int_equal(setenv("MS_ENABLE_TFT", "1", 1), 0);
+    int count = 0;
+    for (const char *note; (note = weft_launcher_note(count)); count++)
+        assert_true(has_facts(note, "MS_ENABLE_TFT|checkpoint.every"));
+    assert_int_equal(unsetenv("MS_ENABLE_TFT"), 0);
+    assert_int_equal(count, 1);
+    assert_null(weft_launcher_note(0));
+}
+
 /* What a call says comes before what the user has set, and the rest stays. */
 static void calls_come_before_settings(void **state) {
     (void)state;
@@ -541,7 +563,7 @@ static void schedulers_listen_where_members_go(void **state) {
     site.interface = "eth0";
     o = wefti_scheduler_options_of(&set, &site);
     assert_string_equal(o.address, "eth0");
-    assert_false(o.awaits_name);
+    assert_true(o.awaits_interface && !o.awaits_name);
     site.host = "10.0.0.1";
     assert_string_equal(wefti_scheduler_options_of(&set, &site).address, "10.0.0.1");
 }
@@ -568,6 +590,7 @@ int main(void) {
         cmocka_unit_test(test_addresses),
         cmocka_unit_test(test_slurm_lists),
         cmocka_unit_test(test_own_environment),
+        cmocka_unit_test(notes),
     };
     return cmocka_run_group_tests(tests, make_table, remove_table);
 }

@@ -701,8 +701,8 @@ static void pigeon_close(void *c) {
 static int over_transport(int number, outcome *out) {
     pigeon p = {.rank = number};
     weft_transport t = {
-        "pigeons",      &p,          number,        RANKS,           false,       16, pigeon_send,
-        pigeon_receive, pigeon_test, pigeon_cancel, pigeon_exchange, pigeon_close};
+        "pigeons",      &p,          number,        RANKS,           false,        16,  pigeon_send,
+        pigeon_receive, pigeon_test, pigeon_cancel, pigeon_exchange, pigeon_close, NULL};
     weft_world *w;
     weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = LONG_HEARTBEAT};
     weft_status status = weft_world_from_transport(&t, &options, &w);
@@ -735,7 +735,8 @@ static void transport_heeds_settings(void **state) {
                         pigeon_test,
                         pigeon_cancel,
                         pigeon_exchange,
-                        pigeon_close};
+                        pigeon_close,
+                        NULL};
     weft_world *w = NULL;
     setenv("WEFT_WAIT_SECONDS", "soon", 1);
     assert_int_equal(weft_world_from_transport(&t, NULL, &w), WEFT_E_ARG);

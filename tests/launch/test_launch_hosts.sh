@@ -20,8 +20,10 @@ done
 "$weft" train job.yaml --devices 4 --json >alone.json 2>alone.err || fail 'four devices:' alone.err
 losses alone.json >alone
 [ -s alone ] || fail 'no losses of four devices'
-for way in plain tls; do
+for way in plain tls mac; do
     options=
+    unset WEFT_COMM
+    [ $way = mac ] && export WEFT_COMM=mac
     [ $way = tls ] && options=--tls
     # shellcheck disable=SC2086
     begin $way $options -- "$weft" train job.yaml --json
@@ -29,6 +31,7 @@ for way in plain tls; do
     [ $code0$code1 = 00 ] || fail "$way: exit $code0 and $code1:" $way.0
     losses $way.0 | cmp -s - alone || fail "$way: other losses than in one process:" $way.0
 done
+unset WEFT_COMM
 grep -q 'scheduler at 10.97.0.1:9000' plain.0 || fail 'another scheduler:' plain.0
 
 # One host wants TLS, the other does not: both are told, nothing is trained.

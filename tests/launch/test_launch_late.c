@@ -97,13 +97,13 @@ static void a_slow_launcher_still_hears(void **state) {
     rank_1_hears();
     usleep(DELAY_US); /* the launcher is so much slower than its rank: the subject of this test */
     const wefti_member_options o = as_host_1(-1);
-    wefti_member *look;
+    wefti_watch *look;
     wefti_end end = {.rank = -1};
-    assert_int_equal(wefti_member_look(&o, &(wefti_span){1, 1}, &look), WEFT_OK);
+    assert_int_equal(wefti_watch_begin(&o, &(wefti_span){1, 1}, &look), WEFT_OK);
     const int64_t until = wefti_now_ns() + (int64_t)(SECONDS / 4) * 1000000000;
-    while (!wefti_member_is_over(look, &end) && wefti_now_ns() < until) usleep(1000);
-    const bool over = wefti_member_is_over(look, &end);
-    wefti_member_report_end(look, 1e-9, true);
+    while (!wefti_watch_is_over(look, &end) && wefti_now_ns() < until) usleep(1000);
+    const bool over = wefti_watch_is_over(look, &end);
+    wefti_watch_end(look);
     assert_true(over);
     assert_int_equal(end.rank, 0);
     assert_int_equal(end.code, CODE);

@@ -1,38 +1,87 @@
 #!/bin/sh
-# One request to stop ends a rank that waits for a rank that never answers. The other rank is stopped (SIGSTOP), and the limits
-# of heartbeats and waits are far away, so nothing else could end the wait.
+# One request to stop ends a rank wherever it waits: for a rank that never answers, in shared memory, in messages between
+# processes and between hosts; for ranks that have not come; for a scheduler that is not there. The other rank is stopped
+# (SIGSTOP), and the limits of heartbeats and waits are far away, so nothing else could end the wait.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
 TMPDIR=$work/tmp HOME=$work
 export TMPDIR HOME
 mkdir "$TMPDIR"
-# shellcheck disable=SC2016 # the ranks expand these
-WEFT_HEARTBEAT_SECONDS=600 WEFT_WAIT_SECONDS=600 "$weft" launch -n 2 --logs logs --grace 1 -- \
-    sh -c 'echo $$ >pid.$WEFT_RANK; "$@" & train=$!
-           trap "kill -TERM $train" TERM
-           echo $train >train.$WEFT_RANK
-           while :; do wait $train; code=$?; kill -0 $train 2>/dev/null || break; done
-           echo $code >code.$WEFT_RANK; exit $code' sh \
-    "$weft" train job.yaml train.steps=100000000 --json >launch.out 2>launch.err &
-launch=$!
-# until 'COMMAND': a minute at most
+export WEFT_HEARTBEAT_SECONDS=600 WEFT_WAIT_SECONDS=600 WEFT_JOIN_SECONDS=600
+cat >rank.sh <<'END'
+echo $$ >pid.$WEFT_RANK
+[ -z "$TWO_HOSTS" ] || export WEFT_HOST_ID=host-$WEFT_RANK
+"$@" &
+train=$!
+trap "kill -TERM $train" TERM
+echo $train >train.$WEFT_RANK
+while :; do wait $train; code=$?; kill -0 $train 2>/dev/null || break; done
+echo $code >code.$WEFT_RANK
+exit $code
+END
+# until 'COMMAND' PROCESSES...: a minute at most; then these are killed
 until_true() {
+    condition=$1
+    shift
     for _ in $(seq 600); do
-        eval "$1" && return
+        eval "$condition" && return
         sleep 0.1
     done
-    fail "never: $1" launch.err
-    kill -KILL "$(cat train.0)" "$(cat train.1)" 2>/dev/null
-    kill $launch
+    fail "$place: never: $condition" launch.err
+    for process in "$@" $launch; do kill -KILL "$process" 2>/dev/null; done
     exit 1
 }
-until_true 'grep -qs "\"step\": 20," logs/rank-0.log'
-kill -STOP "$(cat train.1)"
-# shellcheck disable=SC2016
-until_true '[ "$(tail -n 1 logs/rank-0.log)" = "$(sleep 1; tail -n 1 logs/rank-0.log)" ]'
-kill -TERM "$(cat train.0)"
-until_true '[ -s code.0 ]'
-[ "$(cat code.0)" = 143 ] || fail "rank 0 ended with $(cat code.0), not 143" launch.err
-wait $launch
-[ $? = 143 ] || fail "the launcher's exit code is not 143" launch.err
+in_training() { # PLACE, variables
+    place=$1
+    shift
+    rm -rf logs train.0 train.1 code.0 code.1
+    env "$@" "$weft" launch -n 2 --logs logs --grace 1 -- sh rank.sh \
+        "$weft" train job.yaml train.steps=100000000 --json >launch.out 2>launch.err &
+    launch=$!
+    until_true 'grep -qs "\"step\": 20," logs/rank-0.log'
+    ranks="$(cat train.0) $(cat train.1)"
+    kill -STOP "$(cat train.1)"
+    # shellcheck disable=SC2016,SC2086
+    until_true '[ "$(tail -n 1 logs/rank-0.log)" = "$(sleep 1; tail -n 1 logs/rank-0.log)" ]' $ranks
+    kill -TERM "$(cat train.0)"
+    # shellcheck disable=SC2086
+    until_true '[ -s code.0 ]' $ranks
+    [ "$(cat code.0)" = 143 ] || fail "$place: rank 0 ended with $(cat code.0), not 143" launch.err
+    wait $launch
+    [ $? = 143 ] || fail "$place: the launcher's exit code is not 143" launch.err
+}
+in_training 'shared memory' TWO_HOSTS=
+if "$weft" info --quick 2>/dev/null | grep -qi ucx; then
+    in_training 'messages' WEFT_COMM=ucx
+    in_training 'messages between hosts' TWO_HOSTS=1
+else
+    echo 'SKIP messages: no UCX'
+fi
+if "$weft" info --quick 2>/dev/null | grep -qi openssl; then
+    in_training 'authenticated messages' WEFT_COMM=mac
+else
+    echo 'SKIP authenticated messages: no OpenSSL'
+fi
+unset TWO_HOSTS
+
+# ends PLACE 'CONDITION' WORDS...: the process is asked to stop once the condition holds.
+ends() {
+    place=$1 condition=$2
+    shift 2
+    "$@" >launch.out 2>launch.err &
+    launch=$!
+    until_true "$condition"
+    kill -TERM $launch
+    wait $launch
+    code=$?
+    [ $code = 143 ] || fail "$place: exit $code, not 143" launch.err
+}
+port=$((10000 + $$ % 20000))
+listens() { grep -qi ":$(printf %04X $port) 00000000:0000 0A" /proc/net/tcp; }
+calls() { [ "$(ls "/proc/$launch/task" | wc -l)" -gt 1 ]; }
+(umask 077 && od -An -tx1 -N32 /dev/urandom | tr -d ' \n' >secret)
+ends 'missing ranks' listens \
+    env WEFT_RANK=0 WEFT_SIZE=2 WEFT_SCHEDULER=127.0.0.1:$port WEFT_SECRET_FILE="$work/secret" "$weft" train job.yaml
+ends 'no scheduler' calls \
+    env WEFT_RANK=1 WEFT_SIZE=2 WEFT_SCHEDULER=127.0.0.1:$port WEFT_SECRET_FILE="$work/secret" "$weft" train job.yaml
 exit $failed

@@ -76,7 +76,7 @@ static void split_stages(trial *t, uint64_t *dice) {
                 (void)snprintf(s->split + at, sizeof s->split - at, "%s%s=%s", at ? " " : "",
                                factor[f], text[f]);
         }
-        (void)snprintf(s->match, sizeof s->match, stage ? "layer%d.*:conv2d" : "conv1:conv2d",
+        (void)snprintf(s->match, sizeof s->match, stage ? "layer%d.*:conv2d" : "stem.conv1:conv2d",
                        stage);
         t->ops += s->split[0] != 0;
     }

@@ -50,7 +50,7 @@ static const split_case cases[] = {
      WEFT_FAMILY_GPT2,
      {{"tp", 3}},
      {{0}},
-     {{"wte:embedding", "vocab=tp"}, {"lm_head*:linear", "n0=tp"}, {"wte:linear", "n0=tp"}},
+     {{"embed.wte:embedding", "vocab=tp"}, {"head.wte:linear", "n0=tp"}},
      0,
      WEFT_ADAMW},
     {"llama, sequence and heads",

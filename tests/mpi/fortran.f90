@@ -279,13 +279,14 @@ contains
         type(weft_value) :: x
         type(weft_session_part) :: part
         real(real64) :: loss
-        real(real32) :: rows(3, 2), weight(3)
+        real(real32) :: rows(3, 2), weight(3), outputs(2)
         integer(int64) :: first_row, row_count
         type(weft_plan) :: its_plan
         character(len=:), allocatable :: program_text
         call expect(weft_graph_create(g) >= 0, 'a graph')
         x = weft_input(g, 'x', WEFT_F32, [2*size, 3])
         x = weft_linear(g, x, weft_param(g, 'weight', WEFT_F32, [3, 1], weft_init(WEFT_INIT_CONSTANT, 1)))
+        call weft_output(g, 'y', x)
         call weft_loss(g, weft_mean(g, x))
         call expect(weft_session_create(g, session=s, world=world) >= 0, 'a session without options and plan')
         call expect(weft_session_devices(s) == size, 'has a device for each rank')
@@ -306,6 +307,9 @@ contains
         if (size > 1) call expect(part%begin(1) == 2*rank .and. part%size(1) == 2 .and. part%bytes == 24, 'its rows')
         if (size > 1) call expect(weft_session_feed_local(s, 'x', rows) >= 0, 'feed_local')
         call expect(weft_session_read(s, 'weight', weight) >= 0 .and. all_equal(weight, 1.), 'nothing was learned')
+        call expect(weft_session_read_rows(s, 'y', outputs, first_row) >= 0, 'read_rows')
+        call expect(all_equal(outputs, 3.*rank), 'the outputs of the rows that it fed')
+        call expect(weft_session_read_rows(s, 'y', outputs, 2_int64*size) < 0, 'rows past the end')
         call expect(weft_session_check_replicas(s) >= 0, 'equal everywhere')
         call weft_session_destroy(s)
         call weft_graph_destroy(g)
@@ -344,6 +348,7 @@ contains
         call expect(weft_data_open('idx', '/nowhere', data, validation_fraction=0.1_real64) == WEFT_E_NOT_FOUND, 'no data')
         call expect(index(weft_error_message(), '/nowhere') > 0 .and. len(weft_error_trail()) > 0, 'are told')
         call expect(weft_launcher_find(launcher) >= 0 .and. launcher%name /= '', 'mpirun is found')
+        call expect(weft_launcher_note(1000) == '', 'no further note')
     end subroutine
 
     pure logical function all_equal(a, v)

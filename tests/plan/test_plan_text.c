@@ -124,6 +124,27 @@ static void test_example(void **state) {
     weft_plan_destroy(plan);
 }
 
+/* The last audit stands before the rest, and its error follows from the two times. */
+static void test_audit(void **state) {
+    (void)state;
+    weft_plan *plan =
+        parse("{\"weft_plan\": 1, \"devices\": 4, \"audit\": {\"predicted_seconds\": 3, "
+              "\"measured_seconds\": 2, \"error\": 9}}");
+    assert_true(plan->audit.predicted_seconds == 3 && plan->audit.measured_seconds == 2);
+    char *text = print(plan);
+    const char *at = strstr(text, "\"audit\"");
+    assert_non_null(at);
+    assert_true(at < strstr(text, "\"mesh\""));
+    assert_non_null(strstr(text, "\"error\": 0.5"));
+    weft_plan *again = parse(text), *copy = NULL;
+    good(wefti_plan_copy(again, &copy));
+    assert_true(copy->audit.measured_seconds == 2);
+    wefti_free(text);
+    weft_plan_destroy(plan);
+    weft_plan_destroy(again);
+    weft_plan_destroy(copy);
+}
+
 static void test_refused(void **state) {
     (void)state;
     refused("", WEFT_E_CORRUPT, "plan.json: not valid JSON");
@@ -137,6 +158,11 @@ static void test_refused(void **state) {
     refused("{\"weft_plan\": 1, \"devices\": -3}", WEFT_E_ARG, "plan.json: devices is -3");
     refused("{\"weft_plan\": 1, \"devices\": 2.5}", WEFT_E_ARG, "plan.json");
     refused("{\"weft_plan\": 1, \"devices\": 8, \"devices\": 9}", WEFT_E_CORRUPT, "devices");
+    refused_member("\"audit\": 3", "plan.json|audit");
+    refused_member("\"audit\": {\"predicted_seconds\": 1}", "audit|measured_seconds");
+    refused_member("\"audit\": {\"predicted_seconds\": -1, \"measured_seconds\": 1}",
+                   "audit|predicted_seconds");
+    refused_member("\"audit\": {\"predicted\": 1}", "audit|predicted_seconds");
     refused_member("\"stategies\": []", "plan.json|stategies|strategies");
     refused_member("\"xyzzyxyzzy\": 1", "weft_plan");
     refused_member("\"mode\": \"automatic\"", "plan.json|automatic");
@@ -339,10 +365,10 @@ static void test_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_example),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_diff),
-        cmocka_unit_test(test_file),       cmocka_unit_test(test_cut_short),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_example),   cmocka_unit_test(test_audit),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_diff),      cmocka_unit_test(test_file),
+        cmocka_unit_test(test_cut_short), cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests_name("plan text", tests, NULL, NULL);
 }

@@ -297,14 +297,22 @@ static void test_periods(void **state) {
                  {WEFT_PIPELINE_INTERLEAVED, 3}, {WEFT_PIPELINE_ZERO_BUBBLE, 1},
                  {WEFT_PIPELINE_ZERO_BUBBLE, 2}, {WEFT_PIPELINE_GPIPE, 1}};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-        for (int stages = 2; stages <= 6; stages++) {
+        for (int stages = 2; stages <= 24; stages += stages < 6 ? 1 : 6) { /* 2 to 6, 12, 18, 24 */
             int found = 0, step = kinds[k].kind == WEFT_PIPELINE_INTERLEAVED ? stages : 1;
-            for (int micro = 2 * stages; micro < 22 * stages; micro += step)
+            for (int micro = 2 * stages; micro < (stages > 6 ? 8 : 22) * stages; micro += step)
                 for (int skips = 0; skips < 2; skips++)
                     expect_period(kinds[k].kind, stages, kinds[k].chunks, micro,
                                   skips ? 3 * stages : 3, skips ? 2 * stages : 2, &found);
-            assert_true(found > 0 || kinds[k].kind == WEFT_PIPELINE_GPIPE);
+            assert_true(found > 0 || stages > 6 || kinds[k].kind == WEFT_PIPELINE_GPIPE);
         }
+    /* Late stages of long pipelines have short periods, and schedules no fewer microbatches than
+     * stages. */
+    for (int stages = 12; stages <= 24; stages += 4) {
+        int found = 0;
+        for (int micro = stages; micro <= 4 * stages; micro += 5)
+            expect_period(WEFT_PIPELINE_1F1B, stages, 1, micro, 3, 2, &found);
+        assert_true(found > 0);
+    }
 }
 
 int main(void) {

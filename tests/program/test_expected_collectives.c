@@ -175,16 +175,16 @@ static int parameters(const weft_session *s) {
 
 /* Each collective alone, or as many together as one transfer takes. */
 static void fuse(weft_plan *plan, bool fused) {
-    static const char *const kinds[] = {"allreduce", "reducescatter"};
-    for (int i = 0; i < 2; i++)
+    static const char *const kinds[] = {"allreduce", "reducescatter", "allgather"};
+    for (int i = 0; i < 3; i++)
         ASSERT_OK(weft_plan_fusion(plan, kinds[i], fused ? WEFT_FUSION_AUTO : WEFT_FUSION_NONE, 0,
                                    0, NULL));
 }
 
 /* The loss needs two sums: the loss itself, and the count of its elements. All other transfers
  * belong to parameters. Each gradient is summed once, alone or with all others; at level 2 with
- * those of its call. Each parameter is gathered once a step; at level 3, once for each pass of a
- * call that reads it. */
+ * those of its call. The parameters of a bucket are gathered once a step, in one message, since all
+ * are small; at level 3, those of a call are, for each pass that reads some. */
 static void split_optimizers(void **state) {
     (void)state;
     enum { LOSS = 2, CALLS = LAYERS + 2 };
@@ -206,9 +206,12 @@ static void split_optimizers(void **state) {
                 if (level == 0) is(what, c, (counts){.all_reduce = LOSS + sums});
                 if (level == 1 || level == 2)
                     is(what, c,
-                       (counts){.all_reduce = LOSS, .reduce_scatter = sums, .all_gather = count});
+                       (counts){.all_reduce = LOSS, .reduce_scatter = sums, .all_gather = sums});
                 if (level < 3) continue;
-                assert_true(c.all_gather >= reads && c.all_gather <= 2 * reads);
+                if (fused) /* the head is one pass, and that of the embedding backward reads none */
+                    assert_int_equal(c.all_gather, 2 * CALLS - 2);
+                else
+                    assert_true(c.all_gather >= reads && c.all_gather <= 2 * reads);
                 is("level 3, updates", counted(p, NULL, "update"), (counts){0});
                 c.all_gather = 0;
                 is(what, c, (counts){.all_reduce = LOSS, .reduce_scatter = reads});
@@ -231,13 +234,13 @@ static void accumulated_gradients(void **state) {
             ASSERT_OK(weft_plan_overlap(plan, overlap));
             if (level) ASSERT_OK(weft_plan_optimizer(plan, level, 0, 0));
             fixture f = open_with(plan, 4);
-            int count = parameters(f.session), parts = level == 2 ? CALLS : 0;
+            int parts = level == 2 ? CALLS : 0;
             counts each = {.all_reduce = LOSS, .reduce_scatter = parts}, none = {0};
             counts sums = {.all_reduce = level == 0, .reduce_scatter = level == 1};
             counts last = {.all_reduce = LOSS + sums.all_reduce,
                            .reduce_scatter = sums.reduce_scatter};
             counts update = overlap ? none : sums;
-            update.all_gather = level ? count : 0;
+            update.all_gather = level == 2 ? CALLS : level; /* one message for each bucket */
             for (int r = 0; r < 2; r++) {
                 const wefti_program *p = wefti_session_program_of(f.session, 0, r);
                 is("the first part", counted_in(p, WEFTI_SECTION_FIRST), each);
@@ -369,6 +372,67 @@ static void reductions_are_in_flight_during_backward_passes(void **state) {
         }
 }
 
+/* A pipeline, or copies of a microbatch. */
+typedef struct several {
+    const char *name;
+    weft_schedule schedule;
+    int devices, stages, microbatches, chunks, copies;
+} several;
+
+/* At level 2 too, pipelines and copies reduce behind the calls: with overlap, reductions are in
+ * flight during the passes of other calls. Copies of a microbatch share a reduction. */
+static void pipelines_and_copies_overlap_reductions(void **state) {
+    (void)state;
+    static const several all[] = {
+        {"copies", WEFT_PIPELINE_1F1B, 2, 1, 4, 1, 2},
+        {"many copies", WEFT_PIPELINE_1F1B, 2, 1, 16, 1, 2},
+        {"gpipe", WEFT_PIPELINE_GPIPE, 4, 2, 4, 1, 1},
+        {"1f1b", WEFT_PIPELINE_1F1B, 4, 2, 4, 1, 1},
+        {"1f1b, a loop", WEFT_PIPELINE_1F1B, 4, 2, 32, 1, 1},
+        {"1f1b, copies", WEFT_PIPELINE_1F1B, 4, 2, 8, 1, 2},
+        {"interleaved", WEFT_PIPELINE_INTERLEAVED, 4, 2, 4, 2, 1},
+        {"zero bubble", WEFT_PIPELINE_ZERO_BUBBLE, 4, 2, 4, 1, 1},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int overlap = 0; overlap < 2; overlap++) {
+            const several *c = &all[i];
+            weft_plan *plan;
+            ASSERT_OK(weft_plan_create(c->devices, &plan));
+            ASSERT_OK(weft_plan_overlap(plan, overlap));
+            ASSERT_OK(weft_plan_optimizer(plan, 2, 0, 0));
+            if (c->stages > 1)
+                ASSERT_OK(weft_plan_pipeline(plan, c->stages, c->microbatches / c->copies,
+                                             c->schedule, c->chunks));
+            else
+                ASSERT_OK(weft_plan_accumulate(plan, c->microbatches / c->copies));
+            ASSERT_OK(weft_plan_copies(plan, c->copies));
+            fixture f = open_with(plan, 4);
+            for (int r = 0; r < c->devices; r++) {
+                const wefti_program *p = wefti_session_program_of(f.session, 0, r);
+                int hidden = 0, reductions = 0, calls = LAYERS + 2, inside = 0;
+                count_hidden(p, &hidden, &reductions);
+                assert_int_equal(p->loop_count[WEFTI_SECTION_FIRST], c->microbatches >= 16);
+                for (int s = 0; s < p->step_count[0]; s++) { /* none is inside of a pass */
+                    wefti_step_transfer t;
+                    for (int32_t at = 0; wefti_step_transfer_next(p, &p->steps[0][s], &at, &t);)
+                        inside += p->steps[0][s].phase == WEFTI_BACKWARD &&
+                                  t.transfer->kind == WEFTI_TRANSFER_REDUCE_SCATTER;
+                }
+                assert_int_equal(inside, 0);
+                if (c->stages == 1) /* once for all copies, in each listed pass */
+                    assert_int_equal(counted(p, NULL, NULL).reduce_scatter,
+                                     calls * (c->microbatches == 4 ? 2
+                                              : overlap            ? 4
+                                                                   : 3));
+                if (overlap && (reductions < 3 || hidden < reductions))
+                    fail_msg("%s: rank %d: %d of %d reductions overlap", c->name, r, hidden,
+                             reductions);
+                if (!overlap) assert_int_equal(hidden, 0);
+            }
+            close_all(&f);
+        }
+}
+
 /* Equal blocks share their compiled routines and the transfers in them: depth adds only calls. */
 static void depth_adds_no_transfers(void **state) {
     (void)state;
@@ -458,6 +522,7 @@ int main(void) {
         cmocka_unit_test(thirty_equal_sums_are_one_routine),
         cmocka_unit_test(sums_begin_before_the_backward_pass_ends),
         cmocka_unit_test(reductions_are_in_flight_during_backward_passes),
+        cmocka_unit_test(pipelines_and_copies_overlap_reductions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -267,6 +267,8 @@ static void loops_are_what_they_stand_for(void **state) {
         int first = c->stages > 1 ? step > 1 ? 2 * c->stages : c->stages : 1;
         builds b;
         open_builds(c, &b);
+        /* 5 has no common divisor with a period, so all remainders occur. */
+        if (SANITIZED) step *= 5;
         for (int micro = first; micro <= 8 + 5 * c->stages * c->chunks; micro += step)
             expect_loops(c, &b, micro, &looped);
         close_builds(&b);
@@ -390,7 +392,7 @@ static void faults_are_found_in_any_iteration(void **state) {
         for (int32_t r = 0; r < c->devices; r++) programs[r] = build(&b, MANY, r, false);
         for (int32_t r = 0; r < c->devices; r += c->devices - 1) {
             int32_t times = programs[r]->loops[0]->times, at[] = {1, 7, 1000, times / 2, times - 2};
-            for (size_t k = 0; k < sizeof at / sizeof *at; k++)
+            for (size_t k = 0; k < sizeof at / sizeof *at; k += SANITIZED ? 2 : 1)
                 for (int what = 0; what < FAULTS; what++)
                     expect_match(c, programs, r, at[k], (fault)what);
         }

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/philox.h"
 #include "memory/place.h"
 
@@ -59,7 +60,7 @@ static int64_t lower_bound(const wefti_lifetime *b, int64_t count) {
 static void random_lifetimes_are_placed(void **state) {
     (void)state;
     double worst = 0;
-    TEST_SEEDS(seed, 0, 300) {
+    TEST_SEEDS(seed, 0, SANITIZED ? 100 : 300) {
         wefti_lifetime b[MOST];
         int64_t count = random_buffers(seed, b), total = -1;
         assert_int_equal(wefti_place(b, count, &total), WEFT_OK);
@@ -100,8 +101,9 @@ static void place_by_definition(wefti_lifetime *b, int64_t count) {
             moved = false;
             for (int64_t i = 0; i < count; i++) {
                 int64_t end = b[i].offset + ((b[i].bytes + 63) & ~(int64_t)63);
-                if (!placed[i] || !overlap_in_time(&b[i], &b[best])) continue;
-                if (b[i].offset >= b[best].offset + size || end <= b[best].offset) continue;
+                if (!placed[i] || b[i].offset >= b[best].offset + size || end <= b[best].offset)
+                    continue;
+                if (!overlap_in_time(&b[i], &b[best])) continue;
                 b[best].offset = end;
                 moved = true;
             }
@@ -112,7 +114,7 @@ static void place_by_definition(wefti_lifetime *b, int64_t count) {
 
 static void placing_is_what_it_says(void **state) {
     (void)state;
-    TEST_SEEDS(seed, 300, 90) {
+    TEST_SEEDS(seed, 300, SANITIZED ? 30 : 90) {
         wefti_lifetime b[MOST], same[MOST];
         int64_t count = random_buffers(seed, b), total;
         memcpy(same, b, sizeof b);
@@ -129,7 +131,7 @@ static void placing_is_what_it_says(void **state) {
 /* The buffers of a deep model's step: results, saved blocks that nest, gradients and frames. */
 static void deep_models_are_placed(void **state) {
     (void)state;
-    enum { LAYERS = 5000, PARAMS = 12, EACH = 4 + 2 * PARAMS };
+    enum { LAYERS = SANITIZED ? 1000 : 5000, PARAMS = 12, EACH = 4 + 2 * PARAMS };
     wefti_lifetime *b = calloc((size_t)LAYERS * EACH, sizeof *b);
     assert_non_null(b);
     int64_t count = 0, total;
@@ -160,7 +162,7 @@ static void deep_models_are_placed(void **state) {
 static void planted_faults_are_found(void **state) {
     (void)state;
     int found = 0;
-    TEST_SEEDS(seed, 0, 200) {
+    TEST_SEEDS(seed, 0, SANITIZED ? 60 : 200) {
         wefti_lifetime b[MOST];
         int64_t count = random_buffers(seed, b), total;
         uint64_t at = 0;
@@ -217,11 +219,51 @@ static void sums_do_not_overflow(void **state) {
     assert_int_equal(wefti_place(buffers + 7, 1, &bytes), WEFT_E_NOMEM);
 }
 
+/* The use of a time is that of the buffers alive then, and the highest of all times is the total.
+ */
+static void usage_is_of_the_buffers_alive(void **state) {
+    (void)state;
+    enum { TIMES = 420 };
+    TEST_SEEDS(seed, 0, 100) {
+        wefti_lifetime b[MOST];
+        int64_t count = random_buffers(seed, b), total = -1, highest[TIMES], alive[TIMES], top = 0;
+        ASSERT_OK(wefti_place(b, count, &total));
+        ASSERT_OK(wefti_place_usage(b, count, TIMES, highest, alive));
+        for (int32_t t = 0; t < TIMES; t++) {
+            int64_t bytes = 0, end = 0;
+            for (int64_t i = 0; i < count; i++) {
+                const int64_t until = b[i].offset + b[i].bytes;
+                if (!is_alive(&b[i], t)) continue;
+                bytes += b[i].bytes;
+                if (b[i].bytes && until > end) end = until;
+            }
+            if (highest[t] != end || alive[t] != bytes)
+                fail_msg("seed %d, time %d: %lld to %lld, expected %lld to %lld", (int)seed, t,
+                         (long long)alive[t], (long long)highest[t], (long long)bytes,
+                         (long long)end);
+            if (highest[t] > top) top = highest[t];
+        }
+        assert_int_equal(top, total);
+    }
+}
+
+static void usage_may_lack_memory(void **state) {
+    (void)state;
+    wefti_lifetime b[2] = {{.bytes = 100, .last = 1}, {.bytes = 50, .first = 1, .last = 2}};
+    int64_t highest[4], alive[4];
+    for (int n = 0; n < 2; n++) {
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, n, false, 0);
+        assert_int_equal(wefti_place_usage(b, 2, 4, highest, alive), WEFT_E_NOMEM);
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_lifetimes_are_placed), cmocka_unit_test(placing_is_what_it_says),
-        cmocka_unit_test(deep_models_are_placed),      cmocka_unit_test(planted_faults_are_found),
-        cmocka_unit_test(lifetimes_are_inclusive),     cmocka_unit_test(sums_do_not_overflow),
+        cmocka_unit_test(usage_is_of_the_buffers_alive), cmocka_unit_test(usage_may_lack_memory),
+        cmocka_unit_test(random_lifetimes_are_placed),   cmocka_unit_test(placing_is_what_it_says),
+        cmocka_unit_test(deep_models_are_placed),        cmocka_unit_test(planted_faults_are_found),
+        cmocka_unit_test(lifetimes_are_inclusive),       cmocka_unit_test(sums_do_not_overflow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

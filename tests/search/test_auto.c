@@ -56,7 +56,7 @@ static void searched_plans_give_the_result_of_one_device(void **state) {
     (void)state;
     static const int devices[] = {2, 3, 4, 6, 8};
     for (int f = 0; f < WEFT_FAMILIES; f++)
-        for (int search = WEFT_SEARCH_DYNAMIC; search <= WEFT_SEARCH_RECURSIVE; search++)
+        for (int search = WEFT_SEARCH_DYNAMIC; search <= WEFT_SEARCH_JOINT; search++)
             check((weft_family)f, devices[(f * 2 + search) % 5], (weft_search)search);
 }
 

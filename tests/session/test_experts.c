@@ -20,7 +20,7 @@ typedef struct spread {
         const char *name;
         int size;
     } axis[2];
-    split splits[8];
+    split splits[8], gpt2_moe[8], mixtral[8]; /* of both families, and of ops that one has */
     int level, accumulate, stages;
     double clip;
 } spread;
@@ -57,11 +57,11 @@ static const spread cases[] = {
      .devices = 4,
      .axis = {{"dp", 2}, {"sp", 2}},
      .splits = {{"*:attention", "seq=sp"},
-                {"*:rope", "seq=sp"},
                 {"*:*_norm", "m1=sp"},
                 {"*moe:moe_slots", "s=sp"},
                 {"*moe:moe_dispatch", "s=sp"},
-                {"*moe:moe_combine", "s=sp"}}},
+                {"*moe:moe_combine", "s=sp"}},
+     .mixtral = {{"*:rope", "seq=sp"}}},
     {.name = "buffers split by slots",
      .devices = 2,
      .axis = {{"dp", 2}},
@@ -69,11 +69,10 @@ static const spread cases[] = {
     {.name = "hidden sizes split, states too",
      .devices = 4,
      .axis = {{"dp", 2}, {"tp", 2}},
-     .splits = {{"*moe.experts.c_fc", "n=tp"},
-                {"*moe.experts.c_proj", "k=tp"},
-                {"*moe.experts.w1", "n=tp"},
-                {"*moe.experts.w3", "n=tp"},
-                {"*moe.experts.w2", "k=tp"}},
+     .gpt2_moe = {{"*moe.experts.c_fc", "n=tp"}, {"*moe.experts.c_proj", "k=tp"}},
+     .mixtral = {{"*moe.experts.w1", "n=tp"},
+                 {"*moe.experts.w3", "n=tp"},
+                 {"*moe.experts.w2", "k=tp"}},
      .level = 1},
     {.name = "2 stages", .devices = 2, .stages = 2},
     {.name = "2 stages of 2 devices with experts",
@@ -84,14 +83,19 @@ static const spread cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-static weft_plan *plan_of(const spread *c) {
+static void add_splits(weft_plan *plan, const split *splits) {
+    for (int i = 0; i < 8 && splits[i].match; i++)
+        ASSERT_OK(weft_op_split(plan, splits[i].match, splits[i].axes));
+}
+
+static weft_plan *plan_of(const spread *c, weft_family family) {
     weft_plan *plan;
     ASSERT_OK(weft_plan_create(c->devices, &plan));
     for (int a = 0; a < 2 && c->axis[a].name; a++)
         ASSERT_OK(weft_plan_axis(plan, c->axis[a].name, c->axis[a].size));
     if (c->axis[0].name) ASSERT_OK(weft_plan_mode(plan, WEFT_PARALLEL_SEMI));
-    for (int i = 0; i < 8 && c->splits[i].match; i++)
-        ASSERT_OK(weft_op_split(plan, c->splits[i].match, c->splits[i].axes));
+    add_splits(plan, c->splits);
+    add_splits(plan, family == WEFT_FAMILY_MIXTRAL ? c->mixtral : c->gpt2_moe);
     if (c->level) ASSERT_OK(weft_plan_optimizer(plan, c->level, 0, 0));
     if (c->accumulate) ASSERT_OK(weft_plan_accumulate(plan, c->accumulate));
     if (c->stages) ASSERT_OK(weft_plan_pipeline(plan, c->stages, 2, WEFT_PIPELINE_1F1B, 1));
@@ -141,7 +145,7 @@ static weft_status step(weft_session *s, int microbatches, bool clipped, double 
 static run run_of(const spread *c, const weft_model_config *config, bool with_plan) {
     run r;
     weft_session_options o = weft_session_defaults();
-    weft_plan *plan = with_plan ? plan_of(c) : NULL;
+    weft_plan *plan = with_plan ? plan_of(c, config->family) : NULL;
     o.seed = SEED;
     o.threads = 2;
     o.microbatches = c->accumulate || c->stages ? 2 : 1;

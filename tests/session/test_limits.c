@@ -381,6 +381,42 @@ static void a_refused_reshape_shows_its_result(void **state) {
     weft_graph_destroy(g);
 }
 
+/* A split whose pattern matches no op or tensor is refused, and the message has the nearest name.
+ */
+static void splits_that_match_nothing_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *op, *tensor, *facts;
+    } wrong[] = {
+        {"aa:linear", NULL, "strategies[0]|'aa:linear'|'a:linear'"},
+        {"a:linear", "xx", "tensors[0]|'xx'|'x'"},
+        {"a:exp", NULL, "strategies[0]|'a:exp'"},
+        {"linear", NULL, "strategies[0]|'linear'"},
+        {"b.*:linear", "y*", "strategies[0]|'b.*:linear'|1 more split"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        weft_graph *g;
+        weft_plan *plan;
+        weft_session *s = NULL;
+        weft_session_options o = options_with(WEFT_SGD, 0);
+        ASSERT_OK(weft_graph_create(&g));
+        weft_value x = weft_input(g, "x", matrix(4, COLUMNS));
+        weft_cell_begin(g, "a");
+        weft_value w =
+            weft_param(g, "w", matrix(COLUMNS, COLUMNS), (weft_init){WEFT_INIT_NORMAL, 0.3});
+        x = weft_cell_end(g, weft_linear(g, x, w, WEFT_NO_VALUE, false));
+        weft_loss(g, weft_mean(g, x, 0, NULL, false));
+        ASSERT_OK(weft_plan_create(2, &plan));
+        ASSERT_OK(weft_op_split(plan, wrong[i].op, "n0=dp"));
+        if (wrong[i].tensor) ASSERT_OK(weft_tensor_split(plan, wrong[i].tensor, "[-, dp]"));
+        o.plan = plan;
+        ASSERT_FAILS(WEFT_E_NOT_FOUND, wrong[i].facts, weft_session_create(g, &o, &s));
+        assert_null(s);
+        weft_plan_destroy(plan);
+        weft_graph_destroy(g);
+    }
+}
+
 /* ---- graphs beside each other ---- */
 
 static void evaluation_shares_parameters(void **state) {
@@ -771,6 +807,7 @@ int main(void) {
         cmocka_unit_test(an_f64_moment_does_not_overflow),
         cmocka_unit_test(f64_parameters_take_f64_rates),
         cmocka_unit_test(a_refused_reshape_shows_its_result),
+        cmocka_unit_test(splits_that_match_nothing_are_refused),
         cmocka_unit_test(evaluation_shares_parameters),
         cmocka_unit_test(graphs_keep_their_own_states),
         cmocka_unit_test(caches_are_written_in_place),

@@ -260,6 +260,45 @@ static void microbatches_are_said_once_or_alike(void **state) {
     weft_graph_destroy(g);
 }
 
+/* The most that a stage saves for backward passes at once: in 1F1B, of the microbatches in flight;
+ * in gpipe, of all. */
+static int64_t saved_by(weft_schedule schedule, int microbatches) {
+    weft_graph *g = tiny_gpt2(WEFT_USE_TRAIN, 1, 0, WEFT_F32);
+    weft_session_options o = weft_session_defaults();
+    weft_plan *plan;
+    ASSERT_OK(weft_plan_create(2, &plan));
+    ASSERT_OK(weft_plan_pipeline(plan, 2, microbatches, schedule, 1));
+    o.plan = plan;
+    weft_session *s = session_of(g, o);
+    weft_session_memory m = weft_session_memory_of(s);
+    if (m.saved_bytes <= 0 || m.saved_bytes > m.transient_bytes)
+        fail_msg("%d microbatches: %lld of %lld bytes", microbatches, (long long)m.saved_bytes,
+                 (long long)m.transient_bytes);
+    weft_session_destroy(s);
+    weft_plan_destroy(plan);
+    weft_graph_destroy(g);
+    return m.saved_bytes;
+}
+
+static void saved_values_count_while_they_exist(void **state) {
+    (void)state;
+    const int64_t two = saved_by(WEFT_PIPELINE_1F1B, 2);
+    for (int m = 3; m < 70; m = 2 * m + 1) {
+        assert_int_equal(saved_by(WEFT_PIPELINE_1F1B, m), two);
+        assert_int_equal(2 * saved_by(WEFT_PIPELINE_GPIPE, m), m * two);
+    }
+    weft_graph *g = tiny_gpt2(WEFT_USE_TRAIN, 1, 0, WEFT_F32);
+    weft_session_options o = weft_session_defaults();
+    weft_session *s = session_of(g, o);
+    const int64_t one = weft_session_memory_of(s).saved_bytes;
+    weft_session_destroy(s);
+    o.microbatches = 4; /* one after the other */
+    s = session_of(g, o);
+    assert_int_equal(weft_session_memory_of(s).saved_bytes, one);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluation_runs_where_the_parameters_are),
@@ -267,6 +306,7 @@ int main(void) {
         cmocka_unit_test(copies_join_with_microbatches),
         cmocka_unit_test(loops_have_the_bits_of_one_device),
         cmocka_unit_test(microbatches_are_said_once_or_alike),
+        cmocka_unit_test(saved_values_count_while_they_exist),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -148,6 +148,36 @@ static weft_status write_all(weft_session *s, const float *from) {
     return WEFT_OK;
 }
 
+/* The rows that a rank asks for, in `part` of two uneven ways to divide them, are those of the
+ * whole tensor. Replicas and overlapping rows: in the second way each rank asks for all but one
+ * row. */
+static weft_status compare_rows(weft_session *s, int program, const weft_tensor_info *info,
+                                int rank, int way) {
+    int64_t n = weft_session_devices(s), height = info->desc.shape[0], row = info->bytes / height;
+    int64_t first = way ? rank % height : height * rank * rank / (n * n);
+    int64_t end = way ? height : height * (rank + 1) * (rank + 1) / (n * n);
+    size_t bytes = (size_t)((end - first) * row);
+    char *whole = malloc((size_t)info->bytes), *mine = calloc(1, bytes + 1);
+    weft_status status = weft_session_read(s, program, info->name, whole, (size_t)info->bytes);
+    if (status >= 0)
+        status = weft_session_read_rows(s, program, info->name, first, bytes ? mine : NULL, bytes);
+    if (status >= 0 && (memcmp(mine, whole + first * row, bytes) != 0 || mine[bytes]))
+        status = WEFT_E_BUG;
+    free(whole);
+    free(mine);
+    return status;
+}
+
+static weft_status read_rows(weft_session *s, int program, int rank) {
+    for (int t = 0; t < weft_session_tensors(s, program); t++) {
+        weft_tensor_info info;
+        WEFT_TRY(weft_session_tensor(s, program, t, &info));
+        if (info.desc.rank == 0) continue;
+        for (int way = 0; way < 2; way++) WEFT_TRY(compare_rows(s, program, &info, rank, way));
+    }
+    return WEFT_OK;
+}
+
 static weft_status one_step(weft_session *s, run *r, int step, int microbatches) {
     double sum = 0, loss;
     int known = 0;
@@ -224,6 +254,17 @@ static weft_status make_mistakes(weft_session *s, const run *r) {
     good &= is_refused(r, status, WEFT_E_ARG, "are NULL");
     status = weft_session_feed_rows(s, 0, wrong ? "nothing" : input, data, 0);
     good &= is_refused(r, status, WEFT_E_NOT_FOUND, unknown);
+    int64_t row = (int64_t)bytes / info.desc.shape[0];
+    status = weft_session_read_rows(s, 0, wrong ? "nothing" : name, 0, data, (size_t)row);
+    good &= is_refused(r, status, WEFT_E_NOT_FOUND, unknown);
+    status = weft_session_read_rows(s, 0, name, wrong ? -1 : 0, data, (size_t)row);
+    good &= is_refused(r, status, WEFT_E_SHAPE, "rows -1 to -1");
+    status = weft_session_read_rows(s, 0, name, wrong, data, bytes);
+    good &= is_refused(r, status, WEFT_E_SHAPE, "rows 1 to ");
+    status = weft_session_read_rows(s, 0, name, 0, data, (size_t)(wrong ? row - 1 : row));
+    good &= is_refused(r, status, WEFT_E_SHAPE, "whole number");
+    status = weft_session_read_rows(s, 0, name, 0, wrong ? NULL : data, (size_t)row);
+    good &= is_refused(r, status, WEFT_E_ARG, "are NULL");
     free(data);
     return good ? WEFT_OK : WEFT_E_BUG;
 }
@@ -236,6 +277,7 @@ static weft_status run_steps(weft_session *s, run *r, int microbatches, int eval
         if (r->poison && step == 1) WEFT_TRY(poison(s));
         WEFT_TRY(one_step(s, r, step, microbatches));
     }
+    if (r->how == FEED_ROWS) WEFT_TRY(read_rows(s, 0, r->rank));
     if (r->evaluate) {
         WEFT_TRY(feed(s, evaluation, 77, FEED_WHOLE, 0));
         WEFT_TRY(weft_session_forward(s, evaluation, &r->evaluation));
@@ -265,6 +307,7 @@ static weft_status run_session(run *r, weft_world *world) {
     o.threads = 2;
     o.clip = tamper == TAMPER_CLIP ? 3 : c.clip;
     o.microbatches = microbatches_of(&c);
+    o.keep_gradients = r->how == FEED_ROWS; /* on several stages a sum of terms */
     o.world = world;
     WEFT_TRY(told(world, make_plan(&c, &plan)));
     o.plan = plan;
@@ -423,6 +466,63 @@ static void without_a_plan_processes_share_the_batch(void **state) {
     run_world(3, run_without_plan, loss, sizeof *loss, ranks);
     assert_all_ok(ranks, 3, "no plan");
     for (int r = 0; r < 3; r++) assert_float_equal(loss[r], 2, 1e-6); /* mean of 1, 2, 3 */
+}
+
+/* Tensor parallelism: ranks that hold the same rows feed and read rows of their own. The output is
+ * split along its columns, or a sum of one term from each rank. */
+typedef struct asked {
+    const char *split;
+    float mine[2]; /* the row that the rank has read */
+} asked;
+
+static weft_status read_own_row(void *context, weft_world *world) {
+    asked *a = context;
+    const int rank = weft_world_rank(world);
+    weft_graph *graph = NULL;
+    weft_plan *plan = NULL;
+    weft_session *s = NULL;
+    weft_session_options o = weft_session_defaults();
+    float fed[6];
+    int64_t first = -1, rows = -1;
+    for (int k = 0; k < 6; k++) fed[k] = (float)(rank * 10 + k);
+    o.world = world;
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    WEFT_TRY(weft_graph_create(&graph));
+    weft_value x = weft_input(graph, "x", WEFT_DESC(WEFT_F32, 4, 6));
+    weft_cell_begin(graph, "c");
+    weft_value w =
+        weft_param(graph, "w", WEFT_DESC(WEFT_F32, 6, 2), (weft_init){WEFT_INIT_CONSTANT, 1});
+    x = weft_cell_end(graph, weft_linear(graph, x, w, WEFT_NO_VALUE, false));
+    weft_output(graph, "y", x);
+    weft_status status = weft_plan_create(4, &plan);
+    if (status >= 0) status = weft_plan_axis(plan, "dp", 2);
+    if (status >= 0) status = weft_plan_axis(plan, "tp", 2);
+    if (status >= 0) status = weft_op_split(plan, "c:linear", a->split);
+    o.plan = plan;
+    if (status >= 0) status = weft_session_create(graph, &o, &s);
+    if (status >= 0) status = weft_session_rows(s, 0, "x", &first, &rows);
+    if (status >= 0 && (first != rank || rows != 1)) status = WEFT_E_BUG;
+    if (status >= 0) status = weft_session_feed_rows(s, 0, "x", fed, sizeof fed);
+    if (status >= 0) status = weft_session_forward(s, 0, NULL);
+    if (status >= 0) status = weft_session_read_rows(s, 0, "y", first, a->mine, sizeof a->mine);
+    weft_session_destroy(s);
+    weft_plan_destroy(plan);
+    weft_graph_destroy(graph);
+    return status;
+}
+
+static void a_rank_reads_the_rows_that_it_fed(void **state) {
+    (void)state;
+    static const char *const splits[] = {"m0=dp n0=tp", "m0=dp k=tp", "m0=dp k=tp -> [dp, -]"};
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        asked all[4];
+        rank_of_world ranks[4];
+        for (int r = 0; r < 4; r++) all[r] = (asked){splits[i], {-1, -1}};
+        run_world(4, read_own_row, all, sizeof *all, ranks);
+        assert_all_ok(ranks, 4, splits[i]);
+        for (int r = 0; r < 4; r++)
+            for (int k = 0; k < 2; k++) assert_float_equal(all[r].mine[k], (float)(r * 60 + 15), 0);
+    }
 }
 
 /* The parameter that is infinite lies on one stage, or on all ranks. */
@@ -634,6 +734,7 @@ int main(void) {
         cmocka_unit_test(what_is_read_can_be_written),
         cmocka_unit_test(other_jobs_are_refused),
         cmocka_unit_test(without_a_plan_processes_share_the_batch),
+        cmocka_unit_test(a_rank_reads_the_rows_that_it_fed),
         cmocka_unit_test(a_loss_that_is_not_finite_stops_all),
         cmocka_unit_test(wrong_calls_of_one_rank_keep_nobody_waiting),
         cmocka_unit_test(a_rate_that_is_no_number_on_one_rank),

@@ -3,6 +3,7 @@
  * and loops that are extrapolated equal loops that are walked. */
 #include "support.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +156,34 @@ static void a_message_overlaps_with_computing(void **state) {
 }
 
 /* Two messages within the host follow each other; one between hosts runs beside them. */
+/* The part of a step that no program has comes before it, on all ranks. */
+static void a_step_has_a_time_of_its_own(void **state) {
+    (void)state;
+    hand h;
+    hand_open(&h, 2);
+    int32_t a = hand_send(&h, 0, 1, 5, 1);
+    COPY(0, 3);
+    POST(0, a);
+    WAIT(0, a);
+    POST(1, a);
+    WAIT(1, a);
+    wefti_simulation *without = hand_run(&h, NULL);
+    h.machine->device.step_seconds = (wefti_figure){2, "t"};
+    wefti_simulation *with = hand_run(&h, NULL);
+    assert_int_equal(with->step, without->step + 2 * SECOND);
+    for (int c = 0; c < WEFTI_CAUSES; c++)
+        assert_int_equal(with->critical[c],
+                         without->critical[c] + (c == WEFTI_CAUSE_OTHER ? 2 * SECOND : 0));
+    for (int32_t r = 0; r < with->count; r++) {
+        int64_t sum = 0;
+        for (int c = 0; c < WEFTI_CAUSES; c++) sum += with->ranks[r].cause[c];
+        assert_int_equal(sum, with->step);
+    }
+    wefti_simulation_free(without);
+    wefti_simulation_free(with);
+    hand_close(&h);
+}
+
 static void streams_belong_to_levels(void **state) {
     (void)state;
     hand h;
@@ -182,7 +211,7 @@ static void streams_belong_to_levels(void **state) {
     assert_int_equal(s->ranks[3].end, 0);
     wefti_simulation_free(s);
     /* The slow link counts for its own pair of ranks only. */
-    const wefti_slow_link slow = {1, 0, 2};
+    const weft_slow_link slow = {1, 0, 2};
     s = hand_run(&h, &(wefti_simulate_options){.slow_links = &slow, .slow_link_count = 1});
     assert_int_equal(s->ranks[1].end, 18 * SECOND);
     assert_int_equal(s->ranks[2].end, 12 * SECOND);
@@ -201,7 +230,7 @@ static void a_slow_rank_delays_the_others(void **state) {
         POST(r, a);
         WAIT(r, a);
     }
-    const wefti_slow_rank slow = {1, 3};
+    const weft_slow_rank slow = {1, 3};
     wefti_simulation *s =
         hand_run(&h, &(wefti_simulate_options){.slow_ranks = &slow, .slow_rank_count = 1});
     assert_int_equal(s->step, 13 * SECOND + SECOND / 2);
@@ -226,8 +255,8 @@ static void wrong_questions_are_refused(void **state) {
     WAIT(0, a);
     wefti_simulate_options o = {.machine = h.machine, .microbatches = 1};
     ASSERT_FAILS(WEFT_E_MISMATCH, "1", wefti_simulate(h.list, 2, &o, &s));
-    const wefti_slow_rank rank = {2, 2}, faster = {0, 0.5};
-    const wefti_slow_link link = {0, 0, 2};
+    const weft_slow_rank rank = {2, 2}, faster = {0, 0.5};
+    const weft_slow_link link = {0, 0, 2};
     o.slow_rank_count = 1;
     o.slow_ranks = &rank;
     ASSERT_FAILS(WEFT_E_ARG, "2", wefti_simulate(h.list, 2, &o, &s));
@@ -419,7 +448,7 @@ static void loops_are_extrapolated_exactly(void **state) {
             world w;
             if (cases[c].schedule == WEFT_PIPELINE_GPIPE && micros[i] > 64) continue;
             open_world(&cases[c], micros[i], small_machine, &w);
-            const wefti_slow_rank slow = {w.count - 1, 1.37};
+            const weft_slow_rank slow = {w.count - 1, 1.37};
             wefti_simulate_options o = {.slow_ranks = &slow};
             for (o.slow_rank_count = 0; o.slow_rank_count < 2; o.slow_rank_count++) {
                 o.every_iteration = true;
@@ -459,8 +488,8 @@ static void slower_is_never_faster(void **state) {
         open_world(&cases[c], 6, small_machine, &w);
         wefti_simulation *base = run(&w, NULL), *s;
         for (int32_t r = 0; r < w.count; r++) {
-            const wefti_slow_rank slow = {r, 1.5};
-            const wefti_slow_link link = {r, r ? 0 : w.count - 1, 4};
+            const weft_slow_rank slow = {r, 1.5};
+            const weft_slow_link link = {r, r ? 0 : w.count - 1, 4};
             s = run(&w, &(wefti_simulate_options){.slow_ranks = &slow, .slow_rank_count = 1});
             if (s->step < base->step) fail_msg("%s: slow rank %d", cases[c].name, r);
             wefti_simulation_free(s);
@@ -506,6 +535,52 @@ static void one_device_adds_up_its_kernels(void **state) {
     }
 }
 
+/* Every rank computes what its steps say, as often as they run: also if reductions overlap with the
+ * last microbatch, which has a section of its own then. */
+static void ranks_compute_all_their_steps(void **state) {
+    (void)state;
+    bool had_last = false;
+    for (int c = 0; c < CASES; c++)
+        for (int micro = 1; micro < 5; micro++) {
+            world w;
+            if (cases[c].stages > micro || (cases[c].chunks && 2 * cases[c].stages > micro))
+                continue;
+            open_world(&cases[c], micro, small_machine, &w);
+            wefti_simulation *s = run(&w, NULL);
+            for (int32_t r = 0; r < w.count; r++) {
+                const wefti_program *p = w.programs[r];
+                const bool last = p->step_count[WEFTI_SECTION_LAST] > 0 && w.microbatches > 1;
+                const int more = p->all_microbatches ? 0 : w.microbatches - 1 - last;
+                int64_t seconds = 0, computing = 0;
+                had_last |= last;
+                for (int k = 0; k < WEFTI_SECTIONS; k++)
+                    for (int32_t i = 0; i < p->step_count[k]; i++) {
+                        const wefti_step *step = &p->steps[k][i];
+                        const int64_t times = k == WEFTI_SECTION_NEXT   ? more
+                                              : k == WEFTI_SECTION_LAST ? last
+                                                                        : 1;
+                        if (step->kind != WEFTI_STEP_CALL) continue;
+                        for (int32_t x = step->from; x < step->to; x++) {
+                            const wefti_instruction *code = &step->routine->code[x];
+                            if (!code->node || code->transfer >= 0) continue;
+                            const double each =
+                                wefti_node_model_seconds(w.machine, code->node, &code->cost);
+                            seconds += llround(each / WEFTI_PICOSECOND) * times *
+                                       wefti_program_times(p, (wefti_section)k, i);
+                        }
+                    }
+                for (int k = 0; k < WEFTI_CAUSE_COPY; k++) computing += s->ranks[r].cause[k];
+                if (computing != seconds)
+                    fail_msg(
+                        "%s, %d microbatches, rank %d computes for %lld ps, its steps for %lld",
+                        cases[c].name, micro, r, (long long)computing, (long long)seconds);
+            }
+            wefti_simulation_free(s);
+            close_world(&w);
+        }
+    assert_true(had_last);
+}
+
 /* ---- spans ---- */
 
 typedef struct spans {
@@ -520,7 +595,7 @@ static weft_status count_span(void *context, const wefti_sim_span *span) {
         assert_true(span->begin >= s->last[span->rank]); /* kernels of a rank do not overlap */
         s->last[span->rank] = span->end;
         s->computing[span->rank] += span->end - span->begin;
-    } else {
+    } else if (span->track == WEFTI_SPAN_TRANSFER) {
         assert_non_null(span->transfer);
     }
     return WEFT_OK;
@@ -567,6 +642,7 @@ static void allocations_may_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_message_overlaps_with_computing),
+        cmocka_unit_test(a_step_has_a_time_of_its_own),
         cmocka_unit_test(streams_belong_to_levels),
         cmocka_unit_test(a_slow_rank_delays_the_others),
         cmocka_unit_test(wrong_questions_are_refused),
@@ -575,6 +651,7 @@ int main(void) {
         cmocka_unit_test(runs_are_equal),
         cmocka_unit_test(slower_is_never_faster),
         cmocka_unit_test(one_device_adds_up_its_kernels),
+        cmocka_unit_test(ranks_compute_all_their_steps),
         cmocka_unit_test(spans_cover_the_computing),
         cmocka_unit_test(allocations_may_fail),
     };

@@ -4,7 +4,9 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fault.h"
 #include "base/io.h"
@@ -48,8 +50,11 @@ static void files_read_back_equal(void **state) {
 static void usual_machines_are_built_in(void **state) {
     (void)state;
     static const char *const names[] = {
-        "v100",  "a100-40g", "a100-80g",    "h100-80g",    "h200",          "b200",
-        "gb200", "mi300x",   "ascend-910a", "ascend-910b", "cpu-xeon-8480", "cpu-epyc-9654"};
+        "v100",        "a100-40g",      "a100-80g",     "h100-80g", "h200",
+        "b200",        "v100-16g",      "h100-96g",     "gh200",    "b300",
+        "gb300",       "tpu-v4",        "tpu-v5e",      "tpu-v5p",  "rtx-3090",
+        "l4",          "a100-jean-zay", "gb200",        "mi300x",   "ascend-910a",
+        "ascend-910b", "cpu-xeon-8480", "cpu-epyc-9654"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         wefti_machine_model *m = found(names[i]);
         assert_int_equal(m->hosts, 0);
@@ -168,6 +173,80 @@ static void refused(const char *part, const char *by, weft_status status, const 
     assert_null(m);
 }
 
+/* "this-machine" is a measured file, named by the environment. */
+static void this_machine_is_a_file(void **state) {
+    (void)state;
+    wefti_machine_model *m;
+    char *path, file[] = "/tmp/weft-this-machine-XXXXXX";
+    const int fd = mkstemp(file);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    assert_int_equal(setenv("WEFT_THIS_MACHINE", file, 1), 0);
+    ASSERT_OK(wefti_model_this_machine(&path));
+    assert_string_equal(path, file);
+    wefti_free(path);
+    assert_true(wefti_model_find("this-machine", &m) < 0); /* an empty file */
+    wefti_machine_model *other = found("8 h100-80g");
+    char *text = printed(other);
+    ASSERT_OK(wefti_file_write(file, text, strlen(text)));
+    m = found("2 this-machine");
+    assert_int_equal(wefti_model_per_host(m), 2);
+    wefti_free(text);
+    wefti_model_destroy(m);
+    wefti_model_destroy(other);
+    (void)unlink(file);
+    assert_int_equal(wefti_model_find("this-machine", &m), WEFT_E_NOT_FOUND);
+    assert_non_null(strstr(weft_error_message(), "weft machine measure"));
+    assert_int_equal(unsetenv("WEFT_THIS_MACHINE"), 0);
+    assert_int_equal(setenv("XDG_CONFIG_HOME", "/config", 1), 0);
+    ASSERT_OK(wefti_model_this_machine(&path));
+    assert_string_equal(path, "/config/weft/this-machine.json");
+    wefti_free(path);
+    assert_int_equal(unsetenv("XDG_CONFIG_HOME"), 0);
+    assert_int_equal(setenv("HOME", "", 1), 0);
+    assert_int_equal(wefti_model_this_machine(&path), WEFT_E_NOT_FOUND);
+}
+
+/* Corrections of ops read back equal, and count by op, arithmetic and size. */
+static void ops_have_factors(void **state) {
+    (void)state;
+    static const char part[] = "\"memory_curve\"";
+    static const char factors[] =
+        "\"step_seconds\": {\"value\": 0.5, \"source\": \"s\"}, \"op_factors\": {\"linear\": "
+        "{\"source\": \"s\", \"points\": [[100, 2], [10000, 0.5]]}, \"linear.bf16\": {\"source\": "
+        "\"s\", \"points\": [[7, 3]]}}, \"memory_curve\"";
+    char text[4096];
+    const char *at = strstr(good, part);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, factors, at + strlen(part));
+    wefti_machine_model *m, *again;
+    ASSERT_OK(wefti_model_parse("m.json", text, (int64_t)strlen(text), &m));
+    char *first = printed(m);
+    ASSERT_OK(wefti_model_parse("again", first, (int64_t)strlen(first), &again));
+    char *second = printed(again);
+    assert_string_equal(first, second);
+    const wefti_device_model *d = &again->device;
+    assert_true(d->step_seconds.value == 0.5);
+    assert_int_equal(d->op_factor_count, 2);
+    assert_true(wefti_model_op_factor(d, "linear", WEFTI_ARITHMETIC_F32, 100) == 2);
+    assert_true(fabs(wefti_model_op_factor(d, "linear", WEFTI_ARITHMETIC_F32, 1000) - 1) < 1e-9);
+    assert_true(wefti_model_op_factor(d, "linear", WEFTI_ARITHMETIC_F32, 1e9) == 0.5);
+    assert_true(wefti_model_op_factor(d, "linear", WEFTI_ARITHMETIC_BF16, 1e9) == 3);
+    assert_true(wefti_model_op_factor(d, "linear", WEFTI_ARITHMETIC_F64, 100) == 1);
+    assert_true(wefti_model_op_factor(d, "line", WEFTI_ARITHMETIC_F32, 100) == 1);
+    wefti_free(first);
+    wefti_free(second);
+    wefti_model_destroy(m);
+    wefti_model_destroy(again);
+    refused("\"memory_curve\"", "\"op_factors\": [], \"memory_curve\"", WEFT_E_ARG,
+            "line 10|op_factors");
+    refused("\"memory_curve\"", "\"op_factors\": {\"add\": 2}, \"memory_curve\"", WEFT_E_ARG,
+            "line 10|op_factors.add");
+    refused("\"memory_curve\"",
+            "\"op_factors\": {\"add\": {\"source\": \"s\", \"points\": [[1, 0]]}}, "
+            "\"memory_curve\"",
+            WEFT_E_ARG, "line 10|points[0]");
+}
+
 static void wrong_files_are_refused(void **state) {
     (void)state;
     wefti_machine_model *m;
@@ -218,6 +297,8 @@ int main(void) {
         cmocka_unit_test(topologies_set_links),
         cmocka_unit_test(uplinks_are_shared),
         cmocka_unit_test(curves_are_logarithmic),
+        cmocka_unit_test(this_machine_is_a_file),
+        cmocka_unit_test(ops_have_factors),
         cmocka_unit_test(wrong_files_are_refused),
         cmocka_unit_test(allocations_may_fail),
     };

@@ -115,12 +115,14 @@ static void each_rank_prepares_its_rows(void **state) {
         const char *words[3];
         int ranks;
         int64_t prepared[4]; /* of 4 steps of 8 samples */
+        int shares; /* ranks that share the rows of validation's batches; others need all rows */
     } cases[] = {
-        {{"parallel.devices=4"}, 4, {8, 8, 8, 8}},
-        {{"parallel.devices=2", "train.accumulate=2"}, 2, {16, 16}},
+        {{"parallel.devices=4"}, 4, {8, 8, 8, 8}, 4},
+        {{"parallel.devices=2", "train.accumulate=2"}, 2, {16, 16}, 2},
         {{"parallel.devices=2", "parallel.pipeline.stages=2", "parallel.pipeline.microbatches=2"},
          2,
-         {32, 32}},
+         {32, 32},
+         1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int masked = 0; masked < 2; masked++) {
@@ -128,6 +130,7 @@ static void each_rank_prepares_its_rows(void **state) {
             record one = {.first = 0};
             member members[MOST_RANKS] = {{.job = NULL}};
             rank_of_world ranks[MOST_RANKS];
+            add_words(&w, WITH("train.eval_every=2"));
             if (masked) add_words(&w, WITH("model.family=bert"));
             for (int k = 0; k < 3 && cases[i].words[k]; k++) add_word(&w, "%s", cases[i].words[k]);
             ASSERT_OK(run_words(&w, &one));
@@ -137,6 +140,14 @@ static void each_rank_prepares_its_rows(void **state) {
             assert_same_record(&one, &members[0].record, cases[i].words[0]);
             for (int r = 0; r < cases[i].ranks; r++)
                 assert_int_equal(members[r].record.result.samples_prepared, cases[i].prepared[r]);
+            int64_t all = one.result.validation_prepared, sum = 0;
+            assert_true(all > 8);
+            for (int r = 0; r < cases[i].ranks; r++) {
+                int64_t own = members[r].record.result.validation_prepared;
+                assert_true(own > 0 && (cases[i].shares == 1 ? own == all : own < all));
+                sum += own;
+            }
+            assert_int_equal(sum * cases[i].shares, all * cases[i].ranks);
         }
 }
 

@@ -68,6 +68,11 @@ static weft_status routing_exchange(void *context, const void *mine, size_t byte
     return r->internode.exchange(r->internode.context, mine, bytes, all);
 }
 
+static void routing_abandon(void *context) {
+    const routing *r = context;
+    if (r->internode.abandon) r->internode.abandon(r->internode.context);
+}
+
 static void routing_close(void *context) {
     routing *r = context;
     wefti_intranode_destroy(r->intranode);
@@ -105,5 +110,6 @@ weft_status wefti_comm_host_route(wefti_comm *comm, const weft_transport *intern
     out->cancel = routing_cancel;
     out->exchange = routing_exchange;
     out->close = routing_close;
+    out->abandon = routing_abandon;
     return WEFT_OK;
 }

@@ -197,6 +197,7 @@ static void p2p_destroy(wefti_comm *comm) {
     int64_t until = wefti_now_ns() + FLUSH_NS;
     while (w->outgoing && wefti_now_ns() < until) (void)wefti_p2p_progress_outgoing(w);
     free_buffers(w);
+    if (atomic_load(&w->broken) && w->transport.abandon) w->transport.abandon(w->transport.context);
     if (w->transport.close) w->transport.close(w->transport.context);
     pthread_cond_destroy(&w->wake);
     pthread_mutex_destroy(&w->message_lock);

@@ -1,4 +1,5 @@
-/* Messages between processes by UCX (openucx.org), in its tag-matching form. */
+/* Messages between processes: by UCX (openucx.org), in its tag-matching form, and over TCP with
+ * frames that the job's secret authenticates. */
 #ifndef WEFTI_UCX_H
 #define WEFTI_UCX_H
 
@@ -13,5 +14,17 @@
  * its library is not installed. */
 weft_status wefti_ucx_transport(int32_t rank, int32_t size, const wefti_exchange *exchange,
                                 const char *interface, weft_transport *out) WEFT_CHECKED;
+
+typedef struct wefti_mac_options {
+    int32_t rank, size;
+    wefti_exchange exchange; /* authenticated; as of wefti_ucx_transport */
+    unsigned char key[32];   /* of this job and this world only, and the same on all ranks */
+    const char *interface;   /* to listen on; "" loopback */
+    double seconds;          /* for all ranks to connect */
+    bool (*goes_on)(void *); /* may be NULL; false: stops waiting for them */
+    void *context;
+} wefti_mac_options;
+/* Collective: connects all pairs of ranks, and listens no more. WEFT_E_NO_IMPL without OpenSSL. */
+weft_status wefti_mac_transport(const wefti_mac_options *options, weft_transport *out) WEFT_CHECKED;
 
 #endif

@@ -22,12 +22,13 @@
 #include "comm/transport/ucx_load.h"
 
 enum {
-    RANK_SHIFT = 40,         /* bits of a tag below the rank */
-    MOST_ADDRESS = 64 << 10, /* bytes of a worker's address */
-    CLOSE_NS = 2000000000,   /* how long closing waits for others */
-    CANCEL_NS = 500000000,   /* and cancelling for the library */
-    MOST_EVENTS = 16,        /* handled before requests are looked at */
-    UCX_LONG_LOOKS = 2000,   /* looks after which a sender that nothing comes from is connected */
+    RANK_SHIFT = 40,            /* bits of a tag below the rank */
+    MOST_ADDRESS = 64 << 10,    /* bytes of a worker's address */
+    CLOSE_NS = 2000000000,      /* how long closing waits for others */
+    UCX_ABANDON_NS = 500000000, /* the same if the world has failed */
+    CANCEL_NS = 500000000,      /* and cancelling for the library */
+    MOST_EVENTS = 16,           /* handled before requests are looked at */
+    UCX_LONG_LOOKS = 2000, /* looks after which a sender that nothing comes from is connected */
     /* Of the pieces in which TCP takes long messages. UCX's own are 8 KiB and 64 KiB. */
     MOST_PIECE = 256 << 10,
     PIECES_BYTES = 8 << 20, /* of all connections together, in each direction */
@@ -43,9 +44,10 @@ typedef struct ucx_side {
     wefti_ucx_calls call;
     wefti_exchange exchange;
     int32_t rank, size;
-    bool logs;  /* our handler is set */
-    bool cut;   /* work under way has failed, or was given up */
-    bool stuck; /* UCX does not give up what it was told to: it is not called any more */
+    bool logs;      /* our handler is set */
+    bool cut;       /* work under way has failed, or was given up */
+    bool abandoned; /* the world has failed */
+    bool stuck;     /* UCX does not give up what it was told to: it is not called any more */
     ucp_context_h context;
     ucp_worker_h worker;
     ucx_peer *peer;           /* [size] */
@@ -272,9 +274,13 @@ static void take_down(ucx_side *s) {
     if (s->logs) s->call.ucs_log_pop_handler();
 }
 
+static void ucx_abandon(void *context) {
+    ((ucx_side *)context)->abandoned = true;
+}
+
 static void ucx_close(void *context) {
     ucx_side *s = context;
-    int64_t until = wefti_now_ns() + CLOSE_NS;
+    int64_t until = wefti_now_ns() + (s->abandoned ? UCX_ABANDON_NS : CLOSE_NS);
     void **closing = s->peer ? wefti_calloc((size_t)s->size, sizeof *closing) : NULL;
     for (int32_t r = 0; s->peer && r < s->size && !s->stuck; r++) {
         ucx_peer *peer = &s->peer[r];
@@ -482,7 +488,8 @@ weft_status wefti_ucx_transport(int32_t rank, int32_t size, const wefti_exchange
                             .test = ucx_test,
                             .cancel = ucx_cancel,
                             .exchange = ucx_exchange,
-                            .close = ucx_close};
+                            .close = ucx_close,
+                            .abandon = ucx_abandon};
     return WEFT_OK;
 }
 

@@ -22,6 +22,7 @@ static void cost_transfer(const weft_node *n, wefti_cost *out) {
 static const wefti_attr transfer_attrs[] = {
     WEFTI_I("index", 0),
     {.name = "shape", .kind = WEFTI_ATTR_INTS},
+    WEFTI_I("moves", WEFTI_MOVED_VALUE),
     {0},
 };
 
@@ -35,12 +36,19 @@ const weft_op_def wefti_op_transfer = {
     .cost = cost_transfer,
 };
 
+const char *wefti_moved_text(wefti_moved moved) {
+    static const char *const texts[WEFTI_MOVED] = {"", "gradient of ", "operand of "};
+    return texts[moved];
+}
+
 weft_status wefti_body_add_transfer(weft_body *b, int32_t value, int32_t index,
-                                    const weft_desc *result, const char *scope, int32_t *out) {
+                                    const weft_desc *result, wefti_moved moved, const char *scope,
+                                    int32_t *out) {
     wefti_ints shape = {.count = result->rank};
     int32_t node;
     for (int d = 0; d < result->rank; d++) shape.v[d] = result->shape[d];
-    wefti_attr attrs[] = {WEFTI_I("index", index), WEFTI_N("shape", shape), {0}};
+    wefti_attr attrs[] = {
+        WEFTI_I("index", index), WEFTI_N("shape", shape), WEFTI_I("moves", moved), {0}};
     WEFT_TRY(wefti_body_add(b, &wefti_op_transfer, NULL, 1, &value, attrs, scope, &node));
     *out = b->nodes[node].out[0];
     return WEFT_OK;

@@ -145,12 +145,24 @@ weft_value wefti_lower_among(wefti_lowering *c, weft_value value, int32_t member
 /* ---- the transfer op inside bodies ---- */
 
 /* transfer(x) -> y: transfer number `index` of the body's program, with the `shape` of y and the
- * dtype of x. Flag WEFTI_OP_COMM: the executor runs it, not a backend. */
+ * dtype of x. `moves` is a wefti_moved. Flag WEFTI_OP_COMM: the executor runs it, not a backend. */
 extern const weft_op_def wefti_op_transfer;
-/* Adds a transfer node: transfer `index` of `value`, with the shape of `result`. `scope` is kept,
- * not copied. *out: the result. */
+
+/* What a transfer moves. */
+typedef enum wefti_moved {
+    WEFTI_MOVED_VALUE,    /* the named value */
+    WEFTI_MOVED_GRADIENT, /* its gradient */
+    WEFTI_MOVED_OPERAND,  /* an operand of the named op */
+    WEFTI_MOVED
+} wefti_moved;
+
+/* The words before the name: "gradient of ", or "" for the value itself. */
+const char *wefti_moved_text(wefti_moved moved);
+
+/* Adds a transfer node: transfer `index` of `value`, with the shape of `result`. `scope` is the
+ * text of `moved` and the name within the cell. It is kept, not copied. *out: the result. */
 weft_status wefti_body_add_transfer(weft_body *b, int32_t value, int32_t index,
-                                    const weft_desc *result, const char *scope,
+                                    const weft_desc *result, wefti_moved moved, const char *scope,
                                     int32_t *out) WEFT_CHECKED;
 
 #endif

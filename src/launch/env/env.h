@@ -57,8 +57,10 @@ typedef struct wefti_launcher {
     /* is_scheduler: this process is the scheduler and nothing else (MS_ROLE=MS_SCHED). serves:
      * this is rank 0, and its launcher has no scheduler, so it starts one beside its own work. */
     bool is_scheduler, serves;
-    bool mpi;      /* variables of an MPI are there: MPI_Init would find the others */
-    bool open_mpi; /* among them Open MPI's */
+    bool mpi;             /* variables of an MPI are there: MPI_Init would find the others */
+    bool open_mpi;        /* among them Open MPI's */
+    int pmi_fd;           /* PMI_FD: the connection to MPICH's mpirun; -1: none is named */
+    char pmix_server[64]; /* "host:port" of Open MPI's mpirun, from PMIX_SERVER_URI2; "" unknown */
     bool one_host; /* surely all ranks are on this host: the scheduler may listen on loopback */
     char node_id[WEFTI_HOST_TEXT]; /* of this process among those that join; "" none */
     /* The same for all processes of a job and different for others at the same time ("slurm 81.0"),
@@ -81,6 +83,10 @@ weft_status wefti_launcher_find(wefti_launcher *out) WEFT_CHECKED;
 weft_status wefti_settings_find(wefti_settings *out) WEFT_CHECKED;
 /* WEFT_E_ARG saying what to set when `l` has no scheduler to go to. */
 weft_status wefti_launcher_check_address(const wefti_launcher *l) WEFT_CHECKED;
+
+/* Note number `number`, from 0, on variables that are set and have no effect; NULL: no such note.
+ */
+const char *wefti_launcher_note(wefti_variables variables, int number);
 
 /* Options of a call; NULL, "" and 0: not said. */
 typedef struct wefti_override {

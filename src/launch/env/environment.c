@@ -125,7 +125,7 @@ static weft_status check_alone(const wefti_env_reader *r) {
 
 weft_status wefti_launcher_read(wefti_variables variables, const char *host_name,
                                 wefti_launcher *out) {
-    wefti_launcher found = {.start = WEFTI_START_ALONE};
+    wefti_launcher found = {.start = WEFTI_START_ALONE, .pmi_fd = -1};
     wefti_env_reader r = {.v = variables, .host_name = host_name, .out = &found};
     for (int s = 0; s < WEFTI_START_ALONE; s++) {
         r.claims[s].place = (weft_launcher){NULL, -1, 0, -1, -1, -1, -1};
@@ -157,6 +157,10 @@ weft_status wefti_launcher_find(wefti_launcher *out) {
     char host[WEFTI_HOST_TEXT] = "";
     if (gethostname(host, sizeof host - 1)) *host = '\0';
     return wefti_launcher_read(of_process(), host, out);
+}
+
+const char *weft_launcher_note(int number) {
+    return wefti_launcher_note(of_process(), number);
 }
 
 weft_status weft_launcher_find(weft_launcher *out) {

@@ -2,6 +2,7 @@
 #include "launch/env/reader.h"
 
 static weft_status read(wefti_env_reader *r) {
+    WEFT_TRY(wefti_reader_number(r, "PMI_FD", 0, 1 << 30, &r->out->pmi_fd));
     return wefti_read_numbered(r, WEFTI_START_MPICH);
 }
 

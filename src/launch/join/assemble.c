@@ -7,6 +7,7 @@
 #include "base/digest/digest.h"
 #include "base/memory.h"
 #include "launch/join/join.h"
+#include "launch/socket.h"
 #include "comm/p2p/p2p.h"
 #include "comm/same_job.h"
 #include "comm/transport/transport.h"
@@ -30,8 +31,8 @@ weft_status wefti_join_options(const weft_world_options *options, const wefti_se
     *out = (wefti_join_plan){.set = *set};
     WEFT_TRY(wefti_settings_override(&out->set, &by));
     const char *c = out->set.communicator;
-    WEFT_REQUIRE(!*c || is(c, "host") || is(c, "ucx") || is(c, "mpi"), WEFT_E_ARG,
-                 "WEFT_COMM is '%s'; it can be host, ucx or mpi", c);
+    WEFT_REQUIRE(!*c || is(c, "host") || is(c, "ucx") || is(c, "mpi") || is(c, "mac"), WEFT_E_ARG,
+                 "WEFT_COMM is '%s'; it can be host, ucx, mac or mpi", c);
     return *out->set.links ? wefti_links_find(out->set.links, &out->links) : WEFT_OK;
 }
 
@@ -45,6 +46,8 @@ static weft_status end_control(void *context, const wefti_call_records *records)
     wefti_scheduler_stop(c->scheduler);
     if (c->comm) wefti_comm_set_position(c->comm, NULL);
     wefti_position_destroy(c->position);
+    if (c->has_transport && status < 0 && c->transport.abandon)
+        c->transport.abandon(c->transport.context);
     if (c->has_transport) close_transport(&c->transport);
     wefti_free(c);
     return status;
@@ -153,21 +156,55 @@ static weft_status agree(const wefti_join_plan *plan, wefti_member *m) {
 
 /* --- the communicator */
 
-/* UCX uses the interface that was named, else the one that leads to the scheduler. */
+static bool goes_on(void *member) {
+    return wefti_member_check(member) >= 0;
+}
+
+/* The interface that was named, else the one that leads to the scheduler. */
+static weft_status find_interface(const wefti_join_plan *plan, wefti_member *m,
+                                  char interface[WEFTI_INTERFACE_TEXT]) {
+    WEFT_TRY(wefti_member_interface(m, interface));
+    if (if_nametoindex(plan->set.interface) != 0)
+        snprintf(interface, WEFTI_INTERFACE_TEXT, "%s", plan->set.interface);
+    /* It may carry connections before the system reports that it is up. */
+    wefti_interface_await(interface, plan->set.join_seconds > 0 ? plan->set.join_seconds : 600,
+                          goes_on, m);
+    return WEFT_OK;
+}
+
 static weft_status ucx_transport(const wefti_join_plan *plan, wefti_member *m,
                                  weft_transport *out) {
     wefti_exchange exchange = wefti_member_exchange(m);
     char interface[WEFTI_INTERFACE_TEXT];
-    WEFT_TRY(wefti_member_interface(m, interface));
-    if (if_nametoindex(plan->set.interface) != 0)
-        snprintf(interface, sizeof interface, "%s", plan->set.interface);
+    WEFT_TRY(find_interface(plan, m, interface));
     WEFT_TRY(
         wefti_ucx_transport(wefti_member_rank(m), wefti_member_size(m), &exchange, interface, out));
     return WEFT_OK;
 }
 
+/* Messages that the job's secret authenticates. Their key belongs to this generation of the world,
+ * whose members are the ranks of this job. */
+static weft_status mac_transport(const wefti_join_plan *plan, wefti_member *m,
+                                 weft_transport *out) {
+    char interface[WEFTI_INTERFACE_TEXT];
+    wefti_mac_options o = {.rank = wefti_member_rank(m),
+                           .size = wefti_member_size(m),
+                           .exchange = wefti_member_exchange(m),
+                           .interface = interface,
+                           .seconds = plan->set.join_seconds,
+                           .goes_on = goes_on,
+                           .context = m};
+    WEFT_TRY(find_interface(plan, m, interface));
+    wefti_member_data_key(m, o.key);
+    weft_status status = wefti_mac_transport(&o, out);
+    explicit_bzero(o.key, sizeof o.key);
+    return status;
+}
+
 static weft_status choose_transport(const wefti_join_plan *plan, wefti_control *c,
                                     weft_transport *out) {
+    bool mac = is(plan->set.communicator, "mac");
+    if (mac) return mac_transport(plan, c->member, out);
     if (c->has_transport && !is(plan->set.communicator, "ucx")) {
         *out = c->transport;
         c->has_transport = false; /* whoever gets it closes it */
@@ -198,7 +235,7 @@ static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int3
     WEFT_REQUIRE(!is(want, "mpi") || c->has_transport, WEFT_E_ARG,
                  "WEFT_COMM is mpi, but these processes were not started by mpirun");
     wefti_comm_finder finder = {report_mismatch, c};
-    if (is(want, "ucx") || is(want, "mpi")) {
+    if (is(want, "ucx") || is(want, "mpi") || is(want, "mac")) {
         WEFT_TRY(make_internode(plan, c, NULL, &c->comm));
         c->comm->finder = finder;
         return WEFT_OK;

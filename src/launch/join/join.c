@@ -60,19 +60,34 @@ static weft_status join_scheduler(const wefti_join_plan *plan, const wefti_launc
     return status;
 }
 
+/* MPI has waited in vain: adds which ranks are not there. */
+static weft_status tell_missing(const wefti_launcher *l, weft_status status) {
+    char *missing = wefti_mpirun_missing(l);
+    if (!missing) return status;
+    wefti_failure why;
+    wefti_failure_keep(status, &why);
+    status = WEFT_RAISE(status, "%s; %.1000s", missing, why.message);
+    wefti_free(missing);
+    return status;
+}
+
 /* Joins through the MPI that started this process. */
 static weft_status join_mpi(const wefti_join_plan *plan, const wefti_launcher *l,
                             const weft_world_options *options, weft_world **out) {
     double seconds = plan->set.join_seconds > 0 ? plan->set.join_seconds : 600;
     const char *flavour = l->open_mpi ? "openmpi" : "mpich";
     weft_transport transport;
-    WEFT_TRY(wefti_mpi_module_open(flavour, plan->set.module_path, seconds, &transport));
+    WEFT_TRY(wefti_mpirun_check(l));
+    weft_status status = wefti_mpi_module_open(flavour, plan->set.module_path, seconds, &transport);
+    if (status == WEFT_E_TIMEOUT) return tell_missing(l, status);
+    WEFT_TRY(status);
     if (transport.size != l->place.size) {
         int size = transport.size;
         if (transport.close) transport.close(transport.context);
         WEFT_FAIL(WEFT_E_MISMATCH,
                   "%s says that the job has %d processes, but its MPI (%s) finds %d: the launcher "
-                  "and the MPI do not know each other",
+                  "and the MPI do not know each other; set WEFT_SCHEDULER=HOST:PORT for all "
+                  "processes, an address of rank 0's host, or start with the mpirun of that MPI",
                   l->place.name, l->place.size, flavour, size);
     }
     return wefti_join_transport(&transport, options, true, out);

@@ -3,6 +3,7 @@
 #ifndef WEFTI_MPI_MODULE_H
 #define WEFTI_MPI_MODULE_H
 
+#include "launch/env/env.h"
 #include "weft/transport.h"
 
 /* Opens messages between all processes of the job by weft-<flavour>.so; the flavour is "openmpi"
@@ -13,5 +14,13 @@
  * one process. */
 weft_status wefti_mpi_module_open(const char *flavour, const char *folder, double seconds,
                                   weft_transport *out) WEFT_CHECKED;
+
+/* --- mpirun.c */
+
+/* WEFT_E_ARG if the mpirun that the environment speaks of is not there. */
+weft_status wefti_mpirun_check(const wefti_launcher *launcher) WEFT_CHECKED;
+/* "rank 1 is not running": ranks of this host that do not run, though mpirun has started them.
+ * NULL: none is known. wefti_free it. */
+char *wefti_mpirun_missing(const wefti_launcher *launcher);
 
 #endif

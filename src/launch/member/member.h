@@ -29,25 +29,6 @@ typedef struct wefti_member_options {
 typedef struct wefti_member wefti_member;
 
 weft_status wefti_member_join(const wefti_member_options *options, wefti_member **out) WEFT_CHECKED;
-/* No member, but a word from what started a rank of the job: how its process has ended. It goes its
- * way in a thread of its own. */
-weft_status wefti_member_report(const wefti_member_options *options, const wefti_end *end,
-                                wefti_member **out) WEFT_CHECKED;
-/* Waits until it has come, `seconds` at most; or until it is known that nobody answers. Frees. */
-void wefti_member_report_end(wefti_member *report, double seconds, bool only_once);
-/* Not a member either, but the launcher of these ranks. In a thread of its own it finds out
- * whether the scheduler is there, and later learns which process failed the job. */
-weft_status wefti_member_look(const wefti_member_options *options, const wefti_span *ranks,
-                              wefti_member **out) WEFT_CHECKED;
-/* Whether it still looks, or has not brought its word. */
-bool wefti_member_is_under_way(wefti_member *member);
-/* For a watcher: whether it has found the scheduler, even if the scheduler has gone since. */
-bool wefti_member_has_reached(wefti_member *member);
-/* For a watcher: whether the job is over, and the end that caused it. */
-bool wefti_member_is_over(wefti_member *member, wefti_end *out);
-/* For a watcher that has found the scheduler: whether members have left after unlike calls. Asks
- * the scheduler, for `seconds` at most. */
-bool wefti_member_is_unlike(wefti_member *member, double seconds, wefti_abort_reason *out);
 int32_t wefti_member_rank(const wefti_member *member);
 int32_t wefti_member_size(const wefti_member *member);
 uint64_t wefti_member_generation(const wefti_member *member);
@@ -56,6 +37,9 @@ const int32_t *wefti_member_hosts(const wefti_member *member); /* [size], counte
 /* The network interface through which the scheduler is reached, "lo" on one host. */
 weft_status wefti_member_interface(wefti_member *member,
                                    char out[WEFTI_INTERFACE_TEXT]) WEFT_CHECKED;
+
+/* The key of messages between the ranks of this world: of no other job and no other generation. */
+void wefti_member_data_key(const wefti_member *member, unsigned char out[WEFTI_DIGEST_BYTES]);
 
 /* All-gather of cards of equal size. Any number of times, from one thread at a time. */
 weft_status wefti_member_allgather(wefti_member *member, const void *entry, size_t bytes,
@@ -74,5 +58,30 @@ void wefti_member_found_mismatch(wefti_member *member, const char *message);
 /* Waits until all have come here, leave_seconds at most and not at all after a failure, which is
  * returned. Frees. `records` (may be NULL): for the scheduler to compare. NULL is legal. */
 weft_status wefti_member_close(wefti_member *member, const wefti_call_records *records);
+
+/* --- launchers, which are no members */
+
+/* Tells the scheduler how a process of the job has ended, in a thread of its own. */
+typedef struct wefti_report wefti_report;
+weft_status wefti_report_begin(const wefti_member_options *options, const wefti_end *end,
+                               wefti_report **out) WEFT_CHECKED;
+bool wefti_report_is_under_way(wefti_report *report);
+/* Waits until the scheduler has heard it, `seconds` at most; with only_once, also until one call
+ * has failed. Frees. */
+void wefti_report_end(wefti_report *report, double seconds, bool only_once);
+
+/* The launcher of these ranks looks for the scheduler, in a thread of its own. Later it learns from
+ * it which process failed the job. */
+typedef struct wefti_watch wefti_watch;
+weft_status wefti_watch_begin(const wefti_member_options *options, const wefti_span *ranks,
+                              wefti_watch **out) WEFT_CHECKED;
+bool wefti_watch_is_seeking(wefti_watch *watch); /* it has not found the scheduler, and calls */
+/* It has found the scheduler, even if the scheduler has gone since. */
+bool wefti_watch_has_found(wefti_watch *watch);
+/* Whether the job is over, and the end that caused it. */
+bool wefti_watch_is_over(wefti_watch *watch, wefti_end *out);
+/* Whether members have left after unlike calls. Asks the scheduler, for `seconds` at most. */
+bool wefti_watch_is_unlike(wefti_watch *watch, double seconds, wefti_abort_reason *out);
+void wefti_watch_end(wefti_watch *watch); /* frees */
 
 #endif

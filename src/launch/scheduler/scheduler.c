@@ -90,7 +90,9 @@ static weft_status start_thread(wefti_scheduler *s) {
 static weft_status open_all(wefti_scheduler *s) {
     const wefti_scheduler_options *o = &s->options;
     if (o->tls) WEFT_TRY(wefti_tls_create(true, &o->secret, &s->tls));
-    wefti_patience patience = {.seconds = o->awaits_name ? (double)s->join_ns * 1e-9 : 0,
+    bool awaits = o->awaits_name || o->awaits_interface;
+    wefti_patience patience = {.seconds = awaits ? (double)s->join_ns * 1e-9 : 0,
+                               .of_name = o->awaits_name,
                                .waits = o->waits,
                                .context = o->context};
     WEFT_TRY(wefti_listen_at(o->address, o->port, &patience, &s->address, &s->listener));
@@ -257,7 +259,7 @@ bool wefti_scheduler_is_watched(wefti_scheduler *s, int32_t first, int32_t count
 
 bool wefti_scheduler_has_left(wefti_scheduler *s, int32_t rank) {
     pthread_mutex_lock(&s->lock);
-    bool left = s->ranked && rank < s->taken && s->slots[rank].left;
+    bool left = s->ranked && rank < s->taken && s->slots[rank].in_peace;
     pthread_mutex_unlock(&s->lock);
     return left;
 }

@@ -14,9 +14,10 @@
 enum { WEFTI_WAIT_SECONDS = 1800 }; /* unless another limit is said */
 
 typedef struct wefti_scheduler_options {
-    int32_t size;        /* members */
-    const char *address; /* "" loopback; a network interface, or an address of this machine */
-    bool awaits_name;    /* the address is of a launcher, and its name may not lead here yet */
+    int32_t size;          /* members */
+    const char *address;   /* "" loopback; a network interface, or an address of this machine */
+    bool awaits_name;      /* the address is of a launcher, and its name may not lead here yet */
+    bool awaits_interface; /* the address is an interface's name, which may not be there yet */
     /* As of wefti_patience, while it waits for that. */
     bool (*waits)(void *context, int turn, const char *why);
     void *context;

@@ -36,6 +36,7 @@ typedef struct wefti_member_slot {
     int32_t host;
     int32_t next_node; /* seats.c: the next seat of its list, plus 1; 0: none */
     bool left, dead;
+    bool in_peace;    /* it left before the job failed */
     bool partial;     /* has not said all that it has called */
     int64_t heard_ns; /* last heartbeat */
     wefti_standing standing;

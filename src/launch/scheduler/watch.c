@@ -37,6 +37,7 @@ static bool some_stays(wefti_scheduler *s) {
 
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
     s->slots[rank].left = true;
+    s->slots[rank].in_peace = s->state == WEFTI_SCHEDULER_RUNNING;
     if (s->state != WEFTI_SCHEDULER_RUNNING || some_stays(s)) return;
     wefti_scheduler_compare_all(s);
     if (s->state != WEFTI_SCHEDULER_RUNNING) return;

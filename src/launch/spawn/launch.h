@@ -50,8 +50,8 @@ typedef struct wefti_launch {
     char scheduler_text[WEFTI_HOST_TEXT + 16];
     wefti_reaper *reaper;
     wefti_scheduler *scheduler; /* NULL: on another host */
-    wefti_member *report[2];    /* what tells that one of an end here, and of one that failed */
-    wefti_member *look;         /* watches that scheduler; NULL: nobody does */
+    wefti_report *report[2];    /* what tells that one of an end here, and of one that failed */
+    wefti_watch *look;          /* watches that scheduler; NULL: nobody does */
     wefti_process *processes;   /* [place.count] */
     int failed;                 /* the process whose failure is reported; -1: none */
     bool over;                  /* by the end of a process on another host */

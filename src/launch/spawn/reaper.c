@@ -1,7 +1,7 @@
-/* Clearing up: processes by their mark, and the keeper, which does it when the launcher cannot.
+/* Clearing up: processes by their mark, and the reaper, which does it when the launcher cannot.
  *
- * All of it works with system calls alone: the keeper is a fork of a process that may have threads,
- * so that it must not allocate. */
+ * All of it works with system calls alone: the reaper is a fork of a process that may have threads,
+ * so that it must not allocate. If the reaper itself is killed, the launcher starts another. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -22,7 +22,7 @@ struct wefti_reaper {
     pid_t process;
     int pipe; /* groups go in, as numbers; 0: all is cleared up */
     char mark[MARK_BYTES], folder[REAPER_PATH_BYTES], secret[REAPER_PATH_BYTES];
-    pid_t groups[GROUPS_MAX]; /* of the keeper's own copy */
+    pid_t groups[GROUPS_MAX]; /* launcher and reaper have a copy each */
     int group_count;
 };
 
@@ -98,7 +98,7 @@ int wefti_kill_marked(const char *mark) {
     return found;
 }
 
-/* --- the keeper --- */
+/* --- the reaper --- */
 
 static void nap(long milliseconds) {
     struct timespec t = {.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000};
@@ -126,6 +126,10 @@ static void close_all_but(int fd) {
         if (other != fd) close(other);
 }
 
+static void note(wefti_reaper *k, pid_t group) {
+    if (k->group_count < GROUPS_MAX) k->groups[k->group_count++] = group;
+}
+
 static void keep(wefti_reaper *k, int fd) {
     pid_t group;
     (void)setsid(); /* what a terminal sends to the launcher is not for us */
@@ -137,15 +141,31 @@ static void keep(wefti_reaper *k, int fd) {
         if (got < 0 && errno == EINTR) continue;
         if (got != (ssize_t)sizeof group) break;
         if (group == 0) _exit(0);
-        if (k->group_count < GROUPS_MAX) k->groups[k->group_count++] = group;
+        note(k, group);
     }
     clear_up(k);
     _exit(0);
 }
 
+/* 0, or the error. */
+static int begin(wefti_reaper *k) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC)) return errno;
+    pid_t process = fork();
+    int error = process < 0 ? errno : 0;
+    if (process == 0) keep(k, ends[0]);
+    close(ends[0]);
+    if (error) {
+        close(ends[1]);
+        return error;
+    }
+    k->process = process;
+    k->pipe = ends[1];
+    return 0;
+}
+
 weft_status wefti_reaper_start(const char *mark, const char *folder, const char *secret,
                                wefti_reaper **out) {
-    int ends[2];
     wefti_reaper *k;
     WEFT_REQUIRE(strlen(mark) < MARK_BYTES && strlen(folder) < REAPER_PATH_BYTES &&
                      strlen(secret) < REAPER_PATH_BYTES,
@@ -154,15 +174,7 @@ weft_status wefti_reaper_start(const char *mark, const char *folder, const char 
     (void)snprintf(k->mark, sizeof k->mark, "%s", mark);
     (void)snprintf(k->folder, sizeof k->folder, "%s", folder);
     (void)snprintf(k->secret, sizeof k->secret, "%s", secret);
-    int error = pipe2(ends, O_CLOEXEC) ? errno : 0;
-    if (!error) {
-        k->process = fork();
-        if (k->process == 0) keep(k, ends[0]);
-        if (k->process < 0) error = errno;
-        close(ends[0]);
-        k->pipe = ends[1];
-        if (error) close(ends[1]);
-    }
+    int error = begin(k);
     if (error) {
         wefti_free(k);
         WEFT_FAIL(WEFT_E_IO, "cannot start a process: %s", strerror(error));
@@ -185,14 +197,27 @@ static void tell(const wefti_reaper *k, pid_t group) {
 }
 
 void wefti_reaper_add_group(wefti_reaper *reaper, pid_t group) {
+    note(reaper, group);
     tell(reaper, group);
+}
+
+void wefti_reaper_check(wefti_reaper *reaper) {
+    if (reaper->process > 0) {
+        if (waitpid(reaper->process, NULL, WNOHANG) == 0) return;
+        close(reaper->pipe);
+        reaper->process = 0;
+    }
+    int error = begin(reaper); /* an error: tries again at the next check */
+    (void)error;
 }
 
 void wefti_reaper_end(wefti_reaper *reaper) {
     if (!reaper) return;
-    tell(reaper, 0);
-    close(reaper->pipe);
-    while (waitpid(reaper->process, NULL, 0) < 0 && errno == EINTR) {
+    if (reaper->process > 0) {
+        tell(reaper, 0);
+        close(reaper->pipe);
+    }
+    while (reaper->process > 0 && waitpid(reaper->process, NULL, 0) < 0 && errno == EINTR) {
     }
     wefti_free(reaper);
 }

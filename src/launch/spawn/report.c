@@ -37,10 +37,10 @@ static weft_status caller(const wefti_launch *l, int rank, wefti_member_options 
     return wefti_secret_read(l->secret, &out->secret);
 }
 
-static weft_status send_word(const wefti_launch *l, const wefti_end *end, wefti_member **out) {
+static weft_status send_word(const wefti_launch *l, const wefti_end *end, wefti_report **out) {
     wefti_member_options options;
     WEFT_TRY(caller(l, end->rank, &options));
-    weft_status status = wefti_member_report(&options, end, out);
+    weft_status status = wefti_report_begin(&options, end, out);
     explicit_bzero(&options.secret, sizeof options.secret);
     return status;
 }
@@ -49,7 +49,7 @@ void wefti_launch_look(wefti_launch *l) {
     wefti_member_options options;
     wefti_span ranks = {l->place.first_rank, l->place.count};
     if (l->scheduler || caller(l, -1, &options) < 0) return;
-    if (wefti_member_look(&options, &ranks, &l->look) < 0) l->look = NULL; /* then nobody waits */
+    if (wefti_watch_begin(&options, &ranks, &l->look) < 0) l->look = NULL; /* then nobody waits */
     explicit_bzero(&options.secret, sizeof options.secret);
 }
 
@@ -61,14 +61,14 @@ void wefti_launch_report(wefti_launch *l, int local) {
         wefti_scheduler_ended(l->scheduler, &end);
         return;
     }
-    wefti_member **word = &l->report[l->processes[local].failed];
+    wefti_report **word = &l->report[l->processes[local].failed];
     if (*word || l->report[1]) return;
     if (send_word(l, &end, word) < 0) *word = NULL; /* then the time for joining ends it */
 }
 
 bool wefti_launch_is_over(const wefti_launch *l, wefti_end *out) {
     bool over = l->scheduler ? wefti_scheduler_is_over(l->scheduler, out)
-                             : l->look && wefti_member_is_over(l->look, out);
+                             : l->look && wefti_watch_is_over(l->look, out);
     int32_t local = over ? out->rank - l->place.first_rank : 0;
     return over && (local < 0 || local >= l->place.count);
 }
@@ -103,8 +103,8 @@ static bool launcher_is_missing(const wefti_launch *l) {
 
 static bool somebody_is_late(const wefti_launch *l) {
     if (l->scheduler) return late_host(l) >= 0;
-    return l->look && l->report[1] && wefti_member_is_under_way(l->look) &&
-           wefti_member_is_under_way(l->report[1]);
+    return l->look && l->report[1] && wefti_watch_is_seeking(l->look) &&
+           wefti_report_is_under_way(l->report[1]);
 }
 
 /* One that is there ends its processes now. */
@@ -129,6 +129,7 @@ void wefti_launch_wait_for_late(wefti_launch *l) {
     if ((l->failed < 0 && !l->over) || l->stopped_by || l->place.hosts < 2) return;
     int further = 0; /* turns for launchers; ranks may have been started by something else */
     for (int turn = 0; !requests || *requests == 0; turn++) {
+        wefti_reaper_check(l->reaper);
         bool late = somebody_is_late(l);
         if (!late && (!launcher_is_missing(l) || further++ == TURNS_FOR_LAUNCHERS)) break;
         if (late && turn == TURNS_IN_SILENCE) say_who_is_late(l);
@@ -141,12 +142,12 @@ void wefti_launch_wait_for_late(wefti_launch *l) {
 void wefti_launch_report_end(wefti_launch *l) {
     enum { ANSWER_SECONDS = 5 };
     bool good = l->failed < 0 && !l->stopped_by;
-    if (good && !l->over && l->processes && l->look && wefti_member_has_reached(l->look))
-        l->unlike = wefti_member_is_unlike(l->look, ANSWER_SECONDS, &l->reason);
+    if (good && !l->over && l->processes && l->look && wefti_watch_has_found(l->look))
+        l->unlike = wefti_watch_is_unlike(l->look, ANSWER_SECONDS, &l->reason);
     for (int i = 0; i < 2; i++) {
-        if (l->report[i]) wefti_member_report_end(l->report[i], good ? 1 : 3, good);
+        if (l->report[i]) wefti_report_end(l->report[i], good ? 1 : 3, good);
         l->report[i] = NULL;
     }
-    if (l->look) wefti_member_report_end(l->look, 1e-9, true);
+    if (l->look) wefti_watch_end(l->look);
     l->look = NULL;
 }

@@ -37,6 +37,9 @@ typedef struct wefti_reaper wefti_reaper;
 weft_status wefti_reaper_start(const char *mark, const char *folder, const char *secret,
                                wefti_reaper **out) WEFT_CHECKED;
 void wefti_reaper_add_group(wefti_reaper *reaper, pid_t group);
+/* If the reaper has been killed, starts another, which knows all groups. Call it from time to time.
+ */
+void wefti_reaper_check(wefti_reaper *reaper);
 void wefti_reaper_end(wefti_reaper *reaper); /* all is cleared up; NULL is legal */
 
 /* Kill every process of this user with `mark` in its environment and reap those that are children

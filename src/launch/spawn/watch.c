@@ -114,7 +114,7 @@ static void blame(watch *w, int process) {
 static int agreed_request(const wefti_launch *l, int process) {
     const wefti_process *p = &l->processes[process];
     bool left = l->scheduler ? wefti_scheduler_has_left(l->scheduler, l->place.first_rank + process)
-                             : l->look && wefti_member_has_reached(l->look);
+                             : l->look && wefti_watch_has_found(l->look);
     if (p->signal || !left) return 0;
     return is_request(p->code - 128) ? p->code - 128 : 0;
 }
@@ -141,7 +141,7 @@ static void note_ends(watch *w) {
 static void note_elsewhere(watch *w) {
     wefti_launch *l = w->l;
     if (w->phase == STOPPING && l->failed >= 0 && l->stopped_by && !l->scheduler && l->look &&
-        wefti_member_is_over(l->look, &l->end)) { /* it was no agreement */
+        wefti_watch_is_over(l->look, &l->end)) { /* it was no agreement */
         l->stopped_by = 0;
         l->over = wefti_launch_is_over(l, &l->end);
         if (l->over) l->failed = -1; /* or it was, and this is of another host */
@@ -219,6 +219,7 @@ weft_status wefti_launch_watch(wefti_launch *l) {
     WEFT_NEW_ARRAY(w.polled, struct pollfd, PER_PROCESS * l->place.count);
     while (w.running > 0) {
         wait_for_events(&w);
+        wefti_reaper_check(l->reaper);
         note_ends(&w);
         note_elsewhere(&w);
         note_stops(&w);

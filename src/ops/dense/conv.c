@@ -316,7 +316,7 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule_,
     for (int f = 0; f < rule_->factors; f++)
         if (!strcmp(rule_->factor[f].name, "groups"))
             wefti_op_attr(n, attrs, "groups")->i = sizes[f];
-    if (!strcmp(n->op->name, weft_op_conv_grad_input.name))
+    if (n->op == &weft_op_conv_grad_input)
         wefti_op_localize_shape(n, rule_, sizes, attrs, "in_shape");
     return WEFT_OK;
 }
@@ -542,6 +542,7 @@ const weft_op_def weft_op_conv2d = {
     .name = "conv2d",
     .min_inputs = 2,
     .max_inputs = 3,
+    .family = WEFTI_FAMILY_PRODUCT,
     .weights = 1u << 1,
     .work = WEFTI_WORK_PRODUCT,
     .attrs = attrs_2d,
@@ -561,6 +562,7 @@ const weft_op_def weft_op_conv3d = {
     .name = "conv3d",
     .min_inputs = 2,
     .max_inputs = 3,
+    .family = WEFTI_FAMILY_PRODUCT,
     .weights = 1u << 1,
     .work = WEFTI_WORK_PRODUCT,
     .attrs = attrs_3d,

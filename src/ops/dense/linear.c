@@ -273,6 +273,7 @@ const weft_op_def weft_op_linear = {
     .name = "linear",
     .min_inputs = 2,
     .max_inputs = 3,
+    .family = WEFTI_FAMILY_MATRIX,
     .weights = 1u << 1,
     .work = WEFTI_WORK_PRODUCT,
     .attrs = attrs,

@@ -132,6 +132,7 @@ const weft_op_def weft_op_matmul = {
     .name = "matmul",
     .min_inputs = 2,
     .max_inputs = 2,
+    .family = WEFTI_FAMILY_MATRIX,
     .weights = 3u,
     .work = WEFTI_WORK_PRODUCT,
     .attrs = attrs,

@@ -275,8 +275,8 @@ UNARY(clip, WEFTI_OP_CHEAP, attrs_clip, infer_clip, grad_clip, cases_clip, NULL)
 UNARY(scale, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR, attrs_scale, infer_float, grad_scale, cases_scale,
       NULL)
 UNARY(shift, WEFTI_OP_CHEAP, attrs_shift, infer_float, grad_shift, cases_shift, NULL)
-UNARY(cast, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR, attrs_cast, infer_cast, grad_cast, cases_cast,
-      integer_cast)
+UNARY(cast, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR | WEFTI_OP_CONVERTS, attrs_cast, infer_cast, grad_cast,
+      cases_cast, integer_cast)
 #undef UNARY
 
 #define GRADIENT(name_, attrs_, cases_)                                                            \

@@ -393,6 +393,7 @@ const weft_op_def weft_op_cross_entropy = {
     .name = "cross_entropy",
     .min_inputs = 2,
     .max_inputs = 3,
+    .family = WEFTI_FAMILY_LOSS,
     .attrs = attrs,
     .infer = infer,
     .grad = grad,

@@ -187,6 +187,7 @@ const weft_op_def weft_op_linear_cross_entropy = {
     .name = "linear_cross_entropy",
     .min_inputs = 4,
     .max_inputs = 6,
+    .family = WEFTI_FAMILY_PRODUCT,
     .weights = 1u << 1,
     .work = WEFTI_WORK_PRODUCT,
     .attrs = attrs,

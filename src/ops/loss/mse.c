@@ -103,6 +103,7 @@ const weft_op_def weft_op_mse = {
     .name = "mse",
     .min_inputs = 2,
     .max_inputs = 2,
+    .family = WEFTI_FAMILY_LOSS,
     .attrs = attrs,
     .infer = infer,
     .grad = grad,

@@ -244,6 +244,7 @@ const weft_op_def weft_op_moe_linear = {
     .name = "moe_linear",
     .min_inputs = 2,
     .max_inputs = 3,
+    .family = WEFTI_FAMILY_PRODUCT,
     .weights = 1u << 1,
     .work = WEFTI_WORK_PRODUCT,
     .attrs = attrs,

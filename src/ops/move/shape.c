@@ -190,7 +190,7 @@ static weft_status split_along(const weft_node *n, wefti_split_rule *r) {
 /* Slice and split: each result is a block of x. */
 static void result_blocks(const wefti_lowering *c, const weft_node *n, wefti_block *b) {
     int axis = (int)wefti_attr_int(n, "axis");
-    int64_t at = strcmp(n->op->name, "slice") ? 0 : wefti_attr_int(n, "begin");
+    int64_t at = n->op == &weft_op_slice ? wefti_attr_int(n, "begin") : 0;
     for (int o = 0; o < n->outputs; o++) {
         b[o] = wefti_block_of(c, 0, o, axis, at);
         at += b[o].y;

@@ -278,6 +278,7 @@ const weft_op_def weft_op_layer_norm = {
     .name = "layer_norm",
     .min_inputs = 2,
     .max_inputs = 3,
+    .family = WEFTI_FAMILY_ROW_NORM,
     .attrs = attrs,
     .infer = infer,
     .grad = grad,

@@ -214,6 +214,7 @@ const weft_op_def weft_op_rms_norm = {
     .name = "rms_norm",
     .min_inputs = 2,
     .max_inputs = 2,
+    .family = WEFTI_FAMILY_ROW_NORM,
     .attrs = attrs,
     .infer = infer,
     .grad = grad,

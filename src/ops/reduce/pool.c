@@ -207,7 +207,7 @@ static weft_value own_share(wefti_lowering *c, const weft_node *n, const pool_sp
 
 static weft_status lower(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
-    bool max = !strcmp(n->op->name, weft_op_max_pool2d.name);
+    bool max = n->op == &weft_op_max_pool2d;
     pool_space s = space_of(c, n, wefti_in(n, 0), wefti_out(n, 0));
     weft_value x = wefti_lower_in(c, 0), y = weft_constant(g, wefti_lower_out_desc(c, 0), 0.0);
     for (int d = 0; d < 2; d++) {
@@ -379,6 +379,7 @@ const weft_op_def weft_op_max_pool2d = {
     .name = "max_pool2d",
     .min_inputs = 1,
     .max_inputs = 1,
+    .family = WEFTI_FAMILY_POOL,
     .attrs = attrs,
     .infer = infer,
     .grad = grad_max,
@@ -411,6 +412,7 @@ const weft_op_def weft_op_avg_pool2d = {
     .name = "avg_pool2d",
     .min_inputs = 1,
     .max_inputs = 1,
+    .family = WEFTI_FAMILY_POOL,
     .attrs = attrs,
     .infer = infer,
     .grad = grad_avg,

@@ -185,14 +185,10 @@ static bool fits_sizes(const lister *l, const wefti_assignment *s) {
     return true;
 }
 
-static bool is_product(const weft_node *op) {
-    return op && (!strcmp(op->op->name, "matmul") || !strcmp(op->op->name, "linear"));
-}
-
 /* The last two dimensions of each slice of a product are multiples of the alignment. */
 static bool is_aligned(const lister *l, const wefti_assignment *s) {
     const int64_t align = l->rules->slice_align;
-    if (align <= 1 || !is_product(l->n->op)) return true;
+    if (align <= 1 || !l->n->op || l->n->op->op->family != WEFTI_FAMILY_MATRIX) return true;
     for (int i = 0; i < l->n->op->inputs + l->n->op->outputs; i++) {
         bool output = i >= l->n->op->inputs;
         int number = output ? i - l->n->op->inputs : i;

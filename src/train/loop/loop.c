@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/io.h"
+#include "train/record/record.h"
 
 /* Seconds since this process began, from the kernel's start time of it (field 22 of
  * /proc/self/stat). */
@@ -98,6 +99,7 @@ static weft_status loop(wefti_training *t, wefti_feed *feed) {
         s.seconds = wefti_now_s() - begin;
         if (done == 0) t->result->first_step_seconds = process_age();
         add_seconds(&recent, done++, s.seconds);
+        wefti_run_record_step(t, done, s.seconds);
         s.tokens_per_second = units / s.seconds;
         s.eta_seconds = median(&recent) * (double)(job->train.steps - t->progress.step);
         s.observed_peak_bytes = wefti_training_observed(t);
@@ -109,43 +111,6 @@ static weft_status loop(wefti_training *t, wefti_feed *feed) {
         WEFT_TRY(after_step(t, &s));
     }
     return WEFT_OK;
-}
-
-/* Widens rows [*begin, *end) of a microbatch by those of input `name` that this process needs. */
-static weft_status add_rows(wefti_training *t, const char *name, wefti_session_piece *pieces,
-                            int64_t *begin, int64_t *end) {
-    const int64_t micro = t->batch.micro;
-    weft_tensor_info info;
-    int index = 0;
-    int32_t found;
-    for (;; index++) {
-        WEFT_TRY(weft_session_tensor(t->session, 0, index, &info));
-        if (info.role == WEFT_ROLE_INPUT && !strcmp(info.name, name)) break;
-    }
-    int64_t height = info.desc.rank ? info.desc.shape[0] : 1;
-    WEFT_TRY(wefti_session_pieces(t->session, 0, index, pieces, &found));
-    for (int32_t k = 0; k < found; k++) {
-        const wefti_region *box = &pieces[k].box;
-        if (!pieces[k].data || !wefti_region_elems(box, info.desc.rank)) continue;
-        int64_t first = box->begin[0] * micro / height,
-                last = ((box->begin[0] + box->size[0]) * micro + height - 1) / height;
-        if (*begin == *end || first < *begin) *begin = first;
-        if (last > *end) *end = last;
-    }
-    return WEFT_OK;
-}
-
-/* In a world the feed prepares the rows of each microbatch that this process needs. */
-static weft_status choose_rows(wefti_training *t, wefti_feed_options *o) {
-    wefti_session_piece *pieces;
-    if (!t->ranks.world) return WEFT_OK;
-    WEFT_NEW_ARRAY(pieces, wefti_session_piece, weft_session_devices(t->session));
-    o->group = t->batch.micro;
-    weft_status status = add_rows(t, t->model.objective->input, pieces, &o->own_begin, &o->own_end);
-    if (status >= 0)
-        status = add_rows(t, t->model.objective->target, pieces, &o->own_begin, &o->own_end);
-    wefti_free(pieces);
-    return status;
 }
 
 weft_status wefti_training_loop(wefti_training *t) {
@@ -164,7 +129,7 @@ weft_status wefti_training_loop(wefti_training *t) {
                  "the checkpoint is at sample %lld, which is not a multiple of train.batch, %lld: "
                  "use the train.batch that the run began with",
                  (long long)t->progress.position, (long long)job->train.batch);
-    WEFT_TRY(choose_rows(t, &o));
+    WEFT_TRY(wefti_training_choose_rows(t, 0, &o));
     WEFT_TRY(wefti_training_open_feed(&o, &block, &feed));
     weft_status status = loop(t, feed);
     wefti_feed_destroy(feed);

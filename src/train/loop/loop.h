@@ -21,6 +21,10 @@ weft_status wefti_training_step(wefti_training *t, const wefti_batch *b, double 
 /* Feeds rows [first, first + micro) of a batch to a program. */
 weft_status wefti_training_feed_rows(wefti_training *t, int program, const wefti_batch *b,
                                      int64_t first) WEFT_CHECKED;
+/* In a world: lets the feed prepare only the rows of each microbatch that this process needs for
+ * the program. */
+weft_status wefti_training_choose_rows(wefti_training *t, int program,
+                                       wefti_feed_options *o) WEFT_CHECKED;
 /* A feed in memory of its own: *out_block, to be freed after the feed is destroyed. */
 weft_status wefti_training_open_feed(const wefti_feed_options *o, void **out_block,
                                      wefti_feed **out) WEFT_CHECKED;

@@ -94,6 +94,7 @@ weft_status wefti_training_load(wefti_training *t, wefti_checkpoint **from) {
     bool resumes = *from != NULL;
     WEFT_TRY(wefti_training_same_job(t));
     WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, &resumes, sizeof resumes));
+    t->record.resumes = resumes;
     WEFT_TRY(wefti_training_open(t));
     WEFT_TRY(wefti_training_bind(t));
     return load_parameters(t, from, resumes);

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "tensor/tensor.h"
 #include "train/loop/loop.h"
+#include "train/record/record.h"
 
 void wefti_training_note_metrics(const wefti_training *t, weft_status status) {
     if (status < 0)
@@ -72,6 +73,7 @@ static weft_status run(wefti_training *t, weft_world *world) {
                                     t->model.objective->is_language ? "tokens" : "samples",
                                     &t->metrics));
     WEFT_TRY(begin_trace(t));
+    if (!t->ranks.follows) wefti_run_record_begin(t);
     t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;
     t->result->steps = t->progress.step;
     announce(t);
@@ -80,6 +82,7 @@ static weft_status run(wefti_training *t, weft_world *world) {
             t, "nothing left to train: the checkpoint is of step %lld, train.steps is %lld",
             (long long)t->progress.step, (long long)job->train.steps);
     status = wefti_training_loop(t);
+    if (status >= 0) status = wefti_run_record_end(t);
     if (status < 0)
         (void)wefti_prefix(status, "step %lld", (long long)t->progress.step + 1);
     else

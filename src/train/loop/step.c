@@ -1,7 +1,8 @@
-/* One training step: feeding microbatches, accumulating gradients, updating. */
+/* One training step: feeding microbatches, accumulating gradients, updating. Feeds of batches. */
 #include "train/loop/loop.h"
 
 #include <math.h>
+#include <string.h>
 
 weft_status wefti_training_feed_rows(wefti_training *t, int program, const wefti_batch *b,
                                      int64_t first) {
@@ -41,6 +42,43 @@ weft_status wefti_training_step(wefti_training *t, const wefti_batch *b, double 
     }
     out->loss = sum / (double)known;
     return weft_session_update(t->session, lr, &out->gradient_norm);
+}
+
+/* Widens rows [*begin, *end) of a microbatch by those of input `name` that this process needs. */
+static weft_status add_rows(wefti_training *t, int program, const char *name,
+                            wefti_session_piece *pieces, int64_t *begin, int64_t *end) {
+    const int64_t micro = t->batch.micro;
+    weft_tensor_info info;
+    int index = 0;
+    int32_t found;
+    for (;; index++) {
+        WEFT_TRY(weft_session_tensor(t->session, program, index, &info));
+        if (info.role == WEFT_ROLE_INPUT && !strcmp(info.name, name)) break;
+    }
+    int64_t height = info.desc.rank ? info.desc.shape[0] : 1;
+    WEFT_TRY(wefti_session_pieces(t->session, program, index, pieces, &found));
+    for (int32_t k = 0; k < found; k++) {
+        const wefti_region *box = &pieces[k].box;
+        if (!pieces[k].data || !wefti_region_elems(box, info.desc.rank)) continue;
+        int64_t first = box->begin[0] * micro / height,
+                last = ((box->begin[0] + box->size[0]) * micro + height - 1) / height;
+        if (*begin == *end || first < *begin) *begin = first;
+        if (last > *end) *end = last;
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_training_choose_rows(wefti_training *t, int program, wefti_feed_options *o) {
+    const wefti_objective *objective = t->model.objective;
+    wefti_session_piece *pieces;
+    if (!t->ranks.world) return WEFT_OK;
+    WEFT_NEW_ARRAY(pieces, wefti_session_piece, weft_session_devices(t->session));
+    o->group = t->batch.micro;
+    weft_status status = add_rows(t, program, objective->input, pieces, &o->own_begin, &o->own_end);
+    if (status >= 0)
+        status = add_rows(t, program, objective->target, pieces, &o->own_begin, &o->own_end);
+    wefti_free(pieces);
+    return status;
 }
 
 weft_status wefti_training_open_feed(const wefti_feed_options *o, void **out_block,

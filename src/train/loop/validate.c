@@ -6,51 +6,137 @@
 #include "base/clock.h"
 #include "tensor/tensor.h"
 
-/* Counts rows with the largest logit at their label. */
-static weft_status count_right(wefti_training *t, const wefti_batch *b, int64_t *right) {
+/* Rows of a batch that this process counts. Several processes may prepare a row; the lowest of them
+ * counts it. */
+typedef struct counting {
+    bool *counts;       /* [micro] */
+    int64_t first, end; /* the rows that count lie in [first, end) */
+    int64_t *of_ranks;  /* [2 * devices]: two numbers of each rank, while they are added up */
+} counting;
+
+/* What a batch adds to the sums over all rows. */
+typedef struct tally {
+    int64_t targets, right; /* right: rows with the largest logit at their label */
+} tally;
+
+static void counting_close(counting *c) {
+    wefti_free(c->counts);
+    wefti_free(c->of_ranks);
+}
+
+/* Of several processes: each knows the rows that all others prepare. */
+static weft_status choose_counted(wefti_training *t, const wefti_feed_options *o, counting *c) {
+    const int64_t mine[2] = {o->own_begin, o->own_end};
+    WEFT_TRY(wefti_agree_records(t->ranks.agreement, mine, sizeof mine, c->of_ranks));
+    for (int64_t row = o->own_begin; row < o->own_end; row++) {
+        int64_t before = 0;
+        for (int r = 0; r < weft_world_rank(t->ranks.world); r++)
+            before += row >= c->of_ranks[2 * r] && row < c->of_ranks[2 * r + 1];
+        c->counts[row] = before == 0;
+    }
+    return WEFT_OK;
+}
+
+static weft_status counting_open(wefti_training *t, const wefti_feed_options *o, counting *c) {
+    const int64_t micro = t->batch.micro;
+    WEFT_NEW_ARRAY(c->counts, bool, micro);
+    WEFT_NEW_ARRAY(c->of_ranks, int64_t, 2 * weft_session_devices(t->session));
+    if (t->ranks.agreement)
+        WEFT_TRY(choose_counted(t, o, c));
+    else
+        for (int64_t row = 0; row < micro; row++) c->counts[row] = true;
+    while (c->first < micro && !c->counts[c->first]) c->first++;
+    for (c->end = micro; c->end > c->first && !c->counts[c->end - 1];) c->end--;
+    return WEFT_OK;
+}
+
+/* Each process reads the logits of the rows that it counts. */
+static weft_status count_right(wefti_training *t, const wefti_batch *b, const counting *c,
+                               tally *sum) {
     weft_tensor_info info;
     WEFT_TRY(weft_session_find(t->session, t->model.eval_program, "logits", &info));
     int64_t classes = info.desc.shape[info.desc.rank - 1];
-    void *logits = wefti_alloc((size_t)info.bytes);
+    size_t bytes = (size_t)((c->end - c->first) * info.bytes / info.desc.shape[0]);
+    void *logits = wefti_alloc(bytes + 1);
     WEFT_REQUIRE(logits, WEFT_E_NOMEM, "no memory for the logits of a validation batch");
-    weft_status status =
-        weft_session_read(t->session, t->model.eval_program, "logits", logits, (size_t)info.bytes);
-    for (int64_t r = 0; r < b->valid && status == WEFT_OK; r++) {
+    weft_status status = weft_session_read_rows(t->session, t->model.eval_program, "logits",
+                                                c->first, logits, bytes);
+    for (int64_t r = c->first; r < c->end && r < b->valid && status == WEFT_OK; r++) {
+        const int64_t row = (r - c->first) * classes;
         int64_t best = 0;
-        for (int64_t c = 1; c < classes; c++)
-            if (wefti_load(info.desc.dtype, logits, r * classes + c) >
-                wefti_load(info.desc.dtype, logits, r * classes + best))
-                best = c;
-        *right += best == b->target[r];
+        for (int64_t k = 1; k < classes; k++)
+            if (wefti_load(info.desc.dtype, logits, row + k) >
+                wefti_load(info.desc.dtype, logits, row + best))
+                best = k;
+        sum->right += c->counts[r] && best == b->target[r];
     }
     wefti_free(logits);
     return status;
 }
 
+/* Adds up what all processes have counted. */
+static weft_status add_up(const wefti_training *t, const counting *c, tally *sum) {
+    const int64_t mine[2] = {sum->targets, sum->right};
+    if (!t->ranks.agreement) return WEFT_OK;
+    WEFT_TRY(wefti_agree_records(t->ranks.agreement, mine, sizeof mine, c->of_ranks));
+    *sum = (tally){0, 0};
+    for (int r = 0; r < weft_session_devices(t->session); r++) {
+        sum->targets += c->of_ranks[2 * r];
+        sum->right += c->of_ranks[2 * r + 1];
+    }
+    return WEFT_OK;
+}
+
+static weft_status count(wefti_training *t, const wefti_batch *b, const counting *c, tally *out) {
+    *out = (tally){0, 0};
+    for (int64_t r = c->first; r < c->end && r < b->valid; r++)
+        if (c->counts[r]) out->targets += wefti_batch_targets(t, b, r, 1);
+    if (t->model.objective->has_accuracy) WEFT_TRY(count_right(t, b, c, out));
+    return add_up(t, c, out);
+}
+
 static weft_status validate_with(wefti_training *t, wefti_feed *feed, int64_t batches,
-                                 weft_train_validation *out) {
+                                 const counting *c, weft_train_validation *out) {
     double sum = 0;
     int64_t rows = 0, right = 0, weight = 0;
     for (int64_t i = 0; i < batches; i++) {
         wefti_batch b;
         double loss;
         bool stop;
+        tally counted;
         WEFT_TRY(wefti_training_stops(t, &stop));
         if (stop) break;
         WEFT_TRY(wefti_feed_next(feed, &b));
+        t->result->validation_prepared += b.prepared;
         t->model.objective->prepare(t, &b, t->batch.micro);
         WEFT_TRY(wefti_training_feed_rows(t, t->model.eval_program, &b, 0));
         WEFT_TRY(weft_session_forward(t->session, t->model.eval_program, &loss));
-        if (t->model.objective->has_accuracy) WEFT_TRY(count_right(t, &b, &right));
-        int64_t targets = wefti_batch_targets(t, &b, 0, b.valid);
-        sum += loss * (double)targets;
-        weight += targets;
+        WEFT_TRY(count(t, &b, c, &counted));
+        sum += loss * (double)counted.targets;
+        weight += counted.targets;
+        right += counted.right;
         rows += b.valid;
         wefti_feed_release(feed);
     }
     out->loss = weight ? sum / (double)weight : NAN;
     out->accuracy = !t->model.objective->has_accuracy || !rows ? NAN : (double)right / (double)rows;
     return WEFT_OK;
+}
+
+/* Opens the feed and counts with it. */
+static weft_status validate_all(wefti_training *t, wefti_feed_options *o, int64_t batches,
+                                weft_train_validation *out) {
+    counting c = {.counts = NULL};
+    wefti_feed *feed = NULL;
+    void *block = NULL;
+    weft_status status = wefti_training_choose_rows(t, t->model.eval_program, o);
+    if (status >= 0) status = counting_open(t, o, &c);
+    if (status >= 0) status = wefti_training_open_feed(o, &block, &feed);
+    if (status >= 0) status = validate_with(t, feed, batches, &c, out);
+    wefti_feed_destroy(feed);
+    wefti_free(block);
+    counting_close(&c);
+    return status;
 }
 
 weft_status wefti_training_validate(wefti_training *t) {
@@ -69,13 +155,7 @@ weft_status wefti_training_validate(wefti_training *t) {
         batches = limit * t->batch.microbatches;
     weft_train_validation v = {.step = t->progress.step};
     double start = wefti_now_s();
-    wefti_feed *feed;
-    void *block;
-    WEFT_TRY(wefti_training_open_feed(&o, &block, &feed));
-    weft_status status = validate_with(t, feed, batches, &v);
-    wefti_feed_destroy(feed);
-    wefti_free(block);
-    WEFT_TRY(status);
+    WEFT_TRY(validate_all(t, &o, batches, &v));
     bool stop;
     WEFT_TRY(wefti_training_stops(t, &stop));
     if (stop) return WEFT_OK; /* a part of the data would give another number */

@@ -39,6 +39,48 @@ static weft_status complete(wefti_training *t, weft_plan *out, char **out_unmatc
     return wefti_plan_unmatched(out, t->model.graph, matters ? fused : NULL, out_unmatched);
 }
 
+weft_status wefti_training_completed_plan(wefti_training *t, weft_plan **out) {
+    weft_plan *plan = NULL;
+    weft_status status = begin(t, &plan);
+    if (status >= 0) status = complete(t, plan, NULL);
+    if (status < 0) {
+        weft_plan_destroy(plan);
+        return status;
+    }
+    *out = plan;
+    return WEFT_OK;
+}
+
+static weft_status search(wefti_training *t, weft_plan **out) {
+    WEFT_TRY(wefti_training_configure(t));
+    WEFT_REQUIRE(wefti_training_is_joint(t), WEFT_E_ARG,
+                 "parallel.mode must be auto and parallel.search joint: the job asks for no joint "
+                 "search");
+    if (!out) return wefti_training_search(t);
+    WEFT_TRY(wefti_training_graph(t));
+    WEFT_TRY(begin(t, out));
+    return complete(t, *out, NULL);
+}
+
+weft_status weft_job_search(const weft_job *job, weft_plan **out, weft_search_report **out_report) {
+    WEFT_REQUIRE(job && out_report, WEFT_E_ARG,
+                 "weft_job_search needs a job and a place for the report");
+    wefti_training t = {.job = job};
+    weft_plan *plan = NULL;
+    const weft_status status = search(&t, out ? &plan : NULL);
+    weft_search_report *report = t.report;
+    t.report = NULL;
+    wefti_training_close(&t);
+    if (status < 0) {
+        weft_plan_destroy(plan);
+        weft_search_report_free(report);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    if (out) *out = plan;
+    *out_report = report;
+    return WEFT_OK;
+}
+
 weft_status weft_job_plan(const weft_job *job, weft_plan **out, char **out_unmatched) {
     WEFT_REQUIRE(job && out, WEFT_E_ARG, "weft_job_plan needs a job and a place for the plan");
     wefti_training t = {.job = job};

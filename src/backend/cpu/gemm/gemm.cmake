@@ -29,11 +29,12 @@ endif()
 
 # The same files in plain C, for tests: see src/backend/cpu/emulated.h. Each is compiled through a file in the build
 # directory that sets WEFTI_EMULATED and includes it.
-list(FILTER WEFT_SOURCES EXCLUDE REGEX "/src/backend/cpu/(tile|gemm|kernels)/emulated.c$")
+list(FILTER WEFT_SOURCES EXCLUDE REGEX "/src/backend/cpu/(tile|gemm|kernels)/emulated(_dot)?.c$")
 set(WEFT_EMULATED_SOURCES)
 foreach(folder gemm kernels tile)
   list(APPEND WEFT_EMULATED_SOURCES src/backend/cpu/${folder}/emulated.c)
 endforeach()
+list(APPEND WEFT_EMULATED_SOURCES src/backend/cpu/tile/emulated_dot.c)
 foreach(file ${WEFT_AVX2_FILES} ${WEFT_AVX512_FILES} ${WEFT_AVX512_BF16_FILES} ${WEFT_AMX_FILES})
   string(REPLACE "/" "_" name ${file})
   set(generated ${CMAKE_BINARY_DIR}/emulated/${name}.c)

@@ -43,43 +43,62 @@ static weft_status run_elementwise(const wefti_kernel *kernel, const wefti_run *
     return WEFT_OK;
 }
 
-/* Ops that pass their operands to one instruction in order; gradient ops swap theirs. */
+/* How an op's node becomes an instruction. */
+typedef enum row_form {
+    FORM_PLAIN,   /* passes the operands in order */
+    FORM_SWAPPED, /* the op takes (x, dy), the instruction (dy, x) */
+    FORM_COMPARE, /* the attribute `relation` names the instruction */
+    FORM_SCALE,   /* x factor */
+    FORM_SHIFT,   /* + term */
+    FORM_CLIP,    /* between low and high */
+    FORM_CLIP_GRAD,
+    FORM_CAST,
+    FORM_DROPOUT
+} row_form;
+
 typedef struct elementwise_row {
     const char *op;
     wefti_ew_op code;
-    bool swap; /* the op takes (x, dy), the instruction (dy, x) */
+    row_form form;
 } elementwise_row;
 
 static const elementwise_row rows[] = {
-    {"add", WEFTI_EW_ADD, false},
-    {"sub", WEFTI_EW_SUB, false},
-    {"mul", WEFTI_EW_MUL, false},
-    {"div", WEFTI_EW_DIV, false},
-    {"maximum", WEFTI_EW_MAXIMUM, false},
-    {"minimum", WEFTI_EW_MINIMUM, false},
-    {"pow", WEFTI_EW_POW, false},
-    {"where", WEFTI_EW_WHERE, false},
-    {"neg", WEFTI_EW_NEG, false},
-    {"exp", WEFTI_EW_EXP, false},
-    {"log", WEFTI_EW_LOG, false},
-    {"sqrt", WEFTI_EW_SQRT, false},
-    {"rsqrt", WEFTI_EW_RSQRT, false},
-    {"tanh", WEFTI_EW_TANH, false},
-    {"sigmoid", WEFTI_EW_SIGMOID, false},
-    {"relu", WEFTI_EW_RELU, false},
-    {"gelu", WEFTI_EW_GELU_TANH, false},
-    {"gelu_erf", WEFTI_EW_GELU_ERF, false},
-    {"silu", WEFTI_EW_SILU, false},
-    {"abs", WEFTI_EW_ABS, false},
-    {"sign", WEFTI_EW_SIGN, false},
-    {"square", WEFTI_EW_SQUARE, false},
-    {"broadcast_to", WEFTI_EW_COPY, false},
-    {"tanh_grad", WEFTI_EW_TANH_GRAD, true},
-    {"sigmoid_grad", WEFTI_EW_SIGMOID_GRAD, true},
-    {"relu_grad", WEFTI_EW_RELU_GRAD, true},
-    {"gelu_grad", WEFTI_EW_GELU_TANH_GRAD, true},
-    {"gelu_erf_grad", WEFTI_EW_GELU_ERF_GRAD, true},
-    {"silu_grad", WEFTI_EW_SILU_GRAD, true},
+    {"add", WEFTI_EW_ADD, FORM_PLAIN},
+    {"sub", WEFTI_EW_SUB, FORM_PLAIN},
+    {"mul", WEFTI_EW_MUL, FORM_PLAIN},
+    {"div", WEFTI_EW_DIV, FORM_PLAIN},
+    {"maximum", WEFTI_EW_MAXIMUM, FORM_PLAIN},
+    {"minimum", WEFTI_EW_MINIMUM, FORM_PLAIN},
+    {"pow", WEFTI_EW_POW, FORM_PLAIN},
+    {"where", WEFTI_EW_WHERE, FORM_PLAIN},
+    {"neg", WEFTI_EW_NEG, FORM_PLAIN},
+    {"exp", WEFTI_EW_EXP, FORM_PLAIN},
+    {"log", WEFTI_EW_LOG, FORM_PLAIN},
+    {"sqrt", WEFTI_EW_SQRT, FORM_PLAIN},
+    {"rsqrt", WEFTI_EW_RSQRT, FORM_PLAIN},
+    {"tanh", WEFTI_EW_TANH, FORM_PLAIN},
+    {"sigmoid", WEFTI_EW_SIGMOID, FORM_PLAIN},
+    {"relu", WEFTI_EW_RELU, FORM_PLAIN},
+    {"gelu", WEFTI_EW_GELU_TANH, FORM_PLAIN},
+    {"gelu_erf", WEFTI_EW_GELU_ERF, FORM_PLAIN},
+    {"silu", WEFTI_EW_SILU, FORM_PLAIN},
+    {"abs", WEFTI_EW_ABS, FORM_PLAIN},
+    {"sign", WEFTI_EW_SIGN, FORM_PLAIN},
+    {"square", WEFTI_EW_SQUARE, FORM_PLAIN},
+    {"broadcast_to", WEFTI_EW_COPY, FORM_PLAIN},
+    {"tanh_grad", WEFTI_EW_TANH_GRAD, FORM_SWAPPED},
+    {"sigmoid_grad", WEFTI_EW_SIGMOID_GRAD, FORM_SWAPPED},
+    {"relu_grad", WEFTI_EW_RELU_GRAD, FORM_SWAPPED},
+    {"gelu_grad", WEFTI_EW_GELU_TANH_GRAD, FORM_SWAPPED},
+    {"gelu_erf_grad", WEFTI_EW_GELU_ERF_GRAD, FORM_SWAPPED},
+    {"silu_grad", WEFTI_EW_SILU_GRAD, FORM_SWAPPED},
+    {"compare", WEFTI_EW_EQ, FORM_COMPARE},
+    {"scale", WEFTI_EW_SCALE, FORM_SCALE},
+    {"shift", WEFTI_EW_SCALE, FORM_SHIFT},
+    {"clip", WEFTI_EW_CLIP, FORM_CLIP},
+    {"clip_grad", WEFTI_EW_CLIP_GRAD, FORM_CLIP_GRAD},
+    {"cast", WEFTI_EW_COPY, FORM_CAST},
+    {"dropout", WEFTI_EW_DROPOUT, FORM_DROPOUT},
 };
 
 static bool storable(weft_dtype d) {
@@ -91,7 +110,7 @@ static bool storable(weft_dtype d) {
  * backend runs all other ops on i32. */
 static bool exact_operands(const weft_node *n) {
     for (int i = 0; i < n->inputs; i++)
-        if (wefti_in(n, i)->dtype == WEFT_I32 && strcmp(n->op->name, "cast")) return false;
+        if (wefti_in(n, i)->dtype == WEFT_I32 && !(n->op->flags & WEFTI_OP_CONVERTS)) return false;
     return true;
 }
 
@@ -114,56 +133,58 @@ static bool same_place(const elementwise_kernel *k, const weft_node *n) {
     return true;
 }
 
+static const wefti_ew_op relations[] = {
+    [WEFT_EQ] = WEFTI_EW_EQ, [WEFT_NE] = WEFTI_EW_NE, [WEFT_LT] = WEFTI_EW_LT,
+    [WEFT_LE] = WEFTI_EW_LE, [WEFT_GT] = WEFTI_EW_GT, [WEFT_GE] = WEFTI_EW_GE};
+
+static const elementwise_row *row_of(const weft_op_def *op) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!strcmp(rows[i].op, op->name)) return &rows[i];
+    return NULL;
+}
+
 /* Translates one node to one instruction, from registers a, b, c into dst. */
 static bool translate(elementwise_kernel *k, const weft_node *n, const uint8_t *reg, uint8_t dst) {
     wefti_ew_program *p = &k->program;
     if (p->instructions == WEFTI_EW_CODE || !exact_operands(n)) return false;
     wefti_ew_instruction x = {.dst = dst, .a = reg[0], .b = reg[1], .c = reg[2]};
-    const char *op = n->op->name;
-    bool found = false;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows && !found; i++) {
-        if (strcmp(rows[i].op, op)) continue;
-        x.op = (uint8_t)rows[i].code;
-        if (rows[i].swap) {
+    const elementwise_row *row = row_of(n->op);
+    if (!row) return false;
+    x.op = (uint8_t)row->code;
+    switch (row->form) {
+    case FORM_PLAIN:
+        break;
+    case FORM_SWAPPED:
+    case FORM_CLIP:
+    case FORM_CLIP_GRAD:
+        if (row->form != FORM_CLIP) {
             x.a = reg[1];
             x.b = reg[0];
         }
-        found = true;
-    }
-    if (found) {
-    } else if (!strcmp(op, "compare")) {
-        static const wefti_ew_op relations[] = {
-            [WEFT_EQ] = WEFTI_EW_EQ, [WEFT_NE] = WEFTI_EW_NE, [WEFT_LT] = WEFTI_EW_LT,
-            [WEFT_LE] = WEFTI_EW_LE, [WEFT_GT] = WEFTI_EW_GT, [WEFT_GE] = WEFTI_EW_GE};
-        x.op = (uint8_t)relations[wefti_attr_int(n, "relation")];
-    } else if (!strcmp(op, "scale")) {
-        x.op = WEFTI_EW_SCALE;
-        x.imm = (float)wefti_attr_float(n, "factor");
-    } else if (!strcmp(op, "shift")) {
-        x.op = WEFTI_EW_SCALE;
-        x.imm = 1.0f;
-        x.imm2 = (float)wefti_attr_float(n, "term");
-    } else if (!strcmp(op, "clip") || !strcmp(op, "clip_grad")) {
-        bool grad = (n->op->flags & WEFTI_OP_GRADIENT) != 0;
-        x.op = grad ? WEFTI_EW_CLIP_GRAD : WEFTI_EW_CLIP;
+        if (row->form == FORM_SWAPPED) break;
         x.imm = (float)wefti_attr_float(n, "low");
         x.imm2 = (float)wefti_attr_float(n, "high");
-        if (grad) {
-            x.a = reg[1];
-            x.b = reg[0];
-        }
-    } else if (!strcmp(op, "cast")) {
-        weft_dtype from = wefti_in(n, 0)->dtype, to = wefti_out(n, 0)->dtype;
-        if (from == to && from == WEFT_I32) return false;
-        x.op = to == WEFT_BF16 ? WEFTI_EW_ROUND_BF16 : WEFTI_EW_COPY; /* storing truncates */
-    } else if (!strcmp(op, "dropout")) {
+        break;
+    case FORM_COMPARE:
+        x.op = (uint8_t)relations[wefti_attr_int(n, "relation")];
+        break;
+    case FORM_SCALE:
+        x.imm = (float)wefti_attr_float(n, "factor");
+        break;
+    case FORM_SHIFT:
+        x.imm = 1.0f;
+        x.imm2 = (float)wefti_attr_float(n, "term");
+        break;
+    case FORM_CAST:
+        if (wefti_in(n, 0)->dtype == WEFT_I32 && wefti_out(n, 0)->dtype == WEFT_I32) return false;
+        if (wefti_out(n, 0)->dtype == WEFT_BF16) x.op = WEFTI_EW_ROUND_BF16; /* else it truncates */
+        break;
+    case FORM_DROPOUT:
         if (k->random == MAX_RANDOM || !same_place(k, n)) return false;
-        x.op = WEFTI_EW_DROPOUT;
         x.imm = wefti_cpu_rate(wefti_attr_float(n, "rate"));
         k->dropout[k->random].instruction = p->instructions;
         k->dropout[k->random++].node = n;
-    } else {
-        return false;
+        break;
     }
     p->code[p->instructions++] = x;
     return true;
@@ -173,7 +194,7 @@ static bool translate(elementwise_kernel *k, const weft_node *n, const uint8_t *
  * results that are 0 or 1 can be read again. */
 static bool readable_later(const weft_body *b, const weft_node *n) {
     weft_dtype to = wefti_out(n, 0)->dtype;
-    bool one = to == WEFT_BOOL && strcmp(n->op->name, "cast") != 0;
+    bool one = to == WEFT_BOOL && !(n->op->flags & WEFTI_OP_CONVERTS);
     if (to == WEFT_F32 || to == WEFT_BF16 || one) return true;
     for (int64_t x = 0; x < b->node_count; x++)
         for (int i = 0; i < b->nodes[x].inputs; i++)

@@ -16,8 +16,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* sum + a[1] b[1], then + a[0] b[0]. */
-float wefti_emulated_vdpbf16ps(float sum, const uint16_t a[2], const uint16_t b[2]);
+/* For each of 16 sums: sum + a[1] b[1], then + a[0] b[0], where a and b are its pairs. */
+void wefti_emulated_vdpbf16ps(float sums[16], const uint16_t left[32], const uint16_t right[32]);
+
+typedef unsigned char wefti_emulated_row[64];
+/* sums += left right, of 16 rows each. */
+void wefti_emulated_tdpbf16ps(wefti_emulated_row *sums, const wefti_emulated_row *left,
+                              const wefti_emulated_row *right);
 
 /* The eight tile registers of the calling thread, each 16 rows of 64 bytes. Every use between
  * `release` and `configure` aborts, because the processor would raise an exception. */

@@ -120,9 +120,12 @@ INLINE void interleave(vint even, vint odd, vint pairs[2]) {
 }
 INLINE vfloat vdot(vfloat sums, vint left, vint right) {
     uint16_t a[32], b[32];
+    float c[16];
     vstore_int(a, left);
     vstore_int(b, right);
-    for (int i = 0; i < 16; i++) sums[i] = wefti_emulated_vdpbf16ps(sums[i], a + 2 * i, b + 2 * i);
+    memcpy(c, &sums, sizeof c);
+    wefti_emulated_vdpbf16ps(c, a, b);
+    memcpy(&sums, c, sizeof c);
     return sums;
 }
 

@@ -1,11 +1,10 @@
 /* Parts of a plan without effect: patterns that match no name of the model, most often by a typing
  * mistake; fusions without tensors; and axes that split nothing. */
-#include "search/search.h"
-
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
+#include "partition/partition.h"
 
 /* Names of one kind, and the same names with * for each part that is a number; NULL-terminated. */
 typedef struct names {
@@ -19,7 +18,7 @@ typedef struct checker {
     const wefti_op_registry *ops_known;
     const int32_t *fused; /* as in wefti_plan_unmatched */
     names ops, tensors, calls;
-    int64_t unmatched;
+    int64_t unmatched, listed; /* patterns; at most `listed` of them get a message */
     wefti_text out;
 } checker;
 
@@ -102,13 +101,25 @@ static bool splits_gradient(const checker *c, const wefti_strategy *s) {
     return false;
 }
 
+/* The name nearest to `match`: one that ends with it, below an outer cell, or a similar one. */
+static const char *nearest(const names *of, const char *match) {
+    const char **words = strpbrk(match, "*?[") ? of->patterns : of->items;
+    const size_t length = strlen(match);
+    for (int64_t i = 0; i < of->count; i++) {
+        const size_t all = strlen(words[i]);
+        if (all > length && words[i][all - length - 1] == '.' &&
+            !strcmp(words[i] + all - length, match))
+            return words[i];
+    }
+    return words ? weft_nearest(match, words) : NULL;
+}
+
 static void check(checker *c, const names *of, const char *match, const char *source,
                   const char *list, int64_t number, const char *what) {
     for (int64_t i = 0; i < of->count; i++)
         if (wefti_glob_match(match, of->items[i])) return;
-    if (c->unmatched++ >= UNMATCHED_LINES) return;
-    const char **words = strpbrk(match, "*?[") ? of->patterns : of->items;
-    const char *near = words ? weft_nearest(match, words) : NULL;
+    if (c->unmatched++ >= c->listed) return;
+    const char *near = nearest(of, match);
     if (source)
         wefti_text_add(&c->out, "%s: ", source);
     else
@@ -227,32 +238,57 @@ static void check_all(checker *c) {
         check(c, &c->calls, p->pipeline.rules[i].match, NULL, "pipeline.stage_of", i, "cell");
     for (int64_t i = 0; i < p->recompute.cell_count; i++)
         check(c, &c->calls, p->recompute.cells[i], NULL, "recompute.cells", i, "cell");
-    if (c->unmatched > UNMATCHED_LINES)
+    if (c->unmatched > c->listed)
         wefti_text_add(&c->out, "%lld more settings of the plan match no name of the model\n",
-                       (long long)(c->unmatched - UNMATCHED_LINES));
+                       (long long)(c->unmatched - c->listed));
     check_axes(c);
     check_fusion(c);
 }
 
+static void free_names(names *of) {
+    wefti_free(of->items);
+    wefti_free(of->patterns);
+}
+
+/* Collects the model's names, calls `checks` and returns its messages. */
+static weft_status run(checker *c, weft_graph *graph, void (*checks)(checker *), char **out) {
+    WEFT_TRY(wefti_graph_wrap(graph));
+    WEFT_TRY(wefti_arena_create(&c->arena));
+    c->ops_known = graph->ops;
+    weft_status status = collect(c, graph);
+    if (status >= 0) {
+        checks(c);
+        *out = wefti_text_take(&c->out);
+        if (!*out) status = no_memory();
+    }
+    free_names(&c->ops);
+    free_names(&c->tensors);
+    free_names(&c->calls);
+    wefti_arena_destroy(c->arena);
+    return status;
+}
+
 weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const int32_t fused[3],
                                  char **out) {
-    checker c = {.plan = plan, .ops_known = graph->ops, .fused = fused};
+    checker c = {.plan = plan, .fused = fused, .listed = UNMATCHED_LINES};
     char *text = NULL;
-    WEFT_TRY(wefti_graph_wrap(graph));
-    WEFT_TRY(wefti_arena_create(&c.arena));
-    weft_status status = collect(&c, graph);
-    if (status >= 0) {
-        check_all(&c);
-        text = wefti_text_take(&c.out);
-        if (!text) status = no_memory();
-    }
-    names *all[] = {&c.ops, &c.tensors, &c.calls};
-    for (int i = 0; i < 3; i++) {
-        wefti_free(all[i]->items);
-        wefti_free(all[i]->patterns);
-    }
-    wefti_arena_destroy(c.arena);
-    WEFT_TRY(status);
+    WEFT_TRY(run(&c, graph, check_all, &text));
     *out = text;
     return WEFT_OK;
+}
+
+weft_status wefti_plan_check_splits(const weft_plan *plan, weft_graph *graph) {
+    checker c = {.plan = plan, .listed = 1};
+    char *text = NULL, more[64] = "";
+    if (plan->strategy_count + plan->tensor_count == 0) return WEFT_OK;
+    WEFT_TRY(run(&c, graph, check_splits, &text));
+    weft_status status = WEFT_OK;
+    if (c.unmatched > 1)
+        (void)snprintf(more, sizeof more, "; %lld more split%s of the plan match%s no name",
+                       (long long)(c.unmatched - 1), c.unmatched > 2 ? "s" : "",
+                       c.unmatched > 2 ? "" : "es");
+    if (c.unmatched)
+        status = WEFT_RAISE(WEFT_E_NOT_FOUND, "%.*s%s", (int)strcspn(text, "\n"), text, more);
+    wefti_free(text);
+    return status;
 }

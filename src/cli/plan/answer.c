@@ -1,0 +1,217 @@
+/* Shows what the joint search has found: for people, or as one JSON object. */
+#include <string.h>
+
+#include "cli/plan/plan.h"
+#include "weft/plan.h"
+#include "weft/predict.h"
+#include "weft/train.h"
+
+#define ANSWER_TEXT(name, text) text,
+static const char *const schedules[] = {WEFT_PIPELINE_SCHEDULE_LIST(ANSWER_TEXT)};
+static const char *const recomputes[] = {WEFT_RECOMPUTE_LIST(ANSWER_TEXT)};
+#undef ANSWER_TEXT
+
+bool cli_plan_is_joint(const weft_job *job) {
+    return job->parallel.mode == WEFT_JOB_MODE_AUTO && job->parallel.search == WEFT_SEARCH_JOINT &&
+           !*job->parallel.plan && job->plan;
+}
+
+/* ---- as JSON ---- */
+
+static void json_report(cli_json *json, const weft_search_report *r) {
+    const weft_prediction *p = r->prediction;
+    cli_json_real(json, "step_seconds", p->step_seconds);
+    cli_json_real(json, "lower_bound_seconds", r->lower_bound_seconds);
+    cli_json_real(json, "gap", r->gap);
+    cli_json_real(json, "tokens_per_second", p->tokens_per_second);
+    cli_json_real(json, "mfu", p->mfu);
+    cli_json_integer(json, "predicted_peak_bytes", p->peak_bytes);
+    cli_json_integer(json, "peak_rank", p->peak_rank);
+    cli_json_integer(json, "device_memory_bytes", r->device_memory_bytes);
+    cli_json_real(json, "search_seconds", r->search_seconds);
+    cli_json_integer(json, "evaluations", r->evaluations);
+    cli_json_integer(json, "candidates", r->candidates);
+    cli_json_integer(json, "programs", r->programs);
+    cli_json_bool(json, "exhausted", r->exhausted);
+    cli_json_bool(json, "repeatable", !r->cut);
+    cli_json_array(json, "mesh");
+    for (int a = 0; a < r->axis_count; a++) {
+        cli_json_object(json, NULL);
+        cli_json_text(json, "axis", r->axes[a].name);
+        cli_json_integer(json, "size", r->axes[a].size);
+        cli_json_text(json, "links", r->axes[a].links);
+        cli_json_close(json, '}');
+    }
+    cli_json_close(json, ']');
+    cli_json_text(json, "degrees", r->degrees);
+    cli_json_integer(json, "stages", r->stages);
+    cli_json_integer(json, "chunks", r->chunks);
+    cli_json_integer(json, "microbatches", r->microbatches);
+    cli_json_text(json, "schedule", r->stages > 1 ? schedules[r->schedule] : NULL);
+    cli_json_integer(json, "optimizer_level", r->level);
+    cli_json_text(json, "recompute", recomputes[r->recompute]);
+    cli_json_object(json, "causes");
+    for (int i = 0; i < p->cause_count; i++)
+        cli_json_real(json, p->causes[i].name, p->causes[i].seconds);
+    cli_json_close(json, '}');
+    cli_json_real(json, "compute_seconds", p->compute_seconds);
+    cli_json_real(json, "exposed_seconds", p->exposed_seconds);
+    cli_json_real(json, "bubble_seconds", p->bubble_seconds);
+}
+
+/* ---- for people ---- */
+
+static void say_mesh(const weft_search_report *r) {
+    cli_say(stdout, "mesh       ");
+    for (int a = 0; a < r->axis_count; a++)
+        cli_say(stdout, "%s%s=%d%s%s", a ? ", " : "", r->axes[a].name, r->axes[a].size,
+                *r->axes[a].links ? " on " : "", r->axes[a].links);
+    cli_say(stdout, "\n");
+    if (r->stages > 1)
+        cli_say(stdout, "stages     %d, schedule %s, %d chunk%s of a stage\n", r->stages,
+                schedules[r->schedule], r->chunks, r->chunks == 1 ? "" : "s");
+    else
+        cli_say(stdout, "stages     1\n");
+    cli_say(stdout, "batch      %d microbatch%s\n", r->microbatches,
+            r->microbatches == 1 ? "" : "es");
+    cli_say(stdout, "memory of  optimizer level %d", r->level);
+    if (r->shard) cli_say(stdout, ", shared by %d replicas", r->shard);
+    cli_say(stdout, "; recompute %s\n", recomputes[r->recompute]);
+}
+
+static void say_times(const weft_search_report *r) {
+    const weft_prediction *p = r->prediction;
+    char rate[32], peak[32], memory[32];
+    cli_say(stdout, "step       %.4g s", p->step_seconds);
+    if (p->tokens_per_second > 0)
+        cli_say(stdout, ", %s", cli_amount(p->tokens_per_second, "tokens/s", rate));
+    if (p->mfu > 0) cli_say(stdout, ", MFU %.1f %%", 100 * p->mfu);
+    cli_say(stdout, "\npeak       %s of %s, on rank %d\n", cli_bytes((double)p->peak_bytes, peak),
+            cli_bytes((double)r->device_memory_bytes, memory), p->peak_rank);
+    cli_say(stdout, "time by cause, on the critical path\n");
+    for (int i = 0; i < p->cause_count; i++)
+        cli_say(stdout, "  %-16s %9.4g s  %5.1f %%\n", p->causes[i].name, p->causes[i].seconds,
+                100 * p->causes[i].seconds / p->step_seconds);
+    cli_say(stdout, "  bubble, mean of ranks %.4g s\n", p->bubble_seconds);
+}
+
+static void say_search(const weft_search_report *r) {
+    cli_say(stdout, "lower bound %.4g s; gap %.2f %% ((step - lower bound) / lower bound)\n",
+            r->lower_bound_seconds, 100 * r->gap);
+    cli_say(stdout, "search     %.2f s, %d plans simulated, %lld compared%s\n", r->search_seconds,
+            r->evaluations, (long long)r->candidates,
+            r->cut         ? "; cut off, so it cannot be repeated"
+            : r->exhausted ? "; nothing in the space is faster by more than 0.2 %"
+                           : "");
+    cli_say(stdout, "constraints that give this plan: %s\n", r->degrees);
+}
+
+static int save(const weft_plan *plan, const char *out, bool quiet) {
+    if (weft_plan_save(plan, out) < 0) return cli_failed();
+    if (!quiet) cli_say(stdout, "%s: the plan for %d devices\n", out, weft_plan_devices(plan));
+    return CLI_DONE;
+}
+
+int cli_plan_search(const weft_job *job, const cli_plan_question *q) {
+    weft_search_report *r;
+    weft_plan *plan = NULL;
+    if (weft_job_search(job, q->out ? &plan : NULL, &r) < 0) return cli_failed();
+    int code = q->out ? save(plan, q->out, q->json) : CLI_DONE;
+    if (q->json) {
+        cli_json json;
+        cli_json_begin(&json, stdout);
+        json_report(&json, r);
+        cli_json_end(&json);
+    } else {
+        say_mesh(r);
+        say_times(r);
+        say_search(r);
+    }
+    weft_plan_destroy(plan);
+    weft_search_report_free(r);
+    return code;
+}
+
+/* ---- why not ---- */
+
+static double seconds_of(const weft_prediction *p, const char *cause) {
+    for (int i = 0; i < p->cause_count; i++)
+        if (!strcmp(p->causes[i].name, cause)) return p->causes[i].seconds;
+    return 0;
+}
+
+static void say_cause(const char *name, double a, double b) {
+    cli_say(stdout, "  %-16s %9.4g s  %9.4g s  %+9.4g s\n", name, a, b, b - a);
+}
+
+static void say_difference(const weft_search_report *a, const weft_search_report *b) {
+    const weft_prediction *p = a->prediction, *o = b->prediction;
+    char first[32], second[32];
+    cli_say(stdout, "the plan         %s\nthe alternative  %s\n", a->degrees, b->degrees);
+    cli_say(stdout, "                   plan       alternative  difference\n");
+    say_cause("step", p->step_seconds, o->step_seconds);
+    for (int i = 0; i < p->cause_count; i++)
+        say_cause(p->causes[i].name, p->causes[i].seconds, seconds_of(o, p->causes[i].name));
+    for (int i = 0; i < o->cause_count; i++)
+        if (seconds_of(p, o->causes[i].name) == 0)
+            say_cause(o->causes[i].name, 0, o->causes[i].seconds);
+    cli_say(stdout, "peak memory: %s on rank %d, and %s on rank %d\n",
+            cli_bytes((double)p->peak_bytes, first), p->peak_rank,
+            cli_bytes((double)o->peak_bytes, second), o->peak_rank);
+    cli_say(stdout, "the alternative takes %.2f %% longer\n",
+            100 * (o->step_seconds / p->step_seconds - 1));
+}
+
+static void json_difference(const weft_search_report *a, const weft_search_report *b) {
+    cli_json json;
+    cli_json_begin(&json, stdout);
+    cli_json_object(&json, "plan");
+    json_report(&json, a);
+    cli_json_close(&json, '}');
+    cli_json_object(&json, "alternative");
+    json_report(&json, b);
+    cli_json_close(&json, '}');
+    cli_json_real(&json, "difference_seconds",
+                  b->prediction->step_seconds - a->prediction->step_seconds);
+    cli_json_integer(&json, "difference_bytes",
+                     b->prediction->peak_bytes - a->prediction->peak_bytes);
+    cli_json_end(&json);
+}
+
+/* A plan's file: its prediction, and what no search has found is left out. */
+static int why_not_file(const weft_job *other, const weft_search_report *a,
+                        const cli_plan_question *q) {
+    weft_prediction *p;
+    char name[256];
+    snprintf(name, sizeof name, "%s", other->parallel.plan);
+    if (weft_job_predict(other, NULL, &p) < 0) return cli_failed();
+    const weft_search_report b = {.prediction = p, .degrees = name};
+    if (q->json)
+        json_difference(a, &b);
+    else
+        say_difference(a, &b);
+    weft_prediction_free(p);
+    return CLI_DONE;
+}
+
+int cli_plan_why_not(const weft_job *job, const weft_job *other, const cli_plan_question *q) {
+    weft_search_report *a, *b;
+    int code = CLI_DONE;
+    if (weft_job_search(job, NULL, &a) < 0) return cli_failed();
+    if (!cli_plan_is_joint(other)) {
+        code = why_not_file(other, a, q);
+        weft_search_report_free(a);
+        return code;
+    }
+    if (weft_job_search(other, NULL, &b) < 0) {
+        weft_search_report_free(a);
+        return cli_failed();
+    }
+    if (q->json)
+        json_difference(a, b);
+    else
+        say_difference(a, b);
+    weft_search_report_free(a);
+    weft_search_report_free(b);
+    return code;
+}

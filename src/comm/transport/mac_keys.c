@@ -1,0 +1,67 @@
+/* Keys, proofs and tags of authenticated messages: AES-256-GMAC and HMAC-SHA256 of OpenSSL. */
+#include "comm/transport/mac.h"
+
+#include <string.h>
+
+#ifdef WEFT_HAVE_OPENSSL
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+static void put_u32(unsigned char *at, uint32_t x) {
+    for (int i = 0; i < 4; i++) at[i] = (unsigned char)(x >> 8 * i);
+}
+
+weft_status wefti_mac_prove(const unsigned char key[WEFTI_MAC_KEY], const char *what,
+                            const wefti_mac_hello *hello, unsigned char out[WEFTI_MAC_PROOF]) {
+    unsigned char text[16 + 2 * WEFTI_MAC_NONCE + 8] = {0};
+    unsigned bytes = 0;
+    memcpy(text, what, strlen(what)); /* at most 15 */
+    memcpy(text + 16, hello->listener, WEFTI_MAC_NONCE);
+    memcpy(text + 16 + WEFTI_MAC_NONCE, hello->connector, WEFTI_MAC_NONCE);
+    put_u32(text + 16 + 2 * WEFTI_MAC_NONCE, (uint32_t)hello->rank);
+    put_u32(text + 20 + 2 * WEFTI_MAC_NONCE, (uint32_t)hello->peer);
+    bool good = HMAC(EVP_sha256(), key, WEFTI_MAC_KEY, text, sizeof text, out, &bytes) != NULL;
+    WEFT_REQUIRE(good && bytes == WEFTI_MAC_PROOF, WEFT_E_NOMEM, "OpenSSL cannot compute an HMAC");
+    return WEFT_OK;
+}
+
+bool wefti_mac_equal(const unsigned char *a, const unsigned char *b, size_t bytes) {
+    return CRYPTO_memcmp(a, b, bytes) == 0;
+}
+
+weft_status wefti_mac_random(void *out, size_t bytes) {
+    WEFT_REQUIRE(RAND_bytes(out, (int)bytes) == 1, WEFT_E_IO, "OpenSSL has no random numbers");
+    return WEFT_OK;
+}
+
+weft_status wefti_mac_stream_open(wefti_mac_stream *s, const unsigned char key[WEFTI_MAC_PROOF]) {
+    EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
+    *s = (wefti_mac_stream){.cipher = c};
+    WEFT_REQUIRE(c && EVP_EncryptInit_ex(c, EVP_aes_256_gcm(), NULL, key, NULL) == 1, WEFT_E_NOMEM,
+                 "OpenSSL cannot set up AES-256-GCM");
+    return WEFT_OK;
+}
+
+void wefti_mac_stream_close(wefti_mac_stream *s) {
+    EVP_CIPHER_CTX_free(s->cipher);
+    *s = (wefti_mac_stream){0};
+}
+
+weft_status wefti_mac_sign(wefti_mac_stream *s, const unsigned char *header, const void *body,
+                           size_t bytes, unsigned char out[WEFTI_MAC_TAG]) {
+    EVP_CIPHER_CTX *c = s->cipher;
+    unsigned char nonce[12] = {0};
+    int length = 0;
+    for (int i = 0; i < 8; i++) nonce[4 + i] = (unsigned char)(s->number >> 8 * i);
+    s->number++;
+    bool good = EVP_EncryptInit_ex(c, NULL, NULL, NULL, nonce) == 1 &&
+                EVP_EncryptUpdate(c, NULL, &length, header, WEFTI_MAC_HEADER) == 1 &&
+                (bytes == 0 || EVP_EncryptUpdate(c, NULL, &length, body, (int)bytes) == 1) &&
+                EVP_EncryptFinal_ex(c, out, &length) == 1 &&
+                EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_GCM_GET_TAG, WEFTI_MAC_TAG, out) == 1;
+    WEFT_REQUIRE(good, WEFT_E_IO, "OpenSSL cannot sign a message");
+    return WEFT_OK;
+}
+#endif

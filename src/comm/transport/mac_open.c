@@ -1,0 +1,305 @@
+/* Opens a transport of authenticated messages: each rank listens at an address that all ranks learn
+ * through the exchange; of two ranks the higher one connects; both prove the key. */
+#include "comm/transport/mac.h"
+
+#ifdef WEFT_HAVE_OPENSSL
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+
+enum {
+    MAC_STRANGERS =
+        64, /* connections that have not proved the key; a further one pushes out the oldest */
+    POLL_MS = 50
+};
+static const int64_t stranger_ns = 5000000000, pause_ns = 20000000;
+
+/* A connection before it is open. */
+typedef struct mac_shake {
+    int fd; /* -1: none */
+    enum { CALLING, CHALLENGED, ANSWERED } state;
+    int32_t peer; /* of a call */
+    int64_t since_ns;
+    wefti_mac_hello hello;
+    unsigned char in[WEFTI_MAC_ANSWER];
+    size_t used;
+} mac_shake;
+
+typedef struct mac_entry {
+    struct sockaddr_storage at;
+    uint32_t bytes; /* 0: there is none, because */
+    char failure[200];
+} mac_entry;
+
+typedef struct mac_opening {
+    wefti_mac_side *s;
+    const wefti_mac_options *o;
+    mac_entry *entry; /* [size] */
+    mac_shake stranger[MAC_STRANGERS];
+    mac_shake *call;       /* [rank]: to the lower ranks */
+    struct pollfd *polled; /* [1 + MAC_STRANGERS + rank] */
+    mac_shake **shake_of;  /* as polled */
+} mac_opening;
+
+static weft_status own_address(const char *interface, mac_entry *out) {
+    struct ifaddrs *all = NULL;
+    if (!interface || !*interface) interface = "lo";
+    WEFT_REQUIRE(getifaddrs(&all) == 0, WEFT_E_IO, "no list of network interfaces: %s",
+                 strerror(errno));
+    for (const struct ifaddrs *a = all; a; a = a->ifa_next) {
+        int family = a->ifa_addr ? a->ifa_addr->sa_family : AF_UNSPEC;
+        bool six = family == AF_INET6;
+        if (strcmp(a->ifa_name, interface) != 0 || (family != AF_INET && !six)) continue;
+        if (six && out->bytes) continue;
+        out->bytes = six ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+        memcpy(&out->at, a->ifa_addr, out->bytes);
+        if (!six) break;
+    }
+    freeifaddrs(all);
+    WEFT_REQUIRE(out->bytes, WEFT_E_ARG, "the network interface '%s' has no address", interface);
+    return WEFT_OK;
+}
+
+static weft_status start_listening(wefti_mac_side *s, const char *interface, mac_entry *out) {
+    WEFT_TRY(own_address(interface, out));
+    socklen_t bytes = sizeof out->at;
+    s->listener = socket(out->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    bool good = s->listener >= 0 &&
+                bind(s->listener, (const struct sockaddr *)&out->at, out->bytes) == 0 &&
+                listen(s->listener, 1024) == 0 &&
+                getsockname(s->listener, (struct sockaddr *)&out->at, &bytes) == 0;
+    WEFT_REQUIRE(good, WEFT_E_IO, "cannot listen on the network interface '%s': %s", interface,
+                 strerror(errno));
+    return WEFT_OK;
+}
+
+/* All ranks learn of a rank that cannot listen. */
+static weft_status swap(mac_opening *m) {
+    mac_entry mine = {.bytes = 0};
+    wefti_mac_side *s = m->s;
+    weft_status status = start_listening(s, m->o->interface, &mine);
+    if (status < 0) {
+        mine.bytes = 0;
+        (void)snprintf(mine.failure, sizeof mine.failure, "%s", weft_error_message());
+    }
+    WEFT_TRY(s->exchange.allgather(s->exchange.context, &mine, sizeof mine, m->entry));
+    for (int32_t r = 0; r < s->size; r++) {
+        m->entry[r].failure[sizeof m->entry[r].failure - 1] = 0;
+        WEFT_REQUIRE_OF(r, m->entry[r].bytes > 0, WEFT_E_PEER, "rank %d: %s", (int)r,
+                        m->entry[r].failure);
+        WEFT_REQUIRE_OF(r, m->entry[r].bytes <= sizeof m->entry[r].at, WEFT_E_CORRUPT,
+                        "rank %d has an address of %u bytes", (int)r, m->entry[r].bytes);
+    }
+    return WEFT_OK;
+}
+
+static void drop(mac_shake *k) {
+    if (k->fd >= 0) close(k->fd);
+    *k = (mac_shake){.fd = -1, .peer = k->peer, .since_ns = wefti_now_ns()};
+}
+
+static bool say(const mac_shake *k, const void *data, size_t bytes) {
+    return send(k->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
+}
+
+/* True: all `wanted` bytes are there. */
+static bool have(mac_shake *k, size_t wanted) {
+    ssize_t n = recv(k->fd, k->in + k->used, wanted - k->used, MSG_DONTWAIT);
+    if (n > 0) k->used += (size_t)n;
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) drop(k);
+    return k->fd >= 0 && k->used == wanted;
+}
+
+/* The connection is open: `listens` on this side. */
+static weft_status adopt(mac_opening *m, mac_shake *k, int32_t rank, bool listens) {
+    wefti_mac_peer *p = &m->s->peer[rank];
+    unsigned char up[WEFTI_MAC_PROOF], down[WEFTI_MAC_PROOF];
+    int yes = 1;
+    WEFT_TRY(wefti_mac_prove(m->s->key, "up", &k->hello, up));
+    WEFT_TRY(wefti_mac_prove(m->s->key, "down", &k->hello, down));
+    WEFT_TRY(wefti_mac_stream_open(&p->sends, listens ? down : up));
+    WEFT_TRY(wefti_mac_stream_open(&p->receives, listens ? up : down));
+    (void)setsockopt(k->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    p->fd = k->fd;
+    k->fd = -1;
+    return WEFT_OK;
+}
+
+/* --- the listening side --- */
+
+static void take_stranger(mac_opening *m) {
+    int fd = accept4(m->s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) return;
+    mac_shake *k = &m->stranger[0];
+    for (int i = 0; i < MAC_STRANGERS; i++) {
+        mac_shake *other = &m->stranger[i];
+        if (other->fd < 0 || (k->fd >= 0 && other->since_ns < k->since_ns)) k = other;
+        if (k->fd < 0) break;
+    }
+    drop(k);
+    k->fd = fd;
+    k->state = CHALLENGED;
+    if (wefti_mac_random(k->hello.listener, WEFTI_MAC_NONCE) < 0 ||
+        !say(k, k->hello.listener, WEFTI_MAC_NONCE))
+        drop(k);
+}
+
+static int32_t number(const unsigned char *at) {
+    return (int32_t)((uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 |
+                     (uint32_t)at[3] << 24);
+}
+
+static weft_status hear_answer(mac_opening *m, mac_shake *k) {
+    unsigned char proof[WEFTI_MAC_PROOF];
+    if (!have(k, WEFTI_MAC_ANSWER)) return WEFT_OK;
+    memcpy(k->hello.connector, k->in, WEFTI_MAC_NONCE);
+    k->hello.rank = number(k->in + WEFTI_MAC_NONCE);
+    k->hello.peer = number(k->in + WEFTI_MAC_NONCE + 4);
+    WEFT_TRY(wefti_mac_prove(m->s->key, "connect", &k->hello, proof));
+    int32_t rank = k->hello.rank;
+    bool good = wefti_mac_equal(proof, k->in + WEFTI_MAC_NONCE + 8, sizeof proof) &&
+                k->hello.peer == m->s->rank && rank > m->s->rank && rank < m->s->size &&
+                m->s->peer[rank].fd < 0;
+    if (good) WEFT_TRY(wefti_mac_prove(m->s->key, "accept", &k->hello, proof));
+    if (good && say(k, proof, sizeof proof)) return adopt(m, k, rank, true);
+    drop(k);
+    return WEFT_OK;
+}
+
+/* --- the connecting side --- */
+
+static void call(mac_opening *m, mac_shake *k, int64_t now) {
+    const mac_entry *to = &m->entry[k->peer];
+    if (now - k->since_ns < pause_ns) return;
+    drop(k);
+    k->fd = socket(to->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (k->fd < 0) return;
+    k->state = CALLING;
+    if (connect(k->fd, (const struct sockaddr *)&to->at, to->bytes) != 0 && errno != EINPROGRESS)
+        drop(k);
+}
+
+static void put_number(unsigned char *at, int32_t x) {
+    for (int i = 0; i < 4; i++) at[i] = (unsigned char)((uint32_t)x >> 8 * i);
+}
+
+static weft_status hear_challenge(mac_opening *m, mac_shake *k) {
+    unsigned char answer[WEFTI_MAC_ANSWER];
+    if (!have(k, WEFTI_MAC_CHALLENGE)) return WEFT_OK;
+    memcpy(k->hello.listener, k->in, WEFTI_MAC_NONCE);
+    WEFT_TRY(wefti_mac_random(k->hello.connector, WEFTI_MAC_NONCE));
+    k->hello.rank = m->s->rank;
+    k->hello.peer = k->peer;
+    memcpy(answer, k->hello.connector, WEFTI_MAC_NONCE);
+    put_number(answer + WEFTI_MAC_NONCE, k->hello.rank);
+    put_number(answer + WEFTI_MAC_NONCE + 4, k->hello.peer);
+    WEFT_TRY(wefti_mac_prove(m->s->key, "connect", &k->hello, answer + WEFTI_MAC_NONCE + 8));
+    k->used = 0;
+    k->state = ANSWERED;
+    if (!say(k, answer, sizeof answer)) drop(k);
+    return WEFT_OK;
+}
+
+static weft_status hear_welcome(mac_opening *m, mac_shake *k) {
+    unsigned char proof[WEFTI_MAC_PROOF];
+    if (!have(k, WEFTI_MAC_PROOF)) return WEFT_OK;
+    WEFT_TRY(wefti_mac_prove(m->s->key, "accept", &k->hello, proof));
+    if (wefti_mac_equal(proof, k->in, sizeof proof)) return adopt(m, k, k->peer, false);
+    drop(k);
+    return WEFT_OK;
+}
+
+/* --- both --- */
+
+static int missing(const mac_opening *m) {
+    int count = 0;
+    for (int32_t r = 0; r < m->s->size; r++) count += r != m->s->rank && m->s->peer[r].fd < 0;
+    return count;
+}
+
+static weft_status turn(mac_opening *m) {
+    int64_t now = wefti_now_ns();
+    nfds_t count = 1;
+    m->polled[0] = (struct pollfd){.fd = m->s->listener, .events = POLLIN};
+    for (int i = 0; i < MAC_STRANGERS; i++) {
+        mac_shake *k = &m->stranger[i];
+        if (k->fd >= 0 && now - k->since_ns > stranger_ns) drop(k);
+        if (k->fd < 0) continue;
+        m->shake_of[count] = k;
+        m->polled[count++] = (struct pollfd){.fd = k->fd, .events = POLLIN};
+    }
+    for (int32_t r = 0; r < m->s->rank; r++) {
+        mac_shake *k = &m->call[r];
+        if (m->s->peer[r].fd >= 0) continue;
+        if (k->fd >= 0 && now - k->since_ns > stranger_ns) drop(k);
+        if (k->fd < 0) call(m, k, now);
+        if (k->fd < 0) continue;
+        m->shake_of[count] = k;
+        m->polled[count++] = (struct pollfd){.fd = k->fd, .events = POLLIN};
+    }
+    if (poll(m->polled, count, POLL_MS) <= 0) return WEFT_OK;
+    for (nfds_t i = 1; i < count; i++) {
+        mac_shake *k = m->shake_of[i];
+        if (!m->polled[i].revents) continue;
+        WEFT_TRY((k->state == CHALLENGED ? hear_answer
+                  : k->state == CALLING  ? hear_challenge
+                                         : hear_welcome)(m, k));
+    }
+    if (m->polled[0].revents) take_stranger(m);
+    return WEFT_OK;
+}
+
+static weft_status meet(mac_opening *m) {
+    int64_t until = wefti_now_ns() + wefti_ns_of_seconds(m->o->seconds, 600);
+    int left;
+    WEFT_TRY(swap(m));
+    while ((left = missing(m)) > 0) {
+        WEFT_REQUIRE(!m->o->goes_on || m->o->goes_on(m->o->context), WEFT_E_PEER,
+                     "the job failed while ranks connected");
+        WEFT_REQUIRE(wefti_now_ns() < until, WEFT_E_TIMEOUT,
+                     "%d of %d ranks have not connected to this one in time", left,
+                     (int)m->s->size - 1);
+        WEFT_TRY(turn(m));
+    }
+    return WEFT_OK;
+}
+
+static weft_status make_room(mac_opening *m) {
+    WEFT_NEW_ARRAY(m->entry, mac_entry, m->s->size);
+    WEFT_NEW_ARRAY(m->call, mac_shake, m->s->rank + 1);
+    WEFT_NEW_ARRAY(m->polled, struct pollfd, m->s->rank + MAC_STRANGERS + 1);
+    WEFT_NEW_ARRAY(m->shake_of, mac_shake *, m->s->rank + MAC_STRANGERS + 1);
+    for (int32_t r = 0; r < m->s->rank; r++) m->call[r] = (mac_shake){.fd = -1, .peer = r};
+    return WEFT_OK;
+}
+
+weft_status wefti_mac_connect_all(wefti_mac_side *s, const wefti_mac_options *o) {
+    mac_opening *m;
+    WEFT_NEW(m, mac_opening);
+    m->s = s;
+    m->o = o;
+    for (int i = 0; i < MAC_STRANGERS; i++) m->stranger[i].fd = -1;
+    weft_status status = make_room(m);
+    if (status >= 0) status = meet(m);
+    for (int i = 0; i < MAC_STRANGERS; i++) drop(&m->stranger[i]);
+    for (int32_t r = 0; m->call && r < s->rank; r++) drop(&m->call[r]);
+    if (s->listener >= 0) close(s->listener);
+    s->listener = -1;
+    wefti_free(m->entry);
+    wefti_free(m->call);
+    wefti_free(m->polled);
+    wefti_free(m->shake_of);
+    wefti_free(m);
+    return status;
+}
+
+#endif

@@ -1,0 +1,29 @@
+/* Variables that ask for a feature of another system which weft does not have, or has in another
+ * form. If weft ignored them in silence, a user would count on the feature. */
+#include "launch/env/env.h"
+
+#include <string.h>
+
+#include "launch/env/values.h"
+
+#define NOTE(name, instead)                                                                        \
+    { name, name " has no effect: " instead " (docs/coming-from-mindspore.md)" }
+
+/* Each with what weft does in place of it. */
+static const char *const notes[][2] = {
+    NOTE("MS_ENABLE_RECOVERY", "start all processes again, and they go on from checkpoint.dir"),
+    NOTE("MS_RECOVERY_PATH", "checkpoint.dir is where a job goes on from"),
+    NOTE("GROUP_INFO_FILE", "a checkpoint holds whole tensors, so no rank's slice can be lost"),
+    NOTE("MS_ENABLE_GRACEFUL_EXIT", "SIGTERM ends the run after the step, with a checkpoint"),
+    NOTE("MS_ENABLE_TFT", "checkpoint.every bounds what a failure costs"),
+    NOTE("MS_DISABLE_HEARTBEAT",
+         "heartbeats stay on; MS_NODE_TIMEOUT sets how long they may be silent"),
+};
+
+const char *wefti_launcher_note(wefti_variables variables, int number) {
+    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++) {
+        const char *value = wefti_variable(variables, notes[i][0]);
+        if (value && strcmp(value, "0") != 0 && number-- == 0) return notes[i][1];
+    }
+    return NULL;
+}

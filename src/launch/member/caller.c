@@ -1,0 +1,108 @@
+/* Beginning and ending a connection to the scheduler, and what all protocols share: caller.h. */
+#include "launch/member/caller.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/thread.h"
+#include "launch/socket.h"
+
+static const int64_t second_ns = 1000000000;
+
+void wefti_caller_ring(wefti_caller *c) {
+    uint64_t one = 1;
+    if (write(c->alarm, &one, sizeof one) < 0) return; /* full: it rings already */
+}
+
+bool wefti_caller_wait(wefti_caller *c, int64_t until_ns) {
+    struct timespec until = {.tv_sec = until_ns / second_ns, .tv_nsec = until_ns % second_ns};
+    return pthread_cond_timedwait(&c->changed, &c->lock, &until) != ETIMEDOUT;
+}
+
+void wefti_caller_change(wefti_caller *c, int state) {
+    c->state = state;
+    pthread_cond_broadcast(&c->changed);
+}
+
+static void release(wefti_caller *c) {
+    wefti_wire_close(&c->link);
+    wefti_tls_destroy(c->tls);
+    if (c->alarm >= 0) close(c->alarm);
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->lock);
+    explicit_bzero(&c->secret, sizeof c->secret);
+    wefti_free(c->scheduler);
+    wefti_free(c->interface);
+}
+
+void wefti_caller_end(wefti_caller *c) {
+    pthread_mutex_lock(&c->lock);
+    c->stopping = true;
+    pthread_mutex_unlock(&c->lock);
+    wefti_caller_ring(c);
+    pthread_join(c->thread, NULL);
+    release(c);
+}
+
+static weft_status fill_in(wefti_caller *c, const wefti_member_options *o) {
+    c->scheduler = wefti_strdup(o->scheduler ? o->scheduler : "");
+    c->interface = wefti_strdup(o->interface ? o->interface : "");
+    WEFT_REQUIRE(c->scheduler && c->interface, WEFT_E_NOMEM, "no memory for a connection");
+    if (o->tls) WEFT_TRY(wefti_tls_create(false, &c->secret, &c->tls));
+    c->alarm = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    WEFT_REQUIRE(c->alarm >= 0, WEFT_E_IO, "no event descriptor: %s", strerror(errno));
+    int error = wefti_thread_start(&c->thread, wefti_caller_run, c);
+    WEFT_REQUIRE(error == 0, WEFT_E_NOMEM, "no thread for a connection: %s", strerror(error));
+    return WEFT_OK;
+}
+
+weft_status wefti_caller_begin(wefti_caller *c, const wefti_protocol *protocol,
+                               const wefti_member_options *o) {
+    pthread_condattr_t clock;
+    *c = (wefti_caller){.protocol = protocol, .secret = o->secret, .alarm = -1, .link = {.fd = -1}};
+    c->join_ns = wefti_ns_of_seconds(o->join_seconds, 600);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    pthread_mutex_init(&c->lock, NULL);
+    weft_status status = fill_in(c, o);
+    if (status < 0) release(c);
+    return status;
+}
+
+void wefti_caller_fail(wefti_caller *c, weft_status status, int32_t failed, const char *text) {
+    if (!wefti_caller_row(c)->calls) return;
+    c->reason.status = status;
+    c->reason.failed = failed;
+    snprintf(c->reason.text, sizeof c->reason.text, "%s", text);
+    wefti_caller_change(c, c->protocol->failed);
+    if (c->protocol->broken) c->protocol->broken(c);
+}
+
+weft_status wefti_caller_reason(const wefti_caller *c) {
+    WEFT_FAIL_OF(c->reason.failed, c->reason.status, "%s", c->reason.text);
+}
+
+weft_status wefti_caller_hear_failure(wefti_caller *c, const wefti_frame *frame) {
+    wefti_abort_reason reason;
+    WEFT_TRY(wefti_abort_reason_decode(frame, &reason));
+    wefti_caller_fail(c, reason.status, reason.failed, reason.text);
+    return WEFT_OK;
+}
+
+weft_status wefti_caller_ignore(wefti_caller *c, const wefti_frame *frame) {
+    (void)c;
+    (void)frame;
+    return WEFT_OK;
+}
+
+void wefti_caller_call_again(wefti_caller *c) {
+    c->deadline_ns = wefti_now_ns() + c->join_ns;
+    c->pause_ns = second_ns / 20;
+}

@@ -1,0 +1,319 @@
+/* Measures a machine file: weft_machine_measure (weft/bench.h). */
+#include "measure/machine.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/io.h"
+#include "base/memory.h"
+#include "comm/world.h"
+#include "weft/info.h"
+
+enum { BATCHES = 5, DISK_BYTES = 32 << 20 };
+static const char measured[] = "measured (weft machine measure)";
+
+void wefti_measured_report(const wefti_measuring *m, const weft_machine_figure *figure) {
+    if (m->options->figure && weft_world_rank(m->world) == 0)
+        m->options->figure(m->options->context, figure);
+}
+
+void wefti_measured_figure(const wefti_measuring *m, const char *name, double value) {
+    const weft_machine_figure figure = {name, 0, value, {-1, -1}};
+    wefti_measured_report(m, &figure);
+}
+
+void wefti_measured_point(const wefti_measuring *m, wefti_measured_curve *curve, const char *name,
+                          double work, double rate) {
+    const weft_machine_figure figure = {name, work, rate, {-1, -1}};
+    wefti_measured_report(m, &figure);
+    if (curve->count == WEFTI_MEASURED_POINTS) return;
+    curve->work[curve->count] = work;
+    curve->rate[curve->count++] = rate;
+}
+
+/* ---- time ---- */
+
+static weft_status slowest(const wefti_measuring *m, double *value) {
+    return weft_all_reduce(m->world, NULL, value, value, 1, WEFT_F64, WEFT_REDUCE_MAX);
+}
+
+static weft_status time_batch(const wefti_measuring *m, wefti_measured_run *run, void *context,
+                              int64_t repeats, double *out) {
+    WEFT_TRY(weft_barrier(m->world, NULL));
+    const double begin = wefti_now_s();
+    for (int64_t i = 0; i < repeats; i++) WEFT_TRY(run(context));
+    *out = (wefti_now_s() - begin) / (double)repeats;
+    return WEFT_OK;
+}
+
+weft_status wefti_measured_seconds(const wefti_measuring *m, wefti_measured_run *run, void *context,
+                                   double *out) {
+    double once;
+    WEFT_TRY(time_batch(m, run, context, 1, &once)); /* warms up */
+    WEFT_TRY(time_batch(m, run, context, 1, &once));
+    WEFT_TRY(slowest(m, &once));
+    const double fit = m->seconds / BATCHES / (once > 1e-9 ? once : 1e-9);
+    const int64_t repeats = fit < 1 ? 1 : fit > 1e6 ? 1000000 : (int64_t)fit;
+    const int batches = once > m->seconds ? 2 : BATCHES;
+    double best = once;
+    for (int i = 0; i < batches; i++) {
+        WEFT_TRY(time_batch(m, run, context, repeats, &once));
+        if (once < best) best = once;
+    }
+    *out = best > 1e-10 ? best : 1e-10;
+    return slowest(m, out);
+}
+
+bool wefti_measured_enough(const wefti_measuring *m, const wefti_measured_curve *curve,
+                           double seconds) {
+    enum { FEWEST_POINTS = 4, LONGEST = 20 };
+    return curve->count >= FEWEST_POINTS && seconds > LONGEST * m->seconds;
+}
+
+/* ---- memory and disk ---- */
+
+static weft_status write_disk(const char *path, double *out) {
+    char *block = wefti_calloc(1, DISK_BYTES);
+    WEFT_REQUIRE(block, WEFT_E_NOMEM, "no memory for a block of %d MiB", DISK_BYTES >> 20);
+    memset(block, 0x5a, DISK_BYTES);
+    const double begin = wefti_now_s();
+    weft_status status = wefti_file_write(path, block, DISK_BYTES); /* syncs */
+    const double seconds = wefti_now_s() - begin;
+    wefti_free(block);
+    (void)unlink(path);
+    if (status < 0) return wefti_prefix(status, "the disk");
+    *out = DISK_BYTES / (seconds > 1e-9 ? seconds : 1e-9);
+    return WEFT_OK;
+}
+
+/* Rank 0 writes a file. All ranks learn whether it could. */
+static weft_status measure_disk(const wefti_measuring *m) {
+    weft_status status = WEFT_OK;
+    if (!m->options->disk) return WEFT_OK;
+    if (weft_world_rank(m->world) == 0) {
+        char *path = wefti_format("%s/.weft-disk-%d", m->options->disk, (int)getpid());
+        status = path ? write_disk(path, &m->out->disk) : WEFT_RAISE(WEFT_E_NOMEM, "no memory");
+        wefti_free(path);
+    }
+    WEFT_TRY(status);
+    WEFT_TRY(slowest(m, &m->out->disk)); /* the other ranks have 0 */
+    wefti_measured_figure(m, "disk_bytes_per_second", m->out->disk);
+    return WEFT_OK;
+}
+
+static weft_status measure_memory(const wefti_measuring *m) {
+    weft_info info;
+    weft_info_get(&info);
+    double least = -(double)info.memory_bytes / m->out->per_host;
+    WEFT_TRY(slowest(m, &least));
+    m->out->memory_bytes = -least;
+    wefti_measured_figure(m, "memory_bytes", m->out->memory_bytes);
+    return WEFT_OK;
+}
+
+/* ---- one rank ---- */
+
+static weft_status count_hosts(const wefti_measuring *m) {
+    const int hosts = weft_world_hosts(m->world), size = weft_world_size(m->world);
+    m->out->hosts = hosts;
+    m->out->per_host = size / hosts;
+    for (int r = 0; r < size; r++)
+        WEFT_REQUIRE(weft_world_host_of(m->world, r) == r / m->out->per_host, WEFT_E_ARG,
+                     "rank %d is on host %d; a machine file needs hosts with equally many "
+                     "consecutive ranks, %d ranks on each of %d hosts",
+                     r, weft_world_host_of(m->world, r), m->out->per_host, hosts);
+    return WEFT_OK;
+}
+
+static weft_status measure_all(const wefti_measuring *m) {
+    WEFT_TRY(count_hosts(m));
+    WEFT_TRY(measure_memory(m));
+    WEFT_TRY(wefti_measure_kernels(m));
+    WEFT_TRY(wefti_measure_levels(m));
+    return measure_disk(m);
+}
+
+typedef struct machine_rank {
+    const weft_machine_options *options;
+    int devices; /* that share the cores of this host */
+    wefti_measured measured;
+} machine_rank;
+
+static weft_status measure_rank(weft_world *world, void *context) {
+    machine_rank *r = context;
+    const double seconds = r->options->seconds;
+    const int threads = wefti_cores() / r->devices;
+    wefti_measuring m = {.world = world,
+                         .threads = threads > 1 ? threads : 1,
+                         .seconds = seconds > 0 ? seconds : 0.05,
+                         .options = r->options,
+                         .out = &r->measured};
+    WEFT_TRY(wefti_pool_create(m.threads, &m.pool));
+    weft_status status = measure_all(&m);
+    wefti_pool_destroy(m.pool);
+    return status;
+}
+
+/* ---- the model ---- */
+
+/* A kernel's time is its launch and the longer one of arithmetic and memory. So the launch is taken
+ * off, or most of the time if it is about that long. */
+static double net_rate(double work, double rate, double launch) {
+    const double seconds = work / rate, net = seconds - launch;
+    return work / (net > 0.2 * seconds ? net : 0.2 * seconds);
+}
+
+static weft_status fill_curve(wefti_machine_model *m, const wefti_measured_curve *from,
+                              double launch, wefti_curve *out) {
+    if (!from->count) return WEFT_OK;
+    double *points = wefti_arena_alloc(m->arena, 2 * (size_t)from->count * sizeof *points);
+    WEFT_REQUIRE(points, WEFT_E_NOMEM, "no memory for a machine");
+    for (int32_t i = 0; i < from->count; i++) {
+        points[i] = from->work[i];
+        points[from->count + i] = net_rate(from->work[i], from->rate[i], launch);
+    }
+    *out = (wefti_curve){measured, points, points + from->count, from->count};
+    return WEFT_OK;
+}
+
+static double largest(const wefti_measured_curve *curve) {
+    return curve->rate[curve->count - 1];
+}
+
+static weft_status fill_device(wefti_machine_model *m, const wefti_measured *from) {
+    wefti_device_model *d = &m->device;
+    const double launch = from->launch_seconds;
+    *d = (wefti_device_model){.memory_bytes = {from->memory_bytes, "measured: the system's memory, "
+                                                                   "divided by its devices"},
+                              .memory_bytes_per_second = {largest(&from->memory), measured},
+                              .vector_flops = {from->vector_flops, measured},
+                              .launch_seconds = {launch, measured}};
+    if (from->disk > 0) d->disk_bytes_per_second = (wefti_figure){from->disk, measured};
+    WEFT_TRY(fill_curve(m, &from->memory, launch, &d->memory));
+    for (int a = 0; a < WEFTI_ARITHMETICS; a++) {
+        if (!from->product[a].count) continue;
+        d->peak_flops[a] = (wefti_figure){largest(&from->product[a]), measured};
+        WEFT_TRY(fill_curve(m, &from->product[a], launch, &d->product[a]));
+    }
+    return WEFT_OK;
+}
+
+static weft_status fill_level(wefti_machine_model *m, const wefti_measured_level *from,
+                              wefti_level *out) {
+    const bool any = from->bytes_per_second > 0;
+    const char *source = any ? measured : "assumed: no other device to measure with";
+    out->latency_seconds = (wefti_figure){from->latency_seconds, source};
+    out->bytes_per_second = (wefti_figure){
+        any ? from->bytes_per_second : m->device.memory_bytes_per_second.value, source};
+    if (from->uplink > 0) out->uplink_bytes_per_second = (wefti_figure){from->uplink, measured};
+    return fill_curve(m, &from->all_reduce, 0, &out->all_reduce);
+}
+
+static weft_status fill_model(wefti_machine_model *m, const wefti_measured *from,
+                              const char *name) {
+    m->name = name;
+    m->description = wefti_arena_format(
+        m->arena, "%d host%s of %d device%s with %d threads each", from->hosts,
+        from->hosts == 1 ? "" : "s", from->per_host, from->per_host == 1 ? "" : "s",
+        wefti_cores() / from->per_host > 1 ? wefti_cores() / from->per_host : 1);
+    WEFT_REQUIRE(m->description, WEFT_E_NOMEM, "no memory for a machine");
+    m->hosts = from->hosts;
+    WEFT_TRY(fill_device(m, from));
+    m->level[0] = (wefti_level){.name = "host", .devices = from->per_host};
+    m->level_count = 1;
+    WEFT_TRY(fill_level(m, &from->level[0], &m->level[0]));
+    if (from->hosts > 1) {
+        m->level[1] = (wefti_level){.name = "network"};
+        m->level_count = 2;
+        WEFT_TRY(fill_level(m, &from->level[1], &m->level[1]));
+    }
+    return wefti_model_check(m);
+}
+
+static weft_status print(const wefti_measured *from, const char *name, char **out) {
+    wefti_text text = {0};
+    wefti_arena *arena;
+    WEFT_TRY(wefti_arena_create(&arena));
+    wefti_machine_model model = {.arena = arena};
+    weft_status status = fill_model(&model, from, name ? name : "this-machine");
+    if (status >= 0) {
+        wefti_model_print(&model, &text);
+        *out = wefti_text_take(&text);
+        if (!*out) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a machine file");
+    }
+    wefti_arena_destroy(arena);
+    return status;
+}
+
+/* ---- the calls ---- */
+
+static weft_status check(const weft_world *world, const weft_machine_options *o) {
+    WEFT_REQUIRE(o->devices >= 0 && o->devices <= WEFTI_BENCH_THREADS, WEFT_E_ARG,
+                 "a machine of %d devices in one process; possible are 1 to %d", o->devices,
+                 WEFTI_BENCH_THREADS);
+    WEFT_REQUIRE(!world || o->devices == 0, WEFT_E_ARG,
+                 "each of the %d processes is a device; devices = %d is for one process",
+                 weft_world_size(world), o->devices);
+    WEFT_REQUIRE(o->seconds == 0 || (o->seconds >= 1e-4 && o->seconds <= 60), WEFT_E_ARG,
+                 "%g s for each figure; possible are 0.0001 to 60", o->seconds);
+    return WEFT_OK;
+}
+
+static weft_status measure_threads(const weft_machine_options *options, wefti_measured *out) {
+    const int devices = options->devices ? options->devices : 1;
+    machine_rank *ranks;
+    WEFT_NEW_ARRAY(ranks, machine_rank, devices);
+    for (int r = 0; r < devices; r++)
+        ranks[r] = (machine_rank){.options = options, .devices = devices};
+    weft_status status = wefti_bench_threads(devices, measure_rank, ranks, sizeof *ranks);
+    *out = ranks[0].measured;
+    wefti_free(ranks);
+    return status;
+}
+
+weft_status weft_machine_measure(weft_world *world, const weft_machine_options *options,
+                                 char **out) {
+    static const weft_machine_options defaults = {0};
+    WEFT_REQUIRE(out, WEFT_E_ARG, "there is no place for what is measured");
+    if (!options) options = &defaults;
+    WEFT_TRY(check(world, options));
+    machine_rank rank = {.options = options};
+    if (!world) {
+        WEFT_TRY(measure_threads(options, &rank.measured));
+    } else {
+        rank.devices = weft_world_local_size(world);
+        WEFT_TRY(measure_rank(world, &rank));
+    }
+    return print(&rank.measured, options->name, out);
+}
+
+weft_status weft_machine_path(char **out) {
+    WEFT_REQUIRE(out, WEFT_E_ARG, "weft_machine_path needs a place");
+    return wefti_model_this_machine(out);
+}
+
+weft_status weft_machine_write(const char *text, const char *path) {
+    wefti_machine_model *model;
+    char *place = NULL;
+    WEFT_REQUIRE(text, WEFT_E_ARG, "weft_machine_write needs a machine file");
+    WEFT_TRY(wefti_model_parse("the machine", text, (int64_t)strlen(text), &model));
+    wefti_model_destroy(model);
+    if (!path) {
+        WEFT_TRY(wefti_model_this_machine(&place));
+        char *end = strrchr(place, '/');
+        weft_status made = WEFT_OK;
+        if (end && end != place) {
+            *end = '\0';
+            made = wefti_dir_make(place);
+            *end = '/';
+        }
+        if (made < 0) {
+            wefti_free(place);
+            return made;
+        }
+    }
+    weft_status status = wefti_file_write(place ? place : path, text, strlen(text));
+    wefti_free(place);
+    return status;
+}

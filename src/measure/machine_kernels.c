@@ -1,0 +1,142 @@
+/* Rates of kernels by size. The kernels are those that sessions run, prepared in the same way.
+ *
+ * Operands stay where they are between runs, so small ones come from caches, as the results of a
+ * kernel just before do in a step. */
+#include "measure/machine.h"
+
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/memory.h"
+#include "compile/routine.h"
+#include "weft/ops.h"
+
+enum {
+    PRODUCT_LEAST = 16,
+    PRODUCT_MOST = 1024,
+    MEMORY_LEAST = 3 << 10,
+    MEMORY_MOST = 96 << 20,
+    VECTOR_ELEMENTS = 4096,
+    OPERANDS = 3,
+    OPERAND_BYTES = 64
+};
+
+/* A cell of one op, with memory for its operands. */
+typedef struct bench_kernel {
+    weft_graph *graph;
+    wefti_routine *routine;
+    const wefti_instruction *x;
+    unsigned char *memory;
+    const void *in[OPERANDS];
+    void *out[OPERANDS], *workspace;
+    wefti_run run;
+} bench_kernel;
+
+static void destroy(bench_kernel *k) {
+    wefti_routine_destroy(k->routine);
+    weft_graph_destroy(k->graph);
+    wefti_free(k->memory);
+}
+
+static int64_t padded(int64_t bytes) {
+    return (bytes + OPERAND_BYTES - 1) / OPERAND_BYTES * OPERAND_BYTES;
+}
+
+/* Places the operands behind each other. Every byte is written, so that each page is there; the
+ * pattern is a small normal number in f32 and in bf16. */
+static weft_status place(bench_kernel *k) {
+    const weft_node *n = k->x->node;
+    int64_t bytes = OPERAND_BYTES + padded(k->x->workspace_bytes);
+    for (int i = 0; i < n->inputs; i++) bytes += padded(weft_desc_bytes(wefti_in(n, i)));
+    for (int i = 0; i < n->outputs; i++) bytes += padded(weft_desc_bytes(wefti_out(n, i)));
+    k->memory = wefti_alloc((size_t)bytes);
+    WEFT_REQUIRE(k->memory, WEFT_E_NOMEM, "no memory for operands of %lld bytes", (long long)bytes);
+    memset(k->memory, 0x3c, (size_t)bytes);
+    unsigned char *at =
+        k->memory + (OPERAND_BYTES - (uintptr_t)k->memory % OPERAND_BYTES) % OPERAND_BYTES;
+    for (int i = 0; i < n->inputs; at += padded(weft_desc_bytes(wefti_in(n, i))), i++)
+        k->in[i] = at;
+    for (int i = 0; i < n->outputs; at += padded(weft_desc_bytes(wefti_out(n, i))), i++)
+        k->out[i] = at;
+    k->workspace = at;
+    return WEFT_OK;
+}
+
+static weft_status compile(const wefti_measuring *m, bench_kernel *k) {
+    const wefti_backend *const *backends = wefti_builtin_backends();
+    wefti_bf16_compute bf16 = WEFTI_BF16_AS_F32;
+    if (backends[0]->choose_bf16) bf16 = backends[0]->choose_bf16(backends[0]);
+    WEFT_TRY(weft_graph_status(k->graph));
+    const wefti_routine_spec spec = {.body = k->graph->cells[0],
+                                     .prepare = {.threads = m->threads, .bf16 = bf16},
+                                     .backends = backends};
+    WEFT_TRY(wefti_routine_compile(&spec, &k->routine));
+    WEFT_REQUIRE(k->routine->code_count == 1 && k->routine->code[0].kernel, WEFT_E_BUG,
+                 "a cell of one op has %d instructions", k->routine->code_count);
+    k->x = k->routine->code;
+    k->run = (wefti_run){.pool = m->pool};
+    return place(k);
+}
+
+static weft_status run(void *context) {
+    const bench_kernel *k = context;
+    return k->x->kernel->run(k->x->kernel, &k->run, k->in, k->out, k->workspace);
+}
+
+typedef enum bench_op { PRODUCT, ADD } bench_op;
+
+/* PRODUCT: [size, size] x [size, size]; others: `size` elements. */
+static weft_status build(bench_op op, weft_dtype dtype, int64_t size, weft_graph **out) {
+    const int64_t shape[] = {size, op == PRODUCT ? size : 1};
+    const weft_desc desc = weft_desc_of(dtype, 2, shape);
+    WEFT_TRY(weft_graph_create(out));
+    weft_graph *g = *out;
+    weft_value x = weft_input(g, "x", desc), y = weft_input(g, "y", desc);
+    weft_cell_begin(g, "cell");
+    weft_value z = op == PRODUCT ? weft_linear(g, x, y, WEFT_NO_VALUE, false) : weft_add(g, x, y);
+    weft_output(g, "z", weft_cell_end(g, z));
+    return weft_graph_status(g);
+}
+
+/* *out: seconds of a run, and the op's own counts. */
+static weft_status measure(const wefti_measuring *m, bench_op op, weft_dtype dtype, int64_t size,
+                           double *out, wefti_cost *cost) {
+    bench_kernel k = {.graph = NULL};
+    weft_status status = build(op, dtype, size, &k.graph);
+    if (status >= 0) status = compile(m, &k);
+    if (status >= 0) *cost = k.x->cost;
+    if (status >= 0) status = wefti_measured_seconds(m, run, &k, out);
+    destroy(&k);
+    return status;
+}
+
+static weft_status products(const wefti_measuring *m, weft_dtype dtype, wefti_arithmetic a,
+                            const char *name) {
+    for (int64_t side = PRODUCT_LEAST; side <= PRODUCT_MOST; side *= 2) {
+        double seconds;
+        wefti_cost cost;
+        weft_status status = measure(m, PRODUCT, dtype, side, &seconds, &cost);
+        if (status < 0) return wefti_prefix(status, "a product of %lld", (long long)side);
+        wefti_measured_point(m, &m->out->product[a], name, cost.flops, cost.flops / seconds);
+        if (wefti_measured_enough(m, &m->out->product[a], seconds)) break;
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_measure_kernels(const wefti_measuring *m) {
+    double seconds;
+    wefti_cost cost;
+    WEFT_TRY(measure(m, ADD, WEFT_F32, 1, &seconds, &cost));
+    m->out->launch_seconds = seconds;
+    wefti_measured_figure(m, "launch_seconds", seconds);
+    WEFT_TRY(measure(m, ADD, WEFT_F32, VECTOR_ELEMENTS, &seconds, &cost));
+    m->out->vector_flops = cost.flops / seconds;
+    wefti_measured_figure(m, "vector_flops", m->out->vector_flops);
+    for (int64_t bytes = MEMORY_LEAST; bytes <= MEMORY_MOST; bytes *= 4) {
+        WEFT_TRY(measure(m, ADD, WEFT_F32, bytes / 12, &seconds, &cost));
+        wefti_measured_point(m, &m->out->memory, "memory_curve", cost.bytes, cost.bytes / seconds);
+        if (wefti_measured_enough(m, &m->out->memory, seconds)) break;
+    }
+    WEFT_TRY(products(m, WEFT_F32, WEFTI_ARITHMETIC_F32, "product_curves.f32"));
+    return products(m, WEFT_BF16, WEFTI_ARITHMETIC_BF16, "product_curves.bf16");
+}

@@ -1,0 +1,147 @@
+/* What the files of the joint search share. */
+#ifndef WEFTI_JOINT_PARTS_H
+#define WEFTI_JOINT_PARTS_H
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "plan/plan.h"
+#include "search/joint/joint.h"
+
+/* Calls of the model with few blocks. The call `middle` stands for `copies` calls of the whole
+ * model, which follow each other. */
+typedef struct wefti_joint_shape {
+    int64_t layers; /* of the short model; 0: it is the whole model */
+    int32_t calls, middle, copies;
+    const char **scope; /* [calls] */
+    int64_t number;     /* where the block's number stands in the scope of `middle` */
+} wefti_joint_shape;
+
+/* Of each call of the short model, for one microbatch on one device. */
+typedef struct wefti_joint_call {
+    double forward, backward; /* seconds of kernels, and of transfers that the rank waits for */
+    double
+        least; /* seconds of products at the best rates and of those transfers without latencies */
+    int64_t saved, kept, frame; /* bytes: saved block, inputs kept for the backward pass, working
+                                    memory of the backward pass */
+} wefti_joint_call;
+
+/* Depends on the split of one replica only: not on replicas, microbatches, level. */
+typedef struct wefti_joint_work_key {
+    int32_t data, expert, context, tensor, samples;
+    int8_t order[4];
+    int32_t sequence, recompute;
+} wefti_joint_work_key;
+typedef struct wefti_joint_work {
+    wefti_joint_work_key key;
+    bool legal;
+    wefti_joint_call *calls; /* [shape.calls] */
+    int64_t boundary;        /* bytes that pass from a block to the next one */
+} wefti_joint_work;
+
+/* Of parameters, gradients and the optimizer, on one device. */
+typedef struct wefti_joint_state_key {
+    int32_t data, expert, context, tensor;
+    int8_t order[4];
+    int32_t sequence, level, shard, several;
+} wefti_joint_state_key;
+/* Seconds on a device; `of_block`: of one block of the model, beside `all` without blocks. */
+typedef struct wefti_joint_share {
+    double all, of_block;
+} wefti_joint_share;
+typedef struct wefti_joint_state {
+    wefti_joint_state_key key;
+    bool legal;
+    wefti_joint_share update;                      /* kernels of the update */
+    wefti_joint_share waits[3];                    /* transfers within calls, per section */
+    wefti_joint_share stream[3][WEFTI_LEVELS_MAX]; /* busy time without latencies */
+    double tail;                                   /* exposed behind the last backward pass */
+    int64_t *parameters, *optimizer, *gradients;   /* [shape.calls]: bytes */
+} wefti_joint_state;
+
+/* Bounds are sums of seconds; the simulator adds whole picoseconds. */
+#define WEFTI_JOINT_ROUNDING (1 - 1e-6)
+
+typedef struct wefti_joint_bound {
+    double seconds;
+    double bytes; /* of the stage that needs most, at least */
+    int32_t stage;
+} wefti_joint_bound;
+
+typedef struct wefti_joint {
+    const wefti_joint_problem *problem;
+    wefti_arena *arena;
+    wefti_route_cache *routes;
+    wefti_joint_shape shape;
+    bool scalable; /* the source has models for every size */
+    bool known;    /* a family with degrees */
+    int32_t devices;
+    int64_t limit;               /* bytes of a device */
+    wefti_machine_model instant; /* the machine without latencies */
+    wefti_links links;
+    wefti_machine rates;
+    wefti_joint_work *works;
+    int64_t work_count, work_cap;
+    wefti_joint_state *states;
+    int64_t state_count, state_cap;
+    int64_t built; /* short programs */
+} wefti_joint;
+
+/* plan.c */
+/* The plan of degrees with the user's settings, refined. `stage_of`: the part of each call of the
+ * whole model, NULL: not decided. WEFT_E_ARG, WEFT_E_LAYOUT: not possible. */
+weft_status wefti_joint_plan(wefti_joint *j, const wefti_degrees *degrees, const int32_t *stage_of,
+                             weft_plan **out) WEFT_CHECKED;
+/* The full name of a call of the whole model; `out` has room for 256 bytes. */
+const char *wefti_joint_call_name(const wefti_joint_shape *shape, int32_t call, char *out);
+
+/* table.c: tables from programs of the short model. */
+weft_status wefti_joint_shape_find(wefti_joint *j) WEFT_CHECKED;
+weft_status wefti_joint_work_find(wefti_joint *j, const wefti_degrees *degrees,
+                                  const wefti_joint_work **out) WEFT_CHECKED;
+weft_status wefti_joint_state_find(wefti_joint *j, const wefti_degrees *degrees,
+                                   const wefti_joint_state **out) WEFT_CHECKED;
+
+/* Seconds of the products of one sample on one device, at the best rates. */
+weft_status wefti_joint_ideal(wefti_joint *j, double *out_forward,
+                              double *out_backward) WEFT_CHECKED;
+/* Statuses that mean that degrees do not suit the model. */
+static inline bool wefti_joint_refuses(weft_status status) {
+    return status == WEFT_E_ARG || status == WEFT_E_SHAPE || status == WEFT_E_LAYOUT ||
+           status == WEFT_E_NO_IMPL;
+}
+
+/* Whether the axis of replicas is the outermost one. */
+static inline bool wefti_joint_outermost(const wefti_degrees *d) {
+    return d->order[0] == d->order[1] || d->order[0] == 0;
+}
+
+/* bound.c */
+static inline int32_t wefti_joint_calls(const wefti_joint_shape *s) {
+    return s->calls + (s->middle >= 0 ? s->copies - 1 : 0);
+}
+/* The call of the short model that stands for a call of the whole one. */
+static inline int32_t wefti_joint_short_call(const wefti_joint_shape *s, int32_t call) {
+    if (s->middle < 0 || call <= s->middle) return call;
+    return call < s->middle + s->copies ? s->middle : call - s->copies + 1;
+}
+/* Divides the calls into parts of nearly equal time: part_of[calls]. False: too few calls. */
+bool wefti_joint_divide(const wefti_joint_shape *shape, const wefti_joint_work *work, int32_t parts,
+                        int32_t *part_of);
+/* `state` NULL: not known yet; then the bound of bytes is 0. */
+weft_status wefti_joint_bound_of(const wefti_joint *j, const wefti_degrees *degrees,
+                                 const wefti_joint_work *work, const wefti_joint_state *state,
+                                 wefti_joint_bound *out) WEFT_CHECKED;
+
+/* space.c */
+typedef struct wefti_joint_visit {
+    void *context;
+    weft_status (*degrees)(void *context, const wefti_degrees *degrees);
+} wefti_joint_visit;
+/* Calls `visit` with the splits and microbatches of the space, with the least recomputation;
+ * schedule, level and shard are open (SCHEDULE 1f1b, level 0). */
+weft_status wefti_joint_splits(const wefti_joint *j, const wefti_joint_visit *visit) WEFT_CHECKED;
+/* All schedules, levels and shards for one of these. */
+weft_status wefti_joint_schedules(const wefti_joint *j, const wefti_degrees *split,
+                                  const wefti_joint_visit *visit) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,569 @@
+/* Tables of seconds and bytes, from programs of the model with few blocks: see parts.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "cost/cost.h"
+#include "program/program.h"
+#include "search/joint/parts.h"
+
+enum { SHORT_LAYERS = 3 };
+
+/* ---- the short model ---- */
+
+/* Families whose blocks are all alike. */
+static bool has_equal_blocks(const weft_model_config *c) {
+    switch (c->family) {
+    case WEFT_FAMILY_GPT2:
+    case WEFT_FAMILY_LLAMA:
+    case WEFT_FAMILY_BERT:
+    case WEFT_FAMILY_GPT2_MOE:
+    case WEFT_FAMILY_MIXTRAL:
+    case WEFT_FAMILY_MISTRAL:
+    case WEFT_FAMILY_VIT:
+        return true;
+    case WEFT_FAMILY_QWEN2:
+        return !c->window || c->window_from <= 0;
+    default:
+        return false;
+    }
+}
+
+/* Where the number 1 stands as a component of the scope, -1: nowhere. */
+static int64_t number_at(const char *scope) {
+    for (const char *at = scope; at; at = strchr(at, '.')) {
+        at += *at == '.';
+        if (at[0] == '1' && (at[1] == '\0' || at[1] == '.')) return at - scope;
+    }
+    return -1;
+}
+
+static weft_status read_shape(wefti_joint *j, const weft_graph *g) {
+    wefti_joint_shape *s = &j->shape;
+    int32_t count = 0;
+    for (int64_t i = 0; i < g->root->node_count; i++) count += g->root->nodes[i].callee != NULL;
+    s->scope = wefti_arena_alloc(j->arena, (size_t)(count + 1) * sizeof *s->scope);
+    WEFT_REQUIRE(s->scope, WEFT_E_NOMEM, "no memory for a search");
+    for (int64_t i = 0; i < g->root->node_count; i++) {
+        const weft_node *n = &g->root->nodes[i];
+        if (!n->callee) continue;
+        s->scope[s->calls] = wefti_arena_strdup(j->arena, n->scope);
+        WEFT_REQUIRE(s->scope[s->calls], WEFT_E_NOMEM, "no memory for a search");
+        if (s->layers && s->middle < 0 && number_at(n->scope) >= 0) {
+            s->middle = s->calls;
+            s->number = number_at(n->scope);
+        }
+        s->calls++;
+    }
+    return WEFT_OK;
+}
+
+static weft_status short_graph(wefti_joint *j, int64_t samples, int64_t layers, weft_graph **graph,
+                               const wefti_optimizer_plan **optimizer) {
+    const wefti_joint_source *source = &j->problem->source;
+    return source->model(source->context, j->scalable ? samples : 0, layers, graph, optimizer);
+}
+
+weft_status wefti_joint_shape_find(wefti_joint *j) {
+    const weft_model_config *c = j->problem->source.config;
+    wefti_joint_shape *s = &j->shape;
+    weft_graph *g;
+    const wefti_optimizer_plan *optimizer;
+    s->middle = -1;
+    const bool shortened = j->scalable && c && has_equal_blocks(c) && c->layers > SHORT_LAYERS + 1;
+    if (shortened) s->layers = SHORT_LAYERS;
+    WEFT_TRY(short_graph(j, 1, s->layers, &g, &optimizer));
+    WEFT_TRY(read_shape(j, g));
+    if (s->middle >= 0) s->copies = (int32_t)c->layers - (SHORT_LAYERS - 1);
+    if (!shortened || s->middle >= 0) return WEFT_OK;
+    s->calls = 0; /* blocks without numbers: the whole model then */
+    s->layers = 0;
+    WEFT_TRY(short_graph(j, 1, 0, &g, &optimizer));
+    return read_shape(j, g);
+}
+
+const char *wefti_joint_call_name(const wefti_joint_shape *s, int32_t call, char *out) {
+    enum { ROOM = 256 };
+    const int32_t at = wefti_joint_short_call(s, call);
+    const char *scope = s->scope[at];
+    if (s->middle < 0 || at < s->middle || at > s->middle + 1) {
+        snprintf(out, ROOM, "%s", scope);
+        return out;
+    }
+    /* Block 1 is the first of the middle ones; the short model's last block is the last one. */
+    const int32_t block = at == s->middle ? 1 + call - s->middle : 1 + s->copies;
+    snprintf(out, ROOM, "%.*s%d%s", (int)s->number, scope, block, scope + s->number + 1);
+    return out;
+}
+
+/* ---- programs ---- */
+
+static weft_status build(wefti_joint *j, const wefti_degrees *d, int64_t samples, int64_t layers,
+                         weft_graph **out_graph, wefti_program **out) {
+    weft_plan *plan;
+    const wefti_optimizer_plan *optimizer;
+    WEFT_TRY(short_graph(j, samples, layers, out_graph, &optimizer));
+    WEFT_TRY(wefti_joint_plan(j, d, NULL, &plan));
+    const wefti_program_spec spec = {
+        .graph = *out_graph,
+        .backends = wefti_builtin_backends(),
+        .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
+        .optimizer = optimizer,
+        .keep_gradients = !optimizer && (*out_graph)->loss >= 0,
+        .microbatches = d->microbatches,
+        .plan = wefti_plan_matters(plan) ? plan : NULL,
+        .routes = j->routes,
+    };
+    weft_status status = wefti_program_build(&spec, out);
+    weft_plan_destroy(plan);
+    j->built++;
+    return status;
+}
+
+static int32_t call_of(const wefti_joint_shape *s, const char *name) {
+    for (int32_t k = 0; k < s->calls; k++)
+        if (!strcmp(s->scope[k], name)) return k;
+    return -1;
+}
+
+static double instruction_seconds(const wefti_machine_model *m, const wefti_instruction *x) {
+    if (x->node) return wefti_node_model_seconds(m, x->node, &x->cost);
+    return x->bytes > 0 ? wefti_copy_seconds(m, (double)x->bytes) : 0;
+}
+
+/* Whether the members of a transfer are in different replicas. */
+static bool joins_replicas(const wefti_program *p, const wefti_transfer *t) {
+    const int dp = wefti_mesh_find(&p->mesh, "dp");
+    int32_t first[WEFTI_MAX_AXES], other[WEFTI_MAX_AXES];
+    const int axes = p->mesh.axes;
+    if (dp < 0 || t->members < 2) return false;
+    wefti_mesh_coordinates(&p->mesh, t->ranks[0], first);
+    for (int32_t i = 1; i < t->members; i++) {
+        wefti_mesh_coordinates(&p->mesh, t->ranks[i], other);
+        for (int a = dp; a < axes && (a == dp || wefti_mesh_part(&p->mesh, a)); a++)
+            if (first[a] != other[a]) return true;
+    }
+    return false;
+}
+
+/* Walks the steps of a program. Of each transfer it knows the seconds with and without latencies,
+ * and whether it joins replicas. */
+typedef struct table_walk {
+    const wefti_machine_model *machine;
+    const wefti_program *program;
+    double *seconds, *instant;
+    bool *replicas;
+} table_walk;
+
+static double transfer_seconds(const table_walk *w, int32_t index) {
+    return w->seconds[index];
+}
+
+static void walk_end(table_walk *w) {
+    wefti_free(w->seconds);
+    wefti_free(w->instant);
+    wefti_free(w->replicas);
+}
+
+static weft_status walk_begin(const wefti_joint *j, const wefti_program *p, table_walk *out) {
+    const wefti_active active = {p->mesh.first, wefti_mesh_size(&p->mesh)};
+    const int32_t count = p->partition ? wefti_partition_transfers(p->partition) : 0;
+    *out = (table_walk){.machine = j->problem->machine, .program = p};
+    out->seconds = wefti_calloc((size_t)count + 1, sizeof *out->seconds);
+    out->instant = wefti_calloc((size_t)count + 1, sizeof *out->instant);
+    out->replicas = wefti_calloc((size_t)count + 1, sizeof *out->replicas);
+    if (!out->seconds || !out->instant || !out->replicas) {
+        walk_end(out);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for a search");
+    }
+    for (int32_t i = 0; i < count; i++) {
+        const wefti_transfer *t = wefti_partition_transfer(p->partition, i);
+        out->seconds[i] = wefti_transfer_seconds(out->machine, t, active);
+        out->instant[i] = wefti_transfer_seconds(&j->instant, t, active);
+        out->replicas[i] = joins_replicas(p, t);
+    }
+    return WEFT_OK;
+}
+
+/* Seconds of kernels of a call, and of the transfers that it waits for at once. Of transfers that
+ * are posted together, the longest counts. Those that stay in flight do not. `replicas`: transfers
+ * between replicas, or the others. */
+static void call_seconds(const table_walk *w, const wefti_step *s, bool replicas, double *kernels,
+                         double *waits) {
+    *kernels = *waits = 0;
+    for (int32_t k = s->from; k < s->to;) {
+        const wefti_instruction *x = &s->routine->code[k];
+        if (x->transfer < 0) {
+            *kernels += instruction_seconds(w->machine, x);
+            k++;
+            continue;
+        }
+        double longest = 0;
+        for (bool more = true; more; k++) {
+            x = &s->routine->code[k];
+            const bool stays = k + 1 == s->to && s->part + 1 < s->parts;
+            const double seconds = stays || w->replicas[x->transfer] != replicas
+                                       ? 0
+                                       : transfer_seconds(w, x->transfer);
+            if (seconds > longest) longest = seconds;
+            more = x->joined && !stays && k + 1 < s->to && s->routine->code[k + 1].transfer >= 0;
+        }
+        *waits += longest;
+    }
+}
+
+/* ---- work ---- */
+
+static int64_t value_bytes(const weft_body *body, int32_t value) {
+    return value < 0 ? 0 : weft_desc_bytes(&body->values[value].desc);
+}
+
+static const wefti_step *forward_step(const wefti_program *p, const char *name) {
+    for (int32_t i = 0; i < p->step_count[WEFTI_SECTION_FIRST]; i++) {
+        const wefti_step *s = &p->steps[WEFTI_SECTION_FIRST][i];
+        if (s->kind == WEFTI_STEP_CALL && s->phase == WEFTI_FORWARD && !strcmp(s->name, name))
+            return s;
+    }
+    return NULL;
+}
+
+/* How many forward calls read the buffer at an offset. */
+static int32_t readers_of(const wefti_program *p, int64_t offset) {
+    int32_t readers = 0;
+    for (int32_t i = 0; i < p->step_count[WEFTI_SECTION_FIRST]; i++) {
+        const wefti_step *s = &p->steps[WEFTI_SECTION_FIRST][i];
+        if (s->kind != WEFTI_STEP_CALL || s->phase != WEFTI_FORWARD || s->part) continue;
+        for (int32_t a = 0; a < s->routine->inputs; a++) readers += s->args[a] == offset;
+    }
+    return readers;
+}
+
+/* Inputs of the forward call that the backward call reads again: they lie in memory in between. */
+static int64_t kept_bytes(const wefti_program *p, const wefti_step *backward) {
+    const wefti_step *forward = forward_step(p, backward->name);
+    int64_t bytes = 0;
+    if (!forward) return 0;
+    for (int32_t a = 0; a < backward->routine->inputs; a++) {
+        bool same = false;
+        if (backward->params && backward->params[a] >= 0) continue;
+        for (int32_t f = 0; f < forward->routine->inputs; f++)
+            same |= forward->args[f] == backward->args[a] &&
+                    !(forward->params && forward->params[f] >= 0);
+        if (same && backward->args[a] >= p->persistent_bytes &&
+            readers_of(p, backward->args[a]) == 1)
+            bytes += value_bytes(backward->routine->body, backward->routine->body->in[a]);
+    }
+    return bytes;
+}
+
+static double best_rate(const wefti_device_model *d, wefti_arithmetic a) {
+    const wefti_curve *c = &d->product[a];
+    double rate = wefti_model_product_rate(d, a);
+    for (int32_t i = 0; i < c->count; i++)
+        if (i == 0 || c->rate[i] > rate) rate = c->rate[i];
+    return rate;
+}
+
+static double ideal_seconds(const wefti_machine_model *m, const wefti_step *s) {
+    double seconds = 0;
+    for (int32_t k = s->from; k < s->to; k++) {
+        const wefti_instruction *x = &s->routine->code[k];
+        if (x->node && x->node->op->work == WEFTI_WORK_PRODUCT)
+            seconds += x->cost.flops / best_rate(&m->device, wefti_node_arithmetic(x->node));
+    }
+    return seconds;
+}
+
+/* The least that a call takes on a device for each sample, whatever the number of samples. */
+static double least_seconds(const table_walk *w, const wefti_step *s) {
+    table_walk instant = *w;
+    double kernels, waits;
+    instant.seconds = w->instant;
+    call_seconds(&instant, s, false, &kernels, &waits);
+    return waits + ideal_seconds(w->machine, s);
+}
+
+static void read_work_step(const table_walk *w, const wefti_joint_shape *shape, const wefti_step *s,
+                           wefti_joint_work *out) {
+    const int32_t k = s->kind == WEFTI_STEP_CALL ? call_of(shape, s->name) : -1;
+    double kernels, waits;
+    if (k < 0 || (s->phase != WEFTI_FORWARD && s->phase != WEFTI_BACKWARD)) return;
+    wefti_joint_call *call = &out->calls[k];
+    const wefti_routine *r = s->routine;
+    call_seconds(w, s, false, &kernels, &waits);
+    call->least += least_seconds(w, s);
+    if (s->phase == WEFTI_FORWARD) {
+        call->forward += kernels + waits;
+        if (r->saved_bytes > call->saved) call->saved = r->saved_bytes;
+        if (k == shape->middle && r->body->out_count)
+            out->boundary = value_bytes(r->body, r->body->out[0]);
+        return;
+    }
+    call->backward += kernels + waits;
+    if (r->frame_bytes > call->frame) call->frame = r->frame_bytes;
+    if (s->part == 0) call->kept += kept_bytes(w->program, s);
+}
+
+static weft_status make_work(wefti_joint *j, wefti_joint_work *work) {
+    const wefti_joint_work_key *k = &work->key;
+    wefti_degrees d = wefti_degrees_none();
+    wefti_program *p;
+    weft_graph *g;
+    d.data = k->data, d.expert = k->expert, d.context = k->context, d.tensor = k->tensor;
+    d.sequence = k->sequence;
+    d.recompute = (weft_recompute)k->recompute;
+    memcpy(d.order, k->order, sizeof d.order);
+    work->calls = wefti_arena_alloc(j->arena, (size_t)j->shape.calls * sizeof *work->calls);
+    WEFT_REQUIRE(work->calls, WEFT_E_NOMEM, "no memory for a search");
+    const weft_status status = build(j, &d, k->samples, j->shape.layers, &g, &p);
+    if (wefti_joint_refuses(status)) return WEFT_OK;
+    WEFT_TRY(status);
+    table_walk w;
+    const weft_status begun = walk_begin(j, p, &w);
+    for (int32_t i = 0; begun >= 0 && i < p->step_count[WEFTI_SECTION_FIRST]; i++)
+        read_work_step(&w, &j->shape, &p->steps[WEFTI_SECTION_FIRST][i], work);
+    if (begun >= 0) walk_end(&w);
+    work->legal = begun >= 0;
+    wefti_program_destroy(p);
+    return begun;
+}
+
+/* Replicas that hold whole samples each compute alike: one of them stands for all, if the axis of
+ * replicas is outermost. */
+static wefti_joint_work_key work_key(const wefti_joint *j, const wefti_degrees *d) {
+    wefti_joint_work_key k;
+    memset(&k, 0, sizeof k); /* padding too: keys are compared as bytes */
+    const int64_t samples = j->scalable ? j->problem->source.batch / d->microbatches : 0;
+    const bool one = j->scalable && wefti_joint_outermost(d) && samples % d->data == 0;
+    k.data = one ? 1 : d->data;
+    k.expert = d->expert, k.context = d->context, k.tensor = d->tensor;
+    k.samples = (int32_t)(one ? samples / d->data : samples);
+    k.sequence = d->sequence;
+    k.recompute = (int32_t)d->recompute;
+    memcpy(k.order, d->order, sizeof k.order);
+    return k;
+}
+
+weft_status wefti_joint_work_find(wefti_joint *j, const wefti_degrees *d,
+                                  const wefti_joint_work **out) {
+    const wefti_joint_work_key key = work_key(j, d);
+    for (int64_t i = 0; i < j->work_count; i++)
+        if (!memcmp(&j->works[i].key, &key, sizeof key)) {
+            *out = &j->works[i];
+            return WEFT_OK;
+        }
+    WEFT_TRY(WEFT_GROW(j->works, j->work_count, j->work_cap));
+    wefti_joint_work *work = &j->works[j->work_count++];
+    *work = (wefti_joint_work){.key = key};
+    WEFT_TRY(make_work(j, work));
+    *out = work;
+    return WEFT_OK;
+}
+
+weft_status wefti_joint_ideal(wefti_joint *j, double *out_forward, double *out_backward) {
+    const wefti_degrees d = wefti_degrees_none();
+    wefti_program *p;
+    weft_graph *g;
+    WEFT_TRY(build(j, &d, 1, j->shape.layers, &g, &p));
+    *out_forward = *out_backward = 0;
+    for (int32_t i = 0; i < p->step_count[WEFTI_SECTION_FIRST]; i++) {
+        const wefti_step *s = &p->steps[WEFTI_SECTION_FIRST][i];
+        const int32_t k = s->kind == WEFTI_STEP_CALL ? call_of(&j->shape, s->name) : -1;
+        if (k < 0 || (s->phase != WEFTI_FORWARD && s->phase != WEFTI_BACKWARD)) continue;
+        *(s->phase == WEFTI_FORWARD ? out_forward : out_backward) +=
+            ideal_seconds(j->problem->machine, s) * (k == j->shape.middle ? j->shape.copies : 1);
+    }
+    wefti_program_destroy(p);
+    return WEFT_OK;
+}
+
+/* ---- state ---- */
+
+/* Sums over one program: 0 in the first microbatch, 1 in each further one, 2 in the last one, and
+ * everything behind them. */
+typedef struct state_sums {
+    double update, waits[3], stream[3][WEFTI_LEVELS_MAX], tail;
+} state_sums;
+
+static void add_transfer(const table_walk *w, int part, int32_t index, state_sums *out) {
+    const wefti_transfer *t = wefti_partition_transfer(w->program->partition, index);
+    if (t->members > 1) out->stream[part][wefti_transfer_level(w->machine, t)] += w->instant[index];
+}
+
+static void add_state_step(const table_walk *w, const wefti_step *s, int part, state_sums *out) {
+    double kernels, waits;
+    if (s->kind == WEFTI_STEP_POST) add_transfer(w, part, s->transfer, out);
+    if (s->kind == WEFTI_STEP_COPY && part != 1)
+        out->update += wefti_copy_seconds(w->machine, (double)s->bytes);
+    if (s->kind != WEFTI_STEP_CALL) return;
+    const bool computes = s->phase == WEFTI_FORWARD || s->phase == WEFTI_BACKWARD;
+    call_seconds(w, s, true, &kernels, &waits);
+    out->waits[part] += waits;
+    if (!computes && part != 1) out->update += kernels;
+    for (int32_t k = s->from; k < s->to; k++) {
+        const int32_t t = s->routine->code[k].transfer;
+        if (t >= 0 && w->replicas[t]) add_transfer(w, part, t, out);
+    }
+}
+
+/* The last section that computes. */
+static wefti_section last_section(const wefti_program *p) {
+    return p->step_count[WEFTI_SECTION_LAST]   ? WEFTI_SECTION_LAST
+           : p->step_count[WEFTI_SECTION_NEXT] ? WEFTI_SECTION_NEXT
+                                               : WEFTI_SECTION_FIRST;
+}
+
+/* The exposed part of transfers that are posted behind the last backward call: a rank that waits
+ * for none of the earlier ones walks to the end of its step. */
+static weft_status find_tail(const table_walk *w, double *out) {
+    const wefti_program *p = w->program;
+    const wefti_section from = last_section(p);
+    const int32_t transfers = p->partition ? wefti_partition_transfers(p->partition) : 0;
+    double *ends, clock = 0, busy = 0, kernels, waits;
+    int32_t begin = 0;
+    WEFT_NEW_ARRAY(ends, double, transfers + 1);
+    for (int32_t i = 0; i < p->step_count[from]; i++) {
+        const wefti_step *s = &p->steps[from][i];
+        if (s->kind == WEFTI_STEP_CALL && s->phase == WEFTI_BACKWARD) begin = i + 1;
+    }
+    for (int section = from; section < WEFTI_SECTIONS; section++) {
+        for (int32_t i = section == (int)from ? begin : 0; i < p->step_count[section]; i++) {
+            const wefti_step *s = &p->steps[section][i];
+            double more = 0;
+            if (s->kind == WEFTI_STEP_POST && section == (int)from)
+                ends[s->transfer] = clock + transfer_seconds(w, s->transfer);
+            if (s->kind == WEFTI_STEP_WAIT && ends[s->transfer] > clock) clock = ends[s->transfer];
+            if (s->kind == WEFTI_STEP_COPY) more = wefti_copy_seconds(w->machine, (double)s->bytes);
+            if (s->kind == WEFTI_STEP_CALL) {
+                call_seconds(w, s, true, &kernels, &waits);
+                more = kernels + waits;
+            }
+            clock += more;
+            busy += more;
+        }
+    }
+    *out = clock - busy;
+    wefti_free(ends);
+    return WEFT_OK;
+}
+
+static weft_status sum_state(const wefti_joint *j, const wefti_program *p, state_sums *out) {
+    table_walk w;
+    *out = (state_sums){0};
+    WEFT_TRY(walk_begin(j, p, &w));
+    for (int section = 0; section < WEFTI_SECTIONS; section++) {
+        const int part = section == WEFTI_SECTION_FIRST ? 0 : section == WEFTI_SECTION_NEXT ? 1 : 2;
+        for (int32_t i = 0; i < p->step_count[section]; i++)
+            add_state_step(&w, &p->steps[section][i], part, out);
+    }
+    const weft_status status = find_tail(&w, &out->tail);
+    walk_end(&w);
+    return status;
+}
+
+/* The call that first reads a parameter, -1: none. */
+static int32_t reader_of(const wefti_joint_shape *shape, const weft_graph *g, const char *name) {
+    for (int64_t i = 0, call = -1; i < g->root->node_count; i++) {
+        const weft_node *n = &g->root->nodes[i];
+        if (!n->callee) continue;
+        call++;
+        for (int k = 0; k < n->inputs; k++) {
+            const char *is = n->in[k] < 0 ? NULL : g->root->values[n->in[k]].name;
+            if (is && !strcmp(is, name)) return call < shape->calls ? (int32_t)call : -1;
+        }
+    }
+    return -1;
+}
+
+static weft_status read_tensors(wefti_joint *j, const weft_graph *g, const wefti_program *p,
+                                wefti_joint_state *out) {
+    int32_t *reader;
+    WEFT_NEW_ARRAY(reader, int32_t, p->tensor_count + 1);
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        const wefti_tensor *t = &p->tensors[i];
+        reader[i] = t->role == WEFTI_TENSOR_PARAM ? reader_of(&j->shape, g, t->name) : -1;
+        if (reader[i] < 0) continue;
+        out->parameters[reader[i]] += weft_desc_bytes(&t->desc);
+        if (out->key.several && out->key.level < 2)
+            out->gradients[reader[i]] += weft_desc_bytes(&t->desc);
+    }
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        const wefti_tensor *t = &p->tensors[i];
+        if (t->role != WEFTI_TENSOR_OPTIMIZER || t->param < 0 || reader[t->param] < 0) continue;
+        out->optimizer[reader[t->param]] += weft_desc_bytes(&t->desc);
+    }
+    wefti_free(reader);
+    return WEFT_OK;
+}
+
+static weft_status new_bytes(wefti_joint *j, int64_t **out) {
+    *out = wefti_arena_alloc(j->arena, (size_t)j->shape.calls * sizeof **out);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a search");
+    return WEFT_OK;
+}
+
+static weft_status sums_of(wefti_joint *j, const wefti_joint_state *state, int64_t layers,
+                           state_sums *out, wefti_joint_state *tensors) {
+    const wefti_joint_state_key *k = &state->key;
+    wefti_degrees d = wefti_degrees_none();
+    wefti_program *p;
+    weft_graph *g;
+    d.data = k->data, d.expert = k->expert, d.context = k->context, d.tensor = k->tensor;
+    d.sequence = k->sequence, d.level = k->level, d.shard = k->shard;
+    d.microbatches = k->several ? 3 : 1; /* sections FIRST, NEXT and LAST */
+    memcpy(d.order, k->order, sizeof d.order);
+    WEFT_TRY(build(j, &d, (int64_t)k->data * k->expert, layers, &g, &p));
+    weft_status status = sum_state(j, p, out);
+    if (status >= 0 && tensors) status = read_tensors(j, g, p, tensors);
+    wefti_program_destroy(p);
+    return status;
+}
+
+/* A block costs what three blocks cost more than two. */
+static wefti_joint_share share_of(double three, double two, bool shortened) {
+    const double block = shortened && three > two ? three - two : 0;
+    return (wefti_joint_share){three - (shortened ? SHORT_LAYERS : 0) * block, block};
+}
+
+static weft_status make_state(wefti_joint *j, wefti_joint_state *state) {
+    const bool shortened = j->shape.layers > 0;
+    state_sums three, two = {0};
+    WEFT_TRY(new_bytes(j, &state->parameters));
+    WEFT_TRY(new_bytes(j, &state->optimizer));
+    WEFT_TRY(new_bytes(j, &state->gradients));
+    weft_status status = sums_of(j, state, j->shape.layers, &three, state);
+    if (status >= 0 && shortened) status = sums_of(j, state, j->shape.layers - 1, &two, NULL);
+    if (wefti_joint_refuses(status)) return WEFT_OK;
+    WEFT_TRY(status);
+    state->update = share_of(three.update, two.update, shortened);
+    for (int part = 0; part < 3; part++) {
+        state->waits[part] = share_of(three.waits[part], two.waits[part], shortened);
+        for (int l = 0; l < WEFTI_LEVELS_MAX; l++)
+            state->stream[part][l] =
+                share_of(three.stream[part][l], two.stream[part][l], shortened);
+    }
+    state->tail = three.tail;
+    state->legal = true;
+    return WEFT_OK;
+}
+
+weft_status wefti_joint_state_find(wefti_joint *j, const wefti_degrees *d,
+                                   const wefti_joint_state **out) {
+    wefti_joint_state_key key;
+    memset(&key, 0, sizeof key);
+    key.data = d->data, key.expert = d->expert, key.context = d->context, key.tensor = d->tensor;
+    key.sequence = d->sequence, key.level = d->level, key.shard = d->shard;
+    key.several = d->microbatches > 1 || d->stages > 1;
+    memcpy(key.order, d->order, sizeof key.order);
+    for (int64_t i = 0; i < j->state_count; i++)
+        if (!memcmp(&j->states[i].key, &key, sizeof key)) {
+            *out = &j->states[i];
+            return WEFT_OK;
+        }
+    WEFT_TRY(WEFT_GROW(j->states, j->state_count, j->state_cap));
+    wefti_joint_state *state = &j->states[j->state_count++];
+    *state = (wefti_joint_state){.key = key};
+    WEFT_TRY(make_state(j, state));
+    *out = state;
+    return WEFT_OK;
+}

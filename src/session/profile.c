@@ -1,0 +1,51 @@
+/* The times of kernels and transfers of a session's devices. */
+#include "session/parts.h"
+
+#include "base/memory.h"
+
+void wefti_session_set_profiles(const weft_session *s) {
+    for (int32_t r = 0; s->workers && s->profiles && r < s->devices; r++)
+        if (wefti_session_has(s, r))
+            wefti_rank_device_profile(wefti_workers_device(s->workers, r),
+                                      s->profiling ? s->profiles[r] : NULL);
+}
+
+static weft_status create(weft_session *s) {
+    WEFT_NEW_ARRAY(s->profiles, wefti_profile *, s->devices);
+    for (int32_t r = 0; r < s->devices; r++)
+        if (wefti_session_has(s, r))
+            WEFT_TRY(wefti_profile_create(s->views[0]->programs[r], &s->profiles[r]));
+    return WEFT_OK;
+}
+
+weft_status wefti_session_profile(weft_session *s, bool on) {
+    weft_status status = on && !s->profiles ? create(s) : WEFT_OK;
+    if (status < 0) {
+        wefti_session_profiles_destroy(s);
+        return status;
+    }
+    s->profiling = on;
+    wefti_session_set_profiles(s);
+    return WEFT_OK;
+}
+
+void wefti_session_profile_end_step(weft_session *s) {
+    for (int32_t r = 0; s->profiling && r < s->devices; r++)
+        if (s->profiles[r]) wefti_profile_end_step(s->profiles[r]);
+}
+
+const wefti_profile *wefti_session_profile_of(const weft_session *s, int32_t rank) {
+    return s->profiles ? s->profiles[rank] : NULL;
+}
+
+int64_t wefti_session_observed(const weft_session *s, int32_t rank) {
+    if (!s->workers || !wefti_session_has(s, rank)) return 0;
+    return wefti_rank_device_observed_peak(wefti_workers_device(s->workers, rank));
+}
+
+void wefti_session_profiles_destroy(weft_session *s) {
+    for (int32_t r = 0; s->profiles && r < s->devices; r++) wefti_profile_destroy(s->profiles[r]);
+    wefti_free(s->profiles);
+    s->profiles = NULL;
+    s->profiling = false;
+}

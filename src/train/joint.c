@@ -1,0 +1,198 @@
+/* The joint search of a job: models for every microbatch, the machine, and the report. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "plan/plan.h"
+#include "search/joint/joint.h"
+#include "session/optimizer.h"
+#include "train/training.h"
+#include "weft/info.h"
+
+/* A model that the search has asked for. */
+typedef struct joint_model {
+    int64_t samples, layers;
+    weft_graph *graph;
+    wefti_optimizer *optimizer;
+} joint_model;
+
+typedef struct joint_models {
+    const wefti_training *training;
+    joint_model *items;
+    int64_t count, cap;
+} joint_models;
+
+static weft_status build(const wefti_training *t, joint_model *m) {
+    weft_model_config config = t->model.config;
+    const weft_session_options o = wefti_training_options(t);
+    const int64_t context = t->model.objective->is_language ? t->job->model.context : 0;
+    if (m->layers) config.layers = m->layers;
+    WEFT_TRY(weft_model_build(&config, WEFT_USE_TRAIN, m->samples, context, t->job->train.precision,
+                              &m->graph));
+    WEFT_TRY(wefti_graph_wrap(m->graph));
+    return wefti_optimizer_create(&o.optimizer, o.clip > 0, m->graph, &m->optimizer);
+}
+
+static weft_status find_model(void *context, int64_t samples, int64_t layers, weft_graph **graph,
+                              const wefti_optimizer_plan **optimizer) {
+    joint_models *all = context;
+    joint_model *m = NULL;
+    for (int64_t i = 0; i < all->count && !m; i++)
+        if (all->items[i].samples == samples && all->items[i].layers == layers) m = &all->items[i];
+    if (!m) {
+        WEFT_TRY(WEFT_GROW(all->items, all->count, all->cap));
+        m = &all->items[all->count++];
+        *m = (joint_model){.samples = samples, .layers = layers};
+        WEFT_TRY(build(all->training, m));
+    }
+    *graph = m->graph;
+    *optimizer = wefti_optimizer_plan_of(m->optimizer);
+    return WEFT_OK;
+}
+
+static void free_models(joint_models *all) {
+    for (int64_t i = 0; i < all->count; i++) {
+        wefti_optimizer_destroy(all->items[i].optimizer);
+        weft_graph_destroy(all->items[i].graph);
+    }
+    wefti_free(all->items);
+}
+
+/* ---- the machine ---- */
+
+/* `limit`: bytes of a device, 0: the machine model's. */
+static weft_status find_machine(const wefti_training *t, wefti_machine_model **out,
+                                int64_t *limit) {
+    const weft_job *job = t->job;
+    const int32_t devices = job->plan->devices;
+    weft_info info;
+    *limit = job->device.memory_bytes;
+    if (*job->machine) return wefti_model_find(job->machine, out);
+    weft_info_get(&info);
+    const int64_t share = info.memory_bytes > devices ? info.memory_bytes / devices : 1;
+    if (!*limit) *limit = share;
+    if (*job->parallel.links) return wefti_model_find(job->parallel.links, out);
+    return wefti_joint_assume(devices, share, NULL, out);
+}
+
+/* ---- the report ---- */
+
+/* The levels that the groups of an axis use. */
+static void name_links(const wefti_machine_model *m, int64_t stride, int32_t size, char out[64]) {
+    size_t used = 0;
+    out[0] = '\0';
+    bool seen[WEFTI_LEVELS_MAX] = {false};
+    for (int64_t i = 1; i < size; i++)
+        seen[wefti_model_level_of(m, (int32_t)((i - 1) * stride), (int32_t)(i * stride))] = true;
+    for (int32_t l = 0; l < m->level_count && used < 64; l++)
+        if (seen[l])
+            used += (size_t)snprintf(out + used, 64 - used, "%s%s", used ? " and " : "",
+                                     m->level[l].name);
+}
+
+static void fill_axes(const wefti_machine_model *m, const weft_plan *plan,
+                      weft_search_report *out) {
+    int64_t stride = 1;
+    out->axis_count = plan->mesh.axes;
+    for (int a = plan->mesh.axes - 1; a >= 0; a--) {
+        weft_axis_links *axis = &out->axes[a];
+        snprintf(axis->name, sizeof axis->name, "%s", plan->mesh.axis[a].name);
+        axis->size = plan->mesh.axis[a].size;
+        name_links(m, stride, axis->size, axis->links);
+        stride *= axis->size;
+    }
+}
+
+static weft_status make_report(const wefti_machine_model *m, int64_t limit,
+                               wefti_joint_answer *answer, double seconds,
+                               weft_search_report **out) {
+    const wefti_degrees *d = &answer->degrees;
+    weft_search_report *r;
+    wefti_text text = {0};
+    WEFT_NEW(r, weft_search_report);
+    *r = (weft_search_report){.prediction = answer->prediction,
+                              .lower_bound_seconds = answer->lower_bound_seconds,
+                              .gap = answer->gap,
+                              .search_seconds = seconds,
+                              .candidates = answer->candidates,
+                              .evaluations = answer->evaluations,
+                              .programs = answer->programs,
+                              .exhausted = answer->exhausted,
+                              .cut = answer->cut,
+                              .stages = d->stages,
+                              .chunks = d->chunks,
+                              .microbatches = d->microbatches,
+                              .level = d->level,
+                              .shard = d->shard,
+                              .schedule = d->schedule,
+                              .recompute = d->recompute,
+                              .device_memory_bytes = limit};
+    answer->prediction = NULL;
+    fill_axes(m, answer->plan, r);
+    wefti_joint_degrees_text(d, &text);
+    r->degrees = wefti_text_take(&text);
+    *out = r;
+    WEFT_REQUIRE(r->degrees, WEFT_E_NOMEM, "no memory for a report");
+    return WEFT_OK;
+}
+
+void weft_search_report_free(weft_search_report *report) {
+    if (!report) return;
+    weft_prediction_free(report->prediction);
+    wefti_free(report->degrees);
+    wefti_free(report);
+}
+
+/* ---- the search ---- */
+
+static weft_status search(wefti_training *t, const wefti_machine_model *machine, int64_t limit,
+                          joint_models *models, wefti_joint_answer *answer) {
+    const weft_job *job = t->job;
+    const double samples = (double)job->train.batch;
+    const double context =
+        t->model.objective->is_language
+            ? (double)(job->model.context ? job->model.context : t->model.config.context)
+            : 1;
+    wefti_joint_problem p = {.source = {.context = models,
+                                        .model = find_model,
+                                        .config = &t->model.config,
+                                        .batch = job->train.batch,
+                                        .tokens = samples * context},
+                             .settings = job->plan,
+                             .machine = machine,
+                             .fix = wefti_joint_free(),
+                             .memory_bytes = limit,
+                             .evaluations = (int32_t)job->parallel.evaluations,
+                             .seconds = job->parallel.search_seconds};
+    WEFT_TRY(wefti_joint_fix_add(job->parallel.constraints, &p.fix));
+    return wefti_joint_search(&p, answer);
+}
+
+static weft_status search_on(wefti_training *t, const wefti_machine_model *machine, int64_t limit) {
+    const double begin = wefti_now_s();
+    joint_models models = {.training = t};
+    wefti_joint_answer answer = {0};
+    weft_status status = search(t, machine, limit, &models, &answer);
+    if (!limit) limit = (int64_t)machine->device.memory_bytes.value;
+    if (status >= 0)
+        status = make_report(machine, limit, &answer, wefti_now_s() - begin, &t->report);
+    free_models(&models);
+    if (status < 0) {
+        wefti_joint_answer_free(&answer);
+        return status;
+    }
+    t->searched = answer.plan;
+    if (answer.cut)
+        wefti_training_note(t, "the search was cut off after %g s: it cannot be repeated",
+                            t->job->parallel.search_seconds);
+    return WEFT_OK;
+}
+
+weft_status wefti_training_joint(wefti_training *t) {
+    wefti_machine_model *machine;
+    int64_t limit;
+    WEFT_TRY(find_machine(t, &machine, &limit));
+    const weft_status status = search_on(t, machine, limit);
+    wefti_model_destroy(machine);
+    return status;
+}

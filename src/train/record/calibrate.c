@@ -1,0 +1,281 @@
+/* Corrects a machine file by what a run measured: weft_audit_calibrate (weft/audit.h).
+ *
+ * 1. step_seconds becomes the time that the busiest rank spent outside of kernels and transfers.
+ * 2. The curves of products and of memory are scaled, so that the sums over all kernels are right.
+ *    Ops that the run did not have are thus corrected too. A machine that has factors of ops keeps
+ *    its curves, since the factors belong to them.
+ * 3. Each op gets the factor between its measured and its computed time, by size. Factors of other
+ *    sizes stay.
+ * 4. Links are scaled by the transfers that nothing overlapped. Of equal transfers the rank that
+ *    waited least counts: the others also waited for it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cost/cost.h"
+#include "train/record/compare.h"
+#include "weft/audit.h"
+
+static const char source[] = "measured (weft audit --calibrate)";
+
+/* ---- kernels ---- */
+
+/* The kernel's time without its launch and without the op's factor. */
+static double formula(const wefti_device_model *d, const wefti_run_record_row *row) {
+    const double seconds =
+        row->product ? wefti_product_seconds(d, row->arithmetic, NULL, row->flops, row->bytes)
+                     : wefti_vector_seconds(d, row->flops, row->bytes);
+    return seconds - d->launch_seconds.value;
+}
+
+static double work_of(const wefti_run_record_row *row) {
+    return row->product ? row->flops : row->bytes;
+}
+
+/* All kernels of all ranks, with equal ones together, without their launches. */
+static weft_status collect(const wefti_run_record *r, wefti_run_record_rows *out) {
+    const double launch = r->machine->device.launch_seconds.value;
+    for (int32_t i = 0; i < r->measured.count; i++)
+        for (int64_t k = 0; k < r->measured.ranks[i].rows.count; k++) {
+            wefti_run_record_row row = r->measured.ranks[i].rows.items[k];
+            const double net = row.seconds - row.calls * launch;
+            row.seconds = net > 0.1 * row.seconds ? net : 0.1 * row.seconds;
+            if (!row.transfer) WEFT_TRY(wefti_run_record_add(out, &row));
+        }
+    return WEFT_OK;
+}
+
+static void set_step(const wefti_run_record *r, wefti_machine_model *m) {
+    double busiest = 0;
+    for (int32_t i = 0; i < r->measured.count; i++) {
+        const wefti_run_record_rows *rows = &r->measured.ranks[i].rows;
+        const double busy =
+            wefti_run_record_seconds(rows, false) + wefti_run_record_seconds(rows, true);
+        if (busy > busiest) busiest = busy;
+    }
+    const double rest = r->measured.step_seconds - busiest;
+    m->device.step_seconds = (wefti_figure){rest > 0 ? rest : 0, source};
+}
+
+/* Multiplies all rates. */
+static weft_status scale_curve(wefti_machine_model *m, wefti_curve *curve, double factor) {
+    if (!curve->count) return WEFT_OK;
+    double *rate = wefti_arena_alloc(m->arena, (size_t)curve->count * sizeof *rate);
+    WEFT_REQUIRE(rate, WEFT_E_NOMEM, "no memory for a machine");
+    for (int32_t i = 0; i < curve->count; i++) {
+        const double scaled = curve->rate[i] * factor;
+        rate[i] = scaled > 1 ? scaled : 1;
+    }
+    curve->rate = rate;
+    curve->source = source;
+    return WEFT_OK;
+}
+
+static void scale_figure(wefti_figure *figure, double factor, double least) {
+    if (!figure->source) return;
+    figure->value *= factor;
+    if (figure->value < least) figure->value = least;
+    figure->source = source;
+}
+
+/* Of the kernels of one kind: computed by measured seconds; 1 without any. */
+static double ratio_of(const wefti_run_record_rows *rows, const wefti_device_model *d, bool product,
+                       wefti_arithmetic arithmetic) {
+    double computed = 0, measured = 0;
+    for (int64_t i = 0; i < rows->count; i++) {
+        const wefti_run_record_row *row = &rows->items[i];
+        if (row->product != product || (product && row->arithmetic != arithmetic)) continue;
+        computed += row->calls * formula(d, row);
+        measured += row->seconds;
+    }
+    return computed > 0 && measured > 0 ? computed / measured : 1;
+}
+
+static weft_status scale_kernels(const wefti_run_record_rows *rows, wefti_machine_model *m) {
+    wefti_device_model *d = &m->device;
+    const wefti_device_model before = *d;
+    const double memory = ratio_of(rows, &before, false, WEFTI_ARITHMETIC_F32);
+    WEFT_TRY(scale_curve(m, &d->memory, memory));
+    scale_figure(&d->memory_bytes_per_second, memory, 1);
+    scale_figure(&d->vector_flops, memory, 1);
+    for (int a = 0; a < WEFTI_ARITHMETICS; a++) {
+        const double factor = ratio_of(rows, &before, true, (wefti_arithmetic)a);
+        if (factor == 1) continue;
+        WEFT_TRY(scale_curve(m, &d->product[a], factor));
+        scale_figure(&d->peak_flops[a], factor, 1);
+    }
+    return WEFT_OK;
+}
+
+/* ---- factors of ops ---- */
+
+typedef struct factor_point {
+    char key[64];
+    double work, computed, measured;
+} factor_point;
+
+static int compare_points(const void *a, const void *b) {
+    const factor_point *x = a, *y = b;
+    const int by_key = strcmp(x->key, y->key);
+    return by_key ? by_key : x->work < y->work ? -1 : x->work > y->work;
+}
+
+/* The points in order, with one for each size of an op. */
+static int64_t list_points(const wefti_run_record_rows *rows, const wefti_device_model *d,
+                           factor_point *points) {
+    int64_t count = 0, kept = 0;
+    for (int64_t i = 0; i < rows->count; i++) {
+        const wefti_run_record_row *row = &rows->items[i];
+        factor_point p = {.work = work_of(row),
+                          .computed = row->calls * formula(d, row),
+                          .measured = row->seconds};
+        if (p.work < 1 || p.computed <= 0 || p.measured <= 0) continue;
+        /* additions in place have no factor of their own: the simulator counts them as copies */
+        const char *name = !strcmp(row->name, "add") && row->flops == 0 ? "copy" : row->name;
+        (void)wefti_model_op_key(name, row->arithmetic, p.key);
+        points[count++] = p;
+    }
+    qsort(points, (size_t)count, sizeof *points, compare_points);
+    for (int64_t i = 0; i < count; i++) {
+        factor_point *last = kept ? &points[kept - 1] : NULL;
+        if (last && compare_points(last, &points[i]) == 0) {
+            last->computed += points[i].computed;
+            last->measured += points[i].measured;
+        } else {
+            points[kept++] = points[i];
+        }
+    }
+    return kept;
+}
+
+/* A curve of points[0, count), at most WEFTI_CURVE_POINTS of them. */
+static weft_status make_factor(wefti_machine_model *m, const factor_point *points, int64_t count,
+                               wefti_op_curve *out) {
+    static const double least = 1e-6;
+    if (count > WEFTI_CURVE_POINTS) count = WEFTI_CURVE_POINTS;
+    double *work = wefti_arena_alloc(m->arena, 2 * (size_t)count * sizeof *work);
+    out->op = wefti_arena_strdup(m->arena, points->key);
+    WEFT_REQUIRE(work && out->op, WEFT_E_NOMEM, "no memory for a machine");
+    double *rate = work + count;
+    for (int64_t i = 0; i < count; i++) {
+        const double factor = points[i].measured / points[i].computed;
+        work[i] = points[i].work;
+        rate[i] = factor > least ? factor : least;
+    }
+    out->curve = (wefti_curve){source, work, rate, (int32_t)count};
+    return WEFT_OK;
+}
+
+/* Adds the factors that the machine has already, of sizes that the run did not have. Returns the
+ * number of all points, in order. */
+static int64_t add_known(const wefti_device_model *d, factor_point *points, int64_t count) {
+    const int64_t own = count;
+    for (int32_t i = 0; i < d->op_factor_count; i++) {
+        const wefti_op_curve *known = &d->op_factors[i];
+        for (int32_t k = 0; k < known->curve.count; k++) {
+            factor_point p = {
+                .work = known->curve.work[k], .computed = 1, .measured = known->curve.rate[k]};
+            (void)snprintf(p.key, sizeof p.key, "%.63s", known->op);
+            bool found = false;
+            for (int64_t n = 0; n < own && !found; n++) found = compare_points(&points[n], &p) == 0;
+            if (!found) points[count++] = p;
+        }
+    }
+    qsort(points, (size_t)count, sizeof *points, compare_points);
+    return count;
+}
+
+static int64_t known_points(const wefti_device_model *d) {
+    int64_t count = 0;
+    for (int32_t i = 0; i < d->op_factor_count; i++) count += d->op_factors[i].curve.count;
+    return count;
+}
+
+static weft_status set_factors(const wefti_run_record_rows *rows, wefti_machine_model *m) {
+    wefti_device_model *d = &m->device;
+    factor_point *points;
+    WEFT_NEW_ARRAY(points, factor_point, rows->count + known_points(d) + 1);
+    const int64_t count = add_known(d, points, list_points(rows, d, points));
+    d->op_factors = wefti_arena_alloc(m->arena, WEFTI_OP_FACTORS_MAX * sizeof *d->op_factors);
+    d->op_factor_count = 0;
+    weft_status status =
+        d->op_factors ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a machine");
+    for (int64_t i = 0, end; i < count && status >= 0; i = end) {
+        for (end = i + 1; end < count && !strcmp(points[end].key, points[i].key);) end++;
+        if (d->op_factor_count == WEFTI_OP_FACTORS_MAX) break;
+        status = make_factor(m, &points[i], end - i, &d->op_factors[d->op_factor_count]);
+        if (status >= 0) d->op_factor_count++;
+    }
+    wefti_free(points);
+    return status;
+}
+
+/* ---- links ---- */
+
+/* The least time of a call of a transfer on any rank; 0: none, or it overlaps with kernels. */
+static double least_seconds(const wefti_run_record *r, const wefti_run_record_row *wanted) {
+    double least = 0;
+    for (int32_t i = 0; i < r->measured.count; i++)
+        for (int64_t k = 0; k < r->measured.ranks[i].rows.count; k++) {
+            const wefti_run_record_row *row = &r->measured.ranks[i].rows.items[k];
+            if (!wefti_run_record_same(row, wanted) || row->calls <= 0) continue;
+            if (row->under_way > 1.25 * row->seconds) return 0;
+            const double seconds = row->seconds / row->calls;
+            if (least == 0 || seconds < least) least = seconds;
+        }
+    return least;
+}
+
+/* Scales the levels up to that of the transfers' groups. */
+static weft_status scale_links(const wefti_run_record *r, wefti_machine_model *m) {
+    double predicted[WEFTI_LEVELS_MAX] = {0}, measured[WEFTI_LEVELS_MAX] = {0};
+    for (int32_t i = 0; i < r->predicted.count; i++)
+        for (int64_t k = 0; k < r->predicted.ranks[i].rows.count; k++) {
+            const wefti_run_record_row *row = &r->predicted.ranks[i].rows.items[k];
+            const double least = row->transfer ? least_seconds(r, row) : 0;
+            if (least <= 0 || row->level >= m->level_count) continue;
+            predicted[row->level] += row->seconds;
+            measured[row->level] += row->calls * least;
+        }
+    for (int32_t l = 0; l < m->level_count; l++) {
+        if (!(predicted[l] > 0) || !(measured[l] > 0)) continue;
+        const double factor = predicted[l] / measured[l];
+        wefti_level *level = &m->level[l];
+        scale_figure(&level->latency_seconds, 1 / factor, 0);
+        scale_figure(&level->bytes_per_second, factor, 1);
+        scale_figure(&level->uplink_bytes_per_second, factor, 1);
+        WEFT_TRY(scale_curve(m, &level->all_reduce, factor));
+    }
+    return WEFT_OK;
+}
+
+/* ---- all of it ---- */
+
+static weft_status calibrate(wefti_run_record *r, char **out) {
+    wefti_machine_model *m = r->machine;
+    wefti_run_record_rows rows = {0};
+    wefti_text text = {0};
+    weft_status status = collect(r, &rows);
+    if (status >= 0) {
+        if (!m->device.op_factor_count) status = scale_kernels(&rows, m);
+        set_step(r, m);
+    }
+    if (status >= 0) status = set_factors(&rows, m);
+    if (status >= 0) status = scale_links(r, m);
+    if (status >= 0) status = wefti_model_check(m);
+    wefti_run_record_rows_free(&rows);
+    WEFT_TRY(status);
+    wefti_model_print(m, &text);
+    *out = wefti_text_take(&text);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a machine file");
+    return WEFT_OK;
+}
+
+weft_status weft_audit_calibrate(const char *directory, char **out) {
+    wefti_run_record record;
+    WEFT_REQUIRE(out, WEFT_E_ARG, "weft_audit_calibrate needs a place for the machine");
+    weft_status status = wefti_run_record_open(directory, &record);
+    if (status >= 0) status = calibrate(&record, out);
+    wefti_run_record_close(&record);
+    return status < 0 ? wefti_note(status, __func__, __FILE__, __LINE__) : WEFT_OK;
+}

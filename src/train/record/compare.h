@@ -1,0 +1,39 @@
+/* The record of a run, read for an audit. */
+#ifndef WEFTI_RUN_RECORD_COMPARE_H
+#define WEFTI_RUN_RECORD_COMPARE_H
+
+#include "train/record/rows.h"
+
+typedef struct wefti_run_record_rank {
+    int32_t rank; /* predicted: the lowest one of equal ranks */
+    int64_t peak_bytes;
+    double waits; /* predicted: exposed and idle */
+    wefti_run_record_rows rows;
+} wefti_run_record_rank;
+
+/* A file of the record: of the prediction, or of the measurement. */
+typedef struct wefti_run_record_side {
+    wefti_arena *arena; /* of the JSON, whose texts the rows borrow */
+    double step_seconds, first_quartile, third_quartile;
+    const char *machine; /* of the prediction */
+    int64_t devices, steps;
+    wefti_run_record_rank *ranks;
+    int32_t count;
+    int32_t *class_of; /* of the prediction: for each rank in detail, its place in `ranks` */
+    int32_t detailed;
+} wefti_run_record_side;
+
+typedef struct wefti_run_record {
+    wefti_run_record_side predicted, measured;
+    wefti_machine_model *machine;
+} wefti_run_record;
+
+weft_status wefti_run_record_open(const char *directory, wefti_run_record *out) WEFT_CHECKED;
+void wefti_run_record_close(wefti_run_record *record); /* also after a failure */
+/* The prediction of a measured rank; NULL: a rank without detail. */
+const wefti_run_record_rank *wefti_run_record_class(const wefti_run_record *record,
+                                                    const wefti_run_record_rank *measured);
+/* Seconds of all kernels, or of all transfers. */
+double wefti_run_record_seconds(const wefti_run_record_rows *rows, bool transfers);
+
+#endif

@@ -1,0 +1,135 @@
+/* What a run measures: the times of some steps, kernel by kernel, on all ranks. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/record/record.h"
+#include "train/record/rows.h"
+
+/* The first steps touch memory for the first time and bind transfers; they do not count. */
+enum { WARM_STEPS = 2 };
+
+void wefti_run_record_step(wefti_training *t, int64_t done, double seconds) {
+    wefti_training_record *r = &t->record;
+    if (!t->job->checkpoint.dir[0]) return;
+    if (r->measuring) {
+        wefti_session_profile_end_step(t->session);
+        if (r->steps < WEFTI_PROFILE_STEPS) r->seconds[r->steps] = seconds;
+        r->steps++;
+    }
+    const bool measures = done >= WARM_STEPS && r->steps < WEFTI_PROFILE_STEPS;
+    if (measures == r->measuring) return;
+    r->measuring = wefti_session_profile(t->session, measures) >= 0 && measures;
+}
+
+/* ---- which steps count ---- */
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Seconds of the step at a quarter of the steps in order. */
+static double quartile(const wefti_training_record *r, int quarter) {
+    double sorted[WEFTI_PROFILE_STEPS];
+    memcpy(sorted, r->seconds, (size_t)r->steps * sizeof *sorted);
+    qsort(sorted, (size_t)r->steps, sizeof *sorted, compare);
+    return sorted[(r->steps - 1) * quarter / 4];
+}
+
+/* The middle half of the steps: their mean is close to the median, and the times of kernels add up
+ * to it, unlike medians of each. */
+static uint64_t middle_steps(const wefti_training_record *r) {
+    const double least = quartile(r, 1), most = quartile(r, 3);
+    uint64_t steps = 0;
+    for (int64_t i = 0; i < r->steps; i++)
+        if (r->seconds[i] >= least && r->seconds[i] <= most) steps |= (uint64_t)1 << i;
+    return steps;
+}
+
+/* ---- this process ---- */
+
+static weft_status add_rank(const wefti_training *t, int32_t rank, uint64_t steps,
+                            wefti_text *out) {
+    const wefti_profile *profile = wefti_session_profile_of(t->session, rank);
+    wefti_run_record_rows rows = {0};
+    if (!profile) return WEFT_OK;
+    weft_status status = wefti_run_record_measured(profile, steps, &rows);
+    wefti_text_add(out,
+                   "%s    {\"rank\": %d, \"peak_bytes\": %lld, \"rows\": ", out->used ? ",\n" : "",
+                   rank, (long long)wefti_session_observed(t->session, rank));
+    if (rank >= WEFTI_RUN_RECORD_RANKS) rows.count = 0;
+    wefti_run_record_rows_print(&rows, out);
+    wefti_text_add(out, "}");
+    wefti_run_record_rows_free(&rows);
+    return status;
+}
+
+static weft_status own_ranks(const wefti_training *t, uint64_t steps, char **out) {
+    wefti_text text = {0};
+    weft_status status = WEFT_OK;
+    for (int32_t r = 0; r < weft_session_devices(t->session) && status >= 0; r++)
+        status = add_rank(t, r, steps, &text);
+    if (status < 0) {
+        wefti_text_free(&text);
+        return status;
+    }
+    *out = wefti_text_take(&text);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for the measurement of a run");
+    return WEFT_OK;
+}
+
+/* ---- all processes ---- */
+
+static void add_seconds(const wefti_training_record *r, wefti_text *out) {
+    static const char *const names[] = {"first_quartile", "step_seconds", "third_quartile"};
+    for (int i = 0; i < 3; i++) {
+        wefti_text_add(out, "  \"%s\": ", names[i]);
+        wefti_json_real(out, quartile(r, i + 1));
+        wefti_text_add(out, ",\n");
+    }
+}
+
+/* `parts`: the texts of all ranks, one after the other. */
+static weft_status write(wefti_training *t, const char *parts, const int64_t *offsets, int count) {
+    wefti_text text = {0};
+    wefti_text_add(&text, "{\n  \"version\": 1,\n  \"steps\": %lld,\n", (long long)t->record.steps);
+    add_seconds(&t->record, &text);
+    wefti_text_add(&text, "  \"ranks\": [\n");
+    for (int r = 0; r < count; r++) {
+        wefti_text_add(&text, "%s", r ? ",\n" : "");
+        wefti_text_add_bytes(&text, parts + offsets[r], offsets[r + 1] - offsets[r]);
+    }
+    wefti_text_add(&text, "\n  ]\n}\n");
+    char *data = wefti_text_take(&text);
+    WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory for the measurement of a run");
+    weft_status status = wefti_run_record_write(t, "measured.json", data);
+    wefti_free(data);
+    return status;
+}
+
+static weft_status gather(wefti_training *t, const char *own) {
+    char *all;
+    int64_t *offsets;
+    WEFT_TRY(wefti_agree_gather(t->ranks.agreement, own, (int64_t)strlen(own), &all, &offsets));
+    if (!t->ranks.follows && write(t, all, offsets, weft_world_size(t->ranks.world)) < 0)
+        wefti_run_record_unwritten(t);
+    wefti_free(offsets);
+    return WEFT_OK;
+}
+
+weft_status wefti_run_record_end(wefti_training *t) {
+    char *own = NULL;
+    if (!t->job->checkpoint.dir[0] || t->record.steps == 0) return WEFT_OK;
+    uint64_t steps = middle_steps(&t->record); /* as rank 0 saw them */
+    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, &steps, sizeof steps));
+    weft_status status = own_ranks(t, steps, &own);
+    if (t->ranks.agreement) {
+        status = wefti_agree(t->ranks.agreement, status);
+        if (status >= 0) status = gather(t, own);
+    } else if (status >= 0) {
+        const int64_t offsets[] = {0, (int64_t)strlen(own)};
+        if (write(t, own, offsets, 1) < 0) wefti_run_record_unwritten(t);
+    }
+    wefti_free(own);
+    return status;
+}

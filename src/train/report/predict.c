@@ -1,0 +1,100 @@
+/* Predicted steps of jobs, and of graphs under a plan: weft/predict.h. */
+#include "plan/plan.h"
+#include "search/predict/predict.h"
+#include "train/report/programs.h"
+#include "weft/predict.h"
+
+/* ---- jobs ---- */
+
+static weft_status find_machine(const char *wanted, const char *own, wefti_machine_model **out) {
+    const char *text = wanted && *wanted ? wanted : own;
+    WEFT_REQUIRE(text && *text, WEFT_E_ARG,
+                 "a prediction needs a machine: give the key machine or the option --machine "
+                 "(`weft machine list`)");
+    return wefti_model_find(text, out);
+}
+
+/* Tokens of a step; samples of images. */
+static double tokens_of(const wefti_job_programs *p) {
+    const wefti_training *t = &p->training;
+    const bool language = t->model.objective->is_language;
+    return (double)t->job->train.batch * (language ? (double)t->model.config.context : 1.0);
+}
+
+static weft_status predict_job(wefti_job_programs *p, const weft_predict_options *o,
+                               const wefti_machine_model *machine, weft_prediction **out) {
+    const wefti_predict_options options = {
+        .machine = machine,
+        .microbatches = p->microbatches,
+        .tokens = o->tokens > 0 ? o->tokens : tokens_of(p),
+        .flops = wefti_model_flops(p->training.model.graph, p->microbatches),
+        .disturbances = o->disturbances};
+    WEFT_TRY(wefti_model_fits(machine, p->devices));
+    WEFT_TRY(wefti_job_programs_classes(p));
+    const wefti_predict_files files = {.trace = o->trace, .report = o->report};
+    return wefti_predict_classes(p->classes, &options, &files, out);
+}
+
+weft_status weft_job_predict(const weft_job *job, const weft_predict_options *options,
+                             weft_prediction **out) {
+    const weft_predict_options o = options ? *options : (weft_predict_options){0};
+    wefti_machine_model *machine;
+    wefti_job_programs p;
+    WEFT_REQUIRE(job && out, WEFT_E_ARG, "weft_job_predict needs a job and a place for the result");
+    weft_status status = find_machine(o.machine, job->machine, &machine);
+    if (status < 0) return wefti_note(status, __func__, __FILE__, __LINE__);
+    status = wefti_job_programs_open(job, &p);
+    if (status >= 0) status = predict_job(&p, &o, machine, out);
+    wefti_job_programs_close(&p);
+    wefti_model_destroy(machine);
+    return status < 0 ? wefti_note(status, __func__, __FILE__, __LINE__) : WEFT_OK;
+}
+
+/* ---- graphs ---- */
+
+typedef struct graph_plan {
+    weft_plan *plan;
+    wefti_optimizer *optimizer;
+    int32_t microbatches;
+} graph_plan;
+
+static weft_status predict_graph(weft_graph *graph, const weft_plan *plan,
+                                 const weft_session_options *session, const weft_predict_options *o,
+                                 const wefti_machine_model *machine, graph_plan *x,
+                                 weft_prediction **out) {
+    x->microbatches = session->microbatches;
+    WEFT_TRY(weft_graph_status(graph));
+    WEFT_TRY(wefti_graph_wrap(graph));
+    if (plan) WEFT_TRY(wefti_session_take_plan(plan, &x->microbatches, &x->plan));
+    WEFT_TRY(wefti_optimizer_create(&session->optimizer, session->clip > 0, graph, &x->optimizer));
+    const wefti_predict_spec spec = {
+        .graph = graph,
+        .plan = x->plan,
+        .optimizer = wefti_optimizer_plan_of(x->optimizer),
+        .prepare = {.threads = session->threads > 0 ? session->threads : 1,
+                    .bf16 = wefti_session_choose_bf16(graph, session->bf16)},
+        .files = {.trace = o->trace, .report = o->report},
+        .match = true,
+        .options = {.machine = machine,
+                    .microbatches = x->microbatches,
+                    .tokens = o->tokens,
+                    .disturbances = o->disturbances}};
+    return wefti_predict_plan(&spec, out);
+}
+
+weft_status weft_plan_predict(weft_graph *graph, const weft_plan *plan,
+                              const weft_session_options *session,
+                              const weft_predict_options *options, weft_prediction **out) {
+    const weft_session_options s = session ? *session : weft_session_defaults();
+    wefti_machine_model *machine;
+    graph_plan x = {.plan = NULL};
+    WEFT_REQUIRE(graph && options && out, WEFT_E_ARG,
+                 "weft_plan_predict needs a graph, options and a place for the result");
+    weft_status status = find_machine(options->machine, NULL, &machine);
+    if (status < 0) return wefti_note(status, __func__, __FILE__, __LINE__);
+    status = predict_graph(graph, plan, &s, options, machine, &x, out);
+    wefti_optimizer_destroy(x.optimizer);
+    weft_plan_destroy(x.plan);
+    wefti_model_destroy(machine);
+    return status < 0 ? wefti_note(status, __func__, __FILE__, __LINE__) : WEFT_OK;
+}

@@ -1,0 +1,124 @@
+#!/bin/sh
+# weft simulate: predicted steps as text and JSON, slow and failing ranks, timelines, wrong words.
+. tests/cli/run.inc
+cat >job.yaml <<'J'
+model: {family: gpt2, layers: 4, hidden: 32, heads: 4, context: 16, vocab: 64}
+data: {path: nothing.bin}
+train: {batch: 16}
+J
+two="--devices 4 --machine v100"
+
+# less A B
+less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a + 0 < b + 0) }'; }
+
+# shellcheck disable=SC2086
+expect 0 'predicted step|peak memory|critical path|forward|all_reduce' simulate job.yaml $two
+# shellcheck disable=SC2086
+expect 0 '"step_seconds"|"tokens_per_second"|"mfu"|"predicted_peak_bytes"|"seconds_by_cause"|"classes"' \
+    simulate job.yaml $two --json
+json out
+plain=$(sed 's/.*"step_seconds": \([0-9.e+-]*\),.*/\1/' out)
+peak=$(sed 's/.*"mfu": [^,]*, "predicted_peak_bytes": \([0-9]*\),.*/\1/' out)
+
+# The predicted peak is that of `weft model`, and so is the one of a plan file.
+# shellcheck disable=SC2086
+expect 0 "\"predicted_peak_bytes\": $peak" model job.yaml $two --json
+expect 0 'plan.json' plan job.yaml --devices 4 --out plan.json
+expect 0 "\"predicted_peak_bytes\": $peak" simulate job.yaml --plan plan.json --topology v100 --json
+
+sed 's/"memory_bytes": {"value": [^,]*/"memory_bytes": {"value": 1000/' >tiny.json <<J
+$("$weft" machine show v100)
+J
+expect 0 'does not fit' simulate job.yaml --devices 4 --machine tiny.json
+expect 0 '"device_memory_bytes": 1000, "fits": false' simulate job.yaml --devices 4 --machine tiny.json --json
+
+# --- disturbances ---
+# shellcheck disable=SC2086
+expect 0 '"step_seconds"' simulate job.yaml $two --slow rank=3,x=4 --json
+less "$plain" "$(sed 's/.*"step_seconds": \([0-9.e+-]*\),.*/\1/' out)" || fail 'a slow rank makes a step longer' out
+# shellcheck disable=SC2086
+expect 0 '"step_seconds"' simulate job.yaml $two --link 0-1,x=0.01 --json
+less "$plain" "$(sed 's/.*"step_seconds": \([0-9.e+-]*\),.*/\1/' out)" || fail 'a slow link makes a step longer' out
+# shellcheck disable=SC2086
+expect 0 '"stopped": true|"waiting_ranks": 3' simulate job.yaml $two --fail rank=1,at=0.0001s --json
+# shellcheck disable=SC2086
+expect 0 'stop after|3 of 4' simulate job.yaml $two --fail rank=1,at=0.0001
+
+# --- a timeline has the names of a real run's trace, and memory ---
+# shellcheck disable=SC2086
+expect 0 'predicted step' simulate job.yaml $two --trace trace.json
+tr -d '\n' <trace.json >trace.line
+echo >>trace.line
+json trace.line
+for fact in '"name":"h.2","cat":"forward"' '"name":"h.2","cat":"backward"' '"ph":"C","name":"memory"' \
+    '"name":"all_reduce"' '"name":"device 0'; do
+    grep -qF "$fact" trace.json || fail "no $fact in the trace"
+done
+# The highest value of the counter is the predicted peak.
+top=$(sed -n 's/.*"name":"memory".*"bytes":\([0-9]*\).*/\1/p' trace.json | sort -n | tail -1)
+[ "$top" = "$peak" ] || fail "the counter reaches $top bytes, the peak is $peak"
+
+# A run of the same job has the same cells, kernels and transfers.
+small="model.family=gpt2 model.layers=4 model.hidden=32 model.heads=4 model.context=16 train.batch=16 train.steps=1
+    data.path=text.txt data.validation=0 checkpoint.dir= parallel.pipeline.stages=2 parallel.pipeline.microbatches=4
+    parallel.optimizer.level=1"
+# The names of cells and transfers with their categories, the names of kernels.
+names() {
+    sed -n 's/.*"ph":"X","name":"\([^"]*\)","cat":"\([^"]*\)","pid":[0-9]*,"tid":\([0-9]*\).*/\3 \1 \2/p' "$1" |
+        awk '$1 == 1 { print 1, $2; next } { if ($1 > 2) $1 = 2; print }' | sort -u
+}
+# shellcheck disable=SC2086
+expect 0 'done: 1 step' train $small --devices 4 --trace real.json
+# shellcheck disable=SC2086
+expect 0 'predicted step' simulate $small --devices 4 --machine v100 --trace sim.json
+names real.json >real.names
+names sim.json >sim.names
+[ "$(wc -l <real.names)" -gt 50 ] || fail 'a run has few names' real.names
+cmp -s real.names sim.names || fail 'the run and the prediction differ in names'
+
+# --- a report is one file that needs nothing else ---
+# shellcheck disable=SC2086
+expect 0 'predicted step' simulate $small --devices 4 --machine 'hosts=2 gpus=2 gpu=v100' --slow rank=1,x=2 --report report.html
+for fact in '<!doctype html>' 'prefers-color-scheme:dark' 'width=device-width' '<svg' 'host 1' 'rank 3, stage 1' \
+    'all_reduce' 'Largest tensors' 'wte.weight' 'microbatch 3'; do
+    grep -qF "$fact" report.html || fail "no $fact in the report"
+done
+grep -qE '<script|src=|https?://' report.html && fail 'the report needs something else'
+if command -v python3 >/dev/null 2>&1; then
+    python3 - report.html <<'P' || fail 'tags of the report do not match'
+import sys
+from html.parser import HTMLParser
+class Tags(HTMLParser):
+    open, bad = [], False
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("meta", "link"):
+            self.open.append(tag)
+    def handle_endtag(self, tag):
+        self.bad = self.bad or not self.open or self.open.pop() != tag
+tags = Tags()
+tags.feed(open(sys.argv[1], encoding="utf-8").read())
+sys.exit(tags.bad or bool(tags.open))
+P
+fi
+# shellcheck disable=SC2086
+expect 1 'no/report.html' simulate job.yaml $two --report no/report.html
+
+# --- wrong words ---
+# shellcheck disable=SC2086
+{
+    expect 2 'rank=R,x=F' simulate job.yaml $two --slow 3
+    expect 2 'rank=R,x=F' simulate job.yaml $two --slow rank=3,x=0.5
+    expect 2 'A-B,x=F' simulate job.yaml $two --link 0-1,x=2
+    expect 2 'A-B,x=F' simulate job.yaml $two --link 01,x=0.5
+    expect 2 'rank=R,at=T' simulate job.yaml $two --fail rank=1,at=0
+    expect 1 'rank 7|0 to 3' simulate job.yaml $two --slow rank=7,x=2
+    expect 1 'link 2-9' simulate job.yaml $two --link 2-9,x=0.5
+    expect 1 'rank 8' simulate job.yaml $two --fail rank=8,at=1
+    expect 1 'no/trace.json' simulate job.yaml $two --trace no/trace.json
+}
+expect 1 'machine' simulate job.yaml --devices 4
+expect 1 'k9' simulate job.yaml --devices 4 --machine k9
+expect 1 '4' simulate job.yaml --devices 4 --machine 'hosts=1 gpus=2 gpu=v100'
+expect 2 'job file' simulate
+[ $failed = 0 ] && echo 'predicted steps, disturbances, timelines, refusals'
+exit $failed

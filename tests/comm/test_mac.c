@@ -1,0 +1,289 @@
+/* The communicator over authenticated messages: processes that send each other messages through
+ * loopback. Random transfers, ranks that break off or are killed. And strangers: what does not
+ * prove the key, and frames that were changed, repeated or forged, change no state.
+ * (weft-test: threads) */
+#include "support.h"
+
+#include <poll.h>
+
+#include "comm/p2p/p2p.h"
+#include "comm/transport/mac.h"
+#include "comm/transport/transport.h"
+#pragma GCC diagnostic ignored "-Wunused-function" /* not all of it is needed here */
+#include "processes.h"
+
+#ifdef WEFT_HAVE_OPENSSL
+
+enum { SCRIPTS = 12, BROKEN = 10, KILLED = 6 };
+
+static weft_status join_by_mac(process_world *p, int32_t rank) {
+    static seat_at_meeting seat; /* of this process; the transport keeps a pointer */
+    seat = (seat_at_meeting){&p->meeting, rank, 0};
+    wefti_mac_options o = {.rank = rank,
+                           .size = p->w.size,
+                           .exchange = {&seat, swap_cards},
+                           .key = "a key that all ranks know",
+                           .interface = "",
+                           .seconds = 60};
+    weft_transport transport;
+    WEFT_TRY(wefti_mac_transport(&o, &transport));
+    WEFT_TRY(wefti_comm_p2p(&transport, NULL, &p->w.comm[rank]));
+    wefti_p2p_force(p->w.comm[rank], (wefti_commsched_algorithm)p->memory);
+    return WEFT_OK;
+}
+
+static process_world *mac_begin(int32_t size, wefti_commsched_algorithm forced, void *context) {
+    process_world *p = processes_begin(size, context);
+    p->join = join_by_mac;
+    p->w.get = NULL;
+    p->w.put = NULL;
+    p->memory = (int)forced;
+    return p;
+}
+
+static process_world *begin_any(int32_t size, int round, numbers *r, script *script) {
+    (void)round;
+    return mac_begin(size, (wefti_commsched_algorithm)pick(r, 0, WEFTI_COMMSCHED_ALGORITHMS - 1),
+                     script);
+}
+static void random_scripts(void **state) {
+    (void)state;
+    run_script_rounds(&(script_rounds){
+        .rounds = SCRIPTS, .least = 1, .body = follow_to_the_end, .begin = begin_any});
+}
+
+/* A group of all makes everyone known to everyone. */
+static process_world *begin_with_all(int32_t size, int round, numbers *r, script *script) {
+    (void)round;
+    script->cases[0] = all_reduce_of(size, pick(r, 0, 1) ? 30000 : 3, WEFT_F32);
+    return mac_begin(size, WEFTI_COMMSCHED_CHOSEN, script);
+}
+static void broken_scripts(void **state) {
+    (void)state;
+    run_script_rounds(&(script_rounds){.rounds = BROKEN,
+                                       .least = 2,
+                                       .mask = 0xB0,
+                                       .break_every = 1,
+                                       .body = follow_script,
+                                       .begin = begin_with_all});
+}
+
+static void who_is_killed_is_named(void **state) {
+    (void)state;
+    uint64_t seed = test_new_seed() ^ 0x9;
+    for (int round = 0; round < KILLED; round++) {
+        numbers r = {seed + (uint64_t)round, 0};
+        int32_t size = (int32_t)pick(&r, 2, 5);
+        killing *k = share(sizeof *k);
+        k->c = all_reduce_of(size, round % 2 ? 60000 : 5, WEFT_F32);
+        k->victim = (int32_t)pick(&r, 0, size - 1);
+        process_world *p = mac_begin(size, WEFTI_COMMSCHED_CHOSEN, k);
+        kill_and_hear(p, k, &r, " is lost");
+        processes_end(p);
+        munmap(k, sizeof *k);
+    }
+}
+
+/* --- strangers: rank 0 of 2 is a transport, and this test speaks for rank 1 --- */
+
+static const unsigned char right_key[WEFTI_MAC_KEY] = "right", wrong_key[WEFTI_MAC_KEY] = "wrong";
+
+typedef struct rank_0 {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct sockaddr_storage at; /* where it listens; ss_family 0: nowhere yet */
+    weft_status status;
+    weft_transport transport;
+} rank_0;
+
+/* Rank 1's entry is rank 0's: nobody calls rank 1. */
+static weft_status learn_address(void *context, const void *mine, size_t bytes, void *all) {
+    rank_0 *r = context;
+    memcpy(all, mine, bytes);
+    memcpy((unsigned char *)all + bytes, mine, bytes);
+    pthread_mutex_lock(&r->lock);
+    memcpy(&r->at, mine, sizeof r->at); /* an entry begins with the address */
+    pthread_cond_signal(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+    return WEFT_OK;
+}
+
+static void *be_rank_0(void *context) {
+    rank_0 *r = context;
+    wefti_mac_options o = {
+        .rank = 0, .size = 2, .exchange = {r, learn_address}, .interface = "", .seconds = 60};
+    memcpy(o.key, right_key, sizeof o.key);
+    r->status = wefti_mac_transport(&o, &r->transport);
+    return NULL;
+}
+
+static void start_rank_0(rank_0 *r) {
+    *r = (rank_0){.status = WEFT_PENDING};
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->changed, NULL);
+    assert_int_equal(pthread_create(&r->thread, NULL, be_rank_0, r), 0);
+    pthread_mutex_lock(&r->lock);
+    while (!r->at.ss_family) pthread_cond_wait(&r->changed, &r->lock);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static int call_rank_0(const rank_0 *r) {
+    int fd = socket(r->at.ss_family, SOCK_STREAM, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&r->at, sizeof(struct sockaddr_in)), 0);
+    return fd;
+}
+
+static bool read_all(int fd, void *data, size_t bytes) {
+    return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
+}
+
+static void number(unsigned char *at, uint64_t x, int bytes) {
+    for (int i = 0; i < bytes; i++) at[i] = (unsigned char)(x >> 8 * i);
+}
+
+/* Answers the challenge; true: welcome. */
+static bool shake(int fd, const unsigned char *key, int32_t rank, int32_t peer,
+                  wefti_mac_hello *hello, unsigned char answer[WEFTI_MAC_ANSWER]) {
+    unsigned char welcome[WEFTI_MAC_PROOF], proof[WEFTI_MAC_PROOF];
+    *hello = (wefti_mac_hello){.rank = rank, .peer = peer};
+    assert_true(read_all(fd, hello->listener, WEFTI_MAC_NONCE));
+    memset(hello->connector, 3, WEFTI_MAC_NONCE);
+    memcpy(answer, hello->connector, WEFTI_MAC_NONCE);
+    number(answer + WEFTI_MAC_NONCE, (uint64_t)rank, 4);
+    number(answer + WEFTI_MAC_NONCE + 4, (uint64_t)peer, 4);
+    assert_int_equal(wefti_mac_prove(key, "connect", hello, answer + WEFTI_MAC_NONCE + 8), WEFT_OK);
+    assert_int_equal(send(fd, answer, WEFTI_MAC_ANSWER, MSG_NOSIGNAL), WEFTI_MAC_ANSWER);
+    if (!read_all(fd, welcome, sizeof welcome)) return false;
+    assert_int_equal(wefti_mac_prove(key, "accept", hello, proof), WEFT_OK);
+    assert_memory_equal(welcome, proof, sizeof proof);
+    return true;
+}
+
+/* Wrong keys and ranks, a recorded answer, noise, halves of answers, silence: none gets in, and the
+ * right one does afterwards. */
+static void strangers(rank_0 *r, numbers *seed) {
+    enum { NOISE = 200, SILENT = 100 };
+    unsigned char recorded[WEFTI_MAC_ANSWER], noise[256], challenge[WEFTI_MAC_NONCE];
+    wefti_mac_hello hello;
+    int silent[SILENT];
+    static const int32_t wrong[][2] = {{1, 1}, {0, 0}, {2, 0}, {-1, 0}};
+    int fd = call_rank_0(r);
+    assert_false(shake(fd, wrong_key, 1, 0, &hello, recorded));
+    close(fd);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        fd = call_rank_0(r);
+        assert_false(shake(fd, right_key, wrong[i][0], wrong[i][1], &hello, recorded));
+        close(fd);
+    }
+    for (int i = 0; i < SILENT; i++) silent[i] = call_rank_0(r);
+    for (int i = 0; i < NOISE; i++) {
+        size_t bytes = 1 + (size_t)pick(seed, 0, 255);
+        for (size_t k = 0; k < bytes; k++) noise[k] = (unsigned char)pick(seed, 0, 255);
+        fd = call_rank_0(r);
+        (void)!send(fd, noise, bytes, MSG_NOSIGNAL);
+        close(fd);
+    }
+    for (int i = 0; i < SILENT; i++) close(silent[i]);
+    /* `recorded` answers another challenge. */
+    fd = call_rank_0(r);
+    assert_true(read_all(fd, challenge, sizeof challenge));
+    assert_int_equal(send(fd, recorded, sizeof recorded, MSG_NOSIGNAL), sizeof recorded);
+    assert_false(read_all(fd, challenge, 1));
+    close(fd);
+}
+
+typedef struct speaker {
+    int fd;
+    wefti_mac_stream sends;
+} speaker;
+
+static void join_rank_0(rank_0 *r, speaker *out) {
+    unsigned char answer[WEFTI_MAC_ANSWER], up[WEFTI_MAC_PROOF];
+    wefti_mac_hello hello;
+    out->fd = call_rank_0(r);
+    assert_true(shake(out->fd, right_key, 1, 0, &hello, answer));
+    assert_int_equal(wefti_mac_prove(right_key, "up", &hello, up), WEFT_OK);
+    assert_int_equal(wefti_mac_stream_open(&out->sends, up), WEFT_OK);
+    pthread_join(r->thread, NULL);
+    if (r->status < 0) fail_msg("rank 0 has status %d", (int)r->status);
+}
+
+/* A frame of an eager message with `text`; its length. */
+static size_t make_frame(speaker *s, uint64_t tag, const char *text, unsigned char *frame) {
+    size_t bytes = strlen(text);
+    number(frame, bytes, 4);
+    number(frame + 4, WEFTI_MAC_DATA, 4);
+    number(frame + 8, tag, 8);
+    number(frame + 16, bytes, 8);
+    memcpy(frame + WEFTI_MAC_HEADER, text, bytes);
+    assert_int_equal(wefti_mac_sign(&s->sends, frame, frame + WEFTI_MAC_HEADER, bytes,
+                                    frame + WEFTI_MAC_HEADER + bytes),
+                     WEFT_OK);
+    return WEFTI_MAC_HEADER + bytes + WEFTI_MAC_TAG;
+}
+
+static weft_status receive_text(rank_0 *r, uint64_t tag, char *out, size_t room) {
+    wefti_mac_request request;
+    size_t bytes = 0;
+    weft_status status = r->transport.receive(r->transport.context, 1, tag, out, room, &request);
+    while (status >= 0 &&
+           (status = r->transport.test(r->transport.context, &request, &bytes)) == WEFT_PENDING) {
+    }
+    if (status >= 0) out[bytes] = '\0';
+    return status;
+}
+
+static void frames(void **state) {
+    (void)state;
+    enum { REPEATED, CHANGED, TOO_LONG, SHORTER, OTHER_TAG, WAYS };
+    numbers seed = {test_new_seed(), 0};
+    for (int way = 0; way < WAYS; way++) {
+        rank_0 r;
+        speaker s;
+        unsigned char frame[128];
+        char got[64] = "nothing";
+        start_rank_0(&r);
+        if (way == 0) strangers(&r, &seed);
+        join_rank_0(&r, &s);
+        size_t bytes = make_frame(&s, 7, "right", frame);
+        assert_int_equal(send(s.fd, frame, bytes, MSG_NOSIGNAL), bytes);
+        assert_int_equal(receive_text(&r, 7, got, sizeof got - 1), WEFT_OK);
+        assert_string_equal(got, "right");
+        if (way != REPEATED) bytes = make_frame(&s, 7, "forged", frame);
+        if (way == CHANGED)
+            frame[(size_t)pick(&seed, 0, (int64_t)bytes - 1)] ^= (unsigned char)(1 << way);
+        if (way == TOO_LONG) number(frame, WEFTI_MAC_BODY + 1, 4);
+        if (way == SHORTER) number(frame, 3, 4);
+        if (way == OTHER_TAG) number(frame + 8, 8, 8);
+        assert_int_equal(send(s.fd, frame, bytes, MSG_NOSIGNAL), bytes);
+        shutdown(s.fd, SHUT_WR); /* a length that was changed may ask for more */
+        assert_int_equal(receive_text(&r, way == OTHER_TAG ? 8 : 7, got, sizeof got - 1),
+                         WEFT_E_PEER);
+        assert_string_equal(got, "right");
+        r.transport.abandon(r.transport.context);
+        r.transport.close(r.transport.context);
+        wefti_mac_stream_close(&s.sends);
+        close(s.fd);
+        pthread_mutex_destroy(&r.lock);
+        pthread_cond_destroy(&r.changed);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_scripts),
+        cmocka_unit_test(broken_scripts),
+        cmocka_unit_test(who_is_killed_is_named),
+        cmocka_unit_test(frames),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+int main(void) {
+    printf("SKIP: this build has no OpenSSL, which signs messages\n");
+    return 77;
+}
+#endif

@@ -1,0 +1,408 @@
+/* The joint search: its bounds hold in the simulator, it finds what trying all plans finds, and it
+ * finds the known answers of invented machines. */
+#include "models/model_fixture.h"
+
+#include <math.h>
+
+#include "plan/plan.h"
+#include "search/joint/joint.h"
+#include "session/optimizer.h"
+#include "weft/search.h"
+
+/* ---- a source of models ---- */
+
+enum { MODELS = 64 };
+
+typedef struct source {
+    weft_model_config config;
+    weft_dtype dtype;
+    struct {
+        int64_t samples, layers;
+        weft_graph *graph;
+        wefti_optimizer *optimizer;
+    } made[MODELS];
+    int count;
+} source;
+
+static weft_status find_model(void *context, int64_t samples, int64_t layers, weft_graph **graph,
+                              const wefti_optimizer_plan **optimizer) {
+    source *s = context;
+    int i = 0;
+    while (i < s->count && (s->made[i].samples != samples || s->made[i].layers != layers)) i++;
+    if (i == s->count) {
+        weft_model_config c = s->config;
+        const weft_session_options o = weft_session_defaults();
+        assert_true(i < MODELS);
+        if (layers) c.layers = layers;
+        s->made[i].samples = samples;
+        s->made[i].layers = layers;
+        ASSERT_OK(weft_model_build(&c, WEFT_USE_TRAIN, samples, 0, s->dtype, &s->made[i].graph));
+        ASSERT_OK(wefti_graph_wrap(s->made[i].graph));
+        ASSERT_OK(
+            wefti_optimizer_create(&o.optimizer, false, s->made[i].graph, &s->made[i].optimizer));
+        s->count++;
+    }
+    *graph = s->made[i].graph;
+    *optimizer = wefti_optimizer_plan_of(s->made[i].optimizer);
+    return WEFT_OK;
+}
+
+static void source_free(source *s) {
+    for (int i = 0; i < s->count; i++) {
+        wefti_optimizer_destroy(s->made[i].optimizer);
+        weft_graph_destroy(s->made[i].graph);
+    }
+    s->count = 0;
+}
+
+static weft_model_config language(weft_family family, int64_t layers, int64_t hidden, int64_t vocab,
+                                  int64_t context) {
+    weft_model_config c = {.family = family, .layers = layers, .hidden = hidden, .vocab = vocab};
+    c.heads = 8, c.ffn = 4 * hidden, c.context = context;
+    if (is_rotary(family)) c.kv_heads = 8;
+    if (family == WEFT_FAMILY_MIXTRAL) c.experts = 8, c.experts_per_token = 2;
+    ASSERT_OK(weft_model_complete(&c));
+    return c;
+}
+
+/* ---- questions ---- */
+
+typedef struct question {
+    const char *machine, *fix;
+    int devices;
+    int64_t batch, memory;
+    int evaluations;
+} question;
+
+static weft_status ask(source *s, const question *q, wefti_joint_answer *out) {
+    wefti_machine_model *machine;
+    weft_plan *settings;
+    ASSERT_OK(weft_plan_create(q->devices, &settings));
+    if (wefti_model_find(q->machine, &machine) < 0) fail_msg("%s", weft_error_message());
+    wefti_joint_problem p = {
+        .source = {.context = s, .model = find_model, .config = &s->config, .batch = q->batch},
+        .settings = settings,
+        .machine = machine,
+        .fix = wefti_joint_free(),
+        .memory_bytes = q->memory,
+        .evaluations = q->evaluations};
+    ASSERT_OK(wefti_joint_fix_add(q->fix ? q->fix : "", &p.fix));
+    const weft_status status = wefti_joint_search(&p, out);
+    wefti_model_destroy(machine);
+    weft_plan_destroy(settings);
+    return status;
+}
+
+static wefti_joint_answer answered(source *s, const question *q) {
+    wefti_joint_answer a;
+    if (ask(s, q, &a) < 0) fail_msg("%s: %s", q->fix ? q->fix : "", weft_error_message());
+    return a;
+}
+
+static char machine_text[256];
+/* intra, inter: bytes per second of a device. */
+static const char *machine(int hosts, int devices, double intra, double inter) {
+    snprintf(machine_text, sizeof machine_text,
+             "hosts=%d gpus=%d gpu=a100-80g intra=%g,3e-6 inter=%g,8e-6", hosts, devices, intra,
+             inter);
+    return machine_text;
+}
+
+/* ---- bounds ---- */
+
+static int pick(uint64_t *state, int count) {
+    return (int)(uniform(state) * count) % count;
+}
+
+/* A plan at random: degrees, schedule, level and recomputation as constraints. */
+static void random_fix(uint64_t *state, int devices, char out[160]) {
+    static const char *const modes[] = {"none", "selective", "full"};
+    static const char *const schedules[] = {"1f1b", "gpipe", "interleaved", "zero_bubble"};
+    const int pp = pick(state, 2) ? 1 : pick(state, 2) ? 2 : devices >= 4 ? 4 : 2;
+    int left = devices / pp, tp = 1;
+    for (int k = pick(state, 3); k > 0 && left % 2 == 0; k--, left /= 2) tp *= 2;
+    size_t used = (size_t)snprintf(out, 160, "pp=%d tp=%d level=%d recompute=%s", pp, tp,
+                                   left > 1 ? pick(state, 4) : 0, modes[pick(state, 3)]);
+    if (pp > 1)
+        used += (size_t)snprintf(out + used, 160 - used, " schedule=%s microbatches=%d",
+                                 schedules[pick(state, 4)], 4 << pick(state, 2));
+    else if (pick(state, 2))
+        snprintf(out + used, 160 - used, " microbatches=%d", 1 << pick(state, 4));
+}
+
+static void bounds_hold_in_the_simulator(void **state) {
+    (void)state;
+    static const weft_family families[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA, WEFT_FAMILY_MIXTRAL,
+                                           WEFT_FAMILY_BERT};
+    int answers = 0;
+    TEST_SEEDS(seed, 1, 24) {
+        uint64_t s = 0x9E3779B97F4A7C15u * ((uint64_t)seed + 1);
+        char fix[160];
+        source m = {.dtype = pick(&s, 2) ? WEFT_BF16 : WEFT_F32};
+        m.config = language(families[pick(&s, 4)], 4 + pick(&s, 6), 64 << pick(&s, 3),
+                            256 << pick(&s, 3), 32 << pick(&s, 3));
+        const int devices = 2 << pick(&s, 3);
+        const int hosts = pick(&s, 2) && devices > 2 ? 2 : 1;
+        random_fix(&s, devices, fix);
+        const question q = {
+            machine(hosts, devices / hosts, 1e9 * (1 + pick(&s, 200)), 1e8 * (1 + pick(&s, 200))),
+            fix,
+            devices,
+            32,
+            0,
+            3};
+        wefti_joint_answer a;
+        const weft_status status = ask(&m, &q, &a);
+        if (status == WEFT_E_ARG) { /* the schedule or the split does not exist for the numbers */
+            source_free(&m);
+            continue;
+        }
+        if (status < 0) fail_msg("%s: %s", fix, weft_error_message());
+        const double step = a.prediction->step_seconds;
+        if (!(a.own_bound_seconds > 0 && a.own_bound_seconds <= step * (1 + 1e-9)))
+            fail_msg("%s on %s: bound %.9g s, simulated %.9g s", fix, machine_text,
+                     a.own_bound_seconds, step);
+        if (!(a.own_bound_bytes <= (double)a.prediction->peak_bytes))
+            fail_msg("%s: bound %.0f bytes, peak %lld bytes", fix, a.own_bound_bytes,
+                     (long long)a.prediction->peak_bytes);
+        if (!(a.lower_bound_seconds <= step * (1 + 1e-9) && a.gap >= -1e-9))
+            fail_msg("%s: lower bound %g, step %g", fix, a.lower_bound_seconds, step);
+        wefti_joint_answer_free(&a);
+        source_free(&m);
+        answers++;
+    }
+    assert_true(answers >= 8);
+}
+
+/* ---- against all plans ---- */
+
+/* The least step over all constraints that name every dimension. */
+static double least_of_all(source *m, const question *base) {
+    static const char *const modes[] = {"none", "selective", "full"};
+    static const char *const schedules[] = {"1f1b", "interleaved", "zero_bubble"};
+    double least = INFINITY;
+    for (int pp = 1; pp <= base->devices; pp *= 2)
+        for (int tp = 1; tp * pp <= base->devices; tp *= 2)
+            for (int micro = 1; micro <= base->batch; micro *= 2)
+                for (int level = 0; level < 4; level++)
+                    for (int r = 0; r < 3; r++)
+                        for (int s = 0; s < (pp > 1 ? 3 : 1); s++) {
+                            char fix[160];
+                            snprintf(fix, sizeof fix,
+                                     "pp=%d tp=%d cp=1 ep=1 microbatches=%d level=%d recompute=%s "
+                                     "schedule=%s",
+                                     pp, tp, micro, level, modes[r], schedules[s]);
+                            question q = *base;
+                            q.fix = fix;
+                            q.evaluations = 64;
+                            wefti_joint_answer a;
+                            if (ask(m, &q, &a) < 0) continue;
+                            if (a.prediction->step_seconds < least)
+                                least = a.prediction->step_seconds;
+                            wefti_joint_answer_free(&a);
+                        }
+    return least;
+}
+
+static void the_search_equals_trying_all(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        source m = {.dtype = WEFT_F32};
+        m.config = language(k ? WEFT_FAMILY_LLAMA : WEFT_FAMILY_GPT2, 4, 64, 256, 32);
+        const question q = {machine(2, 1, 1e9, k ? 1e8 : 2e10), "cp=1 ep=1", 2, 4, 0, 1000};
+        wefti_joint_answer a = answered(&m, &q);
+        const double least = least_of_all(&m, &q);
+        assert_true(a.exhausted);
+        if (!(a.prediction->step_seconds <= least * 1.0021))
+            fail_msg("found %.9g s, but a plan takes %.9g s", a.prediction->step_seconds, least);
+        if (!(a.lower_bound_seconds <= least * (1 + 1e-9)))
+            fail_msg("bound %.9g s, but a plan takes %.9g s", a.lower_bound_seconds, least);
+        wefti_joint_answer_free(&a);
+        source_free(&m);
+    }
+}
+
+static void an_answer_is_the_same_in_every_run(void **state) {
+    (void)state;
+    char *texts[2];
+    double bounds[2];
+    for (int k = 0; k < 2; k++) {
+        source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_LLAMA, 6, 64, 256, 32)};
+        wefti_joint_answer a =
+            answered(&m, &(question){machine(2, 4, 1e10, 1e9), NULL, 8, 32, 0, 4});
+        ASSERT_OK(weft_plan_print(a.plan, &texts[k]));
+        bounds[k] = a.lower_bound_seconds;
+        wefti_joint_answer_free(&a);
+        source_free(&m);
+    }
+    assert_string_equal(texts[0], texts[1]);
+    assert_true(bounds[0] == bounds[1]);
+    weft_text_free(texts[0]);
+    weft_text_free(texts[1]);
+}
+
+static void more_is_never_slower(void **state) {
+    (void)state;
+    source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_GPT2, 6, 128, 512, 64)};
+    double before = INFINITY;
+    for (int k = 0; k < 3; k++) { /* faster links */
+        wefti_joint_answer a =
+            answered(&m, &(question){machine(2, 2, 1e10, 1e8 * pow(10, k)), NULL, 4, 16, 0, 40});
+        assert_true(a.prediction->step_seconds <= before * (1 + a.gap + 0.003));
+        before = a.prediction->step_seconds;
+        wefti_joint_answer_free(&a);
+    }
+    before = INFINITY;
+    for (int64_t megabytes = 16; megabytes <= 64; megabytes *= 2) {
+        const question q = {machine(2, 2, 1e10, 1e9), NULL, 4, 16, megabytes << 20, 40};
+        wefti_joint_answer a;
+        const weft_status status = ask(&m, &q, &a);
+        if (status == WEFT_E_NOMEM) continue;
+        ASSERT_OK(status);
+        assert_true(a.prediction->peak_bytes <= megabytes << 20);
+        assert_true(a.prediction->step_seconds <= before * (1 + a.gap + 0.003));
+        before = a.prediction->step_seconds;
+        wefti_joint_answer_free(&a);
+    }
+    assert_true(before < INFINITY);
+    source_free(&m);
+}
+
+/* ---- known answers ---- */
+
+static void replicas_if_everything_fits(void **state) {
+    (void)state;
+    source m = {.dtype = WEFT_BF16, .config = language(WEFT_FAMILY_GPT2, 4, 256, 512, 128)};
+    wefti_joint_answer a =
+        answered(&m, &(question){machine(1, 4, 300e9, 50e9), NULL, 4, 256, 0, 24});
+    assert_int_equal(a.degrees.data, 4);
+    assert_int_equal(a.degrees.tensor * a.degrees.stages * a.degrees.context, 1);
+    assert_int_equal(a.degrees.recompute, WEFT_RECOMPUTE_NONE);
+    wefti_joint_answer_free(&a);
+    source_free(&m);
+}
+
+/* Hosts that are slow to reach: stages lie on them, and no axis of the mesh crosses them. */
+static void stages_across_slow_links(void **state) {
+    (void)state;
+    source m = {.dtype = WEFT_BF16, .config = language(WEFT_FAMILY_LLAMA, 8, 512, 512, 64)};
+    wefti_joint_answer a = answered(&m, &(question){machine(2, 2, 300e9, 2e7), NULL, 4, 16, 0, 24});
+    assert_true(a.degrees.stages >= 2);
+    wefti_joint_answer_free(&a);
+    source_free(&m);
+}
+
+/* Replicas of the whole model do not fit: tensors are split on the fast links within hosts, and
+ * replicas lie on the slow ones (Megatron's layout). */
+static void tensors_on_fast_links(void **state) {
+    (void)state;
+    source m = {.dtype = WEFT_BF16, .config = language(WEFT_FAMILY_GPT2, 4, 512, 512, 128)};
+    const char *const fix = "level=0 cp=1 pp=1 recompute=none";
+    const question whole = {machine(2, 4, 300e9, 2e9), "tp=1 level=0 cp=1 pp=1", 8, 64, 0, 4};
+    wefti_joint_answer all = answered(&m, &whole);
+    wefti_joint_answer a = answered(&m, &(question){machine(2, 4, 300e9, 2e9), fix, 8, 64,
+                                                    all.prediction->peak_bytes * 6 / 10, 24});
+    const wefti_mesh *mesh = &a.plan->mesh;
+    assert_true(a.degrees.tensor == 2 || a.degrees.tensor == 4);
+    assert_true(a.degrees.data >= 2);
+    assert_string_equal(mesh->axis[mesh->axes - 1].name, "tp");
+    wefti_joint_answer_free(&all);
+    wefti_joint_answer_free(&a);
+    source_free(&m);
+}
+
+static void experts_are_shared_out(void **state) {
+    (void)state;
+    source m = {.dtype = WEFT_BF16, .config = language(WEFT_FAMILY_MIXTRAL, 4, 128, 256, 64)};
+    wefti_joint_answer all =
+        answered(&m, &(question){machine(1, 8, 300e9, 5e9), "ep=1 tp=1 pp=1 level=0", 8, 64, 0, 8});
+    wefti_joint_answer a =
+        answered(&m, &(question){machine(1, 8, 300e9, 5e9), "tp=1 pp=1 cp=1 level=0", 8, 64,
+                                 all.prediction->peak_bytes * 2 / 3, 24});
+    assert_true(a.degrees.expert > 1);
+    wefti_joint_answer_free(&all);
+    wefti_joint_answer_free(&a);
+    source_free(&m);
+}
+
+/* ---- constraints and limits ---- */
+
+static void constraints_are_kept(void **state) {
+    (void)state;
+    source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_LLAMA, 6, 64, 256, 32)};
+    wefti_joint_answer free =
+        answered(&m, &(question){machine(2, 4, 1e11, 1e10), NULL, 8, 32, 0, 16});
+    wefti_joint_answer a = answered(
+        &m, &(question){machine(2, 4, 1e11, 1e10), "pp=2, tp=2 recompute=full", 8, 32, 0, 16});
+    assert_int_equal(a.degrees.stages, 2);
+    assert_int_equal(a.degrees.tensor, 2);
+    assert_int_equal(a.degrees.recompute, WEFT_RECOMPUTE_FULL);
+    assert_int_equal(a.plan->pipeline.stages, 2);
+    assert_true(a.prediction->step_seconds >= free.lower_bound_seconds);
+    /* The constraints that the answer names give the answer. */
+    wefti_text text = {0};
+    wefti_joint_degrees_text(&free.degrees, &text);
+    char *fix = wefti_text_take(&text);
+    wefti_joint_answer again =
+        answered(&m, &(question){machine(2, 4, 1e11, 1e10), fix, 8, 32, 0, 8});
+    assert_true(again.prediction->step_seconds <= free.prediction->step_seconds);
+    wefti_free(fix);
+    wefti_joint_answer_free(&free);
+    wefti_joint_answer_free(&a);
+    wefti_joint_answer_free(&again);
+    source_free(&m);
+}
+
+static void refuses(const char *fix, int devices, const char *first, const char *second) {
+    source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_GPT2, 4, 64, 256, 32)};
+    wefti_joint_answer a;
+    const weft_status status =
+        ask(&m, &(question){machine(1, 8, 1e11, 1e10), fix, devices, 8, 0, 2}, &a);
+    if (status != WEFT_E_ARG) fail_msg("%s: status %d", fix, (int)status);
+    if (!strstr(weft_error_message(), first) || !strstr(weft_error_message(), second))
+        fail_msg("%s: %s", fix, weft_error_message());
+    source_free(&m);
+}
+
+static void contradictions_are_named(void **state) {
+    (void)state;
+    refuses("pp=4 tp=4", 8, "pp=4", "tp=4");
+    refuses("tp=3", 8, "tp=3", "8 devices");
+    refuses("schedule=1f1b chunks=2", 8, "chunks=2", "schedule=1f1b");
+    refuses("microbatches=3", 8, "microbatches=3", "8 samples");
+    refuses("sp=1 tp=1", 8, "sp=1", "tp=1");
+    wefti_joint_fix fix = wefti_joint_free();
+    assert_int_equal(wefti_joint_fix_add("pp=2 pp=4", &fix), WEFT_E_ARG);
+    assert_int_equal(wefti_joint_fix_add("xx=2", &fix), WEFT_E_ARG);
+    assert_int_equal(wefti_joint_fix_add("tp=", &fix), WEFT_E_ARG);
+    assert_int_equal(wefti_joint_fix_add("tp=0", &fix), WEFT_E_ARG);
+    assert_int_equal(wefti_joint_fix_add("recompute=some", &fix), WEFT_E_ARG);
+}
+
+static void what_does_not_fit_is_said(void **state) {
+    (void)state;
+    source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_GPT2, 4, 64, 256, 32)};
+    wefti_joint_answer a;
+    assert_int_equal(ask(&m, &(question){machine(1, 2, 1e11, 1e10), NULL, 2, 4, 100000, 8}, &a),
+                     WEFT_E_NOMEM);
+    assert_non_null(strstr(weft_error_message(), "rank"));
+    assert_non_null(strstr(weft_error_message(), "bytes"));
+    source_free(&m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bounds_hold_in_the_simulator),
+        cmocka_unit_test(the_search_equals_trying_all),
+        cmocka_unit_test(an_answer_is_the_same_in_every_run),
+        cmocka_unit_test(more_is_never_slower),
+        cmocka_unit_test(replicas_if_everything_fits),
+        cmocka_unit_test(stages_across_slow_links),
+        cmocka_unit_test(tensors_on_fast_links),
+        cmocka_unit_test(experts_are_shared_out),
+        cmocka_unit_test(constraints_are_kept),
+        cmocka_unit_test(contradictions_are_named),
+        cmocka_unit_test(what_does_not_fit_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

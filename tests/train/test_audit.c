@@ -1,0 +1,264 @@
+/* Audits of runs: sums and memory are right, a calibrated machine predicts what was measured, and
+ * records that are missing or damaged are refused. */
+#include "run_layouts.h"
+#include "session/world_fixture.h"
+
+#include <stdlib.h>
+
+#include "base/io.h"
+#include "plan/plan.h"
+#include "topo/model.h"
+#include "weft/audit.h"
+#include "weft/bench.h"
+
+enum { STEPS = 9, MEASURED = STEPS - 2 };
+
+/* A machine without launches, so that times of kernels follow from their work alone. */
+static const char machine_text[] =
+    "{\"version\": 1, \"name\": \"tested\", \"hosts\": 1, \"device\": {"
+    "\"memory_bytes\": {\"value\": 1e9, \"source\": \"s\"},"
+    "\"memory_bytes_per_second\": {\"value\": 1e10, \"source\": \"s\"},"
+    "\"vector_flops\": {\"value\": 1e10, \"source\": \"s\"},"
+    "\"launch_seconds\": {\"value\": 0, \"source\": \"s\"},"
+    "\"peak_flops\": {\"f32\": {\"value\": 1e11, \"source\": \"s\"}}},"
+    "\"levels\": [{\"name\": \"host\", \"devices\": 4,"
+    "\"latency_seconds\": {\"value\": 1e-6, \"source\": \"s\"},"
+    "\"bytes_per_second\": {\"value\": 1e9, \"source\": \"s\"}}]}";
+
+static words job_with(const char *machine) {
+    words w = tiny_gpt2();
+    add_words(&w, WITH("train.batch=8", "device.threads=2", "parallel.devices=2"));
+    add_word(&w, "train.steps=%d", STEPS);
+    if (machine) add_word(&w, "machine=%s", machine);
+    return w;
+}
+
+static const char *machine_file(void) {
+    return put_file("machine.json", machine_text, sizeof machine_text - 1);
+}
+
+static void train(const char *machine, const char *dir, const char *const *more) {
+    words w = job_with(machine);
+    record r = {.first = 0};
+    add_words(&w, more);
+    ASSERT_OK(run_with(&w, WITH(dir_word(dir)), &r));
+}
+
+static weft_audit *audited(const char *dir) {
+    weft_audit *a;
+    ASSERT_OK(weft_audit_run(in_root(dir), &a));
+    return a;
+}
+
+static double sum_of(const weft_audit_line *lines, int count, bool measured) {
+    double sum = 0;
+    for (int i = 0; i < count; i++)
+        sum += measured ? lines[i].measured_seconds : lines[i].predicted_seconds;
+    return sum;
+}
+
+static void assert_close(double a, double b, double tolerance, const char *what) {
+    if (!(fabs(a - b) <= tolerance * (fabs(a) + fabs(b)) / 2))
+        fail_msg("%s: %g and %g", what, a, b);
+}
+
+static void assert_whole(const weft_audit *a) {
+    double kernels[2] = {0, 0}, waits = 0;
+    assert_string_equal(a->machine, "tested");
+    assert_int_equal(a->devices, 2);
+    assert_int_equal(a->steps, MEASURED);
+    assert_int_equal(a->rank_count, 2);
+    assert_true(a->predicted_seconds > 0 && a->measured_seconds > 0);
+    assert_close(a->error, a->predicted_seconds / a->measured_seconds - 1, 1e-9, "error");
+    for (int i = 0; i < 2; i++) {
+        const weft_audit_rank *r = &a->ranks[i];
+        assert_int_equal(r->rank, i);
+        assert_true(r->observed_peak_bytes > 0);
+        assert_int_equal(r->observed_peak_bytes, r->predicted_peak_bytes);
+        kernels[0] += r->predicted_kernels;
+        kernels[1] += r->measured_kernels;
+        waits += r->measured_waits;
+        assert_true(r->measured_kernels > 0 && r->measured_kernels < a->measured_seconds * 2);
+    }
+    assert_close(sum_of(a->ops, a->op_count, false), kernels[0], 1e-6, "predicted kernels");
+    assert_close(sum_of(a->ops, a->op_count, true), kernels[1], 1e-6, "measured kernels");
+    assert_close(sum_of(a->transfers, a->transfer_count, true), waits, 1e-6, "waits");
+    bool linear = false;
+    for (int i = 0; i < a->op_count; i++) {
+        linear |= !strcmp(a->ops[i].name, "linear") && a->ops[i].calls == 2 * 2 * 4;
+        assert_true(a->ops[i].calls > 0);
+    }
+    assert_true(linear);
+    assert_true(a->transfer_count >= 1);
+}
+
+static void sums_and_memory_are_right(void **state) {
+    (void)state;
+    char path[600];
+    weft_plan *plan;
+    train(machine_file(), "run", NULL);
+    weft_audit *a = audited("run");
+    assert_whole(a);
+    (void)snprintf(path, sizeof path, "%s/record/plan.json", in_root("run"));
+    ASSERT_OK(weft_plan_load(path, &plan));
+    assert_true(plan->audit.predicted_seconds == a->predicted_seconds);
+    assert_true(plan->audit.measured_seconds == a->measured_seconds);
+    weft_plan_destroy(plan);
+    weft_audit_free(a);
+    a = audited("run"); /* with a plan that has an audit */
+    assert_whole(a);
+    weft_audit_free(a);
+    ASSERT_OK(wefti_remove_tree(in_root("run")));
+}
+
+static const weft_audit_line *line_of(const weft_audit *a, const char *name) {
+    for (int i = 0; i < a->op_count; i++)
+        if (!strcmp(a->ops[i].name, name)) return &a->ops[i];
+    fail_msg("no op %s", name);
+    return NULL;
+}
+
+/* The formulas of the calibrated machine give the times of the first run, whatever they were. */
+static void a_calibrated_machine_predicts_the_measured_times(void **state) {
+    (void)state;
+    static const char *const precisions[] = {"train.precision=f32", "train.precision=bf16"};
+    for (int i = 0; i < 2; i++) {
+        char *text;
+        wefti_machine_model *m;
+        train(machine_file(), "first", WITH(precisions[i]));
+        weft_audit *first = audited("first");
+        ASSERT_OK(weft_audit_calibrate(in_root("first"), &text));
+        ASSERT_OK(wefti_model_parse("calibrated", text, (int64_t)strlen(text), &m));
+        assert_true(m->device.op_factor_count > 5);
+        wefti_model_destroy(m);
+        train(put_file("calibrated.json", text, strlen(text)), "second", WITH(precisions[i]));
+        weft_audit *second = audited("second");
+        assert_int_equal(first->op_count, second->op_count);
+        for (int k = 0; k < first->op_count; k++)
+            assert_close(line_of(second, first->ops[k].name)->predicted_seconds,
+                         first->ops[k].measured_seconds, 1e-3, first->ops[k].name);
+        assert_whole(second);
+        weft_text_free(text);
+        weft_audit_free(first);
+        weft_audit_free(second);
+        ASSERT_OK(wefti_remove_tree(in_root("first")));
+        ASSERT_OK(wefti_remove_tree(in_root("second")));
+    }
+}
+
+/* Gradients of several microbatches, a pipeline, one device. */
+static void other_steps_are_counted(void **state) {
+    (void)state;
+    static const char *const more[][4] = {
+        {"train.accumulate=2", NULL},
+        {"parallel.pipeline.stages=2", "parallel.pipeline.microbatches=4", NULL},
+        {"parallel.optimizer.level=3", NULL},
+        {"parallel.devices=1", NULL}};
+    for (int i = 0; i < 4; i++) {
+        train(machine_file(), "run", more[i]);
+        weft_audit *a = audited("run");
+        for (int k = 0; k < a->op_count; k++)
+            if (!(a->ops[k].predicted_seconds > 0 || a->ops[k].measured_seconds < 1e-3))
+                fail_msg("job %d: %s is not predicted", i, a->ops[k].name);
+        for (int k = 0; k < a->rank_count; k++)
+            assert_int_equal(a->ranks[k].observed_peak_bytes, a->ranks[k].predicted_peak_bytes);
+        assert_int_equal(a->rank_count, i == 3 ? 1 : 2);
+        weft_audit_free(a);
+        ASSERT_OK(wefti_remove_tree(in_root("run")));
+    }
+}
+
+/* ---- worlds ---- */
+
+static weft_status run_member(void *context, weft_world *world) {
+    weft_train_result result;
+    return weft_train_run_in(world, context, NULL, &result);
+}
+
+static void a_world_has_all_ranks(void **state) {
+    (void)state;
+    words w = job_with(machine_file());
+    add_word(&w, "%s", dir_word("world"));
+    weft_job *job = job_of(&w);
+    rank_of_world ranks[2];
+    run_world(2, run_member, job, 0, ranks);
+    assert_all_ok(ranks, 2, "a world");
+    weft_job_free(job);
+    weft_audit *a = audited("world");
+    assert_whole(a);
+    weft_audit_free(a);
+    ASSERT_OK(wefti_remove_tree(in_root("world")));
+}
+
+/* ---- bad input ---- */
+
+static void assert_refused(const char *dir, weft_status status, const char *fact) {
+    weft_audit *a;
+    char *text;
+    assert_int_equal(weft_audit_run(dir, &a), status);
+    if (!has_facts(weft_error_message(), fact)) fail_msg("%s", weft_error_message());
+    assert_int_equal(weft_audit_calibrate(dir, &text), status);
+    if (!has_facts(weft_error_message(), fact)) fail_msg("%s", weft_error_message());
+}
+
+static void runs_without_a_record_are_refused(void **state) {
+    (void)state;
+    weft_audit *a;
+    assert_int_equal(weft_audit_run(NULL, &a), WEFT_E_ARG);
+    assert_int_equal(weft_audit_run("x", NULL), WEFT_E_ARG);
+    assert_refused(in_root("absent"), WEFT_E_NOT_FOUND, "absent");
+    assert_refused(in_root(""), WEFT_E_NOT_FOUND, "checkpoint.dir");
+    train(NULL, "run", NULL);
+    assert_refused(in_root("run"), WEFT_E_NOT_FOUND, "this-machine");
+    ASSERT_OK(wefti_remove_tree(in_root("run")));
+    train(machine_file(), "run", WITH("train.steps=2"));
+    assert_refused(in_root("run"), WEFT_E_NOT_FOUND, "measured.json");
+    ASSERT_OK(wefti_remove_tree(in_root("run")));
+}
+
+/* Every prefix of a file, and its bytes changed one by one, here and there. */
+static void damaged_records_are_refused(void **state) {
+    (void)state;
+    static const char *const files[] = {"prediction.json", "measured.json", "machine.json"};
+    train(machine_file(), "run", NULL);
+    for (int f = 0; f < 3; f++) {
+        char path[600], *text;
+        int64_t bytes;
+        weft_audit *a;
+        (void)snprintf(path, sizeof path, "%s/record/%s", in_root("run"), files[f]);
+        ASSERT_OK(wefti_file_read(path, 1 << 24, &text, &bytes));
+        for (int64_t cut = 0; cut < bytes - 4; cut += 1 + bytes / 40) {
+            ASSERT_OK(wefti_file_write(path, text, (size_t)cut));
+            assert_true(weft_audit_run(in_root("run"), &a) < 0);
+            assert_non_null(strstr(weft_error_message(), files[f]));
+        }
+        for (int64_t at = 0; at < bytes; at += 1 + bytes / 97) {
+            const char before = text[at];
+            text[at] = before == '9' ? '-' : '9';
+            ASSERT_OK(wefti_file_write(path, text, (size_t)bytes));
+            if (weft_audit_run(in_root("run"), &a) >= 0) weft_audit_free(a);
+            text[at] = before;
+        }
+        ASSERT_OK(wefti_file_write(path, text, (size_t)bytes));
+        wefti_free(text);
+    }
+    weft_audit_free(audited("run"));
+    ASSERT_OK(wefti_remove_tree(in_root("run")));
+}
+
+static int setup(void **state) {
+    assert_int_equal(setenv("WEFT_THIS_MACHINE", "/absent/machine.json", 1), 0);
+    return data_setup(state);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_and_memory_are_right),
+        cmocka_unit_test(a_calibrated_machine_predicts_the_measured_times),
+        cmocka_unit_test(other_steps_are_counted),
+        cmocka_unit_test(a_world_has_all_ranks),
+        cmocka_unit_test(runs_without_a_record_are_refused),
+        cmocka_unit_test(damaged_records_are_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, data_teardown);
+}
