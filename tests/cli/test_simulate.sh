@@ -58,23 +58,38 @@ done
 top=$(sed -n 's/.*"name":"memory".*"bytes":\([0-9]*\).*/\1/p' trace.json | sort -n | tail -1)
 [ "$top" = "$peak" ] || fail "the counter reaches $top bytes, the peak is $peak"
 
-# A run of the same job has the same cells, kernels and transfers.
+# A run of the same job has the same cells, kernels and transfers, whatever the plan.
 small="model.family=gpt2 model.layers=4 model.hidden=32 model.heads=4 model.context=16 train.batch=16 train.steps=1
-    data.path=text.txt data.validation=0 checkpoint.dir= parallel.pipeline.stages=2 parallel.pipeline.microbatches=4
-    parallel.optimizer.level=1"
+    data.path=text.txt data.validation=0 checkpoint.dir="
 # The names of cells and transfers with their categories, the names of kernels.
 names() {
     sed -n 's/.*"ph":"X","name":"\([^"]*\)","cat":"\([^"]*\)","pid":[0-9]*,"tid":\([0-9]*\).*/\3 \1 \2/p' "$1" |
         awk '$1 == 1 { print 1, $2; next } { if ($1 > 2) $1 = 2; print }' | sort -u
 }
+# same_names 'keys of the plan' KIND...: of these kinds of transfers there are some.
+same_names() {
+    keys=$1
+    shift
+    # shellcheck disable=SC2086
+    expect 0 'done: 1 step' train $small --devices 4 $keys --trace real.json
+    # shellcheck disable=SC2086
+    expect 0 'predicted step' simulate $small --devices 4 $keys --machine v100 --trace sim.json
+    names real.json >real.names
+    names sim.json >sim.names
+    [ "$(wc -l <real.names)" -gt 50 ] || fail 'a run has few names' real.names
+    diff real.names sim.names >names || fail "$keys: the run and the prediction differ in names" names
+    for kind in "$@"; do
+        grep -q "^2 $kind " sim.names || fail "$keys: no $kind" sim.names
+    done
+}
+stages="parallel.pipeline.stages=2 parallel.pipeline.microbatches=4"
+same_names "$stages parallel.optimizer.level=1" send reduce_scatter all_gather
+same_names "parallel.optimizer.level=3 parallel.recompute.mode=full train.accumulate=2" reduce_scatter all_gather
+same_names "$stages parallel.pipeline.schedule=zero_bubble --mode semi" send all_reduce
 # shellcheck disable=SC2086
-expect 0 'done: 1 step' train $small --devices 4 --trace real.json
-# shellcheck disable=SC2086
-expect 0 'predicted step' simulate $small --devices 4 --machine v100 --trace sim.json
-names real.json >real.names
-names sim.json >sim.names
-[ "$(wc -l <real.names)" -gt 50 ] || fail 'a run has few names' real.names
-cmp -s real.names sim.names || fail 'the run and the prediction differ in names'
+expect 0 'plan.json' plan $small --devices 4 --machine v100 --fix "dp=2 tp=2" --out plan.json
+same_names "--plan plan.json" all_reduce
+small="$small $stages parallel.optimizer.level=1" # for the reports below
 
 # --- a report is one file that needs nothing else ---
 # shellcheck disable=SC2086
