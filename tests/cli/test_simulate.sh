@@ -125,10 +125,29 @@ expect 1 'no/report.html' simulate job.yaml $two --report no/report.html
     expect 2 'rank=R,x=F' simulate job.yaml $two --slow rank=3,x=0.5
     expect 2 'A-B,x=F' simulate job.yaml $two --link 0-1,x=2
     expect 2 'A-B,x=F' simulate job.yaml $two --link 01,x=0.5
+    for word in '' rank=1 rank=1,x= rank=1,x=nan rank=1,x=inf rank=1,x=1e9 rank=-1,x=2 rank=1.5,x=2 rank=1,x=2,x=3 x=2,rank=1; do
+        expect 2 '--slow|rank=R,x=F' simulate job.yaml $two --slow "$word"
+    done
+    for word in '' 0-1 0-1,x= 0-1,x=0 0-1,x=-1 0-1,x=nan 0,1,x=0.5 a-b,x=0.5 0-1,x=0.5s -1-2,x=0.5; do
+        expect 2 '--link|A-B,x=F' simulate job.yaml $two --link "$word"
+    done
+    for word in rank=1 rank=1,at= rank=1,at=-1 rank=1,at=nan rank=1,at=1e99 rank=1,at=1m rank=x,at=1; do
+        expect 2 '--fail|rank=R,at=T' simulate job.yaml $two --fail "$word"
+    done
+    expect 2 '--fail' simulate job.yaml $two --fail ''
+    expect 1 'link 2-2' simulate job.yaml $two --link 2-2,x=0.5
     expect 2 'rank=R,at=T' simulate job.yaml $two --fail rank=1,at=0
     expect 1 'rank 7|0 to 3' simulate job.yaml $two --slow rank=7,x=2
     expect 1 'link 2-9' simulate job.yaml $two --link 2-9,x=0.5
     expect 1 'rank 8' simulate job.yaml $two --fail rank=8,at=1
+    # Before any search: this one would take long.
+    for words in '--slow rank=64,x=2' '--link 0-64,x=0.5' '--fail rank=64,at=1' '--trace no/t.json' '--report no/r.html'; do
+        # shellcheck disable=SC2086
+        "$weft" simulate model.layers=96 model.hidden=12288 model.heads=96 model.context=2048 model.vocab=51200 train.batch=1536 \
+            --machine '8 hosts of 8 h100-80g' parallel.evaluations=100000 parallel.search_seconds=600 $words >out 2>&1 &
+        wait $! && fail "simulate $words did not fail"
+        has_facts out "$(echo "$words" | grep -o 'no/[a-z.]*\|64')" || fail "simulate $words" out
+    done
     expect 1 'no/trace.json' simulate job.yaml $two --trace no/trace.json
 }
 expect 1 'machine' simulate job.yaml --devices 4
