@@ -70,6 +70,14 @@ typedef struct weft_axis_links {
     char links[64]; /* levels of the machine, innermost first: "host", "host and network" */
 } weft_axis_links;
 
+/* A plan that the joint search has simulated beside its answer. */
+typedef struct weft_search_alternative {
+    char *degrees; /* as constraints, which give this plan or a faster one */
+    double step_seconds;
+    int64_t peak_bytes; /* of the rank that needs most */
+    bool fits;
+} weft_search_alternative;
+
 /* The answer of the joint search. The lower bound holds for every plan of the space that was
  * searched: none has a shorter step in the simulator. */
 typedef struct weft_search_report {
@@ -88,7 +96,9 @@ typedef struct weft_search_report {
     weft_schedule schedule;
     weft_recompute recompute;
     int64_t device_memory_bytes;
-    char *degrees; /* as constraints, "dp=8 tp=8 pp=1 ..." */
+    char *degrees;                           /* as constraints, "dp=8 tp=8 pp=1 ..." */
+    weft_search_alternative alternatives[8]; /* those that fit first, the fastest first */
+    int alternative_count;
 } weft_search_report;
 WEFT_API void weft_search_report_free(weft_search_report *report); /* NULL is legal */
 
