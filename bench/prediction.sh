@@ -61,7 +61,7 @@ processes $gpt2 model.layers=3 model.hidden=256 model.heads=4 model.context=128 
 processes $llama model.layers=4 model.hidden=192 model.heads=4 model.kv_heads=2 model.context=64 train.batch=16
 processes $resnet train.batch=32
 hosts $gpt2 model.layers=4 model.hidden=128 model.heads=4 model.context=128 train.batch=16
-hosts $gpt2 model.layers=4 model.hidden=256 model.heads=4 model.context=128 train.batch=16 $pipeline=2 $fill=4
+hosts $gpt2 model.layers=4 model.hidden=256 model.heads=4 model.context=128 train.batch=16 $pipeline=2 $fill=4 parallel.devices=4
 hosts $llama model.layers=3 model.hidden=192 model.heads=4 model.kv_heads=2 model.context=128 train.batch=16 parallel.optimizer.level=1
 END
 awk -v only="$only" 'BEGIN { count = split(only, part, ",") }
