@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "builder/fold/fold.h"
 #include "graph/build_random.h"
 #include "partition/partition.h"
 #include "program/print.h"
@@ -153,6 +154,7 @@ static inline weft_search_options search_random_options(dice *d) {
 typedef struct search_log {
     int64_t moves, move_bytes, sums, sum_bytes; /* bytes that the rank receives */
     int64_t first_members, first_rank;          /* of the first reduction: its group */
+    uint64_t form;                              /* of the program (builder/fold/fold.h) */
 } search_log;
 
 /* Of a dry build of the graph, which is wrapped. `phase`: WEFTI_FORWARD or WEFTI_BACKWARD. */
@@ -191,6 +193,7 @@ static inline search_log search_log_of(const weft_graph *g, const weft_plan *pla
             log.sum_bytes += bytes;
         }
     }
+    log.form = wefti_program_form(program);
     wefti_program_destroy(program);
     wefti_route_cache_destroy(routes);
     return log;
