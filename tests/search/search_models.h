@@ -12,7 +12,9 @@
 #include "program/print.h"
 #include "search/find.h"
 #include "search/mindspore/mindspore.h"
+#include "search/predict/predict.h"
 #include "session/optimizer.h"
+#include "topo/model.h"
 #include "verify.h"
 #include "weft/ops.h"
 #include "weft/search.h"
@@ -197,6 +199,32 @@ static inline search_log search_log_of(const weft_graph *g, const weft_plan *pla
     wefti_program_destroy(program);
     wefti_route_cache_destroy(routes);
     return log;
+}
+
+/* The step of a plan in the simulator, with AdamW if the model has a loss. */
+static inline double search_predicted(weft_graph *g, const weft_plan *plan, const char *machine) {
+    const weft_optimizer adamw = weft_optimizer_defaults(WEFT_ADAMW);
+    wefti_machine_model *model;
+    wefti_optimizer *optimizer = NULL;
+    weft_prediction *p;
+    weft_plan *refined;
+    ASSERT_OK(wefti_model_find(machine, &model));
+    if (g->loss >= 0) ASSERT_OK(wefti_optimizer_create(&adamw, false, g, &optimizer));
+    ASSERT_OK(wefti_plan_copy(plan, &refined));
+    ASSERT_OK(wefti_plan_refine(refined));
+    const wefti_predict_spec spec = {.graph = g,
+                                     .plan = refined,
+                                     .optimizer =
+                                         optimizer ? wefti_optimizer_plan_of(optimizer) : NULL,
+                                     .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32},
+                                     .options = {.machine = model, .microbatches = 1}};
+    ASSERT_OK(wefti_predict_plan(&spec, &p));
+    const double seconds = p->step_seconds;
+    weft_prediction_free(p);
+    weft_plan_destroy(refined);
+    wefti_optimizer_destroy(optimizer);
+    wefti_model_destroy(model);
+    return seconds;
 }
 
 /* Normal numbers in every input. */

@@ -4,9 +4,6 @@
  */
 #include "search_models.h"
 
-#include "search/predict/predict.h"
-#include "topo/model.h"
-
 /* x[256,784] W[784,512], relu, W[512,512], relu, W[512,1]. `last` is the first cell's label. */
 static weft_graph *perceptron(void) {
     static const int64_t sizes[] = {784, 512, 512, 1};
@@ -323,30 +320,6 @@ static void test_16c_many_ops(void **state) {
 
 /* ---- against data parallelism ---- */
 
-static double predicted(weft_graph *g, const weft_plan *plan, const char *machine) {
-    const weft_optimizer adamw = weft_optimizer_defaults(WEFT_ADAMW);
-    wefti_machine_model *model;
-    wefti_optimizer *optimizer;
-    weft_prediction *p;
-    weft_plan *refined;
-    ASSERT_OK(wefti_model_find(machine, &model));
-    ASSERT_OK(wefti_optimizer_create(&adamw, false, g, &optimizer));
-    ASSERT_OK(wefti_plan_copy(plan, &refined));
-    ASSERT_OK(wefti_plan_refine(refined));
-    const wefti_predict_spec spec = {.graph = g,
-                                     .plan = refined,
-                                     .optimizer = wefti_optimizer_plan_of(optimizer),
-                                     .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32},
-                                     .options = {.machine = model, .microbatches = 1}};
-    ASSERT_OK(wefti_predict_plan(&spec, &p));
-    const double seconds = p->step_seconds;
-    weft_prediction_free(p);
-    weft_plan_destroy(refined);
-    wefti_optimizer_destroy(optimizer);
-    wefti_model_destroy(model);
-    return seconds;
-}
-
 /* accept 16(d): in the simulator no plan is slower than data parallelism. */
 static void test_16d_data_parallelism(void **state) {
     (void)state;
@@ -370,7 +343,8 @@ static void test_16d_data_parallelism(void **state) {
         weft_plan *plan = search_plan(g, settings, &o, &notes);
         ASSERT_OK(wefti_plan_copy(settings, &data));
         ASSERT_OK(weft_plan_mode(data, WEFT_PARALLEL_DATA));
-        const double own = predicted(g, plan, machine), batches = predicted(g, data, machine);
+        const double own = search_predicted(g, plan, machine),
+                     batches = search_predicted(g, data, machine);
         if (own > batches * (1 + 1e-9))
             fail_msg("%g s on %s, %g s of data parallelism", own, machine, batches);
         other += own < batches * 0.99;
