@@ -184,34 +184,42 @@ static inline void verify_legal(const verify_question *q) {
 
 /* ---- programs ---- */
 
-/* Marks the elements of a tensor that a rank has; all counts every element that some rank has. */
+/* The pieces of a tensor are disjoint or equal, and together they are the whole. */
 static inline void verify_cover(const wefti_program *const *programs, int32_t ranks,
                                 const wefti_tensor *t) {
-    const int64_t elements = weft_desc_elems(&t->whole);
-    char *there = calloc((size_t)elements + 1, 1);
-    assert_non_null(there);
+    const int rank = t->whole.rank;
+    wefti_region boxes[VERIFY_RANKS];
+    int64_t total = 0;
+    int count = 0;
     for (int32_t r = 0; r < ranks; r++)
         for (int32_t i = 0; i < programs[r]->tensor_count; i++) {
             const wefti_tensor *own = &programs[r]->tensors[i];
-            wefti_region box;
+            wefti_region box = {{0}, {0}};
+            int64_t elements = 1;
+            bool known = false;
             if (own->role != t->role || strcmp(own->name, t->name) != 0) continue;
             wefti_layout_region(&own->layout, &programs[r]->mesh, &own->whole, r, &box);
-            int64_t count = 1;
-            for (int d = 0; d < own->whole.rank; d++) count *= box.size[d];
-            assert_int_equal(count, weft_desc_elems(&own->desc));
-            for (int64_t e = 0; e < count; e++) {
-                int64_t rest = e, flat = 0, step = 1;
-                for (int d = own->whole.rank - 1; d >= 0; d--) {
-                    flat += (box.begin[d] + rest % box.size[d]) * step;
-                    rest /= box.size[d];
-                    step *= own->whole.shape[d];
+            for (int d = 0; d < rank; d++) elements *= box.size[d];
+            assert_int_equal(elements, weft_desc_elems(&own->desc));
+            if (!elements) continue;
+            for (int k = 0; k < count && !known; k++) {
+                bool equal = true, apart = rank == 0;
+                for (int d = 0; d < rank; d++) {
+                    equal &= boxes[k].begin[d] == box.begin[d] && boxes[k].size[d] == box.size[d];
+                    apart |= boxes[k].begin[d] + boxes[k].size[d] <= box.begin[d] ||
+                             box.begin[d] + box.size[d] <= boxes[k].begin[d];
                 }
-                there[flat] = 1;
+                known = equal;
+                if (!equal && !apart) fail_msg("pieces of %s overlap on rank %d", t->name, r);
             }
+            if (known) continue;
+            assert_true(count < VERIFY_RANKS);
+            boxes[count++] = box;
+            total += elements;
         }
-    for (int64_t e = 0; e < elements; e++)
-        if (!there[e]) fail_msg("no rank has element %lld of %s", (long long)e, t->name);
-    free(there);
+    if (total != weft_desc_elems(&t->whole))
+        fail_msg("ranks have %lld elements of %s, not %lld", (long long)total, t->name,
+                 (long long)weft_desc_elems(&t->whole));
 }
 
 static inline void verify_whole(const wefti_program *const *programs, int32_t ranks) {
