@@ -1,5 +1,5 @@
-/* Fuzzes what a rank reads from the network between hosts: the answer of a stranger who does not know
- * the key, frames that a stranger changes, and frames of a peer with the key. */
+/* Fuzzes what a rank reads from the network between hosts: the answer of a stranger who does not
+ * know the key, frames that a stranger changes, and frames of a peer with the key. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,8 +87,8 @@ static void unsigned_frames(const uint8_t *data, size_t size) {
     end(s);
 }
 
-/* The input is a list of frames: length of the body (2 bytes), kind, tag, size (2 bytes; 65535: of an
- * announced message), body. They are signed, as by a peer that errs or means harm. */
+/* The input is a list of frames: length of the body (2 bytes), kind, tag, size (2 bytes; 65535: of
+ * an announced message), body. They are signed, as by a peer that errs or means harm. */
 static void signed_frames(const uint8_t *data, size_t size) {
     enum { HEAD = 6 };
     side *s = begin();

@@ -1,5 +1,5 @@
-/* Received frames of authenticated messages: which are right, and which receive each of them is for.
- * Nothing here touches a socket. */
+/* Received frames of authenticated messages: which are right, and which receive each of them is
+ * for. Nothing here touches a socket. */
 #include "comm/transport/mac.h"
 
 #ifdef WEFT_HAVE_OPENSSL

@@ -1,7 +1,7 @@
-/* TLS 1.3 around the frames of a connection, by OpenSSL. Both sides have proved the job's key before;
- * TLS goes on from a key of this connection (RFC 8446, external PSK, with an ephemeral
- * Diffie-Hellman exchange). OpenSSL never touches the socket: what it wants to send is collected, so
- * that many records make one call. */
+/* TLS 1.3 around the frames of a connection, by OpenSSL. Both sides have proved the job's key
+ * before; TLS goes on from a key of this connection (RFC 8446, external PSK, with an ephemeral
+ * Diffie-Hellman exchange). OpenSSL never touches the socket: what it wants to send is collected,
+ * so that many records make one call. */
 #include "comm/transport/mac.h"
 
 #ifdef WEFT_HAVE_OPENSSL
@@ -15,11 +15,11 @@
 #include "base/memory.h"
 
 enum {
-    OUTPUT = 128 << 10,    /* encrypted bytes that wait for the socket, at most */
-    INPUT = 128 << 10,     /* received bytes that wait for decryption, at most */
-    RECORD = 16384,        /* bytes of data, at most */
-    TLS_READS = 16,            /* from one socket before the others have their turn */
-    RECORDS = 1 << 23      /* under one key; RFC 8446, 5.5: at most 24 million */
+    OUTPUT = 128 << 10, /* encrypted bytes that wait for the socket, at most */
+    INPUT = 128 << 10,  /* received bytes that wait for decryption, at most */
+    RECORD = 16384,     /* bytes of data, at most */
+    TLS_READS = 16,     /* from one socket before the others have their turn */
+    RECORDS = 1 << 23   /* under one key; RFC 8446, 5.5: at most 24 million */
 };
 
 struct wefti_mac_tls_setup {
