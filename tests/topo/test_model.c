@@ -94,6 +94,8 @@ static void counts_set_hosts_and_devices(void **state) {
     ASSERT_FAILS(WEFT_E_ARG, "0 hosts", wefti_model_find("0 hosts of 8 h100-80g", &m));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "h100-80", wefti_model_find("8 hosts of 8 h100-80", &m));
     ASSERT_MESSAGE("h100-80g");
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "'h100'|h100-80g", wefti_model_find("8 hosts of 8 h100", &m));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "'zx81'|machine list", wefti_model_find("zx81", &m));
     ASSERT_FAILS(WEFT_E_ARG, "empty", wefti_model_find("  ", &m));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "no/such.json", wefti_model_find("no/such.json", &m));
 }

@@ -32,12 +32,16 @@ static double work_of(const wefti_run_record_row *row) {
     return row->product ? row->flops : row->bytes;
 }
 
-/* All kernels of all ranks, with equal ones together, without their launches. */
+/* All kernels of all ranks, with equal ones together, without their launches. Where ranks share
+ * processors, kernels are taken to have had their part of one all the time: ranks that all compute
+ * in the same way have. */
 static weft_status collect(const wefti_run_record *r, wefti_run_record_rows *out) {
     const double launch = r->machine->device.launch_seconds.value;
+    const double sharing = wefti_model_sharing(r->machine, r->predicted.devices);
     for (int32_t i = 0; i < r->measured.count; i++)
         for (int64_t k = 0; k < r->measured.ranks[i].rows.count; k++) {
             wefti_run_record_row row = r->measured.ranks[i].rows.items[k];
+            row.seconds /= sharing;
             const double net = row.seconds - row.calls * launch;
             row.seconds = net > 0.1 * row.seconds ? net : 0.1 * row.seconds;
             if (!row.transfer) WEFT_TRY(wefti_run_record_add(out, &row));
