@@ -28,6 +28,15 @@ extern "C" {
 typedef enum weft_search { WEFT_SEARCH_LIST(WEFT_ROW) WEFT_SEARCHES } weft_search;
 #undef WEFT_ROW
 
+/* What PROPAGATION, DYNAMIC and RECURSIVE compare. MINDSPORE: bytes, weft_mindspore_model. MACHINE:
+ * seconds of kernels and transfers, by the machine or the links of the settings; of the model below
+ * only `capacity` and `inference` count then. */
+typedef enum weft_cost_model {
+    WEFT_COST_MINDSPORE,
+    WEFT_COST_MACHINE,
+    WEFT_COST_MODELS
+} weft_cost_model;
+
 /* MindSpore's cost model, set_cost_model_context: costs are bytes. */
 typedef struct weft_mindspore_model {
     double alpha;     /* weight of computation; 1 */
@@ -52,7 +61,8 @@ typedef struct weft_search_rules {
 
 typedef struct weft_search_options {
     weft_search search;
-    weft_mindspore_model cost; /* not JOINT, like the next one */
+    weft_mindspore_model cost; /* not JOINT, like the next two */
+    weft_cost_model cost_model;
     weft_search_rules rules;
     /* JOINT: */
     const char *machine;  /* a machine (docs/format-machine.md); NULL: assumed rates, the settings'

@@ -229,6 +229,7 @@ static weft_status set_link(wefti_machine_model *m, wefti_level *level, const ch
     level->uplink_bytes_per_second = (wefti_figure){0, NULL};
     level->all_reduce = (wefti_curve){0};
     level->reduces = false;
+    level->moved_in_waits = false;
     return WEFT_OK;
 }
 
