@@ -72,6 +72,9 @@ module weft_c ! what goes straight to C
         enumerator :: WEFT_SEARCH_PROPAGATION, WEFT_SEARCH_DYNAMIC, WEFT_SEARCH_RECURSIVE, WEFT_SEARCH_JOINT
     end enum
     enum, bind(C)
+        enumerator :: WEFT_COST_MINDSPORE, WEFT_COST_MACHINE
+    end enum
+    enum, bind(C)
         enumerator :: WEFT_DATA_TRAIN, WEFT_DATA_VALIDATION
     end enum
     enum, bind(C)
@@ -210,6 +213,7 @@ module weft_c ! what goes straight to C
     type, bind(C) :: weft_search_options ! begin with weft_search_defaults()
         integer(c_int) :: search
         type(weft_mindspore_model) :: cost
+        integer(c_int) :: cost_model
         type(weft_search_rules) :: rules
         type(c_ptr) :: machine, fix ! set by the arguments of weft_plan_search
         integer(c_int64_t) :: memory_bytes

@@ -355,7 +355,8 @@ contains
 
         call expect(weft_plan_create(4, settings) >= 0, 'settings')
         search = weft_search_defaults()
-        call expect(search%search == WEFT_SEARCH_DYNAMIC .and. search%rules%fully_use_devices, 'defaults of searches')
+        call expect(search%search == WEFT_SEARCH_DYNAMIC .and. search%rules%fully_use_devices .and. &
+            search%cost_model == WEFT_COST_MINDSPORE, 'defaults of searches')
         call expect(weft_plan_search(g, settings, found, search, notes=notes) >= 0 .and. notes == '', 'search')
         call expect(weft_plan_devices(found) == 4, 'a plan for the devices')
         call expect(weft_plan_print(found, text) >= 0 .and. index(text, '"strategies"') > 0, 'with strategies')
@@ -390,7 +391,7 @@ contains
         type(weft_prediction), intent(in) :: prediction
         integer :: k
         shortest_name = len(prediction%causes(1)%name)
-        do k = 2, size(prediction%causes)
+        do k = 2, ubound(prediction%causes, 1)
             shortest_name = min(shortest_name, len(prediction%causes(k)%name))
         end do
     end function
