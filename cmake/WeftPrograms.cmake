@@ -97,12 +97,12 @@ if(WEFT_TESTS)
   # Once more with a device whose memory dies of any access by the host (src/device/fenced.c). These
   # tests finish within seconds; WEFT_DEVICE=fenced in the environment of ctest runs all of them so.
   set(fenced_tests
-    comm.collective comm.conformance_local comm.host comm.host_roads comm.local comm.rounds_conformance
+    comm.collective comm.calls comm.halos comm.conformance_local comm.host comm.host_roads comm.local comm.rounds_conformance
     exec.routine exec.streams exec.workers
     program.parameter_slices
-    session.arena session.by_hand session.collectives session.devices session.experts session.halo
-    session.limits session.masks session.overlap session.replicas session.session session.stages session.world
-    session.under_way infer.generate train.run train.run_devices train.run_metrics)
+    session.arena session.by_hand session.collectives session.devices session.experts session.graphs session.halo
+    session.limits session.masks session.misuse session.overlap session.replicas session.session session.stages session.world
+    session.under_way session.updates infer.generate train.run train.run_devices train.run_metrics)
   foreach(name ${fenced_tests})
     add_test(NAME fenced.${name} COMMAND ${name})
     weft_test_settings(fenced.${name})
