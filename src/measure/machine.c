@@ -189,6 +189,7 @@ static weft_status fill_device(wefti_machine_model *m, const wefti_measured *fro
                               .memory_bytes_per_second = {largest(&from->memory), measured},
                               .vector_flops = {from->vector_flops, measured},
                               .launch_seconds = {launch, measured}};
+    if (from->at_once) d->devices_at_once = (wefti_figure){from->at_once, measured};
     if (from->disk > 0) d->disk_bytes_per_second = (wefti_figure){from->disk, measured};
     WEFT_TRY(fill_curve(m, &from->memory, launch, &d->memory));
     for (int a = 0; a < WEFTI_ARITHMETICS; a++) {
@@ -220,7 +221,8 @@ static weft_status fill_model(wefti_machine_model *m, const wefti_measured *from
     WEFT_REQUIRE(m->description, WEFT_E_NOMEM, "no memory for a machine");
     m->hosts = from->hosts;
     WEFT_TRY(fill_device(m, from));
-    m->level[0] = (wefti_level){.name = "host", .devices = from->per_host};
+    /* ranks of a host read each other's memory, in their waits (comm/shm) */
+    m->level[0] = (wefti_level){.name = "host", .devices = from->per_host, .moved_in_waits = true};
     m->level_count = 1;
     WEFT_TRY(fill_level(m, &from->level[0], &m->level[0]));
     if (from->hosts > 1) {

@@ -23,6 +23,7 @@ typedef struct wefti_measured_level {
 /* Figures of a machine, equal on all ranks. */
 typedef struct wefti_measured {
     int32_t hosts, per_host;
+    int32_t at_once; /* devices of a host that compute at the same time; 0: all */
     double memory_bytes, vector_flops, launch_seconds, disk;
     wefti_measured_curve product[WEFTI_ARITHMETICS], memory;
     wefti_measured_level level[2]; /* within a host, between hosts */

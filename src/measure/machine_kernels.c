@@ -4,9 +4,11 @@
  * kernel just before do in a step. */
 #include "measure/machine.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "backend/backend.h"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "compile/routine.h"
 #include "weft/ops.h"
@@ -17,6 +19,7 @@ enum {
     MEMORY_LEAST = 3 << 10,
     MEMORY_MOST = 96 << 20,
     VECTOR_ELEMENTS = 4096,
+    SHARING_SIDE = 128,
     OPERANDS = 3,
     OPERAND_BYTES = 64
 };
@@ -30,6 +33,7 @@ typedef struct bench_kernel {
     const void *in[OPERANDS];
     void *out[OPERANDS], *workspace;
     wefti_run run;
+    bool idle; /* other devices measure on the processors of this one */
 } bench_kernel;
 
 static void destroy(bench_kernel *k) {
@@ -80,7 +84,8 @@ static weft_status compile(const wefti_measuring *m, bench_kernel *k) {
 
 static weft_status run(void *context) {
     const bench_kernel *k = context;
-    return k->x->kernel->run(k->x->kernel, &k->run, k->in, k->out, k->workspace);
+    return k->idle ? WEFT_OK
+                   : k->x->kernel->run(k->x->kernel, &k->run, k->in, k->out, k->workspace);
 }
 
 typedef enum bench_op { PRODUCT, ADD } bench_op;
@@ -98,10 +103,15 @@ static weft_status build(bench_op op, weft_dtype dtype, int64_t size, weft_graph
     return weft_graph_status(g);
 }
 
-/* *out: seconds of a run, and the op's own counts. */
+static int32_t local_rank(const wefti_measuring *m) {
+    return weft_world_rank(m->world) % m->out->per_host;
+}
+
+/* *out: seconds of a run, and the op's own counts. If devices share processors, as many measure as
+ * compute at the same time. */
 static weft_status measure(const wefti_measuring *m, bench_op op, weft_dtype dtype, int64_t size,
                            double *out, wefti_cost *cost) {
-    bench_kernel k = {.graph = NULL};
+    bench_kernel k = {.idle = m->out->at_once && local_rank(m) >= m->out->at_once};
     weft_status status = build(op, dtype, size, &k.graph);
     if (status >= 0) status = compile(m, &k);
     if (status >= 0) *cost = k.x->cost;
@@ -123,9 +133,52 @@ static weft_status products(const wefti_measuring *m, weft_dtype dtype, wefti_ar
     return WEFT_OK;
 }
 
+/* ---- shared processors ---- */
+
+/* Seconds of the slowest rank for `repeats` runs. Means count here, not the best: a device that
+ * shares its processor computes at full speed for a time, and then not at all. */
+static weft_status time_all(const wefti_measuring *m, bench_kernel *k, int64_t repeats,
+                            double *out) {
+    WEFT_TRY(weft_barrier(m->world, NULL));
+    const double begin = wefti_now_s();
+    for (int64_t i = 0; i < repeats; i++) WEFT_TRY(run(k));
+    *out = wefti_now_s() - begin;
+    return weft_all_reduce(m->world, NULL, out, out, 1, WEFT_F64, WEFT_REDUCE_MAX);
+}
+
+static weft_status compare_shares(const wefti_measuring *m, bench_kernel *k) {
+    const double least = 2 * m->seconds; /* many turns of the scheduler */
+    double alone, together;
+    int64_t repeats = 1;
+    k->idle = weft_world_rank(m->world) != 0;
+    for (;; repeats *= 2) {
+        WEFT_TRY(time_all(m, k, repeats, &alone));
+        if (alone >= least) break;
+    }
+    k->idle = false;
+    WEFT_TRY(time_all(m, k, repeats, &together));
+    const double at_once = m->out->per_host * alone / together;
+    const int32_t whole = (int32_t)ceil(at_once - 0.3); /* they differ by noise, and by caches */
+    if (whole < m->out->per_host) m->out->at_once = whole > 1 ? whole : 1;
+    if (m->out->at_once) wefti_measured_figure(m, "devices_at_once", m->out->at_once);
+    return WEFT_OK;
+}
+
+/* How many devices of a host compute at the same time: one alone, then all of them. */
+static weft_status measure_sharing(const wefti_measuring *m) {
+    bench_kernel k = {.idle = false};
+    if (weft_world_size(m->world) == 1 || m->out->per_host == 1) return WEFT_OK;
+    weft_status status = build(PRODUCT, WEFT_F32, SHARING_SIDE, &k.graph);
+    if (status >= 0) status = compile(m, &k);
+    if (status >= 0) status = compare_shares(m, &k);
+    destroy(&k);
+    return status;
+}
+
 weft_status wefti_measure_kernels(const wefti_measuring *m) {
     double seconds;
     wefti_cost cost;
+    WEFT_TRY(measure_sharing(m));
     WEFT_TRY(measure(m, ADD, WEFT_F32, 1, &seconds, &cost));
     m->out->launch_seconds = seconds;
     wefti_measured_figure(m, "launch_seconds", seconds);

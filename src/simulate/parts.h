@@ -105,10 +105,19 @@ typedef struct wefti_sim {
     int64_t ready_count, ready_capacity;
     wefti_sim_channel **channels, *first, **last;
     uint64_t buckets;
-    int64_t fail_at; /* INT64_MAX: never */
+    int64_t fail_at;     /* INT64_MAX: never */
+    int64_t *processors; /* [hosts][at_once]: when they are free; NULL: each rank has its own */
+    int32_t at_once, per_host;
     int64_t events, iterations;
     wefti_sim_repeat repeat;
 } wefti_sim;
+
+/* processors.c. Before the players: whether ranks share processors. */
+weft_status wefti_sim_share(wefti_sim *sim) WEFT_CHECKED;
+/* Another rank has to be walked before this one can compute. */
+bool wefti_sim_is_ahead(const wefti_sim *sim, const wefti_sim_rank *rank);
+/* The time at which a kernel begins; takes the processor for its duration. */
+int64_t wefti_sim_begin(wefti_sim *sim, const wefti_sim_rank *rank, int64_t duration);
 
 /* players.c: which ranks walk together. Sets ranks, count, player_of and each player's rank,
  * members, program and slow. */

@@ -114,13 +114,15 @@ static int cause_of_phase(wefti_phase phase) {
 static weft_status compute(wefti_sim *sim, wefti_sim_rank *r, int cause, int64_t duration,
                            const sim_place *where) {
     if (r->slow != 1) duration = llround((double)duration * r->slow);
+    const int64_t begin = wefti_sim_begin(sim, r, duration);
+    const int64_t taken = begin + duration - r->now.at; /* with the wait for a processor */
     sim_place span = *where;
     span.track = WEFTI_SPAN_COMPUTE;
-    span.begin = r->now.at;
-    r->now.at += duration;
-    if (duration) r->turn = 0;
-    r->now.cause[cause] += duration;
-    r->time.cause[cause] += duration;
+    span.begin = begin;
+    r->now.at += taken;
+    if (taken) r->turn = 0;
+    r->now.cause[cause] += taken;
+    r->time.cause[cause] += taken;
     span.end = r->now.at;
     sim->events++;
     return emit(sim, r, &span);
@@ -128,23 +130,31 @@ static weft_status compute(wefti_sim *sim, wefti_sim_rank *r, int cause, int64_t
 
 /* ---- transfers ---- */
 
-/* The transfer begins when the streams of all members are free. */
+static bool moved_in_waits(const wefti_sim *sim, const wefti_sim_channel *c) {
+    return sim->options->machine->level[c->level].moved_in_waits;
+}
+
+/* The transfer begins when the streams of all members are free. If waits move the data, it has no
+ * stream, and its moment stays that at which it was ready. */
 static void start(wefti_sim *sim, const wefti_sim_ready *ready) {
     wefti_sim_channel *c = ready->channel;
     wefti_sim_meeting *m = meeting_of(ready);
+    const bool streams = !moved_in_waits(sim, c);
     const int64_t duration = m->duration;
     const wefti_moment *latest = &m->when;
-    for (int32_t i = 0; i < c->members; i++) {
+    for (int32_t i = 0; i < c->members && streams; i++) {
         const wefti_moment *stream = &sim->ranks[c->players[i]].stream[c->level];
         if (stream->at > latest->at) latest = stream;
     }
     if (latest != &m->when) m->when = *latest;
     m->start = m->when.at;
-    m->when.at += duration;
-    m->when.cause[WEFTI_CAUSE_TRANSFER + m->kind] += duration;
+    if (streams) {
+        m->when.at += duration;
+        m->when.cause[WEFTI_CAUSE_TRANSFER + m->kind] += duration;
+    }
     for (int32_t i = 0; i < c->members; i++) {
         wefti_sim_rank *r = &sim->ranks[c->players[i]];
-        r->stream[c->level] = m->when;
+        if (streams) r->stream[c->level] = m->when;
         r->time.transfers[m->kind] += duration;
     }
     m->left = c->members;
@@ -199,6 +209,30 @@ static void shrink(wefti_sim_channel *c) {
     c->begin += over;
 }
 
+/* The transfer has ended, or ends some time after the wait begins. */
+static void end_wait(wefti_sim_rank *r, const wefti_sim_meeting *m) {
+    if (m->when.at <= r->now.at) return;
+    int64_t exposed = m->when.at - (m->start > r->now.at ? m->start : r->now.at);
+    r->time.cause[WEFTI_CAUSE_TRANSFER + m->kind] += exposed;
+    r->time.cause[WEFTI_CAUSE_IDLE] += m->when.at - r->now.at - exposed;
+    r->now = m->when;
+    r->turn = 0;
+}
+
+/* The rank moves its part itself, once all members have posted. */
+static void move_in_wait(wefti_sim_rank *r, const wefti_sim_meeting *m) {
+    const int cause = WEFTI_CAUSE_TRANSFER + m->kind;
+    if (m->when.at > r->now.at) {
+        r->time.cause[WEFTI_CAUSE_IDLE] += m->when.at - r->now.at;
+        r->now = m->when;
+        r->turn = 0;
+    }
+    r->now.at += m->duration;
+    r->now.cause[cause] += m->duration;
+    r->time.cause[cause] += m->duration;
+    if (m->duration) r->turn = 0;
+}
+
 /* *out: false if the rank is blocked. */
 static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const sim_place *where,
                         bool *out) {
@@ -213,13 +247,10 @@ static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const 
         *out = false;
         return WEFT_OK;
     }
-    if (m->when.at > r->now.at) {
-        int64_t exposed = m->when.at - (m->start > r->now.at ? m->start : r->now.at);
-        r->time.cause[WEFTI_CAUSE_TRANSFER + m->kind] += exposed;
-        r->time.cause[WEFTI_CAUSE_IDLE] += m->when.at - r->now.at - exposed;
-        r->now = m->when;
-        r->turn = 0;
-    }
+    if (moved_in_waits(sim, c))
+        move_in_wait(r, m);
+    else
+        end_wait(r, m);
     sim_place span = *where;
     span.track = WEFTI_SPAN_TRANSFER;
     span.begin = end->at[end->waited % WEFTI_COMM_DEPTH];
@@ -241,7 +272,7 @@ int32_t wefti_sim_runs(const wefti_sim *sim, const wefti_sim_rank *r, wefti_sect
     return section == WEFTI_SECTION_NEXT ? more - last : 1;
 }
 
-/* Runs a call until it ends (*out true), or the rank is blocked. */
+/* Runs a call until it ends (*out true), or the rank is blocked or ahead of others. */
 static weft_status play_call(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step, bool *out) {
     const wefti_routine *routine = step->routine;
     const wefti_partition *p = r->program->partition;
@@ -257,6 +288,7 @@ static weft_status play_call(wefti_sim *sim, wefti_sim_rank *r, const wefti_step
         sim_place where = {.step = step, .code = x};
         if (x->transfer < 0) {
             const int cause = x->node ? cause_of_phase(step->phase) : WEFTI_CAUSE_COPY;
+            if (wefti_sim_is_ahead(sim, r)) return WEFT_OK;
             if (duration[r->code] || x->node)
                 WEFT_TRY(compute(sim, r, cause, duration[r->code], &where));
             continue;
@@ -285,6 +317,8 @@ static weft_status run_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step 
     case WEFTI_STEP_CALL:
         return play_call(sim, r, step, out);
     case WEFTI_STEP_COPY:
+        *out = !wefti_sim_is_ahead(sim, r);
+        if (!*out) return WEFT_OK;
         return compute(sim, r, WEFTI_CAUSE_COPY,
                        llround(wefti_copy_seconds(sim->options->machine, (double)step->bytes) /
                                WEFTI_PICOSECOND),
@@ -335,7 +369,8 @@ static weft_status play_rank(wefti_sim *sim, wefti_sim_rank *r) {
             if (r->done) return WEFT_OK;
         } else {
             WEFT_TRY(play_step(sim, r, step, &over));
-            if (!over) return WEFT_OK; /* it is blocked */
+            if (!over && !r->blocked) heap_push(sim, (int32_t)(r - sim->ranks)); /* it is ahead */
+            if (!over) return WEFT_OK;
             int32_t iteration = r->at.iteration;
             wefti_cursor_next(r->program, r->section, &r->at);
             again = r->at.iteration > iteration;

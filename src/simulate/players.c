@@ -194,7 +194,7 @@ static weft_status find(wefti_sim *sim, const int32_t **out) {
 weft_status wefti_sim_players(wefti_sim *sim) {
     const int32_t *number = NULL;
     sim->count = sim->world;
-    if (sim->classes) WEFT_TRY(find(sim, &number));
+    if (sim->classes && !sim->processors) WEFT_TRY(find(sim, &number));
     sim->player_of = make(sim, sim->world, sizeof *sim->player_of);
     sim->ranks = make(sim, sim->count, sizeof *sim->ranks);
     WEFT_REQUIRE(sim->player_of && sim->ranks, WEFT_E_NOMEM, "no memory to simulate %d ranks",

@@ -147,7 +147,7 @@ void wefti_sim_repeat_begin(wefti_sim *sim) {
     wefti_sim_repeat *x = &sim->repeat;
     const wefti_simulate_options *o = sim->options;
     x->reference = -1;
-    if (o->every_iteration || o->span || o->fail_seconds > 0) return;
+    if (o->every_iteration || o->span || o->fail_seconds > 0 || sim->processors) return;
     for (int32_t i = sim->count - 1; i >= 0; i--) {
         const wefti_program *p = sim->ranks[i].program;
         for (int s = 0; s < WEFTI_SECTIONS; s++)

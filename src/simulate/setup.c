@@ -273,6 +273,7 @@ weft_status wefti_sim_setup(wefti_sim *sim) {
     group_room room;
     WEFT_TRY(check_options(sim));
     WEFT_TRY(check_programs(sim));
+    WEFT_TRY(wefti_sim_share(sim));
     WEFT_TRY(wefti_sim_players(sim));
     WEFT_TRY(make_tables(sim, &room));
     WEFT_TRY(time_programs(sim));

@@ -79,6 +79,13 @@ double wefti_model_byte_seconds(const wefti_machine_model *m, int32_t level, dou
 
 /* ---- devices ---- */
 
+double wefti_model_sharing(const wefti_machine_model *m, int64_t ranks) {
+    const wefti_figure *at_once = &m->device.devices_at_once;
+    const int64_t per_host = wefti_model_per_host(m);
+    const double devices = (double)(ranks < per_host ? ranks : per_host);
+    return at_once->source && devices > at_once->value ? devices / at_once->value : 1;
+}
+
 /* The arithmetic that stands in for an absent one, in this order. */
 static const wefti_arithmetic instead[WEFTI_ARITHMETICS][WEFTI_ARITHMETICS] = {
     [WEFTI_ARITHMETIC_F64] = {WEFTI_ARITHMETIC_F64, WEFTI_ARITHMETIC_F32, WEFTI_ARITHMETIC_TF32,

@@ -59,6 +59,7 @@ const char *wefti_arithmetic_text(wefti_arithmetic arithmetic);
     X(product_efficiency, 1e-6, 1, false)                                                          \
     X(launch_seconds, 0, 1, true)                                                                  \
     X(step_seconds, 0, 60, false)                                                                  \
+    X(devices_at_once, 1, 1e6, false)                                                              \
     X(units, 1, 1e6, false)                                                                        \
     X(tile_rows, 1, 1e6, false)                                                                    \
     X(tile_columns, 1, 1e6, false)                                                                 \
@@ -95,6 +96,7 @@ typedef struct wefti_level {
     wefti_figure uplink_bytes_per_second; /* into or out of a block of the next lower level, shared
                                              by its devices; absent: not shared */
     bool reduces;                         /* the switches add up what devices send */
+    bool moved_in_waits;    /* devices move the data themselves, when they wait for it */
     wefti_curve all_reduce; /* bus bandwidth (nccl-tests) by bytes, with all devices of a block */
 } wefti_level;
 
@@ -158,6 +160,9 @@ int32_t wefti_model_block(const wefti_machine_model *model, int32_t level);
 int32_t wefti_model_level_of(const wefti_machine_model *model, int32_t a, int32_t b);
 /* Seconds per byte of one device at a level while `active` devices of each lower block send. */
 double wefti_model_byte_seconds(const wefti_machine_model *model, int32_t level, double active);
+/* How many times as long kernels take because `ranks` devices share the processors of their hosts,
+ * if all of them compute: at least 1. */
+double wefti_model_sharing(const wefti_machine_model *model, int64_t ranks);
 /* flop/s of large products. Without this arithmetic: of the nearest one that the device has. */
 double wefti_model_product_rate(const wefti_device_model *device, wefti_arithmetic arithmetic);
 /* The correction of an op: 1 without one. `work`: FLOPs of products, bytes of all others. */

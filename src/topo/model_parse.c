@@ -60,6 +60,7 @@ static weft_status read_number(const model_reading *r, const spot *at, double le
     *out = v->kind == WEFTI_JSON_INT ? (double)v->as.integer : v->as.real;
     if (!isfinite(*out) || *out < least || *out > most)
         REFUSE(r, v, "%s is %g; it must be from %g to %g", at->path, *out, least, most);
+    if (*out == 0) *out = 0; /* no negative zero, which reads back as another text */
     return WEFT_OK;
 }
 
@@ -201,6 +202,15 @@ static weft_status read_count(const model_reading *r, const spot *outer, const c
     return WEFT_OK;
 }
 
+static weft_status read_flag(const model_reading *r, const spot *level, const char *key,
+                             bool *out) {
+    spot at = member_of(level, key);
+    if (at.value && at.value->kind != WEFTI_JSON_BOOL)
+        REFUSE(r, at.value, "%s must be true or false", at.path);
+    *out = at.value && at.value->as.boolean;
+    return WEFT_OK;
+}
+
 static weft_status read_level(const model_reading *r, const spot *at, wefti_level *out) {
     static const char *const known[] = {"name",
                                         "devices",
@@ -209,6 +219,7 @@ static weft_status read_level(const model_reading *r, const spot *at, wefti_leve
                                         "bytes_per_second",
                                         "uplink_bytes_per_second",
                                         "reduces",
+                                        "moved_in_waits",
                                         "all_reduce_curve",
                                         NULL};
     WEFT_TRY(check_keys(r, at, known));
@@ -219,10 +230,8 @@ static weft_status read_level(const model_reading *r, const spot *at, wefti_leve
     WEFT_TRY(read_figure(r, at, "bytes_per_second", 1, 1e18, true, &out->bytes_per_second));
     WEFT_TRY(read_figure(r, at, "uplink_bytes_per_second", 1, 1e18, false,
                          &out->uplink_bytes_per_second));
-    spot reduces = member_of(at, "reduces");
-    if (reduces.value && reduces.value->kind != WEFTI_JSON_BOOL)
-        REFUSE(r, reduces.value, "%s must be true or false", reduces.path);
-    out->reduces = reduces.value && reduces.value->as.boolean;
+    WEFT_TRY(read_flag(r, at, "reduces", &out->reduces));
+    WEFT_TRY(read_flag(r, at, "moved_in_waits", &out->moved_in_waits));
     return read_curve(r, at, "all_reduce_curve", 1, &out->all_reduce);
 }
 

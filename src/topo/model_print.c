@@ -95,6 +95,10 @@ static void print_level(const wefti_level *l, wefti_text *out) {
         begin(out, &first, 3, "reduces");
         wefti_text_add(out, "true");
     }
+    if (l->moved_in_waits) {
+        begin(out, &first, 3, "moved_in_waits");
+        wefti_text_add(out, "true");
+    }
     print_curve(out, &first, 3, "all_reduce_curve", &l->all_reduce);
     wefti_text_add(out, "\n    }");
 }

@@ -16,7 +16,7 @@ observed=$(tr ',' '\n' <out | value observed_peak_bytes | sort -u)
 grep -q '"audit": {"predicted_seconds"' run/record/plan.json || fail 'no audit in the plan' run/record/plan.json
 expect 0 'linear' audit run --calibrate calibrated.json
 expect 0 'op_factors|step_seconds|calibrate' machine show ./calibrated.json
-expect 0 '"rates"' plan job.yaml --devices 2 --machine ./calibrated.json
+expect 0 '"rates"' plan job.yaml --devices 2 --machine ./calibrated.json --mode semi
 expect 0 '' plan --check run/record/plan.json job.yaml
 
 # --- a launch of two: rank 0 searches; the rest has its plan again ---

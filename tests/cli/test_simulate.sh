@@ -6,7 +6,7 @@ model: {family: gpt2, layers: 4, hidden: 32, heads: 4, context: 16, vocab: 64}
 data: {path: nothing.bin}
 train: {batch: 16}
 J
-two="--devices 4 --machine v100"
+two="--devices 4 --mode semi --machine v100"
 
 # less A B
 less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a + 0 < b + 0) }'; }
@@ -29,8 +29,8 @@ expect 0 "\"predicted_peak_bytes\": $peak" simulate job.yaml --plan plan.json --
 sed 's/"memory_bytes": {"value": [^,]*/"memory_bytes": {"value": 1000/' >tiny.json <<J
 $("$weft" machine show v100)
 J
-expect 0 'does not fit' simulate job.yaml --devices 4 --machine tiny.json
-expect 0 '"device_memory_bytes": 1000, "fits": false' simulate job.yaml --devices 4 --machine tiny.json --json
+expect 0 'does not fit' simulate job.yaml --devices 4 --mode semi --machine tiny.json
+expect 0 '"device_memory_bytes": 1000, "fits": false' simulate job.yaml --devices 4 --mode semi --machine tiny.json --json
 
 # --- disturbances ---
 # shellcheck disable=SC2086

@@ -50,15 +50,17 @@ in_training() { # PLACE, variables
     wait $launch
     [ $? = 143 ] || fail "$place: the launcher's exit code is not 143" launch.err
 }
+has() { "$weft" info --quick 2>/dev/null | grep -q "^ *$1 *built in"; }
 in_training 'shared memory' TWO_HOSTS=
-if "$weft" info --quick 2>/dev/null | grep -qi ucx; then
-    in_training 'messages' WEFT_COMM=ucx
-    in_training 'messages between hosts' TWO_HOSTS=1
+if has UCX; then
+    in_training 'messages by UCX' WEFT_COMM=ucx
 else
-    echo 'SKIP messages: no UCX'
+    echo 'SKIP messages by UCX: no UCX'
 fi
-if "$weft" info --quick 2>/dev/null | grep -qi openssl; then
+if has OpenSSL; then
     in_training 'authenticated messages' WEFT_COMM=mac
+    in_training 'encrypted messages' WEFT_COMM=tls
+    in_training 'messages between hosts' TWO_HOSTS=1
 else
     echo 'SKIP authenticated messages: no OpenSSL'
 fi

@@ -241,6 +241,7 @@ typedef struct leaver {
     wefti_member_options options;
     wefti_call_records records;
     weft_status joined, left;
+    _Atomic bool has_joined; /* or failed to */
     pthread_t thread;
 } leaver;
 
@@ -248,6 +249,7 @@ static void *join_and_leave(void *context) {
     leaver *l = context;
     wefti_member *m;
     l->joined = wefti_member_join(&l->options, &m);
+    l->has_joined = true;
     if (l->joined >= 0) l->left = wefti_member_close(m, &l->records);
     return NULL;
 }
@@ -276,6 +278,7 @@ static void leaves_after_a_failure(void **state) {
         mine.rank = 0;
         assert_int_equal(pthread_create(&other.thread, NULL, join_and_leave, &other), 0);
         assert_int_equal(wefti_member_join(&mine, &m), WEFT_OK);
+        ASSERT_SOON(20, other.has_joined); /* else it may hear of the failure while it joins */
         if (fails) give_up_and_leave(m);
         weft_status left = wefti_member_close(m, NULL);
         assert_int_equal(left, fails ? WEFT_E_PEER : WEFT_OK);

@@ -245,6 +245,72 @@ static void a_slow_rank_delays_the_others(void **state) {
     hand_close(&h);
 }
 
+/* As above, but each rank moves the message itself, in its wait. */
+static void waits_move_what_they_wait_for(void **state) {
+    (void)state;
+    hand h;
+    hand_open(&h, 2);
+    h.machine->level[0].moved_in_waits = true;
+    int32_t a = hand_send(&h, 0, 1, 5, 1); /* 0.5 + 5 s */
+    COPY(0, 3);
+    POST(0, a);
+    COPY(0, 4);
+    WAIT(0, a);
+    COPY(1, 1);
+    POST(1, a);
+    WAIT(1, a);
+    COPY(1, 2);
+    wefti_simulation *s = hand_run(&h, NULL);
+    assert_int_equal(s->ranks[0].end, 12 * SECOND + SECOND / 2); /* waits from 7 */
+    assert_int_equal(s->ranks[1].end, 10 * SECOND + SECOND / 2); /* moves from 3, when posted */
+    assert_int_equal(s->critical[WEFTI_CAUSE_COPY], 7 * SECOND);
+    assert_int_equal(s->critical[SEND], 5 * SECOND + SECOND / 2);
+    assert_int_equal(s->ranks[1].cause[SEND], 5 * SECOND + SECOND / 2);
+    assert_int_equal(s->ranks[1].cause[WEFTI_CAUSE_IDLE], 4 * SECOND); /* 1 to 3, 10.5 to 12.5 */
+    wefti_simulation_free(s);
+    hand_close(&h);
+}
+
+/* Two ranks of a host have one processor; rank 2 has the other host's for itself. */
+static void ranks_share_processors(void **state) {
+    (void)state;
+    hand h;
+    hand_open(&h, 3);
+    h.machine->device.devices_at_once = (wefti_figure){1, "t"};
+    COPY(0, 4);
+    COPY(0, 4);
+    COPY(1, 1);
+    COPY(1, 1);
+    COPY(2, 3);
+    wefti_simulation *s = hand_run(&h, NULL);
+    assert_int_equal(s->ranks[0].end, 9 * SECOND);  /* 0 to 4, 5 to 9 */
+    assert_int_equal(s->ranks[1].end, 10 * SECOND); /* 4 to 5, 9 to 10 */
+    assert_int_equal(s->ranks[2].end, 3 * SECOND);
+    assert_int_equal(s->critical[WEFTI_CAUSE_COPY], 10 * SECOND);
+    wefti_simulation_free(s);
+    h.machine->device.devices_at_once.value = 2;
+    s = hand_run(&h, NULL);
+    assert_int_equal(s->step, 8 * SECOND);
+    wefti_simulation_free(s);
+    hand_close(&h);
+    /* The message wakes both at 1.5; the long copy comes after both short ones. */
+    hand_open(&h, 2);
+    h.machine->device.devices_at_once = (wefti_figure){1, "t"};
+    int32_t a = hand_send(&h, 0, 1, 1, 1); /* 1.5 s */
+    POST(0, a);
+    WAIT(0, a);
+    COPY(0, 1);
+    COPY(0, 8);
+    POST(1, a);
+    WAIT(1, a);
+    COPY(1, 1);
+    s = hand_run(&h, NULL);
+    assert_int_equal(s->ranks[1].end, 2 * SECOND + SECOND / 2);
+    assert_int_equal(s->ranks[0].end, 11 * SECOND + SECOND / 2);
+    wefti_simulation_free(s);
+    hand_close(&h);
+}
+
 static void wrong_questions_are_refused(void **state) {
     (void)state;
     hand h;
@@ -645,6 +711,8 @@ int main(void) {
         cmocka_unit_test(a_step_has_a_time_of_its_own),
         cmocka_unit_test(streams_belong_to_levels),
         cmocka_unit_test(a_slow_rank_delays_the_others),
+        cmocka_unit_test(waits_move_what_they_wait_for),
+        cmocka_unit_test(ranks_share_processors),
         cmocka_unit_test(wrong_questions_are_refused),
         cmocka_unit_test(causes_add_up),
         cmocka_unit_test(loops_are_extrapolated_exactly),

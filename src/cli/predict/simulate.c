@@ -20,8 +20,6 @@ static const cli_option options[] = {
      "for N devices"},
     CLI_MODEL_OPTIONS(simulate_options),
     CLI_MODE_OPTIONS(simulate_options),
-    {"topology", "TEXT", CLI_TEXT, CLI_JOB_AT(simulate_options, machine), 0, 0,
-     "the same as --machine"},
     {"slow", "rank=R,x=F", CLI_TEXTS, SIMULATE_AT(slow), 0, 0,
      "kernels of rank R take F times as long; may be repeated"},
     {"link", "A-B,x=F", CLI_TEXTS, SIMULATE_AT(links), 0, 0,

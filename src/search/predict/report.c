@@ -4,16 +4,10 @@
 
 #include "base/io.h"
 #include "base/text.h"
-#include "search/predict/predict.h"
+#include "search/predict/report.h"
 
-/* How much is drawn: classes with a timeline, columns of the memory curve, hosts, devices. */
-enum {
-    DRAWN_LANES = 24,
-    CURVE_PARTS = 600,
-    DRAWN_HOSTS = 64,
-    DRAWN_ON_HOST = 64,
-    DRAWN_TENSORS = 12
-};
+/* How much is drawn: classes with a timeline, columns of the memory curve, tensors. */
+enum { DRAWN_LANES = 24, CURVE_PARTS = 600, DRAWN_TENSORS = 12 };
 
 /* Cells of one phase and microbatch that follow each other. */
 typedef struct bar {
@@ -30,6 +24,7 @@ typedef struct bars {
 typedef struct report {
     const wefti_match_classes *classes;
     const wefti_predict_options *options;
+    const wefti_predict_files *files;
     const weft_prediction *p;
     bars lane[DRAWN_LANES];
     /* Of the rank that needs most, in each part of the step: bytes alive, and the highest byte. */
@@ -79,7 +74,7 @@ static weft_status add_span(void *context, const wefti_sim_span *s) {
 
 /* ---- texts ---- */
 
-static void add_escaped(wefti_text *text, const char *from) {
+void wefti_report_escaped(wefti_text *text, const char *from) {
     for (; *from; from++) {
         if (*from == '<')
             wefti_text_add(text, "&lt;");
@@ -109,6 +104,7 @@ static const char style[] =
     "*{box-sizing:border-box}body{margin:0 auto;max-width:1100px;padding:16px;"
     "background:var(--back);color:var(--text);font:15px/1.5 system-ui,sans-serif}"
     "h1{font-size:1.4em;margin:.2em 0}h2{font-size:1.1em;margin:1.6em 0 .4em}"
+    "h3{font-size:1em;margin:.9em 0 0}"
     "p{margin:.3em 0}.faint{color:var(--faint);font-size:.87em}"
     ".wide{overflow-x:auto;background:var(--panel);border:1px solid var(--line);"
     "border-radius:6px;padding:8px}svg{display:block;width:100%;min-width:320px}"
@@ -141,7 +137,7 @@ static void add_head(report *r) {
                    "<style>%s</style></head><body><h1>Predicted step</h1><p class=\"faint\">%d "
                    "rank%s on ",
                    style, p->ranks, p->ranks == 1 ? "" : "s");
-    add_escaped(&r->text, r->options->machine->name);
+    wefti_report_escaped(&r->text, r->options->machine->name);
     wefti_text_add(&r->text, "</p><div class=\"facts\">");
     add_fact(r, p->stopped ? "ranks stop after" : "step", milliseconds(p->step_seconds), " ms");
     if (p->tokens_per_second > 0) add_fact(r, "tokens per second", p->tokens_per_second, "");
@@ -167,29 +163,6 @@ static void add_causes(report *r) {
                        p->causes[i].name, milliseconds(p->causes[i].seconds), part, part);
     }
     wefti_text_add(&r->text, "</table></div>");
-}
-
-static void add_hosts(report *r, const wefti_simulation *s) {
-    const int32_t per = wefti_model_per_host(r->options->machine), world = r->p->ranks;
-    const int32_t hosts = (world + per - 1) / per;
-    wefti_text_add(&r->text,
-                   "<h2>Ranks on hosts</h2><p class=\"faint\">equal colors: ranks that do the same "
-                   "at the same times</p><div class=\"hosts\">");
-    for (int32_t h = 0; h < hosts && h < DRAWN_HOSTS; h++) {
-        wefti_text_add(&r->text, "<div class=\"host\" title=\"host %d\">", h);
-        for (int32_t d = 0; d < per && d < DRAWN_ON_HOST && h * per + d < world; d++) {
-            const int32_t rank = h * per + d, player = s->player_of[rank];
-            wefti_text_add(&r->text,
-                           "<i style=\"background:hsl(%d 55%% 42%%)\" title=\"rank %d, stage %d\">"
-                           "%d</i>",
-                           (int)((int64_t)player * 137 % 360), rank, r->p->classes[player].stage,
-                           rank);
-        }
-        wefti_text_add(&r->text, "</div>");
-    }
-    wefti_text_add(&r->text, "</div>");
-    if (hosts > DRAWN_HOSTS)
-        wefti_text_add(&r->text, "<p class=\"faint\">and %d more hosts</p>", hosts - DRAWN_HOSTS);
 }
 
 static void add_lane(report *r, int32_t lane) {
@@ -262,7 +235,7 @@ static void add_largest(report *r) {
     wefti_text_add(&r->text, "<h2>Largest tensors at the peak</h2><div class=\"wide\"><table>");
     for (int32_t i = 0; i < p->largest_count && i < DRAWN_TENSORS; i++) {
         wefti_text_add(&r->text, "<tr><td>");
-        add_escaped(&r->text, p->largest[i].name);
+        wefti_report_escaped(&r->text, p->largest[i].name);
         wefti_text_add(&r->text, "</td><td>%.4g MiB</td></tr>",
                        (double)p->largest[i].bytes / (double)(1 << 20));
     }
@@ -287,30 +260,32 @@ static void add_classes(report *r) {
 
 /* ---- the file ---- */
 
-static weft_status write_all(report *r, const wefti_simulation *s, const char *path) {
+static weft_status write_all(report *r, const wefti_simulation *s) {
     add_head(r);
     add_causes(r);
     add_timeline(r);
     add_memory_curve(r);
     add_largest(r);
-    add_hosts(r, s);
+    wefti_report_mesh(&r->text, r->files->plan, r->options->machine, r->p, s);
+    wefti_report_alternatives(&r->text, r->files->search);
     add_classes(r);
     const int64_t bytes = r->text.used;
     char *data = wefti_text_take(&r->text);
     WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory to write the report");
-    weft_status status = wefti_file_write(path, data, (size_t)bytes);
+    weft_status status = wefti_file_write(r->files->report, data, (size_t)bytes);
     wefti_free(data);
     return status < 0 ? wefti_prefix(status, "the report") : WEFT_OK;
 }
 
 weft_status wefti_predict_report(const wefti_match_classes *classes,
                                  const wefti_predict_options *options, const weft_prediction *p,
-                                 const char *path) {
+                                 const wefti_predict_files *files) {
     report *r;
     wefti_simulation *s;
     WEFT_NEW(r, report);
     *r = (report){.classes = classes,
                   .options = options,
+                  .files = files,
                   .p = p,
                   .step = (int64_t)(p->step_seconds / WEFTI_PICOSECOND) + 1};
     wefti_simulate_options o = wefti_predict_simulation(options);
@@ -318,7 +293,7 @@ weft_status wefti_predict_report(const wefti_match_classes *classes,
     o.context = r;
     weft_status status = wefti_simulate_classes(classes, &o, &s);
     if (status >= 0) {
-        status = write_all(r, s, path);
+        status = write_all(r, s);
         wefti_simulation_free(s);
     }
     for (int i = 0; i < DRAWN_LANES; i++) wefti_free(r->lane[i].bars);

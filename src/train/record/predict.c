@@ -114,7 +114,7 @@ static weft_status add_class(const wefti_job_programs *p, const wefti_machine_mo
     add_real(out, "exposed_seconds", r->exposed_seconds);
     add_real(out, "idle_seconds", r->idle_seconds);
     weft_status status =
-        wefti_run_record_predicted(c->programs[0], machine, p->microbatches, &rows);
+        wefti_run_record_predicted(c->programs[0], machine, p->microbatches, p->devices, &rows);
     wefti_text_add(out, ", \"rows\": ");
     wefti_run_record_rows_print(&rows, out);
     wefti_text_add(out, "}");

@@ -55,14 +55,16 @@ static wefti_run_record_row row_of_transfer(const wefti_transfer *t) {
 typedef struct row_walk {
     const wefti_program *program;
     const wefti_machine_model *machine;
+    double sharing;
     wefti_run_record_rows *out;
 } row_walk;
 
 static weft_status add_kernel(const row_walk *p, const wefti_instruction *x, double calls) {
     wefti_run_record_row row = row_of_kernel(x);
     row.calls = calls;
-    row.seconds = calls * (x->node ? wefti_node_model_seconds(p->machine, x->node, &x->cost)
-                                   : wefti_copy_seconds(p->machine, (double)x->bytes));
+    const double once = x->node ? wefti_node_model_seconds(p->machine, x->node, &x->cost)
+                                : wefti_copy_seconds(p->machine, (double)x->bytes);
+    row.seconds = calls * p->sharing * once;
     return wefti_run_record_add(p->out, &row);
 }
 
@@ -96,8 +98,8 @@ static int64_t runs_of(const wefti_program *p, int section, int32_t microbatches
 
 weft_status wefti_run_record_predicted(const wefti_program *program,
                                        const wefti_machine_model *machine, int32_t microbatches,
-                                       wefti_run_record_rows *out) {
-    const row_walk p = {program, machine, out};
+                                       int32_t ranks, wefti_run_record_rows *out) {
+    const row_walk p = {program, machine, wefti_model_sharing(machine, ranks), out};
     for (int s = 0; s < WEFTI_SECTIONS; s++) {
         const int64_t runs = runs_of(program, s, microbatches);
         for (int32_t i = 0; i < program->step_count[s] && runs > 0; i++) {

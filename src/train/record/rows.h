@@ -33,10 +33,11 @@ weft_status wefti_run_record_add(wefti_run_record_rows *rows,
 void wefti_run_record_rows_free(wefti_run_record_rows *rows);
 
 /* The rows of a step by the machine's formulas; of what was measured, the
- * mean over chosen steps (wefti_profile_entry). `microbatches`: of a step. */
+ * mean over chosen steps (wefti_profile_entry). `microbatches`: of a step. `ranks`: all of them; if
+ * they share processors, kernels take so much longer. */
 weft_status wefti_run_record_predicted(const wefti_program *program,
                                        const wefti_machine_model *machine, int32_t microbatches,
-                                       wefti_run_record_rows *out) WEFT_CHECKED;
+                                       int32_t ranks, wefti_run_record_rows *out) WEFT_CHECKED;
 weft_status wefti_run_record_measured(const wefti_profile *profile, uint64_t steps,
                                       wefti_run_record_rows *out) WEFT_CHECKED;
 

@@ -31,7 +31,8 @@ static weft_status predict_job(wefti_job_programs *p, const weft_predict_options
         .disturbances = o->disturbances};
     WEFT_TRY(wefti_model_fits(machine, p->devices));
     WEFT_TRY(wefti_job_programs_classes(p));
-    const wefti_predict_files files = {.trace = o->trace, .report = o->report};
+    const wefti_predict_files files = {
+        .trace = o->trace, .report = o->report, .plan = p->plan, .search = p->training.report};
     return wefti_predict_classes(p->classes, &options, &files, out);
 }
 
@@ -73,7 +74,7 @@ static weft_status predict_graph(weft_graph *graph, const weft_plan *plan,
         .optimizer = wefti_optimizer_plan_of(x->optimizer),
         .prepare = {.threads = session->threads > 0 ? session->threads : 1,
                     .bf16 = wefti_session_choose_bf16(graph, session->bf16)},
-        .files = {.trace = o->trace, .report = o->report},
+        .files = {.trace = o->trace, .report = o->report, .plan = x->plan},
         .match = true,
         .options = {.machine = machine,
                     .microbatches = x->microbatches,

@@ -1,0 +1,34 @@
+/* Processors that the devices of a host share: kernels of one rank after the other, each on the
+ * processor that is free first. Ranks that share are walked one by one: which of them waits depends
+ * on all others of its host. */
+#include "simulate/parts.h"
+
+weft_status wefti_sim_share(wefti_sim *sim) {
+    const wefti_machine_model *m = sim->options->machine;
+    if (wefti_model_sharing(m, sim->world) <= 1) return WEFT_OK;
+    sim->at_once = (int32_t)m->device.devices_at_once.value;
+    sim->per_host = wefti_model_per_host(m);
+    const int32_t hosts = (sim->world - 1) / sim->per_host + 1;
+    sim->processors =
+        wefti_arena_alloc(sim->arena, (size_t)hosts * (size_t)sim->at_once * sizeof(int64_t));
+    WEFT_REQUIRE(sim->processors, WEFT_E_NOMEM, "no memory to simulate %d ranks", sim->world);
+    return WEFT_OK;
+}
+
+bool wefti_sim_is_ahead(const wefti_sim *sim, const wefti_sim_rank *r) {
+    if (!sim->processors) return false;
+    if (sim->heaped > 0 && sim->ranks[sim->heap[0]].now.at < r->now.at) return true;
+    if (!sim->ready_count) return false;
+    const wefti_sim_ready *x = &sim->ready[0]; /* it may wake ranks */
+    return x->channel->open[x->number - x->channel->begin].when.at < r->now.at;
+}
+
+int64_t wefti_sim_begin(wefti_sim *sim, const wefti_sim_rank *r, int64_t duration) {
+    if (!sim->processors || duration == 0) return r->now.at;
+    int64_t *free = sim->processors + r->rank / sim->per_host * sim->at_once, *first = free;
+    for (int32_t i = 1; i < sim->at_once; i++)
+        if (free[i] < *first) first = &free[i];
+    const int64_t begin = *first > r->now.at ? *first : r->now.at;
+    *first = begin + duration;
+    return begin;
+}
