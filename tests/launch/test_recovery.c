@@ -502,16 +502,17 @@ static void nothing_fails(void **state) {
 static void one_rank_dies(void **state) {
     (void)state;
     for (int buddies = 0; buddies < 2; buddies++) {
-        const explorer e = run(3, buddies, 2, 1);
+        const explorer e = run(3, buddies, SANITIZED ? 1 : 2, 1);
         assert_true(e.mends > 0 && e.rolled_forward > 0);
         assert_int_equal(e.from_disk, 0);
     }
 }
 
-/* The second one at every point of a step and of the mending. */
+/* The second one at every point of a step and of the mending. Sanitizers find nothing in more states
+ * of the same kind. */
 static void two_ranks_die(void **state) {
     (void)state;
-    for (int buddies = 0; buddies < 2; buddies++) {
+    for (int buddies = 0; buddies < (SANITIZED ? 0 : 2); buddies++) {
         const explorer e = run(3, buddies, 1, 2);
         assert_true(e.mends > 0 && e.rolled_forward > 0);
         assert_int_equal(e.from_disk > 0, buddies);
