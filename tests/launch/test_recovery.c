@@ -508,8 +508,8 @@ static void one_rank_dies(void **state) {
     }
 }
 
-/* The second one at every point of a step and of the mending. Sanitizers find nothing in more states
- * of the same kind. */
+/* The second one at every point of a step and of the mending. Sanitizers find nothing in more
+ * states of the same kind. */
 static void two_ranks_die(void **state) {
     (void)state;
     for (int buddies = 0; buddies < (SANITIZED ? 0 : 2); buddies++) {
