@@ -104,8 +104,8 @@ void wefti_placement_region(const wefti_placement *p, const weft_desc *whole, in
                             wefti_region *out) {
     wefti_layout_region(&p->layout, &p->mesh, whole, rank, out);
     if (p->shard_size <= 1) return;
-    const int32_t index = p->shard_all ? replica_of(p, rank)
-                                       : (rank - p->mesh.first) / p->shard_step % p->shard_size;
+    const int32_t index =
+        p->shard_all ? replica_of(p, rank) : (rank - p->mesh.first) / p->shard_step % p->shard_size;
     int64_t begin, size;
     wefti_part(out->size[0], 1, p->shard_size, index, &begin, &size);
     out->begin[0] += begin;
@@ -264,8 +264,10 @@ weft_status wefti_layouts_finish(wefti_layouts *l) {
         if (end > l->ranks) l->ranks = end;
         if (stage + 1 > l->stages) l->stages = stage + 1;
         if (status >= 0 && wefti_mesh_size(&p.mesh) != wefti_mesh_size(&items[0].mesh))
-            status = WEFT_RAISE(WEFT_E_CORRUPT, "%s: parameter %.200s is for %d devices, and %.200s "
-                                "for %d", l->path, p.name, wefti_mesh_size(&p.mesh), items[0].name,
+            status = WEFT_RAISE(WEFT_E_CORRUPT,
+                                "%s: parameter %.200s is for %d devices, and %.200s "
+                                "for %d",
+                                l->path, p.name, wefti_mesh_size(&p.mesh), items[0].name,
                                 wefti_mesh_size(&items[0].mesh));
     }
     wefti_free(items);
@@ -404,8 +406,8 @@ static weft_status open_plan(wefti_layouts *l, const char *text, int64_t bytes) 
     WEFT_TRY(wefti_plan_refine(l->plan));
     l->ranks = l->plan->devices;
     l->stages = l->plan->pipeline.stages;
-    WEFT_REQUIRE(l->plan->tensor_count || l->ranks == 1 ||
-                     l->plan->mode == WEFT_PARALLEL_DATA || l->plan->mode == WEFT_PARALLEL_MANUAL,
+    WEFT_REQUIRE(l->plan->tensor_count || l->ranks == 1 || l->plan->mode == WEFT_PARALLEL_DATA ||
+                     l->plan->mode == WEFT_PARALLEL_MANUAL,
                  WEFT_E_ARG,
                  "%s is not complete: it has no layouts of tensors. `weft plan JOB --out` writes "
                  "the completed plan",

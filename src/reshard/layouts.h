@@ -37,10 +37,10 @@ typedef struct wefti_strategy_item {
 typedef struct wefti_layouts {
     wefti_arena *arena;
     char *path;
-    int32_t ranks;     /* of all stages */
-    int32_t stages;    /* from 1 */
-    int32_t stage;     /* the stage of a file for one stage; -1: all of them */
-    weft_plan *plan;   /* NULL: a strategy file */
+    int32_t ranks;   /* of all stages */
+    int32_t stages;  /* from 1 */
+    int32_t stage;   /* the stage of a file for one stage; -1: all of them */
+    weft_plan *plan; /* NULL: a strategy file */
     wefti_placement *items;
     int64_t count, cap;
     wefti_map names; /* to the first placement of a name */

@@ -177,8 +177,7 @@ weft_status wefti_reads_choose(const wefti_reads *r, bool *out_used) {
     for (int64_t i = 0; i < r->source->count; i++) {
         wefti_source_tensor *t = &r->source->tensors[i];
         for (int64_t k = 0; k < t->count; k++)
-            t->pieces[k].chosen =
-                t->pieces[k].first && is_needed(r, i, &t->pieces[k]) ? -1 : -2;
+            t->pieces[k].chosen = t->pieces[k].first && is_needed(r, i, &t->pieces[k]) ? -1 : -2;
     }
     /* What is known of missing files must not change the choice: tensors of which it is not known
      * whether missing files have them come last. */

@@ -5,11 +5,10 @@
  * Fields of these files:
  *
  *   ParallelStrategyMap   1 current_stage, 2 parallel_strategy_item*, 3 parallel_layout_item*
- *   ParallelStrategyItem  1 node_name, 2 parallel_strategys {1 stage, 2 parallel_strategy* {1 dim*}}
- *   ParallelLayoutItem    1 param_name, 2 parallel_layouts
- *   ParallelLayouts       1 dev_matrix* {1 dim*}, 2 tensor_map* {1 dim*}, 3 param_split_shape*,
- *                         4 indices_offset*, 5 field, 6 opt_weight_shard_step,
- *                         7 opt_weight_shard_size
+ *   ParallelStrategyItem  1 node_name, 2 parallel_strategys {1 stage, 2 parallel_strategy* {1
+ * dim*}} ParallelLayoutItem    1 param_name, 2 parallel_layouts ParallelLayouts       1 dev_matrix*
+ * {1 dim*}, 2 tensor_map* {1 dim*}, 3 param_split_shape*, 4 indices_offset*, 5 field, 6
+ * opt_weight_shard_step, 7 opt_weight_shard_size
  *
  * Repeated numbers come packed or one by one; both forms are read. Other fields are skipped. */
 #include <string.h>
@@ -183,7 +182,8 @@ static weft_status read_strategy_item(wefti_layouts *l, wire_reader r) {
         WEFT_TRY(read_strategys(f.bytes, x));
     }
     WEFT_REQUIRE(name, WEFT_E_CORRUPT, "a node has no name");
-    if (!l->strategy_count) l->stage = (int32_t)(x->stage > 0 && x->stage < INT32_MAX ? x->stage : 0);
+    if (!l->strategy_count)
+        l->stage = (int32_t)(x->stage > 0 && x->stage < INT32_MAX ? x->stage : 0);
     return wefti_strategy_add_item(l, name, x->stage, x->inputs, x->ranks, x->cuts);
 }
 

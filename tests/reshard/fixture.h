@@ -65,7 +65,8 @@ static inline void random_layout(random_source *r, int64_t devices, const weft_d
     int64_t factor[WEFT_MAX_RANK + 2] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     const int rank = desc->rank;
     for (int64_t left = devices, prime; left > 1; left /= prime) {
-        for (prime = 2; left % prime; prime++) {}
+        for (prime = 2; left % prime; prime++) {
+        }
         int to = (int)pick(r, rank + 2);
         bool fits = to == 0 || to == rank + 1;
         if (!fits) fits = desc->shape[to - 1] % (factor[to] * prime) == 0;

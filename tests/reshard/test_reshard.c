@@ -38,7 +38,8 @@ static void test_all_pairs(void **state) {
     digest_text(f->dir, NULL, expected);
     for (int i = 0; i < count; i++) {
         new_strategy(&r, numbered(f, "strategy", i, 0));
-        ASSERT_OK(reshard(f->dir, numbered(f, "slices", i, 0), NULL, numbered(f, "strategy", i, 0)));
+        ASSERT_OK(
+            reshard(f->dir, numbered(f, "slices", i, 0), NULL, numbered(f, "strategy", i, 0)));
         assert_digest(numbered(f, "slices", i, 0), NULL, expected);
     }
     for (int i = 0; i < count; i++)
