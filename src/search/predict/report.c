@@ -1,5 +1,6 @@
 /* A prediction as one HTML file, which needs nothing else: no scripts, no fonts, no network.
  * Drawings are SVG; colors follow the reader's light or dark mode. */
+#include <locale.h>
 #include <string.h>
 
 #include "base/io.h"
@@ -268,7 +269,11 @@ static void add_classes(report *r) {
 
 /* ---- the file ---- */
 
-static weft_status write_all(report *r, const wefti_simulation *s) {
+/* Numbers of a page have a point, in every locale of the caller. */
+static weft_status add_all(report *r, const wefti_simulation *s) {
+    locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+    WEFT_REQUIRE(plain, WEFT_E_NOMEM, "no memory to write the report");
+    locale_t before = uselocale(plain);
     add_head(r);
     add_causes(r);
     add_timeline(r);
@@ -277,6 +282,13 @@ static weft_status write_all(report *r, const wefti_simulation *s) {
     wefti_report_mesh(&r->text, r->files->plan, r->options->machine, r->p, s);
     wefti_report_alternatives(&r->text, r->files->search);
     add_classes(r);
+    (void)uselocale(before);
+    freelocale(plain);
+    return WEFT_OK;
+}
+
+static weft_status write_all(report *r, const wefti_simulation *s) {
+    WEFT_TRY(add_all(r, s));
     const int64_t bytes = r->text.used;
     char *data = wefti_text_take(&r->text);
     WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory to write the report");
