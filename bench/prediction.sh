@@ -10,8 +10,8 @@
 # again, others are written there. STEPS (measured steps of a run) and SECONDS_EACH (of weft machine measure) in the
 # environment change the run. Prints a line for each configuration: number, kind, predicted and measured milliseconds, error,
 # difference of both repeats, predicted and observed peak bytes of the rank where they differ most, and the job. Last the
-# median and the worst error of the configurations whose repeats differ by at most 4 %; the others are listed apart. Run it on
-# an idle machine; it takes 10 minutes on two cores.
+# median and the worst error of the configurations whose repeats differ by at most 4 %; the others are listed apart. Progress
+# goes to stderr. Run it on an idle machine; it takes 10 minutes on two cores.
 set -eu
 here=$(dirname "$(realpath "$0")")
 build=build only= keep=
@@ -126,6 +126,7 @@ for turn in 1 2; do
         train "$kind" "run-$number-$turn" "$keep/$kind.json" $words
         "$weft" audit "run-$number-$turn" --json >audit.json
         echo "$number $kind $(facts audit.json) $words"
+        echo "turn $turn: $number $kind $(facts audit.json)" >&2
     done <chosen >"turn-$turn"
 done
 paste -d '|' turn-1 turn-2 | awk -F '|' '{

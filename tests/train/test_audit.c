@@ -38,6 +38,17 @@ static const char *machine_file(void) {
     return put_file("machine.json", machine_text, sizeof machine_text - 1);
 }
 
+/* Of two devices only one computes at a time. */
+static const char *shared_machine_file(void) {
+    static const char before[] = "\"launch_seconds\"",
+                      more[] = "\"devices_at_once\": {\"value\": 1, \"source\": \"s\"},";
+    char text[sizeof machine_text + sizeof more];
+    const char *at = strstr(machine_text, before);
+    const int head = (int)(at - machine_text);
+    const int bytes = snprintf(text, sizeof text, "%.*s%s%s", head, machine_text, more, at);
+    return put_file("shared.json", text, (size_t)bytes);
+}
+
 static void train(const char *machine, const char *dir, const char *const *more) {
     words w = job_with(machine);
     record r = {.first = 0};
@@ -172,14 +183,14 @@ static bool same_factor(const wefti_run_record_row *a, const wefti_run_record_ro
            (a->product ? a->flops == b->flops : a->bytes == b->bytes);
 }
 
-/* The formula of the tests' machine, which has no curves and no launches. */
+/* The formula of the tests' machine, which has no curves and no launches, for two ranks. */
 static double formula_of(const wefti_machine_model *m, const wefti_run_record_row *row) {
     const wefti_device_model *d = &m->device;
     const double rate =
         row->product ? wefti_model_product_rate(d, row->arithmetic) : d->vector_flops.value;
     const double compute = row->flops / rate;
     const double memory = row->bytes / d->memory_bytes_per_second.value;
-    return compute > memory ? compute : memory;
+    return wefti_model_sharing(m, 2) * (compute > memory ? compute : memory);
 }
 
 /* The factor of each kernel is that between its known time and the formula's. */
@@ -245,14 +256,16 @@ static void assert_predicted(const weft_audit *first, const char *machine, const
 
 static void a_calibrated_machine_has_the_measured_times(void **state) {
     (void)state;
-    /* the ranks of the first job have programs of their own, those of the second do the same */
+    /* the ranks of the first job have programs of their own, those of the others do the same; those
+     * of the last one share a processor */
     static const char *const jobs[][3] = {{"train.precision=f32", "parallel.overlap=false", NULL},
-                                          {"train.precision=bf16", "parallel.mode=data", NULL}};
-    for (int i = 0; i < 2; i++) {
+                                          {"train.precision=bf16", "parallel.mode=data", NULL},
+                                          {"train.clip=0", "parallel.mode=data", NULL}};
+    for (int i = 0; i < 3; i++) {
         char *text;
         wefti_machine_model *m;
         wefti_run_record r;
-        train(machine_file(), "first", jobs[i]);
+        train(i < 2 ? machine_file() : shared_machine_file(), "first", jobs[i]);
         set_times("first", i == 0);
         weft_audit *first = audited("first");
         assert_true(first->measured_seconds == 1);

@@ -429,7 +429,7 @@ static weft_status find_tail(const table_walk *w, double *out) {
         const wefti_step *s = &p->steps[from][i];
         if (s->kind == WEFTI_STEP_CALL && s->phase == WEFTI_BACKWARD) begin = i + 1;
     }
-    for (int section = from; section < WEFTI_SECTIONS; section++) {
+    for (int section = (int)from; section < WEFTI_SECTIONS; section++) {
         for (int32_t i = section == (int)from ? begin : 0; i < p->step_count[section]; i++) {
             const wefti_step *s = &p->steps[section][i];
             double more = 0;
