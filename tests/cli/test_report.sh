@@ -25,9 +25,9 @@ tags() {
         END { if (depth || NR < 20) { print depth " tags stay open"; bad = 1 } exit bad }'
 }
 printf '<!doctype html><p><b></p></b>' >wrong.html
-tags wrong.html >tags && fail 'tags in a wrong order are not found'
+tags wrong.html >found && fail 'tags in a wrong order are not found'
 for page in joint stages stopped one; do
-    tags $page.html >tags || fail "$page.html: tags do not match" tags
+    tags $page.html >found || fail "$page.html: tags do not match" found
     grep -qE '<script|<img|<iframe|src=|url\(|@import|https?:| on[a-z]+="' $page.html && fail "$page.html needs something else"
     grep -qE '[^a-z](nan|inf)[^a-z]' $page.html && fail "$page.html has a number that is none"
     for fact in 'charset="utf-8"' 'prefers-color-scheme:dark' 'width=device-width' 'Time by cause' '<svg' 'Largest tensors' \
