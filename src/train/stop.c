@@ -24,8 +24,8 @@ struct wefti_stopper {
     int64_t asked_ns; /* when the request was seen; 0: there is none */
 };
 
-/* In one transfer, since the request, for longer than the limit. Earlier waits do not count: a request
- * ends a waiting process within seconds, however long its steps are. */
+/* In one transfer, since the request, for longer than the limit. Earlier waits do not count: a
+ * request ends a waiting process within seconds, however long its steps are. */
 static bool waits_in_vain(wefti_stopper *s, const wefti_standing *at, int64_t now) {
     if (!s->asked_ns && *s->asked) s->asked_ns = now;
     int64_t from = at->since_ns > s->asked_ns ? at->since_ns : s->asked_ns;

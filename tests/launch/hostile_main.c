@@ -1,18 +1,18 @@
-/* A stranger on the network of a job: calls every port that is listened on, again and again, and says
- * what does not belong there.
+/* A stranger on the network of a job: calls every port that is listened on, again and again, and
+ * says what does not belong there.
  *
  *     weft-hostile COUNT SECRET SCHEDULER'S-PORT HELD-PID-FILE SEED
  *
- * Runs in the network namespace of the job, in which nothing else listens. The first port besides the
- * scheduler's is a rank's, which is open while ranks connect: the process whose number is in
+ * Runs in the network namespace of the job, in which nothing else listens. The first port besides
+ * the scheduler's is a rank's, which is open while ranks connect: the process whose number is in
  * HELD-PID-FILE is then stopped (SIGSTOP), so that the others wait for it and their ports stay
  * open, until half of COUNT connections were made to such ports or all of them have closed. It
  * ends after COUNT connections or on SIGTERM, and says how many there were in all, and to ranks'
  * ports.
  *
  * The connections are malformed (noise, lengths beyond all limits, other protocols), replayed (what
- * the port says, sent back), recorded (a right answer to another challenge, under the job's secret),
- * slow (a byte now and then, and silence) and oversized (up to 1 MiB). */
+ * the port says, sent back), recorded (a right answer to another challenge, under the job's
+ * secret), slow (a byte now and then, and silence) and oversized (up to 1 MiB). */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -108,8 +108,8 @@ static int call(const port *p) {
     int error = 0;
     socklen_t bytes = sizeof error;
     struct pollfd wait = {.fd = fd, .events = POLLOUT};
-    if (poll(&wait, 1, WAIT_MS) == 1 &&
-        getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 && error == 0)
+    if (poll(&wait, 1, WAIT_MS) == 1 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 &&
+        error == 0)
         return fd;
     close(fd);
     return -1;
