@@ -10,7 +10,7 @@
 
 typedef struct plan_options {
     cli_job_source source;
-    const char *out, *check, *export, *why_not;
+    const char *out, *check, *export, *why, *why_not;
     bool diff, json;
 } plan_options;
 
@@ -24,6 +24,8 @@ static const cli_option options[] = {
     {"export", "NAME", CLI_TEXT, PLAN_AT(export), 0, 0,
      "as options of another system: megatron or torchtitan"},
     {"diff", NULL, CLI_FLAG, PLAN_AT(diff), 0, 0, "show the differences between two plan files"},
+    {"why", "CELL", CLI_TEXT, PLAN_AT(why), 0, 0,
+     "a cell of the plan, and what other choices for it would take"},
     {"why-not", "TEXT", CLI_TEXT, PLAN_AT(why_not), 0, 0,
      "what an alternative would cost: constraints as --fix takes them, or a plan's file"},
     {"fix", "TEXT", CLI_TEXT, CLI_JOB_AT(plan_options, fix), 0, 0,
@@ -168,10 +170,11 @@ static int why_not(const plan_options *values, const weft_job *job) {
 
 static int answer(const cli_verb *verb, const plan_options *values, const weft_job *job) {
     const cli_plan_question q = {.out = values->out, .json = values->json};
+    if (cli_plan_is_joint(job) && values->why) return cli_plan_why(job, values->why, values->json);
     if (cli_plan_is_joint(job))
         return values->why_not ? why_not(values, job) : cli_plan_search(job, &q);
-    if (values->why_not)
-        return cli_usage(verb, "--why-not asks the joint search: it needs mode auto");
+    if (values->why_not || values->why)
+        return cli_usage(verb, "--why and --why-not ask the joint search: they need mode auto");
     return cli_usage(verb, "a plan is JSON already; --json is for mode auto, --check and --diff");
 }
 
@@ -182,7 +185,7 @@ static int complete(const cli_verb *verb, const plan_options *values) {
     if (values->out && !cli_can_write(values->out)) return cli_failed();
     int code = cli_job_load(&values->source, &job);
     if (code != CLI_DONE) return code;
-    if (cli_plan_is_joint(job) || values->json || values->why_not) {
+    if (cli_plan_is_joint(job) || values->json || values->why_not || values->why) {
         code = answer(verb, values, job);
     } else if (weft_job_plan(job, &plan, &unmatched) < 0) {
         code = cli_failed();
@@ -234,8 +237,10 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (values.diff && left != 2)
         return cli_usage(verb, "--diff compares two plan files, not %d", left);
     if (values.diff) return diff(words[0], words[1], values.json);
-    if (values.why_not && (values.check || values.out || values.export))
-        return cli_usage(verb, "--why-not only shows what an alternative would cost");
+    if (values.why && values.why_not)
+        return cli_usage(verb, "--why and --why-not are two questions");
+    if ((values.why_not || values.why) && (values.check || values.out || values.export))
+        return cli_usage(verb, "--why and --why-not only show what something costs");
     if ((code = cli_job_words(verb, left, words, &values.source)) != CLI_DONE) return code;
     if (values.export) return export(verb, &values);
     return values.check ? check(&values) : complete(verb, &values);
@@ -249,6 +254,7 @@ const cli_verb cli_plan = {
         "       weft plan --model config.json [--batch N] [--context N] [--precision NAME] ...\n"
         "       weft plan --import FILE [key=value ...] [--devices N] [--out FILE]\n"
         "       weft plan --export megatron|torchtitan JOB.yaml [key=value ...]\n"
+        "       weft plan --why CELL JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --why-not TEXT JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --check FILE JOB.yaml [key=value ...]\n"
         "       weft plan --diff FILE FILE",

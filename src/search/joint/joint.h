@@ -85,6 +85,14 @@ typedef struct wefti_joint_problem {
     bool plain; /* if no plan fits, the message does not say which change would make one fit */
 } wefti_joint_problem;
 
+/* The unique cells of an answer, for wefti_joint_cells_free. */
+typedef struct wefti_joint_cells {
+    weft_cell_report *cells;
+    int count;
+    int64_t cap;
+} wefti_joint_cells;
+void wefti_joint_cells_free(wefti_joint_cells *cells);
+
 typedef struct wefti_joint_answer {
     weft_plan *plan; /* refined; the caller's */
     wefti_degrees degrees;
@@ -96,6 +104,7 @@ typedef struct wefti_joint_answer {
     int32_t evaluations;
     bool exhausted; /* the bounds prove that nothing in the space is faster by the tolerance */
     bool cut;       /* by `seconds` */
+    wefti_joint_cells cells;
 } wefti_joint_answer;
 
 /* WEFT_E_NOMEM: no plan fits; the message says by how many bytes and on which rank. WEFT_E_ARG:
