@@ -87,6 +87,24 @@ typedef struct weft_search_alternative {
     int64_t peak_bytes; /* of the rank that needs most */
     bool fits;
 } weft_search_alternative;
+/* A choice for a cell: seconds of a microbatch on one device, with the transfers that its call
+ * waits for, and bytes that it keeps for the backward pass or needs during that pass. */
+typedef struct weft_cell_choice {
+    char name[32]; /* "plan", or what differs: "recompute=full", "tp=4 dp=2" */
+    double forward_seconds, backward_seconds;
+    int64_t kept_bytes, working_bytes;
+} weft_cell_choice;
+
+enum { WEFT_CELL_CHOICES = 6 };
+/* A unique cell: calls with equal names, but for numbers, and equal costs. */
+typedef struct weft_cell_report {
+    char name[128]; /* "h.*" */
+    int calls, first_stage, last_stage;
+    int call;                                    /* a number of the search */
+    char *splits;                                /* what the plan says about its ops */
+    weft_cell_choice choices[WEFT_CELL_CHOICES]; /* the first is the plan's */
+    int choice_count;
+} weft_cell_report;
 
 /* The answer of the joint search. The lower bound holds for every plan of the space that was
  * searched: none has a shorter step in the simulator. */
@@ -109,6 +127,9 @@ typedef struct weft_search_report {
     char *degrees;                           /* as constraints, "dp=8 tp=8 pp=1 ..." */
     weft_search_alternative alternatives[8]; /* those that fit first, the fastest first */
     int alternative_count;
+    char *degrees; /* as constraints, "dp=8 tp=8 pp=1 ..." */
+    weft_cell_report *cells;
+    int cell_count;
 } weft_search_report;
 WEFT_API void weft_search_report_free(weft_search_report *report); /* NULL is legal */
 

@@ -43,6 +43,9 @@ typedef struct weft_transport {
     /** Called before `close` if the world has failed: ranks may be lost, so `close` waits for other
      * ranks a second at most. May be NULL. */
     void (*abandon)(void *context);
+    /** A number that changes if bytes have come or gone. A rank that waits does not sleep while it
+     * changes. May be NULL. */
+    uint64_t (*moved)(void *context);
 } weft_transport;
 
 /** Make a world over a transport. Collective. The transport is copied; the world closes it when it

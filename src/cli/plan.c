@@ -10,7 +10,7 @@
 
 typedef struct plan_options {
     cli_job_source source;
-    const char *out, *check, *export, *why_not;
+    const char *out, *check, *export, *why, *why_not;
     bool diff, json;
 } plan_options;
 
@@ -24,6 +24,8 @@ static const cli_option options[] = {
     {"export", "NAME", CLI_TEXT, PLAN_AT(export), 0, 0,
      "as options of another system: megatron or torchtitan"},
     {"diff", NULL, CLI_FLAG, PLAN_AT(diff), 0, 0, "show the differences between two plan files"},
+    {"why", "CELL", CLI_TEXT, PLAN_AT(why), 0, 0,
+     "a cell of the plan, and what other choices for it would take"},
     {"why-not", "TEXT", CLI_TEXT, PLAN_AT(why_not), 0, 0,
      "what an alternative would cost: constraints as --fix takes them, or a plan's file (.json)"},
     {"fix", "TEXT", CLI_TEXT, CLI_JOB_AT(plan_options, fix), 0, 0,
@@ -135,7 +137,10 @@ static int why_not(const plan_options *values, const weft_job *job) {
 static int answer(const cli_verb *verb, const plan_options *values, const weft_job *job) {
     const cli_plan_question q = {.out = values->out, .json = values->json};
     if (values->why_not) return why_not(values, job);
-    if (cli_plan_is_joint(job)) return cli_plan_search(job, &q);
+    if (cli_plan_is_joint(job))
+        return values->why ? cli_plan_why(job, values->why, values->json)
+                           : cli_plan_search(job, &q);
+    if (values->why) return cli_usage(verb, "--why asks the joint search: it needs mode auto");
     return cli_usage(verb, "a plan is JSON already; --json is for mode auto, --check and --diff");
 }
 
@@ -149,7 +154,7 @@ static int complete(const cli_verb *verb, const plan_options *values) {
     if (values->why_not && source.import) source.evaluations = 0;
     int code = cli_job_load(&source, &job);
     if (code != CLI_DONE) return code;
-    if (cli_plan_is_joint(job) || values->json || values->why_not) {
+    if (cli_plan_is_joint(job) || values->json || values->why_not || values->why) {
         code = answer(verb, values, job);
     } else if (weft_job_plan(job, &plan, &unmatched) < 0) {
         code = cli_failed();
@@ -212,8 +217,10 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (values.diff + (values.check != NULL) + (values.out != NULL) + (values.export != NULL) > 1)
         return cli_usage(verb, "--out, --check, --export and --diff are four different things");
     if (values.diff) return diff(verb, left, words, &values);
-    if (values.why_not && (values.check || values.out || values.export))
-        return cli_usage(verb, "--why-not only shows what an alternative would cost");
+    if (values.why && values.why_not)
+        return cli_usage(verb, "--why and --why-not are two questions");
+    if ((values.why_not || values.why) && (values.check || values.out || values.export))
+        return cli_usage(verb, "--why and --why-not only show what something costs");
     if ((code = cli_job_words(verb, left, words, &values.source)) != CLI_DONE) return code;
     if (values.export) return export(verb, &values);
     return values.check ? check(&values) : complete(verb, &values);
@@ -227,6 +234,7 @@ const cli_verb cli_plan = {
         "       weft plan --model config.json [--batch N] [--context N] [--precision NAME] ...\n"
         "       weft plan --import FILE [key=value ...] [--devices N] [--out FILE]\n"
         "       weft plan --export megatron|torchtitan JOB.yaml [key=value ...]\n"
+        "       weft plan --why CELL JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --why-not TEXT JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --check FILE JOB.yaml [key=value ...]\n"
         "       weft plan --diff FILE FILE [JOB.yaml key=value ... --machine MACHINE]",

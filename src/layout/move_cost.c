@@ -33,17 +33,23 @@ typedef struct change {
     const weft_desc *whole;
     const wefti_layout *from, *to;
     int dims, dim[WEFT_MAX_RANK]; /* the dimensions whose split differs between before and after */
+    int64_t part[2][WEFT_MAX_RANK]; /* of these: the size of all parts before and after; 0: they
+                                       differ */
 } change;
 
-static void part_at(const change *c, const wefti_layout *layout, int d, const int32_t *at,
-                    int64_t *begin, int64_t *size) {
-    const wefti_dim_split *split = &layout->dim[d];
+static void part_at(const change *c, int side, int k, const int32_t *at, int64_t *begin,
+                    int64_t *size) {
+    const int d = c->dim[k];
+    const wefti_dim_split *split = &(side ? c->to : c->from)->dim[d];
     int32_t parts = 1, index = 0;
     for (int i = 0; i < split->count; i++) {
         int32_t axis = c->mesh->axis[split->axis[i]].size;
         parts *= axis;
         index = index * axis + at[split->axis[i]];
     }
+    *size = c->part[side][k];
+    *begin = index * *size;
+    if (*size) return;
     wefti_part(c->whole->shape[d], split->unit, parts, index, begin, size);
 }
 
@@ -53,8 +59,8 @@ static int64_t missing(const change *c, const int32_t *at) {
     int64_t wanted = 1, had = 1;
     for (int k = 0; k < c->dims; k++) {
         int64_t have, have_size, want, want_size;
-        part_at(c, c->from, c->dim[k], at, &have, &have_size);
-        part_at(c, c->to, c->dim[k], at, &want, &want_size);
+        part_at(c, 0, k, at, &have, &have_size);
+        part_at(c, 1, k, at, &want, &want_size);
         int64_t begin = have > want ? have : want;
         int64_t end = have + have_size < want + want_size ? have + have_size : want + want_size;
         wanted *= want_size;
@@ -119,6 +125,8 @@ static int64_t received(const wefti_mesh *mesh, const weft_desc *whole, const we
             rest *= largest_part(n, want, want_parts);
             continue;
         }
+        c.part[0][c.dims] = is_even(n, have, have_parts) ? n / have_parts : 0;
+        c.part[1][c.dims] = is_even(n, want, want_parts) ? n / want_parts : 0;
         c.dim[c.dims++] = d;
         even = even && is_even(n, have, have_parts) && is_even(n, want, want_parts) &&
                (move->transfer == WEFTI_TRANSFER_PERMUTE || is_nested(have, want));

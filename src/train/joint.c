@@ -143,6 +143,9 @@ static weft_status make_report(const wefti_machine_model *m, int64_t limit,
                               .recompute = d->recompute,
                               .device_memory_bytes = limit};
     answer->prediction = NULL;
+    r->cells = answer->cells.cells;
+    r->cell_count = answer->cells.count;
+    answer->cells = (wefti_joint_cells){0};
     fill_axes(m, answer->plan, r);
     wefti_joint_degrees_text(d, &text);
     r->degrees = wefti_text_take(&text);
@@ -154,6 +157,8 @@ static weft_status make_report(const wefti_machine_model *m, int64_t limit,
 void weft_search_report_free(weft_search_report *report) {
     if (!report) return;
     weft_prediction_free(report->prediction);
+    for (int i = 0; i < report->cell_count; i++) wefti_free(report->cells[i].splits);
+    wefti_free(report->cells);
     wefti_free(report->degrees);
     for (int i = 0; i < report->alternative_count; i++) wefti_free(report->alternatives[i].degrees);
     wefti_free(report);

@@ -34,6 +34,18 @@ json out
 alternative=$(sed 's/.*"alternative": {"step_seconds": \([^,]*\),.*/\1/' out)
 # shellcheck disable=SC2086
 expect 0 "$alternative" plan $job $few --machine "$machine" --fix "tp=2" --json
+# A cell of the answer, with other choices for it.
+# shellcheck disable=SC2086
+expect 0 'recompute=full|split|forward' plan $job $few --machine "$machine" --why h.3
+# shellcheck disable=SC2086
+expect 0 '"cell": "h.*"|"choice": "plan"|"calls": 6' plan $job $few --machine "$machine" --why 'h.*' --json
+json out
+# shellcheck disable=SC2086
+expect 1 'h.9x|h.*' plan $job $few --machine "$machine" --why h.9x
+# shellcheck disable=SC2086
+expect 2 'why' plan $job --machine "$machine" --why h.3 --why-not tp=2
+# shellcheck disable=SC2086
+expect 1 'tp=3|pp=5|8 devices' plan $job $few --machine "1 hosts of 8 a100-80g" --fix "tp=3,pp=5"
 # shellcheck disable=SC2086
 expect 0 'plan.json' plan $job $few --machine "$machine" --out plan.json
 # shellcheck disable=SC2086

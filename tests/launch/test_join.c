@@ -738,9 +738,17 @@ static void pigeon_close(void *c) {
 
 static int over_transport(int number, outcome *out) {
     pigeon p = {.rank = number};
-    weft_transport t = {
-        "pigeons",      &p,          number,        RANKS,           false,        16,  pigeon_send,
-        pigeon_receive, pigeon_test, pigeon_cancel, pigeon_exchange, pigeon_close, NULL};
+    weft_transport t = {.name = "pigeons",
+                        .context = &p,
+                        .rank = number,
+                        .size = RANKS,
+                        .request_bytes = 16,
+                        .send = pigeon_send,
+                        .receive = pigeon_receive,
+                        .test = pigeon_test,
+                        .cancel = pigeon_cancel,
+                        .exchange = pigeon_exchange,
+                        .close = pigeon_close};
     weft_world *w;
     weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = LONG_HEARTBEAT};
     weft_status status = weft_world_from_transport(&t, &options, &w);
@@ -762,19 +770,17 @@ static void from_transport(void **state) {
 static void transport_heeds_settings(void **state) {
     (void)state;
     pigeon p = {0};
-    weft_transport t = {"pigeons",
-                        &p,
-                        0,
-                        1,
-                        false,
-                        16,
-                        pigeon_send,
-                        pigeon_receive,
-                        pigeon_test,
-                        pigeon_cancel,
-                        pigeon_exchange,
-                        pigeon_close,
-                        NULL};
+    weft_transport t = {.name = "pigeons",
+                        .context = &p,
+                        .rank = 0,
+                        .size = 1,
+                        .request_bytes = 16,
+                        .send = pigeon_send,
+                        .receive = pigeon_receive,
+                        .test = pigeon_test,
+                        .cancel = pigeon_cancel,
+                        .exchange = pigeon_exchange,
+                        .close = pigeon_close};
     weft_world *w = NULL;
     setenv("WEFT_WAIT_SECONDS", "soon", 1);
     assert_int_equal(weft_world_from_transport(&t, NULL, &w), WEFT_E_ARG);

@@ -342,6 +342,47 @@ static void experts_are_shared_out(void **state) {
     source_free(&m);
 }
 
+/* Device counts that are no powers of two, on hosts of 8. */
+static void uneven_machines_have_plans(void **state) {
+    (void)state;
+    static const int devices[] = {6, 12, 24};
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        source m = {.dtype = WEFT_BF16, .config = language(WEFT_FAMILY_LLAMA, 6, 64, 256, 32)};
+        const question q = {machine(3, 8, 1e11, 1e10), NULL, devices[i], 48, 0, 4};
+        wefti_joint_answer a = answered(&m, &q);
+        const wefti_degrees *d = &a.degrees;
+        assert_int_equal(d->data * d->expert * d->context * d->tensor * d->stages, devices[i]);
+        assert_true(a.prediction->step_seconds >= a.lower_bound_seconds * (1 - 1e-9));
+        wefti_joint_answer_free(&a);
+        source_free(&m);
+    }
+}
+
+/* The cells of an answer: all calls are in one of them, and the plan's choice is the first. */
+static void cells_are_described(void **state) {
+    (void)state;
+    source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_LLAMA, 6, 64, 256, 32)};
+    wefti_joint_answer a =
+        answered(&m, &(question){machine(2, 4, 1e11, 1e10), "pp=2 tp=2", 8, 32, 0, 4});
+    int calls = 0, blocks = 0;
+    for (int i = 0; i < a.cells.count; i++) {
+        const weft_cell_report *c = &a.cells.cells[i];
+        calls += c->calls;
+        if (strstr(c->name, "*")) {
+            blocks += c->calls;
+            assert_non_null(strstr(c->splits, "tp"));
+            assert_true(c->choice_count >= 3);
+            assert_true(c->choices[0].forward_seconds > 0);
+        }
+        assert_string_equal(c->choices[0].name, "plan");
+        assert_true(c->first_stage >= 0 && c->last_stage < 2);
+    }
+    assert_int_equal(blocks, 6);
+    assert_true(calls > 6);
+    wefti_joint_answer_free(&a);
+    source_free(&m);
+}
+
 /* ---- constraints and limits ---- */
 
 static void constraints_are_kept(void **state) {
@@ -385,6 +426,7 @@ static void contradictions_are_named(void **state) {
     (void)state;
     refuses("pp=4 tp=4", 8, "pp=4", "tp=4");
     refuses("tp=3", 8, "tp=3", "8 devices");
+    refuses("tp=3,pp=5", 8, "tp=3", "pp=5");
     refuses("schedule=1f1b chunks=2", 8, "chunks=2", "schedule=1f1b");
     refuses("microbatches=3", 8, "microbatches=3", "8 samples");
     refuses("sp=1 tp=1", 8, "sp=1", "tp=1");
@@ -417,6 +459,8 @@ int main(void) {
         cmocka_unit_test(stages_across_slow_links),
         cmocka_unit_test(tensors_on_fast_links),
         cmocka_unit_test(experts_are_shared_out),
+        cmocka_unit_test(uneven_machines_have_plans),
+        cmocka_unit_test(cells_are_described),
         cmocka_unit_test(constraints_are_kept),
         cmocka_unit_test(contradictions_are_named),
         cmocka_unit_test(what_does_not_fit_is_said),

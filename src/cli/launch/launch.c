@@ -45,7 +45,7 @@ static const cli_option options[] = {
      "known to all hosts; ~/.weft/secret without it"},
     {"interface", "IF", CLI_TEXT, LAUNCH_AT(interface), 0, 0,
      "the network between the hosts: eth0"},
-    {"tls", NULL, CLI_FLAG, LAUNCH_AT(tls), 0, 0, "encrypt messages between ranks and scheduler"},
+    {"tls", NULL, CLI_FLAG, LAUNCH_AT(tls), 0, 0, "encrypt all messages between processes and hosts"},
     {"bind", "cores|none", CLI_TEXT, LAUNCH_AT(bind), 0, 0,
      "give each process a part of the cores"},
     {"timeout", "S", CLI_REAL, LAUNCH_AT(timeout), 0.1, seconds_max,

@@ -18,6 +18,27 @@ bool cli_plan_is_joint(const weft_job *job) {
 
 /* ---- as JSON ---- */
 
+static void json_cell(cli_json *json, const weft_cell_report *c) {
+    cli_json_object(json, NULL);
+    cli_json_text(json, "cell", c->name);
+    cli_json_integer(json, "calls", c->calls);
+    cli_json_integer(json, "first_stage", c->first_stage);
+    cli_json_integer(json, "last_stage", c->last_stage);
+    cli_json_text(json, "splits", c->splits);
+    cli_json_array(json, "choices");
+    for (int i = 0; i < c->choice_count; i++) {
+        cli_json_object(json, NULL);
+        cli_json_text(json, "choice", c->choices[i].name);
+        cli_json_real(json, "forward_seconds", c->choices[i].forward_seconds);
+        cli_json_real(json, "backward_seconds", c->choices[i].backward_seconds);
+        cli_json_integer(json, "kept_bytes", c->choices[i].kept_bytes);
+        cli_json_integer(json, "working_bytes", c->choices[i].working_bytes);
+        cli_json_close(json, '}');
+    }
+    cli_json_close(json, ']');
+    cli_json_close(json, '}');
+}
+
 static void json_report(cli_json *json, const weft_search_report *r) {
     const weft_prediction *p = r->prediction;
     cli_json_real(json, "step_seconds", p->step_seconds);
@@ -68,6 +89,9 @@ static void json_report(cli_json *json, const weft_search_report *r) {
         cli_json_close(json, '}');
     }
     cli_json_close(json, ']');
+    cli_json_array(json, "cells");
+    for (int i = 0; i < r->cell_count; i++) json_cell(json, &r->cells[i]);
+    cli_json_close(json, ']');
 }
 
 /* ---- for people ---- */
@@ -104,6 +128,22 @@ static void say_times(const weft_search_report *r) {
         cli_say(stdout, "  %-16s %9.4g s  %5.1f %%\n", p->causes[i].name, p->causes[i].seconds,
                 100 * p->causes[i].seconds / p->step_seconds);
     cli_say(stdout, "  bubble, mean of ranks %.4g s\n", p->bubble_seconds);
+}
+
+static void say_cells(const weft_search_report *r) {
+    char kept[32];
+    cli_say(stdout, "cells: calls, stages, forward and backward seconds of a microbatch, kept\n");
+    for (int i = 0; i < r->cell_count; i++) {
+        const weft_cell_report *c = &r->cells[i];
+        const weft_cell_choice *x = &c->choices[0];
+        cli_say(stdout, "  %-16s %d call%s, stage", c->name, c->calls, c->calls == 1 ? "" : "s");
+        if (c->last_stage > c->first_stage)
+            cli_say(stdout, "s %d to %d", c->first_stage, c->last_stage);
+        else
+            cli_say(stdout, " %d", c->first_stage);
+        cli_say(stdout, ", %.3g s and %.3g s, %s\n    split: %s\n", x->forward_seconds,
+                x->backward_seconds, cli_bytes((double)x->kept_bytes, kept), c->splits);
+    }
 }
 
 static void say_search(const weft_search_report *r) {
@@ -148,10 +188,86 @@ int cli_plan_search(const weft_job *job, const cli_plan_question *q) {
     } else {
         say_mesh(r);
         say_times(r);
+        say_cells(r);
         say_search(r);
         say_alternatives(r);
     }
     weft_plan_destroy(plan);
+    weft_search_report_free(r);
+    return code;
+}
+
+/* ---- why ---- */
+
+/* The cell of this name; "h.3" names one of "h.*". */
+static const weft_cell_report *find_cell(const weft_search_report *r, const char *name) {
+    for (int i = 0; i < r->cell_count; i++) {
+        const char *at = name, *is = r->cells[i].name;
+        for (; *is; is++) {
+            if (*is == '*' && *at == '*')
+                at++;
+            else if (*is == '*')
+                at += strspn(at, "0123456789");
+            else if (*is == *at)
+                at++;
+            else
+                break;
+        }
+        if (!*is && !*at) return &r->cells[i];
+    }
+    return NULL;
+}
+
+static void say_why(const weft_search_report *r, const weft_cell_report *c) {
+    const weft_cell_choice *own = &c->choices[0];
+    char kept[32], working[32];
+    cli_say(stdout,
+            "%s: %d calls on stages %d to %d of %d\nsplit: %s\n"
+            "a microbatch takes on one device, for this cell alone:\n"
+            "  %-20s %10s %10s %10s  %-10s  %s\n",
+            c->name, c->calls, c->first_stage, c->last_stage, r->stages, c->splits, "choice",
+            "forward", "backward", "longer", "kept", "working");
+    for (int i = 0; i < c->choice_count; i++) {
+        const weft_cell_choice *x = &c->choices[i];
+        const double more = (x->forward_seconds + x->backward_seconds) /
+                                (own->forward_seconds + own->backward_seconds) -
+                            1;
+        cli_say(stdout, "  %-20s %8.3g s %8.3g s %+8.1f %%  %-10s  %s\n", x->name,
+                x->forward_seconds, x->backward_seconds, 100 * more,
+                cli_bytes((double)x->kept_bytes, kept),
+                cli_bytes((double)x->working_bytes, working));
+    }
+    cli_say(stdout, "the plan: %s; its peak is %s of %s on rank %d\n", r->degrees,
+            cli_bytes((double)r->prediction->peak_bytes, kept),
+            cli_bytes((double)r->device_memory_bytes, working), r->prediction->peak_rank);
+}
+
+static int no_cell(const weft_search_report *r, const char *name) {
+    cli_say(stderr, "weft: no cell is named '%s'; the cells are", name);
+    for (int i = 0; i < r->cell_count; i++)
+        cli_say(stderr, "%s %s", i ? "," : "", r->cells[i].name);
+    cli_say(stderr, "\n");
+    return CLI_FAILED;
+}
+
+int cli_plan_why(const weft_job *job, const char *name, bool as_json) {
+    weft_search_report *r;
+    int code = CLI_DONE;
+    if (weft_job_search(job, NULL, &r) < 0) return cli_failed();
+    const weft_cell_report *c = find_cell(r, name);
+    if (!c) {
+        code = no_cell(r, name);
+    } else if (as_json) {
+        cli_json json;
+        cli_json_begin(&json, stdout);
+        cli_json_text(&json, "degrees", r->degrees);
+        cli_json_array(&json, "cells");
+        json_cell(&json, c);
+        cli_json_close(&json, ']');
+        cli_json_end(&json);
+    } else {
+        say_why(r, c);
+    }
     weft_search_report_free(r);
     return code;
 }

@@ -15,6 +15,8 @@ typedef struct cli_plan_question {
 bool cli_plan_is_joint(const weft_job *job);
 /* Searches, and shows the answer. Returns the exit code. */
 int cli_plan_search(const weft_job *job, const cli_plan_question *question);
+/* Shows a cell of the answer, and what other choices for it would take. */
+int cli_plan_why(const weft_job *job, const char *name, bool as_json);
 /* The answer for the job and that for the job with the alternative, side by side. */
 int cli_plan_why_not(const weft_job *job, const weft_job *other, const cli_plan_question *question);
 /* The same for a job with a plan of its own, and a search with the question's constraints alone. */

@@ -73,6 +73,11 @@ static void routing_abandon(void *context) {
     if (r->internode.abandon) r->internode.abandon(r->internode.context);
 }
 
+static uint64_t routing_moved(void *context) {
+    const routing *r = context;
+    return r->internode.moved(r->internode.context);
+}
+
 static void routing_close(void *context) {
     routing *r = context;
     wefti_intranode_destroy(r->intranode);
@@ -111,5 +116,6 @@ weft_status wefti_comm_host_route(wefti_comm *comm, const weft_transport *intern
     out->exchange = routing_exchange;
     out->close = routing_close;
     out->abandon = routing_abandon;
+    if (internode->moved) out->moved = routing_moved;
     return WEFT_OK;
 }

@@ -160,6 +160,7 @@ struct wefti_p2p_world {
     int64_t under_way;         /* posts */
     _Atomic uint64_t further;  /* how often something under way has gone on, */
     uint64_t further_seen;     /* when somebody last looked */
+    uint64_t moved;            /* of the transport, when it was last looked at */
     _Atomic int32_t receiving; /* long messages whose sender has started; operations that run */
     bool owes;                 /* credits that there was no buffer for */
     int64_t losing_ns;         /* since when a rank is lost that is needed; 0: none is */

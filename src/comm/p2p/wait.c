@@ -40,10 +40,19 @@ static weft_status find_oldest(wefti_p2p_endpoint *endpoint, wefti_p2p_post **ou
     return WEFT_OK;
 }
 
+/* Bytes of a long message count before it ends. */
+static bool bytes_moved(wefti_p2p_world *w) {
+    uint64_t moved = w->transport.moved ? w->transport.moved(w->transport.context) : 0;
+    bool so = moved != w->moved;
+    w->moved = moved;
+    return so;
+}
+
 /* One look: WEFT_OK when it is finished. With the lock held. */
 static weft_status look(wefti_p2p_world *w, const wefti_p2p_post *post, bool *happened) {
     if (post->finished && !atomic_load(&w->broken)) return WEFT_OK;
     *happened = wefti_p2p_progress(w);
+    *happened |= bytes_moved(w);
     if (atomic_load(&w->broken)) return wefti_p2p_fail(w);
     return post->finished ? WEFT_OK : WEFT_PENDING;
 }

@@ -161,6 +161,7 @@ static void flush(wefti_mac_side *s, wefti_mac_peer *p) {
         if (!p->frame_bytes) status = next_frame(p);
         if (status >= 0 && !p->frame_bytes) break;
         if (status >= 0) status = write_some(p);
+        s->moved += status == WEFT_OK;
     }
     if (p->fd >= 0 && status == WEFT_OK && p->tls) status = wefti_mac_tls_flush(p->tls);
     if (status < 0)
@@ -194,8 +195,10 @@ static void read_peer(wefti_mac_side *s, wefti_mac_peer *p) {
     weft_status status = WEFT_OK;
     /* What TLS has taken from the socket is read to its end: no event would tell of it. */
     if (p->tls) wefti_mac_tls_begin_turn(p->tls);
-    for (int i = 0; (i < READS || p->tls) && p->fd >= 0 && status == WEFT_OK; i++)
+    for (int i = 0; (i < READS || p->tls) && p->fd >= 0 && status == WEFT_OK; i++) {
         status = read_some(p);
+        s->moved += status == WEFT_OK;
+    }
     if (status < 0)
         lose(p, weft_error_message());
     else
@@ -284,6 +287,10 @@ static void mac_abandon(void *context) {
     ((wefti_mac_side *)context)->abandoned = true;
 }
 
+static uint64_t mac_moved(void *context) {
+    return ((const wefti_mac_side *)context)->moved;
+}
+
 static bool all_have_left(const wefti_mac_side *s) {
     for (int32_t r = 0; r < s->size; r++) {
         const wefti_mac_peer *p = &s->peer[r];
@@ -362,7 +369,8 @@ weft_status wefti_mac_transport(const wefti_mac_options *o, weft_transport *out)
                             .cancel = mac_cancel,
                             .exchange = mac_exchange,
                             .close = mac_close,
-                            .abandon = mac_abandon};
+                            .abandon = mac_abandon,
+                            .moved = mac_moved};
     return WEFT_OK;
 }
 

@@ -146,7 +146,7 @@ typedef struct wefti_mac_side {
     int listener, poller;
     wefti_mac_peer *peer; /* [size] */
     bool abandoned;
-    uint64_t turn;
+    uint64_t turn, moved; /* moved: a number that changes with bytes that come or go */
 } wefti_mac_side;
 
 /* --- mac_frames.c: lists of requests; what received frames do --- */

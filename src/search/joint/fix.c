@@ -111,9 +111,22 @@ weft_status wefti_joint_fix_add(const char *text, wefti_joint_fix *fix) {
 static weft_status check_product(const wefti_joint_fix *fix, int32_t devices) {
     static const int axes[] = {WEFTI_JOINT_DATA, WEFTI_JOINT_EXPERT, WEFTI_JOINT_CONTEXT,
                                WEFTI_JOINT_TENSOR, WEFTI_JOINT_STAGES};
-    int64_t product = 1;
+    int64_t product = 1, least = 1;
     int last = -1;
     bool all = true;
+    /* First two that together need more devices than there are, whatever each divides. */
+    for (int i = 0; i < (int)(sizeof axes / sizeof *axes); i++) {
+        const int32_t value = fix->value[axes[i]];
+        if (value <= 1) continue;
+        least *= value;
+        WEFT_REQUIRE(last < 0 || least <= devices, WEFT_E_ARG,
+                     "contradicting constraints: %s=%d and %s=%d need at least %lld devices, but "
+                     "there are %d devices",
+                     names[last], fix->value[last], names[axes[i]], value, (long long)least,
+                     devices);
+        last = axes[i];
+    }
+    last = -1;
     for (int i = 0; i < (int)(sizeof axes / sizeof *axes); i++) {
         const int32_t value = fix->value[axes[i]];
         if (value < 0) all = false;

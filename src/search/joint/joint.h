@@ -93,6 +93,13 @@ typedef struct wefti_joint_walked {
     bool fits;
 } wefti_joint_walked;
 enum { WEFTI_JOINT_WALKED = 9 };
+/* The unique cells of an answer, for wefti_joint_cells_free. */
+typedef struct wefti_joint_cells {
+    weft_cell_report *cells;
+    int count;
+    int64_t cap;
+} wefti_joint_cells;
+void wefti_joint_cells_free(wefti_joint_cells *cells);
 
 typedef struct wefti_joint_answer {
     weft_plan *plan; /* refined; the caller's */
@@ -108,6 +115,7 @@ typedef struct wefti_joint_answer {
     wefti_joint_walked walked[WEFTI_JOINT_WALKED]; /* the best ones in order: the plan itself first,
                                                       then those that fit, the fastest first */
     int32_t walked_count;
+    wefti_joint_cells cells;
 } wefti_joint_answer;
 
 /* WEFT_E_NOMEM: no plan fits; the message says by how many bytes and on which rank. WEFT_E_ARG:

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "plan/plan.h"
+#include "program/program.h"
 #include "search/joint/joint.h"
 
 /* Calls of the model with few blocks. The call `middle` stands for `copies` calls of the whole
@@ -18,9 +19,7 @@ typedef struct wefti_joint_shape {
 
 /* Of each call of the short model, for one microbatch on one device. */
 typedef struct wefti_joint_call {
-    double forward, backward; /* seconds of kernels, and of transfers that the rank waits for */
-    double
-        least; /* seconds of products at the best rates and of those transfers without latencies */
+    double forward, backward;   /* seconds of kernels, and of transfers that the rank waits for */
     int64_t saved, kept, frame; /* bytes: saved block, inputs kept for the backward pass, working
                                     memory of the backward pass */
 } wefti_joint_call;
@@ -37,6 +36,18 @@ typedef struct wefti_joint_work {
     wefti_joint_call *calls; /* [shape.calls] */
     int64_t boundary;        /* bytes that pass from a block to the next one */
 } wefti_joint_work;
+
+/* What one microbatch of s samples on each device takes at least, in all calls of the model, is
+ * fixed + each x s, for every s. From programs of one and of two samples: see line.c. */
+typedef struct wefti_joint_line {
+    wefti_joint_work_key key; /* of one sample, data 1 */
+    bool legal;
+    double fixed, each;           /* seconds */
+    double wait_fixed, wait_each; /* of these, of transfers */
+    double kept_fixed, kept_each; /* bytes of saved blocks and of inputs that are kept */
+    double parameters, optimizer; /* bytes on a device at level 0, without stages */
+    double whole_parameters, whole_optimizer; /* bytes of the whole tensors */
+} wefti_joint_line;
 
 /* Of parameters, gradients and the optimizer, on one device. */
 typedef struct wefti_joint_state_key {
@@ -81,9 +92,12 @@ typedef struct wefti_joint {
     wefti_machine rates;
     wefti_joint_work *works;
     int64_t work_count, work_cap;
+    wefti_joint_line *lines;
+    int64_t line_count, line_cap;
     wefti_joint_state *states;
     int64_t state_count, state_cap;
     int64_t built; /* short programs */
+    double effort; /* what has been built and walked */
 } wefti_joint;
 
 /* plan.c */
@@ -98,12 +112,48 @@ const char *wefti_joint_call_name(const wefti_joint_shape *shape, int32_t call, 
 weft_status wefti_joint_shape_find(wefti_joint *j) WEFT_CHECKED;
 weft_status wefti_joint_work_find(wefti_joint *j, const wefti_degrees *degrees,
                                   const wefti_joint_work **out) WEFT_CHECKED;
+/* Of the split of degrees, whatever its replicas and microbatches. For axes in the usual order. */
+weft_status wefti_joint_line_find(wefti_joint *j, const wefti_degrees *degrees,
+                                  const wefti_joint_line **out) WEFT_CHECKED;
 weft_status wefti_joint_state_find(wefti_joint *j, const wefti_degrees *degrees,
                                    const wefti_joint_state **out) WEFT_CHECKED;
+
+/* A program of the short model, for wefti_program_destroy. `samples`: of a microbatch. */
+weft_status wefti_joint_build(wefti_joint *j, const wefti_degrees *degrees, int64_t samples,
+                              int64_t layers, weft_graph **out_graph,
+                              wefti_program **out) WEFT_CHECKED;
+/* Walks the steps of a program. Of each transfer it knows the seconds with and without latencies,
+ * and whether it joins replicas. */
+typedef struct wefti_joint_walk {
+    const wefti_machine_model *machine;
+    const wefti_program *program;
+    double *seconds, *instant;
+    bool *replicas;
+} wefti_joint_walk;
+weft_status wefti_joint_walk_begin(const wefti_joint *j, const wefti_program *program,
+                                   wefti_joint_walk *out) WEFT_CHECKED;
+void wefti_joint_walk_end(wefti_joint_walk *walk);
+/* Seconds of kernels of a call, and of the transfers that it waits for at once. Of transfers that
+ * are posted together, the longest counts. Those that stay in flight do not. `replicas`: transfers
+ * between replicas, or the others. */
+void wefti_joint_walk_call(const wefti_joint_walk *walk, const wefti_step *step, bool replicas,
+                           double *out_kernels, double *out_waits);
+/* The call of the short model of this name, -1: none. */
+int32_t wefti_joint_call_of(const wefti_joint_shape *shape, const char *name);
+/* Bytes of inputs of the forward call that the backward call reads again. */
+int64_t wefti_joint_kept_bytes(const wefti_program *program, const wefti_step *backward);
+/* The best rate of products, whatever their size. */
+double wefti_joint_best_rate(const wefti_device_model *device, wefti_arithmetic arithmetic);
+/* A correction of an op's time is at least this one. */
+double wefti_joint_least_factor(const wefti_device_model *device, const weft_node *node);
 
 /* Seconds of the products of one sample on one device, at the best rates. */
 weft_status wefti_joint_ideal(wefti_joint *j, double *out_forward,
                               double *out_backward) WEFT_CHECKED;
+/* What a program costs to build, in programs for few devices: regions of all members of groups. */
+static inline double wefti_joint_effort(const wefti_degrees *d) {
+    return 1 + (double)d->data * d->expert * d->context * d->tensor / 64;
+}
 /* Statuses that mean that degrees do not suit the model. */
 static inline bool wefti_joint_refuses(weft_status status) {
     return status == WEFT_E_ARG || status == WEFT_E_SHAPE || status == WEFT_E_LAYOUT ||
@@ -131,6 +181,17 @@ bool wefti_joint_divide(const wefti_joint_shape *shape, const wefti_joint_work *
 weft_status wefti_joint_bound_of(const wefti_joint *j, const wefti_degrees *degrees,
                                  const wefti_joint_work *work, const wefti_joint_state *state,
                                  wefti_joint_bound *out) WEFT_CHECKED;
+
+/* cells.c: of a plan that has been walked. */
+weft_status wefti_joint_cells_find(wefti_joint *j, const wefti_degrees *degrees,
+                                   const weft_plan *plan, wefti_joint_cells *out) WEFT_CHECKED;
+
+/* guess.c */
+/* Seconds of transfers between replicas that no kernel hides, about. `parameters`: bytes of the
+ * whole model's; `work`: seconds of all microbatches on a stage. */
+double wefti_joint_guess_exposed(const wefti_joint *j, const wefti_degrees *degrees,
+                                 double parameters, double work, int level);
+double wefti_joint_guess_bubble(const wefti_joint *j, const wefti_degrees *degrees, double work);
 
 /* space.c */
 typedef struct wefti_joint_visit {

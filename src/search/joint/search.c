@@ -5,16 +5,19 @@
 
 #include "base/clock.h"
 #include "models/splits.h"
+#include "schedule/schedule.h"
 #include "search/joint/parts.h"
 #include "search/predict/predict.h"
 
-enum { EVALUATIONS = 16, MISFITS = 6 };
+enum { EVALUATIONS = 16, MISFITS = 6, FRUITLESS = 4, EFFORT = 12 };
 static const double tolerance = 0.002;
+static const double margin = 0.92; /* of memory, for guesses */
 
 /* A set of candidates with a bound: SPLIT stands for all schedules, levels and shards. */
 typedef enum item_kind {
     ITEM_BOUNDED, /* one candidate, with its state: to be walked */
     ITEM_DRAFT,   /* one candidate, without its state */
+    ITEM_RETRY,   /* one candidate that has not fitted with less recomputation */
     ITEM_SPLIT,   /* with its work */
     ITEM_DRAWN,   /* with the work of one sample */
     ITEM_COARSE   /* with neither */
@@ -22,9 +25,11 @@ typedef enum item_kind {
 
 typedef struct item {
     double bound, bytes; /* of the step and of memory, at least */
+    double guess;        /* of the step, about */
     item_kind kind;
     int64_t number;
     wefti_degrees degrees;
+    bool retried; /* the same with more recomputation is in the heap as well */
 } item;
 
 /* A candidate that does not fit. */
@@ -45,7 +50,12 @@ typedef struct joint_search {
     int misfits;
     misfit large; /* with the least activations of those without programs */
     bool any_walked, any_large;
+    bool fits;     /* the plan that was walked last */
+    bool outwards; /* levels of links are slower from the innermost one on */
     wefti_joint_answer *out;
+    double parameters; /* bytes of the whole model's */
+    bool guessing;     /* the least guess is taken next, not the least bound */
+    int32_t found;     /* walks before the last one that found a better plan */
     double begin;
 } joint_search;
 
@@ -57,38 +67,41 @@ static bool before(const item *a, const item *b) {
     return a->number < b->number;
 }
 
-static weft_status push_bytes(joint_search *s, item_kind kind, double bound, double bytes,
-                              const wefti_degrees *d) {
+static weft_status push_item(joint_search *s, item x) {
     WEFT_TRY(WEFT_GROW(s->heap, s->count, s->cap));
-    const item x = {bound, bytes, kind, s->numbered++, *d};
     int64_t i = s->count++;
+    x.number = s->numbered++;
+    if (x.guess < x.bound) x.guess = x.bound;
     for (; i && before(&x, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
         s->heap[i] = s->heap[(i - 1) / 2];
     s->heap[i] = x;
     return WEFT_OK;
 }
 
-static weft_status push(joint_search *s, item_kind kind, double bound, const wefti_degrees *d) {
-    return push_bytes(s, kind, bound, 0, d);
+static weft_status push(joint_search *s, item_kind kind, double bound, double guess,
+                        const wefti_degrees *d) {
+    return push_item(s, (item){bound, 0, guess, kind, 0, *d, false});
 }
 
-static item pop(joint_search *s) {
-    const item top = s->heap[0], moved = s->heap[--s->count];
-    int64_t i = 0;
+static item remove_at(joint_search *s, int64_t i) {
+    const item x = s->heap[i], moved = s->heap[--s->count];
+    if (i == s->count) return x;
+    for (; i && before(&moved, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        s->heap[i] = s->heap[(i - 1) / 2];
     for (int64_t child; (child = 2 * i + 1) < s->count; i = child) {
         if (child + 1 < s->count && before(&s->heap[child + 1], &s->heap[child])) child++;
         if (!before(&s->heap[child], &moved)) break;
         s->heap[i] = s->heap[child];
     }
     s->heap[i] = moved;
-    return top;
+    return x;
 }
 
 /* ---- coarse bounds ---- */
 
 /* All devices compute products at the best rate, and a stage begins behind the forward passes of
  * those before it; a forward pass is at least a fifth of both. */
-static double coarse_bound(const joint_search *s, const wefti_degrees *d) {
+static double products_bound(const joint_search *s, const wefti_degrees *d) {
     const double batch = s->j.scalable ? (double)s->j.problem->source.batch : 1;
     double work = s->ideal_forward + s->ideal_backward;
     if (d->recompute == WEFT_RECOMPUTE_FULL) work += s->ideal_forward * 0.9; /* the head is not */
@@ -198,11 +211,13 @@ static weft_status walk_plan(joint_search *s, const wefti_degrees *d, const item
     }
     const double bytes = bytes_of(x, &rank);
     const bool fits = bytes <= (double)s->j.limit;
+    s->fits = fits;
     if (!fits) note_walked(s, d, bytes, rank);
     keep_walked(s->out, &(wefti_joint_walked){*d, x->step_seconds, (int64_t)bytes, fits});
     const bool better =
         fits && (!s->out->prediction || x->step_seconds < s->out->prediction->step_seconds);
     if (better) {
+        s->found = s->out->evaluations;
         take_answer(s, d, plan, x);
         s->out->own_bound_seconds = bounds ? bounds->bound : 0;
         s->out->own_bound_bytes = bounds ? bounds->bytes : 0;
@@ -211,6 +226,7 @@ static weft_status walk_plan(joint_search *s, const wefti_degrees *d, const item
         weft_prediction_free(x);
     }
     s->out->evaluations++;
+    s->j.effort += wefti_joint_effort(d) * d->stages;
     return WEFT_OK;
 }
 
@@ -236,26 +252,308 @@ static weft_status walk(joint_search *s, const wefti_degrees *d, const item *bou
     return WEFT_OK;
 }
 
+/* ---- bounds from lines ---- */
+
+/* Whether lines say something about a candidate: replicas with whole samples, on the outermost axis
+ * of the mesh. */
+static bool has_line(const joint_search *s, const wefti_degrees *d) {
+    const int64_t replicas = (int64_t)d->data * d->expert;
+    return s->j.scalable && s->j.problem->source.batch % replicas == 0 && wefti_joint_outermost(d);
+}
+
+/* Samples of a microbatch on each device. */
+static double samples_of(const joint_search *s, const wefti_degrees *d) {
+    const wefti_joint_problem *p = s->j.problem;
+    return (double)p->source.batch / d->data / d->expert / d->microbatches / p->settings->copies;
+}
+
+/* Each level is at least as slow as the one before it. */
+static bool is_slower_outwards(const wefti_machine_model *m) {
+    for (int32_t l = 1; l < m->level_count; l++)
+        if (m->level[l].latency_seconds.value < m->level[l - 1].latency_seconds.value ||
+            wefti_model_byte_seconds(m, l, 1) < wefti_model_byte_seconds(m, l - 1, 1) ||
+            m->level[l].reduces || m->level[l].all_reduce.count)
+            return false;
+    return true;
+}
+
+/* The least bytes of a stage. If each stage has `limit` bytes, with n microbatches in flight, all
+ * stages together keep at most the sum of (limit - state) / n of one microbatch. */
+static double least_bytes(const joint_search *s, const wefti_degrees *d, int level, double kept,
+                          const wefti_joint_line *line) {
+    const double mesh = (double)s->j.devices / d->stages;
+    const double most = d->stages < d->microbatches ? d->stages : d->microbatches;
+    /* At level 3 those of one call are gathered. */
+    const double gathered = line->parameters / wefti_joint_calls(&s->j.shape);
+    const double state =
+        (level >= 3 ? line->whole_parameters / mesh + gathered : line->parameters) +
+        (level >= 1 ? line->whole_optimizer / mesh : line->optimizer);
+    double shares = 0;
+    for (int32_t stage = 0; stage < d->stages; stage++)
+        shares += 1.0 / (d->stages - stage < most ? d->stages - stage : most);
+    const double bytes = (kept + state / most) / shares;
+    return WEFTI_JOINT_ROUNDING * (bytes > state / d->stages ? bytes : state / d->stages);
+}
+
+/* ---- coarse bounds: from lines of one device and of two ---- */
+
+/* Transfers of an axis take at least as long as those of two devices on the innermost links, since
+ * more devices have no fewer bytes and latencies. `share`: the part of a sample's values that each
+ * group of the axis has. */
+static weft_status add_axis(joint_search *s, const wefti_degrees *two, double share, double *fixed,
+                            double *each) {
+    const wefti_joint_line *line;
+    WEFT_TRY(wefti_joint_line_find(&s->j, two, &line));
+    if (!line->legal) return WEFT_OK;
+    *fixed += line->wait_fixed;
+    *each += line->wait_each * share;
+    return WEFT_OK;
+}
+
+static weft_status add_axes(joint_search *s, const wefti_degrees *d, double *fixed, double *each) {
+    wefti_degrees two = wefti_degrees_none();
+    two.recompute = d->recompute;
+    if (!s->outwards) return WEFT_OK;
+    if (d->tensor > 1) {
+        two.tensor = 2;
+        two.sequence = d->sequence;
+        WEFT_TRY(add_axis(s, &two, 1.0 / d->context, fixed, each));
+        two.tensor = 1;
+        two.sequence = false;
+    }
+    if (d->context > 1) {
+        two.context = 2;
+        WEFT_TRY(add_axis(s, &two, 1.0 / d->tensor, fixed, each));
+        two.context = 1;
+    }
+    if (d->expert == 1) return WEFT_OK;
+    two.expert = 2;
+    return add_axis(s, &two, 1.0 / d->tensor / d->context, fixed, each);
+}
+
+/* About how many bytes the first stage needs, if stages are alike. */
+static double guess_bytes(const joint_search *s, const wefti_degrees *d, int level, double kept,
+                          const wefti_joint_line *line) {
+    const double mesh = (double)s->j.devices / d->stages;
+    const double most = d->stages < d->microbatches ? d->stages : d->microbatches;
+    /* More microbatches are in flight than in 1f1b, or are kept for gradients of weights. */
+    const double chunks = wefti_schedule_splits(d->schedule)         ? 2
+                          : d->schedule == WEFT_PIPELINE_INTERLEAVED ? 1 + 1.0 / d->chunks
+                                                                     : 1;
+    const bool several = d->stages > 1 || d->microbatches > 1;
+    const double shared = line->whole_parameters / mesh;
+    const double parameters = level >= 3 ? shared : line->parameters;
+    const double gradients = !several ? 0 : level >= 2 ? shared : line->parameters;
+    const double state =
+        parameters + gradients + (level >= 1 ? line->whole_optimizer / mesh : line->optimizer);
+    const double gathered = level >= 2 ? 3 * line->parameters / wefti_joint_calls(&s->j.shape) : 0;
+    return (state + chunks * kept * most) / d->stages + gathered;
+}
+
+typedef struct line_bound {
+    bool legal;
+    double seconds, bytes;
+    double guess_bytes[4]; /* about, by optimizer level */
+} line_bound;
+
+/* Bytes that a sample keeps with tensor parallelism: a part is divided, the rest is on all devices.
+ * Two devices tell which. */
+static weft_status kept_of_tensor(joint_search *s, const wefti_degrees *d, double *each) {
+    wefti_degrees two = wefti_degrees_none();
+    const wefti_joint_line *line;
+    if (d->tensor == 1) return WEFT_OK;
+    two.recompute = d->recompute;
+    two.tensor = 2;
+    two.sequence = d->sequence;
+    WEFT_TRY(wefti_joint_line_find(&s->j, &two, &line));
+    double whole = 2 * line->kept_each - *each;
+    if (!line->legal || whole < 0) whole = 0;
+    *each = whole + (*each - whole) / d->tensor;
+    return WEFT_OK;
+}
+
+/* Without programs of its own. Kernels divide at best evenly. */
+static weft_status coarse_bound(joint_search *s, const wefti_degrees *d, line_bound *out) {
+    wefti_degrees whole = wefti_degrees_none();
+    const wefti_joint_line *line;
+    const int32_t level = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
+    *out = (line_bound){.legal = true, .seconds = products_bound(s, d)};
+    whole.recompute = d->recompute;
+    if (!s->j.scalable) return WEFT_OK;
+    WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &line));
+    if (!line->legal) return WEFT_OK;
+    const double parts = (double)d->tensor * d->context;
+    const double replicas = (double)d->data * d->expert;
+    const double samples = (double)s->j.problem->source.batch / replicas;
+    double fixed = line->fixed, each = line->each / parts;
+    const wefti_joint_line base = *line;
+    WEFT_TRY(add_axes(s, d, &fixed, &each));
+    const double seconds =
+        WEFTI_JOINT_ROUNDING * (d->microbatches * fixed + samples * each) / d->stages;
+    if (seconds > out->seconds) out->seconds = seconds;
+    const double micro = samples / d->microbatches / s->j.problem->settings->copies;
+    const wefti_joint_line divided = {.parameters = base.whole_parameters / d->tensor / d->expert,
+                                      .optimizer = base.whole_optimizer / d->tensor / d->expert,
+                                      .whole_parameters = base.whole_parameters,
+                                      .whole_optimizer = base.whole_optimizer};
+    double of_sample = base.kept_each;
+    WEFT_TRY(kept_of_tensor(s, d, &of_sample));
+    const double kept = micro >= 1 ? 0.98 * of_sample * micro / d->context : 0;
+    if (micro >= 1) out->bytes = least_bytes(s, d, level < 0 ? 3 : level, kept, &divided);
+    for (int l = 0; l < 4; l++) out->guess_bytes[l] = guess_bytes(s, d, l, kept, &divided);
+    s->parameters = base.whole_parameters;
+    return WEFT_OK;
+}
+
+/* Saves the programs of splits that are slow, and of microbatches that are far too large. */
+static weft_status bound_of_line(joint_search *s, const wefti_degrees *d, line_bound *out) {
+    const int32_t level = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
+    const wefti_joint_line *line;
+    *out = (line_bound){.legal = true};
+    if (!has_line(s, d)) return WEFT_OK;
+    WEFT_TRY(wefti_joint_line_find(&s->j, d, &line));
+    out->legal = line->legal;
+    if (!line->legal) return WEFT_OK;
+    const double micro = samples_of(s, d), samples = micro * d->microbatches;
+    /* Little is the same for any size; its placement may differ. */
+    const double kept = 0.98 * (line->kept_fixed + line->kept_each * micro);
+    out->bytes = least_bytes(s, d, level < 0 ? 3 : level, kept, line);
+    out->seconds =
+        WEFTI_JOINT_ROUNDING * (d->microbatches * line->fixed + samples * line->each) / d->stages;
+    return WEFT_OK;
+}
+
+/* The least bytes of a stage, before its programs are known. */
+static weft_status bytes_of_draft(joint_search *s, const wefti_degrees *d,
+                                  const wefti_joint_work *work, double *out, double *out_about) {
+    const wefti_joint_shape *shape = &s->j.shape;
+    const wefti_joint_line *line;
+    double kept = 0, frame = 0;
+    *out = *out_about = 0;
+    if (!has_line(s, d)) return WEFT_OK;
+    for (int32_t k = 0; k < shape->calls; k++) {
+        if ((double)work->calls[k].frame > frame) frame = (double)work->calls[k].frame;
+        kept += (double)(work->calls[k].saved + work->calls[k].kept) *
+                (k == shape->middle ? shape->copies : 1);
+    }
+    WEFT_TRY(wefti_joint_line_find(&s->j, d, &line));
+    if (!line->legal) return WEFT_OK;
+    *out = least_bytes(s, d, d->level, kept, line);
+    *out_about = guess_bytes(s, d, d->level, kept, line) + frame;
+    return WEFT_OK;
+}
+
 /* ---- branching ---- */
+
+static bool is_last_mode(const joint_search *s, const wefti_degrees *d) {
+    return s->j.problem->fix.value[WEFTI_JOINT_RECOMPUTE] >= 0 ||
+           d->recompute == WEFT_RECOMPUTE_FULL;
+}
 
 static double best(const joint_search *s) {
     return s->out->prediction ? s->out->prediction->step_seconds : INFINITY;
 }
 
+static void note_large(joint_search *s, const wefti_degrees *d, double bytes) {
+    if (!s->any_large || bytes < s->large.bytes) s->large = (misfit){bytes, 0, *d};
+    s->any_large = true;
+}
+
+/* Programs for so many devices take long to build. They come in the order of bounds. */
+static bool is_large(const wefti_degrees *d) {
+    const double part = (double)d->expert * d->context * d->tensor;
+    return part > 512 || part * d->data > 2048;
+}
+
+/* Infinite: about no level fits, or it is large. */
+static double guess_of_split(const joint_search *s, const wefti_degrees *d, const line_bound *b) {
+    const double work = b->seconds, bubble = wefti_joint_guess_bubble(&s->j, d, work);
+    const int32_t fixed = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
+    double least = INFINITY;
+    if (is_large(d)) return INFINITY;
+    for (int level = 0; level <= 3; level++) {
+        if (b->guess_bytes[level] > margin * (double)s->j.limit || (fixed >= 0 && fixed != level))
+            continue;
+        const double exposed = wefti_joint_guess_exposed(&s->j, d, s->parameters, work, level);
+        if (exposed < least) least = exposed;
+    }
+    /* Other orders of axes are seldom better. */
+    return (work + bubble + least) * (wefti_joint_outermost(d) ? 1 : 1.1);
+}
+
+/* The first mode of recomputation with which the split may fit. More of it is never faster. */
+static weft_status push_split(joint_search *s, const wefti_degrees *degrees, double bound) {
+    wefti_degrees d = *degrees;
+    for (;; d.recompute = (weft_recompute)((int)d.recompute + 1)) {
+        line_bound b;
+        WEFT_TRY(coarse_bound(s, &d, &b));
+        const double guess = guess_of_split(s, &d, &b);
+        const bool fits = b.bytes <= (double)s->j.limit;
+        if (fits)
+            WEFT_TRY(push(s, ITEM_COARSE, b.seconds > bound ? b.seconds : bound, guess, &d));
+        else
+            note_large(s, &d, b.bytes);
+        if (is_last_mode(s, &d) || (fits && (isfinite(guess) || is_large(&d)))) return WEFT_OK;
+    }
+}
+
 static weft_status push_coarse(void *context, const wefti_degrees *d) {
-    joint_search *s = context;
-    return push(s, ITEM_COARSE, coarse_bound(s, d), d);
+    return push_split(context, d, 0);
+}
+
+/* Whether the next mode of recomputation keeps fewer bytes: if attention keeps none, selective
+ * recomputation changes nothing. */
+static weft_status keeps_less(joint_search *s, const wefti_degrees *degrees, bool *out) {
+    wefti_degrees d = wefti_degrees_none();
+    const wefti_joint_line *line;
+    *out = true;
+    if (!s->j.scalable) return WEFT_OK;
+    d.recompute = degrees->recompute;
+    WEFT_TRY(wefti_joint_line_find(&s->j, &d, &line));
+    const double kept = line->kept_each;
+    d.recompute = (weft_recompute)((int)d.recompute + 1);
+    WEFT_TRY(wefti_joint_line_find(&s->j, &d, &line));
+    *out = !line->legal || line->kept_each < 0.999 * kept;
+    return WEFT_OK;
+}
+
+/* A candidate does not fit: with more recomputation it may, and takes no less time. */
+static weft_status retry(joint_search *s, const wefti_degrees *degrees, double bound,
+                         double guess) {
+    wefti_degrees d = *degrees;
+    while (!is_last_mode(s, &d)) {
+        bool less;
+        WEFT_TRY(keeps_less(s, &d, &less));
+        d.recompute = (weft_recompute)((int)d.recompute + 1);
+        if (less) return push(s, ITEM_RETRY, bound, guess, &d);
+    }
+    return WEFT_OK;
+}
+
+static weft_status push_candidate(joint_search *s, const wefti_degrees *d, double least) {
+    const wefti_joint_work *work;
+    wefti_joint_bound b;
+    double bytes, about;
+    WEFT_TRY(wefti_joint_work_find(&s->j, d, &work));
+    if (!work->legal) return WEFT_OK;
+    WEFT_TRY(wefti_joint_bound_of(&s->j, d, work, NULL, &b));
+    if (!isfinite(b.seconds)) return WEFT_OK;
+    const double bound = b.seconds > least ? b.seconds : least;
+    s->out->candidates++;
+    WEFT_TRY(bytes_of_draft(s, d, work, &bytes, &about));
+    const double exposed = wefti_joint_guess_exposed(&s->j, d, s->parameters, bound, d->level);
+    const double guess = (bound + exposed) * (d->shard ? 1.05 : 1);
+    const bool fits = bytes <= (double)s->j.limit, likely = about <= margin * (double)s->j.limit;
+    if (fits)
+        WEFT_TRY(
+            push_item(s, (item){bound, 0, likely ? guess : INFINITY, ITEM_DRAFT, 0, *d, !likely}));
+    else
+        note_bounded(s, d, bytes);
+    return fits && likely ? WEFT_OK : retry(s, d, bound, guess);
 }
 
 static weft_status push_draft(void *context, const wefti_degrees *d) {
-    joint_search *s = context;
-    const wefti_joint_work *work;
-    wefti_joint_bound b;
-    WEFT_TRY(wefti_joint_work_find(&s->j, d, &work));
-    WEFT_TRY(wefti_joint_bound_of(&s->j, d, work, NULL, &b));
-    if (!isfinite(b.seconds)) return WEFT_OK;
-    s->out->candidates++;
-    return push(s, ITEM_DRAFT, b.seconds, d);
+    return push_candidate(context, d, 0);
 }
 
 /* The work of all microbatches, divided among the stages in equal parts. */
@@ -286,81 +584,25 @@ static weft_status refine(joint_search *s, const item *x) {
     if (!state->legal) return WEFT_OK;
     WEFT_TRY(wefti_joint_bound_of(&s->j, &x->degrees, work, state, &b));
     s->out->bounded++;
+    const double bound = b.seconds > x->bound ? b.seconds : x->bound;
     if (b.bytes > (double)s->j.limit) {
         note_bounded(s, &x->degrees, b.bytes);
-        return WEFT_OK;
+        return x->retried ? WEFT_OK : retry(s, &x->degrees, bound, x->guess);
     }
-    return push_bytes(s, ITEM_BOUNDED, b.seconds > x->bound ? b.seconds : x->bound, b.bytes,
-                      &x->degrees);
-}
-
-/* What one sample tells: the least seconds of a step, and the least bytes of activations on some
- * stage, of any number of samples. It saves programs of splits that are slow and of microbatches
- * that are far too large. */
-typedef struct sample_bound {
-    bool legal;
-    double seconds, bytes;
-} sample_bound;
-
-static weft_status bound_of_sample(joint_search *s, const wefti_degrees *d, sample_bound *out) {
-    const wefti_joint_shape *shape = &s->j.shape;
-    const int64_t batch = s->j.problem->source.batch;
-    wefti_degrees one = *d;
-    const wefti_joint_work *work;
-    double bytes = 0, seconds = 0, shares = 0;
-    *out = (sample_bound){.legal = true};
-    if (!s->j.scalable || batch % d->expert || batch % ((int64_t)d->data * d->expert))
-        return WEFT_OK;
-    one.data = 1;
-    one.microbatches = (int32_t)(batch / d->expert);
-    if (!wefti_joint_outermost(d)) return WEFT_OK;
-    WEFT_TRY(wefti_joint_work_find(&s->j, &one, &work));
-    out->legal = work->legal;
-    for (int32_t k = 0; k < shape->calls && work->legal; k++) {
-        const double times = k == shape->middle ? shape->copies : 1;
-        bytes += times * (double)(work->calls[k].saved + work->calls[k].kept);
-        seconds += times * work->calls[k].least;
-    }
-    const double samples = (double)batch / d->data / d->expert; /* of a replica in a step */
-    const double micro = samples / d->microbatches / s->j.problem->settings->copies;
-    for (int32_t stage = 0; stage < d->stages; stage++)
-        shares += 1.0 / (d->stages - stage < d->microbatches ? d->stages - stage : d->microbatches);
-    if (micro > 1) out->bytes = 0.9 * bytes * micro / shares; /* little is the same for any size */
-    out->seconds = WEFTI_JOINT_ROUNDING * seconds * samples / d->stages;
-    return WEFT_OK;
-}
-
-/* The next mode of recomputation takes no less time than this one. */
-static weft_status push_more_recomputation(joint_search *s, const item *x, double bound) {
-    wefti_degrees d = x->degrees;
-    if (s->j.problem->fix.value[WEFTI_JOINT_RECOMPUTE] >= 0) return WEFT_OK;
-    if (d.recompute == WEFT_RECOMPUTE_FULL) return WEFT_OK;
-    d.recompute = (weft_recompute)((int)d.recompute + 1);
-    const double coarse = coarse_bound(s, &d);
-    return push(s, ITEM_COARSE, coarse > bound ? coarse : bound, &d);
-}
-
-/* Each level is at least as slow as the one before it. */
-static bool is_slower_outwards(const wefti_machine_model *m) {
-    for (int32_t l = 1; l < m->level_count; l++)
-        if (m->level[l].latency_seconds.value < m->level[l - 1].latency_seconds.value ||
-            wefti_model_byte_seconds(m, l, 1) < wefti_model_byte_seconds(m, l - 1, 1) ||
-            m->level[l].reduces || m->level[l].all_reduce.count)
-            return false;
-    return true;
+    return push_item(s, (item){bound, b.bytes, x->guess, ITEM_BOUNDED, 0, x->degrees, x->retried});
 }
 
 /* With replicas as the inner axis, the other axes lie on the same links as with replicas as the
  * outer one, or on links further out. So the work of that order, which takes fewer programs, is a
  * bound. */
-static weft_status bound_of_order(joint_search *s, const wefti_degrees *d, sample_bound *out) {
+static weft_status bound_of_order(joint_search *s, const wefti_degrees *d, line_bound *out) {
     wefti_degrees usual = *d;
     const wefti_joint_work *work;
-    if (wefti_joint_outermost(d) || !is_slower_outwards(s->j.problem->machine)) return WEFT_OK;
+    if (wefti_joint_outermost(d) || !s->outwards) return WEFT_OK;
     memset(usual.order, 0, sizeof usual.order);
     for (int a = 0; a < 4; a++) usual.order[a] = (int8_t)a;
-    sample_bound b;
-    WEFT_TRY(bound_of_sample(s, &usual, &b));
+    line_bound b;
+    WEFT_TRY(bound_of_line(s, &usual, &b));
     if (b.seconds > out->seconds) out->seconds = b.seconds;
     if (b.bytes > out->bytes) out->bytes = b.bytes;
     if (!b.legal || b.bytes > (double)s->j.limit) return WEFT_OK;
@@ -371,17 +613,17 @@ static weft_status bound_of_order(joint_search *s, const wefti_degrees *d, sampl
 }
 
 static weft_status draw(joint_search *s, const item *x) {
-    sample_bound b;
-    WEFT_TRY(bound_of_sample(s, &x->degrees, &b));
+    line_bound b;
+    WEFT_TRY(bound_of_line(s, &x->degrees, &b));
     WEFT_TRY(bound_of_order(s, &x->degrees, &b));
     const double bound = b.seconds > x->bound ? b.seconds : x->bound;
-    WEFT_TRY(push_more_recomputation(s, x, bound));
     if (!b.legal) return WEFT_OK;
-    if (b.bytes <= (double)s->j.limit) return push(s, ITEM_DRAWN, bound, &x->degrees);
-    /* Activations alone: less than other bounds, so it counts only if there are no others. */
-    if (!s->any_large || b.bytes < s->large.bytes) s->large = (misfit){b.bytes, 0, x->degrees};
-    s->any_large = true;
-    return WEFT_OK;
+    if (b.bytes <= (double)s->j.limit) return push(s, ITEM_DRAWN, bound, x->guess, &x->degrees);
+    note_large(s, &x->degrees, b.bytes);
+    if (is_last_mode(s, &x->degrees)) return WEFT_OK;
+    wefti_degrees more = x->degrees;
+    more.recompute = (weft_recompute)((int)more.recompute + 1);
+    return push_split(s, &more, bound);
 }
 
 static weft_status find_work(joint_search *s, const item *x) {
@@ -389,7 +631,7 @@ static weft_status find_work(joint_search *s, const item *x) {
     WEFT_TRY(wefti_joint_work_find(&s->j, &x->degrees, &work));
     if (!work->legal) return WEFT_OK;
     const double even = even_bound(s, &x->degrees, work);
-    return push(s, ITEM_SPLIT, even > x->bound ? even : x->bound, &x->degrees);
+    return push(s, ITEM_SPLIT, even > x->bound ? even : x->bound, x->guess, &x->degrees);
 }
 
 static weft_status take(joint_search *s, const item *x) {
@@ -400,17 +642,25 @@ static weft_status take(joint_search *s, const item *x) {
         return find_work(s, x);
     case ITEM_SPLIT:
         return expand(s, x);
+    case ITEM_RETRY:
+        return push_candidate(s, &x->degrees, x->bound);
     case ITEM_DRAFT:
-        return refine(s, x);
+        if (!s->guessing) return refine(s, x);
+        break;
     default:
-        return walk(s, &x->degrees, x);
+        break;
     }
+    s->fits = true;
+    WEFT_TRY(walk(s, &x->degrees, x));
+    return s->fits || x->retried ? WEFT_OK : retry(s, &x->degrees, x->bound, x->guess);
 }
 
 static bool over_budget(const joint_search *s) {
     const wefti_joint_problem *p = s->j.problem;
     const int32_t budget = p->evaluations ? p->evaluations : EVALUATIONS;
     if (s->out->evaluations >= budget && s->out->prediction) return true;
+    if (s->j.effort >= (double)budget * EFFORT && s->out->prediction && s->out->evaluations >= 3)
+        return true;
     /* Candidates that do not fit count too, but the first plan that fits may take longer. */
     return s->out->evaluations >= 4 * budget;
 }
@@ -470,6 +720,32 @@ static weft_status walk_splits_of_ops(joint_search *s) {
     return WEFT_OK;
 }
 
+/* The item with the least guess, -1: none may be better than the best plan. What is known less well
+ * turns out longer. */
+static int64_t least_guess(const joint_search *s) {
+    static const double later[] = {[ITEM_BOUNDED] = 1,  [ITEM_DRAFT] = 1,    [ITEM_RETRY] = 1,
+                                   [ITEM_SPLIT] = 1.06, [ITEM_DRAWN] = 1.09, [ITEM_COARSE] = 1.12};
+    int64_t at = -1;
+    double least = 1.1 * best(s);
+    for (int64_t i = 0; i < s->count; i++) {
+        const item *x = &s->heap[i];
+        const double guess = x->guess * later[x->kind];
+        if (x->bound * s->ratio >= best(s) || !isfinite(guess) || guess > least) continue;
+        if (guess == least && (at < 0 || !before(x, &s->heap[at]))) continue;
+        at = i;
+        least = guess;
+    }
+    return at;
+}
+
+/* By guess until a few walks in turn have found no better plan; then by bound. */
+static int64_t next_of(joint_search *s) {
+    if (s->out->prediction && s->out->evaluations - s->found >= FRUITLESS) s->guessing = false;
+    const int64_t at = s->guessing ? least_guess(s) : -1;
+    s->guessing = at >= 0;
+    return at < 0 ? 0 : at;
+}
+
 static weft_status branch_and_bound(joint_search *s) {
     const wefti_joint_visit visit = {s, push_coarse};
     WEFT_TRY(walk_splits_of_ops(s));
@@ -479,7 +755,7 @@ static weft_status branch_and_bound(joint_search *s) {
         least = s->heap[0].bound;
         if (least * s->ratio >= best(s)) break;
         if (over_budget(s) || out_of_time(s)) break;
-        const item x = pop(s);
+        const item x = remove_at(s, next_of(s));
         WEFT_TRY(take(s, &x));
         least = INFINITY;
     }
@@ -595,6 +871,8 @@ static weft_status begin(joint_search *s) {
     j->limit = p->memory_bytes ? p->memory_bytes : (int64_t)p->machine->device.memory_bytes.value;
     j->scalable = p->source.batch > 0;
     j->known = p->source.config != NULL;
+    s->outwards = is_slower_outwards(p->machine);
+    s->guessing = true;
     s->ratio = 1 + (p->tolerance > 0 ? p->tolerance : tolerance);
     WEFT_TRY(wefti_arena_create(&j->arena));
     WEFT_TRY(wefti_route_cache_create(&j->routes));
@@ -605,6 +883,7 @@ static weft_status begin(joint_search *s) {
 static void end(joint_search *s) {
     wefti_free(s->heap);
     wefti_free(s->j.works);
+    wefti_free(s->j.lines);
     wefti_free(s->j.states);
     wefti_route_cache_destroy(s->j.routes);
     wefti_arena_destroy(s->j.arena);
@@ -619,6 +898,7 @@ weft_status wefti_joint_search(const wefti_joint_problem *problem, wefti_joint_a
     if (status >= 0) status = branch_and_bound(&s);
     if (status >= 0 && !out->prediction) status = no_plan(&s);
     out->programs = s.j.built;
+    if (status >= 0) status = wefti_joint_cells_find(&s.j, &out->degrees, out->plan, &out->cells);
     end(&s);
     if (status < 0) {
         wefti_joint_answer_free(out);
@@ -632,6 +912,7 @@ weft_status wefti_joint_search(const wefti_joint_problem *problem, wefti_joint_a
 void wefti_joint_answer_free(wefti_joint_answer *answer) {
     weft_plan_destroy(answer->plan);
     weft_prediction_free(answer->prediction);
+    wefti_joint_cells_free(&answer->cells);
     answer->plan = NULL;
     answer->prediction = NULL;
 }

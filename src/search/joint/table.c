@@ -98,8 +98,8 @@ const char *wefti_joint_call_name(const wefti_joint_shape *s, int32_t call, char
 
 /* ---- programs ---- */
 
-static weft_status build(wefti_joint *j, const wefti_degrees *d, int64_t samples, int64_t layers,
-                         weft_graph **out_graph, wefti_program **out) {
+weft_status wefti_joint_build(wefti_joint *j, const wefti_degrees *d, int64_t samples,
+                              int64_t layers, weft_graph **out_graph, wefti_program **out) {
     weft_plan *plan;
     const wefti_optimizer_plan *optimizer;
     WEFT_TRY(short_graph(j, samples, layers, out_graph, &optimizer));
@@ -117,10 +117,11 @@ static weft_status build(wefti_joint *j, const wefti_degrees *d, int64_t samples
     weft_status status = wefti_program_build(&spec, out);
     weft_plan_destroy(plan);
     j->built++;
+    j->effort += wefti_joint_effort(d);
     return status;
 }
 
-static int32_t call_of(const wefti_joint_shape *s, const char *name) {
+int32_t wefti_joint_call_of(const wefti_joint_shape *s, const char *name) {
     for (int32_t k = 0; k < s->calls; k++)
         if (!strcmp(s->scope[k], name)) return k;
     return -1;
@@ -146,34 +147,26 @@ static bool joins_replicas(const wefti_program *p, const wefti_transfer *t) {
     return false;
 }
 
-/* Walks the steps of a program. Of each transfer it knows the seconds with and without latencies,
- * and whether it joins replicas. */
-typedef struct table_walk {
-    const wefti_machine_model *machine;
-    const wefti_program *program;
-    double *seconds, *instant;
-    bool *replicas;
-} table_walk;
-
-static double transfer_seconds(const table_walk *w, int32_t index) {
+static double transfer_seconds(const wefti_joint_walk *w, int32_t index) {
     return w->seconds[index];
 }
 
-static void walk_end(table_walk *w) {
+void wefti_joint_walk_end(wefti_joint_walk *w) {
     wefti_free(w->seconds);
     wefti_free(w->instant);
     wefti_free(w->replicas);
 }
 
-static weft_status walk_begin(const wefti_joint *j, const wefti_program *p, table_walk *out) {
+weft_status wefti_joint_walk_begin(const wefti_joint *j, const wefti_program *p,
+                                   wefti_joint_walk *out) {
     const wefti_active active = {p->mesh.first, wefti_mesh_size(&p->mesh)};
     const int32_t count = p->partition ? wefti_partition_transfers(p->partition) : 0;
-    *out = (table_walk){.machine = j->problem->machine, .program = p};
+    *out = (wefti_joint_walk){.machine = j->problem->machine, .program = p};
     out->seconds = wefti_calloc((size_t)count + 1, sizeof *out->seconds);
     out->instant = wefti_calloc((size_t)count + 1, sizeof *out->instant);
     out->replicas = wefti_calloc((size_t)count + 1, sizeof *out->replicas);
     if (!out->seconds || !out->instant || !out->replicas) {
-        walk_end(out);
+        wefti_joint_walk_end(out);
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for a search");
     }
     for (int32_t i = 0; i < count; i++) {
@@ -185,11 +178,8 @@ static weft_status walk_begin(const wefti_joint *j, const wefti_program *p, tabl
     return WEFT_OK;
 }
 
-/* Seconds of kernels of a call, and of the transfers that it waits for at once. Of transfers that
- * are posted together, the longest counts. Those that stay in flight do not. `replicas`: transfers
- * between replicas, or the others. */
-static void call_seconds(const table_walk *w, const wefti_step *s, bool replicas, double *kernels,
-                         double *waits) {
+void wefti_joint_walk_call(const wefti_joint_walk *w, const wefti_step *s, bool replicas,
+                           double *kernels, double *waits) {
     *kernels = *waits = 0;
     for (int32_t k = s->from; k < s->to;) {
         const wefti_instruction *x = &s->routine->code[k];
@@ -239,7 +229,7 @@ static int32_t readers_of(const wefti_program *p, int64_t offset) {
 }
 
 /* Inputs of the forward call that the backward call reads again: they lie in memory in between. */
-static int64_t kept_bytes(const wefti_program *p, const wefti_step *backward) {
+int64_t wefti_joint_kept_bytes(const wefti_program *p, const wefti_step *backward) {
     const wefti_step *forward = forward_step(p, backward->name);
     int64_t bytes = 0;
     if (!forward) return 0;
@@ -256,7 +246,7 @@ static int64_t kept_bytes(const wefti_program *p, const wefti_step *backward) {
     return bytes;
 }
 
-static double best_rate(const wefti_device_model *d, wefti_arithmetic a) {
+double wefti_joint_best_rate(const wefti_device_model *d, wefti_arithmetic a) {
     const wefti_curve *c = &d->product[a];
     double rate = wefti_model_product_rate(d, a);
     for (int32_t i = 0; i < c->count; i++)
@@ -264,34 +254,40 @@ static double best_rate(const wefti_device_model *d, wefti_arithmetic a) {
     return rate;
 }
 
+double wefti_joint_least_factor(const wefti_device_model *d, const weft_node *n) {
+    char key[64];
+    double least = 1;
+    if (!d->op_factor_count) return 1;
+    (void)wefti_model_op_key(n->op->name, wefti_node_arithmetic(n), key);
+    for (int32_t i = 0; i < d->op_factor_count; i++) {
+        const wefti_curve *c = &d->op_factors[i].curve;
+        if (strcmp(d->op_factors[i].op, key) != 0) continue;
+        for (int32_t k = 0; k < c->count; k++)
+            if (k == 0 || c->rate[k] < least) least = c->rate[k];
+        break;
+    }
+    return least;
+}
+
 static double ideal_seconds(const wefti_machine_model *m, const wefti_step *s) {
     double seconds = 0;
     for (int32_t k = s->from; k < s->to; k++) {
         const wefti_instruction *x = &s->routine->code[k];
         if (x->node && x->node->op->work == WEFTI_WORK_PRODUCT)
-            seconds += x->cost.flops / best_rate(&m->device, wefti_node_arithmetic(x->node));
+            seconds += x->cost.flops * wefti_joint_least_factor(&m->device, x->node) /
+                       wefti_joint_best_rate(&m->device, wefti_node_arithmetic(x->node));
     }
     return seconds;
 }
 
-/* The least that a call takes on a device for each sample, whatever the number of samples. */
-static double least_seconds(const table_walk *w, const wefti_step *s) {
-    table_walk instant = *w;
-    double kernels, waits;
-    instant.seconds = w->instant;
-    call_seconds(&instant, s, false, &kernels, &waits);
-    return waits + ideal_seconds(w->machine, s);
-}
-
-static void read_work_step(const table_walk *w, const wefti_joint_shape *shape, const wefti_step *s,
-                           wefti_joint_work *out) {
-    const int32_t k = s->kind == WEFTI_STEP_CALL ? call_of(shape, s->name) : -1;
+static void read_work_step(const wefti_joint_walk *w, const wefti_joint_shape *shape,
+                           const wefti_step *s, wefti_joint_work *out) {
+    const int32_t k = s->kind == WEFTI_STEP_CALL ? wefti_joint_call_of(shape, s->name) : -1;
     double kernels, waits;
     if (k < 0 || (s->phase != WEFTI_FORWARD && s->phase != WEFTI_BACKWARD)) return;
     wefti_joint_call *call = &out->calls[k];
     const wefti_routine *r = s->routine;
-    call_seconds(w, s, false, &kernels, &waits);
-    call->least += least_seconds(w, s);
+    wefti_joint_walk_call(w, s, false, &kernels, &waits);
     if (s->phase == WEFTI_FORWARD) {
         call->forward += kernels + waits;
         if (r->saved_bytes > call->saved) call->saved = r->saved_bytes;
@@ -301,7 +297,7 @@ static void read_work_step(const table_walk *w, const wefti_joint_shape *shape, 
     }
     call->backward += kernels + waits;
     if (r->frame_bytes > call->frame) call->frame = r->frame_bytes;
-    if (s->part == 0) call->kept += kept_bytes(w->program, s);
+    if (s->part == 0) call->kept += wefti_joint_kept_bytes(w->program, s);
 }
 
 static weft_status make_work(wefti_joint *j, wefti_joint_work *work) {
@@ -315,14 +311,14 @@ static weft_status make_work(wefti_joint *j, wefti_joint_work *work) {
     memcpy(d.order, k->order, sizeof d.order);
     work->calls = wefti_arena_alloc(j->arena, (size_t)j->shape.calls * sizeof *work->calls);
     WEFT_REQUIRE(work->calls, WEFT_E_NOMEM, "no memory for a search");
-    const weft_status status = build(j, &d, k->samples, j->shape.layers, &g, &p);
+    const weft_status status = wefti_joint_build(j, &d, k->samples, j->shape.layers, &g, &p);
     if (wefti_joint_refuses(status)) return WEFT_OK;
     WEFT_TRY(status);
-    table_walk w;
-    const weft_status begun = walk_begin(j, p, &w);
+    wefti_joint_walk w;
+    const weft_status begun = wefti_joint_walk_begin(j, p, &w);
     for (int32_t i = 0; begun >= 0 && i < p->step_count[WEFTI_SECTION_FIRST]; i++)
         read_work_step(&w, &j->shape, &p->steps[WEFTI_SECTION_FIRST][i], work);
-    if (begun >= 0) walk_end(&w);
+    if (begun >= 0) wefti_joint_walk_end(&w);
     work->legal = begun >= 0;
     wefti_program_destroy(p);
     return begun;
@@ -364,11 +360,11 @@ weft_status wefti_joint_ideal(wefti_joint *j, double *out_forward, double *out_b
     const wefti_degrees d = wefti_degrees_none();
     wefti_program *p;
     weft_graph *g;
-    WEFT_TRY(build(j, &d, 1, j->shape.layers, &g, &p));
+    WEFT_TRY(wefti_joint_build(j, &d, 1, j->shape.layers, &g, &p));
     *out_forward = *out_backward = 0;
     for (int32_t i = 0; i < p->step_count[WEFTI_SECTION_FIRST]; i++) {
         const wefti_step *s = &p->steps[WEFTI_SECTION_FIRST][i];
-        const int32_t k = s->kind == WEFTI_STEP_CALL ? call_of(&j->shape, s->name) : -1;
+        const int32_t k = s->kind == WEFTI_STEP_CALL ? wefti_joint_call_of(&j->shape, s->name) : -1;
         if (k < 0 || (s->phase != WEFTI_FORWARD && s->phase != WEFTI_BACKWARD)) continue;
         *(s->phase == WEFTI_FORWARD ? out_forward : out_backward) +=
             ideal_seconds(j->problem->machine, s) * (k == j->shape.middle ? j->shape.copies : 1);
@@ -385,12 +381,13 @@ typedef struct state_sums {
     double update, waits[3], stream[3][WEFTI_LEVELS_MAX], tail;
 } state_sums;
 
-static void add_transfer(const table_walk *w, int part, int32_t index, state_sums *out) {
+static void add_transfer(const wefti_joint_walk *w, int part, int32_t index, state_sums *out) {
     const wefti_transfer *t = wefti_partition_transfer(w->program->partition, index);
     if (t->members > 1) out->stream[part][wefti_transfer_level(w->machine, t)] += w->instant[index];
 }
 
-static void add_state_step(const table_walk *w, const wefti_step *s, int part, state_sums *out) {
+static void add_state_step(const wefti_joint_walk *w, const wefti_step *s, int part,
+                           state_sums *out) {
     double kernels, waits;
     if (s->kind == WEFTI_STEP_POST) add_transfer(w, part, s->transfer, out);
     if (s->kind == WEFTI_STEP_COPY && part != 1)
@@ -398,9 +395,9 @@ static void add_state_step(const table_walk *w, const wefti_step *s, int part, s
     if (s->kind != WEFTI_STEP_CALL) return;
     const bool computes = s->phase == WEFTI_FORWARD || s->phase == WEFTI_BACKWARD;
     /* More blocks may share a message: latencies do not grow with them. */
-    table_walk instant = *w;
+    wefti_joint_walk instant = *w;
     instant.seconds = w->instant;
-    call_seconds(&instant, s, true, &kernels, &waits);
+    wefti_joint_walk_call(&instant, s, true, &kernels, &waits);
     out->waits[part] += waits;
     if (!computes && part != 1) out->update += kernels;
     for (int32_t k = s->from; k < s->to; k++) {
@@ -418,7 +415,7 @@ static wefti_section last_section(const wefti_program *p) {
 
 /* The exposed part of transfers that are posted behind the last backward call: a rank that waits
  * for none of the earlier ones walks to the end of its step. */
-static weft_status find_tail(const table_walk *w, double *out) {
+static weft_status find_tail(const wefti_joint_walk *w, double *out) {
     const wefti_program *p = w->program;
     const wefti_section from = last_section(p);
     const int32_t transfers = p->partition ? wefti_partition_transfers(p->partition) : 0;
@@ -438,7 +435,7 @@ static weft_status find_tail(const table_walk *w, double *out) {
             if (s->kind == WEFTI_STEP_WAIT && ends[s->transfer] > clock) clock = ends[s->transfer];
             if (s->kind == WEFTI_STEP_COPY) more = wefti_copy_seconds(w->machine, (double)s->bytes);
             if (s->kind == WEFTI_STEP_CALL) {
-                call_seconds(w, s, true, &kernels, &waits);
+                wefti_joint_walk_call(w, s, true, &kernels, &waits);
                 more = kernels + waits;
             }
             clock += more;
@@ -451,16 +448,16 @@ static weft_status find_tail(const table_walk *w, double *out) {
 }
 
 static weft_status sum_state(const wefti_joint *j, const wefti_program *p, state_sums *out) {
-    table_walk w;
+    wefti_joint_walk w;
     *out = (state_sums){0};
-    WEFT_TRY(walk_begin(j, p, &w));
+    WEFT_TRY(wefti_joint_walk_begin(j, p, &w));
     for (int section = 0; section < WEFTI_SECTIONS; section++) {
         const int part = section == WEFTI_SECTION_FIRST ? 0 : section == WEFTI_SECTION_NEXT ? 1 : 2;
         for (int32_t i = 0; i < p->step_count[section]; i++)
             add_state_step(&w, &p->steps[section][i], part, out);
     }
     const weft_status status = find_tail(&w, &out->tail);
-    walk_end(&w);
+    wefti_joint_walk_end(&w);
     return status;
 }
 
@@ -515,7 +512,7 @@ static weft_status sums_of(wefti_joint *j, const wefti_joint_state *state, int64
     d.sequence = k->sequence, d.level = k->level, d.shard = k->shard;
     d.microbatches = k->several ? 3 : 1; /* sections FIRST, NEXT and LAST */
     memcpy(d.order, k->order, sizeof d.order);
-    WEFT_TRY(build(j, &d, (int64_t)k->data * k->expert, layers, &g, &p));
+    WEFT_TRY(wefti_joint_build(j, &d, (int64_t)k->data * k->expert, layers, &g, &p));
     weft_status status = sum_state(j, p, out);
     if (status >= 0 && tensors) status = read_tensors(j, g, p, tensors);
     wefti_program_destroy(p);

@@ -1,0 +1,43 @@
+/* Guesses: about how long a candidate takes, to find good plans early. They decide the order only:
+ * no candidate is left out for its guess. */
+#include "cost/cost.h"
+#include "search/joint/parts.h"
+
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
+/* An all-reduce of the gradients on each stage. */
+static double reduction(const wefti_joint *j, const wefti_degrees *d, double parameters) {
+    const wefti_machine_model *m = j->problem->machine;
+    const int32_t replicas = d->data * d->context * d->expert, mesh = j->devices / d->stages;
+    const int32_t host = wefti_model_per_host(m), room = host > d->tensor ? host / d->tensor : 1;
+    const int32_t within = replicas < room ? replicas : room;
+    int32_t per_level[WEFTI_LEVELS_MAX] = {0};
+    if (replicas == 1) return 0;
+    for (int32_t l = 0; l < m->level_count; l++) per_level[l] = 1;
+    per_level[m->host_level] = within;
+    per_level[m->level_count - 1] *= replicas / within;
+    return wefti_collective_seconds(m, WEFTI_TRANSFER_ALL_REDUCE,
+                                    parameters / d->tensor / d->expert / d->stages, per_level,
+                                    (wefti_active){0, mesh});
+}
+
+double wefti_joint_guess_exposed(const wefti_joint *j, const wefti_degrees *d, double parameters,
+                                 double work, int level) {
+    const double all = reduction(j, d, parameters), m = d->microbatches;
+    const double backward = 0.66 * work / m; /* of the last microbatch */
+    /* Each microbatch gathers parameters twice and reduces gradients once: half as much each. About
+     * half of it finds kernels to hide behind; less of what follows the last microbatch does. */
+    if (level >= 3)
+        return (d->context > 1 ? 1.5 : 1) * (0.75 * all * m + larger(0, 1.5 * all * m - work));
+    return 0.75 * all + larger(0, 0.25 * all - backward) + (level == 2 ? 0.1 * all * (m - 1) : 0);
+}
+
+double wefti_joint_guess_bubble(const wefti_joint *j, const wefti_degrees *d, double work) {
+    enum { CHUNKS = 4 }; /* with more of them, more messages make up for the shorter bubble */
+    const int32_t room = wefti_joint_calls(&j->shape) / d->stages;
+    const int32_t chunks = d->microbatches % d->stages ? 1 : room < CHUNKS ? room : CHUNKS;
+    if (d->stages == 1) return 0;
+    return work * (d->stages - 1) / d->microbatches / (chunks > 1 ? chunks : 1);
+}
