@@ -97,12 +97,12 @@ if(WEFT_TESTS)
   # Once more with a device whose memory dies of any access by the host (src/device/fenced.c). These
   # tests finish within seconds; WEFT_DEVICE=fenced in the environment of ctest runs all of them so.
   set(fenced_tests
-    comm.collective comm.conformance_local comm.host comm.host_roads comm.local comm.rounds_conformance
+    comm.collective comm.calls comm.halos comm.conformance_local comm.host comm.host_roads comm.local comm.rounds_conformance
     exec.routine exec.streams exec.workers
     program.parameter_slices
-    session.arena session.by_hand session.collectives session.devices session.experts session.halo
-    session.limits session.masks session.overlap session.replicas session.session session.stages session.world
-    session.under_way infer.generate train.run train.run_devices train.run_metrics)
+    session.arena session.by_hand session.collectives session.devices session.experts session.graphs session.halo
+    session.limits session.masks session.misuse session.overlap session.replicas session.session session.stages session.world
+    session.under_way session.updates infer.generate train.run train.run_devices train.run_metrics)
   foreach(name ${fenced_tests})
     add_test(NAME fenced.${name} COMMAND ${name})
     weft_test_settings(fenced.${name})
@@ -119,6 +119,10 @@ if(WEFT_TESTS)
   target_link_libraries(weft-slow-link PRIVATE weft_flags)
   add_dependencies(tests weft-slow-link)
   add_dependencies(threaded_tests weft-slow-link)
+  add_executable(weft-hostile tests/launch/hostile_main.c)
+  target_include_directories(weft-hostile PRIVATE src ${WEFT_DEP_INCLUDES})
+  target_link_libraries(weft-hostile PRIVATE weft weft_flags)
+  add_dependencies(tests weft-hostile)
   file(GLOB test_scripts CONFIGURE_DEPENDS tests/*/test_*.sh)
   foreach(script ${test_scripts})
     get_filename_component(subject ${script} NAME_WE)

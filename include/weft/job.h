@@ -156,7 +156,6 @@ typedef struct weft_job_dataset {
 #define WEFT_ROW(name, text) WEFT_JOB_MODE_##name,
 typedef enum weft_job_mode { WEFT_JOB_MODE_LIST(WEFT_ROW) WEFT_JOB_MODES } weft_job_mode;
 #undef WEFT_ROW
-typedef enum weft_cost_model { WEFT_COST_MINDSPORE, WEFT_COST_MODELS } weft_cost_model;
 typedef enum weft_cost_phase { WEFT_PHASE_TRAINING, WEFT_PHASE_INFERENCE } weft_cost_phase;
 
 /* The fields of weft_mindspore_model. */

@@ -28,6 +28,15 @@ extern "C" {
 typedef enum weft_search { WEFT_SEARCH_LIST(WEFT_ROW) WEFT_SEARCHES } weft_search;
 #undef WEFT_ROW
 
+/* What PROPAGATION, DYNAMIC and RECURSIVE compare. MINDSPORE: bytes, weft_mindspore_model. MACHINE:
+ * seconds of kernels and transfers, by the machine or the links of the settings; of the model below
+ * only `capacity` and `inference` count then. */
+typedef enum weft_cost_model {
+    WEFT_COST_MINDSPORE,
+    WEFT_COST_MACHINE,
+    WEFT_COST_MODELS
+} weft_cost_model;
+
 /* MindSpore's cost model, set_cost_model_context: costs are bytes. */
 typedef struct weft_mindspore_model {
     double alpha;     /* weight of computation; 1 */
@@ -52,7 +61,8 @@ typedef struct weft_search_rules {
 
 typedef struct weft_search_options {
     weft_search search;
-    weft_mindspore_model cost; /* not JOINT, like the next one */
+    weft_mindspore_model cost; /* not JOINT, like the next two */
+    weft_cost_model cost_model;
     weft_search_rules rules;
     /* JOINT: */
     const char *machine;  /* a machine (docs/format-machine.md); NULL: assumed rates, the settings'
@@ -69,6 +79,14 @@ typedef struct weft_axis_links {
     int size;
     char links[64]; /* levels of the machine, innermost first: "host", "host and network" */
 } weft_axis_links;
+
+/* A plan that the joint search has simulated beside its answer. */
+typedef struct weft_search_alternative {
+    char *degrees; /* as constraints, which give this plan or a faster one */
+    double step_seconds;
+    int64_t peak_bytes; /* of the rank that needs most */
+    bool fits;
+} weft_search_alternative;
 
 /* The answer of the joint search. The lower bound holds for every plan of the space that was
  * searched: none has a shorter step in the simulator. */
@@ -88,7 +106,9 @@ typedef struct weft_search_report {
     weft_schedule schedule;
     weft_recompute recompute;
     int64_t device_memory_bytes;
-    char *degrees; /* as constraints, "dp=8 tp=8 pp=1 ..." */
+    char *degrees;                           /* as constraints, "dp=8 tp=8 pp=1 ..." */
+    weft_search_alternative alternatives[8]; /* those that fit first, the fastest first */
+    int alternative_count;
 } weft_search_report;
 WEFT_API void weft_search_report_free(weft_search_report *report); /* NULL is legal */
 

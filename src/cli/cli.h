@@ -86,8 +86,8 @@ typedef struct cli_job_source {
     const char *fix, *fix_more; /* constraints of the joint search: with them too */
     const char *memory, *search_seconds;
     int64_t evaluations;
-    const char *machine;
-    const char *import; /* options of Megatron-LM, in place of a job file */
+    const char *machine, *topology; /* the same under two names; at most one is given */
+    const char *import;             /* options of Megatron-LM, in place of a job file */
 } cli_job_source;
 /* The options of verbs that ask about a model without training it: their values lie in the member
  * `source` of the verb's struct. */
@@ -126,10 +126,17 @@ typedef struct cli_job_source {
          CLI_JOB_AT(type, search),                                                                 \
          0,                                                                                        \
          0,                                                                                        \
-         "mode auto by this search: propagation, dynamic or recursive"},                           \
+         "mode auto by this search: propagation, dynamic, recursive or joint"},                    \
+        {"machine",                                                                                \
+         "MACHINE",                                                                                \
+         CLI_TEXT,                                                                                 \
+         CLI_JOB_AT(type, machine),                                                                \
+         0,                                                                                        \
+         0,                                                                                        \
+         "for this machine: a name (weft machine list), a topology or a file"},                    \
     {                                                                                              \
-        "machine", "MACHINE", CLI_TEXT, CLI_JOB_AT(type, machine), 0, 0,                           \
-            "for this machine: a name (weft machine list), a topology or a file"                   \
+        "topology", "TEXT", CLI_TEXT, CLI_JOB_AT(type, topology), 0, 0,                            \
+            "the same as --machine: \"hosts=8 gpus=8 gpu=h100-80g intra=450e9,3e-6\""              \
     }
 /* [JOB.yaml] key=value...: the file is the one word without '='. The overrides are moved to the
  * front of `words`. Returns CLI_DONE, or CLI_USAGE after a complaint. */

@@ -24,6 +24,8 @@ int cli_job_words(const cli_verb *verb, int count, char **words, cli_job_source 
     if (source->path && source->import)
         return cli_usage(verb, "--import takes the place of a job file, but '%s' is one too",
                          source->path);
+    if (source->machine && source->topology)
+        return cli_usage(verb, "--machine and --topology are two names of one option: give one");
     return CLI_DONE;
 }
 
@@ -121,7 +123,7 @@ int cli_job_load(const cli_job_source *source, weft_job **out) {
     add_text(&list, "parallel.plan", source->plan);
     add_text(&list, "parallel.mode", source->mode ? source->mode : source->search ? "auto" : NULL);
     add_text(&list, "parallel.search", source->search);
-    add_text(&list, "machine", source->machine);
+    add_text(&list, "machine", source->machine ? source->machine : source->topology);
     add_fix(&list, source);
     add_text(&list, "device.memory", source->memory);
     add_number(&list, "parallel.evaluations", source->evaluations);

@@ -61,7 +61,7 @@ static const cli_verb *find_verb(const char *word) {
     }
     names[count] = NULL;
     const char *near = weft_nearest(word, names);
-    cli_say(stderr, "weft: unknown verb '%s'", word);
+    cli_say(stderr, "weft: unknown verb '%.100s'", word);
     if (near) cli_say(stderr, "; did you mean '%s'?", near);
     cli_say(stderr, "\n");
     show_help(stderr);

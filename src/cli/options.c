@@ -7,12 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Words of any length are quoted by their begin. */
 int cli_usage(const cli_verb *verb, const char *format, ...) {
+    char text[1024];
     va_list args;
     va_start(args, format);
-    cli_say(stderr, "weft: ");
-    cli_say_list(stderr, format, args);
+    const int length = vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    cli_say(stderr, "weft: %s%s", text, length >= (int)sizeof text ? "..." : "");
     cli_say(stderr, "\nusage: weft %s\nSee `weft %s --help`.\n", verb->usage, verb->name);
     return CLI_USAGE;
 }

@@ -25,7 +25,7 @@ static const cli_option options[] = {
      "as options of another system: megatron or torchtitan"},
     {"diff", NULL, CLI_FLAG, PLAN_AT(diff), 0, 0, "show the differences between two plan files"},
     {"why-not", "TEXT", CLI_TEXT, PLAN_AT(why_not), 0, 0,
-     "what an alternative would cost: constraints as --fix takes them, or a plan's file"},
+     "what an alternative would cost: constraints as --fix takes them, or a plan's file (.json)"},
     {"fix", "TEXT", CLI_TEXT, CLI_JOB_AT(plan_options, fix), 0, 0,
      "constraints of the joint search, \"pp=4 tp=2\""},
     {"memory", "BYTES", CLI_TEXT, CLI_JOB_AT(plan_options, memory), 0, 0,
@@ -38,46 +38,6 @@ static const cli_option options[] = {
      "the answer of the joint search, --check, --diff: one JSON object"},
     {0},
 };
-
-/* One line of the differences as a member of the array. */
-static void json_lines(cli_json *json, char *lines) {
-    for (char *line = lines, *end; (end = strchr(line, '\n')); line = end + 1) {
-        *end = '\0';
-        cli_json_text(json, NULL, line);
-    }
-}
-
-static int show_differences(const weft_plan *a, const weft_plan *b, bool as_json) {
-    char *lines;
-    if (weft_plan_diff(a, b, &lines) < 0) return cli_failed();
-    int code = *lines ? CLI_FAILED : CLI_DONE; /* as diff(1) */
-    if (as_json) {
-        cli_json json;
-        cli_json_begin(&json, stdout);
-        cli_json_bool(&json, "equal", code == CLI_DONE);
-        cli_json_array(&json, "differences");
-        json_lines(&json, lines);
-        cli_json_close(&json, ']');
-        cli_json_end(&json);
-    } else {
-        cli_say(stdout, "%s", *lines ? lines : "equal\n");
-    }
-    weft_text_free(lines);
-    return code;
-}
-
-static int diff(const char *first, const char *second, bool as_json) {
-    weft_plan *a, *b;
-    if (weft_plan_load(first, &a) < 0) return cli_failed();
-    if (weft_plan_load(second, &b) < 0) {
-        weft_plan_destroy(a);
-        return cli_failed();
-    }
-    int code = show_differences(a, b, as_json);
-    weft_plan_destroy(a);
-    weft_plan_destroy(b);
-    return code;
-}
 
 /* A wrong plan is an answer; a file that cannot be read is a failure. */
 static bool is_verdict(weft_status status) {
@@ -146,32 +106,36 @@ static int show(const weft_plan *plan, const char *out) {
     return CLI_DONE;
 }
 
-/* The job with further constraints. */
+/* An alternative for a search is searched for with further constraints; for a job with its own
+ * plan, with these constraints alone. */
 static int why_not(const plan_options *values, const weft_job *job) {
-    const cli_plan_question q = {.why_not = values->why_not, .json = values->json};
+    const cli_plan_question q = {.why_not = values->why_not,
+                                 .evaluations = values->source.evaluations,
+                                 .json = values->json};
     cli_job_source source = values->source;
     weft_job *other;
+    const bool searched = cli_plan_is_joint(job);
     const size_t length = strlen(values->why_not);
-    if (length > 5 && !strcmp(values->why_not + length - 5, ".json")) {
+    const bool is_file = length > 5 && !strcmp(values->why_not + length - 5, ".json");
+    if (is_file) {
         source.plan = values->why_not;
         source.fix = source.mode = source.search = source.search_seconds = NULL;
         source.evaluations = 0;
     } else {
         source.fix_more = values->why_not;
     }
+    if (!is_file && !searched) return cli_plan_why_not_own(job, &q);
     int code = cli_job_load(&source, &other);
     if (code != CLI_DONE) return code;
-    code = cli_plan_why_not(job, other, &q);
+    code = searched ? cli_plan_why_not(job, other, &q) : cli_plan_why_not_file(job, other, &q);
     weft_job_free(other);
     return code;
 }
 
 static int answer(const cli_verb *verb, const plan_options *values, const weft_job *job) {
     const cli_plan_question q = {.out = values->out, .json = values->json};
-    if (cli_plan_is_joint(job))
-        return values->why_not ? why_not(values, job) : cli_plan_search(job, &q);
-    if (values->why_not)
-        return cli_usage(verb, "--why-not asks the joint search: it needs mode auto");
+    if (values->why_not) return why_not(values, job);
+    if (cli_plan_is_joint(job)) return cli_plan_search(job, &q);
     return cli_usage(verb, "a plan is JSON already; --json is for mode auto, --check and --diff");
 }
 
@@ -179,8 +143,11 @@ static int complete(const cli_verb *verb, const plan_options *values) {
     weft_job *job;
     weft_plan *plan;
     char *unmatched;
+    cli_job_source source = values->source;
     if (values->out && !cli_can_write(values->out)) return cli_failed();
-    int code = cli_job_load(&values->source, &job);
+    /* An imported plan is not searched for, only its alternative. */
+    if (values->why_not && source.import) source.evaluations = 0;
+    int code = cli_job_load(&source, &job);
     if (code != CLI_DONE) return code;
     if (cli_plan_is_joint(job) || values->json || values->why_not) {
         code = answer(verb, values, job);
@@ -225,15 +192,26 @@ static int export(const cli_verb *verb, const plan_options *values) {
     return code;
 }
 
+/* Two files of plans, and behind them the words of a job. */
+static int diff(const cli_verb *verb, int count, char **words, plan_options *values) {
+    cli_job_source *source = &values->source;
+    if (count < 2) return cli_usage(verb, "--diff compares two plan files, not %d", count);
+    const cli_plan_files files = {words[0], words[1]};
+    const bool has_job = count > 2 || source->model || source->import;
+    if (!has_job && (source->machine || source->topology))
+        return cli_usage(verb, "--diff predicts steps of a job: name it behind the two plans");
+    if (!has_job) return cli_plan_diff(&files, NULL, values->json);
+    int code = cli_job_words(verb, count - 2, words + 2, source);
+    return code == CLI_DONE ? cli_plan_diff(&files, source, values->json) : code;
+}
+
 static int run(const cli_verb *verb, int count, char **words) {
     plan_options values = {0};
     int code, left;
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
     if (values.diff + (values.check != NULL) + (values.out != NULL) + (values.export != NULL) > 1)
         return cli_usage(verb, "--out, --check, --export and --diff are four different things");
-    if (values.diff && left != 2)
-        return cli_usage(verb, "--diff compares two plan files, not %d", left);
-    if (values.diff) return diff(words[0], words[1], values.json);
+    if (values.diff) return diff(verb, left, words, &values);
     if (values.why_not && (values.check || values.out || values.export))
         return cli_usage(verb, "--why-not only shows what an alternative would cost");
     if ((code = cli_job_words(verb, left, words, &values.source)) != CLI_DONE) return code;
@@ -251,7 +229,7 @@ const cli_verb cli_plan = {
         "       weft plan --export megatron|torchtitan JOB.yaml [key=value ...]\n"
         "       weft plan --why-not TEXT JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --check FILE JOB.yaml [key=value ...]\n"
-        "       weft plan --diff FILE FILE",
+        "       weft plan --diff FILE FILE [JOB.yaml key=value ... --machine MACHINE]",
     .example = "weft plan job.yaml --devices 8 --out plan.json\n"
                "  weft plan job.yaml --machine \"8 hosts of 8 h100-80g\"\n"
                "  weft plan --check plan.json job.yaml\n"
@@ -261,7 +239,7 @@ const cli_verb cli_plan = {
         "each tensor lies,\nwhich stage each cell is in. Nothing is trained. In mode auto the "
         "joint "
         "search makes the plan;\nshown are its step on the machine and the lower bound. --diff "
-        "ends with 1 when the plans differ.",
+        "ends with 1 when the plans differ;\nwith a job it also predicts both steps.",
     .options = options,
     .run = run,
 };

@@ -100,14 +100,21 @@ static weft_status check_output(const wefti_step *step, const weft_node *node, i
     return WEFT_OK;
 }
 
-/* Names the op that made the first output element which is NaN or infinite. Ops that only move
- * elements make none. */
+/* Ops of the model's cells are checked, and all that compute. Outside of the cells, gathers and
+ * reductions pack pieces into messages: an op that only moves elements did not make their values.
+ */
+static bool is_checked(const wefti_step *step, const wefti_instruction *x) {
+    wefti_cost cost;
+    if (!x->kernel) return false;
+    if (step->phase == WEFTI_FORWARD || step->phase == WEFTI_BACKWARD) return true;
+    wefti_node_cost(x->node, &cost);
+    return cost.flops > 0;
+}
+
+/* Names the op that made the first output element which is NaN or infinite. */
 static weft_status check_finite(const wefti_rank_device *d, const wefti_step *step,
                                 const wefti_instruction *x) {
-    if (!x->kernel) return WEFT_OK;
-    wefti_cost cost;
-    wefti_node_cost(x->node, &cost);
-    if (cost.flops <= 0) return WEFT_OK;
+    if (!is_checked(step, x)) return WEFT_OK;
     WEFT_TRY(wefti_stream_publish(d->stream));
     for (int o = 0; o < x->node->outputs; o++) {
         const weft_desc *desc = wefti_out(x->node, o);

@@ -14,6 +14,7 @@ typedef struct wefti_find {
     wefti_assignment *assigned; /* [nodes] */
     wefti_text notes;           /* warnings, a line each */
     int64_t searched;           /* strategies that were compared */
+    int32_t most;               /* DYNAMIC: strategies of the op that has most, in the last step */
 } wefti_find;
 
 /* dynamic.c */
@@ -22,6 +23,13 @@ weft_status wefti_find_dynamic(wefti_find *f) WEFT_CHECKED;
 weft_status wefti_find_propagation(wefti_find *f) WEFT_CHECKED;
 /* recursive.c */
 weft_status wefti_find_recursive(wefti_find *f) WEFT_CHECKED;
+/* Takes data parallelism in place of the assigned strategies if its estimated step is shorter and
+ * it fits the capacity; a note says so. The user's strategies are never given up for it. */
+weft_status wefti_find_or_batches(wefti_find *f) WEFT_CHECKED;
+
+/* seconds.c: costs in seconds, by the rates and the mesh of the graph of choices. Of the model,
+ * which is borrowed, `inference` counts. */
+wefti_pricing wefti_seconds_pricing(const weft_mindspore_model *model);
 
 /* price.c: the costs of a node's strategies, [count]; multiplied by the weight. */
 void wefti_find_price_node(const wefti_find *f, const wefti_choice_node *n, wefti_choice_cost *out);

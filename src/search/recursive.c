@@ -10,7 +10,10 @@
  *
  * and 16 times the size of each operand or result that a neighbor has cut otherwise in the round.
  * Sizes are those that earlier rounds left. Source: the MindSpore documentation, "Double Recursion
- * Strategy Search"; halving by two is its case p = 2. */
+ * Strategy Search"; halving by two is its case p = 2.
+ *
+ * These costs are relative, and the rounds are greedy. So the result is compared with data
+ * parallelism in seconds (seconds.c), and the shorter one is taken. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -455,5 +458,76 @@ weft_status wefti_find_recursive(wefti_find *f) {
     wefti_free(r.order);
     wefti_free(r.decided);
     wefti_free(r.ties);
+    return status;
+}
+
+/* ---- data parallelism ---- */
+
+/* The decided producer of the largest operand, fed inputs too. */
+static const wefti_choice_edge *batch_operand(const wefti_choice_graph *g, const bool *decided,
+                                              const wefti_choice_node *n) {
+    const wefti_choice_edge *best = NULL;
+    for (int32_t k = n->feeder; k >= 0; k = g->edges[k].next_to) {
+        const wefti_choice_edge *e = &g->edges[k];
+        if (!decided[e->from]) continue;
+        int64_t elements = weft_desc_elems(wefti_choice_desc(g, e)),
+                most = best ? weft_desc_elems(wefti_choice_desc(g, best)) : -1;
+        if (elements > most || (elements == most && e->input < best->input)) best = e;
+    }
+    return best;
+}
+
+/* Inputs are split by their first dimension, and all ops follow. */
+static void split_by_batch(const wefti_choice_graph *g, bool *decided, wefti_assignment *out) {
+    for (int32_t i = 0; i < g->node_count; i++) {
+        const wefti_choice_node *n = &g->nodes[i];
+        memset(&out[i], -1, sizeof out[i]);
+        decided[i] = !n->op && g->graph->root->values[n->tensor].kind == WEFTI_VALUE_INPUT;
+        if (!decided[i] || wefti_choice_output(g, n, 0)->rank == 0) continue;
+        for (int a = 0; a < g->mesh.axes; a++)
+            if (can_take(g, n, &out[i], n->rule.out[0][0], a)) out[i].factor[a] = n->rule.out[0][0];
+    }
+    for (int32_t i = 0; i < g->node_count; i++) {
+        const wefti_choice_node *n = &g->nodes[i];
+        const wefti_choice_edge *e = n->op ? batch_operand(g, decided, n) : NULL;
+        if (!e) continue;
+        take_layout(g, n, &out[e->from], g->nodes[e->from].rule.out[e->output],
+                    n->rule.in[e->input], wefti_choice_desc(g, e)->rank, &out[i]);
+        decided[i] = true;
+    }
+}
+
+/* The shorter of two assignments in seconds; of equal ones, the first. */
+static void keep_shorter(wefti_find *f, wefti_assignment *batches) {
+    wefti_find timed = *f, other;
+    timed.pricing = wefti_seconds_pricing(&f->options->cost);
+    other = timed;
+    other.assigned = batches;
+    const wefti_choice_cost own = wefti_find_total(&timed), data = wefti_find_total(&other);
+    if (data.time >= own.time ||
+        data.memory > f->options->cost.capacity * f->graph->plan->pipeline.stages)
+        return;
+    memcpy(f->assigned, batches, (size_t)f->graph->node_count * sizeof *batches);
+    wefti_text_add(&f->notes,
+                   "data parallelism is estimated at %.3g s a step, the plan of the recursive "
+                   "search at %.3g s: data parallelism is taken\n",
+                   data.time, own.time);
+}
+
+weft_status wefti_find_or_batches(wefti_find *f) {
+    const wefti_choice_graph *g = f->graph;
+    wefti_assignment *batches;
+    for (int32_t i = 0; i < g->node_count; i++)
+        if (g->nodes[i].configured) return WEFT_OK;
+    WEFT_NEW_ARRAY(batches, wefti_assignment, g->node_count + 1);
+    bool *decided = wefti_calloc((size_t)g->node_count + 1, sizeof *decided);
+    if (decided) {
+        split_by_batch(g, decided, batches);
+        keep_shorter(f, batches);
+    }
+    const weft_status status =
+        decided ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a search");
+    wefti_free(decided);
+    wefti_free(batches);
     return status;
 }

@@ -26,6 +26,8 @@ static weft_status check(const weft_plan *settings, const weft_search_options *o
     WEFT_REQUIRE((unsigned)o->search < WEFT_SEARCHES, WEFT_E_ARG,
                  "the search has the number %d; known: propagation, dynamic, recursive, joint",
                  (int)o->search);
+    WEFT_REQUIRE((unsigned)o->cost_model < WEFT_COST_MODELS, WEFT_E_ARG,
+                 "the cost model has the number %d; known: mindspore, machine", (int)o->cost_model);
     WEFT_TRY(wefti_mindspore_check(&o->cost));
     WEFT_REQUIRE(isfinite(o->rules.epsilon) && o->rules.epsilon > 0 && o->rules.epsilon <= 1,
                  WEFT_E_ARG, "parallel.algorithm.epsilon is %g; it must be above 0 and at most 1",
@@ -81,7 +83,8 @@ static weft_status find(wefti_find *f) {
     f->assigned = wefti_calloc((size_t)f->graph->node_count + 1, sizeof *f->assigned);
     WEFT_REQUIRE(f->assigned, WEFT_E_NOMEM, "no memory for a search");
     WEFT_TRY(wefti_choice_candidates(f->graph, &rules));
-    if (recursive) return wefti_find_recursive(f);
+    if (recursive) WEFT_TRY(wefti_find_recursive(f));
+    if (recursive) return wefti_find_or_batches(f);
     if (f->options->search == WEFT_SEARCH_PROPAGATION) return wefti_find_propagation(f);
     return wefti_find_dynamic(f);
 }
@@ -91,8 +94,10 @@ weft_status weft_plan_search(weft_graph *graph, const weft_plan *settings,
                              char **out_notes) {
     WEFT_REQUIRE(graph && settings && options && out, WEFT_E_ARG,
                  "weft_plan_search needs a graph, settings, options and a place for the plan");
-    wefti_find f = {.options = options, .pricing = wefti_mindspore_pricing(&options->cost)};
+    wefti_find f = {.options = options};
     WEFT_TRY(check(settings, options));
+    f.pricing = options->cost_model == WEFT_COST_MACHINE ? wefti_seconds_pricing(&options->cost)
+                                                         : wefti_mindspore_pricing(&options->cost);
     if (options->search == WEFT_SEARCH_JOINT) {
         WEFT_TRY(wefti_joint_of_graph(graph, settings, options, out));
         if (!out_notes) return WEFT_OK;

@@ -68,6 +68,16 @@ static weft_status read_count(const wefti_json *top, const char *key, int64_t mo
 
 /* --- the file --- */
 
+/* Whether the ranks of a host share memory under the communicator of this name: threads, or
+ * processes of one host, alone ("host") or beside messages to other hosts ("host+ucx"). */
+static bool shares_memory(const char *communicator) {
+    static const char *const names[] = {"local", "host"};
+    const size_t length = strcspn(communicator, "+");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == length && !memcmp(communicator, names[i], length)) return true;
+    return false;
+}
+
 /* Reads the version first, so that a file of another version is not judged by the keys of this
  * one. */
 static weft_status read_links(const wefti_json *top, wefti_links *out) {
@@ -93,7 +103,7 @@ static weft_status read_links(const wefti_json *top, wefti_links *out) {
     WEFT_REQUIRE(hosts == 1 || wefti_link_known(&out->between_hosts), WEFT_E_ARG,
                  "links: between_hosts is null, but there are %lld hosts", (long long)hosts);
     out->measured = true;
-    out->by_messages = strncmp(communicator, "host", 4) != 0 && strcmp(communicator, "local") != 0;
+    out->by_messages = !shares_memory(communicator);
     out->ranks_per_host = hosts == 1 ? 0 : (int32_t)(ranks / hosts);
     return WEFT_OK;
 }

@@ -10,20 +10,41 @@ enum { WORDS_MAX = 16, TEXT_MAX = 1024 };
 
 /* ---- names ---- */
 
+static const char this_machine[] = "this-machine";
+
+static size_t common(const char *a, const char *b) {
+    size_t length = 0;
+    while (a[length] && a[length] == b[length]) length++;
+    return length;
+}
+
+/* The name that begins most like the word, as h100-80g for h100: too far for weft_nearest. */
+static const char *begins_like(const char *word, const char *const *names) {
+    const char *best = NULL;
+    size_t most = strlen(word) * 2 / 3 > 2 ? strlen(word) * 2 / 3 : 2;
+    for (; *names; names++) {
+        if (common(word, *names) <= most) continue;
+        most = common(word, *names);
+        best = *names;
+    }
+    return best;
+}
+
 static weft_status unknown(const char *name) {
     const char *names[64];
     int count = 0;
     for (const wefti_model_file *f = wefti_model_files; f->name && count < 62; f++)
         names[count++] = f->name;
-    names[count++] = "this-machine";
+    names[count++] = this_machine;
     names[count] = NULL;
-    const char *near = weft_nearest(name, names);
+    const char *near = begins_like(name, names);
+    if (!near) near = weft_nearest(name, names);
     if (near)
         WEFT_FAIL(WEFT_E_NOT_FOUND, "unknown machine '%.80s'; did you mean '%s'?", name, near);
-    WEFT_FAIL(
-        WEFT_E_NOT_FOUND,
-        "unknown machine '%.80s': neither a file nor a built-in machine (docs/format-machine.md)",
-        name);
+    WEFT_FAIL(WEFT_E_NOT_FOUND,
+              "unknown machine '%.80s': neither a file nor a built-in machine (`weft machine list` "
+              "names these)",
+              name);
 }
 
 static weft_status find_name(const char *name, wefti_machine_model **out) {
@@ -92,8 +113,6 @@ static weft_status find_file(const char *path, wefti_machine_model **out) {
 }
 
 /* ---- this machine ---- */
-
-static const char this_machine[] = "this-machine";
 
 weft_status wefti_model_this_machine(char **out) {
     const char *file = getenv("WEFT_THIS_MACHINE"), *config = getenv("XDG_CONFIG_HOME"),
@@ -202,6 +221,7 @@ static weft_status set_link(wefti_machine_model *m, wefti_level *level, const ch
                  "%s=%.60s: it must be bytes per second and seconds of latency, such as "
                  "%s=450e9,3e-6",
                  key, text, key);
+    if (latency == 0) latency = 0; /* no negative zero, which reads back as another text */
     const char *source = wefti_arena_format(m->arena, "given: %s=%s", key, text);
     WEFT_REQUIRE(source, WEFT_E_NOMEM, "no memory for a machine");
     level->bytes_per_second = (wefti_figure){rate, source};

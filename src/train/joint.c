@@ -103,6 +103,21 @@ static void fill_axes(const wefti_machine_model *m, const weft_plan *plan,
     }
 }
 
+/* Those behind the first, which is the answer. */
+static weft_status fill_alternatives(const wefti_joint_answer *answer, weft_search_report *r) {
+    const int most = (int)(sizeof r->alternatives / sizeof *r->alternatives);
+    for (int32_t i = 1; i < answer->walked_count && r->alternative_count < most; i++) {
+        const wefti_joint_walked *w = &answer->walked[i];
+        wefti_text text = {0};
+        wefti_joint_degrees_text(&w->degrees, &text);
+        char *degrees = wefti_text_take(&text);
+        WEFT_REQUIRE(degrees, WEFT_E_NOMEM, "no memory for a report");
+        r->alternatives[r->alternative_count++] =
+            (weft_search_alternative){degrees, w->seconds, w->bytes, w->fits};
+    }
+    return WEFT_OK;
+}
+
 static weft_status make_report(const wefti_machine_model *m, int64_t limit,
                                wefti_joint_answer *answer, double seconds,
                                weft_search_report **out) {
@@ -133,13 +148,14 @@ static weft_status make_report(const wefti_machine_model *m, int64_t limit,
     r->degrees = wefti_text_take(&text);
     *out = r;
     WEFT_REQUIRE(r->degrees, WEFT_E_NOMEM, "no memory for a report");
-    return WEFT_OK;
+    return fill_alternatives(answer, r);
 }
 
 void weft_search_report_free(weft_search_report *report) {
     if (!report) return;
     weft_prediction_free(report->prediction);
     wefti_free(report->degrees);
+    for (int i = 0; i < report->alternative_count; i++) wefti_free(report->alternatives[i].degrees);
     wefti_free(report);
 }
 

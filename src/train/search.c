@@ -22,6 +22,7 @@ static weft_search_options options_of(const weft_job *job) {
                  .bias = c->bias,
                  .capacity = (double)c->capacity,
                  .inference = c->phase == WEFT_PHASE_INFERENCE},
+        .cost_model = c->model,
         .rules = job->parallel.algorithm,
     };
 }

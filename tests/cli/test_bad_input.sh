@@ -50,6 +50,16 @@ if [ "$(id -u)" != 0 ]; then
     expect 1 'secret.txt: Permission denied' train job.yaml data.path=secret.txt
 fi
 
+# --- words of 100 KB: a message shows their begin ---
+long=$(head -c 100000 /dev/zero | tr '\0' x)
+for words in "$long" "help $long" "train --$long" "train -$long" "train job.yaml $long=3" "train $long" \
+    "bench $long" "info $long" "train job.yaml model.family=$long" "train job.yaml --machine $long" \
+    "train job.yaml parallel.search=$long" "checkpoint $long"; do
+    # shellcheck disable=SC2086
+    "$weft" $words >out 2>&1 && fail "100 KB are accepted: weft $(echo "$words" | head -c 60)" out
+    [ "$(wc -c <out)" -lt 8000 ] || fail "$(wc -c <out) bytes of message: weft $(echo "$words" | head -c 60)" /dev/null
+done
+
 # --- devices ---
 WEFT_DEVICE=moon
 export WEFT_DEVICE

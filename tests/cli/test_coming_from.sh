@@ -14,6 +14,11 @@ PATH=$work/bin:$PATH
 export PATH
 mv text.txt text
 
+"$weft" --help | sed -n 's/^  \([a-z]*\) .*/\1/p' | while read -r verb; do "$weft" "$verb" --help; done |
+    grep -oE -- '--[a-z][a-z-]*' | sort -u >options
+"$weft" train --keys | sed -n 's/^| `\([a-z_.]*\)`.*/\1/p' | sort -u >keys
+[ "$(wc -l <options)" -gt 30 ] && [ "$(wc -l <keys)" -gt 50 ] || fail 'options or keys were not found' options
+
 for page in mindspore pytorch; do
     file=$root/docs/coming-from-$page.md
     mkdir $page
@@ -40,6 +45,14 @@ for page in mindspore pytorch; do
     for name in $(grep -o '`weft_[a-z0-9_]*' "$file" | tr -d '`' | sort -u); do
         grep -q "\b$name\b" "$root"/include/weft/*.h || fail "coming-from-$page.md: the headers have no $name"
     done
+    # Each option and job key of weft's column exists.
+    awk -F'|' '/^\| / { print $3 }' "$file" | grep -oE '`[^`]*`' >column
+    grep -oE -- '--[a-z][a-z-]*' column | sort -u | comm -23 - options >unknown
+    grep -oE '\b(model|data|train|checkpoint|device|parallel)\.[a-z_.]*[a-z]' column | sort -u >named
+    while IFS= read -r key; do
+        grep -qE "^$(echo "$key" | sed 's/\./\\./g')(\.|$)" keys || echo "$key" >>unknown
+    done <named
+    [ -s unknown ] && fail "coming-from-$page.md: weft has no" unknown
     echo "coming-from-$page.md: $ran examples"
 done
 

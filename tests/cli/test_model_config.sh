@@ -43,7 +43,11 @@ expect 1 'model.family|llama' model --model llama.json model.family=gpt2
 expect 2 'batch' model --model llama.json --batch 0
 expect 2 'job file' model --batch 4
 sed 's/"llama"/"mamba"/' llama.json >other.json
-expect 1 'other.json|mamba' model --model other.json
+expect 1 'other.json|model_type|mamba' model --model other.json
+expect 1 'other.json|model_type|mamba' plan --model other.json --machine v100 --devices 4
+expect 1 'other.json|model_type|mamba' simulate --model other.json --machine v100 --devices 4
+sed 's/"model_type": "llama", //' llama.json >other.json
+expect 1 'other.json|model_type' plan --model other.json --machine v100 --devices 4
 sed 's/"hidden_size": 32/"hidden_size": -1/' llama.json >other.json
 expect 1 'other.json|hidden' model --model other.json
 head -c 100 llama.json >other.json

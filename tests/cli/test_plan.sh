@@ -12,6 +12,7 @@ losses() {
 expect 0 'weft plan job.yaml --devices 8 --out plan.json' plan --help
 expect 2 'job file' plan
 expect 2 '1' plan --diff a.json
+expect 2 'job|--diff' plan --diff a.json b.json --machine v100
 expect 2 '--out|--check|--export|--diff' plan job.yaml --out a --check b
 expect 2 'JSON' plan job.yaml --json
 expect 2 '--devices|from 1' plan job.yaml --devices 0
@@ -128,6 +129,21 @@ json out
 expect 0 '"equal": true' plan --diff plan.json plan.json --json
 json out
 expect 1 'cannot open nothere.json' plan --diff plan.json nothere.json
+
+# With a job both steps are predicted: the numbers of weft simulate.
+expect 1 '"equal": false|"predictions"' plan --diff plan.json stages.json job.yaml --machine v100 --json
+json out
+cp out differences
+for plan in plan stages; do
+    expect 0 '"step_seconds"' simulate job.yaml --plan $plan.json --machine v100 --json
+    step=$(value step_seconds <out) peak=$(sed 's/, "predicted_peak_rank.*//; s/.* //' out)
+    grep -qF "\"plan\": \"$plan.json\", \"step_seconds\": $step," differences || fail "the step of $plan.json is $step" differences
+    grep -qF "\"predicted_peak_bytes\": $peak," differences || fail "the peak of $plan.json is $peak" differences
+done
+expect 1 'plan.json|stages.json|difference|peak memory' plan --diff plan.json stages.json job.yaml --topology "gpus=4 gpu=v100"
+expect 0 '"difference_seconds": 0,' plan --diff plan.json plan.json job.yaml --machine v100 --json
+expect 1 'machine' plan --diff plan.json stages.json job.yaml
+expect 1 'nothere.yaml' plan --diff plan.json stages.json nothere.yaml --machine v100
 
 # --- run ---
 losses train.accumulate=2 >expected

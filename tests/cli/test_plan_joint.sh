@@ -41,6 +41,15 @@ expect 0 'good' plan $job --check plan.json
 # shellcheck disable=SC2086
 expect 0 'difference_seconds' plan $job $few --machine "$machine" --why-not plan.json --json
 # shellcheck disable=SC2086
-expect 2 'why-not' plan $job --mode semi --devices 4 --why-not "tp=2"
+expect 1 'machine' plan $job --mode semi --devices 4 --why-not "tp=2"
+# shellcheck disable=SC2086
+expect 0 '"alternative"|"difference_seconds"' plan $job --mode semi --devices 4 --machine "$machine" --why-not "tp=2" --json
+# Alternatives are in order, and never faster than the answer.
+# shellcheck disable=SC2086
+expect 0 '"alternatives": [{"constraints": "' plan $job --evaluations 6 --machine "$machine" --json
+grep -o '"alternatives".*' out | grep -o '"seconds": [^,]*' | cut -d' ' -f2 >steps
+[ "$(wc -l <steps)" -ge 3 ] || fail 'few alternatives' out
+step=$(sed 's/.*"step_seconds": \([^,]*\),.*/\1/' out)
+awk -v best="$step" '$1 < last || $1 < best { exit 1 } { last = $1 }' steps || fail "alternatives of $step" steps
 [ $failed = 0 ] && echo "the joint search: answers, constraints, alternatives"
 exit $failed

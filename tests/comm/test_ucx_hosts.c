@@ -151,7 +151,7 @@ static void a_bad_wire(void **state) {
 
 typedef struct pulling {
     shared_case c;
-    _Atomic int64_t turns;
+    _Atomic int64_t turns, begun[3]; /* finished by rank 0; begun by each rank */
     _Atomic int pulled, failed;
 } pulling;
 
@@ -173,6 +173,7 @@ static void reduce_until_pulled(world_test *shared, int32_t rank) {
     wefti_endpoint *e = bound(shared, rank, &pull->c);
     weft_status status = WEFT_OK;
     while (status >= 0) {
+        atomic_fetch_add(&pull->begun[rank], 1);
         status = wefti_comm_run(e, a[0], a[1]);
         if (rank == 0) atomic_fetch_add(&pull->turns, 1);
     }
@@ -180,6 +181,13 @@ static void reduce_until_pulled(world_test *shared, int32_t rank) {
     shared->comm[rank]->engine->unbind(e);
     pthread_join(watcher, NULL);
 }
+/* Without the cable no further turn ends, so soon all ranks are in the same one. */
+static bool are_in_one_turn(const pulling *pull) {
+    const int64_t turn = atomic_load(&pull->begun[0]);
+    return atomic_load(&pull->begun[1]) == turn && atomic_load(&pull->begun[2]) == turn &&
+           atomic_load(&pull->turns) == turn - 1;
+}
+
 static void a_cable_that_is_pulled(void **state) {
     (void)state;
     pulling *pull = share(sizeof *pull);
@@ -188,7 +196,9 @@ static void a_cable_that_is_pulled(void **state) {
     start_processes(p, reduce_until_pulled);
     await_turns(p, &pull->turns, 3);
     assert_true(shell("ip -n $A link set veth0 down"));
-    usleep(300000); /* all wait now; whether they do changes nothing below */
+    const int64_t until = wefti_now_ns() + (int64_t)HANG_SECONDS * 1000000000;
+    while (!are_in_one_turn(pull) && !atomic_load(&p->w.failures) && wefti_now_ns() < until)
+        usleep(1000);
     atomic_store(&pull->pulled, 1);
     await_processes(p); /* all come to their end, though nobody answers */
     if (p->w.failures) fail_msg("%s", p->w.message);

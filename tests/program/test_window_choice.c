@@ -95,11 +95,11 @@ static void describe(const windows *w, char *text, size_t bytes) {
 
 /* Records the bytes that an op reports to the choice: calls the op's own function and sums its
  * bytes. */
-static const weft_op_def *real;
 static int64_t weighed;
 
 static void record(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
-    real->exchanged(c, n, bytes);
+    const weft_node x = node_of_original(n);
+    original->exchanged(c, &x, bytes);
     weighed = 0;
     for (int f = 0; f < WEFTI_MAX_FACTORS; f++) weighed += bytes[f];
 }
@@ -112,18 +112,15 @@ static int64_t exchanged_over(op_graph *g, const int *mesh, const char *split, c
     wefti_layout in[2] = {wefti_layout_replicated(4), wefti_layout_replicated(4)};
     weft_node *n = &g->graph->root->nodes[0];
     weft_plan *plan = plan_of(mesh);
-    weft_op_def recorder;
-    real = n->op;
-    assert_non_null(real->exchanged);
-    recorder = *real;
-    recorder.exchanged = record;
+    const weft_op_def *op = n->op, recorder = copy_of(op, record);
+    assert_non_null(op->exchanged);
     weighed = -1;
     n->op = &recorder;
     ASSERT_OK(weft_op_split(plan, "*", split));
     if (!spmd_partition_over(&s, g, plan, in, NULL, per_byte)) fail_msg("%s: %s", what, s.why);
     spmd_feed(&s, 11);
     if (!spmd_run(&s, &no_random) || !spmd_compare(&s)) fail_msg("%s: %s", what, s.why);
-    n->op = real;
+    n->op = op;
     for (int32_t r = 0; r < s.ranks; r++)
         if (s.halo[r] > most) most = s.halo[r];
     spmd_close(&s);

@@ -43,7 +43,7 @@ static wefti_mindspore_cost cost_of(const search_space *s, const char *label, co
     return cost;
 }
 
-/* A[128,32] B[32,64] on 16 devices. */
+/* accept 12(a): A[128,32] B[32,64] on 16 devices. */
 static void test_12a_product(void **state) {
     (void)state;
     weft_graph *g = product(128, 32, 64, true);
@@ -197,6 +197,7 @@ static wefti_choice_cost best(const weft_search_options *o, double *out_communic
     return total;
 }
 
+/* accept 12(b): a larger beta never gives a plan with more communication. */
 static void test_12b_beta(void **state) {
     (void)state;
     weft_search_options o = options();
@@ -213,6 +214,7 @@ static void test_12b_beta(void **state) {
     assert_true(before < first); /* it matters */
 }
 
+/* accept 12(b): less memory than the best plan needs: another plan, or an error. */
 static void test_12b_capacity(void **state) {
     (void)state;
     weft_search_options o = options();

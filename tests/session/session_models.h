@@ -66,10 +66,42 @@ static inline weft_graph *tiny_gpt2(weft_model_use use, int64_t batch, double dr
     return g;
 }
 
+/* A chain of cells. The logarithm in cell `bad` has a negative operand when "x" is negative. A
+ * state counts the steps. */
+static inline weft_graph *chain_with_logarithm(int bad) {
+    weft_graph *g;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", matrix(ROWS, COLUMNS));
+    weft_value count = weft_state(g, "count", vector(1), (weft_init){WEFT_INIT_ZEROS, 0});
+    for (int c = 0; c < 4; c++) {
+        weft_cell_begin(g, "h.%d", c);
+        weft_value w =
+            weft_param(g, "w", matrix(COLUMNS, COLUMNS), (weft_init){WEFT_INIT_NORMAL, 0.3});
+        x = weft_add(g, weft_tanh(g, weft_linear(g, x, w, WEFT_NO_VALUE, false)), x);
+        if (c == bad) {
+            weft_cell_begin(g, "inner");
+            x = weft_cell_end(g, weft_log(g, x));
+        }
+        x = weft_cell_end(g, x);
+    }
+    weft_state_update(g, count, weft_shift(g, count, 1));
+    weft_loss(g, weft_mean(g, weft_tanh(g, x), 0, NULL, false));
+    ASSERT_OK(weft_graph_status(g));
+    return g;
+}
+
 static inline weft_session *session_of(weft_graph *g, weft_session_options o) {
     weft_session *s;
     ASSERT_OK(weft_session_create(g, &o, &s));
     return s;
+}
+
+static inline weft_session_options plain_options(weft_optimizer_kind kind, double clip) {
+    weft_session_options o = weft_session_defaults();
+    o.optimizer.kind = kind;
+    o.clip = clip;
+    o.threads = 2;
+    return o;
 }
 
 /* Feeds every input of a program: normal numbers, and tokens below 50. Rows start at `first_row` of

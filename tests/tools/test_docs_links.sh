@@ -54,7 +54,7 @@ weft /' >"$work/commands"
     done <"$work/commands"
 
     # Keys of job files, in inline code.
-    grep -oE '`(model|data|train|checkpoint|device)\.[a-z_.]+[`=:]' "$page" | tr -d '`=:' |
+    grep -oE '`(model|data|train|checkpoint|device|parallel)\.[a-z_.]+[`=:]' "$page" | tr -d '`=:' |
         grep -vE '\.(safetensors|json|npy|bin|yaml|txt|md|c|h|vocab\.txt)$' >>"$work/keys"
     "$WEFT_BIN" train --keys | sed -n 's/^| `\([a-z_.]*\)`.*/\1/p' >"$work/known"
     while read -r key; do

@@ -56,6 +56,29 @@ static void what_is_written_is_read(void **state) {
     assert_int_equal(wefti_links_load(path, &links), WEFT_E_NOT_FOUND);
 }
 
+/* The whole name of the communicator counts, not its first letters. */
+static void names_of_communicators(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        bool by_messages;
+    } names[] = {{"local", false},        {"host", false},   {"host+ucx", false},
+                 {"host+mpi", false},     {"ucx", true},     {"mpi", true},
+                 {"mac", true},           {"hostile", true}, {"hos", true},
+                 {"localhost+ucx", true}, {"", true}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char text[512];
+        wefti_links links;
+        snprintf(text, sizeof text,
+                 "{\"version\": 1, \"communicator\": \"%s\", \"ranks\": 2, \"hosts\": 1, "
+                 "\"links\": {\"same_host\": {\"latency_seconds\": 4e-07, "
+                 "\"bytes_per_second\": 1e+10}, \"between_hosts\": null}}",
+                 names[i].name);
+        good(wefti_links_parse("links.json", text, (int64_t)strlen(text), &links));
+        if (links.by_messages != names[i].by_messages) fail_msg("communicator '%s'", names[i].name);
+    }
+}
+
 static void refused(const char *text, weft_status status, const char *message) {
     wefti_links links = {.ranks_per_host = 77};
     assert_int_equal(wefti_links_parse("links.json", text, (int64_t)strlen(text), &links), status);
@@ -192,6 +215,7 @@ static void one_link_stands_for_both(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(names_of_communicators),
         cmocka_unit_test(bad_files_are_refused),
         cmocka_unit_test(no_memory),
         cmocka_unit_test(axes_have_the_link_that_they_use),

@@ -94,6 +94,8 @@ static void counts_set_hosts_and_devices(void **state) {
     ASSERT_FAILS(WEFT_E_ARG, "0 hosts", wefti_model_find("0 hosts of 8 h100-80g", &m));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "h100-80", wefti_model_find("8 hosts of 8 h100-80", &m));
     ASSERT_MESSAGE("h100-80g");
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "'h100'|h100-80g", wefti_model_find("8 hosts of 8 h100", &m));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "'zx81'|machine list", wefti_model_find("zx81", &m));
     ASSERT_FAILS(WEFT_E_ARG, "empty", wefti_model_find("  ", &m));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "no/such.json", wefti_model_find("no/such.json", &m));
 }
@@ -123,6 +125,21 @@ static void topologies_set_links(void **state) {
     ASSERT_FAILS(WEFT_E_ARG, "inter=5e9,nan", wefti_model_find("gpu=v100 inter=5e9,nan", &m));
     ASSERT_FAILS(WEFT_E_ARG, "gpu|twice", wefti_model_find("gpu=v100 gpu=v100", &m));
     ASSERT_FAILS(WEFT_E_ARG, "hosts", wefti_model_find("gpu=v100 hosts=1048576 gpus=8", &m));
+}
+
+/* A latency of -0 is 0: the printed machine reads back equal. */
+static void zeros_have_no_sign(void **state) {
+    (void)state;
+    wefti_machine_model *m = found("gpus=2 gpu=v100 intra=5e9,-0"), *again;
+    assert_false(signbit(m->level[0].latency_seconds.value));
+    char *text = printed(m);
+    ASSERT_OK(wefti_model_parse("m.json", text, (int64_t)strlen(text), &again));
+    char *second = printed(again);
+    assert_string_equal(text, second);
+    wefti_free(text);
+    wefti_free(second);
+    wefti_model_destroy(m);
+    wefti_model_destroy(again);
 }
 
 static void uplinks_are_shared(void **state) {
@@ -295,6 +312,7 @@ int main(void) {
         cmocka_unit_test(usual_machines_are_built_in),
         cmocka_unit_test(counts_set_hosts_and_devices),
         cmocka_unit_test(topologies_set_links),
+        cmocka_unit_test(zeros_have_no_sign),
         cmocka_unit_test(uplinks_are_shared),
         cmocka_unit_test(curves_are_logarithmic),
         cmocka_unit_test(this_machine_is_a_file),

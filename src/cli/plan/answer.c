@@ -57,6 +57,17 @@ static void json_report(cli_json *json, const weft_search_report *r) {
     cli_json_real(json, "compute_seconds", p->compute_seconds);
     cli_json_real(json, "exposed_seconds", p->exposed_seconds);
     cli_json_real(json, "bubble_seconds", p->bubble_seconds);
+    cli_json_array(json, "alternatives");
+    for (int i = 0; i < r->alternative_count; i++) {
+        const weft_search_alternative *a = &r->alternatives[i];
+        cli_json_object(json, NULL);
+        cli_json_text(json, "constraints", a->degrees);
+        cli_json_real(json, "seconds", a->step_seconds);
+        cli_json_integer(json, "peak_bytes", a->peak_bytes);
+        cli_json_bool(json, "fits", a->fits);
+        cli_json_close(json, '}');
+    }
+    cli_json_close(json, ']');
 }
 
 /* ---- for people ---- */
@@ -106,6 +117,18 @@ static void say_search(const weft_search_report *r) {
     cli_say(stdout, "constraints that give this plan: %s\n", r->degrees);
 }
 
+/* The fastest few; all of them are in the JSON and in reports. */
+static void say_alternatives(const weft_search_report *r) {
+    enum { SHOWN = 3 };
+    char peak[32];
+    for (int i = 0; i < r->alternative_count && i < SHOWN; i++) {
+        const weft_search_alternative *a = &r->alternatives[i];
+        cli_say(stdout, "%s%.4g s, %s%s: %s\n", i ? "           " : "next best  ", a->step_seconds,
+                cli_bytes((double)a->peak_bytes, peak), a->fits ? "" : ", does not fit",
+                a->degrees);
+    }
+}
+
 static int save(const weft_plan *plan, const char *out, bool quiet) {
     if (weft_plan_save(plan, out) < 0) return cli_failed();
     if (!quiet) cli_say(stdout, "%s: the plan for %d devices\n", out, weft_plan_devices(plan));
@@ -126,6 +149,7 @@ int cli_plan_search(const weft_job *job, const cli_plan_question *q) {
         say_mesh(r);
         say_times(r);
         say_search(r);
+        say_alternatives(r);
     }
     weft_plan_destroy(plan);
     weft_search_report_free(r);
@@ -144,7 +168,7 @@ static void say_cause(const char *name, double a, double b) {
     cli_say(stdout, "  %-16s %9.4g s  %9.4g s  %+9.4g s\n", name, a, b, b - a);
 }
 
-static void say_difference(const weft_search_report *a, const weft_search_report *b) {
+void cli_plan_say_difference(const weft_search_report *a, const weft_search_report *b) {
     const weft_prediction *p = a->prediction, *o = b->prediction;
     char first[32], second[32];
     cli_say(stdout, "the plan         %s\nthe alternative  %s\n", a->degrees, b->degrees);
@@ -158,8 +182,17 @@ static void say_difference(const weft_search_report *a, const weft_search_report
     cli_say(stdout, "peak memory: %s on rank %d, and %s on rank %d\n",
             cli_bytes((double)p->peak_bytes, first), p->peak_rank,
             cli_bytes((double)o->peak_bytes, second), o->peak_rank);
-    cli_say(stdout, "the alternative takes %.2f %% longer\n",
-            100 * (o->step_seconds / p->step_seconds - 1));
+    const double longer = 100 * (o->step_seconds / p->step_seconds - 1);
+    cli_say(stdout, "the alternative takes %.2f %% %s\n", longer < 0 ? -longer : longer,
+            longer < 0 ? "less time" : "longer");
+}
+
+void cli_plan_json_difference(cli_json *json, const weft_search_report *a,
+                              const weft_search_report *b) {
+    cli_json_real(json, "difference_seconds",
+                  b->prediction->step_seconds - a->prediction->step_seconds);
+    cli_json_integer(json, "difference_bytes",
+                     b->prediction->peak_bytes - a->prediction->peak_bytes);
 }
 
 static void json_difference(const weft_search_report *a, const weft_search_report *b) {
@@ -171,11 +204,16 @@ static void json_difference(const weft_search_report *a, const weft_search_repor
     cli_json_object(&json, "alternative");
     json_report(&json, b);
     cli_json_close(&json, '}');
-    cli_json_real(&json, "difference_seconds",
-                  b->prediction->step_seconds - a->prediction->step_seconds);
-    cli_json_integer(&json, "difference_bytes",
-                     b->prediction->peak_bytes - a->prediction->peak_bytes);
+    cli_plan_json_difference(&json, a, b);
     cli_json_end(&json);
+}
+
+static void show_difference(const weft_search_report *a, const weft_search_report *b,
+                            const cli_plan_question *q) {
+    if (q->json)
+        json_difference(a, b);
+    else
+        cli_plan_say_difference(a, b);
 }
 
 /* A plan's file: its prediction, and what no search has found is left out. */
@@ -186,10 +224,7 @@ static int why_not_file(const weft_job *other, const weft_search_report *a,
     snprintf(name, sizeof name, "%s", other->parallel.plan);
     if (weft_job_predict(other, NULL, &p) < 0) return cli_failed();
     const weft_search_report b = {.prediction = p, .degrees = name};
-    if (q->json)
-        json_difference(a, &b);
-    else
-        say_difference(a, &b);
+    show_difference(a, &b, q);
     weft_prediction_free(p);
     return CLI_DONE;
 }
@@ -207,11 +242,51 @@ int cli_plan_why_not(const weft_job *job, const weft_job *other, const cli_plan_
         weft_search_report_free(a);
         return cli_failed();
     }
-    if (q->json)
-        json_difference(a, b);
-    else
-        say_difference(a, b);
+    show_difference(a, b, q);
     weft_search_report_free(a);
     weft_search_report_free(b);
+    return code;
+}
+
+/* ---- why not, for a job with its own plan ---- */
+
+/* The joint search for the job's model and devices, without the job's settings of a plan. */
+static int search_instead(const weft_job *job, const cli_plan_question *q,
+                          weft_search_report **out) {
+    weft_job other = *job;
+    weft_plan *settings;
+    if (weft_plan_create(job->plan ? weft_plan_devices(job->plan) : 1, &settings) < 0)
+        return cli_failed();
+    other.plan = settings;
+    other.parallel.plan = "";
+    other.parallel.mode = WEFT_JOB_MODE_AUTO;
+    other.parallel.search = WEFT_SEARCH_JOINT;
+    other.parallel.constraints = q->why_not;
+    other.parallel.evaluations = q->evaluations;
+    other.train.accumulate = 1;
+    const weft_status status = weft_job_search(&other, NULL, out);
+    weft_plan_destroy(settings);
+    return status < 0 ? cli_failed() : CLI_DONE;
+}
+
+int cli_plan_why_not_own(const weft_job *job, const cli_plan_question *q) {
+    static char name[] = "the job's plan";
+    weft_search_report *b, a = {.degrees = name};
+    if (weft_job_predict(job, NULL, &a.prediction) < 0) return cli_failed();
+    int code = search_instead(job, q, &b);
+    if (code == CLI_DONE) {
+        show_difference(&a, b, q);
+        weft_search_report_free(b);
+    }
+    weft_prediction_free(a.prediction);
+    return code;
+}
+
+int cli_plan_why_not_file(const weft_job *job, const weft_job *other, const cli_plan_question *q) {
+    static char name[] = "the job's plan";
+    weft_search_report a = {.degrees = name};
+    if (weft_job_predict(job, NULL, &a.prediction) < 0) return cli_failed();
+    const int code = why_not_file(other, &a, q);
+    weft_prediction_free(a.prediction);
     return code;
 }

@@ -7,6 +7,7 @@
 typedef struct cli_plan_question {
     const char *out;     /* write the plan there; NULL: nowhere */
     const char *why_not; /* constraints of the alternative, or a plan's file; NULL: none */
+    int64_t evaluations; /* of a search instead of a job's own plan; 0: the usual number */
     bool json;
 } cli_plan_question;
 
@@ -16,5 +17,26 @@ bool cli_plan_is_joint(const weft_job *job);
 int cli_plan_search(const weft_job *job, const cli_plan_question *question);
 /* The answer for the job and that for the job with the alternative, side by side. */
 int cli_plan_why_not(const weft_job *job, const weft_job *other, const cli_plan_question *question);
+/* The same for a job with a plan of its own, and a search with the question's constraints alone. */
+int cli_plan_why_not_own(const weft_job *job, const cli_plan_question *question);
+/* The same for a job with a plan of its own, and `other` with the plan of a file. */
+int cli_plan_why_not_file(const weft_job *job, const weft_job *other,
+                          const cli_plan_question *question);
+
+/* Two plans, side by side: their predictions, and texts that name them (`degrees`). */
+struct weft_search_report;
+void cli_plan_say_difference(const struct weft_search_report *a,
+                             const struct weft_search_report *b);
+/* Members difference_seconds and difference_bytes of an open object. */
+void cli_plan_json_difference(cli_json *json, const struct weft_search_report *a,
+                              const struct weft_search_report *b);
+
+/* diff.c: the files of two plans. */
+typedef struct cli_plan_files {
+    const char *first, *second;
+} cli_plan_files;
+/* Shows the differences, and with a job both predicted steps. Returns CLI_FAILED if they differ.
+ * `source` NULL: no job. */
+int cli_plan_diff(const cli_plan_files *files, const cli_job_source *source, bool as_json);
 
 #endif

@@ -20,8 +20,6 @@ static const cli_option options[] = {
      "for N devices"},
     CLI_MODEL_OPTIONS(simulate_options),
     CLI_MODE_OPTIONS(simulate_options),
-    {"topology", "TEXT", CLI_TEXT, CLI_JOB_AT(simulate_options, machine), 0, 0,
-     "the same as --machine"},
     {"slow", "rank=R,x=F", CLI_TEXTS, SIMULATE_AT(slow), 0, 0,
      "kernels of rank R take F times as long; may be repeated"},
     {"link", "A-B,x=F", CLI_TEXTS, SIMULATE_AT(links), 0, 0,
@@ -115,6 +113,8 @@ static int simulate(const simulate_options *values, const disturbed *x) {
         .disturbances = x->all, .trace = values->trace, .report = values->report};
     weft_prediction *p;
     weft_job *job;
+    if (values->trace && !cli_can_write(values->trace)) return cli_failed();
+    if (values->report && !cli_can_write(values->report)) return cli_failed();
     int code = cli_job_load(&values->source, &job);
     if (code != CLI_DONE) return code;
     if (weft_job_predict(job, &o, &p) < 0) {

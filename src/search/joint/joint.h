@@ -85,6 +85,15 @@ typedef struct wefti_joint_problem {
     bool plain; /* if no plan fits, the message does not say which change would make one fit */
 } wefti_joint_problem;
 
+/* A candidate that was simulated. */
+typedef struct wefti_joint_walked {
+    wefti_degrees degrees;
+    double seconds;
+    int64_t bytes; /* of the rank that needs most */
+    bool fits;
+} wefti_joint_walked;
+enum { WEFTI_JOINT_WALKED = 9 };
+
 typedef struct wefti_joint_answer {
     weft_plan *plan; /* refined; the caller's */
     wefti_degrees degrees;
@@ -96,6 +105,9 @@ typedef struct wefti_joint_answer {
     int32_t evaluations;
     bool exhausted; /* the bounds prove that nothing in the space is faster by the tolerance */
     bool cut;       /* by `seconds` */
+    wefti_joint_walked walked[WEFTI_JOINT_WALKED]; /* the best ones in order: the plan itself first,
+                                                      then those that fit, the fastest first */
+    int32_t walked_count;
 } wefti_joint_answer;
 
 /* WEFT_E_NOMEM: no plan fits; the message says by how many bytes and on which rank. WEFT_E_ARG:

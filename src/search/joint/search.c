@@ -174,6 +174,18 @@ static void take_answer(joint_search *s, const wefti_degrees *d, weft_plan *plan
     a->degrees = *d;
 }
 
+/* Keeps the best of the simulated candidates in order; of equal ones the first comes first. */
+static void keep_walked(wefti_joint_answer *a, const wefti_joint_walked *x) {
+    int32_t at = a->walked_count;
+    while (at > 0 &&
+           (x->fits != a->walked[at - 1].fits ? x->fits : x->seconds < a->walked[at - 1].seconds))
+        at--;
+    if (at == WEFTI_JOINT_WALKED) return;
+    if (a->walked_count < WEFTI_JOINT_WALKED) a->walked_count++;
+    for (int32_t i = a->walked_count - 1; i > at; i--) a->walked[i] = a->walked[i - 1];
+    a->walked[at] = *x;
+}
+
 /* Takes over the plan. `bounds` NULL: none were made. */
 static weft_status walk_plan(joint_search *s, const wefti_degrees *d, const item *bounds,
                              weft_plan *plan) {
@@ -187,6 +199,7 @@ static weft_status walk_plan(joint_search *s, const wefti_degrees *d, const item
     const double bytes = bytes_of(x, &rank);
     const bool fits = bytes <= (double)s->j.limit;
     if (!fits) note_walked(s, d, bytes, rank);
+    keep_walked(s->out, &(wefti_joint_walked){*d, x->step_seconds, (int64_t)bytes, fits});
     const bool better =
         fits && (!s->out->prediction || x->step_seconds < s->out->prediction->step_seconds);
     if (better) {

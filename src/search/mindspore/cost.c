@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "layout/redistribute.h"
 #include "search/mindspore/mindspore.h"
 
 static double corrected(const weft_mindspore_model *model, double bytes) {
@@ -125,6 +126,7 @@ typedef struct state {
     const wefti_mesh *mesh;
     double slice;
     double computation, forward, backward, memory;
+    double seconds; /* of the same rounds on the mesh's links, by rings */
 } state;
 
 static void fill_state(const wefti_layout *from, const wefti_layout *to, state *s) {
@@ -153,9 +155,11 @@ static void slice_at(state *s, int i) {
 /* Gathers place i and the places of the same dimension behind it that are to be whole too. */
 static void gather_at(state *s, int i) {
     int n = 1;
+    wefti_axes axes = 0;
     for (int k = i; k < s->count && s->dim[k] == s->dim[i]; k++) {
         if (s->in[k] == NO_AXIS || (k > i && (!s->pending[k] || s->out[k] != s->out[i]))) break;
         n *= size_of(s, s->in[k]);
+        axes |= 1u << s->in[k];
         s->in[k] = NO_AXIS;
         if (k > i && s->out[k] == NO_AXIS) s->pending[k] = false;
     }
@@ -165,6 +169,7 @@ static void gather_at(state *s, int i) {
         s->computation += 2 * s->slice * n;
         s->memory += 2 * s->slice * n;
     }
+    s->seconds += wefti_move_seconds(s->mesh, axes, (int64_t)(s->slice * (n - 1)));
     s->slice *= n;
 }
 
@@ -196,8 +201,11 @@ static bool slice_and_permute(state *s) {
         if (!s->pending[i] || s->in[i] != NO_AXIS || s->out[i] == NO_AXIS) continue;
         int j = holder(s, s->out[i]);
         if (j < 0) continue;
+        const int n = size_of(s, s->out[i]);
         s->forward += 2 * s->slice;
         s->backward += 2 * s->slice;
+        s->seconds +=
+            wefti_move_seconds(s->mesh, 1u << s->out[i], (int64_t)(s->slice * (n - 1) / n));
         s->in[i] = s->out[i];
         s->in[j] = NO_AXIS;
         s->pending[i] = false;
@@ -226,16 +234,27 @@ static void reach_target(state *s) {
     }
 }
 
+static state walk(const wefti_mesh *mesh, const weft_desc *desc, const wefti_layout *from,
+                  const wefti_layout *to) {
+    state s = {.mesh = mesh, .slice = (double)weft_desc_bytes(desc)};
+    s.slice /= wefti_mesh_product(mesh, wefti_layout_split_axes(from));
+    fill_state(from, to, &s);
+    reach_target(&s);
+    return s;
+}
+
+double wefti_mindspore_route_seconds(const wefti_mesh *mesh, const weft_desc *desc,
+                                     const wefti_layout *from, const wefti_layout *to) {
+    return wefti_layout_equal(from, to) ? 0 : walk(mesh, desc, from, to).seconds;
+}
+
 void wefti_mindspore_redistribution(const weft_mindspore_model *model, const wefti_mesh *mesh,
                                     const weft_desc *desc, const wefti_layout *from,
                                     const wefti_layout *to, bool gradient,
                                     wefti_mindspore_cost *out) {
     *out = (wefti_mindspore_cost){0};
     if (wefti_layout_equal(from, to)) return;
-    state s = {.mesh = mesh, .slice = (double)weft_desc_bytes(desc)};
-    s.slice /= wefti_mesh_product(mesh, wefti_layout_split_axes(from));
-    fill_state(from, to, &s);
-    reach_target(&s);
+    const state s = walk(mesh, desc, from, to);
     out->computation = s.computation;
     out->memory = s.memory;
     finish(model, s.forward, gradient && !model->inference ? s.backward : 0, 0, out);

@@ -38,6 +38,10 @@ void wefti_mindspore_redistribution(const weft_mindspore_model *model, const wef
                                     const weft_desc *desc, const wefti_layout *from,
                                     const wefti_layout *to, bool gradient,
                                     wefti_mindspore_cost *out);
+/* Seconds of the same rounds on the links of the mesh. A device receives, by rings, s (n - 1) bytes
+ * in an all-gather and s (n - 1) / n in an all-to-all. */
+double wefti_mindspore_route_seconds(const wefti_mesh *mesh, const weft_desc *desc,
+                                     const wefti_layout *from, const wefti_layout *to);
 /* alpha computation + beta communication; the communication with a part of the parameters' in
  * training, of the forward pass in inference. */
 double wefti_mindspore_time(const weft_mindspore_model *model, const wefti_mindspore_cost *cost);

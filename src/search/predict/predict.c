@@ -65,7 +65,7 @@ static weft_status write_files(const wefti_match_classes *classes,
                                const wefti_predict_options *options, const weft_prediction *p,
                                const wefti_predict_files *files) {
     if (files->trace) WEFT_TRY(wefti_predict_trace(classes, options, p, files->trace));
-    if (files->report) WEFT_TRY(wefti_predict_report(classes, options, p, files->report));
+    if (files->report) WEFT_TRY(wefti_predict_report(classes, options, p, files));
     return WEFT_OK;
 }
 

@@ -6,10 +6,13 @@
 #include "backend/backend.h"
 #include "builder/fold/fold.h"
 #include "simulate/predict.h"
+#include "weft/search.h"
 
 /* Files that a prediction writes; NULL: none. */
 typedef struct wefti_predict_files {
     const char *trace, *report;
+    const weft_plan *plan;            /* for the report: shown too; NULL: one device */
+    const weft_search_report *search; /* for the report: that has found the plan; NULL: none has */
 } wefti_predict_files;
 
 typedef struct wefti_predict_spec {
@@ -43,6 +46,6 @@ weft_status wefti_predict_trace(const wefti_match_classes *classes,
                                 const char *path) WEFT_CHECKED;
 weft_status wefti_predict_report(const wefti_match_classes *classes,
                                  const wefti_predict_options *options, const weft_prediction *p,
-                                 const char *path) WEFT_CHECKED;
+                                 const wefti_predict_files *files) WEFT_CHECKED;
 
 #endif

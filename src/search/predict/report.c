@@ -1,19 +1,14 @@
 /* A prediction as one HTML file, which needs nothing else: no scripts, no fonts, no network.
  * Drawings are SVG; colors follow the reader's light or dark mode. */
+#include <locale.h>
 #include <string.h>
 
 #include "base/io.h"
 #include "base/text.h"
-#include "search/predict/predict.h"
+#include "search/predict/report.h"
 
-/* How much is drawn: classes with a timeline, columns of the memory curve, hosts, devices. */
-enum {
-    DRAWN_LANES = 24,
-    CURVE_PARTS = 600,
-    DRAWN_HOSTS = 64,
-    DRAWN_ON_HOST = 64,
-    DRAWN_TENSORS = 12
-};
+/* How much is drawn: classes with a timeline, columns of the memory curve, tensors. */
+enum { DRAWN_LANES = 24, CURVE_PARTS = 600, DRAWN_TENSORS = 12 };
 
 /* Cells of one phase and microbatch that follow each other. */
 typedef struct bar {
@@ -30,6 +25,7 @@ typedef struct bars {
 typedef struct report {
     const wefti_match_classes *classes;
     const wefti_predict_options *options;
+    const wefti_predict_files *files;
     const weft_prediction *p;
     bars lane[DRAWN_LANES];
     /* Of the rank that needs most, in each part of the step: bytes alive, and the highest byte. */
@@ -79,7 +75,7 @@ static weft_status add_span(void *context, const wefti_sim_span *s) {
 
 /* ---- texts ---- */
 
-static void add_escaped(wefti_text *text, const char *from) {
+void wefti_report_escaped(wefti_text *text, const char *from) {
     for (; *from; from++) {
         if (*from == '<')
             wefti_text_add(text, "&lt;");
@@ -96,10 +92,6 @@ static double milliseconds(double seconds) {
     return seconds * 1e3;
 }
 
-static double gibibytes(int64_t bytes) {
-    return (double)bytes / (double)(1 << 30);
-}
-
 static const char style[] =
     ":root{--back:#fff;--text:#1d232a;--faint:#667;--line:#d5d9e0;--panel:#f5f6f8;"
     "--forward:#3b7dd8;--backward:#d9822b;--update:#3a9b62;--other:#8a8f98;--memory:#7a5cc8}"
@@ -109,18 +101,23 @@ static const char style[] =
     "*{box-sizing:border-box}body{margin:0 auto;max-width:1100px;padding:16px;"
     "background:var(--back);color:var(--text);font:15px/1.5 system-ui,sans-serif}"
     "h1{font-size:1.4em;margin:.2em 0}h2{font-size:1.1em;margin:1.6em 0 .4em}"
+    "h3{font-size:1em;margin:.9em 0 0}"
     "p{margin:.3em 0}.faint{color:var(--faint);font-size:.87em}"
     ".wide{overflow-x:auto;background:var(--panel);border:1px solid var(--line);"
     "border-radius:6px;padding:8px}svg{display:block;width:100%;min-width:320px}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     "td,th{padding:2px 10px 2px 0;text-align:right;white-space:nowrap}"
-    "td:first-child,th:first-child{text-align:left}"
+    "td:first-child,th:first-child,.words td:last-child,.words th:last-child{text-align:left}"
+    ".names td:first-child,.words td:last-child{white-space:normal;overflow-wrap:anywhere}"
+    ".words td:last-child{min-width:9em}.words td{vertical-align:top}"
+    "@media(max-width:500px){td,th{padding-right:6px;font-size:.87em}}"
     ".bar{display:block;height:10px;border-radius:3px;background:var(--forward)}"
     ".facts{display:flex;flex-wrap:wrap;gap:8px;margin:12px 0}"
     ".facts div{background:var(--panel);border:1px solid var(--line);border-radius:6px;"
     "padding:6px 12px}.facts b{display:block;font-size:1.15em}"
     ".hosts{display:flex;flex-wrap:wrap;gap:6px}.host{border:1px solid var(--line);"
     "border-radius:4px;padding:3px;display:flex;flex-wrap:wrap;gap:2px;max-width:180px}"
+    ".host span{flex-basis:100%;font-size:10px;line-height:1.2;color:var(--faint)}"
     ".host i{width:18px;height:18px;border-radius:3px;font:9px/18px sans-serif;"
     "text-align:center;color:#fff;font-style:normal}"
     "svg text{font:10px sans-serif;fill:var(--faint)}";
@@ -133,6 +130,7 @@ static void add_fact(report *r, const char *name, double value, const char *unit
 
 static void add_head(report *r) {
     const weft_prediction *p = r->p;
+    char bytes[32];
     wefti_text_add(&r->text,
                    "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
                    "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
@@ -141,13 +139,13 @@ static void add_head(report *r) {
                    "<style>%s</style></head><body><h1>Predicted step</h1><p class=\"faint\">%d "
                    "rank%s on ",
                    style, p->ranks, p->ranks == 1 ? "" : "s");
-    add_escaped(&r->text, r->options->machine->name);
+    wefti_report_escaped(&r->text, r->options->machine->name);
     wefti_text_add(&r->text, "</p><div class=\"facts\">");
     add_fact(r, p->stopped ? "ranks stop after" : "step", milliseconds(p->step_seconds), " ms");
     if (p->tokens_per_second > 0) add_fact(r, "tokens per second", p->tokens_per_second, "");
     if (p->mfu > 0) add_fact(r, "MFU", 100 * p->mfu, " %");
-    add_fact(r, p->fits ? "peak memory" : "peak memory, does not fit", gibibytes(p->peak_bytes),
-             " GiB");
+    wefti_text_add(&r->text, "<div>peak memory%s<b>%s</b></div>", p->fits ? "" : ", does not fit",
+                   wefti_bytes_text(p->peak_bytes, bytes));
     add_fact(r, "exposed communication", milliseconds(p->exposed_seconds), " ms");
     add_fact(r, "idle on average", milliseconds(p->bubble_seconds), " ms");
     wefti_text_add(&r->text, "</div>");
@@ -167,29 +165,6 @@ static void add_causes(report *r) {
                        p->causes[i].name, milliseconds(p->causes[i].seconds), part, part);
     }
     wefti_text_add(&r->text, "</table></div>");
-}
-
-static void add_hosts(report *r, const wefti_simulation *s) {
-    const int32_t per = wefti_model_per_host(r->options->machine), world = r->p->ranks;
-    const int32_t hosts = (world + per - 1) / per;
-    wefti_text_add(&r->text,
-                   "<h2>Ranks on hosts</h2><p class=\"faint\">equal colors: ranks that do the same "
-                   "at the same times</p><div class=\"hosts\">");
-    for (int32_t h = 0; h < hosts && h < DRAWN_HOSTS; h++) {
-        wefti_text_add(&r->text, "<div class=\"host\" title=\"host %d\">", h);
-        for (int32_t d = 0; d < per && d < DRAWN_ON_HOST && h * per + d < world; d++) {
-            const int32_t rank = h * per + d, player = s->player_of[rank];
-            wefti_text_add(&r->text,
-                           "<i style=\"background:hsl(%d 55%% 42%%)\" title=\"rank %d, stage %d\">"
-                           "%d</i>",
-                           (int)((int64_t)player * 137 % 360), rank, r->p->classes[player].stage,
-                           rank);
-        }
-        wefti_text_add(&r->text, "</div>");
-    }
-    wefti_text_add(&r->text, "</div>");
-    if (hosts > DRAWN_HOSTS)
-        wefti_text_add(&r->text, "<p class=\"faint\">and %d more hosts</p>", hosts - DRAWN_HOSTS);
 }
 
 static void add_lane(report *r, int32_t lane) {
@@ -215,13 +190,15 @@ static void add_lane(report *r, int32_t lane) {
 
 static void add_timeline(report *r) {
     const int32_t lanes = r->p->class_count < DRAWN_LANES ? r->p->class_count : DRAWN_LANES;
-    wefti_text_add(&r->text,
-                   "<h2>Timeline</h2><p class=\"faint\"><span style=\"color:var(--forward)\">"
-                   "forward</span>, <span style=\"color:var(--backward)\">backward</span>, <span "
-                   "style=\"color:var(--update)\">update</span>; one row for equal ranks</p>"
-                   "<div class=\"wide\"><svg style=\"min-width:640px\" viewBox=\"0 0 1000 %d\" "
-                   "role=\"img\" aria-label=\"timeline\">",
-                   lanes * 18 + 14);
+    wefti_text_add(
+        &r->text,
+        "<h2>Timeline</h2><p class=\"faint\"><span style=\"color:var(--forward)\">"
+        "forward</span>, <span style=\"color:var(--backward)\">backward</span>, <span "
+        "style=\"color:var(--update)\">update</span>, gray: other kernels; one row for equal ranks"
+        "</p>"
+        "<div class=\"wide\"><svg style=\"min-width:640px\" viewBox=\"0 0 1000 %d\" "
+        "role=\"img\" aria-label=\"timeline\">",
+        lanes * 18 + 14);
     for (int32_t i = 0; i < lanes; i++) add_lane(r, i);
     for (int i = 0; i <= 4; i++)
         wefti_text_add(&r->text, "<text x=\"%d\" y=\"%d\" text-anchor=\"%s\">%.4g ms</text>",
@@ -247,11 +224,12 @@ static void add_curve(report *r, const int64_t *bytes, const char *look) {
 }
 
 static void add_memory_curve(report *r) {
+    char bytes[32];
     wefti_text_add(&r->text,
                    "<h2>Memory</h2><p class=\"faint\">the arena of rank %d: bytes alive, and "
-                   "behind them the highest byte in use, at most %.4g GiB</p><div class=\"wide\">"
+                   "behind them the highest byte in use, at most %s</p><div class=\"wide\">"
                    "<svg viewBox=\"0 0 1000 200\" role=\"img\" aria-label=\"memory in use\">",
-                   r->p->peak_rank, gibibytes(r->p->peak_bytes));
+                   r->p->peak_rank, wefti_bytes_text(r->p->peak_bytes, bytes));
     add_curve(r, r->highest, "fill=\"var(--line)\"");
     add_curve(r, r->alive, "fill=\"var(--memory)\"");
     wefti_text_add(&r->text, "</svg></div>");
@@ -259,17 +237,21 @@ static void add_memory_curve(report *r) {
 
 static void add_largest(report *r) {
     const wefti_program *p = r->classes->programs[r->classes->class_of[r->p->peak_rank]];
-    wefti_text_add(&r->text, "<h2>Largest tensors at the peak</h2><div class=\"wide\"><table>");
+    char bytes[32];
+    wefti_text_add(
+        &r->text,
+        "<h2>Largest tensors at the peak</h2><div class=\"wide\"><table class=\"names\">");
     for (int32_t i = 0; i < p->largest_count && i < DRAWN_TENSORS; i++) {
         wefti_text_add(&r->text, "<tr><td>");
-        add_escaped(&r->text, p->largest[i].name);
-        wefti_text_add(&r->text, "</td><td>%.4g MiB</td></tr>",
-                       (double)p->largest[i].bytes / (double)(1 << 20));
+        wefti_report_escaped(&r->text, p->largest[i].name);
+        wefti_text_add(&r->text, "</td><td>%s</td></tr>",
+                       wefti_bytes_text(p->largest[i].bytes, bytes));
     }
     wefti_text_add(&r->text, "</table></div>");
 }
 
 static void add_classes(report *r) {
+    char bytes[32];
     wefti_text_add(&r->text,
                    "<h2>Ranks</h2><div class=\"wide\"><table><tr><th>rank</th><th>ranks</th><th>"
                    "stage</th><th>busy</th><th>exposed</th><th>idle</th><th>peak</th></tr>");
@@ -277,40 +259,53 @@ static void add_classes(report *r) {
         const weft_rank_prediction *c = &r->p->classes[i];
         wefti_text_add(&r->text,
                        "<tr><td>%d</td><td>%d</td><td>%d</td><td>%.3f ms</td><td>%.3f ms</td><td>"
-                       "%.3f ms</td><td>%.4g GiB</td></tr>",
+                       "%.3f ms</td><td>%s</td></tr>",
                        c->rank, c->count, c->stage, milliseconds(c->busy_seconds),
                        milliseconds(c->exposed_seconds), milliseconds(c->idle_seconds),
-                       gibibytes(c->peak_bytes));
+                       wefti_bytes_text(c->peak_bytes, bytes));
     }
     wefti_text_add(&r->text, "</table></div></body></html>\n");
 }
 
 /* ---- the file ---- */
 
-static weft_status write_all(report *r, const wefti_simulation *s, const char *path) {
+/* Numbers of a page have a point, in every locale of the caller. */
+static weft_status add_all(report *r, const wefti_simulation *s) {
+    locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+    WEFT_REQUIRE(plain, WEFT_E_NOMEM, "no memory to write the report");
+    locale_t before = uselocale(plain);
     add_head(r);
     add_causes(r);
     add_timeline(r);
     add_memory_curve(r);
     add_largest(r);
-    add_hosts(r, s);
+    wefti_report_mesh(&r->text, r->files->plan, r->options->machine, r->p, s);
+    wefti_report_alternatives(&r->text, r->files->search);
     add_classes(r);
+    (void)uselocale(before);
+    freelocale(plain);
+    return WEFT_OK;
+}
+
+static weft_status write_all(report *r, const wefti_simulation *s) {
+    WEFT_TRY(add_all(r, s));
     const int64_t bytes = r->text.used;
     char *data = wefti_text_take(&r->text);
     WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory to write the report");
-    weft_status status = wefti_file_write(path, data, (size_t)bytes);
+    weft_status status = wefti_file_write(r->files->report, data, (size_t)bytes);
     wefti_free(data);
     return status < 0 ? wefti_prefix(status, "the report") : WEFT_OK;
 }
 
 weft_status wefti_predict_report(const wefti_match_classes *classes,
                                  const wefti_predict_options *options, const weft_prediction *p,
-                                 const char *path) {
+                                 const wefti_predict_files *files) {
     report *r;
     wefti_simulation *s;
     WEFT_NEW(r, report);
     *r = (report){.classes = classes,
                   .options = options,
+                  .files = files,
                   .p = p,
                   .step = (int64_t)(p->step_seconds / WEFTI_PICOSECOND) + 1};
     wefti_simulate_options o = wefti_predict_simulation(options);
@@ -318,7 +313,7 @@ weft_status wefti_predict_report(const wefti_match_classes *classes,
     o.context = r;
     weft_status status = wefti_simulate_classes(classes, &o, &s);
     if (status >= 0) {
-        status = write_all(r, s, path);
+        status = write_all(r, s);
         wefti_simulation_free(s);
     }
     for (int i = 0; i < DRAWN_LANES; i++) wefti_free(r->lane[i].bars);
