@@ -69,7 +69,7 @@ END
 dp-tp {mesh: {dp: $half, tp: 2}, strategies: [$tensor]}
 dp-tp-sequence {mesh: {dp: $half, tp: 2}, strategies: [$tensor, $norms], optimizer: {level: 1}}
 dp-pp {devices: $n, pipeline: {stages: 2, microbatches: 4, schedule: 1f1b}}
-dp-pp-level-1 {devices: $n, pipeline: {stages: 2, microbatches: 8, schedule: zero_bubble}, optimizer: {level: 1}}
+dp-pp-level-1 {devices: $n, pipeline: {stages: 2, microbatches: 4, schedule: zero_bubble}, optimizer: {level: 1}}
 tp-pp {mesh: {dp: 1, tp: 2}, strategies: [$tensor], pipeline: {stages: 2, microbatches: 4, schedule: 1f1b}}
 END
     fi
@@ -78,9 +78,9 @@ END
 # job NAME PARALLEL
 job() {
     cat >"$1.yaml" <<END
-model: {family: gpt2, layers: 4, hidden: ${WIDTH:-192}, heads: 4, context: 64}
+model: {family: gpt2, layers: 4, hidden: ${WIDTH:-$width}, heads: 4, context: 64}
 data: {path: text.txt, validation: 0}
-train: {steps: $steps, batch: 16, seed: 1, eval_every: 0, schedule: {name: constant, warmup: 0}}
+train: {steps: $steps, batch: $batch, seed: 1, eval_every: 0, schedule: {name: constant, warmup: 0}}
 checkpoint: {every: 0}
 machine: $folder/machine.json
 parallel: $2
@@ -95,12 +95,13 @@ middle() {
 step() {
     start "$1" "$2.yaml" --json >out 2>err </dev/null || { echo "$2 does not run:" >&2; cat out err >&2; exit 1; }
     sed -n 's/.*"step": \([0-9]*\),.*"tokens_per_second": \([0-9.]*\).*/\1 \2/p' out |
-        awk -v tokens=$((16 * 64)) '$1 > 2 { print tokens / $2 * 1000 }' | middle
+        awk -v tokens=$((batch * 64)) '$1 > 2 { print tokens / $2 * 1000 }' | middle
 }
 
 compare() {
-    kind=$1 devices=4
+    kind=$1 devices=4 width=192 batch=16
     [ "$kind" = two ] && devices=2
+    [ "$kind" = hosts ] && width=256 batch=8 # gradients take about as long as computing
     measure "$kind" "$folder/machine.json" 0.02
     job first "{devices: $devices}"
     start "$kind" first.yaml checkpoint.dir="first-$kind" train.steps=12 >out 2>&1 </dev/null || { cat out >&2; exit 1; }

@@ -62,6 +62,10 @@ const wefti_family_split *wefti_family_splits(int *out_count) {
     return splits;
 }
 
+bool wefti_family_has_batch_norms(weft_family family) {
+    return family == WEFT_FAMILY_RESNET18 || family == WEFT_FAMILY_RESNET50;
+}
+
 bool wefti_family_has_split(weft_family family, wefti_split_role role) {
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
         if (splits[i].role == role && splits[i].families >> family & 1) return true;

@@ -24,6 +24,9 @@ typedef struct wefti_family_split {
 
 /* All rows, in the order in which a plan should list them. Static storage. */
 const wefti_family_split *wefti_family_splits(int *out_count);
+/* Whether the family's results depend on the number of microbatches: norms over the batch see one
+ * microbatch. */
+bool wefti_family_has_batch_norms(weft_family family);
 /* Whether the family has rows of this role. */
 bool wefti_family_has_split(weft_family family, wefti_split_role role);
 

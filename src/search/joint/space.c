@@ -85,6 +85,13 @@ static weft_status visit_modes(const wefti_joint *j, const wefti_joint_visit *vi
     return WEFT_OK;
 }
 
+/* A search may not change results: where norms see a microbatch only, the job alone decides about
+ * microbatches. */
+static bool may_divide(const wefti_joint *j) {
+    const weft_model_config *c = j->problem->source.config;
+    return is_fixed(j, WEFTI_JOINT_MICROBATCHES) || !c || !wefti_family_has_batch_norms(c->family);
+}
+
 static weft_status visit_microbatches(const wefti_joint *j, const wefti_joint_visit *visit,
                                       wefti_degrees *d) {
     const int64_t copies = j->problem->settings->copies, all = j->problem->source.batch;
@@ -99,6 +106,7 @@ static weft_status visit_microbatches(const wefti_joint *j, const wefti_joint_vi
     const int64_t batch = all / copies;
     for (int64_t m = 1; m <= batch; m++) {
         if (batch % m || !admits(j, WEFTI_JOINT_MICROBATCHES, m)) continue;
+        if (m > 1 && !may_divide(j)) break;
         if (batch / m % replicas && batch % replicas == 0) continue;
         d->microbatches = (int32_t)m;
         WEFT_TRY(visit_modes(j, visit, d));
