@@ -328,7 +328,7 @@ static void mac_close(void *context) {
 static weft_status open_side(wefti_mac_side *s, const wefti_mac_options *o) {
     WEFT_NEW_ARRAY(s->peer, wefti_mac_peer, s->size);
     for (int32_t r = 0; r < s->size; r++) wefti_mac_peer_begin(&s->peer[r]);
-    if (o->encrypts) WEFT_TRY(wefti_mac_tls_create(&s->tls));
+    if (o->encrypts) WEFT_TRY(wefti_mac_tls_create(s->size, &s->tls));
     WEFT_TRY(wefti_mac_connect_all(s, o));
     s->poller = epoll_create1(EPOLL_CLOEXEC);
     WEFT_REQUIRE(s->poller >= 0, WEFT_E_IO, "no event queue: %s", strerror(errno));
@@ -338,6 +338,9 @@ static weft_status open_side(wefti_mac_side *s, const wefti_mac_options *o) {
         if (r == s->rank) continue;
         WEFT_REQUIRE(epoll_ctl(s->poller, EPOLL_CTL_ADD, p->fd, &e) == 0, WEFT_E_IO,
                      "a connection cannot be watched: %s", strerror(errno));
+        /* The first frames may have come with the end of TLS's handshake: no event tells of them.
+         */
+        if (p->tls) read_peer(s, p);
     }
     return WEFT_OK;
 }

@@ -54,7 +54,7 @@ weft_status wefti_mac_sign(wefti_mac_stream *s, const unsigned char *header, con
 
 typedef struct wefti_mac_tls_setup wefti_mac_tls_setup; /* of all connections of a rank */
 typedef struct wefti_mac_tls wefti_mac_tls;             /* of one connection */
-weft_status wefti_mac_tls_create(wefti_mac_tls_setup **out) WEFT_CHECKED;
+weft_status wefti_mac_tls_create(int32_t ranks, wefti_mac_tls_setup **out) WEFT_CHECKED;
 void wefti_mac_tls_destroy(wefti_mac_tls_setup *setup); /* after its connections; NULL is legal */
 /* `fd` stays the caller's. `key`: of this connection. */
 weft_status wefti_mac_tls_open(const wefti_mac_tls_setup *setup, int fd, bool listens,

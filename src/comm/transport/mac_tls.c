@@ -15,16 +15,18 @@
 #include "base/memory.h"
 
 enum {
-    OUTPUT = 128 << 10, /* encrypted bytes that wait for the socket, at most */
-    INPUT = 128 << 10,  /* received bytes that wait for decryption, at most */
-    RECORD = 16384,     /* bytes of data, at most */
-    TLS_READS = 16,     /* from one socket before the others have their turn */
-    RECORDS = 1 << 23   /* under one key; RFC 8446, 5.5: at most 24 million */
+    BUFFER = 128 << 10,     /* received bytes, and encrypted ones, that wait; */
+    LESS_BUFFER = 34 << 10, /* if there are many connections: two records */
+    MANY = 32,              /* ranks */
+    RECORD = 16384,         /* bytes of data, at most */
+    TLS_READS = 16,         /* from one socket before the others have their turn */
+    RECORDS = 1 << 23       /* under one key; RFC 8446, 5.5: at most 24 million */
 };
 
 struct wefti_mac_tls_setup {
     SSL_CTX *context;
     BIO_METHOD *sockets;
+    size_t buffer;
 };
 
 struct wefti_mac_tls {
@@ -34,8 +36,9 @@ struct wefti_mac_tls {
     int reads;     /* that are left in this turn */
     unsigned char key[WEFTI_MAC_PROOF];
     int64_t records; /* since the last new key */
-    size_t at, used; /* of `out` */
-    unsigned char out[OUTPUT], record[RECORD];
+    unsigned char record[RECORD];
+    size_t at, used, room; /* of `out` */
+    unsigned char out[];
 };
 
 static const unsigned char identity[] = "weft"; /* there is one key, so its name says nothing */
@@ -79,7 +82,7 @@ static int collect(BIO *bio, const char *data, int bytes) {
     wefti_mac_tls *t = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
     if (t->at == t->used) t->at = t->used = 0;
-    if ((size_t)bytes > OUTPUT - t->used) {
+    if ((size_t)bytes > t->room - t->used) {
         BIO_set_retry_write(bio);
         return -1;
     }
@@ -125,15 +128,16 @@ static bool set_up(wefti_mac_tls_setup *setup) {
     SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_read_ahead(c, 1);
-    SSL_CTX_set_default_read_buffer_len(c, INPUT);
+    SSL_CTX_set_default_read_buffer_len(c, setup->buffer);
     SSL_CTX_set_psk_find_session_callback(c, find);
     SSL_CTX_set_psk_use_session_callback(c, offer);
     return true;
 }
 
-weft_status wefti_mac_tls_create(wefti_mac_tls_setup **out) {
+weft_status wefti_mac_tls_create(int32_t ranks, wefti_mac_tls_setup **out) {
     wefti_mac_tls_setup *setup;
     WEFT_NEW(setup, wefti_mac_tls_setup);
+    setup->buffer = ranks > MANY ? LESS_BUFFER : BUFFER;
     ERR_clear_error();
     if (!set_up(setup)) {
         weft_status status = WEFT_RAISE(WEFT_E_IO, "OpenSSL cannot do TLS 1.3: %s", reason());
@@ -153,9 +157,10 @@ void wefti_mac_tls_destroy(wefti_mac_tls_setup *setup) {
 
 weft_status wefti_mac_tls_open(const wefti_mac_tls_setup *setup, int fd, bool listens,
                                const unsigned char key[WEFTI_MAC_PROOF], wefti_mac_tls **out) {
-    wefti_mac_tls *t;
-    WEFT_NEW(t, wefti_mac_tls);
+    wefti_mac_tls *t = wefti_calloc(1, sizeof *t + setup->buffer);
+    WEFT_REQUIRE(t, WEFT_E_NOMEM, "no memory for a TLS connection");
     t->fd = fd;
+    t->room = setup->buffer;
     memcpy(t->key, key, sizeof t->key);
     t->ssl = SSL_new(setup->context);
     BIO *bio = t->ssl ? BIO_new(setup->sockets) : NULL;
