@@ -1,10 +1,12 @@
-/* Transfers between hosts: the communicator over messages on UCX, from 8 bytes to 64 MiB.
+/* Transfers between hosts: the communicator over messages, from 8 bytes to 64 MiB.
  *
- *   bench/rounds [--ranks N] [--hosts NETNS:INTERFACE,NETNS:INTERFACE..] [--bytes LEAST MOST]
- *                [--seconds S] [--force ALGORITHM] [--near] [--compute US]
+ *   bench/rounds [--by ucx|mac|tls] [--ranks N] [--hosts NETNS:INTERFACE,NETNS:INTERFACE..]
+ *                [--bytes LEAST MOST] [--seconds S] [--force ALGORITHM] [--near] [--compute US]
+ *                [--only message|all_reduce]
  *
  * Rank r runs in the network namespace number r % (number of namespaces), as if on a host of its
- * own. Without `--hosts` all ranks use the loopback interface. All messages go by UCX. With
+ * own. Without `--hosts` all ranks use the loopback interface. All messages go by UCX, or by
+ * the carrier of `--by`. With
  * `--near`, as in a job, messages within a host go through its memory; without `--hosts` a host
  * then has two ranks. With `--compute` rank 0 first uses that much of a core's time while the
  * others wait for it. bench/peers/between_hosts.sh makes two namespaces and compares with iperf3.
@@ -18,6 +20,7 @@
  *
  * Figures are medians over S seconds (1 by default). */
 #include <fcntl.h>
+#include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -47,6 +50,7 @@ static int32_t ranks = 2, hosts, rank;
 static char *host[MOST_RANKS];
 static int64_t least = 8, most = 64 << 20;
 static double seconds = 1;
+static const char *by = "ucx", *only = ""; /* only: "" all */
 static wefti_commsched_algorithm forced = WEFTI_COMMSCHED_CHOSEN;
 static bool near;
 static int64_t compute_ns;
@@ -199,12 +203,26 @@ static double measure(work what, int64_t bytes, const char **algorithm) {
     return sample[turns / 2];
 }
 
+/* By the carrier that was named. */
+static weft_status open_messages(const wefti_exchange *exchange, const char *interface,
+                                 weft_transport *out) {
+    wefti_mac_options o = {.rank = rank,
+                           .size = ranks,
+                           .exchange = *exchange,
+                           .key = "measured",
+                           .encrypts = !strcmp(by, "tls"),
+                           .interface = interface,
+                           .seconds = 60};
+    if (!strcmp(by, "ucx")) return wefti_ucx_transport(rank, ranks, exchange, interface, out);
+    return wefti_mac_transport(&o, out);
+}
+
 static void make_communicator(const char *interface) {
     wefti_exchange exchange = {NULL, allgather};
     weft_transport transport, far;
     int32_t of_rank[MOST_RANKS];
     for (int32_t r = 0; r < ranks; r++) of_rank[r] = hosts > 0 ? r % hosts : r / 2;
-    need(wefti_ucx_transport(rank, ranks, &exchange, interface, &far), "UCX");
+    need(open_messages(&exchange, interface, &far), by);
     transport = far;
     if (near) {
         need(wefti_comm_host(rank, ranks, of_rank, &exchange, &comm), "memory of the host");
@@ -233,8 +251,10 @@ static void run_rank(void) {
                "all-reduce", "Gbit/s", "", "all-gather", "Gbit/s", "");
     for (int64_t bytes = least; bytes <= most; bytes *= 8) {
         const char *none = "", *reduce = "", *gather = "";
-        double m = measure(MESSAGE, bytes, &none), r = measure(ALL_REDUCE, bytes, &reduce);
-        double g = measure(ALL_GATHER, bytes, &gather), gigabits = (double)bytes * 8e-9;
+        double m = *only == 'a' ? NAN : measure(MESSAGE, bytes, &none);
+        double r = *only == 'm' ? NAN : measure(ALL_REDUCE, bytes, &reduce);
+        double g = *only ? NAN : measure(ALL_GATHER, bytes, &gather);
+        double gigabits = (double)bytes * 8e-9;
         if (rank == 0)
             printf("%12lld  %12.1f %9.3f  %12.1f %9.3f %-8s %12.1f %9.3f %-8s\n", (long long)bytes,
                    m * 1e6, gigabits / m, r * 1e6, gigabits / r, reduce, g * 1e6, gigabits / g,
@@ -257,6 +277,13 @@ static void read_arguments(int argc, char **argv) {
             most = atoll(argv[++i]);
         } else if (!strcmp(argv[i], "--seconds") && i + 1 < argc) {
             seconds = atof(argv[++i]);
+        } else if (!strcmp(argv[i], "--by") && i + 1 < argc &&
+                   (!strcmp(argv[i + 1], "ucx") || !strcmp(argv[i + 1], "mac") ||
+                    !strcmp(argv[i + 1], "tls"))) {
+            by = argv[++i];
+        } else if (!strcmp(argv[i], "--only") && i + 1 < argc &&
+                   (!strcmp(argv[i + 1], "message") || !strcmp(argv[i + 1], "all_reduce"))) {
+            only = argv[++i];
         } else if (!strcmp(argv[i], "--near")) {
             near = true;
         } else if (!strcmp(argv[i], "--compute") && i + 1 < argc) {

@@ -69,6 +69,9 @@ module weft_c ! what goes straight to C
         enumerator :: WEFT_DATASET_DATA_PARALLEL, WEFT_DATASET_FULL_BATCH
     end enum
     enum, bind(C)
+        enumerator :: WEFT_SEARCH_PROPAGATION, WEFT_SEARCH_DYNAMIC, WEFT_SEARCH_RECURSIVE, WEFT_SEARCH_JOINT
+    end enum
+    enum, bind(C)
         enumerator :: WEFT_DATA_TRAIN, WEFT_DATA_VALIDATION
     end enum
     enum, bind(C)
@@ -195,6 +198,56 @@ module weft_c ! what goes straight to C
         logical(c_bool) :: has_begin = .false., has_pad = .false.
         integer(c_int32_t) :: begin = 0, pad = 0
     end type
+    type, bind(C) :: weft_mindspore_model
+        real(c_double) :: alpha, beta, gamma, threshold, constant, bias, capacity
+        logical(c_bool) :: inference
+    end type
+    type, bind(C) :: weft_search_rules
+        logical(c_bool) :: fully_use_devices, elementwise_op_strategy_follow, enable_algo_approxi
+        real(c_double) :: epsilon
+        integer(c_int64_t) :: tensor_slice_align
+    end type
+    type, bind(C) :: weft_search_options ! begin with weft_search_defaults()
+        integer(c_int) :: search
+        type(weft_mindspore_model) :: cost
+        type(weft_search_rules) :: rules
+        type(c_ptr) :: machine, fix ! set by the arguments of weft_plan_search
+        integer(c_int64_t) :: memory_bytes
+        integer(c_int) :: evaluations
+        real(c_double) :: seconds
+    end type
+    type, bind(C) :: weft_slow_rank
+        integer(c_int) :: rank
+        real(c_double) :: factor
+    end type
+    type, bind(C) :: weft_slow_link
+        integer(c_int) :: a, b
+        real(c_double) :: factor
+    end type
+    type, bind(C) :: weft_rank_prediction
+        integer(c_int) :: rank, count, stage
+        integer(c_int64_t) :: peak_bytes, program_bytes
+        real(c_double) :: end_seconds, busy_seconds, exposed_seconds, idle_seconds, transfer_seconds
+    end type
+    type, bind(C) :: c_time_cause
+        type(c_ptr) :: name
+        real(c_double) :: seconds
+    end type
+    type, bind(C) :: c_prediction
+        real(c_double) :: step_seconds
+        type(c_ptr) :: causes
+        integer(c_int) :: cause_count, critical_rank
+        real(c_double) :: compute_seconds, exposed_seconds, bubble_seconds
+        integer(c_int64_t) :: peak_bytes
+        integer(c_int) :: peak_rank
+        integer(c_int64_t) :: device_bytes
+        logical(c_bool) :: fits
+        real(c_double) :: tokens_per_second, flops, mfu
+        type(c_ptr) :: classes
+        integer(c_int) :: class_count, ranks
+        logical(c_bool) :: stopped
+        integer(c_int) :: waiting
+    end type
     type, bind(C) :: c_tensor_info
         type(c_ptr) :: name
         type(weft_desc) :: desc
@@ -220,6 +273,7 @@ module weft_c ! what goes straight to C
     include 'weft_graph.inc'
     include 'weft_ops.inc'
     include 'weft_plan.inc'
+    include 'weft_search.inc'
     include 'weft_session.inc'
     include 'weft_data.inc'
 
@@ -366,6 +420,36 @@ module weft_c ! what goes straight to C
             type(weft_plan), value :: plan
             integer(c_int), value :: sum
         end function
+        integer(c_int) function c_plan_search(graph, settings, options, machine, fix, out, notes) &
+            bind(C, name='weft_fortran_plan_search')
+            import
+            type(weft_graph), value :: graph
+            type(weft_plan), value :: settings
+            type(weft_search_options), intent(in), optional :: options
+            character(kind=c_char, len=*), intent(in) :: machine, fix
+            type(weft_plan), intent(out) :: out
+            type(c_ptr), intent(out) :: notes
+        end function
+        integer(c_int) function c_plan_predict(graph, machine, out, plan, session, tokens, trace, report, rank_count, &
+            slow_ranks, link_count, slow_links, failing, fail_seconds) bind(C, name='weft_fortran_plan_predict')
+            import
+            type(weft_graph), value :: graph
+            character(kind=c_char, len=*), intent(in) :: machine
+            type(c_ptr), intent(out) :: out
+            type(weft_plan), intent(in), optional :: plan
+            type(weft_session_options), intent(in), optional :: session
+            real(c_double), intent(in), optional :: tokens
+            character(kind=c_char, len=*), intent(in) :: trace, report
+            type(weft_slow_rank), intent(in) :: slow_ranks(*)
+            type(weft_slow_link), intent(in) :: slow_links(*)
+            integer(c_int), value :: rank_count, link_count
+            integer(c_int), intent(in), optional :: failing
+            real(c_double), intent(in), optional :: fail_seconds
+        end function
+        subroutine c_prediction_free(prediction) bind(C, name='weft_prediction_free')
+            import
+            type(c_ptr), value :: prediction
+        end subroutine
         integer(c_int) function c_plan_overlap(plan, overlap) bind(C, name='weft_fortran_plan_overlap')
             import
             type(weft_plan), value :: plan
@@ -384,8 +468,9 @@ module weft
         c_session_program_text, c_session_program_json, &
         c_model_config_write, c_text_free, &
         c_launcher_find, c_session_tensor, c_session_find, c_matmul, c_linear, c_reduction, c_batch_norm, c_moe_linear, &
-        c_plan_recompute, c_plan_gradients_sum, c_plan_overlap, c_tensor_info, c_launcher
-    private :: text_of, take_text, flag, take_info
+        c_plan_recompute, c_plan_gradients_sum, c_plan_overlap, c_plan_search, c_plan_predict, c_prediction_free, &
+        c_tensor_info, c_launcher, c_time_cause, c_prediction
+    private :: text_of, take_text, given, flag, take_info, take_prediction
 
     ! The same with texts of Fortran.
     type :: weft_tensor_info
@@ -393,6 +478,19 @@ module weft
         type(weft_desc) :: desc
         integer :: role = 0
         integer(c_int64_t) :: bytes = 0
+    end type
+    type :: weft_time_cause
+        character(len=:), allocatable :: name
+        real(c_double) :: seconds = 0
+    end type
+    type :: weft_prediction
+        real(c_double) :: step_seconds = 0, compute_seconds = 0, exposed_seconds = 0, bubble_seconds = 0, &
+            tokens_per_second = 0, flops = 0, mfu = 0
+        type(weft_time_cause), allocatable :: causes(:)
+        type(weft_rank_prediction), allocatable :: classes(:)
+        integer :: critical_rank = 0, peak_rank = 0, ranks = 0, waiting = 0
+        integer(c_int64_t) :: peak_bytes = 0, device_bytes = 0
+        logical :: fits = .false., stopped = .false.
     end type
     type :: weft_launcher
         character(len=:), allocatable :: name ! '': none
@@ -424,6 +522,12 @@ contains
         text = text_of(from)
         call c_text_free(from)
     end subroutine
+    function given(text) result(same) ! '': left out
+        character(len=*), intent(in), optional :: text
+        character(len=:), allocatable :: same
+        same = ''
+        if (present(text)) same = text
+    end function
     integer(c_int) function flag(said)
         logical, intent(in), optional :: said
         flag = 0
@@ -513,6 +617,20 @@ contains
         status = c_plan_diff(a, b, from)
         call take_text(status, from, text)
     end function
+    ! Without notes: ''.
+    integer function weft_plan_search(graph, settings, plan, options, machine, fix, notes) result(status)
+        type(weft_graph), intent(in) :: graph
+        type(weft_plan), intent(in) :: settings
+        type(weft_plan), intent(out) :: plan
+        type(weft_search_options), intent(in), optional :: options
+        character(len=*), intent(in), optional :: machine, fix
+        character(len=:), allocatable, intent(out), optional :: notes
+        character(len=:), allocatable :: text
+        type(c_ptr) :: from
+        status = c_plan_search(graph, settings, options, given(machine), given(fix), plan, from)
+        call take_text(status, from, text)
+        if (present(notes)) notes = text
+    end function
     integer function weft_model_config_write(config, text) result(status)
         type(weft_model_config), intent(in) :: config
         character(len=:), allocatable, intent(out) :: text
@@ -522,6 +640,66 @@ contains
     end function
 
     ! --- structures with texts ---
+
+    subroutine take_prediction(c, prediction)
+        type(c_prediction), intent(in) :: c
+        type(weft_prediction), intent(inout) :: prediction
+        type(c_time_cause), pointer :: causes(:)
+        type(weft_rank_prediction), pointer :: classes(:)
+        integer :: i
+        prediction%step_seconds = c%step_seconds
+        prediction%compute_seconds = c%compute_seconds
+        prediction%exposed_seconds = c%exposed_seconds
+        prediction%bubble_seconds = c%bubble_seconds
+        prediction%tokens_per_second = c%tokens_per_second
+        prediction%flops = c%flops
+        prediction%mfu = c%mfu
+        prediction%critical_rank = c%critical_rank
+        prediction%peak_rank = c%peak_rank
+        prediction%ranks = c%ranks
+        prediction%waiting = c%waiting
+        prediction%peak_bytes = c%peak_bytes
+        prediction%device_bytes = c%device_bytes
+        prediction%fits = c%fits
+        prediction%stopped = c%stopped
+        allocate (prediction%causes(c%cause_count), prediction%classes(c%class_count))
+        call c_f_pointer(c%causes, causes, [c%cause_count])
+        do i = 1, c%cause_count
+            prediction%causes(i)%name = text_of(causes(i)%name)
+            prediction%causes(i)%seconds = causes(i)%seconds
+        end do
+        call c_f_pointer(c%classes, classes, [c%class_count])
+        do i = 1, c%class_count
+            prediction%classes(i) = classes(i)
+        end do
+    end subroutine
+    ! Without a plan: one device.
+    integer function weft_plan_predict(graph, machine, prediction, plan, session, tokens, trace, report, slow_ranks, &
+        slow_links, failing, fail_seconds) result(status)
+        type(weft_graph), intent(in) :: graph
+        character(len=*), intent(in) :: machine
+        type(weft_prediction), intent(out) :: prediction
+        type(weft_plan), intent(in), optional :: plan
+        type(weft_session_options), intent(in), optional :: session
+        real(c_double), intent(in), optional :: tokens, fail_seconds
+        character(len=*), intent(in), optional :: trace, report
+        type(weft_slow_rank), intent(in), optional :: slow_ranks(:)
+        type(weft_slow_link), intent(in), optional :: slow_links(:)
+        integer(c_int), intent(in), optional :: failing
+        type(weft_slow_rank), allocatable :: slow(:)
+        type(weft_slow_link), allocatable :: links(:)
+        type(c_prediction), pointer :: made
+        type(c_ptr) :: from
+        allocate (slow(0), links(0))
+        if (present(slow_ranks)) slow = slow_ranks
+        if (present(slow_links)) links = slow_links
+        status = c_plan_predict(graph, machine, from, plan, session, tokens, given(trace), given(report), &
+            size(slow, kind=c_int), slow, size(links, kind=c_int), links, failing, fail_seconds)
+        if (status < 0) return
+        call c_f_pointer(from, made)
+        call take_prediction(made, prediction)
+        call c_prediction_free(from)
+    end function
 
     integer function weft_launcher_find(launcher) result(status)
         type(weft_launcher), intent(out) :: launcher

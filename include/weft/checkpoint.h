@@ -3,6 +3,9 @@
 #ifndef WEFT_CHECKPOINT_H
 #define WEFT_CHECKPOINT_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "weft/status.h"
 
 #ifdef __cplusplus
@@ -77,6 +80,79 @@ WEFT_API weft_status weft_checkpoint_split(const char *path, int ranks,
                                            const weft_checkpoint_slice_rule *rules, int rule_count,
                                            const char *prefix, int json,
                                            char **out_text) WEFT_CHECKED;
+
+/** The digest of the tensors at `path`: a hash of names, roles, types, shapes and checksums of
+ * bytes, in any order. Equal tensors have equal digests, whatever files hold them and however they
+ * are split. It equals the digest in a step's manifest. Streams: memory does not grow with the
+ * model.
+ *
+ * @param path      any path that weft_checkpoint_describe takes; a directory of slices (folders
+ *   rank_0, rank_1, ... with a .safetensors file each, or files *-rank-00000-of-0000N.safetensors);
+ *   or a directory of torch's distributed checkpoints in safetensors
+ * @param layouts   how ranks hold the slices: a plan, a strategy file of MindSpore (JSON or
+ *   protobuf), or a directory with one for each stage. NULL: the slices tell it themselves
+ * @param out_text  the digest, and the checksum of each tensor; freed with
+ *   weft_checkpoint_text_free; unchanged on failure
+ * @return WEFT_OK. WEFT_E_CORRUPT for damage, and for parts that overlap; WEFT_E_NOT_FOUND for
+ * missing parts; WEFT_E_MISMATCH for replicas with different values. WEFT_E_SHAPE and
+ * WEFT_E_MISMATCH if the layouts do not fit the slices. WEFT_E_NO_IMPL; WEFT_E_ARG; WEFT_E_IO;
+ * WEFT_E_NOMEM */
+WEFT_API weft_status weft_checkpoint_digest(const char *path, const char *layouts, int json,
+                                            char **out_text) WEFT_CHECKED;
+
+/** Compare two checkpoints, tensor by tensor: names, shapes, types, the number of different
+ * elements, the first of them, and the largest difference. Paths and layouts as for
+ * weft_checkpoint_digest. Streams.
+ *
+ * @param out_differing  the number of tensors that differ
+ * @return as weft_checkpoint_digest; differences are no failure */
+WEFT_API weft_status weft_checkpoint_diff(const char *a, const char *a_layouts, const char *b,
+                                          const char *b_layouts, int json, int64_t *out_differing,
+                                          char **out_text) WEFT_CHECKED;
+
+/** Formats that weft_checkpoint_reshard writes. */
+typedef enum weft_checkpoint_format {
+    WEFT_CHECKPOINT_AUTO, /* SLICES with `to`; else RUN if the source has a run's state; else HF */
+    WEFT_CHECKPOINT_SLICES, /* rank_N/checkpoint_N.safetensors for each rank */
+    WEFT_CHECKPOINT_DCP,    /* torch's distributed checkpoint in safetensors, sharded */
+    WEFT_CHECKPOINT_RUN,    /* a run of weft with one step */
+    WEFT_CHECKPOINT_HF      /* a model directory of Hugging Face */
+} weft_checkpoint_format;
+
+/** Zero-initialise. */
+typedef struct weft_checkpoint_reshard_options {
+    const char *from, *to; /* layouts of source and destination, as for weft_checkpoint_digest */
+    const int *only;       /* with `to`: the ranks to write; NULL: all */
+    int only_count;
+    weft_checkpoint_format format;
+    bool replicas; /* read other ranks' files if a file is missing */
+} weft_checkpoint_reshard_options;
+
+/** Convert a checkpoint to another format, or to the slices of other ranks. The values do not
+ * change. Every byte is read once and written once; memory stays below 256 MiB. Checksums that the
+ * source states are checked, except with `only`. Replicas are compared, except with `only`.
+ *
+ * @param source       as for weft_checkpoint_digest
+ * @param destination  must not exist; appears when it is complete, or not at all
+ * @param options      NULL: the defaults
+ * @param out_text     what was written; freed with weft_checkpoint_text_free
+ * @return as weft_checkpoint_digest. WEFT_E_NOT_FOUND names a missing file and who else has its
+ * part. WEFT_E_ARG if `destination` exists */
+WEFT_API weft_status weft_checkpoint_reshard(const char *source, const char *destination,
+                                             const weft_checkpoint_reshard_options *options,
+                                             int json, char **out_text) WEFT_CHECKED;
+
+/** The files that weft_checkpoint_reshard reads with `only` = {rank}. Other files may be missing.
+ *
+ * @param out_text  one path a line, or (json) one object with the list `files` */
+WEFT_API weft_status weft_checkpoint_sources(const char *source, int rank,
+                                             const weft_checkpoint_reshard_options *options,
+                                             int json, char **out_text) WEFT_CHECKED;
+
+/** Merge MindSpore's strategy files of pipeline stages into one, in JSON if `path` ends in .json,
+ * else in protobuf. One file alone is converted. */
+WEFT_API weft_status weft_checkpoint_merge_strategies(const char *const *paths, int count,
+                                                      const char *path) WEFT_CHECKED;
 
 /** Free a text of the calls above; NULL is legal. */
 WEFT_API void weft_checkpoint_text_free(char *text);

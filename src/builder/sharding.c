@@ -31,57 +31,6 @@ static wefti_layout whole_layout(const wefti_value_info *info) {
 
 /* ---- parameters ---- */
 
-/* Chooses the axes of `among` that make most parts. The number of parts divides the plan's shard
- * size and is at most `rows`. Of equal choices the innermost wins. */
-static wefti_axes most_parts(const wefti_decisions *dec, wefti_axes among, int64_t rows) {
-    int32_t shard = dec->spec->plan->optimizer.shard, most = 1;
-    wefti_axes best = 0;
-    for (wefti_axes set = among; set; set = (set - 1) & among) { /* descends: inner axes first */
-        int32_t parts = wefti_mesh_product(mesh_of(dec), set);
-        if (parts <= most || parts > rows || (shard > 0 && shard % parts != 0)) continue;
-        best = set;
-        most = parts;
-    }
-    return best;
-}
-
-/* A parameter's layout, with dimension d split further by the axes that replicate the parameter.
- * Without `empty`, no more parts than the dimension has elements. */
-static wefti_layout split_further(const wefti_decisions *dec, const weft_desc *whole,
-                                  const wefti_layout *use, int d, bool empty) {
-    const wefti_mesh *mesh = mesh_of(dec);
-    wefti_layout layout = *use;
-    wefti_axes free = 0, taken = wefti_layout_split_axes(use);
-    int64_t rows = whole->shape[d] / wefti_layout_parts(use, mesh, d);
-    for (int a = 0; a < mesh->axes; a++)
-        if (mesh->axis[a].size > 1 && !(taken >> a & 1u)) free |= 1u << a;
-    wefti_axes axes = most_parts(dec, free, empty ? INT64_MAX : rows);
-    for (int a = 0; a < mesh->axes; a++)
-        if (axes >> a & 1) layout.dim[d].axis[layout.dim[d].count++] = (int8_t)a;
-    wefti_layout_normal(&layout, mesh, whole);
-    return layout;
-}
-
-/* The layout of a parameter's state. It is split along the first dimension: these pieces are
- * contiguous, which makes copies and transfers fast. Another dimension is used if its largest piece
- * is smaller by more than an eighth. If no dimension has elements for all devices, some devices
- * hold none. */
-static wefti_layout shared_state(const wefti_decisions *dec, const weft_desc *whole,
-                                 const wefti_layout *use) {
-    wefti_layout best = *use;
-    int64_t least = wefti_layout_bytes(use, mesh_of(dec), whole);
-    for (int empty = 0; empty < 2; empty++)
-        for (int d = 0; d < whole->rank; d++) {
-            wefti_layout layout = split_further(dec, whole, use, d, empty);
-            int64_t most = wefti_layout_bytes(&layout, mesh_of(dec), whole);
-            bool first = wefti_layout_equal(&best, use);
-            if (most >= least || (!first && most * 8 >= least * 7)) continue;
-            best = layout;
-            least = most;
-        }
-    return best;
-}
-
 static void set_param(wefti_decisions *dec, int32_t v, const wefti_layout *use) {
     const weft_plan *plan = dec->spec->plan;
     wefti_sharding *s = &dec->sharding[v];
@@ -95,7 +44,7 @@ static void set_param(wefti_decisions *dec, int32_t v, const wefti_layout *use) 
     if (dec->root->values[v].kind != WEFTI_VALUE_PARAM || plan->optimizer.level == 0 ||
         whole->rank == 0 || weft_desc_bytes(whole) / parts < plan->optimizer.threshold)
         return;
-    s->state = shared_state(dec, whole, use);
+    s->state = wefti_plan_state_layout(plan, mesh_of(dec), whole, use);
     if (plan->optimizer.level >= 3) s->storage = s->state;
     if (plan->optimizer.level >= 2 && (!dec->late || dec->inside[v])) {
         s->gradient = s->state;

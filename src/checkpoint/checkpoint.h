@@ -223,6 +223,9 @@ weft_status wefti_checkpoint_open(const char *path, int64_t step, wefti_checkpoi
  * with WEFTI_CHECKPOINT_LATEST. */
 weft_status wefti_checkpoint_open_unread(const char *dir, int64_t below, wefti_checkpoint **out,
                                          char **out_note) WEFT_CHECKED;
+/* A step, or the newest step of a run, which must not be damaged. Checks headers and texts, but not
+ * the tensors' bytes. */
+weft_status wefti_checkpoint_open_quick(const char *path, wefti_checkpoint **out) WEFT_CHECKED;
 /* Reads ranges of tensors, in a process that needs only a part of each, and sums their checksum.
  * The XOR of the sums of all processes gives the checksum of the tensor. */
 typedef struct wefti_checkpoint_part wefti_checkpoint_part;

@@ -313,6 +313,21 @@ weft_status wefti_checkpoint_open_unread(const char *dir, int64_t below, wefti_c
     return open_latest(dir, below, true, out, out_note);
 }
 
+weft_status wefti_checkpoint_open_quick(const char *path, wefti_checkpoint **out) {
+    bool own = false;
+    WEFT_TRY(wefti_step_is(path, &own));
+    if (own) return open_step(path, true, out);
+    char *note = NULL;
+    WEFT_TRY(open_latest(path, INT64_MAX, true, out, &note));
+    if (!note) return WEFT_OK;
+    weft_status status =
+        WEFT_RAISE(WEFT_E_CORRUPT, "%s; if another step is meant, name its directory", note);
+    wefti_free(note);
+    wefti_checkpoint_close(*out);
+    *out = NULL;
+    return status;
+}
+
 uint32_t wefti_checkpoint_identity(const wefti_checkpoint *c) {
     return c->identity;
 }

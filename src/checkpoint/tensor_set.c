@@ -130,7 +130,7 @@ weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tens
 /* Refuses links, except those of the Hugging Face cache. The check and the opening are two calls.
  * So this protects against the directory's contents as delivered, not against a process that
  * changes them meanwhile. */
-static weft_status check_link(const char *path) {
+weft_status wefti_tensor_set_check_link(const char *path) {
     static const char blobs[] = "../../blobs/";
     struct stat info;
     if (wefti_fault_io() || lstat(path, &info)) {
@@ -164,7 +164,7 @@ static weft_status add_file(wefti_tensor_set *set, const char *path, const char 
             return WEFT_OK;
         }
     WEFT_TRY(WEFT_GROW(set->files, set->file_count, set->file_capacity));
-    WEFT_TRY(check_link(path));
+    WEFT_TRY(wefti_tensor_set_check_link(path));
     set_file file = {0};
     WEFT_TRY(wefti_safetensors_open(path, &file.tensors));
     file.name = wefti_strdup(name);
@@ -209,7 +209,7 @@ static weft_status add_indexed(wefti_tensor_set *set, const char *dir,
 static weft_status open_index(wefti_tensor_set *set, const char *dir, const char *path) {
     char *text = NULL;
     int64_t bytes = 0, count = 0;
-    WEFT_TRY(check_link(path));
+    WEFT_TRY(wefti_tensor_set_check_link(path));
     WEFT_TRY(wefti_file_read(path, WEFTI_SAFETENSORS_HEADER_BYTES, &text, &bytes));
     wefti_tensor_index *pairs = NULL;
     weft_status status = wefti_tensor_index_parse(text, bytes, &pairs, &count);

@@ -35,6 +35,9 @@ typedef struct wefti_tensor_index {
 weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tensor_index **out,
                                      int64_t *out_count) WEFT_CHECKED;
 
+/* Refuses links, except those of a Hugging Face cache. */
+weft_status wefti_tensor_set_check_link(const char *path) WEFT_CHECKED;
+
 /* A plain file name inside a directory: not empty, no slash, no leading dot, at most 255 bytes. */
 bool wefti_file_name_valid(const char *name);
 

@@ -1,5 +1,5 @@
-/* `weft checkpoint`: look into checkpoints and Hugging Face directories, verify them, and join and
- * split slices that ranks hold of tensors. */
+/* `weft checkpoint`: look into checkpoints and Hugging Face directories, verify and compare them,
+ * join and split slices that ranks hold of tensors, and convert between formats and layouts. */
 #include "cli.h"
 
 #include <stdlib.h>
@@ -9,22 +9,38 @@
 #include "weft/types.h"
 
 typedef struct checkpoint_options {
-    const char *out;
-    cli_texts splits;
+    const char *out, *from, *to, *format, *list_text;
+    cli_texts splits, only;
     int64_t ranks;
-    bool json;
-    /* Not from the table: the counts of --split, [splits.count]. */
+    bool json, replicas;
+    /* Not from the table: the counts of --split, [splits.count]; the ranks of --only. */
     weft_checkpoint_slice_rule *rules;
+    weft_checkpoint_reshard_options reshard;
+    int *only_ranks, list;
 } checkpoint_options;
 
 #define AT(field) offsetof(checkpoint_options, field)
 static const cli_option options[] = {
     {"out", "NAME", CLI_TEXT, AT(out), 0, 0,
-     "merge: the .safetensors file to write; split: the prefix of the slices' names"},
+     "merge: the .safetensors file to write; split: the prefix of the slices' names; "
+     "merge-strategies: the file to write, .json or protobuf"},
     {"split", "PATTERN=DIM", CLI_TEXTS, AT(splits), 0, 0,
      "merge, split: split tensors with such names, and their optimizer states, along dimension DIM "
      "(-: keep whole); may be repeated, the last match counts"},
     {"ranks", "N", CLI_INTEGER, AT(ranks), 1, 100000, "split: number of ranks"},
+    {"from", "LAYOUTS", CLI_TEXT, AT(from), 0, 0,
+     "reshard, digest, diff: how ranks hold the slices of the source (of diff: of the first path): "
+     "a plan, a strategy file of MindSpore, or a folder with one for each stage"},
+    {"to", "LAYOUTS", CLI_TEXT, AT(to), 0, 0,
+     "reshard: write slices for these ranks; diff: the layouts of the second path"},
+    {"only", "RANKS", CLI_TEXTS, AT(only), 0, 0, "reshard: write the slices of these ranks, 3,5"},
+    {"format", "NAME", CLI_TEXT, AT(format), 0, 0,
+     "reshard: slices or dcp (with --to), weft or hf; left out: slices with --to, weft if the "
+     "source has a run's state, else hf"},
+    {"list", "RANK", CLI_TEXT, AT(list_text), 0, 0,
+     "reshard: only print the files that this rank's slices are made of"},
+    {"replicas", NULL, CLI_FLAG, AT(replicas), 0, 0,
+     "reshard: if a file is missing, read the files of ranks that hold the same"},
     {"json", NULL, CLI_FLAG, AT(json), 0, 0, "one JSON object"},
     {0},
 };
@@ -53,17 +69,60 @@ static weft_status split(const checkpoint_options *o, int count, char **paths, c
                                  o->json, out_text);
 }
 
+static weft_status digest(const checkpoint_options *o, int count, char **paths, char **out_text) {
+    (void)count;
+    return weft_checkpoint_digest(paths[0], o->from, o->json, out_text);
+}
+
+static weft_status diff(const checkpoint_options *o, int count, char **paths, char **out_text) {
+    int64_t differing = 0;
+    (void)count;
+    weft_status status =
+        weft_checkpoint_diff(paths[0], o->from, paths[1], o->to, o->json, &differing, out_text);
+    return status >= 0 && differing ? WEFT_PENDING : status;
+}
+
+static weft_status reshard(const checkpoint_options *o, int count, char **paths, char **out_text) {
+    (void)count;
+    if (o->list_text)
+        return weft_checkpoint_sources(paths[0], o->list, &o->reshard, o->json, out_text);
+    return weft_checkpoint_reshard(paths[0], paths[1], &o->reshard, o->json, out_text);
+}
+
+static weft_status merge_strategies(const checkpoint_options *o, int count, char **paths,
+                                    char **out_text) {
+    (void)out_text;
+    return weft_checkpoint_merge_strategies((const char *const *)paths, count, o->out);
+}
+
+/* Options that an action takes. */
+enum {
+    TAKES_OUT = 1,
+    TAKES_SPLIT = 2,
+    TAKES_RANKS = 4,
+    TAKES_FROM = 8,
+    TAKES_TO = 16,
+    TAKES_RESHARD = 32,
+    TAKES_JSON = 64
+};
+
 static const struct action {
     const char *name;
     action_run run;
-    bool several, rules, ranks; /* its options: slices, --out and --split, --ranks */
+    int paths; /* -1: several */
+    unsigned takes;
 } actions[] = {
-    {"inspect", inspect, false, false, false},
-    {"verify", verify, false, false, false},
-    {"merge", merge, true, true, false},
-    {"split", split, false, true, true},
+    {"inspect", inspect, 1, TAKES_JSON},
+    {"verify", verify, 1, TAKES_JSON},
+    {"digest", digest, 1, TAKES_JSON | TAKES_FROM},
+    {"diff", diff, 2, TAKES_JSON | TAKES_FROM | TAKES_TO},
+    {"reshard", reshard, 2, TAKES_JSON | TAKES_FROM | TAKES_TO | TAKES_RESHARD},
+    {"merge", merge, -1, TAKES_JSON | TAKES_OUT | TAKES_SPLIT},
+    {"split", split, 1, TAKES_JSON | TAKES_OUT | TAKES_SPLIT | TAKES_RANKS},
+    {"merge-strategies", merge_strategies, -1, TAKES_OUT},
 };
 enum { ACTIONS = sizeof actions / sizeof *actions };
+#define ACTION_NAMES "inspect, verify, digest, diff, reshard, merge, split or merge-strategies"
 
 static const struct action *find(const char *word) {
     for (int i = 0; i < ACTIONS; i++)
@@ -75,8 +134,7 @@ static int refuse_action(const cli_verb *verb, const char *word) {
     const char *names[ACTIONS + 1] = {NULL};
     for (int i = 0; i < ACTIONS; i++) names[i] = actions[i].name;
     const char *near = weft_nearest(word, names);
-    return cli_usage(verb, "checkpoint cannot '%s'; it can %s", word,
-                     near ? near : "inspect, verify, merge or split");
+    return cli_usage(verb, "checkpoint cannot '%s'; it can %s", word, near ? near : ACTION_NAMES);
 }
 
 /* PATTERN=DIM; patterns may have a = too. */
@@ -91,19 +149,111 @@ static bool parse_rule(char *text, weft_checkpoint_slice_rule *out) {
     return true;
 }
 
+static int check_paths(const cli_verb *verb, const struct action *a, const checkpoint_options *o,
+                       int paths) {
+    if (a->paths < 0 && paths == 0)
+        return cli_usage(verb,
+                         a->run == merge ? "checkpoint %s needs the slices, in the order of ranks"
+                                         : "checkpoint %s needs the strategy files",
+                         a->name);
+    const int wanted = o->list_text ? 1 : a->paths;
+    if (a->paths == 1 && paths != 1)
+        return cli_usage(verb, "checkpoint %s takes one path", a->name);
+    if (a->paths >= 0 && paths != wanted)
+        return cli_usage(verb, "checkpoint %s takes %d paths, not %d", a->name, wanted, paths);
+    return CLI_DONE;
+}
+
 static int check(const cli_verb *verb, const struct action *a, const checkpoint_options *o,
                  int paths) {
-    if (paths == 0 && a->several)
-        return cli_usage(verb, "checkpoint %s needs the slices, in the order of ranks", a->name);
-    if (paths != 1 && !a->several) return cli_usage(verb, "checkpoint %s takes one path", a->name);
-    if (!a->rules && (o->out || o->splits.count))
+    int code = check_paths(verb, a, o, paths);
+    if (code != CLI_DONE) return code;
+    if (!(a->takes & TAKES_OUT) && o->out)
         return cli_usage(verb, "--out and --split are for checkpoint merge and split");
-    if (!a->ranks && o->ranks) return cli_usage(verb, "--ranks is for checkpoint split");
-    if (a->rules && !o->out) return cli_usage(verb, "checkpoint %s needs --out", a->name);
-    if (a->ranks && !o->ranks) return cli_usage(verb, "checkpoint %s needs --ranks", a->name);
-    if (a->ranks && !o->splits.count)
+    if (!(a->takes & TAKES_SPLIT) && o->splits.count)
+        return cli_usage(verb, "--out and --split are for checkpoint merge and split");
+    if (!(a->takes & TAKES_RANKS) && o->ranks)
+        return cli_usage(verb, "--ranks is for checkpoint split");
+    if (!(a->takes & TAKES_FROM) && o->from)
+        return cli_usage(verb, "--from is for checkpoint reshard, digest and diff");
+    if (!(a->takes & TAKES_TO) && o->to)
+        return cli_usage(verb, "--to is for checkpoint reshard and diff");
+    if (!(a->takes & TAKES_RESHARD) && (o->only.count || o->format || o->list_text || o->replicas))
+        return cli_usage(verb,
+                         "--only, --format, --list and --replicas are for checkpoint reshard");
+    if (!(a->takes & TAKES_JSON) && o->json)
+        return cli_usage(verb, "checkpoint %s prints nothing, so --json has no use", a->name);
+    if ((a->takes & TAKES_OUT) && !o->out)
+        return cli_usage(verb, "checkpoint %s needs --out", a->name);
+    if ((a->takes & TAKES_RANKS) && !o->ranks)
+        return cli_usage(verb, "checkpoint %s needs --ranks", a->name);
+    if ((a->takes & TAKES_RANKS) && !o->splits.count)
         return cli_usage(verb, "checkpoint %s needs a --split: which tensors are split?", a->name);
     return CLI_DONE;
+}
+
+/* ---- options of reshard ---- */
+
+static bool parse_rank(const char *text, char **end, int *out) {
+    if (*text < '0' || *text > '9') return false;
+    const long rank = strtol(text, end, 10);
+    *out = (int)rank;
+    return rank <= 1000000;
+}
+
+static int parse_only(const cli_verb *verb, checkpoint_options *o) {
+    size_t room = 1;
+    for (int i = 0; i < o->only.count; i++) room += strlen(o->only.items[i]);
+    o->only_ranks = calloc(room, sizeof *o->only_ranks);
+    if (!o->only_ranks) {
+        cli_say(stderr, "weft: out of memory\n");
+        return CLI_FAILED;
+    }
+    for (int i = 0; i < o->only.count; i++) {
+        const char *at = o->only.items[i];
+        char *end = NULL;
+        while (parse_rank(at, &end, &o->only_ranks[o->reshard.only_count])) {
+            o->reshard.only_count++;
+            if (*end != ',') break;
+            at = end + 1;
+        }
+        if (!end || *end)
+            return cli_usage(verb, "--only takes ranks, as 3,5; not '%s'", o->only.items[i]);
+    }
+    o->reshard.only = o->only_ranks;
+    return CLI_DONE;
+}
+
+static int parse_reshard(const cli_verb *verb, checkpoint_options *o) {
+    static const struct {
+        const char *name;
+        weft_checkpoint_format format;
+    } formats[] = {{"slices", WEFT_CHECKPOINT_SLICES},
+                   {"dcp", WEFT_CHECKPOINT_DCP},
+                   {"weft", WEFT_CHECKPOINT_RUN},
+                   {"hf", WEFT_CHECKPOINT_HF}};
+    char *end = NULL;
+    o->reshard.from = o->from;
+    o->reshard.to = o->to;
+    o->reshard.replicas = o->replicas;
+    for (size_t i = 0; o->format && i < sizeof formats / sizeof *formats; i++)
+        if (!strcmp(o->format, formats[i].name)) o->reshard.format = formats[i].format;
+    if (o->format && o->reshard.format == WEFT_CHECKPOINT_AUTO)
+        return cli_usage(verb, "--format is slices, dcp, weft or hf, not '%s'", o->format);
+    const bool slices =
+        o->reshard.format == WEFT_CHECKPOINT_SLICES || o->reshard.format == WEFT_CHECKPOINT_DCP;
+    if (slices && !o->to) return cli_usage(verb, "--format %s needs --to", o->format);
+    if (o->format && !slices && o->to)
+        return cli_usage(verb, "--format %s has no ranks: leave --to out", o->format);
+    if ((o->only.count || o->list_text) && !o->to)
+        return cli_usage(verb, "--only and --list need --to");
+    if (o->only.count && o->list_text)
+        return cli_usage(verb, "--only and --list are two different things");
+    if (o->only.count && o->reshard.format == WEFT_CHECKPOINT_DCP)
+        return cli_usage(verb, "--only is for slices, not for --format dcp");
+    if (o->list_text && (!parse_rank(o->list_text, &end, &o->list) || *end))
+        return cli_usage(verb, "--list takes a rank, not '%s'", o->list_text);
+    return parse_only(verb, o);
 }
 
 /* argv's words are the command's to change. */
@@ -123,18 +273,19 @@ static int parse_rules(const cli_verb *verb, checkpoint_options *o) {
 }
 
 static int act(const cli_verb *verb, int count, char **words, checkpoint_options *o) {
-    if (count == 0)
-        return cli_usage(verb, "checkpoint needs a command: inspect, verify, merge or split");
+    if (count == 0) return cli_usage(verb, "checkpoint needs a command: " ACTION_NAMES);
     const struct action *action = find(words[0]);
     if (!action) return refuse_action(verb, words[0]);
     int code = check(verb, action, o, count - 1);
     if (code == CLI_DONE) code = parse_rules(verb, o);
+    if (code == CLI_DONE && (action->takes & TAKES_RESHARD)) code = parse_reshard(verb, o);
     if (code != CLI_DONE) return code;
     char *text = NULL;
     weft_status status = action->run(o, count - 1, words + 1, &text);
     if (text && o->json) cli_say(stdout, "%s", text);
     if (text && !o->json) cli_say_text(stdout, text);
     weft_checkpoint_text_free(text);
+    if (status == WEFT_PENDING) return CLI_FAILED; /* as diff(1) */
     return status < 0 ? cli_failed() : CLI_DONE;
 }
 
@@ -142,17 +293,29 @@ static int run(const cli_verb *verb, int count, char **words) {
     checkpoint_options values = {0};
     int code, left;
     if (!cli_texts_create(&values.splits, count)) return CLI_FAILED;
+    if (!cli_texts_create(&values.only, count)) {
+        cli_texts_free(&values.splits);
+        return CLI_FAILED;
+    }
     if (cli_parse(verb, count, words, &values, &left, &code))
         code = act(verb, left, words, &values);
     free(values.rules);
+    free(values.only_ranks);
     cli_texts_free(&values.splits);
+    cli_texts_free(&values.only);
     return code;
 }
 
 const cli_verb cli_checkpoint = {
     .name = "checkpoint",
-    .summary = "look into checkpoints, verify them, merge and split slices",
+    .summary = "look into checkpoints, verify, compare and convert them",
     .usage = "checkpoint inspect|verify PATH [--json]\n"
+             "       weft checkpoint digest PATH [--from LAYOUTS] [--json]\n"
+             "       weft checkpoint diff PATH PATH [--from LAYOUTS] [--to LAYOUTS] [--json]\n"
+             "       weft checkpoint reshard SRC DST [--from LAYOUTS] [--to LAYOUTS] [--only "
+             "RANKS]\n"
+             "       weft checkpoint reshard SRC --list RANK --to LAYOUTS [--from LAYOUTS]\n"
+             "       weft checkpoint merge-strategies FILE... --out FILE\n"
              "       weft checkpoint merge --out FILE [--split PATTERN=DIM]... SLICE...\n"
              "       weft checkpoint split PATH --ranks N --split PATTERN=DIM... --out PREFIX",
     .example = "weft checkpoint verify run/\n"
@@ -162,6 +325,9 @@ const cli_verb cli_checkpoint = {
                "'fc2.weight=0' --out half",
     .notes = "PATH is a run's directory, one of its steps, a Hugging Face directory or a "
              ".safetensors file; so is each SLICE.\n"
+             "digest, diff and reshard also take slices of ranks (folders rank_0, rank_1, ...) and "
+             "torch's distributed checkpoints in safetensors.\n"
+             "diff exits 1 when tensors differ.\n"
              "verify reads every byte and exits 1 when anything is damaged.\n"
              "merge takes one slice of each rank, in the order of ranks. What no --split names "
              "must be the same in all slices.\n"

@@ -106,6 +106,18 @@ static weft_status find_recompute(importing *i) {
     return WEFT_OK;
 }
 
+/* Copies of the sharded states, among all replicas of the parameters. */
+static weft_status find_shard(importing *i) {
+    wefti_degrees *d = &i->degrees;
+    const int64_t copies = i->m.instances, replicas = (int64_t)d->data * d->expert * d->context;
+    if (copies <= 1 || d->level == 0) return WEFT_OK;
+    WEFT_REQUIRE(replicas % copies == 0, WEFT_E_ARG,
+                 "--num-distributed-optimizer-instances %lld: it does not divide the %lld replicas",
+                 (long long)copies, (long long)replicas);
+    d->shard = (int32_t)(replicas / copies);
+    return WEFT_OK;
+}
+
 /* ZeRO's level. */
 static weft_status find_level(importing *i) {
     static const char *const names[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
@@ -193,7 +205,8 @@ static weft_status find_degrees(importing *i) {
                        "here; a strategy for `n` and `k` of moe_linear splits them\n",
                        (long long)m->expert_tensor);
     WEFT_TRY(find_recompute(i));
-    return find_level(i);
+    WEFT_TRY(find_level(i));
+    return find_shard(i);
 }
 
 static void write_real(wefti_text *out, const char *key, double value) {
@@ -296,7 +309,10 @@ static void write_parallel(const importing *i, const weft_plan *plan, wefti_text
                        d->chunks);
     else
         wefti_text_add(out, "  accumulate: %d\n", d->microbatches);
-    if (d->level) wefti_text_add(out, "  optimizer: {level: %d}\n", d->level);
+    if (d->shard)
+        wefti_text_add(out, "  optimizer: {level: %d, shard_size: %d}\n", d->level, d->shard);
+    else if (d->level)
+        wefti_text_add(out, "  optimizer: {level: %d}\n", d->level);
     if (d->recompute != WEFT_RECOMPUTE_NONE)
         wefti_text_add(out, "  recompute: {mode: %s}\n",
                        d->recompute == WEFT_RECOMPUTE_FULL ? "full" : "selective");

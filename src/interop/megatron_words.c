@@ -90,6 +90,7 @@ static const option known[] = {
     {"nproc-per-node", OPTION_INTEGER, MEGATRON_AT(per_node)},
     {"sequence-parallel", OPTION_SWITCH, MEGATRON_AT(sequence_parallel)},
     {"use-distributed-optimizer", OPTION_SWITCH, MEGATRON_AT(distributed_optimizer)},
+    {"num-distributed-optimizer-instances", OPTION_INTEGER, MEGATRON_AT(instances)},
     {"use-torch-fsdp2", OPTION_SWITCH, MEGATRON_AT(fsdp)},
     {"use-custom-fsdp", OPTION_SWITCH, MEGATRON_AT(fsdp)},
     {"use-megatron-fsdp", OPTION_SWITCH, MEGATRON_AT(fsdp)},

@@ -115,23 +115,29 @@ static void add_parallel(const weft_model_config *c, const wefti_degrees *d, wef
     if (d->expert > 1) add_integer(out, "expert-model-parallel-size", d->expert);
     if (d->expert > 1 && d->tensor > 1) add_integer(out, "expert-tensor-parallel-size", 1);
     if (d->sequence) wefti_text_add(out, "--sequence-parallel\n");
-    if (d->stages > 1 && d->chunks > 1) {
+    const bool known =
+        d->schedule == WEFT_PIPELINE_1F1B || d->schedule == WEFT_PIPELINE_INTERLEAVED;
+    if (d->stages > 1 && d->chunks > 1 && known) {
         if (c->layers % (d->stages * d->chunks) == 0)
             add_integer(out, "num-layers-per-virtual-pipeline-stage",
                         c->layers / d->stages / d->chunks);
         else
             add_integer(out, "num-virtual-stages-per-pipeline-rank", d->chunks);
     }
-    if (d->stages > 1 && d->schedule != WEFT_PIPELINE_1F1B &&
-        d->schedule != WEFT_PIPELINE_INTERLEAVED)
-        wefti_text_add(notes, "the pipeline schedule %s: Megatron-LM has 1f1b and interleaved\n",
-                       d->schedule == WEFT_PIPELINE_GPIPE ? "gpipe" : "zero_bubble");
+    if (d->stages > 1 && !known)
+        wefti_text_add(notes,
+                       "the pipeline schedule %s with %d virtual stages: Megatron-LM has 1f1b and "
+                       "interleaved, and these options mean 1f1b\n",
+                       d->schedule == WEFT_PIPELINE_GPIPE ? "gpipe" : "zero_bubble", d->chunks);
     if (d->level == 1) wefti_text_add(out, "--use-distributed-optimizer\n");
     if (d->level > 1)
         wefti_text_add(out,
                        "--use-megatron-fsdp\n--data-parallel-sharding-strategy %s\n"
                        "--use-distributed-optimizer\n",
                        d->level == 2 ? "optim_grads" : "optim_grads_params");
+    const int32_t replicas = d->data * d->expert * d->context;
+    if (d->level && d->shard && replicas > d->shard)
+        add_integer(out, "num-distributed-optimizer-instances", replicas / d->shard);
     if (d->recompute == WEFT_RECOMPUTE_SELECTIVE)
         wefti_text_add(out, "--recompute-granularity selective\n");
     if (d->recompute == WEFT_RECOMPUTE_FULL)

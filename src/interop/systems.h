@@ -25,7 +25,8 @@ typedef struct wefti_megatron {
     bool bf16, fp16, fp8;
     /* parallelism */
     int64_t tensor, pipeline, context, expert, expert_tensor, chunk_layers, chunks;
-    int64_t nodes, per_node, recompute_layers;
+    int64_t nodes, per_node, recompute_layers,
+        instances; /* instances: of the distributed optimizer */
     bool sequence_parallel, distributed_optimizer, fsdp, selective;
     const char *recompute, *recompute_method, *sharding;
 } wefti_megatron;

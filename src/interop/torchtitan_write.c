@@ -37,6 +37,14 @@ static void add_parallel(const wefti_degrees *d, wefti_text *out, wefti_text *no
     const int32_t replicas = d->data * d->expert;
     /* Its data parallelism is FSDP, which shards parameters, or copies of the whole model. */
     const bool sharded = d->level >= 2;
+    /* Its shards also hold the context's parts, in a factor of its own. */
+    const bool in_part = sharded && d->shard && d->shard % d->context == 0;
+    const int32_t shard = !sharded ? 1 : in_part ? d->shard / d->context : replicas;
+    if (sharded && d->shard && !in_part)
+        wefti_text_add(notes,
+                       "parallel.optimizer.shard_size: %d: torchtitan's shards are a multiple of "
+                       "the %d parts of a sequence\n",
+                       d->shard, d->context);
     if (d->level == 1 || d->level == 2)
         wefti_text_add(notes,
                        "parallel.optimizer.level: %d: torchtitan shards nothing or also the "
@@ -47,8 +55,8 @@ static void add_parallel(const wefti_degrees *d, wefti_text *out, wefti_text *no
                    "data_parallel_shard_degree = %d\nfsdp_reshard_after_forward = \"%s\"\n"
                    "tensor_parallel_degree = %d\ncontext_parallel_degree = %d\n"
                    "expert_parallel_degree = %d\npipeline_parallel_degree = %d\n",
-                   sharded ? 1 : replicas, sharded ? replicas : 1,
-                   d->level == 3 ? "always" : "never", d->tensor, d->context, d->expert, d->stages);
+                   replicas / shard, shard, d->level == 3 ? "always" : "never", d->tensor,
+                   d->context, d->expert, d->stages);
     if (d->tensor > 1 && !d->sequence)
         wefti_text_add(notes, "tensor parallelism without the sequence's: torchtitan splits norms "
                               "along the sequence\n");

@@ -44,8 +44,9 @@ static const weft_component components[] = {
     {"libyaml", "job files", WEFT_HAVE_YAML, NULL},
     {"zlib", "compressed data files", WEFT_HAVE_ZLIB, NULL},
     {"hwloc", "machine discovery", WEFT_HAVE_HWLOC, NULL},
-    {"OpenSSL", "who may join a job", WEFT_HAVE_OPENSSL, NULL},
-    {"UCX", "messages between hosts", WEFT_HAVE_UCX, NULL},
+    {"OpenSSL", "who may join a job; messages between hosts", WEFT_HAVE_OPENSSL, NULL},
+    {"UCX", "messages that anybody may forge: trusted networks, WEFT_COMM=ucx", WEFT_HAVE_UCX,
+     NULL},
     {"Open MPI", "a module for its mpirun", WEFT_HAVE_OPENMPI_MODULE, NULL},
     {"MPICH", "a module for its mpirun", WEFT_HAVE_MPICH_MODULE, NULL},
 };

@@ -156,6 +156,13 @@ int32_t wefti_plan_stage_of_rank(const weft_plan *plan, int32_t rank);
 /* All checks that need no model: mesh against devices, levels, numbers, names of axes. */
 weft_status wefti_plan_check(const weft_plan *plan) WEFT_CHECKED;
 
+/* plan_state.c: the layout of a parameter's optimizer state, if its readers have it in layout
+ * `use`. It is split along the first dimension: these pieces are contiguous, which makes copies and
+ * transfers fast. Another dimension is used if its largest piece is smaller by more than an eighth.
+ * If no dimension has elements for all devices, some devices hold none. */
+wefti_layout wefti_plan_state_layout(const weft_plan *plan, const wefti_mesh *mesh,
+                                     const weft_desc *whole, const wefti_layout *use);
+
 /* plan_print.c, plan_parse.c. Parsing is strict: it refuses unknown keys, wrong types and other
  * versions, and names the place. */
 weft_status wefti_plan_print(const weft_plan *plan, char **out) WEFT_CHECKED;

@@ -130,6 +130,28 @@ static void wake(wefti_match *m, wefti_match_channel *c) {
     }
 }
 
+static int64_t place_of(const wefti_match_rank *r, const wefti_step *step, wefti_ref ref,
+                        int64_t *out_stride) {
+    *out_stride = 0;
+    if (ref.arg == WEFTI_REF_NONE) return -1;
+    if (ref.arg == WEFTI_REF_FRAME) return step->frame + ref.offset;
+    if (step->strides) *out_stride = step->strides[ref.arg];
+    return wefti_cursor_arg(step, &r->at, ref.arg) + ref.offset;
+}
+
+/* Where the transfer of a step, or of an instruction of its routine, has its operand and its
+ * result. */
+static void find_places(const wefti_match_rank *r, const wefti_match_side *side,
+                        wefti_match_post *out) {
+    const wefti_instruction *x = side->code;
+    wefti_ref ref[2] = {{.arg = 0}, {.arg = 1}};
+    if (x) {
+        ref[0] = x->node->inputs ? x->in[0] : (wefti_ref){.arg = WEFTI_REF_NONE};
+        ref[1] = x->node->outputs ? x->out[0] : (wefti_ref){.arg = WEFTI_REF_NONE};
+    }
+    for (int i = 0; i < 2; i++) out->place[i] = place_of(r, side->step, ref[i], &out->stride[i]);
+}
+
 static weft_status post(wefti_match *m, wefti_match_rank *r, int32_t index,
                         const wefti_match_side *side) {
     wefti_match_end *end = &r->ends[index];
@@ -137,7 +159,9 @@ static weft_status post(wefti_match *m, wefti_match_rank *r, int32_t index,
     if (end->posted - end->waited == WEFTI_COMM_DEPTH)
         return wefti_match_wrong(m, side, "is posted once more than may be under way");
     int64_t number = c->posted[end->slot]++;
-    end->number[end->posted++ % WEFTI_COMM_DEPTH] = number;
+    wefti_match_post *in_flight = &end->in_flight[end->posted++ % WEFTI_COMM_DEPTH];
+    in_flight->number = number;
+    find_places(r, side, in_flight);
     end->last = *side;
     r->under_way++;
     if (number - c->begin == c->used) {
@@ -158,7 +182,12 @@ static weft_status wait(wefti_match *m, wefti_match_rank *r, int32_t index,
     wefti_match_end *end = &r->ends[index];
     if (end->posted == end->waited)
         return wefti_match_wrong(m, side, "is waited for but was not posted");
-    r->blocked = end->channel->complete <= end->number[end->waited % WEFTI_COMM_DEPTH];
+    const wefti_match_post *oldest = wefti_match_oldest(end);
+    wefti_match_post own;
+    find_places(r, side, &own);
+    if (memcmp(own.place, oldest->place, sizeof own.place) != 0)
+        return wefti_match_wrong(m, side, "is waited for, but the wait ends an older post");
+    r->blocked = end->channel->complete <= oldest->number;
     if (r->blocked) {
         end->channel->waiting[end->slot] = true;
         r->waits = *side;

@@ -13,6 +13,8 @@
  * - Ranks that wait for each other in a circle, or for a rank at the end of its program. The
  *   message lists the chain of waits.
  * - Posts without a wait, waits without a post, and more than WEFTI_COMM_DEPTH posts in flight.
+ * - Waits that end another post than their own. A wait ends the oldest post of its transfer, so the
+ *   post must have the same operand and result in memory.
  * - Transfers that are illegal, or do not fit their operands.
  *
  * Each section must be complete: no transfer is in flight from one section to the next. Source for

@@ -38,8 +38,12 @@ static uint64_t digest_rank(const wefti_match *m, const wefti_match_rank *r, int
         const wefti_match_end *e = &r->ends[i];
         if (e->posted == e->waited) continue;
         digest = add(digest, i);
-        for (uint32_t k = e->waited; k != e->posted; k++)
-            digest = add(digest, e->number[k % WEFTI_COMM_DEPTH] - e->channel->complete);
+        for (uint32_t k = e->waited; k != e->posted; k++) {
+            const wefti_match_post *x = &e->in_flight[k % WEFTI_COMM_DEPTH];
+            digest = add(digest, x->number - e->channel->complete);
+            for (int p = 0; p < 2; p++)
+                digest = add(digest, x->place[p] - r->at.iteration * x->stride[p]);
+        }
     }
     return digest;
 }
@@ -106,9 +110,17 @@ static void skip(wefti_match *m, int32_t times) {
         (reference->at.iteration - reference->iteration) * times * loop_of(m, reference)->micro;
     for (int32_t i = 0; i < m->count; i++) {
         wefti_match_rank *r = &m->ranks[i];
-        if (loop_of(m, r)) r->at.iteration += (r->at.iteration - r->iteration) * times;
+        const int32_t skipped = loop_of(m, r) ? (r->at.iteration - r->iteration) * times : 0;
+        r->at.iteration += skipped;
         r->waits.micro += by;
-        for (int32_t k = 0; k < r->count; k++) r->ends[k].last.micro += by;
+        for (int32_t k = 0; k < r->count; k++) {
+            wefti_match_end *e = &r->ends[k];
+            e->last.micro += by;
+            for (int x = 0; x < 2 * WEFTI_COMM_DEPTH; x++) {
+                wefti_match_post *post = &e->in_flight[x / 2];
+                post->place[x % 2] += skipped * post->stride[x % 2];
+            }
+        }
     }
     for (uint64_t b = 0; b < m->buckets; b++)
         for (wefti_match_channel *c = m->channels[b]; c; c = c->next)

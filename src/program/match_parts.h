@@ -37,13 +37,19 @@ typedef struct wefti_match_channel {
     int64_t used, capacity;
 } wefti_match_channel;
 
+/* A post in flight: its number in the channel, and the places of its source and its destination in
+ * the arena, which move on by `stride` per iteration of a loop. */
+typedef struct wefti_match_post {
+    int64_t number, place[2], stride[2];
+} wefti_match_post;
+
 /* A transfer in one rank's table. */
 typedef struct wefti_match_end {
     wefti_match_channel *channel;
     int32_t kind, slot; /* slot: the player's index in the channel */
     uint32_t posted, waited;
-    int64_t number[WEFTI_COMM_DEPTH]; /* numbers of the posts in flight, in the channel */
-    wefti_match_side last;            /* the last post */
+    wefti_match_post in_flight[WEFTI_COMM_DEPTH];
+    wefti_match_side last; /* the last post */
 } wefti_match_end;
 
 /* A player: a rank, or the representative of a class. */
@@ -82,6 +88,11 @@ typedef struct wefti_match {
     uint64_t buckets;
     wefti_match_repeat repeat;
 } wefti_match;
+
+/* The oldest post in flight. */
+static inline wefti_match_post *wefti_match_oldest(wefti_match_end *end) {
+    return &end->in_flight[end->waited % WEFTI_COMM_DEPTH];
+}
 
 /* match_loop.c. begin: with a section. at: when a rank has begun another iteration of its loop. If
  * the play repeats itself, the ranks skip as many iterations as they can. */

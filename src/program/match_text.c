@@ -124,10 +124,10 @@ weft_status wefti_match_wrong(const wefti_match *m, const wefti_match_side *side
 static int32_t missing(const wefti_match *m, int32_t player) {
     const wefti_match_rank *r = &m->ranks[player];
     const wefti_transfer *t = r->waits.transfer;
-    const wefti_match_end *end = NULL;
+    wefti_match_end *end = NULL;
     for (int32_t i = 0; i < r->count && !end; i++)
         if (wefti_partition_transfer(r->program->partition, i) == t) end = &r->ends[i];
-    int64_t number = end->number[end->waited % WEFTI_COMM_DEPTH];
+    const int64_t number = wefti_match_oldest(end)->number;
     for (int32_t i = 0; i < end->channel->members; i++)
         if (end->channel->posted[i] <= number) return end->channel->ranks[i];
     return player; /* not reached: the wait would have ended */

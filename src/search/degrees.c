@@ -152,9 +152,14 @@ weft_status wefti_degrees_of_plan(const weft_plan *plan, wefti_degrees *out,
                                   wefti_text *out_notes) {
     wefti_degrees d = wefti_degrees_none();
     int32_t *const sizes[AXES] = {&d.data, &d.expert, &d.context, &d.tensor};
+    int a = AXES;
     for (int i = 0; i < plan->mesh.axes; i++) {
         const wefti_axis *axis = &plan->mesh.axis[i];
-        int a = 0;
+        if (a < AXES && wefti_mesh_part(&plan->mesh, i)) { /* of the axis before it */
+            *sizes[a] *= axis->size;
+            continue;
+        }
+        a = 0;
         while (a < AXES && strcmp(axis->name, axis_names[a]) != 0) a++;
         if (a < AXES) {
             *sizes[a] = axis->size;
@@ -171,6 +176,7 @@ weft_status wefti_degrees_of_plan(const weft_plan *plan, wefti_degrees *out,
     d.schedule = plan->pipeline.schedule;
     d.microbatches = d.stages > 1 ? plan->pipeline.microbatches : plan->accumulate;
     d.level = plan->optimizer.level;
+    d.shard = plan->optimizer.shard;
     d.recompute = plan->recompute.mode;
     *out = d;
     return WEFT_OK;

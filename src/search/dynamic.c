@@ -253,6 +253,9 @@ static weft_status solve(tables *t) {
                                           .tables = t->edges,
                                           .table_count = t->edge_count};
     WEFT_NEW_ARRAY(chosen, int32_t, g->node_count + 1);
+    t->f->most = 0;
+    for (int32_t i = 0; i < g->node_count; i++)
+        if (t->values[i] > t->f->most) t->f->most = t->values[i];
     weft_status status = wefti_choice_solve(&problem, capacity_of(t->f), chosen, &solution);
     for (int32_t i = 0; i < g->node_count && status >= 0; i++)
         t->f->assigned[i] = g->nodes[i].strategies[t->kept[i][chosen[i]]];

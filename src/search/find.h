@@ -14,6 +14,7 @@ typedef struct wefti_find {
     wefti_assignment *assigned; /* [nodes] */
     wefti_text notes;           /* warnings, a line each */
     int64_t searched;           /* strategies that were compared */
+    int32_t most;               /* DYNAMIC: strategies of the op that has most, in the last step */
 } wefti_find;
 
 /* dynamic.c */

@@ -200,28 +200,27 @@ static weft_status time_transfers(wefti_sim *sim, wefti_sim_rank *r, const group
 
 /* ---- all ranks ---- */
 
-static weft_status check_options(const wefti_sim *sim) {
-    const wefti_simulate_options *o = sim->options;
+weft_status wefti_simulate_check(const wefti_simulate_options *o, int32_t ranks) {
     WEFT_REQUIRE(o->machine, WEFT_E_ARG, "a simulation needs a machine");
-    WEFT_TRY(wefti_model_fits(o->machine, sim->world));
+    WEFT_TRY(wefti_model_fits(o->machine, ranks));
     for (int32_t i = 0; i < o->slow_rank_count; i++)
-        WEFT_REQUIRE(o->slow_ranks[i].rank >= 0 && o->slow_ranks[i].rank < sim->world &&
+        WEFT_REQUIRE(o->slow_ranks[i].rank >= 0 && o->slow_ranks[i].rank < ranks &&
                          o->slow_ranks[i].factor >= 1 && o->slow_ranks[i].factor <= 1e6,
                      WEFT_E_ARG,
                      "slow rank %d, %g times: ranks are 0 to %d, and factors 1 to 1000000",
-                     o->slow_ranks[i].rank, o->slow_ranks[i].factor, sim->world - 1);
+                     o->slow_ranks[i].rank, o->slow_ranks[i].factor, ranks - 1);
     for (int32_t i = 0; i < o->slow_link_count; i++) {
         const weft_slow_link *l = &o->slow_links[i];
-        WEFT_REQUIRE(l->a >= 0 && l->a < sim->world && l->b >= 0 && l->b < sim->world &&
-                         l->a != l->b && l->factor >= 1 && l->factor <= 1e6,
+        WEFT_REQUIRE(l->a >= 0 && l->a < ranks && l->b >= 0 && l->b < ranks && l->a != l->b &&
+                         l->factor >= 1 && l->factor <= 1e6,
                      WEFT_E_ARG,
                      "slow link %d-%d, %g times: ranks are 0 to %d, and factors 1 to 1000000", l->a,
-                     l->b, l->factor, sim->world - 1);
+                     l->b, l->factor, ranks - 1);
     }
     WEFT_REQUIRE(o->fail_seconds >= 0 &&
-                     (o->fail_seconds == 0 || (o->failing >= 0 && o->failing < sim->world)),
+                     (o->fail_seconds == 0 || (o->failing >= 0 && o->failing < ranks)),
                  WEFT_E_ARG, "rank %d cannot fail at %g s: ranks are 0 to %d", o->failing,
-                 o->fail_seconds, sim->world - 1);
+                 o->fail_seconds, ranks - 1);
     return WEFT_OK;
 }
 
@@ -271,7 +270,7 @@ static void begin_step(wefti_sim *sim) {
 weft_status wefti_sim_setup(wefti_sim *sim) {
     const wefti_simulate_options *o = sim->options;
     group_room room;
-    WEFT_TRY(check_options(sim));
+    WEFT_TRY(wefti_simulate_check(sim->options, sim->world));
     WEFT_TRY(check_programs(sim));
     WEFT_TRY(wefti_sim_share(sim));
     WEFT_TRY(wefti_sim_players(sim));

@@ -117,6 +117,9 @@ weft_status wefti_simulate(const wefti_program *const *programs, int32_t count,
 weft_status wefti_simulate_classes(const wefti_match_classes *classes,
                                    const wefti_simulate_options *options,
                                    wefti_simulation **out) WEFT_CHECKED;
+/* What the two calls above refuse: the machine has too few devices, or ranks that do not exist are
+ * slow or fail. */
+weft_status wefti_simulate_check(const wefti_simulate_options *options, int32_t ranks) WEFT_CHECKED;
 void wefti_simulation_free(wefti_simulation *simulation); /* NULL is legal */
 
 #endif

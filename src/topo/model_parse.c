@@ -60,6 +60,7 @@ static weft_status read_number(const model_reading *r, const spot *at, double le
     *out = v->kind == WEFTI_JSON_INT ? (double)v->as.integer : v->as.real;
     if (!isfinite(*out) || *out < least || *out > most)
         REFUSE(r, v, "%s is %g; it must be from %g to %g", at->path, *out, least, most);
+    if (*out == 0) *out = 0; /* no negative zero, which reads back as another text */
     return WEFT_OK;
 }
 

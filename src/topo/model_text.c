@@ -221,6 +221,7 @@ static weft_status set_link(wefti_machine_model *m, wefti_level *level, const ch
                  "%s=%.60s: it must be bytes per second and seconds of latency, such as "
                  "%s=450e9,3e-6",
                  key, text, key);
+    if (latency == 0) latency = 0; /* no negative zero, which reads back as another text */
     const char *source = wefti_arena_format(m->arena, "given: %s=%s", key, text);
     WEFT_REQUIRE(source, WEFT_E_NOMEM, "no memory for a machine");
     level->bytes_per_second = (wefti_figure){rate, source};

@@ -11,7 +11,7 @@
 #include "comm/comm.h"
 #include "comm/position.h"
 
-static const int64_t look_ns = 100000000, least_ns = 2000000000;
+static const int64_t look_ns = 100000000, limit_ns = 2000000000;
 
 struct wefti_stopper {
     weft_world *world;
@@ -20,27 +20,16 @@ struct wefti_stopper {
     pthread_mutex_t lock; /* of `ends` */
     pthread_cond_t wake;
     bool ends;
-    bool gave_up;       /* read once the thread has ended */
-    int64_t asked_ns;   /* when the request was seen; 0: there is none */
-    int64_t since_ns;   /* of the wait that was seen last */
-    int64_t length_ns;  /* of that wait, as far as it was seen */
-    bool in_step;       /* that wait is in a step, not in the preparation of the run */
-    int64_t longest_ns; /* of the waits in steps that have ended */
+    bool gave_up;     /* read once the thread has ended */
+    int64_t asked_ns; /* when the request was seen; 0: there is none */
 };
 
+/* In one transfer, since the request, for longer than the limit. Earlier waits do not count: a
+ * request ends a waiting process within seconds, however long its steps are. */
 static bool waits_in_vain(wefti_stopper *s, const wefti_standing *at, int64_t now) {
     if (!s->asked_ns && *s->asked) s->asked_ns = now;
-    if (!at->waiting || at->since_ns != s->since_ns) {
-        if (s->in_step && s->length_ns > s->longest_ns) s->longest_ns = s->length_ns;
-        s->length_ns = 0;
-    }
-    if (!at->waiting) return false;
-    s->since_ns = at->since_ns;
-    s->in_step = at->step > 0;
-    s->length_ns = now - at->since_ns;
     int64_t from = at->since_ns > s->asked_ns ? at->since_ns : s->asked_ns;
-    int64_t limit = 2 * s->longest_ns > least_ns ? 2 * s->longest_ns : least_ns;
-    return s->asked_ns && now - from > limit;
+    return s->asked_ns && at->waiting && now - from > limit_ns;
 }
 
 static void give_up(wefti_stopper *s, const wefti_standing *at, int64_t now) {

@@ -1,5 +1,7 @@
 /* Agreement of a training run's processes: when to stop, and data that only rank 0 reads or
  * decides. It builds on session/agree.h. */
+#include <string.h>
+
 #include "base/digest/digest.h"
 #include "plan/plan.h"
 #include "train/save/save.h"
@@ -8,6 +10,9 @@ weft_status wefti_training_join(wefti_training *t, weft_world *world) {
     if (!world || weft_world_size(world) == 1) return WEFT_OK;
     t->ranks.world = world;
     t->ranks.follows = weft_world_rank(world) > 0;
+    if (strstr(weft_world_communicator(world), "ucx"))
+        wefti_training_note(t, "messages between ranks go by UCX, which neither authenticates nor "
+                               "encrypts them: use it on trusted networks only");
     return wefti_agreement_of(world, &t->ranks.agreement);
 }
 

@@ -136,5 +136,27 @@ expect 1 'tp=3' plan --import run.sh $few --why-not "tp=3"
 expect 1 'machine' plan --import run.sh --why-not "tp=4"
 sed 's/TP=2/TP=3/' run.sh >odd.sh
 expect 1 'odd.sh|3' plan --import odd.sh
+# A searched plan goes out and comes back: the same step and peak. What does not go is named.
+searched="model.family=llama model.layers=4 model.hidden=64 model.heads=4 model.kv_heads=2 model.vocab=256 model.context=32
+    train.batch=16 train.precision=bf16"
+cluster="2 hosts of 4 a100-80g"
+for fix in "tp=2 pp=2 schedule=1f1b" "tp=2 pp=1 level=1 sp=1" "dp=8 level=3 recompute=full" "cp=2 tp=2 pp=1"; do
+    # shellcheck disable=SC2086
+    "$weft" plan $searched --machine "$cluster" --evaluations 2 --fix "$fix" --json >out 2>&1 || fail "no plan for $fix" out
+    sed 's/"lower_bound.*"predicted_peak_bytes": \([0-9]*\),.*/"predicted_peak_bytes": \1/' out >there
+    # shellcheck disable=SC2086
+    "$weft" plan $searched --machine "$cluster" --evaluations 2 --fix "$fix" --export megatron >back.txt 2>notes || fail "no export of $fix" notes
+    [ -s notes ] && fail "$fix: Megatron-LM can express it" notes
+    "$weft" simulate --import back.txt --devices 8 --machine "$cluster" --json 2>err |
+        sed 's/.*"step_seconds": \([^,]*\), "tokens.*"predicted_peak_bytes": \([0-9]*\), "predicted_peak_rank".*/{"step_seconds": \1, "predicted_peak_bytes": \2/' >back
+    cmp -s there back || fail "$fix: another step or peak after the way out and back: $(cat there back err)"
+done
+# shellcheck disable=SC2086
+"$weft" plan $searched --machine "$cluster" --evaluations 2 --fix "pp=2 schedule=zero_bubble" --export megatron >back.txt 2>notes
+grep -q zero_bubble notes || fail 'the schedule zero_bubble is no option of Megatron-LM' notes
+expect 0 '"step_seconds"' simulate --import back.txt --devices 8 --machine "$cluster" --json
+# shellcheck disable=SC2086
+expect 0 'pipeline_parallel_degree = 2|tensor_parallel_degree = 2|note|flavor' \
+    plan $searched --machine "$cluster" --evaluations 2 --fix "tp=2 pp=2 schedule=1f1b" --export torchtitan
 [ $failed = 0 ] && echo "machines, plans for them, options of other systems"
 exit $failed

@@ -58,23 +58,38 @@ done
 top=$(sed -n 's/.*"name":"memory".*"bytes":\([0-9]*\).*/\1/p' trace.json | sort -n | tail -1)
 [ "$top" = "$peak" ] || fail "the counter reaches $top bytes, the peak is $peak"
 
-# A run of the same job has the same cells, kernels and transfers.
+# A run of the same job has the same cells, kernels and transfers, whatever the plan.
 small="model.family=gpt2 model.layers=4 model.hidden=32 model.heads=4 model.context=16 train.batch=16 train.steps=1
-    data.path=text.txt data.validation=0 checkpoint.dir= parallel.pipeline.stages=2 parallel.pipeline.microbatches=4
-    parallel.optimizer.level=1"
+    data.path=text.txt data.validation=0 checkpoint.dir="
 # The names of cells and transfers with their categories, the names of kernels.
 names() {
     sed -n 's/.*"ph":"X","name":"\([^"]*\)","cat":"\([^"]*\)","pid":[0-9]*,"tid":\([0-9]*\).*/\3 \1 \2/p' "$1" |
         awk '$1 == 1 { print 1, $2; next } { if ($1 > 2) $1 = 2; print }' | sort -u
 }
+# same_names 'keys of the plan' KIND...: of these kinds of transfers there are some.
+same_names() {
+    keys=$1
+    shift
+    # shellcheck disable=SC2086
+    expect 0 'done: 1 step' train $small --devices 4 $keys --trace real.json
+    # shellcheck disable=SC2086
+    expect 0 'predicted step' simulate $small --devices 4 $keys --machine v100 --trace sim.json
+    names real.json >real.names
+    names sim.json >sim.names
+    [ "$(wc -l <real.names)" -gt 50 ] || fail 'a run has few names' real.names
+    diff real.names sim.names >names || fail "$keys: the run and the prediction differ in names" names
+    for kind in "$@"; do
+        grep -q "^2 $kind " sim.names || fail "$keys: no $kind" sim.names
+    done
+}
+stages="parallel.pipeline.stages=2 parallel.pipeline.microbatches=4"
+same_names "$stages parallel.optimizer.level=1" send reduce_scatter all_gather
+same_names "parallel.optimizer.level=3 parallel.recompute.mode=full train.accumulate=2" reduce_scatter all_gather
+same_names "$stages parallel.pipeline.schedule=zero_bubble --mode semi" send all_reduce
 # shellcheck disable=SC2086
-expect 0 'done: 1 step' train $small --devices 4 --trace real.json
-# shellcheck disable=SC2086
-expect 0 'predicted step' simulate $small --devices 4 --machine v100 --trace sim.json
-names real.json >real.names
-names sim.json >sim.names
-[ "$(wc -l <real.names)" -gt 50 ] || fail 'a run has few names' real.names
-cmp -s real.names sim.names || fail 'the run and the prediction differ in names'
+expect 0 'plan.json' plan $small --devices 4 --machine v100 --fix "dp=2 tp=2" --out plan.json
+same_names "--plan plan.json" all_reduce
+small="$small $stages parallel.optimizer.level=1" # for the reports below
 
 # --- a report is one file that needs nothing else ---
 # shellcheck disable=SC2086
@@ -110,10 +125,29 @@ expect 1 'no/report.html' simulate job.yaml $two --report no/report.html
     expect 2 'rank=R,x=F' simulate job.yaml $two --slow rank=3,x=0.5
     expect 2 'A-B,x=F' simulate job.yaml $two --link 0-1,x=2
     expect 2 'A-B,x=F' simulate job.yaml $two --link 01,x=0.5
+    for word in '' rank=1 rank=1,x= rank=1,x=nan rank=1,x=inf rank=1,x=1e9 rank=-1,x=2 rank=1.5,x=2 rank=1,x=2,x=3 x=2,rank=1; do
+        expect 2 '--slow|rank=R,x=F' simulate job.yaml $two --slow "$word"
+    done
+    for word in '' 0-1 0-1,x= 0-1,x=0 0-1,x=-1 0-1,x=nan 0,1,x=0.5 a-b,x=0.5 0-1,x=0.5s -1-2,x=0.5; do
+        expect 2 '--link|A-B,x=F' simulate job.yaml $two --link "$word"
+    done
+    for word in rank=1 rank=1,at= rank=1,at=-1 rank=1,at=nan rank=1,at=1e99 rank=1,at=1m rank=x,at=1; do
+        expect 2 '--fail|rank=R,at=T' simulate job.yaml $two --fail "$word"
+    done
+    expect 2 '--fail' simulate job.yaml $two --fail ''
+    expect 1 'link 2-2' simulate job.yaml $two --link 2-2,x=0.5
     expect 2 'rank=R,at=T' simulate job.yaml $two --fail rank=1,at=0
     expect 1 'rank 7|0 to 3' simulate job.yaml $two --slow rank=7,x=2
     expect 1 'link 2-9' simulate job.yaml $two --link 2-9,x=0.5
     expect 1 'rank 8' simulate job.yaml $two --fail rank=8,at=1
+    # Before any search: this one would take long.
+    for words in '--slow rank=64,x=2' '--link 0-64,x=0.5' '--fail rank=64,at=1' '--trace no/t.json' '--report no/r.html'; do
+        # shellcheck disable=SC2086
+        "$weft" simulate model.layers=96 model.hidden=12288 model.heads=96 model.context=2048 model.vocab=51200 train.batch=1536 \
+            --machine '8 hosts of 8 h100-80g' parallel.evaluations=100000 parallel.search_seconds=600 $words >out 2>&1 &
+        wait $! && fail "simulate $words did not fail"
+        has_facts out "$(echo "$words" | grep -o 'no/[a-z.]*\|64')" || fail "simulate $words" out
+    done
     expect 1 'no/trace.json' simulate job.yaml $two --trace no/trace.json
 }
 expect 1 'machine' simulate job.yaml --devices 4

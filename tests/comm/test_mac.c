@@ -16,6 +16,8 @@
 
 enum { SCRIPTS = 12, BROKEN = 10, KILLED = 6 };
 
+static bool encrypts; /* the form `tls` */
+
 static weft_status join_by_mac(process_world *p, int32_t rank) {
     static seat_at_meeting seat; /* of this process; the transport keeps a pointer */
     seat = (seat_at_meeting){&p->meeting, rank, 0};
@@ -23,6 +25,7 @@ static weft_status join_by_mac(process_world *p, int32_t rank) {
                            .size = p->w.size,
                            .exchange = {&seat, swap_cards},
                            .key = "a key that all ranks know",
+                           .encrypts = encrypts,
                            .interface = "",
                            .seconds = 60};
     weft_transport transport;
@@ -271,11 +274,27 @@ static void frames(void **state) {
     }
 }
 
+static int begin_encrypted(void **state) {
+    (void)state;
+    encrypts = true;
+    return 0;
+}
+static int end_encrypted(void **state) {
+    (void)state;
+    encrypts = false;
+    return 0;
+}
+#define ENCRYPTED(test)                                                                            \
+    { #test " encrypted", test, begin_encrypted, end_encrypted, NULL }
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_scripts),
         cmocka_unit_test(broken_scripts),
         cmocka_unit_test(who_is_killed_is_named),
+        ENCRYPTED(random_scripts),
+        ENCRYPTED(broken_scripts),
+        ENCRYPTED(who_is_killed_is_named),
         cmocka_unit_test(frames),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

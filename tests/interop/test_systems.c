@@ -153,6 +153,8 @@ static void contradictions_are_refused(void **state) {
         {GPT "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3", "3",
          WEFT_E_ARG, 0},
         {GPT "--optimizer shampoo", "shampoo", WEFT_E_NO_IMPL, 0},
+        {GPT "--use-distributed-optimizer --num-distributed-optimizer-instances 3",
+         "--num-distributed-optimizer-instances 3", WEFT_E_ARG, 8},
         {GPT "--recompute-granularity most", "most", WEFT_E_ARG, 0},
         {GPT "--use-torch-fsdp2 --data-parallel-sharding-strategy all", "all", WEFT_E_ARG, 0},
         {GPT "--tensor-model-parallel-size 1125899906842624", "1048576", WEFT_E_ARG, 0},
@@ -190,6 +192,9 @@ static void options_survive_a_round_trip(void **state) {
                "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel",
          8},
         {GPT "--optimizer sgd --sgd-momentum 0.9 --lr 0.1 --lr-decay-style constant", 1},
+        {LLAMA "--use-distributed-optimizer --num-distributed-optimizer-instances 2 "
+               "--tensor-model-parallel-size 2",
+         8},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         imported a, b;
@@ -226,6 +231,13 @@ static void torchtitan_gets_what_it_can_express(void **state) {
     for (size_t k = 0; k < sizeof lines / sizeof *lines; k++)
         if (!strstr(options, lines[k])) fail_msg("no '%s' in\n%s", lines[k], options);
     assert_non_null(strstr(notes, "8 layers")); /* sizes are a flavor's there */
+    weft_text_free(options);
+    weft_text_free(notes);
+    end(&i);
+    ASSERT_OK(import(LLAMA "--use-megatron-fsdp --num-distributed-optimizer-instances 2", 8, &i));
+    ASSERT_OK(weft_job_export(i.job, WEFT_SYSTEM_TORCHTITAN, &options, &notes));
+    assert_non_null(strstr(options, "data_parallel_replicate_degree = 2\n"));
+    assert_non_null(strstr(options, "data_parallel_shard_degree = 4\n"));
     weft_text_free(options);
     weft_text_free(notes);
     end(&i);

@@ -208,7 +208,11 @@ static const struct {
     const char *communicator;
     int hosts;     /* of neighbours... */
     bool by_turns; /* ...or not */
-} roads[] = {{"host", 1, false}, {"ucx", 1, false}, {"host+ucx", 2, false}, {"host+ucx", 2, true}};
+} roads[] = {{"host", 1, false},
+             {"mac", 1, false},
+             {"host+mac", 2, false},
+             {"host+mac", 2, true},
+             {"ucx", 1, false}};
 enum { ROADS = sizeof roads / sizeof *roads };
 static int unlike_road;
 
@@ -338,7 +342,7 @@ static int unlike(int number, outcome *out) {
     return 0;
 }
 
-static bool ucx_missing(int count) {
+static bool carrier_missing(int count) {
     for (int i = 0; i < count; i++)
         if (outcomes[i].status == WEFT_E_NO_IMPL) {
             print_message("SKIP: %s\n", outcomes[i].text);
@@ -347,14 +351,14 @@ static bool ucx_missing(int count) {
     return false;
 }
 
-/* False: no UCX here. */
+/* False: this build has no such carrier. */
 static bool is_told(const char *named) {
     const char *communicator = roads[unlike_road].communicator;
     torch_variables(true);
     begin(RANKS, unlike);
     int bad = finish(RANKS);
     torch_variables(false);
-    if (ucx_missing(RANKS)) return false;
+    if (carrier_missing(RANKS)) return false;
     assert_int_equal(bad, 0);
     for (int i = 0; i < RANKS; i++) {
         const outcome *o = &outcomes[i];
@@ -413,16 +417,16 @@ static int on_two_hosts(int number, outcome *out) {
     return join_and_use(out);
 }
 
-static void two_hosts(void **state) {
-    (void)state;
+/* Messages between hosts are authenticated, or encrypted with everything else. */
+static void join_two_hosts(const char *expected) {
     torch_variables(true);
     begin(RANKS, on_two_hosts);
     int bad = finish(RANKS);
     torch_variables(false);
-    if (ucx_missing(RANKS)) return;
+    if (carrier_missing(RANKS)) return;
     assert_int_equal(bad, 0);
     for (int i = 0; i < RANKS; i++) {
-        assert_string_equal(outcomes[i].communicator, "host+ucx");
+        assert_string_equal(outcomes[i].communicator, expected);
         assert_int_equal(outcomes[i].hosts, 2);
         assert_int_equal(outcomes[i].local_size, 2);
         assert_int_equal(outcomes[i].local_rank, i % 2);
@@ -430,19 +434,38 @@ static void two_hosts(void **state) {
     }
 }
 
-static void by_ucx_alone(void **state) {
+static void two_hosts(void **state) {
     (void)state;
-    torch_variables(true);
-    setenv("WEFT_COMM", "ucx", 1);
-    begin(RANKS, torchrun);
-    int bad = finish(RANKS);
-    unsetenv("WEFT_COMM");
-    torch_variables(false);
-    if (ucx_missing(RANKS)) return;
-    assert_int_equal(bad, 0);
-    for (int i = 0; i < RANKS; i++) {
-        assert_string_equal(outcomes[i].communicator, "ucx");
-        assert_true(outcomes[i].sum == (float)((1 << RANKS) - 1));
+    join_two_hosts("host+mac");
+}
+
+static void two_hosts_over_tls(void **state) {
+    (void)state;
+#ifdef WEFT_HAVE_OPENSSL
+    setenv("WEFT_TLS", "1", 1);
+    join_two_hosts("host+tls");
+    unsetenv("WEFT_TLS");
+#else
+    print_message("SKIP: this build has no OpenSSL\n");
+#endif
+}
+
+static void by_messages_alone(void **state) {
+    (void)state;
+    static const char *const names[] = {"mac", "tls", "ucx"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        torch_variables(true);
+        setenv("WEFT_COMM", names[k], 1);
+        begin(RANKS, torchrun);
+        int bad = finish(RANKS);
+        unsetenv("WEFT_COMM");
+        torch_variables(false);
+        if (carrier_missing(RANKS)) continue;
+        assert_int_equal(bad, 0);
+        for (int i = 0; i < RANKS; i++) {
+            assert_string_equal(outcomes[i].communicator, names[k]);
+            assert_true(outcomes[i].sum == (float)((1 << RANKS) - 1));
+        }
     }
 }
 
@@ -566,7 +589,7 @@ static bool strike(int rank, int signal) {
     torch_variables(true);
     begin(RANKS, go_on);
     for (int i = 0; i < RANKS; i++) assert_true(await(&outcomes[i].joined, 20));
-    bool without = ucx_missing(RANKS);
+    bool without = carrier_missing(RANKS);
     if (!without) {
         for (int i = 0; i < RANKS; i++) ASSERT_SOON(20, outcomes[i].reductions >= 3);
         char name[64];
@@ -639,6 +662,12 @@ static int wrong_communicator(int number, outcome *out) {
     setenv("WEFT_COMM", "pigeons", 1);
     return torchrun(number, out);
 }
+static const char *not_encrypted;
+static int wants_tls_in_the_open(int number, outcome *out) {
+    setenv("WEFT_COMM", not_encrypted, 1);
+    setenv("WEFT_TLS", "1", 1);
+    return torchrun(number, out);
+}
 static void refused(void **state) {
     (void)state;
     begin(1, scheduler_role);
@@ -647,7 +676,16 @@ static void refused(void **state) {
     torch_variables(true);
     begin(1, wrong_communicator);
     assert_int_equal(finish(1), 1);
-    ASSERT_FACTS(outcomes[0].text, "WEFT_COMM is 'pigeons'|host|ucx|mpi");
+    ASSERT_FACTS(outcomes[0].text, "WEFT_COMM is 'pigeons'|host|mac|tls|ucx|mpi");
+    static const char *const open[] = {"mac", "ucx", "mpi"}; /* none of them encrypts */
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
+        not_encrypted = open[i];
+        begin(1, wants_tls_in_the_open);
+        assert_int_equal(finish(1), 1);
+        assert_int_equal(outcomes[0].status, WEFT_E_ARG);
+        ASSERT_FACTS(outcomes[0].text, "TLS|WEFT_COMM is '");
+        ASSERT_FACTS(outcomes[0].text, not_encrypted);
+    }
     begin(1, readable_secret);
     assert_int_equal(finish(1), 1);
     assert_non_null(strstr(outcomes[0].text, "chmod 600"));
@@ -748,23 +786,15 @@ static void transport_heeds_settings(void **state) {
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_weft_launch),
-        cmocka_unit_test(by_torchrun),
-        cmocka_unit_test(unlike_at_the_end),
-        cmocka_unit_test(over_tls),
-        cmocka_unit_test(two_hosts),
-        cmocka_unit_test(by_ucx_alone),
-        cmocka_unit_test(links_are_the_same),
-        cmocka_unit_test(one_wants_another),
-        cmocka_unit_test(not_on_one_host),
-        cmocka_unit_test(rank_dies),
-        cmocka_unit_test(rank_stops),
-        cmocka_unit_test(between_hosts),
-        cmocka_unit_test(rank_gives_up),
-        cmocka_unit_test(without_launcher),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(from_transport),
-        cmocka_unit_test(transport_heeds_settings),
+        cmocka_unit_test(by_weft_launch),    cmocka_unit_test(by_torchrun),
+        cmocka_unit_test(unlike_at_the_end), cmocka_unit_test(over_tls),
+        cmocka_unit_test(two_hosts),         cmocka_unit_test(two_hosts_over_tls),
+        cmocka_unit_test(by_messages_alone), cmocka_unit_test(links_are_the_same),
+        cmocka_unit_test(one_wants_another), cmocka_unit_test(not_on_one_host),
+        cmocka_unit_test(rank_dies),         cmocka_unit_test(rank_stops),
+        cmocka_unit_test(between_hosts),     cmocka_unit_test(rank_gives_up),
+        cmocka_unit_test(without_launcher),  cmocka_unit_test(refused),
+        cmocka_unit_test(from_transport),    cmocka_unit_test(transport_heeds_settings),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

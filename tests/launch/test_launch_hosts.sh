@@ -20,16 +20,23 @@ done
 "$weft" train job.yaml --devices 4 --json >alone.json 2>alone.err || fail 'four devices:' alone.err
 losses alone.json >alone
 [ -s alone ] || fail 'no losses of four devices'
-for way in plain tls mac; do
+for way in plain tls mac tls_alone ucx; do # plain and tls: also shared memory, within a host
     options=
     unset WEFT_COMM
-    [ $way = mac ] && export WEFT_COMM=mac
-    [ $way = tls ] && options=--tls
+    case $way in
+    tls) options=--tls ;;
+    mac) export WEFT_COMM=mac ;;
+    tls_alone) export WEFT_COMM=tls ;;
+    ucx) has UCX || continue; export WEFT_COMM=ucx ;;
+    esac
     # shellcheck disable=SC2086
     begin $way $options -- "$weft" train job.yaml --json
     end
     [ $code0$code1 = 00 ] || fail "$way: exit $code0 and $code1:" $way.0
     losses $way.0 | cmp -s - alone || fail "$way: other losses than in one process:" $way.0
+    # A carrier that anybody may join is told.
+    grep -q 'UCX.*trusted' $way.0 && told=ucx || told=
+    [ "$told" = "$([ $way = ucx ] && echo ucx)" ] || fail "$way: UCX told: '$told'" $way.0
 done
 unset WEFT_COMM
 grep -q 'scheduler at 10.97.0.1:9000' plain.0 || fail 'another scheduler:' plain.0

@@ -2,6 +2,8 @@
 #include "support.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "base/philox.h"
@@ -145,6 +147,144 @@ static void legality_of_reductions(void **state) {
     assert_int_equal(wefti_transfer_check(&g.t), WEFT_OK);
 }
 
+/* ---- checks against a definition ---- */
+
+enum { MANY = 24, SIDE = 6, DIMENSIONS = 3 };
+
+typedef struct many {
+    wefti_transfer t;
+    int32_t ranks[MANY];
+    wefti_region have[MANY], want[MANY];
+} many;
+
+static wefti_region random_region(uint64_t *position, int rank) {
+    wefti_region x = {.begin = {0}};
+    for (int d = 0; d < rank; d++) {
+        x.begin[d] = draw(position, SIDE);
+        x.size[d] = draw(position, 8) ? 1 + draw(position, SIDE - x.begin[d]) : 0;
+    }
+    return x;
+}
+
+/* The begin of part `i` of `parts` of a dimension. */
+static int64_t part_begin(int64_t i, int64_t parts) {
+    return i * SIDE / parts;
+}
+
+/* Pieces of a grid, each on a random member, some of them twice; then a few random regions. */
+static void have_grid(uint64_t *position, many *x) {
+    int64_t parts[DIMENSIONS] = {1, 1, 1}, pieces = 1;
+    for (int d = 0; d < x->t.rank; d++) {
+        parts[d] = 1 + draw(position, 3);
+        while (pieces * parts[d] > x->t.members) parts[d]--;
+        pieces *= parts[d];
+    }
+    int64_t first = draw(position, x->t.members), step = 1;
+    while (step < x->t.members && draw(position, 3)) step += 2; /* may leave pieces out */
+    for (int32_t m = 0; m < x->t.members; m++) {
+        int64_t rest = (first + m * step) % x->t.members % pieces;
+        for (int d = x->t.rank - 1; d >= 0; rest /= parts[d--]) {
+            int64_t at = rest % parts[d];
+            x->have[m].begin[d] = part_begin(at, parts[d]);
+            x->have[m].size[d] = part_begin(at + 1, parts[d]) - x->have[m].begin[d];
+        }
+        if (!draw(position, 12)) x->have[m] = random_region(position, x->t.rank);
+    }
+}
+
+static void make_many(uint64_t *position, many *x) {
+    *x = (many){.t = {.dtype = WEFT_F32, .kind = WEFTI_TRANSFER_ALL_TO_ALL, .name = "x"}};
+    x->t.rank = (int)draw(position, DIMENSIONS + 1);
+    x->t.members = 1 + (int32_t)draw(position, MANY);
+    x->t.me = (int32_t)draw(position, x->t.members);
+    x->t.ranks = x->ranks;
+    x->t.have = x->have;
+    x->t.want = x->want;
+    for (int32_t m = 0; m < x->t.members; m++) x->ranks[m] = 2 * m;
+    have_grid(position, x);
+    const bool equal = draw(position, 2);
+    for (int32_t m = 0; m < x->t.members; m++)
+        x->want[m] = equal && m ? x->want[m - 1] : random_region(position, x->t.rank);
+    if (draw(position, 4)) return;
+    x->t.kind = WEFTI_TRANSFER_REDUCE_SCATTER;
+    x->t.reduction = WEFTI_REDUCE_SUM;
+    for (int32_t m = 0; m < x->t.members; m++) /* often, all have what is wanted */
+        if (draw(position, 8))
+            for (int d = 0; d < x->t.rank; d++) x->have[m].begin[d] = 0, x->have[m].size[d] = SIDE;
+}
+
+static bool holds(const wefti_region *x, int rank, const int64_t *at) {
+    for (int d = 0; d < rank; d++)
+        if (at[d] < x->begin[d] || at[d] >= x->begin[d] + x->size[d]) return false;
+    return true;
+}
+
+/* The first member that wants an element that none has, or with a reduction not all have; -1. */
+static int32_t first_that_lacks(const many *x) {
+    for (int32_t m = 0; m < x->t.members; m++)
+        for (int64_t e = 0; e < wefti_region_elems(&x->want[m], x->t.rank); e++) {
+            int64_t at[DIMENSIONS], rest = e;
+            int32_t holders = 0;
+            for (int d = x->t.rank - 1; d >= 0; rest /= x->want[m].size[d--])
+                at[d] = x->want[m].begin[d] + rest % x->want[m].size[d];
+            for (int32_t from = 0; from < x->t.members; from++)
+                holders += holds(&x->have[from], x->t.rank, at);
+            if (holders < (x->t.reduction ? x->t.members : 1)) return m;
+        }
+    return -1;
+}
+
+static void checks_are_of_elements(void **state) {
+    (void)state;
+    const uint64_t before = random_seed;
+    int legal = 0, refused = 0;
+    TEST_SEEDS(seed, 0, 6000) {
+        many x;
+        uint64_t position = 0;
+        random_seed = seed;
+        make_many(&position, &x);
+        const int32_t lacks = first_that_lacks(&x);
+        const weft_status status = wefti_transfer_check(&x.t);
+        char fact[64];
+        (void)snprintf(fact, sizeof fact, "rank %d wants", 2 * lacks);
+        if (status != (lacks < 0 ? WEFT_OK : WEFT_E_MISMATCH) ||
+            (lacks >= 0 && !has_facts(weft_error_message(), fact)))
+            fail_msg("seed %d: member %d lacks something, the check says %d %s", (int)seed, lacks,
+                     (int)status, status < 0 ? weft_error_message() : "");
+        *(lacks < 0 ? &legal : &refused) += 1;
+    }
+    random_seed = before;
+    print_message("%d legal, %d refused\n", legal, refused);
+    assert_true(test_one_seed() || (legal > 1000 && refused > 1000));
+}
+
+/* Rows become columns, among as many members as a world may have. Every piece meets every other
+ * one, in any order of members. */
+static void many_members(void **state) {
+    (void)state;
+    enum { ROWS = 16384 };
+    wefti_transfer t = {.kind = WEFTI_TRANSFER_ALL_TO_ALL,
+                        .dtype = WEFT_F32,
+                        .rank = 2,
+                        .members = ROWS,
+                        .ranks = calloc(ROWS, sizeof *t.ranks),
+                        .have = calloc(ROWS, sizeof *t.have),
+                        .want = calloc(ROWS, sizeof *t.want)};
+    assert_true(t.ranks && t.have && t.want);
+    for (int32_t m = 0; m < ROWS; m++) {
+        t.ranks[m] = m;
+        t.have[m] = (wefti_region){.begin = {m * 4099LL % ROWS, 0}, .size = {1, ROWS}};
+        t.want[m] = (wefti_region){.begin = {0, m}, .size = {ROWS, 1}};
+    }
+    ASSERT_OK(wefti_transfer_check(&t));
+    t.have[77].size[1]--;
+    assert_int_equal(wefti_transfer_check(&t), WEFT_E_MISMATCH);
+    if (!has_facts(weft_error_message(), "rank 16383")) fail_msg("%s", weft_error_message());
+    free(t.ranks);
+    free(t.have);
+    free(t.want);
+}
+
 static void bytes(void **state) {
     (void)state;
     group g;
@@ -219,6 +359,8 @@ int main(void) {
         cmocka_unit_test(copies_of_regions),
         cmocka_unit_test(legality),
         cmocka_unit_test(legality_of_reductions),
+        cmocka_unit_test(checks_are_of_elements),
+        cmocka_unit_test(many_members),
         cmocka_unit_test(bytes),
         cmocka_unit_test(clones),
     };

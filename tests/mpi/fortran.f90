@@ -113,6 +113,7 @@ program fortran_test
     call a_model_of_many_operations
     call a_session_of_all_ranks
     call plans_are_texts
+    call plans_are_searched_and_predicted
     call models_and_data
 
     ! The first error of building is kept.
@@ -331,6 +332,68 @@ contains
         call weft_plan_destroy(a)
         call weft_plan_destroy(b)
     end subroutine
+
+    subroutine plans_are_searched_and_predicted
+        type(weft_graph) :: g
+        type(weft_plan) :: settings, found
+        type(weft_prediction) :: one, four, slow, stopped
+        type(weft_search_options) :: search
+        type(weft_session_options) :: training
+        type(weft_value) :: h
+        character(len=:), allocatable :: notes, text
+        call expect(weft_graph_create(g) >= 0, 'a graph')
+        h = weft_dense(g, 'a', weft_input(g, 'x', WEFT_F32, [8, 64]), 128, weft_relu)
+        h = weft_dense(g, 'b', h, 32)
+        call weft_loss(g, weft_mse(g, h, weft_input(g, 'y', WEFT_F32, [8, 32])))
+        training = weft_session_defaults()
+        training%threads = 1
+        call expect(weft_plan_predict(g, 'v100', one, session=training, tokens=8._real64) >= 0, 'predict one device')
+        call expect(one%step_seconds > 0 .and. one%ranks == 1 .and. one%fits .and. one%peak_bytes > 0, 'its figures')
+        call expect(abs(one%tokens_per_second*one%step_seconds - 8) < 1e-6, 'tokens per second')
+        call expect(error_of_causes(one) < 1e-9, 'causes add up to the step')
+        call expect(shortest_name(one) > 0, 'causes have names')
+
+        call expect(weft_plan_create(4, settings) >= 0, 'settings')
+        search = weft_search_defaults()
+        call expect(search%search == WEFT_SEARCH_DYNAMIC .and. search%rules%fully_use_devices, 'defaults of searches')
+        call expect(weft_plan_search(g, settings, found, search, notes=notes) >= 0 .and. notes == '', 'search')
+        call expect(weft_plan_devices(found) == 4, 'a plan for the devices')
+        call expect(weft_plan_print(found, text) >= 0 .and. index(text, '"strategies"') > 0, 'with strategies')
+        call expect(weft_plan_predict(g, '4 v100', four, found, training) >= 0 .and. four%ranks == 4, 'predict the plan')
+        call expect(sum(four%classes%count) == 4, 'its ranks')
+        call expect(weft_plan_predict(g, '4 v100', slow, found, training, slow_ranks=[weft_slow_rank(2, 8._real64)]) >= 0, &
+            'a slow rank')
+        call expect(slow%step_seconds > four%step_seconds, 'makes the step longer')
+        call expect(weft_plan_predict(g, '4 v100', stopped, found, training, failing=1, &
+            fail_seconds=four%step_seconds/1000) >= 0 .and. stopped%stopped .and. stopped%waiting > 0, 'a failing rank')
+        call expect(weft_plan_predict(g, 'v101', four, found) == WEFT_E_NOT_FOUND, 'an unknown machine')
+        call expect(index(weft_error_message(), 'v100') > 0, 'the nearest one is named')
+        call weft_plan_destroy(found)
+
+        search%search = WEFT_SEARCH_JOINT
+        search%evaluations = 2
+        call expect(weft_plan_search(g, settings, found, search, machine='4 v100', fix='dp=4') >= 0, 'the joint search')
+        call expect(weft_plan_devices(found) == 4, 'its plan')
+        call weft_plan_destroy(found)
+        call expect(weft_plan_search(g, settings, found, search, machine='4 v100', fix='dp=3') == WEFT_E_ARG, 'no divisor')
+        call expect(index(weft_error_message(), 'dp=3') > 0, 'is named')
+        call weft_plan_destroy(settings)
+        call weft_graph_destroy(g)
+    end subroutine
+
+    real(real64) function error_of_causes(prediction)
+        type(weft_prediction), intent(in) :: prediction
+        error_of_causes = abs(sum(prediction%causes%seconds) - prediction%step_seconds)
+    end function
+
+    integer function shortest_name(prediction)
+        type(weft_prediction), intent(in) :: prediction
+        integer :: k
+        shortest_name = len(prediction%causes(1)%name)
+        do k = 2, size(prediction%causes)
+            shortest_name = min(shortest_name, len(prediction%causes(k)%name))
+        end do
+    end function
 
     subroutine models_and_data
         type(weft_model_config) :: config

@@ -28,12 +28,14 @@ END
 cat job.yaml plan.yaml >split.yaml
 cat job.yaml >staged.yaml
 echo 'parallel: {mesh: {dp: 2}, pipeline: {stages: 2, microbatches: 2}}' >>staged.yaml
+cat job.yaml >auto.yaml # rank 0 searches
+echo 'parallel: {devices: 4, mode: auto, fix: "pp=2 microbatches=4"}' >>auto.yaml
 escape=$(printf '\033')
 export TERM=xterm # terminals that mpirun makes are none that anybody sees
 losses() { # the file that a run wrote
     sed -n 's/.*"step": \([0-9]*\),.*"loss": \([-0-9.e+]*\).*/\1 \2/p' "$1"
 }
-for job in job split staged; do
+for job in job split staged auto; do
     "$weft" train $job.yaml --devices 4 train.log=$job.log checkpoint.dir=$job.run >out 2>&1 || fail "$job: 4 devices" out
     losses $job.log >$job.losses
     [ "$(wc -l <$job.losses)" -ge 6 ] || fail "$job: losses of 4 devices" $job.log
@@ -54,6 +56,13 @@ same() { # FLAVOUR JOB COMMUNICATOR words before the command...
     file=$(find "$job.run" -name model.safetensors | sort | tail -1)
     grep -q "$escape" out && fail "$name: its output, a file, has what is for terminals" out
     cmp "$file" "$name.run/${file#*/}" || fail "$name: another model than that of 4 devices"
+}
+recorded() { # FLAVOUR: the plan that rank 0 found is recorded, and used again
+    run=$1.auto..0.run
+    cmp auto.run/record/plan.json "$run/record/plan.json" || fail "$1: another plan than that of 4 devices"
+    grep -q '"stages": 2' "$run/record/plan.json" || fail "$1: not the plan of the search" "$run/record/plan.json"
+    ranks "$1" 4 "$weft" train auto.yaml train.steps=8 checkpoint.dir="$run" >out 2>&1 || fail "$1: a run does not go on" out
+    grep -q "$run/record/plan.json" out || fail "$1: a resume does not use the recorded plan" out
 }
 killed() { # FLAVOUR: rank 1, while all are training
     cat >suicide.sh <<'END'
@@ -93,7 +102,8 @@ for flavour in $flavours; do
         echo "SKIP $flavour: this build has no weft-$flavour.so"
         continue
     fi
-    for job in job split staged; do same "$flavour" $job ''; done
+    for job in job split staged auto; do same "$flavour" $job ''; done
+    recorded "$flavour"
     same "$flavour" split mpi
     same "$flavour" split '' sh pair.sh
     killed "$flavour"

@@ -134,10 +134,11 @@ static void test_threads_share_a_graph(void **state) {
     job alone[2] = {{.m = &m, .rank = 0}, {.m = &m, .rank = 2}};
     job together[2] = {alone[0], alone[1]};
     pthread_t thread[2];
-    for (int t = 0; t < 2; t++) build_and_print(&alone[t]);
+    /* First together: nothing has been built from the graph that the threads could find. */
     for (int t = 0; t < 2; t++)
         assert_int_equal(pthread_create(&thread[t], NULL, build_and_print, &together[t]), 0);
     for (int t = 0; t < 2; t++) assert_int_equal(pthread_join(thread[t], NULL), 0);
+    for (int t = 0; t < 2; t++) build_and_print(&alone[t]);
     for (int t = 0; t < 2; t++) {
         assert_string_equal(alone[t].message, "");
         assert_string_equal(together[t].message, "");

@@ -278,8 +278,8 @@ static void loops_are_what_they_stand_for(void **state) {
 
 /* ---- matching ---- */
 
-enum { FAULTS = 4 };
-typedef enum fault { NO_FAULT, OTHER_MICROBATCH, NO_SEND, ONE_TIME_MORE } fault;
+enum { FAULTS = 5 };
+typedef enum fault { NO_FAULT, OTHER_MICROBATCH, NO_SEND, ONE_TIME_MORE, OTHER_POST } fault;
 
 static wefti_step *copy_steps(wefti_step *to, const wefti_step *from, int32_t count,
                               int32_t later) {
@@ -295,8 +295,19 @@ static void drop_step(wefti_step *steps, int32_t *count, int32_t at) {
     --*count;
 }
 
+/* The first wait behind a post of its transfer. */
+static int32_t find_wait(const wefti_step *steps, int32_t count, int32_t post) {
+    int32_t wait = post + 1;
+    while (wait < count &&
+           (steps[wait].kind != WEFTI_STEP_WAIT || steps[wait].transfer != steps[post].transfer))
+        wait++;
+    assert_true(wait < count);
+    return wait;
+}
+
 /* Alters one iteration, which has `count` steps. Returns its new number of steps. */
 static int32_t alter(wefti_step *steps, int32_t count, fault what) {
+    static int64_t other[2];
     int32_t post = 0, wait;
     while (steps[post].kind != WEFTI_STEP_POST) post++;
     switch (what) {
@@ -304,13 +315,14 @@ static int32_t alter(wefti_step *steps, int32_t count, fault what) {
         steps[post].micro++;
         break;
     case NO_SEND:
-        wait = post + 1;
-        while (wait < count && (steps[wait].kind != WEFTI_STEP_WAIT ||
-                                steps[wait].transfer != steps[post].transfer))
-            wait++;
-        assert_true(wait < count);
+        wait = find_wait(steps, count, post);
         drop_step(steps, &count, wait);
         drop_step(steps, &count, post);
+        break;
+    case OTHER_POST: /* the wait is for other memory than the oldest post */
+        wait = find_wait(steps, count, post);
+        for (int a = 0; a < 2; a++) other[a] = steps[wait].args[a] + 64;
+        steps[wait].args = other;
         break;
     case NO_FAULT:
     case ONE_TIME_MORE:

@@ -77,6 +77,12 @@ static const plan_case cases[] = {
      .micro = 2,
      .copies = 3,
      .schedule = WEFT_PIPELINE_1F1B},
+    {.name = "2 tensor, 2 copies, a loop",
+     .devices = 2,
+     .axis = {{"tp", 2}},
+     .tensor = true,
+     .micro = 16,
+     .copies = 2},
 };
 enum { CASES = sizeof cases / sizeof *cases, MOST = 8 };
 
@@ -523,6 +529,84 @@ static void test_faults(void **state) {
     assert_true(total > 500);
 }
 
+/* ---- waits that end another post than their own ---- */
+
+/* Whether both steps wait for posts of the same transfers. */
+static bool wait_alike(const wefti_step *a, const wefti_step *b) {
+    if (a->kind != b->kind) return false;
+    if (a->kind == WEFTI_STEP_WAIT)
+        return a->transfer == b->transfer && (a->args[0] != b->args[0] || a->args[1] != b->args[1]);
+    return a->kind == WEFTI_STEP_CALL && a->waits > 0 && a->routine == b->routine &&
+           a->from == b->from && a->part == b->part && a->waits == b->waits;
+}
+
+static bool is_post_of(const wefti_step *post, const wefti_step *wait) {
+    if (wait->kind == WEFTI_STEP_WAIT)
+        return post->kind == WEFTI_STEP_POST && post->transfer == wait->transfer &&
+               post->args[0] == wait->args[0] && post->args[1] == wait->args[1];
+    return post->kind == WEFTI_STEP_CALL && post->routine == wait->routine &&
+           post->part + 1 == wait->part &&
+           !memcmp(post->args, wait->args, (size_t)post->routine->args * sizeof *post->args);
+}
+
+/* Finds two waits of a section, for posts that are in flight at once. */
+static bool find_waits(const wefti_program *p, int s, wefti_step_kind kind, int32_t out[2]) {
+    const wefti_step *steps = p->steps[s];
+    for (int32_t a = 0; a < p->step_count[s]; a++)
+        for (int32_t b = a + 1; steps[a].kind == kind && b < p->step_count[s]; b++) {
+            if (!wait_alike(&steps[a], &steps[b])) continue;
+            int32_t post = a - 1;
+            while (post >= 0 && !is_post_of(&steps[post], &steps[b])) post--;
+            out[0] = a;
+            out[1] = b;
+            if (post >= 0) return true;
+            break;
+        }
+    return false;
+}
+
+static void swap_steps(wefti_program *p, int s, const int32_t at[2]) {
+    wefti_step first = p->steps[s][at[0]];
+    p->steps[s][at[0]] = p->steps[s][at[1]];
+    p->steps[s][at[1]] = first;
+}
+
+/* Swaps the waits on all ranks alike, so that all posts still meet. */
+static bool waits_are_swapped(const world *w, const plan_case *c, wefti_step_kind kind) {
+    int32_t at[MOST][2];
+    for (int s = 0; s < WEFTI_SECTIONS; s++) {
+        int32_t swapped = 0;
+        while (swapped < w->count && find_waits(w->programs[swapped], s, kind, at[swapped]))
+            swapped++;
+        if (swapped == 0 || (kind == WEFTI_STEP_CALL && swapped < w->count)) continue;
+        for (int32_t r = 0; r < swapped; r++) swap_steps(w->programs[r], s, at[r]);
+        weft_status status = match(w);
+        if (status != WEFT_E_MISMATCH || !has_facts(weft_error_message(), "rank |older post"))
+            fail_msg("%s: swapped waits are not found (%d: %s)", c->name, status,
+                     status < 0 ? weft_error_message() : "");
+        for (int32_t r = 0; r < swapped; r++) swap_steps(w->programs[r], s, at[r]);
+        return true;
+    }
+    return false;
+}
+
+static void test_waits_end_their_own_posts(void **state) {
+    (void)state;
+    int calls = 0, sends = 0, in_loops = 0;
+    for (int c = 0; c < CASES; c++) {
+        world w;
+        open_world(&cases[c], &w);
+        const bool found = waits_are_swapped(&w, &cases[c], WEFTI_STEP_CALL);
+        calls += found;
+        in_loops += found && w.programs[0]->loop_count[0] > 0;
+        sends += waits_are_swapped(&w, &cases[c], WEFTI_STEP_WAIT);
+        ASSERT_OK(match(&w)); /* all is taken back */
+        close_world(&w);
+    }
+    print_message("%d of calls, %d of them with loops, %d of sends\n", calls, in_loops, sends);
+    assert_true(calls >= 3 && in_loops >= 1 && sends >= 3);
+}
+
 /* ---- messages, and failing allocations ---- */
 
 static void must_say(const world *w, const char *const *parts) {
@@ -606,11 +690,9 @@ static void test_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_real_programs),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_all_alike_but_wrong),
+        cmocka_unit_test(test_real_programs), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_faults),        cmocka_unit_test(test_waits_end_their_own_posts),
+        cmocka_unit_test(test_messages),      cmocka_unit_test(test_all_alike_but_wrong),
         cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

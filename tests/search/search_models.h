@@ -6,12 +6,15 @@
 
 #include <math.h>
 
+#include "builder/fold/fold.h"
 #include "graph/build_random.h"
 #include "partition/partition.h"
 #include "program/print.h"
 #include "search/find.h"
 #include "search/mindspore/mindspore.h"
+#include "search/predict/predict.h"
 #include "session/optimizer.h"
+#include "topo/model.h"
 #include "verify.h"
 #include "weft/ops.h"
 #include "weft/search.h"
@@ -153,6 +156,7 @@ static inline weft_search_options search_random_options(dice *d) {
 typedef struct search_log {
     int64_t moves, move_bytes, sums, sum_bytes; /* bytes that the rank receives */
     int64_t first_members, first_rank;          /* of the first reduction: its group */
+    uint64_t form;                              /* of the program (builder/fold/fold.h) */
 } search_log;
 
 /* Of a dry build of the graph, which is wrapped. `phase`: WEFTI_FORWARD or WEFTI_BACKWARD. */
@@ -191,9 +195,36 @@ static inline search_log search_log_of(const weft_graph *g, const weft_plan *pla
             log.sum_bytes += bytes;
         }
     }
+    log.form = wefti_program_form(program);
     wefti_program_destroy(program);
     wefti_route_cache_destroy(routes);
     return log;
+}
+
+/* The step of a plan in the simulator, with AdamW if the model has a loss. */
+static inline double search_predicted(weft_graph *g, const weft_plan *plan, const char *machine) {
+    const weft_optimizer adamw = weft_optimizer_defaults(WEFT_ADAMW);
+    wefti_machine_model *model;
+    wefti_optimizer *optimizer = NULL;
+    weft_prediction *p;
+    weft_plan *refined;
+    ASSERT_OK(wefti_model_find(machine, &model));
+    if (g->loss >= 0) ASSERT_OK(wefti_optimizer_create(&adamw, false, g, &optimizer));
+    ASSERT_OK(wefti_plan_copy(plan, &refined));
+    ASSERT_OK(wefti_plan_refine(refined));
+    const wefti_predict_spec spec = {.graph = g,
+                                     .plan = refined,
+                                     .optimizer =
+                                         optimizer ? wefti_optimizer_plan_of(optimizer) : NULL,
+                                     .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32},
+                                     .options = {.machine = model, .microbatches = 1}};
+    ASSERT_OK(wefti_predict_plan(&spec, &p));
+    const double seconds = p->step_seconds;
+    weft_prediction_free(p);
+    weft_plan_destroy(refined);
+    wefti_optimizer_destroy(optimizer);
+    wefti_model_destroy(model);
+    return seconds;
 }
 
 /* Normal numbers in every input. */

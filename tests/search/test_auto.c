@@ -5,6 +5,8 @@
 #include <math.h>
 
 #include "plan/plan.h"
+#include "session/optimizer.h"
+#include "verify.h"
 #include "weft/search.h"
 
 enum { BATCH = 4, STEPS = 2 };
@@ -17,6 +19,17 @@ static weft_session *session_for(weft_graph *g, const weft_plan *plan, const cha
     o.plan = plan;
     if (weft_session_create(g, &o, &s) < 0) fail_msg("%s: %s", name, weft_error_message());
     return s;
+}
+
+static void verify(const weft_graph *g, const weft_plan *plan, const weft_plan *settings) {
+    const weft_optimizer adamw = weft_optimizer_defaults(WEFT_ADAMW);
+    wefti_optimizer *optimizer;
+    ASSERT_OK(wefti_optimizer_create(&adamw, false, g, &optimizer));
+    (void)verify_plan(&(verify_question){.graph = g,
+                                         .plan = plan,
+                                         .settings = settings,
+                                         .optimizer = wefti_optimizer_plan_of(optimizer)});
+    wefti_optimizer_destroy(optimizer);
 }
 
 static void check(weft_family family, int devices, weft_search search) {
@@ -32,6 +45,7 @@ static void check(weft_family family, int devices, weft_search search) {
     ASSERT_OK(weft_plan_create(devices, &settings));
     if (weft_plan_search(graph, settings, &o, &plan, NULL) < 0)
         fail_msg("%s: %s", name, weft_error_message());
+    verify(graph, plan, settings);
     weft_session *one = session_for(one_graph, NULL, name), *s = session_for(graph, plan, name);
     /* ResNet's batch norms magnify rounding from the first update on (docs/reproducibility.md). */
     const bool chaotic = family == WEFT_FAMILY_RESNET18 || family == WEFT_FAMILY_RESNET50;

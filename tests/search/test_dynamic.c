@@ -287,6 +287,7 @@ static void test_15b_approximation(void **state) {
         s.options.rules.epsilon = 0.1;
         ASSERT_OK(wefti_find_dynamic(&s.find));
         double found = wefti_find_total(&s.find).time;
+        assert_true(s.find.most >= 1 && s.find.most <= 10);
         if (!(found <= 1.1 * exact)) fail_msg("%.17g with epsilon, %.17g without", found, exact);
         for (int32_t i = 0; i < s.graph->node_count; i++) narrowed += s.graph->nodes[i].count > 10;
         search_space_close(&s);

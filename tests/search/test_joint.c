@@ -7,6 +7,7 @@
 #include "plan/plan.h"
 #include "search/joint/joint.h"
 #include "session/optimizer.h"
+#include "verify.h"
 #include "weft/search.h"
 
 /* ---- a source of models ---- */
@@ -74,6 +75,21 @@ typedef struct question {
     int evaluations;
 } question;
 
+/* The verifier on each answer. The predicted peak is the largest arena of the programs of all
+ * ranks. */
+static void verify_answer(source *s, const question *q, const weft_plan *settings,
+                          const wefti_joint_answer *a) {
+    verify_question v = {.plan = a->plan, .settings = settings, .memory = q->memory};
+    const int64_t micro =
+        (a->plan->pipeline.stages > 1 ? a->plan->pipeline.microbatches : a->plan->accumulate) *
+        a->plan->copies;
+    weft_graph *graph;
+    ASSERT_OK(find_model(s, q->batch / micro, 0, &graph, &v.optimizer));
+    v.graph = graph;
+    if (a->plan->devices <= VERIFY_RANKS)
+        assert_int_equal(verify_plan(&v), a->prediction->peak_bytes);
+}
+
 static weft_status ask(source *s, const question *q, wefti_joint_answer *out) {
     wefti_machine_model *machine;
     weft_plan *settings;
@@ -88,6 +104,7 @@ static weft_status ask(source *s, const question *q, wefti_joint_answer *out) {
         .evaluations = q->evaluations};
     ASSERT_OK(wefti_joint_fix_add(q->fix ? q->fix : "", &p.fix));
     const weft_status status = wefti_joint_search(&p, out);
+    if (status >= 0) verify_answer(s, q, settings, out);
     wefti_model_destroy(machine);
     weft_plan_destroy(settings);
     return status;

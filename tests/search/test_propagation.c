@@ -3,6 +3,8 @@
  * weft-test: no threads */
 #include "search_models.h"
 
+#include "weft/model.h"
+
 /* A feed-forward network [256,784] -> 64 -> 10: product, sum with a bias, relu, product. */
 static weft_graph *network(void) {
     weft_graph *g;
@@ -179,6 +181,133 @@ static void test_14c_bytes(void **state) {
     assert_true(less >= 3);
 }
 
+/* ---- which ops to configure ---- */
+
+/* A pre-norm transformer of two layers as the propagation test configures it, on a mesh dp, tp. */
+static weft_graph *transformer(void) {
+    const weft_model_config c = {.family = WEFT_FAMILY_GPT2,
+                                 .layers = 2,
+                                 .hidden = 32,
+                                 .heads = 4,
+                                 .ffn = 64,
+                                 .context = 8,
+                                 .vocab = 48};
+    weft_graph *g;
+    ASSERT_OK(weft_model_build(&c, WEFT_USE_TRAIN, 8, 0, WEFT_F32, &g));
+    ASSERT_OK(wefti_graph_wrap(g));
+    return g;
+}
+
+typedef struct configured {
+    const char *match, *split;
+} configured;
+
+/* Ops that hold weights, and the fused op that has none: attention. Residuals stay split over all
+ * devices; each tensor-parallel part gathers its rows and scatters its sums. */
+static const configured key_ops[] = {
+    {"embed.wte:embedding", "((1,1),(4,1))"},
+    {"h.*.attn.c_attn:linear", "((2,1,1),(1,1,2),(1,2))"},
+    {"h.*.attn:attention", "batch=dp heads=tp"},
+    {"h.*.attn.c_proj:linear", "((2,1,2),(2,1),(1))"},
+    {"h.*.mlp.c_fc:linear", "((2,1,1),(1,2),(2))"},
+    {"h.*.mlp.c_proj:linear", "((2,1,2),(2,1),(1))"},
+    {"head.wte:linear", "((4,1,1),(1,1))"},
+};
+/* All other ops, for the net that is annotated by hand. */
+static const configured other_ops[] = {
+    {"embed.wpe:add", "d0=dp+tp"},
+    {"h.*.ln_?:layer_norm", "m0=dp+tp"},
+    {"h.*.attn:chunk", "d0=dp d3=tp"},
+    {"h.*.attn:reshape", "d0=dp d2=tp"},
+    {"h.*:add", "d0=dp+tp"},
+    {"h.*.mlp:gelu", "d0=dp d2=tp"},
+    {"head.ln_f:layer_norm", "m0=dp+tp"},
+    {"head:cross_entropy", "m0=dp+tp"},
+};
+
+static weft_plan *configured_plan(bool all) {
+    weft_plan *plan = search_settings(4);
+    ASSERT_OK(weft_plan_axis(plan, "dp", 2));
+    ASSERT_OK(weft_plan_axis(plan, "tp", 2));
+    for (size_t i = 0; i < sizeof key_ops / sizeof *key_ops; i++)
+        ASSERT_OK(weft_op_split(plan, key_ops[i].match, key_ops[i].split));
+    for (size_t i = 0; all && i < sizeof other_ops / sizeof *other_ops; i++)
+        ASSERT_OK(weft_op_split(plan, other_ops[i].match, other_ops[i].split));
+    if (all) ASSERT_OK(weft_tensor_split(plan, "tokens", "[dp+tp, -]"));
+    if (all) ASSERT_OK(weft_tensor_split(plan, "targets", "[dp+tp, -]"));
+    return plan;
+}
+
+/* accept 19(a): with the key ops alone, propagation gives the programs of the net that is annotated
+ * op by op, and redistributes nothing that the net does not. */
+static void test_19a_key_ops(void **state) {
+    (void)state;
+    weft_graph *g = transformer();
+    weft_plan *settings = configured_plan(false), *hand = configured_plan(true);
+    weft_search_options o = weft_search_defaults();
+    o.search = WEFT_SEARCH_PROPAGATION;
+    weft_plan *plan = search_plan(g, settings, &o, NULL);
+    for (int32_t r = 0; r < 4; r++)
+        for (int pass = WEFTI_FORWARD; pass <= WEFTI_BACKWARD; pass++) {
+            const search_log is = search_log_of(g, plan, r, (wefti_phase)pass),
+                             want = search_log_of(g, hand, r, (wefti_phase)pass);
+            assert_int_equal(is.moves, want.moves);
+            assert_int_equal(is.move_bytes, want.move_bytes);
+            assert_int_equal(is.sums, want.sums);
+            assert_int_equal(is.sum_bytes, want.sum_bytes);
+            assert_int_equal(is.form, want.form);
+            /* the gathers before attention and feed-forward, in two layers; nothing else */
+            if (pass == WEFTI_FORWARD) assert_int_equal(is.moves, 4);
+        }
+    weft_plan_destroy(plan);
+    weft_plan_destroy(hand);
+    weft_plan_destroy(settings);
+    weft_graph_destroy(g);
+}
+
+/* accept 19(b): two layers split by the batch, two by the model. The first product and those at the
+ * boundary are configured. There is one redistribution, at the boundary. */
+static void test_19b_boundary(void **state) {
+    (void)state;
+    char text[256];
+    weft_graph *g;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", search_desc(WEFT_F32, 64, 64));
+    for (int i = 0; i < 4; i++) {
+        weft_cell_begin(g, "l%d", i);
+        weft_value w = weft_param(g, "w", search_desc(WEFT_F32, 64, 64), search_normal);
+        x = weft_linear(g, x, w, WEFT_NO_VALUE, false);
+        x = weft_cell_end(g, i < 3 ? weft_relu(g, x) : x);
+    }
+    weft_output(g, "y", x);
+    ASSERT_OK(weft_graph_status(g));
+    weft_plan *settings = search_settings(8);
+    weft_search_options o = weft_search_defaults();
+    o.search = WEFT_SEARCH_PROPAGATION;
+    ASSERT_OK(weft_op_split(settings, "l0:linear", "((8,1),(1,1))"));
+    ASSERT_OK(weft_op_split(settings, "l1:linear", "((8,1),(1,1))"));
+    ASSERT_OK(weft_op_split(settings, "l2:linear", "((1,1),(1,8))"));
+    char *notes;
+    weft_plan *plan = search_plan(g, settings, &o, &notes);
+    assert_string_equal(search_parts(plan, g, "l0:relu", text), "((8,1))");
+    assert_string_equal(search_parts(plan, g, "l1:relu", text), "((8,1))");
+    assert_string_equal(search_parts(plan, g, "l2:relu", text), "((1,8))");
+    assert_string_equal(search_parts(plan, g, "l3:linear", text), "((1,8),(8,1))");
+    /* the one note names the edge */
+    ASSERT_FACTS(notes, "l1:relu|l2:linear");
+    assert_string_equal(strchr(notes, '\n'), "\n");
+    for (int32_t r = 0; r < 8; r++) {
+        const search_log log = search_log_of(g, plan, r, WEFTI_FORWARD);
+        assert_int_equal(log.moves, 1);
+        assert_int_equal(log.move_bytes, 64 * 64 * 4 * 7 / 8); /* a gather of the rows */
+        assert_int_equal(log.sums, 1);                         /* of the last product */
+    }
+    weft_text_free(notes);
+    weft_plan_destroy(plan);
+    weft_plan_destroy(settings);
+    weft_graph_destroy(g);
+}
+
 /* ---- random models ---- */
 
 /* Configures a random op of the model with a random one of its strategies. */
@@ -350,6 +479,8 @@ int main(void) {
         cmocka_unit_test(test_14b_nothing_configured),
         cmocka_unit_test(test_14c_settings_stay),
         cmocka_unit_test(test_14c_bytes),
+        cmocka_unit_test(test_19a_key_ops),
+        cmocka_unit_test(test_19b_boundary),
         cmocka_unit_test(test_14d_random_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* Misuse of sessions is refused: splits that fit or match nothing, wrong calls, passes without their
- * inputs. */
+/* Misuse of sessions is refused: splits that fit or match nothing, wrong calls, passes without
+ * their inputs. */
 #include "session_models.h"
 
 /* The factors of a reshape are the dimensions of its result, so a refusal shows both shapes. */

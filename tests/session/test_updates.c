@@ -1,5 +1,5 @@
-/* Updates: values that are not finite stop them and name cell or parameter; moments do not overflow;
- * rates in f64; every option of an optimizer. */
+/* Updates: values that are not finite stop them and name cell or parameter; moments do not
+ * overflow; rates in f64; every option of an optimizer. */
 #include "session_models.h"
 
 /* ---- values that are not finite ---- */

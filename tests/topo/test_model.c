@@ -127,6 +127,21 @@ static void topologies_set_links(void **state) {
     ASSERT_FAILS(WEFT_E_ARG, "hosts", wefti_model_find("gpu=v100 hosts=1048576 gpus=8", &m));
 }
 
+/* A latency of -0 is 0: the printed machine reads back equal. */
+static void zeros_have_no_sign(void **state) {
+    (void)state;
+    wefti_machine_model *m = found("gpus=2 gpu=v100 intra=5e9,-0"), *again;
+    assert_false(signbit(m->level[0].latency_seconds.value));
+    char *text = printed(m);
+    ASSERT_OK(wefti_model_parse("m.json", text, (int64_t)strlen(text), &again));
+    char *second = printed(again);
+    assert_string_equal(text, second);
+    wefti_free(text);
+    wefti_free(second);
+    wefti_model_destroy(m);
+    wefti_model_destroy(again);
+}
+
 static void uplinks_are_shared(void **state) {
     (void)state;
     wefti_machine_model *m = found("2 hosts of 8 v100"); /* 8 devices share 50 GB/s */
@@ -297,6 +312,7 @@ int main(void) {
         cmocka_unit_test(usual_machines_are_built_in),
         cmocka_unit_test(counts_set_hosts_and_devices),
         cmocka_unit_test(topologies_set_links),
+        cmocka_unit_test(zeros_have_no_sign),
         cmocka_unit_test(uplinks_are_shared),
         cmocka_unit_test(curves_are_logarithmic),
         cmocka_unit_test(this_machine_is_a_file),

@@ -38,6 +38,17 @@ static const char *machine_file(void) {
     return put_file("machine.json", machine_text, sizeof machine_text - 1);
 }
 
+/* Of two devices only one computes at a time. */
+static const char *shared_machine_file(void) {
+    static const char before[] = "\"launch_seconds\"",
+                      more[] = "\"devices_at_once\": {\"value\": 1, \"source\": \"s\"},";
+    char text[sizeof machine_text + sizeof more];
+    const char *at = strstr(machine_text, before);
+    const int head = (int)(at - machine_text);
+    const int bytes = snprintf(text, sizeof text, "%.*s%s%s", head, machine_text, more, at);
+    return put_file("shared.json", text, (size_t)bytes);
+}
+
 static void train(const char *machine, const char *dir, const char *const *more) {
     words w = job_with(machine);
     record r = {.first = 0};
@@ -125,21 +136,23 @@ static double known_us(int row) {
     return 3 + row * 5 % 17;
 }
 
-/* Replaces the times of a record by known ones: of the row k, each call takes known_us(k). A step
- * takes one second, so that its rest is known too. */
-static void set_times(const char *dir) {
-    static const char *const keys[] = {
-        "\"step_seconds\": ", "\"calls\": ", "\"seconds\": ", "\"under_way\": "};
+/* Replaces the times of a record by known ones: of the row k, each call takes known_us(k), or all
+ * calls of transfers take equally long. A step takes one second, so that its rest is known too. */
+static void set_times(const char *dir, bool equal_transfers) {
+    static const char *const keys[] = {"\"step_seconds\": ", "\"calls\": ",       "\"seconds\": ",
+                                       "\"under_way\": ",    "{\"transfer\": \"", "{\"op\": \""};
     char *text, *path = record_path(dir, "measured.json");
     int64_t bytes;
     wefti_text out = {0};
     double calls = 0;
     int row = -1;
+    bool transfer = false;
     ASSERT_OK(wefti_file_read(path, 1 << 24, &text, &bytes));
     for (const char *at = text; *at;) {
         int key = 0;
-        while (key < 4 && strncmp(at, keys[key], strlen(keys[key])) != 0) key++;
-        if (key == 4) {
+        while (key < 6 && strncmp(at, keys[key], strlen(keys[key])) != 0) key++;
+        if (key == 4 || key == 5) transfer = key == 4;
+        if (key >= 4) {
             wefti_text_add_bytes(&out, at++, 1);
             continue;
         }
@@ -147,7 +160,8 @@ static void set_times(const char *dir) {
         double value = strtod(at + strlen(keys[key]), &behind);
         if (key == 1) calls = value;
         if (key == 2) row++;
-        if (key != 1) value = key ? calls * known_us(row) * 1e-6 : 1;
+        const double us = transfer && equal_transfers ? 7 : known_us(row);
+        if (key != 1) value = key ? calls * us * 1e-6 : 1;
         wefti_text_add(&out, "%s%.17g", keys[key], value);
         at = behind;
     }
@@ -169,14 +183,14 @@ static bool same_factor(const wefti_run_record_row *a, const wefti_run_record_ro
            (a->product ? a->flops == b->flops : a->bytes == b->bytes);
 }
 
-/* The formula of the tests' machine, which has no curves and no launches. */
+/* The formula of the tests' machine, which has no curves and no launches, for two ranks. */
 static double formula_of(const wefti_machine_model *m, const wefti_run_record_row *row) {
     const wefti_device_model *d = &m->device;
     const double rate =
         row->product ? wefti_model_product_rate(d, row->arithmetic) : d->vector_flops.value;
     const double compute = row->flops / rate;
     const double memory = row->bytes / d->memory_bytes_per_second.value;
-    return compute > memory ? compute : memory;
+    return wefti_model_sharing(m, 2) * (compute > memory ? compute : memory);
 }
 
 /* The factor of each kernel is that between its known time and the formula's. */
@@ -224,15 +238,17 @@ static const weft_audit_line *line_of(const weft_audit *a, const char *name) {
 }
 
 /* Another run of the same plan on the calibrated machine is predicted to take the known times. */
-static void assert_predicted(const weft_audit *first, const char *machine, const char *precision) {
+static void assert_predicted(const weft_audit *first, const char *machine, const char *const *job) {
     char plan[700];
     (void)snprintf(plan, sizeof plan, "parallel.plan=%s", record_path("first", "plan.json"));
-    train(machine, "second", WITH(precision, plan));
+    train(machine, "second", WITH(job[0], job[1], plan));
     weft_audit *second = audited("second");
     assert_int_equal(first->op_count, second->op_count);
     for (int k = 0; k < first->op_count; k++)
         assert_close(line_of(second, first->ops[k].name)->predicted_seconds,
                      first->ops[k].measured_seconds, 1e-3, first->ops[k].name);
+    assert_close(sum_of(second->transfers, second->transfer_count, false),
+                 sum_of(first->transfers, first->transfer_count, true), 1e-3, "transfers");
     assert_whole(second);
     weft_audit_free(second);
     ASSERT_OK(wefti_remove_tree(in_root("second")));
@@ -240,13 +256,17 @@ static void assert_predicted(const weft_audit *first, const char *machine, const
 
 static void a_calibrated_machine_has_the_measured_times(void **state) {
     (void)state;
-    static const char *const precisions[] = {"train.precision=f32", "train.precision=bf16"};
-    for (int i = 0; i < 2; i++) {
+    /* the ranks of the first job have programs of their own, those of the others do the same; those
+     * of the last one share a processor */
+    static const char *const jobs[][3] = {{"train.precision=f32", "parallel.overlap=false", NULL},
+                                          {"train.precision=bf16", "parallel.mode=data", NULL},
+                                          {"train.clip=0", "parallel.mode=data", NULL}};
+    for (int i = 0; i < 3; i++) {
         char *text;
         wefti_machine_model *m;
         wefti_run_record r;
-        train(machine_file(), "first", WITH(precisions[i]));
-        set_times("first");
+        train(i < 2 ? machine_file() : shared_machine_file(), "first", jobs[i]);
+        set_times("first", i == 0);
         weft_audit *first = audited("first");
         assert_true(first->measured_seconds == 1);
         ASSERT_OK(weft_audit_calibrate(in_root("first"), &text));
@@ -257,7 +277,7 @@ static void a_calibrated_machine_has_the_measured_times(void **state) {
         assert_close(m->device.step_seconds.value, first->other_seconds, 1e-6, "step_seconds");
         wefti_run_record_close(&r);
         wefti_model_destroy(m);
-        assert_predicted(first, put_file("calibrated.json", text, strlen(text)), precisions[i]);
+        assert_predicted(first, put_file("calibrated.json", text, strlen(text)), jobs[i]);
         weft_text_free(text);
         weft_audit_free(first);
         ASSERT_OK(wefti_remove_tree(in_root("first")));

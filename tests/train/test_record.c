@@ -19,6 +19,7 @@ static words auto_job(const char *search) {
     words w = base_job();
     add_words(&w, WITH("parallel.devices=2", "parallel.mode=auto"));
     add_word(&w, "parallel.search=%s", search);
+    if (!strcmp(search, "joint")) add_words(&w, WITH("parallel.fix=pp=2 microbatches=4"));
     return w;
 }
 
@@ -54,8 +55,8 @@ static void clean(const char *dir) {
 
 static void a_resume_uses_the_plan_again(void **state) {
     (void)state;
-    static const char *const searches[] = {"dynamic", "recursive"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const searches[] = {"dynamic", "recursive", "joint"};
+    for (int i = 0; i < 3; i++) {
         const words w = auto_job(searches[i]);
         record whole = {.first = 0}, rest = {.first = 0};
         ASSERT_OK(run_with(&w, WITH(dir_word("whole")), &whole));
@@ -63,7 +64,8 @@ static void a_resume_uses_the_plan_again(void **state) {
         char *plan = record_file("cut", "plan.json"), *again;
         assert_non_null(strstr(plan, "\"mode\": \"semi\""));
         assert_non_null(strstr(plan, "\"devices\": 2"));
-        assert_non_null(strstr(plan, "\"match\""));
+        if (i < 2) assert_non_null(strstr(plan, "\"match\""));
+        if (i == 2) assert_non_null(strstr(plan, "\"stages\": 2"));
         ASSERT_OK(run_with(&w, WITH(dir_word("cut")), &rest));
         assert_int_equal(rest.first, CUT + 1);
         assert_note(&rest, "record/plan.json");
@@ -100,19 +102,29 @@ static void no_search_takes_part(void **state) {
 
 static void other_settings_are_planned_anew(void **state) {
     (void)state;
-    const words w = auto_job("dynamic"), other = auto_job("recursive");
-    record rest = {.first = 0}, fresh = {.first = 0};
-    begin_run(&w, "cut");
-    ASSERT_OK(run_with(&other, WITH(dir_word("fresh")), &fresh));
-    ASSERT_OK(run_with(&other, WITH(dir_word("cut")), &rest));
-    assert_int_equal(rest.first, CUT + 1);
-    assert_note(&rest, "not used");
-    char *a = record_file("cut", "plan.json"), *b = record_file("fresh", "plan.json");
-    assert_string_equal(a, b);
-    wefti_free(a);
-    wefti_free(b);
-    clean("cut");
-    clean("fresh");
+    /* another search, other constraints, another budget, another limit of memory */
+    const words jobs[][2] = {{auto_job("dynamic"), auto_job("recursive")},
+                             {auto_job("joint"), auto_job("joint")},
+                             {auto_job("joint"), auto_job("joint")},
+                             {auto_job("joint"), auto_job("joint")}};
+    static const char *const more[] = {NULL, "parallel.fix=pp=1 level=1", "parallel.evaluations=3",
+                                       "device.memory=64MiB"};
+    for (int i = 0; i < 4; i++) {
+        words other = jobs[i][1];
+        record rest = {.first = 0}, fresh = {.first = 0};
+        if (more[i]) add_words(&other, WITH(more[i]));
+        begin_run(&jobs[i][0], "cut");
+        ASSERT_OK(run_with(&other, WITH(dir_word("fresh")), &fresh));
+        ASSERT_OK(run_with(&other, WITH(dir_word("cut")), &rest));
+        assert_int_equal(rest.first, CUT + 1);
+        assert_note(&rest, "not used");
+        char *a = record_file("cut", "plan.json"), *b = record_file("fresh", "plan.json");
+        assert_string_equal(a, b);
+        wefti_free(a);
+        wefti_free(b);
+        clean("cut");
+        clean("fresh");
+    }
 }
 
 static void a_damaged_record_is_refused(void **state) {
@@ -197,9 +209,8 @@ static void run_all(const words *base, const char *dir, member *members, rank_of
     weft_job_free(job);
 }
 
-static void a_world_has_the_plan_of_rank_0(void **state) {
-    (void)state;
-    const words w = auto_job("dynamic");
+static void check_world(const char *search) {
+    const words w = auto_job(search);
     record whole = {.first = 0};
     member begin[RANKS] = {{.job = NULL}}, rest[RANKS] = {{.job = NULL}};
     rank_of_world ranks[RANKS];
@@ -220,6 +231,12 @@ static void a_world_has_the_plan_of_rank_0(void **state) {
     wefti_free(many);
     clean("whole");
     clean("cut");
+}
+
+static void a_world_has_the_plan_of_rank_0(void **state) {
+    (void)state;
+    check_world("dynamic");
+    check_world("joint");
 }
 
 /* A damaged record, which only rank 0 reads, ends all ranks. */

@@ -9,6 +9,7 @@
 #include "graph/text/text.h"
 #include "weft/graph.h"
 #include "weft/ops.h"
+#include "weft/predict.h"
 
 #define NEEDS_A_COMMA()                                                                            \
     do {                                                                                           \
@@ -122,6 +123,40 @@ static void what_a_run_writes_is_json(void **state) {
     wefti_checkpoint_close(c);
 }
 
+static char *file_of(const char *path) {
+    char *text;
+    int64_t bytes;
+    ASSERT_OK(wefti_file_read(path, 1 << 24, &text, &bytes));
+    return text;
+}
+
+/* The page of a prediction and its timeline. */
+static void a_prediction_writes_the_same(void **state) {
+    (void)state;
+    words w = tiny_gpt2();
+    char *text[2][2];
+    weft_job *job = job_of(&w);
+    char page[300], trace[300];
+    (void)snprintf(page, sizeof page, "%s", in_root("comma.html"));
+    (void)snprintf(trace, sizeof trace, "%s", in_root("predicted.trace"));
+    for (int comma = 0; comma < 2; comma++) {
+        const weft_predict_options o = {.machine = "v100", .report = page, .trace = trace};
+        weft_prediction *p;
+        if (comma) NEEDS_A_COMMA();
+        ASSERT_OK(weft_job_predict(job, &o, &p));
+        weft_prediction_free(p);
+        text[comma][0] = file_of(page);
+        text[comma][1] = file_of(trace);
+    }
+    check_trace(trace);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(text[0][i], text[1][i]);
+        wefti_free(text[0][i]);
+        wefti_free(text[1][i]);
+    }
+    weft_job_free(job);
+}
+
 static void a_graph_is_read_back(void **state) {
     (void)state;
     weft_graph *g, *again;
@@ -146,6 +181,7 @@ int main(void) {
         cmocka_unit_test_teardown(reals_have_a_point, back_to_c),
         cmocka_unit_test_teardown(a_job_is_the_same, back_to_c),
         cmocka_unit_test_teardown(what_a_run_writes_is_json, back_to_c),
+        cmocka_unit_test_teardown(a_prediction_writes_the_same, back_to_c),
         cmocka_unit_test_teardown(a_graph_is_read_back, back_to_c),
     };
     return cmocka_run_group_tests(tests, data_setup, data_teardown);

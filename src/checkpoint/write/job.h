@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 #include "base/bulk.h"
-#include "checkpoint/write/plan.h"
+#include "checkpoint/write_plan.h"
 
 enum { WEFTI_WRITE_MESSAGE_BYTES = 2048 };
 

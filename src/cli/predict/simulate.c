@@ -113,6 +113,8 @@ static int simulate(const simulate_options *values, const disturbed *x) {
         .disturbances = x->all, .trace = values->trace, .report = values->report};
     weft_prediction *p;
     weft_job *job;
+    if (values->trace && !cli_can_write(values->trace)) return cli_failed();
+    if (values->report && !cli_can_write(values->report)) return cli_failed();
     int code = cli_job_load(&values->source, &job);
     if (code != CLI_DONE) return code;
     if (weft_job_predict(job, &o, &p) < 0) {

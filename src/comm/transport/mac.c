@@ -1,5 +1,5 @@
-/* The transport of authenticated messages: connections, frames, matching of messages with receives.
- * docs/design-data-plane.md describes them. All pairs of ranks connect when the transport is made.
+/* The transport of authenticated messages: sending, reading, and the table of functions.
+ * docs/design-data-plane.md describes it. All pairs of ranks connect when the transport is made.
  * Calls come from one thread at a time. */
 #include "comm/transport/mac.h"
 
@@ -25,53 +25,12 @@ enum {
 static void put(unsigned char *at, uint64_t x, int bytes) {
     for (int i = 0; i < bytes; i++) at[i] = (unsigned char)(x >> 8 * i);
 }
-static uint64_t get(const unsigned char *at, int bytes) {
-    uint64_t x = 0;
-    for (int i = 0; i < bytes; i++) x |= (uint64_t)at[i] << 8 * i;
-    return x;
-}
-
-/* --- lists --- */
-
-static void append(wefti_mac_list *l, wefti_mac_request *r) {
-    r->next = NULL;
-    *l->last = r;
-    l->last = &r->next;
-}
-
-static void drop(wefti_mac_list *l, wefti_mac_request *r) {
-    wefti_mac_request **at = &l->first;
-    while (*at && *at != r) at = &(*at)->next;
-    if (!*at) return;
-    *at = r->next;
-    r->next = NULL;
-    for (l->last = &l->first; *l->last;) l->last = &(*l->last)->next;
-}
-
-static wefti_mac_request *take_tag(wefti_mac_list *l, uint64_t tag) {
-    wefti_mac_request *r = l->first;
-    while (r && r->tag != tag) r = r->next;
-    if (r) drop(l, r);
-    return r;
-}
-
-static wefti_mac_request *find_id(const wefti_mac_list *l, uint64_t id) {
-    wefti_mac_request *r = l->first;
-    while (r && r->id != id) r = r->next;
-    return r;
-}
-
 /* --- the end of a connection --- */
-
-static void finish(wefti_mac_request *r, weft_status status) {
-    r->done = true;
-    r->status = status;
-}
 
 static void finish_all(wefti_mac_list *l, weft_status status) {
     for (wefti_mac_request *r; (r = l->first);) {
-        drop(l, r);
-        finish(r, status);
+        wefti_mac_drop(l, r);
+        wefti_mac_finish(r, status);
     }
 }
 
@@ -96,15 +55,6 @@ static weft_status tell_lost(const wefti_mac_side *s, int32_t peer) {
 
 /* --- writing --- */
 
-static weft_status add_control(wefti_mac_peer *p, wefti_mac_kind kind, uint64_t tag) {
-    wefti_mac_control *c;
-    WEFT_NEW(c, wefti_mac_control);
-    *c = (wefti_mac_control){.kind = kind, .tag = tag};
-    *p->control_last = c;
-    p->control_last = &c->next;
-    return WEFT_OK;
-}
-
 static weft_status seal(wefti_mac_peer *p, wefti_mac_kind kind, uint64_t tag, uint64_t size,
                         const unsigned char *body, size_t bytes) {
     put(p->header, bytes, 4);
@@ -114,7 +64,8 @@ static weft_status seal(wefti_mac_peer *p, wefti_mac_kind kind, uint64_t tag, ui
     p->body = body;
     p->body_bytes = bytes;
     p->written = 0;
-    p->frame_bytes = WEFTI_MAC_HEADER + bytes + WEFTI_MAC_TAG;
+    p->frame_bytes = WEFTI_MAC_HEADER + bytes + (p->tls ? 0 : WEFTI_MAC_TAG);
+    if (p->tls) return WEFT_OK;
     return wefti_mac_sign(&p->sends, p->header, body, bytes, p->tag);
 }
 
@@ -134,8 +85,8 @@ static weft_status next_frame(wefti_mac_peer *p) {
     if (p->control) return seal_control(p);
     if (!r) return WEFT_OK;
     if (r->announced && !r->ready) {
-        drop(&p->sending, r);
-        append(&p->announced, r);
+        wefti_mac_drop(&p->sending, r);
+        wefti_mac_append(&p->announced, r);
         put(p->id_body, r->id, 8);
         return seal(p, WEFTI_MAC_ANNOUNCE, r->tag, r->bytes, p->id_body, 8);
     }
@@ -152,12 +103,30 @@ static void frame_is_written(wefti_mac_peer *p) {
     if (!r) return;
     r->at += p->body_bytes;
     if (r->at < r->bytes) return;
-    drop(&p->sending, r);
-    finish(r, WEFT_OK);
+    wefti_mac_drop(&p->sending, r);
+    wefti_mac_finish(r, WEFT_OK);
+}
+
+static weft_status encrypt_some(wefti_mac_peer *p) {
+    size_t head = p->written < WEFTI_MAC_HEADER ? WEFTI_MAC_HEADER - p->written : 0, taken;
+    size_t at = head ? 0 : p->written - WEFTI_MAC_HEADER;
+    weft_status status =
+        wefti_mac_tls_write(p->tls, p->header + WEFTI_MAC_HEADER - head, head,
+                            p->body ? p->body + at : NULL, p->body_bytes - at, &taken);
+    if (status != WEFT_OK) return status;
+    p->written += taken;
+    if (p->written == p->frame_bytes) frame_is_written(p);
+    return WEFT_OK;
+}
+
+static weft_status write_encrypted(wefti_mac_peer *p) {
+    weft_status status = encrypt_some(p);
+    return status == WEFT_PENDING ? wefti_mac_tls_flush(p->tls) : status;
 }
 
 /* WEFT_PENDING: the socket is full. */
 static weft_status write_some(wefti_mac_peer *p) {
+    if (p->tls) return write_encrypted(p);
     struct iovec part[3] = {{p->header, WEFTI_MAC_HEADER},
                             {(void *)(uintptr_t)p->body, p->body_bytes},
                             {p->tag, WEFTI_MAC_TAG}};
@@ -182,6 +151,10 @@ static void poll_write(wefti_mac_side *s, wefti_mac_peer *p, bool wants) {
     if (epoll_ctl(s->poller, EPOLL_CTL_MOD, p->fd, &e) == 0) p->polls_write = wants;
 }
 
+static bool has_output(const wefti_mac_peer *p) {
+    return p->frame_bytes > 0 || wefti_mac_tls_has_output(p->tls);
+}
+
 static void flush(wefti_mac_side *s, wefti_mac_peer *p) {
     weft_status status = WEFT_OK;
     while (p->fd >= 0 && status == WEFT_OK) {
@@ -189,136 +162,40 @@ static void flush(wefti_mac_side *s, wefti_mac_peer *p) {
         if (status >= 0 && !p->frame_bytes) break;
         if (status >= 0) status = write_some(p);
     }
+    if (p->fd >= 0 && status == WEFT_OK && p->tls) status = wefti_mac_tls_flush(p->tls);
     if (status < 0)
         lose(p, weft_error_message());
     else
-        poll_write(s, p, p->frame_bytes > 0);
+        poll_write(s, p, has_output(p));
 }
 
 /* --- reading --- */
 
-static weft_status add_early(wefti_mac_peer *p, uint64_t tag, uint64_t size, bool announced,
-                             uint64_t id, const unsigned char *body) {
-    size_t room = announced ? 0 : (size_t)size;
-    wefti_mac_early *e = wefti_alloc(sizeof *e + room);
-    WEFT_REQUIRE(e, WEFT_E_NOMEM, "no memory for a message of %zu bytes", room);
-    *e = (wefti_mac_early){.tag = tag, .id = id, .bytes = (size_t)size, .announced = announced};
-    if (room) memcpy(e->data, body, room);
-    *p->early_last = e;
-    p->early_last = &e->next;
-    return WEFT_OK;
-}
-
-static void deliver(wefti_mac_request *r, const unsigned char *body, size_t bytes) {
-    r->bytes = bytes;
-    if (bytes > r->room) {
-        finish(r, WEFT_E_CORRUPT);
-        return;
-    }
-    if (bytes) memcpy(r->destination, body, bytes);
-    finish(r, WEFT_OK);
-}
-
-/* READY: there is memory for that message. */
-static weft_status ask_for(wefti_mac_peer *p, wefti_mac_request *r, uint64_t id, size_t bytes) {
-    r->bytes = bytes;
-    r->at = 0;
-    r->id = id;
-    if (bytes > r->room) { /* its data is never asked for */
-        finish(r, WEFT_E_CORRUPT);
-        return WEFT_OK;
-    }
-    append(&p->coming, r);
-    return add_control(p, WEFTI_MAC_READY, id);
-}
-
-static weft_status hear_announced(wefti_mac_peer *p, uint64_t id, const unsigned char *body,
-                                  size_t bytes) {
-    wefti_mac_request *r = find_id(&p->coming, id);
-    if (!r) return WEFT_OK; /* cancelled */
-    WEFT_REQUIRE(bytes <= r->bytes - r->at, WEFT_E_CORRUPT, "a frame beyond its message");
-    memcpy(r->destination + r->at, body, bytes);
-    r->at += bytes;
-    if (r->at < r->bytes) return WEFT_OK;
-    drop(&p->coming, r);
-    finish(r, WEFT_OK);
-    return WEFT_OK;
-}
-
-static void hear_ready(wefti_mac_peer *p, uint64_t id) {
-    wefti_mac_request *r = find_id(&p->announced, id);
-    if (!r) return; /* cancelled */
-    drop(&p->announced, r);
-    r->ready = true;
-    append(&p->sending, r);
-}
-
-static weft_status hear(wefti_mac_peer *p, const unsigned char *frame, size_t bytes) {
-    uint64_t kind = get(frame + 4, 4), tag = get(frame + 8, 8), size = get(frame + 16, 8);
-    const unsigned char *body = frame + WEFTI_MAC_HEADER;
-    if (kind == WEFTI_MAC_DATA && size == UINT64_MAX) return hear_announced(p, tag, body, bytes);
-    if (kind == WEFTI_MAC_READY) hear_ready(p, tag);
-    if (kind == WEFTI_MAC_LEAVE) p->left = true;
-    if (kind == WEFTI_MAC_READY || kind == WEFTI_MAC_LEAVE) return WEFT_OK;
-    bool announces = kind == WEFTI_MAC_ANNOUNCE && bytes == 8 && size < SIZE_MAX / 2;
-    bool whole = kind == WEFTI_MAC_DATA && bytes == size && size <= WEFTI_MAC_EAGER;
-    WEFT_REQUIRE(announces || whole, WEFT_E_CORRUPT, "a frame that makes no sense");
-    wefti_mac_request *r = take_tag(&p->wanted, tag);
-    uint64_t id = announces ? get(body, 8) : 0;
-    if (!r) return add_early(p, tag, size, announces, id, body);
-    if (announces) return ask_for(p, r, id, (size_t)size);
-    deliver(r, body, bytes);
-    return WEFT_OK;
-}
-
-/* All whole frames in the staging buffer. Nothing of a frame but its length is looked at before
- * its tag is right. */
-static weft_status hear_frames(wefti_mac_peer *p) {
-    unsigned char tag[WEFTI_MAC_TAG];
-    size_t at = 0;
-    while (p->in_used - at >= WEFTI_MAC_HEADER) {
-        const unsigned char *frame = p->in + at;
-        size_t bytes = (size_t)get(frame, 4);
-        WEFT_REQUIRE(bytes <= WEFTI_MAC_BODY, WEFT_E_CORRUPT, "a frame that is too long");
-        size_t whole = WEFTI_MAC_HEADER + bytes + WEFTI_MAC_TAG;
-        if (p->in_used - at < whole) break;
-        WEFT_TRY(wefti_mac_sign(&p->receives, frame, frame + WEFTI_MAC_HEADER, bytes, tag));
-        WEFT_REQUIRE(wefti_mac_equal(tag, frame + whole - sizeof tag, sizeof tag), WEFT_E_CORRUPT,
-                     "a message was changed on its way");
-        at += whole;
-        WEFT_TRY(hear(p, frame, bytes));
-    }
-    if (at > 0) memmove(p->in, p->in + at, p->in_used - at);
-    p->in_used -= at;
-    return WEFT_OK;
-}
-
-/* Memory grows with received bytes, not with announced ones. */
-static weft_status make_room(wefti_mac_peer *p) {
-    enum { FIRST = 16384, MOST = 2 * WEFTI_MAC_FRAME };
-    if (p->in_used < p->in_room) return WEFT_OK;
-    size_t room = p->in_room ? 2 * p->in_room : FIRST;
-    if (room > MOST) room = MOST;
-    unsigned char *grown = wefti_realloc(p->in, room);
-    WEFT_REQUIRE(grown, WEFT_E_NOMEM, "no memory for %zu received bytes", room);
-    p->in = grown;
-    p->in_room = room;
-    return WEFT_OK;
-}
-
 /* WEFT_PENDING: nothing more is there. */
-static weft_status read_some(wefti_mac_peer *p) {
-    WEFT_TRY(make_room(p));
-    ssize_t n = recv(p->fd, p->in + p->in_used, p->in_room - p->in_used, MSG_DONTWAIT);
+static weft_status take_bytes(wefti_mac_peer *p, void *data, size_t room, size_t *out) {
+    if (p->tls) return wefti_mac_tls_read(p->tls, data, room, out);
+    ssize_t n = recv(p->fd, data, room, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return WEFT_PENDING;
     WEFT_REQUIRE(n > 0, WEFT_E_PEER, "%s", n == 0 ? "connection closed" : strerror(errno));
-    p->in_used += (size_t)n;
-    return hear_frames(p);
+    *out = (size_t)n;
+    return WEFT_OK;
+}
+
+static weft_status read_some(wefti_mac_peer *p) {
+    size_t room, bytes;
+    WEFT_TRY(wefti_mac_make_room(p, &room));
+    weft_status status = take_bytes(p, p->in + p->in_used, room, &bytes);
+    if (status != WEFT_OK) return status;
+    p->in_used += bytes;
+    return wefti_mac_hear(p);
 }
 
 static void read_peer(wefti_mac_side *s, wefti_mac_peer *p) {
     weft_status status = WEFT_OK;
-    for (int i = 0; i < READS && p->fd >= 0 && status == WEFT_OK; i++) status = read_some(p);
+    /* What TLS has taken from the socket is read to its end: no event would tell of it. */
+    if (p->tls) wefti_mac_tls_begin_turn(p->tls);
+    for (int i = 0; (i < READS || p->tls) && p->fd >= 0 && status == WEFT_OK; i++)
+        status = read_some(p);
     if (status < 0)
         lose(p, weft_error_message());
     else
@@ -346,18 +223,9 @@ static weft_status mac_send(void *context, int peer, uint64_t tag, const void *d
     if (p->lost) return tell_lost(s, peer);
     r->announced = bytes > WEFTI_MAC_EAGER;
     if (r->announced) r->id = p->next_id++;
-    append(&p->sending, r);
+    wefti_mac_append(&p->sending, r);
     flush(s, p);
     return WEFT_OK;
-}
-
-static wefti_mac_early *take_early(wefti_mac_peer *p, uint64_t tag) {
-    wefti_mac_early **at = &p->early, *e;
-    while (*at && (*at)->tag != tag) at = &(*at)->next;
-    if (!(e = *at)) return NULL;
-    *at = e->next;
-    for (p->early_last = &p->early; *p->early_last;) p->early_last = &(*p->early_last)->next;
-    return e;
 }
 
 static weft_status mac_receive(void *context, int peer, uint64_t tag, void *data, size_t bytes,
@@ -367,20 +235,10 @@ static weft_status mac_receive(void *context, int peer, uint64_t tag, void *data
     wefti_mac_request *r = request;
     *r = (wefti_mac_request){
         .peer = peer, .receives = true, .tag = tag, .destination = data, .room = bytes};
-    wefti_mac_early *e = take_early(p, tag);
-    if (!e && p->lost) return tell_lost(s, peer);
-    if (!e) {
-        append(&p->wanted, r);
-        return WEFT_OK;
-    }
     weft_status status = WEFT_OK;
-    if (!e->announced)
-        deliver(r, e->data, e->bytes);
-    else if (p->lost)
-        status = tell_lost(s, peer);
-    else
-        status = ask_for(p, r, e->id, e->bytes);
-    wefti_free(e);
+    bool came = wefti_mac_take_early(p, r, &status);
+    if (p->lost && (!came || status == WEFT_E_PEER)) return tell_lost(s, peer);
+    if (!came) wefti_mac_append(&p->wanted, r);
     if (p->control) flush(s, p);
     return status;
 }
@@ -410,11 +268,11 @@ static void mac_cancel(void *context, void *request) {
     if (r->done) return;
     if (p->of == r) flush(s, p);
     if (!r->done && p->of == r) lose(p, "a message to it was given up");
-    drop(&p->sending, r);
-    drop(&p->announced, r);
-    drop(&p->wanted, r);
-    drop(&p->coming, r);
-    finish(r, WEFT_E_STOPPED);
+    wefti_mac_drop(&p->sending, r);
+    wefti_mac_drop(&p->announced, r);
+    wefti_mac_drop(&p->wanted, r);
+    wefti_mac_drop(&p->coming, r);
+    wefti_mac_finish(r, WEFT_E_STOPPED);
 }
 
 static weft_status mac_exchange(void *context, const void *mine, size_t bytes, void *all) {
@@ -429,7 +287,7 @@ static void mac_abandon(void *context) {
 static bool all_have_left(const wefti_mac_side *s) {
     for (int32_t r = 0; r < s->size; r++) {
         const wefti_mac_peer *p = &s->peer[r];
-        if (p->fd >= 0 && (!p->left || p->frame_bytes)) return false;
+        if (p->fd >= 0 && (!p->left || has_output(p))) return false;
     }
     return true;
 }
@@ -440,18 +298,9 @@ static void say_leave(wefti_mac_side *s) {
     for (int32_t r = 0; r < s->size; r++) {
         wefti_mac_peer *p = &s->peer[r];
         if (p->fd < 0) continue;
-        if (add_control(p, WEFTI_MAC_LEAVE, 0) >= 0) flush(s, p);
+        if (wefti_mac_add_control(p, WEFTI_MAC_LEAVE, 0) >= 0) flush(s, p);
     }
     while (!all_have_left(s) && wefti_now_ns() < until) progress(s, 1);
-}
-
-static void free_peer(wefti_mac_peer *p) {
-    for (wefti_mac_early *e; (e = p->early); wefti_free(e)) p->early = e->next;
-    for (wefti_mac_control *c; (c = p->control); wefti_free(c)) p->control = c->next;
-    if (p->fd >= 0) close(p->fd);
-    wefti_mac_stream_close(&p->sends);
-    wefti_mac_stream_close(&p->receives);
-    wefti_free(p->in);
 }
 
 static void mac_close(void *context) {
@@ -459,31 +308,20 @@ static void mac_close(void *context) {
     wefti_failure failure;
     wefti_failure_keep(WEFT_OK, &failure);
     if (s->peer && s->poller >= 0) say_leave(s);
-    for (int32_t r = 0; s->peer && r < s->size; r++) free_peer(&s->peer[r]);
+    for (int32_t r = 0; s->peer && r < s->size; r++) wefti_mac_peer_free(&s->peer[r]);
     if (s->listener >= 0) close(s->listener);
     if (s->poller >= 0) close(s->poller);
+    wefti_mac_tls_destroy(s->tls);
     explicit_bzero(s->key, sizeof s->key);
     wefti_free(s->peer);
     wefti_free(s);
     (void)wefti_failure_tell(&failure);
 }
 
-static void begin_list(wefti_mac_list *l) {
-    l->last = &l->first;
-}
-
 static weft_status open_side(wefti_mac_side *s, const wefti_mac_options *o) {
     WEFT_NEW_ARRAY(s->peer, wefti_mac_peer, s->size);
-    for (int32_t r = 0; r < s->size; r++) {
-        wefti_mac_peer *p = &s->peer[r];
-        p->fd = -1;
-        p->control_last = &p->control;
-        p->early_last = &p->early;
-        begin_list(&p->sending);
-        begin_list(&p->announced);
-        begin_list(&p->wanted);
-        begin_list(&p->coming);
-    }
+    for (int32_t r = 0; r < s->size; r++) wefti_mac_peer_begin(&s->peer[r]);
+    if (o->encrypts) WEFT_TRY(wefti_mac_tls_create(&s->tls));
     WEFT_TRY(wefti_mac_connect_all(s, o));
     s->poller = epoll_create1(EPOLL_CLOEXEC);
     WEFT_REQUIRE(s->poller >= 0, WEFT_E_IO, "no event queue: %s", strerror(errno));
@@ -512,7 +350,7 @@ weft_status wefti_mac_transport(const wefti_mac_options *o, weft_transport *out)
         mac_close(s);
         return status;
     }
-    *out = (weft_transport){.name = "mac",
+    *out = (weft_transport){.name = o->encrypts ? "tls" : "mac",
                             .context = s,
                             .rank = o->rank,
                             .size = o->size,
@@ -533,7 +371,10 @@ weft_status wefti_mac_transport(const wefti_mac_options *o, weft_transport *out)
 weft_status wefti_mac_transport(const wefti_mac_options *options, weft_transport *out) {
     (void)options;
     (void)out;
-    WEFT_FAIL(WEFT_E_NO_IMPL, "this weft was built without OpenSSL, which signs messages");
+    WEFT_FAIL(WEFT_E_NO_IMPL,
+              "this weft was built without OpenSSL, without which messages between hosts are "
+              "neither signed nor encrypted; WEFT_COMM=ucx sends such messages, for "
+              "networks that you trust");
 }
 
 #endif

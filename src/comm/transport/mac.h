@@ -1,5 +1,5 @@
-/* Authenticated messages between processes over TCP: docs/design-data-plane.md. Internal to
- * comm/transport. */
+/* Authenticated messages between processes over TCP, encrypted or not: docs/design-data-plane.md.
+ * Internal to comm/transport. */
 #ifndef WEFTI_MAC_H
 #define WEFTI_MAC_H
 
@@ -49,6 +49,31 @@ void wefti_mac_stream_close(wefti_mac_stream *s);
 weft_status wefti_mac_sign(wefti_mac_stream *s, const unsigned char *header, const void *body,
                            size_t bytes, unsigned char out[WEFTI_MAC_TAG]) WEFT_CHECKED;
 
+/* --- mac_tls.c: TLS 1.3 around the frames of a connection whose two sides have proved the key.
+ * Frames then carry no tags: TLS numbers and authenticates its records. --- */
+
+typedef struct wefti_mac_tls_setup wefti_mac_tls_setup; /* of all connections of a rank */
+typedef struct wefti_mac_tls wefti_mac_tls;             /* of one connection */
+weft_status wefti_mac_tls_create(wefti_mac_tls_setup **out) WEFT_CHECKED;
+void wefti_mac_tls_destroy(wefti_mac_tls_setup *setup); /* after its connections; NULL is legal */
+/* `fd` stays the caller's. `key`: of this connection. */
+weft_status wefti_mac_tls_open(const wefti_mac_tls_setup *setup, int fd, bool listens,
+                               const unsigned char key[WEFTI_MAC_PROOF],
+                               wefti_mac_tls **out) WEFT_CHECKED;
+void wefti_mac_tls_close(wefti_mac_tls *t); /* NULL is legal */
+/* None of these waits. WEFT_PENDING: nothing can be done now. */
+weft_status wefti_mac_tls_shake(wefti_mac_tls *t) WEFT_CHECKED;
+/* From the beginning of a turn on, a bounded number of bytes is taken from the socket. */
+void wefti_mac_tls_begin_turn(wefti_mac_tls *t);
+weft_status wefti_mac_tls_read(wefti_mac_tls *t, void *data, size_t room,
+                               size_t *out_bytes) WEFT_CHECKED;
+/* Encrypts into a buffer, which `flush` sends: the beginning of `head` (a frame's, or 0 bytes) and
+ * of `body`. After WEFT_PENDING, the buffer is full, the next call has the same arguments. */
+weft_status wefti_mac_tls_write(wefti_mac_tls *t, const void *head, size_t head_bytes,
+                                const void *body, size_t bytes, size_t *out_bytes) WEFT_CHECKED;
+weft_status wefti_mac_tls_flush(wefti_mac_tls *t) WEFT_CHECKED;
+bool wefti_mac_tls_has_output(const wefti_mac_tls *t); /* false for NULL */
+
 /* --- mac.c: a transport's state --- */
 
 typedef enum wefti_mac_kind {
@@ -94,7 +119,8 @@ typedef struct wefti_mac_peer {
     bool lost; /* nothing comes or goes any more */
     bool left; /* it has said LEAVE */
     char why[128];
-    wefti_mac_stream sends, receives;
+    wefti_mac_stream sends, receives; /* of the form without encryption */
+    wefti_mac_tls *tls;               /* NULL: of that form */
     wefti_mac_control *control, **control_last;
     wefti_mac_list sending;   /* to be announced, or with data to send, in order */
     wefti_mac_list announced; /* sends that wait for READY */
@@ -116,13 +142,39 @@ typedef struct wefti_mac_side {
     int32_t rank, size;
     unsigned char key[WEFTI_MAC_KEY];
     wefti_exchange exchange;
+    wefti_mac_tls_setup *tls; /* NULL: without encryption */
     int listener, poller;
     wefti_mac_peer *peer; /* [size] */
     bool abandoned;
     uint64_t turn;
 } wefti_mac_side;
 
+/* --- mac_frames.c: lists of requests; what received frames do --- */
+
+void wefti_mac_append(wefti_mac_list *l, wefti_mac_request *r);
+void wefti_mac_drop(wefti_mac_list *l, wefti_mac_request *r); /* also if it is not there */
+static inline void wefti_mac_finish(wefti_mac_request *r, weft_status status) {
+    r->done = true;
+    r->status = status;
+}
+void wefti_mac_peer_begin(wefti_mac_peer *p);
+void wefti_mac_peer_free(wefti_mac_peer *p);
+weft_status wefti_mac_add_control(wefti_mac_peer *p, wefti_mac_kind kind,
+                                  uint64_t tag) WEFT_CHECKED;
+/* Room behind the received bytes: p->in + p->in_used. At most *out_bytes may come there. */
+weft_status wefti_mac_make_room(wefti_mac_peer *p, size_t *out_bytes) WEFT_CHECKED;
+/* All whole frames that were received. Of a frame nothing but its length is looked at before its
+ * tag is right. */
+weft_status wefti_mac_hear(wefti_mac_peer *p) WEFT_CHECKED;
+/* A receive finds what came before it. False: nothing did. */
+bool wefti_mac_take_early(wefti_mac_peer *p, wefti_mac_request *r, weft_status *out);
+
 /* --- mac_open.c: connects all pairs of ranks --- */
+
+typedef enum wefti_mac_verdict { WEFTI_MAC_STRANGER, WEFTI_MAC_KNOWN } wefti_mac_verdict;
+/* Whether a peer of higher rank has answered the challenge in hello->listener, and who it is. */
+weft_status wefti_mac_judge(const wefti_mac_side *s, const unsigned char answer[WEFTI_MAC_ANSWER],
+                            wefti_mac_hello *hello, wefti_mac_verdict *out) WEFT_CHECKED;
 
 weft_status wefti_mac_connect_all(wefti_mac_side *s, const wefti_mac_options *o) WEFT_CHECKED;
 

@@ -1,5 +1,6 @@
 /* Opens a transport of authenticated messages: each rank listens at an address that all ranks learn
- * through the exchange; of two ranks the higher one connects; both prove the key. */
+ * through the exchange; of two ranks the higher one connects; both prove the key. Only then TLS
+ * begins, where it is wanted. */
 #include "comm/transport/mac.h"
 
 #ifdef WEFT_HAVE_OPENSSL
@@ -17,17 +18,22 @@
 #include "base/memory.h"
 
 enum {
-    MAC_STRANGERS =
-        64, /* connections that have not proved the key; a further one pushes out the oldest */
+    /* Connections that have not proved the key; a further one pushes out the oldest. */
+    MAC_STRANGERS = 256,
+    ACCEPTS = 8, /* before others have their turn */
     POLL_MS = 50
 };
-static const int64_t stranger_ns = 5000000000, pause_ns = 20000000;
+/* A listener gives a connection 5 s for its proof. A connector waits longer than any listener, so
+ * that it does not leave a connection that the listener takes for open. */
+static const int64_t stranger_ns = 5000000000, call_ns = 30000000000, pause_ns = 20000000;
 
 /* A connection before it is open. */
 typedef struct mac_shake {
     int fd; /* -1: none */
-    enum { CALLING, CHALLENGED, ANSWERED } state;
+    enum { CALLING, CHALLENGED, ANSWERED, SECURING } state;
     int32_t peer; /* of a call */
+    bool listens; /* of a connection that TLS secures */
+    wefti_mac_tls *tls;
     int64_t since_ns;
     wefti_mac_hello hello;
     unsigned char in[WEFTI_MAC_ANSWER];
@@ -103,6 +109,7 @@ static weft_status swap(mac_opening *m) {
 }
 
 static void drop(mac_shake *k) {
+    wefti_mac_tls_close(k->tls);
     if (k->fd >= 0) close(k->fd);
     *k = (mac_shake){.fd = -1, .peer = k->peer, .since_ns = wefti_now_ns()};
 }
@@ -119,31 +126,79 @@ static bool have(mac_shake *k, size_t wanted) {
     return k->fd >= 0 && k->used == wanted;
 }
 
-/* The connection is open: `listens` on this side. */
-static weft_status adopt(mac_opening *m, mac_shake *k, int32_t rank, bool listens) {
-    wefti_mac_peer *p = &m->s->peer[rank];
+/* A connection of before: its connector has given it up, since it has proved the key anew. */
+static void leave_old(wefti_mac_peer *p) {
+    if (p->fd < 0) return;
+    wefti_mac_peer_free(p);
+    wefti_mac_peer_begin(p);
+}
+
+static weft_status make_streams(mac_opening *m, const mac_shake *k, wefti_mac_peer *p,
+                                bool listens) {
     unsigned char up[WEFTI_MAC_PROOF], down[WEFTI_MAC_PROOF];
-    int yes = 1;
     WEFT_TRY(wefti_mac_prove(m->s->key, "up", &k->hello, up));
     WEFT_TRY(wefti_mac_prove(m->s->key, "down", &k->hello, down));
-    WEFT_TRY(wefti_mac_stream_open(&p->sends, listens ? down : up));
-    WEFT_TRY(wefti_mac_stream_open(&p->receives, listens ? up : down));
+    weft_status status = wefti_mac_stream_open(&p->sends, listens ? down : up);
+    if (status >= 0) status = wefti_mac_stream_open(&p->receives, listens ? up : down);
+    explicit_bzero(up, sizeof up);
+    explicit_bzero(down, sizeof down);
+    return status;
+}
+
+/* The connection is open: `listens` on this side. */
+static weft_status adopt(mac_opening *m, mac_shake *k, bool listens) {
+    wefti_mac_peer *p = &m->s->peer[listens ? k->hello.rank : k->peer];
+    int yes = 1;
+    leave_old(p);
+    if (!k->tls) WEFT_TRY(make_streams(m, k, p, listens));
     (void)setsockopt(k->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     p->fd = k->fd;
+    p->tls = k->tls;
     k->fd = -1;
+    k->tls = NULL;
     return WEFT_OK;
+}
+
+static weft_status secure(mac_opening *m, mac_shake *k) {
+    weft_status status = wefti_mac_tls_shake(k->tls);
+    if (status < 0) drop(k);
+    return status == WEFT_OK ? adopt(m, k, k->listens) : WEFT_OK;
+}
+
+/* Both sides have proved the key. */
+static weft_status proved(mac_opening *m, mac_shake *k, bool listens) {
+    unsigned char key[WEFTI_MAC_PROOF];
+    if (!m->s->tls) return adopt(m, k, listens);
+    WEFT_TRY(wefti_mac_prove(m->s->key, "tls", &k->hello, key));
+    weft_status status = wefti_mac_tls_open(m->s->tls, k->fd, listens, key, &k->tls);
+    explicit_bzero(key, sizeof key);
+    WEFT_TRY(status);
+    k->state = SECURING;
+    k->listens = listens;
+    return secure(m, k);
 }
 
 /* --- the listening side --- */
 
-static void take_stranger(mac_opening *m) {
-    int fd = accept4(m->s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) return;
-    mac_shake *k = &m->stranger[0];
+/* A free place, or that of the oldest connection without a proof; NULL: all have one. */
+static mac_shake *find_place(mac_opening *m) {
+    mac_shake *oldest = NULL;
     for (int i = 0; i < MAC_STRANGERS; i++) {
-        mac_shake *other = &m->stranger[i];
-        if (other->fd < 0 || (k->fd >= 0 && other->since_ns < k->since_ns)) k = other;
-        if (k->fd < 0) break;
+        mac_shake *k = &m->stranger[i];
+        if (k->fd < 0) return k;
+        if (k->state == CHALLENGED && (!oldest || k->since_ns < oldest->since_ns)) oldest = k;
+    }
+    return oldest;
+}
+
+/* False: there is none. */
+static bool take_stranger(mac_opening *m) {
+    int fd = accept4(m->s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) return false;
+    mac_shake *k = find_place(m);
+    if (!k) {
+        close(fd);
+        return true;
     }
     drop(k);
     k->fd = fd;
@@ -151,6 +206,7 @@ static void take_stranger(mac_opening *m) {
     if (wefti_mac_random(k->hello.listener, WEFTI_MAC_NONCE) < 0 ||
         !say(k, k->hello.listener, WEFTI_MAC_NONCE))
         drop(k);
+    return true;
 }
 
 static int32_t number(const unsigned char *at) {
@@ -158,19 +214,28 @@ static int32_t number(const unsigned char *at) {
                      (uint32_t)at[3] << 24);
 }
 
+weft_status wefti_mac_judge(const wefti_mac_side *s, const unsigned char answer[WEFTI_MAC_ANSWER],
+                            wefti_mac_hello *hello, wefti_mac_verdict *out) {
+    unsigned char proof[WEFTI_MAC_PROOF];
+    memcpy(hello->connector, answer, WEFTI_MAC_NONCE);
+    hello->rank = number(answer + WEFTI_MAC_NONCE);
+    hello->peer = number(answer + WEFTI_MAC_NONCE + 4);
+    WEFT_TRY(wefti_mac_prove(s->key, "connect", hello, proof));
+    bool good = wefti_mac_equal(proof, answer + WEFTI_MAC_NONCE + 8, sizeof proof) &&
+                hello->peer == s->rank && hello->rank > s->rank && hello->rank < s->size;
+    *out = good ? WEFTI_MAC_KNOWN : WEFTI_MAC_STRANGER;
+    return WEFT_OK;
+}
+
 static weft_status hear_answer(mac_opening *m, mac_shake *k) {
     unsigned char proof[WEFTI_MAC_PROOF];
+    wefti_mac_verdict verdict;
     if (!have(k, WEFTI_MAC_ANSWER)) return WEFT_OK;
-    memcpy(k->hello.connector, k->in, WEFTI_MAC_NONCE);
-    k->hello.rank = number(k->in + WEFTI_MAC_NONCE);
-    k->hello.peer = number(k->in + WEFTI_MAC_NONCE + 4);
-    WEFT_TRY(wefti_mac_prove(m->s->key, "connect", &k->hello, proof));
-    int32_t rank = k->hello.rank;
-    bool good = wefti_mac_equal(proof, k->in + WEFTI_MAC_NONCE + 8, sizeof proof) &&
-                k->hello.peer == m->s->rank && rank > m->s->rank && rank < m->s->size &&
-                m->s->peer[rank].fd < 0;
-    if (good) WEFT_TRY(wefti_mac_prove(m->s->key, "accept", &k->hello, proof));
-    if (good && say(k, proof, sizeof proof)) return adopt(m, k, rank, true);
+    WEFT_TRY(wefti_mac_judge(m->s, k->in, &k->hello, &verdict));
+    if (verdict == WEFTI_MAC_KNOWN) {
+        WEFT_TRY(wefti_mac_prove(m->s->key, "accept", &k->hello, proof));
+        if (say(k, proof, sizeof proof)) return proved(m, k, true);
+    }
     drop(k);
     return WEFT_OK;
 }
@@ -213,7 +278,7 @@ static weft_status hear_welcome(mac_opening *m, mac_shake *k) {
     unsigned char proof[WEFTI_MAC_PROOF];
     if (!have(k, WEFTI_MAC_PROOF)) return WEFT_OK;
     WEFT_TRY(wefti_mac_prove(m->s->key, "accept", &k->hello, proof));
-    if (wefti_mac_equal(proof, k->in, sizeof proof)) return adopt(m, k, k->peer, false);
+    if (wefti_mac_equal(proof, k->in, sizeof proof)) return proved(m, k, false);
     drop(k);
     return WEFT_OK;
 }
@@ -226,35 +291,50 @@ static int missing(const mac_opening *m) {
     return count;
 }
 
+static void watch(mac_opening *m, mac_shake *k, nfds_t *count) {
+    bool writes = wefti_mac_tls_has_output(k->tls);
+    m->shake_of[*count] = k;
+    m->polled[(*count)++] =
+        (struct pollfd){.fd = k->fd, .events = (short)(POLLIN | (writes ? POLLOUT : 0))};
+}
+
+static weft_status go_on(mac_opening *m, mac_shake *k) {
+    switch (k->state) {
+    case CHALLENGED:
+        return hear_answer(m, k);
+    case CALLING:
+        return hear_challenge(m, k);
+    case ANSWERED:
+        return hear_welcome(m, k);
+    default:
+        return secure(m, k);
+    }
+}
+
 static weft_status turn(mac_opening *m) {
     int64_t now = wefti_now_ns();
     nfds_t count = 1;
     m->polled[0] = (struct pollfd){.fd = m->s->listener, .events = POLLIN};
     for (int i = 0; i < MAC_STRANGERS; i++) {
         mac_shake *k = &m->stranger[i];
-        if (k->fd >= 0 && now - k->since_ns > stranger_ns) drop(k);
-        if (k->fd < 0) continue;
-        m->shake_of[count] = k;
-        m->polled[count++] = (struct pollfd){.fd = k->fd, .events = POLLIN};
+        if (k->fd >= 0 && now - k->since_ns > (k->state == SECURING ? call_ns : stranger_ns))
+            drop(k);
+        if (k->fd >= 0) watch(m, k, &count);
     }
     for (int32_t r = 0; r < m->s->rank; r++) {
         mac_shake *k = &m->call[r];
         if (m->s->peer[r].fd >= 0) continue;
-        if (k->fd >= 0 && now - k->since_ns > stranger_ns) drop(k);
+        if (k->fd >= 0 && now - k->since_ns > call_ns) drop(k);
         if (k->fd < 0) call(m, k, now);
-        if (k->fd < 0) continue;
-        m->shake_of[count] = k;
-        m->polled[count++] = (struct pollfd){.fd = k->fd, .events = POLLIN};
+        if (k->fd >= 0) watch(m, k, &count);
     }
     if (poll(m->polled, count, POLL_MS) <= 0) return WEFT_OK;
     for (nfds_t i = 1; i < count; i++) {
         mac_shake *k = m->shake_of[i];
         if (!m->polled[i].revents) continue;
-        WEFT_TRY((k->state == CHALLENGED ? hear_answer
-                  : k->state == CALLING  ? hear_challenge
-                                         : hear_welcome)(m, k));
+        WEFT_TRY(go_on(m, k));
     }
-    if (m->polled[0].revents) take_stranger(m);
+    for (int i = 0; i < ACCEPTS && m->polled[0].revents && take_stranger(m); i++) continue;
     return WEFT_OK;
 }
 

@@ -1,5 +1,5 @@
 /* Messages between processes: by UCX (openucx.org), in its tag-matching form, and over TCP with
- * frames that the job's secret authenticates. */
+ * frames that the job's secret authenticates and may encrypt. */
 #ifndef WEFTI_UCX_H
 #define WEFTI_UCX_H
 
@@ -19,6 +19,7 @@ typedef struct wefti_mac_options {
     int32_t rank, size;
     wefti_exchange exchange; /* authenticated; as of wefti_ucx_transport */
     unsigned char key[32];   /* of this job and this world only, and the same on all ranks */
+    bool encrypts;           /* the form `tls`, else `mac` */
     const char *interface;   /* to listen on; "" loopback */
     double seconds;          /* for all ranks to connect */
     bool (*goes_on)(void *); /* may be NULL; false: stops waiting for them */

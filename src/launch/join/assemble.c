@@ -18,6 +18,11 @@ static bool is(const char *a, const char *b) {
     return strcmp(a, b) == 0;
 }
 
+/* The names of carriers of messages between processes. */
+static bool is_messages(const char *name) {
+    return is(name, "mac") || is(name, "tls") || is(name, "ucx") || is(name, "mpi");
+}
+
 weft_status wefti_join_options(const weft_world_options *options, const wefti_settings *set,
                                wefti_join_plan *out) {
     static const weft_world_options defaults;
@@ -31,8 +36,12 @@ weft_status wefti_join_options(const weft_world_options *options, const wefti_se
     *out = (wefti_join_plan){.set = *set};
     WEFT_TRY(wefti_settings_override(&out->set, &by));
     const char *c = out->set.communicator;
-    WEFT_REQUIRE(!*c || is(c, "host") || is(c, "ucx") || is(c, "mpi") || is(c, "mac"), WEFT_E_ARG,
-                 "WEFT_COMM is '%s'; it can be host, ucx, mac or mpi", c);
+    WEFT_REQUIRE(!*c || is(c, "host") || is_messages(c), WEFT_E_ARG,
+                 "WEFT_COMM is '%s'; it can be host, mac, tls, ucx or mpi", c);
+    WEFT_REQUIRE(!out->set.tls || !is_messages(c) || is(c, "tls"), WEFT_E_ARG,
+                 "TLS is wanted (--tls, WEFT_TLS), but WEFT_COMM is '%s', which does not encrypt "
+                 "tensors; leave WEFT_COMM out, or set it to tls",
+                 c);
     return *out->set.links ? wefti_links_find(out->set.links, &out->links) : WEFT_OK;
 }
 
@@ -184,12 +193,13 @@ static weft_status ucx_transport(const wefti_join_plan *plan, wefti_member *m,
 
 /* Messages that the job's secret authenticates. Their key belongs to this generation of the world,
  * whose members are the ranks of this job. */
-static weft_status mac_transport(const wefti_join_plan *plan, wefti_member *m,
+static weft_status mac_transport(const wefti_join_plan *plan, wefti_member *m, bool encrypts,
                                  weft_transport *out) {
     char interface[WEFTI_INTERFACE_TEXT];
     wefti_mac_options o = {.rank = wefti_member_rank(m),
                            .size = wefti_member_size(m),
                            .exchange = wefti_member_exchange(m),
+                           .encrypts = encrypts,
                            .interface = interface,
                            .seconds = plan->set.join_seconds,
                            .goes_on = goes_on,
@@ -201,15 +211,21 @@ static weft_status mac_transport(const wefti_join_plan *plan, wefti_member *m,
     return status;
 }
 
+/* The carrier of messages between hosts: the one that was named. Else an authenticated one, or the
+ * program's own if it has brought one and nothing has to be encrypted. */
+static const char *carrier(const wefti_join_plan *plan, const wefti_control *c) {
+    if (is_messages(plan->set.communicator)) return plan->set.communicator;
+    if (plan->set.tls) return "tls";
+    return c->has_transport ? "mpi" : "mac";
+}
+
 static weft_status choose_transport(const wefti_join_plan *plan, wefti_control *c,
                                     weft_transport *out) {
-    bool mac = is(plan->set.communicator, "mac");
-    if (mac) return mac_transport(plan, c->member, out);
-    if (c->has_transport && !is(plan->set.communicator, "ucx")) {
-        *out = c->transport;
-        c->has_transport = false; /* whoever gets it closes it */
-    } else
-        WEFT_TRY(ucx_transport(plan, c->member, out));
+    const char *by = carrier(plan, c);
+    if (is(by, "mac") || is(by, "tls")) return mac_transport(plan, c->member, is(by, "tls"), out);
+    if (is(by, "ucx")) return ucx_transport(plan, c->member, out);
+    *out = c->transport;
+    c->has_transport = false; /* whoever gets it closes it */
     return WEFT_OK;
 }
 
@@ -235,7 +251,7 @@ static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int3
     WEFT_REQUIRE(!is(want, "mpi") || c->has_transport, WEFT_E_ARG,
                  "WEFT_COMM is mpi, but these processes were not started by mpirun");
     wefti_comm_finder finder = {report_mismatch, c};
-    if (is(want, "ucx") || is(want, "mpi") || is(want, "mac")) {
+    if (is_messages(want)) {
         WEFT_TRY(make_internode(plan, c, NULL, &c->comm));
         c->comm->finder = finder;
         return WEFT_OK;

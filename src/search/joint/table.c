@@ -397,7 +397,10 @@ static void add_state_step(const table_walk *w, const wefti_step *s, int part, s
         out->update += wefti_copy_seconds(w->machine, (double)s->bytes);
     if (s->kind != WEFTI_STEP_CALL) return;
     const bool computes = s->phase == WEFTI_FORWARD || s->phase == WEFTI_BACKWARD;
-    call_seconds(w, s, true, &kernels, &waits);
+    /* More blocks may share a message: latencies do not grow with them. */
+    table_walk instant = *w;
+    instant.seconds = w->instant;
+    call_seconds(&instant, s, true, &kernels, &waits);
     out->waits[part] += waits;
     if (!computes && part != 1) out->update += kernels;
     for (int32_t k = s->from; k < s->to; k++) {
@@ -426,7 +429,7 @@ static weft_status find_tail(const table_walk *w, double *out) {
         const wefti_step *s = &p->steps[from][i];
         if (s->kind == WEFTI_STEP_CALL && s->phase == WEFTI_BACKWARD) begin = i + 1;
     }
-    for (int section = from; section < WEFTI_SECTIONS; section++) {
+    for (int section = (int)from; section < WEFTI_SECTIONS; section++) {
         for (int32_t i = section == (int)from ? begin : 0; i < p->step_count[section]; i++) {
             const wefti_step *s = &p->steps[section][i];
             double more = 0;

@@ -1,5 +1,6 @@
 /* A prediction as one HTML file, which needs nothing else: no scripts, no fonts, no network.
  * Drawings are SVG; colors follow the reader's light or dark mode. */
+#include <locale.h>
 #include <string.h>
 
 #include "base/io.h"
@@ -91,10 +92,6 @@ static double milliseconds(double seconds) {
     return seconds * 1e3;
 }
 
-static double gibibytes(int64_t bytes) {
-    return (double)bytes / (double)(1 << 30);
-}
-
 static const char style[] =
     ":root{--back:#fff;--text:#1d232a;--faint:#667;--line:#d5d9e0;--panel:#f5f6f8;"
     "--forward:#3b7dd8;--backward:#d9822b;--update:#3a9b62;--other:#8a8f98;--memory:#7a5cc8}"
@@ -110,13 +107,17 @@ static const char style[] =
     "border-radius:6px;padding:8px}svg{display:block;width:100%;min-width:320px}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     "td,th{padding:2px 10px 2px 0;text-align:right;white-space:nowrap}"
-    "td:first-child,th:first-child{text-align:left}"
+    "td:first-child,th:first-child,.words td:last-child,.words th:last-child{text-align:left}"
+    ".names td:first-child,.words td:last-child{white-space:normal;overflow-wrap:anywhere}"
+    ".words td:last-child{min-width:9em}.words td{vertical-align:top}"
+    "@media(max-width:500px){td,th{padding-right:6px;font-size:.87em}}"
     ".bar{display:block;height:10px;border-radius:3px;background:var(--forward)}"
     ".facts{display:flex;flex-wrap:wrap;gap:8px;margin:12px 0}"
     ".facts div{background:var(--panel);border:1px solid var(--line);border-radius:6px;"
     "padding:6px 12px}.facts b{display:block;font-size:1.15em}"
     ".hosts{display:flex;flex-wrap:wrap;gap:6px}.host{border:1px solid var(--line);"
     "border-radius:4px;padding:3px;display:flex;flex-wrap:wrap;gap:2px;max-width:180px}"
+    ".host span{flex-basis:100%;font-size:10px;line-height:1.2;color:var(--faint)}"
     ".host i{width:18px;height:18px;border-radius:3px;font:9px/18px sans-serif;"
     "text-align:center;color:#fff;font-style:normal}"
     "svg text{font:10px sans-serif;fill:var(--faint)}";
@@ -129,6 +130,7 @@ static void add_fact(report *r, const char *name, double value, const char *unit
 
 static void add_head(report *r) {
     const weft_prediction *p = r->p;
+    char bytes[32];
     wefti_text_add(&r->text,
                    "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
                    "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
@@ -142,8 +144,8 @@ static void add_head(report *r) {
     add_fact(r, p->stopped ? "ranks stop after" : "step", milliseconds(p->step_seconds), " ms");
     if (p->tokens_per_second > 0) add_fact(r, "tokens per second", p->tokens_per_second, "");
     if (p->mfu > 0) add_fact(r, "MFU", 100 * p->mfu, " %");
-    add_fact(r, p->fits ? "peak memory" : "peak memory, does not fit", gibibytes(p->peak_bytes),
-             " GiB");
+    wefti_text_add(&r->text, "<div>peak memory%s<b>%s</b></div>", p->fits ? "" : ", does not fit",
+                   wefti_bytes_text(p->peak_bytes, bytes));
     add_fact(r, "exposed communication", milliseconds(p->exposed_seconds), " ms");
     add_fact(r, "idle on average", milliseconds(p->bubble_seconds), " ms");
     wefti_text_add(&r->text, "</div>");
@@ -188,13 +190,15 @@ static void add_lane(report *r, int32_t lane) {
 
 static void add_timeline(report *r) {
     const int32_t lanes = r->p->class_count < DRAWN_LANES ? r->p->class_count : DRAWN_LANES;
-    wefti_text_add(&r->text,
-                   "<h2>Timeline</h2><p class=\"faint\"><span style=\"color:var(--forward)\">"
-                   "forward</span>, <span style=\"color:var(--backward)\">backward</span>, <span "
-                   "style=\"color:var(--update)\">update</span>; one row for equal ranks</p>"
-                   "<div class=\"wide\"><svg style=\"min-width:640px\" viewBox=\"0 0 1000 %d\" "
-                   "role=\"img\" aria-label=\"timeline\">",
-                   lanes * 18 + 14);
+    wefti_text_add(
+        &r->text,
+        "<h2>Timeline</h2><p class=\"faint\"><span style=\"color:var(--forward)\">"
+        "forward</span>, <span style=\"color:var(--backward)\">backward</span>, <span "
+        "style=\"color:var(--update)\">update</span>, gray: other kernels; one row for equal ranks"
+        "</p>"
+        "<div class=\"wide\"><svg style=\"min-width:640px\" viewBox=\"0 0 1000 %d\" "
+        "role=\"img\" aria-label=\"timeline\">",
+        lanes * 18 + 14);
     for (int32_t i = 0; i < lanes; i++) add_lane(r, i);
     for (int i = 0; i <= 4; i++)
         wefti_text_add(&r->text, "<text x=\"%d\" y=\"%d\" text-anchor=\"%s\">%.4g ms</text>",
@@ -220,11 +224,12 @@ static void add_curve(report *r, const int64_t *bytes, const char *look) {
 }
 
 static void add_memory_curve(report *r) {
+    char bytes[32];
     wefti_text_add(&r->text,
                    "<h2>Memory</h2><p class=\"faint\">the arena of rank %d: bytes alive, and "
-                   "behind them the highest byte in use, at most %.4g GiB</p><div class=\"wide\">"
+                   "behind them the highest byte in use, at most %s</p><div class=\"wide\">"
                    "<svg viewBox=\"0 0 1000 200\" role=\"img\" aria-label=\"memory in use\">",
-                   r->p->peak_rank, gibibytes(r->p->peak_bytes));
+                   r->p->peak_rank, wefti_bytes_text(r->p->peak_bytes, bytes));
     add_curve(r, r->highest, "fill=\"var(--line)\"");
     add_curve(r, r->alive, "fill=\"var(--memory)\"");
     wefti_text_add(&r->text, "</svg></div>");
@@ -232,17 +237,21 @@ static void add_memory_curve(report *r) {
 
 static void add_largest(report *r) {
     const wefti_program *p = r->classes->programs[r->classes->class_of[r->p->peak_rank]];
-    wefti_text_add(&r->text, "<h2>Largest tensors at the peak</h2><div class=\"wide\"><table>");
+    char bytes[32];
+    wefti_text_add(
+        &r->text,
+        "<h2>Largest tensors at the peak</h2><div class=\"wide\"><table class=\"names\">");
     for (int32_t i = 0; i < p->largest_count && i < DRAWN_TENSORS; i++) {
         wefti_text_add(&r->text, "<tr><td>");
         wefti_report_escaped(&r->text, p->largest[i].name);
-        wefti_text_add(&r->text, "</td><td>%.4g MiB</td></tr>",
-                       (double)p->largest[i].bytes / (double)(1 << 20));
+        wefti_text_add(&r->text, "</td><td>%s</td></tr>",
+                       wefti_bytes_text(p->largest[i].bytes, bytes));
     }
     wefti_text_add(&r->text, "</table></div>");
 }
 
 static void add_classes(report *r) {
+    char bytes[32];
     wefti_text_add(&r->text,
                    "<h2>Ranks</h2><div class=\"wide\"><table><tr><th>rank</th><th>ranks</th><th>"
                    "stage</th><th>busy</th><th>exposed</th><th>idle</th><th>peak</th></tr>");
@@ -250,17 +259,21 @@ static void add_classes(report *r) {
         const weft_rank_prediction *c = &r->p->classes[i];
         wefti_text_add(&r->text,
                        "<tr><td>%d</td><td>%d</td><td>%d</td><td>%.3f ms</td><td>%.3f ms</td><td>"
-                       "%.3f ms</td><td>%.4g GiB</td></tr>",
+                       "%.3f ms</td><td>%s</td></tr>",
                        c->rank, c->count, c->stage, milliseconds(c->busy_seconds),
                        milliseconds(c->exposed_seconds), milliseconds(c->idle_seconds),
-                       gibibytes(c->peak_bytes));
+                       wefti_bytes_text(c->peak_bytes, bytes));
     }
     wefti_text_add(&r->text, "</table></div></body></html>\n");
 }
 
 /* ---- the file ---- */
 
-static weft_status write_all(report *r, const wefti_simulation *s) {
+/* Numbers of a page have a point, in every locale of the caller. */
+static weft_status add_all(report *r, const wefti_simulation *s) {
+    locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+    WEFT_REQUIRE(plain, WEFT_E_NOMEM, "no memory to write the report");
+    locale_t before = uselocale(plain);
     add_head(r);
     add_causes(r);
     add_timeline(r);
@@ -269,6 +282,13 @@ static weft_status write_all(report *r, const wefti_simulation *s) {
     wefti_report_mesh(&r->text, r->files->plan, r->options->machine, r->p, s);
     wefti_report_alternatives(&r->text, r->files->search);
     add_classes(r);
+    (void)uselocale(before);
+    freelocale(plain);
+    return WEFT_OK;
+}
+
+static weft_status write_all(report *r, const wefti_simulation *s) {
+    WEFT_TRY(add_all(r, s));
     const int64_t bytes = r->text.used;
     char *data = wefti_text_take(&r->text);
     WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory to write the report");

@@ -45,7 +45,7 @@ static int32_t color_of(const drawing *d, int by, int32_t rank) {
     wefti_mesh_coordinates(&mesh, number, at);
     for (int a = 0; a < mesh.axes; a++)
         if (a != by) place = place * mesh.axis[a].size + at[a];
-    return place + mesh.first;
+    return place + mesh.first / mesh.axis[by].size;
 }
 
 static void add_tile(const drawing *d, int by, int32_t rank) {
@@ -68,7 +68,7 @@ static void add_hosts(const drawing *d, int by) {
     const int32_t hosts = (world + per - 1) / per;
     wefti_text_add(d->out, "<div class=\"hosts\">");
     for (int32_t h = 0; h < hosts && h < DRAWN_HOSTS; h++) {
-        wefti_text_add(d->out, "<div class=\"host\" title=\"host %d\">", h);
+        wefti_text_add(d->out, "<div class=\"host\"><span>host %d</span>", h);
         for (int32_t k = 0; k < per && k < DRAWN_ON_HOST && h * per + k < world; k++)
             add_tile(d, by, h * per + k);
         wefti_text_add(d->out, "</div>");
@@ -104,7 +104,7 @@ static void add_axis(const drawing *d, int axis) {
     if (a->size == 1) return;
     wefti_text_add(d->out, "<h3>");
     wefti_report_escaped(d->out, a->name);
-    wefti_text_add(d->out, " = %d</h3><p class=\"faint\">groups of %d ranks on the level ", a->size,
+    wefti_text_add(d->out, " = %d</h3><p class=\"faint\">groups of %d ranks; links: ", a->size,
                    a->size);
     add_links(d, axis);
     wefti_text_add(d->out, "</p>");
@@ -151,26 +151,33 @@ void wefti_report_mesh(wefti_text *out, const weft_plan *plan, const wefti_machi
 
 /* ---- alternatives ---- */
 
+static void add_alternative(wefti_text *out, const weft_search_alternative *a, double best) {
+    char bytes[32];
+    wefti_text_add(out, "<tr><td>%.4g ms</td>", a->step_seconds * 1e3);
+    if (a->step_seconds > best || !a->fits)
+        wefti_text_add(out, "<td>%+.1f %%</td>", 100 * (a->step_seconds / best - 1));
+    else
+        wefti_text_add(out, "<td></td>");
+    wefti_text_add(out, "<td>%s%s</td><td>", wefti_bytes_text(a->peak_bytes, bytes),
+                   a->fits ? "" : ", does not fit");
+    wefti_report_escaped(out, a->degrees);
+    wefti_text_add(out, "</td></tr>");
+}
+
 void wefti_report_alternatives(wefti_text *out, const weft_search_report *search) {
     if (!search || !search->alternative_count) return;
-    const double step = search->prediction->step_seconds;
+    const double best = search->prediction->step_seconds;
+    const weft_search_alternative answer = {search->degrees, best, search->prediction->peak_bytes,
+                                            true};
     wefti_text_add(
         out,
         "<h2>Alternatives</h2><p class=\"faint\">plans that the search has simulated; no "
-        "plan of its space is faster than %.4g ms</p><div class=\"wide\"><table><tr>"
-        "<th>constraints</th><th>step</th><th>longer by</th><th>peak memory</th></tr>",
+        "plan of its space is faster than %.4g ms</p><div class=\"wide\"><table "
+        "class=\"words\"><tr><th>step</th><th>longer</th><th>peak</th>"
+        "<th>constraints</th></tr>",
         search->lower_bound_seconds * 1e3);
-    wefti_text_add(out, "<tr><td><b>");
-    wefti_report_escaped(out, search->degrees);
-    wefti_text_add(out, "</b></td><td>%.4g ms</td><td></td><td>%.4g GiB</td></tr>", step * 1e3,
-                   (double)search->prediction->peak_bytes / (double)(1 << 30));
-    for (int i = 0; i < search->alternative_count; i++) {
-        const weft_search_alternative *a = &search->alternatives[i];
-        wefti_text_add(out, "<tr><td>");
-        wefti_report_escaped(out, a->degrees);
-        wefti_text_add(out, "</td><td>%.4g ms</td><td>%.1f %%</td><td>%.4g GiB%s</td></tr>",
-                       a->step_seconds * 1e3, 100 * (a->step_seconds / step - 1),
-                       (double)a->peak_bytes / (double)(1 << 30), a->fits ? "" : ", does not fit");
-    }
+    add_alternative(out, &answer, best);
+    for (int i = 0; i < search->alternative_count; i++)
+        add_alternative(out, &search->alternatives[i], best);
     wefti_text_add(out, "</table></div>");
 }

@@ -6,8 +6,9 @@
  *    its curves, since the factors belong to them.
  * 3. Each op gets the factor between its measured and its computed time, by size. Factors of other
  *    sizes stay.
- * 4. Links are scaled by the transfers that nothing overlapped. Of equal transfers the rank that
- *    waited least counts: the others also waited for it. */
+ * 4. Links are scaled by the transfers that nothing overlapped. If all ranks do the same, the mean
+ * of the ranks counts: they wait for each other by turns, and this time belongs to the step.
+ *    Otherwise the rank that waited least counts: the others also waited for it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -216,18 +217,35 @@ static weft_status set_factors(const wefti_run_record_rows *rows, wefti_machine_
 
 /* ---- links ---- */
 
-/* The least time of a call of a transfer on any rank; 0: none, or it overlaps with kernels. */
-static double least_seconds(const wefti_run_record *r, const wefti_run_record_row *wanted) {
-    double least = 0;
+/* Whether all ranks are predicted to take about equally long for their kernels, and for their
+ * transfers. One rank alone may compute the norm of gradients. */
+static bool ranks_are_equal(const wefti_run_record *r) {
+    const wefti_run_record_rank *first = r->predicted.ranks;
+    for (int32_t i = 1; i < r->predicted.count; i++)
+        for (int transfers = 0; transfers < 2; transfers++) {
+            const double a = wefti_run_record_seconds(&first->rows, transfers);
+            const double b = wefti_run_record_seconds(&first[i].rows, transfers);
+            if (!(a <= 1.1 * b && b <= 1.1 * a)) return false;
+        }
+    return true;
+}
+
+/* The time of a call of a transfer: of the ranks' mean, or on the rank where it is least. 0: it was
+ * not measured, or it overlaps with kernels. */
+static double seconds_of_call(const wefti_run_record *r, const wefti_run_record_row *wanted) {
+    double least = 0, sum = 0, calls = 0;
+    const bool moves = r->machine->level[wanted->level].moved_in_waits;
     for (int32_t i = 0; i < r->measured.count; i++)
         for (int64_t k = 0; k < r->measured.ranks[i].rows.count; k++) {
             const wefti_run_record_row *row = &r->measured.ranks[i].rows.items[k];
             if (!wefti_run_record_same(row, wanted) || row->calls <= 0) continue;
-            if (row->under_way > 1.25 * row->seconds) return 0;
+            if (!moves && row->under_way > 1.25 * row->seconds) return 0;
             const double seconds = row->seconds / row->calls;
             if (least == 0 || seconds < least) least = seconds;
+            sum += row->seconds;
+            calls += row->calls;
         }
-    return least;
+    return calls > 0 && ranks_are_equal(r) ? sum / calls : least;
 }
 
 /* Scales the levels up to that of the transfers' groups. */
@@ -236,10 +254,11 @@ static weft_status scale_links(const wefti_run_record *r, wefti_machine_model *m
     for (int32_t i = 0; i < r->predicted.count; i++)
         for (int64_t k = 0; k < r->predicted.ranks[i].rows.count; k++) {
             const wefti_run_record_row *row = &r->predicted.ranks[i].rows.items[k];
-            const double least = row->transfer ? least_seconds(r, row) : 0;
-            if (least <= 0 || row->level >= m->level_count) continue;
+            if (!row->transfer || row->level >= m->level_count) continue;
+            const double seconds = seconds_of_call(r, row);
+            if (seconds <= 0) continue;
             predicted[row->level] += row->seconds;
-            measured[row->level] += row->calls * least;
+            measured[row->level] += row->calls * seconds;
         }
     for (int32_t l = 0; l < m->level_count; l++) {
         if (!(predicted[l] > 0) || !(measured[l] > 0)) continue;

@@ -24,12 +24,21 @@ static uint64_t digest_of_search(const weft_job *job) {
     const weft_job_parallel *p = &job->parallel;
     const weft_job_cost *c = &p->cost;
     const weft_search_rules *r = &p->algorithm;
-    const double reals[] = {
-        c->alpha,  c->beta, c->gamma, c->threshold, c->constant, c->bias, (double)c->capacity,
-        r->epsilon};
+    const double reals[] = {c->alpha,
+                            c->beta,
+                            c->gamma,
+                            c->threshold,
+                            c->constant,
+                            c->bias,
+                            (double)c->capacity,
+                            r->epsilon,
+                            p->search_seconds};
     const bool rules[] = {r->fully_use_devices, r->elementwise_op_strategy_follow,
                           r->enable_algo_approxi, c->phase == WEFT_PHASE_INFERENCE};
     uint64_t digest = wefti_digest_number(1, (uint64_t)p->search);
+    digest = wefti_digest_text(digest, p->constraints);
+    digest = wefti_digest_number(digest, (uint64_t)p->evaluations);
+    digest = wefti_digest_number(digest, (uint64_t)job->device.memory_bytes);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         digest = wefti_digest_real(digest, reals[i]);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
@@ -37,15 +46,32 @@ static uint64_t digest_of_search(const weft_job *job) {
     return wefti_digest_number(digest, (uint64_t)r->tensor_slice_align);
 }
 
+/* The joint search comes before the model of the run, whose batch it decides about; names and
+ * shapes of parameters do not depend on the batch. */
+static weft_status hash_model(const wefti_training *t, uint64_t *out) {
+    weft_graph *graph;
+    if (t->model.graph) {
+        *out = wefti_model_hash(t->model.graph);
+        return WEFT_OK;
+    }
+    const int64_t context = t->model.objective->is_language ? t->job->model.context : 0;
+    WEFT_TRY(weft_model_build(&t->model.config, WEFT_USE_TRAIN, 1, context, t->job->train.precision,
+                              &graph));
+    *out = wefti_model_hash(graph);
+    weft_graph_destroy(graph);
+    return WEFT_OK;
+}
+
 /* A digest of everything by which the user decides about the plan. The machine counts by its name:
  * its figures may have been measured again. */
 static weft_status digest_of(const wefti_training *t, uint64_t *out) {
     const weft_job *job = t->job;
     const bool searched = job->parallel.mode == WEFT_JOB_MODE_AUTO && !*job->parallel.plan;
-    uint64_t digest = wefti_digest_text(RECORD_VERSION, job->machine);
+    uint64_t model, digest = wefti_digest_text(RECORD_VERSION, job->machine);
     digest = wefti_digest_text(digest, job->parallel.links);
     digest = wefti_digest_number(digest, searched ? digest_of_search(job) : 0);
-    digest = wefti_digest_number(digest, wefti_model_hash(t->model.graph));
+    WEFT_TRY(hash_model(t, &model));
+    digest = wefti_digest_number(digest, model);
     if (job->plan) {
         weft_plan *plan;
         char *text = NULL;

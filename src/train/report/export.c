@@ -11,9 +11,15 @@ static weft_status compare(const weft_job *job, const weft_model_config *config,
     weft_plan *means, *completed = NULL;
     char *lines = NULL;
     WEFT_TRY(wefti_degrees_plan(config, degrees, &means));
+    means->links = plan->links; /* of the machine: these are no part of a configuration */
+    means->rates = plan->rates;
     other.plan = means;
+    other.parallel.plan = "";
     other.parallel.mode = WEFT_JOB_MODE_SEMI;
-    weft_status status = weft_job_plan(&other, &completed, NULL);
+    /* A search may have chosen other microbatches than the job. */
+    other.train.accumulate = degrees->microbatches;
+    weft_status status = wefti_plan_refine(means);
+    if (status >= 0) status = weft_job_plan(&other, &completed, NULL);
     if (status >= 0) status = weft_plan_diff(plan, completed, &lines);
     if (status >= 0) wefti_text_add(notes, "%s", lines);
     weft_text_free(lines);

@@ -29,11 +29,18 @@ static weft_status predict_job(wefti_job_programs *p, const weft_predict_options
         .tokens = o->tokens > 0 ? o->tokens : tokens_of(p),
         .flops = wefti_model_flops(p->training.model.graph, p->microbatches),
         .disturbances = o->disturbances};
-    WEFT_TRY(wefti_model_fits(machine, p->devices));
     WEFT_TRY(wefti_job_programs_classes(p));
     const wefti_predict_files files = {
         .trace = o->trace, .report = o->report, .plan = p->plan, .search = p->training.report};
     return wefti_predict_classes(p->classes, &options, &files, out);
+}
+
+/* Before a search, which may take long. */
+static weft_status check_words(const weft_job *job, const weft_predict_options *o,
+                               const wefti_machine_model *machine) {
+    const wefti_predict_options options = {.machine = machine, .disturbances = o->disturbances};
+    const wefti_simulate_options s = wefti_predict_simulation(&options);
+    return wefti_simulate_check(&s, job->plan ? job->plan->devices : 1);
 }
 
 weft_status weft_job_predict(const weft_job *job, const weft_predict_options *options,
@@ -44,9 +51,12 @@ weft_status weft_job_predict(const weft_job *job, const weft_predict_options *op
     WEFT_REQUIRE(job && out, WEFT_E_ARG, "weft_job_predict needs a job and a place for the result");
     weft_status status = find_machine(o.machine, job->machine, &machine);
     if (status < 0) return wefti_note(status, __func__, __FILE__, __LINE__);
-    status = wefti_job_programs_open(job, &p);
-    if (status >= 0) status = predict_job(&p, &o, machine, out);
-    wefti_job_programs_close(&p);
+    status = check_words(job, &o, machine);
+    if (status >= 0) {
+        status = wefti_job_programs_open(job, &p);
+        if (status >= 0) status = predict_job(&p, &o, machine, out);
+        wefti_job_programs_close(&p);
+    }
     wefti_model_destroy(machine);
     return status < 0 ? wefti_note(status, __func__, __FILE__, __LINE__) : WEFT_OK;
 }

@@ -1,5 +1,5 @@
-/* The files of a step and their order. See plan.h. */
-#include "checkpoint/write/plan.h"
+/* The files of a step and their order. See write_plan.h. */
+#include "checkpoint/write_plan.h"
 
 #include <stdlib.h>
 #include <string.h>

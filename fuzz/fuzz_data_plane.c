@@ -1,0 +1,134 @@
+/* Fuzzes what a rank reads from the network between hosts: the answer of a stranger who does not
+ * know the key, frames that a stranger changes, and frames of a peer with the key. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/transport/mac.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#ifdef WEFT_HAVE_OPENSSL
+
+enum { RECEIVES = 4, ROOM = 4096, TAGS = 3 };
+
+static void require(int holds) {
+    if (!holds) abort();
+}
+
+static const unsigned char key[WEFTI_MAC_KEY] = {1, 2, 3};
+
+/* No input is the answer to a challenge: it would be a forged HMAC. */
+static void strangers_answer(const uint8_t *data, size_t size) {
+    wefti_mac_side side = {.rank = 1, .size = 4};
+    wefti_mac_hello hello = {.rank = 0};
+    wefti_mac_verdict verdict;
+    if (size < WEFTI_MAC_ANSWER) return;
+    memcpy(side.key, key, sizeof key);
+    require(wefti_mac_judge(&side, data, &hello, &verdict) == WEFT_OK);
+    require(verdict == WEFTI_MAC_STRANGER);
+}
+
+typedef struct side {
+    wefti_mac_peer peer;
+    wefti_mac_request wanted[RECEIVES], sent[RECEIVES];
+    unsigned char memory[RECEIVES][ROOM];
+} side;
+
+static side *begin(void) {
+    side *s = wefti_calloc(1, sizeof *s);
+    require(s != NULL);
+    wefti_mac_peer_begin(&s->peer);
+    require(wefti_mac_stream_open(&s->peer.receives, key) == WEFT_OK);
+    for (int i = 0; i < RECEIVES; i++) {
+        s->wanted[i] = (wefti_mac_request){.receives = true,
+                                           .tag = (uint64_t)(i % TAGS),
+                                           .destination = s->memory[i],
+                                           .room = ROOM};
+        wefti_mac_append(&s->peer.wanted, &s->wanted[i]);
+        s->sent[i] = (wefti_mac_request){.announced = true, .id = (uint64_t)i, .bytes = 1 << 20};
+        wefti_mac_append(&s->peer.announced, &s->sent[i]);
+    }
+    return s;
+}
+
+/* What was heard stays within the memory of the receives; requests are in one list, or done. */
+static void end(side *s) {
+    for (int i = 0; i < RECEIVES; i++) {
+        const wefti_mac_request *r = &s->wanted[i];
+        require(r->at <= r->room && (!r->done || r->status != WEFT_OK || r->bytes <= r->room));
+    }
+    wefti_mac_peer_free(&s->peer);
+    wefti_free(s);
+}
+
+/* In pieces of `piece` bytes, as the network brings them. */
+static weft_status feed(wefti_mac_peer *p, const unsigned char *data, size_t bytes, size_t piece) {
+    for (size_t at = 0; at < bytes;) {
+        size_t room, n = bytes - at < piece ? bytes - at : piece;
+        if (wefti_mac_make_room(p, &room) < 0) return WEFT_E_NOMEM;
+        if (n > room) n = room;
+        require(n > 0);
+        memcpy(p->in + p->in_used, data + at, n);
+        p->in_used += n;
+        at += n;
+        WEFT_TRY(wefti_mac_hear(p));
+    }
+    return WEFT_OK;
+}
+
+/* Without the key nothing is heard. */
+static void unsigned_frames(const uint8_t *data, size_t size) {
+    side *s = begin();
+    (void)!feed(&s->peer, data, size, 1 + size / 3);
+    require(!s->peer.early && !s->peer.control && !s->peer.left);
+    for (int i = 0; i < RECEIVES; i++) require(!s->wanted[i].done && !s->sent[i].ready);
+    end(s);
+}
+
+/* The input is a list of frames: length of the body (2 bytes), kind, tag, size (2 bytes; 65535: of
+ * an announced message), body. They are signed, as by a peer that errs or means harm. */
+static void signed_frames(const uint8_t *data, size_t size) {
+    enum { HEAD = 6 };
+    side *s = begin();
+    wefti_mac_stream sends;
+    unsigned char *frame = wefti_alloc(WEFTI_MAC_FRAME);
+    require(frame && wefti_mac_stream_open(&sends, key) == WEFT_OK);
+    while (size >= HEAD) {
+        size_t body = (size_t)data[0] | (size_t)data[1] << 8;
+        uint64_t total = (uint64_t)data[4] | (uint64_t)data[5] << 8;
+        if (total == 65535) total = UINT64_MAX;
+        if (body > size - HEAD) body = size - HEAD;
+        memset(frame, 0, WEFTI_MAC_HEADER);
+        frame[0] = (unsigned char)body;
+        frame[1] = (unsigned char)(body >> 8);
+        frame[4] = data[2];
+        frame[8] = data[3];
+        for (int i = 0; i < 8; i++) frame[16 + i] = (unsigned char)(total >> 8 * i);
+        memcpy(frame + WEFTI_MAC_HEADER, data + HEAD, body);
+        require(wefti_mac_sign(&sends, frame, frame + WEFTI_MAC_HEADER, body,
+                               frame + WEFTI_MAC_HEADER + body) == WEFT_OK);
+        if (feed(&s->peer, frame, WEFTI_MAC_HEADER + body + WEFTI_MAC_TAG, 1 + body / 2) < 0) break;
+        data += HEAD + body;
+        size -= HEAD + body;
+    }
+    wefti_mac_stream_close(&sends);
+    wefti_free(frame);
+    end(s);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    strangers_answer(data, size);
+    unsigned_frames(data, size);
+    signed_frames(data, size);
+    return 0;
+}
+
+#else
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    (void)data;
+    (void)size;
+    return 0;
+}
+#endif

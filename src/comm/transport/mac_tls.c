@@ -1,0 +1,255 @@
+/* TLS 1.3 around the frames of a connection, by OpenSSL. Both sides have proved the job's key
+ * before; TLS goes on from a key of this connection (RFC 8446, external PSK, with an ephemeral
+ * Diffie-Hellman exchange). OpenSSL never touches the socket: what it wants to send is collected,
+ * so that many records make one call. */
+#include "comm/transport/mac.h"
+
+#ifdef WEFT_HAVE_OPENSSL
+
+#include <errno.h>
+#include <string.h>
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+
+#include "base/memory.h"
+
+enum {
+    OUTPUT = 128 << 10, /* encrypted bytes that wait for the socket, at most */
+    INPUT = 128 << 10,  /* received bytes that wait for decryption, at most */
+    RECORD = 16384,     /* bytes of data, at most */
+    TLS_READS = 16,     /* from one socket before the others have their turn */
+    RECORDS = 1 << 23   /* under one key; RFC 8446, 5.5: at most 24 million */
+};
+
+struct wefti_mac_tls_setup {
+    SSL_CTX *context;
+    BIO_METHOD *sockets;
+};
+
+struct wefti_mac_tls {
+    SSL *ssl;
+    int fd, error; /* error: errno of the socket */
+    bool ended;    /* by the other side */
+    int reads;     /* that are left in this turn */
+    unsigned char key[WEFTI_MAC_PROOF];
+    int64_t records; /* since the last new key */
+    size_t at, used; /* of `out` */
+    unsigned char out[OUTPUT], record[RECORD];
+};
+
+static const unsigned char identity[] = "weft"; /* there is one key, so its name says nothing */
+
+/* --- the key of the connection as a session to go on with */
+
+static SSL_SESSION *session_of(SSL *ssl) {
+    static const unsigned char aes_128_gcm_sha256[] = {0x13, 0x01};
+    const wefti_mac_tls *t = SSL_get_app_data(ssl);
+    SSL_SESSION *session = SSL_SESSION_new();
+    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, aes_128_gcm_sha256);
+    if (session && cipher && SSL_SESSION_set1_master_key(session, t->key, sizeof t->key) &&
+        SSL_SESSION_set_cipher(session, cipher) &&
+        SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION))
+        return session;
+    SSL_SESSION_free(session);
+    return NULL;
+}
+
+/* The connector offers it. */
+static int offer(SSL *ssl, const EVP_MD *hash, const unsigned char **id, size_t *id_bytes,
+                 SSL_SESSION **out) {
+    (void)hash; /* there is one cipher suite */
+    *out = session_of(ssl);
+    *id = identity;
+    *id_bytes = sizeof identity;
+    return *out != NULL;
+}
+
+/* The listener takes no other. */
+static int find(SSL *ssl, const unsigned char *id, size_t id_bytes, SSL_SESSION **out) {
+    *out = NULL;
+    if (id_bytes != sizeof identity || memcmp(id, identity, id_bytes) != 0) return 1;
+    *out = session_of(ssl);
+    return *out != NULL;
+}
+
+/* --- what OpenSSL takes for a socket */
+
+static int collect(BIO *bio, const char *data, int bytes) {
+    wefti_mac_tls *t = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    if (t->at == t->used) t->at = t->used = 0;
+    if ((size_t)bytes > OUTPUT - t->used) {
+        BIO_set_retry_write(bio);
+        return -1;
+    }
+    memcpy(t->out + t->used, data, (size_t)bytes);
+    t->used += (size_t)bytes;
+    return bytes;
+}
+
+static int receive_some(BIO *bio, char *data, int bytes) {
+    wefti_mac_tls *t = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    ssize_t n = t->reads-- > 0 ? recv(t->fd, data, (size_t)bytes, MSG_DONTWAIT) : -1;
+    if (n > 0) return (int)n;
+    if (n == 0)
+        t->ended = true;
+    else if (t->reads < 0 || errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
+        BIO_set_retry_read(bio);
+    else
+        t->error = errno;
+    return n == 0 ? 0 : -1;
+}
+
+static long control(BIO *bio, int command, long number, void *data) {
+    (void)bio, (void)number, (void)data;
+    return command == BIO_CTRL_FLUSH;
+}
+
+/* --- */
+
+static const char *reason(void) {
+    const char *text = ERR_reason_error_string(ERR_peek_last_error());
+    return text ? text : "unknown error";
+}
+
+static bool set_up(wefti_mac_tls_setup *setup) {
+    SSL_CTX *c = setup->context = SSL_CTX_new(TLS_method());
+    BIO_METHOD *m = setup->sockets = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "weft");
+    if (!c || !m || !BIO_meth_set_write(m, collect) || !BIO_meth_set_read(m, receive_some) ||
+        !BIO_meth_set_ctrl(m, control) || !SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) ||
+        !SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION) ||
+        !SSL_CTX_set_ciphersuites(c, "TLS_AES_128_GCM_SHA256") || !SSL_CTX_set_num_tickets(c, 0))
+        return false;
+    SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_read_ahead(c, 1);
+    SSL_CTX_set_default_read_buffer_len(c, INPUT);
+    SSL_CTX_set_psk_find_session_callback(c, find);
+    SSL_CTX_set_psk_use_session_callback(c, offer);
+    return true;
+}
+
+weft_status wefti_mac_tls_create(wefti_mac_tls_setup **out) {
+    wefti_mac_tls_setup *setup;
+    WEFT_NEW(setup, wefti_mac_tls_setup);
+    ERR_clear_error();
+    if (!set_up(setup)) {
+        weft_status status = WEFT_RAISE(WEFT_E_IO, "OpenSSL cannot do TLS 1.3: %s", reason());
+        wefti_mac_tls_destroy(setup);
+        return status;
+    }
+    *out = setup;
+    return WEFT_OK;
+}
+
+void wefti_mac_tls_destroy(wefti_mac_tls_setup *setup) {
+    if (!setup) return;
+    SSL_CTX_free(setup->context);
+    BIO_meth_free(setup->sockets);
+    wefti_free(setup);
+}
+
+weft_status wefti_mac_tls_open(const wefti_mac_tls_setup *setup, int fd, bool listens,
+                               const unsigned char key[WEFTI_MAC_PROOF], wefti_mac_tls **out) {
+    wefti_mac_tls *t;
+    WEFT_NEW(t, wefti_mac_tls);
+    t->fd = fd;
+    memcpy(t->key, key, sizeof t->key);
+    t->ssl = SSL_new(setup->context);
+    BIO *bio = t->ssl ? BIO_new(setup->sockets) : NULL;
+    if (!bio || !SSL_set_app_data(t->ssl, t)) {
+        BIO_free(bio);
+        wefti_mac_tls_close(t);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for a TLS connection");
+    }
+    BIO_set_data(bio, t);
+    BIO_set_init(bio, 1);
+    SSL_set_bio(t->ssl, bio, bio);
+    SSL_set_verify(t->ssl, listens ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL); /* no certificate is
+                                                                                  a good one */
+    if (listens)
+        SSL_set_accept_state(t->ssl);
+    else
+        SSL_set_connect_state(t->ssl);
+    *out = t;
+    return WEFT_OK;
+}
+
+void wefti_mac_tls_close(wefti_mac_tls *t) {
+    if (!t) return;
+    SSL_free(t->ssl); /* without a TLS close notice: frames say what is complete */
+    explicit_bzero(t->key, sizeof t->key);
+    wefti_free(t);
+}
+
+/* What a call that did not succeed has come to. */
+static weft_status outcome(const wefti_mac_tls *t, int result) {
+    int error = SSL_get_error(t->ssl, result);
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return WEFT_PENDING;
+    WEFT_REQUIRE(!t->ended && error != SSL_ERROR_ZERO_RETURN, WEFT_E_PEER, "connection closed");
+    WEFT_REQUIRE(t->error == 0, WEFT_E_PEER, "%s", strerror(t->error));
+    WEFT_FAIL(WEFT_E_CORRUPT, "TLS: %s", reason());
+}
+
+weft_status wefti_mac_tls_shake(wefti_mac_tls *t) {
+    wefti_mac_tls_begin_turn(t);
+    ERR_clear_error();
+    int result = SSL_do_handshake(t->ssl);
+    weft_status status = result == 1 ? WEFT_OK : outcome(t, result);
+    if (status >= 0) {
+        weft_status sent = wefti_mac_tls_flush(t);
+        if (sent != WEFT_OK) return sent;
+    }
+    WEFT_REQUIRE(status != WEFT_OK || SSL_session_reused(t->ssl), WEFT_E_CORRUPT,
+                 "TLS without the key of the connection");
+    return status;
+}
+
+void wefti_mac_tls_begin_turn(wefti_mac_tls *t) {
+    t->reads = TLS_READS;
+}
+
+weft_status wefti_mac_tls_read(wefti_mac_tls *t, void *data, size_t room, size_t *out_bytes) {
+    ERR_clear_error();
+    int result = SSL_read_ex(t->ssl, data, room, out_bytes);
+    return result == 1 ? WEFT_OK : outcome(t, result);
+}
+
+weft_status wefti_mac_tls_write(wefti_mac_tls *t, const void *head, size_t head_bytes,
+                                const void *body, size_t bytes, size_t *out_bytes) {
+    const void *data = body;
+    if (head_bytes > 0) {
+        if (bytes > RECORD - head_bytes) bytes = RECORD - head_bytes;
+        memcpy(t->record, head, head_bytes);
+        if (bytes > 0) memcpy(t->record + head_bytes, body, bytes);
+        data = t->record;
+        bytes += head_bytes;
+    }
+    ERR_clear_error();
+    int result = SSL_write_ex(t->ssl, data, bytes, out_bytes);
+    if (result != 1) return outcome(t, result);
+    if (++t->records < RECORDS) return WEFT_OK;
+    t->records = 0;
+    WEFT_REQUIRE(SSL_key_update(t->ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1, WEFT_E_IO,
+                 "TLS: no new key: %s", reason());
+    return WEFT_OK;
+}
+
+weft_status wefti_mac_tls_flush(wefti_mac_tls *t) {
+    while (t->at < t->used) {
+        ssize_t n = send(t->fd, t->out + t->at, t->used - t->at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+            return WEFT_PENDING;
+        WEFT_REQUIRE(n >= 0, WEFT_E_PEER, "%s", strerror(errno));
+        t->at += (size_t)n;
+    }
+    return WEFT_OK;
+}
+
+bool wefti_mac_tls_has_output(const wefti_mac_tls *t) {
+    return t && t->at < t->used;
+}
+
+#endif

@@ -1,0 +1,132 @@
+/* The protocol by which a world goes on after a process has died, as two pure state machines: one
+ * for each rank, one for the scheduler. They hold no sockets, clocks or tensors, and call nothing.
+ * An event goes in, and what to do comes out. docs/design-recovery.md has the tables of states, the
+ * rules, and what they promise; tests/launch/test_recovery.c explores all interleavings.
+ *
+ * Words: a *seat* is the place of a rank in its world. Another process can take it. The *holders*
+ * of a seat are the ranks that have its state too: replicas, or buddies with a copy. A step is
+ * *committed* when every rank, and every holder, has the reduced gradients of that step. A
+ * *generation* counts how often the world has been mended; what belongs to an older one is void. */
+#ifndef WEFTI_LAUNCH_RECOVERY_H
+#define WEFTI_LAUNCH_RECOVERY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "weft/status.h"
+
+/* Where the state of a seat comes from: a rank, or one of these. */
+enum {
+    WEFTI_SOURCE_OWN = -1,  /* its process has it */
+    WEFTI_SOURCE_DISK = -2, /* the last checkpoint, for all seats alike */
+};
+
+/* What a rank says of itself when its world is broken. */
+typedef struct wefti_standing_report {
+    int64_t step; /* committed steps in its state; -1: it has no state */
+    bool ready;   /* it has the reduced gradients of the next step, also those of its wards */
+    bool copies;  /* it has its wards' states, of the same step; true without wards */
+} wefti_standing_report;
+
+/* ---- a rank ---- */
+
+typedef enum wefti_survivor_phase {
+    WEFTI_SURVIVOR_STEPPING, /* computes a step */
+    WEFTI_SURVIVOR_READY,    /* has the gradients to update with; waits for the commit */
+    WEFTI_SURVIVOR_HALTED,   /* has given up the step, and told where it stands */
+    WEFTI_SURVIVOR_MENDING,  /* takes what it lacks of the target */
+    WEFTI_SURVIVOR_WHOLE,    /* has all of the target; waits for the others */
+    WEFTI_SURVIVOR_PHASES
+} wefti_survivor_phase;
+
+typedef struct wefti_survivor {
+    wefti_survivor_phase phase;
+    bool wards; /* it keeps copies for other seats */
+    int64_t generation;
+    wefti_standing_report at;
+    int64_t target;                 /* while it mends */
+    bool lacks_state, lacks_copies; /* of the target */
+} wefti_survivor;
+
+/* What the caller does after an event, in this order. */
+typedef enum wefti_recovery_action {
+    WEFTI_RECOVERY_ABANDON = 1, /* end all transfers of older generations */
+    WEFTI_RECOVERY_UPDATE = 2,  /* update own state and copies with the reduced gradients */
+    WEFTI_RECOVERY_FORGET = 4,  /* drop the reduced gradients: the step is made again */
+    WEFTI_RECOVERY_LOAD = 8,    /* read own state and copies from the last checkpoint */
+    WEFTI_RECOVERY_GIVE = 16,   /* send states to the ranks that lack them */
+    WEFTI_RECOVERY_SAY_READY = 32,
+    WEFTI_RECOVERY_SAY_STANDING = 64, /* send survivor.at and its generation to the scheduler */
+    WEFTI_RECOVERY_SAY_WHOLE = 128,
+} wefti_recovery_action;
+
+/* A rank that begins at a step with all that it needs; or the process that takes an empty seat. */
+wefti_survivor wefti_survivor_begin(int64_t step, int64_t generation, bool wards);
+wefti_survivor wefti_survivor_newcomer(bool wards);
+
+/* Events. Each returns wefti_recovery_action bits; 0 for an event that means nothing in the present
+ * phase, such as one of an older generation. */
+unsigned wefti_survivor_reduced(wefti_survivor *s);   /* all gradients to update with are here */
+unsigned wefti_survivor_committed(wefti_survivor *s); /* all ranks are ready */
+unsigned wefti_survivor_halt(wefti_survivor *s, int64_t generation);
+/* `gives`: other seats take states or copies from this rank. */
+unsigned wefti_survivor_mend(wefti_survivor *s, int64_t generation, int64_t target, int32_t source,
+                             bool gives);
+unsigned wefti_survivor_took_state(wefti_survivor *s);
+unsigned wefti_survivor_took_copies(wefti_survivor *s);
+unsigned wefti_survivor_go(wefti_survivor *s, int64_t generation);
+
+/* ---- the world ---- */
+
+typedef enum wefti_mending_phase {
+    WEFTI_MENDING_NOT,      /* the world makes steps */
+    WEFTI_MENDING_COUNTING, /* waits for processes in empty seats, and for all standings */
+    WEFTI_MENDING_GIVING,   /* waits until all have the target */
+    WEFTI_MENDING_PHASES
+} wefti_mending_phase;
+
+typedef struct wefti_seat {
+    bool filled, stood, whole;
+    wefti_standing_report at; /* once it stood */
+    int32_t source;           /* once there is a target */
+} wefti_seat;
+
+/* Who holds the state of seat i besides itself: holder[first[i]] up to first[i + 1]. */
+typedef struct wefti_holders {
+    const int32_t *first, *holder; /* [size + 1], [first[size]] */
+    bool copies;                   /* holders are buddies with copies, not replicas */
+} wefti_holders;
+
+typedef struct wefti_mending {
+    wefti_mending_phase phase;
+    int64_t generation, target;
+    int64_t saved; /* the step of the last whole checkpoint; 0: start values */
+    int32_t size;
+    wefti_seat *seats; /* [size]; borrowed */
+    wefti_holders holders;
+} wefti_mending;
+
+typedef enum wefti_mending_action {
+    WEFTI_MENDING_HALT = 1, /* send `generation` to all filled seats that have not stood */
+    WEFTI_MENDING_MEND = 2, /* send target and sources to all seats */
+    WEFTI_MENDING_GO = 4,   /* send `generation` to all seats */
+} wefti_mending_action;
+
+/* A world of which all seats are filled and make steps. */
+void wefti_mending_begin(wefti_mending *w, int32_t size, wefti_seat *seats, wefti_holders holders,
+                         int64_t generation);
+
+/* Events. Each returns wefti_mending_action bits. */
+unsigned wefti_mending_died(wefti_mending *w, int32_t seat);
+unsigned wefti_mending_filled(wefti_mending *w, int32_t seat);
+/* Fails if survivors contradict each other, which a correct rank never does: WEFT_E_CORRUPT, with
+ * both named. The mending then takes all states from the disk. */
+weft_status wefti_mending_stood(wefti_mending *w, int32_t seat, int64_t generation,
+                                wefti_standing_report at, unsigned *out_actions) WEFT_CHECKED;
+unsigned wefti_mending_whole(wefti_mending *w, int32_t seat, int64_t generation);
+
+/* Once there is a target: whether seat `from` sends the state of seat `of` to seat `to`, which is
+ * `of` itself (a newcomer's state) or a holder without copies (a newcomer's copies). */
+bool wefti_mending_gives(const wefti_mending *w, int32_t from, int32_t of, int32_t to);
+
+#endif

@@ -1,0 +1,118 @@
+/* Checkpoints of every format as a source of named tensors.
+ *
+ * A tensor consists of pieces. A piece is a region of the tensor that lies in a file as one dense
+ * array. A whole tensor has one piece. Pieces with equal regions are replicas. Each format is one
+ * file of this folder that adds files, tensors and pieces (source_*.c); everything behind this
+ * interface is independent of formats. */
+#ifndef WEFTI_RESHARD_SOURCE_H
+#define WEFTI_RESHARD_SOURCE_H
+
+#include "base/map/map.h"
+#include "base/memory.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
+#include "reshard/layouts.h"
+
+typedef struct wefti_source_file {
+    const char *path;
+    int32_t rank;               /* whose slices it holds; -1: of no rank */
+    wefti_safetensors *tensors; /* NULL: not opened here, or missing */
+    bool missing;
+} wefti_source_file;
+
+typedef struct wefti_source_piece {
+    wefti_region region;
+    const wefti_reader *reader; /* NULL: its file is missing */
+    int64_t at;                 /* first byte in the file */
+    int32_t file;
+    int32_t order; /* of replicas: by rank, which missing files do not change */
+    int32_t same;  /* the next piece of the tensor with the same region; -1: none */
+    bool first;    /* of the pieces with this region */
+    /* Of the first piece of a region: the piece to read, by wefti_reads_choose; -1: none. */
+    int32_t chosen;
+} wefti_source_piece;
+
+typedef struct wefti_source_tensor {
+    const char *name;
+    wefti_checkpoint_role role;
+    weft_desc desc; /* of the whole tensor */
+    wefti_source_piece *pieces;
+    int64_t count, capacity;
+    bool unplaced; /* layouts do not tell which ranks have it: missing files may have it, too */
+    bool checked;  /* `crc32c` is the checksum that the checkpoint states */
+    uint32_t crc32c;
+} wefti_source_tensor;
+
+typedef struct wefti_shards {
+    wefti_arena *arena; /* of names, paths and texts */
+    char *path;         /* as given */
+    wefti_source_file *files;
+    wefti_source_tensor *tensors; /* ordered by role and name once the source is open */
+    int64_t file_count, file_cap, count, cap;
+    wefti_map names; /* of "<role><name>", to the number in `tensors` */
+    wefti_map roles; /* of names in the manifest, to their role */
+    int32_t ranks;   /* of sliced files; 0: the files belong to no ranks */
+    /* A run's state beside its tensors, from a step of weft or slices of one; NULL: none. Its
+     * files and tensors are those of the step. */
+    wefti_manifest *manifest;
+    const char *manifest_text;
+    int64_t manifest_bytes;
+    wefti_checkpoint_text *texts; /* files of the model: config.json */
+    int64_t text_count;
+    wefti_checkpoint *step; /* the step that is the source, or NULL */
+} wefti_shards;
+
+/* Opens a .safetensors file, a step or a run of weft (the newest good step), a model directory,
+ * a directory of torch's distributed checkpoints in safetensors, or a directory of slices: one
+ * folder rank_N for each rank, or files *-rank-0000N-of-0000M.safetensors. `layouts` tells how
+ * slices are placed; NULL: the slices tell it themselves. Reads headers only. */
+weft_status wefti_shards_open(const char *path, const wefti_layouts *layouts,
+                              wefti_shards **out) WEFT_CHECKED;
+void wefti_shards_close(wefti_shards *s); /* NULL is legal */
+
+const wefti_source_tensor *wefti_shards_find(const wefti_shards *s, wefti_checkpoint_role role,
+                                             const char *name);
+/* The ranks or paths of the files that hold this region, "rank 3, rank 7". */
+void wefti_shards_holders(const wefti_shards *s, const wefti_source_tensor *t,
+                          const wefti_source_piece *p, wefti_text *out);
+
+/* ---- for the formats ---- */
+
+/* A file; *out its number. missing: only its path is known. */
+weft_status wefti_shards_add_file(wefti_shards *s, const char *path, int32_t rank, bool missing,
+                                  int32_t *out) WEFT_CHECKED;
+/* A tensor with this name, new or from before. WEFT_E_MISMATCH if its shape or type differs. */
+weft_status wefti_shards_add_tensor(wefti_shards *s, wefti_checkpoint_role role, const char *name,
+                                    const weft_desc *whole, wefti_source_tensor **out) WEFT_CHECKED;
+weft_status wefti_shards_add_piece(wefti_source_tensor *t,
+                                   const wefti_source_piece *piece) WEFT_CHECKED;
+/* The value of a metadata key of a file; NULL: absent. */
+const char *wefti_shards_metadata(const wefti_safetensors *file, const char *key);
+/* Orders the tensors and finds replicas. Refuses regions outside of their tensor, and regions that
+ * overlap without being equal. */
+weft_status wefti_shards_finish(wefti_shards *s) WEFT_CHECKED;
+
+/* source_step.c: a step of weft. */
+weft_status wefti_shards_open_step(wefti_shards *s) WEFT_CHECKED;
+/* Takes the state of a run from `text`, the manifest that slices carry along. */
+weft_status wefti_shards_take_manifest(wefti_shards *s, const char *text,
+                                       int64_t bytes) WEFT_CHECKED;
+/* Reads the texts of the manifest from a directory. */
+weft_status wefti_shards_take_texts(wefti_shards *s, const char *dir) WEFT_CHECKED;
+/* The role that the manifest gives to a name; without a manifest all tensors are the model's. */
+wefti_checkpoint_role wefti_shards_role(const wefti_shards *s, const char *name);
+/* source_dir.c: a file, a model directory, or a directory of safetensors files. */
+weft_status wefti_shards_open_dir(wefti_shards *s) WEFT_CHECKED;
+/* source_ranks.c: slices. *out false: the directory has none. */
+weft_status wefti_shards_open_ranks(wefti_shards *s, const wefti_layouts *layouts,
+                                    bool *out) WEFT_CHECKED;
+
+/* The name of the file beside slices that carries the manifest of the step. */
+#define WEFTI_SLICES_MANIFEST "weft-step.json"
+/* Metadata of a file of slices: a JSON object {"name": {"shape": [..], "begin": [..]}}. */
+#define WEFTI_SLICES_REGIONS "weft_regions"
+/* The same of torch: {"name": {"saved_offsets": [..]}}. */
+#define WEFTI_DCP_REGIONS "DCP_SHARDING_INFO"
+
+#endif

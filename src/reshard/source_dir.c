@@ -1,0 +1,180 @@
+/* Model directories and directories of torch's distributed checkpoints as a source. See source.h.
+ *
+ * torch's HuggingFaceStorageWriter saves the shards of each rank in one file. The metadata of the
+ * file give the offset of each shard in its tensor. A tensor ends where its last shard ends, so
+ * that all files are needed to know its shape. Files without that metadata hold whole tensors. */
+#include <string.h>
+
+#include "base/io.h"
+#include "base/json/json.h"
+#include "checkpoint/tensor_set.h"
+#include "reshard/source.h"
+#include "tensor/tensor.h"
+
+/* One file with the offsets of its tensors. */
+typedef struct dir_file {
+    int32_t number;
+    const wefti_json *offsets; /* NULL: whole tensors */
+} dir_file;
+
+static weft_status check_supported(const wefti_source_file *file,
+                                   const wefti_safetensors_entry *e) {
+    WEFT_REQUIRE(
+        e->desc.rank >= 0, WEFT_E_NO_IMPL,
+        "%s: tensor %.200s has the element type %s, or so many dimensions that weft cannot "
+        "write it",
+        file->path, e->name, e->dtype);
+    return WEFT_OK;
+}
+
+/* The offset of a tensor in one file. */
+static weft_status offset_of(const wefti_shards *s, const dir_file *f,
+                             const wefti_safetensors_entry *e, wefti_region *out) {
+    const char *path = s->files[f->number].path;
+    *out = (wefti_region){0};
+    for (int d = 0; d < e->desc.rank; d++) out->size[d] = e->desc.shape[d];
+    if (!f->offsets) return WEFT_OK;
+    const wefti_json *item = wefti_json_get(f->offsets, e->name), *list = NULL;
+    WEFT_REQUIRE(item, WEFT_E_CORRUPT, "%s: %s does not name tensor %.200s", path,
+                 WEFTI_DCP_REGIONS, e->name);
+    weft_status status = wefti_json_array(item, "saved_offsets", &list);
+    if (status < 0) return wefti_prefix(status, "%s: tensor %.200s", path, e->name);
+    WEFT_REQUIRE(list->count == e->desc.rank, WEFT_E_CORRUPT,
+                 "%s: tensor %.200s has %d dimensions, but %d offsets", path, e->name, e->desc.rank,
+                 list->count);
+    int d = 0;
+    WEFTI_JSON_EACH(offset, list) {
+        int64_t end;
+        WEFT_REQUIRE(offset->kind == WEFTI_JSON_INT && offset->as.integer >= 0 &&
+                         !wefti_add_overflows(offset->as.integer, e->desc.shape[d], &end),
+                     WEFT_E_CORRUPT, "%s: an offset of tensor %.200s is not a size", path, e->name);
+        out->begin[d++] = offset->as.integer;
+    }
+    return WEFT_OK;
+}
+
+/* Adds the tensor, or extends it so that this shard ends inside. */
+static weft_status extend(wefti_shards *s, const wefti_safetensors_entry *e,
+                          const wefti_region *region) {
+    wefti_source_tensor *t;
+    weft_desc whole = e->desc, before;
+    for (int d = 0; d < whole.rank; d++) whole.shape[d] = region->begin[d] + region->size[d];
+    char *key = wefti_arena_format(s->arena, "%d%s", (int)wefti_shards_role(s, e->name), e->name);
+    WEFT_REQUIRE(key, WEFT_E_NOMEM, "no memory for the name of a tensor");
+    int64_t number = wefti_map_find_text(&s->names, key);
+    if (number < 0)
+        return wefti_shards_add_tensor(s, wefti_shards_role(s, e->name), e->name, &whole, &t);
+    t = &s->tensors[number];
+    before = t->desc;
+    WEFT_REQUIRE(before.rank == whole.rank && before.dtype == whole.dtype, WEFT_E_MISMATCH,
+                 "%s: tensor %.200s is %s in one file and %s in another one", s->path, e->name,
+                 wefti_desc_text(&before).text, wefti_desc_text(&whole).text);
+    for (int d = 0; d < whole.rank; d++)
+        if (whole.shape[d] > t->desc.shape[d]) t->desc.shape[d] = whole.shape[d];
+    return wefti_desc_check(&t->desc);
+}
+
+static weft_status add_shards(wefti_shards *s, const dir_file *f, bool pieces) {
+    const wefti_source_file *file = &s->files[f->number];
+    for (int64_t i = 0; i < wefti_safetensors_count(file->tensors); i++) {
+        const wefti_safetensors_entry *e = wefti_safetensors_at(file->tensors, i);
+        wefti_source_piece piece = {.reader = e->reader, .at = e->at, .file = f->number};
+        WEFT_TRY(check_supported(file, e));
+        WEFT_TRY(offset_of(s, f, e, &piece.region));
+        if (!pieces) {
+            WEFT_TRY(extend(s, e, &piece.region));
+            continue;
+        }
+        char *key =
+            wefti_arena_format(s->arena, "%d%s", (int)wefti_shards_role(s, e->name), e->name);
+        WEFT_REQUIRE(key, WEFT_E_NOMEM, "no memory for the name of a tensor");
+        int64_t number = wefti_map_find_text(&s->names, key);
+        WEFT_TRY(wefti_shards_add_piece(&s->tensors[number], &piece));
+    }
+    return WEFT_OK;
+}
+
+static weft_status add_named(wefti_shards *s, const char *path, dir_file *out) {
+    static const wefti_json_limits limits = {
+        .depth = 4, .members = WEFTI_SAFETENSORS_TENSORS, .array_items = WEFTI_SAFETENSORS_RANK};
+    WEFT_TRY(wefti_tensor_set_check_link(path));
+    WEFT_TRY(wefti_shards_add_file(s, path, -1, false, &out->number));
+    const char *text = wefti_shards_metadata(s->files[out->number].tensors, WEFTI_DCP_REGIONS);
+    if (!text) return WEFT_OK;
+    weft_status status =
+        wefti_json_parse(s->arena, text, (int64_t)strlen(text), &limits, &out->offsets);
+    return status < 0 ? wefti_prefix(status, "%s: %s", path, WEFTI_DCP_REGIONS) : WEFT_OK;
+}
+
+/* Of a directory with an index only the files of the index count: torch leaves its shards beside
+ * them. */
+static weft_status list_files(wefti_shards *s, wefti_text *out, int64_t *out_count) {
+    char **names = NULL, *index = NULL, *text = NULL;
+    int64_t count = 0, bytes = 0, pairs_count = 0;
+    wefti_tensor_index *pairs = NULL;
+    index = wefti_format("%s/model.safetensors.index.json", s->path);
+    WEFT_REQUIRE(index, WEFT_E_NOMEM, "no memory for the name of a file");
+    weft_status status = WEFT_OK;
+    if (wefti_exists(index)) {
+        status = wefti_file_read(index, WEFTI_SAFETENSORS_HEADER_BYTES, &text, &bytes);
+        if (status >= 0) status = wefti_tensor_index_parse(text, bytes, &pairs, &pairs_count);
+        if (status < 0) status = wefti_prefix(status, "%s", index);
+    }
+    if (status >= 0) status = wefti_dir_list(s->path, &names, &count);
+    for (int64_t i = 0; i < count && status >= 0; i++) {
+        bool named = !pairs;
+        for (int64_t k = 0; k < pairs_count && !named; k++)
+            named = !strcmp(pairs[k].file, names[i]);
+        if (!named || !wefti_safetensors_is_name(names[i])) continue;
+        wefti_text_add_bytes(out, names[i], (int64_t)strlen(names[i]) + 1);
+        (*out_count)++;
+    }
+    for (int64_t k = 0; k < pairs_count && status >= 0; k++) {
+        bool found = false;
+        for (int64_t i = 0; i < count && !found; i++) found = !strcmp(pairs[k].file, names[i]);
+        if (!found)
+            status = WEFT_RAISE(WEFT_E_CORRUPT, "%s/%s is missing, where %s places tensor %.200s",
+                                s->path, pairs[k].file, index, pairs[k].tensor);
+    }
+    if (status >= 0 && out->failed) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a list");
+    wefti_free(names);
+    wefti_free(pairs);
+    wefti_free(text);
+    wefti_free(index);
+    return status;
+}
+
+static weft_status add_files(wefti_shards *s, const char *names, int64_t count) {
+    dir_file *files = wefti_arena_alloc(s->arena, (size_t)(count + 1) * sizeof *files);
+    WEFT_REQUIRE(files, WEFT_E_NOMEM, "no memory for a list of files");
+    for (int64_t i = 0; i < count; i++, names += strlen(names) + 1) {
+        const char *path = wefti_arena_format(s->arena, "%s/%s", s->path, names);
+        WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
+        WEFT_TRY(add_named(s, path, &files[i]));
+    }
+    for (int pieces = 0; pieces < 2; pieces++)
+        for (int64_t i = 0; i < count; i++) WEFT_TRY(add_shards(s, &files[i], pieces != 0));
+    return WEFT_OK;
+}
+
+static weft_status open_file(wefti_shards *s) {
+    dir_file file = {0};
+    WEFT_TRY(add_named(s, s->path, &file));
+    WEFT_TRY(add_shards(s, &file, false));
+    return add_shards(s, &file, true);
+}
+
+weft_status wefti_shards_open_dir(wefti_shards *s) {
+    if (wefti_safetensors_is_name(s->path)) return open_file(s);
+    wefti_text names = {0};
+    int64_t count = 0;
+    weft_status status = list_files(s, &names, &count);
+    if (status >= 0 && !count)
+        status = WEFT_RAISE(WEFT_E_NOT_FOUND,
+                            "%s holds no checkpoint: neither steps, nor folders rank_0, nor "
+                            ".safetensors files",
+                            s->path);
+    if (status >= 0) status = add_files(s, names.data, count);
+    wefti_text_free(&names);
+    return status;
+}

@@ -1,0 +1,109 @@
+/* Steps of weft as a source, and the state of a run that slices carry along. See source.h. */
+#include <string.h>
+
+#include "base/digest/digest.h"
+#include "base/io.h"
+#include "reshard/source.h"
+
+wefti_checkpoint_role wefti_shards_role(const wefti_shards *s, const char *name) {
+    int64_t role = wefti_map_find_text(&s->roles, name);
+    return role < 0 ? WEFTI_CHECKPOINT_MODEL : (wefti_checkpoint_role)role;
+}
+
+weft_status wefti_shards_take_manifest(wefti_shards *s, const char *text, int64_t bytes) {
+    WEFT_TRY(wefti_manifest_parse(text, bytes, &s->manifest));
+    char *copy = wefti_arena_alloc(s->arena, (size_t)bytes + 1);
+    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a manifest");
+    memcpy(copy, text, (size_t)bytes);
+    s->manifest_text = copy;
+    s->manifest_bytes = bytes;
+    for (int64_t k = 0; k < s->manifest->tensor_count; k++)
+        WEFT_TRY(wefti_map_add_text(&s->roles, s->manifest->tensors[k].name,
+                                    (int64_t)s->manifest->tensors[k].role, NULL));
+    return WEFT_OK;
+}
+
+/* Whether a file of the manifest holds tensors. The index of a model in several files is made anew,
+ * as its names may change. */
+static bool is_text(const wefti_manifest *m, int64_t file) {
+    for (int64_t k = 0; k < m->tensor_count; k++)
+        if (m->tensors[k].file == file) return false;
+    return strcmp(m->files[file].name, "model.safetensors.index.json") != 0 &&
+           !wefti_safetensors_is_name(m->files[file].name);
+}
+
+static weft_status take_text(wefti_shards *s, const char *dir, const wefti_manifest_file *file) {
+    char *path = wefti_format("%s/%s", dir, file->name), *text = NULL;
+    int64_t bytes = 0;
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
+    weft_status status = wefti_file_read(path, file->bytes, &text, &bytes);
+    if (status >= 0 && wefti_crc32c(0, text, (size_t)bytes) != file->crc32c)
+        status =
+            WEFT_RAISE(WEFT_E_CORRUPT, "%s does not have the checksum %08x", path, file->crc32c);
+    if (status >= 0) {
+        wefti_checkpoint_text *to = &s->texts[s->text_count++];
+        to->name = wefti_arena_strdup(s->arena, file->name);
+        to->text = wefti_arena_strdup(s->arena, text);
+        if (!to->name || !to->text) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for %s", path);
+    }
+    wefti_free(text);
+    wefti_free(path);
+    return status;
+}
+
+weft_status wefti_shards_take_texts(wefti_shards *s, const char *dir) {
+    const wefti_manifest *m = s->manifest;
+    s->texts = wefti_arena_alloc(s->arena, (size_t)(m->file_count + 1) * sizeof *s->texts);
+    WEFT_REQUIRE(s->texts, WEFT_E_NOMEM, "no memory for the texts of a checkpoint");
+    for (int64_t i = 0; i < m->file_count; i++)
+        if (is_text(m, i)) WEFT_TRY(take_text(s, dir, &m->files[i]));
+    return WEFT_OK;
+}
+
+/* The number of a file of the step, by the reader of one of its tensors. */
+static weft_status file_of(wefti_shards *s, const wefti_checkpoint_entry *e, int32_t *out) {
+    char *path = wefti_format("%s/%s", wefti_checkpoint_path(s->step), e->file);
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
+    weft_status status = WEFT_OK;
+    *out = -1;
+    for (int64_t i = s->file_count - 1; i >= 0 && *out < 0; i--)
+        if (!strcmp(s->files[i].path, path)) *out = (int32_t)i;
+    if (*out < 0) {
+        status = wefti_shards_add_file(s, path, -1, true, out);
+        if (status >= 0) s->files[*out].missing = false; /* the step has opened it */
+    }
+    wefti_free(path);
+    return status;
+}
+
+static weft_status add_entry(wefti_shards *s, const wefti_checkpoint_entry *e) {
+    wefti_source_tensor *t;
+    wefti_source_piece piece = {.reader = e->reader, .at = e->at};
+    for (int d = 0; d < e->desc.rank; d++) piece.region.size[d] = e->desc.shape[d];
+    WEFT_TRY(file_of(s, e, &piece.file));
+    WEFT_TRY(wefti_shards_add_tensor(s, e->role, e->name, &e->desc, &t));
+    t->checked = true;
+    t->crc32c = e->crc32c;
+    return wefti_shards_add_piece(t, &piece);
+}
+
+static weft_status take_step(wefti_shards *s) {
+    const char *dir = wefti_checkpoint_path(s->step);
+    char *path = wefti_format("%s/manifest.json", dir), *text = NULL;
+    int64_t bytes = 0;
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
+    weft_status status = wefti_file_read(path, (int64_t)512 << 20, &text, &bytes);
+    wefti_free(path);
+    if (status >= 0) status = wefti_shards_take_manifest(s, text, bytes);
+    wefti_free(text);
+    if (status >= 0) status = wefti_shards_take_texts(s, dir);
+    return status;
+}
+
+weft_status wefti_shards_open_step(wefti_shards *s) {
+    WEFT_TRY(wefti_checkpoint_open_quick(s->path, &s->step));
+    WEFT_TRY(take_step(s));
+    for (int64_t i = 0; i < wefti_checkpoint_count(s->step); i++)
+        WEFT_TRY(add_entry(s, wefti_checkpoint_at(s->step, i)));
+    return WEFT_OK;
+}

@@ -1,0 +1,151 @@
+/* Slices of ranks, and torch's distributed checkpoints, as a destination. See target.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "reshard/target.h"
+#include "tensor/tensor.h"
+
+/* The regions of one tensor on all ranks. */
+typedef struct tensor_ranks {
+    int64_t tensor;
+    wefti_placement *found; /* none: every rank has all of it */
+    int32_t count;
+} tensor_ranks;
+
+/* The parameter of an optimizer's state, "w" for "w.m" and for "moments.w"; NULL: none. */
+static const char *parameter_of(const wefti_shards *s, const wefti_source_tensor *t) {
+    const char *dot = strrchr(t->name, '.'), *rest = strchr(t->name, '.');
+    const wefti_source_tensor *found = NULL;
+    char name[WEFTI_SAFETENSORS_NAME_BYTES + 1];
+    weft_desc other;
+    if (s->manifest && t->role != WEFTI_CHECKPOINT_OPTIMIZER) return NULL;
+    for (int i = 0; i < 2 && dot && !found; i++) {
+        const size_t length = i ? strlen(rest + 1) : (size_t)(dot - t->name);
+        if (length >= sizeof name) continue;
+        memcpy(name, i ? rest + 1 : t->name, length);
+        name[length] = '\0';
+        found = wefti_shards_find(s, WEFTI_CHECKPOINT_MODEL, name);
+        if (!found) continue;
+        other = found->desc;
+        other.dtype = t->desc.dtype;
+        if (found == t || !wefti_desc_equal(&other, &t->desc)) found = NULL;
+    }
+    return found ? found->name : NULL;
+}
+
+static weft_status find_ranks(const wefti_shards *s, const wefti_layouts *to, int64_t tensor,
+                              tensor_ranks *out) {
+    const wefti_source_tensor *t = &s->tensors[tensor];
+    *out = (tensor_ranks){.tensor = tensor};
+    WEFT_TRY(
+        wefti_layouts_find(to, t->name, parameter_of(s, t), &t->desc, &out->found, &out->count));
+    for (int32_t i = 0; i < out->count; i++) {
+        weft_status status = wefti_placement_check(to, &out->found[i], &t->desc);
+        if (status >= 0) continue;
+        wefti_free(out->found);
+        return wefti_prefix(status, "%s", s->path);
+    }
+    return WEFT_OK;
+}
+
+/* Whether `rank` has the tensor, and which region. */
+static bool region_on(const wefti_shards *s, const tensor_ranks *x, int32_t rank,
+                      wefti_region *out) {
+    const weft_desc *desc = &s->tensors[x->tensor].desc;
+    *out = wefti_region_whole(desc);
+    for (int32_t i = 0; i < x->count; i++) {
+        if (!wefti_placement_has(&x->found[i], rank)) continue;
+        wefti_placement_region(&x->found[i], desc, rank, out);
+        return true;
+    }
+    return x->count == 0;
+}
+
+/* A strategy file describes only tensors of the source. */
+static weft_status check_named(const wefti_shards *s, const wefti_layouts *to) {
+    bool any = !to->plan || !wefti_layouts_patterns(to);
+    for (int64_t i = 0; i < to->count; i++) {
+        const char *name = to->items[i].name;
+        WEFT_REQUIRE(wefti_shards_find(s, WEFTI_CHECKPOINT_MODEL, name) ||
+                         wefti_shards_find(s, WEFTI_CHECKPOINT_OPTIMIZER, name),
+                     WEFT_E_MISMATCH,
+                     "%s describes the parameter %.200s, which %s does not have: are both of the "
+                     "same model?",
+                     to->path, name, s->path);
+    }
+    for (int64_t i = 0; i < s->count && !any; i++)
+        any = wefti_layouts_names(to, s->tensors[i].name);
+    WEFT_REQUIRE(any, WEFT_E_MISMATCH,
+                 "no pattern of %s matches a tensor of %s: are both of the same model?", to->path,
+                 s->path);
+    return WEFT_OK;
+}
+
+static weft_status add_files(wefti_target *t, const bool *only, int32_t *files) {
+    char name[64];
+    for (int32_t r = 0; r < t->ranks; r++) {
+        files[r] = -1;
+        if (only && !only[r]) continue;
+        if (t->regions == WEFTI_REGIONS_DCP)
+            (void)snprintf(name, sizeof name, "shard-%05d-model-00001-of-00001.safetensors", r + 1);
+        else
+            (void)snprintf(name, sizeof name, "rank_%d/checkpoint_%d.safetensors", r, r);
+        WEFT_TRY(wefti_target_add_file(t, name, r, &files[r]));
+    }
+    return WEFT_OK;
+}
+
+/* Whether an item of the tensor has this region already. */
+static bool is_written(const wefti_target *t, int64_t tensor, const wefti_region *region) {
+    for (int32_t i = t->first_item[tensor]; i >= 0; i = t->items[i].next)
+        if (!memcmp(&t->items[i].region, region, sizeof *region)) return true;
+    return false;
+}
+
+static weft_status add_tensor(wefti_target *t, const wefti_layouts *to, const int32_t *files,
+                              int64_t tensor) {
+    tensor_ranks x;
+    wefti_region region;
+    WEFT_TRY(find_ranks(t->source, to, tensor, &x));
+    weft_status status = WEFT_OK;
+    for (int32_t r = 0; r < t->ranks && status >= 0; r++) {
+        if (files[r] < 0 || !region_on(t->source, &x, r, &region)) continue;
+        if (t->regions == WEFTI_REGIONS_DCP && is_written(t, tensor, &region)) continue;
+        status = wefti_target_add_item(t, files[r], tensor, &region);
+    }
+    wefti_free(x.found);
+    return status;
+}
+
+static weft_status add_all(wefti_target *t, const wefti_layouts *to, const bool *only) {
+    int32_t *files;
+    t->ranks = to->ranks;
+    WEFT_TRY(check_named(t->source, to));
+    WEFT_NEW_ARRAY(files, int32_t, t->ranks);
+    weft_status status = add_files(t, only, files);
+    for (int64_t i = 0; i < t->source->count && status >= 0; i++)
+        status = add_tensor(t, to, files, i);
+    wefti_free(files);
+    return status;
+}
+
+weft_status wefti_target_slices(wefti_target *t, const wefti_layouts *to, const bool *only) {
+    t->regions = WEFTI_REGIONS_SLICES;
+    return add_all(t, to, only);
+}
+
+weft_status wefti_target_dcp(wefti_target *t, const wefti_layouts *to) {
+    t->regions = WEFTI_REGIONS_DCP;
+    return add_all(t, to, NULL);
+}
+
+weft_status wefti_target_slices_end(wefti_target *t) {
+    const wefti_shards *s = t->source;
+    if (!s->manifest) return WEFT_OK;
+    WEFT_TRY(wefti_target_text(t, WEFTI_SLICES_MANIFEST, s->manifest_text, s->manifest_bytes));
+    for (int64_t i = 0; i < s->text_count; i++)
+        WEFT_TRY(wefti_target_text(t, s->texts[i].name, s->texts[i].text,
+                                   (int64_t)strlen(s->texts[i].text)));
+    return WEFT_OK;
+}

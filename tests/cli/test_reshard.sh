@@ -1,0 +1,100 @@
+#!/bin/sh
+# `weft checkpoint digest`, `diff`, `reshard` and `merge-strategies` from outside: a run for the ranks of plans and of
+# strategy files and back; what is refused, and how.
+# shellcheck source=/dev/null
+. tests/cli/run.inc
+
+# --- the words ---
+expect 2 'one path' checkpoint digest
+expect 2 '2 paths' checkpoint diff run
+expect 2 '2 paths' checkpoint reshard run
+expect 2 '1 paths' checkpoint reshard run x --list 0 --to y
+expect 2 '--to' checkpoint reshard run x --only 3
+expect 2 '--to' checkpoint reshard run --list 3
+expect 2 '--to' checkpoint reshard run x --format dcp
+expect 2 '--to' checkpoint reshard run x --format hf --to y
+expect 2 '--format' checkpoint reshard run x --format npz
+expect 2 '--only|3,x' checkpoint reshard run x --to y --only 3,x
+expect 2 '--list|x' checkpoint reshard run --to y --list x
+expect 2 '--from' checkpoint verify run --from y
+expect 2 '--to' checkpoint digest run --to y
+expect 2 '--format|--list' checkpoint diff a b --format hf
+expect 2 '--out' checkpoint merge-strategies a b
+expect 2 'merge-strategies' checkpoint merge-strategies --out x
+
+digest() {
+    "$weft" checkpoint digest "$@" --json >digest.json || fail "no digest of $1" digest.json
+    json digest.json
+    sed -n 's/.*"digest": "\([^"]*\)".*/\1/p' digest.json
+}
+
+same() {
+    got=$(digest "$@")
+    [ "$got" = "$whole" ] || fail "$1 has the digest $got, not $whole"
+}
+
+# --- a run ---
+"$weft" train job.yaml checkpoint.dir=run >log 2>&1 || fail 'train failed' log
+whole=$(digest run)
+grep -q "\"digest\": \"$whole\"" run/step-*12/manifest.json || fail "$whole is not the manifest's digest"
+"$weft" plan job.yaml --devices 4 'parallel.mesh={dp: 2, tp: 2}' parallel.optimizer.level=2 \
+    'parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: n0=tp}]' --out plan4.json >log 2>&1 || fail 'no plan' log
+"$weft" plan job.yaml --devices 2 --out plan2.json >log 2>&1 || fail 'no plan' log
+expect 0 'slices|4' checkpoint reshard run four --to plan4.json
+same four
+same four --from plan4.json
+expect 0 'slices|2' checkpoint reshard four two --from plan4.json --to plan2.json
+same two --from plan2.json
+expect 0 'weft' checkpoint reshard two back
+same back
+cmp run/step-000000000012/manifest.json back/step-000000000012/manifest.json || fail 'another manifest'
+expect 0 'good' checkpoint verify back
+"$weft" train job.yaml checkpoint.dir=back checkpoint.resume=true train.steps=13 >log 2>&1 || fail 'no resume' log
+
+# --- a strategy file ---
+cat >strategy.json <<'END'
+{"current_stage": 0, "parallel_strategy_item": {}, "parallel_layout_item": {
+ "transformer.wte.weight": {"dev_matrix": [3, 1], "tensor_map": [-1, 0], "tensor_shape": [256, 32], "field": 0,
+  "opt_weight_shard_step": 0, "opt_weight_shard_size": 0},
+ "transformer.h.0.mlp.c_fc.weight": {"dev_matrix": [1, 1, 3], "tensor_map": [2, 1], "field": 0,
+  "opt_weight_shard_step": 0, "opt_weight_shard_size": 0}}}
+END
+expect 0 'slices|3' checkpoint reshard run three --to strategy.json
+same three --from strategy.json
+"$weft" checkpoint merge-strategies strategy.json --out strategy.ckpt || fail 'no strategy.ckpt'
+same three --from strategy.ckpt
+expect 1 'exists' checkpoint merge-strategies strategy.json --out strategy.ckpt
+"$weft" checkpoint reshard three --from strategy.json --to plan2.json --list 1 --json >list.json || fail 'no list'
+json list.json
+grep -q 'three/rank_' list.json || fail 'no files' list.json
+
+# --- other formats ---
+expect 0 'hf' checkpoint reshard run model --format hf
+expect 0 'files|28' checkpoint inspect model
+expect 0 'dcp' checkpoint reshard run torch --to plan4.json --format dcp
+[ -f torch/shard-00001-model-00001-of-00001.safetensors ] || fail 'no shards'
+expect 0 'tensors' checkpoint diff run torch
+expect 0 'hf' checkpoint reshard torch gathered
+expect 0 'tensors' checkpoint diff torch gathered
+
+# --- differences ---
+"$weft" checkpoint diff run back/step-000000000012 --json >diff.json || fail 'they differ' diff.json
+json diff.json
+grep -q '"equal": true' diff.json || fail 'they differ' diff.json
+"$weft" train job.yaml checkpoint.dir=other train.seed=5 >log 2>&1 || fail 'train failed' log
+expect 1 'transformer.wte.weight|elements' checkpoint diff run other
+expect 1 'only_second' checkpoint diff model run --json
+
+# --- what is refused ---
+expect 1 'exists' checkpoint reshard run four --to plan2.json
+sed 's/transformer.wte.weight/wpe.bias/' strategy.json >wrong.json
+expect 1 'wrong.json|wpe.bias|run' checkpoint reshard run x --to wrong.json
+expect 1 'wrong.json|wpe.bias' checkpoint digest three --from wrong.json
+mv three/rank_1 rank_1
+expect 1 'three/rank_1|missing|--replicas' checkpoint reshard three x --from strategy.json --only 1 --to strategy.json
+expect 0 'slices' checkpoint reshard three y --from strategy.json --only 1 --to strategy.json --replicas
+[ ! -e x ] || fail 'something was left'
+mv rank_1 three/rank_1
+[ -z "$(find . -name '*weft-tmp*')" ] || fail 'a temporary directory was left'
+
+exit $failed

@@ -1,0 +1,258 @@
+/* A stranger on the network of a job: calls every port that is listened on, again and again, and
+ * says what does not belong there.
+ *
+ *     weft-hostile COUNT SECRET SCHEDULER'S-PORT HELD-PID-FILE SEED
+ *
+ * Runs in the network namespace of the job, in which nothing else listens. The first port besides
+ * the scheduler's is a rank's, which is open while ranks connect: the process whose number is in
+ * HELD-PID-FILE is then stopped (SIGSTOP), so that the others wait for it and their ports stay
+ * open, until half of COUNT connections were made to such ports or all of them have closed. It
+ * ends after COUNT connections or on SIGTERM, and says how many there were in all, and to ranks'
+ * ports.
+ *
+ * The connections are malformed (noise, lengths beyond all limits, other protocols), replayed (what
+ * the port says, sent back), recorded (a right answer to another challenge, under the job's
+ * secret), slow (a byte now and then, and silence) and oversized (up to 1 MiB). */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/transport/mac.h"
+#include "launch/auth.h"
+
+enum { PORTS = 64, SLOW = 96, LARGEST = 1 << 20, WAIT_MS = 200 };
+
+typedef struct port {
+    struct sockaddr_storage at;
+    socklen_t bytes;
+    int number;
+} port;
+
+static port ports[PORTS];
+static int port_count, slow[SLOW], slow_turn;
+static uint64_t dice;
+static unsigned char data[LARGEST], key[WEFTI_MAC_KEY];
+static volatile sig_atomic_t ends;
+
+static void end(int number) {
+    (void)number;
+    ends = 1;
+}
+
+static uint64_t random_number(void) {
+    dice = dice * 6364136223846793005u + 1442695040888963407u;
+    return dice >> 33;
+}
+
+/* "0100007F:1F90" of /proc/net/tcp: words in the byte order of the machine. */
+static void add_port(const char *address, unsigned number, bool six) {
+    port *p = &ports[port_count];
+    if (port_count == PORTS) return;
+    memset(p, 0, sizeof *p);
+    p->number = (int)number;
+    uint32_t word[4] = {0};
+    for (int i = 0; i < (six ? 4 : 1); i++) {
+        char text[9] = {0};
+        memcpy(text, address + 8 * i, 8);
+        word[i] = (uint32_t)strtoul(text, NULL, 16);
+    }
+    if (six) {
+        struct sockaddr_in6 *to = (struct sockaddr_in6 *)&p->at;
+        *to = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)number)};
+        memcpy(&to->sin6_addr, word, sizeof word);
+        p->bytes = sizeof *to;
+    } else {
+        struct sockaddr_in *to = (struct sockaddr_in *)&p->at;
+        *to = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)number)};
+        to->sin_addr.s_addr = word[0];
+        p->bytes = sizeof *to;
+    }
+    port_count++;
+}
+
+static void scan(const char *path, bool six) {
+    char line[512], address[64];
+    unsigned number, state;
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, " %*d: %32[0-9A-F]:%X %*[0-9A-F]:%*X %X", address, &number, &state) == 3 &&
+            state == 0x0A)
+            add_port(address, number, six);
+    if (file) fclose(file);
+}
+
+static void scan_ports(void) {
+    port_count = 0;
+    scan("/proc/self/net/tcp", false);
+    scan("/proc/self/net/tcp6", true);
+}
+
+static int call(const port *p) {
+    int fd = socket(p->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    if (connect(fd, (const struct sockaddr *)&p->at, p->bytes) != 0 && errno != EINPROGRESS) {
+        close(fd);
+        return -1;
+    }
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    struct pollfd wait = {.fd = fd, .events = POLLOUT};
+    if (poll(&wait, 1, WAIT_MS) == 1 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 &&
+        error == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static void say(int fd, const void *what, size_t bytes) {
+    for (size_t at = 0; at < bytes;) {
+        struct pollfd wait = {.fd = fd, .events = POLLOUT};
+        ssize_t n = poll(&wait, 1, WAIT_MS) == 1
+                        ? send(fd, (const char *)what + at, bytes - at, MSG_NOSIGNAL)
+                        : -1;
+        if (n <= 0) return;
+        at += (size_t)n;
+    }
+}
+
+static size_t hear(int fd, void *to, size_t bytes) {
+    size_t at = 0;
+    while (at < bytes) {
+        struct pollfd wait = {.fd = fd, .events = POLLIN};
+        ssize_t n = poll(&wait, 1, WAIT_MS) == 1 ? recv(fd, (char *)to + at, bytes - at, 0) : -1;
+        if (n <= 0) break;
+        at += (size_t)n;
+    }
+    return at;
+}
+
+static void make_noise(size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) data[i] = (unsigned char)random_number();
+}
+
+/* Right in every byte, for another challenge. */
+static void say_recorded(int fd) {
+    wefti_mac_hello hello = {.rank = (int32_t)(1 + random_number() % 3), .peer = 0};
+    unsigned char answer[WEFTI_MAC_ANSWER] = {0}, challenge[WEFTI_MAC_CHALLENGE];
+    memset(hello.listener, 7, sizeof hello.listener);
+    memset(hello.connector, 9, sizeof hello.connector);
+    memcpy(answer, hello.connector, sizeof hello.connector);
+    answer[WEFTI_MAC_NONCE] = (unsigned char)hello.rank;
+    if (wefti_mac_prove(key, "connect", &hello, answer + WEFTI_MAC_NONCE + 8) < 0) abort();
+    (void)hear(fd, challenge, sizeof challenge);
+    say(fd, answer, sizeof answer);
+    make_noise(100); /* and frames */
+    say(fd, data, 100);
+}
+
+static void make_malformed(void) {
+    static const char *const others[] = {"GET / HTTP/1.1\r\n\r\n", "SSH-2.0-x\r\n",
+                                         "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+                                         "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"};
+    const char *text = others[random_number() % 4];
+    make_noise(512);
+    memcpy(data, text, strlen(text));
+}
+
+static void attack(const port *p) {
+    int fd = call(p);
+    if (fd < 0) return;
+    size_t bytes = 1 + random_number() % 300;
+    switch (random_number() % 8) {
+    case 0:
+        make_noise(bytes);
+        say(fd, data, bytes);
+        break;
+    case 1:
+        make_malformed();
+        say(fd, data, 512);
+        break;
+    case 2: /* oversized */
+        say(fd, data, random_number() % 16 ? 65536 : LARGEST);
+        break;
+    case 3: /* replayed */
+        say(fd, data, hear(fd, data, WEFTI_MAC_CHALLENGE));
+        break;
+    case 4:
+    case 5:
+        say_recorded(fd);
+        break;
+    case 6: /* slow */
+        make_noise(1);
+        for (int i = 0; i < SLOW; i += 7) (void)!send(slow[i], data, 1, MSG_NOSIGNAL);
+        if (slow[slow_turn] >= 0) close(slow[slow_turn]);
+        slow[slow_turn] = fd;
+        slow_turn = (slow_turn + 1) % SLOW;
+        return;
+    default:
+        break;
+    }
+    close(fd);
+}
+
+static pid_t read_pid(const char *path) {
+    FILE *file = fopen(path, "re");
+    int pid = 0;
+    if (file && fscanf(file, "%d", &pid) != 1) pid = 0;
+    if (file) fclose(file);
+    return (pid_t)pid;
+}
+
+/* As wefti_member_data_key, of a generation of before. */
+static void make_key(const char *path) {
+    unsigned char text[32] = "weft data plane";
+    wefti_secret secret;
+    if (wefti_secret_read(path, &secret) < 0) {
+        fprintf(stderr, "%s\n", weft_error_message());
+        exit(1);
+    }
+    text[16] = 1;
+    text[24] = 4;
+    wefti_hmac_own(secret.key, sizeof secret.key, text, sizeof text, key);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 6) return 2;
+    long count = atol(argv[1]), made = 0, at_ranks = 0;
+    int scheduler = atoi(argv[3]);
+    pid_t held = 0;
+    bool was_held = false;
+    make_key(argv[2]);
+    dice = strtoull(argv[5], NULL, 10);
+    for (int i = 0; i < SLOW; i++) slow[i] = -1;
+    signal(SIGTERM, end);
+    for (int64_t seen_ns = 0; made < count && !ends;) {
+        int of_ranks = 0;
+        scan_ports();
+        for (int i = 0; i < port_count; i++) of_ranks += ports[i].number != scheduler;
+        if (of_ranks > 0) seen_ns = wefti_now_ns();
+        if (of_ranks > 0 && !was_held && (held = read_pid(argv[4])) > 0)
+            was_held = kill(held, SIGSTOP) == 0;
+        if (held > 0 && (at_ranks >= count / 2 || wefti_now_ns() - seen_ns > 500000000)) {
+            (void)kill(held, SIGCONT);
+            held = 0;
+        }
+        for (int i = 0; i < port_count && made < count; i++) {
+            bool rank = ports[i].number != scheduler;
+            if (!rank && held > 0) continue; /* the ranks' first */
+            attack(&ports[i]);
+            made++;
+            at_ranks += rank;
+        }
+        if (port_count == 0) (void)poll(NULL, 0, 1);
+    }
+    if (held > 0) (void)kill(held, SIGCONT);
+    printf("connections %ld, to ports of ranks %ld\n", made, at_ranks);
+    return 0;
+}

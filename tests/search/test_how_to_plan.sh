@@ -1,0 +1,47 @@
+#!/bin/sh
+# docs/how-to-plan.md keeps its word: each of its commands runs, and plans are what the page says. Costs with unknown keys
+# or values are refused.
+. tests/cli/run.inc
+root=$OLDPWD
+for variable in WEFT_RANK WEFT_SIZE RANK WORLD_SIZE MASTER_ADDR MASTER_PORT MS_ROLE RANK_TABLE_FILE; do
+    unset $variable
+done
+page=$root/docs/how-to-plan.md
+mkdir bin
+ln -s "$weft" bin/weft
+PATH=$work/bin:$PATH
+export PATH
+awk '/^```yaml/ { on = 1; next } /^```/ { if (on) exit } on' "$page" >job.yaml
+awk '/^```sh/ { on = 1; next } /^```/ { on = 0 } on' "$page" >commands
+ran=0
+while IFS= read -r command; do
+    ran=$((ran + 1))
+    timeout 120 sh -c "$command" </dev/null >"out$ran" 2>&1 || fail "how-to-plan.md: exit $?: $command" "out$ran"
+done <commands
+[ $ran -ge 13 ] || fail "how-to-plan.md: $ran commands" commands
+grep -q '"mesh": {"a0": 3, "a1": 2}' recursive.json || fail '6 devices are not cut by 3 and 2' recursive.json
+
+# accept 18(d): a plan says why: each cause of the step, memory beside what a device has, how far from the bound it is, and
+# what another strategy would cost.
+machine='2 hosts of 2 a100-80g'
+expect 0 'time by cause|forward|backward|peak|lower bound|gap|constraints' plan job.yaml --machine "$machine" --evaluations 4
+expect 0 'alternative|step|peak memory|longer' plan job.yaml --machine "$machine" --evaluations 4 --why-not 'tp=4'
+expect 1 'no plan fits|bytes|rank' plan job.yaml --machine "$machine" --evaluations 4 --memory 1MiB
+
+# Section 12's parameters, and what is none.
+for value in alpha=2 beta=50 gamma=1 threshold=0 constant=1 bias=0 capacity=1GiB phase=inference model=machine model=mindspore; do
+    expect 0 '"mode": "semi"' plan job.yaml --devices 4 --search dynamic "parallel.cost.$value"
+done
+expect 1 'delta|parallel.cost' plan job.yaml --devices 4 --search dynamic parallel.cost.delta=3
+expect 1 'parallel.cost.model|mindspore|machine|other' plan job.yaml --devices 4 --search dynamic parallel.cost.model=other
+expect 1 'parallel.cost.beta|-1' plan job.yaml --devices 4 --search dynamic parallel.cost.beta=-1
+expect 1 'parallel.cost.alpha|nan' plan job.yaml --devices 4 --search dynamic parallel.cost.alpha=nan
+expect 1 'parallel.cost.capacity' plan job.yaml --devices 4 --search dynamic parallel.cost.capacity=0
+expect 1 '1000|bytes|parallel.cost.capacity' plan job.yaml --devices 4 --search dynamic parallel.cost.capacity=1000
+expect 1 'nothing|fully_use_devices' plan job.yaml --devices 4 --search dynamic parallel.algorithm.nothing=1
+cat >wrong.yaml <<'END'
+model: {family: gpt2, layers: 1, hidden: 32, heads: 4, context: 16}
+parallel: {mode: auto, search: dynamic, devices: 2, cost: {model: mindspore, alhpa: 1}}
+END
+expect 1 'wrong.yaml:2|alhpa|alpha' plan wrong.yaml
+exit $failed
