@@ -111,16 +111,15 @@ static weft_status write_block(void *context, const wefti_region *block, int64_t
                               (size_t)(count * size));
 }
 
-static weft_status write_items(const wefti_target *target, int64_t tensor,
-                               const wefti_region *want, const unsigned char *data,
-                               unsigned char *scratch) {
+static weft_status write_items(const wefti_target *target, int64_t tensor, const wefti_region *want,
+                               const unsigned char *data, unsigned char *scratch) {
     const wefti_source_tensor *t = &target->source->tensors[tensor];
     wefti_region part;
     for (int32_t i = target->first_item[tensor]; i >= 0; i = target->items[i].next) {
         const wefti_target_item *item = &target->items[i];
         if (!wefti_region_intersect(&item->region, want, t->desc.rank, &part)) continue;
-        part_writer w = {target,  item, want, data, scratch, t->desc.rank,
-                         weft_dtype_bytes(t->desc.dtype)};
+        part_writer w = {
+            target, item, want, data, scratch, t->desc.rank, weft_dtype_bytes(t->desc.dtype)};
         WEFT_TRY(each_block(&part, &item->region, w.rank, WEFTI_COPY_BYTES / (int64_t)w.size, 1,
                             write_block, &w));
     }
@@ -185,8 +184,8 @@ static weft_status compare_replicas(const wefti_shards *s, const wefti_source_te
             wefti_region_copy(&part, want, data, &part, scratch, t->desc.rank, size);
             WEFT_REQUIRE(!memcmp(scratch, other, bytes), WEFT_E_MISMATCH,
                          "%s and %s have different values of the same part of tensor %.200s",
-                         s->files[t->pieces[p->chosen].file].path,
-                         s->files[t->pieces[q].file].path, t->name);
+                         s->files[t->pieces[p->chosen].file].path, s->files[t->pieces[q].file].path,
+                         t->name);
         }
     }
     return WEFT_OK;
@@ -202,8 +201,7 @@ static weft_status run_task(copier *c, const copy_task *task, unsigned char *roo
     (void)wefti_slab(&t->desc, task->first, task->count, &region);
     if (!needed_of(copy, task->tensor, &region, &want)) return WEFT_OK;
     WEFT_TRY(wefti_copy_read(t, &want, data, scratch));
-    if (copy->replicas)
-        WEFT_TRY(compare_replicas(copy->source, t, &want, data, scratch, other));
+    if (copy->replicas) WEFT_TRY(compare_replicas(copy->source, t, &want, data, scratch, other));
     if (copy->whole) {
         wefti_crc_sum sum = {0};
         wefti_crc_sum_add(&sum, task->first * size, data, (size_t)(task->count * size));
@@ -232,8 +230,8 @@ static weft_status list_tasks(copier *c) {
         const int64_t elems = weft_desc_elems(desc);
         if (!copy->whole && copy->target->first_item[i] < 0) continue;
         for (int64_t first = 0, count; first < elems; first += count) {
-            count = wefti_slab(desc, first, WEFTI_COPY_BYTES / (int64_t)weft_dtype_bytes(desc->dtype),
-                               &region);
+            count = wefti_slab(desc, first,
+                               WEFTI_COPY_BYTES / (int64_t)weft_dtype_bytes(desc->dtype), &region);
             WEFT_TRY(WEFT_GROW(c->tasks, c->count, c->cap));
             c->tasks[c->count++] = (copy_task){i, first, count};
         }

@@ -95,9 +95,9 @@ static const wefti_source_tensor *partner(const wefti_shards *from, const wefti_
                                           const wefti_source_tensor *t) {
     const wefti_source_tensor *found = wefti_shards_find(in, t->role, t->name);
     if (found || (from->manifest && in->manifest)) return found;
-    return wefti_shards_find(in, t->role == WEFTI_CHECKPOINT_MODEL ? WEFTI_CHECKPOINT_OPTIMIZER
-                                                                   : WEFTI_CHECKPOINT_MODEL,
-                             t->name);
+    return wefti_shards_find(
+        in, t->role == WEFTI_CHECKPOINT_MODEL ? WEFTI_CHECKPOINT_OPTIMIZER : WEFTI_CHECKPOINT_MODEL,
+        t->name);
 }
 
 static weft_status add_pair(reshard_diff *c, const wefti_source_tensor *a,

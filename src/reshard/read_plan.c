@@ -37,12 +37,13 @@ static weft_status fail_coverage(const wefti_shards *s, const wefti_source_tenso
     list_missing(s, &missing);
     char *names = wefti_text_take(&missing);
     weft_status status =
-        names ? WEFT_RAISE(WEFT_E_NOT_FOUND,
-                           "%s: the files have %lld of %lld elements of tensor %.200s; missing: %s",
-                           s->path, (long long)found, (long long)all, t->name, names)
-              : WEFT_RAISE(WEFT_E_CORRUPT,
-                           "%s: the files have %lld of %lld elements of tensor %.200s", s->path,
-                           (long long)found, (long long)all, t->name);
+        names && *names
+            ? WEFT_RAISE(WEFT_E_NOT_FOUND,
+                         "%s: the files have %lld of %lld elements of tensor %.200s; missing: %s",
+                         s->path, (long long)found, (long long)all, t->name, names)
+            : WEFT_RAISE(WEFT_E_CORRUPT,
+                         "%s: the files have %lld of %lld elements of tensor %.200s", s->path,
+                         (long long)found, (long long)all, t->name);
     wefti_free(names);
     return status;
 }
@@ -177,8 +178,7 @@ weft_status wefti_reads_choose(const wefti_reads *r, bool *out_used) {
     for (int64_t i = 0; i < r->source->count; i++) {
         wefti_source_tensor *t = &r->source->tensors[i];
         for (int64_t k = 0; k < t->count; k++)
-            t->pieces[k].chosen =
-                t->pieces[k].first && is_needed(r, i, &t->pieces[k]) ? -1 : -2;
+            t->pieces[k].chosen = t->pieces[k].first && is_needed(r, i, &t->pieces[k]) ? -1 : -2;
     }
     /* What is known of missing files must not change the choice: tensors of which it is not known
      * whether missing files have them come last. */

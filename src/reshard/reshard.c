@@ -45,7 +45,7 @@ static weft_status take_only(resharding *r) {
 static weft_status choose_format(resharding *r) {
     weft_checkpoint_format format = r->o->format;
     if (format == WEFT_CHECKPOINT_AUTO)
-        format = r->to                   ? WEFT_CHECKPOINT_SLICES
+        format = r->to                    ? WEFT_CHECKPOINT_SLICES
                  : r->in.shards->manifest ? WEFT_CHECKPOINT_RUN
                                           : WEFT_CHECKPOINT_HF;
     const bool slices = format == WEFT_CHECKPOINT_SLICES || format == WEFT_CHECKPOINT_DCP;
@@ -66,19 +66,27 @@ static weft_status open_all(resharding *r, const char *source) {
 
 static weft_status add_items(resharding *r) {
     switch (r->format) {
-    case WEFT_CHECKPOINT_SLICES: return wefti_target_slices(r->target, r->to, r->only);
-    case WEFT_CHECKPOINT_DCP: return wefti_target_dcp(r->target, r->to);
-    case WEFT_CHECKPOINT_RUN: return wefti_target_run(r->target, &r->step);
-    default: return wefti_target_model(r->target);
+    case WEFT_CHECKPOINT_SLICES:
+        return wefti_target_slices(r->target, r->to, r->only);
+    case WEFT_CHECKPOINT_DCP:
+        return wefti_target_dcp(r->target, r->to);
+    case WEFT_CHECKPOINT_RUN:
+        return wefti_target_run(r->target, &r->step);
+    default:
+        return wefti_target_model(r->target);
     }
 }
 
 static weft_status end(resharding *r) {
     switch (r->format) {
-    case WEFT_CHECKPOINT_SLICES: return wefti_target_slices_end(r->target);
-    case WEFT_CHECKPOINT_DCP: return WEFT_OK;
-    case WEFT_CHECKPOINT_RUN: return wefti_target_run_end(r->target, r->step);
-    default: return wefti_target_model_end(r->target);
+    case WEFT_CHECKPOINT_SLICES:
+        return wefti_target_slices_end(r->target);
+    case WEFT_CHECKPOINT_DCP:
+        return WEFT_OK;
+    case WEFT_CHECKPOINT_RUN:
+        return wefti_target_run_end(r->target, r->step);
+    default:
+        return wefti_target_model_end(r->target);
     }
 }
 
@@ -95,10 +103,10 @@ static weft_status copy(resharding *r) {
                                .prefer = preferred(r),
                                .replicas = r->o->replicas};
     const wefti_shard_copy what = {.source = r->in.shards,
-                             .target = r->target,
-                             .whole = all && r->format != WEFT_CHECKPOINT_HF,
-                             .replicas = all,
-                             .crc32c = r->target->crc32c};
+                                   .target = r->target,
+                                   .whole = all && r->format != WEFT_CHECKPOINT_HF,
+                                   .replicas = all,
+                                   .crc32c = r->target->crc32c};
     WEFT_TRY(wefti_reads_choose(&reads, NULL));
     WEFT_TRY(wefti_target_make(r->target));
     WEFT_TRY(wefti_copy_run(&what));
@@ -117,16 +125,17 @@ static void tell(const resharding *r, bool json, wefti_text *text) {
     if (json) {
         wefti_text_add(text, "{\"destination\": ");
         wefti_json_quote(text, t->path);
-        wefti_text_add(text, ", \"format\": \"%s\", \"ranks\": %d, \"tensors\": %lld, "
-                             "\"files\": %lld, \"bytes\": %lld}\n",
+        wefti_text_add(text,
+                       ", \"format\": \"%s\", \"ranks\": %d, \"tensors\": %lld, "
+                       "\"files\": %lld, \"bytes\": %lld}\n",
                        names[r->format], t->ranks, (long long)r->in.shards->count,
                        (long long)t->file_count, (long long)bytes);
         return;
     }
     char size[32];
-    wefti_text_add(text, "destination  %s (%s)\ntensors      %lld\nfiles        %lld, %s\n", t->path,
-                   names[r->format], (long long)r->in.shards->count, (long long)t->file_count,
-                   wefti_bytes_text(bytes, size));
+    wefti_text_add(text, "destination  %s (%s)\ntensors      %lld\nfiles        %lld, %s\n",
+                   t->path, names[r->format], (long long)r->in.shards->count,
+                   (long long)t->file_count, wefti_bytes_text(bytes, size));
 }
 
 weft_status weft_checkpoint_reshard(const char *source, const char *destination,
@@ -179,10 +188,8 @@ weft_status weft_checkpoint_sources(const char *source, int rank,
     if (status >= 0) status = wefti_target_create(r.in.shards, "weft-no-destination", &r.target);
     if (status >= 0) status = add_items(&r);
     if (status >= 0) {
-        const wefti_reads reads = {.source = r.in.shards,
-                                   .target = r.target,
-                                   .prefer = rank,
-                                   .replicas = o.replicas};
+        const wefti_reads reads = {
+            .source = r.in.shards, .target = r.target, .prefer = rank, .replicas = o.replicas};
         used = wefti_calloc((size_t)r.in.shards->file_count + 1, sizeof *used);
         status = used ? wefti_reads_choose(&reads, used)
                       : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a list of files");

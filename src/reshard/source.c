@@ -206,9 +206,9 @@ weft_status wefti_shards_open(const char *path, const wefti_layouts *layouts, we
     wefti_shards *s;
     WEFT_NEW(s, wefti_shards);
     s->path = wefti_strdup(path);
-    weft_status status =
-        s->path ? wefti_arena_create(&s->arena)
-                : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a checkpoint");
+    weft_status status = s->path
+                             ? wefti_arena_create(&s->arena)
+                             : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a checkpoint");
     if (status >= 0) status = open_any(s, layouts);
     if (status >= 0) status = wefti_shards_finish(s);
     if (status < 0) {

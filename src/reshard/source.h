@@ -27,8 +27,8 @@ typedef struct wefti_source_piece {
     int64_t at;                 /* first byte in the file */
     int32_t file;
     int32_t order; /* of replicas: by rank, which missing files do not change */
-    int32_t same; /* the next piece of the tensor with the same region; -1: none */
-    bool first;   /* of the pieces with this region */
+    int32_t same;  /* the next piece of the tensor with the same region; -1: none */
+    bool first;    /* of the pieces with this region */
     /* Of the first piece of a region: the piece to read, by wefti_reads_choose; -1: none. */
     int32_t chosen;
 } wefti_source_piece;
@@ -40,7 +40,7 @@ typedef struct wefti_source_tensor {
     wefti_source_piece *pieces;
     int64_t count, capacity;
     bool unplaced; /* layouts do not tell which ranks have it: missing files may have it, too */
-    bool checked; /* `crc32c` is the checksum that the checkpoint states */
+    bool checked;  /* `crc32c` is the checksum that the checkpoint states */
     uint32_t crc32c;
 } wefti_source_tensor;
 

@@ -19,10 +19,11 @@ typedef struct dir_file {
 
 static weft_status check_supported(const wefti_source_file *file,
                                    const wefti_safetensors_entry *e) {
-    WEFT_REQUIRE(e->desc.rank >= 0, WEFT_E_NO_IMPL,
-                 "%s: tensor %.200s has the element type %s, or so many dimensions that weft cannot "
-                 "write it",
-                 file->path, e->name, e->dtype);
+    WEFT_REQUIRE(
+        e->desc.rank >= 0, WEFT_E_NO_IMPL,
+        "%s: tensor %.200s has the element type %s, or so many dimensions that weft cannot "
+        "write it",
+        file->path, e->name, e->dtype);
     return WEFT_OK;
 }
 
@@ -98,8 +99,7 @@ static weft_status add_named(wefti_shards *s, const char *path, dir_file *out) {
         .depth = 4, .members = WEFTI_SAFETENSORS_TENSORS, .array_items = WEFTI_SAFETENSORS_RANK};
     WEFT_TRY(wefti_tensor_set_check_link(path));
     WEFT_TRY(wefti_shards_add_file(s, path, -1, false, &out->number));
-    const char *text =
-        wefti_shards_metadata(s->files[out->number].tensors, WEFTI_DCP_REGIONS);
+    const char *text = wefti_shards_metadata(s->files[out->number].tensors, WEFTI_DCP_REGIONS);
     if (!text) return WEFT_OK;
     weft_status status =
         wefti_json_parse(s->arena, text, (int64_t)strlen(text), &limits, &out->offsets);
@@ -123,7 +123,8 @@ static weft_status list_files(wefti_shards *s, wefti_text *out, int64_t *out_cou
     if (status >= 0) status = wefti_dir_list(s->path, &names, &count);
     for (int64_t i = 0; i < count && status >= 0; i++) {
         bool named = !pairs;
-        for (int64_t k = 0; k < pairs_count && !named; k++) named = !strcmp(pairs[k].file, names[i]);
+        for (int64_t k = 0; k < pairs_count && !named; k++)
+            named = !strcmp(pairs[k].file, names[i]);
         if (!named || !wefti_safetensors_is_name(names[i])) continue;
         wefti_text_add_bytes(out, names[i], (int64_t)strlen(names[i]) + 1);
         (*out_count)++;

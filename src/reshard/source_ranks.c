@@ -196,8 +196,7 @@ static weft_status read_file(ranks_reader *r, int32_t file) {
     const char *text = wefti_shards_metadata(f->tensors, WEFTI_SLICES_REGIONS);
     weft_status status = WEFT_OK;
     if (text)
-        status =
-            wefti_json_parse(r->s->arena, text, (int64_t)strlen(text), &limits, &regions);
+        status = wefti_json_parse(r->s->arena, text, (int64_t)strlen(text), &limits, &regions);
     if (status < 0) return wefti_prefix(status, "%s: %s", f->path, WEFTI_SLICES_REGIONS);
     const wefti_json *next = regions ? regions->as.child : NULL;
     for (int64_t i = 0; i < wefti_safetensors_count(f->tensors); i++) {
@@ -227,8 +226,8 @@ static weft_status read_file(ranks_reader *r, int32_t file) {
 
 /* ---- tensors ---- */
 
-static weft_status add_slice(ranks_reader *r, wefti_source_tensor *t, int32_t rank,
-                             const slice *x, const wefti_region *region) {
+static weft_status add_slice(ranks_reader *r, wefti_source_tensor *t, int32_t rank, const slice *x,
+                             const wefti_region *region) {
     wefti_source_piece piece = {.region = *region, .file = r->file_of[rank]};
     if (x) {
         piece.reader = x->entry->reader;
@@ -247,10 +246,11 @@ static weft_status place_stated(ranks_reader *r, const gathered *g) {
     wefti_source_tensor *t;
     for (int32_t k = g->first; k >= 0; k = r->slices[k].next) {
         const slice *x = &r->slices[k];
-        WEFT_REQUIRE(x->stated || r->s->ranks == 1, WEFT_E_ARG,
-                     "%s does not tell which part of tensor %.200s it has: give --from, the plan or "
-                     "strategy file of the slices",
-                     r->s->files[x->file].path, g->name);
+        WEFT_REQUIRE(
+            x->stated || r->s->ranks == 1, WEFT_E_ARG,
+            "%s does not tell which part of tensor %.200s it has: give --from, the plan or "
+            "strategy file of the slices",
+            r->s->files[x->file].path, g->name);
         wefti_region all = {0};
         for (int d = 0; d < x->entry->desc.rank; d++) all.size[d] = x->entry->desc.shape[d];
         WEFT_TRY(add_tensor(r, g, x->stated ? &x->whole : &x->entry->desc, &t));
@@ -310,10 +310,10 @@ static weft_status whole_of(ranks_reader *r, const gathered *g, const char *of, 
     for (int32_t k = 0; k < count && status >= 0; k++) {
         if (!wefti_placement_has(&found[k], x->rank)) continue;
         if (found[k].rank != out->rank) {
-            status = WEFT_RAISE(WEFT_E_SHAPE,
-                                "%s: tensor %.200s is %s, but %s describes %d dimensions",
-                                r->s->files[x->file].path, g->name, wefti_desc_text(out).text,
-                                r->layouts->path, found[k].rank);
+            status =
+                WEFT_RAISE(WEFT_E_SHAPE, "%s: tensor %.200s is %s, but %s describes %d dimensions",
+                           r->s->files[x->file].path, g->name, wefti_desc_text(out).text,
+                           r->layouts->path, found[k].rank);
             break;
         }
         wefti_placement_parts(&found[k], out->rank, parts);
@@ -355,8 +355,8 @@ static weft_status place_ranks(ranks_reader *r, const gathered *g, const wefti_p
         const slice *x = k >= 0 && r->slices[k].rank == rank ? &r->slices[k] : slice_of(r, g, rank);
         const wefti_source_file *file = &r->s->files[r->file_of[rank]];
         WEFT_REQUIRE(x || file->missing, WEFT_E_MISMATCH,
-                     "%s lacks tensor %.200s, of which %s gives rank %d a part", file->path, g->name,
-                     r->layouts->path, rank);
+                     "%s lacks tensor %.200s, of which %s gives rank %d a part", file->path,
+                     g->name, r->layouts->path, rank);
         wefti_placement_region(p, &t->desc, rank, &region);
         if (x) WEFT_TRY(check_slice(r, g, x, &t->desc, &region));
         WEFT_TRY(add_slice(r, t, rank, x, &region));
@@ -371,9 +371,9 @@ static weft_status check_ranks(ranks_reader *r, const gathered *g, const wefti_p
         bool has = false;
         for (int32_t i = 0; i < count; i++)
             has = has || wefti_placement_has(&found[i], r->slices[k].rank);
-        WEFT_REQUIRE(has, WEFT_E_MISMATCH, "%s has tensor %.200s, of which %s gives rank %d no part",
-                     r->s->files[r->slices[k].file].path, g->name, r->layouts->path,
-                     r->slices[k].rank);
+        WEFT_REQUIRE(
+            has, WEFT_E_MISMATCH, "%s has tensor %.200s, of which %s gives rank %d no part",
+            r->s->files[r->slices[k].file].path, g->name, r->layouts->path, r->slices[k].rank);
     }
     return WEFT_OK;
 }
@@ -417,8 +417,8 @@ static weft_status check_named(const ranks_reader *r) {
         bool expected = false;
         if (wefti_map_find_text(&r->map, p->name) >= 0) continue;
         for (int32_t k = 0; k < r->s->ranks; k++)
-            expected = expected ||
-                       (wefti_placement_has(p, k) && !r->s->files[r->file_of[k]].missing);
+            expected =
+                expected || (wefti_placement_has(p, k) && !r->s->files[r->file_of[k]].missing);
         WEFT_REQUIRE(!expected, WEFT_E_MISMATCH,
                      "%s describes the parameter %.200s, which no file of %s has: are both of the "
                      "same model?",

@@ -38,8 +38,8 @@ static weft_status take_text(wefti_shards *s, const char *dir, const wefti_manif
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
     weft_status status = wefti_file_read(path, file->bytes, &text, &bytes);
     if (status >= 0 && wefti_crc32c(0, text, (size_t)bytes) != file->crc32c)
-        status = WEFT_RAISE(WEFT_E_CORRUPT, "%s does not have the checksum %08x", path,
-                            file->crc32c);
+        status =
+            WEFT_RAISE(WEFT_E_CORRUPT, "%s does not have the checksum %08x", path, file->crc32c);
     if (status >= 0) {
         wefti_checkpoint_text *to = &s->texts[s->text_count++];
         to->name = wefti_arena_strdup(s->arena, file->name);

@@ -71,8 +71,7 @@ static weft_status read_root(wefti_layouts *l, const wefti_json *root) {
     WEFT_TRY(wefti_json_object(root, "parallel_layout_item", &layouts));
     WEFT_REQUIRE(!items || items->kind == WEFTI_JSON_OBJECT || items->kind == WEFTI_JSON_NULL,
                  WEFT_E_CORRUPT, "\"parallel_strategy_item\" must be an object");
-    if (items && items->kind == WEFTI_JSON_OBJECT)
-        WEFTI_JSON_EACH(item, items) {
+    if (items && items->kind == WEFTI_JSON_OBJECT) WEFTI_JSON_EACH(item, items) {
             weft_status status = read_item(l, item);
             if (status < 0) return wefti_prefix(status, "node %.200s", item->key);
         }
@@ -98,8 +97,7 @@ weft_status wefti_strategy_parse_json(wefti_layouts *l, const char *text, int64_
 
 static void add_list(wefti_text *t, const char *key, const int64_t *items, int count) {
     wefti_text_add(t, "\"%s\": [", key);
-    for (int i = 0; i < count; i++)
-        wefti_text_add(t, i ? ", %lld" : "%lld", (long long)items[i]);
+    for (int i = 0; i < count; i++) wefti_text_add(t, i ? ", %lld" : "%lld", (long long)items[i]);
     wefti_text_add(t, "]");
 }
 
@@ -122,8 +120,9 @@ static weft_status add_layout(wefti_text *t, const wefti_layouts *l, const wefti
     wefti_json_quote(t, x.name);
     wefti_text_add(t, ": {");
     add_list(t, "dev_matrix", x.matrix, x.axes);
-    wefti_text_add(t, ", \"field\": 0, \"opt_weight_shard_size\": %lld, "
-                      "\"opt_weight_shard_step\": %lld, ",
+    wefti_text_add(t,
+                   ", \"field\": 0, \"opt_weight_shard_size\": %lld, "
+                   "\"opt_weight_shard_step\": %lld, ",
                    (long long)x.size, (long long)x.step);
     add_list(t, "tensor_map", x.map, x.rank);
     if (x.shape_rank >= 0) wefti_text_add(t, ", ");

@@ -67,7 +67,8 @@ weft_status wefti_strategy_of(const wefti_layouts *l, const wefti_placement *p,
     WEFT_TRY(find_axes(l, p, &axes));
     *out = (wefti_strategy_layout){.name = p->name, .rank = p->rank, .shape_rank = -1};
     if (l->stages > 1) {
-        out->name = wefti_arena_format(l->arena, "%d-%s", (int)wefti_placement_stage(l, p), p->name);
+        out->name =
+            wefti_arena_format(l->arena, "%d-%s", (int)wefti_placement_stage(l, p), p->name);
         WEFT_REQUIRE(out->name, WEFT_E_NOMEM, "no memory for a name");
     }
     for (int d = 0; d < p->rank; d++) place[d] = -1;

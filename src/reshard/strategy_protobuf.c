@@ -5,11 +5,10 @@
  * Fields of these files:
  *
  *   ParallelStrategyMap   1 current_stage, 2 parallel_strategy_item*, 3 parallel_layout_item*
- *   ParallelStrategyItem  1 node_name, 2 parallel_strategys {1 stage, 2 parallel_strategy* {1 dim*}}
- *   ParallelLayoutItem    1 param_name, 2 parallel_layouts
- *   ParallelLayouts       1 dev_matrix* {1 dim*}, 2 tensor_map* {1 dim*}, 3 param_split_shape*,
- *                         4 indices_offset*, 5 field, 6 opt_weight_shard_step,
- *                         7 opt_weight_shard_size
+ *   ParallelStrategyItem  1 node_name, 2 parallel_strategys {1 stage, 2 parallel_strategy* {1
+ * dim*}} ParallelLayoutItem    1 param_name, 2 parallel_layouts ParallelLayouts       1 dev_matrix*
+ * {1 dim*}, 2 tensor_map* {1 dim*}, 3 param_split_shape*, 4 indices_offset*, 5 field, 6
+ * opt_weight_shard_step, 7 opt_weight_shard_size
  *
  * Repeated numbers come packed or one by one; both forms are read. Other fields are skipped. */
 #include <string.h>
@@ -78,7 +77,7 @@ static weft_status need(const wire_field *f, int type) {
 static weft_status read_text(wefti_layouts *l, const wire_field *f, const char **out) {
     WEFT_TRY(need(f, WIRE_BYTES));
     const size_t length = (size_t)(f->bytes.end - f->bytes.at);
-    WEFT_REQUIRE(length <= 4096 && !memchr(f->bytes.at, 0, length), WEFT_E_CORRUPT,
+    WEFT_REQUIRE(length <= 8192 && !memchr(f->bytes.at, 0, length), WEFT_E_CORRUPT,
                  "a name has %zu bytes or contains NUL", length);
     char *text = wefti_arena_alloc(l->arena, length + 1);
     WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for a name");
@@ -183,7 +182,8 @@ static weft_status read_strategy_item(wefti_layouts *l, wire_reader r) {
         WEFT_TRY(read_strategys(f.bytes, x));
     }
     WEFT_REQUIRE(name, WEFT_E_CORRUPT, "a node has no name");
-    if (!l->strategy_count) l->stage = (int32_t)(x->stage > 0 && x->stage < INT32_MAX ? x->stage : 0);
+    if (!l->strategy_count)
+        l->stage = (int32_t)(x->stage > 0 && x->stage < INT32_MAX ? x->stage : 0);
     return wefti_strategy_add_item(l, name, x->stage, x->inputs, x->ranks, x->cuts);
 }
 

@@ -105,8 +105,7 @@ weft_status wefti_target_add_item(wefti_target *t, int32_t file, int64_t tensor,
 
 static void add_sizes(wefti_text *text, const char *key, const int64_t *sizes, int rank) {
     wefti_text_add(text, "\"%s\":[", key);
-    for (int d = 0; d < rank; d++)
-        wefti_text_add(text, d ? ",%lld" : "%lld", (long long)sizes[d]);
+    for (int d = 0; d < rank; d++) wefti_text_add(text, d ? ",%lld" : "%lld", (long long)sizes[d]);
     wefti_text_add(text, "]");
 }
 
@@ -142,7 +141,8 @@ typedef struct header_maker {
 
 /* By descending element size, so that each tensor is aligned; then by order. */
 static int compare_layout(const void *a, const void *b) {
-    const wefti_target_item *x = *(wefti_target_item *const *)a, *y = *(wefti_target_item *const *)b;
+    const wefti_target_item *x = *(wefti_target_item *const *)a,
+                            *y = *(wefti_target_item *const *)b;
     if (x->at != y->at) return x->at > y->at ? -1 : 1; /* element size, before the layout */
     return x->order == y->order ? 0 : x->order < y->order ? -1 : 1;
 }
@@ -228,8 +228,7 @@ static weft_status create_file(wefti_target *t, int32_t file, const char *header
     char *path = path_of(t, f->name);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
     weft_status status = WEFT_OK;
-    const int fd =
-        wefti_fault_io() ? -1 : open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
+    const int fd = wefti_fault_io() ? -1 : open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
     if (fd < 0) status = fail_file("create", path, errno);
     /* a full disk shows here, where the file system can reserve space */
     int error = fd < 0 ? 0 : posix_fallocate(fd, 0, (off_t)f->bytes);
@@ -253,7 +252,8 @@ static weft_status make_file(header_maker *h, int32_t file) {
 }
 
 static int compare_files(const void *a, const void *b) {
-    const wefti_target_item *x = *(wefti_target_item *const *)a, *y = *(wefti_target_item *const *)b;
+    const wefti_target_item *x = *(wefti_target_item *const *)a,
+                            *y = *(wefti_target_item *const *)b;
     if (x->file != y->file) return x->file < y->file ? -1 : 1;
     return x->tensor == y->tensor ? 0 : x->tensor < y->tensor ? -1 : 1;
 }
@@ -261,8 +261,7 @@ static int compare_files(const void *a, const void *b) {
 static weft_status make_files(wefti_target *t, wefti_target_item **all, header_maker *h) {
     for (int64_t i = 0; i < t->item_count; i++) {
         all[i] = &t->items[i];
-        all[i]->at =
-            (int64_t)weft_dtype_bytes(t->source->tensors[all[i]->tensor].desc.dtype);
+        all[i]->at = (int64_t)weft_dtype_bytes(t->source->tensors[all[i]->tensor].desc.dtype);
     }
     if (t->item_count) qsort(all, (size_t)t->item_count, sizeof *all, compare_files);
     int64_t first = 0;
@@ -352,9 +351,9 @@ weft_status wefti_target_commit(wefti_target *t) {
     WEFT_TRY(wefti_rename(t->temporary, t->path));
     t->made = false;
     const char *slash = strrchr(t->path, '/');
-    char *parent = slash ? wefti_format("%.*s", slash == t->path ? 1 : (int)(slash - t->path),
-                                        t->path)
-                         : wefti_strdup(".");
+    char *parent =
+        slash ? wefti_format("%.*s", slash == t->path ? 1 : (int)(slash - t->path), t->path)
+              : wefti_strdup(".");
     WEFT_REQUIRE(parent, WEFT_E_NOMEM, "no memory for the name of a directory");
     weft_status status = wefti_dir_sync(parent);
     wefti_free(parent);

@@ -14,7 +14,7 @@ typedef struct wefti_target_item {
     int64_t tensor; /* number in the source */
     wefti_region region;
     int32_t file;
-    int64_t at; /* first byte in the file, once it is laid out */
+    int64_t at;    /* first byte in the file, once it is laid out */
     int64_t order; /* of the items of a file with equal element sizes */
     int32_t next;  /* the next item of this tensor; -1: none */
 } wefti_target_item;
@@ -42,7 +42,7 @@ typedef struct wefti_target {
     int64_t file_count, file_cap, item_count, item_cap;
     int32_t *first_item; /* [tensors of the source]; -1: none */
     wefti_target_regions regions;
-    int32_t ranks; /* of the layouts; 0: whole tensors */
+    int32_t ranks;    /* of the layouts; 0: whole tensors */
     uint32_t *crc32c; /* [tensors]: of the copied bytes; only if whole tensors were copied */
     bool made;        /* `temporary` exists */
 } wefti_target;

@@ -38,8 +38,8 @@ static weft_status find_ranks(const wefti_shards *s, const wefti_layouts *to, in
                               tensor_ranks *out) {
     const wefti_source_tensor *t = &s->tensors[tensor];
     *out = (tensor_ranks){.tensor = tensor};
-    WEFT_TRY(wefti_layouts_find(to, t->name, parameter_of(s, t), &t->desc, &out->found,
-                                &out->count));
+    WEFT_TRY(
+        wefti_layouts_find(to, t->name, parameter_of(s, t), &t->desc, &out->found, &out->count));
     for (int32_t i = 0; i < out->count; i++) {
         weft_status status = wefti_placement_check(to, &out->found[i], &t->desc);
         if (status >= 0) continue;
@@ -143,8 +143,7 @@ weft_status wefti_target_dcp(wefti_target *t, const wefti_layouts *to) {
 weft_status wefti_target_slices_end(wefti_target *t) {
     const wefti_shards *s = t->source;
     if (!s->manifest) return WEFT_OK;
-    WEFT_TRY(
-        wefti_target_text(t, WEFTI_SLICES_MANIFEST, s->manifest_text, s->manifest_bytes));
+    WEFT_TRY(wefti_target_text(t, WEFTI_SLICES_MANIFEST, s->manifest_text, s->manifest_bytes));
     for (int64_t i = 0; i < s->text_count; i++)
         WEFT_TRY(wefti_target_text(t, s->texts[i].name, s->texts[i].text,
                                    (int64_t)strlen(s->texts[i].text)));

@@ -9,6 +9,15 @@
 #include "reshard/reshard.h"
 #include "weft/checkpoint.h"
 
+/* A path of the fixture that stays valid during a test, unlike the paths of path_in. */
+static inline const char *in(const fixture *f, const char *name) {
+    static char paths[128][700];
+    static int next;
+    char *path = paths[next++ % 128];
+    (void)snprintf(path, sizeof paths[0], "%s/%s", f->root, name);
+    return path;
+}
+
 /* Sizes that 1, 2, 3, 4, 6 and 8 ranks divide, and one tensor that nobody can split. */
 typedef struct shard_row {
     const char *name;
@@ -65,7 +74,8 @@ static inline void random_layout(random_source *r, int64_t devices, const weft_d
     int64_t factor[WEFT_MAX_RANK + 2] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     const int rank = desc->rank;
     for (int64_t left = devices, prime; left > 1; left /= prime) {
-        for (prime = 2; left % prime; prime++) {}
+        for (prime = 2; left % prime; prime++) {
+        }
         int to = (int)pick(r, rank + 2);
         bool fits = to == 0 || to == rank + 1;
         if (!fits) fits = desc->shape[to - 1] % (factor[to] * prime) == 0;

@@ -13,7 +13,7 @@ static int layouts_of_test(void) {
 static const char *numbered(const fixture *f, const char *what, int i, int j) {
     char name[64];
     (void)snprintf(name, sizeof name, "%s-%d-%d", what, i, j);
-    return path_in(f->root, name);
+    return in(f, name);
 }
 
 static void new_strategy(random_source *r, const char *path) {
@@ -38,7 +38,8 @@ static void test_all_pairs(void **state) {
     digest_text(f->dir, NULL, expected);
     for (int i = 0; i < count; i++) {
         new_strategy(&r, numbered(f, "strategy", i, 0));
-        ASSERT_OK(reshard(f->dir, numbered(f, "slices", i, 0), NULL, numbered(f, "strategy", i, 0)));
+        ASSERT_OK(
+            reshard(f->dir, numbered(f, "slices", i, 0), NULL, numbered(f, "strategy", i, 0)));
         assert_digest(numbered(f, "slices", i, 0), NULL, expected);
     }
     for (int i = 0; i < count; i++)

@@ -154,11 +154,12 @@ void wefti_report_mesh(wefti_text *out, const weft_plan *plan, const wefti_machi
 void wefti_report_alternatives(wefti_text *out, const weft_search_report *search) {
     if (!search || !search->alternative_count) return;
     const double step = search->prediction->step_seconds;
-    wefti_text_add(out,
-                   "<h2>Alternatives</h2><p class=\"faint\">plans that the search has simulated; no "
-                   "plan of its space is faster than %.4g ms</p><div class=\"wide\"><table><tr>"
-                   "<th>constraints</th><th>step</th><th>longer by</th><th>peak memory</th></tr>",
-                   search->lower_bound_seconds * 1e3);
+    wefti_text_add(
+        out,
+        "<h2>Alternatives</h2><p class=\"faint\">plans that the search has simulated; no "
+        "plan of its space is faster than %.4g ms</p><div class=\"wide\"><table><tr>"
+        "<th>constraints</th><th>step</th><th>longer by</th><th>peak memory</th></tr>",
+        search->lower_bound_seconds * 1e3);
     wefti_text_add(out, "<tr><td><b>");
     wefti_report_escaped(out, search->degrees);
     wefti_text_add(out, "</b></td><td>%.4g ms</td><td></td><td>%.4g GiB</td></tr>", step * 1e3,
