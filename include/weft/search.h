@@ -127,7 +127,6 @@ typedef struct weft_search_report {
     char *degrees;                           /* as constraints, "dp=8 tp=8 pp=1 ..." */
     weft_search_alternative alternatives[8]; /* those that fit first, the fastest first */
     int alternative_count;
-    char *degrees; /* as constraints, "dp=8 tp=8 pp=1 ..." */
     weft_cell_report *cells;
     int cell_count;
 } weft_search_report;

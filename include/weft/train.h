@@ -99,6 +99,18 @@ WEFT_API weft_status weft_train_run_in(weft_world *world, const weft_job *job,
 WEFT_API weft_status weft_job_plan(const weft_job *job, weft_plan **out,
                                    char **out_unmatched) WEFT_CHECKED;
 
+/** The layouts of a job's parameters, states and optimizer states as a strategy file of MindSpore
+ * (docs/format-slices.md), under the names that checkpoints give them. Nothing is trained.
+ * @param path  the file to write, completely or not at all; JSON if it ends in .json, else protobuf
+ * @return as weft_job_report; WEFT_E_NO_IMPL for layouts that such a file cannot describe: uneven
+ * parts, axes of one dimension that are not neighbours, unlike meshes of stages */
+WEFT_API weft_status weft_job_strategy_save(const weft_job *job, const char *path) WEFT_CHECKED;
+
+/** The ranks whose slices of all parameters, states and optimizer states are the same, so that one
+ * can replace another: "{0,4},{1,5}", or (json) one object with the list `groups`. Freed with
+ * weft_text_free. */
+WEFT_API weft_status weft_job_redundancy(const weft_job *job, int json, char **out) WEFT_CHECKED;
+
 /** Search for the plan of a job whose mode is auto and whose search is joint, and predict its step.
  * Nothing is trained.
  * @param out         the completed plan, freed with weft_plan_destroy; may be NULL: then it is not

@@ -10,8 +10,8 @@
 
 typedef struct plan_options {
     cli_job_source source;
-    const char *out, *check, *export, *why, *why_not;
-    bool diff, json;
+    const char *out, *check, *export, *why, *why_not, *strategy;
+    bool diff, json, redundancy;
 } plan_options;
 
 #define PLAN_AT(field) offsetof(plan_options, field)
@@ -23,6 +23,10 @@ static const cli_option options[] = {
     {"check", "FILE", CLI_TEXT, PLAN_AT(check), 0, 0, "check this plan for the job"},
     {"export", "NAME", CLI_TEXT, PLAN_AT(export), 0, 0,
      "as options of another system: megatron or torchtitan"},
+    {"export-strategy", "FILE", CLI_TEXT, PLAN_AT(strategy), 0, 0,
+     "write the layouts of tensors as a strategy file of MindSpore: .json, else protobuf"},
+    {"redundancy", NULL, CLI_FLAG, PLAN_AT(redundancy), 0, 0,
+     "show the groups of ranks whose slices of all tensors are the same"},
     {"diff", NULL, CLI_FLAG, PLAN_AT(diff), 0, 0, "show the differences between two plan files"},
     {"why", "CELL", CLI_TEXT, PLAN_AT(why), 0, 0,
      "a cell of the plan, and what other choices for it would take"},
@@ -210,18 +214,44 @@ static int diff(const cli_verb *verb, int count, char **words, plan_options *val
     return code == CLI_DONE ? cli_plan_diff(&files, source, values->json) : code;
 }
 
+static int redundancy(const plan_options *values, const weft_job *job) {
+    char *text;
+    if (weft_job_redundancy(job, values->json, &text) < 0) return cli_failed();
+    cli_say(stdout, "%s", text);
+    weft_text_free(text);
+    return CLI_DONE;
+}
+
+/* What needs a job, and not its completed plan. */
+static int about_slices(const plan_options *values) {
+    weft_job *job;
+    int code = cli_job_load(&values->source, &job);
+    if (code != CLI_DONE) return code;
+    if (values->redundancy)
+        code = redundancy(values, job);
+    else if (weft_job_strategy_save(job, values->strategy) < 0)
+        code = cli_failed();
+    weft_job_free(job);
+    return code;
+}
+
 static int run(const cli_verb *verb, int count, char **words) {
     plan_options values = {0};
     int code, left;
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
-    if (values.diff + (values.check != NULL) + (values.out != NULL) + (values.export != NULL) > 1)
-        return cli_usage(verb, "--out, --check, --export and --diff are four different things");
+    if (values.diff + (values.check != NULL) + (values.out != NULL) + (values.export != NULL) +
+            (values.strategy != NULL) + values.redundancy >
+        1)
+        return cli_usage(verb, "--out, --check, --export, --export-strategy, --redundancy and "
+                               "--diff are different things");
     if (values.diff) return diff(verb, left, words, &values);
     if (values.why && values.why_not)
         return cli_usage(verb, "--why and --why-not are two questions");
-    if ((values.why_not || values.why) && (values.check || values.out || values.export))
+    if ((values.why_not || values.why) &&
+        (values.check || values.out || values.export || values.strategy || values.redundancy))
         return cli_usage(verb, "--why and --why-not only show what something costs");
     if ((code = cli_job_words(verb, left, words, &values.source)) != CLI_DONE) return code;
+    if (values.strategy || values.redundancy) return about_slices(&values);
     if (values.export) return export(verb, &values);
     return values.check ? check(&values) : complete(verb, &values);
 }
@@ -234,6 +264,8 @@ const cli_verb cli_plan = {
         "       weft plan --model config.json [--batch N] [--context N] [--precision NAME] ...\n"
         "       weft plan --import FILE [key=value ...] [--devices N] [--out FILE]\n"
         "       weft plan --export megatron|torchtitan JOB.yaml [key=value ...]\n"
+        "       weft plan --export-strategy FILE JOB.yaml [key=value ...]\n"
+        "       weft plan --redundancy JOB.yaml [key=value ...] [--json]\n"
         "       weft plan --why CELL JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --why-not TEXT JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --check FILE JOB.yaml [key=value ...]\n"

@@ -10,12 +10,13 @@
 #include "base/text.h"
 #include "plan/plan.h"
 
-enum { LAYOUT_RANKS_MAX = 1 << 20 };
+enum { LAYOUT_RANKS_MAX = 1 << 20, LAYOUT_NAME_BYTES = 4096 };
 #define LAYOUT_FILE_BYTES ((int64_t)512 << 20)
 
 void wefti_layouts_close(wefti_layouts *l) {
     if (!l) return;
     wefti_map_free(&l->names);
+    wefti_map_free(&l->nodes);
     weft_plan_destroy(l->plan);
     wefti_free(l->strategies);
     wefti_free(l->items);
@@ -43,6 +44,8 @@ weft_status wefti_layouts_create(const char *name, wefti_layouts **out) {
 
 weft_status wefti_layouts_add(wefti_layouts *l, const wefti_placement *p) {
     int64_t first = l->count;
+    WEFT_REQUIRE(*p->name && strlen(p->name) <= LAYOUT_NAME_BYTES, WEFT_E_CORRUPT,
+                 "%s: a parameter has a name of %zu bytes", l->path, strlen(p->name));
     WEFT_TRY(WEFT_GROW(l->items, l->count, l->cap));
     wefti_placement *item = &l->items[l->count];
     *item = *p;
@@ -208,6 +211,10 @@ weft_status wefti_strategy_add_item(wefti_layouts *l, const char *name, int64_t 
     int64_t all = 0;
     WEFT_REQUIRE(stage >= 0 && stage < LAYOUT_RANKS_MAX, WEFT_E_CORRUPT,
                  "%s: node %.200s is in stage %lld", l->path, name, (long long)stage);
+    WEFT_REQUIRE(strlen(name) <= LAYOUT_NAME_BYTES, WEFT_E_CORRUPT,
+                 "%s: a node has a name of %zu bytes", l->path, strlen(name));
+    /* of nodes with one name the first counts */
+    if (wefti_map_find_text(&l->nodes, name) >= 0) return WEFT_OK;
     WEFT_TRY(WEFT_GROW(l->strategies, l->strategy_count, l->strategy_cap));
     wefti_strategy_item item = {.stage = (int32_t)stage, .inputs = inputs};
     for (int i = 0; i < inputs; i++) all += ranks[i];
@@ -217,8 +224,8 @@ weft_status wefti_strategy_add_item(wefti_layouts *l, const char *name, int64_t 
     WEFT_REQUIRE(item.name && item.ranks && item.cuts, WEFT_E_NOMEM, "no memory for a strategy");
     if (inputs) memcpy(item.ranks, ranks, (size_t)inputs * sizeof *ranks);
     if (all) memcpy(item.cuts, cuts, (size_t)all * sizeof *cuts);
-    l->strategies[l->strategy_count++] = item;
-    return WEFT_OK;
+    l->strategies[l->strategy_count] = item;
+    return wefti_map_add_text(&l->nodes, item.name, l->strategy_count++, NULL);
 }
 
 /* The stage in front of a name of a merged file, "1-w"; -1: none. */
@@ -335,7 +342,7 @@ static int32_t stage_of(const weft_plan *plan, const char *name) {
 /* Files may merge the last dimensions of a model's tensor into one (queries, keys and values of
  * attention). If an axis splits one of these, a rank's part is no region of the file's tensor: the
  * merged dimension stays whole. */
-static void merge_dimensions(wefti_layout *layout, int rank) {
+void wefti_placement_merge(wefti_layout *layout, int rank) {
     bool split = false;
     if (rank < 1 || layout->rank <= rank) return;
     for (int d = rank - 1; d < layout->rank; d++) split = split || layout->dim[d].count;
@@ -354,7 +361,7 @@ static weft_status place_by_plan(const wefti_layouts *l, const char *name, const
     out->shard_size = out->shard_step = 1;
     if (t) {
         weft_status status = wefti_layout_parse(t->layout, &out->mesh, &out->layout);
-        if (status >= 0) merge_dimensions(&out->layout, whole->rank);
+        if (status >= 0) wefti_placement_merge(&out->layout, whole->rank);
         if (status >= 0) status = wefti_layout_check(&out->layout, &out->mesh, whole);
         if (status < 0) return wefti_prefix(status, "%s: tensor %.200s", l->path, name);
         wefti_layout_normal(&out->layout, &out->mesh, whole);

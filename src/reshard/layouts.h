@@ -9,6 +9,7 @@
 
 #include "base/map/map.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "layout/layout.h"
 #include "weft/plan.h"
 
@@ -44,6 +45,7 @@ typedef struct wefti_layouts {
     wefti_placement *items;
     int64_t count, cap;
     wefti_map names; /* to the first placement of a name */
+    wefti_map nodes; /* of `strategies` */
     wefti_strategy_item *strategies;
     int64_t strategy_count, strategy_cap;
 } wefti_layouts;
@@ -86,6 +88,16 @@ weft_status wefti_placement_check(const wefti_layouts *l, const wefti_placement 
                                   const weft_desc *whole) WEFT_CHECKED;
 /* Number of parts along each dimension, of the axes and of optimizer parallelism together. */
 void wefti_placement_parts(const wefti_placement *p, int rank, int64_t out[WEFT_MAX_RANK]);
+
+/* Makes a layout fit files that merge the last dimensions of a tensor into one, to `rank`
+ * dimensions in all. */
+void wefti_placement_merge(wefti_layout *layout, int rank);
+
+/* groups.c: for each rank the lowest rank that holds the same regions of the same tensors. */
+weft_status wefti_layouts_groups(const wefti_layouts *l, int32_t *out) WEFT_CHECKED;
+/* The groups as "{0,4},{1,5}", or as a JSON object with the list `groups`. */
+weft_status wefti_layouts_groups_text(const wefti_layouts *l, bool json,
+                                      wefti_text *text) WEFT_CHECKED;
 
 /* strategy_json.c, strategy_protobuf.c */
 weft_status wefti_strategy_parse_json(wefti_layouts *l, const char *text,

@@ -37,12 +37,13 @@ static weft_status fail_coverage(const wefti_shards *s, const wefti_source_tenso
     list_missing(s, &missing);
     char *names = wefti_text_take(&missing);
     weft_status status =
-        names ? WEFT_RAISE(WEFT_E_NOT_FOUND,
-                           "%s: the files have %lld of %lld elements of tensor %.200s; missing: %s",
-                           s->path, (long long)found, (long long)all, t->name, names)
-              : WEFT_RAISE(WEFT_E_CORRUPT,
-                           "%s: the files have %lld of %lld elements of tensor %.200s", s->path,
-                           (long long)found, (long long)all, t->name);
+        names && *names
+            ? WEFT_RAISE(WEFT_E_NOT_FOUND,
+                         "%s: the files have %lld of %lld elements of tensor %.200s; missing: %s",
+                         s->path, (long long)found, (long long)all, t->name, names)
+            : WEFT_RAISE(WEFT_E_CORRUPT,
+                         "%s: the files have %lld of %lld elements of tensor %.200s", s->path,
+                         (long long)found, (long long)all, t->name);
     wefti_free(names);
     return status;
 }

@@ -77,7 +77,7 @@ static weft_status need(const wire_field *f, int type) {
 static weft_status read_text(wefti_layouts *l, const wire_field *f, const char **out) {
     WEFT_TRY(need(f, WIRE_BYTES));
     const size_t length = (size_t)(f->bytes.end - f->bytes.at);
-    WEFT_REQUIRE(length <= 4096 && !memchr(f->bytes.at, 0, length), WEFT_E_CORRUPT,
+    WEFT_REQUIRE(length <= 8192 && !memchr(f->bytes.at, 0, length), WEFT_E_CORRUPT,
                  "a name has %zu bytes or contains NUL", length);
     char *text = wefti_arena_alloc(l->arena, length + 1);
     WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for a name");

@@ -143,8 +143,8 @@ weft_status wefti_training_stops(wefti_training *t, bool *out) WEFT_CHECKED;
 weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void *data,
                                      size_t bytes) WEFT_CHECKED;
 /* stop.c: the thread of a rank that ends a wait in which nobody answers after a request to stop.
- * A wait counts as vain after 2 s. The world then fails, and leaving it takes 2 s more at most. *out
- * NULL: no thread is needed. */
+ * A wait counts as vain after 2 s. The world then fails, and leaving it takes 2 s more at most.
+ * *out NULL: no thread is needed. */
 typedef struct wefti_stopper wefti_stopper;
 weft_status wefti_stopper_start(weft_world *world, const volatile int *asked,
                                 wefti_stopper **out) WEFT_CHECKED;

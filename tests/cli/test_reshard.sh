@@ -68,6 +68,20 @@ expect 1 'exists' checkpoint merge-strategies strategy.json --out strategy.ckpt
 json list.json
 grep -q 'three/rank_' list.json || fail 'no files' list.json
 
+# --- strategy files and groups of a job ---
+mesh='parallel.mesh={dp: 2, tp: 2}' split='parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: n0=tp}]'
+"$weft" plan job.yaml --devices 4 "$mesh" "$split" parallel.optimizer.level=1 --export-strategy level1.json || fail 'no export'
+"$weft" plan job.yaml --devices 4 parallel.pipeline.stages=2 --export-strategy stages.ckpt || fail 'no export'
+for strategy in level1.json stages.ckpt; do
+    rm -rf exported
+    expect 0 'slices|4' checkpoint reshard run exported --to $strategy
+    same exported --from $strategy
+done
+expect 0 '{0,2},{1,3}' plan job.yaml --devices 4 "$mesh" "$split" --redundancy
+expect 0 '{0},{1},{2},{3}' plan job.yaml --devices 4 "$mesh" "$split" parallel.optimizer.level=1 --redundancy
+expect 0 '"groups": [[0, 1], [2, 3]]' plan job.yaml --devices 4 parallel.pipeline.stages=2 --redundancy --json
+expect 2 '--export-strategy|--redundancy' plan job.yaml --redundancy --export-strategy x.json
+
 # --- other formats ---
 expect 0 'hf' checkpoint reshard run model --format hf
 expect 0 'files|28' checkpoint inspect model

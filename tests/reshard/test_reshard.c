@@ -13,7 +13,7 @@ static int layouts_of_test(void) {
 static const char *numbered(const fixture *f, const char *what, int i, int j) {
     char name[64];
     (void)snprintf(name, sizeof name, "%s-%d-%d", what, i, j);
-    return path_in(f->root, name);
+    return in(f, name);
 }
 
 static void new_strategy(random_source *r, const char *path) {
