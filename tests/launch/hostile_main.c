@@ -34,7 +34,7 @@
 #include "comm/transport/mac.h"
 #include "launch/auth.h"
 
-enum { PORTS = 64, SLOW = 96, LARGEST = 1 << 20, WAIT_MS = 200 };
+enum { PORTS = 64, SLOW = 96, LARGEST = 1 << 20, WAIT_MS = 20 };
 
 typedef struct port {
     struct sockaddr_storage at;

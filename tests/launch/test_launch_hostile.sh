@@ -1,11 +1,12 @@
 #!/bin/sh
 # A stranger on the job's network (weft-hostile) calls every open port while ranks connect and train: malformed, replayed,
 # recorded, slow and oversized connections. Each job ends well with the losses of one process, to the bit. 1000 connections
-# for each carrier, 100000 in .ci/nightly, or as many as WEFT_TEST_CONNECTIONS says. Needs root and iproute2.
+# for each carrier, 20000 in .ci/nightly, or as many as WEFT_TEST_CONNECTIONS says (100000 take about an hour on 2 busy
+# cores, which is more than the time limit of ctest: run this file by itself). Needs root and iproute2.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
 count=1000
-[ -z "${WEFT_NIGHTLY:-}" ] || count=100000
+[ -z "${WEFT_NIGHTLY:-}" ] || count=20000
 count=${WEFT_TEST_CONNECTIONS:-$count}
 seed=${WEFT_TEST_SEED:-$(($(date +%s) % 100000))}
 echo "seed $seed (WEFT_TEST_SEED=$seed repeats it)"
@@ -28,11 +29,12 @@ mkdir "$TMPDIR"
 losses() {
     sed -n 's/.*"step": \([0-9]*\), "loss": \([^,]*\),.*/\1 \2/p' "$1"
 }
-long='train.steps=30 train.eval_every=0'
+steps=$((20 + count / 50))
+long="train.steps=$steps train.eval_every=0"
 # shellcheck disable=SC2086
 "$weft" train job.yaml $long --devices 4 --json >alone.json 2>alone.err || fail 'four devices:' alone.err
 losses alone.json >alone
-[ "$(wc -l <alone)" = 30 ] || fail 'no losses of four devices' alone.err
+[ "$(wc -l <alone)" = $steps ] || fail 'no losses of four devices' alone.err
 cat >rank.sh <<'END'
 echo $$ >pid.$WEFT_RANK
 exec "$@"
@@ -41,7 +43,7 @@ export WEFT_HEARTBEAT_SECONDS=600 # a rank is stopped for as long as the strange
 number() { sed -n "s/.*$1 \([0-9]*\).*/\1/p" said; }
 for carrier in mac tls; do
     made=0 at_ranks=0
-    for job in $(seq 200); do
+    for job in $(seq 2000); do
         rm -f pid.*
         ip netns exec $place "$WEFT_BUILD_DIR/weft-hostile" $((count - made)) secret 9000 pid.3 $((seed + job)) >said &
         stranger=$!
