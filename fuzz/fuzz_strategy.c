@@ -15,8 +15,7 @@ static void check_regions(const wefti_layouts *l) {
         for (int32_t r = p->mesh.first; r < p->mesh.first + 64 && wefti_placement_has(p, r); r++) {
             wefti_placement_region(p, &whole, r, &region);
             for (int d = 0; d < p->rank; d++)
-                if (region.size[d] != 1 || region.begin[d] < 0 ||
-                    region.begin[d] >= whole.shape[d])
+                if (region.size[d] != 1 || region.begin[d] < 0 || region.begin[d] >= whole.shape[d])
                     abort();
         }
     }

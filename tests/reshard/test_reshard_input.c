@@ -16,17 +16,18 @@ static const char emb_strategy[] = "{\"parallel_layout_item\": {\"emb.weight\": 
 /* A strategy file of one parameter. */
 static const char *strategy_of(const fixture *f, const char *name, const char *layout) {
     char text[600];
-    (void)snprintf(text, sizeof text,
-                   "{\"current_stage\": 0, \"parallel_strategy_item\": {}, \"parallel_layout_item\": "
-                   "{\"w\": {\"field\": 0, %s}}}",
-                   layout);
+    (void)snprintf(
+        text, sizeof text,
+        "{\"current_stage\": 0, \"parallel_strategy_item\": {}, \"parallel_layout_item\": "
+        "{\"w\": {\"field\": 0, %s}}}",
+        layout);
     const char *path = in(f, name);
     put_file(path, text, strlen(text));
     return path;
 }
 
 #define ROWS4                                                                                      \
-    "\"dev_matrix\": [4, 1], \"tensor_map\": [1, 0], \"opt_weight_shard_step\": 0, "                \
+    "\"dev_matrix\": [4, 1], \"tensor_map\": [1, 0], \"opt_weight_shard_step\": 0, "               \
     "\"opt_weight_shard_size\": 0"
 
 /* A slice [rows, 2] of "w" in the folder of a rank, with the given values from `first` on. */
@@ -40,8 +41,8 @@ static void put_slice(const fixture *f, const char *dir, int rank, int64_t rows,
     (void)snprintf(folder, sizeof folder, "rank_%d", rank);
     const char *path = path_in(in(f, dir), folder);
     ASSERT_OK(wefti_dir_make(path));
-    ASSERT_OK(wefti_safetensors_write(path_in(path, "s.safetensors"), &item, 1, pairs,
-                                      regions ? 2 : 1));
+    ASSERT_OK(
+        wefti_safetensors_write(path_in(path, "s.safetensors"), &item, 1, pairs, regions ? 2 : 1));
 }
 
 static void put_four(const fixture *f, const char *dir) {
@@ -142,24 +143,24 @@ static void test_refused_layouts(void **state) {
     const char *dir = in(f, "ms"), *out = in(f, "out");
     put_four(f, "ms");
     ASSERT_FAILS(WEFT_E_ARG, "--from", reshard(dir, out, NULL, NULL));
-    ASSERT_FAILS(WEFT_E_MISMATCH, "two.json|2|3",
-                 reshard(dir, out,
-                         strategy_of(f, "two.json", "\"dev_matrix\": [2, 1], \"tensor_map\": [1, 0]"),
-                         NULL));
-    ASSERT_FAILS(WEFT_E_SHAPE, "w|shape.json|12",
-                 reshard(dir, out, strategy_of(f, "shape.json", ROWS4 ", \"tensor_shape\": [12, 2]"),
-                         NULL));
-    ASSERT_FAILS(WEFT_E_SHAPE, "w|odd.json",
-                 reshard(dir, out,
-                         strategy_of(f, "odd.json", "\"dev_matrix\": [4, 1, 1], \"tensor_map\": [1, 0, -1]"),
-                         NULL));
-    ASSERT_FAILS(WEFT_E_NO_IMPL, "manual.json|w|indices_offset",
-                 reshard(dir, out, strategy_of(f, "manual.json", ROWS4 ", \"indices_offset\": [1]"),
-                         NULL));
-    put_file(in(f, "other.json"),
-             other_strategy, sizeof other_strategy - 1);
-    ASSERT_FAILS(WEFT_E_MISMATCH, "other.json|v|ms",
-                 reshard(dir, out, in(f, "other.json"), NULL));
+    ASSERT_FAILS(
+        WEFT_E_MISMATCH, "two.json|2|3",
+        reshard(dir, out,
+                strategy_of(f, "two.json", "\"dev_matrix\": [2, 1], \"tensor_map\": [1, 0]"),
+                NULL));
+    ASSERT_FAILS(
+        WEFT_E_SHAPE, "w|shape.json|12",
+        reshard(dir, out, strategy_of(f, "shape.json", ROWS4 ", \"tensor_shape\": [12, 2]"), NULL));
+    ASSERT_FAILS(
+        WEFT_E_SHAPE, "w|odd.json",
+        reshard(dir, out,
+                strategy_of(f, "odd.json", "\"dev_matrix\": [4, 1, 1], \"tensor_map\": [1, 0, -1]"),
+                NULL));
+    ASSERT_FAILS(
+        WEFT_E_NO_IMPL, "manual.json|w|indices_offset",
+        reshard(dir, out, strategy_of(f, "manual.json", ROWS4 ", \"indices_offset\": [1]"), NULL));
+    put_file(in(f, "other.json"), other_strategy, sizeof other_strategy - 1);
+    ASSERT_FAILS(WEFT_E_MISMATCH, "other.json|v|ms", reshard(dir, out, in(f, "other.json"), NULL));
     assert_nothing(f, "out");
 }
 
@@ -168,16 +169,15 @@ static void test_refused_slices(void **state) {
     const char *out = in(f, "out");
     const char *from = strategy_of(
         f, "s.json", "\"dev_matrix\": [2, 2, 1], \"tensor_map\": [1, 0]"); /* 0 = 2, 1 = 3 */
-    for (int r = 0; r < 4; r++) put_slice(f, "differ", r, 2, (float)(4 * (r == 3 ? 9 : r % 2)), NULL);
-    ASSERT_FAILS(WEFT_E_MISMATCH, "rank_1|rank_3|w",
-                 reshard(in(f, "differ"), out, from, NULL));
+    for (int r = 0; r < 4; r++)
+        put_slice(f, "differ", r, 2, (float)(4 * (r == 3 ? 9 : r % 2)), NULL);
+    ASSERT_FAILS(WEFT_E_MISMATCH, "rank_1|rank_3|w", reshard(in(f, "differ"), out, from, NULL));
     put_slice(f, "gap", 0, 2, 0, "{\"w\": {\"shape\": [6, 2], \"begin\": [0, 0]}}");
     put_slice(f, "gap", 1, 2, 4, "{\"w\": {\"shape\": [6, 2], \"begin\": [4, 0]}}");
     ASSERT_FAILS(WEFT_E_CORRUPT, "w|8 of 12", reshard(in(f, "gap"), out, NULL, NULL));
     put_slice(f, "over", 0, 2, 0, "{\"w\": {\"shape\": [3, 2], \"begin\": [0, 0]}}");
     put_slice(f, "over", 1, 2, 2, "{\"w\": {\"shape\": [3, 2], \"begin\": [1, 0]}}");
-    ASSERT_FAILS(WEFT_E_CORRUPT, "rank_0|rank_1|w",
-                 reshard(in(f, "over"), out, NULL, NULL));
+    ASSERT_FAILS(WEFT_E_CORRUPT, "rank_0|rank_1|w", reshard(in(f, "over"), out, NULL, NULL));
     put_slice(f, "outside", 0, 2, 0, "{\"w\": {\"shape\": [2, 2], \"begin\": [1, 0]}}");
     ASSERT_FAILS(WEFT_E_CORRUPT, "rank_0|w", reshard(in(f, "outside"), out, NULL, NULL));
     put_slice(f, "named", 0, 2, 0, "{\"v\": {\"shape\": [2, 2], \"begin\": [0, 0]}}");
@@ -251,7 +251,8 @@ static void test_faults(void **state) {
         assert_string_equal(got, expected);
         ASSERT_OK(wefti_remove_tree(out));
     }
-    print_message("%lld of %lld calls failed the conversion\n", (long long)failures, (long long)calls);
+    print_message("%lld of %lld calls failed the conversion\n", (long long)failures,
+                  (long long)calls);
     assert_true(failures > 8);
 }
 

@@ -55,12 +55,12 @@ static weft_status add_tensor(wefti_layouts *l, const weft_model_config *config,
     char name[512];
     weft_desc desc;
     for (int64_t part = 0;; part++) {
-        weft_status status = weft_model_file_name(config, of->name, &of->whole, part, name,
-                                                  sizeof name - 64, &desc);
+        weft_status status =
+            weft_model_file_name(config, of->name, &of->whole, part, name, sizeof name - 64, &desc);
         if (status == WEFT_E_NOT_FOUND && part > 0) return WEFT_OK;
         WEFT_TRY(status);
-        WEFT_REQUIRE(strlen(name) + strlen(state) < sizeof name, WEFT_E_ARG, "the name %s is too long",
-                     name);
+        WEFT_REQUIRE(strlen(name) + strlen(state) < sizeof name, WEFT_E_ARG,
+                     "the name %s is too long", name);
         strcat(name, state);
         if (t != of) desc = state_in_files(t, of, &desc);
         WEFT_TRY(add_file_tensor(l, program, t, name, &desc));
@@ -89,8 +89,9 @@ static weft_status collect(const weft_job *job, wefti_layouts *l) {
         l->ranks = p.devices;
         l->stages = p.plan ? p.plan->pipeline.stages : 1;
         if (p.plan && p.plan->pipeline.meshes)
-            status = WEFT_RAISE(WEFT_E_NO_IMPL,
-                                "a strategy file has equal meshes in all stages; this plan has not");
+            status =
+                WEFT_RAISE(WEFT_E_NO_IMPL,
+                           "a strategy file has equal meshes in all stages; this plan has not");
     }
     for (int32_t s = 0; s < l->stages && status >= 0; s++) status = add_stage(l, &p, s);
     wefti_job_programs_close(&p);
@@ -118,7 +119,8 @@ weft_status weft_job_strategy_save(const weft_job *job, const char *path) {
 weft_status weft_job_redundancy(const weft_job *job, int json, char **out) {
     wefti_layouts *l;
     wefti_text text = {0};
-    WEFT_REQUIRE(job && out, WEFT_E_ARG, "weft_job_redundancy needs a job and a place for the text");
+    WEFT_REQUIRE(job && out, WEFT_E_ARG,
+                 "weft_job_redundancy needs a job and a place for the text");
     WEFT_TRY(wefti_layouts_create("the plan", &l));
     weft_status status = collect(job, l);
     if (status >= 0) status = wefti_layouts_groups_text(l, json != 0, &text);
