@@ -184,8 +184,7 @@ weft_status weft_checkpoint_sources(const char *source, int rank,
     o.only = &rank;
     o.only_count = 1;
     weft_status status = open_all(&r, source);
-    /* nothing is made at this path */
-    if (status >= 0) status = wefti_target_create(r.in.shards, "weft-no-destination", &r.target);
+    if (status >= 0) status = wefti_target_create(r.in.shards, NULL, &r.target);
     if (status >= 0) status = add_items(&r);
     if (status >= 0) {
         const wefti_reads reads = {

@@ -47,9 +47,8 @@ static char *temporary_of(const char *path) {
     return wefti_format("%.*s.%s.weft-tmp", (int)(name - path), path, name);
 }
 
-static weft_status begin(wefti_target *t, const char *path) {
+static weft_status name_target(wefti_target *t, const char *path) {
     size_t length = strlen(path);
-    WEFT_TRY(wefti_arena_create(&t->arena));
     t->path = wefti_strdup(path);
     WEFT_REQUIRE(t->path, WEFT_E_NOMEM, "no memory for the name of a directory");
     while (length > 1 && t->path[length - 1] == '/') t->path[--length] = '\0';
@@ -59,6 +58,12 @@ static weft_status begin(wefti_target *t, const char *path) {
                  "%s exists; nothing is written over it", t->path);
     t->temporary = temporary_of(t->path);
     WEFT_REQUIRE(t->temporary, WEFT_E_NOMEM, "no memory for the name of a directory");
+    return WEFT_OK;
+}
+
+static weft_status begin(wefti_target *t, const char *path) {
+    WEFT_TRY(wefti_arena_create(&t->arena));
+    if (path) WEFT_TRY(name_target(t, path));
     WEFT_NEW_ARRAY(t->first_item, int32_t, t->source->count + 1);
     WEFT_NEW_ARRAY(t->crc32c, uint32_t, t->source->count + 1);
     for (int64_t i = 0; i < t->source->count; i++) t->first_item[i] = -1;

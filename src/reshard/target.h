@@ -47,7 +47,7 @@ typedef struct wefti_target {
     bool made;        /* `temporary` exists */
 } wefti_target;
 
-/* WEFT_E_ARG if `path` exists. */
+/* WEFT_E_ARG if `path` exists. NULL: nothing will be written; only the items matter. */
 weft_status wefti_target_create(const wefti_shards *source, const char *path,
                                 wefti_target **out) WEFT_CHECKED;
 /* Removes the temporary directory, if it is still there. */
