@@ -150,9 +150,11 @@ double wefti_joint_least_factor(const wefti_device_model *device, const weft_nod
 /* Seconds of the products of one sample on one device, at the best rates. */
 weft_status wefti_joint_ideal(wefti_joint *j, double *out_forward,
                               double *out_backward) WEFT_CHECKED;
-/* What a program costs to build, in programs for few devices: regions of all members of groups. */
+/* What a program costs to build, in programs for few devices: regions of all members of groups, and
+ * the rings of split sequences. */
 static inline double wefti_joint_effort(const wefti_degrees *d) {
-    return 1 + (double)d->data * d->expert * d->context * d->tensor / 64;
+    return 1 + (double)d->data * d->expert * d->context * d->tensor / 64 +
+           (double)d->context * d->context / 64;
 }
 /* Statuses that mean that degrees do not suit the model. */
 static inline bool wefti_joint_refuses(weft_status status) {

@@ -462,7 +462,7 @@ static void note_large(joint_search *s, const wefti_degrees *d, double bytes) {
 /* Programs for so many devices take long to build. They come in the order of bounds. */
 static bool is_large(const wefti_degrees *d) {
     const double part = (double)d->expert * d->context * d->tensor;
-    return part > 512 || part * d->data > 2048;
+    return d->context > 16 || part > 512 || part * d->data > 2048;
 }
 
 /* Infinite: about no level fits, or it is large. */
@@ -659,8 +659,7 @@ static bool over_budget(const joint_search *s) {
     const wefti_joint_problem *p = s->j.problem;
     const int32_t budget = p->evaluations ? p->evaluations : EVALUATIONS;
     if (s->out->evaluations >= budget && s->out->prediction) return true;
-    if (s->j.effort >= (double)budget * EFFORT && s->out->prediction && s->out->evaluations >= 3)
-        return true;
+    if (s->j.effort >= (double)budget * EFFORT && s->out->prediction) return true;
     /* Candidates that do not fit count too, but the first plan that fits may take longer. */
     return s->out->evaluations >= 4 * budget;
 }
