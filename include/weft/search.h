@@ -87,6 +87,7 @@ typedef struct weft_search_alternative {
     int64_t peak_bytes; /* of the rank that needs most */
     bool fits;
 } weft_search_alternative;
+
 /* A choice for a cell: seconds of a microbatch on one device, with the transfers that its call
  * waits for, and bytes that it keeps for the backward pass or needs during that pass. */
 typedef struct weft_cell_choice {
@@ -127,7 +128,6 @@ typedef struct weft_search_report {
     char *degrees;                           /* as constraints, "dp=8 tp=8 pp=1 ..." */
     weft_search_alternative alternatives[8]; /* those that fit first, the fastest first */
     int alternative_count;
-    char *degrees; /* as constraints, "dp=8 tp=8 pp=1 ..." */
     weft_cell_report *cells;
     int cell_count;
 } weft_search_report;
