@@ -87,6 +87,7 @@ typedef struct weft_search_alternative {
     int64_t peak_bytes; /* of the rank that needs most */
     bool fits;
 } weft_search_alternative;
+
 /* A choice for a cell: seconds of a microbatch on one device, with the transfers that its call
  * waits for, and bytes that it keeps for the backward pass or needs during that pass. */
 typedef struct weft_cell_choice {
