@@ -53,9 +53,10 @@ typedef struct joint_search {
     bool fits;     /* the plan that was walked last */
     bool outwards; /* levels of links are slower from the innermost one on */
     wefti_joint_answer *out;
-    double parameters; /* bytes of the whole model's */
-    bool guessing;     /* the least guess is taken next, not the least bound */
-    int32_t found;     /* walks before the last one that found a better plan */
+    double parameters;  /* bytes of the whole model's */
+    bool guessing;      /* the least guess is taken next, not the least bound */
+    int32_t found;      /* walks before the last one that found a better plan */
+    double split_bound; /* of the split whose candidates are pushed */
     double begin;
 } joint_search;
 
@@ -553,7 +554,8 @@ static weft_status push_candidate(joint_search *s, const wefti_degrees *d, doubl
 }
 
 static weft_status push_draft(void *context, const wefti_degrees *d) {
-    return push_candidate(context, d, 0);
+    joint_search *s = context;
+    return push_candidate(s, d, s->split_bound);
 }
 
 /* The work of all microbatches, divided among the stages in equal parts. */
@@ -572,6 +574,7 @@ static weft_status expand(joint_search *s, const item *x) {
     WEFT_TRY(wefti_joint_work_find(&s->j, &x->degrees, &work));
     if (!work->legal) return WEFT_OK;
     const wefti_joint_visit visit = {s, push_draft};
+    s->split_bound = x->bound;
     return wefti_joint_schedules(&s->j, &x->degrees, &visit);
 }
 
