@@ -25,29 +25,34 @@ int64_t wefti_training_observed(const wefti_training *t) {
     return here > t->ranks.observed_peak ? here : t->ranks.observed_peak;
 }
 
-/* Exchanged at every step: whether to stop, the memory in use, and whether this rank's part of a
- * checkpoint is pending. */
+/* Exchanged at every step: whether to stop, the memory in use, whether this rank's part of a
+ * checkpoint is pending, and whether a checkpoint is due by this rank's clock. Rank 0's clock
+ * counts. */
 typedef struct step_record {
-    int64_t observed_peak, stop, pending;
+    int64_t observed_peak;
+    int32_t stop, pending, due;
 } step_record;
 
 weft_status wefti_training_stops(wefti_training *t, bool *out) {
     bool pending = false;
     t->saving.parts_done = false;
+    t->saving.due = wefti_training_due(t);
     if (!t->ranks.agreement) t->ranks.stopping = asked(t);
     t->result->stop = t->ranks.stopping;
     *out = t->ranks.stopping != 0;
     if (!t->ranks.agreement || t->ranks.stopping) return WEFT_OK;
-    step_record record = {wefti_training_observed(t), asked(t), wefti_training_part_pending(t)},
+    step_record record = {wefti_training_observed(t), asked(t), wefti_training_part_pending(t),
+                          t->saving.due},
                 *all;
     WEFT_NEW_ARRAY(all, step_record, weft_world_size(t->ranks.world));
     weft_status status = wefti_agree_records(t->ranks.agreement, &record, sizeof record, all);
     for (int r = 0; r < weft_world_size(t->ranks.world) && status >= 0; r++) {
         if (all[r].observed_peak > t->ranks.observed_peak)
             t->ranks.observed_peak = all[r].observed_peak;
-        if (all[r].stop && !t->ranks.stopping) t->ranks.stopping = (int)all[r].stop;
+        if (all[r].stop && !t->ranks.stopping) t->ranks.stopping = all[r].stop;
         pending |= all[r].pending != 0;
     }
+    t->saving.due = status >= 0 && all[0].due;
     wefti_free(all);
     t->saving.parts_done = status >= 0 && t->saving.together && !pending;
     t->result->stop = t->ranks.stopping;
@@ -85,6 +90,7 @@ weft_status wefti_training_same_job(wefti_training *t) {
         {.name = "train.check_replicas", .value = (uint64_t)j->check_replicas},
         {.name = "checkpoint.every, or whether it has a checkpoint.dir,",
          .value = (uint64_t)c->every << 1 | (uint64_t)(c->dir[0] != 0)},
+        {.name = "checkpoint.seconds", .value = wefti_digest_real(0, c->seconds)},
         {.name = "model.from or model.config, given or not,",
          .value = (uint64_t)(t->job->model.from[0] != 0) << 1 | (t->job->model.config[0] != 0)},
         {.name = "data.format or data.tokenizer, set or not,",

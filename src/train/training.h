@@ -63,6 +63,8 @@ typedef struct wefti_training_saving {
     wefti_checkpoint_lock *lock;
     wefti_checkpoint_job *writing;
     int64_t writing_step, committed_step;
+    int64_t begun_ns; /* when the run, or the last write of it, began; for checkpoint.seconds */
+    bool due;         /* checkpoint.seconds: the ranks have agreed to save before the next step */
     wefti_saved_tensor *tensors;
     int64_t count, room, states; /* the first `states` are the model's states */
     int64_t *first, *last; /* [tensors of the session]: range in `tensors`, optimizer included */

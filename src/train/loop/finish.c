@@ -82,7 +82,8 @@ static weft_status is_unsaved(wefti_training *t, bool *out) {
 static void prune(wefti_training *t) {
     const weft_job_checkpoint *c = &t->job->checkpoint;
     if (!c->dir[0] || t->ranks.follows) return;
-    if (wefti_checkpoint_prune_below(c->dir, c->keep, t->saving.committed_step) < 0)
+    if (wefti_checkpoint_prune_spaced(c->dir, c->keep, c->keep_minutes * 60,
+                                      t->saving.committed_step) < 0)
         wefti_training_note(t, "%s", weft_error_message());
 }
 

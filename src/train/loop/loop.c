@@ -83,6 +83,7 @@ static weft_status loop(wefti_training *t, wefti_feed *feed) {
         bool stop;
         WEFT_TRY(wefti_training_stops(t, &stop));
         if (stop) break;
+        if (t->saving.due) WEFT_TRY(wefti_training_save_meanwhile(t));
         double begin = wefti_now_s();
         wefti_batch batch;
         weft_train_step s = {.step = t->progress.step + 1,

@@ -6,8 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "backend/backend.h"
+#include "base/clock.h"
 #include "base/digest/digest.h"
 #include "base/io.h"
 #include "base/text.h"
@@ -139,6 +141,7 @@ static weft_status read_tokenizer(wefti_training *t) {
 weft_status wefti_training_bind(wefti_training *t) {
     int count = weft_session_tensors(t->session, 0);
     param_states *states = NULL;
+    t->saving.begun_ns = wefti_now_ns();
     WEFT_NEW_ARRAY(t->saving.first, int64_t, count + 1);
     WEFT_NEW_ARRAY(t->saving.last, int64_t, count + 1);
     for (int i = 0; i < count; i++) t->saving.first[i] = t->saving.last[i] = -1;
@@ -268,7 +271,8 @@ static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty dut
                          const wefti_checkpoint_tensor *tensors, char *config) {
     const weft_job *job = t->job;
     const weft_job_optimizer *o = &job->train.optimizer;
-    char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32], samples[32];
+    char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32], samples[32],
+        now[32];
     (void)snprintf(threads, sizeof threads, "%d", wefti_session_threads(t->session));
     (void)snprintf(samples, sizeof samples, "%lld",
                    (long long)weft_data_samples(t->data, WEFT_DATA_TRAIN));
@@ -286,7 +290,10 @@ static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty dut
         {"bf16", wefti_training_is_native(t) ? "native" : "f32"},
         {"threads", threads}};
     const wefti_checkpoint_pair random[] = {{"generator", "philox4x32-10"}};
-    const wefti_checkpoint_pair notes[] = {{"samples", samples}, {"job", job->text}};
+    (void)snprintf(now, sizeof now, "%lld", (long long)time(NULL));
+    const int64_t spacing = job->checkpoint.keep_minutes * 60;
+    const wefti_checkpoint_pair notes[] = {
+        {"samples", samples}, {"job", job->text}, {WEFTI_CHECKPOINT_TIME, now}};
     const wefti_checkpoint_loss loss = {t->progress.step, t->result->final_loss};
     wefti_checkpoint_meta meta = {
         .step = t->progress.step,
@@ -296,7 +303,7 @@ static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty dut
         .settings = {settings, sizeof settings / sizeof *settings},
         .random = {random, 1},
         .compute = {compute, sizeof compute / sizeof *compute},
-        .notes = {notes, 2},
+        .notes = {notes, spacing > 0 ? 3 : 2},
         .losses = &loss,
         .loss_count = t->progress.step > 0 ? 1 : 0,
     };
@@ -307,6 +314,7 @@ static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty dut
         /* The next step shows whether a state is good, so one more checkpoint is kept until then.
          */
         .keep = job->checkpoint.keep + !last,
+        .spacing = spacing,
         .texts = texts,
         .text_count = t->saving.tokenizer ? 2 : 1,
     };
@@ -349,6 +357,7 @@ static weft_status save_alone(wefti_training *t, bool last) {
 static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten) {
     *out_unwritten = WEFT_OK;
     if (!t->job->checkpoint.dir[0]) return WEFT_OK;
+    t->saving.begun_ns = wefti_now_ns();
     if (t->saving.together) {
         if (t->saving.writing) wefti_checkpoint_wait_written(t->saving.writing);
         WEFT_TRY(wefti_training_complete(t));
@@ -357,6 +366,15 @@ static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten
     if (t->ranks.world) return wefti_training_save_together(t, last, out_unwritten);
     *out_unwritten = save_alone(t, last);
     return WEFT_OK;
+}
+
+/* A step that is written, or being written, is not due again. */
+bool wefti_training_due(const wefti_training *t) {
+    const double seconds = t->job->checkpoint.seconds;
+    if (seconds <= 0 || t->ranks.follows || t->progress.step == t->saving.committed_step)
+        return false;
+    if (t->saving.writing && t->saving.writing_step == t->progress.step) return false;
+    return (double)(wefti_now_ns() - t->saving.begun_ns) >= seconds * 1e9;
 }
 
 weft_status wefti_training_save(wefti_training *t, bool last) {

@@ -47,6 +47,8 @@ weft_status wefti_training_begin_write(wefti_training *t, bool last,
 const char *wefti_training_arithmetic(const wefti_training *t); /* on which the run's bits depend */
 /* A failure to write ends neither the run nor earlier checkpoints: it becomes a note. */
 void wefti_training_note_unwritten(const wefti_training *t, weft_status status);
+/* checkpoint.seconds: whether the state of this step is to be saved, by the clock of this rank. */
+bool wefti_training_due(const wefti_training *t);
 /* Begins to write this step, after finishing a write under way. `last`: the state is known to be
  * good, so exactly checkpoint.keep steps remain; else one more. */
 weft_status wefti_training_save(wefti_training *t, bool last) WEFT_CHECKED;
