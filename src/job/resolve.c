@@ -130,7 +130,9 @@ static weft_status check_checkpoint(const wefti_job_draft *draft) {
         const char *key;
         bool set;
     } needs_dir[] = {{"checkpoint.seconds", c->seconds > 0},
-                     {"checkpoint.keep_minutes", c->keep_minutes > 0}};
+                     {"checkpoint.keep_minutes", c->keep_minutes > 0},
+                     {"checkpoint.on_error", c->on_error},
+                     {"checkpoint.stop_file", *c->stop_file != '\0'}};
     for (size_t i = 0; i < sizeof needs_dir / sizeof *needs_dir; i++)
         WEFT_REQUIRE(!needs_dir[i].set || *c->dir, WEFT_E_ARG,
                      "%s%s has no effect without checkpoint.dir: set it, or leave the key out",

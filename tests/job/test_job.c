@@ -90,6 +90,8 @@ static void test_overrides(void **state) {
     refused_word("train.steps", "key=value");
     refused_word("checkpoint.seconds=5", "checkpoint.seconds|checkpoint.dir");
     refused_word("checkpoint.seconds=-1", "checkpoint.seconds|0");
+    refused_word("checkpoint.on_error=true", "checkpoint.on_error|checkpoint.dir");
+    refused_word("checkpoint.stop_file=x", "checkpoint.stop_file|checkpoint.dir");
     refused_word("checkpoint.keep_minutes=5", "checkpoint.keep_minutes|checkpoint.every");
     refused_word("=5", "key=value");
     refused_word("train.step=5", "'train.step=5'|step|steps");
@@ -214,6 +216,10 @@ static void test_checkpoint_rules(void **state) {
     weft_job *job = parse("checkpoint: {dir: run, seconds: 0.5, keep: 2, keep_minutes: 60}\n");
     assert_true(job->checkpoint.seconds == 0.5 && job->checkpoint.every == 0);
     assert_int_equal(job->checkpoint.keep_minutes, 60);
+    weft_job_free(job);
+    job = parse("checkpoint: {dir: run, on_error: true, stop_file: stop.json}\n");
+    assert_true(job->checkpoint.on_error);
+    assert_string_equal(job->checkpoint.stop_file, "stop.json");
     weft_job_free(job);
     weft_job_free(parse("checkpoint: {dir: run, every: 5, seconds: 0, keep_minutes: 1}\n"));
     refused("checkpoint:\n  dir: run\n  every: 5\n  seconds: 7\n",

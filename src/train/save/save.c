@@ -138,10 +138,22 @@ static weft_status read_tokenizer(wefti_training *t) {
     return status;
 }
 
+/* Called from the threads of all devices. */
+static void before_update(void *context, int32_t rank, int32_t tensor) {
+    wefti_training *t = context;
+    atomic_store(&t->saving.touched, true);
+    if (!t->saving.writing) return;
+    int number = wefti_session_number(t->session, 0, rank, tensor);
+    if (number < 0 || t->saving.first[number] < 0) return;
+    for (int64_t i = t->saving.first[number]; i <= t->saving.last[number]; i++)
+        wefti_checkpoint_wait_tensor(t->saving.writing, i);
+}
+
 weft_status wefti_training_bind(wefti_training *t) {
     int count = weft_session_tensors(t->session, 0);
     param_states *states = NULL;
     t->saving.begun_ns = wefti_now_ns();
+    wefti_session_before_update(t->session, before_update, t);
     WEFT_NEW_ARRAY(t->saving.first, int64_t, count + 1);
     WEFT_NEW_ARRAY(t->saving.last, int64_t, count + 1);
     for (int i = 0; i < count; i++) t->saving.first[i] = t->saving.last[i] = -1;
@@ -149,16 +161,6 @@ weft_status wefti_training_bind(wefti_training *t) {
     if (status >= 0) status = list_saved(t, states);
     wefti_free(states);
     return status >= 0 ? read_tokenizer(t) : status;
-}
-
-/* Called from the threads of all devices. */
-static void before_update(void *context, int32_t rank, int32_t tensor) {
-    wefti_training *t = context;
-    if (!t->saving.writing) return;
-    int number = wefti_session_number(t->session, 0, rank, tensor);
-    if (number < 0 || t->saving.first[number] < 0) return;
-    for (int64_t i = t->saving.first[number]; i <= t->saving.last[number]; i++)
-        wefti_checkpoint_wait_tensor(t->saving.writing, i);
 }
 
 /* The saved tensors with their pieces; one block, wefti_free. */
@@ -324,7 +326,6 @@ static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty dut
     }
     WEFT_TRY(wefti_checkpoint_begin(job->checkpoint.dir, &meta, tensors, t->saving.count, &options,
                                     &t->saving.writing));
-    wefti_session_before_update(t->session, before_update, t);
     return WEFT_OK;
 }
 
