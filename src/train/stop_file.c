@@ -1,5 +1,5 @@
-/* A file that asks for the end of a run, as MindSpore's OnRequestExit reads it: JSON with the member
- * GracefulExit. See wefti_training_file_asks in train/training.h. */
+/* A file that asks for the end of a run, as MindSpore's OnRequestExit reads it: JSON with the
+ * member GracefulExit. See wefti_training_file_asks in train/training.h. */
 #include "base/io.h"
 #include "base/json/json.h"
 #include "train/training.h"
