@@ -1,6 +1,7 @@
 /* Fuzzes the JSON in headers of slices and of torch's shards that tells where each part of a tensor
  * lies; the first byte of the input chooses the form. The part beside it is a good one. Accepted
- * pieces lie inside of their tensor, are as large as what the file holds, and are equal or apart. */
+ * pieces lie inside of their tensor, are as large as what the file holds, and are equal or apart.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,8 +51,8 @@ static void check_piece(const wefti_source_tensor *t, const wefti_source_piece *
         bool same = true, apart = false;
         for (int d = 0; d < t->desc.rank; d++) {
             same &= a->begin[d] == b->begin[d] && a->size[d] == b->size[d];
-            apart |= a->begin[d] + a->size[d] <= b->begin[d] ||
-                     b->begin[d] + b->size[d] <= a->begin[d];
+            apart |=
+                a->begin[d] + a->size[d] <= b->begin[d] || b->begin[d] + b->size[d] <= a->begin[d];
         }
         if (!same && !apart) abort();
     }

@@ -1,6 +1,6 @@
-/* Headers of slices and of torch's shards with a byte changed, and files that are cut. No such input
- * may crash, take memory by the sizes that it claims, or be read as something else than it says.
- * weft-test: threads */
+/* Headers of slices and of torch's shards with a byte changed, and files that are cut. No such
+ * input may crash, take memory by the sizes that it claims, or be read as something else than it
+ * says. weft-test: threads */
 #include "fixture.h"
 
 #include "dcp_shards.inc"

@@ -3,7 +3,10 @@
 #include "run_layouts.h"
 #include "session/world_fixture.h"
 
+#include <errno.h>
 #include <time.h>
+
+#include "base/fault.h"
 
 /* ---- worlds ---- */
 
@@ -220,6 +223,58 @@ static void bad_data_lose_no_step(void **state) {
             remove_run("error");
             remove_run("whole");
         }
+}
+
+/* In a world, each call for memory or files fails once, of either rank: all ranks end, and what is
+ * there is whole. With a failure of a step at the end, so that saving after it fails too. */
+static void every_call_fails_in_a_world(void **state) {
+    (void)state;
+    enum { RUNS = 40 };
+    static const wefti_fault_kind kinds[] = {WEFTI_FAULT_ALLOC, WEFTI_FAULT_IO};
+    words w = image_words("faults", 2);
+    add_words(&w, WITH("checkpoint.every=3", "checkpoint.keep=2"));
+    write_images(63);
+    for (int k = 0; k < 2; k++) {
+        int64_t calls = 0, saved = 0;
+        for (int i = -1; i < RUNS; i++) {
+            static member members[2];
+            rank_of_world ranks[2];
+            memset(members, 0, sizeof members);
+            weft_job *job = job_of(&w);
+            members[0].job = members[1].job = job;
+            /* most of the calls of the last failure come at the end */
+            int64_t nth = i < 0          ? INT64_MAX
+                          : i < RUNS / 2 ? calls * i / (RUNS / 2)
+                                         : calls - RUNS + i;
+            wefti_comm *comms[2];
+            ASSERT_OK(wefti_comm_threads(2, -1, comms));
+            for (int r = 0; r < 2; r++) {
+                ranks[r] = (rank_of_world){.work = run_member, .context = &members[r]};
+                ASSERT_OK(wefti_world_create(comms[r], r, 2, NULL, &ranks[r].world));
+            }
+            wefti_fault_arm(kinds[k], nth, false, EIO);
+            for (int r = 0; r < 2; r++)
+                assert_int_equal(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
+            for (int r = 0; r < 2; r++) pthread_join(ranks[r].thread, NULL);
+            if (i < 0) calls = wefti_fault_count(kinds[k]);
+            disarm_faults();
+            for (int r = 0; r < 2; r++) {
+                weft_world_leave(ranks[r].world);
+                if (ranks[r].status >= 0 || !ranks[r].message[0])
+                    fail_msg("call %lld, rank %d: status %d", (long long)nth, r, ranks[r].status);
+            }
+            weft_job_free(job);
+            int64_t *steps, count;
+            ASSERT_OK(wefti_checkpoint_list(in_root("faults"), &steps, &count));
+            for (int64_t s = 0; s < count; s++)
+                ASSERT_OK(wefti_checkpoint_verify(step_path("faults", steps[s])));
+            saved += count && steps[count - 1] == members[0].record.last;
+            wefti_free(steps);
+            ASSERT_OK(wefti_remove_tree(in_root("faults")));
+        }
+        print_message("%d of %d runs have saved their last step\n", (int)saved, RUNS + 1);
+        assert_in_range(saved, 10, RUNS);
+    }
 }
 
 /* Without the key, the failure costs the steps since the last checkpoint. */
@@ -442,6 +497,7 @@ int main(void) {
         cmocka_unit_test(ranks_with_other_rules_are_refused),
         cmocka_unit_test(the_first_of_a_minute_stays),
         cmocka_unit_test(bad_data_lose_no_step),
+        cmocka_unit_test(every_call_fails_in_a_world),
         cmocka_unit_test(without_the_key_nothing_is_saved),
         cmocka_unit_test(a_loss_without_a_number_keeps_the_step_before),
         cmocka_unit_test(states_that_a_failed_step_has_changed),

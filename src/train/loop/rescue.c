@@ -25,13 +25,28 @@ static weft_status check_whole(wefti_training *t) {
     return wefti_training_check_parameters(t);
 }
 
+/* The same on all ranks, or on rank 0 alone, which then does not write: no rank waits for another.
+ */
+static void note_unsaved(const wefti_training *t, weft_status status) {
+    if (status < 0)
+        wefti_training_note(t, "checkpoint.on_error: step %lld is not saved: %s",
+                            (long long)t->progress.step, weft_error_message());
+}
+
+/* Fails if the ranks are not in the same place any more. */
 static weft_status save(wefti_training *t) {
     bool unsaved;
-    weft_status status = check_whole(t);
-    WEFT_TRY(t->ranks.agreement ? wefti_agree(t->ranks.agreement, status) : status);
+    weft_status unwritten = WEFT_OK, status = check_whole(t);
+    if (t->ranks.agreement) status = wefti_agree(t->ranks.agreement, status);
+    if (t->ranks.agreement && !wefti_agreement_failed(t->ranks.agreement)) WEFT_TRY(status);
+    note_unsaved(t, status);
+    if (status < 0) return WEFT_OK;
     WEFT_TRY(wefti_training_unsaved(t, &unsaved));
-    if (unsaved) WEFT_TRY(wefti_training_save(t, false));
-    return wefti_training_finish_write(t);
+    if (unsaved) WEFT_TRY(wefti_training_try_save(t, &unwritten));
+    note_unsaved(t, unwritten);
+    WEFT_TRY(wefti_training_complete_parts(t));
+    note_unsaved(t, wefti_training_finish_write(t));
+    return WEFT_OK;
 }
 
 weft_status wefti_training_rescue(wefti_training *t, weft_status status) {
@@ -45,10 +60,10 @@ weft_status wefti_training_rescue(wefti_training *t, weft_status status) {
                             (long long)t->progress.step);
         return wefti_failure_tell(&failure);
     }
-    if (save(t) < 0)
-        wefti_training_note(t, "checkpoint.on_error: step %lld is not saved: %s",
-                            (long long)t->progress.step, weft_error_message());
+    weft_status parted = save(t);
+    note_unsaved(t, parted);
     (void)wefti_failure_tell(&failure);
+    if (parted < 0 || !t->ranks.agreement) return status; /* run.c reports it to the others */
     /* The failure is again the last that the ranks have agreed on. */
-    return t->ranks.agreement ? wefti_agree(t->ranks.agreement, status) : status;
+    return wefti_agree(t->ranks.agreement, status);
 }

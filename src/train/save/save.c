@@ -208,10 +208,7 @@ weft_status wefti_training_saved(wefti_training *t, wefti_checkpoint_tensor **ou
 
 /* Waits for the write under way and reports it. */
 weft_status wefti_training_finish_write(wefti_training *t) {
-    if (t->saving.together) {
-        if (t->saving.writing) wefti_checkpoint_wait_written(t->saving.writing);
-        WEFT_TRY(wefti_training_complete(t));
-    }
+    WEFT_TRY(wefti_training_complete_parts(t));
     wefti_checkpoint_job *job = t->saving.writing;
     if (!job) return WEFT_OK;
     char *note = NULL;
@@ -354,15 +351,17 @@ static weft_status save_alone(wefti_training *t, bool last) {
     return WEFT_OK;
 }
 
-/* *out_unwritten: why rank 0 (or the only process) could not begin to write. */
+weft_status wefti_training_complete_parts(wefti_training *t) {
+    if (!t->saving.together) return WEFT_OK;
+    if (t->saving.writing) wefti_checkpoint_wait_written(t->saving.writing);
+    return wefti_training_complete(t);
+}
+
 static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten) {
     *out_unwritten = WEFT_OK;
     if (!t->job->checkpoint.dir[0]) return WEFT_OK;
     t->saving.begun_ns = wefti_now_ns();
-    if (t->saving.together) {
-        if (t->saving.writing) wefti_checkpoint_wait_written(t->saving.writing);
-        WEFT_TRY(wefti_training_complete(t));
-    }
+    WEFT_TRY(wefti_training_complete_parts(t));
     wefti_training_note_unwritten(t, wefti_training_finish_write(t));
     if (t->ranks.world) return wefti_training_save_together(t, last, out_unwritten);
     *out_unwritten = save_alone(t, last);
@@ -382,6 +381,10 @@ weft_status wefti_training_save(wefti_training *t, bool last) {
     weft_status unwritten;
     WEFT_TRY(save(t, last, &unwritten));
     return unwritten;
+}
+
+weft_status wefti_training_try_save(wefti_training *t, weft_status *out_unwritten) {
+    return save(t, false, out_unwritten);
 }
 
 weft_status wefti_training_save_meanwhile(wefti_training *t) {

@@ -52,6 +52,11 @@ bool wefti_training_due(const wefti_training *t);
 /* Begins to write this step, after finishing a write under way. `last`: the state is known to be
  * good, so exactly checkpoint.keep steps remain; else one more. */
 weft_status wefti_training_save(wefti_training *t, bool last) WEFT_CHECKED;
+/* The same without `last`. Fails if the ranks are not in the same place any more. *out_unwritten:
+ * why rank 0 (or the only process) could not begin to write. */
+weft_status wefti_training_try_save(wefti_training *t, weft_status *out_unwritten) WEFT_CHECKED;
+/* Collective: waits for the parts of all ranks and completes the step. */
+weft_status wefti_training_complete_parts(wefti_training *t) WEFT_CHECKED;
 /* The same during a run: a failure to write becomes a note and the run goes on. */
 weft_status wefti_training_save_meanwhile(wefti_training *t) WEFT_CHECKED;
 /* Once a step, on all ranks: completes and reports a write. */
