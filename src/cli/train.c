@@ -68,14 +68,17 @@ static int failed(int rank) {
 }
 
 static int stopped(const weft_job *job, const weft_train_result *result, int rank) {
-    if (rank > 0) return 128 + result->stop;
-    cli_say(stderr, "weft: stopped after step %lld; ", (long long)result->steps);
+    const bool by_file = result->stop == WEFT_TRAIN_STOPPED_BY_FILE;
+    const int code = by_file ? CLI_DONE : 128 + result->stop;
+    if (rank > 0) return code;
+    cli_say(stderr, "weft: stopped after step %lld%s; ", (long long)result->steps,
+            by_file ? ", as checkpoint.stop_file asks" : "");
     if (*result->checkpoint)
         cli_say(stderr, "the same command continues from %s\n", result->checkpoint);
     else
         cli_say(stderr, "nothing was saved, as %s\n",
                 *job->checkpoint.dir ? "no step was done" : "the job has no checkpoint.dir");
-    return 128 + result->stop;
+    return code;
 }
 
 /* `world`: NULL, or this process's place among several; rank 0 reports. */
@@ -93,7 +96,8 @@ static int train(weft_world *world, const weft_job *job, const train_options *va
     cli_catch_signals(on_signal, false);
     weft_status status = weft_train_run_in(world, job, &events, &result);
     if (rank == 0) train_progress_end(&progress, &result, status);
-    if (status == WEFT_E_STOPPED && result.stop) return stopped(job, &result, rank);
+    const bool by_file = status >= 0 && result.stop == WEFT_TRAIN_STOPPED_BY_FILE;
+    if (by_file || (status == WEFT_E_STOPPED && result.stop)) return stopped(job, &result, rank);
     return status < 0 ? failed(rank) : CLI_DONE;
 }
 

@@ -104,7 +104,7 @@ static weft_status validate_with(wefti_training *t, wefti_feed *feed, int64_t ba
         double loss;
         bool stop;
         tally counted;
-        WEFT_TRY(wefti_training_stops(t, &stop));
+        WEFT_TRY(wefti_training_stops(t, WEFT_OK, &stop));
         if (stop) break;
         WEFT_TRY(wefti_feed_next(feed, &b));
         t->result->validation_prepared += b.prepared;
@@ -157,7 +157,7 @@ weft_status wefti_training_validate(wefti_training *t) {
     double start = wefti_now_s();
     WEFT_TRY(validate_all(t, &o, batches, &v));
     bool stop;
-    WEFT_TRY(wefti_training_stops(t, &stop));
+    WEFT_TRY(wefti_training_stops(t, WEFT_OK, &stop));
     if (stop) return WEFT_OK; /* a part of the data would give another number */
     v.seconds = wefti_now_s() - start;
     t->result->validation_loss = v.loss;
