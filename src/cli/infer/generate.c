@@ -1,5 +1,5 @@
 /* `weft generate`: text from a trained model. */
-#include "cli.h"
+#include "cli/cli.h"
 
 #include <errno.h>
 #include <stdlib.h>
