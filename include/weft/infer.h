@@ -1,5 +1,5 @@
-/* Trained models in use, on the devices of one process or of a world: how good a model is on data.
- * Text generation is in weft/generate.h.
+/* Trained models in use, on the devices of one process or of a world: how good a model is on data,
+ * and its outputs for given inputs. Text generation is in weft/generate.h.
  *
  * A job says how: the data, the batch, the precision, the plan. The weights come from a checkpoint,
  * which may have been written on any plan. Sessions have no backward pass and no optimizer. In a
@@ -56,6 +56,78 @@ typedef struct weft_eval_result {
 WEFT_API weft_status weft_eval_run(weft_world *world, const weft_job *job,
                                    const weft_eval_options *options,
                                    weft_eval_result *out) WEFT_CHECKED;
+
+/* ---- outputs ---- */
+
+/* A model that is loaded once and called many times. One thread at a time may use it. */
+typedef struct weft_infer weft_infer;
+
+typedef struct weft_infer_options {
+    const char *checkpoint; /* as for weft_generator_open */
+    int64_t batch;  /* samples that are computed together; 0: those of the job's microbatch */
+    int64_t length; /* language models: most tokens of a sample; 0: the job's model.context,
+                       or the model's */
+    weft_infer_events events;
+} weft_infer_options;
+
+/** Load a model. Collective in a world, as weft_eval_run.
+ * @param out  closed with weft_infer_close
+ * @return as weft_eval_run; WEFT_E_ARG for more tokens than the model has positions */
+WEFT_API weft_status weft_infer_open(weft_world *world, const weft_job *job,
+                                     const weft_infer_options *options,
+                                     weft_infer **out) WEFT_CHECKED;
+WEFT_API void weft_infer_close(weft_infer *infer); /* NULL is legal; not collective */
+
+typedef struct weft_infer_info {
+    const char *checkpoint; /* directory of the weights; borrowed */
+    /* One sample. Input: i32 [length], or f32 [channels, height, width] with values as in training.
+     * Output: the logits, f32 [length, vocab] or [classes]. */
+    weft_desc input, output;
+    int64_t batch;
+    bool causal; /* samples may be shorter than `input`: no token sees those after it */
+    int devices;
+    int64_t predicted_peak_bytes; /* of the device that needs most */
+} weft_infer_info;
+WEFT_API weft_infer_info weft_infer_info_of(const weft_infer *infer);
+
+/** Compute the logits of any number of samples, `batch` at a time; the last ones may be fewer.
+ * Allocates nothing after the first call. Collective in a world, with the same input on all ranks;
+ * all ranks get the output.
+ * @param samples  1 or more
+ * @param length   language models: tokens of each sample, at most those of weft_infer_info. Fewer
+ *   are possible for causal models. Else 0
+ * @param input    [samples, ...]: i32 [samples, length] or f32
+ * @param output   [samples, length, vocab] or [samples, classes]
+ * @return WEFT_E_ARG for wrong sizes and for tokens outside the vocabulary; WEFT_E_STOPPED */
+WEFT_API weft_status weft_infer_run(weft_infer *infer, int64_t samples, int64_t length,
+                                    const void *input, float *output) WEFT_CHECKED;
+
+typedef struct weft_infer_files {
+    const char *checkpoint;
+    const char *input;  /* npy: whole numbers [samples, length]; or images [samples, channels,
+                           height,  width], also without channels if there is one: u8, divided by
+                           255,  or  floating-point numbers as they are */
+    const char *output; /* npy of f32, written completely or not at all */
+    int64_t batch;      /* as in weft_infer_options */
+    weft_infer_events events;
+} weft_infer_files;
+
+typedef struct weft_infer_files_result {
+    char checkpoint[4096];
+    int rank; /* of the output: 2 or 3 dimensions */
+    int64_t shape[3];
+    int devices;
+    int64_t predicted_peak_bytes;
+    double seconds; /* without opening and loading */
+} weft_infer_files_result;
+
+/** Compute the logits of all samples of a file and write them to a file. Collective in a world:
+ * rank 0 alone reads and writes the files.
+ * @return as weft_infer_open and weft_infer_run; WEFT_E_NOT_FOUND, WEFT_E_IO; WEFT_E_CORRUPT for a
+ *   damaged file; WEFT_E_SHAPE if the array does not fit the model */
+WEFT_API weft_status weft_infer_files_run(weft_world *world, const weft_job *job,
+                                          const weft_infer_files *files,
+                                          weft_infer_files_result *out) WEFT_CHECKED;
 
 #ifdef __cplusplus
 }

@@ -55,6 +55,7 @@ typedef struct cli_verb {
     X(train)                                                                                       \
     X(generate)                                                                                    \
     X(eval)                                                                                        \
+    X(infer)                                                                                       \
     X(model)                                                                                       \
     X(plan) X(program) X(simulate) X(audit) X(info) X(machine) X(checkpoint) X(launch) X(bench)
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;

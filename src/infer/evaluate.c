@@ -46,7 +46,7 @@ static weft_status run(wefti_trained *m, weft_world *world, const weft_job *job,
     wefti_evaluation e;
     WEFT_TRY(wefti_trained_begin(m, world, job, o->checkpoint, &o->events));
     choose_data(&m->job, o);
-    WEFT_TRY(wefti_trained_open(m, WEFT_USE_EVAL, 0));
+    WEFT_TRY(wefti_trained_open(m, WEFT_USE_EVAL, 0, 0));
     const double start = wefti_now_s();
     WEFT_TRY(evaluate(m, o, &e));
     WEFT_REQUIRE(!e.stopped, WEFT_E_STOPPED, "stopped after %lld samples", (long long)e.samples);

@@ -71,26 +71,28 @@ static weft_status configure(wefti_trained *m) {
 }
 
 /* The plan's microbatches and optimizer states have no meaning here. */
-static weft_status build_session(wefti_trained *m, weft_model_use use, int64_t batch) {
+static weft_status build_session(wefti_trained *m, weft_model_use use, int64_t batch,
+                                 int64_t length) {
     wefti_training *t = &m->training;
     weft_session_options o = wefti_training_options(t);
-    const int64_t context = t->model.objective->is_language ? m->job.model.context : 0;
+    if (!length && t->model.objective->is_language) length = m->job.model.context;
     o.optimizer = (weft_optimizer){.kind = WEFT_NO_OPTIMIZER};
     o.clip = 0;
     o.microbatches = 1;
-    WEFT_TRY(weft_model_build(&t->model.config, use, batch ? batch : t->batch.micro, context,
+    WEFT_TRY(weft_model_build(&t->model.config, use, batch ? batch : t->batch.micro, length,
                               m->job.train.precision, &t->model.eval_graph));
     return wefti_session_create(t->model.eval_graph, &o, &t->session);
 }
 
-weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t batch) {
+weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t batch,
+                               int64_t length) {
     wefti_training *t = &m->training;
     WEFT_TRY(wefti_training_same_job(t));
     WEFT_TRY(configure(m));
     if (use == WEFT_USE_EVAL) WEFT_TRY(wefti_training_open_data(t));
     wefti_training_limit_memory(t);
     WEFT_TRY(wefti_training_graph(t)); /* plans are made for the graph that is trained */
-    WEFT_TRY(build_session(m, use, batch));
+    WEFT_TRY(build_session(m, use, batch, length));
     return wefti_pretrained_load_parts(t->ranks.agreement, t->ranks.follows, t->session,
                                        &t->model.config, m->path);
 }

@@ -25,8 +25,10 @@ weft_status wefti_trained_begin(wefti_trained *m, weft_world *world, const weft_
                                 const char *checkpoint,
                                 const weft_infer_events *events) WEFT_CHECKED;
 /* Builds the session for a graph of `use` and loads the weights. EVAL opens the job's data.
- * `batch`: samples of a pass; 0: those of the job's microbatch. */
-weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t batch) WEFT_CHECKED;
+ * `batch`: samples of a pass; 0: those of the job's microbatch. `length`: tokens of a sample; 0:
+ * the job's model.context, or the model's. */
+weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t batch,
+                               int64_t length) WEFT_CHECKED;
 /* Ends with the same status on all ranks: a failure of one rank alone is told to the others. */
 weft_status wefti_trained_end(wefti_trained *m, weft_world *world, weft_status status);
 void wefti_trained_close(wefti_trained *m);
