@@ -110,6 +110,10 @@ weft_status wefti_training_open(wefti_training *t) WEFT_CHECKED;
 void wefti_training_close(wefti_training *t);
 /* The model's configuration; opens data into t->data when sizes depend on it. */
 weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;
+/* After that, on all ranks: the data, unless they are open, and what depends on them. */
+weft_status wefti_training_open_data(wefti_training *t) WEFT_CHECKED;
+/* memory_bytes: the job's limit, or a device's share of the machine's memory. */
+void wefti_training_limit_memory(wefti_training *t);
 /* The plan of the run: of the job, or of a search, which exists once the graph does. NULL: none. */
 const weft_plan *wefti_training_plan(const wefti_training *t);
 /* search.c: finds the plan of a job of mode auto, and of a resume. Rank 0 searches, or reads the

@@ -31,6 +31,15 @@ weft_status wefti_training_open_feed(const wefti_feed_options *o, void **out_blo
 
 /* validate.c: the loss (and accuracy) over the validation data. Does nothing without such data. */
 weft_status wefti_training_validate(wefti_training *t) WEFT_CHECKED;
+/* The same over the first batches of a part of the data, without a report. */
+typedef struct wefti_evaluation {
+    int64_t samples, targets;
+    int64_t bytes;         /* of the targets' texts; 0: the data have no tokenizer */
+    double loss, accuracy; /* means over targets and samples; accuracy NaN: no classes */
+    bool stopped;          /* the numbers are of a part of the batches */
+} wefti_evaluation;
+weft_status wefti_training_evaluate(wefti_training *t, weft_data_part part, int64_t batches,
+                                    wefti_evaluation *out) WEFT_CHECKED;
 
 /* finish.c: after the last step, or when the run is stopped: validates and saves. */
 weft_status wefti_training_finish(wefti_training *t) WEFT_CHECKED;
