@@ -45,7 +45,8 @@ typedef struct wefti_joint_line {
     double fixed, each;           /* seconds */
     double wait_fixed, wait_each; /* of these, of transfers */
     double kept_fixed, kept_each; /* bytes of saved blocks and of inputs that are kept */
-    double parameters, optimizer; /* bytes on a device at level 0, without stages */
+    double frame[2]; /* working memory of the backward pass with one sample, with two */
+    double parameters, optimizer;             /* bytes on a device at level 0, without stages */
     double whole_parameters, whole_optimizer; /* bytes of the whole tensors */
 } wefti_joint_line;
 
