@@ -383,6 +383,21 @@ static void cells_are_described(void **state) {
     source_free(&m);
 }
 
+/* A plain plan that fits comes first, though most splits of the experts do not fit. The batch is no
+ * multiple of the devices. */
+static void the_first_walk_is_a_plan_that_fits(void **state) {
+    (void)state;
+    source m = {.dtype = WEFT_BF16, .config = language(WEFT_FAMILY_MIXTRAL, 5, 64, 256, 64)};
+    m.config.experts = 32;
+    wefti_joint_answer a =
+        answered(&m, &(question){machine(2, 8, 300e9, 25e9), NULL, 16, 24, (int64_t)24 << 20, 1});
+    assert_int_equal(a.evaluations, 1);
+    assert_int_equal(a.degrees.context, 1);
+    if (a.programs > 64) fail_msg("%lld programs", (long long)a.programs);
+    wefti_joint_answer_free(&a);
+    source_free(&m);
+}
+
 /* ---- constraints and limits ---- */
 
 static void constraints_are_kept(void **state) {
@@ -461,6 +476,7 @@ int main(void) {
         cmocka_unit_test(experts_are_shared_out),
         cmocka_unit_test(uneven_machines_have_plans),
         cmocka_unit_test(cells_are_described),
+        cmocka_unit_test(the_first_walk_is_a_plan_that_fits),
         cmocka_unit_test(constraints_are_kept),
         cmocka_unit_test(contradictions_are_named),
         cmocka_unit_test(what_does_not_fit_is_said),

@@ -26,6 +26,7 @@ typedef enum item_kind {
 typedef struct item {
     double bound, bytes; /* of the step and of memory, at least */
     double guess;        /* of the step, about */
+    double about;        /* bytes of a device */
     item_kind kind;
     int64_t number;
     wefti_degrees degrees;
@@ -36,13 +37,14 @@ typedef struct item {
 
 /* How much longer than guessed the walks of a split have been. */
 typedef struct correction {
-    wefti_degrees split;
+    wefti_degrees degrees;
     double ratio;
 } correction;
 
-/* Orders of what is open. FIRST_PLAN: by guess, but what is known better comes first unless it is
- * far longer; only plain candidates, until there is a plan. */
-typedef enum order { BY_BOUND, BY_GUESS, FIRST_PLAN, ORDERS } order;
+/* Orders of what is open. BY_BYTES: while nothing that is likely to fit is known. FIRST_PLAN: by
+ * guess, but what is known better comes first unless it is far longer; only plain candidates, until
+ * there is a plan. */
+typedef enum order { BY_BOUND, BY_GUESS, BY_BYTES, FIRST_PLAN, ORDERS } order;
 /* Numbers of items. Those that have been taken leave it when they come first. */
 typedef struct item_heap {
     int64_t *at;
@@ -97,9 +99,16 @@ static double guess_of(const item *x) {
 }
 
 static double key_of(const item *x, order by) {
-    return by == BY_BOUND   ? x->bound
-           : by == BY_GUESS ? guess_of(x)
-                            : guess_of(x) * (1 + 0.2 * x->kind);
+    switch (by) {
+    case BY_BOUND:
+        return x->bound;
+    case BY_BYTES:
+        return x->about;
+    case FIRST_PLAN:
+        return guess_of(x) * (1 + 0.2 * x->kind);
+    default:
+        return guess_of(x);
+    }
 }
 
 static bool is_first(const joint_search *s, order by, int64_t a, int64_t b) {
@@ -147,27 +156,22 @@ static weft_status push_item(joint_search *s, item x) {
     s->count++;
     const bool guessed = s->guessing && isfinite(x.guess);
     if (guessed) WEFT_TRY(insert(s, BY_GUESS, x.number));
+    if (!s->out->prediction) WEFT_TRY(insert(s, BY_BYTES, x.number));
     if (guessed && !s->out->prediction && is_plain(s, &x.degrees))
         WEFT_TRY(insert(s, FIRST_PLAN, x.number));
     return insert(s, BY_BOUND, x.number);
 }
 
-static weft_status push(joint_search *s, item_kind kind, double bound, double guess,
+static weft_status push(joint_search *s, item_kind kind, double bound, double guess, double about,
                         const wefti_degrees *d) {
-    return push_item(s, (item){bound, 0, guess, kind, 0, *d, false, false, false});
+    return push_item(
+        s, (item){.bound = bound, .guess = guess, .about = about, .kind = kind, .degrees = *d});
 }
 
 static item take_number(joint_search *s, int64_t number) {
     s->items[number].taken = true;
     s->count--;
     return s->items[number];
-}
-
-/* The open item with the least bound; there is one. */
-static const item *least_bound(joint_search *s) {
-    item_heap *h = &s->heaps[BY_BOUND];
-    while (s->items[h->at[0]].taken) remove_first(s, BY_BOUND);
-    return &s->items[h->at[0]];
 }
 
 /* ---- coarse bounds ---- */
@@ -307,9 +311,24 @@ static bool same_split(const wefti_degrees *a, const wefti_degrees *b) {
            !memcmp(a->order, b->order, sizeof a->order);
 }
 
-static correction *correction_of(joint_search *s, const wefti_degrees *d) {
+/* The factor that the guess of a candidate needs, 1: nothing is known. Other levels are less alike.
+ */
+static double correction_of(const joint_search *s, const wefti_degrees *d) {
+    double factor = 1;
+    for (int64_t i = 0; i < s->correction_count; i++) {
+        const correction *c = &s->corrections[i];
+        if (!same_split(&c->degrees, d)) continue;
+        if (c->degrees.level == d->level) return c->ratio;
+        factor = factor == 1 || sqrt(c->ratio) < factor ? sqrt(c->ratio) : factor;
+    }
+    return factor;
+}
+
+static correction *known_correction(joint_search *s, const wefti_degrees *d) {
     for (int64_t i = 0; i < s->correction_count; i++)
-        if (same_split(&s->corrections[i].split, d)) return &s->corrections[i];
+        if (s->corrections[i].degrees.level == d->level &&
+            same_split(&s->corrections[i].degrees, d))
+            return &s->corrections[i];
     return NULL;
 }
 
@@ -317,7 +336,7 @@ static correction *correction_of(joint_search *s, const wefti_degrees *d) {
 static weft_status correct(joint_search *s, const item *x, double seconds) {
     const double ratio = x->corrected || !isfinite(x->guess) ? 1 : seconds / x->guess;
     if (ratio <= 1) return WEFT_OK;
-    correction *known = correction_of(s, &x->degrees);
+    correction *known = known_correction(s, &x->degrees);
     if (known) {
         known->ratio = ratio < known->ratio ? ratio : known->ratio;
         return WEFT_OK;
@@ -513,13 +532,19 @@ static double frame_of(const wefti_joint_line *line, double samples) {
     return frame > 0 ? frame : 0;
 }
 
+/* About how many bytes the level takes that needs least. */
+static double least_of_levels(const joint_search *s, const line_bound *b) {
+    const int32_t fixed = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
+    double least = INFINITY;
+    for (int level = 0; level <= 3; level++)
+        if ((fixed < 0 || fixed == level) && b->guess_bytes[level] < least)
+            least = b->guess_bytes[level];
+    return least;
+}
+
 /* Whether about some level fits, with room for `margin`. */
 static bool likely_fits(const joint_search *s, const line_bound *b) {
-    const int32_t fixed = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
-    for (int level = 0; level <= 3; level++)
-        if ((fixed < 0 || fixed == level) && b->guess_bytes[level] <= margin * (double)s->j.limit)
-            return true;
-    return false;
+    return least_of_levels(s, b) <= margin * (double)s->j.limit;
 }
 
 /* Bytes that a sample keeps with tensor parallelism: a part is divided, the rest is on all devices.
@@ -685,7 +710,8 @@ static weft_status push_split(joint_search *s, const wefti_degrees *degrees, dou
         const double guess = guess_of_split(s, &d, &b);
         const bool fits = b.bytes <= (double)s->j.limit;
         if (fits)
-            WEFT_TRY(push(s, ITEM_COARSE, b.seconds > bound ? b.seconds : bound, guess, &d));
+            WEFT_TRY(push(s, ITEM_COARSE, b.seconds > bound ? b.seconds : bound, guess,
+                          least_of_levels(s, &b), &d));
         else
             note_large(s, &d, b.bytes);
         if (is_last_mode(s, &d) || (fits && (isfinite(guess) || is_large(&d)))) return WEFT_OK;
@@ -713,14 +739,14 @@ static weft_status keeps_less(joint_search *s, const wefti_degrees *degrees, boo
 }
 
 /* A candidate does not fit: with more recomputation it may, and takes no less time. */
-static weft_status retry(joint_search *s, const wefti_degrees *degrees, double bound,
-                         double guess) {
+static weft_status retry(joint_search *s, const wefti_degrees *degrees, double bound, double guess,
+                         double about) {
     wefti_degrees d = *degrees;
     while (!is_last_mode(s, &d)) {
         bool less;
         WEFT_TRY(keeps_less(s, &d, &less));
         d.recompute = (weft_recompute)((int)d.recompute + 1);
-        if (less) return push(s, ITEM_RETRY, bound, guess, &d);
+        if (less) return push(s, ITEM_RETRY, bound, guess, 0.7 * about, &d);
     }
     return WEFT_OK;
 }
@@ -742,11 +768,15 @@ static weft_status push_candidate(joint_search *s, const wefti_degrees *d, doubl
     const double guess = stays ? INFINITY : (bound + exposed) * (d->shard ? 1.05 : 1);
     const bool fits = bytes <= (double)s->j.limit, likely = about <= margin * (double)s->j.limit;
     if (fits)
-        WEFT_TRY(push_item(s, (item){bound, 0, likely ? guess : INFINITY, ITEM_DRAFT, 0, *d,
-                                     !likely, false, false}));
+        WEFT_TRY(push_item(s, (item){.bound = bound,
+                                     .guess = likely ? guess : INFINITY,
+                                     .about = about,
+                                     .kind = ITEM_DRAFT,
+                                     .degrees = *d,
+                                     .retried = !likely}));
     else
         note_bounded(s, d, bytes);
-    return fits && likely ? WEFT_OK : retry(s, d, bound, guess);
+    return fits && likely ? WEFT_OK : retry(s, d, bound, guess, about);
 }
 
 static weft_status push_draft(void *context, const wefti_degrees *d) {
@@ -786,10 +816,12 @@ static weft_status refine(joint_search *s, const item *x) {
     const double bound = b.seconds > x->bound ? b.seconds : x->bound;
     if (b.bytes > (double)s->j.limit) {
         note_bounded(s, &x->degrees, b.bytes);
-        return x->retried ? WEFT_OK : retry(s, &x->degrees, bound, x->guess);
+        return x->retried ? WEFT_OK : retry(s, &x->degrees, bound, x->guess, b.bytes);
     }
-    return push_item(
-        s, (item){bound, b.bytes, x->guess, ITEM_BOUNDED, 0, x->degrees, x->retried, false, false});
+    item bounded = *x;
+    bounded.bound = bound, bounded.bytes = b.bytes, bounded.kind = ITEM_BOUNDED;
+    bounded.taken = false;
+    return push_item(s, bounded);
 }
 
 /* With replicas as the inner axis, the other axes lie on the same links as with replicas as the
@@ -820,7 +852,7 @@ static weft_status draw(joint_search *s, const item *x) {
     const bool fits = b.bytes <= (double)s->j.limit;
     const bool likely = likely_fits(s, &b);
     if (fits)
-        WEFT_TRY(push(s, ITEM_DRAWN, bound, likely ? x->guess : INFINITY, &x->degrees));
+        WEFT_TRY(push(s, ITEM_DRAWN, bound, likely ? x->guess : INFINITY, x->about, &x->degrees));
     else
         note_large(s, &x->degrees, b.bytes);
     if ((fits && (likely || !isfinite(x->guess))) || is_last_mode(s, &x->degrees)) return WEFT_OK;
@@ -834,7 +866,7 @@ static weft_status find_work(joint_search *s, const item *x) {
     WEFT_TRY(wefti_joint_work_find(&s->j, &x->degrees, &work));
     if (!work->legal) return WEFT_OK;
     const double even = even_bound(s, &x->degrees, work);
-    return push(s, ITEM_SPLIT, even > x->bound ? even : x->bound, x->guess, &x->degrees);
+    return push(s, ITEM_SPLIT, even > x->bound ? even : x->bound, x->guess, x->about, &x->degrees);
 }
 
 static weft_status take(joint_search *s, const item *x) {
@@ -855,7 +887,7 @@ static weft_status take(joint_search *s, const item *x) {
     }
     s->fits = true;
     WEFT_TRY(walk(s, &x->degrees, x));
-    return s->fits || x->retried ? WEFT_OK : retry(s, &x->degrees, x->bound, x->guess);
+    return s->fits || x->retried ? WEFT_OK : retry(s, &x->degrees, x->bound, x->guess, x->about);
 }
 
 static bool over_budget(const joint_search *s) {
@@ -929,37 +961,38 @@ static weft_status least_guess(joint_search *s, int64_t *out) {
         item *x = &s->items[h->at[0]];
         if (!x->taken && guess_of(x) > 1.1 * best(s)) break;
         const bool open = !x->taken && x->bound * s->ratio < best(s) && !is_costly(s, x);
-        const correction *known =
-            open && is_walked(x) && !x->corrected ? correction_of(s, &x->degrees) : NULL;
-        if (open && !known) {
+        const double factor =
+            open && is_walked(x) && !x->corrected ? correction_of(s, &x->degrees) : 1;
+        if (open && factor == 1) {
             *out = x->number;
             return WEFT_OK;
         }
         remove_first(s, BY_GUESS);
-        if (!known) continue;
-        x->guess *= known->ratio;
+        if (!open) continue;
+        x->guess *= factor;
         x->corrected = true;
         WEFT_TRY(insert(s, BY_GUESS, x->number));
     }
     return WEFT_OK;
 }
 
-/* -1: no plain split is open. */
-static int64_t first_plan(joint_search *s) {
-    item_heap *h = &s->heaps[FIRST_PLAN];
-    while (h->count && s->items[h->at[0]].taken) remove_first(s, FIRST_PLAN);
+/* The first item that is open, -1: none. */
+static int64_t first_of(joint_search *s, order by) {
+    item_heap *h = &s->heaps[by];
+    while (h->count && s->items[h->at[0]].taken) remove_first(s, by);
     return h->count ? h->at[0] : -1;
 }
 
-/* A plain plan first. By guess until a few walks in turn have found no better plan; then by
- * bound. */
+/* A plain plan first, or what needs least memory if nothing is likely to fit. By guess until a few
+ * walks in turn have found no better plan; then by bound. */
 static weft_status next_of(joint_search *s, int64_t *out) {
     *out = -1;
     if (s->out->prediction && s->out->evaluations - s->found >= FRUITLESS) s->guessing = false;
-    if (s->guessing && !s->out->prediction) *out = first_plan(s);
+    if (s->guessing && !s->out->prediction) *out = first_of(s, FIRST_PLAN);
     if (s->guessing && *out < 0) WEFT_TRY(least_guess(s, out));
+    if (s->guessing && *out < 0 && !s->out->prediction) *out = first_of(s, BY_BYTES);
     s->guessing = *out >= 0;
-    if (*out < 0) *out = least_bound(s)->number;
+    if (*out < 0) *out = first_of(s, BY_BOUND);
     return WEFT_OK;
 }
 
@@ -969,7 +1002,7 @@ static weft_status branch_and_bound(joint_search *s) {
     WEFT_TRY(wefti_joint_splits(&s->j, &visit));
     double least = INFINITY;
     while (s->count) {
-        least = least_bound(s)->bound;
+        least = s->items[first_of(s, BY_BOUND)].bound;
         if (least * s->ratio >= best(s)) break;
         if (over_budget(s) || out_of_time(s)) break;
         int64_t next;
