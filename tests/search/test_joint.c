@@ -398,6 +398,31 @@ static void the_first_walk_is_a_plan_that_fits(void **state) {
     source_free(&m);
 }
 
+/* Two plans never share one text, and each text is a constraint for its own plan. */
+static void texts_of_degrees_differ(void **state) {
+    (void)state;
+    static const int8_t orders[][4] = {{0, 1, 2, 3}, {0, 1, 3, 2}, {1, 2, 3, 0}};
+    static const int inner[] = {-1, 2, 0};
+    for (int k = 0; k < 3; k++) {
+        wefti_degrees d = wefti_degrees_none();
+        wefti_joint_fix fix = wefti_joint_free();
+        wefti_text text = {0};
+        d.data = d.context = d.tensor = 2;
+        memcpy(d.order, orders[k], sizeof d.order);
+        wefti_joint_degrees_text(&d, &text);
+        char *words = wefti_text_take(&text);
+        ASSERT_OK(wefti_joint_fix_add(words, &fix));
+        assert_int_equal(fix.value[WEFTI_JOINT_INNER], inner[k]);
+        wefti_free(words);
+    }
+    source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_LLAMA, 4, 64, 256, 32)};
+    wefti_joint_answer a =
+        answered(&m, &(question){machine(2, 2, 1e11, 1e10), "dp=2 tp=2 inner=dp", 4, 16, 0, 2});
+    assert_int_equal(a.degrees.order[3], 0);
+    wefti_joint_answer_free(&a);
+    source_free(&m);
+}
+
 /* ---- constraints and limits ---- */
 
 static void constraints_are_kept(void **state) {
@@ -461,6 +486,8 @@ static void what_does_not_fit_is_said(void **state) {
                      WEFT_E_NOMEM);
     assert_non_null(strstr(weft_error_message(), "rank"));
     assert_non_null(strstr(weft_error_message(), "bytes"));
+    /* The instant: a step of the program. */
+    assert_non_null(strstr(weft_error_message(), "at once in "));
     source_free(&m);
 }
 
@@ -477,6 +504,7 @@ int main(void) {
         cmocka_unit_test(uneven_machines_have_plans),
         cmocka_unit_test(cells_are_described),
         cmocka_unit_test(the_first_walk_is_a_plan_that_fits),
+        cmocka_unit_test(texts_of_degrees_differ),
         cmocka_unit_test(constraints_are_kept),
         cmocka_unit_test(contradictions_are_named),
         cmocka_unit_test(what_does_not_fit_is_said),

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "models/splits.h"
+#include "program/print.h"
 #include "schedule/schedule.h"
 #include "search/joint/parts.h"
 #include "search/predict/predict.h"
@@ -1081,8 +1082,51 @@ static weft_status advise(const wefti_joint_problem *p, char out[128]) {
     return found ? WEFT_OK : with_more_devices(p, &found, out);
 }
 
+/* The largest tensors at the peak of a candidate that has been walked, and the step of the peak.
+ * NULL: its plan is not the one of its degrees. */
+static weft_status build_instant(joint_search *s, const misfit *m, char **out) {
+    const wefti_degrees *d = &m->degrees;
+    const wefti_optimizer_plan *optimizer;
+    wefti_program *program;
+    int32_t *part_of;
+    weft_plan *plan;
+    weft_graph *graph;
+    WEFT_TRY(graph_of(s, d, &graph, &optimizer));
+    WEFT_TRY(parts_of(s, d, &part_of));
+    weft_status status = wefti_joint_plan(&s->j, d, part_of, &plan);
+    wefti_free(part_of);
+    WEFT_TRY(status);
+    const wefti_program_spec spec = {
+        .graph = graph,
+        .backends = wefti_builtin_backends(),
+        .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
+        .optimizer = optimizer,
+        .keep_gradients = !optimizer && graph->loss >= 0,
+        .microbatches = d->microbatches * s->j.problem->settings->copies,
+        .plan = wefti_plan_matters(plan) ? plan : NULL,
+        .rank = m->rank,
+        .routes = s->j.routes};
+    status = wefti_program_build(&spec, &program);
+    weft_plan_destroy(plan);
+    WEFT_TRY(status);
+    enum { NAMED = 3 };
+    if ((double)program->peak_bytes == m->bytes)
+        status = wefti_program_largest(program, NAMED, out);
+    wefti_program_destroy(program);
+    return status;
+}
+
+static weft_status find_instant(joint_search *s, const misfit *m, char **out) {
+    *out = NULL;
+    const weft_status status = build_instant(s, m, out);
+    if (!wefti_joint_refuses(status)) return status;
+    wefti_error_clear();
+    return WEFT_OK;
+}
+
 static weft_status no_plan(joint_search *s) {
     const misfit *m = &s->walked;
+    char *instant = NULL;
     char needs[32], more[32], has[32], advice[128];
     if (!s->misfits && s->any_large) s->bounded[s->misfits++] = s->large;
     for (int i = 0; i < s->misfits && !s->j.problem->plain; i++)
@@ -1093,8 +1137,11 @@ static weft_status no_plan(joint_search *s) {
                  "model nor its batch",
                  s->j.devices, (long long)s->numbered);
     WEFT_TRY(advise(s->j.problem, advice));
+    if (s->any_walked && !s->j.problem->plain) WEFT_TRY(find_instant(s, m, &instant));
     wefti_text text = {0};
     wefti_joint_degrees_text(&m->degrees, &text);
+    if (instant) wefti_text_add(&text, ": %s", instant);
+    wefti_free(instant);
     char *degrees = wefti_text_take(&text);
     WEFT_REQUIRE(degrees, WEFT_E_NOMEM, "no memory for a message");
     const weft_status status = WEFT_RAISE(

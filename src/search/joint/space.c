@@ -54,6 +54,7 @@ static weft_status visit_orders(const wefti_joint *j, const wefti_joint_visit *v
         int at = 0;
         bool seen = false;
         if (inner < JOINT_AXES - 1 && sizes[inner] == 1) continue;
+        if (!admits(j, WEFTI_JOINT_INNER, inner)) continue;
         for (int a = 0; a < JOINT_AXES; a++)
             if (a != inner) order[at++] = (int8_t)a;
         order[at] = (int8_t)inner;
