@@ -83,7 +83,8 @@ typedef struct wefti_joint_problem {
     int32_t evaluations;  /* budget: plans that are walked; 0: the usual number */
     double tolerance;     /* part of the step; 0: the usual one */
     double seconds;       /* 0: no limit of time */
-    bool plain; /* if no plan fits, the message does not say which change would make one fit */
+    bool by_bound; /* no guesses: each candidate is bounded with its state before it is walked */
+    bool plain;    /* if no plan fits, the message does not say which change would make one fit */
 } wefti_joint_problem;
 
 /* A candidate that was simulated. */

@@ -66,8 +66,9 @@ typedef struct wefti_joint_state {
     wefti_joint_share update;                      /* kernels of the update */
     wefti_joint_share waits[3];                    /* transfers within calls, per section */
     wefti_joint_share stream[3][WEFTI_LEVELS_MAX]; /* busy time without latencies */
-    double tail;                                   /* exposed behind the last backward pass */
-    int64_t *parameters, *optimizer, *gradients;   /* [shape.calls]: bytes */
+    wefti_joint_share early[WEFTI_LEVELS_MAX];   /* of it, posted before the first backward call */
+    double tail;                                 /* exposed behind the last backward pass */
+    int64_t *parameters, *optimizer, *gradients; /* [shape.calls]: bytes */
 } wefti_joint_state;
 
 /* Bounds are sums of seconds; the simulator adds whole picoseconds. */

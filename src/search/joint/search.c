@@ -1171,7 +1171,7 @@ static weft_status begin(joint_search *s) {
     j->scalable = p->source.batch > 0;
     j->known = p->source.config != NULL;
     s->outwards = is_slower_outwards(p->machine);
-    s->guessing = true;
+    s->guessing = !p->by_bound;
     s->ratio = 1 + (p->tolerance > 0 ? p->tolerance : tolerance);
     WEFT_TRY(wefti_arena_create(&j->arena));
     WEFT_TRY(wefti_route_cache_create(&j->routes));
