@@ -106,7 +106,7 @@ static double key_of(const item *x, order by) {
     case BY_BYTES:
         return x->about;
     case FIRST_PLAN:
-        return guess_of(x) * (1 + 0.2 * x->kind);
+        return guess_of(x) * (1 + 0.2 * (int)x->kind);
     default:
         return guess_of(x);
     }
