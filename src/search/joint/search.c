@@ -177,16 +177,35 @@ static item take_number(joint_search *s, int64_t number) {
 
 /* ---- coarse bounds ---- */
 
+/* Samples of a step on the replica that has most of them: an uneven batch gives some replicas more
+ * than others, in each microbatch the same ones. */
+static double busiest_samples(const joint_search *s, const wefti_degrees *d) {
+    const wefti_joint_problem *p = s->j.problem;
+    const double parts = (double)d->microbatches * p->settings->copies;
+    return s->j.scalable ? parts * ceil((double)p->source.batch / parts / d->data / d->expert) : 1;
+}
+
+/* A schedule of two chunks a stage begins stages behind the first chunks only. */
+static bool begins_by_chunks(const joint_search *s, const wefti_degrees *d) {
+    const int32_t *fixed = s->j.problem->fix.value;
+    return wefti_joint_calls(&s->j.shape) >= 2 * (int64_t)d->stages &&
+           fixed[WEFTI_JOINT_CHUNKS] != 1 &&
+           (fixed[WEFTI_JOINT_SCHEDULE] < 0 ||
+            fixed[WEFTI_JOINT_SCHEDULE] == (int32_t)WEFT_PIPELINE_ZERO_BUBBLE);
+}
+
 /* All devices compute products at the best rate, and a stage begins behind the forward passes of
- * those before it; a forward pass is at least a fifth of both. */
+ * those before it. A forward pass is at least a quarter of both; a fifth leaves room. Of two alike
+ * chunks the first one is half of that. */
 static double products_bound(const joint_search *s, const wefti_degrees *d) {
-    const double batch = s->j.scalable ? (double)s->j.problem->source.batch : 1;
+    const double replicas = s->j.scalable ? (double)d->data * d->expert : 1;
     double work = s->ideal_forward + s->ideal_backward;
     if (d->recompute == WEFT_RECOMPUTE_FULL) work += s->ideal_forward * 0.9; /* the head is not */
-    const double even = batch * work / s->j.devices;
+    const double even = busiest_samples(s, d) * replicas * work / s->j.devices;
     if (d->stages == 1 || d->microbatches % d->stages == 0) return even;
+    const double part = begins_by_chunks(s, d) ? 0.125 : 0.2;
     const double micro = even * d->stages / d->microbatches;
-    const double filled = 0.2 * micro / (1 - pow(1 - 0.2 / d->microbatches, d->stages));
+    const double filled = part * micro / (1 - pow(1 - part / d->microbatches, d->stages));
     return filled > even ? filled : even;
 }
 
@@ -197,8 +216,7 @@ static weft_status find_ideal(joint_search *s) {
 
 /* ---- walking a candidate ---- */
 
-/* What a walk costs, in short programs: one program a stage, or more if devices of a stage differ.
- */
+/* What a walk costs, in short programs: a program for each stage, more if its devices differ. */
 static double walk_effort(const wefti_degrees *d) {
     return wefti_joint_effort(d) * d->stages * (2 + d->chunks) / 3 * (d->shard ? 4 : 1);
 }
@@ -587,8 +605,7 @@ static weft_status coarse_bound(joint_search *s, const wefti_degrees *d, line_bo
     WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &line));
     if (!line->legal) return WEFT_OK;
     const double parts = (double)d->tensor * d->context;
-    const double replicas = (double)d->data * d->expert;
-    const double samples = (double)s->j.problem->source.batch / replicas;
+    const double samples = busiest_samples(s, d);
     axes_sum sum = {.fixed = line->fixed, .each = line->each / parts};
     const wefti_joint_line base = *line;
     WEFT_TRY(add_axes(s, d, &sum));
