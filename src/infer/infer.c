@@ -145,7 +145,7 @@ weft_status weft_infer_run(weft_infer *f, int64_t samples, int64_t length, const
     for (int64_t first = 0, count; first < samples; first += count) {
         bool stop;
         count = samples - first < f->batch ? samples - first : f->batch;
-        WEFT_TRY(wefti_training_stops(t, &stop));
+        WEFT_TRY(wefti_training_stops(t, WEFT_OK, &stop));
         WEFT_REQUIRE(!stop, WEFT_E_STOPPED, "stopped after %lld samples", (long long)first);
         fill_batch(f, (const char *)input + first * in, count, length);
         WEFT_TRY(weft_session_feed(t->session, 0, t->model.objective->input, f->in,
