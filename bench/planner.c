@@ -44,6 +44,7 @@ static const question questions[] = {
     {"moe-256-experts-2048",
      "model.family=mixtral model.layers=61 model.hidden=7168 model.heads=128 model.kv_heads=128 "
      "model.head_dim=128 model.ffn=2048 model.experts=256 model.experts_per_token=8 "
+     "model.capacity_factor=1.25 "
      "model.vocab=129280 model.context=4096 train.batch=15360",
      "256 hosts of 8 h100-80g", NULL, NULL, NULL},
     {"depth-12", GPT_WIDE "model.layers=12 train.batch=64", "8 hosts of 8 a100-80g", NULL, NULL,

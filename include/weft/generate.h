@@ -12,6 +12,8 @@
 #include <stdbool.h>
 
 #include "weft/model.h"
+#include "weft/plan.h"
+#include "weft/world.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,6 +31,16 @@ typedef struct weft_generator_options {
     /* NULL: the tokenizer.json of the checkpoint, or bytes if there is none and the vocabulary is
      * 256. Else see weft_tokenizer_open. */
     const char *tokenizer;
+    /* Devices to run on. 0: those of the plan, or one. Without a plan, each device has a share of
+     * the heads, of their caches and of the feed-forward layers; with one, the plan says. Its
+     * microbatches and optimizer states have no meaning, and axes that split its batch hold
+     * replicas. In a world: as many as there are processes. */
+    int devices;
+    const weft_plan *plan; /* borrowed until the call returns; NULL: none */
+    /* The processes to run on, borrowed; each is one device. Then opening and running are
+     * collective, all ranks see the files, and rank 0's prompt and numbers count. NULL: all devices
+     * are in this process. */
+    weft_world *world;
 } weft_generator_options;
 
 /** Load a model.
@@ -46,12 +58,14 @@ WEFT_API void weft_generator_close(weft_generator *generator); /* NULL is legal 
 
 typedef struct weft_generator_info {
     weft_model_config config;
-    const char *path;   /* directory of the weights; borrowed from the generator */
-    const char *note;   /* newer steps of the run that are damaged and were skipped, and why;
-                           borrowed; NULL if none */
-    bool bytes;         /* tokens are bytes */
-    int64_t tokens;     /* vocabulary of the tokenizer */
-    int64_t peak_bytes; /* memory of parameters, caches and one pass */
+    const char *path; /* directory of the weights; borrowed from the generator */
+    const char *note; /* newer steps of the run that are damaged and were skipped, and why;
+                         borrowed; NULL if none */
+    bool bytes;       /* tokens are bytes */
+    int64_t tokens;   /* vocabulary of the tokenizer */
+    int64_t
+        peak_bytes; /* memory of parameters, caches and one pass, of the device that needs most */
+    int devices;
 } weft_generator_info;
 WEFT_API weft_generator_info weft_generator_info_of(const weft_generator *generator);
 

@@ -108,7 +108,11 @@ typedef struct weft_job_train {
 
 typedef struct weft_job_checkpoint {
     const char *dir;
-    int64_t every, keep; /* 0: only at the end */
+    int64_t every, keep;   /* 0: only at the end */
+    double seconds;        /* in place of every; 0: not by time */
+    int64_t keep_minutes;  /* of older ones, one for each so many minutes stays; 0: none */
+    bool on_error;         /* save the last complete step when a later one fails */
+    const char *stop_file; /* JSON that asks the run to end; "": none */
     bool resume;
 } weft_job_checkpoint;
 

@@ -54,6 +54,9 @@ typedef struct weft_train_events {
     const char *trace;        /* file for a Chrome JSON trace, or NULL */
 } weft_train_events;
 
+/** weft_train_result.stop after a file asked for the end (job key checkpoint.stop_file). */
+enum { WEFT_TRAIN_STOPPED_BY_FILE = -1 };
+
 typedef struct weft_train_result {
     int64_t steps;
     double final_loss, validation_loss; /* validation_loss NaN without validation data */
@@ -64,15 +67,17 @@ typedef struct weft_train_result {
     int64_t predicted_peak_bytes, observed_peak_bytes;
     int64_t samples_prepared;    /* training samples that this process has read for its steps */
     int64_t validation_prepared; /* validation samples that this process has read */
-    int stop;              /* the value of *events->stop, on any rank, that ended the run; else 0 */
+    /* The value of *events->stop, on any rank, that ended the run, or WEFT_TRAIN_STOPPED_BY_FILE;
+     * else 0 */
+    int stop;
     char checkpoint[4096]; /* directory of the last committed step, "" without one */
 } weft_train_result;
 
 /** Run a job. Blocks until it is done, stopped or failed. *out_result is set as far as the run
  * came, also on failure.
- * @return WEFT_OK; WEFT_E_STOPPED after a stop request (a checkpoint is committed if the job has a
- * directory); WEFT_E_NUMERIC if the loss is not finite (the last checkpoint stays); otherwise the
- * error */
+ * @return WEFT_OK, also when a file asked for the end; WEFT_E_STOPPED after a stop request (a
+ * checkpoint is committed if the job has a directory); WEFT_E_NUMERIC if the loss is not finite
+ * (the last checkpoint stays); otherwise the error */
 WEFT_API weft_status weft_train_run(const weft_job *job, const weft_train_events *events,
                                     weft_train_result *out_result) WEFT_CHECKED;
 /** Run a job as one of several processes; each runs one device of the job's plan. Collective: all

@@ -9,6 +9,7 @@
 #include "weft/data.h"
 #include "weft/generate.h"
 #include "weft/graph.h"
+#include "weft/infer.h"
 #include "weft/info.h"
 #include "weft/job.h"
 #include "weft/launch.h"

@@ -105,6 +105,7 @@ typedef struct wefti_checkpoint_options {
     wefti_checkpoint_duty duty;
     int64_t shard_bytes; /* largest tensor file, 0: 4 GiB; a larger tensor gets a file of its own */
     int64_t keep;        /* after the commit, prune to this many steps; 0: prune nothing */
+    int64_t spacing;     /* wefti_checkpoint_prune_spaced, in seconds */
     int nice;            /* added to the writer thread's niceness, 0 to 19 */
     const wefti_checkpoint_text *texts; /* may be NULL */
     int64_t text_count;
@@ -197,6 +198,12 @@ weft_status wefti_checkpoint_prune(const char *dir, int64_t keep) WEFT_CHECKED;
 /* The same for a caller that knows that step `good` is good, because it was just written and
  * synced. Reads nothing back. */
 weft_status wefti_checkpoint_prune_below(const char *dir, int64_t keep, int64_t good) WEFT_CHECKED;
+/* The same, but of the steps beyond `keep` one stays for each `spacing` seconds (0: none): the
+ * first, and each that was written at least that long after the last that stays. The time of a step
+ * is its note WEFTI_CHECKPOINT_TIME, in seconds since 1970. A step without it goes. */
+#define WEFTI_CHECKPOINT_TIME "time"
+weft_status wefti_checkpoint_prune_spaced(const char *dir, int64_t keep, int64_t spacing,
+                                          int64_t good) WEFT_CHECKED;
 
 /* ---- reading ---- */
 

@@ -372,7 +372,34 @@ static weft_status find_newest_good(const char *dir, const int64_t *steps, int64
     return WEFT_OK;
 }
 
-weft_status wefti_checkpoint_prune_below(const char *dir, int64_t keep, int64_t good) {
+/* *out: when the step was written, by its manifest; -1: it does not say. */
+static weft_status time_of(const char *dir, int64_t step, int64_t *out) {
+    wefti_checkpoint c = {0};
+    *out = -1;
+    weft_status status = wefti_step_path(dir, WEFTI_STEP_COMMITTED, step, &c.path);
+    if (status >= 0) status = read_manifest(&c);
+    const char *text =
+        status >= 0 ? wefti_checkpoint_value(&c.manifest->meta.notes, WEFTI_CHECKPOINT_TIME) : NULL;
+    if (text && *text && strspn(text, "0123456789") == strlen(text) && strlen(text) < 18)
+        *out = strtoll(text, NULL, 10);
+    wefti_manifest_destroy(c.manifest);
+    wefti_free(c.path);
+    return status == WEFT_E_CORRUPT ? WEFT_OK : status;
+}
+
+/* Whether a step beyond the newest stays. *last: the time of the last one that stays, -1: none.
+ * After a clock was set back, steps seem to be older than those before them; they stay. */
+static weft_status is_spaced(const char *dir, int64_t step, int64_t spacing, int64_t *last,
+                             bool *out) {
+    int64_t time = -1;
+    if (spacing > 0) WEFT_TRY(time_of(dir, step, &time));
+    *out = time >= 0 && (*last < 0 || time < *last || time - *last >= spacing);
+    if (*out) *last = time;
+    return WEFT_OK;
+}
+
+weft_status wefti_checkpoint_prune_spaced(const char *dir, int64_t keep, int64_t spacing,
+                                          int64_t good) {
     WEFT_REQUIRE(keep >= 1, WEFT_E_ARG, "checkpoint.keep is %lld; at least one must be kept",
                  (long long)keep);
     int64_t *steps = NULL, count = 0, newest_good = -1;
@@ -382,10 +409,18 @@ weft_status wefti_checkpoint_prune_below(const char *dir, int64_t keep, int64_t 
         if (steps[i] == good) newest_good = i;
     if (newest_good < 0 && count > keep) /* nothing to delete: nothing to verify */
         status = find_newest_good(dir, steps, count, &newest_good);
-    for (int64_t i = 0; i < newest_good && i < count - keep && status >= 0; i++)
-        status = wefti_step_remove(dir, steps[i]);
+    int64_t last = -1;
+    for (int64_t i = 0; i < newest_good && i < count - keep && status >= 0; i++) {
+        bool stays = false;
+        status = is_spaced(dir, steps[i], spacing, &last, &stays);
+        if (status >= 0 && !stays) status = wefti_step_remove(dir, steps[i]);
+    }
     wefti_free(steps);
     return status;
+}
+
+weft_status wefti_checkpoint_prune_below(const char *dir, int64_t keep, int64_t good) {
+    return wefti_checkpoint_prune_spaced(dir, keep, 0, good);
 }
 
 weft_status wefti_checkpoint_prune(const char *dir, int64_t keep) {

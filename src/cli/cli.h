@@ -54,6 +54,8 @@ typedef struct cli_verb {
 #define CLI_VERBS(X)                                                                               \
     X(train)                                                                                       \
     X(generate)                                                                                    \
+    X(eval)                                                                                        \
+    X(infer)                                                                                       \
     X(model)                                                                                       \
     X(plan) X(program) X(simulate) X(audit) X(info) X(machine) X(checkpoint) X(launch) X(bench)
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
@@ -141,6 +143,14 @@ typedef struct cli_job_source {
 /* [JOB.yaml] key=value...: the file is the one word without '='. The overrides are moved to the
  * front of `words`. Returns CLI_DONE, or CLI_USAGE after a complaint. */
 int cli_job_words(const cli_verb *verb, int count, char **words, cli_job_source *source);
+/* --- world.c: verbs that run as one of several processes, each with one device --- */
+/* Which launcher has started this process; says its notes. CLI_DONE, or CLI_FAILED. */
+int cli_find_launcher(weft_launcher *out);
+/* cli_failed; of a rank that is not the first, the message says which. */
+int cli_failed_rank(int rank);
+/* The job for `size` processes: as many devices, unless the job or an option sets a number, which
+ * then must be that. */
+int cli_job_load_for(int size, const cli_job_source *source, weft_job **out);
 /* CLI_DONE, or CLI_FAILED after a complaint. */
 int cli_job_load(const cli_job_source *source, weft_job **out);
 /* Warns on stderr of parts of a job's plan without effect: the lines of weft_job_plan, or NULL. */

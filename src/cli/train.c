@@ -60,22 +60,18 @@ static void on_signal(int number) {
     errno = before;
 }
 
-/* Of a rank that is not the first: the message says which. */
-static int failed(int rank) {
-    if (rank <= 0 || weft_error_rank() != WEFT_RANK_OWN) return cli_failed();
-    cli_say(stderr, "weft: rank %d: %s\n", rank, weft_error_message());
-    return CLI_FAILED;
-}
-
 static int stopped(const weft_job *job, const weft_train_result *result, int rank) {
-    if (rank > 0) return 128 + result->stop;
-    cli_say(stderr, "weft: stopped after step %lld; ", (long long)result->steps);
+    const bool by_file = result->stop == WEFT_TRAIN_STOPPED_BY_FILE;
+    const int code = by_file ? CLI_DONE : 128 + result->stop;
+    if (rank > 0) return code;
+    cli_say(stderr, "weft: stopped after step %lld%s; ", (long long)result->steps,
+            by_file ? ", as checkpoint.stop_file asks" : "");
     if (*result->checkpoint)
         cli_say(stderr, "the same command continues from %s\n", result->checkpoint);
     else
         cli_say(stderr, "nothing was saved, as %s\n",
                 *job->checkpoint.dir ? "no step was done" : "the job has no checkpoint.dir");
-    return 128 + result->stop;
+    return code;
 }
 
 /* `world`: NULL, or this process's place among several; rank 0 reports. */
@@ -93,28 +89,9 @@ static int train(weft_world *world, const weft_job *job, const train_options *va
     cli_catch_signals(on_signal, false);
     weft_status status = weft_train_run_in(world, job, &events, &result);
     if (rank == 0) train_progress_end(&progress, &result, status);
-    if (status == WEFT_E_STOPPED && result.stop) return stopped(job, &result, rank);
-    return status < 0 ? failed(rank) : CLI_DONE;
-}
-
-/* Several processes of a launcher: uses as many devices as there are processes, unless the job sets
- * a number. */
-static int load_for(int size, const cli_job_source *source, weft_job **out) {
-    int code = cli_job_load(source, out);
-    if (code != CLI_DONE || size <= 1) return code;
-    int devices = (int)(*out)->parallel.devices;
-    if (devices == size) return CLI_DONE;
-    weft_job_free(*out);
-    *out = NULL;
-    if (devices == 1 && !source->devices && !source->plan) {
-        cli_job_source for_size = *source;
-        for_size.devices = size;
-        return cli_job_load(&for_size, out);
-    }
-    cli_say(stderr,
-            "weft: the job is for %d device%s, but %d processes were started, one device each\n",
-            devices, devices == 1 ? "" : "s", size);
-    return CLI_FAILED;
+    const bool by_file = status >= 0 && result.stop == WEFT_TRAIN_STOPPED_BY_FILE;
+    if (by_file || (status == WEFT_E_STOPPED && result.stop)) return stopped(job, &result, rank);
+    return status < 0 ? cli_failed_rank(rank) : CLI_DONE;
 }
 
 static void end_now(int number) {
@@ -142,16 +119,11 @@ static int train_across(const weft_launcher *launcher, const weft_job *job,
     weft_world *world;
     weft_world_options options = {.links =
                                       *job->parallel.links ? job->parallel.links : job->machine};
-    if (weft_world_join(&options, &world) < 0) return failed(launcher->rank);
+    if (weft_world_join(&options, &world) < 0) return cli_failed_rank(launcher->rank);
     int code = train(world, job, values);
     let_requests_end_this();
     weft_world_leave(world);
     return code;
-}
-
-static void say_notes(void) {
-    const char *note;
-    for (int i = 0; (note = weft_launcher_note(i)); i++) cli_say(stderr, "weft: %s\n", note);
 }
 
 static int run(const cli_verb *verb, int count, char **words) {
@@ -167,10 +139,9 @@ static int run(const cli_verb *verb, int count, char **words) {
     if ((code = cli_job_words(verb, left, words, &values.source)) != CLI_DONE) return code;
     weft_launcher launcher;
     weft_job *job;
-    if (weft_launcher_find(&launcher) < 0) return cli_failed();
-    if (launcher.rank <= 0) say_notes();
+    if ((code = cli_find_launcher(&launcher)) != CLI_DONE) return code;
     int size = launcher.name ? launcher.size : 1;
-    if ((code = load_for(size, &values.source, &job)) != CLI_DONE) return code;
+    if ((code = cli_job_load_for(size, &values.source, &job)) != CLI_DONE) return code;
     if (values.job && launcher.rank <= 0)
         cli_say(stdout, "%s", job->text);
     else if (!values.job)

@@ -178,10 +178,11 @@ weft_train_events train_progress_events(train_progress *p) {
 }
 
 static void end_json(const train_progress *p, const weft_train_result *r, weft_status status) {
+    const bool by_file = status >= 0 && r->stop == WEFT_TRAIN_STOPPED_BY_FILE;
     cli_json json;
     cli_json_begin(&json, stdout);
-    cli_json_bool(&json, "done", status >= 0);
-    if (status == WEFT_E_STOPPED) cli_json_bool(&json, "stopped", true);
+    cli_json_bool(&json, "done", status >= 0 && !by_file);
+    if (by_file || status == WEFT_E_STOPPED) cli_json_bool(&json, "stopped", true);
     if (status < 0) cli_json_text(&json, "error", weft_error_message());
     cli_json_integer(&json, "steps", r->steps);
     cli_json_real(&json, "final_loss", r->final_loss);
@@ -203,7 +204,7 @@ void train_progress_end(train_progress *p, const weft_train_result *r, weft_stat
         return;
     }
     end_line(p);
-    if (status < 0) return;
+    if (status < 0 || r->stop == WEFT_TRAIN_STOPPED_BY_FILE) return;
     char time[32], rate[32], used[32], peak[32];
     int64_t steps = r->steps - p->start.first_step;
     cli_say(stdout, "done: %lld step%s", (long long)steps, steps == 1 ? "" : "s");

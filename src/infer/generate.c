@@ -1,4 +1,6 @@
 /* Text generation: the model with key/value caches, fed a prompt in pieces and then token by token.
+ * On several devices the session splits model and caches; all ranks of a world read the logits and
+ * choose the same tokens.
  *
  * Two programs share parameters and caches: one takes a single token, the other a piece of the
  * prompt. The caches hold the keys and values of the window's first `cached` tokens. */
@@ -9,6 +11,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "interop/pretrained.h"
+#include "session/agree.h"
 #include "session/session.h"
 #include "weft/data.h"
 
@@ -22,10 +25,14 @@ struct weft_generator {
     bool bytes;                      /* tokens are bytes */
     weft_graph *graph, *piece_graph; /* piece_graph NULL: contexts of one token */
     weft_session *session;
-    int64_t piece;   /* tokens of a piece */
-    int64_t choices; /* tokens that have a text: the first ones of the vocabulary */
-    int32_t *window; /* [context] tokens that the model sees */
+    weft_world *world;          /* borrowed; NULL: one process */
+    wefti_agreement *agreement; /* the world's; NULL: one process */
+    bool follows;               /* rank 0 has the prompt and shows the text */
+    int64_t piece;              /* tokens of a piece */
+    int64_t choices;            /* tokens that have a text: the first ones of the vocabulary */
+    int32_t *window;            /* [context] tokens that the model sees */
     int64_t count, cached;
+    int64_t *stopping;        /* [ranks of the world] */
     int32_t *ids, *positions; /* [piece] */
     float *logits;            /* [piece, vocab] */
     wefti_candidate *scratch; /* [choices] */
@@ -71,37 +78,87 @@ static weft_status open_tokenizer(weft_generator *g, const char *name) {
     return WEFT_OK;
 }
 
-static weft_status build(weft_generator *g, const weft_generator_options *options) {
-    weft_session_options o = weft_session_defaults();
+static weft_status build_on(weft_generator *g, const weft_session_options *o) {
     int program;
-    o.optimizer.kind = WEFT_NO_OPTIMIZER;
-    o.threads = options->threads;
-    o.memory_bytes = options->memory_bytes;
-    bool rotary = g->config.rope_theta > 0;
-    WEFT_REQUIRE(options->context >= 0, WEFT_E_ARG, "a context of %lld tokens",
-                 (long long)options->context);
-    if (rotary && options->context > 0 && options->context < g->config.context)
-        g->config.context = options->context;
     WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, 1, 1, WEFT_F32, &g->graph));
-    WEFT_TRY(weft_session_create(g->graph, &o, &g->session));
+    WEFT_TRY(weft_session_create(g->graph, o, &g->session));
     g->piece = g->config.context < GENERATE_PIECE ? g->config.context : GENERATE_PIECE;
     if (g->piece == 1) return WEFT_OK;
     WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, 1, g->piece, WEFT_F32, &g->piece_graph));
     return weft_session_add(g->session, g->piece_graph, &program);
 }
 
-static weft_status open_parts(weft_generator *g, const char *checkpoint,
-                              const weft_generator_options *options) {
-    WEFT_TRY(wefti_pretrained_path(checkpoint, &g->path, &g->note));
+static weft_status build(weft_generator *g, const weft_generator_options *options) {
+    weft_session_options o = weft_session_defaults();
+    weft_plan *plan;
+    const int size = g->agreement ? weft_world_size(g->world) : 0;
+    WEFT_TRY(wefti_generator_plan(&g->config, options->plan,
+                                  options->devices || options->plan ? options->devices : size,
+                                  &plan));
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    o.threads = options->threads;
+    o.memory_bytes = options->memory_bytes;
+    o.plan = plan;
+    o.world = g->agreement ? g->world : NULL;
+    weft_status status = build_on(g, &o);
+    weft_plan_destroy(plan);
+    return status;
+}
+
+/* ---- ranks: one process agrees with itself ---- */
+
+static weft_status agree(const weft_generator *g, weft_status status) {
+    return g->agreement ? wefti_agree(g->agreement, status) : status;
+}
+
+static weft_status broadcast(const weft_generator *g, weft_status status, void *data,
+                             int64_t bytes) {
+    return g->agreement ? wefti_agree_broadcast(g->agreement, status, data, bytes) : status;
+}
+
+/* A failure of this rank alone is told to the others. */
+static weft_status tell(const weft_generator *g, weft_status status) {
+    if (!g->agreement || status >= 0 || wefti_agreement_failed(g->agreement)) return status;
+    return wefti_fail_world(g->world, status);
+}
+
+static weft_status join(weft_generator *g, weft_world *world) {
+    if (!world || weft_world_size(world) == 1) return WEFT_OK;
+    g->world = world;
+    g->follows = weft_world_rank(world) > 0;
+    return wefti_agreement_of(world, &g->agreement);
+}
+
+/* Rank 0 looks for the weights; all ranks get the path. */
+static weft_status find_weights(weft_generator *g, const char *checkpoint) {
+    int64_t bytes = 0;
+    weft_status status = WEFT_OK;
+    if (!g->follows) status = wefti_pretrained_path(checkpoint, &g->path, &g->note);
+    if (g->path) bytes = (int64_t)strlen(g->path) + 1;
+    WEFT_TRY(broadcast(g, status, &bytes, sizeof bytes));
+    if (g->follows) {
+        g->path = wefti_calloc((size_t)bytes, 1);
+        if (!g->path) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a path");
+    }
+    WEFT_TRY(agree(g, status));
+    return broadcast(g, WEFT_OK, g->path, bytes);
+}
+
+/* Configuration and tokenizer, which each rank reads. */
+static weft_status read_model(weft_generator *g, int64_t context, const char *tokenizer) {
     WEFT_TRY(wefti_pretrained_config(g->path, &g->config));
     g->config.dropout = 0; /* is of training, and may be unknown */
     WEFT_REQUIRE(weft_family_is_language(g->config.family), WEFT_E_NO_IMPL,
                  "%s holds a %s, which does not generate text", g->path,
                  weft_family_text(g->config.family));
-    weft_status status = build(g, options);
-    if (status < 0) return wefti_prefix(status, "%s", g->path);
-    WEFT_TRY(open_tokenizer(g, options->tokenizer));
-    WEFT_TRY(wefti_pretrained_load_path(g->session, &g->config, g->path));
+    WEFT_REQUIRE(context >= 0, WEFT_E_ARG, "a context of %lld tokens", (long long)context);
+    if (g->config.rope_theta > 0 && context > 0 && context < g->config.context)
+        g->config.context = context;
+    return open_tokenizer(g, tokenizer);
+}
+
+static weft_status make_room(weft_generator *g) {
+    WEFT_NEW_ARRAY(g->stopping, int64_t, weft_session_devices(g->session));
     WEFT_NEW_ARRAY(g->window, int32_t, g->config.context);
     WEFT_NEW_ARRAY(g->ids, int32_t, g->piece);
     WEFT_NEW_ARRAY(g->positions, int32_t, g->piece);
@@ -111,12 +168,26 @@ static weft_status open_parts(weft_generator *g, const char *checkpoint,
     return WEFT_OK;
 }
 
+static weft_status open_parts(weft_generator *g, const char *checkpoint,
+                              const weft_generator_options *options) {
+    int64_t context = options->context;
+    WEFT_TRY(join(g, options->world));
+    WEFT_TRY(find_weights(g, checkpoint));
+    WEFT_TRY(broadcast(g, WEFT_OK, &context, sizeof context));
+    WEFT_TRY(agree(g, read_model(g, context, options->tokenizer)));
+    weft_status status = build(g, options);
+    if (status < 0) return wefti_prefix(status, "%s", g->path);
+    WEFT_TRY(
+        wefti_pretrained_load_parts(g->agreement, g->follows, g->session, &g->config, g->path));
+    return agree(g, make_room(g));
+}
+
 weft_status weft_generator_open(const char *checkpoint, const weft_generator_options *options,
                                 weft_generator **out) {
     weft_generator *g;
     WEFT_REQUIRE(checkpoint && options && out, WEFT_E_ARG, "a generator needs a checkpoint");
     WEFT_NEW(g, weft_generator);
-    weft_status status = open_parts(g, checkpoint, options);
+    weft_status status = tell(g, open_parts(g, checkpoint, options));
     if (status < 0) {
         weft_generator_close(g);
         return status;
@@ -131,6 +202,7 @@ void weft_generator_close(weft_generator *g) {
     weft_graph_destroy(g->graph);
     weft_graph_destroy(g->piece_graph);
     weft_tokenizer_close(g->tokenizer);
+    wefti_free(g->stopping);
     wefti_free(g->window);
     wefti_free(g->ids);
     wefti_free(g->positions);
@@ -150,6 +222,7 @@ weft_generator_info weft_generator_info_of(const weft_generator *g) {
         .bytes = g->bytes,
         .tokens = g->choices,
         .peak_bytes = weft_session_memory_of(g->session).predicted_peak_bytes,
+        .devices = weft_session_devices(g->session),
     };
 }
 
@@ -295,10 +368,22 @@ static weft_status next_token(weft_generator *g, const weft_generate_options *o,
     return WEFT_OK;
 }
 
+/* Whether some rank was asked to stop. */
+static weft_status is_stopped(const weft_generator *g, const weft_generate_options *o, bool *out) {
+    const int64_t own = o->stop && *o->stop;
+    *out = own;
+    if (!g->agreement) return WEFT_OK;
+    WEFT_TRY(wefti_agree_records(g->agreement, &own, sizeof own, g->stopping));
+    for (int r = 0; r < weft_world_size(g->world); r++) *out |= g->stopping[r] != 0;
+    return WEFT_OK;
+}
+
 static weft_status generate(weft_generator *g, const weft_generate_options *o, float *logits,
                             wefti_stops *stops, weft_generation *done) {
     bool last = false;
-    while (!last && done->tokens < o->tokens && !(o->stop && *o->stop)) {
+    while (!last && done->tokens < o->tokens) {
+        WEFT_TRY(is_stopped(g, o, &last));
+        if (last) break;
         if (done->tokens > 0) WEFT_TRY(run_window(g, &logits));
         WEFT_TRY(next_token(g, o, logits, stops, done, &last));
     }
@@ -318,19 +403,66 @@ static weft_status run_prompt(weft_generator *g, const weft_generate_options *o,
     return WEFT_OK;
 }
 
+/* What decides about tokens, of rank 0. */
+typedef struct numbers {
+    int64_t tokens, top_k, prompt_bytes;
+    double repetition_penalty, temperature, top_p, min_p;
+    uint64_t seed;
+} numbers;
+
+/* Rank 0's numbers and prompt, on all ranks. *out_prompt: a copy on the others, for wefti_free. */
+static weft_status share(weft_generator *g, weft_generate_options *o, const char **prompt,
+                         int64_t *bytes, char **out_copy) {
+    numbers n = {.tokens = o->tokens,
+                 .top_k = o->top_k,
+                 .prompt_bytes = *bytes,
+                 .repetition_penalty = o->repetition_penalty,
+                 .temperature = o->temperature,
+                 .top_p = o->top_p,
+                 .min_p = o->min_p,
+                 .seed = o->seed};
+    if (!g->agreement) return WEFT_OK;
+    WEFT_TRY(wefti_agree_broadcast(g->agreement, WEFT_OK, &n, sizeof n));
+    o->tokens = n.tokens;
+    o->top_k = n.top_k;
+    o->repetition_penalty = n.repetition_penalty;
+    o->temperature = n.temperature;
+    o->top_p = n.top_p;
+    o->min_p = n.min_p;
+    o->seed = n.seed;
+    *bytes = n.prompt_bytes;
+    char *copy = wefti_alloc((size_t)n.prompt_bytes + 1);
+    *out_copy = copy;
+    if (copy && !g->follows && n.prompt_bytes) memcpy(copy, *prompt, (size_t)n.prompt_bytes);
+    WEFT_TRY(wefti_agree(g->agreement,
+                         copy ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a prompt")));
+    *prompt = copy;
+    return n.prompt_bytes ? wefti_agree_broadcast(g->agreement, WEFT_OK, copy, n.prompt_bytes)
+                          : WEFT_OK;
+}
+
+static weft_status run(weft_generator *g, const char *prompt, int64_t bytes,
+                       const weft_generate_options *options, weft_generation *done) {
+    wefti_stops stops = {0};
+    weft_generate_options o = *options;
+    char *copy = NULL;
+    weft_status status = share(g, &o, &prompt, &bytes, &copy);
+    if (status >= 0)
+        status = agree(g, wefti_stops_open(&stops, o.stop_texts, o.stop_count, prompt, bytes));
+    if (status >= 0) status = agree(g, set_prompt(g, prompt, bytes, done));
+    if (status >= 0) status = run_prompt(g, &o, &stops, done);
+    wefti_stops_close(&stops);
+    wefti_free(copy);
+    return status;
+}
+
 weft_status weft_generator_run(weft_generator *g, const char *prompt, int64_t prompt_bytes,
                                const weft_generate_options *options, weft_generation *out) {
     weft_generation done = {.stop_text = -1};
-    wefti_stops stops = {0};
     WEFT_REQUIRE(g && options && (prompt || prompt_bytes == 0) && prompt_bytes >= 0, WEFT_E_ARG,
                  "generating needs a generator, a prompt and options");
-    WEFT_TRY(check_options(options));
-    weft_status status =
-        wefti_stops_open(&stops, options->stop_texts, options->stop_count, prompt, prompt_bytes);
-    if (status >= 0) status = set_prompt(g, prompt, prompt_bytes, &done);
-    if (status >= 0) status = run_prompt(g, options, &stops, &done);
-    wefti_stops_close(&stops);
-    WEFT_TRY(status);
+    WEFT_TRY(agree(g, check_options(options)));
+    WEFT_TRY(tell(g, run(g, prompt, prompt_bytes, options, &done)));
     if (out) *out = done;
     return WEFT_OK;
 }

@@ -7,6 +7,11 @@
 
 #include "weft/generate.h"
 
+/* plan.c: the plan of a generator, for weft_plan_destroy: the given one, or heads divided over
+ * `devices`. *out NULL: one device. */
+weft_status wefti_generator_plan(const weft_model_config *config, const weft_plan *given,
+                                 int devices, weft_plan **out) WEFT_CHECKED;
+
 /* A token that may be chosen, and its logit. */
 typedef struct wefti_candidate {
     float logit;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/digest/digest.h"
 #include "base/io.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -358,15 +359,6 @@ static weft_status share(loading *l, weft_status status) {
                                  l->count * (int64_t)sizeof *l->matches);
 }
 
-static weft_status load(loading *l, weft_session *session) {
-    WEFT_TRY(share(l, l->follows ? WEFT_OK : look(l, session)));
-    for (int64_t i = 0; i < l->count; i++) {
-        match *m = &l->matches[i];
-        WEFT_TRY(wefti_session_fill(session, 0, m->tensor, m->first, m->elems, take, m));
-    }
-    return WEFT_OK;
-}
-
 static weft_status end(loading *l, weft_status status) {
     wefti_text_free(&l->list);
     wefti_free(l->matches);
@@ -374,10 +366,78 @@ static weft_status end(loading *l, weft_status status) {
     return status;
 }
 
+/* What ranks must have in common to read parts of the same files. */
+typedef struct sight {
+    uint64_t digest; /* of the places of all tensors, and of the manifest of a step */
+    int64_t sees;
+} sight;
+
+static weft_status digest_of(const loading *l, uint64_t *out) {
+    uint64_t digest = 11;
+    bool step = false;
+    for (int64_t i = 0; i < l->count; i++) {
+        const match *m = &l->matches[i];
+        digest = wefti_digest_number(digest, (uint64_t)m->tensor);
+        digest = wefti_digest_number(digest, (uint64_t)m->first);
+        digest = wefti_digest_number(digest, (uint64_t)m->elems);
+        digest = wefti_digest_number(digest, (uint64_t)m->entry->desc.dtype);
+        digest = wefti_digest_number(digest, (uint64_t)m->entry->at);
+    }
+    WEFT_TRY(has_file(l->directory, "manifest.json", &step));
+    if (step) {
+        wefti_checkpoint *c;
+        WEFT_TRY(wefti_checkpoint_open_quick(l->directory, &c));
+        digest = wefti_digest_number(digest, wefti_checkpoint_identity(c));
+        wefti_checkpoint_close(c);
+    }
+    *out = digest;
+    return WEFT_OK;
+}
+
+/* Whether all ranks see the files of rank 0. Then each rank's matches are entries of its own. */
+static weft_status all_see(loading *l, const weft_session *session, bool *out) {
+    loading mine = {.config = l->config, .directory = l->directory};
+    sight own = {0, 0}, *all;
+    weft_status status = WEFT_OK;
+    if (l->follows) status = look(&mine, session);
+    if (status >= 0) status = digest_of(l->follows ? &mine : l, &own.digest);
+    own.sees = status >= 0;
+    if (status < 0) wefti_error_clear(); /* "no" is an answer */
+    const int size = (int)weft_session_devices(session);
+    all = wefti_calloc((size_t)size, sizeof *all);
+    status = wefti_agree(l->agreement,
+                         all ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory to read a model"));
+    if (status >= 0) status = wefti_agree_records(l->agreement, &own, sizeof own, all);
+    *out = status >= 0;
+    for (int r = 0; r < size && *out; r++) *out = all[r].sees && all[r].digest == all[0].digest;
+    if (*out && l->follows) {
+        wefti_free(l->matches);
+        l->matches = mine.matches;
+        l->set = mine.set;
+        mine.matches = NULL;
+        mine.set = NULL;
+    }
+    wefti_free(all);
+    return end(&mine, status);
+}
+
+static weft_status load(loading *l, weft_session *session, bool everywhere) {
+    bool parts = false;
+    weft_status status = WEFT_OK;
+    WEFT_TRY(share(l, l->follows ? WEFT_OK : look(l, session)));
+    if (everywhere && l->agreement) WEFT_TRY(all_see(l, session, &parts));
+    for (int64_t i = 0; i < l->count && status >= 0; i++) {
+        match *m = &l->matches[i];
+        status = (parts ? wefti_session_fill_own : wefti_session_fill)(session, 0, m->tensor,
+                                                                       m->first, m->elems, take, m);
+    }
+    return parts ? wefti_agree(l->agreement, status) : status;
+}
+
 weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
                                        const char *path) {
     loading l = {.config = config, .directory = path};
-    return end(&l, load(&l, session));
+    return end(&l, load(&l, session, false));
 }
 
 weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follows,
@@ -387,9 +447,16 @@ weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follow
     *out_note = NULL;
     if (!follows) WEFT_TRY(resolve(directory, true, &path, out_note));
     loading l = {.config = config, .directory = path, .agreement = agreement, .follows = follows};
-    weft_status status = end(&l, load(&l, session));
+    weft_status status = end(&l, load(&l, session, false));
     wefti_free(path);
     return status;
+}
+
+weft_status wefti_pretrained_load_parts(wefti_agreement *agreement, bool follows,
+                                        weft_session *session, const weft_model_config *config,
+                                        const char *path) {
+    loading l = {.config = config, .directory = path, .agreement = agreement, .follows = follows};
+    return end(&l, load(&l, session, true));
 }
 
 weft_status wefti_pretrained_load(weft_session *session, const weft_model_config *config,

@@ -17,6 +17,12 @@ weft_status wefti_pretrained_load(weft_session *session, const weft_model_config
 weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follows,
                                          weft_session *session, const weft_model_config *config,
                                          const char *directory, char **out_note) WEFT_CHECKED;
+/* The same from the directory that wefti_pretrained_path has found on rank 0 and all ranks know. If
+ * all ranks see its files, each reads only the parts that its device has. agreement NULL: one
+ * process. */
+weft_status wefti_pretrained_load_parts(wefti_agreement *agreement, bool follows,
+                                        weft_session *session, const weft_model_config *config,
+                                        const char *path) WEFT_CHECKED;
 weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) WEFT_CHECKED;
 /* Reads a config.json alone: `path` is that file, or a directory that holds it. */
 weft_status wefti_pretrained_config_file(const char *path, weft_model_config *out) WEFT_CHECKED;

@@ -112,6 +112,35 @@ static const char *microbatches_key(const wefti_job_draft *draft) {
     return keys[draft->plan && draft->plan->pipeline.stages > 1 ? 2 : 0];
 }
 
+/* Keys that say two things at once, or have no effect. */
+static weft_status check_checkpoint(const wefti_job_draft *draft) {
+    const weft_job_checkpoint *c = &draft->job.checkpoint;
+    char where[512];
+    WEFT_REQUIRE(c->every == 0 || c->seconds == 0, WEFT_E_ARG,
+                 "%scheckpoint.seconds and checkpoint.every = %lld are two rules for one thing: "
+                 "leave one out",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, "checkpoint.seconds"), where),
+                 (long long)c->every);
+    WEFT_REQUIRE(
+        c->keep_minutes == 0 || c->every > 0 || c->seconds > 0, WEFT_E_ARG,
+        "%scheckpoint.keep_minutes needs checkpoints during the run: set "
+        "checkpoint.every or checkpoint.seconds",
+        wefti_job_where(draft, wefti_job_mark_of(draft, "checkpoint.keep_minutes"), where));
+    const struct {
+        const char *key;
+        bool set;
+    } needs_dir[] = {{"checkpoint.seconds", c->seconds > 0},
+                     {"checkpoint.keep_minutes", c->keep_minutes > 0},
+                     {"checkpoint.on_error", c->on_error},
+                     {"checkpoint.stop_file", *c->stop_file != '\0'}};
+    for (size_t i = 0; i < sizeof needs_dir / sizeof *needs_dir; i++)
+        WEFT_REQUIRE(!needs_dir[i].set || *c->dir, WEFT_E_ARG,
+                     "%s%s has no effect without checkpoint.dir: set it, or leave the key out",
+                     wefti_job_where(draft, wefti_job_mark_of(draft, needs_dir[i].key), where),
+                     needs_dir[i].key);
+    return WEFT_OK;
+}
+
 static weft_status check(const wefti_job_draft *draft) {
     const weft_job_train *t = &draft->job.train;
     char where[512];
@@ -128,6 +157,7 @@ static weft_status check(const wefti_job_draft *draft) {
     WEFT_REQUIRE(!*draft->job.data.validation_labels || *draft->job.data.validation, WEFT_E_ARG,
                  "%sdata.validation_labels needs data.validation to be a path",
                  wefti_job_where(draft, wefti_job_mark_of(draft, "data.validation_labels"), where));
+    WEFT_TRY(check_checkpoint(draft));
     if (!draft->plan) return WEFT_OK;
     int64_t parts = t->accumulate * draft->plan->copies;
     WEFT_REQUIRE(t->batch % parts == 0, WEFT_E_ARG,

@@ -169,7 +169,10 @@ weft_status wefti_session_take_plan(const weft_plan *plan, int32_t *own, weft_pl
 }
 
 static weft_status take_plan(weft_session *s, const weft_plan *plan) {
+    const bool forward = s->options.optimizer.kind == WEFT_NO_OPTIMIZER &&
+                         !s->options.keep_gradients && s->options.microbatches == 1;
     WEFT_TRY(wefti_session_take_plan(plan, &s->options.microbatches, &s->plan));
+    if (forward) s->options.microbatches = 1; /* the plan's are of a step with an update */
     s->devices = plan->devices;
     return wefti_route_cache_create(&s->routes);
 }

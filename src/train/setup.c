@@ -258,21 +258,17 @@ static weft_status note_unmatched(const wefti_training *t) {
     return WEFT_OK;
 }
 
-weft_status wefti_training_open(wefti_training *t) {
-    WEFT_TRY(wefti_training_configure(t));
+weft_status wefti_training_open_data(wefti_training *t) {
     if (!t->data) {
         WEFT_TRY(open_data(t));
         WEFT_TRY(sizes_from_data(t));
     }
-    ends_from_data(t);
-    int64_t samples = weft_data_samples(t->data, WEFT_DATA_TRAIN);
-    WEFT_REQUIRE(samples > 0, WEFT_E_SHAPE, "%s holds no training sample", t->job->data.path);
-    if (samples < t->job->train.batch)
-        wefti_training_note(t,
-                            "the data have %lld samples, fewer than train.batch, %lld: samples "
-                            "repeat within a step",
-                            (long long)samples, (long long)t->job->train.batch);
     WEFT_TRY(wefti_training_same_data(t));
+    t->model.mask_token = wefti_mask_token(t->data, t->model.config.vocab);
+    return WEFT_OK;
+}
+
+void wefti_training_limit_memory(wefti_training *t) {
     weft_info info;
     weft_info_get(&info);
     int64_t devices =
@@ -282,7 +278,20 @@ weft_status wefti_training_open(wefti_training *t) {
                        : 1;
     t->memory_bytes =
         t->job->device.memory_bytes ? t->job->device.memory_bytes : info.memory_bytes / devices;
-    t->model.mask_token = wefti_mask_token(t->data, t->model.config.vocab);
+}
+
+weft_status wefti_training_open(wefti_training *t) {
+    WEFT_TRY(wefti_training_configure(t));
+    WEFT_TRY(wefti_training_open_data(t));
+    ends_from_data(t);
+    int64_t samples = weft_data_samples(t->data, WEFT_DATA_TRAIN);
+    WEFT_REQUIRE(samples > 0, WEFT_E_SHAPE, "%s holds no training sample", t->job->data.path);
+    if (samples < t->job->train.batch)
+        wefti_training_note(t,
+                            "the data have %lld samples, fewer than train.batch, %lld: samples "
+                            "repeat within a step",
+                            (long long)samples, (long long)t->job->train.batch);
+    wefti_training_limit_memory(t);
     WEFT_TRY(build_graphs(t));
     return note_unmatched(t);
 }

@@ -16,8 +16,10 @@ weft_status wefti_training_join(wefti_training *t, weft_world *world) {
     return wefti_agreement_of(world, &t->ranks.agreement);
 }
 
-static int asked(const wefti_training *t) {
-    return t->events && t->events->stop ? *t->events->stop : 0;
+static int asked(wefti_training *t) {
+    int signal = t->events && t->events->stop ? *t->events->stop : 0;
+    if (signal) return signal;
+    return wefti_training_file_asks(t) ? WEFT_TRAIN_STOPPED_BY_FILE : 0;
 }
 
 int64_t wefti_training_observed(const wefti_training *t) {
@@ -25,34 +27,60 @@ int64_t wefti_training_observed(const wefti_training *t) {
     return here > t->ranks.observed_peak ? here : t->ranks.observed_peak;
 }
 
-/* Exchanged at every step: whether to stop, the memory in use, and whether this rank's part of a
- * checkpoint is pending. */
+/* Exchanged at every step. Rank 0's `due` counts, and any rank's `stop` and `failed`. */
 typedef struct step_record {
-    int64_t observed_peak, stop, pending;
+    int64_t observed_peak;
+    int32_t stop;
+    bool pending; /* the part of a checkpoint */
+    bool due;     /* a checkpoint, by this rank's clock */
+    bool failed;  /* to read data */
 } step_record;
 
-weft_status wefti_training_stops(wefti_training *t, bool *out) {
+/* A request by a signal goes before one by a file, since it has an exit code of its own. */
+static void hear(wefti_training *t, int stop) {
+    if (stop && (!t->ranks.stopping || (t->ranks.stopping < 0 && stop > 0)))
+        t->ranks.stopping = stop;
+}
+
+static weft_status exchange(wefti_training *t, bool failed, bool *out_failed) {
     bool pending = false;
-    t->saving.parts_done = false;
-    if (!t->ranks.agreement) t->ranks.stopping = asked(t);
-    t->result->stop = t->ranks.stopping;
-    *out = t->ranks.stopping != 0;
-    if (!t->ranks.agreement || t->ranks.stopping) return WEFT_OK;
-    step_record record = {wefti_training_observed(t), asked(t), wefti_training_part_pending(t)},
+    step_record record = {wefti_training_observed(t), asked(t), wefti_training_part_pending(t),
+                          t->saving.due, failed},
                 *all;
     WEFT_NEW_ARRAY(all, step_record, weft_world_size(t->ranks.world));
     weft_status status = wefti_agree_records(t->ranks.agreement, &record, sizeof record, all);
     for (int r = 0; r < weft_world_size(t->ranks.world) && status >= 0; r++) {
         if (all[r].observed_peak > t->ranks.observed_peak)
             t->ranks.observed_peak = all[r].observed_peak;
-        if (all[r].stop && !t->ranks.stopping) t->ranks.stopping = (int)all[r].stop;
-        pending |= all[r].pending != 0;
+        hear(t, all[r].stop);
+        pending |= all[r].pending;
+        *out_failed |= all[r].failed;
     }
+    t->saving.due = status >= 0 && all[0].due;
     wefti_free(all);
     t->saving.parts_done = status >= 0 && t->saving.together && !pending;
+    return status;
+}
+
+/* After a stop is agreed on, nothing is exchanged. */
+weft_status wefti_training_stops(wefti_training *t, weft_status data, bool *out) {
+    wefti_failure failure;
+    bool failed = data < 0;
+    wefti_failure_keep(data, &failure);
+    t->saving.parts_done = false;
+    t->saving.due = wefti_training_due(t);
+    weft_status status = WEFT_OK;
+    if (!t->ranks.agreement)
+        hear(t, asked(t));
+    else if (!t->ranks.stopping)
+        status = exchange(t, failed, &failed);
     t->result->stop = t->ranks.stopping;
     *out = t->ranks.stopping != 0;
-    return status;
+    if (status < 0) return status;
+    if (*out) wefti_error_clear(); /* the data are not needed any more */
+    if (*out || !failed) return WEFT_OK;
+    if (data < 0) (void)wefti_failure_tell(&failure);
+    return t->ranks.agreement ? wefti_agree(t->ranks.agreement, data) : data;
 }
 
 weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void *data,
@@ -85,6 +113,8 @@ weft_status wefti_training_same_job(wefti_training *t) {
         {.name = "train.check_replicas", .value = (uint64_t)j->check_replicas},
         {.name = "checkpoint.every, or whether it has a checkpoint.dir,",
          .value = (uint64_t)c->every << 1 | (uint64_t)(c->dir[0] != 0)},
+        {.name = "checkpoint.seconds or checkpoint.on_error",
+         .value = wefti_digest_real(c->on_error, c->seconds)},
         {.name = "model.from or model.config, given or not,",
          .value = (uint64_t)(t->job->model.from[0] != 0) << 1 | (t->job->model.config[0] != 0)},
         {.name = "data.format or data.tokenizer, set or not,",

@@ -2,6 +2,8 @@
 #ifndef WEFTI_TRAIN_TRAINING_H
 #define WEFTI_TRAIN_TRAINING_H
 
+#include <stdatomic.h>
+
 #include "checkpoint/checkpoint.h"
 #include "session/agree.h"
 #include "session/session.h"
@@ -50,7 +52,8 @@ typedef struct wefti_training_ranks {
     wefti_agreement *agreement; /* the world's; NULL: one process */
     bool follows;               /* another rank reports and writes */
     int stopping;               /* the agreed reason (weft_train_result.stop), 0: none */
-    int64_t observed_peak;      /* of all ranks, when last exchanged */
+    bool stop_file_is_bad; /* checkpoint.stop_file had no JSON when last read, which was noted */
+    int64_t observed_peak; /* of all ranks, when last exchanged */
 } wefti_training_ranks;
 
 typedef struct wefti_training_saving {
@@ -63,6 +66,10 @@ typedef struct wefti_training_saving {
     wefti_checkpoint_lock *lock;
     wefti_checkpoint_job *writing;
     int64_t writing_step, committed_step;
+    int64_t begun_ns; /* when the run, or the last write of it, began; for checkpoint.seconds */
+    bool due;         /* checkpoint.seconds: the ranks have agreed to save before the next step */
+    bool stepping;    /* a step has begun and is not complete */
+    atomic_bool touched; /* the step has begun to change parameters on this rank */
     wefti_saved_tensor *tensors;
     int64_t count, room, states; /* the first `states` are the model's states */
     int64_t *first, *last; /* [tensors of the session]: range in `tensors`, optimizer included */
@@ -103,6 +110,10 @@ weft_status wefti_training_open(wefti_training *t) WEFT_CHECKED;
 void wefti_training_close(wefti_training *t);
 /* The model's configuration; opens data into t->data when sizes depend on it. */
 weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;
+/* After that, on all ranks: the data, unless they are open, and what depends on them. */
+weft_status wefti_training_open_data(wefti_training *t) WEFT_CHECKED;
+/* memory_bytes: the job's limit, or a device's share of the machine's memory. */
+void wefti_training_limit_memory(wefti_training *t);
 /* The plan of the run: of the job, or of a search, which exists once the graph does. NULL: none. */
 const weft_plan *wefti_training_plan(const wefti_training *t);
 /* search.c: finds the plan of a job of mode auto, and of a resume. Rank 0 searches, or reads the
@@ -137,8 +148,13 @@ weft_status wefti_training_join(wefti_training *t, weft_world *world) WEFT_CHECK
  * settings. */
 weft_status wefti_training_same_job(wefti_training *t) WEFT_CHECKED;
 weft_status wefti_training_same_data(wefti_training *t) WEFT_CHECKED;
-/* Whether some rank was asked to stop. */
-weft_status wefti_training_stops(wefti_training *t, bool *out) WEFT_CHECKED;
+/* What the ranks agree on before a step: whether some rank was asked to stop, whether parts of a
+ * checkpoint are complete, and whether one is due. `data`: whether this rank has the data of the
+ * step; if one has not, all fail. */
+weft_status wefti_training_stops(wefti_training *t, weft_status data, bool *out) WEFT_CHECKED;
+/* stop_file.c: whether this rank's checkpoint.stop_file asks for the end of the run. A file without
+ * JSON, which may be half written, does not, and gives a note. */
+bool wefti_training_file_asks(wefti_training *t);
 /* Broadcasts `bytes` at `data` from rank 0. `status` is rank 0's; other ranks pass WEFT_OK. */
 weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void *data,
                                      size_t bytes) WEFT_CHECKED;

@@ -192,6 +192,48 @@ static void keeping(void **state) {
     assert_steps(f->dir, (int64_t[]){4, 5}, 2);
 }
 
+/* Step `step`, written `time` seconds after 1970; NULL: nobody knows when. */
+static void write_at(const char *dir, int64_t step, const char *time, int64_t spacing) {
+    model m;
+    model_make(&m, 1);
+    const wefti_checkpoint_pair note = {WEFTI_CHECKPOINT_TIME, time};
+    wefti_checkpoint_meta meta = meta_of(step);
+    wefti_checkpoint_options options = {.keep = 2, .spacing = spacing};
+    char *failed = NULL;
+    if (time) meta.notes = (wefti_checkpoint_pairs){&note, 1};
+    ASSERT_OK(wefti_checkpoint_write(dir, &meta, m.tensors, MODEL_TENSORS, &options, &failed));
+    assert_null(failed);
+}
+
+/* Beside the newest two, one step stays for each 60 seconds. */
+static void keeping_one_for_each_minute(void **state) {
+    const fixture *f = *state;
+    static const char *const times[] = {"100", "110", "159", "160", "170", "219", "221", "222"};
+    for (int64_t i = 0; i < 8; i++) write_at(f->dir, i + 1, times[i], 60);
+    assert_steps(f->dir, (int64_t[]){1, 4, 7, 8}, 4);
+    write_at(f->dir, 9, "223", 60);
+    assert_steps(f->dir, (int64_t[]){1, 4, 7, 8, 9}, 5); /* 7 is 61 s behind 4 */
+    write_at(f->dir, 10, "50", 60);                      /* the clock was set back */
+    write_at(f->dir, 11, "60", 60);
+    write_at(f->dir, 12, "70", 60);
+    assert_steps(f->dir, (int64_t[]){1, 4, 7, 10, 11, 12}, 6);
+    write_at(f->dir, 13, "200", 60);
+    write_at(f->dir, 14, "210", 60);
+    assert_steps(f->dir, (int64_t[]){1, 4, 7, 10, 13, 14}, 6);
+    write_at(f->dir, 15, "220", 0); /* without the rule: the newest two */
+    assert_steps(f->dir, (int64_t[]){14, 15}, 2);
+}
+
+static void steps_without_a_time_go(void **state) {
+    const fixture *f = *state;
+    static const char *const times[] = {NULL, "", "-5", "12x", "1000000000000000000", "100", "50"};
+    for (int64_t i = 0; i < 7; i++) write_at(f->dir, i + 1, times[i], 60);
+    assert_steps(f->dir, (int64_t[]){6, 7}, 2);
+    write_at(f->dir, 8, "90", 60);
+    write_at(f->dir, 9, "95", 60);
+    assert_steps(f->dir, (int64_t[]){6, 7, 8, 9}, 4);
+}
+
 static void comparison(void **state) {
     const fixture *f = *state;
     ASSERT_OK(write_step(f->dir, 1, 0));
@@ -465,10 +507,23 @@ static void descriptions(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(round_trip),   TEST(shards),       TEST(empty_and_bare), TEST(listing),
-        TEST(replacement),  TEST(pruning),      TEST(keeping),        TEST(comparison),
-        TEST(bad_requests), TEST(later_format), TEST(first_format),   TEST(unread),
-        TEST(locking),      TEST(cleaning),     TEST(descriptions),
+        TEST(round_trip),
+        TEST(shards),
+        TEST(empty_and_bare),
+        TEST(listing),
+        TEST(replacement),
+        TEST(pruning),
+        TEST(keeping),
+        TEST(comparison),
+        TEST(bad_requests),
+        TEST(later_format),
+        TEST(first_format),
+        TEST(unread),
+        TEST(locking),
+        TEST(cleaning),
+        TEST(descriptions),
+        TEST(keeping_one_for_each_minute),
+        TEST(steps_without_a_time_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

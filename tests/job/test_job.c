@@ -88,6 +88,11 @@ static void test_overrides(void **state) {
     assert_int_equal(job->train.schedule.warmup, 6);
     weft_job_free(job);
     refused_word("train.steps", "key=value");
+    refused_word("checkpoint.seconds=5", "checkpoint.seconds|checkpoint.dir");
+    refused_word("checkpoint.seconds=-1", "checkpoint.seconds|0");
+    refused_word("checkpoint.on_error=true", "checkpoint.on_error|checkpoint.dir");
+    refused_word("checkpoint.stop_file=x", "checkpoint.stop_file|checkpoint.dir");
+    refused_word("checkpoint.keep_minutes=5", "checkpoint.keep_minutes|checkpoint.every");
     refused_word("=5", "key=value");
     refused_word("train.step=5", "'train.step=5'|step|steps");
     refused_word("trian.steps=5", "trian|train");
@@ -206,6 +211,25 @@ static void test_keys_of_choices(void **state) {
 }
 
 #ifdef WEFT_HAVE_YAML
+static void test_checkpoint_rules(void **state) {
+    (void)state;
+    weft_job *job = parse("checkpoint: {dir: run, seconds: 0.5, keep: 2, keep_minutes: 60}\n");
+    assert_true(job->checkpoint.seconds == 0.5 && job->checkpoint.every == 0);
+    assert_int_equal(job->checkpoint.keep_minutes, 60);
+    weft_job_free(job);
+    job = parse("checkpoint: {dir: run, on_error: true, stop_file: stop.json}\n");
+    assert_true(job->checkpoint.on_error);
+    assert_string_equal(job->checkpoint.stop_file, "stop.json");
+    weft_job_free(job);
+    weft_job_free(parse("checkpoint: {dir: run, every: 5, seconds: 0, keep_minutes: 1}\n"));
+    refused("checkpoint:\n  dir: run\n  every: 5\n  seconds: 7\n",
+            "job.yaml:4:3|checkpoint.seconds|checkpoint.every = 5");
+    refused("checkpoint:\n  dir: run\n  keep_minutes: 5\n",
+            "job.yaml:3:3|checkpoint.keep_minutes|checkpoint.every|checkpoint.seconds");
+    refused("checkpoint:\n  every: 5\n  keep_minutes: 5\n",
+            "job.yaml:3:3|checkpoint.keep_minutes|checkpoint.dir");
+}
+
 static void test_file(void **state) {
     (void)state;
     weft_job *job = parse("# a job\n"
@@ -470,6 +494,7 @@ int main(void) {
         cmocka_unit_test(test_keys_of_choices),
 #ifdef WEFT_HAVE_YAML
         cmocka_unit_test(test_file),
+        cmocka_unit_test(test_checkpoint_rules),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_yaml_limits),
         cmocka_unit_test(test_round_trip),

@@ -387,7 +387,8 @@ static faults prepare_faults(const char *dir, wefti_fault_kind kind, bool foreve
     add_words(&f.words, WITH(dir_word(dir), "checkpoint.every=1", "checkpoint.keep=9",
                              "train.steps=1", "train.schedule.warmup=0"));
     ASSERT_OK(run_words(&f.words, &r));
-    add_words(&f.words, WITH("train.steps=3"));
+    add_words(&f.words, WITH("train.steps=3", "checkpoint.on_error=true"));
+    add_word(&f.words, "checkpoint.stop_file=%s", in_root("no_file"));
     add_word(&f.words, "train.log=%s", in_root("faults.jsonl"));
     add_word(&f.words, "train.tensorboard=%s", in_root("faults.board"));
     return f;

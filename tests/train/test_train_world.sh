@@ -117,4 +117,21 @@ code=$?
 grep -q 'step [1-9]' stop.err || fail 'nothing tells of the stop:' stop.err
 ls stopped | grep -q step- || fail 'a stopped run left no checkpoint:' stop.err
 
+# --- a stop by the file of one rank: the same, with exit code 0 ---
+# shellcheck disable=SC2016 # for the shell of each rank
+"$weft" launch -n 3 --no-logs -- sh -c 'exec "$0" "$@" checkpoint.stop_file="stop.$WEFT_RANK"' "$weft" train job.yaml --json \
+    train.steps=1000000 train.batch=6 checkpoint.dir=filed >filed.json 2>filed.err &
+run=$!
+for _ in $(seq 1200); do
+    grep -q '"step": 3,' filed.json && break
+    sleep 0.1
+done
+printf '{"GracefulExit": 1}' >stop.2
+wait $run
+code=$?
+[ $code = 0 ] || fail "stopped by a file with exit code $code, not 0:" filed.err
+grep -q 'step [1-9].*checkpoint.stop_file' filed.err || fail 'nothing tells of the stop by a file:' filed.err
+tail -n 1 filed.json | grep -q '"done": false, "stopped": true' || fail 'the result of a stop by a file:' filed.json
+ls filed | grep -q step- || fail 'a run that a file stopped left no checkpoint:' filed.err
+
 exit $failed

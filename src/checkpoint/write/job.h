@@ -20,7 +20,7 @@ struct wefti_checkpoint_job {
     unsigned char *block;                   /* joins pieces; NULL: not needed so far */
     uint32_t *sums;                         /* by the caller's number: of the own pieces */
     int64_t own_bytes;                      /* of the own pieces */
-    int64_t keep;
+    int64_t keep, spacing;
     int nice;
     const void *(*take)(void *context, int64_t index); /* NULL: all tensors are in memory */
     void (*give_back)(void *context, int64_t index);

@@ -138,7 +138,8 @@ static weft_status tidy(wefti_checkpoint_job *job) {
     wefti_free(line);
     if (status < 0) return status;
     if (!job->keep) return WEFT_OK;
-    return wefti_checkpoint_prune_below(job->dir, job->keep, job->plan.manifest.meta.step);
+    return wefti_checkpoint_prune_spaced(job->dir, job->keep, job->spacing,
+                                         job->plan.manifest.meta.step);
 }
 
 static void lower_priority(int nice) {
@@ -211,6 +212,7 @@ static weft_status job_prepare(wefti_checkpoint_job *job, const char *dir,
     WEFT_TRY(wefti_write_plan_create(meta, tensors, count, options, &job->plan));
     job->duty = options ? options->duty : WEFTI_CHECKPOINT_ALONE;
     job->keep = options ? options->keep : 0;
+    job->spacing = options ? options->spacing : 0;
     job->nice = options ? options->nice : 0;
     if (options && options->take) {
         job->take = options->take;

@@ -14,8 +14,10 @@ static const char *const notes[][2] = {
     NOTE("MS_ENABLE_RECOVERY", "start all processes again, and they go on from checkpoint.dir"),
     NOTE("MS_RECOVERY_PATH", "checkpoint.dir is where a job goes on from"),
     NOTE("GROUP_INFO_FILE", "a checkpoint holds whole tensors, so no rank's slice can be lost"),
-    NOTE("MS_ENABLE_GRACEFUL_EXIT", "SIGTERM ends the run after the step, with a checkpoint"),
-    NOTE("MS_ENABLE_TFT", "checkpoint.every bounds what a failure costs"),
+    NOTE("MS_ENABLE_GRACEFUL_EXIT",
+         "name the file in checkpoint.stop_file; SIGTERM ends the run after the step too"),
+    NOTE("MS_ENABLE_TFT",
+         "checkpoint.on_error saves when a step fails, checkpoint.every bounds what it costs"),
     NOTE("MS_DISABLE_HEARTBEAT",
          "heartbeats stay on; MS_NODE_TIMEOUT sets how long they may be silent"),
 };

@@ -4,6 +4,7 @@
  * does not stay in flight. The sum of both, over all microbatches, bounds its step. Further bounds:
  *
  * - Transfers of one level follow each other on a rank. Their sum, without latencies, is a bound.
+ *   Those of the backward pass begin behind the first forward pass.
  * - A stage begins when the stages before it have passed the first microbatch on, and when it is
  *   done with the last one, they still have its backward pass to do. In schedules with weights
  *   apart, only the first part is certain.
@@ -129,9 +130,10 @@ static double of_rank(const wefti_joint_share *share, double blocks, bool alone)
     return (alone ? share->all : 0) + blocks * share->of_block;
 }
 
-/* Update, transfers between replicas, and the busiest level. */
+/* Update, transfers between replicas, and the busiest level: of all its transfers, and of those
+ * that are posted after the first backward call has begun. */
 typedef struct state_seconds {
-    double update, waits, stream, tail;
+    double update, waits, stream, late, tail;
 } state_seconds;
 
 static state_seconds state_of(const wefti_degrees *d, const wefti_joint_state *state,
@@ -154,6 +156,7 @@ static state_seconds state_of(const wefti_degrees *d, const wefti_joint_state *s
             busy += n * of_rank(&state->stream[part][l], blocks, alone);
         }
         out.stream = larger(out.stream, busy);
+        out.late = larger(out.late, busy - of_rank(&state->early[l], blocks, true));
     }
     if (alone) out.tail = larger(0, state->tail - blocks * state->update.of_block);
     return out;
@@ -174,6 +177,8 @@ static void add_stage(const wefti_joint *j, const wefti_degrees *d, const wefti_
     const double busy = m * (s->forward + s->backward) + x.waits;
     double seconds = before + busy + larger(x.update + x.tail, stage ? behind : 0);
     seconds = larger(seconds, x.stream);
+    /* The first backward call begins behind the first forward pass. */
+    seconds = larger(seconds, before + s->fill + x.late);
     (void)first;
     out->seconds = larger(out->seconds, seconds);
     const double bytes = state ? stage_bytes(d, s, stage) : 0;

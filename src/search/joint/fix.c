@@ -30,6 +30,9 @@ static const char *const recomputes[] = {
     WEFT_RECOMPUTE_LIST(JOINT_RECOMPUTE)
 #undef JOINT_RECOMPUTE
         NULL};
+/* By number in wefti_degrees.order. */
+static const char *const axes[] = {"dp", "ep", "cp", "tp", NULL};
+enum { LAST_AXIS = 3 };
 
 enum { WORD = 64 };
 
@@ -61,6 +64,8 @@ static weft_status read_value(int dimension, const char *word, const char *value
         return read_choice(word, value, schedules, out);
     case WEFTI_JOINT_RECOMPUTE:
         return read_choice(word, value, recomputes, out);
+    case WEFTI_JOINT_INNER:
+        return read_choice(word, value, axes, out);
     case WEFTI_JOINT_SEQUENCE:
         return read_number(word, value, 0, 1, out);
     case WEFTI_JOINT_LEVEL:
@@ -83,7 +88,7 @@ static weft_status add_word(const char *word, wefti_joint_fix *fix) {
     WEFT_REQUIRE(
         equals && d < WEFTI_JOINT_COUNT, WEFT_E_ARG,
         "the constraint '%s' must be NAME=VALUE, with one of the names dp, ep, cp, tp, sp, "
-        "pp, chunks, microbatches, schedule, level, shard, recompute",
+        "pp, chunks, microbatches, schedule, level, shard, recompute, inner",
         word);
     WEFT_TRY(read_value(d, word, equals + 1, &value));
     WEFT_REQUIRE(fix->value[d] < 0 || fix->value[d] == value, WEFT_E_ARG,
@@ -109,38 +114,38 @@ weft_status wefti_joint_fix_add(const char *text, wefti_joint_fix *fix) {
 /* ---- pairs that exclude each other ---- */
 
 static weft_status check_product(const wefti_joint_fix *fix, int32_t devices) {
-    static const int axes[] = {WEFTI_JOINT_DATA, WEFTI_JOINT_EXPERT, WEFTI_JOINT_CONTEXT,
-                               WEFTI_JOINT_TENSOR, WEFTI_JOINT_STAGES};
+    static const int degrees[] = {WEFTI_JOINT_DATA, WEFTI_JOINT_EXPERT, WEFTI_JOINT_CONTEXT,
+                                  WEFTI_JOINT_TENSOR, WEFTI_JOINT_STAGES};
     int64_t product = 1, least = 1;
     int last = -1;
     bool all = true;
     /* First two that together need more devices than there are, whatever each divides. */
-    for (int i = 0; i < (int)(sizeof axes / sizeof *axes); i++) {
-        const int32_t value = fix->value[axes[i]];
+    for (int i = 0; i < (int)(sizeof degrees / sizeof *degrees); i++) {
+        const int32_t value = fix->value[degrees[i]];
         if (value <= 1) continue;
         least *= value;
         WEFT_REQUIRE(last < 0 || least <= devices, WEFT_E_ARG,
                      "contradicting constraints: %s=%d and %s=%d need at least %lld devices, but "
                      "there are %d devices",
-                     names[last], fix->value[last], names[axes[i]], value, (long long)least,
+                     names[last], fix->value[last], names[degrees[i]], value, (long long)least,
                      devices);
-        last = axes[i];
+        last = degrees[i];
     }
     last = -1;
-    for (int i = 0; i < (int)(sizeof axes / sizeof *axes); i++) {
-        const int32_t value = fix->value[axes[i]];
+    for (int i = 0; i < (int)(sizeof degrees / sizeof *degrees); i++) {
+        const int32_t value = fix->value[degrees[i]];
         if (value < 0) all = false;
         if (value <= 1) continue;
         WEFT_REQUIRE(devices % value == 0, WEFT_E_ARG,
                      "contradicting constraints: %s=%d and %d devices, of which it is no divisor",
-                     names[axes[i]], value, devices);
+                     names[degrees[i]], value, devices);
         product *= value;
         WEFT_REQUIRE(devices % product == 0, WEFT_E_ARG,
                      "contradicting constraints: %s=%d and %s=%d need a multiple of %lld devices, "
                      "but there are %d",
-                     names[last < 0 ? axes[i] : last], fix->value[last < 0 ? axes[i] : last],
-                     names[axes[i]], value, (long long)product, devices);
-        last = axes[i];
+                     names[last < 0 ? degrees[i] : last], fix->value[last < 0 ? degrees[i] : last],
+                     names[degrees[i]], value, (long long)product, devices);
+        last = degrees[i];
     }
     WEFT_REQUIRE(!all || product == devices, WEFT_E_ARG,
                  "contradicting constraints: all degrees are fixed, and their product, %lld, is "
@@ -185,4 +190,7 @@ void wefti_joint_degrees_text(const wefti_degrees *d, wefti_text *out) {
     wefti_text_add(out, " level=%d", d->level);
     if (d->shard) wefti_text_add(out, " shard=%d", d->shard);
     wefti_text_add(out, " recompute=%s", recomputes[d->recompute]);
+    const bool usual = d->order[0] == d->order[1]; /* not decided */
+    if (!usual && d->order[LAST_AXIS] != LAST_AXIS)
+        wefti_text_add(out, " inner=%s", axes[d->order[LAST_AXIS]]);
 }

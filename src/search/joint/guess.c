@@ -23,15 +23,27 @@ static double reduction(const wefti_joint *j, const wefti_degrees *d, double par
                                     (wefti_active){0, mesh});
 }
 
+/* Kernels of the update: gradients, parameters and their states are read and written. */
+static double update_of(const wefti_joint *j, const wefti_degrees *d, double parameters,
+                        int level) {
+    enum { TIMES = 8 };
+    const int32_t sharing = level ? d->data * d->context : 1;
+    return TIMES * parameters / d->tensor / d->expert / d->stages / sharing /
+           j->problem->machine->device.memory_bytes_per_second.value;
+}
+
 double wefti_joint_guess_exposed(const wefti_joint *j, const wefti_degrees *d, double parameters,
                                  double work, int level) {
     const double all = reduction(j, d, parameters), m = d->microbatches;
+    const double update = update_of(j, d, parameters, level);
     const double backward = 0.66 * work / m; /* of the last microbatch */
     /* Each microbatch gathers parameters twice and reduces gradients once: half as much each. About
      * half of it finds kernels to hide behind; less of what follows the last microbatch does. */
     if (level >= 3)
-        return (d->context > 1 ? 1.5 : 1) * (0.75 * all * m + larger(0, 1.5 * all * m - work));
-    return 0.75 * all + larger(0, 0.25 * all - backward) + (level == 2 ? 0.1 * all * (m - 1) : 0);
+        return update +
+               (d->context > 1 ? 1.5 : 1) * (0.75 * all * m + larger(0, 1.5 * all * m - work));
+    return update + 0.75 * all + larger(0, 0.25 * all - backward) +
+           (level == 2 ? 0.1 * all * (m - 1) : 0);
 }
 
 double wefti_joint_guess_bubble(const wefti_joint *j, const wefti_degrees *d, double work) {

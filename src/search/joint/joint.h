@@ -40,7 +40,8 @@
     X(SCHEDULE, "schedule")                                                                        \
     X(LEVEL, "level")                                                                              \
     X(SHARD, "shard")                                                                              \
-    X(RECOMPUTE, "recompute")
+    X(RECOMPUTE, "recompute")                                                                      \
+    X(INNER, "inner")
 typedef enum wefti_joint_dimension {
 #define WEFTI_JOINT_ROW(name, text) WEFTI_JOINT_##name,
     WEFTI_JOINT_DIMENSIONS(WEFTI_JOINT_ROW)
@@ -82,7 +83,8 @@ typedef struct wefti_joint_problem {
     int32_t evaluations;  /* budget: plans that are walked; 0: the usual number */
     double tolerance;     /* part of the step; 0: the usual one */
     double seconds;       /* 0: no limit of time */
-    bool plain; /* if no plan fits, the message does not say which change would make one fit */
+    bool by_bound; /* no guesses: each candidate is bounded with its state before it is walked */
+    bool plain;    /* if no plan fits, the message does not say which change would make one fit */
 } wefti_joint_problem;
 
 /* A candidate that was simulated. */
@@ -130,7 +132,8 @@ weft_status wefti_joint_assume(int32_t devices, int64_t memory_bytes, const weft
 /* The joint search as weft_plan_search offers it: one graph, whose microbatches are given. */
 weft_status wefti_joint_of_graph(weft_graph *graph, const weft_plan *settings,
                                  const weft_search_options *options, weft_plan **out) WEFT_CHECKED;
-/* Degrees as constraints that wefti_joint_fix_add reads: "dp=8 ep=1 cp=1 tp=8 ...". */
+/* Degrees as constraints that wefti_joint_fix_add reads: "dp=8 ep=1 cp=1 tp=8 ...". Unlike degrees
+ * have unlike texts: "inner=dp" says which axis is the innermost one, if it is not tp. */
 void wefti_joint_degrees_text(const wefti_degrees *degrees, wefti_text *out);
 
 #endif

@@ -120,6 +120,10 @@ static void add_step(const wefti_joint *j, const wefti_joint_walk *one, const we
         kept[0] = (double)wefti_joint_kept_bytes(one->program, a);
         kept[1] = (double)wefti_joint_kept_bytes(two->program, b);
     }
+    if (a->phase == WEFTI_BACKWARD) {
+        out->frame[0] = larger(out->frame[0], (double)a->routine->frame_bytes);
+        out->frame[1] = larger(out->frame[1], (double)b->routine->frame_bytes);
+    }
     const double growth_of_kept = larger(0, kept[1] - kept[0]);
     out->kept_each += times * growth_of_kept;
     out->kept_fixed += times * larger(0, kept[0] - growth_of_kept);

@@ -45,7 +45,8 @@ typedef struct wefti_joint_line {
     double fixed, each;           /* seconds */
     double wait_fixed, wait_each; /* of these, of transfers */
     double kept_fixed, kept_each; /* bytes of saved blocks and of inputs that are kept */
-    double parameters, optimizer; /* bytes on a device at level 0, without stages */
+    double frame[2]; /* working memory of the backward pass with one sample, with two */
+    double parameters, optimizer;             /* bytes on a device at level 0, without stages */
     double whole_parameters, whole_optimizer; /* bytes of the whole tensors */
 } wefti_joint_line;
 
@@ -65,8 +66,9 @@ typedef struct wefti_joint_state {
     wefti_joint_share update;                      /* kernels of the update */
     wefti_joint_share waits[3];                    /* transfers within calls, per section */
     wefti_joint_share stream[3][WEFTI_LEVELS_MAX]; /* busy time without latencies */
-    double tail;                                   /* exposed behind the last backward pass */
-    int64_t *parameters, *optimizer, *gradients;   /* [shape.calls]: bytes */
+    wefti_joint_share early[WEFTI_LEVELS_MAX];   /* of it, posted before the first backward call */
+    double tail;                                 /* exposed behind the last backward pass */
+    int64_t *parameters, *optimizer, *gradients; /* [shape.calls]: bytes */
 } wefti_joint_state;
 
 /* Bounds are sums of seconds; the simulator adds whole picoseconds. */

@@ -5,11 +5,12 @@
 
 #include "base/clock.h"
 #include "models/splits.h"
+#include "program/print.h"
 #include "schedule/schedule.h"
 #include "search/joint/parts.h"
 #include "search/predict/predict.h"
 
-enum { EVALUATIONS = 16, MISFITS = 6, FRUITLESS = 4, EFFORT = 12 };
+enum { EVALUATIONS = 16, MISFITS = 6, FRUITLESS = 6, EFFORT = 16, PLAIN_PARTS = 64 };
 static const double tolerance = 0.002;
 static const double margin = 0.92; /* of memory, for guesses */
 
@@ -26,11 +27,30 @@ typedef enum item_kind {
 typedef struct item {
     double bound, bytes; /* of the step and of memory, at least */
     double guess;        /* of the step, about */
+    double about;        /* bytes of a device */
     item_kind kind;
     int64_t number;
     wefti_degrees degrees;
-    bool retried; /* the same with more recomputation is in the heap as well */
+    bool retried;   /* the same with more recomputation is open as well */
+    bool corrected; /* the guess is, by a walk of the same split */
+    bool taken;
 } item;
+
+/* How much longer than guessed the walks of a split have been. */
+typedef struct correction {
+    wefti_degrees degrees;
+    double ratio;
+} correction;
+
+/* Orders of what is open. BY_BYTES: while nothing that is likely to fit is known. FIRST_PLAN: by
+ * guess, but what is known better comes first unless it is far longer; only plain candidates, until
+ * there is a plan. */
+typedef enum order { BY_BOUND, BY_GUESS, BY_BYTES, FIRST_PLAN, ORDERS } order;
+/* Numbers of items. Those that have been taken leave it when they come first. */
+typedef struct item_heap {
+    int64_t *at;
+    int64_t count, cap;
+} item_heap;
 
 /* A candidate that does not fit. */
 typedef struct misfit {
@@ -41,8 +61,12 @@ typedef struct misfit {
 
 typedef struct joint_search {
     wefti_joint j;
-    item *heap;
-    int64_t count, cap, numbered;
+    item *items; /* by number */
+    int64_t numbered, cap;
+    item_heap heaps[ORDERS];
+    correction *corrections;
+    int64_t correction_count, correction_cap;
+    int64_t count;                        /* items that have not been taken */
     double ideal_forward, ideal_backward; /* of products of one sample on one device */
     double ratio;                         /* the best step may be so much longer than the bound */
     misfit walked;                        /* that needs least memory of those that were simulated */
@@ -60,7 +84,7 @@ typedef struct joint_search {
     double begin;
 } joint_search;
 
-/* ---- the heap ---- */
+/* ---- what is open: in the order of bounds, and in that of guesses ---- */
 
 static bool before(const item *a, const item *b) {
     if (a->bound != b->bound) return a->bound < b->bound;
@@ -68,48 +92,120 @@ static bool before(const item *a, const item *b) {
     return a->number < b->number;
 }
 
-static weft_status push_item(joint_search *s, item x) {
-    WEFT_TRY(WEFT_GROW(s->heap, s->count, s->cap));
-    int64_t i = s->count++;
-    x.number = s->numbered++;
-    if (x.guess < x.bound) x.guess = x.bound;
-    for (; i && before(&x, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        s->heap[i] = s->heap[(i - 1) / 2];
-    s->heap[i] = x;
+/* What is known less well turns out longer. */
+static double guess_of(const item *x) {
+    static const double later[] = {[ITEM_BOUNDED] = 1,  [ITEM_DRAFT] = 1,    [ITEM_RETRY] = 1,
+                                   [ITEM_SPLIT] = 1.06, [ITEM_DRAWN] = 1.09, [ITEM_COARSE] = 1.12};
+    return x->guess * later[x->kind];
+}
+
+static double key_of(const item *x, order by) {
+    switch (by) {
+    case BY_BOUND:
+        return x->bound;
+    case BY_BYTES:
+        return x->about;
+    case FIRST_PLAN:
+        return guess_of(x) * (1 + 0.2 * (int)x->kind);
+    default:
+        return guess_of(x);
+    }
+}
+
+static bool is_first(const joint_search *s, order by, int64_t a, int64_t b) {
+    const item *x = &s->items[a], *y = &s->items[b];
+    const double of_x = key_of(x, by), of_y = key_of(y, by);
+    return of_x != of_y ? of_x < of_y : before(x, y);
+}
+
+/* Candidates that are cheap to build and seldom bad: tensors within a host, whole sequences,
+ * replicas outermost, whole parameters. The first plan is one of them. */
+static bool is_plain(const joint_search *s, const wefti_degrees *d) {
+    return d->context == 1 && d->level < 3 && !d->shard && d->chunks == 1 &&
+           d->schedule == WEFT_PIPELINE_1F1B && wefti_joint_outermost(d) &&
+           d->tensor <= wefti_model_per_host(s->j.problem->machine) &&
+           d->tensor * d->expert <= PLAIN_PARTS;
+}
+
+static weft_status insert(joint_search *s, order by, int64_t number) {
+    item_heap *h = &s->heaps[by];
+    WEFT_TRY(WEFT_GROW(h->at, h->count, h->cap));
+    int64_t i = h->count++;
+    for (; i && is_first(s, by, number, h->at[(i - 1) / 2]); i = (i - 1) / 2)
+        h->at[i] = h->at[(i - 1) / 2];
+    h->at[i] = number;
     return WEFT_OK;
 }
 
-static weft_status push(joint_search *s, item_kind kind, double bound, double guess,
-                        const wefti_degrees *d) {
-    return push_item(s, (item){bound, 0, guess, kind, 0, *d, false});
+static void remove_first(joint_search *s, order by) {
+    item_heap *h = &s->heaps[by];
+    const int64_t moved = h->at[--h->count];
+    int64_t i = 0;
+    for (int64_t child; (child = 2 * i + 1) < h->count; i = child) {
+        if (child + 1 < h->count && is_first(s, by, h->at[child + 1], h->at[child])) child++;
+        if (!is_first(s, by, h->at[child], moved)) break;
+        h->at[i] = h->at[child];
+    }
+    if (h->count) h->at[i] = moved;
 }
 
-static item remove_at(joint_search *s, int64_t i) {
-    const item x = s->heap[i], moved = s->heap[--s->count];
-    if (i == s->count) return x;
-    for (; i && before(&moved, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        s->heap[i] = s->heap[(i - 1) / 2];
-    for (int64_t child; (child = 2 * i + 1) < s->count; i = child) {
-        if (child + 1 < s->count && before(&s->heap[child + 1], &s->heap[child])) child++;
-        if (!before(&s->heap[child], &moved)) break;
-        s->heap[i] = s->heap[child];
-    }
-    s->heap[i] = moved;
-    return x;
+static weft_status push_item(joint_search *s, item x) {
+    WEFT_TRY(WEFT_GROW(s->items, s->numbered, s->cap));
+    x.number = s->numbered++;
+    if (x.guess < x.bound) x.guess = x.bound;
+    s->items[x.number] = x;
+    s->count++;
+    const bool guessed = s->guessing && isfinite(x.guess);
+    if (guessed) WEFT_TRY(insert(s, BY_GUESS, x.number));
+    if (!s->out->prediction) WEFT_TRY(insert(s, BY_BYTES, x.number));
+    if (guessed && !s->out->prediction && is_plain(s, &x.degrees))
+        WEFT_TRY(insert(s, FIRST_PLAN, x.number));
+    return insert(s, BY_BOUND, x.number);
+}
+
+static weft_status push(joint_search *s, item_kind kind, double bound, double guess, double about,
+                        const wefti_degrees *d) {
+    return push_item(
+        s, (item){.bound = bound, .guess = guess, .about = about, .kind = kind, .degrees = *d});
+}
+
+static item take_number(joint_search *s, int64_t number) {
+    s->items[number].taken = true;
+    s->count--;
+    return s->items[number];
 }
 
 /* ---- coarse bounds ---- */
 
+/* Samples of a step on the replica that has most of them: an uneven batch gives some replicas more
+ * than others, in each microbatch the same ones. */
+static double busiest_samples(const joint_search *s, const wefti_degrees *d) {
+    const wefti_joint_problem *p = s->j.problem;
+    const double parts = (double)d->microbatches * p->settings->copies;
+    return s->j.scalable ? parts * ceil((double)p->source.batch / parts / d->data / d->expert) : 1;
+}
+
+/* A schedule of two chunks a stage begins stages behind the first chunks only. */
+static bool begins_by_chunks(const joint_search *s, const wefti_degrees *d) {
+    const int32_t *fixed = s->j.problem->fix.value;
+    return wefti_joint_calls(&s->j.shape) >= 2 * (int64_t)d->stages &&
+           fixed[WEFTI_JOINT_CHUNKS] != 1 &&
+           (fixed[WEFTI_JOINT_SCHEDULE] < 0 ||
+            fixed[WEFTI_JOINT_SCHEDULE] == (int32_t)WEFT_PIPELINE_ZERO_BUBBLE);
+}
+
 /* All devices compute products at the best rate, and a stage begins behind the forward passes of
- * those before it; a forward pass is at least a fifth of both. */
+ * those before it. A forward pass is at least a quarter of both; a fifth leaves room. Of two alike
+ * chunks the first one is half of that. */
 static double products_bound(const joint_search *s, const wefti_degrees *d) {
-    const double batch = s->j.scalable ? (double)s->j.problem->source.batch : 1;
+    const double replicas = s->j.scalable ? (double)d->data * d->expert : 1;
     double work = s->ideal_forward + s->ideal_backward;
     if (d->recompute == WEFT_RECOMPUTE_FULL) work += s->ideal_forward * 0.9; /* the head is not */
-    const double even = batch * work / s->j.devices;
+    const double even = busiest_samples(s, d) * replicas * work / s->j.devices;
     if (d->stages == 1 || d->microbatches % d->stages == 0) return even;
+    const double part = begins_by_chunks(s, d) ? 0.125 : 0.2;
     const double micro = even * d->stages / d->microbatches;
-    const double filled = 0.2 * micro / (1 - pow(1 - 0.2 / d->microbatches, d->stages));
+    const double filled = part * micro / (1 - pow(1 - part / d->microbatches, d->stages));
     return filled > even ? filled : even;
 }
 
@@ -119,6 +215,32 @@ static weft_status find_ideal(joint_search *s) {
 }
 
 /* ---- walking a candidate ---- */
+
+/* What a walk costs, in short programs: a program for each stage, more if its devices differ. */
+static double walk_effort(const wefti_degrees *d) {
+    return wefti_joint_effort(d) * d->stages * (2 + d->chunks) / 3 * (d->shard ? 4 : 1);
+}
+
+static bool is_walked(const item *x) {
+    return x->kind == ITEM_BOUNDED || x->kind == ITEM_DRAFT;
+}
+
+static int32_t budget_of(const joint_search *s) {
+    const int32_t asked = s->j.problem->evaluations;
+    return asked ? asked : EVALUATIONS;
+}
+
+/* Searches on larger machines may take longer. */
+static double effort_budget(const joint_search *s) {
+    const double larger_machine = 1 + s->j.devices / 8192.0, most = 3;
+    return (larger_machine < most ? larger_machine : most) * budget_of(s) * EFFORT;
+}
+
+/* Whether the walk goes far beyond the budget. */
+static bool is_costly(const joint_search *s, const item *x) {
+    return is_walked(x) && s->out->prediction &&
+           s->j.effort + walk_effort(&x->degrees) > 1.5 * effort_budget(s);
+}
 
 static weft_status graph_of(joint_search *s, const wefti_degrees *d, weft_graph **graph,
                             const wefti_optimizer_plan **optimizer) {
@@ -200,6 +322,49 @@ static void keep_walked(wefti_joint_answer *a, const wefti_joint_walked *x) {
     a->walked[at] = *x;
 }
 
+/* Candidates that differ in schedule, level and shard only. */
+static bool same_split(const wefti_degrees *a, const wefti_degrees *b) {
+    return a->data == b->data && a->expert == b->expert && a->context == b->context &&
+           a->tensor == b->tensor && a->sequence == b->sequence && a->stages == b->stages &&
+           a->microbatches == b->microbatches && a->recompute == b->recompute &&
+           !memcmp(a->order, b->order, sizeof a->order);
+}
+
+/* The factor that the guess of a candidate needs, 1: nothing is known. Other levels are less alike.
+ */
+static double correction_of(const joint_search *s, const wefti_degrees *d) {
+    double factor = 1;
+    for (int64_t i = 0; i < s->correction_count; i++) {
+        const correction *c = &s->corrections[i];
+        if (!same_split(&c->degrees, d)) continue;
+        if (c->degrees.level == d->level) return c->ratio;
+        factor = factor == 1 || sqrt(c->ratio) < factor ? sqrt(c->ratio) : factor;
+    }
+    return factor;
+}
+
+static correction *known_correction(joint_search *s, const wefti_degrees *d) {
+    for (int64_t i = 0; i < s->correction_count; i++)
+        if (s->corrections[i].degrees.level == d->level &&
+            same_split(&s->corrections[i].degrees, d))
+            return &s->corrections[i];
+    return NULL;
+}
+
+/* After a walk: candidates of the same split will be as much longer as guessed. */
+static weft_status correct(joint_search *s, const item *x, double seconds) {
+    const double ratio = x->corrected || !isfinite(x->guess) ? 1 : seconds / x->guess;
+    if (ratio <= 1) return WEFT_OK;
+    correction *known = known_correction(s, &x->degrees);
+    if (known) {
+        known->ratio = ratio < known->ratio ? ratio : known->ratio;
+        return WEFT_OK;
+    }
+    WEFT_TRY(WEFT_GROW(s->corrections, s->correction_count, s->correction_cap));
+    s->corrections[s->correction_count++] = (correction){x->degrees, ratio};
+    return WEFT_OK;
+}
+
 /* Takes over the plan. `bounds` NULL: none were made. */
 static weft_status walk_plan(joint_search *s, const wefti_degrees *d, const item *bounds,
                              weft_plan *plan) {
@@ -210,6 +375,7 @@ static weft_status walk_plan(joint_search *s, const wefti_degrees *d, const item
         weft_plan_destroy(plan);
         return status;
     }
+    const weft_status corrected = bounds ? correct(s, bounds, x->step_seconds) : WEFT_OK;
     const double bytes = bytes_of(x, &rank);
     const bool fits = bytes <= (double)s->j.limit;
     s->fits = fits;
@@ -227,8 +393,8 @@ static weft_status walk_plan(joint_search *s, const wefti_degrees *d, const item
         weft_prediction_free(x);
     }
     s->out->evaluations++;
-    s->j.effort += wefti_joint_effort(d) * d->stages;
-    return WEFT_OK;
+    s->j.effort += walk_effort(d);
+    return corrected;
 }
 
 static weft_status parts_of(joint_search *s, const wefti_degrees *d, int32_t **out) {
@@ -298,49 +464,71 @@ static double least_bytes(const joint_search *s, const wefti_degrees *d, int lev
 
 /* ---- coarse bounds: from lines of one device and of two ---- */
 
+typedef struct axes_sum {
+    double fixed, each; /* seconds of a microbatch, of each sample in it */
+    double further;     /* about how much longer each sample takes on the links of the axes */
+} axes_sum;
+
+/* How much longer transfers of `size` devices with a stride take than those of two neighbours,
+ * about: a ring of g devices moves (g - 1) / g of the bytes twice. */
+static double further_of(const wefti_machine_model *m, int32_t stride, int32_t size) {
+    const int32_t level = wefti_model_level_of(m, 0, stride * size - 1);
+    const int32_t block = level ? wefti_model_block(m, level - 1) : 1;
+    const double slower =
+        wefti_model_byte_seconds(m, level, block) / wefti_model_byte_seconds(m, 0, 1);
+    const double longer = 2.0 * (size - 1) / size * slower - 1;
+    return longer > 0 ? longer : 0;
+}
+
 /* Transfers of an axis take at least as long as those of two devices on the innermost links, since
  * more devices have no fewer bytes and latencies. `share`: the part of a sample's values that each
  * group of the axis has. */
-static weft_status add_axis(joint_search *s, const wefti_degrees *two, double share, double *fixed,
-                            double *each) {
+static weft_status add_axis(joint_search *s, const wefti_degrees *two, double share, int32_t stride,
+                            int32_t size, axes_sum *sum) {
     const wefti_joint_line *line;
     WEFT_TRY(wefti_joint_line_find(&s->j, two, &line));
     if (!line->legal) return WEFT_OK;
-    *fixed += line->wait_fixed;
-    *each += line->wait_each * share;
+    sum->fixed += line->wait_fixed;
+    sum->each += line->wait_each * share;
+    sum->further += line->wait_each * share * further_of(s->j.problem->machine, stride, size);
     return WEFT_OK;
 }
 
-static weft_status add_axes(joint_search *s, const wefti_degrees *d, double *fixed, double *each) {
+static weft_status add_axes(joint_search *s, const wefti_degrees *d, axes_sum *sum) {
     wefti_degrees two = wefti_degrees_none();
     two.recompute = d->recompute;
     if (!s->outwards) return WEFT_OK;
     if (d->tensor > 1) {
         two.tensor = 2;
         two.sequence = d->sequence;
-        WEFT_TRY(add_axis(s, &two, 1.0 / d->context, fixed, each));
+        WEFT_TRY(add_axis(s, &two, 1.0 / d->context, 1, d->tensor, sum));
         two.tensor = 1;
         two.sequence = false;
     }
     if (d->context > 1) {
         two.context = 2;
-        WEFT_TRY(add_axis(s, &two, 1.0 / d->tensor, fixed, each));
+        WEFT_TRY(add_axis(s, &two, 1.0 / d->tensor, d->tensor, d->context, sum));
         two.context = 1;
     }
     if (d->expert == 1) return WEFT_OK;
     two.expert = 2;
-    return add_axis(s, &two, 1.0 / d->tensor / d->context, fixed, each);
+    const int32_t inner = d->tensor * d->context;
+    return add_axis(s, &two, 1.0 / inner, inner, d->expert, sum);
 }
 
-/* About how many bytes the first stage needs, if stages are alike. */
+/* About how many bytes the first stage needs, if stages are alike. `frame`: of one block. */
 static double guess_bytes(const joint_search *s, const wefti_degrees *d, int level, double kept,
-                          const wefti_joint_line *line) {
+                          double frame, const wefti_joint_line *line) {
     const double mesh = (double)s->j.devices / d->stages;
     const double most = d->stages < d->microbatches ? d->stages : d->microbatches;
-    /* More microbatches are in flight than in 1f1b, or are kept for gradients of weights. */
-    const double chunks = wefti_schedule_splits(d->schedule)         ? 2
+    const bool apart = wefti_schedule_splits(d->schedule);
+    /* More microbatches are in flight than in 1f1b, or are kept for gradients of weights; what was
+     * recomputed then as well. */
+    const double chunks = apart                                      ? 2
                           : d->schedule == WEFT_PIPELINE_INTERLEAVED ? 1 + 1.0 / d->chunks
                                                                      : 1;
+    const bool all = apart && d->stages > 1 && d->recompute == WEFT_RECOMPUTE_FULL;
+    const double recomputed = all ? frame * wefti_joint_calls(&s->j.shape) : 0;
     const bool several = d->stages > 1 || d->microbatches > 1;
     const double shared = line->whole_parameters / mesh;
     const double parameters = level >= 3 ? shared : line->parameters;
@@ -348,14 +536,35 @@ static double guess_bytes(const joint_search *s, const wefti_degrees *d, int lev
     const double state =
         parameters + gradients + (level >= 1 ? line->whole_optimizer / mesh : line->optimizer);
     const double gathered = level >= 2 ? 3 * line->parameters / wefti_joint_calls(&s->j.shape) : 0;
-    return (state + chunks * kept * most) / d->stages + gathered;
+    return (state + chunks * kept * most + recomputed) / d->stages + gathered + frame;
 }
 
 typedef struct line_bound {
     bool legal;
     double seconds, bytes;
-    double guess_bytes[4]; /* about, by optimizer level */
+    double guess_bytes[4]; /* about, by optimizer level; 0: unknown */
+    double further;        /* seconds that transfers take more than the bound says, about */
 } line_bound;
+
+static double frame_of(const wefti_joint_line *line, double samples) {
+    const double frame = line->frame[0] + (line->frame[1] - line->frame[0]) * (samples - 1);
+    return frame > 0 ? frame : 0;
+}
+
+/* About how many bytes the level takes that needs least. */
+static double least_of_levels(const joint_search *s, const line_bound *b) {
+    const int32_t fixed = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
+    double least = INFINITY;
+    for (int level = 0; level <= 3; level++)
+        if ((fixed < 0 || fixed == level) && b->guess_bytes[level] < least)
+            least = b->guess_bytes[level];
+    return least;
+}
+
+/* Whether about some level fits, with room for `margin`. */
+static bool likely_fits(const joint_search *s, const line_bound *b) {
+    return least_of_levels(s, b) <= margin * (double)s->j.limit;
+}
 
 /* Bytes that a sample keeps with tensor parallelism: a part is divided, the rest is on all devices.
  * Two devices tell which. */
@@ -373,6 +582,18 @@ static weft_status kept_of_tensor(joint_search *s, const wefti_degrees *d, doubl
     return WEFT_OK;
 }
 
+/* Two devices with a sample each tell how much working memory their samples take together. */
+static weft_status frame_of_experts(joint_search *s, const wefti_degrees *d, double samples,
+                                    double *frame) {
+    wefti_degrees two = wefti_degrees_none();
+    const wefti_joint_line *line;
+    two.recompute = d->recompute;
+    two.expert = 2;
+    WEFT_TRY(wefti_joint_line_find(&s->j, &two, &line));
+    if (line->legal) *frame = frame_of(line, samples > 1 ? samples : 1) / d->tensor / d->context;
+    return WEFT_OK;
+}
+
 /* Without programs of its own. Kernels divide at best evenly. */
 static weft_status coarse_bound(joint_search *s, const wefti_degrees *d, line_bound *out) {
     wefti_degrees whole = wefti_degrees_none();
@@ -384,24 +605,25 @@ static weft_status coarse_bound(joint_search *s, const wefti_degrees *d, line_bo
     WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &line));
     if (!line->legal) return WEFT_OK;
     const double parts = (double)d->tensor * d->context;
-    const double replicas = (double)d->data * d->expert;
-    const double samples = (double)s->j.problem->source.batch / replicas;
-    double fixed = line->fixed, each = line->each / parts;
+    const double samples = busiest_samples(s, d);
+    axes_sum sum = {.fixed = line->fixed, .each = line->each / parts};
     const wefti_joint_line base = *line;
-    WEFT_TRY(add_axes(s, d, &fixed, &each));
+    WEFT_TRY(add_axes(s, d, &sum));
     const double seconds =
-        WEFTI_JOINT_ROUNDING * (d->microbatches * fixed + samples * each) / d->stages;
+        WEFTI_JOINT_ROUNDING * (d->microbatches * sum.fixed + samples * sum.each) / d->stages;
+    out->further = samples * sum.further / d->stages;
     if (seconds > out->seconds) out->seconds = seconds;
     const double micro = samples / d->microbatches / s->j.problem->settings->copies;
     const wefti_joint_line divided = {.parameters = base.whole_parameters / d->tensor / d->expert,
                                       .optimizer = base.whole_optimizer / d->tensor / d->expert,
                                       .whole_parameters = base.whole_parameters,
                                       .whole_optimizer = base.whole_optimizer};
-    double of_sample = base.kept_each;
+    double of_sample = base.kept_each, frame = frame_of(&base, micro >= 1 ? micro : 1) / parts;
     WEFT_TRY(kept_of_tensor(s, d, &of_sample));
+    if (d->expert > 1) WEFT_TRY(frame_of_experts(s, d, micro, &frame));
     const double kept = micro >= 1 ? 0.98 * of_sample * micro / d->context : 0;
     if (micro >= 1) out->bytes = least_bytes(s, d, level < 0 ? 3 : level, kept, &divided);
-    for (int l = 0; l < 4; l++) out->guess_bytes[l] = guess_bytes(s, d, l, kept, &divided);
+    for (int l = 0; l < 4; l++) out->guess_bytes[l] = guess_bytes(s, d, l, kept, frame, &divided);
     s->parameters = base.whole_parameters;
     return WEFT_OK;
 }
@@ -421,26 +643,40 @@ static weft_status bound_of_line(joint_search *s, const wefti_degrees *d, line_b
     out->bytes = least_bytes(s, d, level < 0 ? 3 : level, kept, line);
     out->seconds =
         WEFTI_JOINT_ROUNDING * (d->microbatches * line->fixed + samples * line->each) / d->stages;
+    for (int l = 0; l < 4; l++)
+        out->guess_bytes[l] = guess_bytes(s, d, l, kept, frame_of(line, micro), line);
     return WEFT_OK;
 }
 
-/* The least bytes of a stage, before its programs are known. */
+static wefti_degrees in_usual_order(const wefti_degrees *degrees) {
+    wefti_degrees d = *degrees;
+    for (int a = 0; a < 4; a++) d.order[a] = (int8_t)a;
+    return d;
+}
+
+/* The least bytes of a stage, and about how many, before its state is known. */
 static weft_status bytes_of_draft(joint_search *s, const wefti_degrees *d,
                                   const wefti_joint_work *work, double *out, double *out_about) {
     const wefti_joint_shape *shape = &s->j.shape;
+    const wefti_degrees usual = in_usual_order(d);
     const wefti_joint_line *line;
     double kept = 0, frame = 0;
     *out = *out_about = 0;
-    if (!has_line(s, d)) return WEFT_OK;
+    if (!has_line(s, &usual)) {
+        line_bound b;
+        WEFT_TRY(coarse_bound(s, d, &b));
+        *out_about = b.guess_bytes[d->level];
+        return WEFT_OK;
+    }
     for (int32_t k = 0; k < shape->calls; k++) {
         if ((double)work->calls[k].frame > frame) frame = (double)work->calls[k].frame;
         kept += (double)(work->calls[k].saved + work->calls[k].kept) *
                 (k == shape->middle ? shape->copies : 1);
     }
-    WEFT_TRY(wefti_joint_line_find(&s->j, d, &line));
+    WEFT_TRY(wefti_joint_line_find(&s->j, &usual, &line));
     if (!line->legal) return WEFT_OK;
-    *out = least_bytes(s, d, d->level, kept, line);
-    *out_about = guess_bytes(s, d, d->level, kept, line) + frame;
+    if (wefti_joint_outermost(d)) *out = least_bytes(s, d, d->level, kept, line);
+    *out_about = guess_bytes(s, d, d->level, kept, frame, line);
     return WEFT_OK;
 }
 
@@ -468,7 +704,8 @@ static bool is_large(const wefti_degrees *d) {
 
 /* Infinite: about no level fits, or it is large. */
 static double guess_of_split(const joint_search *s, const wefti_degrees *d, const line_bound *b) {
-    const double work = b->seconds, bubble = wefti_joint_guess_bubble(&s->j, d, work);
+    const double work = b->seconds + b->further;
+    const double bubble = wefti_joint_guess_bubble(&s->j, d, work);
     const int32_t fixed = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
     double least = INFINITY;
     if (is_large(d)) return INFINITY;
@@ -491,7 +728,8 @@ static weft_status push_split(joint_search *s, const wefti_degrees *degrees, dou
         const double guess = guess_of_split(s, &d, &b);
         const bool fits = b.bytes <= (double)s->j.limit;
         if (fits)
-            WEFT_TRY(push(s, ITEM_COARSE, b.seconds > bound ? b.seconds : bound, guess, &d));
+            WEFT_TRY(push(s, ITEM_COARSE, b.seconds > bound ? b.seconds : bound, guess,
+                          least_of_levels(s, &b), &d));
         else
             note_large(s, &d, b.bytes);
         if (is_last_mode(s, &d) || (fits && (isfinite(guess) || is_large(&d)))) return WEFT_OK;
@@ -519,14 +757,14 @@ static weft_status keeps_less(joint_search *s, const wefti_degrees *degrees, boo
 }
 
 /* A candidate does not fit: with more recomputation it may, and takes no less time. */
-static weft_status retry(joint_search *s, const wefti_degrees *degrees, double bound,
-                         double guess) {
+static weft_status retry(joint_search *s, const wefti_degrees *degrees, double bound, double guess,
+                         double about) {
     wefti_degrees d = *degrees;
     while (!is_last_mode(s, &d)) {
         bool less;
         WEFT_TRY(keeps_less(s, &d, &less));
         d.recompute = (weft_recompute)((int)d.recompute + 1);
-        if (less) return push(s, ITEM_RETRY, bound, guess, &d);
+        if (less) return push(s, ITEM_RETRY, bound, guess, 0.7 * about, &d);
     }
     return WEFT_OK;
 }
@@ -543,14 +781,20 @@ static weft_status push_candidate(joint_search *s, const wefti_degrees *d, doubl
     s->out->candidates++;
     WEFT_TRY(bytes_of_draft(s, d, work, &bytes, &about));
     const double exposed = wefti_joint_guess_exposed(&s->j, d, s->parameters, bound, d->level);
-    const double guess = (bound + exposed) * (d->shard ? 1.05 : 1);
+    /* With weights' gradients apart, what has been recomputed stays. */
+    const bool stays = wefti_schedule_splits(d->schedule) && d->recompute == WEFT_RECOMPUTE_FULL;
+    const double guess = stays ? INFINITY : (bound + exposed) * (d->shard ? 1.05 : 1);
     const bool fits = bytes <= (double)s->j.limit, likely = about <= margin * (double)s->j.limit;
     if (fits)
-        WEFT_TRY(
-            push_item(s, (item){bound, 0, likely ? guess : INFINITY, ITEM_DRAFT, 0, *d, !likely}));
+        WEFT_TRY(push_item(s, (item){.bound = bound,
+                                     .guess = likely ? guess : INFINITY,
+                                     .about = about,
+                                     .kind = ITEM_DRAFT,
+                                     .degrees = *d,
+                                     .retried = !likely}));
     else
         note_bounded(s, d, bytes);
-    return fits && likely ? WEFT_OK : retry(s, d, bound, guess);
+    return fits && likely ? WEFT_OK : retry(s, d, bound, guess, about);
 }
 
 static weft_status push_draft(void *context, const wefti_degrees *d) {
@@ -590,24 +834,26 @@ static weft_status refine(joint_search *s, const item *x) {
     const double bound = b.seconds > x->bound ? b.seconds : x->bound;
     if (b.bytes > (double)s->j.limit) {
         note_bounded(s, &x->degrees, b.bytes);
-        return x->retried ? WEFT_OK : retry(s, &x->degrees, bound, x->guess);
+        return x->retried ? WEFT_OK : retry(s, &x->degrees, bound, x->guess, b.bytes);
     }
-    return push_item(s, (item){bound, b.bytes, x->guess, ITEM_BOUNDED, 0, x->degrees, x->retried});
+    item bounded = *x;
+    bounded.bound = bound, bounded.bytes = b.bytes, bounded.kind = ITEM_BOUNDED;
+    bounded.taken = false;
+    return push_item(s, bounded);
 }
 
 /* With replicas as the inner axis, the other axes lie on the same links as with replicas as the
  * outer one, or on links further out. So the work of that order, which takes fewer programs, is a
  * bound. */
 static weft_status bound_of_order(joint_search *s, const wefti_degrees *d, line_bound *out) {
-    wefti_degrees usual = *d;
+    const wefti_degrees usual = in_usual_order(d);
     const wefti_joint_work *work;
-    if (wefti_joint_outermost(d) || !s->outwards) return WEFT_OK;
-    memset(usual.order, 0, sizeof usual.order);
-    for (int a = 0; a < 4; a++) usual.order[a] = (int8_t)a;
     line_bound b;
+    if (wefti_joint_outermost(d) || !s->outwards) return WEFT_OK;
     WEFT_TRY(bound_of_line(s, &usual, &b));
     if (b.seconds > out->seconds) out->seconds = b.seconds;
     if (b.bytes > out->bytes) out->bytes = b.bytes;
+    memcpy(out->guess_bytes, b.guess_bytes, sizeof out->guess_bytes);
     if (!b.legal || b.bytes > (double)s->j.limit) return WEFT_OK;
     WEFT_TRY(wefti_joint_work_find(&s->j, &usual, &work));
     const double even = work->legal ? even_bound(s, &usual, work) : 0;
@@ -621,9 +867,13 @@ static weft_status draw(joint_search *s, const item *x) {
     WEFT_TRY(bound_of_order(s, &x->degrees, &b));
     const double bound = b.seconds > x->bound ? b.seconds : x->bound;
     if (!b.legal) return WEFT_OK;
-    if (b.bytes <= (double)s->j.limit) return push(s, ITEM_DRAWN, bound, x->guess, &x->degrees);
-    note_large(s, &x->degrees, b.bytes);
-    if (is_last_mode(s, &x->degrees)) return WEFT_OK;
+    const bool fits = b.bytes <= (double)s->j.limit;
+    const bool likely = likely_fits(s, &b);
+    if (fits)
+        WEFT_TRY(push(s, ITEM_DRAWN, bound, likely ? x->guess : INFINITY, x->about, &x->degrees));
+    else
+        note_large(s, &x->degrees, b.bytes);
+    if ((fits && (likely || !isfinite(x->guess))) || is_last_mode(s, &x->degrees)) return WEFT_OK;
     wefti_degrees more = x->degrees;
     more.recompute = (weft_recompute)((int)more.recompute + 1);
     return push_split(s, &more, bound);
@@ -634,7 +884,7 @@ static weft_status find_work(joint_search *s, const item *x) {
     WEFT_TRY(wefti_joint_work_find(&s->j, &x->degrees, &work));
     if (!work->legal) return WEFT_OK;
     const double even = even_bound(s, &x->degrees, work);
-    return push(s, ITEM_SPLIT, even > x->bound ? even : x->bound, x->guess, &x->degrees);
+    return push(s, ITEM_SPLIT, even > x->bound ? even : x->bound, x->guess, x->about, &x->degrees);
 }
 
 static weft_status take(joint_search *s, const item *x) {
@@ -655,14 +905,13 @@ static weft_status take(joint_search *s, const item *x) {
     }
     s->fits = true;
     WEFT_TRY(walk(s, &x->degrees, x));
-    return s->fits || x->retried ? WEFT_OK : retry(s, &x->degrees, x->bound, x->guess);
+    return s->fits || x->retried ? WEFT_OK : retry(s, &x->degrees, x->bound, x->guess, x->about);
 }
 
 static bool over_budget(const joint_search *s) {
-    const wefti_joint_problem *p = s->j.problem;
-    const int32_t budget = p->evaluations ? p->evaluations : EVALUATIONS;
+    const int32_t budget = budget_of(s);
     if (s->out->evaluations >= budget && s->out->prediction) return true;
-    if (s->j.effort >= (double)budget * EFFORT && s->out->prediction) return true;
+    if (s->j.effort >= effort_budget(s) && s->out->prediction) return true;
     /* Candidates that do not fit count too, but the first plan that fits may take longer. */
     return s->out->evaluations >= 4 * budget;
 }
@@ -722,30 +971,47 @@ static weft_status walk_splits_of_ops(joint_search *s) {
     return WEFT_OK;
 }
 
-/* The item with the least guess, -1: none may be better than the best plan. What is known less well
- * turns out longer. */
-static int64_t least_guess(const joint_search *s) {
-    static const double later[] = {[ITEM_BOUNDED] = 1,  [ITEM_DRAFT] = 1,    [ITEM_RETRY] = 1,
-                                   [ITEM_SPLIT] = 1.06, [ITEM_DRAWN] = 1.09, [ITEM_COARSE] = 1.12};
-    int64_t at = -1;
-    double least = 1.1 * best(s);
-    for (int64_t i = 0; i < s->count; i++) {
-        const item *x = &s->heap[i];
-        const double guess = x->guess * later[x->kind];
-        if (x->bound * s->ratio >= best(s) || !isfinite(guess) || guess > least) continue;
-        if (guess == least && (at < 0 || !before(x, &s->heap[at]))) continue;
-        at = i;
-        least = guess;
+/* The open item with the least guess, -1: none may be better than the best plan. */
+static weft_status least_guess(joint_search *s, int64_t *out) {
+    item_heap *h = &s->heaps[BY_GUESS];
+    *out = -1;
+    while (h->count) {
+        item *x = &s->items[h->at[0]];
+        if (!x->taken && guess_of(x) > 1.1 * best(s)) break;
+        const bool open = !x->taken && x->bound * s->ratio < best(s) && !is_costly(s, x);
+        const double factor =
+            open && is_walked(x) && !x->corrected ? correction_of(s, &x->degrees) : 1;
+        if (open && factor == 1) {
+            *out = x->number;
+            return WEFT_OK;
+        }
+        remove_first(s, BY_GUESS);
+        if (!open) continue;
+        x->guess *= factor;
+        x->corrected = true;
+        WEFT_TRY(insert(s, BY_GUESS, x->number));
     }
-    return at;
+    return WEFT_OK;
 }
 
-/* By guess until a few walks in turn have found no better plan; then by bound. */
-static int64_t next_of(joint_search *s) {
+/* The first item that is open, -1: none. */
+static int64_t first_of(joint_search *s, order by) {
+    item_heap *h = &s->heaps[by];
+    while (h->count && s->items[h->at[0]].taken) remove_first(s, by);
+    return h->count ? h->at[0] : -1;
+}
+
+/* A plain plan first, or what needs least memory if nothing is likely to fit. By guess until a few
+ * walks in turn have found no better plan; then by bound. */
+static weft_status next_of(joint_search *s, int64_t *out) {
+    *out = -1;
     if (s->out->prediction && s->out->evaluations - s->found >= FRUITLESS) s->guessing = false;
-    const int64_t at = s->guessing ? least_guess(s) : -1;
-    s->guessing = at >= 0;
-    return at < 0 ? 0 : at;
+    if (s->guessing && !s->out->prediction) *out = first_of(s, FIRST_PLAN);
+    if (s->guessing && *out < 0) WEFT_TRY(least_guess(s, out));
+    if (s->guessing && *out < 0 && !s->out->prediction) *out = first_of(s, BY_BYTES);
+    s->guessing = *out >= 0;
+    if (*out < 0) *out = first_of(s, BY_BOUND);
+    return WEFT_OK;
 }
 
 static weft_status branch_and_bound(joint_search *s) {
@@ -754,10 +1020,12 @@ static weft_status branch_and_bound(joint_search *s) {
     WEFT_TRY(wefti_joint_splits(&s->j, &visit));
     double least = INFINITY;
     while (s->count) {
-        least = s->heap[0].bound;
+        least = s->items[first_of(s, BY_BOUND)].bound;
         if (least * s->ratio >= best(s)) break;
         if (over_budget(s) || out_of_time(s)) break;
-        const item x = remove_at(s, next_of(s));
+        int64_t next;
+        WEFT_TRY(next_of(s, &next));
+        const item x = take_number(s, next);
         WEFT_TRY(take(s, &x));
         least = INFINITY;
     }
@@ -831,8 +1099,51 @@ static weft_status advise(const wefti_joint_problem *p, char out[128]) {
     return found ? WEFT_OK : with_more_devices(p, &found, out);
 }
 
+/* The largest tensors at the peak of a candidate that has been walked, and the step of the peak.
+ * NULL: its plan is not the one of its degrees. */
+static weft_status build_instant(joint_search *s, const misfit *m, char **out) {
+    const wefti_degrees *d = &m->degrees;
+    const wefti_optimizer_plan *optimizer;
+    wefti_program *program;
+    int32_t *part_of;
+    weft_plan *plan;
+    weft_graph *graph;
+    WEFT_TRY(graph_of(s, d, &graph, &optimizer));
+    WEFT_TRY(parts_of(s, d, &part_of));
+    weft_status status = wefti_joint_plan(&s->j, d, part_of, &plan);
+    wefti_free(part_of);
+    WEFT_TRY(status);
+    const wefti_program_spec spec = {
+        .graph = graph,
+        .backends = wefti_builtin_backends(),
+        .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
+        .optimizer = optimizer,
+        .keep_gradients = !optimizer && graph->loss >= 0,
+        .microbatches = d->microbatches * s->j.problem->settings->copies,
+        .plan = wefti_plan_matters(plan) ? plan : NULL,
+        .rank = m->rank,
+        .routes = s->j.routes};
+    status = wefti_program_build(&spec, &program);
+    weft_plan_destroy(plan);
+    WEFT_TRY(status);
+    enum { NAMED = 3 };
+    if ((double)program->peak_bytes == m->bytes)
+        status = wefti_program_largest(program, NAMED, out);
+    wefti_program_destroy(program);
+    return status;
+}
+
+static weft_status find_instant(joint_search *s, const misfit *m, char **out) {
+    *out = NULL;
+    const weft_status status = build_instant(s, m, out);
+    if (!wefti_joint_refuses(status)) return status;
+    wefti_error_clear();
+    return WEFT_OK;
+}
+
 static weft_status no_plan(joint_search *s) {
     const misfit *m = &s->walked;
+    char *instant = NULL;
     char needs[32], more[32], has[32], advice[128];
     if (!s->misfits && s->any_large) s->bounded[s->misfits++] = s->large;
     for (int i = 0; i < s->misfits && !s->j.problem->plain; i++)
@@ -843,8 +1154,11 @@ static weft_status no_plan(joint_search *s) {
                  "model nor its batch",
                  s->j.devices, (long long)s->numbered);
     WEFT_TRY(advise(s->j.problem, advice));
+    if (s->any_walked && !s->j.problem->plain) WEFT_TRY(find_instant(s, m, &instant));
     wefti_text text = {0};
     wefti_joint_degrees_text(&m->degrees, &text);
+    if (instant) wefti_text_add(&text, ": %s", instant);
+    wefti_free(instant);
     char *degrees = wefti_text_take(&text);
     WEFT_REQUIRE(degrees, WEFT_E_NOMEM, "no memory for a message");
     const weft_status status = WEFT_RAISE(
@@ -874,7 +1188,7 @@ static weft_status begin(joint_search *s) {
     j->scalable = p->source.batch > 0;
     j->known = p->source.config != NULL;
     s->outwards = is_slower_outwards(p->machine);
-    s->guessing = true;
+    s->guessing = !p->by_bound;
     s->ratio = 1 + (p->tolerance > 0 ? p->tolerance : tolerance);
     WEFT_TRY(wefti_arena_create(&j->arena));
     WEFT_TRY(wefti_route_cache_create(&j->routes));
@@ -883,7 +1197,9 @@ static weft_status begin(joint_search *s) {
 }
 
 static void end(joint_search *s) {
-    wefti_free(s->heap);
+    wefti_free(s->items);
+    wefti_free(s->corrections);
+    for (int k = 0; k < ORDERS; k++) wefti_free(s->heaps[k].at);
     wefti_free(s->j.works);
     wefti_free(s->j.lines);
     wefti_free(s->j.states);

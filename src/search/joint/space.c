@@ -54,6 +54,7 @@ static weft_status visit_orders(const wefti_joint *j, const wefti_joint_visit *v
         int at = 0;
         bool seen = false;
         if (inner < JOINT_AXES - 1 && sizes[inner] == 1) continue;
+        if (!admits(j, WEFTI_JOINT_INNER, inner)) continue;
         for (int a = 0; a < JOINT_AXES; a++)
             if (a != inner) order[at++] = (int8_t)a;
         order[at] = (int8_t)inner;
@@ -107,6 +108,7 @@ static weft_status visit_microbatches(const wefti_joint *j, const wefti_joint_vi
     for (int64_t m = 1; m <= batch; m++) {
         if (batch % m || !admits(j, WEFTI_JOINT_MICROBATCHES, m)) continue;
         if (m > 1 && !may_divide(j)) break;
+        if (batch / m < replicas) break; /* some replicas would have no sample */
         if (batch / m % replicas && batch % replicas == 0) continue;
         d->microbatches = (int32_t)m;
         WEFT_TRY(visit_modes(j, visit, d));

@@ -379,6 +379,7 @@ weft_status wefti_joint_ideal(wefti_joint *j, double *out_forward, double *out_b
  * everything behind them. */
 typedef struct state_sums {
     double update, waits[3], stream[3][WEFTI_LEVELS_MAX], tail;
+    double early[WEFTI_LEVELS_MAX]; /* of the stream, posted before the first backward call */
 } state_sums;
 
 static void add_transfer(const wefti_joint_walk *w, int part, int32_t index, state_sums *out) {
@@ -449,12 +450,20 @@ static weft_status find_tail(const wefti_joint_walk *w, double *out) {
 
 static weft_status sum_state(const wefti_joint *j, const wefti_program *p, state_sums *out) {
     wefti_joint_walk w;
+    bool backward = false;
     *out = (state_sums){0};
     WEFT_TRY(wefti_joint_walk_begin(j, p, &w));
     for (int section = 0; section < WEFTI_SECTIONS; section++) {
         const int part = section == WEFTI_SECTION_FIRST ? 0 : section == WEFTI_SECTION_NEXT ? 1 : 2;
-        for (int32_t i = 0; i < p->step_count[section]; i++)
-            add_state_step(&w, &p->steps[section][i], part, out);
+        for (int32_t i = 0; i < p->step_count[section]; i++) {
+            const wefti_step *s = &p->steps[section][i];
+            if (s->kind == WEFTI_STEP_CALL && s->phase == WEFTI_BACKWARD && !backward) {
+                backward = true;
+                for (int l = 0; l < WEFTI_LEVELS_MAX; l++)
+                    out->early[l] = out->stream[0][l] + out->stream[1][l] + out->stream[2][l];
+            }
+            add_state_step(&w, s, part, out);
+        }
     }
     const weft_status status = find_tail(&w, &out->tail);
     wefti_joint_walk_end(&w);
@@ -542,6 +551,8 @@ static weft_status make_state(wefti_joint *j, wefti_joint_state *state) {
             state->stream[part][l] =
                 share_of(three.stream[part][l], two.stream[part][l], shortened);
     }
+    for (int l = 0; l < WEFTI_LEVELS_MAX; l++)
+        state->early[l] = share_of(three.early[l], two.early[l], shortened);
     state->tail = three.tail;
     state->legal = true;
     return WEFT_OK;

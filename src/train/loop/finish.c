@@ -54,7 +54,7 @@ static weft_status map_and_check(const weft_tensor_info *info, const wefti_sessi
 
 /* No update may have left a value that is not finite. Without validation only this check tells
  * whether the last step was a good one. */
-static weft_status check_parameters(wefti_training *t) {
+weft_status wefti_training_check_parameters(wefti_training *t) {
     wefti_session_piece *pieces;
     weft_status status = WEFT_OK;
     WEFT_NEW_ARRAY(pieces, wefti_session_piece, weft_session_devices(t->session));
@@ -71,8 +71,8 @@ static weft_status check_parameters(wefti_training *t) {
     return status;
 }
 
-/* Whether the state is neither written nor being written. Only rank 0 knows. */
-static weft_status is_unsaved(wefti_training *t, bool *out) {
+/* Only rank 0 knows. */
+weft_status wefti_training_unsaved(wefti_training *t, bool *out) {
     *out = t->saving.committed_step != t->progress.step &&
            !(t->saving.writing && t->saving.writing_step == t->progress.step);
     return wefti_training_broadcast(t, WEFT_OK, out, sizeof *out);
@@ -82,23 +82,25 @@ static weft_status is_unsaved(wefti_training *t, bool *out) {
 static void prune(wefti_training *t) {
     const weft_job_checkpoint *c = &t->job->checkpoint;
     if (!c->dir[0] || t->ranks.follows) return;
-    if (wefti_checkpoint_prune_below(c->dir, c->keep, t->saving.committed_step) < 0)
+    if (wefti_checkpoint_prune_spaced(c->dir, c->keep, c->keep_minutes * 60,
+                                      t->saving.committed_step) < 0)
         wefti_training_note(t, "%s", weft_error_message());
 }
 
 weft_status wefti_training_finish(wefti_training *t) {
     bool whole = t->progress.step >= t->job->train.steps, unsaved, stop;
     if (whole) WEFT_TRY(wefti_training_validate(t));
-    WEFT_TRY(is_unsaved(t, &unsaved));
+    WEFT_TRY(wefti_training_unsaved(t, &unsaved));
     if (unsaved) {
-        if (whole) WEFT_TRY(check_parameters(t));
+        if (whole) WEFT_TRY(wefti_training_check_parameters(t));
         WEFT_TRY(wefti_training_save(t, whole));
     } else if (whole) {
         prune(t);
     }
     WEFT_TRY(wefti_training_finish_write(t));
-    WEFT_TRY(wefti_training_stops(t, &stop));
-    WEFT_REQUIRE(!stop, WEFT_E_STOPPED, "stopped after step %lld", (long long)t->progress.step);
+    WEFT_TRY(wefti_training_stops(t, WEFT_OK, &stop));
+    WEFT_REQUIRE(!stop || t->ranks.stopping == WEFT_TRAIN_STOPPED_BY_FILE, WEFT_E_STOPPED,
+                 "stopped after step %lld", (long long)t->progress.step);
     if (t->events && t->events->trace) WEFT_TRY(weft_session_trace(t->session, NULL));
     t->result->observed_peak_bytes = wefti_training_observed(t);
     return WEFT_OK;

@@ -81,19 +81,25 @@ static weft_status loop(wefti_training *t, wefti_feed *feed) {
         (double)job->train.batch * (t->model.objective->is_language ? (double)in.shape[0] : 1.0);
     while (t->progress.step < job->train.steps) {
         bool stop;
-        WEFT_TRY(wefti_training_stops(t, &stop));
-        if (stop) break;
-        double begin = wefti_now_s();
         wefti_batch batch;
+        double begin = wefti_now_s();
+        weft_status data = wefti_feed_next(feed, &batch);
+        double waited = wefti_now_s() - begin;
+        WEFT_TRY(wefti_training_stops(t, data, &stop));
+        if (stop) break;
+        if (t->saving.due) WEFT_TRY(wefti_training_save_meanwhile(t));
+        begin = wefti_now_s() - waited;
         weft_train_step s = {.step = t->progress.step + 1,
                              .learning_rate = wefti_learning_rate(job, t->progress.step)};
-        WEFT_TRY(wefti_feed_next(feed, &batch));
         t->result->samples_prepared += batch.prepared;
         t->model.objective->prepare(t, &batch, job->train.batch);
+        atomic_store(&t->saving.touched, false);
+        t->saving.stepping = true;
         WEFT_TRY(wefti_training_step(t, &batch, s.learning_rate, &s));
         wefti_feed_release(feed);
         if (job->train.check_replicas > 0 && s.step % job->train.check_replicas == 0)
             WEFT_TRY(weft_session_check_replicas(t->session));
+        t->saving.stepping = false;
         t->progress.step++;
         t->progress.position += job->train.batch;
         s.seconds = wefti_now_s() - begin;

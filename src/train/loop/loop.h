@@ -31,9 +31,25 @@ weft_status wefti_training_open_feed(const wefti_feed_options *o, void **out_blo
 
 /* validate.c: the loss (and accuracy) over the validation data. Does nothing without such data. */
 weft_status wefti_training_validate(wefti_training *t) WEFT_CHECKED;
+/* The same over the first batches of a part of the data, without a report. */
+typedef struct wefti_evaluation {
+    int64_t samples, targets;
+    int64_t bytes;         /* of the targets' texts; 0: the data have no tokenizer */
+    double loss, accuracy; /* means over targets and samples; accuracy NaN: no classes */
+    bool stopped;          /* the numbers are of a part of the batches */
+} wefti_evaluation;
+weft_status wefti_training_evaluate(wefti_training *t, weft_data_part part, int64_t batches,
+                                    wefti_evaluation *out) WEFT_CHECKED;
 
 /* finish.c: after the last step, or when the run is stopped: validates and saves. */
 weft_status wefti_training_finish(wefti_training *t) WEFT_CHECKED;
+/* Fails if a piece of a parameter on this rank has a value that is not finite. */
+weft_status wefti_training_check_parameters(wefti_training *t) WEFT_CHECKED;
+/* Collective: whether the state is neither written nor being written. */
+weft_status wefti_training_unsaved(wefti_training *t, bool *out) WEFT_CHECKED;
+/* rescue.c: after a failure of a step, with checkpoint.on_error: saves the last complete step, if
+ * all ranks share the failure and still hold that state. Returns `status`. */
+weft_status wefti_training_rescue(wefti_training *t, weft_status status) WEFT_CHECKED;
 /* After a failure: completes the write under way. Returns `status`, its message extended. */
 weft_status wefti_training_failed(wefti_training *t, weft_status status) WEFT_CHECKED;
 

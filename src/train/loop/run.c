@@ -82,6 +82,7 @@ static weft_status run(wefti_training *t, weft_world *world) {
             t, "nothing left to train: the checkpoint is of step %lld, train.steps is %lld",
             (long long)t->progress.step, (long long)job->train.steps);
     status = wefti_training_loop(t);
+    if (status < 0) status = wefti_training_rescue(t, status);
     if (status >= 0) status = wefti_run_record_end(t);
     if (status < 0)
         (void)wefti_prefix(status, "step %lld", (long long)t->progress.step + 1);

@@ -11,13 +11,15 @@
 typedef struct counting {
     bool *counts;       /* [micro] */
     int64_t first, end; /* the rows that count lie in [first, end) */
-    int64_t *of_ranks;  /* [2 * devices]: two numbers of each rank, while they are added up */
+    int64_t *of_ranks;  /* [TALLIES * devices]: of each rank, while they are added up */
 } counting;
 
 /* What a batch adds to the sums over all rows. */
 typedef struct tally {
     int64_t targets, right; /* right: rows with the largest logit at their label */
+    int64_t bytes;          /* of the targets' texts */
 } tally;
+enum { TALLIES = sizeof(tally) / sizeof(int64_t) };
 
 static void counting_close(counting *c) {
     wefti_free(c->counts);
@@ -40,7 +42,7 @@ static weft_status choose_counted(wefti_training *t, const wefti_feed_options *o
 static weft_status counting_open(wefti_training *t, const wefti_feed_options *o, counting *c) {
     const int64_t micro = t->batch.micro;
     WEFT_NEW_ARRAY(c->counts, bool, micro);
-    WEFT_NEW_ARRAY(c->of_ranks, int64_t, 2 * weft_session_devices(t->session));
+    WEFT_NEW_ARRAY(c->of_ranks, int64_t, TALLIES * weft_session_devices(t->session));
     if (t->ranks.agreement)
         WEFT_TRY(choose_counted(t, o, c));
     else
@@ -76,36 +78,56 @@ static weft_status count_right(wefti_training *t, const wefti_batch *b, const co
 
 /* Adds up what all processes have counted. */
 static weft_status add_up(const wefti_training *t, const counting *c, tally *sum) {
-    const int64_t mine[2] = {sum->targets, sum->right};
+    const int64_t mine[TALLIES] = {sum->targets, sum->right, sum->bytes};
     if (!t->ranks.agreement) return WEFT_OK;
     WEFT_TRY(wefti_agree_records(t->ranks.agreement, mine, sizeof mine, c->of_ranks));
-    *sum = (tally){0, 0};
+    *sum = (tally){0, 0, 0};
     for (int r = 0; r < weft_session_devices(t->session); r++) {
-        sum->targets += c->of_ranks[2 * r];
-        sum->right += c->of_ranks[2 * r + 1];
+        sum->targets += c->of_ranks[TALLIES * r];
+        sum->right += c->of_ranks[TALLIES * r + 1];
+        sum->bytes += c->of_ranks[TALLIES * r + 2];
     }
     return WEFT_OK;
 }
 
+/* Bytes of the texts of a row's targets. Tokens that end a text are no part of it. */
+static int64_t bytes_of_targets(const wefti_training *t, const wefti_batch *b, int64_t row) {
+    const weft_tokenizer *tokenizer = weft_data_tokenizer(t->data);
+    const weft_model_config *config = &t->model.config;
+    const weft_desc target = weft_data_target(t->data);
+    const int64_t count = weft_desc_elems(&target);
+    int64_t all = 0;
+    if (!tokenizer || !t->model.objective->generates) return 0;
+    for (const int32_t *at = b->target + row * count, *end = at + count; at < end; at++) {
+        int64_t bytes = 0;
+        bool ends = *at < 0;
+        for (int64_t i = 0; i < config->end_count; i++) ends |= config->ends[i] == *at;
+        if (!ends && weft_tokenizer_token(tokenizer, *at, &bytes)) all += bytes;
+    }
+    return all;
+}
+
 static weft_status count(wefti_training *t, const wefti_batch *b, const counting *c, tally *out) {
-    *out = (tally){0, 0};
-    for (int64_t r = c->first; r < c->end && r < b->valid; r++)
-        if (c->counts[r]) out->targets += wefti_batch_targets(t, b, r, 1);
+    *out = (tally){0, 0, 0};
+    for (int64_t r = c->first; r < c->end && r < b->valid; r++) {
+        if (!c->counts[r]) continue;
+        out->targets += wefti_batch_targets(t, b, r, 1);
+        out->bytes += bytes_of_targets(t, b, r);
+    }
     if (t->model.objective->has_accuracy) WEFT_TRY(count_right(t, b, c, out));
     return add_up(t, c, out);
 }
 
-static weft_status validate_with(wefti_training *t, wefti_feed *feed, int64_t batches,
-                                 const counting *c, weft_train_validation *out) {
+static weft_status evaluate_with(wefti_training *t, wefti_feed *feed, int64_t batches,
+                                 const counting *c, wefti_evaluation *out) {
     double sum = 0;
-    int64_t rows = 0, right = 0, weight = 0;
+    int64_t right = 0;
     for (int64_t i = 0; i < batches; i++) {
         wefti_batch b;
         double loss;
-        bool stop;
         tally counted;
-        WEFT_TRY(wefti_training_stops(t, &stop));
-        if (stop) break;
+        WEFT_TRY(wefti_training_stops(t, WEFT_OK, &out->stopped));
+        if (out->stopped) break;
         WEFT_TRY(wefti_feed_next(feed, &b));
         t->result->validation_prepared += b.prepared;
         t->model.objective->prepare(t, &b, t->batch.micro);
@@ -113,26 +135,35 @@ static weft_status validate_with(wefti_training *t, wefti_feed *feed, int64_t ba
         WEFT_TRY(weft_session_forward(t->session, t->model.eval_program, &loss));
         WEFT_TRY(count(t, &b, c, &counted));
         sum += loss * (double)counted.targets;
-        weight += counted.targets;
+        out->targets += counted.targets;
+        out->bytes += counted.bytes;
         right += counted.right;
-        rows += b.valid;
+        out->samples += b.valid;
         wefti_feed_release(feed);
     }
-    out->loss = weight ? sum / (double)weight : NAN;
-    out->accuracy = !t->model.objective->has_accuracy || !rows ? NAN : (double)right / (double)rows;
+    if (out->targets) out->loss = sum / (double)out->targets;
+    if (t->model.objective->has_accuracy && out->samples)
+        out->accuracy = (double)right / (double)out->samples;
     return WEFT_OK;
 }
 
-/* Opens the feed and counts with it. */
-static weft_status validate_all(wefti_training *t, wefti_feed_options *o, int64_t batches,
-                                weft_train_validation *out) {
+weft_status wefti_training_evaluate(wefti_training *t, weft_data_part part, int64_t batches,
+                                    wefti_evaluation *out) {
+    wefti_feed_options o = {.data = t->data,
+                            .part = part,
+                            .sequential = true,
+                            .batch = t->batch.micro,
+                            .row_end = t->batch.micro,
+                            .ring = 2,
+                            .padding_target = -1};
     counting c = {.counts = NULL};
     wefti_feed *feed = NULL;
     void *block = NULL;
-    weft_status status = wefti_training_choose_rows(t, t->model.eval_program, o);
-    if (status >= 0) status = counting_open(t, o, &c);
-    if (status >= 0) status = wefti_training_open_feed(o, &block, &feed);
-    if (status >= 0) status = validate_with(t, feed, batches, &c, out);
+    *out = (wefti_evaluation){.loss = NAN, .accuracy = NAN};
+    weft_status status = wefti_training_choose_rows(t, t->model.eval_program, &o);
+    if (status >= 0) status = counting_open(t, &o, &c);
+    if (status >= 0) status = wefti_training_open_feed(&o, &block, &feed);
+    if (status >= 0) status = evaluate_with(t, feed, batches, &c, out);
     wefti_feed_destroy(feed);
     wefti_free(block);
     counting_close(&c);
@@ -141,25 +172,21 @@ static weft_status validate_all(wefti_training *t, wefti_feed_options *o, int64_
 
 weft_status wefti_training_validate(wefti_training *t) {
     if (t->model.eval_program == 0) return WEFT_OK;
-    wefti_feed_options o = {.data = t->data,
-                            .part = WEFT_DATA_VALIDATION,
-                            .sequential = true,
-                            .batch = t->batch.micro,
-                            .row_end = t->batch.micro,
-                            .ring = 2,
-                            .padding_target = -1};
     int64_t batches = wefti_feed_batches(t->data, WEFT_DATA_VALIDATION, t->batch.micro);
     int64_t limit =
         t->job->train.eval_batches; /* of train.batch samples, however they are divided */
     if (limit > 0 && limit <= batches / t->batch.microbatches)
         batches = limit * t->batch.microbatches;
-    weft_train_validation v = {.step = t->progress.step};
+    wefti_evaluation e;
     double start = wefti_now_s();
-    WEFT_TRY(validate_all(t, &o, batches, &v));
+    WEFT_TRY(wefti_training_evaluate(t, WEFT_DATA_VALIDATION, batches, &e));
     bool stop;
-    WEFT_TRY(wefti_training_stops(t, &stop));
+    WEFT_TRY(wefti_training_stops(t, WEFT_OK, &stop));
     if (stop) return WEFT_OK; /* a part of the data would give another number */
-    v.seconds = wefti_now_s() - start;
+    weft_train_validation v = {.step = t->progress.step,
+                               .loss = e.loss,
+                               .accuracy = e.accuracy,
+                               .seconds = wefti_now_s() - start};
     t->result->validation_loss = v.loss;
     t->result->accuracy = v.accuracy;
     wefti_training_note_metrics(t, wefti_metrics_validation(t->metrics, &v));

@@ -6,8 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "backend/backend.h"
+#include "base/clock.h"
 #include "base/digest/digest.h"
 #include "base/io.h"
 #include "base/text.h"
@@ -136,9 +138,22 @@ static weft_status read_tokenizer(wefti_training *t) {
     return status;
 }
 
+/* Called from the threads of all devices. */
+static void before_update(void *context, int32_t rank, int32_t tensor) {
+    wefti_training *t = context;
+    atomic_store(&t->saving.touched, true);
+    if (!t->saving.writing) return;
+    int number = wefti_session_number(t->session, 0, rank, tensor);
+    if (number < 0 || t->saving.first[number] < 0) return;
+    for (int64_t i = t->saving.first[number]; i <= t->saving.last[number]; i++)
+        wefti_checkpoint_wait_tensor(t->saving.writing, i);
+}
+
 weft_status wefti_training_bind(wefti_training *t) {
     int count = weft_session_tensors(t->session, 0);
     param_states *states = NULL;
+    t->saving.begun_ns = wefti_now_ns();
+    wefti_session_before_update(t->session, before_update, t);
     WEFT_NEW_ARRAY(t->saving.first, int64_t, count + 1);
     WEFT_NEW_ARRAY(t->saving.last, int64_t, count + 1);
     for (int i = 0; i < count; i++) t->saving.first[i] = t->saving.last[i] = -1;
@@ -146,16 +161,6 @@ weft_status wefti_training_bind(wefti_training *t) {
     if (status >= 0) status = list_saved(t, states);
     wefti_free(states);
     return status >= 0 ? read_tokenizer(t) : status;
-}
-
-/* Called from the threads of all devices. */
-static void before_update(void *context, int32_t rank, int32_t tensor) {
-    wefti_training *t = context;
-    if (!t->saving.writing) return;
-    int number = wefti_session_number(t->session, 0, rank, tensor);
-    if (number < 0 || t->saving.first[number] < 0) return;
-    for (int64_t i = t->saving.first[number]; i <= t->saving.last[number]; i++)
-        wefti_checkpoint_wait_tensor(t->saving.writing, i);
 }
 
 /* The saved tensors with their pieces; one block, wefti_free. */
@@ -203,10 +208,7 @@ weft_status wefti_training_saved(wefti_training *t, wefti_checkpoint_tensor **ou
 
 /* Waits for the write under way and reports it. */
 weft_status wefti_training_finish_write(wefti_training *t) {
-    if (t->saving.together) {
-        if (t->saving.writing) wefti_checkpoint_wait_written(t->saving.writing);
-        WEFT_TRY(wefti_training_complete(t));
-    }
+    WEFT_TRY(wefti_training_complete_parts(t));
     wefti_checkpoint_job *job = t->saving.writing;
     if (!job) return WEFT_OK;
     char *note = NULL;
@@ -268,7 +270,8 @@ static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty dut
                          const wefti_checkpoint_tensor *tensors, char *config) {
     const weft_job *job = t->job;
     const weft_job_optimizer *o = &job->train.optimizer;
-    char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32], samples[32];
+    char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32], samples[32],
+        now[32];
     (void)snprintf(threads, sizeof threads, "%d", wefti_session_threads(t->session));
     (void)snprintf(samples, sizeof samples, "%lld",
                    (long long)weft_data_samples(t->data, WEFT_DATA_TRAIN));
@@ -286,7 +289,10 @@ static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty dut
         {"bf16", wefti_training_is_native(t) ? "native" : "f32"},
         {"threads", threads}};
     const wefti_checkpoint_pair random[] = {{"generator", "philox4x32-10"}};
-    const wefti_checkpoint_pair notes[] = {{"samples", samples}, {"job", job->text}};
+    (void)snprintf(now, sizeof now, "%lld", (long long)time(NULL));
+    const int64_t spacing = job->checkpoint.keep_minutes * 60;
+    const wefti_checkpoint_pair notes[] = {
+        {"samples", samples}, {"job", job->text}, {WEFTI_CHECKPOINT_TIME, now}};
     const wefti_checkpoint_loss loss = {t->progress.step, t->result->final_loss};
     wefti_checkpoint_meta meta = {
         .step = t->progress.step,
@@ -296,7 +302,7 @@ static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty dut
         .settings = {settings, sizeof settings / sizeof *settings},
         .random = {random, 1},
         .compute = {compute, sizeof compute / sizeof *compute},
-        .notes = {notes, 2},
+        .notes = {notes, spacing > 0 ? 3 : 2},
         .losses = &loss,
         .loss_count = t->progress.step > 0 ? 1 : 0,
     };
@@ -307,6 +313,7 @@ static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty dut
         /* The next step shows whether a state is good, so one more checkpoint is kept until then.
          */
         .keep = job->checkpoint.keep + !last,
+        .spacing = spacing,
         .texts = texts,
         .text_count = t->saving.tokenizer ? 2 : 1,
     };
@@ -316,7 +323,6 @@ static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty dut
     }
     WEFT_TRY(wefti_checkpoint_begin(job->checkpoint.dir, &meta, tensors, t->saving.count, &options,
                                     &t->saving.writing));
-    wefti_session_before_update(t->session, before_update, t);
     return WEFT_OK;
 }
 
@@ -345,24 +351,40 @@ static weft_status save_alone(wefti_training *t, bool last) {
     return WEFT_OK;
 }
 
-/* *out_unwritten: why rank 0 (or the only process) could not begin to write. */
+weft_status wefti_training_complete_parts(wefti_training *t) {
+    if (!t->saving.together) return WEFT_OK;
+    if (t->saving.writing) wefti_checkpoint_wait_written(t->saving.writing);
+    return wefti_training_complete(t);
+}
+
 static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten) {
     *out_unwritten = WEFT_OK;
     if (!t->job->checkpoint.dir[0]) return WEFT_OK;
-    if (t->saving.together) {
-        if (t->saving.writing) wefti_checkpoint_wait_written(t->saving.writing);
-        WEFT_TRY(wefti_training_complete(t));
-    }
+    t->saving.begun_ns = wefti_now_ns();
+    WEFT_TRY(wefti_training_complete_parts(t));
     wefti_training_note_unwritten(t, wefti_training_finish_write(t));
     if (t->ranks.world) return wefti_training_save_together(t, last, out_unwritten);
     *out_unwritten = save_alone(t, last);
     return WEFT_OK;
 }
 
+/* A step that is written, or being written, is not due again. */
+bool wefti_training_due(const wefti_training *t) {
+    const double seconds = t->job->checkpoint.seconds;
+    if (seconds <= 0 || t->ranks.follows || t->progress.step == t->saving.committed_step)
+        return false;
+    if (t->saving.writing && t->saving.writing_step == t->progress.step) return false;
+    return (double)(wefti_now_ns() - t->saving.begun_ns) >= seconds * 1e9;
+}
+
 weft_status wefti_training_save(wefti_training *t, bool last) {
     weft_status unwritten;
     WEFT_TRY(save(t, last, &unwritten));
     return unwritten;
+}
+
+weft_status wefti_training_try_save(wefti_training *t, weft_status *out_unwritten) {
+    return save(t, false, out_unwritten);
 }
 
 weft_status wefti_training_save_meanwhile(wefti_training *t) {

@@ -47,9 +47,16 @@ weft_status wefti_training_begin_write(wefti_training *t, bool last,
 const char *wefti_training_arithmetic(const wefti_training *t); /* on which the run's bits depend */
 /* A failure to write ends neither the run nor earlier checkpoints: it becomes a note. */
 void wefti_training_note_unwritten(const wefti_training *t, weft_status status);
+/* checkpoint.seconds: whether the state of this step is to be saved, by the clock of this rank. */
+bool wefti_training_due(const wefti_training *t);
 /* Begins to write this step, after finishing a write under way. `last`: the state is known to be
  * good, so exactly checkpoint.keep steps remain; else one more. */
 weft_status wefti_training_save(wefti_training *t, bool last) WEFT_CHECKED;
+/* The same without `last`. Fails if the ranks are not in the same place any more. *out_unwritten:
+ * why rank 0 (or the only process) could not begin to write. */
+weft_status wefti_training_try_save(wefti_training *t, weft_status *out_unwritten) WEFT_CHECKED;
+/* Collective: waits for the parts of all ranks and completes the step. */
+weft_status wefti_training_complete_parts(wefti_training *t) WEFT_CHECKED;
 /* The same during a run: a failure to write becomes a note and the run goes on. */
 weft_status wefti_training_save_meanwhile(wefti_training *t) WEFT_CHECKED;
 /* Once a step, on all ranks: completes and reports a write. */

@@ -1,5 +1,5 @@
 /* `weft generate`: text from a trained model. */
-#include "cli.h"
+#include "cli/cli.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "weft/generate.h"
 
 typedef struct generate_options {
-    const char *prompt, *tokenizer;
-    int64_t tokens, top_k, seed, threads;
+    const char *prompt, *tokenizer, *plan;
+    int64_t tokens, top_k, seed, threads, devices;
     double temperature, top_p, min_p, repetition_penalty;
     cli_texts stop;
     bool json;
@@ -33,6 +33,9 @@ static const cli_option options[] = {
      "end behind this text; may be given several times"},
     {"seed", "S", CLI_INTEGER, GENERATE_AT(seed), 0, 9e15, "the same seed gives the same text (0)"},
     {"threads", "N", CLI_INTEGER, GENERATE_AT(threads), 0, 1024, "0: all cores (0)"},
+    {"devices", "N", CLI_INTEGER, GENERATE_AT(devices), 1, INT32_MAX,
+     "divide the model's heads over N devices, which share the cores"},
+    {"plan", "FILE", CLI_TEXT, GENERATE_AT(plan), 0, 0, "split the model by this plan"},
     {"tokenizer", "FILE", CLI_TEXT, GENERATE_AT(tokenizer), 0, 0,
      "bytes, or a tokenizer.json (the checkpoint's)"},
     {"json", NULL, CLI_FLAG, GENERATE_AT(json), 0, 0, "one JSON object"},
@@ -141,14 +144,20 @@ static void print_end(const weft_generation *done) {
     cli_say(stderr, "\n");
 }
 
-static int generate(const char *checkpoint, const generate_options *values, const buffer *prompt) {
+/* Of several processes, rank 0 has the prompt and shows the text. */
+static int generate(weft_world *world, const weft_plan *plan, const char *checkpoint,
+                    const generate_options *values, const buffer *prompt) {
     output o = {.json = values->json};
     weft_generator *g;
     weft_generation done;
+    const int rank = world ? weft_world_rank(world) : 0;
     /* Room for every token of the prompt (see weft_tokenizer_encode), of its beginning, and of the
      * text. */
     weft_generator_options open = {.threads = (int)values->threads,
                                    .tokenizer = values->tokenizer,
+                                   .devices = (int)values->devices,
+                                   .plan = plan,
+                                   .world = world,
                                    .context = 4 * (int64_t)prompt->used + 68 + values->tokens};
     weft_generate_options how = {.tokens = values->tokens,
                                  .temperature = values->temperature,
@@ -160,17 +169,20 @@ static int generate(const char *checkpoint, const generate_options *values, cons
                                  .stop_count = values->stop.count,
                                  .seed = (uint64_t)values->seed,
                                  .context = &o,
-                                 .text = show};
-    if (weft_generator_open(checkpoint, &open, &g) < 0) return cli_failed();
+                                 .text = rank == 0 ? show : NULL};
+    if (weft_generator_open(checkpoint, &open, &g) < 0) return cli_failed_rank(rank);
     const char *note = weft_generator_info_of(g).note;
     if (note) cli_say(stderr, "weft: %s\n", note);
-    if (!values->json) show(&o, prompt->data ? prompt->data : "", (int64_t)prompt->used);
+    if (!values->json && rank == 0)
+        show(&o, prompt->data ? prompt->data : "", (int64_t)prompt->used);
     weft_status status = weft_generator_run(g, prompt->data, (int64_t)prompt->used, &how, &done);
     weft_generator_info info = weft_generator_info_of(g);
     int code = CLI_DONE;
     if (status < 0) {
-        if (!values->json) cli_say(stdout, "\n");
-        code = cli_failed();
+        if (!values->json && rank == 0) cli_say(stdout, "\n");
+        code = cli_failed_rank(rank);
+    } else if (rank > 0) {
+        code = CLI_DONE;
     } else if (o.text.failed) {
         cli_say(stderr, "weft: no memory for the text\n");
         code = CLI_FAILED;
@@ -190,6 +202,30 @@ static int generate(const char *checkpoint, const generate_options *values, cons
     return code;
 }
 
+static int generate_across(const weft_launcher *launcher, const weft_plan *plan,
+                           const char *checkpoint, const generate_options *values,
+                           const buffer *prompt) {
+    weft_world *world;
+    weft_world_options options = {.links = ""};
+    if (weft_world_join(&options, &world) < 0) return cli_failed_rank(launcher->rank);
+    int code = generate(world, plan, checkpoint, values, prompt);
+    weft_world_leave(world);
+    return code;
+}
+
+/* With the prompt: reads the plan, and finds the processes. */
+static int generate_on(const weft_launcher *launcher, const char *checkpoint,
+                       const generate_options *values, const buffer *prompt) {
+    weft_plan *plan = NULL;
+    if (values->plan && weft_plan_load(values->plan, &plan) < 0)
+        return cli_failed_rank(launcher->rank);
+    int code = launcher->name && launcher->size > 1
+                   ? generate_across(launcher, plan, checkpoint, values, prompt)
+                   : generate(NULL, plan, checkpoint, values, prompt);
+    weft_plan_destroy(plan);
+    return code;
+}
+
 static int run_words(const cli_verb *verb, int count, char **words, generate_options *values) {
     int code, left;
     if (!cli_parse(verb, count, words, values, &left, &code)) return code;
@@ -200,7 +236,14 @@ static int run_words(const cli_verb *verb, int count, char **words, generate_opt
     for (int i = 0; i < values->stop.count; i++)
         if (!*values->stop.items[i]) return cli_usage(verb, "--stop is empty");
     buffer prompt = {0};
-    if (!strcmp(values->prompt, "-")) {
+    weft_launcher launcher;
+    if ((code = cli_find_launcher(&launcher)) != CLI_DONE) return code;
+    if (launcher.name && launcher.size > 1 && !strcmp(values->prompt, "-"))
+        return cli_usage(verb, "several processes have no common standard input: give the prompt "
+                               "itself");
+    if (launcher.rank > 0) {
+        /* rank 0 has it */
+    } else if (!strcmp(values->prompt, "-")) {
         if (!read_stdin(&prompt)) {
             free(prompt.data);
             return CLI_FAILED;
@@ -208,7 +251,7 @@ static int run_words(const cli_verb *verb, int count, char **words, generate_opt
     } else {
         add(&prompt, values->prompt, strlen(values->prompt));
     }
-    code = generate(words[0], values, &prompt);
+    code = generate_on(&launcher, words[0], values, &prompt);
     free(prompt.data);
     return code;
 }
@@ -231,7 +274,7 @@ const cli_verb cli_generate = {
     .summary = "continue a text with a trained model",
     .usage = "generate CHECKPOINT --prompt TEXT [--tokens N] [--temperature X] [--top-k K] "
              "[--top-p P] [--min-p P] [--repetition-penalty X] [--stop TEXT]... [--seed S] "
-             "[--threads N] [--tokenizer FILE] [--json]",
+             "[--threads N] [--devices N] [--plan FILE] [--tokenizer FILE] [--json]",
     .example = "weft generate run/ --prompt 'To be, or' --tokens 100 --temperature 0.7",
     .notes =
         "CHECKPOINT is the directory of a run (its newest step is taken), one of its steps, or a\n"
@@ -240,7 +283,8 @@ const cli_verb cli_generate = {
         "mean\n"
         "what they mean in transformers, and apply in its order: penalty, temperature, top-k, "
         "top-p,\n"
-        "min-p. A text that --stop ends holds the stop text.",
+        "min-p. A text that --stop ends holds the stop text.\n"
+        "Started by weft launch, mpirun, srun or torchrun: one device for each process.",
     .options = options,
     .run = run,
 };

@@ -1,0 +1,86 @@
+/* `weft infer`: a model's outputs for the samples of a file. */
+#include "cli/infer/trained.h"
+
+typedef struct infer_options {
+    cli_job_source source;
+    const char *input, *output, *checkpoint;
+    int64_t rows;
+    bool json;
+} infer_options;
+
+#define INFER_AT(field) offsetof(infer_options, field)
+static const cli_option options[] = {
+    {"input", "FILE", CLI_TEXT, INFER_AT(input), 0, 0,
+     "npy: whole numbers [samples, length], or images"},
+    {"out", "FILE", CLI_TEXT, INFER_AT(output), 0, 0, "npy: the logits, in f32"},
+    {"rows", "N", CLI_INTEGER, INFER_AT(rows), 1, INT32_MAX,
+     "samples that are computed together (the job's microbatch)"},
+    {"devices", "N", CLI_INTEGER, CLI_JOB_AT(infer_options, devices), 1, INT32_MAX,
+     "on N devices, which share the cores"},
+    {"plan", "FILE", CLI_TEXT, CLI_JOB_AT(infer_options, plan), 0, 0,
+     "split the model by this plan (weft plan)"},
+    {"json", NULL, CLI_FLAG, INFER_AT(json), 0, 0, "one JSON object"},
+    {0},
+};
+
+static void print_json(const infer_options *values, const weft_infer_files_result *r) {
+    cli_json json;
+    cli_json_begin(&json, stdout);
+    cli_json_text(&json, "checkpoint", r->checkpoint);
+    cli_json_text(&json, "out", values->output);
+    cli_json_array(&json, "shape");
+    for (int d = 0; d < r->rank; d++) cli_json_integer(&json, NULL, r->shape[d]);
+    cli_json_close(&json, ']');
+    cli_json_integer(&json, "devices", r->devices);
+    cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
+    cli_json_real(&json, "seconds", r->seconds);
+    cli_json_end(&json);
+}
+
+static void print_text(const infer_options *values, const weft_infer_files_result *r) {
+    char peak[32];
+    cli_say(stdout, "%s: [", values->output);
+    for (int d = 0; d < r->rank; d++)
+        cli_say(stdout, "%s%lld", d ? ", " : "", (long long)r->shape[d]);
+    cli_say(stdout, "] of %s\n", r->checkpoint);
+    cli_say(stdout, "%d device%s, at most %s each, %.2f s\n", r->devices,
+            r->devices == 1 ? "" : "s", cli_bytes((double)r->predicted_peak_bytes, peak),
+            r->seconds);
+}
+
+static int compute(weft_world *world, int rank, const weft_job *job, const void *context) {
+    const infer_options *values = context;
+    const weft_infer_files files = {.checkpoint = values->checkpoint,
+                                    .input = values->input,
+                                    .output = values->output,
+                                    .batch = values->rows,
+                                    .events = {.note = cli_trained_note}};
+    weft_infer_files_result result;
+    if (weft_infer_files_run(world, job, &files, &result) < 0) return cli_failed_rank(rank);
+    if (rank == 0) (values->json ? print_json : print_text)(values, &result);
+    return CLI_DONE;
+}
+
+static int run(const cli_verb *verb, int count, char **words) {
+    infer_options values = {.input = NULL};
+    int code, left;
+    if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
+    if (!values.input || !values.output)
+        return cli_usage(verb, "infer needs --input FILE and --out FILE");
+    code = cli_trained_words(verb, left, words, &values.source, &values.checkpoint);
+    return code == CLI_DONE ? cli_trained_run(&values.source, compute, &values) : code;
+}
+
+const cli_verb cli_infer = {
+    .name = "infer",
+    .summary = "compute a trained model's outputs for the samples of a file",
+    .usage = "infer JOB.yaml CHECKPOINT --input X.npy --out Y.npy [key=value ...] [--rows N] "
+             "[--devices N] [--plan FILE] [--json]",
+    .example = "weft infer job.yaml run --input tokens.npy --out logits.npy",
+    .notes =
+        "The job says how: precision and plan. CHECKPOINT is the directory of a run (its newest\n"
+        "good step is taken), one of its steps, or a Hugging Face directory.\n"
+        "Started by weft launch, mpirun, srun or torchrun: one device for each process.",
+    .options = options,
+    .run = run,
+};

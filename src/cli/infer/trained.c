@@ -1,0 +1,49 @@
+/* Verbs that use a trained model: their words, their job, their processes. */
+#include "cli/infer/trained.h"
+
+#include <string.h>
+
+int cli_trained_words(const cli_verb *verb, int count, char **words, cli_job_source *source,
+                      const char **out_checkpoint) {
+    int last = -1, plain = 0;
+    for (int i = 0; i < count; i++) {
+        if (strchr(words[i], '=')) continue;
+        plain++;
+        last = i;
+    }
+    if (plain == 0 || count == 1)
+        return cli_usage(verb, "%s needs a job and a checkpoint", verb->name);
+    if (plain > 2)
+        return cli_usage(verb, "%s takes a job and a checkpoint; '%s' is one word too many",
+                         verb->name, words[last]);
+    *out_checkpoint = words[last];
+    for (int i = last; i + 1 < count; i++) words[i] = words[i + 1];
+    return cli_job_words(verb, count - 1, words, source);
+}
+
+void cli_trained_note(void *context, const char *text) {
+    (void)context;
+    cli_say(stderr, "weft: note: %s\n", text);
+}
+
+static int use_across(int rank, const weft_job *job, cli_trained_use *use, const void *values) {
+    weft_world *world;
+    weft_world_options options = {.links =
+                                      *job->parallel.links ? job->parallel.links : job->machine};
+    if (weft_world_join(&options, &world) < 0) return cli_failed_rank(rank);
+    int code = use(world, rank, job, values);
+    weft_world_leave(world);
+    return code;
+}
+
+int cli_trained_run(const cli_job_source *source, cli_trained_use *use, const void *values) {
+    weft_launcher launcher;
+    weft_job *job;
+    int code = cli_find_launcher(&launcher);
+    if (code != CLI_DONE) return code;
+    const int size = launcher.name ? launcher.size : 1;
+    if ((code = cli_job_load_for(size, source, &job)) != CLI_DONE) return code;
+    code = size > 1 ? use_across(launcher.rank, job, use, values) : use(NULL, 0, job, values);
+    weft_job_free(job);
+    return code;
+}

@@ -1,0 +1,20 @@
+/* What the verbs share that take a job and a checkpoint: weft eval, weft infer. */
+#ifndef WEFT_CLI_INFER_TRAINED_H
+#define WEFT_CLI_INFER_TRAINED_H
+
+#include "cli/cli.h"
+
+#include "weft/infer.h"
+
+/* The words JOB.yaml CHECKPOINT key=value..., in any order of the last: of the words without '=',
+ * the last one is the checkpoint. CLI_DONE, or CLI_USAGE after a complaint. */
+int cli_trained_words(const cli_verb *verb, int count, char **words, cli_job_source *source,
+                      const char **out_checkpoint);
+/* Loads the job and calls `use` in this process, or as one rank of a launcher's processes, with the
+ * world and the rank. Returns its exit code, or CLI_FAILED after a complaint. */
+typedef int cli_trained_use(weft_world *world, int rank, const weft_job *job, const void *values);
+int cli_trained_run(const cli_job_source *source, cli_trained_use *use, const void *values);
+/* Notes of the library, on standard error. */
+void cli_trained_note(void *context, const char *text);
+
+#endif

@@ -1,0 +1,164 @@
+/* Outputs of a trained model: loaded once, called many times. */
+#include "infer/infer.h"
+
+#include <string.h>
+
+#include "tensor/tensor.h"
+
+/* ---- opening ---- */
+
+/* The shape of one sample: `desc` without its first dimension. */
+static weft_desc sample_of(const weft_desc *desc) {
+    weft_desc one = *desc;
+    one.rank--;
+    for (int d = 0; d < one.rank; d++) one.shape[d] = desc->shape[d + 1];
+    return one;
+}
+
+static weft_status find_tensors(weft_infer *f) {
+    const wefti_training *t = &f->model.training;
+    weft_tensor_info in, out;
+    WEFT_TRY(weft_session_find(t->session, 0, t->model.objective->input, &in));
+    WEFT_TRY(weft_session_find(t->session, 0, "logits", &out));
+    f->language = t->model.objective->is_language;
+    f->causal = t->model.objective->generates;
+    f->input = sample_of(&in.desc);
+    f->output = sample_of(&out.desc);
+    f->dtype = out.desc.dtype;
+    f->output.dtype = WEFT_F32;
+    f->batch = in.desc.shape[0];
+    f->in = wefti_calloc((size_t)in.bytes, 1);
+    f->logits = wefti_alloc((size_t)out.bytes);
+    WEFT_REQUIRE(f->in && f->logits, WEFT_E_NOMEM, "no memory for a batch of %lld samples",
+                 (long long)f->batch);
+    return WEFT_OK;
+}
+
+static weft_status open_parts(weft_infer *f, const weft_job *job, const weft_infer_options *o) {
+    WEFT_REQUIRE(o->batch >= 0 && o->length >= 0, WEFT_E_ARG,
+                 "batch and length must be 0 or more, not %lld and %lld", (long long)o->batch,
+                 (long long)o->length);
+    WEFT_TRY(wefti_trained_begin(&f->model, f->world, job, o->checkpoint, &o->events));
+    WEFT_TRY(wefti_trained_open(&f->model, WEFT_USE_LOGITS, o->batch, o->length));
+    return find_tensors(f);
+}
+
+weft_status weft_infer_open(weft_world *world, const weft_job *job,
+                            const weft_infer_options *options, weft_infer **out) {
+    WEFT_REQUIRE(job && options && options->checkpoint && out, WEFT_E_ARG,
+                 "a model in use needs a job and a checkpoint");
+    weft_infer *f = wefti_calloc(1, sizeof *f);
+    if (!f) return wefti_fail_world(world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a model"));
+    f->world = world;
+    weft_status status = wefti_trained_end(&f->model, world, open_parts(f, job, options));
+    if (status < 0) {
+        wefti_failure failure;
+        wefti_failure_keep(status, &failure);
+        weft_infer_close(f);
+        return wefti_failure_tell(&failure);
+    }
+    *out = f;
+    return WEFT_OK;
+}
+
+void weft_infer_close(weft_infer *f) {
+    if (!f) return;
+    wefti_trained_close(&f->model);
+    wefti_free(f->in);
+    wefti_free(f->logits);
+    wefti_free(f);
+}
+
+weft_infer_info weft_infer_info_of(const weft_infer *f) {
+    return (weft_infer_info){
+        .checkpoint = f->model.path,
+        .input = f->input,
+        .output = f->output,
+        .batch = f->batch,
+        .causal = f->causal,
+        .devices = weft_session_devices(f->model.training.session),
+        .predicted_peak_bytes =
+            weft_session_memory_of(f->model.training.session).predicted_peak_bytes,
+    };
+}
+
+/* ---- running ---- */
+
+static weft_status check_tokens(const weft_infer *f, const int32_t *tokens, int64_t samples,
+                                int64_t length) {
+    const int64_t vocab = f->model.training.model.config.vocab;
+    for (int64_t i = 0; i < samples * length; i++)
+        WEFT_REQUIRE(tokens[i] >= 0 && tokens[i] < vocab, WEFT_E_ARG,
+                     "token %lld of sample %lld is %d; the model's tokens are 0 to %lld",
+                     (long long)(i % length), (long long)(i / length), tokens[i],
+                     (long long)vocab - 1);
+    return WEFT_OK;
+}
+
+static weft_status check_call(const weft_infer *f, int64_t samples, int64_t length,
+                              const void *input) {
+    WEFT_REQUIRE(samples >= 1, WEFT_E_ARG, "samples must be 1 or more, not %lld",
+                 (long long)samples);
+    if (!f->language) {
+        WEFT_REQUIRE(length == 0, WEFT_E_ARG, "a length of %lld, but images have none",
+                     (long long)length);
+        return WEFT_OK;
+    }
+    const int64_t most = f->input.shape[0];
+    WEFT_REQUIRE(length >= 1 && length <= most, WEFT_E_ARG,
+                 "samples of %lld tokens: the model was opened for 1 to %lld", (long long)length,
+                 (long long)most);
+    WEFT_REQUIRE(length == most || f->causal, WEFT_E_ARG,
+                 "samples of %lld tokens: a %s sees tokens on both sides, and was opened for "
+                 "samples of exactly %lld",
+                 (long long)length, weft_family_text(f->model.training.model.config.family),
+                 (long long)most);
+    return check_tokens(f, input, samples, length);
+}
+
+/* Puts samples [0, count) of `from` into the batch. Tokens behind the end of a sample, and samples
+ * behind the last, are 0. */
+static void fill_batch(weft_infer *f, const char *from, int64_t count, int64_t length) {
+    const int64_t whole = weft_desc_bytes(&f->input), own = f->language ? 4 * length : whole;
+    char *to = f->in;
+    memset(to, 0, (size_t)(f->batch * whole));
+    for (int64_t i = 0; i < count; i++) memcpy(to + i * whole, from + i * own, (size_t)own);
+}
+
+static void take_logits(const weft_infer *f, float *to, int64_t count, int64_t length) {
+    const int64_t whole = weft_desc_elems(&f->output);
+    const int64_t own = f->language ? length * f->output.shape[1] : whole;
+    const char *from = f->logits;
+    for (int64_t i = 0; i < count; i++)
+        wefti_convert(WEFT_F32, to + i * own, f->dtype,
+                      from + (size_t)(i * whole) * weft_dtype_bytes(f->dtype), own);
+}
+
+weft_status weft_infer_run(weft_infer *f, int64_t samples, int64_t length, const void *input,
+                           float *output) {
+    WEFT_REQUIRE(f && input && output, WEFT_E_ARG, "a pass needs a model, an input and an output");
+    wefti_training *t = &f->model.training;
+    weft_status status = check_call(f, samples, length, input);
+    WEFT_TRY(t->ranks.agreement ? wefti_agree(t->ranks.agreement, status) : status);
+    const int64_t in = f->language ? 4 * length : weft_desc_bytes(&f->input),
+                  out = f->language ? length * f->output.shape[1] : weft_desc_elems(&f->output);
+    for (int64_t first = 0, count; first < samples; first += count) {
+        bool stop;
+        count = samples - first < f->batch ? samples - first : f->batch;
+        WEFT_TRY(wefti_training_stops(t, WEFT_OK, &stop));
+        WEFT_REQUIRE(!stop, WEFT_E_STOPPED, "stopped after %lld samples", (long long)first);
+        fill_batch(f, (const char *)input + first * in, count, length);
+        WEFT_TRY(weft_session_feed(t->session, 0, t->model.objective->input, f->in,
+                                   (size_t)(f->batch * weft_desc_bytes(&f->input))));
+        WEFT_TRY(weft_session_forward(t->session, 0, NULL));
+        WEFT_TRY(weft_session_read(t->session, 0, "logits", f->logits,
+                                   (size_t)(f->batch * weft_desc_elems(&f->output)) *
+                                       weft_dtype_bytes(f->dtype)));
+        take_logits(f, output + first * out, count, length);
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_infer_share(weft_infer *f, weft_status status, void *data, size_t bytes) {
+    return wefti_training_broadcast(&f->model.training, status, data, bytes);
+}

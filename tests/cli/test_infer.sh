@@ -1,0 +1,44 @@
+#!/bin/sh
+# weft infer: the same logits on every plan, alone and as processes of a launcher; bad input. Numbers: tests/infer.
+. tests/cli/run.inc
+
+"$weft" train job.yaml checkpoint.dir=run --json >trained 2>&1 || fail 'the training fails' trained
+# put_tokens FILE SHAPE COUNT: COUNT bytes 0, 1, 2... as an npy file of u1
+put_tokens() {
+    {
+        printf '\223NUMPY\001\000\166\000'
+        printf "%-117s\n" "{'descr': '|u1', 'fortran_order': False, 'shape': ($2), }"
+        awk -v n="$3" 'BEGIN { for (i = 0; i < n; i++) printf "%c", 32 + i % 90 }'
+    } >"$1"
+}
+put_tokens x.npy '5, 11' 55
+put_tokens long.npy '2, 17' 34
+put_tokens short.npy '5, 11' 40
+
+expect 0 'one.npy|5, 11, 256|run/step-000000000012|1 device' infer job.yaml run --input x.npy --out one.npy
+[ "$(wc -c <one.npy)" = $((128 + 5 * 11 * 256 * 4)) ] || fail 'the file has another size'
+"$weft" infer job.yaml run --input x.npy --out two.npy --devices 2 --json >out 2>&1 || fail 'two devices fail' out
+json out
+has_facts out '"shape": [5, 11, 256]|"devices": 2|"out": "two.npy"|predicted_peak_bytes|seconds' || fail 'facts are missing' out
+cmp one.npy two.npy || fail 'two devices have other logits'
+expect 0 'three.npy' launch -n 2 --no-logs "$weft" infer job.yaml run parallel.pipeline.stages=2 --input x.npy --out three.npy --rows 3
+cmp one.npy three.npy || fail 'two stages have other logits'
+"$weft" plan job.yaml parallel.devices=2 --out plan.json >out 2>&1 || fail 'no plan' out
+expect 0 'four.npy' launch -n 2 --no-logs "$weft" infer job.yaml run --plan plan.json --input x.npy --out four.npy
+cmp one.npy four.npy || fail 'two processes have other logits'
+
+expect 2 'input|out' infer job.yaml run --input x.npy
+expect 2 'input|out' infer job.yaml run --out x.npy
+expect 2 'a job and a checkpoint' infer job.yaml --input x.npy --out y.npy
+expect 1 'nothere' infer job.yaml nothere --input x.npy --out y.npy
+expect 1 'nothere.npy' infer job.yaml run --input nothere.npy --out y.npy
+expect 1 '17|16' infer job.yaml run --input long.npy --out y.npy
+expect 1 'short.npy' infer job.yaml run --input short.npy --out y.npy
+expect 1 'text.txt' infer job.yaml run --input text.txt --out y.npy
+expect 1 'nodir' infer job.yaml run --input x.npy --out nodir/y.npy
+expect 1 'model.hidden|64|32' infer job.yaml run model.hidden=64 --input x.npy --out y.npy
+expect 1 '1|2' infer job.yaml run --input x.npy --out y.npy --devices 2 --rows 1
+[ ! -e y.npy ] || fail 'a failure leaves a file'
+
+[ $failed = 0 ] && echo 'infer: one file on every plan, bad input refused'
+exit $failed

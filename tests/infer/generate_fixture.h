@@ -1,0 +1,116 @@
+/* Language models with random weights on disk, and texts that they write. */
+#ifndef WEFT_TESTS_GENERATE_FIXTURE_H
+#define WEFT_TESTS_GENERATE_FIXTURE_H
+
+#include "data/data_fixture.h"
+
+#include "checkpoint/checkpoint.h"
+#include "infer/generate.h"
+#include "session/session.h"
+
+/* ---- models with random weights on disk ---- */
+
+enum { MAX_TENSORS = 64 };
+
+static inline weft_model_config config_of(weft_family family, int64_t context, int64_t vocab) {
+    bool rotary =
+        family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL || family == WEFT_FAMILY_QWEN2;
+    weft_model_config c = {.family = family,
+                           .layers = 2,
+                           .hidden = 32,
+                           .heads = 4,
+                           .kv_heads = rotary ? 2 : 0,
+                           .ffn = 48,
+                           .context = context,
+                           .vocab = vocab,
+                           .tied = true};
+    if (family == WEFT_FAMILY_GPT2_MOE || family == WEFT_FAMILY_MIXTRAL) c.experts = 4;
+    ASSERT_OK(weft_model_complete(&c));
+    return c;
+}
+
+/* A session that computes the logits of a whole context, with weights large enough that tokens
+ * differ much. */
+static inline weft_session *reference_of(const weft_model_config *c, weft_graph **out_graph) {
+    weft_session_options o = weft_session_defaults();
+    weft_session *s;
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    o.seed = 3;
+    o.threads = 1;
+    ASSERT_OK(weft_model_build(c, WEFT_USE_LOGITS, 1, 0, WEFT_F32, out_graph));
+    ASSERT_OK(weft_session_create(*out_graph, &o, &s));
+    for (int t = 0; t < weft_session_tensors(s, 0); t++) {
+        weft_tensor_info info;
+        ASSERT_OK(weft_session_tensor(s, 0, t, &info));
+        if (info.role != WEFT_ROLE_PARAM || info.desc.rank < 2) continue;
+        float *data = malloc((size_t)info.bytes);
+        ASSERT_OK(weft_session_read(s, 0, info.name, data, (size_t)info.bytes));
+        for (int64_t i = 0; i < info.bytes / 4; i++) data[i] *= 10;
+        ASSERT_OK(weft_session_write(s, 0, info.name, data, (size_t)info.bytes));
+        free(data);
+    }
+    return s;
+}
+
+static inline void save(weft_session *s, const weft_model_config *c, const char *run, int64_t step,
+                        const char *tokenizer) {
+    static char names[MAX_TENSORS][200];
+    wefti_checkpoint_tensor tensors[MAX_TENSORS];
+    float *owned[MAX_TENSORS];
+    wefti_checkpoint_lock *lock;
+    int64_t count = 0;
+    char *config;
+    for (int t = 0; t < weft_session_tensors(s, 0); t++) {
+        weft_tensor_info info;
+        weft_desc desc;
+        ASSERT_OK(weft_session_tensor(s, 0, t, &info));
+        if (info.role != WEFT_ROLE_PARAM) continue;
+        float *data = malloc((size_t)info.bytes), *at = data;
+        ASSERT_OK(weft_session_read(s, 0, info.name, data, (size_t)info.bytes));
+        for (int64_t part = 0; at < data + weft_desc_elems(&info.desc); part++) {
+            assert_true(count < MAX_TENSORS);
+            ASSERT_OK(weft_model_file_name(c, info.name, &info.desc, part, names[count],
+                                           sizeof names[count], &desc));
+            tensors[count] = (wefti_checkpoint_tensor){
+                .name = names[count], .role = WEFTI_CHECKPOINT_MODEL, .desc = desc, .data = at};
+            at += weft_desc_elems(&desc);
+            owned[count++] = part ? NULL : data;
+        }
+    }
+    ASSERT_OK(weft_model_config_write(c, &config));
+    wefti_checkpoint_text texts[] = {{"config.json", config}, {"tokenizer.json", tokenizer}};
+    wefti_checkpoint_options o = {.texts = texts, .text_count = tokenizer ? 2 : 1};
+    wefti_checkpoint_meta meta = {.step = step};
+    char *note = NULL;
+    ASSERT_OK(wefti_checkpoint_lock_open(run, &lock));
+    ASSERT_OK(wefti_checkpoint_write(run, &meta, tensors, count, &o, &note));
+    wefti_checkpoint_lock_close(lock);
+    weft_text_free(config);
+    for (int64_t i = 0; i < count; i++) free(owned[i]);
+}
+
+/* ---- texts ---- */
+
+typedef struct text {
+    char data[4096];
+    int64_t used;
+} text;
+
+static inline void take(void *context, const char *bytes, int64_t count) {
+    text *t = context;
+    assert_true(t->used + count <= (int64_t)sizeof t->data);
+    memcpy(t->data + t->used, bytes, (size_t)count);
+    t->used += count;
+}
+
+static inline weft_generation run(weft_generator *g, const char *prompt, int64_t bytes,
+                                  weft_generate_options o, text *out) {
+    weft_generation done;
+    out->used = 0;
+    o.context = out;
+    o.text = take;
+    ASSERT_OK(weft_generator_run(g, prompt, bytes, &o, &done));
+    return done;
+}
+
+#endif
