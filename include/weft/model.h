@@ -62,6 +62,9 @@ typedef struct weft_model_config {
     double capacity_factor; /* slots of an expert in training, in multiples of an even share; 0: no
                                bound, no token is dropped */
     double aux_loss;        /* weight of the loss that balances the experts; 0: none */
+    /* DECODE: tokens for which the key-value caches have room, at most the context; 0: the context.
+     * It is not in config.json. */
+    int64_t cache;
     /* language models: the tokens that end a text; none: those that the tokenizer names */
     int64_t end_count;
     int32_t ends[WEFT_MAX_END_TOKENS];
@@ -76,9 +79,9 @@ typedef enum weft_model_use {
     WEFT_USE_EVAL,   /* with loss, no dropout */
     WEFT_USE_LOGITS, /* output "logits", no loss, no target input */
     WEFT_USE_DECODE /* gpt2, gpt2-moe, llama...: a piece of a sequence with key-value caches; seq 0:
-                       one token. Inputs "tokens" [batch, seq] and "position" i32 [], the position
-                       of the first token; gpt2 and gpt2-moe with seq > 1 also "positions" i32
-                       [seq]: position, position + 1... */
+                       one token. Inputs "tokens" [batch, seq] and "position" i32 [batch], the
+                       position of each sample's first token; gpt2 and gpt2-moe with seq > 1 also
+                       "positions" i32 [batch, seq]: position, position + 1... */
 } weft_model_use;
 
 /** Fill in defaults and check. WEFT_E_ARG names the wrong field and the valid values. */

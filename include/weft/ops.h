@@ -114,7 +114,7 @@ typedef struct weft_attention_options {
     weft_value
         mask; /* WEFT_NO_VALUE, or bool [b|1, h|1, tq, tk] (true = may attend), or added float */
     weft_value
-        position; /* WEFT_NO_VALUE, or i32 scalar: position of the first query (for caches) */
+        position; /* WEFT_NO_VALUE, or i32 [] or [batch]: position of the first query (for caches) */
 } weft_attention_options;
 #ifdef __cplusplus
 #define WEFT_ATTENTION_DEFAULT                                                                     \
@@ -129,11 +129,11 @@ WEFT_API weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, we
                                    weft_attention_options options);
 /* x [batch, seq, heads, dim]: rotate pairs (i, i + dim/2) by position * theta^(-2i/dim) (Su et al.,
  * RoFormer, 2021), with angles scaled by `scaling`; (weft_rope_scaling){0}: not scaled. position:
- * WEFT_NO_VALUE (0), or i32 scalar, the position of the first row. */
+ * WEFT_NO_VALUE (0), or i32 [] or [batch], the position of the first row. */
 WEFT_API weft_value weft_rope(weft_graph *g, weft_value x, double theta, weft_rope_scaling scaling,
                               weft_value position);
 /* cache [batch, length, heads, dim] with rows from `position` on replaced by x [batch, seq, heads,
- * dim]. In place. */
+ * dim]. In place. position: i32 [], or [batch]. */
 WEFT_API weft_value weft_cache_write(weft_graph *g, weft_value cache, weft_value x,
                                      weft_value position);
 

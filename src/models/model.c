@@ -292,6 +292,9 @@ weft_status weft_model_complete(weft_model_config *config) {
     if (families[c.family].language) {
         WEFT_TRY(check_positive("model.vocab", c.vocab));
         WEFT_TRY(check_positive("model.context", c.context));
+        WEFT_REQUIRE(c.cache >= 0 && c.cache <= c.context, WEFT_E_ARG,
+                     "the caches have room for %lld tokens: it must be at most the context, %lld",
+                     (long long)c.cache, (long long)c.context);
         WEFT_TRY(check_ends(&c));
     } else {
         WEFT_TRY(check_image(&c));
@@ -311,6 +314,9 @@ weft_status weft_model_build(const weft_model_config *config, weft_model_use use
         WEFT_REQUIRE(seq > 0 && seq <= c.context, WEFT_E_ARG,
                      "a sequence of %lld tokens does not fit model.context, %lld", (long long)seq,
                      (long long)c.context);
+    WEFT_REQUIRE(use != WEFT_USE_DECODE || !c.cache || seq <= c.cache, WEFT_E_ARG,
+                 "a piece of %lld tokens does not fit caches of %lld", (long long)seq,
+                 (long long)c.cache);
     bool decodes =
         is_llama(c.family) || c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_GPT2_MOE;
     WEFT_REQUIRE((unsigned)use <= WEFT_USE_DECODE, WEFT_E_ARG, "unknown use %d of a model",

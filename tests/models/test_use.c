@@ -61,15 +61,16 @@ enum { BATCH = 2 };
 
 static void decode_piece(weft_session *s, int program, const int32_t tokens[BATCH][TINY_CONTEXT],
                          int32_t begin, int32_t count, float *logits) {
-    int32_t piece[BATCH * TINY_CONTEXT], places[TINY_CONTEXT];
+    int32_t piece[BATCH * TINY_CONTEXT], places[BATCH * TINY_CONTEXT], begins[BATCH];
     for (int i = 0; i < BATCH; i++)
         for (int k = 0; k < count; k++) piece[i * count + k] = tokens[i][begin + k];
-    for (int k = 0; k < count; k++) places[k] = begin + k;
+    for (int k = 0; k < BATCH * count; k++) places[k] = begin + k % count;
+    for (int i = 0; i < BATCH; i++) begins[i] = begin;
     weft_tensor_info info;
     ASSERT_OK(weft_session_feed(s, program, "tokens", piece, (size_t)(BATCH * count) * 4));
-    ASSERT_OK(weft_session_feed(s, program, "position", &begin, sizeof begin));
+    ASSERT_OK(weft_session_feed(s, program, "position", begins, sizeof begins));
     if (weft_session_find(s, program, "positions", &info) == WEFT_OK)
-        ASSERT_OK(weft_session_feed(s, program, "positions", places, (size_t)count * 4));
+        ASSERT_OK(weft_session_feed(s, program, "positions", places, (size_t)(BATCH * count) * 4));
     ASSERT_OK(weft_session_forward(s, program, NULL));
     ASSERT_OK(weft_session_read(s, program, "logits", logits,
                                 (size_t)(BATCH * count) * TINY_VOCAB * sizeof(float)));

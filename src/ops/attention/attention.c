@@ -9,8 +9,8 @@
  *
  * Options:
  *
- *     causal   Query i sees keys j <= i + offset. The offset is tk - tq, or `position` (i32 []) if
- *              the keys are a cache.
+ *     causal   Query i sees keys j <= i + offset. The offset is tk - tq, or `position` if the keys
+ *              are a cache: i32 [], or i32 [batch], one for each sample.
  *     window   If not 0, query i sees only the last `window` of these keys: j > i + offset - window
  *              (Child et al., "Sparse Transformers", 2019; Jiang et al., "Mistral 7B", 2023,
  *              section 2).
@@ -46,6 +46,7 @@ static const int64_t WINDOW_MAX = INT64_C(1) << 40; /* keeps sums with positions
 /* All values that a score depends on. */
 typedef struct problem {
     int64_t batch, tq, tk, heads, kv_heads, dim, offset, window;
+    const double *positions; /* [batch], added to the offset; NULL: none */
     bool causal, single; /* `single`: lse is f32 */
     double scale, rate;
     const double *q, *k, *v, *mask;
@@ -118,7 +119,8 @@ static problem problem_of(const weft_node *n, const wefti_random *random, const 
                  .v = in[2],
                  .mask = wefti_op_optional(n, in, first)};
     p.single = wefti_op_statistics_dtype(q->dtype) == WEFT_F32;
-    p.offset = offset_of(n, position);
+    p.positions = position && wefti_in(n, first + 1)->rank == 1 ? position : NULL;
+    p.offset = offset_of(n, p.positions ? (const double[]){0.0} : position);
     if (mask) {
         p.mask_is_bool = mask->dtype == WEFT_BOOL;
         p.mask_head = mask->shape[1] == 1 ? 0 : p.tq * p.tk;
@@ -148,8 +150,9 @@ static double dot(const double *a, const double *b, int64_t count) {
 
 /* The score of query i and key j. -inf if query i may not see key j. */
 static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
-    if (p->causal && j > i + p->offset) return -INFINITY;
-    if (p->window && j <= i + p->offset - p->window) return -INFINITY;
+    const int64_t last = i + p->offset + (p->positions ? (int64_t)p->positions[b] : 0);
+    if (p->causal && j > last) return -INFINITY;
+    if (p->window && j <= last - p->window) return -INFINITY;
     double mask = 0.0;
     if (p->mask) {
         mask = p->mask[b * p->mask_batch + h * p->mask_head + i * p->tk + j];
@@ -168,6 +171,23 @@ static double kept(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
 }
 
 /* ---- shapes ---- */
+
+weft_status wefti_attention_check_position(const weft_node *n, int i) {
+    const weft_desc *position = wefti_in(n, i);
+    if (!position) return WEFT_OK;
+    WEFT_TRY(wefti_op_check_i32(n, i));
+    WEFT_TRY(wefti_op_check_rank(n, i, 0, 1));
+    WEFT_REQUIRE(position->rank == 0 || position->shape[0] == wefti_in(n, 0)->shape[0],
+                 WEFT_E_SHAPE, "%s: the position is %s and operand 0 is %s; it must be [] or [%lld]",
+                 n->op->name, TEXT(position), TEXT(wefti_in(n, 0)),
+                 (long long)wefti_in(n, 0)->shape[0]);
+    return WEFT_OK;
+}
+
+void wefti_attention_split_position(const weft_node *n, int i, wefti_split_rule *r) {
+    const weft_desc *position = wefti_in(n, i);
+    if (position && position->rank == 1) r->in[i][0] = r->in[0][0];
+}
 
 static weft_status check_window(const weft_node *n) {
     int64_t window = wefti_attr_int(n, "window");
@@ -214,8 +234,7 @@ static weft_status check(const weft_node *n, int first) {
     weft_desc scores = scores_of(n);
     WEFT_TRY(wefti_op_check_place(n, &scores));
     if (wefti_in(n, first + 1)) {
-        WEFT_TRY(wefti_op_check_i32(n, first + 1));
-        WEFT_TRY(wefti_op_check_rank(n, first + 1, 0, 0));
+        WEFT_TRY(wefti_attention_check_position(n, first + 1));
         WEFT_REQUIRE(wefti_attr_int(n, "causal"), WEFT_E_ARG,
                      "%s: a position is given, which only causal attention uses", n->op->name);
     }
@@ -316,6 +335,7 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
         for (int d = 0; d < 4; d++)
             if (mask->shape[d] != 1) r->in[first][d] = of_mask[d];
     }
+    wefti_attention_split_position(n, first + 1, r);
     return WEFT_OK;
 }
 
@@ -336,6 +356,7 @@ static weft_status split_mask_grad(const weft_node *n, wefti_split_rule *r) {
         wefti_op_assign(r->in[i], 0, i == 4 ? of_lse : i == 1 || i == 2 ? of_k : of_q, 0, 4);
     for (int d = 0; d < 4; d++)
         if (d >= 2 || mask->shape[d] != 1) r->in[6][d] = r->out[0][d] = of_mask[d];
+    wefti_attention_split_position(n, 7, r);
     return WEFT_OK;
 }
 
@@ -507,6 +528,7 @@ static const wefti_op_case cases[] = {
     CASE("causal=1 window=2", "f32[1,5,2,3]", "f32[1,5,1,3]", "f32[1,5,1,3]"),
     CASE("causal=1 window=3 dropout=0.25", "f32[2,3,2,2]", "f32[2,6,1,2]", "f32[2,6,1,2]"),
     CASE("causal=1 window=2", "f32[1,2,2,3]", "f32[1,6,2,3]", "f32[1,6,2,3]", "-", "i32[]<4"),
+    CASE("causal=1 window=3", "f32[3,2,2,3]", "f32[3,6,1,3]", "f32[3,6,1,3]", "-", "i32[3]<4"),
     CASE("causal=1 window=3 whole=(4,4,9,8) begin=(1,2,3,1)", "f32[2,3,2,2]", "f32[2,5,1,2]",
          "f32[2,5,1,2]"),
     CASE("causal=1 dropout=0.25 whole=(4,4,9,8) begin=(1,2,3,1)", "f32[2,3,2,2]", "f32[2,5,1,2]",

@@ -10,9 +10,9 @@
  *     cache_write(cache [batch, length, heads, dim], x [batch, seq, heads, dim], position)
  *         writes x into the rows from `position` on, in place; for generation, not differentiable
  *
- * position is an i32 scalar, 0 when absent. `offset` is the begin of a piece of a split sequence
+ * position is an i32 scalar, or i32 [batch]: one for each sample; 0 when absent. `offset` is the begin of a piece of a split sequence
  * (localize), so that rows are free. */
-#include "ops/common.h"
+#include "ops/attention/attention.h"
 
 /* Attributes in this order. */
 enum { THETA, OFFSET, FACTOR, LOW, HIGH, ORIGINAL, FAST, SLOW, EXACT, ATTRS };
@@ -22,10 +22,10 @@ static const wefti_attr attrs[] = {WEFTI_F("theta", 10000.0), WEFTI_I("offset", 
                                    WEFTI_F("fast", 0.0),      WEFTI_F("slow", 1.0),
                                    WEFTI_I("exact", 0),       {0}};
 
-static weft_status check_position(const weft_node *n, int i) {
-    if (!wefti_in(n, i)) return WEFT_OK;
-    WEFT_TRY(wefti_op_check_i32(n, i));
-    return wefti_op_check_rank(n, i, 0, 0);
+/* The position of sample b among operand i, which may be absent. */
+static double position_of(const weft_node *n, const double *position, int i, int64_t b) {
+    if (!position) return 0.0;
+    return position[wefti_in(n, i)->rank ? b : 0];
 }
 
 /* ---- rope ---- */
@@ -72,7 +72,7 @@ static weft_status infer_rope(const weft_node *n, weft_desc *out, int *out_count
     WEFT_REQUIRE(x->shape[3] % 2 == 0, WEFT_E_SHAPE,
                  "%s: %s: the last dimension, %lld, must be even: it turns in pairs", n->op->name,
                  TEXT(x), (long long)x->shape[3]);
-    WEFT_TRY(check_position(n, 1));
+    WEFT_TRY(wefti_attention_check_position(n, 1));
     *out = *x;
     return WEFT_OK;
 }
@@ -92,6 +92,7 @@ static weft_status split_rope(const weft_node *n, wefti_split_rule *r) {
     for (int d = 0; d < 4; d++)
         r->in[0][d] = r->out[0][d] = wefti_op_factor(
             r, names[d], -1, x->shape[d], d < 3 ? WEFTI_FACTOR_FREE : WEFTI_FACTOR_WHOLE);
+    wefti_attention_split_position(n, 1, r);
     return WEFT_OK;
 }
 
@@ -149,7 +150,7 @@ static weft_status turn(const weft_node *n, const double *const *in, double *con
     double offset = (double)wefti_attr_int(n, "offset");
     for (int64_t row = 0; row < x->shape[0] * seq; row++)
         for (int64_t i = 0; i < half; i++) {
-            double position = (double)(row % seq) + offset + (first ? first[0] : 0.0);
+            double position = (double)(row % seq) + offset + position_of(n, first, 1, row / seq);
             double angle = direction * position * frequency_of(n, i, dim);
             for (int64_t h = 0; h < heads; h++) {
                 int64_t at = (row * heads + h) * dim + i;
@@ -187,7 +188,7 @@ static weft_status infer_cache_write(const weft_node *n, weft_desc *out, int *ou
         "cache_write: %s into a cache %s: dtype, batch, heads and head size must be equal, and "
         "the rows no more",
         TEXT(x), TEXT(cache));
-    WEFT_TRY(check_position(n, 2));
+    WEFT_TRY(wefti_attention_check_position(n, 2));
     *out = *cache;
     return WEFT_OK;
 }
@@ -200,6 +201,7 @@ static weft_status split_cache_write(const weft_node *n, wefti_split_rule *r) {
         r->in[0][d] = r->out[0][d] = f;
         r->in[1][d] = d == 1 ? wefti_op_factor(r, "rows", -1, x->shape[1], WEFTI_FACTOR_WHOLE) : f;
     }
+    wefti_attention_split_position(n, 2, r);
     return WEFT_OK;
 }
 
@@ -215,14 +217,16 @@ static weft_status reference_cache_write(const weft_node *n, const wefti_random 
     (void)random;
     const weft_desc *cache = wefti_in(n, 0), *x = wefti_in(n, 1);
     int64_t row = wefti_op_count(cache, 2, 4), count = weft_desc_elems(cache);
-    int64_t length = cache->shape[1], seq = x->shape[1], position = (int64_t)in[2][0];
-    WEFT_REQUIRE(position >= 0 && position + seq <= length, WEFT_E_ARG,
-                 "cache_write: rows [%lld, %lld) of a cache of %lld", (long long)position,
-                 (long long)(position + seq), (long long)length);
+    int64_t length = cache->shape[1], seq = x->shape[1];
     for (int64_t i = 0; i < count; i++) out[0][i] = in[0][i];
-    for (int64_t b = 0; b < x->shape[0]; b++)
+    for (int64_t b = 0; b < x->shape[0]; b++) {
+        int64_t position = (int64_t)position_of(n, in[2], 2, b);
+        WEFT_REQUIRE(position >= 0 && position + seq <= length, WEFT_E_ARG,
+                     "cache_write: rows [%lld, %lld) of a cache of %lld", (long long)position,
+                     (long long)(position + seq), (long long)length);
         for (int64_t i = 0; i < seq * row; i++)
             out[0][(b * length + position) * row + i] = in[1][b * seq * row + i];
+    }
     return WEFT_OK;
 }
 
@@ -237,12 +241,15 @@ static const wefti_op_case cases[] = {
     CASE("theta=100 factor=4", "f32[1,5,1,6]"),
     CASE("factor=8 low=1 high=4 original=16", "f32[1,9,2,8]", "i32[]<9"),
     CASE("factor=4 fast=4 slow=1 original=32 theta=100", "f32[1,7,2,12]", "i32[]<9"),
+    CASE("theta=100", "f32[3,4,2,6]", "i32[3]<9"),
     CASE("factor=8 fast=5 slow=0.5 original=64 theta=500 exact=1", "f32[2,5,1,16]"),
     CASES_END};
 static const wefti_op_case cases_cache_write[] = {
     CASE(NULL, "f32[2,7,3,4]", "f32[2,2,3,4]", "i32[]<5"),
     CASE(NULL, "bf16[1,4,1,3]", "bf16[1,1,1,3]", "i32[]<4"),
-    CASE(NULL, "f32[2,3,1,2]", "f32[2,3,1,2]", "i32[]<1"), CASES_END};
+    CASE(NULL, "f32[2,3,1,2]", "f32[2,3,1,2]", "i32[]<1"),
+    CASE(NULL, "f32[3,7,2,4]", "f32[3,2,2,4]", "i32[3]<5"),
+    CASES_END};
 
 const weft_op_def weft_op_rope = {
     .name = "rope",

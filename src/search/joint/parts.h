@@ -8,6 +8,7 @@
 #include "program/program.h"
 #include "search/joint/joint.h"
 
+enum { WEFTI_JOINT_SHORT_LAYERS = 3 }; /* blocks of the short model */
 /* Calls of the model with few blocks. The call `middle` stands for `copies` calls of the whole
  * model, which follow each other. */
 typedef struct wefti_joint_shape {
@@ -117,6 +118,7 @@ weft_status wefti_joint_work_find(wefti_joint *j, const wefti_degrees *degrees,
 /* Of the split of degrees, whatever its replicas and microbatches. For axes in the usual order. */
 weft_status wefti_joint_line_find(wefti_joint *j, const wefti_degrees *degrees,
                                   const wefti_joint_line **out) WEFT_CHECKED;
+/* state.c */
 weft_status wefti_joint_state_find(wefti_joint *j, const wefti_degrees *degrees,
                                    const wefti_joint_state **out) WEFT_CHECKED;
 

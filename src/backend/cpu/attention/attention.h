@@ -22,6 +22,10 @@ typedef struct wefti_attention_shape {
     float scale;      /* usually 1 / sqrt(dim) */
     bool causal;      /* query i sees keys j <= i + q_offset */
     int64_t q_offset; /* position of query 0 among the keys: k_len - q_len aligns the ends */
+    /* The samples have offsets of their own. `positions` [batch], which only a run knows, are added
+     * to q_offset. The forward pass only */
+    bool by_sample;
+    const int32_t *positions;
     int64_t window;   /* causal: also requires j > i + q_offset - window; 0: no window */
     /* Optional mask. f32 and bf16 masks are added to the scaled scores. u8 and bool masks keep the
      * pairs with nonzero elements. Element [b, h, i, j] lies at b * mask_batch + h * mask_head + i
@@ -52,6 +56,14 @@ typedef struct wefti_attention_args {
     float *lse; /* [2, batch, q_heads, q_len], optional: the rounded lse, then its rounding error */
     void *workspace;
 } wefti_attention_args;
+
+/* The arguments for sample b alone. */
+static inline wefti_attention_args wefti_attention_of_sample(const wefti_attention_args *a,
+                                                             int64_t b) {
+    wefti_attention_args own = *a;
+    if (own.shape.positions) own.shape.q_offset += own.shape.positions[b];
+    return own;
+}
 
 /* Stores the lse of a row. `sum` is the sum of e^(score - centre) over the row. */
 static inline void wefti_attention_store_lse(const wefti_attention_args *a, int64_t b, int64_t h,
@@ -105,7 +117,7 @@ enum {
 static inline int attention_fits_tiles(const wefti_attention_shape *s) {
     return s->bf16 && s->dim % ATTENTION_EDGE == 0 && s->dim <= 128 &&
            s->q_len > ATTENTION_DECODE && s->k_len <= 4096 && !s->mask.data && s->dropout == 0.0f &&
-           s->window == 0;
+           s->window == 0 && !s->by_sample;
 }
 static inline int64_t attention_tiles_block(int64_t keys) {
     return keys < ATTENTION_KEYS ? keys : ATTENTION_KEYS;

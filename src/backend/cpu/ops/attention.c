@@ -23,7 +23,9 @@ static wefti_attention_shape shape_now(const attention_kernel *k, const wefti_ru
                                        const void *const *in) {
     wefti_attention_shape s = k->shape;
     if (k->mask >= 0) s.mask.data = in[k->mask];
-    if (k->position >= 0) s.q_offset = ((const int32_t *)in[k->position])[0] + k->piece_offset;
+    if (k->position >= 0 && s.by_sample) s.positions = in[k->position];
+    if (k->position >= 0)
+        s.q_offset = k->piece_offset + (s.by_sample ? 0 : ((const int32_t *)in[k->position])[0]);
     if (s.dropout > 0) {
         s.seed = run->random.seed;
         s.stream = wefti_random_stream(&run->random, k->node);
@@ -163,6 +165,7 @@ static weft_status common(const weft_node *n, const wefti_prepare *options, int 
     s->q_offset = s->k_total - s->q_total + k->piece_offset;
     k->mask = m ? mask : -1;
     k->position = p ? position : -1;
+    s->by_sample = p && p->rank == 1;
     if (m) {
         s->mask.dtype = m->dtype;
         int64_t strides[WEFT_MAX_RANK];
@@ -204,6 +207,7 @@ static weft_status attention_grad(const weft_node *n, const wefti_prepare *optio
         !wefti_cpu_is_f32(wefti_in(n, 4)) || !wefti_cpu_is_real(wefti_in(n, 5)))
         return WEFT_E_NO_IMPL;
     attention_kernel *k;
+    if (n->inputs > 7 && wefti_in(n, 7) && wefti_in(n, 7)->rank == 1) return WEFT_E_NO_IMPL;
     weft_status status = common(n, options, 6, 7, of_mask ? "attention mask" : "attention",
                                 of_mask ? run_mask_grad : run_attention_grad, &k);
     if (status < 0) return status;
@@ -229,8 +233,9 @@ typedef struct rope_kernel {
     double theta;
     weft_rope_scaling scaling;
     weft_dtype x, y;
-    bool inverse, has_position;
-    float *table; /* without a position: cos, then sin, [seq, dim / 2] each */
+    bool inverse, has_position, by_sample; /* a position; one for each sample */
+    float *table;    /* without a position: cos, then sin, [seq, dim / 2] each */
+    int64_t *starts; /* by sample: the first row of each in the workspace's tables, else NULL */
 } rope_kernel;
 
 /* Tables hold only the kernel's own rows. A table from 0 would be long if a cache or a split
@@ -245,10 +250,10 @@ static weft_status run_rope(const wefti_kernel *kernel, const wefti_run *run, co
     const rope_kernel *k = (const rope_kernel *)kernel;
     int64_t half = k->dim / 2;
     float *cos_table = k->has_position ? workspace : k->table;
-    float *sin_table = cos_table + k->seq * half;
-    if (k->has_position) {
-        fill_tables(k, ((const int32_t *)in[1])[0], cos_table, sin_table);
-    }
+    const int64_t tables = k->by_sample ? k->batch : 1, rows = k->seq * half;
+    float *sin_table = cos_table + tables * rows;
+    for (int64_t b = 0; k->has_position && b < tables; b++)
+        fill_tables(k, ((const int32_t *)in[1])[b], cos_table + b * rows, sin_table + b * rows);
     wefti_rope_args a = {.x = {in[0], k->x},
                          .y = {out[0], k->y},
                          .batch = k->batch,
@@ -260,6 +265,7 @@ static weft_status run_rope(const wefti_kernel *kernel, const wefti_run *run, co
                          .y_strides = {k->seq * k->heads * k->dim, k->heads * k->dim, k->dim},
                          .cos = cos_table,
                          .sin = sin_table,
+                         .batch_offset = k->starts,
                          .inverse = k->inverse};
     k->kernels->rope(run->pool, &a);
     return WEFT_OK;
@@ -267,7 +273,22 @@ static weft_status run_rope(const wefti_kernel *kernel, const wefti_run *run, co
 
 static void destroy_rope(wefti_kernel *kernel) {
     wefti_free(((rope_kernel *)kernel)->table);
+    wefti_free(((rope_kernel *)kernel)->starts);
     wefti_free(kernel);
+}
+
+/* What the kernel keeps in memory of its own. */
+static weft_status keep_tables(rope_kernel *k, int64_t floats) {
+    if (k->by_sample) {
+        k->starts = wefti_alloc((size_t)k->batch * sizeof *k->starts + 1);
+        WEFT_REQUIRE(k->starts, WEFT_E_NOMEM, "no memory for the rotary table");
+        for (int64_t b = 0; b < k->batch; b++) k->starts[b] = b * k->seq;
+    }
+    if (k->has_position) return WEFT_OK;
+    k->table = wefti_alloc((size_t)floats * 8);
+    WEFT_REQUIRE(k->table, WEFT_E_NOMEM, "no memory for the rotary table");
+    fill_tables(k, 0, k->table, k->table + floats);
+    return WEFT_OK;
 }
 
 static weft_status rope(const weft_node *n, const wefti_prepare *options, bool inverse,
@@ -298,19 +319,17 @@ static weft_status rope(const weft_node *n, const wefti_prepare *options, bool i
     k->y = wefti_out(n, 0)->dtype;
     k->inverse = inverse;
     k->has_position = p != NULL;
-    int64_t floats = k->seq * (k->dim / 2);
-    if (p) {
+    k->by_sample = p && p->rank == 1;
+    int64_t floats = k->seq * (k->dim / 2) * (k->by_sample ? k->batch : 1);
+    if (p)
         base->workspace_bytes = floats * 8;
-    } else {
+    else
         base->bytes += floats * 8;
-    }
-    if (!p && !options->dry) {
-        k->table = wefti_alloc((size_t)floats * 8);
-        if (!k->table) {
-            wefti_kernel_destroy(base);
-            WEFT_FAIL(WEFT_E_NOMEM, "no memory for the rotary table");
-        }
-        fill_tables(k, 0, k->table, k->table + floats);
+    if (k->by_sample) base->bytes += k->batch * (int64_t)sizeof *k->starts;
+    weft_status status = options->dry ? WEFT_OK : keep_tables(k, floats);
+    if (status < 0) {
+        wefti_kernel_destroy(base);
+        return status;
     }
     base->in_place = 0;
     *out = base;
@@ -325,6 +344,7 @@ WEFTI_CPU_FORM(wefti_cpu_rope_grad, rope, true)
 typedef struct cache_kernel {
     wefti_kernel base;
     int64_t batch, length, seq, row_bytes;
+    bool by_sample; /* each sample has a position */
 } cache_kernel;
 
 static weft_status run_cache(const wefti_kernel *kernel, const wefti_run *run,
@@ -332,14 +352,17 @@ static weft_status run_cache(const wefti_kernel *kernel, const wefti_run *run,
     const cache_kernel *k = (const cache_kernel *)kernel;
     (void)run;
     (void)workspace;
-    int64_t at = ((const int32_t *)in[2])[0];
-    WEFT_REQUIRE(at >= 0 && at + k->seq <= k->length, WEFT_E_ARG,
-                 "cache_write: rows [%lld, %lld) of a cache of %lld", (long long)at,
-                 (long long)(at + k->seq), (long long)k->length);
-    for (int64_t b = 0; b < k->batch; b++)
+    const int32_t *position = in[2];
+    for (int64_t b = 0; b < (k->by_sample ? k->batch : 1); b++)
+        WEFT_REQUIRE(position[b] >= 0 && position[b] + k->seq <= k->length, WEFT_E_ARG,
+                     "cache_write: rows [%lld, %lld) of a cache of %lld", (long long)position[b],
+                     (long long)(position[b] + k->seq), (long long)k->length);
+    for (int64_t b = 0; b < k->batch; b++) {
+        const int64_t at = position[k->by_sample ? b : 0];
         memcpy((unsigned char *)out[0] + (b * k->length + at) * k->row_bytes,
                (const unsigned char *)in[1] + b * k->seq * k->row_bytes,
                (size_t)(k->seq * k->row_bytes));
+    }
     return WEFT_OK;
 }
 
@@ -354,6 +377,7 @@ weft_status wefti_cpu_cache_write(const weft_node *n, const wefti_prepare *optio
     k->batch = cache->shape[0];
     k->length = cache->shape[1];
     k->seq = x->shape[1];
+    k->by_sample = wefti_in(n, 2)->rank == 1;
     k->row_bytes = wefti_cpu_span(cache, 2, cache->rank) * (int64_t)weft_dtype_bytes(cache->dtype);
     *out = base;
     return WEFT_OK;

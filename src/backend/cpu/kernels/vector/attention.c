@@ -105,14 +105,16 @@ static void forward_tile(const attention_forward_run *r, const tile *t, const fo
 }
 
 static void forward_task(void *context, int64_t task, int thread) {
-    const attention_forward_run *r = context;
-    const wefti_attention_args *a = r->a;
-    const wefti_attention_shape *s = &a->shape;
+    attention_forward_run own = *(const attention_forward_run *)context;
+    const attention_forward_run *r = &own;
     forward_memory m = carve(r, thread);
+    int64_t head = task / r->blocks, b = head / r->a->shape.q_heads;
+    const wefti_attention_args of_sample = wefti_attention_of_sample(own.a, b), *a = &of_sample;
+    const wefti_attention_shape *s = &a->shape;
+    own.a = a;
     /* Work head by head, so that the head's keys and values stay in the second-level cache. Start
      * with the longest causal rows, so that all threads finish at about the same time. */
-    int64_t head = task / r->blocks, block = r->blocks - 1 - task % r->blocks;
-    int64_t b = head / s->q_heads, h = head % s->q_heads;
+    int64_t block = r->blocks - 1 - task % r->blocks, h = head % s->q_heads;
     tile t = {.b = b, .h = h, .i0 = block * BR, .nq = min64(BR, s->q_len - block * BR)};
     t.vectors = blocks_of(t.nq, VL);
     int64_t q_at = b * a->q_strides.batch + t.i0 * a->q_strides.seq + h * a->q_strides.head;
@@ -208,10 +210,10 @@ static void decode_block(const wefti_attention_args *a, int64_t b, int64_t h, in
 
 static void decode_task(void *context, int64_t task, int thread) {
     const attention_forward_run *r = context;
-    const wefti_attention_args *a = r->a;
+    int64_t b = task / r->a->shape.kv_heads;
+    const wefti_attention_args of_sample = wefti_attention_of_sample(r->a, b), *a = &of_sample;
     const wefti_attention_shape *s = &a->shape;
-    int64_t group = s->q_heads / s->kv_heads, b = task / s->kv_heads,
-            first = task % s->kv_heads * group;
+    int64_t group = s->q_heads / s->kv_heads, first = task % s->kv_heads * group;
     int64_t count = group * s->q_len;
     float *queries = (float *)(void *)((char *)a->workspace + (size_t)thread * r->per_thread);
     float *outputs = queries + count * s->dim;

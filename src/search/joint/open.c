@@ -1,0 +1,103 @@
+/* What is open in the joint search, in the order of bounds and in that of guesses. */
+#include <math.h>
+
+#include "search/joint/branch.h"
+
+enum { PLAIN_PARTS = 64 };
+
+static bool before(const wefti_joint_item *a, const wefti_joint_item *b) {
+    if (a->bound != b->bound) return a->bound < b->bound;
+    if (a->kind != b->kind) return a->kind < b->kind;
+    return a->number < b->number;
+}
+
+/* What is known less well turns out longer. */
+double wefti_joint_guess_of(const wefti_joint_item *x) {
+    static const double later[] = {
+        [WEFTI_JOINT_BOUNDED] = 1,  [WEFTI_JOINT_DRAFT] = 1,    [WEFTI_JOINT_RETRY] = 1,
+        [WEFTI_JOINT_SPLIT] = 1.06, [WEFTI_JOINT_DRAWN] = 1.09, [WEFTI_JOINT_COARSE] = 1.12};
+    return x->guess * later[x->kind];
+}
+
+static double key_of(const wefti_joint_item *x, wefti_joint_order by) {
+    switch (by) {
+    case WEFTI_JOINT_BY_BOUND:
+        return x->bound;
+    case WEFTI_JOINT_BY_BYTES:
+        return x->about;
+    case WEFTI_JOINT_FIRST_PLAN:
+        return wefti_joint_guess_of(x) * (1 + 0.2 * (int)x->kind);
+    default:
+        return wefti_joint_guess_of(x);
+    }
+}
+
+static bool is_first(const wefti_joint_branch *s, wefti_joint_order by, int64_t a, int64_t b) {
+    const wefti_joint_item *x = &s->items[a], *y = &s->items[b];
+    const double of_x = key_of(x, by), of_y = key_of(y, by);
+    return of_x != of_y ? of_x < of_y : before(x, y);
+}
+
+/* Candidates that are cheap to build and seldom bad: tensors within a host, whole sequences,
+ * replicas outermost, whole parameters. The first plan is one of them. */
+static bool is_plain(const wefti_joint_branch *s, const wefti_degrees *d) {
+    return d->context == 1 && d->level < 3 && !d->shard && d->chunks == 1 &&
+           d->schedule == WEFT_PIPELINE_1F1B && wefti_joint_outermost(d) &&
+           d->tensor <= wefti_model_per_host(s->j.problem->machine) &&
+           d->tensor * d->expert <= PLAIN_PARTS;
+}
+
+weft_status wefti_joint_insert(wefti_joint_branch *s, wefti_joint_order by, int64_t number) {
+    wefti_joint_heap *h = &s->heaps[by];
+    WEFT_TRY(WEFT_GROW(h->at, h->count, h->cap));
+    int64_t i = h->count++;
+    for (; i && is_first(s, by, number, h->at[(i - 1) / 2]); i = (i - 1) / 2)
+        h->at[i] = h->at[(i - 1) / 2];
+    h->at[i] = number;
+    return WEFT_OK;
+}
+
+void wefti_joint_remove_first(wefti_joint_branch *s, wefti_joint_order by) {
+    wefti_joint_heap *h = &s->heaps[by];
+    const int64_t moved = h->at[--h->count];
+    int64_t i = 0;
+    for (int64_t child; (child = 2 * i + 1) < h->count; i = child) {
+        if (child + 1 < h->count && is_first(s, by, h->at[child + 1], h->at[child])) child++;
+        if (!is_first(s, by, h->at[child], moved)) break;
+        h->at[i] = h->at[child];
+    }
+    if (h->count) h->at[i] = moved;
+}
+
+weft_status wefti_joint_push_item(wefti_joint_branch *s, wefti_joint_item x) {
+    WEFT_TRY(WEFT_GROW(s->items, s->numbered, s->cap));
+    x.number = s->numbered++;
+    if (x.guess < x.bound) x.guess = x.bound;
+    s->items[x.number] = x;
+    s->count++;
+    const bool guessed = s->guessing && isfinite(x.guess);
+    if (guessed) WEFT_TRY(wefti_joint_insert(s, WEFTI_JOINT_BY_GUESS, x.number));
+    if (!s->out->prediction) WEFT_TRY(wefti_joint_insert(s, WEFTI_JOINT_BY_BYTES, x.number));
+    if (guessed && !s->out->prediction && is_plain(s, &x.degrees))
+        WEFT_TRY(wefti_joint_insert(s, WEFTI_JOINT_FIRST_PLAN, x.number));
+    return wefti_joint_insert(s, WEFTI_JOINT_BY_BOUND, x.number);
+}
+
+weft_status wefti_joint_push(wefti_joint_branch *s, wefti_joint_item_kind kind, double bound,
+                             double guess, double about, const wefti_degrees *d) {
+    return wefti_joint_push_item(
+        s, (wefti_joint_item){
+               .bound = bound, .guess = guess, .about = about, .kind = kind, .degrees = *d});
+}
+
+wefti_joint_item wefti_joint_take(wefti_joint_branch *s, int64_t number) {
+    s->items[number].taken = true;
+    s->count--;
+    return s->items[number];
+}
+/* The first item that is open, -1: none. */
+int64_t wefti_joint_first_of(wefti_joint_branch *s, wefti_joint_order by) {
+    wefti_joint_heap *h = &s->heaps[by];
+    while (h->count && s->items[h->at[0]].taken) wefti_joint_remove_first(s, by);
+    return h->count ? h->at[0] : -1;
+}

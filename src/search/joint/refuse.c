@@ -1,0 +1,141 @@
+/* What a search says if no plan fits. */
+#include <stdio.h>
+
+#include "program/print.h"
+#include "search/joint/branch.h"
+
+/* Whether some plan fits the changed problem; WEFT_OK also if none does. */
+static weft_status would_fit(const wefti_joint_problem *changed, bool *out) {
+    wefti_joint_problem p = *changed;
+    wefti_joint_answer answer;
+    p.evaluations = 1;
+    p.plain = true;
+    /* The modes that need least memory are enough to show that something fits. */
+    if (p.fix.value[WEFTI_JOINT_RECOMPUTE] < 0)
+        p.fix.value[WEFTI_JOINT_RECOMPUTE] = (int32_t)WEFT_RECOMPUTE_FULL;
+    if (p.fix.value[WEFTI_JOINT_LEVEL] < 0) p.fix.value[WEFTI_JOINT_LEVEL] = 3;
+    if (p.fix.value[WEFTI_JOINT_CONTEXT] < 0) p.fix.value[WEFTI_JOINT_CONTEXT] = 1;
+    const weft_status status = wefti_joint_search(&p, &answer);
+    *out = status >= 0;
+    if (*out) wefti_joint_answer_free(&answer);
+    if (status != WEFT_E_NOMEM && !wefti_joint_refuses(status)) return status;
+    wefti_error_clear();
+    return WEFT_OK;
+}
+
+static weft_status without_constraint(const wefti_joint_problem *p, bool *found, char out[128]) {
+    static const wefti_joint_dimension first[] = {WEFTI_JOINT_LEVEL, WEFTI_JOINT_RECOMPUTE,
+                                                  WEFTI_JOINT_MICROBATCHES};
+    for (int i = 0; i < 3 + WEFTI_JOINT_COUNT && !*found; i++) {
+        const int d = i < 3 ? (int)first[i] : i - 3;
+        wefti_joint_problem changed = *p;
+        if (p->fix.value[d] < 0) continue;
+        changed.fix.value[d] = -1;
+        WEFT_TRY(would_fit(&changed, found));
+        if (*found)
+            snprintf(out, 128, "without the constraint of %s a plan fits",
+                     wefti_joint_dimension_text((wefti_joint_dimension)d));
+    }
+    return WEFT_OK;
+}
+
+static weft_status with_more_devices(const wefti_joint_problem *p, bool *found, char out[128]) {
+    wefti_machine_model larger = *p->machine;
+    weft_plan *settings;
+    weft_status status = WEFT_OK;
+    if (p->settings->mesh_given || p->settings->strategy_count) return WEFT_OK;
+    for (int32_t times = 2; times <= 8 && !*found && status >= 0; times *= 2) {
+        wefti_joint_problem changed = *p;
+        if (p->settings->devices > (1 << 16) / times) break;
+        if (p->machine->hosts) larger.hosts = p->machine->hosts * times;
+        WEFT_TRY(weft_plan_create(p->settings->devices * times, &settings));
+        changed.settings = settings;
+        changed.machine = &larger;
+        status = would_fit(&changed, found);
+        weft_plan_destroy(settings);
+        if (*found) snprintf(out, 128, "with %d devices a plan fits", p->settings->devices * times);
+    }
+    return status;
+}
+
+/* The smallest change with which a plan fits, as a sentence. */
+static weft_status advise(const wefti_joint_problem *p, char out[128]) {
+    bool found = false;
+    snprintf(out, 128, "the model needs more memory, or a smaller size");
+    if (p->plain) return WEFT_OK;
+    WEFT_TRY(without_constraint(p, &found, out));
+    return found ? WEFT_OK : with_more_devices(p, &found, out);
+}
+
+/* The largest tensors at the peak of a candidate that has been walked, and the step of the peak.
+ * NULL: its plan is not the one of its degrees. */
+static weft_status build_instant(wefti_joint_branch *s, const wefti_joint_misfit *m, char **out) {
+    const wefti_degrees *d = &m->degrees;
+    const wefti_optimizer_plan *optimizer;
+    wefti_program *program;
+    int32_t *part_of;
+    weft_plan *plan;
+    weft_graph *graph;
+    WEFT_TRY(wefti_joint_graph_of(s, d, &graph, &optimizer));
+    WEFT_TRY(wefti_joint_parts_of(s, d, &part_of));
+    weft_status status = wefti_joint_plan(&s->j, d, part_of, &plan);
+    wefti_free(part_of);
+    WEFT_TRY(status);
+    const wefti_program_spec spec = {
+        .graph = graph,
+        .backends = wefti_builtin_backends(),
+        .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
+        .optimizer = optimizer,
+        .keep_gradients = !optimizer && graph->loss >= 0,
+        .microbatches = d->microbatches * s->j.problem->settings->copies,
+        .plan = wefti_plan_matters(plan) ? plan : NULL,
+        .rank = m->rank,
+        .routes = s->j.routes};
+    status = wefti_program_build(&spec, &program);
+    weft_plan_destroy(plan);
+    WEFT_TRY(status);
+    enum { NAMED = 3 };
+    if ((double)program->peak_bytes == m->bytes)
+        status = wefti_program_largest(program, NAMED, out);
+    wefti_program_destroy(program);
+    return status;
+}
+
+static weft_status find_instant(wefti_joint_branch *s, const wefti_joint_misfit *m, char **out) {
+    *out = NULL;
+    const weft_status status = build_instant(s, m, out);
+    if (!wefti_joint_refuses(status)) return status;
+    wefti_error_clear();
+    return WEFT_OK;
+}
+
+weft_status wefti_joint_no_plan(wefti_joint_branch *s) {
+    const wefti_joint_misfit *m = &s->walked;
+    char *instant = NULL;
+    char needs[32], more[32], has[32], advice[128];
+    if (!s->misfits && s->any_large) s->bounded[s->misfits++] = s->large;
+    for (int i = 0; i < s->misfits && !s->j.problem->plain; i++)
+        WEFT_TRY(wefti_joint_walk_candidate(s, &s->bounded[i].degrees, NULL));
+    if (!s->any_walked && s->misfits) s->walked = s->bounded[0];
+    WEFT_REQUIRE(s->any_walked || s->misfits, WEFT_E_ARG,
+                 "no plan for %d devices meets the constraints: %lld candidates suit neither the "
+                 "model nor its batch",
+                 s->j.devices, (long long)s->numbered);
+    WEFT_TRY(advise(s->j.problem, advice));
+    if (s->any_walked && !s->j.problem->plain) WEFT_TRY(find_instant(s, m, &instant));
+    wefti_text text = {0};
+    wefti_joint_degrees_text(&m->degrees, &text);
+    if (instant) wefti_text_add(&text, ": %s", instant);
+    wefti_free(instant);
+    char *degrees = wefti_text_take(&text);
+    WEFT_REQUIRE(degrees, WEFT_E_NOMEM, "no memory for a message");
+    const weft_status status = WEFT_RAISE(
+        WEFT_E_NOMEM,
+        "no plan fits: the one that needs least memory (%s) needs %s on rank %d, %s (%lld bytes) "
+        "more than a device's %s; %s",
+        degrees, wefti_bytes_text((int64_t)m->bytes, needs), m->rank,
+        wefti_bytes_text((int64_t)m->bytes - s->j.limit, more),
+        (long long)((int64_t)m->bytes - s->j.limit), wefti_bytes_text(s->j.limit, has), advice);
+    wefti_free(degrees);
+    return status;
+}

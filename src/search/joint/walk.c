@@ -1,0 +1,261 @@
+/* Candidates of the joint search are walked with a clock. */
+#include <math.h>
+#include <string.h>
+
+#include "models/splits.h"
+#include "search/joint/branch.h"
+#include "search/predict/predict.h"
+
+enum { EVALUATIONS = 16, EFFORT = 16 };
+
+/* What a walk costs, in short programs: a program for each stage, more if its devices differ. */
+static double walk_effort(const wefti_degrees *d) {
+    return wefti_joint_effort(d) * d->stages * (2 + d->chunks) / 3 * (d->shard ? 4 : 1);
+}
+
+bool wefti_joint_is_walked(const wefti_joint_item *x) {
+    return x->kind == WEFTI_JOINT_BOUNDED || x->kind == WEFTI_JOINT_DRAFT;
+}
+
+int32_t wefti_joint_budget(const wefti_joint_branch *s) {
+    const int32_t asked = s->j.problem->evaluations;
+    return asked ? asked : EVALUATIONS;
+}
+
+/* Searches on larger machines may take longer. */
+double wefti_joint_effort_budget(const wefti_joint_branch *s) {
+    const double larger_machine = 1 + s->j.devices / 8192.0, most = 3;
+    return (larger_machine < most ? larger_machine : most) * wefti_joint_budget(s) * EFFORT;
+}
+
+/* Whether the walk goes far beyond the budget. */
+bool wefti_joint_is_costly(const wefti_joint_branch *s, const wefti_joint_item *x) {
+    return wefti_joint_is_walked(x) && s->out->prediction &&
+           s->j.effort + walk_effort(&x->degrees) > 1.5 * wefti_joint_effort_budget(s);
+}
+
+weft_status wefti_joint_graph_of(wefti_joint_branch *s, const wefti_degrees *d, weft_graph **graph,
+                                 const wefti_optimizer_plan **optimizer) {
+    const wefti_joint_source *source = &s->j.problem->source;
+    const int64_t parts = (int64_t)d->microbatches * s->j.problem->settings->copies;
+    return source->model(source->context, s->j.scalable ? source->batch / parts : 0, 0, graph,
+                         optimizer);
+}
+
+static weft_status predict(wefti_joint_branch *s, const wefti_degrees *d, const weft_plan *plan,
+                           weft_prediction **out) {
+    const wefti_joint_problem *p = s->j.problem;
+    weft_graph *graph;
+    const wefti_optimizer_plan *optimizer;
+    WEFT_TRY(wefti_joint_graph_of(s, d, &graph, &optimizer));
+    const wefti_predict_spec spec = {
+        .graph = graph,
+        .plan = wefti_plan_matters(plan) ? plan : NULL,
+        .optimizer = optimizer,
+        .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
+        .keep_gradients = !optimizer && graph->loss >= 0,
+        .routes = s->j.routes,
+        .options = {.machine = p->machine,
+                    .microbatches = d->microbatches * p->settings->copies,
+                    .tokens = p->source.tokens,
+                    .flops =
+                        p->source.flops > 0
+                            ? p->source.flops
+                            : wefti_model_flops(graph, d->microbatches * p->settings->copies)}};
+    return wefti_predict_plan(&spec, out);
+}
+
+static double bytes_of(const weft_prediction *x, int32_t *out_rank) {
+    double most = 0;
+    *out_rank = 0;
+    for (int c = 0; c < x->class_count; c++) {
+        const weft_rank_prediction *r = &x->classes[c];
+        if ((double)r->peak_bytes <= most) continue;
+        most = (double)r->peak_bytes;
+        *out_rank = r->rank;
+    }
+    return most;
+}
+
+static void note_walked(wefti_joint_branch *s, const wefti_degrees *d, double bytes, int32_t rank) {
+    if (s->any_walked && s->walked.bytes <= bytes) return;
+    s->walked = (wefti_joint_misfit){bytes, rank, *d};
+    s->any_walked = true;
+}
+
+void wefti_joint_note_bounded(wefti_joint_branch *s, const wefti_degrees *d, double bytes) {
+    int at = s->misfits;
+    while (at > 0 && s->bounded[at - 1].bytes > bytes) at--;
+    if (at == WEFTI_JOINT_MISFITS) return;
+    if (s->misfits < WEFTI_JOINT_MISFITS) s->misfits++;
+    for (int i = s->misfits - 1; i > at; i--) s->bounded[i] = s->bounded[i - 1];
+    s->bounded[at] = (wefti_joint_misfit){bytes, 0, *d};
+}
+
+static void take_answer(wefti_joint_branch *s, const wefti_degrees *d, weft_plan *plan,
+                        weft_prediction *prediction) {
+    wefti_joint_answer *a = s->out;
+    weft_plan_destroy(a->plan);
+    weft_prediction_free(a->prediction);
+    a->plan = plan;
+    a->prediction = prediction;
+    a->degrees = *d;
+}
+
+/* Keeps the best of the simulated candidates in order; of equal ones the first comes first. */
+static void keep_walked(wefti_joint_answer *a, const wefti_joint_walked *x) {
+    int32_t at = a->walked_count;
+    while (at > 0 &&
+           (x->fits != a->walked[at - 1].fits ? x->fits : x->seconds < a->walked[at - 1].seconds))
+        at--;
+    if (at == WEFTI_JOINT_WALKED) return;
+    if (a->walked_count < WEFTI_JOINT_WALKED) a->walked_count++;
+    for (int32_t i = a->walked_count - 1; i > at; i--) a->walked[i] = a->walked[i - 1];
+    a->walked[at] = *x;
+}
+
+/* Candidates that differ in schedule, level and shard only. */
+static bool same_split(const wefti_degrees *a, const wefti_degrees *b) {
+    return a->data == b->data && a->expert == b->expert && a->context == b->context &&
+           a->tensor == b->tensor && a->sequence == b->sequence && a->stages == b->stages &&
+           a->microbatches == b->microbatches && a->recompute == b->recompute &&
+           !memcmp(a->order, b->order, sizeof a->order);
+}
+
+/* The factor that the guess of a candidate needs, 1: nothing is known. Other levels are less alike.
+ */
+double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_degrees *d) {
+    double factor = 1;
+    for (int64_t i = 0; i < s->correction_count; i++) {
+        const wefti_joint_correction *c = &s->corrections[i];
+        if (!same_split(&c->degrees, d)) continue;
+        if (c->degrees.level == d->level) return c->ratio;
+        factor = factor == 1 || sqrt(c->ratio) < factor ? sqrt(c->ratio) : factor;
+    }
+    return factor;
+}
+
+static wefti_joint_correction *known_correction(wefti_joint_branch *s, const wefti_degrees *d) {
+    for (int64_t i = 0; i < s->correction_count; i++)
+        if (s->corrections[i].degrees.level == d->level &&
+            same_split(&s->corrections[i].degrees, d))
+            return &s->corrections[i];
+    return NULL;
+}
+
+/* After a walk: candidates of the same split will be as much longer as guessed. */
+static weft_status correct(wefti_joint_branch *s, const wefti_joint_item *x, double seconds) {
+    const double ratio = x->corrected || !isfinite(x->guess) ? 1 : seconds / x->guess;
+    if (ratio <= 1) return WEFT_OK;
+    wefti_joint_correction *known = known_correction(s, &x->degrees);
+    if (known) {
+        known->ratio = ratio < known->ratio ? ratio : known->ratio;
+        return WEFT_OK;
+    }
+    WEFT_TRY(WEFT_GROW(s->corrections, s->correction_count, s->correction_cap));
+    s->corrections[s->correction_count++] = (wefti_joint_correction){x->degrees, ratio};
+    return WEFT_OK;
+}
+
+/* Takes over the plan. `bounds` NULL: none were made. */
+static weft_status walk_plan(wefti_joint_branch *s, const wefti_degrees *d,
+                             const wefti_joint_item *bounds, weft_plan *plan) {
+    weft_prediction *x;
+    int32_t rank;
+    const weft_status status = predict(s, d, plan, &x);
+    if (status < 0) {
+        weft_plan_destroy(plan);
+        return status;
+    }
+    const weft_status corrected = bounds ? correct(s, bounds, x->step_seconds) : WEFT_OK;
+    const double bytes = bytes_of(x, &rank);
+    const bool fits = bytes <= (double)s->j.limit;
+    s->fits = fits;
+    if (!fits) note_walked(s, d, bytes, rank);
+    keep_walked(s->out, &(wefti_joint_walked){*d, x->step_seconds, (int64_t)bytes, fits});
+    const bool better =
+        fits && (!s->out->prediction || x->step_seconds < s->out->prediction->step_seconds);
+    if (better) {
+        s->found = s->out->evaluations;
+        take_answer(s, d, plan, x);
+        s->out->own_bound_seconds = bounds ? bounds->bound : 0;
+        s->out->own_bound_bytes = bounds ? bounds->bytes : 0;
+    } else {
+        weft_plan_destroy(plan);
+        weft_prediction_free(x);
+    }
+    s->out->evaluations++;
+    s->j.effort += walk_effort(d);
+    return corrected;
+}
+
+weft_status wefti_joint_parts_of(wefti_joint_branch *s, const wefti_degrees *d, int32_t **out) {
+    const wefti_joint_work *work;
+    *out = NULL;
+    if (d->stages == 1) return WEFT_OK;
+    WEFT_TRY(wefti_joint_work_find(&s->j, d, &work));
+    WEFT_NEW_ARRAY(*out, int32_t, wefti_joint_calls(&s->j.shape) + 1);
+    (void)wefti_joint_divide(&s->j.shape, work, d->stages * d->chunks, *out);
+    return WEFT_OK;
+}
+
+weft_status wefti_joint_walk_candidate(wefti_joint_branch *s, const wefti_degrees *d,
+                                       const wefti_joint_item *bounds) {
+    int32_t *part_of;
+    weft_plan *plan;
+    WEFT_TRY(wefti_joint_parts_of(s, d, &part_of));
+    weft_status status = wefti_joint_plan(&s->j, d, part_of, &plan);
+    wefti_free(part_of);
+    if (status >= 0) status = walk_plan(s, d, bounds, plan);
+    if (!wefti_joint_refuses(status)) return status;
+    wefti_error_clear();
+    return WEFT_OK;
+}
+
+/* Models without tensor-parallel splits of their family: the dynamic search splits the ops. */
+static weft_status walk_dynamic(wefti_joint_branch *s, int level) {
+    const wefti_joint_problem *p = s->j.problem;
+    weft_search_options o = weft_search_defaults();
+    const wefti_optimizer_plan *optimizer;
+    wefti_degrees d = wefti_degrees_none();
+    weft_plan *settings, *plan = NULL;
+    weft_graph *graph;
+    d.data = s->j.devices;
+    d.level = level;
+    d.microbatches = s->j.scalable ? 1 : p->settings->accumulate;
+    if (p->fix.value[WEFTI_JOINT_MICROBATCHES] > 0)
+        d.microbatches = p->fix.value[WEFTI_JOINT_MICROBATCHES];
+    o.search = WEFT_SEARCH_DYNAMIC;
+    o.cost.capacity = (double)s->j.limit;
+    WEFT_TRY(wefti_joint_graph_of(s, &d, &graph, &optimizer));
+    WEFT_TRY(wefti_plan_copy(p->settings, &settings));
+    settings->links = s->j.links;
+    settings->rates = s->j.rates;
+    settings->accumulate = d.microbatches;
+    weft_status status = weft_plan_optimizer(settings, level, settings->optimizer.threshold, 0);
+    if (status >= 0) status = weft_plan_search(graph, settings, &o, &plan, NULL);
+    weft_plan_destroy(settings);
+    if (status >= 0) status = wefti_plan_refine(plan);
+    if (status >= 0) return walk_plan(s, &d, NULL, plan);
+    weft_plan_destroy(plan);
+    if (!wefti_joint_refuses(status) && status != WEFT_E_NOMEM) return status;
+    wefti_error_clear();
+    return WEFT_OK;
+}
+
+weft_status wefti_joint_walk_splits_of_ops(wefti_joint_branch *s) {
+    const wefti_joint_problem *p = s->j.problem;
+    const weft_model_config *c = p->source.config;
+    static const wefti_joint_dimension split[] = {WEFTI_JOINT_DATA,    WEFTI_JOINT_EXPERT,
+                                                  WEFTI_JOINT_CONTEXT, WEFTI_JOINT_TENSOR,
+                                                  WEFTI_JOINT_STAGES,  WEFTI_JOINT_RECOMPUTE};
+    if (c && wefti_family_has_split(c->family, WEFTI_SPLIT_TENSOR)) return WEFT_OK;
+    for (size_t i = 0; i < sizeof split / sizeof *split; i++)
+        if (p->fix.value[split[i]] >= 0) return WEFT_OK;
+    if (s->j.devices == 1 || p->settings->pipeline.stages > 1) return WEFT_OK;
+    for (int level = 0; level <= 3; level += 3) {
+        const int32_t fixed = p->fix.value[WEFTI_JOINT_LEVEL];
+        if (fixed < 0 || fixed == level) WEFT_TRY(walk_dynamic(s, level));
+    }
+    return WEFT_OK;
+}
