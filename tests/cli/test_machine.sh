@@ -143,12 +143,13 @@ cluster="2 hosts of 4 a100-80g"
 for fix in "tp=2 pp=2 schedule=1f1b" "tp=2 pp=1 level=1 sp=1" "dp=8 level=3 recompute=full" "cp=2 tp=2 pp=1"; do
     # shellcheck disable=SC2086
     "$weft" plan $searched --machine "$cluster" --evaluations 2 --fix "$fix" --json >out 2>&1 || fail "no plan for $fix" out
-    sed 's/"lower_bound.*"predicted_peak_bytes": \([0-9]*\),.*/"predicted_peak_bytes": \1/' out >there
+    facts='s/.*"step_seconds": \([^,]*\), "tokens.*"predicted_peak_bytes": \([0-9]*\), "predicted_peak_rank".*/\1 s, \2 bytes/'
+    sed "$facts" out >there
     # shellcheck disable=SC2086
     "$weft" plan $searched --machine "$cluster" --evaluations 2 --fix "$fix" --export megatron >back.txt 2>notes || fail "no export of $fix" notes
     [ -s notes ] && fail "$fix: Megatron-LM can express it" notes
     "$weft" simulate --import back.txt --devices 8 --machine "$cluster" --json 2>err |
-        sed 's/.*"step_seconds": \([^,]*\), "tokens.*"predicted_peak_bytes": \([0-9]*\), "predicted_peak_rank".*/{"step_seconds": \1, "predicted_peak_bytes": \2/' >back
+        sed "$facts" >back
     cmp -s there back || fail "$fix: another step or peak after the way out and back: $(cat there back err)"
 done
 # shellcheck disable=SC2086

@@ -24,7 +24,7 @@ grep -q '"mesh": {"a0": 3, "a1": 2}' recursive.json || fail '6 devices are not c
 # accept 18(d): a plan says why: each cause of the step, memory beside what a device has, how far from the bound it is, and
 # what another strategy would cost.
 machine='2 hosts of 2 a100-80g'
-expect 0 'time by cause|forward|backward|peak|lower bound|gap|constraints' plan job.yaml --machine "$machine" --evaluations 4
+expect 0 'predicted step|cause|forward|backward|peak memory|lower bound|gap|constraints' plan job.yaml --machine "$machine" --evaluations 4
 expect 0 'alternative|step|peak memory|longer' plan job.yaml --machine "$machine" --evaluations 4 --why-not 'tp=4'
 expect 1 'no plan fits|bytes|rank' plan job.yaml --machine "$machine" --evaluations 4 --memory 1MiB
 

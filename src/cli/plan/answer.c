@@ -39,16 +39,21 @@ static void json_cell(cli_json *json, const weft_cell_report *c) {
     cli_json_close(json, '}');
 }
 
+/* The prediction, with the memory that the search was for. */
+static weft_prediction within_memory(const weft_search_report *r) {
+    weft_prediction p = *r->prediction;
+    if (r->device_memory_bytes) {
+        p.device_bytes = r->device_memory_bytes;
+        p.fits = p.peak_bytes <= p.device_bytes;
+    }
+    return p;
+}
+
 static void json_report(cli_json *json, const weft_search_report *r) {
-    const weft_prediction *p = r->prediction;
-    cli_json_real(json, "step_seconds", p->step_seconds);
+    const weft_prediction p = within_memory(r);
+    cli_prediction_json(json, &p);
     cli_json_real(json, "lower_bound_seconds", r->lower_bound_seconds);
     cli_json_real(json, "gap", r->gap);
-    cli_json_real(json, "tokens_per_second", p->tokens_per_second);
-    cli_json_real(json, "mfu", p->mfu);
-    cli_json_integer(json, "predicted_peak_bytes", p->peak_bytes);
-    cli_json_integer(json, "peak_rank", p->peak_rank);
-    cli_json_integer(json, "device_memory_bytes", r->device_memory_bytes);
     cli_json_real(json, "search_seconds", r->search_seconds);
     cli_json_integer(json, "evaluations", r->evaluations);
     cli_json_integer(json, "candidates", r->candidates);
@@ -71,13 +76,6 @@ static void json_report(cli_json *json, const weft_search_report *r) {
     cli_json_text(json, "schedule", r->stages > 1 ? schedules[r->schedule] : NULL);
     cli_json_integer(json, "optimizer_level", r->level);
     cli_json_text(json, "recompute", recomputes[r->recompute]);
-    cli_json_object(json, "causes");
-    for (int i = 0; i < p->cause_count; i++)
-        cli_json_real(json, p->causes[i].name, p->causes[i].seconds);
-    cli_json_close(json, '}');
-    cli_json_real(json, "compute_seconds", p->compute_seconds);
-    cli_json_real(json, "exposed_seconds", p->exposed_seconds);
-    cli_json_real(json, "bubble_seconds", p->bubble_seconds);
     cli_json_array(json, "alternatives");
     for (int i = 0; i < r->alternative_count; i++) {
         const weft_search_alternative *a = &r->alternatives[i];
@@ -112,22 +110,6 @@ static void say_mesh(const weft_search_report *r) {
     cli_say(stdout, "memory of  optimizer level %d", r->level);
     if (r->shard) cli_say(stdout, ", shared by %d replicas", r->shard);
     cli_say(stdout, "; recompute %s\n", recomputes[r->recompute]);
-}
-
-static void say_times(const weft_search_report *r) {
-    const weft_prediction *p = r->prediction;
-    char rate[32], peak[32], memory[32];
-    cli_say(stdout, "step       %.4g s", p->step_seconds);
-    if (p->tokens_per_second > 0)
-        cli_say(stdout, ", %s", cli_amount(p->tokens_per_second, "tokens/s", rate));
-    if (p->mfu > 0) cli_say(stdout, ", MFU %.1f %%", 100 * p->mfu);
-    cli_say(stdout, "\npeak       %s of %s, on rank %d\n", cli_bytes((double)p->peak_bytes, peak),
-            cli_bytes((double)r->device_memory_bytes, memory), p->peak_rank);
-    cli_say(stdout, "time by cause, on the critical path\n");
-    for (int i = 0; i < p->cause_count; i++)
-        cli_say(stdout, "  %-16s %9.4g s  %5.1f %%\n", p->causes[i].name, p->causes[i].seconds,
-                100 * p->causes[i].seconds / p->step_seconds);
-    cli_say(stdout, "  bubble, mean of ranks %.4g s\n", p->bubble_seconds);
 }
 
 static void say_cells(const weft_search_report *r) {
@@ -187,7 +169,8 @@ int cli_plan_search(const weft_job *job, const cli_plan_question *q) {
         cli_json_end(&json);
     } else {
         say_mesh(r);
-        say_times(r);
+        const weft_prediction p = within_memory(r);
+        cli_prediction_text(&p);
         say_cells(r);
         say_search(r);
         say_alternatives(r);

@@ -21,8 +21,8 @@ static const char *seconds_text(double seconds, char out[32]) {
 
 void cli_prediction_json(cli_json *json, const weft_prediction *p) {
     cli_json_real(json, "step_seconds", p->step_seconds);
-    if (p->tokens_per_second > 0) cli_json_real(json, "tokens_per_second", p->tokens_per_second);
-    if (p->mfu > 0) cli_json_real(json, "mfu", p->mfu);
+    cli_json_real(json, "tokens_per_second", p->tokens_per_second);
+    cli_json_real(json, "mfu", p->mfu);
     cli_json_integer(json, "predicted_peak_bytes", p->peak_bytes);
     cli_json_integer(json, "predicted_peak_rank", p->peak_rank);
     cli_json_integer(json, "device_memory_bytes", p->device_bytes);
@@ -94,8 +94,8 @@ void cli_prediction_text(const weft_prediction *p) {
         if (p->tokens_per_second > 0)
             cli_say(stdout, ", %s tokens/s", cli_amount(p->tokens_per_second, "", a));
         if (p->mfu > 0) cli_say(stdout, ", MFU %.1f %%", 100 * p->mfu);
-        cli_say(stdout, "; peak memory %s on rank %d\n", cli_bytes((double)p->peak_bytes, b),
-                p->peak_rank);
+        cli_say(stdout, "; peak memory %s of %s on rank %d\n", cli_bytes((double)p->peak_bytes, b),
+                cli_bytes((double)p->device_bytes, c), p->peak_rank);
     }
     if (!p->fits)
         cli_say(stdout, "the plan does not fit: a device has %s of memory\n",

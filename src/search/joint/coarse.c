@@ -22,19 +22,24 @@ static bool begins_by_chunks(const wefti_joint_branch *s, const wefti_degrees *d
             fixed[WEFTI_JOINT_SCHEDULE] == (int32_t)WEFT_PIPELINE_ZERO_BUBBLE);
 }
 
-/* All devices compute products at the best rate, and a stage begins behind the forward passes of
- * those before it. A forward pass is at least a quarter of both; a fifth leaves room. Of two alike
- * chunks the first one is half of that. */
+/* How much longer a step takes than all microbatches on stages of equal work, at least: a stage
+ * begins behind the forward passes of those before it. A forward pass is at least a quarter of
+ * both; a fifth leaves room. Of two alike chunks the first one is half of that. With stages that
+ * begin after `part` of each earlier stage's microbatch, the step is least if stage s + 1 has (1 -
+ * part / m) of the work of stage s. */
+static double filled(const wefti_joint_branch *s, const wefti_degrees *d) {
+    if (d->stages == 1 || d->microbatches % d->stages == 0) return 1;
+    const double part = begins_by_chunks(s, d) ? 0.125 : 0.2, m = d->microbatches;
+    const double longer = part / m * d->stages / (1 - pow(1 - part / m, d->stages));
+    return longer > 1 ? longer : 1;
+}
+
+/* All devices compute products at the best rate. */
 static double products_bound(const wefti_joint_branch *s, const wefti_degrees *d) {
     const double replicas = s->j.scalable ? (double)d->data * d->expert : 1;
     double work = s->ideal_forward + s->ideal_backward;
     if (d->recompute == WEFT_RECOMPUTE_FULL) work += s->ideal_forward * 0.9; /* the head is not */
-    const double even = busiest_samples(s, d) * replicas * work / s->j.devices;
-    if (d->stages == 1 || d->microbatches % d->stages == 0) return even;
-    const double part = begins_by_chunks(s, d) ? 0.125 : 0.2;
-    const double micro = even * d->stages / d->microbatches;
-    const double filled = part * micro / (1 - pow(1 - part / d->microbatches, d->stages));
-    return filled > even ? filled : even;
+    return filled(s, d) * busiest_samples(s, d) * replicas * work / s->j.devices;
 }
 
 weft_status wefti_joint_find_ideal(wefti_joint_branch *s) {
@@ -226,8 +231,8 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
     axes_sum sum = {.fixed = line->fixed, .each = line->each / parts};
     const wefti_joint_line base = *line;
     WEFT_TRY(add_axes(s, d, &sum));
-    const double seconds =
-        WEFTI_JOINT_ROUNDING * (d->microbatches * sum.fixed + samples * sum.each) / d->stages;
+    const double seconds = WEFTI_JOINT_ROUNDING * filled(s, d) *
+                           (d->microbatches * sum.fixed + samples * sum.each) / d->stages;
     out->further = samples * sum.further / d->stages;
     if (seconds > out->seconds) out->seconds = seconds;
     const double micro = samples / d->microbatches / s->j.problem->settings->copies;
@@ -259,8 +264,8 @@ weft_status wefti_joint_bound_of_line(wefti_joint_branch *s, const wefti_degrees
     /* Little is the same for any size; its placement may differ. */
     const double kept = 0.98 * (line->kept_fixed + line->kept_each * micro);
     out->bytes = least_bytes(s, d, level < 0 ? 3 : level, kept, line);
-    out->seconds =
-        WEFTI_JOINT_ROUNDING * (d->microbatches * line->fixed + samples * line->each) / d->stages;
+    out->seconds = WEFTI_JOINT_ROUNDING * filled(s, d) *
+                   (d->microbatches * line->fixed + samples * line->each) / d->stages;
     for (int l = 0; l < 4; l++)
         out->guess_bytes[l] = guess_bytes(s, d, l, kept, frame_of(line, micro), line);
     return WEFT_OK;

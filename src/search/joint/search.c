@@ -293,21 +293,37 @@ static weft_status next_of(wefti_joint_branch *s, int64_t *out) {
     return WEFT_OK;
 }
 
+/* Raises the lower bound once no more plans are walked: what has the least bound is bounded better,
+ * until that takes a walk. */
+static weft_status prove(wefti_joint_branch *s) {
+    const double most = s->j.effort + wefti_joint_effort_budget(s);
+    s->guessing = false;
+    while (s->count && s->out->prediction && s->j.effort < most && !out_of_time(s)) {
+        const int64_t first = wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND);
+        if (s->items[first].bound * s->ratio >= wefti_joint_best(s)) break;
+        if (s->items[first].kind == WEFTI_JOINT_BOUNDED) break;
+        const wefti_joint_item x = wefti_joint_take(s, first);
+        WEFT_TRY(take(s, &x));
+    }
+    return WEFT_OK;
+}
+
 static weft_status branch_and_bound(wefti_joint_branch *s) {
     const wefti_joint_visit visit = {s, push_coarse};
     WEFT_TRY(wefti_joint_walk_splits_of_ops(s));
     WEFT_TRY(wefti_joint_splits(&s->j, &visit));
-    double least = INFINITY;
     while (s->count) {
-        least = s->items[wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND)].bound;
+        const double least = s->items[wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND)].bound;
         if (least * s->ratio >= wefti_joint_best(s)) break;
         if (over_budget(s) || out_of_time(s)) break;
         int64_t next;
         WEFT_TRY(next_of(s, &next));
         const wefti_joint_item x = wefti_joint_take(s, next);
         WEFT_TRY(take(s, &x));
-        least = INFINITY;
     }
+    WEFT_TRY(prove(s));
+    const double least =
+        s->count ? s->items[wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND)].bound : INFINITY;
     s->out->lower_bound_seconds = least < wefti_joint_best(s) ? least : wefti_joint_best(s);
     s->out->exhausted = !s->count || least * s->ratio >= wefti_joint_best(s);
     return WEFT_OK;
