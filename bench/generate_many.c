@@ -42,8 +42,8 @@ static void make_prompts(bench *b) {
     for (int64_t i = 0; i < b->count; i++) {
         const int64_t step = b->count > 1 ? i * (b->longest - b->shortest) / (b->count - 1) : 0;
         const int64_t mixed = i * 7 % b->count; /* lengths in no order */
-        b->prompts[mixed] = (weft_prompt){
-            .text = b->bytes + i, .bytes = b->shortest + step, .tokens = b->tokens};
+        b->prompts[mixed] =
+            (weft_prompt){.text = b->bytes + i, .bytes = b->shortest + step, .tokens = b->tokens};
     }
 }
 
@@ -61,8 +61,7 @@ static void take_many(void *context, const weft_generated *made) {
 
 static void in_turn(bench *b, weft_generator *g) {
     for (b->now = 0; b->now < b->count; b->now++) {
-        const weft_generate_options o = {
-            .tokens = b->tokens, .context = b, .text = take_one};
+        const weft_generate_options o = {.tokens = b->tokens, .context = b, .text = take_one};
         const weft_prompt *p = &b->prompts[b->now];
         b->used[0][b->now] = 0;
         stepper_check(weft_generator_run(g, p->text, p->bytes, &o, NULL));
@@ -135,18 +134,13 @@ int main(int argc, char **argv) {
                       .tokens = 64,
                       .rounds = 3,
                       .model = {.layers = 12, .hidden = 768, .heads = 12, .vocab = 50257}};
-    const stepper_option options[] = {{"--prompts", STEPPER_LONG, &b.count},
-                                      {"--shortest", STEPPER_LONG, &b.shortest},
-                                      {"--longest", STEPPER_LONG, &b.longest},
-                                      {"--tokens", STEPPER_LONG, &b.tokens},
-                                      {"--threads", STEPPER_INT, &b.threads},
-                                      {"--rounds", STEPPER_INT, &b.rounds},
-                                      {"--checkpoint", STEPPER_TEXT, &b.checkpoint},
-                                      {"--layers", STEPPER_LONG, &b.model.layers},
-                                      {"--hidden", STEPPER_LONG, &b.model.hidden},
-                                      {"--heads", STEPPER_LONG, &b.model.heads},
-                                      {"--vocab", STEPPER_LONG, &b.model.vocab},
-                                      {NULL, STEPPER_FLAG, NULL}};
+    const stepper_option options[] = {
+        {"--prompts", STEPPER_LONG, &b.count},         {"--shortest", STEPPER_LONG, &b.shortest},
+        {"--longest", STEPPER_LONG, &b.longest},       {"--tokens", STEPPER_LONG, &b.tokens},
+        {"--threads", STEPPER_INT, &b.threads},        {"--rounds", STEPPER_INT, &b.rounds},
+        {"--checkpoint", STEPPER_TEXT, &b.checkpoint}, {"--layers", STEPPER_LONG, &b.model.layers},
+        {"--hidden", STEPPER_LONG, &b.model.hidden},   {"--heads", STEPPER_LONG, &b.model.heads},
+        {"--vocab", STEPPER_LONG, &b.model.vocab},     {NULL, STEPPER_FLAG, NULL}};
     stepper unused = {0};
     char run[64];
     weft_generator *g[2];

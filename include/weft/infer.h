@@ -57,6 +57,40 @@ WEFT_API weft_status weft_eval_run(weft_world *world, const weft_job *job,
                                    const weft_eval_options *options,
                                    weft_eval_result *out) WEFT_CHECKED;
 
+/* ---- what it will take ---- */
+
+typedef struct weft_infer_rank {
+    int64_t peak_bytes;    /* of its arena: exactly what a model that is loaded has */
+    int64_t weight_bytes;  /* of these: parameters and states */
+    int64_t program_bytes; /* of the host, besides: weft_session_memory */
+} weft_infer_rank;
+
+typedef struct weft_infer_tensor {
+    const char *name;
+    weft_desc whole, part; /* part: of the first rank that has it */
+    char layout[320];      /* as plans write it; empty: one device */
+    int ranks;             /* that have it */
+} weft_infer_tensor;
+
+typedef struct weft_infer_report {
+    int devices;
+    weft_infer_rank *ranks; /* [devices] */
+    int tensor_count;
+    weft_infer_tensor *tensors; /* parameters and states */
+    void *owner;
+} weft_infer_report;
+
+/** Memory and layouts of weft_infer_open for the job's model, before anything loads: no weights are
+ * read, and no memory is taken for them. Of devices that are equal except for their place, one is
+ * built.
+ * @param batch   as in weft_infer_options
+ * @param length  as in weft_infer_options
+ * @param out     freed with weft_infer_report_free
+ * @return as weft_job_report */
+WEFT_API weft_status weft_job_infer_report(const weft_job *job, int64_t batch, int64_t length,
+                                           weft_infer_report **out) WEFT_CHECKED;
+WEFT_API void weft_infer_report_free(weft_infer_report *report); /* NULL is legal */
+
 /* ---- outputs ---- */
 
 /* A model that is loaded once and called many times. One thread at a time may use it. */

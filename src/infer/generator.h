@@ -12,8 +12,8 @@
 #include "weft/data.h"
 
 enum {
-    GENERATE_PIECE = 64,    /* tokens of a piece of the prompt */
-    GENERATE_PROGRAMS = 5,  /* of a generator for several texts */
+    GENERATE_PIECE = 64,   /* tokens of a piece of the prompt */
+    GENERATE_PROGRAMS = 5, /* of a generator for several texts */
     GENERATE_MOST_ROWS = 4096
 };
 

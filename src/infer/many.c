@@ -1,10 +1,10 @@
 /* Text generation for many prompts at once.
  *
- * The caches have `rows` texts. A pass takes a number of tokens, each with its text and its position:
- * one of every text that is being written, and as many of the prompts that wait as fit. So a pass
- * over the weights serves all texts, and prompts of any lengths leave no gaps. Source: Agrawal et
- * al., "Sarathi: Efficient LLM Inference by Piggybacking Decodes with Chunked Prefills", 2023;
- * a text that ends makes room for the next prompt at once: Yu et al., "Orca", OSDI 2022. */
+ * The caches have `rows` texts. A pass takes a number of tokens, each with its text and its
+ * position: one of every text that is being written, and as many of the prompts that wait as fit.
+ * So a pass over the weights serves all texts, and prompts of any lengths leave no gaps. Source:
+ * Agrawal et al., "Sarathi: Efficient LLM Inference by Piggybacking Decodes with Chunked Prefills",
+ * 2023; a text that ends makes room for the next prompt at once: Yu et al., "Orca", OSDI 2022. */
 #include "infer/generator.h"
 
 #include <string.h>
@@ -51,8 +51,8 @@ weft_status wefti_many_build(weft_generator *g, const weft_session_options *o) {
     g->piece = g->sizes[g->programs - 1];
     for (int i = 0; i < g->programs; i++) {
         int program = 0;
-        WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, g->sizes[i], 1, WEFT_F32,
-                                  &g->graphs[i]));
+        WEFT_TRY(
+            weft_model_build(&g->config, WEFT_USE_DECODE, g->sizes[i], 1, WEFT_F32, &g->graphs[i]));
         if (i == 0)
             WEFT_TRY(weft_session_create(g->graphs[i], o, &g->session));
         else
@@ -93,8 +93,8 @@ static weft_status share(weft_generator *g, const weft_prompt *prompts, int64_t 
     weft_prompt *all = wefti_calloc(bytes + 1, 1);
     *out = all;
     WEFT_TRY(wefti_generator_agree(
-        g, all ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %lld prompts",
-                                      (long long)sizes[0])));
+        g, all ? WEFT_OK
+               : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %lld prompts", (long long)sizes[0])));
     char *to = (char *)all + head;
     for (int64_t i = 0; !g->follows && i < *count; i++) {
         all[i] = prompts[i];

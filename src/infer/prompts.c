@@ -89,8 +89,7 @@ static weft_status read_lines(weft_prompts *p, const char *path, const char *tex
         const int64_t length = end ? end - (text + at) : bytes - at;
         if (!is_blank(text + at, length)) {
             weft_status status = add_line(p, text + at, length);
-            if (status < 0)
-                return wefti_prefix(status, "%s, line %lld", path, (long long)number);
+            if (status < 0) return wefti_prefix(status, "%s, line %lld", path, (long long)number);
         }
         at += length + 1;
     }

@@ -27,6 +27,19 @@ cmp one.npy three.npy || fail 'two stages have other logits'
 expect 0 'four.npy' launch -n 2 --no-logs "$weft" infer job.yaml run --plan plan.json --input x.npy --out four.npy
 cmp one.npy four.npy || fail 'two processes have other logits'
 
+# What it takes is known before anything loads.
+"$weft" infer job.yaml run --input x.npy --out five.npy --rows 3 --json >out 2>&1 || fail 'three rows fail' out
+peak=$(value predicted_peak_bytes <out)
+"$weft" plan --infer job.yaml model.context=11 --rows 3 --json >out 2>&1 || fail 'no report' out
+json out
+has_facts out "\"peak_bytes\": $peak,|\"devices\": 1|\"name\": \"wte.weight\"|\"layout\": " || fail "the peak is not $peak" out
+expect 0 'h.1.mlp.c_fc.weight|32x128|ranks 0 to 1|weights' plan --infer job.yaml --devices 2
+expect 0 'rank 0:|rank 1:' plan --infer job.yaml parallel.devices=2 parallel.pipeline.stages=2
+expect 2 'infer' plan --infer job.yaml --out x.json
+expect 2 'infer' plan job.yaml --rows 3
+expect 1 "nothere" plan --infer model.from=nothere data.path=text.txt
+expect 1 '1|2' plan --infer job.yaml --devices 2 --rows 1
+
 expect 2 'input|out' infer job.yaml run --input x.npy
 expect 2 'input|out' infer job.yaml run --out x.npy
 expect 2 'a job and a checkpoint' infer job.yaml --input x.npy --out y.npy

@@ -35,8 +35,7 @@ static void show(void *context, const weft_generated *text) {
 }
 
 static int generate(weft_world *world, const weft_plan *plan, const char *checkpoint,
-                    const cli_generate_options *values, const weft_prompt *prompts,
-                    int64_t count) {
+                    const cli_generate_options *values, const weft_prompt *prompts, int64_t count) {
     const int rank = world ? weft_world_rank(world) : 0;
     const int64_t rows = values->rows ? values->rows : TEXTS_AT_ONCE;
     many m = {values, prompts, rank == 0};
