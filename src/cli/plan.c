@@ -12,7 +12,7 @@ typedef struct plan_options {
     cli_job_source source;
     const char *out, *check, *export, *why, *why_not, *strategy;
     bool diff, json, redundancy, infer;
-    int64_t rows;
+    int64_t rows, length;
 } plan_options;
 
 #define PLAN_AT(field) offsetof(plan_options, field)
@@ -32,6 +32,8 @@ static const cli_option options[] = {
      "show the layouts and the memory of each rank when the model is used (weft infer)"},
     {"rows", "N", CLI_INTEGER, PLAN_AT(rows), 1, INT32_MAX,
      "--infer: samples that are computed together (the job's microbatch)"},
+    {"length", "N", CLI_INTEGER, PLAN_AT(length), 1, INT32_MAX,
+     "--infer: tokens of a sample (the job's model.context)"},
     {"diff", NULL, CLI_FLAG, PLAN_AT(diff), 0, 0, "show the differences between two plan files"},
     {"why", "CELL", CLI_TEXT, PLAN_AT(why), 0, 0,
      "a cell of the plan, and what other choices for it would take"},
@@ -235,7 +237,7 @@ static int about_slices(const plan_options *values) {
     if (values->redundancy)
         code = redundancy(values, job);
     else if (values->infer)
-        code = cli_plan_infer(job, values->rows, values->json);
+        code = cli_plan_infer(job, values->rows, values->length, values->json);
     else if (weft_job_strategy_save(job, values->strategy) < 0)
         code = cli_failed();
     weft_job_free(job);
@@ -251,7 +253,8 @@ static int run(const cli_verb *verb, int count, char **words) {
         1)
         return cli_usage(verb, "--out, --check, --export, --export-strategy, --redundancy, "
                                "--infer and --diff are different things");
-    if (values.rows && !values.infer) return cli_usage(verb, "--rows belongs to --infer");
+    if ((values.rows || values.length) && !values.infer)
+        return cli_usage(verb, "--rows and --length belong to --infer");
     if (values.diff) return diff(verb, left, words, &values);
     if (values.why && values.why_not)
         return cli_usage(verb, "--why and --why-not are two questions");
@@ -274,7 +277,7 @@ const cli_verb cli_plan = {
         "       weft plan --export megatron|torchtitan JOB.yaml [key=value ...]\n"
         "       weft plan --export-strategy FILE JOB.yaml [key=value ...]\n"
         "       weft plan --redundancy JOB.yaml [key=value ...] [--json]\n"
-        "       weft plan --infer JOB.yaml [key=value ...] [--rows N] [--json]\n"
+        "       weft plan --infer JOB.yaml [key=value ...] [--rows N] [--length N] [--json]\n"
         "       weft plan --why CELL JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --why-not TEXT JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --check FILE JOB.yaml [key=value ...]\n"

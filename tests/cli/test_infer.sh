@@ -30,7 +30,7 @@ cmp one.npy four.npy || fail 'two processes have other logits'
 # What it takes is known before anything loads.
 "$weft" infer job.yaml run --input x.npy --out five.npy --rows 3 --json >out 2>&1 || fail 'three rows fail' out
 peak=$(value predicted_peak_bytes <out)
-"$weft" plan --infer job.yaml model.context=11 --rows 3 --json >out 2>&1 || fail 'no report' out
+"$weft" plan --infer job.yaml --length 11 --rows 3 --json >out 2>&1 || fail 'no report' out
 json out
 has_facts out "\"peak_bytes\": $peak,|\"devices\": 1|\"name\": \"wte.weight\"|\"layout\": " || fail "the peak is not $peak" out
 expect 0 'h.1.mlp.c_fc.weight|32x128|ranks 0 to 1|weights' plan --infer job.yaml --devices 2
