@@ -102,15 +102,25 @@ typedef struct weft_infer_options {
     int64_t length; /* language models: most tokens of a sample; 0: the job's model.context,
                        or the model's */
     weft_infer_events events;
+    int threads; /* without a job: of all devices; 0: all cores */
 } weft_infer_options;
 
 /** Load a model. Collective in a world, as weft_eval_run.
+ * @param job  NULL: `checkpoint` is a folder of weft_infer_export, which has all that a job says.
+ *   Then `batch` and `length` must be 0
  * @param out  closed with weft_infer_close
  * @return as weft_eval_run; WEFT_E_ARG for more tokens than the model has positions */
 WEFT_API weft_status weft_infer_open(weft_world *world, const weft_job *job,
                                      const weft_infer_options *options,
                                      weft_infer **out) WEFT_CHECKED;
 WEFT_API void weft_infer_close(weft_infer *infer); /* NULL is legal; not collective */
+
+/** Write the model to a new folder: its graph, its plan, and the weights of each rank
+ * (docs/format-exported.md). It runs without the job and the checkpoint, on the same number of
+ * devices, as processes or in one, and gives the same bits on the same machine. Collective in a
+ * world, whose ranks must all see the folder. The folder appears when it is complete.
+ * @return WEFT_E_ARG for a folder that exists; WEFT_E_IO; WEFT_E_NOMEM */
+WEFT_API weft_status weft_infer_export(weft_infer *infer, const char *folder) WEFT_CHECKED;
 
 typedef struct weft_infer_info {
     const char *checkpoint; /* directory of the weights; borrowed */
@@ -157,6 +167,7 @@ typedef struct weft_infer_files_result {
 
 /** Compute the logits of all samples of a file and write them to a file. Collective in a world:
  * rank 0 alone reads and writes the files.
+ * @param job  NULL: the checkpoint is an exported folder, as for weft_infer_open
  * @return as weft_infer_open and weft_infer_run; WEFT_E_NOT_FOUND, WEFT_E_IO; WEFT_E_CORRUPT for a
  *   damaged file; WEFT_E_SHAPE if the array does not fit the model */
 WEFT_API weft_status weft_infer_files_run(weft_world *world, const weft_job *job,
