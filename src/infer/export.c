@@ -122,9 +122,8 @@ weft_status weft_infer_export(weft_infer *f, const char *folder) {
                             .devices = weft_session_devices(t->session)};
     char *partial = wefti_format("%s.partial", folder);
     facts.ranks = wefti_calloc((size_t)facts.devices, sizeof *facts.ranks);
-    weft_status status = agree(f, partial && facts.ranks
-                                      ? WEFT_OK
-                                      : WEFT_RAISE(WEFT_E_NOMEM, "no memory for an export"));
+    weft_status status = agree(
+        f, partial && facts.ranks ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for an export"));
     if (status >= 0) status = write_all(f, partial, folder, &facts);
     wefti_free(facts.ranks);
     wefti_free(partial);

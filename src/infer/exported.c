@@ -34,8 +34,8 @@ static weft_status read_family(const wefti_json *root, wefti_exported *out) {
     WEFT_REQUIRE(family < WEFT_FAMILIES, WEFT_E_CORRUPT, "unknown family \"%s\"", name);
     out->family = (weft_family)family;
     WEFT_TRY(wefti_json_int(root, "vocab", &out->vocab));
-    WEFT_REQUIRE(out->vocab >= 0 && out->vocab <= INT32_MAX, WEFT_E_CORRUPT,
-                 "\"vocab\" is %lld", (long long)out->vocab);
+    WEFT_REQUIRE(out->vocab >= 0 && out->vocab <= INT32_MAX, WEFT_E_CORRUPT, "\"vocab\" is %lld",
+                 (long long)out->vocab);
     return WEFT_OK;
 }
 
@@ -49,8 +49,8 @@ static weft_status read_ranks(const wefti_json *root, wefti_exported *out) {
     WEFTI_JSON_EACH(item, ranks) WEFT_TRY(read_sum(item, "sum", &out->ranks[rank++]));
     const wefti_json *plan = wefti_json_get(root, "plan");
     out->has_plan = plan && plan->kind != WEFTI_JSON_NULL;
-    WEFT_REQUIRE(out->has_plan || out->devices == 1, WEFT_E_CORRUPT,
-                 "%d ranks need a \"plan\"", out->devices);
+    WEFT_REQUIRE(out->has_plan || out->devices == 1, WEFT_E_CORRUPT, "%d ranks need a \"plan\"",
+                 out->devices);
     return out->has_plan ? read_sum(root, "plan", &out->plan) : WEFT_OK;
 }
 
@@ -97,8 +97,7 @@ weft_status wefti_exported_print(const wefti_exported *facts, char **out) {
                    weft_family_text(facts->family), (long long)facts->vocab);
     wefti_text_add(&t, "  \"bf16\": \"%s\",\n  \"graph\": \"" EXPORTED_SUM "%x\",\n",
                    facts->bf16 == WEFT_BF16_NATIVE ? "native" : "f32", facts->graph);
-    if (facts->has_plan)
-        wefti_text_add(&t, "  \"plan\": \"" EXPORTED_SUM "%x\",\n", facts->plan);
+    if (facts->has_plan) wefti_text_add(&t, "  \"plan\": \"" EXPORTED_SUM "%x\",\n", facts->plan);
     wefti_text_add(&t, "  \"ranks\": [");
     for (int r = 0; r < facts->devices; r++)
         wefti_text_add(&t, "%s\n    {\"sum\": \"" EXPORTED_SUM "%x\"}", r ? "," : "",

@@ -129,8 +129,8 @@ static weft_status read_parts(weft_infer *f, const char *folder, const wefti_exp
     WEFT_TRY(read_graph(folder, facts, &t->model.eval_graph));
     WEFT_TRY(read_plan(folder, facts, out_plan));
     WEFT_REQUIRE(!*out_plan || weft_plan_devices(*out_plan) == facts->devices, WEFT_E_CORRUPT,
-                 "%s/plan.json is for %d devices, not for %d", folder,
-                 weft_plan_devices(*out_plan), facts->devices);
+                 "%s/plan.json is for %d devices, not for %d", folder, weft_plan_devices(*out_plan),
+                 facts->devices);
     t->model.config = (weft_model_config){.family = facts->family, .vocab = facts->vocab};
     t->model.objective = wefti_objective_of(facts->family);
     return WEFT_OK;
