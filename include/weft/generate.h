@@ -21,6 +21,17 @@ extern "C" {
 
 typedef struct weft_generator weft_generator;
 
+/* A prompt among several. */
+typedef struct weft_prompt {
+    const char *text; /* may be NULL if it has no bytes */
+    int64_t bytes;
+    int64_t tokens; /* largest number of new tokens; 0: that of the options */
+    bool has_seed;  /* else the seed of the options */
+    uint64_t seed;
+    const char *id; /* names it for the caller; NULL: no name */
+    bool id_is_number;
+} weft_prompt;
+
 typedef struct weft_generator_options {
     int threads;          /* 0: all cores this process may use */
     int64_t memory_bytes; /* refuse models that need more; 0: no limit */
@@ -41,6 +52,13 @@ typedef struct weft_generator_options {
      * collective, all ranks see the files, and rank 0's prompt and numbers count. NULL: all devices
      * are in this process. */
     weft_world *world;
+    /* Texts that are made at once, for weft_generator_run_many. 0: the generator is for
+     * weft_generator_run. In a world rank 0's counts, as do its prompts. */
+    int64_t rows;
+    /* Caches get room for the longest of these prompts and its text; each then states its tokens.
+     * Borrowed until the call returns. NULL: room for the model's context. */
+    const weft_prompt *prompts;
+    int64_t prompt_count;
 } weft_generator_options;
 
 /** Load a model.
@@ -112,6 +130,39 @@ typedef struct weft_generation {
 WEFT_API weft_status weft_generator_run(weft_generator *generator, const char *prompt,
                                         int64_t prompt_bytes, const weft_generate_options *options,
                                         weft_generation *out) WEFT_CHECKED;
+
+/* ---- many prompts ---- */
+
+/** Read prompts from a file of JSON lines, one object a line: "prompt", a text; "id", a text or a
+ * whole number, optional; "tokens", 1 or more, optional; "seed", optional. Empty lines are skipped.
+ * @param out  freed with weft_prompts_free
+ * @return WEFT_E_NOT_FOUND, WEFT_E_IO; WEFT_E_CORRUPT names the line that is wrong, and why, or a
+ *   file without prompts */
+typedef struct weft_prompts weft_prompts;
+WEFT_API weft_status weft_prompts_read(const char *path, weft_prompts **out) WEFT_CHECKED;
+WEFT_API const weft_prompt *weft_prompts_items(const weft_prompts *prompts, int64_t *out_count);
+WEFT_API void weft_prompts_free(weft_prompts *prompts); /* NULL is legal */
+
+/* A text that is complete; borrowed by the callback. */
+typedef struct weft_generated {
+    int64_t prompt; /* its number */
+    const char *text;
+    int64_t bytes;
+    weft_generation generation;
+} weft_generated;
+
+/** Continue many prompts, `rows` at a time (weft_generator_options); when a text ends, the next
+ * prompt takes its place. Each text is that of weft_generator_run for its prompt alone, except
+ * where two tokens are equally likely up to rounding.
+ * @param options  for all prompts. `text` must be NULL
+ * @param done  called with `options->context`, in the order of the prompts; on all ranks of a
+ *   world. May be NULL
+ * @return as weft_generator_run; WEFT_E_ARG for a prompt that the caches have no room for, and for
+ * a generator that was opened without `rows`; WEFT_E_STOPPED */
+WEFT_API weft_status weft_generator_run_many(weft_generator *generator, const weft_prompt *prompts,
+                                             int64_t count, const weft_generate_options *options,
+                                             void (*done)(void *context,
+                                                          const weft_generated *text)) WEFT_CHECKED;
 
 #ifdef __cplusplus
 }

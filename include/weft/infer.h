@@ -57,6 +57,40 @@ WEFT_API weft_status weft_eval_run(weft_world *world, const weft_job *job,
                                    const weft_eval_options *options,
                                    weft_eval_result *out) WEFT_CHECKED;
 
+/* ---- what it will take ---- */
+
+typedef struct weft_infer_rank {
+    int64_t peak_bytes;    /* of its arena: exactly what a model that is loaded has */
+    int64_t weight_bytes;  /* of these: parameters and states */
+    int64_t program_bytes; /* of the host, besides: weft_session_memory */
+} weft_infer_rank;
+
+typedef struct weft_infer_tensor {
+    const char *name;
+    weft_desc whole, part; /* part: of the first rank that has it */
+    char layout[320];      /* as plans write it; empty: one device */
+    int ranks;             /* that have it */
+} weft_infer_tensor;
+
+typedef struct weft_infer_report {
+    int devices;
+    weft_infer_rank *ranks; /* [devices] */
+    int tensor_count;
+    weft_infer_tensor *tensors; /* parameters and states */
+    void *owner;
+} weft_infer_report;
+
+/** Memory and layouts of weft_infer_open for the job's model, before anything loads: no weights are
+ * read, and no memory is taken for them. Of devices that are equal except for their place, one is
+ * built.
+ * @param batch   as in weft_infer_options
+ * @param length  as in weft_infer_options
+ * @param out     freed with weft_infer_report_free
+ * @return as weft_job_report */
+WEFT_API weft_status weft_job_infer_report(const weft_job *job, int64_t batch, int64_t length,
+                                           weft_infer_report **out) WEFT_CHECKED;
+WEFT_API void weft_infer_report_free(weft_infer_report *report); /* NULL is legal */
+
 /* ---- outputs ---- */
 
 /* A model that is loaded once and called many times. One thread at a time may use it. */
@@ -68,15 +102,25 @@ typedef struct weft_infer_options {
     int64_t length; /* language models: most tokens of a sample; 0: the job's model.context,
                        or the model's */
     weft_infer_events events;
+    int threads; /* without a job: of all devices; 0: all cores */
 } weft_infer_options;
 
 /** Load a model. Collective in a world, as weft_eval_run.
+ * @param job  NULL: `checkpoint` is a folder of weft_infer_export, which has all that a job says.
+ *   Then `batch` and `length` must be 0
  * @param out  closed with weft_infer_close
  * @return as weft_eval_run; WEFT_E_ARG for more tokens than the model has positions */
 WEFT_API weft_status weft_infer_open(weft_world *world, const weft_job *job,
                                      const weft_infer_options *options,
                                      weft_infer **out) WEFT_CHECKED;
 WEFT_API void weft_infer_close(weft_infer *infer); /* NULL is legal; not collective */
+
+/** Write the model to a new folder: its graph, its plan, and the weights of each rank
+ * (docs/format-exported.md). It runs without the job and the checkpoint, on the same number of
+ * devices, as processes or in one, and gives the same bits on the same machine. Collective in a
+ * world, whose ranks must all see the folder. The folder appears when it is complete.
+ * @return WEFT_E_ARG for a folder that exists; WEFT_E_IO; WEFT_E_NOMEM */
+WEFT_API weft_status weft_infer_export(weft_infer *infer, const char *folder) WEFT_CHECKED;
 
 typedef struct weft_infer_info {
     const char *checkpoint; /* directory of the weights; borrowed */
@@ -123,6 +167,7 @@ typedef struct weft_infer_files_result {
 
 /** Compute the logits of all samples of a file and write them to a file. Collective in a world:
  * rank 0 alone reads and writes the files.
+ * @param job  NULL: the checkpoint is an exported folder, as for weft_infer_open
  * @return as weft_infer_open and weft_infer_run; WEFT_E_NOT_FOUND, WEFT_E_IO; WEFT_E_CORRUPT for a
  *   damaged file; WEFT_E_SHAPE if the array does not fit the model */
 WEFT_API weft_status weft_infer_files_run(weft_world *world, const weft_job *job,

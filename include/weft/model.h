@@ -65,6 +65,9 @@ typedef struct weft_model_config {
     /* DECODE: tokens for which the key-value caches have room, at most the context; 0: the context.
      * It is not in config.json. */
     int64_t cache;
+    /* DECODE: texts that the caches hold; then "position" is [batch, 2]: the text of each sample,
+     * and the position. Samples may belong to one text. Needs seq 1. 0: each sample is a text. */
+    int64_t cache_rows;
     /* language models: the tokens that end a text; none: those that the tokenizer names */
     int64_t end_count;
     int32_t ends[WEFT_MAX_END_TOKENS];

@@ -113,8 +113,9 @@ typedef struct weft_attention_options {
     double dropout; /* on the probabilities */
     weft_value
         mask; /* WEFT_NO_VALUE, or bool [b|1, h|1, tq, tk] (true = may attend), or added float */
-    weft_value
-        position; /* WEFT_NO_VALUE, or i32 [] or [batch]: position of the first query (for caches) */
+    weft_value position; /* WEFT_NO_VALUE, or i32 [] or [batch]: position of the first query (for
+                            caches); or [batch, 2]: row of k and v, and position. Then k and v may
+                            have another batch, and there is no gradient */
 } weft_attention_options;
 #ifdef __cplusplus
 #define WEFT_ATTENTION_DEFAULT                                                                     \
@@ -129,11 +130,14 @@ WEFT_API weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, we
                                    weft_attention_options options);
 /* x [batch, seq, heads, dim]: rotate pairs (i, i + dim/2) by position * theta^(-2i/dim) (Su et al.,
  * RoFormer, 2021), with angles scaled by `scaling`; (weft_rope_scaling){0}: not scaled. position:
- * WEFT_NO_VALUE (0), or i32 [] or [batch], the position of the first row. */
+ * WEFT_NO_VALUE (0), or i32 [] or [batch], the position of the first row; or [batch, 2], where the
+ * second number is. */
 WEFT_API weft_value weft_rope(weft_graph *g, weft_value x, double theta, weft_rope_scaling scaling,
                               weft_value position);
 /* cache [batch, length, heads, dim] with rows from `position` on replaced by x [batch, seq, heads,
- * dim]. In place. position: i32 [], or [batch]. */
+ * dim]. In place. position: i32 [], or [batch]; or [batch, 2]: the sample
+ * of the cache, and the position. Then x may have another batch than the cache. Of two samples that
+ * write the same row, the last one counts. */
 WEFT_API weft_value weft_cache_write(weft_graph *g, weft_value cache, weft_value x,
                                      weft_value position);
 

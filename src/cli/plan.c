@@ -11,7 +11,8 @@
 typedef struct plan_options {
     cli_job_source source;
     const char *out, *check, *export, *why, *why_not, *strategy;
-    bool diff, json, redundancy;
+    bool diff, json, redundancy, infer;
+    int64_t rows, length;
 } plan_options;
 
 #define PLAN_AT(field) offsetof(plan_options, field)
@@ -27,6 +28,12 @@ static const cli_option options[] = {
      "write the layouts of tensors as a strategy file of MindSpore: .json, else protobuf"},
     {"redundancy", NULL, CLI_FLAG, PLAN_AT(redundancy), 0, 0,
      "show the groups of ranks whose slices of all tensors are the same"},
+    {"infer", NULL, CLI_FLAG, PLAN_AT(infer), 0, 0,
+     "show the layouts and the memory of each rank when the model is used (weft infer)"},
+    {"rows", "N", CLI_INTEGER, PLAN_AT(rows), 1, INT32_MAX,
+     "--infer: samples that are computed together (the job's microbatch)"},
+    {"length", "N", CLI_INTEGER, PLAN_AT(length), 1, INT32_MAX,
+     "--infer: tokens of a sample (the job's model.context)"},
     {"diff", NULL, CLI_FLAG, PLAN_AT(diff), 0, 0, "show the differences between two plan files"},
     {"why", "CELL", CLI_TEXT, PLAN_AT(why), 0, 0,
      "a cell of the plan, and what other choices for it would take"},
@@ -41,7 +48,7 @@ static const cli_option options[] = {
     {"search-seconds", "S", CLI_TEXT, CLI_JOB_AT(plan_options, search_seconds), 0, 0,
      "the joint search ends then, and cannot be repeated"},
     {"json", NULL, CLI_FLAG, PLAN_AT(json), 0, 0,
-     "the answer of the joint search, --check, --diff: one JSON object"},
+     "the answer of the joint search, --check, --diff, --infer: one JSON object"},
     {0},
 };
 
@@ -229,6 +236,8 @@ static int about_slices(const plan_options *values) {
     if (code != CLI_DONE) return code;
     if (values->redundancy)
         code = redundancy(values, job);
+    else if (values->infer)
+        code = cli_plan_infer(job, values->rows, values->length, values->json);
     else if (weft_job_strategy_save(job, values->strategy) < 0)
         code = cli_failed();
     weft_job_free(job);
@@ -240,18 +249,20 @@ static int run(const cli_verb *verb, int count, char **words) {
     int code, left;
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
     if (values.diff + (values.check != NULL) + (values.out != NULL) + (values.export != NULL) +
-            (values.strategy != NULL) + values.redundancy >
+            (values.strategy != NULL) + values.redundancy + values.infer >
         1)
-        return cli_usage(verb, "--out, --check, --export, --export-strategy, --redundancy and "
-                               "--diff are different things");
+        return cli_usage(verb, "--out, --check, --export, --export-strategy, --redundancy, "
+                               "--infer and --diff are different things");
+    if ((values.rows || values.length) && !values.infer)
+        return cli_usage(verb, "--rows and --length belong to --infer");
     if (values.diff) return diff(verb, left, words, &values);
     if (values.why && values.why_not)
         return cli_usage(verb, "--why and --why-not are two questions");
-    if ((values.why_not || values.why) &&
-        (values.check || values.out || values.export || values.strategy || values.redundancy))
+    if ((values.why_not || values.why) && (values.check || values.out || values.export ||
+                                           values.strategy || values.redundancy || values.infer))
         return cli_usage(verb, "--why and --why-not only show what something costs");
     if ((code = cli_job_words(verb, left, words, &values.source)) != CLI_DONE) return code;
-    if (values.strategy || values.redundancy) return about_slices(&values);
+    if (values.strategy || values.redundancy || values.infer) return about_slices(&values);
     if (values.export) return export(verb, &values);
     return values.check ? check(&values) : complete(verb, &values);
 }
@@ -266,6 +277,7 @@ const cli_verb cli_plan = {
         "       weft plan --export megatron|torchtitan JOB.yaml [key=value ...]\n"
         "       weft plan --export-strategy FILE JOB.yaml [key=value ...]\n"
         "       weft plan --redundancy JOB.yaml [key=value ...] [--json]\n"
+        "       weft plan --infer JOB.yaml [key=value ...] [--rows N] [--length N] [--json]\n"
         "       weft plan --why CELL JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --why-not TEXT JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --check FILE JOB.yaml [key=value ...]\n"

@@ -46,6 +46,9 @@ static weft_status check_input(files *f, const weft_infer *infer) {
         WEFT_REQUIRE(a->rank == 2 && integer, WEFT_E_SHAPE,
                      "%s must hold whole numbers, [samples, length]: the tokens of a %s",
                      f->names->input, weft_family_text(infer->model.training.model.config.family));
+        WEFT_REQUIRE(f->length <= one->shape[0], WEFT_E_ARG,
+                     "%s has samples of %lld tokens; the model was opened for up to %lld",
+                     f->names->input, (long long)f->length, (long long)one->shape[0]);
         return WEFT_OK;
     }
     WEFT_REQUIRE(!integer || a->element == WEFTI_ELEMENT_U8, WEFT_E_SHAPE,
@@ -189,8 +192,8 @@ static weft_status open_shared(files *f, weft_world *world, bool leads) {
 
 weft_status weft_infer_files_run(weft_world *world, const weft_job *job,
                                  const weft_infer_files *names, weft_infer_files_result *out) {
-    WEFT_REQUIRE(job && names && names->checkpoint && names->input && names->output && out,
-                 WEFT_E_ARG, "outputs need a job, a checkpoint, an input and an output file");
+    WEFT_REQUIRE(names && names->checkpoint && names->input && names->output && out, WEFT_E_ARG,
+                 "outputs need a checkpoint, an input and an output file");
     const bool leads = !world || weft_world_rank(world) == 0;
     files f = {.names = names};
     weft_infer *infer = NULL;
@@ -198,7 +201,7 @@ weft_status weft_infer_files_run(weft_world *world, const weft_job *job,
     weft_status status = open_shared(&f, world, leads);
     const weft_infer_options o = {.checkpoint = names->checkpoint,
                                   .batch = names->batch,
-                                  .length = f.length,
+                                  .length = job ? f.length : 0,
                                   .events = names->events};
     if (status >= 0) status = weft_infer_open(world, job, &o, &infer);
     if (status >= 0)

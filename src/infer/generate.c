@@ -2,42 +2,16 @@
  * On several devices the session splits model and caches; all ranks of a world read the logits and
  * choose the same tokens.
  *
- * Two programs share parameters and caches: one takes a single token, the other a piece of the
- * prompt. The caches hold the keys and values of the window's first `cached` tokens. */
-#include "infer/generate.h"
+ * The caches hold the keys and values of the window's first `cached` tokens. */
+#include "infer/generator.h"
 
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/io.h"
 #include "interop/pretrained.h"
-#include "session/agree.h"
-#include "session/session.h"
-#include "weft/data.h"
 
-enum { GENERATE_PIECE = 64 };             /* tokens of a piece of the prompt */
 enum { SINGLE = 0, GENERATE_PIECES = 1 }; /* numbers of the programs */
-
-struct weft_generator {
-    char *path, *note;
-    weft_model_config config;
-    weft_tokenizer *tokenizer;
-    bool bytes;                      /* tokens are bytes */
-    weft_graph *graph, *piece_graph; /* piece_graph NULL: contexts of one token */
-    weft_session *session;
-    weft_world *world;          /* borrowed; NULL: one process */
-    wefti_agreement *agreement; /* the world's; NULL: one process */
-    bool follows;               /* rank 0 has the prompt and shows the text */
-    int64_t piece;              /* tokens of a piece */
-    int64_t choices;            /* tokens that have a text: the first ones of the vocabulary */
-    int32_t *window;            /* [context] tokens that the model sees */
-    int64_t count, cached;
-    int64_t *stopping;        /* [ranks of the world] */
-    int32_t *ids, *positions; /* [piece] */
-    float *logits;            /* [piece, vocab] */
-    wefti_candidate *scratch; /* [choices] */
-    bool *seen;               /* [choices] tokens of the prompt and the text */
-};
 
 /* ---- opening ---- */
 
@@ -80,6 +54,7 @@ static weft_status open_tokenizer(weft_generator *g, const char *name) {
 
 static weft_status build_on(weft_generator *g, const weft_session_options *o) {
     int program;
+    if (g->rows) return wefti_many_build(g, o);
     WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, 1, 1, WEFT_F32, &g->graph));
     WEFT_TRY(weft_session_create(g->graph, o, &g->session));
     g->piece = g->config.context < GENERATE_PIECE ? g->config.context : GENERATE_PIECE;
@@ -107,17 +82,17 @@ static weft_status build(weft_generator *g, const weft_generator_options *option
 
 /* ---- ranks: one process agrees with itself ---- */
 
-static weft_status agree(const weft_generator *g, weft_status status) {
+weft_status wefti_generator_agree(const weft_generator *g, weft_status status) {
     return g->agreement ? wefti_agree(g->agreement, status) : status;
 }
 
-static weft_status broadcast(const weft_generator *g, weft_status status, void *data,
-                             int64_t bytes) {
+weft_status wefti_generator_broadcast(const weft_generator *g, weft_status status, void *data,
+                                      int64_t bytes) {
     return g->agreement ? wefti_agree_broadcast(g->agreement, status, data, bytes) : status;
 }
 
 /* A failure of this rank alone is told to the others. */
-static weft_status tell(const weft_generator *g, weft_status status) {
+weft_status wefti_generator_tell(const weft_generator *g, weft_status status) {
     if (!g->agreement || status >= 0 || wefti_agreement_failed(g->agreement)) return status;
     return wefti_fail_world(g->world, status);
 }
@@ -135,17 +110,20 @@ static weft_status find_weights(weft_generator *g, const char *checkpoint) {
     weft_status status = WEFT_OK;
     if (!g->follows) status = wefti_pretrained_path(checkpoint, &g->path, &g->note);
     if (g->path) bytes = (int64_t)strlen(g->path) + 1;
-    WEFT_TRY(broadcast(g, status, &bytes, sizeof bytes));
+    WEFT_TRY(wefti_generator_broadcast(g, status, &bytes, sizeof bytes));
     if (g->follows) {
         g->path = wefti_calloc((size_t)bytes, 1);
         if (!g->path) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a path");
     }
-    WEFT_TRY(agree(g, status));
-    return broadcast(g, WEFT_OK, g->path, bytes);
+    WEFT_TRY(wefti_generator_agree(g, status));
+    return wefti_generator_broadcast(g, WEFT_OK, g->path, bytes);
 }
 
 /* Configuration and tokenizer, which each rank reads. */
 static weft_status read_model(weft_generator *g, int64_t context, const char *tokenizer) {
+    WEFT_REQUIRE(g->rows >= 0 && g->rows <= GENERATE_MOST_ROWS, WEFT_E_ARG,
+                 "%lld texts at once: it must be from 1 to %d", (long long)g->rows,
+                 GENERATE_MOST_ROWS);
     WEFT_TRY(wefti_pretrained_config(g->path, &g->config));
     g->config.dropout = 0; /* is of training, and may be unknown */
     WEFT_REQUIRE(weft_family_is_language(g->config.family), WEFT_E_NO_IMPL,
@@ -157,11 +135,22 @@ static weft_status read_model(weft_generator *g, int64_t context, const char *to
     return open_tokenizer(g, tokenizer);
 }
 
+/* Caches have room for rank 0's prompts, or for the context. */
+static weft_status fit_caches(weft_generator *g, const weft_generator_options *o) {
+    int64_t room = g->config.context;
+    weft_status status = WEFT_OK;
+    if (!g->follows && o->prompts) status = wefti_many_room(g, o->prompts, o->prompt_count, &room);
+    WEFT_TRY(wefti_generator_broadcast(g, status, &room, sizeof room));
+    g->config.cache = room;
+    g->config.cache_rows = g->rows;
+    return WEFT_OK;
+}
+
 static weft_status make_room(weft_generator *g) {
     WEFT_NEW_ARRAY(g->stopping, int64_t, weft_session_devices(g->session));
     WEFT_NEW_ARRAY(g->window, int32_t, g->config.context);
     WEFT_NEW_ARRAY(g->ids, int32_t, g->piece);
-    WEFT_NEW_ARRAY(g->positions, int32_t, g->piece);
+    WEFT_NEW_ARRAY(g->positions, int32_t, 2 * g->piece);
     WEFT_NEW_ARRAY(g->logits, float, g->piece * g->config.vocab);
     WEFT_NEW_ARRAY(g->scratch, wefti_candidate, g->choices);
     WEFT_NEW_ARRAY(g->seen, bool, g->choices);
@@ -170,16 +159,18 @@ static weft_status make_room(weft_generator *g) {
 
 static weft_status open_parts(weft_generator *g, const char *checkpoint,
                               const weft_generator_options *options) {
-    int64_t context = options->context;
+    int64_t given[2] = {options->context, options->rows};
     WEFT_TRY(join(g, options->world));
     WEFT_TRY(find_weights(g, checkpoint));
-    WEFT_TRY(broadcast(g, WEFT_OK, &context, sizeof context));
-    WEFT_TRY(agree(g, read_model(g, context, options->tokenizer)));
+    WEFT_TRY(wefti_generator_broadcast(g, WEFT_OK, given, sizeof given));
+    g->rows = given[1];
+    WEFT_TRY(wefti_generator_agree(g, read_model(g, given[0], options->tokenizer)));
+    if (g->rows) WEFT_TRY(fit_caches(g, options));
     weft_status status = build(g, options);
     if (status < 0) return wefti_prefix(status, "%s", g->path);
     WEFT_TRY(
         wefti_pretrained_load_parts(g->agreement, g->follows, g->session, &g->config, g->path));
-    return agree(g, make_room(g));
+    return wefti_generator_agree(g, make_room(g));
 }
 
 weft_status weft_generator_open(const char *checkpoint, const weft_generator_options *options,
@@ -187,7 +178,7 @@ weft_status weft_generator_open(const char *checkpoint, const weft_generator_opt
     weft_generator *g;
     WEFT_REQUIRE(checkpoint && options && out, WEFT_E_ARG, "a generator needs a checkpoint");
     WEFT_NEW(g, weft_generator);
-    weft_status status = tell(g, open_parts(g, checkpoint, options));
+    weft_status status = wefti_generator_tell(g, open_parts(g, checkpoint, options));
     if (status < 0) {
         weft_generator_close(g);
         return status;
@@ -201,6 +192,7 @@ void weft_generator_close(weft_generator *g) {
     weft_session_destroy(g->session);
     weft_graph_destroy(g->graph);
     weft_graph_destroy(g->piece_graph);
+    for (int i = 0; i < GENERATE_PROGRAMS; i++) weft_graph_destroy(g->graphs[i]);
     weft_tokenizer_close(g->tokenizer);
     wefti_free(g->stopping);
     wefti_free(g->window);
@@ -287,7 +279,7 @@ static weft_status run_window(weft_generator *g, float **out_logits) {
 
 /* ---- the prompt ---- */
 
-static bool is_end(const weft_generator *g, int32_t token) {
+bool wefti_generator_is_end(const weft_generator *g, int32_t token) {
     for (int64_t i = 0; i < g->config.end_count; i++)
         if (g->config.ends[i] == token) return true;
     return false;
@@ -302,8 +294,8 @@ static int32_t start_token(const weft_generator *g) {
     return status == WEFT_OK && count > 0 ? newline[count - 1] : 0;
 }
 
-static weft_status set_prompt(weft_generator *g, const char *prompt, int64_t bytes,
-                              weft_generation *done) {
+weft_status wefti_generator_encode(const weft_generator *g, const char *prompt, int64_t bytes,
+                                   int32_t **out, int64_t *out_count) {
     int64_t prefix_count, count = 0, room = 4 * bytes + 4;
     const int32_t *prefix = weft_tokenizer_prefix(g->tokenizer, &prefix_count);
     int32_t *ids = wefti_alloc((size_t)(prefix_count + room + 1) * sizeof *ids);
@@ -313,25 +305,37 @@ static weft_status set_prompt(weft_generator *g, const char *prompt, int64_t byt
     if (bytes)
         status =
             weft_tokenizer_encode(g->tokenizer, prompt, bytes, ids + prefix_count, room, &count);
-    count += prefix_count;
-    if (status == WEFT_OK && count == 0) ids[count++] = start_token(g);
-    if (status == WEFT_OK) {
-        int64_t dropped = count > g->config.context ? count - g->config.context : 0;
-        g->count = count - dropped;
-        g->cached = 0;
-        memcpy(g->window, ids + dropped, (size_t)g->count * sizeof *ids);
-        memset(g->seen, 0, (size_t)g->choices * sizeof *g->seen);
-        for (int64_t i = 0; i < count; i++) g->seen[ids[i]] = true;
-        done->prompt_tokens = g->count;
-        done->dropped_tokens = dropped;
+    if (status < 0) {
+        wefti_free(ids);
+        return status;
     }
+    count += prefix_count;
+    if (count == 0) ids[count++] = start_token(g);
+    *out = ids;
+    *out_count = count;
+    return WEFT_OK;
+}
+
+static weft_status set_prompt(weft_generator *g, const char *prompt, int64_t bytes,
+                              weft_generation *done) {
+    int32_t *ids;
+    int64_t count;
+    WEFT_TRY(wefti_generator_encode(g, prompt, bytes, &ids, &count));
+    int64_t dropped = count > g->config.context ? count - g->config.context : 0;
+    g->count = count - dropped;
+    g->cached = 0;
+    memcpy(g->window, ids + dropped, (size_t)g->count * sizeof *ids);
+    memset(g->seen, 0, (size_t)g->choices * sizeof *g->seen);
+    for (int64_t i = 0; i < count; i++) g->seen[ids[i]] = true;
+    done->prompt_tokens = g->count;
+    done->dropped_tokens = dropped;
     wefti_free(ids);
-    return status;
+    return WEFT_OK;
 }
 
 /* ---- generating ---- */
 
-static weft_status check_options(const weft_generate_options *o) {
+weft_status wefti_generate_check(const weft_generate_options *o) {
     WEFT_REQUIRE(o->tokens >= 1, WEFT_E_ARG, "tokens must be 1 or more, not %lld",
                  (long long)o->tokens);
     WEFT_REQUIRE(o->temperature >= 0 && o->temperature <= 1e6, WEFT_E_ARG,
@@ -357,7 +361,7 @@ static weft_status next_token(weft_generator *g, const weft_generate_options *o,
     int64_t bytes = 0;
     WEFT_TRY(wefti_choose_token(logits, g->choices, g->seen, o, done->tokens, g->scratch, &token));
     done->tokens++;
-    done->ended = *out_last = is_end(g, token);
+    done->ended = *out_last = wefti_generator_is_end(g, token);
     if (done->ended) return WEFT_OK;
     const char *text = weft_tokenizer_token(g->tokenizer, token, &bytes);
     if (text && o->text) o->text(o->context, text, bytes);
@@ -369,7 +373,8 @@ static weft_status next_token(weft_generator *g, const weft_generate_options *o,
 }
 
 /* Whether some rank was asked to stop. */
-static weft_status is_stopped(const weft_generator *g, const weft_generate_options *o, bool *out) {
+weft_status wefti_generator_stopped(const weft_generator *g, const weft_generate_options *o,
+                                    bool *out) {
     const int64_t own = o->stop && *o->stop;
     *out = own;
     if (!g->agreement) return WEFT_OK;
@@ -382,7 +387,7 @@ static weft_status generate(weft_generator *g, const weft_generate_options *o, f
                             wefti_stops *stops, weft_generation *done) {
     bool last = false;
     while (!last && done->tokens < o->tokens) {
-        WEFT_TRY(is_stopped(g, o, &last));
+        WEFT_TRY(wefti_generator_stopped(g, o, &last));
         if (last) break;
         if (done->tokens > 0) WEFT_TRY(run_window(g, &logits));
         WEFT_TRY(next_token(g, o, logits, stops, done, &last));
@@ -405,24 +410,20 @@ static weft_status run_prompt(weft_generator *g, const weft_generate_options *o,
 
 /* What decides about tokens, of rank 0. */
 typedef struct numbers {
-    int64_t tokens, top_k, prompt_bytes;
+    int64_t tokens, top_k;
     double repetition_penalty, temperature, top_p, min_p;
     uint64_t seed;
 } numbers;
 
-/* Rank 0's numbers and prompt, on all ranks. *out_prompt: a copy on the others, for wefti_free. */
-static weft_status share(weft_generator *g, weft_generate_options *o, const char **prompt,
-                         int64_t *bytes, char **out_copy) {
+weft_status wefti_generate_share(const weft_generator *g, weft_generate_options *o) {
     numbers n = {.tokens = o->tokens,
                  .top_k = o->top_k,
-                 .prompt_bytes = *bytes,
                  .repetition_penalty = o->repetition_penalty,
                  .temperature = o->temperature,
                  .top_p = o->top_p,
                  .min_p = o->min_p,
                  .seed = o->seed};
-    if (!g->agreement) return WEFT_OK;
-    WEFT_TRY(wefti_agree_broadcast(g->agreement, WEFT_OK, &n, sizeof n));
+    WEFT_TRY(wefti_generator_broadcast(g, WEFT_OK, &n, sizeof n));
     o->tokens = n.tokens;
     o->top_k = n.top_k;
     o->repetition_penalty = n.repetition_penalty;
@@ -430,15 +431,20 @@ static weft_status share(weft_generator *g, weft_generate_options *o, const char
     o->top_p = n.top_p;
     o->min_p = n.min_p;
     o->seed = n.seed;
-    *bytes = n.prompt_bytes;
-    char *copy = wefti_alloc((size_t)n.prompt_bytes + 1);
+    return WEFT_OK;
+}
+
+/* Rank 0's prompt, on all ranks. *out_prompt: a copy on the others, for wefti_free. */
+static weft_status share(weft_generator *g, const char **prompt, int64_t *bytes, char **out_copy) {
+    if (!g->agreement) return WEFT_OK;
+    WEFT_TRY(wefti_generator_broadcast(g, WEFT_OK, bytes, sizeof *bytes));
+    char *copy = wefti_alloc((size_t)*bytes + 1);
     *out_copy = copy;
-    if (copy && !g->follows && n.prompt_bytes) memcpy(copy, *prompt, (size_t)n.prompt_bytes);
+    if (copy && !g->follows && *bytes) memcpy(copy, *prompt, (size_t)*bytes);
     WEFT_TRY(wefti_agree(g->agreement,
                          copy ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a prompt")));
     *prompt = copy;
-    return n.prompt_bytes ? wefti_agree_broadcast(g->agreement, WEFT_OK, copy, n.prompt_bytes)
-                          : WEFT_OK;
+    return *bytes ? wefti_generator_broadcast(g, WEFT_OK, copy, *bytes) : WEFT_OK;
 }
 
 static weft_status run(weft_generator *g, const char *prompt, int64_t bytes,
@@ -446,10 +452,12 @@ static weft_status run(weft_generator *g, const char *prompt, int64_t bytes,
     wefti_stops stops = {0};
     weft_generate_options o = *options;
     char *copy = NULL;
-    weft_status status = share(g, &o, &prompt, &bytes, &copy);
+    weft_status status = wefti_generate_share(g, &o);
+    if (status >= 0) status = share(g, &prompt, &bytes, &copy);
     if (status >= 0)
-        status = agree(g, wefti_stops_open(&stops, o.stop_texts, o.stop_count, prompt, bytes));
-    if (status >= 0) status = agree(g, set_prompt(g, prompt, bytes, done));
+        status = wefti_generator_agree(
+            g, wefti_stops_open(&stops, o.stop_texts, o.stop_count, prompt, bytes));
+    if (status >= 0) status = wefti_generator_agree(g, set_prompt(g, prompt, bytes, done));
     if (status >= 0) status = run_prompt(g, &o, &stops, done);
     wefti_stops_close(&stops);
     wefti_free(copy);
@@ -461,8 +469,10 @@ weft_status weft_generator_run(weft_generator *g, const char *prompt, int64_t pr
     weft_generation done = {.stop_text = -1};
     WEFT_REQUIRE(g && options && (prompt || prompt_bytes == 0) && prompt_bytes >= 0, WEFT_E_ARG,
                  "generating needs a generator, a prompt and options");
-    WEFT_TRY(agree(g, check_options(options)));
-    WEFT_TRY(tell(g, run(g, prompt, prompt_bytes, options, &done)));
+    WEFT_REQUIRE(!g->rows, WEFT_E_ARG,
+                 "the generator was opened for several texts at once: use weft_generator_run_many");
+    WEFT_TRY(wefti_generator_agree(g, wefti_generate_check(options)));
+    WEFT_TRY(wefti_generator_tell(g, run(g, prompt, prompt_bytes, options, &done)));
     if (out) *out = done;
     return WEFT_OK;
 }

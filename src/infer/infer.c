@@ -1,5 +1,5 @@
 /* Outputs of a trained model: loaded once, called many times. */
-#include "infer/infer.h"
+#include "infer/exported.h"
 
 #include <string.h>
 
@@ -15,12 +15,29 @@ static weft_desc sample_of(const weft_desc *desc) {
     return one;
 }
 
+/* An exported graph comes from a file. */
+static weft_status check_tensors(const wefti_training *t, const weft_desc *in,
+                                 const weft_desc *out) {
+    const bool language = t->model.objective->is_language;
+    const bool fits =
+        in->rank == (language ? 2 : 4) && out->rank == (language ? 3 : 2) &&
+        in->dtype == (language ? WEFT_I32 : WEFT_F32) && wefti_dtype_is_float(out->dtype) &&
+        in->shape[0] == out->shape[0] &&
+        (!language || (in->shape[1] == out->shape[1] && out->shape[2] == t->model.config.vocab));
+    WEFT_REQUIRE(fits, WEFT_E_CORRUPT,
+                 "the graph takes %s and gives %s, which is no batch of a %s with its logits",
+                 wefti_desc_text(in).text, wefti_desc_text(out).text,
+                 weft_family_text(t->model.config.family));
+    return WEFT_OK;
+}
+
 static weft_status find_tensors(weft_infer *f) {
     const wefti_training *t = &f->model.training;
     weft_tensor_info in, out;
     WEFT_TRY(weft_session_find(t->session, 0, t->model.objective->input, &in));
     WEFT_TRY(weft_session_find(t->session, 0, "logits", &out));
     f->language = t->model.objective->is_language;
+    WEFT_TRY(check_tensors(t, &in.desc, &out.desc));
     f->causal = t->model.objective->generates;
     f->input = sample_of(&in.desc);
     f->output = sample_of(&out.desc);
@@ -38,6 +55,12 @@ static weft_status open_parts(weft_infer *f, const weft_job *job, const weft_inf
     WEFT_REQUIRE(o->batch >= 0 && o->length >= 0, WEFT_E_ARG,
                  "batch and length must be 0 or more, not %lld and %lld", (long long)o->batch,
                  (long long)o->length);
+    if (!job) {
+        WEFT_REQUIRE(!o->batch && !o->length, WEFT_E_ARG,
+                     "an exported model has its batch and length: leave them 0");
+        WEFT_TRY(wefti_exported_open(f, o));
+        return find_tensors(f);
+    }
     WEFT_TRY(wefti_trained_begin(&f->model, f->world, job, o->checkpoint, &o->events));
     WEFT_TRY(wefti_trained_open(&f->model, WEFT_USE_LOGITS, o->batch, o->length));
     return find_tensors(f);
@@ -45,8 +68,8 @@ static weft_status open_parts(weft_infer *f, const weft_job *job, const weft_inf
 
 weft_status weft_infer_open(weft_world *world, const weft_job *job,
                             const weft_infer_options *options, weft_infer **out) {
-    WEFT_REQUIRE(job && options && options->checkpoint && out, WEFT_E_ARG,
-                 "a model in use needs a job and a checkpoint");
+    WEFT_REQUIRE(options && options->checkpoint && out, WEFT_E_ARG,
+                 "a model in use needs a checkpoint or an exported folder");
     weft_infer *f = wefti_calloc(1, sizeof *f);
     if (!f) return wefti_fail_world(world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a model"));
     f->world = world;

@@ -91,11 +91,13 @@ weft_value wefti_targets(const wefti_model_build *b) {
 
 weft_value wefti_model_position(const wefti_model_build *b) {
     if (b->use != WEFT_USE_DECODE) return WEFT_NO_VALUE;
+    if (b->c->cache_rows) return weft_input(b->g, "position", WEFT_DESC(WEFT_I32, b->batch, 2));
     return weft_input(b->g, "position", WEFT_DESC(WEFT_I32, b->batch));
 }
 
 weft_value wefti_positions(const wefti_model_build *b, weft_value position) {
     if (b->use != WEFT_USE_DECODE) return WEFT_NO_VALUE;
+    if (b->c->cache_rows) return weft_slice(b->g, position, 1, 1, 2);
     if (b->seq == 1) return weft_reshape(b->g, position, 2, (int64_t[]){b->batch, 1});
     return weft_input(b->g, "positions", WEFT_DESC(WEFT_I32, b->batch, b->seq));
 }
@@ -106,7 +108,8 @@ weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *wh
     char name[64];
     (void)snprintf(name, sizeof name, "cache.%s", which);
     const int64_t room = b->c->cache ? b->c->cache : b->c->context;
-    weft_desc desc = WEFT_DESC(b->dtype, b->batch, room, heads, dim);
+    const int64_t rows = b->c->cache_rows ? b->c->cache_rows : b->batch;
+    weft_desc desc = WEFT_DESC(b->dtype, rows, room, heads, dim);
     weft_value cache = weft_state(b->g, name, desc, wefti_zeros());
     weft_value next = weft_cache_write(b->g, cache, x, position);
     weft_state_update(b->g, cache, next);

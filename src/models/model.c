@@ -295,6 +295,8 @@ weft_status weft_model_complete(weft_model_config *config) {
         WEFT_REQUIRE(c.cache >= 0 && c.cache <= c.context, WEFT_E_ARG,
                      "the caches have room for %lld tokens: it must be at most the context, %lld",
                      (long long)c.cache, (long long)c.context);
+        WEFT_REQUIRE(c.cache_rows >= 0, WEFT_E_ARG, "caches of %lld texts",
+                     (long long)c.cache_rows);
         WEFT_TRY(check_ends(&c));
     } else {
         WEFT_TRY(check_image(&c));
@@ -317,6 +319,8 @@ weft_status weft_model_build(const weft_model_config *config, weft_model_use use
     WEFT_REQUIRE(use != WEFT_USE_DECODE || !c.cache || seq <= c.cache, WEFT_E_ARG,
                  "a piece of %lld tokens does not fit caches of %lld", (long long)seq,
                  (long long)c.cache);
+    WEFT_REQUIRE(use != WEFT_USE_DECODE || !c.cache_rows || seq == 1, WEFT_E_ARG,
+                 "samples of one text each have one token, not %lld", (long long)seq);
     bool decodes =
         is_llama(c.family) || c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_GPT2_MOE;
     WEFT_REQUIRE((unsigned)use <= WEFT_USE_DECODE, WEFT_E_ARG, "unknown use %d of a model",

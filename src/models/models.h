@@ -81,7 +81,8 @@ weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *wh
                         weft_value position, int64_t heads, int64_t dim);
 /* "position" i32 [batch] in DECODE, else no value. */
 weft_value wefti_model_position(const wefti_model_build *b);
-/* DECODE: the positions of all tokens, i32 [batch, seq]. Several tokens make it an input of its own. */
+/* DECODE: the positions of all tokens, i32 [batch, seq]. Several tokens make it an input of its
+ * own. */
 weft_value wefti_positions(const wefti_model_build *b, weft_value position);
 /* "share" f32 [] in TRAIN, else no value: the weight of a microbatch's loss. It is the microbatch's
  * number of counting targets, divided by the mean of that number over the step's microbatches. So

@@ -243,5 +243,5 @@ void wefti_optimizer_destroy(wefti_optimizer *o) {
 }
 
 const wefti_optimizer_plan *wefti_optimizer_plan_of(const wefti_optimizer *o) {
-    return &o->plan;
+    return o ? &o->plan : NULL;
 }

@@ -12,7 +12,8 @@ typedef struct wefti_optimizer wefti_optimizer;
 weft_status wefti_optimizer_create(const weft_optimizer *settings, bool clip,
                                    const weft_graph *graph, wefti_optimizer **out) WEFT_CHECKED;
 void wefti_optimizer_destroy(wefti_optimizer *optimizer);
-const wefti_optimizer_plan *wefti_optimizer_plan_of(const wefti_optimizer *optimizer);
+const wefti_optimizer_plan *
+wefti_optimizer_plan_of(const wefti_optimizer *optimizer); /* NULL: of none */
 /* Which parameters decay, as a digest. */
 uint64_t wefti_optimizer_digest(const wefti_optimizer *optimizer);
 const char *wefti_optimizer_text(weft_optimizer_kind kind); /* "adamw" */

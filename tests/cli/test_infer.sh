@@ -27,9 +27,41 @@ cmp one.npy three.npy || fail 'two stages have other logits'
 expect 0 'four.npy' launch -n 2 --no-logs "$weft" infer job.yaml run --plan plan.json --input x.npy --out four.npy
 cmp one.npy four.npy || fail 'two processes have other logits'
 
+# What it takes is known before anything loads.
+"$weft" infer job.yaml run --input x.npy --out five.npy --rows 3 --json >out 2>&1 || fail 'three rows fail' out
+peak=$(value predicted_peak_bytes <out)
+"$weft" plan --infer job.yaml --length 11 --rows 3 --json >out 2>&1 || fail 'no report' out
+json out
+has_facts out "\"peak_bytes\": $peak,|\"devices\": 1|\"name\": \"wte.weight\"|\"layout\": " || fail "the peak is not $peak" out
+expect 0 'h.1.mlp.c_fc.weight|32x128|ranks 0 to 1|weights' plan --infer job.yaml --devices 2
+expect 0 'rank 0:|rank 1:' plan --infer job.yaml parallel.devices=2 parallel.pipeline.stages=2
+expect 2 'infer' plan --infer job.yaml --out x.json
+expect 2 'infer' plan job.yaml --rows 3
+expect 1 "nothere" plan --infer model.from=nothere data.path=text.txt
+expect 1 '1|2' plan --infer job.yaml --devices 2 --rows 1
+
+# Exported: without job and checkpoint.
+expect 0 'served|2 devices' infer job.yaml run --devices 2 --rows 4 --export served
+mkdir alone && mv served alone && cp x.npy alone && cd alone || exit 1
+expect 0 'six.npy|5, 11, 256|2 devices' infer served --input x.npy --out six.npy
+expect 0 'seven.npy|2 devices' launch -n 2 --no-logs "$weft" infer served --input x.npy --out seven.npy
+cd .. || exit 1
+cmp one.npy alone/six.npy || fail 'the exported model has other logits'
+cmp one.npy alone/seven.npy || fail 'two processes of the exported model have other logits'
+expect 1 '2|3' launch -n 3 --no-logs "$weft" infer alone/served --input x.npy --out y.npy
+expect 1 'exists' infer job.yaml run --export alone/served
+expect 1 '17|16' infer alone/served --input long.npy --out y.npy
+expect 2 'exported|devices' infer alone/served --input x.npy --out y.npy --devices 2
+expect 2 'job and a checkpoint' infer alone/served --export again
+expect 2 'export' infer job.yaml run --export again --input x.npy
+printf x | dd of=alone/served/rank-1.safetensors bs=1 seek=4000 conv=notrunc 2>/dev/null
+expect 1 'rank-1.safetensors|damaged' infer alone/served --input x.npy --out y.npy
+rm alone/served/rank-1.safetensors
+expect 1 'rank-1.safetensors' infer alone/served --input x.npy --out y.npy
+
 expect 2 'input|out' infer job.yaml run --input x.npy
 expect 2 'input|out' infer job.yaml run --out x.npy
-expect 2 'a job and a checkpoint' infer job.yaml --input x.npy --out y.npy
+expect 1 'job.yaml' infer job.yaml --input x.npy --out y.npy
 expect 1 'nothere' infer job.yaml nothere --input x.npy --out y.npy
 expect 1 'nothere.npy' infer job.yaml run --input nothere.npy --out y.npy
 expect 1 '17|16' infer job.yaml run --input long.npy --out y.npy

@@ -2,6 +2,8 @@
  * a world; any number of samples, and shorter ones; npy files; what does not fit is refused. */
 #include "infer_fixture.h"
 
+#include "infer/infer.h"
+
 enum { MOST_INPUT = 12 * 144, MOST_OUTPUT = 12 * 8 * 300, SAMPLES = 6 };
 
 /* One run of a family on one device, and inputs for it. */
@@ -86,14 +88,54 @@ static void trial_end(trial *t) {
 
 /* ---- every split ---- */
 
+/* A report before anything loads has the peaks of the loaded model, of each device, and its weights
+ * and layouts. */
+static void assert_was_foreseen(const trial *t, const weft_job *job, const weft_infer *model,
+                                const char *what) {
+    weft_infer_report *r;
+    weft_session *s = model->model.training.session;
+    if (weft_job_infer_report(job, 0, t->length, &r) < 0)
+        fail_msg("%s, %s: %s", t->f->name, what, weft_error_message());
+    assert_int_equal(r->devices, weft_session_devices(s));
+    for (int rank = 0; rank < r->devices; rank++) {
+        int64_t predicted, observed, weights = 0;
+        const wefti_program *p = wefti_session_program_of(s, 0, rank);
+        ASSERT_OK(weft_session_device_memory(s, rank, &predicted, &observed));
+        if (r->ranks[rank].peak_bytes != observed || predicted != observed)
+            fail_msg("%s, %s: rank %d uses %lld bytes, not %lld", t->f->name, what, rank,
+                     (long long)observed, (long long)r->ranks[rank].peak_bytes);
+        for (int32_t i = 0; i < p->tensor_count; i++)
+            if (p->tensors[i].role == WEFTI_TENSOR_PARAM ||
+                p->tensors[i].role == WEFTI_TENSOR_STATE)
+                weights += weft_desc_bytes(&p->tensors[i].desc);
+        assert_int_equal(r->ranks[rank].weight_bytes, weights);
+    }
+    int64_t listed = 0, parameters = 0;
+    for (int i = 0; i < r->tensor_count; i++) {
+        assert_in_range(r->tensors[i].ranks, 1, r->devices);
+        listed += weft_desc_elems(&r->tensors[i].whole);
+    }
+    for (int i = 0; i < weft_session_tensors(s, 0); i++) {
+        weft_tensor_info info;
+        ASSERT_OK(weft_session_tensor(s, 0, i, &info));
+        if (info.role == WEFT_ROLE_PARAM || info.role == WEFT_ROLE_STATE)
+            parameters += weft_desc_elems(&info.desc);
+    }
+    assert_int_equal(listed, parameters);
+    weft_infer_report_free(r);
+}
+
 static void on_plan(const trial *t, const split *p) {
-    int devices = 0;
     float *many = calloc((size_t)MOST_OUTPUT, sizeof *many);
     weft_job *job = job_on(t->f, p);
-    weft_status status = run_on(NULL, t, job, 0, many, &devices);
+    weft_infer *model;
+    weft_status status = open_on(NULL, t, job, 0, &model);
+    if (status >= 0) status = weft_infer_run(model, t->samples, t->length, t->input, many);
     if (status < 0) fail_msg("%s, %s: %s", t->f->name, p->name, weft_error_message());
-    assert_int_equal(devices, p->devices);
+    assert_int_equal(weft_infer_info_of(model).devices, p->devices);
     assert_near(t, many, p->name);
+    assert_was_foreseen(t, job, model, p->name);
+    weft_infer_close(model);
     weft_job_free(job);
     free(many);
 }

@@ -353,8 +353,8 @@ static void check_bytes(const op_setup *s) {
         bytes = 0; /* the same memory */
     } else if (!strcmp(op, "cache_write")) {
         /* The rows, read and written, and the position; the rest of the cache stays where it is. */
-        bytes = 2 * (double)weft_desc_bytes(&s->in[1].desc) +
-                (double)weft_desc_bytes(&s->in[2].desc);
+        bytes =
+            2 * (double)weft_desc_bytes(&s->in[1].desc) + (double)weft_desc_bytes(&s->in[2].desc);
     } else if (!strcmp(op, "moe_combine") || !strcmp(op, "moe_dot")) {
         /* A row of the buffers for each choice; all else once. */
         const weft_desc *y = &s->in[0].desc, *expert = &s->in[1].desc;

@@ -1,23 +1,17 @@
 /* `weft generate`: text from a trained model. */
-#include "cli/cli.h"
+#include "cli/infer/generate.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "weft/generate.h"
-
-typedef struct generate_options {
-    const char *prompt, *tokenizer, *plan;
-    int64_t tokens, top_k, seed, threads, devices;
-    double temperature, top_p, min_p, repetition_penalty;
-    cli_texts stop;
-    bool json;
-} generate_options;
-
-#define GENERATE_AT(field) offsetof(generate_options, field)
+#define GENERATE_AT(field) offsetof(cli_generate_options, field)
 static const cli_option options[] = {
     {"prompt", "TEXT", CLI_PROSE, GENERATE_AT(prompt), 0, 0, "begin of the text; - reads it"},
+    {"prompts", "FILE", CLI_TEXT, GENERATE_AT(prompts), 0, 0,
+     "JSON lines, each with \"prompt\", and \"id\", \"tokens\" or \"seed\""},
+    {"rows", "N", CLI_INTEGER, GENERATE_AT(rows), 1, 4096,
+     "texts of --prompts that are made at once (32)"},
     {"tokens", "N", CLI_INTEGER, GENERATE_AT(tokens), 1, 1e9, "tokens to make at most (200)"},
     {"temperature", "X", CLI_REAL, GENERATE_AT(temperature), 0, 1e6,
      "below 1 surer, above 1 bolder, 0 always the likeliest (0.8)"},
@@ -144,9 +138,21 @@ static void print_end(const weft_generation *done) {
     cli_say(stderr, "\n");
 }
 
+weft_generate_options cli_generate_how(const cli_generate_options *values) {
+    return (weft_generate_options){.tokens = values->tokens,
+                                   .temperature = values->temperature,
+                                   .top_k = values->top_k,
+                                   .top_p = values->top_p,
+                                   .min_p = values->min_p,
+                                   .repetition_penalty = values->repetition_penalty,
+                                   .stop_texts = values->stop.items,
+                                   .stop_count = values->stop.count,
+                                   .seed = (uint64_t)values->seed};
+}
+
 /* Of several processes, rank 0 has the prompt and shows the text. */
-static int generate(weft_world *world, const weft_plan *plan, const char *checkpoint,
-                    const generate_options *values, const buffer *prompt) {
+static int generate_one(weft_world *world, const weft_plan *plan, const char *checkpoint,
+                        const cli_generate_options *values, const buffer *prompt) {
     output o = {.json = values->json};
     weft_generator *g;
     weft_generation done;
@@ -159,17 +165,9 @@ static int generate(weft_world *world, const weft_plan *plan, const char *checkp
                                    .plan = plan,
                                    .world = world,
                                    .context = 4 * (int64_t)prompt->used + 68 + values->tokens};
-    weft_generate_options how = {.tokens = values->tokens,
-                                 .temperature = values->temperature,
-                                 .top_k = values->top_k,
-                                 .top_p = values->top_p,
-                                 .min_p = values->min_p,
-                                 .repetition_penalty = values->repetition_penalty,
-                                 .stop_texts = values->stop.items,
-                                 .stop_count = values->stop.count,
-                                 .seed = (uint64_t)values->seed,
-                                 .context = &o,
-                                 .text = rank == 0 ? show : NULL};
+    weft_generate_options how = cli_generate_how(values);
+    how.context = &o;
+    how.text = rank == 0 ? show : NULL;
     if (weft_generator_open(checkpoint, &open, &g) < 0) return cli_failed_rank(rank);
     const char *note = weft_generator_info_of(g).note;
     if (note) cli_say(stderr, "weft: %s\n", note);
@@ -202,8 +200,14 @@ static int generate(weft_world *world, const weft_plan *plan, const char *checkp
     return code;
 }
 
+static int generate(weft_world *world, const weft_plan *plan, const char *checkpoint,
+                    const cli_generate_options *values, const buffer *prompt) {
+    return values->prompts ? cli_generate_many(world, plan, checkpoint, values)
+                           : generate_one(world, plan, checkpoint, values, prompt);
+}
+
 static int generate_across(const weft_launcher *launcher, const weft_plan *plan,
-                           const char *checkpoint, const generate_options *values,
+                           const char *checkpoint, const cli_generate_options *values,
                            const buffer *prompt) {
     weft_world *world;
     weft_world_options options = {.links = ""};
@@ -215,7 +219,7 @@ static int generate_across(const weft_launcher *launcher, const weft_plan *plan,
 
 /* With the prompt: reads the plan, and finds the processes. */
 static int generate_on(const weft_launcher *launcher, const char *checkpoint,
-                       const generate_options *values, const buffer *prompt) {
+                       const cli_generate_options *values, const buffer *prompt) {
     weft_plan *plan = NULL;
     if (values->plan && weft_plan_load(values->plan, &plan) < 0)
         return cli_failed_rank(launcher->rank);
@@ -226,15 +230,20 @@ static int generate_on(const weft_launcher *launcher, const char *checkpoint,
     return code;
 }
 
-static int run_words(const cli_verb *verb, int count, char **words, generate_options *values) {
+static int run_words(const cli_verb *verb, int count, char **words, cli_generate_options *values) {
     int code, left;
     if (!cli_parse(verb, count, words, values, &left, &code)) return code;
     if (left == 0) return cli_usage(verb, "generate needs a checkpoint");
     if (left > 1)
         return cli_usage(verb, "generate takes one checkpoint; '%s' is one word too many%s",
-                         words[1], *values->prompt ? "" : " (the prompt follows --prompt)");
+                         words[1],
+                         values->prompt || values->prompts ? "" : " (the prompt follows --prompt)");
     for (int i = 0; i < values->stop.count; i++)
         if (!*values->stop.items[i]) return cli_usage(verb, "--stop is empty");
+    if (values->prompts && values->prompt)
+        return cli_usage(verb, "--prompt and --prompts are two ways to give prompts");
+    if (values->rows && !values->prompts) return cli_usage(verb, "--rows belongs to --prompts");
+    if (!values->prompt) values->prompt = "";
     buffer prompt = {0};
     weft_launcher launcher;
     if ((code = cli_find_launcher(&launcher)) != CLI_DONE) return code;
@@ -243,6 +252,8 @@ static int run_words(const cli_verb *verb, int count, char **words, generate_opt
                                "itself");
     if (launcher.rank > 0) {
         /* rank 0 has it */
+    } else if (values->prompts) {
+        if (weft_prompts_read(values->prompts, &values->file) < 0) return cli_failed();
     } else if (!strcmp(values->prompt, "-")) {
         if (!read_stdin(&prompt)) {
             free(prompt.data);
@@ -253,16 +264,13 @@ static int run_words(const cli_verb *verb, int count, char **words, generate_opt
     }
     code = generate_on(&launcher, words[0], values, &prompt);
     free(prompt.data);
+    weft_prompts_free(values->file);
     return code;
 }
 
 static int run(const cli_verb *verb, int count, char **words) {
-    generate_options values = {.prompt = "",
-                               .tokens = 200,
-                               .top_k = 40,
-                               .temperature = 0.8,
-                               .top_p = 1,
-                               .repetition_penalty = 1};
+    cli_generate_options values = {
+        .tokens = 200, .top_k = 40, .temperature = 0.8, .top_p = 1, .repetition_penalty = 1};
     if (!cli_texts_create(&values.stop, count)) return CLI_FAILED;
     int code = run_words(verb, count, words, &values);
     cli_texts_free(&values.stop);
@@ -272,7 +280,8 @@ static int run(const cli_verb *verb, int count, char **words) {
 const cli_verb cli_generate = {
     .name = "generate",
     .summary = "continue a text with a trained model",
-    .usage = "generate CHECKPOINT --prompt TEXT [--tokens N] [--temperature X] [--top-k K] "
+    .usage = "generate CHECKPOINT --prompt TEXT | --prompts FILE [--rows N] [--tokens N] "
+             "[--temperature X] [--top-k K] "
              "[--top-p P] [--min-p P] [--repetition-penalty X] [--stop TEXT]... [--seed S] "
              "[--threads N] [--devices N] [--plan FILE] [--tokenizer FILE] [--json]",
     .example = "weft generate run/ --prompt 'To be, or' --tokens 100 --temperature 0.7",
@@ -284,6 +293,7 @@ const cli_verb cli_generate = {
         "what they mean in transformers, and apply in its order: penalty, temperature, top-k, "
         "top-p,\n"
         "min-p. A text that --stop ends holds the stop text.\n"
+        "--prompts makes one JSON object a line, in the order of the prompts.\n"
         "Started by weft launch, mpirun, srun or torchrun: one device for each process.",
     .options = options,
     .run = run,

@@ -1,9 +1,11 @@
 /* `weft infer`: a model's outputs for the samples of a file. */
 #include "cli/infer/trained.h"
 
+#include <string.h>
+
 typedef struct infer_options {
     cli_job_source source;
-    const char *input, *output, *checkpoint;
+    const char *input, *output, *export, *checkpoint;
     int64_t rows;
     bool json;
 } infer_options;
@@ -13,6 +15,8 @@ static const cli_option options[] = {
     {"input", "FILE", CLI_TEXT, INFER_AT(input), 0, 0,
      "npy: whole numbers [samples, length], or images"},
     {"out", "FILE", CLI_TEXT, INFER_AT(output), 0, 0, "npy: the logits, in f32"},
+    {"export", "FOLDER", CLI_TEXT, INFER_AT(export), 0, 0,
+     "write program and weights of each rank there; they run without job and checkpoint"},
     {"rows", "N", CLI_INTEGER, INFER_AT(rows), 1, INT32_MAX,
      "samples that are computed together (the job's microbatch)"},
     {"devices", "N", CLI_INTEGER, CLI_JOB_AT(infer_options, devices), 1, INT32_MAX,
@@ -61,25 +65,61 @@ static int compute(weft_world *world, int rank, const weft_job *job, const void 
     return CLI_DONE;
 }
 
+static int export(weft_world *world, int rank, const weft_job *job, const void *context) {
+    const infer_options *values = context;
+    const weft_infer_options options = {.checkpoint = values->checkpoint,
+                                        .batch = values->rows,
+                                        .events = {.note = cli_trained_note}};
+    weft_infer *infer;
+    if (weft_infer_open(world, job, &options, &infer) < 0) return cli_failed_rank(rank);
+    const int devices = weft_infer_info_of(infer).devices;
+    int code = weft_infer_export(infer, values->export) < 0 ? cli_failed_rank(rank) : CLI_DONE;
+    weft_infer_close(infer);
+    if (code == CLI_DONE && rank == 0)
+        cli_say(stdout, "%s: the program and the weights of %d device%s\n", values->export, devices,
+                devices == 1 ? "" : "s");
+    return code;
+}
+
+/* One word: an exported folder. */
+static int run_exported(const cli_verb *verb, infer_options *values, const char *folder) {
+    const cli_job_source *source = &values->source;
+    if (strchr(folder, '='))
+        return cli_usage(verb, "%s needs a job and a checkpoint, or an exported folder",
+                         verb->name);
+    if (values->export || values->rows || source->devices || source->plan)
+        return cli_usage(verb, "an exported folder has its devices, plan and rows: an export, and "
+                               "options that set them, need a job and a checkpoint");
+    values->checkpoint = folder;
+    return cli_exported_run(compute, values);
+}
+
 static int run(const cli_verb *verb, int count, char **words) {
     infer_options values = {.input = NULL};
     int code, left;
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
-    if (!values.input || !values.output)
-        return cli_usage(verb, "infer needs --input FILE and --out FILE");
+    if (values.export ? values.input || values.output : !values.input || !values.output)
+        return cli_usage(verb, "infer needs --input FILE and --out FILE, or --export FOLDER");
+    if (left == 1) return run_exported(verb, &values, words[0]);
     code = cli_trained_words(verb, left, words, &values.source, &values.checkpoint);
-    return code == CLI_DONE ? cli_trained_run(&values.source, compute, &values) : code;
+    return code == CLI_DONE
+               ? cli_trained_run(&values.source, values.export ? export : compute, &values)
+               : code;
 }
 
 const cli_verb cli_infer = {
     .name = "infer",
     .summary = "compute a trained model's outputs for the samples of a file",
     .usage = "infer JOB.yaml CHECKPOINT --input X.npy --out Y.npy [key=value ...] [--rows N] "
-             "[--devices N] [--plan FILE] [--json]",
+             "[--devices N] [--plan FILE] [--json]\n"
+             "       weft infer JOB.yaml CHECKPOINT --export FOLDER [key=value ...] [--rows N] "
+             "[--devices N] [--plan FILE]\n"
+             "       weft infer FOLDER --input X.npy --out Y.npy [--json]",
     .example = "weft infer job.yaml run --input tokens.npy --out logits.npy",
     .notes =
         "The job says how: precision and plan. CHECKPOINT is the directory of a run (its newest\n"
-        "good step is taken), one of its steps, or a Hugging Face directory.\n"
+        "good step is taken), one of its steps, or a Hugging Face directory. FOLDER is what\n"
+        "--export wrote.\n"
         "Started by weft launch, mpirun, srun or torchrun: one device for each process.",
     .options = options,
     .run = run,

@@ -36,6 +36,19 @@ static int use_across(int rank, const weft_job *job, cli_trained_use *use, const
     return code;
 }
 
+int cli_exported_run(cli_trained_use *use, const void *values) {
+    weft_launcher launcher;
+    weft_world *world;
+    weft_world_options options = {.links = ""};
+    int code = cli_find_launcher(&launcher);
+    if (code != CLI_DONE) return code;
+    if (!launcher.name || launcher.size == 1) return use(NULL, 0, NULL, values);
+    if (weft_world_join(&options, &world) < 0) return cli_failed_rank(launcher.rank);
+    code = use(world, launcher.rank, NULL, values);
+    weft_world_leave(world);
+    return code;
+}
+
 int cli_trained_run(const cli_job_source *source, cli_trained_use *use, const void *values) {
     weft_launcher launcher;
     weft_job *job;

@@ -41,4 +41,8 @@ typedef struct cli_plan_files {
  * `source` NULL: no job. */
 int cli_plan_diff(const cli_plan_files *files, const cli_job_source *source, bool as_json);
 
+/* infer.c: layouts and memory of the model in use; rows 0: the job's microbatch;
+ * length 0: the job's. */
+int cli_plan_infer(const weft_job *job, int64_t rows, int64_t length, bool json);
+
 #endif

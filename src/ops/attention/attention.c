@@ -10,7 +10,9 @@
  * Options:
  *
  *     causal   Query i sees keys j <= i + offset. The offset is tk - tq, or `position` if the keys
- *              are a cache: i32 [], or i32 [batch], one for each sample.
+ *              are a cache: i32 [], or i32 [batch], one for each sample. With i32 [b, 2], the
+ *              row of k and v that the sample attends to, and its position; then k and v may have
+ *              another batch, and there is no gradient.
  *     window   If not 0, query i sees only the last `window` of these keys: j > i + offset - window
  *              (Child et al., "Sparse Transformers", 2019; Jiang et al., "Mistral 7B", 2023,
  *              section 2).
@@ -47,7 +49,8 @@ static const int64_t WINDOW_MAX = INT64_C(1) << 40; /* keeps sums with positions
 typedef struct problem {
     int64_t batch, tq, tk, heads, kv_heads, dim, offset, window;
     const double *positions; /* [batch], added to the offset; NULL: none */
-    bool causal, single; /* `single`: lse is f32 */
+    const double *rows;      /* pairs of a row of k and v, and a position; NULL: the batch is one */
+    bool causal, single;     /* `single`: lse is f32 */
     double scale, rate;
     const double *q, *k, *v, *mask;
     bool mask_is_bool;
@@ -120,7 +123,8 @@ static problem problem_of(const weft_node *n, const wefti_random *random, const 
                  .mask = wefti_op_optional(n, in, first)};
     p.single = wefti_op_statistics_dtype(q->dtype) == WEFT_F32;
     p.positions = position && wefti_in(n, first + 1)->rank == 1 ? position : NULL;
-    p.offset = offset_of(n, p.positions ? (const double[]){0.0} : position);
+    p.rows = position && wefti_in(n, first + 1)->rank == 2 ? position : NULL;
+    p.offset = offset_of(n, p.positions || p.rows ? (const double[]){0.0} : position);
     if (mask) {
         p.mask_is_bool = mask->dtype == WEFT_BOOL;
         p.mask_head = mask->shape[1] == 1 ? 0 : p.tq * p.tk;
@@ -139,6 +143,7 @@ static int64_t query_at(const problem *p, int64_t b, int64_t i, int64_t h) {
     return ((b * p->tq + i) * p->heads + h) * p->dim;
 }
 static int64_t key_at(const problem *p, int64_t b, int64_t j, int64_t h) {
+    if (p->rows) b = (int64_t)p->rows[2 * b];
     return ((b * p->tk + j) * p->kv_heads + h / (p->heads / p->kv_heads)) * p->dim;
 }
 
@@ -150,7 +155,8 @@ static double dot(const double *a, const double *b, int64_t count) {
 
 /* The score of query i and key j. -inf if query i may not see key j. */
 static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
-    const int64_t last = i + p->offset + (p->positions ? (int64_t)p->positions[b] : 0);
+    const int64_t last = i + p->offset + (p->positions ? (int64_t)p->positions[b] : 0) +
+                         (p->rows ? (int64_t)p->rows[2 * b + 1] : 0);
     if (p->causal && j > last) return -INFINITY;
     if (p->window && j <= last - p->window) return -INFINITY;
     double mask = 0.0;
@@ -172,21 +178,29 @@ static double kept(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
 
 /* ---- shapes ---- */
 
-weft_status wefti_attention_check_position(const weft_node *n, int i) {
+weft_status wefti_attention_check_position(const weft_node *n, int i, int of) {
     const weft_desc *position = wefti_in(n, i);
     if (!position) return WEFT_OK;
+    const int64_t batch = wefti_in(n, of)->shape[0];
     WEFT_TRY(wefti_op_check_i32(n, i));
-    WEFT_TRY(wefti_op_check_rank(n, i, 0, 1));
-    WEFT_REQUIRE(position->rank == 0 || position->shape[0] == wefti_in(n, 0)->shape[0],
-                 WEFT_E_SHAPE, "%s: the position is %s and operand 0 is %s; it must be [] or [%lld]",
-                 n->op->name, TEXT(position), TEXT(wefti_in(n, 0)),
-                 (long long)wefti_in(n, 0)->shape[0]);
+    WEFT_TRY(wefti_op_check_rank(n, i, 0, 2));
+    WEFT_REQUIRE((position->rank == 0 || position->shape[0] == batch) &&
+                     (position->rank < 2 || position->shape[1] == 2),
+                 WEFT_E_SHAPE,
+                 "%s: the position is %s and operand %d is %s; it must be [], [%lld] or [%lld, 2]",
+                 n->op->name, TEXT(position), of, TEXT(wefti_in(n, of)), (long long)batch,
+                 (long long)batch);
     return WEFT_OK;
 }
 
-void wefti_attention_split_position(const weft_node *n, int i, wefti_split_rule *r) {
+void wefti_attention_split_position(const weft_node *n, int i, int of, wefti_split_rule *r) {
     const weft_desc *position = wefti_in(n, i);
-    if (position && position->rank == 1) r->in[i][0] = r->in[0][0];
+    if (position && position->rank > 0) r->in[i][0] = r->in[of][0];
+}
+
+bool wefti_attention_by_row(const weft_node *n, int i) {
+    const weft_desc *position = wefti_in(n, i);
+    return position && position->rank == 2;
 }
 
 static weft_status check_window(const weft_node *n) {
@@ -209,9 +223,10 @@ static weft_status check(const weft_node *n, int first) {
     }
     WEFT_TRY(wefti_op_check_mix(n, 0));
     WEFT_TRY(wefti_op_check_same_shape(n, 1, 2));
-    WEFT_REQUIRE(q->shape[0] == k->shape[0] && q->shape[3] == k->shape[3], WEFT_E_SHAPE,
-                 "%s: q is %s and k is %s; batch and head size must be equal", n->op->name, TEXT(q),
-                 TEXT(k));
+    WEFT_REQUIRE((q->shape[0] == k->shape[0] || wefti_attention_by_row(n, first + 1)) &&
+                     q->shape[3] == k->shape[3],
+                 WEFT_E_SHAPE, "%s: q is %s and k is %s; batch and head size must be equal",
+                 n->op->name, TEXT(q), TEXT(k));
     WEFT_REQUIRE(q->shape[3] >= 1 && k->shape[2] >= 1 && q->shape[2] % k->shape[2] == 0,
                  WEFT_E_SHAPE, "%s: q is %s and k is %s; q's heads must be a multiple of k's",
                  n->op->name, TEXT(q), TEXT(k));
@@ -234,7 +249,7 @@ static weft_status check(const weft_node *n, int first) {
     weft_desc scores = scores_of(n);
     WEFT_TRY(wefti_op_check_place(n, &scores));
     if (wefti_in(n, first + 1)) {
-        WEFT_TRY(wefti_attention_check_position(n, first + 1));
+        WEFT_TRY(wefti_attention_check_position(n, first + 1, 0));
         WEFT_REQUIRE(wefti_attr_int(n, "causal"), WEFT_E_ARG,
                      "%s: a position is given, which only causal attention uses", n->op->name);
     }
@@ -253,6 +268,8 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
 
 static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count) {
     WEFT_TRY(check(n, 6));
+    WEFT_REQUIRE(!wefti_attention_by_row(n, 7), WEFT_E_NO_IMPL,
+                 "%s: attention to rows of a cache has no gradient", n->op->name);
     const weft_desc *q = wefti_in(n, 0);
     WEFT_TRY(wefti_op_check_same_shape(n, 0, 3));
     WEFT_TRY(wefti_op_check_same_shape(n, 0, 5));
@@ -311,12 +328,14 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
     int8_t batch = wefti_op_factor(r, "batch", -1, q->shape[0], WEFTI_FACTOR_FREE);
     /* Counts key heads. The query heads of a group stay with their key head. */
     int8_t heads = wefti_op_factor(r, "heads", -1, k->shape[2], WEFTI_FACTOR_FREE);
-    bool self = q->shape[1] == k->shape[1];
+    const bool by_row = wefti_attention_by_row(n, first + 1);
+    bool self = q->shape[1] == k->shape[1] && !by_row;
+    int8_t rows = by_row ? wefti_op_factor(r, "rows", -1, k->shape[0], WEFTI_FACTOR_WHOLE) : batch;
     int8_t queries =
         wefti_op_factor(r, self ? "seq" : "queries", -1, q->shape[1], WEFTI_FACTOR_RING);
     int8_t keys = self ? queries : wefti_op_factor(r, "keys", -1, k->shape[1], WEFTI_FACTOR_RING);
     int8_t dim = wefti_op_factor(r, "dim", -1, q->shape[3], WEFTI_FACTOR_WHOLE);
-    int8_t of_q[] = {batch, queries, heads, dim}, of_k[] = {batch, keys, heads, dim};
+    int8_t of_q[] = {batch, queries, heads, dim}, of_k[] = {rows, keys, heads, dim};
     int8_t of_lse[] = {-1, batch, heads, queries};
     wefti_op_assign(r->in[0], 0, of_q, 0, 4);
     for (int i = 1; i < 3; i++) wefti_op_assign(r->in[i], 0, of_k, 0, 4);
@@ -335,7 +354,7 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
         for (int d = 0; d < 4; d++)
             if (mask->shape[d] != 1) r->in[first][d] = of_mask[d];
     }
-    wefti_attention_split_position(n, first + 1, r);
+    wefti_attention_split_position(n, first + 1, 0, r);
     return WEFT_OK;
 }
 
@@ -356,7 +375,7 @@ static weft_status split_mask_grad(const weft_node *n, wefti_split_rule *r) {
         wefti_op_assign(r->in[i], 0, i == 4 ? of_lse : i == 1 || i == 2 ? of_k : of_q, 0, 4);
     for (int d = 0; d < 4; d++)
         if (d >= 2 || mask->shape[d] != 1) r->in[6][d] = r->out[0][d] = of_mask[d];
-    wefti_attention_split_position(n, 7, r);
+    wefti_attention_split_position(n, 7, 0, r);
     return WEFT_OK;
 }
 

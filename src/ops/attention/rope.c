@@ -10,8 +10,9 @@
  *     cache_write(cache [batch, length, heads, dim], x [batch, seq, heads, dim], position)
  *         writes x into the rows from `position` on, in place; for generation, not differentiable
  *
- * position is an i32 scalar, or i32 [batch]: one for each sample; 0 when absent. `offset` is the begin of a piece of a split sequence
- * (localize), so that rows are free. */
+ * position is an i32 scalar, or i32 [batch]: one for each sample; 0 when absent. i32 [batch, 2]:
+ * the row of the cache that a sample belongs to, and its position. Several samples may have one
+ * row. `offset` is the begin of a piece of a split sequence (localize), so that rows are free. */
 #include "ops/attention/attention.h"
 
 /* Attributes in this order. */
@@ -25,7 +26,8 @@ static const wefti_attr attrs[] = {WEFTI_F("theta", 10000.0), WEFTI_I("offset", 
 /* The position of sample b among operand i, which may be absent. */
 static double position_of(const weft_node *n, const double *position, int i, int64_t b) {
     if (!position) return 0.0;
-    return position[wefti_in(n, i)->rank ? b : 0];
+    const int rank = wefti_in(n, i)->rank;
+    return position[rank == 2 ? 2 * b + 1 : rank ? b : 0];
 }
 
 /* ---- rope ---- */
@@ -72,7 +74,7 @@ static weft_status infer_rope(const weft_node *n, weft_desc *out, int *out_count
     WEFT_REQUIRE(x->shape[3] % 2 == 0, WEFT_E_SHAPE,
                  "%s: %s: the last dimension, %lld, must be even: it turns in pairs", n->op->name,
                  TEXT(x), (long long)x->shape[3]);
-    WEFT_TRY(wefti_attention_check_position(n, 1));
+    WEFT_TRY(wefti_attention_check_position(n, 1, 0));
     *out = *x;
     return WEFT_OK;
 }
@@ -92,7 +94,7 @@ static weft_status split_rope(const weft_node *n, wefti_split_rule *r) {
     for (int d = 0; d < 4; d++)
         r->in[0][d] = r->out[0][d] = wefti_op_factor(
             r, names[d], -1, x->shape[d], d < 3 ? WEFTI_FACTOR_FREE : WEFTI_FACTOR_WHOLE);
-    wefti_attention_split_position(n, 1, r);
+    wefti_attention_split_position(n, 1, 0, r);
     return WEFT_OK;
 }
 
@@ -181,27 +183,33 @@ static weft_status infer_cache_write(const weft_node *n, weft_desc *out, int *ou
     const weft_desc *cache = wefti_in(n, 0), *x = wefti_in(n, 1);
     WEFT_TRY(wefti_op_check_rank(n, 0, 4, 4));
     WEFT_TRY(wefti_op_check_rank(n, 1, 4, 4));
-    bool fits = x->shape[0] == cache->shape[0] && x->shape[1] <= cache->shape[1] &&
+    const weft_desc *position = wefti_in(n, 2);
+    bool by_row = position && position->rank == 2;
+    bool fits = (by_row || x->shape[0] == cache->shape[0]) && x->shape[1] <= cache->shape[1] &&
                 x->shape[2] == cache->shape[2] && x->shape[3] == cache->shape[3];
     WEFT_REQUIRE(
         fits && x->dtype == cache->dtype, WEFT_E_SHAPE,
         "cache_write: %s into a cache %s: dtype, batch, heads and head size must be equal, and "
         "the rows no more",
         TEXT(x), TEXT(cache));
-    WEFT_TRY(wefti_attention_check_position(n, 2));
+    WEFT_TRY(wefti_attention_check_position(n, 2, 1));
     *out = *cache;
     return WEFT_OK;
 }
 
 static weft_status split_cache_write(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *cache = wefti_in(n, 0), *x = wefti_in(n, 1);
+    const bool by_row = wefti_in(n, 2)->rank == 2;
     for (int d = 0; d < 4; d++) {
+        const bool whole = d == 1 || (d == 0 && by_row);
         int8_t f = wefti_op_factor(r, "d", d, cache->shape[d],
-                                   d == 1 ? WEFTI_FACTOR_WHOLE : WEFTI_FACTOR_FREE);
+                                   whole ? WEFTI_FACTOR_WHOLE : WEFTI_FACTOR_FREE);
         r->in[0][d] = r->out[0][d] = f;
-        r->in[1][d] = d == 1 ? wefti_op_factor(r, "rows", -1, x->shape[1], WEFTI_FACTOR_WHOLE) : f;
+        r->in[1][d] = d == 1  ? wefti_op_factor(r, "rows", -1, x->shape[1], WEFTI_FACTOR_WHOLE)
+                      : whole ? wefti_op_factor(r, "samples", -1, x->shape[0], WEFTI_FACTOR_WHOLE)
+                              : f;
     }
-    wefti_attention_split_position(n, 2, r);
+    wefti_attention_split_position(n, 2, 1, r);
     return WEFT_OK;
 }
 
@@ -224,8 +232,12 @@ static weft_status reference_cache_write(const weft_node *n, const wefti_random 
         WEFT_REQUIRE(position >= 0 && position + seq <= length, WEFT_E_ARG,
                      "cache_write: rows [%lld, %lld) of a cache of %lld", (long long)position,
                      (long long)(position + seq), (long long)length);
+        int64_t to = wefti_in(n, 2)->rank == 2 ? (int64_t)in[2][2 * b] : b;
+        WEFT_REQUIRE(to >= 0 && to < cache->shape[0], WEFT_E_ARG,
+                     "cache_write: sample %lld of a cache of %lld", (long long)to,
+                     (long long)cache->shape[0]);
         for (int64_t i = 0; i < seq * row; i++)
-            out[0][(b * length + position) * row + i] = in[1][b * seq * row + i];
+            out[0][(to * length + position) * row + i] = in[1][b * seq * row + i];
     }
     return WEFT_OK;
 }
@@ -249,6 +261,7 @@ static const wefti_op_case cases_cache_write[] = {
     CASE(NULL, "bf16[1,4,1,3]", "bf16[1,1,1,3]", "i32[]<4"),
     CASE(NULL, "f32[2,3,1,2]", "f32[2,3,1,2]", "i32[]<1"),
     CASE(NULL, "f32[3,7,2,4]", "f32[3,2,2,4]", "i32[3]<5"),
+    CASE(NULL, "f32[5,6,2,4]", "f32[1,1,2,4]", "i32[1,2]<5"),
     CASES_END};
 
 const weft_op_def weft_op_rope = {

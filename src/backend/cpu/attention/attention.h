@@ -22,11 +22,11 @@ typedef struct wefti_attention_shape {
     float scale;      /* usually 1 / sqrt(dim) */
     bool causal;      /* query i sees keys j <= i + q_offset */
     int64_t q_offset; /* position of query 0 among the keys: k_len - q_len aligns the ends */
-    /* The samples have offsets of their own. `positions` [batch], which only a run knows, are added
-     * to q_offset. The forward pass only */
-    bool by_sample;
+    /* The samples have offsets of their own. `positions`, which only a run knows, are added to
+     * q_offset: [batch], or [batch, 2] with the row of k and v in front. The forward pass only */
+    bool by_sample, by_row;
     const int32_t *positions;
-    int64_t window;   /* causal: also requires j > i + q_offset - window; 0: no window */
+    int64_t window; /* causal: also requires j > i + q_offset - window; 0: no window */
     /* Optional mask. f32 and bf16 masks are added to the scaled scores. u8 and bool masks keep the
      * pairs with nonzero elements. Element [b, h, i, j] lies at b * mask_batch + h * mask_head + i
      * * mask_row + j. Strides may be 0. */
@@ -61,7 +61,16 @@ typedef struct wefti_attention_args {
 static inline wefti_attention_args wefti_attention_of_sample(const wefti_attention_args *a,
                                                              int64_t b) {
     wefti_attention_args own = *a;
-    if (own.shape.positions) own.shape.q_offset += own.shape.positions[b];
+    const wefti_attention_shape *s = &a->shape;
+    if (!s->positions) return own;
+    own.shape.q_offset += s->positions[s->by_row ? 2 * b + 1 : b];
+    if (s->by_row) {
+        const int64_t rows = s->positions[2 * b] - b;
+        own.k.data = (const char *)a->k.data +
+                     rows * a->k_strides.batch * (int64_t)weft_dtype_bytes(a->k.dtype);
+        own.v.data = (const char *)a->v.data +
+                     rows * a->v_strides.batch * (int64_t)weft_dtype_bytes(a->v.dtype);
+    }
     return own;
 }
 

@@ -12,6 +12,7 @@ typedef struct attention_kernel {
     weft_dtype q, k, v, o, d_o;
     int mask, position;   /* operand numbers, -1: absent */
     int64_t piece_offset; /* position of query 0 minus position of key 0, in the whole tensor */
+    int64_t rows;         /* of k and v */
 } attention_kernel;
 
 static wefti_attention_strides dense(int64_t seq, int64_t heads, int64_t dim) {
@@ -36,6 +37,15 @@ static wefti_attention_shape shape_now(const attention_kernel *k, const wefti_ru
     return s;
 }
 
+/* The kernels trust the rows. */
+static weft_status check_rows(const attention_kernel *k, const wefti_attention_shape *s) {
+    for (int64_t b = 0; s->by_row && b < s->batch; b++)
+        WEFT_REQUIRE(s->positions[2 * b] >= 0 && s->positions[2 * b] < k->rows, WEFT_E_ARG,
+                     "attention: row %d of a cache of %lld", s->positions[2 * b],
+                     (long long)k->rows);
+    return WEFT_OK;
+}
+
 static weft_status run_attention(const wefti_kernel *kernel, const wefti_run *run,
                                  const void *const *in, void *const *out, void *workspace) {
     const attention_kernel *k = (const attention_kernel *)kernel;
@@ -51,6 +61,7 @@ static weft_status run_attention(const wefti_kernel *kernel, const wefti_run *ru
                               .o_strides = dense(s.q_len, s.q_heads, s.dim),
                               .lse = out[1],
                               .workspace = workspace};
+    WEFT_TRY(check_rows(k, &s));
     k->kernels->attention(run->pool, &a);
     return WEFT_OK;
 }
@@ -165,7 +176,9 @@ static weft_status common(const weft_node *n, const wefti_prepare *options, int 
     s->q_offset = s->k_total - s->q_total + k->piece_offset;
     k->mask = m ? mask : -1;
     k->position = p ? position : -1;
-    s->by_sample = p && p->rank == 1;
+    s->by_sample = p && p->rank > 0;
+    s->by_row = p && p->rank == 2;
+    k->rows = key->shape[0];
     if (m) {
         s->mask.dtype = m->dtype;
         int64_t strides[WEFT_MAX_RANK];
@@ -207,7 +220,7 @@ static weft_status attention_grad(const weft_node *n, const wefti_prepare *optio
         !wefti_cpu_is_f32(wefti_in(n, 4)) || !wefti_cpu_is_real(wefti_in(n, 5)))
         return WEFT_E_NO_IMPL;
     attention_kernel *k;
-    if (n->inputs > 7 && wefti_in(n, 7) && wefti_in(n, 7)->rank == 1) return WEFT_E_NO_IMPL;
+    if (n->inputs > 7 && wefti_in(n, 7) && wefti_in(n, 7)->rank > 0) return WEFT_E_NO_IMPL;
     weft_status status = common(n, options, 6, 7, of_mask ? "attention mask" : "attention",
                                 of_mask ? run_mask_grad : run_attention_grad, &k);
     if (status < 0) return status;
@@ -235,6 +248,7 @@ typedef struct rope_kernel {
     weft_dtype x, y;
     bool inverse, has_position, by_sample; /* a position; one for each sample */
     float *table;    /* without a position: cos, then sin, [seq, dim / 2] each */
+    int64_t stride;  /* by sample: numbers of a position, the last of which counts; else 1 */
     int64_t *starts; /* by sample: the first row of each in the workspace's tables, else NULL */
 } rope_kernel;
 
@@ -253,7 +267,8 @@ static weft_status run_rope(const wefti_kernel *kernel, const wefti_run *run, co
     const int64_t tables = k->by_sample ? k->batch : 1, rows = k->seq * half;
     float *sin_table = cos_table + tables * rows;
     for (int64_t b = 0; k->has_position && b < tables; b++)
-        fill_tables(k, ((const int32_t *)in[1])[b], cos_table + b * rows, sin_table + b * rows);
+        fill_tables(k, ((const int32_t *)in[1])[b * k->stride + k->stride - 1],
+                    cos_table + b * rows, sin_table + b * rows);
     wefti_rope_args a = {.x = {in[0], k->x},
                          .y = {out[0], k->y},
                          .batch = k->batch,
@@ -319,7 +334,8 @@ static weft_status rope(const weft_node *n, const wefti_prepare *options, bool i
     k->y = wefti_out(n, 0)->dtype;
     k->inverse = inverse;
     k->has_position = p != NULL;
-    k->by_sample = p && p->rank == 1;
+    k->by_sample = p && p->rank > 0;
+    k->stride = p && p->rank == 2 ? 2 : 1;
     int64_t floats = k->seq * (k->dim / 2) * (k->by_sample ? k->batch : 1);
     if (p)
         base->workspace_bytes = floats * 8;
@@ -343,8 +359,9 @@ WEFTI_CPU_FORM(wefti_cpu_rope_grad, rope, true)
 
 typedef struct cache_kernel {
     wefti_kernel base;
-    int64_t batch, length, seq, row_bytes;
-    bool by_sample; /* each sample has a position */
+    int64_t batch, length, seq, row_bytes; /* batch: of x */
+    int64_t samples;                       /* of the cache */
+    bool by_sample, by_row; /* each sample has a position; and the number of its own in the cache */
 } cache_kernel;
 
 static weft_status run_cache(const wefti_kernel *kernel, const wefti_run *run,
@@ -353,13 +370,16 @@ static weft_status run_cache(const wefti_kernel *kernel, const wefti_run *run,
     (void)run;
     (void)workspace;
     const int32_t *position = in[2];
-    for (int64_t b = 0; b < (k->by_sample ? k->batch : 1); b++)
-        WEFT_REQUIRE(position[b] >= 0 && position[b] + k->seq <= k->length, WEFT_E_ARG,
-                     "cache_write: rows [%lld, %lld) of a cache of %lld", (long long)position[b],
-                     (long long)(position[b] + k->seq), (long long)k->length);
     for (int64_t b = 0; b < k->batch; b++) {
-        const int64_t at = position[k->by_sample ? b : 0];
-        memcpy((unsigned char *)out[0] + (b * k->length + at) * k->row_bytes,
+        const int64_t at = position[k->by_row ? 2 * b + 1 : k->by_sample ? b : 0];
+        const int64_t to = k->by_row ? position[2 * b] : b;
+        WEFT_REQUIRE(at >= 0 && at + k->seq <= k->length, WEFT_E_ARG,
+                     "cache_write: rows [%lld, %lld) of a cache of %lld", (long long)at,
+                     (long long)(at + k->seq), (long long)k->length);
+        WEFT_REQUIRE(to >= 0 && to < k->samples, WEFT_E_ARG,
+                     "cache_write: sample %lld of a cache of %lld", (long long)to,
+                     (long long)k->samples);
+        memcpy((unsigned char *)out[0] + (to * k->length + at) * k->row_bytes,
                (const unsigned char *)in[1] + b * k->seq * k->row_bytes,
                (size_t)(k->seq * k->row_bytes));
     }
@@ -374,10 +394,12 @@ weft_status wefti_cpu_cache_write(const weft_node *n, const wefti_prepare *optio
     wefti_kernel *base;
     WEFT_TRY(wefti_cpu_kernel(sizeof(cache_kernel), "cache", run_cache, &base));
     cache_kernel *k = (cache_kernel *)base;
-    k->batch = cache->shape[0];
+    k->batch = x->shape[0];
+    k->samples = cache->shape[0];
     k->length = cache->shape[1];
     k->seq = x->shape[1];
-    k->by_sample = wefti_in(n, 2)->rank == 1;
+    k->by_sample = wefti_in(n, 2)->rank > 0;
+    k->by_row = wefti_in(n, 2)->rank == 2;
     k->row_bytes = wefti_cpu_span(cache, 2, cache->rank) * (int64_t)weft_dtype_bytes(cache->dtype);
     *out = base;
     return WEFT_OK;

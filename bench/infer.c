@@ -1,0 +1,258 @@
+/* Decoding against the rate at which the same threads read memory, and prompts against weft's own
+ * matrix products, in one run, with random weights.
+ *
+ *     bench/infer [--model gpt2|llama1b|both] [--precision f32|bf16|both] [--threads 0] [--tokens 64]
+ *                 [--prompt 512] [--piece 64] [--rounds 5] [--layers N]
+ *
+ * gpt2 is GPT-2 124M; llama1b has 22 layers, hidden 2048, 32 heads, 4 heads of keys, ffn 5632 and
+ * 32000 tokens. --layers makes a smaller one. A round reads an array as large as the weights,
+ * decodes tokens one by one behind the prompt, computes a prompt in pieces, and multiplies squares,
+ * so that all see the same load of the machine. Prints one JSON object a line: medians, and CPU
+ * seconds of a token. In bf16 the activations are bf16 and the weights f32 in memory. */
+#include <pthread.h>
+
+#include "stepper.h"
+
+enum { INFER_ROUNDS = 64, INFER_THREADS = 256, SQUARE = 1536 };
+
+typedef struct bench {
+    const char *model, *precision;
+    int threads, rounds;
+    int64_t tokens, prompt, piece, layers;
+} bench;
+
+static int compare(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+static double median(double *x, int count) {
+    qsort(x, (size_t)count, sizeof *x, compare);
+    return x[count / 2];
+}
+static double cpu(void) {
+    struct rusage u;
+    (void)getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+/* ---- reading ---- */
+
+typedef struct part {
+    const float *data;
+    int64_t count;
+    float sum;
+} part;
+
+static void *read_part(void *context) {
+    enum { LANES = 64 }; /* independent sums, so that the loads are the limit */
+    part *p = context;
+    float sums[LANES] = {0};
+    for (int64_t i = 0; i + LANES <= p->count; i += LANES)
+        for (int k = 0; k < LANES; k++) sums[k] += p->data[i + k];
+    for (int k = 0; k < LANES; k++) p->sum += sums[k];
+    return NULL;
+}
+
+/* Bytes per second at which the threads read the array. */
+static double read_rate(const float *data, int64_t bytes, int threads) {
+    part parts[INFER_THREADS];
+    pthread_t ids[INFER_THREADS];
+    const int64_t each = bytes / 4 / threads;
+    const double start = stepper_now();
+    for (int t = 0; t < threads; t++) {
+        parts[t] = (part){.data = data + t * each, .count = each};
+        if (pthread_create(&ids[t], NULL, read_part, &parts[t])) exit(1);
+    }
+    volatile float sum = 0;
+    for (int t = 0; t < threads; t++) {
+        pthread_join(ids[t], NULL);
+        sum = sum + parts[t].sum;
+    }
+    return (double)bytes / (stepper_now() - start);
+}
+
+/* ---- the model ---- */
+
+typedef struct subject {
+    weft_model_config config;
+    weft_graph *graph, *piece_graph;
+    weft_session *session;
+    int32_t *ids, *positions;
+    int64_t piece, weights;
+    bool has_positions;
+} subject;
+
+static weft_model_config config_of(const bench *b, const char *name) {
+    weft_model_config c = {
+        .family = WEFT_FAMILY_GPT2, .layers = 12, .hidden = 768, .heads = 12, .vocab = 50257};
+    if (!strcmp(name, "llama1b"))
+        c = (weft_model_config){.family = WEFT_FAMILY_LLAMA,
+                                .layers = 22,
+                                .hidden = 2048,
+                                .heads = 32,
+                                .kv_heads = 4,
+                                .ffn = 5632,
+                                .vocab = 32000};
+    if (b->layers) c.layers = b->layers;
+    c.context = b->prompt + b->tokens + 1;
+    stepper_check(weft_model_complete(&c));
+    return c;
+}
+
+static subject open_subject(const bench *b, const char *name, weft_dtype dtype) {
+    weft_session_options o = weft_session_defaults();
+    subject s = {.config = config_of(b, name), .piece = b->piece};
+    weft_tensor_info info;
+    int program;
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    o.threads = b->threads;
+    stepper_check(weft_model_build(&s.config, WEFT_USE_DECODE, 1, 1, dtype, &s.graph));
+    stepper_check(weft_session_create(s.graph, &o, &s.session));
+    stepper_check(weft_model_build(&s.config, WEFT_USE_DECODE, 1, b->piece, dtype, &s.piece_graph));
+    stepper_check(weft_session_add(s.session, s.piece_graph, &program));
+    s.has_positions = weft_session_find(s.session, 1, "positions", &info) == WEFT_OK;
+    s.ids = malloc((size_t)b->piece * 4);
+    s.positions = malloc((size_t)b->piece * 4);
+    s.weights = weft_session_memory_of(s.session).parameter_bytes;
+    return s;
+}
+
+static void close_subject(subject *s) {
+    weft_session_destroy(s->session);
+    weft_graph_destroy(s->graph);
+    weft_graph_destroy(s->piece_graph);
+    free(s->ids);
+    free(s->positions);
+}
+
+/* Seconds of a prompt, in pieces. */
+static double run_prompt(const bench *b, const subject *s) {
+    const size_t bytes = (size_t)s->piece * 4;
+    const double start = stepper_now();
+    for (int64_t at = 0; at + s->piece <= b->prompt; at += s->piece) {
+        for (int64_t i = 0; i < s->piece; i++) {
+            s->ids[i] = (int32_t)((at + i) * 7919 % s->config.vocab);
+            s->positions[i] = (int32_t)(at + i);
+        }
+        stepper_check(weft_session_feed(s->session, 1, "tokens", s->ids, bytes));
+        stepper_check(weft_session_feed(s->session, 1, "position", s->positions, 4));
+        if (s->has_positions)
+            stepper_check(weft_session_feed(s->session, 1, "positions", s->positions, bytes));
+        stepper_check(weft_session_forward(s->session, 1, NULL));
+    }
+    return stepper_now() - start;
+}
+
+/* Seconds of a token, behind the prompt. */
+static double run_tokens(const bench *b, const subject *s) {
+    const double start = stepper_now();
+    for (int64_t i = 0; i < b->tokens; i++) {
+        const int32_t token = (int32_t)(i * 31 % s->config.vocab),
+                      position = (int32_t)(b->prompt + i);
+        stepper_check(weft_session_feed(s->session, 0, "tokens", &token, 4));
+        stepper_check(weft_session_feed(s->session, 0, "position", &position, 4));
+        stepper_check(weft_session_forward(s->session, 0, NULL));
+    }
+    return (stepper_now() - start) / (double)b->tokens;
+}
+
+/* ---- products ---- */
+
+static weft_session *open_square(const bench *b, weft_dtype dtype, weft_graph **out_graph) {
+    weft_session_options o = weft_session_defaults();
+    weft_session *s;
+    weft_graph *g;
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    o.threads = b->threads;
+    stepper_check(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", WEFT_DESC(dtype, SQUARE, SQUARE));
+    weft_value w = weft_param(g, "w", WEFT_DESC(WEFT_F32, SQUARE, SQUARE),
+                              (weft_init){.kind = WEFT_INIT_NORMAL, .scale = 0.02});
+    weft_output(g, "y", weft_linear(g, x, w, WEFT_NO_VALUE, false));
+    stepper_check(weft_graph_status(g));
+    stepper_check(weft_session_create(g, &o, &s));
+    *out_graph = g;
+    return s;
+}
+
+static double square_rate(weft_session *s, weft_dtype dtype) {
+    const size_t bytes = (size_t)SQUARE * SQUARE * weft_dtype_bytes(dtype);
+    void *zero = calloc(bytes, 1);
+    stepper_check(weft_session_feed(s, 0, "x", zero, bytes));
+    free(zero);
+    const double start = stepper_now();
+    stepper_check(weft_session_forward(s, 0, NULL));
+    return 2.0 * SQUARE * SQUARE * SQUARE / (stepper_now() - start);
+}
+
+/* ---- all ---- */
+
+static void measure(const bench *b, const char *name, const char *precision) {
+    const weft_dtype dtype = strcmp(precision, "bf16") ? WEFT_F32 : WEFT_BF16;
+    double reads[INFER_ROUNDS], tokens[INFER_ROUNDS], prompts[INFER_ROUNDS], squares[INFER_ROUNDS],
+        cpus[INFER_ROUNDS];
+    const int threads = b->threads ? b->threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    subject s = open_subject(b, name, dtype);
+    weft_graph *square_graph;
+    weft_session *square = open_square(b, dtype, &square_graph);
+    float *array = malloc((size_t)s.weights);
+    if (!array) exit(1);
+    memset(array, 0, (size_t)s.weights);
+    (void)run_prompt(b, &s); /* starts the session */
+    (void)run_tokens(b, &s);
+    for (int r = 0; r < b->rounds; r++) {
+        reads[r] = read_rate(array, s.weights, threads);
+        const double before = cpu();
+        tokens[r] = run_tokens(b, &s);
+        cpus[r] = (cpu() - before) / (double)b->tokens;
+        prompts[r] = run_prompt(b, &s);
+        squares[r] = square_rate(square, dtype);
+    }
+    /* the table of tokens is read at one row, and the head's products are needed for one row */
+    const double table = 4.0 * (double)(s.config.vocab * s.config.hidden);
+    const double read = (double)s.weights - (s.config.tied ? 0 : table);
+    const double layers = (double)s.weights - (s.config.tied ? table : 2 * table);
+    const double rate = median(reads, b->rounds), token = median(tokens, b->rounds),
+                 prompt = median(prompts, b->rounds), products = median(squares, b->rounds);
+    printf("{\"model\": \"%s\", \"precision\": \"%s\", \"threads\": %d, \"read_gb_s\": %.2f, "
+           "\"tokens_s\": %.2f, \"of_read_rate\": %.3f, \"cpu_s_of_a_token\": %.4f, "
+           "\"prompt_s\": %.3f, \"matmul_gflops\": %.1f, \"of_matmul_rate\": %.3f}\n",
+           name, precision, threads, rate / 1e9, 1 / token, read / token / rate,
+           median(cpus, b->rounds), prompt, products / 1e9,
+           layers / 4 * 2 * (double)b->prompt / prompt / products);
+    fflush(stdout);
+    free(array);
+    weft_session_destroy(square);
+    weft_graph_destroy(square_graph);
+    close_subject(&s);
+}
+
+int main(int argc, char **argv) {
+    bench b = {.model = "both",
+               .precision = "both",
+               .rounds = 5,
+               .tokens = 64,
+               .prompt = 512,
+               .piece = 64};
+    const stepper_option options[] = {
+        {"--model", STEPPER_TEXT, &b.model},    {"--precision", STEPPER_TEXT, &b.precision},
+        {"--threads", STEPPER_INT, &b.threads}, {"--rounds", STEPPER_INT, &b.rounds},
+        {"--tokens", STEPPER_LONG, &b.tokens},  {"--prompt", STEPPER_LONG, &b.prompt},
+        {"--piece", STEPPER_LONG, &b.piece},    {"--layers", STEPPER_LONG, &b.layers},
+        {NULL, STEPPER_FLAG, NULL}};
+    static const char *const models[] = {"gpt2", "llama1b"}, *const precisions[] = {"f32", "bf16"};
+    stepper unused = {0};
+    if (!stepper_read(&unused, options, argc, argv)) return 2;
+    if (b.rounds < 1 || b.rounds > INFER_ROUNDS || b.threads < 0 || b.threads > INFER_THREADS ||
+        b.tokens < 1 || b.piece < 2 || b.prompt < b.piece) {
+        fprintf(stderr, "%s: a number is out of range\n", argv[0]);
+        return 2;
+    }
+    for (int m = 0; m < 2; m++)
+        for (int p = 0; p < 2; p++)
+            if ((!strcmp(b.model, "both") || !strcmp(b.model, models[m])) &&
+                (!strcmp(b.precision, "both") || !strcmp(b.precision, precisions[p])))
+                measure(&b, models[m], precisions[p]);
+    return 0;
+}

@@ -1,0 +1,73 @@
+/* Inside a text generator, for the files of this folder.
+ *
+ * A generator for one text has two programs that share parameters and caches: one takes a single
+ * token, the other a piece of the prompt. A generator for several texts at once has programs of
+ * several sizes: each takes that many tokens, which may belong to any texts (many.c). */
+#ifndef WEFTI_INFER_GENERATOR_H
+#define WEFTI_INFER_GENERATOR_H
+
+#include "infer/generate.h"
+#include "session/agree.h"
+#include "session/session.h"
+#include "weft/data.h"
+
+enum {
+    GENERATE_PIECE = 64,   /* tokens of a piece of the prompt */
+    GENERATE_PROGRAMS = 5, /* of a generator for several texts */
+    GENERATE_MOST_ROWS = 4096
+};
+
+struct weft_generator {
+    char *path, *note;
+    weft_model_config config;
+    weft_tokenizer *tokenizer;
+    bool bytes;                      /* tokens are bytes */
+    weft_graph *graph, *piece_graph; /* piece_graph NULL: contexts of one token */
+    weft_session *session;
+    weft_world *world;          /* borrowed; NULL: one process */
+    wefti_agreement *agreement; /* the world's; NULL: one process */
+    bool follows;               /* rank 0 has the prompt and shows the text */
+    int64_t piece;              /* tokens of a piece; several texts: of the largest program */
+    int64_t choices;            /* tokens that have a text: the first ones of the vocabulary */
+    int32_t *window;            /* [context] tokens that the model sees */
+    int64_t count, cached;
+    int64_t *stopping;        /* [ranks of the world] */
+    int32_t *ids, *positions; /* [piece]; positions of several texts: pairs of row and position */
+    float *logits;            /* [piece, vocab] */
+    wefti_candidate *scratch; /* [choices] */
+    bool *seen;               /* [choices] tokens of the prompt and the text */
+    /* several texts at once */
+    int64_t rows; /* texts; 0: a generator for one text */
+    int programs;
+    int64_t sizes[GENERATE_PROGRAMS]; /* tokens of each program, ascending */
+    weft_graph *graphs[GENERATE_PROGRAMS];
+};
+
+/* ---- generate.c ---- */
+
+/* One process agrees with itself. */
+weft_status wefti_generator_agree(const weft_generator *g, weft_status status) WEFT_CHECKED;
+weft_status wefti_generator_broadcast(const weft_generator *g, weft_status status, void *data,
+                                      int64_t bytes) WEFT_CHECKED;
+/* A failure of this rank alone is told to the others. */
+weft_status wefti_generator_tell(const weft_generator *g, weft_status status);
+/* Whether some rank was asked to stop. */
+weft_status wefti_generator_stopped(const weft_generator *g, const weft_generate_options *o,
+                                    bool *out) WEFT_CHECKED;
+weft_status wefti_generate_check(const weft_generate_options *o) WEFT_CHECKED;
+/* Tokens of a prompt, with those that the tokenizer puts in front; 1 or more. wefti_free. */
+weft_status wefti_generator_encode(const weft_generator *g, const char *prompt, int64_t bytes,
+                                   int32_t **out, int64_t *out_count) WEFT_CHECKED;
+bool wefti_generator_is_end(const weft_generator *g, int32_t token);
+/* Rank 0's numbers, on all ranks. */
+weft_status wefti_generate_share(const weft_generator *g, weft_generate_options *o) WEFT_CHECKED;
+
+/* ---- many.c ---- */
+
+/* Graphs and programs of a generator for several texts. config.cache_rows is set. */
+weft_status wefti_many_build(weft_generator *g, const weft_session_options *o) WEFT_CHECKED;
+/* Tokens that the longest prompt and its text take, at most the context. */
+weft_status wefti_many_room(const weft_generator *g, const weft_prompt *prompts, int64_t count,
+                            int64_t *out) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,172 @@
+/* Opens an exported model: the graph and the plan from their texts, each device's weights from its
+ * file. Every file is checked against its checksum before it is used. */
+#include <string.h>
+
+#include "base/io.h"
+#include "base/text.h"
+#include "checkpoint/safetensors.h"
+#include "infer/exported.h"
+#include "plan/plan.h"
+
+enum { MOST_TEXT = 1 << 28 };
+
+static weft_status check_sum(const char *path, uint32_t wanted) {
+    uint32_t sum;
+    WEFT_TRY(wefti_exported_sum(path, &sum));
+    WEFT_REQUIRE(sum == wanted, WEFT_E_CORRUPT,
+                 "%s is damaged: its checksum is %08x, exported.json says %08x", path, sum, wanted);
+    return WEFT_OK;
+}
+
+/* The text of a file of the folder. `wanted` NULL: without a checksum. */
+static weft_status read_text(const char *folder, const char *name, const uint32_t *wanted,
+                             char **out, int64_t *out_bytes) {
+    char *path = wefti_format("%s/%s", folder, name);
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
+    weft_status status = wanted ? check_sum(path, *wanted) : WEFT_OK;
+    if (status >= 0) status = wefti_file_read(path, MOST_TEXT, out, out_bytes);
+    wefti_free(path);
+    return status;
+}
+
+static weft_status read_facts(const char *folder, wefti_exported *out) {
+    char *text;
+    int64_t bytes;
+    WEFT_TRY(read_text(folder, "exported.json", NULL, &text, &bytes));
+    weft_status status = wefti_exported_parse(text, bytes, out);
+    wefti_free(text);
+    return status < 0 ? wefti_prefix(status, "%s/exported.json", folder) : status;
+}
+
+static weft_status read_graph(const char *folder, const wefti_exported *facts, weft_graph **out) {
+    char *text;
+    int64_t bytes;
+    WEFT_TRY(read_text(folder, "graph.txt", &facts->graph, &text, &bytes));
+    weft_status status = (int64_t)strlen(text) == bytes
+                             ? weft_graph_parse(text, out)
+                             : WEFT_RAISE(WEFT_E_CORRUPT, "a graph has no byte 0");
+    wefti_free(text);
+    return status < 0 ? wefti_prefix(status, "%s/graph.txt", folder) : status;
+}
+
+static weft_status read_plan(const char *folder, const wefti_exported *facts, weft_plan **out) {
+    char *text;
+    int64_t bytes;
+    *out = NULL;
+    if (!facts->has_plan) return WEFT_OK;
+    WEFT_TRY(read_text(folder, "plan.json", &facts->plan, &text, &bytes));
+    weft_status status = weft_plan_parse("plan.json", text, bytes, out);
+    wefti_free(text);
+    return status < 0 ? wefti_prefix(status, "%s", folder) : status;
+}
+
+/* ---- weights ---- */
+
+static weft_status load_tensor(const wefti_safetensors *file, const wefti_safetensors_item *item) {
+    const wefti_session_piece *piece = item->data;
+    const wefti_safetensors_entry *entry = wefti_safetensors_find(file, item->name);
+    const int64_t bytes = weft_desc_bytes(&item->desc);
+    WEFT_REQUIRE(entry && entry->desc.rank >= 0 && wefti_desc_equal(&entry->desc, &item->desc),
+                 WEFT_E_SHAPE, "tensor \"%s\" is %s; the graph and the plan say %s", item->name,
+                 entry ? wefti_desc_text(&entry->desc).text : "missing",
+                 wefti_desc_text(&item->desc).text);
+    if (!piece->device) return wefti_reader_at(entry->reader, entry->at, bytes, piece->data);
+    void *room = wefti_alloc((size_t)bytes + 1);
+    WEFT_REQUIRE(room, WEFT_E_NOMEM, "no memory for tensor \"%s\"", item->name);
+    weft_status status = wefti_reader_at(entry->reader, entry->at, bytes, room);
+    if (status >= 0) status = wefti_device_write(piece->device, piece->data, room, bytes);
+    wefti_free(room);
+    return status;
+}
+
+static weft_status load_file(const char *path, uint32_t sum, const wefti_exported_tensors *t) {
+    wefti_safetensors *file;
+    WEFT_TRY(check_sum(path, sum));
+    WEFT_TRY(wefti_safetensors_open(path, &file));
+    weft_status status = WEFT_OK;
+    if (wefti_safetensors_count(file) != t->count)
+        status = WEFT_RAISE(WEFT_E_SHAPE, "it has %lld tensors; the graph and the plan say %lld",
+                            (long long)wefti_safetensors_count(file), (long long)t->count);
+    for (int64_t i = 0; i < t->count && status >= 0; i++) status = load_tensor(file, &t->items[i]);
+    wefti_safetensors_close(file);
+    return status < 0 ? wefti_prefix(status, "%s", path) : status;
+}
+
+static weft_status load_rank(weft_infer *f, const char *folder, const wefti_exported *facts,
+                             int rank) {
+    wefti_exported_tensors tensors;
+    char *path = wefti_exported_rank_file(folder, rank);
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
+    weft_status status = wefti_exported_list(f->model.training.session, rank, &tensors);
+    if (status >= 0) status = load_file(path, facts->ranks[rank], &tensors);
+    wefti_exported_tensors_free(&tensors);
+    wefti_free(path);
+    return status;
+}
+
+static weft_status load(weft_infer *f, const char *folder, const wefti_exported *facts) {
+    wefti_agreement *agreement = f->model.training.ranks.agreement;
+    if (agreement)
+        return wefti_agree(agreement, load_rank(f, folder, facts, weft_world_rank(f->world)));
+    for (int r = 0; r < facts->devices; r++) WEFT_TRY(load_rank(f, folder, facts, r));
+    return WEFT_OK;
+}
+
+/* ---- opening ---- */
+
+static weft_status agree(const weft_infer *f, weft_status status) {
+    wefti_agreement *agreement = f->model.training.ranks.agreement;
+    return agreement ? wefti_agree(agreement, status) : status;
+}
+
+static weft_status read_parts(weft_infer *f, const char *folder, const wefti_exported *facts,
+                              weft_plan **out_plan) {
+    wefti_training *t = &f->model.training;
+    const int size = t->ranks.agreement ? weft_world_size(f->world) : 0;
+    WEFT_REQUIRE(!size || size == facts->devices, WEFT_E_ARG,
+                 "%s was exported for %d devices, but there are %d processes", folder,
+                 facts->devices, size);
+    WEFT_TRY(read_graph(folder, facts, &t->model.eval_graph));
+    WEFT_TRY(read_plan(folder, facts, out_plan));
+    WEFT_REQUIRE(!*out_plan || weft_plan_devices(*out_plan) == facts->devices, WEFT_E_CORRUPT,
+                 "%s/plan.json is for %d devices, not for %d", folder, weft_plan_devices(*out_plan),
+                 facts->devices);
+    t->model.config = (weft_model_config){.family = facts->family, .vocab = facts->vocab};
+    t->model.objective = wefti_objective_of(facts->family);
+    return WEFT_OK;
+}
+
+static weft_status build(weft_infer *f, const char *folder, const wefti_exported *facts,
+                         int threads) {
+    wefti_training *t = &f->model.training;
+    weft_plan *plan = NULL;
+    weft_session_options o = weft_session_defaults();
+    weft_status status = agree(f, read_parts(f, folder, facts, &plan));
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    o.threads = threads;
+    o.bf16 = facts->bf16;
+    o.plan = plan;
+    o.world = t->ranks.world;
+    if (status >= 0) status = weft_session_create(t->model.eval_graph, &o, &t->session);
+    weft_plan_destroy(plan);
+    if (status < 0) return status;
+    return load(f, folder, facts);
+}
+
+weft_status wefti_exported_open(weft_infer *f, const weft_infer_options *o) {
+    wefti_trained *m = &f->model;
+    wefti_exported facts = {.devices = 0};
+    const bool follows = f->world && weft_world_rank(f->world) > 0;
+    *m = (wefti_trained){.events = {.context = o->events.context, .stop = o->events.stop}};
+    m->job.checkpoint.stop_file = m->job.parallel.plan = "";
+    if (!follows) m->events.note = o->events.note;
+    m->training = (wefti_training){.job = &m->job, .events = &m->events, .result = &m->result};
+    WEFT_TRY(wefti_training_join(&m->training, f->world));
+    WEFT_REQUIRE(strlen(o->checkpoint) < sizeof m->path, WEFT_E_ARG,
+                 "the path of the folder has more than %zu bytes", sizeof m->path - 1);
+    memcpy(m->path, o->checkpoint, strlen(o->checkpoint) + 1);
+    weft_status status = agree(f, read_facts(m->path, &facts));
+    if (status >= 0) status = build(f, m->path, &facts, o->threads);
+    wefti_free(facts.ranks);
+    return status;
+}
