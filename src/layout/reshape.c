@@ -27,7 +27,8 @@ static void find_groups(reshaping *r) {
     int i = 0, j = 0;
     while (i < most_from || j < most_to) {
         dims_group g = {.from = i, .to = j};
-        int64_t a = i < most_from ? r->from->shape[i++] : 1, b = j < most_to ? r->to->shape[j++] : 1;
+        int64_t a = i < most_from ? r->from->shape[i++] : 1,
+                b = j < most_to ? r->to->shape[j++] : 1;
         while (a != b) { /* ends, as all products are equal in the end */
             if (a < b)
                 a *= r->from->shape[i++];

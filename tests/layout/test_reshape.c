@@ -1,5 +1,5 @@
-/* Regions under two shapes: each element of the region once, in boxes of both shapes that list equal
- * elements. */
+/* Regions under two shapes: each element of the region once, in boxes of both shapes that list
+ * equal elements. */
 #include "support.h"
 
 #include <string.h>

@@ -24,7 +24,7 @@ static inline weft_status run_member(void *context, weft_world *world) {
 
 /* One job on all ranks, or, other != NULL, another one on rank 1. */
 static inline void run_all(const words *w, const words *other, int count, member *members,
-                    rank_of_world *ranks) {
+                           rank_of_world *ranks) {
     weft_job *job = job_of(w), *another = other ? job_of(other) : NULL;
     for (int r = 0; r < count; r++) members[r].job = r == 1 && other ? another : job;
     run_world(count, run_member, members, sizeof *members, ranks);

@@ -3,10 +3,12 @@
 #include "run_members.h"
 #include "sanitized.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "weft/checkpoint.h"
 
 static const devices one_device = {"one", 1, {NULL}};
@@ -89,7 +91,8 @@ static void any_layout_goes_on(void **state) {
             add_words(&whole, WITH("checkpoint.sliced=false", dir_word("whole")));
             ASSERT_OK(run_words(&whole, &one));
             run_ok(&begin, &layouts[from], NULL);
-            rest = to < LAYOUTS ? sliced_words(6, &layouts[to], "sliced") : sliced_words(6, &one_device, "sliced");
+            rest = to < LAYOUTS ? sliced_words(6, &layouts[to], "sliced")
+                                : sliced_words(6, &one_device, "sliced");
             add_words(&rest, WITH("checkpoint.every=3", "checkpoint.keep=1"));
             rest_whole = rest;
             add_words(&rest_whole, WITH("checkpoint.sliced=false", dir_word("whole")));
@@ -195,14 +198,65 @@ static void a_part_of_the_ranks_is_no_step(void **state) {
         words w = sliced_words(4, d, "part");
         record before = {.first = 0}, after = {.first = 0};
         run_ok(&w, d, &before);
-        for (int r = 1; r < d->count; r += 2)
-            ASSERT_OK(wefti_remove_tree(rank_path("part", r, 4)));
+        for (int r = 1; r < d->count; r += 2) ASSERT_OK(wefti_remove_tree(rank_path("part", r, 4)));
         run_ok(&w, d, &after);
         assert_int_equal(after.first, 4);
         assert_note(&after, "skipped step 4|is lost");
         assert_memory_equal(&before.losses[4], &after.losses[4], sizeof(double));
         ASSERT_OK(wefti_remove_tree(in_root("part")));
     }
+}
+
+/* ---- every call of the file system fails, once or for good ---- */
+
+/* Steps 2 and 3 of a run whose regions have no replicas, with call `nth` failing. */
+static weft_status go_on(const weft_job *job, int64_t nth, bool forever, int64_t *out_calls) {
+    static member members[2];
+    rank_of_world ranks[2];
+    memset(members, 0, sizeof members);
+    members[0].job = members[1].job = job;
+    wefti_fault_arm(WEFTI_FAULT_IO, nth, forever, EIO);
+    run_world(2, run_member, members, sizeof *members, ranks);
+    *out_calls = wefti_fault_count(WEFTI_FAULT_IO);
+    wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+    weft_status status = ranks[0].status < 0 ? ranks[0].status : ranks[1].status;
+    if (status < 0 && ranks[0].status >= 0 && !forever)
+        fail_msg("call %lld: rank 1 has failed alone: %s", (long long)nth, ranks[1].message);
+    return status;
+}
+
+/* Step 1 stays as long as step 3 is not whole; then a run without faults reaches the same bits. */
+static void every_io_call_fails(void **state) {
+    (void)state;
+    enum { STRIDE = 11 };
+    const devices two = {
+        "sharded",
+        2,
+        {"parallel.devices=2", "parallel.optimizer.level=3", "parallel.optimizer.threshold=0"}};
+    words w = sliced_words(3, &two, "io"), one = sliced_words(1, &two, "io"),
+          whole = sliced_words(3, &two, "whole");
+    weft_job *job = job_of(&w);
+    int64_t calls, failures = 0, missed = 0;
+    run_ok(&whole, &two, NULL);
+    for (int forever = 0; forever < 2; forever++)
+        for (int64_t nth = forever; nth == forever || nth < calls; nth += STRIDE * (1 + forever)) {
+            wefti_checkpoint *c;
+            ASSERT_OK(wefti_remove_tree(in_root("io")));
+            run_ok(&one, &two, NULL);
+            weft_status status = go_on(job, nth, forever != 0, &calls);
+            failures += status < 0;
+            ASSERT_OK(wefti_checkpoint_open(in_root("io"), WEFTI_CHECKPOINT_LATEST, &c, NULL));
+            missed += wefti_checkpoint_meta_of(c)->step < 3;
+            if (status >= 0) assert_int_equal(wefti_checkpoint_meta_of(c)->step, 3);
+            wefti_checkpoint_close(c);
+            run_ok(&w, &two, NULL);
+            assert_same_checkpoint(in_root("whole"), in_root("io"));
+        }
+    print_message("%lld runs failed, %lld had no step 3\n", (long long)failures, (long long)missed);
+    assert_true(failures > 0 && missed > 0);
+    weft_job_free(job);
+    ASSERT_OK(wefti_remove_tree(in_root("io")));
+    ASSERT_OK(wefti_remove_tree(in_root("whole")));
 }
 
 /* ---- kill -9 ---- */
@@ -277,10 +331,12 @@ static void killed_at_any_time(void **state) {
 }
 
 int main(void) {
-    static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slices_hold_the_whole),      cmocka_unit_test(any_layout_goes_on),
-        cmocka_unit_test(replicas_stand_in),          cmocka_unit_test(damage_counts_as_loss),
-        cmocka_unit_test(a_part_of_the_ranks_is_no_step),
-        cmocka_unit_test(killed_at_any_time)};
+    static const struct CMUnitTest tests[] = {cmocka_unit_test(slices_hold_the_whole),
+                                              cmocka_unit_test(any_layout_goes_on),
+                                              cmocka_unit_test(replicas_stand_in),
+                                              cmocka_unit_test(damage_counts_as_loss),
+                                              cmocka_unit_test(a_part_of_the_ranks_is_no_step),
+                                              cmocka_unit_test(every_io_call_fails),
+                                              cmocka_unit_test(killed_at_any_time)};
     return cmocka_run_group_tests(tests, data_setup, data_teardown);
 }

@@ -111,13 +111,14 @@ static bool holds(const int64_t *steps, int64_t count, int64_t step) {
 }
 
 /* A folder of a rank that the run has no more. */
-static weft_status prune_folder(const char *dir, int32_t rank, const int64_t *own, int64_t own_count,
-                                int64_t good) {
+static weft_status prune_folder(const char *dir, int32_t rank, const int64_t *own,
+                                int64_t own_count, int64_t good) {
     char *folder = NULL;
     int64_t *steps = NULL, count = 0;
     WEFT_TRY(wefti_checkpoint_rank_dir(dir, rank, &folder));
     weft_status status = WEFT_OK;
-    if (wefti_is_dir(folder)) status = wefti_step_list(folder, WEFTI_STEP_COMMITTED, &steps, &count);
+    if (wefti_is_dir(folder))
+        status = wefti_step_list(folder, WEFTI_STEP_COMMITTED, &steps, &count);
     for (int64_t i = 0; i < count && status >= 0; i++)
         if (steps[i] == good || (steps[i] < good && !holds(own, own_count, steps[i])))
             status = wefti_step_remove(folder, steps[i]);

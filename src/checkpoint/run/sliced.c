@@ -49,8 +49,7 @@ void wefti_sliced_close(wefti_sliced *s) {
         for (int64_t k = 0; i == 0 && s->tensors && k < m->tensor_count; k++)
             wefti_reader_close(s->tensors[k].reader);
     }
-    for (int64_t i = s->folder_count - 1; i >= 0; i--)
-        wefti_step_files_close(&s->folders[i].files);
+    for (int64_t i = s->folder_count - 1; i >= 0; i--) wefti_step_files_close(&s->folders[i].files);
     wefti_free(s->folders);
     wefti_free(s->tensors);
     wefti_free(s->state);
@@ -162,8 +161,7 @@ static weft_status add_folders(wefti_sliced *s, const char *dir, int64_t step) {
     s->folders = wefti_calloc((size_t)count + 1, sizeof *s->folders);
     weft_status status =
         s->folders ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a list of folders");
-    for (int64_t i = 0; i < count && status >= 0; i++)
-        status = add_folder(s, dir, ranks[i], step);
+    for (int64_t i = 0; i < count && status >= 0; i++) status = add_folder(s, dir, ranks[i], step);
     wefti_free(ranks);
     WEFT_TRY(status);
     WEFT_REQUIRE(count, WEFT_E_NOT_FOUND, "%s has no folders of ranks", dir);
@@ -191,7 +189,8 @@ static weft_status add_piece(wefti_sliced *s, const char *dir, int64_t slice, in
         const wefti_step_files *f = &folder->files;
         const wefti_manifest_slice *own = &f->manifest->sliced.slices[slice];
         const wefti_safetensors_entry *e = wefti_safetensors_find(f->files[own->file], own->stored);
-        p->path = wefti_arena_format(s->arena, "%s/%s", f->path, f->manifest->files[own->file].name);
+        p->path =
+            wefti_arena_format(s->arena, "%s/%s", f->path, f->manifest->files[own->file].name);
         p->reader = e->reader;
         p->at = e->at;
         s->crc32c[number] = own->crc32c;
@@ -347,8 +346,8 @@ static weft_status add_readers(wefti_sliced *s) {
         while (slice < m->sliced.count && m->sliced.slices[slice].tensor == k) slice++;
         t->end = slice;
         WEFT_TRY(check_tensor(s, t));
-        WEFT_TRY(wefti_reader_made(&table, t, m->tensors[k].name, weft_desc_bytes(t->desc),
-                                   &t->reader));
+        WEFT_TRY(
+            wefti_reader_made(&table, t, m->tensors[k].name, weft_desc_bytes(t->desc), &t->reader));
     }
     return WEFT_OK;
 }
@@ -356,7 +355,8 @@ static weft_status add_readers(wefti_sliced *s) {
 weft_status wefti_sliced_verify(const wefti_sliced *s, wefti_text *out) {
     const wefti_manifest *m = wefti_sliced_manifest(s);
     for (int32_t r = 0; r < m->sliced.ranks; r++)
-        if (!folder_of(s, r)) wefti_text_add(out, "%srank %d is lost", out->used ? "; " : "", (int)r);
+        if (!folder_of(s, r))
+            wefti_text_add(out, "%srank %d is lost", out->used ? "; " : "", (int)r);
     for (int64_t i = 0; i < m->sliced.count; i++)
         for (int64_t k = s->piece_begin[i]; k < s->piece_begin[i + 1]; k++) {
             if (!s->pieces[k].reader) continue;

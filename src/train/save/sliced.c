@@ -132,8 +132,7 @@ static weft_status add_region(slicing *s, const wefti_session_piece *pieces, int
     s->mine = NULL;
     s->counts = pieces[at].rank == me;
     for (int32_t k = 0; k < count; k++) {
-        if (pieces[k].term ||
-            !wefti_regions_equal(&pieces[k].box, &pieces[at].box, s->whole->rank))
+        if (pieces[k].term || !wefti_regions_equal(&pieces[k].box, &pieces[at].box, s->whole->rank))
             continue;
         ranks[s->rank_count++] = pieces[k].rank;
         if (pieces[k].rank == me) s->mine = &pieces[k];
@@ -194,7 +193,8 @@ static weft_status begin_own(wefti_training *t, slicing *s, int64_t now) {
 weft_status wefti_training_save_sliced(wefti_training *t, bool last) {
     slicing s = {.t = t};
     int64_t now = wefti_training_clock();
-    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, &now, sizeof now)); /* one time in all manifests */
+    WEFT_TRY(
+        wefti_training_broadcast(t, WEFT_OK, &now, sizeof now)); /* one time in all manifests */
     weft_status status = wefti_arena_create(&s.arena);
     if (status >= 0) status = begin_own(t, &s, now);
     wefti_failure_keep(status, &t->saving.part);
@@ -279,8 +279,7 @@ static weft_status give_up(wefti_training *t, weft_status status) {
     if (ended < 0) wefti_error_clear();
     (void)wefti_failure_tell(&failure);
     if (!wefti_agreement_failed(t->ranks.agreement)) return status;
-    status =
-        wefti_prefix(status, "the checkpoint of step %lld", (long long)t->saving.writing_step);
+    status = wefti_prefix(status, "the checkpoint of step %lld", (long long)t->saving.writing_step);
     if (!t->ranks.follows) wefti_training_note_unwritten(t, status);
     return wefti_agree(t->ranks.agreement, WEFT_OK);
 }
@@ -290,8 +289,8 @@ weft_status wefti_training_prune_slices(wefti_training *t, bool last) {
     const int64_t keep = c->keep + !last;
     char *dir = NULL;
     WEFT_TRY(wefti_checkpoint_rank_dir(c->dir, own_rank(t), &dir));
-    weft_status status = wefti_checkpoint_prune_spaced(dir, keep, c->keep_minutes * 60,
-                                                       t->saving.committed_step);
+    weft_status status =
+        wefti_checkpoint_prune_spaced(dir, keep, c->keep_minutes * 60, t->saving.committed_step);
     wefti_free(dir);
     if (status >= 0 && !t->ranks.follows)
         status = wefti_checkpoint_prune_sliced(c->dir, weft_world_size(t->ranks.world), keep,
@@ -304,8 +303,8 @@ static weft_status commit(wefti_training *t) {
     weft_status status = end_job(t, true);
     if (status >= 0) status = wefti_training_report_written(t);
     if (status >= 0 && wefti_training_prune_slices(t, t->saving.last) < 0 && !t->ranks.follows)
-        wefti_training_note(t, "step %lld is written, but: %s",
-                            (long long)t->saving.committed_step, weft_error_message());
+        wefti_training_note(t, "step %lld is written, but: %s", (long long)t->saving.committed_step,
+                            weft_error_message());
     wefti_error_clear();
     return status;
 }
