@@ -207,6 +207,55 @@ static void a_part_of_the_ranks_is_no_step(void **state) {
     }
 }
 
+/* A step that fails, with checkpoint.on_error: the state before it. */
+static void a_failed_step_keeps_the_one_before(void **state) {
+    (void)state;
+    const devices *d = &layouts[1];
+    words w = sliced_words(40, d, "loss"), until;
+    member members[MOST_RANKS] = {{.job = NULL}};
+    rank_of_world ranks[MOST_RANKS];
+    record r = {.first = 0};
+    int64_t newest;
+    add_words(&w, WITH("checkpoint.every=0", "train.optimizer.name=sgd", "train.optimizer.lr=1e6",
+                       "train.clip=0", "checkpoint.on_error=true", "data.validation=0"));
+    run_all(&w, NULL, d->count, members, ranks);
+    for (int i = 0; i < d->count; i++) assert_rank_fails(&ranks[i], i, WEFT_E_NUMERIC, "step ");
+    assert_int_equal(steps_in("loss", &newest), 1);
+    assert_int_equal(newest, members[0].record.last);
+    until = w;
+    add_word(&until, "train.steps=%d", (int)newest);
+    add_words(&until, WITH("checkpoint.sliced=false", dir_word("until")));
+    ASSERT_OK(run_words(&until, &r));
+    assert_same_checkpoint(in_root("until"), in_root("loss"));
+    ASSERT_OK(wefti_remove_tree(in_root("loss")));
+    ASSERT_OK(wefti_remove_tree(in_root("until")));
+}
+
+/* One rank is asked to stop: all save the same step, and go on from it. */
+static void a_stopped_run_goes_on(void **state) {
+    (void)state;
+    const devices *d = &layouts[3];
+    words w = sliced_words(6, d, "stopped"), whole;
+    member members[MOST_RANKS] = {{.job = NULL}};
+    rank_of_world ranks[MOST_RANKS];
+    record one = {.first = 0}, rest = {.first = 0};
+    add_words(&w, WITH("checkpoint.every=0"));
+    whole = w;
+    add_words(&whole, WITH("checkpoint.sliced=false", dir_word("whole")));
+    ASSERT_OK(run_words(&whole, &one));
+    members[0].record.stop_after = 3;
+    run_all(&w, NULL, d->count, members, ranks);
+    for (int r = 0; r < d->count; r++) {
+        assert_rank_fails(&ranks[r], r, WEFT_E_STOPPED, "step 3");
+        assert_true(wefti_exists(rank_path("stopped", r, 3)));
+    }
+    run_ok(&w, d, &rest);
+    assert_int_equal(rest.first, 4);
+    assert_same_checkpoint(in_root("whole"), in_root("stopped"));
+    ASSERT_OK(wefti_remove_tree(in_root("stopped")));
+    ASSERT_OK(wefti_remove_tree(in_root("whole")));
+}
+
 /* ---- every call of the file system fails, once or for good ---- */
 
 /* Steps 2 and 3 of a run whose regions have no replicas, with call `nth` failing. */
@@ -336,6 +385,8 @@ int main(void) {
                                               cmocka_unit_test(replicas_stand_in),
                                               cmocka_unit_test(damage_counts_as_loss),
                                               cmocka_unit_test(a_part_of_the_ranks_is_no_step),
+                                              cmocka_unit_test(a_failed_step_keeps_the_one_before),
+                                              cmocka_unit_test(a_stopped_run_goes_on),
                                               cmocka_unit_test(every_io_call_fails),
                                               cmocka_unit_test(killed_at_any_time)};
     return cmocka_run_group_tests(tests, data_setup, data_teardown);
