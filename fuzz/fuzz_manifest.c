@@ -18,8 +18,15 @@ static void check(const wefti_manifest *m) {
             abort();
     for (int64_t i = 0; i < m->tensor_count; i++) {
         const wefti_manifest_tensor *t = &m->tensors[i];
-        if (t->file < 0 || t->file >= m->file_count || t->role >= WEFTI_CHECKPOINT_ROLES) abort();
+        if (t->file >= m->file_count || (t->file < 0) != (m->sliced.ranks > 0)) abort();
+        if (t->role >= WEFTI_CHECKPOINT_ROLES) abort();
         if (wefti_desc_check(&t->desc) < 0) abort();
+    }
+    for (int64_t i = 0; i < m->sliced.count; i++) {
+        const wefti_manifest_slice *s = &m->sliced.slices[i];
+        if (s->tensor < 0 || s->tensor >= m->tensor_count || s->file >= m->file_count) abort();
+        if (s->rank_count < 1 || s->ranks[s->rank_count - 1] >= m->sliced.ranks) abort();
+        if (wefti_region_elems(&s->region, m->tensors[s->tensor].desc.rank) < 1) abort();
     }
     if (m->meta.step < 0 || m->meta.data_position < 0) abort();
 }
@@ -36,6 +43,7 @@ static void fuzz_manifest(const uint8_t *data, size_t size) {
         int64_t bytes = 0;
         if (wefti_manifest_print(m, &printed, &bytes) < 0) abort();
         if (wefti_manifest_parse(printed, bytes, &again) < 0) abort();
+        if (again->sliced.count != m->sliced.count) abort();
         if (again->tensor_count != m->tensor_count || again->file_count != m->file_count) abort();
         wefti_manifest_destroy(again);
         wefti_free(printed);

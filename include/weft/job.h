@@ -111,6 +111,7 @@ typedef struct weft_job_checkpoint {
     int64_t every, keep;   /* 0: only at the end */
     double seconds;        /* in place of every; 0: not by time */
     int64_t keep_minutes;  /* of older ones, one for each so many minutes stays; 0: none */
+    bool sliced;           /* each process saves its own slices in a folder of its own */
     bool on_error;         /* save the last complete step when a later one fails */
     const char *stop_file; /* JSON that asks the run to end; "": none */
     bool resume;

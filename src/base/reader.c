@@ -24,9 +24,11 @@ static _Atomic int open_files;
 struct wefti_reader {
     char *path;
     int64_t bytes;
-    const unsigned char *data; /* the bytes, if they lie in memory */
-    unsigned char *own;        /* the reader's own copy of a small file */
-    int fd;                    /* -1: the file is opened for each read */
+    const unsigned char *data;       /* the bytes, if they lie in memory */
+    unsigned char *own;              /* the reader's own copy of a small file */
+    const wefti_reader_table *table; /* NULL: a file, or bytes in memory */
+    void *context;
+    int fd; /* -1: the file is opened for each read */
     struct stat opened;
 };
 
@@ -40,6 +42,7 @@ void wefti_reader_close(wefti_reader *r) {
         close(r->fd);
         atomic_fetch_sub(&open_files, 1);
     }
+    if (r->table && r->table->close) r->table->close(r->context);
     wefti_free(r->own);
     wefti_free(r->path);
     wefti_free(r);
@@ -97,6 +100,7 @@ weft_status wefti_reader_at(const wefti_reader *r, int64_t at, int64_t bytes, vo
                  "%lld bytes at byte %lld of %s, which has %lld", (long long)bytes, (long long)at,
                  r->path ? r->path : "a file in memory", (long long)r->bytes);
     if (!bytes) return WEFT_OK;
+    if (r->table) return r->table->read(r->context, at, bytes, to);
     if (r->data) {
         memcpy(to, r->data + at, (size_t)bytes);
         return WEFT_OK;
@@ -169,6 +173,21 @@ weft_status wefti_reader_of(const void *data, int64_t bytes, wefti_reader **out)
     wefti_reader *r;
     WEFT_NEW(r, wefti_reader);
     *r = (wefti_reader){.bytes = bytes, .data = data, .fd = -1};
+    *out = r;
+    return WEFT_OK;
+}
+
+weft_status wefti_reader_made(const wefti_reader_table *table, void *context, const char *path,
+                              int64_t bytes, wefti_reader **out) {
+    wefti_reader *r;
+    char *name = wefti_strdup(path);
+    WEFT_REQUIRE(name, WEFT_E_NOMEM, "no memory for the name of a file");
+    r = wefti_calloc(1, sizeof *r);
+    if (!r) {
+        wefti_free(name);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory to read %s", path);
+    }
+    *r = (wefti_reader){.path = name, .bytes = bytes, .table = table, .context = context, .fd = -1};
     *out = r;
     return WEFT_OK;
 }

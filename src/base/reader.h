@@ -18,6 +18,15 @@ typedef struct wefti_reader wefti_reader;
 weft_status wefti_reader_open(const char *path, wefti_reader **out) WEFT_CHECKED;
 /* Treats bytes in memory as a file. The memory is borrowed until the close. */
 weft_status wefti_reader_of(const void *data, int64_t bytes, wefti_reader **out) WEFT_CHECKED;
+/* Bytes that functions supply, as a file of `bytes` bytes named `path` in messages. `read` may be
+ * called from any thread. `close` may be NULL; it ends `context` with the reader, not if this call
+ * fails. */
+typedef struct wefti_reader_table {
+    weft_status (*read)(void *context, int64_t at, int64_t bytes, void *to);
+    void (*close)(void *context);
+} wefti_reader_table;
+weft_status wefti_reader_made(const wefti_reader_table *table, void *context, const char *path,
+                              int64_t bytes, wefti_reader **out) WEFT_CHECKED;
 void wefti_reader_close(wefti_reader *r);
 
 int64_t wefti_reader_bytes(const wefti_reader *r); /* the file's size when it was opened */

@@ -84,6 +84,9 @@ typedef struct wefti_checkpoint_tensor {
     int64_t piece_count;
     weft_desc whole;
     int64_t first;
+    /* Instead of the elements from `first` on: this region of `whole`, which lies in one piece and
+     * has the tensor's elements in their order. NULL: as above. */
+    const wefti_region *part;
     bool
         later; /* neither of these: wefti_checkpoint_options.take supplies it when it is captured */
 } wefti_checkpoint_tensor;
@@ -98,8 +101,30 @@ typedef struct wefti_checkpoint_text {
 typedef enum wefti_checkpoint_duty {
     WEFTI_CHECKPOINT_ALONE, /* writes everything */
     WEFTI_CHECKPOINT_LEADS, /* creates the files, writes its own pieces, completes the step */
-    WEFTI_CHECKPOINT_JOINS  /* writes its own pieces into the leader's files */
+    WEFTI_CHECKPOINT_JOINS, /* writes its own pieces into the leader's files */
+    WEFTI_CHECKPOINT_SLICES /* writes what its rank has into files of its own (slicing) */
 } wefti_checkpoint_duty;
+
+/* A sliced step: every rank writes what it has into a directory of its own, DIR/rank_R. */
+
+/* A region of a tensor, which some ranks write. The regions of a tensor cover it, each element
+ * once. */
+typedef struct wefti_checkpoint_slice {
+    int64_t tensor; /* number in `wholes` */
+    wefti_region region;
+    const int32_t *ranks; /* that write it, ascending */
+    int32_t rank_count;
+    int64_t own; /* number of the tensor to write that it is; -1: this rank does not write it */
+    bool counts; /* this rank adds it to the sum of the tensor: one rank of each region does */
+} wefti_checkpoint_slice;
+
+typedef struct wefti_checkpoint_slicing {
+    int32_t rank, ranks;
+    const wefti_checkpoint_tensor *wholes; /* name, role and desc count */
+    int64_t whole_count;
+    const wefti_checkpoint_slice *slices; /* in the order of `tensor` */
+    int64_t slice_count;
+} wefti_checkpoint_slicing;
 
 typedef struct wefti_checkpoint_options {
     wefti_checkpoint_duty duty;
@@ -109,6 +134,7 @@ typedef struct wefti_checkpoint_options {
     int nice;            /* added to the writer thread's niceness, 0 to 19 */
     const wefti_checkpoint_text *texts; /* may be NULL */
     int64_t text_count;
+    const wefti_checkpoint_slicing *slicing; /* of the duty SLICES */
     /* For tensors with `later`. The writing thread calls `take` for one tensor after another, in
      * the order of capture. It waits for tensor `index`; NULL gives the step up. After the capture
      * the thread calls `give_back` with the index, and with -1 when it asks for no more. */
@@ -166,6 +192,7 @@ void wefti_checkpoint_unprepare(const char *dir, int64_t step);
 bool wefti_checkpoint_sees(const char *dir, int64_t step, uint64_t number);
 /* The own part: WEFT_PENDING, WEFT_OK when it is on the disk, or its failure. */
 weft_status wefti_checkpoint_written(wefti_checkpoint_job *job);
+void wefti_checkpoint_wait_done(wefti_checkpoint_job *job);    /* until poll does not say PENDING */
 void wefti_checkpoint_wait_written(wefti_checkpoint_job *job); /* until it is not pending */
 /* After that: of each tensor, the sum of the own pieces (wefti_crc_sum_of), and how many bytes they
  * have together. Valid until the job ends. */
@@ -174,6 +201,21 @@ const uint32_t *wefti_checkpoint_sums(const wefti_checkpoint_job *job, int64_t *
  * Returns at once; poll and finish tell the result. */
 void wefti_checkpoint_complete(wefti_checkpoint_job *job, const uint32_t *sums, int64_t bytes);
 
+/* ---- sliced steps ---- */
+
+/* A process writes the regions of its rank as tensors into a step of its own directory, DIR/rank_R.
+ * The calls above that number tensors (wait_tensor, sums, complete) number those of
+ * `slicing.wholes`. When the own part is written, the processes exchange their sums, and each one
+ * completes its step. The sliced step exists where the steps of enough ranks do that each region is
+ * there. */
+
+/* DIR/rank_R; wefti_free. */
+weft_status wefti_checkpoint_rank_dir(const char *dir, int32_t rank, char **out) WEFT_CHECKED;
+/* After all ranks have completed step `good`: what no rank's own pruning removes. That are whole
+ * steps in `dir` beyond `keep` steps, and folders of ranks from `ranks` on, as far as the folder of
+ * rank 0 does not have their steps too. */
+weft_status wefti_checkpoint_prune_sliced(const char *dir, int32_t ranks, int64_t keep,
+                                          int64_t good) WEFT_CHECKED;
 /* ---- the directory of a run ---- */
 
 enum { WEFTI_CHECKPOINT_LATEST = -1 }; /* in place of a step */

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/run/run.h"
 #include "checkpoint/step_dir.h"
 #include "checkpoint/tensor_set.h"
 #include "tensor/tensor.h"
@@ -234,19 +235,20 @@ typedef struct findings {
 } findings;
 
 /* Records one result. A status other than success and damage ends the verification. */
-static weft_status add_finding(findings *f, const char *name, weft_status result) {
+static weft_status add_finding(findings *f, const char *name, weft_status result,
+                               const char *note) {
     if (result < 0 && result != WEFT_E_CORRUPT) return result;
     wefti_text *t = &f->text;
     if (f->json) {
         wefti_text_add(t, f->good + f->damaged ? ", {\"name\": " : "{\"name\": ");
         wefti_json_quote(t, name);
         wefti_text_add(t, ", \"good\": %s, \"message\": ", result < 0 ? "false" : "true");
-        wefti_json_quote(t, result < 0 ? weft_error_message() : "");
+        wefti_json_quote(t, result < 0 ? weft_error_message() : note);
         wefti_text_add(t, "}");
     } else if (result < 0) {
         wefti_text_add(t, "%-20s  DAMAGED: %s\n", name, weft_error_message());
     } else {
-        wefti_text_add(t, "%-20s  good\n", name);
+        wefti_text_add(t, *note ? "%-20s  good, but: %s\n" : "%-20s  good\n", name, note);
     }
     f->good += result >= 0;
     f->damaged += result < 0;
@@ -257,22 +259,33 @@ static weft_status verify_tensors(const char *path, findings *f) {
     wefti_tensor_set *set = NULL;
     weft_status status = wefti_tensor_set_open(path, &set);
     if (status >= 0) wefti_tensor_set_close(set);
-    return add_finding(f, path, status);
+    return add_finding(f, path, status, "");
+}
+
+/* A sliced step is good as long as every part is there once. */
+static weft_status verify_step(const char *path, int64_t step, const char *name, findings *f) {
+    wefti_checkpoint *c = NULL;
+    wefti_text lost = {0};
+    weft_status result = wefti_checkpoint_open(path, step, &c, NULL);
+    if (result >= 0 && wefti_checkpoint_sliced(c))
+        result = wefti_sliced_verify(wefti_checkpoint_sliced(c), &lost);
+    weft_status status = add_finding(f, name, result, lost.used ? lost.data : "");
+    wefti_text_free(&lost);
+    wefti_checkpoint_close(c);
+    return status;
 }
 
 static weft_status verify_steps(const char *path, findings *f) {
     bool own = false;
     WEFT_TRY(wefti_step_is(path, &own));
-    if (own) return add_finding(f, path, wefti_checkpoint_verify(path));
+    if (own) return verify_step(path, WEFTI_CHECKPOINT_LATEST, path, f);
     int64_t *steps = NULL, count = 0;
-    WEFT_TRY(wefti_step_list(path, WEFTI_STEP_COMMITTED, &steps, &count));
+    WEFT_TRY(wefti_run_steps(path, &steps, &count));
     weft_status status = WEFT_OK;
     for (int64_t i = 0; i < count && status >= 0; i++) {
-        wefti_checkpoint *c = NULL;
         char name[WEFTI_STEP_NAME_BYTES];
-        weft_status result = wefti_checkpoint_open(path, steps[i], &c, NULL);
-        if (result >= 0) wefti_checkpoint_close(c);
-        status = add_finding(f, wefti_step_name(WEFTI_STEP_COMMITTED, steps[i], name), result);
+        status =
+            verify_step(path, steps[i], wefti_step_name(WEFTI_STEP_COMMITTED, steps[i], name), f);
     }
     wefti_free(steps);
     return status;

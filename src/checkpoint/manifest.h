@@ -20,9 +20,29 @@ typedef struct wefti_manifest_tensor {
     const char *name, *layout;
     wefti_checkpoint_role role;
     weft_desc desc;
-    int64_t file; /* index into files */
+    int64_t file; /* index into files; -1 in a sliced step */
     uint32_t crc32c;
 } wefti_manifest_tensor;
+
+/* A region of a tensor in a sliced step. The files of each rank in `ranks` have it. */
+typedef struct wefti_manifest_slice {
+    int64_t tensor; /* index into tensors */
+    wefti_region region;
+    const int32_t *ranks; /* ascending */
+    int32_t rank_count;
+    /* In the files of this manifest's rank: index into files (-1: not there), name, checksum. */
+    int64_t file;
+    const char *stored;
+    uint32_t crc32c;
+} wefti_manifest_slice;
+
+/* Of a sliced step, each rank has a manifest, which lists all tensors and all regions; its files
+ * are those of the rank. */
+typedef struct wefti_manifest_sliced {
+    int32_t rank, ranks; /* ranks 0: the step is not sliced, its tensors are whole */
+    wefti_manifest_slice *slices;
+    int64_t count;
+} wefti_manifest_sliced;
 
 typedef struct wefti_manifest {
     wefti_arena *arena;
@@ -30,6 +50,7 @@ typedef struct wefti_manifest {
     wefti_manifest_file *files;
     wefti_manifest_tensor *tensors;
     int64_t file_count, tensor_count;
+    wefti_manifest_sliced sliced;
 } wefti_manifest;
 
 /* Free the text with wefti_free. */

@@ -137,18 +137,24 @@ static weft_status read_desc(const wefti_json *item, weft_desc *out) {
     return WEFT_OK;
 }
 
-static weft_status read_tensor(const wefti_manifest *m, const wefti_json *item,
+static weft_status read_file_number(const wefti_manifest *m, const wefti_json *item, int64_t *out) {
+    WEFT_TRY(read_count(item, "file", out));
+    WEFT_REQUIRE(*out < m->file_count, WEFT_E_CORRUPT, "\"file\" is %lld; there are %lld files",
+                 (long long)*out, (long long)m->file_count);
+    return WEFT_OK;
+}
+
+/* `sliced`: the tensor is in no file as a whole. */
+static weft_status read_tensor(const wefti_manifest *m, const wefti_json *item, bool sliced,
                                wefti_manifest_tensor *out) {
     const char *role = NULL;
     WEFT_TRY(wefti_json_text(item, "name", &out->name));
     WEFT_TRY(wefti_json_text(item, "layout", &out->layout));
     WEFT_TRY(wefti_json_text(item, "role", &role));
-    WEFT_TRY(read_count(item, "file", &out->file));
+    out->file = -1;
+    if (!sliced) WEFT_TRY(read_file_number(m, item, &out->file));
     WEFT_TRY(read_desc(item, &out->desc));
     WEFT_TRY(read_crc(item, &out->crc32c));
-    WEFT_REQUIRE(out->file < m->file_count, WEFT_E_CORRUPT,
-                 "\"file\" is %lld; there are %lld files", (long long)out->file,
-                 (long long)m->file_count);
     out->role = WEFTI_CHECKPOINT_MODEL;
     while (out->role < WEFTI_CHECKPOINT_ROLES &&
            strcmp(role, wefti_checkpoint_role_text(out->role)))
@@ -158,13 +164,13 @@ static weft_status read_tensor(const wefti_manifest *m, const wefti_json *item,
     return WEFT_OK;
 }
 
-static weft_status read_tensors(wefti_manifest *m, const wefti_json *root) {
+static weft_status read_tensors(wefti_manifest *m, const wefti_json *root, bool sliced) {
     const wefti_json *list = NULL;
     WEFT_TRY(wefti_json_array(root, "tensors", &list));
     m->tensors = wefti_arena_alloc(m->arena, (size_t)list->count * sizeof *m->tensors);
     WEFT_REQUIRE(m->tensors, WEFT_E_NOMEM, "no memory for a manifest");
     WEFTI_JSON_EACH(item, list) {
-        weft_status status = read_tensor(m, item, &m->tensors[m->tensor_count]);
+        weft_status status = read_tensor(m, item, sliced, &m->tensors[m->tensor_count]);
         if (status < 0)
             return wefti_prefix(status, "tensor %lld of the manifest", (long long)m->tensor_count);
         m->tensor_count++;
@@ -172,6 +178,115 @@ static weft_status read_tensors(wefti_manifest *m, const wefti_json *root) {
     WEFT_REQUIRE(wefti_manifest_fingerprint(m->tensors, m->tensor_count) == m->meta.fingerprint,
                  WEFT_E_CORRUPT, "the model's fingerprint does not match its tensors");
     return WEFT_OK;
+}
+
+/* ---- sliced steps ---- */
+
+enum { RANKS_MOST = 100000 };
+
+static weft_status read_numbers(const wefti_json *item, const char *key, int count, int64_t *out) {
+    const wefti_json *list = NULL;
+    int d = 0;
+    WEFT_TRY(wefti_json_array(item, key, &list));
+    WEFT_REQUIRE(list->count == count, WEFT_E_CORRUPT, "\"%s\" has %d elements for %d dimensions",
+                 key, list->count, count);
+    WEFTI_JSON_EACH(size, list) {
+        WEFT_REQUIRE(size->kind == WEFTI_JSON_INT && size->as.integer >= 0, WEFT_E_CORRUPT,
+                     "\"%s\" is not a list of sizes", key);
+        out[d++] = size->as.integer;
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_region(const wefti_json *item, const weft_desc *whole, wefti_region *out) {
+    *out = (wefti_region){{0}, {0}};
+    WEFT_TRY(read_numbers(item, "begin", whole->rank, out->begin));
+    WEFT_TRY(read_numbers(item, "size", whole->rank, out->size));
+    for (int d = 0; d < whole->rank; d++)
+        WEFT_REQUIRE(out->begin[d] <= whole->shape[d] &&
+                         out->size[d] <= whole->shape[d] - out->begin[d],
+                     WEFT_E_CORRUPT, "the region is not inside of the tensor");
+    return WEFT_OK;
+}
+
+/* *out_own: whether the manifest's rank is one of them. */
+static weft_status read_ranks(const wefti_manifest *m, const wefti_json *item,
+                              wefti_manifest_slice *s, bool *out_own) {
+    const wefti_json *list = NULL;
+    WEFT_TRY(wefti_json_array(item, "ranks", &list));
+    int32_t *ranks = wefti_arena_alloc(m->arena, (size_t)(list->count + 1) * sizeof *ranks);
+    WEFT_REQUIRE(ranks, WEFT_E_NOMEM, "no memory for a manifest");
+    WEFTI_JSON_EACH(rank, list) {
+        const int64_t least = s->rank_count ? (int64_t)ranks[s->rank_count - 1] + 1 : 0;
+        WEFT_REQUIRE(rank->kind == WEFTI_JSON_INT && rank->as.integer >= least &&
+                         rank->as.integer < m->sliced.ranks,
+                     WEFT_E_CORRUPT, "\"ranks\" is not an ascending list of ranks");
+        *out_own |= rank->as.integer == m->sliced.rank;
+        ranks[s->rank_count++] = (int32_t)rank->as.integer;
+    }
+    WEFT_REQUIRE(s->rank_count, WEFT_E_CORRUPT, "no rank has the region");
+    s->ranks = ranks;
+    return WEFT_OK;
+}
+
+static weft_status read_slice(const wefti_manifest *m, const wefti_json *item,
+                              wefti_manifest_slice *out) {
+    bool own = false;
+    WEFT_TRY(read_count(item, "tensor", &out->tensor));
+    WEFT_REQUIRE(out->tensor < m->tensor_count, WEFT_E_CORRUPT,
+                 "\"tensor\" is %lld; there are %lld tensors", (long long)out->tensor,
+                 (long long)m->tensor_count);
+    WEFT_TRY(read_region(item, &m->tensors[out->tensor].desc, &out->region));
+    WEFT_TRY(read_ranks(m, item, out, &own));
+    out->file = -1;
+    if (!own) return WEFT_OK;
+    WEFT_TRY(read_file_number(m, item, &out->file));
+    WEFT_TRY(wefti_json_text(item, "name", &out->stored));
+    return read_crc(item, &out->crc32c);
+}
+
+/* Regions of one tensor follow each other. They must have as many elements as the tensor; that none
+ * overlap is checked where files are read (checkpoint/run). */
+static weft_status check_elems(const wefti_manifest *m) {
+    int64_t *elems = wefti_arena_alloc(m->arena, (size_t)(m->tensor_count + 1) * sizeof *elems);
+    WEFT_REQUIRE(elems, WEFT_E_NOMEM, "no memory for a manifest");
+    for (int64_t i = 0; i < m->sliced.count; i++) {
+        const wefti_manifest_slice *s = &m->sliced.slices[i];
+        const weft_desc *desc = &m->tensors[s->tensor].desc;
+        WEFT_REQUIRE(i == 0 || s->tensor >= s[-1].tensor, WEFT_E_CORRUPT,
+                     "the slices are not in the order of the tensors");
+        const int64_t here = wefti_region_elems(&s->region, desc->rank);
+        WEFT_REQUIRE(here > 0 && here <= weft_desc_elems(desc) - elems[s->tensor], WEFT_E_CORRUPT,
+                     "the slices of %.200s overlap", m->tensors[s->tensor].name);
+        elems[s->tensor] += here;
+    }
+    for (int64_t k = 0; k < m->tensor_count; k++)
+        WEFT_REQUIRE(elems[k] == weft_desc_elems(&m->tensors[k].desc), WEFT_E_CORRUPT,
+                     "the slices of %.200s have %lld of its %lld elements", m->tensors[k].name,
+                     (long long)elems[k], (long long)weft_desc_elems(&m->tensors[k].desc));
+    return WEFT_OK;
+}
+
+static weft_status read_sliced(wefti_manifest *m, const wefti_json *root) {
+    const wefti_json *list = NULL;
+    int64_t rank = 0, ranks = 0;
+    WEFT_TRY(read_count(root, "rank", &rank));
+    WEFT_TRY(read_count(root, "ranks", &ranks));
+    WEFT_REQUIRE(ranks > 0 && ranks <= RANKS_MOST && rank < ranks, WEFT_E_CORRUPT,
+                 "rank %lld of %lld ranks", (long long)rank, (long long)ranks);
+    m->sliced.rank = (int32_t)rank;
+    m->sliced.ranks = (int32_t)ranks;
+    WEFT_TRY(wefti_json_array(root, "slices", &list));
+    m->sliced.slices =
+        wefti_arena_alloc(m->arena, (size_t)(list->count + 1) * sizeof *m->sliced.slices);
+    WEFT_REQUIRE(m->sliced.slices, WEFT_E_NOMEM, "no memory for a manifest");
+    WEFTI_JSON_EACH(item, list) {
+        weft_status status = read_slice(m, item, &m->sliced.slices[m->sliced.count]);
+        if (status < 0)
+            return wefti_prefix(status, "slice %lld of the manifest", (long long)m->sliced.count);
+        m->sliced.count++;
+    }
+    return check_elems(m);
 }
 
 static weft_status check_digest(const wefti_manifest *m, const wefti_json *root) {
@@ -189,12 +304,13 @@ static weft_status read_root(wefti_manifest *m, const wefti_json *root) {
     WEFT_REQUIRE(!strcmp(format, "weft-checkpoint"), WEFT_E_CORRUPT,
                  "the format is \"%.40s\", not \"weft-checkpoint\"", format);
     WEFT_TRY(wefti_json_int(root, "format_version", &version));
-    WEFT_REQUIRE(version == 1 || version == 2, WEFT_E_NO_IMPL,
-                 "the checkpoint has format version %lld; this weft reads versions 1 and 2",
+    WEFT_REQUIRE(version >= 1 && version <= 3, WEFT_E_NO_IMPL,
+                 "the checkpoint has format version %lld; this weft reads versions 1 to 3",
                  (long long)version);
     WEFT_TRY(read_meta(m, root));
     WEFT_TRY(read_files(m, root));
-    WEFT_TRY(read_tensors(m, root));
+    WEFT_TRY(read_tensors(m, root, version == 3));
+    if (version == 3) WEFT_TRY(read_sliced(m, root));
     return version == 1 ? WEFT_OK : check_digest(m, root);
 }
 

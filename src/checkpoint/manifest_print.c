@@ -68,9 +68,9 @@ static void add_losses(wefti_text *t, const wefti_checkpoint_loss *losses, int64
     wefti_text_add(t, "]");
 }
 
-static void add_meta(wefti_text *t, const wefti_checkpoint_meta *meta, uint64_t fingerprint,
-                     uint64_t digest) {
-    wefti_text_add(t, "{\n \"format\": \"weft-checkpoint\",\n \"format_version\": 2");
+static void add_meta(wefti_text *t, const wefti_checkpoint_meta *meta, int version,
+                     uint64_t fingerprint, uint64_t digest) {
+    wefti_text_add(t, "{\n \"format\": \"weft-checkpoint\",\n \"format_version\": %d", version);
     wefti_text_add(t, ",\n \"weft_version\": \"%s\"", WEFT_VERSION);
     wefti_text_add(t, ",\n \"fingerprint\": \"0x%016llx\"", (unsigned long long)fingerprint);
     wefti_text_add(t, ",\n \"digest\": \"0x%016llx\"", (unsigned long long)digest);
@@ -93,22 +93,54 @@ static void add_file(wefti_text *t, const wefti_manifest_file *file) {
                    (long long)file->bytes, (long long)file->checked_bytes, file->crc32c);
 }
 
+static void add_sizes(wefti_text *t, const char *key, const int64_t *sizes, int count) {
+    wefti_text_add(t, ", \"%s\": [", key);
+    for (int d = 0; d < count; d++) wefti_text_add(t, d ? ", %lld" : "%lld", (long long)sizes[d]);
+    wefti_text_add(t, "]");
+}
+
 static void add_tensor(wefti_text *t, const wefti_manifest_tensor *tensor) {
     wefti_text_add(t, "{\"name\": ");
     wefti_json_quote(t, tensor->name);
-    wefti_text_add(t, ", \"role\": \"%s\", \"file\": %lld, \"dtype\": \"%s\", \"shape\": [",
-                   wefti_checkpoint_role_text(tensor->role), (long long)tensor->file,
-                   wefti_safetensors_dtype_name(tensor->desc.dtype));
-    for (int d = 0; d < tensor->desc.rank; d++)
-        wefti_text_add(t, d ? ", %lld" : "%lld", (long long)tensor->desc.shape[d]);
-    wefti_text_add(t, "], \"layout\": ");
+    wefti_text_add(t, ", \"role\": \"%s\"", wefti_checkpoint_role_text(tensor->role));
+    if (tensor->file >= 0) wefti_text_add(t, ", \"file\": %lld", (long long)tensor->file);
+    wefti_text_add(t, ", \"dtype\": \"%s\"", wefti_safetensors_dtype_name(tensor->desc.dtype));
+    add_sizes(t, "shape", tensor->desc.shape, tensor->desc.rank);
+    wefti_text_add(t, ", \"layout\": ");
     wefti_json_quote(t, tensor->layout);
     wefti_text_add(t, ", \"crc32c\": \"%08x\"}", tensor->crc32c);
 }
 
+static void add_slice(wefti_text *t, const wefti_manifest *m, const wefti_manifest_slice *s) {
+    const int rank = m->tensors[s->tensor].desc.rank;
+    wefti_text_add(t, "{\"tensor\": %lld", (long long)s->tensor);
+    add_sizes(t, "begin", s->region.begin, rank);
+    add_sizes(t, "size", s->region.size, rank);
+    wefti_text_add(t, ", \"ranks\": [");
+    for (int32_t i = 0; i < s->rank_count; i++)
+        wefti_text_add(t, i ? ", %d" : "%d", (int)s->ranks[i]);
+    wefti_text_add(t, "]");
+    if (s->file >= 0) {
+        wefti_text_add(t, ", \"file\": %lld, \"name\": ", (long long)s->file);
+        wefti_json_quote(t, s->stored);
+        wefti_text_add(t, ", \"crc32c\": \"%08x\"", s->crc32c);
+    }
+    wefti_text_add(t, "}");
+}
+
+static void add_sliced(wefti_text *t, const wefti_manifest *m) {
+    wefti_text_add(t, ",\n \"rank\": %d,\n \"ranks\": %d,\n \"slices\": [", (int)m->sliced.rank,
+                   (int)m->sliced.ranks);
+    for (int64_t i = 0; i < m->sliced.count; i++) {
+        wefti_text_add(t, i ? ",\n  " : "\n  ");
+        add_slice(t, m, &m->sliced.slices[i]);
+    }
+    wefti_text_add(t, "]");
+}
+
 weft_status wefti_manifest_print(const wefti_manifest *manifest, char **out, int64_t *out_bytes) {
     wefti_text t = {0};
-    add_meta(&t, &manifest->meta,
+    add_meta(&t, &manifest->meta, manifest->sliced.ranks ? 3 : 2,
              wefti_manifest_fingerprint(manifest->tensors, manifest->tensor_count),
              wefti_manifest_digest(manifest->tensors, manifest->tensor_count));
     wefti_text_add(&t, ",\n \"files\": [");
@@ -122,6 +154,7 @@ weft_status wefti_manifest_print(const wefti_manifest *manifest, char **out, int
         add_tensor(&t, &manifest->tensors[i]);
     }
     wefti_text_add(&t, "]");
+    if (manifest->sliced.ranks) add_sliced(&t, manifest);
     char tail[WEFTI_MANIFEST_TAIL_BYTES + 1];
     if (!t.failed) wefti_manifest_tail(t.data, t.used, tail);
     if (!t.failed) wefti_text_add_bytes(&t, tail, WEFTI_MANIFEST_TAIL_BYTES);

@@ -12,35 +12,26 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/run/run.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/step_dir.h"
 #include "tensor/tensor.h"
 
-/* A larger manifest would describe more than the million tensors that a file may have. */
-#define MANIFEST_LIMIT ((int64_t)512 << 20)
-
 struct wefti_checkpoint {
-    char *path;
-    wefti_manifest *manifest;
-    wefti_reader **readers;          /* one per file of the manifest */
-    wefti_safetensors **files;       /* NULL for a file without tensors */
+    const char *path;
+    const wefti_manifest *manifest;
+    wefti_step_files own;            /* of a whole step */
+    wefti_sliced *sliced;            /* of a sliced step */
     wefti_checkpoint_entry *entries; /* ordered by role, then name */
     int64_t count;
-    uint32_t identity; /* checksum of the manifest */
-    bool unread;       /* the tensors' bytes are not checked here */
+    bool unread; /* the tensors' bytes are not checked here */
 };
 
 void wefti_checkpoint_close(wefti_checkpoint *c) {
     if (!c) return;
-    for (int64_t i = 0; c->manifest && i < c->manifest->file_count; i++) {
-        if (c->files) wefti_safetensors_close(c->files[i]);
-        if (c->readers) wefti_reader_close(c->readers[i]);
-    }
-    wefti_free(c->files);
-    wefti_free(c->readers);
+    wefti_step_files_close(&c->own);
+    wefti_sliced_close(c->sliced);
     wefti_free(c->entries);
-    wefti_manifest_destroy(c->manifest);
-    wefti_free(c->path);
     wefti_free(c);
 }
 
@@ -93,125 +84,110 @@ weft_status wefti_checkpoint_read(const wefti_checkpoint *c, wefti_checkpoint_ro
 
 /* ---- one step ---- */
 
-static weft_status read_manifest(wefti_checkpoint *c) {
-    char *path = wefti_format("%s/manifest.json", c->path), *text = NULL;
-    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
-    int64_t bytes = 0;
-    weft_status status = wefti_file_read(path, MANIFEST_LIMIT, &text, &bytes);
-    if (status >= 0) {
-        status = wefti_manifest_parse(text, bytes, &c->manifest);
-        c->identity = wefti_crc32c(0, text, (size_t)bytes);
-        wefti_free(text);
-        if (status < 0) (void)wefti_prefix(status, "%s", path);
-    } else if (status == WEFT_E_NOT_FOUND) {
-        status =
-            WEFT_RAISE(WEFT_E_CORRUPT, "%s has no manifest.json: it was never completed", c->path);
+/* Where the bytes of a tensor are. */
+static weft_status find_tensor(const wefti_checkpoint *c, int64_t index,
+                               wefti_checkpoint_entry *out) {
+    const wefti_manifest_tensor *t = &c->manifest->tensors[index];
+    *out = (wefti_checkpoint_entry){.name = t->name,
+                                    .layout = t->layout,
+                                    .role = t->role,
+                                    .desc = t->desc,
+                                    .bytes = weft_desc_bytes(&t->desc),
+                                    .crc32c = t->crc32c};
+    if (c->sliced) {
+        out->file = "slices";
+        out->reader = wefti_sliced_reader(c->sliced, index);
+        return WEFT_OK;
     }
-    wefti_free(path);
-    return status;
-}
-
-/* A file with tensors is checked up to the end of its header here, and its tensors one by one
- * later. Any other file is checked as a whole. */
-static weft_status open_file(wefti_checkpoint *c, int64_t i, bool holds_tensors, const char *path) {
-    const wefti_manifest_file *file = &c->manifest->files[i];
-    weft_status status = wefti_reader_open(path, &c->readers[i]);
-    if (status == WEFT_E_NOT_FOUND) WEFT_FAIL(WEFT_E_CORRUPT, "%s is missing", path);
-    WEFT_TRY(status);
-    const wefti_reader *reader = c->readers[i];
-    int64_t bytes = wefti_reader_bytes(reader);
-    uint32_t crc = 0;
-    WEFT_REQUIRE(bytes == file->bytes, WEFT_E_CORRUPT, "%s has %lld bytes; %lld were written", path,
-                 (long long)bytes, (long long)file->bytes);
-    WEFT_TRY(wefti_reader_crc32c(reader, 0, file->checked_bytes, &crc));
-    WEFT_REQUIRE(crc == file->crc32c, WEFT_E_CORRUPT,
-                 "the first %lld bytes of %s do not have the checksum %08x",
-                 (long long)file->checked_bytes, path, file->crc32c);
-    WEFT_REQUIRE(holds_tensors || file->checked_bytes == file->bytes, WEFT_E_CORRUPT,
-                 "%s holds bytes that no checksum covers", path);
-    if (!holds_tensors) return WEFT_OK;
-    /* all tensors will be read in file order: ask the kernel to read ahead */
-    if (!c->unread) wefti_reader_ahead(reader);
-    status = wefti_safetensors_read(reader, &c->files[i]);
-    if (status < 0) return wefti_prefix(status, "%s", path);
-    WEFT_REQUIRE(wefti_safetensors_header_bytes(c->files[i]) == file->checked_bytes, WEFT_E_CORRUPT,
-                 "%s: the manifest and the file disagree about the length of its header", path);
+    out->file = c->manifest->files[t->file].name;
+    const wefti_safetensors_entry *found = wefti_safetensors_find(c->own.files[t->file], t->name);
+    WEFT_REQUIRE(found && wefti_desc_equal(&found->desc, &t->desc), WEFT_E_CORRUPT,
+                 "%s/%s does not hold the tensor %s as %s", c->path, out->file, t->name,
+                 wefti_desc_text(&t->desc).text);
+    out->reader = found->reader;
+    out->at = found->at;
     return WEFT_OK;
 }
 
-static weft_status open_files(wefti_checkpoint *c) {
-    const wefti_manifest *m = c->manifest;
-    WEFT_NEW_ARRAY(c->readers, wefti_reader *, m->file_count);
-    WEFT_NEW_ARRAY(c->files, wefti_safetensors *, m->file_count);
-    bool *holds = wefti_arena_alloc(m->arena, (size_t)m->file_count * sizeof *holds);
-    WEFT_REQUIRE(holds, WEFT_E_NOMEM, "no memory for a list of files");
-    for (int64_t k = 0; k < m->tensor_count; k++) holds[m->tensors[k].file] = true;
-    for (int64_t i = 0; i < m->file_count; i++) {
-        char *path = wefti_format("%s/%s", c->path, m->files[i].name);
-        WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
-        weft_status status = open_file(c, i, holds[i], path);
-        wefti_free(path);
-        if (status < 0) return status;
-    }
-    return WEFT_OK;
-}
-
-static weft_status open_tensor(wefti_checkpoint *c, const wefti_manifest_tensor *tensor) {
-    const char *file = c->manifest->files[tensor->file].name;
-    const wefti_safetensors_entry *found =
-        wefti_safetensors_find(c->files[tensor->file], tensor->name);
-    WEFT_REQUIRE(found && wefti_desc_equal(&found->desc, &tensor->desc), WEFT_E_CORRUPT,
-                 "%s/%s does not hold the tensor %s as %s", c->path, file, tensor->name,
-                 wefti_desc_text(&tensor->desc).text);
-    uint32_t crc = tensor->crc32c;
-    if (!c->unread) WEFT_TRY(wefti_reader_crc32c(found->reader, found->at, found->bytes, &crc));
-    WEFT_REQUIRE(crc == tensor->crc32c, WEFT_E_CORRUPT,
-                 "tensor %s in %s/%s has the checksum %08x; %08x was written", tensor->name,
-                 c->path, file, crc, tensor->crc32c);
-    c->entries[c->count++] = (wefti_checkpoint_entry){.name = tensor->name,
-                                                      .layout = tensor->layout,
-                                                      .file = file,
-                                                      .role = tensor->role,
-                                                      .desc = tensor->desc,
-                                                      .reader = found->reader,
-                                                      .at = found->at,
-                                                      .bytes = found->bytes,
-                                                      .crc32c = crc};
+static weft_status open_tensor(wefti_checkpoint *c, int64_t index) {
+    wefti_checkpoint_entry *e = &c->entries[c->count];
+    WEFT_TRY(find_tensor(c, index, e));
+    uint32_t crc = e->crc32c;
+    if (!c->unread) WEFT_TRY(wefti_reader_crc32c(e->reader, e->at, e->bytes, &crc));
+    WEFT_REQUIRE(crc == e->crc32c, WEFT_E_CORRUPT,
+                 "tensor %s in %s/%s has the checksum %08x; %08x was written", e->name, c->path,
+                 e->file, crc, e->crc32c);
+    c->count++;
     return WEFT_OK;
 }
 
 static weft_status open_tensors(wefti_checkpoint *c) {
     int64_t count = c->manifest->tensor_count, held = 0;
     WEFT_NEW_ARRAY(c->entries, wefti_checkpoint_entry, count);
-    for (int64_t i = 0; i < count; i++) WEFT_TRY(open_tensor(c, &c->manifest->tensors[i]));
+    for (int64_t i = 0; i < count; i++) WEFT_TRY(open_tensor(c, i));
     qsort(c->entries, (size_t)count, sizeof *c->entries, compare_entries);
     for (int64_t i = 1; i < count; i++)
         WEFT_REQUIRE(compare_entries(&c->entries[i - 1], &c->entries[i]), WEFT_E_CORRUPT,
                      "%s: the manifest names the tensor %s twice", c->path, c->entries[i].name);
+    if (c->sliced) return WEFT_OK;
     for (int64_t i = 0; i < c->manifest->file_count; i++)
-        if (c->files[i]) held += wefti_safetensors_count(c->files[i]);
+        if (c->own.files[i]) held += wefti_safetensors_count(c->own.files[i]);
     WEFT_REQUIRE(held == count, WEFT_E_CORRUPT,
                  "%s: the files hold %lld tensors, the manifest names %lld", c->path,
                  (long long)held, (long long)count);
     return WEFT_OK;
 }
 
-static weft_status open_step(const char *path, bool unread, wefti_checkpoint **out) {
+static weft_status open_sliced(wefti_checkpoint *c, const char *dir, int64_t step) {
+    WEFT_TRY(wefti_sliced_open(dir, step, &c->sliced));
+    c->path = wefti_sliced_path(c->sliced);
+    c->manifest = wefti_sliced_manifest(c->sliced);
+    return WEFT_OK;
+}
+
+/* The folder rank_R/step-N of one rank stands for the sliced step N. */
+static weft_status open_around(wefti_checkpoint *c) {
+    const wefti_manifest *m = c->own.manifest;
+    const int64_t step = m->meta.step;
+    char *dir = wefti_format("%s/../..", c->own.path);
+    WEFT_REQUIRE(dir, WEFT_E_NOMEM, "no memory for the name of a directory");
+    weft_status status = open_sliced(c, dir, step);
+    if (status == WEFT_E_NOT_FOUND)
+        status = WEFT_RAISE(WEFT_E_CORRUPT,
+                            "%s holds slices of rank %d, but is not a folder rank_%d/step-N of a "
+                            "run's directory",
+                            c->own.path, (int)m->sliced.rank, (int)m->sliced.rank);
+    wefti_free(dir);
+    return status;
+}
+
+static weft_status open_folder(wefti_checkpoint *c, const char *path) {
+    WEFT_TRY(wefti_step_files_manifest(&c->own, path));
+    c->path = c->own.path;
+    c->manifest = c->own.manifest;
+    return c->manifest->sliced.ranks ? open_around(c) : wefti_step_files_open(&c->own, c->unread);
+}
+
+/* A step's folder at `path`; with `dir`, the sliced step `step` of that run. */
+static weft_status open_at(const char *path, const char *dir, int64_t step, bool unread,
+                           wefti_checkpoint **out) {
     wefti_checkpoint *c;
     WEFT_NEW(c, wefti_checkpoint);
     c->unread = unread;
-    weft_status status = WEFT_OK;
-    c->path = wefti_strdup(path);
-    if (!c->path) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a directory");
-    if (status >= 0) status = read_manifest(c);
-    if (status >= 0) status = open_files(c);
+    weft_status status = dir ? open_sliced(c, dir, step) : open_folder(c, path);
     if (status >= 0) status = open_tensors(c);
     if (status < 0) {
+        wefti_failure failure;
+        wefti_failure_keep(status, &failure);
         wefti_checkpoint_close(c);
-        return status;
+        return wefti_failure_tell(&failure);
     }
     *out = c;
     return WEFT_OK;
+}
+
+static weft_status open_step(const char *path, bool unread, wefti_checkpoint **out) {
+    return open_at(path, NULL, 0, unread, out);
 }
 
 weft_status wefti_checkpoint_verify(const char *step_path) {
@@ -228,9 +204,10 @@ weft_status wefti_checkpoint_verify(const char *step_path) {
 static weft_status open_numbered(const char *dir, int64_t step, bool unread,
                                  wefti_checkpoint **out) {
     char *path = NULL;
-    WEFT_TRY(wefti_step_path(dir, WEFTI_STEP_COMMITTED, step, &path));
+    bool sliced = false;
+    WEFT_TRY(wefti_run_step_path(dir, step, &path, &sliced));
     wefti_checkpoint *c = NULL;
-    weft_status status = open_step(path, unread, &c);
+    weft_status status = open_at(path, sliced ? dir : NULL, step, unread, &c);
     if (status >= 0 && c->manifest->meta.step != step) {
         status = WEFT_RAISE(WEFT_E_CORRUPT, "%s holds step %lld", path,
                             (long long)c->manifest->meta.step);
@@ -262,7 +239,7 @@ static weft_status open_newest(const char *dir, const int64_t *steps, int64_t co
 static weft_status open_latest(const char *dir, int64_t below, bool unread, wefti_checkpoint **out,
                                char **out_note) {
     int64_t *steps = NULL, count = 0;
-    WEFT_TRY(wefti_step_list(dir, WEFTI_STEP_COMMITTED, &steps, &count));
+    WEFT_TRY(wefti_run_steps(dir, &steps, &count));
     wefti_text skipped = {0};
     wefti_checkpoint *c = NULL;
     weft_status status = open_newest(dir, steps, count, below, unread, &c, &skipped);
@@ -329,21 +306,27 @@ weft_status wefti_checkpoint_open_quick(const char *path, wefti_checkpoint **out
 }
 
 uint32_t wefti_checkpoint_identity(const wefti_checkpoint *c) {
-    return c->identity;
+    if (!c->sliced) return c->own.identity;
+    /* the manifests of ranks differ, and a process may see other folders than another one */
+    const uint64_t digest =
+        wefti_digest_number(wefti_manifest_digest(c->manifest->tensors, c->manifest->tensor_count),
+                            (uint64_t)c->manifest->meta.data_position);
+    return (uint32_t)(digest ^ digest >> 32);
+}
+
+const wefti_sliced *wefti_checkpoint_sliced(const wefti_checkpoint *c) {
+    return c->sliced;
 }
 
 weft_status wefti_checkpoint_list(const char *dir, int64_t **out_steps, int64_t *out_count) {
     int64_t *steps = NULL, count = 0, kept = 0;
-    WEFT_TRY(wefti_step_list(dir, WEFTI_STEP_COMMITTED, &steps, &count));
+    WEFT_TRY(wefti_run_steps(dir, &steps, &count));
     weft_status status = WEFT_OK;
     for (int64_t i = 0; i < count && status >= 0; i++) {
-        wefti_checkpoint c = {0};
-        status = wefti_step_path(dir, WEFTI_STEP_COMMITTED, steps[i], &c.path);
-        if (status >= 0) status = read_manifest(&c);
-        bool valid = status >= 0 && c.manifest->meta.step == steps[i];
-        wefti_manifest_destroy(c.manifest);
-        wefti_free(c.path);
-        if (valid) steps[kept++] = steps[i];
+        wefti_step_files files = {0};
+        status = wefti_run_manifest(dir, steps[i], &files);
+        wefti_step_files_close(&files);
+        if (status >= 0) steps[kept++] = steps[i];
         if (status == WEFT_E_CORRUPT) status = WEFT_OK;
     }
     if (status < 0 || !kept) {
@@ -354,75 +337,4 @@ weft_status wefti_checkpoint_list(const char *dir, int64_t **out_steps, int64_t 
     *out_steps = steps;
     *out_count = kept;
     return WEFT_OK;
-}
-
-/* The index in `steps` of the newest step with correct checksums; -1: none. */
-static weft_status find_newest_good(const char *dir, const int64_t *steps, int64_t count,
-                                    int64_t *out) {
-    for (int64_t i = count - 1; i >= 0; i--) {
-        wefti_checkpoint *c = NULL;
-        weft_status status = open_numbered(dir, steps[i], false, &c);
-        if (status >= 0) wefti_checkpoint_close(c);
-        if (status != WEFT_E_CORRUPT) {
-            *out = i;
-            return status;
-        }
-    }
-    *out = -1;
-    return WEFT_OK;
-}
-
-/* *out: when the step was written, by its manifest; -1: it does not say. */
-static weft_status time_of(const char *dir, int64_t step, int64_t *out) {
-    wefti_checkpoint c = {0};
-    *out = -1;
-    weft_status status = wefti_step_path(dir, WEFTI_STEP_COMMITTED, step, &c.path);
-    if (status >= 0) status = read_manifest(&c);
-    const char *text =
-        status >= 0 ? wefti_checkpoint_value(&c.manifest->meta.notes, WEFTI_CHECKPOINT_TIME) : NULL;
-    if (text && *text && strspn(text, "0123456789") == strlen(text) && strlen(text) < 18)
-        *out = strtoll(text, NULL, 10);
-    wefti_manifest_destroy(c.manifest);
-    wefti_free(c.path);
-    return status == WEFT_E_CORRUPT ? WEFT_OK : status;
-}
-
-/* Whether a step beyond the newest stays. *last: the time of the last one that stays, -1: none.
- * After a clock was set back, steps seem to be older than those before them; they stay. */
-static weft_status is_spaced(const char *dir, int64_t step, int64_t spacing, int64_t *last,
-                             bool *out) {
-    int64_t time = -1;
-    if (spacing > 0) WEFT_TRY(time_of(dir, step, &time));
-    *out = time >= 0 && (*last < 0 || time < *last || time - *last >= spacing);
-    if (*out) *last = time;
-    return WEFT_OK;
-}
-
-weft_status wefti_checkpoint_prune_spaced(const char *dir, int64_t keep, int64_t spacing,
-                                          int64_t good) {
-    WEFT_REQUIRE(keep >= 1, WEFT_E_ARG, "checkpoint.keep is %lld; at least one must be kept",
-                 (long long)keep);
-    int64_t *steps = NULL, count = 0, newest_good = -1;
-    WEFT_TRY(wefti_step_list(dir, WEFTI_STEP_COMMITTED, &steps, &count));
-    weft_status status = WEFT_OK;
-    for (int64_t i = 0; i < count; i++)
-        if (steps[i] == good) newest_good = i;
-    if (newest_good < 0 && count > keep) /* nothing to delete: nothing to verify */
-        status = find_newest_good(dir, steps, count, &newest_good);
-    int64_t last = -1;
-    for (int64_t i = 0; i < newest_good && i < count - keep && status >= 0; i++) {
-        bool stays = false;
-        status = is_spaced(dir, steps[i], spacing, &last, &stays);
-        if (status >= 0 && !stays) status = wefti_step_remove(dir, steps[i]);
-    }
-    wefti_free(steps);
-    return status;
-}
-
-weft_status wefti_checkpoint_prune_below(const char *dir, int64_t keep, int64_t good) {
-    return wefti_checkpoint_prune_spaced(dir, keep, 0, good);
-}
-
-weft_status wefti_checkpoint_prune(const char *dir, int64_t keep) {
-    return wefti_checkpoint_prune_below(dir, keep, WEFTI_CHECKPOINT_LATEST);
 }

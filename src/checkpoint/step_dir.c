@@ -7,6 +7,7 @@
 
 #include "base/io.h"
 #include "base/memory.h"
+#include "checkpoint/run/run.h"
 #include "checkpoint/safetensors.h"
 
 static const char *const prefixes[WEFTI_STEP_KINDS] = {"step-", ".tmp-step-", ".old-step-",
@@ -79,7 +80,7 @@ weft_status wefti_step_holds(const char *path, bool *out) {
     if (wefti_safetensors_is_name(path)) return WEFT_OK;
     int64_t *steps = NULL, count = 0;
     weft_status status = wefti_step_is(path, out);
-    if (status >= 0) status = wefti_step_list(path, WEFTI_STEP_COMMITTED, &steps, &count);
+    if (status >= 0) status = wefti_run_steps(path, &steps, &count);
     WEFT_REQUIRE(status >= 0 || !wefti_exists(path) || wefti_is_dir(path), WEFT_E_NOT_FOUND,
                  "%s is neither a directory nor a .safetensors file", path);
     WEFT_TRY(status);

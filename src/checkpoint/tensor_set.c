@@ -11,6 +11,7 @@
 #include "base/io.h"
 #include "base/json/json.h"
 #include "base/memory.h"
+#include "checkpoint/run/run.h"
 
 typedef struct set_file {
     char *name;
@@ -21,6 +22,7 @@ struct wefti_tensor_set {
     set_file *files;
     wefti_safetensors_entry *entries; /* ordered by name; names belong to the files */
     int64_t file_count, file_capacity, count;
+    wefti_checkpoint *step; /* of slices; its tensors are in no file as a whole */
 };
 
 void wefti_tensor_set_close(wefti_tensor_set *set) {
@@ -29,6 +31,7 @@ void wefti_tensor_set_close(wefti_tensor_set *set) {
         wefti_safetensors_close(set->files[i].tensors);
         wefti_free(set->files[i].name);
     }
+    wefti_checkpoint_close(set->step);
     wefti_free(set->files);
     wefti_free(set->entries);
     wefti_free(set);
@@ -223,7 +226,42 @@ static weft_status open_index(wefti_tensor_set *set, const char *dir, const char
     return status;
 }
 
+/* The parameters of the sliced step of which `dir` is one rank's folder. */
+static weft_status open_slices(wefti_tensor_set *set, const char *dir) {
+    WEFT_TRY(wefti_checkpoint_open_quick(dir, &set->step));
+    const int64_t count = wefti_checkpoint_count(set->step);
+    WEFT_NEW_ARRAY(set->entries, wefti_safetensors_entry, count + 1);
+    for (int64_t i = 0; i < count; i++) { /* ordered by role, then name */
+        const wefti_checkpoint_entry *e = wefti_checkpoint_at(set->step, i);
+        if (e->role != WEFTI_CHECKPOINT_MODEL) continue;
+        set->entries[set->count++] =
+            (wefti_safetensors_entry){.name = e->name,
+                                      .dtype = wefti_safetensors_dtype_name(e->desc.dtype),
+                                      .desc = e->desc,
+                                      .reader = e->reader,
+                                      .at = e->at,
+                                      .bytes = e->bytes};
+    }
+    return WEFT_OK;
+}
+
+/* Whether `dir` is a folder of slices. */
+static weft_status holds_slices(const char *dir, bool *out) {
+    wefti_step_files files = {0};
+    char *path = NULL;
+    *out = false;
+    WEFT_TRY(join(dir, "manifest.json", &path));
+    const bool there = wefti_exists(path);
+    wefti_free(path);
+    if (!there) return WEFT_OK;
+    weft_status status = wefti_step_files_manifest(&files, dir);
+    *out = status >= 0 && files.manifest->sliced.ranks > 0;
+    wefti_step_files_close(&files);
+    return status;
+}
+
 static weft_status open_dir(wefti_tensor_set *set, const char *dir) {
+    bool slices = false;
     char *path = NULL;
     WEFT_TRY(join(dir, "model.safetensors", &path));
     weft_status status = open_single(set, path, "model.safetensors");
@@ -232,6 +270,9 @@ static weft_status open_dir(wefti_tensor_set *set, const char *dir) {
     WEFT_TRY(join(dir, "model.safetensors.index.json", &path));
     status = open_index(set, dir, path);
     wefti_free(path);
+    if (status != WEFT_E_NOT_FOUND) return status;
+    WEFT_TRY(holds_slices(dir, &slices));
+    if (slices) return open_slices(set, dir);
     if (status == WEFT_E_NOT_FOUND)
         WEFT_FAIL(status, "%s has neither model.safetensors nor model.safetensors.index.json", dir);
     return status;

@@ -75,12 +75,27 @@ static weft_status check_pieces(const wefti_checkpoint_tensor *t, bool alone) {
     return WEFT_OK;
 }
 
+/* The part lies inside of the only piece, and has the tensor's elements. */
+static weft_status check_part(const wefti_checkpoint_tensor *t) {
+    wefti_region both;
+    const int64_t elems = wefti_region_elems(t->part, t->whole.rank);
+    const bool inside = t->piece_count == 1 &&
+                        wefti_region_intersect(t->part, &t->pieces[0].box, t->whole.rank, &both) &&
+                        wefti_region_elems(&both, t->whole.rank) == elems;
+    WEFT_REQUIRE(inside && t->whole.dtype == t->desc.dtype && elems == weft_desc_elems(&t->desc),
+                 WEFT_E_ARG, "the part of %s is not in its piece, or has not the elements of %s",
+                 t->name, wefti_desc_text(&t->desc).text);
+    return WEFT_OK;
+}
+
 static weft_status copy_source(wefti_write_plan *plan, const wefti_checkpoint_tensor *from,
                                bool alone, wefti_write_source *to) {
-    *to = (wefti_write_source){.data = from->data, .later = from->later};
+    *to = (wefti_write_source){.data = from->data, .later = from->later, .slice = -1};
     if (from->data || !from->pieces) return WEFT_OK;
     wefti_checkpoint_piece *pieces;
-    WEFT_TRY(check_pieces(from, alone));
+    WEFT_TRY(from->part ? check_part(from) : check_pieces(from, alone));
+    if (from->part) to->part = *from->part;
+    to->is_part = from->part != NULL;
     WEFT_TRY(PLAN_ARRAY(plan, pieces, from->piece_count + 1));
     memcpy(pieces, from->pieces, (size_t)from->piece_count * sizeof *pieces);
     to->pieces = pieces;
@@ -147,14 +162,15 @@ static int64_t assign_role(wefti_write_plan *plan, wefti_checkpoint_role role, i
     return files;
 }
 
-static weft_status name_shards(wefti_write_plan *plan, const int64_t shards[]) {
+static weft_status name_shards(wefti_write_plan *plan, const int64_t shards[], bool sliced) {
     wefti_manifest *m = &plan->manifest;
     for (int role = 0; role < WEFTI_CHECKPOINT_ROLES; role++)
         for (int64_t i = 0; i < shards[role]; i++) {
-            bool alone = role == WEFTI_CHECKPOINT_MODEL && shards[role] == 1;
+            bool alone = !sliced && role == WEFTI_CHECKPOINT_MODEL && shards[role] == 1;
             const char *name =
                 alone ? "model.safetensors"
-                      : wefti_arena_format(m->arena, "%s-%05lld-of-%05lld.safetensors",
+                      : wefti_arena_format(m->arena, "%s%s-%05lld-of-%05lld.safetensors",
+                                           sliced ? "slices-" : "",
                                            wefti_checkpoint_role_text((wefti_checkpoint_role)role),
                                            (long long)i + 1, (long long)shards[role]);
             WEFT_REQUIRE(name, WEFT_E_NOMEM, "no memory to plan a checkpoint");
@@ -235,11 +251,60 @@ static weft_status plan_files(wefti_write_plan *plan, const wefti_checkpoint_opt
                  (long long)plan->shard_count);
     WEFT_TRY(PLAN_ARRAY(plan, plan->manifest.files, plan->shard_count + options->text_count + 1));
     WEFT_TRY(PLAN_ARRAY(plan, plan->texts, options->text_count + 1));
-    WEFT_TRY(name_shards(plan, shards));
+    WEFT_TRY(name_shards(plan, shards, options->slicing != NULL));
     WEFT_TRY(fill_items(plan));
-    if (shards[WEFTI_CHECKPOINT_MODEL] > 1) WEFT_TRY(add_index(plan));
+    if (shards[WEFTI_CHECKPOINT_MODEL] > 1 && !options->slicing) WEFT_TRY(add_index(plan));
     for (int64_t i = 0; i < options->text_count; i++)
         WEFT_TRY(add_text(plan, options->texts[i].name, options->texts[i].text));
+    return WEFT_OK;
+}
+
+/* ---- sliced steps ---- */
+
+static weft_status copy_slice(wefti_write_plan *plan, const wefti_checkpoint_slice *from,
+                              int64_t number, const int64_t *place) {
+    wefti_manifest *m = &plan->manifest;
+    wefti_manifest_slice *to = &m->sliced.slices[number];
+    int32_t *ranks;
+    WEFT_TRY(PLAN_ARRAY(plan, ranks, from->rank_count + 1));
+    memcpy(ranks, from->ranks, (size_t)from->rank_count * sizeof *ranks);
+    *to = (wefti_manifest_slice){.tensor = from->tensor,
+                                 .region = from->region,
+                                 .ranks = ranks,
+                                 .rank_count = from->rank_count,
+                                 .file = -1};
+    plan->counts[number] = from->counts;
+    if (from->own < 0) return WEFT_OK;
+    const int64_t k = place[from->own];
+    WEFT_REQUIRE(plan->sources[k].slice < 0, WEFT_E_BUG, "two slices are the tensor %s",
+                 m->tensors[k].name);
+    plan->sources[k].slice = number;
+    to->file = m->tensors[k].file;
+    to->stored = m->tensors[k].name;
+    return WEFT_OK;
+}
+
+static weft_status copy_slicing(wefti_write_plan *plan, const wefti_checkpoint_slicing *s) {
+    wefti_manifest *m = &plan->manifest;
+    int64_t *place; /* of the caller's tensors: their number in the plan */
+    WEFT_TRY(PLAN_ARRAY(plan, plan->wholes, s->whole_count + 1));
+    for (int64_t i = 0; i < s->whole_count; i++) {
+        WEFT_TRY(copy_tensor(plan, &s->wholes[i], false, &plan->wholes[i]));
+        plan->wholes[i].layout = "sliced";
+        plan->wholes[i].file = -1;
+    }
+    plan->whole_count = s->whole_count;
+    m->sliced =
+        (wefti_manifest_sliced){.rank = s->rank, .ranks = s->ranks, .count = s->slice_count};
+    WEFT_TRY(PLAN_ARRAY(plan, m->sliced.slices, s->slice_count + 1));
+    WEFT_TRY(PLAN_ARRAY(plan, plan->counts, s->slice_count + 1));
+    WEFT_TRY(PLAN_ARRAY(plan, place, m->tensor_count + 1));
+    for (int64_t k = 0; k < m->tensor_count; k++) place[plan->order[k]] = k;
+    for (int64_t i = 0; i < s->slice_count; i++)
+        WEFT_TRY(copy_slice(plan, &s->slices[i], i, place));
+    for (int64_t k = 0; k < m->tensor_count; k++)
+        WEFT_REQUIRE(plan->sources[k].slice >= 0, WEFT_E_BUG, "the tensor %s is no slice",
+                     m->tensors[k].name);
     return WEFT_OK;
 }
 
@@ -256,6 +321,7 @@ weft_status wefti_write_plan_create(const wefti_checkpoint_meta *meta,
         status = order_tensors(&plan, tensors, count, options->duty == WEFTI_CHECKPOINT_ALONE);
     if (status >= 0) status = check_unique(&plan);
     if (status >= 0) status = plan_files(&plan, options);
+    if (status >= 0 && options->slicing) status = copy_slicing(&plan, options->slicing);
     if (status < 0) {
         wefti_write_plan_destroy(&plan);
         return status;

@@ -15,6 +15,9 @@ typedef struct wefti_write_source {
     int64_t piece_count;
     weft_desc whole;
     int64_t first;
+    bool is_part;
+    wefti_region part; /* of `whole`, instead of elements from `first` on */
+    int64_t slice;     /* of a sliced step: number in slices; -1 */
 } wefti_write_source;
 
 /* Tensors are numbered in the order of capture: descending element sizes, so that every tensor is
@@ -31,6 +34,10 @@ typedef struct wefti_write_plan {
     int64_t *offset;               /* of tensor k in its shard, in bytes after the header */
     int64_t *shard_bytes;          /* of the tensors of each shard */
     const char **texts;            /* contents of the files after the shards */
+    /* Of a sliced step: the whole tensors; `manifest.tensors` are the own slices. NULL: whole. */
+    wefti_manifest_tensor *wholes;
+    int64_t whole_count;
+    bool *counts; /* of each slice in manifest.sliced */
 } wefti_write_plan;
 
 weft_status wefti_write_plan_create(const wefti_checkpoint_meta *meta,

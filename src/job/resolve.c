@@ -131,6 +131,7 @@ static weft_status check_checkpoint(const wefti_job_draft *draft) {
         bool set;
     } needs_dir[] = {{"checkpoint.seconds", c->seconds > 0},
                      {"checkpoint.keep_minutes", c->keep_minutes > 0},
+                     {"checkpoint.sliced", c->sliced},
                      {"checkpoint.on_error", c->on_error},
                      {"checkpoint.stop_file", *c->stop_file != '\0'}};
     for (size_t i = 0; i < sizeof needs_dir / sizeof *needs_dir; i++)

@@ -192,13 +192,13 @@ void wefti_shards_holders(const wefti_shards *s, const wefti_source_tensor *t,
 static weft_status open_any(wefti_shards *s, const wefti_layouts *layouts) {
     bool steps = false, ranks = false;
     WEFT_REQUIRE(wefti_exists(s->path), WEFT_E_NOT_FOUND, "%s does not exist", s->path);
-    if (wefti_is_dir(s->path)) WEFT_TRY(wefti_shards_open_ranks(s, layouts, &ranks));
+    WEFT_TRY(wefti_step_holds(s->path, &steps));
+    if (wefti_is_dir(s->path) && !steps) WEFT_TRY(wefti_shards_open_ranks(s, layouts, &ranks));
     if (ranks) return WEFT_OK;
     WEFT_REQUIRE(!layouts, WEFT_E_ARG,
                  "%s has no slices of ranks (folders rank_0, rank_1, ...), but %s says how ranks "
                  "hold tensors",
                  s->path, layouts->path);
-    WEFT_TRY(wefti_step_holds(s->path, &steps));
     return steps ? wefti_shards_open_step(s) : wefti_shards_open_dir(s);
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/digest/digest.h"
 #include "base/io.h"
+#include "checkpoint/run/run.h"
 #include "reshard/source.h"
 
 wefti_checkpoint_role wefti_shards_role(const wefti_shards *s, const char *name) {
@@ -60,18 +61,21 @@ weft_status wefti_shards_take_texts(wefti_shards *s, const char *dir) {
     return WEFT_OK;
 }
 
-/* The number of a file of the step, by the reader of one of its tensors. */
-static weft_status file_of(wefti_shards *s, const wefti_checkpoint_entry *e, int32_t *out) {
-    char *path = wefti_format("%s/%s", wefti_checkpoint_path(s->step), e->file);
-    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
-    weft_status status = WEFT_OK;
+/* The number of a file, which the step has opened. */
+static weft_status number_of(wefti_shards *s, const char *path, int32_t rank, int32_t *out) {
     *out = -1;
     for (int64_t i = s->file_count - 1; i >= 0 && *out < 0; i--)
         if (!strcmp(s->files[i].path, path)) *out = (int32_t)i;
-    if (*out < 0) {
-        status = wefti_shards_add_file(s, path, -1, true, out);
-        if (status >= 0) s->files[*out].missing = false; /* the step has opened it */
-    }
+    if (*out >= 0) return WEFT_OK;
+    WEFT_TRY(wefti_shards_add_file(s, path, rank, true, out));
+    s->files[*out].missing = false;
+    return WEFT_OK;
+}
+
+static weft_status file_of(wefti_shards *s, const wefti_checkpoint_entry *e, int32_t *out) {
+    char *path = wefti_format("%s/%s", wefti_checkpoint_path(s->step), e->file);
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
+    weft_status status = number_of(s, path, -1, out);
     wefti_free(path);
     return status;
 }
@@ -85,6 +89,28 @@ static weft_status add_entry(wefti_shards *s, const wefti_checkpoint_entry *e) {
     t->checked = true;
     t->crc32c = e->crc32c;
     return wefti_shards_add_piece(t, &piece);
+}
+
+/* A sliced step: what is there of each region. Opening it has made sure that all regions are. */
+static weft_status add_slices(wefti_shards *s, const wefti_sliced *sliced) {
+    const wefti_manifest *m = wefti_sliced_manifest(sliced);
+    for (int64_t i = 0; i < m->tensor_count; i++) {
+        const wefti_manifest_tensor *from = &m->tensors[i];
+        wefti_source_tensor *t;
+        int64_t count = 0;
+        const wefti_sliced_piece *pieces = wefti_sliced_pieces(sliced, i, &count);
+        WEFT_TRY(wefti_shards_add_tensor(s, from->role, from->name, &from->desc, &t));
+        t->checked = true;
+        t->crc32c = from->crc32c;
+        for (int64_t k = 0; k < count; k++) {
+            wefti_source_piece piece = {
+                .region = pieces[k].region, .reader = pieces[k].reader, .at = pieces[k].at};
+            if (!piece.reader) continue;
+            WEFT_TRY(number_of(s, pieces[k].path, pieces[k].rank, &piece.file));
+            WEFT_TRY(wefti_shards_add_piece(t, &piece));
+        }
+    }
+    return WEFT_OK;
 }
 
 static weft_status take_step(wefti_shards *s) {
@@ -103,6 +129,7 @@ static weft_status take_step(wefti_shards *s) {
 weft_status wefti_shards_open_step(wefti_shards *s) {
     WEFT_TRY(wefti_checkpoint_open_quick(s->path, &s->step));
     WEFT_TRY(take_step(s));
+    if (wefti_checkpoint_sliced(s->step)) return add_slices(s, wefti_checkpoint_sliced(s->step));
     for (int64_t i = 0; i < wefti_checkpoint_count(s->step); i++)
         WEFT_TRY(add_entry(s, wefti_checkpoint_at(s->step, i)));
     return WEFT_OK;

@@ -307,10 +307,11 @@ void wefti_training_close(wefti_training *t) {
     weft_graph_destroy(t->model.eval_graph);
     weft_data_close(t->data);
     wefti_checkpoint_lock_close(t->saving.lock);
+    wefti_checkpoint_lock_close(t->saving.slices_lock);
     for (int64_t i = 0; i < t->saving.count; i++) wefti_free(t->saving.tensors[i].name);
     wefti_free(t->saving.tensors);
     wefti_free(t->saving.apart);
     wefti_free(t->saving.first);
-    wefti_free(t->saving.last);
+    wefti_free(t->saving.last_of);
     wefti_free(t->saving.tokenizer);
 }

@@ -59,11 +59,14 @@ typedef struct wefti_training_ranks {
 typedef struct wefti_training_saving {
     wefti_delivery *delivery; /* tensors on their way to the checkpoint being written */
     bool together;      /* several ranks write the checkpoint under way, and it is not complete */
+    bool committing;    /* sliced: the sums are exchanged, and each rank completes its own step */
+    bool last;          /* sliced: prune to exactly checkpoint.keep steps */
     bool parts_done;    /* together: no rank's part is pending, as all ranks have agreed */
     wefti_failure part; /* together: why this rank could not begin its part */
     bool *apart;        /* [count]: rank 0 gathers the tensor, since some rank that has a piece does
                            not see the directory */
     wefti_checkpoint_lock *lock;
+    wefti_checkpoint_lock *slices_lock; /* of the directory of this rank */
     wefti_checkpoint_job *writing;
     int64_t writing_step, committed_step;
     int64_t begun_ns; /* when the run, or the last write of it, began; for checkpoint.seconds */
@@ -72,8 +75,8 @@ typedef struct wefti_training_saving {
     atomic_bool touched; /* the step has begun to change parameters on this rank */
     wefti_saved_tensor *tensors;
     int64_t count, room, states; /* the first `states` are the model's states */
-    int64_t *first, *last; /* [tensors of the session]: range in `tensors`, optimizer included */
-    char *tokenizer;       /* text of its file, which each checkpoint holds; NULL: bytes */
+    int64_t *first, *last_of; /* [tensors of the session]: range in `tensors`, optimizer included */
+    char *tokenizer;          /* text of its file, which each checkpoint holds; NULL: bytes */
 } wefti_training_saving;
 
 /* The record of the run (train/record/record.h). */

@@ -343,10 +343,10 @@ static void later_format(void **state) {
     const fixture *f = *state;
     ASSERT_OK(write_step(f->dir, 1, 0));
     ASSERT_OK(write_step(f->dir, 2, 0));
-    edit_manifest(f, "\"format_version\": 2", "\"format_version\": 3", false);
+    edit_manifest(f, "\"format_version\": 2", "\"format_version\": 4", false);
     wefti_checkpoint *c = NULL;
     ASSERT_STATUS(WEFT_E_NO_IMPL, wefti_checkpoint_open(f->dir, WEFTI_CHECKPOINT_LATEST, &c, NULL));
-    ASSERT_MESSAGE("version 3");
+    ASSERT_MESSAGE("version 4");
     ASSERT_OK(wefti_checkpoint_open(f->dir, 1, &c, NULL));
     wefti_checkpoint_close(c);
 }

@@ -111,4 +111,16 @@ expect 0 'slices' checkpoint reshard three y --from strategy.json --only 1 --to 
 mv rank_1 three/rank_1
 [ -z "$(find . -name '*weft-tmp*')" ] || fail 'a temporary directory was left'
 
+# --- killed: the destination is absent or whole, and the next attempt leaves nothing of the one before ---
+for _ in 1 2 3 4 5 6 7 8; do
+    "$weft" checkpoint reshard run killed --to plan4.json >/dev/null 2>&1 &
+    kill -9 $! 2>/dev/null # at any time
+    wait $! 2>/dev/null
+    [ -e killed ] && same killed
+    rm -rf killed
+done
+expect 0 'slices|4' checkpoint reshard run killed --to plan4.json
+same killed
+[ "$(find . -maxdepth 1 -name '.*killed*' | wc -l)" = 0 ] || fail 'something is left of a killed attempt'
+
 exit $failed

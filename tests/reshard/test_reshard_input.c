@@ -218,13 +218,13 @@ static void test_later_version(void **state) {
     text[bytes] = '\0';
     char *version = strstr((char *)text, "\"format_version\": 2");
     assert_non_null(version);
-    version[18] = '3';
+    version[18] = '4';
     char tail[WEFTI_MANIFEST_TAIL_BYTES + 1];
     wefti_manifest_tail((char *)text, (int64_t)bytes - WEFTI_MANIFEST_TAIL_BYTES, tail);
     memcpy(text + bytes - WEFTI_MANIFEST_TAIL_BYTES, tail, WEFTI_MANIFEST_TAIL_BYTES);
     put_file(path_in(slices, "weft-step.json"), text, bytes);
     free(text);
-    ASSERT_FAILS(WEFT_E_NO_IMPL, "weft-step.json|3", reshard(slices, out, NULL, NULL));
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "weft-step.json|4", reshard(slices, out, NULL, NULL));
     assert_nothing(f, "out");
 }
 

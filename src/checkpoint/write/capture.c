@@ -117,16 +117,19 @@ static weft_status copy_part(const weft_desc *whole, const wefti_checkpoint_piec
     return wefti_device_unmap(&m, WEFT_OK);
 }
 
+static weft_status need_block(wefti_checkpoint_job *job) {
+    if (!job->block) job->block = wefti_alloc(WRITE_BLOCK_BYTES);
+    WEFT_REQUIRE(job->block, WEFT_E_NOMEM, "no memory to join pieces of tensors");
+    return WEFT_OK;
+}
+
 /* All pieces are here: block by block, each gathered from the pieces that have a part of it. */
 static weft_status capture_joined(capture *c, const wefti_write_source *source,
                                   const weft_desc *desc) {
     const weft_desc *whole = &source->whole;
     int64_t size = (int64_t)weft_dtype_bytes(whole->dtype), most = WRITE_BLOCK_BYTES / size;
     int64_t end = source->first + weft_desc_elems(desc), count;
-    if (!c->job->block) {
-        c->job->block = wefti_alloc(WRITE_BLOCK_BYTES);
-        WEFT_REQUIRE(c->job->block, WEFT_E_NOMEM, "no memory to join pieces of tensors");
-    }
+    WEFT_TRY(need_block(c->job));
     for (int64_t at = source->first; at < end; at += count) {
         wefti_region slab, part;
         count = wefti_slab(whole, at, end - at < most ? end - at : most, &slab);
@@ -137,6 +140,55 @@ static weft_status capture_joined(capture *c, const wefti_write_source *source,
         }
         WEFT_TRY(put(c, (at - source->first) * size, c->job->block, (size_t)(count * size)));
     }
+    return WEFT_OK;
+}
+
+/* A slab of a slice's own elements, as part of the sum of the whole tensor. */
+static void add_to_whole(const wefti_checkpoint_job *job, const wefti_manifest_slice *slice,
+                         const wefti_region *slab, const unsigned char *data, wefti_crc_sum *sum) {
+    const weft_desc *whole = &job->plan.wholes[slice->tensor].desc;
+    const int64_t size = (int64_t)weft_dtype_bytes(whole->dtype);
+    wefti_region there = *slab;
+    for (int d = 0; d < whole->rank; d++) there.begin[d] += slice->region.begin[d];
+    wefti_region_runs run = wefti_region_runs_of(whole, &there);
+    while (wefti_region_runs_next(&run))
+        wefti_crc_sum_add(sum, run.at * size, data + run.here * size, (size_t)(run.count * size));
+}
+
+/* A slice: block by block of the region of its piece. */
+static weft_status capture_slice(wefti_checkpoint_job *job, int64_t k) {
+    wefti_write_plan *plan = &job->plan;
+    wefti_manifest_tensor *t = &plan->manifest.tensors[k];
+    const wefti_write_source *source = &plan->sources[k];
+    wefti_manifest_slice *slice = &plan->manifest.sliced.slices[source->slice];
+    weft_desc local = source->whole;
+    wefti_bulk *shard;
+    wefti_crc_sum sum = {0};
+    const int64_t size = (int64_t)weft_dtype_bytes(t->desc.dtype), most = WRITE_BLOCK_BYTES / size,
+                  all = weft_desc_elems(&t->desc);
+    for (int d = 0; d < local.rank; d++) local.shape[d] = source->part.size[d];
+    WEFT_TRY(need_block(job));
+    for (int64_t at = 0, count, before; at < all; at += count) {
+        wefti_region slab, own;
+        WEFT_REQUIRE(!atomic_load(&job->cancelled), WEFT_E_STOPPED, "the checkpoint was given up");
+        count = all - at < most ? all - at : most;
+        do { /* a block is a slab in the session's shape and in the file's */
+            before = count;
+            count = wefti_slab(&t->desc, at, count, &own);
+            count = wefti_slab(&local, at, count, &slab);
+        } while (count != before);
+        for (int d = 0; d < local.rank; d++) slab.begin[d] += source->part.begin[d];
+        WEFT_TRY(copy_part(&source->whole, &source->pieces[0], &slab, &slab, job->block));
+        t->crc32c = wefti_crc32c(t->crc32c, job->block, (size_t)(count * size));
+        if (plan->counts[source->slice]) add_to_whole(job, slice, &own, job->block, &sum);
+        WEFT_TRY(use_shard(job, k, at * size, &shard));
+        WEFT_TRY(wefti_bulk_write(shard, job->block, (size_t)(count * size)));
+    }
+    slice->crc32c = t->crc32c;
+    if (!plan->counts[source->slice]) return WEFT_OK;
+    job->own_bytes += all * size;
+    job->sums[slice->tensor] ^=
+        wefti_crc_sum_of(&sum, weft_desc_bytes(&plan->wholes[slice->tensor].desc));
     return WEFT_OK;
 }
 
@@ -186,6 +238,7 @@ weft_status wefti_write_capture(wefti_checkpoint_job *job, int64_t k) {
     const void *data = source->data;
     bool later = source->later && bytes > 0;
     capture c = {.job = job, .k = k};
+    if (source->slice >= 0) return capture_slice(job, k);
     if (later) {
         data = job->take(job->context, index);
         WEFT_REQUIRE(data, WEFT_E_STOPPED, "the checkpoint was given up");

@@ -19,7 +19,9 @@ struct wefti_checkpoint_job {
     int64_t active[WEFTI_CHECKPOINT_ROLES]; /* the shard that has a buffer, -1 */
     unsigned char *block;                   /* joins pieces; NULL: not needed so far */
     uint32_t *sums;                         /* by the caller's number: of the own pieces */
-    int64_t own_bytes;                      /* of the own pieces */
+    int64_t count;                          /* of the caller's numbers; sliced: whole tensors */
+    int64_t *left;                          /* sliced: own slices of a tensor to be captured */
+    int64_t own_bytes;                      /* of the own pieces; sliced: of those that count */
     int64_t keep, spacing;
     int nice;
     const void *(*take)(void *context, int64_t index); /* NULL: all tensors are in memory */

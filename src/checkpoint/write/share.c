@@ -85,6 +85,12 @@ void wefti_checkpoint_wait_written(wefti_checkpoint_job *job) {
     pthread_mutex_unlock(&job->mutex);
 }
 
+void wefti_checkpoint_wait_done(wefti_checkpoint_job *job) {
+    pthread_mutex_lock(&job->mutex);
+    while (!job->done) pthread_cond_wait(&job->progress, &job->mutex);
+    pthread_mutex_unlock(&job->mutex);
+}
+
 const uint32_t *wefti_checkpoint_sums(const wefti_checkpoint_job *job, int64_t *out_bytes) {
     *out_bytes = job->own_bytes;
     return job->sums;
@@ -92,7 +98,7 @@ const uint32_t *wefti_checkpoint_sums(const wefti_checkpoint_job *job, int64_t *
 
 void wefti_checkpoint_complete(wefti_checkpoint_job *job, const uint32_t *sums, int64_t bytes) {
     pthread_mutex_lock(&job->mutex);
-    memcpy(job->sums, sums, (size_t)job->plan.manifest.tensor_count * sizeof *sums);
+    memcpy(job->sums, sums, (size_t)job->count * sizeof *sums);
     job->own_bytes = bytes;
     job->complete = true;
     pthread_cond_broadcast(&job->progress);

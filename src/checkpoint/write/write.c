@@ -32,9 +32,13 @@ static weft_status job_path(const wefti_checkpoint_job *job, const char *name, c
 }
 
 static weft_status capture(wefti_checkpoint_job *job, int64_t k) {
+    const int64_t slice = job->plan.sources[k].slice;
+    const int64_t index =
+        slice < 0 ? job->plan.order[k] : job->plan.manifest.sliced.slices[slice].tensor;
     WEFT_TRY(wefti_write_capture(job, k));
+    if (slice >= 0 && --job->left[index] > 0) return WEFT_OK;
     pthread_mutex_lock(&job->mutex);
-    atomic_store(&job->captured[job->plan.order[k]], true);
+    atomic_store(&job->captured[index], true);
     pthread_cond_broadcast(&job->progress);
     pthread_mutex_unlock(&job->mutex);
     return WEFT_OK;
@@ -68,10 +72,20 @@ static weft_status write_texts(wefti_checkpoint_job *job) {
     }
     char *manifest = NULL;
     int64_t bytes = 0;
-    WEFT_TRY(wefti_manifest_print(m, &manifest, &bytes));
+    wefti_manifest printed = *m;
+    if (job->plan.wholes) {
+        printed.tensors = job->plan.wholes;
+        printed.tensor_count = job->plan.whole_count;
+    }
+    WEFT_TRY(wefti_manifest_print(&printed, &manifest, &bytes));
     weft_status status = write_text(job, "manifest.json", manifest, bytes);
     wefti_free(manifest);
     return status;
+}
+
+/* Whether the step needs the sums of other processes. */
+static bool waits(const wefti_checkpoint_job *job) {
+    return job->duty == WEFTI_CHECKPOINT_LEADS || job->duty == WEFTI_CHECKPOINT_SLICES;
 }
 
 /* This process's part of the tensors, up to the sync. */
@@ -83,7 +97,7 @@ static weft_status write_own(wefti_checkpoint_job *job) {
     job->written = true;
     if (job->duty == WEFTI_CHECKPOINT_ALONE) job->complete = true;
     pthread_cond_broadcast(&job->progress);
-    while (job->duty == WEFTI_CHECKPOINT_LEADS && !job->complete && !atomic_load(&job->cancelled))
+    while (waits(job) && !job->complete && !atomic_load(&job->cancelled))
         pthread_cond_wait(&job->progress, &job->mutex);
     pthread_mutex_unlock(&job->mutex);
     return WEFT_OK;
@@ -93,9 +107,10 @@ static weft_status write_own(wefti_checkpoint_job *job) {
 static weft_status sum_tensors(wefti_checkpoint_job *job) {
     const wefti_write_plan *plan = &job->plan;
     int64_t bytes = 0;
-    for (int64_t k = 0; k < plan->manifest.tensor_count; k++) {
-        wefti_manifest_tensor *t = &plan->manifest.tensors[k];
-        t->crc32c = wefti_crc32c_of_sums(job->sums[plan->order[k]], weft_desc_bytes(&t->desc));
+    for (int64_t k = 0; k < job->count; k++) {
+        wefti_manifest_tensor *t = plan->wholes ? &plan->wholes[k] : &plan->manifest.tensors[k];
+        const uint32_t sum = job->sums[plan->wholes ? k : plan->order[k]];
+        t->crc32c = wefti_crc32c_of_sums(sum, weft_desc_bytes(&t->desc));
         bytes += weft_desc_bytes(&t->desc);
     }
     WEFT_REQUIRE(job->own_bytes == bytes, WEFT_E_BUG,
@@ -105,7 +120,7 @@ static weft_status sum_tensors(wefti_checkpoint_job *job) {
 }
 
 static weft_status create_step(wefti_checkpoint_job *job) {
-    if (job->duty == WEFTI_CHECKPOINT_ALONE) {
+    if (job->duty == WEFTI_CHECKPOINT_ALONE || job->duty == WEFTI_CHECKPOINT_SLICES) {
         WEFT_TRY(wefti_step_abandon(job->dir, job->plan.manifest.meta.step));
         WEFT_TRY(wefti_dir_make(job->temporary));
     }
@@ -198,6 +213,7 @@ static void job_destroy(wefti_checkpoint_job *job) {
     wefti_free(job->header_bytes);
     wefti_free(job->sums);
     wefti_free(job->captured);
+    wefti_free(job->left);
     wefti_free(job->block);
     wefti_free(job->dir);
     wefti_free(job->temporary);
@@ -221,8 +237,15 @@ static weft_status job_prepare(wefti_checkpoint_job *job, const char *dir,
     }
     WEFT_NEW_ARRAY(job->shards, wefti_bulk *, job->plan.shard_count);
     WEFT_NEW_ARRAY(job->header_bytes, int64_t, job->plan.shard_count);
-    WEFT_NEW_ARRAY(job->sums, uint32_t, count);
-    WEFT_NEW_ARRAY(job->captured, atomic_bool, count);
+    job->count = job->plan.wholes ? job->plan.whole_count : count;
+    WEFT_NEW_ARRAY(job->sums, uint32_t, job->count);
+    WEFT_NEW_ARRAY(job->captured, atomic_bool, job->count);
+    WEFT_NEW_ARRAY(job->left, int64_t, job->count);
+    for (int64_t i = 0; i < job->plan.manifest.sliced.count; i++)
+        job->left[job->plan.manifest.sliced.slices[i].tensor] +=
+            job->plan.manifest.sliced.slices[i].file >= 0;
+    for (int64_t i = 0; i < job->count && job->plan.wholes; i++)
+        atomic_store(&job->captured[i], job->left[i] == 0);
     for (int role = 0; role < WEFTI_CHECKPOINT_ROLES; role++) job->active[role] = -1;
     job->dir = wefti_strdup(dir);
     WEFT_REQUIRE(job->dir, WEFT_E_NOMEM, "no memory for the name of a directory");
@@ -267,7 +290,7 @@ static void wait_for(wefti_checkpoint_job *job, const atomic_bool *flag) {
 }
 
 void wefti_checkpoint_wait_tensor(wefti_checkpoint_job *job, int64_t index) {
-    if (!job || index < 0 || index >= job->plan.manifest.tensor_count) return;
+    if (!job || index < 0 || index >= job->count) return;
     wait_for(job, &job->captured[index]);
 }
 

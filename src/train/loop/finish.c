@@ -81,10 +81,15 @@ weft_status wefti_training_unsaved(wefti_training *t, bool *out) {
 /* A run that was killed right after its last checkpoint left one more than checkpoint.keep. */
 static void prune(wefti_training *t) {
     const weft_job_checkpoint *c = &t->job->checkpoint;
-    if (!c->dir[0] || t->ranks.follows) return;
-    if (wefti_checkpoint_prune_spaced(c->dir, c->keep, c->keep_minutes * 60,
-                                      t->saving.committed_step) < 0)
-        wefti_training_note(t, "%s", weft_error_message());
+    weft_status status = WEFT_OK;
+    if (!c->dir[0]) return;
+    if (wefti_training_is_sliced(t))
+        status = wefti_training_prune_slices(t, true);
+    else if (!t->ranks.follows)
+        status = wefti_checkpoint_prune_spaced(c->dir, c->keep, c->keep_minutes * 60,
+                                               t->saving.committed_step);
+    if (status < 0 && !t->ranks.follows) wefti_training_note(t, "%s", weft_error_message());
+    wefti_error_clear();
 }
 
 weft_status wefti_training_finish(wefti_training *t) {

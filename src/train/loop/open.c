@@ -97,5 +97,7 @@ weft_status wefti_training_load(wefti_training *t, wefti_checkpoint **from) {
     t->record.resumes = resumes;
     WEFT_TRY(wefti_training_open(t));
     WEFT_TRY(wefti_training_bind(t));
+    weft_status locked = wefti_training_lock_slices(t);
+    WEFT_TRY(t->ranks.agreement ? wefti_agree(t->ranks.agreement, locked) : locked);
     return load_parameters(t, from, resumes);
 }

@@ -98,7 +98,7 @@ static weft_status add_with_states(wefti_training *t, const param_states states,
         WEFT_TRY(add_saved(t, tensor, part, name, &desc, WEFTI_CHECKPOINT_MODEL));
         WEFT_TRY(add_states(t, states, x, whole, part, name));
     }
-    t->saving.last[tensor] = t->saving.count - 1;
+    t->saving.last_of[tensor] = t->saving.count - 1;
     return WEFT_OK;
 }
 
@@ -120,7 +120,7 @@ static weft_status list_saved(wefti_training *t, const param_states *states) {
 
 /* Each checkpoint gets the tokenizer's file, so that generation needs nothing else. The file is
  * read once, and later changes to it have no effect. */
-static weft_status read_tokenizer(wefti_training *t) {
+static weft_status read_tokenizer_file(wefti_training *t) {
     const weft_job *job = t->job;
     int64_t bytes;
     if (t->ranks.follows || !job->checkpoint.dir[0] || !wefti_training_reads_text(job) ||
@@ -138,6 +138,23 @@ static weft_status read_tokenizer(wefti_training *t) {
     return status;
 }
 
+/* Folders of slices have the texts, too. */
+static weft_status read_tokenizer(wefti_training *t) {
+    weft_status status = t->saving.tokenizer ? WEFT_OK : read_tokenizer_file(t);
+    if (!wefti_training_is_sliced(t)) return status;
+    int64_t bytes = t->saving.tokenizer ? (int64_t)strlen(t->saving.tokenizer) : 0;
+    WEFT_TRY(wefti_training_broadcast(t, status, &bytes, sizeof bytes));
+    if (!bytes) return WEFT_OK;
+    char *text = t->ranks.follows ? wefti_calloc((size_t)bytes + 1, 1) : t->saving.tokenizer;
+    WEFT_TRY(wefti_fail_world(t->ranks.world,
+                              text ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a text")));
+    if (t->ranks.follows) {
+        wefti_free(t->saving.tokenizer);
+        t->saving.tokenizer = text;
+    }
+    return wefti_training_broadcast(t, WEFT_OK, text, (size_t)bytes);
+}
+
 /* Called from the threads of all devices. */
 static void before_update(void *context, int32_t rank, int32_t tensor) {
     wefti_training *t = context;
@@ -145,7 +162,7 @@ static void before_update(void *context, int32_t rank, int32_t tensor) {
     if (!t->saving.writing) return;
     int number = wefti_session_number(t->session, 0, rank, tensor);
     if (number < 0 || t->saving.first[number] < 0) return;
-    for (int64_t i = t->saving.first[number]; i <= t->saving.last[number]; i++)
+    for (int64_t i = t->saving.first[number]; i <= t->saving.last_of[number]; i++)
         wefti_checkpoint_wait_tensor(t->saving.writing, i);
 }
 
@@ -155,8 +172,8 @@ weft_status wefti_training_bind(wefti_training *t) {
     t->saving.begun_ns = wefti_now_ns();
     wefti_session_before_update(t->session, before_update, t);
     WEFT_NEW_ARRAY(t->saving.first, int64_t, count + 1);
-    WEFT_NEW_ARRAY(t->saving.last, int64_t, count + 1);
-    for (int i = 0; i < count; i++) t->saving.first[i] = t->saving.last[i] = -1;
+    WEFT_NEW_ARRAY(t->saving.last_of, int64_t, count + 1);
+    for (int i = 0; i < count; i++) t->saving.first[i] = t->saving.last_of[i] = -1;
     weft_status status = find_states(t, &states);
     if (status >= 0) status = list_saved(t, states);
     wefti_free(states);
@@ -206,6 +223,17 @@ weft_status wefti_training_saved(wefti_training *t, wefti_checkpoint_tensor **ou
 
 /* ---- writing ---- */
 
+weft_status wefti_training_report_written(wefti_training *t) {
+    t->saving.committed_step = t->saving.writing_step;
+    if (t->ranks.follows) return WEFT_OK;
+    (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s/%sstep-%012lld",
+                   t->job->checkpoint.dir, wefti_training_is_sliced(t) ? "rank_0/" : "",
+                   (long long)t->saving.committed_step);
+    if (t->events && t->events->checkpoint)
+        t->events->checkpoint(t->events->context, t->saving.committed_step, t->result->checkpoint);
+    return WEFT_OK;
+}
+
 /* Waits for the write under way and reports it. */
 weft_status wefti_training_finish_write(wefti_training *t) {
     WEFT_TRY(wefti_training_complete_parts(t));
@@ -221,12 +249,7 @@ weft_status wefti_training_finish_write(wefti_training *t) {
                             (long long)t->saving.writing_step);
     if (note) wefti_training_note(t, "%s", note);
     wefti_free(note);
-    t->saving.committed_step = t->saving.writing_step;
-    (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s/step-%012lld",
-                   t->job->checkpoint.dir, (long long)t->saving.committed_step);
-    if (t->events && t->events->checkpoint)
-        t->events->checkpoint(t->events->context, t->saving.committed_step, t->result->checkpoint);
-    return WEFT_OK;
+    return wefti_training_report_written(t);
 }
 
 /* The next write may succeed. */
@@ -244,7 +267,7 @@ weft_status wefti_training_poll(wefti_training *t) {
 weft_status wefti_training_end_write(wefti_training *t) {
     bool all_fail = t->ranks.agreement && wefti_agreement_failed(t->ranks.agreement);
     if (!t->saving.together || all_fail) return wefti_training_finish_write(t);
-    t->saving.together = false;
+    t->saving.together = t->saving.committing = false;
     wefti_checkpoint_cancel(t->saving.writing);
     t->saving.writing = NULL;
     wefti_delivery_destroy(t->saving.delivery);
@@ -266,8 +289,21 @@ const char *wefti_training_arithmetic(const wefti_training *t) {
                                                              : WEFTI_BF16_AS_F32);
 }
 
-static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty duty,
-                         const wefti_checkpoint_tensor *tensors, char *config) {
+int64_t wefti_training_clock(void) {
+    return (int64_t)time(NULL);
+}
+
+/* What is written, and how. */
+typedef struct begin_options {
+    bool last;
+    wefti_checkpoint_duty duty;
+    int64_t now; /* seconds since 1970 */
+    const wefti_checkpoint_tensor *tensors;
+    int64_t count;
+    const wefti_checkpoint_slicing *slicing; /* NULL: whole tensors */
+} begin_options;
+
+static weft_status begin(wefti_training *t, const begin_options *b, char *config) {
     const weft_job *job = t->job;
     const weft_job_optimizer *o = &job->train.optimizer;
     char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32], samples[32],
@@ -289,7 +325,7 @@ static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty dut
         {"bf16", wefti_training_is_native(t) ? "native" : "f32"},
         {"threads", threads}};
     const wefti_checkpoint_pair random[] = {{"generator", "philox4x32-10"}};
-    (void)snprintf(now, sizeof now, "%lld", (long long)time(NULL));
+    (void)snprintf(now, sizeof now, "%lld", (long long)b->now);
     const int64_t spacing = job->checkpoint.keep_minutes * 60;
     const wefti_checkpoint_pair notes[] = {
         {"samples", samples}, {"job", job->text}, {WEFTI_CHECKPOINT_TIME, now}};
@@ -309,21 +345,41 @@ static weft_status begin(wefti_training *t, bool last, wefti_checkpoint_duty dut
     wefti_checkpoint_text texts[2] = {{"config.json", config},
                                       {"tokenizer.json", t->saving.tokenizer}};
     wefti_checkpoint_options options = {
-        .duty = duty,
+        .duty = b->duty,
         /* The next step shows whether a state is good, so one more checkpoint is kept until then.
          */
-        .keep = job->checkpoint.keep + !last,
+        .keep = b->slicing ? 0 : job->checkpoint.keep + !b->last,
         .spacing = spacing,
         .texts = texts,
         .text_count = t->saving.tokenizer ? 2 : 1,
+        .slicing = b->slicing,
     };
-    if (duty == WEFTI_CHECKPOINT_LEADS) {
+    if (b->duty == WEFTI_CHECKPOINT_LEADS) {
         WEFT_TRY(wefti_delivery_create(t->saving.count, &t->saving.delivery));
         wefti_delivery_options(t->saving.delivery, &options);
     }
-    WEFT_TRY(wefti_checkpoint_begin(job->checkpoint.dir, &meta, tensors, t->saving.count, &options,
-                                    &t->saving.writing));
-    return WEFT_OK;
+    char *own = NULL; /* directory of the rank */
+    if (b->slicing)
+        WEFT_TRY(wefti_checkpoint_rank_dir(job->checkpoint.dir, b->slicing->rank, &own));
+    weft_status status = wefti_checkpoint_begin(own ? own : job->checkpoint.dir, &meta, b->tensors,
+                                                b->count, &options, &t->saving.writing);
+    wefti_free(own);
+    return status;
+}
+
+weft_status wefti_training_begin_slices(wefti_training *t, const wefti_checkpoint_slicing *slicing,
+                                        const wefti_checkpoint_tensor *tensors, int64_t count,
+                                        int64_t now) {
+    const begin_options b = {.duty = WEFTI_CHECKPOINT_SLICES,
+                             .now = now,
+                             .tensors = tensors,
+                             .count = count,
+                             .slicing = slicing};
+    char *config = NULL;
+    WEFT_TRY(weft_model_config_write(&t->model.config, &config));
+    weft_status status = begin(t, &b, config);
+    weft_text_free(config);
+    return status;
 }
 
 weft_status wefti_training_begin_write(wefti_training *t, bool last, wefti_checkpoint_duty duty) {
@@ -332,7 +388,12 @@ weft_status wefti_training_begin_write(wefti_training *t, bool last, wefti_check
     t->saving.writing_step = t->progress.step;
     weft_status status = weft_model_config_write(&t->model.config, &config);
     if (status == WEFT_OK) status = wefti_training_saved(t, &tensors);
-    if (status == WEFT_OK) status = begin(t, last, duty, tensors, config);
+    const begin_options b = {.last = last,
+                             .duty = duty,
+                             .now = wefti_training_clock(),
+                             .tensors = tensors,
+                             .count = t->saving.count};
+    if (status == WEFT_OK) status = begin(t, &b, config);
     wefti_free(tensors);
     weft_text_free(config);
     if (status >= 0) return WEFT_OK;
@@ -353,6 +414,7 @@ static weft_status save_alone(wefti_training *t, bool last) {
 
 weft_status wefti_training_complete_parts(wefti_training *t) {
     if (!t->saving.together) return WEFT_OK;
+    if (wefti_training_is_sliced(t)) return wefti_training_finish_slices(t);
     if (t->saving.writing) wefti_checkpoint_wait_written(t->saving.writing);
     return wefti_training_complete(t);
 }
@@ -363,6 +425,7 @@ static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten
     t->saving.begun_ns = wefti_now_ns();
     WEFT_TRY(wefti_training_complete_parts(t));
     wefti_training_note_unwritten(t, wefti_training_finish_write(t));
+    if (wefti_training_is_sliced(t)) return wefti_training_save_sliced(t, last);
     if (t->ranks.world) return wefti_training_save_together(t, last, out_unwritten);
     *out_unwritten = save_alone(t, last);
     return WEFT_OK;

@@ -27,6 +27,22 @@ weft_status wefti_training_complete(wefti_training *t) WEFT_CHECKED;
 /* Whether this rank's part is pending. */
 bool wefti_training_part_pending(const wefti_training *t);
 
+/* sliced.c: a checkpoint of which each rank writes its part into a directory of its own. */
+bool wefti_training_is_sliced(const wefti_training *t);
+/* Locks and cleans the directory of this rank. */
+weft_status wefti_training_lock_slices(wefti_training *t) WEFT_CHECKED;
+/* Collective: begins to write this step on all ranks. */
+weft_status wefti_training_save_sliced(wefti_training *t, bool last) WEFT_CHECKED;
+/* Whether this rank is busy with its part. */
+bool wefti_training_slices_pending(const wefti_training *t);
+/* Collective, when no rank is busy: goes on to the commit, or ends the checkpoint. A part that has
+ * failed ends it with a note. */
+weft_status wefti_training_complete_slices(wefti_training *t) WEFT_CHECKED;
+/* Collective: waits for all of it. */
+weft_status wefti_training_finish_slices(wefti_training *t) WEFT_CHECKED;
+/* Removes the steps that checkpoint.keep does not keep, after all ranks have the committed one. */
+weft_status wefti_training_prune_slices(wefti_training *t, bool last) WEFT_CHECKED;
+
 /* restore.c */
 /* Collective in a world. `c`: rank 0's checkpoint; NULL on the others. WEFT_E_CORRUPT on all ranks
  * if tensors are damaged: the session then holds a mixture, and an older step can be restored. */
@@ -44,6 +60,13 @@ weft_status wefti_training_saved(wefti_training *t, wefti_checkpoint_tensor **ou
  * says. */
 weft_status wefti_training_begin_write(wefti_training *t, bool last,
                                        wefti_checkpoint_duty duty) WEFT_CHECKED;
+/* Begins to write slices, `count` tensors, with the time `now`. */
+weft_status wefti_training_begin_slices(wefti_training *t, const wefti_checkpoint_slicing *slicing,
+                                        const wefti_checkpoint_tensor *tensors, int64_t count,
+                                        int64_t now) WEFT_CHECKED;
+int64_t wefti_training_clock(void); /* seconds since 1970 */
+/* A step is written: for the result, and for the caller of the run. */
+weft_status wefti_training_report_written(wefti_training *t) WEFT_CHECKED;
 const char *wefti_training_arithmetic(const wefti_training *t); /* on which the run's bits depend */
 /* A failure to write ends neither the run nor earlier checkpoints: it becomes a note. */
 void wefti_training_note_unwritten(const wefti_training *t, weft_status status);

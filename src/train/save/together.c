@@ -23,8 +23,9 @@ typedef struct part_sum {
 } part_sum;
 
 bool wefti_training_part_pending(const wefti_training *t) {
-    return t->saving.together && t->saving.writing &&
-           wefti_checkpoint_written(t->saving.writing) == WEFT_PENDING;
+    if (!t->saving.together) return false;
+    if (wefti_training_is_sliced(t)) return wefti_training_slices_pending(t);
+    return t->saving.writing && wefti_checkpoint_written(t->saving.writing) == WEFT_PENDING;
 }
 
 /* ---- beginning ---- */
@@ -178,6 +179,7 @@ static void end_part(wefti_training *t, bool good) {
 }
 
 weft_status wefti_training_complete(wefti_training *t) {
+    if (wefti_training_is_sliced(t)) return wefti_training_complete_slices(t);
     part_sum *own = NULL;
     int64_t count = 0, bytes = 0;
     weft_status status = t->saving.part.status < 0 ? wefti_failure_tell(&t->saving.part) : WEFT_OK;

@@ -1,0 +1,142 @@
+/* The folders of ranks in the directory of a run. See run.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "base/memory.h"
+#include "checkpoint/run/run.h"
+#include "checkpoint/step_dir.h"
+
+enum { FOLDERS_MOST = 100000 };
+
+weft_status wefti_checkpoint_rank_dir(const char *dir, int32_t rank, char **out) {
+    *out = wefti_format("%s/rank_%d", dir, (int)rank);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for the name of a directory");
+    return WEFT_OK;
+}
+
+/* "rank_7"; -1: no such name. */
+static int32_t rank_of(const char *name) {
+    char *end;
+    if (strncmp(name, "rank_", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;
+    const long rank = strtol(name + 5, &end, 10);
+    return *end || rank >= FOLDERS_MOST ? -1 : (int32_t)rank;
+}
+
+static int compare_ranks(const void *a, const void *b) {
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+weft_status wefti_rank_folders(const char *dir, int32_t **out, int64_t *out_count) {
+    char **names = NULL;
+    int64_t count = 0, used = 0;
+    *out = NULL;
+    *out_count = 0;
+    weft_status status = wefti_dir_list(dir, &names, &count);
+    if (status == WEFT_E_NOT_FOUND) {
+        wefti_error_clear();
+        return WEFT_OK;
+    }
+    WEFT_TRY(status);
+    int32_t *ranks = wefti_calloc((size_t)count + 1, sizeof *ranks);
+    for (int64_t i = 0; i < count && ranks; i++) {
+        const int32_t rank = rank_of(names[i]);
+        if (rank >= 0) ranks[used++] = rank;
+    }
+    wefti_free(names);
+    WEFT_REQUIRE(ranks, WEFT_E_NOMEM, "no memory for a list of ranks");
+    qsort(ranks, (size_t)used, sizeof *ranks, compare_ranks);
+    *out = ranks;
+    *out_count = used;
+    return WEFT_OK;
+}
+
+/* *out NULL: `dir` has no such step. */
+static weft_status own_path(const char *dir, int64_t step, char **out) {
+    WEFT_TRY(wefti_step_path(dir, WEFTI_STEP_COMMITTED, step, out));
+    if (wefti_is_dir(*out)) return WEFT_OK;
+    wefti_free(*out);
+    *out = NULL;
+    return WEFT_OK;
+}
+
+weft_status wefti_run_step_path(const char *dir, int64_t step, char **out, bool *out_sliced) {
+    int32_t *ranks = NULL;
+    int64_t count = 0;
+    *out_sliced = false;
+    WEFT_TRY(own_path(dir, step, out));
+    if (*out) return WEFT_OK;
+    WEFT_TRY(wefti_rank_folders(dir, &ranks, &count));
+    weft_status status = WEFT_OK;
+    for (int64_t i = 0; i < count && status >= 0 && !*out; i++) {
+        char *folder = NULL;
+        status = wefti_checkpoint_rank_dir(dir, ranks[i], &folder);
+        if (status >= 0) status = own_path(folder, step, out);
+        wefti_free(folder);
+    }
+    wefti_free(ranks);
+    *out_sliced = *out != NULL;
+    if (status >= 0 && !*out) status = wefti_step_path(dir, WEFTI_STEP_COMMITTED, step, out);
+    return status;
+}
+
+static int compare_steps(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static weft_status append(int64_t **steps, int64_t *count, int64_t *room, const int64_t *more,
+                          int64_t more_count) {
+    for (int64_t i = 0; i < more_count; i++) {
+        WEFT_TRY(WEFT_GROW(*steps, *count, *room));
+        (*steps)[(*count)++] = more[i];
+    }
+    return WEFT_OK;
+}
+
+/* Appends the committed steps of a folder of a rank. */
+static weft_status append_folder(const char *dir, int32_t rank, int64_t **steps, int64_t *count,
+                                 int64_t *room) {
+    char *folder = NULL;
+    int64_t *more = NULL, more_count = 0;
+    WEFT_TRY(wefti_checkpoint_rank_dir(dir, rank, &folder));
+    weft_status status = wefti_step_list(folder, WEFTI_STEP_COMMITTED, &more, &more_count);
+    if (status >= 0) status = append(steps, count, room, more, more_count);
+    wefti_free(more);
+    wefti_free(folder);
+    return status;
+}
+
+weft_status wefti_run_steps(const char *dir, int64_t **out, int64_t *out_count) {
+    int64_t *steps = NULL, count = 0, room, used = 0, rank_count = 0;
+    int32_t *ranks = NULL;
+    WEFT_TRY(wefti_step_list(dir, WEFTI_STEP_COMMITTED, &steps, &count));
+    room = count;
+    weft_status status = wefti_rank_folders(dir, &ranks, &rank_count);
+    for (int64_t i = 0; i < rank_count && status >= 0; i++)
+        status = append_folder(dir, ranks[i], &steps, &count, &room);
+    wefti_free(ranks);
+    if (status < 0) {
+        wefti_free(steps);
+        return status;
+    }
+    if (count) qsort(steps, (size_t)count, sizeof *steps, compare_steps);
+    for (int64_t i = 0; i < count; i++)
+        if (!used || steps[used - 1] != steps[i]) steps[used++] = steps[i];
+    *out = steps;
+    *out_count = used;
+    return WEFT_OK;
+}
+
+weft_status wefti_run_manifest(const char *dir, int64_t step, wefti_step_files *out) {
+    char *path = NULL;
+    bool sliced = false;
+    WEFT_TRY(wefti_run_step_path(dir, step, &path, &sliced));
+    weft_status status = wefti_step_files_manifest(out, path);
+    wefti_free(path);
+    WEFT_TRY(status);
+    WEFT_REQUIRE(out->manifest->meta.step == step, WEFT_E_CORRUPT, "%s holds step %lld", out->path,
+                 (long long)out->manifest->meta.step);
+    return WEFT_OK;
+}

@@ -1,0 +1,78 @@
+#!/bin/sh
+# Sliced checkpoints from outside: what the tools on checkpoints read of them; lost and damaged folders.
+# shellcheck source=/dev/null
+. tests/cli/run.inc
+
+mesh='parallel.mesh={dp: 2, tp: 2}'
+split='parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: n0=tp}]'
+
+expect 1 'checkpoint.sliced|checkpoint.dir' train job.yaml checkpoint.sliced=true
+
+"$weft" train job.yaml --devices 4 "$mesh" "$split" checkpoint.dir=whole >log 2>&1 || fail 'train failed' log
+"$weft" launch -n 4 --no-logs -- "$weft" train job.yaml "$mesh" "$split" checkpoint.sliced=true checkpoint.dir=run \
+    checkpoint.every=6 >log 2>&1 || fail 'sliced training failed' log
+step=run/rank_0/step-000000000012
+for rank in 0 1 2 3; do
+    [ -f run/rank_$rank/step-000000000012/manifest.json ] || fail "rank $rank has no step 12"
+    [ -f run/rank_$rank/step-000000000012/config.json ] || fail "rank $rank has no config.json"
+done
+[ -e run/step-000000000012 ] && fail 'whole tensors were saved, too'
+
+digest() {
+    "$weft" checkpoint digest "$@" --json >digest.json || fail "no digest of $1" digest.json
+    sed -n 's/.*"digest": "\([^"]*\)".*/\1/p' digest.json
+}
+whole=$(digest whole)
+for path in run $step run/rank_3 run/rank_2/step-000000000012; do
+    got=$(digest "$path")
+    [ "$got" = "$whole" ] || fail "$path has the digest $got, not $whole"
+done
+expect 0 'step-000000000006|good|step-000000000012|good' checkpoint verify run
+expect 0 'steps|6 12|step         12' checkpoint inspect run
+expect 0 'of which 0 differ' checkpoint diff whole run
+expect 0 'weft' checkpoint reshard run back
+expect 0 'of which 0 differ' checkpoint diff whole back
+"$weft" plan job.yaml --devices 3 'parallel.mesh={tp: 3}' 'parallel.tensors=[{match: "h.*.mlp.c_fc.weight", layout: [-, tp]}]' \
+    --out plan3.json >log 2>&1 || fail 'no plan' log
+expect 0 'slices|3' checkpoint reshard run three --to plan3.json
+expect 0 'of which 0 differ' checkpoint diff whole three
+expect 0 'loss' eval job.yaml run
+expect 0 '' generate run --prompt weft --tokens 3
+"$weft" generate whole --prompt weft --tokens 8 >a 2>/dev/null || fail 'no text'
+"$weft" generate run --prompt weft --tokens 8 >b 2>/dev/null || fail 'no text of slices'
+cmp a b || fail 'another text'
+
+# --- lost and damaged folders: ranks {0, 2} and {1, 3} hold the same ---
+"$weft" checkpoint reshard run --to plan3.json --list 1 >list 2>&1 || fail 'no list' list
+while read -r file; do
+    mv "$file" kept
+    expect 0 'of which 0 differ' checkpoint diff whole run
+    mv kept "$file"
+done <list
+cp -r run lost
+rm -r lost/rank_0 lost/rank_3
+expect 0 'good, but: rank 0 is lost; rank 3 is lost' checkpoint verify lost
+[ "$(digest lost)" = "$whole" ] || fail 'another digest without two ranks'
+cp -r run copied
+rm -r copied/rank_1
+cp -r run/rank_1 copied/rank_1
+expect 0 'good' checkpoint verify copied
+rm -r lost/rank_1
+expect 1 'mlp|is lost|rank 1, rank 3' checkpoint digest lost
+expect 1 'DAMAGED|mlp|rank 1, rank 3' checkpoint verify lost
+expect 1 'is lost' checkpoint inspect lost
+mv copied/rank_1 copied/rank_7
+expect 0 'rank 1 is lost' checkpoint verify copied
+mkdir copied/rank_1
+cp -r copied/rank_0/step-000000000012 copied/rank_1/
+expect 0 'rank 1 is lost' checkpoint verify copied
+cp -r $step alone
+expect 1 'rank 0|rank_0' checkpoint digest alone
+[ -s list ] || fail 'an empty list'
+
+# --- on with it: one process saves whole steps into the same directory ---
+"$weft" train job.yaml --devices 4 "$mesh" "$split" checkpoint.dir=run checkpoint.keep=1 train.steps=13 >log 2>&1 ||
+    fail 'no resume' log
+expect 0 'steps        13|step         13' checkpoint inspect run
+[ -e run/rank_0/step-000000000012 ] && fail 'checkpoint.keep left a sliced step'
+exit $failed
