@@ -37,8 +37,11 @@ struct wefti_mac_tls {
     unsigned char key[WEFTI_MAC_PROOF];
     int64_t records; /* since the last new key */
     unsigned char record[RECORD];
-    size_t at, used, room; /* of `out` */
-    unsigned char out[];
+    size_t at, used;       /* of `out` */
+    size_t in_at, in_used; /* of `in` */
+    size_t room;           /* of each */
+    unsigned char *in;     /* behind `out` */
+    unsigned char out[];   /* [2 * room] */
 };
 
 static const unsigned char identity[] = "weft"; /* there is one key, so its name says nothing */
@@ -91,11 +94,12 @@ static int collect(BIO *bio, const char *data, int bytes) {
     return bytes;
 }
 
-static int receive_some(BIO *bio, char *data, int bytes) {
-    wefti_mac_tls *t = BIO_get_data(bio);
-    BIO_clear_retry_flags(bio);
-    ssize_t n = t->reads-- > 0 ? recv(t->fd, data, (size_t)bytes, MSG_DONTWAIT) : -1;
-    if (n > 0) return (int)n;
+/* More than 0: bytes came into `in`. As a BIO returns it. */
+static int fill(wefti_mac_tls *t, BIO *bio) {
+    ssize_t n = t->reads-- > 0 ? recv(t->fd, t->in, t->room, MSG_DONTWAIT) : -1;
+    t->in_at = 0;
+    t->in_used = n > 0 ? (size_t)n : 0;
+    if (n > 0) return 1;
     if (n == 0)
         t->ended = true;
     else if (t->reads < 0 || errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
@@ -103,6 +107,21 @@ static int receive_some(BIO *bio, char *data, int bytes) {
     else
         t->error = errno;
     return n == 0 ? 0 : -1;
+}
+
+/* OpenSSL's own reading ahead would move all that it has read to the front of its buffer for each
+ * record; so it reads one record, from a buffer here. */
+static int receive_some(BIO *bio, char *data, int bytes) {
+    wefti_mac_tls *t = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    if (t->in_at == t->in_used) {
+        int came = fill(t, bio);
+        if (came <= 0) return came;
+    }
+    size_t n = t->in_used - t->in_at < (size_t)bytes ? t->in_used - t->in_at : (size_t)bytes;
+    memcpy(data, t->in + t->in_at, n);
+    t->in_at += n;
+    return (int)n;
 }
 
 static long control(BIO *bio, int command, long number, void *data) {
@@ -127,8 +146,6 @@ static bool set_up(wefti_mac_tls_setup *setup) {
         return false;
     SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    SSL_CTX_set_read_ahead(c, 1);
-    SSL_CTX_set_default_read_buffer_len(c, setup->buffer);
     SSL_CTX_set_psk_find_session_callback(c, find);
     SSL_CTX_set_psk_use_session_callback(c, offer);
     return true;
@@ -157,10 +174,11 @@ void wefti_mac_tls_destroy(wefti_mac_tls_setup *setup) {
 
 weft_status wefti_mac_tls_open(const wefti_mac_tls_setup *setup, int fd, bool listens,
                                const unsigned char key[WEFTI_MAC_PROOF], wefti_mac_tls **out) {
-    wefti_mac_tls *t = wefti_calloc(1, sizeof *t + setup->buffer);
+    wefti_mac_tls *t = wefti_calloc(1, sizeof *t + 2 * setup->buffer);
     WEFT_REQUIRE(t, WEFT_E_NOMEM, "no memory for a TLS connection");
     t->fd = fd;
     t->room = setup->buffer;
+    t->in = t->out + t->room;
     memcpy(t->key, key, sizeof t->key);
     t->ssl = SSL_new(setup->context);
     BIO *bio = t->ssl ? BIO_new(setup->sockets) : NULL;
@@ -251,6 +269,10 @@ weft_status wefti_mac_tls_flush(wefti_mac_tls *t) {
         t->at += (size_t)n;
     }
     return WEFT_OK;
+}
+
+bool wefti_mac_tls_has_input(const wefti_mac_tls *t) {
+    return t->in_at < t->in_used || SSL_pending(t->ssl) > 0;
 }
 
 bool wefti_mac_tls_has_output(const wefti_mac_tls *t) {
