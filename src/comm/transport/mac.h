@@ -16,9 +16,9 @@ enum {
     WEFTI_MAC_PROOF = 32,
     WEFTI_MAC_TAG = 16,
     WEFTI_MAC_HEADER = 24,
-    WEFTI_MAC_BODY = 256 << 10, /* at most, of a frame */
+    WEFTI_MAC_BODY = 256 << 10,               /* at most, of a frame */
     WEFTI_MAC_TLS_BODY = WEFTI_MAC_BODY - 24, /* sent at most in the form `tls`: whole records */
-    WEFTI_MAC_EAGER = 64 << 10, /* longer messages are announced */
+    WEFTI_MAC_EAGER = 64 << 10,               /* longer messages are announced */
     WEFTI_MAC_CHALLENGE = WEFTI_MAC_NONCE,
     WEFTI_MAC_ANSWER = WEFTI_MAC_NONCE + 8 + WEFTI_MAC_PROOF,
     WEFTI_MAC_FRAME = WEFTI_MAC_HEADER + WEFTI_MAC_BODY + WEFTI_MAC_TAG
