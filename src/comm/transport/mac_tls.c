@@ -11,7 +11,7 @@
 #include <openssl/err.h>
 
 #include "base/memory.h"
-#include "comm/transport/psk.h"
+#include "comm/psk/psk.h"
 
 enum {
     BUFFER = 128 << 10,     /* received bytes, and encrypted ones, that wait; */

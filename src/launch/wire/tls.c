@@ -10,7 +10,7 @@
 #include <openssl/err.h>
 
 #include "base/memory.h"
-#include "comm/transport/psk.h"
+#include "comm/psk/psk.h"
 
 struct wefti_tls {
     bool scheduler;

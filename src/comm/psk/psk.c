@@ -1,5 +1,5 @@
 /* TLS 1.3 by a key that both sides know: see psk.h. */
-#include "comm/transport/psk.h"
+#include "comm/psk/psk.h"
 
 #ifdef WEFT_HAVE_OPENSSL
 

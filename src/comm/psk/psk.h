@@ -1,5 +1,5 @@
 /* TLS 1.3 between two sides that know one key (RFC 8446, external PSK, with an ephemeral
- * Diffie-Hellman exchange), by OpenSSL: what the data plane and the control plane (launch/wire)
+ * Diffie-Hellman exchange), by OpenSSL: what the data plane and the control plane
  * share. There are no certificates and no tickets. */
 #ifndef WEFTI_PSK_H
 #define WEFTI_PSK_H
