@@ -245,16 +245,35 @@ static bool is_done(void) {
     return ends || shared->ends || shared->made >= shared->count;
 }
 
+/* All ports once. False: a port has closed, or there was none to call. `silent`: a port that did
+ * not answer, as that of the stopped rank, which is rarely called again. */
+static bool call_all(int scheduler, bool rarely, int *silent) {
+    bool good = true, called = false;
+    for (int i = 0; i < port_count && !is_done(); i++) {
+        bool rank = ports[i].number != scheduler;
+        if (!rank && shared->holds) continue; /* the ranks' first */
+        if (ports[i].number == *silent && !rarely) continue;
+        called = true;
+        if (attack(&ports[i])) {
+            shared->at_ranks += rank;
+        } else {
+            *silent = ports[i].number;
+            good = false;
+        }
+    }
+    return good && called;
+}
+
+/* The table of ports has a line for each connection that was ever closed here, so it is read anew
+ * only now and then. */
 static void work(uint64_t seed, int scheduler) {
+    enum { ROUNDS = 32 };
+    int silent = 0;
     dice = seed;
     for (int i = 0; i < SLOW; i++) slow[i] = -1;
-    while (!is_done()) {
-        scan_ports();
-        for (int i = 0; i < port_count && !is_done(); i++) {
-            bool rank = ports[i].number != scheduler;
-            if (!rank && shared->holds) continue; /* the ranks' first */
-            if (attack(&ports[i])) shared->at_ranks += rank;
-        }
+    for (int round = 0; !is_done(); round++) {
+        if (round % ROUNDS == 0) scan_ports();
+        if (!call_all(scheduler, round % ROUNDS == 0, &silent)) round = -1;
         if (port_count == 0) (void)poll(NULL, 0, 1);
     }
     _exit(0);

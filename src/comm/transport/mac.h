@@ -186,6 +186,7 @@ typedef enum wefti_mac_verdict { WEFTI_MAC_STRANGER, WEFTI_MAC_KNOWN } wefti_mac
 weft_status wefti_mac_judge(const wefti_mac_side *s, const unsigned char answer[WEFTI_MAC_ANSWER],
                             wefti_mac_hello *hello, wefti_mac_verdict *out) WEFT_CHECKED;
 
+extern int64_t wefti_mac_call_ns; /* how long a connector waits for a challenge; tests set it */
 weft_status wefti_mac_connect_all(wefti_mac_side *s, const wefti_mac_options *o) WEFT_CHECKED;
 
 #endif
