@@ -3,12 +3,13 @@
  *
  *     weft-hostile COUNT SECRET SCHEDULER'S-PORT HELD-PID-FILE SEED
  *
- * Runs in the network namespace of the job, in which nothing else listens. The first port besides
- * the scheduler's is a rank's, which is open while ranks connect: the process whose number is in
- * HELD-PID-FILE is then stopped (SIGSTOP), so that the others wait for it and their ports stay
- * open, until half of COUNT connections were made to such ports or all of them have closed. It
- * ends after COUNT connections or on SIGTERM, and says how many there were in all, and to ranks'
- * ports.
+ * Runs in the network namespace of the job, in which nothing else listens. The ports besides the
+ * scheduler's are the ranks', which are open while ranks connect. The process whose number is in
+ * HELD-PID-FILE stops itself then (late_connect.c), so that the others wait for it. It goes on when
+ * half of COUNT connections were made to such ports, or a minute has passed. The stranger ends
+ * after COUNT connections or on SIGTERM, and says how many there were in all, and to ranks' ports.
+ * A connection counts when TCP has made it. Several processes call at once, since most of the time
+ * goes into waiting for what a port says.
  *
  * The connections are malformed (noise, lengths beyond all limits, other protocols), replayed (what
  * the port says, sent back), recorded (a right answer to another challenge, under the job's
@@ -27,14 +28,24 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "comm/transport/mac.h"
 #include "launch/auth.h"
 
-enum { PORTS = 64, SLOW = 96, LARGEST = 1 << 20, WAIT_MS = 20 };
+enum { PORTS = 64, SLOW = 16, LARGEST = 1 << 20, WAIT_MS = 20, WORKERS = 6 };
+static const int64_t HOLD_NS = 60000000000;
+
+typedef struct counts { /* of all workers */
+    long count;
+    _Atomic long made, at_ranks;
+    _Atomic bool holds, ends; /* holds: a rank has stopped, the others wait for it */
+} counts;
+static counts *shared;
 
 typedef struct port {
     struct sockaddr_storage at;
@@ -168,9 +179,11 @@ static void make_malformed(void) {
     memcpy(data, text, strlen(text));
 }
 
-static void attack(const port *p) {
+/* False: no connection came about. */
+static bool attack(const port *p) {
     int fd = call(p);
-    if (fd < 0) return;
+    if (fd < 0) return false;
+    shared->made++;
     size_t bytes = 1 + random_number() % 300;
     switch (random_number() % 8) {
     case 0:
@@ -193,15 +206,16 @@ static void attack(const port *p) {
         break;
     case 6: /* slow */
         make_noise(1);
-        for (int i = 0; i < SLOW; i += 7) (void)!send(slow[i], data, 1, MSG_NOSIGNAL);
+        for (int i = 0; i < SLOW; i += 3) (void)!send(slow[i], data, 1, MSG_NOSIGNAL);
         if (slow[slow_turn] >= 0) close(slow[slow_turn]);
         slow[slow_turn] = fd;
         slow_turn = (slow_turn + 1) % SLOW;
-        return;
+        return true;
     default:
         break;
     }
     close(fd);
+    return true;
 }
 
 static pid_t read_pid(const char *path) {
@@ -225,39 +239,92 @@ static void make_key(const char *path) {
     wefti_hmac_own(secret.key, sizeof secret.key, text, sizeof text, key);
 }
 
-int main(int argc, char **argv) {
-    if (argc != 6) return 2;
-    long count = atol(argv[1]), made = 0, at_ranks = 0;
-    int scheduler = atoi(argv[3]);
-    pid_t held = 0;
-    bool was_held = false;
-    make_key(argv[2]);
-    dice = strtoull(argv[5], NULL, 10);
+/* --- the workers: each calls all ports, in turns, until the count is reached --- */
+
+static bool is_done(void) {
+    return ends || shared->ends || shared->made >= shared->count;
+}
+
+/* All ports once. False: a port has closed, or there was none to call. `silent`: a port that did
+ * not answer, as that of the stopped rank, which is rarely called again. */
+static bool call_all(int scheduler, bool rarely, int *silent) {
+    bool good = true, called = false;
+    for (int i = 0; i < port_count && !is_done(); i++) {
+        bool rank = ports[i].number != scheduler;
+        if (!rank && shared->holds) continue; /* the ranks' first */
+        if (ports[i].number == *silent && !rarely) continue;
+        called = true;
+        if (attack(&ports[i])) {
+            shared->at_ranks += rank;
+        } else {
+            *silent = ports[i].number;
+            good = false;
+        }
+    }
+    return good && called;
+}
+
+/* The table of ports has a line for each connection that was ever closed here, so it is read anew
+ * only now and then. */
+static void work(uint64_t seed, int scheduler) {
+    enum { ROUNDS = 32 };
+    int silent = 0;
+    dice = seed;
     for (int i = 0; i < SLOW; i++) slow[i] = -1;
-    signal(SIGTERM, end);
-    for (int64_t seen_ns = 0; made < count && !ends;) {
-        int of_ranks = 0;
-        scan_ports();
-        for (int i = 0; i < port_count; i++) of_ranks += ports[i].number != scheduler;
-        if (of_ranks > 0) seen_ns = wefti_now_ns();
-        if (of_ranks > 0 && !was_held && (held = read_pid(argv[4])) > 0)
-            was_held = kill(held, SIGSTOP) == 0;
-        if (held > 0 && (at_ranks >= count / 2 || wefti_now_ns() - seen_ns > 500000000)) {
-            (void)kill(held, SIGCONT);
-            held = 0;
-        }
-        for (int i = 0; i < port_count && made < count; i++) {
-            bool rank = ports[i].number != scheduler;
-            if (!rank && held > 0) continue; /* the ranks' first */
-            attack(&ports[i]);
-            made++;
-            at_ranks += rank;
-        }
+    for (int round = 0; !is_done(); round++) {
+        if (round % ROUNDS == 0) scan_ports();
+        if (!call_all(scheduler, round % ROUNDS == 0, &silent)) round = -1;
         if (port_count == 0) (void)poll(NULL, 0, 1);
     }
+    _exit(0);
+}
+
+static bool is_stopped(pid_t pid) {
+    char path[64], state = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file && fscanf(file, "%*d (%*[^)]) %c", &state) != 1) state = 0;
+    if (file) fclose(file);
+    return state == 'T';
+}
+
+/* While the rank has stopped, the ports of the others stay open. */
+static void watch(const char *pid_file) {
+    pid_t held = 0;
+    int64_t since_ns = 0;
+    while (!is_done()) {
+        int64_t now = wefti_now_ns();
+        bool enough = shared->at_ranks >= shared->count / 2;
+        if (held == 0) held = read_pid(pid_file);
+        bool holds = held > 0 && is_stopped(held);
+        if (since_ns == 0) since_ns = holds ? now : 0;
+        shared->holds = holds && !enough && now - since_ns < HOLD_NS;
+        if (holds && !shared->holds) (void)kill(held, SIGCONT);
+        (void)poll(NULL, 0, 1);
+    }
     if (held > 0) (void)kill(held, SIGCONT);
-    printf("connections %ld, to ports of ranks %ld\n", made, at_ranks);
-    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 6) return 2;
+    int scheduler = atoi(argv[3]), status, failed = 0;
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) return 1;
+    shared->count = atol(argv[1]);
+    make_key(argv[2]);
+    uint64_t seed = strtoull(argv[5], NULL, 10) * (uint64_t)WORKERS;
+    signal(SIGTERM, end);
+    for (int i = 0; i < WORKERS; i++) {
+        pid_t child = fork();
+        if (child < 0) return 1;
+        if (child == 0) work(seed + (uint64_t)i, scheduler);
+    }
+    watch(argv[4]);
+    shared->ends = true;
+    for (pid_t child; (child = wait(&status)) > 0 || errno == EINTR;)
+        failed += child > 0 && status != 0;
+    printf("connections %ld, to ports of ranks %ld\n", shared->made, shared->at_ranks);
+    return failed > 0;
 }
 
 #else

@@ -1,8 +1,10 @@
 #!/bin/sh
 # A stranger on the job's network (weft-hostile) calls every open port while ranks connect and train: malformed, replayed,
 # recorded, slow and oversized connections. Each job ends well with the losses of one process, to the bit. 1000 connections
-# for each carrier, 20000 in .ci/nightly, or as many as WEFT_TEST_CONNECTIONS says (100000 take about an hour on 2 busy
-# cores, which is more than the time limit of ctest: run this file by itself). Needs root and iproute2.
+# for each carrier, 20000 in .ci/nightly, or as many as WEFT_TEST_CONNECTIONS says. The full count takes longer than the
+# time limit of ctest; with WEFT_BIN and WEFT_BUILD_DIR set to a build it is
+#     WEFT_TEST_CONNECTIONS=100000 sh tests/launch/test_launch_hostile.sh
+# WEFT_TEST_CARRIERS (mac, tls) chooses carriers. Needs root and iproute2.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
 count=1000
@@ -30,18 +32,20 @@ losses() {
     sed -n 's/.*"step": \([0-9]*\), "loss": \([^,]*\),.*/\1 \2/p' "$1"
 }
 steps=$((20 + count / 50))
+[ $steps -lt 400 ] || steps=400
 long="train.steps=$steps train.eval_every=0"
 # shellcheck disable=SC2086
 "$weft" train job.yaml $long --devices 4 --json >alone.json 2>alone.err || fail 'four devices:' alone.err
 losses alone.json >alone
 [ "$(wc -l <alone)" = $steps ] || fail 'no losses of four devices' alone.err
 cat >rank.sh <<'END'
+[ $WEFT_RANK != 3 ] || export LD_PRELOAD="$WEFT_BUILD_DIR/weft-late-connect.so" LATE_CONNECT_BUT=9000
 echo $$ >pid.$WEFT_RANK
 exec "$@"
 END
 export WEFT_HEARTBEAT_SECONDS=600 # a rank is stopped for as long as the stranger likes
 number() { sed -n "s/.*$1 \([0-9]*\).*/\1/p" said; }
-for carrier in mac tls; do
+for carrier in ${WEFT_TEST_CARRIERS:-mac tls}; do
     made=0 at_ranks=0
     for job in $(seq 2000); do
         rm -f pid.*

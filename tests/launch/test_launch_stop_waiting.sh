@@ -91,6 +91,33 @@ ends() {
     [ $code = 143 ] || fail "$place: exit $code, not 143" launch.err
 }
 port=$((10000 + $$ % 20000))
+# Rank 1 has stopped before its first connection to rank 0 (late_connect.c), which listens for it.
+cat >late.sh <<'END'
+[ $WEFT_RANK != 1 ] || export LD_PRELOAD="$WEFT_BUILD_DIR/weft-late-connect.so" LATE_CONNECT_BUT=$1
+shift
+. ./rank.sh
+END
+while_connecting() {
+    place="connecting by $1"
+    rm -rf logs train.0 train.1 code.0 code.1
+    WEFT_COMM=$1 "$weft" launch -n 2 --logs logs --grace 1 --scheduler 127.0.0.1:$port -- sh late.sh $port \
+        "$weft" train job.yaml train.steps=100000000 --json >launch.out 2>launch.err &
+    launch=$!
+    # shellcheck disable=SC2016
+    until_true 'grep -qs "^State:.*T" "/proc/$(cat train.1 2>/dev/null)/status"'
+    kill -TERM "$(cat train.0)"
+    asked=$(date +%s)
+    # shellcheck disable=SC2016
+    until_true '[ -s code.0 ]' "$(cat train.0)" "$(cat train.1)"
+    [ $(($(date +%s) - asked)) -lt 15 ] || fail "$place: ended $(($(date +%s) - asked)) s after the request"
+    [ "$(cat code.0)" = 143 ] || fail "$place: rank 0 ended with $(cat code.0), not 143" launch.err
+    wait $launch
+    [ $? = 143 ] || fail "$place: the launcher's exit code is not 143" launch.err
+}
+if has OpenSSL; then
+    while_connecting mac
+    while_connecting tls
+fi
 listens() { grep -qi ":$(printf %04X $port) 00000000:0000 0A" /proc/net/tcp; }
 calls() { [ "$(ls "/proc/$launch/task" | wc -l)" -gt 1 ]; }
 (umask 077 && od -An -tx1 -N32 /dev/urandom | tr -d ' \n' >secret)

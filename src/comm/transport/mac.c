@@ -90,7 +90,8 @@ static weft_status next_frame(wefti_mac_peer *p) {
         put(p->id_body, r->id, 8);
         return seal(p, WEFTI_MAC_ANNOUNCE, r->tag, r->bytes, p->id_body, 8);
     }
-    size_t bytes = r->bytes - r->at < WEFTI_MAC_BODY ? r->bytes - r->at : WEFTI_MAC_BODY;
+    size_t most = p->tls ? WEFTI_MAC_TLS_BODY : WEFTI_MAC_BODY;
+    size_t bytes = r->bytes - r->at < most ? r->bytes - r->at : most;
     p->of = r;
     return seal(p, WEFTI_MAC_DATA, r->announced ? r->id : r->tag,
                 r->announced ? UINT64_MAX : r->bytes, r->source + r->at, bytes);
@@ -172,20 +173,38 @@ static void flush(wefti_mac_side *s, wefti_mac_peer *p) {
 
 /* --- reading --- */
 
-/* WEFT_PENDING: nothing more is there. */
-static weft_status take_bytes(wefti_mac_peer *p, void *data, size_t room, size_t *out) {
-    if (p->tls) return wefti_mac_tls_read(p->tls, data, room, out);
+/* WEFT_PENDING: nothing is there. *out_more: more may be there now. A read that finds nothing
+ * costs a system call, so it is false where an event would tell of what comes. */
+static weft_status take_bytes(wefti_mac_peer *p, void *data, size_t room, size_t *out,
+                              bool *out_more) {
+    if (p->tls) {
+        weft_status status = wefti_mac_tls_read(p->tls, data, room, out);
+        *out_more = wefti_mac_tls_has_input(p->tls);
+        return status;
+    }
     ssize_t n = recv(p->fd, data, room, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return WEFT_PENDING;
     WEFT_REQUIRE(n > 0, WEFT_E_PEER, "%s", n == 0 ? "connection closed" : strerror(errno));
     *out = (size_t)n;
+    *out_more = *out == room;
     return WEFT_OK;
 }
 
-static weft_status read_some(wefti_mac_peer *p) {
+/* TLS decrypts the body of an announced message into the memory of its receive. */
+static weft_status read_body(wefti_mac_peer *p, bool *out_more) {
+    unsigned char *place;
     size_t room, bytes;
+    WEFT_TRY(wefti_mac_body_place(p, &place, &room));
+    weft_status status = take_bytes(p, place, room, &bytes, out_more);
+    if (status == WEFT_OK) wefti_mac_body_came(p, bytes);
+    return status;
+}
+
+static weft_status read_some(wefti_mac_peer *p, bool *out_more) {
+    size_t room, bytes;
+    if (p->body_left > 0) return read_body(p, out_more);
     WEFT_TRY(wefti_mac_make_room(p, &room));
-    weft_status status = take_bytes(p, p->in + p->in_used, room, &bytes);
+    weft_status status = take_bytes(p, p->in + p->in_used, room, &bytes, out_more);
     if (status != WEFT_OK) return status;
     p->in_used += bytes;
     return wefti_mac_hear(p);
@@ -193,10 +212,11 @@ static weft_status read_some(wefti_mac_peer *p) {
 
 static void read_peer(wefti_mac_side *s, wefti_mac_peer *p) {
     weft_status status = WEFT_OK;
+    bool more = true;
     /* What TLS has taken from the socket is read to its end: no event would tell of it. */
     if (p->tls) wefti_mac_tls_begin_turn(p->tls);
-    for (int i = 0; (i < READS || p->tls) && p->fd >= 0 && status == WEFT_OK; i++) {
-        status = read_some(p);
+    for (int i = 0; more && (i < READS || p->tls) && p->fd >= 0 && status == WEFT_OK; i++) {
+        status = read_some(p, &more);
         s->moved += status == WEFT_OK;
     }
     if (status < 0)

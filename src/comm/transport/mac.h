@@ -16,8 +16,9 @@ enum {
     WEFTI_MAC_PROOF = 32,
     WEFTI_MAC_TAG = 16,
     WEFTI_MAC_HEADER = 24,
-    WEFTI_MAC_BODY = 256 << 10, /* at most, of a frame */
-    WEFTI_MAC_EAGER = 64 << 10, /* longer messages are announced */
+    WEFTI_MAC_BODY = 256 << 10,               /* at most, of a frame */
+    WEFTI_MAC_TLS_BODY = WEFTI_MAC_BODY - 24, /* sent at most in the form `tls`: whole records */
+    WEFTI_MAC_EAGER = 64 << 10,               /* longer messages are announced */
     WEFTI_MAC_CHALLENGE = WEFTI_MAC_NONCE,
     WEFTI_MAC_ANSWER = WEFTI_MAC_NONCE + 8 + WEFTI_MAC_PROOF,
     WEFTI_MAC_FRAME = WEFTI_MAC_HEADER + WEFTI_MAC_BODY + WEFTI_MAC_TAG
@@ -67,6 +68,8 @@ weft_status wefti_mac_tls_shake(wefti_mac_tls *t) WEFT_CHECKED;
 void wefti_mac_tls_begin_turn(wefti_mac_tls *t);
 weft_status wefti_mac_tls_read(wefti_mac_tls *t, void *data, size_t room,
                                size_t *out_bytes) WEFT_CHECKED;
+/* Bytes were taken from the socket that no read has returned: no event tells of them. */
+bool wefti_mac_tls_has_input(const wefti_mac_tls *t);
 /* Encrypts into a buffer, which `flush` sends: the beginning of `head` (a frame's, or 0 bytes) and
  * of `body`. After WEFT_PENDING, the buffer is full, the next call has the same arguments. */
 weft_status wefti_mac_tls_write(wefti_mac_tls *t, const void *head, size_t head_bytes,
@@ -135,6 +138,8 @@ typedef struct wefti_mac_peer {
     wefti_mac_request *of; /* the request that it belongs to */
     unsigned char *in;     /* the frames that are being read */
     size_t in_used, in_room;
+    uint64_t body_id; /* of the form `tls`: the announced message of the frame that is being read */
+    size_t body_left; /* bytes of that frame that have not come; 0: no such frame */
     bool polls_write;
 } wefti_mac_peer;
 
@@ -166,6 +171,11 @@ weft_status wefti_mac_make_room(wefti_mac_peer *p, size_t *out_bytes) WEFT_CHECK
 /* All whole frames that were received. Of a frame nothing but its length is looked at before its
  * tag is right. */
 weft_status wefti_mac_hear(wefti_mac_peer *p) WEFT_CHECKED;
+/* While p->body_left > 0: where the next bytes of that body go, at most *out_room. It is the memory
+ * of the receive, or memory that nothing reads if the receive was cancelled. */
+weft_status wefti_mac_body_place(wefti_mac_peer *p, unsigned char **out,
+                                 size_t *out_room) WEFT_CHECKED;
+void wefti_mac_body_came(wefti_mac_peer *p, size_t bytes); /* at that place */
 /* A receive finds what came before it. False: nothing did. */
 bool wefti_mac_take_early(wefti_mac_peer *p, wefti_mac_request *r, weft_status *out);
 
@@ -176,6 +186,7 @@ typedef enum wefti_mac_verdict { WEFTI_MAC_STRANGER, WEFTI_MAC_KNOWN } wefti_mac
 weft_status wefti_mac_judge(const wefti_mac_side *s, const unsigned char answer[WEFTI_MAC_ANSWER],
                             wefti_mac_hello *hello, wefti_mac_verdict *out) WEFT_CHECKED;
 
+extern int64_t wefti_mac_call_ns; /* how long a connector waits for a challenge; tests set it */
 weft_status wefti_mac_connect_all(wefti_mac_side *s, const wefti_mac_options *o) WEFT_CHECKED;
 
 #endif

@@ -144,12 +144,68 @@ static weft_status check_tag(wefti_mac_peer *p, const unsigned char *frame, size
     return WEFT_OK;
 }
 
+/* --- bodies that need not be whole: those of announced messages in the form `tls`, of which each
+ * byte is authenticated when it comes --- */
+
+static bool comes_in_parts(const wefti_mac_peer *p, const unsigned char *frame) {
+    return p->tls && get(frame + 4, 4) == WEFTI_MAC_DATA && get(frame + 16, 8) == UINT64_MAX;
+}
+
+static weft_status begin_body(wefti_mac_peer *p, uint64_t id, size_t bytes) {
+    const wefti_mac_request *r = find_id(&p->coming, id);
+    WEFT_REQUIRE(!r || bytes <= r->bytes - r->at, WEFT_E_CORRUPT, "a frame beyond its message");
+    p->body_id = id;
+    p->body_left = bytes;
+    return WEFT_OK;
+}
+
+/* What of it came with the header. */
+static weft_status hear_body(wefti_mac_peer *p, const unsigned char *data, size_t bytes) {
+    p->body_left -= bytes;
+    return hear_announced(p, p->body_id, data, bytes);
+}
+
+weft_status wefti_mac_body_place(wefti_mac_peer *p, unsigned char **out, size_t *out_room) {
+    const wefti_mac_request *r = find_id(&p->coming, p->body_id);
+    if (r) {
+        WEFT_REQUIRE(p->body_left <= r->bytes - r->at, WEFT_E_CORRUPT,
+                     "a frame beyond its message");
+        *out = r->destination + r->at;
+        *out_room = p->body_left;
+        return WEFT_OK;
+    }
+    WEFT_TRY(wefti_mac_make_room(p, out_room));
+    *out = p->in + p->in_used;
+    if (*out_room > p->body_left) *out_room = p->body_left;
+    return WEFT_OK;
+}
+
+void wefti_mac_body_came(wefti_mac_peer *p, size_t bytes) {
+    wefti_mac_request *r = find_id(&p->coming, p->body_id);
+    p->body_left -= bytes;
+    if (!r) return;
+    r->at += bytes;
+    if (r->at < r->bytes) return;
+    wefti_mac_drop(&p->coming, r);
+    wefti_mac_finish(r, WEFT_OK);
+}
+
+/* --- */
+
 weft_status wefti_mac_hear(wefti_mac_peer *p) {
     size_t at = 0;
     while (p->in_used - at >= WEFTI_MAC_HEADER) {
         const unsigned char *frame = p->in + at;
         size_t bytes = (size_t)get(frame, 4), whole = whole_frame(p, frame);
         WEFT_REQUIRE(bytes <= WEFTI_MAC_BODY, WEFT_E_CORRUPT, "a frame that is too long");
+        if (comes_in_parts(p, frame)) {
+            size_t come = p->in_used - at - WEFTI_MAC_HEADER;
+            if (come > bytes) come = bytes;
+            WEFT_TRY(begin_body(p, get(frame + 8, 8), bytes));
+            WEFT_TRY(hear_body(p, frame + WEFTI_MAC_HEADER, come));
+            at += WEFTI_MAC_HEADER + come;
+            continue;
+        }
         if (p->in_used - at < whole) break;
         WEFT_TRY(check_tag(p, frame, bytes));
         at += whole;

@@ -23,9 +23,10 @@ enum {
     ACCEPTS = 8, /* before others have their turn */
     POLL_MS = 50
 };
-/* A listener gives a connection 5 s for its proof. A connector waits longer than any listener, so
- * that it does not leave a connection that the listener takes for open. */
-static const int64_t stranger_ns = 5000000000, call_ns = 30000000000, pause_ns = 20000000;
+/* A listener gives a connection 5 s for its proof. A connector gives it up only before its proof:
+ * afterwards the listener may take it for open, however long this process has stood still. */
+static const int64_t stranger_ns = 5000000000, pause_ns = 20000000;
+int64_t wefti_mac_call_ns = 30000000000;
 
 /* A connection before it is open. */
 typedef struct mac_shake {
@@ -317,14 +318,13 @@ static weft_status turn(mac_opening *m) {
     m->polled[0] = (struct pollfd){.fd = m->s->listener, .events = POLLIN};
     for (int i = 0; i < MAC_STRANGERS; i++) {
         mac_shake *k = &m->stranger[i];
-        if (k->fd >= 0 && now - k->since_ns > (k->state == SECURING ? call_ns : stranger_ns))
-            drop(k);
+        if (k->fd >= 0 && k->state == CHALLENGED && now - k->since_ns > stranger_ns) drop(k);
         if (k->fd >= 0) watch(m, k, &count);
     }
     for (int32_t r = 0; r < m->s->rank; r++) {
         mac_shake *k = &m->call[r];
         if (m->s->peer[r].fd >= 0) continue;
-        if (k->fd >= 0 && now - k->since_ns > call_ns) drop(k);
+        if (k->fd >= 0 && k->state == CALLING && now - k->since_ns > wefti_mac_call_ns) drop(k);
         if (k->fd < 0) call(m, k, now);
         if (k->fd >= 0) watch(m, k, &count);
     }

@@ -1,7 +1,6 @@
 /* TLS 1.3 around the frames of a connection, by OpenSSL. Both sides have proved the job's key
- * before; TLS goes on from a key of this connection (RFC 8446, external PSK, with an ephemeral
- * Diffie-Hellman exchange). OpenSSL never touches the socket: what it wants to send is collected,
- * so that many records make one call. */
+ * before; TLS goes on from a key of this connection (psk.h). OpenSSL never touches the socket: what
+ * it wants to send is collected, so that many records make one call. */
 #include "comm/transport/mac.h"
 
 #ifdef WEFT_HAVE_OPENSSL
@@ -10,9 +9,9 @@
 #include <string.h>
 
 #include <openssl/err.h>
-#include <openssl/ssl.h>
 
 #include "base/memory.h"
+#include "comm/psk/psk.h"
 
 enum {
     BUFFER = 128 << 10,     /* received bytes, and encrypted ones, that wait; */
@@ -37,44 +36,12 @@ struct wefti_mac_tls {
     unsigned char key[WEFTI_MAC_PROOF];
     int64_t records; /* since the last new key */
     unsigned char record[RECORD];
-    size_t at, used, room; /* of `out` */
-    unsigned char out[];
+    size_t at, used;       /* of `out` */
+    size_t in_at, in_used; /* of `in` */
+    size_t room;           /* of each */
+    unsigned char *in;     /* behind `out` */
+    unsigned char out[];   /* [2 * room] */
 };
-
-static const unsigned char identity[] = "weft"; /* there is one key, so its name says nothing */
-
-/* --- the key of the connection as a session to go on with */
-
-static SSL_SESSION *session_of(SSL *ssl) {
-    static const unsigned char aes_128_gcm_sha256[] = {0x13, 0x01};
-    const wefti_mac_tls *t = SSL_get_app_data(ssl);
-    SSL_SESSION *session = SSL_SESSION_new();
-    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, aes_128_gcm_sha256);
-    if (session && cipher && SSL_SESSION_set1_master_key(session, t->key, sizeof t->key) &&
-        SSL_SESSION_set_cipher(session, cipher) &&
-        SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION))
-        return session;
-    SSL_SESSION_free(session);
-    return NULL;
-}
-
-/* The connector offers it. */
-static int offer(SSL *ssl, const EVP_MD *hash, const unsigned char **id, size_t *id_bytes,
-                 SSL_SESSION **out) {
-    (void)hash; /* there is one cipher suite */
-    *out = session_of(ssl);
-    *id = identity;
-    *id_bytes = sizeof identity;
-    return *out != NULL;
-}
-
-/* The listener takes no other. */
-static int find(SSL *ssl, const unsigned char *id, size_t id_bytes, SSL_SESSION **out) {
-    *out = NULL;
-    if (id_bytes != sizeof identity || memcmp(id, identity, id_bytes) != 0) return 1;
-    *out = session_of(ssl);
-    return *out != NULL;
-}
 
 /* --- what OpenSSL takes for a socket */
 
@@ -91,11 +58,12 @@ static int collect(BIO *bio, const char *data, int bytes) {
     return bytes;
 }
 
-static int receive_some(BIO *bio, char *data, int bytes) {
-    wefti_mac_tls *t = BIO_get_data(bio);
-    BIO_clear_retry_flags(bio);
-    ssize_t n = t->reads-- > 0 ? recv(t->fd, data, (size_t)bytes, MSG_DONTWAIT) : -1;
-    if (n > 0) return (int)n;
+/* More than 0: bytes came into `in`. As a BIO returns it. */
+static int fill(wefti_mac_tls *t, BIO *bio) {
+    ssize_t n = t->reads-- > 0 ? recv(t->fd, t->in, t->room, MSG_DONTWAIT) : -1;
+    t->in_at = 0;
+    t->in_used = n > 0 ? (size_t)n : 0;
+    if (n > 0) return 1;
     if (n == 0)
         t->ended = true;
     else if (t->reads < 0 || errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
@@ -105,42 +73,31 @@ static int receive_some(BIO *bio, char *data, int bytes) {
     return n == 0 ? 0 : -1;
 }
 
-static long control(BIO *bio, int command, long number, void *data) {
-    (void)bio, (void)number, (void)data;
-    return command == BIO_CTRL_FLUSH;
+/* OpenSSL's own reading ahead would move all that it has read to the front of its buffer for each
+ * record; so it reads one record, from a buffer here. */
+static int receive_some(BIO *bio, char *data, int bytes) {
+    wefti_mac_tls *t = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    if (t->in_at == t->in_used) {
+        int came = fill(t, bio);
+        if (came <= 0) return came;
+    }
+    size_t n = t->in_used - t->in_at < (size_t)bytes ? t->in_used - t->in_at : (size_t)bytes;
+    memcpy(data, t->in + t->in_at, n);
+    t->in_at += n;
+    return (int)n;
 }
 
 /* --- */
-
-static const char *reason(void) {
-    const char *text = ERR_reason_error_string(ERR_peek_last_error());
-    return text ? text : "unknown error";
-}
-
-static bool set_up(wefti_mac_tls_setup *setup) {
-    SSL_CTX *c = setup->context = SSL_CTX_new(TLS_method());
-    BIO_METHOD *m = setup->sockets = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "weft");
-    if (!c || !m || !BIO_meth_set_write(m, collect) || !BIO_meth_set_read(m, receive_some) ||
-        !BIO_meth_set_ctrl(m, control) || !SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) ||
-        !SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION) ||
-        !SSL_CTX_set_ciphersuites(c, "TLS_AES_128_GCM_SHA256") || !SSL_CTX_set_num_tickets(c, 0))
-        return false;
-    SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    SSL_CTX_set_read_ahead(c, 1);
-    SSL_CTX_set_default_read_buffer_len(c, setup->buffer);
-    SSL_CTX_set_psk_find_session_callback(c, find);
-    SSL_CTX_set_psk_use_session_callback(c, offer);
-    return true;
-}
 
 weft_status wefti_mac_tls_create(int32_t ranks, wefti_mac_tls_setup **out) {
     wefti_mac_tls_setup *setup;
     WEFT_NEW(setup, wefti_mac_tls_setup);
     setup->buffer = ranks > MANY ? LESS_BUFFER : BUFFER;
-    ERR_clear_error();
-    if (!set_up(setup)) {
-        weft_status status = WEFT_RAISE(WEFT_E_IO, "OpenSSL cannot do TLS 1.3: %s", reason());
+    weft_status status = wefti_psk_create(0, &setup->context);
+    if (status >= 0 && !(setup->sockets = wefti_psk_method(collect, receive_some)))
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for TLS");
+    if (status < 0) {
         wefti_mac_tls_destroy(setup);
         return status;
     }
@@ -157,27 +114,18 @@ void wefti_mac_tls_destroy(wefti_mac_tls_setup *setup) {
 
 weft_status wefti_mac_tls_open(const wefti_mac_tls_setup *setup, int fd, bool listens,
                                const unsigned char key[WEFTI_MAC_PROOF], wefti_mac_tls **out) {
-    wefti_mac_tls *t = wefti_calloc(1, sizeof *t + setup->buffer);
+    wefti_mac_tls *t = wefti_calloc(1, sizeof *t + 2 * setup->buffer);
     WEFT_REQUIRE(t, WEFT_E_NOMEM, "no memory for a TLS connection");
     t->fd = fd;
     t->room = setup->buffer;
+    t->in = t->out + t->room;
     memcpy(t->key, key, sizeof t->key);
-    t->ssl = SSL_new(setup->context);
-    BIO *bio = t->ssl ? BIO_new(setup->sockets) : NULL;
-    if (!bio || !SSL_set_app_data(t->ssl, t)) {
-        BIO_free(bio);
+    weft_status status =
+        wefti_psk_open(setup->context, setup->sockets, t, t->key, listens, &t->ssl);
+    if (status < 0) {
         wefti_mac_tls_close(t);
-        WEFT_FAIL(WEFT_E_NOMEM, "no memory for a TLS connection");
+        return status;
     }
-    BIO_set_data(bio, t);
-    BIO_set_init(bio, 1);
-    SSL_set_bio(t->ssl, bio, bio);
-    SSL_set_verify(t->ssl, listens ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL); /* no certificate is
-                                                                                  a good one */
-    if (listens)
-        SSL_set_accept_state(t->ssl);
-    else
-        SSL_set_connect_state(t->ssl);
     *out = t;
     return WEFT_OK;
 }
@@ -195,7 +143,7 @@ static weft_status outcome(const wefti_mac_tls *t, int result) {
     if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return WEFT_PENDING;
     WEFT_REQUIRE(!t->ended && error != SSL_ERROR_ZERO_RETURN, WEFT_E_PEER, "connection closed");
     WEFT_REQUIRE(t->error == 0, WEFT_E_PEER, "%s", strerror(t->error));
-    WEFT_FAIL(WEFT_E_CORRUPT, "TLS: %s", reason());
+    WEFT_FAIL(WEFT_E_CORRUPT, "TLS: %s", wefti_psk_reason());
 }
 
 weft_status wefti_mac_tls_shake(wefti_mac_tls *t) {
@@ -238,7 +186,7 @@ weft_status wefti_mac_tls_write(wefti_mac_tls *t, const void *head, size_t head_
     if (++t->records < RECORDS) return WEFT_OK;
     t->records = 0;
     WEFT_REQUIRE(SSL_key_update(t->ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1, WEFT_E_IO,
-                 "TLS: no new key: %s", reason());
+                 "TLS: no new key: %s", wefti_psk_reason());
     return WEFT_OK;
 }
 
@@ -251,6 +199,10 @@ weft_status wefti_mac_tls_flush(wefti_mac_tls *t) {
         t->at += (size_t)n;
     }
     return WEFT_OK;
+}
+
+bool wefti_mac_tls_has_input(const wefti_mac_tls *t) {
+    return t->in_at < t->in_used || SSL_pending(t->ssl) > 0;
 }
 
 bool wefti_mac_tls_has_output(const wefti_mac_tls *t) {

@@ -1,0 +1,114 @@
+/* A world over a transport of the caller. */
+#include "join_cases.h"
+
+#include "weft/transport.h"
+
+/* --- a transport: pipes through shared memory are enough for its cards */
+
+typedef struct board { /* exchange without messages: everyone writes, then reads */
+    _Atomic int arrived, left;
+    unsigned char cards[RANKS][4096];
+} board;
+enum { ROUNDS = 16 };
+static board *boards;
+
+typedef struct pigeon {
+    int rank, round, closed;
+} pigeon;
+
+static weft_status pigeon_exchange(void *context, const void *mine, size_t bytes, void *all) {
+    pigeon *p = context;
+    board *b = &boards[p->round++];
+    if (bytes > sizeof b->cards[0] || p->round >= ROUNDS) return WEFT_E_ARG;
+    memcpy(b->cards[p->rank], mine, bytes);
+    b->arrived++;
+    while (b->arrived < RANKS) usleep(100);
+    for (int r = 0; r < RANKS; r++)
+        memcpy((unsigned char *)all + bytes * (size_t)r, b->cards[r], bytes);
+    return WEFT_OK;
+}
+static weft_status pigeon_send(void *c, int peer, uint64_t tag, const void *d, size_t n, void *q) {
+    (void)c, (void)peer, (void)tag, (void)d, (void)n, (void)q;
+    return WEFT_E_NO_IMPL;
+}
+static weft_status pigeon_receive(void *c, int peer, uint64_t tag, void *d, size_t n, void *q) {
+    (void)c, (void)peer, (void)tag, (void)d, (void)n, (void)q;
+    return WEFT_E_NO_IMPL;
+}
+static weft_status pigeon_test(void *c, void *q, size_t *n) {
+    (void)c, (void)q, (void)n;
+    return WEFT_E_NO_IMPL;
+}
+static void pigeon_cancel(void *c, void *q) {
+    (void)c, (void)q;
+}
+static void pigeon_close(void *c) {
+    ((pigeon *)c)->closed++;
+}
+
+static int over_transport(int number, outcome *out) {
+    pigeon p = {.rank = number};
+    weft_transport t = {.name = "pigeons",
+                        .context = &p,
+                        .rank = number,
+                        .size = RANKS,
+                        .request_bytes = 16,
+                        .send = pigeon_send,
+                        .receive = pigeon_receive,
+                        .test = pigeon_test,
+                        .cancel = pigeon_cancel,
+                        .exchange = pigeon_exchange,
+                        .close = pigeon_close};
+    weft_world *w;
+    weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = LONG_HEARTBEAT};
+    weft_status status = weft_world_from_transport(&t, &options, &w);
+    int bad = status < 0 ? describe(out, status) : use_world(w, out);
+    return bad || p.closed != 1;
+}
+
+static void from_transport(void **state) {
+    (void)state;
+    boards = mmap(NULL, ROUNDS * sizeof *boards, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                  -1, 0);
+    assert_true(boards != MAP_FAILED);
+    begin(RANKS, over_transport);
+    all_worked(RANKS, "host");
+    munmap(boards, ROUNDS * sizeof *boards);
+}
+
+/* What users set counts there too. */
+static void transport_heeds_settings(void **state) {
+    (void)state;
+    pigeon p = {0};
+    weft_transport t = {.name = "pigeons",
+                        .context = &p,
+                        .rank = 0,
+                        .size = 1,
+                        .request_bytes = 16,
+                        .send = pigeon_send,
+                        .receive = pigeon_receive,
+                        .test = pigeon_test,
+                        .cancel = pigeon_cancel,
+                        .exchange = pigeon_exchange,
+                        .close = pigeon_close};
+    weft_world *w = NULL;
+    setenv("WEFT_WAIT_SECONDS", "soon", 1);
+    assert_int_equal(weft_world_from_transport(&t, NULL, &w), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "WEFT_WAIT_SECONDS is 'soon'"));
+    assert_int_equal(p.closed, 1);
+    unsetenv("WEFT_WAIT_SECONDS");
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    return make_join_folder("join-transport");
+}
+
+int main(void) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(from_transport),
+        cmocka_unit_test(transport_heeds_settings),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
