@@ -308,7 +308,54 @@ static void ranks_share_processors(void **state) {
     assert_int_equal(s->ranks[1].end, 2 * SECOND + SECOND / 2);
     assert_int_equal(s->ranks[0].end, 11 * SECOND + SECOND / 2);
     wefti_simulation_free(s);
+    /* If waits move the message, both ranks need the processor for it: rank 1 moves its part from
+     * 1.5 to 3, before the copies. */
+    h.machine->level[0].moved_in_waits = true;
+    s = hand_run(&h, NULL);
+    assert_int_equal(s->ranks[1].end, 5 * SECOND);
+    assert_int_equal(s->ranks[0].end, 13 * SECOND);
+    wefti_simulation_free(s);
     hand_close(&h);
+}
+
+static uint64_t draw(uint64_t *state) {
+    uint64_t z = *state += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+}
+
+/* Random times on four devices of a host, without transfers. The step is the longest sum of the
+ * ranks of one processor; with equal ranks it is longer by the ranks of a processor. */
+static void a_processor_takes_the_sum_of_its_ranks(void **state) {
+    (void)state;
+    const uint64_t seed = test_seed(3);
+    uint64_t numbers = seed;
+    for (int n = 0; n < 200; n++) {
+        hand h;
+        int64_t at[HAND_RANKS] = {0}, most = 0;
+        const int32_t processors = 1 + (int32_t)(draw(&numbers) % HAND_RANKS);
+        const bool equal = draw(&numbers) % 2;
+        const int64_t same = 1 + (int64_t)(draw(&numbers) % 9);
+        hand_open(&h, HAND_RANKS);
+        h.machine->level[0].devices = HAND_RANKS;
+        h.machine->device.devices_at_once = (wefti_figure){processors, "t"};
+        for (int32_t r = 0; r < HAND_RANKS; r++)
+            for (int k = 0; k < 5; k++) {
+                const int64_t seconds = equal ? same : 1 + (int64_t)(draw(&numbers) % 9);
+                COPY(r, seconds);
+                at[r % processors] += seconds;
+            }
+        for (int32_t p = 0; p < processors; p++)
+            if (at[p] > most) most = at[p];
+        wefti_simulation *s = hand_run(&h, NULL);
+        if (s->step != most * SECOND)
+            fail_msg("seed %llu, machine %d: %lld ps on %d processors, not %lld s",
+                     (unsigned long long)seed, n, (long long)s->step, processors, (long long)most);
+        if (equal) assert_int_equal(most, 5 * same * ((HAND_RANKS + processors - 1) / processors));
+        wefti_simulation_free(s);
+        hand_close(&h);
+    }
 }
 
 static void wrong_questions_are_refused(void **state) {
@@ -713,6 +760,7 @@ int main(void) {
         cmocka_unit_test(a_slow_rank_delays_the_others),
         cmocka_unit_test(waits_move_what_they_wait_for),
         cmocka_unit_test(ranks_share_processors),
+        cmocka_unit_test(a_processor_takes_the_sum_of_its_ranks),
         cmocka_unit_test(wrong_questions_are_refused),
         cmocka_unit_test(causes_add_up),
         cmocka_unit_test(loops_are_extrapolated_exactly),
