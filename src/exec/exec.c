@@ -134,7 +134,11 @@ static weft_status check_finite(const wefti_rank_device *d, const wefti_step *st
 static weft_status run_instruction(wefti_rank_device *d, const wefti_step *step,
                                    const wefti_run *run, const wefti_instruction *x,
                                    int32_t entry) {
-    int64_t begin = d->trace || entry >= 0 ? wefti_now_ns() : 0;
+    wefti_profile_moment begin = {0};
+    if (entry >= 0)
+        begin = wefti_profile_now(d->profile);
+    else if (d->trace)
+        begin.ns = wefti_now_ns();
     if (!x->node) {
         WEFT_TRY(run_move(d, step, x));
     } else {
@@ -144,14 +148,14 @@ static weft_status run_instruction(wefti_rank_device *d, const wefti_step *step,
                                 x->node->scope && *x->node->scope ? " in " : "",
                                 x->node->scope ? x->node->scope : "");
     }
-    if (entry >= 0) wefti_profile_add(d->profile, entry, wefti_now_ns() - begin);
+    if (entry >= 0) wefti_profile_add(d->profile, entry, begin);
     if (d->trace)
         wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_KERNELS,
                           x->node  ? x->node->op->name
                           : x->add ? "add"
                                    : "copy",
-                          x->node ? x->kernel->label : "move", begin, wefti_now_ns(), x->cost.flops,
-                          x->cost.bytes);
+                          x->node ? x->kernel->label : "move", begin.ns, wefti_now_ns(),
+                          x->cost.flops, x->cost.bytes);
     return WEFT_OK;
 }
 

@@ -1,11 +1,14 @@
 /* Times of kernels and transfers: see profile.h. */
 #include "exec/profile.h"
 
+#include <time.h>
+
+#include "base/clock.h"
 #include "exec/rank_device.h"
 
 /* Sums of the step that is running. */
 typedef struct profile_sum {
-    int64_t ns, under_way, calls;
+    int64_t ns, processor, under_way, calls;
 } profile_sum;
 
 struct wefti_profile {
@@ -16,7 +19,9 @@ struct wefti_profile {
     int32_t kernels, transfers;     /* entries of each, in this order */
     profile_sum *now;               /* [entries] */
     float *ring;                    /* [WEFTI_PROFILE_STEPS][entries]: seconds */
+    float *processor;               /* alike: of these, on a processor */
     float *under_way;               /* [WEFTI_PROFILE_STEPS][transfers] */
+    bool one_thread;                /* the device computes in the thread that reads the clocks */
     int64_t *calls;                 /* [entries], of all steps */
     int64_t steps;                  /* that have ended */
 };
@@ -27,6 +32,7 @@ void wefti_profile_destroy(wefti_profile *p) {
     wefti_free(p->code);
     wefti_free(p->now);
     wefti_free(p->ring);
+    wefti_free(p->processor);
     wefti_free(p->under_way);
     wefti_free(p->calls);
     wefti_free(p);
@@ -68,11 +74,12 @@ static weft_status fill(wefti_profile *p) {
     p->code = wefti_calloc((size_t)p->kernels + 1, sizeof *p->code);
     p->now = wefti_calloc(entries, sizeof *p->now);
     p->ring = wefti_calloc(entries * WEFTI_PROFILE_STEPS, sizeof *p->ring);
+    p->processor = wefti_calloc(entries * WEFTI_PROFILE_STEPS, sizeof *p->processor);
     p->under_way =
         wefti_calloc(((size_t)p->transfers + 1) * WEFTI_PROFILE_STEPS, sizeof *p->under_way);
     p->calls = wefti_calloc(entries, sizeof *p->calls);
-    WEFT_REQUIRE(p->code && p->now && p->ring && p->under_way && p->calls, WEFT_E_NOMEM,
-                 "no memory to measure steps of %d kernels", p->kernels);
+    WEFT_REQUIRE(p->code && p->now && p->ring && p->processor && p->under_way && p->calls,
+                 WEFT_E_NOMEM, "no memory to measure steps of %d kernels", p->kernels);
     int32_t at = 0;
     for (int32_t r = 0; r < program->routine_count; r++)
         for (int32_t k = 0; k < program->routines[r]->code_count; k++)
@@ -95,6 +102,7 @@ weft_status wefti_profile_create(const wefti_program *program, wefti_profile **o
 
 void wefti_rank_device_profile(wefti_rank_device *device, wefti_profile *profile) {
     device->profile = profile;
+    if (profile) profile->one_thread = wefti_pool_threads(device->pool) == 1;
 }
 
 /* ---- adding ---- */
@@ -107,16 +115,32 @@ int32_t wefti_profile_routine(const wefti_profile *p, wefti_section section, int
     return p->base[section][step];
 }
 
-void wefti_profile_add(wefti_profile *p, int32_t entry, int64_t ns) {
-    p->now[entry].ns += ns;
+wefti_profile_moment wefti_profile_now(const wefti_profile *p) {
+    struct timespec t = {0, 0};
+    if (p->one_thread) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (wefti_profile_moment){wefti_now_ns(), (int64_t)t.tv_sec * 1000000000 + t.tv_nsec};
+}
+
+/* Returns when the part ended. */
+static int64_t add_part(const wefti_profile *p, profile_sum *sum, wefti_profile_moment begin) {
+    const wefti_profile_moment end = wefti_profile_now(p);
+    sum->ns += end.ns - begin.ns;
+    sum->processor += end.processor - begin.processor;
+    return end.ns;
+}
+
+void wefti_profile_add(wefti_profile *p, int32_t entry, wefti_profile_moment begin) {
+    (void)add_part(p, &p->now[entry], begin);
     p->now[entry].calls++;
 }
 
-void wefti_profile_add_transfer(wefti_profile *p, int32_t transfer, int64_t ns, int64_t under_way) {
+void wefti_profile_add_transfer(wefti_profile *p, int32_t transfer, wefti_profile_moment begin,
+                                int64_t posted) {
     profile_sum *sum = &p->now[p->kernels + transfer];
-    sum->ns += ns;
-    sum->under_way += under_way;
-    sum->calls += under_way > 0;
+    const int64_t end = add_part(p, sum, begin);
+    if (posted == 0) return;
+    sum->under_way += end - posted;
+    sum->calls++;
 }
 
 void wefti_profile_end_step(wefti_profile *p) {
@@ -125,6 +149,7 @@ void wefti_profile_end_step(wefti_profile *p) {
     if (row == WEFTI_PROFILE_STEPS) return;
     for (int32_t i = 0; i < entries; i++) {
         p->ring[row * entries + i] = (float)((double)p->now[i].ns * 1e-9);
+        p->processor[row * entries + i] = (float)((double)p->now[i].processor * 1e-9);
         if (i >= p->kernels)
             p->under_way[row * p->transfers + i - p->kernels] =
                 (float)((double)p->now[i].under_way * 1e-9);
@@ -163,6 +188,7 @@ void wefti_profile_entry(const wefti_profile *p, uint64_t steps, int32_t index,
     const int32_t transfer = index - p->kernels;
     const int32_t width = p->kernels + p->transfers;
     *out = (wefti_profile_time){.seconds = mean(p->ring, width, index, steps, count),
+                                .processor = mean(p->processor, width, index, steps, count),
                                 .calls = p->steps ? (double)p->calls[index] / (double)p->steps : 0};
     if (transfer < 0) {
         out->x = p->code[index];

@@ -19,6 +19,7 @@ typedef struct wefti_profile_time {
     const wefti_transfer *transfer; /* NULL: a kernel, a copy or an addition */
     double seconds;                 /* the mean over steps of the time in it; of transfers: of the
                                        rank's posts and waits */
+    double processor;               /* of `seconds`: the time on a processor; 0: not known */
     double under_way;               /* transfers: of the time from posts to ends of waits */
     double calls;                   /* the mean of how often it ran */
 } wefti_profile_time;
@@ -39,12 +40,22 @@ void wefti_profile_entry(const wefti_profile *profile, uint64_t steps, int32_t i
 
 /* ---- for the device ---- */
 
+/* A moment: of the clock, and of the thread's time on a processor. */
+typedef struct wefti_profile_moment {
+    int64_t ns, processor;
+} wefti_profile_moment;
+
+/* The time on a processor is known, and read, if the device computes in one thread. */
+wefti_profile_moment wefti_profile_now(const wefti_profile *profile);
+
 bool wefti_profile_is_of(const wefti_profile *profile, const wefti_program *program);
 /* The entry of the first instruction of a step's routine. */
 int32_t wefti_profile_routine(const wefti_profile *profile, wefti_section section, int32_t step);
-void wefti_profile_add(wefti_profile *profile, int32_t entry, int64_t ns);
-/* A part of a transfer's time. `under_way`: after the last one, from the post; else 0. */
-void wefti_profile_add_transfer(wefti_profile *profile, int32_t transfer, int64_t ns,
-                                int64_t under_way);
+/* The time since `begin`. */
+void wefti_profile_add(wefti_profile *profile, int32_t entry, wefti_profile_moment begin);
+/* A part of a transfer's time, since `begin`. `posted`: after the last part, when the transfer was
+ * posted; else 0. */
+void wefti_profile_add_transfer(wefti_profile *profile, int32_t transfer,
+                                wefti_profile_moment begin, int64_t posted);
 
 #endif

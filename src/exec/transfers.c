@@ -39,7 +39,8 @@ static weft_status post(wefti_rank_device *d, wefti_binding *b, int64_t index, c
                         void *destination) {
     wefti_exposure *exposure = b->exposures ? &b->exposures[index] : NULL;
     const bool measures = wefti_profile_is_of(d->profile, b->program);
-    const int64_t begin = measures ? wefti_now_ns() : 0;
+    wefti_profile_moment begin = {0};
+    if (measures) begin = wefti_profile_now(d->profile);
     WEFT_TRY(wefti_stream_follow(d->transfers, d->stream, d->computed));
     WEFT_TRY(wefti_stream_finish(d->transfers));
     if (exposure && exposure->posts < WEFTI_COMM_DEPTH) {
@@ -52,7 +53,7 @@ static weft_status post(wefti_rank_device *d, wefti_binding *b, int64_t index, c
     int64_t now = d->trace || measures ? wefti_now_ns() : 0;
     WEFT_TRY(wefti_comm_post(b->endpoints[index], source, destination));
     b->posted_ns[index][b->posted[index]++] = now;
-    if (measures) wefti_profile_add_transfer(d->profile, (int32_t)index, wefti_now_ns() - begin, 0);
+    if (measures) wefti_profile_add_transfer(d->profile, (int32_t)index, begin, 0);
     return WEFT_OK;
 }
 
@@ -69,16 +70,14 @@ static weft_status await(wefti_rank_device *d, wefti_binding *b, int64_t index,
                          int64_t *out_posted) {
     int64_t *posted = b->posted_ns[index];
     const bool measures = wefti_profile_is_of(d->profile, b->program);
-    const int64_t begin = measures ? wefti_now_ns() : 0;
+    wefti_profile_moment begin = {0};
+    if (measures) begin = wefti_profile_now(d->profile);
     *out_posted = posted[0];
     b->posted[index]--;
     for (int i = 0; i < b->posted[index]; i++) posted[i] = posted[i + 1];
     WEFT_TRY(wefti_comm_wait(b->endpoints[index]));
     if (b->exposures) conceal_oldest(d, &b->exposures[index]);
-    if (measures) {
-        const int64_t end = wefti_now_ns();
-        wefti_profile_add_transfer(d->profile, (int32_t)index, end - begin, end - *out_posted);
-    }
+    if (measures) wefti_profile_add_transfer(d->profile, (int32_t)index, begin, *out_posted);
     return wefti_stream_follow(d->stream, d->transfers, d->transferred);
 }
 

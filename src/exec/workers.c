@@ -23,6 +23,7 @@ struct wefti_workers {
     pthread_cond_t begun, finished;
     uint64_t round; /* incremented for each piece of work */
     bool leaving;
+    bool take_turns; /* on cores: each device computes in one thread, its own */
     int32_t working;
     wefti_workers_work *work;
     void *context;
@@ -47,6 +48,7 @@ static void *member_main(void *argument) {
     member *self = argument;
     wefti_workers *workers = self->workers;
     uint64_t seen = 0;
+    if (workers->take_turns) (void)wefti_thread_take_turns(self->rank, workers->size);
     pthread_mutex_lock(&workers->lock);
     for (;;) {
         while (workers->round == seen && !workers->leaving)
@@ -103,6 +105,7 @@ static weft_status start_threads(wefti_workers *workers) {
 
 static weft_status start(wefti_workers *workers, int threads, const int64_t *bytes) {
     WEFT_NEW_ARRAY(workers->members, member, workers->size);
+    workers->take_turns = threads == 1;
     if (workers->size > 1) {
         WEFT_NEW_ARRAY(workers->comms, wefti_comm *, workers->size);
         WEFT_TRY(wefti_comm_threads(workers->size, -1, workers->comms));

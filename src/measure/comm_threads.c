@@ -10,6 +10,7 @@
 typedef struct bench_thread {
     pthread_t thread;
     weft_world *world;
+    int rank, size;
     wefti_bench_work *work;
     void *context;
     wefti_failure failure;
@@ -17,6 +18,7 @@ typedef struct bench_thread {
 
 static void *run_rank(void *argument) {
     bench_thread *t = argument;
+    (void)wefti_thread_take_turns(t->rank, t->size); /* as devices of a session do */
     weft_status status = t->work(t->world, t->context);
     if (status >= 0) return NULL;
     wefti_failure_keep(status, &t->failure);
@@ -65,6 +67,8 @@ weft_status wefti_bench_threads(int size, wefti_bench_work *work, void *contexts
     bench_thread *threads;
     WEFT_NEW_ARRAY(threads, bench_thread, size);
     for (int r = 0; r < size; r++) {
+        threads[r].rank = r;
+        threads[r].size = size;
         threads[r].work = work;
         threads[r].context = (char *)contexts + (size_t)r * bytes;
     }

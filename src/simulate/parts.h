@@ -116,7 +116,8 @@ typedef struct wefti_sim {
 weft_status wefti_sim_share(wefti_sim *sim) WEFT_CHECKED;
 /* Another rank has to be walked before this one can compute. */
 bool wefti_sim_is_ahead(const wefti_sim *sim, const wefti_sim_rank *rank);
-/* The time at which a kernel begins; takes the processor for its duration. */
+/* The time at which a kernel begins, or what a rank moves itself; takes the processor for its
+ * duration. */
 int64_t wefti_sim_begin(wefti_sim *sim, const wefti_sim_rank *rank, int64_t duration);
 
 /* players.c: which ranks walk together. Sets ranks, count, player_of and each player's rank,

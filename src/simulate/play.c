@@ -219,21 +219,24 @@ static void end_wait(wefti_sim_rank *r, const wefti_sim_meeting *m) {
     r->turn = 0;
 }
 
-/* The rank moves its part itself, once all members have posted. */
-static void move_in_wait(wefti_sim_rank *r, const wefti_sim_meeting *m) {
+/* The rank moves its part itself, once all members have posted. False: it is ahead of others. */
+static bool move_in_wait(wefti_sim *sim, wefti_sim_rank *r, const wefti_sim_meeting *m) {
     const int cause = WEFTI_CAUSE_TRANSFER + m->kind;
     if (m->when.at > r->now.at) {
         r->time.cause[WEFTI_CAUSE_IDLE] += m->when.at - r->now.at;
         r->now = m->when;
         r->turn = 0;
     }
-    r->now.at += m->duration;
-    r->now.cause[cause] += m->duration;
-    r->time.cause[cause] += m->duration;
-    if (m->duration) r->turn = 0;
+    if (wefti_sim_is_ahead(sim, r)) return false;
+    const int64_t taken = wefti_sim_begin(sim, r, m->duration) + m->duration - r->now.at;
+    r->now.at += taken;
+    r->now.cause[cause] += taken;
+    r->time.cause[cause] += taken;
+    if (taken) r->turn = 0;
+    return true;
 }
 
-/* *out: false if the rank is blocked. */
+/* *out: false if the rank is blocked, or ahead of others. */
 static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const sim_place *where,
                         bool *out) {
     wefti_sim_end *end = &r->ends[index];
@@ -247,10 +250,12 @@ static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const 
         *out = false;
         return WEFT_OK;
     }
+    *out = true;
     if (moved_in_waits(sim, c))
-        move_in_wait(r, m);
+        *out = move_in_wait(sim, r, m);
     else
         end_wait(r, m);
+    if (!*out) return WEFT_OK;
     sim_place span = *where;
     span.track = WEFTI_SPAN_TRANSFER;
     span.begin = end->at[end->waited % WEFTI_COMM_DEPTH];
@@ -258,7 +263,6 @@ static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const 
     end->waited++;
     m->left--;
     shrink(c);
-    *out = true;
     return emit(sim, r, &span);
 }
 

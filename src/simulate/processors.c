@@ -1,6 +1,6 @@
-/* Processors that the devices of a host share: kernels of one rank after the other, each on the
- * processor that is free first. Ranks that share are walked one by one: which of them waits depends
- * on all others of its host. */
+/* Processors that the devices of a host share. Each rank stays on one of them (weft keeps its
+ * threads and processes there), and kernels of one processor's ranks run one after the other. Ranks
+ * that share are walked one by one: which of them waits depends on all others of its processor. */
 #include "simulate/parts.h"
 
 weft_status wefti_sim_share(wefti_sim *sim) {
@@ -25,10 +25,9 @@ bool wefti_sim_is_ahead(const wefti_sim *sim, const wefti_sim_rank *r) {
 
 int64_t wefti_sim_begin(wefti_sim *sim, const wefti_sim_rank *r, int64_t duration) {
     if (!sim->processors || duration == 0) return r->now.at;
-    int64_t *free = sim->processors + r->rank / sim->per_host * sim->at_once, *first = free;
-    for (int32_t i = 1; i < sim->at_once; i++)
-        if (free[i] < *first) first = &free[i];
-    const int64_t begin = *first > r->now.at ? *first : r->now.at;
-    *first = begin + duration;
+    const int32_t host = r->rank / sim->per_host, turn = r->rank % sim->per_host % sim->at_once;
+    int64_t *free = &sim->processors[host * sim->at_once + turn];
+    const int64_t begin = *free > r->now.at ? *free : r->now.at;
+    *free = begin + duration;
     return begin;
 }

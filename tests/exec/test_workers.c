@@ -49,6 +49,45 @@ static unsigned char first_byte(wefti_rank_device *device) {
     return byte;
 }
 
+/* *context: the cores of each device's thread. */
+static weft_status look_at_cores(void *context, wefti_rank_device *device, int32_t rank) {
+    cpu_set_t *cores = context;
+    (void)device;
+    WEFT_REQUIRE(sched_getaffinity(0, sizeof *cores, &cores[rank]) == 0, WEFT_E_BUG, "no affinity");
+    return WEFT_OK;
+}
+
+/* With more devices than cores, the devices of one core are as many as those of another, or one
+ * more. With fewer, and after the workers, threads run where they may. */
+static void devices_take_turns_on_cores(void **state) {
+    (void)state;
+    cpu_set_t all, few, now, seen[MOST];
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&few);
+    for (size_t c = 0; c < CPU_SETSIZE && CPU_COUNT(&few) < 3; c++)
+        if (CPU_ISSET(c, &all)) CPU_SET(c, &few);
+    const int cores = CPU_COUNT(&few);
+    assert_int_equal(sched_setaffinity(0, sizeof few, &few), 0);
+    for (int32_t n = 2; n <= MOST; n++) {
+        wefti_workers *workers = workers_of(n);
+        int load[CPU_SETSIZE] = {0};
+        ASSERT_OK(wefti_workers_run(workers, look_at_cores, seen));
+        for (int32_t r = 0; r < n; r++) {
+            assert_int_equal(CPU_COUNT(&seen[r]), n > cores ? 1 : cores);
+            for (size_t c = 0; c < CPU_SETSIZE; c++) load[c] += CPU_ISSET(c, &seen[r]) != 0;
+        }
+        for (size_t c = 0; c < CPU_SETSIZE && n > cores; c++)
+            if (CPU_ISSET(c, &few))
+                assert_in_range(load[c], n / cores, (n + cores - 1) / cores);
+            else
+                assert_int_equal(load[c], 0);
+        wefti_workers_destroy(workers);
+        assert_int_equal(sched_getaffinity(0, sizeof now, &now), 0);
+        assert_true(CPU_EQUAL(&now, &few));
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
 static void every_device_has_a_thread(void **state) {
     (void)state;
     for (int32_t n = 1; n <= MOST; n++) {
@@ -159,6 +198,7 @@ static void no_devices_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_device_has_a_thread),
+        cmocka_unit_test(devices_take_turns_on_cores),
         cmocka_unit_test(a_failure_ends_all_waiting),
         cmocka_unit_test(no_devices_are_refused),
     };

@@ -19,6 +19,7 @@
 
 #include "base/io.h"
 #include "base/memory.h"
+#include "base/thread.h"
 #include "launch/spawn/launch.h"
 #include "weft/launch.h"
 
@@ -435,7 +436,7 @@ static void test_cores(void **state) {
     for (int count = 1; count <= cores; count++) {
         CPU_ZERO(&seen_set);
         for (int local = 0; local < count; local++) {
-            wefti_launch_cores(local, count, &piece);
+            wefti_cores_piece(local, count, &piece);
             assert_true(CPU_COUNT(&piece) > 0);
             CPU_AND(&both, &piece, &seen_set);
             assert_int_equal(CPU_COUNT(&both), 0);
@@ -443,7 +444,7 @@ static void test_cores(void **state) {
         }
         assert_true(CPU_EQUAL(&seen_set, &all));
     }
-    wefti_launch_cores(cores, cores + 3, &piece);
+    wefti_cores_piece(cores, cores + 3, &piece);
     assert_int_equal(CPU_COUNT(&piece), 1);
 }
 

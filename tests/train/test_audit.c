@@ -38,14 +38,16 @@ static const char *machine_file(void) {
     return put_file("machine.json", machine_text, sizeof machine_text - 1);
 }
 
-/* Of two devices only one computes at a time. */
+/* Of two devices only one computes at a time, and they move data themselves. */
 static const char *shared_machine_file(void) {
     static const char before[] = "\"launch_seconds\"",
                       more[] = "\"devices_at_once\": {\"value\": 1, \"source\": \"s\"},";
-    char text[sizeof machine_text + sizeof more];
-    const char *at = strstr(machine_text, before);
-    const int head = (int)(at - machine_text);
-    const int bytes = snprintf(text, sizeof text, "%.*s%s%s", head, machine_text, more, at);
+    static const char host[] = "\"devices\": 4,", waits[] = "\"moved_in_waits\": true,";
+    char text[sizeof machine_text + sizeof more + sizeof waits];
+    const char *at = strstr(machine_text, before), *level = strstr(at, host);
+    const int head = (int)(at - machine_text), middle = (int)(level - at);
+    const int bytes = snprintf(text, sizeof text, "%.*s%s%.*s%s%s", head, machine_text, more,
+                               middle, at, waits, level);
     return put_file("shared.json", text, (size_t)bytes);
 }
 
@@ -137,10 +139,13 @@ static double known_us(int row) {
 }
 
 /* Replaces the times of a record by known ones: of the row k, each call takes known_us(k), or all
- * calls of transfers take equally long. A step takes one second, so that its rest is known too. */
-static void set_times(const char *dir, bool equal_transfers) {
-    static const char *const keys[] = {"\"step_seconds\": ", "\"calls\": ",       "\"seconds\": ",
-                                       "\"under_way\": ",    "{\"transfer\": \"", "{\"op\": \""};
+ * calls of transfers take equally long. `processor`: the part of these times on a processor; 0: not
+ * known; if they are, ranks wait long. A step takes one second, so that its rest is known too. */
+static void set_times(const char *dir, bool equal_transfers, double processor) {
+    enum { KEYS = 7, STEP = 0, CALLS, SECONDS, UNDER_WAY, PROCESSOR, TRANSFER, OP };
+    static const char *const keys[KEYS] = {
+        "\"step_seconds\": ", "\"calls\": ",       "\"seconds\": ", "\"under_way\": ",
+        ", \"processor\": ",  "{\"transfer\": \"", "{\"op\": \""};
     char *text, *path = record_path(dir, "measured.json");
     int64_t bytes;
     wefti_text out = {0};
@@ -150,19 +155,21 @@ static void set_times(const char *dir, bool equal_transfers) {
     ASSERT_OK(wefti_file_read(path, 1 << 24, &text, &bytes));
     for (const char *at = text; *at;) {
         int key = 0;
-        while (key < 6 && strncmp(at, keys[key], strlen(keys[key])) != 0) key++;
-        if (key == 4 || key == 5) transfer = key == 4;
-        if (key >= 4) {
+        while (key < KEYS && strncmp(at, keys[key], strlen(keys[key])) != 0) key++;
+        if (key == TRANSFER || key == OP) transfer = key == TRANSFER;
+        if (key >= TRANSFER) {
             wefti_text_add_bytes(&out, at++, 1);
             continue;
         }
         char *behind;
         double value = strtod(at + strlen(keys[key]), &behind);
-        if (key == 1) calls = value;
-        if (key == 2) row++;
-        const double us = transfer && equal_transfers ? 7 : known_us(row);
-        if (key != 1) value = key ? calls * us * 1e-6 : 1;
-        wefti_text_add(&out, "%s%.17g", keys[key], value);
+        if (key == CALLS) calls = value;
+        if (key == SECONDS) row++;
+        const double wait = processor > 0 ? 1000 : 7;
+        const double us = transfer && equal_transfers ? wait : known_us(row);
+        if (key != CALLS) value = key == STEP ? 1 : calls * us * 1e-6;
+        if (key == PROCESSOR) value *= processor;
+        if (key != PROCESSOR || processor > 0) wefti_text_add(&out, "%s%.17g", keys[key], value);
         at = behind;
     }
     wefti_free(text);
@@ -266,7 +273,7 @@ static void a_calibrated_machine_has_the_measured_times(void **state) {
         wefti_machine_model *m;
         wefti_run_record r;
         train(i < 2 ? machine_file() : shared_machine_file(), "first", jobs[i]);
-        set_times("first", i == 0);
+        set_times("first", i == 0, 0);
         weft_audit *first = audited("first");
         assert_true(first->measured_seconds == 1);
         ASSERT_OK(weft_audit_calibrate(in_root("first"), &text));
@@ -281,6 +288,39 @@ static void a_calibrated_machine_has_the_measured_times(void **state) {
         weft_text_free(text);
         weft_audit_free(first);
         ASSERT_OK(wefti_remove_tree(in_root("first")));
+    }
+}
+
+/* Ranks that share a processor wait for it, mostly while they wait for transfers. Kernels get the
+ * factors of their times on the processor, and what is left of these times belongs to the
+ * transfers: the same plan is predicted to take as long as it did. */
+static void shared_processors_count_by_their_time(void **state) {
+    (void)state;
+    static const double parts[] = {0.5, 0.3, 0.02};
+    for (int i = 0; i < 3; i++) {
+        char *text, plan[700];
+        wefti_machine_model *m;
+        train(shared_machine_file(), "first", WITH("train.clip=0", "parallel.mode=data"));
+        set_times("first", true, parts[i]);
+        weft_audit *first = audited("first");
+        ASSERT_OK(weft_audit_calibrate(in_root("first"), &text));
+        ASSERT_OK(wefti_model_parse("calibrated", text, (int64_t)strlen(text), &m));
+        (void)snprintf(plan, sizeof plan, "parallel.plan=%s", record_path("first", "plan.json"));
+        train(put_file("calibrated.json", text, strlen(text)), "second",
+              WITH("train.clip=0", "parallel.mode=data", plan));
+        weft_audit *second = audited("second");
+        for (int k = 0; k < first->op_count; k++)
+            assert_close(line_of(second, first->ops[k].name)->predicted_seconds,
+                         2 * parts[i] * first->ops[k].measured_seconds, 1e-3, first->ops[k].name);
+        const double rest = m->device.step_seconds.value;
+        assert_close(second->predicted_seconds - rest, first->measured_seconds - rest, 0.05,
+                     "step");
+        wefti_model_destroy(m);
+        weft_text_free(text);
+        weft_audit_free(first);
+        weft_audit_free(second);
+        ASSERT_OK(wefti_remove_tree(in_root("first")));
+        ASSERT_OK(wefti_remove_tree(in_root("second")));
     }
 }
 
@@ -393,6 +433,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_and_memory_are_right),
         cmocka_unit_test(a_calibrated_machine_has_the_measured_times),
+        cmocka_unit_test(shared_processors_count_by_their_time),
         cmocka_unit_test(other_steps_are_counted),
         cmocka_unit_test(a_world_has_all_ranks),
         cmocka_unit_test(runs_without_a_record_are_refused),

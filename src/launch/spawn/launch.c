@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "base/thread.h"
 #include "launch/spawn/launch.h"
 
 enum { LAST_LINES = 12 };
@@ -141,7 +142,7 @@ static weft_status start_process(wefti_launch *l, int local) {
     char **environment;
     WEFT_TRY(wefti_launch_settings(l, local, &environment));
     WEFT_TRY(wefti_log_open(l->place.first_rank + local, o->log_dir, &o->events, &p->log));
-    wefti_launch_cores(local, l->place.count, &cores);
+    wefti_cores_piece(local, l->place.count, &cores);
     wefti_spawn what = {
         .path = l->program,
         .words = (char *const *)(uintptr_t)o->command, /* exec does not write to them */

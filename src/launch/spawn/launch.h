@@ -63,8 +63,6 @@ typedef struct wefti_launch {
 
 /* The environment of this host's process number `local`, in the arena. */
 weft_status wefti_launch_settings(const wefti_launch *l, int local, char ***out) WEFT_CHECKED;
-/* A part of the cores that this process may use. */
-void wefti_launch_cores(int local, int count, cpu_set_t *out);
 
 /* Returns when all processes have ended. */
 weft_status wefti_launch_watch(wefti_launch *l) WEFT_CHECKED;

@@ -89,16 +89,3 @@ weft_status wefti_launch_settings(const wefti_launch *l, int local, char ***out)
     *out = to.items;
     return WEFT_OK;
 }
-
-void wefti_launch_cores(int local, int count, cpu_set_t *out) {
-    cpu_set_t all;
-    int cores, number = 0;
-    CPU_ZERO(out);
-    if (sched_getaffinity(0, sizeof all, &all)) return;
-    cores = CPU_COUNT(&all);
-    /* With more processes than cores they take turns; else each has a piece of its own. */
-    int from = cores < count ? local % cores : (int)((int64_t)local * cores / count);
-    int to = cores < count ? from + 1 : (int)((int64_t)(local + 1) * cores / count);
-    for (size_t core = 0; core < CPU_SETSIZE && number < to; core++)
-        if (CPU_ISSET(core, &all) && number++ >= from) CPU_SET(core, out);
-}

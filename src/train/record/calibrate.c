@@ -8,7 +8,10 @@
  *    sizes stay.
  * 4. Links are scaled by the transfers that nothing overlapped. If all ranks do the same, the mean
  * of the ranks counts: they wait for each other by turns, and this time belongs to the step.
- *    Otherwise the rank that waited least counts: the others also waited for it. */
+ *    Otherwise the rank that waited least counts: the others also waited for it. Where ranks share
+ *    processors, most of their waits is computing of others: the processors' time counts that no
+ *    kernel took. If ranks differ, this has other reasons too, and only the transfers' own time on
+ *    processors counts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,32 +37,21 @@ static double work_of(const wefti_run_record_row *row) {
 }
 
 /* All kernels of all ranks, with equal ones together, without their launches. Where ranks share
- * processors, kernels are taken to have had their part of one all the time: ranks that all compute
- * in the same way have. */
+ * processors, their times on a processor count: a kernel may have run at once, since the others
+ * waited for transfers, or after them. Where these times are not known, kernels are taken to have
+ * had their part of a processor all the time. */
 static weft_status collect(const wefti_run_record *r, wefti_run_record_rows *out) {
     const double launch = r->machine->device.launch_seconds.value;
     const double sharing = wefti_model_sharing(r->machine, r->predicted.devices);
     for (int32_t i = 0; i < r->measured.count; i++)
         for (int64_t k = 0; k < r->measured.ranks[i].rows.count; k++) {
             wefti_run_record_row row = r->measured.ranks[i].rows.items[k];
-            row.seconds /= sharing;
+            row.seconds = sharing > 1 && row.processor > 0 ? row.processor : row.seconds / sharing;
             const double net = row.seconds - row.calls * launch;
             row.seconds = net > 0.1 * row.seconds ? net : 0.1 * row.seconds;
             if (!row.transfer) WEFT_TRY(wefti_run_record_add(out, &row));
         }
     return WEFT_OK;
-}
-
-static void set_step(const wefti_run_record *r, wefti_machine_model *m) {
-    double busiest = 0;
-    for (int32_t i = 0; i < r->measured.count; i++) {
-        const wefti_run_record_rows *rows = &r->measured.ranks[i].rows;
-        const double busy =
-            wefti_run_record_seconds(rows, false) + wefti_run_record_seconds(rows, true);
-        if (busy > busiest) busiest = busy;
-    }
-    const double rest = r->measured.step_seconds - busiest;
-    m->device.step_seconds = (wefti_figure){rest > 0 ? rest : 0, source};
 }
 
 /* Multiplies all rates. */
@@ -248,6 +240,44 @@ static double seconds_of_call(const wefti_run_record *r, const wefti_run_record_
     return calls > 0 && ranks_are_equal(r) ? sum / calls : least;
 }
 
+/* Seconds of a step outside of kernels and transfers, on the busiest rank. */
+static double rest_of(const wefti_run_record *r) {
+    double busiest = 0;
+    for (int32_t i = 0; i < r->measured.count; i++) {
+        const wefti_run_record_rows *rows = &r->measured.ranks[i].rows;
+        const double busy =
+            wefti_run_record_seconds(rows, false) + wefti_run_record_seconds(rows, true);
+        if (busy > busiest) busiest = busy;
+    }
+    const double rest = r->measured.step_seconds - busiest;
+    return rest > 0 ? rest : 0;
+}
+
+static double processor_seconds(const wefti_run_record_rows *rows, bool transfers) {
+    double sum = 0;
+    for (int64_t i = 0; i < rows->count; i++)
+        if (rows->items[i].transfer == transfers) sum += rows->items[i].processor;
+    return sum;
+}
+
+/* The part of their waits that ranks needed a processor for, if they share processors; else 1. */
+static double own_part(const wefti_run_record *r) {
+    const double sharing = wefti_model_sharing(r->machine, r->predicted.devices);
+    const double share = (r->measured.step_seconds - rest_of(r)) / sharing;
+    const bool equal = ranks_are_equal(r);
+    double waits = 0, own = 0;
+    if (sharing <= 1) return 1;
+    for (int32_t i = 0; i < r->measured.count; i++) {
+        const wefti_run_record_rows *rows = &r->measured.ranks[i].rows;
+        const double kernels = processor_seconds(rows, false),
+                     least = processor_seconds(rows, true);
+        if (rows->count && !(kernels > 0)) return 1; /* not known */
+        waits += wefti_run_record_seconds(rows, true);
+        own += equal && share - kernels > least ? share - kernels : least;
+    }
+    return waits > 0 && own < waits ? own / waits : 1;
+}
+
 /* Scales the levels up to that of the transfers' groups. */
 static weft_status scale_links(const wefti_run_record *r, wefti_machine_model *m) {
     double predicted[WEFTI_LEVELS_MAX] = {0}, measured[WEFTI_LEVELS_MAX] = {0};
@@ -255,7 +285,8 @@ static weft_status scale_links(const wefti_run_record *r, wefti_machine_model *m
         for (int64_t k = 0; k < r->predicted.ranks[i].rows.count; k++) {
             const wefti_run_record_row *row = &r->predicted.ranks[i].rows.items[k];
             if (!row->transfer || row->level >= m->level_count) continue;
-            const double seconds = seconds_of_call(r, row);
+            const double part = r->machine->level[row->level].moved_in_waits ? own_part(r) : 1;
+            const double seconds = part * seconds_of_call(r, row);
             if (seconds <= 0) continue;
             predicted[row->level] += row->seconds;
             measured[row->level] += row->calls * seconds;
@@ -281,7 +312,7 @@ static weft_status calibrate(wefti_run_record *r, char **out) {
     weft_status status = collect(r, &rows);
     if (status >= 0) {
         if (!m->device.op_factor_count) status = scale_kernels(&rows, m);
-        set_step(r, m);
+        m->device.step_seconds = (wefti_figure){rest_of(r), source};
     }
     if (status >= 0) status = set_factors(&rows, m);
     if (status >= 0) status = scale_links(r, m);

@@ -19,6 +19,7 @@ weft_status wefti_run_record_add(wefti_run_record_rows *rows, const wefti_run_re
         if (!wefti_run_record_same(same, row)) continue;
         same->calls += row->calls;
         same->seconds += row->seconds;
+        same->processor += row->processor;
         same->under_way += row->under_way;
         return WEFT_OK;
     }
@@ -119,6 +120,7 @@ weft_status wefti_run_record_measured(const wefti_profile *profile, uint64_t ste
         wefti_run_record_row row = t.x ? row_of_kernel(t.x) : row_of_transfer(t.transfer);
         row.calls = t.calls;
         row.seconds = t.seconds;
+        row.processor = t.processor;
         row.under_way = t.under_way;
         WEFT_TRY(wefti_run_record_add(out, &row));
     }
@@ -149,6 +151,7 @@ void wefti_run_record_rows_print(const wefti_run_record_rows *rows, wefti_text *
         add_real(out, "bytes", r->bytes);
         add_real(out, "calls", r->calls);
         add_real(out, "seconds", r->seconds);
+        if (r->processor > 0) add_real(out, "processor", r->processor);
         if (r->under_way > 0) add_real(out, "under_way", r->under_way);
         wefti_text_add(out, "}");
     }
@@ -202,6 +205,8 @@ static weft_status read_row(const wefti_json *object, wefti_run_record_row *r) {
     WEFT_TRY(wefti_run_record_real(object, "bytes", &r->bytes));
     WEFT_TRY(wefti_run_record_real(object, "calls", &r->calls));
     WEFT_TRY(wefti_run_record_real(object, "seconds", &r->seconds));
+    if (wefti_json_get(object, "processor"))
+        WEFT_TRY(wefti_run_record_real(object, "processor", &r->processor));
     if (wefti_json_get(object, "under_way"))
         WEFT_TRY(wefti_run_record_real(object, "under_way", &r->under_way));
     return WEFT_OK;

@@ -18,6 +18,7 @@ typedef struct wefti_run_record_row {
     double flops, bytes;         /* of one call; transfers: bytes that the rank receives */
     double calls;                /* of a step */
     double seconds;              /* of all calls of a step; transfers: of posts and waits */
+    double processor;            /* measured: of `seconds`, on a processor; 0: not known */
     double under_way;            /* transfers: from posts to ends of waits; predicted: 0 */
 } wefti_run_record_row;
 
