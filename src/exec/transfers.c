@@ -71,6 +71,7 @@ static weft_status await(wefti_rank_device *d, wefti_binding *b, int64_t index,
     const bool measures = wefti_profile_is_of(d->profile, b->program);
     const int64_t begin = measures ? wefti_now_ns() : 0;
     *out_posted = posted[0];
+    WEFT_TRY(wefti_check_halted(d));
     b->posted[index]--;
     for (int i = 0; i < b->posted[index]; i++) posted[i] = posted[i + 1];
     WEFT_TRY(wefti_comm_wait(b->endpoints[index]));
