@@ -176,6 +176,7 @@ module weft_c ! what goes straight to C
         integer(c_int) :: bf16
         type(weft_plan) :: plan
         type(weft_world) :: world
+        logical(c_bool) :: recovery
     end type
     type, bind(C) :: weft_session_part
         integer(c_int64_t) :: begin(WEFT_MAX_RANK), size(WEFT_MAX_RANK), bytes

@@ -117,6 +117,10 @@ typedef struct weft_job_checkpoint {
     bool resume;
 } weft_job_checkpoint;
 
+typedef struct weft_job_recovery {
+    bool enabled; /* steps can be made again until all ranks can finish them */
+} weft_job_recovery;
+
 typedef struct weft_job_device {
     int64_t threads;      /* 0: all cores */
     int64_t memory_bytes; /* 0: the machine's memory */
@@ -206,6 +210,7 @@ typedef struct weft_job {
     weft_job_data data;
     weft_job_train train;
     weft_job_checkpoint checkpoint;
+    weft_job_recovery recovery;
     weft_job_device device;
     weft_job_parallel parallel;
     const weft_plan *plan; /* made from `parallel`; NULL if `parallel` describes one device */

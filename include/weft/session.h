@@ -111,6 +111,10 @@ typedef struct weft_session_options {
     /* The processes to run on, borrowed; each is one of the plan's devices. NULL: all devices are
      * in this process. */
     weft_world *world;
+    /* Changes nothing that a step began with before all ranks can finish the step. Parameters then
+     * change in a section of their own, as with clipping, and states that passes change have a
+     * second buffer. */
+    bool recovery;
 } weft_session_options;
 
 typedef struct weft_session weft_session;
@@ -199,8 +203,8 @@ WEFT_API weft_status weft_session_rows(const weft_session *session, int program,
  * a value. In mode MANUAL each rank has a loss of its own (in pipelines, the loss of its model
  * replica): the rank with the bad loss gets WEFT_E_NUMERIC, the others WEFT_E_PEER, and the world
  * can only be left. WEFT_E_ARG if all microbatches of the step are there already, or if the session
- * updates inside its backward pass (one microbatch, no clipping, no keep_gradients): use
- * weft_session_step.
+ * updates inside its backward pass (one microbatch, no clipping, no recovery, no keep_gradients):
+ * use weft_session_step.
  *
  * A pass that fails ends the step, and so does an update that the norm forbids. The next pass is
  * then the first microbatch of a new step. */

@@ -125,7 +125,7 @@ static weft_status bind_root_values(wefti_emitter *b) {
                                         info->init, &b->param_buffer[v], &tensor));
         if (param) b->param_index[v] = tensor;
     }
-    return WEFT_OK;
+    return wefti_build_second_states(b);
 }
 
 /* ---- sections ---- */
@@ -219,6 +219,7 @@ static weft_status compute_pass(wefti_emitter *b, wefti_section s, int32_t first
 static weft_status compute_section(wefti_emitter *b, wefti_section s) {
     int32_t copies = b->p->all_microbatches ? b->spec->plan->copies : 1;
     for (int32_t m = 0; m < b->dec->micros; m++) reset_micro(b, m);
+    if (s == WEFTI_SECTION_FIRST) WEFT_TRY(wefti_build_take_states(b));
     for (int32_t m = 0, pass = 0; m < b->dec->micros; m += copies, pass++) {
         int32_t mark = pass - b->dec->loop.from;
         if (mark >= 0 && mark < 3) wefti_loop_mark_at(b, s, mark);
@@ -232,6 +233,7 @@ static weft_status compute_section(wefti_emitter *b, wefti_section s) {
 /* The part of all microbatches that this stage runs. */
 static weft_status staged_section(wefti_emitter *b) {
     for (int32_t m = 0; m < b->dec->micros; m++) reset_micro(b, m);
+    WEFT_TRY(wefti_build_take_states(b));
     WEFT_TRY(wefti_pipeline_section(b));
     WEFT_TRY(wefti_build_states(b, WEFTI_SECTION_FIRST, b->dec->micros - 1, -1));
     return wefti_loop_fold(b, WEFTI_SECTION_FIRST);
@@ -319,6 +321,7 @@ static weft_status new_tables(wefti_emitter *b) {
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->output_buffer));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_buffer));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_piece));
+    WEFT_TRY(wefti_new_indices(b->scratch, values, &b->state_kept));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_gradient));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->reduced));
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof *b->terms, &b->terms));

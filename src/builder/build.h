@@ -211,6 +211,8 @@ typedef struct wefti_emitter {
     int32_t *ready;       /* per bucket: how many of its gradients are complete */
     int64_t routine_cap, tensor_cap, body_cap;
     int32_t scalars, one, norms; /* buffers, -1: none */
+    int32_t *state_kept;         /* per root value: with recovery, the buffer of a state's value
+                                    between steps, while passes use param_buffer; -1: the same */
     int32_t *tensor_buffer;      /* per tensor of the program */
     int64_t tensor_buffer_cap;
     wefti_routine_key *keys; /* of the routines that calls share */
@@ -302,6 +304,11 @@ weft_status wefti_build_loss(wefti_emitter *b, wefti_section s,
  * at the end, all others. */
 weft_status wefti_build_states(wefti_emitter *b, wefti_section s, int32_t micro,
                                int32_t after) WEFT_CHECKED;
+/* With recovery: gives states that passes change second buffers; copies the states there at the
+ * begin of a step, and back behind its commit. */
+weft_status wefti_build_second_states(wefti_emitter *b) WEFT_CHECKED;
+weft_status wefti_build_take_states(wefti_emitter *b) WEFT_CHECKED;
+weft_status wefti_build_keep_states(wefti_emitter *b) WEFT_CHECKED;
 
 /* stage_transfers.c: the transfers of this stage's edges. */
 weft_status wefti_build_edges(wefti_emitter *b) WEFT_CHECKED;

@@ -202,8 +202,8 @@ weft_status wefti_decisions_make(const wefti_program_spec *spec, wefti_decisions
     WEFT_TRY(decide_layouts(dec));
     WEFT_TRY(wefti_decide_edges(dec));
     WEFT_TRY(find_bound(dec));
-    dec->eager = spec->optimizer && !spec->optimizer->clip && spec->microbatches == 1 &&
-                 !spec->keep_gradients && dec->stages == 1;
+    dec->eager = spec->optimizer && !spec->optimizer->clip && !spec->optimizer->recovery &&
+                 spec->microbatches == 1 && !spec->keep_gradients && dec->stages == 1;
     if (!spec->optimizer) return WEFT_OK;
     dec->own_norms = !dec->eager && own_norms(dec);
     return wefti_decide_buckets(dec);

@@ -20,6 +20,8 @@ typedef struct wefti_optimizer_plan {
                         wefti_update_rule *out); /* arrays stay valid while the program is built */
     bool clip; /* clipping: needs squares of gradients, so all gradients live until the update */
     const weft_op_def *norm_op;
+    /* Up to a commit of all devices, a step changes no parameter, state or optimizer tensor. */
+    bool recovery;
 } wefti_optimizer_plan;
 
 /* Receives the decisions of a build, for completed plans. Calls of equal cells are reported one by

@@ -5,7 +5,10 @@
  * the state takes the new one at the end. Then microbatches in flight together (pipelines, copies)
  * forward the state: each reads the new value of the microbatch before it from that one's buffer.
  * So microbatches see each other's values in order, as if they ran one after the other. Plans that
- * prevent this are refused. */
+ * prevent this are refused.
+ *
+ * With recovery, passes use a second buffer. A step copies the state there before its first pass,
+ * and back once it is committed. Until then it can be made again from the state. */
 #include "builder/build.h"
 
 /* Each node of the root is a call, with the same number. */
@@ -97,4 +100,43 @@ weft_status wefti_build_states(wefti_emitter *b, wefti_section s, int32_t micro,
         b->now++;
     }
     return WEFT_OK;
+}
+
+/* ---- recovery ---- */
+
+weft_status wefti_build_second_states(wefti_emitter *b) {
+    if (!b->spec->optimizer || !b->spec->optimizer->recovery) return WEFT_OK;
+    for (int64_t i = 0; i < b->g->assign_count; i++) {
+        int32_t v = b->g->assigns[i].state, kept = b->param_buffer[v];
+        if (kept < 0 || b->state_kept[v] >= 0) continue; /* of another stage */
+        b->state_kept[v] = kept;
+        WEFT_TRY(wefti_buffer_persistent(b, b->buffers[kept].life.bytes,
+                                         wefti_build_name(b, "next ", b->root->values[v].name),
+                                         &b->param_buffer[v]));
+    }
+    return WEFT_OK;
+}
+
+/* `back`: from the passes' buffers to the states; else to these buffers. */
+static weft_status copy_states(wefti_emitter *b, wefti_section s, bool back) {
+    for (int64_t i = 0; i < b->root->in_count; i++) {
+        int32_t v = b->root->in[i], kept = b->state_kept[v], next = b->param_buffer[v];
+        wefti_draft_step *d;
+        if (kept < 0) continue;
+        WEFT_TRY(
+            wefti_build_begin(b, s, WEFTI_STEP_COPY, WEFTI_OTHER, b->root->values[v].name, 2, &d));
+        wefti_build_arg(b, d, 0, back ? kept : next, 0);
+        wefti_build_arg(b, d, 1, back ? next : kept, 0);
+        d->step.bytes = b->buffers[kept].life.bytes;
+        b->now++;
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_build_take_states(wefti_emitter *b) {
+    return copy_states(b, WEFTI_SECTION_FIRST, false);
+}
+
+weft_status wefti_build_keep_states(wefti_emitter *b) {
+    return copy_states(b, WEFTI_SECTION_UPDATE, true);
 }

@@ -14,6 +14,7 @@ typedef enum wefti_tag_use {
                             last one, many in one message */
     WEFTI_TAG_BUCKET,    /* in flight beside calls; number 0: gradients, 1: gathered parameters, 2:
                             many of them in one message */
+    WEFTI_TAG_COMMIT,    /* one number of each device: it has what it updates with */
     WEFTI_TAG_EDGE       /* between stages; number: wefti_edge_number */
 } wefti_tag_use;
 

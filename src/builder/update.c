@@ -322,19 +322,15 @@ static weft_status norm_step(wefti_emitter *b, int32_t v, int32_t gradient, int6
     return wefti_build_end(b, d, routine);
 }
 
-/* Sums the squares of all devices' pieces over all devices. With own norms it sums over one model
- * replica: the devices with the same position in all stages. */
-static weft_status share_norms(wefti_emitter *b, int32_t total) {
-    if (!b->part) return WEFT_OK;
-    const bool own = b->p->own_norms;
-    wefti_transfer sum = {.kind = WEFTI_TRANSFER_ALL_REDUCE,
-                          .reduction = WEFTI_REDUCE_SUM,
-                          .dtype = b->p->norms_dtype,
-                          .rank = 1,
-                          .members = own ? b->dec->stages : b->spec->plan->devices,
-                          .me = own ? b->dec->stage : b->p->rank,
-                          .name = "norms of gradients",
-                          .tag = wefti_tag(WEFTI_TAG_NORMS, 0)};
+/* Sums `total` numbers over all devices; `own`: over the devices with the same position in all
+ * stages. *buffer is the operand; then the sum, in a buffer called `name`. */
+static weft_status sum_numbers(wefti_emitter *b, bool own, wefti_transfer sum, int32_t total,
+                               const char *name, int32_t *buffer) {
+    sum.kind = WEFTI_TRANSFER_ALL_REDUCE;
+    sum.reduction = WEFTI_REDUCE_SUM;
+    sum.rank = 1;
+    sum.members = own ? b->dec->stages : b->spec->plan->devices;
+    sum.me = own ? b->dec->stage : b->p->rank;
     if (sum.members == 1) return WEFT_OK;
     WEFT_TRY(wefti_new_array(b->scratch, sum.members, sizeof *sum.ranks, &sum.ranks));
     WEFT_TRY(wefti_new_array(b->scratch, sum.members, sizeof *sum.have, &sum.have));
@@ -348,16 +344,39 @@ static weft_status share_norms(wefti_emitter *b, int32_t total) {
     int32_t index, routine;
     WEFT_TRY(wefti_transfer_clone(&sum, &kept));
     WEFT_TRY(wefti_partition_add(b->part, kept, &index));
-    weft_desc desc = weft_desc_of(b->p->norms_dtype, 1, (int64_t[]){total});
+    weft_desc desc = weft_desc_of(sum.dtype, 1, (int64_t[]){total});
     WEFT_TRY(wefti_build_transfer_routine(b, &desc, index, &routine));
-    int32_t here = b->norms;
+    int32_t here = *buffer;
     wefti_draft_step *d;
-    WEFT_TRY(wefti_buffer_persistent(b, weft_desc_bytes(&desc), "norms of all devices", &b->norms));
-    WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_NORM, WEFTI_STEP_CALL, WEFTI_UPDATE, "norms",
+    WEFT_TRY(wefti_buffer_persistent(b, weft_desc_bytes(&desc),
+                                     wefti_build_name(b, name, " of all devices"), buffer));
+    WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_NORM, WEFTI_STEP_CALL, WEFTI_UPDATE, name,
                                b->p->routines[routine]->args, &d));
     wefti_build_arg(b, d, 0, here, 0);
-    wefti_build_arg(b, d, 1, b->norms, 0);
+    wefti_build_arg(b, d, 1, *buffer, 0);
     return wefti_build_end(b, d, routine);
+}
+
+/* Sums the squares of all devices' pieces over all devices. With own norms it sums over one model
+ * replica: the devices with the same position in all stages. */
+static weft_status share_norms(wefti_emitter *b, int32_t total) {
+    const wefti_transfer sum = {.dtype = b->p->norms_dtype,
+                                .name = "norms of gradients",
+                                .tag = wefti_tag(WEFTI_TAG_NORMS, 0)};
+    if (!b->part) return WEFT_OK;
+    return sum_numbers(b, b->p->own_norms, sum, total, "norms", &b->norms);
+}
+
+/* Ends on a device only when all devices have what they update with. The norms of all devices do
+ * that too. */
+static weft_status commit(wefti_emitter *b) {
+    const bool clip = b->spec->optimizer->clip;
+    const wefti_transfer sum = {
+        .dtype = WEFT_F32, .name = "commit", .tag = wefti_tag(WEFTI_TAG_COMMIT, 0)};
+    int32_t number;
+    if (!b->part || b->spec->plan->devices == 1 || (clip && !b->p->own_norms)) return WEFT_OK;
+    WEFT_TRY(wefti_buffer_persistent(b, sizeof(float), "commit", &number));
+    return sum_numbers(b, false, sum, 1, "commit", &number);
 }
 
 /* The slot of each parameter's square; all stages use the same numbers. */
@@ -392,13 +411,15 @@ static weft_status tie_stages(wefti_emitter *b, wefti_section s) {
     return WEFT_OK;
 }
 
-/* With clipping, the norm of all complete gradients is known before any parameter changes. Without
- * clipping, each bucket is finished before the next begins. */
+/* With clipping, the norm of all complete gradients is known before any parameter changes. With
+ * recovery, all devices have all gradients by then. Otherwise each bucket is finished before the
+ * next begins. */
 weft_status wefti_build_update_section(wefti_emitter *b) {
     int32_t total;
     int64_t *slot;
-    bool clip = b->spec->optimizer->clip;
-    wefti_section first = clip ? WEFTI_SECTION_NORM : WEFTI_SECTION_UPDATE;
+    const bool clip = b->spec->optimizer->clip, recovery = b->spec->optimizer->recovery;
+    const bool before = clip || recovery; /* all gradients are complete before any update */
+    wefti_section first = before ? WEFTI_SECTION_NORM : WEFTI_SECTION_UPDATE;
     b->reduces = false;
     WEFT_TRY(norm_slots(b, &slot, &total));
     if (b->dec->stages > 1) WEFT_TRY(tie_stages(b, first));
@@ -410,11 +431,13 @@ weft_status wefti_build_update_section(wefti_emitter *b) {
             if (reader < 0 || reader == b->dec->stage)
                 WEFT_TRY(norm_step(b, v, b->reduced[v], slot[v]));
         }
-        if (!clip) WEFT_TRY(update_bucket(b, WEFTI_SECTION_UPDATE, k));
+        if (!before) WEFT_TRY(update_bucket(b, WEFTI_SECTION_UPDATE, k));
     }
     b->p->norm_count = clip ? total : 0;
-    if (!clip) return WEFT_OK;
-    WEFT_TRY(share_norms(b, total));
+    if (!before) return WEFT_OK;
+    if (clip) WEFT_TRY(share_norms(b, total));
+    if (recovery) WEFT_TRY(commit(b));
+    if (recovery) WEFT_TRY(wefti_build_keep_states(b));
     for (int32_t k = 0; k < b->dec->bucket_count; k++)
         WEFT_TRY(update_bucket(b, WEFTI_SECTION_UPDATE, k));
     return WEFT_OK;

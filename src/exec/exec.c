@@ -250,6 +250,13 @@ static weft_status run_step(wefti_rank_device *d, const wefti_program *p, wefti_
     return WEFT_OK;
 }
 
+weft_status wefti_check_halted(const wefti_rank_device *d) {
+    const wefti_exec_options *o = d->options;
+    WEFT_REQUIRE(!o->halted || !o->halted(o->halted_context, d->rank), WEFT_E_PEER,
+                 "the step was abandoned");
+    return WEFT_OK;
+}
+
 /* Runs the steps of a section, with its loops expanded. A failure names the microbatch. */
 static weft_status run_steps(wefti_rank_device *d, const wefti_program *p, wefti_binding *b,
                              wefti_section section, const wefti_exec_options *options) {
@@ -258,6 +265,7 @@ static weft_status run_steps(wefti_rank_device *d, const wefti_program *p, wefti
     d->section = section;
     while ((step = wefti_cursor_step(p, section, &d->at))) {
         d->micro = wefti_cursor_micro(p, section, &d->at);
+        WEFT_TRY(wefti_check_halted(d));
         weft_status status = run_step(d, p, b, step, options);
         if (status < 0 && options->rows && step->kind != WEFTI_STEP_LOSS)
             return wefti_prefix(status, "microbatch %d", d->micro);
@@ -274,6 +282,7 @@ weft_status wefti_rank_device_run(wefti_rank_device *d, const wefti_program *p,
                  (long long)p->peak_bytes);
     wefti_binding *b = binding_of(d, p);
     if (b) wefti_forget_posts(d, b); /* a failed section can leave posts */
+    d->options = options;
     d->used = true;
     d->bad_loss = 0;
     wefti_free(d->finding);

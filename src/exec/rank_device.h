@@ -45,6 +45,7 @@ struct wefti_rank_device {
     /* message about the first value of this section that is not finite; NULL: none found */
     char *finding;
     int64_t finding_order;
+    const wefti_exec_options *options; /* of the section that is running */
     wefti_section section;
     wefti_cursor at; /* the step that is running, in its section */
     int32_t micro;   /* its microbatch */
@@ -59,6 +60,9 @@ unsigned char *wefti_argument_address(const wefti_rank_device *d, const wefti_st
 /* The address of an operand in the arena; NULL if the operand is absent. */
 unsigned char *wefti_operand_address(const wefti_rank_device *d, const wefti_step *step,
                                      wefti_ref ref);
+
+/* Fails if this rank is to give up the section. */
+weft_status wefti_check_halted(const wefti_rank_device *d) WEFT_CHECKED;
 
 /* ---- transfers.c ---- */
 

@@ -73,6 +73,7 @@ static weft_status await(wefti_rank_device *d, wefti_binding *b, int64_t index,
     wefti_profile_moment begin = {0};
     if (measures) begin = wefti_profile_now(d->profile);
     *out_posted = posted[0];
+    WEFT_TRY(wefti_check_halted(d));
     b->posted[index]--;
     for (int i = 0; i < b->posted[index]; i++) posted[i] = posted[i + 1];
     WEFT_TRY(wefti_comm_wait(b->endpoints[index]));

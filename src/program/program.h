@@ -21,7 +21,7 @@ typedef enum wefti_section {
     WEFTI_SECTION_NEXT,   /* of each further microbatch (gradients are added) */
     WEFTI_SECTION_LAST,   /* of the last of several, if reductions of gradients overlap with it; has
                              no steps otherwise, and NEXT is the last too */
-    WEFTI_SECTION_NORM,   /* squares of the gradients, for clipping */
+    WEFTI_SECTION_NORM,   /* squares of the gradients, for clipping; the commit, for recovery */
     WEFTI_SECTION_UPDATE, /* the optimizer */
     WEFTI_SECTIONS
 } wefti_section;

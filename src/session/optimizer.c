@@ -221,7 +221,8 @@ weft_status wefti_optimizer_create(const weft_optimizer *settings, bool clip,
         return status;
     }
     o->settings = *settings;
-    o->plan = (wefti_optimizer_plan){o, rule, clip, wefti_op_find(ops, "grad_norm2")};
+    o->plan = (wefti_optimizer_plan){
+        .context = o, .rule = rule, .clip = clip, .norm_op = wefti_op_find(ops, "grad_norm2")};
     status = find_variant(o, ops, kinds[settings->kind].op, &o->usual);
     if (status == WEFT_OK && settings->kind == WEFT_ADAFACTOR)
         status = find_variant(o, ops, "opt_adafactor1", &o->vector);
@@ -232,6 +233,13 @@ weft_status wefti_optimizer_create(const weft_optimizer *settings, bool clip,
         return status;
     }
     *out = o;
+    return WEFT_OK;
+}
+
+weft_status wefti_optimizer_for(const weft_session_options *options, const weft_graph *graph,
+                                wefti_optimizer **out) {
+    WEFT_TRY(wefti_optimizer_create(&options->optimizer, options->clip > 0, graph, out));
+    (*out)->plan.recovery = options->recovery;
     return WEFT_OK;
 }
 

@@ -11,6 +11,9 @@ typedef struct wefti_optimizer wefti_optimizer;
  * the result. */
 weft_status wefti_optimizer_create(const weft_optimizer *settings, bool clip,
                                    const weft_graph *graph, wefti_optimizer **out) WEFT_CHECKED;
+/* The same from the options of a session: with clipping and recovery as they say. */
+weft_status wefti_optimizer_for(const weft_session_options *options, const weft_graph *graph,
+                                wefti_optimizer **out) WEFT_CHECKED;
 void wefti_optimizer_destroy(wefti_optimizer *optimizer);
 const wefti_optimizer_plan *
 wefti_optimizer_plan_of(const wefti_optimizer *optimizer); /* NULL: of none */

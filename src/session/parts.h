@@ -84,7 +84,29 @@ struct weft_session {
     wefti_bf16_compute bf16;
     wefti_before_update *before_update;
     void *before_update_context;
+    wefti_halted *halted; /* NULL: never */
+    void *halted_context;
+    bool ready;         /* the gradients of the next step are complete; only with recovery */
+    bool torn;          /* an update has begun and did not end */
+    double rate, scale; /* of the update that is made or was made last */
 };
+
+/* session.c */
+weft_status wefti_session_run_section(weft_session *s, const wefti_view *view,
+                                      wefti_section section) WEFT_CHECKED;
+/* Updates with the complete gradients, by s->rate and s->scale. */
+weft_status wefti_session_apply(weft_session *s) WEFT_CHECKED;
+/* Writes scalar number `place` of the step, in f32 and in f64, on all devices of this process. */
+weft_status wefti_session_set_scalar(const weft_session *s, size_t place,
+                                     double value) WEFT_CHECKED;
+bool wefti_section_communicates(const wefti_program *p, wefti_section section);
+/* The inputs of views from number `first` on are consumed. */
+void wefti_session_take_inputs(const weft_session *s, int64_t first);
+
+/* build.c: this process's devices, without start values. */
+weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **out) WEFT_CHECKED;
+/* Traces and profiles of all devices of this process. */
+void wefti_session_observe_devices(const weft_session *s);
 
 /* profile.c: the devices measure, once they have started. */
 void wefti_session_set_profiles(const weft_session *s);
@@ -136,6 +158,9 @@ weft_status wefti_host_copies_push_piece(const weft_session *s, const wefti_view
 /* After the session has written a piece: updates the caller's buffer. */
 weft_status wefti_host_copy_refresh(const weft_session *s, const wefti_view *view, int index,
                                     const wefti_session_piece *piece) WEFT_CHECKED;
+/* The arena of `from` has moved to `to`. */
+void wefti_host_copies_move(weft_session *s, wefti_rank_device *from, wefti_rank_device *to,
+                            int64_t bytes);
 void wefti_host_copies_destroy(weft_session *s);
 
 /* world.c: sessions over a world of processes. All calls are collective and fail like the calls of

@@ -34,11 +34,15 @@ static section_run run_of(const weft_session *s, const wefti_view *view, wefti_s
                     .orderly = s->world != NULL,
                     .to_the_end = s->world && !view->loss_everywhere,
                     .before_update = s->before_update,
-                    .before_update_context = s->before_update_context},
+                    .before_update_context = s->before_update_context,
+                    /* an update ends once it has begun */
+                    .halted = section == WEFTI_SECTION_UPDATE ? NULL : s->halted,
+                    .halted_context = s->halted_context},
     };
 }
 
-static weft_status run_section(weft_session *s, const wefti_view *view, wefti_section section) {
+weft_status wefti_session_run_section(weft_session *s, const wefti_view *view,
+                                      wefti_section section) {
     section_run run = run_of(s, view, section);
     weft_status status = wefti_host_copies_push(s, view, section);
     if (status >= 0)
@@ -53,7 +57,7 @@ bool wefti_session_loss_is_own(const weft_session *s) {
     return s->world && s->plan && s->plan->mode == WEFT_PARALLEL_MANUAL;
 }
 
-static bool communicates(const wefti_program *p, wefti_section section) {
+bool wefti_section_communicates(const wefti_program *p, wefti_section section) {
     wefti_step_transfer x;
     for (int32_t i = 0, at = 0; i < p->step_count[section]; i++, at = 0)
         if (wefti_step_transfer_next(p, &p->steps[section][i], &at, &x)) return true;
@@ -66,7 +70,8 @@ static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_s
                                 weft_status status) {
     if (status != WEFT_E_NUMERIC) return status;
     const bool own = wefti_session_loss_is_own(s);
-    if (own && communicates(view->own, section)) return wefti_fail_world(s->world, status);
+    if (own && wefti_section_communicates(view->own, section))
+        return wefti_fail_world(s->world, status);
     char *first = wefti_strdup(weft_error_message());
     section_run run = run_of(s, view, section);
     run.options.check_finite = true;
@@ -94,7 +99,7 @@ static double loss_here(const weft_session *s, const wefti_view *view) {
 }
 
 /* Programs share memory: running one overwrites the inputs that were fed to the others. */
-static void take_inputs(const weft_session *s, int64_t first) {
+void wefti_session_take_inputs(const weft_session *s, int64_t first) {
     for (int64_t i = first; i < s->view_count; i++) wefti_view_consume(s->views[i]);
 }
 
@@ -107,7 +112,7 @@ static weft_status run_pass(weft_session *s, wefti_view *view, wefti_section sec
     double loss = loss_here(s, view);
     if (status < 0 && status != WEFT_E_NUMERIC) status = wefti_workers_name(s->workers, status);
     if (s->world) status = wefti_session_agree_on_loss(s, view, status, &loss);
-    take_inputs(s, 0);
+    wefti_session_take_inputs(s, 0);
     if (status < 0) return name_culprit(s, view, section, status);
     WEFT_TRY(wefti_fail_world(s->world, wefti_host_copies_pull(s, view)));
     if (out_loss) *out_loss = loss;
@@ -121,7 +126,7 @@ static bool updates_eagerly(const weft_session *s) {
 }
 
 /* Writes scalar number `place` of the step, in f32 and in f64, on all devices of this process. */
-static weft_status set_scalar(const weft_session *s, size_t place, double value) {
+weft_status wefti_session_set_scalar(const weft_session *s, size_t place, double value) {
     const float single = (float)value;
     const size_t f32 = offsetof(wefti_step_block, f32) + place * sizeof single;
     const size_t f64 = offsetof(wefti_step_block, f64) + place * sizeof value;
@@ -173,9 +178,10 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
         return WEFT_OK;
     }
     bool first = at_once || !s->accumulated;
+    s->ready = false;
     if (s->optimizer && first) {
-        WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(step), (double)(s->step + 1)));
-        WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), gradient_scale(s)));
+        WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(step), (double)(s->step + 1)));
+        WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), gradient_scale(s)));
     }
     bool last = s->accumulated + 1 == s->options.microbatches &&
                 view->own->step_count[WEFTI_SECTION_LAST] > 0;
@@ -191,7 +197,7 @@ weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
     WEFT_REQUIRE(
         !updates_eagerly(s), WEFT_E_ARG,
         "this session updates inside of its backward pass: use weft_session_step, or ask for "
-        "clipping, several microbatches or keep_gradients");
+        "clipping, recovery, several microbatches or keep_gradients");
     return accumulate(s, out_loss);
 }
 
@@ -244,10 +250,22 @@ static weft_status same_norms(weft_session *s, double norm) {
     return status;
 }
 
+/* Completes gradients, and with clipping their norms. With recovery it ends with the commit: all
+ * gradients are complete once the section has come to its last step. */
+static weft_status complete_gradients(weft_session *s) {
+    const wefti_program *p = s->views[0]->own;
+    weft_status status = wefti_session_run_section(s, s->views[0], WEFTI_SECTION_NORM);
+    s->ready = s->options.recovery && status >= 0;
+    if (s->options.recovery && s->world && status < 0)
+        s->ready = wefti_rank_device_ended(wefti_workers_device(s->workers, s->me)) + 1 >=
+                   p->step_count[WEFTI_SECTION_NORM];
+    return status;
+}
+
 /* The norm of all gradients, which every device knows, and the factor that clips them. */
 static weft_status clip(weft_session *s, double *out_norm) {
     double scale = gradient_scale(s);
-    WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_NORM));
+    WEFT_TRY(complete_gradients(s));
     double norm;
     const char *name;
     WEFT_TRY(wefti_fail_world(s->world, norm_at(s, s->me, &norm, &name)));
@@ -257,14 +275,25 @@ static weft_status clip(weft_session *s, double *out_norm) {
                  name ? ", because of " : "", name ? name : "");
     /* PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1. */
     double factor = s->options.clip / (norm + 1e-6);
-    WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), (factor < 1 ? factor : 1.0) * scale));
+    s->scale = (factor < 1 ? factor : 1.0) * scale;
     *out_norm = norm;
     return WEFT_OK;
 }
 
 static void updated(weft_session *s) {
     s->accumulated = 0;
+    s->ready = false;
     s->step++;
+}
+
+weft_status wefti_session_apply(weft_session *s) {
+    WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), s->scale));
+    WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(learning_rate), s->rate));
+    s->torn = true;
+    WEFT_TRY(wefti_session_run_section(s, s->views[0], WEFTI_SECTION_UPDATE));
+    s->torn = false;
+    updated(s);
+    return WEFT_OK;
 }
 
 /* A learning rate that is not finite would turn every parameter into NaN: refuse it. */
@@ -287,13 +316,18 @@ weft_status weft_session_update(weft_session *s, double learning_rate, double *o
                  "program",
                  s->accumulated, s->options.microbatches);
     double norm = NAN;
-    weft_status status = s->options.clip > 0 ? clip(s, &norm) : WEFT_OK;
-    if (status < 0) s->accumulated = 0; /* these gradients will not be used */
-    take_inputs(s, 1);
+    s->rate = learning_rate;
+    s->scale = gradient_scale(s);
+    weft_status status = WEFT_OK;
+    if (s->options.clip > 0)
+        status = clip(s, &norm);
+    else if (s->options.recovery)
+        status = complete_gradients(s);
+    if (status < 0) s->accumulated = 0; /* these gradients will not be used, */
+    if (status < 0 && status != WEFT_E_PEER) s->ready = false; /* also not after a repair */
+    wefti_session_take_inputs(s, 1);
     WEFT_TRY(status);
-    WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(learning_rate), learning_rate));
-    WEFT_TRY(run_section(s, s->views[0], WEFTI_SECTION_UPDATE));
-    updated(s);
+    WEFT_TRY(wefti_session_apply(s));
     if (out_norm) *out_norm = norm;
     return WEFT_OK;
 }
@@ -305,7 +339,7 @@ weft_status weft_session_step(weft_session *s, double learning_rate, double *out
                  s->options.microbatches);
     WEFT_TRY(check_rate(s, learning_rate));
     WEFT_TRY(wefti_session_start(s));
-    WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(learning_rate), learning_rate));
+    WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(learning_rate), learning_rate));
     double loss;
     WEFT_TRY(accumulate(s, &loss));
     if (updates_eagerly(s))

@@ -77,6 +77,32 @@ weft_status wefti_session_collect(weft_session *session, int program, int index,
 /* Called before a step updates a tensor, with its number in program 0 of the rank. NULL: no call.
  */
 void wefti_session_before_update(weft_session *session, wefti_before_update *call, void *context);
+/* ---- recovery.c: steps that are given up, and made again ----
+ *
+ * With options.recovery, a step changes nothing that it began with until all devices have what they
+ * update with. A call that fails before that leaves the session as it was after the step before.
+ * docs/design-recovery.md has the protocol. */
+
+/* Asked while a step runs, before each of its parts and waits, but not once the update has begun.
+ * NULL: no call. */
+void wefti_session_halt_when(weft_session *session, wefti_halted *call, void *context);
+
+typedef struct wefti_session_standing {
+    int64_t step; /* updates that its state includes; -1: the last update ended half-way */
+    bool ready;   /* it has the gradients of the next one, and can update with them alone */
+} wefti_session_standing;
+wefti_session_standing wefti_session_stands(const weft_session *session);
+
+/* After a call has failed. Gives up the step in flight: its inputs are to be fed again. In a world
+ * whose communicator is a new one, the devices move to it with all their memory. That is
+ * collective, and all addresses from weft_session_local are void. The old communicator is broken,
+ * and must live until the call returns; then the session does not use it. Complete gradients stay.
+ */
+weft_status wefti_session_abandon(weft_session *session) WEFT_CHECKED;
+/* After it, collective in a world: brings all ranks to `target` updates, which is a rank's own
+ * number, or one more if that rank is ready. Complete gradients of later steps are dropped. */
+weft_status wefti_session_advance(weft_session *session, int64_t target) WEFT_CHECKED;
+
 /* For each of the plan's fusions: the most tensors that it may join on a device. */
 void wefti_session_fused(const weft_session *session, int32_t out[3]);
 /* What the session was built from: the graph of program 0, the plan as given (NULL: none), the

@@ -47,7 +47,7 @@ static uint64_t digest_settings(const weft_session *s) {
         digest = wefti_digest_real(digest, reals[i]);
     digest = wefti_digest_number(digest, (uint64_t)o->microbatches << 3 |
                                              (uint64_t)o->keep_gradients << 2 |
-                                             (uint64_t)o->recompute << 1);
+                                             (uint64_t)o->recompute << 1 | (uint64_t)o->recovery);
     const uint64_t decay = s->optimizer ? wefti_optimizer_digest(s->optimizer) : 0;
     return wefti_digest_number(digest, decay);
 }

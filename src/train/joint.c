@@ -30,7 +30,7 @@ static weft_status build(const wefti_training *t, joint_model *m) {
     WEFT_TRY(weft_model_build(&config, WEFT_USE_TRAIN, m->samples, context, t->job->train.precision,
                               &m->graph));
     WEFT_TRY(wefti_graph_wrap(m->graph));
-    return wefti_optimizer_create(&o.optimizer, o.clip > 0, m->graph, &m->optimizer);
+    return wefti_optimizer_for(&o, m->graph, &m->optimizer);
 }
 
 static weft_status find_model(void *context, int64_t samples, int64_t layers, weft_graph **graph,

@@ -198,6 +198,7 @@ weft_session_options wefti_training_options(const wefti_training *t) {
         .decay = train->optimizer.decay_rules,
     };
     o.clip = train->clip;
+    o.recovery = t->job->recovery.enabled;
     o.microbatches = (int)t->batch.microbatches;
     o.threads = (int)t->job->device.threads;
     o.memory_bytes = t->memory_bytes;

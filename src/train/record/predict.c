@@ -63,7 +63,7 @@ static weft_status open_programs(const wefti_training *t, wefti_job_programs *p)
         WEFT_TRY(weft_plan_create(devices, &p->plan));
     }
     if (p->plan) WEFT_TRY(wefti_route_cache_create(&p->routes));
-    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph, &p->optimizer));
+    WEFT_TRY(wefti_optimizer_for(&o, t->model.graph, &p->optimizer));
     return wefti_job_programs_classes(p);
 }
 

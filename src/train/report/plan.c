@@ -8,7 +8,7 @@
 static weft_status complete_plan(const wefti_training *t, weft_plan *out, int32_t fused[3]) {
     weft_session_options o = wefti_training_options(t);
     wefti_optimizer *optimizer;
-    WEFT_TRY(wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph, &optimizer));
+    WEFT_TRY(wefti_optimizer_for(&o, t->model.graph, &optimizer));
     const wefti_completion what = {.graph = t->model.graph,
                                    .plan = wefti_training_plan(t),
                                    .optimizer = wefti_optimizer_plan_of(optimizer),

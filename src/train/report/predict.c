@@ -77,7 +77,7 @@ static weft_status predict_graph(weft_graph *graph, const weft_plan *plan,
     WEFT_TRY(weft_graph_status(graph));
     WEFT_TRY(wefti_graph_wrap(graph));
     if (plan) WEFT_TRY(wefti_session_take_plan(plan, &x->microbatches, &x->plan));
-    WEFT_TRY(wefti_optimizer_create(&session->optimizer, session->clip > 0, graph, &x->optimizer));
+    WEFT_TRY(wefti_optimizer_for(session, graph, &x->optimizer));
     const wefti_predict_spec spec = {
         .graph = graph,
         .plan = x->plan,

@@ -46,7 +46,7 @@ weft_status wefti_job_programs_open(const weft_job *job, wefti_job_programs *p) 
     WEFT_TRY(take_plan(p));
     p->prepare = (wefti_prepare){.threads = threads_of(p),
                                  .bf16 = wefti_session_choose_bf16(t->model.graph, o.bf16)};
-    return wefti_optimizer_create(&o.optimizer, o.clip > 0, t->model.graph, &p->optimizer);
+    return wefti_optimizer_for(&o, t->model.graph, &p->optimizer);
 }
 
 void wefti_job_programs_close(wefti_job_programs *p) {
