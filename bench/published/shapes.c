@@ -5,6 +5,13 @@
 
 #include "published.h"
 
+/* One model under three names. */
+#define NEMOTRON_NANO                                                                              \
+    {                                                                                              \
+        .layers = 26, .hidden = 2688, .heads = 32, .kv_heads = 2, .head_size = 128, .ffn = 1856,   \
+        .vocab = 131072, .experts = 128, .chosen = 6, .expert_ffn = 1856, .shared_ffn = 3712       \
+    }
+
 static const struct {
     const char *name; /* letters and digits of a part of the name, lower case */
     pub_model model;
@@ -199,42 +206,9 @@ static const struct {
       .expert_ffn = 32768}},
     /* Hybrids of state spaces, experts and attention: as transformers of equal width. A pair of
      * their layers counts as one. */
-    {"nemotron3nano",
-     {.layers = 26,
-      .hidden = 2688,
-      .heads = 32,
-      .kv_heads = 2,
-      .head_size = 128,
-      .ffn = 1856,
-      .vocab = 131072,
-      .experts = 128,
-      .chosen = 6,
-      .expert_ffn = 1856,
-      .shared_ffn = 3712}},
-    {"nemotronv3nano",
-     {.layers = 26,
-      .hidden = 2688,
-      .heads = 32,
-      .kv_heads = 2,
-      .head_size = 128,
-      .ffn = 1856,
-      .vocab = 131072,
-      .experts = 128,
-      .chosen = 6,
-      .expert_ffn = 1856,
-      .shared_ffn = 3712}},
-    {"nemotron35lightning",
-     {.layers = 26,
-      .hidden = 2688,
-      .heads = 32,
-      .kv_heads = 2,
-      .head_size = 128,
-      .ffn = 1856,
-      .vocab = 131072,
-      .experts = 128,
-      .chosen = 6,
-      .expert_ffn = 1856,
-      .shared_ffn = 3712}},
+    {"nemotron3nano", NEMOTRON_NANO},
+    {"nemotronv3nano", NEMOTRON_NANO},
+    {"nemotron35lightning", NEMOTRON_NANO},
     {"nemotron3super",
      {.layers = 44,
       .hidden = 4096,
