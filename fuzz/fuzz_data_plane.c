@@ -1,5 +1,6 @@
 /* Fuzzes what a rank reads from the network between hosts: the answer of a stranger who does not
- * know the key, frames that a stranger changes, and frames of a peer with the key. */
+ * know the key, frames that a stranger changes, and frames of a peer with the key, in both forms.
+ */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,11 +37,14 @@ typedef struct side {
     unsigned char memory[RECEIVES][ROOM];
 } side;
 
-static side *begin(void) {
+/* `decrypted`: as in the form `tls`, whose frames have no tags and come in parts. */
+static side *begin(bool decrypted) {
+    static char some_tls; /* whether there is one is all that is looked at */
     side *s = wefti_calloc(1, sizeof *s);
     require(s != NULL);
     wefti_mac_peer_begin(&s->peer);
     require(wefti_mac_stream_open(&s->peer.receives, key) == WEFT_OK);
+    if (decrypted) s->peer.tls = (wefti_mac_tls *)(void *)&some_tls;
     for (int i = 0; i < RECEIVES; i++) {
         s->wanted[i] = (wefti_mac_request){.receives = true,
                                            .tag = (uint64_t)(i % TAGS),
@@ -59,6 +63,7 @@ static void end(side *s) {
         const wefti_mac_request *r = &s->wanted[i];
         require(r->at <= r->room && (!r->done || r->status != WEFT_OK || r->bytes <= r->room));
     }
+    s->peer.tls = NULL;
     wefti_mac_peer_free(&s->peer);
     wefti_free(s);
 }
@@ -67,6 +72,16 @@ static void end(side *s) {
 static weft_status feed(wefti_mac_peer *p, const unsigned char *data, size_t bytes, size_t piece) {
     for (size_t at = 0; at < bytes;) {
         size_t room, n = bytes - at < piece ? bytes - at : piece;
+        if (p->body_left > 0) {
+            unsigned char *place;
+            WEFT_TRY(wefti_mac_body_place(p, &place, &room));
+            if (n > room) n = room;
+            require(n > 0);
+            memcpy(place, data + at, n);
+            wefti_mac_body_came(p, n);
+            at += n;
+            continue;
+        }
         if (wefti_mac_make_room(p, &room) < 0) return WEFT_E_NOMEM;
         if (n > room) n = room;
         require(n > 0);
@@ -80,7 +95,7 @@ static weft_status feed(wefti_mac_peer *p, const unsigned char *data, size_t byt
 
 /* Without the key nothing is heard. */
 static void unsigned_frames(const uint8_t *data, size_t size) {
-    side *s = begin();
+    side *s = begin(false);
     (void)!feed(&s->peer, data, size, 1 + size / 3);
     require(!s->peer.early && !s->peer.control && !s->peer.left);
     for (int i = 0; i < RECEIVES; i++) require(!s->wanted[i].done && !s->sent[i].ready);
@@ -88,10 +103,11 @@ static void unsigned_frames(const uint8_t *data, size_t size) {
 }
 
 /* The input is a list of frames: length of the body (2 bytes), kind, tag, size (2 bytes; 65535: of
- * an announced message), body. They are signed, as by a peer that errs or means harm. */
-static void signed_frames(const uint8_t *data, size_t size) {
+ * an announced message), body. They are signed, as by a peer that errs or means harm; decrypted
+ * ones have no tags. */
+static void frames_of_peer(const uint8_t *data, size_t size, bool decrypted) {
     enum { HEAD = 6 };
-    side *s = begin();
+    side *s = begin(decrypted);
     wefti_mac_stream sends;
     unsigned char *frame = wefti_alloc(WEFTI_MAC_FRAME);
     require(frame && wefti_mac_stream_open(&sends, key) == WEFT_OK);
@@ -109,7 +125,8 @@ static void signed_frames(const uint8_t *data, size_t size) {
         memcpy(frame + WEFTI_MAC_HEADER, data + HEAD, body);
         require(wefti_mac_sign(&sends, frame, frame + WEFTI_MAC_HEADER, body,
                                frame + WEFTI_MAC_HEADER + body) == WEFT_OK);
-        if (feed(&s->peer, frame, WEFTI_MAC_HEADER + body + WEFTI_MAC_TAG, 1 + body / 2) < 0) break;
+        size_t whole = WEFTI_MAC_HEADER + body + (decrypted ? 0 : WEFTI_MAC_TAG);
+        if (feed(&s->peer, frame, whole, 1 + body / 2) < 0) break;
         data += HEAD + body;
         size -= HEAD + body;
     }
@@ -121,7 +138,8 @@ static void signed_frames(const uint8_t *data, size_t size) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     strangers_answer(data, size);
     unsigned_frames(data, size);
-    signed_frames(data, size);
+    frames_of_peer(data, size, false);
+    frames_of_peer(data, size, true);
     return 0;
 }
 

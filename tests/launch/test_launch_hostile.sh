@@ -1,8 +1,8 @@
 #!/bin/sh
 # A stranger on the job's network (weft-hostile) calls every open port while ranks connect and train: malformed, replayed,
 # recorded, slow and oversized connections. Each job ends well with the losses of one process, to the bit. 1000 connections
-# for each carrier, 20000 in .ci/nightly, or as many as WEFT_TEST_CONNECTIONS says. The full count takes longer than the
-# time limit of ctest; with WEFT_BIN and WEFT_BUILD_DIR set to a build it is
+# for each carrier, 20000 in .ci/nightly, or as many as WEFT_TEST_CONNECTIONS says. The full count may take longer
+# than ctest lets it; with WEFT_BIN and WEFT_BUILD_DIR set to a build it is
 #     WEFT_TEST_CONNECTIONS=100000 sh tests/launch/test_launch_hostile.sh
 # WEFT_TEST_CARRIERS (mac, tls) chooses carriers. Needs root and iproute2.
 # shellcheck source=../cli/run.inc
