@@ -47,6 +47,13 @@ runs '^all_gather 1024' comm --processes 2 1 1024
 runs 'or longer$' watch 0.1
 runs '^ratio' compile 1
 runs '^real build' build 2
+cat >rows.json <<'END'
+[{"id": "one", "category": "dense", "status": "ok", "source": "test", "model": "GPT", "layers": 2, "hidden": 64,
+  "heads": 4, "vocab": 256, "seq_len": 32, "gpu": "A100-80GB SXM", "num_gpus": 4, "gpus_per_node": 2, "precision": "fp16",
+  "global_batch": 8, "micro_batch": 1, "tp": 2, "pp": 2, "dp": 1, "recompute": "full"},
+ {"id": "odd", "category": "dense", "status": "ok", "source": "test", "gpu": "A100-80GB SXM", "tp": 2}]
+END
+runs '"rows": 1, "compared": 1, "slower": 0, "not_fitting": 0, "not_found": 0' planner "$WEFT_BIN" published rows.json
 if "$WEFT_BIN" info | grep -q '^ *UCX *built in'; then
     runs '^ *8 ' rounds --ranks 2 --bytes 8 16 --seconds 0.02
 fi

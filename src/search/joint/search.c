@@ -293,6 +293,36 @@ static weft_status next_of(wefti_joint_branch *s, int64_t *out) {
     return WEFT_OK;
 }
 
+/* Whether the constraints admit level 3 with all replicas, and the mode. */
+static bool admits_shared(const wefti_joint_branch *s, const wefti_degrees *d) {
+    const int32_t *fixed = s->j.problem->fix.value;
+    const int32_t mode = fixed[WEFTI_JOINT_RECOMPUTE];
+    return (fixed[WEFTI_JOINT_LEVEL] < 0 || fixed[WEFTI_JOINT_LEVEL] == 3) &&
+           fixed[WEFTI_JOINT_SHARD] <= 0 && (mode < 0 || mode == (int32_t)d->recompute);
+}
+
+/* Replicas that share all parameters, with one microbatch and the least recomputation that is
+ * likely to fit: the usual plan of many systems. Guesses of what its transfers take are far off for
+ * models whose blocks take long, so it is walked in any case, if it may be better. */
+static weft_status walk_shared(wefti_joint_branch *s) {
+    const int64_t items = s->numbered;
+    for (int64_t i = 0; i < items; i++) {
+        wefti_joint_line_bound b;
+        wefti_degrees d = s->items[i].degrees;
+        if (s->items[i].kind != WEFTI_JOINT_COARSE || d.data != s->j.devices || d.data == 1 ||
+            d.microbatches != 1 || !wefti_joint_outermost(&d) || !admits_shared(s, &d))
+            continue;
+        WEFT_TRY(wefti_joint_coarse_bound(s, &d, &b));
+        if (b.bytes > (double)s->j.limit || b.seconds * s->ratio >= wefti_joint_best(s) ||
+            b.guess_bytes[3] > WEFTI_JOINT_MARGIN * (double)s->j.limit ||
+            wefti_joint_effort(&d) > wefti_joint_effort_budget(s) / 8)
+            continue;
+        d.level = 3;
+        return wefti_joint_walk_candidate(s, &d, NULL);
+    }
+    return WEFT_OK;
+}
+
 /* Raises the lower bound once no more plans are walked: what has the least bound is bounded better,
  * until that takes a walk. */
 static weft_status prove(wefti_joint_branch *s) {
@@ -321,6 +351,8 @@ static weft_status branch_and_bound(wefti_joint_branch *s) {
         const wefti_joint_item x = wefti_joint_take(s, next);
         WEFT_TRY(take(s, &x));
     }
+    const bool open = s->count && s->out->prediction && !out_of_time(s);
+    if (open && s->out->evaluations < wefti_joint_budget(s)) WEFT_TRY(walk_shared(s));
     WEFT_TRY(prove(s));
     const double least =
         s->count ? s->items[wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND)].bound : INFINITY;
