@@ -1,7 +1,8 @@
 /* Decoding against the rate at which the same threads read memory, and prompts against weft's own
  * matrix products, in one run, with random weights.
  *
- *     bench/infer [--model gpt2|llama1b|both] [--precision f32|bf16|both] [--threads 0] [--tokens 64]
+ *     bench/infer [--model gpt2|llama1b|both] [--precision f32|bf16|both] [--threads 0] [--tokens
+ * 64]
  *                 [--prompt 512] [--piece 64] [--rounds 5] [--layers N]
  *
  * gpt2 is GPT-2 124M; llama1b has 22 layers, hidden 2048, 32 heads, 4 heads of keys, ffn 5632 and
@@ -235,12 +236,15 @@ int main(int argc, char **argv) {
                .tokens = 64,
                .prompt = 512,
                .piece = 64};
-    const stepper_option options[] = {
-        {"--model", STEPPER_TEXT, &b.model},    {"--precision", STEPPER_TEXT, &b.precision},
-        {"--threads", STEPPER_INT, &b.threads}, {"--rounds", STEPPER_INT, &b.rounds},
-        {"--tokens", STEPPER_LONG, &b.tokens},  {"--prompt", STEPPER_LONG, &b.prompt},
-        {"--piece", STEPPER_LONG, &b.piece},    {"--layers", STEPPER_LONG, &b.layers},
-        {NULL, STEPPER_FLAG, NULL}};
+    const stepper_option options[] = {{"--model", STEPPER_TEXT, &b.model},
+                                      {"--precision", STEPPER_TEXT, &b.precision},
+                                      {"--threads", STEPPER_INT, &b.threads},
+                                      {"--rounds", STEPPER_INT, &b.rounds},
+                                      {"--tokens", STEPPER_LONG, &b.tokens},
+                                      {"--prompt", STEPPER_LONG, &b.prompt},
+                                      {"--piece", STEPPER_LONG, &b.piece},
+                                      {"--layers", STEPPER_LONG, &b.layers},
+                                      {NULL, STEPPER_FLAG, NULL}};
     static const char *const models[] = {"gpt2", "llama1b"}, *const precisions[] = {"f32", "bf16"};
     stepper unused = {0};
     if (!stepper_read(&unused, options, argc, argv)) return 2;
