@@ -459,9 +459,19 @@ static void attend(const problem *p, int64_t b, int64_t h, int64_t i, double *o,
     }
 }
 
+static weft_status check_rows(const weft_node *n, const problem *p) {
+    const int64_t rows = wefti_in(n, 1)->shape[0];
+    for (int64_t b = 0; p->rows && b < p->batch; b++)
+        WEFT_REQUIRE(p->rows[2 * b] >= 0.0 && p->rows[2 * b] < (double)rows, WEFT_E_ARG,
+                     "attention: row %lld of a cache of %lld", (long long)p->rows[2 * b],
+                     (long long)rows);
+    return WEFT_OK;
+}
+
 static weft_status reference(const weft_node *n, const wefti_random *random,
                              const double *const *in, double *const *out) {
     problem p = problem_of(n, random, in, 3);
+    WEFT_TRY(check_rows(n, &p));
     for (int64_t b = 0; b < p.batch; b++)
         for (int64_t h = 0; h < p.heads; h++)
             for (int64_t i = 0; i < p.tq; i++)
