@@ -27,6 +27,7 @@ extern "C" {
     X(E_PEER, -40, "a peer failed")                                                                \
     X(E_TIMEOUT, -41, "timed out")                                                                 \
     X(E_MISMATCH, -42, "peers disagree")                                                           \
+    X(E_LOST, -43, "a peer was lost")                                                              \
     X(E_DEVICE, -60, "device failed")                                                              \
     X(E_BUG, -99, "internal error")
 

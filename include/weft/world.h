@@ -66,10 +66,12 @@ WEFT_API weft_status weft_world_join(const weft_world_options *options,
  * seconds at most for the others. Under mpirun, which ends all processes with the first one, it
  * waits as long as they run and nothing fails. NULL is legal. */
 WEFT_API void weft_world_leave(weft_world *world);
-/** As weft_world_leave, and return the failure of the job, if any. WEFT_E_MISMATCH names the ranks
- * that did not make the same collective calls, or two ranks with messages sent but not received.
- * This finds errors that no later call finds, such as different roots in the last broadcast. The
- * world is freed in any case. */
+/** As weft_world_leave, and return the failure of the job, if any. WEFT_E_LOST: a rank or the
+ * scheduler died; WEFT_E_TIMEOUT: one is silent, or keeps the others waiting; both may go well the
+ * next time. WEFT_E_PEER: a rank failed, and said why. WEFT_E_MISMATCH names the ranks that did
+ * not make the same collective calls, or two ranks with messages sent but not received. This finds
+ * errors that no later call finds, such as different roots in the last broadcast. The world is
+ * freed in any case. */
 WEFT_API weft_status weft_world_close(weft_world *world) WEFT_CHECKED;
 /** Fail the job: all other ranks fail with `message` (copied), which should say why. NULL, or
  * weft_error_message() itself, means this thread's last failure and the rank that it names. This

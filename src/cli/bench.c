@@ -112,8 +112,7 @@ static int finish(weft_world *world, weft_bench *bench, const bench_options *val
     if (shows && values->out) status = weft_bench_write_links(bench, values->out);
     int code = status < 0 ? cli_failed() : CLI_DONE;
     weft_bench_free(bench);
-    weft_world_leave(world);
-    return code;
+    return cli_leave(world, code);
 }
 
 /* Checks that the output file can be written before it measures anything. */
@@ -170,12 +169,12 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (launcher.name && values.threads)
         return cli_usage(verb, "--threads is for a bench without processes; %s started %d",
                          launcher.name, launcher.size);
-    if (launcher.name && weft_world_join(NULL, &world) < 0) return cli_failed();
+    const weft_status joined = launcher.name ? weft_world_join(NULL, &world) : WEFT_OK;
+    if (joined < 0) return cli_failed_to_join(0, joined);
     if (measure(world, &what, values.out, &bench) < 0) {
         code = cli_failed();
         if (world) weft_world_fail(world, weft_error_message());
-        weft_world_leave(world);
-        return code;
+        return cli_leave(world, code);
     }
     return finish(world, bench, &values);
 }

@@ -1,8 +1,9 @@
 /* The frame of the `weft` command: a table of verbs, and for each verb a table of options. Parsing
  * and help texts come from these tables. The command uses the public interface only.
  *
- * Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + N stopped by signal N (129, 130, 141, 143).
- * `weft launch` ends with the exit code of the failed rank. */
+ * Exit codes: 0 done, 1 failed for good, 2 wrong usage, 75 (EX_TEMPFAIL) worth trying again, as
+ * another process, host or the scheduler was lost, 128 + N stopped by signal N (129, 130, 141,
+ * 143). `weft launch` ends with the exit code of the failed rank, 75 if a signal killed it. */
 #ifndef WEFT_CLI_H
 #define WEFT_CLI_H
 
@@ -14,8 +15,9 @@
 
 #include "weft/job.h"
 #include "weft/status.h"
+#include "weft/world.h"
 
-enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_AGAIN = 75 };
 
 typedef enum cli_kind {
     CLI_FLAG,    /* bool, no value */
@@ -148,6 +150,12 @@ int cli_job_words(const cli_verb *verb, int count, char **words, cli_job_source 
 int cli_find_launcher(weft_launcher *out);
 /* cli_failed; of a rank that is not the first, the message says which. */
 int cli_failed_rank(int rank);
+/* CLI_AGAIN if a process, a host or the scheduler was lost, or is missing; else CLI_FAILED. */
+int cli_code_of(weft_status status);
+/* weft_world_join has failed: cli_failed_rank, with the code of cli_code_of. */
+int cli_failed_to_join(int rank, weft_status status);
+/* Leaves the world. Where `code` is CLI_FAILED, cli_code_of the job's failure; else `code`. */
+int cli_leave(weft_world *world, int code);
 /* The job for `size` processes: as many devices, unless the job or an option sets a number, which
  * then must be that. */
 int cli_job_load_for(int size, const cli_job_source *source, weft_job **out);

@@ -131,12 +131,12 @@ static int measure(const cli_verb *verb, machine_options *values) {
                          launcher.name, launcher.size);
     if (values->out && launcher.rank <= 0 && !cli_can_write(values->out)) return cli_failed();
     if (!values->out && weft_machine_path(&place) < 0) return cli_failed();
-    if (launcher.name && weft_world_join(NULL, &world) < 0) {
+    const weft_status joined = launcher.name ? weft_world_join(NULL, &world) : WEFT_OK;
+    if (joined < 0) {
         weft_text_free(place);
-        return cli_failed();
+        return cli_failed_to_join(0, joined);
     }
-    int code = measure_to(world, values, values->out ? values->out : place);
-    weft_world_leave(world);
+    int code = cli_leave(world, measure_to(world, values, values->out ? values->out : place));
     weft_text_free(place);
     return code;
 }

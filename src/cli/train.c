@@ -119,11 +119,11 @@ static int train_across(const weft_launcher *launcher, const weft_job *job,
     weft_world *world;
     weft_world_options options = {.links =
                                       *job->parallel.links ? job->parallel.links : job->machine};
-    if (weft_world_join(&options, &world) < 0) return cli_failed_rank(launcher->rank);
+    const weft_status joined = weft_world_join(&options, &world);
+    if (joined < 0) return cli_failed_to_join(launcher->rank, joined);
     int code = train(world, job, values);
     let_requests_end_this();
-    weft_world_leave(world);
-    return code;
+    return cli_leave(world, code);
 }
 
 static int run(const cli_verb *verb, int count, char **words) {

@@ -1,12 +1,28 @@
 /* Verbs that run as one of several processes of a launcher. */
 #include "cli.h"
 
-#include "weft/world.h"
-
 int cli_failed_rank(int rank) {
     if (rank <= 0 || weft_error_rank() != WEFT_RANK_OWN) return cli_failed();
     cli_say(stderr, "weft: rank %d: %s\n", rank, weft_error_message());
     return CLI_FAILED;
+}
+
+static bool is_loss(weft_status status) {
+    return status == WEFT_E_LOST || status == WEFT_E_TIMEOUT;
+}
+
+int cli_code_of(weft_status status) {
+    return status >= 0 ? CLI_DONE : is_loss(status) ? CLI_AGAIN : CLI_FAILED;
+}
+
+int cli_failed_to_join(int rank, weft_status status) {
+    (void)cli_failed_rank(rank);
+    return cli_code_of(status);
+}
+
+int cli_leave(weft_world *world, int code) {
+    const weft_status status = weft_world_close(world);
+    return code == CLI_FAILED && status < 0 ? cli_code_of(status) : code;
 }
 
 static void say_notes(void) {

@@ -143,7 +143,7 @@ expect 3 'rank 2|code 3' $marked -n 4 --logs ends -- \
 grep -q 'from ends/rank-2.log' out && grep -q '^  last words$' out || fail 'no log of the failed rank:' out
 nothing_left 'a failure'
 # shellcheck disable=SC2086
-expect 137 'rank 1|signal 9' $marked -n 3 --no-logs --grace 1 -- \
+expect 75 'rank 1|signal 9' $marked -n 3 --no-logs --grace 1 -- \
     sh -c '[ $WEFT_RANK = 1 ] && kill -9 $$; trap "" TERM; sleep 1000'
 nothing_left 'a rank that was killed'
 # What ranks started does not outlive them, whatever group it is in.

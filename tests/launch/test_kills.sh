@@ -1,6 +1,6 @@
 #!/bin/sh
 # Ranks of a training are killed (kill -9), or stopped for good (SIGSTOP), one each round, at random instants from the first
-# connection to the last step: each time the job ends, with exit code 1 and the rank's name, all others say who it was, and
+# connection to the last step: each time the job ends, with exit code 75 and the rank's name, all others say who it was, and
 # nothing is left. WEFT_TEST_ROUNDS rounds (8); the seed is printed.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
@@ -47,7 +47,7 @@ while [ $round -lt "$rounds" ]; do
     wait $launch
     code=$?
     what="round $round: SIG$signal to rank $rank after 0.$(printf %03d "$wait") s"
-    [ $code = 1 ] || [ $signal$code = KILL137 ] || fail "$what: exit code $code" err
+    [ $code = 75 ] || fail "$what: exit code $code" err
     grep -q "rank $rank" err || fail "$what: the launcher does not name it:" err
     for other in 0 1 2; do
         [ $other = "$rank" ] && continue

@@ -228,7 +228,7 @@ child=$(tr -d ' ' </proc/$first/task/$first/children) # timeout, whose child it 
 kill -KILL "$(tr -d ' ' <"/proc/$child/task/$child/children")"
 wait $second
 got=$?
-says 137 other.out 'rank 0 .*signal 9 .*another host'
+says 75 other.out 'rank 0 .*signal 9 .*another host'
 wait $first
 port=$(free_port)
 

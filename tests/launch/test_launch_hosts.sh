@@ -54,7 +54,7 @@ begin pulled --no-logs --tail all --heartbeat 3 --timeout 5 -- "$weft" train job
 wait_for 'step 1/' pulled.0
 ip -n $a link set veth0 down
 end
-[ $code0$code1 = 11 ] || fail "a cable that was pulled: exit $code0 and $code1:" pulled.0
+[ $code0$code1 = 7575 ] || fail "a cable that was pulled: exit $code0 and $code1:" pulled.0
 grep -Eq 'rank [23] .*(heard of|died)' pulled.0 || fail 'host 0 does not say whom it has lost:' pulled.0
 grep -Eq 'rank [23]: .*(lost the scheduler|heard of|died)' pulled.1 || fail 'host 1 does not say what it has lost:' pulled.1
 exit $failed

@@ -78,7 +78,7 @@ begin cut --no-logs --tail all --heartbeat 4 -- "$weft" train job.yaml $long
 wait_for 'step 1/' cut.0
 kill -USR1 $cable
 end
-[ $code0$code1 = 11 ] || fail "after a cut: exit $code0 and $code1:" cut.0
+[ $code0$code1 = 7575 ] || fail "after a cut: exit $code0 and $code1:" cut.0
 for rank in 0 1; do
     grep -Eq "^\[rank $rank\] .*rank [23] \(process [0-9]+ on host 1\) (.* heard of|died)" cut.0 ||
         fail "rank $rank does not say whom it has lost:" cut.0

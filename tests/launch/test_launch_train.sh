@@ -172,7 +172,7 @@ for rank in 0 1 2; do
 done
 for pid in $scheduler $pids; do
     wait "$pid"
-    [ $? = 1 ] || fail 'with a worker missing a process did not end with 1' sched.out
+    [ $? = 75 ] || fail 'with a worker missing a process did not end with 75' sched.out
 done
 has_facts few0.out '1 of 4|missing|rank 3' || fail 'nobody says who is missing:' few0.out
 unset MS_SCHED_HOST MS_SCHED_PORT MS_WORKER_NUM MS_TOPO_TIMEOUT
@@ -199,7 +199,7 @@ for process in $(pgrep -P $launcher); do
     tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx WEFT_RANK=2 && kill -9 "$process"
 done
 wait $launcher
-[ $? = 137 ] || fail 'a killed rank does not end the job with 137' killed.out
+[ $? = 75 ] || fail 'a killed rank does not end the job with 75' killed.out
 has_facts killed.out 'rank 2|signal 9' || fail 'the killed rank is not named:' killed.out
 grep -q '^ *rank *host *process' killed.out || fail 'no table:' killed.out
 grep -q 'rank 2' killed/rank-0.log || fail 'rank 0 does not name rank 2:' killed/rank-0.log

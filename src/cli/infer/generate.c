@@ -211,10 +211,10 @@ static int generate_across(const weft_launcher *launcher, const weft_plan *plan,
                            const buffer *prompt) {
     weft_world *world;
     weft_world_options options = {.links = ""};
-    if (weft_world_join(&options, &world) < 0) return cli_failed_rank(launcher->rank);
+    const weft_status joined = weft_world_join(&options, &world);
+    if (joined < 0) return cli_failed_to_join(launcher->rank, joined);
     int code = generate(world, plan, checkpoint, values, prompt);
-    weft_world_leave(world);
-    return code;
+    return cli_leave(world, code);
 }
 
 /* With the prompt: reads the plan, and finds the processes. */

@@ -30,10 +30,10 @@ static int use_across(int rank, const weft_job *job, cli_trained_use *use, const
     weft_world *world;
     weft_world_options options = {.links =
                                       *job->parallel.links ? job->parallel.links : job->machine};
-    if (weft_world_join(&options, &world) < 0) return cli_failed_rank(rank);
+    const weft_status joined = weft_world_join(&options, &world);
+    if (joined < 0) return cli_failed_to_join(rank, joined);
     int code = use(world, rank, job, values);
-    weft_world_leave(world);
-    return code;
+    return cli_leave(world, code);
 }
 
 int cli_exported_run(cli_trained_use *use, const void *values) {

@@ -171,11 +171,11 @@ static const char *default_logs(char out[64]) {
     return out;
 }
 
-/* The exit code of the failed rank, as a shell would report it, signals included. */
+/* The exit code of the failed rank. One that a signal killed was lost. */
 static int failure_code(weft_status status, const weft_launch_result *r) {
     if (status == WEFT_E_STOPPED && r->stop_signal) return 128 + r->stop_signal;
     if (r->failed_rank < 0) return CLI_FAILED;
-    if (r->signal) return 128 + r->signal;
+    if (r->signal) return CLI_AGAIN;
     return r->exit_code > 0 ? r->exit_code : CLI_FAILED;
 }
 
@@ -248,9 +248,8 @@ const cli_verb cli_launch = {
                "  weft launch -n 4 -- ./a.out        (a program that calls weft_world_join)",
     .notes =
         "COMMAND may be any program; `weft` is this one where PATH has none. A rank that fails "
-        "ends the job,\nwith its exit code. SIGINT and SIGTERM are passed on; the second one kills "
-        "after --grace. See "
-        "docs/how-to-launch.md.",
+        "ends the job,\nwith its exit code, or 75 if a signal killed it. SIGINT and SIGTERM are "
+        "passed on; the second\none kills after --grace. See docs/how-to-launch.md.",
     .options = options,
     .run = run,
 };

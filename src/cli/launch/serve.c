@@ -13,7 +13,9 @@ static void announce(void *context, const char *address) {
 
 int launch_serve(void) {
     char *table = NULL;
-    int code = weft_launch_serve(announce, NULL, &table) < 0 ? cli_failed() : CLI_DONE;
+    const weft_status status = weft_launch_serve(announce, NULL, &table);
+    const int code = cli_code_of(status);
+    if (status < 0) (void)cli_failed();
     if (code != CLI_DONE && table && *table) cli_say(stderr, "where each rank stood:\n%s", table);
     weft_text_free(table);
     return code;

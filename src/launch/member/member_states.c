@@ -146,7 +146,7 @@ static void lose(wefti_caller *c) {
     if (m->placed.hosted_by >= 0) {
         snprintf(text, sizeof text, "rank %d, whose process is the scheduler of this job, died: %s",
                  (int)m->placed.hosted_by, c->trouble);
-        wefti_caller_fail(c, WEFT_E_PEER, m->placed.hosted_by, text);
+        wefti_caller_fail(c, WEFT_E_LOST, m->placed.hosted_by, text);
         return;
     }
     wefti_caller_call_again(c);

@@ -16,7 +16,7 @@ void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why
     wefti_slot_name(s, rank, &text);
     wefti_text_add(&text, " died: %s; it was ", why);
     wefti_slot_describe(slot, wefti_now_ns(), &text);
-    wefti_scheduler_abort_text(s, WEFT_E_PEER, rank, &text);
+    wefti_scheduler_abort_text(s, WEFT_E_LOST, rank, &text);
 }
 
 void wefti_scheduler_goodbye(wefti_scheduler *s) {
