@@ -198,6 +198,8 @@ static weft_status read_file(ranks_reader *r, int32_t file) {
     if (text)
         status = wefti_json_parse(r->s->arena, text, (int64_t)strlen(text), &limits, &regions);
     if (status < 0) return wefti_prefix(status, "%s: %s", f->path, WEFTI_SLICES_REGIONS);
+    WEFT_REQUIRE(!regions || regions->kind == WEFTI_JSON_OBJECT, WEFT_E_CORRUPT,
+                 "%s: %s is not a JSON object", f->path, WEFTI_SLICES_REGIONS);
     const wefti_json *next = regions ? regions->as.child : NULL;
     for (int64_t i = 0; i < wefti_safetensors_count(f->tensors); i++) {
         slice x = {.entry = wefti_safetensors_at(f->tensors, i), .rank = f->rank, .file = file};

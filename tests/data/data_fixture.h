@@ -36,10 +36,10 @@ static inline int data_teardown(void **state) {
     return wefti_remove_tree(data_root) == WEFT_OK ? 0 : -1;
 }
 
-/* A path in the directory; valid until eight more were asked for. */
+/* A path in the directory; valid until this thread has asked for eight more. */
 static inline const char *in_root(const char *name) {
-    static char paths[8][512];
-    static int next;
+    static _Thread_local char paths[8][512];
+    static _Thread_local int next;
     char *path = paths[next++ & 7];
     (void)snprintf(path, sizeof paths[0], "%s/%s", data_root, name);
     return path;

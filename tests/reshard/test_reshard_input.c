@@ -182,6 +182,12 @@ static void test_refused_slices(void **state) {
     ASSERT_FAILS(WEFT_E_CORRUPT, "rank_0|w", reshard(in(f, "outside"), out, NULL, NULL));
     put_slice(f, "named", 0, 2, 0, "{\"v\": {\"shape\": [2, 2], \"begin\": [0, 0]}}");
     ASSERT_FAILS(WEFT_E_CORRUPT, "rank_0|w", reshard(in(f, "named"), out, NULL, NULL));
+    static const char *const not_objects[] = {"8", "\"w\"", "[8]", "null"};
+    for (size_t k = 0; k < sizeof not_objects / sizeof not_objects[0]; k++) {
+        put_slice(f, "other", 0, 2, 0, not_objects[k]);
+        ASSERT_FAILS(WEFT_E_CORRUPT, "rank_0|not a JSON object",
+                     reshard(in(f, "other"), out, NULL, NULL));
+    }
     assert_nothing(f, "out");
 }
 
