@@ -112,6 +112,10 @@ typedef struct wefti_world_message { /* WORLD */
     int64_t heartbeat_ns;
 } wefti_world_message;
 
+/* For so long the scheduler awaits the word of a rank that another rank blames (scheduler/blame.c).
+ * By then a death is seen: docs/control-plane.md. */
+enum { WEFTI_WORD_SECONDS = 1 };
+
 typedef struct wefti_abort_reason { /* ABORT, REFUSED, FAIL */
     weft_status status;
     int32_t
