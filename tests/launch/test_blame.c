@@ -13,7 +13,16 @@ enum { RANKS = 3, BLAMED = 1, BLAMES = 0 };
 #define CLOSED "connection closed (rank 1)"
 
 /* The deeds of a rank, each done when the test says so. */
-typedef enum deed { STAYS, GIVES_UP, BLAMES_ONE, BLAMES_ZERO, LEAVES, IS_KILLED, EXITS } deed;
+typedef enum deed {
+    STAYS,
+    GIVES_UP,
+    IS_LATE,
+    BLAMES_ONE,
+    BLAMES_ZERO,
+    LEAVES,
+    IS_KILLED,
+    EXITS
+} deed;
 
 typedef struct part {
     _Atomic int joined, next, done, ended; /* next: the number of deeds that it may do */
@@ -55,6 +64,9 @@ static void act(wefti_member *m, part *p, deed what) {
         break;
     case GIVES_UP:
         wefti_member_fail(m, WEFT_E_PEER, WEFT_RANK_OWN, TEST_REASON);
+        break;
+    case IS_LATE:
+        wefti_member_fail(m, WEFT_E_TIMEOUT, WEFT_RANK_OWN, TEST_REASON);
         break;
     case BLAMES_ONE:
         wefti_member_fail(m, WEFT_E_PEER, BLAMED, CLOSED);
@@ -224,6 +236,14 @@ static void blame_each_other(void **state) {
     all_told(s, WEFT_E_PEER, BLAMES, "rank 1|failed: |(rank 0)");
 }
 
+/* The others hear that the job may do better the next time. */
+static void time_is_up(void **state) {
+    (void)state;
+    wefti_scheduler *s = begin();
+    let(BLAMES, IS_LATE);
+    all_told(s, WEFT_E_TIMEOUT, BLAMES, "rank 0|failed: |" TEST_REASON);
+}
+
 static int make_crew(void **state) {
     (void)state;
     all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -239,7 +259,7 @@ int main(void) {
         cmocka_unit_test(death_after_blame),      cmocka_unit_test(death_after_those_who_blame),
         cmocka_unit_test(own_reason_after_blame), cmocka_unit_test(blame_without_a_word),
         cmocka_unit_test(blamed_rank_leaves),     cmocka_unit_test(blame_by_one_that_ends),
-        cmocka_unit_test(blame_each_other),
+        cmocka_unit_test(blame_each_other),       cmocka_unit_test(time_is_up),
     };
     return cmocka_run_group_tests(tests, make_crew, free_crew);
 }

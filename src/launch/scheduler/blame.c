@@ -44,7 +44,8 @@ static void fill_in(const wefti_scheduler *s, int32_t rank, const wefti_abort_re
 void wefti_scheduler_rank_gave_up(wefti_scheduler *s, int32_t rank,
                                   const wefti_abort_reason *reason) {
     s->slots[rank].gave_up = true;
-    if (wefti_scheduler_awaits_word(s) && rank != s->blame.reason.failed) return; /* not the first */
+    if (wefti_scheduler_awaits_word(s) && rank != s->blame.reason.failed)
+        return; /* not the first */
     fill_in(s, rank, reason, &s->blame.reason);
     if (!can_say_more(s, rank, s->blame.reason.failed)) {
         wefti_scheduler_end_blame(s);
