@@ -91,16 +91,30 @@ static weft_status ask_for(wefti_mac_peer *p, wefti_mac_request *r, uint64_t id,
     return wefti_mac_add_control(p, WEFTI_MAC_READY, id);
 }
 
-static weft_status hear_announced(wefti_mac_peer *p, uint64_t id, const unsigned char *body,
-                                  size_t bytes) {
-    wefti_mac_request *r = find_id(&p->coming, id);
-    if (!r) return WEFT_OK; /* cancelled */
-    WEFT_REQUIRE(bytes <= r->bytes - r->at, WEFT_E_CORRUPT, "a frame beyond its message");
-    memcpy(r->destination + r->at, body, bytes);
+/* *out: the receive that the next `bytes` of an announced message are for. NULL: it was cancelled.
+ */
+static weft_status find_coming(const wefti_mac_peer *p, uint64_t id, size_t bytes,
+                               wefti_mac_request **out) {
+    wefti_mac_request *r = *out = find_id(&p->coming, id);
+    WEFT_REQUIRE(!r || bytes <= r->bytes - r->at, WEFT_E_CORRUPT, "a frame beyond its message");
+    return WEFT_OK;
+}
+
+/* They are in its memory. */
+static void has_come(wefti_mac_peer *p, wefti_mac_request *r, size_t bytes) {
     r->at += bytes;
-    if (r->at < r->bytes) return WEFT_OK;
+    if (r->at < r->bytes) return;
     wefti_mac_drop(&p->coming, r);
     wefti_mac_finish(r, WEFT_OK);
+}
+
+static weft_status hear_announced(wefti_mac_peer *p, uint64_t id, const unsigned char *body,
+                                  size_t bytes) {
+    wefti_mac_request *r;
+    WEFT_TRY(find_coming(p, id, bytes, &r));
+    if (!r) return WEFT_OK;
+    memcpy(r->destination + r->at, body, bytes);
+    has_come(p, r, bytes);
     return WEFT_OK;
 }
 
@@ -144,32 +158,27 @@ static weft_status check_tag(wefti_mac_peer *p, const unsigned char *frame, size
     return WEFT_OK;
 }
 
-/* --- bodies that need not be whole: those of announced messages in the form `tls`, of which each
- * byte is authenticated when it comes --- */
+/* --- bodies in parts: of announced messages, in the form `tls`. Each byte is authenticated when it
+ * comes, so these bodies need not be whole. --- */
 
 static bool comes_in_parts(const wefti_mac_peer *p, const unsigned char *frame) {
     return p->tls && get(frame + 4, 4) == WEFTI_MAC_DATA && get(frame + 16, 8) == UINT64_MAX;
 }
 
-static weft_status begin_body(wefti_mac_peer *p, uint64_t id, size_t bytes) {
-    const wefti_mac_request *r = find_id(&p->coming, id);
-    WEFT_REQUIRE(!r || bytes <= r->bytes - r->at, WEFT_E_CORRUPT, "a frame beyond its message");
-    p->body_id = id;
-    p->body_left = bytes;
-    return WEFT_OK;
-}
-
-/* What of it came with the header. */
-static weft_status hear_body(wefti_mac_peer *p, const unsigned char *data, size_t bytes) {
-    p->body_left -= bytes;
-    return hear_announced(p, p->body_id, data, bytes);
+/* `come` bytes of it came with the header. */
+static weft_status begin_body(wefti_mac_peer *p, const unsigned char *frame, size_t come) {
+    wefti_mac_request *whole;
+    p->body_id = get(frame + 8, 8);
+    p->body_left = (size_t)get(frame, 4);
+    WEFT_TRY(find_coming(p, p->body_id, p->body_left, &whole));
+    p->body_left -= come;
+    return hear_announced(p, p->body_id, frame + WEFTI_MAC_HEADER, come);
 }
 
 weft_status wefti_mac_body_place(wefti_mac_peer *p, unsigned char **out, size_t *out_room) {
-    const wefti_mac_request *r = find_id(&p->coming, p->body_id);
+    wefti_mac_request *r;
+    WEFT_TRY(find_coming(p, p->body_id, p->body_left, &r));
     if (r) {
-        WEFT_REQUIRE(p->body_left <= r->bytes - r->at, WEFT_E_CORRUPT,
-                     "a frame beyond its message");
         *out = r->destination + r->at;
         *out_room = p->body_left;
         return WEFT_OK;
@@ -183,11 +192,7 @@ weft_status wefti_mac_body_place(wefti_mac_peer *p, unsigned char **out, size_t 
 void wefti_mac_body_came(wefti_mac_peer *p, size_t bytes) {
     wefti_mac_request *r = find_id(&p->coming, p->body_id);
     p->body_left -= bytes;
-    if (!r) return;
-    r->at += bytes;
-    if (r->at < r->bytes) return;
-    wefti_mac_drop(&p->coming, r);
-    wefti_mac_finish(r, WEFT_OK);
+    if (r) has_come(p, r, bytes);
 }
 
 /* --- */
@@ -201,8 +206,7 @@ weft_status wefti_mac_hear(wefti_mac_peer *p) {
         if (comes_in_parts(p, frame)) {
             size_t come = p->in_used - at - WEFTI_MAC_HEADER;
             if (come > bytes) come = bytes;
-            WEFT_TRY(begin_body(p, get(frame + 8, 8), bytes));
-            WEFT_TRY(hear_body(p, frame + WEFTI_MAC_HEADER, come));
+            WEFT_TRY(begin_body(p, frame, come));
             at += WEFTI_MAC_HEADER + come;
             continue;
         }
