@@ -7,13 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/io.h"
 #include "base/memory.h"
-
-static uint64_t get(const unsigned char *at, int bytes) {
-    uint64_t x = 0;
-    for (int i = 0; i < bytes; i++) x |= (uint64_t)at[i] << 8 * i;
-    return x;
-}
 
 /* --- lists --- */
 
@@ -127,7 +122,8 @@ static void hear_ready(wefti_mac_peer *p, uint64_t id) {
 }
 
 static weft_status hear(wefti_mac_peer *p, const unsigned char *frame, size_t bytes) {
-    uint64_t kind = get(frame + 4, 4), tag = get(frame + 8, 8), size = get(frame + 16, 8);
+    uint64_t kind = wefti_get_number(frame + 4, 4), tag = wefti_get_number(frame + 8, 8),
+             size = wefti_get_number(frame + 16, 8);
     const unsigned char *body = frame + WEFTI_MAC_HEADER;
     if (kind == WEFTI_MAC_DATA && size == UINT64_MAX) return hear_announced(p, tag, body, bytes);
     if (kind == WEFTI_MAC_READY) hear_ready(p, tag);
@@ -137,7 +133,7 @@ static weft_status hear(wefti_mac_peer *p, const unsigned char *frame, size_t by
     bool whole = kind == WEFTI_MAC_DATA && bytes == size && size <= WEFTI_MAC_EAGER;
     WEFT_REQUIRE(announces || whole, WEFT_E_CORRUPT, "a frame that makes no sense");
     wefti_mac_request *r = take_tag(&p->wanted, tag);
-    uint64_t id = announces ? get(body, 8) : 0;
+    uint64_t id = announces ? wefti_get_number(body, 8) : 0;
     if (!r) return add_early(p, tag, size, announces, id, body);
     if (announces) return ask_for(p, r, id, (size_t)size);
     deliver(r, body, bytes);
@@ -146,7 +142,7 @@ static weft_status hear(wefti_mac_peer *p, const unsigned char *frame, size_t by
 
 /* The length of the frame that begins at `frame`, with its tag. */
 static size_t whole_frame(const wefti_mac_peer *p, const unsigned char *frame) {
-    return WEFTI_MAC_HEADER + (size_t)get(frame, 4) + (p->tls ? 0 : WEFTI_MAC_TAG);
+    return WEFTI_MAC_HEADER + (size_t)wefti_get_number(frame, 4) + (p->tls ? 0 : WEFTI_MAC_TAG);
 }
 
 static weft_status check_tag(wefti_mac_peer *p, const unsigned char *frame, size_t bytes) {
@@ -162,14 +158,15 @@ static weft_status check_tag(wefti_mac_peer *p, const unsigned char *frame, size
  * comes, so these bodies need not be whole. --- */
 
 static bool comes_in_parts(const wefti_mac_peer *p, const unsigned char *frame) {
-    return p->tls && get(frame + 4, 4) == WEFTI_MAC_DATA && get(frame + 16, 8) == UINT64_MAX;
+    return p->tls && wefti_get_number(frame + 4, 4) == WEFTI_MAC_DATA &&
+           wefti_get_number(frame + 16, 8) == UINT64_MAX;
 }
 
 /* `come` bytes of it came with the header. */
 static weft_status begin_body(wefti_mac_peer *p, const unsigned char *frame, size_t come) {
     wefti_mac_request *whole;
-    p->body_id = get(frame + 8, 8);
-    p->body_left = (size_t)get(frame, 4);
+    p->body_id = wefti_get_number(frame + 8, 8);
+    p->body_left = (size_t)wefti_get_number(frame, 4);
     WEFT_TRY(find_coming(p, p->body_id, p->body_left, &whole));
     p->body_left -= come;
     return hear_announced(p, p->body_id, frame + WEFTI_MAC_HEADER, come);
@@ -201,7 +198,7 @@ weft_status wefti_mac_hear(wefti_mac_peer *p) {
     size_t at = 0;
     while (p->in_used - at >= WEFTI_MAC_HEADER) {
         const unsigned char *frame = p->in + at;
-        size_t bytes = (size_t)get(frame, 4), whole = whole_frame(p, frame);
+        size_t bytes = (size_t)wefti_get_number(frame, 4), whole = whole_frame(p, frame);
         WEFT_REQUIRE(bytes <= WEFTI_MAC_BODY, WEFT_E_CORRUPT, "a frame that is too long");
         if (comes_in_parts(p, frame)) {
             size_t come = p->in_used - at - WEFTI_MAC_HEADER;

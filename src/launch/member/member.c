@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/io.h"
 #include "base/memory.h"
 #include "launch/host_identity.h"
 #include "launch/member/state.h"
@@ -112,8 +113,8 @@ weft_status wefti_member_interface(wefti_member *m, char out[WEFTI_INTERFACE_TEX
 
 void wefti_member_data_key(const wefti_member *m, unsigned char out[WEFTI_DIGEST_BYTES]) {
     unsigned char text[32] = "weft data plane";
-    for (int i = 0; i < 8; i++) text[16 + i] = (unsigned char)(m->placed.generation >> 8 * i);
-    for (int i = 0; i < 4; i++) text[24 + i] = (unsigned char)((uint32_t)m->placed.size >> 8 * i);
+    wefti_put_number(text + 16, m->placed.generation, 8);
+    wefti_put_number(text + 24, (uint32_t)m->placed.size, 4);
     wefti_hmac_own(m->caller.secret.key, sizeof m->caller.secret.key, text, sizeof text, out);
 }
 
