@@ -46,4 +46,14 @@ bool wefti_is_link(const char *path); /* whether the name itself is a symbolic l
  * with wefti_free(*out_names). */
 weft_status wefti_dir_list(const char *path, char ***out_names, int64_t *out_count) WEFT_CHECKED;
 
+/* Little-endian numbers of files and messages: the lowest `bytes` bytes of `x`, 8 at most. */
+static inline void wefti_put_number(unsigned char *at, uint64_t x, int bytes) {
+    for (int i = 0; i < bytes; i++) at[i] = (unsigned char)(x >> 8 * i);
+}
+static inline uint64_t wefti_get_number(const unsigned char *at, int bytes) {
+    uint64_t x = 0;
+    for (int i = 0; i < bytes; i++) x |= (uint64_t)at[i] << 8 * i;
+    return x;
+}
+
 #endif
