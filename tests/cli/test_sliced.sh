@@ -56,7 +56,9 @@ expect 0 'good, but: rank 0 is lost; rank 3 is lost' checkpoint verify lost
 cp -r run copied
 rm -r copied/rank_1
 cp -r run/rank_1 copied/rank_1
+cp -r run/rank_1 copied/rank_01 # no name of a rank
 expect 0 'good' checkpoint verify copied
+grep -q lost out && fail 'a folder of another name counts' out
 rm -r lost/rank_1
 expect 1 'mlp|is lost|rank 1, rank 3' checkpoint digest lost
 expect 1 'DAMAGED|mlp|rank 1, rank 3' checkpoint verify lost

@@ -29,7 +29,7 @@ void wefti_step_files_close(wefti_step_files *f);
 /* ---- folders.c: the directory of a run, which has whole steps, sliced steps, or both ---- */
 
 /* The ranks of the folders rank_N, ascending; wefti_free. */
-weft_status wefti_rank_folders(const char *dir, int32_t **out, int64_t *out_count) WEFT_CHECKED;
+weft_status wefti_rank_folders(const char *dir, int64_t **out, int64_t *out_count) WEFT_CHECKED;
 /* All steps that `dir` or a folder of a rank has, by name alone, ascending; wefti_free. */
 weft_status wefti_run_steps(const char *dir, int64_t **out_steps, int64_t *out_count) WEFT_CHECKED;
 /* DIR/step-N, or, where that does not exist, the step's folder of the lowest rank that has it;

@@ -229,13 +229,14 @@ static weft_status add_folder(wefti_sliced *s, const char *dir, int32_t rank, in
 }
 
 static weft_status add_folders(wefti_sliced *s, const char *dir, int64_t step) {
-    int32_t *ranks = NULL;
+    int64_t *ranks = NULL;
     int64_t count = 0;
     WEFT_TRY(wefti_rank_folders(dir, &ranks, &count));
     s->folders = wefti_calloc((size_t)count + 1, sizeof *s->folders);
     weft_status status =
         s->folders ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a list of folders");
-    for (int64_t i = 0; i < count && status >= 0; i++) status = add_folder(s, dir, ranks[i], step);
+    for (int64_t i = 0; i < count && status >= 0; i++)
+        status = add_folder(s, dir, (int32_t)ranks[i], step);
     wefti_free(ranks);
     WEFT_TRY(status);
     WEFT_REQUIRE(count, WEFT_E_NOT_FOUND, "%s has no folders of ranks", dir);
