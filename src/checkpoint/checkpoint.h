@@ -211,11 +211,13 @@ void wefti_checkpoint_complete(wefti_checkpoint_job *job, const uint32_t *sums, 
 
 /* DIR/rank_R; wefti_free. */
 weft_status wefti_checkpoint_rank_dir(const char *dir, int32_t rank, char **out) WEFT_CHECKED;
-/* After all ranks have completed step `good`: what no rank's own pruning removes. That are whole
- * steps in `dir` beyond `keep` steps, and folders of ranks from `ranks` on, as far as the folder of
- * rank 0 does not have their steps too. */
+/* After all ranks have completed step `good`: removes what no rank prunes in its own folder. These
+ * are the whole step `good`, which readers would prefer, and the older whole steps in `dir` beyond
+ * `keep` steps. In folders of ranks from `ranks` on, step `good` goes, and each older step that the
+ * folder of rank 0 lacks. */
 weft_status wefti_checkpoint_prune_sliced(const char *dir, int32_t ranks, int64_t keep,
                                           int64_t good) WEFT_CHECKED;
+
 /* ---- the directory of a run ---- */
 
 enum { WEFTI_CHECKPOINT_LATEST = -1 }; /* in place of a step */

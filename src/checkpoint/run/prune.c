@@ -138,8 +138,9 @@ weft_status wefti_checkpoint_prune_sliced(const char *dir, int32_t ranks, int64_
     if (status >= 0) status = wefti_step_list(dir, WEFTI_STEP_COMMITTED, &whole, &whole_count);
     if (status >= 0) status = wefti_rank_folders(dir, &folders, &folder_count);
     const int64_t left = keep > own_count ? keep - own_count : 0;
-    for (int64_t i = 0; i < whole_count - left && status >= 0; i++)
-        if (whole[i] < good) status = wefti_step_remove(dir, whole[i]);
+    for (int64_t i = 0; i < whole_count && status >= 0; i++)
+        if (whole[i] == good || (whole[i] < good && i < whole_count - left))
+            status = wefti_step_remove(dir, whole[i]);
     for (int64_t i = 0; i < folder_count && status >= 0; i++)
         if (folders[i] >= ranks)
             status = prune_folder(dir, (int32_t)folders[i], own, own_count, good);
