@@ -428,3 +428,38 @@ weft_status wefti_dir_list(const char *path, char ***out_names, int64_t *out_cou
     *out_count = names.count;
     return WEFT_OK;
 }
+
+static int compare_numbers(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+void wefti_sort_numbers(int64_t *numbers, int64_t count) {
+    if (count) qsort(numbers, (size_t)count, sizeof *numbers, compare_numbers);
+}
+
+weft_status wefti_dir_numbers(const char *path, wefti_name_number *number_of, const void *context,
+                              int64_t **out, int64_t *out_count) {
+    char **names = NULL;
+    int64_t count = 0, used = 0;
+    *out = NULL;
+    *out_count = 0;
+    weft_status status = wefti_dir_list(path, &names, &count);
+    if (status == WEFT_E_NOT_FOUND) {
+        wefti_error_clear();
+        return WEFT_OK;
+    }
+    WEFT_TRY(status);
+    int64_t *numbers = wefti_calloc((size_t)count + 1, sizeof *numbers);
+    for (int64_t i = 0; numbers && i < count; i++) {
+        const int64_t number = number_of(names[i], context);
+        if (number >= 0) numbers[used++] = number;
+    }
+    wefti_free(names);
+    WEFT_REQUIRE(numbers, WEFT_E_NOMEM, "no memory for the %lld names in %s", (long long)count,
+                 path);
+    wefti_sort_numbers(numbers, used);
+    *out = numbers;
+    *out_count = used;
+    return WEFT_OK;
+}

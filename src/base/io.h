@@ -45,6 +45,12 @@ bool wefti_is_link(const char *path); /* whether the name itself is a symbolic l
 /* Lists the names in a directory, sorted, without . and .. . The result is one allocation: free it
  * with wefti_free(*out_names). */
 weft_status wefti_dir_list(const char *path, char ***out_names, int64_t *out_count) WEFT_CHECKED;
+/* Numbers of the names in a directory, ascending: of each name what `number_of` returns, unless
+ * that is negative. A missing directory has none. NULL and 0, or wefti_free. */
+typedef int64_t wefti_name_number(const char *name, const void *context);
+weft_status wefti_dir_numbers(const char *path, wefti_name_number *number_of, const void *context,
+                              int64_t **out, int64_t *out_count) WEFT_CHECKED;
+void wefti_sort_numbers(int64_t *numbers, int64_t count); /* ascending */
 
 /* Little-endian numbers of files and messages: the lowest `bytes` bytes of `x`, 8 at most. */
 static inline void wefti_put_number(unsigned char *at, uint64_t x, int bytes) {

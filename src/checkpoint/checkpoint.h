@@ -211,11 +211,13 @@ void wefti_checkpoint_complete(wefti_checkpoint_job *job, const uint32_t *sums, 
 
 /* DIR/rank_R; wefti_free. */
 weft_status wefti_checkpoint_rank_dir(const char *dir, int32_t rank, char **out) WEFT_CHECKED;
-/* After all ranks have completed step `good`: what no rank's own pruning removes. That are whole
- * steps in `dir` beyond `keep` steps, and folders of ranks from `ranks` on, as far as the folder of
- * rank 0 does not have their steps too. */
+/* After all ranks have completed step `good`: removes what no rank prunes in its own folder. These
+ * are the whole step `good`, which readers would prefer, and the older whole steps in `dir` beyond
+ * `keep` steps. In folders of ranks from `ranks` on, step `good` goes, and each older step that the
+ * folder of rank 0 lacks. */
 weft_status wefti_checkpoint_prune_sliced(const char *dir, int32_t ranks, int64_t keep,
                                           int64_t good) WEFT_CHECKED;
+
 /* ---- the directory of a run ---- */
 
 enum { WEFTI_CHECKPOINT_LATEST = -1 }; /* in place of a step */
@@ -275,6 +277,11 @@ weft_status wefti_checkpoint_open_unread(const char *dir, int64_t below, wefti_c
 /* A step, or the newest step of a run, which must not be damaged. Checks headers and texts, but not
  * the tensors' bytes. */
 weft_status wefti_checkpoint_open_quick(const char *path, wefti_checkpoint **out) WEFT_CHECKED;
+/* Of a sliced step: from now on each slice is verified before it is first read, and replicas are
+ * read in place of damaged slices. For a caller that has found a wrong checksum of a tensor, or
+ * that compares no checksums. True: it was not so before, and reading again may help. False: no
+ * replica can help. */
+bool wefti_checkpoint_doubt(wefti_checkpoint *c);
 /* Reads ranges of tensors, in a process that needs only a part of each, and sums their checksum.
  * The XOR of the sums of all processes gives the checksum of the tensor. */
 typedef struct wefti_checkpoint_part wefti_checkpoint_part;

@@ -9,6 +9,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_set.h"
 #include "tensor/tensor.h"
+#include "topo/limits.h"
 
 void wefti_manifest_destroy(wefti_manifest *manifest) {
     if (!manifest) return;
@@ -182,26 +183,10 @@ static weft_status read_tensors(wefti_manifest *m, const wefti_json *root, bool 
 
 /* ---- sliced steps ---- */
 
-enum { RANKS_MOST = 100000 };
-
-static weft_status read_numbers(const wefti_json *item, const char *key, int count, int64_t *out) {
-    const wefti_json *list = NULL;
-    int d = 0;
-    WEFT_TRY(wefti_json_array(item, key, &list));
-    WEFT_REQUIRE(list->count == count, WEFT_E_CORRUPT, "\"%s\" has %d elements for %d dimensions",
-                 key, list->count, count);
-    WEFTI_JSON_EACH(size, list) {
-        WEFT_REQUIRE(size->kind == WEFTI_JSON_INT && size->as.integer >= 0, WEFT_E_CORRUPT,
-                     "\"%s\" is not a list of sizes", key);
-        out[d++] = size->as.integer;
-    }
-    return WEFT_OK;
-}
-
 static weft_status read_region(const wefti_json *item, const weft_desc *whole, wefti_region *out) {
     *out = (wefti_region){{0}, {0}};
-    WEFT_TRY(read_numbers(item, "begin", whole->rank, out->begin));
-    WEFT_TRY(read_numbers(item, "size", whole->rank, out->size));
+    WEFT_TRY(wefti_json_sizes(item, "begin", whole->rank, out->begin));
+    WEFT_TRY(wefti_json_sizes(item, "size", whole->rank, out->size));
     for (int d = 0; d < whole->rank; d++)
         WEFT_REQUIRE(out->begin[d] <= whole->shape[d] &&
                          out->size[d] <= whole->shape[d] - out->begin[d],
@@ -272,7 +257,7 @@ static weft_status read_sliced(wefti_manifest *m, const wefti_json *root) {
     int64_t rank = 0, ranks = 0;
     WEFT_TRY(read_count(root, "rank", &rank));
     WEFT_TRY(read_count(root, "ranks", &ranks));
-    WEFT_REQUIRE(ranks > 0 && ranks <= RANKS_MOST && rank < ranks, WEFT_E_CORRUPT,
+    WEFT_REQUIRE(ranks > 0 && ranks <= WEFTI_RANKS_MAX && rank < ranks, WEFT_E_CORRUPT,
                  "rank %lld of %lld ranks", (long long)rank, (long long)ranks);
     m->sliced.rank = (int32_t)rank;
     m->sliced.ranks = (int32_t)ranks;

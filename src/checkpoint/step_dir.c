@@ -44,35 +44,17 @@ weft_status wefti_step_path(const char *dir, wefti_step_dir_kind kind, int64_t s
     return WEFT_OK;
 }
 
-static int compare_steps(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
+/* context: a wefti_step_dir_kind. */
+static int64_t step_of(const char *name, const void *context) {
+    wefti_step_dir_kind kind;
+    int64_t step;
+    const bool found = wefti_step_parse(name, &kind, &step);
+    return found && kind == *(const wefti_step_dir_kind *)context ? step : -1;
 }
 
 weft_status wefti_step_list(const char *dir, wefti_step_dir_kind kind, int64_t **out_steps,
                             int64_t *out_count) {
-    char **names = NULL;
-    int64_t count = 0, used = 0;
-    weft_status status = wefti_dir_list(dir, &names, &count);
-    if (status == WEFT_E_NOT_FOUND) {
-        wefti_error_clear();
-        *out_steps = NULL;
-        *out_count = 0;
-        return WEFT_OK;
-    }
-    WEFT_TRY(status);
-    int64_t *steps = wefti_calloc((size_t)count, sizeof *steps);
-    for (int64_t i = 0; steps && i < count; i++) {
-        wefti_step_dir_kind found;
-        int64_t step;
-        if (wefti_step_parse(names[i], &found, &step) && found == kind) steps[used++] = step;
-    }
-    wefti_free(names);
-    WEFT_REQUIRE(steps, WEFT_E_NOMEM, "no memory for a list of steps");
-    qsort(steps, (size_t)used, sizeof *steps, compare_steps);
-    *out_steps = steps;
-    *out_count = used;
-    return WEFT_OK;
+    return wefti_dir_numbers(dir, step_of, &kind, out_steps, out_count);
 }
 
 weft_status wefti_step_holds(const char *path, bool *out) {

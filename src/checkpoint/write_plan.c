@@ -95,7 +95,6 @@ static weft_status copy_source(wefti_write_plan *plan, const wefti_checkpoint_te
     wefti_checkpoint_piece *pieces;
     WEFT_TRY(from->part ? check_part(from) : check_pieces(from, alone));
     if (from->part) to->part = *from->part;
-    to->is_part = from->part != NULL;
     WEFT_TRY(PLAN_ARRAY(plan, pieces, from->piece_count + 1));
     memcpy(pieces, from->pieces, (size_t)from->piece_count * sizeof *pieces);
     to->pieces = pieces;

@@ -15,7 +15,6 @@ typedef struct wefti_write_source {
     int64_t piece_count;
     weft_desc whole;
     int64_t first;
-    bool is_part;
     wefti_region part; /* of `whole`, instead of elements from `first` on */
     int64_t slice;     /* of a sliced step: number in slices; -1 */
 } wefti_write_source;

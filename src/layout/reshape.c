@@ -60,12 +60,7 @@ static weft_status visit_run(reshaping *r, int number, const weft_desc *from, co
     const dims_group *g = &r->groups[number];
     while (count > 0) {
         wefti_region a, b;
-        int64_t n = count, before;
-        do {
-            before = n;
-            n = wefti_slab(to, at, n, &b);
-            n = wefti_slab(from, at, n, &a);
-        } while (n != before);
+        const int64_t n = wefti_slab_both(from, to, at, count, &a, &b);
         set_box(&r->box_from, &a, g->from, g->from_end);
         set_box(&r->box_to, &b, g->to, g->to_end);
         WEFT_TRY(visit_group(r, number + 1));

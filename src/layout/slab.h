@@ -28,4 +28,16 @@ static inline int64_t wefti_slab(const weft_desc *whole, int64_t first, int64_t 
     return out->size[d] * run;
 }
 
+/* The same under two shapes of the same elements: a range that is contiguous regions of both. */
+static inline int64_t wefti_slab_both(const weft_desc *a, const weft_desc *b, int64_t first,
+                                      int64_t most, wefti_region *out_a, wefti_region *out_b) {
+    int64_t before;
+    do {
+        before = most;
+        most = wefti_slab(a, first, most, out_a);
+        most = wefti_slab(b, first, most, out_b);
+    } while (most != before);
+    return most;
+}
+
 #endif

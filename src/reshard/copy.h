@@ -31,9 +31,9 @@ typedef struct wefti_shard_copy {
     bool replicas; /* compare replicas. WEFT_E_MISMATCH names both files */
     uint32_t *crc32c; /* [tensors], if whole: receives the checksums */
 } wefti_shard_copy;
+/* WEFT_E_CORRUPT unless the copied tensors have the checksums that the checkpoint states. If slices
+ * of a sliced step are damaged, everything is copied again from their replicas. */
 weft_status wefti_copy_run(const wefti_shard_copy *c) WEFT_CHECKED;
-/* WEFT_E_CORRUPT unless the copied bytes have the checksums that the checkpoint states. */
-weft_status wefti_copy_check(const wefti_shards *source, const uint32_t *crc32c) WEFT_CHECKED;
 
 /* Reads region `want` of a tensor into a dense array. `scratch` has WEFTI_COPY_BYTES. */
 weft_status wefti_copy_read(const wefti_source_tensor *t, const wefti_region *want, void *out,

@@ -117,6 +117,7 @@ static weft_status pair_up(reshard_diff *c) {
 }
 
 static weft_status choose(wefti_shards *s) {
+    if (s->step) (void)wefti_checkpoint_doubt(s->step); /* no checksums are compared */
     const wefti_reads reads = {.source = s, .prefer = -1, .replicas = true};
     return wefti_reads_choose(&reads, NULL);
 }

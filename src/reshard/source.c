@@ -17,6 +17,7 @@ void wefti_shards_close(wefti_shards *s) {
     wefti_free(s->tensors);
     wefti_map_free(&s->names);
     wefti_map_free(&s->roles);
+    wefti_map_free(&s->paths);
     wefti_manifest_destroy(s->manifest);
     wefti_free(s->path);
     wefti_arena_destroy(s->arena);

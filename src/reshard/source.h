@@ -52,6 +52,7 @@ typedef struct wefti_shards {
     int64_t file_count, file_cap, count, cap;
     wefti_map names; /* of "<role><name>", to the number in `tensors` */
     wefti_map roles; /* of names in the manifest, to their role */
+    wefti_map paths; /* of a step's files, to their number */
     int32_t ranks;   /* of sliced files; 0: the files belong to no ranks */
     /* A run's state beside its tensors, from a step of weft or slices of one; NULL: none. Its
      * files and tensors are those of the step. */

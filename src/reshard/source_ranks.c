@@ -144,28 +144,14 @@ static weft_status add_missing(ranks_reader *r) {
 
 /* ---- slices ---- */
 
-static weft_status read_sizes(const wefti_json *item, const char *key, int rank, int64_t *out) {
-    const wefti_json *list = NULL;
-    int d = 0;
-    WEFT_TRY(wefti_json_array(item, key, &list));
-    WEFT_REQUIRE(list->count == rank, WEFT_E_CORRUPT, "\"%s\" has %d elements for %d dimensions",
-                 key, list->count, rank);
-    WEFTI_JSON_EACH(size, list) {
-        WEFT_REQUIRE(size->kind == WEFTI_JSON_INT && size->as.integer >= 0, WEFT_E_CORRUPT,
-                     "\"%s\" is not a list of sizes", key);
-        out[d++] = size->as.integer;
-    }
-    return WEFT_OK;
-}
-
 static weft_status read_region(const wefti_json *regions, slice *x) {
     const wefti_json *item = wefti_json_get(regions, x->entry->name);
     const int rank = x->entry->desc.rank;
     WEFT_REQUIRE(item, WEFT_E_CORRUPT, "no region");
     x->stated = true;
     x->whole = x->entry->desc;
-    WEFT_TRY(read_sizes(item, "shape", rank, x->whole.shape));
-    WEFT_TRY(read_sizes(item, "begin", rank, x->region.begin));
+    WEFT_TRY(wefti_json_sizes(item, "shape", rank, x->whole.shape));
+    WEFT_TRY(wefti_json_sizes(item, "begin", rank, x->region.begin));
     for (int d = 0; d < rank; d++) x->region.size[d] = x->entry->desc.shape[d];
     return wefti_desc_check(&x->whole);
 }

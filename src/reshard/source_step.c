@@ -63,12 +63,14 @@ weft_status wefti_shards_take_texts(wefti_shards *s, const char *dir) {
 
 /* The number of a file, which the step has opened. */
 static weft_status number_of(wefti_shards *s, const char *path, int32_t rank, int32_t *out) {
-    *out = -1;
-    for (int64_t i = s->file_count - 1; i >= 0 && *out < 0; i--)
-        if (!strcmp(s->files[i].path, path)) *out = (int32_t)i;
-    if (*out >= 0) return WEFT_OK;
-    WEFT_TRY(wefti_shards_add_file(s, path, rank, true, out));
-    s->files[*out].missing = false;
+    int64_t number = wefti_map_find_text(&s->paths, path);
+    if (number < 0) {
+        WEFT_TRY(wefti_shards_add_file(s, path, rank, true, out));
+        number = *out;
+        s->files[number].missing = false;
+        WEFT_TRY(wefti_map_add_text(&s->paths, s->files[number].path, number, NULL));
+    }
+    *out = (int32_t)number;
     return WEFT_OK;
 }
 

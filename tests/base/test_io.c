@@ -160,6 +160,11 @@ static void reading_is_limited(void **state) {
     assert_int_equal(wefti_file_read(at("absent"), 100, &text, &bytes), WEFT_E_NOT_FOUND);
 }
 
+static int64_t number_up_to(const char *name, const void *most) {
+    const int64_t number = *name >= '0' && *name <= '9' ? atoll(name) : -1;
+    return number <= *(const int64_t *)most ? number : -1;
+}
+
 static void directories(void **state) {
     (void)state;
     assert_int_equal(wefti_dir_make(at("x/y/z")), WEFT_OK);
@@ -186,6 +191,19 @@ static void directories(void **state) {
     assert_int_equal(count, 0);
     wefti_free(names);
     assert_int_equal(wefti_dir_list(at("none"), &names, &count), WEFT_E_NOT_FOUND);
+    int64_t *numbers, most = 20;
+    ASSERT_OK(wefti_dir_make(at("numbers")));
+    ASSERT_OK(wefti_file_write(at("numbers/9"), "", 0));
+    ASSERT_OK(wefti_file_write(at("numbers/10"), "", 0));
+    ASSERT_OK(wefti_file_write(at("numbers/30"), "", 0));
+    ASSERT_OK(wefti_file_write(at("numbers/x"), "", 0));
+    ASSERT_OK(wefti_dir_numbers(at("numbers"), number_up_to, &most, &numbers, &count));
+    assert_int_equal(count, 2); /* not in the order of names */
+    assert_true(numbers[0] == 9 && numbers[1] == 10);
+    wefti_free(numbers);
+    ASSERT_OK(wefti_dir_numbers(at("none"), number_up_to, &most, &numbers, &count));
+    assert_int_equal(count, 0);
+    assert_null(numbers);
     assert_int_equal(wefti_rename(at("x/a"), at("x/y/a")), WEFT_OK);
     assert_true(wefti_exists(at("x/y/a")));
     assert_int_equal(wefti_rename(at("x/a"), at("x/y/a")), WEFT_E_NOT_FOUND);

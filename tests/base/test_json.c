@@ -78,6 +78,14 @@ static void values(void **state) {
     assert_int_equal(wefti_json_object(object, "c", &found), WEFT_E_CORRUPT);
     assert_int_equal(wefti_json_int(object, "b", &integer), WEFT_E_CORRUPT);
     assert_int_equal(wefti_json_text(object, "absent", &text), WEFT_E_CORRUPT);
+    int64_t sizes[3] = {0};
+    const wefti_json *lists = accept("{\"s\":[4,0,9],\"n\":[1,-1,2],\"r\":[1,2.5,3],\"c\":[]}");
+    assert_int_equal(wefti_json_sizes(lists, "s", 3, sizes), WEFT_OK);
+    assert_true(sizes[0] == 4 && sizes[1] == 0 && sizes[2] == 9);
+    assert_int_equal(wefti_json_sizes(lists, "c", 0, sizes), WEFT_OK);
+    assert_int_equal(wefti_json_sizes(lists, "s", 2, sizes), WEFT_E_CORRUPT);
+    assert_int_equal(wefti_json_sizes(lists, "n", 3, sizes), WEFT_E_CORRUPT);
+    assert_int_equal(wefti_json_sizes(lists, "r", 3, sizes), WEFT_E_CORRUPT);
     assert_int_equal(wefti_json_hex(object, "b", "", &bits), WEFT_E_CORRUPT);
     assert_int_equal(wefti_json_hex(object, "h", "", &bits), WEFT_E_CORRUPT);
     assert_null(wefti_json_get(list, "a"));

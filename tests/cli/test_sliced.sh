@@ -56,7 +56,9 @@ expect 0 'good, but: rank 0 is lost; rank 3 is lost' checkpoint verify lost
 cp -r run copied
 rm -r copied/rank_1
 cp -r run/rank_1 copied/rank_1
+cp -r run/rank_1 copied/rank_01 # no name of a rank
 expect 0 'good' checkpoint verify copied
+grep -q lost out && fail 'a folder of another name counts' out
 rm -r lost/rank_1
 expect 1 'mlp|is lost|rank 1, rank 3' checkpoint digest lost
 expect 1 'DAMAGED|mlp|rank 1, rank 3' checkpoint verify lost
@@ -69,6 +71,35 @@ expect 0 'rank 1 is lost' checkpoint verify copied
 cp -r $step alone
 expect 1 'rank 0|rank_0' checkpoint digest alone
 [ -s list ] || fail 'an empty list'
+
+# --- damaged slices: the bytes of another rank stand in, whatever reads them ---
+damage() { # in the last bytes of the parameters of some ranks
+    for rank in "$@"; do
+        file=hurt/rank_$rank/step-000000000012/slices-model-00001-of-00001.safetensors
+        printf 'damaged!' | dd of="$file" bs=1 seek=$(($(wc -c <"$file") - 8)) conv=notrunc 2>/dev/null
+    done
+}
+cp -r run hurt
+rm -r hurt/rank_*/step-000000000006
+damage 0 1
+expect 0 'good, but: |rank_0|damaged|rank_1|damaged' checkpoint verify hurt
+[ "$(digest hurt)" = "$whole" ] || fail 'another digest with damaged slices'
+expect 0 'of which 0 differ' checkpoint diff whole hurt
+expect 0 'weft' checkpoint reshard hurt mended
+expect 0 'of which 0 differ' checkpoint diff whole mended
+for rank in 0 1 2; do
+    expect 0 'slices' checkpoint reshard hurt only$rank --to plan3.json --only $rank
+    cmp only$rank/rank_$rank/*.safetensors three/rank_$rank/*.safetensors || fail "rank $rank has other slices"
+done
+"$weft" generate hurt --prompt weft --tokens 8 >b 2>/dev/null || fail 'no text of damaged slices'
+cmp a b || fail 'another text of damaged slices'
+damage 2 3
+for command in 'digest hurt' 'diff whole hurt' 'reshard hurt none' 'reshard hurt none --to plan3.json --only 0'; do
+    # shellcheck disable=SC2086
+    expect 1 'is lost|has the checksum that was written' checkpoint $command
+    [ -e none ] && fail "$command: it has left a destination"
+done
+expect 1 'DAMAGED|is lost' checkpoint verify hurt
 
 # --- on with it: one process saves whole steps into the same directory ---
 "$weft" train job.yaml --devices 4 "$mesh" "$split" checkpoint.dir=run checkpoint.keep=1 train.steps=13 >log 2>&1 ||

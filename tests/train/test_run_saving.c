@@ -1,7 +1,6 @@
 /* When a run saves and when it ends: by the clock, after failures, and by a file that asks for it.
  */
-#include "run_layouts.h"
-#include "session/world_fixture.h"
+#include "run_members.h"
 
 #include <errno.h>
 #include <time.h>
@@ -10,32 +9,17 @@
 
 /* ---- worlds ---- */
 
-typedef struct member {
-    weft_job *job;
-    record record;
-} member;
-
-static weft_status run_member(void *context, weft_world *world) {
-    member *m = context;
-    weft_train_events events = {.context = &m->record,
-                                .start = on_start,
-                                .step = on_step,
-                                .checkpoint = on_checkpoint,
-                                .note = on_note,
-                                .stop = &m->record.stop};
-    return weft_train_run_in(world, m->job, &events, &m->record.result);
-}
-
 /* The job of rank r is `w` and the word more[r] (NULL: none). */
-static void run_each(const words *w, const char *const *more, int count, member *members,
-                     rank_of_world *ranks) {
+static void run_each(const words *w, const char *const *more, int count, rank_work *work,
+                     member *members, rank_of_world *ranks) {
+    weft_job *jobs[MOST_RANKS];
     for (int r = 0; r < count; r++) {
         words own = *w;
         if (more && more[r]) add_word(&own, "%s", more[r]);
-        members[r].job = job_of(&own);
+        members[r].job = jobs[r] = job_of(&own);
     }
-    run_world(count, run_member, members, sizeof *members, ranks);
-    for (int r = 0; r < count; r++) weft_job_free(members[r].job);
+    run_world(count, work, members, sizeof *members, ranks);
+    for (int r = 0; r < count; r++) weft_job_free(jobs[r]);
 }
 
 static void remove_run(const char *dir) {
@@ -80,7 +64,7 @@ static void all_ranks_save_the_same_step(void **state) {
             add_devices(&w, d);
             add_words(&w, WITH(dir_word("clock"), "checkpoint.seconds=1e-9", "checkpoint.keep=9"));
             if (apart) more[1] = dir_word("other");
-            run_each(&w, more, d->count, members, ranks);
+            run_each(&w, more, d->count, run_member, members, ranks);
             assert_all_ok(ranks, d->count, d->name);
             assert_int_equal(members[0].record.checkpoints, 5);
             for (int64_t s = 1; s <= 5; s++) {
@@ -99,7 +83,7 @@ static void ranks_with_other_rules_are_refused(void **state) {
     const char *more[2] = {"checkpoint.seconds=5", "checkpoint.seconds=6"};
     add_devices(&w, &layouts[0]);
     add_word(&w, "%s", dir_word("rules"));
-    run_each(&w, more, 2, members, ranks);
+    run_each(&w, more, 2, run_member, members, ranks);
     for (int r = 0; r < 2; r++)
         assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "checkpoint.seconds");
 }
@@ -209,7 +193,7 @@ static void bad_data_lose_no_step(void **state) {
             if (devices == 1) {
                 ASSERT_FAILS(WEFT_E_NUMERIC, "image 63", run_words(&w, &members[0].record));
             } else {
-                run_each(&w, NULL, devices, members, ranks);
+                run_each(&w, NULL, devices, run_member, members, ranks);
                 for (int r = 0; r < devices; r++)
                     if (ranks[r].status >= 0 || !has_facts(ranks[r].message, "image 63"))
                         fail_msg("rank %d: status %d, \"%s\"", r, ranks[r].status,
@@ -307,7 +291,7 @@ static void a_loss_without_a_number_keeps_the_step_before(void **state) {
             if (i < 0) {
                 assert_int_equal(run_words(&w, first), WEFT_E_NUMERIC);
             } else {
-                run_each(&w, NULL, layouts[i].count, members, ranks);
+                run_each(&w, NULL, layouts[i].count, run_member, members, ranks);
                 for (int r = 0; r < layouts[i].count; r++)
                     assert_rank_fails(&ranks[r], r, WEFT_E_NUMERIC, "step ");
             }
@@ -415,15 +399,16 @@ static void a_file_of_one_rank_ends_all(void **state) {
         add_word(&whole_words, "%s", dir_word("whole"));
         ASSERT_OK(run_words(&whole_words, &whole));
         add_word(&w, "%s", dir_word("file"));
+        char words_of[MOST_RANKS][300];
+        const char *more[MOST_RANKS];
         for (int r = 0; r < d->count; r++) {
-            words own = w;
             char name[16];
             (void)snprintf(name, sizeof name, "stop%d", r);
-            add_word(&own, "checkpoint.stop_file=%s", in_root(name));
-            members[r].job = job_of(&own);
+            (void)snprintf(words_of[r], sizeof words_of[r], "checkpoint.stop_file=%s",
+                           in_root(name));
+            more[r] = words_of[r];
         }
-        run_world(d->count, run_asking, members, sizeof *members, ranks);
-        for (int r = 0; r < d->count; r++) weft_job_free(members[r].job);
+        run_each(&w, more, d->count, run_asking, members, ranks);
         assert_all_ok(ranks, d->count, d->name);
         int64_t last = members[0].record.last;
         assert_in_range(last, 9, 10); /* rank 2 may look before or after the file is written */
@@ -483,7 +468,7 @@ static void a_signal_goes_before_the_file(void **state) {
     add_word(&w, "%s", dir_word("both"));
     add_word(&w, "checkpoint.stop_file=%s", in_root("asks"));
     members[1].record.stop = 15;
-    run_each(&w, NULL, 2, members, ranks);
+    run_each(&w, NULL, 2, run_member, members, ranks);
     for (int r = 0; r < 2; r++) {
         assert_rank_fails(&ranks[r], r, WEFT_E_STOPPED, "step 0");
         assert_int_equal(members[r].record.result.stop, 15);

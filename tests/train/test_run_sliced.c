@@ -151,15 +151,18 @@ static void replicas_stand_in(void **state) {
     ASSERT_OK(wefti_remove_tree(in_root("undisturbed")));
 }
 
-static void damage(const char *path, bool in_manifest) {
+static void damage_file(const char *path, const char *name) {
     char file[900], *text;
     int64_t bytes;
-    (void)snprintf(file, sizeof file, "%s/%s", path,
-                   in_manifest ? "manifest.json" : "slices-model-00001-of-00001.safetensors");
+    (void)snprintf(file, sizeof file, "%s/%s", path, name);
     ASSERT_OK(wefti_file_read(file, 1 << 24, &text, &bytes));
     for (int64_t i = bytes / 8; i < bytes; i += 16) text[i] ^= 4;
     ASSERT_OK(wefti_file_write(file, text, (size_t)bytes));
     wefti_free(text);
+}
+
+static void damage(const char *path, bool in_manifest) {
+    damage_file(path, in_manifest ? "manifest.json" : "slices-model-00001-of-00001.safetensors");
 }
 
 /* A damaged slice or manifest is as good as a lost folder. */
@@ -205,6 +208,27 @@ static void a_part_of_the_ranks_is_no_step(void **state) {
         assert_memory_equal(&before.losses[4], &after.losses[4], sizeof(double));
         ASSERT_OK(wefti_remove_tree(in_root("part")));
     }
+}
+
+/* A whole step of the same number, which is damaged, does not hide the sliced one. */
+static void a_sliced_step_replaces_a_whole_one(void **state) {
+    (void)state;
+    const devices *d = &layouts[1];
+    words w = sliced_words(4, d, "both"), whole = w;
+    record after = {.first = 0};
+    add_words(&whole, WITH("checkpoint.sliced=false"));
+    ASSERT_OK(run_words(&whole, &after));
+    after = (record){.first = 0};
+    damage_file(step_path("both", 4), "model.safetensors");
+    run_ok(&w, d, &after);
+    assert_int_equal(after.first, 4);
+    assert_note(&after, "skipped step 4");
+    assert_false(wefti_exists(step_path("both", 4)));
+    assert_true(wefti_exists(step_path("both", 3)));
+    run_ok(&w, d, &after);
+    assert_int_equal(after.result.steps, 4);
+    assert_int_equal(after.last, 0); /* nothing was left to do */
+    ASSERT_OK(wefti_remove_tree(in_root("both")));
 }
 
 /* A step that fails, with checkpoint.on_error: the state before it. */
@@ -385,6 +409,7 @@ int main(void) {
                                               cmocka_unit_test(replicas_stand_in),
                                               cmocka_unit_test(damage_counts_as_loss),
                                               cmocka_unit_test(a_part_of_the_ranks_is_no_step),
+                                              cmocka_unit_test(a_sliced_step_replaces_a_whole_one),
                                               cmocka_unit_test(a_failed_step_keeps_the_one_before),
                                               cmocka_unit_test(a_stopped_run_goes_on),
                                               cmocka_unit_test(every_io_call_fails),

@@ -353,6 +353,19 @@ weft_status wefti_json_object(const wefti_json *object, const char *key, const w
     return get_kind(object, key, WEFTI_JSON_OBJECT, "an object", out);
 }
 
+weft_status wefti_json_sizes(const wefti_json *object, const char *key, int count, int64_t *out) {
+    const wefti_json *list = NULL;
+    WEFT_TRY(wefti_json_array(object, key, &list));
+    WEFT_REQUIRE(list->count == count, WEFT_E_CORRUPT, "\"%s\" has %d elements for %d dimensions",
+                 key, list->count, count);
+    WEFTI_JSON_EACH(size, list) {
+        WEFT_REQUIRE(size->kind == WEFTI_JSON_INT && size->as.integer >= 0, WEFT_E_CORRUPT,
+                     "\"%s\" is not a list of sizes", key);
+        *out++ = size->as.integer;
+    }
+    return WEFT_OK;
+}
+
 weft_status wefti_json_hex(const wefti_json *object, const char *key, const char *prefix,
                            uint64_t *out) {
     const char *text = NULL;

@@ -69,6 +69,9 @@ weft_status wefti_json_array(const wefti_json *object, const char *key,
                              const wefti_json **out) WEFT_CHECKED;
 weft_status wefti_json_object(const wefti_json *object, const char *key,
                               const wefti_json **out) WEFT_CHECKED;
+/* Reads an array of `count` whole numbers >= 0. */
+weft_status wefti_json_sizes(const wefti_json *object, const char *key, int count,
+                             int64_t *out) WEFT_CHECKED;
 /* Reads a text that is `prefix` and 1 to 16 lower-case hexadecimal digits. */
 weft_status wefti_json_hex(const wefti_json *object, const char *key, const char *prefix,
                            uint64_t *out) WEFT_CHECKED;

@@ -7,8 +7,13 @@
 /* A larger manifest would describe more than the million tensors that a file may have. */
 #define MANIFEST_LIMIT ((int64_t)512 << 20)
 
+void wefti_step_files_forget(wefti_step_files *f) {
+    wefti_manifest_destroy(f->manifest);
+    f->manifest = NULL;
+}
+
 void wefti_step_files_close(wefti_step_files *f) {
-    for (int64_t i = 0; f->manifest && i < f->manifest->file_count; i++) {
+    for (int64_t i = 0; i < f->file_count; i++) {
         if (f->files) wefti_safetensors_close(f->files[i]);
         if (f->readers) wefti_reader_close(f->readers[i]);
     }
@@ -70,6 +75,7 @@ static weft_status open_file(wefti_step_files *f, int64_t i, bool holds_tensors,
 
 weft_status wefti_step_files_open(wefti_step_files *f, bool unread) {
     const wefti_manifest *m = f->manifest;
+    f->file_count = m->file_count;
     WEFT_NEW_ARRAY(f->readers, wefti_reader *, m->file_count);
     WEFT_NEW_ARRAY(f->files, wefti_safetensors *, m->file_count);
     bool *holds = wefti_arena_alloc(m->arena, (size_t)(m->file_count + 1) * sizeof *holds);

@@ -6,8 +6,7 @@
 #include "base/memory.h"
 #include "checkpoint/run/run.h"
 #include "checkpoint/step_dir.h"
-
-enum { FOLDERS_MOST = 100000 };
+#include "topo/limits.h"
 
 weft_status wefti_checkpoint_rank_dir(const char *dir, int32_t rank, char **out) {
     *out = wefti_format("%s/rank_%d", dir, (int)rank);
@@ -15,41 +14,18 @@ weft_status wefti_checkpoint_rank_dir(const char *dir, int32_t rank, char **out)
     return WEFT_OK;
 }
 
-/* "rank_7"; -1: no such name. */
-static int32_t rank_of(const char *name) {
+/* "rank_7"; -1: no such name. A rank has one name, so that no folder counts twice. */
+static int64_t rank_of(const char *name, const void *context) {
+    (void)context;
     char *end;
     if (strncmp(name, "rank_", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;
     const long rank = strtol(name + 5, &end, 10);
-    return *end || rank >= FOLDERS_MOST ? -1 : (int32_t)rank;
+    const bool canonical = name[5] != '0' || !name[6];
+    return canonical && !*end && rank < WEFTI_RANKS_MAX ? rank : -1;
 }
 
-static int compare_ranks(const void *a, const void *b) {
-    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
-weft_status wefti_rank_folders(const char *dir, int32_t **out, int64_t *out_count) {
-    char **names = NULL;
-    int64_t count = 0, used = 0;
-    *out = NULL;
-    *out_count = 0;
-    weft_status status = wefti_dir_list(dir, &names, &count);
-    if (status == WEFT_E_NOT_FOUND) {
-        wefti_error_clear();
-        return WEFT_OK;
-    }
-    WEFT_TRY(status);
-    int32_t *ranks = wefti_calloc((size_t)count + 1, sizeof *ranks);
-    for (int64_t i = 0; i < count && ranks; i++) {
-        const int32_t rank = rank_of(names[i]);
-        if (rank >= 0) ranks[used++] = rank;
-    }
-    wefti_free(names);
-    WEFT_REQUIRE(ranks, WEFT_E_NOMEM, "no memory for a list of ranks");
-    qsort(ranks, (size_t)used, sizeof *ranks, compare_ranks);
-    *out = ranks;
-    *out_count = used;
-    return WEFT_OK;
+weft_status wefti_rank_folders(const char *dir, int64_t **out, int64_t *out_count) {
+    return wefti_dir_numbers(dir, rank_of, NULL, out, out_count);
 }
 
 /* *out NULL: `dir` has no such step. */
@@ -62,7 +38,7 @@ static weft_status own_path(const char *dir, int64_t step, char **out) {
 }
 
 weft_status wefti_run_step_path(const char *dir, int64_t step, char **out, bool *out_sliced) {
-    int32_t *ranks = NULL;
+    int64_t *ranks = NULL;
     int64_t count = 0;
     *out_sliced = false;
     WEFT_TRY(own_path(dir, step, out));
@@ -71,7 +47,7 @@ weft_status wefti_run_step_path(const char *dir, int64_t step, char **out, bool 
     weft_status status = WEFT_OK;
     for (int64_t i = 0; i < count && status >= 0 && !*out; i++) {
         char *folder = NULL;
-        status = wefti_checkpoint_rank_dir(dir, ranks[i], &folder);
+        status = wefti_checkpoint_rank_dir(dir, (int32_t)ranks[i], &folder);
         if (status >= 0) status = own_path(folder, step, out);
         wefti_free(folder);
     }
@@ -79,11 +55,6 @@ weft_status wefti_run_step_path(const char *dir, int64_t step, char **out, bool 
     *out_sliced = *out != NULL;
     if (status >= 0 && !*out) status = wefti_step_path(dir, WEFTI_STEP_COMMITTED, step, out);
     return status;
-}
-
-static int compare_steps(const void *a, const void *b) {
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
 }
 
 static weft_status append(int64_t **steps, int64_t *count, int64_t *room, const int64_t *more,
@@ -110,18 +81,18 @@ static weft_status append_folder(const char *dir, int32_t rank, int64_t **steps,
 
 weft_status wefti_run_steps(const char *dir, int64_t **out, int64_t *out_count) {
     int64_t *steps = NULL, count = 0, room, used = 0, rank_count = 0;
-    int32_t *ranks = NULL;
+    int64_t *ranks = NULL;
     WEFT_TRY(wefti_step_list(dir, WEFTI_STEP_COMMITTED, &steps, &count));
     room = count;
     weft_status status = wefti_rank_folders(dir, &ranks, &rank_count);
     for (int64_t i = 0; i < rank_count && status >= 0; i++)
-        status = append_folder(dir, ranks[i], &steps, &count, &room);
+        status = append_folder(dir, (int32_t)ranks[i], &steps, &count, &room);
     wefti_free(ranks);
     if (status < 0) {
         wefti_free(steps);
         return status;
     }
-    if (count) qsort(steps, (size_t)count, sizeof *steps, compare_steps);
+    wefti_sort_numbers(steps, count);
     for (int64_t i = 0; i < count; i++)
         if (!used || steps[used - 1] != steps[i]) steps[used++] = steps[i];
     *out = steps;

@@ -59,13 +59,13 @@ static weft_status remove_from(const char *dir, int64_t step) {
 
 /* Removes a step of its own, and from the folders of the ranks. */
 static weft_status remove_everywhere(const char *dir, int64_t step) {
-    int32_t *ranks = NULL;
+    int64_t *ranks = NULL;
     int64_t count = 0;
     WEFT_TRY(wefti_rank_folders(dir, &ranks, &count));
     weft_status status = remove_from(dir, step);
     for (int64_t i = 0; i < count && status >= 0; i++) {
         char *folder = NULL;
-        status = wefti_checkpoint_rank_dir(dir, ranks[i], &folder);
+        status = wefti_checkpoint_rank_dir(dir, (int32_t)ranks[i], &folder);
         if (status >= 0) status = remove_from(folder, step);
         wefti_free(folder);
     }
@@ -130,18 +130,20 @@ static weft_status prune_folder(const char *dir, int32_t rank, const int64_t *ow
 weft_status wefti_checkpoint_prune_sliced(const char *dir, int32_t ranks, int64_t keep,
                                           int64_t good) {
     char *first = NULL;
-    int32_t *folders = NULL;
-    int64_t *own = NULL, *whole = NULL, own_count = 0, whole_count = 0, folder_count = 0;
+    int64_t *folders = NULL, *own = NULL, *whole = NULL, own_count = 0, whole_count = 0,
+            folder_count = 0;
     WEFT_TRY(wefti_checkpoint_rank_dir(dir, 0, &first));
     weft_status status = wefti_step_list(first, WEFTI_STEP_COMMITTED, &own, &own_count);
     wefti_free(first);
     if (status >= 0) status = wefti_step_list(dir, WEFTI_STEP_COMMITTED, &whole, &whole_count);
     if (status >= 0) status = wefti_rank_folders(dir, &folders, &folder_count);
     const int64_t left = keep > own_count ? keep - own_count : 0;
-    for (int64_t i = 0; i < whole_count - left && status >= 0; i++)
-        if (whole[i] < good) status = wefti_step_remove(dir, whole[i]);
+    for (int64_t i = 0; i < whole_count && status >= 0; i++)
+        if (whole[i] == good || (whole[i] < good && i < whole_count - left))
+            status = wefti_step_remove(dir, whole[i]);
     for (int64_t i = 0; i < folder_count && status >= 0; i++)
-        if (folders[i] >= ranks) status = prune_folder(dir, folders[i], own, own_count, good);
+        if (folders[i] >= ranks)
+            status = prune_folder(dir, (int32_t)folders[i], own, own_count, good);
     wefti_free(folders);
     wefti_free(whole);
     wefti_free(own);

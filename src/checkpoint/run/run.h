@@ -14,6 +14,7 @@ typedef struct wefti_step_files {
     wefti_manifest *manifest;
     wefti_reader **readers;    /* one per file of the manifest */
     wefti_safetensors **files; /* NULL for a file without tensors */
+    int64_t file_count;        /* of both */
     uint32_t identity;         /* checksum of the manifest */
 } wefti_step_files;
 
@@ -21,12 +22,14 @@ typedef struct wefti_step_files {
 weft_status wefti_step_files_manifest(wefti_step_files *f, const char *path) WEFT_CHECKED;
 /* After that: opens all files; checks sizes, headers and texts. unread: no file is read ahead. */
 weft_status wefti_step_files_open(wefti_step_files *f, bool unread) WEFT_CHECKED;
+/* Frees the manifest; the files stay open. */
+void wefti_step_files_forget(wefti_step_files *f);
 void wefti_step_files_close(wefti_step_files *f);
 
 /* ---- folders.c: the directory of a run, which has whole steps, sliced steps, or both ---- */
 
 /* The ranks of the folders rank_N, ascending; wefti_free. */
-weft_status wefti_rank_folders(const char *dir, int32_t **out, int64_t *out_count) WEFT_CHECKED;
+weft_status wefti_rank_folders(const char *dir, int64_t **out, int64_t *out_count) WEFT_CHECKED;
 /* All steps that `dir` or a folder of a rank has, by name alone, ascending; wefti_free. */
 weft_status wefti_run_steps(const char *dir, int64_t **out_steps, int64_t *out_count) WEFT_CHECKED;
 /* DIR/step-N, or, where that does not exist, the step's folder of the lowest rank that has it;
@@ -43,8 +46,10 @@ weft_status wefti_run_manifest(const char *dir, int64_t step, wefti_step_files *
 typedef struct wefti_sliced_piece {
     wefti_region region;
     int32_t rank;
-    const char *path;           /* of its file; where the file is missing, of the folder */
-    const wefti_reader *reader; /* NULL: missing */
+    const char *path; /* of its file; NULL: missing */
+    /* Reads the region, from byte `at` on; NULL: missing. A slice in doubt is verified when it is
+     * first read, and if it is damaged, the region is read from another rank's files. */
+    const wefti_reader *reader;
     int64_t at;
 } wefti_sliced_piece;
 
@@ -52,22 +57,23 @@ typedef struct wefti_sliced wefti_sliced;
 
 /* Opens step `step` of the folders in `dir`. Folders that lack it, and those with damaged files,
  * are missing ranks. WEFT_E_CORRUPT, with the tensor and the ranks, if a region has no file left.
- * Checksums of slices are verified when they are first read. */
+ * The bytes of slices are not verified. */
 weft_status wefti_sliced_open(const char *dir, int64_t step, wefti_sliced **out) WEFT_CHECKED;
 void wefti_sliced_close(wefti_sliced *s);
 const char *wefti_sliced_path(const wefti_sliced *s); /* of the lowest rank's folder */
 const wefti_manifest *wefti_sliced_manifest(const wefti_sliced *s);
-/* Reads tensor `index` of the manifest as if it were a file. A damaged slice is read from another
- * rank that has the region. WEFT_E_CORRUPT if there is none. */
+/* See wefti_checkpoint_doubt. WEFT_E_CORRUPT from a reader: no good slice is left of a region. */
+bool wefti_sliced_doubt(wefti_sliced *s);
+/* Reads tensor `index` of the manifest as if it were a file. */
 const wefti_reader *wefti_sliced_reader(const wefti_sliced *s, int64_t index);
 /* The regions of a tensor in all ranks' files, region by region. */
 const wefti_sliced_piece *wefti_sliced_pieces(const wefti_sliced *s, int64_t index,
                                               int64_t *out_count);
 /* Verifies every slice of every rank. A line for each that is damaged or missing is added to `out`,
  * though other ranks may have its region. */
-weft_status wefti_sliced_verify(const wefti_sliced *s, wefti_text *out) WEFT_CHECKED;
+weft_status wefti_sliced_verify(wefti_sliced *s, wefti_text *out) WEFT_CHECKED;
 
 /* The slices of an open checkpoint; NULL: it is whole. */
-const wefti_sliced *wefti_checkpoint_sliced(const wefti_checkpoint *c);
+wefti_sliced *wefti_checkpoint_sliced(const wefti_checkpoint *c);
 
 #endif

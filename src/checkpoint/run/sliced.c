@@ -2,7 +2,11 @@
  *
  * The manifest of any rank describes the whole step: all tensors, their regions, and which ranks
  * have each region. The lowest rank whose manifest is good decides. A rank whose folder is missing,
- * damaged, or of another state counts as lost, and its regions are read from other ranks. */
+ * damaged, or of another state counts as lost, and its regions are read from other ranks.
+ *
+ * Every manifest lists all regions, so only the first one stays in memory. Of the others the places
+ * of the own slices are kept. */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,20 +19,30 @@
 #include "layout/transfer.h"
 #include "tensor/tensor.h"
 
-enum { UNREAD, GOOD, BAD }; /* what is known of a slice's bytes */
+/* What is known of a slice's bytes. CHECKING: a thread verifies them. */
+enum { UNREAD, CHECKING, GOOD, BAD };
 
 typedef struct rank_folder {
     int32_t rank;
-    wefti_step_files files;
+    wefti_step_files files; /* without the manifest, except the first folder's */
 } rank_folder;
 
 /* What lies behind the reader of one tensor. */
 typedef struct sliced_tensor {
-    const wefti_sliced *step;
+    wefti_sliced *step;
     const weft_desc *desc;
     int64_t first, end; /* slices of the manifest */
     wefti_reader *reader;
 } sliced_tensor;
+
+/* A slice of one rank's files. */
+typedef struct stored_slice {
+    const wefti_reader *reader; /* NULL: missing */
+    int64_t at;
+    int64_t slice; /* number in the manifest */
+    uint32_t crc32c;
+    atomic_int state;
+} stored_slice;
 
 struct wefti_sliced {
     wefti_arena *arena;
@@ -36,26 +50,33 @@ struct wefti_sliced {
     int64_t folder_count;
     sliced_tensor *tensors;
     wefti_sliced_piece *pieces; /* slice by slice, by rank */
+    stored_slice *stored;       /* of each piece */
     int64_t *piece_begin;       /* [slices + 1] */
-    uint32_t *crc32c;           /* [pieces] */
-    atomic_int *state;          /* [pieces] */
-    wefti_text lost;            /* why folders cannot be read */
+    wefti_reader *reader;       /* all pieces, one after the other */
+    atomic_bool doubted;        /* slices are verified before they are first read */
+    pthread_mutex_t mutex;      /* of threads that wait for the end of CHECKING */
+    pthread_cond_t checked;
+    wefti_text lost; /* why folders cannot be read */
 };
 
 void wefti_sliced_close(wefti_sliced *s) {
     if (!s) return;
-    for (int64_t i = 0; i < s->folder_count && s->folders; i++) {
-        const wefti_manifest *m = s->folders[0].files.manifest;
-        for (int64_t k = 0; i == 0 && s->tensors && k < m->tensor_count; k++)
-            wefti_reader_close(s->tensors[k].reader);
-    }
+    for (int64_t k = 0; s->tensors && k < wefti_sliced_manifest(s)->tensor_count; k++)
+        wefti_reader_close(s->tensors[k].reader);
+    wefti_reader_close(s->reader);
     for (int64_t i = s->folder_count - 1; i >= 0; i--) wefti_step_files_close(&s->folders[i].files);
     wefti_free(s->folders);
     wefti_free(s->tensors);
-    wefti_free(s->state);
+    wefti_free(s->stored);
     wefti_text_free(&s->lost);
     wefti_arena_destroy(s->arena);
+    pthread_cond_destroy(&s->checked);
+    pthread_mutex_destroy(&s->mutex);
     wefti_free(s);
+}
+
+bool wefti_sliced_doubt(wefti_sliced *s) {
+    return !atomic_exchange(&s->doubted, true);
 }
 
 const char *wefti_sliced_path(const wefti_sliced *s) {
@@ -114,13 +135,10 @@ static weft_status check_slices(const wefti_step_files *f) {
     return WEFT_OK;
 }
 
-static weft_status open_folder(const wefti_sliced *s, int64_t step, rank_folder *folder) {
+static weft_status open_folder(const wefti_sliced *s, int64_t step, const char *path,
+                               rank_folder *folder) {
     wefti_step_files *f = &folder->files;
-    char *path = f->path;
-    f->path = NULL;
-    weft_status status = wefti_step_files_manifest(f, path);
-    wefti_free(path);
-    WEFT_TRY(status);
+    WEFT_TRY(wefti_step_files_manifest(f, path));
     const wefti_manifest *m = f->manifest;
     WEFT_REQUIRE(m->sliced.ranks && m->sliced.rank == folder->rank && m->meta.step == step,
                  WEFT_E_CORRUPT, "%s holds step %lld of rank %d of %d", f->path,
@@ -132,22 +150,78 @@ static weft_status open_folder(const wefti_sliced *s, int64_t step, rank_folder 
     return check_slices(f);
 }
 
+/* ---- pieces ---- */
+
+/* All pieces that the first manifest names, as missing ones. */
+static weft_status make_pieces(wefti_sliced *s) {
+    const wefti_manifest *m = wefti_sliced_manifest(s);
+    int64_t count = 0;
+    for (int64_t i = 0; i < m->sliced.count; i++) count += m->sliced.slices[i].rank_count;
+    s->pieces = wefti_arena_alloc(s->arena, (size_t)(count + 1) * sizeof *s->pieces);
+    s->piece_begin =
+        wefti_arena_alloc(s->arena, (size_t)(m->sliced.count + 1) * sizeof *s->piece_begin);
+    s->stored = wefti_calloc((size_t)count + 1, sizeof *s->stored);
+    WEFT_REQUIRE(s->pieces && s->piece_begin && s->stored, WEFT_E_NOMEM,
+                 "no memory for the slices of a step");
+    count = 0;
+    for (int64_t i = 0; i < m->sliced.count; i++) {
+        const wefti_manifest_slice *x = &m->sliced.slices[i];
+        s->piece_begin[i] = count;
+        for (int32_t k = 0; k < x->rank_count; k++, count++) {
+            s->pieces[count] = (wefti_sliced_piece){.region = x->region, .rank = x->ranks[k]};
+            s->stored[count].slice = i;
+        }
+    }
+    s->piece_begin[m->sliced.count] = count;
+    return WEFT_OK;
+}
+
+/* Takes the places of the slices in a folder that is in order. */
+static weft_status find_slices(wefti_sliced *s, const rank_folder *folder) {
+    const wefti_step_files *f = &folder->files;
+    const wefti_manifest *m = f->manifest;
+    const char **paths = wefti_arena_alloc(s->arena, (size_t)(m->file_count + 1) * sizeof *paths);
+    WEFT_REQUIRE(paths, WEFT_E_NOMEM, "no memory for the names of files");
+    for (int64_t i = 0; i < m->file_count; i++) {
+        paths[i] = wefti_arena_format(s->arena, "%s/%s", f->path, m->files[i].name);
+        WEFT_REQUIRE(paths[i], WEFT_E_NOMEM, "no memory for the name of a file");
+    }
+    for (int64_t i = 0; i < m->sliced.count; i++) {
+        const wefti_manifest_slice *own = &m->sliced.slices[i];
+        if (own->file < 0) continue;
+        int64_t k = s->piece_begin[i];
+        while (s->pieces[k].rank != folder->rank) k++;
+        const wefti_safetensors_entry *e = wefti_safetensors_find(f->files[own->file], own->stored);
+        s->pieces[k].path = paths[own->file];
+        s->stored[k].reader = e->reader;
+        s->stored[k].at = e->at;
+        s->stored[k].crc32c = own->crc32c;
+    }
+    return WEFT_OK;
+}
+
+/* Keeps the folder, which open_folder has found in order. */
+static weft_status keep_folder(wefti_sliced *s, const rank_folder *folder) {
+    rank_folder *kept = &s->folders[s->folder_count++];
+    *kept = *folder;
+    if (s->folder_count == 1) WEFT_TRY(make_pieces(s));
+    WEFT_TRY(find_slices(s, kept));
+    if (s->folder_count > 1) wefti_step_files_forget(&kept->files);
+    return WEFT_OK;
+}
+
 /* A folder that lacks the step is lost, too. */
 static weft_status add_folder(wefti_sliced *s, const char *dir, int32_t rank, int64_t step) {
-    rank_folder *folder = &s->folders[s->folder_count];
-    char *own = NULL;
+    rank_folder folder = {.rank = rank};
+    char *own = NULL, *path = NULL;
     if (s->folder_count && rank >= s->folders[0].files.manifest->sliced.ranks) return WEFT_OK;
-    *folder = (rank_folder){.rank = rank};
     WEFT_TRY(wefti_checkpoint_rank_dir(dir, rank, &own));
-    weft_status status = wefti_step_path(own, WEFTI_STEP_COMMITTED, step, &folder->files.path);
+    weft_status status = wefti_step_path(own, WEFTI_STEP_COMMITTED, step, &path);
     wefti_free(own);
-    WEFT_TRY(status);
-    status = open_folder(s, step, folder);
-    if (status >= 0) {
-        s->folder_count++;
-        return WEFT_OK;
-    }
-    wefti_step_files_close(&folder->files);
+    if (status >= 0) status = open_folder(s, step, path, &folder);
+    wefti_free(path);
+    if (status >= 0) return keep_folder(s, &folder);
+    wefti_step_files_close(&folder.files);
     if (status != WEFT_E_CORRUPT) return status;
     wefti_text_add(&s->lost, "%s%.400s", s->lost.used ? "; " : "", weft_error_message());
     wefti_error_clear();
@@ -155,13 +229,14 @@ static weft_status add_folder(wefti_sliced *s, const char *dir, int32_t rank, in
 }
 
 static weft_status add_folders(wefti_sliced *s, const char *dir, int64_t step) {
-    int32_t *ranks = NULL;
+    int64_t *ranks = NULL;
     int64_t count = 0;
     WEFT_TRY(wefti_rank_folders(dir, &ranks, &count));
     s->folders = wefti_calloc((size_t)count + 1, sizeof *s->folders);
     weft_status status =
         s->folders ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a list of folders");
-    for (int64_t i = 0; i < count && status >= 0; i++) status = add_folder(s, dir, ranks[i], step);
+    for (int64_t i = 0; i < count && status >= 0; i++)
+        status = add_folder(s, dir, (int32_t)ranks[i], step);
     wefti_free(ranks);
     WEFT_TRY(status);
     WEFT_REQUIRE(count, WEFT_E_NOT_FOUND, "%s has no folders of ranks", dir);
@@ -169,35 +244,7 @@ static weft_status add_folders(wefti_sliced *s, const char *dir, int64_t step) {
     return WEFT_OK;
 }
 
-/* ---- pieces ---- */
-
-static const rank_folder *folder_of(const wefti_sliced *s, int32_t rank) {
-    for (int64_t i = 0; i < s->folder_count; i++)
-        if (s->folders[i].rank == rank) return &s->folders[i];
-    return NULL;
-}
-
-static weft_status add_piece(wefti_sliced *s, const char *dir, int64_t slice, int32_t rank,
-                             int64_t number) {
-    const wefti_manifest *first = s->folders[0].files.manifest;
-    const rank_folder *folder = folder_of(s, rank);
-    wefti_sliced_piece *p = &s->pieces[number];
-    *p = (wefti_sliced_piece){.region = first->sliced.slices[slice].region, .rank = rank};
-    if (!folder) {
-        p->path = wefti_arena_format(s->arena, "%s/rank_%d", dir, (int)rank);
-    } else {
-        const wefti_step_files *f = &folder->files;
-        const wefti_manifest_slice *own = &f->manifest->sliced.slices[slice];
-        const wefti_safetensors_entry *e = wefti_safetensors_find(f->files[own->file], own->stored);
-        p->path =
-            wefti_arena_format(s->arena, "%s/%s", f->path, f->manifest->files[own->file].name);
-        p->reader = e->reader;
-        p->at = e->at;
-        s->crc32c[number] = own->crc32c;
-    }
-    WEFT_REQUIRE(p->path, WEFT_E_NOMEM, "no memory for the name of a file");
-    return WEFT_OK;
-}
+/* ---- checks ---- */
 
 /* The region "[0:8, 16:32]" of a slice and the ranks that have had it. */
 static weft_status fail_slice(const wefti_sliced *s, int64_t slice, const char *why) {
@@ -220,28 +267,14 @@ static weft_status fail_slice(const wefti_sliced *s, int64_t slice, const char *
     return status;
 }
 
-static weft_status add_pieces(wefti_sliced *s, const char *dir) {
+static weft_status check_all_there(const wefti_sliced *s) {
     const wefti_manifest *m = wefti_sliced_manifest(s);
-    int64_t count = 0, number = 0;
-    for (int64_t i = 0; i < m->sliced.count; i++) count += m->sliced.slices[i].rank_count;
-    s->pieces = wefti_arena_alloc(s->arena, (size_t)(count + 1) * sizeof *s->pieces);
-    s->crc32c = wefti_arena_alloc(s->arena, (size_t)(count + 1) * sizeof *s->crc32c);
-    s->piece_begin =
-        wefti_arena_alloc(s->arena, (size_t)(m->sliced.count + 2) * sizeof *s->piece_begin);
-    s->state = wefti_calloc((size_t)count + 1, sizeof *s->state);
-    WEFT_REQUIRE(s->pieces && s->crc32c && s->piece_begin && s->state, WEFT_E_NOMEM,
-                 "no memory for the slices of a step");
     for (int64_t i = 0; i < m->sliced.count; i++) {
-        const wefti_manifest_slice *x = &m->sliced.slices[i];
         bool found = false;
-        s->piece_begin[i] = number;
-        for (int32_t k = 0; k < x->rank_count; k++, number++) {
-            WEFT_TRY(add_piece(s, dir, i, x->ranks[k], number));
-            found |= s->pieces[number].reader != NULL;
-        }
+        for (int64_t k = s->piece_begin[i]; k < s->piece_begin[i + 1]; k++)
+            found |= s->stored[k].reader != NULL;
         if (!found) return fail_slice(s, i, "none of them is there");
     }
-    s->piece_begin[m->sliced.count] = number;
     return WEFT_OK;
 }
 
@@ -260,33 +293,55 @@ static weft_status check_tensor(const wefti_sliced *s, const sliced_tensor *t) {
 
 /* ---- reading ---- */
 
-static int64_t piece_bytes(const wefti_sliced *s, int64_t slice) {
+static int64_t slice_bytes(const wefti_sliced *s, int64_t slice) {
     const wefti_manifest *m = wefti_sliced_manifest(s);
     const wefti_manifest_slice *x = &m->sliced.slices[slice];
     const weft_desc *desc = &m->tensors[x->tensor].desc;
     return wefti_region_elems(&x->region, desc->rank) * (int64_t)weft_dtype_bytes(desc->dtype);
 }
 
-/* Two threads may verify one slice at a time; they find the same. */
-static weft_status verify_piece(const wefti_sliced *s, int64_t slice, int64_t number) {
+static void set_state(wefti_sliced *s, stored_slice *x, int state) {
+    pthread_mutex_lock(&s->mutex);
+    atomic_store(&x->state, state);
+    pthread_cond_broadcast(&s->checked);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+/* Verifies a slice once. Other threads that need it wait for the result. */
+static weft_status verify_stored(wefti_sliced *s, stored_slice *x) {
     uint32_t crc = 0;
-    if (atomic_load(&s->state[number]) != UNREAD) return WEFT_OK;
-    WEFT_TRY(wefti_reader_crc32c(s->pieces[number].reader, s->pieces[number].at,
-                                 piece_bytes(s, slice), &crc));
-    atomic_store(&s->state[number], crc == s->crc32c[number] ? GOOD : BAD);
+    if (atomic_load(&x->state) >= GOOD) return WEFT_OK;
+    pthread_mutex_lock(&s->mutex);
+    while (atomic_load(&x->state) == CHECKING) pthread_cond_wait(&s->checked, &s->mutex);
+    const bool known = atomic_load(&x->state) >= GOOD;
+    if (!known) atomic_store(&x->state, CHECKING);
+    pthread_mutex_unlock(&s->mutex);
+    if (known) return WEFT_OK;
+    weft_status status = wefti_reader_crc32c(x->reader, x->at, slice_bytes(s, x->slice), &crc);
+    set_state(s, x, status < 0 ? UNREAD : crc == x->crc32c ? GOOD : BAD);
+    return status;
+}
+
+static weft_status is_usable(wefti_sliced *s, stored_slice *x, bool *out) {
+    *out = false;
+    if (!x->reader) return WEFT_OK;
+    if (atomic_load(&s->doubted)) WEFT_TRY(verify_stored(s, x));
+    *out = atomic_load(&x->state) != BAD;
     return WEFT_OK;
 }
 
-/* The first good piece with the region of a slice. */
-static weft_status good_piece(const wefti_sliced *s, int64_t slice,
-                              const wefti_sliced_piece **out) {
-    for (int64_t k = s->piece_begin[slice]; k < s->piece_begin[slice + 1]; k++) {
-        if (!s->pieces[k].reader) continue;
-        WEFT_TRY(verify_piece(s, slice, k));
-        *out = &s->pieces[k];
-        if (atomic_load(&s->state[k]) == GOOD) return WEFT_OK;
+/* The slice of piece `prefer` where that is good, or else the first good one with its region. */
+static weft_status find_good(wefti_sliced *s, int64_t prefer, const stored_slice **out) {
+    const int64_t slice = s->stored[prefer].slice;
+    bool usable = false;
+    *out = &s->stored[prefer];
+    WEFT_TRY(is_usable(s, &s->stored[prefer], &usable));
+    for (int64_t k = s->piece_begin[slice]; k < s->piece_begin[slice + 1] && !usable; k++) {
+        *out = &s->stored[k];
+        WEFT_TRY(is_usable(s, &s->stored[k], &usable));
     }
-    return fail_slice(s, slice, "none that is there has the checksum that was written");
+    return usable ? WEFT_OK
+                  : fail_slice(s, slice, "none that is there has the checksum that was written");
 }
 
 /* Copies into `to`, which holds the slab, what a slice has of it. */
@@ -294,16 +349,16 @@ static weft_status read_part(const sliced_tensor *t, int64_t slice, const wefti_
                              const wefti_region *slab, void *to) {
     const int rank = t->desc->rank;
     const int64_t size = (int64_t)weft_dtype_bytes(t->desc->dtype);
-    const wefti_sliced_piece *piece;
+    const wefti_region *region = &wefti_sliced_manifest(t->step)->sliced.slices[slice].region;
+    const stored_slice *x;
     int64_t first, count;
-    WEFT_TRY(good_piece(t->step, slice, &piece));
-    wefti_region_span(part, &piece->region, rank, &first, &count);
+    WEFT_TRY(find_good(t->step, t->step->piece_begin[slice], &x));
+    wefti_region_span(part, region, rank, &first, &count);
     if (wefti_regions_equal(part, slab, rank))
-        return wefti_reader_at(piece->reader, piece->at + first * size, count * size, to);
+        return wefti_reader_at(x->reader, x->at + first * size, count * size, to);
     char *bytes = wefti_alloc((size_t)(count * size));
     WEFT_REQUIRE(bytes, WEFT_E_NOMEM, "no memory to read a slice");
-    weft_status status =
-        wefti_reader_at(piece->reader, piece->at + first * size, count * size, bytes);
+    weft_status status = wefti_reader_at(x->reader, x->at + first * size, count * size, bytes);
     if (status >= 0) /* a slab's part is dense in the piece */
         wefti_region_copy(part, part, bytes, slab, to, rank, (size_t)size);
     wefti_free(bytes);
@@ -335,11 +390,28 @@ static weft_status read_tensor(void *context, int64_t at, int64_t bytes, void *t
     return WEFT_OK;
 }
 
+/* Reads a range of one piece: the last one that begins at `at` or before it. */
+static weft_status read_piece(void *context, int64_t at, int64_t bytes, void *to) {
+    wefti_sliced *s = context;
+    const stored_slice *x;
+    int64_t low = 0, high = s->piece_begin[wefti_sliced_manifest(s)->sliced.count];
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        *(s->pieces[middle].at <= at ? &low : &high) = middle;
+    }
+    const int64_t first = at - s->pieces[low].at;
+    WEFT_REQUIRE(s->pieces[low].reader && first + bytes <= slice_bytes(s, s->stored[low].slice),
+                 WEFT_E_BUG, "%lld bytes of a slice from byte %lld on", (long long)bytes,
+                 (long long)first);
+    WEFT_TRY(find_good(s, low, &x));
+    return wefti_reader_at(x->reader, x->at + first, bytes, to);
+}
+
 static weft_status add_readers(wefti_sliced *s) {
-    static const wefti_reader_table table = {.read = read_tensor};
+    static const wefti_reader_table whole = {.read = read_tensor}, pieces = {.read = read_piece};
     const wefti_manifest *m = wefti_sliced_manifest(s);
     WEFT_NEW_ARRAY(s->tensors, sliced_tensor, m->tensor_count + 1);
-    int64_t slice = 0;
+    int64_t slice = 0, bytes = 0;
     for (int64_t k = 0; k < m->tensor_count; k++) {
         sliced_tensor *t = &s->tensors[k];
         *t = (sliced_tensor){.step = s, .desc = &m->tensors[k].desc, .first = slice};
@@ -347,24 +419,40 @@ static weft_status add_readers(wefti_sliced *s) {
         t->end = slice;
         WEFT_TRY(check_tensor(s, t));
         WEFT_TRY(
-            wefti_reader_made(&table, t, m->tensors[k].name, weft_desc_bytes(t->desc), &t->reader));
+            wefti_reader_made(&whole, t, m->tensors[k].name, weft_desc_bytes(t->desc), &t->reader));
     }
+    for (int64_t k = 0; k < s->piece_begin[m->sliced.count]; k++) {
+        s->pieces[k].at = bytes;
+        const int64_t own = s->stored[k].reader ? slice_bytes(s, s->stored[k].slice) : 0;
+        WEFT_REQUIRE(!wefti_add_overflows(bytes, own, &bytes), WEFT_E_CORRUPT,
+                     "%s: the slices of all ranks have too many bytes", wefti_sliced_path(s));
+    }
+    WEFT_TRY(wefti_reader_made(&pieces, s, wefti_sliced_path(s), bytes, &s->reader));
+    for (int64_t k = 0; k < s->piece_begin[m->sliced.count]; k++)
+        s->pieces[k].reader = s->stored[k].reader ? s->reader : NULL;
     return WEFT_OK;
 }
 
-weft_status wefti_sliced_verify(const wefti_sliced *s, wefti_text *out) {
-    const wefti_manifest *m = wefti_sliced_manifest(s);
-    for (int32_t r = 0; r < m->sliced.ranks; r++)
-        if (!folder_of(s, r))
+static void tell_lost(const wefti_sliced *s, wefti_text *out) {
+    int64_t next = 0;
+    for (int32_t r = 0; r < wefti_sliced_manifest(s)->sliced.ranks; r++)
+        if (next < s->folder_count && s->folders[next].rank == r)
+            next++;
+        else
             wefti_text_add(out, "%srank %d is lost", out->used ? "; " : "", (int)r);
-    for (int64_t i = 0; i < m->sliced.count; i++)
-        for (int64_t k = s->piece_begin[i]; k < s->piece_begin[i + 1]; k++) {
-            if (!s->pieces[k].reader) continue;
-            WEFT_TRY(verify_piece(s, i, k));
-            if (atomic_load(&s->state[k]) != BAD) continue;
-            wefti_text_add(out, "%s%s has a damaged part of %.200s", out->used ? "; " : "",
-                           s->pieces[k].path, m->tensors[m->sliced.slices[i].tensor].name);
-        }
+}
+
+weft_status wefti_sliced_verify(wefti_sliced *s, wefti_text *out) {
+    const wefti_manifest *m = wefti_sliced_manifest(s);
+    tell_lost(s, out);
+    for (int64_t k = 0; k < s->piece_begin[m->sliced.count]; k++) {
+        stored_slice *x = &s->stored[k];
+        if (!x->reader) continue;
+        WEFT_TRY(verify_stored(s, x));
+        if (atomic_load(&x->state) != BAD) continue;
+        wefti_text_add(out, "%s%s has a damaged part of %.200s", out->used ? "; " : "",
+                       s->pieces[k].path, m->tensors[m->sliced.slices[x->slice].tensor].name);
+    }
     WEFT_REQUIRE(!out->failed, WEFT_E_NOMEM, "no memory for a list of damage");
     return WEFT_OK;
 }
@@ -372,9 +460,11 @@ weft_status wefti_sliced_verify(const wefti_sliced *s, wefti_text *out) {
 weft_status wefti_sliced_open(const char *dir, int64_t step, wefti_sliced **out) {
     wefti_sliced *s;
     WEFT_NEW(s, wefti_sliced);
+    pthread_mutex_init(&s->mutex, NULL);
+    pthread_cond_init(&s->checked, NULL);
     weft_status status = wefti_arena_create(&s->arena);
     if (status >= 0) status = add_folders(s, dir, step);
-    if (status >= 0) status = add_pieces(s, dir);
+    if (status >= 0) status = check_all_there(s);
     if (status >= 0) status = add_readers(s);
     if (status < 0) {
         wefti_failure failure;

@@ -168,15 +168,11 @@ static weft_status capture_slice(wefti_checkpoint_job *job, int64_t k) {
                   all = weft_desc_elems(&t->desc);
     for (int d = 0; d < local.rank; d++) local.shape[d] = source->part.size[d];
     WEFT_TRY(need_block(job));
-    for (int64_t at = 0, count, before; at < all; at += count) {
-        wefti_region slab, own;
+    for (int64_t at = 0, count; at < all; at += count) {
+        wefti_region slab, own; /* in the session's shape and in the file's */
         WEFT_REQUIRE(!atomic_load(&job->cancelled), WEFT_E_STOPPED, "the checkpoint was given up");
-        count = all - at < most ? all - at : most;
-        do { /* a block is a slab in the session's shape and in the file's */
-            before = count;
-            count = wefti_slab(&t->desc, at, count, &own);
-            count = wefti_slab(&local, at, count, &slab);
-        } while (count != before);
+        count =
+            wefti_slab_both(&local, &t->desc, at, all - at < most ? all - at : most, &slab, &own);
         for (int d = 0; d < local.rank; d++) slab.begin[d] += source->part.begin[d];
         WEFT_TRY(copy_part(&source->whole, &source->pieces[0], &slab, &slab, job->block));
         t->crc32c = wefti_crc32c(t->crc32c, job->block, (size_t)(count * size));

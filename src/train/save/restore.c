@@ -181,9 +181,9 @@ static weft_status check_sums(wefti_training *t, const wefti_checkpoint *c, cons
     return status;
 }
 
-/* Collective: all ranks see the checkpoint. */
-static weft_status restore_pieces(wefti_training *t, const wefti_checkpoint *c,
-                                  wefti_failure *out_damage) {
+/* Collective: all ranks see the checkpoint. Each reads its pieces once. */
+static weft_status restore_once(wefti_training *t, const wefti_checkpoint *c,
+                                wefti_failure *out_damage) {
     read_sum *sums;
     char *all = NULL;
     int64_t *offsets = NULL, bytes = t->saving.count * (int64_t)sizeof *sums;
@@ -196,6 +196,31 @@ static weft_status restore_pieces(wefti_training *t, const wefti_checkpoint *c,
     wefti_failure_keep(check_sums(t, c, table), out_damage);
     wefti_free(offsets);
     return WEFT_OK;
+}
+
+/* Collective: whether one of the ranks says yes. */
+static weft_status any_rank(const wefti_training *t, bool own, bool *out) {
+    const int size = weft_world_size(t->ranks.world);
+    const char mine = own;
+    char *all;
+    WEFT_NEW_ARRAY(all, char, size);
+    weft_status status = wefti_agree_records(t->ranks.agreement, &mine, sizeof mine, all);
+    *out = false;
+    for (int r = 0; r < size; r++) *out |= all[r] != 0;
+    wefti_free(all);
+    return status;
+}
+
+/* Collective: all ranks see the checkpoint. After damage they read a sliced one again, and verify
+ * slices then: replicas stand in for damaged ones. */
+static weft_status restore_pieces(wefti_training *t, wefti_checkpoint *c,
+                                  wefti_failure *out_damage) {
+    bool damaged = false;
+    WEFT_TRY(restore_once(t, c, out_damage));
+    WEFT_TRY(any_rank(t, out_damage->status < 0, &damaged));
+    if (!damaged || !wefti_checkpoint_doubt(c)) return WEFT_OK;
+    wefti_failure_keep(WEFT_OK, out_damage);
+    return restore_once(t, c, out_damage);
 }
 
 /* ---- all of it ---- */
@@ -249,20 +274,16 @@ static void note_differences(const wefti_training *t, const wefti_checkpoint *c)
  */
 static weft_status open_everywhere(wefti_training *t, const progress *p, wefti_checkpoint **out,
                                    bool *all_see) {
-    const int size = weft_world_size(t->ranks.world);
-    char own = 1, *sees;
+    bool sees = true, some_do_not = false;
     if (t->ranks.follows) {
         weft_status status =
             wefti_checkpoint_open_unread(t->job->checkpoint.dir, p->step + 1, out, NULL);
         if (status < 0) wefti_error_clear(); /* "no" is an answer */
-        own = status >= 0 && wefti_checkpoint_meta_of(*out)->step == p->step &&
-              wefti_checkpoint_identity(*out) == p->identity;
+        sees = status >= 0 && wefti_checkpoint_meta_of(*out)->step == p->step &&
+               wefti_checkpoint_identity(*out) == p->identity;
     }
-    WEFT_NEW_ARRAY(sees, char, size);
-    weft_status status = wefti_agree_records(t->ranks.agreement, &own, sizeof own, sees);
-    *all_see = true;
-    for (int r = 0; r < size; r++) *all_see &= sees[r] != 0;
-    wefti_free(sees);
+    weft_status status = any_rank(t, !sees, &some_do_not);
+    *all_see = !some_do_not;
     return status;
 }
 
@@ -272,6 +293,7 @@ static weft_status restore_in_world(wefti_training *t, wefti_checkpoint *c, cons
     bool all_see = false;
     wefti_failure_keep(WEFT_OK, &damage);
     weft_status status = open_everywhere(t, p, &mine, &all_see);
+    if (c && !all_see) (void)wefti_checkpoint_doubt(c); /* nobody could read it again */
     if (status >= 0)
         status = all_see ? restore_pieces(t, c ? c : mine, &damage) : restore_whole(t, c, &damage);
     wefti_checkpoint_close(mine);

@@ -225,40 +225,57 @@ typedef struct slice_sum {
     uint32_t unused;
 } slice_sum;
 
-/* Every rank adds the sums of all ranks, and goes on with its step. */
-static weft_status exchange_sums(wefti_training *t) {
-    const int size = weft_world_size(t->ranks.world);
+/* What exchange_sums works with. */
+typedef struct sums {
+    slice_sum *own; /* [tensors]: those that are not 0 */
+    int64_t used;
+    uint32_t *all;    /* [tensors]: of all ranks */
+    int64_t *written; /* [ranks]: bytes */
+} sums;
+
+static weft_status sums_create(const wefti_training *t, const uint32_t *part, sums *s) {
     const int64_t count = t->saving.count;
-    int64_t bytes = 0, total = 0, used = 0, *offsets = NULL, *written;
-    const uint32_t *sums = wefti_checkpoint_sums(t->saving.writing, &bytes);
-    slice_sum *own;
-    uint32_t *all_sums;
-    char *all = NULL;
-    WEFT_NEW_ARRAY(own, slice_sum, count + 1);
+    WEFT_NEW_ARRAY(s->own, slice_sum, count + 1);
+    WEFT_NEW_ARRAY(s->all, uint32_t, count + 1);
+    WEFT_NEW_ARRAY(s->written, int64_t, weft_world_size(t->ranks.world));
     for (int64_t i = 0; i < count; i++)
-        if (sums[i]) own[used++] = (slice_sum){.tensor = i, .sum = sums[i]};
-    written = wefti_calloc((size_t)size, sizeof *written);
-    all_sums = wefti_calloc((size_t)count + 1, sizeof *all_sums);
-    weft_status status = wefti_fail_world(
-        t->ranks.world, written && all_sums
-                            ? WEFT_OK
-                            : WEFT_RAISE(WEFT_E_NOMEM, "no memory to complete a checkpoint"));
-    if (status >= 0)
-        status = wefti_agree_records(t->ranks.agreement, &bytes, sizeof bytes, written);
-    for (int r = 0; r < size && status >= 0; r++) total += written[r];
-    if (status >= 0)
-        status = wefti_agree_gather(t->ranks.agreement, own, used * (int64_t)sizeof *own, &all,
-                                    &offsets);
-    for (int64_t at = 0; status >= 0 && at < offsets[size]; at += (int64_t)sizeof(slice_sum)) {
+        if (part[i]) s->own[s->used++] = (slice_sum){.tensor = i, .sum = part[i]};
+    return WEFT_OK;
+}
+
+static void sums_free(sums *s) {
+    wefti_free(s->own);
+    wefti_free(s->all);
+    wefti_free(s->written);
+}
+
+/* Collective: gathers the sums and the bytes of all ranks. */
+static weft_status gather_sums(wefti_training *t, int64_t bytes, sums *s, int64_t *out_bytes) {
+    const int size = weft_world_size(t->ranks.world);
+    int64_t *offsets = NULL;
+    char *all = NULL;
+    WEFT_TRY(wefti_agree_records(t->ranks.agreement, &bytes, sizeof bytes, s->written));
+    WEFT_TRY(wefti_agree_gather(t->ranks.agreement, s->own, s->used * (int64_t)sizeof *s->own, &all,
+                                &offsets));
+    for (int r = 0; r < size; r++) *out_bytes += s->written[r];
+    for (int64_t at = 0; at < offsets[size]; at += (int64_t)sizeof(slice_sum)) {
         slice_sum part;
         memcpy(&part, all + at, sizeof part);
-        all_sums[part.tensor] ^= part.sum;
+        s->all[part.tensor] ^= part.sum;
     }
-    if (status >= 0) wefti_checkpoint_complete(t->saving.writing, all_sums, total);
     wefti_free(offsets);
-    wefti_free(all_sums);
-    wefti_free(written);
-    wefti_free(own);
+    return WEFT_OK;
+}
+
+/* Every rank adds the sums of all ranks, and goes on with its step. */
+static weft_status exchange_sums(wefti_training *t) {
+    int64_t bytes = 0, total = 0;
+    const uint32_t *part = wefti_checkpoint_sums(t->saving.writing, &bytes);
+    sums s = {0};
+    weft_status status = wefti_fail_world(t->ranks.world, sums_create(t, part, &s));
+    if (status >= 0) status = gather_sums(t, bytes, &s, &total);
+    if (status >= 0) wefti_checkpoint_complete(t->saving.writing, s.all, total);
+    sums_free(&s);
     return status;
 }
 
@@ -300,13 +317,14 @@ weft_status wefti_training_prune_slices(wefti_training *t, bool last) {
 
 /* All ranks have the step. */
 static weft_status commit(wefti_training *t) {
-    weft_status status = end_job(t, true);
-    if (status >= 0) status = wefti_training_report_written(t);
-    if (status >= 0 && wefti_training_prune_slices(t, t->saving.last) < 0 && !t->ranks.follows)
+    WEFT_TRY(end_job(t, true));
+    WEFT_TRY(wefti_training_report_written(t));
+    if (wefti_training_prune_slices(t, t->saving.last) >= 0) return WEFT_OK;
+    if (!t->ranks.follows)
         wefti_training_note(t, "step %lld is written, but: %s", (long long)t->saving.committed_step,
                             weft_error_message());
     wefti_error_clear();
-    return status;
+    return WEFT_OK;
 }
 
 weft_status wefti_training_complete_slices(wefti_training *t) {
