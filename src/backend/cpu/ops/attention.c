@@ -176,7 +176,8 @@ static weft_status common(const weft_node *n, const wefti_prepare *options, int 
     s->q_offset = s->k_total - s->q_total + k->piece_offset;
     k->mask = m ? mask : -1;
     k->position = p ? position : -1;
-    s->by_sample = p && p->rank > 0;
+    /* One number is the position of all samples: kernels need not look it up for each. */
+    s->by_sample = p && weft_desc_elems(p) != 1;
     s->by_row = p && p->rank == 2;
     k->rows = key->shape[0];
     if (m) {
