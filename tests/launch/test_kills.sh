@@ -1,7 +1,8 @@
 #!/bin/sh
 # Ranks of a training are killed (kill -9), or stopped for good (SIGSTOP), one each round, at random instants from the first
 # connection to the last step: each time the job ends, with exit code 75 and the rank's name, all others say who it was, and
-# nothing is left. WEFT_TEST_ROUNDS rounds (8); the seed is printed.
+# nothing is left. WEFT_TEST_ROUNDS rounds (8); the seed is printed. Before them a rank is killed whose connections another
+# rank sees closed before the scheduler learns of the death, and after it: both end with 75.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
 mark=$$ rounds=${WEFT_TEST_ROUNDS:-8} seed=${WEFT_TEST_SEED:-$(date +%s)}
@@ -21,6 +22,49 @@ process_of() {
         tr '\0' '\n' <"$folder/environ" 2>/dev/null | grep -qx "WEFT_LOCAL_RANK=$1" && echo "${folder#/proc/}" && return
     done
 }
+
+# A condition, a minute at most.
+until_true() {
+    for _ in $(seq 600); do
+        eval "$1" && return
+        sleep 0.1
+    done
+    fail "$what: never: $1" err
+}
+sockets() { find "/proc/$1/fd" -lname 'socket:*' 2>/dev/null | wc -l; }
+# in_order CARRIER first|last: rank 0 sees the end of rank 1 before the scheduler does, or after it.
+in_order() {
+    what="$1, rank 0 sees the death $2"
+    round=$1-$2
+    rm -rf logs
+    WEFT_COMM=$1 timeout 90 "$weft" launch -n 2 --heartbeat 30 --grace 60 --logs logs --env KILL_TEST=$mark-$round -- \
+        "$weft" train job.yaml train.steps=1000000 train.eval_every=0 --json >out 2>err &
+    launch=$!
+    until_true 'grep -qs "\"step\": 20," logs/rank-0.log'
+    zero=$(process_of 0) one=$(process_of 1)
+    launcher=$(grep -lzs "^WEFT_COMM=$1\$" /proc/[0-9]*/environ | sed 's|/proc/||; s|/environ||' |
+        while read -r p; do tr '\0' ' ' <"/proc/$p/cmdline" | grep -q "^$weft launch .*KILL_TEST=$mark-$round " && echo "$p"; done | head -n 1)
+    open=$(sockets "$zero")
+    waits=$launcher
+    [ "$2" = first ] || waits=$zero
+    kill -STOP "$waits"
+    kill -KILL "$one"
+    if [ "$2" = first ]; then
+        until_true "[ \$(sockets $zero) -lt $open ]"
+        kill -CONT "$launcher" || fail "$what: the launcher waits no more" err
+    fi # else the launcher wakes rank 0, to end it
+    wait $launch
+    code=$?
+    [ $code = 75 ] || fail "$what: exit code $code" err
+    grep -q "rank 1" err || fail "$what: the launcher does not name rank 1:" err
+    grep -q "rank 1" logs/rank-0.log || fail "$what: rank 0 does not name rank 1:" logs/rank-0.log
+}
+if "$weft" info --quick 2>/dev/null | grep -q '^ *OpenSSL *built in'; then
+    for carrier in mac tls; do
+        in_order $carrier first
+        in_order $carrier last
+    done
+fi
 
 round=0
 while [ $round -lt "$rounds" ]; do
