@@ -7,7 +7,7 @@
  * scheduler's are the ranks', which are open while ranks connect. The process whose number is in
  * HELD-PID-FILE stops itself then (late_connect.c), so that the others wait for it. It goes on when
  * half of COUNT connections were made to such ports, or a minute has passed; if EACH is not 0,
- * when as many were made to each of them but its own, or nine minutes have passed. The stranger
+ * when as many were made to each of them but its own, or five minutes have passed. The stranger
  * ends after COUNT connections or on SIGTERM, and says how many there were in all, to ranks' ports,
  * and at least to each of the ports of ranks that had not stopped. A connection counts when TCP has
  * made it. Several processes call at once, since most of the time goes into waiting for what a port
@@ -42,7 +42,7 @@
 
 enum { PORTS = 64, SLOW = 16, LARGEST = 1 << 20, WAIT_MS = 20, WORKERS = 6 };
 /* Ranks wait 600 s for each other. */
-static const int64_t HOLD_NS = 60000000000, HOLD_LONG_NS = 540000000000;
+static const int64_t HOLD_NS = 60000000000, HOLD_LONG_NS = 300000000000;
 
 typedef struct counts { /* of all workers */
     long count, each;
