@@ -172,6 +172,9 @@ void cli_unmatched(const char *lines);
 /* Calls `handler` at SIGINT, SIGTERM, SIGHUP and SIGPIPE, one at a time. A signal that was ignored
  * when the command started (nohup) stays ignored; SIGINT and SIGTERM only with `keep_ignored`. */
 void cli_catch_signals(void (*handler)(int), bool keep_ignored);
+/* For such a handler: an output whose reader has taken nothing for a second goes to /dev/null from
+ * now on. The write that waits for this reader ends with EINTR, and no further one waits. */
+void cli_drop_stuck_output(void);
 
 void cli_show_keys(void); /* the keys of a job file, in Markdown */
 

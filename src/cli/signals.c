@@ -1,7 +1,11 @@
 /* Signals that ask the command to stop. */
 #include "cli.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <unistd.h>
 
 void cli_catch_signals(void (*handler)(int), bool keep_ignored) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
@@ -15,4 +19,18 @@ void cli_catch_signals(void (*handler)(int), bool keep_ignored) {
             continue;
         (void)sigaction(numbers[i], &action, NULL);
     }
+}
+
+void cli_drop_stuck_output(void) {
+    enum { PATIENCE_MS = 1000 };
+    static const int outputs[] = {STDOUT_FILENO, STDERR_FILENO};
+    int before = errno;
+    for (int i = 0; i < 2; i++) {
+        struct pollfd output = {.fd = outputs[i], .events = POLLOUT};
+        if (poll(&output, 1, PATIENCE_MS) != 0) continue;
+        int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        if (nowhere >= 0) (void)dup2(nowhere, outputs[i]);
+        if (nowhere >= 0) (void)close(nowhere);
+    }
+    errno = before;
 }

@@ -51,6 +51,7 @@ static void on_signal(int number) {
     if (!stop_signal) {
         (void)clock_gettime(CLOCK_MONOTONIC, &asked);
         stop_signal = number;
+        cli_drop_stuck_output();
         ssize_t ignored = is_quiet ? 0 : write(STDERR_FILENO, text, sizeof text - 1);
         (void)ignored;
     } else if (number != SIGPIPE && !is_same_request()) {

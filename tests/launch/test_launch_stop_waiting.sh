@@ -1,7 +1,7 @@
 #!/bin/sh
 # One request to stop ends a rank wherever it waits: for a rank that never answers, in shared memory, in messages between
-# processes and between hosts, however long it has waited before; for ranks that have not come; for a scheduler that is not there. The other rank is stopped
-# (SIGSTOP), and the limits of heartbeats and waits are far away, so nothing else could end the wait.
+# processes and between hosts, however long it has waited before; for ranks that have not come; for a scheduler that is not
+# there; for the reader of its output. It ends a scheduler, and a launcher too. The other rank is stopped (SIGSTOP), and the limits of heartbeats and waits are far away, so nothing else could end the wait.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
 TMPDIR=$work/tmp HOME=$work
@@ -125,4 +125,32 @@ ends 'missing ranks' listens \
     env WEFT_RANK=0 WEFT_SIZE=2 WEFT_SCHEDULER=127.0.0.1:$port WEFT_SECRET_FILE="$work/secret" "$weft" train job.yaml
 ends 'no scheduler' calls \
     env WEFT_RANK=1 WEFT_SIZE=2 WEFT_SCHEDULER=127.0.0.1:$port WEFT_SECRET_FILE="$work/secret" "$weft" train job.yaml
+ends 'a scheduler' listens \
+    env MS_ROLE=MS_SCHED MS_WORKER_NUM=2 MS_SCHED_HOST=127.0.0.1 MS_SCHED_PORT=$port "$weft" train job.yaml
+ends 'a launcher whose other host has not come' listens \
+    "$weft" launch --hosts 2 --host-rank 0 -n 1 --no-logs --scheduler 127.0.0.1:$port -- "$weft" train job.yaml
+
+# The reader of the output is there, and reads nothing.
+mkfifo unread
+unread() { # WORDS...
+    place="output that is not read: $1"
+    shift
+    sleep 600 <unread &
+    reader=$!
+    "$@" >unread 2>launch.err &
+    launch=$!
+    # shellcheck disable=SC2016
+    until_true 'cat /proc/$launch/task/*/wchan 2>/dev/null | grep -q pipe_write' $reader
+    kill -TERM $launch
+    asked=$(date +%s)
+    # shellcheck disable=SC2016
+    until_true '! kill -0 $launch 2>/dev/null' $reader
+    wait $launch
+    code=$?
+    kill $reader
+    [ $code = 143 ] || fail "$place: exit $code, not 143" launch.err
+    [ $(($(date +%s) - asked)) -lt 15 ] || fail "$place: ended $(($(date +%s) - asked)) s after the request"
+}
+unread 'a run' "$weft" train job.yaml train.steps=100000000 --json
+unread 'a launcher' "$weft" launch -n 2 --no-logs -- "$weft" train job.yaml train.steps=100000000 --json
 exit $failed

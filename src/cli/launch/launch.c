@@ -144,6 +144,7 @@ static void on_signal(int number) {
     if (number == SIGPIPE && stop_count > 0) return;
     stop_signal = number == SIGPIPE ? SIGTERM : number;
     if (stop_count++ > 0) return;
+    cli_drop_stuck_output();
     ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
     (void)ignored;
 }
