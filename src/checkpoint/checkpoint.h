@@ -107,6 +107,8 @@ typedef enum wefti_checkpoint_duty {
 
 /* A sliced step: every rank writes what it has into a directory of its own, DIR/rank_R. */
 
+enum { WEFTI_CHECKPOINT_SLICES_MOST = 1 << 16 }; /* regions of one tensor */
+
 /* A region of a tensor, which some ranks write. The regions of a tensor cover it, each element
  * once. */
 typedef struct wefti_checkpoint_slice {

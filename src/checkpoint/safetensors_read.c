@@ -65,6 +65,14 @@ int64_t wefti_safetensors_number(const wefti_safetensors_pair *pairs, int64_t co
     return -1;
 }
 
+weft_status wefti_safetensors_check_known(const char *path, const wefti_safetensors_entry *entry) {
+    WEFT_REQUIRE(entry->desc.rank >= 0, WEFT_E_NO_IMPL,
+                 "%s: tensor \"%.200s\" of %s has an element type or so many dimensions that weft "
+                 "cannot write it",
+                 path, entry->name, entry->dtype);
+    return WEFT_OK;
+}
+
 static int compare_names(const void *a, const void *b) {
     return strcmp(((const wefti_safetensors_entry *)a)->name,
                   ((const wefti_safetensors_entry *)b)->name);
@@ -82,7 +90,7 @@ const wefti_safetensors_entry *wefti_safetensors_find(const wefti_safetensors *f
 typedef struct file_dtype {
     const char *name;
     int bits;
-    weft_dtype dtype; /* WEFT_DTYPES: not supported here */
+    weft_dtype dtype; /* WEFT_DTYPES: weft has no such type (wefti_safetensors_check_known) */
 } file_dtype;
 
 static const file_dtype dtypes[] = {
