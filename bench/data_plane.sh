@@ -4,9 +4,10 @@
 #
 #   bench/data_plane.sh [BUILD FOLDER [TURNS [SECONDS OF EACH MEASUREMENT]]]
 #
-# With 3 turns of 1 s it takes about a minute and a half. Prints each turn, then the medians with their ratios: rates of messages
-# of 4 MiB to iperf3's, and times of an all-reduce of 8 bytes (a message each way at once) to UCX's over TCP. A ratio that misses its bound is marked. LINKS in the
-# environment ("bare", "limited") chooses links.
+# With 3 turns of 1 s it takes about a minute and a half. Prints each turn, then the medians with their ratios: rates of
+# messages of 4 MiB to iperf3's, and times of an all-reduce of 8 bytes (a message each way at once) to UCX's over TCP. A
+# ratio that misses its bound is marked. The last two are bench/tls_pair: TCP and TLS with nothing else, which bound the
+# carriers. LINKS in the environment ("bare", "limited") chooses links.
 set -eu
 build=${1:-build}
 turns=${2:-3}
@@ -22,7 +23,7 @@ if [ "$(id -u)" != 0 ] || ! ip netns list >/dev/null 2>&1; then
     echo "SKIP: needs root and network namespaces (iproute2)" >&2
     exit 77
 fi
-[ -x "$rounds" ] || { echo "no $rounds; build it with: cmake --build $build --target bench_rounds" >&2; exit 1; }
+[ -x "$rounds" ] || { echo "no $rounds; build it with: cmake --build $build --target bench_rounds bench_tls_pair" >&2; exit 1; }
 a=weft-a-$$ b=weft-b-$$
 server=
 folder=$(mktemp -d)
@@ -66,6 +67,12 @@ row() {
     [ "$carrier" = ucx ] && tcp=tcp || tcp=
     UCX_TLS=$tcp "$rounds" --by "$carrier" --hosts "$a:veth0,$b:veth0" --bytes "$1" "$1" --seconds "$seconds" --only "$3"
 }
+# pair [plain]: microseconds of an exchange of 64 bytes by bench/tls_pair, so by OpenSSL, or by TCP, and nothing else
+pair() {
+    ip netns exec "$b" "$build/bench/tls_pair" listen 10.99.0.2 7711 "$@" >/dev/null &
+    ip netns exec "$a" "$build/bench/tls_pair" connect 10.99.0.2 7711 "$@"
+    wait $!
+}
 for link in $links; do
     lay "$link"
     turn=0
@@ -76,6 +83,10 @@ for link in $links; do
             [ "$link" = limited ] ||
                 echo "$link latency $carrier $(row 8 $carrier all_reduce | awk '$1 == 8 {print $4}')"
         done
+        if [ "$link" = bare ] && [ -x "$build/bench/tls_pair" ]; then
+            echo "bare latency tcp-alone $(pair plain)"
+            echo "bare latency tls-alone $(pair)"
+        fi
         turn=$((turn + 1))
     done
 done | tee "$folder/all"
@@ -104,4 +115,6 @@ END {
     say("bare, ucx", "bare rate ucx", "bare rate iperf3", 0, 0)
     say("latency, mac", "bare latency mac", "bare latency ucx", 0, 1.3)
     say("latency, tls", "bare latency tls", "bare latency ucx", 0, 1.3)
+    say("latency, TCP alone", "bare latency tcp-alone", "bare latency ucx", 0, 0)
+    say("latency, TLS alone", "bare latency tls-alone", "bare latency ucx", 0, 0)
 }' "$folder/all"

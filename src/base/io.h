@@ -52,4 +52,14 @@ weft_status wefti_dir_numbers(const char *path, wefti_name_number *number_of, co
                               int64_t **out, int64_t *out_count) WEFT_CHECKED;
 void wefti_sort_numbers(int64_t *numbers, int64_t count); /* ascending */
 
+/* Little-endian numbers of files and messages: the lowest `bytes` bytes of `x`, 8 at most. */
+static inline void wefti_put_number(unsigned char *at, uint64_t x, int bytes) {
+    for (int i = 0; i < bytes; i++) at[i] = (unsigned char)(x >> 8 * i);
+}
+static inline uint64_t wefti_get_number(const unsigned char *at, int bytes) {
+    uint64_t x = 0;
+    for (int i = 0; i < bytes; i++) x |= (uint64_t)at[i] << 8 * i;
+    return x;
+}
+
 #endif

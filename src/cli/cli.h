@@ -1,9 +1,14 @@
 /* The frame of the `weft` command: a table of verbs, and for each verb a table of options. Parsing
  * and help texts come from these tables. The command uses the public interface only.
  *
- * Exit codes: 0 done, 1 failed for good, 2 wrong usage, 75 (EX_TEMPFAIL) worth trying again, as
- * another process, host or the scheduler was lost, 128 + N stopped by signal N (129, 130, 141,
- * 143). `weft launch` ends with the exit code of the failed rank, 75 if a signal killed it. */
+ * Exit codes:
+ * - 0: done.
+ * - 1: failed for good.
+ * - 2: wrong usage.
+ * - 75 (EX_TEMPFAIL): worth trying again. A process, a host or the scheduler was lost or late.
+ * - 128 + N: stopped by signal N (129, 130, 141, 143).
+ *
+ * `weft launch` ends with the exit code of the failed rank, or with 75 if a signal killed it. */
 #ifndef WEFT_CLI_H
 #define WEFT_CLI_H
 
@@ -40,7 +45,7 @@ void cli_texts_free(cli_texts *texts);
 /* One option. `offset` is the place of its value in the verb's own struct; min and max bound
  * numbers. */
 typedef struct cli_option {
-    const char *name, *placeholder; /* "tokens", "N" for --tokens N; no placeholder for flags */
+    const char *name, *argument; /* "tokens", "N" for --tokens N; argument is NULL for flags */
     cli_kind kind;
     size_t offset;
     double min, max;

@@ -20,10 +20,9 @@ int cli_usage(const cli_verb *verb, const char *format, ...) {
 }
 
 /* An option with its help, which begins in column 26 or behind a longer name. */
-static void show_option(const char *name, const char *placeholder, const char *help) {
+static void show_option(const char *name, const char *argument, const char *help) {
     char left[64];
-    snprintf(left, sizeof left, "  --%s%s%s", name, placeholder ? " " : "",
-             placeholder ? placeholder : "");
+    snprintf(left, sizeof left, "  --%s%s%s", name, argument ? " " : "", argument ? argument : "");
     cli_say(stdout, "%-24s ", left);
     cli_say_wrapped(stdout, strlen(left) < 24 ? 25 : (int)strlen(left) + 1, 25, help);
 }
@@ -36,7 +35,7 @@ static void show_help(const cli_verb *verb) {
     cli_say_wrapped(stdout, 12, 12, verb->usage);
     cli_say(stdout, "\noptions:\n");
     for (const cli_option *o = verb->options; o->name; o++)
-        show_option(o->name, o->placeholder, o->help);
+        show_option(o->name, o->argument, o->help);
     show_option("help", NULL, "show this text");
     if (verb->notes) {
         cli_say(stdout, "\n");
@@ -88,7 +87,7 @@ static int store(const cli_verb *verb, const cli_option *o, const char *text, vo
     case CLI_TEXT:
         if (!*text)
             return cli_usage(verb, "--%s is empty; it takes a value: --%s %s", o->name, o->name,
-                             o->placeholder);
+                             o->argument);
         memcpy(at, &text, sizeof text);
         return 0;
     case CLI_PROSE:
@@ -145,8 +144,8 @@ bool cli_parse(const cli_verb *verb, int count, char **words, void *values, int 
             else if (o->kind == CLI_FLAG && equals)
                 *out_exit = cli_usage(verb, "--%s takes no value", o->name);
             else if (o->kind != CLI_FLAG && !equals && i + 1 == count)
-                *out_exit = cli_usage(verb, "--%s needs a value: --%s %s", o->name, o->name,
-                                      o->placeholder);
+                *out_exit =
+                    cli_usage(verb, "--%s needs a value: --%s %s", o->name, o->name, o->argument);
             else {
                 if (o->kind != CLI_FLAG) value = equals ? equals + 1 : words[++i];
                 *out_exit = store(verb, o, value, values);

@@ -1,5 +1,5 @@
 /* Attention forward and backward against double-precision loops: strides, grouped heads, causal
- * offsets, masks, dropout, decoding, odd sizes. */
+ * offsets, positions of samples, rows of a cache, masks, dropout, decoding, odd sizes. */
 #include "base/philox.h"
 #include "kernels_support.h"
 #include "sanitized.h"
@@ -9,8 +9,9 @@ typedef struct attention_case {
     wefti_attention_backward_args b;
     operand q, k, v, o, d_o, dq, dk, dv, mask, lse;
     double *ref_o, *ref_lse, *ref_dq, *ref_dk, *ref_dv;
-    bool tiles; /* the kernels that ran last multiply bf16 tiles */
-    float late; /* test_late_maximum: its score */
+    bool forward; /* the forward pass only */
+    bool tiles;   /* the kernels that ran last multiply bf16 tiles */
+    float late;   /* test_late_maximum: its score */
 } attention_case;
 
 /* Elements of a strided [b, t, h, d] operand with gaps, its strides set to one of three layouts. */
@@ -34,10 +35,20 @@ static int64_t at(wefti_attention_strides s, int64_t b, int64_t t, int64_t h, in
     return b * s.batch + t * s.seq + h * s.head + c;
 }
 
+/* The row of k and v that sample b reads, and the position of its query 0. */
+static int64_t row_of(const wefti_attention_shape *s, int64_t b) {
+    return s->by_row ? s->positions[2 * b] : b;
+}
+static int64_t offset_of(const wefti_attention_shape *s, int64_t b) {
+    if (!s->by_sample) return s->q_offset;
+    return s->q_offset + s->positions[s->by_row ? 2 * b + 1 : b];
+}
+
 static double mask_value(const attention_case *c, int64_t b, int64_t h, int64_t i, int64_t j) {
     const wefti_attention_shape *s = &c->f.shape;
-    if (s->causal && j > i + s->q_offset) return -INFINITY;
-    if (s->window && j <= i + s->q_offset - s->window) return -INFINITY;
+    const int64_t last = i + offset_of(s, b);
+    if (s->causal && j > last) return -INFINITY;
+    if (s->window && j <= last - s->window) return -INFINITY;
     if (!s->mask.data) return 0.0;
     double m = get(c->mask, b * s->mask_batch + h * s->mask_head + i * s->mask_row + j);
     if (s->mask.dtype == WEFT_BOOL) return m != 0.0 ? 0.0 : -INFINITY;
@@ -67,9 +78,10 @@ static UNSANITIZED void reference_head(attention_case *c, int64_t b, int64_t h) 
     int64_t d = s->dim, tk = s->k_len, kv = h / (s->q_heads / s->kv_heads);
     double *p = calloc((size_t)tk + 1, sizeof *p), *dp = calloc((size_t)tk + 1, sizeof *dp);
     double *qs = rows_of(&c->q, c->f.q_strides, b, s->q_len, h, d),
-           *gs = rows_of(&c->d_o, c->b.do_strides, b, s->q_len, h, d),
-           *k = rows_of(&c->k, c->f.k_strides, b, tk, kv, d),
-           *v = rows_of(&c->v, c->f.v_strides, b, tk, kv, d);
+           *gs = c->forward ? calloc((size_t)(s->q_len * d) + 1, sizeof *gs)
+                            : rows_of(&c->d_o, c->b.do_strides, b, s->q_len, h, d),
+           *k = rows_of(&c->k, c->f.k_strides, row_of(s, b), tk, kv, d),
+           *v = rows_of(&c->v, c->f.v_strides, row_of(s, b), tk, kv, d);
     for (int64_t i = 0; i < s->q_len; i++) {
         const double *q = qs + i * d, *g = gs + i * d;
         double max = -INFINITY, sum = 0.0, delta = 0.0;
@@ -137,6 +149,7 @@ static void run(const wefti_kernels *k, wefti_pool *pool, void *context) {
     attention_case *c = context;
     c->tiles = !strcmp(k->isa, "amx");
     k->attention(pool, &c->f);
+    if (c->forward) return;
     share_lse_anew(c);
     k->attention_backward(pool, &c->b);
 }
@@ -166,11 +179,12 @@ static void check(void *context) {
                 for (int64_t e = 0; e < d; e++) {
                     check_close(c->o, at(c->f.o_strides, b, i, h, e), c->ref_o[row * d + e],
                                 o_margin, "o");
+                    if (c->forward) continue;
                     check_close(c->dq, at(c->b.dq_strides, b, i, h, e), c->ref_dq[row * d + e],
                                 1e-4 + coarse + sum_margin, "dq");
                 }
             }
-    for (int64_t b = 0; b < s->batch; b++)
+    for (int64_t b = 0; b < s->batch && !c->forward; b++)
         for (int64_t j = 0; j < s->k_len; j++)
             for (int64_t h = 0; h < s->kv_heads; h++)
                 for (int64_t e = 0; e < d; e++) {
@@ -191,12 +205,62 @@ static void hide_rows(attention_case *c, int64_t k_len) {
     }
 }
 
+static void backward_operands(attention_case *c, weft_dtype t, bool plain) {
+    const wefti_attention_shape *s = &c->f.shape;
+    const int64_t q_len = s->q_len, k_len = s->k_len, dim = s->dim;
+    c->b.shape = *s;
+    c->b.q = in(c->q);
+    c->b.k = in(c->k);
+    c->b.v = in(c->v);
+    c->b.o = in(c->o);
+    c->b.q_strides = c->f.q_strides;
+    c->b.k_strides = c->f.k_strides;
+    c->b.v_strides = c->f.v_strides;
+    c->b.o_strides = c->f.o_strides;
+    c->b.lse = f32(c->lse);
+    c->d_o =
+        operand_random(INPUT, plain ? t : random_type(),
+                       layout(&c->b.do_strides, s->batch, q_len, s->q_heads, dim), -1.0f, 1.0f);
+    c->b.d_o = in(c->d_o);
+    c->b.shape.bf16 &= c->d_o.dtype == WEFT_BF16;
+    c->dq = operand_new(OUTPUT, random_type(),
+                        layout(&c->b.dq_strides, s->batch, q_len, s->q_heads, dim));
+    c->dk = operand_new(OUTPUT, random_type(),
+                        layout(&c->b.dk_strides, s->batch, k_len, s->kv_heads, dim));
+    c->dv = operand_new(OUTPUT, random_type(),
+                        layout(&c->b.dv_strides, s->batch, k_len, s->kv_heads, dim));
+    c->b.dq = out(c->dq);
+    c->b.dk = out(c->dk);
+    c->b.dv = out(c->dv);
+    c->b.workspace = scratch(wefti_attention_backward_workspace_bytes(&c->b.shape, THREADS));
+}
+
+/* Positions of queries: one for all samples, one for each, or each with its row of k and v. */
+typedef enum positions { OF_ALL, BY_SAMPLE, BY_ROW } positions;
+
+/* Positions from some before the first key to some behind the last one. Returns the samples of k
+ * and v. */
+static int64_t place_samples(wefti_attention_shape *s, positions by) {
+    const int64_t numbers = by == BY_ROW ? 2 : 1, rows = by == BY_ROW ? random_int(1, 6) : s->batch;
+    s->by_sample = by != OF_ALL;
+    s->by_row = by == BY_ROW;
+    if (!s->by_sample) return rows;
+    s->q_offset = random_int(-2, 2);
+    int32_t *to = buffer_new(INPUT, numbers * s->batch, sizeof *to);
+    for (int64_t b = 0; b < s->batch; b++) {
+        if (s->by_row) to[2 * b] = (int32_t)random_int(0, rows - 1);
+        to[numbers * b + numbers - 1] = (int32_t)random_int(-3, s->k_len + 3);
+    }
+    s->positions = to;
+    return rows;
+}
+
 /* `plain`: operands for kernels on bf16 tiles: all bf16, without mask and dropout. */
 static void one_case(int64_t q_len, int64_t k_len, int64_t dim, bool causal, bool plain,
-                     int64_t window) {
-    attention_case c = {0};
+                     int64_t window, positions by) {
+    attention_case c = {.forward = by != OF_ALL};
     wefti_attention_shape *s = &c.f.shape;
-    s->batch = random_int(1, 2);
+    s->batch = by == OF_ALL ? random_int(1, 2) : random_int(1, 5);
     s->kv_heads = random_int(1, 2);
     s->q_heads = s->kv_heads * random_int(1, 3);
     s->q_len = q_len;
@@ -206,9 +270,10 @@ static void one_case(int64_t q_len, int64_t k_len, int64_t dim, bool causal, boo
     s->causal = causal;
     s->q_offset = random_int(0, 3) ? k_len - q_len : random_int(-5, 10);
     s->window = causal ? window : 0;
+    const int64_t rows = place_samples(s, by);
     int64_t nq = layout(&c.f.q_strides, s->batch, q_len, s->q_heads, dim);
-    int64_t nk = layout(&c.f.k_strides, s->batch, k_len, s->kv_heads, dim);
-    int64_t nv = layout(&c.f.v_strides, s->batch, k_len, s->kv_heads, dim);
+    int64_t nk = layout(&c.f.k_strides, rows, k_len, s->kv_heads, dim);
+    int64_t nv = layout(&c.f.v_strides, rows, k_len, s->kv_heads, dim);
     int64_t no = layout(&c.f.o_strides, s->batch, q_len, s->q_heads, dim);
     weft_dtype t = plain ? WEFT_BF16 : random_type();
     c.q = operand_random(INPUT, t, nq, -1.5f, 1.5f);
@@ -245,30 +310,7 @@ static void one_case(int64_t q_len, int64_t k_len, int64_t dim, bool causal, boo
     c.f.lse = f32(c.lse);
     s->bf16 = t == WEFT_BF16 && c.v.dtype == t && c.o.dtype == t;
     c.f.workspace = scratch(wefti_attention_workspace_bytes(s, THREADS));
-    c.b.shape = *s;
-    c.b.q = in(c.q);
-    c.b.k = in(c.k);
-    c.b.v = in(c.v);
-    c.b.o = in(c.o);
-    c.b.q_strides = c.f.q_strides;
-    c.b.k_strides = c.f.k_strides;
-    c.b.v_strides = c.f.v_strides;
-    c.b.o_strides = c.f.o_strides;
-    c.b.lse = f32(c.lse);
-    c.d_o = operand_random(INPUT, plain ? t : random_type(),
-                           layout(&c.b.do_strides, s->batch, q_len, s->q_heads, dim), -1.0f, 1.0f);
-    c.b.d_o = in(c.d_o);
-    c.b.shape.bf16 &= c.d_o.dtype == WEFT_BF16;
-    c.dq = operand_new(OUTPUT, random_type(),
-                       layout(&c.b.dq_strides, s->batch, q_len, s->q_heads, dim));
-    c.dk = operand_new(OUTPUT, random_type(),
-                       layout(&c.b.dk_strides, s->batch, k_len, s->kv_heads, dim));
-    c.dv = operand_new(OUTPUT, random_type(),
-                       layout(&c.b.dv_strides, s->batch, k_len, s->kv_heads, dim));
-    c.b.dq = out(c.dq);
-    c.b.dk = out(c.dk);
-    c.b.dv = out(c.dv);
-    c.b.workspace = scratch(wefti_attention_backward_workspace_bytes(&c.b.shape, THREADS));
+    if (!c.forward) backward_operands(&c, t, plain);
     reference(&c);
     run_case(run, check, &c);
     free(c.ref_o);
@@ -286,14 +328,14 @@ static void test_fixed_sizes(void **state) {
                                        {70, 129, 128}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int causal = 0; causal < 2; causal++)
-            one_case(sizes[i][0], sizes[i][1], sizes[i][2], causal, false, 0);
+            one_case(sizes[i][0], sizes[i][1], sizes[i][2], causal, false, 0, OF_ALL);
 }
 
 static void test_random_sizes(void **state) {
     (void)state;
     for (int round = 0; round < (SANITIZED ? 20 : 60); round++)
         one_case(random_int(1, 150), random_int(1, 150), random_int(1, 80), random_bool(), false,
-                 random_bool() ? 0 : random_int(1, 170));
+                 random_bool() ? 0 : random_int(1, 170), OF_ALL);
 }
 
 /* Windows within a tile of keys and over some of them, of more keys than tiles hold. */
@@ -302,7 +344,20 @@ static void test_windows(void **state) {
     for (int round = 0; round < (SANITIZED ? 6 : 20); round++) {
         int64_t keys = random_int(200, 400);
         one_case(random_bool() ? keys : random_int(1, 150), keys, random_int(1, 40), true, false,
-                 random_bool() ? random_int(1, 9) : random_int(1, keys + 20));
+                 random_bool() ? random_int(1, 9) : random_int(1, keys + 20), OF_ALL);
+    }
+}
+
+/* Samples at positions of their own, alone and with rows of a cache: few queries (decoding), pieces
+ * of prompts, and operands that tiles would take if all samples had one position. */
+static void test_positions(void **state) {
+    (void)state;
+    for (int round = 0; round < (SANITIZED ? 12 : 40); round++) {
+        const bool plain = random_int(0, 3) == 0;
+        const int64_t keys = random_int(1, 200);
+        one_case(random_int(1, random_bool() ? 3 : 140), keys,
+                 plain ? 32 * random_int(1, 2) : random_int(1, 70), true, plain,
+                 random_bool() ? 0 : random_int(1, keys + 9), random_bool() ? BY_SAMPLE : BY_ROW);
     }
 }
 
@@ -313,10 +368,10 @@ static void test_bf16(void **state) {
                                        {5, 600}, {600, 513}, {100, 1030}, {256, 256}, {10, 0}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int causal = 0; causal < 2; causal++)
-            one_case(sizes[i][0], sizes[i][1], 64, causal, true, 0);
+            one_case(sizes[i][0], sizes[i][1], 64, causal, true, 0, OF_ALL);
     for (int round = 0; round < (SANITIZED ? 8 : 24); round++)
         one_case(random_int(4, 150), random_int(1, 150), 32 * random_int(1, 4), random_bool(), true,
-                 0);
+                 0, OF_ALL);
 }
 
 static void run_forward(const wefti_kernels *k, wefti_pool *pool, void *context) {
@@ -395,6 +450,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scratch),      cmocka_unit_test(test_fixed_sizes),
         cmocka_unit_test(test_random_sizes), cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_bf16),         cmocka_unit_test(test_late_maximum)};
+        cmocka_unit_test(test_positions),    cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_late_maximum)};
     return cmocka_run_group_tests(tests, setup, support_teardown);
 }

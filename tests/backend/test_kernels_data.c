@@ -101,8 +101,7 @@ static void check_rope(void *context) {
             for (int64_t h = 0; h < a->heads; h++) {
                 int64_t x = b * a->x_strides[0] + t * a->x_strides[1] + h * a->x_strides[2];
                 int64_t y = b * a->y_strides[0] + t * a->y_strides[1] + h * a->y_strides[2];
-                double position =
-                    (double)(a->offset + t + (a->batch_offset ? a->batch_offset[b] : 0));
+                double position = (double)(a->offset + t);
                 for (int64_t i = 0; i < a->dim; i++) {
                     double want = get(c->x, x + i);
                     if (i < a->rotary) {
@@ -121,6 +120,17 @@ static void check_rope(void *context) {
                 }
             }
 }
+/* cos and sin, [positions, rotary / 2] each. */
+static void fill_table(int64_t first, int64_t positions, int64_t rotary, double theta,
+                       const weft_rope_scaling *scaling, float *cos_out, float *sin_out) {
+    double frequencies[64];
+    const int64_t half = rotary / 2;
+    assert_in_range(half, 1, 64);
+    wefti_rope_frequencies(rotary, theta, scaling, frequencies);
+    for (int64_t p = 0; p < positions; p++)
+        wefti_rope_row(first + p, half, frequencies, cos_out + p * half, sin_out + p * half);
+}
+
 static void test_rope(void **state) {
     (void)state;
     for (int round = 0; round < 30; round++) {
@@ -130,13 +140,10 @@ static void test_rope(void **state) {
         int64_t rotary = random_bool() ? d : 2 * random_int(1, d / 2);
         operand cos_table = operand_new(INPUT, WEFT_F32, 64 * rotary / 2);
         operand sin_table = operand_new(INPUT, WEFT_F32, 64 * rotary / 2);
-        wefti_rope_table(0, 64, rotary, 10000.0, &(weft_rope_scaling){0}, f32(cos_table),
-                         f32(sin_table));
+        fill_table(0, 64, rotary, 10000.0, &(weft_rope_scaling){0}, f32(cos_table), f32(sin_table));
         c.x = operand_random(INPUT, random_type(), b * t * h * d, -1.0f, 1.0f);
         c.y = operand_new(OUTPUT, random_type(), b * t * h * d);
         c.z = operand_new(OUTPUT, c.x.dtype, b * t * h * d);
-        int64_t *offsets = buffer_new(INPUT, b, sizeof *offsets);
-        for (int64_t i = 0; i < b; i++) offsets[i] = random_int(0, 20);
         c.f = (wefti_rope_args){.x = in(c.x),
                                 .y = out(c.y),
                                 .batch = b,
@@ -149,7 +156,6 @@ static void test_rope(void **state) {
                                 .cos = f32(cos_table),
                                 .sin = f32(sin_table),
                                 .offset = random_int(0, 20),
-                                .batch_offset = random_bool() ? offsets : NULL,
                                 .interleaved = random_bool()};
         c.b = c.f;
         c.b.x = in(c.y);
@@ -171,8 +177,8 @@ static void test_rope_scaling(void **state) {
                                  .original_context = 8192},
                       linear = {.factor = 4.0}, none = {0};
     float c[2 * 64], s[2 * 64], plain_c[2 * 64], plain_s[2 * 64];
-    wefti_rope_table(0, 2, 128, 500000.0, &none, plain_c, plain_s);
-    wefti_rope_table(0, 2, 128, 500000.0, &scaling, c, s);
+    fill_table(0, 2, 128, 500000.0, &none, plain_c, plain_s);
+    fill_table(0, 2, 128, 500000.0, &scaling, c, s);
     assert_true(s[64] == plain_s[64]);
     assert_true(fabsf(s[127] - plain_s[127] / 8.0f) < 1e-12f);
     assert_true(s[64 + 30] < plain_s[64 + 30] &&
@@ -182,12 +188,12 @@ static void test_rope_scaling(void **state) {
     weft_rope_scaling yarn = {
         .factor = 4.0, .original_context = 32768, .beta_fast = 32.0, .beta_slow = 1.0};
     float before[64], after[64];
-    wefti_rope_table(1, 1, 128, 1e6, &none, c, before);
-    wefti_rope_table(1, 1, 128, 1e6, &yarn, c, after);
+    fill_table(1, 1, 128, 1e6, &none, c, before);
+    fill_table(1, 1, 128, 1e6, &yarn, c, after);
     assert_true(after[23] == before[23] && after[24] < before[24]);
     assert_true(after[39] > before[39] / 4.0f && fabsf(after[40] - before[40] / 4.0f) < 1e-8f);
     /* Divided frequencies are divided positions. */
-    wefti_rope_table(4, 1, 128, 500000.0, &linear, c, s);
+    fill_table(4, 1, 128, 500000.0, &linear, c, s);
     assert_memory_equal(c, plain_c + 64, 64 * sizeof *c);
     assert_memory_equal(s, plain_s + 64, 64 * sizeof *s);
 }

@@ -54,6 +54,16 @@ cat >rows.json <<'END'
  {"id": "odd", "category": "dense", "status": "ok", "source": "test", "gpu": "A100-80GB SXM", "tp": 2}]
 END
 runs '"rows": 1, "compared": 1, "slower": 0, "not_fitting": 0, "not_found": 0' planner "$WEFT_BIN" published rows.json
+if "$WEFT_BIN" info | grep -q '^ *OpenSSL *built in'; then
+    port=$((20000 + $$ % 10000))
+    for what in plain ''; do
+        # shellcheck disable=SC2086
+        "$bench/tls_pair" listen 127.0.0.1 $port $what >/dev/null &
+        # shellcheck disable=SC2086
+        runs '^[0-9.]*$' tls_pair connect 127.0.0.1 $port $what
+        wait
+    done
+fi
 if "$WEFT_BIN" info | grep -q '^ *UCX *built in'; then
     runs '^ *8 ' rounds --ranks 2 --bytes 8 16 --seconds 0.02
 fi

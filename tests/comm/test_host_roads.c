@@ -5,6 +5,7 @@
 
 #include "comm/host/intranode.h"
 #include "comm/p2p/p2p.h"
+#include "no_messages.h"
 #pragma GCC diagnostic ignored "-Wunused-function" /* not all of it is needed here */
 #include "processes.h"
 #include "rounds_cases.h"
@@ -18,29 +19,6 @@ enum { SCRIPTS = 6, BROKEN = 4, KILLED = 4, TURNS = 3 };
 enum { SCRIPTS = 40, BROKEN = 12, KILLED = 8, TURNS = 20 };
 #endif
 enum { MOST_BYTES = 8 << 20 };
-
-/* --- a transport between hosts that nobody may use --- */
-
-static weft_status no_send(void *context, int peer, uint64_t tag, const void *data, size_t bytes,
-                           void *request) {
-    (void)context, (void)tag, (void)data, (void)bytes, (void)request;
-    WEFT_FAIL(WEFT_E_BUG, "a message to rank %d leaves the host", peer);
-}
-static weft_status no_receive(void *context, int peer, uint64_t tag, void *data, size_t bytes,
-                              void *request) {
-    return no_send(context, peer, tag, data, bytes, request);
-}
-static weft_status no_test(void *context, void *request, size_t *bytes) {
-    (void)bytes;
-    return no_send(context, -1, 0, NULL, 0, request);
-}
-static void no_cancel(void *context, void *request) {
-    (void)context, (void)request;
-}
-static weft_status no_exchange(void *context, const void *mine, size_t bytes, void *all) {
-    (void)mine, (void)bytes;
-    return no_send(context, -1, 0, NULL, 0, all);
-}
 
 /* --- worlds --- */
 
@@ -58,16 +36,8 @@ static weft_status join_one_host(roads_world *w, int32_t rank, weft_transport *o
     static seat_at_meeting port;
     port = (seat_at_meeting){&w->p.meeting, rank, 0};
     wefti_exchange exchange = {&port, swap_cards};
-    weft_transport nobody = {.name = "near",
-                             .rank = rank,
-                             .size = w->p.w.size,
-                             .any_thread = true,
-                             .request_bytes = 8,
-                             .send = no_send,
-                             .receive = no_receive,
-                             .test = no_test,
-                             .cancel = no_cancel,
-                             .exchange = no_exchange};
+    weft_transport nobody = no_messages("near", rank, w->p.w.size);
+    nobody.any_thread = true;
     wefti_comm *comm;
     WEFT_TRY(wefti_comm_host(rank, w->p.w.size, one_host, &exchange, &comm));
     shared_by_all = (wefti_host *)comm;

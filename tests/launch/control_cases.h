@@ -138,7 +138,7 @@ static inline void *test_lane_run(void *context) {
         l->generation = wefti_member_generation(m);
         for (int32_t r = 0; r < l->size && r < 64; r++) l->hosts[r] = wefti_member_hosts(m)[r];
         for (int i = 0; i < l->swaps && l->status >= 0; i++) l->status = test_swap(m, i, &l->wrong);
-        if (l->gives_up) wefti_member_fail(m, WEFT_RANK_OWN, TEST_REASON);
+        if (l->gives_up) wefti_member_fail(m, WEFT_E_PEER, WEFT_RANK_OWN, TEST_REASON);
     }
     l->failed = weft_error_rank();
     if (l->status < 0) snprintf(l->text, sizeof l->text, "%s", weft_error_message());

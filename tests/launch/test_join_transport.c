@@ -1,12 +1,12 @@
 /* A world over a transport of the caller. */
 #include "join_cases.h"
 
-#include "weft/transport.h"
+#include "no_messages.h"
 
 /* --- a transport: pipes through shared memory are enough for its cards */
 
 typedef struct board { /* exchange without messages: everyone writes, then reads */
-    _Atomic int arrived, left;
+    _Atomic int arrived;
     unsigned char cards[RANKS][4096];
 } board;
 enum { ROUNDS = 16 };
@@ -27,38 +27,21 @@ static weft_status pigeon_exchange(void *context, const void *mine, size_t bytes
         memcpy((unsigned char *)all + bytes * (size_t)r, b->cards[r], bytes);
     return WEFT_OK;
 }
-static weft_status pigeon_send(void *c, int peer, uint64_t tag, const void *d, size_t n, void *q) {
-    (void)c, (void)peer, (void)tag, (void)d, (void)n, (void)q;
-    return WEFT_E_NO_IMPL;
-}
-static weft_status pigeon_receive(void *c, int peer, uint64_t tag, void *d, size_t n, void *q) {
-    (void)c, (void)peer, (void)tag, (void)d, (void)n, (void)q;
-    return WEFT_E_NO_IMPL;
-}
-static weft_status pigeon_test(void *c, void *q, size_t *n) {
-    (void)c, (void)q, (void)n;
-    return WEFT_E_NO_IMPL;
-}
-static void pigeon_cancel(void *c, void *q) {
-    (void)c, (void)q;
-}
 static void pigeon_close(void *c) {
     ((pigeon *)c)->closed++;
 }
 
+static weft_transport transport_of(pigeon *p, int size) {
+    weft_transport t = no_messages("pigeons", p->rank, size);
+    t.context = p;
+    t.exchange = pigeon_exchange;
+    t.close = pigeon_close;
+    return t;
+}
+
 static int over_transport(int number, outcome *out) {
     pigeon p = {.rank = number};
-    weft_transport t = {.name = "pigeons",
-                        .context = &p,
-                        .rank = number,
-                        .size = RANKS,
-                        .request_bytes = 16,
-                        .send = pigeon_send,
-                        .receive = pigeon_receive,
-                        .test = pigeon_test,
-                        .cancel = pigeon_cancel,
-                        .exchange = pigeon_exchange,
-                        .close = pigeon_close};
+    weft_transport t = transport_of(&p, RANKS);
     weft_world *w;
     weft_world_options options = {.join_seconds = 20, .heartbeat_seconds = LONG_HEARTBEAT};
     weft_status status = weft_world_from_transport(&t, &options, &w);
@@ -80,17 +63,7 @@ static void from_transport(void **state) {
 static void transport_heeds_settings(void **state) {
     (void)state;
     pigeon p = {0};
-    weft_transport t = {.name = "pigeons",
-                        .context = &p,
-                        .rank = 0,
-                        .size = 1,
-                        .request_bytes = 16,
-                        .send = pigeon_send,
-                        .receive = pigeon_receive,
-                        .test = pigeon_test,
-                        .cancel = pigeon_cancel,
-                        .exchange = pigeon_exchange,
-                        .close = pigeon_close};
+    weft_transport t = transport_of(&p, 1);
     weft_world *w = NULL;
     setenv("WEFT_WAIT_SECONDS", "soon", 1);
     assert_int_equal(weft_world_from_transport(&t, NULL, &w), WEFT_E_ARG);

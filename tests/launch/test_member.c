@@ -125,10 +125,12 @@ static void after_a_failure(void **state) {
 }
 
 /* The process of a rank ends before it was a member. Waiting and later members learn its rank; a
- * later report changes nothing. `far`: the report comes from another host's launcher. */
+ * later report changes nothing. `far`: the report comes from another host's launcher. `killed`: a
+ * signal ended it, so the job may do better the next time. */
 static void ends_before_all_came(void **state) {
     (void)state;
-    for (int far = 0; far < 2; far++) {
+    for (int way = 0; way < 3; way++) {
+        bool far = way == 1, killed = way == 2;
         int rank = far ? 7 : 2; /* hosts may have been told different numbers */
         wefti_scheduler_options o = test_scheduler(3);
         wefti_scheduler *s = start(&o);
@@ -146,11 +148,12 @@ static void ends_before_all_came(void **state) {
                 WEFT_OK);
             wefti_report_end(report, 20, false);
         } else
-            wefti_scheduler_ended(s, &(wefti_end){.rank = 2, .text = "rank 2 ended"});
+            wefti_scheduler_ended(
+                s, &(wefti_end){.rank = 2, .signal = killed ? 9 : 0, .text = "rank 2 ended"});
         test_lanes_start(&lanes[1], 1);
         test_lanes_join(lanes, 2);
         for (int i = 0; i < 2; i++) {
-            assert_int_equal(lanes[i].status, WEFT_E_PEER);
+            assert_int_equal(lanes[i].status, killed ? WEFT_E_LOST : WEFT_E_PEER);
             assert_int_equal(lanes[i].failed, far ? WEFT_RANK_NONE : rank);
             ASSERT_FACTS(lanes[i].text, far ? "rank 7 ended|3 ranks" : "rank 2 ended|all ranks");
         }

@@ -72,7 +72,7 @@ static void the_next_world_never_comes(void **state) {
     test_lane lanes[2], first;
     wefti_member *slow;
     wefti_scheduler *s = come_early(&o, lanes, &first, &slow);
-    wefti_member_fail(slow, WEFT_RANK_OWN, TEST_REASON);
+    wefti_member_fail(slow, WEFT_E_PEER, WEFT_RANK_OWN, TEST_REASON);
     test_lanes_join(lanes, 1);
     assert_int_equal(lanes[0].status, WEFT_E_PEER);
     assert_int_equal(lanes[0].failed, 1);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/io.h"
 #include "base/memory.h"
 
 enum {
@@ -22,9 +23,6 @@ enum {
     READS = 16 /* from one connection before the others have their turn */
 };
 
-static void put(unsigned char *at, uint64_t x, int bytes) {
-    for (int i = 0; i < bytes; i++) at[i] = (unsigned char)(x >> 8 * i);
-}
 /* --- the end of a connection --- */
 
 static void finish_all(wefti_mac_list *l, weft_status status) {
@@ -57,10 +55,10 @@ static weft_status tell_lost(const wefti_mac_side *s, int32_t peer) {
 
 static weft_status seal(wefti_mac_peer *p, wefti_mac_kind kind, uint64_t tag, uint64_t size,
                         const unsigned char *body, size_t bytes) {
-    put(p->header, bytes, 4);
-    put(p->header + 4, kind, 4);
-    put(p->header + 8, tag, 8);
-    put(p->header + 16, size, 8);
+    wefti_put_number(p->header, bytes, 4);
+    wefti_put_number(p->header + 4, kind, 4);
+    wefti_put_number(p->header + 8, tag, 8);
+    wefti_put_number(p->header + 16, size, 8);
     p->body = body;
     p->body_bytes = bytes;
     p->written = 0;
@@ -87,7 +85,7 @@ static weft_status next_frame(wefti_mac_peer *p) {
     if (r->announced && !r->ready) {
         wefti_mac_drop(&p->sending, r);
         wefti_mac_append(&p->announced, r);
-        put(p->id_body, r->id, 8);
+        wefti_put_number(p->id_body, r->id, 8);
         return seal(p, WEFTI_MAC_ANNOUNCE, r->tag, r->bytes, p->id_body, 8);
     }
     size_t most = p->tls ? WEFTI_MAC_TLS_BODY : WEFTI_MAC_BODY;

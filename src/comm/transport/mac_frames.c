@@ -7,13 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/io.h"
 #include "base/memory.h"
-
-static uint64_t get(const unsigned char *at, int bytes) {
-    uint64_t x = 0;
-    for (int i = 0; i < bytes; i++) x |= (uint64_t)at[i] << 8 * i;
-    return x;
-}
 
 /* --- lists --- */
 
@@ -91,16 +86,30 @@ static weft_status ask_for(wefti_mac_peer *p, wefti_mac_request *r, uint64_t id,
     return wefti_mac_add_control(p, WEFTI_MAC_READY, id);
 }
 
-static weft_status hear_announced(wefti_mac_peer *p, uint64_t id, const unsigned char *body,
-                                  size_t bytes) {
-    wefti_mac_request *r = find_id(&p->coming, id);
-    if (!r) return WEFT_OK; /* cancelled */
-    WEFT_REQUIRE(bytes <= r->bytes - r->at, WEFT_E_CORRUPT, "a frame beyond its message");
-    memcpy(r->destination + r->at, body, bytes);
+/* *out: the receive that the next `bytes` of an announced message are for. NULL: it was cancelled.
+ */
+static weft_status find_coming(const wefti_mac_peer *p, uint64_t id, size_t bytes,
+                               wefti_mac_request **out) {
+    wefti_mac_request *r = *out = find_id(&p->coming, id);
+    WEFT_REQUIRE(!r || bytes <= r->bytes - r->at, WEFT_E_CORRUPT, "a frame beyond its message");
+    return WEFT_OK;
+}
+
+/* They are in its memory. */
+static void has_come(wefti_mac_peer *p, wefti_mac_request *r, size_t bytes) {
     r->at += bytes;
-    if (r->at < r->bytes) return WEFT_OK;
+    if (r->at < r->bytes) return;
     wefti_mac_drop(&p->coming, r);
     wefti_mac_finish(r, WEFT_OK);
+}
+
+static weft_status hear_announced(wefti_mac_peer *p, uint64_t id, const unsigned char *body,
+                                  size_t bytes) {
+    wefti_mac_request *r;
+    WEFT_TRY(find_coming(p, id, bytes, &r));
+    if (!r) return WEFT_OK;
+    memcpy(r->destination + r->at, body, bytes);
+    has_come(p, r, bytes);
     return WEFT_OK;
 }
 
@@ -113,7 +122,8 @@ static void hear_ready(wefti_mac_peer *p, uint64_t id) {
 }
 
 static weft_status hear(wefti_mac_peer *p, const unsigned char *frame, size_t bytes) {
-    uint64_t kind = get(frame + 4, 4), tag = get(frame + 8, 8), size = get(frame + 16, 8);
+    uint64_t kind = wefti_get_number(frame + 4, 4), tag = wefti_get_number(frame + 8, 8),
+             size = wefti_get_number(frame + 16, 8);
     const unsigned char *body = frame + WEFTI_MAC_HEADER;
     if (kind == WEFTI_MAC_DATA && size == UINT64_MAX) return hear_announced(p, tag, body, bytes);
     if (kind == WEFTI_MAC_READY) hear_ready(p, tag);
@@ -123,7 +133,7 @@ static weft_status hear(wefti_mac_peer *p, const unsigned char *frame, size_t by
     bool whole = kind == WEFTI_MAC_DATA && bytes == size && size <= WEFTI_MAC_EAGER;
     WEFT_REQUIRE(announces || whole, WEFT_E_CORRUPT, "a frame that makes no sense");
     wefti_mac_request *r = take_tag(&p->wanted, tag);
-    uint64_t id = announces ? get(body, 8) : 0;
+    uint64_t id = announces ? wefti_get_number(body, 8) : 0;
     if (!r) return add_early(p, tag, size, announces, id, body);
     if (announces) return ask_for(p, r, id, (size_t)size);
     deliver(r, body, bytes);
@@ -132,7 +142,7 @@ static weft_status hear(wefti_mac_peer *p, const unsigned char *frame, size_t by
 
 /* The length of the frame that begins at `frame`, with its tag. */
 static size_t whole_frame(const wefti_mac_peer *p, const unsigned char *frame) {
-    return WEFTI_MAC_HEADER + (size_t)get(frame, 4) + (p->tls ? 0 : WEFTI_MAC_TAG);
+    return WEFTI_MAC_HEADER + (size_t)wefti_get_number(frame, 4) + (p->tls ? 0 : WEFTI_MAC_TAG);
 }
 
 static weft_status check_tag(wefti_mac_peer *p, const unsigned char *frame, size_t bytes) {
@@ -144,32 +154,28 @@ static weft_status check_tag(wefti_mac_peer *p, const unsigned char *frame, size
     return WEFT_OK;
 }
 
-/* --- bodies that need not be whole: those of announced messages in the form `tls`, of which each
- * byte is authenticated when it comes --- */
+/* --- bodies in parts: of announced messages, in the form `tls`. Each byte is authenticated when it
+ * comes, so these bodies need not be whole. --- */
 
 static bool comes_in_parts(const wefti_mac_peer *p, const unsigned char *frame) {
-    return p->tls && get(frame + 4, 4) == WEFTI_MAC_DATA && get(frame + 16, 8) == UINT64_MAX;
+    return p->tls && wefti_get_number(frame + 4, 4) == WEFTI_MAC_DATA &&
+           wefti_get_number(frame + 16, 8) == UINT64_MAX;
 }
 
-static weft_status begin_body(wefti_mac_peer *p, uint64_t id, size_t bytes) {
-    const wefti_mac_request *r = find_id(&p->coming, id);
-    WEFT_REQUIRE(!r || bytes <= r->bytes - r->at, WEFT_E_CORRUPT, "a frame beyond its message");
-    p->body_id = id;
-    p->body_left = bytes;
-    return WEFT_OK;
-}
-
-/* What of it came with the header. */
-static weft_status hear_body(wefti_mac_peer *p, const unsigned char *data, size_t bytes) {
-    p->body_left -= bytes;
-    return hear_announced(p, p->body_id, data, bytes);
+/* `come` bytes of it came with the header. */
+static weft_status begin_body(wefti_mac_peer *p, const unsigned char *frame, size_t come) {
+    wefti_mac_request *whole;
+    p->body_id = wefti_get_number(frame + 8, 8);
+    p->body_left = (size_t)wefti_get_number(frame, 4);
+    WEFT_TRY(find_coming(p, p->body_id, p->body_left, &whole));
+    p->body_left -= come;
+    return hear_announced(p, p->body_id, frame + WEFTI_MAC_HEADER, come);
 }
 
 weft_status wefti_mac_body_place(wefti_mac_peer *p, unsigned char **out, size_t *out_room) {
-    const wefti_mac_request *r = find_id(&p->coming, p->body_id);
+    wefti_mac_request *r;
+    WEFT_TRY(find_coming(p, p->body_id, p->body_left, &r));
     if (r) {
-        WEFT_REQUIRE(p->body_left <= r->bytes - r->at, WEFT_E_CORRUPT,
-                     "a frame beyond its message");
         *out = r->destination + r->at;
         *out_room = p->body_left;
         return WEFT_OK;
@@ -183,11 +189,7 @@ weft_status wefti_mac_body_place(wefti_mac_peer *p, unsigned char **out, size_t 
 void wefti_mac_body_came(wefti_mac_peer *p, size_t bytes) {
     wefti_mac_request *r = find_id(&p->coming, p->body_id);
     p->body_left -= bytes;
-    if (!r) return;
-    r->at += bytes;
-    if (r->at < r->bytes) return;
-    wefti_mac_drop(&p->coming, r);
-    wefti_mac_finish(r, WEFT_OK);
+    if (r) has_come(p, r, bytes);
 }
 
 /* --- */
@@ -196,13 +198,12 @@ weft_status wefti_mac_hear(wefti_mac_peer *p) {
     size_t at = 0;
     while (p->in_used - at >= WEFTI_MAC_HEADER) {
         const unsigned char *frame = p->in + at;
-        size_t bytes = (size_t)get(frame, 4), whole = whole_frame(p, frame);
+        size_t bytes = (size_t)wefti_get_number(frame, 4), whole = whole_frame(p, frame);
         WEFT_REQUIRE(bytes <= WEFTI_MAC_BODY, WEFT_E_CORRUPT, "a frame that is too long");
         if (comes_in_parts(p, frame)) {
             size_t come = p->in_used - at - WEFTI_MAC_HEADER;
             if (come > bytes) come = bytes;
-            WEFT_TRY(begin_body(p, get(frame + 8, 8), bytes));
-            WEFT_TRY(hear_body(p, frame + WEFTI_MAC_HEADER, come));
+            WEFT_TRY(begin_body(p, frame, come));
             at += WEFTI_MAC_HEADER + come;
             continue;
         }

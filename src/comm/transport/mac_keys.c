@@ -9,9 +9,7 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
-static void put_u32(unsigned char *at, uint32_t x) {
-    for (int i = 0; i < 4; i++) at[i] = (unsigned char)(x >> 8 * i);
-}
+#include "base/io.h"
 
 weft_status wefti_mac_prove(const unsigned char key[WEFTI_MAC_KEY], const char *what,
                             const wefti_mac_hello *hello, unsigned char out[WEFTI_MAC_PROOF]) {
@@ -20,8 +18,8 @@ weft_status wefti_mac_prove(const unsigned char key[WEFTI_MAC_KEY], const char *
     memcpy(text, what, strlen(what)); /* at most 15 */
     memcpy(text + 16, hello->listener, WEFTI_MAC_NONCE);
     memcpy(text + 16 + WEFTI_MAC_NONCE, hello->connector, WEFTI_MAC_NONCE);
-    put_u32(text + 16 + 2 * WEFTI_MAC_NONCE, (uint32_t)hello->rank);
-    put_u32(text + 20 + 2 * WEFTI_MAC_NONCE, (uint32_t)hello->peer);
+    wefti_put_number(text + 16 + 2 * WEFTI_MAC_NONCE, (uint32_t)hello->rank, 4);
+    wefti_put_number(text + 20 + 2 * WEFTI_MAC_NONCE, (uint32_t)hello->peer, 4);
     bool good = HMAC(EVP_sha256(), key, WEFTI_MAC_KEY, text, sizeof text, out, &bytes) != NULL;
     WEFT_REQUIRE(good && bytes == WEFTI_MAC_PROOF, WEFT_E_NOMEM, "OpenSSL cannot compute an HMAC");
     return WEFT_OK;
@@ -54,8 +52,7 @@ weft_status wefti_mac_sign(wefti_mac_stream *s, const unsigned char *header, con
     EVP_CIPHER_CTX *c = s->cipher;
     unsigned char nonce[12] = {0};
     int length = 0;
-    for (int i = 0; i < 8; i++) nonce[4 + i] = (unsigned char)(s->number >> 8 * i);
-    s->number++;
+    wefti_put_number(nonce + 4, s->number++, 8);
     bool good = EVP_EncryptInit_ex(c, NULL, NULL, NULL, nonce) == 1 &&
                 EVP_EncryptUpdate(c, NULL, &length, header, WEFTI_MAC_HEADER) == 1 &&
                 (bytes == 0 || EVP_EncryptUpdate(c, NULL, &length, body, (int)bytes) == 1) &&

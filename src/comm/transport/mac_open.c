@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/io.h"
 #include "base/memory.h"
 
 enum {
@@ -210,17 +211,12 @@ static bool take_stranger(mac_opening *m) {
     return true;
 }
 
-static int32_t number(const unsigned char *at) {
-    return (int32_t)((uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 |
-                     (uint32_t)at[3] << 24);
-}
-
 weft_status wefti_mac_judge(const wefti_mac_side *s, const unsigned char answer[WEFTI_MAC_ANSWER],
                             wefti_mac_hello *hello, wefti_mac_verdict *out) {
     unsigned char proof[WEFTI_MAC_PROOF];
     memcpy(hello->connector, answer, WEFTI_MAC_NONCE);
-    hello->rank = number(answer + WEFTI_MAC_NONCE);
-    hello->peer = number(answer + WEFTI_MAC_NONCE + 4);
+    hello->rank = (int32_t)wefti_get_number(answer + WEFTI_MAC_NONCE, 4);
+    hello->peer = (int32_t)wefti_get_number(answer + WEFTI_MAC_NONCE + 4, 4);
     WEFT_TRY(wefti_mac_prove(s->key, "connect", hello, proof));
     bool good = wefti_mac_equal(proof, answer + WEFTI_MAC_NONCE + 8, sizeof proof) &&
                 hello->peer == s->rank && hello->rank > s->rank && hello->rank < s->size;
@@ -254,10 +250,6 @@ static void call(mac_opening *m, mac_shake *k, int64_t now) {
         drop(k);
 }
 
-static void put_number(unsigned char *at, int32_t x) {
-    for (int i = 0; i < 4; i++) at[i] = (unsigned char)((uint32_t)x >> 8 * i);
-}
-
 static weft_status hear_challenge(mac_opening *m, mac_shake *k) {
     unsigned char answer[WEFTI_MAC_ANSWER];
     if (!have(k, WEFTI_MAC_CHALLENGE)) return WEFT_OK;
@@ -266,8 +258,8 @@ static weft_status hear_challenge(mac_opening *m, mac_shake *k) {
     k->hello.rank = m->s->rank;
     k->hello.peer = k->peer;
     memcpy(answer, k->hello.connector, WEFTI_MAC_NONCE);
-    put_number(answer + WEFTI_MAC_NONCE, k->hello.rank);
-    put_number(answer + WEFTI_MAC_NONCE + 4, k->hello.peer);
+    wefti_put_number(answer + WEFTI_MAC_NONCE, (uint32_t)k->hello.rank, 4);
+    wefti_put_number(answer + WEFTI_MAC_NONCE + 4, (uint32_t)k->hello.peer, 4);
     WEFT_TRY(wefti_mac_prove(m->s->key, "connect", &k->hello, answer + WEFTI_MAC_NONCE + 8));
     k->used = 0;
     k->state = ANSWERED;

@@ -72,7 +72,7 @@ void wefti_control_end(void *context) {
 
 static void give_up(void *context, int failed, const char *message) {
     wefti_control *c = context;
-    if (c->member) wefti_member_fail(c->member, failed, message);
+    if (c->member) wefti_member_fail(c->member, WEFT_E_PEER, failed, message);
 }
 
 /* Ranks have made unlike calls, and this one has seen it. */
@@ -305,7 +305,7 @@ weft_status wefti_join_assemble(const wefti_join_plan *plan, wefti_control *cont
     /* The others learn it at once, instead of waiting. Leaving overwrites no message. */
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
-    wefti_member_fail(control->member, failure.rank, failure.message);
+    wefti_member_fail(control->member, status, failure.rank, failure.message);
     wefti_control_end(control);
     return wefti_failure_tell(&failure);
 }

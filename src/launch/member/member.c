@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/io.h"
 #include "base/memory.h"
 #include "launch/host_identity.h"
 #include "launch/member/state.h"
@@ -112,8 +113,8 @@ weft_status wefti_member_interface(wefti_member *m, char out[WEFTI_INTERFACE_TEX
 
 void wefti_member_data_key(const wefti_member *m, unsigned char out[WEFTI_DIGEST_BYTES]) {
     unsigned char text[32] = "weft data plane";
-    for (int i = 0; i < 8; i++) text[16 + i] = (unsigned char)(m->placed.generation >> 8 * i);
-    for (int i = 0; i < 4; i++) text[24 + i] = (unsigned char)((uint32_t)m->placed.size >> 8 * i);
+    wefti_put_number(text + 16, m->placed.generation, 8);
+    wefti_put_number(text + 24, (uint32_t)m->placed.size, 4);
     wefti_hmac_own(m->caller.secret.key, sizeof m->caller.secret.key, text, sizeof text, out);
 }
 
@@ -198,8 +199,9 @@ static void fail(wefti_member *m, weft_status status, int failed, const char *me
     pthread_mutex_unlock(&m->caller.lock);
 }
 
-void wefti_member_fail(wefti_member *m, int failed, const char *message) {
-    fail(m, WEFT_E_PEER, failed, message);
+void wefti_member_fail(wefti_member *m, weft_status status, int failed, const char *message) {
+    /* FAIL with WEFT_E_MISMATCH means that calls were unlike. */
+    fail(m, status == WEFT_E_MISMATCH ? WEFT_E_PEER : status, failed, message);
 }
 
 void wefti_member_found_mismatch(wefti_member *m, const char *message) {
@@ -214,8 +216,9 @@ weft_status wefti_member_close(wefti_member *m, const wefti_call_records *record
     m->leaving = true;
     wefti_caller_ring(&m->caller);
     /* A peer that closes its connection without a LEAVE has died: wait a little longer for the
-     * scheduler to say so. */
-    int64_t until = wefti_now_ns() + (m->giving_up ? second_ns : m->leave_ns);
+     * scheduler to say so. After FAIL it may first await another rank's word. */
+    int64_t answer_ns = (WEFTI_WORD_SECONDS + 1) * second_ns;
+    int64_t until = wefti_now_ns() + (m->giving_up ? answer_ns : m->leave_ns);
     while (is_in(m) && wefti_now_ns() < until + (m->leave_sent ? 0 : 2 * second_ns))
         (void)wefti_caller_wait(&m->caller, wefti_now_ns() + second_ns / 20);
     if (has_failed(m)) status = wefti_caller_reason(&m->caller);

@@ -51,8 +51,10 @@ wefti_exchange wefti_member_exchange(wefti_member *member); /* the same as a tab
 void wefti_member_watch(wefti_member *member, wefti_comm *comm, wefti_position *position);
 /* WEFT_OK, or the verdict on this job, or that the scheduler is lost. */
 weft_status wefti_member_check(wefti_member *member) WEFT_CHECKED;
-/* This process gives up: everybody gets `message`. */
-void wefti_member_fail(wefti_member *member, int failed, const char *message);
+/* This process gives up: all members get `message`. Their status is WEFT_E_TIMEOUT or WEFT_E_LOST
+ * if `status` is that, else WEFT_E_PEER. If `failed` is another rank, the scheduler first waits a
+ * moment for the word of that rank. */
+void wefti_member_fail(wefti_member *member, weft_status status, int failed, const char *message);
 /* The same when this rank has found that ranks have made unlike calls; none of them is blamed. */
 void wefti_member_found_mismatch(wefti_member *member, const char *message);
 /* Waits until all have come here, leave_seconds at most and not at all after a failure, which is

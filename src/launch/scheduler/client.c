@@ -163,11 +163,7 @@ static weft_status gave_up(wefti_scheduler *s, wefti_client *c, const wefti_fram
         found_mismatch(s, c->slot, reason.text);
         return WEFT_OK;
     }
-    wefti_text text = {0};
-    wefti_slot_name(s, c->slot, &text);
-    wefti_text_add(&text, " failed: %s", reason.text);
-    int32_t failed = reason.failed == WEFT_RANK_OWN ? wefti_slot_rank(s, c->slot) : reason.failed;
-    wefti_scheduler_abort_text(s, WEFT_E_PEER, failed, &text);
+    wefti_scheduler_rank_gave_up(s, c->slot, &reason);
     return WEFT_OK;
 }
 

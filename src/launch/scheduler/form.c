@@ -193,7 +193,7 @@ static void judge_missing(wefti_scheduler *s, const wefti_end *end) {
                        ", and is none of the %d ranks of this job; its host was told another "
                        "number",
                        (int)s->options.size);
-    wefti_scheduler_abort_text(s, WEFT_E_PEER, known ? end->rank : WEFT_RANK_NONE, &text);
+    wefti_scheduler_abort_text(s, wefti_end_status(end), known ? end->rank : WEFT_RANK_NONE, &text);
 }
 
 /* All have left, and one comes for the next world: programs may join several, one after the other.

@@ -30,6 +30,7 @@ static void tick(wefti_scheduler *s, int64_t now) {
         listen_to_new(s, true, now);
     wefti_client_expire(s, now);
     if (s->state == WEFTI_SCHEDULER_FORMING) wefti_scheduler_check_forming(s, now);
+    if (wefti_scheduler_awaits_word(s) && now > s->blame.until_ns) wefti_scheduler_end_blame(s);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_allgather(s, now);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_ranks(s, now);
 }
@@ -218,7 +219,8 @@ static void ring(wefti_scheduler *s) {
 void wefti_scheduler_fail(wefti_scheduler *s, weft_status status, int32_t failed,
                           const char *message) {
     pthread_mutex_lock(&s->lock);
-    wefti_scheduler_abort(s, status, failed, message);
+    bool has_said_why = s->ranked && failed >= 0 && failed < s->taken && s->slots[failed].gave_up;
+    if (!has_said_why) wefti_scheduler_abort(s, status, failed, message);
     pthread_mutex_unlock(&s->lock);
     ring(s);
 }

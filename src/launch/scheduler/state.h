@@ -37,6 +37,7 @@ typedef struct wefti_member_slot {
     int32_t next_node; /* seats.c: the next seat of its list, plus 1; 0: none */
     bool left, dead;
     bool in_peace;    /* it left before the job failed */
+    bool gave_up;     /* it has said that it failed */
     bool partial;     /* has not said all that it has called */
     int64_t heard_ns; /* last heartbeat */
     wefti_standing standing;
@@ -56,6 +57,12 @@ typedef struct wefti_parted {
 } wefti_parted;
 enum { WEFTI_PARTED_BUCKETS = 1 << 16 };
 
+/* A rank gave up because of another one, whose own word is awaited: blame.c. */
+typedef struct wefti_accusation {
+    int64_t until_ns;          /* 0: no word is awaited */
+    wefti_abort_reason reason; /* it names the blamed rank */
+} wefti_accusation;
+
 struct wefti_scheduler {
     wefti_scheduler_options options;
     char *job;
@@ -69,6 +76,7 @@ struct wefti_scheduler {
     bool stopping, ranked;  /* ranked: seats are ranks */
     wefti_scheduler_state state;
     wefti_abort_reason reason;
+    wefti_accusation blame;
     uint64_t generation; /* 0: none yet; while forming: the generation of returning members */
     uint64_t past;       /* of the last world that all have left; 0: none */
     wefti_parted *parted[WEFTI_PARTED_BUCKETS];
@@ -150,6 +158,16 @@ void wefti_scheduler_check_ranks(wefti_scheduler *s, int64_t now_ns);
 void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why);
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank);
 void wefti_scheduler_goodbye(wefti_scheduler *s); /* to all: nobody watches any more */
+
+/* blame.c */
+void wefti_scheduler_rank_gave_up(wefti_scheduler *s, int32_t rank,
+                                  const wefti_abort_reason *reason);
+static inline bool wefti_scheduler_awaits_word(const wefti_scheduler *s) {
+    return s->blame.until_ns != 0;
+}
+/* The blamed rank has left without a word, or the time for it is up: the job fails for the reason
+ * of the rank that blames. */
+void wefti_scheduler_end_blame(wefti_scheduler *s);
 
 /* depart.c: compares the calls of a leaving member with those of members that left before. */
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records);

@@ -12,6 +12,7 @@ void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why
     if (s->state != WEFTI_SCHEDULER_RUNNING) return; /* a consequence of the verdict */
     wefti_member_slot *slot = &s->slots[rank];
     slot->dead = true;
+    if (slot->gave_up) return; /* it has said why */
     wefti_text text = {0};
     wefti_slot_name(s, rank, &text);
     wefti_text_add(&text, " died: %s; it was ", why);
@@ -37,7 +38,9 @@ static bool some_stays(wefti_scheduler *s) {
 
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
     s->slots[rank].left = true;
-    s->slots[rank].in_peace = s->state == WEFTI_SCHEDULER_RUNNING;
+    if (wefti_scheduler_awaits_word(s) && rank == s->blame.reason.failed)
+        wefti_scheduler_end_blame(s);
+    s->slots[rank].in_peace = s->state == WEFTI_SCHEDULER_RUNNING && !s->slots[rank].gave_up;
     if (s->state != WEFTI_SCHEDULER_RUNNING || some_stays(s)) return;
     wefti_scheduler_compare_all(s);
     if (s->state != WEFTI_SCHEDULER_RUNNING) return;
@@ -50,7 +53,7 @@ void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
 static bool check_silence(wefti_scheduler *s, int64_t now) {
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_member_slot *slot = &s->slots[r];
-        if (slot->left || now - slot->heard_ns <= s->heartbeat_ns) continue;
+        if (slot->left || slot->dead || now - slot->heard_ns <= s->heartbeat_ns) continue;
         wefti_text text = {0};
         wefti_slot_name(s, r, &text);
         wefti_text_add(&text,

@@ -163,7 +163,7 @@ static void tell_scheduler(watch *w) {
     w->told_at = 0;
     if (state != WEFTI_SCHEDULER_RUNNING) return;
     wefti_launch_end(l, l->failed, &end);
-    wefti_scheduler_fail(l->scheduler, WEFT_E_PEER, end.rank, end.text);
+    wefti_scheduler_fail(l->scheduler, wefti_end_status(&end), end.rank, end.text);
 }
 
 /* --- requests and deadlines --- */

@@ -3,14 +3,7 @@
 
 #include <string.h>
 
-static void store(unsigned char *out, uint64_t x, int bytes) {
-    for (int i = 0; i < bytes; i++) out[i] = (unsigned char)(x >> (8 * i));
-}
-static uint64_t load(const unsigned char *data, int bytes) {
-    uint64_t x = 0;
-    for (int i = 0; i < bytes; i++) x |= (uint64_t)data[i] << (8 * i);
-    return x;
-}
+#include "base/io.h"
 
 typedef struct kind_rule {
     bool from_scheduler;
@@ -24,9 +17,9 @@ static const kind_rule rule[WEFTI_FRAME_KINDS] = {
 
 void wefti_frame_seal(wefti_wire_stream *stream, wefti_frame_kind kind, size_t bytes,
                       unsigned char *frame) {
-    store(frame, bytes, 4);
-    store(frame + 4, (uint64_t)kind, 4);
-    store(frame + 8, stream->number++, 8);
+    wefti_put_number(frame, bytes, 4);
+    wefti_put_number(frame + 4, (uint64_t)kind, 4);
+    wefti_put_number(frame + 8, stream->number++, 8);
     size_t signed_bytes = WEFTI_FRAME_HEADER + bytes;
     wefti_hmac(stream->key, sizeof stream->key, frame, signed_bytes, frame + signed_bytes);
 }
@@ -35,7 +28,8 @@ weft_status wefti_frame_parse(wefti_wire_stream *stream, const unsigned char *da
                               wefti_frame *out, size_t *out_taken) {
     *out_taken = 0;
     if (bytes < WEFTI_FRAME_HEADER) return WEFT_PENDING;
-    uint64_t length = load(data, 4), kind = load(data + 4, 4), number = load(data + 8, 8);
+    uint64_t length = wefti_get_number(data, 4), kind = wefti_get_number(data + 4, 4),
+             number = wefti_get_number(data + 8, 8);
     WEFT_REQUIRE(kind > WEFTI_FRAME_NONE && kind < WEFTI_FRAME_KINDS &&
                      rule[kind].from_scheduler == stream->from_scheduler,
                  WEFT_E_CORRUPT, "a frame of kind %lu, which does not come this way",
@@ -68,11 +62,11 @@ static unsigned char *reserve(wefti_pack *p, size_t bytes) {
 }
 void wefti_pack_u32(wefti_pack *p, uint32_t x) {
     unsigned char *out = reserve(p, 4);
-    if (out) store(out, x, 4);
+    if (out) wefti_put_number(out, x, 4);
 }
 void wefti_pack_u64(wefti_pack *p, uint64_t x) {
     unsigned char *out = reserve(p, 8);
-    if (out) store(out, x, 8);
+    if (out) wefti_put_number(out, x, 8);
 }
 
 static bool printable(unsigned char c) {
@@ -98,11 +92,11 @@ static const unsigned char *take(wefti_unpack *u, size_t bytes) {
 }
 uint32_t wefti_unpack_u32(wefti_unpack *u) {
     const unsigned char *data = take(u, 4);
-    return data ? (uint32_t)load(data, 4) : 0;
+    return data ? (uint32_t)wefti_get_number(data, 4) : 0;
 }
 uint64_t wefti_unpack_u64(wefti_unpack *u) {
     const unsigned char *data = take(u, 8);
-    return data ? load(data, 8) : 0;
+    return data ? wefti_get_number(data, 8) : 0;
 }
 
 void wefti_unpack_text(wefti_unpack *u, char *out, size_t limit) {

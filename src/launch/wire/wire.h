@@ -112,6 +112,10 @@ typedef struct wefti_world_message { /* WORLD */
     int64_t heartbeat_ns;
 } wefti_world_message;
 
+/* For so long the scheduler awaits the word of a rank that another rank blames (scheduler/blame.c).
+ * By then a death is seen: docs/control-plane.md. */
+enum { WEFTI_WORD_SECONDS = 1 };
+
 typedef struct wefti_abort_reason { /* ABORT, REFUSED, FAIL */
     weft_status status;
     int32_t
@@ -124,6 +128,10 @@ typedef struct wefti_end { /* ENDED, OVER: how a rank's process ended */
     int32_t code, signal; /* its exit code, or what it died of; both 0: it ended well */
     char text[WEFTI_TEXT_MAX + 1];
 } wefti_end;
+/* What that is for the job: a process that a signal killed was lost. */
+static inline weft_status wefti_end_status(const wefti_end *end) {
+    return end->signal ? WEFT_E_LOST : WEFT_E_PEER;
+}
 
 typedef struct wefti_span { /* WATCH: the ranks of a host */
     int32_t first, count;

@@ -30,7 +30,7 @@ typedef struct wefti_embedding_backward_args {
 
 /* Rotary positions (Su et al. 2021). x is [batch, seq, heads, dim] with strides in elements; dim
  * has stride 1. The first `rotary` elements of dim are rotated, the rest are copied. cos, sin:
- * [positions, rotary / 2] from wefti_rope_table. Backward is the same kernel with inverse =
+ * [positions, rotary / 2] from wefti_rope_row. Backward is the same kernel with inverse =
  * true. */
 typedef struct wefti_rope_args {
     wefti_src x;
@@ -38,16 +38,17 @@ typedef struct wefti_rope_args {
     int64_t batch, seq, heads, dim, rotary;
     int64_t x_strides[3], y_strides[3]; /* batch, seq, heads */
     const float *cos, *sin;
-    int64_t offset;              /* position of seq index 0 */
-    const int64_t *batch_offset; /* [batch], added to offset; optional */
-    bool interleaved;            /* pairs (2i, 2i+1); else Llama's halves (i, i + rotary/2) */
+    int64_t offset;   /* position of seq index 0 */
+    bool interleaved; /* pairs (2i, 2i+1); else Llama's halves (i, i + rotary/2) */
     bool inverse;
 } wefti_rope_args;
 
-/* Fills cos and sin [positions, rotary / 2] for angles (first + p) * theta^(-2i/rotary), with
- * scaling. Computes in double. */
-void wefti_rope_table(int64_t first, int64_t positions, int64_t rotary, double theta,
-                      const weft_rope_scaling *scaling, float *cos, float *sin);
+/* The scaled frequencies theta^(-2i/rotary), [rotary / 2]. */
+void wefti_rope_frequencies(int64_t rotary, double theta, const weft_rope_scaling *scaling,
+                            double *out);
+/* Fills a row of cos and of sin, [half] each: of the angles position * frequency, in double. */
+void wefti_rope_row(int64_t position, int64_t half, const double *frequencies, float *cos,
+                    float *sin);
 
 typedef struct wefti_one_hot_args {
     wefti_src ids; /* [rows] i32, i64, u16; an id outside begin + [0, classes) gives a zero row */

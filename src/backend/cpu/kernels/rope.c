@@ -47,16 +47,19 @@ static double scaled(double frequency, int64_t i, int64_t rotary, double theta,
     return (1.0 - smooth) * frequency / scaling->factor + smooth * frequency;
 }
 
-void wefti_rope_table(int64_t first, int64_t positions, int64_t rotary, double theta,
-                      const weft_rope_scaling *scaling, float *cos_out, float *sin_out) {
-    int64_t half = rotary / 2;
-    for (int64_t i = 0; i < half; i++) {
+void wefti_rope_frequencies(int64_t rotary, double theta, const weft_rope_scaling *scaling,
+                            double *out) {
+    for (int64_t i = 0; i < rotary / 2; i++) {
         double plain = pow(theta, -2.0 * (double)i / (double)rotary);
-        double frequency = scaled(plain, i, rotary, theta, scaling);
-        for (int64_t p = 0; p < positions; p++) {
-            double angle = (double)(first + p) * frequency;
-            cos_out[p * half + i] = (float)cos(angle);
-            sin_out[p * half + i] = (float)sin(angle);
-        }
+        out[i] = scaled(plain, i, rotary, theta, scaling);
+    }
+}
+
+void wefti_rope_row(int64_t position, int64_t half, const double *frequencies, float *cos_out,
+                    float *sin_out) {
+    for (int64_t i = 0; i < half; i++) {
+        double angle = (double)position * frequencies[i];
+        cos_out[i] = (float)cos(angle);
+        sin_out[i] = (float)sin(angle);
     }
 }

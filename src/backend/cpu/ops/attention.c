@@ -176,7 +176,8 @@ static weft_status common(const weft_node *n, const wefti_prepare *options, int 
     s->q_offset = s->k_total - s->q_total + k->piece_offset;
     k->mask = m ? mask : -1;
     k->position = p ? position : -1;
-    s->by_sample = p && p->rank > 0;
+    /* One number is the position of all samples: kernels need not look it up for each. */
+    s->by_sample = p && weft_desc_elems(p) != 1;
     s->by_row = p && p->rank == 2;
     k->rows = key->shape[0];
     if (m) {
@@ -241,34 +242,52 @@ WEFTI_CPU_FORM(wefti_cpu_attention_mask_grad, attention_grad, true)
 typedef struct rope_kernel {
     wefti_kernel base;
     const wefti_kernels *kernels;
-    int64_t batch, seq, heads, dim;
-    int64_t offset; /* position of row 0 of this piece of the sequence */
-    double theta;
-    weft_rope_scaling scaling;
+    int64_t batch, seq, heads, dim; /* samples with positions of their own: one sequence, batch 1 */
+    int64_t offset;                 /* position of row 0 of this piece of the sequence */
+    int64_t length,
+        stride; /* rows of a sample; numbers of its position, the last of which counts */
     weft_dtype x, y;
-    bool inverse, has_position, by_sample; /* a position; one for each sample */
-    float *table;    /* without a position: cos, then sin, [seq, dim / 2] each */
-    int64_t stride;  /* by sample: numbers of a position, the last of which counts; else 1 */
-    int64_t *starts; /* by sample: the first row of each in the workspace's tables, else NULL */
+    bool inverse, has_position;
+    double *frequencies; /* [dim / 2] */
+    float *table;        /* without a position: cos, then sin, [seq, dim / 2] each */
 } rope_kernel;
 
 /* Tables hold only the kernel's own rows. A table from 0 would be long if a cache or a split
  * sequence begins at a high position. */
-static void fill_tables(const rope_kernel *k, int64_t first, float *cos_table, float *sin_table) {
-    wefti_rope_table(first + k->offset, k->seq, k->dim, k->theta, &k->scaling, cos_table,
-                     sin_table);
+typedef struct rope_tables {
+    const rope_kernel *k;
+    const int32_t *positions; /* NULL: 0 */
+    float *cos, *sin;
+} rope_tables;
+
+enum { TABLE_ROWS = 32 }; /* of a task: 10 us of sines and cosines for heads of 64 */
+
+static void fill_rows(void *context, int64_t task, int thread) {
+    const rope_tables *t = context;
+    const rope_kernel *k = t->k;
+    const int64_t half = k->dim / 2, first = task * TABLE_ROWS;
+    (void)thread;
+    for (int64_t row = first; row < first + TABLE_ROWS && row < k->seq; row++) {
+        const int64_t at = row / k->length * k->stride + k->stride - 1;
+        const int64_t start = t->positions ? t->positions[at] : 0;
+        wefti_rope_row(start + k->offset + row % k->length, half, k->frequencies,
+                       t->cos + row * half, t->sin + row * half);
+    }
+}
+
+static rope_tables fill_tables(const rope_kernel *k, wefti_pool *pool, const int32_t *positions,
+                               float *table) {
+    rope_tables t = {k, positions, table, table + k->seq * (k->dim / 2)};
+    wefti_pool_run(pool, (k->seq + TABLE_ROWS - 1) / TABLE_ROWS, fill_rows, &t);
+    return t;
 }
 
 static weft_status run_rope(const wefti_kernel *kernel, const wefti_run *run, const void *const *in,
                             void *const *out, void *workspace) {
     const rope_kernel *k = (const rope_kernel *)kernel;
-    int64_t half = k->dim / 2;
-    float *cos_table = k->has_position ? workspace : k->table;
-    const int64_t tables = k->by_sample ? k->batch : 1, rows = k->seq * half;
-    float *sin_table = cos_table + tables * rows;
-    for (int64_t b = 0; k->has_position && b < tables; b++)
-        fill_tables(k, ((const int32_t *)in[1])[b * k->stride + k->stride - 1],
-                    cos_table + b * rows, sin_table + b * rows);
+    const rope_tables t = k->has_position
+                              ? fill_tables(k, run->pool, in[1], workspace)
+                              : (rope_tables){k, NULL, k->table, k->table + k->seq * (k->dim / 2)};
     wefti_rope_args a = {.x = {in[0], k->x},
                          .y = {out[0], k->y},
                          .batch = k->batch,
@@ -278,31 +297,39 @@ static weft_status run_rope(const wefti_kernel *kernel, const wefti_run *run, co
                          .rotary = k->dim,
                          .x_strides = {k->seq * k->heads * k->dim, k->heads * k->dim, k->dim},
                          .y_strides = {k->seq * k->heads * k->dim, k->heads * k->dim, k->dim},
-                         .cos = cos_table,
-                         .sin = sin_table,
-                         .batch_offset = k->starts,
+                         .cos = t.cos,
+                         .sin = t.sin,
                          .inverse = k->inverse};
     k->kernels->rope(run->pool, &a);
     return WEFT_OK;
 }
 
 static void destroy_rope(wefti_kernel *kernel) {
+    wefti_free(((rope_kernel *)kernel)->frequencies);
     wefti_free(((rope_kernel *)kernel)->table);
-    wefti_free(((rope_kernel *)kernel)->starts);
     wefti_free(kernel);
 }
 
-/* What the kernel keeps in memory of its own. */
-static weft_status keep_tables(rope_kernel *k, int64_t floats) {
-    if (k->by_sample) {
-        k->starts = wefti_alloc((size_t)k->batch * sizeof *k->starts + 1);
-        WEFT_REQUIRE(k->starts, WEFT_E_NOMEM, "no memory for the rotary table");
-        for (int64_t b = 0; b < k->batch; b++) k->starts[b] = b * k->seq;
-    }
-    if (k->has_position) return WEFT_OK;
-    k->table = wefti_alloc((size_t)floats * 8);
-    WEFT_REQUIRE(k->table, WEFT_E_NOMEM, "no memory for the rotary table");
-    fill_tables(k, 0, k->table, k->table + floats);
+static weft_rope_scaling scaling_of(const weft_node *n) {
+    return (weft_rope_scaling){.factor = wefti_attr_float(n, "factor"),
+                               .low_freq_factor = wefti_attr_float(n, "low"),
+                               .high_freq_factor = wefti_attr_float(n, "high"),
+                               .original_context = wefti_attr_int(n, "original"),
+                               .beta_fast = wefti_attr_float(n, "fast"),
+                               .beta_slow = wefti_attr_float(n, "slow"),
+                               .exact = wefti_attr_int(n, "exact") != 0};
+}
+
+/* Memory of the kernel's own. */
+static weft_status keep_tables(rope_kernel *k, const weft_node *n) {
+    const weft_rope_scaling scaling = scaling_of(n);
+    const int64_t half = k->dim / 2;
+    k->frequencies = wefti_alloc((size_t)half * sizeof *k->frequencies + 1);
+    if (!k->has_position) k->table = wefti_alloc((size_t)(k->seq * half) * 8 + 1);
+    WEFT_REQUIRE(k->frequencies && (k->has_position || k->table), WEFT_E_NOMEM,
+                 "no memory for the rotary table");
+    wefti_rope_frequencies(k->dim, wefti_attr_float(n, "theta"), &scaling, k->frequencies);
+    if (!k->has_position) (void)fill_tables(k, NULL, NULL, k->table);
     return WEFT_OK;
 }
 
@@ -317,32 +344,22 @@ static weft_status rope(const weft_node *n, const wefti_prepare *options, bool i
     rope_kernel *k = (rope_kernel *)base;
     base->destroy = destroy_rope;
     k->kernels = wefti_kernels_best();
-    k->batch = x->shape[0];
-    k->seq = x->shape[1];
+    const bool by_sample = p && p->rank > 0;
+    k->batch = by_sample ? 1 : x->shape[0];
+    k->seq = by_sample ? x->shape[0] * x->shape[1] : x->shape[1];
+    k->length = x->shape[1];
+    k->stride = p && p->rank == 2 ? 2 : 1;
     k->heads = x->shape[2];
     k->dim = x->shape[3];
     k->offset = wefti_attr_int(n, "offset");
-    k->theta = wefti_attr_float(n, "theta");
-    k->scaling = (weft_rope_scaling){.factor = wefti_attr_float(n, "factor"),
-                                     .low_freq_factor = wefti_attr_float(n, "low"),
-                                     .high_freq_factor = wefti_attr_float(n, "high"),
-                                     .original_context = wefti_attr_int(n, "original"),
-                                     .beta_fast = wefti_attr_float(n, "fast"),
-                                     .beta_slow = wefti_attr_float(n, "slow"),
-                                     .exact = wefti_attr_int(n, "exact") != 0};
     k->x = x->dtype;
     k->y = wefti_out(n, 0)->dtype;
     k->inverse = inverse;
     k->has_position = p != NULL;
-    k->by_sample = p && p->rank > 0;
-    k->stride = p && p->rank == 2 ? 2 : 1;
-    int64_t floats = k->seq * (k->dim / 2) * (k->by_sample ? k->batch : 1);
-    if (p)
-        base->workspace_bytes = floats * 8;
-    else
-        base->bytes += floats * 8;
-    if (k->by_sample) base->bytes += k->batch * (int64_t)sizeof *k->starts;
-    weft_status status = options->dry ? WEFT_OK : keep_tables(k, floats);
+    const int64_t half = k->dim / 2, table_bytes = k->seq * half * 8;
+    base->bytes += half * (int64_t)sizeof *k->frequencies + (p ? 0 : table_bytes);
+    base->workspace_bytes = p ? table_bytes : 0;
+    weft_status status = options->dry ? WEFT_OK : keep_tables(k, n);
     if (status < 0) {
         wefti_kernel_destroy(base);
         return status;

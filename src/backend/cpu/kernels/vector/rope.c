@@ -42,7 +42,7 @@ static void rope_task(void *context, int64_t task, int thread) {
     float sign = a->inverse ? -1.0f : 1.0f;
     for (int64_t k = task * run->per; k < end; k++) {
         int64_t b = k / a->seq, t = k % a->seq;
-        int64_t position = a->offset + t + (a->batch_offset ? a->batch_offset[b] : 0);
+        int64_t position = a->offset + t;
         const float *c = a->cos + position * half, *s = a->sin + position * half;
         for (int64_t h = 0; h < a->heads; h++) {
             wefti_src x =

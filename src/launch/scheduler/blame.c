@@ -1,0 +1,56 @@
+/* Ranks that give up, by themselves or because of another rank.
+ *
+ * A rank whose connection to another rank has closed may give up before the scheduler sees that the
+ * other process has died: these are different connections. So the word of a blamed rank counts
+ * more. For a moment the scheduler awaits its death or its own failure, which is then why the job
+ * fails. If neither comes, the job fails for the reason of the rank that blames. */
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "launch/scheduler/state.h"
+
+static const int64_t second_ns = 1000000000;
+
+void wefti_scheduler_end_blame(wefti_scheduler *s) {
+    const wefti_abort_reason *reason = &s->blame.reason;
+    wefti_scheduler_abort(s, reason->status, reason->failed, reason->text);
+}
+
+/* Whether something is to be heard from `blamed` that counts more than what `rank` says. */
+static bool can_say_more(const wefti_scheduler *s, int32_t rank, int32_t blamed) {
+    if (s->state != WEFTI_SCHEDULER_RUNNING || blamed == rank) return false;
+    if (blamed < 0 || blamed >= s->taken) return false;
+    return !s->slots[blamed].left && !s->slots[blamed].gave_up;
+}
+
+/* A member that was lost, or late, may do better the next time. */
+static weft_status status_of(weft_status status) {
+    return status == WEFT_E_LOST || status == WEFT_E_TIMEOUT ? status : WEFT_E_PEER;
+}
+
+static void fill_in(const wefti_scheduler *s, int32_t rank, const wefti_abort_reason *said,
+                    wefti_abort_reason *out) {
+    wefti_text text = {0};
+    wefti_slot_name(s, rank, &text);
+    wefti_text_add(&text, " failed: %s", said->text);
+    char *words = wefti_text_take(&text);
+    out->status = status_of(said->status);
+    out->failed = said->failed == WEFT_RANK_OWN ? wefti_slot_rank(s, rank) : said->failed;
+    (void)snprintf(out->text, sizeof out->text, "%s", words ? words : said->text);
+    wefti_free(words);
+}
+
+void wefti_scheduler_rank_gave_up(wefti_scheduler *s, int32_t rank,
+                                  const wefti_abort_reason *reason) {
+    s->slots[rank].gave_up = true;
+    if (wefti_scheduler_awaits_word(s) && rank != s->blame.reason.failed)
+        return; /* not the first */
+    fill_in(s, rank, reason, &s->blame.reason);
+    if (!can_say_more(s, rank, s->blame.reason.failed)) {
+        wefti_scheduler_end_blame(s);
+        return;
+    }
+    if (wefti_scheduler_awaits_word(s)) return; /* the time is as it was */
+    s->blame.until_ns = wefti_now_ns() + WEFTI_WORD_SECONDS * second_ns;
+}
