@@ -15,9 +15,8 @@ static wefti_checkpoint_job *begin_rank(const fixture *f, int32_t rank) {
     static const int32_t holders[2][2] = {{0, 2}, {1, 3}};
     const wefti_checkpoint_tensor w = {.name = "w", .desc = whole};
     const wefti_region all = {{0}, {ROWS / 2, COLUMNS}};
-    const wefti_checkpoint_piece piece = {{{rank % 2 * ROWS / 2}, {ROWS / 2, COLUMNS}},
-                                          values + rank % 2 * HALF,
-                                          NULL};
+    const wefti_checkpoint_piece piece = {
+        {{rank % 2 * ROWS / 2}, {ROWS / 2, COLUMNS}}, values + rank % 2 * HALF, NULL};
     const wefti_checkpoint_tensor own = {.name = "w",
                                          .desc = {WEFT_F32, 2, {ROWS / 2, COLUMNS}},
                                          .pieces = &piece,
@@ -153,8 +152,7 @@ static void replicas_are_read_in_place_of_damaged_slices(void **state) {
 /* Changes the manifests of all ranks. */
 static void edit_all(const fixture *f, const char *from, const char *to) {
     write_sliced(f);
-    for (int r = 0; r < RANKS; r++)
-        edit_manifest(file_of(f, r, "manifest.json"), from, to, false);
+    for (int r = 0; r < RANKS; r++) edit_manifest(file_of(f, r, "manifest.json"), from, to, false);
 }
 
 static void manifests_are_checked(void **state) {

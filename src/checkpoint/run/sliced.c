@@ -301,10 +301,10 @@ static weft_status check_overlaps(const wefti_sliced *s, const sliced_tensor *t)
             const wefti_region *q = &sorted[k]->region;
             if (t->desc->rank && q->begin[0] >= p->begin[0] + p->size[0]) break;
             if (wefti_region_intersect(p, q, t->desc->rank, &both))
-                status = WEFT_RAISE(WEFT_E_CORRUPT,
-                                    "%s: slices %lld and %lld of the manifest overlap",
-                                    wefti_sliced_path(s), (long long)(sorted[i] - slices),
-                                    (long long)(sorted[k] - slices));
+                status =
+                    WEFT_RAISE(WEFT_E_CORRUPT, "%s: slices %lld and %lld of the manifest overlap",
+                               wefti_sliced_path(s), (long long)(sorted[i] - slices),
+                               (long long)(sorted[k] - slices));
         }
     }
     wefti_free(sorted);
