@@ -7,6 +7,7 @@
 #include "base/json/json.h"
 #include "base/memory.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/seal/seal.h"
 #include "tensor/tensor.h"
 
 struct wefti_safetensors {
@@ -323,7 +324,7 @@ weft_status wefti_safetensors_parse(const void *data, int64_t bytes, wefti_safet
 
 weft_status wefti_safetensors_open(const char *path, wefti_safetensors **out) {
     wefti_reader *reader;
-    WEFT_TRY(wefti_reader_open(path, &reader));
+    WEFT_TRY(wefti_sealed_open(path, NULL, &reader));
     weft_status status = read_own(reader, out);
     return status < 0 ? wefti_prefix(status, "%s", path) : WEFT_OK;
 }

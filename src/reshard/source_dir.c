@@ -106,7 +106,7 @@ static weft_status list_files(wefti_shards *s, wefti_text *out, int64_t *out_cou
     WEFT_REQUIRE(index, WEFT_E_NOMEM, "no memory for the name of a file");
     weft_status status = WEFT_OK;
     if (wefti_exists(index)) {
-        status = wefti_file_read(index, WEFTI_SAFETENSORS_HEADER_BYTES, &text, &bytes);
+        status = wefti_sealed_read(index, WEFTI_SAFETENSORS_HEADER_BYTES, NULL, &text, &bytes);
         if (status >= 0) status = wefti_tensor_index_parse(text, bytes, &pairs, &pairs_count);
         if (status < 0) status = wefti_prefix(status, "%s", index);
     }
