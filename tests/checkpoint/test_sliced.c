@@ -90,12 +90,13 @@ static void assert_values(const wefti_checkpoint *c) {
 
 /* Opens the step; returns the calls of the file system. */
 static int64_t count_calls(const fixture *f, bool quick) {
+    const char *path = file_of(f, 0, ".");
     wefti_checkpoint *c;
     wefti_fault_arm(WEFTI_FAULT_IO, INT64_MAX, false, 0);
     if (quick)
-        ASSERT_OK(wefti_checkpoint_open_quick(f->dir, &c));
+        ASSERT_OK(wefti_checkpoint_open_quick(path, &c));
     else
-        ASSERT_OK(wefti_checkpoint_open(f->dir, 7, &c, NULL));
+        ASSERT_OK(wefti_checkpoint_open(path, 7, &c, NULL));
     const int64_t calls = wefti_fault_count(WEFTI_FAULT_IO);
     wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
     assert_values(c);
@@ -128,7 +129,7 @@ static void replicas_are_read_in_place_of_damaged_slices(void **state) {
         if (lost) {
             ASSERT_STATUS(WEFT_E_CORRUPT, status);
             ASSERT_MESSAGE((damaged & 5) == 5 ? "rank 0, rank 2" : "rank 1, rank 3");
-            ASSERT_MESSAGE("of w is lost");
+            ASSERT_MESSAGE("of w|lost");
             continue;
         }
         ASSERT_OK(status);
