@@ -73,7 +73,7 @@ typedef struct weft_checkpoint_slice_rule {
  * @return WEFT_OK. WEFT_E_SHAPE if slices do not fit each other, and WEFT_E_MISMATCH if an unsplit
  * tensor differs; both name tensor and slices. WEFT_E_ARG for entries that match nothing, no
  * slices, missing slices, slices of different steps, or an existing file. WEFT_E_NO_IMPL for
- * element types and numbers of dimensions that weft does not support. WEFT_E_NOT_FOUND;
+ * element types and numbers of dimensions that weft lacks. WEFT_E_NOT_FOUND;
  * WEFT_E_CORRUPT; WEFT_E_IO; WEFT_E_NOMEM */
 WEFT_API weft_status weft_checkpoint_merge(const char *const *slices, int slice_count,
                                            const weft_checkpoint_slice_rule *rules, int rule_count,
