@@ -61,6 +61,8 @@ typedef struct wefti_mender { /* how: src/launch/join/mend.c. Of each the world'
     const wefti_mend *(*newcomer)(void *control);
     weft_status (*whole)(void *control);
     void (*forget)(void *control);
+    /* Breaks the present communicator, from any thread. */
+    void (*break_off)(void *control, int failed, const char *message);
 } wefti_mender;
 
 /* Whether a process that dies is started again. */
