@@ -323,7 +323,7 @@ static weft_status start_device(void *context, wefti_rank_device *device, int32_
     return WEFT_OK;
 }
 
-static weft_status create_workers(const weft_session *s, wefti_workers **out) {
+weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **out) {
     int64_t *bytes;
     WEFT_NEW_ARRAY(bytes, int64_t, s->devices);
     for (int32_t r = 0; r < s->devices; r++)
@@ -340,7 +340,7 @@ static weft_status create_workers(const weft_session *s, wefti_workers **out) {
 weft_status wefti_session_start(weft_session *s) {
     if (s->workers) return WEFT_OK;
     wefti_workers *workers = NULL;
-    weft_status status = create_workers(s, &workers);
+    weft_status status = wefti_session_create_workers(s, &workers);
     if (status >= 0)
         status = wefti_workers_name(workers, wefti_workers_run(workers, start_device, s));
     if (s->world) status = wefti_agree(s->agreement, status);
@@ -349,9 +349,13 @@ weft_status wefti_session_start(weft_session *s) {
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
     s->workers = workers;
+    wefti_session_observe_devices(s);
+    return WEFT_OK;
+}
+
+void wefti_session_observe_devices(const weft_session *s) {
     set_trace(s, s->trace);
     wefti_session_set_profiles(s);
-    return WEFT_OK;
 }
 
 weft_status wefti_session_view(const weft_session *s, int program, wefti_view **out) {

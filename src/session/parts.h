@@ -103,6 +103,11 @@ bool wefti_section_communicates(const wefti_program *p, wefti_section section);
 /* The inputs of views from number `first` on are consumed. */
 void wefti_session_take_inputs(const weft_session *s, int64_t first);
 
+/* build.c: this process's devices, without start values. */
+weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **out) WEFT_CHECKED;
+/* Traces and profiles of all devices of this process. */
+void wefti_session_observe_devices(const weft_session *s);
+
 /* profile.c: the devices measure, once they have started. */
 void wefti_session_set_profiles(const weft_session *s);
 void wefti_session_profiles_destroy(weft_session *s);
@@ -153,6 +158,9 @@ weft_status wefti_host_copies_push_piece(const weft_session *s, const wefti_view
 /* After the session has written a piece: updates the caller's buffer. */
 weft_status wefti_host_copy_refresh(const weft_session *s, const wefti_view *view, int index,
                                     const wefti_session_piece *piece) WEFT_CHECKED;
+/* The arena of `from` has moved to `to`. */
+void wefti_host_copies_move(weft_session *s, wefti_rank_device *from, wefti_rank_device *to,
+                            int64_t bytes);
 void wefti_host_copies_destroy(weft_session *s);
 
 /* world.c: sessions over a world of processes. All calls are collective and fail like the calls of

@@ -6,19 +6,98 @@ void wefti_session_halt_when(weft_session *s, wefti_halted *call, void *context)
     s->halted_context = context;
 }
 
+/* An update that communicates cannot be made by one rank alone. */
+static bool updates_alone(const weft_session *s) {
+    return !s->world || !wefti_section_communicates(s->views[0]->own, WEFTI_SECTION_UPDATE);
+}
+
 wefti_session_standing wefti_session_stands(const weft_session *s) {
-    return (wefti_session_standing){.step = s->torn ? -1 : s->step, .ready = s->ready && !s->torn};
+    return (wefti_session_standing){.step = s->torn ? -1 : s->step,
+                                    .ready = s->ready && !s->torn && updates_alone(s)};
+}
+
+/* ---- giving up ---- */
+
+/* The programs of all views bound to a device, which has the memory of the one before. */
+static weft_status move_device(void *context, wefti_rank_device *device, int32_t rank) {
+    const weft_session *s = context;
+    for (int64_t i = 0; i < s->view_count; i++)
+        WEFT_TRY(wefti_rank_device_bind(device, s->views[i]->programs[rank]));
+    return wefti_rank_device_take(device, wefti_workers_device(s->workers, rank));
+}
+
+static void forget_reads(const weft_session *s) {
+    for (int64_t i = 0; i < s->view_count; i++)
+        for (int64_t t = 0; t < s->views[i]->count; t++) {
+            wefti_comm_unbind(s->views[i]->reads[t]);
+            s->views[i]->reads[t] = NULL;
+        }
+}
+
+/* Moves this process's device to the world's communicator. */
+static weft_status move(weft_session *s) {
+    wefti_workers *workers = NULL;
+    forget_reads(s);
+    WEFT_TRY(wefti_agreement_of(s->world, &s->agreement));
+    if (!s->workers) return WEFT_OK;
+    weft_status status = wefti_session_create_workers(s, &workers);
+    if (status >= 0)
+        status = wefti_workers_name(workers, wefti_workers_run(workers, move_device, s));
+    status = wefti_agree(s->agreement, status);
+    if (status < 0) {
+        wefti_workers_destroy(workers);
+        return wefti_note(status, __func__, __FILE__, __LINE__);
+    }
+    wefti_rank_device *to = wefti_workers_device(workers, s->me);
+    wefti_host_copies_move(s, wefti_workers_device(s->workers, s->me), to,
+                           s->views[0]->sites[s->me].facts.peak_bytes);
+    wefti_workers_destroy(s->workers);
+    s->workers = workers;
+    wefti_session_observe_devices(s);
+    return WEFT_OK;
 }
 
 weft_status wefti_session_abandon(weft_session *s) {
     WEFT_REQUIRE(s->options.recovery, WEFT_E_ARG,
                  "a step can be made again only if the session has recovery");
-    WEFT_REQUIRE(!s->world, WEFT_E_NO_IMPL,
-                 "a step of several processes cannot be made again: the world has ended");
     s->accumulated = 0;
-    s->ready = false;
     wefti_session_take_inputs(s, 0);
-    WEFT_REQUIRE(!s->torn, WEFT_E_MISMATCH, "update %lld ended half-way: there is no whole state",
+    if (!s->world || !s->workers) return WEFT_OK;
+    if (wefti_rank_device_comm(wefti_workers_device(s->workers, s->me)) == s->world->comm)
+        return WEFT_OK;
+    return move(s);
+}
+
+/* ---- going on ---- */
+
+typedef struct advance_record {
+    int64_t step;
+    double scale; /* by which its last update multiplied gradients: a rank that is behind may not
+                     know the norm of all gradients */
+} advance_record;
+
+static weft_status catch_up(weft_session *s, int64_t target, const advance_record *all) {
+    const wefti_session_standing at = wefti_session_stands(s);
+    WEFT_REQUIRE(at.step >= 0, WEFT_E_MISMATCH,
+                 "rank %d has no whole state: its update %lld ended half-way", s->me,
                  (long long)s->step + 1);
-    return WEFT_OK;
+    WEFT_REQUIRE(target == at.step || (target == at.step + 1 && at.ready), WEFT_E_MISMATCH,
+                 "rank %d has the state after %lld updates%s, and cannot go to %lld", s->me,
+                 (long long)at.step, at.ready ? " and the next gradients" : "", (long long)target);
+    s->ready = false;
+    if (target == at.step) return WEFT_OK;
+    for (int32_t r = 0; r < s->devices && s->world; r++)
+        if (all[r].step == target) s->scale = all[r].scale;
+    return wefti_session_apply(s);
+}
+
+weft_status wefti_session_advance(weft_session *s, int64_t target) {
+    if (!s->world) return catch_up(s, target, NULL);
+    const advance_record own = {wefti_session_stands(s).step, s->scale};
+    advance_record *all;
+    WEFT_NEW_ARRAY(all, advance_record, s->devices);
+    weft_status status = wefti_agree_records(s->agreement, &own, sizeof own, all);
+    if (status >= 0) status = wefti_agree(s->agreement, catch_up(s, target, all));
+    wefti_free(all);
+    return status;
 }

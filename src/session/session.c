@@ -250,10 +250,15 @@ static weft_status same_norms(weft_session *s, double norm) {
     return status;
 }
 
-/* Completes gradients, and with clipping their norms. With recovery it ends with the commit. */
+/* Completes gradients, and with clipping their norms. With recovery it ends with the commit: all
+ * gradients are complete once the section has come to its last step. */
 static weft_status complete_gradients(weft_session *s) {
+    const wefti_program *p = s->views[0]->own;
     weft_status status = wefti_session_run_section(s, s->views[0], WEFTI_SECTION_NORM);
     s->ready = s->options.recovery && status >= 0;
+    if (s->options.recovery && s->world && status < 0)
+        s->ready = wefti_rank_device_ended(wefti_workers_device(s->workers, s->me)) + 1 >=
+                   p->step_count[WEFTI_SECTION_NORM];
     return status;
 }
 

@@ -93,9 +93,15 @@ typedef struct wefti_session_standing {
 } wefti_session_standing;
 wefti_session_standing wefti_session_stands(const weft_session *session);
 
-/* After a call has failed. Gives up the step in flight: its inputs are to be fed again, from
- * weft_session_step_number. For sessions whose devices are all in this process. */
+/* After a call has failed. Gives up the step in flight: its inputs are to be fed again. In a world
+ * whose communicator is a new one, the devices move to it with all their memory. That is
+ * collective, and all addresses from weft_session_local are void. The old communicator is broken,
+ * and must live until the call returns; then the session does not use it. Complete gradients stay.
+ */
 weft_status wefti_session_abandon(weft_session *session) WEFT_CHECKED;
+/* After it, collective in a world: brings all ranks to `target` updates, which is a rank's own
+ * number, or one more if that rank is ready. Complete gradients of later steps are dropped. */
+weft_status wefti_session_advance(weft_session *session, int64_t target) WEFT_CHECKED;
 
 /* For each of the plan's fusions: the most tensors that it may join on a device. */
 void wefti_session_fused(const weft_session *session, int32_t out[3]);
