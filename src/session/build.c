@@ -135,9 +135,12 @@ static weft_status build(weft_session *s, weft_graph *graph, weft_status status)
     wefti_view *view;
     if (status >= 0 && s->me == 0 && uses_bf16(graph) && s->bf16 == WEFTI_BF16_AUTO)
         s->bf16 = choose_bf16(s->options.bf16);
-    if (s->world) status = wefti_session_same_job(s, graph, status);
+    uint64_t model = 0;
+    if (s->world && status >= 0) status = wefti_session_digest_graph(graph, &model);
+    if (s->world) status = wefti_session_same_job(s, model, status);
     WEFT_TRY(status);
     WEFT_TRY(build_view(s, graph, &view));
+    view->model = model;
     s->views[s->view_count++] = view;
     return WEFT_OK;
 }

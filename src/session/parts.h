@@ -45,6 +45,7 @@ typedef enum wefti_feeding { WEFTI_INPUT_UNFED, WEFTI_INPUT_FED, WEFTI_INPUT_BOU
 
 /* A graph on all devices. */
 typedef struct wefti_view {
+    uint64_t model;           /* in a world: digest of the graph as it was given */
     wefti_program **programs; /* [devices]; NULL: of another process */
     wefti_program *own;       /* the first one of this process */
     wefti_site *sites;        /* [devices] */
@@ -88,6 +89,7 @@ struct weft_session {
     void *halted_context;
     bool ready;         /* the gradients of the next step are complete; only with recovery */
     bool torn;          /* an update has begun and did not end */
+    bool newcomer;      /* it has no state yet */
     double rate, scale; /* of the update that is made or was made last */
 };
 
@@ -166,8 +168,9 @@ void wefti_host_copies_destroy(weft_session *s);
 /* world.c: sessions over a world of processes. All calls are collective and fail like the calls of
  * session/agree.h. */
 /* Before a graph is compiled: agrees on `status`, and compares the ranks' jobs. Takes over rank 0's
- * decisions. */
-weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph,
+ * decisions. `model`: the graph's digest, before the graph is wrapped. */
+weft_status wefti_session_digest_graph(const weft_graph *graph, uint64_t *out) WEFT_CHECKED;
+weft_status wefti_session_same_job(weft_session *s, uint64_t model,
                                    weft_status status) WEFT_CHECKED;
 /* Gathers the facts and tensors of all ranks into the view, which already has this rank's program.
  * Refuses programs if their transfers do not match. */

@@ -12,8 +12,9 @@ static bool updates_alone(const weft_session *s) {
 }
 
 wefti_session_standing wefti_session_stands(const weft_session *s) {
-    return (wefti_session_standing){.step = s->torn ? -1 : s->step,
-                                    .ready = s->ready && !s->torn && updates_alone(s)};
+    const bool has = !s->torn && !s->newcomer;
+    return (wefti_session_standing){.step = has ? s->step : -1,
+                                    .ready = s->ready && has && updates_alone(s)};
 }
 
 /* ---- giving up ---- */
@@ -34,12 +35,30 @@ static void forget_reads(const weft_session *s) {
         }
 }
 
+/* A newcomer agrees with all ranks on each of its graphs, as at the begin of the job. */
+static weft_status answer(weft_session *s) {
+    const wefti_bf16_compute bf16 = s->bf16;
+    for (int64_t i = 0; i < s->view_count; i++) {
+        weft_status status = wefti_session_same_job(s, s->views[i]->model, WEFT_OK);
+        const wefti_bf16_compute theirs = s->bf16;
+        s->bf16 = bf16;
+        WEFT_TRY(status);
+        if (theirs != bf16)
+            status = WEFT_RAISE(WEFT_E_MISMATCH,
+                                "a new process computes products in bf16 another way than rank %d",
+                                s->me);
+        WEFT_TRY(wefti_agree(s->agreement, status));
+        WEFT_TRY(wefti_view_gather_sites(s, s->views[i]));
+    }
+    return WEFT_OK;
+}
+
 /* Moves this process's device to the world's communicator. */
-static weft_status move(weft_session *s) {
+static weft_status move(weft_session *s, bool newcomers) {
     wefti_workers *workers = NULL;
     forget_reads(s);
     WEFT_TRY(wefti_agreement_of(s->world, &s->agreement));
-    if (!s->workers) return WEFT_OK;
+    if (newcomers) WEFT_TRY(answer(s));
     weft_status status = wefti_session_create_workers(s, &workers);
     if (status >= 0)
         status = wefti_workers_name(workers, wefti_workers_run(workers, move_device, s));
@@ -57,7 +76,13 @@ static weft_status move(weft_session *s) {
     return WEFT_OK;
 }
 
-weft_status wefti_session_abandon(weft_session *s) {
+weft_status wefti_session_arrive(weft_session *s) {
+    WEFT_TRY(wefti_session_start(s));
+    s->newcomer = true;
+    return WEFT_OK;
+}
+
+weft_status wefti_session_abandon(weft_session *s, bool newcomers) {
     WEFT_REQUIRE(s->options.recovery, WEFT_E_ARG,
                  "a step can be made again only if the session has recovery");
     s->accumulated = 0;
@@ -65,7 +90,7 @@ weft_status wefti_session_abandon(weft_session *s) {
     if (!s->world || !s->workers) return WEFT_OK;
     if (wefti_rank_device_comm(wefti_workers_device(s->workers, s->me)) == s->world->comm)
         return WEFT_OK;
-    return move(s);
+    return move(s, newcomers);
 }
 
 /* ---- going on ---- */
@@ -78,6 +103,7 @@ typedef struct advance_record {
 
 static weft_status catch_up(weft_session *s, int64_t target, const advance_record *all) {
     const wefti_session_standing at = wefti_session_stands(s);
+    if (s->newcomer) return WEFT_OK;
     WEFT_REQUIRE(at.step >= 0, WEFT_E_MISMATCH,
                  "rank %d has no whole state: its update %lld ended half-way", s->me,
                  (long long)s->step + 1);
