@@ -61,7 +61,7 @@ typedef struct wefti_mender { /* how: src/launch/join/mend.c. Of each the world'
     const wefti_mend *(*newcomer)(void *control);
     weft_status (*whole)(void *control);
     void (*forget)(void *control);
-    /* Breaks the present communicator, from any thread. */
+    /* Breaks the present communicator, from any thread. NULL: it needs no guard. */
     void (*break_off)(void *control, int failed, const char *message);
 } wefti_mender;
 
