@@ -93,7 +93,8 @@ static weft_status set_up(wefti_training *t, const standing *s) {
     const wefti_briefing none = {.bf16 = WEFT_BF16_AUTO};
     t->ranks.agreement = NULL;
     t->briefing = &none;
-    weft_status status = wefti_training_bind(t);
+    weft_status status = wefti_training_take_key(t, true);
+    if (status >= 0) status = wefti_training_bind(t);
     if (status >= 0) status = wefti_training_lock_slices(t);
     t->briefing = NULL;
     t->ranks.agreement = agreement;
@@ -181,6 +182,7 @@ static weft_status come_to_one_state(wefti_training *t, const standing *s) {
 /* All ranks are new: the run begins, as a run that is started again does. */
 static weft_status begin(wefti_training *t) {
     wefti_checkpoint *from;
+    WEFT_TRY(wefti_training_take_key(t, true));
     WEFT_TRY(wefti_training_open_directory(t, &from));
     weft_status status = wefti_training_load(t, &from);
     wefti_checkpoint_close(from);

@@ -64,6 +64,7 @@ static weft_status begin_trace(wefti_training *t) {
 static weft_status begin(wefti_training *t) {
     wefti_checkpoint *from;
     if (t->ranks.world && wefti_world_newcomer(t->ranks.world)) return wefti_training_take_seat(t);
+    WEFT_TRY(wefti_training_take_key(t, true));
     WEFT_TRY(wefti_training_open_directory(t, &from));
     weft_status status = wefti_training_load(t, &from);
     wefti_checkpoint_close(from);
