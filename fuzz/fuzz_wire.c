@@ -35,6 +35,20 @@ static void decode(const wefti_frame *frame) {
     if (wefti_records_decode(frame, &records) >= 0) require(records.count <= WEFTI_CALL_RECORDS);
     wefti_span span;
     if (wefti_span_decode(frame, &span) >= 0) require(span.first >= 0 && span.count > 0);
+    wefti_halt halt;
+    if (wefti_halt_decode(frame, &halt) >= 0) require(halt.generation > 0 && halt.failed >= 0);
+    wefti_standing_message stands;
+    int32_t *holds, count, source[3];
+    if (wefti_standing_decode(frame, 3, &stands, &holds, &count) >= 0) {
+        for (int32_t i = 0; i < count; i++) require(holds[i] >= 0 && holds[i] < 3);
+        require(stands.step >= 0 || (!stands.ready && count == 0));
+        wefti_free(holds);
+    }
+    wefti_mend_message mend;
+    if (wefti_mend_decode(frame, 3, &mend, source) >= 0)
+        for (int32_t r = 0; r < 3; r++) require(source[r] >= -2 && source[r] < 3);
+    uint64_t generation;
+    if (wefti_generation_decode(frame, &generation) >= 0) require(generation > 0);
     if (wefti_abort_reason_decode(frame, &verdict) >= 0)
         require(verdict.status < 0 && verdict.failed >= WEFT_RANK_NONE &&
                 strlen(verdict.text) <= WEFTI_TEXT_MAX);

@@ -45,6 +45,10 @@ typedef struct weft_launch_options {
     bool bind_cores;             /* spread the cores over the processes */
     double join_seconds, heartbeat_seconds, wait_seconds; /* as in weft_world_options */
     double grace_seconds; /* time between the request to end and the kill; 0: 5 */
+    /* So often, in all, a rank that is lost is started again while the others wait: by a signal, by
+     * exit code 75, or because it is silent. Only once all ranks run with recovery. 0: never, and
+     * the job ends with the first such rank. The same on all hosts. */
+    int restarts;
     /* Set by the program's signal handlers: the number of the last signal, and the count of
      * signals. The first signal is passed on, and processes may take their time. The second is
      * passed on too, and kills after `grace_seconds`. The third kills at once. NULL: never. */

@@ -58,7 +58,10 @@ void weft_world_fail(weft_world *w, const char *message) {
     bool of_thread = !message || message == weft_error_message();
     int failed = of_thread ? failure.rank : WEFT_RANK_OWN;
     if (of_thread) message = failure.message;
-    if (w->comm) wefti_comm_break(w->comm, failed, message);
+    if (w->mender && w->mender->break_off)
+        w->mender->break_off(w->control, failed, message);
+    else if (w->comm)
+        wefti_comm_break(w->comm, failed, message);
     if (w->fail) w->fail(w->control, failed, message);
     (void)wefti_failure_tell(&failure);
 }

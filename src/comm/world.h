@@ -32,6 +32,62 @@ typedef struct wefti_call_records {
                                                  between the nearest ranks */
 } wefti_call_records;
 
+/* --- mending: the world goes on after one of its processes has died (docs/design-recovery.md) */
+
+/* Where a rank stands when its world is broken. */
+typedef struct wefti_stand {
+    int64_t step;         /* committed steps in its state; -1: it has no state */
+    bool ready;           /* it has the reduced gradients of the next step */
+    const int32_t *holds; /* other ranks whose whole state this rank's own state is as well: its
+                             replicas; borrowed */
+    int32_t holds_count;
+} wefti_stand;
+
+/* What to do then, in this order: read, update or forget; give and take states; say whole. */
+typedef struct wefti_mend {
+    uint64_t generation;   /* of the mended world */
+    int64_t target;        /* committed steps in everybody's state afterwards */
+    bool update;           /* the own state is one step behind: update with the gradients */
+    bool forget;           /* drop the reduced gradients: the step is made again */
+    bool from_disk;        /* all read the last checkpoint, or begin; the target follows from it */
+    const int32_t *source; /* [size] the rank that gives the state of seat r; -1: r has it; -2: the
+                              disk. Until the next mend */
+} wefti_mend;
+
+typedef struct wefti_mender { /* how: src/launch/join/mend.c. Of each the world's control */
+    void (*arm)(void *control);
+    bool (*is_halted)(void *control);
+    weft_status (*mend)(weft_world *world, const wefti_stand *at, wefti_mend *out);
+    const wefti_mend *(*newcomer)(void *control);
+    weft_status (*whole)(void *control);
+    void (*forget)(void *control);
+    /* Breaks the present communicator, from any thread. NULL: it needs no guard. */
+    void (*break_off)(void *control, int failed, const char *message);
+} wefti_mender;
+
+/* Whether a process that dies is started again. */
+bool wefti_world_mends(const weft_world *world);
+/* This rank can be mended from now on. Once all ranks have said so, a death breaks the world but
+ * does not end it. */
+void wefti_world_arm(weft_world *world);
+/* The world is broken, and to be mended: wefti_world_mend. Nonblocking, from any thread. */
+bool wefti_world_is_halted(const weft_world *world);
+/* After a failure of a transfer, or once the world is halted. This thread's failure (its message
+ * and weft_error_rank) becomes that of the job, unless some process has died. Blocks until a
+ * process has taken each empty seat and all ranks have told where they stand, and then makes a new
+ * communicator. The old one stays until wefti_world_forget, broken. If further processes die
+ * meanwhile, it begins again. Collective over all ranks; a newcomer does it in weft_world_join.
+ * Fails if the job fails. */
+weft_status wefti_world_mend(weft_world *world, const wefti_stand *at,
+                             wefti_mend *out) WEFT_CHECKED;
+/* In a process that took an empty seat: the mend that it came for, until it is whole. Else NULL. */
+const wefti_mend *wefti_world_newcomer(const weft_world *world);
+/* Tells that this rank has the target's state, and waits for all others. WEFT_PENDING: a process
+ * has died meanwhile, and the world is to be mended again. Collective. */
+weft_status wefti_world_whole(weft_world *world) WEFT_CHECKED;
+/* Destroys communicators of older generations, after all that was bound or mapped there. */
+void wefti_world_forget(weft_world *world);
+
 struct weft_world {
     wefti_comm *comm; /* NULL: a world of one */
     int32_t rank, size, hosts;
@@ -45,6 +101,7 @@ struct weft_world {
     /* Waits for the others, then ends, and tells what the job has failed of. */
     weft_status (*leave)(void *control, const wefti_call_records *records);
     void (*fail)(void *control, int failed, const char *message); /* tells the others */
+    const wefti_mender *mender;                                   /* NULL: it cannot be mended */
 };
 
 /* `host` [size] is copied; comm is taken over, also on failure. */

@@ -23,6 +23,9 @@ void wefti_rank_device_destroy(wefti_rank_device *device); /* before its comm */
  * program must outlive the device. */
 weft_status wefti_rank_device_bind(wefti_rank_device *device,
                                    const wefti_program *program) WEFT_CHECKED;
+/* Copies the arena of a device whose work has ended, as far as it is used, into that of another
+ * device of the same size. Its programs go on there once they are bound. */
+weft_status wefti_rank_device_take(wefti_rank_device *to, wefti_rank_device *from) WEFT_CHECKED;
 wefti_comm *wefti_rank_device_comm(wefti_rank_device *device); /* NULL: alone */
 /* the device that owns the arena */
 wefti_device *wefti_rank_device_device(wefti_rank_device *device);
@@ -67,6 +70,8 @@ weft_status wefti_rank_device_run(wefti_rank_device *device, const wefti_program
 /* For a section that failed with `check_finite` and `orderly`: the order of this rank's finding. Of
  * all ranks' findings, the lowest order was the first. INT64_MAX: this rank found nothing. */
 int64_t wefti_rank_device_finding_order(const wefti_rank_device *device);
+/* How many steps of the section that ran last have ended, with loops expanded. */
+int64_t wefti_rank_device_ended(const wefti_rank_device *device);
 /* Fills all parameters, states and optimizer tensors with start values: functions of seed and
  * name. */
 weft_status wefti_rank_device_init(wefti_rank_device *device, const wefti_program *program,

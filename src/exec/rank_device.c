@@ -80,6 +80,28 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
     wefti_free(d);
 }
 
+enum { TAKE_BYTES = 16 << 20 };
+
+weft_status wefti_rank_device_take(wefti_rank_device *to, wefti_rank_device *from) {
+    const int64_t bytes = from->observed_peak < from->bytes ? from->observed_peak : from->bytes;
+    WEFT_REQUIRE(to->bytes == from->bytes, WEFT_E_BUG, "arenas of %lld and %lld bytes",
+                 (long long)from->bytes, (long long)to->bytes);
+    for (int64_t at = 0; at < bytes; at += TAKE_BYTES) {
+        const int64_t part = bytes - at < TAKE_BYTES ? bytes - at : TAKE_BYTES;
+        wefti_mapping source, target;
+        WEFT_TRY(
+            wefti_device_map(from->device, from->memory + at, part, WEFTI_ACCESS_READ, &source));
+        weft_status status =
+            wefti_device_map(to->device, to->memory + at, part, WEFTI_ACCESS_WRITE, &target);
+        if (status >= 0) memcpy(target.data, source.data, (size_t)part);
+        if (status >= 0) status = wefti_device_unmap(&target, WEFT_OK);
+        WEFT_TRY(wefti_device_unmap(&source, status));
+    }
+    to->observed_peak = from->observed_peak;
+    to->used = from->used;
+    return WEFT_OK;
+}
+
 wefti_comm *wefti_rank_device_comm(wefti_rank_device *d) {
     return d->comm;
 }
@@ -97,6 +119,9 @@ void wefti_rank_device_trace(wefti_rank_device *d, wefti_trace *trace) {
 }
 int64_t wefti_rank_device_finding_order(const wefti_rank_device *d) {
     return d->finding ? d->finding_order : INT64_MAX;
+}
+int64_t wefti_rank_device_ended(const wefti_rank_device *d) {
+    return d->at.number;
 }
 double wefti_rank_device_loss(const wefti_rank_device *d) {
     return d->losses ? d->loss / d->losses : NAN;

@@ -39,8 +39,15 @@ typedef struct order_record {
     int64_t status, order;
 } order_record;
 
+bool wefti_is_of_others(const weft_world *world, weft_status status) {
+    if (status == WEFT_E_PEER) return true;
+    return world && (status == WEFT_E_TIMEOUT || status == WEFT_E_LOST) &&
+           weft_error_rank() != world->rank;
+}
+
 weft_status wefti_fail_world(weft_world *world, weft_status status) {
     if (!world || world->size == 1 || status >= 0 || status == WEFT_E_PEER) return status;
+    if (wefti_world_mends(world) && wefti_is_of_others(world, status)) return status;
     (void)wefti_name_rank(status, world->rank);
     weft_world_fail(world, NULL);
     return status;

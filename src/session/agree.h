@@ -14,8 +14,12 @@ enum { WEFTI_RECORD_BYTES = 64 };
 
 /* For a rank that failed outside of the calls below, while other ranks may wait for it: reports the
  * failure to them, which ends the world. Returns `status`. Does nothing without a world (NULL), in
- * a world of one rank, or for a failure of another rank (WEFT_E_PEER). */
+ * a world of one rank, or for a failure of another rank (WEFT_E_PEER), and for one that mending may
+ * repair. */
 weft_status wefti_fail_world(weft_world *world, weft_status status);
+/* Whether this thread's failure came from another rank, or from the way to it. A mended world can
+ * go on after that. */
+bool wefti_is_of_others(const weft_world *world, weft_status status);
 
 /* The agreement of a world of several ranks. It lives as long as the world, and begins without a
  * failure. */

@@ -135,9 +135,12 @@ static weft_status build(weft_session *s, weft_graph *graph, weft_status status)
     wefti_view *view;
     if (status >= 0 && s->me == 0 && uses_bf16(graph) && s->bf16 == WEFTI_BF16_AUTO)
         s->bf16 = choose_bf16(s->options.bf16);
-    if (s->world) status = wefti_session_same_job(s, graph, status);
+    uint64_t model = 0;
+    if (s->world && status >= 0) status = wefti_session_digest_graph(graph, &model);
+    if (s->world) status = wefti_session_same_job(s, model, status);
     WEFT_TRY(status);
     WEFT_TRY(build_view(s, graph, &view));
+    view->model = model;
     s->views[s->view_count++] = view;
     return WEFT_OK;
 }
@@ -311,19 +314,25 @@ static void set_trace(const weft_session *s, wefti_trace *trace) {
             wefti_rank_device_trace(wefti_workers_device(s->workers, r), trace);
 }
 
-static weft_status start_device(void *context, wefti_rank_device *device, int32_t rank) {
-    const weft_session *s = context;
+weft_status wefti_session_init_device(const weft_session *s, wefti_rank_device *device,
+                                      int32_t rank) {
     const wefti_program *first = s->views[0]->programs[rank];
     for (int64_t i = 0; i < s->view_count; i++) {
         const wefti_program *p = s->views[i]->programs[rank];
-        WEFT_TRY(wefti_rank_device_bind(device, p));
         if (i == 0 || p->persistent_bytes != first->persistent_bytes)
             WEFT_TRY(wefti_rank_device_init(device, p, s->options.seed));
     }
     return WEFT_OK;
 }
 
-static weft_status create_workers(const weft_session *s, wefti_workers **out) {
+static weft_status start_device(void *context, wefti_rank_device *device, int32_t rank) {
+    const weft_session *s = context;
+    for (int64_t i = 0; i < s->view_count; i++)
+        WEFT_TRY(wefti_rank_device_bind(device, s->views[i]->programs[rank]));
+    return wefti_session_init_device(s, device, rank);
+}
+
+weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **out) {
     int64_t *bytes;
     WEFT_NEW_ARRAY(bytes, int64_t, s->devices);
     for (int32_t r = 0; r < s->devices; r++)
@@ -340,7 +349,7 @@ static weft_status create_workers(const weft_session *s, wefti_workers **out) {
 weft_status wefti_session_start(weft_session *s) {
     if (s->workers) return WEFT_OK;
     wefti_workers *workers = NULL;
-    weft_status status = create_workers(s, &workers);
+    weft_status status = wefti_session_create_workers(s, &workers);
     if (status >= 0)
         status = wefti_workers_name(workers, wefti_workers_run(workers, start_device, s));
     if (s->world) status = wefti_agree(s->agreement, status);
@@ -349,9 +358,13 @@ weft_status wefti_session_start(weft_session *s) {
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
     s->workers = workers;
+    wefti_session_observe_devices(s);
+    return WEFT_OK;
+}
+
+void wefti_session_observe_devices(const weft_session *s) {
     set_trace(s, s->trace);
     wefti_session_set_profiles(s);
-    return WEFT_OK;
 }
 
 weft_status wefti_session_view(const weft_session *s, int program, wefti_view **out) {

@@ -105,6 +105,17 @@ weft_status wefti_host_copy_refresh(const weft_session *s, const wefti_view *vie
     return c ? pull(c) : WEFT_OK;
 }
 
+void wefti_host_copies_move(weft_session *s, wefti_rank_device *from, wefti_rank_device *to,
+                            int64_t bytes) {
+    const unsigned char *old = wefti_rank_device_memory(from);
+    for (wefti_host_copy *c = s->host_copies; c; c = c->next) {
+        const unsigned char *at = c->memory;
+        if (c->device != wefti_rank_device_device(from) || at < old || at >= old + bytes) continue;
+        c->memory = wefti_rank_device_memory(to) + (at - old);
+        c->device = wefti_rank_device_device(to);
+    }
+}
+
 void wefti_host_copies_destroy(weft_session *s) {
     while (s->host_copies) {
         wefti_host_copy *c = s->host_copies;

@@ -45,6 +45,7 @@ typedef enum wefti_feeding { WEFTI_INPUT_UNFED, WEFTI_INPUT_FED, WEFTI_INPUT_BOU
 
 /* A graph on all devices. */
 typedef struct wefti_view {
+    uint64_t model;           /* in a world: digest of the graph as it was given */
     wefti_program **programs; /* [devices]; NULL: of another process */
     wefti_program *own;       /* the first one of this process */
     wefti_site *sites;        /* [devices] */
@@ -86,9 +87,11 @@ struct weft_session {
     void *before_update_context;
     wefti_halted *halted; /* NULL: never */
     void *halted_context;
-    bool ready;         /* the gradients of the next step are complete; only with recovery */
-    bool torn;          /* an update has begun and did not end */
-    double rate, scale; /* of the update that is made or was made last */
+    bool ready;               /* the gradients of the next step are complete; only with recovery */
+    bool torn;                /* an update has begun and did not end */
+    bool newcomer;            /* it has no state yet */
+    double rate, scale, norm; /* of the update that is being made; norm NaN: not known */
+    double made_scale, made_norm; /* of the last update that was made */
 };
 
 /* session.c */
@@ -103,12 +106,20 @@ bool wefti_section_communicates(const wefti_program *p, wefti_section section);
 /* The inputs of views from number `first` on are consumed. */
 void wefti_session_take_inputs(const weft_session *s, int64_t first);
 
+/* build.c: this process's devices, without start values. */
+weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **out) WEFT_CHECKED;
+/* Traces and profiles of all devices of this process. */
+void wefti_session_observe_devices(const weft_session *s);
+
 /* profile.c: the devices measure, once they have started. */
 void wefti_session_set_profiles(const weft_session *s);
 void wefti_session_profiles_destroy(weft_session *s);
 
 /* Maps the arenas and sets start values, once. */
 weft_status wefti_session_start(weft_session *s) WEFT_CHECKED;
+/* Sets the start values of a device. */
+weft_status wefti_session_init_device(const weft_session *s, wefti_rank_device *device,
+                                      int32_t rank) WEFT_CHECKED;
 weft_status wefti_session_view(const weft_session *s, int program, wefti_view **out) WEFT_CHECKED;
 
 static inline bool wefti_session_has(const weft_session *s, int32_t rank) {
@@ -153,13 +164,17 @@ weft_status wefti_host_copies_push_piece(const weft_session *s, const wefti_view
 /* After the session has written a piece: updates the caller's buffer. */
 weft_status wefti_host_copy_refresh(const weft_session *s, const wefti_view *view, int index,
                                     const wefti_session_piece *piece) WEFT_CHECKED;
+/* The arena of `from` has moved to `to`. */
+void wefti_host_copies_move(weft_session *s, wefti_rank_device *from, wefti_rank_device *to,
+                            int64_t bytes);
 void wefti_host_copies_destroy(weft_session *s);
 
 /* world.c: sessions over a world of processes. All calls are collective and fail like the calls of
  * session/agree.h. */
 /* Before a graph is compiled: agrees on `status`, and compares the ranks' jobs. Takes over rank 0's
- * decisions. */
-weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph,
+ * decisions. `model`: the graph's digest, before the graph is wrapped. */
+weft_status wefti_session_digest_graph(const weft_graph *graph, uint64_t *out) WEFT_CHECKED;
+weft_status wefti_session_same_job(weft_session *s, uint64_t model,
                                    weft_status status) WEFT_CHECKED;
 /* Gathers the facts and tensors of all ranks into the view, which already has this rank's program.
  * Refuses programs if their transfers do not match. */

@@ -250,10 +250,15 @@ static weft_status same_norms(weft_session *s, double norm) {
     return status;
 }
 
-/* Completes gradients, and with clipping their norms. With recovery it ends with the commit. */
+/* Completes gradients, and with clipping their norms. With recovery it ends with the commit: all
+ * gradients are complete once the section has come to its last step. */
 static weft_status complete_gradients(weft_session *s) {
+    const wefti_program *p = s->views[0]->own;
     weft_status status = wefti_session_run_section(s, s->views[0], WEFTI_SECTION_NORM);
     s->ready = s->options.recovery && status >= 0;
+    if (s->options.recovery && s->world && status < 0)
+        s->ready = wefti_rank_device_ended(wefti_workers_device(s->workers, s->me)) + 1 >=
+                   p->step_count[WEFTI_SECTION_NORM];
     return status;
 }
 
@@ -287,6 +292,8 @@ weft_status wefti_session_apply(weft_session *s) {
     s->torn = true;
     WEFT_TRY(wefti_session_run_section(s, s->views[0], WEFTI_SECTION_UPDATE));
     s->torn = false;
+    s->made_scale = s->scale;
+    s->made_norm = s->norm;
     updated(s);
     return WEFT_OK;
 }
@@ -310,20 +317,21 @@ weft_status weft_session_update(weft_session *s, double learning_rate, double *o
                  "%d of %d microbatches are accumulated since the last update or pass of another "
                  "program",
                  s->accumulated, s->options.microbatches);
-    double norm = NAN;
+    s->norm = NAN;
     s->rate = learning_rate;
     s->scale = gradient_scale(s);
     weft_status status = WEFT_OK;
     if (s->options.clip > 0)
-        status = clip(s, &norm);
+        status = clip(s, &s->norm);
     else if (s->options.recovery)
         status = complete_gradients(s);
     if (status < 0) s->accumulated = 0; /* these gradients will not be used, */
-    if (status < 0 && status != WEFT_E_PEER) s->ready = false; /* also not after a repair */
+    if (status < 0 && !wefti_is_of_others(s->world, status))
+        s->ready = false; /* also not after a repair */
     wefti_session_take_inputs(s, 1);
     WEFT_TRY(status);
     WEFT_TRY(wefti_session_apply(s));
-    if (out_norm) *out_norm = norm;
+    if (out_norm) *out_norm = s->made_norm;
     return WEFT_OK;
 }
 

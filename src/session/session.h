@@ -93,9 +93,32 @@ typedef struct wefti_session_standing {
 } wefti_session_standing;
 wefti_session_standing wefti_session_stands(const weft_session *session);
 
-/* After a call has failed. Gives up the step in flight: its inputs are to be fed again, from
- * weft_session_step_number. For sessions whose devices are all in this process. */
-weft_status wefti_session_abandon(weft_session *session) WEFT_CHECKED;
+/* After a call has failed. Gives up the step in flight: its inputs are to be fed again. In a world
+ * whose communicator is a new one, the devices move to it with all their memory. That is
+ * collective, and all addresses from weft_session_local are void. The old communicator is broken,
+ * and must live until the call returns; then the session does not use it. Complete gradients stay.
+ * `newcomers`: some ranks are new processes. Meanwhile each of them creates its session, with the
+ * same graphs, and calls wefti_session_arrive. A newcomer of another build, job or arithmetic fails
+ * on all ranks. */
+weft_status wefti_session_abandon(weft_session *session, bool newcomers) WEFT_CHECKED;
+weft_status wefti_session_arrive(weft_session *session) WEFT_CHECKED;
+/* After it, collective in a world: brings all ranks to `target` updates, which is a rank's own
+ * number, or one more if that rank is ready. Complete gradients of later steps are dropped.
+ * Newcomers only take part. */
+weft_status wefti_session_advance(weft_session *session, int64_t target) WEFT_CHECKED;
+/* give.c. Whether two ranks have the same regions of all parameters, states and optimizer
+ * tensors. */
+bool wefti_session_replicates(const weft_session *session, int32_t a, int32_t b);
+/* After wefti_session_advance, collective in a world: newcomer r takes all these tensors and the
+ * number of updates from the memory of source[r]. source [devices]; -1: the rank has them. */
+weft_status wefti_session_give(weft_session *session, int64_t target,
+                               const int32_t *source) WEFT_CHECKED;
+/* Instead of both, collective in a world: start values, and no updates. For states that nobody has,
+ * which are read from files then. */
+weft_status wefti_session_begin_again(weft_session *session) WEFT_CHECKED;
+/* The norm of the gradient of the last update, also of one that wefti_session_advance has made.
+ * NaN: without clipping. */
+double wefti_session_norm(const weft_session *session);
 
 /* For each of the plan's fusions: the most tensors that it may join on a device. */
 void wefti_session_fused(const weft_session *session, int32_t out[3]);

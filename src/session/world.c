@@ -18,7 +18,7 @@ typedef struct bf16_record {
     char isa[24];   /* of products in bf16 */
 } bf16_record;
 
-static weft_status digest_graph(const weft_graph *graph, uint64_t *out) {
+weft_status wefti_session_digest_graph(const weft_graph *graph, uint64_t *out) {
     char *text;
     *out = 0;
     if (weft_graph_status(graph) < 0) return WEFT_OK; /* compiling it gives the reason */
@@ -74,20 +74,19 @@ static weft_status agree_on_bf16(weft_session *s) {
 
 enum { FACT_ISA, FACT_MODEL, FACT_PLAN, FACT_SETTINGS, FACT_SEED, SESSION_FACTS };
 
-weft_status wefti_session_same_job(weft_session *s, const weft_graph *graph, weft_status status) {
+weft_status wefti_session_same_job(weft_session *s, uint64_t model, weft_status status) {
     wefti_job_fact facts[SESSION_FACTS] = {
         [FACT_ISA] = {.name = "arithmetic",
                       .verb = "computes",
                       .advice =
                           "their last bits differ; set WEFT_ISA to a value that all processors "
                           "support"},
-        [FACT_MODEL] = {.name = "model"},
+        [FACT_MODEL] = {.name = "model", .value = model},
         [FACT_PLAN] = {.name = "plan"},
         [FACT_SETTINGS] = {.name = "optimizer, clipping or number of microbatches",
                            .value = digest_settings(s)},
         [FACT_SEED] = {.name = "seed", .value = s->options.seed},
     };
-    if (status >= 0) status = digest_graph(graph, &facts[FACT_MODEL].value);
     if (status >= 0) status = digest_plan(s->plan, &facts[FACT_PLAN].value);
     WEFT_TRY(wefti_agree(s->agreement, status));
     WEFT_TRY(agree_on_bf16(s));

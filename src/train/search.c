@@ -91,8 +91,18 @@ static void take_microbatches(wefti_training *t) {
     t->batch.micro = t->job->train.batch / t->batch.microbatches;
 }
 
+/* A newcomer has the plan of the other ranks already. */
+static weft_status take_briefed(wefti_training *t) {
+    const char *text = t->briefing->plan;
+    if (!text) return WEFT_OK;
+    WEFT_TRY(wefti_plan_parse("the plan of the run", text, (int64_t)strlen(text), &t->searched));
+    if (wefti_training_is_joint(t)) take_microbatches(t);
+    return WEFT_OK;
+}
+
 weft_status wefti_training_search(wefti_training *t) {
     if (t->searched) return WEFT_OK;
+    if (t->briefing) return take_briefed(t);
     weft_status status = t->ranks.follows ? WEFT_OK : choose(t);
     if (t->ranks.agreement) status = share(t, status);
     WEFT_TRY(status);

@@ -32,6 +32,10 @@ static void take(int64_t *to, int64_t from) {
 static weft_status config_of_files(wefti_training *t, weft_model_config *out) {
     const weft_job_model *m = &t->job->model;
     weft_status status = WEFT_OK;
+    if (t->briefing) {
+        *out = t->briefing->config;
+        return WEFT_OK;
+    }
     if (!t->ranks.follows)
         status = m->from[0] ? wefti_pretrained_config(m->from, out)
                             : wefti_pretrained_config_file(m->config, out);
@@ -238,11 +242,8 @@ weft_status wefti_training_eval_graph(wefti_training *t) {
 
 static weft_status build_graphs(wefti_training *t) {
     WEFT_TRY(wefti_training_graph(t));
-    weft_session_options o = wefti_training_options(t);
-    WEFT_TRY(wefti_session_create(t->model.graph, &o, &t->session));
-    if (!t->data || weft_data_samples(t->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
-    WEFT_TRY(wefti_training_eval_graph(t));
-    return weft_session_add(t->session, t->model.eval_graph, &t->model.eval_program);
+    if (weft_data_samples(t->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
+    return wefti_training_eval_graph(t);
 }
 
 /* Warns of parts of the plan without effect. */
@@ -281,7 +282,7 @@ void wefti_training_limit_memory(wefti_training *t) {
         t->job->device.memory_bytes ? t->job->device.memory_bytes : info.memory_bytes / devices;
 }
 
-weft_status wefti_training_open(wefti_training *t) {
+weft_status wefti_training_prepare(wefti_training *t) {
     WEFT_TRY(wefti_training_configure(t));
     WEFT_TRY(wefti_training_open_data(t));
     ends_from_data(t);
@@ -293,7 +294,14 @@ weft_status wefti_training_open(wefti_training *t) {
                             "repeat within a step",
                             (long long)samples, (long long)t->job->train.batch);
     wefti_training_limit_memory(t);
-    WEFT_TRY(build_graphs(t));
+    return build_graphs(t);
+}
+
+weft_status wefti_training_build(wefti_training *t) {
+    weft_session_options o = wefti_training_options(t);
+    WEFT_TRY(wefti_session_create(t->model.graph, &o, &t->session));
+    if (t->model.eval_graph)
+        WEFT_TRY(weft_session_add(t->session, t->model.eval_graph, &t->model.eval_program));
     return note_unmatched(t);
 }
 

@@ -15,6 +15,7 @@ static const int64_t look_ns = 100000000, limit_ns = 2000000000;
 
 struct wefti_stopper {
     weft_world *world;
+    wefti_position *position; /* of this rank, whatever communicator the world has */
     const volatile int *asked;
     pthread_t thread;
     pthread_mutex_t lock; /* of `ends` */
@@ -55,7 +56,7 @@ static void *look(void *context) {
     wefti_stopper *s = context;
     while (!s->gave_up && sleeps(s)) {
         int64_t now = wefti_now_ns();
-        wefti_standing at = wefti_position_read(s->world->comm->position);
+        wefti_standing at = wefti_position_read(s->position);
         if (waits_in_vain(s, &at, now)) give_up(s, &at, now);
     }
     return NULL;
@@ -73,6 +74,7 @@ weft_status wefti_stopper_start(weft_world *world, const volatile int *asked, we
     if (!world || !world->comm || !world->comm->position || !asked) return WEFT_OK;
     WEFT_NEW(s, wefti_stopper);
     s->world = world;
+    s->position = world->comm->position;
     s->asked = asked;
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);

@@ -1,6 +1,8 @@
 /* The tokenizer of a run: the one that the job names, the one of model.from, or bytes. */
 #include "tokenizer/tokenizer.h"
 
+#include <string.h>
+
 #include "interop/pretrained.h"
 #include "train/training.h"
 
@@ -21,6 +23,13 @@ static weft_status share_tokenizer(wefti_training *t, weft_status status, int64_
     return wefti_training_broadcast(t, WEFT_OK, t->saving.tokenizer, (size_t)*bytes);
 }
 
+/* A newcomer has the text already. */
+static weft_status briefed_tokenizer(const wefti_training *t, weft_tokenizer **out) {
+    const char *text = t->saving.tokenizer;
+    return text ? wefti_tokenizer_parse("tokenizer.json", text, (int64_t)strlen(text), out)
+                : WEFT_OK;
+}
+
 /* Rank 0 reads it, as it reads the model. Checkpoints of the run hold its text. */
 weft_status wefti_training_tokenizer(wefti_training *t, weft_tokenizer **out) {
     const char *from = t->job->model.from;
@@ -28,6 +37,7 @@ weft_status wefti_training_tokenizer(wefti_training *t, weft_tokenizer **out) {
     weft_status status = WEFT_OK;
     *out = NULL;
     if (!wefti_training_reads_text(t->job) || t->job->data.tokenizer[0] || !from[0]) return WEFT_OK;
+    if (t->briefing) return briefed_tokenizer(t, out);
     wefti_free(t->saving.tokenizer);
     t->saving.tokenizer = NULL;
     if (!t->ranks.follows) status = wefti_pretrained_tokenizer(from, &t->saving.tokenizer, &bytes);

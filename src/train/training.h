@@ -41,16 +41,34 @@ typedef struct wefti_training_batch {
     int64_t microbatches; /* of a step, interleaved ones included */
 } wefti_training_batch;
 
+/* What is done between two steps, in this order. */
+typedef enum wefti_training_stage {
+    WEFTI_STAGE_STEPPED, /* the step itself */
+    WEFTI_STAGE_VALIDATED,
+    WEFTI_STAGE_SAVED
+} wefti_training_stage;
+
 typedef struct wefti_training_progress {
-    int64_t step;     /* updates done */
-    int64_t position; /* samples consumed */
+    int64_t step;               /* updates done */
+    int64_t position;           /* samples consumed */
+    wefti_training_stage stage; /* what is done after that step */
+    /* The last steps of which this rank has reported the loss, and a validation. */
+    int64_t reported, validated;
+    weft_train_step under_way; /* the step that was begun last, as far as it is known */
+    double begun_s;
 } wefti_training_progress;
+
+/* Of a run without a step. Nothing is left to do behind its start. */
+static inline wefti_training_progress wefti_training_begun(void) {
+    return (wefti_training_progress){.stage = WEFTI_STAGE_SAVED, .reported = -1, .validated = -1};
+}
 
 /* This process among several. */
 typedef struct wefti_training_ranks {
     weft_world *world;          /* borrowed; NULL: one process */
     wefti_agreement *agreement; /* the world's; NULL: one process */
     bool follows;               /* another rank reports and writes */
+    bool ended;                 /* the job has failed: there is no world to mend */
     int stopping;               /* the agreed reason (weft_train_result.stop), 0: none */
     bool stop_file_is_bad; /* checkpoint.stop_file had no JSON when last read, which was noted */
     int64_t observed_peak; /* of all ranks, when last exchanged */
@@ -59,6 +77,7 @@ typedef struct wefti_training_ranks {
 typedef struct wefti_training_saving {
     wefti_delivery *delivery; /* tensors on their way to the checkpoint being written */
     bool together;      /* several ranks write the checkpoint under way, and it is not complete */
+    bool incomplete;    /* together, rank 0: the step waits for the sums of all ranks */
     bool committing;    /* sliced: the sums are exchanged, and each rank completes its own step */
     bool last;          /* sliced: prune to exactly checkpoint.keep steps */
     bool parts_done;    /* together: no rank's part is pending, as all ranks have agreed */
@@ -90,6 +109,14 @@ typedef struct wefti_training_record {
     double seconds[WEFTI_PROFILE_STEPS]; /* of each */
 } wefti_training_record;
 
+/* What a process that takes the place of a rank gets from a rank that lives (loop/seat.c). */
+typedef struct wefti_briefing {
+    weft_model_config config;
+    weft_bf16_compute bf16;
+    char *tokenizer; /* text; NULL: none */
+    char *plan;      /* text of the plan that was searched; NULL: of the job */
+} wefti_briefing;
+
 typedef struct wefti_training {
     const weft_job *job;
     const weft_train_events *events;
@@ -98,8 +125,10 @@ typedef struct wefti_training {
     weft_session *session;
     weft_plan *searched; /* once the graph is built: of a search, or of the run's record; NULL: the
                             job's plan counts */
-    weft_search_report *report; /* of the joint search on this rank; NULL: none */
-    int64_t memory_bytes;       /* limit of a device, 0: none */
+    weft_search_report *report;     /* of the joint search on this rank; NULL: none */
+    int64_t memory_bytes;           /* limit of a device, 0: none */
+    const wefti_briefing *briefing; /* of a newcomer, while it sets up; else NULL */
+    bool mended;                    /* the world was mended during this run */
     wefti_metrics *metrics;
     wefti_training_model model;
     wefti_training_batch batch;
@@ -110,8 +139,9 @@ typedef struct wefti_training {
 } wefti_training;
 
 /* setup.c: configuration, data, graphs and session of a job, within the job's memory limit or the
- * machine's memory. */
-weft_status wefti_training_open(wefti_training *t) WEFT_CHECKED;
+ * machine's memory: all but the session, and then the session. */
+weft_status wefti_training_prepare(wefti_training *t) WEFT_CHECKED;
+weft_status wefti_training_build(wefti_training *t) WEFT_CHECKED;
 void wefti_training_close(wefti_training *t);
 /* The model's configuration; opens data into t->data when sizes depend on it. */
 weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;

@@ -195,7 +195,7 @@ static void messages_return(void **state) {
         f.bytes = i;
         assert_int_equal(wefti_world_message_decode(&f, &placed_back, &host_back), WEFT_E_CORRUPT);
     }
-    large[28] = 3; /* host 3 of three ranks */
+    large[32] = 3; /* host 3 of three ranks */
     f.bytes = bytes;
     assert_int_equal(wefti_world_message_decode(&f, &placed_back, &host_back), WEFT_E_CORRUPT);
     wefti_free(large);
@@ -229,6 +229,62 @@ static void records_come_back(void **state) {
         }
         wefti_free(body);
     }
+}
+
+/* What ranks and the scheduler say while a world is mended. */
+static void mending_comes_back(void **state) {
+    (void)state;
+    unsigned char body[WEFTI_MESSAGE_MAX], *large;
+    wefti_halt halt = {.generation = 9, .failed = 3, .text = "rank 3 died"}, halt_back;
+    size_t bytes = wefti_halt_encode(&halt, body);
+    wefti_frame f = frame_of(WEFTI_FRAME_HALT, body, bytes);
+    assert_int_equal(wefti_halt_decode(&f, &halt_back), WEFT_OK);
+    assert_true(halt_back.generation == 9 && halt_back.failed == 3);
+    assert_string_equal(halt_back.text, halt.text);
+    for (f.bytes = 0; f.bytes < bytes; f.bytes++)
+        assert_int_equal(wefti_halt_decode(&f, &halt_back), WEFT_E_CORRUPT);
+
+    const int32_t holds[] = {0, 2, 5};
+    wefti_standing_message stands = {.generation = 9, .step = 12, .ready = true}, stands_back;
+    int32_t *held, count;
+    assert_int_equal(wefti_standing_encode(&stands, holds, 3, &large, &bytes), WEFT_OK);
+    f = frame_of(WEFTI_FRAME_STANDING, large, bytes);
+    assert_int_equal(wefti_standing_decode(&f, 6, &stands_back, &held, &count), WEFT_OK);
+    assert_true(stands_back.generation == 9 && stands_back.step == 12 && stands_back.ready);
+    assert_int_equal(count, 3);
+    assert_memory_equal(held, holds, sizeof holds);
+    wefti_free(held);
+    assert_int_equal(wefti_standing_decode(&f, 5, &stands_back, &held, &count), WEFT_E_CORRUPT);
+    large[28] = 0; /* rank 0 twice */
+    assert_int_equal(wefti_standing_decode(&f, 6, &stands_back, &held, &count), WEFT_E_CORRUPT);
+    for (f.bytes = 0; f.bytes < bytes; f.bytes++)
+        assert_int_equal(wefti_standing_decode(&f, 6, &stands_back, &held, &count), WEFT_E_CORRUPT);
+    wefti_free(large);
+    stands = (wefti_standing_message){.generation = 9, .step = -1, .ready = true};
+    assert_int_equal(wefti_standing_encode(&stands, NULL, 0, &large, &bytes), WEFT_OK);
+    f = frame_of(WEFTI_FRAME_STANDING, large, bytes);
+    assert_int_equal(wefti_standing_decode(&f, 6, &stands_back, &held, &count), WEFT_E_CORRUPT);
+    wefti_free(large);
+
+    const int32_t source[] = {-1, 0, -2};
+    int32_t source_back[3];
+    wefti_mend_message mend = {.generation = 10, .target = 4}, mend_back;
+    assert_int_equal(wefti_mend_encode(&mend, source, 3, &large, &bytes), WEFT_OK);
+    f = frame_of(WEFTI_FRAME_MEND, large, bytes);
+    assert_int_equal(wefti_mend_decode(&f, 3, &mend_back, source_back), WEFT_OK);
+    assert_true(mend_back.generation == 10 && mend_back.target == 4);
+    assert_memory_equal(source, source_back, sizeof source);
+    large[20] = 1; /* rank 1 gives its own state */
+    assert_int_equal(wefti_mend_decode(&f, 3, &mend_back, source_back), WEFT_E_CORRUPT);
+    wefti_free(large);
+
+    uint64_t generation;
+    wefti_generation_encode(77, body);
+    f = frame_of(WEFTI_FRAME_GO, body, WEFTI_GENERATION_BYTES);
+    assert_int_equal(wefti_generation_decode(&f, &generation), WEFT_OK);
+    assert_true(generation == 77);
+    wefti_generation_encode(0, body);
+    assert_int_equal(wefti_generation_decode(&f, &generation), WEFT_E_CORRUPT);
 }
 
 /* Bodies that no encoder made, from the right key: every decoder says no, or keeps its promises. */
@@ -342,11 +398,11 @@ static void addresses_that_others_reach(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(connections_that_try_often),  cmocka_unit_test(as_documented),
-        cmocka_unit_test(arrives_in_any_pieces),       cmocka_unit_test(nothing_else_arrives),
-        cmocka_unit_test(lengths_are_limited),         cmocka_unit_test(messages_return),
-        cmocka_unit_test(records_come_back),           cmocka_unit_test(bodies_are_checked),
-        cmocka_unit_test(addresses_that_others_reach),
+        cmocka_unit_test(connections_that_try_often), cmocka_unit_test(as_documented),
+        cmocka_unit_test(arrives_in_any_pieces),      cmocka_unit_test(nothing_else_arrives),
+        cmocka_unit_test(lengths_are_limited),        cmocka_unit_test(messages_return),
+        cmocka_unit_test(records_come_back),          cmocka_unit_test(mending_comes_back),
+        cmocka_unit_test(bodies_are_checked),         cmocka_unit_test(addresses_that_others_reach),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

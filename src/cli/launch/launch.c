@@ -10,7 +10,7 @@
 #include "cli/launch/show.h"
 
 typedef struct launch_options {
-    int64_t processes, hosts, host_rank, ranks, rank;
+    int64_t processes, hosts, host_rank, ranks, rank, restart;
     const char *scheduler, *rank_table, *server_id, *logs, *tail, *secret, *interface, *bind;
     double timeout, heartbeat, wait, grace;
     bool no_logs, json, rehearse, tls;
@@ -57,6 +57,8 @@ static const cli_option options[] = {
      "so has one that others wait for so long for"},
     {"grace", "S", CLI_REAL, LAUNCH_AT(grace), 0.1, seconds_max,
      "between asking to end and killing"},
+    {"restart", "N", CLI_INTEGER, LAUNCH_AT(restart), 1, INT32_MAX,
+     "start ranks that are lost again, N times in all"},
     {"rehearse", NULL, CLI_FLAG, LAUNCH_AT(rehearse), 0, 0,
      "check the job's programs, and start nothing"},
     {"ranks", "N", CLI_INTEGER, LAUNCH_AT(ranks), 1, INT32_MAX, "--rehearse: number of ranks"},
@@ -121,6 +123,8 @@ static int check(const cli_verb *verb, const launch_options *v) {
         return cli_usage(verb, "--ranks and --rank are for --rehearse; processes are -n");
     if (v->rehearse) return CLI_DONE;
     if (!v->processes && !v->rank_table) return cli_usage(verb, "how many processes? -n N");
+    if (v->restart && (several || v->rank_table))
+        return cli_usage(verb, "--restart is for jobs of one host");
     if (v->rank_table && (v->processes || has_host))
         return cli_usage(verb, "--rank-table says how many processes and hosts there are");
     if (v->server_id && !v->rank_table) return cli_usage(verb, "--server-id is for --rank-table");
@@ -208,6 +212,7 @@ static int launch(const launch_options *v) {
         .heartbeat_seconds = v->heartbeat,
         .wait_seconds = v->wait,
         .grace_seconds = v->grace,
+        .restarts = (int)v->restart,
         .stop_signal = &stop_signal,
         .stop_count = &stop_count,
         .events = launch_show_events(&show),

@@ -52,6 +52,7 @@ static void close_transport(const weft_transport *transport) {
 static weft_status end_control(void *context, const wefti_call_records *records) {
     wefti_control *c = context;
     weft_status status = wefti_member_close(c->member, records);
+    wefti_join_forget(c);
     wefti_scheduler_stop(c->scheduler);
     if (c->comm) wefti_comm_set_position(c->comm, NULL);
     wefti_position_destroy(c->position);
@@ -85,6 +86,7 @@ static void adopt(weft_world *world, wefti_control *control) {
     world->control = control;
     world->leave = end_control;
     world->fail = give_up;
+    world->mender = control->member && world->comm ? wefti_join_mender(control) : NULL;
 }
 
 weft_status wefti_join_alone(const weft_transport *transport, weft_world **out) {
@@ -149,6 +151,13 @@ static void describe(const wefti_join_plan *plan, wefti_job_fact facts[JOIN_FACT
              link_text(&plan->links.same_host).text, link_text(&plan->links.between_hosts).text);
 }
 
+void wefti_join_facts(const wefti_join_plan *plan, char out[WEFTI_JOIN_FACTS_TEXT]) {
+    wefti_job_fact facts[JOIN_FACTS];
+    describe(plan, facts);
+    (void)snprintf(out, WEFTI_JOIN_FACTS_TEXT, "%.60s, %.60s, links %.120s",
+                   facts[FACT_VERSION].text, facts[FACT_COMMUNICATOR].text, facts[FACT_LINKS].text);
+}
+
 static weft_status agree(const wefti_join_plan *plan, wefti_member *m) {
     wefti_job_fact facts[JOIN_FACTS];
     wefti_job_value mine[JOIN_FACTS], *all;
@@ -166,7 +175,7 @@ static weft_status agree(const wefti_join_plan *plan, wefti_member *m) {
 /* --- the communicator */
 
 static bool goes_on(void *member) {
-    return wefti_member_check(member) >= 0;
+    return wefti_member_check(member) >= 0 && !wefti_member_is_halted(member);
 }
 
 /* The interface that was named, else the one that leads to the scheduler. */
@@ -242,7 +251,8 @@ static weft_status make_internode(const wefti_join_plan *plan, wefti_control *c,
     return wefti_comm_p2p(&transport, &setup, out);
 }
 
-static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int32_t hosts) {
+static weft_status make_comm(wefti_control *c, int32_t hosts, wefti_comm **out) {
+    const wefti_join_plan *plan = &c->plan;
     const char *want = plan->set.communicator;
     wefti_member *m = c->member;
     wefti_comm *host, *internode = NULL;
@@ -252,8 +262,8 @@ static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int3
                  "WEFT_COMM is mpi, but these processes were not started by mpirun");
     wefti_comm_finder finder = {report_mismatch, c};
     if (is_messages(want)) {
-        WEFT_TRY(make_internode(plan, c, NULL, &c->comm));
-        c->comm->finder = finder;
+        WEFT_TRY(make_internode(plan, c, NULL, out));
+        (*out)->finder = finder;
         return WEFT_OK;
     }
     wefti_exchange exchange = wefti_member_exchange(m);
@@ -269,22 +279,30 @@ static weft_status make_comm(const wefti_join_plan *plan, wefti_control *c, int3
         wefti_comm_host_set_internode(host, internode);
     }
     host->finder = finder;
-    c->comm = host;
+    *out = host;
     return WEFT_OK;
 }
 
-static weft_status make_world(const wefti_join_plan *plan, wefti_control *c, weft_world **out) {
+weft_status wefti_join_make_comm(wefti_control *c, wefti_comm **out) {
     wefti_member *m = c->member;
     const int32_t *host = wefti_member_hosts(m);
     int32_t size = wefti_member_size(m), hosts = 1;
     for (int32_t r = 0; r < size; r++)
         if (host[r] >= hosts) hosts = host[r] + 1;
-    WEFT_TRY(agree(plan, m));
+    *out = NULL;
+    WEFT_TRY(agree(&c->plan, m));
+    return size > 1 ? make_comm(c, hosts, out) : WEFT_OK;
+}
+
+static weft_status make_world(wefti_control *c, weft_world **out) {
+    wefti_member *m = c->member;
     WEFT_TRY(wefti_position_create(&c->position));
-    if (size > 1) WEFT_TRY(make_comm(plan, c, hosts));
+    WEFT_TRY(wefti_member_is_newcomer(m) ? wefti_join_mend_first(c, &c->comm)
+                                         : wefti_join_make_comm(c, &c->comm));
     if (c->comm) wefti_comm_set_position(c->comm, c->position);
     wefti_comm *comm = c->comm;
-    weft_status status = wefti_world_create(comm, wefti_member_rank(m), size, host, out);
+    weft_status status = wefti_world_create(comm, wefti_member_rank(m), wefti_member_size(m),
+                                            wefti_member_hosts(m), out);
     if (status < 0) { /* which has destroyed it */
         c->comm = NULL;
         return status;
@@ -297,7 +315,8 @@ weft_status wefti_join_assemble(const wefti_join_plan *plan, wefti_control *cont
                                 const weft_transport *transport, weft_world **out) {
     control->has_transport = transport != NULL;
     if (transport) control->transport = *transport;
-    weft_status status = make_world(plan, control, out);
+    control->plan = *plan;
+    weft_status status = make_world(control, out);
     if (status >= 0) {
         adopt(*out, control);
         return WEFT_OK;

@@ -25,7 +25,8 @@ static weft_status serve(const wefti_join_plan *plan, const wefti_launcher *l,
 
 static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
                          wefti_control *control) {
-    char where[WEFTI_HOST_TEXT + 16];
+    char where[WEFTI_HOST_TEXT + 16], facts[WEFTI_JOIN_FACTS_TEXT];
+    wefti_join_facts(plan, facts);
     (void)wefti_host_and_port(l->scheduler_host, l->scheduler_port, where, sizeof where);
     wefti_member_options o = {.scheduler = where,
                               .interface = plan->set.interface,
@@ -34,6 +35,7 @@ static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
                               .size = l->place.size > 0 ? l->place.size : -1,
                               .node = l->node_id,
                               .host = plan->set.host_id,
+                              .facts = facts,
                               .tls = plan->set.tls,
                               .join_seconds = plan->set.join_seconds};
     WEFT_TRY(wefti_secret_find(plan->set.secret_file, plan->set.home, &o.secret, NULL));

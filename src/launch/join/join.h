@@ -26,6 +26,11 @@ typedef struct wefti_control {
     wefti_scheduler *scheduler; /* when this process is its host */
     wefti_position *position;
     wefti_comm *comm;
+    wefti_join_plan plan; /* for the next communicator */
+    wefti_comm **retired; /* communicators of older generations */
+    int64_t retired_count, retired_room;
+    wefti_mend mended;  /* what a newcomer has come for, ... */
+    bool is_newcomer;   /* ... until it is whole */
     bool has_transport; /* of the program's own, not used by `far`: to be closed */
     weft_transport transport;
 } wefti_control;
@@ -35,6 +40,21 @@ void wefti_control_end(void *control);
  * on failure. `transport` (may be NULL) is copied and closed with the world, also on failure. */
 weft_status wefti_join_assemble(const wefti_join_plan *plan, wefti_control *control,
                                 const weft_transport *transport, weft_world **out) WEFT_CHECKED;
+/* The communicator of the members of control->member, after all have compared what they want.
+ * Collective. *out is NULL in a world of one. */
+weft_status wefti_join_make_comm(wefti_control *control, wefti_comm **out) WEFT_CHECKED;
+enum { WEFTI_JOIN_FACTS_TEXT = 256 };
+/* What all members must have in common, in words. */
+void wefti_join_facts(const wefti_join_plan *plan, char out[WEFTI_JOIN_FACTS_TEXT]);
+
+/* --- join/mend.c */
+
+/* A newcomer's first communicator, in place of wefti_join_make_comm. */
+weft_status wefti_join_mend_first(wefti_control *control, wefti_comm **out) WEFT_CHECKED;
+/* What mends the worlds of this control; NULL: nothing does. */
+const wefti_mender *wefti_join_mender(const wefti_control *control);
+void wefti_join_forget(wefti_control *control);
+
 /* weft_world_from_transport. `ends`: closing ends the transport of all processes at once, as
  * finalising MPI does. Then leaving waits for processes that still use it, up to wait_seconds,
  * unless something fails. */

@@ -28,6 +28,7 @@ static void release(wefti_member *m) {
     wefti_free(m->now.data);
     wefti_free(m->giving_up);
     wefti_free(m->host);
+    wefti_free(m->mend.source);
     wefti_free(m);
 }
 
@@ -54,6 +55,7 @@ static weft_status fill_in(wefti_member *m, const wefti_member_options *o) {
     m->join.pid = (int64_t)getpid();
     WEFT_TRY(copy_name(m->join.job, o->job, "name of the job"));
     WEFT_TRY(copy_name(m->join.node, o->node, "node id"));
+    WEFT_TRY(copy_name(m->join.facts, o->facts, "description of the job"));
     if (o->host && *o->host)
         WEFT_TRY(copy_name(m->join.host, o->host, "host's identity"));
     else
@@ -97,8 +99,11 @@ int32_t wefti_member_rank(const wefti_member *m) {
 int32_t wefti_member_size(const wefti_member *m) {
     return m->placed.size;
 }
-uint64_t wefti_member_generation(const wefti_member *m) {
-    return m->placed.generation;
+uint64_t wefti_member_generation(wefti_member *m) {
+    pthread_mutex_lock(&m->caller.lock);
+    uint64_t generation = m->placed.generation;
+    pthread_mutex_unlock(&m->caller.lock);
+    return generation;
 }
 const int32_t *wefti_member_hosts(const wefti_member *m) {
     return m->host;
@@ -111,9 +116,9 @@ weft_status wefti_member_interface(wefti_member *m, char out[WEFTI_INTERFACE_TEX
     return status;
 }
 
-void wefti_member_data_key(const wefti_member *m, unsigned char out[WEFTI_DIGEST_BYTES]) {
+void wefti_member_data_key(wefti_member *m, unsigned char out[WEFTI_DIGEST_BYTES]) {
     unsigned char text[32] = "weft data plane";
-    wefti_put_number(text + 16, m->placed.generation, 8);
+    wefti_put_number(text + 16, wefti_member_generation(m), 8);
     wefti_put_number(text + 24, (uint32_t)m->placed.size, 4);
     wefti_hmac_own(m->caller.secret.key, sizeof m->caller.secret.key, text, sizeof text, out);
 }
@@ -122,6 +127,7 @@ static weft_status begin_swap(wefti_member *m, const void *entry, size_t bytes, 
     WEFT_REQUIRE(bytes <= WEFTI_ENTRY_MAX, WEFT_E_ARG,
                  "an all-gather entry has %zu bytes; the most is %d", bytes, WEFTI_ENTRY_MAX);
     if (has_failed(m)) return wefti_caller_reason(&m->caller);
+    if (wefti_member_is_halted(m)) return wefti_member_halt_reason(m);
     WEFT_REQUIRE(is_in(m) && !m->leaving, WEFT_E_PEER,
                  "no all-gather through the scheduler: the job has ended");
     unsigned char *copy = wefti_alloc(bytes ? bytes : 1);
@@ -139,6 +145,7 @@ static weft_status end_swap(wefti_member *m) {
     int64_t until = wefti_now_ns() + 2 * m->caller.join_ns + 5 * second_ns;
     while (m->entries && is_in(m))
         if (!wefti_caller_wait(&m->caller, until)) break;
+    if (wefti_member_is_halted(m)) return wefti_member_halt_reason(m);
     if (!m->entries) return WEFT_OK;
     m->entries = NULL;
     if (has_failed(m)) return wefti_caller_reason(&m->caller);
@@ -170,9 +177,14 @@ void wefti_member_watch(wefti_member *m, wefti_comm *comm, wefti_position *posit
     m->position = position;
     m->beat_ns = 0; /* say so at once */
     wefti_caller_ring(&m->caller);
-    bool failed = has_failed(m);
+    wefti_member_settle(m);
+    bool failed = has_failed(m), halted = wefti_member_is_halted(m);
+    int32_t rank = m->mend.halt.failed;
     pthread_mutex_unlock(&m->caller.lock);
-    if (failed && comm) wefti_comm_break(comm, m->caller.reason.failed, m->caller.reason.text);
+    if (failed && comm)
+        wefti_comm_break(comm, m->caller.reason.failed, m->caller.reason.text);
+    else if (halted && comm)
+        wefti_comm_break(comm, rank, "a process has died");
 }
 
 weft_status wefti_member_check(wefti_member *m) {

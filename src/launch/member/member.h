@@ -22,6 +22,7 @@ typedef struct wefti_member_options {
     int32_t size;         /* expected; -1: whatever the scheduler says */
     const char *node;     /* node id; "" */
     const char *host;     /* identity of the host; "" this one's own, wefti_host_identity */
+    const char *facts;    /* what all processes of the job have in common, in words; "" */
     double join_seconds;  /* also for a scheduler that is lost later; 0: 600 */
     double leave_seconds; /* 0: 5 */
 } wefti_member_options;
@@ -31,7 +32,7 @@ typedef struct wefti_member wefti_member;
 weft_status wefti_member_join(const wefti_member_options *options, wefti_member **out) WEFT_CHECKED;
 int32_t wefti_member_rank(const wefti_member *member);
 int32_t wefti_member_size(const wefti_member *member);
-uint64_t wefti_member_generation(const wefti_member *member);
+uint64_t wefti_member_generation(wefti_member *member);
 const int32_t *wefti_member_hosts(const wefti_member *member); /* [size], counted from 0 */
 
 /* The network interface through which the scheduler is reached, "lo" on one host. */
@@ -39,15 +40,15 @@ weft_status wefti_member_interface(wefti_member *member,
                                    char out[WEFTI_INTERFACE_TEXT]) WEFT_CHECKED;
 
 /* The key of messages between the ranks of this world: of no other job and no other generation. */
-void wefti_member_data_key(const wefti_member *member, unsigned char out[WEFTI_DIGEST_BYTES]);
+void wefti_member_data_key(wefti_member *member, unsigned char out[WEFTI_DIGEST_BYTES]);
 
 /* All-gather of cards of equal size. Any number of times, from one thread at a time. */
 weft_status wefti_member_allgather(wefti_member *member, const void *entry, size_t bytes,
                                    void *entries);
 wefti_exchange wefti_member_exchange(wefti_member *member); /* the same as a table */
 
-/* From now on heartbeats say where `position` (may be NULL) stands, and a verdict breaks `comm`;
- * both must live until leave. */
+/* From now on heartbeats say where `position` (may be NULL) stands, and a verdict or a death breaks
+ * `comm`; both must live until leave, or until another communicator is watched. */
 void wefti_member_watch(wefti_member *member, wefti_comm *comm, wefti_position *position);
 /* WEFT_OK, or the verdict on this job, or that the scheduler is lost. */
 weft_status wefti_member_check(wefti_member *member) WEFT_CHECKED;
@@ -60,6 +61,19 @@ void wefti_member_found_mismatch(wefti_member *member, const char *message);
 /* Waits until all have come here, leave_seconds at most and not at all after a failure, which is
  * returned. Frees. `records` (may be NULL): for the scheduler to compare. NULL is legal. */
 weft_status wefti_member_close(wefti_member *member, const wefti_call_records *records);
+
+/* --- mending (mending.c): as comm/world.h says */
+
+bool wefti_member_mends(const wefti_member *member);       /* ranks that die are started again */
+bool wefti_member_is_newcomer(const wefti_member *member); /* this one was, and has not mended */
+void wefti_member_arm(wefti_member *member);
+/* Breaks the communicator that is watched now, from any thread. */
+void wefti_member_break(wefti_member *member, int failed, const char *message);
+bool wefti_member_is_halted(const wefti_member *member);
+/* Up to MEND. The first call of a newcomer returns for the mend that it joined in. */
+weft_status wefti_member_mend(wefti_member *member, const wefti_stand *at,
+                              wefti_mend *out) WEFT_CHECKED;
+weft_status wefti_member_whole(wefti_member *member) WEFT_CHECKED;
 
 /* --- launchers, which are no members */
 

@@ -73,6 +73,7 @@ static weft_status say(wefti_caller *c, int64_t now) {
         m->given_up = true;
         pthread_cond_broadcast(&c->changed);
     }
+    WEFT_TRY(wefti_member_say_mending(m));
     if (m->leaving && !m->leave_sent) {
         WEFT_TRY(leave(m));
         m->leave_sent = true;
@@ -97,6 +98,7 @@ static weft_status placed(wefti_caller *c, const wefti_frame *frame) {
     m->join.rank = placed.rank;
     m->join.size = placed.size;
     m->join.generation = placed.generation;
+    WEFT_TRY(wefti_member_begin_mending(m));
     enter(m);
     return WEFT_OK;
 }
@@ -111,9 +113,15 @@ static weft_status placed_again(wefti_caller *c, const wefti_frame *frame) {
     WEFT_REQUIRE(placed.generation == m->placed.generation && placed.rank == m->placed.rank &&
                      placed.size == m->placed.size,
                  WEFT_E_CORRUPT, "the scheduler mistakes this rank for another");
+    if (m->mend.inside || wefti_member_is_halted(m)) {
+        wefti_caller_fail(c, WEFT_E_LOST, WEFT_RANK_NONE,
+                          "the scheduler was lost while the world was being mended");
+        return WEFT_OK;
+    }
     m->placed.hosted_by = placed.hosted_by;
     m->now_sent = m->leave_sent = false;
     m->given_up = false;
+    m->mend.arm_sent = false;
     if (m->last.number) WEFT_TRY(send_entry(m, &m->last));
     enter(m);
     return WEFT_OK;
@@ -206,12 +214,7 @@ static void be_silent(wefti_caller *c, int64_t silent) {
 
 /* The job has failed: a rank that waits for another learns of it. */
 static void broken(wefti_caller *c) {
-    const wefti_member *m = (const wefti_member *)c;
-    wefti_comm *comm = m->comm;
-    pthread_mutex_unlock(&c->lock); /* `comm` lives until the member leaves, which waits for this
-                                       thread */
-    if (comm) wefti_comm_break(comm, c->reason.failed, c->reason.text);
-    pthread_mutex_lock(&c->lock);
+    wefti_member_break_locked((wefti_member *)c, c->reason.failed, c->reason.text);
 }
 
 static const wefti_protocol_state states[] = {
@@ -231,7 +234,10 @@ static const wefti_protocol_state states[] = {
                                   [WEFTI_FRAME_HEARD] = wefti_caller_ignore,
                                   [WEFTI_FRAME_ABORT] = wefti_caller_hear_failure,
                                   [WEFTI_FRAME_REFUSED] = wefti_caller_hear_failure,
-                                  [WEFTI_FRAME_GOODBYE] = goodbye},
+                                  [WEFTI_FRAME_GOODBYE] = goodbye,
+                                  [WEFTI_FRAME_HALT] = wefti_member_hear_halt,
+                                  [WEFTI_FRAME_MEND] = wefti_member_hear_mend,
+                                  [WEFTI_FRAME_GO] = wefti_member_hear_go},
                          .lose = lose,
                          .silent = be_silent},
     [WEFTI_MEMBER_LOST] = {.name = "LOST",

@@ -2,7 +2,10 @@
 #ifndef WEFTI_MEMBER_STATE_H
 #define WEFTI_MEMBER_STATE_H
 
+#include <stdatomic.h>
+
 #include "launch/member/caller.h"
+#include "launch/recovery/recovery.h"
 
 typedef enum wefti_member_state {                       /* rows of the table */
                                   WEFTI_MEMBER_JOINING, /* no rank yet */
@@ -18,6 +21,24 @@ typedef struct wefti_member_entry {
     unsigned char *data;
     size_t bytes;
 } wefti_member_entry;
+
+/* The mending of a broken world. From HALT until MEND is taken, the member is halted: nothing of
+ * the old world goes on, and the next does not exist. */
+typedef struct wefti_member_mending {
+    wefti_survivor rank;
+    atomic_bool halted;
+    bool armed, arm_sent;
+    bool inside;        /* wefti_member_mend waits */
+    bool standing_due;  /* to be said */
+    bool answered;      /* MEND is here */
+    bool whole_due, go; /* to be said, and its answer */
+    int breaking;       /* threads that break the communicator */
+    wefti_stand at;     /* borrowed from the caller, while `inside` */
+    int64_t target;     /* of MEND */
+    int32_t *source;    /* of MEND: [size] */
+    unsigned actions;   /* wefti_recovery_action, on MEND */
+    wefti_halt halt;    /* the last */
+} wefti_member_mending;
 
 struct wefti_member {
     wefti_caller caller;
@@ -36,8 +57,23 @@ struct wefti_member {
     bool given_up;  /* said so, to the last byte */
     bool leaving, leave_sent;
     const wefti_call_records *records; /* said when leaving; borrowed until the end */
+    wefti_member_mending mend;
     int64_t placed_ns;
     int64_t beat_ns; /* the last heartbeat; 0: one is due */
 };
+
+/* mending.c, under the lock. What a member that is in hears and says of it. */
+weft_status wefti_member_hear_halt(wefti_caller *c, const wefti_frame *frame);
+weft_status wefti_member_hear_mend(wefti_caller *c, const wefti_frame *frame);
+weft_status wefti_member_hear_go(wefti_caller *c, const wefti_frame *frame);
+weft_status wefti_member_say_mending(wefti_member *m) WEFT_CHECKED;
+/* It has its place for the first time. */
+weft_status wefti_member_begin_mending(wefti_member *m) WEFT_CHECKED;
+/* Breaks the present communicator, without the lock meanwhile. */
+void wefti_member_break_locked(wefti_member *m, int failed, const char *message);
+/* No thread breaks any communicator but the present one. */
+void wefti_member_settle(wefti_member *m);
+/* The reason of the last HALT, as this thread's error. */
+weft_status wefti_member_halt_reason(const wefti_member *m);
 
 #endif

@@ -19,7 +19,8 @@ void wefti_slot_clear(wefti_member_slot *slot) {
 }
 
 void wefti_scheduler_entry(wefti_scheduler *s, wefti_client *client, const wefti_entry *entry) {
-    if (entry->number > 0 && entry->number <= s->answered) { /* it lost the answer, if any */
+    if (wefti_mend_phase(s) == WEFTI_MENDING_COUNTING) return; /* of a world that is broken */
+    if (entry->number > 0 && entry->number <= s->answered) {   /* it lost the answer, if any */
         if (entry->number == s->answered)
             wefti_client_send_shared(s, client, WEFTI_FRAME_ENTRIES, s->answer);
         return;

@@ -20,6 +20,8 @@ void wefti_scheduler_end_blame(wefti_scheduler *s) {
 /* Whether something is to be heard from `blamed` that counts more than what `rank` says. */
 static bool can_say_more(const wefti_scheduler *s, int32_t rank, int32_t blamed) {
     if (s->state != WEFTI_SCHEDULER_RUNNING || blamed == rank) return false;
+    /* In a world that can be mended some process may have died, whoever is blamed. */
+    if (s->slots[rank].armed) return true;
     if (blamed < 0 || blamed >= s->taken) return false;
     return !s->slots[blamed].left && !s->slots[blamed].gave_up;
 }
@@ -43,6 +45,10 @@ static void fill_in(const wefti_scheduler *s, int32_t rank, const wefti_abort_re
 
 void wefti_scheduler_rank_gave_up(wefti_scheduler *s, int32_t rank,
                                   const wefti_abort_reason *reason) {
+    /* A consequence of the death that is being mended. */
+    if (wefti_mend_phase(s) == WEFTI_MENDING_COUNTING && reason->failed != rank &&
+        reason->failed != WEFT_RANK_OWN)
+        return;
     s->slots[rank].gave_up = true;
     if (wefti_scheduler_awaits_word(s) && rank != s->blame.reason.failed)
         return; /* not the first */

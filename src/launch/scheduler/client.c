@@ -25,6 +25,10 @@ static void end(wefti_scheduler *s, wefti_client *client) {
         wefti_wire_close(&client->link); /* leaves epoll with its descriptor */
 }
 
+void wefti_client_drop(wefti_scheduler *s, wefti_client *client) {
+    end(s, client);
+}
+
 /* A flood of strangers pushes out the oldest of them, never a member. */
 static void make_way(wefti_scheduler *s) {
     wefti_client *oldest = NULL;
@@ -146,7 +150,8 @@ static weft_status beat(wefti_scheduler *s, wefti_client *c, const wefti_frame *
 /* A member has seen that another one made an unlike call. Neither is to blame: which call is the
  * wrong one, nobody knows. */
 static void found_mismatch(wefti_scheduler *s, int32_t slot, const char *what) {
-    if (s->state != WEFTI_SCHEDULER_RUNNING) return;
+    if (s->state != WEFTI_SCHEDULER_RUNNING || wefti_mend_phase(s) == WEFTI_MENDING_COUNTING)
+        return;
     wefti_text text = {0};
     wefti_text_add(&text, "ranks have not made the same calls: ");
     wefti_slot_name(s, slot, &text);
@@ -236,6 +241,13 @@ static weft_status handle_member(wefti_scheduler *s, wefti_client *c, const weft
         return gave_up(s, c, frame);
     case WEFTI_FRAME_LEAVE:
         return leaves(s, c, frame);
+    case WEFTI_FRAME_ARM:
+        wefti_mend_arm(s, c->slot);
+        return WEFT_OK;
+    case WEFTI_FRAME_STANDING:
+        return wefti_mend_stood(s, c->slot, frame);
+    case WEFTI_FRAME_WHOLE:
+        return wefti_mend_whole(s, c->slot, frame);
     default:
         WEFT_FAIL(WEFT_E_CORRUPT, "a message of kind %d out of its order", (int)frame->kind);
     }

@@ -40,6 +40,7 @@ void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_
     /* One that has no memory says nothing. */
     s->slots[rank].partial = records->count == 0 || records->count == WEFTI_CALL_RECORDS;
     if (wefti_scheduler_awaits_word(s)) return; /* the job is about to fail, amid calls */
+    if (s->mend.was) return;                    /* a newcomer has not made them all */
     for (int32_t i = 0; i < records->count && s->state == WEFTI_SCHEDULER_RUNNING; i++) {
         const wefti_call_record *mine = &records->of[i];
         wefti_parted **at = find(s, mine), *other = *at;

@@ -133,7 +133,9 @@ static weft_status tell_rank(wefti_scheduler *s, int32_t rank, const int32_t *ho
                                   .rank = rank,
                                   .size = s->taken,
                                   .hosted_by = s->options.hosted_by,
-                                  .heartbeat_ns = s->heartbeat_ns};
+                                  .heartbeat_ns = s->heartbeat_ns,
+                                  .mends = s->mend.seats != NULL,
+                                  .newcomer = s->slots[rank].newcomer};
     unsigned char *body;
     size_t bytes;
     WEFT_TRY(wefti_world_message_encode(&placed, host, &body, &bytes));
@@ -142,8 +144,7 @@ static weft_status tell_rank(wefti_scheduler *s, int32_t rank, const int32_t *ho
     return WEFT_OK;
 }
 
-/* Tells `count` ranks from `first` on. */
-static weft_status tell_world(wefti_scheduler *s, int32_t first, int32_t count) {
+weft_status wefti_scheduler_tell_world(wefti_scheduler *s, int32_t first, int32_t count) {
     int32_t *host;
     weft_status status = WEFT_OK;
     WEFT_NEW_ARRAY(host, int32_t, s->taken);
@@ -165,7 +166,7 @@ static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join
     }
     replace(s, join->rank, client);
     slot->heard_ns = wefti_now_ns();
-    weft_status status = tell_world(s, join->rank, 1);
+    weft_status status = wefti_scheduler_tell_world(s, join->rank, 1);
     if (status < 0) wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
 }
 
@@ -210,6 +211,7 @@ static void begin_again(wefti_scheduler *s) {
         client->since_ns = now;
     }
     wefti_scheduler_forget_parted(s);
+    wefti_mend_end(s);
     s->past = s->generation;
     s->generation = s->answered = 0;
     wefti_shared_body_release(s->answer);
@@ -234,8 +236,9 @@ static void complete(wefti_scheduler *s) {
         }
         s->ranked = true;
         s->looked_ns = now;
+        wefti_mend_begin(s);
         change_state(s, WEFTI_SCHEDULER_RUNNING);
-        status = tell_world(s, 0, s->taken);
+        status = wefti_scheduler_tell_world(s, 0, s->taken);
     }
     if (status < 0)
         wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
@@ -291,6 +294,7 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
             return;
         }
     }
+    if (wefti_mend_take_in(s, client, join)) return;
     if (s->state != WEFTI_SCHEDULER_FORMING && join->generation == 0) {
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "one process too many: this job has %d members, and all of them are "
@@ -354,4 +358,5 @@ void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end) {
         s->first_end = *end;
     }
     if (s->state == WEFTI_SCHEDULER_FORMING) judge_missing(s, end);
+    wefti_mend_ended(s, end);
 }

@@ -33,6 +33,7 @@ static void tick(wefti_scheduler *s, int64_t now) {
     if (wefti_scheduler_awaits_word(s) && now > s->blame.until_ns) wefti_scheduler_end_blame(s);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_allgather(s, now);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_ranks(s, now);
+    if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_mend_check(s, now);
 }
 
 /* Until told to stop, and then until all is written, for a second at most. */
@@ -126,6 +127,7 @@ static void release(wefti_scheduler *s) {
     explicit_bzero(&s->options.secret, sizeof s->options.secret);
     wefti_shared_body_release(s->answer);
     wefti_scheduler_forget_parted(s);
+    wefti_mend_end(s);
     wefti_free(s->clients);
     wefti_free(s->slots);
     wefti_seats_free(s);
@@ -230,6 +232,21 @@ void wefti_scheduler_ended(wefti_scheduler *s, const wefti_end *end) {
     wefti_scheduler_rank_ended(s, end);
     pthread_mutex_unlock(&s->lock);
     ring(s);
+}
+
+bool wefti_scheduler_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {
+    pthread_mutex_lock(&s->lock);
+    bool awaits = wefti_mend_awaits(s, end, starts);
+    pthread_mutex_unlock(&s->lock);
+    ring(s);
+    return awaits;
+}
+
+int wefti_scheduler_deaths(wefti_scheduler *s, int32_t rank) {
+    pthread_mutex_lock(&s->lock);
+    int deaths = s->ranked && rank < s->taken ? s->slots[rank].deaths : 0;
+    pthread_mutex_unlock(&s->lock);
+    return deaths;
 }
 
 bool wefti_scheduler_is_unlike(wefti_scheduler *s) {

@@ -28,6 +28,7 @@ typedef struct wefti_scheduler_options {
     uint64_t generation;      /* of the world that is made; 0: a new one */
     int32_t hosted_by;        /* the rank whose process hosts the scheduler; -1: none */
     bool repeats;             /* worlds may follow each other; else one, and the job is over */
+    int32_t restarts;         /* so often processes that die are started again; 0: never */
     double join_seconds;      /* 0: 600 */
     double heartbeat_seconds; /* 0: 10 */
     double wait_seconds;      /* 0: WEFTI_WAIT_SECONDS */
@@ -74,6 +75,11 @@ void wefti_scheduler_fail(wefti_scheduler *scheduler, weft_status status, int32_
  * will replace it, so the world fails; later its connection says more. A failed process also ends
  * the job for ranks that never join: launchers that watch are told. */
 void wefti_scheduler_ended(wefti_scheduler *scheduler, const wefti_end *end);
+/* The same, where processes may be started again: how the last of the `starts` processes of a rank
+ * has ended. True: the world waits for one more. */
+bool wefti_scheduler_awaits(wefti_scheduler *scheduler, const wefti_end *end, int starts);
+/* How many processes of that rank are dead to the others. One of them may run still. */
+int wefti_scheduler_deaths(wefti_scheduler *scheduler, int32_t rank);
 /* Whether one has failed so, and which came first. */
 bool wefti_scheduler_is_over(wefti_scheduler *scheduler, wefti_end *out);
 /* Whether that rank has left in peace. */

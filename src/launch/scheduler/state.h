@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "base/text.h"
+#include "launch/recovery/recovery.h"
 #include "launch/scheduler/scheduler.h"
 #include "launch/wire/wire.h"
 #include "launch/socket.h"
@@ -39,6 +40,9 @@ typedef struct wefti_member_slot {
     bool in_peace;    /* it left before the job failed */
     bool gave_up;     /* it has said that it failed */
     bool partial;     /* has not said all that it has called */
+    bool armed;       /* its world may be mended */
+    bool newcomer;    /* it took an empty seat, and its world is not whole yet */
+    int deaths;       /* processes that this seat has lost */
     int64_t heard_ns; /* last heartbeat */
     wefti_standing standing;
     struct {
@@ -63,6 +67,21 @@ typedef struct wefti_accusation {
     wefti_abort_reason reason; /* it names the blamed rank */
 } wefti_accusation;
 
+/* The mending of a world that has lost processes: mend.c. */
+typedef struct wefti_mending_state {
+    wefti_mending world; /* of `seats`, which is NULL if the world cannot be mended */
+    wefti_seat *seats;   /* [size] */
+    struct {
+        int32_t *ranks, count;
+    } * holds;             /* [size] whose states each rank has, as it says itself */
+    int32_t *first;        /* [size + 1], of world.holders */
+    int32_t *holder;       /* of world.holders; NULL: none */
+    int32_t armed, deaths; /* ranks that may be mended, and processes that have died since */
+    bool was;              /* the world has been mended */
+    int64_t since_ns;      /* of COUNTING */
+    wefti_halt halt;       /* the last death */
+} wefti_mending_state;
+
 struct wefti_scheduler {
     wefti_scheduler_options options;
     char *job;
@@ -77,6 +96,7 @@ struct wefti_scheduler {
     wefti_scheduler_state state;
     wefti_abort_reason reason;
     wefti_accusation blame;
+    wefti_mending_state mend;
     uint64_t generation; /* 0: none yet; while forming: the generation of returning members */
     uint64_t past;       /* of the last world that all have left; 0: none */
     wefti_parted *parted[WEFTI_PARTED_BUCKETS];
@@ -123,7 +143,8 @@ void wefti_client_lost(wefti_scheduler *s, wefti_client *client, const char *why
 void wefti_client_tell_over(wefti_scheduler *s);   /* to all watchers */
 void wefti_client_tell_unlike(wefti_scheduler *s); /* the verdict, to them */
 void wefti_client_expire(wefti_scheduler *s, int64_t now_ns);
-void wefti_scheduler_sweep(wefti_scheduler *s); /* frees closed connections */
+void wefti_scheduler_sweep(wefti_scheduler *s);                   /* frees closed connections */
+void wefti_client_drop(wefti_scheduler *s, wefti_client *client); /* closes one without a seat */
 
 /* form.c */
 void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
@@ -131,6 +152,9 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
 void wefti_scheduler_take_waiting(wefti_scheduler *s);
 void wefti_scheduler_release_slot(wefti_scheduler *s, int32_t slot); /* while forming */
 void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns);
+/* WORLD, to `count` ranks from `first` on. */
+weft_status wefti_scheduler_tell_world(wefti_scheduler *s, int32_t first,
+                                       int32_t count) WEFT_CHECKED;
 void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end);
 
 /* seats.c: an index of the seats, while forming. Changes of a seat's number or its member are told
@@ -168,6 +192,28 @@ static inline bool wefti_scheduler_awaits_word(const wefti_scheduler *s) {
 /* The blamed rank has left without a word, or the time for it is up: the job fails for the reason
  * of the rank that blames. */
 void wefti_scheduler_end_blame(wefti_scheduler *s);
+
+/* mend.c */
+/* A world begins, with all ranks in their seats. Without memory it cannot be mended. */
+void wefti_mend_begin(wefti_scheduler *s);
+void wefti_mend_end(wefti_scheduler *s); /* frees */
+static inline wefti_mending_phase wefti_mend_phase(const wefti_scheduler *s) {
+    return s->mend.seats ? s->mend.world.phase : WEFTI_MENDING_NOT;
+}
+/* A rank has died. False: the world cannot be mended, and *why says more, if there is more. */
+bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const char **why);
+/* A process that comes for an empty seat is taken, or refused. False: there is no such seat. */
+bool wefti_mend_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+void wefti_mend_arm(wefti_scheduler *s, int32_t rank);
+weft_status wefti_mend_stood(wefti_scheduler *s, int32_t rank,
+                             const wefti_frame *frame) WEFT_CHECKED;
+weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank,
+                             const wefti_frame *frame) WEFT_CHECKED;
+/* A process has ended, and no other one will take its seat. */
+void wefti_mend_ended(wefti_scheduler *s, const wefti_end *end);
+bool wefti_mend_awaits(wefti_scheduler *s, const wefti_end *end, int starts);
+void wefti_mend_left(wefti_scheduler *s, int32_t rank); /* amid it: that ends the job */
+void wefti_mend_check(wefti_scheduler *s, int64_t now_ns);
 
 /* depart.c: compares the calls of a leaving member with those of members that left before. */
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records);

@@ -8,16 +8,27 @@
 
 enum { NAMED = 8 }; /* ranks in one message */
 
+/* The job's, or of the rank's process alone. */
+static void end_of(wefti_scheduler *s, int32_t rank, weft_status status, wefti_text *text) {
+    const char *why;
+    char *words = wefti_text_take(text);
+    if (!wefti_mend_died(s, rank, words ? words : "a rank died (no memory to say how)", &why)) {
+        wefti_text_add(text, "%s%s", words ? words : "", why);
+        wefti_scheduler_abort_text(s, status, rank, text);
+    }
+    wefti_free(words);
+}
+
 void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why) {
     if (s->state != WEFTI_SCHEDULER_RUNNING) return; /* a consequence of the verdict */
     wefti_member_slot *slot = &s->slots[rank];
     slot->dead = true;
-    if (slot->gave_up) return; /* it has said why */
+    if (slot->gave_up && !slot->armed) return; /* it has said why */
     wefti_text text = {0};
     wefti_slot_name(s, rank, &text);
     wefti_text_add(&text, " died: %s; it was ", why);
     wefti_slot_describe(slot, wefti_now_ns(), &text);
-    wefti_scheduler_abort_text(s, WEFT_E_LOST, rank, &text);
+    end_of(s, rank, WEFT_E_LOST, &text);
 }
 
 void wefti_scheduler_goodbye(wefti_scheduler *s) {
@@ -37,6 +48,7 @@ static bool some_stays(wefti_scheduler *s) {
 }
 
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
+    if (wefti_mend_phase(s) != WEFTI_MENDING_NOT) wefti_mend_left(s, rank);
     s->slots[rank].left = true;
     if (wefti_scheduler_awaits_word(s) && rank == s->blame.reason.failed)
         wefti_scheduler_end_blame(s);
@@ -61,7 +73,7 @@ static bool check_silence(wefti_scheduler *s, int64_t now) {
                        "is down; it was ",
                        (double)(now - slot->heard_ns) * 1e-9);
         wefti_slot_describe(slot, now, &text);
-        wefti_scheduler_abort_text(s, WEFT_E_TIMEOUT, r, &text);
+        end_of(s, r, WEFT_E_TIMEOUT, &text);
         return true;
     }
     return false;
@@ -197,7 +209,7 @@ void wefti_scheduler_check_ranks(wefti_scheduler *s, int64_t now) {
     if (now - s->looked_ns > 1000000000)
         for (int32_t r = 0; r < s->taken; r++) s->slots[r].heard_ns = now;
     s->looked_ns = now;
-    if (check_silence(s, now)) return;
+    if (check_silence(s, now) || wefti_mend_phase(s) == WEFTI_MENDING_COUNTING) return;
     int32_t victim = longest_wait(s);
     if (victim < 0) return;
     /* By then all others have said where they stand since the time was up. */

@@ -104,6 +104,7 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
         wefti_scheduler_options options = wefti_scheduler_options_of(&l->set, &site);
         options.secret = *secret;
         options.repeats = true;
+        options.restarts = o->restarts;
         options.waits = waits_for_name;
         options.context = l;
         weft_status status = wefti_scheduler_start(&options, &l->scheduler);
@@ -141,7 +142,10 @@ static weft_status start_process(wefti_launch *l, int local) {
     cpu_set_t cores;
     char **environment;
     WEFT_TRY(wefti_launch_settings(l, local, &environment));
-    WEFT_TRY(wefti_log_open(l->place.first_rank + local, o->log_dir, &o->events, &p->log));
+    if (p->log)
+        WEFT_TRY(wefti_log_reopen(p->log));
+    else
+        WEFT_TRY(wefti_log_open(l->place.first_rank + local, o->log_dir, &o->events, &p->log));
     wefti_cores_piece(local, l->place.count, &cores);
     wefti_spawn what = {
         .path = l->program,
@@ -154,10 +158,26 @@ static weft_status start_process(wefti_launch *l, int local) {
     WEFT_TRY(wefti_process_start(&what, &p->process));
     wefti_reaper_add_group(l->reaper, p->process);
     wefti_log_started(p->log);
+    p->starts++;
 #ifdef SYS_pidfd_open
     p->handle = (int)syscall(SYS_pidfd_open, p->process, 0);
 #endif
     return WEFT_OK;
+}
+
+/* The old process stays a zombie, as at the end of a job: its number is not used again. */
+weft_status wefti_launch_restart(wefti_launch *l, int local) {
+    wefti_process *p = &l->processes[local], old = *p;
+    WEFT_TRY(WEFT_GROW(l->past, l->past_count, l->past_room));
+    (void)kill(-p->process, SIGKILL); /* what it has started */
+    l->past[l->past_count++] = p->process;
+    *p = (wefti_process){.handle = -1, .starts = old.starts, .log = old.log};
+    weft_status status = start_process(l, local);
+    if (status < 0) {
+        *p = old;
+        l->past_count--;
+    }
+    return status;
 }
 
 static weft_status start_processes(wefti_launch *l) {
@@ -277,6 +297,7 @@ static void free_launch(wefti_launch *l) {
         if (l->processes[i].handle >= 0) close(l->processes[i].handle);
     }
     wefti_free(l->processes);
+    wefti_free(l->past);
     wefti_free(l->place.host_begin);
     if (l->own_secret && l->secret) (void)unlink(l->secret);
     if (l->folder) (void)rmdir(l->folder);

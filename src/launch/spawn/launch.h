@@ -35,6 +35,7 @@ typedef struct wefti_process {
     int handle;    /* to poll for its end; -1: the kernel has no such thing */
     bool ended, failed;
     int code, signal; /* how it ended */
+    int starts;       /* how often this rank was started */
     wefti_log *log;
 } wefti_process;
 
@@ -53,9 +54,11 @@ typedef struct wefti_launch {
     wefti_report *report[2];    /* what tells that one of an end here, and of one that failed */
     wefti_watch *look;          /* watches that scheduler; NULL: nobody does */
     wefti_process *processes;   /* [place.count] */
-    int failed;                 /* the process whose failure is reported; -1: none */
-    bool over;                  /* by the end of a process on another host */
-    wefti_end end;              /* that one */
+    pid_t *past;                /* processes that others have replaced */
+    int64_t past_count, past_room;
+    int failed;                /* the process whose failure is reported; -1: none */
+    bool over;                 /* by the end of a process on another host */
+    wefti_end end;             /* that one */
     bool unlike;               /* ranks have left after unlike calls, without a scheduler here... */
     wefti_abort_reason reason; /* ...and what it says of that */
     int stopped_by;            /* the signal of a request to stop; 0: none */
@@ -76,6 +79,8 @@ bool wefti_launch_is_over(const wefti_launch *l, wefti_end *out);
 void wefti_launch_look(wefti_launch *l);
 void wefti_launch_wait_for_late(wefti_launch *l);
 void wefti_launch_report_end(wefti_launch *l);
+/* Starts another process in place of one that has ended, with the same rank. */
+weft_status wefti_launch_restart(wefti_launch *l, int local) WEFT_CHECKED;
 /* Ends whatever is left of them, at once. */
 void wefti_launch_clear(wefti_launch *l);
 

@@ -48,7 +48,7 @@ static weft_status open_file(wefti_log *log, const char *dir) {
 
 static weft_status open_pipe(line_buffer *b) {
     int ends[2];
-    b->text = wefti_alloc(LINE_MAX_BYTES);
+    if (!b->text) b->text = wefti_alloc(LINE_MAX_BYTES);
     WEFT_REQUIRE(b->text, WEFT_E_NOMEM, "no memory for lines");
     WEFT_REQUIRE(pipe2(ends, O_CLOEXEC) == 0, WEFT_E_IO, "cannot make a pipe: %s", strerror(errno));
     b->read_end = ends[0];
@@ -73,6 +73,12 @@ weft_status wefti_log_open(int rank, const char *dir, const weft_launch_events *
 err_close:
     wefti_log_close(log);
     return status;
+}
+
+weft_status wefti_log_reopen(wefti_log *log) {
+    wefti_log_finish(log);
+    for (int s = 0; s < STREAMS; s++) WEFT_TRY(open_pipe(&log->streams[s]));
+    return WEFT_OK;
 }
 
 int wefti_log_end(const wefti_log *log, weft_launch_stream stream) {

@@ -11,6 +11,8 @@ typedef struct wefti_log wefti_log;
 /* `dir` (existing; NULL: no file) gets rank-<rank>.log. `events` is kept. */
 weft_status wefti_log_open(int rank, const char *dir, const weft_launch_events *events,
                            wefti_log **out) WEFT_CHECKED;
+/* For another process of that rank: the file and the last lines go on. */
+weft_status wefti_log_reopen(wefti_log *log) WEFT_CHECKED;
 /* The ends that the process writes to, until wefti_log_started closes them on this side. */
 int wefti_log_end(const wefti_log *log, weft_launch_stream stream);
 void wefti_log_started(wefti_log *log);

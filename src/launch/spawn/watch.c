@@ -119,14 +119,50 @@ static int agreed_request(const wefti_launch *l, int process) {
     return is_request(p->code - 128) ? p->code - 128 : 0;
 }
 
+static void tell_restart(const wefti_launch *l, const wefti_end *end) {
+    const weft_launch_events *e = &l->options->events;
+    char text[512];
+    (void)snprintf(text, sizeof text, "%.300s; it is started again (%lld of %d)", end->text,
+                   (long long)l->past_count, l->options->restarts);
+    if (e->note) e->note(e->context, text);
+}
+
+/* Another process takes the place of one that was lost, if the world waits for it. */
+static bool starts_again(watch *w, int process) {
+    wefti_launch *l = w->l;
+    const wefti_process *p = &l->processes[process];
+    wefti_end end;
+    if (w->phase != RUNNING || l->options->restarts <= 0 || !l->scheduler) return false;
+    wefti_launch_end(l, process, &end);
+    if (!wefti_scheduler_awaits(l->scheduler, &end, p->starts)) return false;
+    if (wefti_launch_restart(l, process) < 0) {
+        const weft_launch_events *e = &l->options->events;
+        if (e->note) e->note(e->context, weft_error_message());
+        return false;
+    }
+    tell_restart(l, &end);
+    return true;
+}
+
+/* A process whose rank is dead to the others: it is silent, or cannot be reached. */
+static void end_dead(wefti_launch *l) {
+    for (int i = 0; i < l->place.count && l->scheduler && l->options->restarts > 0; i++) {
+        const wefti_process *p = &l->processes[i];
+        if (!p->process || p->ended) continue;
+        if (wefti_scheduler_deaths(l->scheduler, l->place.first_rank + i) >= p->starts)
+            (void)kill(-p->process, SIGKILL);
+    }
+}
+
 static void note_ends(watch *w) {
     wefti_launch *l = w->l;
     for (int i = 0; i < l->place.count; i++) {
         wefti_process *p = &l->processes[i];
         if (!has_ended(p)) continue;
-        w->running--;
         if (p->handle >= 0) close(p->handle);
         p->handle = -1;
+        if (starts_again(w, i)) continue;
+        w->running--;
         p->failed = p->code != 0 || p->signal != 0;
         wefti_launch_report(l, i);
         if (p->failed) blame(w, i);
@@ -220,6 +256,7 @@ weft_status wefti_launch_watch(wefti_launch *l) {
     while (w.running > 0) {
         wait_for_events(&w);
         wefti_reaper_check(l->reaper);
+        end_dead(l);
         note_ends(&w);
         note_elsewhere(&w);
         note_stops(&w);
@@ -246,12 +283,14 @@ void wefti_launch_clear(wefti_launch *l) {
     int left;
     for (int i = 0; i < l->place.count; i++)
         if (l->processes[i].process) (void)kill(-l->processes[i].process, SIGKILL);
+    for (int64_t i = 0; i < l->past_count; i++) (void)kill(-l->past[i], SIGKILL);
     /* Twice none: what was just being started is found the second time. */
     for (int none = 0; none < 2 && now() < limit;) none = wefti_kill_marked(l->mark) ? 0 : none + 1;
     do {
         left = 0;
         for (int i = 0; i < l->place.count; i++)
             left += l->processes[i].process && !reap_group(l->processes[i].process);
+        for (int64_t i = 0; i < l->past_count; i++) left += !reap_group(l->past[i]);
         if (left) (void)poll(NULL, 0, 1);
     } while (left && now() < limit);
     for (int i = 0; i < l->place.count; i++)

@@ -26,7 +26,7 @@ enum {
 
 /* kind, from the scheduler?, limit of the body */
 #define WEFTI_FRAME_LIST(X)                                                                        \
-    X(JOIN, false, 1024)                                                                           \
+    X(JOIN, false, 1280)                                                                           \
     X(ENTRY, false, WEFTI_ENTRY_MAX + 16)                                                          \
     X(BEAT, false, 256)                                                                            \
     X(FAIL, false, WEFTI_TEXT_MAX + 16)                                                            \
@@ -39,7 +39,13 @@ enum {
     X(GOODBYE, true, 0)                                                                            \
     X(ENDED, false, WEFTI_TEXT_MAX + 16)                                                           \
     X(WATCH, false, 8)                                                                             \
-    X(OVER, true, WEFTI_TEXT_MAX + 16)
+    X(OVER, true, WEFTI_TEXT_MAX + 16)                                                             \
+    X(ARM, false, 0)                                                                               \
+    X(HALT, true, WEFTI_TEXT_MAX + 16)                                                             \
+    X(STANDING, false, 32 + 4 * WEFTI_RANKS_MAX)                                                   \
+    X(MEND, true, 32 + 4 * WEFTI_RANKS_MAX)                                                        \
+    X(WHOLE, false, 8)                                                                             \
+    X(GO, true, 8)
 typedef enum wefti_frame_kind {
     WEFTI_FRAME_NONE,
 #define WEFTI_FRAME_ROW(name, from_scheduler, limit) WEFTI_FRAME_##name,

@@ -26,6 +26,7 @@ size_t wefti_join_encode(const wefti_join *m, unsigned char out[WEFTI_MESSAGE_MA
     wefti_pack_text(&p, m->job, WEFTI_NAME_MAX);
     wefti_pack_text(&p, m->node, WEFTI_NAME_MAX);
     wefti_pack_text(&p, m->host, WEFTI_NAME_MAX);
+    wefti_pack_text(&p, m->facts, WEFTI_NAME_MAX);
     return p.used;
 }
 
@@ -38,6 +39,7 @@ weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) {
     wefti_unpack_text(&u, out->job, WEFTI_NAME_MAX);
     wefti_unpack_text(&u, out->node, WEFTI_NAME_MAX);
     wefti_unpack_text(&u, out->host, WEFTI_NAME_MAX);
+    wefti_unpack_text(&u, out->facts, WEFTI_NAME_MAX);
     if (out->rank < -1 || out->rank >= WEFTI_RANKS_MAX || out->size < -1 || out->size == 0 ||
         out->size > WEFTI_RANKS_MAX || out->pid <= 0 || (out->generation && out->rank < 0))
         u.bad = true;
@@ -198,7 +200,7 @@ weft_status wefti_entry_decode(const wefti_frame *frame, int32_t ranks, wefti_en
 
 weft_status wefti_world_message_encode(const wefti_world_message *m, const int32_t *host,
                                        unsigned char **out, size_t *out_bytes) {
-    size_t room = 28 + 4 * (size_t)m->size;
+    size_t room = 32 + 4 * (size_t)m->size;
     WEFT_NEW_ARRAY(*out, unsigned char, room);
     wefti_pack p = packing(*out, room);
     wefti_pack_u64(&p, m->generation);
@@ -206,6 +208,7 @@ weft_status wefti_world_message_encode(const wefti_world_message *m, const int32
     wefti_pack_u32(&p, (uint32_t)m->size);
     wefti_pack_u32(&p, (uint32_t)m->hosted_by);
     wefti_pack_u64(&p, (uint64_t)m->heartbeat_ns);
+    wefti_pack_u32(&p, (uint32_t)m->mends | (uint32_t)m->newcomer << 1);
     for (int32_t r = 0; r < m->size; r++) wefti_pack_u32(&p, (uint32_t)host[r]);
     *out_bytes = p.used;
     return WEFT_OK;
@@ -219,9 +222,13 @@ weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_mes
     out->size = (int32_t)wefti_unpack_u32(&u);
     out->hosted_by = (int32_t)wefti_unpack_u32(&u);
     out->heartbeat_ns = (int64_t)wefti_unpack_u64(&u);
+    const uint32_t flags = wefti_unpack_u32(&u);
+    out->mends = flags & 1;
+    out->newcomer = flags & 2;
     if (out->generation == 0 || out->size <= 0 || out->size > WEFTI_RANKS_MAX || out->rank < 0 ||
         out->rank >= out->size || out->hosted_by < -1 || out->hosted_by >= out->size ||
-        out->heartbeat_ns <= 0 || u.bytes - u.at != 4 * (size_t)out->size)
+        out->heartbeat_ns <= 0 || flags > 3 || flags == 2 ||
+        u.bytes - u.at != 4 * (size_t)out->size)
         u.bad = true;
     if (u.bad) return all_taken(&u, "world");
     int32_t *host;

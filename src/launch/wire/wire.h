@@ -94,9 +94,10 @@ typedef struct wefti_join { /* JOIN: a process asks for its place */
     int32_t rank;           /* wanted, or had; -1: any */
     int32_t size;           /* what it was told; -1: nothing */
     int64_t pid;
-    char job[WEFTI_NAME_MAX + 1];  /* "" or the launcher's name for this run */
-    char node[WEFTI_NAME_MAX + 1]; /* node id */
-    char host[WEFTI_NAME_MAX + 1]; /* equal for processes that reach each other's memory */
+    char job[WEFTI_NAME_MAX + 1];   /* "" or the launcher's name for this run */
+    char node[WEFTI_NAME_MAX + 1];  /* node id */
+    char host[WEFTI_NAME_MAX + 1];  /* equal for processes that reach each other's memory */
+    char facts[WEFTI_NAME_MAX + 1]; /* what all processes of a job have in common, in words */
 } wefti_join;
 
 typedef struct wefti_entry { /* ENTRY: this member's part of all-gather number `number` */
@@ -110,7 +111,26 @@ typedef struct wefti_world_message { /* WORLD */
     int32_t rank, size;
     int32_t hosted_by; /* the rank whose process hosts the scheduler; -1: none */
     int64_t heartbeat_ns;
+    bool mends;    /* a rank that dies is started again */
+    bool newcomer; /* this one was, and the world is being mended */
 } wefti_world_message;
+
+typedef struct wefti_halt { /* HALT: the world is broken, and to be mended */
+    uint64_t generation;    /* that begins */
+    int32_t failed;         /* the rank that died, and how */
+    char text[WEFTI_TEXT_MAX + 1];
+} wefti_halt;
+
+typedef struct wefti_standing_message { /* STANDING: where this rank stands then */
+    uint64_t generation;
+    int64_t step; /* as in wefti_stand */
+    bool ready;
+} wefti_standing_message;
+
+typedef struct wefti_mend_message { /* MEND: what all do then */
+    uint64_t generation;
+    int64_t target;
+} wefti_mend_message;
 
 /* For so long the scheduler awaits the word of a rank that another rank blames (scheduler/blame.c).
  * By then a death is seen: docs/control-plane.md. */
@@ -178,5 +198,27 @@ weft_status wefti_world_message_encode(const wefti_world_message *m, const int32
 /* *out_host: fresh memory. */
 weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_message *out,
                                        int32_t **out_host) WEFT_CHECKED;
+
+/* --- wire/mending.c --- */
+
+size_t wefti_halt_encode(const wefti_halt *m, unsigned char out[WEFTI_MESSAGE_MAX]);
+weft_status wefti_halt_decode(const wefti_frame *frame, wefti_halt *out) WEFT_CHECKED;
+/* Fresh memory. holds: [count], ranks. */
+weft_status wefti_standing_encode(const wefti_standing_message *m, const int32_t *holds,
+                                  int32_t count, unsigned char **out,
+                                  size_t *out_bytes) WEFT_CHECKED;
+/* *out_holds: fresh memory, NULL if there are none. Ranks below `size`, ascending. */
+weft_status wefti_standing_decode(const wefti_frame *frame, int32_t size,
+                                  wefti_standing_message *out, int32_t **out_holds,
+                                  int32_t *out_count) WEFT_CHECKED;
+/* Fresh memory. source: [size], as in wefti_mend. */
+weft_status wefti_mend_encode(const wefti_mend_message *m, const int32_t *source, int32_t size,
+                              unsigned char **out, size_t *out_bytes) WEFT_CHECKED;
+weft_status wefti_mend_decode(const wefti_frame *frame, int32_t size, wefti_mend_message *out,
+                              int32_t *source /* [size] */) WEFT_CHECKED;
+/* WHOLE and GO: a generation. */
+enum { WEFTI_GENERATION_BYTES = 8 };
+void wefti_generation_encode(uint64_t generation, unsigned char out[WEFTI_GENERATION_BYTES]);
+weft_status wefti_generation_decode(const wefti_frame *frame, uint64_t *out) WEFT_CHECKED;
 
 #endif

@@ -58,63 +58,101 @@ static double median(const recent_rates *r) {
     return sorted[n / 2];
 }
 
-static weft_status after_step(wefti_training *t, const weft_train_step *s) {
-    const weft_job *job = t->job;
+/* ---- behind a step ---- */
+
+void wefti_training_report_step(wefti_training *t) {
+    const weft_train_step *s = &t->progress.under_way;
+    if (t->progress.reported >= s->step) return;
+    t->progress.reported = s->step;
     wefti_training_note_metrics(t, wefti_metrics_step(t->metrics, s));
     if (t->events && t->events->step) t->events->step(t->events->context, s);
-    if (t->progress.step == job->train.steps)
-        return WEFT_OK; /* wefti_training_finish() does the rest */
-    if (job->train.eval_every > 0 && t->progress.step % job->train.eval_every == 0)
-        WEFT_TRY(wefti_training_validate(t));
+}
+
+/* Does what is left to do behind the last step; all of it may be done already. */
+static weft_status after_step(wefti_training *t) {
+    const weft_job *job = t->job;
+    const int64_t step = t->progress.step;
+    if (t->progress.stage == WEFTI_STAGE_SAVED) return WEFT_OK;
+    if (step == job->train.steps) return WEFT_OK; /* wefti_training_finish() does the rest */
+    if (t->progress.stage == WEFTI_STAGE_STEPPED) {
+        if (job->train.eval_every > 0 && step % job->train.eval_every == 0)
+            WEFT_TRY(wefti_training_validate(t));
+        t->progress.stage = WEFTI_STAGE_VALIDATED;
+    }
     WEFT_TRY(wefti_training_poll(t));
-    if (job->checkpoint.every > 0 && t->progress.step % job->checkpoint.every == 0)
-        return wefti_training_save_meanwhile(t);
+    if (job->checkpoint.every > 0 && step % job->checkpoint.every == 0)
+        WEFT_TRY(wefti_training_save_meanwhile(t));
+    t->progress.stage = WEFTI_STAGE_SAVED;
     return WEFT_OK;
 }
 
-static weft_status loop(wefti_training *t, wefti_feed *feed) {
+/* ---- steps ---- */
+
+/* Steps that this process has made since the run, or the world, was last whole. */
+typedef struct steps_made {
+    recent_rates recent;
+    int64_t count;
+    double units; /* of a step */
+} steps_made;
+
+/* The session has made the step. */
+static void end_step(wefti_training *t, steps_made *made) {
+    weft_train_step *s = &t->progress.under_way;
+    t->saving.stepping = false;
+    t->progress.step++;
+    t->progress.position += t->job->train.batch;
+    t->progress.stage = WEFTI_STAGE_STEPPED;
+    s->seconds = wefti_now_s() - t->progress.begun_s;
+    if (t->result->first_step_seconds == 0) t->result->first_step_seconds = process_age();
+    add_seconds(&made->recent, made->count++, s->seconds);
+    wefti_run_record_step(t, made->count, s->seconds);
+    s->tokens_per_second = made->units / s->seconds;
+    s->eta_seconds = median(&made->recent) * (double)(t->job->train.steps - t->progress.step);
+    s->observed_peak_bytes = wefti_training_observed(t);
+    t->result->steps = t->progress.step;
+    t->result->final_loss = s->loss;
+    t->result->seconds += s->seconds;
+    t->result->tokens_per_second = made->units / median(&made->recent);
+    t->result->observed_peak_bytes = s->observed_peak_bytes;
+    wefti_training_report_step(t);
+}
+
+static weft_status make_step(wefti_training *t, wefti_batch *batch) {
     const weft_job *job = t->job;
-    recent_rates recent = {0};
-    int64_t done = 0; /* steps of this run */
-    weft_desc in = weft_data_input(t->data);
-    double units =
-        (double)job->train.batch * (t->model.objective->is_language ? (double)in.shape[0] : 1.0);
-    while (t->progress.step < job->train.steps) {
-        bool stop;
-        wefti_batch batch;
-        double begin = wefti_now_s();
-        weft_status data = wefti_feed_next(feed, &batch);
-        double waited = wefti_now_s() - begin;
-        WEFT_TRY(wefti_training_stops(t, data, &stop));
-        if (stop) break;
-        if (t->saving.due) WEFT_TRY(wefti_training_save_meanwhile(t));
-        begin = wefti_now_s() - waited;
-        weft_train_step s = {.step = t->progress.step + 1,
-                             .learning_rate = wefti_learning_rate(job, t->progress.step)};
-        t->result->samples_prepared += batch.prepared;
-        t->model.objective->prepare(t, &batch, job->train.batch);
-        atomic_store(&t->saving.touched, false);
-        t->saving.stepping = true;
-        WEFT_TRY(wefti_training_step(t, &batch, s.learning_rate, &s));
-        wefti_feed_release(feed);
-        if (job->train.check_replicas > 0 && s.step % job->train.check_replicas == 0)
-            WEFT_TRY(weft_session_check_replicas(t->session));
-        t->saving.stepping = false;
-        t->progress.step++;
-        t->progress.position += job->train.batch;
-        s.seconds = wefti_now_s() - begin;
-        if (done == 0) t->result->first_step_seconds = process_age();
-        add_seconds(&recent, done++, s.seconds);
-        wefti_run_record_step(t, done, s.seconds);
-        s.tokens_per_second = units / s.seconds;
-        s.eta_seconds = median(&recent) * (double)(job->train.steps - t->progress.step);
-        s.observed_peak_bytes = wefti_training_observed(t);
-        t->result->steps = t->progress.step;
-        t->result->final_loss = s.loss;
-        t->result->seconds += s.seconds;
-        t->result->tokens_per_second = units / median(&recent);
-        t->result->observed_peak_bytes = s.observed_peak_bytes;
-        WEFT_TRY(after_step(t, &s));
+    weft_train_step *s = &t->progress.under_way;
+    *s = (weft_train_step){.step = t->progress.step + 1,
+                           .learning_rate = wefti_learning_rate(job, t->progress.step),
+                           .gradient_norm = NAN};
+    t->result->samples_prepared += batch->prepared;
+    t->model.objective->prepare(t, batch, job->train.batch);
+    atomic_store(&t->saving.touched, false);
+    t->saving.stepping = true;
+    WEFT_TRY(wefti_training_step(t, batch, s->learning_rate, s));
+    if (job->train.check_replicas > 0 && s->step % job->train.check_replicas == 0)
+        WEFT_TRY(weft_session_check_replicas(t->session));
+    return WEFT_OK;
+}
+
+static weft_status next_step(wefti_training *t, wefti_feed *feed, steps_made *made, bool *stop) {
+    wefti_batch batch;
+    double begin = wefti_now_s();
+    weft_status data = wefti_feed_next(feed, &batch);
+    double waited = wefti_now_s() - begin;
+    WEFT_TRY(wefti_training_stops(t, data, stop));
+    if (*stop) return WEFT_OK;
+    if (t->saving.due) WEFT_TRY(wefti_training_save_meanwhile(t));
+    t->progress.begun_s = wefti_now_s() - waited;
+    WEFT_TRY(make_step(t, &batch));
+    wefti_feed_release(feed);
+    end_step(t, made);
+    return WEFT_OK;
+}
+
+static weft_status loop(wefti_training *t, wefti_feed *feed, steps_made *made) {
+    for (bool stop = false; !stop;) {
+        WEFT_TRY(after_step(t));
+        if (t->progress.step >= t->job->train.steps) break;
+        WEFT_TRY(next_step(t, feed, made, &stop));
     }
     return WEFT_OK;
 }
@@ -129,15 +167,23 @@ weft_status wefti_training_loop(wefti_training *t) {
                             .first = t->progress.position / job->train.batch,
                             .ring = 3,
                             .padding_target = -1};
+    const weft_desc in = weft_data_input(t->data);
+    const int64_t tokens = t->model.objective->is_language ? in.shape[0] : 1;
+    steps_made made = {.units = (double)(job->train.batch * tokens)};
     wefti_feed *feed;
     void *block;
+    if (weft_session_step_number(t->session) > t->progress.step) { /* made while mending */
+        t->progress.under_way.gradient_norm = wefti_session_norm(t->session);
+        end_step(t, &made);
+        o.first++;
+    }
     WEFT_REQUIRE(t->progress.position % job->train.batch == 0, WEFT_E_ARG,
                  "the checkpoint is at sample %lld, which is not a multiple of train.batch, %lld: "
                  "use the train.batch that the run began with",
                  (long long)t->progress.position, (long long)job->train.batch);
     WEFT_TRY(wefti_training_choose_rows(t, 0, &o));
     WEFT_TRY(wefti_training_open_feed(&o, &block, &feed));
-    weft_status status = loop(t, feed);
+    weft_status status = loop(t, feed, &made);
     wefti_feed_destroy(feed);
     wefti_free(block);
     return status;

@@ -12,8 +12,33 @@ weft_status wefti_training_open_directory(wefti_training *t, wefti_checkpoint **
  * become an older checkpoint. */
 weft_status wefti_training_load(wefti_training *t, wefti_checkpoint **from) WEFT_CHECKED;
 
+/* The newest good checkpoint; *out NULL: none. Rank 0. */
+weft_status wefti_training_find(wefti_training *t, wefti_checkpoint **out) WEFT_CHECKED;
+/* Start values: of the checkpoint (resumes), or of model.from. *from may become an older one. */
+weft_status wefti_training_load_parameters(wefti_training *t, wefti_checkpoint **from,
+                                           bool resumes) WEFT_CHECKED;
+
 /* loop.c: all steps that are left. */
 weft_status wefti_training_loop(wefti_training *t) WEFT_CHECKED;
+/* Tells metrics and events of the step that was made last, once. */
+void wefti_training_report_step(wefti_training *t);
+
+/* mend.c: a run goes on after a process of its world has died (docs/design-recovery.md). */
+/* Once the session exists: this rank can be mended. Without recovery.enabled, or in a world that
+ * ends with the first process that dies, it does nothing. Collective. */
+weft_status wefti_training_arm(wefti_training *t) WEFT_CHECKED;
+/* Whether the run may go on after `status`. */
+bool wefti_training_can_mend(const wefti_training *t, weft_status status);
+/* After such a failure: all ranks have a state from which the loop goes on. */
+weft_status wefti_training_mend(wefti_training *t) WEFT_CHECKED;
+/* In a process that takes the place of a rank (wefti_world_newcomer): in place of
+ * wefti_training_open_directory and wefti_training_load. */
+weft_status wefti_training_take_seat(wefti_training *t) WEFT_CHECKED;
+
+/* seat.c: what a newcomer gets from rank `teller`, whose run goes on. Both collective. */
+weft_status wefti_training_brief(wefti_training *t, int32_t teller) WEFT_CHECKED;
+/* A newcomer sets up; the others wait for it. Fails on all ranks alike. */
+weft_status wefti_training_be_briefed(wefti_training *t, int32_t teller) WEFT_CHECKED;
 
 /* step.c: one step: all microbatches of a batch, and the update. */
 weft_status wefti_training_step(wefti_training *t, const wefti_batch *b, double lr,
@@ -62,6 +87,12 @@ double wefti_learning_rate(const weft_job *job, int64_t step);
 /* metrics.c: JSON lines and TensorBoard events. `units` (static text): what throughput counts. If a
  * file cannot be written, the call fails, later calls skip that file, and closing fails too. NULL
  * is legal: another rank writes the metrics. */
+/* The last step, and the last validation, with a line in a file of JSON lines; -1: none is found.
+ */
+typedef struct wefti_metrics_last {
+    int64_t step, validation;
+} wefti_metrics_last;
+wefti_metrics_last wefti_metrics_read_last(const char *path);
 weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard, const char *units,
                                wefti_metrics **out) WEFT_CHECKED;
 weft_status wefti_metrics_step(wefti_metrics *m, const weft_train_step *step) WEFT_CHECKED;

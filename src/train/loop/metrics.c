@@ -171,6 +171,37 @@ static void field(wefti_metrics *m, const char *name, double value) {
         fprintf(m->lines, ", \"%s\": %s", name, wefti_real_text(value, 9, 9, text));
 }
 
+/* ---- reading ---- */
+
+enum { TAIL_BYTES = 64 << 10 };
+
+static void take_line(const char *line, wefti_metrics_last *out) {
+    long long step;
+    if (sscanf(line, "{\"step\": %lld", &step) != 1) return;
+    if (strstr(line, "\"validation_loss\"") || strstr(line, "\"accuracy\""))
+        out->validation = step;
+    else
+        out->step = step;
+}
+
+wefti_metrics_last wefti_metrics_read_last(const char *path) {
+    wefti_metrics_last last = {-1, -1};
+    FILE *file = path[0] ? fopen(path, "re") : NULL;
+    char *tail = file ? wefti_calloc(TAIL_BYTES + 1, 1) : NULL;
+    if (tail) {
+        long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : 0;
+        (void)fseek(file, size > TAIL_BYTES ? size - TAIL_BYTES : 0, SEEK_SET);
+        tail[fread(tail, 1, TAIL_BYTES, file)] = 0;
+        for (char *line = tail, *end; (end = strchr(line, '\n')); line = end + 1) {
+            *end = 0;
+            take_line(line, &last); /* the first one may be cut off, and then does not count */
+        }
+    }
+    wefti_free(tail);
+    if (file) (void)fclose(file);
+    return last;
+}
+
 /* ---- the interface ---- */
 
 static void release(wefti_metrics *m) {

@@ -5,12 +5,11 @@
 
 #include "interop/pretrained.h"
 
-/* The newest good checkpoint of the run, or NULL. In a world its tensors are checked when they are
- * restored. */
-static weft_status find_checkpoint(wefti_training *t, wefti_checkpoint **out) {
+/* In a world its tensors are checked when they are restored. */
+weft_status wefti_training_find(wefti_training *t, wefti_checkpoint **out) {
     const weft_job_checkpoint *c = &t->job->checkpoint;
     *out = NULL;
-    if (!c->dir[0] || !c->resume) return WEFT_OK;
+    if (!c->dir[0]) return WEFT_OK;
     char *note = NULL;
     weft_status status = t->ranks.world
                              ? wefti_checkpoint_open_unread(c->dir, INT64_MAX, out, &note)
@@ -42,7 +41,7 @@ weft_status wefti_training_open_directory(wefti_training *t, wefti_checkpoint **
     if (t->ranks.follows) return WEFT_OK;
     WEFT_TRY(wefti_training_lock(t));
     WEFT_TRY(refuse_occupied(t));
-    WEFT_TRY(find_checkpoint(t, out));
+    if (t->job->checkpoint.resume) WEFT_TRY(wefti_training_find(t, out));
     if (!*out) return WEFT_OK; /* else: the arithmetic that the run began with */
     const char *bf16 = wefti_checkpoint_value(&wefti_checkpoint_meta_of(*out)->compute, "bf16");
     if (bf16) t->model.bf16 = strcmp(bf16, "native") ? WEFT_BF16_AS_F32 : WEFT_BF16_NATIVE;
@@ -77,8 +76,8 @@ static weft_status restore(wefti_training *t, wefti_checkpoint **from) {
     }
 }
 
-/* Start values: of the run's checkpoint, or of model.from. */
-static weft_status load_parameters(wefti_training *t, wefti_checkpoint **from, bool resumes) {
+weft_status wefti_training_load_parameters(wefti_training *t, wefti_checkpoint **from,
+                                           bool resumes) {
     const char *files = t->job->model.from;
     if (resumes) return restore(t, from);
     if (!files[0]) return WEFT_OK;
@@ -95,9 +94,10 @@ weft_status wefti_training_load(wefti_training *t, wefti_checkpoint **from) {
     WEFT_TRY(wefti_training_same_job(t));
     WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, &resumes, sizeof resumes));
     t->record.resumes = resumes;
-    WEFT_TRY(wefti_training_open(t));
+    WEFT_TRY(wefti_training_prepare(t));
+    WEFT_TRY(wefti_training_build(t));
     WEFT_TRY(wefti_training_bind(t));
     weft_status locked = wefti_training_lock_slices(t);
     WEFT_TRY(t->ranks.agreement ? wefti_agree(t->ranks.agreement, locked) : locked);
-    return load_parameters(t, from, resumes);
+    return wefti_training_load_parameters(t, from, resumes);
 }

@@ -60,21 +60,38 @@ static weft_status begin_trace(wefti_training *t) {
     return status;
 }
 
-static weft_status run(wefti_training *t, weft_world *world) {
-    const weft_job *job = t->job;
+/* Data, session and parameters. */
+static weft_status begin(wefti_training *t) {
     wefti_checkpoint *from;
-    WEFT_TRY(wefti_training_join(t, world));
+    if (t->ranks.world && wefti_world_newcomer(t->ranks.world)) return wefti_training_take_seat(t);
     WEFT_TRY(wefti_training_take_key(t, true));
     WEFT_TRY(wefti_training_open_directory(t, &from));
     weft_status status = wefti_training_load(t, &from);
     wefti_checkpoint_close(from);
-    WEFT_TRY(status);
+    return status;
+}
+
+/* The steps that are left, and the end. */
+static weft_status train(wefti_training *t) {
+    weft_status status = wefti_training_loop(t);
+    if (status < 0 && !wefti_training_can_mend(t, status))
+        status = wefti_training_rescue(t, status);
+    if (status >= 0) status = wefti_run_record_end(t);
+    if (status < 0) return wefti_prefix(status, "step %lld", (long long)t->progress.step + 1);
+    return wefti_training_finish(t);
+}
+
+static weft_status run(wefti_training *t, weft_world *world) {
+    const weft_job *job = t->job;
+    t->progress = wefti_training_begun();
+    WEFT_TRY(wefti_training_join(t, world));
+    WEFT_TRY(begin(t));
     if (!t->ranks.follows)
         WEFT_TRY(wefti_metrics_open(job->train.log, job->train.tensorboard,
                                     t->model.objective->is_language ? "tokens" : "samples",
                                     &t->metrics));
     WEFT_TRY(begin_trace(t));
-    if (!t->ranks.follows) wefti_run_record_begin(t);
+    if (!t->ranks.follows && !t->mended) wefti_run_record_begin(t);
     t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;
     t->result->steps = t->progress.step;
     announce(t);
@@ -82,13 +99,13 @@ static weft_status run(wefti_training *t, weft_world *world) {
         wefti_training_note(
             t, "nothing left to train: the checkpoint is of step %lld, train.steps is %lld",
             (long long)t->progress.step, (long long)job->train.steps);
-    status = wefti_training_loop(t);
-    if (status < 0) status = wefti_training_rescue(t, status);
-    if (status >= 0) status = wefti_run_record_end(t);
-    if (status < 0)
-        (void)wefti_prefix(status, "step %lld", (long long)t->progress.step + 1);
-    else
-        status = wefti_training_finish(t);
+    if (t->mended && t->progress.under_way.step == t->progress.step) wefti_training_report_step(t);
+    WEFT_TRY(wefti_training_arm(t));
+    weft_status status = train(t);
+    while (wefti_training_can_mend(t, status)) {
+        status = wefti_training_mend(t);
+        if (status >= 0) status = train(t);
+    }
     return status < 0 ? wefti_training_failed(t, status) : WEFT_OK;
 }
 

@@ -24,7 +24,8 @@ weft_status wefti_training_step(wefti_training *t, const wefti_batch *b, double 
     double sum = 0, loss = 0;
     int64_t known = 0; /* a pipeline returns the mean of all with the last one */
     out->gradient_norm = NAN;
-    if (count == 1 && t->job->train.clip == 0) {
+    /* With recovery the loss must be known also if the update does not end. */
+    if (count == 1 && t->job->train.clip == 0 && !t->job->recovery.enabled) {
         WEFT_TRY(wefti_training_feed_rows(t, 0, b, 0));
         WEFT_TRY(o->feed_weight(t, b, 0, targets));
         WEFT_TRY(weft_session_set_row(t->session, 0));

@@ -189,6 +189,8 @@ weft_status wefti_training_validate(wefti_training *t) {
                                .seconds = wefti_now_s() - start};
     t->result->validation_loss = v.loss;
     t->result->accuracy = v.accuracy;
+    if (t->progress.validated >= v.step) return WEFT_OK; /* before the world was mended */
+    t->progress.validated = v.step;
     wefti_training_note_metrics(t, wefti_metrics_validation(t->metrics, &v));
     if (t->events && t->events->validation) t->events->validation(t->events->context, &v);
     return WEFT_OK;

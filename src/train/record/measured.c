@@ -8,9 +8,10 @@
 /* The first steps touch memory for the first time and bind transfers; they do not count. */
 enum { WARM_STEPS = 2 };
 
+/* A new rank has not measured the steps before it came: a mended run has no measurement. */
 void wefti_run_record_step(wefti_training *t, int64_t done, double seconds) {
     wefti_training_record *r = &t->record;
-    if (!t->job->checkpoint.dir[0]) return;
+    if (!t->job->checkpoint.dir[0] || t->mended) return;
     if (r->measuring) {
         wefti_session_profile_end_step(t->session);
         if (r->steps < WEFTI_PROFILE_STEPS) r->seconds[r->steps] = seconds;
@@ -119,7 +120,7 @@ static weft_status gather(wefti_training *t, const char *own) {
 
 weft_status wefti_run_record_end(wefti_training *t) {
     char *own = NULL;
-    if (!t->job->checkpoint.dir[0] || t->record.steps == 0) return WEFT_OK;
+    if (!t->job->checkpoint.dir[0] || t->record.steps == 0 || t->mended) return WEFT_OK;
     uint64_t steps = middle_steps(&t->record); /* as rank 0 saw them */
     WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, &steps, sizeof steps));
     weft_status status = own_ranks(t, steps, &own);

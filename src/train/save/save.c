@@ -141,7 +141,7 @@ static weft_status read_tokenizer_file(wefti_training *t) {
 /* Folders of slices have the texts, too. */
 static weft_status read_tokenizer(wefti_training *t) {
     weft_status status = t->saving.tokenizer ? WEFT_OK : read_tokenizer_file(t);
-    if (!wefti_training_is_sliced(t)) return status;
+    if (!wefti_training_is_sliced(t) || t->briefing) return status;
     int64_t bytes = t->saving.tokenizer ? (int64_t)strlen(t->saving.tokenizer) : 0;
     WEFT_TRY(wefti_training_broadcast(t, status, &bytes, sizeof bytes));
     if (!bytes) return WEFT_OK;
@@ -264,14 +264,29 @@ weft_status wefti_training_poll(wefti_training *t) {
     return WEFT_OK;
 }
 
-weft_status wefti_training_end_write(wefti_training *t) {
-    bool all_fail = t->ranks.agreement && wefti_agreement_failed(t->ranks.agreement);
-    if (!t->saving.together || all_fail) return wefti_training_finish_write(t);
-    t->saving.together = t->saving.committing = false;
-    wefti_checkpoint_cancel(t->saving.writing);
+static void give_up(wefti_training *t) {
+    t->saving.together = t->saving.committing = t->saving.incomplete = false;
+    wefti_delivery_end(t->saving.delivery);
+    if (t->saving.writing) wefti_checkpoint_cancel(t->saving.writing);
     t->saving.writing = NULL;
     wefti_delivery_destroy(t->saving.delivery);
     t->saving.delivery = NULL;
+}
+
+bool wefti_training_cut_write(wefti_training *t) {
+    const bool cut = t->saving.together || t->saving.incomplete;
+    if (cut)
+        give_up(t);
+    else
+        wefti_training_note_unwritten(t, wefti_training_finish_write(t));
+    return cut && t->saving.writing_step == t->progress.step;
+}
+
+weft_status wefti_training_end_write(wefti_training *t) {
+    bool all_fail = t->ranks.agreement && wefti_agreement_failed(t->ranks.agreement);
+    bool waits = t->saving.together || t->saving.incomplete;
+    if (!waits || all_fail) return wefti_training_finish_write(t);
+    give_up(t);
     if (t->ranks.follows) return WEFT_OK;
     WEFT_FAIL(WEFT_E_STOPPED,
               "the checkpoint of step %lld is given up: not all ranks had written "
@@ -397,6 +412,7 @@ weft_status wefti_training_begin_write(wefti_training *t, bool last, wefti_check
     if (status == WEFT_OK) status = begin(t, &b, config);
     wefti_free(tensors);
     weft_text_free(config);
+    t->saving.incomplete = status >= 0 && duty == WEFTI_CHECKPOINT_LEADS;
     if (status >= 0) return WEFT_OK;
     wefti_delivery_destroy(t->saving.delivery);
     t->saving.delivery = NULL;

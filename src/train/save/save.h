@@ -93,5 +93,8 @@ weft_status wefti_training_poll(wefti_training *t) WEFT_CHECKED;
 weft_status wefti_training_finish_write(wefti_training *t) WEFT_CHECKED;
 /* After a failure of the run. A write that needs ranks which may be gone is given up. */
 weft_status wefti_training_end_write(wefti_training *t) WEFT_CHECKED;
+/* The same before the world is mended: the step under way ends whole, or absent. True: it is the
+ * run's last step, which is absent. */
+bool wefti_training_cut_write(wefti_training *t);
 
 #endif

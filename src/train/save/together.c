@@ -162,6 +162,7 @@ static weft_status complete(wefti_training *t, const part_sum *own, int64_t coun
             sums[part.tensor] ^= part.sum;
         }
         if (sums) wefti_checkpoint_complete(t->saving.writing, sums, total);
+        t->saving.incomplete = !sums;
         status = sums ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory to complete a checkpoint");
         wefti_free(sums);
     }
@@ -174,6 +175,7 @@ static void end_part(wefti_training *t, bool good) {
     if (good && !t->ranks.follows) return;
     wefti_checkpoint_cancel(t->saving.writing);
     t->saving.writing = NULL;
+    t->saving.incomplete = false;
     wefti_delivery_destroy(t->saving.delivery);
     t->saving.delivery = NULL;
 }

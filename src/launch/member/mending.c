@@ -1,0 +1,242 @@
+/* A member of a world that is mended: docs/design-recovery.md. launch/recovery decides what a rank
+ * does; this file says and hears it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "launch/member/state.h"
+
+static bool is_in(const wefti_member *m) {
+    return m->caller.state == WEFTI_MEMBER_IN || m->caller.state == WEFTI_MEMBER_LOST;
+}
+
+/* --- the thread's side --- */
+
+weft_status wefti_member_begin_mending(wefti_member *m) {
+    wefti_member_mending *d = &m->mend;
+    if (!m->placed.mends) return WEFT_OK;
+    wefti_free(d->source);
+    WEFT_NEW_ARRAY(d->source, int32_t, m->placed.size);
+    const int64_t generation = (int64_t)m->placed.generation;
+    d->rank = wefti_survivor_begin(0, generation, false);
+    if (m->placed.newcomer) { /* WORLD is its HALT */
+        d->rank = wefti_survivor_newcomer(false);
+        (void)wefti_survivor_halt(&d->rank, generation);
+        d->halt = (wefti_halt){.generation = m->placed.generation, .failed = m->placed.rank};
+        (void)snprintf(d->halt.text, sizeof d->halt.text, "rank %d was started again",
+                       (int)m->placed.rank);
+        atomic_store(&d->halted, true);
+    }
+    return WEFT_OK;
+}
+
+/* All that was said is void: cards, and accusations. */
+static void forget(wefti_member *m) {
+    wefti_free(m->last.data);
+    wefti_free(m->now.data);
+    m->last = m->now = (wefti_member_entry){0};
+    m->entries = NULL;
+    wefti_free(m->giving_up);
+    m->giving_up = NULL;
+    m->given_up = false;
+}
+
+weft_status wefti_member_hear_halt(wefti_caller *c, const wefti_frame *frame) {
+    wefti_member *m = (wefti_member *)c;
+    wefti_member_mending *d = &m->mend;
+    wefti_halt said;
+    WEFT_TRY(wefti_halt_decode(frame, &said));
+    if (!m->placed.mends || !wefti_survivor_halt(&d->rank, (int64_t)said.generation))
+        return WEFT_OK;
+    d->halt = said;
+    m->placed.generation = m->join.generation = said.generation;
+    forget(m);
+    d->answered = d->whole_due = d->go = false;
+    d->standing_due = d->inside;
+    atomic_store(&d->halted, true);
+    pthread_cond_broadcast(&c->changed);
+    wefti_member_break_locked(m, said.failed, said.text);
+    return WEFT_OK;
+}
+
+/* The communicator lives until the member leaves, which waits for its thread, or until another one
+ * is watched, which waits for all that break the old one. */
+void wefti_member_break_locked(wefti_member *m, int failed, const char *message) {
+    wefti_comm *comm = m->comm;
+    if (!comm) return;
+    m->mend.breaking++;
+    pthread_mutex_unlock(&m->caller.lock);
+    wefti_comm_break(comm, failed, message);
+    pthread_mutex_lock(&m->caller.lock);
+    m->mend.breaking--;
+    pthread_cond_broadcast(&m->caller.changed);
+}
+
+static bool gives(const wefti_member *m) {
+    for (int32_t r = 0; r < m->placed.size; r++)
+        if (m->mend.source[r] == m->placed.rank) return true;
+    return false;
+}
+
+weft_status wefti_member_hear_mend(wefti_caller *c, const wefti_frame *frame) {
+    wefti_member *m = (wefti_member *)c;
+    wefti_member_mending *d = &m->mend;
+    wefti_mend_message said;
+    WEFT_REQUIRE(m->placed.mends && d->inside && !d->answered, WEFT_E_CORRUPT,
+                 "a mending that was not asked for");
+    WEFT_TRY(wefti_mend_decode(frame, m->placed.size, &said, d->source));
+    if (said.generation != m->placed.generation) return WEFT_OK;
+    d->target = said.target;
+    d->actions = wefti_survivor_mend(&d->rank, (int64_t)said.generation, said.target,
+                                     d->source[m->placed.rank], gives(m));
+    d->answered = true;
+    pthread_cond_broadcast(&c->changed);
+    return WEFT_OK;
+}
+
+weft_status wefti_member_hear_go(wefti_caller *c, const wefti_frame *frame) {
+    wefti_member *m = (wefti_member *)c;
+    uint64_t generation;
+    WEFT_TRY(wefti_generation_decode(frame, &generation));
+    if (!m->placed.mends || generation != m->placed.generation) return WEFT_OK;
+    (void)wefti_survivor_go(&m->mend.rank, (int64_t)generation);
+    m->mend.go = m->mend.rank.phase == WEFTI_SURVIVOR_STEPPING;
+    pthread_cond_broadcast(&c->changed);
+    return WEFT_OK;
+}
+
+static weft_status say_standing(wefti_member *m) {
+    const wefti_stand *at = &m->mend.at;
+    const wefti_standing_message said = {
+        .generation = m->placed.generation, .step = at->step, .ready = at->ready};
+    unsigned char *body;
+    size_t bytes;
+    WEFT_TRY(wefti_standing_encode(&said, at->holds, at->holds_count, &body, &bytes));
+    weft_status status =
+        wefti_wire_send(&m->caller.link, WEFTI_FRAME_STANDING, body, bytes, NULL, 0);
+    wefti_free(body);
+    return status;
+}
+
+weft_status wefti_member_say_mending(wefti_member *m) {
+    wefti_member_mending *d = &m->mend;
+    wefti_wire *link = &m->caller.link;
+    unsigned char body[WEFTI_GENERATION_BYTES];
+    if (d->armed && !d->arm_sent) {
+        WEFT_TRY(wefti_wire_send(link, WEFTI_FRAME_ARM, NULL, 0, NULL, 0));
+        d->arm_sent = true;
+    }
+    if (d->standing_due) {
+        WEFT_TRY(say_standing(m));
+        d->standing_due = false;
+    }
+    if (d->whole_due) {
+        wefti_generation_encode(m->placed.generation, body);
+        WEFT_TRY(wefti_wire_send(link, WEFTI_FRAME_WHOLE, body, sizeof body, NULL, 0));
+        d->whole_due = false;
+    }
+    return WEFT_OK;
+}
+
+void wefti_member_settle(wefti_member *m) {
+    while (m->mend.breaking) pthread_cond_wait(&m->caller.changed, &m->caller.lock);
+}
+
+weft_status wefti_member_halt_reason(const wefti_member *m) {
+    WEFT_FAIL_OF(m->mend.halt.failed, WEFT_E_PEER, "%s", m->mend.halt.text);
+}
+
+/* --- the program's side --- */
+
+bool wefti_member_mends(const wefti_member *m) {
+    return m->placed.mends;
+}
+bool wefti_member_is_newcomer(const wefti_member *m) {
+    return m->placed.newcomer;
+}
+bool wefti_member_is_halted(const wefti_member *m) {
+    return atomic_load(&m->mend.halted);
+}
+
+void wefti_member_break(wefti_member *m, int failed, const char *message) {
+    pthread_mutex_lock(&m->caller.lock);
+    wefti_member_break_locked(m, failed, message);
+    pthread_mutex_unlock(&m->caller.lock);
+}
+
+void wefti_member_arm(wefti_member *m) {
+    pthread_mutex_lock(&m->caller.lock);
+    m->mend.armed = true;
+    wefti_caller_ring(&m->caller);
+    pthread_mutex_unlock(&m->caller.lock);
+}
+
+/* What this thread's failure is for the others, if nobody has died. */
+static void accuse(wefti_member *m, const wefti_failure *why) {
+    if (m->giving_up || atomic_load(&m->mend.halted)) return;
+    m->giving_up = wefti_strdup(*why->message ? why->message : "it cannot go on");
+    m->fail_status = why->status < 0 ? why->status : WEFT_E_PEER;
+    m->failed = why->rank == m->placed.rank || why->rank < 0 ? WEFT_RANK_NONE : why->rank;
+}
+
+static weft_status wait_for_mend(wefti_member *m) {
+    wefti_member_mending *d = &m->mend;
+    while (is_in(m) && !(d->answered && atomic_load(&d->halted)))
+        pthread_cond_wait(&m->caller.changed, &m->caller.lock);
+    if (m->caller.state == WEFTI_MEMBER_FAILED) return wefti_caller_reason(&m->caller);
+    WEFT_REQUIRE(is_in(m), WEFT_E_PEER, "a world that all have left cannot be mended");
+    return WEFT_OK;
+}
+
+static void tell(const wefti_member *m, wefti_mend *out) {
+    const wefti_member_mending *d = &m->mend;
+    *out = (wefti_mend){.generation = m->placed.generation,
+                        .target = d->target,
+                        .update = d->actions & WEFTI_RECOVERY_UPDATE,
+                        .forget = d->actions & WEFTI_RECOVERY_FORGET,
+                        .from_disk = d->actions & WEFTI_RECOVERY_LOAD,
+                        .source = d->source};
+}
+
+weft_status wefti_member_mend(wefti_member *m, const wefti_stand *at, wefti_mend *out) {
+    wefti_member_mending *d = &m->mend;
+    wefti_failure why;
+    wefti_failure_keep(WEFT_E_PEER, &why);
+    WEFT_REQUIRE(m->placed.mends, WEFT_E_NO_IMPL, "this job starts no process again");
+    pthread_mutex_lock(&m->caller.lock);
+    accuse(m, &why);
+    d->at = *at;
+    d->rank.at = (wefti_standing_report){.step = at->step, .ready = at->ready, .copies = true};
+    d->inside = true;
+    d->standing_due = atomic_load(&d->halted);
+    wefti_caller_ring(&m->caller);
+    weft_status status = wait_for_mend(m);
+    d->inside = d->standing_due = false;
+    if (status >= 0) {
+        tell(m, out);
+        d->answered = false;
+        m->placed.newcomer = false;
+        atomic_store(&d->halted, false);
+    }
+    pthread_mutex_unlock(&m->caller.lock);
+    return status;
+}
+
+weft_status wefti_member_whole(wefti_member *m) {
+    wefti_member_mending *d = &m->mend;
+    weft_status status = WEFT_OK;
+    pthread_mutex_lock(&m->caller.lock);
+    (void)wefti_survivor_took_state(&d->rank);
+    d->whole_due = !atomic_load(&d->halted);
+    wefti_caller_ring(&m->caller);
+    while (is_in(m) && !d->go && !atomic_load(&d->halted))
+        pthread_cond_wait(&m->caller.changed, &m->caller.lock);
+    if (m->caller.state == WEFTI_MEMBER_FAILED)
+        status = wefti_caller_reason(&m->caller);
+    else if (!d->go)
+        status = WEFT_PENDING;
+    d->whole_due = d->go = false;
+    pthread_mutex_unlock(&m->caller.lock);
+    return status;
+}

@@ -1,0 +1,108 @@
+/* A process that takes the place of a rank, while the run of the others goes on: what it gets from
+ * one of them, and how it sets up. */
+#include <string.h>
+
+#include "plan/plan.h"
+#include "train/loop/loop.h"
+
+/* The message of the teller: this, the plan's text, the tokenizer's text. */
+typedef struct briefing_head {
+    weft_model_config config;
+    weft_train_step under_way;
+    int64_t plan_bytes, tokenizer_bytes; /* without zeros at the ends */
+    weft_bf16_compute bf16;
+} briefing_head;
+
+/* ---- telling ---- */
+
+static weft_status pack(const wefti_training *t, char **out, int64_t *out_bytes) {
+    const char *tokenizer = t->saving.tokenizer ? t->saving.tokenizer : "";
+    char *plan = NULL;
+    briefing_head h;
+    memset(&h, 0, sizeof h);
+    if (t->searched) WEFT_TRY(wefti_plan_print(t->searched, &plan));
+    h.config = t->model.config;
+    h.under_way = t->progress.under_way;
+    h.bf16 = weft_session_bf16(t->session);
+    h.plan_bytes = plan ? (int64_t)strlen(plan) : 0;
+    h.tokenizer_bytes = (int64_t)strlen(tokenizer);
+    *out_bytes = (int64_t)sizeof h + h.plan_bytes + h.tokenizer_bytes;
+    *out = wefti_alloc((size_t)*out_bytes);
+    if (*out) {
+        memcpy(*out, &h, sizeof h);
+        if (plan) memcpy(*out + sizeof h, plan, (size_t)h.plan_bytes);
+        memcpy(*out + sizeof h + h.plan_bytes, tokenizer, (size_t)h.tokenizer_bytes);
+    }
+    wefti_free(plan);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory to tell a new process of the run");
+    return WEFT_OK;
+}
+
+weft_status wefti_training_brief(wefti_training *t, int32_t teller) {
+    char *own = NULL, *all;
+    int64_t bytes = 0, *offsets;
+    weft_status status = WEFT_OK;
+    if (weft_world_rank(t->ranks.world) == teller) status = pack(t, &own, &bytes);
+    status = wefti_agree(t->ranks.agreement, status);
+    if (status >= 0) status = wefti_agree_gather(t->ranks.agreement, own, bytes, &all, &offsets);
+    wefti_free(own);
+    WEFT_TRY(status);
+    wefti_free(offsets);
+    return wefti_agree(t->ranks.agreement, WEFT_OK); /* the newcomer has set up */
+}
+
+/* ---- hearing ---- */
+
+static char *text_of(const char *from, int64_t bytes) {
+    char *text = wefti_calloc((size_t)bytes + 1, 1);
+    if (text) memcpy(text, from, (size_t)bytes);
+    return text;
+}
+
+static weft_status unpack(wefti_training *t, const char *told, int64_t bytes, wefti_briefing *b) {
+    briefing_head h;
+    WEFT_REQUIRE(bytes >= (int64_t)sizeof h, WEFT_E_MISMATCH,
+                 "the other ranks tell a new process %lld bytes, which is another form than this "
+                 "build's",
+                 (long long)bytes);
+    memcpy(&h, told, sizeof h);
+    const int64_t rest = bytes - (int64_t)sizeof h;
+    WEFT_REQUIRE(h.plan_bytes >= 0 && h.tokenizer_bytes >= 0 && h.plan_bytes <= rest &&
+                     h.tokenizer_bytes == rest - h.plan_bytes,
+                 WEFT_E_MISMATCH, "the other ranks are of another build than this process");
+    b->config = h.config;
+    b->bf16 = h.bf16;
+    t->progress.under_way = h.under_way;
+    t->model.bf16 = h.bf16;
+    if (h.plan_bytes) b->plan = text_of(told + sizeof h, h.plan_bytes);
+    if (h.tokenizer_bytes)
+        t->saving.tokenizer = text_of(told + sizeof h + h.plan_bytes, h.tokenizer_bytes);
+    WEFT_REQUIRE((b->plan || !h.plan_bytes) && (t->saving.tokenizer || !h.tokenizer_bytes),
+                 WEFT_E_NOMEM, "no memory to hear of the run");
+    return WEFT_OK;
+}
+
+/* Without the other ranks, which have no time for agreements. */
+static weft_status set_up(wefti_training *t, const char *told, int64_t bytes) {
+    wefti_briefing b = {.bf16 = WEFT_BF16_AUTO};
+    wefti_agreement *agreement = t->ranks.agreement;
+    weft_status status = unpack(t, told, bytes, &b);
+    t->ranks.agreement = NULL;
+    t->briefing = &b;
+    if (status >= 0) status = wefti_training_lock(t);
+    if (status >= 0) status = wefti_training_prepare(t);
+    t->briefing = NULL;
+    t->ranks.agreement = agreement;
+    wefti_free(b.plan);
+    return status;
+}
+
+weft_status wefti_training_be_briefed(wefti_training *t, int32_t teller) {
+    char *all;
+    int64_t *offsets;
+    WEFT_TRY(wefti_agree(t->ranks.agreement, WEFT_OK));
+    WEFT_TRY(wefti_agree_gather(t->ranks.agreement, NULL, 0, &all, &offsets));
+    weft_status status = set_up(t, all + offsets[teller], offsets[teller + 1] - offsets[teller]);
+    wefti_free(offsets);
+    return wefti_agree(t->ranks.agreement, status);
+}

@@ -1,0 +1,110 @@
+#!/bin/sh
+# Ranks die, and are started again: at named points of a small program (weft-mend), once, twice, at once, during the recovery, before
+# joining; and at random instants from outside. The others keep their processes, begin at most one step again for each death, and
+# all end with the digest of an undisturbed run. What cannot be mended ends with 75 and names the rank. The seed is printed.
+# shellcheck source=../cli/run.inc
+. "$(dirname "$0")/../cli/run.inc"
+mend=$WEFT_BUILD_DIR/weft-mend seed=${WEFT_TEST_SEED:-$(date +%s)} kills=${WEFT_TEST_ROUNDS:-6}
+TMPDIR=$work/tmp HOME=$work
+export TMPDIR HOME
+mkdir "$TMPDIR"
+echo "seed $seed"
+number() { # below $1
+    seed=$(((seed * 1103515245 + 12345) % 2147483648))
+    number=$((seed / 65536 % $1))
+}
+
+# launch CODE STEPS DEATHS options of weft launch...
+launch() {
+    expected=$1 steps=$2 deaths=$3
+    shift 3
+    rm -rf logs deaths
+    mkdir deaths
+    timeout 60 "$weft" launch -n 3 --logs logs "$@" -- "$mend" "$steps" deaths "$deaths" >out 2>err
+    code=$?
+    what="$* with '$deaths'"
+    [ $code = "$expected" ] || fail "$what: exit code $code, not $expected" err
+}
+
+digest_of() {
+    sed -n 's/^process .* digest \([0-9a-f]*\) begun .*/\1/p' "$1"
+}
+
+# whole DEATHS RANKS: all ended with the digest, ranks that were not killed in one process and with at most DEATHS steps more.
+whole() {
+    for rank in 0 1 2; do
+        log=logs/rank-$rank.log
+        [ "$(digest_of $log)" = "$right" ] || fail "$what: rank $rank ends with another state" $log
+        begun=$(sed -n 's/^process .* begun //p' $log)
+        case " $2 " in
+        *" $rank "*) ;;
+        *) [ "${begun:-0}" -ge "$steps" ] && [ "$begun" -le $((steps + $1)) ] || fail "$what: rank $rank began $begun steps" $log ;;
+        esac
+    done
+}
+
+launch 0 40 ''
+right=$(digest_of logs/rank-0.log)
+[ -n "$right" ] || fail "no digest" err
+whole 0 ''
+
+# One death at every point; of the newcomer too; of two ranks; of the giver.
+for deaths in 1@step:2:9 0@step:7:9 2@reduced:7:9 1@committed:7:9 2@reduced:40:9; do
+    launch 0 40 $deaths --restart 1
+    whole 1 "${deaths%%@*}"
+    grep -q "rank ${deaths%%@*} .*started again (1 of 1)" err || fail "$what: the launcher does not say so" err
+done
+for deaths in 1@step:5:9,1@start:1:9 1@step:5:9,1@mended:1:9 1@step:5:9,1@given:1:9 1@step:5:9,0@mended:1:9 1@step:5:9,2@given:1:9 \
+    1@step:5:9,2@reduced:9:9 1@step:5:9,1@joined:1:9; do
+    launch 0 40 $deaths --restart 2
+    whole 2 "$(echo $deaths | sed 's/@[^,]*,*/ /g')"
+done
+# A rank that is silent.
+launch 0 40 1@step:5:19 --restart 1 --heartbeat 1
+whole 1 1
+# A rank and the only one that has its state: all begin at the start.
+export MEND_ALONE=1
+launch 0 40 1@step:5:9 --restart 1
+whole 5 1
+unset MEND_ALONE
+
+# The job ends: no restarts left; before all can be mended; a process that never can.
+for case in '1@step:5:9,1@step:1:9' '1@step:5:9,2@step:6:9'; do
+    launch 75 40 "$case" --restart 1
+    grep -q 'rank [12].*as often as it may be' err || fail "$what: the reason is not said" err
+done
+launch 75 40 1@step:5:9
+launch 75 40 1@start:1:9 --restart 3
+launch 75 40 1@joined:1:9 --restart 3
+launch 75 40 1@step:5:9 --restart 3 --env MEND_UNLIKE=1
+grep -q 'recovery.enabled' err || fail "$what: the reason is not said" err
+
+# Random instants.
+launch 0 3000 ''
+right=$(digest_of logs/rank-0.log)
+round=0
+while [ $round -lt "$kills" ]; do
+    round=$((round + 1))
+    number 3
+    rank=$number
+    number 800
+    wait=$(printf '0.%03d' "$number")
+    rm -rf logs
+    timeout 60 "$weft" launch -n 3 --restart 1 --logs logs --env MEND_TEST=$$-$round -- "$mend" 3000 >out 2>err &
+    launch=$!
+    sleep "$wait"
+    process=''
+    for folder in $(grep -lzs "^MEND_TEST=$$-$round\$" /proc/[0-9]*/environ | sed 's|/environ||'); do
+        tr '\0' '\n' <"$folder/environ" 2>/dev/null | grep -qx "WEFT_RANK=$rank" && process=${folder#/proc/}
+    done
+    [ -n "$process" ] && kill -9 "$process" 2>/dev/null
+    wait $launch
+    code=$?
+    what="SIGKILL to rank $rank after $wait s" steps=3000
+    # Before all could be mended, and after the first has left, the job ends.
+    [ $code = 75 ] && grep -q 'could be mended yet\|before all ranks had come\|have left already\|has left$' err && continue
+    [ $code = 75 ] && [ "$(cat logs/*.log | grep -c " digest $right ")" = 3 ] && continue
+    [ $code = 0 ] || fail "$what: exit code $code" err
+    whole 1 "$rank"
+done
+exit $failed
