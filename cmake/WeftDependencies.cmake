@@ -41,7 +41,7 @@ weft_dependency(JANSSON jansson jansson.h libjansson-dev "jansson (JSON files)")
 weft_dependency(YAML yaml yaml.h libyaml-dev "libyaml (job files)")
 weft_dependency(ZLIB z zlib.h zlib1g-dev "zlib (compressed data files)")
 weft_dependency(HWLOC hwloc hwloc.h libhwloc-dev "hwloc (machine discovery)")
-weft_dependency(OPENSSL crypto openssl/ssl.h libssl-dev "OpenSSL (who may join a job, TLS)")
+weft_dependency(OPENSSL crypto openssl/ssl.h libssl-dev "OpenSSL (who may join a job, TLS, encrypted checkpoints)")
 if(WEFT_HAVE_OPENSSL)
   get_filename_component(WEFT_OPENSSL_PLACE ${WEFT_OPENSSL_LIBRARY} DIRECTORY)
   find_library(WEFT_SSL_LIBRARY ssl HINTS ${WEFT_OPENSSL_PLACE} REQUIRED) # of the same package

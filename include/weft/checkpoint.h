@@ -12,6 +12,18 @@
 extern "C" {
 #endif
 
+/** From now on, this process reads files that were encrypted with a key, beside those of earlier
+ * calls. Training takes the key of its job by itself. See docs/how-to-encrypt.md.
+ *
+ * @param where  the path of a file with 64 hexadecimal digits, which only its owner can read, or
+ *   env:NAME, an environment variable that holds them
+ * @return WEFT_OK; WEFT_E_ARG if this is no key, or others can read the file; WEFT_E_NOT_FOUND;
+ * WEFT_E_IO; WEFT_E_NO_IMPL in a build without OpenSSL. No message shows the key */
+WEFT_API weft_status weft_checkpoint_key(const char *where) WEFT_CHECKED;
+
+/** Make a new random key: a file that only its owner can read. WEFT_E_IO if `path` exists. */
+WEFT_API weft_status weft_checkpoint_make_key(const char *path) WEFT_CHECKED;
+
 /** Describe `path`: the directory of a run (its steps, and the newest good one in full), one step,
  * a Hugging Face directory, or a .safetensors file.
  *
@@ -61,7 +73,7 @@ typedef struct weft_checkpoint_slice_rule {
  * @return WEFT_OK. WEFT_E_SHAPE if slices do not fit each other, and WEFT_E_MISMATCH if an unsplit
  * tensor differs; both name tensor and slices. WEFT_E_ARG for entries that match nothing, no
  * slices, missing slices, slices of different steps, or an existing file. WEFT_E_NO_IMPL for
- * element types and numbers of dimensions that weft does not support. WEFT_E_NOT_FOUND;
+ * element types and numbers of dimensions that weft lacks. WEFT_E_NOT_FOUND;
  * WEFT_E_CORRUPT; WEFT_E_IO; WEFT_E_NOMEM */
 WEFT_API weft_status weft_checkpoint_merge(const char *const *slices, int slice_count,
                                            const weft_checkpoint_slice_rule *rules, int rule_count,
@@ -129,8 +141,9 @@ typedef struct weft_checkpoint_reshard_options {
 } weft_checkpoint_reshard_options;
 
 /** Convert a checkpoint to another format, or to the slices of other ranks. The values do not
- * change. Every byte is read once and written once; memory stays below 256 MiB. Checksums that the
- * source states are checked, except with `only`. Replicas are compared, except with `only`.
+ * change. The destination is not encrypted, also if the source is. Every byte is read once and
+ * written once; memory stays below 256 MiB. Checksums that the source states are checked, except
+ * with `only`. Replicas are compared, except with `only`.
  *
  * @param source       as for weft_checkpoint_digest
  * @param destination  must not exist; appears when it is complete, or not at all

@@ -27,9 +27,9 @@ typedef struct weft_tokenizer weft_tokenizer;
  * a Hugging Face tokenizer.json. It has a byte-pair model (GPT-2, Llama 3, Qwen 2 and Llama 2
  * styles) or the word pieces of BERT
  * @param out   freed with weft_tokenizer_close
- * @return WEFT_E_NO_IMPL names a part of the file that is not supported; WEFT_E_CORRUPT for a
- *   damaged
- * file */
+ * @return WEFT_E_NO_IMPL refuses a file whose tokens this reader would get wrong, and names the
+ *   part: a model of another kind, dropout, or a normalizer or splitter that it does not know;
+ *   WEFT_E_CORRUPT for a damaged file */
 WEFT_API weft_status weft_tokenizer_open(const char *path, weft_tokenizer **out) WEFT_CHECKED;
 WEFT_API void weft_tokenizer_close(weft_tokenizer *tokenizer); /* NULL is legal */
 

@@ -112,6 +112,7 @@ typedef struct weft_job_checkpoint {
     double seconds;        /* in place of every; 0: not by time */
     int64_t keep_minutes;  /* of older ones, one for each so many minutes stays; 0: none */
     bool sliced;           /* each process saves its own slices in a folder of its own */
+    const char *key;       /* of encrypted checkpoints: a file, or env:NAME; "": none */
     bool on_error;         /* save the last complete step when a later one fails */
     const char *stop_file; /* JSON that asks the run to end; "": none */
     bool resume;

@@ -20,6 +20,7 @@
 #include "device/device.h"
 #include "base/reader.h"
 #include "base/status.h"
+#include "checkpoint/seal/seal.h"
 #include "layout/layout.h"
 #include "weft/types.h"
 
@@ -107,6 +108,8 @@ typedef enum wefti_checkpoint_duty {
 
 /* A sliced step: every rank writes what it has into a directory of its own, DIR/rank_R. */
 
+enum { WEFTI_CHECKPOINT_SLICES_MOST = 1 << 16 }; /* regions of one tensor */
+
 /* A region of a tensor, which some ranks write. The regions of a tensor cover it, each element
  * once. */
 typedef struct wefti_checkpoint_slice {
@@ -135,6 +138,7 @@ typedef struct wefti_checkpoint_options {
     const wefti_checkpoint_text *texts; /* may be NULL */
     int64_t text_count;
     const wefti_checkpoint_slicing *slicing; /* of the duty SLICES */
+    const wefti_key *key; /* encrypts all files: of the duties ALONE and SLICES; NULL: plain */
     /* For tensors with `later`. The writing thread calls `take` for one tensor after another, in
      * the order of capture. It waits for tensor `index`; NULL gives the step up. After the capture
      * the thread calls `give_back` with the index, and with -1 when it asks for no more. */

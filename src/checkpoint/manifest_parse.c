@@ -234,12 +234,17 @@ static weft_status read_slice(const wefti_manifest *m, const wefti_json *item,
  * overlap is checked where files are read (checkpoint/run). */
 static weft_status check_elems(const wefti_manifest *m) {
     int64_t *elems = wefti_arena_alloc(m->arena, (size_t)(m->tensor_count + 1) * sizeof *elems);
+    int64_t same = 0; /* slices of the present tensor */
     WEFT_REQUIRE(elems, WEFT_E_NOMEM, "no memory for a manifest");
     for (int64_t i = 0; i < m->sliced.count; i++) {
         const wefti_manifest_slice *s = &m->sliced.slices[i];
         const weft_desc *desc = &m->tensors[s->tensor].desc;
         WEFT_REQUIRE(i == 0 || s->tensor >= s[-1].tensor, WEFT_E_CORRUPT,
                      "the slices are not in the order of the tensors");
+        same = i && s->tensor == s[-1].tensor ? same + 1 : 1;
+        WEFT_REQUIRE(same <= WEFTI_CHECKPOINT_SLICES_MOST, WEFT_E_CORRUPT,
+                     "%.200s has more than %d slices", m->tensors[s->tensor].name,
+                     WEFTI_CHECKPOINT_SLICES_MOST);
         const int64_t here = wefti_region_elems(&s->region, desc->rank);
         WEFT_REQUIRE(here > 0 && here <= weft_desc_elems(desc) - elems[s->tensor], WEFT_E_CORRUPT,
                      "the slices of %.200s overlap", m->tensors[s->tensor].name);

@@ -24,8 +24,10 @@ enum {
 /* Borrowed from the file. */
 typedef struct wefti_safetensors_entry {
     const char *name;
-    const char *dtype;          /* as in the file: "F32", "F8_E4M3" */
-    weft_desc desc;             /* rank -1: legal in the format, but not supported here */
+    const char *dtype; /* as in the file: "F32", "F8_E4M3" */
+    /* rank -1: legal in the format, but of an element type or a number of dimensions that weft
+     * lacks. Its bytes may be copied; see wefti_safetensors_check_known. */
+    weft_desc desc;
     const wefti_reader *reader; /* of its file, with the tensor at byte `at` */
     int64_t at, bytes;
 } wefti_safetensors_entry;
@@ -35,6 +37,10 @@ typedef struct wefti_safetensors_pair {
 } wefti_safetensors_pair;
 
 typedef struct wefti_safetensors wefti_safetensors;
+
+/* WEFT_E_NO_IMPL, with the element type, if the tensor has no `desc`. path: of its file. */
+weft_status wefti_safetensors_check_known(const char *path,
+                                          const wefti_safetensors_entry *entry) WEFT_CHECKED;
 
 /* Opens a file; it must outlive the result. WEFT_E_CORRUPT names the violated rule. */
 weft_status wefti_safetensors_read(const wefti_reader *reader,

@@ -7,6 +7,7 @@
 #include "base/json/json.h"
 #include "base/memory.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/seal/seal.h"
 #include "tensor/tensor.h"
 
 struct wefti_safetensors {
@@ -65,6 +66,14 @@ int64_t wefti_safetensors_number(const wefti_safetensors_pair *pairs, int64_t co
     return -1;
 }
 
+weft_status wefti_safetensors_check_known(const char *path, const wefti_safetensors_entry *entry) {
+    WEFT_REQUIRE(entry->desc.rank >= 0, WEFT_E_NO_IMPL,
+                 "%s: tensor \"%.200s\" of %s has an element type or so many dimensions that weft "
+                 "cannot write it",
+                 path, entry->name, entry->dtype);
+    return WEFT_OK;
+}
+
 static int compare_names(const void *a, const void *b) {
     return strcmp(((const wefti_safetensors_entry *)a)->name,
                   ((const wefti_safetensors_entry *)b)->name);
@@ -82,7 +91,7 @@ const wefti_safetensors_entry *wefti_safetensors_find(const wefti_safetensors *f
 typedef struct file_dtype {
     const char *name;
     int bits;
-    weft_dtype dtype; /* WEFT_DTYPES: not supported here */
+    weft_dtype dtype; /* WEFT_DTYPES: weft has no such type (wefti_safetensors_check_known) */
 } file_dtype;
 
 static const file_dtype dtypes[] = {
@@ -315,7 +324,7 @@ weft_status wefti_safetensors_parse(const void *data, int64_t bytes, wefti_safet
 
 weft_status wefti_safetensors_open(const char *path, wefti_safetensors **out) {
     wefti_reader *reader;
-    WEFT_TRY(wefti_reader_open(path, &reader));
+    WEFT_TRY(wefti_sealed_open(path, NULL, &reader));
     weft_status status = read_own(reader, out);
     return status < 0 ? wefti_prefix(status, "%s", path) : WEFT_OK;
 }

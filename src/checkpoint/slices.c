@@ -41,14 +41,6 @@ static const wefti_safetensors_entry *parameter_of(const wefti_source *source,
     return found && same_shape(&found->desc, &entry->desc) ? found : NULL;
 }
 
-static weft_status check_known(const wefti_source *source, const wefti_safetensors_entry *entry) {
-    WEFT_REQUIRE(entry->desc.rank >= 0, WEFT_E_NO_IMPL,
-                 "%s: tensor \"%.200s\" of %s has an element type or so many dimensions that weft "
-                 "cannot write it",
-                 wefti_source_path(source), entry->name, entry->dtype);
-    return WEFT_OK;
-}
-
 /* Applies the split rules to one tensor, and marks all rules that match it. */
 static weft_status find_dimension(const wefti_source *source, const wefti_safetensors_entry *entry,
                                   const weft_checkpoint_slice_rule *rules, int count, bool *matched,
@@ -106,7 +98,7 @@ weft_status wefti_slices_dimensions(const wefti_source *source,
     weft_status status = WEFT_OK;
     for (int64_t k = 0; k < wefti_source_count(source) && status >= 0; k++) {
         const wefti_safetensors_entry *entry = wefti_source_at(source, k);
-        status = check_known(source, entry);
+        status = wefti_safetensors_check_known(wefti_source_path(source), entry);
         if (status >= 0) status = find_dimension(source, entry, rules, count, matched, &out[k]);
     }
     for (int i = 0; i < count && status >= 0; i++)

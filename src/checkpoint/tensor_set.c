@@ -213,7 +213,7 @@ static weft_status open_index(wefti_tensor_set *set, const char *dir, const char
     char *text = NULL;
     int64_t bytes = 0, count = 0;
     WEFT_TRY(wefti_tensor_set_check_link(path));
-    WEFT_TRY(wefti_file_read(path, WEFTI_SAFETENSORS_HEADER_BYTES, &text, &bytes));
+    WEFT_TRY(wefti_sealed_read(path, WEFTI_SAFETENSORS_HEADER_BYTES, NULL, &text, &bytes));
     wefti_tensor_index *pairs = NULL;
     weft_status status = wefti_tensor_index_parse(text, bytes, &pairs, &count);
     wefti_free(text);

@@ -9,7 +9,7 @@
 #include "weft/types.h"
 
 typedef struct checkpoint_options {
-    const char *out, *from, *to, *format, *list_text;
+    const char *out, *from, *to, *format, *list_text, *key;
     cli_texts splits, only;
     int64_t ranks;
     bool json, replicas;
@@ -41,6 +41,9 @@ static const cli_option options[] = {
      "reshard: only print the files that this rank's slices are made of"},
     {"replicas", NULL, CLI_FLAG, AT(replicas), 0, 0,
      "reshard: if a file is missing, read the files of ranks that hold the same"},
+    {"key", "FILE", CLI_TEXT, AT(key), 0, 0,
+     "the key of encrypted checkpoints: a file with 64 hexadecimal digits that only its owner can "
+     "read, or env:NAME, a variable"},
     {"json", NULL, CLI_FLAG, AT(json), 0, 0, "one JSON object"},
     {0},
 };
@@ -95,6 +98,11 @@ static weft_status merge_strategies(const checkpoint_options *o, int count, char
     return weft_checkpoint_merge_strategies((const char *const *)paths, count, o->out);
 }
 
+static weft_status make_key(const checkpoint_options *o, int count, char **paths, char **out_text) {
+    (void)o, (void)count, (void)out_text;
+    return weft_checkpoint_make_key(paths[0]);
+}
+
 /* Options that an action takes. */
 enum {
     TAKES_OUT = 1,
@@ -120,9 +128,11 @@ static const struct action {
     {"merge", merge, -1, TAKES_JSON | TAKES_OUT | TAKES_SPLIT},
     {"split", split, 1, TAKES_JSON | TAKES_OUT | TAKES_SPLIT | TAKES_RANKS},
     {"merge-strategies", merge_strategies, -1, TAKES_OUT},
+    {"make-key", make_key, 1, 0},
 };
 enum { ACTIONS = sizeof actions / sizeof *actions };
-#define ACTION_NAMES "inspect, verify, digest, diff, reshard, merge, split or merge-strategies"
+#define ACTION_NAMES                                                                               \
+    "inspect, verify, digest, diff, reshard, merge, split, merge-strategies or make-key"
 
 static const struct action *find(const char *word) {
     for (int i = 0; i < ACTIONS; i++)
@@ -183,6 +193,8 @@ static int check(const cli_verb *verb, const struct action *a, const checkpoint_
                          "--only, --format, --list and --replicas are for checkpoint reshard");
     if (!(a->takes & TAKES_JSON) && o->json)
         return cli_usage(verb, "checkpoint %s prints nothing, so --json has no use", a->name);
+    if ((a->run == merge_strategies || a->run == make_key) && o->key)
+        return cli_usage(verb, "--key is for commands that read checkpoints");
     if ((a->takes & TAKES_OUT) && !o->out)
         return cli_usage(verb, "checkpoint %s needs --out", a->name);
     if ((a->takes & TAKES_RANKS) && !o->ranks)
@@ -281,6 +293,7 @@ static int act(const cli_verb *verb, int count, char **words, checkpoint_options
     if (code == CLI_DONE && (action->takes & TAKES_RESHARD)) code = parse_reshard(verb, o);
     if (code != CLI_DONE) return code;
     char *text = NULL;
+    if (o->key && weft_checkpoint_key(o->key) < 0) return cli_failed();
     weft_status status = action->run(o, count - 1, words + 1, &text);
     if (text && o->json) cli_say(stdout, "%s", text);
     if (text && !o->json) cli_say_text(stdout, text);
@@ -316,6 +329,7 @@ const cli_verb cli_checkpoint = {
              "RANKS]\n"
              "       weft checkpoint reshard SRC --list RANK --to LAYOUTS [--from LAYOUTS]\n"
              "       weft checkpoint merge-strategies FILE... --out FILE\n"
+             "       weft checkpoint make-key FILE\n"
              "       weft checkpoint merge --out FILE [--split PATTERN=DIM]... SLICE...\n"
              "       weft checkpoint split PATH --ranks N --split PATTERN=DIM... --out PREFIX",
     .example = "weft checkpoint verify run/\n"
@@ -331,6 +345,8 @@ const cli_verb cli_checkpoint = {
              "verify reads every byte and exits 1 when anything is damaged.\n"
              "merge takes one slice of each rank, in the order of ranks. What no --split names "
              "must be the same in all slices.\n"
+             "make-key makes a random key for checkpoint.key; --key reads what it has encrypted.\n"
+             "What is written is not encrypted, also if it comes from an encrypted checkpoint.\n"
              "split writes PREFIX-rank-00000-of-0000N.safetensors and so on. Nothing is written "
              "over a file.",
     .options = options,

@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 
-enum { WEFTI_FACT_TEXT = 160, WEFTI_FACTS = 8 };
+enum { WEFTI_FACT_TEXT = 160, WEFTI_FACTS = 16 };
 
 /* What a rank compares. Without a verb: "rank 1 runs another job than rank 0: its seed differs".
  * With one, both values are shown: "rank 1 runs weft 1.0, rank 0 weft 1.1: all processes of a run

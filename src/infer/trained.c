@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "interop/pretrained.h"
+#include "train/save/save.h"
 
 /* Rank 0 looks for the weights, and checks them if they are a step. All ranks get the path. */
 static weft_status find_weights(wefti_trained *m, const char *checkpoint) {
@@ -33,6 +34,7 @@ weft_status wefti_trained_begin(wefti_trained *m, weft_world *world, const weft_
     if (!follows) m->events.note = events->note;
     m->training = (wefti_training){.job = &m->job, .events = &m->events, .result = &m->result};
     WEFT_TRY(wefti_training_join(&m->training, world));
+    WEFT_TRY(wefti_training_take_key(&m->training, false));
     WEFT_TRY(find_weights(m, checkpoint));
     m->job.model.from = m->path;
     m->job.model.config = "";

@@ -68,7 +68,7 @@ static weft_status read_json(const char *path, config_reader read, weft_model_co
     enum { LIMIT = 16 << 20 };
     char *text = NULL;
     int64_t bytes;
-    weft_status status = wefti_file_read(path, LIMIT, &text, &bytes);
+    weft_status status = wefti_sealed_read(path, LIMIT, NULL, &text, &bytes);
     if (status == WEFT_OK && strlen(text) != (size_t)bytes)
         status = WEFT_RAISE(WEFT_E_CORRUPT, "%s holds a NUL byte", path);
     if (status == WEFT_OK) status = read(text, c);
@@ -96,7 +96,7 @@ weft_status wefti_pretrained_tokenizer(const char *directory, char **out, int64_
     wefti_free(path);
     if (status < 0 || !there) return status;
     WEFT_REQUIRE(file, WEFT_E_NOMEM, "no memory for a path");
-    status = wefti_file_read(file, WEFTI_TOKENIZER_BYTES, out, out_bytes);
+    status = wefti_sealed_read(file, WEFTI_TOKENIZER_BYTES, NULL, out, out_bytes);
     wefti_free(file);
     return status;
 }

@@ -8,6 +8,7 @@
 #ifndef WEFTI_AUTH_H
 #define WEFTI_AUTH_H
 
+#include "base/secret/secret.h"
 #include "base/status.h"
 #include "launch/sha256.h"
 
@@ -27,7 +28,6 @@ weft_status wefti_secret_create(const char *path) WEFT_CHECKED;
  * is missing. `out_path` (may be NULL): to be freed. */
 weft_status wefti_secret_find(const char *named, const char *home, wefti_secret *out,
                               char **out_path) WEFT_CHECKED;
-weft_status wefti_random_bytes(void *out, size_t bytes) WEFT_CHECKED;
 
 typedef struct wefti_nonces {
     unsigned char scheduler[WEFTI_NONCE_BYTES], member[WEFTI_NONCE_BYTES];

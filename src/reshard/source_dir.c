@@ -17,16 +17,6 @@ typedef struct dir_file {
     const wefti_json *offsets; /* NULL: whole tensors */
 } dir_file;
 
-static weft_status check_supported(const wefti_source_file *file,
-                                   const wefti_safetensors_entry *e) {
-    WEFT_REQUIRE(
-        e->desc.rank >= 0, WEFT_E_NO_IMPL,
-        "%s: tensor %.200s has the element type %s, or so many dimensions that weft cannot "
-        "write it",
-        file->path, e->name, e->dtype);
-    return WEFT_OK;
-}
-
 /* The offset of a tensor in one file. */
 static weft_status offset_of(const wefti_shards *s, const dir_file *f,
                              const wefti_safetensors_entry *e, wefti_region *out) {
@@ -79,7 +69,7 @@ static weft_status add_shards(wefti_shards *s, const dir_file *f, bool pieces) {
     for (int64_t i = 0; i < wefti_safetensors_count(file->tensors); i++) {
         const wefti_safetensors_entry *e = wefti_safetensors_at(file->tensors, i);
         wefti_source_piece piece = {.reader = e->reader, .at = e->at, .file = f->number};
-        WEFT_TRY(check_supported(file, e));
+        WEFT_TRY(wefti_safetensors_check_known(file->path, e));
         WEFT_TRY(offset_of(s, f, e, &piece.region));
         if (!pieces) {
             WEFT_TRY(extend(s, e, &piece.region));
@@ -116,7 +106,7 @@ static weft_status list_files(wefti_shards *s, wefti_text *out, int64_t *out_cou
     WEFT_REQUIRE(index, WEFT_E_NOMEM, "no memory for the name of a file");
     weft_status status = WEFT_OK;
     if (wefti_exists(index)) {
-        status = wefti_file_read(index, WEFTI_SAFETENSORS_HEADER_BYTES, &text, &bytes);
+        status = wefti_sealed_read(index, WEFTI_SAFETENSORS_HEADER_BYTES, NULL, &text, &bytes);
         if (status >= 0) status = wefti_tensor_index_parse(text, bytes, &pairs, &pairs_count);
         if (status < 0) status = wefti_prefix(status, "%s", index);
     }

@@ -189,10 +189,7 @@ static weft_status read_file(ranks_reader *r, int32_t file) {
     const wefti_json *next = regions ? regions->as.child : NULL;
     for (int64_t i = 0; i < wefti_safetensors_count(f->tensors); i++) {
         slice x = {.entry = wefti_safetensors_at(f->tensors, i), .rank = f->rank, .file = file};
-        WEFT_REQUIRE(x.entry->desc.rank >= 0, WEFT_E_NO_IMPL,
-                     "%s: tensor %.200s has the element type %s, or so many dimensions that weft "
-                     "cannot write it",
-                     f->path, x.entry->name, x.entry->dtype);
+        WEFT_TRY(wefti_safetensors_check_known(f->path, x.entry));
         /* the writer lists regions in the order of names, so that none is searched for */
         bool in_turn = next && !strcmp(next->key, x.entry->name);
         wefti_json one = {.kind = WEFTI_JSON_OBJECT, .count = 1};

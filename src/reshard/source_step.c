@@ -37,7 +37,7 @@ static weft_status take_text(wefti_shards *s, const char *dir, const wefti_manif
     char *path = wefti_format("%s/%s", dir, file->name), *text = NULL;
     int64_t bytes = 0;
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
-    weft_status status = wefti_file_read(path, file->bytes, &text, &bytes);
+    weft_status status = wefti_sealed_read(path, file->bytes, NULL, &text, &bytes);
     if (status >= 0 && wefti_crc32c(0, text, (size_t)bytes) != file->crc32c)
         status =
             WEFT_RAISE(WEFT_E_CORRUPT, "%s does not have the checksum %08x", path, file->crc32c);
@@ -120,7 +120,7 @@ static weft_status take_step(wefti_shards *s) {
     char *path = wefti_format("%s/manifest.json", dir), *text = NULL;
     int64_t bytes = 0;
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
-    weft_status status = wefti_file_read(path, (int64_t)512 << 20, &text, &bytes);
+    weft_status status = wefti_sealed_read(path, (int64_t)512 << 20, NULL, &text, &bytes);
     wefti_free(path);
     if (status >= 0) status = wefti_shards_take_manifest(s, text, bytes);
     wefti_free(text);

@@ -315,4 +315,5 @@ void wefti_training_close(wefti_training *t) {
     wefti_free(t->saving.first);
     wefti_free(t->saving.last_of);
     wefti_free(t->saving.tokenizer);
+    wefti_training_wipe_key(t);
 }

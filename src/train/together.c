@@ -115,6 +115,7 @@ weft_status wefti_training_same_job(wefti_training *t) {
          .value = (uint64_t)c->every << 1 | (uint64_t)(c->dir[0] != 0)},
         {.name = "checkpoint.seconds, checkpoint.on_error or checkpoint.sliced",
          .value = wefti_digest_real((uint64_t)c->on_error << 1 | (uint64_t)c->sliced, c->seconds)},
+        {.name = "checkpoint.key, or the key that it names,", .value = t->saving.key.number},
         {.name = "model.from or model.config, given or not,",
          .value = (uint64_t)(t->job->model.from[0] != 0) << 1 | (t->job->model.config[0] != 0)},
         {.name = "data.format or data.tokenizer, set or not,",

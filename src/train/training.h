@@ -77,6 +77,8 @@ typedef struct wefti_training_saving {
     int64_t count, room, states; /* the first `states` are the model's states */
     int64_t *first, *last_of; /* [tensors of the session]: range in `tensors`, optimizer included */
     char *tokenizer;          /* text of its file, which each checkpoint holds; NULL: bytes */
+    bool encrypts;            /* checkpoints are encrypted, with `key` */
+    wefti_key key;
 } wefti_training_saving;
 
 /* The record of the run (train/record/record.h). */

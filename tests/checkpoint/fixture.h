@@ -16,6 +16,7 @@
 #include "base/memory.h"
 #include "base/philox.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/step_dir.h"
 
 /* The bytes of a tensor of an open file, until the next call. */
@@ -172,6 +173,29 @@ static inline void assert_tidy(const char *dir) {
         if (!fine) fail_msg("%s was left in %s", names[i], dir);
     }
     wefti_free(names);
+}
+
+/* Replaces the text `from`, up to the end of its line if `line`, in step 2's manifest, and corrects
+ * the checksum. */
+static inline void edit_manifest(const char *path, const char *from, const char *to, bool line) {
+    size_t bytes = 0;
+    char *text = (char *)get_file(path, &bytes);
+    text[bytes] = 0;
+    char *at = strstr(text, from);
+    assert_non_null(at);
+    size_t skip = line ? strcspn(at, "\n") + 1 : strlen(from), used;
+    char *edited = malloc(bytes + strlen(to) + 64);
+    used = (size_t)(at - text);
+    memcpy(edited, text, used);
+    memcpy(edited + used, to, strlen(to));
+    used += strlen(to);
+    size_t rest = bytes - (size_t)(at - text) - skip - WEFTI_MANIFEST_TAIL_BYTES;
+    memcpy(edited + used, at + skip, rest);
+    used += rest;
+    wefti_manifest_tail(edited, (int64_t)used, edited + used);
+    put_file(path, edited, used + WEFTI_MANIFEST_TAIL_BYTES);
+    free(edited);
+    free(text);
 }
 
 #endif

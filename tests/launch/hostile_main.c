@@ -1,15 +1,17 @@
 /* A stranger on the network of a job: calls every port that is listened on, again and again, and
  * says what does not belong there.
  *
- *     weft-hostile COUNT SECRET SCHEDULER'S-PORT HELD-PID-FILE SEED
+ *     weft-hostile COUNT EACH SECRET SCHEDULER'S-PORT HELD-PID-FILE SEED
  *
  * Runs in the network namespace of the job, in which nothing else listens. The ports besides the
  * scheduler's are the ranks', which are open while ranks connect. The process whose number is in
  * HELD-PID-FILE stops itself then (late_connect.c), so that the others wait for it. It goes on when
- * half of COUNT connections were made to such ports, or a minute has passed. The stranger ends
- * after COUNT connections or on SIGTERM, and says how many there were in all, and to ranks' ports.
- * A connection counts when TCP has made it. Several processes call at once, since most of the time
- * goes into waiting for what a port says.
+ * half of COUNT connections were made to such ports, or a minute has passed; if EACH is not 0,
+ * when as many were made to each of them but its own, or five minutes have passed. The stranger
+ * ends after COUNT connections or on SIGTERM, and says how many there were in all, to ranks' ports,
+ * and at least to each of the ports of ranks that had not stopped. A connection counts when TCP has
+ * made it. Several processes call at once, since most of the time goes into waiting for what a port
+ * says.
  *
  * The connections are malformed (noise, lengths beyond all limits, other protocols), replayed (what
  * the port says, sent back), recorded (a right answer to another challenge, under the job's
@@ -19,6 +21,7 @@
 #ifdef WEFT_HAVE_OPENSSL
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -38,11 +41,13 @@
 #include "launch/auth.h"
 
 enum { PORTS = 64, SLOW = 16, LARGEST = 1 << 20, WAIT_MS = 20, WORKERS = 6 };
-static const int64_t HOLD_NS = 60000000000;
+/* Ranks wait 600 s for each other. */
+static const int64_t HOLD_NS = 60000000000, HOLD_LONG_NS = 300000000000;
 
 typedef struct counts { /* of all workers */
-    long count;
+    long count, each;
     _Atomic long made, at_ranks;
+    _Atomic long at[65536];   /* by port */
     _Atomic bool holds, ends; /* holds: a rank has stopped, the others wait for it */
 } counts;
 static counts *shared;
@@ -51,6 +56,7 @@ typedef struct port {
     struct sockaddr_storage at;
     socklen_t bytes;
     int number;
+    unsigned long inode; /* of the socket that listens */
 } port;
 
 static port ports[PORTS];
@@ -70,11 +76,12 @@ static uint64_t random_number(void) {
 }
 
 /* "0100007F:1F90" of /proc/net/tcp: words in the byte order of the machine. */
-static void add_port(const char *address, unsigned number, bool six) {
+static void add_port(const char *address, unsigned number, bool six, unsigned long inode) {
     port *p = &ports[port_count];
     if (port_count == PORTS) return;
     memset(p, 0, sizeof *p);
     p->number = (int)number;
+    p->inode = inode;
     uint32_t word[4] = {0};
     for (int i = 0; i < (six ? 4 : 1); i++) {
         char text[9] = {0};
@@ -98,11 +105,13 @@ static void add_port(const char *address, unsigned number, bool six) {
 static void scan(const char *path, bool six) {
     char line[512], address[64];
     unsigned number, state;
+    unsigned long inode;
     FILE *file = fopen(path, "re");
     while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, " %*d: %32[0-9A-F]:%X %*[0-9A-F]:%*X %X", address, &number, &state) == 3 &&
+        if (sscanf(line, " %*d: %32[0-9A-F]:%X %*[0-9A-F]:%*X %X %*s %*s %*s %*d %*d %lu", address,
+                   &number, &state, &inode) == 4 &&
             state == 0x0A)
-            add_port(address, number, six);
+            add_port(address, number, six, inode);
     if (file) fclose(file);
 }
 
@@ -256,6 +265,7 @@ static bool call_all(int scheduler, bool rarely, int *silent) {
         called = true;
         if (attack(&ports[i])) {
             shared->at_ranks += rank;
+            shared->at[ports[i].number]++;
         } else {
             *silent = ports[i].number;
             good = false;
@@ -288,42 +298,76 @@ static bool is_stopped(pid_t pid) {
     return state == 'T';
 }
 
-/* While the rank has stopped, the ports of the others stay open. */
-static void watch(const char *pid_file) {
+static bool owns(pid_t pid, unsigned long inode) {
+    char path[300], link[64], wanted[64];
+    bool found = false;
+    (void)snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    (void)snprintf(wanted, sizeof wanted, "socket:[%lu]", inode);
+    DIR *folder = opendir(path);
+    for (struct dirent *e; folder && !found && (e = readdir(folder));) {
+        (void)snprintf(path, sizeof path, "/proc/%d/fd/%s", (int)pid, e->d_name);
+        ssize_t n = readlink(path, link, sizeof link - 1);
+        if (n > 0) link[n] = 0;
+        found = n > 0 && strcmp(link, wanted) == 0;
+    }
+    if (folder) closedir(folder);
+    return found;
+}
+
+/* The fewest connections that were made to a rank's port, of the ranks that have not stopped. */
+static long fewest(int scheduler, pid_t held) {
+    long least = -1;
+    scan_ports();
+    for (int i = 0; i < port_count; i++) {
+        if (ports[i].number == scheduler || owns(held, ports[i].inode)) continue;
+        long made = shared->at[ports[i].number];
+        if (least < 0 || made < least) least = made;
+    }
+    return least < 0 ? 0 : least;
+}
+
+/* While the rank has stopped, the ports of the others stay open. Returns the fewest connections
+ * that were made to one of them. */
+static long watch(int scheduler, const char *pid_file) {
     pid_t held = 0;
-    int64_t since_ns = 0;
+    int64_t since_ns = 0, most_ns = shared->each ? HOLD_LONG_NS : HOLD_NS;
+    long least = 0;
     while (!is_done()) {
         int64_t now = wefti_now_ns();
-        bool enough = shared->at_ranks >= shared->count / 2;
         if (held == 0) held = read_pid(pid_file);
         bool holds = held > 0 && is_stopped(held);
         if (since_ns == 0) since_ns = holds ? now : 0;
-        shared->holds = holds && !enough && now - since_ns < HOLD_NS;
+        if (holds) least = fewest(scheduler, held);
+        bool enough = shared->each ? least >= shared->each : shared->at_ranks >= shared->count / 2;
+        shared->holds = holds && !enough && now - since_ns < most_ns;
         if (holds && !shared->holds) (void)kill(held, SIGCONT);
-        (void)poll(NULL, 0, 1);
+        (void)poll(NULL, 0, 20);
     }
     if (held > 0) (void)kill(held, SIGCONT);
+    return least;
 }
 
 int main(int argc, char **argv) {
-    if (argc != 6) return 2;
-    int scheduler = atoi(argv[3]), status, failed = 0;
+    if (argc != 7) return 2;
+    int scheduler = atoi(argv[4]), status, failed = 0;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 1;
     shared->count = atol(argv[1]);
-    make_key(argv[2]);
-    uint64_t seed = strtoull(argv[5], NULL, 10) * (uint64_t)WORKERS;
+    shared->each = atol(argv[2]);
+    make_key(argv[3]);
+    uint64_t seed = strtoull(argv[6], NULL, 10) * (uint64_t)WORKERS;
     signal(SIGTERM, end);
     for (int i = 0; i < WORKERS; i++) {
         pid_t child = fork();
         if (child < 0) return 1;
         if (child == 0) work(seed + (uint64_t)i, scheduler);
     }
-    watch(argv[4]);
+    long least = watch(scheduler, argv[5]);
     shared->ends = true;
     for (pid_t child; (child = wait(&status)) > 0 || errno == EINTR;)
         failed += child > 0 && status != 0;
-    printf("connections %ld, to ports of ranks %ld\n", shared->made, shared->at_ranks);
+    printf("connections %ld, to ports of ranks %ld, at least %ld\n", shared->made, shared->at_ranks,
+           least);
     return failed > 0;
 }
 

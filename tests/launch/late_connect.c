@@ -1,6 +1,7 @@
 /* Preloaded into a rank (LD_PRELOAD): stops the process (SIGSTOP) before its first connection to
- * another port than LATE_CONNECT_BUT, the scheduler's. The ranks then wait for it with open ports,
- * for as long as a test wants. */
+ * another port than LATE_CONNECT_BUT, the scheduler's; with LATE_ACCEPT, before it takes the first
+ * connection that comes. The ranks then wait for it with open ports, for as long as a test wants.
+ */
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -31,4 +32,10 @@ __attribute__((visibility("default"))) int connect(int fd, const struct sockaddr
     if (but && port != 0 && port != atoi(but) && !atomic_flag_test_and_set(&has_stopped))
         (void)raise(SIGSTOP);
     return (int)syscall(SYS_connect, fd, to, bytes);
+}
+
+__attribute__((visibility("default"))) int accept4(int fd, struct sockaddr *from, socklen_t *bytes,
+                                                   int flags) {
+    if (getenv("LATE_ACCEPT") && !atomic_flag_test_and_set(&has_stopped)) (void)raise(SIGSTOP);
+    return (int)syscall(SYS_accept4, fd, from, bytes, flags);
 }

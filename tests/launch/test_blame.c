@@ -26,6 +26,7 @@ typedef enum deed {
 
 typedef struct part {
     _Atomic int joined, next, done, ended; /* next: the number of deeds that it may do */
+    bool blames_late;                      /* once it has been told how the world failed */
     deed deeds[3];
     weft_status status;
     int failed;
@@ -101,6 +102,7 @@ static void be_member(int rank) {
         }
         usleep(200);
     }
+    if (p->blames_late) act(m, p, BLAMES_ONE);
     end(m, p);
 }
 
@@ -170,6 +172,15 @@ static void death_after_blame(void **state) {
     (void)state;
     wefti_scheduler *s = begin();
     blame(s, BLAMES);
+    let(BLAMED, IS_KILLED);
+    all_told(s, WEFT_E_LOST, BLAMED, "rank 1|died: ");
+    assert_true(all->part[BLAMES].ended && all->part[2].ended);
+}
+
+static void blame_after_death(void **state) {
+    (void)state;
+    wefti_scheduler *s = begin();
+    all->part[BLAMES].blames_late = true;
     let(BLAMED, IS_KILLED);
     all_told(s, WEFT_E_LOST, BLAMED, "rank 1|died: ");
     assert_true(all->part[BLAMES].ended && all->part[2].ended);
@@ -256,10 +267,15 @@ static int free_crew(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(death_after_blame),      cmocka_unit_test(death_after_those_who_blame),
-        cmocka_unit_test(own_reason_after_blame), cmocka_unit_test(blame_without_a_word),
-        cmocka_unit_test(blamed_rank_leaves),     cmocka_unit_test(blame_by_one_that_ends),
-        cmocka_unit_test(blame_each_other),       cmocka_unit_test(time_is_up),
+        cmocka_unit_test(death_after_blame),
+        cmocka_unit_test(blame_after_death),
+        cmocka_unit_test(death_after_those_who_blame),
+        cmocka_unit_test(own_reason_after_blame),
+        cmocka_unit_test(blame_without_a_word),
+        cmocka_unit_test(blamed_rank_leaves),
+        cmocka_unit_test(blame_by_one_that_ends),
+        cmocka_unit_test(blame_each_other),
+        cmocka_unit_test(time_is_up),
     };
     return cmocka_run_group_tests(tests, make_crew, free_crew);
 }

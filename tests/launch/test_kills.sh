@@ -1,7 +1,9 @@
 #!/bin/sh
 # Ranks of a training are killed (kill -9), or stopped for good (SIGSTOP), one each round, at random instants from the first
 # connection to the last step: each time the job ends, with exit code 75 and the rank's name, all others say who it was, and
-# nothing is left. WEFT_TEST_ROUNDS rounds (8); the seed is printed.
+# nothing is left. WEFT_TEST_ROUNDS rounds (8); the seed is printed. Before them a rank is killed over mac and tls: once the
+# other rank has given up before the scheduler looks at either of them, once the scheduler knows of the death first
+# (launch.blame has the third order: it knows of it last). The other rank's exit code is 75 each time.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
 mark=$$ rounds=${WEFT_TEST_ROUNDS:-8} seed=${WEFT_TEST_SEED:-$(date +%s)}
@@ -21,6 +23,61 @@ process_of() {
         tr '\0' '\n' <"$folder/environ" 2>/dev/null | grep -qx "WEFT_LOCAL_RANK=$1" && echo "${folder#/proc/}" && return
     done
 }
+
+# A condition, a minute at most.
+until_true() {
+    for _ in $(seq 600); do
+        eval "$1" && return
+        sleep 0.1
+    done
+    fail "$what: never: $1" err
+}
+cat >rank.sh <<'END'
+"$@" &
+train=$!
+trap "kill -TERM $train" TERM
+echo $train >train.$WEFT_RANK
+while :; do wait $train; code=$?; kill -0 $train 2>/dev/null || break; done
+echo $code >code.$WEFT_RANK
+exit $code
+END
+# in_order CARRIER first|last: rank 0 sees the end of rank 1 before the scheduler looks, or after it.
+in_order() {
+    what="$1, rank 0 sees the death $2"
+    rm -rf logs train.0 train.1 code.0
+    WEFT_COMM=$1 timeout 90 "$weft" launch -n 2 --heartbeat 30 --grace 60 --logs logs -- sh rank.sh \
+        "$weft" train job.yaml train.steps=1000000 train.eval_every=0 --json >out 2>err &
+    launch=$!
+    until_true 'grep -qs "\"step\": 20," logs/rank-0.log'
+    zero=$(cat train.0) launcher=$(cat "/proc/$launch/task/$launch/children")
+    if [ "$2" = first ]; then
+        # shellcheck disable=SC2086
+        kill -STOP $launcher
+        kill -KILL "$(cat train.1)"
+        # What rank 0 says of it lies unread at the scheduler.
+        port=$(sed -n 's/.*scheduler at [0-9.]*:\([0-9]*\),.*/\1/p' err)
+        until_true "grep -q ':$(printf %04X "$port") [0-9A-F:]* 01 [0-9A-F]*:0*[1-9A-F]' /proc/net/tcp"
+        # shellcheck disable=SC2086
+        kill -CONT $launcher
+    else
+        kill -STOP "$zero"
+        kill -KILL "$(cat train.1)"
+        until_true '[ -e code.1 ]'
+        kill -CONT "$zero"
+    fi
+    wait $launch
+    code=$?
+    rm -f code.1
+    [ $code = 75 ] || [ $code = 137 ] || fail "$what: exit code $code" err
+    [ "$(cat code.0)" = 75 ] || fail "$what: rank 0 ended with $(cat code.0)" logs/rank-0.log
+    grep -q "rank 1" logs/rank-0.log || fail "$what: rank 0 does not name rank 1:" logs/rank-0.log
+}
+if "$weft" info --quick 2>/dev/null | grep -q '^ *OpenSSL *built in'; then
+    for carrier in mac tls; do
+        in_order $carrier first
+        in_order $carrier last
+    done
+fi
 
 round=0
 while [ $round -lt "$rounds" ]; do

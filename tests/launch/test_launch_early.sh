@@ -91,7 +91,10 @@ for end in 'exit 0' 'exit 7' 'kill -9 \$\$'; do
     rm called
     wait $first
     got=$?
-    says 1 zero 'rank 2 (process [0-9]*) .*all ranks'
+    case $end in # a killed process was lost: trying again may help
+        kill*) says 75 zero 'rank 2 (process [0-9]*) .*all ranks' ;;
+        *) says 1 zero 'rank 2 (process [0-9]*) .*all ranks' ;;
+    esac
     port=$(free_port)
 done
 

@@ -172,6 +172,14 @@ static void test_refused_slices(void **state) {
     for (int r = 0; r < 4; r++)
         put_slice(f, "differ", r, 2, (float)(4 * (r == 3 ? 9 : r % 2)), NULL);
     ASSERT_FAILS(WEFT_E_MISMATCH, "rank_1|rank_3|w", reshard(in(f, "differ"), out, from, NULL));
+    static const char f8[] = "\x3d\0\0\0\0\0\0\0{\"w\":{\"dtype\":\"F8_E4M3\",\"shape\":[2],"
+                             "\"data_offsets\":[0,2]}}   12";
+    ASSERT_OK(wefti_dir_make(in(f, "f8")));
+    ASSERT_OK(wefti_dir_make(in(f, "f8/rank_0")));
+    put_file(in(f, "f8/rank_0/s.safetensors"), f8, sizeof f8 - 1);
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "rank_0|\"w\" of F8_E4M3", reshard(in(f, "f8"), out, NULL, NULL));
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "\"w\" of F8_E4M3",
+                 reshard(in(f, "f8/rank_0/s.safetensors"), out, NULL, NULL));
     put_slice(f, "gap", 0, 2, 0, "{\"w\": {\"shape\": [6, 2], \"begin\": [0, 0]}}");
     put_slice(f, "gap", 1, 2, 4, "{\"w\": {\"shape\": [6, 2], \"begin\": [4, 0]}}");
     ASSERT_FAILS(WEFT_E_CORRUPT, "w|8 of 12", reshard(in(f, "gap"), out, NULL, NULL));

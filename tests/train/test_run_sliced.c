@@ -193,6 +193,41 @@ static void damage_counts_as_loss(void **state) {
     }
 }
 
+#ifdef WEFT_HAVE_OPENSSL
+/* Encrypted slices: the bits of plain ones, also after two folders are lost; and jobs of ranks with
+ * different keys. */
+static void encrypted_slices_go_on(void **state) {
+    (void)state;
+    const devices *d = &layouts[1];
+    words plain = sliced_words(6, d, "plain"), w = sliced_words(3, d, "sealed"), other;
+    record one = {.first = 0}, after = {.first = 0};
+    member members[MOST_RANKS] = {{.job = NULL}};
+    rank_of_world ranks[MOST_RANKS];
+    char path[700];
+    (void)snprintf(path, sizeof path, "%s", in_root("key"));
+    ASSERT_OK(weft_checkpoint_make_key(path));
+    add_word(&w, "checkpoint.key=%s", path);
+    run_ok(&plain, d, &one);
+    run_ok(&w, d, NULL);
+    other = w;
+    (void)snprintf(path, sizeof path, "%s", in_root("other"));
+    ASSERT_OK(weft_checkpoint_make_key(path));
+    add_word(&other, "checkpoint.key=%s", path);
+    run_all(&w, &other, d->count, members, ranks);
+    assert_rank_fails(&ranks[1], 1, WEFT_E_MISMATCH, "checkpoint.key");
+    ASSERT_OK(wefti_remove_tree(rank_path("sealed", 0, -1)));
+    ASSERT_OK(wefti_remove_tree(rank_path("sealed", 3, -1)));
+    add_words(&w, WITH("train.steps=6"));
+    run_ok(&w, d, &after);
+    assert_int_equal(after.first, 4);
+    for (int64_t s = 4; s <= 6; s++)
+        assert_memory_equal(&one.losses[s], &after.losses[s], sizeof(double));
+    assert_same_checkpoint(in_root("plain"), in_root("sealed"));
+    ASSERT_OK(wefti_remove_tree(in_root("sealed")));
+    ASSERT_OK(wefti_remove_tree(in_root("plain")));
+}
+#endif
+
 /* A step that some ranks have and others have not, as after a crash in the midst of the commits. */
 static void a_part_of_the_ranks_is_no_step(void **state) {
     (void)state;
@@ -408,6 +443,9 @@ int main(void) {
                                               cmocka_unit_test(any_layout_goes_on),
                                               cmocka_unit_test(replicas_stand_in),
                                               cmocka_unit_test(damage_counts_as_loss),
+#ifdef WEFT_HAVE_OPENSSL
+                                              cmocka_unit_test(encrypted_slices_go_on),
+#endif
                                               cmocka_unit_test(a_part_of_the_ranks_is_no_step),
                                               cmocka_unit_test(a_sliced_step_replaces_a_whole_one),
                                               cmocka_unit_test(a_failed_step_keeps_the_one_before),

@@ -29,7 +29,7 @@ weft_status wefti_step_files_manifest(wefti_step_files *f, const char *folder) {
     char *path = wefti_format("%s/manifest.json", folder), *text = NULL;
     int64_t bytes = 0;
     weft_status status = path && f->path
-                             ? wefti_file_read(path, MANIFEST_LIMIT, &text, &bytes)
+                             ? wefti_sealed_read(path, MANIFEST_LIMIT, &f->mark, &text, &bytes)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a file");
     if (status >= 0) {
         status = wefti_manifest_parse(text, bytes, &f->manifest);
@@ -49,7 +49,7 @@ weft_status wefti_step_files_manifest(wefti_step_files *f, const char *folder) {
 static weft_status open_file(wefti_step_files *f, int64_t i, bool holds_tensors, const char *path,
                              bool unread) {
     const wefti_manifest_file *file = &f->manifest->files[i];
-    weft_status status = wefti_reader_open(path, &f->readers[i]);
+    weft_status status = wefti_sealed_open(path, &f->mark, &f->readers[i]);
     if (status == WEFT_E_NOT_FOUND) WEFT_FAIL(WEFT_E_CORRUPT, "%s is missing", path);
     WEFT_TRY(status);
     const wefti_reader *reader = f->readers[i];

@@ -16,6 +16,7 @@ typedef struct wefti_step_files {
     wefti_safetensors **files; /* NULL for a file without tensors */
     int64_t file_count;        /* of both */
     uint32_t identity;         /* checksum of the manifest */
+    wefti_seal_mark mark;      /* of all files, as of the manifest */
 } wefti_step_files;
 
 /* Reads the manifest of a step's folder. WEFT_E_CORRUPT: damaged, or there is none. */

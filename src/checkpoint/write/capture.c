@@ -18,14 +18,35 @@ static weft_status shard_path(const wefti_checkpoint_job *job, int64_t s, char *
     return WEFT_OK;
 }
 
+static weft_status open_sealer(wefti_checkpoint_job *job, int64_t s) {
+    const wefti_manifest_file *file = &job->plan.manifest.files[s];
+    wefti_seal seal;
+    WEFT_TRY(wefti_seal_make(&job->key, &job->mark, file->name, file->bytes, WEFTI_SEAL_FRAME_BYTES,
+                             &seal));
+    return wefti_sealer_open(&seal, &job->sealers[s]);
+}
+
+/* Bytes of a shard from byte `at` on. Those of an encrypted one come from begin to end. */
+static weft_status put_bytes(wefti_checkpoint_job *job, int64_t s, int64_t at, const void *data,
+                             size_t bytes) {
+    if (job->sealers[s])
+        return wefti_sealer_write(job->sealers[s], job->shards[s], at, data, bytes);
+    WEFT_TRY(wefti_bulk_seek(job->shards[s], at));
+    return wefti_bulk_write(job->shards[s], data, bytes);
+}
+
 static weft_status create_shard(wefti_checkpoint_job *job, int64_t s, const char *header) {
+    const int64_t plain = job->plan.manifest.files[s].bytes,
+                  bytes = job->mark.sealed ? wefti_seal_file_bytes(plain, WEFTI_SEAL_FRAME_BYTES)
+                                           : plain;
     char *path = NULL;
     WEFT_TRY(shard_path(job, s, &path));
-    weft_status status = wefti_bulk_open(path, job->plan.manifest.files[s].bytes, &job->shards[s]);
+    weft_status status = wefti_bulk_open(path, bytes, &job->shards[s]);
     wefti_free(path);
     WEFT_TRY(status);
+    if (job->mark.sealed) WEFT_TRY(open_sealer(job, s));
     if (job->duty == WEFTI_CHECKPOINT_LEADS) wefti_bulk_share(job->shards[s]);
-    WEFT_TRY(wefti_bulk_write(job->shards[s], header, (size_t)job->header_bytes[s]));
+    WEFT_TRY(put_bytes(job, s, 0, header, (size_t)job->header_bytes[s]));
     return wefti_bulk_park(job->shards[s]);
 }
 
@@ -48,9 +69,10 @@ weft_status wefti_write_shards(wefti_checkpoint_job *job, bool create) {
     return WEFT_OK;
 }
 
-/* The shard of a tensor, open and at the byte `at` of the tensor. One shard of each role has a
+/* Writes bytes of a tensor, from its byte `at` on, into its shard. One shard of each role has a
  * buffer: captures fill the shards of a role one after the other. */
-static weft_status use_shard(wefti_checkpoint_job *job, int64_t k, int64_t at, wefti_bulk **out) {
+static weft_status write_shard(wefti_checkpoint_job *job, int64_t k, int64_t at, const void *data,
+                               size_t bytes) {
     const wefti_manifest_tensor *tensor = &job->plan.manifest.tensors[k];
     int64_t s = tensor->file, *active = &job->active[tensor->role];
     if (*active != s && *active >= 0) WEFT_TRY(wefti_bulk_park(job->shards[*active]));
@@ -63,8 +85,7 @@ static weft_status use_shard(wefti_checkpoint_job *job, int64_t k, int64_t at, w
         wefti_free(path);
         WEFT_TRY(status);
     }
-    *out = job->shards[s];
-    return wefti_bulk_seek(*out, job->header_bytes[s] + job->plan.offset[k] + at);
+    return put_bytes(job, s, job->header_bytes[s] + job->plan.offset[k] + at, data, bytes);
 }
 
 weft_status wefti_write_sync(wefti_checkpoint_job *job) {
@@ -72,6 +93,8 @@ weft_status wefti_write_sync(wefti_checkpoint_job *job) {
         wefti_bulk *shard = job->shards[s];
         job->shards[s] = NULL; /* removed whether the commit succeeds or not */
         if (shard) WEFT_TRY(wefti_bulk_commit(shard));
+        wefti_sealer_close(job->sealers[s]);
+        job->sealers[s] = NULL;
     }
     return WEFT_OK;
 }
@@ -87,12 +110,10 @@ typedef struct capture {
 
 /* Writes bytes of the tensor from byte `at` on. */
 static weft_status put(capture *c, int64_t at, const void *data, size_t bytes) {
-    wefti_bulk *shard;
     WEFT_REQUIRE(!atomic_load(&c->job->cancelled), WEFT_E_STOPPED, "the checkpoint was given up");
-    WEFT_TRY(use_shard(c->job, c->k, at, &shard));
     wefti_crc_sum_add(&c->sum, at, data, bytes);
     c->job->own_bytes += (int64_t)bytes;
-    return wefti_bulk_write(shard, data, bytes);
+    return write_shard(c->job, c->k, at, data, bytes);
 }
 
 /* Blocks stay in the core's cache between the checksum and the copy. */
@@ -162,7 +183,6 @@ static weft_status capture_slice(wefti_checkpoint_job *job, int64_t k) {
     const wefti_write_source *source = &plan->sources[k];
     wefti_manifest_slice *slice = &plan->manifest.sliced.slices[source->slice];
     weft_desc local = source->whole;
-    wefti_bulk *shard;
     wefti_crc_sum sum = {0};
     const int64_t size = (int64_t)weft_dtype_bytes(t->desc.dtype), most = WRITE_BLOCK_BYTES / size,
                   all = weft_desc_elems(&t->desc);
@@ -177,8 +197,7 @@ static weft_status capture_slice(wefti_checkpoint_job *job, int64_t k) {
         WEFT_TRY(copy_part(&source->whole, &source->pieces[0], &slab, &slab, job->block));
         t->crc32c = wefti_crc32c(t->crc32c, job->block, (size_t)(count * size));
         if (plan->counts[source->slice]) add_to_whole(job, slice, &own, job->block, &sum);
-        WEFT_TRY(use_shard(job, k, at * size, &shard));
-        WEFT_TRY(wefti_bulk_write(shard, job->block, (size_t)(count * size)));
+        WEFT_TRY(write_shard(job, k, at * size, job->block, (size_t)(count * size)));
     }
     slice->crc32c = t->crc32c;
     if (!plan->counts[source->slice]) return WEFT_OK;

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "base/bulk.h"
+#include "checkpoint/seal/seal.h"
 #include "checkpoint/write_plan.h"
 
 enum { WEFTI_WRITE_MESSAGE_BYTES = 2048 };
@@ -14,7 +15,10 @@ struct wefti_checkpoint_job {
     char *dir, *temporary; /* DIR and DIR/.tmp-step-N */
     wefti_checkpoint_duty duty;
     wefti_write_plan plan;
-    wefti_bulk **shards;                    /* while they are open */
+    wefti_bulk **shards;    /* while they are open */
+    wefti_sealer **sealers; /* of encrypted shards, while they are open */
+    wefti_key key;
+    wefti_seal_mark mark;                   /* `sealed`: all files are encrypted with `key` */
     int64_t *header_bytes;                  /* of each shard */
     int64_t active[WEFTI_CHECKPOINT_ROLES]; /* the shard that has a buffer, -1 */
     unsigned char *block;                   /* joins pieces; NULL: not needed so far */

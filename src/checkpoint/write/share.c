@@ -1,11 +1,10 @@
 /* What several processes need to write one step: a directory that they can recognise, and sums that
  * the leader receives. See checkpoint.h. */
-#include <errno.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/io.h"
 #include "base/memory.h"
+#include "base/secret/secret.h"
 #include "base/text.h"
 #include "checkpoint/step_dir.h"
 #include "checkpoint/write/job.h"
@@ -29,8 +28,7 @@ weft_status wefti_checkpoint_prepare(const char *dir, int64_t step, uint64_t *ou
     WEFT_TRY(wefti_step_abandon(dir, step));
     WEFT_TRY(wefti_step_path(dir, WEFTI_STEP_TEMPORARY, step, &temporary));
     weft_status status = wefti_dir_make(temporary);
-    if (status >= 0 && getrandom(out_number, sizeof *out_number, 0) != sizeof *out_number)
-        status = WEFT_RAISE(WEFT_E_IO, "no random number: %s", strerror(errno));
+    if (status >= 0) status = wefti_random_bytes(out_number, sizeof *out_number);
     if (status >= 0) status = write_number(temporary, *out_number);
     if (status >= 0) status = wefti_dir_sync(temporary);
     wefti_free(temporary);

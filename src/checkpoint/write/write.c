@@ -52,11 +52,22 @@ static void release(wefti_checkpoint_job *job) {
     pthread_mutex_unlock(&job->mutex);
 }
 
+static weft_status seal_text(const wefti_checkpoint_job *job, const char *name, const char *text,
+                             int64_t bytes, unsigned char **out, int64_t *out_bytes) {
+    wefti_seal seal;
+    WEFT_TRY(wefti_seal_make(&job->key, &job->mark, name, bytes, WEFTI_SEAL_FRAME_BYTES, &seal));
+    return wefti_seal_text(&seal, text, out, out_bytes);
+}
+
 static weft_status write_text(wefti_checkpoint_job *job, const char *name, const char *text,
                               int64_t bytes) {
     char *path = NULL;
-    WEFT_TRY(job_path(job, name, &path));
-    weft_status status = wefti_file_write(path, text, (size_t)bytes);
+    unsigned char *sealed = NULL;
+    if (job->mark.sealed) WEFT_TRY(seal_text(job, name, text, bytes, &sealed, &bytes));
+    weft_status status = job_path(job, name, &path);
+    if (status >= 0)
+        status = wefti_file_write(path, sealed ? (const void *)sealed : text, (size_t)bytes);
+    wefti_free(sealed);
     wefti_free(path);
     return status;
 }
@@ -208,8 +219,12 @@ static void job_destroy(wefti_checkpoint_job *job) {
     if (!job) return;
     pthread_mutex_destroy(&job->mutex);
     pthread_cond_destroy(&job->progress);
+    for (int64_t s = 0; s < job->plan.shard_count && job->sealers; s++)
+        wefti_sealer_close(job->sealers[s]);
+    explicit_bzero(&job->key, sizeof job->key);
     wefti_write_plan_destroy(&job->plan);
     wefti_free(job->shards);
+    wefti_free(job->sealers);
     wefti_free(job->header_bytes);
     wefti_free(job->sums);
     wefti_free(job->captured);
@@ -219,6 +234,14 @@ static void job_destroy(wefti_checkpoint_job *job) {
     wefti_free(job->temporary);
     wefti_free(job->note);
     wefti_free(job);
+}
+
+/* A frame has one tag, so one process must write all of it. */
+static weft_status prepare_key(wefti_checkpoint_job *job, const wefti_key *key) {
+    WEFT_REQUIRE(job->duty == WEFTI_CHECKPOINT_ALONE || job->duty == WEFTI_CHECKPOINT_SLICES,
+                 WEFT_E_ARG, "several processes cannot write one encrypted file");
+    job->key = *key;
+    return wefti_seal_mark_make(&job->mark);
 }
 
 static weft_status job_prepare(wefti_checkpoint_job *job, const char *dir,
@@ -235,7 +258,9 @@ static weft_status job_prepare(wefti_checkpoint_job *job, const char *dir,
         job->give_back = options->give_back;
         job->context = options->context;
     }
+    if (options && options->key) WEFT_TRY(prepare_key(job, options->key));
     WEFT_NEW_ARRAY(job->shards, wefti_bulk *, job->plan.shard_count);
+    WEFT_NEW_ARRAY(job->sealers, wefti_sealer *, job->plan.shard_count);
     WEFT_NEW_ARRAY(job->header_bytes, int64_t, job->plan.shard_count);
     job->count = job->plan.wholes ? job->plan.whole_count : count;
     WEFT_NEW_ARRAY(job->sums, uint32_t, job->count);

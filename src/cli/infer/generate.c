@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "weft/checkpoint.h"
+
 #define GENERATE_AT(field) offsetof(cli_generate_options, field)
 static const cli_option options[] = {
     {"prompt", "TEXT", CLI_PROSE, GENERATE_AT(prompt), 0, 0, "begin of the text; - reads it"},
@@ -32,6 +34,8 @@ static const cli_option options[] = {
     {"plan", "FILE", CLI_TEXT, GENERATE_AT(plan), 0, 0, "split the model by this plan"},
     {"tokenizer", "FILE", CLI_TEXT, GENERATE_AT(tokenizer), 0, 0,
      "bytes, or a tokenizer.json (the checkpoint's)"},
+    {"key", "FILE", CLI_TEXT, GENERATE_AT(key), 0, 0,
+     "the key of an encrypted checkpoint, or env:NAME"},
     {"json", NULL, CLI_FLAG, GENERATE_AT(json), 0, 0, "one JSON object"},
     {0},
 };
@@ -221,6 +225,7 @@ static int generate_across(const weft_launcher *launcher, const weft_plan *plan,
 static int generate_on(const weft_launcher *launcher, const char *checkpoint,
                        const cli_generate_options *values, const buffer *prompt) {
     weft_plan *plan = NULL;
+    if (values->key && weft_checkpoint_key(values->key) < 0) return cli_failed_rank(launcher->rank);
     if (values->plan && weft_plan_load(values->plan, &plan) < 0)
         return cli_failed_rank(launcher->rank);
     int code = launcher->name && launcher->size > 1

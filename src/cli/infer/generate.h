@@ -6,7 +6,7 @@
 #include "weft/generate.h"
 
 typedef struct cli_generate_options {
-    const char *prompt, *prompts, *tokenizer, *plan;
+    const char *prompt, *prompts, *tokenizer, *plan, *key;
     int64_t tokens, top_k, seed, threads, devices, rows;
     double temperature, top_p, min_p, repetition_penalty;
     cli_texts stop;

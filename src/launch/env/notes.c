@@ -13,7 +13,7 @@
 static const char *const notes[][2] = {
     NOTE("MS_ENABLE_RECOVERY", "start all processes again, and they go on from checkpoint.dir"),
     NOTE("MS_RECOVERY_PATH", "checkpoint.dir is where a job goes on from"),
-    NOTE("GROUP_INFO_FILE", "a checkpoint holds whole tensors, so no rank's slice can be lost"),
+    NOTE("GROUP_INFO_FILE", "slices tell by themselves which ranks hold the same"),
     NOTE("MS_ENABLE_GRACEFUL_EXIT",
          "name the file in checkpoint.stop_file; SIGTERM ends the run after the step too"),
     NOTE("MS_ENABLE_TFT",

@@ -64,6 +64,7 @@ static weft_status run(wefti_training *t, weft_world *world) {
     const weft_job *job = t->job;
     wefti_checkpoint *from;
     WEFT_TRY(wefti_training_join(t, world));
+    WEFT_TRY(wefti_training_take_key(t, true));
     WEFT_TRY(wefti_training_open_directory(t, &from));
     weft_status status = wefti_training_load(t, &from);
     wefti_checkpoint_close(from);

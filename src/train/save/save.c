@@ -353,6 +353,7 @@ static weft_status begin(wefti_training *t, const begin_options *b, char *config
         .texts = texts,
         .text_count = t->saving.tokenizer ? 2 : 1,
         .slicing = b->slicing,
+        .key = t->saving.encrypts ? &t->saving.key : NULL,
     };
     if (b->duty == WEFTI_CHECKPOINT_LEADS) {
         WEFT_TRY(wefti_delivery_create(t->saving.count, &t->saving.delivery));

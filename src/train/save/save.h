@@ -43,6 +43,11 @@ weft_status wefti_training_finish_slices(wefti_training *t) WEFT_CHECKED;
 /* Removes the steps that checkpoint.keep does not keep, after all ranks have the committed one. */
 weft_status wefti_training_prune_slices(wefti_training *t, bool last) WEFT_CHECKED;
 
+/* key.c: reads the key of the job, after which files that it has encrypted can be read. Collective.
+ * writes: the run will write checkpoints with it. */
+weft_status wefti_training_take_key(wefti_training *t, bool writes) WEFT_CHECKED;
+void wefti_training_wipe_key(wefti_training *t);
+
 /* restore.c */
 /* Collective in a world. `c`: rank 0's checkpoint; NULL on the others. WEFT_E_CORRUPT on all ranks
  * if tensors are damaged: the session then holds a mixture, and an older step can be restored. */

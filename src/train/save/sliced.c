@@ -39,9 +39,6 @@ weft_status wefti_training_lock_slices(wefti_training *t) {
 
 /* ---- what each rank has ---- */
 
-/* MOST_SLICES: of one tensor, before a layout counts as one that cannot be sliced. */
-enum { MOST_SLICES = 1 << 16 };
-
 /* Lists being filled. Arrays grow, so places in them are numbers until the end. */
 typedef struct slicing {
     wefti_training *t;
@@ -88,10 +85,10 @@ static weft_status add_own(slicing *s, const wefti_region *from, const wefti_reg
 /* A box of the session's tensor, less the rows before the saved one, and of the saved tensor. */
 static weft_status add_slice(void *context, const wefti_region *from, const wefti_region *to) {
     slicing *s = context;
-    WEFT_REQUIRE(++s->tensor_slices <= MOST_SLICES, WEFT_E_NO_IMPL,
+    WEFT_REQUIRE(++s->tensor_slices <= WEFTI_CHECKPOINT_SLICES_MOST, WEFT_E_NO_IMPL,
                  "checkpoint.sliced: the parts of %s that ranks hold are more than %d blocks in "
                  "the form of the model's files",
-                 s->saved->name, MOST_SLICES);
+                 s->saved->name, WEFTI_CHECKPOINT_SLICES_MOST);
     WEFT_TRY(WEFT_GROW(s->slices, s->slice_count, s->slice_room));
     s->slices[s->slice_count++] = (wefti_checkpoint_slice){.tensor = s->tensor,
                                                            .region = *to,
