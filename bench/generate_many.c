@@ -10,6 +10,7 @@
  * seconds (medians), their ratios, and how many texts are equal: random weights have near ties. */
 #include "random_model.h"
 
+#include "base/io.h"
 #include "weft/generate.h"
 
 enum { MOST_PROMPTS = 1024, MOST_BYTES = 4096, MOST_ROUNDS = 64 };
@@ -25,13 +26,6 @@ typedef struct bench {
     int64_t used[2][MOST_PROMPTS];
     int64_t now;
 } bench;
-
-static double cpu(void) {
-    struct rusage u;
-    (void)getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-}
 
 static void make_prompts(bench *b) {
     uint32_t random = 1;
@@ -73,15 +67,6 @@ static void at_once(bench *b, weft_generator *g) {
     stepper_check(weft_generator_run_many(g, b->prompts, b->count, &o, take_many));
 }
 
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-static double median(double *x, int count) {
-    qsort(x, (size_t)count, sizeof *x, compare);
-    return x[count / 2];
-}
-
 static void open_generators(const bench *b, const char *checkpoint, const char *tokenizer,
                             weft_generator *out[2]) {
     weft_generator_options o = {.threads = b->threads, .tokenizer = tokenizer};
@@ -98,16 +83,18 @@ static void measure(bench *b, weft_generator *g[2]) {
     int equal = 0;
     for (int r = 0; r < b->rounds; r++)
         for (int way = 0; way < 2; way++) {
-            const double start = stepper_now(), before = cpu();
+            const double start = stepper_now(), before = stepper_cpu();
             (way ? at_once : in_turn)(b, g[way]);
             seconds[way][r] = stepper_now() - start;
-            cpus[way][r] = cpu() - before;
+            cpus[way][r] = stepper_cpu() - before;
         }
     for (int64_t i = 0; i < b->count; i++)
         equal += b->used[0][i] == b->used[1][i] &&
                  !memcmp(b->text[0][i], b->text[1][i], (size_t)b->used[0][i]);
-    const double one = median(seconds[0], b->rounds), many = median(seconds[1], b->rounds),
-                 cpu_one = median(cpus[0], b->rounds), cpu_many = median(cpus[1], b->rounds);
+    const double one = stepper_median(seconds[0], b->rounds),
+                 many = stepper_median(seconds[1], b->rounds),
+                 cpu_one = stepper_median(cpus[0], b->rounds),
+                 cpu_many = stepper_median(cpus[1], b->rounds);
     printf("{\"prompts\": %lld, \"tokens\": %lld, \"one_after_the_other_s\": %.3f, "
            "\"at_once_s\": %.3f, \"ratio\": %.2f, \"one_after_the_other_cpu_s\": %.3f, "
            "\"at_once_cpu_s\": %.3f, \"cpu_ratio\": %.2f, \"equal_texts\": %d}\n",
@@ -160,10 +147,6 @@ int main(int argc, char **argv) {
     measure(&b, g);
     weft_generator_close(g[0]);
     weft_generator_close(g[1]);
-    if (!b.checkpoint) {
-        char command[128];
-        (void)snprintf(command, sizeof command, "rm -rf %s", run);
-        return system(command) != 0;
-    }
+    if (!b.checkpoint) stepper_check(wefti_remove_tree(run));
     return 0;
 }

@@ -1,9 +1,8 @@
 /* Decoding against the rate at which the same threads read memory, and prompts against weft's own
  * matrix products, in one run, with random weights.
  *
- *     bench/infer [--model gpt2|llama1b|both] [--precision f32|bf16|both] [--threads 0] [--tokens
- * 64]
- *                 [--prompt 512] [--piece 64] [--rounds 5] [--layers N]
+ *     bench/infer [--model gpt2|llama1b|both] [--precision f32|bf16|both] [--threads 0]
+ *                 [--tokens 64] [--prompt 512] [--piece 64] [--rounds 5] [--layers N]
  *
  * gpt2 is GPT-2 124M; llama1b has 22 layers, hidden 2048, 32 heads, 4 heads of keys, ffn 5632 and
  * 32000 tokens. --layers makes a smaller one. A round reads an array as large as the weights,
@@ -21,21 +20,6 @@ typedef struct bench {
     int threads, rounds;
     int64_t tokens, prompt, piece, layers;
 } bench;
-
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-static double median(double *x, int count) {
-    qsort(x, (size_t)count, sizeof *x, compare);
-    return x[count / 2];
-}
-static double cpu(void) {
-    struct rusage u;
-    (void)getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-}
 
 /* ---- reading ---- */
 
@@ -205,9 +189,9 @@ static void measure(const bench *b, const char *name, const char *precision) {
     (void)run_tokens(b, &s);
     for (int r = 0; r < b->rounds; r++) {
         reads[r] = read_rate(array, s.weights, threads);
-        const double before = cpu();
+        const double before = stepper_cpu();
         tokens[r] = run_tokens(b, &s);
-        cpus[r] = (cpu() - before) / (double)b->tokens;
+        cpus[r] = (stepper_cpu() - before) / (double)b->tokens;
         prompts[r] = run_prompt(b, &s);
         squares[r] = square_rate(square, dtype);
     }
@@ -215,13 +199,14 @@ static void measure(const bench *b, const char *name, const char *precision) {
     const double table = 4.0 * (double)(s.config.vocab * s.config.hidden);
     const double read = (double)s.weights - (s.config.tied ? 0 : table);
     const double layers = (double)s.weights - (s.config.tied ? table : 2 * table);
-    const double rate = median(reads, b->rounds), token = median(tokens, b->rounds),
-                 prompt = median(prompts, b->rounds), products = median(squares, b->rounds);
+    const double rate = stepper_median(reads, b->rounds), token = stepper_median(tokens, b->rounds),
+                 prompt = stepper_median(prompts, b->rounds),
+                 products = stepper_median(squares, b->rounds);
     printf("{\"model\": \"%s\", \"precision\": \"%s\", \"threads\": %d, \"read_gb_s\": %.2f, "
            "\"tokens_s\": %.2f, \"of_read_rate\": %.3f, \"cpu_s_of_a_token\": %.4f, "
            "\"prompt_s\": %.3f, \"matmul_gflops\": %.1f, \"of_matmul_rate\": %.3f}\n",
            name, precision, threads, rate / 1e9, 1 / token, read / token / rate,
-           median(cpus, b->rounds), prompt, products / 1e9,
+           stepper_median(cpus, b->rounds), prompt, products / 1e9,
            layers / 4 * 2 * (double)b->prompt / prompt / products);
     fflush(stdout);
     free(array);

@@ -77,6 +77,25 @@ static inline double stepper_now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* Processor seconds of this process so far. */
+static inline double stepper_cpu(void) {
+    struct rusage u;
+    (void)getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+static inline int stepper_compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Sorts the values. `count` is at least 1. */
+static inline double stepper_median(double *values, int count) {
+    qsort(values, (size_t)count, sizeof *values, stepper_compare);
+    return values[count / 2];
+}
+
 /* Seconds since this process started: WEFT_T0, or the kernel's record, good to a tick. */
 static inline double stepper_process_age(void) {
     const char *t0 = getenv("WEFT_T0");
@@ -125,19 +144,13 @@ static inline void stepper_drive(stepper *s) {
     }
 }
 
-static inline int stepper_compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* The JSON object: `facts` are further members, each followed by a comma. */
 static inline void stepper_report(const stepper *s, const char *facts, const char *rate,
                                   double per_step, weft_session_memory m) {
     double sorted[STEPPER_MAX];
     int n = s->done > s->warmup ? s->done - s->warmup : s->done;
     memcpy(sorted, s->seconds + (s->done - n), (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, stepper_compare);
-    double median = n ? sorted[n / 2] : 0, flops = m.forward_flops + m.backward_flops;
+    double median = n ? stepper_median(sorted, n) : 0, flops = m.forward_flops + m.backward_flops;
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"program\": \"weft\", %s \"%s\": %.1f, \"median_seconds\": %.4f, \"min_seconds\": "

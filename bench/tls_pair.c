@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "comm/psk/psk.h"
+#include "stepper.h"
 
 enum { BYTES = 64, BATCH = 100, SAMPLES = 1000, CALLS = 5000 };
 
@@ -88,11 +89,6 @@ static void exchange(const pair *p) {
     for (int at = 0; at < BYTES;) at += take(p, in + at, BYTES - at);
 }
 
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 int main(int count, char **words) {
     static double samples[SAMPLES];
     if (count < 4) {
@@ -113,8 +109,7 @@ int main(int count, char **words) {
         samples[n] = 1e-3 * (double)(now - last) / BATCH;
         last = now;
     }
-    qsort(samples, (size_t)n, sizeof *samples, compare);
-    printf("%.2f\n", samples[n / 2]);
+    printf("%.2f\n", stepper_median(samples, n));
     SSL_free(p.ssl);
     close(p.fd);
     return 0;

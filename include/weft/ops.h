@@ -135,9 +135,9 @@ WEFT_API weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, we
 WEFT_API weft_value weft_rope(weft_graph *g, weft_value x, double theta, weft_rope_scaling scaling,
                               weft_value position);
 /* cache [batch, length, heads, dim] with rows from `position` on replaced by x [batch, seq, heads,
- * dim]. In place. position: i32 [], or [batch]; or [batch, 2]: the sample
- * of the cache, and the position. Then x may have another batch than the cache. Of two samples that
- * write the same row, the last one counts. */
+ * dim]. In place. position: i32 [], or [batch]; or [batch, 2]: the sample of the cache, and the
+ * position. Then x may have another batch than the cache. If two samples write the same row, the
+ * last one counts. */
 WEFT_API weft_value weft_cache_write(weft_graph *g, weft_value cache, weft_value x,
                                      weft_value position);
 

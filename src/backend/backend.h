@@ -85,6 +85,8 @@ struct wefti_backend {
 /* The backends in order of preference, ending with the reference backend.
  * WEFT_BACKEND=reference in the environment leaves only the reference backend. */
 const wefti_backend *const *wefti_builtin_backends(void); /* NULL-terminated */
+/* WEFT_E_ARG if WEFT_BACKEND or WEFT_ISA in the environment has a value that names nothing. */
+weft_status wefti_builtin_check(void) WEFT_CHECKED;
 /* The kernel form that runs here, from the first backend that has several forms. */
 const char *wefti_builtin_variant(wefti_bf16_compute bf16);
 bool wefti_builtin_has_bf16(void); /* likewise */

@@ -14,6 +14,13 @@ const wefti_backend *const *wefti_builtin_backends(void) {
     return only && !strcmp(only, "reference") ? all_backends + 1 : all_backends;
 }
 
+weft_status wefti_builtin_check(void) {
+    const char *only = getenv("WEFT_BACKEND");
+    WEFT_REQUIRE(!only || !*only || !strcmp(only, "reference"), WEFT_E_ARG,
+                 "WEFT_BACKEND is '%.64s'; it can only be reference", only);
+    return wefti_isa_check();
+}
+
 bool wefti_builtin_has_bf16(void) {
     for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
         if ((*b)->has_bf16) return (*b)->has_bf16(*b);

@@ -448,6 +448,7 @@ static weft_status build(const wefti_program_spec *spec, wefti_program **out) {
 weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **out) {
     WEFT_REQUIRE(spec->microbatches >= 1, WEFT_E_ARG, "a step has at least 1 microbatch, not %d",
                  spec->microbatches);
+    WEFT_TRY(wefti_builtin_check());
     WEFT_TRY(build(spec, out));
     if (*out) return WEFT_OK;
     wefti_program_spec whole = *spec;

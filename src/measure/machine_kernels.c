@@ -70,6 +70,7 @@ static weft_status compile(const wefti_measuring *m, bench_kernel *k) {
     const wefti_backend *const *backends = wefti_builtin_backends();
     wefti_bf16_compute bf16 = WEFTI_BF16_AS_F32;
     if (backends[0]->choose_bf16) bf16 = backends[0]->choose_bf16(backends[0]);
+    WEFT_TRY(wefti_builtin_check());
     WEFT_TRY(weft_graph_status(k->graph));
     const wefti_routine_spec spec = {.body = k->graph->cells[0],
                                      .prepare = {.threads = m->threads, .bf16 = bf16},

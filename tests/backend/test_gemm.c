@@ -1,6 +1,7 @@
 /* Matrix products against a naive product in doubles: random shapes, strides, dtypes and epilogues,
  * for every isa of this processor. Guards lie around all buffers, and 1, 2 and 3 threads give equal
  * bits. */
+#include "backend/backend.h"
 #include "backend/gemm_problem.h"
 #include "sanitized.h"
 
@@ -316,6 +317,27 @@ static void test_isa_choice(void **state) {
         if (wefti_isa_has((wefti_isa)isa)) assert_true(wefti_isa_best() >= (wefti_isa)isa);
 }
 
+static void test_unknown_forms_are_refused(void **state) {
+    (void)state;
+    static const char *const known[] = {"", "plain", "avx2", "avx512", "avx512_bf16", "amx"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        assert_int_equal(setenv("WEFT_ISA", known[i], 1), 0);
+        ASSERT_OK(wefti_builtin_check());
+    }
+    assert_int_equal(setenv("WEFT_ISA", "avx21", 1), 0);
+    assert_int_equal(wefti_builtin_check(), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "WEFT_ISA is 'avx21'"));
+    assert_non_null(strstr(weft_error_message(), "plain, avx2, avx512, avx512_bf16 or amx"));
+    assert_int_equal(unsetenv("WEFT_ISA"), 0);
+    assert_int_equal(setenv("WEFT_BACKEND", "refrence", 1), 0);
+    assert_int_equal(wefti_builtin_check(), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "WEFT_BACKEND is 'refrence'"));
+    assert_int_equal(setenv("WEFT_BACKEND", "reference", 1), 0);
+    ASSERT_OK(wefti_builtin_check());
+    assert_int_equal(unsetenv("WEFT_BACKEND"), 0);
+    ASSERT_OK(wefti_builtin_check());
+}
+
 /* What was measured, or what a test sets. */
 static void test_bf16_choice(void **state) {
     (void)state;
@@ -353,6 +375,7 @@ int main(void) {
                                        cmocka_unit_test(test_nan_is_kept),
                                        cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_isa_choice),
+                                       cmocka_unit_test(test_unknown_forms_are_refused),
                                        cmocka_unit_test(test_bf16_choice)};
     return cmocka_run_group_tests(tests, make_pools, destroy_pools);
 }

@@ -117,6 +117,55 @@ static void any_piece(void **state) {
     wefti_reader_close(NULL);
 }
 
+typedef struct supply {
+    int reads, closes;
+    weft_status status;
+} supply;
+
+static weft_status supply_read(void *context, int64_t from, int64_t bytes, void *to) {
+    supply *s = context;
+    s->reads++;
+    if (s->status < 0) return WEFT_RAISE(s->status, "the source is dry");
+    memcpy(to, data + from, (size_t)bytes);
+    return WEFT_OK;
+}
+
+static void supply_close(void *context) {
+    supply *s = context;
+    s->closes++;
+}
+
+/* Functions are asked for no range outside of their bytes, and for none that is empty. */
+static void functions_as_a_file(void **state) {
+    (void)state;
+    static const wefti_reader_table table = {supply_read, supply_close}, open = {supply_read, NULL};
+    supply s = {0};
+    wefti_reader *r;
+    unsigned char byte;
+    assert_int_equal(wefti_reader_made(&table, &s, "made", MOST, &r), WEFT_OK);
+    assert_pieces(r, MOST);
+    s.reads = 0;
+    assert_int_equal(wefti_reader_at(r, 7, 0, &byte), WEFT_OK);
+    assert_int_equal(wefti_reader_at(r, MOST, 1, &byte), WEFT_E_ARG);
+    assert_says("made");
+    assert_int_equal(s.reads, 0);
+    s.status = WEFT_E_IO;
+    assert_int_equal(wefti_reader_at(r, 7, 1, &byte), WEFT_E_IO);
+    assert_says("dry");
+    assert_int_equal(s.closes, 0);
+    wefti_reader_close(r);
+    assert_int_equal(s.closes, 1);
+    for (int64_t nth = 0; nth < 2; nth++) { /* without memory the context stays the caller's */
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, nth, false, 0);
+        assert_int_equal(wefti_reader_made(&table, &s, "made", MOST, &r), WEFT_E_NOMEM);
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+    }
+    assert_int_equal(s.closes, 1);
+    assert_int_equal(wefti_reader_made(&open, &s, "made", MOST, &r), WEFT_OK);
+    wefti_reader_close(r);
+    assert_int_equal(s.closes, 1);
+}
+
 static void files_only(void **state) {
     (void)state;
     wefti_reader *r;
@@ -245,9 +294,9 @@ static void every_call_failed(void **state) {
 int main(void) {
     random_seed = test_seed(5);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_piece),         cmocka_unit_test(files_only),
-        cmocka_unit_test(cut_meanwhile),     cmocka_unit_test(many),
-        cmocka_unit_test(every_call_failed),
+        cmocka_unit_test(any_piece),  cmocka_unit_test(functions_as_a_file),
+        cmocka_unit_test(files_only), cmocka_unit_test(cut_meanwhile),
+        cmocka_unit_test(many),       cmocka_unit_test(every_call_failed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -36,6 +36,15 @@ grep -q '^step ' out && fail 'a trace that cannot be written is refused before t
 # --- precision, traces, other verbs ---
 expect 0 'bf16 with ' train job.yaml train.precision=bf16
 
+# Values that name no kernels are refused before anything is built
+export WEFT_ISA=avx21
+expect 1 "WEFT_ISA is 'avx21'|avx512" train job.yaml
+expect 1 "WEFT_ISA is 'avx21'|avx512" plan job.yaml --devices 2
+unset WEFT_ISA
+export WEFT_BACKEND=refrence
+expect 1 "WEFT_BACKEND is 'refrence'|reference" model job.yaml
+unset WEFT_BACKEND
+
 # WEFT_ISA goes for convolutions that another library computes, too
 if "$weft" info | grep -q 'oneDNN *built in  fast' && "$weft" info | grep -q 'features.* avx2'; then
     printf '\000\000\010\003\000\000\000\010\000\000\000\034\000\000\000\034' >digits-images-idx3-ubyte # 8 of 28 x 28

@@ -1,6 +1,6 @@
-/* The public calls of weft/ops.h that take their operands as they are: the shape and the dtype of
- * each result, and a refusal of operands that do not fit. tests/ops/test_lists.sh finds calls that
- * no test of this folder makes. */
+/* The public calls of weft/ops.h that take their operands as they are. Each result has the right
+ * shape and dtype, and operands that do not fit are refused. tests/ops/test_lists.sh finds calls
+ * that no test of this folder makes. */
 #include "support.h"
 
 #include "graph/graph.h"

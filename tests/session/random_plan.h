@@ -1,7 +1,7 @@
 /* Random plans for random networks (random_network.h), for tests that run one model in several
- * ways: meshes, splits of ops, inputs and parameters, stages under all schedules and with meshes of
- * their own, microbatches, copies, recomputation, sharded optimizers, fusion. Everything follows
- * from one seed. */
+ * ways. Plans have random meshes, splits of ops, inputs and parameters, microbatches and copies.
+ * Stages follow all schedules, and may have meshes of their own. Recomputation, sharded optimizers
+ * and fusion are random too. Everything follows from one seed. */
 #ifndef WEFT_TESTS_RANDOM_PLAN_H
 #define WEFT_TESTS_RANDOM_PLAN_H
 
@@ -335,6 +335,34 @@ static inline trial trial_of(uint64_t seed, bool links, int most) {
         ASSERT_OK(
             weft_plan_fusion(t.plan, "allreduce", (weft_fusion_mode)roll(d, 3), 512, 0, NULL));
     return t;
+}
+
+/* ---- inputs ---- */
+
+/* Feeds all inputs. Numbers follow from the microbatch, the tensor's name and the place. For use in
+ * a rank's thread too. */
+static inline weft_status feed(weft_session *s, uint64_t microbatch) {
+    for (int k = 0; k < weft_session_tensors(s, 0); k++) {
+        weft_tensor_info info;
+        weft_status status = weft_session_tensor(s, 0, k, &info);
+        if (status < 0) return status;
+        if (info.role != WEFT_ROLE_INPUT) continue;
+        uint64_t stream = wefti_stream_of(info.name);
+        uint32_t below = strcmp(info.name, "index") ? 5 : 2;
+        void *data = malloc((size_t)info.bytes + 8);
+        for (int64_t e = 0; e < weft_desc_elems(&info.desc); e++)
+            if (info.desc.dtype == WEFT_I32)
+                ((int32_t *)data)[e] =
+                    (int32_t)(wefti_philox_u32(microbatch, stream, (uint64_t)e) % below);
+            else if (info.desc.dtype == WEFT_F64)
+                ((double *)data)[e] = wefti_philox_normal(microbatch, stream, (uint64_t)e);
+            else
+                ((float *)data)[e] = wefti_philox_normal(microbatch, stream, (uint64_t)e);
+        status = weft_session_feed(s, 0, info.name, data, (size_t)info.bytes);
+        free(data);
+        if (status < 0) return status;
+    }
+    return WEFT_OK;
 }
 
 #endif

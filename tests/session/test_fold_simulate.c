@@ -1,5 +1,5 @@
-/* A simulation of one rank of each class gives what the simulation of all ranks gives, to the
- * picosecond: random plans of up to 32 ranks, on machines whose blocks fit the groups or do not,
+/* A simulation of one rank of each class equals the simulation of all ranks, to the picosecond.
+ * Random plans of up to 32 ranks run on machines whose blocks fit the groups, or do not fit them,
  * with slow ranks, slow links and a failing rank. WEFT_TEST_SEED sets the first seed.
  * weft-test: no threads */
 #include "random_world.h"

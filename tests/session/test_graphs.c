@@ -139,6 +139,63 @@ static void caches_are_written_in_place(void **state) {
     weft_graph_destroy(g);
 }
 
+/* Two samples write to rows of a cache of three texts, or attend to them: `places` is the text and
+ * the position of each. */
+static weft_graph *rows_graph(bool writes) {
+    weft_graph *g;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", weft_desc_of(WEFT_F32, 4, (int64_t[]){2, 1, 2, 4})),
+               places = weft_input(g, "places", weft_desc_of(WEFT_I32, 2, (int64_t[]){2, 2}));
+    weft_value cache = weft_state(g, "cache", weft_desc_of(WEFT_F32, 4, (int64_t[]){3, 5, 2, 4}),
+                                  (weft_init){WEFT_INIT_CONSTANT, 1});
+    weft_cell_begin(g, "cell");
+    if (writes) {
+        weft_state_update(g, cache, weft_cell_end(g, weft_cache_write(g, cache, x, places)));
+    } else {
+        weft_attention_options o = WEFT_ATTENTION_DEFAULT;
+        o.causal = true;
+        o.position = places;
+        weft_output(g, "y", weft_cell_end(g, weft_attention(g, x, cache, cache, o)));
+    }
+    ASSERT_OK(weft_graph_status(g));
+    return g;
+}
+
+static void check_rows(bool writes) {
+    static const struct {
+        int32_t places[4];
+        const char *write, *attend; /* the message; NULL: right */
+    } tries[] = {{{0, 0, 2, 4}, NULL, NULL},
+                 {{0, 0, 3, 0}, "sample 3|3", "row 3|3"},
+                 {{-1, 0, 1, 0}, "sample -1|3", "row -1|3"},
+                 {{1, 5, 1, 0}, "5|6|5", NULL},
+                 {{1, 1, 1, -1}, "-1|5", NULL}};
+    const float x[16] = {0};
+    weft_graph *g = rows_graph(writes);
+    weft_session *s = session_of(g, plain_options(WEFT_NO_OPTIMIZER, 0));
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        const char *message = writes ? tries[i].write : tries[i].attend;
+        ASSERT_OK(weft_session_feed(s, 0, "x", x, sizeof x));
+        ASSERT_OK(weft_session_feed(s, 0, "places", tries[i].places, sizeof tries[i].places));
+        if (message)
+            ASSERT_FAILS(WEFT_E_ARG, message, weft_session_forward(s, 0, NULL));
+        else
+            ASSERT_OK(weft_session_forward(s, 0, NULL));
+    }
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
+static void rows_outside_of_a_cache_are_refused(void **state) {
+    (void)state;
+    for (int writes = 0; writes < 2; writes++) {
+        check_rows(writes);
+        assert_int_equal(setenv("WEFT_BACKEND", "reference", 1), 0);
+        check_rows(writes);
+        assert_int_equal(unsetenv("WEFT_BACKEND"), 0);
+    }
+}
+
 static void what_cannot_be_in_place_is_refused(void **state) {
     (void)state;
     static const char *const messages[] = {NULL, "state", "call weft_state_update", "read"};
@@ -165,6 +222,7 @@ int main(void) {
         cmocka_unit_test(evaluation_shares_parameters),
         cmocka_unit_test(graphs_keep_their_own_states),
         cmocka_unit_test(caches_are_written_in_place),
+        cmocka_unit_test(rows_outside_of_a_cache_are_refused),
         cmocka_unit_test(what_cannot_be_in_place_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* Whole models over several devices, with all kinds of parallelism at once, give the losses of one
- * device step by step:
+/* Whole models run over several devices, with all kinds of parallelism at once. In each step they
+ * have the losses of one device:
  * - gpt2 on real text over 2 x 2 x 2 devices with every setting of a plan;
  * - all combinations of these settings;
  * - experts;

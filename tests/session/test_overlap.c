@@ -1,7 +1,7 @@
-/* Reductions of gradients that overlap with backward passes change nothing but the time: losses and
- * parameters are equal to the bit with and without overlap, for every level, schedule, number of
- * microbatches, and with clipping or not. They are those of one device but for rounding. In a trace
- * a reduction spans kernels. */
+/* Reductions of gradients that overlap with backward passes change nothing but the time. Losses and
+ * parameters have the same bits with and without overlap, for every level, schedule and number of
+ * microbatches, with clipping and without. Except for rounding they equal the values of one device.
+ * In a trace a reduction spans kernels. */
 #include "session_models.h"
 
 #include <unistd.h>

@@ -16,30 +16,6 @@ enum { STEPS = 3 };
 
 /* ---- trials ---- */
 
-/* Numbers follow from the microbatch, the tensor's name and the place. */
-static weft_status feed(weft_session *s, uint64_t microbatch) {
-    for (int k = 0; k < weft_session_tensors(s, 0); k++) {
-        weft_tensor_info info;
-        TRY(weft_session_tensor(s, 0, k, &info));
-        if (info.role != WEFT_ROLE_INPUT) continue;
-        uint64_t stream = wefti_stream_of(info.name);
-        uint32_t below = strcmp(info.name, "index") ? 5 : 2;
-        void *data = malloc((size_t)info.bytes + 8);
-        for (int64_t e = 0; e < weft_desc_elems(&info.desc); e++)
-            if (info.desc.dtype == WEFT_I32)
-                ((int32_t *)data)[e] =
-                    (int32_t)(wefti_philox_u32(microbatch, stream, (uint64_t)e) % below);
-            else if (info.desc.dtype == WEFT_F64)
-                ((double *)data)[e] = wefti_philox_normal(microbatch, stream, (uint64_t)e);
-            else
-                ((float *)data)[e] = wefti_philox_normal(microbatch, stream, (uint64_t)e);
-        weft_status status = weft_session_feed(s, 0, info.name, data, (size_t)info.bytes);
-        free(data);
-        TRY(status);
-    }
-    return WEFT_OK;
-}
-
 static weft_status step(const trial *t, weft_session *s, int64_t number, double *out_loss) {
     double loss;
     *out_loss = 0;

@@ -116,6 +116,16 @@ bool wefti_isa_has_amx_bf16(void) {
 /* WEFT_ISA=avx512_bf16 is not a separate isa: everything except bf16 products equals avx512. */
 static const char dot_products[] = "avx512_bf16";
 
+weft_status wefti_isa_check(void) {
+    const char *wanted = getenv("WEFT_ISA");
+    bool known = !wanted || !*wanted || strcmp(wanted, dot_products) == 0;
+    for (int isa = 0; isa < WEFTI_ISAS && !known; isa++) known = strcmp(wanted, names[isa]) == 0;
+    WEFT_REQUIRE(known, WEFT_E_ARG, "WEFT_ISA is '%.64s'; it can be %s, %s, %s, %s or %s", wanted,
+                 names[WEFTI_ISA_PLAIN], names[WEFTI_ISA_AVX2], names[WEFTI_ISA_AVX512],
+                 dot_products, names[WEFTI_ISA_AMX]);
+    return WEFT_OK;
+}
+
 wefti_isa wefti_isa_best(void) {
     wefti_isa best = WEFTI_ISA_PLAIN;
     for (int isa = 0; isa < WEFTI_ISAS; isa++)

@@ -12,6 +12,8 @@
 
 #include <stdbool.h>
 
+#include "base/status.h"
+
 typedef enum wefti_isa {
     WEFTI_ISA_PLAIN,
     WEFTI_ISA_AVX2,   /* AVX2 and FMA */
@@ -22,6 +24,8 @@ typedef enum wefti_isa {
 
 const char *wefti_isa_text(wefti_isa isa); /* "avx512" */
 bool wefti_isa_has(wefti_isa isa);         /* this processor and this build can run it */
+/* WEFT_E_ARG if WEFT_ISA names no form. Empty is as unset. */
+weft_status wefti_isa_check(void) WEFT_CHECKED;
 wefti_isa wefti_isa_best(void); /* the best of this processor, or WEFT_ISA if that is lower */
 /* Whether the form multiplies bf16 directly: AMX, and AVX-512 if the processor has dot products of
  * bf16. */

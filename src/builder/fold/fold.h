@@ -1,12 +1,12 @@
 /* Folding: ranks with programs of one form are built once.
  *
- * Two ranks of a stage are equal if their programs have the same steps, ops, sizes and memory, and
- * differ only in values that follow from their coordinates: begins of pieces in attributes and
- * offsets, and the ranks of their groups. A class holds equal ranks; its representative is the
- * lowest of them, and the only one that is built. The classes of all other ranks follow from what
- * that build has read of its coordinates (layout/rank_reads.h), so the cost grows with the number
- * of classes. What holds for the representative holds for each rank of its class: peak, steps,
- * costs, bytes received. program/match.h matches classes for all ranks. */
+ * Two ranks of a stage are equal if their programs have the same steps, ops, sizes and memory. Then
+ * the programs differ only in values that follow from the ranks' coordinates: begins of pieces in
+ * attributes and offsets, and the ranks of their groups. A class holds equal ranks; its
+ * representative is the lowest of them, and the only one that is built. The classes of all other
+ * ranks follow from what that build has read of its coordinates (layout/rank_reads.h), so the cost
+ * grows with the number of classes. What holds for the representative holds for each rank of its
+ * class: peak, steps, costs, bytes received. program/match.h matches classes for all ranks. */
 #ifndef WEFTI_FOLD_H
 #define WEFTI_FOLD_H
 

@@ -11,8 +11,8 @@ typedef struct cli_generate_options {
     double temperature, top_p, min_p, repetition_penalty;
     cli_texts stop;
     bool json;
-    weft_prompts
-        *file; /* of --prompts, read before the processes meet; NULL: another rank has it */
+    /* Of --prompts, read before the processes meet. NULL: another rank has it. */
+    weft_prompts *file;
 } cli_generate_options;
 
 /* What the options say about tokens. */

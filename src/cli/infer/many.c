@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXTS_AT_ONCE = 32 }; /* texts at once */
+enum { TEXTS_AT_ONCE = 32 }; /* without --rows */
 
 typedef struct many {
     const cli_generate_options *values;

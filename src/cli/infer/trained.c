@@ -26,10 +26,11 @@ void cli_trained_note(void *context, const char *text) {
     cli_say(stderr, "weft: note: %s\n", text);
 }
 
+/* `job` NULL: an exported model. */
 static int use_across(int rank, const weft_job *job, cli_trained_use *use, const void *values) {
     weft_world *world;
-    weft_world_options options = {.links =
-                                      *job->parallel.links ? job->parallel.links : job->machine};
+    weft_world_options options = {.links = ""};
+    if (job) options.links = *job->parallel.links ? job->parallel.links : job->machine;
     const weft_status joined = weft_world_join(&options, &world);
     if (joined < 0) return cli_failed_to_join(rank, joined);
     int code = use(world, rank, job, values);
@@ -38,15 +39,10 @@ static int use_across(int rank, const weft_job *job, cli_trained_use *use, const
 
 int cli_exported_run(cli_trained_use *use, const void *values) {
     weft_launcher launcher;
-    weft_world *world;
-    weft_world_options options = {.links = ""};
     int code = cli_find_launcher(&launcher);
     if (code != CLI_DONE) return code;
-    if (!launcher.name || launcher.size == 1) return use(NULL, 0, NULL, values);
-    if (weft_world_join(&options, &world) < 0) return cli_failed_rank(launcher.rank);
-    code = use(world, launcher.rank, NULL, values);
-    weft_world_leave(world);
-    return code;
+    return launcher.name && launcher.size > 1 ? use_across(launcher.rank, NULL, use, values)
+                                              : use(NULL, 0, NULL, values);
 }
 
 int cli_trained_run(const cli_job_source *source, cli_trained_use *use, const void *values) {

@@ -244,8 +244,8 @@ typedef struct rope_kernel {
     const wefti_kernels *kernels;
     int64_t batch, seq, heads, dim; /* samples with positions of their own: one sequence, batch 1 */
     int64_t offset;                 /* position of row 0 of this piece of the sequence */
-    int64_t length,
-        stride; /* rows of a sample; numbers of its position, the last of which counts */
+    int64_t length;                 /* rows of a sample */
+    int64_t stride; /* operand `position`: numbers of a sample, of which the last is the position */
     weft_dtype x, y;
     bool inverse, has_position;
     double *frequencies; /* [dim / 2] */
@@ -324,8 +324,8 @@ static weft_rope_scaling scaling_of(const weft_node *n) {
 static weft_status keep_tables(rope_kernel *k, const weft_node *n) {
     const weft_rope_scaling scaling = scaling_of(n);
     const int64_t half = k->dim / 2;
-    k->frequencies = wefti_alloc((size_t)half * sizeof *k->frequencies + 1);
-    if (!k->has_position) k->table = wefti_alloc((size_t)(k->seq * half) * 8 + 1);
+    k->frequencies = wefti_alloc((size_t)half * sizeof *k->frequencies);
+    if (!k->has_position) k->table = wefti_alloc((size_t)(k->seq * half) * 8);
     WEFT_REQUIRE(k->frequencies && (k->has_position || k->table), WEFT_E_NOMEM,
                  "no memory for the rotary table");
     wefti_rope_frequencies(k->dim, wefti_attr_float(n, "theta"), &scaling, k->frequencies);
