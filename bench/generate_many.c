@@ -1,16 +1,17 @@
 /* Many prompts at once against one after the other.
  *
- *     bench/generate_many [--prompts 32] [--shortest 8] [--longest 128] [--tokens 64] [--threads 0]
- *                         [--rounds 3] [--layers 12] [--hidden 768] [--heads 12] [--vocab 50257]
- *                         [--checkpoint DIR]
+ *     bench/generate_many [--prompts 32] [--shortest 8] [--longest 128] [--tokens 64]
+ *                         [--threads 0] [--rounds 3] [--layers 12] [--hidden 768] [--heads 12]
+ *                         [--vocab 50257] [--checkpoint DIR]
  *
  * The model is a GPT-2 of the given size with random weights, or a checkpoint with its tokenizer.
- * Prompts are of random bytes, their lengths evenly between the shortest and the longest, in no
- * order; all texts are greedy. The two ways take turns. Prints one JSON object: seconds and CPU
- * seconds (medians), their ratios, and how many texts are equal: random weights have near ties. */
-#include "random_model.h"
-
-#include "weft/generate.h"
+ * Prompts have random bytes. Their lengths lie evenly between the shortest and the longest one,
+ * and are mixed. All texts are greedy. The two ways take turns.
+ *
+ * Prints one JSON object. Seconds and CPU seconds are medians of the rounds. `equal_texts` counts
+ * the prompts with the same text in both ways: random weights have near ties. */
+#include "../tests/infer/saved_model.h"
+#include "stepper.h"
 
 enum { MOST_PROMPTS = 1024, MOST_BYTES = 4096, MOST_ROUNDS = 64 };
 
@@ -25,13 +26,6 @@ typedef struct bench {
     int64_t used[2][MOST_PROMPTS];
     int64_t now;
 } bench;
-
-static double cpu(void) {
-    struct rusage u;
-    (void)getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-}
 
 static void make_prompts(bench *b) {
     uint32_t random = 1;
@@ -73,15 +67,6 @@ static void at_once(bench *b, weft_generator *g) {
     stepper_check(weft_generator_run_many(g, b->prompts, b->count, &o, take_many));
 }
 
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-static double median(double *x, int count) {
-    qsort(x, (size_t)count, sizeof *x, compare);
-    return x[count / 2];
-}
-
 static void open_generators(const bench *b, const char *checkpoint, const char *tokenizer,
                             weft_generator *out[2]) {
     weft_generator_options o = {.threads = b->threads, .tokenizer = tokenizer};
@@ -98,21 +83,35 @@ static void measure(bench *b, weft_generator *g[2]) {
     int equal = 0;
     for (int r = 0; r < b->rounds; r++)
         for (int way = 0; way < 2; way++) {
-            const double start = stepper_now(), before = cpu();
+            const double start = stepper_now(), before = stepper_cpu();
             (way ? at_once : in_turn)(b, g[way]);
             seconds[way][r] = stepper_now() - start;
-            cpus[way][r] = cpu() - before;
+            cpus[way][r] = stepper_cpu() - before;
         }
     for (int64_t i = 0; i < b->count; i++)
         equal += b->used[0][i] == b->used[1][i] &&
                  !memcmp(b->text[0][i], b->text[1][i], (size_t)b->used[0][i]);
-    const double one = median(seconds[0], b->rounds), many = median(seconds[1], b->rounds),
-                 cpu_one = median(cpus[0], b->rounds), cpu_many = median(cpus[1], b->rounds);
+    const double one = stepper_median(seconds[0], b->rounds),
+                 many = stepper_median(seconds[1], b->rounds),
+                 cpu_one = stepper_median(cpus[0], b->rounds),
+                 cpu_many = stepper_median(cpus[1], b->rounds);
     printf("{\"prompts\": %lld, \"tokens\": %lld, \"one_after_the_other_s\": %.3f, "
            "\"at_once_s\": %.3f, \"ratio\": %.2f, \"one_after_the_other_cpu_s\": %.3f, "
            "\"at_once_cpu_s\": %.3f, \"cpu_ratio\": %.2f, \"equal_texts\": %d}\n",
            (long long)b->count, (long long)b->tokens, one, many, one / many, cpu_one, cpu_many,
            cpu_one / cpu_many, equal);
+}
+
+static void write_random_model(const weft_model_config *config, const char *run) {
+    weft_session_options o = weft_session_defaults();
+    weft_graph *graph;
+    weft_session *s;
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    stepper_check(weft_model_build(config, WEFT_USE_LOGITS, 1, 1, WEFT_F32, &graph));
+    stepper_check(weft_session_create(graph, &o, &s));
+    stepper_check(saved_model_write(s, config, run, 1, NULL));
+    weft_session_destroy(s);
+    weft_graph_destroy(graph);
 }
 
 static const char *model_at(const bench *b, char *run, size_t bytes) {
@@ -123,7 +122,7 @@ static const char *model_at(const bench *b, char *run, size_t bytes) {
     (void)snprintf(run, bytes, "/tmp/weft-generate-many-XXXXXX");
     if (!mkdtemp(run)) exit(1);
     stepper_check(weft_model_complete(&c));
-    random_model_write(&c, run);
+    write_random_model(&c, run);
     return run;
 }
 

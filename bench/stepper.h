@@ -77,6 +77,13 @@ static inline double stepper_now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* CPU seconds of this process. */
+static inline double stepper_cpu(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 /* Seconds since this process started: WEFT_T0, or the kernel's record, good to a tick. */
 static inline double stepper_process_age(void) {
     const char *t0 = getenv("WEFT_T0");
@@ -130,14 +137,19 @@ static inline int stepper_compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+/* Sorts the numbers. 0 if there are none. */
+static inline double stepper_median(double *x, int count) {
+    qsort(x, (size_t)count, sizeof *x, stepper_compare);
+    return count ? x[count / 2] : 0;
+}
+
 /* The JSON object: `facts` are further members, each followed by a comma. */
 static inline void stepper_report(const stepper *s, const char *facts, const char *rate,
                                   double per_step, weft_session_memory m) {
     double sorted[STEPPER_MAX];
     int n = s->done > s->warmup ? s->done - s->warmup : s->done;
     memcpy(sorted, s->seconds + (s->done - n), (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, stepper_compare);
-    double median = n ? sorted[n / 2] : 0, flops = m.forward_flops + m.backward_flops;
+    double median = stepper_median(sorted, n), flops = m.forward_flops + m.backward_flops;
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"program\": \"weft\", %s \"%s\": %.1f, \"median_seconds\": %.4f, \"min_seconds\": "

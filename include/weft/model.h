@@ -68,6 +68,9 @@ typedef struct weft_model_config {
     /* DECODE: texts that the caches hold; then "position" is [batch, 2]: the text of each sample,
      * and the position. Samples may belong to one text. Needs seq 1. 0: each sample is a text. */
     int64_t cache_rows;
+    /* DECODE: tokens whose logits are computed, [1, asked, vocab]. The input "asked" i32 [asked]
+     * has their numbers among the batch * seq tokens. 0: all tokens, without the input. */
+    int64_t asked;
     /* language models: the tokens that end a text; none: those that the tokenizer names */
     int64_t end_count;
     int32_t ends[WEFT_MAX_END_TOKENS];

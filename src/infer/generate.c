@@ -53,13 +53,15 @@ static weft_status open_tokenizer(weft_generator *g, const char *name) {
 }
 
 static weft_status build_on(weft_generator *g, const weft_session_options *o) {
+    weft_model_config of_piece = g->config;
     int program;
+    of_piece.asked = g->answers = 1;
     if (g->rows) return wefti_many_build(g, o);
     WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, 1, 1, WEFT_F32, &g->graph));
     WEFT_TRY(weft_session_create(g->graph, o, &g->session));
     g->piece = g->config.context < GENERATE_PIECE ? g->config.context : GENERATE_PIECE;
     if (g->piece == 1) return WEFT_OK;
-    WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, 1, g->piece, WEFT_F32, &g->piece_graph));
+    WEFT_TRY(weft_model_build(&of_piece, WEFT_USE_DECODE, 1, g->piece, WEFT_F32, &g->piece_graph));
     return weft_session_add(g->session, g->piece_graph, &program);
 }
 
@@ -151,7 +153,8 @@ static weft_status make_room(weft_generator *g) {
     WEFT_NEW_ARRAY(g->window, int32_t, g->config.context);
     WEFT_NEW_ARRAY(g->ids, int32_t, g->piece);
     WEFT_NEW_ARRAY(g->positions, int32_t, 2 * g->piece);
-    WEFT_NEW_ARRAY(g->logits, float, g->piece * g->config.vocab);
+    WEFT_NEW_ARRAY(g->asked, int32_t, g->answers);
+    WEFT_NEW_ARRAY(g->logits, float, g->answers * g->config.vocab);
     WEFT_NEW_ARRAY(g->scratch, wefti_candidate, g->choices);
     WEFT_NEW_ARRAY(g->seen, bool, g->choices);
     return WEFT_OK;
@@ -198,6 +201,7 @@ void weft_generator_close(weft_generator *g) {
     wefti_free(g->window);
     wefti_free(g->ids);
     wefti_free(g->positions);
+    wefti_free(g->asked);
     wefti_free(g->logits);
     wefti_free(g->scratch);
     wefti_free(g->seen);
@@ -258,12 +262,14 @@ static weft_status run_piece(weft_generator *g, float **out_logits) {
     weft_tensor_info info;
     if (weft_session_find(g->session, GENERATE_PIECES, "positions", &info) == WEFT_OK)
         WEFT_TRY(weft_session_feed(g->session, GENERATE_PIECES, "positions", g->positions, bytes));
-    WEFT_TRY(weft_session_forward(g->session, GENERATE_PIECES, NULL));
     g->cached = first + g->piece < g->count ? first + g->piece : g->count;
-    *out_logits = g->logits + (g->cached - 1 - first) * g->config.vocab;
+    const int32_t last_one = (int32_t)(g->cached - 1 - first);
+    WEFT_TRY(weft_session_feed(g->session, GENERATE_PIECES, "asked", &last_one, 4));
+    WEFT_TRY(weft_session_forward(g->session, GENERATE_PIECES, NULL));
+    *out_logits = g->logits;
     if (g->cached < g->count) return WEFT_OK;
     return weft_session_read(g->session, GENERATE_PIECES, "logits", g->logits,
-                             (size_t)(g->piece * g->config.vocab) * sizeof *g->logits);
+                             (size_t)g->config.vocab * sizeof *g->logits);
 }
 
 /* The logits of the last token of the window. */

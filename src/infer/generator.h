@@ -33,7 +33,9 @@ struct weft_generator {
     int64_t count, cached;
     int64_t *stopping;        /* [ranks of the world] */
     int32_t *ids, *positions; /* [piece]; positions of several texts: pairs of row and position */
-    float *logits;            /* [piece, vocab] */
+    int32_t *asked;           /* [answers] tokens of a pass whose logits are computed */
+    int64_t answers;          /* most logits of a pass: 1, or one for each of several texts */
+    float *logits;            /* [answers, vocab] */
     wefti_candidate *scratch; /* [choices] */
     bool *seen;               /* [choices] tokens of the prompt and the text */
     /* several texts at once */

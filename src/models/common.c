@@ -102,6 +102,17 @@ weft_value wefti_positions(const wefti_model_build *b, weft_value position) {
     return weft_input(b->g, "positions", WEFT_DESC(WEFT_I32, b->batch, b->seq));
 }
 
+weft_value wefti_asked(const wefti_model_build *b) {
+    if (b->use != WEFT_USE_DECODE || !b->c->asked) return WEFT_NO_VALUE;
+    return weft_input(b->g, "asked", WEFT_DESC(WEFT_I32, b->c->asked));
+}
+
+weft_value wefti_take_asked(const wefti_model_build *b, weft_value x, weft_value asked) {
+    if (asked.id < 0) return x;
+    x = weft_reshape(b->g, x, 3, (int64_t[]){1, b->batch * b->seq, b->c->hidden});
+    return weft_take(b->g, x, asked, 1);
+}
+
 weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *which,
                         weft_value position, int64_t heads, int64_t dim) {
     if (b->use != WEFT_USE_DECODE) return x;

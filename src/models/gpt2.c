@@ -87,7 +87,7 @@ void wefti_build_gpt2(const wefti_model_build *b) {
     weft_graph *g = b->g;
     const weft_model_config *c = b->c;
     weft_value tokens = wefti_tokens(b), targets = wefti_targets(b),
-               position = wefti_model_position(b);
+               position = wefti_model_position(b), asked = wefti_asked(b);
     weft_value wte = wefti_param(b, "wte.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0);
     weft_value wpe = wefti_param(b, "wpe.weight", wefti_normal(0.02), c->context, c->hidden, 0, 0);
     weft_value at = wefti_positions(b, position);
@@ -102,6 +102,7 @@ void wefti_build_gpt2(const wefti_model_build *b) {
         c->untied ? wefti_param(b, "lm_head.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0)
                   : wte;
     weft_cell_begin(g, "head");
+    x = wefti_take_asked(b, x, asked);
     x = weft_layer_norm(g, x, scale, shift, c->norm_eps);
     weft_value logits = weft_linear(g, x, head, WEFT_NO_VALUE, true);
     wefti_model_end(b, logits, targets, WEFT_NO_VALUE, wefti_balance_loss(b, balance));

@@ -101,7 +101,7 @@ void wefti_build_llama(const wefti_model_build *b) {
     weft_graph *g = b->g;
     const weft_model_config *c = b->c;
     weft_value tokens = wefti_tokens(b), targets = wefti_targets(b),
-               position = wefti_model_position(b);
+               position = wefti_model_position(b), asked = wefti_asked(b);
     weft_init init = wefti_normal(0.02);
     weft_value table = wefti_param(b, "embed_tokens.weight", init, c->vocab, c->hidden, 0, 0);
     weft_cell_begin(g, "embed");
@@ -112,6 +112,7 @@ void wefti_build_llama(const wefti_model_build *b) {
     weft_value head =
         c->tied ? table : wefti_param(b, "lm_head.weight", init, c->vocab, c->hidden, 0, 0);
     weft_cell_begin(g, "head");
+    x = wefti_take_asked(b, x, asked);
     x = weft_rms_norm(g, x, scale, c->norm_eps);
     wefti_model_end(b, weft_linear(g, x, head, WEFT_NO_VALUE, true), targets, WEFT_NO_VALUE,
                     wefti_balance_loss(b, balance));

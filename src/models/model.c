@@ -297,6 +297,7 @@ weft_status weft_model_complete(weft_model_config *config) {
                      (long long)c.cache, (long long)c.context);
         WEFT_REQUIRE(c.cache_rows >= 0, WEFT_E_ARG, "caches of %lld texts",
                      (long long)c.cache_rows);
+        WEFT_REQUIRE(c.asked >= 0, WEFT_E_ARG, "logits of %lld tokens", (long long)c.asked);
         WEFT_TRY(check_ends(&c));
     } else {
         WEFT_TRY(check_image(&c));

@@ -84,6 +84,10 @@ weft_value wefti_model_position(const wefti_model_build *b);
 /* DECODE: the positions of all tokens, i32 [batch, seq]. Several tokens make it an input of its
  * own. */
 weft_value wefti_positions(const wefti_model_build *b, weft_value position);
+/* DECODE with c->asked: the input "asked" i32 [asked], else no value; and x [batch, seq, hidden] at
+ * these tokens, [1, asked, hidden], or x itself. */
+weft_value wefti_asked(const wefti_model_build *b);
+weft_value wefti_take_asked(const wefti_model_build *b, weft_value x, weft_value asked);
 /* "share" f32 [] in TRAIN, else no value: the weight of a microbatch's loss. It is the microbatch's
  * number of counting targets, divided by the mean of that number over the step's microbatches. So
  * the mean of the weighted losses is the mean over all targets, for every division into

@@ -59,8 +59,10 @@ static void fill_parameters(weft_session *s, double scale) {
 /* Token by token, or piece by piece, with caches against all at once. */
 enum { BATCH = 2 };
 
+/* `asked` NULL, or numbers of `answers` tokens of the piece, whose logits are computed. */
 static void decode_piece(weft_session *s, int program, const int32_t tokens[BATCH][TINY_CONTEXT],
-                         int32_t begin, int32_t count, float *logits) {
+                         int32_t begin, int32_t count, const int32_t *asked, int answers,
+                         float *logits) {
     int32_t piece[BATCH * TINY_CONTEXT], places[BATCH * TINY_CONTEXT], begins[BATCH];
     for (int i = 0; i < BATCH; i++)
         for (int k = 0; k < count; k++) piece[i * count + k] = tokens[i][begin + k];
@@ -71,9 +73,18 @@ static void decode_piece(weft_session *s, int program, const int32_t tokens[BATC
     ASSERT_OK(weft_session_feed(s, program, "position", begins, sizeof begins));
     if (weft_session_find(s, program, "positions", &info) == WEFT_OK)
         ASSERT_OK(weft_session_feed(s, program, "positions", places, (size_t)(BATCH * count) * 4));
+    if (asked) ASSERT_OK(weft_session_feed(s, program, "asked", asked, (size_t)answers * 4));
     ASSERT_OK(weft_session_forward(s, program, NULL));
     ASSERT_OK(weft_session_read(s, program, "logits", logits,
-                                (size_t)(BATCH * count) * TINY_VOCAB * sizeof(float)));
+                                (size_t)answers * TINY_VOCAB * sizeof(float)));
+}
+
+static void assert_near(const weft_model_config *c, int token, const float *want,
+                        const float *got) {
+    for (int i = 0; i < TINY_VOCAB; i++)
+        if (!(fabs((double)want[i] - (double)got[i]) <= 1e-5 * (1 + fabs((double)want[i]))))
+            fail_msg("%s: token %d: %g, not %g", weft_family_text(c->family), token, (double)got[i],
+                     (double)want[i]);
 }
 
 static void decode(weft_model_config c, int32_t count) {
@@ -82,9 +93,13 @@ static void decode(weft_model_config c, int32_t count) {
     weft_session_options o = weft_session_defaults();
     o.optimizer.kind = WEFT_NO_OPTIMIZER;
     weft_session *s;
-    int program;
+    int program, asking;
+    enum { ASKED = 3 };
+    c.asked = ASKED;
+    weft_graph *asked_part = built(&c, WEFT_USE_DECODE, BATCH, count == 1 ? 0 : count, WEFT_F32);
     ASSERT_OK(weft_session_create(whole, &o, &s));
     ASSERT_OK(weft_session_add(s, part, &program));
+    ASSERT_OK(weft_session_add(s, asked_part, &asking));
     fill_parameters(s, 0.5);
     int32_t tokens[BATCH][TINY_CONTEXT];
     uint64_t seed = 9;
@@ -98,19 +113,26 @@ static void decode(weft_model_config c, int32_t count) {
     double spread = 0;
     for (int round = 0; round < 2; round++) /* a second text over the first one's caches */
         for (int32_t begin = 0; begin < TINY_CONTEXT; begin += count) {
-            decode_piece(s, program, (const int32_t(*)[TINY_CONTEXT])tokens, begin, count, logits);
-            for (int at = 0; at < BATCH * count * TINY_VOCAB; at++) {
-                int i = at / (count * TINY_VOCAB), k = begin + at / TINY_VOCAB % count;
-                double want = (double)expected[i][k][at % TINY_VOCAB], got = (double)logits[at];
-                if (!(fabs(want - got) <= 1e-5 * (1 + fabs(want))))
-                    fail_msg("%s: token %d: %g, not %g", weft_family_text(c.family), k, got, want);
-                spread += fabs(want - (double)expected[i][0][at % TINY_VOCAB]);
+            const int32_t(*const text)[TINY_CONTEXT] = (const int32_t(*)[TINY_CONTEXT])tokens;
+            decode_piece(s, program, text, begin, count, NULL, BATCH * count, logits);
+            for (int at = 0; at < BATCH * count; at++) {
+                const int i = at / count, k = begin + at % count;
+                assert_near(&c, k, expected[i][k], logits + at * TINY_VOCAB);
+                for (int e = 0; e < TINY_VOCAB; e++)
+                    spread += fabs((double)expected[i][k][e] - (double)expected[i][0][e]);
             }
+            /* the last token, the first one, and the last one again */
+            const int32_t asked[ASKED] = {BATCH * count - 1, 0, BATCH * count - 1};
+            decode_piece(s, asking, text, begin, count, asked, ASKED, logits);
+            for (int a = 0; a < ASKED; a++)
+                assert_near(&c, asked[a], expected[asked[a] / count][begin + asked[a] % count],
+                            logits + a * TINY_VOCAB);
         }
     assert_true(spread > 1); /* the positions differ: the comparison means something */
     weft_session_destroy(s);
     weft_graph_destroy(whole);
     weft_graph_destroy(part);
+    weft_graph_destroy(asked_part);
 }
 
 static void pieces_with_caches(void **state) {
