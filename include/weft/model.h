@@ -94,8 +94,9 @@ typedef enum weft_model_use {
 WEFT_API weft_status weft_model_complete(weft_model_config *config) WEFT_CHECKED;
 
 /** Build the graph for `batch` samples of `seq` tokens (seq 0: config->context; image models ignore
- * it). Activations have the type `dtype`; parameters are f32, or f64 if `dtype` is f64. Below,
- * "float" is f64 in f64 graphs, else f32.
+ * it). Activations have the type `dtype`; parameters are f32, or f64 if `dtype` is f64. DECODE in
+ * bf16 has tables and weights of products in bf16 as well; its logits are f32. Below, "float" is
+ * f64 in f64 graphs, else f32.
  *
  * Inputs of language models: "tokens" i32 [batch, seq] and "targets" i32 [batch, seq] (-1:
  * ignored). Inputs of classifiers: "image" float [batch, channels, height, width] and "label" i32

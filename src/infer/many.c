@@ -51,21 +51,10 @@ static int64_t answers_of(const weft_generator *g, int program) {
 
 weft_status wefti_many_build(weft_generator *g, const weft_session_options *o) {
     static const int64_t sizes[] = {1, 8, 32, GENERATE_PIECE};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) g->sizes[g->programs++] = sizes[i];
-    if (g->rows > GENERATE_PIECE) g->sizes[g->programs++] = g->rows;
-    g->piece = g->sizes[g->programs - 1];
     g->answers = g->rows;
-    for (int i = 0; i < g->programs; i++) {
-        weft_model_config c = g->config;
-        int program = 0;
-        c.asked = answers_of(g, i);
-        WEFT_TRY(weft_model_build(&c, WEFT_USE_DECODE, g->sizes[i], 1, WEFT_F32, &g->graphs[i]));
-        if (i == 0)
-            WEFT_TRY(weft_session_create(g->graphs[i], o, &g->session));
-        else
-            WEFT_TRY(weft_session_add(g->session, g->graphs[i], &program));
-    }
-    return WEFT_OK;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        WEFT_TRY(wefti_generator_add(g, o, sizes[i], 1));
+    return g->rows > GENERATE_PIECE ? wefti_generator_add(g, o, g->rows, 1) : WEFT_OK;
 }
 
 weft_status wefti_many_room(const weft_generator *g, const weft_prompt *prompts, int64_t count,
@@ -121,17 +110,13 @@ static weft_status share(weft_generator *g, const weft_prompt *prompts, int64_t 
 
 /* ---- rows ---- */
 
-static int64_t window_room(const weft_generator *g) {
-    return g->config.cache;
-}
-
 static weft_status open_rows(many_texts *m) {
     const weft_generator *g = m->g;
     WEFT_NEW_ARRAY(m->results, made_text, m->count + 1);
     WEFT_NEW_ARRAY(m->rows, text_row, g->rows);
     for (int64_t r = 0; r < g->rows; r++) m->rows[r].prompt = -1;
     for (int64_t r = 0; r < g->rows; r++) {
-        WEFT_NEW_ARRAY(m->rows[r].window, int32_t, window_room(g));
+        WEFT_NEW_ARRAY(m->rows[r].window, int32_t, g->config.cache);
         WEFT_NEW_ARRAY(m->rows[r].seen, bool, g->choices);
     }
     return WEFT_OK;
@@ -153,7 +138,7 @@ static void close_rows(many_texts *m) {
 static weft_status fill_window(many_texts *m, text_row *r, const int32_t *ids, int64_t count) {
     const weft_generator *g = m->g;
     const int64_t dropped = count > g->config.context ? count - g->config.context : 0,
-                  room = window_room(g);
+                  room = g->config.cache;
     WEFT_REQUIRE(room == g->config.context || count + r->how.tokens <= room, WEFT_E_ARG,
                  "prompt %lld has %lld tokens and its text up to %lld: the caches have room for "
                  "%lld",

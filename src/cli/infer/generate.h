@@ -6,11 +6,12 @@
 #include "weft/generate.h"
 
 typedef struct cli_generate_options {
-    const char *prompt, *prompts, *tokenizer, *plan;
+    const char *prompt, *prompts, *tokenizer, *plan, *precision;
     int64_t tokens, top_k, seed, threads, devices, rows;
     double temperature, top_p, min_p, repetition_penalty;
     cli_texts stop;
     bool json;
+    weft_dtype dtype; /* of --precision */
     weft_prompts
         *file; /* of --prompts, read before the processes meet; NULL: another rank has it */
 } cli_generate_options;
