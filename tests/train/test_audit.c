@@ -138,9 +138,10 @@ static double known_us(int row) {
     return 3 + row * 5 % 17;
 }
 
-/* Replaces the times of a record by known ones: of the row k, each call takes known_us(k), or all
- * calls of transfers take equally long. `processor`: the part of these times on a processor; 0: not
- * known; if they are, ranks wait long. A step takes one second, so that its rest is known too. */
+/* Replaces the times of a record by known ones. Each call of the row k takes known_us(k). With
+ * `equal_transfers`, all calls of transfers take equally long instead. `processor` is the part of
+ * these times that a processor was busy, 0 if the record does not say it; if it does, ranks wait
+ * long. A step takes one second. */
 static void set_times(const char *dir, bool equal_transfers, double processor) {
     enum { KEYS = 7, STEP = 0, CALLS, SECONDS, UNDER_WAY, PROCESSOR, TRANSFER, OP };
     static const char *const keys[KEYS] = {
@@ -261,10 +262,18 @@ static void assert_predicted(const weft_audit *first, const char *machine, const
     ASSERT_OK(wefti_remove_tree(in_root("second")));
 }
 
+/* The machine file that calibration writes for the run `first`, and its model. */
+static char *calibrated_of_first(wefti_machine_model **m) {
+    char *text;
+    ASSERT_OK(weft_audit_calibrate(in_root("first"), &text));
+    ASSERT_OK(wefti_model_parse("calibrated", text, (int64_t)strlen(text), m));
+    return text;
+}
+
 static void a_calibrated_machine_has_the_measured_times(void **state) {
     (void)state;
-    /* the ranks of the first job have programs of their own, those of the others do the same; those
-     * of the last one share a processor */
+    /* The ranks of the first job have different programs, and those of the other jobs have equal
+     * ones. In the last job they share a processor. */
     static const char *const jobs[][3] = {{"train.precision=f32", "parallel.overlap=false", NULL},
                                           {"train.precision=bf16", "parallel.mode=data", NULL},
                                           {"train.clip=0", "parallel.mode=data", NULL}};
@@ -276,8 +285,7 @@ static void a_calibrated_machine_has_the_measured_times(void **state) {
         set_times("first", i == 0, 0);
         weft_audit *first = audited("first");
         assert_true(first->measured_seconds == 1);
-        ASSERT_OK(weft_audit_calibrate(in_root("first"), &text));
-        ASSERT_OK(wefti_model_parse("calibrated", text, (int64_t)strlen(text), &m));
+        text = calibrated_of_first(&m);
         ASSERT_OK(wefti_run_record_open(in_root("first"), &r));
         assert_true(assert_factors(&r, m) > 20);
         assert_scaled(&r, m);
@@ -303,8 +311,7 @@ static void shared_processors_count_by_their_time(void **state) {
         train(shared_machine_file(), "first", WITH("train.clip=0", "parallel.mode=data"));
         set_times("first", true, parts[i]);
         weft_audit *first = audited("first");
-        ASSERT_OK(weft_audit_calibrate(in_root("first"), &text));
-        ASSERT_OK(wefti_model_parse("calibrated", text, (int64_t)strlen(text), &m));
+        text = calibrated_of_first(&m);
         (void)snprintf(plan, sizeof plan, "parallel.plan=%s", record_path("first", "plan.json"));
         train(put_file("calibrated.json", text, strlen(text)), "second",
               WITH("train.clip=0", "parallel.mode=data", plan));
