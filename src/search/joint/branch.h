@@ -105,11 +105,16 @@ int64_t wefti_joint_first_of(wefti_joint_branch *s, wefti_joint_order by);
 double wefti_joint_guess_of(const wefti_joint_item *x);
 
 /* coarse.c */
+/* Seconds of a step, about, for guesses: kernels and transfers on a stage, and how much longer the
+ * transfers are likely to take. */
+typedef struct wefti_joint_about {
+    double work, further;
+} wefti_joint_about;
 typedef struct wefti_joint_line_bound {
     bool legal;
     double seconds, bytes;
     double guess_bytes[4]; /* about, by optimizer level; 0: unknown */
-    double further;        /* seconds that transfers take more than the bound says, about */
+    wefti_joint_about about;
 } wefti_joint_line_bound;
 weft_status wefti_joint_find_ideal(wefti_joint_branch *s) WEFT_CHECKED;
 /* Without programs of its own. Kernels divide at best evenly. */
@@ -132,6 +137,8 @@ wefti_degrees wefti_joint_in_usual_order(const wefti_degrees *degrees);
 
 /* walk.c */
 bool wefti_joint_is_walked(const wefti_joint_item *x);
+/* What a walk costs, in short programs. */
+double wefti_joint_walk_effort(const wefti_degrees *d);
 /* Whether the walk goes far beyond the budget. */
 bool wefti_joint_is_costly(const wefti_joint_branch *s, const wefti_joint_item *x);
 int32_t wefti_joint_budget(const wefti_joint_branch *s);

@@ -5,6 +5,10 @@
 #include "schedule/schedule.h"
 #include "search/joint/branch.h"
 
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
 /* Samples of a step on the replica that has most of them: an uneven batch gives some replicas more
  * than others, in each microbatch the same ones. */
 static double busiest_samples(const wefti_joint_branch *s, const wefti_degrees *d) {
@@ -86,62 +90,250 @@ static double least_bytes(const wefti_joint_branch *s, const wefti_degrees *d, i
     double shares = 0;
     for (int32_t stage = 0; stage < d->stages; stage++)
         shares += 1.0 / (d->stages - stage < most ? d->stages - stage : most);
-    const double bytes = (kept + state / most) / shares;
-    return WEFTI_JOINT_ROUNDING * (bytes > state / d->stages ? bytes : state / d->stages);
+    /* Gradients of several microbatches add up in memory; levels 2 and 3 share them. */
+    const bool several = d->stages > 1 || d->microbatches > 1;
+    const double gradients = several && level < 2 ? line->parameters : 0;
+    return WEFTI_JOINT_ROUNDING *
+           larger((kept + state / most) / shares, (state + gradients) / d->stages);
 }
 
 /* ---- coarse bounds: from lines of one device and of two ---- */
 
-typedef struct axes_sum {
-    double fixed, each; /* seconds of a microbatch, of each sample in it */
-    double further;     /* about how much longer each sample takes on the links of the axes */
-} axes_sum;
+/* The devices of an axis, on the machine. */
+typedef struct axis {
+    int32_t stride, size;
+    double share; /* the part of a sample's values that each group of the axis has */
+} axis;
 
-/* How much longer transfers of `size` devices with a stride take than those of two neighbours,
- * about: a ring of g devices moves (g - 1) / g of the bytes twice. */
-static double further_of(const wefti_machine_model *m, int32_t stride, int32_t size) {
-    const int32_t level = wefti_model_level_of(m, 0, stride * size - 1);
+/* How much longer transfers of an axis take than those of two neighbours, about: a ring of g
+ * devices moves (g - 1) / g of the bytes twice. */
+static double longer_of(const wefti_machine_model *m, const axis *a) {
+    const int32_t level = wefti_model_level_of(m, 0, a->stride * a->size - 1);
     const int32_t block = level ? wefti_model_block(m, level - 1) : 1;
     const double slower =
         wefti_model_byte_seconds(m, level, block) / wefti_model_byte_seconds(m, 0, 1);
-    const double longer = 2.0 * (size - 1) / size * slower - 1;
-    return longer > 0 ? longer : 0;
+    const double longer = 2.0 * (a->size - 1) / a->size * slower;
+    return longer > 1 ? longer : 1;
+}
+
+/* The group of an axis from the first device on: how many blocks of each level are in one of the
+ * next level. False: they do not divide equally. */
+static bool levels_of(const wefti_machine_model *m, const axis *a,
+                      int32_t per_level[WEFTI_LEVELS_MAX]) {
+    int32_t below = a->size;
+    memset(per_level, 0, WEFTI_LEVELS_MAX * sizeof *per_level);
+    for (int32_t l = 0; l < m->level_count; l++) {
+        const int32_t size = wefti_model_block(m, l);
+        int32_t blocks = 1;
+        for (int64_t i = 1; i < a->size; i++)
+            blocks += i * a->stride / size != (i - 1) * a->stride / size;
+        if (below % blocks) return false;
+        per_level[l] = below / blocks;
+        below = blocks;
+    }
+    return true;
+}
+
+/* Seconds of an all-gather on an axis. False: not known. */
+static bool gather_seconds(const wefti_machine_model *m, const axis *a, int32_t mesh, double bytes,
+                           double *out) {
+    int32_t per_level[WEFTI_LEVELS_MAX];
+    if (!levels_of(m, a, per_level)) return false;
+    *out = wefti_collective_seconds(m, WEFTI_TRANSFER_ALL_GATHER, bytes, per_level,
+                                    (wefti_active){0, mesh});
+    return true;
+}
+
+/* Seconds at the outermost level of an all-gather of one byte. */
+static bool outermost_seconds(const wefti_machine_model *m, const axis *a, int32_t mesh,
+                              double *out) {
+    int32_t per_level[WEFTI_LEVELS_MAX], inner = 1, top = 0;
+    if (!levels_of(m, a, per_level)) return false;
+    for (int32_t l = 0; l < m->level_count; l++)
+        if (per_level[l] > 1) top = l;
+    for (int32_t l = 0; l < top; l++) {
+        inner *= per_level[l];
+        per_level[l] = 1;
+    }
+    *out = wefti_collective_seconds(m, WEFTI_TRANSFER_ALL_GATHER, 1.0 / inner, per_level,
+                                    (wefti_active){0, mesh});
+    return true;
+}
+
+/* How many times as long as on two neighbours a collective takes whose value is the same on any
+ * number of devices, at least: *latency its latencies, *bytes the rest. Twice an all-gather is an
+ * all-reduce, and its mirror a reduce-scatter. Groups of other stages and hosts lie no better than
+ * that of the first device. */
+static void factors_of(const wefti_joint_branch *s, const axis *a, int32_t mesh, double *latency,
+                       double *bytes) {
+    const wefti_machine_model *m = s->j.problem->machine, *instant = &s->j.instant;
+    const axis two = {1, 2, 1};
+    double whole, part;
+    *latency = *bytes = 1;
+    if (gather_seconds(m, a, mesh, 0, &whole) && gather_seconds(m, &two, 2, 0, &part) &&
+        whole > part && part > 0)
+        *latency = whole / part;
+    if (gather_seconds(instant, a, mesh, 1, &whole) && gather_seconds(instant, &two, 2, 1, &part) &&
+        whole > part && part > 0)
+        *bytes = whole / part;
 }
 
 /* Transfers of an axis take at least as long as those of two devices on the innermost links, since
- * more devices have no fewer bytes and latencies. `share`: the part of a sample's values that each
- * group of the axis has. */
-static weft_status add_axis(wefti_joint_branch *s, const wefti_degrees *two, double share,
-                            int32_t stride, int32_t size, axes_sum *sum) {
+ * more devices have no fewer bytes and latencies. Collectives on more devices take longer. */
+static weft_status add_axis(wefti_joint_branch *s, const wefti_degrees *d, const wefti_degrees *two,
+                            const axis *a, double samples, wefti_joint_call *calls,
+                            wefti_joint_about *about) {
+    const wefti_joint_shape *shape = &s->j.shape;
     const wefti_joint_line *line;
+    double latency, bytes;
     WEFT_TRY(wefti_joint_line_find(&s->j, two, &line));
     if (!line->legal) return WEFT_OK;
-    sum->fixed += line->wait_fixed;
-    sum->each += line->wait_each * share;
-    sum->further += line->wait_each * share * further_of(s->j.problem->machine, stride, size);
+    factors_of(s, a, s->j.devices / d->stages, &latency, &bytes);
+    const double longer = longer_of(s->j.problem->machine, a);
+    for (int32_t k = 0; k < shape->calls; k++)
+        for (int pass = 0; pass < 2; pass++) {
+            const wefti_joint_growth *g = &line->call[k][pass];
+            const double fixed = larger(g->wait_fixed, latency * g->ring_fixed);
+            const double each = larger(g->wait_each, bytes * g->ring_each);
+            const double times = k == shape->middle ? shape->copies : 1;
+            *(pass ? &calls[k].backward : &calls[k].forward) += fixed + samples * a->share * each;
+            about->work += times * (g->wait_fixed + samples * a->share * g->wait_each);
+            about->further += times * samples * a->share * g->wait_each * (longer - 1);
+        }
     return WEFT_OK;
 }
 
-static weft_status add_axes(wefti_joint_branch *s, const wefti_degrees *d, axes_sum *sum) {
+/* The product of the sizes of the axes within the axis `which`: 0 dp, 1 ep, 2 cp, 3 tp. */
+static int32_t stride_of(const wefti_degrees *d, int which) {
+    const int32_t sizes[] = {d->data, d->expert, d->context, d->tensor};
+    int32_t stride = 1;
+    for (int i = 3; i >= 0; i--) {
+        const int a = d->order[0] == d->order[1] ? i : d->order[i];
+        if (a == which) break;
+        stride *= sizes[a];
+    }
+    return stride;
+}
+
+static weft_status add_axes(wefti_joint_branch *s, const wefti_degrees *d, double samples,
+                            wefti_joint_call *calls, wefti_joint_about *about) {
     wefti_degrees two = wefti_degrees_none();
     two.recompute = d->recompute;
     if (!s->outwards) return WEFT_OK;
     if (d->tensor > 1) {
+        const axis a = {stride_of(d, 3), d->tensor, 1.0 / d->context};
         two.tensor = 2;
         two.sequence = d->sequence;
-        WEFT_TRY(add_axis(s, &two, 1.0 / d->context, 1, d->tensor, sum));
+        WEFT_TRY(add_axis(s, d, &two, &a, samples, calls, about));
         two.tensor = 1;
         two.sequence = false;
     }
     if (d->context > 1) {
+        const axis a = {stride_of(d, 2), d->context, 1.0 / d->tensor};
         two.context = 2;
-        WEFT_TRY(add_axis(s, &two, 1.0 / d->tensor, d->tensor, d->context, sum));
+        WEFT_TRY(add_axis(s, d, &two, &a, samples, calls, about));
         two.context = 1;
     }
     if (d->expert == 1) return WEFT_OK;
+    const axis a = {stride_of(d, 1), d->expert, 1.0 / d->tensor / d->context};
     two.expert = 2;
-    const int32_t inner = d->tensor * d->context;
-    return add_axis(s, &two, 1.0 / inner, inner, d->expert, sum);
+    return add_axis(s, d, &two, &a, samples, calls, about);
+}
+
+/* ---- kernels of calls ---- */
+
+/* Whether products of lines tell their sizes on each device: heads and sequences in equal parts. */
+static bool splits_evenly(const wefti_joint_branch *s, const wefti_degrees *d) {
+    const weft_model_config *c = s->j.problem->source.config;
+    return !c || (c->heads % d->tensor == 0 && c->context % d->context == 0);
+}
+
+/* Products on the devices of a candidate, of a line of one device or of its own. Products of
+ * several experts have other sizes if these are on several devices. */
+static void add_products(const wefti_joint_branch *s, const wefti_degrees *d,
+                         const wefti_joint_line *line, bool own, double samples,
+                         wefti_joint_call *calls) {
+    const wefti_device_model *device = &s->j.problem->machine->device;
+    const int32_t tensor = own ? 1 : d->tensor, context = own ? 1 : d->context;
+    const bool even = own || splits_evenly(s, d);
+    for (int64_t i = 0; i < line->product_count; i++) {
+        const wefti_joint_product *p = &line->products[i];
+        const bool known = even && (own || d->expert == 1 || p->one[0] <= 1);
+        *(p->backward ? &calls[p->call].backward : &calls[p->call].forward) +=
+            wefti_joint_product_least(device, p, samples, tensor, context, known);
+    }
+}
+
+/* Of kernels that are no products, tensor parallelism divides a part, and the rest is on all
+ * devices: two devices tell which. `two` NULL: all of it is divided. */
+static void add_kernels(const wefti_joint_branch *s, const wefti_degrees *d,
+                        const wefti_joint_line *one, const wefti_joint_line *two, double samples,
+                        wefti_joint_call *calls) {
+    for (int32_t k = 0; k < s->j.shape.calls; k++)
+        for (int pass = 0; pass < 2; pass++) {
+            const wefti_joint_growth *g = &one->call[k][pass];
+            double rest = two ? larger(0, 2 * two->call[k][pass].others - g->others) : 0;
+            if (rest > g->others) rest = g->others;
+            const double each =
+                rest + (g->others - rest) / d->tensor + g->unknown / d->tensor;
+            *(pass ? &calls[k].backward : &calls[k].forward) +=
+                g->fixed + samples / d->context * each;
+        }
+    add_products(s, d, one, false, samples, calls);
+}
+
+/* The least seconds of each call of the short model, for a microbatch of `samples` on each device;
+ * wefti_free it. NULL: nothing is known. */
+static weft_status least_calls(wefti_joint_branch *s, const wefti_degrees *d, double samples,
+                               wefti_joint_about *about, wefti_joint_call **out) {
+    wefti_degrees whole = wefti_degrees_none();
+    const wefti_joint_line *found, *two = NULL;
+    *out = NULL;
+    whole.recompute = d->recompute;
+    WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &found));
+    if (!found->legal) return WEFT_OK;
+    const wefti_joint_line one = *found; /* the table may move */
+    about->work = one.fixed + samples * one.each / d->tensor / d->context;
+    if (d->tensor > 1) {
+        whole.tensor = 2;
+        whole.sequence = d->sequence;
+        WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &two));
+    }
+    WEFT_NEW_ARRAY(*out, wefti_joint_call, s->j.shape.calls);
+    add_kernels(s, d, &one, two && two->legal ? two : NULL, samples, *out);
+    const weft_status status = add_axes(s, d, samples, *out, about);
+    if (status >= 0) return status;
+    wefti_free(*out);
+    *out = NULL;
+    return status;
+}
+
+/* The same from the candidate's own line. */
+static weft_status calls_of_line(const wefti_joint_branch *s, const wefti_degrees *d,
+                                 const wefti_joint_line *line, double samples,
+                                 wefti_joint_call **out) {
+    WEFT_NEW_ARRAY(*out, wefti_joint_call, s->j.shape.calls);
+    for (int32_t k = 0; k < s->j.shape.calls; k++)
+        for (int pass = 0; pass < 2; pass++) {
+            const wefti_joint_growth *g = &line->call[k][pass];
+            *(pass ? &(*out)[k].backward : &(*out)[k].forward) +=
+                g->fixed + samples * (g->others + g->unknown + g->wait_each);
+        }
+    add_products(s, d, line, true, samples, *out);
+    return WEFT_OK;
+}
+
+/* Microbatches in several copies are not bounded by their stages. */
+static double least_step(const wefti_joint_branch *s, const wefti_degrees *d,
+                         const wefti_joint_call *calls) {
+    const wefti_joint_shape *shape = &s->j.shape;
+    const int32_t copies = s->j.problem->settings->copies;
+    double sum = 0;
+    for (int32_t k = 0; k < shape->calls; k++)
+        sum += (calls[k].forward + calls[k].backward) * (k == shape->middle ? shape->copies : 1);
+    const double even = copies * filled(s, d) * sum * d->microbatches / d->stages;
+    const double stages = copies > 1 ? 0 : wefti_joint_least_step(&s->j, d, calls);
+    return WEFTI_JOINT_ROUNDING * larger(even, stages);
 }
 
 /* About how many bytes the first stage needs, if stages are alike. `frame`: of one block. */
@@ -215,27 +407,96 @@ static weft_status frame_of_experts(wefti_joint_branch *s, const wefti_degrees *
     return WEFT_OK;
 }
 
+/* ---- transfers between replicas that memory forces ---- */
+
+/* Devices that share states if only those of a host do, 0: the space has no such plans. See
+ * space.c. */
+static int32_t sharing_within_host(const wefti_joint_branch *s, const wefti_degrees *d) {
+    const int32_t per_host = wefti_model_per_host(s->j.problem->machine);
+    const int32_t within = per_host / (d->expert * d->context * d->tensor);
+    const bool fixed = s->j.problem->fix.value[WEFTI_JOINT_SHARD] >= 0;
+    return fixed || (within > 1 && within < d->data) ? per_host : 0;
+}
+
+/* Seconds in which the links between replicas are busy on a stage, at least. Transfers of two
+ * replicas on two neighbours tell what all replicas move: a collective's value is the same for
+ * them, split over tp. Of its levels only the outermost one counts. */
+static weft_status busy_seconds(wefti_joint_branch *s, const wefti_degrees *d, int level,
+                                double *out) {
+    const wefti_machine_model *instant = &s->j.instant;
+    const int32_t replicas = d->data * d->context, blocks = s->j.shape.copies + 2;
+    const bool equal = d->context == 1 || d->order[0] == d->order[1] || d->order[3] == 3;
+    const int32_t inner = d->context == 1 ? stride_of(d, 0) : d->tensor;
+    const axis all = {equal ? inner : 1, replicas, 1}, two = {1, 2, 1};
+    wefti_degrees pair = wefti_degrees_none();
+    const wefti_joint_state *state;
+    double part, whole, seconds = 0;
+    *out = 0;
+    if (!s->outwards || replicas == 1 || d->expert > 1 || s->j.shape.middle < 0 ||
+        s->j.problem->settings->copies > 1)
+        return WEFT_OK;
+    pair.data = 2;
+    pair.level = level;
+    pair.microbatches = d->stages > 1 || d->microbatches > 1 ? 3 : 1;
+    WEFT_TRY(wefti_joint_state_find(&s->j, &pair, &state));
+    if (!state->legal || !outermost_seconds(instant, &all, s->j.devices / d->stages, &whole) ||
+        !gather_seconds(instant, &two, 2, 1, &part) || !(part > 0))
+        return WEFT_OK;
+    const double times[3] = {1, d->microbatches > 2 ? d->microbatches - 2 : 0, 1};
+    for (int section = 0; section < 3; section++)
+        for (int l = 0; l < WEFTI_LEVELS_MAX; l++) {
+            const wefti_joint_share *x = &state->stream[section][l];
+            seconds += times[section] * (x->all + blocks * x->of_block);
+        }
+    *out = WEFTI_JOINT_ROUNDING * seconds * whole / part / d->tensor / d->stages;
+    return WEFT_OK;
+}
+
+/* The least of all levels of the optimizer that may fit. */
+static weft_status bound_of_levels(wefti_joint_branch *s, const wefti_degrees *d, double kept,
+                                   const wefti_joint_line *line, wefti_joint_line_bound *out) {
+    const int32_t fixed = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
+    const int32_t within = sharing_within_host(s, d);
+    const double state = line->whole_parameters + line->whole_optimizer;
+    double busiest = INFINITY;
+    out->bytes = INFINITY;
+    for (int level = 0; level <= 3; level++) {
+        double busy;
+        if (fixed >= 0 && fixed != level) continue;
+        const double bytes = least_bytes(s, d, level, kept, line);
+        if (bytes < out->bytes) out->bytes = bytes;
+        if (bytes > (double)s->j.limit) continue;
+        WEFT_TRY(busy_seconds(s, d, level, &busy));
+        const bool may_share = level > 0 && within;
+        if (may_share && (level < 3 || state / within / d->stages <= (double)s->j.limit)) busy = 0;
+        if (busy < busiest) busiest = busy;
+    }
+    if (isfinite(busiest)) out->seconds = larger(out->seconds, busiest);
+    return WEFT_OK;
+}
+
 /* Without programs of its own. Kernels divide at best evenly. */
 weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees *d,
                                      wefti_joint_line_bound *out) {
     wefti_degrees whole = wefti_degrees_none();
     const wefti_joint_line *line;
-    const int32_t level = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
     *out = (wefti_joint_line_bound){.legal = true, .seconds = products_bound(s, d)};
+    out->about.work = out->seconds;
     whole.recompute = d->recompute;
     if (!s->j.scalable) return WEFT_OK;
     WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &line));
     if (!line->legal) return WEFT_OK;
-    const double parts = (double)d->tensor * d->context;
-    const double samples = busiest_samples(s, d);
-    axes_sum sum = {.fixed = line->fixed, .each = line->each / parts};
     const wefti_joint_line base = *line;
-    WEFT_TRY(add_axes(s, d, &sum));
-    const double seconds = WEFTI_JOINT_ROUNDING * filled(s, d) *
-                           (d->microbatches * sum.fixed + samples * sum.each) / d->stages;
-    out->further = samples * sum.further / d->stages;
-    if (seconds > out->seconds) out->seconds = seconds;
-    const double micro = samples / d->microbatches / s->j.problem->settings->copies;
+    const int32_t copies = s->j.problem->settings->copies;
+    const double parts = (double)d->tensor * d->context, samples = busiest_samples(s, d);
+    wefti_joint_call *calls;
+    WEFT_TRY(least_calls(s, d, samples / d->microbatches / copies, &out->about, &calls));
+    const double passes = (double)d->microbatches * copies / d->stages;
+    out->about.work = larger(out->seconds, filled(s, d) * passes * out->about.work);
+    out->about.further *= passes;
+    if (calls) out->seconds = larger(out->seconds, least_step(s, d, calls));
+    wefti_free(calls);
+    const double micro = samples / d->microbatches / copies;
     const wefti_joint_line divided = {.parameters = base.whole_parameters / d->tensor / d->expert,
                                       .optimizer = base.whole_optimizer / d->tensor / d->expert,
                                       .whole_parameters = base.whole_parameters,
@@ -244,7 +505,7 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
     WEFT_TRY(kept_of_tensor(s, d, &of_sample));
     if (d->expert > 1) WEFT_TRY(frame_of_experts(s, d, micro, &frame));
     const double kept = micro >= 1 ? 0.98 * of_sample * micro / d->context : 0;
-    if (micro >= 1) out->bytes = least_bytes(s, d, level < 0 ? 3 : level, kept, &divided);
+    if (micro >= 1) WEFT_TRY(bound_of_levels(s, d, kept, &divided, out));
     for (int l = 0; l < 4; l++) out->guess_bytes[l] = guess_bytes(s, d, l, kept, frame, &divided);
     s->parameters = base.whole_parameters;
     return WEFT_OK;
@@ -260,12 +521,14 @@ weft_status wefti_joint_bound_of_line(wefti_joint_branch *s, const wefti_degrees
     WEFT_TRY(wefti_joint_line_find(&s->j, d, &line));
     out->legal = line->legal;
     if (!line->legal) return WEFT_OK;
-    const double micro = samples_of(s, d), samples = micro * d->microbatches;
+    const double micro = samples_of(s, d);
     /* Little is the same for any size; its placement may differ. */
     const double kept = 0.98 * (line->kept_fixed + line->kept_each * micro);
     out->bytes = least_bytes(s, d, level < 0 ? 3 : level, kept, line);
-    out->seconds = WEFTI_JOINT_ROUNDING * filled(s, d) *
-                   (d->microbatches * line->fixed + samples * line->each) / d->stages;
+    wefti_joint_call *calls;
+    WEFT_TRY(calls_of_line(s, d, line, micro, &calls));
+    out->seconds = least_step(s, d, calls);
+    wefti_free(calls);
     for (int l = 0; l < 4; l++)
         out->guess_bytes[l] = guess_bytes(s, d, l, kept, frame_of(line, micro), line);
     return WEFT_OK;

@@ -72,7 +72,6 @@ void wefti_joint_remove_first(wefti_joint_branch *s, wefti_joint_order by) {
 weft_status wefti_joint_push_item(wefti_joint_branch *s, wefti_joint_item x) {
     WEFT_TRY(WEFT_GROW(s->items, s->numbered, s->cap));
     x.number = s->numbered++;
-    if (x.guess < x.bound) x.guess = x.bound;
     s->items[x.number] = x;
     s->count++;
     const bool guessed = s->guessing && isfinite(x.guess);

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "cost/cost.h"
 #include "plan/plan.h"
 #include "program/program.h"
 #include "search/joint/joint.h"
@@ -38,13 +39,35 @@ typedef struct wefti_joint_work {
     int64_t boundary;        /* bytes that pass from a block to the next one */
 } wefti_joint_work;
 
+/* Seconds of one pass of a call. */
+typedef struct wefti_joint_growth {
+    double fixed, each; /* of a microbatch, and of each sample in it */
+    /* Of `each`: kernels that are no products, and products whose sizes are not known. Known
+     * products are in wefti_joint_line.products. */
+    double others, unknown;
+    double wait_fixed, wait_each; /* transfers; `fixed` and `each` have them too */
+    double ring_fixed, ring_each; /* of these, collectives whose value is the same on any number of
+                                     devices: all-gathers, reduce-scatters, all-reduces */
+} wefti_joint_growth;
+/* A product of one device, by the number of samples. */
+typedef struct wefti_joint_product {
+    double one[4], more[4]; /* sizes of wefti_product_shape with one sample; of each further one */
+    double flops, memory;   /* of each sample: FLOPs; seconds of its bytes */
+    double rate, factor;    /* the best flop/s; the least correction of its seconds */
+    wefti_arithmetic arithmetic;
+    int32_t call;
+    bool backward;
+} wefti_joint_product;
+
 /* What one microbatch of s samples on each device takes at least, in all calls of the model, is
  * fixed + each x s, for every s. From programs of one and of two samples: see line.c. */
 typedef struct wefti_joint_line {
     wefti_joint_work_key key; /* of one sample, data 1 */
     bool legal;
-    double fixed, each;           /* seconds */
-    double wait_fixed, wait_each; /* of these, of transfers */
+    double fixed, each;            /* seconds */
+    wefti_joint_growth (*call)[2]; /* [shape.calls]: of the forward and of the backward pass */
+    wefti_joint_product *products;
+    int64_t product_count, product_cap;
     double kept_fixed, kept_each; /* bytes of saved blocks and of inputs that are kept */
     double frame[2]; /* working memory of the backward pass with one sample, with two */
     double parameters, optimizer;             /* bytes on a device at level 0, without stages */
@@ -118,6 +141,11 @@ weft_status wefti_joint_work_find(wefti_joint *j, const wefti_degrees *degrees,
 /* Of the split of degrees, whatever its replicas and microbatches. For axes in the usual order. */
 weft_status wefti_joint_line_find(wefti_joint *j, const wefti_degrees *degrees,
                                   const wefti_joint_line **out) WEFT_CHECKED;
+/* Seconds of a product for so many samples, at least, with one of its sizes split over `tensor`
+ * devices and one that grows with the samples over `context`. Not `even`: heads or experts are not
+ * split into equal parts, so nothing is known of its sizes. */
+double wefti_joint_product_least(const wefti_device_model *device, const wefti_joint_product *product,
+                                 double samples, int32_t tensor, int32_t context, bool even);
 /* state.c */
 weft_status wefti_joint_state_find(wefti_joint *j, const wefti_degrees *degrees,
                                    const wefti_joint_state **out) WEFT_CHECKED;
@@ -133,6 +161,8 @@ typedef struct wefti_joint_walk {
     const wefti_program *program;
     double *seconds, *instant;
     bool *replicas;
+    bool *rings; /* collectives whose value is the same on any number of devices */
+    bool only_rings; /* others take no time */
 } wefti_joint_walk;
 weft_status wefti_joint_walk_begin(const wefti_joint *j, const wefti_program *program,
                                    wefti_joint_walk *out) WEFT_CHECKED;
@@ -187,6 +217,12 @@ bool wefti_joint_divide(const wefti_joint_shape *shape, const wefti_joint_work *
 weft_status wefti_joint_bound_of(const wefti_joint *j, const wefti_degrees *degrees,
                                  const wefti_joint_work *work, const wefti_joint_state *state,
                                  wefti_joint_bound *out) WEFT_CHECKED;
+
+/* fill.c */
+/* The least step of any division into stages. `calls`: seconds of one microbatch in each call of
+ * the short model, at least. */
+double wefti_joint_least_step(const wefti_joint *j, const wefti_degrees *degrees,
+                              const wefti_joint_call *calls);
 
 /* cells.c: of a plan that has been walked. */
 weft_status wefti_joint_cells_find(wefti_joint *j, const wefti_degrees *degrees,

@@ -30,7 +30,7 @@ static bool is_large(const wefti_degrees *d) {
 /* Infinite: about no level fits, or it is large. */
 static double guess_of_split(const wefti_joint_branch *s, const wefti_degrees *d,
                              const wefti_joint_line_bound *b) {
-    const double work = b->seconds + b->further;
+    const double work = b->about.work + b->about.further;
     const double bubble = wefti_joint_guess_bubble(&s->j, d, work);
     const int32_t fixed = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
     double least = INFINITY;
@@ -87,11 +87,15 @@ static weft_status keeps_less(wefti_joint_branch *s, const wefti_degrees *degree
 static weft_status retry(wefti_joint_branch *s, const wefti_degrees *degrees, double bound,
                          double guess, double about) {
     wefti_degrees d = *degrees;
+    wefti_joint_line_bound b;
     while (!is_last_mode(s, &d)) {
         bool less;
         WEFT_TRY(keeps_less(s, &d, &less));
         d.recompute = (weft_recompute)((int)d.recompute + 1);
-        if (less) return wefti_joint_push(s, WEFTI_JOINT_RETRY, bound, guess, 0.7 * about, &d);
+        if (!less) continue;
+        WEFT_TRY(wefti_joint_coarse_bound(s, &d, &b));
+        return wefti_joint_push(s, WEFTI_JOINT_RETRY, b.seconds > bound ? b.seconds : bound, guess,
+                                0.7 * about, &d);
     }
     return WEFT_OK;
 }
@@ -107,10 +111,11 @@ static weft_status push_candidate(wefti_joint_branch *s, const wefti_degrees *d,
     const double bound = b.seconds > least ? b.seconds : least;
     s->out->candidates++;
     WEFT_TRY(wefti_joint_bytes_of_draft(s, d, work, &bytes, &about));
-    const double exposed = wefti_joint_guess_exposed(&s->j, d, s->parameters, bound, d->level);
+    /* The candidate's own bound tells its schedule from others; that of its split does not. */
+    const double exposed = wefti_joint_guess_exposed(&s->j, d, s->parameters, b.seconds, d->level);
     /* With weights' gradients apart, what has been recomputed stays. */
     const bool stays = wefti_schedule_splits(d->schedule) && d->recompute == WEFT_RECOMPUTE_FULL;
-    const double guess = stays ? INFINITY : (bound + exposed) * (d->shard ? 1.05 : 1);
+    const double guess = stays ? INFINITY : (b.seconds + exposed) * (d->shard ? 1.05 : 1);
     const bool fits = bytes <= (double)s->j.limit,
                likely = about <= WEFTI_JOINT_MARGIN * (double)s->j.limit;
     if (fits)
@@ -130,15 +135,10 @@ static weft_status push_draft(void *context, const wefti_degrees *d) {
     return push_candidate(s, d, s->split_bound);
 }
 
-/* The work of all microbatches, divided among the stages in equal parts. */
-static double even_bound(const wefti_joint_branch *s, const wefti_degrees *d,
-                         const wefti_joint_work *work) {
-    const wefti_joint_shape *shape = &s->j.shape;
-    double sum = 0;
-    for (int32_t k = 0; k < shape->calls; k++)
-        sum += (work->calls[k].forward + work->calls[k].backward) *
-               (k == shape->middle ? shape->copies : 1);
-    return WEFTI_JOINT_ROUNDING * sum * d->microbatches / d->stages;
+/* Of all schedules, from the work of the calls. */
+static double bound_of_work(const wefti_joint_branch *s, const wefti_degrees *d,
+                            const wefti_joint_work *work) {
+    return WEFTI_JOINT_ROUNDING * wefti_joint_least_step(&s->j, d, work->calls);
 }
 
 static weft_status expand(wefti_joint_branch *s, const wefti_joint_item *x) {
@@ -185,7 +185,7 @@ static weft_status bound_of_order(wefti_joint_branch *s, const wefti_degrees *d,
     memcpy(out->guess_bytes, b.guess_bytes, sizeof out->guess_bytes);
     if (!b.legal || b.bytes > (double)s->j.limit) return WEFT_OK;
     WEFT_TRY(wefti_joint_work_find(&s->j, &usual, &work));
-    const double even = work->legal ? even_bound(s, &usual, work) : 0;
+    const double even = work->legal ? bound_of_work(s, &usual, work) : 0;
     if (even > out->seconds) out->seconds = even;
     return WEFT_OK;
 }
@@ -213,7 +213,7 @@ static weft_status find_work(wefti_joint_branch *s, const wefti_joint_item *x) {
     const wefti_joint_work *work;
     WEFT_TRY(wefti_joint_work_find(&s->j, &x->degrees, &work));
     if (!work->legal) return WEFT_OK;
-    const double even = even_bound(s, &x->degrees, work);
+    const double even = bound_of_work(s, &x->degrees, work);
     return wefti_joint_push(s, WEFTI_JOINT_SPLIT, even > x->bound ? even : x->bound, x->guess,
                             x->about, &x->degrees);
 }
@@ -323,15 +323,21 @@ static weft_status walk_shared(wefti_joint_branch *s) {
     return WEFT_OK;
 }
 
-/* Raises the lower bound once no more plans are walked: what has the least bound is bounded better,
- * until that takes a walk. */
+static bool is_beyond(const wefti_joint_branch *s, const wefti_joint_item *x, double effort) {
+    return s->j.effort + wefti_joint_walk_effort(&x->degrees) > effort;
+}
+
+/* Raises the lower bound: what has the least bound is bounded better, and walked at last if the
+ * budget admits it. */
 static weft_status prove(wefti_joint_branch *s) {
     const double most = s->j.effort + wefti_joint_effort_budget(s);
     s->guessing = false;
     while (s->count && s->out->prediction && s->j.effort < most && !out_of_time(s)) {
         const int64_t first = wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND);
         if (s->items[first].bound * s->ratio >= wefti_joint_best(s)) break;
-        if (s->items[first].kind == WEFTI_JOINT_BOUNDED) break;
+        if (s->items[first].kind == WEFTI_JOINT_BOUNDED &&
+            (s->out->evaluations >= wefti_joint_budget(s) || is_beyond(s, &s->items[first], most)))
+            break;
         const wefti_joint_item x = wefti_joint_take(s, first);
         WEFT_TRY(take(s, &x));
     }
@@ -391,6 +397,7 @@ static void end(wefti_joint_branch *s) {
     wefti_free(s->corrections);
     for (int k = 0; k < WEFTI_JOINT_ORDERS; k++) wefti_free(s->heaps[k].at);
     wefti_free(s->j.works);
+    for (int64_t i = 0; i < s->j.line_count; i++) wefti_free(s->j.lines[i].products);
     wefti_free(s->j.lines);
     wefti_free(s->j.states);
     wefti_route_cache_destroy(s->j.routes);

@@ -9,7 +9,7 @@
 enum { EVALUATIONS = 16, EFFORT = 16 };
 
 /* What a walk costs, in short programs: a program for each stage, more if its devices differ. */
-static double walk_effort(const wefti_degrees *d) {
+double wefti_joint_walk_effort(const wefti_degrees *d) {
     return wefti_joint_effort(d) * d->stages * (2 + d->chunks) / 3 * (d->shard ? 4 : 1);
 }
 
@@ -31,7 +31,7 @@ double wefti_joint_effort_budget(const wefti_joint_branch *s) {
 /* Whether the walk goes far beyond the budget. */
 bool wefti_joint_is_costly(const wefti_joint_branch *s, const wefti_joint_item *x) {
     return wefti_joint_is_walked(x) && s->out->prediction &&
-           s->j.effort + walk_effort(&x->degrees) > 1.5 * wefti_joint_effort_budget(s);
+           s->j.effort + wefti_joint_walk_effort(&x->degrees) > 1.5 * wefti_joint_effort_budget(s);
 }
 
 weft_status wefti_joint_graph_of(wefti_joint_branch *s, const wefti_degrees *d, weft_graph **graph,
@@ -185,7 +185,7 @@ static weft_status walk_plan(wefti_joint_branch *s, const wefti_degrees *d,
         weft_prediction_free(x);
     }
     s->out->evaluations++;
-    s->j.effort += walk_effort(d);
+    s->j.effort += wefti_joint_walk_effort(d);
     return corrected;
 }
 
