@@ -513,7 +513,7 @@ static void notes(void **state) {
                                               "MS_DISABLE_HEARTBEAT=0", NULL};
     assert_null(wefti_launcher_note(none, 0));
     ASSERT_FACTS(wefti_launcher_note(some, 0), "MS_ENABLE_RECOVERY|checkpoint.dir");
-    ASSERT_FACTS(wefti_launcher_note(some, 1), "GROUP_INFO_FILE|whole tensors");
+    ASSERT_FACTS(wefti_launcher_note(some, 1), "GROUP_INFO_FILE|slices");
     assert_null(wefti_launcher_note(some, 2));
     assert_null(wefti_launcher_note(some, -1));
     assert_int_equal(setenv("MS_ENABLE_TFT", "1", 1), 0);
