@@ -4,8 +4,8 @@
  *                 [--tokens 64] [--prompt 512] [--piece 64] [--rounds 5] [--layers N]
  *
  * gpt2 is GPT-2 124M. llama1b has 22 layers, hidden 2048, 32 heads, 4 heads of keys, ffn 5632 and
- * 32000 tokens. --layers makes a smaller one. Weights are random. In bf16 the activations are bf16
- * and the weights stay f32 in memory.
+ * 32000 tokens. --layers makes a smaller one. Weights are random. In bf16, tables, weights of
+ * products, caches and activations are bf16.
  *
  * All parts of a round see the same load of the machine. A round
  * - reads an array as large as the weights, by the same number of threads;
@@ -161,7 +161,7 @@ static weft_session *open_square(const bench *b, weft_dtype dtype, weft_graph **
     o.threads = b->threads;
     stepper_check(weft_graph_create(&g));
     weft_value x = weft_input(g, "x", WEFT_DESC(dtype, SQUARE, SQUARE));
-    weft_value w = weft_param(g, "w", WEFT_DESC(WEFT_F32, SQUARE, SQUARE),
+    weft_value w = weft_param(g, "w", WEFT_DESC(dtype, SQUARE, SQUARE),
                               (weft_init){.kind = WEFT_INIT_NORMAL, .scale = 0.02});
     weft_output(g, "y", weft_linear(g, x, w, WEFT_NO_VALUE, false));
     stepper_check(weft_graph_status(g));
@@ -205,7 +205,8 @@ static void measure(const bench *b, const char *name, const char *precision) {
         squares[r] = square_rate(square, dtype);
     }
     /* One row of the table of tokens is read, and a piece computes one row of the head. */
-    const double table = 4.0 * (double)(s.config.vocab * s.config.hidden);
+    const double each = (double)weft_dtype_bytes(dtype);
+    const double table = each * (double)(s.config.vocab * s.config.hidden);
     const double read = (double)s.weights - (s.config.tied ? 0 : table);
     const double layers = (double)s.weights - (s.config.tied ? table : 2 * table);
     const double rate = stepper_median(reads, b->rounds), token = stepper_median(tokens, b->rounds),
@@ -216,7 +217,7 @@ static void measure(const bench *b, const char *name, const char *precision) {
            "\"prompt_s\": %.3f, \"matmul_gflops\": %.1f, \"of_matmul_rate\": %.3f}\n",
            name, precision, threads, rate / 1e9, 1 / token, read / token / rate,
            stepper_median(cpus, b->rounds), prompt, products / 1e9,
-           layers / 4 * 2 * (double)b->prompt / prompt / products);
+           layers / each * 2 * (double)b->prompt / prompt / products);
     fflush(stdout);
     free(array);
     weft_session_destroy(square);
