@@ -11,6 +11,7 @@
  * Prints one JSON object. Seconds and CPU seconds are medians of the rounds. `equal_texts` counts
  * the prompts with the same text in both ways: random weights have near ties. */
 #include "../tests/infer/saved_model.h"
+#include "base/io.h"
 #include "stepper.h"
 
 enum { MOST_PROMPTS = 1024, MOST_BYTES = 4096, MOST_ROUNDS = 64 };
