@@ -1,17 +1,18 @@
 /* Many prompts at once against one after the other.
  *
- *     bench/generate_many [--prompts 32] [--shortest 8] [--longest 128] [--tokens 64] [--threads 0]
- *                         [--rounds 3] [--layers 12] [--hidden 768] [--heads 12] [--vocab 50257]
- *                         [--checkpoint DIR]
+ *     bench/generate_many [--prompts 32] [--shortest 8] [--longest 128] [--tokens 64]
+ *                         [--threads 0] [--rounds 3] [--layers 12] [--hidden 768] [--heads 12]
+ *                         [--vocab 50257] [--checkpoint DIR]
  *
  * The model is a GPT-2 of the given size with random weights, or a checkpoint with its tokenizer.
- * Prompts are of random bytes, their lengths evenly between the shortest and the longest, in no
- * order; all texts are greedy. The two ways take turns. Prints one JSON object: seconds and CPU
- * seconds (medians), their ratios, and how many texts are equal: random weights have near ties. */
-#include "random_model.h"
-
+ * Prompts have random bytes. Their lengths lie evenly between the shortest and the longest one,
+ * and are mixed. All texts are greedy. The two ways take turns.
+ *
+ * Prints one JSON object. Seconds and CPU seconds are medians of the rounds. `equal_texts` counts
+ * the prompts with the same text in both ways: random weights have near ties. */
+#include "../tests/infer/saved_model.h"
 #include "base/io.h"
-#include "weft/generate.h"
+#include "stepper.h"
 
 enum { MOST_PROMPTS = 1024, MOST_BYTES = 4096, MOST_ROUNDS = 64 };
 
@@ -102,6 +103,18 @@ static void measure(bench *b, weft_generator *g[2]) {
            cpu_one / cpu_many, equal);
 }
 
+static void write_random_model(const weft_model_config *config, const char *run) {
+    weft_session_options o = weft_session_defaults();
+    weft_graph *graph;
+    weft_session *s;
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    stepper_check(weft_model_build(config, WEFT_USE_LOGITS, 1, 1, WEFT_F32, &graph));
+    stepper_check(weft_session_create(graph, &o, &s));
+    stepper_check(saved_model_write(s, config, run, 1, NULL));
+    weft_session_destroy(s);
+    weft_graph_destroy(graph);
+}
+
 static const char *model_at(const bench *b, char *run, size_t bytes) {
     weft_model_config c = b->model;
     if (b->checkpoint) return b->checkpoint;
@@ -110,7 +123,7 @@ static const char *model_at(const bench *b, char *run, size_t bytes) {
     (void)snprintf(run, bytes, "/tmp/weft-generate-many-XXXXXX");
     if (!mkdtemp(run)) exit(1);
     stepper_check(weft_model_complete(&c));
-    random_model_write(&c, run);
+    write_random_model(&c, run);
     return run;
 }
 

@@ -1,14 +1,19 @@
-/* Decoding against the rate at which the same threads read memory, and prompts against weft's own
- * matrix products, in one run, with random weights.
+/* Decoding against the rate of reading memory, and prompts against weft's own matrix products.
  *
  *     bench/infer [--model gpt2|llama1b|both] [--precision f32|bf16|both] [--threads 0]
  *                 [--tokens 64] [--prompt 512] [--piece 64] [--rounds 5] [--layers N]
  *
- * gpt2 is GPT-2 124M; llama1b has 22 layers, hidden 2048, 32 heads, 4 heads of keys, ffn 5632 and
- * 32000 tokens. --layers makes a smaller one. A round reads an array as large as the weights,
- * decodes tokens one by one behind the prompt, computes a prompt in pieces, and multiplies squares,
- * so that all see the same load of the machine. Prints one JSON object a line: medians, and CPU
- * seconds of a token. In bf16 the activations are bf16 and the weights f32 in memory. */
+ * gpt2 is GPT-2 124M. llama1b has 22 layers, hidden 2048, 32 heads, 4 heads of keys, ffn 5632 and
+ * 32000 tokens. --layers makes a smaller one. Weights are random. In bf16, tables, weights of
+ * products, caches and activations are bf16.
+ *
+ * All parts of a round see the same load of the machine. A round
+ * - reads an array as large as the weights, by the same number of threads;
+ * - decodes tokens one by one behind the prompt;
+ * - computes a prompt in pieces, each with the logits of its last token;
+ * - multiplies square matrices.
+ *
+ * Prints one JSON object for each model and precision. Its figures are medians of the rounds. */
 #include <pthread.h>
 
 #include "stepper.h"
@@ -94,7 +99,9 @@ static subject open_subject(const bench *b, const char *name, weft_dtype dtype) 
     o.threads = b->threads;
     stepper_check(weft_model_build(&s.config, WEFT_USE_DECODE, 1, 1, dtype, &s.graph));
     stepper_check(weft_session_create(s.graph, &o, &s.session));
-    stepper_check(weft_model_build(&s.config, WEFT_USE_DECODE, 1, b->piece, dtype, &s.piece_graph));
+    weft_model_config of_piece = s.config;
+    of_piece.asked = 1; /* the logits of its last token, as text generation needs them */
+    stepper_check(weft_model_build(&of_piece, WEFT_USE_DECODE, 1, b->piece, dtype, &s.piece_graph));
     stepper_check(weft_session_add(s.session, s.piece_graph, &program));
     s.has_positions = weft_session_find(s.session, 1, "positions", &info) == WEFT_OK;
     s.ids = malloc((size_t)b->piece * 4);
@@ -114,6 +121,7 @@ static void close_subject(subject *s) {
 /* Seconds of a prompt, in pieces. */
 static double run_prompt(const bench *b, const subject *s) {
     const size_t bytes = (size_t)s->piece * 4;
+    const int32_t last = (int32_t)s->piece - 1;
     const double start = stepper_now();
     for (int64_t at = 0; at + s->piece <= b->prompt; at += s->piece) {
         for (int64_t i = 0; i < s->piece; i++) {
@@ -124,6 +132,7 @@ static double run_prompt(const bench *b, const subject *s) {
         stepper_check(weft_session_feed(s->session, 1, "position", s->positions, 4));
         if (s->has_positions)
             stepper_check(weft_session_feed(s->session, 1, "positions", s->positions, bytes));
+        stepper_check(weft_session_feed(s->session, 1, "asked", &last, 4));
         stepper_check(weft_session_forward(s->session, 1, NULL));
     }
     return stepper_now() - start;
@@ -152,7 +161,7 @@ static weft_session *open_square(const bench *b, weft_dtype dtype, weft_graph **
     o.threads = b->threads;
     stepper_check(weft_graph_create(&g));
     weft_value x = weft_input(g, "x", WEFT_DESC(dtype, SQUARE, SQUARE));
-    weft_value w = weft_param(g, "w", WEFT_DESC(WEFT_F32, SQUARE, SQUARE),
+    weft_value w = weft_param(g, "w", WEFT_DESC(dtype, SQUARE, SQUARE),
                               (weft_init){.kind = WEFT_INIT_NORMAL, .scale = 0.02});
     weft_output(g, "y", weft_linear(g, x, w, WEFT_NO_VALUE, false));
     stepper_check(weft_graph_status(g));
@@ -195,8 +204,9 @@ static void measure(const bench *b, const char *name, const char *precision) {
         prompts[r] = run_prompt(b, &s);
         squares[r] = square_rate(square, dtype);
     }
-    /* the table of tokens is read at one row, and the head's products are needed for one row */
-    const double table = 4.0 * (double)(s.config.vocab * s.config.hidden);
+    /* One row of the table of tokens is read, and a piece computes one row of the head. */
+    const double each = (double)weft_dtype_bytes(dtype);
+    const double table = each * (double)(s.config.vocab * s.config.hidden);
     const double read = (double)s.weights - (s.config.tied ? 0 : table);
     const double layers = (double)s.weights - (s.config.tied ? table : 2 * table);
     const double rate = stepper_median(reads, b->rounds), token = stepper_median(tokens, b->rounds),
@@ -207,7 +217,7 @@ static void measure(const bench *b, const char *name, const char *precision) {
            "\"prompt_s\": %.3f, \"matmul_gflops\": %.1f, \"of_matmul_rate\": %.3f}\n",
            name, precision, threads, rate / 1e9, 1 / token, read / token / rate,
            stepper_median(cpus, b->rounds), prompt, products / 1e9,
-           layers / 4 * 2 * (double)b->prompt / prompt / products);
+           layers / each * 2 * (double)b->prompt / prompt / products);
     fflush(stdout);
     free(array);
     weft_session_destroy(square);

@@ -61,8 +61,8 @@ WEFT_API weft_value weft_input(weft_graph *graph, const char *name, weft_desc de
 
 /** A trainable parameter. Its full name is the path of cells and `name`, joined by dots
  * ("h.3.attn.qkv.weight"). To tie parameters, use one value twice (or in two cells): gradients
- * sum. Parameters are f32 (or f64 in f64 graphs); operations accept them beside bf16 activations.
- */
+ * sum. Parameters are f32 (or f64 in f64 graphs); operations accept them beside bf16 activations. A
+ * graph that is not trained may have bf16 parameters. */
 WEFT_API weft_value weft_param(weft_graph *graph, const char *name, weft_desc desc, weft_init init);
 
 /** A tensor that lives between steps without training: running statistics, a key-value cache. */

@@ -68,6 +68,9 @@ typedef struct weft_model_config {
     /* DECODE: texts that the caches hold; then "position" is [batch, 2]: the text of each sample,
      * and the position. Samples may belong to one text. Needs seq 1. 0: each sample is a text. */
     int64_t cache_rows;
+    /* DECODE: tokens whose logits are computed, [1, asked, vocab]. The input "asked" i32 [asked]
+     * has their numbers among the batch * seq tokens. 0: all tokens, without the input. */
+    int64_t asked;
     /* language models: the tokens that end a text; none: those that the tokenizer names */
     int64_t end_count;
     int32_t ends[WEFT_MAX_END_TOKENS];
@@ -91,8 +94,9 @@ typedef enum weft_model_use {
 WEFT_API weft_status weft_model_complete(weft_model_config *config) WEFT_CHECKED;
 
 /** Build the graph for `batch` samples of `seq` tokens (seq 0: config->context; image models ignore
- * it). Activations have the type `dtype`; parameters are f32, or f64 if `dtype` is f64. Below,
- * "float" is f64 in f64 graphs, else f32.
+ * it). Activations have the type `dtype`; parameters are f32, or f64 if `dtype` is f64. DECODE in
+ * bf16 has tables and weights of products in bf16 as well; its logits are f32. Below, "float" is
+ * f64 in f64 graphs, else f32.
  *
  * Inputs of language models: "tokens" i32 [batch, seq] and "targets" i32 [batch, seq] (-1:
  * ignored). Inputs of classifiers: "image" float [batch, channels, height, width] and "label" i32

@@ -287,6 +287,8 @@ static weft_status train_buffers(wefti_emitter *b) {
     b->p->norms_dtype = WEFT_F32;
     for (int64_t i = 0; i < b->root->in_count; i++) {
         const wefti_value_info *v = &b->root->values[b->root->in[i]];
+        WEFT_REQUIRE(v->kind != WEFTI_VALUE_PARAM || v->desc.dtype != WEFT_BF16, WEFT_E_ARG,
+                     "the parameter '%s' is bf16: a training's parameters are f32 or f64", v->name);
         if (v->kind == WEFTI_VALUE_PARAM && v->desc.dtype == WEFT_F64) b->p->norms_dtype = WEFT_F64;
     }
     int64_t bytes = b->root->in_count * (int64_t)weft_dtype_bytes(b->p->norms_dtype);

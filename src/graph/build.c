@@ -202,8 +202,8 @@ static weft_status check_init(const char *name, weft_init init) {
 
 static weft_status new_param(weft_graph *g, const char *name, weft_desc desc, weft_init init,
                              weft_value *out) {
-    WEFT_REQUIRE(desc.dtype == WEFT_F32 || desc.dtype == WEFT_F64, WEFT_E_ARG,
-                 "the parameter '%s' is %s; parameters are f32 or f64", name,
+    WEFT_REQUIRE(desc.dtype == WEFT_F32 || desc.dtype == WEFT_F64 || desc.dtype == WEFT_BF16,
+                 WEFT_E_ARG, "the parameter '%s' is %s; parameters are f32, f64 or bf16", name,
                  weft_dtype_text(desc.dtype));
     WEFT_TRY(check_init(name, init));
     return new_named(g, WEFTI_VALUE_PARAM, name, desc, init, out);

@@ -8,11 +8,6 @@
 #include "infer/exported.h"
 #include "plan/plan.h"
 
-static weft_status agree(const weft_infer *f, weft_status status) {
-    wefti_agreement *agreement = f->model.training.ranks.agreement;
-    return agreement ? wefti_agree(agreement, status) : status;
-}
-
 static weft_status write_text(const char *folder, const char *name, const char *text,
                               uint32_t *out_sum) {
     char *path = wefti_format("%s/%s", folder, name);
@@ -102,10 +97,10 @@ static weft_status begin(const weft_infer *f, const char *partial, const char *f
 static weft_status write_all(weft_infer *f, const char *partial, const char *folder,
                              wefti_exported *facts) {
     const bool leads = !f->model.training.ranks.follows;
-    WEFT_TRY(agree(f, begin(f, partial, folder)));
-    weft_status status = agree(f, leads ? write_program(f, partial, facts) : WEFT_OK);
+    WEFT_TRY(wefti_infer_agree(f, begin(f, partial, folder)));
+    weft_status status = wefti_infer_agree(f, leads ? write_program(f, partial, facts) : WEFT_OK);
     if (status >= 0) status = write_ranks(f, partial, facts);
-    if (status >= 0) status = agree(f, finish(f, partial, folder, facts));
+    if (status >= 0) status = wefti_infer_agree(f, finish(f, partial, folder, facts));
     if (status >= 0 || !leads) return status;
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
@@ -122,7 +117,7 @@ weft_status weft_infer_export(weft_infer *f, const char *folder) {
                             .devices = weft_session_devices(t->session)};
     char *partial = wefti_format("%s.partial", folder);
     facts.ranks = wefti_calloc((size_t)facts.devices, sizeof *facts.ranks);
-    weft_status status = agree(
+    weft_status status = wefti_infer_agree(
         f, partial && facts.ranks ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for an export"));
     if (status >= 0) status = write_all(f, partial, folder, &facts);
     wefti_free(facts.ranks);

@@ -1,14 +1,10 @@
 /* The parts of an exported model that writing and reading share. */
 #include "infer/exported.h"
 
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/digest/digest.h"
-#include "base/io.h"
 #include "base/json/json.h"
+#include "base/reader.h"
 #include "base/text.h"
 #include "checkpoint/safetensors.h"
 
@@ -115,23 +111,12 @@ char *wefti_exported_rank_file(const char *folder, int rank) {
 }
 
 weft_status wefti_exported_sum(const char *path, uint32_t *out) {
-    enum { PIECE = 1 << 20 };
-    struct stat info;
-    int fd;
-    uint32_t sum = 0;
-    ssize_t got = 1;
-    WEFT_TRY(wefti_file_open(path, &fd, &info));
-    char *piece = wefti_alloc(PIECE);
-    while (piece && got > 0) {
-        got = read(fd, piece, PIECE);
-        if (got > 0) sum = wefti_crc32c(sum, piece, (size_t)got);
-    }
-    wefti_free(piece);
-    close(fd);
-    WEFT_REQUIRE(piece, WEFT_E_NOMEM, "no memory to read %s", path);
-    WEFT_REQUIRE(got == 0, WEFT_E_IO, "cannot read %s", path);
-    *out = sum;
-    return WEFT_OK;
+    wefti_reader *file;
+    WEFT_TRY(wefti_reader_open(path, &file));
+    wefti_reader_ahead(file);
+    weft_status status = wefti_reader_crc32c(file, 0, wefti_reader_bytes(file), out);
+    wefti_reader_close(file);
+    return status;
 }
 
 /* ---- tensors ---- */

@@ -157,8 +157,7 @@ static weft_status convert_all(files *f, weft_infer *infer, bool leads,
     float *out = wefti_alloc((size_t)results * sizeof *out);
     status = in && out ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a batch");
     if (status >= 0 && leads) status = write_header(f, r);
-    if (infer->model.training.ranks.agreement)
-        status = wefti_agree(infer->model.training.ranks.agreement, status);
+    status = wefti_infer_agree(infer, status);
     if (status >= 0) status = convert(f, infer, leads, in, out);
     wefti_free(in);
     wefti_free(out);

@@ -11,8 +11,6 @@
 #include "base/io.h"
 #include "interop/pretrained.h"
 
-enum { SINGLE = 0, GENERATE_PIECES = 1 }; /* numbers of the programs */
-
 /* ---- opening ---- */
 
 /* The tokenizer of the checkpoint. */
@@ -52,15 +50,26 @@ static weft_status open_tokenizer(weft_generator *g, const char *name) {
     return WEFT_OK;
 }
 
-static weft_status build_on(weft_generator *g, const weft_session_options *o) {
+weft_status wefti_generator_add(weft_generator *g, const weft_session_options *o, int64_t batch,
+                                int64_t seq) {
+    weft_graph **graph = &g->graphs[g->programs];
+    weft_model_config c = g->config;
     int program;
-    if (g->rows) return wefti_many_build(g, o);
-    WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, 1, 1, WEFT_F32, &g->graph));
-    WEFT_TRY(weft_session_create(g->graph, o, &g->session));
-    g->piece = g->config.context < GENERATE_PIECE ? g->config.context : GENERATE_PIECE;
-    if (g->piece == 1) return WEFT_OK;
-    WEFT_TRY(weft_model_build(&g->config, WEFT_USE_DECODE, 1, g->piece, WEFT_F32, &g->piece_graph));
-    return weft_session_add(g->session, g->piece_graph, &program);
+    c.asked = batch * seq < g->answers ? batch * seq : g->answers;
+    WEFT_TRY(weft_model_build(&c, WEFT_USE_DECODE, batch, seq, g->precision, graph));
+    g->sizes[g->programs++] = g->piece = batch * seq;
+    if (!g->session) return weft_session_create(*graph, o, &g->session);
+    return weft_session_add(g->session, *graph, &program);
+}
+
+/* For a single token, and for pieces of a prompt that the context has room for. */
+static weft_status build_one(weft_generator *g, const weft_session_options *o) {
+    const int64_t context = g->config.context;
+    g->answers = 1;
+    WEFT_TRY(wefti_generator_add(g, o, 1, 1));
+    if (context > 1)
+        WEFT_TRY(wefti_generator_add(g, o, 1, context < GENERATE_PIECE ? context : GENERATE_PIECE));
+    return context < GENERATE_LONG ? WEFT_OK : wefti_generator_add(g, o, 1, GENERATE_LONG);
 }
 
 static weft_status build(weft_generator *g, const weft_generator_options *options) {
@@ -75,7 +84,7 @@ static weft_status build(weft_generator *g, const weft_generator_options *option
     o.memory_bytes = options->memory_bytes;
     o.plan = plan;
     o.world = g->agreement ? g->world : NULL;
-    weft_status status = build_on(g, &o);
+    weft_status status = g->rows ? wefti_many_build(g, &o) : build_one(g, &o);
     weft_plan_destroy(plan);
     return status;
 }
@@ -151,7 +160,8 @@ static weft_status make_room(weft_generator *g) {
     WEFT_NEW_ARRAY(g->window, int32_t, g->config.context);
     WEFT_NEW_ARRAY(g->ids, int32_t, g->piece);
     WEFT_NEW_ARRAY(g->positions, int32_t, 2 * g->piece);
-    WEFT_NEW_ARRAY(g->logits, float, g->piece * g->config.vocab);
+    WEFT_NEW_ARRAY(g->asked, int32_t, g->answers);
+    WEFT_NEW_ARRAY(g->logits, float, g->answers * g->config.vocab);
     WEFT_NEW_ARRAY(g->scratch, wefti_candidate, g->choices);
     WEFT_NEW_ARRAY(g->seen, bool, g->choices);
     return WEFT_OK;
@@ -159,11 +169,15 @@ static weft_status make_room(weft_generator *g) {
 
 static weft_status open_parts(weft_generator *g, const char *checkpoint,
                               const weft_generator_options *options) {
-    int64_t given[2] = {options->context, options->rows};
+    int64_t given[3] = {options->context, options->rows, options->precision};
     WEFT_TRY(join(g, options->world));
     WEFT_TRY(find_weights(g, checkpoint));
     WEFT_TRY(wefti_generator_broadcast(g, WEFT_OK, given, sizeof given));
     g->rows = given[1];
+    g->precision = (weft_dtype)given[2];
+    WEFT_REQUIRE(g->precision == WEFT_F32 || g->precision == WEFT_BF16, WEFT_E_ARG,
+                 "text is generated in f32 or in bf16, not in %s",
+                 weft_dtype_text((weft_dtype)given[2]));
     WEFT_TRY(wefti_generator_agree(g, read_model(g, given[0], options->tokenizer)));
     if (g->rows) WEFT_TRY(fit_caches(g, options));
     weft_status status = build(g, options);
@@ -190,14 +204,13 @@ weft_status weft_generator_open(const char *checkpoint, const weft_generator_opt
 void weft_generator_close(weft_generator *g) {
     if (!g) return;
     weft_session_destroy(g->session);
-    weft_graph_destroy(g->graph);
-    weft_graph_destroy(g->piece_graph);
     for (int i = 0; i < GENERATE_PROGRAMS; i++) weft_graph_destroy(g->graphs[i]);
     weft_tokenizer_close(g->tokenizer);
     wefti_free(g->stopping);
     wefti_free(g->window);
     wefti_free(g->ids);
     wefti_free(g->positions);
+    wefti_free(g->asked);
     wefti_free(g->logits);
     wefti_free(g->scratch);
     wefti_free(g->seen);
@@ -231,49 +244,44 @@ static void append(weft_generator *g, int32_t token) {
     g->window[g->count++] = token;
 }
 
-static weft_status run_single(weft_generator *g, float **out_logits) {
-    int32_t position = (int32_t)g->cached;
-    WEFT_TRY(weft_session_feed(g->session, SINGLE, "tokens", &g->window[position], 4));
-    WEFT_TRY(weft_session_feed(g->session, SINGLE, "position", &position, 4));
-    WEFT_TRY(weft_session_forward(g->session, SINGLE, NULL));
-    g->cached++;
-    *out_logits = g->logits;
-    return weft_session_read(g->session, SINGLE, "logits", g->logits,
-                             (size_t)g->config.vocab * sizeof *g->logits);
-}
-
-/* A prompt is fed in pieces of fixed length. A piece may repeat tokens that are already cached, so
- * that it ends within the context. It may also reach past the window: later pieces overwrite those
- * cache rows before any token attends to them. */
-static weft_status run_piece(weft_generator *g, float **out_logits) {
-    int64_t first = g->cached, last = g->config.context - g->piece;
-    if (first > last) first = last;
-    for (int64_t i = 0; i < g->piece; i++) {
+/* The next tokens of the window, by one program. Its tokens may begin with some that are already
+ * cached, so that they end within the context. They may also reach past the window: later passes
+ * overwrite those cache rows before any token attends to them. */
+static weft_status run_pass(weft_generator *g, int program, float **out_logits) {
+    const int64_t size = g->sizes[program], last = g->config.context - size,
+                  first = g->cached < last ? g->cached : last;
+    const size_t bytes = (size_t)size * sizeof *g->ids;
+    for (int64_t i = 0; i < size; i++) {
         g->ids[i] = first + i < g->count ? g->window[first + i] : 0;
         g->positions[i] = (int32_t)(first + i);
     }
-    size_t bytes = (size_t)g->piece * sizeof *g->ids;
-    WEFT_TRY(weft_session_feed(g->session, GENERATE_PIECES, "tokens", g->ids, bytes));
-    WEFT_TRY(weft_session_feed(g->session, GENERATE_PIECES, "position", g->positions, 4));
+    g->cached = first + size < g->count ? first + size : g->count;
+    const int32_t asked = (int32_t)(g->cached - 1 - first);
     weft_tensor_info info;
-    if (weft_session_find(g->session, GENERATE_PIECES, "positions", &info) == WEFT_OK)
-        WEFT_TRY(weft_session_feed(g->session, GENERATE_PIECES, "positions", g->positions, bytes));
-    WEFT_TRY(weft_session_forward(g->session, GENERATE_PIECES, NULL));
-    g->cached = first + g->piece < g->count ? first + g->piece : g->count;
-    *out_logits = g->logits + (g->cached - 1 - first) * g->config.vocab;
+    WEFT_TRY(weft_session_feed(g->session, program, "tokens", g->ids, bytes));
+    WEFT_TRY(weft_session_feed(g->session, program, "position", g->positions, 4));
+    if (size > 1 && weft_session_find(g->session, program, "positions", &info) == WEFT_OK)
+        WEFT_TRY(weft_session_feed(g->session, program, "positions", g->positions, bytes));
+    WEFT_TRY(weft_session_feed(g->session, program, "asked", &asked, 4));
+    WEFT_TRY(weft_session_forward(g->session, program, NULL));
+    *out_logits = g->logits;
     if (g->cached < g->count) return WEFT_OK;
-    return weft_session_read(g->session, GENERATE_PIECES, "logits", g->logits,
-                             (size_t)(g->piece * g->config.vocab) * sizeof *g->logits);
+    return weft_session_read(g->session, program, "logits", g->logits,
+                             (size_t)g->config.vocab * sizeof *g->logits);
+}
+
+/* The largest program that `left` tokens fill, or a piece that they fill in part. */
+static int program_for(const weft_generator *g, int64_t left) {
+    enum { WORTH = 4 }; /* tokens from which on a piece is faster than single tokens */
+    int k = left < WORTH ? 0 : g->programs - 1;
+    while (k > 1 && g->sizes[k] > left) k--;
+    return k;
 }
 
 /* The logits of the last token of the window. */
 static weft_status run_window(weft_generator *g, float **out_logits) {
-    enum { WORTH = 4 }; /* tokens from which on a piece is faster than single tokens */
     while (g->cached < g->count)
-        if (g->piece_graph && g->count - g->cached >= WORTH)
-            WEFT_TRY(run_piece(g, out_logits));
-        else
-            WEFT_TRY(run_single(g, out_logits));
+        WEFT_TRY(run_pass(g, program_for(g, g->count - g->cached), out_logits));
     return WEFT_OK;
 }
 

@@ -1,8 +1,8 @@
 /* Inside a text generator, for the files of this folder.
  *
- * A generator for one text has two programs that share parameters and caches: one takes a single
- * token, the other a piece of the prompt. A generator for several texts at once has programs of
- * several sizes: each takes that many tokens, which may belong to any texts (many.c). */
+ * A generator has programs of several sizes, which share parameters and caches. A program takes
+ * that many tokens. In a generator for one text they are consecutive: a single token, or a piece of
+ * the prompt. In a generator for several texts they may belong to any texts (many.c). */
 #ifndef WEFTI_INFER_GENERATOR_H
 #define WEFTI_INFER_GENERATOR_H
 
@@ -13,38 +13,44 @@
 
 enum {
     GENERATE_PIECE = 64,   /* tokens of a piece of the prompt */
-    GENERATE_PROGRAMS = 5, /* of a generator for several texts */
+    GENERATE_LONG = 256,   /* of a piece of a long prompt: a pass reads all weights */
+    GENERATE_PROGRAMS = 5, /* at most */
     GENERATE_MOST_ROWS = 4096
 };
 
 struct weft_generator {
     char *path, *note;
     weft_model_config config;
+    weft_dtype precision; /* of weights, caches and activations */
     weft_tokenizer *tokenizer;
-    bool bytes;                      /* tokens are bytes */
-    weft_graph *graph, *piece_graph; /* piece_graph NULL: contexts of one token */
+    bool bytes; /* tokens are bytes */
     weft_session *session;
     weft_world *world;          /* borrowed; NULL: one process */
     wefti_agreement *agreement; /* the world's; NULL: one process */
     bool follows;               /* rank 0 has the prompt and shows the text */
-    int64_t piece;              /* tokens of a piece; several texts: of the largest program */
-    int64_t choices;            /* tokens that have a text: the first ones of the vocabulary */
-    int32_t *window;            /* [context] tokens that the model sees */
-    int64_t count, cached;
-    int64_t *stopping;        /* [ranks of the world] */
-    int32_t *ids, *positions; /* [piece]; positions of several texts: pairs of row and position */
-    float *logits;            /* [piece, vocab] */
-    wefti_candidate *scratch; /* [choices] */
-    bool *seen;               /* [choices] tokens of the prompt and the text */
-    /* several texts at once */
-    int64_t rows; /* texts; 0: a generator for one text */
     int programs;
     int64_t sizes[GENERATE_PROGRAMS]; /* tokens of each program, ascending */
     weft_graph *graphs[GENERATE_PROGRAMS];
+    int64_t piece;   /* tokens of the largest program */
+    int64_t choices; /* tokens that have a text: the first ones of the vocabulary */
+    int32_t *window; /* [context] tokens that the model sees */
+    int64_t count, cached;
+    int64_t *stopping;        /* [ranks of the world] */
+    int32_t *ids, *positions; /* [piece]; positions of several texts: pairs of row and position */
+    int32_t *asked;           /* [answers] tokens of a pass whose logits are computed */
+    int64_t answers;          /* most logits of a pass: 1, or one for each of several texts */
+    float *logits;            /* [answers, vocab] */
+    wefti_candidate *scratch; /* [choices] */
+    bool *seen;               /* [choices] tokens of the prompt and the text */
+    int64_t rows;             /* several texts at once: their number; 0: a generator for one text */
 };
 
 /* ---- generate.c ---- */
 
+/* Adds a program for `batch` samples of `seq` tokens: the logits of `answers` of them, or of all if
+ * these are fewer. Programs come in the order of their sizes. */
+weft_status wefti_generator_add(weft_generator *g, const weft_session_options *o, int64_t batch,
+                                int64_t seq) WEFT_CHECKED;
 /* One process agrees with itself. */
 weft_status wefti_generator_agree(const weft_generator *g, weft_status status) WEFT_CHECKED;
 weft_status wefti_generator_broadcast(const weft_generator *g, weft_status status, void *data,

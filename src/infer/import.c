@@ -114,11 +114,6 @@ static weft_status load(weft_infer *f, const char *folder, const wefti_exported 
 
 /* ---- opening ---- */
 
-static weft_status agree(const weft_infer *f, weft_status status) {
-    wefti_agreement *agreement = f->model.training.ranks.agreement;
-    return agreement ? wefti_agree(agreement, status) : status;
-}
-
 static weft_status read_parts(weft_infer *f, const char *folder, const wefti_exported *facts,
                               weft_plan **out_plan) {
     wefti_training *t = &f->model.training;
@@ -141,7 +136,7 @@ static weft_status build(weft_infer *f, const char *folder, const wefti_exported
     wefti_training *t = &f->model.training;
     weft_plan *plan = NULL;
     weft_session_options o = weft_session_defaults();
-    weft_status status = agree(f, read_parts(f, folder, facts, &plan));
+    weft_status status = wefti_infer_agree(f, read_parts(f, folder, facts, &plan));
     o.optimizer.kind = WEFT_NO_OPTIMIZER;
     o.threads = threads;
     o.bf16 = facts->bf16;
@@ -165,7 +160,7 @@ weft_status wefti_exported_open(weft_infer *f, const weft_infer_options *o) {
     WEFT_REQUIRE(strlen(o->checkpoint) < sizeof m->path, WEFT_E_ARG,
                  "the path of the folder has more than %zu bytes", sizeof m->path - 1);
     memcpy(m->path, o->checkpoint, strlen(o->checkpoint) + 1);
-    weft_status status = agree(f, read_facts(m->path, &facts));
+    weft_status status = wefti_infer_agree(f, read_facts(m->path, &facts));
     if (status >= 0) status = build(f, m->path, &facts, o->threads);
     wefti_free(facts.ranks);
     return status;

@@ -162,7 +162,7 @@ weft_status weft_infer_run(weft_infer *f, int64_t samples, int64_t length, const
     WEFT_REQUIRE(f && input && output, WEFT_E_ARG, "a pass needs a model, an input and an output");
     wefti_training *t = &f->model.training;
     weft_status status = check_call(f, samples, length, input);
-    WEFT_TRY(t->ranks.agreement ? wefti_agree(t->ranks.agreement, status) : status);
+    WEFT_TRY(wefti_infer_agree(f, status));
     const int64_t in = f->language ? 4 * length : weft_desc_bytes(&f->input),
                   out = f->language ? length * f->output.shape[1] : weft_desc_elems(&f->output);
     for (int64_t first = 0, count; first < samples; first += count) {
@@ -180,6 +180,11 @@ weft_status weft_infer_run(weft_infer *f, int64_t samples, int64_t length, const
         take_logits(f, output + first * out, count, length);
     }
     return WEFT_OK;
+}
+
+weft_status wefti_infer_agree(const weft_infer *f, weft_status status) {
+    wefti_agreement *agreement = f->model.training.ranks.agreement;
+    return agreement ? wefti_agree(agreement, status) : status;
 }
 
 weft_status wefti_infer_share(weft_infer *f, weft_status status, void *data, size_t bytes) {

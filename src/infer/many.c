@@ -17,7 +17,7 @@ typedef struct text_row {
     int64_t prompt; /* its number; -1: the row is free */
     int32_t *window;
     int64_t count, cached;
-    int64_t asked; /* the pass's sample with the last token of the window; -1: none */
+    int64_t answer; /* number of its logits among those of the pass; -1: none */
     bool *seen;
     weft_generate_options how;
     weft_generation done;
@@ -44,21 +44,17 @@ typedef struct many_texts {
 
 /* ---- opening ---- */
 
+/* Logits of a program: a text needs those of one token at most. */
+static int64_t answers_of(const weft_generator *g, int program) {
+    return g->sizes[program] < g->rows ? g->sizes[program] : g->rows;
+}
+
 weft_status wefti_many_build(weft_generator *g, const weft_session_options *o) {
     static const int64_t sizes[] = {1, 8, 32, GENERATE_PIECE};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) g->sizes[g->programs++] = sizes[i];
-    if (g->rows > GENERATE_PIECE) g->sizes[g->programs++] = g->rows;
-    g->piece = g->sizes[g->programs - 1];
-    for (int i = 0; i < g->programs; i++) {
-        int program = 0;
-        WEFT_TRY(
-            weft_model_build(&g->config, WEFT_USE_DECODE, g->sizes[i], 1, WEFT_F32, &g->graphs[i]));
-        if (i == 0)
-            WEFT_TRY(weft_session_create(g->graphs[i], o, &g->session));
-        else
-            WEFT_TRY(weft_session_add(g->session, g->graphs[i], &program));
-    }
-    return WEFT_OK;
+    g->answers = g->rows;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        WEFT_TRY(wefti_generator_add(g, o, sizes[i], 1));
+    return g->rows > GENERATE_PIECE ? wefti_generator_add(g, o, g->rows, 1) : WEFT_OK;
 }
 
 weft_status wefti_many_room(const weft_generator *g, const weft_prompt *prompts, int64_t count,
@@ -114,17 +110,13 @@ static weft_status share(weft_generator *g, const weft_prompt *prompts, int64_t 
 
 /* ---- rows ---- */
 
-static int64_t window_room(const weft_generator *g) {
-    return g->config.cache;
-}
-
 static weft_status open_rows(many_texts *m) {
     const weft_generator *g = m->g;
     WEFT_NEW_ARRAY(m->results, made_text, m->count + 1);
     WEFT_NEW_ARRAY(m->rows, text_row, g->rows);
     for (int64_t r = 0; r < g->rows; r++) m->rows[r].prompt = -1;
     for (int64_t r = 0; r < g->rows; r++) {
-        WEFT_NEW_ARRAY(m->rows[r].window, int32_t, window_room(g));
+        WEFT_NEW_ARRAY(m->rows[r].window, int32_t, g->config.cache);
         WEFT_NEW_ARRAY(m->rows[r].seen, bool, g->choices);
     }
     return WEFT_OK;
@@ -146,7 +138,7 @@ static void close_rows(many_texts *m) {
 static weft_status fill_window(many_texts *m, text_row *r, const int32_t *ids, int64_t count) {
     const weft_generator *g = m->g;
     const int64_t dropped = count > g->config.context ? count - g->config.context : 0,
-                  room = window_room(g);
+                  room = g->config.cache;
     WEFT_REQUIRE(room == g->config.context || count + r->how.tokens <= room, WEFT_E_ARG,
                  "prompt %lld has %lld tokens and its text up to %lld: the caches have room for "
                  "%lld",
@@ -239,63 +231,70 @@ static weft_status choose(many_texts *m, text_row *r, const float *logits) {
 
 /* ---- passes ---- */
 
-/* Adds the next `count` tokens of a row to a pass of `used` tokens. */
-static int64_t take(weft_generator *g, int64_t number, text_row *r, int64_t count, int64_t used) {
-    for (int64_t i = 0; i < count; i++, used++) {
-        g->ids[used] = r->window[r->cached];
-        g->positions[2 * used] = (int32_t)number;
-        g->positions[2 * used + 1] = (int32_t)r->cached++;
+/* A pass in the making. */
+typedef struct pass_size {
+    int64_t tokens, answers;
+} pass_size;
+
+/* Adds the next `count` tokens of a row. Behind the last token of its window a text goes on. */
+static void take(weft_generator *g, int64_t number, text_row *r, int64_t count, pass_size *p) {
+    for (int64_t i = 0; i < count; i++, p->tokens++) {
+        g->ids[p->tokens] = r->window[r->cached];
+        g->positions[2 * p->tokens] = (int32_t)number;
+        g->positions[2 * p->tokens + 1] = (int32_t)r->cached++;
     }
-    if (r->cached == r->count) r->asked = used - 1;
-    return used;
+    if (r->cached < r->count) return;
+    r->answer = p->answers++;
+    g->asked[r->answer] = (int32_t)(p->tokens - 1);
 }
 
-/* One token of each text that is being written, then tokens of prompts. Returns their number. */
-static int64_t gather(many_texts *m) {
+/* One token of each text that is being written, then tokens of prompts. */
+static pass_size gather(many_texts *m) {
     weft_generator *g = m->g;
-    int64_t used = 0;
+    pass_size p = {0, 0};
     for (int64_t n = 0; n < g->rows; n++) {
         text_row *r = &m->rows[n];
-        r->asked = -1;
-        if (r->prompt >= 0 && r->count - r->cached == 1) used = take(g, n, r, 1, used);
+        r->answer = -1;
+        if (r->prompt >= 0 && r->count - r->cached == 1) take(g, n, r, 1, &p);
     }
-    for (int64_t n = 0; n < g->rows && used < g->piece; n++) {
+    for (int64_t n = 0; n < g->rows && p.tokens < g->piece; n++) {
         text_row *r = &m->rows[n];
-        if (r->prompt < 0 || r->asked >= 0) continue;
-        const int64_t left = r->count - r->cached, room = g->piece - used;
-        used = take(g, n, r, left < room ? left : room, used);
+        if (r->prompt < 0 || r->answer >= 0) continue;
+        const int64_t left = r->count - r->cached, room = g->piece - p.tokens;
+        take(g, n, r, left < room ? left : room, &p);
     }
-    return used;
+    return p;
 }
 
 /* The smallest program that takes the tokens. Samples that are left over repeat the last one, whose
- * keys and values they write once more. */
-static int program_for(weft_generator *g, int64_t used) {
+ * keys and values they write once more. Logits that are left over are those of sample 0. */
+static int program_for(weft_generator *g, const pass_size *p) {
     int k = 0;
-    while (g->sizes[k] < used) k++;
-    for (int64_t i = used; i < g->sizes[k]; i++) {
-        g->ids[i] = g->ids[used - 1];
-        g->positions[2 * i] = g->positions[2 * used - 2];
-        g->positions[2 * i + 1] = g->positions[2 * used - 1];
+    while (g->sizes[k] < p->tokens) k++;
+    for (int64_t i = p->tokens; i < g->sizes[k]; i++) {
+        g->ids[i] = g->ids[p->tokens - 1];
+        g->positions[2 * i] = g->positions[2 * p->tokens - 2];
+        g->positions[2 * i + 1] = g->positions[2 * p->tokens - 1];
     }
+    for (int64_t i = p->answers; i < answers_of(g, k); i++) g->asked[i] = 0;
     return k;
 }
 
 static weft_status pass(many_texts *m) {
     weft_generator *g = m->g;
-    bool asked = false;
-    const int k = program_for(g, gather(m));
-    const size_t samples = (size_t)g->sizes[k];
+    const pass_size p = gather(m);
+    const int k = program_for(g, &p);
+    const size_t samples = (size_t)g->sizes[k], answers = (size_t)answers_of(g, k);
     WEFT_TRY(weft_session_feed(g->session, k, "tokens", g->ids, samples * 4));
     WEFT_TRY(weft_session_feed(g->session, k, "position", g->positions, samples * 8));
+    WEFT_TRY(weft_session_feed(g->session, k, "asked", g->asked, answers * 4));
     WEFT_TRY(weft_session_forward(g->session, k, NULL));
-    for (int64_t n = 0; n < g->rows; n++) asked |= m->rows[n].asked >= 0;
-    if (!asked) return WEFT_OK;
+    if (!p.answers) return WEFT_OK;
     WEFT_TRY(weft_session_read(g->session, k, "logits", g->logits,
-                               samples * (size_t)g->config.vocab * sizeof *g->logits));
+                               answers * (size_t)g->config.vocab * sizeof *g->logits));
     for (int64_t n = 0; n < g->rows; n++) {
         text_row *r = &m->rows[n];
-        if (r->asked >= 0) WEFT_TRY(choose(m, r, g->logits + r->asked * g->config.vocab));
+        if (r->answer >= 0) WEFT_TRY(choose(m, r, g->logits + r->answer * g->config.vocab));
     }
     return WEFT_OK;
 }

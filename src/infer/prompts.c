@@ -65,13 +65,7 @@ static weft_status add_line(weft_prompts *p, const char *text, int64_t bytes) {
     weft_prompt prompt = {.tokens = 0};
     WEFT_TRY(wefti_json_parse(p->arena, text, bytes, &limits, &line));
     WEFT_TRY(read_object(p->arena, line, &prompt));
-    if (p->count == p->capacity) {
-        const int64_t capacity = 2 * p->capacity + 64;
-        weft_prompt *items = wefti_realloc(p->items, (size_t)capacity * sizeof *items);
-        WEFT_REQUIRE(items, WEFT_E_NOMEM, "no memory for prompts");
-        p->items = items;
-        p->capacity = capacity;
-    }
+    WEFT_TRY(WEFT_GROW(p->items, p->count, p->capacity));
     p->items[p->count++] = prompt;
     return WEFT_OK;
 }

@@ -161,11 +161,6 @@ static weft_status convert(weft_dtype to, void *dst, const wefti_safetensors_ent
     for (int64_t i = 0; i < count; i += PIECE) {
         int64_t n = count - i < PIECE ? count - i : PIECE;
         WEFT_TRY(wefti_reader_at(e->reader, at + i * bytes, n * bytes, piece));
-        if (to == WEFT_F32 && from == WEFT_BF16) { /* the form of large models */
-            const uint16_t *half = (const uint16_t *)(const void *)piece;
-            for (int64_t k = 0; k < n; k++) ((float *)dst)[i + k] = wefti_bf16_to_f32(half[k]);
-            continue;
-        }
         wefti_convert(to, (char *)dst + (size_t)i * weft_dtype_bytes(to), from, piece, n);
     }
     return WEFT_OK;

@@ -30,12 +30,31 @@ weft_value wefti_look_up(const wefti_model_build *b, weft_value table, weft_valu
     return weft_embedding_padded(b->g, table, tokens, b->c->has_pad ? b->c->pad : -1, b->dtype);
 }
 
-weft_value wefti_param(const wefti_model_build *b, const char *name, weft_init init, int64_t d0,
-                       int64_t d1, int64_t d2, int64_t d3) {
-    int64_t shape[4] = {d0, d1, d2, d3};
+static weft_value param_of(const wefti_model_build *b, const char *name, weft_dtype dtype,
+                           weft_init init, const int64_t shape[4]) {
     int rank = 0;
     while (rank < 4 && shape[rank]) rank++;
-    return weft_param(b->g, name, weft_desc_of(b->param, rank, shape), init);
+    return weft_param(b->g, name, weft_desc_of(dtype, rank, shape), init);
+}
+
+weft_value wefti_param(const wefti_model_build *b, const char *name, weft_init init, int64_t d0,
+                       int64_t d1, int64_t d2, int64_t d3) {
+    return param_of(b, name, b->param, init, (int64_t[]){d0, d1, d2, d3});
+}
+
+weft_value wefti_weight(const wefti_model_build *b, const char *name, weft_init init, int64_t d0,
+                        int64_t d1, int64_t d2, int64_t d3) {
+    return param_of(b, name, b->weight, init, (int64_t[]){d0, d1, d2, d3});
+}
+
+weft_value wefti_dense(const wefti_model_build *b, const char *name, weft_value x, int64_t features,
+                       weft_dense_options o) {
+    return wefti_dense_of(b->g, name, x, features, b->weight, o);
+}
+
+weft_value wefti_logits(const wefti_model_build *b, weft_value x, weft_value head) {
+    if (b->use == WEFT_USE_DECODE && b->dtype != b->param) x = weft_cast(b->g, x, b->param);
+    return weft_linear(b->g, x, head, WEFT_NO_VALUE, true);
 }
 
 const char *wefti_model_join(char out[WEFTI_MODEL_NAME_BYTES], const char *name, const char *part) {
@@ -100,6 +119,17 @@ weft_value wefti_positions(const wefti_model_build *b, weft_value position) {
     if (b->c->cache_rows) return weft_slice(b->g, position, 1, 1, 2);
     if (b->seq == 1) return weft_reshape(b->g, position, 2, (int64_t[]){b->batch, 1});
     return weft_input(b->g, "positions", WEFT_DESC(WEFT_I32, b->batch, b->seq));
+}
+
+weft_value wefti_asked(const wefti_model_build *b) {
+    if (b->use != WEFT_USE_DECODE || !b->c->asked) return WEFT_NO_VALUE;
+    return weft_input(b->g, "asked", WEFT_DESC(WEFT_I32, b->c->asked));
+}
+
+weft_value wefti_take_asked(const wefti_model_build *b, weft_value x, weft_value asked) {
+    if (asked.id < 0) return x;
+    x = weft_reshape(b->g, x, 3, (int64_t[]){1, b->batch * b->seq, b->c->hidden});
+    return weft_take(b->g, x, asked, 1);
 }
 
 weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *which,

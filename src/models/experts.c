@@ -93,7 +93,7 @@ weft_value wefti_expert_dense(const wefti_model_build *b, weft_value x, const we
     char full[WEFTI_MODEL_NAME_BYTES];
     int64_t experts = b->c->experts;
     wefti_model_join(full, name, "weight");
-    weft_value w = transposed ? wefti_param(b, full, init, experts, out, in, 0)
-                              : wefti_param(b, full, init, experts, in, out, 0);
+    weft_value w = transposed ? wefti_weight(b, full, init, experts, out, in, 0)
+                              : wefti_weight(b, full, init, experts, in, out, 0);
     return weft_moe_linear(b->g, x, w, transposed, routing);
 }

@@ -11,7 +11,7 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     int64_t hidden = b->c->hidden, heads = b->c->heads, dim = hidden / heads;
     weft_cell_begin(g, "attn");
     /* [hidden, 3, hidden]: heads lie along the last dimension of each of q, k, v. */
-    weft_value w = wefti_param(b, "c_attn.weight", wefti_normal(0.02), hidden, 3, hidden, 0);
+    weft_value w = wefti_weight(b, "c_attn.weight", wefti_normal(0.02), hidden, 3, hidden, 0);
     weft_value bias = wefti_param(b, "c_attn.bias", wefti_zeros(), 3, hidden, 0, 0);
     weft_value qkv = weft_linear(g, x, w, bias, false), part[3];
     weft_split(g, qkv, 2, 3, part);
@@ -25,16 +25,16 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     weft_value v = wefti_cached(b, part[2], "v", position, heads, dim);
     weft_value y = weft_attention(g, part[0], k, v, o);
     y = weft_reshape(g, y, 3, (int64_t[]){b->batch, b->seq, hidden});
-    y = weft_dense(g, "c_proj", y, hidden, (weft_dense_options){.deviation = deviation});
+    y = wefti_dense(b, "c_proj", y, hidden, (weft_dense_options){.deviation = deviation});
     return weft_cell_end(g, wefti_drop(b, y));
 }
 
 static weft_value feed_forward(const wefti_model_build *b, weft_value x, double deviation) {
     weft_graph *g = b->g;
     weft_cell_begin(g, "mlp");
-    x = weft_dense(g, "c_fc", x, b->c->ffn, (weft_dense_options){.deviation = 0.02});
+    x = wefti_dense(b, "c_fc", x, b->c->ffn, (weft_dense_options){.deviation = 0.02});
     x = weft_gelu(g, x);
-    x = weft_dense(g, "c_proj", x, b->c->hidden, (weft_dense_options){.deviation = deviation});
+    x = wefti_dense(b, "c_proj", x, b->c->hidden, (weft_dense_options){.deviation = deviation});
     return weft_cell_end(g, wefti_drop(b, x));
 }
 
@@ -87,9 +87,9 @@ void wefti_build_gpt2(const wefti_model_build *b) {
     weft_graph *g = b->g;
     const weft_model_config *c = b->c;
     weft_value tokens = wefti_tokens(b), targets = wefti_targets(b),
-               position = wefti_model_position(b);
-    weft_value wte = wefti_param(b, "wte.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0);
-    weft_value wpe = wefti_param(b, "wpe.weight", wefti_normal(0.02), c->context, c->hidden, 0, 0);
+               position = wefti_model_position(b), asked = wefti_asked(b);
+    weft_value wte = wefti_weight(b, "wte.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0);
+    weft_value wpe = wefti_weight(b, "wpe.weight", wefti_normal(0.02), c->context, c->hidden, 0, 0);
     weft_value at = wefti_positions(b, position);
     weft_cell_begin(g, "embed");
     weft_value x = weft_add(g, weft_embedding(g, wte, tokens, b->dtype), positions(b, wpe, at));
@@ -99,10 +99,11 @@ void wefti_build_gpt2(const wefti_model_build *b) {
     weft_value shift = wefti_param(b, "ln_f.bias", wefti_zeros(), c->hidden, 0, 0, 0);
     weft_value scale = wefti_param(b, "ln_f.weight", wefti_ones(), c->hidden, 0, 0, 0);
     weft_value head =
-        c->untied ? wefti_param(b, "lm_head.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0)
+        c->untied ? wefti_weight(b, "lm_head.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0)
                   : wte;
     weft_cell_begin(g, "head");
+    x = wefti_take_asked(b, x, asked);
     x = weft_layer_norm(g, x, scale, shift, c->norm_eps);
-    weft_value logits = weft_linear(g, x, head, WEFT_NO_VALUE, true);
-    wefti_model_end(b, logits, targets, WEFT_NO_VALUE, wefti_balance_loss(b, balance));
+    wefti_model_end(b, wefti_logits(b, x, head), targets, WEFT_NO_VALUE,
+                    wefti_balance_loss(b, balance));
 }

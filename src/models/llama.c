@@ -18,7 +18,7 @@ static weft_value norm(const wefti_model_build *b, weft_value x, const char *nam
 static weft_value dense(const wefti_model_build *b, weft_value x, const char *name,
                         int64_t features, double deviation, bool bias) {
     weft_dense_options o = bias ? wefti_transposed(deviation) : wefti_plain(deviation);
-    return weft_dense(b->g, name, x, features, o);
+    return wefti_dense(b, name, x, features, o);
 }
 
 /* x [batch, seq, hidden] -> [batch, seq, heads, dim] */
@@ -101,18 +101,19 @@ void wefti_build_llama(const wefti_model_build *b) {
     weft_graph *g = b->g;
     const weft_model_config *c = b->c;
     weft_value tokens = wefti_tokens(b), targets = wefti_targets(b),
-               position = wefti_model_position(b);
+               position = wefti_model_position(b), asked = wefti_asked(b);
     weft_init init = wefti_normal(0.02);
-    weft_value table = wefti_param(b, "embed_tokens.weight", init, c->vocab, c->hidden, 0, 0);
+    weft_value table = wefti_weight(b, "embed_tokens.weight", init, c->vocab, c->hidden, 0, 0);
     weft_cell_begin(g, "embed");
     weft_value balance = wefti_balance_begin(b);
     weft_value x = wefti_end_block(b, wefti_look_up(b, table, tokens), &balance);
     for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, position, layer, &balance);
     weft_value scale = wefti_param(b, "norm.weight", wefti_ones(), c->hidden, 0, 0, 0);
     weft_value head =
-        c->tied ? table : wefti_param(b, "lm_head.weight", init, c->vocab, c->hidden, 0, 0);
+        c->tied ? table : wefti_weight(b, "lm_head.weight", init, c->vocab, c->hidden, 0, 0);
     weft_cell_begin(g, "head");
+    x = wefti_take_asked(b, x, asked);
     x = weft_rms_norm(g, x, scale, c->norm_eps);
-    wefti_model_end(b, weft_linear(g, x, head, WEFT_NO_VALUE, true), targets, WEFT_NO_VALUE,
+    wefti_model_end(b, wefti_logits(b, x, head), targets, WEFT_NO_VALUE,
                     wefti_balance_loss(b, balance));
 }

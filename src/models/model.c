@@ -297,6 +297,7 @@ weft_status weft_model_complete(weft_model_config *config) {
                      (long long)c.cache, (long long)c.context);
         WEFT_REQUIRE(c.cache_rows >= 0, WEFT_E_ARG, "caches of %lld texts",
                      (long long)c.cache_rows);
+        WEFT_REQUIRE(c.asked >= 0, WEFT_E_ARG, "logits of %lld tokens", (long long)c.asked);
         WEFT_TRY(check_ends(&c));
     } else {
         WEFT_TRY(check_image(&c));
@@ -331,7 +332,9 @@ weft_status weft_model_build(const weft_model_config *config, weft_model_use use
                  "activations of %s: they must be f32, bf16 or f64", weft_dtype_text(dtype));
     weft_graph *g;
     WEFT_TRY(weft_graph_create(&g));
-    wefti_model_build b = {g, &c, use, batch, seq, dtype, dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32};
+    wefti_model_build b = {g, &c, use, batch, seq, .dtype = dtype};
+    b.param = b.weight = dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32;
+    if (use == WEFT_USE_DECODE) b.weight = dtype;
     families[c.family].build(&b);
     weft_status status = weft_graph_status(g);
     if (status < 0) {

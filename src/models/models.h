@@ -14,6 +14,9 @@ typedef struct wefti_model_build {
     int64_t batch, seq;
     weft_dtype dtype; /* of activations */
     weft_dtype param; /* of parameters: f32, or f64 in f64 graphs */
+    /* of tables and of weights of products: `param`; bf16 to DECODE in bf16, since a token costs
+     * the time to read them */
+    weft_dtype weight;
 } wefti_model_build;
 
 void wefti_build_gpt2(const wefti_model_build *b);
@@ -30,6 +33,18 @@ weft_value wefti_look_up(const wefti_model_build *b, weft_value table, weft_valu
 /* A parameter [d0, d1, ...]: sizes up to the first 0. */
 weft_value wefti_param(const wefti_model_build *b, const char *name, weft_init init, int64_t d0,
                        int64_t d1, int64_t d2, int64_t d3);
+/* A table, or a weight of a product: the same with dtype b->weight. */
+weft_value wefti_weight(const wefti_model_build *b, const char *name, weft_init init, int64_t d0,
+                        int64_t d1, int64_t d2, int64_t d3);
+/* weft_dense with a weight of this dtype (f64 for an f64 x); its bias stays f32. */
+weft_value wefti_dense_of(weft_graph *g, const char *name, weft_value x, int64_t features,
+                          weft_dtype weight_dtype, weft_dense_options o);
+/* The same with dtype b->weight. */
+weft_value wefti_dense(const wefti_model_build *b, const char *name, weft_value x, int64_t features,
+                       weft_dense_options o);
+/* Logits of x [..., hidden] with the matrix `head` [vocab, hidden]. To DECODE they are f32 (f64 for
+ * f64): one row of them is small, and tokens are chosen from it. */
+weft_value wefti_logits(const wefti_model_build *b, weft_value x, weft_value head);
 /* Normal with this standard deviation; zeros; ones. */
 weft_init wefti_normal(double deviation);
 weft_init wefti_zeros(void);
@@ -84,6 +99,10 @@ weft_value wefti_model_position(const wefti_model_build *b);
 /* DECODE: the positions of all tokens, i32 [batch, seq]. Several tokens make it an input of its
  * own. */
 weft_value wefti_positions(const wefti_model_build *b, weft_value position);
+/* DECODE with c->asked: the input "asked" i32 [asked], else no value; and x [batch, seq, hidden] at
+ * these tokens, [1, asked, hidden], or x itself. */
+weft_value wefti_asked(const wefti_model_build *b);
+weft_value wefti_take_asked(const wefti_model_build *b, weft_value x, weft_value asked);
 /* "share" f32 [] in TRAIN, else no value: the weight of a microbatch's loss. It is the microbatch's
  * number of counting targets, divided by the mean of that number over the step's microbatches. So
  * the mean of the weighted losses is the mean over all targets, for every division into

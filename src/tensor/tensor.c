@@ -259,5 +259,15 @@ void wefti_convert(weft_dtype to, void *dst, weft_dtype from, const void *src, i
         memmove(dst, src, (size_t)count * weft_dtype_bytes(to));
         return;
     }
+    if (from == WEFT_BF16 && to == WEFT_F32) { /* the pair of models' files, in vectors */
+        for (int64_t i = 0; i < count; i++)
+            ((float *)dst)[i] = wefti_bf16_to_f32(((const uint16_t *)src)[i]);
+        return;
+    }
+    if (from == WEFT_F32 && to == WEFT_BF16) {
+        for (int64_t i = 0; i < count; i++)
+            ((uint16_t *)dst)[i] = wefti_f32_to_bf16(((const float *)src)[i]);
+        return;
+    }
     for (int64_t i = 0; i < count; i++) wefti_store(to, dst, i, wefti_load(from, src, i));
 }

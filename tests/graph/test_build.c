@@ -429,7 +429,7 @@ MISTAKE(loss_twice) {
 }
 MISTAKE(half_parameter) {
     UNUSED;
-    (void)weft_param(g, "p", weft_desc_of(WEFT_BF16, 0, NULL), zeros);
+    (void)weft_param(g, "p", weft_desc_of(WEFT_F16, 0, NULL), zeros);
 }
 MISTAKE(infinite_init) {
     UNUSED;

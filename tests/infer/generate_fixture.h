@@ -4,13 +4,11 @@
 
 #include "data/data_fixture.h"
 
-#include "checkpoint/checkpoint.h"
 #include "infer/generate.h"
+#include "infer/saved_model.h"
 #include "session/session.h"
 
 /* ---- models with random weights on disk ---- */
-
-enum { MAX_TENSORS = 64 };
 
 static inline weft_model_config config_of(weft_family family, int64_t context, int64_t vocab) {
     bool rotary =
@@ -54,39 +52,7 @@ static inline weft_session *reference_of(const weft_model_config *c, weft_graph 
 
 static inline void save(weft_session *s, const weft_model_config *c, const char *run, int64_t step,
                         const char *tokenizer) {
-    static char names[MAX_TENSORS][200];
-    wefti_checkpoint_tensor tensors[MAX_TENSORS];
-    float *owned[MAX_TENSORS];
-    wefti_checkpoint_lock *lock;
-    int64_t count = 0;
-    char *config;
-    for (int t = 0; t < weft_session_tensors(s, 0); t++) {
-        weft_tensor_info info;
-        weft_desc desc;
-        ASSERT_OK(weft_session_tensor(s, 0, t, &info));
-        if (info.role != WEFT_ROLE_PARAM) continue;
-        float *data = malloc((size_t)info.bytes), *at = data;
-        ASSERT_OK(weft_session_read(s, 0, info.name, data, (size_t)info.bytes));
-        for (int64_t part = 0; at < data + weft_desc_elems(&info.desc); part++) {
-            assert_true(count < MAX_TENSORS);
-            ASSERT_OK(weft_model_file_name(c, info.name, &info.desc, part, names[count],
-                                           sizeof names[count], &desc));
-            tensors[count] = (wefti_checkpoint_tensor){
-                .name = names[count], .role = WEFTI_CHECKPOINT_MODEL, .desc = desc, .data = at};
-            at += weft_desc_elems(&desc);
-            owned[count++] = part ? NULL : data;
-        }
-    }
-    ASSERT_OK(weft_model_config_write(c, &config));
-    wefti_checkpoint_text texts[] = {{"config.json", config}, {"tokenizer.json", tokenizer}};
-    wefti_checkpoint_options o = {.texts = texts, .text_count = tokenizer ? 2 : 1};
-    wefti_checkpoint_meta meta = {.step = step};
-    char *note = NULL;
-    ASSERT_OK(wefti_checkpoint_lock_open(run, &lock));
-    ASSERT_OK(wefti_checkpoint_write(run, &meta, tensors, count, &o, &note));
-    wefti_checkpoint_lock_close(lock);
-    weft_text_free(config);
-    for (int64_t i = 0; i < count; i++) free(owned[i]);
+    ASSERT_OK(saved_model_write(s, c, run, step, tokenizer));
 }
 
 /* ---- texts ---- */

@@ -167,6 +167,103 @@ static void texts_equal_those_from_scratch(void **state) {
         }
 }
 
+/* Prompts around the borders of long pieces, and of the short ones behind them. */
+static void long_prompts_equal_those_from_scratch(void **state) {
+    (void)state;
+    enum { CONTEXT = 330, LONGEST = 400 };
+    const weft_family families[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA};
+    const int64_t lengths[] = {255, 256, 257, 260, 319, 324, 330, LONGEST};
+    char prompt[LONGEST];
+    for (int i = 0; i < LONGEST; i++) prompt[i] = (char)(i * 37 + i / 5);
+    for (int f = 0; f < 2; f++) {
+        weft_model_config c = config_of(families[f], CONTEXT, 256);
+        weft_graph *graph;
+        weft_session *s = reference_of(&c, &graph);
+        save(s, &c, in_root(weft_family_text(families[f])), 1, NULL);
+        weft_generator *g = open_with(in_root(weft_family_text(families[f])), 1);
+        for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
+            const weft_generate_options o = {.tokens = 3, .temperature = 1, .seed = n};
+            text is, want;
+            run(g, prompt, lengths[n], o, &is);
+            from_scratch(s, &c, prompt, lengths[n], &o, &want);
+            if (is.used != want.used || memcmp(is.data, want.data, (size_t)is.used) != 0)
+                fail_msg("%s, prompt of %d: the text differs", weft_family_text(families[f]),
+                         (int)lengths[n]);
+        }
+        weft_generator_close(g);
+        weft_session_destroy(s);
+        weft_graph_destroy(graph);
+    }
+}
+
+/* How far the token of a greedy text is from the likeliest one, in logits of the exact model, as a
+ * share of their standard deviation: the largest over the text. */
+static double regret(weft_session *s, const weft_model_config *c, const char *prompt,
+                     const text *is) {
+    int32_t *window = calloc((size_t)c->context, sizeof *window);
+    float *logits = malloc((size_t)(c->context * c->vocab) * sizeof *logits);
+    const int64_t begin = (int64_t)strlen(prompt);
+    double most = 0;
+    for (int64_t i = 0; i < begin; i++) window[i] = (unsigned char)prompt[i];
+    for (int64_t i = 0; i < is->used; i++) window[begin + i] = (unsigned char)is->data[i];
+    ASSERT_OK(weft_session_feed(s, 0, "tokens", window, (size_t)c->context * 4));
+    ASSERT_OK(weft_session_forward(s, 0, NULL));
+    ASSERT_OK(weft_session_read(s, 0, "logits", logits, (size_t)(c->context * c->vocab) * 4));
+    for (int64_t i = 0; i < is->used; i++) {
+        const float *row = logits + (begin + i - 1) * c->vocab;
+        double best = -INFINITY, sum = 0, squares = 0;
+        for (int64_t k = 0; k < c->vocab; k++) {
+            best = fmax(best, (double)row[k]);
+            sum += (double)row[k];
+            squares += (double)row[k] * (double)row[k];
+        }
+        const double mean = sum / (double)c->vocab,
+                     deviation = sqrt(squares / (double)c->vocab - mean * mean);
+        most = fmax(most, (best - (double)row[window[begin + i]]) / deviation);
+    }
+    free(window);
+    free(logits);
+    return most;
+}
+
+/* In bf16, each token is the likeliest one up to rounding, and weights and caches take half the
+ * memory. */
+static void bf16_halves_memory(void **state) {
+    (void)state;
+    const weft_family families[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA, WEFT_FAMILY_QWEN2};
+    const char prompt[] = "Once upon a time";
+    for (int f = 0; f < 3; f++) {
+        weft_model_config c = config_of(families[f], 80, 256);
+        c.ffn = 1024, c.layers = 8; /* more bytes than a product needs as work space */
+        weft_graph *graph;
+        weft_session *s = reference_of(&c, &graph);
+        char name[64];
+        (void)snprintf(name, sizeof name, "half-%d", f);
+        save(s, &c, in_root(name), 1, NULL);
+        int64_t peak[2];
+        text is;
+        for (int half = 0; half < 2; half++) {
+            const weft_generator_options open = {
+                .threads = 1, .tokenizer = "bytes", .precision = half ? WEFT_BF16 : WEFT_F32};
+            weft_generator *g;
+            ASSERT_OK(weft_generator_open(in_root(name), &open, &g));
+            peak[half] = weft_generator_info_of(g).peak_bytes;
+            run(g, prompt, (int64_t)strlen(prompt), (weft_generate_options){.tokens = 60}, &is);
+            assert_int_equal(is.used, 60);
+            const double off = regret(s, &c, prompt, &is), limit = half ? 0.1 : 1e-4;
+            if (!(off <= limit))
+                fail_msg("%s%s: a token is %.4f deviations below the likeliest",
+                         weft_family_text(families[f]), half ? " in bf16" : "", off);
+            weft_generator_close(g);
+        }
+        const double share = (double)peak[1] / (double)peak[0];
+        if (!(share > 0.45 && share < 0.6)) /* biases, norms and one row of logits stay f32 */
+            fail_msg("%s: %.3f of the memory", weft_family_text(families[f]), share);
+        weft_session_destroy(s);
+        weft_graph_destroy(graph);
+    }
+}
+
 /* Caches are no longer than the requested text needs, and the text is the same. */
 static void a_short_text_needs_short_caches(void **state) {
     (void)state;
@@ -429,6 +526,10 @@ static void failures_are_named(void **state) {
     open.memory_bytes = 4096;
     ASSERT_FAILS(WEFT_E_NOMEM, "model|alone", weft_generator_open(in_root("good"), &open, &g));
     open.memory_bytes = 0;
+    open.precision = WEFT_F16;
+    ASSERT_FAILS(WEFT_E_ARG, "f32 or in bf16, not in f16",
+                 weft_generator_open(in_root("good"), &open, &g));
+    open.precision = WEFT_F32;
     ASSERT_OK(weft_generator_open(in_root("good"), &open, &g));
     weft_generate_options o = {.tokens = 0};
     ASSERT_FAILS(WEFT_E_ARG, "tokens", weft_generator_run(g, "a", 1, &o, NULL));
@@ -547,6 +648,8 @@ int main(void) {
         cmocka_unit_test(frequencies_follow_the_softmax),
         cmocka_unit_test(top_k_selects_in_order),
         cmocka_unit_test(texts_equal_those_from_scratch),
+        cmocka_unit_test(long_prompts_equal_those_from_scratch),
+        cmocka_unit_test(bf16_halves_memory),
         cmocka_unit_test(a_short_text_needs_short_caches),
         cmocka_unit_test(same_seed_same_text),
         cmocka_unit_test(all_kinds_of_directories),

@@ -60,6 +60,25 @@ static void splits_that_match_nothing_are_refused(void **state) {
     }
 }
 
+/* A training moves f32 or f64 parameters; without it, bf16 ones are read. */
+static void bf16_parameters_are_not_trained(void **state) {
+    (void)state;
+    weft_graph *g;
+    weft_session *s = NULL;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value x = weft_input(g, "x", matrix(4, COLUMNS));
+    const weft_desc desc = weft_desc_of(WEFT_BF16, 2, (int64_t[]){COLUMNS, COLUMNS});
+    weft_value w = weft_param(g, "w", desc, (weft_init){WEFT_INIT_NORMAL, 0.3});
+    weft_loss(g, weft_mean(g, weft_linear(g, x, w, WEFT_NO_VALUE, false), 0, NULL, false));
+    weft_session_options o = plain_options(WEFT_SGD, 0);
+    ASSERT_FAILS(WEFT_E_ARG, "'w'", weft_session_create(g, &o, &s));
+    ASSERT_MESSAGE("bf16");
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    ASSERT_OK(weft_session_create(g, &o, &s));
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
 /* ---- misuse ---- */
 
 static void misuse_is_refused(void **state) {
@@ -196,6 +215,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_refused_reshape_shows_its_result),
         cmocka_unit_test(splits_that_match_nothing_are_refused),
+        cmocka_unit_test(bf16_parameters_are_not_trained),
         cmocka_unit_test(misuse_is_refused),
         cmocka_unit_test(a_pass_needs_its_inputs),
         cmocka_unit_test(what_is_written_in_place_counts_as_fed),

@@ -32,6 +32,8 @@ static const cli_option options[] = {
     {"devices", "N", CLI_INTEGER, GENERATE_AT(devices), 1, INT32_MAX,
      "divide the model's heads over N devices, which share the cores"},
     {"plan", "FILE", CLI_TEXT, GENERATE_AT(plan), 0, 0, "split the model by this plan"},
+    {"precision", "NAME", CLI_TEXT, GENERATE_AT(precision), 0, 0,
+     "f32, or bf16: half the memory, and about half the time of a token (f32)"},
     {"tokenizer", "FILE", CLI_TEXT, GENERATE_AT(tokenizer), 0, 0,
      "bytes, or a tokenizer.json (the checkpoint's)"},
     {"key", "FILE", CLI_TEXT, GENERATE_AT(key), 0, 0,
@@ -168,6 +170,7 @@ static int generate_one(weft_world *world, const weft_plan *plan, const char *ch
                                    .devices = (int)values->devices,
                                    .plan = plan,
                                    .world = world,
+                                   .precision = values->dtype,
                                    .context = 4 * (int64_t)prompt->used + 68 + values->tokens};
     weft_generate_options how = cli_generate_how(values);
     how.context = &o;
@@ -235,6 +238,12 @@ static int generate_on(const weft_launcher *launcher, const char *checkpoint,
     return code;
 }
 
+static bool read_precision(cli_generate_options *values) {
+    const char *name = values->precision;
+    values->dtype = name && !strcmp(name, weft_dtype_text(WEFT_BF16)) ? WEFT_BF16 : WEFT_F32;
+    return !name || !strcmp(name, weft_dtype_text(values->dtype));
+}
+
 static int run_words(const cli_verb *verb, int count, char **words, cli_generate_options *values) {
     int code, left;
     if (!cli_parse(verb, count, words, values, &left, &code)) return code;
@@ -248,6 +257,8 @@ static int run_words(const cli_verb *verb, int count, char **words, cli_generate
     if (values->prompts && values->prompt)
         return cli_usage(verb, "--prompt and --prompts are two ways to give prompts");
     if (values->rows && !values->prompts) return cli_usage(verb, "--rows belongs to --prompts");
+    if (!read_precision(values))
+        return cli_usage(verb, "--precision is f32 or bf16, not '%s'", values->precision);
     if (!values->prompt) values->prompt = "";
     buffer prompt = {0};
     weft_launcher launcher;
@@ -288,7 +299,8 @@ const cli_verb cli_generate = {
     .usage = "generate CHECKPOINT --prompt TEXT | --prompts FILE [--rows N] [--tokens N] "
              "[--temperature X] [--top-k K] "
              "[--top-p P] [--min-p P] [--repetition-penalty X] [--stop TEXT]... [--seed S] "
-             "[--threads N] [--devices N] [--plan FILE] [--tokenizer FILE] [--json]",
+             "[--threads N] [--devices N] [--plan FILE] [--precision NAME] [--tokenizer FILE] "
+             "[--json]",
     .example = "weft generate run/ --prompt 'To be, or' --tokens 100 --temperature 0.7",
     .notes =
         "CHECKPOINT is the directory of a run (its newest step is taken), one of its steps, or a\n"

@@ -6,11 +6,12 @@
 #include "weft/generate.h"
 
 typedef struct cli_generate_options {
-    const char *prompt, *prompts, *tokenizer, *plan, *key;
+    const char *prompt, *prompts, *tokenizer, *plan, *key, *precision;
     int64_t tokens, top_k, seed, threads, devices, rows;
     double temperature, top_p, min_p, repetition_penalty;
     cli_texts stop;
     bool json;
+    weft_dtype dtype; /* of --precision */
     /* Of --prompts, read before the processes meet. NULL: another rank has it. */
     weft_prompts *file;
 } cli_generate_options;

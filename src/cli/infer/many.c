@@ -45,6 +45,7 @@ static int generate(weft_world *world, const weft_plan *plan, const char *checkp
                                          .devices = (int)values->devices,
                                          .plan = plan,
                                          .world = world,
+                                         .precision = values->dtype,
                                          .rows = count && count < rows ? count : rows,
                                          .prompts = prompts,
                                          .prompt_count = count};

@@ -298,6 +298,12 @@ static const float *skinny_a(const wefti_gemm_spec *spec, const char *data, floa
     *out_stride = spec->a.row_stride;
     if (spec->a.dtype == WEFT_F32 && spec->a.column_stride == 1) return (const float *)data;
     *out_stride = spec->k;
+    if (spec->a.dtype == WEFT_BF16 && spec->a.column_stride == 1) {
+        for (int64_t i = 0; i < spec->m; i++)
+            wefti_convert(WEFT_F32, copy + i * spec->k, WEFT_BF16,
+                          wefti_gemm_element(&spec->a, data, i, 0), spec->k);
+        return copy;
+    }
     for (int64_t i = 0; i < spec->m; i++)
         for (int64_t p = 0; p < spec->k; p++) {
             const void *from = wefti_gemm_element(&spec->a, data, i, p);
