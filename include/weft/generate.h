@@ -59,9 +59,8 @@ typedef struct weft_generator_options {
      * Borrowed until the call returns. NULL: room for the model's context. */
     const weft_prompt *prompts;
     int64_t prompt_count;
-    /* WEFT_F32 (0), or WEFT_BF16: tables, weights of products, caches and activations are bf16.
-     * That is half the memory, and a token takes about half the time. Sums and logits stay f32. In
-     * a world rank 0's counts. */
+    /* WEFT_F32 (0), or WEFT_BF16: tables, weights of products, caches and activations are bf16,
+     * in half the memory. Sums and logits stay f32. In a world rank 0's counts. */
     weft_dtype precision;
 } weft_generator_options;
 

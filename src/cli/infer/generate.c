@@ -33,7 +33,7 @@ static const cli_option options[] = {
      "divide the model's heads over N devices, which share the cores"},
     {"plan", "FILE", CLI_TEXT, GENERATE_AT(plan), 0, 0, "split the model by this plan"},
     {"precision", "NAME", CLI_TEXT, GENERATE_AT(precision), 0, 0,
-     "f32, or bf16: half the memory, and about half the time of a token (f32)"},
+     "f32, or bf16: half the memory, and less time for a token (f32)"},
     {"tokenizer", "FILE", CLI_TEXT, GENERATE_AT(tokenizer), 0, 0,
      "bytes, or a tokenizer.json (the checkpoint's)"},
     {"key", "FILE", CLI_TEXT, GENERATE_AT(key), 0, 0,
