@@ -197,7 +197,7 @@ module weft_c ! what goes straight to C
         logical(c_bool) :: tied = .false., untied = .false., attention_bias = .false., mlp_bias = .false.
         integer(c_int64_t) :: experts = 0, experts_per_token = 0
         real(c_double) :: capacity_factor = 0, aux_loss = 0
-        integer(c_int64_t) :: cache = 0, cache_rows = 0, end_count = 0
+        integer(c_int64_t) :: cache = 0, cache_rows = 0, asked = 0, end_count = 0
         integer(c_int32_t) :: ends(WEFT_MAX_END_TOKENS) = 0
         logical(c_bool) :: has_begin = .false., has_pad = .false.
         integer(c_int32_t) :: begin = 0, pad = 0
