@@ -103,7 +103,10 @@ static wefti_scheduler *two(int restarts, person p[2], bool arm) {
 }
 
 static void die(person *p) {
-    (void)shutdown(p->member->caller.link.fd, SHUT_RDWR);
+    wefti_caller *c = &p->member->caller; /* whose thread may hang up */
+    pthread_mutex_lock(&c->lock);
+    (void)shutdown(c->link.fd, SHUT_RDWR);
+    pthread_mutex_unlock(&c->lock);
 }
 
 /* It calls again, with its old generation. */
