@@ -7,11 +7,10 @@
  * 32000 tokens. --layers makes a smaller one. Weights are random. In bf16, tables, weights of
  * products, caches and activations are bf16.
  *
- * All parts of a round see the same load of the machine. A round
- * - reads an array as large as the weights, by the same number of threads;
- * - decodes tokens one by one behind the prompt;
- * - computes a prompt in pieces, each with the logits of its last token;
- * - multiplies square matrices.
+ * All parts of a round see the same load of the machine. First the same number of threads read an
+ * array as large as the weights. Then tokens are decoded one by one behind the prompt. Then a
+ * prompt is computed in pieces, each with the logits of its last token. At the end square matrices
+ * are multiplied.
  *
  * Prints one JSON object for each model and precision. Its figures are medians of the rounds. */
 #include <pthread.h>

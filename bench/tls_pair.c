@@ -1,10 +1,11 @@
-/* The least time of a small message by TLS: two processes, one connection of TCP, and nothing else.
+/* The least time of a small message by TLS.
  *
  *   bench/tls_pair listen|connect ADDRESS PORT [plain]
  *
- * Both sides write 64 bytes at once and read the other's 64 bytes, as in an all-reduce of one small
- * message, and never sleep. With `plain` there is no TLS. After 100,000 exchanges each prints the
- * median microseconds of an exchange. What the data plane needs more than that is its own. */
+ * There are two processes and one TCP connection. In an exchange both sides write 64 bytes at once.
+ * Then each reads the other's, as in an all-reduce of one small message. They never sleep. With
+ * `plain` there is no TLS. After 100,000 exchanges each prints the median microseconds of one. What
+ * the data plane needs more than that is its own. */
 #include <stdio.h>
 
 #ifdef WEFT_HAVE_OPENSSL

@@ -23,8 +23,8 @@ void wefti_rank_device_destroy(wefti_rank_device *device); /* before its comm */
  * program must outlive the device. */
 weft_status wefti_rank_device_bind(wefti_rank_device *device,
                                    const wefti_program *program) WEFT_CHECKED;
-/* Copies the arena of a device whose work has ended, as far as it is used, into that of another
- * device of the same size. Its programs go on there once they are bound. */
+/* Copies the used part of an arena into that of another device of the same size. The work of the
+ * first device has ended. Its programs go on there once they are bound. */
 weft_status wefti_rank_device_take(wefti_rank_device *to, wefti_rank_device *from) WEFT_CHECKED;
 wefti_comm *wefti_rank_device_comm(wefti_rank_device *device); /* NULL: alone */
 /* the device that owns the arena */

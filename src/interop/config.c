@@ -69,10 +69,11 @@ static weft_status read_root(const wefti_json *o, weft_model_config *c) {
     WEFT_REQUIRE(family < (int)WEFT_FAMILIES, WEFT_E_NO_IMPL,
                  "model_type is \"%s\": only gpt2, llama, bert, mixtral, mistral, qwen2, vit, "
                  "weft-gpt2-moe, weft-mlp, "
-                 "weft-lenet, weft-resnet18 and weft-resnet50 are supported",
+                 "weft-lenet, weft-resnet18 and weft-resnet50 are known",
                  type);
     WEFT_REQUIRE(!wefti_config_get(o, "quantization_config"), WEFT_E_NO_IMPL,
-                 "quantization_config is given: quantized models are not supported");
+                 "quantization_config is given: weft reads models in f32, bf16 and f16; "
+                 "dequantize it first");
     c->family = (weft_family)family;
     WEFT_TRY(wefti_config_read(o, c));
     if (weft_family_is_language(c->family)) {

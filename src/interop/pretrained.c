@@ -268,8 +268,8 @@ static weft_status match_part(loading *l, int tensor, int64_t part, const char *
     weft_desc there = e->desc;
     there.dtype = desc.dtype;
     if (e->desc.rank < 0 || !wefti_dtype_is_float(e->desc.dtype))
-        WEFT_FAIL(WEFT_E_NO_IMPL, "%s: %s is %s: only F32, BF16, F16 and F64 are supported",
-                  l->directory, e->name, e->dtype);
+        WEFT_FAIL(WEFT_E_NO_IMPL, "%s: %s is %s: weft reads F32, BF16, F16 and F64", l->directory,
+                  e->name, e->dtype);
     if (!wefti_desc_equal(&there, &desc)) {
         (void)snprintf(text, sizeof text, "%s is %s, not %s", e->name,
                        wefti_desc_text(&e->desc).text, wefti_desc_text(&desc).text);

@@ -146,7 +146,7 @@ static weft_status read_servers(rank_table_reader *r, const wefti_json *root) {
         size += r->entries[at++].server.devices;
     }
     WEFT_REQUIRE(size <= WEFTI_RANKS_MAX, WEFT_E_CORRUPT,
-                 "server_list has %" PRId64 " devices; more than %d are not supported", size,
+                 "server_list has %" PRId64 " devices; a job has at most %d", size,
                  WEFTI_RANKS_MAX);
     qsort(r->entries, (size_t)count, sizeof *r->entries, compare_entries);
     for (int32_t i = 1; i < count; i++)
@@ -310,7 +310,7 @@ static weft_status read_table(rank_table_reader *r, const char *text, int64_t by
     WEFT_TRY(read_servers(r, root));
     for (int32_t s = 0; s < r->table->server_count; s++)
         WEFT_REQUIRE(r->entries[s].server.devices < DEVICES_MAX, WEFT_E_CORRUPT,
-                     "server_list[%d].device has %d devices; more than %d are not supported",
+                     "server_list[%d].device has %d devices; a server has at most %d",
                      r->entries[s].at, r->entries[s].server.devices, DEVICES_MAX - 1);
     WEFT_TRY(read_devices(r));
     WEFT_TRY(read_clusters(r, root));

@@ -24,15 +24,15 @@ static weft_status read_split(wefti_tokenizer_file *l, const json_t *split) {
          WEFTI_SPLIT_QWEN2}};
     const char *pattern = text_of(get(split, "pattern"), "Regex");
     if (strcmp(text_of(split, "behavior"), "Isolated") || flag_of(split, "invert", false))
-        return UNSUPPORTED(l, "the pre-tokenizer Split with behavior '%s'%s",
-                           text_of(split, "behavior"),
-                           flag_of(split, "invert", false) ? ", inverted," : "");
+        return UNREADABLE(l, "the pre-tokenizer Split with behavior '%s'%s",
+                          text_of(split, "behavior"),
+                          flag_of(split, "invert", false) ? ", inverted," : "");
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(pattern, known[i].pattern)) {
             l->t->split = known[i].split;
             return WEFT_OK;
         }
-    return UNSUPPORTED(
+    return UNREADABLE(
         l,
         "the pre-tokenizer Split with the pattern '%.300s' (only those of GPT-2, Llama 3 "
         "and Qwen 2)",
@@ -42,7 +42,7 @@ static weft_status read_split(wefti_tokenizer_file *l, const json_t *split) {
 static weft_status read_metaspace(wefti_tokenizer_file *l, const json_t *part) {
     weft_tokenizer *t = l->t;
     if (strcmp(text_of(part, "replacement"), WEFTI_PIECE_SPACE) || flag_of(part, "split", true))
-        return UNSUPPORTED(
+        return UNREADABLE(
             l, "the pre-tokenizer Metaspace that splits or has another replacement than U+2581");
     const char *scheme = text_of(part, "prepend_scheme");
     if (!strcmp(scheme, "always"))
@@ -50,7 +50,7 @@ static weft_status read_metaspace(wefti_tokenizer_file *l, const json_t *part) {
     else if (!strcmp(scheme, "first"))
         t->prepend = WEFTI_PREPEND_FIRST_MISSING;
     else if (strcmp(scheme, "never"))
-        return UNSUPPORTED(l, "the prepend_scheme '%s' of the pre-tokenizer Metaspace", scheme);
+        return UNREADABLE(l, "the prepend_scheme '%s' of the pre-tokenizer Metaspace", scheme);
     t->kind = WEFTI_TOKENS_PIECES;
     return WEFT_OK;
 }
@@ -59,7 +59,7 @@ static weft_status read_byte_level(wefti_tokenizer_file *l, const json_t *part, 
     weft_tokenizer *t = l->t;
     bool space = flag_of(part, "add_prefix_space", true), regex = flag_of(part, "use_regex", true);
     if (!alone && (space || regex))
-        return UNSUPPORTED(
+        return UNREADABLE(
             l, "the pre-tokenizer ByteLevel behind others with use_regex or add_prefix_space");
     t->space_first = space;
     if (alone) t->split = regex ? WEFTI_SPLIT_GPT2 : WEFTI_SPLIT_NONE;
@@ -82,13 +82,13 @@ static weft_status read_pre_tokenizer(wefti_tokenizer_file *l, const json_t *par
     }
     if (is(part, "Metaspace")) return read_metaspace(l, part);
     if (!is(part, "Sequence"))
-        return UNSUPPORTED(l, "the pre-tokenizer '%s'", text_of(part, "type"));
+        return UNREADABLE(l, "the pre-tokenizer '%s'", text_of(part, "type"));
     json_t *parts = get(part, "pretokenizers");
     json_t *first = json_array_get(parts, 0), *second = json_array_get(parts, 1);
     if (json_array_size(parts) == 1) return read_pre_tokenizer(l, first);
     if (json_array_size(parts) != 2 || !is(first, "Split") || !is(second, "ByteLevel"))
-        return UNSUPPORTED(l, "a sequence of %zu pre-tokenizers other than Split and ByteLevel",
-                           json_array_size(parts));
+        return UNREADABLE(l, "a sequence of %zu pre-tokenizers other than Split and ByteLevel",
+                          json_array_size(parts));
     WEFT_TRY(read_split(l, first));
     return read_byte_level(l, second, false);
 }
@@ -103,7 +103,7 @@ static bool is_replace(const json_t *part, const char *from, const char *to) {
 static weft_status read_normalizer(wefti_tokenizer_file *l, const json_t *part) {
     if (!part) {
         if (l->t->kind == WEFTI_TOKENS_PIECES && !get(l->root, "pre_tokenizer"))
-            return UNSUPPORTED(l, "a file with neither normalizer nor pre-tokenizer");
+            return UNREADABLE(l, "a file with neither normalizer nor pre-tokenizer");
         return WEFT_OK;
     }
     if (l->t->kind == WEFTI_TOKENS_WORD_PIECES && is(part, "BertNormalizer")) {
@@ -115,8 +115,8 @@ static weft_status read_normalizer(wefti_tokenizer_file *l, const json_t *part) 
         return WEFT_OK;
     }
     if (get(l->root, "pre_tokenizer"))
-        return UNSUPPORTED(l, "the normalizer '%s' together with a pre-tokenizer",
-                           text_of(part, "type"));
+        return UNREADABLE(l, "the normalizer '%s' together with a pre-tokenizer",
+                          text_of(part, "type"));
     json_t *parts = get(part, "normalizers");
     const json_t *prepend = NULL, *replace = part;
     if (is(part, "Sequence")) {
@@ -125,11 +125,11 @@ static weft_status read_normalizer(wefti_tokenizer_file *l, const json_t *part) 
         replace = count == 1 || count == 2 ? json_array_get(parts, count - 1) : NULL;
     }
     if (!is_replace(replace, " ", WEFTI_PIECE_SPACE))
-        return UNSUPPORTED(l, "the normalizer '%s' (only Prepend and Replace as in Llama 2)",
-                           replace ? text_of(replace, "type") : "Sequence");
+        return UNREADABLE(l, "the normalizer '%s' (only Prepend and Replace as in Llama 2)",
+                          replace ? text_of(replace, "type") : "Sequence");
     if (prepend &&
         (!is(prepend, "Prepend") || strcmp(text_of(prepend, "prepend"), WEFTI_PIECE_SPACE)))
-        return UNSUPPORTED(l, "the normalizer '%s'", text_of(prepend, "type"));
+        return UNREADABLE(l, "the normalizer '%s'", text_of(prepend, "type"));
     if (prepend) l->t->prepend = WEFTI_PREPEND_ALWAYS;
     return WEFT_OK;
 }
@@ -138,15 +138,15 @@ static weft_status read_normalizer(wefti_tokenizer_file *l, const json_t *part) 
 static weft_status read_decoder(wefti_tokenizer_file *l, const json_t *part) {
     if (l->t->kind == WEFTI_TOKENS_BYTE_LEVEL) {
         if (part && !is(part, "ByteLevel"))
-            return UNSUPPORTED(l, "the decoder '%s' with the pre-tokenizer ByteLevel",
-                               text_of(part, "type"));
+            return UNREADABLE(l, "the decoder '%s' with the pre-tokenizer ByteLevel",
+                              text_of(part, "type"));
         return WEFT_OK;
     }
     if (l->t->kind == WEFTI_TOKENS_WORD_PIECES) {
         const char *prefix = text_of(part, "prefix");
         if (part && !is(part, "WordPiece"))
-            return UNSUPPORTED(l, "the decoder '%s' with the pre-tokenizer BertPreTokenizer",
-                               text_of(part, "type"));
+            return UNREADABLE(l, "the decoder '%s' with the pre-tokenizer BertPreTokenizer",
+                              text_of(part, "type"));
         l->t->pieces.joins = part != NULL;
         l->t->pieces.cleanup = flag_of(part, "cleanup", false);
         return wefti_tokenizer_keep(l, prefix, (int64_t)strlen(prefix), &l->t->pieces.joined);
@@ -169,7 +169,7 @@ static weft_status read_decoder(wefti_tokenizer_file *l, const json_t *part) {
         l->t->strip = true;
     }
     if (!fits)
-        return UNSUPPORTED(l, "the decoder '%s' (only that of Llama 2)", text_of(part, "type"));
+        return UNREADABLE(l, "the decoder '%s' (only that of Llama 2)", text_of(part, "type"));
     return WEFT_OK;
 }
 
@@ -211,11 +211,11 @@ static weft_status read_post_processor(wefti_tokenizer_file *l, const json_t *pa
     if (!part || is(part, "ByteLevel")) return WEFT_OK; /* that one moves offsets only */
     if (is(part, "TemplateProcessing")) return read_template(l, part);
     if (!is(part, "Sequence"))
-        return UNSUPPORTED(l, "the post-processor '%s'", text_of(part, "type"));
+        return UNREADABLE(l, "the post-processor '%s'", text_of(part, "type"));
     json_t *parts = get(part, "processors");
     for (size_t i = 0; i < json_array_size(parts); i++) {
         json_t *each = json_array_get(parts, i);
-        if (is(each, "Sequence")) return UNSUPPORTED(l, "a sequence of post-processors in another");
+        if (is(each, "Sequence")) return UNREADABLE(l, "a sequence of post-processors in another");
         WEFT_TRY(read_post_processor(l, each));
     }
     return WEFT_OK;

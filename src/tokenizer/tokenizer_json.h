@@ -15,8 +15,8 @@ typedef struct wefti_tokenizer_file {
 } wefti_tokenizer_file;
 
 #define DAMAGED(l, ...) wefti_prefix(WEFT_RAISE(WEFT_E_CORRUPT, __VA_ARGS__), "%s", (l)->path)
-#define UNSUPPORTED(l, ...)                                                                        \
-    wefti_prefix(WEFT_RAISE(WEFT_E_NO_IMPL, __VA_ARGS__), "%s: not supported", (l)->path)
+#define UNREADABLE(l, ...)                                                                         \
+    wefti_prefix(WEFT_RAISE(WEFT_E_NO_IMPL, __VA_ARGS__), "%s: weft does not read", (l)->path)
 
 /* json_object_get that takes a missing key and null as the same. */
 static inline json_t *get(const json_t *object, const char *key) {

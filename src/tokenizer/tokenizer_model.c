@@ -255,29 +255,28 @@ weft_status wefti_tokenizer_read_model(wefti_tokenizer_file *l, const json_t *mo
     json_t *vocab = get(model, "vocab"), *merges = get(model, "merges");
     bool pieces = l->t->kind == WEFTI_TOKENS_WORD_PIECES;
     if (*type && strcmp(type, "BPE") && strcmp(type, "WordPiece"))
-        return UNSUPPORTED(l, "the model type %s (only BPE and WordPiece)", type);
+        return UNREADABLE(l, "the model type %s (only BPE and WordPiece)", type);
     if (!strcmp(type, "WordPiece") != pieces)
-        return UNSUPPORTED(l, "the model type %s %s the pre-tokenizer BertPreTokenizer",
-                           *type ? type : "BPE", pieces ? "with" : "without");
+        return UNREADABLE(l, "the model type %s %s the pre-tokenizer BertPreTokenizer",
+                          *type ? type : "BPE", pieces ? "with" : "without");
     if (!json_is_object(vocab)) return DAMAGED(l, "model.vocab is missing or no object");
     json_t *added = get(l->root, "added_tokens");
     if (added && !json_is_array(added)) return DAMAGED(l, "added_tokens is not a list");
     if (pieces) return read_word_pieces(l, model, vocab);
     if (!json_is_array(merges)) return DAMAGED(l, "model.merges is missing or no list");
     json_t *dropout = get(model, "dropout");
-    if (dropout && json_number_value(dropout) != 0.0) return UNSUPPORTED(l, "model.dropout");
+    if (dropout && json_number_value(dropout) != 0.0) return UNREADABLE(l, "model.dropout");
     if (*text_of(model, "continuing_subword_prefix"))
-        return UNSUPPORTED(l, "model.continuing_subword_prefix '%s'",
-                           text_of(model, "continuing_subword_prefix"));
+        return UNREADABLE(l, "model.continuing_subword_prefix '%s'",
+                          text_of(model, "continuing_subword_prefix"));
     if (*text_of(model, "end_of_word_suffix"))
-        return UNSUPPORTED(l, "model.end_of_word_suffix '%s'",
-                           text_of(model, "end_of_word_suffix"));
+        return UNREADABLE(l, "model.end_of_word_suffix '%s'", text_of(model, "end_of_word_suffix"));
     bool fallback = flag_of(model, "byte_fallback", false);
     if (l->t->kind == WEFTI_TOKENS_BYTE_LEVEL && fallback)
-        return UNSUPPORTED(l, "model.byte_fallback together with the pre-tokenizer ByteLevel");
+        return UNREADABLE(l, "model.byte_fallback together with the pre-tokenizer ByteLevel");
     if (l->t->kind == WEFTI_TOKENS_PIECES && !fallback)
-        return UNSUPPORTED(l,
-                           "a model without byte_fallback and without the pre-tokenizer ByteLevel");
+        return UNREADABLE(l,
+                          "a model without byte_fallback and without the pre-tokenizer ByteLevel");
     l->t->whole_words = flag_of(model, "ignore_merges", false);
     WEFT_TRY(make_tables(l, vocab, added));
     WEFT_TRY(read_merges(l, merges));
@@ -296,13 +295,13 @@ weft_status wefti_tokenizer_read_added(wefti_tokenizer_file *l, const json_t *li
         if (!*content) return DAMAGED(l, "added token %zu has no content", i);
         for (size_t k = 0; k < 3; k++)
             if (flag_of(entry, unsupported[k], false))
-                return UNSUPPORTED(l, "%s of the added token '%s'", unsupported[k], content);
+                return UNREADABLE(l, "%s of the added token '%s'", unsupported[k], content);
         wefti_added_token *a = &t->added[i];
         a->id = (int32_t)json_integer_value(get(entry, "id"));
         a->normalized = flag_of(entry, "normalized", false);
         if (a->normalized && get(l->root, "normalizer"))
-            return UNSUPPORTED(l, "'normalized' of the added token '%s' together with a normalizer",
-                               content);
+            return UNREADABLE(l, "'normalized' of the added token '%s' together with a normalizer",
+                              content);
         WEFT_TRY(wefti_tokenizer_keep(l, content, (int64_t)strlen(content), &a->content));
         /* it may be in the vocabulary as well, under the same number */
         json_t *same = json_object_get(get(get(l->root, "model"), "vocab"), content);

@@ -5,9 +5,9 @@
  *
  * Runs in the network namespace of the job, in which nothing else listens. The ports besides the
  * scheduler's are the ranks', which are open while ranks connect. The process whose number is in
- * HELD-PID-FILE stops itself then (late_connect.c), so that the others wait for it. It goes on when
- * half of COUNT connections were made to such ports, or a minute has passed; if EACH is not 0,
- * when as many were made to each of them but its own, or five minutes have passed. The stranger
+ * HELD-PID-FILE stops itself then (late_connect.c), so that the others wait for it. With EACH 0 it
+ * goes on when half of COUNT connections were made to such ports, or after a minute. Else it goes
+ * on when EACH were made to each of these ports but its own, or after five minutes. The stranger
  * ends after COUNT connections or on SIGTERM, and says how many there were in all, to ranks' ports,
  * and at least to each of the ports of ranks that had not stopped. A connection counts when TCP has
  * made it. Several processes call at once, since most of the time goes into waiting for what a port

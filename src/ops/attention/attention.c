@@ -10,9 +10,9 @@
  * Options:
  *
  *     causal   Query i sees keys j <= i + offset. The offset is tk - tq, or `position` if the keys
- *              are a cache: i32 [], or i32 [b], one for each sample. i32 [b, 2] has two numbers for
- *              each sample: the row of k and v that the sample attends to, and its position. Then k
- *              and v may have another batch, and there is no gradient.
+ *              are a cache. It is i32 [], or i32 [b] with one for each sample. i32 [b, 2] has the
+ *              row of k and v that each sample attends to, and then its position. There k and v may
+ *              have another batch, and there is no gradient.
  *     window   If not 0, query i sees only the last `window` of these keys: j > i + offset - window
  *              (Child et al., "Sparse Transformers", 2019; Jiang et al., "Mistral 7B", 2023,
  *              section 2).
