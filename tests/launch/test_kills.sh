@@ -6,16 +6,13 @@
 # (launch.blame has the third order: it knows of it last). The other rank's exit code is 75 each time.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
-mark=$$ rounds=${WEFT_TEST_ROUNDS:-8} seed=${WEFT_TEST_SEED:-$(date +%s)}
+mark=$$ rounds=${WEFT_TEST_ROUNDS:-8}
 TMPDIR=$work/tmp HOME=$work
 export TMPDIR HOME
 mkdir "$TMPDIR"
-echo "seed $seed"
+# shellcheck source=chance.inc
+. "$(dirname "$0")/chance.inc"
 ls /dev/shm >shm_before 2>/dev/null
-number() { # below $1
-    seed=$(((seed * 1103515245 + 12345) % 2147483648))
-    echo $((seed / 65536 % $1))
-}
 # The process of rank $1: what has the mark, is `weft train`, and that rank.
 process_of() {
     for folder in $(grep -lzs "^KILL_TEST=$mark-$round\$" /proc/[0-9]*/environ | sed 's|/environ||'); do
@@ -32,15 +29,8 @@ until_true() {
     done
     fail "$what: never: $1" err
 }
-cat >rank.sh <<'END'
-"$@" &
-train=$!
-trap "kill -TERM $train" TERM
-echo $train >train.$WEFT_RANK
-while :; do wait $train; code=$?; kill -0 $train 2>/dev/null || break; done
-echo $code >code.$WEFT_RANK
-exit $code
-END
+# shellcheck source=rank.inc
+. "$(dirname "$0")/rank.inc"
 # in_order CARRIER first|last: rank 0 sees the end of rank 1 before the scheduler looks, or after it.
 in_order() {
     what="$1, rank 0 sees the death $2"
@@ -82,12 +72,13 @@ fi
 round=0
 while [ $round -lt "$rounds" ]; do
     round=$((round + 1))
-    rank=$(number 3)
-    seed=$((seed + 1))
-    wait=$(number 1000)
-    seed=$((seed + 1))
+    draw 3
+    rank=$number
+    draw 1000
+    wait=$number
     signal=KILL
-    [ "$(number 5)" = 0 ] && signal=STOP
+    draw 5
+    [ "$number" = 0 ] && signal=STOP
     rm -rf logs
     timeout 90 "$weft" launch -n 3 --heartbeat 1 --logs logs --env KILL_TEST=$mark-$round -- \
         "$weft" train job.yaml train.steps=1000000 train.eval_every=0 parallel.mesh='{dp: 3}' train.batch=6 >out 2>err &

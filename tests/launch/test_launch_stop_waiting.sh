@@ -1,24 +1,16 @@
 #!/bin/sh
-# One request to stop ends a rank wherever it waits: for a rank that never answers, in shared memory, in messages between
-# processes and between hosts, however long it has waited before; for ranks that have not come; for a scheduler that is not
-# there; for the reader of its output. It ends a scheduler, and a launcher too. The other rank is stopped (SIGSTOP), and the limits of heartbeats and waits are far away, so nothing else could end the wait.
+# One request to stop ends a rank wherever it waits. It may wait for a rank that never answers, in shared memory, in messages
+# between processes and between hosts, however long it has waited before. It may wait for ranks that have not come, for a
+# scheduler that is not there, or for the reader of its output. The request ends a scheduler, and a launcher too. The other
+# rank is stopped (SIGSTOP). The limits of heartbeats and waits are far away, so nothing else could end the wait.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
 TMPDIR=$work/tmp HOME=$work
 export TMPDIR HOME
 mkdir "$TMPDIR"
 export WEFT_HEARTBEAT_SECONDS=600 WEFT_WAIT_SECONDS=600 WEFT_JOIN_SECONDS=600
-cat >rank.sh <<'END'
-echo $$ >pid.$WEFT_RANK
-[ -z "$TWO_HOSTS" ] || export WEFT_HOST_ID=host-$WEFT_RANK
-"$@" &
-train=$!
-trap "kill -TERM $train" TERM
-echo $train >train.$WEFT_RANK
-while :; do wait $train; code=$?; kill -0 $train 2>/dev/null || break; done
-echo $code >code.$WEFT_RANK
-exit $code
-END
+# shellcheck source=rank.inc
+. "$(dirname "$0")/rank.inc"
 # until 'COMMAND' PROCESSES...: a minute at most; then these are killed
 until_true() {
     condition=$1

@@ -4,15 +4,12 @@
 # all end with the digest of an undisturbed run. What cannot be mended ends with 75 and names the rank. The seed is printed.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
-mend=$WEFT_BUILD_DIR/weft-mend seed=${WEFT_TEST_SEED:-$(date +%s)} kills=${WEFT_TEST_ROUNDS:-6}
+mend=$WEFT_BUILD_DIR/weft-mend kills=${WEFT_TEST_ROUNDS:-6}
 TMPDIR=$work/tmp HOME=$work
 export TMPDIR HOME
 mkdir "$TMPDIR"
-echo "seed $seed"
-number() { # below $1
-    seed=$(((seed * 1103515245 + 12345) % 2147483648))
-    number=$((seed / 65536 % $1))
-}
+# shellcheck source=chance.inc
+. "$(dirname "$0")/chance.inc"
 
 # launch CODE STEPS DEATHS options of weft launch...
 launch() {
@@ -85,9 +82,9 @@ right=$(digest_of logs/rank-0.log)
 round=0
 while [ $round -lt "$kills" ]; do
     round=$((round + 1))
-    number 3
+    draw 3
     rank=$number
-    number 800
+    draw 800
     wait=$(printf '0.%03d' "$number")
     rm -rf logs
     timeout 60 "$weft" launch -n 3 --restart 1 --logs logs --env MEND_TEST=$$-$round -- "$mend" 3000 >out 2>err &

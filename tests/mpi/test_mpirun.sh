@@ -74,19 +74,11 @@ meet() { # FLAVOUR, variables
     done
 }
 # Rank 1 is stopped while all train, and then rank 0 is asked to stop: it ends, however long waits may take.
+# shellcheck source=../launch/rank.inc
+. "$(dirname "$0")/../launch/rank.inc"
 stop_waiting() { # FLAVOUR, WEFT_COMM
     rm -f long.log train.0 train.1 code.0
-    cat >child.sh <<'END_OF_SCRIPT'
-rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
-"$@" &
-train=$!
-trap "kill -TERM $train" TERM
-echo $train >train.$rank
-while :; do wait $train; code=$?; kill -0 $train 2>/dev/null || break; done
-echo $code >code.$rank
-exit $code
-END_OF_SCRIPT
-    WEFT_COMM=$2 WEFT_HEARTBEAT_SECONDS=600 WEFT_WAIT_SECONDS=600 ranks "$1" 2 sh child.sh \
+    WEFT_COMM=$2 WEFT_HEARTBEAT_SECONDS=600 WEFT_WAIT_SECONDS=600 ranks "$1" 2 sh rank.sh \
         "$weft" train job.yaml train.steps=1000000 train.log="$work/long.log" >out 2>&1 &
     job=$!
     until_true '[ "$(grep -c loss long.log 2>/dev/null)" -ge 3 ]' && kill -STOP "$(cat train.1)" &&

@@ -4,15 +4,12 @@
 # job ends with 75. WEFT_TEST_ROUNDS kills (6); the seed is printed.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
-rounds=${WEFT_TEST_ROUNDS:-6} seed=${WEFT_TEST_SEED:-$(date +%s)} mark=$$
+rounds=${WEFT_TEST_ROUNDS:-6} mark=$$
 TMPDIR=$work/tmp HOME=$work
 export TMPDIR HOME
 mkdir "$TMPDIR"
-echo "seed $seed"
-number() { # below $1
-    seed=$(((seed * 1103515245 + 12345) % 2147483648))
-    number=$((seed / 65536 % $1))
-}
+# shellcheck source=../launch/chance.inc
+. "$(dirname "$0")/../launch/chance.inc"
 # train N MESH FOLDER options of weft launch...
 train() {
     ranks=$1 mesh=$2 folder=$3
@@ -36,9 +33,9 @@ for mesh in '3 {dp: 3}' '4 {dp: 2, tp: 2}' '4 {dp: 2, pp: 2}'; do
         [ $((round * 6 / rounds)) -ge $((layout * 2)) ] && break
         for _ in $(seq $((rounds / 6))); do
             round=$((round + 1))
-            number "$ranks"
+            draw "$ranks"
             rank=$number
-            number 900
+            draw 900
             wait=$(printf '0.%03d' $((number + 100)))
             what="round $round: $mesh ${communicator:-host}, SIGKILL to rank $rank after $wait s"
             train "$ranks" "$mesh" run-$round --restart 1 --env RESTART_TEST=$mark-$round --env WEFT_COMM=$communicator &

@@ -82,6 +82,14 @@ void wefti_pack_text(wefti_pack *p, const char *text, size_t limit) {
         out[i] = printable((unsigned char)text[i]) ? (unsigned char)text[i] : ' ';
 }
 
+wefti_unpack wefti_unpack_of(const wefti_frame *frame) {
+    return (wefti_unpack){.data = frame->body, .bytes = frame->bytes};
+}
+weft_status wefti_unpack_end(const wefti_unpack *u, const char *what) {
+    WEFT_REQUIRE(!u->bad && u->at == u->bytes, WEFT_E_CORRUPT,
+                 "a %s message that is not well formed", what);
+    return WEFT_OK;
+}
 static const unsigned char *take(wefti_unpack *u, size_t bytes) {
     if (u->bad || bytes > u->bytes - u->at) {
         u->bad = true;

@@ -91,6 +91,9 @@ typedef struct wefti_unpack { /* `bad` is sticky; everything read afterwards is 
     size_t at, bytes;
     bool bad;
 } wefti_unpack;
+wefti_unpack wefti_unpack_of(const wefti_frame *frame); /* its body */
+/* WEFT_E_CORRUPT if it is bad, or not all of it was read. what: for the message, "join" */
+weft_status wefti_unpack_end(const wefti_unpack *u, const char *what) WEFT_CHECKED;
 uint32_t wefti_unpack_u32(wefti_unpack *u);
 uint64_t wefti_unpack_u64(wefti_unpack *u);
 /* Printable text into out[limit + 1]; anything else is bad. */

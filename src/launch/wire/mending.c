@@ -2,14 +2,6 @@
 #include "base/memory.h"
 #include "launch/wire/wire.h"
 
-static wefti_unpack unpacking(const wefti_frame *frame) {
-    return (wefti_unpack){.data = frame->body, .bytes = frame->bytes};
-}
-static weft_status all_taken(const wefti_unpack *u, const char *what) {
-    WEFT_REQUIRE(!u->bad && u->at == u->bytes, WEFT_E_CORRUPT,
-                 "a %s message that is not well formed", what);
-    return WEFT_OK;
-}
 /* No generation is 0, and all are times: numbers of 63 bits. */
 static uint64_t unpack_generation(wefti_unpack *u) {
     uint64_t generation = wefti_unpack_u64(u);
@@ -26,12 +18,12 @@ size_t wefti_halt_encode(const wefti_halt *m, unsigned char out[WEFTI_MESSAGE_MA
 }
 
 weft_status wefti_halt_decode(const wefti_frame *frame, wefti_halt *out) {
-    wefti_unpack u = unpacking(frame);
+    wefti_unpack u = wefti_unpack_of(frame);
     out->generation = unpack_generation(&u);
     out->failed = (int32_t)wefti_unpack_u32(&u);
     wefti_unpack_text(&u, out->text, WEFTI_TEXT_MAX);
     if (out->failed < 0 || out->failed >= WEFTI_RANKS_MAX) u.bad = true;
-    return all_taken(&u, "halt");
+    return wefti_unpack_end(&u, "halt");
 }
 
 weft_status wefti_standing_encode(const wefti_standing_message *m, const int32_t *holds,
@@ -51,7 +43,7 @@ weft_status wefti_standing_encode(const wefti_standing_message *m, const int32_t
 weft_status wefti_standing_decode(const wefti_frame *frame, int32_t size,
                                   wefti_standing_message *out, int32_t **out_holds,
                                   int32_t *out_count) {
-    wefti_unpack u = unpacking(frame);
+    wefti_unpack u = wefti_unpack_of(frame);
     int32_t *holds = NULL, last = -1;
     out->generation = unpack_generation(&u);
     out->step = (int64_t)wefti_unpack_u64(&u);
@@ -60,7 +52,7 @@ weft_status wefti_standing_decode(const wefti_frame *frame, int32_t size,
     if (out->step < -1 || ready > 1 || count > (uint32_t)size ||
         u.bytes - u.at != 4 * (size_t)count || (out->step < 0 && (ready || count)))
         u.bad = true;
-    if (u.bad) return all_taken(&u, "standing");
+    if (u.bad) return wefti_unpack_end(&u, "standing");
     if (count > 0) WEFT_NEW_ARRAY(holds, int32_t, count);
     for (uint32_t i = 0; i < count; i++) {
         holds[i] = (int32_t)wefti_unpack_u32(&u);
@@ -73,7 +65,7 @@ weft_status wefti_standing_decode(const wefti_frame *frame, int32_t size,
         *out_holds = holds;
         *out_count = (int32_t)count;
     }
-    return all_taken(&u, "standing");
+    return wefti_unpack_end(&u, "standing");
 }
 
 weft_status wefti_mend_encode(const wefti_mend_message *m, const int32_t *source, int32_t size,
@@ -90,7 +82,7 @@ weft_status wefti_mend_encode(const wefti_mend_message *m, const int32_t *source
 
 weft_status wefti_mend_decode(const wefti_frame *frame, int32_t size, wefti_mend_message *out,
                               int32_t *source) {
-    wefti_unpack u = unpacking(frame);
+    wefti_unpack u = wefti_unpack_of(frame);
     out->generation = unpack_generation(&u);
     out->target = (int64_t)wefti_unpack_u64(&u);
     if (out->target < 0) u.bad = true;
@@ -98,7 +90,7 @@ weft_status wefti_mend_decode(const wefti_frame *frame, int32_t size, wefti_mend
         source[r] = (int32_t)wefti_unpack_u32(&u);
         if (source[r] < -2 || source[r] >= size || source[r] == r) u.bad = true;
     }
-    return all_taken(&u, "mend");
+    return wefti_unpack_end(&u, "mend");
 }
 
 void wefti_generation_encode(uint64_t generation, unsigned char out[WEFTI_GENERATION_BYTES]) {
@@ -107,7 +99,7 @@ void wefti_generation_encode(uint64_t generation, unsigned char out[WEFTI_GENERA
 }
 
 weft_status wefti_generation_decode(const wefti_frame *frame, uint64_t *out) {
-    wefti_unpack u = unpacking(frame);
+    wefti_unpack u = wefti_unpack_of(frame);
     *out = unpack_generation(&u);
-    return all_taken(&u, "generation");
+    return wefti_unpack_end(&u, "generation");
 }

@@ -8,14 +8,6 @@
 static wefti_pack packing(unsigned char *out, size_t room) {
     return (wefti_pack){.data = out, .room = room};
 }
-static wefti_unpack unpacking(const wefti_frame *frame) {
-    return (wefti_unpack){.data = frame->body, .bytes = frame->bytes};
-}
-static weft_status all_taken(const wefti_unpack *u, const char *what) {
-    WEFT_REQUIRE(!u->bad && u->at == u->bytes, WEFT_E_CORRUPT,
-                 "a %s message that is not well formed", what);
-    return WEFT_OK;
-}
 
 size_t wefti_join_encode(const wefti_join *m, unsigned char out[WEFTI_MESSAGE_MAX]) {
     wefti_pack p = packing(out, WEFTI_MESSAGE_MAX);
@@ -31,7 +23,7 @@ size_t wefti_join_encode(const wefti_join *m, unsigned char out[WEFTI_MESSAGE_MA
 }
 
 weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) {
-    wefti_unpack u = unpacking(frame);
+    wefti_unpack u = wefti_unpack_of(frame);
     out->generation = wefti_unpack_u64(&u);
     out->rank = (int32_t)wefti_unpack_u32(&u);
     out->size = (int32_t)wefti_unpack_u32(&u);
@@ -43,7 +35,7 @@ weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) {
     if (out->rank < -1 || out->rank >= WEFTI_RANKS_MAX || out->size < -1 || out->size == 0 ||
         out->size > WEFTI_RANKS_MAX || out->pid <= 0 || (out->generation && out->rank < 0))
         u.bad = true;
-    return all_taken(&u, "join");
+    return wefti_unpack_end(&u, "join");
 }
 
 /* 0 where the time is not known. */
@@ -64,7 +56,7 @@ size_t wefti_beat_encode(const wefti_standing *m, int64_t now_ns,
 }
 
 weft_status wefti_beat_decode(const wefti_frame *frame, int64_t now_ns, wefti_standing *out) {
-    wefti_unpack u = unpacking(frame);
+    wefti_unpack u = wefti_unpack_of(frame);
     out->step = (int64_t)wefti_unpack_u64(&u);
     out->done = wefti_unpack_u64(&u);
     uint32_t waiting = wefti_unpack_u32(&u);
@@ -74,7 +66,7 @@ weft_status wefti_beat_decode(const wefti_frame *frame, int64_t now_ns, wefti_st
     out->waiting = waiting == 1;
     out->since_ns = u.bad ? now_ns : now_ns - (int64_t)age;
     out->moved_ns = u.bad ? now_ns : now_ns - (int64_t)moved;
-    return all_taken(&u, "heartbeat");
+    return wefti_unpack_end(&u, "heartbeat");
 }
 
 size_t wefti_abort_reason_encode(weft_status status, int32_t failed, const char *text,
@@ -95,13 +87,13 @@ static bool is_failure(int32_t status) {
 }
 
 weft_status wefti_abort_reason_decode(const wefti_frame *frame, wefti_abort_reason *out) {
-    wefti_unpack u = unpacking(frame);
+    wefti_unpack u = wefti_unpack_of(frame);
     int32_t status = (int32_t)wefti_unpack_u32(&u);
     out->failed = (int32_t)wefti_unpack_u32(&u);
     wefti_unpack_text(&u, out->text, WEFTI_TEXT_MAX);
     if (!is_failure(status) || out->failed < WEFT_RANK_NONE) u.bad = true;
     out->status = u.bad ? WEFT_E_CORRUPT : (weft_status)status;
-    return all_taken(&u, "abort");
+    return wefti_unpack_end(&u, "abort");
 }
 
 size_t wefti_end_encode(const wefti_end *m, unsigned char out[WEFTI_MESSAGE_MAX]) {
@@ -114,7 +106,7 @@ size_t wefti_end_encode(const wefti_end *m, unsigned char out[WEFTI_MESSAGE_MAX]
 }
 
 weft_status wefti_end_decode(const wefti_frame *frame, wefti_end *out) {
-    wefti_unpack u = unpacking(frame);
+    wefti_unpack u = wefti_unpack_of(frame);
     out->rank = (int32_t)wefti_unpack_u32(&u);
     out->code = (int32_t)wefti_unpack_u32(&u);
     out->signal = (int32_t)wefti_unpack_u32(&u);
@@ -122,7 +114,7 @@ weft_status wefti_end_decode(const wefti_frame *frame, wefti_end *out) {
     if (out->rank < 0 || out->rank >= WEFTI_RANKS_MAX || out->code < -1 || out->code > 255 ||
         out->signal < 0 || out->signal > 255 || (out->code && out->signal))
         u.bad = true;
-    return all_taken(&u, "end");
+    return wefti_unpack_end(&u, "end");
 }
 
 size_t wefti_span_encode(const wefti_span *m, unsigned char out[WEFTI_MESSAGE_MAX]) {
@@ -133,13 +125,13 @@ size_t wefti_span_encode(const wefti_span *m, unsigned char out[WEFTI_MESSAGE_MA
 }
 
 weft_status wefti_span_decode(const wefti_frame *frame, wefti_span *out) {
-    wefti_unpack u = unpacking(frame);
+    wefti_unpack u = wefti_unpack_of(frame);
     out->first = (int32_t)wefti_unpack_u32(&u);
     out->count = (int32_t)wefti_unpack_u32(&u);
     if (out->first < 0 || out->first >= WEFTI_RANKS_MAX || out->count <= 0 ||
         out->count > WEFTI_RANKS_MAX)
         u.bad = true;
-    return all_taken(&u, "watch");
+    return wefti_unpack_end(&u, "watch");
 }
 
 weft_status wefti_records_encode(const wefti_call_records *m, unsigned char **out,
@@ -159,7 +151,7 @@ weft_status wefti_records_encode(const wefti_call_records *m, unsigned char **ou
 }
 
 weft_status wefti_records_decode(const wefti_frame *frame, wefti_call_records *out) {
-    wefti_unpack u = unpacking(frame);
+    wefti_unpack u = wefti_unpack_of(frame);
     for (out->count = 0; !u.bad && u.at < u.bytes; out->count++) {
         wefti_call_record *r = &out->of[out->count];
         if (out->count == WEFTI_CALL_RECORDS) {
@@ -176,7 +168,7 @@ weft_status wefti_records_decode(const wefti_frame *frame, wefti_call_records *o
             r->side > WEFTI_RECEIVED)
             u.bad = true;
     }
-    return all_taken(&u, "leave");
+    return wefti_unpack_end(&u, "leave");
 }
 
 void wefti_entry_head(uint64_t number, uint64_t bytes, unsigned char out[WEFTI_ENTRY_HEAD]) {
@@ -186,7 +178,7 @@ void wefti_entry_head(uint64_t number, uint64_t bytes, unsigned char out[WEFTI_E
 }
 
 weft_status wefti_entry_decode(const wefti_frame *frame, int32_t ranks, wefti_entry *out) {
-    wefti_unpack u = unpacking(frame);
+    wefti_unpack u = wefti_unpack_of(frame);
     out->number = wefti_unpack_u64(&u);
     uint64_t bytes = wefti_unpack_u64(&u);
     if (u.bad || bytes > WEFTI_ENTRY_MAX || bytes * (uint64_t)ranks != u.bytes - u.at)
@@ -195,7 +187,7 @@ weft_status wefti_entry_decode(const wefti_frame *frame, int32_t ranks, wefti_en
         u.at = u.bytes;
     out->bytes = u.bad ? 0 : (size_t)bytes;
     out->data = u.bad ? NULL : u.data + WEFTI_ENTRY_HEAD;
-    return all_taken(&u, "card");
+    return wefti_unpack_end(&u, "card");
 }
 
 weft_status wefti_world_message_encode(const wefti_world_message *m, const int32_t *host,
@@ -216,7 +208,7 @@ weft_status wefti_world_message_encode(const wefti_world_message *m, const int32
 
 weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_message *out,
                                        int32_t **out_host) {
-    wefti_unpack u = unpacking(frame);
+    wefti_unpack u = wefti_unpack_of(frame);
     out->generation = wefti_unpack_u64(&u);
     out->rank = (int32_t)wefti_unpack_u32(&u);
     out->size = (int32_t)wefti_unpack_u32(&u);
@@ -230,7 +222,7 @@ weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_mes
         out->heartbeat_ns <= 0 || flags > 3 || flags == 2 ||
         u.bytes - u.at != 4 * (size_t)out->size)
         u.bad = true;
-    if (u.bad) return all_taken(&u, "world");
+    if (u.bad) return wefti_unpack_end(&u, "world");
     int32_t *host;
     WEFT_NEW_ARRAY(host, int32_t, out->size);
     for (int32_t r = 0; r < out->size; r++) {
@@ -241,5 +233,5 @@ weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_mes
         wefti_free(host);
     else
         *out_host = host;
-    return all_taken(&u, "world");
+    return wefti_unpack_end(&u, "world");
 }
