@@ -7,12 +7,15 @@
 # With 3 turns of 1 s it takes about a minute and a half. Prints each turn, then the medians with their ratios: rates of
 # messages of 4 MiB to iperf3's, and times of an all-reduce of 8 bytes (a message each way at once) to UCX's over TCP. A
 # ratio that misses its bound is marked. The last two are bench/tls_pair: TCP and TLS with nothing else, which bound the
-# carriers. LINKS in the environment ("bare", "limited") chooses links.
+# carriers. In the environment, LINKS ("bare", "limited") chooses links, and STREAMS (2) says with how many streams for each
+# pair of ranks the rates are measured once more (0: not at all). The two ranks share this machine's cores: where one stream
+# uses all of them, more streams cannot be faster.
 set -eu
 build=${1:-build}
 turns=${2:-3}
 seconds=${3:-1}
 links=${LINKS:-limited bare}
+streams=${STREAMS:-2}
 bytes=4194304
 rounds=$build/bench/rounds
 if ! command -v iperf3 >/dev/null; then
@@ -61,11 +64,12 @@ lay() {
 iperf() {
     ip netns exec "$a" iperf3 -c 10.99.0.2 -t "$(awk -v s="$seconds" 'BEGIN {print (s > 1 ? int(s) : 1)}')" -f g | awk '/receiver/ {print $7}'
 }
-# row BYTES CARRIER WHAT: of bench/rounds
+# row BYTES CARRIER[-STREAMS] WHAT: of bench/rounds
 row() {
-    carrier=$2
+    case $2 in *-*) number=${2#*-} ;; *) number=1 ;; esac
+    carrier=${2%-*}
     [ "$carrier" = ucx ] && tcp=tcp || tcp=
-    UCX_TLS=$tcp "$rounds" --by "$carrier" --hosts "$a:veth0,$b:veth0" --bytes "$1" "$1" --seconds "$seconds" --only "$3"
+    UCX_TLS=$tcp "$rounds" --by "$carrier" --streams "$number" --hosts "$a:veth0,$b:veth0" --bytes "$1" "$1" --seconds "$seconds" --only "$3"
 }
 # pair [plain]: microseconds of an exchange of 64 bytes by bench/tls_pair, so by OpenSSL, or by TCP, and nothing else
 pair() {
@@ -73,15 +77,17 @@ pair() {
     ip netns exec "$a" "$build/bench/tls_pair" connect 10.99.0.2 7711 "$@"
     wait $!
 }
+several=
+[ "$streams" = 0 ] || several="mac-$streams tls-$streams"
 for link in $links; do
     lay "$link"
     turn=0
     while [ "$turn" -lt "$turns" ]; do
         echo "$link rate iperf3 $(iperf)"
-        for carrier in mac tls ucx; do
-            echo "$link rate $carrier $(row $bytes $carrier message | awk -v n=$bytes '$1 == n {print $3}')"
-            [ "$link" = limited ] ||
-                echo "$link latency $carrier $(row 8 $carrier all_reduce | awk '$1 == 8 {print $4}')"
+        for carrier in mac tls ucx $several; do
+            echo "$link rate $carrier $(row $bytes "$carrier" message | awk -v n=$bytes '$1 == n {print $3}')"
+            case $link-$carrier in limited-* | *-*-*) continue ;; esac
+            echo "$link latency $carrier $(row 8 "$carrier" all_reduce | awk '$1 == 8 {print $4}')"
         done
         if [ "$link" = bare ] && [ -x "$build/bench/tls_pair" ]; then
             echo "bare latency tcp-alone $(pair plain)"
@@ -90,7 +96,7 @@ for link in $links; do
         turn=$((turn + 1))
     done
 done | tee "$folder/all"
-awk '
+awk -v streams="$streams" '
 function median(key,    i, j, n, x, t) {
     n = count[key]
     for (i = 1; i <= n; i++) x[i] = value[key, i] + 0
@@ -110,9 +116,13 @@ END {
     say("limited, mac", "limited rate mac", "limited rate iperf3", 0.95, 0)
     say("limited, tls", "limited rate tls", "limited rate iperf3", 0.95, 0)
     say("limited, ucx", "limited rate ucx", "limited rate iperf3", 0, 0)
+    say("limited, mac, streams: " streams, "limited rate mac-" streams, "limited rate iperf3", 0.95, 0)
+    say("limited, tls, streams: " streams, "limited rate tls-" streams, "limited rate iperf3", 0.95, 0)
     say("bare, mac", "bare rate mac", "bare rate iperf3", 0.55, 0)
     say("bare, tls", "bare rate tls", "bare rate iperf3", 0.4, 0)
     say("bare, ucx", "bare rate ucx", "bare rate iperf3", 0, 0)
+    say("bare, mac, streams: " streams, "bare rate mac-" streams, "bare rate iperf3", 0.55, 0)
+    say("bare, tls, streams: " streams, "bare rate tls-" streams, "bare rate iperf3", 0.4, 0)
     say("latency, mac", "bare latency mac", "bare latency ucx", 0, 1.3)
     say("latency, tls", "bare latency tls", "bare latency ucx", 0, 1.3)
     say("latency, TCP alone", "bare latency tcp-alone", "bare latency ucx", 0, 0)

@@ -79,4 +79,34 @@ static inline void gpt2_run(gpt2 *b, stepper *s, const char *facts) {
     free(b->targets);
 }
 
+/* Megatron's split of a block (Shoeybi et al., 2019): heads and the inner features of the
+ * feed-forward part, with one sum after each half of a block. The vocabulary is split at both ends.
+ */
+static inline void gpt2_split_tensors(weft_plan *plan, int devices) {
+    stepper_check(weft_plan_axis(plan, "tp", devices));
+    stepper_check(weft_op_split(plan, "h.*.attn.c_attn", "n1=tp"));
+    stepper_check(weft_op_split(plan, "h.*.mlp.c_fc", "n0=tp"));
+    stepper_check(weft_op_split(plan, "*.wte:linear", "n0=tp"));
+    stepper_check(weft_tensor_split(plan, "wte.weight", "[tp, -]"));
+}
+
+/* A plan of the split data, states, gradients, parameters (optimizer levels 0 to 3) or tensor;
+ * NULL: it is none of them. */
+static inline weft_plan *gpt2_split(const char *split, int devices) {
+    static const char *const level[] = {"data", "states", "gradients", "parameters"};
+    weft_plan *plan;
+    int i = 0;
+    while (i < 4 && strcmp(split, level[i])) i++;
+    const bool tensor = !strcmp(split, "tensor");
+    if (i == 4 && !tensor) return NULL;
+    stepper_check(weft_plan_create(devices, &plan));
+    if (tensor) {
+        gpt2_split_tensors(plan, devices);
+        return plan;
+    }
+    stepper_check(weft_plan_axis(plan, "dp", devices));
+    stepper_check(weft_plan_optimizer(plan, i, 0, 0));
+    return plan;
+}
+
 #endif

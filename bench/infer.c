@@ -1,10 +1,12 @@
 /* Decoding against the rate of reading memory, and prompts against weft's own matrix products.
  *
  *     bench/infer [--model gpt2|llama1b|both] [--precision f32|bf16|both] [--threads 0]
- *                 [--tokens 64] [--prompt 512] [--piece 64] [--rounds 5] [--layers N]
+ *                 [--tokens 64] [--prompt 512] [--piece 512] [--rounds 5] [--layers N] [--devices
+ * 1]
  *
  * gpt2 is GPT-2 124M. llama1b has 22 layers, hidden 2048, 32 heads, 4 heads of keys, ffn 5632 and
- * 32000 tokens. --layers makes a smaller one. Weights are random. In bf16, tables, weights of
+ * 32000 tokens. --layers makes a smaller one. --devices splits heads and products over as many
+ * devices of the process, as weft generate does. Weights are random. In bf16, tables, weights of
  * products, caches and activations are bf16.
  *
  * All parts of a round see the same load of the machine. First the same number of threads read an
@@ -17,11 +19,13 @@
 
 #include "stepper.h"
 
+#include "infer/generator.h"
+
 enum { INFER_ROUNDS = 64, INFER_THREADS = 256, SQUARE = 1536 };
 
 typedef struct bench {
     const char *model, *precision;
-    int threads, rounds;
+    int threads, rounds, devices;
     int64_t tokens, prompt, piece, layers;
 } bench;
 
@@ -94,10 +98,14 @@ static subject open_subject(const bench *b, const char *name, weft_dtype dtype) 
     subject s = {.config = config_of(b, name), .piece = b->piece};
     weft_tensor_info info;
     int program;
+    weft_plan *plan = NULL;
     o.optimizer.kind = WEFT_NO_OPTIMIZER;
     o.threads = b->threads;
+    stepper_check(wefti_generator_plan(&s.config, NULL, b->devices, &plan));
+    o.plan = plan;
     stepper_check(weft_model_build(&s.config, WEFT_USE_DECODE, 1, 1, dtype, &s.graph));
     stepper_check(weft_session_create(s.graph, &o, &s.session));
+    weft_plan_destroy(plan);
     weft_model_config of_piece = s.config;
     of_piece.asked = 1; /* the logits of its last token, as text generation needs them */
     stepper_check(weft_model_build(&of_piece, WEFT_USE_DECODE, 1, b->piece, dtype, &s.piece_graph));
@@ -211,10 +219,11 @@ static void measure(const bench *b, const char *name, const char *precision) {
     const double rate = stepper_median(reads, b->rounds), token = stepper_median(tokens, b->rounds),
                  prompt = stepper_median(prompts, b->rounds),
                  products = stepper_median(squares, b->rounds);
-    printf("{\"model\": \"%s\", \"precision\": \"%s\", \"threads\": %d, \"read_gb_s\": %.2f, "
+    printf("{\"model\": \"%s\", \"precision\": \"%s\", \"threads\": %d, \"devices\": %d, "
+           "\"read_gb_s\": %.2f, "
            "\"tokens_s\": %.2f, \"of_read_rate\": %.3f, \"cpu_s_of_a_token\": %.4f, "
            "\"prompt_s\": %.3f, \"matmul_gflops\": %.1f, \"of_matmul_rate\": %.3f}\n",
-           name, precision, threads, rate / 1e9, 1 / token, read / token / rate,
+           name, precision, threads, b->devices, rate / 1e9, 1 / token, read / token / rate,
            stepper_median(cpus, b->rounds), prompt, products / 1e9,
            layers / each * 2 * (double)b->prompt / prompt / products);
     fflush(stdout);
@@ -228,23 +237,21 @@ int main(int argc, char **argv) {
     bench b = {.model = "both",
                .precision = "both",
                .rounds = 5,
+               .devices = 1,
                .tokens = 64,
                .prompt = 512,
-               .piece = 64};
-    const stepper_option options[] = {{"--model", STEPPER_TEXT, &b.model},
-                                      {"--precision", STEPPER_TEXT, &b.precision},
-                                      {"--threads", STEPPER_INT, &b.threads},
-                                      {"--rounds", STEPPER_INT, &b.rounds},
-                                      {"--tokens", STEPPER_LONG, &b.tokens},
-                                      {"--prompt", STEPPER_LONG, &b.prompt},
-                                      {"--piece", STEPPER_LONG, &b.piece},
-                                      {"--layers", STEPPER_LONG, &b.layers},
-                                      {NULL, STEPPER_FLAG, NULL}};
+               .piece = 512};
+    const stepper_option options[] = {
+        {"--model", STEPPER_TEXT, &b.model},    {"--precision", STEPPER_TEXT, &b.precision},
+        {"--threads", STEPPER_INT, &b.threads}, {"--rounds", STEPPER_INT, &b.rounds},
+        {"--tokens", STEPPER_LONG, &b.tokens},  {"--prompt", STEPPER_LONG, &b.prompt},
+        {"--piece", STEPPER_LONG, &b.piece},    {"--layers", STEPPER_LONG, &b.layers},
+        {"--devices", STEPPER_INT, &b.devices}, {NULL, STEPPER_FLAG, NULL}};
     static const char *const models[] = {"gpt2", "llama1b"}, *const precisions[] = {"f32", "bf16"};
     stepper unused = {0};
     if (!stepper_read(&unused, options, argc, argv)) return 2;
     if (b.rounds < 1 || b.rounds > INFER_ROUNDS || b.threads < 0 || b.threads > INFER_THREADS ||
-        b.tokens < 1 || b.piece < 2 || b.prompt < b.piece) {
+        b.devices < 1 || b.tokens < 1 || b.piece < 2 || b.prompt < b.piece) {
         fprintf(stderr, "%s: a number is out of range\n", argv[0]);
         return 2;
     }

@@ -18,33 +18,11 @@
  * take turns. */
 #include "gpt2.h"
 
-/* Megatron's split of a block (Shoeybi et al., 2019): heads and the inner features of the
- * feed-forward part, with one sum after each half of a block. The vocabulary is split at both ends.
- */
-static void split_tensors(weft_plan *plan, int devices) {
-    stepper_check(weft_plan_axis(plan, "tp", devices));
-    stepper_check(weft_op_split(plan, "h.*.attn.c_attn", "n1=tp"));
-    stepper_check(weft_op_split(plan, "h.*.mlp.c_fc", "n0=tp"));
-    stepper_check(weft_op_split(plan, "*.wte:linear", "n0=tp"));
-    stepper_check(weft_tensor_split(plan, "wte.weight", "[tp, -]"));
-}
-
 /* NULL for one device. */
 static weft_plan *make_plan(const char *split, int devices) {
-    static const char *const level[] = {"data", "states", "gradients", "parameters"};
-    weft_plan *plan;
     if (!strcmp(split, "one")) return NULL;
-    stepper_check(weft_plan_create(devices, &plan));
-    if (!strcmp(split, "tensor")) {
-        split_tensors(plan, devices);
-        return plan;
-    }
-    stepper_check(weft_plan_axis(plan, "dp", devices));
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(split, level[i])) {
-            stepper_check(weft_plan_optimizer(plan, i, 0, 0));
-            return plan;
-        }
+    weft_plan *plan = gpt2_split(split, devices);
+    if (plan) return plan;
     fprintf(stderr, "bench/parallel: unknown split %s\n", split);
     exit(2);
 }

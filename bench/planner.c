@@ -1,6 +1,7 @@
 /* How long `weft plan` searches, and how good its plans are: one JSON object for each question.
  *
  *   bench/planner WEFT [NAME [SECONDS]]
+ *   bench/planner WEFT grid [NAME [SECONDS]]
  *   bench/planner WEFT published FILE [SOURCE]
  *
  * WEFT is the `weft` command. With NAME, only questions whose name begins so. Each question is one
@@ -9,7 +10,10 @@
  * system's search for the same question, measured on a machine of 2 cores, and `peer_plan_seconds`
  * the step that this simulator predicts for that system's plan. Run it on an idle machine.
  *
- * The second form reads published runs (docs/format-published.md) and compares their plans with
+ * The second form looks for splits whose plans are faster than the plan of the search: see
+ * planner/grid.c.
+ *
+ * The third form reads published runs (docs/format-published.md) and compares their plans with
  * those of the search: see planner/published.c. */
 #include "planner/planner.h"
 
@@ -101,24 +105,33 @@ static bool is_published(int argc, char **argv) {
     return argc > 3 && !strcmp(argv[2], "published");
 }
 
+static bool is_grid(int argc, char **argv) {
+    return argc > 2 && !strcmp(argv[2], "grid");
+}
+
 int main(int argc, char **argv) {
     wefti_arena *arena;
     int asked = 0, failed = 0;
-    if (argc < 2 || argc > (is_published(argc, argv) ? 5 : 4)) {
+    const bool grid = is_grid(argc, argv);
+    if (argc < 2 || argc > (grid || is_published(argc, argv) ? 5 : 4)) {
         (void)fprintf(stderr, "usage: planner WEFT [NAME [SECONDS]]\n"
+                              "       planner WEFT grid [NAME [SECONDS]]\n"
                               "       planner WEFT published FILE [SOURCE]\n");
         return 2;
     }
     if (is_published(argc, argv))
         return planner_begin() ? planner_published(argv[1], argv[3], argc > 4 ? argv[4] : "") : 1;
-    const unsigned limit = argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : 300;
+    char **asks = argv + grid; /* NAME, SECONDS */
+    const int words = argc - grid;
+    const unsigned limit = words > 3 ? (unsigned)strtoul(asks[3], NULL, 10) : 300;
     if (wefti_arena_create(&arena) < 0 || !planner_begin()) return 1;
     for (size_t i = 0; i < sizeof questions / sizeof *questions; i++) {
-        if (argc > 2 && strncmp(questions[i].name, argv[2], strlen(argv[2])) != 0) continue;
+        const planner_question *q = &questions[i];
+        if (words > 2 && strncmp(q->name, asks[2], strlen(asks[2])) != 0) continue;
         asked++;
-        failed += show_question(argv[1], &questions[i], limit, arena);
+        failed += grid ? planner_grid(argv[1], q, limit) : show_question(argv[1], q, limit, arena);
     }
     wefti_arena_destroy(arena);
-    if (!asked) (void)fprintf(stderr, "planner: no question is named '%s'\n", argv[2]);
+    if (!asked) (void)fprintf(stderr, "planner: no question is named '%s'\n", asks[2]);
     return asked && !failed ? 0 : 1;
 }

@@ -87,9 +87,6 @@ parallel: $2
 END
 }
 
-middle() {
-    sort -n | awk '{ x[NR] = $1 } END { print (x[int((NR + 1) / 2)] + x[int((NR + 2) / 2)]) / 2 }'
-}
 
 # step KIND NAME: the median milliseconds of the steps after the second
 step() {

@@ -2,11 +2,11 @@
  *
  *   bench/rounds [--by ucx|mac|tls] [--ranks N] [--hosts NETNS:INTERFACE,NETNS:INTERFACE..]
  *                [--bytes LEAST MOST] [--seconds S] [--force ALGORITHM] [--near] [--compute US]
- *                [--only message|all_reduce]
+ *                [--only message|all_reduce] [--streams N]
  *
  * Rank r runs in the network namespace number r % (number of namespaces), as if on a host of its
  * own. Without `--hosts` all ranks use the loopback interface. All messages go by UCX, or by
- * the carrier of `--by`. With
+ * the carrier of `--by`, in N streams for each pair of ranks (mac, tls). With
  * `--near`, as in a job, messages within a host go through its memory; without `--hosts` a host
  * then has two ranks. With `--compute` rank 0 first uses that much of a core's time while the
  * others wait for it. bench/peers/between_hosts.sh makes two namespaces and compares with iperf3.
@@ -50,6 +50,7 @@ static int32_t ranks = 2, hosts, rank;
 static char *host[MOST_RANKS];
 static int64_t least = 8, most = 64 << 20;
 static double seconds = 1;
+static int streams = 1;
 static const char *by = "ucx", *only = ""; /* only: "" all */
 static wefti_commsched_algorithm forced = WEFTI_COMMSCHED_CHOSEN;
 static bool near;
@@ -211,6 +212,7 @@ static weft_status open_messages(const wefti_exchange *exchange, const char *int
                            .exchange = *exchange,
                            .key = "measured",
                            .encrypts = !strcmp(by, "tls"),
+                           .streams = streams,
                            .interface = interface,
                            .seconds = 60};
     if (!strcmp(by, "ucx")) return wefti_ucx_transport(rank, ranks, exchange, interface, out);
@@ -281,6 +283,8 @@ static void read_arguments(int argc, char **argv) {
                    (!strcmp(argv[i + 1], "ucx") || !strcmp(argv[i + 1], "mac") ||
                     !strcmp(argv[i + 1], "tls"))) {
             by = argv[++i];
+        } else if (!strcmp(argv[i], "--streams") && i + 1 < argc) {
+            streams = atoi(argv[++i]);
         } else if (!strcmp(argv[i], "--only") && i + 1 < argc &&
                    (!strcmp(argv[i + 1], "message") || !strcmp(argv[i + 1], "all_reduce"))) {
             only = argv[++i];

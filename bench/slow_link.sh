@@ -18,38 +18,19 @@ turns=${2:-3}
 delay=${3:-2}
 layers=${LAYERS:-6} width=${WIDTH:-512} context=${CONTEXT:-128} batch=${BATCH:-8} steps=${STEPS:-8}
 mbit=${MBIT:-1000} bucket=${BUCKET:-} mtu=${MTU:-9000} peer=${PEER:-}
-peers=$(dirname "$(realpath "$0")")/peers
+here=$(dirname "$(realpath "$0")")
+peers=$here/peers
 weft=$build/weft
-if [ "$(id -u)" != 0 ] || ! ip netns list >/dev/null 2>&1; then
-    echo "SKIP: needs root and network namespaces" >&2
-    exit 77
-fi
-a=weft-a-$$ b=weft-b-$$
-cable=
 folder=$(mktemp -d)
 HOME=$folder # the secret of both hosts
 export HOME
-clean() {
-    [ -z "$cable" ] || kill "$cable" 2>/dev/null || true
-    ip netns del "$a" 2>/dev/null || true
-    ip netns del "$b" 2>/dev/null || true
-    rm -rf "$folder"
-}
-trap clean EXIT
+. "$here/hosts.inc"
+trap 'hosts_close; rm -rf "$folder"' EXIT
 trap 'exit 1' INT TERM
-ip netns add "$a" || { echo "SKIP: no network namespaces" >&2; exit 77; }
-ip netns add "$b"
-ip -n "$a" link set lo up
-ip -n "$b" link set lo up
-"$build/weft-slow-link" "$a" 10.98.0.1 "$b" 10.98.0.2 "delay=$delay" "rate=$mbit" "mtu=$mtu" \
-    >"$folder/carried" 2>&1 &
-cable=$!
-until grep -qs "^cable" "$folder/carried"; do
-    kill -0 "$cable" 2>/dev/null || { cat "$folder/carried" >&2; exit 77; }
-    sleep 0.1
-done
-cat /usr/include/*.h | head -c 2000000 >"$folder/text"
-cat >"$folder/job.yaml" <<EOF
+cd "$folder"
+hosts_open "$mbit" "$delay" "$mtu" || { echo "SKIP: two network namespaces with a cable between them cannot be made" >&2; exit 77; }
+cat /usr/include/*.h | head -c 2000000 >text
+cat >job.yaml <<EOF
 model: {family: gpt2, layers: $layers, hidden: $width, heads: 8, context: $context}
 data: {path: $folder/text}
 train: {steps: $steps, batch: $batch, seed: 1, eval_every: 0, clip: 0}
@@ -57,29 +38,14 @@ device: {threads: 1}
 checkpoint: {every: 0}
 parallel: {devices: 2}
 EOF
-port=23200
-# host NAMESPACE NUMBER ARGUMENT..
-host() {
-    space=$1 number=$2
-    shift 2
-    ip netns exec "$space" "$weft" launch --hosts 2 --host-rank "$number" --scheduler 10.98.0.1:$port -n 1 --no-logs \
-        -- "$weft" train "$folder/job.yaml" "$@" --json
-}
-middle() {
-    sort -n | awk '{x[NR] = $1} END {print x[int((NR + 1) / 2)]}'
-}
 # The median milliseconds of the steps after the second.
 step() {
-    port=$((port + 1))
     name=$1
     shift
     [ -z "$bucket" ] ||
         set -- "$@" parallel.fusion.allreduce.mode=size "parallel.fusion.allreduce.config=$bucket"
-    host "$b" 1 "$@" >/dev/null 2>"$folder/err-b" &
-    other=$!
-    host "$a" 0 "$@" --trace "$folder/$name.json" >"$folder/out" 2>"$folder/err-a" || cat "$folder/err-a" >&2
-    wait $other
-    sed -n 's/.*"step": \([0-9]*\),.*"tokens_per_second": \([0-9.]*\).*/\1 \2/p' "$folder/out" |
+    on_hosts 1 "$weft" train job.yaml "$@" --json --trace "$name.json" >out 2>err-a || cat err-a >&2
+    sed -n 's/.*"step": \([0-9]*\),.*"tokens_per_second": \([0-9.]*\).*/\1 \2/p' out |
         awk -v tokens=$((batch * context)) '$1 > 2 {print tokens / $2 * 1000}' | middle
 }
 # PyTorch's process of one host.
@@ -91,11 +57,11 @@ torch_host() {
 # The median milliseconds of its steps after the second; 0 without PEER.
 torch() {
     [ -n "$peer" ] || { echo 0; return; }
-    torch_host "$b" 1 >/dev/null 2>"$folder/err-b" &
+    torch_host "$space_b" 1 >/dev/null 2>err-b &
     other=$!
-    torch_host "$a" 0 >"$folder/torch" 2>"$folder/err-a" || cat "$folder/err-a" >&2
+    torch_host "$space_a" 0 >torch 2>err-a || cat err-a >&2
     wait $other
-    sed -n 's/.*"median_step_seconds": \([0-9.]*\).*/\1/p' "$folder/torch" | awk '{print $1 * 1000}'
+    sed -n 's/.*"median_step_seconds": \([0-9.]*\).*/\1/p' torch | awk '{print $1 * 1000}'
 }
 # forward, backward, communication and last bucket in milliseconds, medians over steps, from the trace of a run without
 # overlap.
@@ -124,7 +90,7 @@ turn=0
 while [ "$turn" -lt "$turns" ]; do
     waits=$(step waits parallel.overlap=false)
     takes=$(step takes parallel.overlap=true)
-    line="$waits $takes $(parts "$folder/waits.json") $(torch)"
+    line="$waits $takes $(parts waits.json) $(torch)"
     echo "$line"
     turn=$((turn + 1))
 done | awk '{
@@ -135,5 +101,5 @@ done | awk '{
     if ($7 > 0) printf "; PyTorch %.0f ms, overlaps / PyTorch %.2f", $7, $2 / $7
     printf "; overlaps / bound %.2f\n", $2 / bound
     fflush()
-}' | tee "$folder/all"
-awk '{print $NF}' "$folder/all" | middle | awk '{print "median of overlaps / bound", $1}'
+}' | tee all
+awk '{print $NF}' all | middle | awk '{print "median of overlaps / bound", $1}'

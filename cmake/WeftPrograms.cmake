@@ -1,8 +1,12 @@
 # Tests, benchmarks, examples and fuzzers: one program per file.
 
 # Some tests read larger public files, which are not part of the repository, and say so when they skip.
-# WEFT_TEST_DATA names their folder; a */data folder beside the checkout that holds them is found by itself.
+# WEFT_TEST_DATA names their folder, here or in the environment; a */data folder beside the checkout that holds them is
+# found by itself.
 set(WEFT_TEST_DATA "" CACHE PATH "Folder with tinyshakespeare.txt and the MNIST test files")
+if(NOT WEFT_TEST_DATA AND DEFINED ENV{WEFT_TEST_DATA})
+  set(WEFT_TEST_DATA $ENV{WEFT_TEST_DATA})
+endif()
 if(NOT WEFT_TEST_DATA)
   file(GLOB beside ${CMAKE_CURRENT_SOURCE_DIR}/../*/data/tinyshakespeare.txt)
   if(beside)
@@ -125,10 +129,14 @@ if(WEFT_TESTS)
   add_executable(weft-mend tests/launch/mend_main.c)
   target_include_directories(weft-mend PRIVATE src ${WEFT_DEP_INCLUDES})
   target_link_libraries(weft-mend PRIVATE weft weft_flags)
+  # Preloaded by scripts.
   add_library(weft-late-connect MODULE tests/launch/late_connect.c)
-  set_target_properties(weft-late-connect PROPERTIES PREFIX "")
-  target_link_libraries(weft-late-connect PRIVATE weft_flags)
-  add_dependencies(tests weft-hostile weft-mend weft-late-connect)
+  add_library(weft-hang-disk MODULE tests/cli/hang_disk.c)
+  foreach(name weft-late-connect weft-hang-disk)
+    set_target_properties(${name} PROPERTIES PREFIX "")
+    target_link_libraries(${name} PRIVATE weft_flags)
+  endforeach()
+  add_dependencies(tests weft-hostile weft-mend weft-late-connect weft-hang-disk)
   file(GLOB test_scripts CONFIGURE_DEPENDS tests/*/test_*.sh)
   foreach(script ${test_scripts})
     get_filename_component(subject ${script} NAME_WE)
@@ -182,7 +190,8 @@ foreach(source ${example_sources})
 endforeach()
 if(WEFT_TESTS)
   add_dependencies(tests example_manual_parallel) # tests/cli/test_manual_parallel.sh runs it
-  set_target_properties(example_manual_parallel PROPERTIES EXCLUDE_FROM_ALL FALSE)
+  add_dependencies(tests example_recovery) # tests/session/test_recovery_program.sh
+  set_target_properties(example_manual_parallel example_recovery PROPERTIES EXCLUDE_FROM_ALL FALSE)
 endif()
 if(TARGET mpi_examples)
   add_dependencies(examples mpi_examples)

@@ -28,7 +28,7 @@ module weft_c ! what goes straight to C
     integer, parameter :: WEFT_OK = 0, WEFT_PENDING = 1, WEFT_E_ARG = -1, WEFT_E_SHAPE = -2, WEFT_E_LAYOUT = -3, &
         WEFT_E_NO_IMPL = -4, WEFT_E_NOT_FOUND = -5, WEFT_E_NOMEM = -20, WEFT_E_IO = -21, WEFT_E_CORRUPT = -22, &
         WEFT_E_NUMERIC = -23, WEFT_E_STOPPED = -24, WEFT_E_PEER = -40, WEFT_E_TIMEOUT = -41, WEFT_E_MISMATCH = -42, &
-        WEFT_E_LOST = -43, WEFT_E_DEVICE = -60, WEFT_E_BUG = -99
+        WEFT_E_LOST = -43, WEFT_E_RECOVERED = -44, WEFT_E_DEVICE = -60, WEFT_E_BUG = -99
     integer, parameter :: WEFT_RANK_OWN = -1, WEFT_RANK_NONE = -2 ! of weft_error_rank
     integer, parameter :: WEFT_MAX_RANK = 8, WEFT_MAX_END_TOKENS = 16
     enum, bind(C)
@@ -177,6 +177,11 @@ module weft_c ! what goes straight to C
         type(weft_plan) :: plan
         type(weft_world) :: world
         logical(c_bool) :: recovery
+        logical(c_bool) :: buddy
+    end type
+    type, bind(C) :: weft_session_keeper ! functions of C: c_funloc
+        type(c_ptr) :: context = c_null_ptr
+        type(c_funptr) :: begin = c_null_funptr, give = c_null_funptr, take = c_null_funptr
     end type
     type, bind(C) :: weft_session_part
         integer(c_int64_t) :: begin(WEFT_MAX_RANK), size(WEFT_MAX_RANK), bytes

@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #ifdef WEFT_HAVE_OPENSSL
 
-enum { RECEIVES = 4, ROOM = 4096, TAGS = 3 };
+enum { RECEIVES = 4, ROOM = 4096, TAGS = 3, STREAMS = 3 };
 
 static void require(int holds) {
     if (!holds) abort();
@@ -22,7 +22,8 @@ static const unsigned char key[WEFTI_MAC_KEY] = {1, 2, 3};
 
 /* No input is the answer to a challenge: it would be a forged HMAC. */
 static void strangers_answer(const uint8_t *data, size_t size) {
-    wefti_mac_side side = {.rank = 1, .size = 4};
+    wefti_mac_peer peers[4] = {{.streams = STREAMS}, {0}, {.streams = 1}, {.streams = STREAMS}};
+    wefti_mac_side side = {.rank = 1, .size = 4, .peer = peers};
     wefti_mac_hello hello = {.rank = 0};
     wefti_mac_verdict verdict;
     if (size < WEFTI_MAC_ANSWER) return;
@@ -32,19 +33,25 @@ static void strangers_answer(const uint8_t *data, size_t size) {
 }
 
 typedef struct side {
+    wefti_mac_parts parts;
     wefti_mac_peer peer;
     wefti_mac_request wanted[RECEIVES], sent[RECEIVES];
-    unsigned char memory[RECEIVES][ROOM];
+    unsigned char memory[RECEIVES][ROOM + 1]; /* the last byte is no receive's */
 } side;
 
-/* `decrypted`: as in the form `tls`, whose frames have no tags and come in parts. */
+/* `decrypted`: as in the form `tls`, whose frames have no tags and come in pieces. */
 static side *begin(bool decrypted) {
     static char some_tls; /* whether there is one is all that is looked at */
     side *s = wefti_calloc(1, sizeof *s);
     require(s != NULL);
-    wefti_mac_peer_begin(&s->peer);
-    require(wefti_mac_stream_open(&s->peer.receives, key) == WEFT_OK);
-    if (decrypted) s->peer.tls = (wefti_mac_tls *)(void *)&some_tls;
+    require(wefti_mac_parts_begin(&s->parts) == WEFT_OK);
+    wefti_mac_peer_begin(&s->peer, &s->parts);
+    require(wefti_mac_peer_open(&s->peer, STREAMS) == WEFT_OK);
+    for (int i = 0; i < STREAMS; i++) {
+        wefti_mac_connection *c = &s->peer.connection[i];
+        require(wefti_mac_direction_open(&c->receives, key) == WEFT_OK);
+        if (decrypted) c->tls = (wefti_mac_tls *)(void *)&some_tls;
+    }
     for (int i = 0; i < RECEIVES; i++) {
         s->wanted[i] = (wefti_mac_request){.receives = true,
                                            .tag = (uint64_t)(i % TAGS),
@@ -57,38 +64,43 @@ static side *begin(bool decrypted) {
     return s;
 }
 
-/* What was heard stays within the memory of the receives; requests are in one list, or done. */
+/* What was heard stays within the memory of the receives; nobody uses a request any more. */
 static void end(side *s) {
     for (int i = 0; i < RECEIVES; i++) {
         const wefti_mac_request *r = &s->wanted[i];
-        require(r->at <= r->room && (!r->done || r->status != WEFT_OK || r->bytes <= r->room));
+        require(r->users == 0 && r->at <= r->begun && r->begun <= r->bytes);
+        require(!r->done || r->status != WEFT_OK || r->bytes <= r->room);
+        require(s->memory[i][ROOM] == 0);
     }
-    s->peer.tls = NULL;
+    for (int i = 0; i < STREAMS; i++) s->peer.connection[i].tls = NULL;
     wefti_mac_peer_free(&s->peer);
+    wefti_mac_parts_end(&s->parts);
     wefti_free(s);
 }
 
 /* In pieces of `piece` bytes, as the network brings them. */
-static weft_status feed(wefti_mac_peer *p, const unsigned char *data, size_t bytes, size_t piece) {
+static weft_status feed(wefti_mac_connection *c, const unsigned char *data, size_t bytes,
+                        size_t piece) {
     for (size_t at = 0; at < bytes;) {
         size_t room, n = bytes - at < piece ? bytes - at : piece;
-        if (p->body_left > 0) {
+        if (c->body_left > 0) {
             unsigned char *place;
-            WEFT_TRY(wefti_mac_body_place(p, &place, &room));
+            wefti_mac_request *of;
+            WEFT_TRY(wefti_mac_body_place(c, &place, &room, &of));
             if (n > room) n = room;
             require(n > 0);
             memcpy(place, data + at, n);
-            wefti_mac_body_came(p, n);
+            wefti_mac_body_came(c, of, n);
             at += n;
             continue;
         }
-        if (wefti_mac_make_room(p, &room) < 0) return WEFT_E_NOMEM;
+        if (wefti_mac_make_room(c, &room) < 0) return WEFT_E_NOMEM;
         if (n > room) n = room;
         require(n > 0);
-        memcpy(p->in + p->in_used, data + at, n);
-        p->in_used += n;
+        memcpy(c->in + c->in_used, data + at, n);
+        c->in_used += n;
         at += n;
-        WEFT_TRY(wefti_mac_hear(p));
+        WEFT_TRY(wefti_mac_hear(c));
     }
     return WEFT_OK;
 }
@@ -96,41 +108,46 @@ static weft_status feed(wefti_mac_peer *p, const unsigned char *data, size_t byt
 /* Without the key nothing is heard. */
 static void unsigned_frames(const uint8_t *data, size_t size) {
     side *s = begin(false);
-    (void)!feed(&s->peer, data, size, 1 + size / 3);
+    (void)!feed(&s->peer.connection[size % STREAMS], data, size, 1 + size / 3);
     require(!s->peer.early && !s->peer.control && !s->peer.left);
-    for (int i = 0; i < RECEIVES; i++) require(!s->wanted[i].done && !s->sent[i].ready);
+    for (int i = 0; i < RECEIVES; i++) require(!s->wanted[i].done && s->peer.going.first == NULL);
     end(s);
 }
 
-/* The input is a list of frames: length of the body (2 bytes), kind, tag, size (2 bytes; 65535: of
- * an announced message), body. They are signed, as by a peer that errs or means harm; decrypted
- * ones have no tags. */
+/* The input is a list of frames: length of the body (2 bytes), kind and, in its high bits, stream,
+ * tag, size or place (2 bytes), body. They are signed, as by a peer that errs or means harm;
+ * decrypted ones have no tags. */
 static void frames_of_peer(const uint8_t *data, size_t size, bool decrypted) {
     enum { HEAD = 6 };
     side *s = begin(decrypted);
-    wefti_mac_stream sends;
+    wefti_mac_direction sends[STREAMS];
     unsigned char *frame = wefti_alloc(WEFTI_MAC_FRAME);
-    require(frame && wefti_mac_stream_open(&sends, key) == WEFT_OK);
+    require(frame != NULL);
+    for (int i = 0; i < STREAMS; i++) require(wefti_mac_direction_open(&sends[i], key) == WEFT_OK);
     while (size >= HEAD) {
         size_t body = (size_t)data[0] | (size_t)data[1] << 8;
         uint64_t total = (uint64_t)data[4] | (uint64_t)data[5] << 8;
+        int stream = (data[2] >> 4) % STREAMS;
         if (total == 65535) total = UINT64_MAX;
         if (body > size - HEAD) body = size - HEAD;
         memset(frame, 0, WEFTI_MAC_HEADER);
         frame[0] = (unsigned char)body;
         frame[1] = (unsigned char)(body >> 8);
-        frame[4] = data[2];
+        frame[4] = data[2] & 15;
         frame[8] = data[3];
         for (int i = 0; i < 8; i++) frame[16 + i] = (unsigned char)(total >> 8 * i);
         memcpy(frame + WEFTI_MAC_HEADER, data + HEAD, body);
-        require(wefti_mac_sign(&sends, frame, frame + WEFTI_MAC_HEADER, body,
+        require(wefti_mac_sign(&sends[stream], frame, frame + WEFTI_MAC_HEADER, body,
                                frame + WEFTI_MAC_HEADER + body) == WEFT_OK);
         size_t whole = WEFTI_MAC_HEADER + body + (decrypted ? 0 : WEFTI_MAC_TAG);
-        if (feed(&s->peer, frame, whole, 1 + body / 2) < 0) break;
+        weft_status status = feed(&s->peer.connection[stream], frame, whole, 1 + body / 2);
+        bool other = stream > 0 && frame[4] != WEFTI_MAC_PART;
+        require(!other || status < 0); /* what is no part has no place on a further stream */
+        if (status < 0) break;
         data += HEAD + body;
         size -= HEAD + body;
     }
-    wefti_mac_stream_close(&sends);
+    for (int i = 0; i < STREAMS; i++) wefti_mac_direction_close(&sends[i]);
     wefti_free(frame);
     end(s);
 }

@@ -38,15 +38,37 @@ static void decode(const wefti_frame *frame) {
     wefti_halt halt;
     if (wefti_halt_decode(frame, &halt) >= 0) require(halt.generation > 0 && halt.failed >= 0);
     wefti_standing_message stands;
-    int32_t *holds, count, source[3];
+    int32_t *holds, count;
     if (wefti_standing_decode(frame, 3, &stands, &holds, &count) >= 0) {
         for (int32_t i = 0; i < count; i++) require(holds[i] >= 0 && holds[i] < 3);
         require(stands.step >= 0 || (!stands.ready && count == 0));
         wefti_free(holds);
     }
     wefti_mend_message mend;
-    if (wefti_mend_decode(frame, 3, &mend, source) >= 0)
-        for (int32_t r = 0; r < 3; r++) require(source[r] >= -2 && source[r] < 3);
+    static wefti_job_health job;
+    wefti_rank_health *health;
+    if (wefti_health_decode(frame, &job, &health) >= 0) {
+        unsigned char *again;
+        size_t bytes;
+        require(job.here <= job.size && (job.ranks == 0 || job.ranks == job.size));
+        for (int32_t r = 0; r < job.ranks; r++)
+            require(health[r].host < job.ranks && health[r].step >= 0 && health[r].pace_ns >= 0);
+        require(wefti_health_encode(&job, health, &again, &bytes) >= 0);
+        require(bytes == frame->bytes && memcmp(again, frame->body, bytes) == 0);
+        wefti_free(again);
+        wefti_free(health);
+    }
+    wefti_mend_rank *ranks;
+    if (wefti_mend_decode(frame, &mend, &ranks) >= 0) {
+        for (int32_t r = 0; r < mend.size; r++)
+            require(ranks[r].source >= -3 && ranks[r].source < mend.size && ranks[r].was >= -1 &&
+                    ranks[r].host >= 0 && ranks[r].host < mend.size);
+        wefti_free(ranks);
+    }
+    wefti_arm arm;
+    if (wefti_arm_decode(frame, &arm) >= 0)
+        require(arm.least >= 0 && arm.patience_s >= 0 && arm.most >= 0 &&
+                arm.most <= WEFTI_RANKS_MAX);
     uint64_t generation;
     if (wefti_generation_decode(frame, &generation) >= 0) require(generation > 0);
     if (wefti_abort_reason_decode(frame, &verdict) >= 0)
@@ -77,8 +99,10 @@ static void signed_frame(const uint8_t *data, size_t size) {
     size_t body = size - WEFTI_FRAME_HEADER;
     wefti_wire_stream sends = {.key = {1, 2, 3}}, receives = {.key = {1, 2, 3}};
     sends.number = receives.number = data[8];
-    receives.from_scheduler = data[4] >= WEFTI_FRAME_WORLD && data[4] != WEFTI_FRAME_ENDED &&
-                              data[4] != WEFTI_FRAME_WATCH;
+#define COMES_FROM(name, from_scheduler, limit) [WEFTI_FRAME_##name] = from_scheduler,
+    static const bool sides[WEFTI_FRAME_KINDS] = {WEFTI_FRAME_LIST(COMES_FROM)};
+#undef COMES_FROM
+    receives.from_scheduler = data[4] < WEFTI_FRAME_KINDS && sides[data[4]];
     memcpy(copy + WEFTI_FRAME_HEADER, data + WEFTI_FRAME_HEADER, body);
     wefti_frame_seal(&sends, (wefti_frame_kind)data[4], body, copy);
     wefti_frame frame;

@@ -31,6 +31,9 @@ const wefti_json *planner_parse(wefti_arena *arena, const planner_answer *a);
 const wefti_json *planner_member(const wefti_json *object, const char *key);
 double planner_number(const wefti_json *object, const char *key);
 
+/* grid.c: the search beside searches of single splits. The exit code: 1 if one is faster. */
+int planner_grid(const char *weft, const planner_question *q, unsigned limit);
+
 /* published.c: plans of published runs beside those of the search. The exit code. */
 int planner_published(const char *weft, const char *path, const char *source);
 

@@ -119,7 +119,11 @@ typedef struct weft_job_checkpoint {
 } weft_job_checkpoint;
 
 typedef struct weft_job_recovery {
-    bool enabled; /* steps can be made again until all ranks can finish them */
+    bool enabled;  /* steps can be made again until all ranks can finish them */
+    int64_t buddy; /* ranks that keep copies of a rank's state: 0 or 1 */
+    bool elastic;  /* the run goes on with fewer ranks when one does not come back */
+    int64_t min;   /* ranks with which it may go on */
+    double wait;   /* seconds for a process that takes an empty seat */
 } weft_job_recovery;
 
 typedef struct weft_job_device {
@@ -216,6 +220,7 @@ typedef struct weft_job {
     weft_job_parallel parallel;
     const weft_plan *plan; /* made from `parallel`; NULL if `parallel` describes one device */
     const char *text;      /* the job as a job file that reads back equal */
+    const void *origin;    /* private: what it was read from; NULL: nothing */
     /* The caller may set it: called while a report (weft_job_report, weft_job_plan,
      * weft_job_program_text) builds programs, with the number of ranks that are done. */
     struct {

@@ -49,6 +49,16 @@ typedef struct weft_launch_options {
      * exit code 75, or because it is silent. Only once all ranks run with recovery. 0: never, and
      * the job ends with the first such rank. The same on all hosts. */
     int restarts;
+    /* This host starts nothing until the launcher of another host and all its processes are lost.
+     * Then it takes their place, with at most `processes` of them. host_rank is not used. Needs
+     * restarts. A job that ends without it is a success. */
+    bool spare;
+    /* Adds `processes` to a running elastic job, of which each becomes a rank. `scheduler`: where
+     * that job is; NULL: as the environment says, else the one job of `weft launch` that this user
+     * runs on this host. secret_file NULL: that job's, else the user's own. Hosts, restarts and a
+     * rank table are the job's. WEFT_E_MISMATCH says why the job takes none; WEFT_E_LOST: all of
+     * them were lost, and the job goes on. */
+    bool add;
     /* Set by the program's signal handlers: the number of the last signal, and the count of
      * signals. The first signal is passed on, and processes may take their time. The second is
      * passed on too, and kills after `grace_seconds`. The third kills at once. NULL: never. */
@@ -83,6 +93,12 @@ WEFT_API weft_status weft_launch_run(const weft_launch_options *options,
 /** Frees what it holds, not the structure itself. */
 WEFT_API void weft_launch_result_free(weft_launch_result *result);
 
+/** The folder in MS_RECOVERY_PATH, if the launcher is MindSpore's and MS_ENABLE_RECOVERY is 1. Then
+ * a worker that dies may be started again. The program should run with recovery (recovery.enabled),
+ * and keep its checkpoints in that folder unless its user names another one. Borrowed from the
+ * environment. NULL: nothing of that is asked for. Nonblocking. */
+WEFT_API const char *weft_launch_recovery(void);
+
 /** Be the scheduler of the job that the environment describes (MS_ROLE=MS_SCHED). Blocks until the
  * job has ended, and returns its failure, if any.
  * @param announce   called with the address once processes can join; may be NULL
@@ -91,6 +107,66 @@ WEFT_API weft_status weft_launch_serve(void (*announce)(void *context, const cha
                                        void *context, char **out_table) WEFT_CHECKED;
 /** Whether the environment makes this process the scheduler. Nonblocking. */
 WEFT_API bool weft_launch_is_scheduler(void);
+
+/* ---- health: whether a job makes steps ---- */
+
+typedef enum weft_health_state {
+    WEFT_HEALTH_JOINING,  /* has begun no step yet */
+    WEFT_HEALTH_STEPPING, /* makes steps */
+    WEFT_HEALTH_HALTED,   /* a rank was lost: it ends its step, or waits for the others to do so */
+    WEFT_HEALTH_MENDING,  /* takes and gives states */
+    WEFT_HEALTH_LOST,     /* its process has died, and no other one has its place */
+    WEFT_HEALTH_LEAVING,  /* has ended its training */
+} weft_health_state;
+
+typedef struct weft_health_rank {
+    weft_health_state state;
+    int host;
+    int64_t step;             /* the last that it has begun, from 1; 0: none */
+    double heartbeat_seconds; /* since its last heartbeat */
+    double step_seconds;      /* since the scheduler heard of that step; 0 without a step */
+    double steps_per_second;  /* of its last steps; 0: not known */
+} weft_health_rank;
+
+typedef struct weft_health {
+    bool makes_steps;
+    char *text;      /* one line: the answer, and why */
+    char *scheduler; /* "host:port" that has answered */
+    uint64_t generation;
+    int64_t step;            /* of the rank that has begun the fewest */
+    double step_seconds;     /* the longest time since a rank has begun its last step */
+    double limit_seconds;    /* with a longer time the job makes no steps */
+    double steps_per_second; /* of the slowest rank; 0: not known */
+    int size, here;          /* processes of the job, and of them those that have come */
+    int ranks;               /* entries of `rank`: `size` once all have come, 0 before */
+    weft_health_rank *rank;
+} weft_health;
+
+typedef struct weft_health_options {
+    const char *scheduler;   /* "host:port"; NULL: as the environment says, else of the one job of
+                                `weft launch` that this user runs on this host */
+    const char *secret_file; /* NULL: as for `scheduler`, else the user's own */
+    bool tls;
+    double timeout_seconds; /* to find the scheduler and get its answer; 0: 5 */
+    /* A job makes steps if each rank has begun one within so many seconds. 0: ten times as long as
+     * its last steps took, at least 60 s. */
+    double limit_seconds;
+} weft_health_options;
+
+/** Ask a job's scheduler whether the job makes steps: all ranks are there, none is mended or has
+ * left, and each has begun a step not longer ago than `limit_seconds`. Blocks, for
+ * `timeout_seconds` at most. A step is what weft_session_step makes, with its passes.
+ * @param options  NULL: all defaults
+ * @param out      freed with weft_health_free
+ * @return WEFT_OK if the scheduler has answered, whatever it says; WEFT_E_NOT_FOUND if nothing says
+ * where a scheduler is; WEFT_E_TIMEOUT if it does not answer; WEFT_E_ARG for another secret, a bad
+ * address, or several jobs */
+WEFT_API weft_status weft_health_ask(const weft_health_options *options,
+                                     weft_health *out) WEFT_CHECKED;
+/** Frees what it holds, not the structure itself. */
+WEFT_API void weft_health_free(weft_health *health);
+/** "stepping" */
+WEFT_API const char *weft_health_state_name(weft_health_state state);
 
 /* ---- dry runs: one process checks a job of many ranks, without devices ---- */
 

@@ -113,8 +113,14 @@ typedef struct weft_session_options {
     weft_world *world;
     /* Changes nothing that a step began with before all ranks can finish the step. Parameters then
      * change in a section of their own, as with clipping, and states that passes change have a
-     * second buffer. */
+     * second buffer. In a world whose launcher starts lost processes again, the session goes on
+     * after such a loss: see weft_session_begin. */
     bool recovery;
+    /* With recovery: what no other rank has of a rank's parameters, states and optimizer tensors,
+     * another rank keeps a copy of (a buddy; of another host where there is one). It updates the
+     * copy in each step, with the gradients of its owner. After the first step, write these tensors
+     * by weft_session_write only, not by the address of weft_session_local. */
+    bool buddy;
 } weft_session_options;
 
 typedef struct weft_session weft_session;
@@ -143,6 +149,58 @@ WEFT_API void weft_session_destroy(weft_session *session);
  * weft_session_create. */
 WEFT_API weft_status weft_session_add(weft_session *session, weft_graph *graph,
                                       int *out_program) WEFT_CHECKED;
+
+/* ---- recovery ----
+ *
+ * With options.recovery, under `weft launch --restart N`, the job goes on after a process has died.
+ * A new process of the same program takes its rank. The others keep theirs. In each of them, the
+ * next call of its session that communicates waits until the world is mended, and returns
+ * WEFT_E_RECOVERED: the call did nothing, and the world lives. The program goes on at the begin of
+ * its loop.
+ *
+ *     weft_session_begin(s, &keeper);
+ *     while ((step = weft_session_step_number(s)) < STEPS) {
+ *         status = feed the samples of `step`;
+ *         if (status >= 0) status = weft_session_step(s, rate, &loss);
+ *         if (status < 0 && status != WEFT_E_RECOVERED) fail;
+ *     }
+ *
+ * A step that had been committed is made while the world is mended, so the number may be one
+ * higher. All bits are those of an undisturbed run, if what is fed follows from the number.
+ *
+ * After WEFT_E_RECOVERED these are void: addresses from weft_session_local, groups and requests of
+ * weft/collective.h, and memory of weft_world_alloc, which is not to be freed then. One session of
+ * a world can have recovery, and others end with the first loss. A process that dies before all
+ * have called weft_session_begin, or after one has left the world, ends the job. */
+
+/** What a program keeps besides its session. Each function may be NULL; `context` is passed to all.
+ * A function that fails ends the job. */
+typedef struct weft_session_keeper {
+    void *context;
+    /* Gives the session its start: writes start values, or loads a checkpoint and sets the step.
+     * Called on all ranks at the begin of a job, and again when no process has the state of some
+     * rank any more; the session has its own start values then. It may call the session's
+     * functions, which are collective. NULL: the start values of the graph. */
+    weft_status (*begin)(void *context, weft_session *session);
+    /* On one rank that lives: the bytes that a new process needs besides the session's state, with
+     * the session at the step from which all go on. Borrowed until its next call. */
+    weft_status (*give)(void *context, const void **out_data, size_t *out_bytes);
+    /* In a new process: takes these bytes. */
+    weft_status (*take)(void *context, const void *data, size_t bytes);
+} weft_session_keeper;
+
+/** Start the session: `keeper->begin`, or, in a process that takes the place of another one, the
+ * state of its rank. Call it before any other call but create and add. Without it, the session's
+ * first call that communicates does the same without a keeper, and returns WEFT_E_RECOVERED in a
+ * new process. Collective in a world.
+ * @param keeper  copied; NULL: none */
+WEFT_API weft_status weft_session_begin(weft_session *session,
+                                        const weft_session_keeper *keeper) WEFT_CHECKED;
+/** After a call of the session's world that is not one of the session has given `status`, such as
+ * weft_all_reduce: if a process has died, mend the world and return WEFT_E_RECOVERED. Otherwise
+ * return `status`. A new process makes no such calls before it has called weft_session_begin.
+ * Collective if the world is mended. */
+WEFT_API weft_status weft_session_recover(weft_session *session, weft_status status) WEFT_CHECKED;
 
 /** Copy `bytes` of data, row-major, into the input `name` of a program (0: the first). It replaces
  * data fed before. Any pass, also of another program, overwrites inputs, so feed every input

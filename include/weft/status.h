@@ -28,6 +28,7 @@ extern "C" {
     X(E_TIMEOUT, -41, "timed out")                                                                 \
     X(E_MISMATCH, -42, "peers disagree")                                                           \
     X(E_LOST, -43, "a peer was lost")                                                              \
+    X(E_RECOVERED, -44, "a peer was lost and replaced")                                            \
     X(E_DEVICE, -60, "device failed")                                                              \
     X(E_BUG, -99, "internal error")
 

@@ -22,6 +22,7 @@ typedef struct weft_train_start {
     int64_t predicted_peak_bytes; /* of the device that needs most */
     int64_t program_bytes;        /* that a device's programs take themselves */
     double flops_per_step;        /* of all devices and microbatches */
+    bool resized; /* the run goes on after first_step with another number of processes */
 } weft_train_start;
 
 typedef struct weft_train_step {
@@ -92,6 +93,12 @@ WEFT_API weft_status weft_train_run_in(weft_world *world, const weft_job *job,
                                        const weft_train_events *events,
                                        weft_train_result *out_result) WEFT_CHECKED;
 
+/** How long the oldest call of this process to the file system has been under way, in seconds; 0:
+ * there is none. A disk or a file server that does not answer keeps the calling thread in the
+ * kernel, where it runs no signal handler: another thread that asks this can end the process. Calls
+ * that this library makes for runs count. Any thread and any signal handler may ask. */
+WEFT_API double weft_file_wait_seconds(void);
+
 /** Complete the plan of a job: the strategy of each op, the layout of each tensor, the stage of
  * each cell. Nothing is trained, and no device is needed.
  * @param out            freed with weft_plan_destroy
@@ -148,6 +155,7 @@ typedef struct weft_model_report {
     int cell_count, kinds;
     int64_t parameters, parameter_bytes, optimizer_bytes, transient_bytes, predicted_peak_bytes;
     int64_t program_bytes; /* that a device's programs take themselves: weft_session_memory */
+    int64_t copy_bytes;    /* of another device's state, as its buddy (recovery.buddy) */
     double forward_flops, backward_flops; /* of one step, all microbatches */
     int devices;
     int64_t *peaks;  /* predicted, of each device */

@@ -48,8 +48,8 @@ static void release(wefti_bulk *file) {
 }
 
 static void close_file(wefti_bulk *file) {
-    close(file->fd);
-    if (file->created) (void)unlink(file->path);
+    (void)WEFTI_DISK_WATCH(close(file->fd));
+    if (file->created) (void)WEFTI_DISK_WATCH(unlink(file->path));
 }
 
 void wefti_bulk_abort(wefti_bulk *file) {
@@ -62,24 +62,24 @@ void wefti_bulk_abort(wefti_bulk *file) {
 static weft_status open_file(wefti_bulk *file) {
     const int flags = O_WRONLY | O_CLOEXEC | (file->created ? O_CREAT | O_EXCL : 0);
 #ifdef O_DIRECT
-    file->fd = wefti_fault_io() ? -1 : open(file->path, flags | O_DIRECT, 0666);
+    file->fd = WEFTI_DISK(open(file->path, flags | O_DIRECT, 0666));
     file->able = file->direct = file->fd >= 0;
     /* a file system may create the file before it refuses the flag */
     if (file->fd < 0 && errno == EINVAL) {
-        if (file->created) (void)unlink(file->path);
-        file->fd = wefti_fault_io() ? -1 : open(file->path, flags, 0666);
+        if (file->created) (void)WEFTI_DISK_WATCH(unlink(file->path));
+        file->fd = WEFTI_DISK(open(file->path, flags, 0666));
     }
 #else
-    file->fd = wefti_fault_io() ? -1 : open(file->path, flags, 0666);
+    file->fd = WEFTI_DISK(open(file->path, flags, 0666));
 #endif
     return file->fd < 0 ? failed(file->created ? "create" : "open", file->path) : WEFT_OK;
 }
 
 static weft_status reserve(wefti_bulk *file) {
     if (!file->expected) return WEFT_OK;
-    if (!wefti_fault_io() && fallocate(file->fd, 0, 0, (off_t)file->expected) == 0) return WEFT_OK;
+    if (WEFTI_DISK(fallocate(file->fd, 0, 0, (off_t)file->expected)) == 0) return WEFT_OK;
     if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINTR) { /* a help only */
-        if (wefti_fault_io() || ftruncate(file->fd, (off_t)file->expected))
+        if (WEFTI_DISK(ftruncate(file->fd, (off_t)file->expected)))
             return failed("extend", file->path);
         return WEFT_OK;
     }
@@ -90,7 +90,7 @@ static weft_status reserve(wefti_bulk *file) {
 /* The file that another process has created must have the announced size. */
 static weft_status check_size(const wefti_bulk *file) {
     struct stat s;
-    if (wefti_fault_io() || fstat(file->fd, &s)) return failed("examine", file->path);
+    if (WEFTI_DISK(fstat(file->fd, &s))) return failed("examine", file->path);
     WEFT_REQUIRE((int64_t)s.st_size == file->expected, WEFT_E_IO,
                  "%s has %lld bytes; %lld are needed", file->path, (long long)s.st_size,
                  (long long)file->expected);
@@ -142,9 +142,8 @@ static void set_direct(wefti_bulk *file, bool direct) {
 static weft_status write_out(wefti_bulk *file, size_t from, size_t to, bool direct) {
     set_direct(file, direct);
     while (from < to) {
-        ssize_t n = wefti_fault_io() ? -1
-                                     : pwrite(file->fd, file->buffer + from, to - from,
-                                              (off_t)(file->base + (int64_t)from));
+        ssize_t n = WEFTI_DISK(
+            pwrite(file->fd, file->buffer + from, to - from, (off_t)(file->base + (int64_t)from)));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EINVAL && file->direct) { /* writes with O_DIRECT fail after all */
             file->able = false;
@@ -166,8 +165,8 @@ static weft_status start_writing(wefti_bulk *file, int64_t at) {
     int64_t bytes = at - LAG_BYTES - file->started;
     if (at < file->started) file->started = at;
     if (bytes < LAG_BYTES / 2) return WEFT_OK;
-    if ((wefti_fault_io() ||
-         sync_file_range(file->fd, (off_t)file->started, (off_t)bytes, SYNC_FILE_RANGE_WRITE)) &&
+    if (WEFTI_DISK(
+            sync_file_range(file->fd, (off_t)file->started, (off_t)bytes, SYNC_FILE_RANGE_WRITE)) &&
         errno != ENOSYS && errno != ESPIPE && errno != EINTR)
         return failed("write", file->path);
     file->started += bytes;
@@ -246,17 +245,17 @@ weft_status wefti_bulk_commit(wefti_bulk *file) {
     if (status >= 0 && !file->shared && file->written != file->expected)
         status = WEFT_RAISE(WEFT_E_BUG, "%s has %lld bytes, %lld were announced", file->path,
                             (long long)file->written, (long long)file->expected);
-    if (status >= 0 && (wefti_fault_io() || fsync(file->fd))) status = failed("sync", file->path);
+    if (status >= 0 && WEFTI_DISK(fsync(file->fd))) status = failed("sync", file->path);
     if (status < 0) {
         wefti_bulk_abort(file);
         return status;
     }
     bool closing_fails = wefti_fault_io(); /* the descriptor is closed either way */
-    int closed = close(file->fd);
+    int closed = WEFTI_DISK_WATCH(close(file->fd));
     if (closing_fails) errno = wefti_fault_errno(WEFTI_FAULT_IO);
     if (closing_fails || (closed && errno != EINTR)) {
         status = failed("close", file->path);
-        if (file->created) (void)unlink(file->path);
+        if (file->created) (void)WEFTI_DISK_WATCH(unlink(file->path));
     }
     release(file);
     return status;

@@ -22,9 +22,9 @@ static weft_status failed(const char *what, const char *path) {
 
 /* O_NONBLOCK: opening a named pipe that has no writer must not block forever. */
 weft_status wefti_file_open(const char *path, int *out_fd, struct stat *out_stat) {
-    int fd = wefti_fault_io() ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = WEFTI_DISK(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (fd < 0) return failed("open", path);
-    if (wefti_fault_io() || fstat(fd, out_stat)) {
+    if (WEFTI_DISK(fstat(fd, out_stat))) {
         weft_status status = failed("read the size of", path);
         close(fd);
         return status;
@@ -37,7 +37,7 @@ weft_status wefti_file_open(const char *path, int *out_fd, struct stat *out_stat
 static ssize_t read_fully(int fd, char *to, size_t bytes) {
     size_t got = 0;
     while (got < bytes) {
-        ssize_t n = wefti_fault_io() ? -1 : read(fd, to + got, bytes - got);
+        ssize_t n = WEFTI_DISK(read(fd, to + got, bytes - got));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return -1;
         if (n == 0) break;
@@ -121,7 +121,7 @@ static weft_status open_temporary(wefti_writer *w) {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         char *name = wefti_format("%s.%ld.%d.tmp", w->path, (long)getpid(), attempt);
         WEFT_REQUIRE(name, WEFT_E_NOMEM, "no memory for the name of a file");
-        int fd = wefti_fault_io() ? -1 : open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        int fd = WEFTI_DISK(open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
         if (fd >= 0) {
             w->fd = fd;
             w->temporary = name;
@@ -137,7 +137,7 @@ static weft_status open_temporary(wefti_writer *w) {
 
 static bool is_link(const char *path) {
     struct stat info;
-    return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+    return WEFTI_DISK_WATCH(lstat(path, &info)) == 0 && S_ISLNK(info.st_mode);
 }
 
 /* A regular file is written under a temporary name and then renamed. Renaming would replace a
@@ -145,10 +145,11 @@ static bool is_link(const char *path) {
  * the data is written. */
 static weft_status open_either(wefti_writer *w) {
     struct stat info;
-    bool replaces = stat(w->path, &info) || (S_ISREG(info.st_mode) && !is_link(w->path));
+    bool replaces =
+        WEFTI_DISK_WATCH(stat(w->path, &info)) || (S_ISREG(info.st_mode) && !is_link(w->path));
     if (replaces) return open_temporary(w);
     errno = EISDIR;
-    if (!S_ISDIR(info.st_mode)) w->fd = wefti_fault_io() ? -1 : open(w->path, O_WRONLY | O_CLOEXEC);
+    if (!S_ISDIR(info.st_mode)) w->fd = WEFTI_DISK(open(w->path, O_WRONLY | O_CLOEXEC));
     return w->fd >= 0 ? WEFT_OK : failed("write", w->path);
 }
 
@@ -182,7 +183,7 @@ static const char *name_of(const wefti_writer *w) {
 weft_status wefti_writer_write(wefti_writer *w, const void *data, size_t bytes) {
     const char *from = data;
     while (bytes) {
-        ssize_t n = wefti_fault_io() ? -1 : write(w->fd, from, bytes);
+        ssize_t n = WEFTI_DISK(write(w->fd, from, bytes));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return failed("write", name_of(w));
         from += n;
@@ -211,10 +212,9 @@ static weft_status sync_directory_of(const char *path) {
  * failed. */
 static weft_status sync_and_close(wefti_writer *w) {
     bool sync = w->temporary;
-    weft_status status =
-        sync && (wefti_fault_io() || fsync(w->fd)) ? failed("sync", name_of(w)) : WEFT_OK;
+    weft_status status = sync && WEFTI_DISK(fsync(w->fd)) ? failed("sync", name_of(w)) : WEFT_OK;
     bool closing_fails = wefti_fault_io(); /* the descriptor is closed either way */
-    int closed = close(w->fd);
+    int closed = WEFTI_DISK_WATCH(close(w->fd));
     if (closing_fails) {
         errno = wefti_fault_errno(WEFTI_FAULT_IO);
         closed = -1;
@@ -227,10 +227,10 @@ static weft_status sync_and_close(wefti_writer *w) {
 weft_status wefti_writer_commit(wefti_writer *w) {
     weft_status status = sync_and_close(w);
     if (w->temporary) {
-        if (status >= 0 && (wefti_fault_io() || rename(w->temporary, w->path)))
+        if (status >= 0 && WEFTI_DISK(rename(w->temporary, w->path)))
             status = failed("rename a finished file to", w->path);
         if (status < 0)
-            (void)unlink(w->temporary);
+            (void)WEFTI_DISK_WATCH(unlink(w->temporary));
         else
             status = sync_directory_of(w->path);
     }
@@ -240,8 +240,8 @@ weft_status wefti_writer_commit(wefti_writer *w) {
 
 void wefti_writer_abort(wefti_writer *w) {
     if (!w) return;
-    close(w->fd);
-    if (w->temporary) (void)unlink(w->temporary);
+    (void)WEFTI_DISK_WATCH(close(w->fd));
+    if (w->temporary) (void)WEFTI_DISK_WATCH(unlink(w->temporary));
     writer_free(w);
 }
 
@@ -262,7 +262,7 @@ weft_status wefti_file_write(const char *path, const void *data, size_t bytes) {
 static weft_status sync_new(const char *path) {
     char *parent = directory_of(path);
     WEFT_REQUIRE(parent, WEFT_E_NOMEM, "no memory for the name of a directory");
-    weft_status status = access(parent, R_OK) ? WEFT_OK : wefti_dir_sync(parent);
+    weft_status status = WEFTI_DISK_WATCH(access(parent, R_OK)) ? WEFT_OK : wefti_dir_sync(parent);
     wefti_free(parent);
     return status;
 }
@@ -276,13 +276,14 @@ weft_status wefti_dir_make(const char *path) {
         if (*at != '/' && *at != '\0') continue;
         char saved = *at;
         *at = '\0';
-        if (wefti_fault_io() || mkdir(name, 0777)) {
+        if (WEFTI_DISK(mkdir(name, 0777))) {
             /* For an existing parent, mkdir may return EROFS or EACCES. That is fine if the
              * directory exists. */
             int error = errno;
             struct stat info;
             bool refused = error == EEXIST || error == EROFS || error == EACCES;
-            bool there = refused && stat(name, &info) == 0 && S_ISDIR(info.st_mode);
+            bool there =
+                refused && WEFTI_DISK_WATCH(stat(name, &info)) == 0 && S_ISDIR(info.st_mode);
             errno = error == EEXIST ? ENOTDIR : error; /* the path exists, but is not a directory */
             if (!there) status = failed("create the directory", name);
         } else {
@@ -295,19 +296,22 @@ weft_status wefti_dir_make(const char *path) {
     return status;
 }
 
+/* EINVAL: the file system cannot sync directories; it orders renames itself. */
+static int sync_directory(int fd) {
+    return fsync(fd) && errno != EINVAL ? -1 : 0;
+}
+
 weft_status wefti_dir_sync(const char *path) {
-    int fd = wefti_fault_io() ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = WEFTI_DISK(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0) return failed("open the directory", path);
     weft_status status = WEFT_OK;
-    /* EINVAL: the file system cannot sync directories; it orders renames itself */
-    if (wefti_fault_io() || (fsync(fd) && errno != EINVAL))
-        status = failed("sync the directory", path);
+    if (WEFTI_DISK(sync_directory(fd))) status = failed("sync the directory", path);
     close(fd);
     return status;
 }
 
 weft_status wefti_rename(const char *from, const char *to) {
-    if (wefti_fault_io() || rename(from, to)) {
+    if (WEFTI_DISK(rename(from, to))) {
         int error = errno;
         WEFT_FAIL(error == ENOENT ? WEFT_E_NOT_FOUND : WEFT_E_IO, "cannot rename %s to %s: %s",
                   from, to, strerror(error));
@@ -321,7 +325,7 @@ static weft_status remove_entry(int at, const char *name, const char *path);
 static weft_status remove_children(DIR *directory, const char *path) {
     for (;;) {
         errno = 0;
-        struct dirent *entry = wefti_fault_io() ? NULL : readdir(directory);
+        struct dirent *entry = WEFTI_DISK_POINTER(readdir(directory));
         if (!entry) return errno ? failed("list", path) : WEFT_OK;
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
         char *child = wefti_format("%s/%s", path, entry->d_name);
@@ -334,15 +338,14 @@ static weft_status remove_children(DIR *directory, const char *path) {
 
 static weft_status remove_entry(int at, const char *name, const char *path) {
     struct stat info;
-    if (wefti_fault_io() || fstatat(at, name, &info, AT_SYMLINK_NOFOLLOW))
+    if (WEFTI_DISK(fstatat(at, name, &info, AT_SYMLINK_NOFOLLOW)))
         return errno == ENOENT ? WEFT_OK : failed("look at", path);
     if (!S_ISDIR(info.st_mode)) {
-        if (wefti_fault_io() || unlinkat(at, name, 0))
+        if (WEFTI_DISK(unlinkat(at, name, 0)))
             return errno == ENOENT ? WEFT_OK : failed("remove", path);
         return WEFT_OK;
     }
-    int fd =
-        wefti_fault_io() ? -1 : openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = WEFTI_DISK(openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (fd < 0) return failed("open the directory", path);
     DIR *directory = fdopendir(fd);
     if (!directory) {
@@ -353,8 +356,7 @@ static weft_status remove_entry(int at, const char *name, const char *path) {
     weft_status status = remove_children(directory, path);
     closedir(directory);
     if (status < 0) return status;
-    if (wefti_fault_io() || unlinkat(at, name, AT_REMOVEDIR))
-        return failed("remove the directory", path);
+    if (WEFTI_DISK(unlinkat(at, name, AT_REMOVEDIR))) return failed("remove the directory", path);
     return WEFT_OK;
 }
 
@@ -365,12 +367,12 @@ weft_status wefti_remove_tree(const char *path) {
 
 bool wefti_exists(const char *path) {
     struct stat info;
-    return !wefti_fault_io() && stat(path, &info) == 0;
+    return WEFTI_DISK(stat(path, &info)) == 0;
 }
 
 bool wefti_is_dir(const char *path) {
     struct stat info;
-    return !wefti_fault_io() && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    return WEFTI_DISK(stat(path, &info)) == 0 && S_ISDIR(info.st_mode);
 }
 
 bool wefti_is_link(const char *path) {
@@ -386,7 +388,7 @@ typedef struct name_block {
 static weft_status collect_names(DIR *directory, const char *path, name_block *names) {
     for (;;) {
         errno = 0;
-        struct dirent *entry = wefti_fault_io() ? NULL : readdir(directory);
+        struct dirent *entry = WEFTI_DISK_POINTER(readdir(directory));
         if (!entry) return errno ? failed("list", path) : WEFT_OK;
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
         int64_t length = (int64_t)strlen(entry->d_name) + 1;
@@ -403,7 +405,7 @@ static int compare_names(const void *a, const void *b) {
 }
 
 weft_status wefti_dir_list(const char *path, char ***out_names, int64_t *out_count) {
-    DIR *directory = wefti_fault_io() ? NULL : opendir(path);
+    DIR *directory = WEFTI_DISK_POINTER(opendir(path));
     if (!directory) return failed("list", path);
     name_block names = {0};
     weft_status status = collect_names(directory, path, &names);

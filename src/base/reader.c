@@ -39,7 +39,7 @@ int64_t wefti_reader_bytes(const wefti_reader *r) {
 void wefti_reader_close(wefti_reader *r) {
     if (!r) return;
     if (r->fd >= 0) {
-        close(r->fd);
+        (void)WEFTI_DISK_WATCH(close(r->fd));
         atomic_fetch_sub(&open_files, 1);
     }
     if (r->table && r->table->close) r->table->close(r->context);
@@ -52,7 +52,8 @@ void wefti_reader_close(wefti_reader *r) {
 
 static weft_status cut(const wefti_reader *r, int fd, int64_t at) {
     struct stat info;
-    int64_t now = fstat(fd, &info) == 0 && info.st_size < at ? (int64_t)info.st_size : at;
+    int64_t now =
+        WEFTI_DISK_WATCH(fstat(fd, &info)) == 0 && info.st_size < at ? (int64_t)info.st_size : at;
     WEFT_FAIL(WEFT_E_IO,
               "%s was cut while it was in use: it had %lld bytes and ends after %lld now", r->path,
               (long long)r->bytes, (long long)now);
@@ -60,9 +61,8 @@ static weft_status cut(const wefti_reader *r, int fd, int64_t at) {
 
 static weft_status read_from(const wefti_reader *r, int fd, int64_t at, int64_t bytes, void *to) {
     for (int64_t got = 0; got < bytes;) {
-        ssize_t n = wefti_fault_io()
-                        ? -1
-                        : pread(fd, (char *)to + got, (size_t)(bytes - got), (off_t)(at + got));
+        ssize_t n =
+            WEFTI_DISK(pread(fd, (char *)to + got, (size_t)(bytes - got), (off_t)(at + got)));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0)
             WEFT_FAIL(WEFT_E_IO, "cannot read %s at byte %lld: %s", r->path, (long long)(at + got),
@@ -91,7 +91,7 @@ static weft_status read_closed(const wefti_reader *r, int64_t at, int64_t bytes,
     else
         status =
             WEFT_RAISE(WEFT_E_IO, "%s was replaced by another file while it was in use", r->path);
-    close(fd);
+    (void)WEFTI_DISK_WATCH(close(fd));
     return status;
 }
 
@@ -236,7 +236,7 @@ static weft_status keep(wefti_reader *r, int fd, const struct stat *info) {
     } else {
         status = name_wholly(r);
     }
-    close(fd);
+    (void)WEFTI_DISK_WATCH(close(fd));
     return status;
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "builder/buddy/buddy.h"
 #include "builder/build.h"
 
 /* ---- small things ---- */
@@ -304,6 +305,7 @@ static void read_offsets(wefti_emitter *b) {
         p->tensors[t].offset = buffer->life.offset;
         p->tensors[t].space = buffer->space;
     }
+    wefti_buddy_place(b);
     p->scalars = b->scalars < 0 ? -1 : b->buffers[b->scalars].life.offset;
     p->one = b->one < 0 ? -1 : b->buffers[b->one].life.offset;
     p->norms = b->norms < 0 ? -1 : b->buffers[b->norms].life.offset;
@@ -429,6 +431,7 @@ static weft_status emit_program(wefti_decisions *dec, wefti_program **out) {
                        .scalars = -1,
                        .one = -1,
                        .norms = -1};
+    p->holder = p->ward = p->gather_from = -1;
     weft_status status = emit(&b);
     finish(&b);
     if (status < 0 || b.loop.refused) {

@@ -213,6 +213,7 @@ typedef struct wefti_emitter {
     int32_t scalars, one, norms; /* buffers, -1: none */
     int32_t *state_kept;         /* per root value: with recovery, the buffer of a state's value
                                     between steps, while passes use param_buffer; -1: the same */
+    struct wefti_buddy *buddy;   /* buddy/buddy.c; NULL: none */
     int32_t *tensor_buffer;      /* per tensor of the program */
     int64_t tensor_buffer_cap;
     wefti_routine_key *keys; /* of the routines that calls share */
@@ -354,6 +355,20 @@ weft_status wefti_build_intern(wefti_emitter *b, weft_body *body,
 /* The gradients of a bucket are complete. */
 weft_status wefti_bucket_reduced(wefti_emitter *b, wefti_section s, int32_t bucket) WEFT_CHECKED;
 weft_status wefti_build_update_section(wefti_emitter *b) WEFT_CHECKED;
+/* The optimizer's rule and the routine for this device's piece of a parameter, or for the piece
+ * `here` of another device. state_layouts [rule->states]. */
+weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_desc *here,
+                                 wefti_update_rule *out_rule, wefti_layout *out_state_layouts,
+                                 int32_t *out) WEFT_CHECKED;
+/* Where the operands of an update lie. */
+typedef struct wefti_update_operands {
+    wefti_buffer_ref param, gradient;
+    int32_t state[4];
+} wefti_update_operands;
+/* Adds the step. tensor: of the parameter; -1: a copy. */
+weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, const char *name,
+                              int32_t tensor, int32_t routine, int states,
+                              const wefti_update_operands *at) WEFT_CHECKED;
 
 /* reshard.c. */
 /* The update of one parameter: (parameter, states, gradient, scalars). */

@@ -94,22 +94,25 @@ static weft_status shard_backward_calls(wefti_decisions *dec) {
 
 /* ---- values of the root ---- */
 
-/* Marks the root values that a call of this rank reads. Also marks the states for which such a call
+/* Marks the root values that a call of a stage reads. Also marks the states for which such a call
  * makes the next value. A value that no call uses belongs to the first stage. */
-static weft_status find_read(wefti_decisions *dec, bool *out) {
-    bool *remote;
+weft_status wefti_decide_bound(const wefti_decisions *dec, int32_t stage, bool **out) {
+    bool *read, *remote;
+    WEFT_TRY(wefti_new_array(dec->scratch, dec->root->value_count, sizeof *read, &read));
     WEFT_TRY(wefti_new_array(dec->scratch, dec->root->value_count, sizeof *remote, &remote));
     for (int32_t k = 0; k < dec->call_count; k++) {
-        bool *read = dec->calls[k].mine ? out : remote;
+        bool *by = dec->calls[k].stage == stage ? read : remote;
         for (int i = 0; i < dec->calls[k].node->inputs; i++)
-            if (dec->calls[k].node->in[i] >= 0) read[dec->calls[k].node->in[i]] = true;
+            if (dec->calls[k].node->in[i] >= 0) by[dec->calls[k].node->in[i]] = true;
     }
     for (int64_t a = 0; a < dec->g->assign_count; a++) {
         int32_t maker = wefti_call_maker(dec, dec->g->assigns[a].next);
-        if (maker >= 0) (dec->calls[maker].mine ? out : remote)[dec->g->assigns[a].state] = true;
+        if (maker >= 0)
+            (dec->calls[maker].stage == stage ? read : remote)[dec->g->assigns[a].state] = true;
     }
-    for (int64_t i = 0; i < dec->root->in_count && dec->stage == 0; i++)
-        out[dec->root->in[i]] |= !remote[dec->root->in[i]];
+    for (int64_t i = 0; i < dec->root->in_count && stage == 0; i++)
+        read[dec->root->in[i]] |= !remote[dec->root->in[i]];
+    *out = read;
     return WEFT_OK;
 }
 
@@ -117,8 +120,7 @@ static weft_status find_read(wefti_decisions *dec, bool *out) {
  * The others belong to other stages. A stored value that no call reads is whole. */
 static weft_status find_bound(wefti_decisions *dec) {
     bool *read;
-    WEFT_TRY(wefti_new_array(dec->scratch, dec->root->value_count, sizeof *read, &read));
-    WEFT_TRY(find_read(dec, read));
+    WEFT_TRY(wefti_decide_bound(dec, dec->stage, &read));
     for (int64_t i = 0; i < dec->root->in_count; i++) {
         int32_t v = dec->root->in[i];
         wefti_sharding *x = &dec->sharding[v];

@@ -152,6 +152,8 @@ weft_status wefti_decisions_make(const wefti_program_spec *spec, wefti_decisions
 /* Gives the stores to the program, which must outlive the decisions then. */
 void wefti_decisions_release(wefti_decisions *dec, wefti_program *to);
 void wefti_decisions_free(wefti_decisions *dec);
+/* Marks the inputs of the root that the devices of a stage store: (*out)[value]. */
+weft_status wefti_decide_bound(const wefti_decisions *dec, int32_t stage, bool **out) WEFT_CHECKED;
 
 /* Arrays of an arena: zeroed, or all -1. One element more than `count` is allocated. */
 weft_status wefti_new_array(wefti_arena *arena, int64_t count, size_t bytes,

@@ -92,7 +92,8 @@ static bool pair(loop_fold *f, int32_t x, int32_t y) {
 
 static bool same_step(const wefti_step *x, const wefti_step *y, int32_t period) {
     return x->kind == y->kind && x->phase == y->phase && !strcmp(x->name, y->name) &&
-           x->routine == y->routine && x->bytes == y->bytes && x->stream == y->stream &&
+           x->routine == y->routine && x->bytes == y->bytes && x->rows == y->rows &&
+           x->pitch[0] == y->pitch[0] && x->pitch[1] == y->pitch[1] && x->stream == y->stream &&
            x->micro + period == y->micro && x->tensor == y->tensor && x->from == y->from &&
            x->to == y->to && x->part == y->part && x->parts == y->parts;
 }

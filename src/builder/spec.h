@@ -22,6 +22,8 @@ typedef struct wefti_optimizer_plan {
     const weft_op_def *norm_op;
     /* Up to a commit of all devices, a step changes no parameter, state or optimizer tensor. */
     bool recovery;
+    /* With recovery: state that no other device has is also kept by a buddy (buddy/buddy.h). */
+    bool buddies;
 } wefti_optimizer_plan;
 
 /* Receives the decisions of a build, for completed plans. Calls of equal cells are reported one by
@@ -47,6 +49,7 @@ typedef struct wefti_program_spec {
     int recompute;       /* 0: default, 1: full, for every cell */
     const weft_plan *plan; /* NULL: one device */
     int32_t rank;
+    const int32_t *host; /* [devices] of each device, for buddies; NULL: all are on one */
     wefti_route_cache
         *routes; /* with a plan; the programs of all ranks, built one after the other, share it */
     /* The program that shares its parameters and states with this one (evaluation beside training);

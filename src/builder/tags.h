@@ -14,6 +14,7 @@ typedef enum wefti_tag_use {
                             last one, many in one message */
     WEFTI_TAG_BUCKET,    /* in flight beside calls; number 0: gradients, 1: gathered parameters, 2:
                             many of them in one message */
+    WEFTI_TAG_BUDDY,     /* gradients on their way to buddies; number: wefti_buddy_number */
     WEFTI_TAG_COMMIT,    /* one number of each device: it has what it updates with */
     WEFTI_TAG_EDGE       /* between stages; number: wefti_edge_number */
 } wefti_tag_use;
@@ -27,6 +28,11 @@ static inline uint64_t wefti_tag(wefti_tag_use use, uint64_t number) {
 static inline uint64_t wefti_edge_number(int32_t value, int32_t stage, int32_t channel, bool back) {
     return ((uint64_t)value << 36 | (uint64_t)stage << 24 | (uint64_t)channel) << 1 |
            (uint64_t)back;
+}
+
+/* The number of a message from the devices of a stage to their buddies. */
+static inline uint64_t wefti_buddy_number(int32_t stage, int32_t message) {
+    return (uint64_t)stage << 32 | (uint64_t)message;
 }
 
 #endif

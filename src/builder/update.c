@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "builder/fusion.h"
+#include "builder/buddy/buddy.h"
 #include "builder/build.h"
 #include "builder/tags.h"
 
@@ -60,6 +61,16 @@ weft_status wefti_build_intern(wefti_emitter *b, weft_body *body, const weft_bod
 
 /* ---- one parameter ---- */
 
+/* The place of the optimizer's piece within this rank's part of a parameter. */
+static void piece_region(const wefti_emitter *b, int32_t value, wefti_region *stored,
+                         wefti_region *piece) {
+    const wefti_sharding *x = &b->dec->sharding[value];
+    const weft_desc *desc = &b->root->values[value].desc;
+    wefti_layout_region(&x->storage, &b->p->mesh, desc, b->p->rank, stored);
+    wefti_layout_region(&x->state, &b->p->mesh, desc, b->p->rank, piece);
+    for (int d = 0; d < desc->rank; d++) piece->begin[d] -= stored->begin[d];
+}
+
 /* Byte offset of the optimizer's piece within this rank's part of a parameter, -1 if the piece is
  * not contiguous there. */
 static int64_t piece_offset(const wefti_emitter *b, int32_t value) {
@@ -69,14 +80,13 @@ static int64_t piece_offset(const wefti_emitter *b, int32_t value) {
     wefti_region stored, piece;
     wefti_rank_reads_layout(wefti_partition_reads(b->part), &b->p->mesh, desc, &x->storage);
     wefti_rank_reads_layout(wefti_partition_reads(b->part), &b->p->mesh, desc, &x->state);
-    wefti_layout_region(&x->storage, &b->p->mesh, desc, b->p->rank, &stored);
-    wefti_layout_region(&x->state, &b->p->mesh, desc, b->p->rank, &piece);
+    piece_region(b, value, &stored, &piece);
     int64_t offset = 0, before = 1;
     bool one_run = true;
     for (int d = 0; d < desc->rank; d++) {
         if (piece.size[d] != stored.size[d]) one_run = one_run && before == 1;
         before *= piece.size[d];
-        offset = offset * stored.size[d] + piece.begin[d] - stored.begin[d];
+        offset = offset * stored.size[d] + piece.begin[d];
     }
     if (before == 0) return 0; /* an empty piece */
     return one_run ? offset * (int64_t)weft_dtype_bytes(desc->dtype) : -1;
@@ -89,7 +99,7 @@ static int32_t piece_buffer(const wefti_emitter *b, int32_t value, int64_t *out_
     return own < 0 ? b->param_buffer[value] : own;
 }
 
-/* Copies a piece that is not contiguous in its parameter into a buffer of its own. */
+/* Copies the piece that is not contiguous in its parameter into a buffer of its own. */
 static weft_status cut_piece(wefti_emitter *b, wefti_section s, int32_t value) {
     const wefti_sharding *x = &b->dec->sharding[value];
     const weft_desc *desc = &b->root->values[value].desc;
@@ -107,6 +117,43 @@ static weft_status cut_piece(wefti_emitter *b, wefti_section s, int32_t value) {
     wefti_build_arg(b, d, 0, b->param_buffer[value], 0);
     wefti_build_arg(b, d, 1, b->param_piece[value], 0);
     return wefti_build_end(b, d, routine);
+}
+
+/* Copies a piece that was cut back to its place, in runs. Those of some inner dimensions lie
+ * equally far apart and are one step. */
+static weft_status paste_piece(wefti_emitter *b, wefti_section s, int32_t value) {
+    const weft_desc *desc = &b->root->values[value].desc;
+    const char *name = wefti_build_name(b, "piece of ", b->root->values[value].name);
+    int64_t run = (int64_t)weft_dtype_bytes(desc->dtype), pitch, rows = 1, done = 0;
+    int64_t index[WEFT_MAX_RANK] = {0};
+    wefti_region stored, piece;
+    if (b->param_piece[value] < 0) return WEFT_OK;
+    piece_region(b, value, &stored, &piece);
+    int inner = desc->rank - 1, outer;
+    while (piece.size[inner] == stored.size[inner]) run *= piece.size[inner--];
+    pitch = run * stored.size[inner];
+    run *= piece.size[inner];
+    for (outer = inner; outer > 0;) {
+        rows *= piece.size[--outer];
+        if (piece.size[outer] != stored.size[outer]) break;
+    }
+    for (int d = 0; d >= 0; done += rows * run) {
+        int64_t offset = 0;
+        wefti_draft_step *step;
+        for (int k = 0; k <= inner; k++)
+            offset = offset * stored.size[k] + piece.begin[k] + index[k];
+        WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_COPY, WEFTI_UPDATE, name, 2, &step));
+        wefti_build_arg(b, step, 0, b->param_buffer[value], offset * (pitch / stored.size[inner]));
+        wefti_build_arg(b, step, 1, b->param_piece[value], done);
+        step->step.bytes = run;
+        step->step.rows = rows;
+        step->step.pitch[0] = pitch;
+        step->step.pitch[1] = run;
+        b->now++;
+        for (d = outer - 1; d >= 0 && ++index[d] == piece.size[d]; d--) index[d] = 0;
+    }
+    b->param_piece[value] = -1;
+    return WEFT_OK;
 }
 
 /* Gathers the pieces of updated parameters, in one message or in one each. While backward passes
@@ -132,6 +179,8 @@ static weft_status gather_some(wefti_emitter *b, wefti_section s, const int32_t 
         WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, wefti_tag(WEFTI_TAG_BUCKET, 1),
                                      &routine));
     const int32_t width = packed ? 1 : n, kind = packed ? WEFTI_PACKED_GATHER : WEFTI_GATHERS;
+    for (int i = 0; i < n && b->spec->optimizer->recovery; i++)
+        WEFT_TRY(cut_piece(b, s, which[i])); /* once more, since the update has pasted it */
     if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, b->p->routines[routine], width, kind));
     WEFT_TRY(wefti_build_begin(
         b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
@@ -169,17 +218,45 @@ static weft_status gather_params(wefti_emitter *b, wefti_section s, const int32_
     return gather_some(b, s, small, smalls, smalls > 1);
 }
 
-static weft_status update_routine(wefti_emitter *b, int32_t value, const wefti_update_rule *rule,
-                                  const wefti_local_body **out_local, int32_t *out) {
+/* The body of the update of another device's piece, which has other sizes than this device's. */
+static weft_status update_body_of(wefti_emitter *b, const weft_desc *whole, const weft_desc *here,
+                                  const wefti_update_rule *rule, const weft_body **out) {
+    wefti_update_rule other = *rule;
+    weft_body *fresh;
+    for (int i = 0; i < rule->states; i++) {
+        const weft_desc *state = &rule->state_descs[i];
+        const bool alike =
+            state->rank == whole->rank &&
+            !memcmp(state->shape, whole->shape, (size_t)whole->rank * sizeof *whole->shape);
+        if (!alike) continue;
+        other.state_descs[i] = *here;
+        other.state_descs[i].dtype = state->dtype;
+    }
+    WEFT_TRY(update_body(b, here, &other, &fresh));
+    return wefti_build_intern(b, fresh, out);
+}
+
+weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_desc *here,
+                                 wefti_update_rule *rule, wefti_layout *state_layouts,
+                                 int32_t *out) {
+    const char *name = b->root->values[value].name;
+    const weft_desc *whole = &b->root->values[value].desc;
     weft_body *fresh;
     const weft_body *body;
-    WEFT_TRY(update_body(b, &b->root->values[value].desc, rule, &fresh));
+    *rule = (wefti_update_rule){0};
+    WEFT_TRY(b->spec->optimizer->rule(b->spec->optimizer->context, name, whole, rule));
+    WEFT_TRY(update_body(b, whole, rule, &fresh));
     WEFT_TRY(wefti_build_intern(b, fresh, &body));
-    *out_local = NULL;
+    for (int i = 0; i < rule->states; i++)
+        state_layouts[i] = wefti_layout_replicated(rule->state_descs[i].rank);
     if (b->part) {
-        WEFT_TRY(wefti_build_update_body(b, value, body, rule->states, out_local));
-        body = (*out_local)->body;
+        const wefti_local_body *local;
+        WEFT_TRY(wefti_build_update_body(b, value, body, rule->states, &local));
+        for (int i = 0; i < rule->states; i++) state_layouts[i] = local->in[1 + i];
+        body = local->body;
     }
+    if (here && !wefti_desc_equal(here, &body->values[body->in[0]].desc))
+        WEFT_TRY(update_body_of(b, whole, here, rule, &body));
     const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_UPDATE};
     WEFT_TRY(wefti_build_find(b, &key, out));
     if (*out >= 0) return WEFT_OK;
@@ -187,46 +264,50 @@ static weft_status update_routine(wefti_emitter *b, int32_t value, const wefti_u
     return wefti_build_compile(b, &key, &spec, out);
 }
 
-static weft_status update_param(wefti_emitter *b, wefti_section s, int32_t value,
-                                int32_t gradient) {
-    int32_t tensor = b->param_index[value], routine;
-    const char *name = b->p->tensors[tensor].name;
-    weft_desc desc = b->root->values[value].desc;
-    wefti_update_rule rule = {0};
-    const wefti_local_body *local;
-    WEFT_TRY(b->spec->optimizer->rule(b->spec->optimizer->context, name, &desc, &rule));
-    WEFT_TRY(update_routine(b, value, &rule, &local, &routine));
+weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, const char *name,
+                              int32_t tensor, int32_t routine, int states,
+                              const wefti_update_operands *at) {
     const wefti_routine *r = b->p->routines[routine];
-    int32_t state[4];
-    for (int i = 0; i < rule.states; i++) {
-        int32_t index;
-        char *full = wefti_format("%s.%s", name, rule.state_names[i]);
-        WEFT_REQUIRE(full, WEFT_E_NOMEM, "no memory for a name");
-        weft_status status = wefti_build_persistent(
-            b, full, WEFTI_TENSOR_OPTIMIZER, &rule.state_descs[i], local ? &local->in[1 + i] : NULL,
-            (weft_init){WEFT_INIT_ZEROS, 0}, &state[i], &index);
-        wefti_free(full);
-        WEFT_TRY(status);
-        b->p->tensors[index].param = tensor;
-        b->p->tensors[index].state = i;
-    }
     wefti_draft_step *d;
-    WEFT_TRY(cut_piece(b, s, value));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_UPDATE, name, r->args, &d));
     d->step.tensor = tensor;
-    int64_t offset;
-    int32_t piece = piece_buffer(b, value, &offset);
-    wefti_build_arg(b, d, 0, piece, offset);
-    for (int i = 0; i < rule.states; i++) wefti_build_arg(b, d, 1 + i, state[i], 0);
-    wefti_build_arg(b, d, 1 + rule.states, gradient, 0);
-    const bool f64 = scalars_dtype(&desc) == WEFT_F64;
-    wefti_build_arg(b, d, 2 + rule.states, b->scalars,
+    wefti_build_arg(b, d, 0, at->param.buffer, at->param.delta);
+    for (int i = 0; i < states; i++) wefti_build_arg(b, d, 1 + i, at->state[i], 0);
+    wefti_build_arg(b, d, 1 + states, at->gradient.buffer, at->gradient.delta);
+    const bool f64 = scalars_dtype(&b->root->values[value].desc) == WEFT_F64;
+    wefti_build_arg(b, d, 2 + states, b->scalars,
                     f64 ? (int64_t)offsetof(wefti_step_block, f64) : 0);
     /* Results replace their operands: the op writes in place, or the routine copies the result back
      * at its end if the op needed more than this piece. */
     for (int32_t o = 0; o < r->outputs; o++)
         d->args[r->inputs + o] = d->args[r->alias[o] >= 0 ? r->alias[o] : o];
     return wefti_build_end(b, d, routine);
+}
+
+static weft_status update_param(wefti_emitter *b, wefti_section s, int32_t value,
+                                int32_t gradient) {
+    int32_t tensor = b->param_index[value], routine;
+    const char *name = b->p->tensors[tensor].name;
+    wefti_update_rule rule;
+    wefti_layout layouts[4];
+    wefti_update_operands at = {.gradient = {gradient, 0}};
+    WEFT_TRY(wefti_update_routine(b, value, NULL, &rule, layouts, &routine));
+    for (int i = 0; i < rule.states; i++) {
+        int32_t index;
+        char *full = wefti_format("%s.%s", name, rule.state_names[i]);
+        WEFT_REQUIRE(full, WEFT_E_NOMEM, "no memory for a name");
+        weft_status status = wefti_build_persistent(
+            b, full, WEFTI_TENSOR_OPTIMIZER, &rule.state_descs[i], b->part ? &layouts[i] : NULL,
+            (weft_init){WEFT_INIT_ZEROS, 0}, &at.state[i], &index);
+        wefti_free(full);
+        WEFT_TRY(status);
+        b->p->tensors[index].param = tensor;
+        b->p->tensors[index].state = i;
+    }
+    WEFT_TRY(cut_piece(b, s, value));
+    at.param.buffer = piece_buffer(b, value, &at.param.delta);
+    WEFT_TRY(wefti_update_call(b, s, value, name, tensor, routine, rule.states, &at));
+    return b->spec->optimizer->recovery ? paste_piece(b, s, value) : WEFT_OK;
 }
 
 /* ---- buckets ---- */
@@ -264,11 +345,29 @@ static weft_status gather_all(wefti_emitter *b, wefti_section s, const wefti_buc
     return WEFT_OK;
 }
 
-static weft_status update_bucket(wefti_emitter *b, wefti_section s, int32_t k) {
-    const wefti_bucket *x = &b->dec->bucket[k];
+static weft_status update_pieces(wefti_emitter *b, wefti_section s, const wefti_bucket *x) {
     for (int32_t i = 0; i < x->count; i++)
         WEFT_TRY(update_param(b, s, x->values[i], b->reduced[x->values[i]]));
-    return gather_all(b, s, x);
+    return WEFT_OK;
+}
+
+static weft_status update_bucket(wefti_emitter *b, wefti_section s, int32_t k) {
+    WEFT_TRY(update_pieces(b, s, &b->dec->bucket[k]));
+    return gather_all(b, s, &b->dec->bucket[k]);
+}
+
+/* With recovery, all pieces are updated, in their places, before any is gathered. A rank that loses
+ * another one while it gathers has its own pieces, and gathers again. */
+static weft_status update_all(wefti_emitter *b) {
+    const wefti_section s = WEFTI_SECTION_UPDATE;
+    WEFT_TRY(wefti_build_keep_states(b));
+    for (int32_t k = 0; k < b->dec->bucket_count; k++)
+        WEFT_TRY(update_pieces(b, s, &b->dec->bucket[k]));
+    WEFT_TRY(wefti_buddy_update(b));
+    b->p->gather_from = (int32_t)b->step_count[s];
+    for (int32_t k = 0; k < b->dec->bucket_count; k++)
+        WEFT_TRY(gather_all(b, s, &b->dec->bucket[k]));
+    return WEFT_OK;
 }
 
 weft_status wefti_bucket_reduced(wefti_emitter *b, wefti_section s, int32_t k) {
@@ -435,9 +534,10 @@ weft_status wefti_build_update_section(wefti_emitter *b) {
     }
     b->p->norm_count = clip ? total : 0;
     if (!before) return WEFT_OK;
+    if (recovery) WEFT_TRY(wefti_buddy_exchange(b));
     if (clip) WEFT_TRY(share_norms(b, total));
     if (recovery) WEFT_TRY(commit(b));
-    if (recovery) WEFT_TRY(wefti_build_keep_states(b));
+    if (recovery) return update_all(b);
     for (int32_t k = 0; k < b->dec->bucket_count; k++)
         WEFT_TRY(update_bucket(b, WEFTI_SECTION_UPDATE, k));
     return WEFT_OK;

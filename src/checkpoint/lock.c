@@ -22,7 +22,7 @@ struct wefti_checkpoint_lock {
 
 static weft_status held_by_another(int fd, const char *dir) {
     char text[32] = {0};
-    ssize_t n = pread(fd, text, sizeof text - 1, 0);
+    ssize_t n = WEFTI_DISK_WATCH(pread(fd, text, sizeof text - 1, 0));
     long pid = n > 0 ? strtol(text, NULL, 10) : 0;
     if (pid > 0)
         WEFT_FAIL(WEFT_E_ARG,
@@ -36,14 +36,14 @@ static weft_status held_by_another(int fd, const char *dir) {
 }
 
 static weft_status take(int fd, const char *dir) {
-    if (wefti_fault_io() || flock(fd, LOCK_EX | LOCK_NB)) {
+    if (WEFTI_DISK(flock(fd, LOCK_EX | LOCK_NB))) {
         if (errno == EWOULDBLOCK) return held_by_another(fd, dir);
         WEFT_FAIL(WEFT_E_IO, "cannot lock %s/.lock: %s", dir, strerror(errno));
     }
     char text[32];
     int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-    bool written =
-        !wefti_fault_io() && ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)length, 0) == length;
+    bool written = WEFTI_DISK(ftruncate(fd, 0)) == 0 &&
+                   WEFTI_DISK_WATCH(pwrite(fd, text, (size_t)length, 0)) == length;
     WEFT_REQUIRE(written, WEFT_E_IO, "cannot write %s/.lock: %s", dir, strerror(errno));
     return wefti_step_clean(dir);
 }
@@ -70,7 +70,7 @@ static weft_status open_in(const char *dir, int *out_fd) {
     char *path;
     weft_status status = WEFT_OK;
     WEFT_TRY(path_of(dir, &path));
-    *out_fd = wefti_fault_io() ? -1 : open(path, flags, 0666);
+    *out_fd = WEFTI_DISK(open(path, flags, 0666));
     if (*out_fd < 0) status = WEFT_RAISE(WEFT_E_IO, "cannot open %s: %s", path, strerror(errno));
     wefti_free(path);
     return status;
@@ -97,8 +97,9 @@ static weft_status is_there(const wefti_checkpoint_lock *lock, const char *dir, 
     struct stat locked, found;
     char *path;
     WEFT_TRY(path_of(dir, &path));
-    *out = fstat(lock->fd, &locked) == 0 && stat(path, &found) == 0 &&
-           locked.st_dev == found.st_dev && locked.st_ino == found.st_ino;
+    *out = WEFTI_DISK_WATCH(fstat(lock->fd, &locked)) == 0 &&
+           WEFTI_DISK_WATCH(stat(path, &found)) == 0 && locked.st_dev == found.st_dev &&
+           locked.st_ino == found.st_ino;
     wefti_free(path);
     return WEFT_OK;
 }
@@ -116,6 +117,6 @@ weft_status wefti_checkpoint_lock_keep(const char *dir, wefti_checkpoint_lock **
 
 void wefti_checkpoint_lock_close(wefti_checkpoint_lock *lock) {
     if (!lock) return;
-    if (lock->fd >= 0) close(lock->fd);
+    if (lock->fd >= 0) (void)WEFTI_DISK_WATCH(close(lock->fd));
     wefti_free(lock);
 }

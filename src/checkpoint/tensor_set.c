@@ -136,7 +136,7 @@ weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tens
 weft_status wefti_tensor_set_check_link(const char *path) {
     static const char blobs[] = "../../blobs/";
     struct stat info;
-    if (wefti_fault_io() || lstat(path, &info)) {
+    if (WEFTI_DISK(lstat(path, &info))) {
         int error = errno;
         WEFT_FAIL(error == ENOENT ? WEFT_E_NOT_FOUND : WEFT_E_IO, "cannot look at %s: %s", path,
                   strerror(error));

@@ -64,7 +64,8 @@ typedef struct cli_verb {
     X(eval)                                                                                        \
     X(infer)                                                                                       \
     X(model)                                                                                       \
-    X(plan) X(program) X(simulate) X(audit) X(info) X(machine) X(checkpoint) X(launch) X(bench)
+    X(plan)                                                                                        \
+    X(program) X(simulate) X(audit) X(info) X(machine) X(checkpoint) X(launch) X(health) X(bench)
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
 CLI_VERBS(CLI_VERB_DECLARE)
 
@@ -97,6 +98,8 @@ typedef struct cli_job_source {
     int64_t evaluations;
     const char *machine, *topology; /* the same under two names; at most one is given */
     const char *import;             /* options of Megatron-LM, in place of a job file */
+    const char *recovery;           /* weft_launch_recovery() */
+    bool into_recovery;             /* checkpoints go there too */
 } cli_job_source;
 /* The options of verbs that ask about a model without training it: their values lie in the member
  * `source` of the verb's struct. */
@@ -169,9 +172,16 @@ int cli_job_load(const cli_job_source *source, weft_job **out);
 /* Warns on stderr of parts of a job's plan without effect: the lines of weft_job_plan, or NULL. */
 void cli_unmatched(const char *lines);
 /* --- signals.c --- */
-/* Calls `handler` at SIGINT, SIGTERM, SIGHUP and SIGPIPE, one at a time. A signal that was ignored
- * when the command started (nohup) stays ignored; SIGINT and SIGTERM only with `keep_ignored`. */
+/* Calls `handler` in this thread at SIGINT, SIGTERM, SIGHUP and SIGPIPE, one at a time. A signal
+ * that was ignored when the command started (nohup) stays ignored; SIGINT and SIGTERM only with
+ * `keep_ignored`. If a call to the file system does not return for 3.5 s after a request, the
+ * process ends with the exit code 128 + signal. */
 void cli_catch_signals(void (*handler)(int), bool keep_ignored);
+/* Ends the process by this signal. */
+void cli_end_by(int number);
+/* There is no step to end any more: a request ends the process at once, and one that came before
+ * (0: none did) ends it after 4 s. */
+void cli_let_requests_end_this(int stop_signal);
 /* For such a handler: an output whose reader has taken nothing for a second goes to /dev/null from
  * now on. The write that waits for this reader ends with EINTR, and no further one waits. */
 void cli_drop_stuck_output(void);

@@ -67,7 +67,7 @@ static void add_fix(word_list *list, const cli_job_source *source) {
     const size_t bytes = strlen(a) + strlen(b) + 4;
     if (!*a && !*b) return;
     char *both = malloc(bytes);
-    if (both) snprintf(both, bytes, "%s %s", a, b);
+    if (both) snprintf(both, bytes, "%s%s%s", a, *a && *b ? " " : "", b);
     list->failed |= !both;
     add_text(list, "parallel.fix", both);
     free(both);
@@ -128,6 +128,8 @@ int cli_job_load(const cli_job_source *source, weft_job **out) {
     add_text(&list, "device.memory", source->memory);
     add_number(&list, "parallel.evaluations", source->evaluations);
     add_text(&list, "parallel.search_seconds", source->search_seconds);
+    add_text(&list, "recovery.enabled", source->recovery ? "true" : NULL);
+    add_text(&list, "checkpoint.dir", source->into_recovery ? source->recovery : NULL);
     if (!source->import) add_number(&list, "parallel.devices", source->devices);
     int code = CLI_DONE;
     if (list.failed) {

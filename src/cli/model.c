@@ -43,6 +43,7 @@ static void print_json(const weft_model_report *r) {
     cli_json_integer(&json, "parameters", r->parameters);
     cli_json_integer(&json, "parameter_bytes", r->parameter_bytes);
     cli_json_integer(&json, "optimizer_bytes", r->optimizer_bytes);
+    if (r->copy_bytes) cli_json_integer(&json, "copy_bytes", r->copy_bytes);
     cli_json_integer(&json, "transient_bytes", r->transient_bytes);
     cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
     cli_json_integer(&json, "program_bytes", r->program_bytes);
@@ -106,6 +107,9 @@ static void print_text(const weft_model_report *r) {
     cli_say(stdout, "parameters %s, optimizer %s, activations and work %s\n",
             cli_bytes((double)r->parameter_bytes, a), cli_bytes((double)r->optimizer_bytes, b),
             cli_bytes((double)r->transient_bytes, c));
+    if (r->copy_bytes)
+        cli_say(stdout, "copies of another device's state: %s\n",
+                cli_bytes((double)r->copy_bytes, a));
     cli_say_bold(stdout, "predicted peak memory %s%s",
                  cli_bytes((double)r->predicted_peak_bytes, a), split ? " on one device" : "");
     cli_say(stdout, ", programs %s\n", cli_bytes((double)r->program_bytes, b));

@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "weft/launch.h"
+
 typedef struct train_options {
     cli_job_source source;
     bool json, job, keys;
@@ -55,8 +57,7 @@ static void on_signal(int number) {
         ssize_t ignored = is_quiet ? 0 : write(STDERR_FILENO, text, sizeof text - 1);
         (void)ignored;
     } else if (number != SIGPIPE && !is_same_request()) {
-        (void)signal(number, SIG_DFL);
-        (void)raise(number); /* delivered when this handler returns */
+        cli_end_by(number);
     }
     errno = before;
 }
@@ -89,30 +90,11 @@ static int train(weft_world *world, const weft_job *job, const train_options *va
     /* Shells let background jobs ignore SIGINT; a run does not. */
     cli_catch_signals(on_signal, false);
     weft_status status = weft_train_run_in(world, job, &events, &result);
+    if (world) rank = weft_world_rank(world); /* which an elastic world may have changed */
     if (rank == 0) train_progress_end(&progress, &result, status);
     const bool by_file = status >= 0 && result.stop == WEFT_TRAIN_STOPPED_BY_FILE;
     if (by_file || (status == WEFT_E_STOPPED && result.stop)) return stopped(job, &result, rank);
     return status < 0 ? cli_failed_rank(rank) : CLI_DONE;
-}
-
-static void end_now(int number) {
-    (void)number;
-    (void)signal(stop_signal, SIG_DFL);
-    (void)raise(stop_signal);
-}
-
-/* Leaving may wait for other ranks, under mpirun for as long as they run. There is no step to end
- * any more: a request ends the process at once, and one that came before ends it after 4 s. */
-static void let_requests_end_this(void) {
-    enum { SECONDS = 4 };
-    static const int requests[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction now;
-    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
-        if (sigaction(requests[i], NULL, &now) == 0 && now.sa_handler == on_signal)
-            (void)signal(requests[i], SIG_DFL);
-    if (!stop_signal) return;
-    (void)signal(SIGALRM, end_now);
-    (void)alarm(SECONDS);
 }
 
 static int train_across(const weft_launcher *launcher, const weft_job *job,
@@ -123,7 +105,8 @@ static int train_across(const weft_launcher *launcher, const weft_job *job,
     const weft_status joined = weft_world_join(&options, &world);
     if (joined < 0) return cli_failed_to_join(launcher->rank, joined);
     int code = train(world, job, values);
-    let_requests_end_this();
+    /* Leaving may wait for other ranks, under mpirun for as long as they run. */
+    cli_let_requests_end_this(stop_signal);
     return cli_leave(world, code);
 }
 
@@ -142,6 +125,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     weft_job *job;
     if ((code = cli_find_launcher(&launcher)) != CLI_DONE) return code;
     int size = launcher.name ? launcher.size : 1;
+    values.source.recovery = weft_launch_recovery();
     if ((code = cli_job_load_for(size, &values.source, &job)) != CLI_DONE) return code;
     if (values.job && launcher.rank <= 0)
         cli_say(stdout, "%s", job->text);

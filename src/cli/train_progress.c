@@ -43,7 +43,10 @@ static void end_line(train_progress *p) {
 static void start(void *context, const weft_train_start *s) {
     train_progress *p = context;
     char parameters[32], flops[32], peak[32], programs[32];
+    const int64_t before = p->start.first_step;
+    const bool goes_on = s->resized && p->start.family; /* in a world of another size */
     p->start = *s;
+    if (goes_on) p->start.first_step = before;
     if (p->json) return;
     cli_say_bold(stdout, "%s", s->family);
     cli_say(stdout, ", %s parameters, %s%s%s, ", cli_amount((double)s->parameters, "", parameters),
@@ -57,7 +60,7 @@ static void start(void *context, const weft_train_start *s) {
     cli_say(stdout, "predicted peak memory %s%s, programs %s\n",
             cli_bytes((double)s->predicted_peak_bytes, peak), s->devices > 1 ? " on a device" : "",
             cli_bytes((double)s->program_bytes, programs));
-    if (s->first_step > 0)
+    if (s->first_step > 0 && !s->resized)
         cli_say(stdout, "continued from the checkpoint of step %lld\n", (long long)s->first_step);
     fflush(stdout);
 }
@@ -166,6 +169,7 @@ static void note(void *context, const char *text) {
     end_line(p);
     FILE *to = p->json ? stderr : stdout;
     cli_say(to, "note: %s\n", text);
+    fflush(to);
 }
 
 weft_train_events train_progress_events(train_progress *p) {

@@ -36,7 +36,7 @@ int cli_find_launcher(weft_launcher *out) {
     return CLI_DONE;
 }
 
-int cli_job_load_for(int size, const cli_job_source *source, weft_job **out) {
+static int load_for(int size, const cli_job_source *source, weft_job **out) {
     int code = cli_job_load(source, out);
     if (code != CLI_DONE || size <= 1) return code;
     int devices = (int)(*out)->parallel.devices;
@@ -52,4 +52,14 @@ int cli_job_load_for(int size, const cli_job_source *source, weft_job **out) {
             "weft: the job is for %d device%s, but %d processes were started, one device each\n",
             devices, devices == 1 ? "" : "s", size);
     return CLI_FAILED;
+}
+
+int cli_job_load_for(int size, const cli_job_source *source, weft_job **out) {
+    cli_job_source with_folder = *source;
+    int code = load_for(size, source, out);
+    if (code != CLI_DONE || !source->recovery || *(*out)->checkpoint.dir) return code;
+    with_folder.into_recovery = true;
+    weft_job_free(*out);
+    *out = NULL;
+    return load_for(size, &with_folder, out);
 }

@@ -3,11 +3,17 @@
 #include "comm/world.h"
 
 bool wefti_world_mends(const weft_world *w) {
-    return w && w->mender;
+    return w && w->mender && (w->mender->restarts || w->elastic || w->mender->newcomer(w->control));
 }
 
-void wefti_world_arm(weft_world *w) {
-    if (w->mender) w->mender->arm(w->control);
+bool wefti_world_resizes(const weft_world *w) {
+    return w && w->mender && w->mender->resizes;
+}
+
+void wefti_world_arm(weft_world *w, const wefti_elastic *elastic) {
+    static const wefti_elastic none;
+    w->elastic = elastic && elastic->least > 0 && wefti_world_resizes(w);
+    if (w->mender) w->mender->arm(w->control, w->elastic ? elastic : &none);
 }
 
 bool wefti_world_is_halted(const weft_world *w) {

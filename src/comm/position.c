@@ -55,6 +55,10 @@ void wefti_position_begin_wait(wefti_position *p, const char *what) {
     if (p) change(p, true, what);
 }
 
+void wefti_position_enter(wefti_position *p, const char *what) {
+    if (p) change(p, false, what);
+}
+
 void wefti_position_end_wait(wefti_position *p, bool begun) {
     if (!p) return;
     atomic_fetch_add_explicit(&p->done, 1, memory_order_relaxed);

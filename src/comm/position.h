@@ -31,6 +31,9 @@ void wefti_position_step(wefti_position *position, int64_t step);
 void wefti_position_begin_wait(wefti_position *position, const char *what);
 /* Cheap: counts; leaves the waiting state if it was begun. */
 void wefti_position_end_wait(wefti_position *position, bool begun);
+/* Neither waits nor computes, but is being mended, say; "": computes again. A wait that a failure
+ * ended counts no more. */
+void wefti_position_enter(wefti_position *position, const char *what);
 /* For watchers: data comes or goes right now. */
 void wefti_position_moved(wefti_position *position);
 wefti_standing wefti_position_read(wefti_position *position);

@@ -27,6 +27,21 @@ weft_status wefti_world_create(wefti_comm *comm, int32_t rank, int32_t size, con
     return WEFT_OK;
 }
 
+weft_status wefti_world_resize(weft_world *w, int32_t rank, int32_t size, const int32_t *host) {
+    int32_t *hosts;
+    WEFT_NEW_ARRAY(hosts, int32_t, size);
+    wefti_free(w->host);
+    w->host = hosts;
+    w->rank = rank;
+    w->size = size;
+    w->hosts = 0;
+    for (int32_t r = 0; r < size; r++) {
+        hosts[r] = host[r];
+        if (hosts[r] >= w->hosts) w->hosts = hosts[r] + 1;
+    }
+    return WEFT_OK;
+}
+
 weft_status weft_world_close(weft_world *w) {
     weft_status status = WEFT_OK;
     if (!w) return status;

@@ -38,8 +38,8 @@ typedef struct wefti_call_records {
 typedef struct wefti_stand {
     int64_t step;         /* committed steps in its state; -1: it has no state */
     bool ready;           /* it has the reduced gradients of the next step */
-    const int32_t *holds; /* other ranks whose whole state this rank's own state is as well: its
-                             replicas; borrowed */
+    const int32_t *holds; /* other ranks whose state this rank has as well: its replicas, and the
+                             ward of which it has an up-to-date copy; borrowed */
     int32_t holds_count;
 } wefti_stand;
 
@@ -51,11 +51,28 @@ typedef struct wefti_mend {
     bool forget;           /* drop the reduced gradients: the step is made again */
     bool from_disk;        /* all read the last checkpoint, or begin; the target follows from it */
     const int32_t *source; /* [size] the rank that gives the state of seat r; -1: r has it; -2: the
-                              disk. Until the next mend */
+                              disk; -3: resized, and r has none. Until the next mend */
+    /* The ranks are more or fewer than in the world that was whole last, or have other numbers
+     * there. States then move by regions. */
+    bool resized;
+    int32_t rank, size; /* of this process, and of the world that begins */
+    const int32_t *was; /* [size] the rank that its process had in the world that was whole last;
+                           -1: it was not there. Until the next mend */
 } wefti_mend;
 
+/* What an elastic job allows: its world may change its size. */
+typedef struct wefti_elastic {
+    int32_t least;  /* ranks at least, 2 or more; 0: the world keeps its size */
+    double seconds; /* how long a seat may stay empty while processes may still be started again */
+    /* Bit n, of bytes for n up to `most`: a plan of the job is for n ranks. NULL: any number has
+     * one. The world only gets sizes that have one; ranks that are too many for that leave. */
+    const unsigned char *fits;
+    int32_t most; /* 1 or more, with `fits` */
+} wefti_elastic;
+
 typedef struct wefti_mender { /* how: src/launch/join/mend.c. Of each the world's control */
-    void (*arm)(void *control);
+    bool restarts, resizes;   /* what may be done after a death */
+    void (*arm)(void *control, const wefti_elastic *elastic);
     bool (*is_halted)(void *control);
     weft_status (*mend)(weft_world *world, const wefti_stand *at, wefti_mend *out);
     const wefti_mend *(*newcomer)(void *control);
@@ -65,19 +82,22 @@ typedef struct wefti_mender { /* how: src/launch/join/mend.c. Of each the world'
     void (*break_off)(void *control, int failed, const char *message);
 } wefti_mender;
 
-/* Whether a process that dies is started again. */
+/* Whether a process that dies is started again, or may be gone on without. */
 bool wefti_world_mends(const weft_world *world);
+/* Whether the world can change its size, if all ranks allow it. */
+bool wefti_world_resizes(const weft_world *world);
 /* This rank can be mended from now on. Once all ranks have said so, a death breaks the world but
- * does not end it. */
-void wefti_world_arm(weft_world *world);
+ * does not end it. `elastic` (may be NULL): equal on all ranks. */
+void wefti_world_arm(weft_world *world, const wefti_elastic *elastic);
 /* The world is broken, and to be mended: wefti_world_mend. Nonblocking, from any thread. */
 bool wefti_world_is_halted(const weft_world *world);
 /* After a failure of a transfer, or once the world is halted. This thread's failure (its message
  * and weft_error_rank) becomes that of the job, unless some process has died. Blocks until a
  * process has taken each empty seat and all ranks have told where they stand, and then makes a new
- * communicator. The old one stays until wefti_world_forget, broken. If further processes die
- * meanwhile, it begins again. Collective over all ranks; a newcomer does it in weft_world_join.
- * Fails if the job fails. */
+ * communicator. The old one stays until wefti_world_forget, broken. If the world is resized, the
+ * rank and the size of `world` are new ones afterwards. If further processes die meanwhile, it
+ * begins again. Collective over all ranks; a newcomer does it in weft_world_join. Fails if the job
+ * fails. */
 weft_status wefti_world_mend(weft_world *world, const wefti_stand *at,
                              wefti_mend *out) WEFT_CHECKED;
 /* In a process that took an empty seat: the mend that it came for, until it is whole. Else NULL. */
@@ -102,11 +122,15 @@ struct weft_world {
     weft_status (*leave)(void *control, const wefti_call_records *records);
     void (*fail)(void *control, int failed, const char *message); /* tells the others */
     const wefti_mender *mender;                                   /* NULL: it cannot be mended */
+    bool elastic; /* it may change its size, as the ranks have said */
 };
 
 /* `host` [size] is copied; comm is taken over, also on failure. */
 weft_status wefti_world_create(wefti_comm *comm, int32_t rank, int32_t size, const int32_t *host,
                                weft_world **out) WEFT_CHECKED;
+/* Gives the world another rank, size and hosts, with its next communicator. */
+weft_status wefti_world_resize(weft_world *world, int32_t rank, int32_t size,
+                               const int32_t *host) WEFT_CHECKED;
 /* comm/collective/collective.c: before the communicator is destroyed. */
 void wefti_collectives_destroy(wefti_collectives *collectives);
 /* comm/collective/record.c. wefti_free the result. NULL: no memory, and nothing is compared. */

@@ -230,6 +230,15 @@ static weft_status run_loss(wefti_rank_device *d, const wefti_program *p, const 
     WEFT_FAIL(WEFT_E_NUMERIC, "the loss is %g", wefti_printed(loss));
 }
 
+static weft_status run_copy(wefti_rank_device *d, const wefti_step *step) {
+    unsigned char *to = wefti_argument_address(d, step, 0);
+    const unsigned char *from = wefti_argument_address(d, step, 1);
+    for (int64_t i = 0; i < wefti_copy_rows(step); i++)
+        WEFT_TRY(wefti_stream_copy(d->stream, to + i * step->pitch[0], step->space,
+                                   from + i * step->pitch[1], step->space, step->bytes));
+    return WEFT_OK;
+}
+
 static weft_status run_step(wefti_rank_device *d, const wefti_program *p, wefti_binding *b,
                             const wefti_step *step, const wefti_exec_options *options) {
     switch (step->kind) {
@@ -238,8 +247,7 @@ static weft_status run_step(wefti_rank_device *d, const wefti_program *p, wefti_
             options->before_update(options->before_update_context, d->rank, step->tensor);
         return run_call(d, p, b, step, options);
     case WEFTI_STEP_COPY:
-        return wefti_stream_copy(d->stream, wefti_argument_address(d, step, 0), step->space,
-                                 wefti_argument_address(d, step, 1), step->space, step->bytes);
+        return run_copy(d, step);
     case WEFTI_STEP_LOSS:
         return run_loss(d, p, step, options);
     case WEFTI_STEP_POST:
@@ -261,9 +269,10 @@ weft_status wefti_check_halted(const wefti_rank_device *d) {
 static weft_status run_steps(wefti_rank_device *d, const wefti_program *p, wefti_binding *b,
                              wefti_section section, const wefti_exec_options *options) {
     const wefti_step *step;
-    d->at = (wefti_cursor){0};
+    d->at = (wefti_cursor){.step = options->first_step, .number = options->first_step};
     d->section = section;
-    while ((step = wefti_cursor_step(p, section, &d->at))) {
+    while ((!options->end_step || d->at.step < options->end_step) &&
+           (step = wefti_cursor_step(p, section, &d->at))) {
         d->micro = wefti_cursor_micro(p, section, &d->at);
         WEFT_TRY(wefti_check_halted(d));
         weft_status status = run_step(d, p, b, step, options);

@@ -61,6 +61,7 @@ typedef struct wefti_exec_options {
     void *before_update_context;
     wefti_halted *halted; /* NULL: never. A section that must end once it has begun has none */
     void *halted_context;
+    int32_t first_step, end_step; /* of a section without loops; end_step 0: to its end */
 } wefti_exec_options;
 
 /* Runs one section. WEFT_E_NUMERIC if the loss is not finite; then nothing was updated. */

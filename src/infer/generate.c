@@ -69,7 +69,10 @@ static weft_status build_one(weft_generator *g, const weft_session_options *o) {
     WEFT_TRY(wefti_generator_add(g, o, 1, 1));
     if (context > 1)
         WEFT_TRY(wefti_generator_add(g, o, 1, context < GENERATE_PIECE ? context : GENERATE_PIECE));
-    return context < GENERATE_LONG ? WEFT_OK : wefti_generator_add(g, o, 1, GENERATE_LONG);
+    for (int64_t piece = GENERATE_LONGEST / 2; piece <= context && piece <= GENERATE_LONGEST;
+         piece *= 2)
+        WEFT_TRY(wefti_generator_add(g, o, 1, piece));
+    return WEFT_OK;
 }
 
 static weft_status build(weft_generator *g, const weft_generator_options *options) {

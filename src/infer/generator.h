@@ -12,9 +12,9 @@
 #include "weft/data.h"
 
 enum {
-    GENERATE_PIECE = 64,   /* tokens of a piece of the prompt */
-    GENERATE_LONG = 256,   /* of a piece of a long prompt: a pass reads all weights */
-    GENERATE_PROGRAMS = 5, /* at most */
+    GENERATE_PIECE = 64,    /* tokens of a piece of the prompt */
+    GENERATE_LONGEST = 512, /* of a piece of a long prompt: a pass reads all weights */
+    GENERATE_PROGRAMS = 5,  /* at most */
     GENERATE_MOST_ROWS = 4096
 };
 

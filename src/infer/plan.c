@@ -1,8 +1,9 @@
 /* Plans for text generation: a batch of one text has nothing to split but the model.
  *
- * Heads, and the hidden elements of feed-forward layers, are divided over all devices: one sum of
- * partial results after each pair of products. Source: Shoeybi et al., "Megatron-LM: Training
- * Multi-Billion Parameter Language Models Using Model Parallelism", 2019, section 3. */
+ * Heads, the hidden elements of feed-forward layers and the vocabulary are divided over all
+ * devices: one sum of partial results after each pair of products and after the embedding. Source:
+ * Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+ * Parallelism", 2019, section 3. */
 #include <stdio.h>
 #include <string.h>
 
@@ -34,6 +35,9 @@ static const division of_mixtral_experts[] = {{"*moe.experts.w1", "n", false},
                                               {"*moe.experts.w3", "n", false},
                                               {"*moe.experts.w2", "k", false},
                                               {NULL, NULL, false}};
+
+static const division of_vocabulary[] = {
+    {"embed.*:embedding", "vocab", false}, {"head.*:linear", "n0", false}, {NULL, NULL, false}};
 
 /* Two axes: heads are divided over the first one, and are the same along the second. */
 typedef struct axes {
@@ -69,6 +73,7 @@ static weft_status divide_model(weft_plan *plan, const weft_model_config *config
     const axes a = axes_of(config, weft_plan_devices(plan));
     if (a.heads > 1) WEFT_TRY(weft_plan_axis(plan, "heads", a.heads));
     if (a.rest > 1) WEFT_TRY(weft_plan_axis(plan, "rest", a.rest));
+    WEFT_TRY(divide(plan, a, of_vocabulary));
     WEFT_TRY(divide(plan, a, gpt2 ? of_gpt2 : of_llama));
     if (experts) return divide(plan, a, gpt2 ? of_gpt2_experts : of_mixtral_experts);
     return divide(plan, a, gpt2 ? of_gpt2_mlp : of_llama_mlp);

@@ -80,7 +80,7 @@ static weft_status build_session(wefti_trained *m, weft_model_use use, int64_t b
     if (!length && t->model.objective->is_language) length = m->job.model.context;
     o.optimizer = (weft_optimizer){.kind = WEFT_NO_OPTIMIZER};
     o.clip = 0;
-    o.recovery = false;
+    o.recovery = o.buddy = false;
     o.microbatches = 1;
     WEFT_TRY(weft_model_build(&t->model.config, use, batch ? batch : t->batch.micro, length,
                               m->job.train.precision, &t->model.eval_graph));

@@ -250,20 +250,54 @@ static weft_status read_job(wefti_job_draft *draft, const char *text, int64_t by
         WEFT_TRY(apply_section(draft, "", tree));
     }
     for (int i = 0; i < count; i++) WEFT_TRY(apply_override(draft, overrides[i]));
+    if (draft->devices) {
+        char word[64];
+        (void)snprintf(word, sizeof word, "parallel.devices=%lld", (long long)draft->devices);
+        const char *copy = wefti_arena_strdup(draft->arena, word);
+        WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a job");
+        WEFT_TRY(apply_override(draft, copy));
+    }
     WEFT_TRY(wefti_job_resolve(draft));
     return write_job(draft);
 }
 
-weft_status weft_job_parse(const char *name, const char *text, int64_t bytes,
-                           const char *const *overrides, int count, weft_job **out) {
-    WEFT_REQUIRE(name && out && bytes >= 0 && count >= 0 && (overrides || !count), WEFT_E_ARG,
-                 "weft_job_parse needs a name, a place for the result and a count of overrides");
-    wefti_job_draft draft = {.name = name};
+/* What a job was read from, to read it again for another number of devices. */
+typedef struct job_origin {
+    const char *name, *text;
+    int64_t bytes;
+    const char **overrides;
+    int count;
+} job_origin;
+
+static weft_status keep_origin(wefti_job_draft *draft, const char *text, int64_t bytes,
+                               const char *const *overrides, int count) {
+    job_origin *o = wefti_arena_alloc(draft->arena, sizeof *o);
+    const char **words = wefti_arena_alloc(draft->arena, ((size_t)count + 1) * sizeof *words);
+    char *copy = text ? wefti_arena_alloc(draft->arena, (size_t)bytes + 1) : NULL;
+    const char *name = wefti_arena_strdup(draft->arena, draft->name);
+    bool whole = o && words && name && (copy || !text);
+    for (int i = 0; i < count && whole; i++) {
+        words[i] = wefti_arena_strdup(draft->arena, overrides[i]);
+        whole = words[i];
+    }
+    WEFT_REQUIRE(whole, WEFT_E_NOMEM, "no memory for a job");
+    if (copy) memcpy(copy, text, (size_t)bytes);
+    *o = (job_origin){name, copy, bytes, words, count};
+    draft->job.origin = o;
+    return WEFT_OK;
+}
+
+/* devices 0: as the job says. */
+static weft_status parse(const job_origin *from, int64_t devices, weft_job **out) {
+    wefti_job_draft draft = {.name = from->name, .devices = devices};
     loaded_job *loaded = wefti_calloc(1, sizeof *loaded);
     WEFT_REQUIRE(loaded, WEFT_E_NOMEM, "no memory for a job");
     weft_status status;
     WEFT_TRY_OR(err_arena, status, wefti_arena_create(&draft.arena));
-    WEFT_TRY_OR(err_read, status, read_job(&draft, text, bytes, overrides, count));
+    WEFT_TRY_OR(err_read, status,
+                read_job(&draft, from->text, from->bytes, from->overrides, from->count));
+    WEFT_TRY_OR(err_read, status,
+                keep_origin(&draft, from->text, from->bytes, from->overrides, from->count));
     loaded->job = draft.job;
     loaded->arena = draft.arena;
     loaded->plan = draft.plan;
@@ -275,6 +309,22 @@ err_read:
 err_arena:
     wefti_free(loaded);
     return status;
+}
+
+weft_status weft_job_parse(const char *name, const char *text, int64_t bytes,
+                           const char *const *overrides, int count, weft_job **out) {
+    WEFT_REQUIRE(name && out && bytes >= 0 && count >= 0 && (overrides || !count), WEFT_E_ARG,
+                 "weft_job_parse needs a name, a place for the result and a count of overrides");
+    const job_origin from = {name, text, bytes, (const char **)(uintptr_t)overrides, count};
+    return parse(&from, 0, out);
+}
+
+weft_status wefti_job_for_devices(const weft_job *job, int devices, weft_job **out) {
+    WEFT_REQUIRE(job->origin, WEFT_E_ARG,
+                 "only a job that was read can be read for another number of devices");
+    WEFT_TRY(parse(job->origin, devices, out));
+    (*out)->progress = job->progress;
+    return WEFT_OK;
 }
 
 weft_status weft_job_load(const char *path, const char *const *overrides, int count,

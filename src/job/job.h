@@ -63,7 +63,13 @@ typedef struct wefti_job_draft {
     const char *name; /* of the file */
     wefti_job_mark marks[WEFTI_JOB_KEYS_MAX];
     weft_plan *plan; /* of the section `parallel`, once resolved; the caller's to destroy */
+    int64_t devices; /* of another world than the job was written for; 0: as the job says */
 } wefti_job_draft;
+
+/* The job for another number of devices, as far as its own rules say how: parallel.devices is that
+ * number, and the axis dp of parallel.mesh follows it. A job whose plan has no other number of
+ * devices is refused. `job` comes from weft_job_parse or weft_job_load. Free with weft_job_free. */
+weft_status wefti_job_for_devices(const weft_job *job, int devices, weft_job **out) WEFT_CHECKED;
 
 /* The files that describe the model: model.from, else model.config, else "". */
 const char *wefti_job_model_files(const weft_job_model *model);

@@ -168,12 +168,38 @@ static weft_status count_devices(wefti_job_draft *draft) {
     return WEFT_OK;
 }
 
+/* In a world of another size the axis dp has as many parts as the devices are. */
+static weft_status follow_devices(wefti_job_draft *draft) {
+    const weft_job_parallel *p = &draft->job.parallel;
+    weft_job_pair *dp = NULL;
+    int64_t others = p->pipeline.stages;
+    char size[32];
+    if (!draft->devices || !p->mesh.count || p->pipeline.meshes.count) return WEFT_OK;
+    for (int64_t i = 0; i < p->mesh.count; i++) {
+        const weft_job_pair *axis = &p->mesh.items[i];
+        if (!strcmp(axis->key, "dp"))
+            dp = (weft_job_pair *)(uintptr_t)axis; /* it lies in the draft's arena */
+        else
+            others *= strtoll(axis->value, NULL, 10);
+    }
+    if (!dp || others <= 0 || others > WEFTI_DEVICES_MAX) return WEFT_OK; /* the plan is checked */
+    WEFT_REQUIRE(draft->devices % others == 0, WEFT_E_ARG,
+                 "%s: parallel.mesh: %lld devices are no multiple of %lld, the product of the "
+                 "stages and of all axes but dp",
+                 dp->where, (long long)draft->devices, (long long)others);
+    (void)snprintf(size, sizeof size, "%lld", (long long)(draft->devices / others));
+    dp->value = wefti_arena_strdup(draft->arena, size);
+    WEFT_REQUIRE(dp->value, WEFT_E_NOMEM, "no memory for a job");
+    return WEFT_OK;
+}
+
 static weft_status fill(wefti_job_draft *draft) {
     weft_job_pipeline *pipeline = &draft->job.parallel.pipeline;
     bool interleaved = pipeline->schedule == WEFT_PIPELINE_INTERLEAVED;
     if (!given(draft, "parallel.pipeline.virtual_stages"))
         pipeline->virtual_stages = interleaved && pipeline->stages > 1 ? 2 : 1;
     WEFT_TRY(join_microbatches(draft));
+    WEFT_TRY(follow_devices(draft));
     return count_devices(draft);
 }
 

@@ -142,6 +142,46 @@ static weft_status check_checkpoint(const wefti_job_draft *draft) {
     return WEFT_OK;
 }
 
+/* A key that needs recovery sets it, unless the job says no. */
+static weft_status turn_on_recovery(wefti_job_draft *draft, const char *key, const char *value) {
+    weft_job_recovery *r = &draft->job.recovery;
+    char where[512];
+    WEFT_REQUIRE(r->enabled || !given(draft, "recovery.enabled"), WEFT_E_ARG,
+                 "%s%s = %s needs recovery.enabled: set it to true, or leave it out",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, key), where), key, value);
+    r->enabled = true;
+    return WEFT_OK;
+}
+
+static weft_status fill_recovery(wefti_job_draft *draft) {
+    const weft_job_recovery *r = &draft->job.recovery;
+    if (r->buddy) WEFT_TRY(turn_on_recovery(draft, "recovery.buddy", "1"));
+    if (r->elastic) WEFT_TRY(turn_on_recovery(draft, "recovery.elastic", "true"));
+    return WEFT_OK;
+}
+
+/* Elastic jobs whose worlds could not change. */
+static weft_status check_elastic(const wefti_job_draft *draft) {
+    const weft_job_recovery *r = &draft->job.recovery;
+    const weft_plan *plan = draft->plan;
+    char where[512];
+    if (!r->elastic) return WEFT_OK;
+    (void)wefti_job_where(draft, wefti_job_mark_of(draft, "recovery.elastic"), where);
+    WEFT_REQUIRE(!r->buddy, WEFT_E_ARG,
+                 "%srecovery.elastic and recovery.buddy are not possible together: leave one out",
+                 where);
+    WEFT_REQUIRE(!plan || plan->mode != WEFT_PARALLEL_MANUAL, WEFT_E_ARG,
+                 "%srecovery.elastic is not for parallel.mode manual, in which the model itself "
+                 "divides the work: leave it out",
+                 where);
+    WEFT_REQUIRE(!plan || draft->devices || r->min <= weft_plan_devices(plan), WEFT_E_ARG,
+                 "%srecovery.min = %lld is more than the %d devices of the job: it must be at most "
+                 "that number",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, "recovery.min"), where),
+                 (long long)r->min, (int)weft_plan_devices(plan));
+    return WEFT_OK;
+}
+
 static weft_status check(const wefti_job_draft *draft) {
     const weft_job_train *t = &draft->job.train;
     char where[512];
@@ -159,6 +199,7 @@ static weft_status check(const wefti_job_draft *draft) {
                  "%sdata.validation_labels needs data.validation to be a path",
                  wefti_job_where(draft, wefti_job_mark_of(draft, "data.validation_labels"), where));
     WEFT_TRY(check_checkpoint(draft));
+    WEFT_TRY(check_elastic(draft));
     if (!draft->plan) return WEFT_OK;
     int64_t parts = t->accumulate * draft->plan->copies;
     WEFT_REQUIRE(t->batch % parts == 0, WEFT_E_ARG,
@@ -184,6 +225,7 @@ weft_status wefti_job_resolve(wefti_job_draft *draft) {
     FILL("model.dropout", m->dropout, from ? -1 : 0);
     wefti_job_choose_mode(draft);
     WEFT_TRY(wefti_job_check_uses(draft));
+    WEFT_TRY(fill_recovery(draft));
     fill_experts(draft, from);
     fill_train(draft);
     WEFT_TRY(fill_decay(draft));

@@ -191,6 +191,14 @@ int64_t wefti_region_elems(const wefti_region *region, int rank) {
     return elems;
 }
 
+bool wefti_region_contains(const wefti_region *outer, const wefti_region *inner, int rank) {
+    for (int d = 0; d < rank; d++)
+        if (inner->begin[d] < outer->begin[d] ||
+            inner->begin[d] + inner->size[d] > outer->begin[d] + outer->size[d])
+            return false;
+    return true;
+}
+
 bool wefti_region_intersect(const wefti_region *a, const wefti_region *b, int rank,
                             wefti_region *out) {
     wefti_region both = {0};

@@ -116,6 +116,7 @@ void wefti_layout_region_at(const wefti_layout *layout, const wefti_mesh *mesh,
 weft_desc wefti_layout_local(const wefti_layout *layout, const wefti_mesh *mesh,
                              const weft_desc *whole, int32_t rank);
 int64_t wefti_region_elems(const wefti_region *region, int rank);
+bool wefti_region_contains(const wefti_region *outer, const wefti_region *inner, int rank);
 bool wefti_region_intersect(const wefti_region *a, const wefti_region *b, int rank,
                             wefti_region *out); /* true if the intersection is not empty */
 /* Of all devices that hold the same region, exactly one counts. This device has coordinate 0 along

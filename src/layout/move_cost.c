@@ -69,9 +69,12 @@ static int64_t missing(const change *c, const int32_t *at) {
     return wanted - had;
 }
 
-/* The largest number of missing elements. Tries all coordinates along the axes that matter. */
+/* The largest number of missing elements. Tries all coordinates along the axes that matter, until
+ * a device lacks all that it wants. */
 static int64_t most_missing(const change *c) {
     wefti_axes axes = 0;
+    int64_t all = 1; /* that each device wants; 0: they want unequal parts */
+    for (int k = 0; k < c->dims; k++) all *= c->part[1][k];
     for (int k = 0; k < c->dims; k++)
         axes |= wefti_layout_dim_axes(c->from, c->dim[k]) | wefti_layout_dim_axes(c->to, c->dim[k]);
     int32_t at[WEFTI_MAX_AXES] = {0};
@@ -79,6 +82,7 @@ static int64_t most_missing(const change *c) {
     for (;;) {
         int64_t here = missing(c, at);
         if (here > most) most = here;
+        if (all && most == all) return most;
         int a = 0;
         for (; a < c->mesh->axes; a++) {
             if (!(axes >> a & 1u)) continue;

@@ -18,6 +18,7 @@ typedef struct wefti_open_node {
     wefti_move move;        /* the move that led here; move.to is the node's layout */
     wefti_route_cost cost;  /* of the route from the start */
     wefti_route_cost ahead; /* lower bound of the cost to the goal */
+    int64_t lack;           /* bytes that a device lacks of its region at the goal */
     int32_t parent;
     bool settled;
 } wefti_open_node;

@@ -24,7 +24,7 @@ static bool same_split(const wefti_dim_split *a, const wefti_dim_split *b) {
 }
 
 static bool is_equal(const wefti_rank_read *a, const wefti_rank_read *b) {
-    return a->kind == b->kind && a->axes == b->axes && a->size == b->size &&
+    return a->kind == b->kind && a->axes == b->axes && a->step == b->step && a->size == b->size &&
            same_split(&a->split, &b->split) && same_split(&a->other, &b->other);
 }
 
@@ -81,6 +81,20 @@ void wefti_rank_reads_layout(wefti_rank_reads *reads, const wefti_mesh *mesh,
                              const weft_desc *whole, const wefti_layout *layout) {
     for (int d = 0; reads && d < whole->rank; d++)
         wefti_rank_reads_part(reads, mesh, whole->shape[d], &layout->dim[d]);
+}
+
+void wefti_rank_reads_neighbor(wefti_rank_reads *reads, const wefti_mesh *mesh,
+                               const weft_desc *whole, const wefti_layout *layout, int axis,
+                               int32_t step) {
+    for (int d = 0; reads && d < whole->rank; d++) {
+        const wefti_dim_split *split = &layout->dim[d];
+        if (is_even(mesh, whole->shape[d], split)) continue;
+        add(reads, &(wefti_rank_read){.kind = WEFTI_READ_NEIGHBOR,
+                                      .axes = 1u << axis,
+                                      .step = step,
+                                      .split = normal(mesh, split),
+                                      .size = whole->shape[d]});
+    }
 }
 
 void wefti_rank_reads_first(wefti_rank_reads *reads, const wefti_mesh *mesh, wefti_axes axes) {
@@ -181,6 +195,17 @@ static int64_t size_at(const wefti_rank_read *read, const wefti_mesh *mesh,
     return size_of(read, (int32_t)parts_of(mesh, &read->split), index_at(&read->split, mesh, at));
 }
 
+static int64_t neighbor_at(const wefti_rank_read *read, const wefti_mesh *mesh,
+                           const int32_t at[WEFTI_MAX_AXES]) {
+    int32_t there[WEFTI_MAX_AXES];
+    for (int a = 0; a < WEFTI_MAX_AXES; a++) {
+        const int32_t size = a < mesh->axes ? mesh->axis[a].size : 1;
+        const int32_t step = read->axes >> a & 1u ? read->step : 0;
+        there[a] = ((at[a] + step) % size + size) % size;
+    }
+    return size_at(read, mesh, there);
+}
+
 static bool is_first(wefti_axes axes, const int32_t at[WEFTI_MAX_AXES]) {
     for (int a = 0; a < WEFTI_MAX_AXES; a++)
         if (axes >> a & 1u && at[a] != 0) return false;
@@ -201,6 +226,8 @@ static bool same_answer(const wefti_rank_read *read, const wefti_mesh *mesh,
         return size_at(read, mesh, a) == size_at(read, mesh, b);
     case WEFTI_READ_SIZES:
         return same_sizes(read, mesh, a, b);
+    case WEFTI_READ_NEIGHBOR:
+        return neighbor_at(read, mesh, a) == neighbor_at(read, mesh, b);
     case WEFTI_READ_OVERLAP:
         return overlap_at(read, mesh, a) == overlap_at(read, mesh, b);
     case WEFTI_READ_FIRST:

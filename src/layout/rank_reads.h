@@ -15,17 +15,19 @@ typedef enum wefti_rank_read_kind {
     WEFTI_READ_SIZE,  /* the size of the rank's part of a dimension */
     WEFTI_READ_SIZES, /* the sizes of the parts of all ranks that differ along `axes`, the last ones
                          of the split, only */
-    WEFTI_READ_OVERLAP, /* how much of the rank's part lies in its part of another split */
-    WEFTI_READ_FIRST,   /* whether the rank is the first one along all axes of a set */
-    WEFTI_READ_PLACE    /* the rank's coordinates along a set of axes */
+    WEFTI_READ_NEIGHBOR, /* the size of the part of the rank `step` places further along one axis */
+    WEFTI_READ_OVERLAP,  /* how much of the rank's part lies in its part of another split */
+    WEFTI_READ_FIRST,    /* whether the rank is the first one along all axes of a set */
+    WEFTI_READ_PLACE     /* the rank's coordinates along a set of axes */
 } wefti_rank_read_kind;
 
 typedef struct wefti_rank_read {
     wefti_rank_read_kind kind;
-    wefti_axes axes;       /* FIRST, PLACE, SIZES */
-    wefti_dim_split split; /* SIZE, SIZES, OVERLAP */
+    wefti_axes axes;       /* FIRST, PLACE, SIZES, NEIGHBOR */
+    int32_t step;          /* NEIGHBOR */
+    wefti_dim_split split; /* SIZE, SIZES, NEIGHBOR, OVERLAP */
     wefti_dim_split other; /* OVERLAP */
-    int64_t size;          /* SIZE, SIZES, OVERLAP: of the whole dimension */
+    int64_t size;          /* all with a split: of the whole dimension */
 } wefti_rank_read;
 
 /* Zero: nothing is read. */
@@ -41,6 +43,10 @@ void wefti_rank_reads_part(wefti_rank_reads *reads, const wefti_mesh *mesh, int6
                            const wefti_dim_split *split);
 void wefti_rank_reads_layout(wefti_rank_reads *reads, const wefti_mesh *mesh,
                              const weft_desc *whole, const wefti_layout *layout);
+/* The sizes of the region of the rank `step` places further along an axis, whose ends meet. */
+void wefti_rank_reads_neighbor(wefti_rank_reads *reads, const wefti_mesh *mesh,
+                               const weft_desc *whole, const wefti_layout *layout, int axis,
+                               int32_t step);
 void wefti_rank_reads_first(wefti_rank_reads *reads, const wefti_mesh *mesh, wefti_axes axes);
 void wefti_rank_reads_counts(wefti_rank_reads *reads, const wefti_mesh *mesh,
                              const wefti_layout *layout);

@@ -81,10 +81,10 @@ static int64_t reducing(const search *s, wefti_axes partial) {
                      wefti_mesh_product(s->moves.mesh, s->moves.axes));
 }
 
-static wefti_route_cost ahead_of(const search *s, const wefti_layout *layout) {
+static wefti_route_cost ahead_of(const search *s, const wefti_layout *layout, int64_t lack) {
     const wefti_layout *goal = s->moves.to;
     wefti_axes partial = (layout->sum & ~goal->sum) | (layout->max & ~goal->max);
-    int64_t lack = lacking(s, layout), bytes = lack + (partial ? reducing(s, partial) : 0);
+    int64_t bytes = lack + (partial ? reducing(s, partial) : 0);
     double seconds = (double)bytes * s->quickest.seconds_per_byte +
                      ((lack > 0) + (partial != 0)) * s->quickest.latency;
     return (wefti_route_cost){whole_units(seconds), bytes, 0};
@@ -127,19 +127,21 @@ static weft_status reach(void *context, const wefti_move *move) {
     int32_t n = wefti_open_list_find(&s->open, &move->to);
     if ((n >= 0 && s->open.nodes[n].settled) || !fits(s, &move->to)) return WEFT_OK;
     const wefti_open_node *parent = &s->open.nodes[s->at];
-    wefti_route_cost ahead = n >= 0 ? s->open.nodes[n].ahead : ahead_of(s, &move->to),
+    int64_t lack = n >= 0 ? s->open.nodes[n].lack : lacking(s, &move->to);
+    wefti_route_cost ahead = n >= 0 ? s->open.nodes[n].ahead : ahead_of(s, &move->to, lack),
                      total = parent->cost;
     total.moves += moves_of(&parent->move.to, move);
     if (total.moves > WEFTI_MAX_MOVES || hopeless(s, wefti_route_cost_sum(total, ahead)))
         return WEFT_OK;
     wefti_move priced = *move;
-    /* the exact cost of an exchange is slow to compute: test a lower bound first */
-    if (n >= 0 && n == s->goal) {
+    /* the exact cost of a transfer is slow to compute: test a lower bound first */
+    if (move->kind == WEFTI_MOVE_TRANSFER) {
         wefti_route_cost least = total;
-        if (move->kind == WEFTI_MOVE_TRANSFER)
-            least.time += whole_units(
-                wefti_move_seconds(s->moves.mesh, move->axes, lacking(s, &parent->move.to)));
-        if (hopeless(s, least)) return WEFT_OK;
+        int64_t bytes = parent->lack > lack ? parent->lack - lack : 0;
+        least.time += whole_units(wefti_move_seconds(s->moves.mesh, move->axes, bytes));
+        least.bytes += bytes;
+        if (hopeless(s, wefti_route_cost_sum(least, ahead))) return WEFT_OK;
+        if (n >= 0 && wefti_route_cost_compare(&s->open.nodes[n].cost, &least) <= 0) return WEFT_OK;
     }
     wefti_move_cost(s->moves.mesh, s->moves.whole, &parent->move.to, &priced);
     total.time += whole_units(priced.seconds);
@@ -150,6 +152,7 @@ static weft_status reach(void *context, const wefti_move *move) {
     s->open.nodes[n].move = priced;
     s->open.nodes[n].cost = total;
     s->open.nodes[n].ahead = ahead;
+    s->open.nodes[n].lack = lack;
     s->open.nodes[n].parent = s->at;
     if (s->goal < 0 && wefti_layout_equal(&priced.to, s->moves.to)) s->goal = n;
     return wefti_open_list_push(&s->open, n);
@@ -234,6 +237,7 @@ static weft_status run(search *s) {
     int32_t start = 0;
     WEFT_TRY(wefti_open_list_add(&s->open, s->moves.from, &start));
     choose_samples(s);
+    s->open.nodes[start].lack = lacking(s, s->moves.from);
     WEFT_TRY(reach_goal_by_gather(s));
     WEFT_TRY(reach_goal_by_exchange(s));
     WEFT_TRY(wefti_open_list_push(&s->open, start));
@@ -267,7 +271,7 @@ static void collect(const search *s, wefti_route *out) {
     int length = 0;
     for (int32_t n = s->goal; s->open.nodes[n].parent >= 0; n = s->open.nodes[n].parent)
         path[length++] = n;
-    *out = (wefti_route){0};
+    *out = (wefti_route){.looks = s->looks};
     while (length) add_move(out, &s->open.nodes[path[--length]].move);
 }
 

@@ -41,6 +41,7 @@ typedef struct wefti_route {
     wefti_move move[WEFTI_MAX_MOVES];
     double seconds;
     int64_t bytes;
+    int64_t looks; /* moves that the search has looked at */
 } wefti_route;
 
 /* Seconds to move `bytes` over the slowest link among the axes, with the latency once. */
@@ -64,6 +65,8 @@ weft_status wefti_redistribute(const wefti_mesh *mesh, const weft_desc *whole,
 /* A cache of routes. Only one thread may use it at a time. */
 typedef struct wefti_route_cache wefti_route_cache;
 weft_status wefti_route_cache_create(wefti_route_cache **out) WEFT_CHECKED;
+/* How many moves the searches of all routes in the cache have looked at. */
+int64_t wefti_route_cache_looks(const wefti_route_cache *cache);
 void wefti_route_cache_destroy(wefti_route_cache *cache);
 /* *out is valid until the cache is destroyed. */
 weft_status wefti_route_find(wefti_route_cache *cache, const wefti_mesh *mesh,

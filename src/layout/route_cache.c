@@ -29,7 +29,7 @@ typedef struct route_cache_entry {
 struct wefti_route_cache {
     wefti_map numbers; /* of entries, by their keys */
     route_cache_entry **entries;
-    int64_t used, capacity;
+    int64_t used, capacity, looks;
     wefti_route none; /* the empty route, for equal layouts */
 };
 
@@ -46,6 +46,10 @@ void wefti_route_cache_destroy(wefti_route_cache *cache) {
     wefti_free(cache->entries);
     wefti_map_free(&cache->numbers);
     wefti_free(cache);
+}
+
+int64_t wefti_route_cache_looks(const wefti_route_cache *cache) {
+    return cache->looks;
 }
 
 static void fill_layout(const wefti_layout *layout, layout_key *out) {
@@ -112,6 +116,7 @@ weft_status wefti_route_find(wefti_route_cache *cache, const wefti_mesh *mesh,
         }
         e->key = key;
         number = cache->used;
+        cache->looks += e->route.looks;
         WEFT_TRY(add(cache, e));
     }
     *out = &cache->entries[number]->route;

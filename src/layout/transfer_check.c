@@ -51,14 +51,6 @@ static weft_status regions_subtract(regions *list, const wefti_region *cut, int 
     return WEFT_OK;
 }
 
-static bool contains(const wefti_region *outer, const wefti_region *inner, int rank) {
-    for (int d = 0; d < rank; d++)
-        if (inner->begin[d] < outer->begin[d] ||
-            inner->begin[d] + inner->size[d] > outer->begin[d] + outer->size[d])
-            return false;
-    return true;
-}
-
 static const char *name_of(const wefti_transfer *t) {
     return t->name ? t->name : wefti_transfer_kind_text(t->kind);
 }
@@ -79,9 +71,9 @@ static wefti_region common_region(const wefti_transfer *t) {
 
 /* What is reduced over all members, all of them must have. `common`: see above. */
 static weft_status check_common(const wefti_transfer *t, int32_t m, const wefti_region *common) {
-    if (contains(common, &t->want[m], t->rank)) return WEFT_OK;
+    if (wefti_region_contains(common, &t->want[m], t->rank)) return WEFT_OK;
     int32_t lacks = 0;
-    while (contains(&t->have[lacks], &t->want[m], t->rank)) lacks++;
+    while (wefti_region_contains(&t->have[lacks], &t->want[m], t->rank)) lacks++;
     WEFT_FAIL(WEFT_E_MISMATCH,
               "transfer '%s': rank %d wants elements to be reduced over all members that rank "
               "%d does not have",
@@ -95,7 +87,7 @@ static bool merge_two(wefti_region *a, const wefti_region *b, int rank) {
     int other = -1;
     for (int d = 0; d < rank; d++) {
         if (a->begin[d] == b->begin[d] && a->size[d] == b->size[d]) continue;
-        if (other >= 0) return contains(a, b, rank);
+        if (other >= 0) return wefti_region_contains(a, b, rank);
         other = d;
     }
     if (other < 0) return true;
@@ -181,10 +173,10 @@ static weft_status find_rest(const wefti_region *want, const wefti_region *have,
 static weft_status check_covered(const wefti_transfer *t, int32_t m, regions *covered,
                                  regions *rest) {
     const wefti_region *want = &t->want[m];
-    if (contains(&t->have[m], want, t->rank)) return WEFT_OK;
+    if (wefti_region_contains(&t->have[m], want, t->rank)) return WEFT_OK;
     if (!covered->used) WEFT_TRY(find_covered(t, covered));
     for (int64_t i = 0; i < covered->used; i++)
-        if (contains(&covered->region[i], want, t->rank)) return WEFT_OK;
+        if (wefti_region_contains(&covered->region[i], want, t->rank)) return WEFT_OK;
     WEFT_TRY(find_rest(want, covered->region, covered->used, t->rank, rest));
     if (!rest->used) return WEFT_OK;
     WEFT_TRY(find_rest(want, t->have, t->members, t->rank, rest)); /* a gap that has no seams */

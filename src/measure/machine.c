@@ -2,6 +2,7 @@
 #include "measure/machine.h"
 
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -38,10 +39,20 @@ static weft_status slowest(const wefti_measuring *m, double *value) {
     return weft_all_reduce(m->world, NULL, value, value, 1, WEFT_F64, WEFT_REDUCE_MAX);
 }
 
+void wefti_measured_rest(double seconds) {
+    const double most = seconds < 60 ? seconds : 60;
+    const struct timespec time = {(time_t)most, (long)(1e9 * (most - (double)(time_t)most))};
+    (void)nanosleep(&time, NULL);
+}
+
+/* `about`: seconds of one run, for ranks that rest meanwhile: `run` is NULL. */
 static weft_status time_batch(const wefti_measuring *m, wefti_measured_run *run, void *context,
-                              int64_t repeats, double *out) {
+                              int64_t repeats, double about, double *out) {
     WEFT_TRY(weft_barrier(m->world, NULL));
     const double begin = wefti_now_s();
+    *out = 0;
+    if (!run) wefti_measured_rest((double)repeats * about);
+    if (!run) return WEFT_OK;
     for (int64_t i = 0; i < repeats; i++) WEFT_TRY(run(context));
     *out = (wefti_now_s() - begin) / (double)repeats;
     return WEFT_OK;
@@ -50,16 +61,17 @@ static weft_status time_batch(const wefti_measuring *m, wefti_measured_run *run,
 weft_status wefti_measured_seconds(const wefti_measuring *m, wefti_measured_run *run, void *context,
                                    double *out) {
     double once;
-    WEFT_TRY(time_batch(m, run, context, 1, &once)); /* warms up */
-    WEFT_TRY(time_batch(m, run, context, 1, &once));
+    WEFT_TRY(time_batch(m, run, context, 1, 0, &once)); /* warms up */
+    WEFT_TRY(time_batch(m, run, context, 1, 0, &once));
     WEFT_TRY(slowest(m, &once));
     const double fit = m->seconds / BATCHES / (once > 1e-9 ? once : 1e-9);
     const int64_t repeats = fit < 1 ? 1 : fit > 1e6 ? 1000000 : (int64_t)fit;
     const int batches = once > m->seconds ? 2 : BATCHES;
     double best = once;
     for (int i = 0; i < batches; i++) {
-        WEFT_TRY(time_batch(m, run, context, repeats, &once));
-        if (once < best) best = once;
+        double batch;
+        WEFT_TRY(time_batch(m, run, context, repeats, once, &batch));
+        if (batch < best) best = batch;
     }
     *out = best > 1e-10 ? best : 1e-10;
     return slowest(m, out);
@@ -190,6 +202,7 @@ static weft_status fill_device(wefti_machine_model *m, const wefti_measured *fro
                               .vector_flops = {from->vector_flops, measured},
                               .launch_seconds = {launch, measured}};
     if (from->at_once) d->devices_at_once = (wefti_figure){from->at_once, measured};
+    if (from->hosts_at_once) d->hosts_at_once = (wefti_figure){from->hosts_at_once, measured};
     if (from->disk > 0) d->disk_bytes_per_second = (wefti_figure){from->disk, measured};
     WEFT_TRY(fill_curve(m, &from->memory, launch, &d->memory));
     for (int a = 0; a < WEFTI_ARITHMETICS; a++) {

@@ -20,6 +20,7 @@ enum {
     MEMORY_MOST = 96 << 20,
     VECTOR_ELEMENTS = 4096,
     SHARING_SIDE = 128,
+    MOST_SHARES = 4, /* other hosts sleep while so many devices may share a processor */
     OPERANDS = 3,
     OPERAND_BYTES = 64
 };
@@ -33,7 +34,7 @@ typedef struct bench_kernel {
     const void *in[OPERANDS];
     void *out[OPERANDS], *workspace;
     wefti_run run;
-    bool idle; /* other devices measure on the processors of this one */
+    bool idle; /* others measure */
 } bench_kernel;
 
 static void destroy(bench_kernel *k) {
@@ -85,8 +86,7 @@ static weft_status compile(const wefti_measuring *m, bench_kernel *k) {
 
 static weft_status run(void *context) {
     const bench_kernel *k = context;
-    return k->idle ? WEFT_OK
-                   : k->x->kernel->run(k->x->kernel, &k->run, k->in, k->out, k->workspace);
+    return k->x->kernel->run(k->x->kernel, &k->run, k->in, k->out, k->workspace);
 }
 
 typedef enum bench_op { PRODUCT, ADD } bench_op;
@@ -104,19 +104,22 @@ static weft_status build(bench_op op, weft_dtype dtype, int64_t size, weft_graph
     return weft_graph_status(g);
 }
 
-static int32_t local_rank(const wefti_measuring *m) {
-    return weft_world_rank(m->world) % m->out->per_host;
+/* Whether others measure on the processors of this rank. */
+static bool is_idle(const wefti_measuring *m) {
+    const int32_t rank = weft_world_rank(m->world), per_host = m->out->per_host;
+    return (m->out->at_once && rank % per_host >= m->out->at_once) ||
+           (m->out->hosts_at_once && rank / per_host >= m->out->hosts_at_once);
 }
 
 /* *out: seconds of a run, and the op's own counts. If devices share processors, as many measure as
  * compute at the same time. */
 static weft_status measure(const wefti_measuring *m, bench_op op, weft_dtype dtype, int64_t size,
                            double *out, wefti_cost *cost) {
-    bench_kernel k = {.idle = m->out->at_once && local_rank(m) >= m->out->at_once};
+    bench_kernel k = {.idle = is_idle(m)};
     weft_status status = build(op, dtype, size, &k.graph);
     if (status >= 0) status = compile(m, &k);
     if (status >= 0) *cost = k.x->cost;
-    if (status >= 0) status = wefti_measured_seconds(m, run, &k, out);
+    if (status >= 0) status = wefti_measured_seconds(m, k.idle ? NULL : run, &k, out);
     destroy(&k);
     return status;
 }
@@ -137,38 +140,53 @@ static weft_status products(const wefti_measuring *m, weft_dtype dtype, wefti_ar
 /* ---- shared processors ---- */
 
 /* Seconds of the slowest rank for `repeats` runs. Means count here, not the best: a device that
- * shares its processor computes at full speed for a time, and then not at all. */
+ * shares its processor computes at full speed for a time, and then not at all. Idle ranks sleep
+ * for `about` so many seconds. */
 static weft_status time_all(const wefti_measuring *m, bench_kernel *k, int64_t repeats,
-                            double *out) {
+                            double about, double *out) {
     WEFT_TRY(weft_barrier(m->world, NULL));
     const double begin = wefti_now_s();
-    for (int64_t i = 0; i < repeats; i++) WEFT_TRY(run(k));
-    *out = wefti_now_s() - begin;
+    if (k->idle) wefti_measured_rest(about);
+    for (int64_t i = 0; i < repeats && !k->idle; i++) WEFT_TRY(run(k));
+    *out = k->idle ? 0 : wefti_now_s() - begin;
     return weft_all_reduce(m->world, NULL, out, out, 1, WEFT_F64, WEFT_REDUCE_MAX);
 }
 
+int32_t wefti_measured_at_once(int32_t count, double slower) {
+    const int32_t whole = (int32_t)ceil(count / slower - 0.3); /* caches make it slower as well */
+    if (count == 1 || slower < 1.4 || whole >= count) return 0;
+    return whole > 1 ? whole : 1;
+}
+
+/* One rank alone, then all of its host, then those of all hosts. */
 static weft_status compare_shares(const wefti_measuring *m, bench_kernel *k) {
     const double least = 2 * m->seconds; /* many turns of the scheduler */
-    double alone, together;
+    const int32_t rank = weft_world_rank(m->world);
+    const int32_t per_host = m->out->per_host;
+    double alone = 0, host, all;
     int64_t repeats = 1;
-    k->idle = weft_world_rank(m->world) != 0;
+    k->idle = rank != 0;
     for (;; repeats *= 2) {
-        WEFT_TRY(time_all(m, k, repeats, &alone));
+        WEFT_TRY(time_all(m, k, repeats, 2 * alone, &alone));
         if (alone >= least) break;
     }
-    k->idle = false;
-    WEFT_TRY(time_all(m, k, repeats, &together));
-    const double at_once = m->out->per_host * alone / together;
-    const int32_t whole = (int32_t)ceil(at_once - 0.3); /* they differ by noise, and by caches */
-    if (whole < m->out->per_host) m->out->at_once = whole > 1 ? whole : 1;
+    k->idle = rank >= per_host;
+    WEFT_TRY(
+        time_all(m, k, repeats, (per_host < MOST_SHARES ? per_host : MOST_SHARES) * alone, &host));
+    m->out->at_once = wefti_measured_at_once(per_host, host / alone);
     if (m->out->at_once) wefti_measured_figure(m, "devices_at_once", m->out->at_once);
+    if (m->out->hosts == 1) return WEFT_OK;
+    k->idle = false;
+    WEFT_TRY(time_all(m, k, repeats, 0, &all));
+    m->out->hosts_at_once = wefti_measured_at_once(m->out->hosts, all / host);
+    if (m->out->hosts_at_once) wefti_measured_figure(m, "hosts_at_once", m->out->hosts_at_once);
     return WEFT_OK;
 }
 
-/* How many devices of a host compute at the same time: one alone, then all of them. */
+/* How many devices of a host, and how many hosts, compute at the same time. */
 static weft_status measure_sharing(const wefti_measuring *m) {
     bench_kernel k = {.idle = false};
-    if (weft_world_size(m->world) == 1 || m->out->per_host == 1) return WEFT_OK;
+    if (weft_world_size(m->world) == 1) return WEFT_OK;
     weft_status status = build(PRODUCT, WEFT_F32, SHARING_SIDE, &k.graph);
     if (status >= 0) status = compile(m, &k);
     if (status >= 0) status = compare_shares(m, &k);

@@ -202,6 +202,11 @@ static double exchange_seconds(const chooser *h) {
     return seconds;
 }
 
+/* With room for rounding: sums in another order. */
+static bool is_slower(const chooser *h, double seconds) {
+    return seconds > h->best * (1 + 1e-9);
+}
+
 static weft_status weigh(chooser *h) {
     wefti_lowering *c = h->c;
     int64_t parts = 1;
@@ -215,16 +220,20 @@ static weft_status weigh(chooser *h) {
     }
     fill_need(c);
     fill_give(c);
+    /* Routes take long to find: not for what is slower in any case. */
+    const double own = own_seconds(h, parts) + later_seconds(h) + exchange_seconds(h);
     for (int i = 0; i < c->n->inputs; i++) {
         const wefti_version *from;
         const wefti_route *route;
         if (c->n->in[i] < 0) continue;
+        if (is_slower(h, seconds + own)) return WEFT_OK;
         WEFT_TRY(wefti_partition_route(c->context->run, c->n->in[i], &c->need[i], &from, &route));
         if (route) seconds += route->seconds; /* open parameters take the required layout */
     }
     for (int o = 0; o < c->n->outputs; o++) {
         const wefti_layout *to = wanted_of(c, o);
         if (!to) continue;
+        if (is_slower(h, seconds + own)) return WEFT_OK;
         const wefti_route *route;
         wefti_layout target = *to;
         if (c->context->run->partial_free[c->n->out[o]] && to != c->context->result) {
@@ -236,7 +245,7 @@ static weft_status weigh(chooser *h) {
                                   wefti_out(c->n, o), &c->give[o], &target, 0, &route));
         seconds += route->seconds;
     }
-    seconds += own_seconds(h, parts) + later_seconds(h) + exchange_seconds(h);
+    seconds += own;
     if (seconds >= h->best) return WEFT_OK;
     h->best = seconds;
     memcpy(h->best_factor, c->factor, sizeof h->best_factor);

@@ -28,7 +28,7 @@ typedef enum wefti_section {
 
 typedef enum wefti_step_kind {
     WEFTI_STEP_CALL, /* run a routine */
-    WEFTI_STEP_COPY, /* state <- next: args[0] destination, args[1] source */
+    WEFTI_STEP_COPY, /* args[0] destination, args[1] source */
     WEFTI_STEP_LOSS, /* the loss is known: stop before any update if it is not finite */
     WEFTI_STEP_POST, /* begin a transfer of the partition: args[0] source, args[1]
                         destination, -1: none */
@@ -36,6 +36,8 @@ typedef enum wefti_step_kind {
 } wefti_step_kind;
 
 typedef enum wefti_phase { WEFTI_FORWARD, WEFTI_BACKWARD, WEFTI_UPDATE, WEFTI_OTHER } wefti_phase;
+
+enum { WEFTI_TENSOR_OF_WARD = -2 }; /* the step updates a copy */
 
 typedef struct wefti_step {
     wefti_step_kind kind;
@@ -50,13 +52,15 @@ typedef struct wefti_step {
     int64_t frame;      /* arena offset of the frame */
     wefti_space space;  /* the memory that contains the arguments and the frame */
     union {
-        int64_t bytes;    /* COPY: number of bytes */
+        int64_t bytes;    /* COPY: number of bytes, of a row */
         int32_t transfer; /* POST, WAIT: index in the partition */
     };
-    uint64_t stream; /* random stream of the call */
-    int32_t micro;   /* the microbatch, in sections that run all of them; else 0. In a loop: of
-                        the first iteration */
-    int32_t tensor;  /* UPDATE: index of the parameter, else -1 */
+    int64_t rows;     /* COPY: 0 or 1: one row */
+    int64_t pitch[2]; /* COPY: bytes from one row to the next, in destination and source */
+    uint64_t stream;  /* random stream of the call */
+    int32_t micro;    /* the microbatch, in sections that run all of them; else 0. In a loop: of
+                         the first iteration */
+    int32_t tensor;   /* UPDATE: index of the parameter, or WEFTI_TENSOR_OF_WARD; else -1 */
     /* CALL: the step runs code[from, to) of the routine. A call runs whole (parts 1), or in parts
      * with other steps in between. Every part but the last ends with transfers that it posts and
      * leaves in flight, code[to - leaves, to). The next part begins with the waits for them,
@@ -66,6 +70,14 @@ typedef struct wefti_step {
      * of all that are alive. The largest end of all steps is the predicted peak. */
     int64_t used_bytes, alive_bytes;
 } wefti_step;
+
+static inline int64_t wefti_copy_rows(const wefti_step *step) {
+    return step->rows > 1 ? step->rows : 1;
+}
+/* The bytes that a COPY moves. */
+static inline int64_t wefti_copy_bytes(const wefti_step *step) {
+    return step->bytes * wefti_copy_rows(step);
+}
 
 /* Steps that run several times. Loops of a section are in order, and do not overlap. */
 typedef struct wefti_loop {
@@ -101,6 +113,18 @@ typedef struct wefti_tensor {
     int32_t microbatches;
     int64_t stride;
 } wefti_tensor;
+
+/* A piece of a parameter, state or optimizer tensor that a device updates or keeps, and that a
+ * buddy copies. */
+typedef struct wefti_piece {
+    const char *name;
+    wefti_tensor_role role;
+    int32_t tensor; /* of this program: it contains the piece; -1: only `offset` has it */
+    int64_t offset; /* of a copy, which is contiguous; -1: the tensor has it */
+    weft_desc desc, whole;
+    wefti_layout layout; /* of the pieces of `whole` on the mesh of its device */
+    weft_init init;
+} wefti_piece;
 
 /* A buffer that is alive at the peak, for messages and tables. */
 typedef struct wefti_memory_item {
@@ -139,10 +163,19 @@ typedef struct wefti_program {
                        mode */
     wefti_step *steps[WEFTI_SECTIONS];
     int32_t step_count[WEFTI_SECTIONS];
+    /* With recovery: the step of section UPDATE from which on parameters are gathered. The pieces
+     * that are gathered lie in the parameters, so these steps can be repeated. Else -1. */
+    int32_t gather_from;
     wefti_loop *loops[WEFTI_SECTIONS];
     int32_t loop_count[WEFTI_SECTIONS];
     wefti_tensor *tensors;
     int32_t tensor_count;
+    /* With buddies: the rank that keeps copies of this device's state, and the rank of which this
+     * device keeps copies. -1: none, or it needs none. `owned` are this device's pieces; `copies`
+     * are the ward's, in the same order. */
+    int32_t holder, ward;
+    wefti_piece *owned, *copies;
+    int32_t owned_count, copy_count;
     wefti_routine **routines;
     int32_t routine_count;
     wefti_cell_grad *grads; /* own the differentiated bodies */

@@ -27,7 +27,7 @@ wefti_region wefti_region_whole(const weft_desc *desc) {
 void wefti_target_destroy(wefti_target *t) {
     if (!t) return;
     for (int64_t i = 0; i < t->file_count; i++)
-        if (t->files[i].fd >= 0) close(t->files[i].fd);
+        if (t->files[i].fd >= 0) (void)WEFTI_DISK_WATCH(close(t->files[i].fd));
     const weft_status removed = t->made ? wefti_remove_tree(t->temporary) : WEFT_OK;
     (void)removed; /* the next run with this destination removes it */
     wefti_free(t->files);
@@ -217,9 +217,8 @@ static weft_status fail_file(const char *what, const char *path, int error) {
 
 static weft_status write_all(int fd, const char *path, int64_t at, const void *data, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
-        ssize_t n = wefti_fault_io() ? -1
-                                     : pwrite(fd, (const char *)data + done, bytes - done,
-                                              (off_t)(at + (int64_t)done));
+        ssize_t n = WEFTI_DISK(
+            pwrite(fd, (const char *)data + done, bytes - done, (off_t)(at + (int64_t)done)));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return fail_file("write", path, errno);
         done += (size_t)n;
@@ -233,7 +232,7 @@ static weft_status create_file(wefti_target *t, int32_t file, const char *header
     char *path = path_of(t, f->name);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
     weft_status status = WEFT_OK;
-    const int fd = wefti_fault_io() ? -1 : open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
+    const int fd = WEFTI_DISK(open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666));
     if (fd < 0) status = fail_file("create", path, errno);
     /* a full disk shows here, where the file system can reserve space */
     int error = fd < 0 ? 0 : posix_fallocate(fd, 0, (off_t)f->bytes);
@@ -244,7 +243,7 @@ static weft_status create_file(wefti_target *t, int32_t file, const char *header
     if (fd >= 0 && status >= 0 && file < TARGET_OPEN_FILES)
         f->fd = fd;
     else if (fd >= 0)
-        close(fd);
+        (void)WEFTI_DISK_WATCH(close(fd));
     return status;
 }
 
@@ -305,10 +304,11 @@ weft_status wefti_target_write(const wefti_target *t, int32_t file, int64_t at, 
     if (f->fd >= 0) return write_all(f->fd, f->name, at, data, bytes);
     char *path = path_of(t, f->name);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
-    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    const int fd = WEFTI_DISK_WATCH(open(path, O_WRONLY | O_CLOEXEC));
     weft_status status = fd < 0 ? fail_file("open", path, errno) : WEFT_OK;
     if (status >= 0) status = write_all(fd, path, at, data, bytes);
-    if (fd >= 0 && close(fd) && status >= 0) status = fail_file("write", path, errno);
+    if (fd >= 0 && WEFTI_DISK_WATCH(close(fd)) && status >= 0)
+        status = fail_file("write", path, errno);
     wefti_free(path);
     return status;
 }
@@ -329,10 +329,11 @@ static weft_status sync_file(wefti_target *t, wefti_target_file *f) {
     char *path = path_of(t, f->name);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
     weft_status status = WEFT_OK;
-    const int fd = f->fd >= 0 ? f->fd : open(path, O_WRONLY | O_CLOEXEC);
+    const int fd = f->fd >= 0 ? f->fd : WEFTI_DISK_WATCH(open(path, O_WRONLY | O_CLOEXEC));
     f->fd = -1;
-    if (fd < 0 || wefti_fault_io() || fsync(fd)) status = fail_file("sync", path, errno);
-    if (fd >= 0 && close(fd) && status >= 0) status = fail_file("write", path, errno);
+    if (fd < 0 || WEFTI_DISK(fsync(fd))) status = fail_file("sync", path, errno);
+    if (fd >= 0 && WEFTI_DISK_WATCH(close(fd)) && status >= 0)
+        status = fail_file("write", path, errno);
     wefti_free(path);
     return status;
 }

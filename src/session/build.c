@@ -10,6 +10,7 @@
 #include "program/limit.h"
 #include "program/match.h"
 #include "program/print.h"
+#include "session/mend/mend.h"
 
 weft_session_options weft_session_defaults(void) {
     return (weft_session_options){
@@ -18,7 +19,7 @@ weft_session_options weft_session_defaults(void) {
     };
 }
 
-static wefti_bf16_compute choose_bf16(weft_bf16_compute wanted) {
+wefti_bf16_compute wefti_choose_bf16(weft_bf16_compute wanted) {
     if (wanted == WEFT_BF16_AS_F32) return WEFTI_BF16_AS_F32;
     if (wanted == WEFT_BF16_NATIVE) return WEFTI_BF16_NATIVE;
     for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
@@ -36,7 +37,7 @@ static bool uses_bf16(const weft_graph *g) {
 }
 
 wefti_bf16_compute wefti_session_choose_bf16(const weft_graph *graph, weft_bf16_compute wanted) {
-    return uses_bf16(graph) ? choose_bf16(wanted) : WEFTI_BF16_AS_F32;
+    return uses_bf16(graph) ? wefti_choose_bf16(wanted) : WEFTI_BF16_AS_F32;
 }
 
 /* The memory that all programs of p's device take themselves, p included. */
@@ -93,6 +94,7 @@ static weft_status build_rank(const weft_session *s, const weft_graph *graph, in
         .recompute = s->options.recompute ? 1 : 0,
         .plan = plan_of(s),
         .rank = rank,
+        .host = s->world ? s->world->host : NULL,
         .routes = s->routes,
         .shared = train ? NULL : s->views[0]->programs[rank],
     };
@@ -130,16 +132,33 @@ static weft_status build_view(weft_session *s, weft_graph *graph, wefti_view **o
     return wefti_view_create(s, graph, programs, out);
 }
 
+/* Whether this process is new among ranks that go on with their sessions. In a world of another
+ * size, all have new sessions. */
+static bool meets_sessions(const weft_session *s) {
+    const wefti_mend *given = s->world ? wefti_world_newcomer(s->world) : NULL;
+    return given && !given->resized;
+}
+
+static weft_status build_together(weft_session *s, weft_graph *graph, uint64_t model,
+                                  weft_status status, wefti_view **out) {
+    const bool bf16 = status >= 0 && uses_bf16(graph);
+    if (meets_sessions(s)) WEFT_TRY(wefti_session_same_graph(s, (int32_t)s->view_count));
+    if (s->world) status = wefti_session_same_job(s, model, bf16, status);
+    WEFT_TRY(status);
+    if (!s->world && bf16 && s->bf16 == WEFTI_BF16_AUTO)
+        s->bf16 = wefti_choose_bf16(s->options.bf16);
+    return build_view(s, graph, out);
+}
+
 /* `status`: of the steps before, which the other processes do not know yet. */
 static weft_status build(weft_session *s, weft_graph *graph, weft_status status) {
     wefti_view *view;
-    if (status >= 0 && s->me == 0 && uses_bf16(graph) && s->bf16 == WEFTI_BF16_AUTO)
-        s->bf16 = choose_bf16(s->options.bf16);
     uint64_t model = 0;
     if (s->world && status >= 0) status = wefti_session_digest_graph(graph, &model);
-    if (s->world) status = wefti_session_same_job(s, model, status);
-    WEFT_TRY(status);
-    WEFT_TRY(build_view(s, graph, &view));
+    weft_status built;
+    do built = build_together(s, graph, model, status, &view);
+    while (wefti_session_meets_again(s, &built));
+    WEFT_TRY(built);
     view->model = model;
     s->views[s->view_count++] = view;
     return WEFT_OK;
@@ -189,11 +208,14 @@ static weft_status take_data_parallel(weft_session *s) {
     return status;
 }
 
-/* Chooses where the session runs: in this process, or as one rank of a world. */
-static weft_status take_world(weft_session *s, weft_world *world) {
+/* Chooses where the session runs: in this process, or as one rank of a world. `program`: its calls
+ * mend the world. */
+static weft_status take_world(weft_session *s, weft_world *world, bool program) {
     if (!world || world->size == 1) return WEFT_OK;
     s->world = world;
     s->me = world->rank;
+    if (program) WEFT_TRY(wefti_session_enter(s));
+    if (s->joining) return WEFT_OK;
     return wefti_agreement_of(world, &s->agreement);
 }
 
@@ -206,6 +228,8 @@ static weft_status check_options(const weft_session_options *options) {
     WEFT_REQUIRE(options->memory_bytes >= 0, WEFT_E_ARG,
                  "memory_bytes must be a limit, or 0 for none, but is %lld",
                  (long long)options->memory_bytes);
+    WEFT_REQUIRE(options->recovery || !options->buddy, WEFT_E_ARG,
+                 "buddy needs recovery: without it no rank is replaced");
     WEFT_REQUIRE((unsigned)options->bf16 <= WEFT_BF16_NATIVE, WEFT_E_ARG,
                  "unknown way %d to compute bf16 products", (int)options->bf16);
     return WEFT_OK;
@@ -242,7 +266,7 @@ static weft_status check_splits(weft_graph *graph, const weft_session_options *o
     return wefti_plan_check_splits(plan, graph);
 }
 
-/* `strict`: refuses splits that match nothing. */
+/* `strict`: of a program. Refuses splits that match nothing, and mends its world. */
 static weft_status create(weft_graph *graph, const weft_session_options *options, bool strict,
                           weft_session **out) {
     WEFT_REQUIRE(graph && out, WEFT_E_ARG, "a session needs a graph");
@@ -256,7 +280,8 @@ static weft_status create(weft_graph *graph, const weft_session_options *options
     s->options.plan = NULL;
     s->options.optimizer.decay = NULL;
     s->devices = 1;
-    weft_status status = take_world(s, options->world);
+    s->stale = true;
+    weft_status status = take_world(s, options->world, strict);
     s->graph = graph;
     if (status >= 0) {
         weft_status prepared = prepare(s, graph, options);
@@ -285,6 +310,7 @@ void weft_session_destroy(weft_session *s) {
     if (!s) return;
     weft_status unwritten = wefti_trace_close(s->trace); /* without a caller to report to */
     (void)unwritten;
+    wefti_session_leave(s);
     wefti_host_copies_destroy(s);
     wefti_workers_destroy(s->workers);
     wefti_session_profiles_destroy(s);
@@ -346,9 +372,9 @@ weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **
     return status;
 }
 
-weft_status wefti_session_start(weft_session *s) {
-    if (s->workers) return WEFT_OK;
+static weft_status start_workers(weft_session *s) {
     wefti_workers *workers = NULL;
+    if (meets_sessions(s)) WEFT_TRY(wefti_session_same_graph(s, WEFTI_NO_GRAPH));
     weft_status status = wefti_session_create_workers(s, &workers);
     if (status >= 0)
         status = wefti_workers_name(workers, wefti_workers_run(workers, start_device, s));
@@ -359,6 +385,15 @@ weft_status wefti_session_start(weft_session *s) {
     }
     s->workers = workers;
     wefti_session_observe_devices(s);
+    return WEFT_OK;
+}
+
+weft_status wefti_session_start(weft_session *s) {
+    if (!s->workers && s->joining) return wefti_session_take_seat(s);
+    if (!s->workers) WEFT_TRY(start_workers(s));
+    if (s->began || s->mending) return WEFT_OK;
+    WEFT_TRY(wefti_session_began(s));
+    s->began = true;
     return WEFT_OK;
 }
 

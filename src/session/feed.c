@@ -1,10 +1,11 @@
 /* Feeding inputs: the whole tensor, or the rows that each rank has. */
 #include <string.h>
 
+#include "session/mend/mend.h"
 #include "session/tensors.h"
 
-weft_status weft_session_feed(weft_session *s, int program, const char *name, const void *data,
-                              size_t bytes) {
+static weft_status try_feed(weft_session *s, int program, const char *name, const void *data,
+                            size_t bytes) {
     wefti_view *v;
     const wefti_session_piece *pieces = s->pieces;
     int index;
@@ -19,6 +20,11 @@ weft_status weft_session_feed(weft_session *s, int program, const char *name, co
     WEFT_REQUIRE(input, WEFT_E_ARG, "'%s' is not an input", name);
     wefti_view_mark_fed(s, v, index, WEFTI_INPUT_FED);
     return WEFT_OK;
+}
+
+weft_status weft_session_feed(weft_session *s, int program, const char *name, const void *data,
+                              size_t bytes) {
+    return wefti_session_settle(s, try_feed(s, program, name, data, bytes));
 }
 
 /* ---- rows of each rank ---- */
@@ -106,9 +112,9 @@ weft_status weft_session_rows(const weft_session *s, int program, const char *na
     return WEFT_OK;
 }
 
-weft_status weft_session_feed_rows(weft_session *s, int program, const char *name, const void *data,
-                                   size_t bytes) {
-    if (!s->world) return weft_session_feed(s, program, name, data, bytes);
+static weft_status try_feed_rows(weft_session *s, int program, const char *name, const void *data,
+                                 size_t bytes) {
+    if (!s->world) return try_feed(s, program, name, data, bytes);
     wefti_view *v = NULL;
     int index = 0;
     int32_t count = 0;
@@ -126,4 +132,9 @@ weft_status weft_session_feed_rows(weft_session *s, int program, const char *nam
     if (status >= 0) wefti_view_mark_fed(s, v, index, WEFTI_INPUT_FED);
     wefti_free(begin);
     return status;
+}
+
+weft_status weft_session_feed_rows(weft_session *s, int program, const char *name, const void *data,
+                                   size_t bytes) {
+    return wefti_session_settle(s, try_feed_rows(s, program, name, data, bytes));
 }

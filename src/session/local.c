@@ -1,6 +1,7 @@
 /* The piece of a tensor on this process's device: its address, and feeding it alone. */
 #include <string.h>
 
+#include "session/mend/mend.h"
 #include "session/tensors.h"
 
 static weft_status local_piece(weft_session *s, int program, const char *name,
@@ -18,8 +19,8 @@ static weft_status local_piece(weft_session *s, int program, const char *name,
     return WEFT_OK;
 }
 
-weft_status weft_session_local(weft_session *s, int program, const char *name,
-                               weft_session_part *out) {
+static weft_status try_local(weft_session *s, int program, const char *name,
+                             weft_session_part *out) {
     wefti_session_piece piece;
     wefti_view *v;
     int index;
@@ -38,8 +39,13 @@ weft_status weft_session_local(weft_session *s, int program, const char *name,
     return WEFT_OK;
 }
 
-weft_status weft_session_feed_local(weft_session *s, int program, const char *name,
-                                    const void *data, size_t bytes) {
+weft_status weft_session_local(weft_session *s, int program, const char *name,
+                               weft_session_part *out) {
+    return wefti_session_settle(s, try_local(s, program, name, out));
+}
+
+static weft_status try_feed_local(weft_session *s, int program, const char *name, const void *data,
+                                  size_t bytes) {
     wefti_session_piece piece;
     wefti_view *v;
     int index;
@@ -58,4 +64,9 @@ weft_status weft_session_feed_local(weft_session *s, int program, const char *na
     WEFT_TRY(wefti_device_write(piece.device, piece.data, data, (int64_t)bytes));
     wefti_session_observe(s, t, &piece);
     return wefti_host_copy_refresh(s, v, index, &piece);
+}
+
+weft_status weft_session_feed_local(weft_session *s, int program, const char *name,
+                                    const void *data, size_t bytes) {
+    return wefti_session_settle(s, try_feed_local(s, program, name, data, bytes));
 }

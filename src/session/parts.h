@@ -18,8 +18,10 @@ typedef struct wefti_facts {
         saved_bytes;
     double forward_flops, backward_flops;
     int32_t rank, tensor_count;
+    int32_t holder;         /* the rank that keeps copies of its state; -1: none */
     int32_t fused[3];       /* as in the program */
     bool has_loss, updates; /* updates: in a section of its own */
+    bool alone;             /* its update needs no other rank before it gathers parameters */
 } wefti_facts;
 
 /* A device of a view. Devices of one stage have equal tensors, in one order. `desc` and `offset` of
@@ -87,24 +89,52 @@ struct weft_session {
     void *before_update_context;
     wefti_halted *halted; /* NULL: never */
     void *halted_context;
-    bool ready;               /* the gradients of the next step are complete; only with recovery */
-    bool torn;                /* an update has begun and did not end */
-    bool newcomer;            /* it has no state yet */
-    double rate, scale, norm; /* of the update that is being made; norm NaN: not known */
+    bool ready;        /* the gradients of the next step are complete; only with recovery */
+    bool torn;         /* an update has begun and did not end */
+    bool scattered;    /* its pieces of parameters are updated, but not gathered */
+    bool newcomer;     /* it has no state yet */
+    bool stale;        /* buddies: copies are not up to date, on all ranks */
+    bool lacks_copies; /* likewise, only on this one */
+    /* session/mend/program.c: a session whose calls mend the world by themselves */
+    bool mends, mending, began;   /* mending: now, or a function of the program runs */
+    bool told;                    /* in a newcomer: create and add have told of the graphs */
+    weft_session_keeper keeper;   /* of the program */
+    struct wefti_repair *joining; /* a newcomer that has not taken its state; else NULL */
+    double rate, scale, norm;     /* of the update that is being made; norm NaN: not known */
     double made_scale, made_norm; /* of the last update that was made */
 };
+
+/* recovery.c: whether all ranks are at one graph; NO_GRAPH: all graphs are there. Collective. */
+enum { WEFTI_NO_GRAPH = -1 };
+weft_status wefti_session_same_graph(const weft_session *s, int32_t graph) WEFT_CHECKED;
+/* All ranks tell of the graphs that they have, of which newcomers may be the first ones' first
+ * part. Collective. */
+weft_status wefti_session_tell_graphs(weft_session *s) WEFT_CHECKED;
+/* The session is as before wefti_session_start. */
+void wefti_session_stop(weft_session *s);
+
+/* give/give.c: a tensor has changed in another way than by a step. Call it on all ranks. */
+void wefti_session_changed(weft_session *s, wefti_tensor_role role);
 
 /* session.c */
 weft_status wefti_session_run_section(weft_session *s, const wefti_view *view,
                                       wefti_section section) WEFT_CHECKED;
-/* Updates with the complete gradients, by s->rate and s->scale. */
+/* Updates with the complete gradients, by s->rate and s->scale; and, if the session is scattered
+ * then, gathers parameters, which communicates. */
 weft_status wefti_session_apply(weft_session *s) WEFT_CHECKED;
+weft_status wefti_session_gather(weft_session *s) WEFT_CHECKED;
+/* Whether wefti_session_apply needs no other rank, on all ranks. */
+bool wefti_session_updates_alone(const weft_session *s);
 /* Writes scalar number `place` of the step, in f32 and in f64, on all devices of this process. */
 weft_status wefti_session_set_scalar(const weft_session *s, size_t place,
                                      double value) WEFT_CHECKED;
-bool wefti_section_communicates(const wefti_program *p, wefti_section section);
+/* Whether steps [0, end) of a section communicate. */
+bool wefti_section_communicates(const wefti_program *p, wefti_section section, int32_t end);
 /* The inputs of views from number `first` on are consumed. */
 void wefti_session_take_inputs(const weft_session *s, int64_t first);
+
+/* build.c: how products in bf16 are computed. AUTO: what a backend measures on this processor. */
+wefti_bf16_compute wefti_choose_bf16(weft_bf16_compute wanted);
 
 /* build.c: this process's devices, without start values. */
 weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **out) WEFT_CHECKED;
@@ -171,10 +201,11 @@ void wefti_host_copies_destroy(weft_session *s);
 
 /* world.c: sessions over a world of processes. All calls are collective and fail like the calls of
  * session/agree.h. */
-/* Before a graph is compiled: agrees on `status`, and compares the ranks' jobs. Takes over rank 0's
- * decisions. `model`: the graph's digest, before the graph is wrapped. */
+/* Before a graph is compiled: agrees on `status`, and compares the ranks' jobs. `model`: the
+ * graph's digest, before the graph is wrapped. `bf16`: the graph has values in bf16. How products
+ * in bf16 are computed is decided once; ranks that come later take that decision over. */
 weft_status wefti_session_digest_graph(const weft_graph *graph, uint64_t *out) WEFT_CHECKED;
-weft_status wefti_session_same_job(weft_session *s, uint64_t model,
+weft_status wefti_session_same_job(weft_session *s, uint64_t model, bool bf16,
                                    weft_status status) WEFT_CHECKED;
 /* Gathers the facts and tensors of all ranks into the view, which already has this rank's program.
  * Refuses programs if their transfers do not match. */

@@ -3,6 +3,7 @@
  * Several processes: reading is collective and brings the tensor to every rank; collecting brings
  * it to rank 0. */
 #include "layout/slab.h"
+#include "session/mend/mend.h"
 #include "session/tensors.h"
 
 /* Brings all pieces that count to every rank. The transfer is bound at the first read. */
@@ -82,8 +83,8 @@ static weft_status add_piece(const weft_desc *whole, const wefti_session_piece *
     return wefti_device_unmap(&m, WEFT_OK);
 }
 
-weft_status weft_session_read(weft_session *s, int program, const char *name, void *data,
-                              size_t bytes) {
+static weft_status try_read(weft_session *s, int program, const char *name, void *data,
+                            size_t bytes) {
     wefti_view *v;
     const wefti_session_piece *pieces = s->pieces;
     int index;
@@ -103,6 +104,11 @@ weft_status weft_session_read(weft_session *s, int program, const char *name, vo
             WEFT_TRY(add_piece(&t->whole, &pieces[i], largest, data));
     }
     return WEFT_OK;
+}
+
+weft_status weft_session_read(weft_session *s, int program, const char *name, void *data,
+                              size_t bytes) {
+    return wefti_session_settle(s, try_read(s, program, name, data, bytes));
 }
 
 /* ---- collecting on rank 0 ---- */

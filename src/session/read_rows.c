@@ -1,4 +1,5 @@
 /* Reading rows: each rank asks for rows of a tensor, whichever devices have them. */
+#include "session/mend/mend.h"
 #include "session/tensors.h"
 
 typedef struct row_read {
@@ -163,8 +164,8 @@ static weft_status read_across(row_read *r) {
     return wefti_fail_world(r->s->world, bring(r));
 }
 
-weft_status weft_session_read_rows(weft_session *s, int program, const char *name, int64_t first,
-                                   void *data, size_t bytes) {
+static weft_status try_read_rows(weft_session *s, int program, const char *name, int64_t first,
+                                 void *data, size_t bytes) {
     row_read r = {.s = s, .data = data};
     wefti_view *v = NULL;
     int index = 0;
@@ -183,4 +184,9 @@ weft_status weft_session_read_rows(weft_session *s, int program, const char *nam
     if (status >= 0) status = read_across(&r);
     wefti_free(r.of_rank);
     return status;
+}
+
+weft_status weft_session_read_rows(weft_session *s, int program, const char *name, int64_t first,
+                                   void *data, size_t bytes) {
+    return wefti_session_settle(s, try_read_rows(s, program, name, first, data, bytes));
 }

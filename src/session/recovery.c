@@ -6,15 +6,10 @@ void wefti_session_halt_when(weft_session *s, wefti_halted *call, void *context)
     s->halted_context = context;
 }
 
-/* An update that communicates cannot be made by one rank alone. */
-static bool updates_alone(const weft_session *s) {
-    return !s->world || !wefti_section_communicates(s->views[0]->own, WEFTI_SECTION_UPDATE);
-}
-
 wefti_session_standing wefti_session_stands(const weft_session *s) {
     const bool has = !s->torn && !s->newcomer;
     return (wefti_session_standing){.step = has ? s->step : -1,
-                                    .ready = s->ready && has && updates_alone(s)};
+                                    .ready = s->ready && has && wefti_session_updates_alone(s)};
 }
 
 /* ---- giving up ---- */
@@ -35,19 +30,30 @@ static void forget_reads(const weft_session *s) {
         }
 }
 
+weft_status wefti_session_same_graph(const weft_session *s, int32_t graph) {
+    int32_t *all;
+    weft_status status;
+    if (!wefti_world_mends(s->world)) return WEFT_OK;
+    WEFT_NEW_ARRAY(all, int32_t, s->world->size);
+    status = wefti_agree_records(s->agreement, &graph, sizeof graph, all);
+    for (int32_t r = 0; r < s->world->size && status >= 0; r++)
+        if (all[r] != all[0])
+            status = wefti_blame(
+                WEFT_RAISE(WEFT_E_MISMATCH,
+                           "the processes of the job do not add the same graphs to their sessions: "
+                           "rank %d has another number of them than rank 0",
+                           r),
+                r);
+    wefti_free(all);
+    return status;
+}
+
 /* A newcomer agrees with all ranks on each of its graphs, as at the begin of the job. */
-static weft_status answer(weft_session *s) {
-    const wefti_bf16_compute bf16 = s->bf16;
+weft_status wefti_session_tell_graphs(weft_session *s) {
     for (int64_t i = 0; i < s->view_count; i++) {
-        weft_status status = wefti_session_same_job(s, s->views[i]->model, WEFT_OK);
-        const wefti_bf16_compute theirs = s->bf16;
-        s->bf16 = bf16;
-        WEFT_TRY(status);
-        if (theirs != bf16)
-            status = WEFT_RAISE(WEFT_E_MISMATCH,
-                                "a new process computes products in bf16 another way than rank %d",
-                                s->me);
-        WEFT_TRY(wefti_agree(s->agreement, status));
+        WEFT_TRY(wefti_session_same_graph(s, (int32_t)i));
+        WEFT_TRY(wefti_session_same_job(s, s->views[i]->model, false, WEFT_OK));
+        WEFT_TRY(wefti_agree(s->agreement, WEFT_OK)); /* the newcomer has built its programs */
         WEFT_TRY(wefti_view_gather_sites(s, s->views[i]));
     }
     return WEFT_OK;
@@ -58,7 +64,8 @@ static weft_status move(weft_session *s, bool newcomers) {
     wefti_workers *workers = NULL;
     forget_reads(s);
     WEFT_TRY(wefti_agreement_of(s->world, &s->agreement));
-    if (newcomers) WEFT_TRY(answer(s));
+    if (newcomers) WEFT_TRY(wefti_session_tell_graphs(s));
+    if (newcomers) WEFT_TRY(wefti_session_same_graph(s, WEFTI_NO_GRAPH));
     weft_status status = wefti_session_create_workers(s, &workers);
     if (status >= 0)
         status = wefti_workers_name(workers, wefti_workers_run(workers, move_device, s));
@@ -76,9 +83,15 @@ static weft_status move(weft_session *s, bool newcomers) {
     return WEFT_OK;
 }
 
+void wefti_session_stop(weft_session *s) {
+    forget_reads(s);
+    wefti_workers_destroy(s->workers);
+    s->workers = NULL;
+}
+
 weft_status wefti_session_arrive(weft_session *s) {
     WEFT_TRY(wefti_session_start(s));
-    s->newcomer = true;
+    s->newcomer = s->lacks_copies = true;
     return WEFT_OK;
 }
 
@@ -101,7 +114,8 @@ typedef struct advance_record {
                            gradients. The rank may be in a later update by now */
 } advance_record;
 
-static weft_status catch_up(weft_session *s, int64_t target, const advance_record *all) {
+static weft_status catch_up(weft_session *s, int64_t target, const advance_record *all,
+                            int32_t ranks) {
     const wefti_session_standing at = wefti_session_stands(s);
     if (at.step < 0) return WEFT_OK; /* it gets its state from another rank */
     WEFT_REQUIRE(target == at.step || (target == at.step + 1 && at.ready), WEFT_E_MISMATCH,
@@ -109,7 +123,7 @@ static weft_status catch_up(weft_session *s, int64_t target, const advance_recor
                  (long long)at.step, at.ready ? " and the next gradients" : "", (long long)target);
     s->ready = false;
     if (target == at.step) return WEFT_OK;
-    for (int32_t r = 0; r < s->devices && s->world; r++)
+    for (int32_t r = 0; r < ranks; r++)
         if (all[r].step == target) {
             s->scale = all[r].scale;
             s->norm = all[r].norm;
@@ -117,15 +131,32 @@ static weft_status catch_up(weft_session *s, int64_t target, const advance_recor
     return wefti_session_apply(s);
 }
 
-weft_status wefti_session_advance(weft_session *s, int64_t target) {
-    if (!s->world) return catch_up(s, target, NULL);
-    const advance_record own = {wefti_session_stands(s).step, s->made_scale, s->made_norm};
-    advance_record *all;
-    WEFT_NEW_ARRAY(all, advance_record, s->devices);
-    weft_status status = wefti_agree_records(s->agreement, &own, sizeof own, all);
-    if (status >= 0) status = wefti_agree(s->agreement, catch_up(s, target, all));
+weft_status wefti_session_advance_among(weft_session *s, wefti_agreement *agreement, int32_t size,
+                                        int64_t target) {
+    advance_record own = {.step = -1}, *all;
+    if (s) own = (advance_record){wefti_session_stands(s).step, s->made_scale, s->made_norm};
+    WEFT_NEW_ARRAY(all, advance_record, size);
+    weft_status status = wefti_agree_records(agreement, &own, sizeof own, all);
+    if (status >= 0) status = wefti_agree(agreement, s ? catch_up(s, target, all, size) : WEFT_OK);
     wefti_free(all);
     return status;
+}
+
+weft_status wefti_session_advance(weft_session *s, int64_t target) {
+    if (!s->world) return catch_up(s, target, NULL, 0);
+    return wefti_session_advance_among(s, s->agreement, s->devices, target);
+}
+
+weft_status wefti_session_gather_again(weft_session *s) {
+    bool *all, any = false;
+    if (!s->world) return wefti_session_gather(s);
+    WEFT_NEW_ARRAY(all, bool, s->devices);
+    weft_status status = wefti_agree_records(s->agreement, &s->scattered, sizeof s->scattered, all);
+    for (int32_t r = 0; r < s->devices && status >= 0; r++) any |= all[r];
+    wefti_free(all);
+    if (status < 0 || !any) return status;
+    s->scattered = true; /* pieces of all ranks, also of those that have gathered already */
+    return wefti_session_gather(s);
 }
 
 double wefti_session_norm(const weft_session *s) {
@@ -145,6 +176,7 @@ weft_status wefti_session_begin_again(weft_session *s) {
     if (s->world) status = wefti_agree(s->agreement, status);
     WEFT_TRY(status);
     s->step = 0;
-    s->torn = s->ready = s->newcomer = false;
+    s->torn = s->ready = s->newcomer = s->scattered = s->lacks_copies = false;
+    s->stale = true;
     return WEFT_OK;
 }

@@ -4,6 +4,7 @@
  * in a model that communicates by hand and averages only its loss. The printed loss does not show
  * that. The check compares digests, so it sends little. */
 #include "base/digest/digest.h"
+#include "session/mend/mend.h"
 #include "session/tensors.h"
 
 /* Digests of all parameters on all devices: [devices, tensors]. */
@@ -93,7 +94,7 @@ static weft_status judge(const comparison *c, int64_t tensor) {
               pieces[wrong].rank);
 }
 
-weft_status weft_session_check_replicas(weft_session *s) {
+static weft_status try_check_replicas(weft_session *s) {
     comparison c = {.session = s};
     WEFT_TRY(wefti_session_view(s, 0, &c.view));
     WEFT_TRY(wefti_session_start(s));
@@ -109,4 +110,8 @@ weft_status weft_session_check_replicas(weft_session *s) {
     wefti_free(c.digests);
     if (status < 0) return wefti_note(status, __func__, __FILE__, __LINE__);
     return WEFT_OK;
+}
+
+weft_status weft_session_check_replicas(weft_session *s) {
+    return wefti_session_settle(s, try_check_replicas(s));
 }

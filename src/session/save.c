@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "checkpoint/safetensors.h"
 #include "tensor/tensor.h"
+#include "session/mend/mend.h"
 #include "session/parts.h"
 
 /* The tensors to save, with the memory that holds them. */
@@ -36,7 +37,7 @@ static weft_status list_saved(weft_session *s, saved *out) {
     return WEFT_OK;
 }
 
-weft_status weft_session_save_local(weft_session *session, const char *path) {
+static weft_status try_save_local(weft_session *session, const char *path) {
     saved list = {0};
     char step[24], rank[16];
     (void)snprintf(step, sizeof step, "%" PRId64, weft_session_step_number(session));
@@ -48,6 +49,10 @@ weft_status weft_session_save_local(weft_session *session, const char *path) {
             wefti_safetensors_write(path, list.items, list.count, pairs, session->world ? 3 : 2);
     wefti_free(list.items);
     return status;
+}
+
+weft_status weft_session_save_local(weft_session *session, const char *path) {
+    return wefti_session_settle(session, try_save_local(session, path));
 }
 
 static weft_status check_item(const wefti_safetensors *file, const wefti_safetensors_item *item,
@@ -104,7 +109,7 @@ static weft_status load(weft_session *session, const wefti_safetensors *file, co
     return WEFT_OK;
 }
 
-weft_status weft_session_load_local(weft_session *session, const char *path) {
+static weft_status try_load_local(weft_session *session, const char *path) {
     saved list = {0};
     wefti_safetensors *file = NULL;
     /* The collective part comes first, so that other ranks do not wait for a rank without a file.
@@ -115,4 +120,8 @@ weft_status weft_session_load_local(weft_session *session, const char *path) {
     wefti_safetensors_close(file);
     wefti_free(list.items);
     return status;
+}
+
+weft_status weft_session_load_local(weft_session *session, const char *path) {
+    return wefti_session_settle(session, try_load_local(session, path));
 }

@@ -1,4 +1,5 @@
 /* Sessions: steps, and their results. */
+#include "session/mend/mend.h"
 #include "session/parts.h"
 
 #include <math.h>
@@ -11,16 +12,25 @@
 
 /* ---- running ---- */
 
+/* Section UPDATE may run in two parts: see gather_from of programs. */
+typedef enum section_part { PART_ALL, PART_PIECES, PART_GATHER } section_part;
+
 typedef struct section_run {
     const wefti_view *view;
     wefti_section section;
+    section_part part;
     wefti_exec_options options;
 } section_run;
 
 static weft_status run_device(void *context, wefti_rank_device *device, int32_t rank) {
     const section_run *run = context;
     const wefti_program *p = run->view->programs[rank];
-    return wefti_rank_device_run(device, p, run->section, &run->options);
+    wefti_exec_options options = run->options;
+    const int32_t gather_from = run->part ? p->gather_from : 0;
+    if (run->part == PART_PIECES && gather_from == 0) return WEFT_OK;
+    if (run->part == PART_PIECES) options.end_step = gather_from;
+    if (run->part == PART_GATHER) options.first_step = gather_from;
+    return wefti_rank_device_run(device, p, run->section, &options);
 }
 
 static section_run run_of(const weft_session *s, const wefti_view *view, wefti_section section) {
@@ -41,14 +51,20 @@ static section_run run_of(const weft_session *s, const wefti_view *view, wefti_s
     };
 }
 
-weft_status wefti_session_run_section(weft_session *s, const wefti_view *view,
-                                      wefti_section section) {
+static weft_status run_part(weft_session *s, const wefti_view *view, wefti_section section,
+                            section_part part) {
     section_run run = run_of(s, view, section);
+    run.part = part;
     weft_status status = wefti_host_copies_push(s, view, section);
     if (status >= 0)
         status = wefti_workers_name(s->workers, wefti_workers_run(s->workers, run_device, &run));
     if (status >= 0) status = wefti_host_copies_pull(s, view);
     return wefti_fail_world(s->world, status);
+}
+
+weft_status wefti_session_run_section(weft_session *s, const wefti_view *view,
+                                      wefti_section section) {
+    return run_part(s, view, section, PART_ALL);
 }
 
 /* After a loss that is not finite, a rank may be alone in its pass while the others are in another
@@ -57,11 +73,17 @@ bool wefti_session_loss_is_own(const weft_session *s) {
     return s->world && s->plan && s->plan->mode == WEFT_PARALLEL_MANUAL;
 }
 
-bool wefti_section_communicates(const wefti_program *p, wefti_section section) {
+bool wefti_section_communicates(const wefti_program *p, wefti_section section, int32_t end) {
     wefti_step_transfer x;
-    for (int32_t i = 0, at = 0; i < p->step_count[section]; i++, at = 0)
+    for (int32_t i = 0, at = 0; i < end; i++, at = 0)
         if (wefti_step_transfer_next(p, &p->steps[section][i], &at, &x)) return true;
     return false;
+}
+
+bool wefti_session_updates_alone(const weft_session *s) {
+    bool alone = s->options.recovery;
+    for (int32_t r = 0; r < s->devices; r++) alone &= s->views[0]->sites[r].facts.alone;
+    return alone;
 }
 
 /* Runs the section again after a loss that is not finite, and checks every value, to name the first
@@ -70,7 +92,7 @@ static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_s
                                 weft_status status) {
     if (status != WEFT_E_NUMERIC) return status;
     const bool own = wefti_session_loss_is_own(s);
-    if (own && wefti_section_communicates(view->own, section))
+    if (own && wefti_section_communicates(view->own, section, view->own->step_count[section]))
         return wefti_fail_world(s->world, status);
     char *first = wefti_strdup(weft_error_message());
     section_run run = run_of(s, view, section);
@@ -171,6 +193,7 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
     WEFT_REQUIRE(s->accumulated < s->options.microbatches, WEFT_E_ARG,
                  "%d microbatches are accumulated already: update first", s->accumulated);
     WEFT_TRY(wefti_fail_world(s->world, wefti_view_check_fed(s, 0)));
+    if (s->accumulated == 0) WEFT_TRY(wefti_session_copy(s));
     s->rows[s->accumulated] = s->row;
     if (at_once && s->accumulated + 1 < s->options.microbatches) {
         s->accumulated++;
@@ -193,12 +216,16 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
     return status;
 }
 
-weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
+static weft_status try_accumulate(weft_session *s, double *out_loss) {
     WEFT_REQUIRE(
         !updates_eagerly(s), WEFT_E_ARG,
         "this session updates inside of its backward pass: use weft_session_step, or ask for "
         "clipping, recovery, several microbatches or keep_gradients");
     return accumulate(s, out_loss);
+}
+
+weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
+    return wefti_session_settle(s, try_accumulate(s, out_loss));
 }
 
 /* The norm of all gradients, from a device of this process. *out_name (may be NULL): the first
@@ -286,15 +313,33 @@ static void updated(weft_session *s) {
     s->step++;
 }
 
+static bool gathers(const weft_session *s) {
+    bool any = false;
+    for (int32_t r = 0; r < s->devices; r++) {
+        const wefti_program *p = s->views[0]->programs[r];
+        any |= p && p->gather_from < p->step_count[WEFTI_SECTION_UPDATE];
+    }
+    return any;
+}
+
 weft_status wefti_session_apply(weft_session *s) {
     WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), s->scale));
     WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(learning_rate), s->rate));
     s->torn = true;
-    WEFT_TRY(wefti_session_run_section(s, s->views[0], WEFTI_SECTION_UPDATE));
+    const bool alone = wefti_session_updates_alone(s);
+    WEFT_TRY(run_part(s, s->views[0], WEFTI_SECTION_UPDATE, alone ? PART_PIECES : PART_ALL));
     s->torn = false;
     s->made_scale = s->scale;
     s->made_norm = s->norm;
     updated(s);
+    s->scattered = alone && gathers(s);
+    return WEFT_OK;
+}
+
+weft_status wefti_session_gather(weft_session *s) {
+    if (!s->scattered) return WEFT_OK;
+    WEFT_TRY(run_part(s, s->views[0], WEFTI_SECTION_UPDATE, PART_GATHER));
+    s->scattered = false;
     return WEFT_OK;
 }
 
@@ -308,7 +353,7 @@ static weft_status check_rate(const weft_session *s, double learning_rate) {
                    wefti_printed(learning_rate)));
 }
 
-weft_status weft_session_update(weft_session *s, double learning_rate, double *out_norm) {
+static weft_status try_update(weft_session *s, double learning_rate, double *out_norm) {
     WEFT_REQUIRE(s->optimizer, WEFT_E_ARG, "the session was made without an optimizer");
     WEFT_TRY(check_rate(s, learning_rate));
     WEFT_REQUIRE(!updates_eagerly(s), WEFT_E_ARG,
@@ -331,11 +376,16 @@ weft_status weft_session_update(weft_session *s, double learning_rate, double *o
     wefti_session_take_inputs(s, 1);
     WEFT_TRY(status);
     WEFT_TRY(wefti_session_apply(s));
+    WEFT_TRY(wefti_session_gather(s));
     if (out_norm) *out_norm = s->made_norm;
     return WEFT_OK;
 }
 
-weft_status weft_session_step(weft_session *s, double learning_rate, double *out_loss) {
+weft_status weft_session_update(weft_session *s, double learning_rate, double *out_norm) {
+    return wefti_session_settle(s, try_update(s, learning_rate, out_norm));
+}
+
+static weft_status try_step(weft_session *s, double learning_rate, double *out_loss) {
     WEFT_REQUIRE(s->optimizer, WEFT_E_ARG, "the session was made without an optimizer");
     WEFT_REQUIRE(s->options.microbatches == 1, WEFT_E_ARG,
                  "a step of %d microbatches is that many accumulates and an update",
@@ -348,12 +398,16 @@ weft_status weft_session_step(weft_session *s, double learning_rate, double *out
     if (updates_eagerly(s))
         updated(s);
     else
-        WEFT_TRY(weft_session_update(s, learning_rate, NULL));
+        WEFT_TRY(try_update(s, learning_rate, NULL));
     if (out_loss) *out_loss = loss;
     return WEFT_OK;
 }
 
-weft_status weft_session_forward(weft_session *s, int program, double *out_loss) {
+weft_status weft_session_step(weft_session *s, double learning_rate, double *out_loss) {
+    return wefti_session_settle(s, try_step(s, learning_rate, out_loss));
+}
+
+static weft_status try_forward(weft_session *s, int program, double *out_loss) {
     wefti_view *v;
     WEFT_TRY(wefti_session_view(s, program, &v));
     WEFT_REQUIRE(program > 0 || !s->optimizer, WEFT_E_ARG,
@@ -362,6 +416,10 @@ weft_status weft_session_forward(weft_session *s, int program, double *out_loss)
     WEFT_TRY(wefti_fail_world(s->world, wefti_view_check_fed(s, program)));
     s->accumulated = 0; /* it overwrites the memory of the gradients */
     return run_pass(s, v, WEFTI_SECTION_FIRST, out_loss);
+}
+
+weft_status weft_session_forward(weft_session *s, int program, double *out_loss) {
+    return wefti_session_settle(s, try_forward(s, program, out_loss));
 }
 
 /* ---- settings and numbers ---- */

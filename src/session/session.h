@@ -3,6 +3,7 @@
 #define WEFTI_SESSION_SESSION_H
 
 #include "builder/spec.h"
+#include "comm/world.h"
 #include "exec/exec.h"
 #include "exec/profile.h"
 #include "weft/session.h"
@@ -88,8 +89,10 @@ void wefti_session_before_update(weft_session *session, wefti_before_update *cal
 void wefti_session_halt_when(weft_session *session, wefti_halted *call, void *context);
 
 typedef struct wefti_session_standing {
-    int64_t step; /* updates that its state includes; -1: the last update ended half-way */
-    bool ready;   /* it has the gradients of the next one, and can update with them alone */
+    /* Updates that its state includes; -1: the last update ended half-way. With optimizer
+     * parallelism, parameters may wait for wefti_session_gather_again. */
+    int64_t step;
+    bool ready; /* it has the gradients of the next one, and can update with them alone */
 } wefti_session_standing;
 wefti_session_standing wefti_session_stands(const weft_session *session);
 
@@ -109,11 +112,33 @@ weft_status wefti_session_advance(weft_session *session, int64_t target) WEFT_CH
 /* give.c. Whether two ranks have the same regions of all parameters, states and optimizer
  * tensors. */
 bool wefti_session_replicates(const weft_session *session, int32_t a, int32_t b);
+/* Whether rank a has an up-to-date copy of all that rank b updates (options.buddy). */
+bool wefti_session_keeps(const weft_session *session, int32_t a, int32_t b);
+/* Collective in a world, on a session that has started: brings the copies that buddies keep up to
+ * date, if they are not. The first step after a change does so too. */
+weft_status wefti_session_copy(weft_session *session) WEFT_CHECKED;
 /* After wefti_session_advance, collective in a world: newcomer r takes all these tensors and the
- * number of updates from the memory of source[r]. source [devices]; -1: the rank has them. */
+ * number of updates from the memory of source[r], which replicates or keeps them. Then ranks that
+ * lack copies of their wards take them. source [devices]; -1: the rank has them. */
 weft_status wefti_session_give(weft_session *session, int64_t target,
                                const int32_t *source) WEFT_CHECKED;
-/* Instead of both, collective in a world: start values, and no updates. For states that nobody has,
+/* After both, collective in a world: gathers parameters of which ranks have updated only their own
+ * pieces, because the update ended before they were gathered. */
+weft_status wefti_session_gather_again(weft_session *session) WEFT_CHECKED;
+/* recovery/regions.c: for worlds that change their size or plan. Collective over the world of `to`,
+ * a new session of the same model, whose plan may differ. `from`: this rank's old session, whose
+ * world may be broken; it is only read. NULL, or a session without the state after `target`
+ * updates: this rank has nothing to give. All parameters, states and optimizer tensors of `to` come
+ * from the memory of old sessions, and its number of updates is `target`. Both sessions hold their
+ * memory until the caller destroys one. *out_whole false, on all ranks alike: some region is in no
+ * rank's memory, and nothing was moved. */
+weft_status wefti_session_move(weft_session *to, weft_session *from, int64_t target,
+                               bool *out_whole) WEFT_CHECKED;
+/* wefti_session_advance for it: among the `size` ranks of another world than that of `session`, by
+ * their agreement. `session` NULL: this rank has no old session, and only takes part. */
+weft_status wefti_session_advance_among(weft_session *session, wefti_agreement *agreement,
+                                        int32_t size, int64_t target) WEFT_CHECKED;
+/* Instead of all, collective in a world: start values, and no updates. For states that nobody has,
  * which are read from files then. */
 weft_status wefti_session_begin_again(weft_session *session) WEFT_CHECKED;
 /* The norm of the gradient of the last update, also of one that wefti_session_advance has made.

@@ -139,9 +139,13 @@ static void describe(wefti_site *site, const wefti_program *p) {
                        .backward_flops = p->backward_flops,
                        .rank = p->rank,
                        .tensor_count = p->tensor_count,
+                       .holder = p->holder,
                        .fused = {p->fused[0], p->fused[1], p->fused[2]},
                        .has_loss = p->loss >= 0,
-                       .updates = p->step_count[WEFTI_SECTION_UPDATE] > 0};
+                       .updates = p->step_count[WEFTI_SECTION_UPDATE] > 0,
+                       .alone =
+                           p->gather_from >= 0 &&
+                           !wefti_section_communicates(p, WEFTI_SECTION_UPDATE, p->gather_from)};
     for (int32_t t = 0; t < p->tensor_count; t++) {
         int64_t bytes = weft_desc_bytes(&p->tensors[t].desc);
         if (p->tensors[t].role == WEFTI_TENSOR_PARAM) f->parameter_bytes += bytes;

@@ -11,12 +11,13 @@
 
 /* ---- the same job everywhere ---- */
 
-/* How rank 0 computes products in bf16, and with which arithmetic. */
+/* How a rank computes products in bf16, and with which arithmetic it can. */
 typedef struct bf16_record {
-    int32_t bf16;
-    bool by_choice; /* the user did not ask for a form of bf16 */
-    char isa[24];   /* of products in bf16 */
+    int32_t bf16; /* AUTO: it has not decided */
+    bool uses;    /* its graph has values in bf16 */
+    char isa[24]; /* of products in bf16 */
 } bf16_record;
+_Static_assert(sizeof(bf16_record) <= WEFTI_RECORD_BYTES, "a record of agree.h");
 
 weft_status wefti_session_digest_graph(const weft_graph *graph, uint64_t *out) {
     char *text;
@@ -45,36 +46,47 @@ static uint64_t digest_settings(const weft_session *s) {
     uint64_t digest = wefti_digest_number(3, (uint64_t)x->kind);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         digest = wefti_digest_real(digest, reals[i]);
-    digest = wefti_digest_number(digest, (uint64_t)o->microbatches << 3 |
+    digest = wefti_digest_number(digest, (uint64_t)o->microbatches << 4 | (uint64_t)o->buddy << 3 |
                                              (uint64_t)o->keep_gradients << 2 |
                                              (uint64_t)o->recompute << 1 | (uint64_t)o->recovery);
     const uint64_t decay = s->optimizer ? wefti_optimizer_digest(s->optimizer) : 0;
     return wefti_digest_number(digest, decay);
 }
 
-/* Takes rank 0's choice. If rank 0 chose by itself and ranks differ in bf16 arithmetic, all ranks
- * compute products in f32. */
-static weft_status agree_on_bf16(weft_session *s) {
-    bf16_record first;
-    const char *isa = wefti_builtin_variant(WEFTI_BF16_NATIVE);
-    memset(&first, 0, sizeof first);
-    first.bf16 = (int32_t)s->bf16;
-    first.by_choice = s->options.bf16 == WEFT_BF16_AUTO;
-    (void)snprintf(first.isa, sizeof first.isa, "%s", isa);
-    WEFT_TRY(wefti_agree_broadcast(s->agreement, WEFT_OK, &first, sizeof first));
-    s->bf16 = (wefti_bf16_compute)first.bf16;
-    if (s->bf16 != WEFTI_BF16_NATIVE || !first.by_choice) return WEFT_OK;
-    const double same = strncmp(first.isa, isa, sizeof first.isa) == 0;
-    double *all = s->of_ranks;
-    WEFT_TRY(wefti_agree_records(s->agreement, &same, sizeof same, all));
+/* Rank 0 decides. If it chose by itself and ranks differ in bf16 arithmetic, all ranks compute
+ * products in f32. */
+static weft_status decide_bf16(weft_session *s, const bf16_record *all) {
+    enum { WAY, BY_ITSELF, FACTS };
+    int32_t first[FACTS] = {0};
+    if (s->me == 0) {
+        first[WAY] = (int32_t)wefti_choose_bf16(s->options.bf16);
+        first[BY_ITSELF] = s->options.bf16 == WEFT_BF16_AUTO;
+    }
+    WEFT_TRY(wefti_agree_broadcast(s->agreement, WEFT_OK, first, sizeof first));
+    s->bf16 = (wefti_bf16_compute)first[WAY];
+    if (s->bf16 != WEFTI_BF16_NATIVE || !first[BY_ITSELF]) return WEFT_OK;
     for (int32_t r = 0; r < s->devices; r++)
-        if (all[r] == 0) s->bf16 = WEFTI_BF16_AS_F32;
+        if (strncmp(all[r].isa, all[0].isa, sizeof all[r].isa) != 0) s->bf16 = WEFTI_BF16_AS_F32;
     return WEFT_OK;
+}
+
+/* A decision is made once for a session: a process that comes later, also as rank 0, takes it. */
+static weft_status agree_on_bf16(weft_session *s, bool uses) {
+    bf16_record own = {.bf16 = (int32_t)s->bf16, .uses = uses}, *all;
+    weft_status status;
+    (void)snprintf(own.isa, sizeof own.isa, "%s", wefti_builtin_variant(WEFTI_BF16_NATIVE));
+    WEFT_NEW_ARRAY(all, bf16_record, s->devices);
+    status = wefti_agree_records(s->agreement, &own, sizeof own, all);
+    for (int32_t r = s->devices - 1; r >= 0 && status >= 0; r--)
+        if (all[r].bf16 != WEFTI_BF16_AUTO) s->bf16 = (wefti_bf16_compute)all[r].bf16;
+    if (status >= 0 && s->bf16 == WEFTI_BF16_AUTO && all[0].uses) status = decide_bf16(s, all);
+    wefti_free(all);
+    return status;
 }
 
 enum { FACT_ISA, FACT_MODEL, FACT_PLAN, FACT_SETTINGS, FACT_SEED, SESSION_FACTS };
 
-weft_status wefti_session_same_job(weft_session *s, uint64_t model, weft_status status) {
+weft_status wefti_session_same_job(weft_session *s, uint64_t model, bool bf16, weft_status status) {
     wefti_job_fact facts[SESSION_FACTS] = {
         [FACT_ISA] = {.name = "arithmetic",
                       .verb = "computes",
@@ -89,7 +101,7 @@ weft_status wefti_session_same_job(weft_session *s, uint64_t model, weft_status 
     };
     if (status >= 0) status = digest_plan(s->plan, &facts[FACT_PLAN].value);
     WEFT_TRY(wefti_agree(s->agreement, status));
-    WEFT_TRY(agree_on_bf16(s));
+    WEFT_TRY(agree_on_bf16(s, bf16));
     (void)snprintf(facts[FACT_ISA].text, sizeof facts[FACT_ISA].text, "with %s instructions",
                    wefti_builtin_variant(s->bf16));
     return wefti_agree_same(s->agreement, facts, SESSION_FACTS);

@@ -3,10 +3,11 @@
  * Several processes: both are collective. Writing takes the same whole tensor on every rank;
  * filling asks rank 0's source only. */
 #include "layout/runs.h"
+#include "session/mend/mend.h"
 #include "session/tensors.h"
 
-weft_status weft_session_write(weft_session *s, int program, const char *name, const void *data,
-                               size_t bytes) {
+static weft_status try_write(weft_session *s, int program, const char *name, const void *data,
+                             size_t bytes) {
     wefti_view *v;
     const wefti_session_piece *pieces = s->pieces;
     int index;
@@ -15,11 +16,17 @@ weft_status weft_session_write(weft_session *s, int program, const char *name, c
     WEFT_TRY(wefti_session_locate_together(s, program, name, data, bytes, &v, &index, &count));
     for (int32_t i = 0; i < count; i++) terms |= pieces[i].term;
     wefti_region box = wefti_whole_region(&v->tensors[index].whole);
+    wefti_session_changed(s, v->tensors[index].role);
     if (!terms) WEFT_TRY(wefti_session_scatter(s, v, index, count, &box, data));
     wefti_view_mark_fed(s, v, index, WEFTI_INPUT_FED);
     WEFT_REQUIRE(!terms, WEFT_E_ARG,
                  "'%s' is a sum of terms on several devices: it can be read, not written", name);
     return WEFT_OK;
+}
+
+weft_status weft_session_write(weft_session *s, int program, const char *name, const void *data,
+                               size_t bytes) {
+    return wefti_session_settle(s, try_write(s, program, name, data, bytes));
 }
 
 enum { FILL_BYTES = 1 << 20 };
@@ -82,6 +89,7 @@ weft_status wefti_session_fill(weft_session *s, int program, int index, int64_t 
     wefti_view *v;
     int32_t found;
     WEFT_TRY(wefti_session_view(s, program, &v));
+    wefti_session_changed(s, v->tensors[index].role);
     WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &found));
     if (s->world) return fill_across(s, v, index, found, first, count, source, context);
     if (s->devices == 1) return fill_whole(s, v, index, first, count, source, context);
@@ -109,6 +117,7 @@ weft_status wefti_session_fill_own(weft_session *s, int program, int index, int6
     wefti_view *v;
     int32_t found;
     WEFT_TRY(wefti_session_view(s, program, &v));
+    wefti_session_changed(s, v->tensors[index].role);
     WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &found));
     const weft_desc *whole = &v->tensors[index].whole;
     int64_t most = FILL_BYTES / (int64_t)weft_dtype_bytes(whole->dtype);

@@ -106,8 +106,8 @@ typedef struct wefti_sim {
     wefti_sim_channel **channels, *first, **last;
     uint64_t buckets;
     int64_t fail_at;     /* INT64_MAX: never */
-    int64_t *processors; /* [hosts][at_once]: when they are free; NULL: each rank has its own */
-    int32_t at_once, per_host;
+    int64_t *processors; /* by wefti_model_processor: when they are free; NULL: each rank has its
+                            own */
     int64_t events, iterations;
     wefti_sim_repeat repeat;
 } wefti_sim;

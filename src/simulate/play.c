@@ -323,10 +323,11 @@ static weft_status run_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step 
     case WEFTI_STEP_COPY:
         *out = !wefti_sim_is_ahead(sim, r);
         if (!*out) return WEFT_OK;
-        return compute(sim, r, WEFTI_CAUSE_COPY,
-                       llround(wefti_copy_seconds(sim->options->machine, (double)step->bytes) /
-                               WEFTI_PICOSECOND),
-                       &where);
+        return compute(
+            sim, r, WEFTI_CAUSE_COPY,
+            llround(wefti_copy_seconds(sim->options->machine, (double)wefti_copy_bytes(step)) /
+                    WEFTI_PICOSECOND),
+            &where);
     case WEFTI_STEP_LOSS:
         return WEFT_OK;
     case WEFTI_STEP_POST:

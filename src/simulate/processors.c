@@ -1,16 +1,16 @@
-/* Processors that the devices of a host share. Each rank stays on one of them (weft keeps its
- * threads and processes there), and kernels of one processor's ranks run one after the other. Ranks
- * that share are walked one by one: which of them waits depends on all others of its processor. */
+/* Processors that the devices of a host share, or those of several hosts. Each rank stays on one of
+ * them (weft keeps its threads and processes there), and kernels of one processor's ranks run one
+ * after the other. Ranks that share are walked one by one: which of them waits depends on all
+ * others of its processor. */
 #include "simulate/parts.h"
 
 weft_status wefti_sim_share(wefti_sim *sim) {
     const wefti_machine_model *m = sim->options->machine;
     if (wefti_model_sharing(m, sim->world) <= 1) return WEFT_OK;
-    sim->at_once = (int32_t)m->device.devices_at_once.value;
-    sim->per_host = wefti_model_per_host(m);
-    const int32_t hosts = (sim->world - 1) / sim->per_host + 1;
-    sim->processors =
-        wefti_arena_alloc(sim->arena, (size_t)hosts * (size_t)sim->at_once * sizeof(int64_t));
+    int64_t count = 0;
+    for (int32_t r = 0; r < sim->world; r++)
+        if (wefti_model_processor(m, r) >= count) count = wefti_model_processor(m, r) + 1;
+    sim->processors = wefti_arena_alloc(sim->arena, (size_t)count * sizeof(int64_t));
     WEFT_REQUIRE(sim->processors, WEFT_E_NOMEM, "no memory to simulate %d ranks", sim->world);
     return WEFT_OK;
 }
@@ -25,8 +25,7 @@ bool wefti_sim_is_ahead(const wefti_sim *sim, const wefti_sim_rank *r) {
 
 int64_t wefti_sim_begin(wefti_sim *sim, const wefti_sim_rank *r, int64_t duration) {
     if (!sim->processors || duration == 0) return r->now.at;
-    const int32_t host = r->rank / sim->per_host, turn = r->rank % sim->per_host % sim->at_once;
-    int64_t *free = &sim->processors[host * sim->at_once + turn];
+    int64_t *free = &sim->processors[wefti_model_processor(sim->options->machine, r->rank)];
     const int64_t begin = *free > r->now.at ? *free : r->now.at;
     *free = begin + duration;
     return begin;

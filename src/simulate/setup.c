@@ -211,11 +211,13 @@ weft_status wefti_simulate_check(const wefti_simulate_options *o, int32_t ranks)
                      o->slow_ranks[i].rank, o->slow_ranks[i].factor, ranks - 1);
     for (int32_t i = 0; i < o->slow_link_count; i++) {
         const weft_slow_link *l = &o->slow_links[i];
-        WEFT_REQUIRE(l->a >= 0 && l->a < ranks && l->b >= 0 && l->b < ranks && l->a != l->b &&
-                         l->factor >= 1 && l->factor <= 1e6,
-                     WEFT_E_ARG,
-                     "slow link %d-%d, %g times: ranks are 0 to %d, and factors 1 to 1000000", l->a,
-                     l->b, l->factor, ranks - 1);
+        WEFT_REQUIRE(
+            l->a >= 0 && l->a < ranks && l->b >= 0 && l->b < ranks && l->a != l->b &&
+                l->factor >= 1 && l->factor <= 1e6,
+            WEFT_E_ARG,
+            "slow link %d-%d at a speed of %g: ranks are 0 to %d, both differ, and speeds are "
+            "0.000001 to 1",
+            l->a, l->b, l->factor > 0 ? 1 / l->factor : 0.0, ranks - 1);
     }
     WEFT_REQUIRE(o->fail_seconds >= 0 &&
                      (o->fail_seconds == 0 || (o->failing >= 0 && o->failing < ranks)),

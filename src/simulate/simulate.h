@@ -12,9 +12,9 @@
  *
  * - Where devices move the data themselves when they wait for it (levels moved_in_waits), a wait
  *   takes the transfer's time from when all members have posted. Nothing overlaps with it.
- * - If fewer devices of a host compute at the same time than there are (devices_at_once), a kernel
- *   begins when the rank is ready and a processor is free. Ranks get processors kernel by kernel,
- *   in the order of their clocks.
+ * - If fewer devices of a host compute at the same time than there are (devices_at_once), or fewer
+ *   hosts (hosts_at_once), a kernel begins when the rank is ready and its processor is free. Ranks
+ *   get processors kernel by kernel, in the order of their clocks.
  *
  * Classes. Of a world that is folded (program/match.h), one player walks for all ranks whose step
  * is the same: equal programs, in groups that lie in the same way on the machine, with members that

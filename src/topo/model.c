@@ -79,11 +79,25 @@ double wefti_model_byte_seconds(const wefti_machine_model *m, int32_t level, dou
 
 /* ---- devices ---- */
 
+static double shared(const wefti_figure *at_once, int64_t count) {
+    const double all = (double)count;
+    return at_once->source && all > at_once->value ? all / at_once->value : 1;
+}
+
 double wefti_model_sharing(const wefti_machine_model *m, int64_t ranks) {
-    const wefti_figure *at_once = &m->device.devices_at_once;
     const int64_t per_host = wefti_model_per_host(m);
-    const double devices = (double)(ranks < per_host ? ranks : per_host);
-    return at_once->source && devices > at_once->value ? devices / at_once->value : 1;
+    return shared(&m->device.devices_at_once, ranks < per_host ? ranks : per_host) *
+           shared(&m->device.hosts_at_once, (ranks + per_host - 1) / per_host);
+}
+
+static int64_t turn(const wefti_figure *at_once, int64_t number) {
+    return at_once->source ? number % (int64_t)at_once->value : number;
+}
+
+int64_t wefti_model_processor(const wefti_machine_model *m, int32_t rank) {
+    const int32_t per_host = wefti_model_per_host(m);
+    return turn(&m->device.hosts_at_once, rank / per_host) * per_host +
+           turn(&m->device.devices_at_once, rank % per_host);
 }
 
 /* The arithmetic that stands in for an absent one, in this order. */

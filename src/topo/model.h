@@ -60,6 +60,7 @@ const char *wefti_arithmetic_text(wefti_arithmetic arithmetic);
     X(launch_seconds, 0, 1, true)                                                                  \
     X(step_seconds, 0, 60, false)                                                                  \
     X(devices_at_once, 1, 1e6, false)                                                              \
+    X(hosts_at_once, 1, 1e6, false)                                                                \
     X(units, 1, 1e6, false)                                                                        \
     X(tile_rows, 1, 1e6, false)                                                                    \
     X(tile_columns, 1, 1e6, false)                                                                 \
@@ -163,6 +164,10 @@ double wefti_model_byte_seconds(const wefti_machine_model *model, int32_t level,
 /* How many times as long kernels take because `ranks` devices share the processors of their hosts,
  * if all of them compute: at least 1. */
 double wefti_model_sharing(const wefti_machine_model *model, int64_t ranks);
+/* The processor of a rank among those that compute at the same time, from 0 on. Device d of a host
+ * has processor d modulo devices_at_once. Host h has the processors of host h modulo hosts_at_once.
+ */
+int64_t wefti_model_processor(const wefti_machine_model *model, int32_t rank);
 /* flop/s of large products. Without this arithmetic: of the nearest one that the device has. */
 double wefti_model_product_rate(const wefti_device_model *device, wefti_arithmetic arithmetic);
 /* The correction of an op: 1 without one. `work`: FLOPs of products, bytes of all others. */

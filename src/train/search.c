@@ -102,7 +102,7 @@ static weft_status take_briefed(wefti_training *t) {
 
 weft_status wefti_training_search(wefti_training *t) {
     if (t->searched) return WEFT_OK;
-    if (t->briefing) return take_briefed(t);
+    if (t->briefing && !t->briefing->anew) return take_briefed(t);
     weft_status status = t->ranks.follows ? WEFT_OK : choose(t);
     if (t->ranks.agreement) status = share(t, status);
     WEFT_TRY(status);

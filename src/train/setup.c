@@ -175,7 +175,7 @@ weft_status wefti_training_configure(wefti_training *t) {
                  "vit, mlp, lenet, resnet18 or resnet50");
     t->model.objective = wefti_objective_of(t->model.config.family);
     if (!sizes_known(&t->model.config)) {
-        WEFT_TRY(open_data(t));
+        if (!t->data) WEFT_TRY(open_data(t));
         WEFT_TRY(sizes_from_data(t));
     }
     WEFT_TRY(weft_model_complete(&t->model.config));
@@ -203,6 +203,7 @@ weft_session_options wefti_training_options(const wefti_training *t) {
     };
     o.clip = train->clip;
     o.recovery = t->job->recovery.enabled;
+    o.buddy = t->job->recovery.buddy;
     o.microbatches = (int)t->batch.microbatches;
     o.threads = (int)t->job->device.threads;
     o.memory_bytes = t->memory_bytes;
@@ -309,6 +310,7 @@ void wefti_training_close(wefti_training *t) {
     wefti_delivery_end(t->saving.delivery);
     if (t->saving.writing) wefti_checkpoint_cancel(t->saving.writing);
     wefti_delivery_destroy(t->saving.delivery);
+    wefti_training_end_resize(t, false);
     weft_session_destroy(t->session);
     weft_plan_destroy(t->searched);
     weft_search_report_free(t->report);
@@ -323,5 +325,6 @@ void wefti_training_close(wefti_training *t) {
     wefti_free(t->saving.first);
     wefti_free(t->saving.last_of);
     wefti_free(t->saving.tokenizer);
+    weft_job_free(t->resized_job);
     wefti_training_wipe_key(t);
 }

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/thread.h"
 #include "comm/comm.h"
 #include "comm/position.h"
@@ -101,4 +102,9 @@ bool wefti_stopper_end(wefti_stopper *s) {
     bool gave_up = s->gave_up;
     release(s);
     return gave_up;
+}
+
+double weft_file_wait_seconds(void) {
+    int64_t since = wefti_disk_since_ns(), now = wefti_now_ns();
+    return since && now > since ? (double)(now - since) * 1e-9 : 0;
 }

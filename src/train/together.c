@@ -100,6 +100,7 @@ weft_status wefti_training_same_job(wefti_training *t) {
     const weft_job_train *j = &t->job->train;
     const weft_job_schedule *s = &j->schedule;
     const weft_job_checkpoint *c = &t->job->checkpoint;
+    const weft_job_recovery *r = &t->job->recovery;
     const double reals[] = {j->optimizer.lr, s->final, s->factor};
     uint64_t rate = wefti_digest_number(6, (uint64_t)s->name);
     rate = wefti_digest_number(wefti_digest_number(rate, (uint64_t)s->warmup), (uint64_t)s->every);
@@ -116,6 +117,9 @@ weft_status wefti_training_same_job(wefti_training *t) {
         {.name = "checkpoint.seconds, checkpoint.on_error or checkpoint.sliced",
          .value = wefti_digest_real((uint64_t)c->on_error << 1 | (uint64_t)c->sliced, c->seconds)},
         {.name = "checkpoint.key, or the key that it names,", .value = t->saving.key.number},
+        {.name = "recovery",
+         .value = wefti_digest_real((uint64_t)r->min << 2 | (uint64_t)r->enabled << 1 | r->elastic,
+                                    r->wait)},
         {.name = "model.from or model.config, given or not,",
          .value = (uint64_t)(t->job->model.from[0] != 0) << 1 | (t->job->model.config[0] != 0)},
         {.name = "data.format or data.tokenizer, set or not,",

@@ -115,12 +115,18 @@ typedef struct wefti_briefing {
     weft_bf16_compute bf16;
     char *tokenizer; /* text; NULL: none */
     char *plan;      /* text of the plan that was searched; NULL: of the job */
+    bool anew;       /* all ranks set up: their plan is a new one */
 } wefti_briefing;
 
+struct wefti_training_parts; /* loop/resize.c */
+
 typedef struct wefti_training {
-    const weft_job *job;
-    const weft_train_events *events;
+    const weft_job *job; /* for the present size of the world */
+    const weft_job *given_job;
+    weft_job *resized_job;                          /* `job`, if it is another one than given */
+    const weft_train_events *events, *given_events; /* given_events: of the rank that reports */
     weft_train_result *result;
+    struct wefti_training_parts *former; /* while the world changes its size */
     weft_data *data;
     weft_session *session;
     weft_plan *searched; /* once the graph is built: of a search, or of the run's record; NULL: the
@@ -143,6 +149,9 @@ typedef struct wefti_training {
 weft_status wefti_training_prepare(wefti_training *t) WEFT_CHECKED;
 weft_status wefti_training_build(wefti_training *t) WEFT_CHECKED;
 void wefti_training_close(wefti_training *t);
+/* loop/resize.c: after an attempt to go on in a world of another size. whole: the old parts of the
+ * run end; otherwise the run has them again, and the new ones end. Without an attempt: nothing. */
+void wefti_training_end_resize(wefti_training *t, bool whole);
 /* The model's configuration; opens data into t->data when sizes depend on it. */
 weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;
 /* After that, on all ranks: the data, unless they are open, and what depends on them. */

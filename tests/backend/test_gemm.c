@@ -355,6 +355,11 @@ static void test_bf16_choice(void **state) {
             assert_true(!native || wefti_isa_has_bf16(isa));
             if (choice == WEFTI_BF16_SLOWER) assert_false(native);
             if (choice == WEFTI_BF16_FASTER) assert_int_equal(native, wefti_isa_has_bf16(isa));
+            for (int again = 0; again < 20 && choice == WEFTI_BF16_MEASURED; again++) {
+                bool same = !native; /* it was measured once */
+                assert_int_equal(wefti_gemm_bf16_choice(isa, &same), WEFT_OK);
+                assert_int_equal(same, native);
+            }
             if (choice == WEFTI_BF16_MEASURED)
                 print_message("%s: bf16 products in %s\n", path_text(path),
                               native ? "bf16" : "f32");

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "measure/machine.h"
 #include "topo/model.h"
 #include "weft/bench.h"
 #include "weft/graph.h"
@@ -60,6 +61,21 @@ static void devices_have_links(void **state) {
     wefti_model_destroy(m);
 }
 
+/* Devices and hosts that share processors take twice as long, or more; noise takes less. */
+static void sharing_is_told_from_noise(void **state) {
+    (void)state;
+    assert_int_equal(wefti_measured_at_once(2, 0.9), 0);
+    assert_int_equal(wefti_measured_at_once(2, 1.3), 0);
+    assert_int_equal(wefti_measured_at_once(2, 1.7), 1); /* siblings of one core */
+    assert_int_equal(wefti_measured_at_once(2, 2.4), 1);
+    assert_int_equal(wefti_measured_at_once(4, 2.0), 2);
+    assert_int_equal(wefti_measured_at_once(4, 4.3), 1);
+    assert_int_equal(wefti_measured_at_once(3, 2.0), 2); /* the third one shares with the first */
+    assert_int_equal(wefti_measured_at_once(8, 1.3), 0);
+    assert_int_equal(wefti_measured_at_once(64, 1.3), 0); /* one of many hosts is slow */
+    assert_int_equal(wefti_measured_at_once(1, 9), 0);
+}
+
 static void wrong_options_are_refused(void **state) {
     (void)state;
     char *text;
@@ -77,8 +93,8 @@ static void wrong_options_are_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_device_has_curves),
-                                       cmocka_unit_test(devices_have_links),
-                                       cmocka_unit_test(wrong_options_are_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_device_has_curves), cmocka_unit_test(devices_have_links),
+        cmocka_unit_test(sharing_is_told_from_noise), cmocka_unit_test(wrong_options_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

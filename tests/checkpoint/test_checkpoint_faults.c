@@ -247,6 +247,7 @@ static void write_until_killed(const fixture *f, int64_t first, int told) {
     }
 }
 
+/* accept 30(d) */
 static void killed_in_the_middle(void **state) {
     const fixture *f = *state;
     ASSERT_OK(write_step(f->dir, 1, 0));

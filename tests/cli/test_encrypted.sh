@@ -35,7 +35,7 @@ done
 grep -rq $digits run log.jsonl log && fail 'the key was written somewhere'
 grep -rq 'h.0.attn\|gpt2' run && fail 'names can be read'
 
-# --- every command reads it with the key ---
+# --- every command reads it with the key (accept 30(e)) ---
 expect 0 'step-000000000006|good|step-000000000012|good' checkpoint verify run --key run.key
 expect 0 'steps|6 12|adamw' checkpoint inspect run --key run.key
 expect 0 'of which 0 differ' checkpoint diff plain run --key run.key

@@ -68,7 +68,7 @@ expect 1 'exists' checkpoint merge-strategies strategy.json --out strategy.ckpt
 json list.json
 grep -q 'three/rank_' list.json || fail 'no files' list.json
 
-# --- strategy files and groups of a job ---
+# --- strategy files and groups of a job (accept 30(b)) ---
 mesh='parallel.mesh={dp: 2, tp: 2}' split='parallel.strategies=[{match: "h.*.mlp.c_fc:linear", split: n0=tp}]'
 "$weft" plan job.yaml --devices 4 "$mesh" "$split" parallel.optimizer.level=1 --export-strategy level1.json || fail 'no export'
 "$weft" plan job.yaml --devices 4 parallel.pipeline.stages=2 --export-strategy stages.ckpt || fail 'no export'

@@ -148,7 +148,7 @@ static void what_does_not_match_is_named(void **state) {
         if (variant >= 12 && variant % 12 / 2 >= 4) break;
         world_test w;
         rounds_begin(&w, &m, 3, (uint64_t)variant, variant % 5, 4096, variant < 12, &test);
-        ASSERT_SOON(20, are_others_asleep()); /* threads without work */
+        ASSERT_SOON(are_others_asleep()); /* threads without work */
         run_all(&w, meet_wrongly);
         if (w.failures) fail_msg("%s", w.message);
         /* One that needs nobody was through with it before it heard of the others. */

@@ -226,6 +226,18 @@ static void full_recompute_keeps_nothing(void **state) {
     weft_graph_destroy(g);
 }
 
+/* However small they are: the choice must not differ with the size of a microbatch. */
+static void selective_recompute_keeps_products(void **state) {
+    (void)state;
+    wefti_cell_grad cg;
+    weft_graph *g = one_cell(feed_forward, WEFTI_RECOMPUTE_SELECTIVE, &cg);
+    assert_saves(&cg, "linear/0");
+    assert_int_equal(count_nodes(cg.backward, "gelu"), 1);
+    assert_int_equal(count_nodes(cg.backward, "linear"), 0);
+    wefti_cell_grad_free(&cg);
+    weft_graph_destroy(g);
+}
+
 static weft_value normed(weft_graph *g, weft_value x) {
     int64_t width = 8;
     weft_value sum = weft_add(g, x, linear_to(g, x, "in", 8));
@@ -436,6 +448,7 @@ int main(void) {
         cmocka_unit_test(random_cells_match_finite_differences),
         cmocka_unit_test(cheap_results_are_recomputed),
         cmocka_unit_test(full_recompute_keeps_nothing),
+        cmocka_unit_test(selective_recompute_keeps_products),
         cmocka_unit_test(norms_keep_statistics),
         cmocka_unit_test(the_cut_is_minimal),
         cmocka_unit_test(small_results_are_kept_before_large_sources),

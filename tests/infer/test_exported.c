@@ -107,6 +107,7 @@ static void on_split(const family *f, const char *checkpoint, const split *p, in
     free(again);
 }
 
+/* accept 32(d) */
 static void exported_models_give_the_same_bits(void **state) {
     (void)state;
     for (int i = 0; i < FAMILY_COUNT; i++) {

@@ -169,6 +169,7 @@ static void in_world(const trial *t, const split *p) {
     weft_job_free(job);
 }
 
+/* accept 32(a), 32(b) */
 static void every_split_has_the_logits_of_one_device(void **state) {
     (void)state;
     for (int i = 0; i < FAMILY_COUNT; i++) {

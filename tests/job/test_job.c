@@ -93,6 +93,10 @@ static void test_overrides(void **state) {
     refused_word("checkpoint.on_error=true", "checkpoint.on_error|checkpoint.dir");
     refused_word("checkpoint.stop_file=x", "checkpoint.stop_file|checkpoint.dir");
     refused_word("checkpoint.keep_minutes=5", "checkpoint.keep_minutes|checkpoint.every");
+    refused_word("recovery.buddy=2", "recovery.buddy|0 to 1");
+    refused_word("recovery.buddy=true", "recovery.buddy|whole number");
+    refused_word("recovery.min=1", "recovery.min|2 to 65536");
+    refused_word("recovery.wait=-1", "recovery.wait|0 to");
     refused_word("=5", "key=value");
     refused_word("train.step=5", "'train.step=5'|step|steps");
     refused_word("trian.steps=5", "trian|train");
@@ -228,6 +232,29 @@ static void test_checkpoint_rules(void **state) {
             "job.yaml:3:3|checkpoint.keep_minutes|checkpoint.every|checkpoint.seconds");
     refused("checkpoint:\n  every: 5\n  keep_minutes: 5\n",
             "job.yaml:3:3|checkpoint.keep_minutes|checkpoint.dir");
+}
+
+static void test_recovery_rules(void **state) {
+    (void)state;
+    weft_job *job = parse("recovery: {buddy: 1}\n");
+    assert_true(job->recovery.enabled && job->recovery.buddy == 1);
+    weft_job_free(job);
+    job = parse("recovery: {enabled: true}\n");
+    assert_true(job->recovery.enabled && job->recovery.buddy == 0);
+    weft_job_free(job);
+    refused("recovery:\n  enabled: false\n  buddy: 1\n",
+            "job.yaml:3:3|recovery.buddy|recovery.enabled");
+    job = parse("parallel: {devices: 4}\nrecovery: {elastic: true, min: 4}\n");
+    assert_true(job->recovery.enabled && job->recovery.elastic && job->recovery.min == 4);
+    weft_job_free(job);
+    refused("recovery:\n  enabled: false\n  elastic: true\n",
+            "job.yaml:3:3|recovery.elastic|recovery.enabled");
+    refused("recovery:\n  buddy: 1\n  elastic: true\n",
+            "job.yaml:3:3|recovery.elastic|recovery.buddy");
+    refused("recovery:\n  elastic: true\nparallel: {mode: manual, mesh: {tp: 2}}\n",
+            "job.yaml:2:3|recovery.elastic|manual");
+    refused("parallel: {devices: 4}\nrecovery:\n  elastic: true\n  min: 5\n",
+            "job.yaml:4:3|recovery.min = 5|4 devices");
 }
 
 static void test_file(void **state) {
@@ -495,6 +522,7 @@ int main(void) {
 #ifdef WEFT_HAVE_YAML
         cmocka_unit_test(test_file),
         cmocka_unit_test(test_checkpoint_rules),
+        cmocka_unit_test(test_recovery_rules),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_yaml_limits),
         cmocka_unit_test(test_round_trip),

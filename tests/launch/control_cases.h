@@ -75,7 +75,7 @@ static inline wefti_scheduler_options test_scheduler(int32_t size) {
                                      .secret = test_secret(),
                                      .tls = test_over_tls,
                                      .hosted_by = -1,
-                                     .join_seconds = 20,
+                                     .join_seconds = 600,
                                      .heartbeat_seconds = LONG_HEARTBEAT,
                                      .wait_seconds = 60};
 }
@@ -86,7 +86,7 @@ static inline wefti_member_options test_member(const char *scheduler) {
                                   .tls = test_over_tls,
                                   .rank = -1,
                                   .size = -1,
-                                  .join_seconds = 20,
+                                  .join_seconds = 600,
                                   .leave_seconds = 5};
 }
 

@@ -8,10 +8,10 @@
  * HELD-PID-FILE stops itself then (late_connect.c), so that the others wait for it. With EACH 0 it
  * goes on when half of COUNT connections were made to such ports, or after a minute. Else it goes
  * on when EACH were made to each of these ports but its own, or after five minutes. The stranger
- * ends after COUNT connections or on SIGTERM, and says how many there were in all, to ranks' ports,
- * and at least to each of the ports of ranks that had not stopped. A connection counts when TCP has
- * made it. Several processes call at once, since most of the time goes into waiting for what a port
- * says.
+ * ends after that and COUNT connections, or on SIGTERM, and says how many there were in all, to
+ * ranks' ports, and at least to each of the ports of ranks that had not stopped. A connection
+ * counts when TCP has made it. Several processes call at once, since most of the time goes into
+ * waiting for what a port says.
  *
  * The connections are malformed (noise, lengths beyond all limits, other protocols), replayed (what
  * the port says, sent back), recorded (a right answer to another challenge, under the job's
@@ -24,7 +24,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -47,8 +51,8 @@ static const int64_t HOLD_NS = 60000000000, HOLD_LONG_NS = 300000000000;
 typedef struct counts { /* of all workers */
     long count, each;
     _Atomic long made, at_ranks;
-    _Atomic long at[65536];   /* by port */
-    _Atomic bool holds, ends; /* holds: a rank has stopped, the others wait for it */
+    _Atomic long at[65536];         /* by port */
+    _Atomic bool holds, held, ends; /* holds: a rank has stopped, the others wait for it */
 } counts;
 static counts *shared;
 
@@ -75,50 +79,57 @@ static uint64_t random_number(void) {
     return dice >> 33;
 }
 
-/* "0100007F:1F90" of /proc/net/tcp: words in the byte order of the machine. */
-static void add_port(const char *address, unsigned number, bool six, unsigned long inode) {
+static void add_port(const struct inet_diag_msg *m) {
     port *p = &ports[port_count];
     if (port_count == PORTS) return;
     memset(p, 0, sizeof *p);
-    p->number = (int)number;
-    p->inode = inode;
-    uint32_t word[4] = {0};
-    for (int i = 0; i < (six ? 4 : 1); i++) {
-        char text[9] = {0};
-        memcpy(text, address + 8 * i, 8);
-        word[i] = (uint32_t)strtoul(text, NULL, 16);
-    }
-    if (six) {
+    p->number = ntohs(m->id.idiag_sport);
+    p->inode = m->idiag_inode;
+    if (m->idiag_family == AF_INET6) {
         struct sockaddr_in6 *to = (struct sockaddr_in6 *)&p->at;
-        *to = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)number)};
-        memcpy(&to->sin6_addr, word, sizeof word);
+        *to = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = m->id.idiag_sport};
+        memcpy(&to->sin6_addr, m->id.idiag_src, sizeof to->sin6_addr);
         p->bytes = sizeof *to;
     } else {
         struct sockaddr_in *to = (struct sockaddr_in *)&p->at;
-        *to = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)number)};
-        to->sin_addr.s_addr = word[0];
+        *to = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = m->id.idiag_sport};
+        memcpy(&to->sin_addr, m->id.idiag_src, sizeof to->sin_addr);
         p->bytes = sizeof *to;
     }
     port_count++;
 }
 
-static void scan(const char *path, bool six) {
-    char line[512], address[64];
-    unsigned number, state;
-    unsigned long inode;
-    FILE *file = fopen(path, "re");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, " %*d: %32[0-9A-F]:%X %*[0-9A-F]:%*X %X %*s %*s %*s %*d %*d %lu", address,
-                   &number, &state, &inode) == 4 &&
-            state == 0x0A)
-            add_port(address, number, six, inode);
-    if (file) fclose(file);
+/* Asks the kernel for the sockets that listen (sock_diag(7)). To read /proc/net/tcp takes as long
+ * as 1000 connections, since the kernel looks for those that were made as well. */
+static void scan(int fd, unsigned char family) {
+    struct {
+        struct nlmsghdr head;
+        struct inet_diag_req_v2 body;
+    } ask = {.head = {.nlmsg_len = sizeof ask,
+                      .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+                      .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
+             .body = {.sdiag_family = family,
+                      .sdiag_protocol = IPPROTO_TCP,
+                      .idiag_states = 1u << TCP_LISTEN}};
+    static _Alignas(struct nlmsghdr) char answer[1 << 15];
+    if (send(fd, &ask, sizeof ask, 0) < 0) return;
+    for (ssize_t n; (n = recv(fd, answer, sizeof answer, 0)) > 0;) {
+        unsigned left = (unsigned)n;
+        for (struct nlmsghdr *h = (struct nlmsghdr *)answer; NLMSG_OK(h, left);
+             h = NLMSG_NEXT(h, left)) {
+            if (h->nlmsg_type != SOCK_DIAG_BY_FAMILY) return; /* NLMSG_DONE, or an error */
+            add_port(NLMSG_DATA(h));
+        }
+    }
 }
 
 static void scan_ports(void) {
+    int fd = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
     port_count = 0;
-    scan("/proc/self/net/tcp", false);
-    scan("/proc/self/net/tcp6", true);
+    if (fd < 0) return;
+    scan(fd, AF_INET);
+    scan(fd, AF_INET6);
+    close(fd);
 }
 
 static int call(const port *p) {
@@ -166,13 +177,14 @@ static void make_noise(size_t bytes) {
 
 /* Right in every byte, for another challenge. */
 static void say_recorded(int fd) {
-    wefti_mac_hello hello = {.rank = (int32_t)(1 + random_number() % 3), .peer = 0};
-    unsigned char answer[WEFTI_MAC_ANSWER] = {0}, challenge[WEFTI_MAC_CHALLENGE];
+    wefti_mac_hello hello = {.rank = (int32_t)(1 + random_number() % 3),
+                             .peer = 0,
+                             .stream = (int32_t)(random_number() % 4)};
+    unsigned char answer[WEFTI_MAC_ANSWER], challenge[WEFTI_MAC_CHALLENGE];
     memset(hello.listener, 7, sizeof hello.listener);
     memset(hello.connector, 9, sizeof hello.connector);
-    memcpy(answer, hello.connector, sizeof hello.connector);
-    answer[WEFTI_MAC_NONCE] = (unsigned char)hello.rank;
-    if (wefti_mac_prove(key, "connect", &hello, answer + WEFTI_MAC_NONCE + 8) < 0) abort();
+    wefti_mac_write_answer(&hello, answer);
+    if (wefti_mac_prove(key, "connect", &hello, answer + WEFTI_MAC_PROOF_AT) < 0) abort();
     (void)hear(fd, challenge, sizeof challenge);
     say(fd, answer, sizeof answer);
     make_noise(100); /* and frames */
@@ -250,8 +262,9 @@ static void make_key(const char *path) {
 
 /* --- the workers: each calls all ports, in turns, until the count is reached --- */
 
+/* Not before the rank has stopped, and goes on: nobody else lets it. */
 static bool is_done(void) {
-    return ends || shared->ends || shared->made >= shared->count;
+    return ends || shared->ends || (shared->held && shared->made >= shared->count);
 }
 
 /* All ports once. False: a port has closed, or there was none to call. `silent`: a port that did
@@ -274,8 +287,6 @@ static bool call_all(int scheduler, bool rarely, int *silent) {
     return good && called;
 }
 
-/* The table of ports has a line for each connection that was ever closed here, so it is read anew
- * only now and then. */
 static void work(uint64_t seed, int scheduler) {
     enum { ROUNDS = 32 };
     int silent = 0;
@@ -340,7 +351,7 @@ static long watch(int scheduler, const char *pid_file) {
         if (holds) least = fewest(scheduler, held);
         bool enough = shared->each ? least >= shared->each : shared->at_ranks >= shared->count / 2;
         shared->holds = holds && !enough && now - since_ns < most_ns;
-        if (holds && !shared->holds) (void)kill(held, SIGCONT);
+        if (holds && !shared->holds) shared->held = kill(held, SIGCONT) == 0;
         (void)poll(NULL, 0, 20);
     }
     if (held > 0) (void)kill(held, SIGCONT);

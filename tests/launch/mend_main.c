@@ -1,14 +1,16 @@
 /* A rank of a world that is mended: the smallest program that makes steps as a session does, with
- * numbers in place of tensors. Each step adds up gradients that follow from the rank and the step's
- * number; then all ranks commit it, and update. Each rank holds the whole state.
+ * numbers in place of tensors. Each step adds up the gradients of some samples, which follow from
+ * the step's number and which the ranks divide; then all ranks commit it, and update. Each rank
+ * holds the whole state.
  *
  *     weft-mend STEPS [FOLDER DEATHS]
  *
  * DEATHS is "RANK@POINT:COUNT:SIGNAL,...": that rank gets the signal when a process of it comes to
- * that point for that time. Each entry happens once, after those before it: FOLDER remembers them.
- * Prints the digest of the
- * state at the end, and how many steps this process has begun. With MEND_ALONE no rank holds what
- * another one has. MEND_UNLIKE: this process never says that it can be mended. */
+ * that point for that time; with signal 0 the process stays there until it is killed. Each entry
+ * happens once, after those before it: FOLDER remembers them. Prints the digest of the state at the
+ * end, and how many steps this process has begun. With MEND_ALONE no rank holds what another one
+ * has. MEND_UNLIKE: this process never says that it can be mended. MEND_LEAST: the
+ * world may go on with so many ranks. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -20,7 +22,7 @@
 #include "comm/world.h"
 #include "weft/collective.h"
 
-enum { NUMBERS = 1000, EXIT_AGAIN = 75 };
+enum { NUMBERS = 1000, SAMPLES = 12, EXIT_AGAIN = 75 };
 
 static const char *folder = "", *deaths = "";
 static const char *rank_text;
@@ -28,6 +30,7 @@ static const char *rank_text;
 static int64_t state[NUMBERS], reduced[NUMBERS];
 static int64_t step, begun;
 static bool ready;
+static int whole_rank, whole_size; /* in the world that was whole last */
 
 /* --- deaths --- */
 
@@ -39,6 +42,8 @@ static void die_once(int entry, int number) {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) return; /* it has happened */
     close(fd);
+    if (number == 0)
+        for (;;) (void)pause(); /* until somebody kills it */
     (void)kill(getpid(), number);
 }
 
@@ -73,12 +78,14 @@ static void update(void) {
 }
 
 static weft_status make_step(weft_world *w) {
-    const uint64_t seed = (uint64_t)(step + 1) * 1000003u + (uint64_t)weft_world_rank(w);
-    int64_t gradient[NUMBERS], one = 1, all = 0;
+    int64_t gradient[NUMBERS] = {0}, one = 1, all = 0;
     begun++;
     point("step");
-    for (int i = 0; i < NUMBERS; i++)
-        gradient[i] = (int64_t)((seed + (uint64_t)i) * 2862933555777941757u >> 20);
+    for (int k = weft_world_rank(w); k < SAMPLES; k += weft_world_size(w)) {
+        const uint64_t seed = (uint64_t)(step + 1) * 1000003u + (uint64_t)k;
+        for (int i = 0; i < NUMBERS; i++)
+            gradient[i] += (int64_t)((seed + (uint64_t)i) * 2862933555777941757u >> 20);
+    }
     weft_status status =
         weft_all_reduce(w, NULL, gradient, reduced, NUMBERS, WEFT_I64, WEFT_REDUCE_SUM);
     if (status < 0) return status;
@@ -96,8 +103,10 @@ static weft_status make_step(weft_world *w) {
 static weft_status give_states(weft_world *w, const wefti_mend *mend, bool *has) {
     const int me = weft_world_rank(w);
     weft_status status = WEFT_OK;
+    int32_t first = 0; /* in another world all that have the state have all of it */
+    while (first < mend->size - 1 && mend->source[first] != -1) first++;
     for (int r = 0; r < weft_world_size(w) && status >= 0; r++) {
-        const int32_t from = mend->source[r];
+        const int32_t from = mend->source[r] == -3 ? first : mend->source[r];
         if (from == me) status = weft_send(w, NULL, state, NUMBERS, WEFT_I64, r, 1);
         if (r != me || from < 0) continue;
         status = weft_recv(w, NULL, state, NUMBERS, WEFT_I64, from, 1);
@@ -126,11 +135,12 @@ static weft_status follow(weft_world *w, const wefti_mend *mend, bool *has) {
 /* Until the world is whole. A newcomer knows its first mend already. */
 static weft_status recover(weft_world *w, const wefti_mend *first) {
     int32_t others[64], count = 0;
+    const bool is_new = first;
     bool has = !first;
     wefti_mend mend;
     if (first) mend = *first;
-    for (int r = 0; r < weft_world_size(w); r++)
-        if (r != weft_world_rank(w) && !getenv("MEND_ALONE")) others[count++] = r;
+    for (int r = 0; r < whole_size; r++)
+        if (r != whole_rank && !getenv("MEND_ALONE")) others[count++] = r;
     for (;; first = NULL) {
         const wefti_stand at = {.step = has ? step : -1,
                                 .ready = has && ready,
@@ -140,6 +150,9 @@ static weft_status recover(weft_world *w, const wefti_mend *first) {
         if (status < 0) return status;
         if (follow(w, &mend, &has) < 0) continue;
         status = wefti_world_whole(w);
+        whole_rank = status == WEFT_OK ? mend.rank : whole_rank;
+        whole_size = status == WEFT_OK ? mend.size : whole_size;
+        if (mend.resized && is_new && status == WEFT_PENDING) has = false; /* it was not there */
         if (status != WEFT_PENDING) return status;
     }
 }
@@ -147,7 +160,11 @@ static weft_status recover(weft_world *w, const wefti_mend *first) {
 static weft_status run(weft_world *w, int64_t steps) {
     const wefti_mend *first = wefti_world_newcomer(w);
     weft_status status = WEFT_OK;
-    if (!getenv("MEND_UNLIKE")) wefti_world_arm(w);
+    const char *least = getenv("MEND_LEAST");
+    const wefti_elastic elastic = {.least = least ? atoi(least) : 0, .seconds = 60};
+    whole_rank = weft_world_rank(w);
+    whole_size = weft_world_size(w);
+    if (!getenv("MEND_UNLIKE")) wefti_world_arm(w, &elastic);
     if (first) status = recover(w, first);
     while (status >= 0 && step < steps) {
         status = make_step(w);
@@ -176,7 +193,8 @@ int main(int count, char **words) {
         folder = words[2];
         deaths = words[3];
     }
-    rank_text = getenv("WEFT_RANK") ? getenv("WEFT_RANK") : "0";
+    rank_text = getenv("WEFT_RANK") ? getenv("WEFT_RANK") : getenv("SLURM_PROCID");
+    if (!rank_text) rank_text = "0";
     point("start");
     weft_status status = weft_world_join(NULL, &w);
     if (status < 0) return end(status);

@@ -528,13 +528,23 @@ static void notes(void **state) {
 /* What a call says comes before what the user has set, and the rest stays. */
 static void calls_come_before_settings(void **state) {
     (void)state;
-    static const char *const user[] = {"WEFT_COMM=ucx",         "WEFT_INTERFACE=eth0",
-                                       "WEFT_JOIN_SECONDS=5",   "WEFT_HEARTBEAT_SECONDS=6",
-                                       "WEFT_MODULE_PATH=/mod", "PATH=/bin",
-                                       "HOME=/home/me",         NULL};
+    static const char *const user[] = {"WEFT_COMM=ucx",
+                                       "WEFT_INTERFACE=eth0",
+                                       "WEFT_JOIN_SECONDS=5",
+                                       "WEFT_HEARTBEAT_SECONDS=6",
+                                       "WEFT_MODULE_PATH=/mod",
+                                       "PATH=/bin",
+                                       "HOME=/home/me",
+                                       "WEFT_STREAMS=16",
+                                       NULL};
+    static const char *const none[] = {"WEFT_STREAMS=0", NULL}, *const many[] = {"WEFT_STREAMS=17",
+                                                                                 NULL};
     wefti_settings set;
+    assert_int_equal(wefti_settings_read(none, &set), WEFT_E_ARG);
+    assert_int_equal(wefti_settings_read(many, &set), WEFT_E_ARG);
     assert_int_equal(wefti_settings_read(user, &set), WEFT_OK);
     assert_string_equal(set.module_path, "/mod");
+    assert_int_equal(set.streams, 16);
     assert_string_equal(set.home, "/home/me");
     assert_string_equal(set.commands, "/bin");
     assert_string_equal(set.temporary, "/tmp");

@@ -60,7 +60,7 @@ static bool strike(int rank, int signal) {
     for (int i = 0; i < RANKS; i++) assert_true(await(&outcomes[i].joined, 20));
     bool without = carrier_missing(RANKS);
     if (!without) {
-        for (int i = 0; i < RANKS; i++) ASSERT_SOON(20, outcomes[i].reductions >= 3);
+        for (int i = 0; i < RANKS; i++) ASSERT_SOON(outcomes[i].reductions >= 3);
         char name[64];
         snprintf(name, sizeof name, "rank %d", rank);
         int64_t now = wefti_now_ns();

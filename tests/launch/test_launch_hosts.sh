@@ -22,11 +22,11 @@ losses alone.json >alone
 [ -s alone ] || fail 'no losses of four devices'
 for way in plain tls mac tls_alone ucx; do # plain and tls: also shared memory, within a host
     options=
-    unset WEFT_COMM
+    unset WEFT_COMM WEFT_STREAMS
     case $way in
     tls) options=--tls ;;
-    mac) export WEFT_COMM=mac ;;
-    tls_alone) export WEFT_COMM=tls ;;
+    mac) export WEFT_COMM=mac WEFT_STREAMS=3 ;;
+    tls_alone) export WEFT_COMM=tls WEFT_STREAMS=2 ;;
     ucx) has UCX || continue; export WEFT_COMM=ucx ;;
     esac
     # shellcheck disable=SC2086
@@ -38,7 +38,7 @@ for way in plain tls mac tls_alone ucx; do # plain and tls: also shared memory, 
     grep -q 'UCX.*trusted' $way.0 && told=ucx || told=
     [ "$told" = "$([ $way = ucx ] && echo ucx)" ] || fail "$way: UCX told: '$told'" $way.0
 done
-unset WEFT_COMM
+unset WEFT_COMM WEFT_STREAMS
 grep -q 'scheduler at 10.97.0.1:9000' plain.0 || fail 'another scheduler:' plain.0
 
 # One host wants TLS, the other does not: both are told, nothing is trained.

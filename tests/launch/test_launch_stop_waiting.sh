@@ -1,7 +1,7 @@
 #!/bin/sh
 # One request to stop ends a rank wherever it waits. It may wait for a rank that never answers, in shared memory, in messages
 # between processes and between hosts, however long it has waited before. It may wait for ranks that have not come, for a
-# scheduler that is not there, or for the reader of its output. The request ends a scheduler, and a launcher too. The other
+# scheduler that is not there, for others while it leaves, or for the reader of its output. The request ends a scheduler, and a launcher too. The other
 # rank is stopped (SIGSTOP). The limits of heartbeats and waits are far away, so nothing else could end the wait.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
@@ -83,17 +83,18 @@ ends() {
     [ $code = 143 ] || fail "$place: exit $code, not 143" launch.err
 }
 port=$((10000 + $$ % 20000))
-# Rank 1 has stopped before its first connection to rank 0 (late_connect.c), which listens for it.
+# late.sh VARIABLE=VALUE COMMAND...: rank 1 stops itself there (late_connect.c).
 cat >late.sh <<'END'
-[ $WEFT_RANK != 1 ] || export LD_PRELOAD="$WEFT_BUILD_DIR/weft-late-connect.so" LATE_CONNECT_BUT=$1
+[ "${WEFT_RANK:-${OMPI_COMM_WORLD_RANK:-$PMI_RANK}}" != 1 ] || export LD_PRELOAD="$WEFT_BUILD_DIR/weft-late-connect.so" "$1"
 shift
 . ./rank.sh
 END
-while_connecting() {
-    place="connecting by $1"
+# while_late PLACE STARTER VARIABLE=VALUE WORDS...: rank 0 waits for rank 1, and is asked to stop. STARTER: starts late.sh.
+while_late() {
+    place=$1 starter=$2 late=$3
+    shift 3
     rm -rf logs train.0 train.1 code.0 code.1
-    WEFT_COMM=$1 "$weft" launch -n 2 --logs logs --grace 1 --scheduler 127.0.0.1:$port -- sh late.sh $port \
-        "$weft" train job.yaml train.steps=100000000 --json >launch.out 2>launch.err &
+    $starter sh late.sh "$late" "$weft" train job.yaml --json "$@" >launch.out 2>launch.err &
     launch=$!
     # shellcheck disable=SC2016
     until_true 'grep -qs "^State:.*T" "/proc/$(cat train.1 2>/dev/null)/status"'
@@ -103,13 +104,36 @@ while_connecting() {
     until_true '[ -s code.0 ]' "$(cat train.0)" "$(cat train.1)"
     [ $(($(date +%s) - asked)) -lt 15 ] || fail "$place: ended $(($(date +%s) - asked)) s after the request"
     [ "$(cat code.0)" = 143 ] || fail "$place: rank 0 ended with $(cat code.0), not 143" launch.err
+    [ -z "$LEAVES" ] || kill -TERM $launch # all ranks seem to have agreed to stop: it waits for rank 1
     wait $launch
-    [ $? = 143 ] || fail "$place: the launcher's exit code is not 143" launch.err
+    code=$?
+    kill -KILL "$(cat train.1)" 2>/dev/null
 }
+LEAVES=
+launched="$weft launch -n 2 --logs logs --grace 1 --scheduler 127.0.0.1:$port --"
 if has OpenSSL; then
-    while_connecting mac
-    while_connecting tls
+    for carrier in mac tls; do
+        export WEFT_COMM=$carrier
+        while_late "connecting by $carrier" "$launched" LATE_CONNECT_BUT=$port train.steps=100000000
+        [ $code = 143 ] || fail "$place: the launcher's exit code is $code, not 143" launch.err
+    done
+    # After the welcome, before the first bytes of TLS.
+    while_late 'the handshake of TLS' "$launched" 'LATE_SEND=0 1603' train.steps=100000000
+    [ $code = 143 ] || fail "$place: the launcher's exit code is $code, not 143" launch.err
 fi
+# Rank 0 has said LEAVE. Under mpirun it waits for rank 1 for up to WEFT_WAIT_SECONDS.
+for communicator in host mac; do
+    has OpenSSL || [ $communicator = host ] || continue
+    export WEFT_COMM=$communicator
+    LEAVES=1
+    while_late "leaving, $communicator" "$launched" 'LATE_SEND=4 05000000'
+done
+unset WEFT_COMM
+for flavour in openmpi mpich; do
+    [ -e "$(dirname "$weft")/weft-$flavour.so" ] && command -v mpirun.$flavour >/dev/null || continue
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    while_late "leaving, $flavour" "mpirun.$flavour -n 2" 'LATE_SEND=4 05000000'
+done
 listens() { grep -qi ":$(printf %04X $port) 00000000:0000 0A" /proc/net/tcp; }
 calls() { [ "$(ls "/proc/$launch/task" | wc -l)" -gt 1 ]; }
 (umask 077 && od -An -tx1 -N32 /dev/urandom | tr -d ' \n' >secret)

@@ -6,7 +6,7 @@ static wefti_watch *look_at(const wefti_scheduler *s) {
     wefti_watch *look;
     wefti_member_options word = test_member(wefti_scheduler_address(s));
     assert_int_equal(wefti_watch_begin(&word, &(wefti_span){1, 1}, &look), WEFT_OK);
-    ASSERT_SOON(20, !wefti_watch_is_seeking(look));
+    ASSERT_SOON(!wefti_watch_is_seeking(look));
     assert_true(wefti_watch_has_found(look));
     return look;
 }
@@ -114,11 +114,11 @@ static void looks_and_is_told(void **state) {
     wefti_watch *look;
     wefti_member_options word = test_member(wefti_scheduler_address(s));
     assert_int_equal(wefti_watch_begin(&word, &(wefti_span){1, 1}, &look), WEFT_OK);
-    ASSERT_SOON(20, !wefti_watch_is_seeking(look));
+    ASSERT_SOON(!wefti_watch_is_seeking(look));
     wefti_watch_end(look);
     word.scheduler = "127.0.0.1:1";
     assert_int_equal(wefti_watch_begin(&word, &(wefti_span){1, 1}, &look), WEFT_OK);
-    ASSERT_SOON(20, has_called_in_vain(look));
+    ASSERT_SOON(has_called_in_vain(look));
     assert_true(wefti_watch_is_seeking(look));
     wefti_watch_end(look);
 
@@ -153,7 +153,7 @@ static void launchers_hear_of_failures(void **state) {
     wefti_report *report;
     wefti_end end;
     assert_int_equal(wefti_watch_begin(&word, &(wefti_span){0, 2}, &early), WEFT_OK);
-    ASSERT_SOON(20, wefti_scheduler_is_watched(s, 1, 3));
+    ASSERT_SOON(wefti_scheduler_is_watched(s, 1, 3));
     assert_false(wefti_scheduler_is_watched(s, 2, 2));
     wefti_scheduler_ended(s, &(wefti_end){.rank = 2, .text = "rank 2 ended well"});
     assert_false(wefti_scheduler_is_over(s, &end) || wefti_watch_is_over(early, &end));
@@ -164,14 +164,14 @@ static void launchers_hear_of_failures(void **state) {
     wefti_report_end(report, 20, false);
     wefti_scheduler_ended(s, &(wefti_end){.rank = 2, .code = 7, .text = "rank 2 failed"});
     assert_int_equal(wefti_watch_begin(&word, &(wefti_span){2, 1}, &late), WEFT_OK);
-    ASSERT_SOON(20, wefti_watch_is_over(late, &end));
-    ASSERT_SOON(20, wefti_watch_is_over(early, &end)); /* each has a line of its own */
+    ASSERT_SOON(wefti_watch_is_over(late, &end));
+    ASSERT_SOON(wefti_watch_is_over(early, &end)); /* each has a line of its own */
     assert_true(end.rank == 3 && end.signal == 9);
     assert_true(wefti_watch_is_over(late, &end) && end.code == 0);
     assert_string_equal(end.text, "rank 3 died");
     assert_false(wefti_scheduler_has_told(s, 0, 2));
     wefti_watch_end(early); /* its processes have ended, then */
-    ASSERT_SOON(20, wefti_scheduler_has_told(s, 1, 1));
+    ASSERT_SOON(wefti_scheduler_has_told(s, 1, 1));
     assert_true(wefti_scheduler_has_told(s, 0, 1));
     wefti_watch_end(late);
     wefti_scheduler_stop(s);

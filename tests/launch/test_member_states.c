@@ -46,6 +46,11 @@ static weft_status hear(wefti_caller *c, wefti_frame_kind kind) {
     const wefti_end end = {.rank = 0, .code = 3, .text = "rank 0 ended"};
     if (kind == WEFTI_FRAME_ABORT || kind == WEFTI_FRAME_REFUSED)
         frame.bytes = wefti_abort_reason_encode(WEFT_E_PEER, 0, "rank 0 died", body);
+    if (kind == WEFTI_FRAME_STATE) {
+        static const wefti_job_health job = {.size = 2};
+        assert_int_equal(wefti_health_encode(&job, NULL, &world, &frame.bytes), WEFT_OK);
+        frame.body = world;
+    }
     if (kind == WEFTI_FRAME_OVER) frame.bytes = wefti_end_encode(&end, body);
     if (kind == WEFTI_FRAME_ENTRIES) {
         wefti_entry_head(1, 0, body);
@@ -231,11 +236,27 @@ static void watch_states(void **state) {
     wefti_watch_end(watch);
 }
 
+static void question_states(void **state) {
+    (void)state;
+    struct {
+        wefti_caller caller;
+        wefti_job_health health;
+        wefti_rank_health *rank;
+    } *question = wefti_calloc(1, sizeof *question);
+    wefti_member_options o = test_member("127.0.0.1:1");
+    assert_non_null(question);
+    assert_int_equal(wefti_caller_begin(&question->caller, &wefti_protocol_question, &o), WEFT_OK);
+    explore_running(&question->caller, "question");
+    wefti_caller_end(&question->caller);
+    wefti_free(question);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(member_states),
         cmocka_unit_test(report_states),
         cmocka_unit_test(watch_states),
+        cmocka_unit_test(question_states),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,7 @@
 enum {
     RELAXED = SANITIZED, /* a sanitizer keeps memory of its own */
     ATTEMPTS = SANITIZED ? 10000 : 100000,
+    PATIENCE = 7200, /* seconds: however slow this machine is */
 };
 
 static wefti_scheduler *start(const wefti_scheduler_options *o) {
@@ -103,7 +104,7 @@ static void lanes_start(test_lane *lanes, int from, int to, wefti_scheduler *s) 
     for (int i = from; i < to; i++) {
         memset(&lanes[i], 0, sizeof lanes[i]);
         lanes[i].options = test_member(wefti_scheduler_address(s));
-        lanes[i].options.join_seconds = 100;
+        lanes[i].options.join_seconds = PATIENCE;
         lanes[i].options.rank = i;
         lanes[i].swaps = 3;
         snprintf(lanes[i].node, sizeof lanes[i].node, "n%d", i);
@@ -225,7 +226,7 @@ static void attacked(void **state) {
     (void)state;
     seed = test_new_seed();
     wefti_scheduler_options o = test_scheduler(3);
-    o.join_seconds = 200;
+    o.join_seconds = PATIENCE;
     wefti_scheduler *s = start(&o);
     test_lane lanes[3];
     lanes_start(lanes, 0, 2, s); /* wait for the third all the while */

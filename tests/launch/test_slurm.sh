@@ -154,4 +154,31 @@ srun -n 2 "$weft" train job.yaml --json train.steps=2 >/dev/null 2>again.err || 
 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 srun -n 2 "$weft" train job.yaml >wrong 2>&1 &&
     fail 'an MPI of one in a step of two tasks is not refused:' wrong
 grep -q 'OMPI_COMM_WORLD_' wrong && grep -q SLURM wrong || fail 'the refusal does not name both:' wrong
+
+# A rank that dies is started again by the launcher of its node, or replaced by another step of the allocation.
+mend=$WEFT_BUILD_DIR/weft-mend
+digests() { # COUNT FILE...: so many processes ended with the digest of an undisturbed run
+    count=$1
+    shift
+    [ "$(cat "$@" | grep -c " digest $right ")" = "$count" ]
+}
+"$weft" launch -n 2 --no-logs -- "$mend" 40 >mend.out 2>&1 || fail 'weft-mend:' mend.out
+right=$(sed -n 's/^process .* digest \([0-9a-f]*\) .*/\1/p' mend.out)
+mkdir deaths again
+timeout 120 srun -n 1 "$weft" launch -n 2 --restart 1 --tail all --no-logs -- "$mend" 40 deaths 1@step:30:9 >launched.out 2>&1 ||
+    fail 'weft launch --restart in a step:' launched.out
+[ "$(grep -c " digest $right " launched.out)" = 2 ] || fail 'weft launch --restart in a step: another state' launched.out
+WEFT_RESTART=1 WEFT_JOB=mended WEFT_SCHEDULER=127.0.0.1:$(free_port)
+export WEFT_RESTART WEFT_JOB WEFT_SCHEDULER mend
+timeout 120 salloc -n 2 -Q sh -c 'srun -n 2 --no-kill --kill-on-bad-exit=0 "$mend" 40 again 1@step:30:9 >step.out 2>&1 &
+    step=$!
+    for _ in $(seq 300); do
+        [ -e again/death-0 ] && break
+        sleep 0.1
+    done
+    srun -n 1 --overlap env WEFT_RANK=1 WEFT_SIZE=2 "$mend" 40 again 1@step:30:9 >another.out 2>&1
+    echo $? >another.code
+    wait $step'
+[ "$(cat another.code)" = 0 ] || fail 'a step that replaces a task:' another.out step.out
+digests 2 step.out another.out || fail 'a step that replaces a task: another state' step.out another.out
 exit $failed

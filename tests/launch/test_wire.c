@@ -266,17 +266,42 @@ static void mending_comes_back(void **state) {
     assert_int_equal(wefti_standing_decode(&f, 6, &stands_back, &held, &count), WEFT_E_CORRUPT);
     wefti_free(large);
 
-    const int32_t source[] = {-1, 0, -2};
-    int32_t source_back[3];
-    wefti_mend_message mend = {.generation = 10, .target = 4}, mend_back;
-    assert_int_equal(wefti_mend_encode(&mend, source, 3, &large, &bytes), WEFT_OK);
+    const wefti_mend_rank ranks[] = {{-1, 0, 0}, {0, 3, 1}, {-2, -1, 0}};
+    wefti_mend_rank *back;
+    wefti_mend_message mend = {.generation = 10,
+                               .target = 4,
+                               .rank = 2,
+                               .size = 3,
+                               .resized = true},
+                       mend_back;
+    assert_int_equal(wefti_mend_encode(&mend, ranks, &large, &bytes), WEFT_OK);
     f = frame_of(WEFTI_FRAME_MEND, large, bytes);
-    assert_int_equal(wefti_mend_decode(&f, 3, &mend_back, source_back), WEFT_OK);
-    assert_true(mend_back.generation == 10 && mend_back.target == 4);
-    assert_memory_equal(source, source_back, sizeof source);
-    large[20] = 1; /* rank 1 gives its own state */
-    assert_int_equal(wefti_mend_decode(&f, 3, &mend_back, source_back), WEFT_E_CORRUPT);
+    assert_int_equal(wefti_mend_decode(&f, &mend_back, &back), WEFT_OK);
+    assert_true(mend_back.generation == 10 && mend_back.target == 4 && mend_back.rank == 2 &&
+                mend_back.size == 3 && mend_back.resized);
+    assert_memory_equal(ranks, back, sizeof ranks);
+    wefti_free(back);
+    for (f.bytes = 0; f.bytes < bytes; f.bytes++)
+        assert_int_equal(wefti_mend_decode(&f, &mend_back, &back), WEFT_E_CORRUPT);
+    f.bytes = bytes;
+    large[40] = 1; /* rank 1 gives its own state */
+    assert_int_equal(wefti_mend_decode(&f, &mend_back, &back), WEFT_E_CORRUPT);
     wefti_free(large);
+
+    wefti_arm arm = {.least = 2, .patience_s = 60}, arm_back;
+    unsigned char arm_body[WEFTI_ARM_BYTES];
+    for (int most = 0; most <= 8; most += 8) {
+        arm.most = most;
+        arm.fits[0] = 0x14;
+        arm.fits[1] = 1;
+        f = frame_of(WEFTI_FRAME_ARM, arm_body, wefti_arm_encode(&arm, arm_body));
+        assert_int_equal(f.bytes, most ? 14 : 12);
+        assert_int_equal(wefti_arm_decode(&f, &arm_back), WEFT_OK);
+        assert_true(arm_back.least == 2 && arm_back.patience_s == 60 && arm_back.most == most);
+        if (most) assert_memory_equal(arm_back.fits, arm.fits, 2);
+        f.bytes--;
+        assert_int_equal(wefti_arm_decode(&f, &arm_back), WEFT_E_CORRUPT);
+    }
 
     uint64_t generation;
     wefti_generation_encode(77, body);
@@ -285,6 +310,36 @@ static void mending_comes_back(void **state) {
     assert_true(generation == 77);
     wefti_generation_encode(0, body);
     assert_int_equal(wefti_generation_decode(&f, &generation), WEFT_E_CORRUPT);
+}
+
+/* How a job does. */
+static void health_comes_back(void **state) {
+    (void)state;
+    static wefti_job_health job = {.state = WEFTI_JOB_RUNNING,
+                                   .generation = 9,
+                                   .size = 2,
+                                   .here = 2,
+                                   .heartbeat_ns = 1000,
+                                   .text = "rank 1 died",
+                                   .ranks = 2},
+                            back;
+    const wefti_rank_health rank[2] = {
+        {.state = WEFT_HEALTH_STEPPING, .host = 0, .step = 7, .heard_ns = 5, .step_ns = 6},
+        {.state = WEFT_HEALTH_LEAVING, .host = 1, .step = INT64_MAX, .pace_ns = 8}};
+    wefti_rank_health *rank_back;
+    unsigned char *body;
+    size_t bytes;
+    assert_int_equal(wefti_health_encode(&job, rank, &body, &bytes), WEFT_OK);
+    wefti_frame f = frame_of(WEFTI_FRAME_STATE, body, bytes);
+    assert_int_equal(wefti_health_decode(&f, &back, &rank_back), WEFT_OK);
+    assert_memory_equal(&job, &back, sizeof job);
+    assert_memory_equal(rank, rank_back, sizeof rank);
+    wefti_free(rank_back);
+    for (f.bytes = 0; f.bytes < bytes; f.bytes++)
+        assert_int_equal(wefti_health_decode(&f, &back, &rank_back), WEFT_E_CORRUPT);
+    body[bytes - 2 * WEFTI_STATE_RANK] = WEFT_HEALTH_LEAVING + 1; /* a state that there is not */
+    assert_int_equal(wefti_health_decode(&f, &back, &rank_back), WEFT_E_CORRUPT);
+    wefti_free(body);
 }
 
 /* Bodies that no encoder made, from the right key: every decoder says no, or keeps its promises. */
@@ -398,11 +453,12 @@ static void addresses_that_others_reach(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(connections_that_try_often), cmocka_unit_test(as_documented),
-        cmocka_unit_test(arrives_in_any_pieces),      cmocka_unit_test(nothing_else_arrives),
-        cmocka_unit_test(lengths_are_limited),        cmocka_unit_test(messages_return),
-        cmocka_unit_test(records_come_back),          cmocka_unit_test(mending_comes_back),
-        cmocka_unit_test(bodies_are_checked),         cmocka_unit_test(addresses_that_others_reach),
+        cmocka_unit_test(connections_that_try_often),  cmocka_unit_test(as_documented),
+        cmocka_unit_test(arrives_in_any_pieces),       cmocka_unit_test(nothing_else_arrives),
+        cmocka_unit_test(lengths_are_limited),         cmocka_unit_test(messages_return),
+        cmocka_unit_test(records_come_back),           cmocka_unit_test(mending_comes_back),
+        cmocka_unit_test(health_comes_back),           cmocka_unit_test(bodies_are_checked),
+        cmocka_unit_test(addresses_that_others_reach),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

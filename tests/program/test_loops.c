@@ -175,8 +175,11 @@ static uint64_t run(shadow *s, const wefti_step *step) {
             seen = wefti_digest_number(seen, instruct(s, step, k));
         return seen;
     case WEFTI_STEP_COPY:
-        seen = look(s, seen, wefti_cursor_arg(step, &s->at, 1), step->bytes);
-        fill(s, wefti_cursor_arg(step, &s->at, 0), step->bytes, seen);
+        for (int64_t i = 0; i < wefti_copy_rows(step); i++)
+            seen =
+                look(s, seen, wefti_cursor_arg(step, &s->at, 1) + i * step->pitch[1], step->bytes);
+        for (int64_t i = 0; i < wefti_copy_rows(step); i++)
+            fill(s, wefti_cursor_arg(step, &s->at, 0) + i * step->pitch[0], step->bytes, seen);
         return seen;
     case WEFTI_STEP_LOSS:
         return look(s, seen, wefti_cursor_arg(step, &s->at, 0), 4);

@@ -1,6 +1,11 @@
 /* Checkpoints under random layouts: converted between all pairs and through chains, the values stay
  * the same, Adam's states too. weft-test: threads */
 #include "fixture.h"
+#include "../sanitized.h"
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { LAYOUTS = 10, CHAINS = 4, CHAIN = 5 };
 
@@ -52,6 +57,7 @@ static void test_all_pairs(void **state) {
         }
 }
 
+/* accept 31(a) */
 static void test_chains(void **state) {
     const fixture *f = *state;
     random_source r = {.seed = test_seed(21)};
@@ -87,6 +93,73 @@ static void test_chains(void **state) {
     }
 }
 
+/* accept 31(b): from 8 ranks to 6, 4, 3 and 2, of which few divide each other. */
+static void test_other_numbers(void **state) {
+    const fixture *f = *state;
+    static const int ranks[] = {8, 6, 4, 3, 2, 8};
+    random_source r = {.seed = test_seed(23)};
+    char expected[32];
+    write_run(f);
+    digest_text(f->dir, NULL, expected);
+    for (int round = 0; round < CHAINS; round++)
+        for (int k = 0; k < (int)(sizeof ranks / sizeof *ranks); k++) {
+            const char *to = numbered(f, "number", round, k);
+            const char *strategy = numbered(f, "layout", round, k);
+            const char *before = k ? numbered(f, "layout", round, k - 1) : NULL;
+            random_strategy(&r, ranks[k], 1, strategy);
+            ASSERT_OK(
+                reshard(k ? numbered(f, "number", round, k - 1) : f->dir, to, before, strategy));
+            assert_digest(to, strategy, expected);
+        }
+}
+
+/* The memory of a process that makes one rank's slices, in KiB at most, or 0 if it fails. */
+static long peak_of_rank(const char *from, const char *to, const char *layouts) {
+    int status = 0;
+    struct rusage used;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        const int rank = 1;
+        const weft_checkpoint_reshard_options o = {.to = layouts, .only = &rank, .only_count = 1};
+        char *text = NULL;
+        _exit(weft_checkpoint_reshard(from, to, &o, 1, &text) < 0);
+    }
+    assert_int_equal(wait4(child, &status, 0, &used), child);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? used.ru_maxrss : 0;
+}
+
+/* accept 31(e): a model of 384 MiB, of which a rank needs half. */
+static void test_memory(void **state) {
+    const fixture *f = *state;
+    if (SANITIZED) SKIP("a sanitizer needs memory of its own");
+    enum { TENSORS = 4, ROWS = 1024, WIDTH = 96 * 256 };
+    static const char *const names[TENSORS] = {"a", "b", "c", "d"};
+    static const char strategy[] = "{\"parallel_layout_item\": {"
+                                   "\"a\": {\"dev_matrix\": [2], \"tensor_map\": [-1, 0]}, "
+                                   "\"b\": {\"dev_matrix\": [2], \"tensor_map\": [0, -1]}, "
+                                   "\"c\": {\"dev_matrix\": [2], \"tensor_map\": [-1, 0]}, "
+                                   "\"d\": {\"dev_matrix\": [2], \"tensor_map\": [0, -1]}}}";
+    float *data = calloc((size_t)ROWS * WIDTH, sizeof(float));
+    assert_non_null(data);
+    wefti_checkpoint_tensor tensors[TENSORS];
+    for (int i = 0; i < TENSORS; i++)
+        tensors[i] = (wefti_checkpoint_tensor){.name = names[i],
+                                               .role = WEFTI_CHECKPOINT_MODEL,
+                                               .desc = {WEFT_F32, 2, {ROWS, WIDTH}},
+                                               .data = data};
+    wefti_checkpoint_meta meta = meta_of(7);
+    wefti_checkpoint_options options = options_of(0);
+    ASSERT_OK(wefti_dir_make(f->dir));
+    ASSERT_OK(wefti_checkpoint_write(f->dir, &meta, tensors, TENSORS, &options, NULL));
+    free(data);
+    put_file(path_in(f->root, "halves.json"), strategy, sizeof strategy - 1);
+    char layouts[700];
+    (void)snprintf(layouts, sizeof layouts, "%s", path_in(f->root, "halves.json"));
+    const long kib = peak_of_rank(f->dir, numbered(f, "half", 0, 0), layouts);
+    assert_in_range(kib, 1, 256 * 1024);
+}
+
 /* ---- the files that a rank needs ---- */
 
 static bool is_listed(const char *list, const char *path) {
@@ -106,6 +179,7 @@ static void reshard_rank(const char *source, const char *to, const char *from, c
                  weft_error_message());
 }
 
+/* accept 31(c), 31(f) */
 static void test_lists(void **state) {
     const fixture *f = *state;
     random_source r = {.seed = test_seed(22)};
@@ -141,6 +215,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_all_pairs, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_chains, fixture_begin, fixture_end),
+        cmocka_unit_test_setup_teardown(test_other_numbers, fixture_begin, fixture_end),
+        cmocka_unit_test_setup_teardown(test_memory, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_lists, fixture_begin, fixture_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

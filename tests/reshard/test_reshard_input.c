@@ -120,7 +120,8 @@ static void groups_of(const char *layout, const char *expected) {
     wefti_layouts_close(l);
 }
 
-/* Of 8 ranks: a weight split by rows on [2, 4, 1], another one by columns on [4, 1, 2]. */
+/* accept 33(a): of 8 ranks: a weight split by rows on [2, 4, 1], another one by columns on [4, 1,
+ * 2]. */
 static void test_redundancy(void **state) {
     (void)state;
     static const char rows[] = "\"a\": {\"dev_matrix\": [2, 4, 1], \"tensor_map\": [1, 0]}";

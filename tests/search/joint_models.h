@@ -13,6 +13,7 @@ enum { JOINT_MODELS = 64 };
 /* Models of one family for every size of a microbatch. */
 typedef struct joint_source {
     weft_model_config config;
+    weft_dtype dtype;
     struct {
         int64_t samples, layers;
         weft_graph *graph;
@@ -34,7 +35,7 @@ static inline weft_status joint_find_model(void *context, int64_t samples, int64
         if (layers) c.layers = layers;
         s->made[i].samples = samples;
         s->made[i].layers = layers;
-        s->made[i].graph = built(&c, WEFT_USE_TRAIN, samples, 0, WEFT_F32);
+        s->made[i].graph = built(&c, WEFT_USE_TRAIN, samples, 0, s->dtype);
         ASSERT_OK(wefti_graph_wrap(s->made[i].graph));
         ASSERT_OK(wefti_optimizer_create(&adamw, false, s->made[i].graph, &s->made[i].optimizer));
         s->count++;
@@ -57,6 +58,8 @@ typedef struct joint_question {
     int devices;
     int64_t batch, memory; /* memory 0: the machine's */
     int evaluations;
+    int64_t threshold; /* bytes of parameters that are not shared */
+    bool by_bound;     /* no guesses */
 } joint_question;
 
 static inline int64_t joint_microbatches(const weft_plan *plan) {
@@ -70,7 +73,8 @@ static inline weft_status joint_ask(joint_source *s, const joint_question *q,
     wefti_machine_model *machine;
     weft_plan *settings;
     ASSERT_OK(weft_plan_create(q->devices, &settings));
-    ASSERT_OK(wefti_model_find(q->machine, &machine));
+    ASSERT_OK(weft_plan_optimizer(settings, 0, q->threshold, 0));
+    if (wefti_model_find(q->machine, &machine) < 0) fail_msg("%s", weft_error_message());
     wefti_joint_problem p = {.source = {.context = s,
                                         .model = joint_find_model,
                                         .config = &s->config,
@@ -79,7 +83,8 @@ static inline weft_status joint_ask(joint_source *s, const joint_question *q,
                              .machine = machine,
                              .fix = wefti_joint_free(),
                              .memory_bytes = q->memory,
-                             .evaluations = q->evaluations};
+                             .evaluations = q->evaluations,
+                             .by_bound = q->by_bound};
     ASSERT_OK(wefti_joint_fix_add(q->fix ? q->fix : "", &p.fix));
     const weft_status status = wefti_joint_search(&p, out);
     if (status >= 0) {

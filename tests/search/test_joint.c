@@ -1,5 +1,5 @@
-/* The joint search: its bounds hold in the simulator, it finds what trying all plans finds, and it
- * finds the known answers of invented machines. */
+/* The joint search finds what trying all plans finds, and it finds the known answers of invented
+ * machines. */
 #include "models/model_fixture.h"
 
 #include <math.h>
@@ -74,7 +74,6 @@ typedef struct question {
     int64_t batch, memory;
     int evaluations;
 } question;
-static bool by_bound; /* of the next questions: no guesses */
 
 /* The verifier on each answer. The predicted peak is the largest arena of the programs of all
  * ranks. */
@@ -102,8 +101,7 @@ static weft_status ask(source *s, const question *q, wefti_joint_answer *out) {
         .machine = machine,
         .fix = wefti_joint_free(),
         .memory_bytes = q->memory,
-        .evaluations = q->evaluations,
-        .by_bound = by_bound};
+        .evaluations = q->evaluations};
     ASSERT_OK(wefti_joint_fix_add(q->fix ? q->fix : "", &p.fix));
     const weft_status status = wefti_joint_search(&p, out);
     if (status >= 0) verify_answer(s, q, settings, out);
@@ -125,76 +123,6 @@ static const char *machine(int hosts, int devices, double intra, double inter) {
              "hosts=%d gpus=%d gpu=a100-80g intra=%g,3e-6 inter=%g,8e-6", hosts, devices, intra,
              inter);
     return machine_text;
-}
-
-/* ---- bounds ---- */
-
-static int pick(uint64_t *state, int count) {
-    return (int)(uniform(state) * count) % count;
-}
-
-/* A plan at random: degrees, schedule, level and recomputation as constraints. */
-static void random_fix(uint64_t *state, int devices, char out[160]) {
-    static const char *const modes[] = {"none", "selective", "full"};
-    static const char *const schedules[] = {"1f1b", "gpipe", "interleaved", "zero_bubble"};
-    const int pp = pick(state, 2) ? 1 : pick(state, 2) ? 2 : devices >= 4 ? 4 : 2;
-    int left = devices / pp, tp = 1;
-    for (int k = pick(state, 3); k > 0 && left % 2 == 0; k--, left /= 2) tp *= 2;
-    size_t used = (size_t)snprintf(out, 160, "pp=%d tp=%d level=%d recompute=%s", pp, tp,
-                                   left > 1 ? pick(state, 4) : 0, modes[pick(state, 3)]);
-    if (pp > 1)
-        used += (size_t)snprintf(out + used, 160 - used, " schedule=%s microbatches=%d",
-                                 schedules[pick(state, 4)], 4 << pick(state, 2));
-    else if (pick(state, 2))
-        snprintf(out + used, 160 - used, " microbatches=%d", 1 << pick(state, 4));
-}
-
-static void bounds_hold_in_the_simulator(void **state) {
-    (void)state;
-    static const weft_family families[] = {WEFT_FAMILY_GPT2, WEFT_FAMILY_LLAMA, WEFT_FAMILY_MIXTRAL,
-                                           WEFT_FAMILY_BERT};
-    int answers = 0;
-    TEST_SEEDS(seed, 1, 36) {
-        uint64_t s = 0x9E3779B97F4A7C15u * ((uint64_t)seed + 1);
-        char fix[160];
-        source m = {.dtype = pick(&s, 2) ? WEFT_BF16 : WEFT_F32};
-        m.config = language(families[pick(&s, 4)], 4 + pick(&s, 6), 64 << pick(&s, 3),
-                            256 << pick(&s, 3), 32 << pick(&s, 3));
-        const int devices = 2 << pick(&s, 3);
-        const int hosts = pick(&s, 2) && devices > 2 ? 2 : 1;
-        random_fix(&s, devices, fix);
-        const question q = {
-            machine(hosts, devices / hosts, 1e9 * (1 + pick(&s, 200)), 1e8 * (1 + pick(&s, 200))),
-            fix,
-            devices,
-            32,
-            0,
-            3};
-        by_bound = seed % 2 == 0;
-        wefti_joint_answer a;
-        const weft_status status = ask(&m, &q, &a);
-        const bool bounded = by_bound;
-        by_bound = false;
-        if (status == WEFT_E_ARG) { /* the schedule or the split does not exist for the numbers */
-            source_free(&m);
-            continue;
-        }
-        if (status < 0) fail_msg("%s: %s", fix, weft_error_message());
-        const double step = a.prediction->step_seconds;
-        if (!(a.own_bound_seconds > 0 && a.own_bound_seconds <= step * (1 + 1e-9)))
-            fail_msg("%s on %s: bound %.9g s, simulated %.9g s", fix, machine_text,
-                     a.own_bound_seconds, step);
-        if (bounded && !(a.own_bound_bytes > 0)) fail_msg("%s: no bound of bytes", fix);
-        if (!(a.own_bound_bytes <= (double)a.prediction->peak_bytes))
-            fail_msg("%s: bound %.0f bytes, peak %lld bytes", fix, a.own_bound_bytes,
-                     (long long)a.prediction->peak_bytes);
-        if (!(a.lower_bound_seconds <= step * (1 + 1e-9) && a.gap >= -1e-9))
-            fail_msg("%s: lower bound %g, step %g", fix, a.lower_bound_seconds, step);
-        wefti_joint_answer_free(&a);
-        source_free(&m);
-        answers++;
-    }
-    assert_true(answers >= 8);
 }
 
 /* ---- against all plans ---- */
@@ -288,6 +216,27 @@ static void more_is_never_slower(void **state) {
         wefti_joint_answer_free(&a);
     }
     assert_true(before < INFINITY);
+    source_free(&m);
+}
+
+/* The best plan takes 94 % of the memory. Guesses of bytes are not as exact as that, but the plan
+ * is found. */
+static void a_plan_may_take_nearly_all_memory(void **state) {
+    (void)state;
+    source m = {.dtype = WEFT_BF16};
+    m.config = language(WEFT_FAMILY_GPT2, 96, 12288, 51200, 2048);
+    m.config.heads = m.config.kv_heads = 96, m.config.head_dim = 128;
+    question q = {"8 hosts of 8 a100-80g", NULL, 64, 64, 0, 0};
+    wefti_joint_answer a = answered(&m, &q);
+    q.fix = "dp=1 cp=1 ep=1 tp=4 sp=0 pp=16 microbatches=64";
+    wefti_joint_answer best = answered(&m, &q);
+    const int64_t memory = best.prediction->device_bytes;
+    assert_true((double)best.prediction->peak_bytes > 0.92 * (double)memory);
+    if (!(a.prediction->step_seconds <= best.prediction->step_seconds * 1.002))
+        fail_msg("found %.9g s, but a plan takes %.9g s", a.prediction->step_seconds,
+                 best.prediction->step_seconds);
+    wefti_joint_answer_free(&a);
+    wefti_joint_answer_free(&best);
     source_free(&m);
 }
 
@@ -476,12 +425,15 @@ static void contradictions_are_named(void **state) {
     refuses("schedule=1f1b chunks=2", 8, "chunks=2", "schedule=1f1b");
     refuses("microbatches=3", 8, "microbatches=3", "8 samples");
     refuses("sp=1 tp=1", 8, "sp=1", "tp=1");
+    refuses("level=3 dp=1 ep=1 cp=1", 8, "level=3", "dp=1");
+    refuses("level=1 tp=4 pp=2", 8, "level=1", "tp=4 pp=2");
     wefti_joint_fix fix = wefti_joint_free();
     assert_int_equal(wefti_joint_fix_add("pp=2 pp=4", &fix), WEFT_E_ARG);
     assert_int_equal(wefti_joint_fix_add("xx=2", &fix), WEFT_E_ARG);
     assert_int_equal(wefti_joint_fix_add("tp=", &fix), WEFT_E_ARG);
     assert_int_equal(wefti_joint_fix_add("tp=0", &fix), WEFT_E_ARG);
-    assert_int_equal(wefti_joint_fix_add("recompute=some", &fix), WEFT_E_ARG);
+    ASSERT_FAILS(WEFT_E_ARG, "'some'|none|selective|full",
+                 wefti_joint_fix_add("recompute=some", &fix));
 }
 
 static void what_does_not_fit_is_said(void **state) {
@@ -497,12 +449,31 @@ static void what_does_not_fit_is_said(void **state) {
     source_free(&m);
 }
 
+/* Splits of a mixture without a capacity factor whose guesses fit and whose programs do not: the
+ * effort ends before one is walked. What is named needs little more than the least plan. */
+static void the_least_need_is_said(void **state) {
+    (void)state;
+    enum { MIB = 1 << 20 };
+    source m = {.dtype = WEFT_BF16, .config = language(WEFT_FAMILY_MIXTRAL, 4, 512, 1024, 2048)};
+    m.config.heads = m.config.kv_heads = 8, m.config.ffn = 256;
+    m.config.experts = 64, m.config.experts_per_token = 4;
+    ASSERT_OK(weft_model_complete(&m.config));
+    const question q = {machine(4, 8, 4e11, 2e10), NULL, 32, 32, 600 * MIB, 0};
+    wefti_joint_answer a;
+    assert_int_equal(ask(&m, &q, &a), WEFT_E_NOMEM);
+    const char *more = strstr(weft_error_message(), " bytes) more");
+    assert_non_null(more);
+    while (more[-1] != '(') more--;
+    if (strtoll(more, NULL, 10) > 600 * MIB) fail_msg("%s", weft_error_message());
+    source_free(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bounds_hold_in_the_simulator),
         cmocka_unit_test(the_search_equals_trying_all),
         cmocka_unit_test(an_answer_is_the_same_in_every_run),
         cmocka_unit_test(more_is_never_slower),
+        cmocka_unit_test(a_plan_may_take_nearly_all_memory),
         cmocka_unit_test(replicas_if_everything_fits),
         cmocka_unit_test(stages_across_slow_links),
         cmocka_unit_test(tensors_on_fast_links),
@@ -514,6 +485,7 @@ int main(void) {
         cmocka_unit_test(constraints_are_kept),
         cmocka_unit_test(contradictions_are_named),
         cmocka_unit_test(what_does_not_fit_is_said),
+        cmocka_unit_test(the_least_need_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,12 @@ static joint_source source(int64_t hidden) {
 }
 
 static joint_question question(const char *fix, int64_t memory) {
-    return (joint_question){machine, fix, DEVICES, BATCH, memory, EVALUATIONS};
+    return (joint_question){.machine = machine,
+                            .fix = fix,
+                            .devices = DEVICES,
+                            .batch = BATCH,
+                            .memory = memory,
+                            .evaluations = EVALUATIONS};
 }
 
 /* accept 18(a): the model fits: every device has all of it, and its share of the batch. */

@@ -24,6 +24,7 @@ typedef struct trial {
     double clip;
     bool cuts;  /* some strategies are cuts of each input */
     bool links; /* between two stages of equal meshes were measured */
+    bool gpt2;  /* the tiny gpt2 in place of a random network */
     weft_plan *plan;
 } trial;
 

@@ -15,6 +15,7 @@ typedef struct world {
     trial t;
     weft_graph *graph;
     wefti_optimizer *optimizer;
+    wefti_optimizer_plan plan; /* of some seeds with recovery, and with buddies */
     wefti_route_cache *routes;
     wefti_program *programs[MOST]; /* of all ranks */
     wefti_rank_classes *classes;
@@ -28,7 +29,7 @@ static inline weft_status build_rank(void *context, int32_t rank, wefti_program 
         .graph = w->graph,
         .backends = wefti_builtin_backends(),
         .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
-        .optimizer = wefti_optimizer_plan_of(w->optimizer),
+        .optimizer = &w->plan,
         .microbatches = w->t.microbatches,
         .plan = w->t.plan,
         .rank = rank,
@@ -61,6 +62,9 @@ static inline bool open_world(uint64_t seed, world *w) {
     }
     ASSERT_OK(wefti_plan_refine(t->plan));
     ASSERT_OK(wefti_optimizer_create(&optimizer, t->clip > 0, w->graph, &w->optimizer));
+    w->plan = *wefti_optimizer_plan_of(w->optimizer);
+    w->plan.recovery = seed % 3 == 0;
+    w->plan.buddies = seed % 6 == 0;
     ASSERT_OK(wefti_route_cache_create(&w->routes));
     w->ranks = weft_plan_devices(t->plan);
     const wefti_fold fold = {.plan = t->plan, .graphs = 1, .context = w, .build = build_rank};

@@ -107,7 +107,9 @@ static void test_classes_equal_all_ranks(void **state) {
             disturbed x;
             ASSERT_OK(wefti_model_find(machines[seed % MACHINES], &machine));
             machine->level[0].moved_in_waits = seed % 3 == 1;
-            if (seed % 5 == 2) machine->device.devices_at_once = (wefti_figure){1, "tested"};
+            if (seed % 5 == 2)
+                *(seed % 2 ? &machine->device.hosts_at_once : &machine->device.devices_at_once) =
+                    (wefti_figure){1, "tested"};
             wefti_simulate_options plain = {.machine = machine, .microbatches = w.t.microbatches};
             const int32_t count = compare(seed, &w, &plain);
             ranks += w.ranks;

@@ -193,6 +193,7 @@ static bool read_text(run *c, char **out) {
     return true;
 }
 
+/* accept 40(a) */
 static void everything_at_once_on_real_text(void **state) {
     (void)state;
     char *text;
@@ -214,6 +215,7 @@ static void everything_at_once_on_real_text(void **state) {
     wefti_free(text);
 }
 
+/* accept 40(b) */
 static void all_combinations(void **state) {
     (void)state;
     enum {

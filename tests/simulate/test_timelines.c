@@ -303,6 +303,46 @@ static void ranks_share_processors(void **state) {
     hand_close(&h);
 }
 
+/* Two hosts of two ranks on the same two processors: ranks 0 and 2 share one, ranks 1 and 3 the
+ * other. */
+static void hosts_share_processors(void **state) {
+    (void)state;
+    hand h;
+    hand_open(&h, 4);
+    COPY(0, 4);
+    COPY(1, 2);
+    COPY(2, 3);
+    COPY(3, 6);
+    wefti_simulation *s = hand_run(&h, NULL);
+    assert_int_equal(s->step, 6 * SECOND);
+    wefti_simulation_free(s);
+    h.machine->device.hosts_at_once = (wefti_figure){1, "t"};
+    s = hand_run(&h, NULL);
+    assert_int_equal(s->ranks[0].end, 4 * SECOND);
+    assert_int_equal(s->ranks[2].end, 7 * SECOND);
+    assert_int_equal(s->step, 8 * SECOND); /* ranks 1 and 3 */
+    wefti_simulation_free(s);
+    h.machine->device.devices_at_once = (wefti_figure){1, "t"};
+    s = hand_run(&h, NULL);
+    assert_int_equal(s->step, 15 * SECOND);
+    wefti_simulation_free(s);
+    hand_close(&h);
+    /* One stage after the other: each of them has its processor for itself. */
+    hand_open(&h, 3);
+    h.machine->device.hosts_at_once = (wefti_figure){1, "t"};
+    int32_t a = hand_send(&h, 0, 2, 1, 1); /* 2 + 10 s */
+    COPY(0, 4);
+    POST(0, a);
+    WAIT(0, a);
+    POST(2, a);
+    WAIT(2, a);
+    COPY(2, 3);
+    s = hand_run(&h, NULL);
+    assert_int_equal(s->step, (4 + 12 + 3) * SECOND);
+    wefti_simulation_free(s);
+    hand_close(&h);
+}
+
 static uint64_t draw(uint64_t *state) {
     uint64_t z = *state += 0x9e3779b97f4a7c15;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
@@ -310,8 +350,9 @@ static uint64_t draw(uint64_t *state) {
     return z ^ z >> 31;
 }
 
-/* Random times on four devices of a host, without transfers. The step is the longest sum of the
- * ranks of one processor; with equal ranks it is longer by the ranks of a processor. */
+/* Random times on four devices of a host, or of four hosts, without transfers. The step is the
+ * longest sum of the ranks of one processor; with equal ranks it is longer by the ranks of a
+ * processor. */
 static void a_processor_takes_the_sum_of_its_ranks(void **state) {
     (void)state;
     const uint64_t seed = test_seed(3);
@@ -320,11 +361,12 @@ static void a_processor_takes_the_sum_of_its_ranks(void **state) {
         hand h;
         int64_t at[HAND_RANKS] = {0}, most = 0;
         const int32_t processors = 1 + (int32_t)(draw(&numbers) % HAND_RANKS);
-        const bool equal = draw(&numbers) % 2;
+        const bool equal = draw(&numbers) % 2, hosts = draw(&numbers) % 2;
         const int64_t same = 1 + (int64_t)(draw(&numbers) % 9);
         hand_open(&h, HAND_RANKS);
-        h.machine->level[0].devices = HAND_RANKS;
-        h.machine->device.devices_at_once = (wefti_figure){processors, "t"};
+        h.machine->level[0].devices = hosts ? 1 : HAND_RANKS;
+        *(hosts ? &h.machine->device.hosts_at_once : &h.machine->device.devices_at_once) =
+            (wefti_figure){processors, "t"};
         for (int32_t r = 0; r < HAND_RANKS; r++)
             for (int k = 0; k < 5; k++) {
                 const int64_t seconds = equal ? same : 1 + (int64_t)(draw(&numbers) % 9);
@@ -387,6 +429,7 @@ int main(void) {
         cmocka_unit_test(a_slow_rank_delays_the_others),
         cmocka_unit_test(waits_move_what_they_wait_for),
         cmocka_unit_test(ranks_share_processors),
+        cmocka_unit_test(hosts_share_processors),
         cmocka_unit_test(a_processor_takes_the_sum_of_its_ranks),
         cmocka_unit_test(wrong_questions_are_refused),
     };

@@ -100,6 +100,25 @@ static void counts_set_hosts_and_devices(void **state) {
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "no/such.json", wefti_model_find("no/such.json", &m));
 }
 
+/* Devices of a host, and hosts, that share processors. */
+static void processors_are_shared(void **state) {
+    (void)state;
+    wefti_machine_model *m = found("2 hosts of 2 h100-80g");
+    assert_true(wefti_model_sharing(m, 4) == 1);
+    for (int32_t r = 0; r < 4; r++) assert_int_equal(wefti_model_processor(m, r), r);
+    m->device.hosts_at_once = (wefti_figure){1, "t"};
+    assert_true(wefti_model_sharing(m, 4) == 2);
+    assert_true(wefti_model_sharing(m, 2) == 1); /* one host */
+    for (int32_t r = 0; r < 4; r++) assert_int_equal(wefti_model_processor(m, r), r % 2);
+    m->device.devices_at_once = (wefti_figure){1, "t"};
+    assert_true(wefti_model_sharing(m, 4) == 4);
+    for (int32_t r = 0; r < 4; r++) assert_int_equal(wefti_model_processor(m, r), 0);
+    m->device.hosts_at_once.source = NULL;
+    assert_true(wefti_model_sharing(m, 4) == 2);
+    for (int32_t r = 0; r < 4; r++) assert_int_equal(wefti_model_processor(m, r), r / 2 * 2);
+    wefti_model_destroy(m);
+}
+
 static void topologies_set_links(void **state) {
     (void)state;
     wefti_machine_model *m = found("hosts=8 gpus=8 gpu=h100-80g intra=450e9,3e-6 inter=50e9,8e-6");
@@ -311,6 +330,7 @@ int main(void) {
         cmocka_unit_test(files_read_back_equal),
         cmocka_unit_test(usual_machines_are_built_in),
         cmocka_unit_test(counts_set_hosts_and_devices),
+        cmocka_unit_test(processors_are_shared),
         cmocka_unit_test(topologies_set_links),
         cmocka_unit_test(zeros_have_no_sign),
         cmocka_unit_test(uplinks_are_shared),

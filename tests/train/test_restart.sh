@@ -1,7 +1,8 @@
 #!/bin/sh
-# Ranks of a training are killed (kill -9) at random instants, under plans with replicas, with shared memory and with messages. Each is
-# started again, gets its state from a replica, and the last checkpoint has the digest of an undisturbed run. Without restarts left the
-# job ends with 75. WEFT_TEST_ROUNDS kills (6); the seed is printed.
+# Ranks of a training are killed (kill -9) at random instants, under plans with replicas, with shared memory and with messages
+# (three streams for each pair). Each is started again, gets its state from a replica, and the last checkpoint has the digest of an
+# undisturbed run. The checkpoints of one plan are sliced, and encrypted where this build can. Before all ranks have come, and after one has left, the job ends with 75.
+# WEFT_TEST_ROUNDS kills (6); the seed is printed.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
 rounds=${WEFT_TEST_ROUNDS:-6} mark=$$
@@ -10,12 +11,21 @@ export TMPDIR HOME
 mkdir "$TMPDIR"
 # shellcheck source=../launch/chance.inc
 . "$(dirname "$0")/../launch/chance.inc"
-# train N MESH FOLDER options of weft launch...
+key=
+"$weft" info --quick | grep -q '^ *OpenSSL *built in' && key=$work/run.key && "$weft" checkpoint make-key "$key" >/dev/null
+splits='parallel.strategies=[{match: h.*.mlp.c_fc, split: n0=tp}, {match: h.*.mlp.c_proj, split: k=tp}]'
+# train PLAN FOLDER options of weft launch...: each plan has two or three replicas.
 train() {
-    ranks=$1 mesh=$2 folder=$3
-    shift 3
-    timeout 90 "$weft" launch -n "$ranks" --logs logs "$@" -- "$weft" train job.yaml recovery.enabled=true train.steps=300 \
-        train.batch=6 train.eval_every=100 parallel.mesh="$mesh" checkpoint.dir="$folder" >out 2>err
+    plan=$1 folder=$2 ranks=4
+    shift 2
+    case $plan in
+    data) ranks=3 && set -- "$@" -- "$weft" train job.yaml 'parallel.mesh={dp: 3}' checkpoint.sliced=true checkpoint.every=100 \
+        ${key:+"checkpoint.key=$key"} ;;
+    tensor) set -- "$@" -- "$weft" train job.yaml 'parallel.mesh={dp: 2, tp: 2}' "$splits" ;;
+    *) set -- "$@" -- "$weft" train job.yaml parallel.devices=4 parallel.pipeline.stages=2 parallel.pipeline.microbatches=3 ;;
+    esac
+    timeout 90 "$weft" launch -n "$ranks" --logs logs "$@" recovery.enabled=true train.steps=300 train.batch=6 \
+        train.eval_every=100 checkpoint.dir="$folder" >out 2>err
 }
 kill_rank() { # $1 of round $2
     for place in $(grep -lzs "^RESTART_TEST=$mark-$2\$" /proc/[0-9]*/environ | sed 's|/environ||'); do
@@ -25,10 +35,11 @@ kill_rank() { # $1 of round $2
 }
 
 layout=0 round=0 mended=0
-for mesh in '3 {dp: 3}' '4 {dp: 2, tp: 2}' '4 {dp: 2, pp: 2}'; do
-    ranks=${mesh%% *} mesh=${mesh#* } layout=$((layout + 1))
-    train "$ranks" "$mesh" right-$layout || fail "$mesh: does not run" err
-    "$weft" checkpoint digest right-$layout >right || fail "$mesh: no digest" err
+for plan in data tensor stages; do
+    layout=$((layout + 1))
+    train $plan right-$layout || fail "$plan: does not run" err
+    grep -q 'splits nothing' err && fail "$plan: is another plan" err
+    "$weft" checkpoint digest right-$layout ${key:+--key "$key"} >right || fail "$plan: no digest" err
     for communicator in '' mac; do
         [ $((round * 6 / rounds)) -ge $((layout * 2)) ] && break
         for _ in $(seq $((rounds / 6))); do
@@ -37,8 +48,9 @@ for mesh in '3 {dp: 3}' '4 {dp: 2, tp: 2}' '4 {dp: 2, pp: 2}'; do
             rank=$number
             draw 900
             wait=$(printf '0.%03d' $((number + 100)))
-            what="round $round: $mesh ${communicator:-host}, SIGKILL to rank $rank after $wait s"
-            train "$ranks" "$mesh" run-$round --restart 1 --env RESTART_TEST=$mark-$round --env WEFT_COMM=$communicator &
+            what="round $round: $plan ${communicator:-host}, SIGKILL to rank $rank after $wait s"
+            train $plan run-$round --restart 1 --env RESTART_TEST=$mark-$round --env WEFT_COMM=$communicator \
+                --env WEFT_STREAMS=3 &
             launch=$!
             sleep "$wait"
             kill_rank "$rank" $round
@@ -48,7 +60,7 @@ for mesh in '3 {dp: 3}' '4 {dp: 2, tp: 2}' '4 {dp: 2, pp: 2}'; do
             [ $code = 75 ] && grep -q 'could be mended yet\|before all ranks had come\|left already\|has left$' err && continue
             [ $code = 0 ] || fail "$what: exit code $code" err
             grep -q 'is started again (1 of 1)' err && mended=$((mended + 1))
-            "$weft" checkpoint digest run-$round >digest 2>&1 || fail "$what: no checkpoint" digest
+            "$weft" checkpoint digest run-$round ${key:+--key "$key"} >digest 2>&1 || fail "$what: no checkpoint" digest
             cmp -s right digest || fail "$what: ends with other bits" err
         done
     done

@@ -90,7 +90,7 @@ static void ranks_with_other_rules_are_refused(void **state) {
 
 /* ---- checkpoint.keep_minutes ---- */
 
-/* All steps of a test lie within one minute: the first stays beside the newest. */
+/* accept 30(c): all steps of a test lie within one minute: the first stays beside the newest. */
 static void the_first_of_a_minute_stays(void **state) {
     (void)state;
     words w = tiny_gpt2();
@@ -341,6 +341,7 @@ static weft_status run_ending(void *context, weft_world *world) {
     return weft_train_run_in(world, m->job, &events, &m->record.result);
 }
 
+/* accept 35(c) */
 static void a_rank_that_fails_alone(void **state) {
     (void)state;
     for (int i = 0; i < LAYOUTS; i++) {
@@ -383,8 +384,8 @@ static weft_status run_asking(void *context, weft_world *world) {
     return weft_train_run_in(world, m->job, &events, &m->record.result);
 }
 
-/* The file of rank 2 alone asks at step 9: all ranks end after one step, with a checkpoint and
- * without a failure. The rest has the bits of an undisturbed run. */
+/* accept 35(a): the file of rank 2 alone asks at step 9: all ranks end after one step, with a
+ * checkpoint and without a failure. The rest has the bits of an undisturbed run. */
 static void a_file_of_one_rank_ends_all(void **state) {
     (void)state;
     for (int i = 1; i < LAYOUTS; i++) {

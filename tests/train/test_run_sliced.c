@@ -53,7 +53,8 @@ static void digest_of(const char *path, char *out, size_t bytes) {
     weft_checkpoint_text_free(text);
 }
 
-/* Every step of every layout: the tensors and the digest of one device's whole checkpoint. */
+/* accept 30(a): every step of every layout: the tensors and the digest of one device's whole
+ * checkpoint. */
 static void slices_hold_the_whole(void **state) {
     (void)state;
     for (int i = 0; i < LAYOUTS; i++) {
@@ -79,7 +80,8 @@ static void slices_hold_the_whole(void **state) {
     }
 }
 
-/* Four ranks write, and each layout goes on, also one process, which saves whole steps. */
+/* accept 31(d): four ranks write, and each layout goes on, also one process, which saves whole
+ * steps. */
 static void any_layout_goes_on(void **state) {
     (void)state;
     for (int from = 1; from < LAYOUTS; from += 2)
@@ -114,8 +116,9 @@ static void any_layout_goes_on(void **state) {
         }
 }
 
-/* Twenty steps with a checkpoint after ten. Half of the ranks lose their folders; the run goes on
- * to the bits of the undisturbed one. Without both ranks of a region it does not. */
+/* accept 33(b), 33(c): twenty steps with a checkpoint after ten. Half of the ranks lose their
+ * folders; the run goes on to the bits of the undisturbed one. Without both ranks of a region it
+ * does not. */
 static void replicas_stand_in(void **state) {
     (void)state;
     const devices *d = &layouts[1]; /* dp 2, tp 2: ranks {0, 2} and {1, 3} hold the same */

@@ -121,7 +121,7 @@ static void networks_with_states_too(void **state) {
     assert_memory_equal(&one.result.accuracy, &members[0].record.result.accuracy, sizeof(double));
 }
 
-/* Stopped after four steps, and continued by other numbers of processes. */
+/* accept 33(d), 33(e): stopped after four steps, and continued by other numbers of processes. */
 static void a_run_goes_on_with_other_processes(void **state) {
     (void)state;
     words base = job_words(8), four = base;

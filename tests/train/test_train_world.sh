@@ -103,7 +103,7 @@ expect 1 "cell '" launch -n 2 --no-logs -- "$weft" train job.yaml train.clip=0 \
 expect 1 'data|checkpoints' launch -n 2 --no-logs -- "$weft" train job.yaml checkpoint.dir=data checkpoint.resume=false
 expect 1 'rank 0: ' launch -n 2 --no-logs -- "$weft" train job.yaml data.path=nothing.txt
 
-# --- a stop: after the same step everywhere, with a checkpoint ---
+# --- a stop: after the same step everywhere, with a checkpoint (accept 35(b)) ---
 "$weft" launch -n 3 --no-logs -- "$weft" train job.yaml --json train.steps=1000000 train.batch=6 checkpoint.dir=stopped >stop.json 2>stop.err &
 run=$!
 for _ in $(seq 1200); do

@@ -64,8 +64,15 @@ INLINE vfloat vfma(vfloat a, vfloat b, vfloat c) {
 #endif
 }
 
+/* gcc widens halves of a vector one by one, and joins them. */
 INLINE vfloat from_bf16(vhalf h) {
+#if !defined(WEFTI_EMULATED) && VL == 16 && defined(__AVX512F__)
+    return (vfloat)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);
+#elif !defined(WEFTI_EMULATED) && VL == 8 && defined(__AVX2__)
+    return (vfloat)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)h), 16);
+#else
     return (vfloat)(__builtin_convertvector(h, vuint) << 16);
+#endif
 }
 /* Round to nearest even; a NaN stays a NaN. */
 INLINE vhalf to_bf16(vfloat v) {

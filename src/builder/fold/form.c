@@ -81,7 +81,8 @@ static uint64_t add_step(uint64_t digest, const wefti_program *p, const wefti_st
     for (int32_t a = 0; a < args; a++) digest = add(digest, place_of(p, s->args[a]));
     for (int32_t a = 0; s->strides && a < args; a++) digest = add(digest, s->strides[a]);
     if (s->kind == WEFTI_STEP_CALL) return add_routine(digest, p, s);
-    if (s->kind == WEFTI_STEP_COPY) return add(digest, s->bytes);
+    if (s->kind == WEFTI_STEP_COPY)
+        return add(add(add(add(digest, s->bytes), s->rows), s->pitch[0]), s->pitch[1]);
     return s->kind == WEFTI_STEP_LOSS ? digest : add_transfer(digest, p, s->transfer);
 }
 

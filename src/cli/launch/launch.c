@@ -13,7 +13,7 @@ typedef struct launch_options {
     int64_t processes, hosts, host_rank, ranks, rank, restart;
     const char *scheduler, *rank_table, *server_id, *logs, *tail, *secret, *interface, *bind;
     double timeout, heartbeat, wait, grace;
-    bool no_logs, json, rehearse, tls;
+    bool no_logs, json, rehearse, tls, spare, add;
     cli_texts settings; /* of --env */
     /* Not from the table: the words after the options. */
     char **command;
@@ -29,7 +29,7 @@ static const cli_option options[] = {
     {"host-rank", "N", CLI_INTEGER, LAUNCH_AT(host_rank), 0, INT32_MAX,
      "which of them this one is"},
     {"scheduler", "HOST:PORT", CLI_TEXT, LAUNCH_AT(scheduler), 0, 0,
-     "where host 0 listens; needed with --hosts"},
+     "where host 0 listens; needed with --hosts; with --add the job's"},
     {"rank-table", "FILE", CLI_TEXT, LAUNCH_AT(rank_table), 0, 0,
      "ranks and hosts from an HCCL rank table"},
     {"server-id", "ID", CLI_TEXT, LAUNCH_AT(server_id), 0, 0,
@@ -59,6 +59,9 @@ static const cli_option options[] = {
      "between asking to end and killing"},
     {"restart", "N", CLI_INTEGER, LAUNCH_AT(restart), 1, INT32_MAX,
      "start ranks that are lost again, N times in all"},
+    {"spare", NULL, CLI_FLAG, LAUNCH_AT(spare), 0, 0,
+     "take the place of another host, once one is lost"},
+    {"add", NULL, CLI_FLAG, LAUNCH_AT(add), 0, 0, "add these processes to a running elastic job"},
     {"rehearse", NULL, CLI_FLAG, LAUNCH_AT(rehearse), 0, 0,
      "check the job's programs, and start nothing"},
     {"ranks", "N", CLI_INTEGER, LAUNCH_AT(ranks), 1, INT32_MAX, "--rehearse: number of ranks"},
@@ -123,8 +126,11 @@ static int check(const cli_verb *verb, const launch_options *v) {
         return cli_usage(verb, "--ranks and --rank are for --rehearse; processes are -n");
     if (v->rehearse) return CLI_DONE;
     if (!v->processes && !v->rank_table) return cli_usage(verb, "how many processes? -n N");
-    if (v->restart && (several || v->rank_table))
-        return cli_usage(verb, "--restart is for jobs of one host");
+    if (v->spare && (!several || !v->restart || v->host_rank))
+        return cli_usage(verb, "--spare needs --hosts and --restart, as on the other hosts, and "
+                               "takes no --host-rank");
+    if (v->add && (has_host || v->restart || v->spare || v->rank_table))
+        return cli_usage(verb, "--add takes -n: hosts, restarts and ranks are the running job's");
     if (v->rank_table && (v->processes || has_host))
         return cli_usage(verb, "--rank-table says how many processes and hosts there are");
     if (v->server_id && !v->rank_table) return cli_usage(verb, "--server-id is for --rank-table");
@@ -179,7 +185,7 @@ static const char *default_logs(char out[64]) {
 /* The exit code of the failed rank. One that a signal killed was lost. */
 static int failure_code(weft_status status, const weft_launch_result *r) {
     if (status == WEFT_E_STOPPED && r->stop_signal) return 128 + r->stop_signal;
-    if (r->failed_rank < 0) return CLI_FAILED;
+    if (r->failed_rank < 0) return cli_code_of(status);
     if (r->signal) return CLI_AGAIN;
     return r->exit_code > 0 ? r->exit_code : CLI_FAILED;
 }
@@ -213,6 +219,8 @@ static int launch(const launch_options *v) {
         .wait_seconds = v->wait,
         .grace_seconds = v->grace,
         .restarts = (int)v->restart,
+        .spare = v->spare,
+        .add = v->add,
         .stop_signal = &stop_signal,
         .stop_count = &stop_count,
         .events = launch_show_events(&show),
@@ -248,10 +256,15 @@ const cli_verb cli_launch = {
     .usage =
         "launch -n N [options] [--] COMMAND ...\n"
         "       weft launch --hosts N --host-rank I --scheduler HOST:PORT -n N -- COMMAND ...\n"
+        "       weft launch --hosts N --spare --restart N --scheduler HOST:PORT -n N -- COMMAND "
+        "...\n"
+        "       weft launch --add [--scheduler HOST:PORT] -n N -- COMMAND ...\n"
         "       weft launch --rank-table FILE [--server-id ID] -- COMMAND ...\n"
         "       weft launch --rehearse --ranks N [--rank R] -- weft train JOB.yaml [key=value ...]",
-    .example = "weft launch -n 4 -- weft train job.yaml\n"
-               "  weft launch -n 4 -- ./a.out        (a program that calls weft_world_join)",
+    .example =
+        "weft launch -n 4 -- weft train job.yaml\n"
+        "  weft launch -n 4 -- ./a.out        (a program that calls weft_world_join)\n"
+        "  weft launch --add -n 2 -- weft train job.yaml   (two ranks more for a job that runs)",
     .notes =
         "COMMAND may be any program; `weft` is this one where PATH has none. A rank that fails "
         "ends the job,\nwith its exit code, or 75 if a signal killed it. SIGINT and SIGTERM are "

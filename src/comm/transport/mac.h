@@ -4,6 +4,8 @@
 #define WEFTI_MAC_H
 
 #include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -18,9 +20,10 @@ enum {
     WEFTI_MAC_HEADER = 24,
     WEFTI_MAC_BODY = 256 << 10,               /* at most, of a frame */
     WEFTI_MAC_TLS_BODY = WEFTI_MAC_BODY - 24, /* sent at most in the form `tls`: whole records */
-    WEFTI_MAC_EAGER = 64 << 10,               /* longer messages are announced */
+    WEFTI_MAC_EAGER = 64 << 10,               /* at most, of a message that is not announced */
+    WEFTI_MAC_STREAMS = 16,                   /* of a pair, at most */
     WEFTI_MAC_CHALLENGE = WEFTI_MAC_NONCE,
-    WEFTI_MAC_ANSWER = WEFTI_MAC_NONCE + 8 + WEFTI_MAC_PROOF,
+    WEFTI_MAC_ANSWER = WEFTI_MAC_NONCE + 12 + WEFTI_MAC_PROOF,
     WEFTI_MAC_FRAME = WEFTI_MAC_HEADER + WEFTI_MAC_BODY + WEFTI_MAC_TAG
 };
 
@@ -29,7 +32,12 @@ enum {
 typedef struct wefti_mac_hello { /* what both sides prove */
     unsigned char listener[WEFTI_MAC_NONCE], connector[WEFTI_MAC_NONCE];
     int32_t rank, peer; /* of the connector, of the listener */
+    int32_t stream;     /* number of the connection among those of the pair */
 } wefti_mac_hello;
+/* The answer to a challenge, as it is sent, but its proof. */
+void wefti_mac_write_answer(const wefti_mac_hello *hello, unsigned char out[WEFTI_MAC_ANSWER]);
+void wefti_mac_read_answer(const unsigned char answer[WEFTI_MAC_ANSWER], wefti_mac_hello *out);
+enum { WEFTI_MAC_PROOF_AT = WEFTI_MAC_ANSWER - WEFTI_MAC_PROOF };
 
 /* `what`: "connect", "accept", "up" or "down". */
 weft_status wefti_mac_prove(const unsigned char key[WEFTI_MAC_KEY], const char *what,
@@ -39,15 +47,15 @@ bool wefti_mac_equal(const unsigned char *a, const unsigned char *b, size_t byte
 weft_status wefti_mac_random(void *out, size_t bytes) WEFT_CHECKED;
 
 /* One direction of a connection. Each call takes the next number. */
-typedef struct wefti_mac_stream {
+typedef struct wefti_mac_direction {
     void *cipher;
     uint64_t number;
-} wefti_mac_stream;
-weft_status wefti_mac_stream_open(wefti_mac_stream *s,
-                                  const unsigned char key[WEFTI_MAC_PROOF]) WEFT_CHECKED;
-void wefti_mac_stream_close(wefti_mac_stream *s);
+} wefti_mac_direction;
+weft_status wefti_mac_direction_open(wefti_mac_direction *s,
+                                     const unsigned char key[WEFTI_MAC_PROOF]) WEFT_CHECKED;
+void wefti_mac_direction_close(wefti_mac_direction *s);
 /* The tag over a header and a body. */
-weft_status wefti_mac_sign(wefti_mac_stream *s, const unsigned char *header, const void *body,
+weft_status wefti_mac_sign(wefti_mac_direction *s, const unsigned char *header, const void *body,
                            size_t bytes, unsigned char out[WEFTI_MAC_TAG]) WEFT_CHECKED;
 
 /* --- mac_tls.c: TLS 1.3 around the frames of a connection whose two sides have proved the key.
@@ -55,7 +63,7 @@ weft_status wefti_mac_sign(wefti_mac_stream *s, const unsigned char *header, con
 
 typedef struct wefti_mac_tls_setup wefti_mac_tls_setup; /* of all connections of a rank */
 typedef struct wefti_mac_tls wefti_mac_tls;             /* of one connection */
-weft_status wefti_mac_tls_create(int32_t ranks, wefti_mac_tls_setup **out) WEFT_CHECKED;
+weft_status wefti_mac_tls_create(int32_t connections, wefti_mac_tls_setup **out) WEFT_CHECKED;
 void wefti_mac_tls_destroy(wefti_mac_tls_setup *setup); /* after its connections; NULL is legal */
 /* `fd` stays the caller's. `key`: of this connection. */
 weft_status wefti_mac_tls_open(const wefti_mac_tls_setup *setup, int fd, bool listens,
@@ -77,25 +85,31 @@ weft_status wefti_mac_tls_write(wefti_mac_tls *t, const void *head, size_t head_
 weft_status wefti_mac_tls_flush(wefti_mac_tls *t) WEFT_CHECKED;
 bool wefti_mac_tls_has_output(const wefti_mac_tls *t); /* false for NULL */
 
-/* --- mac.c: a transport's state --- */
+/* --- the state of a transport --- */
 
 typedef enum wefti_mac_kind {
-    WEFTI_MAC_DATA = 1, /* size: of the whole message; UINT64_MAX: of an announced one, by its id */
-    WEFTI_MAC_ANNOUNCE, /* the body is the message's id */
+    WEFTI_MAC_DATA = 1, /* a whole message; size: its bytes */
+    WEFTI_MAC_ANNOUNCE, /* size: of the message; the body is its id */
     WEFTI_MAC_READY,    /* tag: the id */
-    WEFTI_MAC_LEAVE
+    WEFTI_MAC_LEAVE,
+    WEFTI_MAC_PART /* of an announced message; tag: its id; size: where in it the body belongs */
 } wefti_mac_kind;
 
 typedef struct wefti_mac_request {
     struct wefti_mac_request *next;
     int32_t peer;
-    bool receives, done, announced, ready;
+    bool receives, announced;
+    _Atomic bool done; /* nothing else changes after it */
     weft_status status;
     uint64_t tag, id; /* id: of an announced message */
     const unsigned char *source;
     unsigned char *destination;
-    size_t bytes, room, at; /* of the message; of the memory; sent or received so far */
-    uint64_t turn;          /* of the last test */
+    size_t bytes, room; /* of the message; of the memory */
+    uint64_t turn;      /* of the last test */
+    /* Of an announced message, with the lock of its parts. Bytes that belong to parts which have
+     * begun, and to whole ones; threads that use the memory now. */
+    size_t begun, at;
+    int users;
 } wefti_mac_request;
 
 typedef struct wefti_mac_list {
@@ -114,34 +128,143 @@ typedef struct wefti_mac_early {
 typedef struct wefti_mac_control { /* READY or LEAVE, to be sent */
     struct wefti_mac_control *next;
     wefti_mac_kind kind;
-    uint64_t tag, size;
+    uint64_t tag;
 } wefti_mac_control;
 
-typedef struct wefti_mac_peer {
-    int fd;    /* -1: none */
-    bool lost; /* nothing comes or goes any more */
-    bool left; /* it has said LEAVE */
-    char why[128];
-    wefti_mac_stream sends, receives; /* of the form without encryption */
-    wefti_mac_tls *tls;               /* NULL: of that form */
-    wefti_mac_control *control, **control_last;
-    wefti_mac_list sending;   /* to be announced, or with data to send, in order */
-    wefti_mac_list announced; /* sends that wait for READY */
-    wefti_mac_list wanted;    /* receives without a message */
-    wefti_mac_list coming;    /* receives of announced messages */
-    wefti_mac_early *early, **early_last;
-    uint64_t next_id;
+typedef struct wefti_mac_peer wefti_mac_peer;
+
+/* A stream of a pair: one connection. One thread uses it: the caller's uses stream 0, a worker each
+ * other one. Where that thread is a worker, `fd` changes with the lock of parts. */
+typedef struct wefti_mac_connection {
+    int fd;         /* -1: none */
+    int32_t number; /* of the stream */
+    wefti_mac_peer *peer;
+    wefti_mac_direction sends, receives; /* of the form without encryption */
+    wefti_mac_tls *tls;                  /* NULL: of that form */
+    int poller;                          /* of events, which give this: */
+    uint64_t name;
+    bool polls_write; /* there is output that the socket did not take */
+    uint64_t moved;   /* counts what came or went */
     /* the frame that is being written; frame_bytes 0: none */
     unsigned char header[WEFTI_MAC_HEADER], tag[WEFTI_MAC_TAG], id_body[8];
     const unsigned char *body;
     size_t body_bytes, written, frame_bytes;
-    wefti_mac_request *of; /* the request that it belongs to */
+    bool part;             /* it is a part of `of`; then these change with the lock of parts: */
+    wefti_mac_request *of; /* the request that it belongs to; NULL: none */
+    bool cut;              /* that request was given up in the middle of the frame */
     unsigned char *in;     /* the frames that are being read */
     size_t in_used, in_room;
-    uint64_t body_id; /* of the form `tls`: the announced message of the frame that is being read */
-    size_t body_left; /* bytes of that frame that have not come; 0: no such frame */
-    bool polls_write;
-} wefti_mac_peer;
+    /* Of the form `tls`: the part that is being read. left: bytes that have not come; 0: none. */
+    uint64_t body_id;
+    size_t body_at, body_left;
+} wefti_mac_connection;
+
+typedef struct wefti_mac_parts wefti_mac_parts;
+
+struct wefti_mac_peer {
+    wefti_mac_parts *parts;
+    int32_t streams;                  /* of this pair; 0: the rank itself */
+    wefti_mac_connection *connection; /* [streams] */
+    bool lost;                        /* nothing comes or goes any more */
+    bool left;                        /* it has said LEAVE */
+    char why[160];
+    wefti_mac_control *control, **control_last;
+    wefti_mac_list sending;   /* short ones, and those to be announced, in order */
+    wefti_mac_list announced; /* sends that wait for READY */
+    wefti_mac_list wanted;    /* receives without a message */
+    wefti_mac_early *early, **early_last;
+    uint64_t next_id;
+    /* With the lock of parts: */
+    wefti_mac_list going;  /* announced messages that the other side has asked for */
+    wefti_mac_list coming; /* receives of announced messages */
+    wefti_mac_peer *next_busy;
+    bool busy;       /* among those with parts for workers */
+    char fault[128]; /* of a worker's stream; "": none */
+};
+
+/* --- mac_frames.c: lists of requests; what received frames do --- */
+
+void wefti_mac_append(wefti_mac_list *l, wefti_mac_request *r);
+bool wefti_mac_drop(wefti_mac_list *l, wefti_mac_request *r); /* false: it was not there */
+static inline void wefti_mac_finish(wefti_mac_request *r, weft_status status) {
+    r->status = status;
+    atomic_store_explicit(&r->done, true, memory_order_release);
+}
+void wefti_mac_peer_begin(wefti_mac_peer *p, wefti_mac_parts *parts);
+weft_status wefti_mac_peer_open(wefti_mac_peer *p, int32_t streams) WEFT_CHECKED;
+void wefti_mac_peer_free(wefti_mac_peer *p);
+void wefti_mac_connection_close(wefti_mac_connection *c); /* as it was before it was opened */
+weft_status wefti_mac_add_control(wefti_mac_peer *p, wefti_mac_kind kind,
+                                  uint64_t tag) WEFT_CHECKED;
+/* Room behind the received bytes: c->in + c->in_used. At most *out_bytes may come there. */
+weft_status wefti_mac_make_room(wefti_mac_connection *c, size_t *out_bytes) WEFT_CHECKED;
+/* All whole frames that were received. Of a frame nothing but its length is looked at before its
+ * tag is right. Streams but the first carry parts and nothing else. */
+weft_status wefti_mac_hear(wefti_mac_connection *c) WEFT_CHECKED;
+/* While c->body_left > 0: where the next bytes of that body go, at most *out_room. It is the memory
+ * of the receive, or memory that nothing reads if the receive was cancelled. The memory stays until
+ * wefti_mac_body_came, which says how many bytes came there. */
+weft_status wefti_mac_body_place(wefti_mac_connection *c, unsigned char **out, size_t *out_room,
+                                 wefti_mac_request **out_of) WEFT_CHECKED;
+void wefti_mac_body_came(wefti_mac_connection *c, wefti_mac_request *of, size_t bytes);
+/* A receive finds what came before it. False: nothing did. */
+bool wefti_mac_take_early(wefti_mac_peer *p, wefti_mac_request *r, weft_status *out);
+
+/* --- mac_parts.c: announced messages, which go in parts over all streams of a pair. Threads share
+ * them, so all of this takes the lock. --- */
+
+typedef struct wefti_mac_worker wefti_mac_worker;
+struct wefti_mac_parts {
+    pthread_mutex_t lock;
+    pthread_cond_t unused; /* a request has no users any more */
+    wefti_mac_peer *busy;  /* peers to which workers may send parts */
+    _Atomic uint64_t faults;
+    wefti_mac_worker *worker; /* [workers] */
+    int32_t workers;
+};
+typedef struct wefti_mac_part {
+    uint64_t id;
+    size_t at, bytes;
+} wefti_mac_part;
+
+weft_status wefti_mac_parts_begin(wefti_mac_parts *parts) WEFT_CHECKED;
+void wefti_mac_parts_end(wefti_mac_parts *parts);
+void wefti_mac_parts_send(wefti_mac_peer *p, wefti_mac_request *r);
+/* A part for this stream, as its frame (c->of, c->part), whose memory is held. False: none. */
+bool wefti_mac_parts_take(wefti_mac_connection *c, size_t most, wefti_mac_part *out);
+/* The memory of the frame's request stays until it is released. Fails if that was given up. */
+weft_status wefti_mac_parts_hold(wefti_mac_connection *c) WEFT_CHECKED;
+void wefti_mac_parts_release(wefti_mac_connection *c, bool whole); /* the frame is written */
+/* A peer to which worker `number` can send a part now; that after `last` in the list, if there are
+ * several. NULL: none. The caller has the lock. */
+wefti_mac_peer *wefti_mac_parts_next(wefti_mac_parts *parts, int32_t number,
+                                     const wefti_mac_peer *last);
+
+void wefti_mac_parts_expect(wefti_mac_peer *p, wefti_mac_request *r);
+/* A part begins to come. Fails if it lies beyond its message, or if parts overlap. */
+weft_status wefti_mac_parts_begin_one(wefti_mac_peer *p, const wefti_mac_part *part) WEFT_CHECKED;
+/* The receive of a message, whose memory stays until wefti_mac_parts_came. NULL: cancelled. */
+wefti_mac_request *wefti_mac_parts_hold_coming(wefti_mac_peer *p, uint64_t id);
+void wefti_mac_parts_came(wefti_mac_peer *p, wefti_mac_request *r, size_t bytes);
+
+/* No thread uses the request any more. True: it was in the middle of a frame, so its stream is of
+ * no use any more. */
+bool wefti_mac_parts_drop(wefti_mac_peer *p, wefti_mac_request *r);
+/* The peer is lost: its requests fail, and its streams but the first end. */
+void wefti_mac_parts_lose(wefti_mac_peer *p);
+/* A worker's stream has failed: it is closed. Takes this thread's error message. */
+void wefti_mac_parts_fault(wefti_mac_connection *c);
+/* False: there is none. */
+bool wefti_mac_parts_read_fault(wefti_mac_peer *p, char *out, size_t room);
+
+/* --- mac_stream.c: writes and reads one connection, as far as the socket goes along --- */
+
+weft_status wefti_mac_watch(wefti_mac_connection *c, int poller, uint64_t name) WEFT_CHECKED;
+weft_status wefti_mac_flush(wefti_mac_connection *c) WEFT_CHECKED;
+weft_status wefti_mac_read(wefti_mac_connection *c) WEFT_CHECKED;
+bool wefti_mac_has_output(const wefti_mac_connection *c);
+
+/* --- mac_workers.c: a thread for each stream but the first --- */
 
 typedef struct wefti_mac_side {
     int32_t rank, size;
@@ -150,34 +273,17 @@ typedef struct wefti_mac_side {
     wefti_mac_tls_setup *tls; /* NULL: without encryption */
     int listener, poller;
     wefti_mac_peer *peer; /* [size] */
-    bool abandoned;
-    uint64_t turn, moved; /* moved: a number that changes with bytes that come or go */
+    wefti_mac_parts parts;
+    bool has_parts, abandoned;
+    uint64_t turn, moved; /* moved: changes if bytes have come or gone on first streams */
+    uint64_t faults;      /* that were looked at */
 } wefti_mac_side;
 
-/* --- mac_frames.c: lists of requests; what received frames do --- */
-
-void wefti_mac_append(wefti_mac_list *l, wefti_mac_request *r);
-void wefti_mac_drop(wefti_mac_list *l, wefti_mac_request *r); /* also if it is not there */
-static inline void wefti_mac_finish(wefti_mac_request *r, weft_status status) {
-    r->done = true;
-    r->status = status;
-}
-void wefti_mac_peer_begin(wefti_mac_peer *p);
-void wefti_mac_peer_free(wefti_mac_peer *p);
-weft_status wefti_mac_add_control(wefti_mac_peer *p, wefti_mac_kind kind,
-                                  uint64_t tag) WEFT_CHECKED;
-/* Room behind the received bytes: p->in + p->in_used. At most *out_bytes may come there. */
-weft_status wefti_mac_make_room(wefti_mac_peer *p, size_t *out_bytes) WEFT_CHECKED;
-/* All whole frames that were received. Of a frame nothing but its length is looked at before its
- * tag is right. */
-weft_status wefti_mac_hear(wefti_mac_peer *p) WEFT_CHECKED;
-/* While p->body_left > 0: where the next bytes of that body go, at most *out_room. It is the memory
- * of the receive, or memory that nothing reads if the receive was cancelled. */
-weft_status wefti_mac_body_place(wefti_mac_peer *p, unsigned char **out,
-                                 size_t *out_room) WEFT_CHECKED;
-void wefti_mac_body_came(wefti_mac_peer *p, size_t bytes); /* at that place */
-/* A receive finds what came before it. False: nothing did. */
-bool wefti_mac_take_early(wefti_mac_peer *p, wefti_mac_request *r, weft_status *out);
+weft_status wefti_mac_workers_start(wefti_mac_side *s) WEFT_CHECKED;
+void wefti_mac_workers_stop(wefti_mac_side *s);
+/* There are `count` parts more to be sent. With the lock of parts. */
+void wefti_mac_workers_wake(wefti_mac_parts *parts, size_t count);
+uint64_t wefti_mac_workers_moved(const wefti_mac_parts *parts);
 
 /* --- mac_open.c: connects all pairs of ranks --- */
 
@@ -187,6 +293,12 @@ weft_status wefti_mac_judge(const wefti_mac_side *s, const unsigned char answer[
                             wefti_mac_hello *hello, wefti_mac_verdict *out) WEFT_CHECKED;
 
 extern int64_t wefti_mac_call_ns; /* how long a connector waits for a challenge; tests set it */
+typedef struct wefti_mac_sizes {
+    size_t eager; /* longer messages are announced */
+    size_t split; /* from here on, all streams of a pair take parts of a message, */
+    size_t part;  /* of so many bytes at most */
+} wefti_mac_sizes;
+extern wefti_mac_sizes wefti_mac_used; /* tests set them, to smaller ones, before connections */
 weft_status wefti_mac_connect_all(wefti_mac_side *s, const wefti_mac_options *o) WEFT_CHECKED;
 
 #endif

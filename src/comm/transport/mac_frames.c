@@ -18,13 +18,14 @@ void wefti_mac_append(wefti_mac_list *l, wefti_mac_request *r) {
     l->last = &r->next;
 }
 
-void wefti_mac_drop(wefti_mac_list *l, wefti_mac_request *r) {
+bool wefti_mac_drop(wefti_mac_list *l, wefti_mac_request *r) {
     wefti_mac_request **at = &l->first;
     while (*at && *at != r) at = &(*at)->next;
-    if (!*at) return;
+    if (!*at) return false;
     *at = r->next;
     r->next = NULL;
-    for (l->last = &l->first; *l->last;) l->last = &(*l->last)->next;
+    for (l->last = at; *l->last;) l->last = &(*l->last)->next;
+    return true;
 }
 
 static wefti_mac_request *take_tag(wefti_mac_list *l, uint64_t tag) {
@@ -76,56 +77,36 @@ static void deliver(wefti_mac_request *r, const unsigned char *body, size_t byte
 /* READY: there is memory for that message. */
 static weft_status ask_for(wefti_mac_peer *p, wefti_mac_request *r, uint64_t id, size_t bytes) {
     r->bytes = bytes;
-    r->at = 0;
     r->id = id;
     if (bytes > r->room) { /* its data is never asked for */
         wefti_mac_finish(r, WEFT_E_CORRUPT);
         return WEFT_OK;
     }
-    wefti_mac_append(&p->coming, r);
+    wefti_mac_parts_expect(p, r);
     return wefti_mac_add_control(p, WEFTI_MAC_READY, id);
 }
 
-/* *out: the receive that the next `bytes` of an announced message are for. NULL: it was cancelled.
- */
-static weft_status find_coming(const wefti_mac_peer *p, uint64_t id, size_t bytes,
-                               wefti_mac_request **out) {
-    wefti_mac_request *r = *out = find_id(&p->coming, id);
-    WEFT_REQUIRE(!r || bytes <= r->bytes - r->at, WEFT_E_CORRUPT, "a frame beyond its message");
-    return WEFT_OK;
-}
-
-/* They are in its memory. */
-static void has_come(wefti_mac_peer *p, wefti_mac_request *r, size_t bytes) {
-    r->at += bytes;
-    if (r->at < r->bytes) return;
-    wefti_mac_drop(&p->coming, r);
-    wefti_mac_finish(r, WEFT_OK);
-}
-
-static weft_status hear_announced(wefti_mac_peer *p, uint64_t id, const unsigned char *body,
-                                  size_t bytes) {
-    wefti_mac_request *r;
-    WEFT_TRY(find_coming(p, id, bytes, &r));
+static weft_status hear_part(wefti_mac_peer *p, const wefti_mac_part *part,
+                             const unsigned char *body) {
+    WEFT_TRY(wefti_mac_parts_begin_one(p, part));
+    wefti_mac_request *r = wefti_mac_parts_hold_coming(p, part->id);
     if (!r) return WEFT_OK;
-    memcpy(r->destination + r->at, body, bytes);
-    has_come(p, r, bytes);
+    if (part->bytes) memcpy(r->destination + part->at, body, part->bytes);
+    wefti_mac_parts_came(p, r, part->bytes);
     return WEFT_OK;
 }
 
 static void hear_ready(wefti_mac_peer *p, uint64_t id) {
     wefti_mac_request *r = find_id(&p->announced, id);
     if (!r) return; /* cancelled */
-    wefti_mac_drop(&p->announced, r);
-    r->ready = true;
-    wefti_mac_append(&p->sending, r);
+    (void)wefti_mac_drop(&p->announced, r);
+    wefti_mac_parts_send(p, r);
 }
 
-static weft_status hear(wefti_mac_peer *p, const unsigned char *frame, size_t bytes) {
+static weft_status hear_first(wefti_mac_peer *p, const unsigned char *frame, size_t bytes) {
     uint64_t kind = wefti_get_number(frame + 4, 4), tag = wefti_get_number(frame + 8, 8),
              size = wefti_get_number(frame + 16, 8);
     const unsigned char *body = frame + WEFTI_MAC_HEADER;
-    if (kind == WEFTI_MAC_DATA && size == UINT64_MAX) return hear_announced(p, tag, body, bytes);
     if (kind == WEFTI_MAC_READY) hear_ready(p, tag);
     if (kind == WEFTI_MAC_LEAVE) p->left = true;
     if (kind == WEFTI_MAC_READY || kind == WEFTI_MAC_LEAVE) return WEFT_OK;
@@ -140,99 +121,112 @@ static weft_status hear(wefti_mac_peer *p, const unsigned char *frame, size_t by
     return WEFT_OK;
 }
 
-/* The length of the frame that begins at `frame`, with its tag. */
-static size_t whole_frame(const wefti_mac_peer *p, const unsigned char *frame) {
-    return WEFTI_MAC_HEADER + (size_t)wefti_get_number(frame, 4) + (p->tls ? 0 : WEFTI_MAC_TAG);
+static bool is_part(const unsigned char *frame, wefti_mac_part *out) {
+    *out = (wefti_mac_part){.id = wefti_get_number(frame + 8, 8),
+                            .at = (size_t)wefti_get_number(frame + 16, 8),
+                            .bytes = (size_t)wefti_get_number(frame, 4)};
+    return wefti_get_number(frame + 4, 4) == WEFTI_MAC_PART;
 }
 
-static weft_status check_tag(wefti_mac_peer *p, const unsigned char *frame, size_t bytes) {
+static weft_status hear(wefti_mac_connection *c, const unsigned char *frame, size_t bytes) {
+    wefti_mac_part part;
+    if (is_part(frame, &part)) return hear_part(c->peer, &part, frame + WEFTI_MAC_HEADER);
+    WEFT_REQUIRE(c->number == 0, WEFT_E_CORRUPT, "a frame of another stream");
+    return hear_first(c->peer, frame, bytes);
+}
+
+/* The length of the frame that begins at `frame`, with its tag. */
+static size_t whole_frame(const wefti_mac_connection *c, const unsigned char *frame) {
+    return WEFTI_MAC_HEADER + (size_t)wefti_get_number(frame, 4) + (c->tls ? 0 : WEFTI_MAC_TAG);
+}
+
+static weft_status check_tag(wefti_mac_connection *c, const unsigned char *frame, size_t bytes) {
     unsigned char tag[WEFTI_MAC_TAG];
-    if (p->tls) return WEFT_OK; /* of the record, which was right */
-    WEFT_TRY(wefti_mac_sign(&p->receives, frame, frame + WEFTI_MAC_HEADER, bytes, tag));
+    if (c->tls) return WEFT_OK; /* of the record, which was right */
+    WEFT_TRY(wefti_mac_sign(&c->receives, frame, frame + WEFTI_MAC_HEADER, bytes, tag));
     WEFT_REQUIRE(wefti_mac_equal(tag, frame + WEFTI_MAC_HEADER + bytes, sizeof tag), WEFT_E_CORRUPT,
                  "a message was changed on its way");
     return WEFT_OK;
 }
 
-/* --- bodies in parts: of announced messages, in the form `tls`. Each byte is authenticated when it
+/* --- bodies that come in pieces: of parts, in the form `tls`. Each byte is authenticated when it
  * comes, so these bodies need not be whole. --- */
 
-static bool comes_in_parts(const wefti_mac_peer *p, const unsigned char *frame) {
-    return p->tls && wefti_get_number(frame + 4, 4) == WEFTI_MAC_DATA &&
-           wefti_get_number(frame + 16, 8) == UINT64_MAX;
-}
-
 /* `come` bytes of it came with the header. */
-static weft_status begin_body(wefti_mac_peer *p, const unsigned char *frame, size_t come) {
-    wefti_mac_request *whole;
-    p->body_id = wefti_get_number(frame + 8, 8);
-    p->body_left = (size_t)wefti_get_number(frame, 4);
-    WEFT_TRY(find_coming(p, p->body_id, p->body_left, &whole));
-    p->body_left -= come;
-    return hear_announced(p, p->body_id, frame + WEFTI_MAC_HEADER, come);
-}
-
-weft_status wefti_mac_body_place(wefti_mac_peer *p, unsigned char **out, size_t *out_room) {
-    wefti_mac_request *r;
-    WEFT_TRY(find_coming(p, p->body_id, p->body_left, &r));
-    if (r) {
-        *out = r->destination + r->at;
-        *out_room = p->body_left;
-        return WEFT_OK;
-    }
-    WEFT_TRY(wefti_mac_make_room(p, out_room));
-    *out = p->in + p->in_used;
-    if (*out_room > p->body_left) *out_room = p->body_left;
+static weft_status begin_body(wefti_mac_connection *c, const wefti_mac_part *part,
+                              const unsigned char *body, size_t come) {
+    WEFT_TRY(wefti_mac_parts_begin_one(c->peer, part));
+    c->body_id = part->id;
+    c->body_at = part->at;
+    c->body_left = part->bytes;
+    wefti_mac_request *r = wefti_mac_parts_hold_coming(c->peer, c->body_id);
+    if (r && come) memcpy(r->destination + c->body_at, body, come);
+    wefti_mac_body_came(c, r, come);
     return WEFT_OK;
 }
 
-void wefti_mac_body_came(wefti_mac_peer *p, size_t bytes) {
-    wefti_mac_request *r = find_id(&p->coming, p->body_id);
-    p->body_left -= bytes;
-    if (r) has_come(p, r, bytes);
+weft_status wefti_mac_body_place(wefti_mac_connection *c, unsigned char **out, size_t *out_room,
+                                 wefti_mac_request **out_of) {
+    wefti_mac_request *r = *out_of = wefti_mac_parts_hold_coming(c->peer, c->body_id);
+    if (r) {
+        *out = r->destination + c->body_at;
+        *out_room = c->body_left;
+        return WEFT_OK;
+    }
+    WEFT_TRY(wefti_mac_make_room(c, out_room));
+    *out = c->in + c->in_used;
+    if (*out_room > c->body_left) *out_room = c->body_left;
+    return WEFT_OK;
+}
+
+void wefti_mac_body_came(wefti_mac_connection *c, wefti_mac_request *of, size_t bytes) {
+    c->body_at += bytes;
+    c->body_left -= bytes;
+    if (of) wefti_mac_parts_came(c->peer, of, bytes);
 }
 
 /* --- */
 
-weft_status wefti_mac_hear(wefti_mac_peer *p) {
+weft_status wefti_mac_hear(wefti_mac_connection *c) {
     size_t at = 0;
-    while (p->in_used - at >= WEFTI_MAC_HEADER) {
-        const unsigned char *frame = p->in + at;
-        size_t bytes = (size_t)wefti_get_number(frame, 4), whole = whole_frame(p, frame);
+    while (c->in_used - at >= WEFTI_MAC_HEADER) {
+        const unsigned char *frame = c->in + at;
+        size_t bytes = (size_t)wefti_get_number(frame, 4), whole = whole_frame(c, frame);
+        wefti_mac_part part;
         WEFT_REQUIRE(bytes <= WEFTI_MAC_BODY, WEFT_E_CORRUPT, "a frame that is too long");
-        if (comes_in_parts(p, frame)) {
-            size_t come = p->in_used - at - WEFTI_MAC_HEADER;
+        if (c->tls && is_part(frame, &part)) {
+            size_t come = c->in_used - at - WEFTI_MAC_HEADER;
             if (come > bytes) come = bytes;
-            WEFT_TRY(begin_body(p, frame, come));
+            WEFT_TRY(begin_body(c, &part, frame + WEFTI_MAC_HEADER, come));
             at += WEFTI_MAC_HEADER + come;
             continue;
         }
-        if (p->in_used - at < whole) break;
-        WEFT_TRY(check_tag(p, frame, bytes));
+        if (c->in_used - at < whole) break;
+        WEFT_TRY(check_tag(c, frame, bytes));
         at += whole;
-        WEFT_TRY(hear(p, frame, bytes));
+        WEFT_TRY(hear(c, frame, bytes));
     }
-    if (at > 0) memmove(p->in, p->in + at, p->in_used - at);
-    p->in_used -= at;
+    if (at > 0) memmove(c->in, c->in + at, c->in_used - at);
+    c->in_used -= at;
     return WEFT_OK;
 }
 
 /* Memory grows with received bytes, not with announced ones. A long frame is read to its end and no
  * further, so that little has to be moved to the front. */
-weft_status wefti_mac_make_room(wefti_mac_peer *p, size_t *out_bytes) {
+weft_status wefti_mac_make_room(wefti_mac_connection *c, size_t *out_bytes) {
     enum { FIRST = 65536, MOST = WEFTI_MAC_FRAME + FIRST };
-    if (p->in_used == p->in_room) {
-        size_t room = p->in_room ? 2 * p->in_room : FIRST;
+    if (c->in_used == c->in_room) {
+        size_t room = c->in_room ? 2 * c->in_room : FIRST;
         if (room > MOST) room = MOST;
-        unsigned char *grown = wefti_realloc(p->in, room);
+        unsigned char *grown = wefti_realloc(c->in, room);
         WEFT_REQUIRE(grown, WEFT_E_NOMEM, "no memory for %zu received bytes", room);
-        p->in = grown;
-        p->in_room = room;
+        c->in = grown;
+        c->in_room = room;
     }
-    *out_bytes = p->in_room - p->in_used;
-    if (p->in_used >= WEFTI_MAC_HEADER) {
-        size_t whole = whole_frame(p, p->in);
-        if (whole > FIRST && whole - p->in_used < *out_bytes) *out_bytes = whole - p->in_used;
+    *out_bytes = c->in_room - c->in_used;
+    if (c->in_used >= WEFTI_MAC_HEADER) {
+        size_t whole = whole_frame(c, c->in);
+        if (whole > FIRST && whole - c->in_used < *out_bytes) *out_bytes = whole - c->in_used;
     }
     return WEFT_OK;
 }
@@ -260,24 +254,41 @@ static void list_begin(wefti_mac_list *l) {
     *l = (wefti_mac_list){.last = &l->first};
 }
 
-void wefti_mac_peer_begin(wefti_mac_peer *p) {
-    *p = (wefti_mac_peer){.fd = -1};
+void wefti_mac_peer_begin(wefti_mac_peer *p, wefti_mac_parts *parts) {
+    *p = (wefti_mac_peer){.parts = parts};
     p->control_last = &p->control;
     p->early_last = &p->early;
     list_begin(&p->sending);
     list_begin(&p->announced);
     list_begin(&p->wanted);
+    list_begin(&p->going);
     list_begin(&p->coming);
+}
+
+weft_status wefti_mac_peer_open(wefti_mac_peer *p, int32_t streams) {
+    WEFT_NEW_ARRAY(p->connection, wefti_mac_connection, streams);
+    p->streams = streams;
+    for (int32_t i = 0; i < streams; i++)
+        p->connection[i] = (wefti_mac_connection){.fd = -1, .number = i, .peer = p, .poller = -1};
+    return WEFT_OK;
+}
+
+void wefti_mac_connection_close(wefti_mac_connection *c) {
+    wefti_mac_tls_close(c->tls);
+    if (c->fd >= 0) close(c->fd);
+    wefti_mac_direction_close(&c->sends);
+    wefti_mac_direction_close(&c->receives);
+    wefti_free(c->in);
+    *c = (wefti_mac_connection){.fd = -1, .number = c->number, .peer = c->peer, .poller = -1};
 }
 
 void wefti_mac_peer_free(wefti_mac_peer *p) {
     for (wefti_mac_early *e; (e = p->early); wefti_free(e)) p->early = e->next;
     for (wefti_mac_control *c; (c = p->control); wefti_free(c)) p->control = c->next;
-    wefti_mac_tls_close(p->tls);
-    if (p->fd >= 0) close(p->fd);
-    wefti_mac_stream_close(&p->sends);
-    wefti_mac_stream_close(&p->receives);
-    wefti_free(p->in);
+    for (int32_t i = 0; i < p->streams; i++) wefti_mac_connection_close(&p->connection[i]);
+    wefti_free(p->connection);
+    p->connection = NULL;
+    p->streams = 0;
 }
 
 #endif

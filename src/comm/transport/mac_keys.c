@@ -13,16 +13,31 @@
 
 weft_status wefti_mac_prove(const unsigned char key[WEFTI_MAC_KEY], const char *what,
                             const wefti_mac_hello *hello, unsigned char out[WEFTI_MAC_PROOF]) {
-    unsigned char text[16 + 2 * WEFTI_MAC_NONCE + 8] = {0};
+    unsigned char text[16 + 2 * WEFTI_MAC_NONCE + 12] = {0};
     unsigned bytes = 0;
     memcpy(text, what, strlen(what)); /* at most 15 */
     memcpy(text + 16, hello->listener, WEFTI_MAC_NONCE);
     memcpy(text + 16 + WEFTI_MAC_NONCE, hello->connector, WEFTI_MAC_NONCE);
     wefti_put_number(text + 16 + 2 * WEFTI_MAC_NONCE, (uint32_t)hello->rank, 4);
     wefti_put_number(text + 20 + 2 * WEFTI_MAC_NONCE, (uint32_t)hello->peer, 4);
+    wefti_put_number(text + 24 + 2 * WEFTI_MAC_NONCE, (uint32_t)hello->stream, 4);
     bool good = HMAC(EVP_sha256(), key, WEFTI_MAC_KEY, text, sizeof text, out, &bytes) != NULL;
     WEFT_REQUIRE(good && bytes == WEFTI_MAC_PROOF, WEFT_E_NOMEM, "OpenSSL cannot compute an HMAC");
     return WEFT_OK;
+}
+
+void wefti_mac_write_answer(const wefti_mac_hello *hello, unsigned char out[WEFTI_MAC_ANSWER]) {
+    memcpy(out, hello->connector, WEFTI_MAC_NONCE);
+    wefti_put_number(out + WEFTI_MAC_NONCE, (uint32_t)hello->rank, 4);
+    wefti_put_number(out + WEFTI_MAC_NONCE + 4, (uint32_t)hello->peer, 4);
+    wefti_put_number(out + WEFTI_MAC_NONCE + 8, (uint32_t)hello->stream, 4);
+}
+
+void wefti_mac_read_answer(const unsigned char answer[WEFTI_MAC_ANSWER], wefti_mac_hello *out) {
+    memcpy(out->connector, answer, WEFTI_MAC_NONCE);
+    out->rank = (int32_t)wefti_get_number(answer + WEFTI_MAC_NONCE, 4);
+    out->peer = (int32_t)wefti_get_number(answer + WEFTI_MAC_NONCE + 4, 4);
+    out->stream = (int32_t)wefti_get_number(answer + WEFTI_MAC_NONCE + 8, 4);
 }
 
 bool wefti_mac_equal(const unsigned char *a, const unsigned char *b, size_t bytes) {
@@ -34,20 +49,21 @@ weft_status wefti_mac_random(void *out, size_t bytes) {
     return WEFT_OK;
 }
 
-weft_status wefti_mac_stream_open(wefti_mac_stream *s, const unsigned char key[WEFTI_MAC_PROOF]) {
+weft_status wefti_mac_direction_open(wefti_mac_direction *s,
+                                     const unsigned char key[WEFTI_MAC_PROOF]) {
     EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
-    *s = (wefti_mac_stream){.cipher = c};
+    *s = (wefti_mac_direction){.cipher = c};
     WEFT_REQUIRE(c && EVP_EncryptInit_ex(c, EVP_aes_256_gcm(), NULL, key, NULL) == 1, WEFT_E_NOMEM,
                  "OpenSSL cannot set up AES-256-GCM");
     return WEFT_OK;
 }
 
-void wefti_mac_stream_close(wefti_mac_stream *s) {
+void wefti_mac_direction_close(wefti_mac_direction *s) {
     EVP_CIPHER_CTX_free(s->cipher);
-    *s = (wefti_mac_stream){0};
+    *s = (wefti_mac_direction){0};
 }
 
-weft_status wefti_mac_sign(wefti_mac_stream *s, const unsigned char *header, const void *body,
+weft_status wefti_mac_sign(wefti_mac_direction *s, const unsigned char *header, const void *body,
                            size_t bytes, unsigned char out[WEFTI_MAC_TAG]) {
     EVP_CIPHER_CTX *c = s->cipher;
     unsigned char nonce[12] = {0};

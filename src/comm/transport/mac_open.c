@@ -33,8 +33,8 @@ int64_t wefti_mac_call_ns = 30000000000;
 typedef struct mac_shake {
     int fd; /* -1: none */
     enum { CALLING, CHALLENGED, ANSWERED, SECURING } state;
-    int32_t peer; /* of a call */
-    bool listens; /* of a connection that TLS secures */
+    int32_t peer, stream; /* of a call */
+    bool listens;         /* of a connection that TLS secures */
     wefti_mac_tls *tls;
     int64_t since_ns;
     wefti_mac_hello hello;
@@ -46,6 +46,7 @@ typedef struct mac_entry {
     struct sockaddr_storage at;
     uint32_t bytes; /* 0: there is none, because */
     char failure[200];
+    int32_t streams; /* that this rank wants for each pair */
 } mac_entry;
 
 typedef struct mac_opening {
@@ -53,8 +54,9 @@ typedef struct mac_opening {
     const wefti_mac_options *o;
     mac_entry *entry; /* [size] */
     mac_shake stranger[MAC_STRANGERS];
-    mac_shake *call;       /* [rank]: to the lower ranks */
-    struct pollfd *polled; /* [1 + MAC_STRANGERS + rank] */
+    mac_shake *call; /* [calls]: to the lower ranks, for each stream */
+    int32_t calls;
+    struct pollfd *polled; /* [1 + MAC_STRANGERS + calls] */
     mac_shake **shake_of;  /* as polled */
 } mac_opening;
 
@@ -92,7 +94,7 @@ static weft_status start_listening(wefti_mac_side *s, const char *interface, mac
 
 /* All ranks learn of a rank that cannot listen. */
 static weft_status swap(mac_opening *m) {
-    mac_entry mine = {.bytes = 0};
+    mac_entry mine = {.bytes = 0, .streams = m->o->streams ? m->o->streams : 1};
     wefti_mac_side *s = m->s;
     weft_status status = start_listening(s, m->o->interface, &mine);
     if (status < 0) {
@@ -106,6 +108,11 @@ static weft_status swap(mac_opening *m) {
                         m->entry[r].failure);
         WEFT_REQUIRE_OF(r, m->entry[r].bytes <= sizeof m->entry[r].at, WEFT_E_CORRUPT,
                         "rank %d has an address of %u bytes", (int)r, m->entry[r].bytes);
+        WEFT_REQUIRE_OF(r, m->entry[r].streams > 0 && m->entry[r].streams <= WEFTI_MAC_STREAMS,
+                        WEFT_E_CORRUPT, "rank %d wants %d streams", (int)r,
+                        (int)m->entry[r].streams);
+        int32_t streams = mine.streams < m->entry[r].streams ? mine.streams : m->entry[r].streams;
+        if (r != s->rank) WEFT_TRY(wefti_mac_peer_open(&s->peer[r], streams));
     }
     return WEFT_OK;
 }
@@ -113,7 +120,7 @@ static weft_status swap(mac_opening *m) {
 static void drop(mac_shake *k) {
     wefti_mac_tls_close(k->tls);
     if (k->fd >= 0) close(k->fd);
-    *k = (mac_shake){.fd = -1, .peer = k->peer, .since_ns = wefti_now_ns()};
+    *k = (mac_shake){.fd = -1, .peer = k->peer, .stream = k->stream, .since_ns = wefti_now_ns()};
 }
 
 static bool say(const mac_shake *k, const void *data, size_t bytes) {
@@ -128,20 +135,13 @@ static bool have(mac_shake *k, size_t wanted) {
     return k->fd >= 0 && k->used == wanted;
 }
 
-/* A connection of before: its connector has given it up, since it has proved the key anew. */
-static void leave_old(wefti_mac_peer *p) {
-    if (p->fd < 0) return;
-    wefti_mac_peer_free(p);
-    wefti_mac_peer_begin(p);
-}
-
-static weft_status make_streams(mac_opening *m, const mac_shake *k, wefti_mac_peer *p,
-                                bool listens) {
+static weft_status make_directions(mac_opening *m, const mac_shake *k, wefti_mac_connection *c,
+                                   bool listens) {
     unsigned char up[WEFTI_MAC_PROOF], down[WEFTI_MAC_PROOF];
     WEFT_TRY(wefti_mac_prove(m->s->key, "up", &k->hello, up));
     WEFT_TRY(wefti_mac_prove(m->s->key, "down", &k->hello, down));
-    weft_status status = wefti_mac_stream_open(&p->sends, listens ? down : up);
-    if (status >= 0) status = wefti_mac_stream_open(&p->receives, listens ? up : down);
+    weft_status status = wefti_mac_direction_open(&c->sends, listens ? down : up);
+    if (status >= 0) status = wefti_mac_direction_open(&c->receives, listens ? up : down);
     explicit_bzero(up, sizeof up);
     explicit_bzero(down, sizeof down);
     return status;
@@ -150,12 +150,14 @@ static weft_status make_streams(mac_opening *m, const mac_shake *k, wefti_mac_pe
 /* The connection is open: `listens` on this side. */
 static weft_status adopt(mac_opening *m, mac_shake *k, bool listens) {
     wefti_mac_peer *p = &m->s->peer[listens ? k->hello.rank : k->peer];
+    wefti_mac_connection *c = &p->connection[listens ? k->hello.stream : k->stream];
     int yes = 1;
-    leave_old(p);
-    if (!k->tls) WEFT_TRY(make_streams(m, k, p, listens));
+    /* A connection of before: its connector has given it up, since it has proved the key anew. */
+    wefti_mac_connection_close(c);
+    if (!k->tls) WEFT_TRY(make_directions(m, k, c, listens));
     (void)setsockopt(k->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    p->fd = k->fd;
-    p->tls = k->tls;
+    c->fd = k->fd;
+    c->tls = k->tls;
     k->fd = -1;
     k->tls = NULL;
     return WEFT_OK;
@@ -214,12 +216,11 @@ static bool take_stranger(mac_opening *m) {
 weft_status wefti_mac_judge(const wefti_mac_side *s, const unsigned char answer[WEFTI_MAC_ANSWER],
                             wefti_mac_hello *hello, wefti_mac_verdict *out) {
     unsigned char proof[WEFTI_MAC_PROOF];
-    memcpy(hello->connector, answer, WEFTI_MAC_NONCE);
-    hello->rank = (int32_t)wefti_get_number(answer + WEFTI_MAC_NONCE, 4);
-    hello->peer = (int32_t)wefti_get_number(answer + WEFTI_MAC_NONCE + 4, 4);
+    wefti_mac_read_answer(answer, hello);
     WEFT_TRY(wefti_mac_prove(s->key, "connect", hello, proof));
-    bool good = wefti_mac_equal(proof, answer + WEFTI_MAC_NONCE + 8, sizeof proof) &&
-                hello->peer == s->rank && hello->rank > s->rank && hello->rank < s->size;
+    bool good = wefti_mac_equal(proof, answer + WEFTI_MAC_PROOF_AT, sizeof proof) &&
+                hello->peer == s->rank && hello->rank > s->rank && hello->rank < s->size &&
+                hello->stream >= 0 && hello->stream < s->peer[hello->rank].streams;
     *out = good ? WEFTI_MAC_KNOWN : WEFTI_MAC_STRANGER;
     return WEFT_OK;
 }
@@ -257,10 +258,9 @@ static weft_status hear_challenge(mac_opening *m, mac_shake *k) {
     WEFT_TRY(wefti_mac_random(k->hello.connector, WEFTI_MAC_NONCE));
     k->hello.rank = m->s->rank;
     k->hello.peer = k->peer;
-    memcpy(answer, k->hello.connector, WEFTI_MAC_NONCE);
-    wefti_put_number(answer + WEFTI_MAC_NONCE, (uint32_t)k->hello.rank, 4);
-    wefti_put_number(answer + WEFTI_MAC_NONCE + 4, (uint32_t)k->hello.peer, 4);
-    WEFT_TRY(wefti_mac_prove(m->s->key, "connect", &k->hello, answer + WEFTI_MAC_NONCE + 8));
+    k->hello.stream = k->stream;
+    wefti_mac_write_answer(&k->hello, answer);
+    WEFT_TRY(wefti_mac_prove(m->s->key, "connect", &k->hello, answer + WEFTI_MAC_PROOF_AT));
     k->used = 0;
     k->state = ANSWERED;
     if (!say(k, answer, sizeof answer)) drop(k);
@@ -278,9 +278,15 @@ static weft_status hear_welcome(mac_opening *m, mac_shake *k) {
 
 /* --- both --- */
 
+/* Ranks that do not have all their streams. */
 static int missing(const mac_opening *m) {
     int count = 0;
-    for (int32_t r = 0; r < m->s->size; r++) count += r != m->s->rank && m->s->peer[r].fd < 0;
+    for (int32_t r = 0; r < m->s->size; r++) {
+        const wefti_mac_peer *p = &m->s->peer[r];
+        bool all = true;
+        for (int32_t i = 0; i < p->streams; i++) all = all && p->connection[i].fd >= 0;
+        count += !all;
+    }
     return count;
 }
 
@@ -313,9 +319,9 @@ static weft_status turn(mac_opening *m) {
         if (k->fd >= 0 && k->state == CHALLENGED && now - k->since_ns > stranger_ns) drop(k);
         if (k->fd >= 0) watch(m, k, &count);
     }
-    for (int32_t r = 0; r < m->s->rank; r++) {
-        mac_shake *k = &m->call[r];
-        if (m->s->peer[r].fd >= 0) continue;
+    for (int32_t i = 0; i < m->calls; i++) {
+        mac_shake *k = &m->call[i];
+        if (m->s->peer[k->peer].connection[k->stream].fd >= 0) continue;
         if (k->fd >= 0 && k->state == CALLING && now - k->since_ns > wefti_mac_call_ns) drop(k);
         if (k->fd < 0) call(m, k, now);
         if (k->fd >= 0) watch(m, k, &count);
@@ -330,10 +336,24 @@ static weft_status turn(mac_opening *m) {
     return WEFT_OK;
 }
 
+static weft_status make_calls(mac_opening *m) {
+    int32_t count = 0;
+    for (int32_t r = 0; r < m->s->rank; r++) m->calls += m->s->peer[r].streams;
+    WEFT_NEW_ARRAY(m->call, mac_shake, m->calls + 1);
+    for (int32_t r = 0; r < m->s->rank; r++)
+        for (int32_t i = 0; i < m->s->peer[r].streams; i++)
+            m->call[count++] = (mac_shake){.fd = -1, .peer = r, .stream = i};
+    WEFT_NEW_ARRAY(m->polled, struct pollfd, m->calls + MAC_STRANGERS + 1);
+    WEFT_NEW_ARRAY(m->shake_of, mac_shake *, m->calls + MAC_STRANGERS + 1);
+    return WEFT_OK;
+}
+
 static weft_status meet(mac_opening *m) {
     int64_t until = wefti_now_ns() + wefti_ns_of_seconds(m->o->seconds, 600);
     int left;
+    WEFT_NEW_ARRAY(m->entry, mac_entry, m->s->size);
     WEFT_TRY(swap(m));
+    WEFT_TRY(make_calls(m));
     while ((left = missing(m)) > 0) {
         WEFT_REQUIRE(!m->o->goes_on || m->o->goes_on(m->o->context), WEFT_E_PEER,
                      "the job failed while ranks connected");
@@ -345,25 +365,15 @@ static weft_status meet(mac_opening *m) {
     return WEFT_OK;
 }
 
-static weft_status make_room(mac_opening *m) {
-    WEFT_NEW_ARRAY(m->entry, mac_entry, m->s->size);
-    WEFT_NEW_ARRAY(m->call, mac_shake, m->s->rank + 1);
-    WEFT_NEW_ARRAY(m->polled, struct pollfd, m->s->rank + MAC_STRANGERS + 1);
-    WEFT_NEW_ARRAY(m->shake_of, mac_shake *, m->s->rank + MAC_STRANGERS + 1);
-    for (int32_t r = 0; r < m->s->rank; r++) m->call[r] = (mac_shake){.fd = -1, .peer = r};
-    return WEFT_OK;
-}
-
 weft_status wefti_mac_connect_all(wefti_mac_side *s, const wefti_mac_options *o) {
     mac_opening *m;
     WEFT_NEW(m, mac_opening);
     m->s = s;
     m->o = o;
     for (int i = 0; i < MAC_STRANGERS; i++) m->stranger[i].fd = -1;
-    weft_status status = make_room(m);
-    if (status >= 0) status = meet(m);
+    weft_status status = meet(m);
     for (int i = 0; i < MAC_STRANGERS; i++) drop(&m->stranger[i]);
-    for (int32_t r = 0; m->call && r < s->rank; r++) drop(&m->call[r]);
+    for (int32_t i = 0; m->call && i < m->calls; i++) drop(&m->call[i]);
     if (s->listener >= 0) close(s->listener);
     s->listener = -1;
     wefti_free(m->entry);

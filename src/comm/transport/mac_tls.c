@@ -16,7 +16,7 @@
 enum {
     BUFFER = 128 << 10,     /* received bytes, and encrypted ones, that wait; */
     LESS_BUFFER = 34 << 10, /* if there are many connections: two records */
-    MANY = 32,              /* ranks */
+    MANY = 32,              /* connections */
     RECORD = 16384,         /* bytes of data, at most */
     TLS_READS = 16,         /* from one socket before the others have their turn */
     RECORDS = 1 << 23       /* under one key; RFC 8446, 5.5: at most 24 million */
@@ -90,10 +90,10 @@ static int receive_some(BIO *bio, char *data, int bytes) {
 
 /* --- */
 
-weft_status wefti_mac_tls_create(int32_t ranks, wefti_mac_tls_setup **out) {
+weft_status wefti_mac_tls_create(int32_t connections, wefti_mac_tls_setup **out) {
     wefti_mac_tls_setup *setup;
     WEFT_NEW(setup, wefti_mac_tls_setup);
-    setup->buffer = ranks > MANY ? LESS_BUFFER : BUFFER;
+    setup->buffer = connections > MANY ? LESS_BUFFER : BUFFER;
     weft_status status = wefti_psk_create(0, &setup->context);
     if (status >= 0 && !(setup->sockets = wefti_psk_method(collect, receive_some)))
         status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for TLS");

@@ -20,12 +20,19 @@ typedef struct wefti_mac_options {
     wefti_exchange exchange; /* authenticated; as of wefti_ucx_transport */
     unsigned char key[32];   /* of this job and this world only, and the same on all ranks */
     bool encrypts;           /* the form `tls`, else `mac` */
+    int32_t streams;         /* for each pair, the fewer of both; at most 16; 0: one */
     const char *interface;   /* to listen on; "" loopback */
     double seconds;          /* for all ranks to connect */
     bool (*goes_on)(void *); /* may be NULL; false: stops waiting for them */
     void *context;
 } wefti_mac_options;
-/* Collective: connects all pairs of ranks, and listens no more. WEFT_E_NO_IMPL without OpenSSL. */
+/* Collective: connects all pairs of ranks, and listens no more. WEFT_E_NO_IMPL without OpenSSL.
+ * Each stream but the first has a thread on each rank. */
 weft_status wefti_mac_transport(const wefti_mac_options *options, weft_transport *out) WEFT_CHECKED;
+/* How many streams a pair needs so that cores fill the link: 1 if its speed is not known. `ranks`:
+ * that share the cores and the interface of this host. */
+int32_t wefti_mac_streams_for(double gigabits, int cores, int32_t ranks, bool encrypts);
+/* In Gbit/s, as its driver says; 0: it does not. */
+double wefti_interface_speed(const char *interface);
 
 #endif

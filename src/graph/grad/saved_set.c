@@ -4,12 +4,13 @@
 
 #include <string.h>
 
-/* Whether memory traffic bounds the node, not arithmetic: true for all but products, convolutions
- * and attention. */
+/* Whether memory traffic bounds the node, not arithmetic. Products, convolutions and attention are
+ * never light, however small: the choice would differ from one size of a microbatch to another, and
+ * the joint search reads a plan's kernels from programs of other sizes. */
 static bool light(const weft_node *n) {
     wefti_cost cost;
     wefti_node_cost(n, &cost);
-    return cost.flops <= 8 * cost.bytes;
+    return n->op->work != WEFTI_WORK_PRODUCT && cost.flops <= 8 * cost.bytes;
 }
 
 bool wefti_recompute_of(const weft_body *cell, int32_t v, const wefti_recompute_rule *rule,

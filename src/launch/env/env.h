@@ -29,7 +29,7 @@ typedef enum wefti_start { /* by falling precedence */
                            WEFTI_START_ALONE    /* no launcher */
 } wefti_start;
 
-enum { WEFTI_HOST_TEXT = 256, WEFTI_PATH_TEXT = 1024 };
+enum { WEFTI_HOST_TEXT = 256, WEFTI_PATH_TEXT = 1024, WEFTI_STREAMS_MAX = 16 };
 
 /* What users set for all jobs alike, whoever starts them. "" and 0: not said. Options of a call
  * come before them (wefti_settings_override). */
@@ -44,6 +44,9 @@ typedef struct wefti_settings {
     char temporary[WEFTI_PATH_TEXT];   /* TMPDIR, or /tmp */
     const char *commands;              /* PATH, borrowed; NULL: not set */
     bool tls;                          /* WEFT_TLS: 1 or 0 */
+    int restarts;                      /* WEFT_RESTART; 0: never */
+    int32_t streams; /* WEFT_STREAMS: connections of a pair of ranks between hosts; 0: by the
+                        interface's speed */
     double join_seconds, heartbeat_seconds, wait_seconds; /* WEFT_JOIN_SECONDS, ... */
 } wefti_settings;
 
@@ -66,7 +69,9 @@ typedef struct wefti_launcher {
     /* The same for all processes of a job and different for others at the same time ("slurm 81.0"),
      * as far as launchers say so; else "". */
     char job[WEFTI_HOST_TEXT];
-    wefti_settings set; /* its times are the launcher's where the user says none */
+    int added;                 /* WEFT_ADDED: this process's number if it is added; -1: it is not */
+    const char *recovery_path; /* MS_RECOVERY_PATH, borrowed; NULL: workers do not come again */
+    wefti_settings set;        /* its times are the launcher's where the user says none */
 } wefti_launcher;
 
 /* "NAME=value" each, NULL-terminated. Of one name the first counts, and an empty one as not set. */
@@ -81,6 +86,10 @@ weft_status wefti_settings_read(wefti_variables variables, wefti_settings *out) 
 /* From the environment of this process. */
 weft_status wefti_launcher_find(wefti_launcher *out) WEFT_CHECKED;
 weft_status wefti_settings_find(wefti_settings *out) WEFT_CHECKED;
+/* "host:port" of the scheduler that this process's environment names, for processes that are no
+ * rank too; "": it names none. */
+enum { WEFTI_PLACE_TEXT = WEFTI_HOST_TEXT + 16 };
+weft_status wefti_scheduler_named(char out[WEFTI_PLACE_TEXT]) WEFT_CHECKED;
 /* WEFT_E_ARG saying what to set when `l` has no scheduler to go to. */
 weft_status wefti_launcher_check_address(const wefti_launcher *l) WEFT_CHECKED;
 
@@ -92,6 +101,7 @@ const char *wefti_launcher_note(wefti_variables variables, int number);
 typedef struct wefti_override {
     const char *communicator, *interface, *links;
     bool tls;
+    int restarts;
     double join_seconds, heartbeat_seconds, wait_seconds;
 } wefti_override;
 /* Puts what the call says in the place of what the user has set. WEFT_E_ARG: too long. */

@@ -1,5 +1,6 @@
 /* The place of this process in its job, as its environment says: env/env.h. */
 #include "launch/env/reader.h"
+#include "launch/socket.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +18,7 @@ const wefti_launcher_source *const wefti_launchers[WEFTI_START_ALONE] = {
 };
 
 const char *const wefti_launcher_variables[] = {"WEFT_RANK",
+                                                "WEFT_ADDED",
                                                 "WEFT_SIZE",
                                                 "WEFT_LOCAL_RANK",
                                                 "WEFT_LOCAL_SIZE",
@@ -98,7 +100,10 @@ static weft_status read_words(wefti_env_reader *r) {
         WEFT_TRY(wefti_variable_seconds(r->v, "MS_NODE_TIMEOUT", &heartbeat));
     }
     WEFT_TRY(wefti_variable_word(r->v, "WEFT_NODE_ID", o->node_id, sizeof o->node_id));
+    WEFT_TRY(
+        wefti_variable_number(r->v, "WEFT_ADDED", o->place.size, WEFTI_RANKS_MAX - 1, &o->added));
     WEFT_TRY(wefti_settings_read(r->v, &o->set));
+    if (r->claims[WEFTI_START_MINDSPORE].there) WEFT_TRY(wefti_mindspore_recovery(r));
     if (!(o->set.join_seconds > 0)) o->set.join_seconds = join;
     if (!(o->set.heartbeat_seconds > 0)) o->set.heartbeat_seconds = heartbeat;
     return WEFT_OK;
@@ -125,7 +130,7 @@ static weft_status check_alone(const wefti_env_reader *r) {
 
 weft_status wefti_launcher_read(wefti_variables variables, const char *host_name,
                                 wefti_launcher *out) {
-    wefti_launcher found = {.start = WEFTI_START_ALONE, .pmi_fd = -1};
+    wefti_launcher found = {.start = WEFTI_START_ALONE, .pmi_fd = -1, .added = -1};
     wefti_env_reader r = {.v = variables, .host_name = host_name, .out = &found};
     for (int s = 0; s < WEFTI_START_ALONE; s++) {
         r.claims[s].place = (weft_launcher){NULL, -1, 0, -1, -1, -1, -1};
@@ -175,5 +180,22 @@ weft_status wefti_launcher_check_address(const wefti_launcher *l) {
                  "%s started %d processes, but nothing says where they meet: set "
                  "WEFT_SCHEDULER=HOST:PORT, an address of rank 0's host",
                  l->place.name, l->place.size);
+    return WEFT_OK;
+}
+
+weft_status wefti_scheduler_named(char out[WEFTI_PLACE_TEXT]) {
+    const char *own = wefti_variable(of_process(), "WEFT_SCHEDULER");
+    wefti_launcher all;
+    char host[WEFTI_HOST_TEXT];
+    int port;
+    *out = '\0';
+    if (own) {
+        WEFT_TRY(wefti_address_parse("WEFT_SCHEDULER", own, host, &port));
+    } else {
+        WEFT_TRY(wefti_launcher_find(&all));
+        (void)snprintf(host, sizeof host, "%s", all.scheduler_host);
+        port = all.scheduler_port;
+    }
+    if (port > 0) (void)wefti_host_and_port(host, port, out, WEFTI_PLACE_TEXT);
     return WEFT_OK;
 }

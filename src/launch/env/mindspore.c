@@ -37,6 +37,17 @@ static weft_status read_mindspore(wefti_env_reader *r) {
     return read_msrun(r, c);
 }
 
+/* A worker that died is started again by whoever started it, as often as that is done. */
+weft_status wefti_mindspore_recovery(const wefti_env_reader *r) {
+    int recovers = 0;
+    WEFT_TRY(wefti_variable_number(r->v, "MS_ENABLE_RECOVERY", 0, 1, &recovers));
+    if (!recovers) return WEFT_OK;
+    WEFT_TRY(wefti_reader_need(r, "MS_ENABLE_RECOVERY", "MS_RECOVERY_PATH"));
+    r->out->recovery_path = wefti_variable(r->v, "MS_RECOVERY_PATH");
+    if (!wefti_reader_get(r, "WEFT_RESTART")) r->out->set.restarts = INT32_MAX;
+    return WEFT_OK;
+}
+
 const wefti_launcher_source wefti_source_mindspore = {
     .names = {"MindSpore", "MS_NODE_ID", "MS_WORKER_NUM", NULL, NULL, NULL, NULL},
     .read = read_mindspore};

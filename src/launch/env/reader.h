@@ -82,4 +82,9 @@ weft_status wefti_claims_merge(wefti_env_reader *r) WEFT_CHECKED;
 weft_status wefti_read_address(wefti_env_reader *r) WEFT_CHECKED;
 void wefti_slurm_address(const wefti_env_reader *r);
 
+/* --- env/mindspore.c --- */
+
+/* MS_ENABLE_RECOVERY and MS_RECOVERY_PATH: workers that die may come again. */
+weft_status wefti_mindspore_recovery(const wefti_env_reader *r) WEFT_CHECKED;
+
 #endif

@@ -13,13 +13,16 @@ static weft_status path_of(wefti_variables v, const char *name, char out[WEFTI_P
 }
 
 weft_status wefti_settings_read(wefti_variables v, wefti_settings *out) {
-    int tls = 0;
+    int tls = 0, streams = 0;
     *out = (wefti_settings){0};
     WEFT_TRY(wefti_variable_number(v, "WEFT_TLS", 0, 1, &tls));
+    WEFT_TRY(wefti_variable_number(v, "WEFT_STREAMS", 1, WEFTI_STREAMS_MAX, &streams));
     out->tls = tls == 1;
+    out->streams = streams;
     WEFT_TRY(wefti_variable_word(v, "WEFT_COMM", out->communicator, sizeof out->communicator));
     WEFT_TRY(wefti_variable_word(v, "WEFT_INTERFACE", out->interface, sizeof out->interface));
     WEFT_TRY(wefti_variable_word(v, "WEFT_HOST_ID", out->host_id, sizeof out->host_id));
+    WEFT_TRY(wefti_variable_number(v, "WEFT_RESTART", 0, INT32_MAX, &out->restarts));
     WEFT_TRY(wefti_variable_seconds(v, "WEFT_JOIN_SECONDS", &out->join_seconds));
     WEFT_TRY(wefti_variable_seconds(v, "WEFT_HEARTBEAT_SECONDS", &out->heartbeat_seconds));
     WEFT_TRY(wefti_variable_seconds(v, "WEFT_WAIT_SECONDS", &out->wait_seconds));
@@ -52,6 +55,7 @@ weft_status wefti_settings_override(wefti_settings *set, const wefti_override *b
         override_text("interface's name", by->interface, set->interface, sizeof set->interface));
     WEFT_TRY(override_text("path of links", by->links, set->links, sizeof set->links));
     set->tls = set->tls || by->tls;
+    if (by->restarts > 0) set->restarts = by->restarts;
     override_seconds(by->join_seconds, &set->join_seconds);
     override_seconds(by->heartbeat_seconds, &set->heartbeat_seconds);
     override_seconds(by->wait_seconds, &set->wait_seconds);

@@ -6,6 +6,7 @@
 
 #include "base/digest/digest.h"
 #include "base/memory.h"
+#include "base/pool.h"
 #include "launch/join/join.h"
 #include "launch/socket.h"
 #include "comm/p2p/p2p.h"
@@ -200,6 +201,16 @@ static weft_status ucx_transport(const wefti_join_plan *plan, wefti_member *m,
     return WEFT_OK;
 }
 
+/* Streams of a pair of ranks: as many as the user says, else as many as the link needs. */
+static int32_t find_streams(const wefti_join_plan *plan, const wefti_member *m,
+                            const char *interface, bool encrypts) {
+    const int32_t *host = wefti_member_hosts(m);
+    int32_t ranks = 0, me = wefti_member_rank(m);
+    if (plan->set.streams > 0) return plan->set.streams;
+    for (int32_t r = 0; r < wefti_member_size(m); r++) ranks += host[r] == host[me];
+    return wefti_mac_streams_for(wefti_interface_speed(interface), wefti_cores(), ranks, encrypts);
+}
+
 /* Messages that the job's secret authenticates. Their key belongs to this generation of the world,
  * whose members are the ranks of this job. */
 static weft_status mac_transport(const wefti_join_plan *plan, wefti_member *m, bool encrypts,
@@ -214,6 +225,7 @@ static weft_status mac_transport(const wefti_join_plan *plan, wefti_member *m, b
                            .goes_on = goes_on,
                            .context = m};
     WEFT_TRY(find_interface(plan, m, interface));
+    o.streams = find_streams(plan, m, interface, encrypts);
     wefti_member_data_key(m, o.key);
     weft_status status = wefti_mac_transport(&o, out);
     explicit_bzero(o.key, sizeof o.key);
@@ -320,6 +332,11 @@ weft_status wefti_join_assemble(const wefti_join_plan *plan, wefti_control *cont
     if (status >= 0) {
         adopt(*out, control);
         return WEFT_OK;
+    }
+    /* Another rank's end was seen first as a connection that failed: the scheduler knows more. */
+    if (status == WEFT_E_PEER) {
+        const weft_status known = wefti_member_check(control->member);
+        if (known < 0) status = known;
     }
     /* The others learn it at once, instead of waiting. Leaving overwrites no message. */
     wefti_failure failure;

@@ -31,7 +31,7 @@ static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
     wefti_member_options o = {.scheduler = where,
                               .interface = plan->set.interface,
                               .job = l->job,
-                              .rank = l->place.rank,
+                              .rank = l->added >= 0 ? l->added : l->place.rank,
                               .size = l->place.size > 0 ? l->place.size : -1,
                               .node = l->node_id,
                               .host = plan->set.host_id,
@@ -95,6 +95,17 @@ static weft_status join_mpi(const wefti_join_plan *plan, const wefti_launcher *l
     return wefti_join_transport(&transport, options, true, out);
 }
 
+/* Nothing would be left to mend. */
+static weft_status check_restarts(const wefti_launcher *l) {
+    const bool by_mpirun = l->start == WEFTI_START_OPEN_MPI || l->start == WEFTI_START_MPICH;
+    WEFT_REQUIRE(!by_mpirun || l->set.restarts == 0, WEFT_E_ARG,
+                 "WEFT_RESTART is %d, but %s started this process, and mpirun ends all processes "
+                 "of its job with the first one that dies; leave WEFT_RESTART out, or start the "
+                 "job with weft launch --restart %d",
+                 l->set.restarts, l->place.name, l->set.restarts);
+    return WEFT_OK;
+}
+
 weft_status weft_world_join(const weft_world_options *options, weft_world **out) {
     wefti_join_plan plan;
     wefti_launcher l;
@@ -103,6 +114,7 @@ weft_status weft_world_join(const weft_world_options *options, weft_world **out)
     WEFT_REQUIRE(!l.is_scheduler, WEFT_E_ARG,
                  "MS_ROLE is MS_SCHED: this process is the scheduler of a job and no member of it");
     if (l.start == WEFTI_START_ALONE) return wefti_join_alone(NULL, out);
+    WEFT_TRY(check_restarts(&l));
     bool forced = strcmp(plan.set.communicator, "mpi") == 0;
     if (l.mpi && (forced || l.scheduler_port == 0)) return join_mpi(&plan, &l, options, out);
     if (l.place.size == 1 && l.scheduler_port == 0) return wefti_join_alone(NULL, out);

@@ -29,9 +29,10 @@ typedef struct wefti_control {
     wefti_join_plan plan; /* for the next communicator */
     wefti_comm **retired; /* communicators of older generations */
     int64_t retired_count, retired_room;
-    wefti_mend mended;  /* what a newcomer has come for, ... */
-    bool is_newcomer;   /* ... until it is whole */
-    bool has_transport; /* of the program's own, not used by `far`: to be closed */
+    wefti_mender mender; /* of the world */
+    wefti_mend mended;   /* what a newcomer has come for, ... */
+    bool is_newcomer;    /* ... until it is whole */
+    bool has_transport;  /* of the program's own, not used by `far`: to be closed */
     weft_transport transport;
 } wefti_control;
 void wefti_control_end(void *control);
@@ -52,7 +53,7 @@ void wefti_join_facts(const wefti_join_plan *plan, char out[WEFTI_JOIN_FACTS_TEX
 /* A newcomer's first communicator, in place of wefti_join_make_comm. */
 weft_status wefti_join_mend_first(wefti_control *control, wefti_comm **out) WEFT_CHECKED;
 /* What mends the worlds of this control; NULL: nothing does. */
-const wefti_mender *wefti_join_mender(const wefti_control *control);
+const wefti_mender *wefti_join_mender(wefti_control *control);
 void wefti_join_forget(wefti_control *control);
 
 /* weft_world_from_transport. `ends`: closing ends the transport of all processes at once, as

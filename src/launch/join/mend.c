@@ -33,8 +33,8 @@ weft_status wefti_join_mend_first(wefti_control *c, wefti_comm **out) {
 
 /* --- what worlds call --- */
 
-static void arm(void *control) {
-    wefti_member_arm(((wefti_control *)control)->member);
+static void arm(void *control, const wefti_elastic *elastic) {
+    wefti_member_arm(((wefti_control *)control)->member, elastic);
 }
 
 static bool is_halted(void *control) {
@@ -54,6 +54,8 @@ static weft_status mend(weft_world *w, const wefti_stand *at, wefti_mend *out) {
     wefti_comm *next;
     WEFT_TRY(make_next(c, at, out, &next));
     weft_status status = WEFT_GROW(c->retired, c->retired_count, c->retired_room);
+    if (status >= 0)
+        status = wefti_world_resize(w, out->rank, out->size, wefti_member_hosts(c->member));
     if (status < 0) {
         wefti_comm_destroy(next);
         return status;
@@ -96,16 +98,19 @@ static void break_off(void *control, int failed, const char *message) {
 }
 
 /* Connections of UCX and MPI are not made again. */
-const wefti_mender *wefti_join_mender(const wefti_control *c) {
-    static const wefti_mender mender = {.arm = arm,
-                                        .is_halted = is_halted,
-                                        .mend = mend,
-                                        .newcomer = newcomer,
-                                        .whole = whole,
-                                        .forget = forget,
-                                        .break_off = break_off};
+const wefti_mender *wefti_join_mender(wefti_control *c) {
     const char *by = c->plan.set.communicator;
-    bool can = wefti_member_mends(c->member) && !c->has_transport && strcmp(by, "ucx") != 0 &&
-               strcmp(by, "mpi") != 0;
-    return can ? &mender : NULL;
+    const wefti_member *m = c->member;
+    c->mender = (wefti_mender){.restarts = wefti_member_mends(m),
+                               .resizes = wefti_member_resizes(m),
+                               .arm = arm,
+                               .is_halted = is_halted,
+                               .mend = mend,
+                               .newcomer = newcomer,
+                               .whole = whole,
+                               .forget = forget,
+                               .break_off = break_off};
+    bool can = (c->mender.restarts || c->mender.resizes) && !c->has_transport &&
+               strcmp(by, "ucx") != 0 && strcmp(by, "mpi") != 0;
+    return can ? &c->mender : NULL;
 }

@@ -85,6 +85,7 @@ static weft_status start(const wefti_join_plan *plan, const about *all, int size
         .size = size, .host = "", .interface = address, .job = "", .hosted_by = 0};
     wefti_scheduler_options o = wefti_scheduler_options_of(&plan->set, &site);
     o.secret = entry->secret;
+    o.restarts = 0; /* what carries the messages does not take another process in */
     WEFT_TRY(wefti_scheduler_start(&o, out));
     snprintf(entry->where, sizeof entry->where, "%s", wefti_scheduler_address(*out));
     return WEFT_OK;

@@ -2,7 +2,7 @@
  *
  * caller.c and thread.c call the scheduler, prove the secret, and read frames. A protocol decides
  * what the two sides say to each other. Each protocol is a table of states in a file of its own:
- * member_states.c, report.c and watch.c. docs/architecture.md shows the tables. */
+ * member_states.c, report.c, watch.c and ask.c. docs/architecture.md shows the tables. */
 #ifndef WEFTI_MEMBER_CALLER_H
 #define WEFTI_MEMBER_CALLER_H
 
@@ -95,6 +95,7 @@ void *wefti_caller_run(void *caller);
 weft_status wefti_caller_hear(wefti_caller *c, const wefti_frame *frame) WEFT_CHECKED;
 void wefti_caller_lose(wefti_caller *c, const char *why);
 
-extern const wefti_protocol wefti_protocol_member, wefti_protocol_report, wefti_protocol_watch;
+extern const wefti_protocol wefti_protocol_member, wefti_protocol_report, wefti_protocol_watch,
+    wefti_protocol_question;
 
 #endif

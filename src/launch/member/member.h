@@ -65,8 +65,9 @@ weft_status wefti_member_close(wefti_member *member, const wefti_call_records *r
 /* --- mending (mending.c): as comm/world.h says */
 
 bool wefti_member_mends(const wefti_member *member);       /* ranks that die are started again */
+bool wefti_member_resizes(const wefti_member *member);     /* the world may change its size */
 bool wefti_member_is_newcomer(const wefti_member *member); /* this one was, and has not mended */
-void wefti_member_arm(wefti_member *member);
+void wefti_member_arm(wefti_member *member, const wefti_elastic *elastic);
 /* Breaks the communicator that is watched now, from any thread. */
 void wefti_member_break(wefti_member *member, int failed, const char *message);
 bool wefti_member_is_halted(const wefti_member *member);
@@ -91,6 +92,17 @@ void wefti_report_end(wefti_report *report, double seconds, bool only_once);
 typedef struct wefti_watch wefti_watch;
 weft_status wefti_watch_begin(const wefti_member_options *options, const wefti_span *ranks,
                               wefti_watch **out) WEFT_CHECKED;
+/* The same for a launcher that starts lost ranks again: it asks for the seats of keep->seats. */
+weft_status wefti_watch_begin_keeping(const wefti_member_options *options, const wefti_keep *keep,
+                                      wefti_watch **out) WEFT_CHECKED;
+/* Its seats, and the size of the job's first world. WEFT_PENDING: they are not given yet;
+ * WEFT_E_STOPPED: the job has ended; else the reason why it gets none. */
+weft_status wefti_watch_seats(wefti_watch *watch, wefti_span *out, int32_t *out_size) WEFT_CHECKED;
+/* How many processes that seat has lost, as far as is known here. */
+int32_t wefti_watch_deaths(wefti_watch *watch, int32_t rank);
+/* Asks, once for each `starts`, whether another process may follow the one that has ended so. Then
+ * says what is known of the answer. Without a scheduler: WEFTI_AGAIN_NO. */
+wefti_again wefti_watch_again(wefti_watch *watch, const wefti_end *end, int32_t starts);
 bool wefti_watch_is_seeking(wefti_watch *watch); /* it has not found the scheduler, and calls */
 /* It has found the scheduler, even if the scheduler has gone since. */
 bool wefti_watch_has_found(wefti_watch *watch);
@@ -99,5 +111,11 @@ bool wefti_watch_is_over(wefti_watch *watch, wefti_end *out);
 /* Whether members have left after unlike calls. Asks the scheduler, for `seconds` at most. */
 bool wefti_watch_is_unlike(wefti_watch *watch, double seconds, wefti_abort_reason *out);
 void wefti_watch_end(wefti_watch *watch); /* frees */
+
+/* Asks the scheduler how the job does, for `seconds` at most. *out_rank: [out->ranks], to be freed;
+ * NULL if there are none. */
+weft_status wefti_member_ask_health(const wefti_member_options *options, double seconds,
+                                    wefti_job_health *out,
+                                    wefti_rank_health **out_rank) WEFT_CHECKED;
 
 #endif

@@ -11,13 +11,15 @@ static bool is_in(const wefti_member *m) {
     return m->caller.state == WEFTI_MEMBER_IN || m->caller.state == WEFTI_MEMBER_LOST;
 }
 
+static bool is_mendable(const wefti_member *m) {
+    return m->placed.mends || m->placed.resizes;
+}
+
 /* --- the thread's side --- */
 
 weft_status wefti_member_begin_mending(wefti_member *m) {
     wefti_member_mending *d = &m->mend;
-    if (!m->placed.mends) return WEFT_OK;
-    wefti_free(d->source);
-    WEFT_NEW_ARRAY(d->source, int32_t, m->placed.size);
+    if (!is_mendable(m)) return WEFT_OK;
     const int64_t generation = (int64_t)m->placed.generation;
     d->rank = wefti_survivor_begin(0, generation, false);
     if (m->placed.newcomer) { /* WORLD is its HALT */
@@ -47,12 +49,11 @@ weft_status wefti_member_hear_halt(wefti_caller *c, const wefti_frame *frame) {
     wefti_member_mending *d = &m->mend;
     wefti_halt said;
     WEFT_TRY(wefti_halt_decode(frame, &said));
-    if (!m->placed.mends || !wefti_survivor_halt(&d->rank, (int64_t)said.generation))
-        return WEFT_OK;
+    if (!is_mendable(m) || !wefti_survivor_halt(&d->rank, (int64_t)said.generation)) return WEFT_OK;
     d->halt = said;
     m->placed.generation = m->join.generation = said.generation;
     forget(m);
-    d->answered = d->whole_due = d->go = false;
+    d->answered = d->whole_due = false; /* GO stays: that world was whole */
     d->standing_due = d->inside;
     atomic_store(&d->halted, true);
     pthread_cond_broadcast(&c->changed);
@@ -79,14 +80,46 @@ static bool gives(const wefti_member *m) {
     return false;
 }
 
+/* Another world begins: who its ranks are. */
+static weft_status take_ranks(wefti_member *m, const wefti_mend_message *said,
+                              const wefti_mend_rank *ranks) {
+    wefti_member_mending *d = &m->mend;
+    int32_t *block = wefti_calloc(3 * (size_t)said->size, sizeof *block);
+    WEFT_REQUIRE(block, WEFT_E_NOMEM, "no memory for a world of %d ranks", (int)said->size);
+    int32_t *host = wefti_calloc((size_t)said->size, sizeof *host);
+    if (!host) wefti_free(block);
+    WEFT_REQUIRE(host, WEFT_E_NOMEM, "no memory for a world of %d ranks", (int)said->size);
+    wefti_free(d->source);
+    wefti_free(m->host);
+    d->source = block;
+    d->was = block + said->size;
+    m->host = host;
+    d->resized = said->resized;
+    for (int32_t r = 0; r < said->size; r++) {
+        d->source[r] = ranks[r].source;
+        d->was[r] = ranks[r].was;
+        host[r] = ranks[r].host;
+    }
+    m->placed.rank = m->join.rank = said->rank;
+    m->placed.size = m->join.size = said->size;
+    return WEFT_OK;
+}
+
 weft_status wefti_member_hear_mend(wefti_caller *c, const wefti_frame *frame) {
     wefti_member *m = (wefti_member *)c;
     wefti_member_mending *d = &m->mend;
     wefti_mend_message said;
-    WEFT_REQUIRE(m->placed.mends && d->inside && !d->answered, WEFT_E_CORRUPT,
+    wefti_mend_rank *ranks;
+    WEFT_REQUIRE(is_mendable(m) && d->inside && !d->answered, WEFT_E_CORRUPT,
                  "a mending that was not asked for");
-    WEFT_TRY(wefti_mend_decode(frame, m->placed.size, &said, d->source));
-    if (said.generation != m->placed.generation) return WEFT_OK;
+    WEFT_TRY(wefti_mend_decode(frame, &said, &ranks));
+    if (said.generation != m->placed.generation) {
+        wefti_free(ranks);
+        return WEFT_OK;
+    }
+    weft_status status = take_ranks(m, &said, ranks);
+    wefti_free(ranks);
+    WEFT_TRY(status);
     d->target = said.target;
     d->actions = wefti_survivor_mend(&d->rank, (int64_t)said.generation, said.target,
                                      d->source[m->placed.rank], gives(m));
@@ -99,7 +132,7 @@ weft_status wefti_member_hear_go(wefti_caller *c, const wefti_frame *frame) {
     wefti_member *m = (wefti_member *)c;
     uint64_t generation;
     WEFT_TRY(wefti_generation_decode(frame, &generation));
-    if (!m->placed.mends || generation != m->placed.generation) return WEFT_OK;
+    if (!is_mendable(m) || generation != m->placed.generation) return WEFT_OK;
     (void)wefti_survivor_go(&m->mend.rank, (int64_t)generation);
     m->mend.go = m->mend.rank.phase == WEFTI_SURVIVOR_STEPPING;
     pthread_cond_broadcast(&c->changed);
@@ -124,7 +157,9 @@ weft_status wefti_member_say_mending(wefti_member *m) {
     wefti_wire *link = &m->caller.link;
     unsigned char body[WEFTI_GENERATION_BYTES];
     if (d->armed && !d->arm_sent) {
-        WEFT_TRY(wefti_wire_send(link, WEFTI_FRAME_ARM, NULL, 0, NULL, 0));
+        unsigned char arm[WEFTI_ARM_BYTES];
+        const size_t bytes = wefti_arm_encode(&d->arm, arm);
+        WEFT_TRY(wefti_wire_send(link, WEFTI_FRAME_ARM, arm, bytes, NULL, 0));
         d->arm_sent = true;
     }
     if (d->standing_due) {
@@ -152,6 +187,9 @@ weft_status wefti_member_halt_reason(const wefti_member *m) {
 bool wefti_member_mends(const wefti_member *m) {
     return m->placed.mends;
 }
+bool wefti_member_resizes(const wefti_member *m) {
+    return m->placed.resizes;
+}
 bool wefti_member_is_newcomer(const wefti_member *m) {
     return m->placed.newcomer;
 }
@@ -165,8 +203,13 @@ void wefti_member_break(wefti_member *m, int failed, const char *message) {
     pthread_mutex_unlock(&m->caller.lock);
 }
 
-void wefti_member_arm(wefti_member *m) {
+void wefti_member_arm(wefti_member *m, const wefti_elastic *elastic) {
     pthread_mutex_lock(&m->caller.lock);
+    m->mend.arm = (wefti_arm){.least = elastic->least, .patience_s = (int32_t)elastic->seconds};
+    if (elastic->fits) {
+        m->mend.arm.most = elastic->most;
+        memcpy(m->mend.arm.fits, elastic->fits, (size_t)elastic->most / 8 + 1);
+    }
     m->mend.armed = true;
     wefti_caller_ring(&m->caller);
     pthread_mutex_unlock(&m->caller.lock);
@@ -196,16 +239,22 @@ static void tell(const wefti_member *m, wefti_mend *out) {
                         .update = d->actions & WEFTI_RECOVERY_UPDATE,
                         .forget = d->actions & WEFTI_RECOVERY_FORGET,
                         .from_disk = d->actions & WEFTI_RECOVERY_LOAD,
-                        .source = d->source};
+                        .source = d->source,
+                        .resized = d->resized,
+                        .rank = m->placed.rank,
+                        .size = m->placed.size,
+                        .was = d->was};
 }
 
 weft_status wefti_member_mend(wefti_member *m, const wefti_stand *at, wefti_mend *out) {
     wefti_member_mending *d = &m->mend;
     wefti_failure why;
     wefti_failure_keep(WEFT_E_PEER, &why);
-    WEFT_REQUIRE(m->placed.mends, WEFT_E_NO_IMPL, "this job starts no process again");
+    WEFT_REQUIRE(is_mendable(m), WEFT_E_NO_IMPL, "this job starts no process again");
     pthread_mutex_lock(&m->caller.lock);
     accuse(m, &why);
+    /* Before it says where it stands: heartbeats behind that word tell of no older wait. */
+    wefti_position_enter(m->position, "being mended");
     d->at = *at;
     d->rank.at = (wefti_standing_report){.step = at->step, .ready = at->ready, .copies = true};
     d->inside = true;
@@ -236,6 +285,8 @@ weft_status wefti_member_whole(wefti_member *m) {
         status = wefti_caller_reason(&m->caller);
     else if (!d->go)
         status = WEFT_PENDING;
+    else
+        wefti_position_enter(m->position, "");
     d->whole_due = d->go = false;
     pthread_mutex_unlock(&m->caller.lock);
     return status;

@@ -28,16 +28,18 @@ typedef struct wefti_member_mending {
     wefti_survivor rank;
     atomic_bool halted;
     bool armed, arm_sent;
-    bool inside;        /* wefti_member_mend waits */
-    bool standing_due;  /* to be said */
-    bool answered;      /* MEND is here */
-    bool whole_due, go; /* to be said, and its answer */
-    int breaking;       /* threads that break the communicator */
-    wefti_stand at;     /* borrowed from the caller, while `inside` */
-    int64_t target;     /* of MEND */
-    int32_t *source;    /* of MEND: [size] */
-    unsigned actions;   /* wefti_recovery_action, on MEND */
-    wefti_halt halt;    /* the last */
+    bool inside;           /* wefti_member_mend waits */
+    bool standing_due;     /* to be said */
+    bool answered;         /* MEND is here */
+    bool whole_due, go;    /* to be said, and its answer */
+    int breaking;          /* threads that break the communicator */
+    wefti_stand at;        /* borrowed from the caller, while `inside` */
+    int64_t target;        /* of MEND */
+    bool resized;          /* of MEND */
+    int32_t *source, *was; /* of MEND: [size] each, one block */
+    wefti_arm arm;
+    unsigned actions; /* wefti_recovery_action, on MEND */
+    wefti_halt halt;  /* the last */
 } wefti_member_mending;
 
 struct wefti_member {

@@ -1,4 +1,6 @@
-/* The protocol of a watch: a launcher without the scheduler waits for the end of the job. */
+/* The protocol of a watch: a launcher without the scheduler waits for the end of the job. Where
+ * lost ranks are started again, it also gets its seats here, and hears whether to fill them again.
+ */
 #include <signal.h>
 #include <stdio.h>
 
@@ -6,14 +8,26 @@
 #include "base/memory.h"
 #include "launch/member/caller.h"
 
+/* A process of a seat has ended, and the scheduler is asked whether another one may follow. */
+typedef struct vacancy {
+    wefti_loss loss; /* starts 0: none was asked yet */
+    bool said;
+    wefti_again answer;
+} vacancy;
+
 struct wefti_watch {
     wefti_caller caller;
     wefti_span ranks;
-    bool found;                /* the scheduler, at some time */
-    wefti_end end;             /* in the state OVER */
-    bool asks;                 /* wants to hear what the scheduler may have said by now */
-    int unanswered;            /* questions without an answer */
-    wefti_abort_reason unlike; /* what the scheduler said of calls; status 0: nothing */
+    wefti_keep keep;            /* launcher 0: ranks are not started again */
+    int32_t size;               /* of the job's first world, once it has seats */
+    int32_t *deaths;            /* [ranks.count] of its seats; NULL: it has none yet */
+    vacancy *vacancies;         /* the same */
+    wefti_abort_reason refused; /* why it gets no seats; status 0: it may */
+    bool found;                 /* the scheduler, at some time */
+    wefti_end end;              /* in the state OVER */
+    bool asks;                  /* wants to hear what the scheduler may have said by now */
+    int unanswered;             /* questions without an answer */
+    wefti_abort_reason unlike;  /* what the scheduler said of calls; status 0: nothing */
 };
 
 typedef enum wefti_watch_state {                        /* rows of the table */
@@ -36,9 +50,28 @@ static weft_status say_watch(wefti_watch *w, int unanswered) {
 
 static weft_status ask(wefti_caller *c) {
     wefti_watch *w = (wefti_watch *)c;
-    WEFT_TRY(say_watch(w, 1));
+    unsigned char body[WEFTI_MESSAGE_MAX];
+    if (w->ranks.first >= 0) WEFT_TRY(say_watch(w, 1));
+    if (w->keep.launcher) {
+        const wefti_keep said = {.seats = w->ranks, .launcher = w->keep.launcher};
+        WEFT_TRY(wefti_wire_send(&c->link, WEFTI_FRAME_KEEP, body, wefti_keep_encode(&said, body),
+                                 NULL, 0));
+    }
+    for (int32_t i = 0; w->vacancies && i < w->ranks.count; i++) w->vacancies[i].said = false;
     w->found = true;
     wefti_caller_change(c, WEFTI_WATCH_LISTENING);
+    return WEFT_OK;
+}
+
+static weft_status say_losses(wefti_watch *w) {
+    unsigned char body[WEFTI_MESSAGE_MAX];
+    for (int32_t i = 0; w->vacancies && i < w->ranks.count; i++) {
+        vacancy *q = &w->vacancies[i];
+        if (q->said || q->answer != WEFTI_AGAIN_PENDING || !q->loss.starts) continue;
+        WEFT_TRY(wefti_wire_send(&w->caller.link, WEFTI_FRAME_LOST, body,
+                                 wefti_loss_encode(&q->loss, body), NULL, 0));
+        q->said = true;
+    }
     return WEFT_OK;
 }
 
@@ -46,7 +79,53 @@ static weft_status ask(wefti_caller *c) {
 static weft_status ask_again(wefti_caller *c, int64_t now) {
     wefti_watch *w = (wefti_watch *)c;
     (void)now;
+    WEFT_TRY(say_losses(w));
     return w->asks ? say_watch(w, w->unanswered + 1) : WEFT_OK;
+}
+
+/* The first time its seats; later how many processes these have lost. */
+static weft_status seats(wefti_caller *c, const wefti_frame *frame) {
+    wefti_watch *w = (wefti_watch *)c;
+    int32_t *deaths;
+    wefti_span given;
+    WEFT_TRY(wefti_seats_decode(frame, &given, &w->size, &deaths));
+    const bool first = !w->deaths;
+    const bool fits = first ? given.count <= w->ranks.count
+                            : given.first == w->ranks.first && given.count == w->ranks.count;
+    if (first && fits) w->vacancies = wefti_calloc((size_t)given.count, sizeof *w->vacancies);
+    if (!fits || !w->vacancies) {
+        wefti_free(deaths);
+        WEFT_REQUIRE(fits, WEFT_E_CORRUPT, "seats that were not asked for");
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for %d seats", (int)given.count);
+    }
+    wefti_free(w->deaths);
+    w->deaths = deaths;
+    w->ranks = given;
+    pthread_cond_broadcast(&c->changed);
+    return WEFT_OK;
+}
+
+static weft_status again(wefti_caller *c, const wefti_frame *frame) {
+    wefti_watch *w = (wefti_watch *)c;
+    wefti_again_message said;
+    WEFT_TRY(wefti_again_decode(frame, &said));
+    const int32_t i = said.rank - w->ranks.first;
+    WEFT_REQUIRE(w->vacancies && i >= 0 && i < w->ranks.count, WEFT_E_CORRUPT,
+                 "an answer about rank %d, which was not asked for", (int)said.rank);
+    if (w->vacancies[i].loss.starts == said.starts) w->vacancies[i].answer = said.again;
+    pthread_cond_broadcast(&c->changed);
+    return WEFT_OK;
+}
+
+/* Whoever asks for no seats watches all the same. */
+static weft_status refused(wefti_caller *c, const wefti_frame *frame) {
+    wefti_watch *w = (wefti_watch *)c;
+    wefti_abort_reason reason;
+    WEFT_TRY(wefti_abort_reason_decode(frame, &reason));
+    if (!w->keep.launcher) return WEFT_OK;
+    w->refused = reason;
+    wefti_caller_change(c, WEFTI_WATCH_FAILED);
+    return WEFT_OK;
 }
 
 static weft_status unlike(wefti_caller *c, const wefti_frame *frame) {
@@ -100,8 +179,10 @@ static const wefti_protocol_state states[] = {
                                .say = ask_again,
                                .hear = {[WEFTI_FRAME_HEARD] = heard,
                                         [WEFTI_FRAME_ABORT] = unlike,
-                                        [WEFTI_FRAME_REFUSED] = wefti_caller_ignore,
+                                        [WEFTI_FRAME_REFUSED] = refused,
                                         [WEFTI_FRAME_OVER] = over,
+                                        [WEFTI_FRAME_SEATS] = seats,
+                                        [WEFTI_FRAME_AGAIN] = again,
                                         [WEFTI_FRAME_GOODBYE] = goodbye},
                                .lose = lose},
     [WEFTI_WATCH_LOST] = {.name = "LOST",
@@ -114,12 +195,16 @@ static const wefti_protocol_state states[] = {
                           .hear = {[WEFTI_FRAME_HEARD] = heard,
                                    [WEFTI_FRAME_ABORT] = unlike,
                                    [WEFTI_FRAME_REFUSED] = wefti_caller_ignore,
+                                   [WEFTI_FRAME_SEATS] = wefti_caller_ignore,
+                                   [WEFTI_FRAME_AGAIN] = wefti_caller_ignore,
                                    [WEFTI_FRAME_GOODBYE] = wefti_caller_ignore}},
     [WEFTI_WATCH_DISMISSED] = {.name = "DISMISSED",
                                .hear = {[WEFTI_FRAME_HEARD] = heard,
                                         [WEFTI_FRAME_ABORT] = unlike,
                                         [WEFTI_FRAME_REFUSED] = wefti_caller_ignore,
                                         [WEFTI_FRAME_OVER] = over,
+                                        [WEFTI_FRAME_SEATS] = wefti_caller_ignore,
+                                        [WEFTI_FRAME_AGAIN] = wefti_caller_ignore,
                                         [WEFTI_FRAME_GOODBYE] = wefti_caller_ignore}},
     [WEFTI_WATCH_FAILED] = {.name = "FAILED", .deaf = true},
 };
@@ -127,11 +212,12 @@ static const wefti_protocol_state states[] = {
 const wefti_protocol wefti_protocol_watch = {
     .states = states, .count = sizeof states / sizeof *states, .failed = WEFTI_WATCH_FAILED};
 
-weft_status wefti_watch_begin(const wefti_member_options *options, const wefti_span *ranks,
-                              wefti_watch **out) {
+static weft_status begin(const wefti_member_options *options, const wefti_keep *keep,
+                         wefti_watch **out) {
     wefti_watch *w;
     WEFT_NEW(w, wefti_watch);
-    w->ranks = *ranks;
+    w->ranks = keep->seats;
+    w->keep = *keep;
     weft_status status = wefti_caller_begin(&w->caller, &wefti_protocol_watch, options);
     if (status < 0)
         wefti_free(w);
@@ -140,9 +226,69 @@ weft_status wefti_watch_begin(const wefti_member_options *options, const wefti_s
     return status;
 }
 
+weft_status wefti_watch_begin(const wefti_member_options *options, const wefti_span *ranks,
+                              wefti_watch **out) {
+    return begin(options, &(wefti_keep){.seats = *ranks}, out);
+}
+
+weft_status wefti_watch_begin_keeping(const wefti_member_options *options, const wefti_keep *keep,
+                                      wefti_watch **out) {
+    return begin(options, keep, out);
+}
+
 void wefti_watch_end(wefti_watch *w) {
     wefti_caller_end(&w->caller);
+    wefti_free(w->deaths);
+    wefti_free(w->vacancies);
     wefti_free(w);
+}
+
+/* There is no scheduler any more that could answer. */
+static bool has_ended(const wefti_watch *w) {
+    const int state = w->caller.state;
+    return state == WEFTI_WATCH_OVER || state == WEFTI_WATCH_DISMISSED ||
+           state == WEFTI_WATCH_FAILED;
+}
+
+static weft_status failure(const wefti_watch *w) {
+    if (w->caller.state != WEFTI_WATCH_FAILED) return WEFT_E_STOPPED;
+    if (w->refused.status >= 0) return wefti_caller_reason(&w->caller);
+    WEFT_FAIL_OF(w->refused.failed, w->refused.status, "%s", w->refused.text);
+}
+
+weft_status wefti_watch_seats(wefti_watch *w, wefti_span *out, int32_t *out_size) {
+    weft_status status = WEFT_PENDING;
+    pthread_mutex_lock(&w->caller.lock);
+    if (has_ended(w)) {
+        status = failure(w);
+    } else if (w->deaths) {
+        *out = w->ranks;
+        *out_size = w->size;
+        status = WEFT_OK;
+    }
+    pthread_mutex_unlock(&w->caller.lock);
+    return status;
+}
+
+int32_t wefti_watch_deaths(wefti_watch *w, int32_t rank) {
+    pthread_mutex_lock(&w->caller.lock);
+    int32_t deaths = w->deaths ? w->deaths[rank - w->ranks.first] : 0;
+    pthread_mutex_unlock(&w->caller.lock);
+    return deaths;
+}
+
+wefti_again wefti_watch_again(wefti_watch *w, const wefti_end *end, int32_t starts) {
+    wefti_again answer = WEFTI_AGAIN_ELSEWHERE;
+    pthread_mutex_lock(&w->caller.lock);
+    vacancy *q = w->vacancies ? &w->vacancies[end->rank - w->ranks.first] : NULL;
+    if (q && q->loss.starts != starts) {
+        *q = (vacancy){.loss = {.end = *end, .starts = starts}, .answer = WEFTI_AGAIN_PENDING};
+        wefti_caller_ring(&w->caller);
+    }
+    if (q) answer = q->answer;
+    if (answer == WEFTI_AGAIN_PENDING && has_ended(w)) answer = WEFTI_AGAIN_NO;
+    pthread_mutex_unlock(&w->caller.lock);
+    return answer;
 }
 
 bool wefti_watch_is_over(wefti_watch *w, wefti_end *out) {

@@ -5,10 +5,10 @@
 
 void wefti_mending_begin(wefti_mending *w, int32_t size, wefti_seat *seats, wefti_holders holders,
                          int64_t generation) {
-    *w =
-        (wefti_mending){.generation = generation, .size = size, .seats = seats, .holders = holders};
+    *w = (wefti_mending){
+        .generation = generation, .size = size, .whole = size, .seats = seats, .holders = holders};
     for (int32_t i = 0; i < size; i++)
-        seats[i] = (wefti_seat){.filled = true, .source = WEFTI_SOURCE_OWN};
+        seats[i] = (wefti_seat){.filled = true, .source = WEFTI_SOURCE_OWN, .was = i};
 }
 
 /* A new generation: nobody has told it where it stands. */
@@ -19,16 +19,72 @@ static unsigned halt(wefti_mending *w) {
     return WEFTI_MENDING_HALT;
 }
 
+void wefti_mending_gather(wefti_mending *w, int32_t size, wefti_seat *seats, wefti_holders holders,
+                          int64_t least) {
+    *w = (wefti_mending){.phase = WEFTI_MENDING_GATHERING,
+                         .least = least,
+                         .generation = -1,
+                         .size = size,
+                         .whole = size,
+                         .seats = seats,
+                         .holders = holders};
+    for (int32_t i = 0; i < size; i++)
+        seats[i] = (wefti_seat){.source = WEFTI_SOURCE_OWN, .was = i};
+}
+
+/* The world makes steps if all its ranks say so, of one generation. Else what the scheduler before
+ * has said may have reached some ranks and not others: a new generation makes it void. */
+static unsigned settle(wefti_mending *w) {
+    for (int32_t i = 0; i < w->size; i++)
+        if (!w->seats[i].settled) return 0;
+    bool whole = !w->broken;
+    for (int32_t i = 0; i < w->size; i++) whole = whole && w->seats[i].filled;
+    w->phase = WEFTI_MENDING_NOT;
+    if (!whole && w->generation < w->least) w->generation = w->least;
+    return WEFTI_MENDING_GATHERED | (whole ? 0 : halt(w));
+}
+
+unsigned wefti_mending_returned(wefti_mending *w, int32_t seat, int64_t generation, bool mends) {
+    wefti_seat *s = &w->seats[seat];
+    if (w->phase != WEFTI_MENDING_GATHERING || s->settled) return 0;
+    if (mends || (w->generation >= 0 && generation != w->generation)) w->broken = true;
+    if (generation > w->generation) w->generation = generation;
+    s->filled = s->settled = true;
+    return settle(w);
+}
+
+unsigned wefti_mending_missing(wefti_mending *w, int32_t seat) {
+    if (w->phase != WEFTI_MENDING_GATHERING || w->seats[seat].settled) return 0;
+    w->seats[seat].settled = true;
+    return settle(w);
+}
+
 unsigned wefti_mending_died(wefti_mending *w, int32_t seat) {
     if (!w->seats[seat].filled) return 0;
     w->seats[seat].filled = false;
-    return halt(w);
+    return w->phase == WEFTI_MENDING_GATHERING ? 0 : halt(w);
 }
 
 unsigned wefti_mending_filled(wefti_mending *w, int32_t seat) {
     if (w->seats[seat].filled || w->phase != WEFTI_MENDING_COUNTING) return 0;
-    w->seats[seat] = (wefti_seat){.filled = true, .source = WEFTI_SOURCE_OWN};
+    w->seats[seat] = (wefti_seat){.filled = true, .source = WEFTI_SOURCE_OWN, .was = -1};
     return WEFTI_MENDING_HALT;
+}
+
+void wefti_mending_dismiss(wefti_mending *w, int32_t seat) {
+    if (w->phase == WEFTI_MENDING_COUNTING) w->seats[seat].filled = false;
+}
+
+unsigned wefti_mending_grow(wefti_mending *w) {
+    w->seats[w->size++] = (wefti_seat){.filled = true, .source = WEFTI_SOURCE_OWN, .was = -1};
+    return halt(w);
+}
+
+bool wefti_mending_is_resized(const wefti_mending *w) {
+    bool moved = w->size != w->whole;
+    for (int32_t i = 0; i < w->size; i++)
+        moved = moved || (w->seats[i].was >= 0 && w->seats[i].was != i);
+    return moved;
 }
 
 /* A holder of a seat's state that has it; WEFTI_SOURCE_DISK if none has. */
@@ -51,10 +107,15 @@ static weft_status choose(wefti_mending *w) {
     for (int32_t i = 1; i < w->size; i++)
         if (w->seats[i].at.step > w->seats[first].at.step) first = i;
     w->target = w->seats[first].at.step;
+    const bool resized = wefti_mending_is_resized(w);
+    if (w->target < 0) {
+        all_from_disk(w);
+        return WEFT_OK;
+    }
     for (int32_t i = 0; i < w->size; i++) {
         wefti_seat *s = &w->seats[i];
         const bool has = s->at.step >= 0;
-        s->source = has ? WEFTI_SOURCE_OWN : holder(w, i);
+        s->source = has ? WEFTI_SOURCE_OWN : resized ? WEFTI_SOURCE_ALL : holder(w, i);
         if (s->source == WEFTI_SOURCE_DISK) {
             all_from_disk(w);
             return WEFT_OK;
@@ -73,6 +134,15 @@ static weft_status choose(wefti_mending *w) {
     return WEFT_OK;
 }
 
+/* Once all seats are filled and stand. */
+static weft_status begin_giving(wefti_mending *w, unsigned *out_actions) {
+    for (int32_t i = 0; i < w->size; i++)
+        if (!w->seats[i].filled || !w->seats[i].stood) return WEFT_OK;
+    w->phase = WEFTI_MENDING_GIVING;
+    *out_actions = WEFTI_MENDING_MEND;
+    return choose(w);
+}
+
 weft_status wefti_mending_stood(wefti_mending *w, int32_t seat, int64_t generation,
                                 wefti_standing_report at, unsigned *out_actions) {
     *out_actions = 0;
@@ -81,11 +151,19 @@ weft_status wefti_mending_stood(wefti_mending *w, int32_t seat, int64_t generati
         return WEFT_OK;
     s->stood = true;
     s->at = at;
+    return begin_giving(w, out_actions);
+}
+
+weft_status wefti_mending_shrink(wefti_mending *w, unsigned *out_actions) {
+    int32_t kept = 0;
+    *out_actions = 0;
+    for (int32_t i = 0; i < w->size; i++) kept += w->seats[i].filled;
+    if (w->phase != WEFTI_MENDING_COUNTING || kept == 0) return WEFT_OK;
+    kept = 0;
     for (int32_t i = 0; i < w->size; i++)
-        if (!w->seats[i].filled || !w->seats[i].stood) return WEFT_OK;
-    w->phase = WEFTI_MENDING_GIVING;
-    *out_actions = WEFTI_MENDING_MEND;
-    return choose(w);
+        if (w->seats[i].filled) w->seats[kept++] = w->seats[i];
+    w->size = kept;
+    return begin_giving(w, out_actions);
 }
 
 unsigned wefti_mending_whole(wefti_mending *w, int32_t seat, int64_t generation) {
@@ -94,6 +172,8 @@ unsigned wefti_mending_whole(wefti_mending *w, int32_t seat, int64_t generation)
     for (int32_t i = 0; i < w->size; i++)
         if (!w->seats[i].whole) return 0;
     w->phase = WEFTI_MENDING_NOT;
+    w->whole = w->size;
+    for (int32_t i = 0; i < w->size; i++) w->seats[i].was = i;
     return WEFTI_MENDING_GO;
 }
 

@@ -6,7 +6,12 @@
  * Words: a *seat* is the place of a rank in its world. Another process can take it. The *holders*
  * of a seat are the ranks that have its state too: replicas, or buddies with a copy. A step is
  * *committed* when every rank, and every holder, has the reduced gradients of that step. A
- * *generation* counts how often the world has been mended; what belongs to an older one is void. */
+ * *generation* counts how often the world has been mended; what belongs to an older one is void.
+ *
+ * A world may change its size: seats that stay empty are given up, and processes that were not
+ * there get seats at the end. Then the seats have other numbers than in the world that was whole
+ * last. Each process gives what it has of the state by its number there; sources have no meaning.
+ */
 #ifndef WEFTI_LAUNCH_RECOVERY_H
 #define WEFTI_LAUNCH_RECOVERY_H
 
@@ -19,6 +24,7 @@
 enum {
     WEFTI_SOURCE_OWN = -1,  /* its process has it */
     WEFTI_SOURCE_DISK = -2, /* the last checkpoint, for all seats alike */
+    WEFTI_SOURCE_ALL = -3,  /* all that have a state, which another world's seats divided */
 };
 
 /* What a rank says of itself when its world is broken. */
@@ -46,6 +52,7 @@ typedef struct wefti_survivor {
     wefti_standing_report at;
     int64_t target;                 /* while it mends */
     bool lacks_state, lacks_copies; /* of the target */
+    bool borrowed;                  /* its state is of a world that is not whole yet */
 } wefti_survivor;
 
 /* What the caller does after an event, in this order. */
@@ -79,16 +86,19 @@ unsigned wefti_survivor_go(wefti_survivor *s, int64_t generation);
 /* ---- the world ---- */
 
 typedef enum wefti_mending_phase {
-    WEFTI_MENDING_NOT,      /* the world makes steps */
-    WEFTI_MENDING_COUNTING, /* waits for processes in empty seats, and for all standings */
-    WEFTI_MENDING_GIVING,   /* waits until all have the target */
+    WEFTI_MENDING_NOT,       /* the world makes steps */
+    WEFTI_MENDING_COUNTING,  /* waits for processes in empty seats, and for all standings */
+    WEFTI_MENDING_GIVING,    /* waits until all have the target */
+    WEFTI_MENDING_GATHERING, /* this scheduler is new: waits for the ranks of the one before */
     WEFTI_MENDING_PHASES
 } wefti_mending_phase;
 
 typedef struct wefti_seat {
     bool filled, stood, whole;
+    bool settled;             /* while gathering: it has come back, or will not */
     wefti_standing_report at; /* once it stood */
     int32_t source;           /* once there is a target */
+    int32_t was; /* its number in the world that was whole last; -1: it was not there */
 } wefti_seat;
 
 /* Who holds the state of seat i besides itself: holder[first[i]] up to first[i + 1]. */
@@ -100,23 +110,36 @@ typedef struct wefti_holders {
 typedef struct wefti_mending {
     wefti_mending_phase phase;
     int64_t generation, target;
-    int64_t saved; /* the step of the last whole checkpoint; 0: start values */
-    int32_t size;
-    wefti_seat *seats; /* [size]; borrowed */
+    int64_t saved;       /* the step of the last whole checkpoint; 0: start values */
+    int64_t least;       /* while gathering: generations that begin are above this one */
+    bool broken;         /* while gathering: ranks that came back are not all amid steps alike */
+    int32_t size, whole; /* seats now, and in the world that was whole last */
+    wefti_seat *seats;   /* [size]; borrowed, with room for those that come */
     wefti_holders holders;
 } wefti_mending;
 
 typedef enum wefti_mending_action {
-    WEFTI_MENDING_HALT = 1, /* send `generation` to all filled seats that have not stood */
-    WEFTI_MENDING_MEND = 2, /* send target and sources to all seats */
-    WEFTI_MENDING_GO = 4,   /* send `generation` to all seats */
+    WEFTI_MENDING_HALT = 1,     /* send `generation` to all filled seats that have not stood */
+    WEFTI_MENDING_MEND = 2,     /* send target and sources to all seats */
+    WEFTI_MENDING_GO = 4,       /* send `generation` to all seats */
+    WEFTI_MENDING_GATHERED = 8, /* all seats are settled; before a HALT, if there is one */
 } wefti_mending_action;
 
 /* A world of which all seats are filled and make steps. */
 void wefti_mending_begin(wefti_mending *w, int32_t size, wefti_seat *seats, wefti_holders holders,
                          int64_t generation);
 
+/* A world of which this scheduler knows nothing but the size: the one before has died. `least` is
+ * not below any generation that the one before may have begun: a process may know it that does not
+ * come back before others go on. */
+void wefti_mending_gather(wefti_mending *w, int32_t size, wefti_seat *seats, wefti_holders holders,
+                          int64_t least);
+
 /* Events. Each returns wefti_mending_action bits. */
+/* While gathering: the rank in this seat comes back, of its generation. `mends`: it is not in the
+ * middle of steps. Or nobody comes: its process has died, or does not come in time. */
+unsigned wefti_mending_returned(wefti_mending *w, int32_t seat, int64_t generation, bool mends);
+unsigned wefti_mending_missing(wefti_mending *w, int32_t seat);
 unsigned wefti_mending_died(wefti_mending *w, int32_t seat);
 unsigned wefti_mending_filled(wefti_mending *w, int32_t seat);
 /* Fails if survivors contradict each other, which a correct rank never does: WEFT_E_CORRUPT, with
@@ -124,6 +147,17 @@ unsigned wefti_mending_filled(wefti_mending *w, int32_t seat);
 weft_status wefti_mending_stood(wefti_mending *w, int32_t seat, int64_t generation,
                                 wefti_standing_report at, unsigned *out_actions) WEFT_CHECKED;
 unsigned wefti_mending_whole(wefti_mending *w, int32_t seat, int64_t generation);
+
+/* Gives up the empty seats while the world counts; the others keep their order. The actions are
+ * those of wefti_mending_stood, since nobody may be awaited any more. A world without processes
+ * keeps its seats. */
+weft_status wefti_mending_shrink(wefti_mending *w, unsigned *out_actions) WEFT_CHECKED;
+/* While the world counts: a rank that is too many leaves. Its seat is empty, to be given up. */
+void wefti_mending_dismiss(wefti_mending *w, int32_t seat);
+/* One more seat at the end, with a process that was not there: a generation begins. */
+unsigned wefti_mending_grow(wefti_mending *w);
+/* Whether seats have other numbers than in the world that was whole last, or are more or fewer. */
+bool wefti_mending_is_resized(const wefti_mending *w);
 
 /* Once there is a target: whether seat `from` sends the state of seat `of` to seat `to`, which is
  * `of` itself (a newcomer's state) or a holder without copies (a newcomer's copies). */

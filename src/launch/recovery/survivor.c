@@ -41,6 +41,9 @@ unsigned wefti_survivor_halt(wefti_survivor *s, int64_t generation) {
     if (generation <= s->generation) return 0;
     s->generation = generation;
     s->phase = WEFTI_SURVIVOR_HALTED;
+    /* Copies without a state are of no known step. */
+    if (s->borrowed || s->at.step < 0) s->at = nothing(s->wards);
+    s->borrowed = false;
     return WEFTI_RECOVERY_ABANDON | WEFTI_RECOVERY_SAY_STANDING;
 }
 
@@ -65,6 +68,7 @@ unsigned wefti_survivor_mend(wefti_survivor *s, int64_t generation, int64_t targ
     if (source != WEFTI_SOURCE_OWN) {
         s->at = nothing(s->wards);
         s->lacks_state = true;
+        s->borrowed = source == WEFTI_SOURCE_ALL;
     } else if (s->at.step == target - 1) {
         actions |= update(s); /* another rank has seen the commit, so this one was ready */
     } else {
@@ -93,5 +97,6 @@ unsigned wefti_survivor_took_copies(wefti_survivor *s) {
 unsigned wefti_survivor_go(wefti_survivor *s, int64_t generation) {
     if (generation != s->generation || s->phase != WEFTI_SURVIVOR_WHOLE) return 0;
     s->phase = WEFTI_SURVIVOR_STEPPING;
+    s->borrowed = false;
     return 0;
 }

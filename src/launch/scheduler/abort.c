@@ -54,14 +54,15 @@ void wefti_scheduler_abort(wefti_scheduler *s, weft_status status, int32_t faile
     for (int32_t i = 0; i < s->taken; i++) {
         if (!s->slots[i].client) continue;
         wefti_client_send(s, s->slots[i].client, WEFTI_FRAME_ABORT, body, bytes);
-        wefti_scheduler_note_told(s, s->ranked ? i : s->slots[i].join.rank);
+        wefti_scheduler_note_told(s, s->ranked ? s->slots[i].number : s->slots[i].join.rank);
     }
     wefti_scheduler_take_waiting(s);
 }
 
 void wefti_scheduler_note_told(wefti_scheduler *s, int32_t rank) {
     /* `rank` may be outside [0, size) when a foreign launcher numbers ranks differently: then mark
-     * every rank as told. */
+     * every rank as told. Those that were added are no ranks of the first world. */
+    if (rank >= s->options.size && rank < s->numbers) return;
     if (rank >= 0 && rank < s->options.size) s->told[rank] = true;
     for (int32_t r = 0; r < s->options.size && rank >= s->options.size; r++) s->told[r] = true;
 }

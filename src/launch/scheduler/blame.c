@@ -31,6 +31,11 @@ static weft_status status_of(weft_status status) {
     return status == WEFT_E_LOST || status == WEFT_E_TIMEOUT ? status : WEFT_E_PEER;
 }
 
+/* By the numbers that it knows: the seats may have others already. */
+static bool means_itself(const wefti_scheduler *s, int32_t rank, const wefti_abort_reason *said) {
+    return said->failed == WEFT_RANK_OWN || said->failed == s->slots[rank].told;
+}
+
 static void fill_in(const wefti_scheduler *s, int32_t rank, const wefti_abort_reason *said,
                     wefti_abort_reason *out) {
     wefti_text text = {0};
@@ -38,7 +43,7 @@ static void fill_in(const wefti_scheduler *s, int32_t rank, const wefti_abort_re
     wefti_text_add(&text, " failed: %s", said->text);
     char *words = wefti_text_take(&text);
     out->status = status_of(said->status);
-    out->failed = said->failed == WEFT_RANK_OWN ? wefti_slot_rank(s, rank) : said->failed;
+    out->failed = means_itself(s, rank, said) ? wefti_slot_rank(s, rank) : said->failed;
     (void)snprintf(out->text, sizeof out->text, "%s", words ? words : said->text);
     wefti_free(words);
 }
@@ -46,9 +51,7 @@ static void fill_in(const wefti_scheduler *s, int32_t rank, const wefti_abort_re
 void wefti_scheduler_rank_gave_up(wefti_scheduler *s, int32_t rank,
                                   const wefti_abort_reason *reason) {
     /* A consequence of the death that is being mended. */
-    if (wefti_mend_phase(s) == WEFTI_MENDING_COUNTING && reason->failed != rank &&
-        reason->failed != WEFT_RANK_OWN)
-        return;
+    if (wefti_mend_phase(s) == WEFTI_MENDING_COUNTING && !means_itself(s, rank, reason)) return;
     s->slots[rank].gave_up = true;
     if (wefti_scheduler_awaits_word(s) && rank != s->blame.reason.failed)
         return; /* not the first */

@@ -124,7 +124,7 @@ void wefti_client_lost(wefti_scheduler *s, wefti_client *c, const char *why) {
     c->slot = -1;
     end(s, c);
     /* A launcher closes its connection once its processes, which it has informed, have ended. */
-    for (int32_t r = 0; r < c->watch.count && c->told; r++)
+    for (int32_t r = 0; r < c->watch.count && c->told && c->watch.first >= 0; r++)
         wefti_scheduler_note_told(s, c->watch.first + r);
     if (slot < 0) return;
     s->slots[slot].client = NULL;
@@ -142,7 +142,8 @@ void wefti_client_write(wefti_scheduler *s, wefti_client *c) {
 static weft_status beat(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     wefti_member_slot *slot = &s->slots[c->slot];
     WEFT_TRY(wefti_beat_decode(frame, wefti_now_ns(), &slot->standing));
-    slot->heard_ns = wefti_now_ns();
+    slot->heard_ns = slot->said_ns = wefti_now_ns();
+    wefti_pace_note(&slot->pace, slot->standing.step, slot->heard_ns);
     wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
     return WEFT_OK;
 }
@@ -242,8 +243,7 @@ static weft_status handle_member(wefti_scheduler *s, wefti_client *c, const weft
     case WEFTI_FRAME_LEAVE:
         return leaves(s, c, frame);
     case WEFTI_FRAME_ARM:
-        wefti_mend_arm(s, c->slot);
-        return WEFT_OK;
+        return wefti_mend_arm(s, c->slot, frame);
     case WEFTI_FRAME_STANDING:
         return wefti_mend_stood(s, c->slot, frame);
     case WEFTI_FRAME_WHOLE:
@@ -260,6 +260,9 @@ static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti
                  (int)frame->kind);
     if (frame->kind == WEFTI_FRAME_ENDED) return ended(s, c, frame);
     if (frame->kind == WEFTI_FRAME_WATCH) return watches(s, c, frame);
+    if (frame->kind == WEFTI_FRAME_HEALTH) return wefti_scheduler_tell_health(s, c);
+    if (frame->kind == WEFTI_FRAME_KEEP) return wefti_keep_ask(s, c, frame);
+    if (frame->kind == WEFTI_FRAME_LOST) return wefti_keep_lost(s, c, frame);
     wefti_join join;
     WEFT_REQUIRE(frame->kind == WEFTI_FRAME_JOIN && !c->watch.count, WEFT_E_CORRUPT,
                  "a message of kind %d before joining", (int)frame->kind);

@@ -96,7 +96,10 @@ static bool fits_job(wefti_scheduler *s, wefti_client *client, const wefti_join 
             s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
             "this process expects a job of %d, but the scheduler was started for %d",
             (int)join->size, (int)size);
-    else if (join->rank >= size)
+    else if (join->rank >= size && join->rank < s->numbers && s->state != WEFTI_SCHEDULER_RUNNING)
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "this process was added to a world that has ended");
+    else if (join->rank >= s->numbers)
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "rank %d is not among the ranks 0 to %d of this job", (int)join->rank,
                             (int)size - 1);
@@ -134,11 +137,13 @@ static weft_status tell_rank(wefti_scheduler *s, int32_t rank, const int32_t *ho
                                   .size = s->taken,
                                   .hosted_by = s->options.hosted_by,
                                   .heartbeat_ns = s->heartbeat_ns,
-                                  .mends = s->mend.seats != NULL,
+                                  .mends = s->mend.seats && s->options.restarts > 0,
+                                  .resizes = s->mend.seats != NULL,
                                   .newcomer = s->slots[rank].newcomer};
     unsigned char *body;
     size_t bytes;
     WEFT_TRY(wefti_world_message_encode(&placed, host, &body, &bytes));
+    s->slots[rank].told = rank;
     wefti_client_send(s, s->slots[rank].client, WEFTI_FRAME_WORLD, body, bytes);
     wefti_free(body);
     return WEFT_OK;
@@ -248,11 +253,14 @@ static void complete(wefti_scheduler *s) {
 
 /* One that has left this world comes for the next, while others are still in this one. */
 static bool is_early(const wefti_scheduler *s, const wefti_join *join) {
-    return s->state == WEFTI_SCHEDULER_RUNNING && s->options.repeats && join->generation == 0 &&
-           join->rank >= 0 && s->slots[join->rank].left;
+    if (s->state != WEFTI_SCHEDULER_RUNNING || !s->options.repeats || join->generation)
+        return false;
+    const int32_t slot = wefti_slot_of_process(s, join->rank);
+    return slot >= 0 && s->slots[slot].left;
 }
 
-static void wait_for_next_world(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+void wefti_scheduler_wait_for_next_world(wefti_scheduler *s, wefti_client *client,
+                                         const wefti_join *join) {
     client->next = wefti_calloc(1, sizeof *client->next);
     if (client->next)
         *client->next = *join;
@@ -284,7 +292,7 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
     }
     if (!fits_job(s, client, join)) return;
     if (is_early(s, join)) {
-        wait_for_next_world(s, client, join);
+        wefti_scheduler_wait_for_next_world(s, client, join);
         return;
     }
     if (s->state == WEFTI_SCHEDULER_LEFT && s->options.repeats && join->generation == 0) {
@@ -339,7 +347,8 @@ void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
  * report it. */
 static bool ended_by_request(const wefti_scheduler *s, const wefti_end *end) {
     static const int requests[] = {SIGHUP, SIGINT, SIGTERM};
-    bool left = s->ranked && end->rank < s->taken && s->slots[end->rank].left;
+    const int32_t slot = s->ranked ? wefti_slot_of_process(s, end->rank) : -1;
+    bool left = slot >= 0 && s->slots[slot].left;
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
         if (left && end->code == 128 + requests[i]) return true;
     return false;

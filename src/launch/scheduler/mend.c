@@ -1,9 +1,8 @@
 /* Worlds that go on after a death. launch/recovery decides: this file carries its decisions out.
  *
  * All ranks have said that they can be mended, and the user has allowed restarts. Then a death
- * breaks the world (HALT), and its seat is empty until another process takes it. A seat is kept for
- * processes of the same host that have the same facts. Everything that ranks said before HALT is
- * void: cards of all-gathers, and accusations. */
+ * breaks the world (HALT), and its seat is empty until another process takes it (newcomer.c).
+ * Everything that ranks said before HALT is void: cards of all-gathers, and accusations. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +20,7 @@ void wefti_mend_end(wefti_scheduler *s) {
     wefti_free(m->seats);
     wefti_free(m->first);
     wefti_free(m->holder);
+    wefti_free(m->dismissed);
     *m = (wefti_mending_state){0};
 }
 
@@ -28,7 +28,7 @@ void wefti_mend_begin(wefti_scheduler *s) {
     wefti_mending_state *m = &s->mend;
     const size_t size = (size_t)s->options.size;
     wefti_mend_end(s);
-    if (s->options.restarts <= 0 || s->taken < 2) return;
+    if (s->taken < 2) return;
     m->holds = wefti_calloc(size, sizeof *m->holds);
     m->first = wefti_calloc(size + 1, sizeof *m->first);
     m->seats = wefti_calloc(size, sizeof *m->seats);
@@ -40,16 +40,24 @@ void wefti_mend_begin(wefti_scheduler *s) {
     wefti_mending_begin(&m->world, s->taken, m->seats, nobody, (int64_t)s->generation);
 }
 
-void wefti_mend_arm(wefti_scheduler *s, int32_t rank) {
+/* The world is as elastic as all ranks allow. */
+weft_status wefti_mend_arm(wefti_scheduler *s, int32_t rank, const wefti_frame *frame) {
     wefti_member_slot *slot = &s->slots[rank];
-    if (!slot->armed) s->mend.armed++;
+    wefti_mending_state *m = &s->mend;
+    wefti_arm said;
+    WEFT_TRY(wefti_arm_decode(frame, &said));
+    if (m->armed == 0)
+        m->elastic = said;
+    else
+        wefti_mend_also_allows(&m->elastic, &said);
+    if (!slot->armed) m->armed++;
     slot->armed = true;
+    return WEFT_OK;
 }
 
 /* --- deaths --- */
 
-/* What the others hear, after each death. */
-static void halt(wefti_scheduler *s) {
+void wefti_mend_halt(wefti_scheduler *s) {
     wefti_mending_state *m = &s->mend;
     unsigned char body[WEFTI_MESSAGE_MAX];
     s->generation = m->halt.generation = (uint64_t)m->world.generation;
@@ -80,7 +88,7 @@ static void empty(wefti_scheduler *s, int32_t rank) {
     wefti_client_drop(s, client);
 }
 
-static bool some_left(const wefti_scheduler *s) {
+bool wefti_mend_some_left(const wefti_scheduler *s) {
     for (int32_t r = 0; r < s->taken; r++)
         if (s->slots[r].left) return true;
     return false;
@@ -89,36 +97,42 @@ static bool some_left(const wefti_scheduler *s) {
 /* Counts it; false: there are no more restarts. */
 static bool may_start_again(wefti_scheduler *s, int32_t rank) {
     s->slots[rank].deaths++;
-    return ++s->mend.deaths <= s->options.restarts;
+    wefti_keep_tell(s, rank);
+    s->slots[rank].awaited = ++s->mend.deaths <= s->options.restarts;
+    return s->slots[rank].awaited;
 }
 
 bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const char **why) {
     wefti_mending_state *m = &s->mend;
     *why = "";
     if (!m->seats || s->state != WEFTI_SCHEDULER_RUNNING) return false;
+    if (s->options.restarts <= 0 && !wefti_mend_is_elastic(s)) return false;
     if (m->armed < s->taken) {
         *why = "; not all ranks could be mended yet (recovery.enabled)";
         return false;
     }
-    if (some_left(s)) {
+    if (wefti_mend_some_left(s)) {
         *why = "; some ranks have left already, so that it cannot be started again";
         return false;
     }
-    if (!may_start_again(s, rank)) {
-        *why = "; it is not started again: that was done as often as it may be";
+    if (!may_start_again(s, rank) && !wefti_mend_may_shrink(s)) {
+        *why = wefti_mend_is_elastic(s)
+                   ? "; the job ends, since fewer ranks than recovery.min would be left, or a "
+                     "number of ranks for which the job has no plan"
+                   : "; it is not started again: that was done as often as it may be";
         return false;
     }
     m->halt.failed = rank;
     (void)snprintf(m->halt.text, sizeof m->halt.text, "%s", text);
     empty(s, rank);
-    if (wefti_mending_died(&m->world, rank) & WEFTI_MENDING_HALT) halt(s);
+    if (wefti_mending_died(&m->world, rank) & WEFTI_MENDING_HALT) wefti_mend_halt(s);
+    wefti_mend_give_up_seats(s, wefti_now_ns());
     return true;
 }
 
 /* --- launchers --- */
 
-/* A process that may do better the next time. Shells report a signal as 128 and its number. */
-static bool was_lost(const wefti_end *end) {
+bool wefti_end_is_loss(const wefti_end *end) {
     enum { AGAIN = 75, SHELL = 128 };
     const int number = end->code - SHELL;
     if (end->signal || end->code == AGAIN) return true;
@@ -131,35 +145,45 @@ static void give_up(wefti_scheduler *s, int32_t rank, const char *then) {
     wefti_scheduler_abort_text(s, WEFT_E_LOST, rank, &text);
 }
 
+/* The process ended before it had its seat again: another one may be started for it. */
+static void lose_newcomer(wefti_scheduler *s, int32_t seat, const wefti_end *end) {
+    wefti_mending_state *m = &s->mend;
+    m->halt.failed = seat;
+    (void)snprintf(m->halt.text, sizeof m->halt.text, "%.3000s, before it had taken its seat again",
+                   end->text);
+    m->since_ns = wefti_now_ns();
+    if (may_start_again(s, seat)) return;
+    if (wefti_mend_is_elastic(s))
+        wefti_mend_give_up_seats(s, m->since_ns);
+    else
+        give_up(s, seat, "; it is not started again: that was done as often as it may be");
+}
+
 bool wefti_mend_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {
     wefti_mending_state *m = &s->mend;
-    if (s->state != WEFTI_SCHEDULER_RUNNING || !m->seats || end->rank >= s->taken) return false;
-    wefti_member_slot *slot = &s->slots[end->rank];
-    if (!was_lost(end)) return false;
-    if (slot->deaths < starts && m->seats[end->rank].filled) {
+    int32_t seat = wefti_slot_of_process(s, end->rank);
+    if (s->state != WEFTI_SCHEDULER_RUNNING || !m->seats || seat < 0) return false;
+    if (!wefti_end_is_loss(end)) return false;
+    if (s->slots[seat].deaths < starts && m->seats[seat].filled) {
         char how[64];
         (void)snprintf(how, sizeof how, "it was ended by signal %d", (int)end->signal);
         if (!end->signal) (void)snprintf(how, sizeof how, "exit code %d", (int)end->code);
-        if (slot->left) return false;
-        wefti_scheduler_rank_died(s, end->rank, how);
-    } else if (slot->deaths < starts) { /* before it had its seat again */
-        m->halt.failed = end->rank;
-        (void)snprintf(m->halt.text, sizeof m->halt.text,
-                       "%.3000s, before it had taken its seat again", end->text);
-        m->since_ns = wefti_now_ns();
-        if (!may_start_again(s, end->rank))
-            give_up(s, end->rank, "; it is not started again: that was done as often as it may be");
+        if (s->slots[seat].left) return false;
+        wefti_scheduler_rank_died(s, seat, how);
+    } else if (s->slots[seat].deaths < starts) {
+        lose_newcomer(s, seat, end);
     }
-    return s->state == WEFTI_SCHEDULER_RUNNING && !m->seats[end->rank].filled;
+    seat = wefti_slot_of_process(s, end->rank); /* it may have been given up */
+    return s->state == WEFTI_SCHEDULER_RUNNING && seat >= 0 && !m->seats[seat].filled;
 }
 
 void wefti_mend_ended(wefti_scheduler *s, const wefti_end *end) {
-    if (wefti_mend_phase(s) != WEFTI_MENDING_COUNTING || s->state != WEFTI_SCHEDULER_RUNNING)
-        return;
-    if (end->rank >= s->taken || s->mend.seats[end->rank].filled) return;
+    if (wefti_mend_phase(s) != WEFTI_MENDING_COUNTING) return;
+    const int32_t seat = wefti_slot_of_process(s, end->rank);
+    if (seat < 0 || s->mend.seats[seat].filled) return;
     wefti_text text = {0};
     wefti_text_add(&text, "%s, and nobody takes its seat", end->text);
-    wefti_scheduler_abort_text(s, wefti_end_status(end), end->rank, &text);
+    wefti_scheduler_abort_text(s, wefti_end_status(end), seat, &text);
 }
 
 void wefti_mend_left(wefti_scheduler *s, int32_t rank) {
@@ -168,48 +192,6 @@ void wefti_mend_left(wefti_scheduler *s, int32_t rank) {
     wefti_slot_name(s, rank, &text);
     wefti_text_add(&text, " has left");
     wefti_scheduler_abort_text(s, WEFT_E_LOST, s->mend.halt.failed, &text);
-}
-
-/* --- newcomers --- */
-
-static bool fits_seat(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
-    const wefti_join *old = &s->slots[join->rank].join;
-    const int rank = (int)join->rank;
-    if (strcmp(join->host, old->host) != 0)
-        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
-                            "rank %d was process %lld on host '%.80s'; process %lld, which comes "
-                            "for its seat, is on host '%.80s'",
-                            rank, (long long)old->pid, old->host, (long long)join->pid, join->host);
-    else if (strcmp(join->facts, old->facts) != 0)
-        wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
-                            "rank %d was process %lld (%.200s); process %lld, which comes for its "
-                            "seat, is another kind (%.200s)",
-                            rank, (long long)old->pid, old->facts, (long long)join->pid,
-                            join->facts);
-    else
-        return true;
-    return false;
-}
-
-bool wefti_mend_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
-    wefti_mending_state *m = &s->mend;
-    if (s->state != WEFTI_SCHEDULER_RUNNING || join->generation || join->rank < 0) return false;
-    if (wefti_mend_phase(s) == WEFTI_MENDING_NOT || m->seats[join->rank].filled) return false;
-    if (!fits_seat(s, client, join)) return true;
-    wefti_member_slot *slot = &s->slots[join->rank];
-    slot->client = client;
-    client->slot = join->rank;
-    slot->join = *join;
-    slot->join.generation = s->generation;
-    slot->dead = slot->partial = false;
-    slot->newcomer = true;
-    memcpy(slot->address, client->address, sizeof slot->address);
-    slot->heard_ns = wefti_now_ns();
-    slot->standing = (wefti_standing){.since_ns = slot->heard_ns};
-    (void)wefti_mending_filled(&m->world, join->rank); /* WORLD is also its HALT */
-    weft_status status = wefti_scheduler_tell_world(s, join->rank, 1);
-    if (status < 0) wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
-    return true;
 }
 
 /* --- standing, mending, going on --- */
@@ -225,6 +207,7 @@ static bool is_last(const wefti_scheduler *s, int32_t rank) {
 static weft_status find_holders(wefti_scheduler *s) {
     wefti_mending_state *m = &s->mend;
     int32_t *first = m->first, size = s->taken, all = 0;
+    if (wefti_mending_is_resized(&m->world)) return WEFT_OK; /* they had other numbers */
     memset(first, 0, ((size_t)size + 1) * sizeof *first);
     for (int32_t r = 0; r < size; r++)
         for (int32_t i = 0; i < m->holds[r].count; i++) first[m->holds[r].ranks[i]]++;
@@ -245,19 +228,31 @@ static weft_status find_holders(wefti_scheduler *s) {
 
 static weft_status tell_mend(wefti_scheduler *s) {
     wefti_mending_state *m = &s->mend;
-    const wefti_mend_message said = {.generation = s->generation, .target = m->world.target};
-    int32_t *source;
-    unsigned char *body;
-    size_t bytes;
-    WEFT_NEW_ARRAY(source, int32_t, s->taken);
-    for (int32_t r = 0; r < s->taken; r++) source[r] = m->seats[r].source;
-    weft_status status = wefti_mend_encode(&said, source, s->taken, &body, &bytes);
-    wefti_free(source);
-    WEFT_TRY(status);
+    wefti_mend_message said = {.generation = s->generation,
+                               .target = m->world.target,
+                               .size = s->taken,
+                               .resized = wefti_mending_is_resized(&m->world)};
+    wefti_mend_rank *ranks;
+    weft_status status = WEFT_OK;
+    WEFT_NEW_ARRAY(ranks, wefti_mend_rank, s->taken);
     for (int32_t r = 0; r < s->taken; r++)
+        ranks[r] = (wefti_mend_rank){m->seats[r].source, m->seats[r].was, s->slots[r].host};
+    for (int32_t r = 0; r < s->taken && status >= 0; r++) {
+        unsigned char *body;
+        size_t bytes;
+        said.rank = r;
+        status = wefti_mend_encode(&said, ranks, &body, &bytes);
+        if (status < 0) break;
+        s->slots[r].told = r;
         wefti_client_send(s, s->slots[r].client, WEFTI_FRAME_MEND, body, bytes);
-    wefti_free(body);
-    return WEFT_OK;
+        wefti_free(body);
+    }
+    wefti_free(ranks);
+    return status;
+}
+
+weft_status wefti_mend_act(wefti_scheduler *s, unsigned actions) {
+    return actions & WEFTI_MENDING_MEND ? tell_mend(s) : WEFT_OK;
 }
 
 static weft_status stand(wefti_scheduler *s, int32_t rank, const wefti_standing_message *said) {
@@ -267,14 +262,15 @@ static weft_status stand(wefti_scheduler *s, int32_t rank, const wefti_standing_
     weft_status status =
         wefti_mending_stood(&s->mend.world, rank, (int64_t)said->generation, at, &actions);
     if (status < 0 && status != WEFT_E_CORRUPT) return status; /* else all read the disk */
-    return actions & WEFTI_MENDING_MEND ? tell_mend(s) : WEFT_OK;
+    return wefti_mend_act(s, actions);
 }
 
 weft_status wefti_mend_stood(wefti_scheduler *s, int32_t rank, const wefti_frame *frame) {
     wefti_mending_state *m = &s->mend;
     wefti_standing_message said;
     int32_t *holds, count;
-    WEFT_TRY(wefti_standing_decode(frame, s->taken, &said, &holds, &count));
+    const int32_t ranks = s->mend.seats ? s->mend.world.whole : s->taken;
+    WEFT_TRY(wefti_standing_decode(frame, ranks, &said, &holds, &count));
     if (wefti_mend_phase(s) != WEFTI_MENDING_COUNTING || said.generation != s->generation) {
         wefti_free(holds); /* a death has overtaken it */
         return WEFT_OK;
@@ -284,6 +280,7 @@ weft_status wefti_mend_stood(wefti_scheduler *s, int32_t rank, const wefti_frame
     m->holds[rank].count = count;
     weft_status status = stand(s, rank, &said);
     if (status < 0) wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
+    wefti_mend_give_up_seats(s, wefti_now_ns()); /* some of those that stand may be too many */
     return WEFT_OK;
 }
 
@@ -291,7 +288,7 @@ weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank, const wefti_frame
     unsigned char body[WEFTI_GENERATION_BYTES];
     uint64_t generation;
     WEFT_TRY(wefti_generation_decode(frame, &generation));
-    if (!s->mend.seats || generation != s->generation) return WEFT_OK;
+    if (wefti_mend_phase(s) != WEFTI_MENDING_GIVING || generation != s->generation) return WEFT_OK;
     if (!(wefti_mending_whole(&s->mend.world, rank, (int64_t)generation) & WEFTI_MENDING_GO))
         return WEFT_OK;
     s->mend.was = true;
@@ -302,6 +299,7 @@ weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank, const wefti_frame
         s->slots[r].standing.since_ns = wefti_now_ns();
         wefti_client_send(s, s->slots[r].client, WEFTI_FRAME_GO, body, sizeof body);
     }
+    wefti_scheduler_take_waiting(s); /* processes for which there was no room amid the mending */
     return WEFT_OK;
 }
 
@@ -310,6 +308,8 @@ weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank, const wefti_frame
 /* The process for an empty seat, or the word of a rank, may never come. */
 void wefti_mend_check(wefti_scheduler *s, int64_t now_ns) {
     wefti_mending_state *m = &s->mend;
+    wefti_mend_give_up_seats(s, now_ns);
+    if (s->state != WEFTI_SCHEDULER_RUNNING) return;
     if (wefti_mend_phase(s) != WEFTI_MENDING_COUNTING || now_ns - m->since_ns <= s->join_ns) return;
     wefti_text text = {0};
     int32_t absent = 0;

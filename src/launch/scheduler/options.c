@@ -25,6 +25,7 @@ wefti_scheduler_options wefti_scheduler_options_of(const wefti_settings *set,
                                      .job = site->job,
                                      .tls = set->tls,
                                      .hosted_by = site->hosted_by,
+                                     .restarts = set->restarts,
                                      .join_seconds = set->join_seconds,
                                      .heartbeat_seconds = set->heartbeat_seconds,
                                      .wait_seconds = set->wait_seconds};

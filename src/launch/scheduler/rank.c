@@ -70,7 +70,7 @@ static int by_host(const void *a, const void *b) {
 }
 
 /* Hosts are numbered in the order of their lowest ranks. */
-static weft_status number_hosts(wefti_member_slot *slots, int32_t count) {
+weft_status wefti_scheduler_number_hosts(wefti_member_slot *slots, int32_t count) {
     wefti_member_slot **sorted;
     int32_t hosts = 0;
     WEFT_NEW_ARRAY(sorted, wefti_member_slot *, count);
@@ -99,8 +99,8 @@ weft_status wefti_scheduler_rank(wefti_scheduler *s) {
         choose(s->slots, rank, count, seen);
         for (int32_t i = 0; i < count; i++) sorted[rank[i]] = s->slots[i];
         memcpy(s->slots, sorted, (size_t)count * sizeof *sorted);
-        for (int32_t r = 0; r < count; r++) s->slots[r].client->slot = r;
-        status = number_hosts(s->slots, count);
+        for (int32_t r = 0; r < count; r++) s->slots[r].client->slot = s->slots[r].number = r;
+        status = wefti_scheduler_number_hosts(s->slots, count);
     }
     wefti_free(rank);
     wefti_free(seen);

@@ -2,6 +2,7 @@
 #include "launch/scheduler/scheduler.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -34,6 +35,7 @@ static void tick(wefti_scheduler *s, int64_t now) {
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_allgather(s, now);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_ranks(s, now);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_mend_check(s, now);
+    wefti_keep_check(s);
 }
 
 /* Until told to stop, and then until all is written, for a second at most. */
@@ -131,6 +133,7 @@ static void release(wefti_scheduler *s) {
     wefti_free(s->clients);
     wefti_free(s->slots);
     wefti_seats_free(s);
+    wefti_free(s->keeper);
     wefti_free(s->told);
     wefti_free(s->called);
     wefti_free(s->job);
@@ -160,6 +163,7 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
     WEFT_NEW(s, wefti_scheduler);
     s->options = *options;
     s->generation = options->generation;
+    s->numbers = options->size;
     s->listener = s->poller = s->alarm = -1;
     s->start_ns = s->looked_ns = wefti_now_ns();
     s->join_ns = wefti_ns_of_seconds(options->join_seconds, 600);
@@ -172,10 +176,11 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
     pthread_condattr_destroy(&clock);
     pthread_mutex_init(&s->lock, NULL);
     s->slots = wefti_calloc((size_t)options->size, sizeof *s->slots);
+    s->keeper = wefti_calloc((size_t)options->size, sizeof *s->keeper);
     s->told = wefti_calloc((size_t)options->size, sizeof *s->told);
     s->called = wefti_calloc((size_t)options->size, sizeof *s->called);
     s->job = wefti_strdup(options->job ? options->job : "");
-    weft_status status = s->slots && s->told && s->called && s->job
+    weft_status status = s->slots && s->keeper && s->told && s->called && s->job
                              ? wefti_seats_create(s)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a scheduler of %d members",
                                           (int)options->size);
@@ -221,7 +226,8 @@ static void ring(wefti_scheduler *s) {
 void wefti_scheduler_fail(wefti_scheduler *s, weft_status status, int32_t failed,
                           const char *message) {
     pthread_mutex_lock(&s->lock);
-    bool has_said_why = s->ranked && failed >= 0 && failed < s->taken && s->slots[failed].gave_up;
+    const int32_t slot = s->ranked ? wefti_slot_of_process(s, failed) : -1;
+    bool has_said_why = slot >= 0 && s->slots[slot].gave_up;
     if (!has_said_why) wefti_scheduler_abort(s, status, failed, message);
     pthread_mutex_unlock(&s->lock);
     ring(s);
@@ -242,9 +248,19 @@ bool wefti_scheduler_awaits(wefti_scheduler *s, const wefti_end *end, int starts
     return awaits;
 }
 
+bool wefti_scheduler_goes_on(wefti_scheduler *s, const wefti_end *end) {
+    pthread_mutex_lock(&s->lock);
+    bool goes_on = wefti_mend_goes_on(s, end);
+    pthread_mutex_unlock(&s->lock);
+    ring(s);
+    return goes_on;
+}
+
 int wefti_scheduler_deaths(wefti_scheduler *s, int32_t rank) {
     pthread_mutex_lock(&s->lock);
-    int deaths = s->ranked && rank < s->taken ? s->slots[rank].deaths : 0;
+    const int32_t slot = wefti_slot_of_process(s, rank);
+    int deaths = s->ranked && slot >= 0 ? s->slots[slot].deaths : 0;
+    if (s->ranked && slot < 0 && !wefti_mend_was_dismissed(s, rank)) deaths = INT_MAX;
     pthread_mutex_unlock(&s->lock);
     return deaths;
 }
@@ -269,6 +285,7 @@ bool wefti_scheduler_is_watched(wefti_scheduler *s, int32_t first, int32_t count
     pthread_mutex_lock(&s->lock);
     for (int64_t i = 0; i < s->client_count; i++) {
         const wefti_client *c = s->clients[i];
+        if (c->watch.first < 0) continue; /* a spare */
         watched = watched || (!c->gone && c->watch.count > 0 && c->watch.first < first + count &&
                               first < c->watch.first + c->watch.count);
     }
@@ -278,7 +295,8 @@ bool wefti_scheduler_is_watched(wefti_scheduler *s, int32_t first, int32_t count
 
 bool wefti_scheduler_has_left(wefti_scheduler *s, int32_t rank) {
     pthread_mutex_lock(&s->lock);
-    bool left = s->ranked && rank < s->taken && s->slots[rank].in_peace;
+    const int32_t slot = s->ranked ? wefti_slot_of_process(s, rank) : -1;
+    bool left = slot >= 0 && s->slots[slot].in_peace;
     pthread_mutex_unlock(&s->lock);
     return left;
 }

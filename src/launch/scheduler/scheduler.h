@@ -78,6 +78,8 @@ void wefti_scheduler_ended(wefti_scheduler *scheduler, const wefti_end *end);
 /* The same, where processes may be started again: how the last of the `starts` processes of a rank
  * has ended. True: the world waits for one more. */
 bool wefti_scheduler_awaits(wefti_scheduler *scheduler, const wefti_end *end, int starts);
+/* A process has ended, and the world goes on without it: an elastic job. */
+bool wefti_scheduler_goes_on(wefti_scheduler *scheduler, const wefti_end *end);
 /* How many processes of that rank are dead to the others. One of them may run still. */
 int wefti_scheduler_deaths(wefti_scheduler *scheduler, int32_t rank);
 /* Whether one has failed so, and which came first. */

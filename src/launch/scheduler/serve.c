@@ -5,6 +5,11 @@
 #include "launch/scheduler/scheduler.h"
 #include "weft/launch.h"
 
+const char *weft_launch_recovery(void) {
+    wefti_launcher l;
+    return wefti_launcher_find(&l) >= 0 ? l.recovery_path : NULL;
+}
+
 bool weft_launch_is_scheduler(void) {
     wefti_launcher l;
     return wefti_launcher_find(&l) >= 0 && l.is_scheduler;

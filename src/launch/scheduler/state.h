@@ -19,6 +19,9 @@ typedef struct wefti_client {
     bool gone;        /* to be freed after this round of events */
     int64_t since_ns; /* of the connection, or of its ending */
     wefti_span watch; /* ranks of the launcher that it is; count 0: it is none */
+    wefti_keep keep;  /* of one that fills seats again; launcher 0: it does not */
+    bool keeps;       /* it has its seats, which are those of `watch` */
+    int32_t coming;   /* of one that adds processes: those that have not come yet */
     bool told;        /* that launcher knows that the job is over */
     bool told_unlike; /* and that calls were unlike */
     wefti_join *next; /* it waits for the next world; NULL: it does not */
@@ -29,12 +32,20 @@ enum {
     WEFTI_ENTRIES_AHEAD = 2
 }; /* after a restart a member repeats its last card before the next */
 
+/* How fast a rank makes steps, as its heartbeats say: health.c. */
+typedef struct wefti_pace {
+    int64_t step, since_ns; /* the last step, and when it was first heard of */
+    int64_t pace_ns;        /* that a step takes, the last ones above all; 0: not known */
+} wefti_pace;
+
 /* A rank. While the world is forming: a member that waits for its rank, in order of arrival. */
 typedef struct wefti_member_slot {
     wefti_client *client; /* NULL: its connection is closed */
     wefti_join join;
     char address[64];
     int32_t host;
+    int32_t number;    /* the rank that it was started with, which its launcher knows */
+    int32_t told;      /* the rank that its process has been told last */
     int32_t next_node; /* seats.c: the next seat of its list, plus 1; 0: none */
     bool left, dead;
     bool in_peace;    /* it left before the job failed */
@@ -42,9 +53,12 @@ typedef struct wefti_member_slot {
     bool partial;     /* has not said all that it has called */
     bool armed;       /* its world may be mended */
     bool newcomer;    /* it took an empty seat, and its world is not whole yet */
+    bool awaited;     /* the seat is empty, and a process is being started for it */
     int deaths;       /* processes that this seat has lost */
     int64_t heard_ns; /* last heartbeat */
     wefti_standing standing;
+    int64_t said_ns; /* when it said so */
+    wefti_pace pace;
     struct {
         uint64_t number; /* 0: no card */
         unsigned char *data;
@@ -77,9 +91,12 @@ typedef struct wefti_mending_state {
     int32_t *first;        /* [size + 1], of world.holders */
     int32_t *holder;       /* of world.holders; NULL: none */
     int32_t armed, deaths; /* ranks that may be mended, and processes that have died since */
-    bool was;              /* the world has been mended */
-    int64_t since_ns;      /* of COUNTING */
-    wefti_halt halt;       /* the last death */
+    wefti_arm elastic;     /* what the ranks allow */
+    int32_t *dismissed;    /* numbers of processes that were too many for each plan of the job */
+    int64_t dismissed_count, dismissed_room;
+    bool was;         /* the world has been mended */
+    int64_t since_ns; /* of COUNTING */
+    wefti_halt halt;  /* the last death */
 } wefti_mending_state;
 
 struct wefti_scheduler {
@@ -112,13 +129,15 @@ struct wefti_scheduler {
     bool some_gone;           /* connections are to be freed */
     wefti_member_slot *slots; /* [size] */
     struct {
-        int32_t *of_rank;       /* [size] */
-        int32_t *of_node;       /* [size] lists */
-    } seats;                    /* of members that wait for their rank: seats.c */
-    bool *told;                 /* [size] ranks that know the verdict, or have ended */
-    bool *called;               /* [size] ranks whose launcher has called */
-    int32_t taken;              /* slots in use */
-    int32_t lacking, staying;   /* where to look first for a slot without entry, or not left */
+        int32_t *of_rank;     /* [size] */
+        int32_t *of_node;     /* [size] lists */
+    } seats;                  /* of members that wait for their rank: seats.c */
+    uint64_t *keeper;         /* [size] the launcher that fills the seat; 0: none, or this host's */
+    bool *told;               /* [size] ranks that know the verdict, or have ended */
+    bool *called;             /* [size] ranks whose launcher has called */
+    int32_t taken;            /* slots in use */
+    int32_t numbers;          /* processes have numbers below; from `size` on: added ones */
+    int32_t lacking, staying; /* where to look first for a slot without entry, or not left */
     int64_t allgather_since_ns; /* 0: no card waits for others */
     uint64_t answered;          /* number of the last all-gather; what it brought */
     wefti_shared_body *answer;  /* NULL: there was none */
@@ -150,6 +169,9 @@ void wefti_client_drop(wefti_scheduler *s, wefti_client *client); /* closes one 
 void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
 /* Takes the members that wait for the next world, once this one has ended. */
 void wefti_scheduler_take_waiting(wefti_scheduler *s);
+/* It asks again then. */
+void wefti_scheduler_wait_for_next_world(wefti_scheduler *s, wefti_client *client,
+                                         const wefti_join *join);
 void wefti_scheduler_release_slot(wefti_scheduler *s, int32_t slot); /* while forming */
 void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns);
 /* WORLD, to `count` ranks from `first` on. */
@@ -170,6 +192,8 @@ int32_t wefti_seats_of_node(const wefti_scheduler *s, const wefti_join *join);
 
 /* rank.c: put the seats into the order of ranks and number their hosts. */
 weft_status wefti_scheduler_rank(wefti_scheduler *s) WEFT_CHECKED;
+/* Numbers the hosts of the first `count` ranks anew. */
+weft_status wefti_scheduler_number_hosts(wefti_member_slot *slots, int32_t count) WEFT_CHECKED;
 
 /* allgather.c */
 void wefti_scheduler_entry(wefti_scheduler *s, wefti_client *client, const wefti_entry *entry);
@@ -197,14 +221,16 @@ void wefti_scheduler_end_blame(wefti_scheduler *s);
 /* A world begins, with all ranks in their seats. Without memory it cannot be mended. */
 void wefti_mend_begin(wefti_scheduler *s);
 void wefti_mend_end(wefti_scheduler *s); /* frees */
+/* A job that has failed mends no more, whatever its ranks still say. */
 static inline wefti_mending_phase wefti_mend_phase(const wefti_scheduler *s) {
-    return s->mend.seats ? s->mend.world.phase : WEFTI_MENDING_NOT;
+    const bool mends = s->mend.seats && s->state == WEFTI_SCHEDULER_RUNNING;
+    return mends ? s->mend.world.phase : WEFTI_MENDING_NOT;
 }
 /* A rank has died. False: the world cannot be mended, and *why says more, if there is more. */
 bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const char **why);
-/* A process that comes for an empty seat is taken, or refused. False: there is no such seat. */
-bool wefti_mend_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
-void wefti_mend_arm(wefti_scheduler *s, int32_t rank);
+weft_status wefti_mend_arm(wefti_scheduler *s, int32_t rank, const wefti_frame *frame) WEFT_CHECKED;
+/* Carries out what the mending asks for after a standing. */
+weft_status wefti_mend_act(wefti_scheduler *s, unsigned actions) WEFT_CHECKED;
 weft_status wefti_mend_stood(wefti_scheduler *s, int32_t rank,
                              const wefti_frame *frame) WEFT_CHECKED;
 weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank,
@@ -214,6 +240,56 @@ void wefti_mend_ended(wefti_scheduler *s, const wefti_end *end);
 bool wefti_mend_awaits(wefti_scheduler *s, const wefti_end *end, int starts);
 void wefti_mend_left(wefti_scheduler *s, int32_t rank); /* amid it: that ends the job */
 void wefti_mend_check(wefti_scheduler *s, int64_t now_ns);
+
+/* health.c */
+void wefti_pace_note(wefti_pace *pace, int64_t step, int64_t now_ns);
+weft_status wefti_scheduler_tell_health(wefti_scheduler *s, wefti_client *client) WEFT_CHECKED;
+
+/* newcomer.c */
+/* A process that comes for an empty seat is taken, or refused. False: there is no such seat. */
+bool wefti_mend_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+
+/* keep.c: launchers of other hosts */
+/* KEEP and LOST of a launcher. */
+weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *client,
+                           const wefti_frame *frame) WEFT_CHECKED;
+weft_status wefti_keep_lost(wefti_scheduler *s, wefti_client *client,
+                            const wefti_frame *frame) WEFT_CHECKED;
+void wefti_keep_tell(wefti_scheduler *s, int32_t rank); /* how many processes that has lost */
+/* SEATS for its `watch`. False: no memory. */
+bool wefti_keep_say(wefti_scheduler *s, wefti_client *client);
+void wefti_keep_check(wefti_scheduler *s); /* gives seats to those that wait */
+
+/* add.c: processes that come in addition */
+/* Gives a launcher numbers for its processes, once the world can grow; or refuses. */
+void wefti_add_try(wefti_scheduler *s, wefti_client *client);
+/* A process with such a number has its slot. */
+void wefti_add_came(wefti_scheduler *s, int32_t number);
+/* resize.c: elastic worlds. */
+static inline bool wefti_mend_is_elastic(const wefti_scheduler *s) {
+    return s->mend.seats && s->mend.elastic.least > 0;
+}
+/* Allows only what another rank allows as well. */
+void wefti_mend_also_allows(wefti_arm *all, const wefti_arm *said);
+/* Whether the process with this number, which has no seat any more, was told to leave. */
+bool wefti_mend_was_dismissed(const wefti_scheduler *s, int32_t number);
+/* Whether the world may go on without one more process. */
+bool wefti_mend_may_shrink(const wefti_scheduler *s);
+/* While the world counts: gives up the empty seats for which no process is awaited any more. */
+void wefti_mend_give_up_seats(wefti_scheduler *s, int64_t now_ns);
+/* A process comes whose seat was given up. The world grows, or the process waits until there are
+ * enough for a plan. False: there is no place for it. */
+bool wefti_mend_take_back(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+/* mend.c: all ranks hear that a generation begins, and why: mend.halt. */
+void wefti_mend_halt(wefti_scheduler *s);
+/* Whether some rank has left: then the world stays as it is. */
+bool wefti_mend_some_left(const wefti_scheduler *s);
+/* The seat of the process that was started as this rank; -1: it has none any more. */
+int32_t wefti_slot_of_process(const wefti_scheduler *s, int32_t number);
+/* A process has ended, and the world goes on without it. */
+bool wefti_mend_goes_on(wefti_scheduler *s, const wefti_end *end);
+/* A process that may do better the next time. Shells report a signal as 128 and its number. */
+bool wefti_end_is_loss(const wefti_end *end);
 
 /* depart.c: compares the calls of a leaving member with those of members that left before. */
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records);

@@ -188,8 +188,9 @@ static void accuse(wefti_scheduler *s, int32_t victim, int64_t now) {
 }
 
 /* Somebody has left, and all others wait, and nothing comes to any of them: nobody will ever answer
- * them. What one transfer moves may take longer than heartbeats do. */
-static bool deserted(const wefti_scheduler *s, int64_t now) {
+ * them. What one transfer moves may take longer than heartbeats do. Only what ranks have said
+ * counts: a wait may have ended since. */
+static bool deserted(const wefti_scheduler *s) {
     bool left = false;
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_member_slot *slot = &s->slots[r];
@@ -198,7 +199,7 @@ static bool deserted(const wefti_scheduler *s, int64_t now) {
         const wefti_standing *standing = &slot->standing;
         int64_t since =
             standing->since_ns > standing->moved_ns ? standing->since_ns : standing->moved_ns;
-        if (!slot->standing.waiting || now - since < s->heartbeat_ns) return false;
+        if (!slot->standing.waiting || slot->said_ns - since < s->heartbeat_ns) return false;
     }
     return left;
 }
@@ -215,5 +216,5 @@ void wefti_scheduler_check_ranks(wefti_scheduler *s, int64_t now) {
     /* By then all others have said where they stand since the time was up. */
     int64_t grace = s->heartbeat_ns / 3;
     bool too_long = now - s->slots[victim].standing.since_ns > s->wait_ns + grace;
-    if (too_long || deserted(s, now)) accuse(s, victim, now);
+    if (too_long || deserted(s)) accuse(s, victim, now);
 }

@@ -23,9 +23,9 @@ enum { LAST_LINES = 12 };
 /* --- the run's folder, its secret, its mark --- */
 
 static weft_status make_mark(wefti_launch *l) {
-    uint64_t number;
-    WEFT_TRY(wefti_random_bytes(&number, sizeof number));
-    (void)snprintf(l->mark, sizeof l->mark, "WEFT_RUN=%016llx", (unsigned long long)number);
+    WEFT_TRY(wefti_random_bytes(&l->number, sizeof l->number));
+    l->number |= 1; /* not 0 */
+    (void)snprintf(l->mark, sizeof l->mark, "WEFT_RUN=%016llx", (unsigned long long)l->number);
     return WEFT_OK;
 }
 
@@ -58,6 +58,7 @@ static weft_status make_folder(wefti_launch *l) {
 /* One host has a secret of its own for the run. */
 static weft_status name_secret(wefti_launch *l) {
     const char *given = l->options->secret_file;
+    if (l->secret || l->options->add) return WEFT_OK; /* of the job, or the user's */
     l->own_secret = !given && l->place.hosts == 1;
     if (given)
         l->secret = wefti_strdup(given);
@@ -104,7 +105,6 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
         wefti_scheduler_options options = wefti_scheduler_options_of(&l->set, &site);
         options.secret = *secret;
         options.repeats = true;
-        options.restarts = o->restarts;
         options.waits = waits_for_name;
         options.context = l;
         weft_status status = wefti_scheduler_start(&options, &l->scheduler);
@@ -183,7 +183,8 @@ weft_status wefti_launch_restart(wefti_launch *l, int local) {
 static weft_status start_processes(wefti_launch *l) {
     WEFT_TRY(require_files(l));
     WEFT_NEW_ARRAY(l->processes, wefti_process, l->place.count);
-    for (int i = 0; i < l->place.count; i++) l->processes[i].handle = -1;
+    for (int i = 0; i < l->place.count; i++)
+        l->processes[i] = (wefti_process){.handle = -1, .starts = wefti_launch_deaths(l, i)};
     for (int i = 0; i < l->place.count; i++) WEFT_TRY(start_process(l, i));
     const weft_launch_events *e = &l->options->events;
     if (e->start)
@@ -236,6 +237,9 @@ static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
                  "ranks have not made the same calls; the first to end is rank %d, with exit code "
                  "%d%s",
                  out->failed_rank, out->exit_code, where);
+    WEFT_REQUIRE(failed || !l->options->add || l->parted < l->place.count, WEFT_E_LOST,
+                 "all %d processes that were added are lost; the job goes on without them",
+                 l->place.count);
     if (!failed) return WEFT_OK;
     if (out->signal)
         WEFT_FAIL(WEFT_E_PEER, "rank %d was ended by signal %d (%s)%s", out->failed_rank,
@@ -254,8 +258,11 @@ static weft_status run_in_folder(wefti_launch *l, weft_launch_result *out) {
     WEFT_TRY(read_secret(l, &secret));
     status = start_scheduler(l, &secret);
     if (status >= 0) wefti_launch_look(l);
+    if (status >= 0) status = wefti_launch_await_seats(l);
+    const bool not_needed = status == WEFT_E_STOPPED && !l->scheduler;
     if (status >= 0) status = start_processes(l);
     if (status >= 0) status = wefti_launch_watch(l);
+    if (not_needed) status = WEFT_OK;
     if (l->processes) wefti_launch_clear(l);
     if (l->processes) wefti_launch_wait_for_late(l);
     wefti_launch_report_end(l);
@@ -273,11 +280,13 @@ static weft_status run(wefti_launch *l, weft_launch_result *out) {
     WEFT_TRY(wefti_settings_find(&l->set));
     const wefti_override by = {.interface = o->interface,
                                .tls = o->tls,
+                               .restarts = o->restarts,
                                .join_seconds = o->join_seconds,
                                .heartbeat_seconds = o->heartbeat_seconds,
                                .wait_seconds = o->wait_seconds};
     WEFT_TRY(wefti_settings_override(&l->set, &by));
     WEFT_TRY(wefti_launch_place_find(o, &l->place));
+    if (o->add) WEFT_TRY(wefti_launch_find_job(l));
     out->ranks = l->place.count;
     out->first_rank = l->place.first_rank;
     WEFT_TRY(wefti_command_find(o->command[0], l->set.commands, o->self, &l->program));

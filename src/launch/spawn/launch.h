@@ -35,13 +35,18 @@ typedef struct wefti_process {
     int handle;    /* to poll for its end; -1: the kernel has no such thing */
     bool ended, failed;
     int code, signal; /* how it ended */
-    int starts;       /* how often this rank was started */
+    int starts;       /* how often this rank was started, also by launchers before this one */
+    bool undecided;   /* it has ended, and the scheduler is asked whether another one may follow */
+    double asked_at;  /* since when */
+    bool parted;      /* the scheduler, which is elsewhere, says that the job goes on without it */
+    bool given_up;    /* it was another launcher's at last, or there was no answer: no report */
     wefti_log *log;
 } wefti_process;
 
 typedef struct wefti_launch {
     const weft_launch_options *options;
     wefti_settings set; /* where the options say nothing */
+    uint64_t number;    /* of this launch, as in `mark` */
     wefti_launch_place place;
     wefti_arena *arena;
     char *program;         /* path of the command */
@@ -61,6 +66,7 @@ typedef struct wefti_launch {
     wefti_end end;             /* that one */
     bool unlike;               /* ranks have left after unlike calls, without a scheduler here... */
     wefti_abort_reason reason; /* ...and what it says of that */
+    int parted;                /* processes without which the job goes on */
     int stopped_by;            /* the signal of a request to stop; 0: none */
 } wefti_launch;
 
@@ -81,6 +87,19 @@ void wefti_launch_wait_for_late(wefti_launch *l);
 void wefti_launch_report_end(wefti_launch *l);
 /* Starts another process in place of one that has ended, with the same rank. */
 weft_status wefti_launch_restart(wefti_launch *l, int local) WEFT_CHECKED;
+/* add.c: where the running job is to which processes are added. Before anything else. */
+weft_status wefti_launch_find_job(wefti_launch *l) WEFT_CHECKED;
+/* keep.c: seats on a host without the scheduler, where lost ranks are started again, or processes
+ * are added. */
+/* Until this launcher has its seats; then the place is theirs. WEFT_E_STOPPED: the job has ended
+ * without it, or a request to stop came. */
+weft_status wefti_launch_await_seats(wefti_launch *l) WEFT_CHECKED;
+/* Whether the scheduler is elsewhere, and decides which processes start here. */
+bool wefti_launch_keeps(const wefti_launch *l);
+/* How many processes the seat of process number `local` has lost. */
+int wefti_launch_deaths(const wefti_launch *l, int local);
+/* Whether another process may follow this one, which has ended. */
+wefti_again wefti_launch_again(wefti_launch *l, int local);
 /* Ends whatever is left of them, at once. */
 void wefti_launch_clear(wefti_launch *l);
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/memory.h"
 
 enum {
@@ -41,7 +42,8 @@ static weft_status open_file(wefti_log *log, const char *dir) {
     log->path = dir ? wefti_format("%s/rank-%d.log", dir, log->rank) : wefti_strdup("");
     WEFT_REQUIRE(log->path, WEFT_E_NOMEM, "no memory for a path");
     if (!dir) return WEFT_OK;
-    log->file = open(log->path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+    log->file = WEFTI_DISK_WATCH(
+        open(log->path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
     WEFT_REQUIRE(log->file >= 0, WEFT_E_IO, "cannot write %s: %s", log->path, strerror(errno));
     return WEFT_OK;
 }
@@ -98,7 +100,7 @@ int wefti_log_fd(const wefti_log *log, weft_launch_stream stream) {
 /* A full disk ends the log, not the job. */
 static void write_file(wefti_log *log, const char *text, size_t bytes) {
     for (size_t done = 0; done < bytes && log->file >= 0;) {
-        ssize_t wrote = write(log->file, text + done, bytes - done);
+        ssize_t wrote = WEFTI_DISK_WATCH(write(log->file, text + done, bytes - done));
         if (wrote >= 0) {
             done += (size_t)wrote;
         } else if (errno != EINTR) {

@@ -57,6 +57,10 @@ static weft_status place_by_numbers(const weft_launch_options *o, wefti_launch_p
     WEFT_REQUIRE(hosts > 0 && (int64_t)hosts * o->processes <= WEFTI_RANKS_MAX, WEFT_E_ARG,
                  "%d hosts with %d processes each are more than the %d ranks that are possible",
                  hosts, o->processes, WEFTI_RANKS_MAX);
+    WEFT_REQUIRE(!o->add || (hosts == 1 && o->host_rank == 0 && !o->spare && !o->restarts),
+                 WEFT_E_ARG, "processes are added to a job whose hosts and restarts are given");
+    WEFT_REQUIRE(!o->spare || (hosts > 1 && o->restarts > 0), WEFT_E_ARG,
+                 "a spare host is for jobs of several hosts whose lost ranks are started again");
     WEFT_REQUIRE(o->host_rank >= 0 && o->host_rank < hosts, WEFT_E_ARG,
                  "this host's number is %d; with %d %s it is from 0 to %d", o->host_rank, hosts,
                  hosts == 1 ? "host" : "hosts", hosts - 1);
@@ -120,6 +124,8 @@ static weft_status place_in_table(const weft_launch_options *o, const wefti_rank
 
 static weft_status place_by_table(const weft_launch_options *o, wefti_launch_place *p) {
     wefti_rank_table *table;
+    WEFT_REQUIRE(!o->spare && !o->add, WEFT_E_ARG,
+                 "the hosts of a rank table are named there: none is spare");
     WEFT_REQUIRE(o->processes == 0 && o->hosts == 0, WEFT_E_ARG,
                  "the rank table says how many processes and hosts there are; leave their numbers "
                  "out");
@@ -132,7 +138,8 @@ static weft_status place_by_table(const weft_launch_options *o, wefti_launch_pla
 weft_status wefti_launch_place_find(const weft_launch_options *options, wefti_launch_place *out) {
     *out = (wefti_launch_place){0};
     WEFT_TRY((options->rank_table ? place_by_table : place_by_numbers)(options, out));
-    out->serves = out->host == 0;
+    out->serves = out->host == 0 && !options->spare && !options->add;
+    if (options->add) return WEFT_OK; /* add.c */
     WEFT_TRY(given_scheduler(options, out));
     /* An address of this machine is where everybody goes: an interface may have several. */
     if (options->interface && *options->interface && !has_address(out->address)) {

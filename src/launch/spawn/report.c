@@ -48,8 +48,14 @@ static weft_status send_word(const wefti_launch *l, const wefti_end *end, wefti_
 void wefti_launch_look(wefti_launch *l) {
     wefti_member_options options;
     wefti_span ranks = {l->place.first_rank, l->place.count};
+    const int first = l->options->add     ? WEFTI_SEATS_ADDED
+                      : l->options->spare ? WEFTI_SEATS_OF_LOST
+                                          : ranks.first;
+    const wefti_keep keep = {.seats = {first, ranks.count}, .launcher = l->number};
     if (l->scheduler || caller(l, -1, &options) < 0) return;
-    if (wefti_watch_begin(&options, &ranks, &l->look) < 0) l->look = NULL; /* then nobody waits */
+    if ((wefti_launch_keeps(l) ? wefti_watch_begin_keeping(&options, &keep, &l->look)
+                               : wefti_watch_begin(&options, &ranks, &l->look)) < 0)
+        l->look = NULL; /* then nobody waits */
     explicit_bzero(&options.secret, sizeof options.secret);
 }
 

@@ -51,12 +51,13 @@ static bool is_of_launcher(const char *setting) {
 static void add_place(list *to, int local) {
     const wefti_launch_place *p = &to->of->place;
     add_number(to, "WEFT_LAUNCH", 1);
-    add_number(to, "WEFT_RANK", p->first_rank + local);
+    const bool adds = to->of->options->add; /* it has a number, and gets its rank as it joins */
+    add_number(to, adds ? "WEFT_ADDED" : "WEFT_RANK", p->first_rank + local);
     add_number(to, "WEFT_SIZE", p->size);
     add_number(to, "WEFT_LOCAL_RANK", local);
     add_number(to, "WEFT_LOCAL_SIZE", p->count);
-    add_number(to, "WEFT_HOST", p->host);
-    add_number(to, "WEFT_HOSTS", p->hosts);
+    if (!adds) add_number(to, "WEFT_HOST", p->host);
+    if (!adds) add_number(to, "WEFT_HOSTS", p->hosts);
     add_text(to, "WEFT_SCHEDULER", to->of->scheduler_text);
     add_text(to, "WEFT_SECRET_FILE", to->of->secret);
 }

@@ -122,19 +122,21 @@ static int agreed_request(const wefti_launch *l, int process) {
 static void tell_restart(const wefti_launch *l, const wefti_end *end) {
     const weft_launch_events *e = &l->options->events;
     char text[512];
-    (void)snprintf(text, sizeof text, "%.300s; it is started again (%lld of %d)", end->text,
-                   (long long)l->past_count, l->options->restarts);
+    (void)snprintf(text, sizeof text, "%.300s; it is started again (%lld of %d%s)", end->text,
+                   (long long)l->past_count, l->set.restarts,
+                   l->place.hosts > 1 ? " for all hosts" : "");
     if (e->note) e->note(e->context, text);
 }
 
-/* Another process takes the place of one that was lost, if the world waits for it. */
-static bool starts_again(watch *w, int process) {
+/* Another process takes the place of one that was lost, if the world waits for it; or that is asked
+ * still. */
+static bool goes_on(watch *w, int process) {
     wefti_launch *l = w->l;
-    const wefti_process *p = &l->processes[process];
     wefti_end end;
-    if (w->phase != RUNNING || l->options->restarts <= 0 || !l->scheduler) return false;
+    wefti_again again = w->phase == RUNNING ? wefti_launch_again(l, process) : WEFTI_AGAIN_NO;
+    l->processes[process].parted = again == WEFTI_AGAIN_WITHOUT;
+    if (again != WEFTI_AGAIN_YES) return again == WEFTI_AGAIN_PENDING;
     wefti_launch_end(l, process, &end);
-    if (!wefti_scheduler_awaits(l->scheduler, &end, p->starts)) return false;
     if (wefti_launch_restart(l, process) < 0) {
         const weft_launch_events *e = &l->options->events;
         if (e->note) e->note(e->context, weft_error_message());
@@ -144,13 +146,29 @@ static bool starts_again(watch *w, int process) {
     return true;
 }
 
+/* The job of an elastic world goes on without a process that was lost. */
+static bool goes_on_without(watch *w, int process) {
+    wefti_launch *l = w->l;
+    const weft_launch_events *e = &l->options->events;
+    char text[512];
+    wefti_end end;
+    if (w->phase != RUNNING) return false;
+    wefti_launch_end(l, process, &end);
+    const bool parted =
+        l->scheduler ? wefti_scheduler_goes_on(l->scheduler, &end) : l->processes[process].parted;
+    if (!parted) return false;
+    l->parted++;
+    (void)snprintf(text, sizeof text, "%.300s; the job goes on without it", end.text);
+    if (e->note) e->note(e->context, text);
+    return true;
+}
+
 /* A process whose rank is dead to the others: it is silent, or cannot be reached. */
 static void end_dead(wefti_launch *l) {
-    for (int i = 0; i < l->place.count && l->scheduler && l->options->restarts > 0; i++) {
+    for (int i = 0; i < l->place.count; i++) {
         const wefti_process *p = &l->processes[i];
         if (!p->process || p->ended) continue;
-        if (wefti_scheduler_deaths(l->scheduler, l->place.first_rank + i) >= p->starts)
-            (void)kill(-p->process, SIGKILL);
+        if (wefti_launch_deaths(l, i) >= p->starts) (void)kill(-p->process, SIGKILL);
     }
 }
 
@@ -158,13 +176,15 @@ static void note_ends(watch *w) {
     wefti_launch *l = w->l;
     for (int i = 0; i < l->place.count; i++) {
         wefti_process *p = &l->processes[i];
-        if (!has_ended(p)) continue;
+        if (!p->undecided && !has_ended(p)) continue;
         if (p->handle >= 0) close(p->handle);
         p->handle = -1;
-        if (starts_again(w, i)) continue;
+        if (goes_on(w, i)) continue;
+        p->undecided = false;
         w->running--;
+        if (goes_on_without(w, i)) continue;
         p->failed = p->code != 0 || p->signal != 0;
-        wefti_launch_report(l, i);
+        if (!p->given_up) wefti_launch_report(l, i);
         if (p->failed) blame(w, i);
     }
     if (l->failed < 0 || w->phase != RUNNING) return;
@@ -209,7 +229,11 @@ static void note_stops(watch *w) {
     if (!o->stop_signal || !o->stop_count || *o->stop_count <= w->stops) return;
     int signal = *o->stop_signal ? *o->stop_signal : SIGTERM;
     w->stops = *o->stop_count;
-    if (w->stops == 1 && w->phase == STOPPING) return; /* they do so already */
+    if (w->stops == 1 &&
+        w->phase == STOPPING) { /* a rank has left: the others have only to leave */
+        w->deadline = now() + grace(w->l);
+        return;
+    }
     /* Of a job that has failed the request only hastens the end. */
     bool failed = (w->l->failed >= 0 || w->l->over) && !w->l->stopped_by;
     if (!failed) w->l->stopped_by = signal;
@@ -250,10 +274,18 @@ static void wait_for_events(watch *w) {
         read_logs(w);
 }
 
+/* All processes here were lost, but others were added, which need the scheduler. */
+static bool others_go_on(const watch *w) {
+    const wefti_launch *l = w->l;
+    return w->phase == RUNNING && l->scheduler && l->parted > 0 &&
+           wefti_scheduler_wait(l->scheduler, WEFTI_SCHEDULER_RUNNING, 0) ==
+               WEFTI_SCHEDULER_RUNNING;
+}
+
 weft_status wefti_launch_watch(wefti_launch *l) {
     watch w = {.l = l, .running = l->place.count};
     WEFT_NEW_ARRAY(w.polled, struct pollfd, PER_PROCESS * l->place.count);
-    while (w.running > 0) {
+    while (w.running > 0 || others_go_on(&w)) {
         wait_for_events(&w);
         wefti_reaper_check(l->reaper);
         end_dead(l);

@@ -19,9 +19,10 @@ enum {
     WEFTI_FRAME_HEADER = 16,
     WEFTI_FRAME_MAC = WEFTI_DIGEST_BYTES,
     WEFTI_FRAME_EXTRA = WEFTI_FRAME_HEADER + WEFTI_FRAME_MAC,
-    WEFTI_NAME_MAX = 255,   /* node ids, hosts, jobs */
-    WEFTI_TEXT_MAX = 4000,  /* abort reasons */
-    WEFTI_LEAVE_MAX = 65536 /* what a member has called */
+    WEFTI_NAME_MAX = 255,    /* node ids, hosts, jobs */
+    WEFTI_TEXT_MAX = 4000,   /* abort reasons */
+    WEFTI_LEAVE_MAX = 65536, /* what a member has called */
+    WEFTI_STATE_RANK = 40    /* bytes of a rank's health */
 };
 
 /* kind, from the scheduler?, limit of the body */
@@ -40,12 +41,18 @@ enum {
     X(ENDED, false, WEFTI_TEXT_MAX + 16)                                                           \
     X(WATCH, false, 8)                                                                             \
     X(OVER, true, WEFTI_TEXT_MAX + 16)                                                             \
-    X(ARM, false, 0)                                                                               \
+    X(ARM, false, 16 + WEFTI_RANKS_MAX / 8)                                                        \
     X(HALT, true, WEFTI_TEXT_MAX + 16)                                                             \
     X(STANDING, false, 32 + 4 * WEFTI_RANKS_MAX)                                                   \
-    X(MEND, true, 32 + 4 * WEFTI_RANKS_MAX)                                                        \
+    X(MEND, true, 32 + 12 * WEFTI_RANKS_MAX)                                                       \
     X(WHOLE, false, 8)                                                                             \
-    X(GO, true, 8)
+    X(GO, true, 8)                                                                                 \
+    X(HEALTH, false, 0)                                                                            \
+    X(STATE, true, WEFTI_TEXT_MAX + 64 + WEFTI_STATE_RANK * WEFTI_RANKS_MAX)                       \
+    X(KEEP, false, 16)                                                                             \
+    X(SEATS, true, 12 + 4 * WEFTI_RANKS_MAX)                                                       \
+    X(LOST, false, WEFTI_TEXT_MAX + 24)                                                            \
+    X(AGAIN, true, 12)
 typedef enum wefti_frame_kind {
     WEFTI_FRAME_NONE,
 #define WEFTI_FRAME_ROW(name, from_scheduler, limit) WEFTI_FRAME_##name,

@@ -1,4 +1,6 @@
 /* Bodies of the frames by which a world is mended: see wire.h. */
+#include <string.h>
+
 #include "base/memory.h"
 #include "launch/wire/wire.h"
 
@@ -7,6 +9,35 @@ static uint64_t unpack_generation(wefti_unpack *u) {
     uint64_t generation = wefti_unpack_u64(u);
     if (generation == 0 || generation > INT64_MAX) u->bad = true;
     return generation;
+}
+
+static size_t bytes_of_fits(int32_t most) {
+    return most > 0 ? (size_t)most / 8 + 1 : 0;
+}
+
+size_t wefti_arm_encode(const wefti_arm *m, unsigned char out[WEFTI_ARM_BYTES]) {
+    wefti_pack p = {.data = out, .room = WEFTI_ARM_BYTES};
+    const size_t bytes = bytes_of_fits(m->most);
+    wefti_pack_u32(&p, (uint32_t)m->least);
+    wefti_pack_u32(&p, (uint32_t)m->patience_s);
+    wefti_pack_u32(&p, (uint32_t)m->most);
+    memcpy(out + p.used, m->fits, bytes);
+    return p.used + bytes;
+}
+
+weft_status wefti_arm_decode(const wefti_frame *frame, wefti_arm *out) {
+    wefti_unpack u = wefti_unpack_of(frame);
+    out->least = (int32_t)wefti_unpack_u32(&u);
+    out->patience_s = (int32_t)wefti_unpack_u32(&u);
+    out->most = (int32_t)wefti_unpack_u32(&u);
+    if (out->least < 0 || out->least > WEFTI_RANKS_MAX || out->patience_s < 0 || out->most < 0 ||
+        out->most > WEFTI_RANKS_MAX || u.bytes - u.at != bytes_of_fits(out->most))
+        u.bad = true;
+    if (!u.bad) {
+        memcpy(out->fits, u.data + u.at, bytes_of_fits(out->most));
+        u.at = u.bytes;
+    }
+    return wefti_unpack_end(&u, "arm");
 }
 
 size_t wefti_halt_encode(const wefti_halt *m, unsigned char out[WEFTI_MESSAGE_MAX]) {
@@ -68,28 +99,53 @@ weft_status wefti_standing_decode(const wefti_frame *frame, int32_t size,
     return wefti_unpack_end(&u, "standing");
 }
 
-weft_status wefti_mend_encode(const wefti_mend_message *m, const int32_t *source, int32_t size,
+weft_status wefti_mend_encode(const wefti_mend_message *m, const wefti_mend_rank *ranks,
                               unsigned char **out, size_t *out_bytes) {
-    size_t room = 16 + 4 * (size_t)size;
+    size_t room = 28 + 12 * (size_t)m->size;
     WEFT_NEW_ARRAY(*out, unsigned char, room);
     wefti_pack p = {.data = *out, .room = room};
     wefti_pack_u64(&p, m->generation);
     wefti_pack_u64(&p, (uint64_t)m->target);
-    for (int32_t r = 0; r < size; r++) wefti_pack_u32(&p, (uint32_t)source[r]);
+    wefti_pack_u32(&p, (uint32_t)m->rank);
+    wefti_pack_u32(&p, (uint32_t)m->size);
+    wefti_pack_u32(&p, m->resized);
+    for (int32_t r = 0; r < m->size; r++) {
+        wefti_pack_u32(&p, (uint32_t)ranks[r].source);
+        wefti_pack_u32(&p, (uint32_t)ranks[r].was);
+        wefti_pack_u32(&p, (uint32_t)ranks[r].host);
+    }
     *out_bytes = p.used;
     return WEFT_OK;
 }
 
-weft_status wefti_mend_decode(const wefti_frame *frame, int32_t size, wefti_mend_message *out,
-                              int32_t *source) {
+weft_status wefti_mend_decode(const wefti_frame *frame, wefti_mend_message *out,
+                              wefti_mend_rank **out_ranks) {
     wefti_unpack u = wefti_unpack_of(frame);
     out->generation = unpack_generation(&u);
     out->target = (int64_t)wefti_unpack_u64(&u);
-    if (out->target < 0) u.bad = true;
-    for (int32_t r = 0; r < size; r++) {
-        source[r] = (int32_t)wefti_unpack_u32(&u);
-        if (source[r] < -2 || source[r] >= size || source[r] == r) u.bad = true;
+    out->rank = (int32_t)wefti_unpack_u32(&u);
+    out->size = (int32_t)wefti_unpack_u32(&u);
+    const uint32_t resized = wefti_unpack_u32(&u);
+    out->resized = resized == 1;
+    if (resized > 1 || out->target < 0 || out->size <= 0 || out->size > WEFTI_RANKS_MAX ||
+        out->rank < 0 || out->rank >= out->size || u.bytes - u.at != 12 * (size_t)out->size)
+        u.bad = true;
+    if (u.bad) return wefti_unpack_end(&u, "mend");
+    wefti_mend_rank *ranks;
+    WEFT_NEW_ARRAY(ranks, wefti_mend_rank, out->size);
+    for (int32_t r = 0; r < out->size; r++) {
+        wefti_mend_rank *x = &ranks[r];
+        x->source = (int32_t)wefti_unpack_u32(&u);
+        x->was = (int32_t)wefti_unpack_u32(&u);
+        x->host = (int32_t)wefti_unpack_u32(&u);
+        if (x->source < -3 || x->source >= out->size || x->source == r || x->was < -1 ||
+            x->was >= WEFTI_RANKS_MAX || x->host < 0 || x->host >= out->size)
+            u.bad = true;
     }
+    if (u.bad)
+        wefti_free(ranks);
+    else
+        *out_ranks = ranks;
     return wefti_unpack_end(&u, "mend");
 }
 

@@ -105,15 +105,19 @@ size_t wefti_end_encode(const wefti_end *m, unsigned char out[WEFTI_MESSAGE_MAX]
     return p.used;
 }
 
-weft_status wefti_end_decode(const wefti_frame *frame, wefti_end *out) {
-    wefti_unpack u = wefti_unpack_of(frame);
-    out->rank = (int32_t)wefti_unpack_u32(&u);
-    out->code = (int32_t)wefti_unpack_u32(&u);
-    out->signal = (int32_t)wefti_unpack_u32(&u);
-    wefti_unpack_text(&u, out->text, WEFTI_TEXT_MAX);
+void wefti_unpack_process_end(wefti_unpack *u, wefti_end *out) {
+    out->rank = (int32_t)wefti_unpack_u32(u);
+    out->code = (int32_t)wefti_unpack_u32(u);
+    out->signal = (int32_t)wefti_unpack_u32(u);
+    wefti_unpack_text(u, out->text, WEFTI_TEXT_MAX);
     if (out->rank < 0 || out->rank >= WEFTI_RANKS_MAX || out->code < -1 || out->code > 255 ||
         out->signal < 0 || out->signal > 255 || (out->code && out->signal))
-        u.bad = true;
+        u->bad = true;
+}
+
+weft_status wefti_end_decode(const wefti_frame *frame, wefti_end *out) {
+    wefti_unpack u = wefti_unpack_of(frame);
+    wefti_unpack_process_end(&u, out);
     return wefti_unpack_end(&u, "end");
 }
 
@@ -200,7 +204,7 @@ weft_status wefti_world_message_encode(const wefti_world_message *m, const int32
     wefti_pack_u32(&p, (uint32_t)m->size);
     wefti_pack_u32(&p, (uint32_t)m->hosted_by);
     wefti_pack_u64(&p, (uint64_t)m->heartbeat_ns);
-    wefti_pack_u32(&p, (uint32_t)m->mends | (uint32_t)m->newcomer << 1);
+    wefti_pack_u32(&p, (uint32_t)m->mends | (uint32_t)m->newcomer << 1 | (uint32_t)m->resizes << 2);
     for (int32_t r = 0; r < m->size; r++) wefti_pack_u32(&p, (uint32_t)host[r]);
     *out_bytes = p.used;
     return WEFT_OK;
@@ -217,9 +221,10 @@ weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_mes
     const uint32_t flags = wefti_unpack_u32(&u);
     out->mends = flags & 1;
     out->newcomer = flags & 2;
+    out->resizes = flags & 4;
     if (out->generation == 0 || out->size <= 0 || out->size > WEFTI_RANKS_MAX || out->rank < 0 ||
         out->rank >= out->size || out->hosted_by < -1 || out->hosted_by >= out->size ||
-        out->heartbeat_ns <= 0 || flags > 3 || flags == 2 ||
+        out->heartbeat_ns <= 0 || flags > 7 || flags == 2 ||
         u.bytes - u.at != 4 * (size_t)out->size)
         u.bad = true;
     if (u.bad) return wefti_unpack_end(&u, "world");

@@ -13,6 +13,7 @@
 #include "comm/world.h"
 #include "launch/wire/frame.h"
 #include "launch/wire/tls.h"
+#include "weft/launch.h"
 
 /* --- links --- */
 
@@ -112,8 +113,16 @@ typedef struct wefti_world_message { /* WORLD */
     int32_t hosted_by; /* the rank whose process hosts the scheduler; -1: none */
     int64_t heartbeat_ns;
     bool mends;    /* a rank that dies is started again */
+    bool resizes;  /* the world can go on with fewer ranks, and with more */
     bool newcomer; /* this one was, and the world is being mended */
 } wefti_world_message;
+
+typedef struct wefti_arm { /* ARM: this member can be mended */
+    int32_t least;         /* ranks with which the world may go on; 0: only as many as there are */
+    int32_t patience_s;    /* how long a seat may stay empty before the world goes on without it */
+    int32_t most;          /* 0: it may go on with any number; else what bits below stand for */
+    unsigned char fits[WEFTI_RANKS_MAX / 8 + 1]; /* bit n, up to `most`: it may with n ranks */
+} wefti_arm;
 
 typedef struct wefti_halt { /* HALT: the world is broken, and to be mended */
     uint64_t generation;    /* that begins */
@@ -130,7 +139,12 @@ typedef struct wefti_standing_message { /* STANDING: where this rank stands then
 typedef struct wefti_mend_message { /* MEND: what all do then */
     uint64_t generation;
     int64_t target;
+    int32_t rank, size; /* of the receiver in the world that begins, and of that world */
+    bool resized;       /* as in wefti_mend */
 } wefti_mend_message;
+typedef struct wefti_mend_rank { /* each rank of that world */
+    int32_t source, was, host;   /* as in wefti_mend */
+} wefti_mend_rank;
 
 /* For so long the scheduler awaits the word of a rank that another rank blames (scheduler/blame.c).
  * By then a death is seen: docs/control-plane.md. */
@@ -157,7 +171,33 @@ typedef struct wefti_span { /* WATCH: the ranks of a host */
     int32_t first, count;
 } wefti_span;
 
-enum { WEFTI_MESSAGE_MAX = WEFTI_TEXT_MAX + 16 }; /* of all but ENTRY, ENTRIES and WORLD */
+enum {
+    WEFTI_SEATS_OF_LOST = -1, /* any of a host that is lost, so many at most */
+    WEFTI_SEATS_ADDED = -2,   /* further ones: the world grows, and SEATS says their numbers */
+};
+typedef struct wefti_keep { /* KEEP: a launcher asks for seats, to fill them when ranks are lost */
+    wefti_span seats;       /* first: a rank, or one of these */
+    uint64_t launcher;      /* the same as long as it runs, and of no other one */
+} wefti_keep;
+
+typedef struct wefti_loss { /* LOST: may another process take the seat? */
+    wefti_end end;          /* of the last one */
+    int32_t starts;         /* processes that have had the seat, or were to have it */
+} wefti_loss;
+
+typedef enum wefti_again { /* AGAIN */
+                           WEFTI_AGAIN_NO,
+                           WEFTI_AGAIN_YES,
+                           WEFTI_AGAIN_ELSEWHERE, /* another launcher has the seat now */
+                           WEFTI_AGAIN_WITHOUT,   /* no: the world goes on without it */
+                           WEFTI_AGAIN_PENDING    /* never said: there is no answer yet */
+} wefti_again;
+typedef struct wefti_again_message {
+    int32_t rank, starts; /* of LOST */
+    wefti_again again;
+} wefti_again_message;
+
+enum { WEFTI_MESSAGE_MAX = WEFTI_TEXT_MAX + 24 }; /* of all but ENTRY, ENTRIES and WORLD */
 
 size_t wefti_join_encode(const wefti_join *m, unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) WEFT_CHECKED;
@@ -175,8 +215,26 @@ weft_status wefti_abort_reason_decode(const wefti_frame *frame,
 
 size_t wefti_end_encode(const wefti_end *m, unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_end_decode(const wefti_frame *frame, wefti_end *out) WEFT_CHECKED;
+void wefti_unpack_process_end(wefti_unpack *u, wefti_end *out); /* as a part of another body */
 size_t wefti_span_encode(const wefti_span *m, unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_span_decode(const wefti_frame *frame, wefti_span *out) WEFT_CHECKED;
+
+/* --- wire/keeping.c --- */
+
+size_t wefti_keep_encode(const wefti_keep *m, unsigned char out[WEFTI_MESSAGE_MAX]);
+weft_status wefti_keep_decode(const wefti_frame *frame, wefti_keep *out) WEFT_CHECKED;
+size_t wefti_loss_encode(const wefti_loss *m, unsigned char out[WEFTI_MESSAGE_MAX]);
+weft_status wefti_loss_decode(const wefti_frame *frame, wefti_loss *out) WEFT_CHECKED;
+size_t wefti_again_encode(const wefti_again_message *m, unsigned char out[WEFTI_MESSAGE_MAX]);
+weft_status wefti_again_decode(const wefti_frame *frame, wefti_again_message *out) WEFT_CHECKED;
+/* SEATS: a launcher's, and how many processes each has lost. Fresh memory. deaths: [count]. */
+weft_status wefti_seats_encode(const wefti_span *seats, int32_t size, const int32_t *deaths,
+                               unsigned char **out, size_t *out_bytes) WEFT_CHECKED;
+/* *out_deaths: fresh memory. */
+weft_status wefti_seats_decode(const wefti_frame *frame, wefti_span *out, int32_t *out_size,
+                               int32_t **out_deaths) WEFT_CHECKED;
+
+/* --- wire/message.c --- */
 
 /* LEAVE: what a member has called. Fresh memory. NULL: nothing is said of that. */
 enum { WEFTI_RECORDS_MAX = WEFTI_CALL_RECORDS * (36 + WEFTI_CALL_TEXT) };
@@ -201,6 +259,9 @@ weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_mes
 
 /* --- wire/mending.c --- */
 
+enum { WEFTI_ARM_BYTES = 12 + WEFTI_RANKS_MAX / 8 + 1 };
+size_t wefti_arm_encode(const wefti_arm *m, unsigned char out[WEFTI_ARM_BYTES]);
+weft_status wefti_arm_decode(const wefti_frame *frame, wefti_arm *out) WEFT_CHECKED;
 size_t wefti_halt_encode(const wefti_halt *m, unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_halt_decode(const wefti_frame *frame, wefti_halt *out) WEFT_CHECKED;
 /* Fresh memory. holds: [count], ranks. */
@@ -211,14 +272,48 @@ weft_status wefti_standing_encode(const wefti_standing_message *m, const int32_t
 weft_status wefti_standing_decode(const wefti_frame *frame, int32_t size,
                                   wefti_standing_message *out, int32_t **out_holds,
                                   int32_t *out_count) WEFT_CHECKED;
-/* Fresh memory. source: [size], as in wefti_mend. */
-weft_status wefti_mend_encode(const wefti_mend_message *m, const int32_t *source, int32_t size,
+/* Fresh memory. ranks: [m->size]. */
+weft_status wefti_mend_encode(const wefti_mend_message *m, const wefti_mend_rank *ranks,
                               unsigned char **out, size_t *out_bytes) WEFT_CHECKED;
-weft_status wefti_mend_decode(const wefti_frame *frame, int32_t size, wefti_mend_message *out,
-                              int32_t *source /* [size] */) WEFT_CHECKED;
+/* *out_ranks: fresh memory. */
+weft_status wefti_mend_decode(const wefti_frame *frame, wefti_mend_message *out,
+                              wefti_mend_rank **out_ranks) WEFT_CHECKED;
 /* WHOLE and GO: a generation. */
 enum { WEFTI_GENERATION_BYTES = 8 };
 void wefti_generation_encode(uint64_t generation, unsigned char out[WEFTI_GENERATION_BYTES]);
 weft_status wefti_generation_decode(const wefti_frame *frame, uint64_t *out) WEFT_CHECKED;
+
+/* --- wire/health.c --- */
+
+typedef enum wefti_job_state {
+    WEFTI_JOB_FORMING, /* processes are missing */
+    WEFTI_JOB_RUNNING,
+    WEFTI_JOB_LEFT,   /* all ranks have left in peace */
+    WEFTI_JOB_FAILED, /* `text` says why */
+    WEFTI_JOB_STATES
+} wefti_job_state;
+
+typedef struct wefti_rank_health { /* ages and times in ns */
+    weft_health_state state;
+    int32_t host;
+    int64_t step, heard_ns, step_ns;
+    int64_t pace_ns; /* that a step takes; 0: not known */
+} wefti_rank_health;
+
+typedef struct wefti_job_health { /* STATE */
+    wefti_job_state state;
+    uint64_t generation; /* 0: none yet */
+    int32_t size, here;
+    int64_t heartbeat_ns;
+    char text[WEFTI_TEXT_MAX + 1];
+    int32_t ranks; /* size or 0 */
+} wefti_job_health;
+
+/* Fresh memory. rank: [ranks]. */
+weft_status wefti_health_encode(const wefti_job_health *m, const wefti_rank_health *rank,
+                                unsigned char **out, size_t *out_bytes) WEFT_CHECKED;
+/* *out_rank: fresh memory, NULL if there are none. */
+weft_status wefti_health_decode(const wefti_frame *frame, wefti_job_health *out,
+                                wefti_rank_health **out_rank) WEFT_CHECKED;
 
 #endif

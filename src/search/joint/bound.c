@@ -9,6 +9,9 @@
  *   done with the last one, they still have its backward pass to do. In schedules with weights
  *   apart, only the first part is certain.
  * - What is posted behind the last backward call is exposed, but for the kernels behind it.
+ * - A stage posts the receive of a value or gradient when it needs it, and waits for it at once. So
+ *   each of them takes at least the time of the transfer, and no kernel hides it. Copies of
+ *   microbatches are interleaved, so theirs do not count.
  *
  * Memory. Parameters, optimizer and gradients of a stage, and what its microbatches in flight have
  * saved. */
@@ -17,10 +20,6 @@
 
 #include "schedule/schedule.h"
 #include "search/joint/parts.h"
-
-static double larger(double a, double b) {
-    return a > b ? a : b;
-}
 
 /* ---- stages ---- */
 
@@ -73,6 +72,9 @@ bool wefti_joint_divide(const wefti_joint_shape *shape, const wefti_joint_work *
 typedef struct stage_sums {
     double forward, backward; /* of one microbatch, over all chunks */
     double fill, drain;       /* forward and backward of its first chunk */
+    double receives;          /* waits for the results and gradients of other stages */
+    double first_send;        /* from the stage before to its first chunk */
+    double first_receive;     /* the same, if it counts as one of the receives */
     double blocks;            /* how many calls are middle blocks */
     double fixed, gradients, saved, frame;
 } stage_sums;
@@ -114,26 +116,60 @@ static double stage_bytes(const wefti_degrees *d, const stage_sums *s, int32_t s
     return s->fixed + larger(s->gradients + (n - 1) * s->saved, n * s->saved + s->frame);
 }
 
-/* Seconds of one boundary between stages. */
-static double send_seconds(const wefti_joint *j, const wefti_degrees *d,
-                           const wefti_joint_work *work) {
+static double send_at(const wefti_joint *j, const wefti_degrees *d, double boundary,
+                      int32_t level) {
     const wefti_machine_model *m = j->problem->machine;
     const int32_t size = j->devices / d->stages;
-    const int32_t level = wefti_model_level_of(m, 0, size);
     const int32_t block = level ? wefti_model_block(m, level - 1) : 1;
     const double sharing = block < size ? block : size;
     return m->level[level].latency_seconds.value +
-           (double)work->boundary * wefti_model_byte_seconds(m, level, level ? sharing : 1);
+           boundary * wefti_model_byte_seconds(m, level, level ? sharing : 1);
+}
+
+static int32_t level_between(const wefti_joint *j, const wefti_degrees *d, int32_t from,
+                             int32_t to) {
+    const int32_t size = j->devices / d->stages;
+    return wefti_model_level_of(j->problem->machine, from * size, to * size);
+}
+
+/* The first devices of two stages; others with equal coordinates lie no nearer to each other than
+ * those of the first two stages. */
+double wefti_joint_least_send(const wefti_joint *j, const wefti_degrees *d, double boundary) {
+    const int32_t from = level_between(j, d, 0, 1);
+    double least = send_at(j, d, boundary, from);
+    for (int32_t l = from + 1; l < j->problem->machine->level_count; l++)
+        least = smaller(least, send_at(j, d, boundary, l));
+    return least;
+}
+
+/* Part `part` begins behind the last call of the part before, whose result it receives. */
+static void add_receives(const wefti_joint *j, const wefti_degrees *d, const wefti_joint_work *work,
+                         const int32_t *part_of, stage_sums *stages) {
+    const int32_t calls = wefti_joint_calls(&j->shape), middle = j->shape.middle;
+    for (int32_t k = 0; k + 1 < calls; k++) {
+        const int32_t of = wefti_joint_short_call(&j->shape, k);
+        int32_t from, to, chunk;
+        if (part_of[k] == part_of[k + 1]) continue;
+        wefti_schedule_place(d->schedule, d->stages, part_of[k], &from, &chunk);
+        wefti_schedule_place(d->schedule, d->stages, part_of[k + 1], &to, &chunk);
+        if (from == to) continue;
+        const double send = send_at(j, d, (double)work->boundary, level_between(j, d, from, to));
+        if (part_of[k + 1] < d->stages) stages[to].first_send = send;
+        if (middle < 1 || of < middle - 1 || of > middle + 1) continue; /* no block */
+        stages[to].receives += send;
+        stages[from].receives += send;
+        if (part_of[k + 1] < d->stages) stages[to].first_receive = send;
+    }
 }
 
 static double of_rank(const wefti_joint_share *share, double blocks, bool alone) {
     return (alone ? share->all : 0) + blocks * share->of_block;
 }
 
-/* Update, transfers between replicas, and the busiest level: of all its transfers, and of those
- * that are posted after the first backward call has begun. */
+/* Update, transfers between replicas, and the busiest level: of all its transfers, of those that
+ * are posted after the first backward call has begun, and of those in the last microbatch. */
 typedef struct state_seconds {
-    double update, waits, stream, late, tail;
+    double update, waits, stream, late, last, tail;
 } state_seconds;
 
 static state_seconds state_of(const wefti_degrees *d, const wefti_joint_state *state,
@@ -157,29 +193,34 @@ static state_seconds state_of(const wefti_degrees *d, const wefti_joint_state *s
         }
         out.stream = larger(out.stream, busy);
         out.late = larger(out.late, busy - of_rank(&state->early[l], blocks, true));
+        if (several && d->microbatches > 1 && d->level < 2)
+            out.last = larger(out.last, of_rank(&state->stream[2][l], blocks, alone));
     }
     if (alone) out.tail = larger(0, state->tail - blocks * state->update.of_block);
     return out;
 }
 
-static void add_stage(const wefti_joint *j, const wefti_degrees *d, const wefti_joint_work *work,
-                      const wefti_joint_state *state, const stage_sums *stages, int32_t stage,
-                      wefti_joint_bound *out) {
+static void add_stage(const wefti_joint *j, const wefti_degrees *d, const wefti_joint_state *state,
+                      const stage_sums *stages, int32_t stage, wefti_joint_bound *out) {
     const stage_sums *s = &stages[stage];
-    const double m = d->microbatches, send = d->stages > 1 ? send_seconds(j, d, work) : 0;
-    const state_seconds x = state_of(d, state, s->blocks), first = state_of(d, state, 0);
+    const double m = d->microbatches;
+    const state_seconds x = state_of(d, state, s->blocks);
     double before = 0, behind = 0;
     for (int32_t i = 0; i < stage; i++) {
-        before += stages[i].fill + send;
-        behind += stages[i].drain + send;
+        before += stages[i].fill + stages[i + 1].first_send;
+        behind += stages[i].drain + stages[i + 1].first_send;
     }
     if (wefti_schedule_splits(d->schedule)) behind = 0;
-    const double busy = m * (s->forward + s->backward) + x.waits;
+    const double receives = j->problem->settings->copies > 1 ? 0 : s->receives;
+    if (receives > 0) before -= s->first_receive; /* one of those that count for all microbatches */
+    const double busy = m * (s->forward + s->backward + receives) + x.waits;
     double seconds = before + busy + larger(x.update + x.tail, stage ? behind : 0);
     seconds = larger(seconds, x.stream);
     /* The first backward call begins behind the first forward pass. */
     seconds = larger(seconds, before + s->fill + x.late);
-    (void)first;
+    /* Gradients of all microbatches are complete behind the last ones of a chunk: replicas.c. */
+    const double left = (d->chunks > 1 ? d->stages : 1) * s->backward;
+    seconds = larger(seconds, before + m * (s->forward + s->backward) - left + x.last);
     out->seconds = larger(out->seconds, seconds);
     const double bytes = state ? stage_bytes(d, s, stage) : 0;
     if (bytes > out->bytes) {
@@ -202,6 +243,7 @@ static weft_status sum_stages(const wefti_joint *j, const wefti_degrees *d,
         if (parts > 1) wefti_schedule_place(d->schedule, d->stages, part_of[k], &stage, &chunk);
         add_call(j, work, state, k, chunk == 0, &stages[stage]);
     }
+    if (*out_divided && d->stages > 1) add_receives(j, d, work, part_of, stages);
     return WEFT_OK;
 }
 
@@ -221,7 +263,7 @@ weft_status wefti_joint_bound_of(const wefti_joint *j, const wefti_degrees *d,
     weft_status status = sum_stages(j, d, work, state, stages, part_of, &divided);
     if (status >= 0 && divided) {
         out->seconds = 0;
-        for (int32_t s = 0; s < d->stages; s++) add_stage(j, d, work, state, stages, s, out);
+        for (int32_t s = 0; s < d->stages; s++) add_stage(j, d, state, stages, s, out);
         out->seconds *= WEFTI_JOINT_ROUNDING;
     }
     wefti_free(part_of);

@@ -7,7 +7,18 @@
 #include "search/joint/parts.h"
 
 enum { WEFTI_JOINT_MISFITS = 6 };
-#define WEFTI_JOINT_MARGIN 0.92 /* of memory, for guesses */
+/* A guess of a candidate's bytes may be so much too small, or too large: see coarse.c. */
+#define WEFTI_JOINT_MARGIN 0.92
+#define WEFTI_JOINT_LARGEST 1.06
+enum { WEFTI_JOINT_TIGHT_MISFITS = 4 };
+
+/* Whether a candidate fits, by its guess. TIGHT: perhaps. Tight ones are walked too, until a few of
+ * them have not fitted. */
+typedef enum wefti_joint_fitting {
+    WEFTI_JOINT_FITS,
+    WEFTI_JOINT_TIGHT,
+    WEFTI_JOINT_TOO_LARGE
+} wefti_joint_fitting;
 
 /* A set of candidates with a bound: SPLIT stands for all schedules, levels and shards. */
 typedef enum wefti_joint_item_kind {
@@ -26,6 +37,7 @@ typedef struct wefti_joint_item {
     wefti_joint_item_kind kind;
     int64_t number;
     wefti_degrees degrees;
+    bool tight;     /* it may not fit */
     bool retried;   /* the same with more recomputation is open as well */
     bool corrected; /* the guess is, by a walk of the same split */
     bool taken;
@@ -34,7 +46,7 @@ typedef struct wefti_joint_item {
 /* How much longer than guessed the walks of a split have been. */
 typedef struct wefti_joint_correction {
     wefti_degrees degrees;
-    double ratio;
+    double ratio, missing; /* seconds / guess, and seconds - guess */
 } wefti_joint_correction;
 
 /* Orders of what is open. WEFTI_JOINT_BY_BYTES: while nothing that is likely to fit is known.
@@ -65,6 +77,8 @@ typedef struct wefti_joint_branch {
     wefti_joint_item *items; /* by number */
     int64_t numbered, cap;
     wefti_joint_heap heaps[WEFTI_JOINT_ORDERS];
+    wefti_degrees *past; /* candidates that were walked */
+    int64_t past_count, past_cap;
     wefti_joint_correction *corrections;
     int64_t correction_count, correction_cap;
     int64_t count;                        /* items that have not been taken */
@@ -79,10 +93,12 @@ typedef struct wefti_joint_branch {
     bool fits;     /* the plan that was walked last */
     bool outwards; /* levels of links are slower from the innermost one on */
     wefti_joint_answer *out;
-    double parameters;  /* bytes of the whole model's */
-    bool guessing;      /* the least guess is taken next, not the least bound */
-    int32_t found;      /* walks before the last one that found a better plan */
-    double split_bound; /* of the split whose candidates are pushed */
+    double parameters;     /* bytes of the whole model's */
+    bool guessing;         /* the least guess is taken next, not the least bound */
+    int32_t tight_misfits; /* tight candidates that were walked and did not fit */
+    double tight_effort;   /* of programs for tight splits */
+    int32_t found;         /* walks before the last one that found a better plan */
+    double split_bound;    /* of the split whose candidates are pushed */
     double begin;
 } wefti_joint_branch;
 
@@ -93,8 +109,6 @@ static inline double wefti_joint_best(const wefti_joint_branch *s) {
 
 /* open.c */
 weft_status wefti_joint_push_item(wefti_joint_branch *s, wefti_joint_item x) WEFT_CHECKED;
-weft_status wefti_joint_push(wefti_joint_branch *s, wefti_joint_item_kind kind, double bound,
-                             double guess, double about, const wefti_degrees *d) WEFT_CHECKED;
 weft_status wefti_joint_insert(wefti_joint_branch *s, wefti_joint_order by,
                                int64_t number) WEFT_CHECKED;
 void wefti_joint_remove_first(wefti_joint_branch *s, wefti_joint_order by);
@@ -105,11 +119,16 @@ int64_t wefti_joint_first_of(wefti_joint_branch *s, wefti_joint_order by);
 double wefti_joint_guess_of(const wefti_joint_item *x);
 
 /* coarse.c */
+/* Seconds of a step, about, for guesses: kernels and transfers on a stage, and how much longer the
+ * transfers are likely to take. */
+typedef struct wefti_joint_about {
+    double work, further;
+} wefti_joint_about;
 typedef struct wefti_joint_line_bound {
     bool legal;
     double seconds, bytes;
     double guess_bytes[4]; /* about, by optimizer level; 0: unknown */
-    double further;        /* seconds that transfers take more than the bound says, about */
+    wefti_joint_about about;
 } wefti_joint_line_bound;
 weft_status wefti_joint_find_ideal(wefti_joint_branch *s) WEFT_CHECKED;
 /* Without programs of its own. Kernels divide at best evenly. */
@@ -118,30 +137,54 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
 /* Saves the programs of splits that are slow, and of microbatches that are far too large. */
 weft_status wefti_joint_bound_of_line(wefti_joint_branch *s, const wefti_degrees *d,
                                       wefti_joint_line_bound *out) WEFT_CHECKED;
+/* The least step with the transfers between replicas, before the state is known. */
+weft_status wefti_joint_step_of_draft(wefti_joint_branch *s, const wefti_degrees *d,
+                                      const wefti_joint_work *work, double *out) WEFT_CHECKED;
 /* The least bytes of a stage, and about how many, before its state is known. */
 weft_status wefti_joint_bytes_of_draft(wefti_joint_branch *s, const wefti_degrees *d,
                                        const wefti_joint_work *work, double *out,
                                        double *out_about) WEFT_CHECKED;
 /* About how many bytes the level takes that needs least. */
 double wefti_joint_least_of_levels(const wefti_joint_branch *s, const wefti_joint_line_bound *b);
-/* Whether about some level fits, with room for the margin. */
-bool wefti_joint_likely_fits(const wefti_joint_branch *s, const wefti_joint_line_bound *b);
+wefti_joint_fitting wefti_joint_fitting_of(const wefti_joint_branch *s, double about);
+/* The devices of an axis, on the machine. */
+typedef struct wefti_joint_axis {
+    int32_t stride, size;
+    double share; /* the part of a sample's values that each group of the axis has */
+} wefti_joint_axis;
+/* The group of an axis from the first device on: how many blocks of each level are in one of the
+ * next level. False: they do not divide equally. */
+bool wefti_joint_levels_of(const wefti_machine_model *m, const wefti_joint_axis *a,
+                           int32_t per_level[WEFTI_LEVELS_MAX]);
+/* The product of the sizes of the axes within the axis `which`: 0 dp, 1 ep, 2 cp, 3 tp. */
+int32_t wefti_joint_stride_of(const wefti_degrees *d, int which);
 /* Each level is at least as slow as the one before it. */
 bool wefti_joint_is_slower_outwards(const wefti_machine_model *m);
 wefti_degrees wefti_joint_in_usual_order(const wefti_degrees *degrees);
 
+/* replicas.c: the least step at a level of the optimizer. `some_share`: not all replicas share
+ * states. `chunks`: a stage may have several. `calls` NULL: nothing is known of the kernels. */
+double wefti_joint_least_of_level(const wefti_joint_branch *s, const wefti_degrees *d, int level,
+                                  bool some_share, bool chunks, const wefti_joint_line *line,
+                                  const wefti_joint_call *calls);
+
 /* walk.c */
 bool wefti_joint_is_walked(const wefti_joint_item *x);
+/* What a walk costs, in short programs. */
+double wefti_joint_walk_effort(const wefti_degrees *d);
 /* Whether the walk goes far beyond the budget. */
 bool wefti_joint_is_costly(const wefti_joint_branch *s, const wefti_joint_item *x);
 int32_t wefti_joint_budget(const wefti_joint_branch *s);
+/* What has been built and walked, in short programs. */
+double wefti_joint_spent(const wefti_joint_branch *s);
 /* Searches on larger machines may take longer. */
 double wefti_joint_effort_budget(const wefti_joint_branch *s);
+double wefti_joint_effort_without_plan(const wefti_joint_branch *s);
 weft_status wefti_joint_graph_of(wefti_joint_branch *s, const wefti_degrees *d, weft_graph **graph,
                                  const wefti_optimizer_plan **optimizer) WEFT_CHECKED;
 void wefti_joint_note_bounded(wefti_joint_branch *s, const wefti_degrees *d, double bytes);
 /* The factor that the guess of a candidate needs, 1: nothing is known. */
-double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_degrees *d);
+double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_joint_item *x);
 /* The part of each call of the whole model, for wefti_free; NULL: one part. */
 weft_status wefti_joint_parts_of(wefti_joint_branch *s, const wefti_degrees *d,
                                  int32_t **out) WEFT_CHECKED;
@@ -151,7 +194,7 @@ weft_status wefti_joint_walk_candidate(wefti_joint_branch *s, const wefti_degree
 /* Models without tensor-parallel splits of their family: the dynamic search splits the ops. */
 weft_status wefti_joint_walk_splits_of_ops(wefti_joint_branch *s) WEFT_CHECKED;
 
-/* refuse.c: WEFT_E_NOMEM, WEFT_E_ARG with a message. */
+/* refuse.c: WEFT_E_NOMEM, WEFT_E_ARG with a message; WEFT_OK if it finds a plan after all. */
 weft_status wefti_joint_no_plan(wefti_joint_branch *s) WEFT_CHECKED;
 
 #endif

@@ -86,62 +86,221 @@ static double least_bytes(const wefti_joint_branch *s, const wefti_degrees *d, i
     double shares = 0;
     for (int32_t stage = 0; stage < d->stages; stage++)
         shares += 1.0 / (d->stages - stage < most ? d->stages - stage : most);
-    const double bytes = (kept + state / most) / shares;
-    return WEFTI_JOINT_ROUNDING * (bytes > state / d->stages ? bytes : state / d->stages);
+    /* Gradients of several microbatches add up in memory; levels 2 and 3 share them. */
+    const bool several = d->stages > 1 || d->microbatches > 1;
+    const double gradients = several && level < 2 ? line->parameters : 0;
+    return WEFTI_JOINT_ROUNDING *
+           larger((kept + state / most) / shares, (state + gradients) / d->stages);
 }
 
 /* ---- coarse bounds: from lines of one device and of two ---- */
 
-typedef struct axes_sum {
-    double fixed, each; /* seconds of a microbatch, of each sample in it */
-    double further;     /* about how much longer each sample takes on the links of the axes */
-} axes_sum;
-
-/* How much longer transfers of `size` devices with a stride take than those of two neighbours,
- * about: a ring of g devices moves (g - 1) / g of the bytes twice. */
-static double further_of(const wefti_machine_model *m, int32_t stride, int32_t size) {
-    const int32_t level = wefti_model_level_of(m, 0, stride * size - 1);
+/* How much longer transfers of an axis take than those of two neighbours, about: a ring of g
+ * devices moves (g - 1) / g of the bytes twice. */
+static double longer_of(const wefti_machine_model *m, const wefti_joint_axis *a) {
+    const int32_t level = wefti_model_level_of(m, 0, a->stride * a->size - 1);
     const int32_t block = level ? wefti_model_block(m, level - 1) : 1;
     const double slower =
         wefti_model_byte_seconds(m, level, block) / wefti_model_byte_seconds(m, 0, 1);
-    const double longer = 2.0 * (size - 1) / size * slower - 1;
-    return longer > 0 ? longer : 0;
+    const double longer = 2.0 * (a->size - 1) / a->size * slower;
+    return longer > 1 ? longer : 1;
+}
+
+bool wefti_joint_levels_of(const wefti_machine_model *m, const wefti_joint_axis *a,
+                           int32_t per_level[WEFTI_LEVELS_MAX]) {
+    int32_t below = a->size;
+    memset(per_level, 0, WEFTI_LEVELS_MAX * sizeof *per_level);
+    for (int32_t l = 0; l < m->level_count; l++) {
+        const int32_t size = wefti_model_block(m, l);
+        int32_t blocks = 1;
+        for (int64_t i = 1; i < a->size; i++)
+            blocks += i * a->stride / size != (i - 1) * a->stride / size;
+        if (below % blocks) return false;
+        per_level[l] = below / blocks;
+        below = blocks;
+    }
+    return true;
+}
+
+/* Seconds of an all-gather on an axis. False: not known. */
+static bool gather_seconds(const wefti_machine_model *m, const wefti_joint_axis *a, int32_t mesh,
+                           double bytes, double *out) {
+    int32_t per_level[WEFTI_LEVELS_MAX];
+    if (!wefti_joint_levels_of(m, a, per_level)) return false;
+    *out = wefti_collective_seconds(m, WEFTI_TRANSFER_ALL_GATHER, bytes, per_level,
+                                    (wefti_active){0, mesh});
+    return true;
+}
+
+/* How many times as long as on two neighbours a collective takes whose value is the same on any
+ * number of devices, at least: *latency its latencies, *bytes the rest. Twice an all-gather is an
+ * all-reduce, and its mirror a reduce-scatter. Groups of other stages and hosts lie no better than
+ * that of the first device. */
+static void factors_of(const wefti_joint_branch *s, const wefti_joint_axis *a, int32_t mesh,
+                       double *latency, double *bytes) {
+    const wefti_machine_model *m = s->j.problem->machine, *instant = &s->j.instant;
+    const wefti_joint_axis two = {1, 2, 1};
+    double whole, part;
+    *latency = *bytes = 1;
+    if (gather_seconds(m, a, mesh, 0, &whole) && gather_seconds(m, &two, 2, 0, &part) &&
+        whole > part && part > 0)
+        *latency = whole / part;
+    if (gather_seconds(instant, a, mesh, 1, &whole) && gather_seconds(instant, &two, 2, 1, &part) &&
+        whole > part && part > 0)
+        *bytes = whole / part;
 }
 
 /* Transfers of an axis take at least as long as those of two devices on the innermost links, since
- * more devices have no fewer bytes and latencies. `share`: the part of a sample's values that each
- * group of the axis has. */
-static weft_status add_axis(wefti_joint_branch *s, const wefti_degrees *two, double share,
-                            int32_t stride, int32_t size, axes_sum *sum) {
+ * more devices have no fewer bytes and latencies. Collectives on more devices take longer. With
+ * experts on split sequences other numbers of devices may have other collectives, so these do not
+ * count. */
+static weft_status add_axis(wefti_joint_branch *s, const wefti_degrees *d, const wefti_degrees *two,
+                            const wefti_joint_axis *a, double samples, wefti_joint_call *calls,
+                            wefti_joint_about *about) {
+    const wefti_joint_shape *shape = &s->j.shape;
     const wefti_joint_line *line;
+    double latency, bytes;
     WEFT_TRY(wefti_joint_line_find(&s->j, two, &line));
     if (!line->legal) return WEFT_OK;
-    sum->fixed += line->wait_fixed;
-    sum->each += line->wait_each * share;
-    sum->further += line->wait_each * share * further_of(s->j.problem->machine, stride, size);
+    factors_of(s, a, s->j.devices / d->stages, &latency, &bytes);
+    const double longer = longer_of(s->j.problem->machine, a);
+    const weft_model_config *c = s->j.problem->source.config;
+    const bool rings = two->context == 1 || !c || !c->experts;
+    for (int32_t k = 0; k < shape->calls; k++)
+        for (int pass = 0; pass < 2; pass++) {
+            const wefti_joint_growth *g = &line->call[k][pass];
+            const double fixed = rings ? larger(g->wait_fixed, latency * g->ring_fixed)
+                                       : larger(0, g->wait_fixed - g->ring_fixed);
+            const double each = rings ? larger(g->wait_each, bytes * g->ring_each)
+                                      : larger(0, g->wait_each - g->ring_each);
+            const double times = k == shape->middle ? shape->copies : 1;
+            *(pass ? &calls[k].backward : &calls[k].forward) += fixed + samples * a->share * each;
+            about->work += times * (g->wait_fixed + samples * a->share * g->wait_each);
+            about->further += times * samples * a->share * g->wait_each * (longer - 1);
+        }
     return WEFT_OK;
 }
 
-static weft_status add_axes(wefti_joint_branch *s, const wefti_degrees *d, axes_sum *sum) {
+int32_t wefti_joint_stride_of(const wefti_degrees *d, int which) {
+    const int32_t sizes[] = {d->data, d->expert, d->context, d->tensor};
+    int32_t stride = 1;
+    for (int i = 3; i >= 0; i--) {
+        const int a = d->order[0] == d->order[1] ? i : d->order[i];
+        if (a == which) break;
+        stride *= sizes[a];
+    }
+    return stride;
+}
+
+static weft_status add_axes(wefti_joint_branch *s, const wefti_degrees *d, double samples,
+                            wefti_joint_call *calls, wefti_joint_about *about) {
     wefti_degrees two = wefti_degrees_none();
     two.recompute = d->recompute;
     if (!s->outwards) return WEFT_OK;
     if (d->tensor > 1) {
+        const wefti_joint_axis a = {wefti_joint_stride_of(d, 3), d->tensor, 1.0 / d->context};
         two.tensor = 2;
         two.sequence = d->sequence;
-        WEFT_TRY(add_axis(s, &two, 1.0 / d->context, 1, d->tensor, sum));
+        WEFT_TRY(add_axis(s, d, &two, &a, samples, calls, about));
         two.tensor = 1;
         two.sequence = false;
     }
     if (d->context > 1) {
+        const wefti_joint_axis a = {wefti_joint_stride_of(d, 2), d->context, 1.0 / d->tensor};
         two.context = 2;
-        WEFT_TRY(add_axis(s, &two, 1.0 / d->tensor, d->tensor, d->context, sum));
+        WEFT_TRY(add_axis(s, d, &two, &a, samples, calls, about));
         two.context = 1;
     }
     if (d->expert == 1) return WEFT_OK;
+    const wefti_joint_axis a = {wefti_joint_stride_of(d, 1), d->expert,
+                                1.0 / d->tensor / d->context};
     two.expert = 2;
-    const int32_t inner = d->tensor * d->context;
-    return add_axis(s, &two, 1.0 / inner, inner, d->expert, sum);
+    return add_axis(s, d, &two, &a, samples, calls, about);
+}
+
+/* ---- kernels of calls ---- */
+
+/* Products on the devices of a candidate, of its own line. */
+static void add_products(const wefti_joint_branch *s, const wefti_joint_line *line, double samples,
+                         wefti_joint_call *calls) {
+    const wefti_device_model *device = &s->j.problem->machine->device;
+    for (int64_t i = 0; i < line->product_count; i++) {
+        const wefti_joint_product *p = &line->products[i];
+        *(p->backward ? &calls[p->call].backward : &calls[p->call].forward) +=
+            wefti_joint_product_least(device, p, samples, 1, 1, true);
+    }
+}
+
+/* Of kernels that are no products, tensor parallelism divides a part, and the rest is on all
+ * devices: two devices tell which. `two` NULL: all of it is divided. */
+static weft_status add_kernels(wefti_joint_branch *s, const wefti_degrees *d,
+                               const wefti_joint_line *one, const wefti_joint_line *two,
+                               double samples, wefti_joint_call *calls) {
+    const double(*products)[2];
+    WEFT_TRY(wefti_joint_products_find(&s->j, d, one, samples, &products));
+    for (int32_t k = 0; k < s->j.shape.calls; k++)
+        for (int pass = 0; pass < 2; pass++) {
+            const wefti_joint_growth *g = &one->call[k][pass];
+            double rest = two ? larger(0, 2 * two->call[k][pass].others - g->others) : 0;
+            if (rest > g->others) rest = g->others;
+            const double each = rest + (g->others - rest) / d->tensor + g->unknown / d->tensor;
+            *(pass ? &calls[k].backward : &calls[k].forward) +=
+                g->fixed + samples / d->context * each + products[k][pass];
+        }
+    return WEFT_OK;
+}
+
+/* The least seconds of each call of the short model, for a microbatch of `samples` on each device;
+ * wefti_free it. NULL: nothing is known. */
+static weft_status least_calls(wefti_joint_branch *s, const wefti_degrees *d, double samples,
+                               wefti_joint_about *about, wefti_joint_call **out) {
+    wefti_degrees whole = wefti_degrees_none();
+    const wefti_joint_line *found, *two = NULL;
+    *out = NULL;
+    whole.recompute = d->recompute;
+    WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &found));
+    if (!found->legal) return WEFT_OK;
+    const wefti_joint_line one = *found; /* the table may move */
+    about->work = one.fixed + samples * one.each / d->tensor / d->context;
+    if (d->tensor > 1) {
+        whole.tensor = 2;
+        whole.sequence = d->sequence;
+        WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &two));
+    }
+    WEFT_NEW_ARRAY(*out, wefti_joint_call, s->j.shape.calls);
+    weft_status status = add_kernels(s, d, &one, two && two->legal ? two : NULL, samples, *out);
+    if (status >= 0) status = add_axes(s, d, samples, *out, about);
+    if (status >= 0) return status;
+    wefti_free(*out);
+    *out = NULL;
+    return status;
+}
+
+/* The same from the candidate's own line. */
+static weft_status calls_of_line(const wefti_joint_branch *s, const wefti_joint_line *line,
+                                 double samples, wefti_joint_call **out) {
+    WEFT_NEW_ARRAY(*out, wefti_joint_call, s->j.shape.calls);
+    for (int32_t k = 0; k < s->j.shape.calls; k++)
+        for (int pass = 0; pass < 2; pass++) {
+            const wefti_joint_growth *g = &line->call[k][pass];
+            *(pass ? &(*out)[k].backward : &(*out)[k].forward) +=
+                g->fixed + samples * (g->others + g->unknown + g->wait_each);
+        }
+    add_products(s, line, samples, *out);
+    return WEFT_OK;
+}
+
+/* Microbatches in several copies are not bounded by their stages. */
+static double least_step(const wefti_joint_branch *s, const wefti_degrees *d,
+                         const wefti_joint_call *calls, double boundary) {
+    const wefti_joint_shape *shape = &s->j.shape;
+    const int32_t copies = s->j.problem->settings->copies;
+    double sum = 0;
+    for (int32_t k = 0; k < shape->calls; k++)
+        sum += (calls[k].forward + calls[k].backward) * (k == shape->middle ? shape->copies : 1);
+    const double even = copies * filled(s, d) * sum * d->microbatches / d->stages;
+    const double stages = copies > 1 ? 0 : wefti_joint_least_step(&s->j, d, calls, boundary);
+    return WEFTI_JOINT_ROUNDING * larger(even, stages);
 }
 
 /* About how many bytes the first stage needs, if stages are alike. `frame`: of one block. */
@@ -152,7 +311,9 @@ static double guess_bytes(const wefti_joint_branch *s, const wefti_degrees *d, i
     const bool apart = wefti_schedule_splits(d->schedule);
     /* More microbatches are in flight than in 1f1b, or are kept for gradients of weights; what was
      * recomputed then as well. */
-    const double chunks = apart                                      ? 2
+    const double waiting = 1 - 1.0 / d->stages;
+    const double chunks = apart && d->chunks > 1                     ? 1 + 0.8 * waiting
+                          : apart                                    ? 2
                           : d->schedule == WEFT_PIPELINE_INTERLEAVED ? 1 + 1.0 / d->chunks
                                                                      : 1;
     const bool all = apart && d->stages > 1 && d->recompute == WEFT_RECOMPUTE_FULL;
@@ -182,9 +343,13 @@ double wefti_joint_least_of_levels(const wefti_joint_branch *s, const wefti_join
     return least;
 }
 
-/* Whether about some level fits, with room for `WEFTI_JOINT_MARGIN`. */
-bool wefti_joint_likely_fits(const wefti_joint_branch *s, const wefti_joint_line_bound *b) {
-    return wefti_joint_least_of_levels(s, b) <= WEFTI_JOINT_MARGIN * (double)s->j.limit;
+/* Guesses of bytes are at most 8 % too small in plans of published models, and at most 23 % too
+ * large: with gradients of weights apart and few stages. */
+wefti_joint_fitting wefti_joint_fitting_of(const wefti_joint_branch *s, double about) {
+    const double limit = (double)s->j.limit;
+    return about <= WEFTI_JOINT_MARGIN * limit    ? WEFTI_JOINT_FITS
+           : about <= WEFTI_JOINT_LARGEST * limit ? WEFTI_JOINT_TIGHT
+                                                  : WEFTI_JOINT_TOO_LARGE;
 }
 
 /* Bytes that a sample keeps with tensor parallelism: a part is divided, the rest is on all devices.
@@ -215,36 +380,79 @@ static weft_status frame_of_experts(wefti_joint_branch *s, const wefti_degrees *
     return WEFT_OK;
 }
 
+/* ---- transfers between replicas ---- */
+
+/* The devices of which each may hold another part of the states, if only some replicas share them;
+ * 0: the space has no such plans. See space.c. */
+static int32_t sharing_of_some(const wefti_joint_branch *s, const wefti_degrees *d) {
+    const int32_t per_host = wefti_model_per_host(s->j.problem->machine);
+    const int32_t within = per_host / (d->expert * d->context * d->tensor);
+    const int32_t fixed = s->j.problem->fix.value[WEFTI_JOINT_SHARD];
+    if (fixed >= 0) return fixed * d->tensor * d->expert;
+    return within > 1 && within < d->data ? per_host : 0;
+}
+
+/* The least of all levels of the optimizer that may fit. */
+static void bound_of_levels(const wefti_joint_branch *s, const wefti_degrees *d, double kept,
+                            const wefti_joint_line *line, const wefti_joint_call *calls,
+                            wefti_joint_line_bound *out) {
+    const int32_t *fixed = s->j.problem->fix.value;
+    const int32_t sharing = sharing_of_some(s, d);
+    const double state = line->whole_parameters + line->whole_optimizer;
+    const bool chunks = d->stages > 1;
+    double least = INFINITY;
+    out->bytes = INFINITY;
+    for (int level = 0; level <= 3; level++) {
+        if (fixed[WEFTI_JOINT_LEVEL] >= 0 && fixed[WEFTI_JOINT_LEVEL] != level) continue;
+        const double bytes = least_bytes(s, d, level, kept, line);
+        const double shared = level == 3 ? state / sharing / d->stages : 0;
+        if (bytes < out->bytes) out->bytes = bytes;
+        if (bytes > (double)s->j.limit) continue;
+        if (level == 0 || fixed[WEFTI_JOINT_SHARD] <= 0)
+            least =
+                smaller(least, wefti_joint_least_of_level(s, d, level, false, chunks, line, calls));
+        if (level > 0 && sharing && shared <= (double)s->j.limit)
+            least =
+                smaller(least, wefti_joint_least_of_level(s, d, level, true, chunks, line, calls));
+    }
+    if (isfinite(least)) out->seconds = larger(out->seconds, least);
+}
+
 /* Without programs of its own. Kernels divide at best evenly. */
 weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees *d,
                                      wefti_joint_line_bound *out) {
     wefti_degrees whole = wefti_degrees_none();
     const wefti_joint_line *line;
-    const int32_t level = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
     *out = (wefti_joint_line_bound){.legal = true, .seconds = products_bound(s, d)};
+    out->about.work = out->seconds;
     whole.recompute = d->recompute;
     if (!s->j.scalable) return WEFT_OK;
     WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &line));
     if (!line->legal) return WEFT_OK;
-    const double parts = (double)d->tensor * d->context;
-    const double samples = busiest_samples(s, d);
-    axes_sum sum = {.fixed = line->fixed, .each = line->each / parts};
     const wefti_joint_line base = *line;
-    WEFT_TRY(add_axes(s, d, &sum));
-    const double seconds = WEFTI_JOINT_ROUNDING * filled(s, d) *
-                           (d->microbatches * sum.fixed + samples * sum.each) / d->stages;
-    out->further = samples * sum.further / d->stages;
-    if (seconds > out->seconds) out->seconds = seconds;
-    const double micro = samples / d->microbatches / s->j.problem->settings->copies;
+    const int32_t copies = s->j.problem->settings->copies;
+    const double parts = (double)d->tensor * d->context, samples = busiest_samples(s, d);
+    wefti_joint_call *calls;
+    WEFT_TRY(least_calls(s, d, samples / d->microbatches / copies, &out->about, &calls));
+    const double passes = (double)d->microbatches * copies / d->stages;
+    out->about.work = larger(out->seconds, filled(s, d) * passes * out->about.work);
+    out->about.further *= passes;
+    const double boundary = base.boundary * samples / d->microbatches / copies / d->context /
+                            (d->sequence ? d->tensor : 1);
+    if (calls) out->seconds = larger(out->seconds, least_step(s, d, calls, boundary));
+    const double micro = samples / d->microbatches / copies;
     const wefti_joint_line divided = {.parameters = base.whole_parameters / d->tensor / d->expert,
                                       .optimizer = base.whole_optimizer / d->tensor / d->expert,
                                       .whole_parameters = base.whole_parameters,
-                                      .whole_optimizer = base.whole_optimizer};
+                                      .whole_optimizer = base.whole_optimizer,
+                                      .shared_blocks = base.shared_blocks};
     double of_sample = base.kept_each, frame = frame_of(&base, micro >= 1 ? micro : 1) / parts;
-    WEFT_TRY(kept_of_tensor(s, d, &of_sample));
-    if (d->expert > 1) WEFT_TRY(frame_of_experts(s, d, micro, &frame));
+    weft_status status = kept_of_tensor(s, d, &of_sample);
+    if (status >= 0 && d->expert > 1) status = frame_of_experts(s, d, micro, &frame);
     const double kept = micro >= 1 ? 0.98 * of_sample * micro / d->context : 0;
-    if (micro >= 1) out->bytes = least_bytes(s, d, level < 0 ? 3 : level, kept, &divided);
+    if (status >= 0 && micro >= 1) bound_of_levels(s, d, kept, &divided, calls, out);
+    wefti_free(calls);
+    WEFT_TRY(status);
     for (int l = 0; l < 4; l++) out->guess_bytes[l] = guess_bytes(s, d, l, kept, frame, &divided);
     s->parameters = base.whole_parameters;
     return WEFT_OK;
@@ -260,12 +468,14 @@ weft_status wefti_joint_bound_of_line(wefti_joint_branch *s, const wefti_degrees
     WEFT_TRY(wefti_joint_line_find(&s->j, d, &line));
     out->legal = line->legal;
     if (!line->legal) return WEFT_OK;
-    const double micro = samples_of(s, d), samples = micro * d->microbatches;
+    const double micro = samples_of(s, d);
     /* Little is the same for any size; its placement may differ. */
     const double kept = 0.98 * (line->kept_fixed + line->kept_each * micro);
     out->bytes = least_bytes(s, d, level < 0 ? 3 : level, kept, line);
-    out->seconds = WEFTI_JOINT_ROUNDING * filled(s, d) *
-                   (d->microbatches * line->fixed + samples * line->each) / d->stages;
+    wefti_joint_call *calls;
+    WEFT_TRY(calls_of_line(s, line, micro, &calls));
+    out->seconds = least_step(s, d, calls, micro * line->boundary);
+    wefti_free(calls);
     for (int l = 0; l < 4; l++)
         out->guess_bytes[l] = guess_bytes(s, d, l, kept, frame_of(line, micro), line);
     return WEFT_OK;
@@ -275,6 +485,22 @@ wefti_degrees wefti_joint_in_usual_order(const wefti_degrees *degrees) {
     wefti_degrees d = *degrees;
     for (int a = 0; a < 4; a++) d.order[a] = (int8_t)a;
     return d;
+}
+
+/* The least step of a candidate with the transfers between its replicas, before its state is known.
+ */
+weft_status wefti_joint_step_of_draft(wefti_joint_branch *s, const wefti_degrees *d,
+                                      const wefti_joint_work *work, double *out) {
+    wefti_degrees whole = wefti_degrees_none();
+    const wefti_joint_line *line;
+    *out = 0;
+    whole.recompute = d->recompute;
+    if (!s->j.scalable) return WEFT_OK;
+    WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &line));
+    if (line->legal)
+        *out = wefti_joint_least_of_level(s, d, d->level, d->shard > 0, d->chunks > 1, line,
+                                          work->calls);
+    return WEFT_OK;
 }
 
 /* The least bytes of a stage, and about how many, before its state is known. */

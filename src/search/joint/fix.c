@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "search/joint/joint.h"
 
 static const char *const names[WEFTI_JOINT_COUNT] = {
@@ -43,8 +44,14 @@ static weft_status read_choice(const char *word, const char *value, const char *
             *out = i;
             return WEFT_OK;
         }
-    WEFT_FAIL(WEFT_E_ARG, "the constraint '%s': unknown '%s'; the first of the known ones is '%s'",
-              word, value, choices[0]);
+    wefti_text known = {0};
+    for (int i = 0; choices[i]; i++) wefti_text_add(&known, "%s%s", i ? ", " : "", choices[i]);
+    char *list = wefti_text_take(&known);
+    const weft_status status =
+        WEFT_RAISE(WEFT_E_ARG, "the constraint '%s': unknown '%s'; known: %s", word, value,
+                   list ? list : choices[0]);
+    wefti_free(list);
+    return status;
 }
 
 static weft_status read_number(const char *word, const char *value, int32_t least, int32_t most,
@@ -154,12 +161,35 @@ static weft_status check_product(const wefti_joint_fix *fix, int32_t devices) {
     return WEFT_OK;
 }
 
+/* States are shared out among replicas: there must be some. */
+static weft_status check_level(const wefti_joint_fix *fix, int32_t devices) {
+    const int32_t *v = fix->value;
+    const int32_t level = v[WEFTI_JOINT_LEVEL];
+    const int64_t tp = v[WEFTI_JOINT_TENSOR], pp = v[WEFTI_JOINT_STAGES];
+    if (level <= 0) return WEFT_OK;
+    WEFT_REQUIRE(devices > 1, WEFT_E_ARG,
+                 "contradicting constraints: level=%d and one device, which shares with none",
+                 level);
+    WEFT_REQUIRE(
+        v[WEFTI_JOINT_DATA] != 1 || v[WEFTI_JOINT_EXPERT] != 1 || v[WEFTI_JOINT_CONTEXT] != 1,
+        WEFT_E_ARG,
+        "contradicting constraints: level=%d and dp=1 ep=1 cp=1, which leave no replicas that "
+        "share states",
+        level);
+    WEFT_REQUIRE(tp < 1 || pp < 1 || tp * pp != devices, WEFT_E_ARG,
+                 "contradicting constraints: level=%d and tp=%lld pp=%lld, which leave no replicas "
+                 "that share states: there are %d devices",
+                 level, (long long)tp, (long long)pp, devices);
+    return WEFT_OK;
+}
+
 weft_status wefti_joint_fix_check(const wefti_joint_fix *fix, int32_t devices, int64_t batch) {
     const int32_t *v = fix->value;
     const int32_t schedule = v[WEFTI_JOINT_SCHEDULE], chunks = v[WEFTI_JOINT_CHUNKS];
     const bool takes_chunks =
         schedule == WEFT_PIPELINE_INTERLEAVED || schedule == WEFT_PIPELINE_ZERO_BUBBLE;
     WEFT_TRY(check_product(fix, devices));
+    WEFT_TRY(check_level(fix, devices));
     WEFT_REQUIRE(chunks <= 1 || schedule < 0 || takes_chunks, WEFT_E_ARG,
                  "contradicting constraints: chunks=%d and schedule=%s, which has one chunk",
                  chunks, schedules[schedule]);

@@ -3,10 +3,6 @@
 #include "cost/cost.h"
 #include "search/joint/parts.h"
 
-static double larger(double a, double b) {
-    return a > b ? a : b;
-}
-
 /* An all-reduce of the gradients on each stage. */
 static double reduction(const wefti_joint *j, const wefti_degrees *d, double parameters) {
     const wefti_machine_model *m = j->problem->machine;
@@ -42,8 +38,9 @@ double wefti_joint_guess_exposed(const wefti_joint *j, const wefti_degrees *d, d
     if (level >= 3)
         return update +
                (d->context > 1 ? 1.5 : 1) * (0.75 * all * m + larger(0, 1.5 * all * m - work));
+    /* Nor does a microbatch's part of level 2, if it is summed over split sequences. */
     return update + 0.75 * all + larger(0, 0.25 * all - backward) +
-           (level == 2 ? 0.1 * all * (m - 1) : 0);
+           (level == 2 ? (d->context > 1 ? 0.9 : 0.1) * all * (m - 1) : 0);
 }
 
 double wefti_joint_guess_bubble(const wefti_joint *j, const wefti_degrees *d, double work) {

@@ -11,10 +11,6 @@
 #include "cost/cost.h"
 #include "search/joint/parts.h"
 
-static double larger(double a, double b) {
-    return a > b ? a : b;
-}
-
 /* ---- kernels ---- */
 
 static double best_bytes_rate(const wefti_device_model *d) {
@@ -31,88 +27,157 @@ static double limit_of(double one, double two) {
     return two > one ? one * (1 << 20) : one;
 }
 
-/* The part of the rate that a product reaches for no number of samples. */
-static double best_use(const wefti_device_model *d, const weft_node *one, const weft_node *two,
-                       double flops) {
-    wefti_product_shape a, b;
-    if (!d->units.source || !wefti_node_product(one, &a) || !wefti_node_product(two, &b)) return 1;
-    const double own = 2 * a.batch * a.rows * a.columns * a.depth;
-    if (fabs(own - flops) > 0.05 * flops) return 1;
-    const wefti_product_shape large = {limit_of(a.batch, b.batch), limit_of(a.rows, b.rows),
-                                       limit_of(a.columns, b.columns), limit_of(a.depth, b.depth)};
-    return (1 + 1e-5) * wefti_tile_use(d, &large) *
-           wefti_shape_use(d, wefti_node_arithmetic(one), &large);
+/* Whether the rate of a product follows from its sizes, as in cost/kernel.c; then they are in
+ * `shape`. */
+static bool has_sizes(const wefti_device_model *d, const wefti_instruction *x,
+                      wefti_product_shape *shape) {
+    if (!d->units.source || d->product[wefti_node_arithmetic(x->node)].count ||
+        !wefti_node_product(x->node, shape))
+        return false;
+    const double own = 2 * shape->batch * shape->rows * shape->columns * shape->depth;
+    return fabs(own - x->cost.flops) <= 0.05 * x->cost.flops;
 }
 
-/* Seconds that a kernel takes for each sample, without its launch. */
-static double kernel_growth(const wefti_device_model *d, const wefti_instruction *one,
-                            const wefti_instruction *two) {
-    const double flops = larger(0, two->cost.flops - one->cost.flops);
-    const double bytes = larger(0, two->cost.bytes - one->cost.bytes);
+typedef struct pair_of_kernels {
+    const wefti_instruction *one, *two; /* with one sample, with two */
+} pair_of_kernels;
+
+/* Seconds that a kernel takes for each sample, without its launch. `shapes` NULL: not known. */
+static double kernel_growth(const wefti_device_model *d, const pair_of_kernels *x,
+                            const wefti_product_shape *shapes) {
+    const double flops = larger(0, x->two->cost.flops - x->one->cost.flops);
+    const double bytes = larger(0, x->two->cost.bytes - x->one->cost.bytes);
     const double memory = bytes / best_bytes_rate(d);
+    const weft_node *n = x->one->node;
     double compute = flops / d->vector_flops.value;
-    if (one->node->op->work == WEFTI_WORK_PRODUCT) {
-        const double use = best_use(d, one->node, two->node, one->cost.flops);
-        const double rate = wefti_joint_best_rate(d, wefti_node_arithmetic(one->node));
-        compute = flops / (rate * (use < 1 ? use : 1));
+    if (n->op->work == WEFTI_WORK_PRODUCT) {
+        const wefti_arithmetic arithmetic = wefti_node_arithmetic(n);
+        double use = 1;
+        if (shapes) {
+            const wefti_product_shape *a = &shapes[0], *b = &shapes[1];
+            const wefti_product_shape large = {
+                limit_of(a->batch, b->batch), limit_of(a->rows, b->rows),
+                limit_of(a->columns, b->columns), limit_of(a->depth, b->depth)};
+            use = wefti_joint_product_use(d, arithmetic, &large);
+        }
+        compute = flops / (wefti_joint_best_rate(d, arithmetic) * use);
     }
-    return larger(compute, memory) * wefti_joint_least_factor(d, one->node);
+    return larger(compute, memory) * wefti_joint_least_factor(d, n);
 }
 
-typedef struct growth {
-    double fixed, each;
-} growth;
+static weft_status add_product(const wefti_device_model *d, const pair_of_kernels *x,
+                               const wefti_product_shape shapes[2], int32_t call, bool backward,
+                               wefti_joint_line *out) {
+    const wefti_product_shape *a = &shapes[0], *b = &shapes[1];
+    const weft_node *n = x->one->node;
+    const wefti_arithmetic arithmetic = wefti_node_arithmetic(n);
+    WEFT_TRY(WEFT_GROW(out->products, out->product_count, out->product_cap));
+    out->products[out->product_count++] = (wefti_joint_product){
+        .one = {a->batch, a->rows, a->columns, a->depth},
+        .more = {b->batch - a->batch, b->rows - a->rows, b->columns - a->columns,
+                 b->depth - a->depth},
+        .flops = larger(0, x->two->cost.flops - x->one->cost.flops),
+        .memory = larger(0, x->two->cost.bytes - x->one->cost.bytes) / best_bytes_rate(d),
+        .rate = wefti_joint_best_rate(d, arithmetic),
+        .factor = wefti_joint_least_factor(d, n),
+        .arithmetic = arithmetic,
+        .call = call,
+        .backward = backward};
+    return WEFT_OK;
+}
 
-/* False: the programs differ, so nothing is known. */
-static bool kernels_of(const wefti_machine_model *m, const wefti_step *one, const wefti_step *two,
-                       growth *out) {
-    const double launch = m->device.launch_seconds.value;
-    if (one->to - one->from != two->to - two->from) return false;
-    for (int32_t k = 0; k < one->to - one->from; k++) {
-        const wefti_instruction *a = &one->routine->code[one->from + k];
-        const wefti_instruction *b = &two->routine->code[two->from + k];
-        if ((a->transfer < 0) != (b->transfer < 0) || !a->node != !b->node) return false;
-        if (a->transfer >= 0) continue;
-        if (!a->node) {
-            if (a->bytes > 0 && b->bytes > 0) out->fixed += launch;
-            continue;
-        }
-        if (a->node->op != b->node->op) return false;
-        out->fixed += launch;
-        out->each += kernel_growth(&m->device, a, b);
+static weft_status add_kernel(const wefti_device_model *d, const pair_of_kernels *x, int32_t call,
+                              bool backward, wefti_joint_line *out, wefti_joint_growth *g) {
+    wefti_product_shape shapes[2];
+    const bool product = x->one->node->op->work == WEFTI_WORK_PRODUCT;
+    const bool known =
+        product && has_sizes(d, x->one, &shapes[0]) && has_sizes(d, x->two, &shapes[1]);
+    const double each = kernel_growth(d, x, known ? shapes : NULL);
+    g->fixed += d->launch_seconds.value;
+    g->each += each;
+    if (known) return add_product(d, x, shapes, call, backward, out);
+    *(product ? &g->unknown : &g->others) += each;
+    return WEFT_OK;
+}
+
+/* *out_same false: the programs differ, so nothing is known. */
+static weft_status kernels_of(const wefti_machine_model *m, const wefti_step *one,
+                              const wefti_step *two, int32_t call, wefti_joint_line *out,
+                              wefti_joint_growth *g, bool *out_same) {
+    *out_same = one->to - one->from == two->to - two->from;
+    for (int32_t k = 0; *out_same && k < one->to - one->from; k++) {
+        const pair_of_kernels x = {&one->routine->code[one->from + k],
+                                   &two->routine->code[two->from + k]};
+        const wefti_instruction *a = x.one, *b = x.two;
+        *out_same = (a->transfer < 0) == (b->transfer < 0) && !a->node == !b->node &&
+                    (!a->node || a->node->op == b->node->op);
+        if (!*out_same || a->transfer >= 0) continue;
+        if (a->node)
+            WEFT_TRY(add_kernel(&m->device, &x, call, one->phase == WEFTI_BACKWARD, out, g));
+        else if (a->bytes > 0 && b->bytes > 0)
+            g->fixed += m->device.launch_seconds.value;
     }
-    return true;
+    return WEFT_OK;
 }
 
 /* ---- calls ---- */
 
-static void waits_of(const wefti_joint_walk *one, const wefti_joint_walk *two, const wefti_step *a,
-                     const wefti_step *b, growth *out) {
-    wefti_joint_walk instant_one = *one, instant_two = *two;
-    double kernels, bytes[2], all[2];
-    instant_one.seconds = one->instant;
-    instant_two.seconds = two->instant;
-    wefti_joint_walk_call(&instant_one, a, false, &kernels, &bytes[0]);
-    wefti_joint_walk_call(&instant_two, b, false, &kernels, &bytes[1]);
-    wefti_joint_walk_call(one, a, false, &kernels, &all[0]);
-    wefti_joint_walk_call(two, b, false, &kernels, &all[1]);
-    out->each += larger(0, bytes[1] - bytes[0]);
-    const double latency[2] = {all[0] - bytes[0], all[1] - bytes[1]};
-    if (fabs(latency[0] - latency[1]) <= 1e-6 * latency[0]) out->fixed += latency[0] * (1 - 1e-6);
+/* Seconds of waits with these times of transfers. */
+static double waits_with(const wefti_joint_walk *walk, const double *seconds, bool rings,
+                         const wefti_step *step) {
+    wefti_joint_walk w = *walk;
+    double kernels, waits;
+    w.seconds = (double *)seconds;
+    w.only_rings = rings;
+    wefti_joint_walk_call(&w, step, false, &kernels, &waits);
+    return waits;
 }
 
-static void add_step(const wefti_joint *j, const wefti_joint_walk *one, const wefti_joint_walk *two,
-                     const wefti_step *a, const wefti_step *b, wefti_joint_line *out) {
+/* Growth and latency of waits; latencies that depend on the size count as none. */
+static void find_waits(const wefti_joint_walk *one, const wefti_joint_walk *two,
+                       const wefti_step *a, const wefti_step *b, bool rings, double *fixed,
+                       double *each) {
+    const double bytes[2] = {waits_with(one, one->instant, rings, a),
+                             waits_with(two, two->instant, rings, b)};
+    const double all[2] = {waits_with(one, one->seconds, rings, a),
+                           waits_with(two, two->seconds, rings, b)};
+    const double latency[2] = {all[0] - bytes[0], all[1] - bytes[1]};
+    *each += larger(0, bytes[1] - bytes[0]);
+    if (fabs(latency[0] - latency[1]) <= 1e-6 * latency[0]) *fixed += latency[0] * (1 - 1e-6);
+}
+
+static void add_growth(const wefti_joint_growth *g, wefti_joint_growth *sum) {
+    sum->fixed += g->fixed, sum->each += g->each;
+    sum->others += g->others, sum->unknown += g->unknown;
+    sum->wait_fixed += g->wait_fixed, sum->wait_each += g->wait_each;
+    sum->ring_fixed += g->ring_fixed, sum->ring_each += g->ring_each;
+}
+
+static weft_status add_step(const wefti_joint *j, const wefti_joint_walk *one,
+                            const wefti_joint_walk *two, const wefti_step *a, const wefti_step *b,
+                            wefti_joint_line *out) {
     const int32_t k = wefti_joint_call_of(&j->shape, a->name);
-    growth g = {0}, waits = {0};
-    if (k < 0 || !kernels_of(one->machine, a, b, &g)) return;
-    waits_of(one, two, a, b, &waits);
+    const int64_t products = out->product_count;
+    wefti_joint_growth g = {0};
+    bool same;
+    if (k < 0) return WEFT_OK;
+    WEFT_TRY(kernels_of(one->machine, a, b, k, out, &g, &same));
+    if (!same) {
+        out->product_count = products;
+        return WEFT_OK;
+    }
+    find_waits(one, two, a, b, false, &g.wait_fixed, &g.wait_each);
+    find_waits(one, two, a, b, true, &g.ring_fixed, &g.ring_each);
+    g.fixed += g.wait_fixed;
+    g.each += g.wait_each;
     const double times = k == j->shape.middle ? j->shape.copies : 1;
-    out->fixed += times * (g.fixed + waits.fixed);
-    out->each += times * (g.each + waits.each);
-    out->wait_fixed += times * waits.fixed;
-    out->wait_each += times * waits.each;
+    out->fixed += times * g.fixed;
+    out->each += times * g.each;
+    add_growth(&g, &out->call[k][a->phase == WEFTI_BACKWARD]);
     double kept[2] = {0, 0};
+    const weft_body *body = a->routine->body;
+    if (a->phase == WEFTI_FORWARD && k == j->shape.middle && body->out_count && a->part == 0)
+        out->boundary = (double)weft_desc_bytes(&body->values[body->out[0]].desc);
     if (a->phase == WEFTI_FORWARD) {
         kept[0] = (double)a->routine->saved_bytes;
         kept[1] = (double)b->routine->saved_bytes;
@@ -127,6 +192,7 @@ static void add_step(const wefti_joint *j, const wefti_joint_walk *one, const we
     const double growth_of_kept = larger(0, kept[1] - kept[0]);
     out->kept_each += times * growth_of_kept;
     out->kept_fixed += times * larger(0, kept[0] - growth_of_kept);
+    return WEFT_OK;
 }
 
 static bool computes(const wefti_step *s) {
@@ -134,17 +200,18 @@ static bool computes(const wefti_step *s) {
 }
 
 /* Programs of other steps: only what is certain, nothing. */
-static void read_steps(const wefti_joint *j, const wefti_joint_walk *one,
-                       const wefti_joint_walk *two, wefti_joint_line *out) {
+static weft_status read_steps(const wefti_joint *j, const wefti_joint_walk *one,
+                              const wefti_joint_walk *two, wefti_joint_line *out) {
     const wefti_program *p = one->program, *q = two->program;
     const int32_t count = p->step_count[WEFTI_SECTION_FIRST];
-    if (count != q->step_count[WEFTI_SECTION_FIRST]) return;
+    if (count != q->step_count[WEFTI_SECTION_FIRST]) return WEFT_OK;
     for (int32_t i = 0; i < count; i++) {
         const wefti_step *a = &p->steps[WEFTI_SECTION_FIRST][i];
         const wefti_step *b = &q->steps[WEFTI_SECTION_FIRST][i];
-        if (a->kind != b->kind || a->phase != b->phase || a->part != b->part) return;
-        if (computes(a) && !strcmp(a->name, b->name)) add_step(j, one, two, a, b, out);
+        if (a->kind != b->kind || a->phase != b->phase || a->part != b->part) return WEFT_OK;
+        if (computes(a) && !strcmp(a->name, b->name)) WEFT_TRY(add_step(j, one, two, a, b, out));
     }
+    return WEFT_OK;
 }
 
 /* Blocks of the whole model for each block of the short one, by bytes of parameters: all tensors of
@@ -154,8 +221,9 @@ static bool of_middle(const wefti_joint_shape *s, const char *parameter) {
     return scope && !strncmp(parameter, scope, strlen(scope)) && parameter[strlen(scope)] == '.';
 }
 
-static void read_tensors(const wefti_joint_shape *s, const wefti_program *p,
-                         wefti_joint_line *out) {
+static void read_tensors(const wefti_joint *j, const wefti_program *p, wefti_joint_line *out) {
+    const wefti_joint_shape *s = &j->shape;
+    const int64_t threshold = j->problem->settings->optimizer.threshold;
     for (int32_t i = 0; i < p->tensor_count; i++) {
         const wefti_tensor *t = &p->tensors[i];
         const bool state = t->role == WEFTI_TENSOR_OPTIMIZER && t->param >= 0;
@@ -165,6 +233,10 @@ static void read_tensors(const wefti_joint_shape *s, const wefti_program *p,
         *(state ? &out->optimizer : &out->parameters) += times * (double)weft_desc_bytes(&t->desc);
         *(state ? &out->whole_optimizer : &out->whole_parameters) +=
             times * (double)weft_desc_bytes(&t->whole);
+        /* All blocks are like the middle one. A backward pass may not read biases. */
+        const int64_t bytes = weft_desc_bytes(&t->whole);
+        if (!state && of_middle(s, t->name) && t->whole.rank > 1 && bytes / j->devices >= threshold)
+            out->shared_blocks += (s->copies + 2) * (double)bytes;
     }
 }
 
@@ -174,12 +246,12 @@ static weft_status read_programs(const wefti_joint *j, const wefti_program *one,
                                  const wefti_program *two, wefti_joint_line *out) {
     wefti_joint_walk a, b;
     WEFT_TRY(wefti_joint_walk_begin(j, one, &a));
-    const weft_status status = wefti_joint_walk_begin(j, two, &b);
+    weft_status status = wefti_joint_walk_begin(j, two, &b);
     if (status >= 0) {
-        read_steps(j, &a, &b, out);
-        read_tensors(&j->shape, one, out);
+        status = read_steps(j, &a, &b, out);
+        read_tensors(j, one, out);
         wefti_joint_walk_end(&b);
-        out->legal = true;
+        out->legal = status >= 0;
     }
     wefti_joint_walk_end(&a);
     return status;
@@ -194,6 +266,8 @@ static weft_status make(wefti_joint *j, wefti_joint_line *line) {
     d.sequence = k->sequence;
     d.recompute = (weft_recompute)k->recompute;
     memcpy(d.order, k->order, sizeof d.order);
+    line->call = wefti_arena_alloc(j->arena, (size_t)j->shape.calls * sizeof *line->call);
+    WEFT_REQUIRE(line->call, WEFT_E_NOMEM, "no memory for a search");
     weft_status status = wefti_joint_build(j, &d, d.expert, j->shape.layers, &g, &one);
     if (wefti_joint_refuses(status)) {
         wefti_error_clear();

@@ -72,22 +72,14 @@ void wefti_joint_remove_first(wefti_joint_branch *s, wefti_joint_order by) {
 weft_status wefti_joint_push_item(wefti_joint_branch *s, wefti_joint_item x) {
     WEFT_TRY(WEFT_GROW(s->items, s->numbered, s->cap));
     x.number = s->numbered++;
-    if (x.guess < x.bound) x.guess = x.bound;
     s->items[x.number] = x;
     s->count++;
     const bool guessed = s->guessing && isfinite(x.guess);
     if (guessed) WEFT_TRY(wefti_joint_insert(s, WEFTI_JOINT_BY_GUESS, x.number));
     if (!s->out->prediction) WEFT_TRY(wefti_joint_insert(s, WEFTI_JOINT_BY_BYTES, x.number));
-    if (guessed && !s->out->prediction && is_plain(s, &x.degrees))
+    if (guessed && !x.tight && !s->out->prediction && is_plain(s, &x.degrees))
         WEFT_TRY(wefti_joint_insert(s, WEFTI_JOINT_FIRST_PLAN, x.number));
     return wefti_joint_insert(s, WEFTI_JOINT_BY_BOUND, x.number);
-}
-
-weft_status wefti_joint_push(wefti_joint_branch *s, wefti_joint_item_kind kind, double bound,
-                             double guess, double about, const wefti_degrees *d) {
-    return wefti_joint_push_item(
-        s, (wefti_joint_item){
-               .bound = bound, .guess = guess, .about = about, .kind = kind, .degrees = *d});
 }
 
 wefti_joint_item wefti_joint_take(wefti_joint_branch *s, int64_t number) {

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "cost/cost.h"
 #include "plan/plan.h"
 #include "program/program.h"
 #include "search/joint/joint.h"
@@ -11,6 +12,13 @@
 enum { WEFTI_JOINT_SHORT_LAYERS = 3 }; /* blocks of the short model */
 /* Calls of the model with few blocks. The call `middle` stands for `copies` calls of the whole
  * model, which follow each other. */
+static inline double larger(double a, double b) {
+    return a > b ? a : b;
+}
+static inline double smaller(double a, double b) {
+    return a < b ? a : b;
+}
+
 typedef struct wefti_joint_shape {
     int64_t layers; /* of the short model; 0: it is the whole model */
     int32_t calls, middle, copies;
@@ -38,17 +46,41 @@ typedef struct wefti_joint_work {
     int64_t boundary;        /* bytes that pass from a block to the next one */
 } wefti_joint_work;
 
+/* Seconds of one pass of a call. */
+typedef struct wefti_joint_growth {
+    double fixed, each; /* of a microbatch, and of each sample in it */
+    /* Of `each`: kernels that are no products, and products whose sizes are not known. Known
+     * products are in wefti_joint_line.products. */
+    double others, unknown;
+    double wait_fixed, wait_each; /* transfers; `fixed` and `each` have them too */
+    double ring_fixed, ring_each; /* of these, collectives whose value is the same on any number of
+                                     devices: all-gathers, reduce-scatters, all-reduces */
+} wefti_joint_growth;
+/* A product of one device, by the number of samples. */
+typedef struct wefti_joint_product {
+    double one[4], more[4]; /* sizes of wefti_product_shape with one sample; of each further one */
+    double flops, memory;   /* of each sample: FLOPs; seconds of its bytes */
+    double rate, factor;    /* the best flop/s; the least correction of its seconds */
+    wefti_arithmetic arithmetic;
+    int32_t call;
+    bool backward;
+} wefti_joint_product;
+
 /* What one microbatch of s samples on each device takes at least, in all calls of the model, is
  * fixed + each x s, for every s. From programs of one and of two samples: see line.c. */
 typedef struct wefti_joint_line {
     wefti_joint_work_key key; /* of one sample, data 1 */
     bool legal;
-    double fixed, each;           /* seconds */
-    double wait_fixed, wait_each; /* of these, of transfers */
+    double fixed, each;            /* seconds */
+    wefti_joint_growth (*call)[2]; /* [shape.calls]: of the forward and of the backward pass */
+    wefti_joint_product *products;
+    int64_t product_count, product_cap;
     double kept_fixed, kept_each; /* bytes of saved blocks and of inputs that are kept */
+    double boundary;              /* bytes of a sample that pass from a block to the next one */
     double frame[2]; /* working memory of the backward pass with one sample, with two */
     double parameters, optimizer;             /* bytes on a device at level 0, without stages */
     double whole_parameters, whole_optimizer; /* bytes of the whole tensors */
+    double shared_blocks; /* of the parameters of blocks that levels 2 and 3 share */
 } wefti_joint_line;
 
 /* Of parameters, gradients and the optimizer, on one device. */
@@ -64,7 +96,7 @@ typedef struct wefti_joint_share {
 typedef struct wefti_joint_state {
     wefti_joint_state_key key;
     bool legal;
-    wefti_joint_share update;                      /* kernels of the update */
+    wefti_joint_share update;                      /* kernels of the update that compute */
     wefti_joint_share waits[3];                    /* transfers within calls, per section */
     wefti_joint_share stream[3][WEFTI_LEVELS_MAX]; /* busy time without latencies */
     wefti_joint_share early[WEFTI_LEVELS_MAX];   /* of it, posted before the first backward call */
@@ -80,6 +112,8 @@ typedef struct wefti_joint_bound {
     double bytes; /* of the stage that needs most, at least */
     int32_t stage;
 } wefti_joint_bound;
+
+typedef struct wefti_joint_products wefti_joint_products;
 
 typedef struct wefti_joint {
     const wefti_joint_problem *problem;
@@ -99,8 +133,10 @@ typedef struct wefti_joint {
     int64_t line_count, line_cap;
     wefti_joint_state *states;
     int64_t state_count, state_cap;
+    wefti_joint_products *products;
+    int64_t products_count, products_cap;
     int64_t built; /* short programs */
-    double effort; /* what has been built and walked */
+    double effort; /* what has been built and walked, without routes */
 } wefti_joint;
 
 /* plan.c */
@@ -118,6 +154,21 @@ weft_status wefti_joint_work_find(wefti_joint *j, const wefti_degrees *degrees,
 /* Of the split of degrees, whatever its replicas and microbatches. For axes in the usual order. */
 weft_status wefti_joint_line_find(wefti_joint *j, const wefti_degrees *degrees,
                                   const wefti_joint_line **out) WEFT_CHECKED;
+/* products.c */
+/* The part of the rate that a product of these sizes reaches, with room for rounding. */
+double wefti_joint_product_use(const wefti_device_model *device, wefti_arithmetic arithmetic,
+                               const wefti_product_shape *shape);
+/* Seconds of a product for so many samples, at least, with one of its sizes split over `tensor`
+ * devices and one that grows with the samples over `context`. Not `even`: heads or experts are not
+ * split into equal parts, so nothing is known of its sizes. */
+double wefti_joint_product_least(const wefti_device_model *device,
+                                 const wefti_joint_product *product, double samples, int32_t tensor,
+                                 int32_t context, bool even);
+/* Seconds of all products of each call, forward and backward, on the devices of a split: from the
+ * line of one device with the split's recomputation. The result lives as long as the arena. */
+weft_status wefti_joint_products_find(wefti_joint *j, const wefti_degrees *degrees,
+                                      const wefti_joint_line *line, double samples,
+                                      const double (**out)[2]) WEFT_CHECKED;
 /* state.c */
 weft_status wefti_joint_state_find(wefti_joint *j, const wefti_degrees *degrees,
                                    const wefti_joint_state **out) WEFT_CHECKED;
@@ -133,6 +184,8 @@ typedef struct wefti_joint_walk {
     const wefti_program *program;
     double *seconds, *instant;
     bool *replicas;
+    bool *rings;     /* collectives whose value is the same on any number of devices */
+    bool only_rings; /* others take no time */
 } wefti_joint_walk;
 weft_status wefti_joint_walk_begin(const wefti_joint *j, const wefti_program *program,
                                    wefti_joint_walk *out) WEFT_CHECKED;
@@ -155,10 +208,15 @@ double wefti_joint_least_factor(const wefti_device_model *device, const weft_nod
 weft_status wefti_joint_ideal(wefti_joint *j, double *out_forward,
                               double *out_backward) WEFT_CHECKED;
 /* What a program costs to build, in programs for few devices: regions of all members of groups, and
- * the rings of split sequences. */
+ * the rings of split sequences. Routes count apart. */
 static inline double wefti_joint_effort(const wefti_degrees *d) {
     return 1 + (double)d->data * d->expert * d->context * d->tensor / 64 +
            (double)d->context * d->context / 64;
+}
+/* What all routes have cost. */
+static inline double wefti_joint_effort_of_routes(const wefti_joint *j) {
+    enum { LOOKS = 16384 }; /* take as long as a program for few devices */
+    return (double)wefti_route_cache_looks(j->routes) / LOOKS;
 }
 /* Statuses that mean that degrees do not suit the model. */
 static inline bool wefti_joint_refuses(weft_status status) {
@@ -187,6 +245,16 @@ bool wefti_joint_divide(const wefti_joint_shape *shape, const wefti_joint_work *
 weft_status wefti_joint_bound_of(const wefti_joint *j, const wefti_degrees *degrees,
                                  const wefti_joint_work *work, const wefti_joint_state *state,
                                  wefti_joint_bound *out) WEFT_CHECKED;
+
+/* Seconds in which a block's result passes from any stage to another, at least. `boundary`: bytes.
+ */
+double wefti_joint_least_send(const wefti_joint *j, const wefti_degrees *degrees, double boundary);
+
+/* fill.c */
+/* The least step of any division into stages. `calls`: seconds of one microbatch in each call of
+ * the short model, at least; `boundary`: bytes that pass from a block to the next one, at least. */
+double wefti_joint_least_step(const wefti_joint *j, const wefti_degrees *degrees,
+                              const wefti_joint_call *calls, double boundary);
 
 /* cells.c: of a plan that has been walked. */
 weft_status wefti_joint_cells_find(wefti_joint *j, const wefti_degrees *degrees,

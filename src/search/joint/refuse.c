@@ -109,6 +109,60 @@ static weft_status find_instant(wefti_joint_branch *s, const wefti_joint_misfit 
     return WEFT_OK;
 }
 
+/* ---- what needs least memory ---- */
+
+typedef struct least_draft {
+    wefti_joint_branch *s;
+    bool any;
+    double about;
+    wefti_degrees degrees;
+} least_draft;
+
+static weft_status note_draft(void *context, const wefti_degrees *d) {
+    least_draft *x = context;
+    const wefti_joint_work *work;
+    double bytes, about;
+    WEFT_TRY(wefti_joint_work_find(&x->s->j, d, &work));
+    if (!work->legal) return WEFT_OK;
+    WEFT_TRY(wefti_joint_bytes_of_draft(x->s, d, work, &bytes, &about));
+    if (x->any && x->about <= about) return WEFT_OK;
+    x->any = true, x->about = about, x->degrees = *d;
+    return WEFT_OK;
+}
+
+/* The open item that needs least memory, by programs of its own split, of those whose walks do not
+ * take long; -1: none. */
+static int64_t least_item(const wefti_joint_branch *s) {
+    const double most = wefti_joint_effort_without_plan(s) / 4;
+    int64_t least = -1;
+    for (int64_t i = 0; i < s->numbered; i++) {
+        const wefti_joint_item *x = &s->items[i];
+        if (x->taken || x->kind == WEFTI_JOINT_COARSE ||
+            wefti_joint_walk_effort(&x->degrees) > most)
+            continue;
+        if (least < 0 || x->about < s->items[least].about) least = i;
+    }
+    return least;
+}
+
+/* The effort may have ended before what needs least memory was walked. It may even fit. */
+static weft_status walk_least(wefti_joint_branch *s) {
+    enum { WALKS = 2 };
+    for (int i = 0; i < WALKS; i++) {
+        const int64_t number = least_item(s);
+        if (number < 0) return WEFT_OK;
+        const wefti_joint_item x = wefti_joint_take(s, number);
+        least_draft least = {.s = s, .any = true, .degrees = x.degrees};
+        if (x.kind == WEFTI_JOINT_DRAWN || x.kind == WEFTI_JOINT_SPLIT) {
+            const wefti_joint_visit visit = {&least, note_draft};
+            least.any = false;
+            WEFT_TRY(wefti_joint_schedules(&s->j, &x.degrees, &visit));
+        }
+        if (least.any) WEFT_TRY(wefti_joint_walk_candidate(s, &least.degrees, NULL));
+    }
+    return WEFT_OK;
+}
+
 weft_status wefti_joint_no_plan(wefti_joint_branch *s) {
     const wefti_joint_misfit *m = &s->walked;
     char *instant = NULL;
@@ -116,6 +170,8 @@ weft_status wefti_joint_no_plan(wefti_joint_branch *s) {
     if (!s->misfits && s->any_large) s->bounded[s->misfits++] = s->large;
     for (int i = 0; i < s->misfits && !s->j.problem->plain; i++)
         WEFT_TRY(wefti_joint_walk_candidate(s, &s->bounded[i].degrees, NULL));
+    if (!s->j.problem->plain) WEFT_TRY(walk_least(s));
+    if (s->out->prediction) return WEFT_OK;
     if (!s->any_walked && s->misfits) s->walked = s->bounded[0];
     WEFT_REQUIRE(s->any_walked || s->misfits, WEFT_E_ARG,
                  "no plan for %d devices meets the constraints: %lld candidates suit neither the "

@@ -27,16 +27,17 @@ static bool is_large(const wefti_degrees *d) {
     return d->context > 16 || part > 512 || part * d->data > 2048;
 }
 
-/* Infinite: about no level fits, or it is large. */
+/* The least guess of the levels that fit, or of those that may fit; infinite: of none, or it is
+ * large. */
 static double guess_of_split(const wefti_joint_branch *s, const wefti_degrees *d,
-                             const wefti_joint_line_bound *b) {
-    const double work = b->seconds + b->further;
+                             const wefti_joint_line_bound *b, wefti_joint_fitting fitting) {
+    const double work = b->about.work + b->about.further;
     const double bubble = wefti_joint_guess_bubble(&s->j, d, work);
     const int32_t fixed = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
     double least = INFINITY;
-    if (is_large(d)) return INFINITY;
+    if (is_large(d) || fitting == WEFTI_JOINT_TOO_LARGE) return INFINITY;
     for (int level = 0; level <= 3; level++) {
-        if (b->guess_bytes[level] > WEFTI_JOINT_MARGIN * (double)s->j.limit ||
+        if (wefti_joint_fitting_of(s, b->guess_bytes[level]) > fitting ||
             (fixed >= 0 && fixed != level))
             continue;
         const double exposed = wefti_joint_guess_exposed(&s->j, d, s->parameters, work, level);
@@ -44,27 +45,6 @@ static double guess_of_split(const wefti_joint_branch *s, const wefti_degrees *d
     }
     /* Other orders of axes are seldom better. */
     return (work + bubble + least) * (wefti_joint_outermost(d) ? 1 : 1.1);
-}
-
-/* The first mode of recomputation with which the split may fit. More of it is never faster. */
-static weft_status push_split(wefti_joint_branch *s, const wefti_degrees *degrees, double bound) {
-    wefti_degrees d = *degrees;
-    for (;; d.recompute = (weft_recompute)((int)d.recompute + 1)) {
-        wefti_joint_line_bound b;
-        WEFT_TRY(wefti_joint_coarse_bound(s, &d, &b));
-        const double guess = guess_of_split(s, &d, &b);
-        const bool fits = b.bytes <= (double)s->j.limit;
-        if (fits)
-            WEFT_TRY(wefti_joint_push(s, WEFTI_JOINT_COARSE, b.seconds > bound ? b.seconds : bound,
-                                      guess, wefti_joint_least_of_levels(s, &b), &d));
-        else
-            note_large(s, &d, b.bytes);
-        if (is_last_mode(s, &d) || (fits && (isfinite(guess) || is_large(&d)))) return WEFT_OK;
-    }
-}
-
-static weft_status push_coarse(void *context, const wefti_degrees *d) {
-    return push_split(context, d, 0);
 }
 
 /* Whether the next mode of recomputation keeps fewer bytes: if attention keeps none, selective
@@ -83,17 +63,70 @@ static weft_status keeps_less(wefti_joint_branch *s, const wefti_degrees *degree
     return WEFT_OK;
 }
 
-/* A candidate does not fit: with more recomputation it may, and takes no less time. */
-static weft_status retry(wefti_joint_branch *s, const wefti_degrees *degrees, double bound,
-                         double guess, double about) {
+/* Goes on to the next mode of recomputation that keeps fewer bytes; false: there is none. */
+static weft_status next_mode(wefti_joint_branch *s, wefti_degrees *d, bool *out) {
+    bool less = false;
+    while (!less && !is_last_mode(s, d)) {
+        WEFT_TRY(keeps_less(s, d, &less));
+        d->recompute = (weft_recompute)((int)d->recompute + 1);
+    }
+    *out = less;
+    return WEFT_OK;
+}
+
+/* Whether more recomputation is never faster. Where experts are on several devices, it may save
+ * transfers: of gradients whose layouts follow from saved values. */
+static bool slows_down(const wefti_joint_branch *s, const wefti_degrees *d) {
+    const weft_model_config *c = s->j.problem->source.config;
+    return !c || !c->experts || d->expert * d->context == 1;
+}
+
+/* The first mode of recomputation with which the split fits, and those before it with which it may.
+ * All modes, if those behind it may be faster. */
+static weft_status push_split(wefti_joint_branch *s, const wefti_degrees *degrees, double bound) {
     wefti_degrees d = *degrees;
-    while (!is_last_mode(s, &d)) {
-        bool less;
-        WEFT_TRY(keeps_less(s, &d, &less));
-        d.recompute = (weft_recompute)((int)d.recompute + 1);
-        if (less) return wefti_joint_push(s, WEFTI_JOINT_RETRY, bound, guess, 0.7 * about, &d);
+    for (bool more = true; more;) {
+        wefti_joint_line_bound b;
+        WEFT_TRY(wefti_joint_coarse_bound(s, &d, &b));
+        const double about = wefti_joint_least_of_levels(s, &b);
+        const wefti_joint_fitting fitting = wefti_joint_fitting_of(s, about);
+        const bool fits = b.bytes <= (double)s->j.limit;
+        const bool last = is_last_mode(s, &d) || (fits && slows_down(s, &d) &&
+                                                  (fitting == WEFTI_JOINT_FITS || is_large(&d)));
+        if (fits)
+            WEFT_TRY(wefti_joint_push_item(
+                s, (wefti_joint_item){.kind = WEFTI_JOINT_COARSE,
+                                      .bound = larger(b.seconds, bound),
+                                      .guess = guess_of_split(s, &d, &b, fitting),
+                                      .about = about,
+                                      .tight = fitting == WEFTI_JOINT_TIGHT,
+                                      .retried = !last,
+                                      .degrees = d}));
+        else
+            note_large(s, &d, b.bytes);
+        if (last) return WEFT_OK;
+        WEFT_TRY(next_mode(s, &d, &more));
     }
     return WEFT_OK;
+}
+
+static weft_status push_coarse(void *context, const wefti_degrees *d) {
+    return push_split(context, d, 0);
+}
+
+/* A candidate does not fit: with more recomputation it may, and takes no less time. */
+static weft_status retry(wefti_joint_branch *s, const wefti_joint_item *x) {
+    wefti_degrees d = x->degrees;
+    wefti_joint_line_bound b;
+    bool more;
+    WEFT_TRY(next_mode(s, &d, &more));
+    if (!more) return WEFT_OK;
+    WEFT_TRY(wefti_joint_coarse_bound(s, &d, &b));
+    return wefti_joint_push_item(s, (wefti_joint_item){.kind = WEFTI_JOINT_RETRY,
+                                                       .bound = larger(b.seconds, x->bound),
+                                                       .guess = x->guess,
+                                                       .about = 0.7 * x->about,
+                                                       .degrees = d});
 }
 
 static weft_status push_candidate(wefti_joint_branch *s, const wefti_degrees *d, double least) {
@@ -104,25 +137,33 @@ static weft_status push_candidate(wefti_joint_branch *s, const wefti_degrees *d,
     if (!work->legal) return WEFT_OK;
     WEFT_TRY(wefti_joint_bound_of(&s->j, d, work, NULL, &b));
     if (!isfinite(b.seconds)) return WEFT_OK;
-    const double bound = b.seconds > least ? b.seconds : least;
+    double between; /* with transfers between replicas */
+    WEFT_TRY(wefti_joint_step_of_draft(s, d, work, &between));
+    const double bound = larger(larger(b.seconds, between), least);
     s->out->candidates++;
     WEFT_TRY(wefti_joint_bytes_of_draft(s, d, work, &bytes, &about));
-    const double exposed = wefti_joint_guess_exposed(&s->j, d, s->parameters, bound, d->level);
+    /* The candidate's own bound tells its schedule from others; that of its split does not. */
+    const double exposed = wefti_joint_guess_exposed(&s->j, d, s->parameters, b.seconds, d->level);
     /* With weights' gradients apart, what has been recomputed stays. */
     const bool stays = wefti_schedule_splits(d->schedule) && d->recompute == WEFT_RECOMPUTE_FULL;
-    const double guess = stays ? INFINITY : (bound + exposed) * (d->shard ? 1.05 : 1);
-    const bool fits = bytes <= (double)s->j.limit,
-               likely = about <= WEFTI_JOINT_MARGIN * (double)s->j.limit;
+    const double guess = stays ? INFINITY : (b.seconds + exposed) * (d->shard ? 1.05 : 1);
+    const wefti_joint_fitting fitting = wefti_joint_fitting_of(s, about);
+    const bool fits = bytes <= (double)s->j.limit;
+    const wefti_joint_item x = {.bound = bound,
+                                .guess = fitting == WEFTI_JOINT_TOO_LARGE ? INFINITY : guess,
+                                .about = about,
+                                .kind = WEFTI_JOINT_DRAFT,
+                                .tight = fitting == WEFTI_JOINT_TIGHT,
+                                .degrees = *d,
+                                .retried = fitting != WEFTI_JOINT_FITS};
     if (fits)
-        WEFT_TRY(wefti_joint_push_item(s, (wefti_joint_item){.bound = bound,
-                                                             .guess = likely ? guess : INFINITY,
-                                                             .about = about,
-                                                             .kind = WEFTI_JOINT_DRAFT,
-                                                             .degrees = *d,
-                                                             .retried = !likely}));
+        WEFT_TRY(wefti_joint_push_item(s, x));
     else
         wefti_joint_note_bounded(s, d, bytes);
-    return fits && likely ? WEFT_OK : retry(s, d, bound, guess, about);
+    if (fits && fitting == WEFTI_JOINT_FITS) return WEFT_OK;
+    wefti_joint_item more = x;
+    more.guess = guess;
+    return retry(s, &more);
 }
 
 static weft_status push_draft(void *context, const wefti_degrees *d) {
@@ -130,15 +171,11 @@ static weft_status push_draft(void *context, const wefti_degrees *d) {
     return push_candidate(s, d, s->split_bound);
 }
 
-/* The work of all microbatches, divided among the stages in equal parts. */
-static double even_bound(const wefti_joint_branch *s, const wefti_degrees *d,
-                         const wefti_joint_work *work) {
-    const wefti_joint_shape *shape = &s->j.shape;
-    double sum = 0;
-    for (int32_t k = 0; k < shape->calls; k++)
-        sum += (work->calls[k].forward + work->calls[k].backward) *
-               (k == shape->middle ? shape->copies : 1);
-    return WEFTI_JOINT_ROUNDING * sum * d->microbatches / d->stages;
+/* Of all schedules, from the work of the calls. */
+static double bound_of_work(const wefti_joint_branch *s, const wefti_degrees *d,
+                            const wefti_joint_work *work) {
+    return WEFTI_JOINT_ROUNDING *
+           wefti_joint_least_step(&s->j, d, work->calls, (double)work->boundary);
 }
 
 static weft_status expand(wefti_joint_branch *s, const wefti_joint_item *x) {
@@ -159,14 +196,15 @@ static weft_status refine(wefti_joint_branch *s, const wefti_joint_item *x) {
     if (!state->legal) return WEFT_OK;
     WEFT_TRY(wefti_joint_bound_of(&s->j, &x->degrees, work, state, &b));
     s->out->bounded++;
-    const double bound = b.seconds > x->bound ? b.seconds : x->bound;
+    wefti_joint_item bounded = *x;
+    bounded.bound = larger(b.seconds, x->bound);
+    bounded.bytes = b.bytes, bounded.kind = WEFTI_JOINT_BOUNDED;
+    bounded.taken = false;
     if (b.bytes > (double)s->j.limit) {
         wefti_joint_note_bounded(s, &x->degrees, b.bytes);
-        return x->retried ? WEFT_OK : retry(s, &x->degrees, bound, x->guess, b.bytes);
+        bounded.about = b.bytes;
+        return x->retried ? WEFT_OK : retry(s, &bounded);
     }
-    wefti_joint_item bounded = *x;
-    bounded.bound = bound, bounded.bytes = b.bytes, bounded.kind = WEFTI_JOINT_BOUNDED;
-    bounded.taken = false;
     return wefti_joint_push_item(s, bounded);
 }
 
@@ -185,7 +223,7 @@ static weft_status bound_of_order(wefti_joint_branch *s, const wefti_degrees *d,
     memcpy(out->guess_bytes, b.guess_bytes, sizeof out->guess_bytes);
     if (!b.legal || b.bytes > (double)s->j.limit) return WEFT_OK;
     WEFT_TRY(wefti_joint_work_find(&s->j, &usual, &work));
-    const double even = work->legal ? even_bound(s, &usual, work) : 0;
+    const double even = work->legal ? bound_of_work(s, &usual, work) : 0;
     if (even > out->seconds) out->seconds = even;
     return WEFT_OK;
 }
@@ -197,25 +235,32 @@ static weft_status draw(wefti_joint_branch *s, const wefti_joint_item *x) {
     const double bound = b.seconds > x->bound ? b.seconds : x->bound;
     if (!b.legal) return WEFT_OK;
     const bool fits = b.bytes <= (double)s->j.limit;
-    const bool likely = wefti_joint_likely_fits(s, &b);
+    const double about = wefti_joint_least_of_levels(s, &b);
+    const wefti_joint_fitting fitting = wefti_joint_fitting_of(s, about);
+    wefti_joint_item drawn = *x;
+    if (about > 0) drawn.about = about;
+    drawn.kind = WEFTI_JOINT_DRAWN, drawn.bound = bound, drawn.taken = false;
+    drawn.guess = fitting == WEFTI_JOINT_TOO_LARGE ? INFINITY : x->guess;
+    drawn.tight = fitting == WEFTI_JOINT_TIGHT;
     if (fits)
-        WEFT_TRY(wefti_joint_push(s, WEFTI_JOINT_DRAWN, bound, likely ? x->guess : INFINITY,
-                                  x->about, &x->degrees));
+        WEFT_TRY(wefti_joint_push_item(s, drawn));
     else
         note_large(s, &x->degrees, b.bytes);
-    if ((fits && (likely || !isfinite(x->guess))) || is_last_mode(s, &x->degrees)) return WEFT_OK;
+    const bool enough = fits && (fitting == WEFTI_JOINT_FITS || is_large(&x->degrees));
     wefti_degrees more = x->degrees;
-    more.recompute = (weft_recompute)((int)more.recompute + 1);
-    return push_split(s, &more, bound);
+    bool open = false;
+    if (!enough && !x->retried) WEFT_TRY(next_mode(s, &more, &open));
+    return open ? push_split(s, &more, bound) : WEFT_OK;
 }
 
 static weft_status find_work(wefti_joint_branch *s, const wefti_joint_item *x) {
     const wefti_joint_work *work;
     WEFT_TRY(wefti_joint_work_find(&s->j, &x->degrees, &work));
     if (!work->legal) return WEFT_OK;
-    const double even = even_bound(s, &x->degrees, work);
-    return wefti_joint_push(s, WEFTI_JOINT_SPLIT, even > x->bound ? even : x->bound, x->guess,
-                            x->about, &x->degrees);
+    wefti_joint_item split = *x;
+    split.kind = WEFTI_JOINT_SPLIT, split.taken = false;
+    split.bound = larger(bound_of_work(s, &x->degrees, work), x->bound);
+    return wefti_joint_push_item(s, split);
 }
 
 static weft_status take(wefti_joint_branch *s, const wefti_joint_item *x) {
@@ -236,15 +281,17 @@ static weft_status take(wefti_joint_branch *s, const wefti_joint_item *x) {
     }
     s->fits = true;
     WEFT_TRY(wefti_joint_walk_candidate(s, &x->degrees, x));
-    return s->fits || x->retried ? WEFT_OK : retry(s, &x->degrees, x->bound, x->guess, x->about);
+    if (!s->fits && x->tight) s->tight_misfits++;
+    return s->fits || x->retried ? WEFT_OK : retry(s, x);
 }
 
 static bool over_budget(const wefti_joint_branch *s) {
     const int32_t budget = wefti_joint_budget(s);
     if (s->out->evaluations >= budget && s->out->prediction) return true;
-    if (s->j.effort >= wefti_joint_effort_budget(s) && s->out->prediction) return true;
+    const double most =
+        s->out->prediction ? wefti_joint_effort_budget(s) : wefti_joint_effort_without_plan(s);
     /* Candidates that do not fit count too, but the first plan that fits may take longer. */
-    return s->out->evaluations >= 4 * budget;
+    return wefti_joint_spent(s) >= most || s->out->evaluations >= 4 * budget;
 }
 
 static bool out_of_time(wefti_joint_branch *s) {
@@ -254,6 +301,15 @@ static bool out_of_time(wefti_joint_branch *s) {
     return s->out->cut;
 }
 
+/* Enough tight candidates have not fitted, or their programs have taken their part of the budget.
+ */
+static bool is_hopeless(const wefti_joint_branch *s, const wefti_joint_item *x) {
+    enum { PART = 6 };
+    return x->tight &&
+           (s->tight_misfits >= WEFTI_JOINT_TIGHT_MISFITS ||
+            (!wefti_joint_is_walked(x) && s->tight_effort > wefti_joint_effort_budget(s) / PART));
+}
+
 /* The open item with the least guess, -1: none may be better than the best plan. */
 static weft_status least_guess(wefti_joint_branch *s, int64_t *out) {
     wefti_joint_heap *h = &s->heaps[WEFTI_JOINT_BY_GUESS];
@@ -261,10 +317,10 @@ static weft_status least_guess(wefti_joint_branch *s, int64_t *out) {
     while (h->count) {
         wefti_joint_item *x = &s->items[h->at[0]];
         if (!x->taken && wefti_joint_guess_of(x) > 1.1 * wefti_joint_best(s)) break;
-        const bool open =
-            !x->taken && x->bound * s->ratio < wefti_joint_best(s) && !wefti_joint_is_costly(s, x);
+        const bool open = !x->taken && x->bound * s->ratio < wefti_joint_best(s) &&
+                          !wefti_joint_is_costly(s, x) && !is_hopeless(s, x);
         const double factor = open && wefti_joint_is_walked(x) && !x->corrected
-                                  ? wefti_joint_correction_for(s, &x->degrees)
+                                  ? wefti_joint_correction_for(s, x)
                                   : 1;
         if (open && factor == 1) {
             *out = x->number;
@@ -323,15 +379,23 @@ static weft_status walk_shared(wefti_joint_branch *s) {
     return WEFT_OK;
 }
 
-/* Raises the lower bound once no more plans are walked: what has the least bound is bounded better,
- * until that takes a walk. */
+/* Whether the walk of an item goes beyond this effort, or will only show that it does not fit. */
+static bool is_beyond(const wefti_joint_branch *s, const wefti_joint_item *x, double effort) {
+    return wefti_joint_spent(s) + wefti_joint_walk_effort(&x->degrees) > effort ||
+           wefti_joint_fitting_of(s, x->about) == WEFTI_JOINT_TOO_LARGE;
+}
+
+/* Raises the lower bound: what has the least bound is bounded better, and walked at last if the
+ * budget admits it. */
 static weft_status prove(wefti_joint_branch *s) {
-    const double most = s->j.effort + wefti_joint_effort_budget(s);
+    const double most = wefti_joint_spent(s) + wefti_joint_effort_budget(s);
     s->guessing = false;
-    while (s->count && s->out->prediction && s->j.effort < most && !out_of_time(s)) {
+    while (s->count && s->out->prediction && wefti_joint_spent(s) < most && !out_of_time(s)) {
         const int64_t first = wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND);
         if (s->items[first].bound * s->ratio >= wefti_joint_best(s)) break;
-        if (s->items[first].kind == WEFTI_JOINT_BOUNDED) break;
+        if (s->items[first].kind == WEFTI_JOINT_BOUNDED &&
+            (s->out->evaluations >= wefti_joint_budget(s) || is_beyond(s, &s->items[first], most)))
+            break;
         const wefti_joint_item x = wefti_joint_take(s, first);
         WEFT_TRY(take(s, &x));
     }
@@ -349,7 +413,9 @@ static weft_status branch_and_bound(wefti_joint_branch *s) {
         int64_t next;
         WEFT_TRY(next_of(s, &next));
         const wefti_joint_item x = wefti_joint_take(s, next);
+        const double before = wefti_joint_spent(s);
         WEFT_TRY(take(s, &x));
+        if (x.tight && !wefti_joint_is_walked(&x)) s->tight_effort += wefti_joint_spent(s) - before;
     }
     const bool open = s->count && s->out->prediction && !out_of_time(s);
     if (open && s->out->evaluations < wefti_joint_budget(s)) WEFT_TRY(walk_shared(s));
@@ -388,11 +454,14 @@ static weft_status begin(wefti_joint_branch *s) {
 
 static void end(wefti_joint_branch *s) {
     wefti_free(s->items);
+    wefti_free(s->past);
     wefti_free(s->corrections);
     for (int k = 0; k < WEFTI_JOINT_ORDERS; k++) wefti_free(s->heaps[k].at);
     wefti_free(s->j.works);
+    for (int64_t i = 0; i < s->j.line_count; i++) wefti_free(s->j.lines[i].products);
     wefti_free(s->j.lines);
     wefti_free(s->j.states);
+    wefti_free(s->j.products);
     wefti_route_cache_destroy(s->j.routes);
     wefti_arena_destroy(s->j.arena);
 }

@@ -108,7 +108,8 @@ static weft_status visit_microbatches(const wefti_joint *j, const wefti_joint_vi
     for (int64_t m = 1; m <= batch; m++) {
         if (batch % m || !admits(j, WEFTI_JOINT_MICROBATCHES, m)) continue;
         if (m > 1 && !may_divide(j)) break;
-        if (batch / m < replicas) break; /* some replicas would have no sample */
+        if (d->stages > 1 && m < d->stages) continue; /* wefti_schedule_check */
+        if (batch / m < replicas) break;              /* some replicas would have no sample */
         if (batch / m % replicas && batch % replicas == 0) continue;
         d->microbatches = (int32_t)m;
         WEFT_TRY(visit_modes(j, visit, d));

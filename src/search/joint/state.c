@@ -18,12 +18,25 @@ static void add_transfer(const wefti_joint_walk *w, int part, int32_t index, sta
     if (t->members > 1) out->stream[part][wefti_transfer_level(w->machine, t)] += w->instant[index];
 }
 
+/* Seconds of the kernels of an update. Those that only move values pack and unpack messages. How
+ * many there are depends on how messages divide the parameters, which differs from block to block,
+ * so they do not count. */
+static double update_of(const wefti_joint_walk *w, const wefti_step *s) {
+    double seconds = 0;
+    for (int32_t k = s->from; k < s->to; k++) {
+        const wefti_instruction *x = &s->routine->code[k];
+        if (x->transfer < 0 && x->node && x->cost.flops > 0)
+            seconds += wefti_node_model_seconds(w->machine, x->node, &x->cost);
+    }
+    return seconds;
+}
+
 static void add_state_step(const wefti_joint_walk *w, const wefti_step *s, int part,
                            state_sums *out) {
     double kernels, waits;
     if (s->kind == WEFTI_STEP_POST) add_transfer(w, part, s->transfer, out);
     if (s->kind == WEFTI_STEP_COPY && part != 1)
-        out->update += wefti_copy_seconds(w->machine, (double)s->bytes);
+        out->update += wefti_copy_seconds(w->machine, (double)wefti_copy_bytes(s));
     if (s->kind != WEFTI_STEP_CALL) return;
     const bool computes = s->phase == WEFTI_FORWARD || s->phase == WEFTI_BACKWARD;
     /* More blocks may share a message: latencies do not grow with them. */
@@ -31,7 +44,7 @@ static void add_state_step(const wefti_joint_walk *w, const wefti_step *s, int p
     instant.seconds = w->instant;
     wefti_joint_walk_call(&instant, s, true, &kernels, &waits);
     out->waits[part] += waits;
-    if (!computes && part != 1) out->update += kernels;
+    if (!computes && part != 1) out->update += update_of(w, s);
     for (int32_t k = s->from; k < s->to; k++) {
         const int32_t t = s->routine->code[k].transfer;
         if (t >= 0 && w->replicas[t]) add_transfer(w, part, t, out);
@@ -65,7 +78,8 @@ static weft_status find_tail(const wefti_joint_walk *w, double *out) {
             if (s->kind == WEFTI_STEP_POST && section == (int)from)
                 ends[s->transfer] = clock + w->seconds[s->transfer];
             if (s->kind == WEFTI_STEP_WAIT && ends[s->transfer] > clock) clock = ends[s->transfer];
-            if (s->kind == WEFTI_STEP_COPY) more = wefti_copy_seconds(w->machine, (double)s->bytes);
+            if (s->kind == WEFTI_STEP_COPY)
+                more = wefti_copy_seconds(w->machine, (double)wefti_copy_bytes(s));
             if (s->kind == WEFTI_STEP_CALL) {
                 wefti_joint_walk_call(w, s, true, &kernels, &waits);
                 more = kernels + waits;

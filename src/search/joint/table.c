@@ -150,6 +150,7 @@ void wefti_joint_walk_end(wefti_joint_walk *w) {
     wefti_free(w->seconds);
     wefti_free(w->instant);
     wefti_free(w->replicas);
+    wefti_free(w->rings);
 }
 
 weft_status wefti_joint_walk_begin(const wefti_joint *j, const wefti_program *p,
@@ -160,7 +161,8 @@ weft_status wefti_joint_walk_begin(const wefti_joint *j, const wefti_program *p,
     out->seconds = wefti_calloc((size_t)count + 1, sizeof *out->seconds);
     out->instant = wefti_calloc((size_t)count + 1, sizeof *out->instant);
     out->replicas = wefti_calloc((size_t)count + 1, sizeof *out->replicas);
-    if (!out->seconds || !out->instant || !out->replicas) {
+    out->rings = wefti_calloc((size_t)count + 1, sizeof *out->rings);
+    if (!out->seconds || !out->instant || !out->replicas || !out->rings) {
         wefti_joint_walk_end(out);
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for a search");
     }
@@ -169,6 +171,9 @@ weft_status wefti_joint_walk_begin(const wefti_joint *j, const wefti_program *p,
         out->seconds[i] = wefti_transfer_seconds(out->machine, t, active);
         out->instant[i] = wefti_transfer_seconds(&j->instant, t, active);
         out->replicas[i] = joins_replicas(p, t);
+        out->rings[i] = t->kind == WEFTI_TRANSFER_ALL_REDUCE ||
+                        t->kind == WEFTI_TRANSFER_ALL_GATHER ||
+                        t->kind == WEFTI_TRANSFER_REDUCE_SCATTER;
     }
     return WEFT_OK;
 }
@@ -187,8 +192,9 @@ void wefti_joint_walk_call(const wefti_joint_walk *w, const wefti_step *s, bool 
         for (bool more = true; more; k++) {
             x = &s->routine->code[k];
             const bool stays = k + 1 == s->to && s->part + 1 < s->parts;
-            const double seconds =
-                stays || w->replicas[x->transfer] != replicas ? 0 : w->seconds[x->transfer];
+            const bool counts = !stays && w->replicas[x->transfer] == replicas &&
+                                (!w->only_rings || w->rings[x->transfer]);
+            const double seconds = counts ? w->seconds[x->transfer] : 0;
             if (seconds > longest) longest = seconds;
             more = x->joined && !stays && k + 1 < s->to && s->routine->code[k + 1].transfer >= 0;
         }

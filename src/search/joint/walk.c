@@ -8,9 +8,10 @@
 
 enum { EVALUATIONS = 16, EFFORT = 16 };
 
-/* What a walk costs, in short programs: a program for each stage, more if its devices differ. */
-static double walk_effort(const wefti_degrees *d) {
-    return wefti_joint_effort(d) * d->stages * (2 + d->chunks) / 3 * (d->shard ? 4 : 1);
+/* What a walk costs, in short programs: a program for each stage, and more of them for the tasks
+ * and the buffers of long pipelines. */
+double wefti_joint_walk_effort(const wefti_degrees *d) {
+    return (wefti_joint_effort(d) + d->stages / 8.0) * d->stages * (2 + d->chunks) / 3;
 }
 
 bool wefti_joint_is_walked(const wefti_joint_item *x) {
@@ -23,15 +24,29 @@ int32_t wefti_joint_budget(const wefti_joint_branch *s) {
 }
 
 /* Searches on larger machines may take longer. */
+static double effort_of(const wefti_joint_branch *s, int32_t evaluations) {
+    const double larger_machine = 1 + s->j.devices / 1024.0, most = 5;
+    return (larger_machine < most ? larger_machine : most) * evaluations * EFFORT;
+}
+
 double wefti_joint_effort_budget(const wefti_joint_branch *s) {
-    const double larger_machine = 1 + s->j.devices / 8192.0, most = 3;
-    return (larger_machine < most ? larger_machine : most) * wefti_joint_budget(s) * EFFORT;
+    return effort_of(s, wefti_joint_budget(s));
+}
+
+/* While no plan fits: what needs least memory comes first, so more effort seldom helps. */
+double wefti_joint_effort_without_plan(const wefti_joint_branch *s) {
+    return effort_of(s, s->j.problem->plain ? EVALUATIONS / 4 : 2 * EVALUATIONS);
+}
+
+double wefti_joint_spent(const wefti_joint_branch *s) {
+    return s->j.effort + wefti_joint_effort_of_routes(&s->j);
 }
 
 /* Whether the walk goes far beyond the budget. */
 bool wefti_joint_is_costly(const wefti_joint_branch *s, const wefti_joint_item *x) {
     return wefti_joint_is_walked(x) && s->out->prediction &&
-           s->j.effort + walk_effort(&x->degrees) > 1.5 * wefti_joint_effort_budget(s);
+           wefti_joint_spent(s) + wefti_joint_walk_effort(&x->degrees) >
+               1.8 * wefti_joint_effort_budget(s);
 }
 
 weft_status wefti_joint_graph_of(wefti_joint_branch *s, const wefti_degrees *d, weft_graph **graph,
@@ -114,25 +129,36 @@ static void keep_walked(wefti_joint_answer *a, const wefti_joint_walked *x) {
     a->walked[at] = *x;
 }
 
-/* Candidates that differ in schedule, level and shard only. */
-static bool same_split(const wefti_degrees *a, const wefti_degrees *b) {
+static bool same_mesh(const wefti_degrees *a, const wefti_degrees *b) {
     return a->data == b->data && a->expert == b->expert && a->context == b->context &&
            a->tensor == b->tensor && a->sequence == b->sequence && a->stages == b->stages &&
-           a->microbatches == b->microbatches && a->recompute == b->recompute &&
            !memcmp(a->order, b->order, sizeof a->order);
 }
 
+/* Candidates that differ in schedule, level and shard only. */
+static bool same_split(const wefti_degrees *a, const wefti_degrees *b) {
+    return same_mesh(a, b) && a->microbatches == b->microbatches && a->recompute == b->recompute;
+}
+
+static bool same_plan(const wefti_degrees *a, const wefti_degrees *b) {
+    return same_split(a, b) && a->schedule == b->schedule && a->chunks == b->chunks &&
+           a->level == b->level && a->shard == b->shard;
+}
+
 /* The factor that the guess of a candidate needs, 1: nothing is known. Other levels are less alike.
- */
-double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_degrees *d) {
-    double factor = 1;
+ * If a walk was more than twice as long as guessed, its mesh is slower than known, whatever the
+ * number of microbatches: about half of what was missing counts for the others. */
+double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_joint_item *x) {
+    double factor = 1, others = 1;
     for (int64_t i = 0; i < s->correction_count; i++) {
         const wefti_joint_correction *c = &s->corrections[i];
-        if (!same_split(&c->degrees, d)) continue;
-        if (c->degrees.level == d->level) return c->ratio;
+        if (c->ratio > 2 && same_mesh(&c->degrees, &x->degrees))
+            others = larger(others, 1 + 0.5 * c->missing / x->guess);
+        if (!same_split(&c->degrees, &x->degrees)) continue;
+        if (c->degrees.level == x->degrees.level) return c->ratio;
         factor = factor == 1 || sqrt(c->ratio) < factor ? sqrt(c->ratio) : factor;
     }
-    return factor;
+    return factor > 1 ? factor : others;
 }
 
 static wefti_joint_correction *known_correction(wefti_joint_branch *s, const wefti_degrees *d) {
@@ -149,11 +175,13 @@ static weft_status correct(wefti_joint_branch *s, const wefti_joint_item *x, dou
     if (ratio <= 1) return WEFT_OK;
     wefti_joint_correction *known = known_correction(s, &x->degrees);
     if (known) {
-        known->ratio = ratio < known->ratio ? ratio : known->ratio;
+        known->ratio = smaller(known->ratio, ratio);
+        known->missing = smaller(known->missing, seconds - x->guess);
         return WEFT_OK;
     }
     WEFT_TRY(WEFT_GROW(s->corrections, s->correction_count, s->correction_cap));
-    s->corrections[s->correction_count++] = (wefti_joint_correction){x->degrees, ratio};
+    s->corrections[s->correction_count++] =
+        (wefti_joint_correction){x->degrees, ratio, seconds - x->guess};
     return WEFT_OK;
 }
 
@@ -185,7 +213,7 @@ static weft_status walk_plan(wefti_joint_branch *s, const wefti_degrees *d,
         weft_prediction_free(x);
     }
     s->out->evaluations++;
-    s->j.effort += walk_effort(d);
+    s->j.effort += wefti_joint_walk_effort(d);
     return corrected;
 }
 
@@ -203,6 +231,10 @@ weft_status wefti_joint_walk_candidate(wefti_joint_branch *s, const wefti_degree
                                        const wefti_joint_item *bounds) {
     int32_t *part_of;
     weft_plan *plan;
+    for (int64_t i = 0; i < s->past_count; i++)
+        if (same_plan(&s->past[i], d)) return WEFT_OK;
+    WEFT_TRY(WEFT_GROW(s->past, s->past_count, s->past_cap));
+    s->past[s->past_count++] = *d;
     WEFT_TRY(wefti_joint_parts_of(s, d, &part_of));
     weft_status status = wefti_joint_plan(&s->j, d, part_of, &plan);
     wefti_free(part_of);

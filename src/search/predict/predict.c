@@ -17,6 +17,7 @@ typedef struct prediction {
     const wefti_predict_spec *spec;
     const weft_plan *plan; /* NULL: one device */
     wefti_route_cache *routes;
+    int32_t *host; /* of each device, by the machine */
 } prediction;
 
 static weft_status build(void *context, int32_t rank, wefti_program **programs) {
@@ -29,6 +30,7 @@ static weft_status build(void *context, int32_t rank, wefti_program **programs) 
                                .microbatches = p->spec->options.microbatches,
                                .plan = p->plan,
                                .rank = rank,
+                               .host = p->host,
                                .routes = p->routes};
     spec.prepare.dry = true;
     return wefti_program_build(&spec, programs);
@@ -124,9 +126,14 @@ weft_status wefti_predict_plan(const wefti_predict_spec *spec, weft_prediction *
     const bool matters = spec->plan && wefti_plan_matters(spec->plan);
     prediction p = {.spec = spec, .plan = matters ? spec->plan : NULL, .routes = spec->routes};
     WEFT_REQUIRE(spec->options.machine, WEFT_E_ARG, "a prediction needs a machine");
-    if (spec->routes || !matters) return build_and_walk(&p, out);
-    WEFT_TRY(wefti_route_cache_create(&p.routes));
-    weft_status status = build_and_walk(&p, out);
-    wefti_route_cache_destroy(p.routes);
+    const int32_t devices = matters ? spec->plan->devices : 1;
+    WEFT_NEW_ARRAY(p.host, int32_t, devices);
+    for (int32_t r = 0; r < devices; r++)
+        p.host[r] = r / wefti_model_per_host(spec->options.machine);
+    const bool own = matters && !spec->routes;
+    weft_status status = own ? wefti_route_cache_create(&p.routes) : WEFT_OK;
+    if (status >= 0) status = build_and_walk(&p, out);
+    if (own) wefti_route_cache_destroy(p.routes);
+    wefti_free(p.host);
     return status;
 }

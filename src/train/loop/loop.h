@@ -35,6 +35,26 @@ weft_status wefti_training_mend(wefti_training *t) WEFT_CHECKED;
  * wefti_training_open_directory and wefti_training_load. */
 weft_status wefti_training_take_seat(wefti_training *t) WEFT_CHECKED;
 
+/* resize.c: the world has another size. Collective: sets the run up anew, with the session of the
+ * new size, and moves the state to it. from_memory false: the caller reads the state. *out_whole
+ * false, on all ranks alike: the state is not in memory. Then wefti_training_end_resize. */
+weft_status wefti_training_resize(wefti_training *t, int64_t target, int32_t teller,
+                                  bool from_memory, wefti_halted *halted,
+                                  bool *out_whole) WEFT_CHECKED;
+/* The sizes, from `least` up to that of the job's first world, for which the job has a plan, as
+ * wefti_elastic has them. wefti_free. */
+weft_status wefti_training_find_sizes(const wefti_training *t, int32_t least, unsigned char **out,
+                                      int32_t *out_most) WEFT_CHECKED;
+/* Collective: the job for the present size of the world. */
+weft_status wefti_training_read_job(wefti_training *t) WEFT_CHECKED;
+/* Collective: all ranks hear what rank `teller` tells of the run. `has_own`: this rank keeps the
+ * tokenizer and the step that it has. */
+weft_status wefti_training_share_briefing(wefti_training *t, int32_t teller, bool has_own,
+                                          wefti_briefing *out) WEFT_CHECKED;
+
+/* run.c: tells the caller of the run what begins. */
+void wefti_training_announce(const wefti_training *t);
+
 /* seat.c: what a newcomer gets from rank `teller`, whose run goes on. Both collective. */
 weft_status wefti_training_brief(wefti_training *t, int32_t teller) WEFT_CHECKED;
 /* A newcomer sets up; the others wait for it. Fails on all ranks alike. */

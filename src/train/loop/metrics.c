@@ -28,7 +28,7 @@ struct wefti_metrics {
 /* Writes out the buffer. After a failure the file is given up: a record must not follow half of
  * another one. */
 static weft_status flush(wefti_metrics *m, FILE **file, const char *path) {
-    if (!ferror(*file) && !wefti_fault_io() && fflush(*file) == 0) return WEFT_OK;
+    if (!ferror(*file) && WEFTI_DISK(fflush(*file)) == 0) return WEFT_OK;
     weft_status status = WEFT_RAISE(WEFT_E_IO, "cannot write %s: %s", path, strerror(errno));
     if (!m->failure[0]) (void)snprintf(m->failure, sizeof m->failure, "%s", weft_error_message());
     (void)fclose(*file);
@@ -121,7 +121,7 @@ static weft_status create_events(wefti_metrics *m, const char *directory) {
         m->events_path = wefti_format("%s/events.out.tfevents.%010lld.%s.%d.%d", directory,
                                       (long long)wall_time(), host, (int)getpid(), number);
         WEFT_REQUIRE(m->events_path, WEFT_E_NOMEM, "no memory for a file name");
-        m->events = wefti_fault_io() ? NULL : fopen(m->events_path, "wbxe");
+        m->events = WEFTI_DISK_POINTER(fopen(m->events_path, "wbxe"));
         if (!m->events && errno != EEXIST) break;
     }
     WEFT_REQUIRE(m->events, WEFT_E_IO, "cannot write train.tensorboard %s: %s", m->events_path,
@@ -154,7 +154,7 @@ static void end_cut_line(wefti_metrics *m) {
 static weft_status open_lines(wefti_metrics *m, const char *path) {
     m->lines_path = wefti_strdup(path);
     WEFT_REQUIRE(m->lines_path, WEFT_E_NOMEM, "no memory for a file name");
-    m->lines = wefti_fault_io() ? NULL : fopen(path, "ae");
+    m->lines = WEFTI_DISK_POINTER(fopen(path, "ae"));
     WEFT_REQUIRE(m->lines, WEFT_E_IO, "cannot write train.log %s: %s", path, strerror(errno));
     end_cut_line(m);
     return WEFT_OK;

@@ -19,7 +19,7 @@ static const char *bf16_text(const wefti_training *t) {
     return wefti_training_is_native(t) && wefti_builtin_has_bf16() ? "native" : "f32 products";
 }
 
-static void announce(const wefti_training *t) {
+void wefti_training_announce(const wefti_training *t) {
     if (!t->events || !t->events->start) return;
     weft_session_memory m = weft_session_memory_of(t->session);
     const weft_job *job = t->job;
@@ -39,6 +39,7 @@ static void announce(const wefti_training *t) {
         .bf16 = bf16_text(t),
         .predicted_peak_bytes = m.predicted_peak_bytes,
         .program_bytes = m.program_bytes,
+        .resized = t->former != NULL,
         .flops_per_step = (m.forward_flops + m.backward_flops) * (double)t->batch.microbatches,
     };
     for (int i = 0; i < weft_session_tensors(t->session, 0); i++) {
@@ -94,7 +95,7 @@ static weft_status run(wefti_training *t, weft_world *world) {
     if (!t->ranks.follows && !t->mended) wefti_run_record_begin(t);
     t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;
     t->result->steps = t->progress.step;
-    announce(t);
+    wefti_training_announce(t);
     if (t->progress.step >= job->train.steps)
         wefti_training_note(
             t, "nothing left to train: the checkpoint is of step %lld, train.steps is %lld",
@@ -125,7 +126,11 @@ weft_status weft_train_run_in(weft_world *world, const weft_job *job,
     weft_train_events quiet = {.context = NULL};
     if (events) quiet = (weft_train_events){.stop = events->stop, .trace = events->trace};
     bool follows = world && weft_world_rank(world) > 0;
-    wefti_training t = {.job = job, .events = follows ? &quiet : events, .result = &result};
+    wefti_training t = {.job = job,
+                        .given_job = job,
+                        .events = follows ? &quiet : events,
+                        .given_events = events,
+                        .result = &result};
     const volatile int *asked = events ? events->stop : NULL;
     wefti_stopper *stopper;
     WEFT_TRY(wefti_fail_world(world, wefti_stopper_start(world, asked, &stopper)));

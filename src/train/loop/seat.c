@@ -23,7 +23,7 @@ static weft_status pack(const wefti_training *t, char **out, int64_t *out_bytes)
     if (t->searched) WEFT_TRY(wefti_plan_print(t->searched, &plan));
     h.config = t->model.config;
     h.under_way = t->progress.under_way;
-    h.bf16 = weft_session_bf16(t->session);
+    h.bf16 = t->session ? weft_session_bf16(t->session) : t->model.bf16;
     h.plan_bytes = plan ? (int64_t)strlen(plan) : 0;
     h.tokenizer_bytes = (int64_t)strlen(tokenizer);
     *out_bytes = (int64_t)sizeof h + h.plan_bytes + h.tokenizer_bytes;
@@ -38,15 +38,23 @@ static weft_status pack(const wefti_training *t, char **out, int64_t *out_bytes)
     return WEFT_OK;
 }
 
-weft_status wefti_training_brief(wefti_training *t, int32_t teller) {
-    char *own = NULL, *all;
-    int64_t bytes = 0, *offsets;
+/* What the teller knows of the run, on all ranks. The caller frees *offsets, with which *all goes.
+ */
+static weft_status tell(wefti_training *t, int32_t teller, char **all, int64_t **offsets) {
+    char *own = NULL;
+    int64_t bytes = 0;
     weft_status status = WEFT_OK;
     if (weft_world_rank(t->ranks.world) == teller) status = pack(t, &own, &bytes);
     status = wefti_agree(t->ranks.agreement, status);
-    if (status >= 0) status = wefti_agree_gather(t->ranks.agreement, own, bytes, &all, &offsets);
+    if (status >= 0) status = wefti_agree_gather(t->ranks.agreement, own, bytes, all, offsets);
     wefti_free(own);
-    WEFT_TRY(status);
+    return status;
+}
+
+weft_status wefti_training_brief(wefti_training *t, int32_t teller) {
+    char *all;
+    int64_t *offsets;
+    WEFT_TRY(tell(t, teller, &all, &offsets));
     wefti_free(offsets);
     return wefti_agree(t->ranks.agreement, WEFT_OK); /* the newcomer has set up */
 }
@@ -80,6 +88,34 @@ static weft_status unpack(wefti_training *t, const char *told, int64_t bytes, we
     WEFT_REQUIRE((b->plan || !h.plan_bytes) && (t->saving.tokenizer || !h.tokenizer_bytes),
                  WEFT_E_NOMEM, "no memory to hear of the run");
     return WEFT_OK;
+}
+
+/* What a rank that was there before has of its own stays. */
+static weft_status hear(wefti_training *t, bool has_own, const char *told, int64_t bytes,
+                        wefti_briefing *out) {
+    char *tokenizer = t->saving.tokenizer;
+    const weft_train_step under_way = t->progress.under_way;
+    if (has_own) t->saving.tokenizer = NULL;
+    weft_status status = unpack(t, told, bytes, out);
+    wefti_free(out->plan);
+    out->plan = NULL;
+    if (!has_own) return status;
+    wefti_free(t->saving.tokenizer);
+    t->saving.tokenizer = tokenizer;
+    t->progress.under_way = under_way;
+    return status;
+}
+
+weft_status wefti_training_share_briefing(wefti_training *t, int32_t teller, bool has_own,
+                                          wefti_briefing *out) {
+    char *all;
+    int64_t *offsets;
+    *out = (wefti_briefing){.bf16 = WEFT_BF16_AUTO, .anew = true};
+    WEFT_TRY(tell(t, teller, &all, &offsets));
+    weft_status status =
+        hear(t, has_own, all + offsets[teller], offsets[teller + 1] - offsets[teller], out);
+    wefti_free(offsets);
+    return wefti_agree(t->ranks.agreement, status);
 }
 
 /* Without the other ranks, which have no time for agreements. */

@@ -63,6 +63,10 @@ static weft_status open_programs(const wefti_training *t, wefti_job_programs *p)
         WEFT_TRY(weft_plan_create(devices, &p->plan));
     }
     if (p->plan) WEFT_TRY(wefti_route_cache_create(&p->routes));
+    if (t->ranks.world) {
+        WEFT_NEW_ARRAY(p->host, int32_t, devices);
+        memcpy(p->host, t->ranks.world->host, (size_t)devices * sizeof *p->host);
+    }
     WEFT_TRY(wefti_optimizer_for(&o, t->model.graph, &p->optimizer));
     return wefti_job_programs_classes(p);
 }
@@ -73,6 +77,7 @@ static void close_programs(wefti_job_programs *p) {
     wefti_optimizer_destroy(p->optimizer);
     wefti_route_cache_destroy(p->routes);
     weft_plan_destroy(p->plan);
+    wefti_free(p->host);
 }
 
 static weft_status predict(const wefti_job_programs *p, const wefti_machine_model *machine,

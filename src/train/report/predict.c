@@ -29,6 +29,7 @@ static weft_status predict_job(wefti_job_programs *p, const weft_predict_options
         .tokens = o->tokens > 0 ? o->tokens : tokens_of(p),
         .flops = wefti_model_flops(p->training.model.graph, p->microbatches),
         .disturbances = o->disturbances};
+    WEFT_TRY(wefti_job_programs_place(p, machine));
     WEFT_TRY(wefti_job_programs_classes(p));
     const wefti_predict_files files = {
         .trace = o->trace, .report = o->report, .plan = p->plan, .search = p->training.report};

@@ -36,6 +36,16 @@ static weft_status open_graphs(wefti_job_programs *p) {
     return wefti_graph_wrap(t->model.eval_graph);
 }
 
+/* Buddies are chosen by host, which the job's machine tells. */
+static weft_status place_buddies(wefti_job_programs *p, const weft_job *job) {
+    wefti_machine_model *machine;
+    if (!job->recovery.buddy || !*job->machine) return WEFT_OK;
+    WEFT_TRY(wefti_model_find(job->machine, &machine));
+    weft_status status = wefti_job_programs_place(p, machine);
+    wefti_model_destroy(machine);
+    return status;
+}
+
 weft_status wefti_job_programs_open(const weft_job *job, wefti_job_programs *p) {
     *p = (wefti_job_programs){.training = {.job = job}};
     wefti_training *t = &p->training;
@@ -44,6 +54,7 @@ weft_status wefti_job_programs_open(const weft_job *job, wefti_job_programs *p) 
     const weft_session_options o = wefti_training_options(t);
     p->microbatches = o.microbatches;
     WEFT_TRY(take_plan(p));
+    WEFT_TRY(place_buddies(p, job));
     p->prepare = (wefti_prepare){.threads = threads_of(p),
                                  .bf16 = wefti_session_choose_bf16(t->model.graph, o.bf16)};
     return wefti_optimizer_for(&o, t->model.graph, &p->optimizer);
@@ -54,7 +65,15 @@ void wefti_job_programs_close(wefti_job_programs *p) {
     wefti_optimizer_destroy(p->optimizer);
     wefti_route_cache_destroy(p->routes);
     weft_plan_destroy(p->plan);
+    wefti_free(p->host);
     wefti_training_close(&p->training);
+}
+
+weft_status wefti_job_programs_place(wefti_job_programs *p, const wefti_machine_model *machine) {
+    wefti_free(p->host);
+    WEFT_NEW_ARRAY(p->host, int32_t, p->devices);
+    for (int32_t r = 0; r < p->devices; r++) p->host[r] = r / wefti_model_per_host(machine);
+    return WEFT_OK;
 }
 
 /* ---- programs ---- */
@@ -68,6 +87,7 @@ weft_status wefti_job_programs_build(const wefti_job_programs *p, int32_t rank, 
                                .microbatches = p->microbatches,
                                .plan = p->plan && wefti_plan_matters(p->plan) ? p->plan : NULL,
                                .rank = rank,
+                               .host = p->host,
                                .routes = p->routes};
     spec.prepare.dry = dry;
     WEFT_TRY(wefti_program_build(&spec, &programs[0]));

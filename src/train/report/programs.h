@@ -4,6 +4,7 @@
 
 #include "builder/fold/fold.h"
 #include "session/optimizer.h"
+#include "topo/model.h"
 #include "train/training.h"
 
 typedef struct wefti_job_programs {
@@ -13,6 +14,7 @@ typedef struct wefti_job_programs {
     wefti_route_cache *routes;
     wefti_prepare prepare;
     int32_t microbatches, devices, graphs; /* graphs: 2 with validation */
+    int32_t *host;                         /* [devices]; NULL: all are on one */
     wefti_rank_classes *classes;           /* once all are built */
 } wefti_job_programs;
 
@@ -20,6 +22,9 @@ typedef struct wefti_job_programs {
  * failure, the caller calls wefti_job_programs_close. */
 weft_status wefti_job_programs_open(const weft_job *job, wefti_job_programs *p) WEFT_CHECKED;
 void wefti_job_programs_close(wefti_job_programs *p);
+/* The hosts of the devices on a machine, before programs are built: buddies are on another one. */
+weft_status wefti_job_programs_place(wefti_job_programs *p,
+                                     const wefti_machine_model *machine) WEFT_CHECKED;
 /* The programs of one rank: programs[graphs]. dry: without kernels. */
 weft_status wefti_job_programs_build(const wefti_job_programs *p, int32_t rank, bool dry,
                                      wefti_program **programs) WEFT_CHECKED;

@@ -181,6 +181,10 @@ static void add_memory(weft_model_report *r, const wefti_rank_class *c, int32_t 
     keep_most(&r->parameter_bytes, parameters);
     keep_most(&r->optimizer_bytes, optimizer);
     keep_most(&r->transient_bytes, p->transient_bytes);
+    int64_t copies = 0;
+    for (int32_t i = 0; i < p->copy_count; i++)
+        if (p->copies[i].tensor < 0) copies += weft_desc_bytes(&p->copies[i].desc);
+    keep_most(&r->copy_bytes, copies);
     *out_peak = 0;
     int64_t programs = 0;
     for (int32_t g = 0; g < graphs; g++) {

@@ -141,7 +141,8 @@ static weft_status read_tokenizer_file(wefti_training *t) {
 /* Folders of slices have the texts, too. */
 static weft_status read_tokenizer(wefti_training *t) {
     weft_status status = t->saving.tokenizer ? WEFT_OK : read_tokenizer_file(t);
-    if (!wefti_training_is_sliced(t) || t->briefing) return status;
+    const bool alone = t->briefing && !t->briefing->anew;
+    if (!wefti_training_is_sliced(t) || alone) return status;
     int64_t bytes = t->saving.tokenizer ? (int64_t)strlen(t->saving.tokenizer) : 0;
     WEFT_TRY(wefti_training_broadcast(t, status, &bytes, sizeof bytes));
     if (!bytes) return WEFT_OK;

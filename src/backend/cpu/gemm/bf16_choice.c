@@ -1,9 +1,11 @@
 /* Decides whether the processor's own bf16 arithmetic multiplies bf16 matrices faster than f32
  * arithmetic does. On some processors, dot products of bf16 run at half the rate of f32, on others
  * at twice the rate. Tiles may be emulated or shared. So the code times a product as large as the
- * products of a training step. */
+ * products of a training step. It does so once in a process, since a second measurement may come to
+ * another choice. */
 #include "backend/cpu/gemm/gemm.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "backend/cpu/tuning.h"
@@ -31,13 +33,7 @@ static bool bf16_is_faster(const wefti_gemm ways[WAYS], char *const buffers[BUFF
     return best[AS_BF16] < best[AS_F32];
 }
 
-weft_status wefti_gemm_bf16_choice(wefti_isa isa, bool *out) {
-    *out = false;
-    if (!wefti_isa_has_bf16(isa)) return WEFT_OK;
-    if (wefti_cpu_tuned() && wefti_cpu_tuned()->bf16 != WEFTI_BF16_MEASURED) {
-        *out = wefti_cpu_tuned()->bf16 == WEFTI_BF16_FASTER;
-        return WEFT_OK;
-    }
+static weft_status measure(wefti_isa isa, bool *out) {
     wefti_gemm_spec spec = wefti_gemm_spec_of(WEFT_BF16, CHOICE_M, CHOICE_SIZE, CHOICE_SIZE);
     wefti_gemm ways[WAYS];
     int64_t bytes[BUFFERS] = {2 * CHOICE_M * CHOICE_SIZE, 2 * CHOICE_SIZE * CHOICE_SIZE,
@@ -60,5 +56,22 @@ weft_status wefti_gemm_bf16_choice(wefti_isa isa, bool *out) {
     }
     *out = bf16_is_faster(ways, buffers);
     wefti_free(memory);
+    return WEFT_OK;
+}
+
+weft_status wefti_gemm_bf16_choice(wefti_isa isa, bool *out) {
+    static _Atomic unsigned char measured[WEFTI_ISAS];
+    unsigned char speed = WEFTI_BF16_MEASURED;
+    *out = false;
+    if (!wefti_isa_has_bf16(isa)) return WEFT_OK;
+    if (wefti_cpu_tuned()) speed = (unsigned char)wefti_cpu_tuned()->bf16;
+    if (speed == WEFTI_BF16_MEASURED) speed = atomic_load(&measured[isa]);
+    if (speed == WEFTI_BF16_MEASURED) {
+        WEFT_TRY(measure(isa, out));
+        const unsigned char own = *out ? WEFTI_BF16_FASTER : WEFTI_BF16_SLOWER;
+        /* Another thread may have been first: then its choice holds, and `speed` gets it. */
+        if (atomic_compare_exchange_strong(&measured[isa], &speed, own)) speed = own;
+    }
+    *out = speed == WEFTI_BF16_FASTER;
     return WEFT_OK;
 }

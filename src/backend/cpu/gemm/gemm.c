@@ -187,12 +187,8 @@ weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti
     if (shared && gemm.n_group > 0) spans = 1;
     gemm.k_span =
         smaller(gemm.k_block * (spans < 1 ? 1 : spans), round_up(spec->k, kernels->depth_unit));
-    if (gemm.path == GEMM_SKINNY) {
-        /* Lanes along k have an order of their own in any case: one block is the fastest. */
-        if (spec->b.column_stride != 1) gemm.k_block = spec->k;
-        gemm.n_tile = smaller(round_up(ceil_div(spec->n, 64), 64), GEMM_SKINNY_COLUMNS);
-        if (gemm.n_tile < 128) gemm.n_tile = 128;
-    }
+    /* Lanes along k have an order of their own in any case: one block is the fastest. */
+    if (gemm.path == GEMM_SKINNY && spec->b.column_stride != 1) gemm.k_block = spec->k;
     *out = gemm;
     return WEFT_OK;
 }

@@ -8,9 +8,9 @@
 enum {
     GEMM_MAX_ROWS = 32, /* of a register tile */
     GEMM_MAX_COLUMNS = 48,
-    GEMM_AHEAD = 8,            /* cache lines prefetched for each `depth_unit` of k */
-    GEMM_SKINNY_ROWS = 8,      /* up to this many rows of A, B is read in place, once */
-    GEMM_SKINNY_COLUMNS = 512, /* columns of B that a skinny task owns: 16 KiB of sums for 8 rows */
+    GEMM_AHEAD = 8,             /* cache lines prefetched for each `depth_unit` of k */
+    GEMM_SKINNY_ROWS = 8,       /* up to this many rows of A, B is read in place, once */
+    GEMM_SKINNY_COLUMNS = 1024, /* columns of B that a skinny task owns at most */
 };
 
 enum gemm_path {

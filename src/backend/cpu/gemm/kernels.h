@@ -245,6 +245,7 @@ INLINE void skinny_add(const int rows, int64_t columns, int64_t k, const float *
             vfloat lines[4];
             UNROLL for (int d = 0; d < 4; d++) {
                 const void *line = at(dtype, b, (p + d) * b_stride);
+                if (p + 4 + d < k) __builtin_prefetch(at(dtype, b, (p + 4 + d) * b_stride + j));
                 lines[d] = d >= depth    ? (vfloat){0}
                            : count == VL ? load_row(dtype, line, j)
                                          : load_part(dtype, line, j, count);
@@ -280,9 +281,11 @@ INLINE void skinny_dot(const int rows, const int width, int64_t columns, int64_t
             lines[c] = at(dtype, b, (j + c < columns ? j + c : columns - 1) * b_stride);
         UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < width; c++) dots[r][c] =
             (vfloat){0};
+        const bool more = j + 2 * width <= columns; /* the next columns are read ahead */
         int64_t p = 0;
         for (; p + VL <= k; p += VL) {
             UNROLL for (int c = 0; c < width; c++) {
+                if (more) __builtin_prefetch(at(dtype, lines[c], width * b_stride + p));
                 vfloat right = load_row(dtype, lines[c], p);
                 UNROLL for (int r = 0; r < rows; r++) dots[r][c] =
                     vfma(vload(a + r * a_stride + p), right, dots[r][c]);

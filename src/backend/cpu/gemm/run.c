@@ -262,6 +262,7 @@ typedef struct run_item {
     const wefti_gemm *gemm;
     const wefti_gemm_args *args;
     char *workspace;
+    int64_t skinny; /* columns of a task with few rows */
 } run_item;
 
 static void private_task(void *context, int64_t task, int thread) {
@@ -344,16 +345,25 @@ static void skinny_task(void *context, int64_t task, int thread) {
     const run_item *r = context;
     const wefti_gemm *gemm = r->gemm;
     const wefti_gemm_spec *spec = &gemm->spec;
-    const int64_t across = ceil_div(spec->n, gemm->n_tile);
+    const int64_t across = ceil_div(spec->n, r->skinny);
     char *workspace = r->workspace + thread * block_bytes(gemm);
     float *sums = (float *)(workspace + skinny_a_bytes(gemm));
     wefti_gemm_block w = {.gemm = gemm};
     wefti_gemm_block_batch(&w, r->args, task / across);
-    const int64_t j = task % across * gemm->n_tile;
+    const int64_t j = task % across * r->skinny;
     int64_t a_stride;
     const float *a = skinny_a(spec, w.a, (float *)workspace, &a_stride);
-    skinny_blocks(&w, j, smaller(gemm->n_tile, spec->n - j), a, a_stride, sums,
+    skinny_blocks(&w, j, smaller(r->skinny, spec->n - j), a, a_stride, sums,
                   sums + GEMM_SKINNY_ROWS * GEMM_SKINNY_COLUMNS);
+}
+
+/* Columns of a task: as many as leave each thread one, and 16 KiB of sums at most. A task reads so
+ * many elements of each row of B, and memory is read faster in long pieces. The sums of a column do
+ * not depend on this. */
+static int64_t skinny_columns(const wefti_gemm_spec *spec, int64_t batches, int64_t threads) {
+    const int64_t each = ceil_div(spec->n, ceil_div(threads, batches));
+    const int64_t most = spec->m <= 4 ? GEMM_SKINNY_COLUMNS : GEMM_SKINNY_COLUMNS / 2;
+    return round_up(ceil_div(each, ceil_div(each, most)), 64);
 }
 
 void wefti_gemm_run_f32(const wefti_gemm *gemm, const wefti_gemm_args *args, void *workspace,
@@ -363,9 +373,10 @@ void wefti_gemm_run_f32(const wefti_gemm *gemm, const wefti_gemm_args *args, voi
     run_item r = {.gemm = gemm, .args = args, .workspace = workspace};
     if (gemm->path == GEMM_SHARED)
         run_shared(gemm, args, workspace, pool);
-    else if (gemm->path == GEMM_SKINNY)
-        wefti_pool_run(pool, batches * ceil_div(spec->n, gemm->n_tile), skinny_task, &r);
-    else
+    else if (gemm->path == GEMM_SKINNY) {
+        r.skinny = skinny_columns(spec, batches, wefti_pool_threads(pool));
+        wefti_pool_run(pool, batches * ceil_div(spec->n, r.skinny), skinny_task, &r);
+    } else
         wefti_pool_run(
             pool, batches * ceil_div(spec->m, gemm->m_block) * ceil_div(spec->n, gemm->n_block),
             private_task, &r);

@@ -1,0 +1,183 @@
+/* weft_health_ask: finds the scheduler, asks it, and judges. */
+#include "launch/health/health.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "launch/member/member.h"
+
+static const double timeout_seconds = 5, least_limit_seconds = 60, limit_steps = 10;
+
+const char *weft_health_state_name(weft_health_state state) {
+    static const char *const names[] = {
+        [WEFT_HEALTH_JOINING] = "joining", [WEFT_HEALTH_STEPPING] = "stepping",
+        [WEFT_HEALTH_HALTED] = "halted",   [WEFT_HEALTH_MENDING] = "mending",
+        [WEFT_HEALTH_LOST] = "lost",       [WEFT_HEALTH_LEAVING] = "leaving",
+    };
+    const size_t at = (size_t)state;
+    return at < sizeof names / sizeof *names ? names[at] : "unknown";
+}
+
+/* --- judging --- */
+
+static double seconds_of(int64_t ns) {
+    return (double)ns * 1e-9;
+}
+
+static void take_ranks(const wefti_job_health *job, const wefti_rank_health *rank,
+                       weft_health *out) {
+    for (int32_t r = 0; r < job->ranks; r++) {
+        const wefti_rank_health *from = &rank[r];
+        weft_health_rank *to = &out->rank[r];
+        *to = (weft_health_rank){.state = from->state,
+                                 .host = from->host,
+                                 .step = from->step,
+                                 .heartbeat_seconds = seconds_of(from->heard_ns),
+                                 .step_seconds = seconds_of(from->step_ns),
+                                 .steps_per_second =
+                                     from->pace_ns > 0 ? 1 / seconds_of(from->pace_ns) : 0};
+        if (r == 0 || to->step < out->step) out->step = to->step;
+        if (to->step_seconds > out->step_seconds) out->step_seconds = to->step_seconds;
+        if (r == 0 || to->steps_per_second < out->steps_per_second)
+            out->steps_per_second = to->steps_per_second;
+    }
+}
+
+/* The rank that keeps the job from making steps: the one with the least lucky state; -1: none. */
+static int32_t find_idle(const weft_health *h) {
+    static const weft_health_state worst[] = {WEFT_HEALTH_LOST, WEFT_HEALTH_HALTED,
+                                              WEFT_HEALTH_MENDING, WEFT_HEALTH_LEAVING,
+                                              WEFT_HEALTH_JOINING};
+    for (size_t i = 0; i < sizeof worst / sizeof *worst; i++)
+        for (int32_t r = 0; r < h->ranks; r++)
+            if (h->rank[r].state == worst[i]) return r;
+    return -1;
+}
+
+static int32_t find_oldest(const weft_health *h) {
+    for (int32_t r = 0; r < h->ranks; r++)
+        if (h->rank[r].step_seconds >= h->step_seconds) return r;
+    return 0;
+}
+
+static void say_idle(const weft_health *h, int32_t rank, wefti_text *text) {
+    static const char *const why[] = {
+        [WEFT_HEALTH_JOINING] = "has begun no step yet",
+        [WEFT_HEALTH_HALTED] = "is halted, because a rank was lost",
+        [WEFT_HEALTH_MENDING] = "is being mended, after a rank was lost",
+        [WEFT_HEALTH_LOST] = "is lost, and no process has its place",
+        [WEFT_HEALTH_LEAVING] = "has ended its training",
+        [WEFT_HEALTH_STEPPING] = "makes steps",
+    };
+    int32_t alike = 0;
+    for (int32_t r = 0; r < h->ranks; r++) alike += h->rank[r].state == h->rank[rank].state;
+    wefti_text_add(text, "no steps: rank %d %s", (int)rank, why[h->rank[rank].state]);
+    if (alike > 1) wefti_text_add(text, ", and %d more like it", (int)alike - 1);
+}
+
+static void say_of_ranks(weft_health *h, wefti_text *text) {
+    const int32_t idle = find_idle(h);
+    h->makes_steps = idle < 0 && h->step_seconds <= h->limit_seconds;
+    if (idle >= 0) {
+        say_idle(h, idle, text);
+        return;
+    }
+    const int32_t oldest = find_oldest(h);
+    wefti_text_add(text, "%s: %d ranks, step %lld", h->makes_steps ? "steps" : "no steps", h->ranks,
+                   (long long)h->step);
+    if (h->steps_per_second > 0) wefti_text_add(text, ", %.3g a second", h->steps_per_second);
+    wefti_text_add(text, "; rank %d began its step %.1f s ago (limit %.4g s)", (int)oldest,
+                   h->rank[oldest].step_seconds, h->limit_seconds);
+}
+
+weft_status wefti_health_judge(const wefti_job_health *job, const wefti_rank_health *rank,
+                               double limit_seconds, weft_health *out) {
+    wefti_text text = {0};
+    *out = (weft_health){
+        .generation = job->generation, .size = job->size, .here = job->here, .ranks = job->ranks};
+    if (job->ranks > 0) WEFT_NEW_ARRAY(out->rank, weft_health_rank, job->ranks);
+    take_ranks(job, rank, out);
+    const double steps =
+        out->steps_per_second > 0 ? limit_steps / out->steps_per_second : least_limit_seconds;
+    out->limit_seconds = limit_seconds > 0             ? limit_seconds
+                         : steps > least_limit_seconds ? steps
+                                                       : least_limit_seconds;
+    if (job->state == WEFTI_JOB_FAILED)
+        wefti_text_add(&text, "no steps: the job has failed: %.300s", job->text);
+    else if (job->state == WEFTI_JOB_LEFT)
+        wefti_text_add(&text, "no steps: all ranks have ended their training");
+    else if (job->state == WEFTI_JOB_FORMING || job->ranks == 0)
+        wefti_text_add(&text, "no steps: %d of %d processes have come", (int)job->here,
+                       (int)job->size);
+    else
+        say_of_ranks(out, &text);
+    out->text = wefti_text_take(&text);
+    if (out->text) return WEFT_OK;
+    weft_health_free(out);
+    WEFT_FAIL(WEFT_E_NOMEM, "no memory for the health of a job");
+}
+
+void weft_health_free(weft_health *health) {
+    wefti_free(health->text);
+    wefti_free(health->scheduler);
+    wefti_free(health->rank);
+    *health = (weft_health){0};
+}
+
+/* --- asking --- */
+
+weft_status wefti_job_place_of(const char *scheduler, wefti_job_place *out) {
+    char host[WEFTI_HOST_TEXT];
+    int port;
+    *out = (wefti_job_place){0};
+    if (scheduler) {
+        WEFT_REQUIRE(strlen(scheduler) < sizeof out->scheduler, WEFT_E_ARG,
+                     "the scheduler's address %.40s... is too long", scheduler);
+        (void)snprintf(out->scheduler, sizeof out->scheduler, "%s", scheduler);
+    } else {
+        WEFT_TRY(wefti_scheduler_named(out->scheduler));
+    }
+    if (*out->scheduler)
+        return wefti_address_parse("the scheduler's address", out->scheduler, host, &port);
+    return wefti_job_find("/proc", out);
+}
+
+static weft_status ask(const weft_health_options *o, const wefti_job_place *place,
+                       weft_health *out) {
+    wefti_settings set;
+    wefti_job_health job;
+    wefti_rank_health *rank;
+    WEFT_TRY(wefti_settings_find(&set));
+    const char *secret = o->secret_file        ? o->secret_file
+                         : *place->secret_file ? place->secret_file
+                                               : set.secret_file;
+    const double seconds = o->timeout_seconds > 0 ? o->timeout_seconds : timeout_seconds;
+    wefti_member_options options = {.scheduler = place->scheduler,
+                                    .interface = set.interface,
+                                    .rank = -1,
+                                    .size = -1,
+                                    .tls = o->tls || place->tls || set.tls,
+                                    .join_seconds = seconds};
+    WEFT_TRY(wefti_secret_find(secret, set.home, &options.secret, NULL));
+    weft_status status = wefti_member_ask_health(&options, seconds, &job, &rank);
+    explicit_bzero(&options.secret, sizeof options.secret);
+    WEFT_TRY(status);
+    status = wefti_health_judge(&job, rank, o->limit_seconds, out);
+    wefti_free(rank);
+    return status;
+}
+
+weft_status weft_health_ask(const weft_health_options *options, weft_health *out) {
+    static const weft_health_options defaults;
+    wefti_job_place place;
+    *out = (weft_health){0};
+    if (!options) options = &defaults;
+    WEFT_TRY(wefti_job_place_of(options->scheduler, &place));
+    WEFT_TRY(ask(options, &place, out));
+    out->scheduler = wefti_strdup(place.scheduler);
+    if (out->scheduler) return WEFT_OK;
+    weft_health_free(out);
+    WEFT_FAIL(WEFT_E_NOMEM, "no memory for an address");
+}

@@ -1,0 +1,79 @@
+/* The protocol of a question: how does the job do? */
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "launch/member/caller.h"
+
+typedef struct question {
+    wefti_caller caller;
+    wefti_job_health health;
+    wefti_rank_health *rank;
+} question;
+
+typedef enum wefti_question_state {                        /* rows of the table */
+                                    WEFTI_QUESTION_ASKING, /* no answer yet */
+                                    WEFTI_QUESTION_TOLD,   /* the answer is here */
+                                    WEFTI_QUESTION_FAILED, /* refused, or out of time */
+} wefti_question_state;
+
+static weft_status ask(wefti_caller *c) {
+    return wefti_wire_send(&c->link, WEFTI_FRAME_HEALTH, NULL, 0, NULL, 0);
+}
+
+static weft_status told(wefti_caller *c, const wefti_frame *frame) {
+    question *q = (question *)c;
+    wefti_rank_health *rank;
+    WEFT_TRY(wefti_health_decode(frame, &q->health, &rank));
+    wefti_free(q->rank);
+    q->rank = rank;
+    wefti_caller_change(c, WEFTI_QUESTION_TOLD);
+    return WEFT_OK;
+}
+
+static const wefti_protocol_state states[] = {
+    [WEFTI_QUESTION_ASKING] =
+        {.name = "ASKING",
+         .calls = true,
+         .ask = ask,
+         .hear = {[WEFTI_FRAME_STATE] = told, [WEFTI_FRAME_REFUSED] = wefti_caller_hear_failure}},
+    [WEFTI_QUESTION_TOLD] = {.name = "TOLD", .deaf = true},
+    [WEFTI_QUESTION_FAILED] = {.name = "FAILED", .deaf = true},
+};
+
+const wefti_protocol wefti_protocol_question = {
+    .states = states, .count = sizeof states / sizeof *states, .failed = WEFTI_QUESTION_FAILED};
+
+weft_status wefti_member_ask_health(const wefti_member_options *options, double seconds,
+                                    wefti_job_health *out, wefti_rank_health **out_rank) {
+    const int64_t look_ns = 50000000, until = wefti_now_ns() + wefti_ns_of_seconds(seconds, 0);
+    question *q;
+    WEFT_NEW(q, question);
+    weft_status status = wefti_caller_begin(&q->caller, &wefti_protocol_question, options);
+    if (status < 0) {
+        wefti_free(q);
+        return status;
+    }
+    wefti_caller *c = &q->caller;
+    char trouble[sizeof c->trouble] = "";
+    pthread_mutex_lock(&c->lock);
+    while (c->state == WEFTI_QUESTION_ASKING && wefti_now_ns() < until)
+        (void)wefti_caller_wait(c, wefti_now_ns() + look_ns);
+    if (c->state == WEFTI_QUESTION_FAILED)
+        status = wefti_caller_reason(c);
+    else if (c->state == WEFTI_QUESTION_TOLD)
+        *out = q->health;
+    else
+        status = WEFT_E_TIMEOUT;
+    *out_rank = status >= 0 ? q->rank : NULL;
+    (void)snprintf(trouble, sizeof trouble, "%s", c->trouble[0] ? c->trouble : "no answer");
+    const bool late = c->state == WEFTI_QUESTION_ASKING;
+    pthread_mutex_unlock(&c->lock);
+    wefti_caller_end(c);
+    if (status < 0) wefti_free(q->rank);
+    wefti_free(q);
+    if (late)
+        WEFT_FAIL(WEFT_E_TIMEOUT, "the scheduler at %s has not answered within %.4g s: %s",
+                  options->scheduler, seconds, trouble);
+    return status;
+}

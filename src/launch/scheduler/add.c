@@ -1,0 +1,100 @@
+/* Launchers that add processes to a running job (weft launch --add).
+ *
+ * Such a launcher asks for further seats. Once the job makes steps, it gets numbers for its
+ * processes, from the size of the first world on. No number is given twice, so what a launcher says
+ * of a process never meets another one. Each process then joins with its number, and the world
+ * grows. A world never has more ranks than its first one. */
+#include "launch/scheduler/state.h"
+
+static bool adds(const wefti_scheduler *s, const wefti_client *c) {
+    return c->keeps && !c->gone && !c->ending && c->watch.first >= s->options.size;
+}
+
+/* Seats of processes that other launchers add, and that have not come yet. */
+static int32_t promised(const wefti_scheduler *s) {
+    int32_t coming = 0;
+    for (int64_t i = 0; i < s->client_count; i++)
+        if (adds(s, s->clients[i])) coming += s->clients[i]->coming;
+    return coming;
+}
+
+static bool is_armed(const wefti_scheduler *s) {
+    return s->mend.seats && s->mend.armed >= s->taken;
+}
+
+/* Ranks say before their first step whether their world can change. */
+static bool keeps_its_size(const wefti_scheduler *s) {
+    if (is_armed(s)) return !wefti_mend_is_elastic(s);
+    for (int32_t r = 0; r < s->taken; r++)
+        if (!s->slots[r].armed && s->slots[r].standing.step > 0) return true;
+    return s->taken < 2;
+}
+
+static void refuse_full(wefti_scheduler *s, wefti_client *c, int32_t room) {
+    if (room > 0)
+        wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "%d processes are too many: the job was started with %d ranks, and has "
+                            "room for %d more",
+                            (int)c->keep.seats.count, (int)s->options.size, (int)room);
+    else
+        wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "the job is full: it was started with %d ranks, and none is missing",
+                            (int)s->options.size);
+}
+
+/* False: it has its answer. */
+static bool fits(wefti_scheduler *s, wefti_client *c) {
+    const int32_t room = s->options.size - s->taken - promised(s);
+    if (keeps_its_size(s))
+        wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "this job keeps its size: it runs without recovery.elastic");
+    else if (wefti_mend_some_left(s))
+        wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "ranks of this job have ended their training already");
+    else if (c->keep.seats.count > room)
+        refuse_full(s, c, room);
+    else if (s->numbers > WEFTI_RANKS_MAX - c->keep.seats.count)
+        wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "this job has had %d processes: no more can be told apart",
+                            (int)s->numbers);
+    else
+        return true;
+    return false;
+}
+
+/* A launcher that lost its connection comes back with its numbers. */
+static void come_back(wefti_scheduler *s, wefti_client *c) {
+    c->watch = c->keep.seats;
+    c->coming = 0;
+    for (int32_t i = 0; i < c->watch.count; i++)
+        c->coming += wefti_slot_of_process(s, c->watch.first + i) < 0;
+    c->keeps = wefti_keep_say(s, c);
+}
+
+void wefti_add_try(wefti_scheduler *s, wefti_client *c) {
+    if (c->keep.seats.first >= 0) {
+        come_back(s, c);
+        return;
+    }
+    if (s->state == WEFTI_SCHEDULER_FAILED) {
+        wefti_client_refuse(s, c, s->reason.status, s->reason.failed, "this job has failed: %s",
+                            s->reason.text);
+        return;
+    }
+    if (s->state != WEFTI_SCHEDULER_RUNNING || wefti_mend_phase(s) != WEFTI_MENDING_NOT) return;
+    if (!is_armed(s) && !keeps_its_size(s)) return; /* the ranks set up */
+    if (!fits(s, c)) return;
+    c->watch = (wefti_span){s->numbers, c->keep.seats.count};
+    c->coming = c->watch.count;
+    s->numbers += c->watch.count;
+    c->keeps = wefti_keep_say(s, c);
+}
+
+void wefti_add_came(wefti_scheduler *s, int32_t number) {
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_client *c = s->clients[i];
+        const bool its =
+            adds(s, c) && number >= c->watch.first && number < c->watch.first + c->watch.count;
+        if (its && c->coming > 0) c->coming--;
+    }
+}

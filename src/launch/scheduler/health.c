@@ -1,0 +1,82 @@
+/* How the job does, for whoever asks (HEALTH). */
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "launch/scheduler/state.h"
+
+/* Heartbeats tell of several steps at once, or of one after several. A rank that was mended, or
+ * reads a checkpoint, may begin again at a lower number. */
+void wefti_pace_note(wefti_pace *p, int64_t step, int64_t now_ns) {
+    enum { WEIGHT = 4 }; /* of all before, against the last */
+    if (step == p->step) return;
+    if (p->step > 0 && step > p->step && now_ns > p->since_ns) {
+        const int64_t took = (now_ns - p->since_ns) / (step - p->step);
+        p->pace_ns = p->pace_ns ? (WEIGHT * p->pace_ns + took) / (WEIGHT + 1) : took;
+    }
+    p->step = step;
+    p->since_ns = now_ns;
+}
+
+static weft_health_state state_of(const wefti_scheduler *s, int32_t rank) {
+    const wefti_member_slot *slot = &s->slots[rank];
+    if (slot->left) return WEFT_HEALTH_LEAVING;
+    if (slot->dead) return WEFT_HEALTH_LOST;
+    switch (wefti_mend_phase(s)) {
+    case WEFTI_MENDING_COUNTING:
+        return WEFT_HEALTH_HALTED;
+    case WEFTI_MENDING_GIVING:
+        return WEFT_HEALTH_MENDING;
+    default:
+        return slot->standing.step > 0 ? WEFT_HEALTH_STEPPING : WEFT_HEALTH_JOINING;
+    }
+}
+
+static wefti_rank_health health_of(const wefti_scheduler *s, int32_t rank, int64_t now) {
+    const wefti_member_slot *slot = &s->slots[rank];
+    const bool steps = slot->pace.step > 0;
+    return (wefti_rank_health){.state = state_of(s, rank),
+                               .host = slot->host,
+                               .step = slot->pace.step,
+                               .heard_ns = now > slot->heard_ns ? now - slot->heard_ns : 0,
+                               .step_ns = steps ? now - slot->pace.since_ns : 0,
+                               .pace_ns = slot->pace.pace_ns};
+}
+
+static wefti_job_state job_state(const wefti_scheduler *s) {
+    switch (s->state) {
+    case WEFTI_SCHEDULER_RUNNING:
+        return WEFTI_JOB_RUNNING;
+    case WEFTI_SCHEDULER_LEFT:
+        return WEFTI_JOB_LEFT;
+    case WEFTI_SCHEDULER_FAILED:
+        return WEFTI_JOB_FAILED;
+    default:
+        return WEFTI_JOB_FORMING;
+    }
+}
+
+weft_status wefti_scheduler_tell_health(wefti_scheduler *s, wefti_client *client) {
+    const int64_t now = wefti_now_ns();
+    wefti_job_health job = {.state = job_state(s),
+                            .generation = s->generation,
+                            .size = s->ranked ? s->taken : s->options.size,
+                            .here = s->taken,
+                            .heartbeat_ns = s->heartbeat_ns,
+                            .ranks = s->ranked ? s->taken : 0};
+    wefti_rank_health *rank = NULL;
+    unsigned char *body;
+    size_t bytes;
+    (void)snprintf(job.text, sizeof job.text, "%s",
+                   s->state == WEFTI_SCHEDULER_FAILED ? s->reason.text : s->mend.halt.text);
+    if (job.ranks > 0) WEFT_NEW_ARRAY(rank, wefti_rank_health, job.ranks);
+    for (int32_t r = 0; r < job.ranks; r++) rank[r] = health_of(s, r, now);
+    const weft_status status = wefti_health_encode(&job, rank, &body, &bytes);
+    wefti_free(rank);
+    WEFT_TRY(status);
+    wefti_client_send(s, client, WEFTI_FRAME_STATE, body, bytes);
+    wefti_free(body);
+    client->ending = true;
+    client->since_ns = now;
+    return WEFT_OK;
+}

@@ -1,0 +1,177 @@
+/* Launchers on hosts without the scheduler that start lost ranks again.
+ *
+ * Each seat of such a host has a keeper: the launcher that starts its processes, one after the
+ * other. A launcher asks for the seats of its ranks, and gets them if nobody has them. It also gets
+ * them if their keeper has gone and none of their processes lives. A launcher that asks for any
+ * seats is a spare: it gets those of a host that is lost. One that adds processes gets further
+ * seats (add.c). Until it has seats, a launcher starts nothing. So two launchers never fill the
+ * same seat.
+ */
+#include "base/memory.h"
+#include "launch/scheduler/state.h"
+
+static bool is_here(const wefti_scheduler *s, uint64_t launcher) {
+    for (int64_t i = 0; i < s->client_count; i++) {
+        const wefti_client *c = s->clients[i];
+        if (!c->gone && !c->ending && c->keep.launcher == launcher) return true;
+    }
+    return false;
+}
+
+/* While the world is forming, seats are no ranks yet. */
+static bool has_process(const wefti_scheduler *s, int32_t rank) {
+    const int32_t slot = s->ranked ? wefti_slot_of_process(s, rank) : -1;
+    if (s->ranked) return slot >= 0 && s->slots[slot].client;
+    for (int32_t i = 0; i < s->taken; i++)
+        if (s->slots[i].join.rank == rank) return true;
+    return false;
+}
+
+/* Whether that launcher fills the seat of the process with this number. */
+static bool is_its(const wefti_scheduler *s, const wefti_client *c, int32_t number) {
+    if (number < s->options.size) return s->keeper[number] == c->keep.launcher;
+    return c->keeps && number >= c->watch.first && number < c->watch.first + c->watch.count;
+}
+
+static bool is_free(const wefti_scheduler *s, int32_t rank, uint64_t launcher) {
+    const uint64_t keeper = s->keeper[rank];
+    if (keeper == 0 || keeper == launcher) return true;
+    return !is_here(s, keeper) && !has_process(s, rank);
+}
+
+static bool are_free(const wefti_scheduler *s, const wefti_span *seats, uint64_t launcher) {
+    for (int32_t r = seats->first; r < seats->first + seats->count; r++)
+        if (!is_free(s, r, launcher)) return false;
+    return true;
+}
+
+/* A number of which the scheduler has no slot: its seat was given up, or its process has not come.
+ */
+static int32_t deaths_of(const wefti_scheduler *s, const wefti_client *c, int32_t number) {
+    const int32_t slot = wefti_slot_of_process(s, number);
+    if (slot >= 0) return s->slots[slot].deaths;
+    return c->coming > 0 || wefti_mend_was_dismissed(s, number) ? 0 : INT32_MAX;
+}
+
+static weft_status say_seats(wefti_scheduler *s, wefti_client *c) {
+    int32_t *deaths;
+    unsigned char *body;
+    size_t bytes;
+    WEFT_NEW_ARRAY(deaths, int32_t, c->watch.count);
+    for (int32_t i = 0; i < c->watch.count && s->ranked; i++)
+        deaths[i] = deaths_of(s, c, c->watch.first + i);
+    weft_status status = wefti_seats_encode(&c->watch, s->options.size, deaths, &body, &bytes);
+    wefti_free(deaths);
+    WEFT_TRY(status);
+    wefti_client_send(s, c, WEFTI_FRAME_SEATS, body, bytes);
+    wefti_free(body);
+    return WEFT_OK;
+}
+
+bool wefti_keep_say(wefti_scheduler *s, wefti_client *c) {
+    return say_seats(s, c) >= 0;
+}
+
+/* Without memory it goes without its seats, and the time for joining ends that. */
+static void give(wefti_scheduler *s, wefti_client *c, const wefti_span *seats) {
+    c->watch = *seats;
+    for (int32_t r = seats->first; r < seats->first + seats->count; r++) {
+        s->keeper[r] = c->keep.launcher;
+        s->called[r] = true;
+    }
+    c->keeps = say_seats(s, c) >= 0;
+}
+
+/* All seats that `rank`'s keeper has, which are neighbors. */
+static wefti_span seats_with(const wefti_scheduler *s, int32_t rank) {
+    int32_t first = rank, end = rank + 1;
+    while (first > 0 && s->keeper[first - 1] == s->keeper[rank]) first--;
+    while (end < s->options.size && s->keeper[end] == s->keeper[rank]) end++;
+    return (wefti_span){first, end - first};
+}
+
+/* The world waits for processes: it is forming, or is being mended. */
+static bool waits(const wefti_scheduler *s) {
+    if (s->state == WEFTI_SCHEDULER_FORMING) return true;
+    return wefti_mend_phase(s) == WEFTI_MENDING_COUNTING;
+}
+
+/* Seats of a host that is lost. False: there are none that so many processes could fill. */
+static bool find_lost(const wefti_scheduler *s, const wefti_keep *by, wefti_span *out) {
+    if (!waits(s)) return false;
+    for (int32_t r = 0; r < s->options.size; r = out->first + out->count) {
+        *out = seats_with(s, r);
+        const bool kept = s->keeper[r] != 0;
+        if (kept && out->count <= by->seats.count && are_free(s, out, by->launcher)) return true;
+    }
+    return false;
+}
+
+static bool adds(const wefti_scheduler *s, const wefti_span *seats) {
+    return seats->first == WEFTI_SEATS_ADDED || seats->first >= s->options.size;
+}
+
+static void try_to_give(wefti_scheduler *s, wefti_client *c) {
+    wefti_span seats = c->keep.seats;
+    if (adds(s, &seats)) {
+        wefti_add_try(s, c);
+        return;
+    }
+    if (seats.first < 0 ? find_lost(s, &c->keep, &seats) : are_free(s, &seats, c->keep.launcher))
+        give(s, c, &seats);
+}
+
+weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    wefti_keep keep;
+    WEFT_TRY(wefti_keep_decode(frame, &keep));
+    const wefti_span *seats = &keep.seats;
+    const bool further = adds(s, seats) && seats->first + seats->count <= s->numbers;
+    if (!further && s->options.restarts <= 0) {
+        wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "this launcher was started with --restart, but the one that runs the "
+                            "scheduler was not: give all of them the same");
+    } else if (!further && seats->first >= 0 && seats->first + seats->count > s->options.size) {
+        wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                            "this launcher asks for the seats of %d ranks from rank %d on, but the "
+                            "job has %d ranks",
+                            (int)seats->count, (int)seats->first, (int)s->options.size);
+    } else {
+        c->keep = keep;
+        c->watch = *seats;
+        if (s->is_over) wefti_client_tell_over(s);
+        try_to_give(s, c);
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_keep_lost(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    wefti_loss loss;
+    WEFT_TRY(wefti_loss_decode(frame, &loss));
+    unsigned char body[WEFTI_MESSAGE_MAX];
+    const int32_t rank = loss.end.rank;
+    WEFT_REQUIRE(c->keep.launcher && rank < s->numbers, WEFT_E_CORRUPT,
+                 "the loss of rank %d, which is not this launcher's", (int)rank);
+    wefti_again_message said = {
+        .rank = rank, .starts = loss.starts, .again = WEFTI_AGAIN_ELSEWHERE};
+    if (is_its(s, c, rank))
+        said.again = wefti_mend_awaits(s, &loss.end, loss.starts) ? WEFTI_AGAIN_YES
+                     : wefti_mend_goes_on(s, &loss.end)           ? WEFTI_AGAIN_WITHOUT
+                                                                  : WEFTI_AGAIN_NO;
+    wefti_client_send(s, c, WEFTI_FRAME_AGAIN, body, wefti_again_encode(&said, body));
+    return WEFT_OK;
+}
+
+void wefti_keep_tell(wefti_scheduler *s, int32_t rank) {
+    const int32_t number = s->slots[rank].number;
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_client *c = s->clients[i];
+        if (c->keeps && !c->gone && is_its(s, c, number)) c->keeps = say_seats(s, c) >= 0;
+    }
+}
+
+void wefti_keep_check(wefti_scheduler *s) {
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_client *c = s->clients[i];
+        if (c->keep.launcher && !c->keeps && !c->gone && !c->ending) try_to_give(s, c);
+    }
+}

@@ -1,0 +1,125 @@
+/* Products of a microbatch on the devices of a split, from the line of one device: see parts.h.
+ *
+ * Many splits ask for the same sizes, so a table remembers the sums of each call. */
+#include <math.h>
+#include <string.h>
+
+#include "search/joint/parts.h"
+
+/* The part of the rate that a product of these sizes reaches, with room for rounding. */
+double wefti_joint_product_use(const wefti_device_model *d, wefti_arithmetic arithmetic,
+                               const wefti_product_shape *s) {
+    const double use = (1 + 1e-5) * wefti_tile_use(d, s) * wefti_shape_use(d, arithmetic, s);
+    return use < 1 ? use : 1;
+}
+
+/* The best use of any split: one size over `tensor` devices, one that grows with the samples over
+ * `context`. Sizes that these do not divide may be split in other ways: all of the rate. A smaller
+ * size leaves devices without work, so it is not split. */
+static double use_of_splits(const wefti_device_model *d, const wefti_joint_product *p,
+                            double samples, int32_t tensor, int32_t context) {
+    double best = 0;
+    for (int i = 0; i < (tensor > 1 ? 4 : 1); i++)
+        for (int k = 0; k < (context > 1 ? 4 : 1); k++) {
+            double size[4];
+            if (context > 1 && p->more[k] <= 0) continue;
+            for (int n = 0; n < 4; n++) size[n] = p->one[n] + p->more[n] * (samples - 1);
+            if (size[i] < tensor || size[k] < context) continue;
+            if (fmod(size[i], tensor) > 0) return 1;
+            size[i] /= tensor;
+            if (fmod(size[k], context) > 0) return 1;
+            size[k] /= context;
+            const wefti_product_shape shape = {size[0], size[1], size[2], size[3]};
+            best = larger(best, wefti_joint_product_use(d, p->arithmetic, &shape));
+        }
+    return best > 0 ? best : 1;
+}
+
+double wefti_joint_product_least(const wefti_device_model *d, const wefti_joint_product *p,
+                                 double samples, int32_t tensor, int32_t context, bool even) {
+    const double use = even ? use_of_splits(d, p, samples, tensor, context) : 1;
+    const double each = samples / tensor / context;
+    return p->factor * larger(each * p->flops / (p->rate * use), each * p->memory);
+}
+
+/* ---- the table ---- */
+
+typedef struct wefti_joint_products_key {
+    double samples;
+    int32_t recompute, tensor, context, apart; /* apart: experts are on several devices */
+} products_key;
+
+struct wefti_joint_products {
+    products_key key;
+    double (*call)[2]; /* [shape.calls]; NULL: a free slot */
+};
+
+static uint64_t slot_of(const products_key *k) {
+    uint64_t x;
+    memcpy(&x, &k->samples, sizeof x);
+    const uint64_t more[] = {(uint64_t)k->recompute, (uint64_t)k->tensor, (uint64_t)k->context,
+                             (uint64_t)k->apart};
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        x = (x ^ more[i]) * 0x9E3779B97F4A7C15u;
+        x ^= x >> 29;
+    }
+    return x;
+}
+
+/* The entry of the key, or the free slot for it. */
+static wefti_joint_products *look_up(const wefti_joint *j, const products_key *k) {
+    const uint64_t mask = (uint64_t)j->products_cap - 1;
+    uint64_t i = slot_of(k) & mask;
+    while (j->products[i].call && memcmp(&j->products[i].key, k, sizeof *k) != 0)
+        i = (i + 1) & mask;
+    return &j->products[i];
+}
+
+/* The table is at most half full. */
+static weft_status grow(wefti_joint *j) {
+    enum { FIRST = 1024 };
+    const int64_t before = j->products_cap;
+    wefti_joint_products *old = j->products, *new;
+    if (2 * j->products_count < before) return WEFT_OK;
+    WEFT_NEW_ARRAY(new, wefti_joint_products, before ? 2 * before : FIRST);
+    j->products = new;
+    j->products_cap = before ? 2 * before : FIRST;
+    for (int64_t i = 0; i < before; i++)
+        if (old[i].call) *look_up(j, &old[i].key) = old[i];
+    wefti_free(old);
+    return WEFT_OK;
+}
+
+/* Whether products of lines tell their sizes on each device: heads and sequences in equal parts. */
+static bool splits_evenly(const wefti_joint *j, const products_key *k) {
+    const weft_model_config *c = j->problem->source.config;
+    return !c || (c->heads % k->tensor == 0 && c->context % k->context == 0);
+}
+
+weft_status wefti_joint_products_find(wefti_joint *j, const wefti_degrees *d,
+                                      const wefti_joint_line *line, double samples,
+                                      const double (**out)[2]) {
+    const wefti_device_model *device = &j->problem->machine->device;
+    products_key key;
+    memset(&key, 0, sizeof key); /* keys are compared as bytes */
+    key.samples = samples, key.recompute = (int32_t)d->recompute;
+    key.tensor = d->tensor, key.context = d->context, key.apart = d->expert > 1;
+    WEFT_TRY(grow(j));
+    wefti_joint_products *x = look_up(j, &key);
+    if (!x->call) {
+        const bool even = splits_evenly(j, &key);
+        x->call = wefti_arena_alloc(j->arena, (size_t)j->shape.calls * sizeof *x->call);
+        WEFT_REQUIRE(x->call, WEFT_E_NOMEM, "no memory for a search");
+        x->key = key;
+        j->products_count++;
+        for (int64_t i = 0; i < line->product_count; i++) {
+            const wefti_joint_product *p = &line->products[i];
+            /* Products of several experts have other sizes if these are on several devices. */
+            const bool known = even && (!key.apart || p->one[0] <= 1);
+            x->call[p->call][p->backward] +=
+                wefti_joint_product_least(device, p, samples, key.tensor, key.context, known);
+        }
+    }
+    *out = (const double(*)[2])x->call;
+    return WEFT_OK;
+}

@@ -1,0 +1,142 @@
+/* The rounds of a repair: see mend.h. */
+#include "session/mend/mend.h"
+
+#include "base/memory.h"
+
+bool wefti_repair_can(const weft_world *world, const wefti_agreement *agreement,
+                      weft_status status) {
+    if (status >= 0 || !wefti_world_mends(world)) return false;
+    if (agreement && wefti_agreement_failed(agreement)) return false;
+    return wefti_is_of_others(world, status);
+}
+
+/* ---- a new communicator ---- */
+
+weft_status wefti_repair_mend(wefti_repair *m) {
+    /* In the world that was whole last, whose size the session has. */
+    const int32_t size = m->is_new ? 0 : weft_session_devices(m->session);
+    const int32_t me = m->is_new ? 0 : wefti_session_origin_of(m->session).me;
+    wefti_stand at = {.step = -1};
+    int32_t *holds;
+    WEFT_NEW_ARRAY(holds, int32_t, size + 1);
+    if (!m->is_new) {
+        const wefti_session_standing own = wefti_session_stands(m->session);
+        at.step = own.step;
+        at.ready = own.ready;
+    }
+    for (int32_t r = 0; r < size && at.step >= 0; r++)
+        if (r != me &&
+            (wefti_session_replicates(m->session, me, r) || wefti_session_keeps(m->session, me, r)))
+            holds[at.holds_count++] = r;
+    at.holds = holds;
+    m->agreement = NULL; /* the world ends it */
+    weft_status status = wefti_world_mend(m->world, &at, &m->mend);
+    m->ended = status < 0;
+    wefti_free(holds);
+    if (status >= 0) m->place = WEFTI_REPAIR_MENDED;
+    return status;
+}
+
+/* ---- where the ranks stand ---- */
+
+/* Of equals, the lowest rank. */
+static int32_t choose_teller(const wefti_repair *m) {
+    int32_t teller = -1;
+    for (int32_t r = m->size - 1; r >= 0; r--)
+        if (!m->ranks[r].is_new && (teller < 0 || m->ranks[r].step >= m->ranks[teller].step))
+            teller = r;
+    return teller;
+}
+
+weft_status wefti_repair_meet(wefti_repair *m) {
+    wefti_repair_record own = {.step = -1, .is_new = m->is_new};
+    if (!m->is_new) {
+        const wefti_session_standing at = wefti_session_stands(m->session);
+        own.step = at.step;
+        own.ready = at.ready;
+    }
+    wefti_free(m->ranks);
+    m->size = weft_world_size(m->world);
+    WEFT_NEW_ARRAY(m->ranks, wefti_repair_record, m->size);
+    WEFT_TRY(wefti_agreement_of(m->world, &m->agreement));
+    WEFT_TRY(wefti_agree_records(m->agreement, &own, sizeof own, m->ranks));
+    m->newcomers = 0;
+    for (int32_t r = 0; r < m->size; r++) m->newcomers += m->ranks[r].is_new;
+    m->teller = choose_teller(m);
+    m->place = WEFTI_REPAIR_MET;
+    return WEFT_OK;
+}
+
+/* Whether some rank has the state before the target, and cannot come to it: its update needs ranks
+ * that have made theirs. */
+static bool is_left_behind(const wefti_repair *m) {
+    bool behind = false;
+    for (int32_t r = 0; r < m->size; r++) {
+        const wefti_repair_record *x = &m->ranks[r];
+        behind |= x->step >= 0 && x->step != m->mend.target && !x->ready;
+    }
+    return behind;
+}
+
+/* ---- one state ---- */
+
+static weft_status call(wefti_repair *m, wefti_repair_call *what) {
+    return what ? what(m->context, m) : WEFT_OK;
+}
+
+static weft_status come_to_one_state(wefti_repair *m) {
+    if (!m->from_memory) {
+        WEFT_TRY(wefti_session_begin_again(m->session));
+        return call(m, m->calls->read);
+    }
+    WEFT_TRY(wefti_session_advance(m->session, m->mend.target));
+    WEFT_TRY(wefti_session_give(m->session, m->mend.target, m->mend.source));
+    WEFT_TRY(wefti_session_gather_again(m->session));
+    return call(m, m->calls->settled);
+}
+
+static weft_status move_over(wefti_repair *m) {
+    if (m->newcomers) WEFT_TRY(call(m, m->calls->welcome));
+    return wefti_session_abandon(m->session, m->newcomers > 0);
+}
+
+static weft_status repair(wefti_repair *m) {
+    if (m->place == WEFTI_REPAIR_MENDED) WEFT_TRY(wefti_repair_meet(m));
+    WEFT_TRY(call(m, m->calls->meet));
+    if (m->teller < 0) return call(m, m->calls->begin);
+    m->from_memory = !m->mend.from_disk && !is_left_behind(m);
+    if (m->mend.resized) return call(m, m->calls->resize);
+    WEFT_TRY(m->is_new ? call(m, m->calls->arrive) : move_over(m));
+    if (m->newcomers) WEFT_TRY(call(m, m->calls->check));
+    WEFT_TRY(come_to_one_state(m));
+    return wefti_session_copy(m->session);
+}
+
+/* ---- until the world is whole ---- */
+
+weft_status wefti_repair_run(wefti_repair *m) {
+    for (;; m->place = WEFTI_REPAIR_BROKEN) {
+        if (m->place == WEFTI_REPAIR_BROKEN) WEFT_TRY(wefti_repair_mend(m));
+        weft_status status = repair(m);
+        if (status >= 0) {
+            /* A process that comes to a world of another size belongs to it once it is whole. */
+            if (!m->mend.resized) m->is_new = false;
+            if (!m->mend.resized) wefti_world_forget(m->world);
+            status = wefti_world_whole(m->world);
+        }
+        if (m->calls->end_round) m->calls->end_round(m->context, m, status == WEFT_OK);
+        if (status == WEFT_OK) {
+            wefti_world_forget(m->world);
+            return WEFT_OK;
+        }
+        if (status != WEFT_PENDING && !wefti_repair_can(m->world, m->agreement, status))
+            return wefti_fail_world(m->world, status);
+        if (!m->is_new) continue;
+        if (m->calls->drop) m->calls->drop(m->context);
+    }
+}
+
+void wefti_repair_free(wefti_repair *m) {
+    wefti_free(m->ranks);
+    m->ranks = NULL;
+}

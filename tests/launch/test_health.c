@@ -1,0 +1,247 @@
+/* Whether a job makes steps: what follows of each state of its ranks, how fast they are, whom the
+ * scheduler answers, and where a job is found. (weft-test: threads) */
+#include "lanes.h"
+
+#include <sys/stat.h>
+
+#include "base/io.h"
+#include "launch/health/health.h"
+
+/* --- judging --- */
+
+static const int64_t second_ns = 1000000000;
+
+static weft_health judged(wefti_job_state state, const wefti_rank_health *rank, int ranks,
+                          double limit) {
+    static wefti_job_health job;
+    weft_health h;
+    job = (wefti_job_health){.state = state, .size = 3, .here = ranks, .ranks = ranks};
+    snprintf(job.text, sizeof job.text, "rank 1 died");
+    assert_int_equal(wefti_health_judge(&job, rank, limit, &h), WEFT_OK);
+    assert_null(strchr(h.text, '\n'));
+    return h;
+}
+
+/* One rank that makes no steps is enough; of several the worst is named. */
+static void each_state_counts(void **state) {
+    (void)state;
+    static const char *const facts[] = {
+        [WEFT_HEALTH_JOINING] = "no steps|rank 1|begun no",
+        [WEFT_HEALTH_STEPPING] = "3 ranks|step 9|4 a second|rank 2|5.0 s ago|limit 60 s",
+        [WEFT_HEALTH_HALTED] = "no steps|rank 1|halted",
+        [WEFT_HEALTH_MENDING] = "no steps|rank 1|mended",
+        [WEFT_HEALTH_LOST] = "no steps|rank 1|lost",
+        [WEFT_HEALTH_LEAVING] = "no steps|rank 1|ended",
+    };
+    for (int s = WEFT_HEALTH_JOINING; s <= WEFT_HEALTH_LEAVING; s++) {
+        wefti_rank_health rank[3];
+        for (int r = 0; r < 3; r++)
+            rank[r] = (wefti_rank_health){.state = WEFT_HEALTH_STEPPING,
+                                          .step = 9 + r,
+                                          .step_ns = (3 + r) * second_ns,
+                                          .pace_ns = second_ns / (4 + r)};
+        rank[1].state = (weft_health_state)s;
+        weft_health h = judged(WEFTI_JOB_RUNNING, rank, 3, 0);
+        assert_true(h.makes_steps == (s == WEFT_HEALTH_STEPPING));
+        ASSERT_FACTS(h.text, facts[s]);
+        assert_int_equal(h.step, 9);
+        assert_string_not_equal(weft_health_state_name((weft_health_state)s), "unknown");
+        weft_health_free(&h);
+        rank[2].state = WEFT_HEALTH_LOST;
+        h = judged(WEFTI_JOB_RUNNING, rank, 3, 0);
+        assert_false(h.makes_steps);
+        ASSERT_FACTS(h.text, s == WEFT_HEALTH_LOST ? "rank 1|1 more" : "rank 2|lost");
+        weft_health_free(&h);
+    }
+}
+
+static void jobs_without_ranks(void **state) {
+    (void)state;
+    static const char *const facts[] = {[WEFTI_JOB_FORMING] = "no steps|0 of 3",
+                                        [WEFTI_JOB_RUNNING] = "no steps|0 of 3",
+                                        [WEFTI_JOB_LEFT] = "no steps|all ranks",
+                                        [WEFTI_JOB_FAILED] = "no steps|has failed|rank 1"};
+    for (int s = 0; s < WEFTI_JOB_STATES; s++) {
+        weft_health h = judged((wefti_job_state)s, NULL, 0, 0);
+        assert_false(h.makes_steps);
+        ASSERT_FACTS(h.text, facts[s]);
+        weft_health_free(&h);
+    }
+}
+
+/* Long steps may take long; an own limit counts whatever they take. */
+static void the_limit_follows_the_steps(void **state) {
+    (void)state;
+    uint64_t seed = test_new_seed();
+    for (int round = 0; round < 500; round++) {
+        wefti_rank_health rank[3];
+        int64_t slowest = 0, oldest = 0;
+        const double own = round % 2 ? 0.5 + (double)(test_random(&seed) % 100) : 0;
+        for (int r = 0; r < 3; r++) {
+            rank[r] =
+                (wefti_rank_health){.state = WEFT_HEALTH_STEPPING,
+                                    .step = 1,
+                                    .step_ns = (int64_t)(test_random(&seed) % 200) * second_ns + 1,
+                                    .pace_ns = (int64_t)(test_random(&seed) % 30) * second_ns};
+            if (rank[r].step_ns > oldest) oldest = rank[r].step_ns;
+            if (rank[r].pace_ns == 0) slowest = INT64_MAX;
+            if (rank[r].pace_ns > slowest) slowest = rank[r].pace_ns;
+        }
+        const int64_t ten = slowest == INT64_MAX ? 0 : 10 * slowest;
+        const double limit = own > 0 ? own : ten > 60 * second_ns ? (double)ten * 1e-9 : 60;
+        weft_health h = judged(WEFTI_JOB_RUNNING, rank, 3, own);
+        assert_true(h.limit_seconds > limit * 0.999 && h.limit_seconds < limit * 1.001);
+        assert_true(h.makes_steps == ((double)oldest * 1e-9 <= h.limit_seconds));
+        weft_health_free(&h);
+    }
+}
+
+/* Heartbeats see some of the steps; a rank that begins again at an earlier step has no pace. */
+static void pace_of_steps(void **state) {
+    (void)state;
+    wefti_pace p = {0};
+    int64_t now = second_ns, step = 0;
+    wefti_pace_note(&p, 0, now);
+    assert_true(p.step == 0 && p.pace_ns == 0);
+    for (int beat = 1; beat < 50; beat++) {
+        now += second_ns;
+        step += beat % 3; /* sometimes none: a second a step in the middle */
+        wefti_pace_note(&p, step, now);
+        assert_int_equal(p.step, step);
+        if (beat > 3) assert_in_range(p.pace_ns, second_ns / 2, 2 * second_ns);
+    }
+    const int64_t pace = p.pace_ns, since = p.since_ns;
+    wefti_pace_note(&p, step, now + 100 * second_ns); /* it stands still */
+    assert_true(p.pace_ns == pace && p.since_ns == since);
+    wefti_pace_note(&p, 3, now + 101 * second_ns);
+    assert_true(p.step == 3 && p.pace_ns == pace && p.since_ns == now + 101 * second_ns);
+}
+
+/* --- asking --- */
+
+static void write_secret(const char *path, char c) {
+    char text[64];
+    memset(text, c, sizeof text);
+    assert_int_equal(wefti_file_write(path, text, sizeof text), WEFT_OK);
+    assert_int_equal(chmod(path, 0600), 0);
+}
+
+static bool one_steps(const wefti_scheduler *s) {
+    return s->taken == 2 && s->slots[0].pace.step == 4;
+}
+
+/* The whole way: heartbeats bring the step, and whoever knows the secret hears of it. */
+static void the_scheduler_answers(void **state) {
+    (void)state;
+    char folder[] = "/tmp/weft-health-XXXXXX", secret[64], other[64], address[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(secret, sizeof secret, "%s/secret", folder);
+    snprintf(other, sizeof other, "%s/other", folder);
+    write_secret(secret, 'a');
+    write_secret(other, 'b');
+    wefti_scheduler_options o = test_scheduler(2);
+    o.heartbeat_seconds = 1;
+    assert_int_equal(wefti_secret_read(secret, &o.secret), WEFT_OK);
+    wefti_scheduler *s = start(&o);
+    snprintf(address, sizeof address, "%s", wefti_scheduler_address(s));
+    weft_health_options ask = {
+        .scheduler = address, .secret_file = secret, .tls = test_over_tls, .timeout_seconds = 20};
+    weft_health h;
+    assert_int_equal(weft_health_ask(&ask, &h), WEFT_OK);
+    ASSERT_FACTS(h.text, "no steps|0 of 2");
+    assert_string_equal(h.scheduler, ask.scheduler);
+    weft_health_free(&h);
+
+    wefti_member *m[2];
+    static test_lane lane;
+    prepare(&lane, 1, ask.scheduler);
+    lane.options.secret = o.secret;
+    lane.options.rank = 1;
+    lane.swaps = 1;
+    test_lanes_start(&lane, 1);
+    wefti_member_options mine = test_member(ask.scheduler);
+    mine.secret = o.secret;
+    mine.rank = 0;
+    mine.host = "here";
+    assert_int_equal(wefti_member_join(&mine, &m[0]), WEFT_OK);
+    wefti_position *position;
+    assert_int_equal(wefti_position_create(&position), WEFT_OK);
+    wefti_member_watch(m[0], NULL, position);
+    wefti_position_step(position, 4);
+    test_wait_until(s, one_steps);
+    assert_int_equal(weft_health_ask(&ask, &h), WEFT_OK);
+    assert_int_equal(h.ranks, 2);
+    assert_int_equal(h.rank[0].step, 4);
+    assert_int_equal(h.rank[0].state, WEFT_HEALTH_STEPPING);
+    assert_int_equal(h.rank[1].state, WEFT_HEALTH_JOINING);
+    assert_true(h.generation == wefti_member_generation(m[0]) && !h.makes_steps);
+    weft_health_free(&h);
+
+    ask.secret_file = other;
+    assert_int_equal(weft_health_ask(&ask, &h), WEFT_E_ARG);
+    assert_null(h.text);
+    ASSERT_FACTS(weft_error_message(), "secret");
+    bool wrong = false;
+    assert_int_equal(test_swap(m[0], 0, &wrong), WEFT_OK); /* it has harmed nothing */
+    (void)wefti_member_close(m[0], NULL);
+    test_lanes_join(&lane, 1);
+    wefti_position_destroy(position);
+    ask.secret_file = secret;
+    assert_int_equal(weft_health_ask(&ask, &h), WEFT_OK);
+    assert_false(h.makes_steps);
+    weft_health_free(&h);
+    wefti_scheduler_stop(s);
+    ask.timeout_seconds = 0.2;
+    assert_int_equal(weft_health_ask(&ask, &h), WEFT_E_TIMEOUT);
+    ASSERT_FACTS(weft_error_message(), "not answered");
+    ask.scheduler = "nowhere";
+    assert_int_equal(weft_health_ask(&ask, &h), WEFT_E_ARG);
+    unlink(secret);
+    unlink(other);
+    rmdir(folder);
+}
+
+/* --- finding --- */
+
+static void add_process(const char *folder, const char *number, const char *environment,
+                        size_t bytes) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, number);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/%s/environ", folder, number);
+    assert_int_equal(wefti_file_write(path, environment, bytes), WEFT_OK);
+}
+#define ADD_PROCESS(number, text) add_process(folder, number, text, sizeof(text))
+
+static void finds_the_job_of_this_host(void **state) {
+    (void)state;
+    char folder[] = "/tmp/weft-find-XXXXXX";
+    wefti_job_place at;
+    assert_non_null(mkdtemp(folder));
+    ADD_PROCESS("self", "WEFT_LAUNCH=1\0WEFT_SCHEDULER=h:1\0WEFT_SECRET_FILE=/s");
+    ADD_PROCESS("11", "HOME=/root\0WEFT_SCHEDULER=h:1\0WEFT_SECRET_FILE=/s"); /* of a user */
+    ADD_PROCESS("12", "");
+    ADD_PROCESS("13", "WEFT_LAUNCH=1\0XWEFT_SCHEDULER=h:1\0WEFT_SECRET_FILE=/s");
+    assert_int_equal(wefti_job_find(folder, &at), WEFT_E_NOT_FOUND);
+    ADD_PROCESS("20", "A=1\0WEFT_LAUNCH=1\0WEFT_SCHEDULER=127.0.0.1:9\0WEFT_SECRET_FILE=/x/s");
+    ADD_PROCESS("21", "WEFT_LAUNCH=1\0WEFT_SCHEDULER=127.0.0.1:9\0WEFT_SECRET_FILE=/x/s");
+    assert_int_equal(wefti_job_find(folder, &at), WEFT_OK);
+    assert_string_equal(at.scheduler, "127.0.0.1:9");
+    assert_string_equal(at.secret_file, "/x/s");
+    assert_false(at.tls);
+    ADD_PROCESS("22",
+                "WEFT_LAUNCH=1\0WEFT_SCHEDULER=127.0.0.1:10\0WEFT_SECRET_FILE=/y\0WEFT_TLS=1");
+    assert_int_equal(wefti_job_find(folder, &at), WEFT_E_ARG);
+    ASSERT_FACTS(weft_error_message(), "several|127.0.0.1:9, 127.0.0.1:10");
+    assert_int_equal(wefti_remove_tree(folder), WEFT_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_state_counts),           cmocka_unit_test(jobs_without_ranks),
+        cmocka_unit_test(the_limit_follows_the_steps), cmocka_unit_test(pace_of_steps),
+        cmocka_unit_test(the_scheduler_answers),       TEST_OVER_TLS(the_scheduler_answers),
+        cmocka_unit_test(finds_the_job_of_this_host),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
