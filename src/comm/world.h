@@ -87,7 +87,8 @@ bool wefti_world_mends(const weft_world *world);
 /* Whether the world can change its size, if all ranks allow it. */
 bool wefti_world_resizes(const weft_world *world);
 /* This rank can be mended from now on. Once all ranks have said so, a death breaks the world but
- * does not end it. `elastic` (may be NULL): equal on all ranks. */
+ * does not end it. `elastic` (may be NULL): equal on all ranks. Blocks until the scheduler has
+ * heard it: so from the second collective operation on, all are known to have said it. */
 void wefti_world_arm(weft_world *world, const wefti_elastic *elastic);
 /* The world is broken, and to be mended: wefti_world_mend. Nonblocking, from any thread. */
 bool wefti_world_is_halted(const weft_world *world);

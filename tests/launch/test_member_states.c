@@ -7,7 +7,7 @@
 #include "control_cases.h"
 #include "launch/member/state.h"
 
-enum { STATES_MOST = 8, EVENTS_MOST = 32 };
+enum { STATES_MOST = 8, EVENTS_MOST = 40 };
 
 typedef struct explored {
     const char *name; /* of the protocol, as the table has it */

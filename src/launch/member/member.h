@@ -67,6 +67,7 @@ weft_status wefti_member_close(wefti_member *member, const wefti_call_records *r
 bool wefti_member_mends(const wefti_member *member);       /* ranks that die are started again */
 bool wefti_member_resizes(const wefti_member *member);     /* the world may change its size */
 bool wefti_member_is_newcomer(const wefti_member *member); /* this one was, and has not mended */
+/* Blocks until the scheduler has heard it, or the world is halted or ended. */
 void wefti_member_arm(wefti_member *member, const wefti_elastic *elastic);
 /* Breaks the communicator that is watched now, from any thread. */
 void wefti_member_break(wefti_member *member, int failed, const char *message);

@@ -139,6 +139,13 @@ weft_status wefti_member_hear_go(wefti_caller *c, const wefti_frame *frame) {
     return WEFT_OK;
 }
 
+weft_status wefti_member_hear_armed(wefti_caller *c, const wefti_frame *frame) {
+    (void)frame;
+    ((wefti_member *)c)->mend.arm_heard = true;
+    pthread_cond_broadcast(&c->changed);
+    return WEFT_OK;
+}
+
 static weft_status say_standing(wefti_member *m) {
     const wefti_stand *at = &m->mend.at;
     const wefti_standing_message said = {
@@ -212,6 +219,8 @@ void wefti_member_arm(wefti_member *m, const wefti_elastic *elastic) {
     }
     m->mend.armed = true;
     wefti_caller_ring(&m->caller);
+    while (is_in(m) && !m->mend.arm_heard && !atomic_load(&m->mend.halted))
+        pthread_cond_wait(&m->caller.changed, &m->caller.lock);
     pthread_mutex_unlock(&m->caller.lock);
 }
 

@@ -27,7 +27,7 @@ typedef struct wefti_member_entry {
 typedef struct wefti_member_mending {
     wefti_survivor rank;
     atomic_bool halted;
-    bool armed, arm_sent;
+    bool armed, arm_sent, arm_heard;
     bool inside;           /* wefti_member_mend waits */
     bool standing_due;     /* to be said */
     bool answered;         /* MEND is here */
@@ -68,6 +68,7 @@ struct wefti_member {
 weft_status wefti_member_hear_halt(wefti_caller *c, const wefti_frame *frame);
 weft_status wefti_member_hear_mend(wefti_caller *c, const wefti_frame *frame);
 weft_status wefti_member_hear_go(wefti_caller *c, const wefti_frame *frame);
+weft_status wefti_member_hear_armed(wefti_caller *c, const wefti_frame *frame);
 weft_status wefti_member_say_mending(wefti_member *m) WEFT_CHECKED;
 /* It has its place for the first time. */
 weft_status wefti_member_begin_mending(wefti_member *m) WEFT_CHECKED;

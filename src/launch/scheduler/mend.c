@@ -52,6 +52,7 @@ weft_status wefti_mend_arm(wefti_scheduler *s, int32_t rank, const wefti_frame *
         wefti_mend_also_allows(&m->elastic, &said);
     if (!slot->armed) m->armed++;
     slot->armed = true;
+    wefti_client_send(s, slot->client, WEFTI_FRAME_ARMED, NULL, 0);
     return WEFT_OK;
 }
 

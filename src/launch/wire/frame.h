@@ -52,7 +52,8 @@ enum {
     X(KEEP, false, 16)                                                                             \
     X(SEATS, true, 12 + 4 * WEFTI_RANKS_MAX)                                                       \
     X(LOST, false, WEFTI_TEXT_MAX + 24)                                                            \
-    X(AGAIN, true, 12)
+    X(AGAIN, true, 12)                                                                             \
+    X(ARMED, true, 0)
 typedef enum wefti_frame_kind {
     WEFTI_FRAME_NONE,
 #define WEFTI_FRAME_ROW(name, from_scheduler, limit) WEFTI_FRAME_##name,
