@@ -167,9 +167,6 @@ static weft_status check_elastic(const wefti_job_draft *draft) {
     char where[512];
     if (!r->elastic) return WEFT_OK;
     (void)wefti_job_where(draft, wefti_job_mark_of(draft, "recovery.elastic"), where);
-    WEFT_REQUIRE(!r->buddy, WEFT_E_ARG,
-                 "%srecovery.elastic and recovery.buddy are not possible together: leave one out",
-                 where);
     WEFT_REQUIRE(!plan || plan->mode != WEFT_PARALLEL_MANUAL, WEFT_E_ARG,
                  "%srecovery.elastic is not for parallel.mode manual, in which the model itself "
                  "divides the work: leave it out",

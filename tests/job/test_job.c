@@ -249,8 +249,9 @@ static void test_recovery_rules(void **state) {
     weft_job_free(job);
     refused("recovery:\n  enabled: false\n  elastic: true\n",
             "job.yaml:3:3|recovery.elastic|recovery.enabled");
-    refused("recovery:\n  buddy: 1\n  elastic: true\n",
-            "job.yaml:3:3|recovery.elastic|recovery.buddy");
+    job = parse("recovery: {buddy: 1, elastic: true}\n");
+    assert_true(job->recovery.enabled && job->recovery.elastic && job->recovery.buddy == 1);
+    weft_job_free(job);
     refused("recovery:\n  elastic: true\nparallel: {mode: manual, mesh: {tp: 2}}\n",
             "job.yaml:2:3|recovery.elastic|manual");
     refused("parallel: {devices: 4}\nrecovery:\n  elastic: true\n  min: 5\n",

@@ -684,6 +684,32 @@ static void a_world_has_only_sizes_with_plans(void **state) {
     wefti_scheduler_stop(s);
 }
 
+/* Two ranks hold each other's state, and one of them alone that of the lost rank: that one stays.
+ */
+static void the_holder_of_the_lost_stays(void **state) {
+    (void)state;
+    static const unsigned char sizes[] = {1 << 1 | 1 << 3};
+    static const int32_t both[] = {0, 1}, one[] = {2};
+    const wefti_elastic elastic = {.least = 1, .seconds = 60, .fits = sizes, .most = 3};
+    person p[3];
+    wefti_scheduler *s = three(p, &elastic);
+    die(&p[1]);
+    test_wait_until(s, counts);
+    refused_for_good(&p[1]);
+    p[0].at.holds = one;
+    p[0].at.holds_count = 1;
+    p[2].at.holds = both;
+    p[2].at.holds_count = 2;
+    begin(&p[0], recover);
+    resized((person *[]){&p[2]}, 1, (const int32_t[]){2});
+    end(&p[0]);
+    assert_int_equal(p[0].status, WEFT_E_LOST);
+    (void)wefti_member_close(p[0].member, NULL);
+    begin(&p[2], leave);
+    end(&p[2]);
+    wefti_scheduler_stop(s);
+}
+
 /* No number of ranks that could be left has a plan. */
 static void a_world_without_a_smaller_plan_ends(void **state) {
     (void)state;
@@ -730,6 +756,7 @@ int main(void) {
         cmocka_unit_test(a_launcher_adds_processes),
         cmocka_unit_test(a_lost_process_ends_last),
         cmocka_unit_test(a_world_has_only_sizes_with_plans),
+        cmocka_unit_test(the_holder_of_the_lost_stays),
         cmocka_unit_test(a_world_without_a_smaller_plan_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

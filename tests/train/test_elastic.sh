@@ -110,9 +110,10 @@ shrinks() {
     case $said in *checkpoint*) same $name 1 ;; *) same $name 0 ;; esac
 }
 
-# add NAME N: processes for that job. Other jobs of this user may run on this machine: the launcher tells where this one is.
+# add NAME N words...: processes for that job. Other jobs of this user may run on this machine: the launcher tells where this one is.
 add() {
     name=$1 ranks=$2
+    shift 2
     where=$(sed -n 's/.*scheduler at \([0-9.:]*\),.*/\1/p' err)
     keys=$(for place in $(grep -lzs "^ELASTIC_TEST=$mark-$name\$" /proc/[0-9]*/environ); do
         tr '\0' '\n' <"$place" | sed -n 's/^WEFT_SECRET_FILE=//p'
@@ -120,23 +121,24 @@ add() {
     # shellcheck disable=SC2086 # several words
     timeout 1200 "$weft" launch --add -n "$ranks" --scheduler "$where" --secret "$keys" --logs "added-$name" \
         --env "ELASTIC_TEST=$mark-$name" -- "$weft" train job.yaml recovery.elastic=true train.steps=1000000 $words \
-        parallel.mesh='{dp: 4}' checkpoint.dir="run-$name" checkpoint.stop_file="stop-$name" train.log="$name.log" >"added-$name.out" 2>&1
+        parallel.mesh='{dp: 4}' checkpoint.dir="run-$name" checkpoint.stop_file="stop-$name" train.log="$name.log" "$@" >"added-$name.out" 2>&1
 }
 
-# Four ranks, three, two, and four again: two that never were there.
+# grows NAME words...: four ranks, three, two, and four again: two that never were there.
 grows() {
     name=$1 what='4, 3, 2, 4 ranks'
-    train 4 '{dp: 4}' "$name" &
+    shift
+    train 4 '{dp: 4}' "$name" "$@" &
     launch=$!
     kill_at "$name" 5
-    add "$name" 1
+    add "$name" 1 "$@"
     [ $? = 1 ] || fail "a full job takes a process" "added-$name.out"
     grep -q 'job is full.*4 ranks' "added-$name.out" || fail "a full job does not say so" "added-$name.out"
     kill_at "$name" 20 1
     wait_for 'goes on with 3 ranks (state from memory)' out
     kill_at "$name" 40 0
     wait_for 'goes on with 2 ranks (state from memory)' out logs/*.log
-    add "$name" 2 &
+    add "$name" 2 "$@" &
     added=$!
     wait_for 'goes on with 4 ranks (state from memory)' out logs/*.log
     stop "$name"
@@ -159,7 +161,11 @@ while [ $round -lt "${WEFT_TEST_ROUNDS:-1}" ]; do
     shrinks 4 '{dp: 2, tp: 2}' 1 'goes on with 2 ranks (state from memory)' "$splits"
     shrinks 4 '{dp: 4}' 3 'goes on with 3 ranks (state from the last checkpoint)' parallel.optimizer.level=1
     shrinks 4 '{dp: 4}' 1 'goes on with 3 ranks (state from memory)' checkpoint.sliced=true checkpoint.every=20
+    # Buddies have the parts of the lost rank. The one that leaves is not the buddy of the lost one.
+    shrinks 4 '{dp: 4}' 3 'goes on with 3 ranks (state from memory)' parallel.optimizer.level=1 recovery.buddy=1
+    shrinks 4 '{dp: 2, tp: 2}' 1 'goes on with 2 ranks (state from memory)' "$splits" parallel.optimizer.level=1 recovery.buddy=1
     grows grows-$round
+    grows buddies-$round parallel.optimizer.level=2 recovery.buddy=1
 done
 
 # The last line counts the steps of all sizes.

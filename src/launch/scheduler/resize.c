@@ -80,14 +80,32 @@ static bool all_stand(const wefti_scheduler *s) {
     return true;
 }
 
-/* Whether a further rank has the state of this one. Ranks say so by the numbers that they had in
- * the world that was whole last. */
-static bool is_held(const wefti_scheduler *s, int32_t rank) {
+/* Whether a further rank, which is not `besides`, has the state of this one. Ranks say so by the
+ * numbers that they had in the world that was whole last. */
+static bool is_held_besides(const wefti_scheduler *s, int32_t rank, int32_t besides) {
     const wefti_mending_state *m = &s->mend;
     for (int32_t r = 0; r < s->taken; r++)
-        for (int32_t i = 0; i < m->holds[r].count && r != rank && m->seats[r].filled; i++)
+        for (int32_t i = 0; i < m->holds[r].count && r != besides && m->seats[r].filled; i++)
             if (m->holds[r].ranks[i] == m->seats[rank].was) return true;
     return false;
+}
+
+/* Whether this rank alone has the state of a rank that is lost. */
+static bool holds_alone(const wefti_scheduler *s, int32_t rank) {
+    const wefti_mending_state *m = &s->mend;
+    for (int32_t lost = 0; lost < s->taken; lost++) {
+        bool holds = false;
+        if (m->seats[lost].filled || is_held_besides(s, lost, rank)) continue;
+        for (int32_t i = 0; i < m->holds[rank].count; i++)
+            holds |= m->holds[rank].ranks[i] == m->seats[lost].was;
+        if (holds) return true;
+    }
+    return false;
+}
+
+/* Whether no state is lost with this rank. */
+static bool is_spare(const wefti_scheduler *s, int32_t rank) {
+    return is_held_besides(s, rank, rank) && !holds_alone(s, rank);
 }
 
 /* Whether no other rank has made as many steps. */
@@ -104,7 +122,7 @@ static int32_t choose_dismissed(const wefti_scheduler *s) {
     for (int32_t r = s->taken - 1; r >= 0; r--) {
         const wefti_seat *seat = &s->mend.seats[r];
         if (!seat->filled) continue;
-        const int32_t spares = seat->at.step < 0 ? 4 : 2 * is_held(s, r) + !is_ahead(s, r);
+        const int32_t spares = seat->at.step < 0 ? 4 : 2 * is_spare(s, r) + !is_ahead(s, r);
         if (spares > best) chosen = r;
         if (spares > best) best = spares;
     }

@@ -100,15 +100,19 @@ static weft_status move_over(wefti_repair *m) {
     return wefti_session_abandon(m->session, m->newcomers > 0);
 }
 
+/* The world keeps its size. */
+static weft_status stay(wefti_repair *m) {
+    WEFT_TRY(m->is_new ? call(m, m->calls->arrive) : move_over(m));
+    if (m->newcomers) WEFT_TRY(call(m, m->calls->check));
+    return come_to_one_state(m);
+}
+
 static weft_status repair(wefti_repair *m) {
     if (m->place == WEFTI_REPAIR_MENDED) WEFT_TRY(wefti_repair_meet(m));
     WEFT_TRY(call(m, m->calls->meet));
     if (m->teller < 0) return call(m, m->calls->begin);
     m->from_memory = !m->mend.from_disk && !is_left_behind(m);
-    if (m->mend.resized) return call(m, m->calls->resize);
-    WEFT_TRY(m->is_new ? call(m, m->calls->arrive) : move_over(m));
-    if (m->newcomers) WEFT_TRY(call(m, m->calls->check));
-    WEFT_TRY(come_to_one_state(m));
+    WEFT_TRY(m->mend.resized ? call(m, m->calls->resize) : stay(m));
     return wefti_session_copy(m->session);
 }
 

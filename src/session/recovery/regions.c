@@ -3,32 +3,11 @@
  *
  * Both sessions of a rank live at once. Each rank tells which regions it has, so all know who has
  * and who wants what. Each tensor is one transfer. A rank takes an element from itself if it can,
- * else from the lowest rank that has it. Where every rank has what it wants, nothing is sent. */
-#include "session/tensors.h"
+ * else from the lowest rank that has it. Where every rank has what it wants, nothing is sent. If
+ * some element is only in copies of buddies, the tensor goes box by box (boxes.c). */
+#include "session/recovery/move.h"
 
 #include <string.h>
-
-/* A tensor to be moved: the same list on all ranks. */
-typedef struct moved_tensor {
-    const wefti_view_tensor *of; /* of the new session */
-    int program, index;          /* there */
-    int old_program, old_index;  /* in the old session; -1: none */
-} moved_tensor;
-
-/* What a rank has of a tensor, as it tells the others. */
-typedef struct held_region {
-    wefti_region region;
-    int64_t is_held;
-} held_region;
-
-typedef struct state_move {
-    weft_session *to, *from; /* from NULL: this rank has no state */
-    int32_t size;
-    moved_tensor *tensors;
-    int64_t count, room;
-    const held_region *held;   /* [size * count], rank by rank */
-    wefti_region *have, *want; /* [size] each, of the present tensor */
-} state_move;
 
 static bool is_kept(wefti_tensor_role role) {
     return role <= WEFTI_TENSOR_OPTIMIZER;
@@ -80,8 +59,8 @@ static weft_status list_tensors(state_move *m) {
 /* ---- who has what ---- */
 
 /* The piece of this process; NULL: none. Void after the next call. */
-static weft_status own_piece(weft_session *s, int program, int index,
-                             const wefti_session_piece **out) {
+weft_status wefti_move_own_piece(weft_session *s, int program, int index,
+                                 const wefti_session_piece **out) {
     int32_t count;
     *out = NULL;
     WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &count));
@@ -90,16 +69,52 @@ static weft_status own_piece(weft_session *s, int program, int index,
     return WEFT_OK;
 }
 
-static weft_status find_held(const state_move *m, int64_t k, held_region *out) {
-    const moved_tensor *x = &m->tensors[k];
+/* The piece of a tensor in a list of pieces that a device updates or copies; NULL: none. */
+static const wefti_piece *find_piece(const wefti_piece *pieces, int32_t count, const char *name) {
+    for (int32_t i = 0; i < count; i++)
+        if (!strcmp(pieces[i].name, name)) return &pieces[i];
+    return NULL;
+}
+
+/* Of a scattered parameter, only the part that the device has updated is right. */
+static void leave_updated(const weft_session *s, const char *name, wefti_region *own) {
+    const wefti_program *p = s->views[0]->programs[s->me];
+    const wefti_piece *x = find_piece(p->owned, p->owned_count, name);
+    if (s->scattered && x) wefti_layout_region(&x->layout, &p->mesh, &x->whole, p->rank, own);
+}
+
+static weft_status find_own(const state_move *m, const moved_tensor *x, held_region *out) {
     const wefti_session_piece *piece;
-    *out = (held_region){.is_held = 0};
-    if (!m->from || x->old_index < 0) return WEFT_OK;
     const wefti_view *v = m->from->views[x->old_program];
     const int32_t local = v->tensors[x->old_index].local[m->from->me];
     if (local < 0 || !has_values(&v->sites[m->from->me].tensors[local])) return WEFT_OK;
-    WEFT_TRY(own_piece(m->from, x->old_program, x->old_index, &piece));
-    if (piece) *out = (held_region){piece->box, 1};
+    WEFT_TRY(wefti_move_own_piece(m->from, x->old_program, x->old_index, &piece));
+    if (!piece) return WEFT_OK;
+    out->has_own = 1;
+    out->own = piece->box;
+    if (x->of->role == WEFTI_TENSOR_PARAM) leave_updated(m->from, x->of->name, &out->own);
+    return WEFT_OK;
+}
+
+const wefti_piece *wefti_move_copy(const weft_session *s, const char *name) {
+    const wefti_program *p = s->views[0]->programs[s->me];
+    const wefti_piece *x = NULL;
+    if (p->copy_count && wefti_session_keeps(s, s->me, p->ward))
+        x = find_piece(p->copies, p->copy_count, name);
+    return x && x->tensor < 0 ? x : NULL;
+}
+
+static weft_status find_held(const state_move *m, int64_t k, held_region *out) {
+    const moved_tensor *x = &m->tensors[k];
+    *out = (held_region){.has_own = 0};
+    if (!m->from) return WEFT_OK;
+    if (x->old_index >= 0) WEFT_TRY(find_own(m, x, out));
+    const wefti_piece *copy = wefti_move_copy(m->from, x->of->name);
+    if (!copy) return WEFT_OK;
+    const int32_t ward = m->from->views[0]->programs[m->from->me]->ward;
+    const wefti_mesh *mesh = &m->from->views[0]->sites[ward].facts.mesh;
+    out->has_copy = 1;
+    wefti_layout_region(&copy->layout, mesh, &copy->whole, ward, &out->copy);
     return WEFT_OK;
 }
 
@@ -122,8 +137,9 @@ static bool set_regions(const state_move *m, int64_t k) {
     bool values = true;
     for (int32_t r = 0; r < m->size; r++) {
         const held_region *held = &m->held[r * m->count + k];
-        m->have[r] = m->want[r] = (wefti_region){{0}, {0}};
-        if (held->is_held) m->have[r] = wefti_region_1d(&t->whole, held->region);
+        m->own[r] = m->copy[r] = m->want[r] = (wefti_region){{0}, {0}};
+        if (held->has_own) m->own[r] = wefti_region_1d(&t->whole, held->own);
+        if (held->has_copy) m->copy[r] = wefti_region_1d(&t->whole, held->copy);
         if (t->local[r] < 0) continue;
         const wefti_tensor *local = &v->sites[r].tensors[t->local[r]];
         values &= has_values(local);
@@ -132,52 +148,49 @@ static bool set_regions(const state_move *m, int64_t k) {
     return values;
 }
 
-static int rank_of(const moved_tensor *x) {
-    return x->of->whole.rank ? x->of->whole.rank : 1;
-}
-
 /* Whether each rank has all that it wants. */
 static bool is_local(const state_move *m, int rank) {
     for (int32_t r = 0; r < m->size; r++)
         if (wefti_region_elems(&m->want[r], rank) &&
-            !wefti_region_contains(&m->have[r], &m->want[r], rank))
+            !wefti_region_contains(&m->own[r], &m->want[r], rank))
             return false;
     return true;
 }
 
-/* Whether some rank has each element that is wanted: the same answer on all ranks. */
-static bool is_covered(const state_move *m, const moved_tensor *x, int32_t *ranks) {
+/* Whether some rank has each element that is wanted: the same answer on all ranks. With copies,
+ * each rank counts as two members, of which the second wants nothing. */
+static bool is_covered(const state_move *m, const moved_tensor *x, bool copies) {
     const wefti_transfer t = {.kind = WEFTI_TRANSFER_SEND,
                               .dtype = x->of->whole.dtype,
-                              .rank = rank_of(x),
-                              .members = m->size,
-                              .ranks = ranks,
-                              .have = m->have,
+                              .rank = wefti_move_rank(x),
+                              .members = copies ? 2 * m->size : m->size,
+                              .ranks = m->ranks,
+                              .have = m->own,
                               .want = m->want,
                               .name = x->of->name};
     return is_local(m, t.rank) || wefti_transfer_check(&t) >= 0;
 }
 
-static weft_status find_missing(const state_move *m, bool *out_whole) {
-    int32_t *ranks;
-    *out_whole = true;
-    WEFT_NEW_ARRAY(ranks, int32_t, m->size);
-    for (int32_t r = 0; r < m->size; r++) ranks[r] = r;
-    for (int64_t k = 0; k < m->count && *out_whole; k++)
-        *out_whole = set_regions(m, k) && is_covered(m, &m->tensors[k], ranks);
-    wefti_free(ranks);
-    return WEFT_OK;
+static bool find_missing(state_move *m) {
+    for (int64_t k = 0; k < m->count; k++) {
+        moved_tensor *x = &m->tensors[k];
+        if (!set_regions(m, k)) return false;
+        x->by_boxes = !is_covered(m, x, false);
+        if (x->by_boxes && !is_covered(m, x, true)) return false;
+    }
+    return true;
 }
 
 /* ---- moving ---- */
 
 static weft_status transfer(const state_move *m, const moved_tensor *x, const void *source,
                             void *destination) {
-    const wefti_region *have = &m->have[m->to->me], *want = &m->want[m->to->me];
-    const int rank = rank_of(x);
+    const wefti_region *have = &m->own[m->to->me], *want = &m->want[m->to->me];
+    const int rank = wefti_move_rank(x);
+    if (x->by_boxes) return wefti_move_boxes(m, x, destination);
     if (!is_local(m, rank)) {
         const wefti_world_transfer t = {
-            WEFTI_TRANSFER_SEND, x->of->whole.dtype, rank, m->have, m->want, x->of->name};
+            WEFTI_TRANSFER_SEND, x->of->whole.dtype, rank, m->own, m->want, x->of->name};
         return wefti_world_transfer_run(m->to->agreement, &t, source, destination);
     }
     if (wefti_region_elems(want, rank))
@@ -198,15 +211,12 @@ static weft_status move_mapped(state_move *m, const moved_tensor *x,
 
 static weft_status move_tensor(state_move *m, int64_t k) {
     const moved_tensor *x = &m->tensors[k];
-    const wefti_session_piece *piece = NULL, *old = NULL;
-    wefti_mapping from = {.data = NULL};
+    const wefti_session_piece *piece = NULL;
+    move_source from;
     (void)set_regions(m, k);
-    WEFT_TRY(own_piece(m->to, x->program, x->index, &piece));
-    if (m->held[m->to->me * m->count + k].is_held) {
-        WEFT_TRY(own_piece(m->from, x->old_program, x->old_index, &old));
-        WEFT_TRY(wefti_piece_map(&x->of->whole, old, WEFTI_ACCESS_READ, &from));
-    }
-    return wefti_device_unmap(&from, move_mapped(m, x, piece, from.data));
+    WEFT_TRY(wefti_move_own_piece(m->to, x->program, x->index, &piece));
+    WEFT_TRY(wefti_move_open(m, x, x->by_boxes ? NULL : &m->own[m->to->me], &from));
+    return wefti_move_close(&from, move_mapped(m, x, piece, from.data));
 }
 
 /* Numbers that a session keeps besides its tensors. Ranks without an old session are told the
@@ -223,11 +233,20 @@ static void move_numbers(weft_session *to, const weft_session *from, int64_t tar
 }
 
 static weft_status move_all(state_move *m, int64_t target, bool *out_whole) {
-    WEFT_TRY(find_missing(m, out_whole));
+    *out_whole = find_missing(m);
     if (!*out_whole) return WEFT_OK;
     for (int64_t k = 0; k < m->count; k++)
         WEFT_TRY(wefti_fail_world(m->to->world, move_tensor(m, k)));
     move_numbers(m->to, m->from, target);
+    return WEFT_OK;
+}
+
+static weft_status new_regions(state_move *m) {
+    WEFT_NEW_ARRAY(m->own, wefti_region, 4 * m->size);
+    m->copy = m->own + m->size;
+    m->want = m->copy + m->size; /* and as many empty ones, of the second members */
+    WEFT_NEW_ARRAY(m->ranks, int32_t, 2 * m->size);
+    for (int32_t r = 0; r < 2 * m->size; r++) m->ranks[r] = r;
     return WEFT_OK;
 }
 
@@ -236,24 +255,29 @@ static weft_status move_listed(state_move *m, int64_t target, bool *out_whole) {
     char *all = NULL;
     int64_t *block = NULL;
     WEFT_NEW_ARRAY(own, held_region, m->count + 1);
-    m->have = wefti_calloc((size_t)m->size, sizeof *m->have);
-    m->want = wefti_calloc((size_t)m->size, sizeof *m->want);
-    weft_status status = m->have && m->want ? gather(m, own, &all, &block)
-                                            : WEFT_RAISE(WEFT_E_NOMEM, "no memory to move a state");
+    weft_status status = new_regions(m);
+    if (status >= 0) status = gather(m, own, &all, &block);
     m->held = (const held_region *)(const void *)all;
     if (status >= 0) status = move_all(m, target, out_whole);
     wefti_free(block);
-    wefti_free(m->have);
-    wefti_free(m->want);
+    wefti_free(m->own);
+    wefti_free(m->ranks);
     wefti_free(own);
     return status;
+}
+
+/* Whether the old session's regions are those of the target's state. A scattered one must say which
+ * parts of its parameters are. */
+static bool has_target(const weft_session *from, int64_t target) {
+    if (from->scattered && !from->views[0]->programs[from->me]->owned_count) return false;
+    return wefti_session_stands(from).step == target;
 }
 
 weft_status wefti_session_move(weft_session *to, weft_session *from, int64_t target,
                                bool *out_whole) {
     state_move m = {.to = to, .from = from, .size = to->devices};
     WEFT_TRY(wefti_session_start(to));
-    if (from && (from->scattered || wefti_session_stands(from).step != target)) m.from = NULL;
+    if (from && !has_target(from, target)) m.from = NULL;
     weft_status status = list_tensors(&m);
     if (status >= 0) status = move_listed(&m, target, out_whole);
     wefti_free(m.tensors);
