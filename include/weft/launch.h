@@ -35,7 +35,12 @@ typedef struct weft_launch_options {
     int processes;              /* on this host */
     int hosts, host_rank;       /* each host runs as many processes; 0: one host */
     const char *scheduler;      /* "host:port" on host 0, needed with several hosts */
-    const char *rank_table;     /* a file that replaces the four above */
+    const char *standby;        /* "host:port" of a standby scheduler, which takes over if the
+                                   scheduler is lost; the same on all hosts. NULL: none. The launcher
+                                   of a host that has this address runs it */
+    bool scheduler_elsewhere;   /* scheduler and standby are processes of their own, as
+                                   weft_launch_schedule makes them: this one runs none */
+    const char *rank_table;     /* a file that replaces processes, hosts and scheduler */
     const char *server_id;      /* this host's entry in it, if addresses are not enough */
     const char *log_dir;        /* one file per rank there; NULL: none */
     const char *secret_file;    /* NULL: a new secret; with several hosts the user's own */
@@ -93,6 +98,21 @@ WEFT_API weft_status weft_launch_run(const weft_launch_options *options,
 /** Frees what it holds, not the structure itself. */
 WEFT_API void weft_launch_result_free(weft_launch_result *result);
 
+typedef enum weft_launch_role { WEFT_LAUNCH_SCHEDULER, WEFT_LAUNCH_STANDBY } weft_launch_role;
+
+/** Run the scheduler of a job, or its standby, and start no processes. The launchers of the job
+ * have `scheduler_elsewhere`. Blocks until the job has ended and its launchers have, or a request
+ * to stop comes. A standby that was not needed ends with WEFT_OK when the scheduler has ended in
+ * good order. A scheduler that is started while its standby has the job stands by itself.
+ * @param options    as for weft_launch_run; processes, hosts, scheduler and restarts are the job's
+ * @param announce   called with the address once processes can join; may be NULL
+ * @param out_table  the position of each rank; freed with weft_text_free
+ * @return what the job failed of; WEFT_E_STOPPED after a request to stop; WEFT_E_TIMEOUT if nobody
+ * came */
+WEFT_API weft_status weft_launch_schedule(const weft_launch_options *options, weft_launch_role role,
+                                          void (*announce)(void *context, const char *address),
+                                          void *context, char **out_table) WEFT_CHECKED;
+
 /** The folder in MS_RECOVERY_PATH, if the launcher is MindSpore's and MS_ENABLE_RECOVERY is 1. Then
  * a worker that dies may be started again. The program should run with recovery (recovery.enabled),
  * and keep its checkpoints in that folder unless its user names another one. Borrowed from the
@@ -145,6 +165,8 @@ typedef struct weft_health {
 typedef struct weft_health_options {
     const char *scheduler;   /* "host:port"; NULL: as the environment says, else of the one job of
                                 `weft launch` that this user runs on this host */
+    const char *standby;     /* "host:port" of its standby, which is asked too; NULL: as for
+                                `scheduler` */
     const char *secret_file; /* NULL: as for `scheduler`, else the user's own */
     bool tls;
     double timeout_seconds; /* to find the scheduler and get its answer; 0: 5 */

@@ -3,7 +3,7 @@
 #include "weft/launch.h"
 
 typedef struct health_options {
-    const char *scheduler, *secret;
+    const char *scheduler, *standby, *secret;
     double timeout, within;
     bool tls, brief, json;
 } health_options;
@@ -12,6 +12,8 @@ typedef struct health_options {
 static const cli_option options[] = {
     {"scheduler", "HOST:PORT", CLI_TEXT, HEALTH_AT(scheduler), 0, 0,
      "which one to ask; without it WEFT_SCHEDULER, or the job of weft launch on this host"},
+    {"standby", "HOST:PORT", CLI_TEXT, HEALTH_AT(standby), 0, 0,
+     "asked too; without it WEFT_STANDBY, or that of the job on this host"},
     {"within", "S", CLI_REAL, HEALTH_AT(within), 0.001, 1e7,
      "each rank must have begun a step in the last S seconds; without it 60, or 10 steps"},
     {"timeout", "S", CLI_REAL, HEALTH_AT(timeout), 0.1, 1e7,
@@ -86,6 +88,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (!cli_parse(verb, count, words, &v, &left, &code)) return code;
     if (left) return cli_usage(verb, "health takes no arguments, but got '%s'", words[0]);
     const weft_health_options o = {.scheduler = v.scheduler,
+                                   .standby = v.standby,
                                    .secret_file = v.secret,
                                    .tls = v.tls,
                                    .timeout_seconds = v.timeout,
@@ -106,7 +109,8 @@ static int run(const cli_verb *verb, int count, char **words) {
 const cli_verb cli_health = {
     .name = "health",
     .summary = "say whether a job makes steps: exit code 0 if it does, 1 if not",
-    .usage = "health [--scheduler HOST:PORT] [--within S] [--timeout S] [--brief] [--json]",
+    .usage = "health [--scheduler HOST:PORT] [--standby HOST:PORT] [--within S] [--timeout S] "
+             "[--brief] [--json]",
     .example = "weft health --brief --timeout 2\n"
                "  steps: 4 ranks, step 812, 3.1 a second; rank 2 began its step 0.4 s ago (limit "
                "60 s)",

@@ -11,9 +11,10 @@
 
 typedef struct launch_options {
     int64_t processes, hosts, host_rank, ranks, rank, restart;
-    const char *scheduler, *rank_table, *server_id, *logs, *tail, *secret, *interface, *bind;
+    const char *scheduler, *standby, *rank_table, *server_id, *logs, *tail, *secret, *interface,
+        *bind;
     double timeout, heartbeat, wait, grace;
-    bool no_logs, json, rehearse, tls, spare, add;
+    bool no_logs, json, rehearse, tls, spare, add, no_scheduler, scheduler_only, standby_only;
     cli_texts settings; /* of --env */
     /* Not from the table: the words after the options. */
     char **command;
@@ -30,6 +31,14 @@ static const cli_option options[] = {
      "which of them this one is"},
     {"scheduler", "HOST:PORT", CLI_TEXT, LAUNCH_AT(scheduler), 0, 0,
      "where host 0 listens; needed with --hosts; with --add the job's"},
+    {"standby", "HOST:PORT", CLI_TEXT, LAUNCH_AT(standby), 0, 0,
+     "a second scheduler, which takes over if the first one is lost; on all hosts"},
+    {"no-scheduler", NULL, CLI_FLAG, LAUNCH_AT(no_scheduler), 0, 0,
+     "run neither here: they are processes of their own; on all hosts"},
+    {"scheduler-only", NULL, CLI_FLAG, LAUNCH_AT(scheduler_only), 0, 0,
+     "run the scheduler, and start no processes"},
+    {"standby-only", NULL, CLI_FLAG, LAUNCH_AT(standby_only), 0, 0,
+     "run the standby scheduler, and start no processes"},
     {"rank-table", "FILE", CLI_TEXT, LAUNCH_AT(rank_table), 0, 0,
      "ranks and hosts from an HCCL rank table"},
     {"server-id", "ID", CLI_TEXT, LAUNCH_AT(server_id), 0, 0,
@@ -117,14 +126,39 @@ static int check_tail(const cli_verb *verb, const launch_options *v) {
     return CLI_DONE;
 }
 
+/* Of several schedulers, and of those that run alone. */
+static int check_schedulers(const cli_verb *verb, const launch_options *v) {
+    const bool alone = v->scheduler_only || v->standby_only;
+    if (alone && (v->scheduler_only == v->standby_only || v->no_scheduler || v->spare || v->add ||
+                  v->host_rank))
+        return cli_usage(verb, "--scheduler-only and --standby-only exclude each other, and "
+                               "--no-scheduler, --host-rank, --spare and --add");
+    if (alone && v->command[0])
+        return cli_usage(verb, "--%s-only starts no processes: it takes no command, such as '%s'",
+                         v->scheduler_only ? "scheduler" : "standby", v->command[0]);
+    if ((alone || v->no_scheduler) && !v->scheduler && !v->rank_table)
+        return cli_usage(verb, "--no-scheduler, --scheduler-only and --standby-only need "
+                               "--scheduler HOST:PORT");
+    if (v->standby_only && !v->standby)
+        return cli_usage(verb, "--standby-only needs --standby HOST:PORT, an address of this host");
+    if (v->standby && v->hosts <= 1 && !v->no_scheduler && !alone && !v->rank_table && !v->add)
+        return cli_usage(verb, "--standby on one host needs --no-scheduler: with the scheduler, "
+                               "which is part of weft launch, all its processes end");
+    return CLI_DONE;
+}
+
 static int check(const cli_verb *verb, const launch_options *v) {
     bool several = v->hosts > 1, has_host = v->hosts || v->host_rank;
-    if (!v->command[0] || !*v->command[0]) return cli_usage(verb, "the command to run is missing");
-    if (v->rehearse && (v->processes || has_host || v->rank_table || v->scheduler))
+    const bool alone = v->scheduler_only || v->standby_only;
+    if (!alone && (!v->command[0] || !*v->command[0]))
+        return cli_usage(verb, "the command to run is missing");
+    if (v->rehearse && (v->processes || has_host || v->rank_table || v->scheduler || v->standby ||
+                        v->no_scheduler || alone))
         return cli_usage(verb, "--rehearse starts nothing: it takes --ranks, --rank and --json");
     if (!v->rehearse && (v->ranks || v->rank >= 0))
         return cli_usage(verb, "--ranks and --rank are for --rehearse; processes are -n");
     if (v->rehearse) return CLI_DONE;
+    if (check_schedulers(verb, v) != CLI_DONE) return CLI_USAGE;
     if (!v->processes && !v->rank_table) return cli_usage(verb, "how many processes? -n N");
     if (v->spare && (!several || !v->restart || v->host_rank))
         return cli_usage(verb, "--spare needs --hosts and --restart, as on the other hosts, and "
@@ -190,6 +224,48 @@ static int failure_code(weft_status status, const weft_launch_result *r) {
     return r->exit_code > 0 ? r->exit_code : CLI_FAILED;
 }
 
+static void announce(void *context, const char *address) {
+    const launch_options *v = context;
+    cli_say(stderr, "weft: the %s of this job, at %s\n",
+            v->standby_only ? "standby scheduler" : "scheduler", address);
+}
+
+static void tell(void *context, const char *text) {
+    (void)context;
+    cli_say(stderr, "weft: %s\n", text);
+}
+
+/* A scheduler that runs alone. */
+static int schedule(launch_options *v) {
+    char *table = NULL;
+    const weft_launch_options o = {.processes = (int)v->processes,
+                                   .hosts = (int)v->hosts,
+                                   .scheduler = v->scheduler,
+                                   .standby = v->standby,
+                                   .scheduler_elsewhere = true,
+                                   .rank_table = v->rank_table,
+                                   .server_id = v->server_id,
+                                   .secret_file = v->secret,
+                                   .interface = v->interface,
+                                   .tls = v->tls,
+                                   .join_seconds = v->timeout,
+                                   .heartbeat_seconds = v->heartbeat,
+                                   .wait_seconds = v->wait,
+                                   .restarts = (int)v->restart,
+                                   .stop_signal = &stop_signal,
+                                   .stop_count = &stop_count,
+                                   .events = {.note = tell}};
+    allow_files(v->processes, v->hosts > 0 ? v->hosts : 1);
+    cli_catch_signals(on_signal, true);
+    const weft_status status = weft_launch_schedule(
+        &o, v->standby_only ? WEFT_LAUNCH_STANDBY : WEFT_LAUNCH_SCHEDULER, announce, v, &table);
+    const int code = status == WEFT_E_STOPPED ? 128 + stop_signal : cli_code_of(status);
+    if (status < 0) (void)cli_failed();
+    if (code != CLI_DONE && table && *table) cli_say(stderr, "where each rank stood:\n%s", table);
+    weft_text_free(table);
+    return code;
+}
+
 static int launch(const launch_options *v) {
     char logs[64], self[4096];
     ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -204,6 +280,8 @@ static int launch(const launch_options *v) {
         .hosts = (int)v->hosts,
         .host_rank = (int)v->host_rank,
         .scheduler = v->scheduler,
+        .standby = v->standby,
+        .scheduler_elsewhere = v->no_scheduler,
         .rank_table = v->rank_table,
         .server_id = v->server_id,
         .log_dir = v->no_logs ? NULL
@@ -245,7 +323,8 @@ static int run(const cli_verb *verb, int count, char **words) {
         (code = check(verb, &values)) == CLI_DONE)
         code = values.rehearse
                    ? launch_dry_run(verb, values.command, values.ranks, values.rank, values.json)
-                   : launch(&values);
+               : values.scheduler_only || values.standby_only ? schedule(&values)
+                                                              : launch(&values);
     cli_texts_free(&values.settings);
     return code;
 }
@@ -258,12 +337,16 @@ const cli_verb cli_launch = {
         "       weft launch --hosts N --host-rank I --scheduler HOST:PORT -n N -- COMMAND ...\n"
         "       weft launch --hosts N --spare --restart N --scheduler HOST:PORT -n N -- COMMAND "
         "...\n"
+        "       weft launch --standby HOST:PORT ... (as above, on all hosts)\n"
+        "       weft launch --scheduler-only|--standby-only --scheduler HOST:PORT "
+        "[--standby HOST:PORT] -n N\n"
         "       weft launch --add [--scheduler HOST:PORT] -n N -- COMMAND ...\n"
         "       weft launch --rank-table FILE [--server-id ID] -- COMMAND ...\n"
         "       weft launch --rehearse --ranks N [--rank R] -- weft train JOB.yaml [key=value ...]",
     .example =
         "weft launch -n 4 -- weft train job.yaml\n"
         "  weft launch -n 4 -- ./a.out        (a program that calls weft_world_join)\n"
+        "  weft launch --standby-only -n 4 --scheduler 10.0.0.1:9000 --standby 10.0.0.2:9000\n"
         "  weft launch --add -n 2 -- weft train job.yaml   (two ranks more for a job that runs)",
     .notes =
         "COMMAND may be any program; `weft` is this one where PATH has none. A rank that fails "

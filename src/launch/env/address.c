@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/digest/digest.h"
+#include "launch/socket.h"
 
 weft_status wefti_address_parse(const char *what, const char *text, char host[WEFTI_HOST_TEXT],
                                 int *out_port) {
@@ -30,6 +31,21 @@ weft_status wefti_address_parse(const char *what, const char *text, char host[WE
     memcpy(host, start, length);
     host[length] = '\0';
     *out_port = (int)port;
+    return WEFT_OK;
+}
+
+weft_status wefti_standby_address_check(const char *what, const char *standby,
+                                        const char *scheduler) {
+    char host[WEFTI_HOST_TEXT], of_scheduler[WEFTI_HOST_TEXT];
+    int port, port_of_scheduler;
+    WEFT_TRY(wefti_address_parse(what, standby, host, &port));
+    if (!*scheduler) return WEFT_OK;
+    WEFT_TRY(wefti_address_parse("the scheduler's address", scheduler, of_scheduler,
+                                 &port_of_scheduler));
+    WEFT_REQUIRE(port != port_of_scheduler || strcmp(host, of_scheduler) != 0, WEFT_E_ARG,
+                 "%s is %.200s, which is the scheduler's own address: a standby scheduler needs "
+                 "another host, or another port",
+                 what, standby);
     return WEFT_OK;
 }
 
@@ -73,6 +89,12 @@ weft_status wefti_read_address(wefti_env_reader *r) {
     bool has_scheduler = mindspore || wefti_reader_get(r, "WEFT_LAUNCH");
     r->out->serves = r->out->place.rank == 0 && r->out->place.size > 1 &&
                      r->out->scheduler_port > 0 && !has_scheduler;
+    char scheduler[WEFTI_PLACE_TEXT] = "";
+    const char *standby = wefti_reader_get(r, "WEFT_STANDBY");
+    if (r->out->scheduler_port > 0)
+        (void)wefti_host_and_port(r->out->scheduler_host, r->out->scheduler_port, scheduler,
+                                  sizeof scheduler);
+    if (standby) WEFT_TRY(wefti_standby_address_check("WEFT_STANDBY", standby, scheduler));
     /* Nobody is there to be met, but for a scheduler of its own. */
     if (r->out->place.size == 1 && !has_scheduler && !r->claims[WEFTI_START_MINDSPORE].there)
         r->out->scheduler_port = 0;

@@ -34,17 +34,19 @@ enum { WEFTI_HOST_TEXT = 256, WEFTI_PATH_TEXT = 1024, WEFTI_STREAMS_MAX = 16 };
 /* What users set for all jobs alike, whoever starts them. "" and 0: not said. Options of a call
  * come before them (wefti_settings_override). */
 typedef struct wefti_settings {
-    char communicator[16];             /* WEFT_COMM */
-    char interface[WEFTI_HOST_TEXT];   /* WEFT_INTERFACE */
-    char host_id[WEFTI_HOST_TEXT];     /* WEFT_HOST_ID: of the memory that processes share */
-    char secret_file[WEFTI_PATH_TEXT]; /* WEFT_SECRET_FILE */
-    char links[WEFTI_PATH_TEXT];       /* WEFT_LINKS: a file */
-    char module_path[WEFTI_PATH_TEXT]; /* WEFT_MODULE_PATH: a folder */
-    char home[WEFTI_PATH_TEXT];        /* HOME */
-    char temporary[WEFTI_PATH_TEXT];   /* TMPDIR, or /tmp */
-    const char *commands;              /* PATH, borrowed; NULL: not set */
-    bool tls;                          /* WEFT_TLS: 1 or 0 */
-    int restarts;                      /* WEFT_RESTART; 0: never */
+    char communicator[16];              /* WEFT_COMM */
+    char interface[WEFTI_HOST_TEXT];    /* WEFT_INTERFACE */
+    char host_id[WEFTI_HOST_TEXT];      /* WEFT_HOST_ID: of the memory that processes share */
+    char secret_file[WEFTI_PATH_TEXT];  /* WEFT_SECRET_FILE */
+    char links[WEFTI_PATH_TEXT];        /* WEFT_LINKS: a file */
+    char module_path[WEFTI_PATH_TEXT];  /* WEFT_MODULE_PATH: a folder */
+    char home[WEFTI_PATH_TEXT];         /* HOME */
+    char temporary[WEFTI_PATH_TEXT];    /* TMPDIR, or /tmp */
+    const char *commands;               /* PATH, borrowed; NULL: not set */
+    char standby[WEFTI_HOST_TEXT + 16]; /* WEFT_STANDBY: "host:port" of the scheduler that follows
+                                           one that is lost */
+    bool tls;                           /* WEFT_TLS: 1 or 0 */
+    int restarts;                       /* WEFT_RESTART; 0: never */
     int32_t streams; /* WEFT_STREAMS: connections of a pair of ranks between hosts; 0: by the
                         interface's speed */
     double join_seconds, heartbeat_seconds, wait_seconds; /* WEFT_JOIN_SECONDS, ... */
@@ -90,6 +92,12 @@ weft_status wefti_settings_find(wefti_settings *out) WEFT_CHECKED;
  * rank too; "": it names none. */
 enum { WEFTI_PLACE_TEXT = WEFTI_HOST_TEXT + 16 };
 weft_status wefti_scheduler_named(char out[WEFTI_PLACE_TEXT]) WEFT_CHECKED;
+/* The same of WEFT_STANDBY. */
+weft_status wefti_standby_named(char out[WEFTI_PLACE_TEXT]) WEFT_CHECKED;
+/* Checks the address of a standby scheduler, which `what` names, against that of the scheduler ("":
+ * not known). WEFT_E_ARG: it is malformed, or the scheduler's own. */
+weft_status wefti_standby_address_check(const char *what, const char *standby,
+                                        const char *scheduler) WEFT_CHECKED;
 /* WEFT_E_ARG saying what to set when `l` has no scheduler to go to. */
 weft_status wefti_launcher_check_address(const wefti_launcher *l) WEFT_CHECKED;
 

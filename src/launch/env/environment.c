@@ -26,6 +26,7 @@ const char *const wefti_launcher_variables[] = {"WEFT_RANK",
                                                 "WEFT_HOSTS",
                                                 "WEFT_NODE_ID",
                                                 "WEFT_SCHEDULER",
+                                                "WEFT_STANDBY",
                                                 "WEFT_SECRET_FILE",
                                                 "WEFT_LAUNCH",
                                                 "WEFT_JOB",
@@ -197,5 +198,14 @@ weft_status wefti_scheduler_named(char out[WEFTI_PLACE_TEXT]) {
         port = all.scheduler_port;
     }
     if (port > 0) (void)wefti_host_and_port(host, port, out, WEFTI_PLACE_TEXT);
+    return WEFT_OK;
+}
+
+weft_status wefti_standby_named(char out[WEFTI_PLACE_TEXT]) {
+    const char *own = wefti_variable(of_process(), "WEFT_STANDBY");
+    *out = '\0';
+    if (!own) return WEFT_OK;
+    WEFT_TRY(wefti_standby_address_check("WEFT_STANDBY", own, ""));
+    (void)snprintf(out, WEFTI_PLACE_TEXT, "%s", own);
     return WEFT_OK;
 }

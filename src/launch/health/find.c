@@ -28,10 +28,12 @@ static bool read_place(const char *path, wefti_job_place *out) {
     const char *launch = value_of(text, bytes, "WEFT_LAUNCH"),
                *scheduler = value_of(text, bytes, "WEFT_SCHEDULER"),
                *secret = value_of(text, bytes, "WEFT_SECRET_FILE"),
+               *standby = value_of(text, bytes, "WEFT_STANDBY"),
                *tls = value_of(text, bytes, "WEFT_TLS");
     if (launch && *launch && scheduler && secret && strlen(scheduler) < sizeof out->scheduler &&
         strlen(secret) < sizeof out->secret_file) {
         (void)snprintf(out->scheduler, sizeof out->scheduler, "%s", scheduler);
+        (void)snprintf(out->standby, sizeof out->standby, "%s", standby ? standby : "");
         (void)snprintf(out->secret_file, sizeof out->secret_file, "%s", secret);
         out->tls = tls && !strcmp(tls, "1");
         found = true;

@@ -128,7 +128,15 @@ void weft_health_free(weft_health *health) {
 
 /* --- asking --- */
 
-weft_status wefti_job_place_of(const char *scheduler, wefti_job_place *out) {
+static weft_status take_standby(const char *standby, wefti_job_place *out) {
+    if (!standby) return WEFT_OK;
+    WEFT_TRY(
+        wefti_standby_address_check("the standby scheduler's address", standby, out->scheduler));
+    (void)snprintf(out->standby, sizeof out->standby, "%s", standby);
+    return WEFT_OK;
+}
+
+weft_status wefti_job_place_of(const char *scheduler, const char *standby, wefti_job_place *out) {
     char host[WEFTI_HOST_TEXT];
     int port;
     *out = (wefti_job_place){0};
@@ -138,14 +146,17 @@ weft_status wefti_job_place_of(const char *scheduler, wefti_job_place *out) {
         (void)snprintf(out->scheduler, sizeof out->scheduler, "%s", scheduler);
     } else {
         WEFT_TRY(wefti_scheduler_named(out->scheduler));
+        if (*out->scheduler) WEFT_TRY(wefti_standby_named(out->standby));
     }
     if (*out->scheduler)
-        return wefti_address_parse("the scheduler's address", out->scheduler, host, &port);
-    return wefti_job_find("/proc", out);
+        WEFT_TRY(wefti_address_parse("the scheduler's address", out->scheduler, host, &port));
+    else
+        WEFT_TRY(wefti_job_find("/proc", out));
+    return take_standby(standby, out);
 }
 
-static weft_status ask(const weft_health_options *o, const wefti_job_place *place,
-                       weft_health *out) {
+static weft_status ask(const weft_health_options *o, const wefti_job_place *place, weft_health *out,
+                       bool *out_by_standby) {
     wefti_settings set;
     wefti_job_health job;
     wefti_rank_health *rank;
@@ -155,13 +166,14 @@ static weft_status ask(const weft_health_options *o, const wefti_job_place *plac
                                                : set.secret_file;
     const double seconds = o->timeout_seconds > 0 ? o->timeout_seconds : timeout_seconds;
     wefti_member_options options = {.scheduler = place->scheduler,
+                                    .standby = place->standby,
                                     .interface = set.interface,
                                     .rank = -1,
                                     .size = -1,
                                     .tls = o->tls || place->tls || set.tls,
                                     .join_seconds = seconds};
     WEFT_TRY(wefti_secret_find(secret, set.home, &options.secret, NULL));
-    weft_status status = wefti_member_ask_health(&options, seconds, &job, &rank);
+    weft_status status = wefti_member_ask_health(&options, seconds, &job, &rank, out_by_standby);
     explicit_bzero(&options.secret, sizeof options.secret);
     WEFT_TRY(status);
     status = wefti_health_judge(&job, rank, o->limit_seconds, out);
@@ -174,9 +186,10 @@ weft_status weft_health_ask(const weft_health_options *options, weft_health *out
     wefti_job_place place;
     *out = (weft_health){0};
     if (!options) options = &defaults;
-    WEFT_TRY(wefti_job_place_of(options->scheduler, &place));
-    WEFT_TRY(ask(options, &place, out));
-    out->scheduler = wefti_strdup(place.scheduler);
+    WEFT_TRY(wefti_job_place_of(options->scheduler, options->standby, &place));
+    bool by_standby;
+    WEFT_TRY(ask(options, &place, out, &by_standby));
+    out->scheduler = wefti_strdup(by_standby ? place.standby : place.scheduler);
     if (out->scheduler) return WEFT_OK;
     weft_health_free(out);
     WEFT_FAIL(WEFT_E_NOMEM, "no memory for an address");

@@ -8,6 +8,7 @@
 /* Where the scheduler of a job on this host is, by the environment of the job's processes. */
 typedef struct wefti_job_place {
     char scheduler[WEFTI_PLACE_TEXT]; /* "host:port" */
+    char standby[WEFTI_PLACE_TEXT];   /* "": there is none */
     char secret_file[WEFTI_PATH_TEXT];
     bool tls;
 } wefti_job_place;
@@ -16,8 +17,10 @@ typedef struct wefti_job_place {
  * none. WEFT_E_ARG: there are several, whose schedulers are named. `folder`: /proc. */
 weft_status wefti_job_find(const char *folder, wefti_job_place *out) WEFT_CHECKED;
 
-/* Where that job is: at `scheduler`, else where the environment says, else on this host. */
-weft_status wefti_job_place_of(const char *scheduler, wefti_job_place *out) WEFT_CHECKED;
+/* Where that job is: at `scheduler` (and `standby`, which may be NULL), else where the environment
+ * says, else on this host. */
+weft_status wefti_job_place_of(const char *scheduler, const char *standby,
+                               wefti_job_place *out) WEFT_CHECKED;
 
 /* Fills in all that follows of the answer, with `rank` of [job->ranks]. */
 weft_status wefti_health_judge(const wefti_job_health *job, const wefti_rank_health *rank,

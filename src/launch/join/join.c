@@ -18,6 +18,7 @@ static weft_status serve(const wefti_join_plan *plan, const wefti_launcher *l,
                                  .hosted_by = 0};
     wefti_scheduler_options o = wefti_scheduler_options_of(&plan->set, &site);
     o.secret = *secret;
+    o.has_other = *plan->set.standby != '\0';
     weft_status status = wefti_scheduler_start(&o, out);
     explicit_bzero(&o.secret, sizeof o.secret);
     return status;
@@ -29,6 +30,7 @@ static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
     wefti_join_facts(plan, facts);
     (void)wefti_host_and_port(l->scheduler_host, l->scheduler_port, where, sizeof where);
     wefti_member_options o = {.scheduler = where,
+                              .standby = plan->set.standby,
                               .interface = plan->set.interface,
                               .job = l->job,
                               .rank = l->added >= 0 ? l->added : l->place.rank,
@@ -37,7 +39,8 @@ static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
                               .host = plan->set.host_id,
                               .facts = facts,
                               .tls = plan->set.tls,
-                              .join_seconds = plan->set.join_seconds};
+                              .join_seconds = plan->set.join_seconds,
+                              .heartbeat_seconds = plan->set.heartbeat_seconds};
     WEFT_TRY(wefti_secret_find(plan->set.secret_file, plan->set.home, &o.secret, NULL));
     weft_status status = WEFT_OK;
     if (l->serves) {
@@ -98,6 +101,11 @@ static weft_status join_mpi(const wefti_join_plan *plan, const wefti_launcher *l
 /* Nothing would be left to mend. */
 static weft_status check_restarts(const wefti_launcher *l) {
     const bool by_mpirun = l->start == WEFTI_START_OPEN_MPI || l->start == WEFTI_START_MPICH;
+    WEFT_REQUIRE(!by_mpirun || !*l->set.standby, WEFT_E_ARG,
+                 "WEFT_STANDBY is set, but %s started this process, and mpirun ends all processes "
+                 "of its job with the first one that dies, the scheduler's among them; leave "
+                 "WEFT_STANDBY out, or start the job with weft launch --standby %s",
+                 l->place.name, l->set.standby);
     WEFT_REQUIRE(!by_mpirun || l->set.restarts == 0, WEFT_E_ARG,
                  "WEFT_RESTART is %d, but %s started this process, and mpirun ends all processes "
                  "of its job with the first one that dies; leave WEFT_RESTART out, or start the "

@@ -44,8 +44,29 @@ static const wefti_protocol_state states[] = {
 const wefti_protocol wefti_protocol_question = {
     .states = states, .count = sizeof states / sizeof *states, .failed = WEFTI_QUESTION_FAILED};
 
+bool wefti_member_finds_job(const wefti_member_options *options, double seconds) {
+    const int64_t look_ns = 20000000, until = wefti_now_ns() + wefti_ns_of_seconds(seconds, 0);
+    question *q = wefti_calloc(1, sizeof *q);
+    if (!q) return false;
+    if (wefti_caller_begin(&q->caller, &wefti_protocol_question, options) < 0) {
+        wefti_free(q);
+        return false;
+    }
+    wefti_caller *c = &q->caller;
+    pthread_mutex_lock(&c->lock);
+    while (c->state == WEFTI_QUESTION_ASKING && !c->trouble[0] && wefti_now_ns() < until)
+        (void)wefti_caller_wait(c, wefti_now_ns() + look_ns);
+    const bool found = c->state == WEFTI_QUESTION_TOLD;
+    pthread_mutex_unlock(&c->lock);
+    wefti_caller_end(c);
+    wefti_free(q->rank);
+    wefti_free(q);
+    return found;
+}
+
 weft_status wefti_member_ask_health(const wefti_member_options *options, double seconds,
-                                    wefti_job_health *out, wefti_rank_health **out_rank) {
+                                    wefti_job_health *out, wefti_rank_health **out_rank,
+                                    bool *out_by_standby) {
     const int64_t look_ns = 50000000, until = wefti_now_ns() + wefti_ns_of_seconds(seconds, 0);
     question *q;
     WEFT_NEW(q, question);
@@ -55,8 +76,11 @@ weft_status wefti_member_ask_health(const wefti_member_options *options, double 
         return status;
     }
     wefti_caller *c = &q->caller;
+    char places[WEFTI_CALLER_PLACES];
     char trouble[sizeof c->trouble] = "";
     pthread_mutex_lock(&c->lock);
+    if (c->shake_ns > wefti_ns_of_seconds(seconds / 3, 0) && wefti_caller_has_standby(c))
+        c->shake_ns = wefti_ns_of_seconds(seconds / 3, 0);
     while (c->state == WEFTI_QUESTION_ASKING && wefti_now_ns() < until)
         (void)wefti_caller_wait(c, wefti_now_ns() + look_ns);
     if (c->state == WEFTI_QUESTION_FAILED)
@@ -67,13 +91,15 @@ weft_status wefti_member_ask_health(const wefti_member_options *options, double 
         status = WEFT_E_TIMEOUT;
     *out_rank = status >= 0 ? q->rank : NULL;
     (void)snprintf(trouble, sizeof trouble, "%s", c->trouble[0] ? c->trouble : "no answer");
+    (void)wefti_caller_places(c, places);
+    *out_by_standby = c->at_standby;
     const bool late = c->state == WEFTI_QUESTION_ASKING;
     pthread_mutex_unlock(&c->lock);
     wefti_caller_end(c);
     if (status < 0) wefti_free(q->rank);
     wefti_free(q);
     if (late)
-        WEFT_FAIL(WEFT_E_TIMEOUT, "the scheduler at %s has not answered within %.4g s: %s",
-                  options->scheduler, seconds, trouble);
+        WEFT_FAIL(WEFT_E_TIMEOUT, "%s %s not answered within %.4g s: %s", places,
+                  options->standby && *options->standby ? "have" : "has", seconds, trouble);
     return status;
 }

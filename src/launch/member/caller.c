@@ -37,6 +37,7 @@ static void release(wefti_caller *c) {
     pthread_mutex_destroy(&c->lock);
     explicit_bzero(&c->secret, sizeof c->secret);
     wefti_free(c->scheduler);
+    wefti_free(c->standby);
     wefti_free(c->interface);
 }
 
@@ -51,8 +52,10 @@ void wefti_caller_end(wefti_caller *c) {
 
 static weft_status fill_in(wefti_caller *c, const wefti_member_options *o) {
     c->scheduler = wefti_strdup(o->scheduler ? o->scheduler : "");
+    c->standby = wefti_strdup(o->standby ? o->standby : "");
     c->interface = wefti_strdup(o->interface ? o->interface : "");
-    WEFT_REQUIRE(c->scheduler && c->interface, WEFT_E_NOMEM, "no memory for a connection");
+    WEFT_REQUIRE(c->scheduler && c->standby && c->interface, WEFT_E_NOMEM,
+                 "no memory for a connection");
     if (o->tls) WEFT_TRY(wefti_tls_create(false, &c->secret, &c->tls));
     c->alarm = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     WEFT_REQUIRE(c->alarm >= 0, WEFT_E_IO, "no event descriptor: %s", strerror(errno));
@@ -66,6 +69,10 @@ weft_status wefti_caller_begin(wefti_caller *c, const wefti_protocol *protocol,
     pthread_condattr_t clock;
     *c = (wefti_caller){.protocol = protocol, .secret = o->secret, .alarm = -1, .link = {.fd = -1}};
     c->join_ns = wefti_ns_of_seconds(o->join_seconds, 600);
+    c->outlives = o->outlives;
+    c->heartbeat_ns = wefti_ns_of_seconds(o->heartbeat_seconds, 10);
+    /* Where another scheduler may answer, the first one is not waited for so long. */
+    c->shake_ns = (o->standby && *o->standby ? 4 : 10) * second_ns;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&c->changed, &clock);
@@ -100,6 +107,15 @@ weft_status wefti_caller_ignore(wefti_caller *c, const wefti_frame *frame) {
     (void)c;
     (void)frame;
     return WEFT_OK;
+}
+
+char *wefti_caller_places(const wefti_caller *c, char out[WEFTI_CALLER_PLACES]) {
+    if (wefti_caller_has_standby(c))
+        (void)snprintf(out, WEFTI_CALLER_PLACES, "the schedulers at %s and %s", c->scheduler,
+                       c->standby);
+    else
+        (void)snprintf(out, WEFTI_CALLER_PLACES, "the scheduler at %s", c->scheduler);
+    return out;
 }
 
 void wefti_caller_call_again(wefti_caller *c) {

@@ -24,8 +24,8 @@ typedef struct wefti_protocol_state {
     weft_status (*say)(wefti_caller *c, int64_t now);
     int64_t (*next)(const wefti_caller *c); /* when it has something to say */
     weft_status (*hear[WEFTI_FRAME_KINDS])(wefti_caller *c, const wefti_frame *frame);
-    void (*lose)(wefti_caller *c);                      /* the connection broke */
-    void (*gone)(wefti_caller *c);                      /* no process listens at the address */
+    void (*lose)(wefti_caller *c); /* the connection broke */
+    void (*gone)(wefti_caller *c); /* no process listens at the address; of two, at either */
     void (*silent)(wefti_caller *c, int64_t silent_ns); /* since the last frame; no deadline then */
 } wefti_protocol_state;
 
@@ -38,10 +38,12 @@ typedef struct wefti_protocol {
 struct wefti_caller {
     const wefti_protocol *protocol;
     char *scheduler, *interface;
+    char *standby; /* the second address; "": there is none */
     wefti_secret secret;
     wefti_tls *tls; /* NULL: none is wanted */
-    int64_t join_ns;
-    int alarm; /* an eventfd that ends the thread's poll */
+    int64_t join_ns, heartbeat_ns;
+    bool outlives; /* as in wefti_member_options */
+    int alarm;     /* an eventfd that ends the thread's poll */
     pthread_t thread;
     pthread_mutex_t lock; /* of what follows, and of the protocol's own data */
     pthread_cond_t changed;
@@ -56,6 +58,10 @@ struct wefti_caller {
         WEFTI_LINE_SHAKING, /* both sides prove the secret */
         WEFTI_LINE_ASKED,   /* the first words are said */
     } connection;
+    bool at_standby;  /* the address that is called, or was called last */
+    bool answered;    /* a frame came over this connection */
+    bool refused[2];  /* at the last call nobody listened: at the scheduler's address, the other */
+    int64_t shake_ns; /* for connecting and the handshake */
     wefti_wire link;
     int64_t deadline_ns; /* of calling, and of an answer to the first words */
     int64_t call_ns, heard_ns, looked_ns;
@@ -88,6 +94,16 @@ weft_status wefti_caller_hear_failure(wefti_caller *c, const wefti_frame *frame)
 weft_status wefti_caller_ignore(wefti_caller *c, const wefti_frame *frame);
 /* A connection was lost in a state that calls again: new deadline, and the first call soon. */
 void wefti_caller_call_again(wefti_caller *c);
+static inline bool wefti_caller_has_standby(const wefti_caller *c) {
+    return *c->standby != '\0';
+}
+/* The address that is called, or was called last. */
+static inline const char *wefti_caller_place(const wefti_caller *c) {
+    return c->at_standby ? c->standby : c->scheduler;
+}
+/* "the scheduler at A", or "the schedulers at A and B", for messages. */
+enum { WEFTI_CALLER_PLACES = 600 };
+char *wefti_caller_places(const wefti_caller *c, char out[WEFTI_CALLER_PLACES]);
 
 /* --- thread.c --- */
 

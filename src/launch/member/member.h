@@ -14,17 +14,20 @@
 
 typedef struct wefti_member_options {
     const char *scheduler; /* host:port; may start later than this */
+    const char *standby;   /* host:port of the scheduler that follows it; NULL, "": none */
     const char *interface; /* to connect from; "" any */
     const char *job;       /* as the scheduler's; "" */
     wefti_secret secret;
-    bool tls;             /* as the scheduler */
-    int32_t rank;         /* wanted; -1: any */
-    int32_t size;         /* expected; -1: whatever the scheduler says */
-    const char *node;     /* node id; "" */
-    const char *host;     /* identity of the host; "" this one's own, wefti_host_identity */
-    const char *facts;    /* what all processes of the job have in common, in words; "" */
-    double join_seconds;  /* also for a scheduler that is lost later; 0: 600 */
-    double leave_seconds; /* 0: 5 */
+    bool tls;                 /* as the scheduler */
+    int32_t rank;             /* wanted; -1: any */
+    int32_t size;             /* expected; -1: whatever the scheduler says */
+    const char *node;         /* node id; "" */
+    const char *host;         /* identity of the host; "" this one's own, wefti_host_identity */
+    const char *facts;        /* what all processes of the job have in common, in words; "" */
+    double join_seconds;      /* also for a scheduler that is lost later; 0: 600 */
+    bool outlives;            /* the job goes on while no scheduler is there, for join_seconds */
+    double heartbeat_seconds; /* with a standby: a silent scheduler is lost after it; 0: 10 */
+    double leave_seconds;     /* 0: 5 */
 } wefti_member_options;
 
 typedef struct wefti_member wefti_member;
@@ -113,10 +116,18 @@ bool wefti_watch_is_over(wefti_watch *watch, wefti_end *out);
 bool wefti_watch_is_unlike(wefti_watch *watch, double seconds, wefti_abort_reason *out);
 void wefti_watch_end(wefti_watch *watch); /* frees */
 
+/* Whether a scheduler that has the job answers at options->scheduler: within `seconds`, and before
+ * one call has failed. */
+bool wefti_member_finds_job(const wefti_member_options *options, double seconds);
+/* Whether the scheduler has ended in good order, or the job is over. */
+bool wefti_watch_has_parted(wefti_watch *watch);
+/* WEFT_OK, or why it finds no scheduler any more, after join_seconds. */
+weft_status wefti_watch_check(wefti_watch *watch) WEFT_CHECKED;
+
 /* Asks the scheduler how the job does, for `seconds` at most. *out_rank: [out->ranks], to be freed;
- * NULL if there are none. */
+ * NULL if there are none. *out_by_standby: the scheduler at options->standby has answered. */
 weft_status wefti_member_ask_health(const wefti_member_options *options, double seconds,
-                                    wefti_job_health *out,
-                                    wefti_rank_health **out_rank) WEFT_CHECKED;
+                                    wefti_job_health *out, wefti_rank_health **out_rank,
+                                    bool *out_by_standby) WEFT_CHECKED;
 
 #endif

@@ -151,7 +151,7 @@ static weft_status goodbye(wefti_caller *c, const wefti_frame *frame) {
 static void lose(wefti_caller *c) {
     wefti_member *m = (wefti_member *)c;
     char text[512];
-    if (m->placed.hosted_by >= 0) {
+    if (m->placed.hosted_by >= 0 && !wefti_caller_has_standby(c)) {
         snprintf(text, sizeof text, "rank %d, whose process is the scheduler of this job, died: %s",
                  (int)m->placed.hosted_by, c->trouble);
         wefti_caller_fail(c, WEFT_E_LOST, m->placed.hosted_by, text);
@@ -182,7 +182,7 @@ static void miss_far_scheduler(wefti_member *m, double seconds) {
     wefti_text_add(&text,
                    "the scheduler at %s, on another host, has not been heard of for %.1f s: that "
                    "host, or the network between it and this one, is down",
-                   m->caller.scheduler, seconds);
+                   wefti_caller_place(&m->caller), seconds);
     add_far_ranks(m, &text);
     char *words = wefti_text_take(&text);
     wefti_caller_fail(&m->caller, WEFT_E_TIMEOUT, WEFT_RANK_OWN,
@@ -194,12 +194,15 @@ static void miss_far_scheduler(wefti_member *m, double seconds) {
 /* A scheduler in a process of its own may be stopped for a while, or be suspended on this host. A
  * scheduler inside a rank is missed like that rank. A scheduler on another host is missed like the
  * network: by now it has decided which ranks are out of its reach, and that abort reason would be
- * here if it came through. */
+ * here if it came through. Where a standby scheduler may follow, a silent one is lost, wherever it
+ * is. */
 static void be_silent(wefti_caller *c, int64_t silent) {
     wefti_member *m = (wefti_member *)c;
     char text[512];
     double seconds = (double)silent * 1e-9;
-    if (m->placed.hosted_by >= 0 && silent > m->placed.heartbeat_ns) {
+    if (wefti_caller_has_standby(c)) {
+        if (silent > m->placed.heartbeat_ns + second_ns) wefti_caller_lose(c, "it is silent");
+    } else if (m->placed.hosted_by >= 0 && silent > m->placed.heartbeat_ns) {
         snprintf(text, sizeof text,
                  "rank %d, whose process is the scheduler of this job, has not been heard of for "
                  "%.1f s",

@@ -10,7 +10,7 @@
 #include "launch/socket.h"
 
 enum { THREAD_MS = 1000000 };
-static const int64_t second_ns = 1000000000, shake_ns = 10000000000;
+static const int64_t second_ns = 1000000000;
 
 /* --- calling */
 
@@ -21,10 +21,12 @@ static void call_later(wefti_caller *c, int64_t now) {
     c->pause_ns = c->pause_ns * 3 / 2 < second_ns ? c->pause_ns * 3 / 2 : second_ns;
 }
 
+/* The next call goes to the other scheduler, if there are two and this one has said nothing. */
 static void hang_up(wefti_caller *c, const char *why) {
     snprintf(c->trouble, sizeof c->trouble, "%s", why);
     wefti_wire_close(&c->link);
     c->connection = WEFTI_LINE_OFF;
+    if (!c->answered && wefti_caller_has_standby(c)) c->at_standby = !c->at_standby;
     call_later(c, wefti_now_ns());
 }
 
@@ -44,8 +46,10 @@ static void call(wefti_caller *c, int64_t now) {
     wefti_address to;
     int fd = -1;
     bool absent = false;
+    const char *place = wefti_caller_place(c);
+    c->answered = false;
     pthread_mutex_unlock(&c->lock); /* a name server may take its time */
-    weft_status status = wefti_address_find(c->scheduler, &to);
+    weft_status status = wefti_address_find(place, &to);
     if (status >= 0) {
         status = wefti_connect(&to, c->interface, &fd);
         absent = status == WEFT_E_ARG;
@@ -63,18 +67,25 @@ static void call(wefti_caller *c, int64_t now) {
         hang_up(c, weft_error_message());
 }
 
-static void answered(wefti_caller *c) {
+/* Whether nobody has listened at any of the addresses when it was called last. */
+static bool nobody_listens(const wefti_caller *c) {
+    return c->refused[0] && (c->refused[1] || !wefti_caller_has_standby(c));
+}
+
+static void connected(wefti_caller *c) {
     weft_status status = wefti_connected(c->link.fd);
+    c->refused[c->at_standby] = status == WEFT_E_NOT_FOUND;
     if (status >= 0) {
         int fd = c->link.fd;
-        wefti_socket_watch(fd, (double)c->join_ns * 1e-9);
+        wefti_socket_watch(
+            fd, (double)(wefti_caller_has_standby(c) ? c->heartbeat_ns : c->join_ns) * 1e-9);
         status = wefti_wire_open(&c->link, fd, false, &c->secret, c->tls);
     }
     if (status < 0)
         hang_up(c, weft_error_message());
     else
         c->connection = WEFTI_LINE_SHAKING;
-    if (status == WEFT_E_NOT_FOUND && wefti_caller_row(c)->gone) wefti_caller_row(c)->gone(c);
+    if (nobody_listens(c) && wefti_caller_row(c)->gone) wefti_caller_row(c)->gone(c);
 }
 
 /* --- hearing */
@@ -82,6 +93,7 @@ static void answered(wefti_caller *c) {
 weft_status wefti_caller_hear(wefti_caller *c, const wefti_frame *frame) {
     const wefti_protocol_state *row = wefti_caller_row(c);
     c->heard_ns = wefti_now_ns();
+    c->answered = true;
     if (row->hear[frame->kind]) return row->hear[frame->kind](c, frame);
     WEFT_REQUIRE(row->deaf, WEFT_E_CORRUPT, "a message of kind %d, which does not belong here",
                  (int)frame->kind);
@@ -102,7 +114,7 @@ static void hear_all(wefti_caller *c) {
     while (status == WEFT_OK && c->link.fd >= 0) status = listen_once(c);
     if (status == WEFT_E_ARG && c->connection == WEFTI_LINE_SHAKING) {
         char text[512];
-        snprintf(text, sizeof text, "%s: %s", c->scheduler, weft_error_message());
+        snprintf(text, sizeof text, "%s: %s", wefti_caller_place(c), weft_error_message());
         hang_up(c, text);
         wefti_caller_fail(c, WEFT_E_ARG, WEFT_RANK_OWN, text);
     } else if (status < 0)
@@ -112,15 +124,16 @@ static void hear_all(wefti_caller *c) {
 /* --- the loop */
 
 static void miss_deadline(wefti_caller *c) {
-    char text[512];
+    char text[1024], places[WEFTI_CALLER_PLACES];
     if (c->connection == WEFTI_LINE_ASKED)
         snprintf(text, sizeof text,
                  "the scheduler at %s has not said within %.4g s that all processes are there",
-                 c->scheduler, (double)c->join_ns * 1e-9);
+                 wefti_caller_place(c), (double)c->join_ns * 1e-9);
     else
-        snprintf(text, sizeof text, "%s the scheduler at %s for %.4g s: %.200s",
-                 wefti_caller_row(c)->again ? "lost" : "cannot reach", c->scheduler,
-                 (double)c->join_ns * 1e-9, c->trouble[0] ? c->trouble : "no answer");
+        snprintf(text, sizeof text, "%s %s for %.4g s: %.200s",
+                 wefti_caller_row(c)->again ? "lost" : "cannot reach",
+                 wefti_caller_places(c, places), (double)c->join_ns * 1e-9,
+                 c->trouble[0] ? c->trouble : "no answer");
     wefti_caller_fail(c, WEFT_E_TIMEOUT, WEFT_RANK_OWN, text);
 }
 
@@ -129,7 +142,7 @@ static void check_times(wefti_caller *c, int64_t now) {
     if (now - c->looked_ns > second_ns) c->heard_ns = now; /* this process was stopped */
     c->looked_ns = now;
     if ((c->connection == WEFTI_LINE_CALLING || c->connection == WEFTI_LINE_SHAKING) &&
-        now - c->call_ns > shake_ns)
+        now - c->call_ns > c->shake_ns)
         hang_up(c, "no answer");
     if (row->silent)
         row->silent(c, now - c->heard_ns);
@@ -138,10 +151,13 @@ static void check_times(wefti_caller *c, int64_t now) {
 }
 
 static weft_status ask(wefti_caller *c) {
+    const bool again = wefti_caller_row(c)->again;
     WEFT_TRY(wefti_caller_row(c)->ask(c));
     c->connection = WEFTI_LINE_ASKED;
-    /* Allows the scheduler, which knows the missing ranks, the time to report them. */
-    c->deadline_ns = wefti_now_ns() + c->join_ns + 2 * second_ns;
+    /* Allows the scheduler, which knows the missing ranks, the time to report them. Of two
+     * schedulers one may be asked again and again, so the time counts from the first call. */
+    const bool counts = c->at_standby || (again && wefti_caller_has_standby(c));
+    if (!counts) c->deadline_ns = wefti_now_ns() + c->join_ns + 2 * second_ns;
     return WEFT_OK;
 }
 
@@ -190,7 +206,7 @@ static void wait_for_more(wefti_caller *c, int64_t now) {
     pthread_mutex_lock(&c->lock);
     if (ready <= 0 || !wanted[1].revents) return;
     if (c->connection == WEFTI_LINE_CALLING) {
-        answered(c);
+        connected(c);
         return;
     }
     weft_status status = wefti_wire_flush(&c->link);

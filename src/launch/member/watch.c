@@ -24,6 +24,8 @@ struct wefti_watch {
     vacancy *vacancies;         /* the same */
     wefti_abort_reason refused; /* why it gets no seats; status 0: it may */
     bool found;                 /* the scheduler, at some time */
+    int before;                 /* the state when the first words were said last */
+    int64_t asked_ns, turn_ns;  /* the last WATCH; the last turn of the thread */
     wefti_end end;              /* in the state OVER */
     bool asks;                  /* wants to hear what the scheduler may have said by now */
     int unanswered;             /* questions without an answer */
@@ -45,6 +47,7 @@ static weft_status say_watch(wefti_watch *w, int unanswered) {
                              wefti_span_encode(&w->ranks, body), NULL, 0));
     w->unanswered = unanswered;
     w->asks = false;
+    w->asked_ns = wefti_now_ns();
     return WEFT_OK;
 }
 
@@ -58,7 +61,9 @@ static weft_status ask(wefti_caller *c) {
                                  NULL, 0));
     }
     for (int32_t i = 0; w->vacancies && i < w->ranks.count; i++) w->vacancies[i].said = false;
-    w->found = true;
+    w->before = c->state;
+    w->turn_ns = 0;
+    if (!wefti_caller_has_standby(c)) w->found = true;
     wefti_caller_change(c, WEFTI_WATCH_LISTENING);
     return WEFT_OK;
 }
@@ -75,12 +80,29 @@ static weft_status say_losses(wefti_watch *w) {
     return WEFT_OK;
 }
 
-/* A WATCH that is repeated is a question. */
+/* Whether a scheduler that another one may follow has been silent for too long. A launcher without
+ * ranks asks it nothing. */
+static bool is_silent(wefti_watch *w, int64_t now) {
+    const int64_t pause_ns = 2000000000, second_ns = 1000000000;
+    wefti_caller *c = &w->caller;
+    if (now - w->turn_ns > pause_ns) c->heard_ns = now; /* it begins, or this process was stopped */
+    w->turn_ns = now;
+    return wefti_caller_has_standby(c) && w->ranks.first >= 0 &&
+           now - c->heard_ns > c->heartbeat_ns + second_ns;
+}
+
+/* A WATCH that is repeated is a question. With a standby it is asked at times, since an answer
+ * shows that the scheduler is there. */
 static weft_status ask_again(wefti_caller *c, int64_t now) {
     wefti_watch *w = (wefti_watch *)c;
-    (void)now;
+    if (is_silent(w, now)) {
+        wefti_caller_lose(c, "it is silent");
+        return WEFT_OK;
+    }
     WEFT_TRY(say_losses(w));
-    return w->asks ? say_watch(w, w->unanswered + 1) : WEFT_OK;
+    const bool due = wefti_caller_has_standby(c) && w->ranks.first >= 0 &&
+                     now - w->asked_ns > c->heartbeat_ns / 4;
+    return w->asks || due ? say_watch(w, w->unanswered + 1) : WEFT_OK;
 }
 
 /* The first time its seats; later how many processes these have lost. */
@@ -156,17 +178,33 @@ static weft_status goodbye(wefti_caller *c, const wefti_frame *frame) {
     return WEFT_OK;
 }
 
+/* A standby scheduler without a job ends the connection before any answer: then nothing has
+ * changed. */
 static void lose(wefti_caller *c) {
+    wefti_watch *w = (wefti_watch *)c;
+    if (!c->answered && wefti_caller_has_standby(c)) {
+        wefti_caller_change(c, w->before);
+        return;
+    }
+    w->found = true;
     wefti_caller_call_again(c);
     wefti_caller_change(c, WEFTI_WATCH_LOST);
 }
 
-/* There was no GOODBYE: the scheduler's launcher was killed, which also ends its processes. */
+/* There was no GOODBYE: the scheduler's launcher was killed, which also ends its processes. Of two
+ * schedulers, one may have run alone: then no rank is to blame. */
 static void gone(wefti_caller *c) {
     wefti_watch *w = (wefti_watch *)c;
+    if (c->outlives) return; /* it may be started again */
     w->end = (wefti_end){.rank = 0, .signal = SIGKILL};
     snprintf(w->end.text, sizeof w->end.text, "rank 0 was ended with what ran the scheduler at %s",
              c->scheduler);
+    if (wefti_caller_has_standby(c)) {
+        char places[WEFTI_CALLER_PLACES];
+        w->end.rank = WEFT_RANK_NONE;
+        snprintf(w->end.text, sizeof w->end.text, "%s are both gone",
+                 wefti_caller_places(c, places));
+    }
     wefti_caller_change(c, WEFTI_WATCH_OVER);
 }
 
@@ -187,6 +225,7 @@ static const wefti_protocol_state states[] = {
                                .lose = lose},
     [WEFTI_WATCH_LOST] = {.name = "LOST",
                           .calls = true,
+                          .again = true,
                           .ask = ask,
                           .hear = {[WEFTI_FRAME_REFUSED] = wefti_caller_hear_failure},
                           .lose = lose,
@@ -299,16 +338,37 @@ bool wefti_watch_is_over(wefti_watch *w, wefti_end *out) {
     return is_over;
 }
 
+/* A standby scheduler that has no job yet ends the connection without an answer. */
+static bool awaits_answer(const wefti_watch *w) {
+    return wefti_caller_has_standby(&w->caller) && w->caller.state == WEFTI_WATCH_LISTENING &&
+           !w->caller.answered;
+}
+
 bool wefti_watch_is_seeking(wefti_watch *w) {
     pthread_mutex_lock(&w->caller.lock);
-    bool seeks = w->caller.state == WEFTI_WATCH_SEEKING;
+    bool seeks = w->caller.state == WEFTI_WATCH_SEEKING ||
+                 (awaits_answer(w) && w->before == WEFTI_WATCH_SEEKING);
     pthread_mutex_unlock(&w->caller.lock);
     return seeks;
 }
 
+bool wefti_watch_has_parted(wefti_watch *w) {
+    pthread_mutex_lock(&w->caller.lock);
+    const int state = w->caller.state;
+    pthread_mutex_unlock(&w->caller.lock);
+    return state == WEFTI_WATCH_OVER || state == WEFTI_WATCH_DISMISSED;
+}
+
+weft_status wefti_watch_check(wefti_watch *w) {
+    pthread_mutex_lock(&w->caller.lock);
+    weft_status status = w->caller.state == WEFTI_WATCH_FAILED ? failure(w) : WEFT_OK;
+    pthread_mutex_unlock(&w->caller.lock);
+    return status;
+}
+
 bool wefti_watch_has_found(wefti_watch *w) {
     pthread_mutex_lock(&w->caller.lock);
-    bool found = w->found;
+    bool found = w->found || (w->caller.state != WEFTI_WATCH_SEEKING && w->caller.answered);
     pthread_mutex_unlock(&w->caller.lock);
     return found;
 }

@@ -125,7 +125,8 @@ void wefti_client_lost(wefti_scheduler *s, wefti_client *c, const char *why) {
     end(s, c);
     /* A launcher closes its connection once its processes, which it has informed, have ended. */
     for (int32_t r = 0; r < c->watch.count && c->told && c->watch.first >= 0; r++)
-        wefti_scheduler_note_told(s, c->watch.first + r);
+        if (c->watch.first + r < s->options.size || c->keep.launcher)
+            wefti_scheduler_note_told(s, c->watch.first + r);
     if (slot < 0) return;
     s->slots[slot].client = NULL;
     if (s->state == WEFTI_SCHEDULER_FORMING)
@@ -258,6 +259,7 @@ static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti
     if (c->slot >= 0) return handle_member(s, c, frame);
     WEFT_REQUIRE(!c->next, WEFT_E_CORRUPT, "a message of kind %d between two worlds",
                  (int)frame->kind);
+    if (wefti_standby_turns_away(s, c, frame)) return WEFT_OK;
     if (frame->kind == WEFTI_FRAME_ENDED) return ended(s, c, frame);
     if (frame->kind == WEFTI_FRAME_WATCH) return watches(s, c, frame);
     if (frame->kind == WEFTI_FRAME_HEALTH) return wefti_scheduler_tell_health(s, c);

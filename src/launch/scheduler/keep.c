@@ -137,6 +137,8 @@ weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *c, const wefti_fram
                             (int)seats->count, (int)seats->first, (int)s->options.size);
     } else {
         c->keep = keep;
+        /* A spare launcher, which says no WATCH, hears that this scheduler has its job. */
+        if (c->watch.count == 0) wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
         c->watch = *seats;
         if (s->is_over) wefti_client_tell_over(s);
         try_to_give(s, c);

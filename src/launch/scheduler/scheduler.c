@@ -30,6 +30,7 @@ static void tick(wefti_scheduler *s, int64_t now) {
     if (s->deaf_ns && now - s->deaf_ns > TICK_MS * (int64_t)SCHEDULER_MS)
         listen_to_new(s, true, now);
     wefti_client_expire(s, now);
+    wefti_standby_check(s, now);
     if (s->state == WEFTI_SCHEDULER_FORMING) wefti_scheduler_check_forming(s, now);
     if (wefti_scheduler_awaits_word(s) && now > s->blame.until_ns) wefti_scheduler_end_blame(s);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_allgather(s, now);
@@ -73,6 +74,8 @@ static void *run(void *context) {
         pthread_mutex_unlock(&s->lock);
         int count = epoll_wait(s->poller, events, EVENTS, TICK_MS);
         pthread_mutex_lock(&s->lock);
+        now = wefti_now_ns();
+        if (tick_ns && now - tick_ns > 1000 * (int64_t)SCHEDULER_MS) s->paused_ns = now;
         for (int i = 0; i < count; i++) handle(s, &events[i]);
         now = wefti_now_ns();
         if (now - tick_ns >= TICK_LEAST_MS * (int64_t)SCHEDULER_MS) {
@@ -327,6 +330,14 @@ double wefti_scheduler_seconds_to_come(wefti_scheduler *s) {
     return missing && left > 0 ? left : 0;
 }
 
+weft_status wefti_scheduler_check(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    weft_status status = s->reason.status;
+    if (status < 0) (void)wefti_adopt_of(status, s->reason.failed, s->reason.text);
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
 char *wefti_scheduler_abort_reason(wefti_scheduler *s) {
     pthread_mutex_lock(&s->lock);
     char *text = wefti_strdup(s->reason.text);
@@ -338,7 +349,7 @@ void wefti_scheduler_stop(wefti_scheduler *s) {
     if (!s) return;
     pthread_mutex_lock(&s->lock);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_goodbye(s);
-    for (int64_t i = 0; i < s->client_count; i++)
+    for (int64_t i = 0; i < s->client_count && !wefti_standby_hands_over(s); i++)
         if (s->clients[i]->watch.count > 0)
             wefti_client_send(s, s->clients[i], WEFTI_FRAME_GOODBYE, NULL, 0);
     s->stopping = true;
@@ -357,10 +368,7 @@ weft_status wefti_scheduler_serve(const wefti_scheduler_options *options,
     wefti_scheduler_state state = WEFTI_SCHEDULER_FORMING;
     while (state == WEFTI_SCHEDULER_FORMING || state == WEFTI_SCHEDULER_RUNNING)
         state = wefti_scheduler_wait(s, state, 3600);
-    pthread_mutex_lock(&s->lock);
-    weft_status status = s->reason.status;
-    if (status < 0) (void)wefti_adopt_of(status, s->reason.failed, s->reason.text);
-    pthread_mutex_unlock(&s->lock);
+    weft_status status = wefti_scheduler_check(s);
     if (out_table) *out_table = wefti_scheduler_table(s);
     wefti_scheduler_stop(s);
     return status;

@@ -24,12 +24,14 @@ typedef struct wefti_scheduler_options {
     int port;        /* 0: chosen by the system */
     const char *job; /* name of this run, that members must give too; "" */
     wefti_secret secret;
-    bool tls;                 /* members must want it too */
-    uint64_t generation;      /* of the world that is made; 0: a new one */
-    int32_t hosted_by;        /* the rank whose process hosts the scheduler; -1: none */
-    bool repeats;             /* worlds may follow each other; else one, and the job is over */
-    int32_t restarts;         /* so often processes that die are started again; 0: never */
-    double join_seconds;      /* 0: 600 */
+    bool tls;            /* members must want it too */
+    uint64_t generation; /* of the world that is made; 0: a new one */
+    int32_t hosted_by;   /* the rank whose process hosts the scheduler; -1: none */
+    bool repeats;        /* worlds may follow each other; else one, and the job is over */
+    bool has_other;      /* the job knows two schedulers, of which this is one: standby.c */
+    bool stands_by;      /* the other one has the job: takes only members that come back from it */
+    int32_t restarts;    /* so often processes that die are started again; 0: never */
+    double join_seconds; /* 0: 600 */
     double heartbeat_seconds; /* 0: 10 */
     double wait_seconds;      /* 0: WEFTI_WAIT_SECONDS */
 } wefti_scheduler_options;
@@ -96,10 +98,21 @@ bool wefti_scheduler_is_unlike(wefti_scheduler *scheduler);
 /* Seconds for which missing members may still come; 0: all are here, or the time is up. A job that
  * has failed counts the same way, because late members are told. */
 double wefti_scheduler_seconds_to_come(wefti_scheduler *scheduler);
+/* WEFT_OK, or what the job has failed of. */
+weft_status wefti_scheduler_check(wefti_scheduler *scheduler) WEFT_CHECKED;
 /* Why the job failed, "" if it did not; and the position of each rank, one line each, "" if no
  * rank ever came. wefti_free both; NULL: no memory. */
 char *wefti_scheduler_abort_reason(wefti_scheduler *scheduler);
 char *wefti_scheduler_table(wefti_scheduler *scheduler);
+/* Whether it stands by, and no member has come back to it. */
+bool wefti_scheduler_is_idle(wefti_scheduler *scheduler);
+/* Whether it has, or has had, the world: a standby scheduler that has taken over, any other one
+ * once all members have come. */
+bool wefti_scheduler_has_world(wefti_scheduler *scheduler);
+/* Whether it has lost so many ranks that the other scheduler may have the job. */
+bool wefti_scheduler_is_deposed(wefti_scheduler *scheduler);
+/* Whether a launcher is connected. */
+bool wefti_scheduler_has_launcher(wefti_scheduler *scheduler);
 /* Messages under way are still sent, for a second at most. NULL is legal. */
 void wefti_scheduler_stop(wefti_scheduler *scheduler);
 

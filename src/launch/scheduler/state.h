@@ -123,7 +123,9 @@ struct wefti_scheduler {
     wefti_end first_end; /* of the first process that has ended, well or not; if one `has_ended` */
     bool has_ended;
     int64_t start_ns, looked_ns, checked_ns;
-    int64_t deaf_ns; /* since when nobody new is taken; 0: all are */
+    bool deposed;      /* the other scheduler may have the job: standby.c */
+    int64_t paused_ns; /* this process has gone on after a pause; 0: it had none */
+    int64_t deaf_ns;   /* since when nobody new is taken; 0: all are */
     wefti_client **clients;
     int64_t client_count, client_room;
     bool some_gone;           /* connections are to be freed */
@@ -206,6 +208,19 @@ void wefti_scheduler_check_ranks(wefti_scheduler *s, int64_t now_ns);
 void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why);
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank);
 void wefti_scheduler_goodbye(wefti_scheduler *s); /* to all: nobody watches any more */
+
+/* standby.c: two schedulers for one job */
+/* Whether a scheduler that stands by has ended this connection, since the other one has the job. */
+bool wefti_standby_turns_away(wefti_scheduler *s, wefti_client *client, const wefti_frame *frame);
+void wefti_standby_check(wefti_scheduler *s, int64_t now_ns); /* while forming */
+/* While the members of a world come back: whether so many are here that no other scheduler can have
+ * as many. */
+bool wefti_standby_may_begin(const wefti_scheduler *s);
+/* The same of a world that runs and loses `rank`. False: the job is over for this scheduler, for
+ * the reason `text`, and its launchers go to the other one. */
+bool wefti_standby_goes_on(wefti_scheduler *s, int32_t rank, weft_status status, const char *text);
+/* Whether the job may go on with the other scheduler: launchers are not sent away. */
+bool wefti_standby_hands_over(const wefti_scheduler *s);
 
 /* blame.c */
 void wefti_scheduler_rank_gave_up(wefti_scheduler *s, int32_t rank,

@@ -12,7 +12,8 @@ enum { NAMED = 8 }; /* ranks in one message */
 static void end_of(wefti_scheduler *s, int32_t rank, weft_status status, wefti_text *text) {
     const char *why;
     char *words = wefti_text_take(text);
-    if (!wefti_mend_died(s, rank, words ? words : "a rank died (no memory to say how)", &why)) {
+    const char *said = words ? words : "a rank died (no memory to say how)";
+    if (wefti_standby_goes_on(s, rank, status, said) && !wefti_mend_died(s, rank, said, &why)) {
         wefti_text_add(text, "%s%s", words ? words : "", why);
         wefti_scheduler_abort_text(s, status, rank, text);
     }

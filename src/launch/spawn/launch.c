@@ -59,7 +59,7 @@ static weft_status make_folder(wefti_launch *l) {
 static weft_status name_secret(wefti_launch *l) {
     const char *given = l->options->secret_file;
     if (l->secret || l->options->add) return WEFT_OK; /* of the job, or the user's */
-    l->own_secret = !given && l->place.hosts == 1;
+    l->own_secret = !given && l->place.hosts == 1 && !l->options->scheduler_elsewhere;
     if (given)
         l->secret = wefti_strdup(given);
     else if (l->own_secret)
@@ -91,19 +91,18 @@ static bool waits_for_name(void *context, int turn, const char *why) {
     return !o->stop_count || *o->stop_count == 0;
 }
 
+/* A launcher that comes back, after its job has gone to the standby scheduler, stands by itself. */
 static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) {
     const weft_launch_options *o = l->options;
-    const wefti_launch_place *p = &l->place;
+    wefti_launch_place *p = &l->place;
     const char *address = p->scheduler;
+    if (p->serves && *l->set.standby)
+        p->serves = !wefti_launch_runs_at(l->set.standby, &l->set, secret);
     if (p->serves) {
-        wefti_scheduler_site site = {.size = p->size,
-                                     .host = p->by_interface ? "" : p->address,
-                                     .interface = p->by_interface ? p->address : "",
-                                     .port = p->port,
-                                     .job = "",
-                                     .hosted_by = -1};
+        const wefti_scheduler_site site = wefti_launch_site(p);
         wefti_scheduler_options options = wefti_scheduler_options_of(&l->set, &site);
         options.secret = *secret;
+        options.has_other = *l->set.standby != '\0';
         options.repeats = true;
         options.waits = waits_for_name;
         options.context = l;
@@ -116,7 +115,7 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
         if (!*address) address = wefti_scheduler_address(l->scheduler);
     }
     (void)snprintf(l->scheduler_text, sizeof l->scheduler_text, "%s", address);
-    return WEFT_OK;
+    return wefti_launch_stand_by(l, secret);
 }
 
 /* --- processes --- */
@@ -216,6 +215,7 @@ static void tell_scheduler_view(const wefti_launch *l, weft_launch_result *out) 
 
 static void tell_failure_elsewhere(const wefti_launch *l, weft_launch_result *out) {
     out->failed_rank = l->end.rank;
+    if (l->end.rank < 0) return; /* the schedulers are gone */
     out->exit_code = l->end.code;
     out->signal = l->end.signal;
 }
@@ -241,6 +241,7 @@ static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
                  "all %d processes that were added are lost; the job goes on without them",
                  l->place.count);
     if (!failed) return WEFT_OK;
+    WEFT_REQUIRE(here || l->end.rank >= 0, WEFT_E_LOST, "%s", l->end.text);
     if (out->signal)
         WEFT_FAIL(WEFT_E_PEER, "rank %d was ended by signal %d (%s)%s", out->failed_rank,
                   out->signal, strsignal(out->signal), where);
@@ -269,6 +270,7 @@ static weft_status run_in_folder(wefti_launch *l, weft_launch_result *out) {
     out->stop_signal = l->stopped_by;
     if (status >= 0) status = result_of(l, out);
     wefti_scheduler_stop(l->scheduler);
+    wefti_scheduler_stop(l->standby);
     explicit_bzero(&secret, sizeof secret);
     return status;
 }
@@ -286,6 +288,8 @@ static weft_status run(wefti_launch *l, weft_launch_result *out) {
                                .wait_seconds = o->wait_seconds};
     WEFT_TRY(wefti_settings_override(&l->set, &by));
     WEFT_TRY(wefti_launch_place_find(o, &l->place));
+    /* As that of the scheduler, the address in this process's environment is of another job. */
+    (void)snprintf(l->set.standby, sizeof l->set.standby, "%s", o->standby ? o->standby : "");
     if (o->add) WEFT_TRY(wefti_launch_find_job(l));
     out->ranks = l->place.count;
     out->first_rank = l->place.first_rank;

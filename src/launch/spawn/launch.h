@@ -56,10 +56,12 @@ typedef struct wefti_launch {
     char scheduler_text[WEFTI_HOST_TEXT + 16];
     wefti_reaper *reaper;
     wefti_scheduler *scheduler; /* NULL: on another host */
-    wefti_report *report[2];    /* what tells that one of an end here, and of one that failed */
-    wefti_watch *look;          /* watches that scheduler; NULL: nobody does */
-    wefti_process *processes;   /* [place.count] */
-    pid_t *past;                /* processes that others have replaced */
+    wefti_scheduler
+        *standby;            /* the one that stands by; NULL: it runs elsewhere, or there is none */
+    wefti_report *report[2]; /* what tells that one of an end here, and of one that failed */
+    wefti_watch *look;       /* watches that scheduler; NULL: nobody does */
+    wefti_process *processes; /* [place.count] */
+    pid_t *past;              /* processes that others have replaced */
     int64_t past_count, past_room;
     int failed;                /* the process whose failure is reported; -1: none */
     bool over;                 /* by the end of a process on another host */
@@ -87,6 +89,13 @@ void wefti_launch_wait_for_late(wefti_launch *l);
 void wefti_launch_report_end(wefti_launch *l);
 /* Starts another process in place of one that has ended, with the same rank. */
 weft_status wefti_launch_restart(wefti_launch *l, int local) WEFT_CHECKED;
+/* standby.c: runs a scheduler that stands by, if the standby's address is this host's. */
+weft_status wefti_launch_stand_by(wefti_launch *l, const wefti_secret *secret) WEFT_CHECKED;
+/* Whether the job has a scheduler already, at `address`. */
+bool wefti_launch_runs_at(const char *address, const wefti_settings *set,
+                          const wefti_secret *secret);
+/* Where a scheduler of the job listens: at `address`, "" any. Texts are borrowed. */
+wefti_scheduler_site wefti_launch_site(const wefti_launch_place *p);
 /* add.c: where the running job is to which processes are added. Before anything else. */
 weft_status wefti_launch_find_job(wefti_launch *l) WEFT_CHECKED;
 /* keep.c: seats on a host without the scheduler, where lost ranks are started again, or processes

@@ -64,6 +64,11 @@ static weft_status place_by_numbers(const weft_launch_options *o, wefti_launch_p
     WEFT_REQUIRE(o->host_rank >= 0 && o->host_rank < hosts, WEFT_E_ARG,
                  "this host's number is %d; with %d %s it is from 0 to %d", o->host_rank, hosts,
                  hosts == 1 ? "host" : "hosts", hosts - 1);
+    WEFT_REQUIRE(o->scheduler || !o->scheduler_elsewhere, WEFT_E_ARG,
+                 "the scheduler runs elsewhere: its address is needed, 10.0.0.1:9000");
+    WEFT_REQUIRE(!o->standby || hosts > 1 || o->scheduler_elsewhere || o->add, WEFT_E_ARG,
+                 "on one host a standby scheduler is of use only if the scheduler is a process of "
+                 "its own");
     WEFT_REQUIRE(hosts == 1 || o->scheduler, WEFT_E_ARG,
                  "with %d hosts the scheduler's address is needed: one of host 0 and a free port, "
                  "10.0.0.1:9000",
@@ -138,9 +143,13 @@ static weft_status place_by_table(const weft_launch_options *o, wefti_launch_pla
 weft_status wefti_launch_place_find(const weft_launch_options *options, wefti_launch_place *out) {
     *out = (wefti_launch_place){0};
     WEFT_TRY((options->rank_table ? place_by_table : place_by_numbers)(options, out));
-    out->serves = out->host == 0 && !options->spare && !options->add;
+    out->serves =
+        out->host == 0 && !options->spare && !options->add && !options->scheduler_elsewhere;
     if (options->add) return WEFT_OK; /* add.c */
     WEFT_TRY(given_scheduler(options, out));
+    if (options->standby)
+        WEFT_TRY(wefti_standby_address_check("the standby scheduler's address", options->standby,
+                                             out->scheduler));
     /* An address of this machine is where everybody goes: an interface may have several. */
     if (options->interface && *options->interface && !has_address(out->address)) {
         WEFT_REQUIRE(strlen(options->interface) < sizeof out->address, WEFT_E_ARG,

@@ -28,11 +28,14 @@ void wefti_launch_end(const wefti_launch *l, int local, wefti_end *out) {
 static weft_status caller(const wefti_launch *l, int rank, wefti_member_options *out) {
     *out = (wefti_member_options){
         .scheduler = l->scheduler_text,
+        .standby = l->set.standby,
+        .outlives = l->options->scheduler_elsewhere,
         .interface = l->set.interface,
         .rank = rank,
         .size = l->place.size,
         .tls = l->set.tls,
         .join_seconds = l->set.join_seconds,
+        .heartbeat_seconds = l->set.heartbeat_seconds,
     };
     return wefti_secret_read(l->secret, &out->secret);
 }

@@ -59,6 +59,7 @@ static void add_place(list *to, int local) {
     if (!adds) add_number(to, "WEFT_HOST", p->host);
     if (!adds) add_number(to, "WEFT_HOSTS", p->hosts);
     add_text(to, "WEFT_SCHEDULER", to->of->scheduler_text);
+    if (*to->of->set.standby) add_text(to, "WEFT_STANDBY", to->of->set.standby);
     add_text(to, "WEFT_SECRET_FILE", to->of->secret);
 }
 
@@ -74,7 +75,7 @@ static void add_options(list *to) {
 }
 
 weft_status wefti_launch_settings(const wefti_launch *l, int local, char ***out) {
-    enum { OWN = 20 };
+    enum { OWN = 21 };
     list to = {.of = l, .capacity = OWN};
     for (char **e = environ; *e; e++) to.capacity++;
     for (const char *const *s = l->options->settings; s && *s; s++) to.capacity++;

@@ -1,0 +1,160 @@
+/* Two schedulers for one job: the scheduler, and one that stands by.
+ *
+ * The one that stands by takes nobody but members that come back from a lost scheduler, with their
+ * rank and generation. All other callers find a closed connection, and try the other address. It
+ * begins the world once it has more than half of the ranks, or half of them with rank 0. Until then
+ * it keeps the members for the heartbeat time and 2 s, and then sends them away, to try the first
+ * scheduler once more.
+ *
+ * Each of the two needs that majority for everything that makes a new generation. A rank has one
+ * connection, and a mending needs a word from every rank that is counted. So two schedulers cannot
+ * both go on with the job: docs/control-plane.md. */
+#include <poll.h>
+
+#include "base/clock.h"
+#include "launch/scheduler/state.h"
+
+static const int64_t second_ns = 1000000000;
+
+static bool has_world(const wefti_scheduler *s) {
+    return s->state != WEFTI_SCHEDULER_FORMING || s->past > 0;
+}
+
+static bool stands_by(const wefti_scheduler *s) {
+    return s->options.stands_by && !has_world(s);
+}
+
+bool wefti_standby_turns_away(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    wefti_join join;
+    bool away = s->deposed;
+    if (stands_by(s) && frame->kind == WEFTI_FRAME_JOIN)
+        away = wefti_join_decode(frame, &join) >= 0 && !join.generation;
+    else if (stands_by(s))
+        away = s->taken == 0;
+    if (away) wefti_client_drop(s, c);
+    return away;
+}
+
+static bool is_majority(int32_t here, bool has_first, int32_t size) {
+    return 2 * here > size || (2 * here == size && has_first);
+}
+
+bool wefti_standby_may_begin(const wefti_scheduler *s) {
+    bool has_first = false;
+    int32_t size = s->options.size;
+    if (!s->options.has_other) return true;
+    for (int32_t i = 0; i < s->taken; i++) {
+        has_first = has_first || s->slots[i].join.rank == 0;
+        if (s->slots[i].join.size > 0) size = s->slots[i].join.size;
+    }
+    return is_majority(s->taken, has_first, size);
+}
+
+/* Its connection may be closed at the other end, and that not have been read yet. */
+static bool is_connected(const wefti_client *c) {
+    struct pollfd end = {.fd = c->link.fd, .events = POLLRDHUP};
+    return poll(&end, 1, 0) == 0 || !(end.revents & (POLLRDHUP | POLLHUP | POLLERR));
+}
+
+static bool keeps_majority(const wefti_scheduler *s, int32_t rank) {
+    int32_t here = 0;
+    bool has_first = false;
+    for (int32_t r = 0; r < s->taken; r++) {
+        const wefti_member_slot *slot = &s->slots[r];
+        const bool is_here =
+            slot->client && !slot->dead && !slot->newcomer && is_connected(slot->client);
+        const bool counts = r != rank && (slot->left || is_here);
+        here += counts;
+        has_first = has_first || (counts && r == 0);
+    }
+    return is_majority(here, has_first, s->taken);
+}
+
+/* After a pause of this process its members may have left it. So those that are still here may find
+ * the others at the other scheduler. */
+static void release_members(wefti_scheduler *s) {
+    for (int32_t r = 0; r < s->taken; r++) {
+        wefti_client *client = s->slots[r].client;
+        if (!client) continue;
+        s->slots[r].client = NULL;
+        client->slot = -1;
+        wefti_client_drop(s, client);
+    }
+}
+
+static void release_launchers(wefti_scheduler *s) {
+    for (int64_t i = 0; i < s->client_count; i++)
+        if (!s->clients[i]->gone && s->clients[i]->watch.count > 0)
+            wefti_client_drop(s, s->clients[i]);
+}
+
+bool wefti_standby_goes_on(wefti_scheduler *s, int32_t rank, weft_status status, const char *text) {
+    if (!s->options.has_other || s->deposed || keeps_majority(s, rank)) return true;
+    wefti_text why = {0};
+    wefti_text_add(&why,
+                   "%s; no more than half of the ranks are left here, so that the other scheduler "
+                   "may have the job",
+                   text);
+    s->deposed = true;
+    release_launchers(s);
+    if (s->paused_ns && wefti_now_ns() - s->paused_ns < s->heartbeat_ns) release_members(s);
+    wefti_scheduler_abort_text(s, status, rank, &why);
+    return false;
+}
+
+bool wefti_standby_hands_over(const wefti_scheduler *s) {
+    return s->deposed || stands_by(s);
+}
+
+static void send_away(wefti_scheduler *s) {
+    while (s->taken > 0) {
+        wefti_client *client = s->slots[s->taken - 1].client;
+        wefti_scheduler_release_slot(s, s->taken - 1);
+        client->slot = -1;
+        wefti_client_drop(s, client);
+    }
+    s->generation = s->options.generation;
+}
+
+void wefti_standby_check(wefti_scheduler *s, int64_t now_ns) {
+    if (!stands_by(s)) return;
+    if (s->taken > 0 && now_ns - s->start_ns > s->heartbeat_ns + 2 * second_ns &&
+        !wefti_standby_may_begin(s))
+        send_away(s);
+    if (s->taken == 0) s->start_ns = now_ns; /* the time for joining begins with the first member */
+}
+
+/* --- from any thread --- */
+
+bool wefti_scheduler_is_idle(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    const bool idle = stands_by(s) && s->taken == 0;
+    pthread_mutex_unlock(&s->lock);
+    return idle;
+}
+
+bool wefti_scheduler_has_world(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    const bool has = has_world(s);
+    pthread_mutex_unlock(&s->lock);
+    return has;
+}
+
+bool wefti_scheduler_is_deposed(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    const bool deposed = s->deposed;
+    pthread_mutex_unlock(&s->lock);
+    return deposed;
+}
+
+bool wefti_scheduler_has_launcher(wefti_scheduler *s) {
+    bool has = false;
+    pthread_mutex_lock(&s->lock);
+    for (int64_t i = 0; i < s->client_count; i++) {
+        const wefti_client *c = s->clients[i];
+        const bool is_standby = !c->keep.launcher && c->watch.first >= s->options.size;
+        has = has || (!c->gone && c->watch.count > 0 && !is_standby);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return has;
+}

@@ -1,0 +1,225 @@
+/* Schedulers for a job that knows two of them: the one that stands by in the launcher of its host,
+ * and schedulers that are processes of their own. */
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "launch/spawn/launch.h"
+
+wefti_scheduler_site wefti_launch_site(const wefti_launch_place *p) {
+    return (wefti_scheduler_site){.size = p->size,
+                                  .host = p->by_interface ? "" : p->address,
+                                  .interface = p->by_interface ? p->address : "",
+                                  .port = p->port,
+                                  .job = "",
+                                  .hosted_by = -1};
+}
+
+bool wefti_launch_runs_at(const char *address, const wefti_settings *set,
+                          const wefti_secret *secret) {
+    enum { ANSWER_SECONDS = 3 };
+    wefti_member_options options = {.scheduler = address,
+                                    .interface = set->interface,
+                                    .secret = *secret,
+                                    .tls = set->tls,
+                                    .rank = -1,
+                                    .size = -1,
+                                    .join_seconds = ANSWER_SECONDS};
+    const bool runs = wefti_member_finds_job(&options, ANSWER_SECONDS);
+    explicit_bzero(&options.secret, sizeof options.secret);
+    return runs;
+}
+
+/* --- in a launcher --- */
+
+/* A scheduler of this job at `address`, which stands by. WEFT_E_NOT_FOUND: that is no address of
+ * this host. */
+static weft_status start_at(const char *address, const wefti_launch_place *p,
+                            const wefti_settings *set, const wefti_secret *secret,
+                            wefti_scheduler **out) {
+    char host[WEFTI_HOST_TEXT];
+    int port;
+    WEFT_TRY(wefti_address_parse("the standby scheduler's address", address, host, &port));
+    const wefti_scheduler_site site = {
+        .size = p->size, .host = host, .interface = "", .port = port, .job = "", .hosted_by = -1};
+    wefti_scheduler_options o = wefti_scheduler_options_of(set, &site);
+    o.secret = *secret;
+    o.awaits_name = false;
+    o.repeats = o.has_other = o.stands_by = true;
+    weft_status status = wefti_scheduler_start(&o, out);
+    explicit_bzero(&o.secret, sizeof o.secret);
+    return status;
+}
+
+/* On the host of several launchers, the first one runs it; or a process of its own does. */
+static void tell_that_it_runs(const wefti_launch *l) {
+    const weft_launch_events *e = &l->options->events;
+    char text[1024];
+    (void)snprintf(text, sizeof text, "this launcher runs no standby scheduler: %s",
+                   weft_error_message());
+    if (e->note) e->note(e->context, text);
+}
+
+weft_status wefti_launch_stand_by(wefti_launch *l, const wefti_secret *secret) {
+    const char *address = l->set.standby;
+    wefti_address found;
+    if (!*address || l->options->add) return WEFT_OK;
+    if (wefti_address_find(address, &found) < 0)
+        return wefti_prefix(WEFT_E_ARG, "the standby scheduler's address is %.200s", address);
+    if (l->scheduler || l->options->scheduler_elsewhere) return WEFT_OK;
+    /* Another one has the job: this host's own address is that of the one that stands by. */
+    if (l->place.host == 0 && !l->options->spare) address = l->place.scheduler;
+    weft_status status = start_at(address, &l->place, &l->set, secret, &l->standby);
+    if (status == WEFT_E_IO) tell_that_it_runs(l);
+    return status == WEFT_E_NOT_FOUND || status == WEFT_E_IO ? WEFT_OK : status;
+}
+
+/* --- alone --- */
+
+typedef struct alone {
+    const weft_launch_options *options;
+    wefti_scheduler *scheduler;
+    wefti_watch *first; /* of the scheduler that has the job; NULL: this one has it */
+    bool told;          /* that a standby has taken over */
+    double idle_since;  /* no launcher is there, and the job is over; 0: it is not */
+} alone;
+
+static double now(void) {
+    return (double)wefti_now_ns() * 1e-9;
+}
+
+/* A job that has failed is over for launchers that come late, too: they are told. */
+static bool everybody_knows(wefti_scheduler *s, int32_t size) {
+    if (wefti_scheduler_seconds_to_come(s) <= 0) return true;
+    for (int32_t r = 0; r < size; r++)
+        if (!wefti_scheduler_has_told(s, r, 1)) return false;
+    return true;
+}
+
+/* The job is over, and its launchers have gone, or do not go. */
+static bool is_over(alone *a, int32_t size) {
+    enum { QUIET_SECONDS = 2 };
+    const wefti_scheduler_state state =
+        wefti_scheduler_wait(a->scheduler, WEFTI_SCHEDULER_RUNNING, 0);
+    const bool done = state == WEFTI_SCHEDULER_LEFT || state == WEFTI_SCHEDULER_FAILED;
+    if (wefti_scheduler_is_deposed(a->scheduler)) return true;
+    if (!done || wefti_scheduler_has_launcher(a->scheduler) ||
+        !everybody_knows(a->scheduler, size)) {
+        a->idle_since = 0;
+        return false;
+    }
+    if (a->idle_since <= 0) a->idle_since = now();
+    return now() - a->idle_since > QUIET_SECONDS;
+}
+
+static void tell_takeover(alone *a) {
+    const weft_launch_events *e = &a->options->events;
+    a->told = true;
+    if (e->note) e->note(e->context, "the other scheduler is lost, and this one has the job now");
+}
+
+/* WEFT_PENDING: it goes on. */
+static weft_status look(alone *a, int32_t size) {
+    const weft_launch_options *o = a->options;
+    WEFT_REQUIRE(!o->stop_count || *o->stop_count == 0, WEFT_E_STOPPED, "stopped by signal %d",
+                 o->stop_signal ? *o->stop_signal : 0);
+    if (a->first && wefti_scheduler_is_idle(a->scheduler)) {
+        WEFT_TRY(wefti_watch_check(a->first));
+        return wefti_watch_has_parted(a->first) ? WEFT_OK : WEFT_PENDING;
+    }
+    if (a->first && !a->told && wefti_scheduler_has_world(a->scheduler)) tell_takeover(a);
+    if (!is_over(a, size)) return WEFT_PENDING;
+    return wefti_scheduler_check(a->scheduler);
+}
+
+static weft_status serve(alone *a, int32_t size, char **out_table) {
+    enum { TURN_MILLISECONDS = 50 };
+    weft_status status;
+    while ((status = look(a, size)) == WEFT_PENDING) (void)poll(NULL, 0, TURN_MILLISECONDS);
+    if (out_table) *out_table = wefti_scheduler_table(a->scheduler);
+    return status;
+}
+
+/* Learns from the scheduler at `address` when the job has ended. Such a watch has no ranks. */
+static weft_status watch_first(alone *a, const char *address, const wefti_launch_place *p,
+                               const wefti_settings *set, const wefti_secret *secret) {
+    const wefti_span none = {p->size < WEFTI_RANKS_MAX ? p->size : WEFTI_RANKS_MAX - 1, 1};
+    wefti_member_options options = {.scheduler = address,
+                                    .interface = set->interface,
+                                    .secret = *secret,
+                                    .tls = set->tls,
+                                    .rank = -1,
+                                    .size = p->size,
+                                    .join_seconds = set->join_seconds,
+                                    .outlives = true};
+    weft_status status = wefti_watch_begin(&options, &none, &a->first);
+    explicit_bzero(&options.secret, sizeof options.secret);
+    return status;
+}
+
+static weft_status start_first(alone *a, const wefti_launch_place *p, const wefti_settings *set,
+                               const wefti_secret *secret) {
+    const wefti_scheduler_site site = wefti_launch_site(p);
+    wefti_scheduler_options o = wefti_scheduler_options_of(set, &site);
+    o.secret = *secret;
+    o.repeats = true;
+    o.has_other = *set->standby != '\0';
+    weft_status status = wefti_scheduler_start(&o, &a->scheduler);
+    explicit_bzero(&o.secret, sizeof o.secret);
+    return status;
+}
+
+static weft_status start(alone *a, bool stands_by, const wefti_launch_place *p,
+                         const wefti_settings *set, const wefti_secret *secret) {
+    const char *own = stands_by ? set->standby : p->scheduler;
+    const char *other = stands_by ? p->scheduler : set->standby;
+    if (!stands_by && *other) stands_by = wefti_launch_runs_at(other, set, secret);
+    if (!stands_by) return start_first(a, p, set, secret);
+    WEFT_TRY(start_at(own, p, set, secret, &a->scheduler));
+    return watch_first(a, other, p, set, secret);
+}
+
+static weft_status schedule(alone *a, weft_launch_role role, wefti_launch_place *p,
+                            void (*announce)(void *context, const char *address), void *context,
+                            char **out_table) {
+    const weft_launch_options *o = a->options;
+    const bool stands_by = role == WEFT_LAUNCH_STANDBY;
+    wefti_settings set;
+    wefti_secret secret;
+    WEFT_TRY(wefti_settings_find(&set));
+    const wefti_override by = {.interface = o->interface,
+                               .tls = o->tls,
+                               .restarts = o->restarts,
+                               .join_seconds = o->join_seconds,
+                               .heartbeat_seconds = o->heartbeat_seconds,
+                               .wait_seconds = o->wait_seconds};
+    WEFT_TRY(wefti_settings_override(&set, &by));
+    WEFT_TRY(wefti_launch_place_find(o, p));
+    WEFT_REQUIRE(*p->scheduler, WEFT_E_ARG, "the scheduler's address is needed, 10.0.0.1:9000");
+    WEFT_REQUIRE(!stands_by || o->standby, WEFT_E_ARG,
+                 "the standby scheduler's address is needed, 10.0.0.2:9000");
+    (void)snprintf(set.standby, sizeof set.standby, "%s", o->standby ? o->standby : "");
+    WEFT_TRY(wefti_secret_find(o->secret_file ? o->secret_file : set.secret_file, set.home, &secret,
+                               NULL));
+    weft_status status = start(a, stands_by, p, &set, &secret);
+    explicit_bzero(&secret, sizeof secret);
+    WEFT_TRY(status);
+    if (announce) announce(context, wefti_scheduler_address(a->scheduler));
+    return serve(a, p->size, out_table);
+}
+
+weft_status weft_launch_schedule(const weft_launch_options *options, weft_launch_role role,
+                                 void (*announce)(void *context, const char *address),
+                                 void *context, char **out_table) {
+    alone a = {.options = options};
+    wefti_launch_place place = {0};
+    wefti_failure why;
+    if (out_table) *out_table = NULL;
+    weft_status status = schedule(&a, role, &place, announce, context, out_table);
+    wefti_failure_keep(status, &why);
+    if (a.first) wefti_watch_end(a.first);
+    wefti_scheduler_stop(a.scheduler);
+    wefti_free(place.host_begin);
+    return status < 0 ? wefti_failure_tell(&why) : status;
+}

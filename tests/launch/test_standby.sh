@@ -1,0 +1,147 @@
+#!/bin/sh
+# A standby scheduler on one host: two launchers of two ranks each, and two schedulers in processes of their own. If the
+# scheduler is killed, or stopped, in the midst of a training, the standby takes over, and the losses are those of an
+# undisturbed run. A standby that is killed harms nothing. If both are killed, all ranks end with 75.
+# shellcheck source=../cli/run.inc
+. "$(dirname "$0")/../cli/run.inc"
+# shellcheck source=ports.inc
+. "$(dirname "$0")/ports.inc"
+TMPDIR=$work/tmp HOME=$work
+export TMPDIR HOME
+mkdir "$TMPDIR"
+steps='train.steps=2000 train.eval_every=0'
+endless='train.steps=1000000 train.eval_every=0'
+if ! "$weft" info --quick 2>/dev/null | grep -q '^ *OpenSSL *built in'; then
+    echo 'SKIP: no OpenSSL, without which hosts do not talk'
+    exit 77
+fi
+
+losses() {
+    sed -n 's/.*"step": \([0-9]*\), "loss": \([^,]*\),.*/\1 \2/p' "$@"
+}
+# begin NAME 'OPTIONS' COMMAND...: schedulers, and a launcher for each of two hosts. *.0 and *.1 are what these say.
+begin() {
+    name=$1 options=$2
+    shift 2
+    one=127.0.0.1:$(free_port) two=127.0.0.1:$(free_port)
+    all="--hosts 2 -n 2 --scheduler $one --standby $two --heartbeat 5 $options"
+    # shellcheck disable=SC2086
+    {
+        timeout -k 10 150 "$weft" launch --standby-only $all >"$name.standby" 2>&1 &
+        standby=$!
+        timeout -k 10 150 "$weft" launch --scheduler-only $all >"$name.scheduler" 2>&1 &
+        scheduler=$!
+        for host in 0 1; do
+            timeout -k 10 150 "$weft" launch --no-scheduler --host-rank $host $all --logs "$name-logs-$host" -- "$@" >"$name.$host" 2>&1 &
+            [ $host = 0 ] && first=$! || second=$!
+        done
+    }
+}
+# process_of ROLE: the process of that scheduler; `timeout`, its parent, has the same words
+process_of() {
+    for place in $(grep -lzxs -- "--$1-only" /proc/[0-9]*/cmdline | sed 's|/proc/\([0-9]*\)/.*|\1|'); do
+        [ "$(cat "/proc/$place/comm" 2>/dev/null)" = weft ] && grep -qzx -- "$one" "/proc/$place/cmdline" && echo "$place" && return
+    done
+    fail "$name: no process of the $1"
+}
+await() { # TEXT FILE
+    for _ in $(seq 600); do
+        grep -qs -- "$1" "$2" && return
+        sleep 0.1
+    done
+    fail "$name: '$1' did not come in $2" "$2"
+}
+# answers ADDRESS: that scheduler says that the job makes steps
+answers() {
+    for _ in $(seq 60); do
+        "$weft" health --scheduler $one --standby $two --json --timeout 2 >health.json 2>health.err &&
+            grep -q "\"scheduler\": \"$1\"" health.json && return
+        sleep 0.1
+    done
+    fail "$name: no answer from $1" health.json
+}
+# end CODE CODE CODE: launchers and the standby have ended so
+end() {
+    wait $first
+    ends=$?
+    wait $second
+    ends="$ends $?"
+    wait $standby
+    ends="$ends $?"
+    wait $scheduler
+    [ "$ends" = "$1 $2 $3" ] || {
+        fail "$name: exits $ends, not $*" "$name.0"
+        cat "$name.1" "$name.standby" "$name.scheduler"
+    }
+}
+same() {
+    losses "$name.0" | cmp -s - alone || fail "$name: other losses than in one process:" "$name.0"
+}
+
+# shellcheck disable=SC2086
+"$weft" train job.yaml --devices 4 --json $steps >alone.json 2>alone.err || fail 'four devices:' alone.err
+losses alone.json >alone
+[ -s alone ] || fail 'no losses of four devices'
+
+# Nothing happens: both schedulers end by themselves.
+# shellcheck disable=SC2086
+begin calm '' "$weft" train job.yaml --json $steps
+end 0 0 0
+same
+grep -q 'has the job now' calm.standby && fail 'a standby that was not needed has taken over' calm.standby
+
+# The scheduler is killed.
+# shellcheck disable=SC2086
+begin killed --tls "$weft" train job.yaml --json $steps
+await '"step": 100,' killed.0
+kill -9 "$(process_of scheduler)"
+await 'has the job now' killed.standby
+end 0 0 0
+same
+
+# The standby is killed, and nobody notices.
+# shellcheck disable=SC2086
+begin lone '' "$weft" train job.yaml --json $steps
+await '"step": 100,' lone.0
+kill -9 "$(process_of standby)"
+answers $one
+end 0 0 137
+same
+
+# The scheduler is stopped, and goes on when the job has left it: its own part is over, and nobody else notices. Then a rank
+# dies, and the standby sees to it that it is started again.
+# shellcheck disable=SC2086
+begin stopped '--restart 1' "$weft" train job.yaml --json $endless recovery.enabled=true parallel.mesh='{dp: 4}'
+await '"step": 100,' stopped.0
+victim=$(process_of scheduler)
+kill -STOP "$victim"
+await 'has the job now' stopped.standby
+answers $two
+kill -CONT "$victim"
+wait $scheduler
+[ $? = 75 ] || fail 'a scheduler that has lost its job does not end with 75' stopped.scheduler
+rank=$(grep -lzx 'WEFT_RANK=3' $(grep -lzx "WEFT_STANDBY=$two" /proc/[0-9]*/environ 2>/dev/null) 2>/dev/null | head -n 1 | sed 's|/proc/\([0-9]*\)/.*|\1|')
+kill -9 "$rank" || fail 'rank 3 is not found'
+await 'rank 3 .* is started again (1 of 1' stopped.1
+answers $two
+kill -TERM $first $second
+end 143 143 0
+
+# Both are killed.
+# shellcheck disable=SC2086
+begin both '--timeout 8' "$weft" train job.yaml --json $endless
+await '"step": 100,' both.0
+kill -9 "$(process_of scheduler)" "$(process_of standby)"
+end 75 75 137
+has_facts both-logs-0/rank-0.log "schedulers at|$one|$two|for 8 s" || fail 'both: another reason' both-logs-0/rank-0.log
+
+# Refusals.
+expect 2 'standby|no-scheduler' launch -n 2 --standby 127.0.0.1:9 -- true
+expect 2 'standby-only|--standby' launch --standby-only -n 2 --scheduler 127.0.0.1:9
+expect 2 'scheduler-only|command|true' launch --scheduler-only -n 2 --scheduler 127.0.0.1:9 -- true
+expect 2 'exclude' launch --scheduler-only --standby-only -n 2 --scheduler 127.0.0.1:9 --standby 127.0.0.1:8
+expect 2 'no-scheduler|--scheduler' launch --no-scheduler -n 2 -- true
+expect 1 "standby|127.0.0.1:9|scheduler's own" launch --hosts 2 -n 1 --scheduler 127.0.0.1:9 --standby 127.0.0.1:9 -- true
+expect 1 'standby|127.0.0.1|HOST:PORT' launch --hosts 2 -n 1 --scheduler 127.0.0.1:9 --standby 127.0.0.1 -- true
+expect 1 'standby|no.such.host.invalid' launch --hosts 2 --host-rank 1 -n 1 --scheduler 127.0.0.1:9 --standby no.such.host.invalid:9 -- true
+exit $failed
