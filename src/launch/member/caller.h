@@ -95,7 +95,7 @@ weft_status wefti_caller_ignore(wefti_caller *c, const wefti_frame *frame);
 /* A connection was lost in a state that calls again: new deadline, and the first call soon. */
 void wefti_caller_call_again(wefti_caller *c);
 static inline bool wefti_caller_has_standby(const wefti_caller *c) {
-    return *c->standby != '\0';
+    return c->standby && *c->standby;
 }
 /* The address that is called, or was called last. */
 static inline const char *wefti_caller_place(const wefti_caller *c) {

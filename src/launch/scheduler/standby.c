@@ -56,13 +56,19 @@ static bool is_connected(const wefti_client *c) {
     return poll(&end, 1, 0) == 0 || !(end.revents & (POLLRDHUP | POLLHUP | POLLERR));
 }
 
-static bool keeps_majority(const wefti_scheduler *s, int32_t rank) {
+/* Where one rank is silent, others whose last heartbeats are late may be as well. */
+static bool is_heard(const wefti_scheduler *s, const wefti_member_slot *slot) {
+    return wefti_now_ns() - slot->heard_ns < s->heartbeat_ns / 2;
+}
+
+/* Without `rank`, which is silent, or whose connection has ended. */
+static bool keeps_majority(const wefti_scheduler *s, int32_t rank, bool silent) {
     int32_t here = 0;
     bool has_first = false;
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_member_slot *slot = &s->slots[r];
-        const bool is_here =
-            slot->client && !slot->dead && !slot->newcomer && is_connected(slot->client);
+        const bool is_here = slot->client && !slot->dead && !slot->newcomer &&
+                             is_connected(slot->client) && (!silent || is_heard(s, slot));
         const bool counts = r != rank && (slot->left || is_here);
         here += counts;
         has_first = has_first || (counts && r == 0);
@@ -89,7 +95,8 @@ static void release_launchers(wefti_scheduler *s) {
 }
 
 bool wefti_standby_goes_on(wefti_scheduler *s, int32_t rank, weft_status status, const char *text) {
-    if (!s->options.has_other || s->deposed || keeps_majority(s, rank)) return true;
+    if (!s->options.has_other || s->deposed || keeps_majority(s, rank, status == WEFT_E_TIMEOUT))
+        return true;
     wefti_text why = {0};
     wefti_text_add(&why,
                    "%s; no more than half of the ranks are left here, so that the other scheduler "

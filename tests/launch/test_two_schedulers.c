@@ -1,0 +1,310 @@
+/* Two schedulers for one job: the one that stands by, and the rule by which at most one of them has
+ * the job. (weft-test: threads) */
+#include "support.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "lanes.h"
+
+enum { RANKS = 4 };
+
+/* --- a scheduler that can be killed --- */
+
+typedef struct first_scheduler {
+    pid_t process;
+    int port;
+    char address[64];
+} first_scheduler;
+
+/* Forked while this process has no other threads. */
+static first_scheduler fork_scheduler(int32_t size) {
+    first_scheduler first = {0};
+    int line[2];
+    assert_int_equal(pipe(line), 0);
+    fflush(NULL);
+    first.process = fork();
+    assert_true(first.process >= 0);
+    if (first.process == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        wefti_scheduler_options o = test_scheduler(size);
+        wefti_scheduler *s;
+        o.has_other = true;
+        int port = wefti_scheduler_start(&o, &s) < 0 ? 0 : wefti_scheduler_port(s);
+        if (write(line[1], &port, sizeof port) != sizeof port || port == 0) _exit(1);
+        for (;;) (void)pause();
+    }
+    assert_int_equal(read(line[0], &first.port, sizeof first.port), sizeof first.port);
+    snprintf(first.address, sizeof first.address, "127.0.0.1:%d", first.port);
+    close(line[0]);
+    close(line[1]);
+    return first;
+}
+
+static void kill_scheduler(const first_scheduler *first) {
+    kill(first->process, SIGKILL);
+    waitpid(first->process, NULL, 0);
+}
+
+static wefti_scheduler *stand_by(int32_t size, double heartbeat_seconds) {
+    wefti_scheduler_options o = test_scheduler(size);
+    o.has_other = o.stands_by = o.repeats = true;
+    o.heartbeat_seconds = heartbeat_seconds;
+    return start(&o);
+}
+
+/* --- members --- */
+
+typedef struct person {
+    wefti_member_options options;
+    wefti_member *member;
+    weft_status status;
+    char text[1024];
+    pthread_t thread;
+} person;
+
+static void *join_world(void *context) {
+    person *p = context;
+    p->status = wefti_member_join(&p->options, &p->member);
+    if (p->status < 0) snprintf(p->text, sizeof p->text, "%s", weft_error_message());
+    return NULL;
+}
+
+/* Ranks from `from` on know the second address as well. */
+static void join_all(person *p, int count, const char *first, const char *second, int from) {
+    for (int r = 0; r < count; r++) {
+        p[r] = (person){.options = test_member(first)};
+        if (r >= from) p[r].options.standby = second;
+        p[r].options.rank = r;
+        p[r].options.host = "here";
+        p[r].options.leave_seconds = 0.1;
+        assert_int_equal(pthread_create(&p[r].thread, NULL, join_world, &p[r]), 0);
+    }
+    for (int r = 0; r < count; r++) pthread_join(p[r].thread, NULL);
+    for (int r = 0; r < count; r++)
+        if (p[r].status < 0) fail_msg("rank %d: %s", r, p[r].text);
+}
+
+static void *swap_once(void *context) {
+    person *p = context;
+    bool wrong = false;
+    p->status = test_swap(p->member, 7, &wrong);
+    if (wrong) p->status = WEFT_E_CORRUPT;
+    return NULL;
+}
+
+static void swap_all(person *p, int count) {
+    for (int r = 0; r < count; r++)
+        assert_int_equal(pthread_create(&p[r].thread, NULL, swap_once, &p[r]), 0);
+    for (int r = 0; r < count; r++) pthread_join(p[r].thread, NULL);
+    for (int r = 0; r < count; r++) assert_int_equal(p[r].status, WEFT_OK);
+}
+
+static void close_all(person *p, int count) {
+    for (int r = 0; r < count; r++) (void)wefti_member_close(p[r].member, NULL);
+}
+
+static bool runs(const wefti_scheduler *s) {
+    return s->state == WEFTI_SCHEDULER_RUNNING;
+}
+static bool has_two(const wefti_scheduler *s) {
+    return s->taken == 2 && s->state == WEFTI_SCHEDULER_FORMING;
+}
+static bool has_none(const wefti_scheduler *s) {
+    return s->taken == 0;
+}
+
+/* --- the standby --- */
+
+static bool finds_job(const char *address) {
+    const wefti_member_options o = test_member(address);
+    return wefti_member_finds_job(&o, 20);
+}
+
+/* All ranks come to it, with the generation that they have, and so do launchers. */
+static void takes_over(void **state) {
+    (void)state;
+    const first_scheduler first = fork_scheduler(RANKS);
+    wefti_scheduler *s = stand_by(RANKS, LONG_HEARTBEAT);
+    const char *second = wefti_scheduler_address(s);
+    person p[RANKS];
+    join_all(p, RANKS, first.address, second, 0);
+    const uint64_t generation = wefti_member_generation(p[0].member);
+    swap_all(p, RANKS);
+    wefti_member_options launcher = test_member(first.address);
+    launcher.standby = second;
+    wefti_watch *watch;
+    assert_int_equal(wefti_watch_begin(&launcher, &(wefti_span){0, RANKS}, &watch), WEFT_OK);
+    ASSERT_SOON(wefti_watch_has_found(watch));
+    assert_false(finds_job(second));
+    assert_true(finds_job(first.address));
+    assert_true(wefti_scheduler_is_idle(s));
+    kill_scheduler(&first);
+    test_wait_until(s, runs);
+    swap_all(p, RANKS);
+    assert_true(finds_job(second));
+    ASSERT_SOON(wefti_scheduler_has_launcher(s));
+    wefti_job_health health;
+    wefti_rank_health *rank;
+    bool by_standby;
+    assert_int_equal(wefti_member_ask_health(&launcher, 20, &health, &rank, &by_standby), WEFT_OK);
+    wefti_free(rank);
+    assert_true(by_standby);
+    assert_int_equal(health.here, RANKS);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(wefti_member_check(p[r].member), WEFT_OK);
+        assert_true(wefti_member_generation(p[r].member) == generation);
+    }
+    const wefti_end end = {.rank = 2, .code = 3, .text = "rank 2 ended with exit code 3"};
+    wefti_end heard;
+    wefti_scheduler_ended(s, &end);
+    ASSERT_SOON(wefti_watch_is_over(watch, &heard));
+    assert_int_equal(heard.rank, 2);
+    wefti_watch_end(watch);
+    close_all(p, RANKS);
+    wefti_scheduler_stop(s);
+}
+
+/* While it stands by, nobody gets an answer, and a new process finds the other scheduler, even if
+ * that one starts later. */
+static void turns_strangers_away(void **state) {
+    (void)state;
+    int fd;
+    wefti_address at;
+    assert_int_equal(wefti_address_local("", 0, &at), WEFT_OK);
+    assert_int_equal(wefti_listen(&at, &fd), WEFT_OK); /* a port that is free later */
+    char address[WEFTI_ADDRESS_TEXT];
+    wefti_address_text(&at, true, address);
+    wefti_scheduler *s = stand_by(1, LONG_HEARTBEAT);
+    person p = {.options = test_member(address)};
+    p.options.standby = wefti_scheduler_address(s);
+    p.options.join_seconds = 1;
+    close(fd);
+    join_world(&p);
+    assert_int_equal(p.status, WEFT_E_TIMEOUT);
+    ASSERT_FACTS(p.text, "cannot reach|schedulers at");
+    assert_non_null(strstr(p.text, address));
+    assert_non_null(strstr(p.text, wefti_scheduler_address(s)));
+    wefti_watch *watch;
+    p.options.join_seconds = 600;
+    assert_int_equal(wefti_watch_begin(&p.options, &(wefti_span){0, 1}, &watch), WEFT_OK);
+    assert_int_equal(pthread_create(&p.thread, NULL, join_world, &p), 0);
+    wefti_scheduler_options o = test_scheduler(1);
+    o.port = atoi(strrchr(address, ':') + 1);
+    o.has_other = true;
+    wefti_scheduler *first = start(&o);
+    pthread_join(p.thread, NULL);
+    assert_int_equal(p.status, WEFT_OK);
+    ASSERT_SOON(wefti_scheduler_has_launcher(first));
+    assert_true(wefti_scheduler_is_idle(s) && !wefti_scheduler_has_launcher(s));
+    (void)wefti_member_close(p.member, NULL);
+    wefti_scheduler_stop(first); /* in good order: the launcher is not to look for another one */
+    ASSERT_SOON(wefti_watch_has_parted(watch));
+    wefti_watch_end(watch);
+    wefti_scheduler_stop(s);
+}
+
+static wefti_scheduler_state state_of(wefti_scheduler *s) {
+    return wefti_scheduler_wait(s, WEFTI_SCHEDULER_FORMING, 0);
+}
+
+/* Two of four ranks without rank 0 come to the standby. It holds them for a while, and lets them go
+ * to the first scheduler, which is there again. */
+static void lets_a_half_go(void **state) {
+    (void)state;
+    const first_scheduler first = fork_scheduler(RANKS);
+    wefti_scheduler *s = stand_by(RANKS, 0.5);
+    person p[RANKS];
+    join_all(p, RANKS, first.address, wefti_scheduler_address(s), 2);
+    kill_scheduler(&first);
+    test_wait_until(s, has_two);
+    test_wait_until(s, has_none);
+    assert_true(wefti_scheduler_is_idle(s));
+    wefti_scheduler_options o = test_scheduler(RANKS);
+    wefti_scheduler *again;
+    o.port = first.port;
+    o.has_other = true;
+    if (wefti_scheduler_start(&o, &again) < 0) {
+        print_message("SKIP: port %d cannot be had again\n", first.port);
+    } else {
+        ASSERT_SOON(state_of(again) == WEFTI_SCHEDULER_RUNNING);
+        swap_all(p, RANKS);
+        wefti_scheduler_stop(again);
+    }
+    close_all(p, RANKS);
+    wefti_scheduler_stop(s);
+}
+
+/* --- the rule --- */
+
+static void counts_majorities(void **state) {
+    (void)state;
+    static const struct {
+        int size, ranks[RANKS], count;
+        bool may;
+    } cases[] = {
+        {4, {0, 1, 2, 3}, 4, true}, {4, {1, 2, 3}, 3, true}, {4, {0, 3}, 2, true},
+        {4, {2, 3}, 2, false},      {4, {0}, 1, false},      {3, {1, 2}, 2, true},
+        {3, {0}, 1, false},         {2, {0}, 1, true},       {2, {1}, 1, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        wefti_member_slot slots[RANKS] = {0};
+        wefti_scheduler s = {.slots = slots, .taken = cases[i].count};
+        s.options.size = cases[i].size;
+        for (int k = 0; k < cases[i].count; k++)
+            slots[k].join =
+                (wefti_join){.rank = cases[i].ranks[k], .size = cases[i].size, .generation = 5};
+        assert_true(wefti_standby_may_begin(&s)); /* one scheduler needs no majority */
+        s.options.has_other = true;
+        if (wefti_standby_may_begin(&s) != cases[i].may) fail_msg("case %zu", i);
+    }
+}
+
+static void cut(wefti_scheduler *s, int32_t rank) {
+    pthread_mutex_lock(&s->lock);
+    if (s->slots[rank].client) (void)shutdown(s->slots[rank].client->link.fd, SHUT_RDWR);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* The scheduler of two ranks that loses rank 0 is deposed: its launchers lose it, without a
+ * goodbye, and it answers nobody. If it loses rank 1, it ends the job as without a standby. */
+static void is_deposed(void **state) {
+    (void)state;
+    for (int lost = 0; lost < 2; lost++) {
+        wefti_scheduler_options o = test_scheduler(2);
+        o.has_other = true;
+        wefti_scheduler *s = start(&o);
+        person p[2];
+        join_all(p, 2, wefti_scheduler_address(s), NULL, 0);
+        wefti_member_options launcher = test_member(wefti_scheduler_address(s));
+        launcher.outlives = true;
+        wefti_watch *watch;
+        assert_int_equal(wefti_watch_begin(&launcher, &(wefti_span){0, 2}, &watch), WEFT_OK);
+        ASSERT_SOON(wefti_scheduler_has_launcher(s));
+        cut(s, lost);
+        ASSERT_SOON(wefti_member_check(p[1 - lost].member) == WEFT_E_LOST);
+        assert_true(wefti_scheduler_is_deposed(s) == (lost == 0));
+        assert_true(wefti_scheduler_has_launcher(s) == (lost == 1));
+        assert_true(finds_job(wefti_scheduler_address(s)) == (lost == 1));
+        if (lost == 0) {
+            assert_int_equal(wefti_member_check(p[1].member), WEFT_E_LOST);
+            ASSERT_MESSAGE("rank 0|died|half|other scheduler");
+        }
+        close_all(p, 2);
+        wefti_scheduler_stop(s);
+        if (lost == 1) ASSERT_SOON(wefti_watch_has_parted(watch));
+        assert_true(wefti_watch_has_parted(watch) == (lost == 1));
+        wefti_watch_end(watch);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_over),     cmocka_unit_test(turns_strangers_away),
+        cmocka_unit_test(lets_a_half_go), cmocka_unit_test(counts_majorities),
+        cmocka_unit_test(is_deposed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
