@@ -123,6 +123,7 @@ typedef struct weft_job_recovery {
     int64_t buddy; /* ranks that keep copies of a rank's state: 0 or 1 */
     bool elastic;  /* the run goes on with fewer ranks when one does not come back */
     int64_t min;   /* ranks with which it may go on */
+    int64_t max;   /* ranks that it may grow to; 0: those that it began with */
     double wait;   /* seconds for a process that takes an empty seat */
 } weft_job_recovery;
 

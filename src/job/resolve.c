@@ -176,6 +176,11 @@ static weft_status check_elastic(const wefti_job_draft *draft) {
                  "that number",
                  wefti_job_where(draft, wefti_job_mark_of(draft, "recovery.min"), where),
                  (long long)r->min, (int)weft_plan_devices(plan));
+    WEFT_REQUIRE(r->max == 0 || r->max >= r->min, WEFT_E_ARG,
+                 "%srecovery.max = %lld is less than recovery.min = %lld: it must be at least that "
+                 "number, or 0",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, "recovery.max"), where),
+                 (long long)r->max, (long long)r->min);
     return WEFT_OK;
 }
 

@@ -118,7 +118,8 @@ weft_status wefti_training_same_job(wefti_training *t) {
          .value = wefti_digest_real((uint64_t)c->on_error << 1 | (uint64_t)c->sliced, c->seconds)},
         {.name = "checkpoint.key, or the key that it names,", .value = t->saving.key.number},
         {.name = "recovery",
-         .value = wefti_digest_real((uint64_t)r->min << 2 | (uint64_t)r->enabled << 1 | r->elastic,
+         .value = wefti_digest_real((uint64_t)r->max << 32 | (uint64_t)r->min << 2 |
+                                        (uint64_t)r->enabled << 1 | r->elastic,
                                     r->wait)},
         {.name = "model.from or model.config, given or not,",
          .value = (uint64_t)(t->job->model.from[0] != 0) << 1 | (t->job->model.config[0] != 0)},

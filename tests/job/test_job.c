@@ -97,6 +97,7 @@ static void test_overrides(void **state) {
     refused_word("recovery.buddy=true", "recovery.buddy|whole number");
     refused_word("recovery.min=1", "recovery.min|2 to 65536");
     refused_word("recovery.wait=-1", "recovery.wait|0 to");
+    refused_word("recovery.max=70000", "recovery.max|0 to");
     refused_word("=5", "key=value");
     refused_word("train.step=5", "'train.step=5'|step|steps");
     refused_word("trian.steps=5", "trian|train");
@@ -249,6 +250,8 @@ static void test_recovery_rules(void **state) {
     weft_job_free(job);
     refused("recovery:\n  enabled: false\n  elastic: true\n",
             "job.yaml:3:3|recovery.elastic|recovery.enabled");
+    refused("recovery:\n  elastic: true\n  min: 3\n  max: 2\n",
+            "job.yaml:4:3|recovery.max = 2|recovery.min = 3");
     job = parse("recovery: {buddy: 1, elastic: true}\n");
     assert_true(job->recovery.enabled && job->recovery.elastic && job->recovery.buddy == 1);
     weft_job_free(job);

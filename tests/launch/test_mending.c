@@ -14,7 +14,7 @@ typedef struct person {
     char text[2048];
     wefti_stand at;
     wefti_mend mend;
-    int32_t cards[4];
+    int32_t cards[5];
     pthread_t thread;
 } person;
 
@@ -710,6 +710,43 @@ static void the_holder_of_the_lost_stays(void **state) {
     wefti_scheduler_stop(s);
 }
 
+static bool has_five(const wefti_scheduler *s) {
+    return s->taken == 5;
+}
+
+/* The job has plans for three ranks and for five, and began with three. */
+static void a_world_exceeds_its_first_size(void **state) {
+    (void)state;
+    static const unsigned char sizes[] = {1 << 3 | 1 << 5};
+    const wefti_elastic elastic = {.least = 2, .seconds = 60, .fits = sizes, .most = 5};
+    person p[5];
+    wefti_span seats = {0, 0};
+    wefti_scheduler *s = three(p, &elastic);
+    gets_no_numbers(s, 3, "3 processes|too many|5 ranks|2 more");
+    wefti_watch *watch = adder(s, 5, 2);
+    ASSERT_SOON(numbers_of(watch, &seats) == WEFT_OK);
+    assert_int_equal(seats.first, 3);
+    gets_no_numbers(s, 1, "full|5 ranks|recovery.max");
+    for (int r = 3; r < 5; r++) {
+        p[r] = someone(s, r);
+        begin(&p[r], join);
+        if (r == 3) test_wait_until(s, one_waits);
+    }
+    test_wait_until(s, has_five);
+    for (int r = 3; r < 5; r++) {
+        end(&p[r]);
+        if (p[r].status < 0) fail_msg("%s", p[r].text);
+        p[r].at.step = -1;
+    }
+    /* Which of the two waited is decided by their order of arrival: the other one comes first. */
+    person *const all[] = {&p[0], &p[1], &p[2], &p[4], &p[3]};
+    resized(all, 5, (const int32_t[]){0, 1, 2, -1, -1});
+    for (int r = 0; r < 5; r++) begin(&p[r], leave);
+    for (int r = 0; r < 5; r++) end(&p[r]);
+    wefti_watch_end(watch);
+    wefti_scheduler_stop(s);
+}
+
 /* No number of ranks that could be left has a plan. */
 static void a_world_without_a_smaller_plan_ends(void **state) {
     (void)state;
@@ -757,6 +794,7 @@ int main(void) {
         cmocka_unit_test(a_lost_process_ends_last),
         cmocka_unit_test(a_world_has_only_sizes_with_plans),
         cmocka_unit_test(the_holder_of_the_lost_stays),
+        cmocka_unit_test(a_world_exceeds_its_first_size),
         cmocka_unit_test(a_world_without_a_smaller_plan_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,7 @@
  * Such a launcher asks for further seats. Once the job makes steps, it gets numbers for its
  * processes, from the size of the first world on. No number is given twice, so what a launcher says
  * of a process never meets another one. Each process then joins with its number, and the world
- * grows. A world never has more ranks than its first one. */
+ * grows, up to the number of ranks that the job allows. */
 #include "launch/scheduler/state.h"
 
 static bool adds(const wefti_scheduler *s, const wefti_client *c) {
@@ -33,18 +33,19 @@ static bool keeps_its_size(const wefti_scheduler *s) {
 static void refuse_full(wefti_scheduler *s, wefti_client *c, int32_t room) {
     if (room > 0)
         wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
-                            "%d processes are too many: the job was started with %d ranks, and has "
-                            "room for %d more",
-                            (int)c->keep.seats.count, (int)s->options.size, (int)room);
+                            "%d processes are too many: the job may have %d ranks, and has room "
+                            "for %d more",
+                            (int)c->keep.seats.count, (int)wefti_most_ranks(s), (int)room);
     else
         wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
-                            "the job is full: it was started with %d ranks, and none is missing",
-                            (int)s->options.size);
+                            "the job is full: it may have %d ranks (recovery.max sets another "
+                            "number), and none is missing",
+                            (int)wefti_most_ranks(s));
 }
 
 /* False: it has its answer. */
 static bool fits(wefti_scheduler *s, wefti_client *c) {
-    const int32_t room = s->options.size - s->taken - promised(s);
+    const int32_t room = wefti_most_ranks(s) - s->taken - promised(s);
     if (keeps_its_size(s))
         wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "this job keeps its size: it runs without recovery.elastic");

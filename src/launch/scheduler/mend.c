@@ -15,7 +15,7 @@
 
 void wefti_mend_end(wefti_scheduler *s) {
     wefti_mending_state *m = &s->mend;
-    for (int32_t r = 0; m->holds && r < s->options.size; r++) wefti_free(m->holds[r].ranks);
+    for (int32_t r = 0; m->holds && r < s->room; r++) wefti_free(m->holds[r].ranks);
     wefti_free(m->holds);
     wefti_free(m->seats);
     wefti_free(m->first);
@@ -26,7 +26,7 @@ void wefti_mend_end(wefti_scheduler *s) {
 
 void wefti_mend_begin(wefti_scheduler *s) {
     wefti_mending_state *m = &s->mend;
-    const size_t size = (size_t)s->options.size;
+    const size_t size = (size_t)s->room;
     wefti_mend_end(s);
     if (s->taken < 2) return;
     m->holds = wefti_calloc(size, sizeof *m->holds);

@@ -253,7 +253,7 @@ static bool waits(const wefti_scheduler *s, const wefti_client *c) {
 
 /* With those that wait, and one more process: how many of them get seats. */
 static int32_t count_entering(const wefti_scheduler *s) {
-    const int32_t room = s->options.size - s->taken;
+    const int32_t room = wefti_most_ranks(s) - s->taken;
     int32_t more = 1;
     for (int64_t i = 0; i < s->client_count; i++) more += waits(s, s->clients[i]);
     if (more > room) more = room;
@@ -313,16 +313,19 @@ bool wefti_mend_take_back(wefti_scheduler *s, wefti_client *client, const wefti_
     const wefti_mending_state *m = &s->mend;
     const int32_t before = s->taken;
     if (!wefti_mend_is_elastic(s) || m->armed < s->taken || wefti_mend_some_left(s)) return false;
-    if (before >= s->options.size && !is_about_to_shrink(s)) return false;
+    if (before >= wefti_most_ranks(s) && !is_about_to_shrink(s)) return false;
     if (!fits_world(s, client, join)) return true;
     const int32_t entering = is_about_to_shrink(s) ? 0 : count_entering(s);
     if (!entering) {
         wefti_scheduler_wait_for_next_world(s, client, join);
         return true;
     }
-    add_slot(s, client, join);
-    add_waiting(s, entering - 1);
-    weft_status status = tell_comers(s, before);
+    weft_status status = wefti_make_room(s, before + entering);
+    if (status >= 0) {
+        add_slot(s, client, join);
+        add_waiting(s, entering - 1);
+        status = tell_comers(s, before);
+    }
     if (status < 0) wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
     return true;
 }

@@ -166,7 +166,7 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
     WEFT_NEW(s, wefti_scheduler);
     s->options = *options;
     s->generation = options->generation;
-    s->numbers = options->size;
+    s->numbers = s->room = options->size;
     s->listener = s->poller = s->alarm = -1;
     s->start_ns = s->looked_ns = wefti_now_ns();
     s->join_ns = wefti_ns_of_seconds(options->join_seconds, 600);

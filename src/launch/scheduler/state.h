@@ -137,6 +137,7 @@ struct wefti_scheduler {
     uint64_t *keeper;         /* [size] the launcher that fills the seat; 0: none, or this host's */
     bool *told;               /* [size] ranks that know the verdict, or have ended */
     bool *called;             /* [size] ranks whose launcher has called */
+    int32_t room;             /* slots, and seats of `mend` */
     int32_t taken;            /* slots in use */
     int32_t numbers;          /* processes have numbers below; from `size` on: added ones */
     int32_t lacking, staying; /* where to look first for a slot without entry, or not left */
@@ -295,6 +296,10 @@ void wefti_mend_give_up_seats(wefti_scheduler *s, int64_t now_ns);
 /* A process comes whose seat was given up. The world grows, or the process waits until there are
  * enough for a plan. False: there is no place for it. */
 bool wefti_mend_take_back(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+/* room.c: the most ranks that the job may have */
+int32_t wefti_most_ranks(const wefti_scheduler *s);
+/* Makes room for so many ranks. Void afterwards: pointers to slots and seats. */
+weft_status wefti_make_room(wefti_scheduler *s, int32_t ranks) WEFT_CHECKED;
 /* mend.c: all ranks hear that a generation begins, and why: mend.halt. */
 void wefti_mend_halt(wefti_scheduler *s);
 /* Whether some rank has left: then the world stays as it is. */

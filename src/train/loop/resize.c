@@ -135,7 +135,8 @@ static weft_status job_for(const weft_job *given, int32_t size, weft_job **out) 
 
 weft_status wefti_training_find_sizes(const wefti_training *t, int32_t least, unsigned char **out,
                                       int32_t *out_most) {
-    const int32_t most = devices_of(t->given_job);
+    const int32_t first = devices_of(t->given_job), max = (int32_t)t->given_job->recovery.max;
+    const int32_t most = max > first ? max : first;
     WEFT_NEW_ARRAY(*out, unsigned char, most / 8 + 1);
     *out_most = most;
     for (int32_t size = least; size <= most; size++) {
