@@ -561,6 +561,20 @@ static void calls_come_before_settings(void **state) {
     assert_int_equal(wefti_settings_override(&set, &too_long), WEFT_E_ARG);
 }
 
+static void standby_is_read(void **state) {
+    (void)state;
+#define PLACED "WEFT_SIZE=4", "WEFT_RANK=1", "WEFT_SCHEDULER=a:9000"
+    assert_string_equal(READ(PLACED).set.standby, "");
+    assert_string_equal(READ(PLACED, "WEFT_STANDBY=b:9000").set.standby, "b:9000");
+    assert_string_equal(READ(PLACED, "WEFT_STANDBY=a:9001").set.standby, "a:9001");
+    REFUSE("WEFT_STANDBY", "own address", PLACED, "WEFT_STANDBY=a:9000");
+    REFUSE("WEFT_STANDBY", "HOST:PORT", PLACED, "WEFT_STANDBY=b");
+    REFUSE("WEFT_STANDBY", "port", PLACED, "WEFT_STANDBY=b:0");
+    REFUSE("WEFT_STANDBY", "own address", "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=4",
+           "MASTER_ADDR=a", "MASTER_PORT=9000", "WEFT_STANDBY=a:9000");
+#undef PLACED
+}
+
 /* A scheduler listens on the interface if one is named and its host is no address. */
 static void schedulers_listen_where_members_go(void **state) {
     (void)state;
@@ -581,6 +595,7 @@ static void schedulers_listen_where_members_go(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_come_before_settings),
+        cmocka_unit_test(standby_is_read),
         cmocka_unit_test(schedulers_listen_where_members_go),
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_weft),

@@ -142,6 +142,32 @@ kill -9 "$(process_of scheduler)" "$(process_of standby)"
 end 75 75 137
 has_facts both-logs-0/rank-0.log "schedulers at|$one|$two|for 8 s" || fail 'both: another reason' both-logs-0/rank-0.log
 
+# Processes that this script starts. The scheduler is killed; all end with the digest of an undisturbed run.
+mend=$WEFT_BUILD_DIR/weft-mend
+digests() { # NAME: of both ranks
+    sed -n 's/.* digest \([0-9a-f]*\) .*/\1/p' "$1".rank-*
+}
+for name in mend_calm mend_killed; do
+    one=127.0.0.1:$(free_port) two=127.0.0.1:$(free_port)
+    timeout -k 10 150 "$weft" launch --standby-only -n 2 --scheduler $one --standby $two >$name.standby 2>&1 &
+    standby=$!
+    timeout -k 10 150 "$weft" launch --scheduler-only -n 2 --scheduler $one --standby $two >$name.scheduler 2>&1 &
+    scheduler=$!
+    for rank in 0 1; do
+        WEFT_LAUNCH=1 WEFT_RANK=$rank WEFT_SIZE=2 WEFT_SCHEDULER=$one WEFT_STANDBY=$two timeout 150 "$mend" 50000 >$name.rank-$rank 2>&1 &
+        [ $rank = 0 ] && first=$! || second=$!
+    done
+    for _ in $(seq 600); do
+        "$weft" health --scheduler $one --json --timeout 2 2>health.err | grep -q '"here": 2' && break
+        sleep 0.1
+    done
+    [ $name = mend_calm ] || kill -9 "$(process_of scheduler)"
+    end 0 0 0
+done
+[ "$(digests mend_calm | wc -l)" = 2 ] || fail 'no digests' mend_calm.rank-0
+[ "$(digests mend_calm)" = "$(digests mend_killed)" ] || fail 'other digests:' mend_killed.rank-0
+grep -q 'job now' mend_killed.standby || fail 'the standby has not taken over' mend_killed.standby
+
 # Refusals.
 expect 2 'standby|no-scheduler' launch -n 2 --standby 127.0.0.1:9 -- true
 expect 2 'standby-only|--standby' launch --standby-only -n 2 --scheduler 127.0.0.1:9

@@ -24,12 +24,17 @@ static bool stands_by(const wefti_scheduler *s) {
     return s->options.stands_by && !has_world(s);
 }
 
+static bool is_of_launcher(uint32_t kind) {
+    return kind == WEFTI_FRAME_ENDED || kind == WEFTI_FRAME_WATCH || kind == WEFTI_FRAME_KEEP ||
+           kind == WEFTI_FRAME_LOST || kind == WEFTI_FRAME_HEALTH;
+}
+
 bool wefti_standby_turns_away(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     wefti_join join;
     bool away = s->deposed;
     if (stands_by(s) && frame->kind == WEFTI_FRAME_JOIN)
         away = wefti_join_decode(frame, &join) >= 0 && !join.generation;
-    else if (stands_by(s))
+    else if (stands_by(s) && is_of_launcher(frame->kind))
         away = s->taken == 0;
     if (away) wefti_client_drop(s, c);
     return away;
