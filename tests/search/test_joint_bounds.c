@@ -100,11 +100,20 @@ static void random_problem(uint64_t *s, problem *p) {
     p->question.fix = p->fix;
 }
 
+static bool has_word(const problem *p, const char *word) {
+    bool has = false;
+    for (int i = 0; i < p->count; i++) has |= !strcmp(p->words[i], word);
+    return has;
+}
+
 /* Words that a plan keeps, since without them the space may not have it: some shards are left out,
- * and orders on links of which another order has the same. */
-static bool is_kept(const char *word) {
+ * orders on links of which another order has the same, and selective recomputation on replicas of
+ * one device a stage. */
+static bool is_kept(const problem *p, const char *word) {
+    const bool alone = has_word(p, "tp=1") && has_word(p, "cp=1") && has_word(p, "ep=1");
     return !strncmp(word, "inner=", 6) ||
-           (!strncmp(word, "shard=", 6) && strcmp(word, "shard=0") != 0);
+           (!strncmp(word, "shard=", 6) && strcmp(word, "shard=0") != 0) ||
+           (alone && !strcmp(word, "recompute=selective"));
 }
 
 /* All words; or those that chance leaves. */
@@ -112,7 +121,7 @@ static void write_fix(problem *p, uint64_t *chance) {
     size_t used = 0;
     const int parts = chance ? 2 + pick(chance, 6) : 1;
     for (int i = 0; i < p->count; i++)
-        if (!chance || pick(chance, parts) || is_kept(p->words[i]))
+        if (!chance || pick(chance, parts) || is_kept(p, p->words[i]))
             used += (size_t)snprintf(p->fix + used, sizeof p->fix - used, "%s ", p->words[i]);
 }
 
@@ -189,15 +198,17 @@ static void bounds_hold_in_the_simulator(void **state) {
 
 /* Seeds of bounds that were too long. 885: only programs of one replica recomputed small products.
  * 981: experts on split sequences have other transfers on two devices. 1100: with experts, full
- * recomputation may save transfers. 1156: blocks pack unlike numbers of messages in the update. */
+ * recomputation may save transfers. 1156: blocks pack unlike numbers of messages in the update.
+ * 1730: several messages that are posted together stay in flight. 1739: recomputation keeps results
+ * that needed transfers. 2074: experts on split sequences of tensor parallelism, as 981. */
 static void bounds_hold_where_they_did_not(void **state) {
     (void)state;
-    static const uint64_t seeds[] = {885, 981, 1100, 1156};
+    static const uint64_t seeds[] = {885, 981, 1100, 1156, 1730, 1739, 2074};
     tally count = {0, 0};
-    for (int i = 0; i < 4; i++) TEST_SEEDS(seed, seeds[i], 1) {
+    for (int i = 0; i < 7; i++) TEST_SEEDS(seed, seeds[i], 1) {
             check_seed(seed, &count);
         }
-    assert_true(test_one_seed() || count.answers == 4);
+    assert_true(test_one_seed() || count.answers == 7);
 }
 
 /* Small models of replicas whose hosts are slow to reach: transfers between them take most of the
@@ -228,9 +239,12 @@ static void transfers_between_replicas_are_bounded(void **state) {
             fail_msg("%s: %s", p.fix, weft_error_message());
         check_own(&p, &a);
         const double step = a.prediction->step_seconds;
-        /* Level 0 with replicas alone: hardly anything else takes time. */
-        if (level == 0 && stages == 1 && !(a.own_bound_seconds > 0.8 * step))
-            fail_msg("%s: bound %g s, simulated %g s", p.fix, a.own_bound_seconds, step);
+        /* At level 0 without stages, kernels and these transfers make up the step. With tensor
+         * parallelism a device has half the gradients, so kernels may take a large part. */
+        const double transfers = step - a.prediction->compute_seconds;
+        if (level == 0 && stages == 1 && !(a.own_bound_seconds > 0.8 * transfers))
+            fail_msg("%s: bound %g s, simulated %g s, of these %g s transfers", p.fix,
+                     a.own_bound_seconds, step, transfers);
         wefti_joint_answer_free(&a);
         joint_source_free(&p.source);
     }

@@ -38,7 +38,7 @@ typedef struct wefti_joint_item {
     int64_t number;
     wefti_degrees degrees;
     bool tight;     /* it may not fit */
-    bool retried;   /* the same with more recomputation is open as well */
+    bool retried;   /* the candidate with more recomputation is open as well */
     bool corrected; /* the guess is, by a walk of the same split */
     bool taken;
 } wefti_joint_item;

@@ -152,8 +152,8 @@ static void factors_of(const wefti_joint_branch *s, const wefti_joint_axis *a, i
 
 /* Transfers of an axis take at least as long as those of two devices on the innermost links, since
  * more devices have no fewer bytes and latencies. Collectives on more devices take longer. With
- * experts on split sequences other numbers of devices may have other collectives, so these do not
- * count. */
+ * experts on split sequences other numbers of devices may have other collectives: one sums what
+ * experts get, another gathers their inputs. So these do not count. */
 static weft_status add_axis(wefti_joint_branch *s, const wefti_degrees *d, const wefti_degrees *two,
                             const wefti_joint_axis *a, double samples, wefti_joint_call *calls,
                             wefti_joint_about *about) {
@@ -165,7 +165,7 @@ static weft_status add_axis(wefti_joint_branch *s, const wefti_degrees *d, const
     factors_of(s, a, s->j.devices / d->stages, &latency, &bytes);
     const double longer = longer_of(s->j.problem->machine, a);
     const weft_model_config *c = s->j.problem->source.config;
-    const bool rings = two->context == 1 || !c || !c->experts;
+    const bool rings = (two->context == 1 && !two->sequence) || !c || !c->experts;
     for (int32_t k = 0; k < shape->calls; k++)
         for (int pass = 0; pass < 2; pass++) {
             const wefti_joint_growth *g = &line->call[k][pass];

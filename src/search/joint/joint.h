@@ -3,8 +3,10 @@
  * The space. A candidate fixes the degrees of search/degrees.h: data, expert, context and tensor
  * parallelism, the order of these axes (and so the links on which each lies), splits along the
  * sequence, stages, chunks, schedule, microbatches, optimizer level and the devices that share its
- * states, and recomputation. Cells are divided into stages by the times of their kernels.
- * Without a known family, the dynamic search (search/dynamic.c) splits the ops of a stage.
+ * states, and recomputation. Selective recomputation is left out where it changes next to nothing:
+ * it keeps the bytes of a plan without recomputation, and a replica is one device a stage. Cells
+ * are divided into stages by the times of their kernels. Without a known family, the dynamic search
+ * (search/dynamic.c) splits the ops of a stage.
  *
  * The order. Each candidate has a lower bound of its step (bound.c), from programs of the model
  * with few blocks. Candidates are taken by bound, lowest first. The programs of a candidate are

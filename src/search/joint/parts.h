@@ -83,11 +83,12 @@ typedef struct wefti_joint_line {
     double shared_blocks; /* of the parameters of blocks that levels 2 and 3 share */
 } wefti_joint_line;
 
-/* Of parameters, gradients and the optimizer, on one device. */
+/* Of parameters, gradients and the optimizer, on one device. Layouts of gradients, and so transfers
+ * between replicas within calls, depend on what is recomputed and on the sizes of activations. */
 typedef struct wefti_joint_state_key {
-    int32_t data, expert, context, tensor;
+    int32_t data, expert, context, tensor, samples;
     int8_t order[4];
-    int32_t sequence, level, shard, several;
+    int32_t sequence, level, shard, several, recompute;
 } wefti_joint_state_key;
 /* Seconds on a device; `of_block`: of one block of the model, beside `all` without blocks. */
 typedef struct wefti_joint_share {

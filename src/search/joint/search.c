@@ -47,13 +47,14 @@ static double guess_of_split(const wefti_joint_branch *s, const wefti_degrees *d
     return (work + bubble + least) * (wefti_joint_outermost(d) ? 1 : 1.1);
 }
 
-/* Whether the next mode of recomputation keeps fewer bytes: if attention keeps none, selective
- * recomputation changes nothing. */
-static weft_status keeps_less(wefti_joint_branch *s, const wefti_degrees *degrees, bool *out) {
+/* Whether the space has the next mode of recomputation. If attention keeps no bytes, selective
+ * recomputation is like none on one device. On several it keeps results that needed transfers,
+ * while without recomputation the backward pass may repeat these. */
+static weft_status has_next_mode(wefti_joint_branch *s, const wefti_degrees *degrees, bool *out) {
     wefti_degrees d = wefti_degrees_none();
     const wefti_joint_line *line;
     *out = true;
-    if (!s->j.scalable) return WEFT_OK;
+    if (!s->j.scalable || degrees->expert * degrees->context * degrees->tensor > 1) return WEFT_OK;
     d.recompute = degrees->recompute;
     WEFT_TRY(wefti_joint_line_find(&s->j, &d, &line));
     const double kept = line->kept_each;
@@ -63,58 +64,44 @@ static weft_status keeps_less(wefti_joint_branch *s, const wefti_degrees *degree
     return WEFT_OK;
 }
 
-/* Goes on to the next mode of recomputation that keeps fewer bytes; false: there is none. */
+/* Goes on to the next mode of recomputation in the space; false: there is none. */
 static weft_status next_mode(wefti_joint_branch *s, wefti_degrees *d, bool *out) {
-    bool less = false;
-    while (!less && !is_last_mode(s, d)) {
-        WEFT_TRY(keeps_less(s, d, &less));
+    bool found = false;
+    while (!found && !is_last_mode(s, d)) {
+        WEFT_TRY(has_next_mode(s, d, &found));
         d->recompute = (weft_recompute)((int)d->recompute + 1);
     }
-    *out = less;
+    *out = found;
     return WEFT_OK;
 }
 
-/* Whether more recomputation is never faster. Where experts are on several devices, it may save
- * transfers: of gradients whose layouts follow from saved values. */
-static bool slows_down(const wefti_joint_branch *s, const wefti_degrees *d) {
-    const weft_model_config *c = s->j.problem->source.config;
-    return !c || !c->experts || d->expert * d->context == 1;
-}
-
-/* The first mode of recomputation with which the split fits, and those before it with which it may.
- * All modes, if those behind it may be faster. */
-static weft_status push_split(wefti_joint_branch *s, const wefti_degrees *degrees, double bound) {
+/* All modes of recomputation with which the split may fit. A mode that recomputes more may be
+ * faster: if it divides stages better, hides transfers, or gives gradients other layouts. */
+static weft_status push_split(void *context, const wefti_degrees *degrees) {
+    wefti_joint_branch *s = context;
     wefti_degrees d = *degrees;
     for (bool more = true; more;) {
         wefti_joint_line_bound b;
         WEFT_TRY(wefti_joint_coarse_bound(s, &d, &b));
         const double about = wefti_joint_least_of_levels(s, &b);
         const wefti_joint_fitting fitting = wefti_joint_fitting_of(s, about);
-        const bool fits = b.bytes <= (double)s->j.limit;
-        const bool last = is_last_mode(s, &d) || (fits && slows_down(s, &d) &&
-                                                  (fitting == WEFTI_JOINT_FITS || is_large(&d)));
-        if (fits)
+        if (b.bytes <= (double)s->j.limit)
             WEFT_TRY(wefti_joint_push_item(
                 s, (wefti_joint_item){.kind = WEFTI_JOINT_COARSE,
-                                      .bound = larger(b.seconds, bound),
+                                      .bound = b.seconds,
                                       .guess = guess_of_split(s, &d, &b, fitting),
                                       .about = about,
                                       .tight = fitting == WEFTI_JOINT_TIGHT,
-                                      .retried = !last,
                                       .degrees = d}));
         else
             note_large(s, &d, b.bytes);
-        if (last) return WEFT_OK;
         WEFT_TRY(next_mode(s, &d, &more));
     }
     return WEFT_OK;
 }
 
-static weft_status push_coarse(void *context, const wefti_degrees *d) {
-    return push_split(context, d, 0);
-}
-
-/* A candidate does not fit: with more recomputation it may, and takes no less time. */
+/* A candidate does not fit: with more recomputation it may, and is likely to be good. Its split is
+ * open as well. */
 static weft_status retry(wefti_joint_branch *s, const wefti_joint_item *x) {
     wefti_degrees d = x->degrees;
     wefti_joint_line_bound b;
@@ -123,7 +110,7 @@ static weft_status retry(wefti_joint_branch *s, const wefti_joint_item *x) {
     if (!more) return WEFT_OK;
     WEFT_TRY(wefti_joint_coarse_bound(s, &d, &b));
     return wefti_joint_push_item(s, (wefti_joint_item){.kind = WEFTI_JOINT_RETRY,
-                                                       .bound = larger(b.seconds, x->bound),
+                                                       .bound = b.seconds,
                                                        .guess = x->guess,
                                                        .about = 0.7 * x->about,
                                                        .degrees = d});
@@ -246,11 +233,7 @@ static weft_status draw(wefti_joint_branch *s, const wefti_joint_item *x) {
         WEFT_TRY(wefti_joint_push_item(s, drawn));
     else
         note_large(s, &x->degrees, b.bytes);
-    const bool enough = fits && (fitting == WEFTI_JOINT_FITS || is_large(&x->degrees));
-    wefti_degrees more = x->degrees;
-    bool open = false;
-    if (!enough && !x->retried) WEFT_TRY(next_mode(s, &more, &open));
-    return open ? push_split(s, &more, bound) : WEFT_OK;
+    return WEFT_OK;
 }
 
 static weft_status find_work(wefti_joint_branch *s, const wefti_joint_item *x) {
@@ -403,7 +386,7 @@ static weft_status prove(wefti_joint_branch *s) {
 }
 
 static weft_status branch_and_bound(wefti_joint_branch *s) {
-    const wefti_joint_visit visit = {s, push_coarse};
+    const wefti_joint_visit visit = {s, push_split};
     WEFT_TRY(wefti_joint_walk_splits_of_ops(s));
     WEFT_TRY(wefti_joint_splits(&s->j, &visit));
     while (s->count) {

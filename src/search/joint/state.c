@@ -164,9 +164,10 @@ static weft_status sums_of(wefti_joint *j, const wefti_joint_state *state, int64
     weft_graph *g;
     d.data = k->data, d.expert = k->expert, d.context = k->context, d.tensor = k->tensor;
     d.sequence = k->sequence, d.level = k->level, d.shard = k->shard;
+    d.recompute = (weft_recompute)k->recompute;
     d.microbatches = k->several ? 3 : 1; /* sections FIRST, NEXT and LAST */
     memcpy(d.order, k->order, sizeof d.order);
-    WEFT_TRY(wefti_joint_build(j, &d, (int64_t)k->data * k->expert, layers, &g, &p));
+    WEFT_TRY(wefti_joint_build(j, &d, k->samples, layers, &g, &p));
     weft_status status = sum_state(j, p, out);
     if (status >= 0 && tensors) status = read_tensors(j, g, p, tensors);
     wefti_program_destroy(p);
@@ -210,6 +211,8 @@ weft_status wefti_joint_state_find(wefti_joint *j, const wefti_degrees *d,
     key.data = d->data, key.expert = d->expert, key.context = d->context, key.tensor = d->tensor;
     key.sequence = d->sequence, key.level = d->level, key.shard = d->shard;
     key.several = d->microbatches > 1 || d->stages > 1;
+    key.samples = j->scalable ? (int32_t)(j->problem->source.batch / d->microbatches) : 0;
+    key.recompute = (int32_t)d->recompute;
     memcpy(key.order, d->order, sizeof key.order);
     for (int64_t i = 0; i < j->state_count; i++)
         if (!memcmp(&j->states[i].key, &key, sizeof key)) {

@@ -191,12 +191,12 @@ void wefti_joint_walk_call(const wefti_joint_walk *w, const wefti_step *s, bool 
         double longest = 0;
         for (bool more = true; more; k++) {
             x = &s->routine->code[k];
-            const bool stays = k + 1 == s->to && s->part + 1 < s->parts;
+            const bool stays = k >= s->to - s->leaves;
             const bool counts = !stays && w->replicas[x->transfer] == replicas &&
                                 (!w->only_rings || w->rings[x->transfer]);
             const double seconds = counts ? w->seconds[x->transfer] : 0;
             if (seconds > longest) longest = seconds;
-            more = x->joined && !stays && k + 1 < s->to && s->routine->code[k + 1].transfer >= 0;
+            more = x->joined && k + 1 < s->to && s->routine->code[k + 1].transfer >= 0;
         }
         *waits += longest;
     }
