@@ -47,55 +47,67 @@ static double guess_of_split(const wefti_joint_branch *s, const wefti_degrees *d
     return (work + bubble + least) * (wefti_joint_outermost(d) ? 1 : 1.1);
 }
 
-/* Whether the space has the next mode of recomputation. If attention keeps no bytes, selective
- * recomputation is like none on one device. On several it keeps results that needed transfers,
- * while without recomputation the backward pass may repeat these. */
-static weft_status has_next_mode(wefti_joint_branch *s, const wefti_degrees *degrees, bool *out) {
+/* Whether recomputation is like the mode before it on one device: it keeps the same bytes. If
+ * attention keeps none, selective recomputation is like none. */
+static weft_status is_alike(wefti_joint_branch *s, const wefti_degrees *degrees, bool *out) {
     wefti_degrees d = wefti_degrees_none();
     const wefti_joint_line *line;
-    *out = true;
-    if (!s->j.scalable || degrees->expert * degrees->context * degrees->tensor > 1) return WEFT_OK;
-    d.recompute = degrees->recompute;
+    *out = false;
+    if (s->j.problem->fix.value[WEFTI_JOINT_RECOMPUTE] >= 0 || !s->j.scalable ||
+        degrees->recompute == WEFT_RECOMPUTE_NONE)
+        return WEFT_OK;
+    d.recompute = (weft_recompute)((int)degrees->recompute - 1);
     WEFT_TRY(wefti_joint_line_find(&s->j, &d, &line));
     const double kept = line->kept_each;
-    d.recompute = (weft_recompute)((int)d.recompute + 1);
+    d.recompute = degrees->recompute;
     WEFT_TRY(wefti_joint_line_find(&s->j, &d, &line));
-    *out = !line->legal || line->kept_each < 0.999 * kept;
+    *out = line->legal && line->kept_each >= 0.999 * kept;
     return WEFT_OK;
 }
 
-/* Goes on to the next mode of recomputation in the space; false: there is none. */
-static weft_status next_mode(wefti_joint_branch *s, wefti_degrees *d, bool *out) {
-    bool found = false;
-    while (!found && !is_last_mode(s, d)) {
-        WEFT_TRY(has_next_mode(s, d, &found));
+/* Goes on to the next mode of recomputation; false: there is none. Modes that are alike on one
+ * device differ if a replica moves values between devices: without recomputation, the backward pass
+ * may repeat transfers. */
+static weft_status next_mode(wefti_joint_branch *s, wefti_degrees *d, bool with_alike, bool *out) {
+    bool skipped = true;
+    while (skipped && !is_last_mode(s, d)) {
         d->recompute = (weft_recompute)((int)d->recompute + 1);
+        WEFT_TRY(is_alike(s, d, &skipped));
+        skipped = skipped && !with_alike;
     }
-    *out = found;
+    *out = !skipped;
+    return WEFT_OK;
+}
+
+/* One that is like another is seldom better, so it waits for its bound. */
+static weft_status push_mode(wefti_joint_branch *s, const wefti_degrees *d) {
+    wefti_joint_line_bound b;
+    bool alike;
+    WEFT_TRY(wefti_joint_coarse_bound(s, d, &b));
+    WEFT_TRY(is_alike(s, d, &alike));
+    const double about = wefti_joint_least_of_levels(s, &b);
+    const wefti_joint_fitting fitting = wefti_joint_fitting_of(s, about);
+    if (b.bytes <= (double)s->j.limit)
+        return wefti_joint_push_item(
+            s, (wefti_joint_item){.kind = WEFTI_JOINT_COARSE,
+                                  .bound = b.seconds,
+                                  .guess = alike ? INFINITY : guess_of_split(s, d, &b, fitting),
+                                  .about = about,
+                                  .tight = fitting == WEFTI_JOINT_TIGHT,
+                                  .degrees = *d});
+    note_large(s, d, b.bytes);
     return WEFT_OK;
 }
 
 /* All modes of recomputation with which the split may fit. A mode that recomputes more may be
  * faster: if it divides stages better, hides transfers, or gives gradients other layouts. */
 static weft_status push_split(void *context, const wefti_degrees *degrees) {
+    const bool moves = degrees->expert * degrees->context * degrees->tensor > 1;
     wefti_joint_branch *s = context;
     wefti_degrees d = *degrees;
     for (bool more = true; more;) {
-        wefti_joint_line_bound b;
-        WEFT_TRY(wefti_joint_coarse_bound(s, &d, &b));
-        const double about = wefti_joint_least_of_levels(s, &b);
-        const wefti_joint_fitting fitting = wefti_joint_fitting_of(s, about);
-        if (b.bytes <= (double)s->j.limit)
-            WEFT_TRY(wefti_joint_push_item(
-                s, (wefti_joint_item){.kind = WEFTI_JOINT_COARSE,
-                                      .bound = b.seconds,
-                                      .guess = guess_of_split(s, &d, &b, fitting),
-                                      .about = about,
-                                      .tight = fitting == WEFTI_JOINT_TIGHT,
-                                      .degrees = d}));
-        else
-            note_large(s, &d, b.bytes);
-        WEFT_TRY(next_mode(s, &d, &more));
+        WEFT_TRY(push_mode(s, &d));
+        WEFT_TRY(next_mode(s, &d, moves, &more));
     }
     return WEFT_OK;
 }
@@ -106,7 +118,7 @@ static weft_status retry(wefti_joint_branch *s, const wefti_joint_item *x) {
     wefti_degrees d = x->degrees;
     wefti_joint_line_bound b;
     bool more;
-    WEFT_TRY(next_mode(s, &d, &more));
+    WEFT_TRY(next_mode(s, &d, false, &more));
     if (!more) return WEFT_OK;
     WEFT_TRY(wefti_joint_coarse_bound(s, &d, &b));
     return wefti_joint_push_item(s, (wefti_joint_item){.kind = WEFTI_JOINT_RETRY,
@@ -133,7 +145,9 @@ static weft_status push_candidate(wefti_joint_branch *s, const wefti_degrees *d,
     const double exposed = wefti_joint_guess_exposed(&s->j, d, s->parameters, b.seconds, d->level);
     /* With weights' gradients apart, what has been recomputed stays. */
     const bool stays = wefti_schedule_splits(d->schedule) && d->recompute == WEFT_RECOMPUTE_FULL;
-    const double guess = stays ? INFINITY : (b.seconds + exposed) * (d->shard ? 1.05 : 1);
+    bool alike;
+    WEFT_TRY(is_alike(s, d, &alike));
+    const double guess = stays || alike ? INFINITY : (b.seconds + exposed) * (d->shard ? 1.05 : 1);
     const wefti_joint_fitting fitting = wefti_joint_fitting_of(s, about);
     const bool fits = bytes <= (double)s->j.limit;
     const wefti_joint_item x = {.bound = bound,
