@@ -36,11 +36,12 @@ put_data
 tensor='{match: "h.*.attn.c_attn:linear", split: {n1: tp}}, {match: "h.*.mlp.c_fc:linear", split: {n0: tp}}'
 norms='{match: "h.*.ln_?:layer_norm", split: {in0.1: tp}}, {match: "h.*:add", split: {in0.1: tp}}'
 sequence='tensors: [{match: tokens, layout: [dp, sp]}, {match: targets, layout: [dp, sp]}]'
-# plans DEVICES: a name and the section `parallel` of a job for each plan by hand; the first is plain data parallelism.
+# plans DEVICES: a name and the section `parallel` of a job for each plan by hand; the first is plain data parallelism. With
+# a machine and no other key, a job's mode would be auto.
 plans() {
     n=$1 half=$(($1 / 2))
     cat <<END
-dp {devices: $n}
+dp {devices: $n, mode: semi}
 dp-level-1 {devices: $n, optimizer: {level: 1}}
 dp-level-2 {devices: $n, optimizer: {level: 2}}
 dp-level-3 {devices: $n, optimizer: {level: 3}}
@@ -100,7 +101,7 @@ compare() {
     [ "$kind" = two ] && devices=2
     [ "$kind" = hosts ] && width=256 batch=8 # gradients take about as long as computing
     measure "$kind" "$folder/machine.json" 0.02
-    job first "{devices: $devices}"
+    job first "{devices: $devices, mode: semi}"
     start "$kind" first.yaml checkpoint.dir="first-$kind" train.steps=12 >out 2>&1 </dev/null || { cat out >&2; exit 1; }
     "$weft" audit "first-$kind" --calibrate "$folder/machine.json" >/dev/null
     plans $devices >list

@@ -76,10 +76,12 @@ if grep -q hosts kinds && ! hosts_open 1000 0.1; then
     sed -i /hosts/d kinds
 fi
 
-# train KIND DIRECTORY MACHINE words...
+# train KIND DIRECTORY MACHINE words...: without words of a plan it is data parallelism; with a machine, the mode of such a job
+# would be auto.
 train() {
     kind=$1 directory=$2 machine=$3
     shift 3
+    case $* in *parallel.*) ;; *) set -- "$@" parallel.mode=semi ;; esac
     start "$kind" "$@" "machine=$machine" "checkpoint.dir=$directory" "train.steps=$steps" train.eval_every=0 \
         checkpoint.every=0 train.schedule.name=constant train.schedule.warmup=0 >"$directory.log" 2>&1 </dev/null ||
         { cat "$directory.log" >&2; exit 1; }
