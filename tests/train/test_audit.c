@@ -324,6 +324,54 @@ static void shared_processors_count_by_their_time(void **state) {
     }
 }
 
+/* Of transfers with at least so many bytes, waits are a small part: kernels overlap with them. */
+static void hide_transfers(const char *dir, double least_bytes) {
+    static const char transfer[] = "{\"transfer\"",
+                      size[] = "\"bytes\": ", way[] = "\"under_way\": ";
+    char *text, *path = record_path(dir, "measured.json");
+    int64_t bytes;
+    wefti_text out = {0};
+    bool hidden = false;
+    ASSERT_OK(wefti_file_read(path, 1 << 24, &text, &bytes));
+    for (const char *at = text; *at;) {
+        if (!strncmp(at, transfer, strlen(transfer))) {
+            const char *own = strstr(at, size);
+            hidden = strtod(own + strlen(size), NULL) >= least_bytes;
+        }
+        if (hidden && !strncmp(at, way, strlen(way))) {
+            char *behind;
+            wefti_text_add(&out, "%s%.17g", way, 100 * strtod(at + strlen(way), &behind));
+            at = behind;
+            continue;
+        }
+        wefti_text_add_bytes(&out, at++, 1);
+    }
+    wefti_free(text);
+    text = wefti_text_take(&out);
+    ASSERT_OK(wefti_file_write(path, text, strlen(text)));
+    wefti_free(text);
+}
+
+/* If kernels overlap with the long transfers, the short ones have waited for other ranks: this is
+ * no reason to change the rate of the links. */
+static void short_transfers_do_not_change_rates(void **state) {
+    (void)state;
+    for (int hidden = 0; hidden < 2; hidden++) {
+        char *text;
+        wefti_machine_model *m;
+        train(machine_file(), "first", WITH("train.precision=f32", "parallel.mode=data"));
+        set_times("first", true, 0);
+        if (hidden) hide_transfers("first", 1000);
+        ASSERT_OK(weft_audit_calibrate(in_root("first"), &text));
+        ASSERT_OK(wefti_model_parse("calibrated", text, (int64_t)strlen(text), &m));
+        assert_true((m->level[0].bytes_per_second.value == 1e9) == (hidden == 1));
+        assert_true(m->level[0].latency_seconds.value != 1e-6);
+        wefti_model_destroy(m);
+        weft_text_free(text);
+        ASSERT_OK(wefti_remove_tree(in_root("first")));
+    }
+}
+
 /* Gradients of several microbatches, a pipeline, one device. */
 static void other_steps_are_counted(void **state) {
     (void)state;
@@ -434,6 +482,7 @@ int main(void) {
         cmocka_unit_test(sums_and_memory_are_right),
         cmocka_unit_test(a_calibrated_machine_has_the_measured_times),
         cmocka_unit_test(shared_processors_count_by_their_time),
+        cmocka_unit_test(short_transfers_do_not_change_rates),
         cmocka_unit_test(other_steps_are_counted),
         cmocka_unit_test(a_world_has_all_ranks),
         cmocka_unit_test(runs_without_a_record_are_refused),

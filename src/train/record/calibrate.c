@@ -11,7 +11,8 @@
  *    Otherwise the rank that waited least counts: the others also waited for it. Where ranks share
  *    processors, most of their waits is computing of others: the processors' time counts that no
  *    kernel took. If ranks differ, this has other reasons too, and only the transfers' own time on
- *    processors counts. */
+ *    processors counts. If kernels overlap with most of a level's transfers, the others are short
+ * and tell nothing about its rate: only its latency is scaled. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -278,24 +279,38 @@ static double own_part(const wefti_run_record *r) {
     return waits > 0 && own < waits ? own / waits : 1;
 }
 
+/* Seconds of the transfers of a level: predicted for all of them; predicted and measured for those
+ * that nothing overlapped. */
+typedef struct level_seconds {
+    double all, predicted, measured;
+} level_seconds;
+
+static void add_transfers(const wefti_run_record *r, const wefti_run_record_rows *rows,
+                          level_seconds *levels) {
+    for (int64_t k = 0; k < rows->count; k++) {
+        const wefti_run_record_row *row = &rows->items[k];
+        if (!row->transfer || row->level >= WEFTI_LEVELS_MAX) continue;
+        const double part = r->machine->level[row->level].moved_in_waits ? own_part(r) : 1;
+        const double seconds = part * seconds_of_call(r, row);
+        levels[row->level].all += row->seconds;
+        if (seconds <= 0) continue;
+        levels[row->level].predicted += row->seconds;
+        levels[row->level].measured += row->calls * seconds;
+    }
+}
+
 /* Scales the levels up to that of the transfers' groups. */
 static weft_status scale_links(const wefti_run_record *r, wefti_machine_model *m) {
-    double predicted[WEFTI_LEVELS_MAX] = {0}, measured[WEFTI_LEVELS_MAX] = {0};
+    level_seconds seconds[WEFTI_LEVELS_MAX] = {{0}};
     for (int32_t i = 0; i < r->predicted.count; i++)
-        for (int64_t k = 0; k < r->predicted.ranks[i].rows.count; k++) {
-            const wefti_run_record_row *row = &r->predicted.ranks[i].rows.items[k];
-            if (!row->transfer || row->level >= m->level_count) continue;
-            const double part = r->machine->level[row->level].moved_in_waits ? own_part(r) : 1;
-            const double seconds = part * seconds_of_call(r, row);
-            if (seconds <= 0) continue;
-            predicted[row->level] += row->seconds;
-            measured[row->level] += row->calls * seconds;
-        }
+        add_transfers(r, &r->predicted.ranks[i].rows, seconds);
     for (int32_t l = 0; l < m->level_count; l++) {
-        if (!(predicted[l] > 0) || !(measured[l] > 0)) continue;
-        const double factor = predicted[l] / measured[l];
+        const level_seconds *x = &seconds[l];
+        if (!(x->predicted > 0) || !(x->measured > 0)) continue;
+        const double factor = x->predicted / x->measured;
         wefti_level *level = &m->level[l];
         scale_figure(&level->latency_seconds, 1 / factor, 0);
+        if (x->predicted < 0.5 * x->all) continue;
         scale_figure(&level->bytes_per_second, factor, 1);
         scale_figure(&level->uplink_bytes_per_second, factor, 1);
         WEFT_TRY(scale_curve(m, &level->all_reduce, factor));
