@@ -79,22 +79,26 @@ static weft_status next_mode(wefti_joint_branch *s, wefti_degrees *d, bool with_
     return WEFT_OK;
 }
 
-/* One that is like another is seldom better, so it waits for its bound. */
-static weft_status push_mode(wefti_joint_branch *s, const wefti_degrees *d) {
+/* `spare`: less recomputation is likely to fit. Then, and if the mode is like another one, it is
+ * seldom better: it waits for its bound. */
+static weft_status push_mode(wefti_joint_branch *s, const wefti_degrees *d, bool spare,
+                             wefti_joint_fitting *out_fitting) {
     wefti_joint_line_bound b;
     bool alike;
     WEFT_TRY(wefti_joint_coarse_bound(s, d, &b));
     WEFT_TRY(is_alike(s, d, &alike));
     const double about = wefti_joint_least_of_levels(s, &b);
-    const wefti_joint_fitting fitting = wefti_joint_fitting_of(s, about);
-    if (b.bytes <= (double)s->j.limit)
+    const bool fits = b.bytes <= (double)s->j.limit, waits = spare || alike;
+    *out_fitting = fits ? wefti_joint_fitting_of(s, about) : WEFTI_JOINT_TOO_LARGE;
+    if (fits)
         return wefti_joint_push_item(
-            s, (wefti_joint_item){.kind = WEFTI_JOINT_COARSE,
-                                  .bound = b.seconds,
-                                  .guess = alike ? INFINITY : guess_of_split(s, d, &b, fitting),
-                                  .about = about,
-                                  .tight = fitting == WEFTI_JOINT_TIGHT,
-                                  .degrees = *d});
+            s,
+            (wefti_joint_item){.kind = WEFTI_JOINT_COARSE,
+                               .bound = b.seconds,
+                               .guess = waits ? INFINITY : guess_of_split(s, d, &b, *out_fitting),
+                               .about = about,
+                               .tight = *out_fitting == WEFTI_JOINT_TIGHT,
+                               .degrees = *d});
     note_large(s, d, b.bytes);
     return WEFT_OK;
 }
@@ -105,8 +109,11 @@ static weft_status push_split(void *context, const wefti_degrees *degrees) {
     const bool moves = degrees->expert * degrees->context * degrees->tensor > 1;
     wefti_joint_branch *s = context;
     wefti_degrees d = *degrees;
+    bool spare = false;
     for (bool more = true; more;) {
-        WEFT_TRY(push_mode(s, &d));
+        wefti_joint_fitting fitting;
+        WEFT_TRY(push_mode(s, &d, spare, &fitting));
+        spare = spare || fitting == WEFTI_JOINT_FITS;
         WEFT_TRY(next_mode(s, &d, moves, &more));
     }
     return WEFT_OK;
