@@ -71,6 +71,13 @@ static void decode(const wefti_frame *frame) {
                 arm.most <= WEFTI_RANKS_MAX);
     uint64_t generation;
     if (wefti_generation_decode(frame, &generation) >= 0) require(generation > 0);
+    int32_t used;
+    if (wefti_go_decode(frame, &generation, &used) >= 0) require(generation > 0 && used >= 0);
+    wefti_hosts hosts;
+    if (wefti_hosts_decode(frame, &hosts, &host) >= 0) {
+        for (int32_t r = 0; r < hosts.size; r++) require(host[r] >= 0 && host[r] < hosts.size);
+        wefti_free(host);
+    }
     if (wefti_abort_reason_decode(frame, &verdict) >= 0)
         require(verdict.status < 0 && verdict.failed >= WEFT_RANK_NONE &&
                 strlen(verdict.text) <= WEFTI_TEXT_MAX);

@@ -8,8 +8,9 @@
 #include <stdint.h>
 
 typedef enum wefti_fault_kind {
-    WEFTI_FAULT_ALLOC, /* wefti_alloc and friends return NULL */
-    WEFTI_FAULT_IO,    /* base/io.h calls fail with the armed errno */
+    WEFTI_FAULT_ALLOC,     /* wefti_alloc and friends return NULL */
+    WEFTI_FAULT_IO,        /* base/io.h calls fail with the armed errno */
+    WEFTI_FAULT_SCHEDULER, /* a scheduler dies before it hears, or says, something: no heartbeats */
     WEFTI_FAULT_KINDS
 } wefti_fault_kind;
 

@@ -167,7 +167,7 @@ static void bodies(void **state) {
     (void)state;
     uint64_t seed = test_new_seed();
     unsigned char body[WEFTI_MESSAGE_MAX], *fresh;
-    const wefti_keep keep = {.seats = {-1, 8}, .launcher = 77};
+    const wefti_keep keep = {.seats = {-1, 8}, .launcher = 77, .again = true};
     const wefti_loss loss = {.end = {.rank = 3, .code = 75, .text = "words"}, .starts = 2};
     const wefti_again_message again = {.rank = 3, .starts = 2, .again = WEFTI_AGAIN_YES};
     const wefti_span seats = {4, 3};

@@ -141,6 +141,11 @@ static void messages_return(void **state) {
     (void)state;
     unsigned char body[WEFTI_MESSAGE_MAX];
     wefti_join join = {.generation = 1ull << 60, .rank = 3, .size = 4, .pid = 12345}, join_back;
+    join.whole = join.generation - 1;
+    join.said = join.generation - 2;
+    join.used = 5;
+    join.deaths = 2;
+    join.armed = join.leaves = true;
     strcpy(join.job, "a job");
     memset(join.node, 'n', WEFTI_NAME_MAX);
     wefti_frame f = frame_of(WEFTI_FRAME_JOIN, body, wefti_join_encode(&join, body));
@@ -149,6 +154,12 @@ static void messages_return(void **state) {
     assert_string_equal(join_back.host, "");
     assert_true(join_back.generation == join.generation && join_back.rank == 3 &&
                 join_back.size == 4 && join_back.pid == 12345);
+    assert_true(join_back.whole == join.whole && join_back.said == join.said &&
+                join_back.used == 5 && join_back.deaths == 2);
+    assert_true(join_back.armed && !join_back.mends && join_back.leaves);
+    join.whole = join.generation + 1; /* it has been in a world that it does not know */
+    f = frame_of(WEFTI_FRAME_JOIN, body, wefti_join_encode(&join, body));
+    assert_int_equal(wefti_join_decode(&f, &join_back), WEFT_E_CORRUPT);
 
     wefti_standing standing = {
         .step = 9, .done = 77, .waiting = true, .since_ns = 1000, .moved_ns = 3000};
@@ -181,7 +192,11 @@ static void messages_return(void **state) {
                                   .rank = 2,
                                   .size = 3,
                                   .hosted_by = -1,
-                                  .heartbeat_ns = 1},
+                                  .heartbeat_ns = 1,
+                                  .used = 4,
+                                  .deaths = 3,
+                                  .failed = 1,
+                                  .text = "rank 1 died"},
                         placed_back;
     int32_t host[] = {0, 1, 1}, *host_back;
     unsigned char *large;
@@ -190,12 +205,14 @@ static void messages_return(void **state) {
     f = frame_of(WEFTI_FRAME_WORLD, large, bytes);
     assert_int_equal(wefti_world_message_decode(&f, &placed_back, &host_back), WEFT_OK);
     assert_memory_equal(host, host_back, sizeof host);
+    assert_true(placed_back.used == 4 && placed_back.deaths == 3 && placed_back.failed == 1);
+    assert_string_equal(placed_back.text, placed.text);
     wefti_free(host_back);
     for (size_t i = 0; i < bytes; i++) { /* cut anywhere: refused, and nothing leaks */
         f.bytes = i;
         assert_int_equal(wefti_world_message_decode(&f, &placed_back, &host_back), WEFT_E_CORRUPT);
     }
-    large[32] = 3; /* host 3 of three ranks */
+    large[bytes - sizeof host] = 3; /* host 3 of three ranks */
     f.bytes = bytes;
     assert_int_equal(wefti_world_message_decode(&f, &placed_back, &host_back), WEFT_E_CORRUPT);
     wefti_free(large);
@@ -231,15 +248,44 @@ static void records_come_back(void **state) {
     }
 }
 
+/* Ranks of one host need not be neighbors. */
+static void hosts_come_back(void **state) {
+    (void)state;
+    const int32_t host[] = {0, 0, 1, 1, 1, 0, 2}, ranks = 7;
+    const wefti_hosts said = {.generation = 9, .size = ranks};
+    wefti_hosts back;
+    int32_t *host_back;
+    unsigned char *body;
+    size_t bytes;
+    assert_int_equal(wefti_hosts_encode(&said, host, &body, &bytes), WEFT_OK);
+    assert_int_equal(bytes, 8 + 4 * 8);
+    wefti_frame f = frame_of(WEFTI_FRAME_HOSTS, body, bytes);
+    assert_int_equal(wefti_hosts_decode(&f, &back, &host_back), WEFT_OK);
+    assert_true(back.generation == 9 && back.size == ranks);
+    assert_memory_equal(host_back, host, sizeof host);
+    wefti_free(host_back);
+    for (f.bytes = 0; f.bytes < bytes; f.bytes++) { /* whole runs are a smaller world */
+        if (f.bytes > 8 && f.bytes % 8 == 0) continue;
+        assert_int_equal(wefti_hosts_decode(&f, &back, &host_back), WEFT_E_CORRUPT);
+    }
+    f.bytes = bytes;
+    body[12] = 0; /* a run of no ranks */
+    assert_int_equal(wefti_hosts_decode(&f, &back, &host_back), WEFT_E_CORRUPT);
+    body[12] = 2;
+    body[8] = 7; /* a host too many */
+    assert_int_equal(wefti_hosts_decode(&f, &back, &host_back), WEFT_E_CORRUPT);
+    wefti_free(body);
+}
+
 /* What ranks and the scheduler say while a world is mended. */
 static void mending_comes_back(void **state) {
     (void)state;
     unsigned char body[WEFTI_MESSAGE_MAX], *large;
-    wefti_halt halt = {.generation = 9, .failed = 3, .text = "rank 3 died"}, halt_back;
+    wefti_halt halt = {.generation = 9, .failed = 3, .used = 6, .text = "rank 3 died"}, halt_back;
     size_t bytes = wefti_halt_encode(&halt, body);
     wefti_frame f = frame_of(WEFTI_FRAME_HALT, body, bytes);
     assert_int_equal(wefti_halt_decode(&f, &halt_back), WEFT_OK);
-    assert_true(halt_back.generation == 9 && halt_back.failed == 3);
+    assert_true(halt_back.generation == 9 && halt_back.failed == 3 && halt_back.used == 6);
     assert_string_equal(halt_back.text, halt.text);
     for (f.bytes = 0; f.bytes < bytes; f.bytes++)
         assert_int_equal(wefti_halt_decode(&f, &halt_back), WEFT_E_CORRUPT);
@@ -305,11 +351,18 @@ static void mending_comes_back(void **state) {
 
     uint64_t generation;
     wefti_generation_encode(77, body);
-    f = frame_of(WEFTI_FRAME_GO, body, WEFTI_GENERATION_BYTES);
+    f = frame_of(WEFTI_FRAME_WHOLE, body, WEFTI_GENERATION_BYTES);
     assert_int_equal(wefti_generation_decode(&f, &generation), WEFT_OK);
     assert_true(generation == 77);
     wefti_generation_encode(0, body);
     assert_int_equal(wefti_generation_decode(&f, &generation), WEFT_E_CORRUPT);
+    int32_t used;
+    wefti_go_encode(78, 3, body);
+    f = frame_of(WEFTI_FRAME_GO, body, WEFTI_GO_BYTES);
+    assert_int_equal(wefti_go_decode(&f, &generation, &used), WEFT_OK);
+    assert_true(generation == 78 && used == 3);
+    wefti_go_encode(78, -1, body);
+    assert_int_equal(wefti_go_decode(&f, &generation, &used), WEFT_E_CORRUPT);
 }
 
 /* How a job does. */
@@ -453,11 +506,17 @@ static void addresses_that_others_reach(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(connections_that_try_often),  cmocka_unit_test(as_documented),
-        cmocka_unit_test(arrives_in_any_pieces),       cmocka_unit_test(nothing_else_arrives),
-        cmocka_unit_test(lengths_are_limited),         cmocka_unit_test(messages_return),
-        cmocka_unit_test(records_come_back),           cmocka_unit_test(mending_comes_back),
-        cmocka_unit_test(health_comes_back),           cmocka_unit_test(bodies_are_checked),
+        cmocka_unit_test(connections_that_try_often),
+        cmocka_unit_test(as_documented),
+        cmocka_unit_test(arrives_in_any_pieces),
+        cmocka_unit_test(nothing_else_arrives),
+        cmocka_unit_test(lengths_are_limited),
+        cmocka_unit_test(messages_return),
+        cmocka_unit_test(records_come_back),
+        cmocka_unit_test(mending_comes_back),
+        cmocka_unit_test(hosts_come_back),
+        cmocka_unit_test(health_comes_back),
+        cmocka_unit_test(bodies_are_checked),
         cmocka_unit_test(addresses_that_others_reach),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,8 +14,9 @@ static const int64_t second_ns = 1000000000;
 /* --- speaking */
 
 static weft_status ask(wefti_caller *c) {
-    const wefti_member *m = (const wefti_member *)c;
+    wefti_member *m = (wefti_member *)c;
     unsigned char body[WEFTI_MESSAGE_MAX];
+    WEFT_TRY(wefti_member_say_world(m));
     return wefti_wire_send(&c->link, WEFTI_FRAME_JOIN, body, wefti_join_encode(&m->join, body),
                            NULL, 0);
 }
@@ -98,6 +99,9 @@ static weft_status placed(wefti_caller *c, const wefti_frame *frame) {
     m->join.rank = placed.rank;
     m->join.size = placed.size;
     m->join.generation = placed.generation;
+    m->join.whole = placed.newcomer ? 0 : placed.generation;
+    m->join.used = placed.used;
+    m->join.deaths = placed.deaths;
     WEFT_TRY(wefti_member_begin_mending(m));
     enter(m);
     return WEFT_OK;
@@ -110,20 +114,28 @@ static weft_status placed_again(wefti_caller *c, const wefti_frame *frame) {
     int32_t *host;
     WEFT_TRY(wefti_world_message_decode(frame, &placed, &host));
     wefti_free(host);
-    WEFT_REQUIRE(placed.generation == m->placed.generation && placed.rank == m->placed.rank &&
-                     placed.size == m->placed.size,
+    const bool halts = placed.generation > m->placed.generation && m->join.armed;
+    WEFT_REQUIRE((halts || placed.generation == m->placed.generation) &&
+                     placed.rank == m->placed.rank && placed.size == m->placed.size,
                  WEFT_E_CORRUPT, "the scheduler mistakes this rank for another");
-    if (m->mend.inside || wefti_member_is_halted(m)) {
-        wefti_caller_fail(c, WEFT_E_LOST, WEFT_RANK_NONE,
-                          "the scheduler was lost while the world was being mended");
-        return WEFT_OK;
-    }
+    WEFT_REQUIRE(halts || !wefti_member_is_mending(m), WEFT_E_CORRUPT,
+                 "a scheduler that was lost amid a mending goes on with it");
     m->placed.hosted_by = placed.hosted_by;
+    m->join.used = placed.used;
+    m->join.deaths = placed.deaths;
     m->now_sent = m->leave_sent = false;
     m->given_up = false;
     m->mend.arm_sent = false;
-    if (m->last.number) WEFT_TRY(send_entry(m, &m->last));
     enter(m);
+    if (halts) {
+        wefti_halt halt = {
+            .generation = placed.generation, .failed = placed.failed, .used = placed.used};
+        (void)snprintf(halt.text, sizeof halt.text, "%s",
+                       *placed.text ? placed.text : "this rank has its seat again");
+        wefti_member_halt(m, &halt);
+    } else if (m->last.number) {
+        WEFT_TRY(send_entry(m, &m->last));
+    }
     return WEFT_OK;
 }
 

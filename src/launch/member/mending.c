@@ -46,19 +46,46 @@ static void forget(wefti_member *m) {
 
 weft_status wefti_member_hear_halt(wefti_caller *c, const wefti_frame *frame) {
     wefti_member *m = (wefti_member *)c;
-    wefti_member_mending *d = &m->mend;
     wefti_halt said;
     WEFT_TRY(wefti_halt_decode(frame, &said));
-    if (!is_mendable(m) || !wefti_survivor_halt(&d->rank, (int64_t)said.generation)) return WEFT_OK;
-    d->halt = said;
-    m->placed.generation = m->join.generation = said.generation;
+    if (is_mendable(m)) wefti_member_halt(m, &said);
+    return WEFT_OK;
+}
+
+void wefti_member_halt(wefti_member *m, const wefti_halt *said) {
+    wefti_member_mending *d = &m->mend;
+    if (!wefti_survivor_halt(&d->rank, (int64_t)said->generation)) return;
+    d->halt = *said;
+    m->join.used = said->used;
+    m->placed.generation = m->join.generation = said->generation;
     forget(m);
     d->answered = d->whole_due = false; /* GO stays: that world was whole */
     d->standing_due = d->inside;
     atomic_store(&d->halted, true);
-    pthread_cond_broadcast(&c->changed);
-    wefti_member_break_locked(m, said.failed, said.text);
-    return WEFT_OK;
+    pthread_cond_broadcast(&m->caller.changed);
+    wefti_member_break_locked(m, said->failed, said->text);
+}
+
+bool wefti_member_is_mending(const wefti_member *m) {
+    return m->mend.rank.phase > WEFTI_SURVIVOR_READY;
+}
+
+static weft_status say_hosts(wefti_member *m) {
+    const wefti_hosts said = {m->placed.generation, m->placed.size};
+    unsigned char *body;
+    size_t bytes;
+    WEFT_TRY(wefti_hosts_encode(&said, m->host, &body, &bytes));
+    weft_status status = wefti_wire_send(&m->caller.link, WEFTI_FRAME_HOSTS, body, bytes, NULL, 0);
+    wefti_free(body);
+    return status;
+}
+
+weft_status wefti_member_say_world(wefti_member *m) {
+    if (!m->join.generation) return WEFT_OK;
+    m->join.mends = wefti_member_is_mending(m);
+    m->join.armed = m->mend.armed || m->join.mends;
+    m->join.leaves = m->leaving;
+    return m->join.armed ? say_hosts(m) : WEFT_OK;
 }
 
 /* The communicator lives until the member leaves, which waits for its thread, or until another one
@@ -131,10 +158,15 @@ weft_status wefti_member_hear_mend(wefti_caller *c, const wefti_frame *frame) {
 weft_status wefti_member_hear_go(wefti_caller *c, const wefti_frame *frame) {
     wefti_member *m = (wefti_member *)c;
     uint64_t generation;
-    WEFT_TRY(wefti_generation_decode(frame, &generation));
+    int32_t used;
+    WEFT_TRY(wefti_go_decode(frame, &generation, &used));
     if (!is_mendable(m) || generation != m->placed.generation) return WEFT_OK;
     (void)wefti_survivor_go(&m->mend.rank, (int64_t)generation);
     m->mend.go = m->mend.rank.phase == WEFTI_SURVIVOR_STEPPING;
+    if (m->mend.go) {
+        m->join.whole = generation;
+        m->join.used = used;
+    }
     pthread_cond_broadcast(&c->changed);
     return WEFT_OK;
 }
@@ -176,6 +208,7 @@ weft_status wefti_member_say_mending(wefti_member *m) {
     if (d->whole_due) {
         wefti_generation_encode(m->placed.generation, body);
         WEFT_TRY(wefti_wire_send(link, WEFTI_FRAME_WHOLE, body, sizeof body, NULL, 0));
+        m->join.said = m->placed.generation;
         d->whole_due = false;
     }
     return WEFT_OK;

@@ -66,6 +66,11 @@ struct wefti_member {
 
 /* mending.c, under the lock. What a member that is in hears and says of it. */
 weft_status wefti_member_hear_halt(wefti_caller *c, const wefti_frame *frame);
+/* WORLD of a newer generation, when it comes back to a scheduler, is a HALT. */
+void wefti_member_halt(wefti_member *m, const wefti_halt *said);
+/* What JOIN says of its world, and what goes before it. */
+weft_status wefti_member_say_world(wefti_member *m) WEFT_CHECKED;
+bool wefti_member_is_mending(const wefti_member *m); /* not in the middle of steps */
 weft_status wefti_member_hear_mend(wefti_caller *c, const wefti_frame *frame);
 weft_status wefti_member_hear_go(wefti_caller *c, const wefti_frame *frame);
 weft_status wefti_member_hear_armed(wefti_caller *c, const wefti_frame *frame);

@@ -56,7 +56,8 @@ static weft_status ask(wefti_caller *c) {
     unsigned char body[WEFTI_MESSAGE_MAX];
     if (w->ranks.first >= 0) WEFT_TRY(say_watch(w, 1));
     if (w->keep.launcher) {
-        const wefti_keep said = {.seats = w->ranks, .launcher = w->keep.launcher};
+        const wefti_keep said = {
+            .seats = w->ranks, .launcher = w->keep.launcher, .again = w->deaths != NULL};
         WEFT_TRY(wefti_wire_send(&c->link, WEFTI_FRAME_KEEP, body, wefti_keep_encode(&said, body),
                                  NULL, 0));
     }

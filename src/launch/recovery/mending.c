@@ -65,6 +65,10 @@ unsigned wefti_mending_died(wefti_mending *w, int32_t seat) {
     return w->phase == WEFTI_MENDING_GATHERING ? 0 : halt(w);
 }
 
+unsigned wefti_mending_rejoined(wefti_mending *w, bool mends) {
+    return mends || w->phase != WEFTI_MENDING_NOT ? halt(w) : 0;
+}
+
 unsigned wefti_mending_filled(wefti_mending *w, int32_t seat) {
     if (w->seats[seat].filled || w->phase != WEFTI_MENDING_COUNTING) return 0;
     w->seats[seat] = (wefti_seat){.filled = true, .source = WEFTI_SOURCE_OWN, .was = -1};

@@ -141,6 +141,9 @@ void wefti_mending_gather(wefti_mending *w, int32_t size, wefti_seat *seats, wef
 unsigned wefti_mending_returned(wefti_mending *w, int32_t seat, int64_t generation, bool mends);
 unsigned wefti_mending_missing(wefti_mending *w, int32_t seat);
 unsigned wefti_mending_died(wefti_mending *w, int32_t seat);
+/* A rank comes back over a new connection: what was said on the old one may be lost. A world that
+ * is being mended, for the scheduler or (`mends`) for the rank, begins again. */
+unsigned wefti_mending_rejoined(wefti_mending *w, bool mends);
 unsigned wefti_mending_filled(wefti_mending *w, int32_t seat);
 /* Fails if survivors contradict each other, which a correct rank never does: WEFT_E_CORRUPT, with
  * both named. The mending then takes all states from the disk. */

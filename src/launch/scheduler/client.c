@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/memory.h"
 #include "launch/scheduler/state.h"
 
@@ -27,6 +28,17 @@ static void end(wefti_scheduler *s, wefti_client *client) {
 
 void wefti_client_drop(wefti_scheduler *s, wefti_client *client) {
     end(s, client);
+}
+
+/* A fault point: the scheduler says and hears nothing any more. */
+static bool dies(wefti_scheduler *s, wefti_frame_kind kind) {
+    if (kind == WEFTI_FRAME_BEAT || kind == WEFTI_FRAME_HEARD) return false;
+    if (!wefti_fault_due(WEFTI_FAULT_SCHEDULER)) return false;
+    s->state = WEFTI_SCHEDULER_LEFT;
+    s->stopping = true;
+    for (int64_t i = 0; i < s->client_count; i++)
+        if (!s->clients[i]->gone) end(s, s->clients[i]);
+    return true;
 }
 
 /* A flood of strangers pushes out the oldest of them, never a member. */
@@ -95,12 +107,12 @@ static void want_write(wefti_scheduler *s, wefti_client *c) {
 /* A broken connection is noticed where it is read, where a member's fate is decided. */
 void wefti_client_send(wefti_scheduler *s, wefti_client *c, wefti_frame_kind kind, const void *body,
                        size_t bytes) {
-    if (c->gone || c->ending) return;
+    if (c->gone || c->ending || dies(s, kind)) return;
     if (wefti_wire_send(&c->link, kind, body, bytes, NULL, 0) >= 0) want_write(s, c);
 }
 void wefti_client_send_shared(wefti_scheduler *s, wefti_client *c, wefti_frame_kind kind,
                               wefti_shared_body *block) {
-    if (c->gone || c->ending) return;
+    if (c->gone || c->ending || dies(s, kind)) return;
     if (wefti_wire_send_shared(&c->link, kind, block) >= 0) want_write(s, c);
 }
 
@@ -255,6 +267,7 @@ static weft_status handle_member(wefti_scheduler *s, wefti_client *c, const weft
 }
 
 static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    if (dies(s, frame->kind)) return WEFT_OK;
     if (c->ending) return WEFT_OK; /* it has not read yet that nobody listens */
     if (c->slot >= 0) return handle_member(s, c, frame);
     WEFT_REQUIRE(!c->next, WEFT_E_CORRUPT, "a message of kind %d between two worlds",
@@ -265,6 +278,7 @@ static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti
     if (frame->kind == WEFTI_FRAME_HEALTH) return wefti_scheduler_tell_health(s, c);
     if (frame->kind == WEFTI_FRAME_KEEP) return wefti_keep_ask(s, c, frame);
     if (frame->kind == WEFTI_FRAME_LOST) return wefti_keep_lost(s, c, frame);
+    if (frame->kind == WEFTI_FRAME_HOSTS) return wefti_gather_hosts(s, frame);
     wefti_join join;
     WEFT_REQUIRE(frame->kind == WEFTI_FRAME_JOIN && !c->watch.count, WEFT_E_CORRUPT,
                  "a message of kind %d before joining", (int)frame->kind);

@@ -24,7 +24,7 @@ void wefti_scheduler_release_slot(wefti_scheduler *s, int32_t slot) {
     s->slots[last] = (wefti_member_slot){0};
 }
 
-static void take_seat(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+void wefti_scheduler_take_seat(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     wefti_member_slot *slot = &s->slots[s->taken];
     *slot = (wefti_member_slot){.client = client, .join = *join};
     memcpy(slot->address, client->address, sizeof slot->address);
@@ -46,8 +46,7 @@ static void dismiss_others(wefti_scheduler *s, uint64_t generation) {
     }
 }
 
-/* The same process with a connection that it lost before we did. */
-static void replace(wefti_scheduler *s, int32_t slot, wefti_client *client) {
+void wefti_scheduler_replace(wefti_scheduler *s, int32_t slot, wefti_client *client) {
     wefti_client *old = s->slots[slot].client;
     s->slots[slot].client = client;
     client->slot = slot;
@@ -58,7 +57,7 @@ static void replace(wefti_scheduler *s, int32_t slot, wefti_client *client) {
     }
 }
 
-static bool same_process(const wefti_join *a, const wefti_join *b) {
+bool wefti_same_process(const wefti_join *a, const wefti_join *b) {
     return a->pid == b->pid && strcmp(a->host, b->host) == 0;
 }
 
@@ -68,8 +67,8 @@ static bool collides(wefti_scheduler *s, wefti_client *client, const wefti_join 
     int32_t seat = by_rank >= 0 ? by_rank : wefti_seats_of_node(s, join);
     if (seat < 0) return false;
     const wefti_member_slot *slot = &s->slots[seat];
-    if (join->generation && same_process(join, &slot->join))
-        replace(s, seat, client);
+    if (join->generation && wefti_same_process(join, &slot->join))
+        wefti_scheduler_replace(s, seat, client);
     else if (by_rank >= 0)
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "two processes are to be rank %d: process %lld at %s, which came "
@@ -124,11 +123,17 @@ static bool fits_generation(wefti_scheduler *s, wefti_client *client, const weft
                             "this job runs already (generation %llu): no new process can join it",
                             (unsigned long long)known);
     else
-        wefti_client_refuse(
-            s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
-            "this process belongs to generation %llu of the job, which is over; this is %llu",
-            (unsigned long long)join->generation, (unsigned long long)known);
+        wefti_scheduler_refuse_past(s, client, join);
     return false;
+}
+
+/* One that was lost to a world that goes on may be started again. */
+void wefti_scheduler_refuse_past(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+    const uint64_t known = s->generation > s->past ? s->generation : s->past;
+    wefti_client_refuse(
+        s, client, join->armed ? WEFT_E_LOST : WEFT_E_MISMATCH, WEFT_RANK_NONE,
+        "this process belongs to generation %llu of the job, which is over; this is %llu",
+        (unsigned long long)join->generation, (unsigned long long)known);
 }
 
 static weft_status tell_rank(wefti_scheduler *s, int32_t rank, const int32_t *host) {
@@ -139,9 +144,16 @@ static weft_status tell_rank(wefti_scheduler *s, int32_t rank, const int32_t *ho
                                   .heartbeat_ns = s->heartbeat_ns,
                                   .mends = s->mend.seats && s->options.restarts > 0,
                                   .resizes = s->mend.seats != NULL,
-                                  .newcomer = s->slots[rank].newcomer};
+                                  .newcomer = s->slots[rank].newcomer,
+                                  .used = wefti_mend_used(s),
+                                  .deaths = s->slots[rank].deaths};
     unsigned char *body;
     size_t bytes;
+    if (!s->slots[rank].client) return WEFT_OK;
+    if (s->slots[rank].join.generation < s->generation) { /* it is a HALT */
+        placed.failed = s->mend.halt.failed;
+        memcpy(placed.text, s->mend.halt.text, sizeof placed.text);
+    }
     WEFT_TRY(wefti_world_message_encode(&placed, host, &body, &bytes));
     s->slots[rank].told = rank;
     wefti_client_send(s, s->slots[rank].client, WEFTI_FRAME_WORLD, body, bytes);
@@ -161,7 +173,7 @@ weft_status wefti_scheduler_tell_world(wefti_scheduler *s, int32_t first, int32_
 
 static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     wefti_member_slot *slot = &s->slots[join->rank];
-    if (slot->dead || slot->left || !same_process(join, &slot->join)) {
+    if (slot->dead || slot->left || !wefti_same_process(join, &slot->join)) {
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, join->rank, "rank %d of generation %llu %s",
                             (int)join->rank, (unsigned long long)join->generation,
                             slot->dead   ? "has died, as far as this job is concerned"
@@ -169,7 +181,7 @@ static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join
                                          : "is another process");
         return;
     }
-    replace(s, join->rank, client);
+    wefti_scheduler_replace(s, join->rank, client);
     slot->heard_ns = wefti_now_ns();
     weft_status status = wefti_scheduler_tell_world(s, join->rank, 1);
     if (status < 0) wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
@@ -248,6 +260,8 @@ static void complete(wefti_scheduler *s) {
     if (status < 0)
         wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
     else
+        wefti_gather_release_launchers(s);
+    if (status >= 0)
         wefti_scheduler_allgather(s); /* cards that were repeated while the others came back */
 }
 
@@ -302,6 +316,7 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
             return;
         }
     }
+    if (wefti_gather_take(s, client, join) || wefti_mend_rejoin(s, client, join)) return;
     if (wefti_mend_take_in(s, client, join)) return;
     if (s->state != WEFTI_SCHEDULER_FORMING && join->generation == 0) {
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
@@ -316,7 +331,7 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
         return;
     }
     if (collides(s, client, join)) return;
-    take_seat(s, client, join);
+    wefti_scheduler_take_seat(s, client, join);
     if (s->taken == s->options.size) complete(s);
 }
 
@@ -334,6 +349,10 @@ static void add_missing_ranks(const wefti_scheduler *s, wefti_text *text) {
 }
 
 void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
+    if (s->gather.since_ns) {
+        wefti_gather_check(s, now_ns);
+        return;
+    }
     if (now_ns - s->start_ns <= s->join_ns) return;
     int missing = (int)(s->options.size - s->taken);
     wefti_text text = {0};
@@ -366,6 +385,7 @@ void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end) {
         s->has_ended = true;
         s->first_end = *end;
     }
-    if (s->state == WEFTI_SCHEDULER_FORMING) judge_missing(s, end);
+    const bool gathers = !failed && wefti_gather_ended(s, end->rank, 1);
+    if (s->state == WEFTI_SCHEDULER_FORMING && !gathers) judge_missing(s, end);
     wefti_mend_ended(s, end);
 }

@@ -136,9 +136,12 @@ weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *c, const wefti_fram
                             "job has %d ranks",
                             (int)seats->count, (int)seats->first, (int)s->options.size);
     } else {
+        const bool known = seats->first >= 0 && seats->first < s->options.size &&
+                           s->keeper[seats->first] == keep.launcher;
         c->keep = keep;
         /* A spare launcher, which says no WATCH, hears that this scheduler has its job. */
         if (c->watch.count == 0) wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
+        c->earlier = keep.again && !known;
         c->watch = *seats;
         if (s->is_over) wefti_client_tell_over(s);
         try_to_give(s, c);
@@ -151,6 +154,12 @@ weft_status wefti_keep_lost(wefti_scheduler *s, wefti_client *c, const wefti_fra
     WEFT_TRY(wefti_loss_decode(frame, &loss));
     unsigned char body[WEFTI_MESSAGE_MAX];
     const int32_t rank = loss.end.rank;
+    /* What the others know of the rank, this scheduler will hear from them. */
+    if (c->earlier && s->state == WEFTI_SCHEDULER_FORMING) {
+        wefti_gather_note(s, rank, loss.starts);
+        c->unanswered = true;
+        return WEFT_OK;
+    }
     WEFT_REQUIRE(c->keep.launcher && rank < s->numbers, WEFT_E_CORRUPT,
                  "the loss of rank %d, which is not this launcher's", (int)rank);
     wefti_again_message said = {

@@ -40,6 +40,48 @@ void wefti_mend_begin(wefti_scheduler *s) {
     wefti_mending_begin(&m->world, s->taken, m->seats, nobody, (int64_t)s->generation);
 }
 
+static void note_halt(wefti_scheduler *s, int32_t missing, int32_t missing_count) {
+    wefti_halt *halt = &s->mend.halt;
+    halt->failed = missing;
+    if (missing_count == 0)
+        (void)snprintf(halt->text, sizeof halt->text,
+                       "the scheduler was started again while the world was being mended");
+    else
+        (void)snprintf(halt->text, sizeof halt->text,
+                       "rank %d has not come back to a scheduler that was started again",
+                       (int)missing);
+}
+
+weft_status wefti_mend_gathered(wefti_scheduler *s, bool leaves, uint64_t least) {
+    wefti_mending_state *m = &s->mend;
+    int32_t missing = 0, count = 0, new_ones = 0;
+    wefti_mend_begin(s);
+    if (leaves) return WEFT_OK;
+    WEFT_REQUIRE(m->seats, WEFT_E_NOMEM, "no memory for the ranks that have come back");
+    wefti_mending_gather(&m->world, s->taken, m->seats, m->world.holders, (int64_t)least);
+    for (int32_t r = 0; r < s->taken; r++) {
+        wefti_member_slot *slot = &s->slots[r];
+        m->armed += slot->armed;
+        if (slot->client) {
+            (void)wefti_mending_returned(&m->world, r, (int64_t)slot->join.generation,
+                                         slot->join.mends);
+            if (slot->join.used > m->deaths) m->deaths = slot->join.used;
+            new_ones += slot->newcomer;
+            continue;
+        }
+        (void)wefti_mending_missing(&m->world, r);
+        if (count++ == 0) missing = r;
+    }
+    m->deaths += new_ones;
+    for (int32_t r = 0; r < s->taken; r++)
+        if (!s->slots[r].client) s->slots[r].awaited = ++m->deaths <= s->options.restarts;
+    s->generation = (uint64_t)m->world.generation;
+    m->since_ns = wefti_now_ns();
+    m->was = true;
+    note_halt(s, missing, count);
+    return WEFT_OK;
+}
+
 /* The world is as elastic as all ranks allow. */
 weft_status wefti_mend_arm(wefti_scheduler *s, int32_t rank, const wefti_frame *frame) {
     wefti_member_slot *slot = &s->slots[rank];
@@ -58,10 +100,17 @@ weft_status wefti_mend_arm(wefti_scheduler *s, int32_t rank, const wefti_frame *
 
 /* --- deaths --- */
 
+int32_t wefti_mend_used(const wefti_scheduler *s) {
+    int32_t used = s->mend.deaths;
+    for (int32_t r = 0; r < s->taken; r++) used -= s->slots[r].dead || s->slots[r].newcomer;
+    return used > 0 ? used : 0;
+}
+
 void wefti_mend_halt(wefti_scheduler *s) {
     wefti_mending_state *m = &s->mend;
     unsigned char body[WEFTI_MESSAGE_MAX];
     s->generation = m->halt.generation = (uint64_t)m->world.generation;
+    m->halt.used = wefti_mend_used(s);
     m->since_ns = wefti_now_ns();
     s->blame.until_ns = 0;
     s->answered = 0;
@@ -131,6 +180,32 @@ bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const c
     return true;
 }
 
+/* WORLD is its HALT. */
+bool wefti_mend_rejoin(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+    wefti_mending_state *m = &s->mend;
+    if (s->state != WEFTI_SCHEDULER_RUNNING || !m->seats || !join->armed) return false;
+    if (join->rank < 0 || join->rank >= s->taken || join->generation > s->generation) return false;
+    if (join->size != s->taken) return false;
+    wefti_member_slot *slot = &s->slots[join->rank];
+    if (slot->dead || slot->left || !wefti_same_process(join, &slot->join)) return false;
+    const bool mends = join->mends || join->generation < s->generation;
+    if (!(wefti_mending_rejoined(&m->world, mends) & WEFTI_MENDING_HALT)) return false;
+    wefti_scheduler_replace(s, join->rank, client);
+    slot->client = NULL;
+    m->halt.failed = join->rank;
+    (void)snprintf(m->halt.text, sizeof m->halt.text,
+                   "the connection of rank %d broke while the world was being mended",
+                   (int)join->rank);
+    wefti_mend_halt(s);
+    slot->client = client;
+    slot->heard_ns = wefti_now_ns();
+    slot->join = *join;
+    weft_status status = wefti_scheduler_tell_world(s, join->rank, 1);
+    slot->join.generation = s->generation;
+    if (status < 0) wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
+    return true;
+}
+
 /* --- launchers --- */
 
 bool wefti_end_is_loss(const wefti_end *end) {
@@ -144,6 +219,21 @@ static void give_up(wefti_scheduler *s, int32_t rank, const char *then) {
     wefti_text text = {0};
     wefti_text_add(&text, "%s%s", s->mend.halt.text, then);
     wefti_scheduler_abort_text(s, WEFT_E_LOST, rank, &text);
+}
+
+void wefti_mend_check_restarts(wefti_scheduler *s) {
+    for (int32_t r = 0; r < s->taken; r++)
+        if (s->slots[r].dead && !s->slots[r].awaited && !wefti_mend_is_elastic(s))
+            give_up(s, r, "; it is not started again: that was done as often as it may be");
+}
+
+/* A launcher's word of a seat whose processes this scheduler has not counted. */
+static void count_again(wefti_scheduler *s, int32_t seat, int starts) {
+    wefti_member_slot *slot = &s->slots[seat];
+    if (!slot->uncounted) return;
+    slot->uncounted = false;
+    slot->deaths = starts;
+    wefti_keep_tell(s, seat);
 }
 
 /* The process ended before it had its seat again: another one may be started for it. */
@@ -162,9 +252,11 @@ static void lose_newcomer(wefti_scheduler *s, int32_t seat, const wefti_end *end
 
 bool wefti_mend_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {
     wefti_mending_state *m = &s->mend;
+    if (wefti_end_is_loss(end) && wefti_gather_ended(s, end->rank, starts)) return true;
     int32_t seat = wefti_slot_of_process(s, end->rank);
     if (s->state != WEFTI_SCHEDULER_RUNNING || !m->seats || seat < 0) return false;
     if (!wefti_end_is_loss(end)) return false;
+    count_again(s, seat, starts);
     if (s->slots[seat].deaths < starts && m->seats[seat].filled) {
         char how[64];
         (void)snprintf(how, sizeof how, "it was ended by signal %d", (int)end->signal);
@@ -286,14 +378,14 @@ weft_status wefti_mend_stood(wefti_scheduler *s, int32_t rank, const wefti_frame
 }
 
 weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank, const wefti_frame *frame) {
-    unsigned char body[WEFTI_GENERATION_BYTES];
+    unsigned char body[WEFTI_GO_BYTES];
     uint64_t generation;
     WEFT_TRY(wefti_generation_decode(frame, &generation));
     if (wefti_mend_phase(s) != WEFTI_MENDING_GIVING || generation != s->generation) return WEFT_OK;
     if (!(wefti_mending_whole(&s->mend.world, rank, (int64_t)generation) & WEFTI_MENDING_GO))
         return WEFT_OK;
     s->mend.was = true;
-    wefti_generation_encode(generation, body);
+    wefti_go_encode(generation, s->mend.deaths, body);
     for (int32_t r = 0; r < s->taken; r++) {
         s->slots[r].newcomer = false;
         s->slots[r].standing.waiting = false; /* for the rank that died: that is over */

@@ -51,7 +51,8 @@ static int32_t seat_of(const wefti_scheduler *s, const wefti_join *join) {
     }
     for (int32_t r = 0; r < s->taken && join->node[0]; r++) {
         const wefti_join *old = &s->slots[r].join;
-        if (s->mend.seats[r].filled || strcmp(old->node, join->node) != 0) continue;
+        const bool unknown = old->pid == 0; /* its process was never here: scheduler/gather.c */
+        if (s->mend.seats[r].filled || (!unknown && strcmp(old->node, join->node) != 0)) continue;
         if (found < 0 || strcmp(old->host, join->host) == 0) found = r;
     }
     return found;
@@ -73,13 +74,15 @@ static void sit_down(wefti_scheduler *s, wefti_client *client, int32_t rank,
 }
 
 bool wefti_mend_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
-    if (s->state != WEFTI_SCHEDULER_RUNNING || join->generation) return false;
+    if (s->state != WEFTI_SCHEDULER_RUNNING) return false;
+    if (join->generation && join->whole) return false; /* it has a place already, or had one */
     if (!s->mend.seats) return false;
-    if (join->rank >= 0 && wefti_slot_of_process(s, join->rank) < 0)
+    if (!join->generation && join->rank >= 0 && wefti_slot_of_process(s, join->rank) < 0)
         return wefti_mend_take_back(s, client, join);
     if (wefti_mend_phase(s) == WEFTI_MENDING_NOT) return false;
     const int32_t rank = seat_of(s, join);
-    if (rank < 0) return false;
+    if (rank < 0 || (join->generation && wefti_mend_phase(s) != WEFTI_MENDING_COUNTING))
+        return false;
     if (!is_on_its_host(s, client, rank, join) || !is_of_its_kind(s, client, rank, join))
         return true;
     sit_down(s, client, rank, join);

@@ -133,6 +133,7 @@ static void release(wefti_scheduler *s) {
     wefti_shared_body_release(s->answer);
     wefti_scheduler_forget_parted(s);
     wefti_mend_end(s);
+    wefti_gather_end(s);
     wefti_free(s->clients);
     wefti_free(s->slots);
     wefti_seats_free(s);

@@ -48,6 +48,7 @@ bool wefti_standby_may_begin(const wefti_scheduler *s) {
     bool has_first = false;
     int32_t size = s->options.size;
     if (!s->options.has_other) return true;
+    if (s->gather.since_ns) return wefti_gather_may_begin(s);
     for (int32_t i = 0; i < s->taken; i++) {
         has_first = has_first || s->slots[i].join.rank == 0;
         if (s->slots[i].join.size > 0) size = s->slots[i].join.size;
@@ -126,6 +127,7 @@ static void send_away(wefti_scheduler *s) {
         wefti_client_drop(s, client);
     }
     s->generation = s->options.generation;
+    wefti_gather_end(s);
 }
 
 void wefti_standby_check(wefti_scheduler *s, int64_t now_ns) {

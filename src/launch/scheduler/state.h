@@ -22,11 +22,15 @@ typedef struct wefti_client {
     wefti_keep keep;  /* of one that fills seats again; launcher 0: it does not */
     bool keeps;       /* it has its seats, which are those of `watch` */
     int32_t coming;   /* of one that adds processes: those that have not come yet */
+    bool earlier;     /* it has its seats from an earlier scheduler */
+    bool unanswered;  /* that launcher has asked, and there was no answer yet */
     bool told;        /* that launcher knows that the job is over */
     bool told_unlike; /* and that calls were unlike */
     wefti_join *next; /* it waits for the next world; NULL: it does not */
     char address[64];
 } wefti_client;
+
+enum { WEFTI_DEATHS_UNKNOWN = 1 << 20 }; /* more than any launcher has started */
 
 enum {
     WEFTI_ENTRIES_AHEAD = 2
@@ -55,6 +59,7 @@ typedef struct wefti_member_slot {
     bool newcomer;    /* it took an empty seat, and its world is not whole yet */
     bool awaited;     /* the seat is empty, and a process is being started for it */
     int deaths;       /* processes that this seat has lost */
+    bool uncounted;   /* how many is not known: the scheduler before knew it */
     int64_t heard_ns; /* last heartbeat */
     wefti_standing standing;
     int64_t said_ns; /* when it said so */
@@ -99,6 +104,14 @@ typedef struct wefti_mending_state {
     wefti_halt halt;  /* the last death */
 } wefti_mending_state;
 
+/* Ranks come back to a scheduler that knows nothing of their world: gather.c. */
+typedef struct wefti_gathering {
+    int64_t since_ns;    /* when the first came; 0: none has */
+    int32_t *host;       /* [size] numbers of hosts, as said with the latest generation; or NULL */
+    uint64_t generation; /* of these */
+    int32_t *ended; /* [size] processes that a seat has had, of which all have ended; or NULL */
+} wefti_gathering;
+
 struct wefti_scheduler {
     wefti_scheduler_options options;
     char *job;
@@ -114,6 +127,7 @@ struct wefti_scheduler {
     wefti_abort_reason reason;
     wefti_accusation blame;
     wefti_mending_state mend;
+    wefti_gathering gather;
     uint64_t generation; /* 0: none yet; while forming: the generation of returning members */
     uint64_t past;       /* of the last world that all have left; 0: none */
     wefti_parted *parted[WEFTI_PARTED_BUCKETS];
@@ -182,6 +196,28 @@ weft_status wefti_scheduler_tell_world(wefti_scheduler *s, int32_t first,
                                        int32_t count) WEFT_CHECKED;
 void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end);
 
+void wefti_scheduler_take_seat(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+/* The same process with a connection that it lost before we did. */
+void wefti_scheduler_replace(wefti_scheduler *s, int32_t slot, wefti_client *client);
+bool wefti_same_process(const wefti_join *a, const wefti_join *b);
+/* It belongs to a generation that is over. */
+void wefti_scheduler_refuse_past(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+
+/* gather.c */
+/* Takes JOIN while ranks of an earlier scheduler come back. False: nobody has. */
+bool wefti_gather_take(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+weft_status wefti_gather_hosts(wefti_scheduler *s, const wefti_frame *frame) WEFT_CHECKED;
+/* A launcher's word, of the last of `starts` processes of a rank. */
+void wefti_gather_note(wefti_scheduler *s, int32_t rank, int starts);
+/* The same if ranks come back; else false. */
+bool wefti_gather_ended(wefti_scheduler *s, int32_t rank, int starts);
+/* Launchers that have asked in vain call and ask again. */
+void wefti_gather_release_launchers(wefti_scheduler *s);
+void wefti_gather_check(wefti_scheduler *s, int64_t now_ns);
+/* Whether so many ranks have come back that no other scheduler can go on with their world. */
+bool wefti_gather_may_begin(const wefti_scheduler *s);
+void wefti_gather_end(wefti_scheduler *s); /* frees */
+
 /* seats.c: an index of the seats, while forming. Changes of a seat's number or its member are told
  * to it: remove before, add after. */
 weft_status wefti_seats_create(wefti_scheduler *s) WEFT_CHECKED;
@@ -237,6 +273,14 @@ void wefti_scheduler_end_blame(wefti_scheduler *s);
 /* A world begins, with all ranks in their seats. Without memory it cannot be mended. */
 void wefti_mend_begin(wefti_scheduler *s);
 void wefti_mend_end(wefti_scheduler *s); /* frees */
+/* The ranks of a world have come back, and stand in their slots; generations that begin are above
+ * `least`. leaves: it is ending, and those that are missing have left. */
+weft_status wefti_mend_gathered(wefti_scheduler *s, bool leaves, uint64_t least) WEFT_CHECKED;
+/* Ends the job if ranks are missing then, and no process may be started again. */
+void wefti_mend_check_restarts(wefti_scheduler *s);
+/* A rank comes back over a new connection amid a mending, which begins again. False: it does not.
+ */
+bool wefti_mend_rejoin(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
 /* A job that has failed mends no more, whatever its ranks still say. */
 static inline wefti_mending_phase wefti_mend_phase(const wefti_scheduler *s) {
     const bool mends = s->mend.seats && s->state == WEFTI_SCHEDULER_RUNNING;
@@ -300,7 +344,10 @@ bool wefti_mend_take_back(wefti_scheduler *s, wefti_client *client, const wefti_
 int32_t wefti_most_ranks(const wefti_scheduler *s);
 /* Makes room for so many ranks. Void afterwards: pointers to slots and seats. */
 weft_status wefti_make_room(wefti_scheduler *s, int32_t ranks) WEFT_CHECKED;
-/* mend.c: all ranks hear that a generation begins, and why: mend.halt. */
+/* mend.c: restarts that the job has had, besides those for seats that are empty, or whose processes
+ * are new: a scheduler that comes later sees these itself. */
+int32_t wefti_mend_used(const wefti_scheduler *s);
+/* All ranks hear that a generation begins, and why: mend.halt. */
 void wefti_mend_halt(wefti_scheduler *s);
 /* Whether some rank has left: then the world stays as it is. */
 bool wefti_mend_some_left(const wefti_scheduler *s);

@@ -12,6 +12,7 @@ size_t wefti_keep_encode(const wefti_keep *m, unsigned char out[WEFTI_MESSAGE_MA
     wefti_pack_u32(&p, (uint32_t)m->seats.first);
     wefti_pack_u32(&p, (uint32_t)m->seats.count);
     wefti_pack_u64(&p, m->launcher);
+    wefti_pack_u32(&p, m->again);
     return p.used;
 }
 
@@ -20,6 +21,9 @@ weft_status wefti_keep_decode(const wefti_frame *frame, wefti_keep *out) {
     out->seats.first = (int32_t)wefti_unpack_u32(&u);
     out->seats.count = (int32_t)wefti_unpack_u32(&u);
     out->launcher = wefti_unpack_u64(&u);
+    const uint32_t again = wefti_unpack_u32(&u);
+    out->again = again == 1;
+    if (again > 1) u.bad = true;
     if (!is_span(&out->seats, WEFTI_SEATS_ADDED) || out->launcher == 0) u.bad = true;
     return wefti_unpack_end(&u, "keep");
 }

@@ -44,6 +44,7 @@ size_t wefti_halt_encode(const wefti_halt *m, unsigned char out[WEFTI_MESSAGE_MA
     wefti_pack p = {.data = out, .room = WEFTI_MESSAGE_MAX};
     wefti_pack_u64(&p, m->generation);
     wefti_pack_u32(&p, (uint32_t)m->failed);
+    wefti_pack_u32(&p, (uint32_t)m->used);
     wefti_pack_text(&p, m->text, WEFTI_TEXT_MAX);
     return p.used;
 }
@@ -52,8 +53,9 @@ weft_status wefti_halt_decode(const wefti_frame *frame, wefti_halt *out) {
     wefti_unpack u = wefti_unpack_of(frame);
     out->generation = unpack_generation(&u);
     out->failed = (int32_t)wefti_unpack_u32(&u);
+    out->used = (int32_t)wefti_unpack_u32(&u);
     wefti_unpack_text(&u, out->text, WEFTI_TEXT_MAX);
-    if (out->failed < 0 || out->failed >= WEFTI_RANKS_MAX) u.bad = true;
+    if (out->used < 0 || out->failed < 0 || out->failed >= WEFTI_RANKS_MAX) u.bad = true;
     return wefti_unpack_end(&u, "halt");
 }
 
@@ -149,6 +151,20 @@ weft_status wefti_mend_decode(const wefti_frame *frame, wefti_mend_message *out,
     return wefti_unpack_end(&u, "mend");
 }
 
+void wefti_go_encode(uint64_t generation, int32_t used, unsigned char out[WEFTI_GO_BYTES]) {
+    wefti_pack p = {.data = out, .room = WEFTI_GO_BYTES};
+    wefti_pack_u64(&p, generation);
+    wefti_pack_u32(&p, (uint32_t)used);
+}
+
+weft_status wefti_go_decode(const wefti_frame *frame, uint64_t *out, int32_t *out_used) {
+    wefti_unpack u = wefti_unpack_of(frame);
+    *out = unpack_generation(&u);
+    *out_used = (int32_t)wefti_unpack_u32(&u);
+    if (*out_used < 0) u.bad = true;
+    return wefti_unpack_end(&u, "go");
+}
+
 void wefti_generation_encode(uint64_t generation, unsigned char out[WEFTI_GENERATION_BYTES]) {
     wefti_pack p = {.data = out, .room = WEFTI_GENERATION_BYTES};
     wefti_pack_u64(&p, generation);
@@ -158,4 +174,59 @@ weft_status wefti_generation_decode(const wefti_frame *frame, uint64_t *out) {
     wefti_unpack u = wefti_unpack_of(frame);
     *out = unpack_generation(&u);
     return wefti_unpack_end(&u, "generation");
+}
+
+static int32_t end_of_run(const int32_t *host, int32_t first, int32_t size) {
+    int32_t end = first + 1;
+    while (end < size && host[end] == host[first]) end++;
+    return end;
+}
+
+weft_status wefti_hosts_encode(const wefti_hosts *m, const int32_t *host, unsigned char **out,
+                               size_t *out_bytes) {
+    size_t runs = 0;
+    for (int32_t r = 0; r < m->size; r = end_of_run(host, r, m->size)) runs++;
+    WEFT_NEW_ARRAY(*out, unsigned char, 8 + 8 * runs);
+    wefti_pack p = {.data = *out, .room = 8 + 8 * runs};
+    wefti_pack_u64(&p, m->generation);
+    for (int32_t r = 0, end; r < m->size; r = end) {
+        end = end_of_run(host, r, m->size);
+        wefti_pack_u32(&p, (uint32_t)host[r]);
+        wefti_pack_u32(&p, (uint32_t)(end - r));
+    }
+    *out_bytes = p.used;
+    return WEFT_OK;
+}
+
+/* The number of ranks of all runs; 0 if they are no runs of ranks. */
+static int32_t count_ranks(wefti_unpack u) {
+    int64_t ranks = 0;
+    while (u.at < u.bytes && !u.bad) {
+        (void)wefti_unpack_u32(&u);
+        const uint32_t count = wefti_unpack_u32(&u);
+        ranks += count;
+        if (count == 0 || ranks > WEFTI_RANKS_MAX) u.bad = true;
+    }
+    return u.bad ? 0 : (int32_t)ranks;
+}
+
+weft_status wefti_hosts_decode(const wefti_frame *frame, wefti_hosts *out, int32_t **out_host) {
+    wefti_unpack u = wefti_unpack_of(frame);
+    int32_t *host, r = 0;
+    out->generation = unpack_generation(&u);
+    out->size = count_ranks(u);
+    if (out->size == 0) u.bad = true;
+    if (u.bad) return wefti_unpack_end(&u, "hosts");
+    WEFT_NEW_ARRAY(host, int32_t, out->size);
+    while (u.at < u.bytes && !u.bad) {
+        const int32_t number = (int32_t)wefti_unpack_u32(&u);
+        const int32_t end = r + (int32_t)wefti_unpack_u32(&u);
+        if (number < 0 || number >= out->size) u.bad = true;
+        while (r < end) host[r++] = number;
+    }
+    if (u.bad)
+        wefti_free(host);
+    else
+        *out_host = host;
+    return wefti_unpack_end(&u, "hosts");
 }

@@ -19,6 +19,11 @@ size_t wefti_join_encode(const wefti_join *m, unsigned char out[WEFTI_MESSAGE_MA
     wefti_pack_text(&p, m->node, WEFTI_NAME_MAX);
     wefti_pack_text(&p, m->host, WEFTI_NAME_MAX);
     wefti_pack_text(&p, m->facts, WEFTI_NAME_MAX);
+    wefti_pack_u64(&p, m->whole);
+    wefti_pack_u64(&p, m->said);
+    wefti_pack_u32(&p, (uint32_t)m->used);
+    wefti_pack_u32(&p, (uint32_t)m->deaths);
+    wefti_pack_u32(&p, (uint32_t)m->armed | (uint32_t)m->mends << 1 | (uint32_t)m->leaves << 2);
     return p.used;
 }
 
@@ -32,6 +37,17 @@ weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) {
     wefti_unpack_text(&u, out->node, WEFTI_NAME_MAX);
     wefti_unpack_text(&u, out->host, WEFTI_NAME_MAX);
     wefti_unpack_text(&u, out->facts, WEFTI_NAME_MAX);
+    out->whole = wefti_unpack_u64(&u);
+    out->said = wefti_unpack_u64(&u);
+    out->used = (int32_t)wefti_unpack_u32(&u);
+    out->deaths = (int32_t)wefti_unpack_u32(&u);
+    const uint32_t flags = wefti_unpack_u32(&u);
+    out->armed = flags & 1;
+    out->mends = flags & 2;
+    out->leaves = flags & 4;
+    if (out->whole > out->generation || out->said > out->generation || out->used < 0 ||
+        out->deaths < 0 || flags > 7)
+        u.bad = true;
     if (out->rank < -1 || out->rank >= WEFTI_RANKS_MAX || out->size < -1 || out->size == 0 ||
         out->size > WEFTI_RANKS_MAX || out->pid <= 0 || (out->generation && out->rank < 0))
         u.bad = true;
@@ -196,7 +212,7 @@ weft_status wefti_entry_decode(const wefti_frame *frame, int32_t ranks, wefti_en
 
 weft_status wefti_world_message_encode(const wefti_world_message *m, const int32_t *host,
                                        unsigned char **out, size_t *out_bytes) {
-    size_t room = 32 + 4 * (size_t)m->size;
+    size_t room = 48 + WEFTI_TEXT_MAX + 4 * (size_t)m->size;
     WEFT_NEW_ARRAY(*out, unsigned char, room);
     wefti_pack p = packing(*out, room);
     wefti_pack_u64(&p, m->generation);
@@ -205,6 +221,10 @@ weft_status wefti_world_message_encode(const wefti_world_message *m, const int32
     wefti_pack_u32(&p, (uint32_t)m->hosted_by);
     wefti_pack_u64(&p, (uint64_t)m->heartbeat_ns);
     wefti_pack_u32(&p, (uint32_t)m->mends | (uint32_t)m->newcomer << 1 | (uint32_t)m->resizes << 2);
+    wefti_pack_u32(&p, (uint32_t)m->used);
+    wefti_pack_u32(&p, (uint32_t)m->deaths);
+    wefti_pack_u32(&p, (uint32_t)m->failed);
+    wefti_pack_text(&p, m->text, WEFTI_TEXT_MAX);
     for (int32_t r = 0; r < m->size; r++) wefti_pack_u32(&p, (uint32_t)host[r]);
     *out_bytes = p.used;
     return WEFT_OK;
@@ -222,6 +242,12 @@ weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_mes
     out->mends = flags & 1;
     out->newcomer = flags & 2;
     out->resizes = flags & 4;
+    out->used = (int32_t)wefti_unpack_u32(&u);
+    out->deaths = (int32_t)wefti_unpack_u32(&u);
+    out->failed = (int32_t)wefti_unpack_u32(&u);
+    wefti_unpack_text(&u, out->text, WEFTI_TEXT_MAX);
+    if (out->used < 0 || out->deaths < 0 || out->failed < 0 || out->failed >= WEFTI_RANKS_MAX)
+        u.bad = true;
     if (out->generation == 0 || out->size <= 0 || out->size > WEFTI_RANKS_MAX || out->rank < 0 ||
         out->rank >= out->size || out->hosted_by < -1 || out->hosted_by >= out->size ||
         out->heartbeat_ns <= 0 || flags > 7 || flags == 2 ||

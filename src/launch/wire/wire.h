@@ -99,7 +99,22 @@ typedef struct wefti_join { /* JOIN: a process asks for its place */
     char node[WEFTI_NAME_MAX + 1];  /* node id */
     char host[WEFTI_NAME_MAX + 1];  /* equal for processes that reach each other's memory */
     char facts[WEFTI_NAME_MAX + 1]; /* what all processes of a job have in common, in words */
+    /* Of one that has a generation, for a scheduler that knows nothing of its world. */
+    uint64_t
+        whole;     /* the last generation in which its world was whole, and it was there; 0: none */
+    uint64_t said; /* the last of which it has said WHOLE; 0: none */
+    int32_t used;  /* restarts that the job has had */
+    int32_t deaths; /* processes that its seat has lost */
+    bool armed;     /* its world may be mended */
+    bool mends;     /* it is not in the middle of steps: its world is being mended */
+    bool leaves;
 } wefti_join;
+
+/* HOSTS: the number of a host of each rank, as runs of equal numbers; before JOIN. */
+typedef struct wefti_hosts {
+    uint64_t generation;
+    int32_t size;
+} wefti_hosts;
 
 typedef struct wefti_entry { /* ENTRY: this member's part of all-gather number `number` */
     uint64_t number;
@@ -112,9 +127,13 @@ typedef struct wefti_world_message { /* WORLD */
     int32_t rank, size;
     int32_t hosted_by; /* the rank whose process hosts the scheduler; -1: none */
     int64_t heartbeat_ns;
-    bool mends;    /* a rank that dies is started again */
-    bool resizes;  /* the world can go on with fewer ranks, and with more */
-    bool newcomer; /* this one was, and the world is being mended */
+    bool mends;     /* a rank that dies is started again */
+    bool resizes;   /* the world can go on with fewer ranks, and with more */
+    bool newcomer;  /* this one was, and the world is being mended */
+    int32_t used;   /* restarts that the job has had, besides those of the present mending */
+    int32_t deaths; /* processes that the seat has lost */
+    int32_t failed; /* of a generation that begins for a rank which comes back: as in HALT */
+    char text[WEFTI_TEXT_MAX + 1]; /* "" else */
 } wefti_world_message;
 
 typedef struct wefti_arm { /* ARM: this member can be mended */
@@ -127,6 +146,7 @@ typedef struct wefti_arm { /* ARM: this member can be mended */
 typedef struct wefti_halt { /* HALT: the world is broken, and to be mended */
     uint64_t generation;    /* that begins */
     int32_t failed;         /* the rank that died, and how */
+    int32_t used;           /* restarts that the job has had, besides those of this mending */
     char text[WEFTI_TEXT_MAX + 1];
 } wefti_halt;
 
@@ -178,6 +198,7 @@ enum {
 typedef struct wefti_keep { /* KEEP: a launcher asks for seats, to fill them when ranks are lost */
     wefti_span seats;       /* first: a rank, or one of these */
     uint64_t launcher;      /* the same as long as it runs, and of no other one */
+    bool again;             /* it has had these seats from a scheduler already */
 } wefti_keep;
 
 typedef struct wefti_loss { /* LOST: may another process take the seat? */
@@ -264,6 +285,12 @@ size_t wefti_arm_encode(const wefti_arm *m, unsigned char out[WEFTI_ARM_BYTES]);
 weft_status wefti_arm_decode(const wefti_frame *frame, wefti_arm *out) WEFT_CHECKED;
 size_t wefti_halt_encode(const wefti_halt *m, unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_halt_decode(const wefti_frame *frame, wefti_halt *out) WEFT_CHECKED;
+/* Fresh memory. host: [m->size]. */
+weft_status wefti_hosts_encode(const wefti_hosts *m, const int32_t *host, unsigned char **out,
+                               size_t *out_bytes) WEFT_CHECKED;
+/* *out_host: fresh memory. */
+weft_status wefti_hosts_decode(const wefti_frame *frame, wefti_hosts *out,
+                               int32_t **out_host) WEFT_CHECKED;
 /* Fresh memory. holds: [count], ranks. */
 weft_status wefti_standing_encode(const wefti_standing_message *m, const int32_t *holds,
                                   int32_t count, unsigned char **out,
@@ -278,7 +305,12 @@ weft_status wefti_mend_encode(const wefti_mend_message *m, const wefti_mend_rank
 /* *out_ranks: fresh memory. */
 weft_status wefti_mend_decode(const wefti_frame *frame, wefti_mend_message *out,
                               wefti_mend_rank **out_ranks) WEFT_CHECKED;
-/* WHOLE and GO: a generation. */
+/* GO: a generation, and the restarts that the job has had. */
+enum { WEFTI_GO_BYTES = 12 };
+void wefti_go_encode(uint64_t generation, int32_t used, unsigned char out[WEFTI_GO_BYTES]);
+weft_status wefti_go_decode(const wefti_frame *frame, uint64_t *out,
+                            int32_t *out_used) WEFT_CHECKED;
+/* WHOLE: a generation. */
 enum { WEFTI_GENERATION_BYTES = 8 };
 void wefti_generation_encode(uint64_t generation, unsigned char out[WEFTI_GENERATION_BYTES]);
 weft_status wefti_generation_decode(const wefti_frame *frame, uint64_t *out) WEFT_CHECKED;
