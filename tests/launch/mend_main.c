@@ -6,11 +6,12 @@
  *     weft-mend STEPS [FOLDER DEATHS]
  *
  * DEATHS is "RANK@POINT:COUNT:SIGNAL,...": that rank gets the signal when a process of it comes to
- * that point for that time; with signal 0 the process stays there until it is killed. Each entry
- * happens once, after those before it: FOLDER remembers them. Prints the digest of the state at the
- * end, and how many steps this process has begun. With MEND_ALONE no rank holds what another one
- * has. MEND_UNLIKE: this process never says that it can be mended. MEND_LEAST: the
- * world may go on with so many ranks. */
+ * that point for that time; with signal 0 the process stays there until it is killed, and with 100
+ * more the signal is for the process whose number is in FOLDER/scheduler. Each entry happens once,
+ * after those before it: FOLDER remembers them. Prints the digest of the state at the end, and how
+ * many steps this process has begun. With MEND_ALONE no rank holds what another one has. With
+ * MS_ROLE=MS_SCHED it is the scheduler. MEND_UNLIKE: this process never says that it can be mended.
+ * MEND_LEAST: the world may go on with so many ranks. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -21,8 +22,9 @@
 
 #include "comm/world.h"
 #include "weft/collective.h"
+#include "weft/launch.h"
 
-enum { NUMBERS = 1000, SAMPLES = 12, EXIT_AGAIN = 75 };
+enum { NUMBERS = 1000, SAMPLES = 12, EXIT_AGAIN = 75, OF_SCHEDULER = 100 };
 
 static const char *folder = "", *deaths = "";
 static const char *rank_text;
@@ -34,6 +36,16 @@ static int whole_rank, whole_size; /* in the world that was whole last */
 
 /* --- deaths --- */
 
+static void end_scheduler(int number) {
+    char path[4096];
+    int process = 0;
+    (void)snprintf(path, sizeof path, "%s/scheduler", folder);
+    FILE *file = fopen(path, "r");
+    if (!file || fscanf(file, "%d", &process) != 1 || process <= 1) abort();
+    (void)fclose(file);
+    (void)kill(process, number);
+}
+
 static void die_once(int entry, int number) {
     char path[4096];
     (void)snprintf(path, sizeof path, "%s/death-%d", folder, entry - 1);
@@ -42,6 +54,10 @@ static void die_once(int entry, int number) {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) return; /* it has happened */
     close(fd);
+    if (number >= OF_SCHEDULER) {
+        end_scheduler(number - OF_SCHEDULER);
+        return;
+    }
     if (number == 0)
         for (;;) (void)pause(); /* until somebody kills it */
     (void)kill(getpid(), number);
@@ -146,10 +162,13 @@ static weft_status recover(weft_world *w, const wefti_mend *first) {
                                 .ready = has && ready,
                                 .holds = others,
                                 .holds_count = has ? count : 0};
+        point("halted");
         weft_status status = first ? WEFT_OK : wefti_world_mend(w, &at, &mend);
         if (status < 0) return status;
         if (follow(w, &mend, &has) < 0) continue;
+        point("taken");
         status = wefti_world_whole(w);
+        point("whole");
         whole_rank = status == WEFT_OK ? mend.rank : whole_rank;
         whole_size = status == WEFT_OK ? mend.size : whole_size;
         if (mend.resized && is_new && status == WEFT_PENDING) has = false; /* it was not there */
@@ -194,7 +213,9 @@ int main(int count, char **words) {
         deaths = words[3];
     }
     rank_text = getenv("WEFT_RANK") ? getenv("WEFT_RANK") : getenv("SLURM_PROCID");
+    if (!rank_text) rank_text = getenv("MS_NODE_ID");
     if (!rank_text) rank_text = "0";
+    if (weft_launch_is_scheduler()) return end(weft_launch_serve(NULL, NULL, NULL));
     point("start");
     weft_status status = weft_world_join(NULL, &w);
     if (status < 0) return end(status);

@@ -20,10 +20,11 @@ typedef enum kind {
     COPY,     /* a ward's state, to its buddy */
     STANDING, /* rank to scheduler: `at` */
     WHOLE,
-    DIED, /* the end of a connection */
-    BACK, /* rank to scheduler: its generation; `source` 1: it is not amid steps */
-    HALT, /* scheduler to rank */
-    MEND, /* `at.step` is the target */
+    DIED,   /* the end of a connection */
+    BACK,   /* rank to scheduler: its generation; `source` 1: it is not amid steps */
+    REJOIN, /* the same, over a new connection to the same scheduler */
+    HALT,   /* scheduler to rank */
+    MEND,   /* `at.step` is the target */
     GO,
 } kind;
 
@@ -62,6 +63,7 @@ typedef struct system {
     int64_t last;             /* the step at which all end */
     int failures;             /* of ranks, still to come */
     int outages;              /* of the scheduler */
+    int breaks;               /* of connections between it and a rank */
     int64_t top;              /* the furthest step that any rank ever committed */
     unsigned lost;            /* seats without the state that all had when they were whole */
     rank r[RANKS_MOST];
@@ -86,7 +88,7 @@ static uint64_t add(uint64_t h, int64_t x) {
 }
 
 static uint64_t digest(const system_t *x, uint64_t h) {
-    h = add(add(add(add(h, x->failures), x->outages), x->top), x->lost);
+    h = add(add(add(add(add(h, x->failures), x->outages), x->breaks), x->top), x->lost);
     h = add(h, x->comers);
     for (int32_t i = 0; i < x->size; i++) {
         const rank *r = &x->r[i];
@@ -421,6 +423,8 @@ static void schedule(explorer *e, system_t *x, int32_t from) {
     if (m.kind == BACK) actions = wefti_mending_returned(&x->w, seat, m.generation, m.source == 1);
     if (m.kind == BACK && m.at.step < 0) /* given up before, it may have the seat as any newcomer */
         actions |= wefti_mending_filled(&x->w, seat);
+    if (m.kind == REJOIN && x->seats[seat].filled)
+        actions = wefti_mending_rejoined(&x->w, m.source == 1 || m.generation < x->w.generation);
     if (m.kind == DIED) {
         x->lost |= 1u << from;
         x->was[from] = -1;
@@ -471,6 +475,19 @@ static void come_back(explorer *e, system_t *x, int32_t i) {
     post(x, i, WORLD,
          (message){
              .kind = BACK, .generation = r->s.generation, .at = r->s.at, .source = mends ? 1 : 0});
+}
+
+/* What is under way on a connection is lost, and the rank makes a new one. */
+static void break_link(explorer *e, system_t *x, int32_t i) {
+    rank *r = &x->r[i];
+    (void)e;
+    x->breaks--;
+    memset(&x->q[WORLD][i], 0, sizeof x->q[WORLD][i]);
+    memset(&x->q[i][WORLD], 0, sizeof x->q[i][WORLD]);
+    post(x, i, WORLD,
+         (message){.kind = REJOIN,
+                   .generation = r->s.generation,
+                   .source = r->s.phase > WEFTI_SURVIVOR_READY ? 1 : 0});
 }
 
 /* Whether a rank that is not linked can come back now. */
@@ -645,6 +662,10 @@ static void explore(explorer *e, const system_t *x) {
     if (may_give_up(x)) moves = true, follow(e, x, give_up, 0);
     if (!moves) finished(x);
     if (x->outages > 0) follow(e, x, crash, 0);
+    for (int32_t i = 0; i < x->size && x->breaks > 0; i++)
+        if (x->r[i].alive && x->r[i].linked && x->r[i].s.generation >= 0 &&
+            x->w.phase != WEFTI_MENDING_GATHERING)
+            follow(e, x, break_link, i);
     for (int32_t i = 0; i < x->size && x->failures > 0; i++) {
         if (!x->r[i].alive) continue;
         follow(e, x, dies_heard, i);
@@ -655,8 +676,8 @@ static void explore(explorer *e, const system_t *x) {
 }
 
 /* comers < 0: the world keeps its size. */
-static explorer run_elastic(int32_t size, bool buddies, int64_t steps, int failures, int outages,
-                            int comers) {
+static explorer run_all(int32_t size, bool buddies, int64_t steps, int failures, int outages,
+                        int comers, int breaks) {
     system_t *x = calloc(1, sizeof *x);
     explorer e = {0};
     assert_non_null(x);
@@ -665,6 +686,7 @@ static explorer run_elastic(int32_t size, bool buddies, int64_t steps, int failu
     x->last = steps;
     x->failures = failures;
     x->outages = outages;
+    x->breaks = breaks;
     x->elastic = comers >= 0;
     x->comers = comers > 0 ? comers : 0;
     for (int32_t i = 0; i < size; i++) {
@@ -688,6 +710,11 @@ static explorer run_elastic(int32_t size, bool buddies, int64_t steps, int failu
     free(e.state);
     free(x);
     return e;
+}
+
+static explorer run_elastic(int32_t size, bool buddies, int64_t steps, int failures, int outages,
+                            int comers) {
+    return run_all(size, buddies, steps, failures, outages, comers, 0);
 }
 
 static explorer run(int32_t size, bool buddies, int64_t steps, int failures, int outages) {
@@ -735,6 +762,18 @@ static void the_scheduler_dies(void **state) {
     }
 }
 
+/* A connection to the scheduler breaks at every point of a mending, with what is under way on it.
+ */
+static void a_connection_breaks(void **state) {
+    (void)state;
+    explorer e = run_all(3, false, SANITIZED ? 1 : 2, 0, 0, -1, 1);
+    assert_int_equal(e.mends, 0);
+    if (SANITIZED) return;
+    e = run_all(3, false, 1, 1, 0, -1, 1);
+    assert_true(e.mends > 0 && e.rolled_forward > 0);
+    assert_int_equal(e.from_disk, 0);
+}
+
 /* A rank dies at every point, and its process comes again, or its seat is given up; a process may
  * come to the smaller world at every point. */
 static void a_world_shrinks_and_grows(void **state) {
@@ -759,6 +798,7 @@ int main(void) {
         cmocka_unit_test(one_rank_dies),
         cmocka_unit_test(two_ranks_die),
         cmocka_unit_test(the_scheduler_dies),
+        cmocka_unit_test(a_connection_breaks),
         cmocka_unit_test(a_world_shrinks_and_grows),
         cmocka_unit_test(a_rank_dies_while_a_world_shrinks),
     };
