@@ -82,11 +82,24 @@ static void give(wefti_scheduler *s, wefti_client *c, const wefti_span *seats) {
     c->keeps = say_seats(s, c) >= 0;
 }
 
+/* The number of the host of an empty seat that no launcher has asked for. It was of a launcher that
+ * was lost with the scheduler before. -1: the seat is another one. */
+static int32_t orphan_host(const wefti_scheduler *s, int32_t rank) {
+    const int32_t slot = s->ranked ? wefti_slot_of_process(s, rank) : -1;
+    if (!s->options.fills_no_seats || s->keeper[rank] || slot < 0 || s->slots[slot].client)
+        return -1;
+    return s->slots[slot].host;
+}
+
+static bool have_one_keeper(const wefti_scheduler *s, int32_t a, int32_t b) {
+    return s->keeper[a] == s->keeper[b] && orphan_host(s, a) == orphan_host(s, b);
+}
+
 /* All seats that `rank`'s keeper has, which are neighbors. */
 static wefti_span seats_with(const wefti_scheduler *s, int32_t rank) {
     int32_t first = rank, end = rank + 1;
-    while (first > 0 && s->keeper[first - 1] == s->keeper[rank]) first--;
-    while (end < s->options.size && s->keeper[end] == s->keeper[rank]) end++;
+    while (first > 0 && have_one_keeper(s, first - 1, rank)) first--;
+    while (end < s->options.size && have_one_keeper(s, end, rank)) end++;
     return (wefti_span){first, end - first};
 }
 
@@ -101,7 +114,7 @@ static bool find_lost(const wefti_scheduler *s, const wefti_keep *by, wefti_span
     if (!waits(s)) return false;
     for (int32_t r = 0; r < s->options.size; r = out->first + out->count) {
         *out = seats_with(s, r);
-        const bool kept = s->keeper[r] != 0;
+        const bool kept = s->keeper[r] != 0 || orphan_host(s, r) >= 0;
         if (kept && out->count <= by->seats.count && are_free(s, out, by->launcher)) return true;
     }
     return false;

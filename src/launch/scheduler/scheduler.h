@@ -29,6 +29,7 @@ typedef struct wefti_scheduler_options {
     int32_t hosted_by;   /* the rank whose process hosts the scheduler; -1: none */
     bool repeats;        /* worlds may follow each other; else one, and the job is over */
     bool has_other;      /* the job knows two schedulers, of which this is one: standby.c */
+    bool fills_no_seats; /* the launcher that runs it, if one does, starts no ranks by itself */
     bool stands_by;      /* the other one has the job: takes only members that come back from it */
     int32_t restarts;    /* so often processes that die are started again; 0: never */
     double join_seconds; /* 0: 600 */

@@ -126,6 +126,7 @@ static void send_away(wefti_scheduler *s) {
         client->slot = -1;
         wefti_client_drop(s, client);
     }
+    wefti_gather_end(s);
     s->generation = s->options.generation;
     wefti_gather_end(s);
 }

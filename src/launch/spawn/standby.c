@@ -46,7 +46,7 @@ static weft_status start_at(const char *address, const wefti_launch_place *p,
     wefti_scheduler_options o = wefti_scheduler_options_of(set, &site);
     o.secret = *secret;
     o.awaits_name = false;
-    o.repeats = o.has_other = o.stands_by = true;
+    o.repeats = o.has_other = o.stands_by = o.fills_no_seats = true;
     weft_status status = wefti_scheduler_start(&o, out);
     explicit_bzero(&o.secret, sizeof o.secret);
     return status;
@@ -163,7 +163,7 @@ static weft_status start_first(alone *a, const wefti_launch_place *p, const weft
     const wefti_scheduler_site site = wefti_launch_site(p);
     wefti_scheduler_options o = wefti_scheduler_options_of(set, &site);
     o.secret = *secret;
-    o.repeats = true;
+    o.repeats = o.fills_no_seats = true;
     o.has_other = *set->standby != '\0';
     weft_status status = wefti_scheduler_start(&o, &a->scheduler);
     explicit_bzero(&o.secret, sizeof o.secret);
