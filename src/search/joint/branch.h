@@ -39,6 +39,7 @@ typedef struct wefti_joint_item {
     wefti_degrees degrees;
     bool tight;     /* it may not fit */
     bool retried;   /* the candidate with more recomputation is open as well */
+    bool waits;     /* seldom better than another mode of recomputation: taken by its bound only */
     bool corrected; /* the guess is, by a walk of the same split */
     bool taken;
 } wefti_joint_item;

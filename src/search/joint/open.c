@@ -76,7 +76,8 @@ weft_status wefti_joint_push_item(wefti_joint_branch *s, wefti_joint_item x) {
     s->count++;
     const bool guessed = s->guessing && isfinite(x.guess);
     if (guessed) WEFT_TRY(wefti_joint_insert(s, WEFTI_JOINT_BY_GUESS, x.number));
-    if (!s->out->prediction) WEFT_TRY(wefti_joint_insert(s, WEFTI_JOINT_BY_BYTES, x.number));
+    if (!s->out->prediction && !x.waits)
+        WEFT_TRY(wefti_joint_insert(s, WEFTI_JOINT_BY_BYTES, x.number));
     if (guessed && !x.tight && !s->out->prediction && is_plain(s, &x.degrees))
         WEFT_TRY(wefti_joint_insert(s, WEFTI_JOINT_FIRST_PLAN, x.number));
     return wefti_joint_insert(s, WEFTI_JOINT_BY_BOUND, x.number);

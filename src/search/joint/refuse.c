@@ -163,14 +163,27 @@ static weft_status walk_least(wefti_joint_branch *s) {
     return WEFT_OK;
 }
 
+/* Candidates with the least bounds of bytes, those with less first, as far as the effort goes. */
+static weft_status walk_bounded(wefti_joint_branch *s) {
+    double left = wefti_joint_effort_without_plan(s) / 16;
+    for (int i = 0; i < s->misfits; i++) {
+        const double effort = wefti_joint_walk_effort(&s->bounded[i].degrees);
+        if (effort > left) continue;
+        left -= effort;
+        WEFT_TRY(wefti_joint_walk_candidate(s, &s->bounded[i].degrees, NULL));
+    }
+    return WEFT_OK;
+}
+
 weft_status wefti_joint_no_plan(wefti_joint_branch *s) {
     const wefti_joint_misfit *m = &s->walked;
     char *instant = NULL;
     char needs[32], more[32], has[32], advice[128];
     if (!s->misfits && s->any_large) s->bounded[s->misfits++] = s->large;
-    for (int i = 0; i < s->misfits && !s->j.problem->plain; i++)
-        WEFT_TRY(wefti_joint_walk_candidate(s, &s->bounded[i].degrees, NULL));
-    if (!s->j.problem->plain) WEFT_TRY(walk_least(s));
+    if (!s->j.problem->plain) {
+        WEFT_TRY(walk_bounded(s));
+        WEFT_TRY(walk_least(s));
+    }
     if (s->out->prediction) return WEFT_OK;
     if (!s->any_walked && s->misfits) s->walked = s->bounded[0];
     WEFT_REQUIRE(s->any_walked || s->misfits, WEFT_E_ARG,

@@ -414,6 +414,8 @@ static weft_status branch_and_bound(wefti_joint_branch *s) {
         const double least = s->items[wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND)].bound;
         if (least * s->ratio >= wefti_joint_best(s)) break;
         if (over_budget(s) || out_of_time(s)) break;
+        /* What waits for its bound is no more likely to fit. */
+        if (!s->out->prediction && wefti_joint_first_of(s, WEFTI_JOINT_BY_BYTES) < 0) break;
         int64_t next;
         WEFT_TRY(next_of(s, &next));
         const wefti_joint_item x = wefti_joint_take(s, next);
