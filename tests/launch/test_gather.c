@@ -141,7 +141,8 @@ static wefti_scheduler *follow(wefti_scheduler *s, wefti_scheduler_options *o) {
 }
 
 /* All that live have joined and can be mended, and stand where `at` says. */
-static wefti_scheduler *world(const wefti_scheduler_options *o, person p[RANKS]) {
+static wefti_scheduler *elastic_world(const wefti_scheduler_options *o, person p[RANKS],
+                                      const wefti_elastic *elastic) {
     wefti_scheduler *s = start(o);
     for (int r = 0; r < o->size; r++) {
         set_up(&p[r], wefti_scheduler_address(s), r, p);
@@ -149,10 +150,14 @@ static wefti_scheduler *world(const wefti_scheduler_options *o, person p[RANKS])
     }
     for (int r = 0; r < o->size; r++) end(&p[r]);
     for (int r = 0; r < o->size; r++) {
-        wefti_member_arm(p[r].member, &keeps_size);
+        wefti_member_arm(p[r].member, elastic);
         p[r].at = (wefti_stand){.step = TARGET, .ready = false};
     }
     return s;
+}
+
+static wefti_scheduler *world(const wefti_scheduler_options *o, person p[RANKS]) {
+    return elastic_world(o, p, &keeps_size);
 }
 
 static void leave_all(person *p, int count) {
@@ -308,6 +313,37 @@ static void a_rank_dies_with_it(void **state) {
     wefti_scheduler_stop(s);
 }
 
+static void *repair_once(void *context) {
+    person *p = context;
+    note(p, repair(p));
+    return NULL;
+}
+
+/* The same in an elastic job without restarts: the others go on without it. */
+static void a_world_shrinks_afterwards(void **state) {
+    (void)state;
+    static const wefti_elastic two_at_least = {.least = 2, .seconds = 60};
+    wefti_scheduler_options o = test_scheduler(RANKS);
+    o.heartbeat_seconds = SHORT_HEARTBEAT;
+    person p[RANKS];
+    wefti_scheduler *s = elastic_world(&o, p, &two_at_least);
+    pthread_mutex_lock(&p[1].member->caller.lock);
+    wefti_caller_fail(&p[1].member->caller, WEFT_E_PEER, WEFT_RANK_OWN, "dead");
+    pthread_mutex_unlock(&p[1].member->caller.lock);
+    s = crash(s, &o);
+    (void)wefti_member_close(p[1].member, NULL);
+    for (int r = 0; r < RANKS; r += 2) begin(&p[r], repair_once);
+    for (int r = 0; r < RANKS; r += 2) {
+        end(&p[r]);
+        assert_int_equal(p[r].status, WEFT_OK);
+        assert_true(p[r].mend.resized && p[r].mend.size == 2 && p[r].mend.rank == r / 2);
+        assert_int_equal(p[r].at.step, TARGET);
+    }
+    for (int r = 0; r < RANKS; r += 2) begin(&p[r], leave);
+    for (int r = 0; r < RANKS; r += 2) end(&p[r]);
+    wefti_scheduler_stop(s);
+}
+
 /* Half of the ranks are too few, unless rank 0 is one of them, or the others are known to have
  * ended. */
 static void more_than_half(void **state) {
@@ -443,6 +479,7 @@ int main(void) {
         cmocka_unit_test(at_each_message_of_a_repair),
         cmocka_unit_test(between_steps),
         cmocka_unit_test(a_rank_dies_with_it),
+        cmocka_unit_test(a_world_shrinks_afterwards),
         cmocka_unit_test(more_than_half),
         cmocka_unit_test(votes),
         cmocka_unit_test(the_world_ends),

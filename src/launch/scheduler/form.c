@@ -92,7 +92,7 @@ static bool fits_job(wefti_scheduler *s, wefti_client *client, const wefti_join 
                             "this is the scheduler of job '%s', not of '%s'", s->job, join->job);
     else if (join->size >= 0 && join->size != size)
         wefti_client_refuse(
-            s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+            s, client, join->armed ? WEFT_E_LOST : WEFT_E_MISMATCH, WEFT_RANK_NONE,
             "this process expects a job of %d, but the scheduler was started for %d",
             (int)join->size, (int)size);
     else if (join->rank >= size && join->rank < s->numbers && s->state != WEFTI_SCHEDULER_RUNNING)

@@ -266,7 +266,6 @@ static void begin_world(wefti_scheduler *s, const vote *v) {
         return;
     }
     wefti_gather_release_launchers(s);
-    wefti_mend_check_restarts(s);
     wefti_scheduler_take_waiting(s);
 }
 

@@ -77,7 +77,7 @@ weft_status wefti_mend_gathered(wefti_scheduler *s, bool leaves, uint64_t least)
         if (!s->slots[r].client) s->slots[r].awaited = ++m->deaths <= s->options.restarts;
     s->generation = (uint64_t)m->world.generation;
     m->since_ns = wefti_now_ns();
-    m->was = true;
+    m->was = m->gathered = true;
     note_halt(s, missing, count);
     return WEFT_OK;
 }
@@ -88,10 +88,11 @@ weft_status wefti_mend_arm(wefti_scheduler *s, int32_t rank, const wefti_frame *
     wefti_mending_state *m = &s->mend;
     wefti_arm said;
     WEFT_TRY(wefti_arm_decode(frame, &said));
-    if (m->armed == 0)
+    if (!m->allows)
         m->elastic = said;
     else
         wefti_mend_also_allows(&m->elastic, &said);
+    m->allows = slot->allows = true;
     if (!slot->armed) m->armed++;
     slot->armed = true;
     wefti_client_send(s, slot->client, WEFTI_FRAME_ARMED, NULL, 0);
@@ -221,7 +222,12 @@ static void give_up(wefti_scheduler *s, int32_t rank, const char *then) {
     wefti_scheduler_abort_text(s, WEFT_E_LOST, rank, &text);
 }
 
-void wefti_mend_check_restarts(wefti_scheduler *s) {
+/* Once all that came have said whether the world may go on without others. */
+static void check_restarts(wefti_scheduler *s) {
+    if (!s->mend.gathered) return;
+    for (int32_t r = 0; r < s->taken; r++)
+        if (s->slots[r].client && !s->slots[r].newcomer && !s->slots[r].allows) return;
+    s->mend.gathered = false;
     for (int32_t r = 0; r < s->taken; r++)
         if (s->slots[r].dead && !s->slots[r].awaited && !wefti_mend_is_elastic(s))
             give_up(s, r, "; it is not started again: that was done as often as it may be");
@@ -401,7 +407,8 @@ weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank, const wefti_frame
 /* The process for an empty seat, or the word of a rank, may never come. */
 void wefti_mend_check(wefti_scheduler *s, int64_t now_ns) {
     wefti_mending_state *m = &s->mend;
-    wefti_mend_give_up_seats(s, now_ns);
+    check_restarts(s);
+    if (!m->gathered) wefti_mend_give_up_seats(s, now_ns);
     if (s->state != WEFTI_SCHEDULER_RUNNING) return;
     if (wefti_mend_phase(s) != WEFTI_MENDING_COUNTING || now_ns - m->since_ns <= s->join_ns) return;
     wefti_text text = {0};

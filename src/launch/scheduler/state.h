@@ -56,6 +56,7 @@ typedef struct wefti_member_slot {
     bool gave_up;     /* it has said that it failed */
     bool partial;     /* has not said all that it has called */
     bool armed;       /* its world may be mended */
+    bool allows;      /* it has said to this scheduler how */
     bool newcomer;    /* it took an empty seat, and its world is not whole yet */
     bool awaited;     /* the seat is empty, and a process is being started for it */
     int deaths;       /* processes that this seat has lost */
@@ -97,6 +98,8 @@ typedef struct wefti_mending_state {
     int32_t *holder;       /* of world.holders; NULL: none */
     int32_t armed, deaths; /* ranks that may be mended, and processes that have died since */
     wefti_arm elastic;     /* what the ranks allow */
+    bool allows;           /* one has said so */
+    bool gathered;         /* its ranks came from an earlier scheduler, and say that once more */
     int32_t *dismissed;    /* numbers of processes that were too many for each plan of the job */
     int64_t dismissed_count, dismissed_room;
     bool was;         /* the world has been mended */
@@ -276,8 +279,6 @@ void wefti_mend_end(wefti_scheduler *s); /* frees */
 /* The ranks of a world have come back, and stand in their slots; generations that begin are above
  * `least`. leaves: it is ending, and those that are missing have left. */
 weft_status wefti_mend_gathered(wefti_scheduler *s, bool leaves, uint64_t least) WEFT_CHECKED;
-/* Ends the job if ranks are missing then, and no process may be started again. */
-void wefti_mend_check_restarts(wefti_scheduler *s);
 /* A rank comes back over a new connection amid a mending, which begins again. False: it does not.
  */
 bool wefti_mend_rejoin(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
