@@ -128,7 +128,6 @@ static void send_away(wefti_scheduler *s) {
     }
     wefti_gather_end(s);
     s->generation = s->options.generation;
-    wefti_gather_end(s);
 }
 
 void wefti_standby_check(wefti_scheduler *s, int64_t now_ns) {
