@@ -13,7 +13,7 @@ typedef struct fault_state {
     _Atomic int error_number;
 } fault_state;
 
-static fault_state state[WEFTI_FAULT_KINDS];
+static fault_state state[WEFTI_FAULT_ALL];
 
 void wefti_fault_arm(wefti_fault_kind kind, int64_t nth, bool forever, int error_number) {
     fault_state *s = &state[kind];

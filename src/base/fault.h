@@ -8,10 +8,12 @@
 #include <stdint.h>
 
 typedef enum wefti_fault_kind {
-    WEFTI_FAULT_ALLOC,     /* wefti_alloc and friends return NULL */
-    WEFTI_FAULT_IO,        /* base/io.h calls fail with the armed errno */
-    WEFTI_FAULT_SCHEDULER, /* a scheduler dies before it hears, or says, something: no heartbeats */
-    WEFTI_FAULT_KINDS
+    WEFTI_FAULT_ALLOC, /* wefti_alloc and friends return NULL */
+    WEFTI_FAULT_IO,    /* base/io.h calls fail with the armed errno */
+    WEFTI_FAULT_KINDS, /* the number of those above, which any code that reads files may meet */
+    WEFTI_FAULT_SCHEDULER = WEFTI_FAULT_KINDS, /* a scheduler dies before it hears, or says,
+                                                  something: no heartbeats */
+    WEFTI_FAULT_ALL
 } wefti_fault_kind;
 
 /* Fails call number `nth` (0-based) from now on; if `forever`, also all later calls. nth < 0

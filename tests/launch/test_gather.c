@@ -10,6 +10,7 @@ enum { RANKS = 3, TARGET = 7 };
 
 typedef struct person {
     wefti_member_options options;
+    char address[64];
     wefti_member *member;
     weft_status status;
     char text[2048];
@@ -104,7 +105,8 @@ static void *come(void *context) {
 
 static void set_up(person *p, const char *address, int32_t rank, person *all) {
     memset(p, 0, sizeof *p);
-    p->options = test_member(address);
+    snprintf(p->address, sizeof p->address, "%s", address); /* it outlives the scheduler */
+    p->options = test_member(p->address);
     p->options.rank = rank;
     p->options.facts = "weft 1";
     p->options.host = rank == 2 ? "there" : "here";
@@ -177,14 +179,12 @@ static bool a_repair(int64_t nth, int outages) {
     o.heartbeat_seconds = SHORT_HEARTBEAT;
     person p[RANKS], dead;
     wefti_scheduler *s = world(&o, p);
-    char address[64];
-    snprintf(address, sizeof address, "%s", wefti_scheduler_address(s));
     p[0].at.holds = held;
     p[0].at.holds_count = 1;
     p[2].at = (wefti_stand){.step = TARGET - 1, .ready = true}; /* it has not seen the commit */
     wefti_fault_arm(WEFTI_FAULT_SCHEDULER, nth, false, 0);
     dead = p[1];
-    set_up(&p[1], address, 1, p);
+    set_up(&p[1], dead.address, 1, p);
     p[1].at.step = -1;
     begin(&p[0], survive);
     begin(&p[2], survive);
