@@ -65,17 +65,16 @@ right=$digest
 # Alone: nobody makes a step again.
 for deaths in 0@step:5:109 2@reduced:7:109 1@committed:7:109 0@step:5:109,0@step:9:109; do all $deaths 0 ''; done
 # With a rank, before one, after one has been replaced.
-for deaths in 1@step:5:109,1@step:5:9 0@step:5:109,1@step:9:9 1@step:5:9,0@step:12:109 1@reduced:5:9,1@step:1:109; do
-    all $deaths 1 1
-done
+for deaths in 1@step:5:109,1@step:5:9 0@step:5:109,1@step:9:9 1@step:5:9,0@step:12:109; do all $deaths 1 1; done
 # At each point of a repair.
-for point in 0@halted 2@halted 1@start 1@joined 0@mended 1@mended 2@mended 0@given 1@given 2@given 0@taken 1@taken 2@taken 0@whole \
-    1@whole 2@whole; do
+for point in 0@halted 2@halted 1@start 1@joined 0@mended 1@mended 2@mended 0@given 1@given 2@given 0@taken 1@taken 2@taken; do
     all 1@step:5:9,$point:1:109 1 1
 done
+# Once a rank has heard that the world is whole: it begins a step, and again if another one has not heard it.
+for point in 0@whole 1@whole 2@whole 1@step; do all 1@step:5:9,$point:1:109 2 1; done
 # Twice; and with another rank.
 all 1@step:5:9,0@halted:1:109,0@given:1:109 1 1
-all 1@step:5:9,1@taken:1:109,1@taken:2:109,1@whole:3:109 1 1
+all 1@step:5:9,1@taken:1:109,1@taken:2:109,1@whole:3:109 2 1
 all 1@step:5:9,1@given:1:109,2@step:9:9 2 '1 2'
-all 1@step:5:9,0@given:1:109,1@given:1:9 2 1
+all 1@step:5:9,1@given:1:109,1@given:2:9 2 1
 exit $failed

@@ -9,7 +9,7 @@
 TMPDIR=$work/tmp HOME=$work
 export TMPDIR HOME
 mkdir "$TMPDIR"
-steps='train.steps=2000 train.eval_every=0'
+steps='train.steps=6000 train.eval_every=0'
 endless='train.steps=1000000 train.eval_every=0'
 if ! "$weft" info --quick 2>/dev/null | grep -q '^ *OpenSSL *built in'; then
     echo 'SKIP: no OpenSSL, without which hosts do not talk'
@@ -27,12 +27,12 @@ begin() {
     all="--hosts 2 -n 2 --scheduler $one --standby $two --heartbeat 5 $options"
     # shellcheck disable=SC2086
     {
-        timeout -k 10 150 "$weft" launch --standby-only $all >"$name.standby" 2>&1 &
+        timeout -k 10 900 "$weft" launch --standby-only $all >"$name.standby" 2>&1 &
         standby=$!
-        timeout -k 10 150 "$weft" launch --scheduler-only $all >"$name.scheduler" 2>&1 &
+        timeout -k 10 900 "$weft" launch --scheduler-only $all >"$name.scheduler" 2>&1 &
         scheduler=$!
         for host in 0 1; do
-            timeout -k 10 150 "$weft" launch --no-scheduler --host-rank $host $all --logs "$name-logs-$host" -- "$@" >"$name.$host" 2>&1 &
+            timeout -k 10 900 "$weft" launch --no-scheduler --host-rank $host $all --logs "$name-logs-$host" -- "$@" >"$name.$host" 2>&1 &
             [ $host = 0 ] && first=$! || second=$!
         done
     }
@@ -44,16 +44,18 @@ process_of() {
     done
     fail "$name: no process of the $1"
 }
-await() { # TEXT FILE
-    for _ in $(seq 600); do
+await() { # TEXT FILE: or the first launcher has ended
+    for _ in $(seq 9000); do
         grep -qs -- "$1" "$2" && return
+        kill -0 "$first" 2>/dev/null || break
         sleep 0.1
     done
+    grep -qs -- "$1" "$2" && return
     fail "$name: '$1' did not come in $2" "$2"
 }
 # answers ADDRESS: that scheduler says that the job makes steps
 answers() {
-    for _ in $(seq 60); do
+    for _ in $(seq 600); do
         "$weft" health --scheduler $one --standby $two --json --timeout 2 >health.json 2>health.err &&
             grep -q "\"scheduler\": \"$1\"" health.json && return
         sleep 0.1
@@ -101,12 +103,12 @@ same
 
 # The standby is killed, and nobody notices.
 # shellcheck disable=SC2086
-begin lone '' "$weft" train job.yaml --json $steps
+begin lone '' "$weft" train job.yaml --json $endless
 await '"step": 100,' lone.0
 kill -9 "$(process_of standby)"
 answers $one
-end 0 0 137
-same
+kill -TERM $first $second
+end 143 143 137
 
 # The scheduler is stopped, and goes on when the job has left it: its own part is over, and nobody else notices. It is
 # started again, and is the standby now: the other one is killed. Then a rank dies, and is started again.
@@ -121,7 +123,7 @@ kill -CONT "$victim"
 wait $scheduler
 [ $? = 75 ] || fail 'a scheduler that has lost its job does not end with 75' stopped.scheduler
 # shellcheck disable=SC2086
-timeout -k 10 150 "$weft" launch --scheduler-only $all >again.scheduler 2>&1 &
+timeout -k 10 900 "$weft" launch --scheduler-only $all >again.scheduler 2>&1 &
 scheduler=$!
 await "$one" again.scheduler
 kill -9 "$(process_of standby)"
@@ -149,15 +151,15 @@ digests() { # NAME: of both ranks
 }
 for name in mend_calm mend_killed; do
     one=127.0.0.1:$(free_port) two=127.0.0.1:$(free_port)
-    timeout -k 10 150 "$weft" launch --standby-only -n 2 --scheduler $one --standby $two >$name.standby 2>&1 &
+    timeout -k 10 900 "$weft" launch --standby-only -n 2 --scheduler $one --standby $two >$name.standby 2>&1 &
     standby=$!
-    timeout -k 10 150 "$weft" launch --scheduler-only -n 2 --scheduler $one --standby $two >$name.scheduler 2>&1 &
+    timeout -k 10 900 "$weft" launch --scheduler-only -n 2 --scheduler $one --standby $two >$name.scheduler 2>&1 &
     scheduler=$!
     for rank in 0 1; do
-        WEFT_LAUNCH=1 WEFT_RANK=$rank WEFT_SIZE=2 WEFT_SCHEDULER=$one WEFT_STANDBY=$two timeout 150 "$mend" 50000 >$name.rank-$rank 2>&1 &
+        WEFT_LAUNCH=1 WEFT_RANK=$rank WEFT_SIZE=2 WEFT_SCHEDULER=$one WEFT_STANDBY=$two timeout 900 "$mend" 50000 >$name.rank-$rank 2>&1 &
         [ $rank = 0 ] && first=$! || second=$!
     done
-    for _ in $(seq 600); do
+    for _ in $(seq 6000); do
         "$weft" health --scheduler $one --json --timeout 2 2>health.err | grep -q '"here": 2' && break
         sleep 0.1
     done

@@ -26,7 +26,7 @@ mkdir .weft && head -c 32 /dev/urandom | base64 >.weft/secret && chmod 600 .weft
 alone() {
     host=$1 role=$2
     shift 2
-    ip netns exec $host timeout -k 10 150 "$weft" launch --$role-only --hosts 2 -n 2 "$@" >"$name.$role" 2>&1 &
+    ip netns exec $host timeout -k 10 900 "$weft" launch --$role-only --hosts 2 -n 2 "$@" >"$name.$role" 2>&1 &
 }
 scheduler_in() { # HOST: its process; `ip` and `timeout` have the same words
     for place in $(ip netns pids "$1"); do

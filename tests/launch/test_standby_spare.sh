@@ -18,7 +18,7 @@ losses() {
     sed -n 's/.*"step": \([0-9]*\), "loss": \([^,]*\),.*/\1 \2/p' "$@"
 }
 await() { # TEXT FILE
-    for _ in $(seq 600); do
+    for _ in $(seq 9000); do
         grep -qs -- "$1" "$2" && return
         sleep 0.1
     done
@@ -32,7 +32,7 @@ host() { # NUMBER OPTIONS...
     number=$1
     shift
     # shellcheck disable=SC2086
-    WEFT_HOST_ID=host-$number timeout -k 10 150 "$weft" launch --hosts 3 -n 1 --scheduler $one --standby $two --heartbeat 3 --timeout 60 --restart 3 "$@" \
+    WEFT_HOST_ID=host-$number timeout -k 10 900 "$weft" launch --hosts 3 -n 1 --scheduler $one --standby $two --heartbeat 3 --timeout 60 --restart 3 "$@" \
         --logs "host-logs-$number" -- "$weft" train job.yaml $train >"host.$number" 2>&1
 }
 host 1 --host-rank 1 &
