@@ -103,7 +103,7 @@ typedef enum weft_launch_role { WEFT_LAUNCH_SCHEDULER, WEFT_LAUNCH_STANDBY } wef
 /** Run the scheduler of a job, or its standby, and start no processes. The launchers of the job
  * have `scheduler_elsewhere`. Blocks until the job has ended and its launchers have, or a request
  * to stop comes. A standby that was not needed ends with WEFT_OK when the scheduler has ended in
- * good order. A scheduler that is started while its standby has the job stands by itself.
+ * good order. If the standby has the job, a scheduler that is started becomes the standby.
  * @param options    as for weft_launch_run; processes, hosts, scheduler and restarts are the job's
  * @param announce   called with the address once processes can join; may be NULL
  * @param out_table  the position of each rank; freed with weft_text_free

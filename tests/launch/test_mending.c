@@ -738,7 +738,7 @@ static void a_world_exceeds_its_first_size(void **state) {
         if (p[r].status < 0) fail_msg("%s", p[r].text);
         p[r].at.step = -1;
     }
-    /* Which of the two waited is decided by their order of arrival: the other one comes first. */
+    /* p[3] waited for p[4], which got its seat first. */
     person *const all[] = {&p[0], &p[1], &p[2], &p[4], &p[3]};
     resized(all, 5, (const int32_t[]){0, 1, 2, -1, -1});
     for (int r = 0; r < 5; r++) begin(&p[r], leave);

@@ -106,9 +106,9 @@ static bool has_word(const problem *p, const char *word) {
     return has;
 }
 
-/* Words that a plan keeps, since without them the space may not have it: some shards are left out,
- * orders on links of which another order has the same, and selective recomputation on replicas of
- * one device a stage. */
+/* Whether a plan keeps this word. Without it, the plan may be outside of the searched space. The
+ * space leaves out some shards, and selective recomputation on replicas of one device a stage. Of
+ * several orders of axes with the same links, it has one. */
 static bool is_kept(const problem *p, const char *word) {
     const bool alone = has_word(p, "tp=1") && has_word(p, "cp=1") && has_word(p, "ep=1");
     return !strncmp(word, "inner=", 6) ||
@@ -196,11 +196,16 @@ static void bounds_hold_in_the_simulator(void **state) {
     assert_true(test_one_seed() || (count.answers >= 20 && count.sets >= 15));
 }
 
-/* Seeds of bounds that were too long. 885: only programs of one replica recomputed small products.
- * 981: experts on split sequences have other transfers on two devices. 1100: with experts, full
- * recomputation may save transfers. 1156: blocks pack unlike numbers of messages in the update.
- * 1730: several messages that are posted together stay in flight. 1739: recomputation keeps results
- * that needed transfers. 2074: experts on split sequences of tensor parallelism, as 981. */
+/* Seeds whose bounds were once too long:
+ *
+ * seed   the cause
+ * 885    Only programs of one replica recomputed small products.
+ * 981    Experts on split sequences have other transfers on two devices.
+ * 1100   With experts, full recomputation may save transfers.
+ * 1156   Blocks pack unlike numbers of messages in the update.
+ * 1730   Several messages that are posted together stay in flight.
+ * 1739   Recomputation keeps results that needed transfers.
+ * 2074   As 981, with tensor parallelism. */
 static void bounds_hold_where_they_did_not(void **state) {
     (void)state;
     static const uint64_t seeds[] = {885, 981, 1100, 1156, 1730, 1739, 2074};

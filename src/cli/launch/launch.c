@@ -63,7 +63,7 @@ static const cli_option options[] = {
     {"heartbeat", "S", CLI_REAL, LAUNCH_AT(heartbeat), 0.1, seconds_max,
      "a rank silent for so long has failed"},
     {"wait", "S", CLI_REAL, LAUNCH_AT(wait), 0.1, seconds_max,
-     "so has one that others wait for so long for"},
+     "a rank that others wait for so long has failed too"},
     {"grace", "S", CLI_REAL, LAUNCH_AT(grace), 0.1, seconds_max,
      "between asking to end and killing"},
     {"restart", "N", CLI_INTEGER, LAUNCH_AT(restart), 1, INT32_MAX,

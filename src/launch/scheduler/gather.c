@@ -165,7 +165,7 @@ static bool is_majority(const wefti_scheduler *s, const vote *v, bool of_said) {
         first = first || join->rank == 0;
     }
     const int32_t all = s->options.size - v->absent;
-    return 2 * count > all || (2 * count == all && first);
+    return wefti_is_majority(count, first, all);
 }
 
 static bool may_begin(const wefti_scheduler *s, const vote *v) {

@@ -80,26 +80,27 @@ static bool all_stand(const wefti_scheduler *s) {
     return true;
 }
 
-/* Whether a further rank, which is not `besides`, has the state of this one. Ranks say so by the
- * numbers that they had in the world that was whole last. */
-static bool is_held_besides(const wefti_scheduler *s, int32_t rank, int32_t besides) {
+/* Whether `holder` has the state of `rank`. Ranks say so by the numbers that they had in the world
+ * that was whole last. */
+static bool holds(const wefti_scheduler *s, int32_t holder, int32_t rank) {
     const wefti_mending_state *m = &s->mend;
+    for (int32_t i = 0; i < m->holds[holder].count; i++)
+        if (m->holds[holder].ranks[i] == m->seats[rank].was) return true;
+    return false;
+}
+
+/* Whether a rank that is here, other than `besides`, has the state of this one. */
+static bool is_held_besides(const wefti_scheduler *s, int32_t rank, int32_t besides) {
     for (int32_t r = 0; r < s->taken; r++)
-        for (int32_t i = 0; i < m->holds[r].count && r != besides && m->seats[r].filled; i++)
-            if (m->holds[r].ranks[i] == m->seats[rank].was) return true;
+        if (r != besides && s->mend.seats[r].filled && holds(s, r, rank)) return true;
     return false;
 }
 
 /* Whether this rank alone has the state of a rank that is lost. */
 static bool holds_alone(const wefti_scheduler *s, int32_t rank) {
-    const wefti_mending_state *m = &s->mend;
-    for (int32_t lost = 0; lost < s->taken; lost++) {
-        bool holds = false;
-        if (m->seats[lost].filled || is_held_besides(s, lost, rank)) continue;
-        for (int32_t i = 0; i < m->holds[rank].count; i++)
-            holds |= m->holds[rank].ranks[i] == m->seats[lost].was;
-        if (holds) return true;
-    }
+    for (int32_t lost = 0; lost < s->taken; lost++)
+        if (!s->mend.seats[lost].filled && holds(s, rank, lost) && !is_held_besides(s, lost, rank))
+            return true;
     return false;
 }
 

@@ -40,7 +40,7 @@ bool wefti_standby_turns_away(wefti_scheduler *s, wefti_client *c, const wefti_f
     return away;
 }
 
-static bool is_majority(int32_t here, bool has_first, int32_t size) {
+bool wefti_is_majority(int32_t here, bool has_first, int32_t size) {
     return 2 * here > size || (2 * here == size && has_first);
 }
 
@@ -53,7 +53,7 @@ bool wefti_standby_may_begin(const wefti_scheduler *s) {
         has_first = has_first || s->slots[i].join.rank == 0;
         if (s->slots[i].join.size > 0) size = s->slots[i].join.size;
     }
-    return is_majority(s->taken, has_first, size);
+    return wefti_is_majority(s->taken, has_first, size);
 }
 
 /* Its connection may be closed at the other end, and that not have been read yet. */
@@ -79,7 +79,7 @@ static bool keeps_majority(const wefti_scheduler *s, int32_t rank, bool silent) 
         here += counts;
         has_first = has_first || (counts && r == 0);
     }
-    return is_majority(here, has_first, s->taken);
+    return wefti_is_majority(here, has_first, s->taken);
 }
 
 /* After a pause of this process its members may have left it. So those that are still here may find

@@ -33,6 +33,16 @@ bool wefti_launch_runs_at(const char *address, const wefti_settings *set,
 
 /* --- in a launcher --- */
 
+/* Runs it; the copy of the secret is gone then. */
+static weft_status start_with(wefti_scheduler_options *o, const wefti_secret *secret,
+                              wefti_scheduler **out) {
+    o->secret = *secret;
+    o->repeats = o->fills_no_seats = true;
+    weft_status status = wefti_scheduler_start(o, out);
+    explicit_bzero(&o->secret, sizeof o->secret);
+    return status;
+}
+
 /* A scheduler of this job at `address`, which stands by. WEFT_E_NOT_FOUND: that is no address of
  * this host. */
 static weft_status start_at(const char *address, const wefti_launch_place *p,
@@ -44,12 +54,9 @@ static weft_status start_at(const char *address, const wefti_launch_place *p,
     const wefti_scheduler_site site = {
         .size = p->size, .host = host, .interface = "", .port = port, .job = "", .hosted_by = -1};
     wefti_scheduler_options o = wefti_scheduler_options_of(set, &site);
-    o.secret = *secret;
     o.awaits_name = false;
-    o.repeats = o.has_other = o.stands_by = o.fills_no_seats = true;
-    weft_status status = wefti_scheduler_start(&o, out);
-    explicit_bzero(&o.secret, sizeof o.secret);
-    return status;
+    o.has_other = o.stands_by = true;
+    return start_with(&o, secret, out);
 }
 
 /* On the host of several launchers, the first one runs it; or a process of its own does. */
@@ -162,12 +169,8 @@ static weft_status start_first(alone *a, const wefti_launch_place *p, const weft
                                const wefti_secret *secret) {
     const wefti_scheduler_site site = wefti_launch_site(p);
     wefti_scheduler_options o = wefti_scheduler_options_of(set, &site);
-    o.secret = *secret;
-    o.repeats = o.fills_no_seats = true;
     o.has_other = *set->standby != '\0';
-    weft_status status = wefti_scheduler_start(&o, &a->scheduler);
-    explicit_bzero(&o.secret, sizeof o.secret);
-    return status;
+    return start_with(&o, secret, &a->scheduler);
 }
 
 static weft_status start(alone *a, bool stands_by, const wefti_launch_place *p,

@@ -12,9 +12,7 @@ static bool same_region(const wefti_site *x, const wefti_site *y, int32_t i) {
     const wefti_tensor *t = &x->tensors[i];
     const wefti_region a = wefti_site_region(x, t), b = wefti_site_region(y, &y->tensors[i]);
     if (t->layout.sum || t->layout.max) return false; /* each rank has a term of its own */
-    for (int d = 0; d < t->whole.rank; d++)
-        if (a.begin[d] != b.begin[d] || a.size[d] != b.size[d]) return false;
-    return true;
+    return wefti_regions_equal(&a, &b, t->whole.rank);
 }
 
 bool wefti_session_replicates(const weft_session *s, int32_t a, int32_t b) {

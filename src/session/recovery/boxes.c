@@ -6,10 +6,6 @@
 
 /* ---- sources ---- */
 
-static bool is_same(const wefti_region *a, const wefti_region *b, int rank) {
-    return wefti_region_contains(a, b, rank) && wefti_region_contains(b, a, rank);
-}
-
 static weft_status open_copy(const state_move *m, const moved_tensor *x, move_source *out) {
     weft_session *s = m->from;
     const wefti_piece *copy = wefti_move_copy(s, x->of->name);
@@ -39,7 +35,7 @@ static weft_status open_own(const state_move *m, const moved_tensor *x, const we
     const wefti_region mapped = wefti_region_1d(&x->of->whole, piece->box);
     WEFT_TRY(wefti_piece_map(&x->of->whole, piece, WEFTI_ACCESS_READ, &out->map));
     out->data = out->map.data;
-    if (is_same(&mapped, box, wefti_move_rank(x))) return WEFT_OK;
+    if (wefti_regions_equal(&mapped, box, wefti_move_rank(x))) return WEFT_OK;
     weft_status status = stage(x, box, &mapped, out);
     return status < 0 ? wefti_move_close(out, status) : WEFT_OK;
 }
@@ -49,7 +45,7 @@ weft_status wefti_move_open(const state_move *m, const moved_tensor *x, const we
     const int rank = wefti_move_rank(x);
     *out = (move_source){.data = NULL};
     if (!box || !wefti_region_elems(box, rank)) return WEFT_OK;
-    if (is_same(&m->own[m->to->me], box, rank)) return open_own(m, x, box, out);
+    if (wefti_regions_equal(&m->own[m->to->me], box, rank)) return open_own(m, x, box, out);
     return open_copy(m, x, out);
 }
 
@@ -83,7 +79,8 @@ typedef struct box_transfer {
 
 static void set_box(const state_move *m, int rank, box_transfer *t) {
     for (int32_t r = 0; r < m->size; r++) {
-        const bool has = is_same(&m->own[r], t->box, rank) || is_same(&m->copy[r], t->box, rank);
+        const bool has = wefti_regions_equal(&m->own[r], t->box, rank) ||
+                         wefti_regions_equal(&m->copy[r], t->box, rank);
         t->have[r] = has ? *t->box : (wefti_region){{0}, {0}};
         if (!wefti_region_intersect(t->box, &m->want[r], rank, &t->want[r]))
             t->want[r] = (wefti_region){{0}, {0}};
