@@ -1,6 +1,6 @@
-/* What it costs to be ready for the death of a rank while nothing fails. Steps of GPT-2 124M (or
- * another size) with recovery run against the same steps with clipping only, which recovery has as
- * well.
+/* What it costs to be ready for the death of a rank while nothing fails. One session takes steps of
+ * GPT-2 124M, or of another size, with recovery. The other one takes the same steps with clipping
+ * only.
  *
  *     bench/ready [--split data|tensor|stages|states|gradients|parameters] [--devices 2]
  *                 [--threads 2] [--batch 4] [--seq 256] [--layers 12] [--hidden 768] [--heads 12]
