@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "launch/recovery/vote.h"
 #include "weft/status.h"
 
 /* Where the state of a seat comes from: a rank, or one of these. */

@@ -21,13 +21,15 @@ static const int64_t second_ns = 1000000000;
 void wefti_gather_end(wefti_scheduler *s) {
     wefti_free(s->gather.host);
     wefti_free(s->gather.ended);
+    wefti_free(s->gather.voters);
     s->gather = (wefti_gathering){0};
 }
 
 /* --- ranks come --- */
 
 /* Processes without a place wait until the world is there again. */
-static void begin(wefti_scheduler *s) {
+static weft_status begin(wefti_scheduler *s) {
+    WEFT_NEW_ARRAY(s->gather.voters, wefti_voter, s->options.size);
     s->gather.since_ns = wefti_now_ns();
     for (int32_t i = s->taken - 1; i >= 0; i--) {
         wefti_client *client = s->slots[i].client;
@@ -39,6 +41,7 @@ static void begin(wefti_scheduler *s) {
         else
             wefti_scheduler_wait_for_next_world(s, client, &join);
     }
+    return WEFT_OK;
 }
 
 static bool begins_it(const wefti_scheduler *s, const wefti_join *join) {
@@ -50,7 +53,10 @@ static bool begins_it(const wefti_scheduler *s, const wefti_join *join) {
 bool wefti_gather_take(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     if (s->state != WEFTI_SCHEDULER_FORMING) return false;
     if (!s->gather.since_ns && !begins_it(s, join)) return false;
-    if (!s->gather.since_ns) begin(s);
+    if (!s->gather.since_ns && begin(s) < 0) {
+        wefti_scheduler_abort(s, WEFT_E_NOMEM, WEFT_RANK_NONE, weft_error_message());
+        return true;
+    }
     if (!join->generation) {
         wefti_scheduler_wait_for_next_world(s, client, join);
         return true;
@@ -110,13 +116,6 @@ bool wefti_gather_ended(wefti_scheduler *s, int32_t rank, int starts) {
 
 /* --- the vote --- */
 
-typedef struct vote {
-    uint64_t whole; /* the last world that some rank knows to have been whole */
-    uint64_t said;  /* a later one that may have been, as far as is known; 0: none */
-    int32_t absent; /* ranks whose process has ended, and has not come */
-    bool all_armed;
-} vote;
-
 static int32_t ended(const wefti_scheduler *s, int32_t rank) {
     return s->gather.ended ? s->gather.ended[rank] : 0;
 }
@@ -126,64 +125,48 @@ static int32_t slot_of(const wefti_scheduler *s, int32_t rank) {
     return wefti_seats_of_rank(s, &asked);
 }
 
-/* GO is said when all ranks have said WHOLE. So a world of which one has not was never whole. */
-static bool was_never_whole(const wefti_scheduler *s, uint64_t generation) {
-    for (int32_t i = 0; i < s->taken; i++) {
-        const wefti_join *join = &s->slots[i].join;
-        const bool of_it =
-            join->generation == generation || (join->generation > generation && join->whole > 0);
-        if (of_it && join->said < generation && join->whole < generation) return true;
-    }
-    return false;
+static wefti_voter voter_of(const wefti_join *join) {
+    return (wefti_voter){.generation = join->generation,
+                         .whole = {join->whole, join->rank, join->size},
+                         .said = {join->said, join->rank, join->size}};
 }
 
-static vote take_vote(const wefti_scheduler *s) {
-    vote v = {.all_armed = true};
-    for (int32_t i = 0; i < s->taken; i++) {
-        const wefti_join *join = &s->slots[i].join;
-        if (join->whole > v.whole) v.whole = join->whole;
-        if (join->said > v.said) v.said = join->said;
-        v.all_armed = v.all_armed && join->armed;
-    }
-    if (v.said <= v.whole || was_never_whole(s, v.said)) v.said = 0;
-    for (int32_t r = 0; r < s->options.size; r++) v.absent += slot_of(s, r) < 0 && ended(s, r) > 0;
-    return v;
+static wefti_vote take_vote(const wefti_scheduler *s) {
+    for (int32_t i = 0; i < s->taken; i++) s->gather.voters[i] = voter_of(&s->slots[i].join);
+    return wefti_vote_take(s->gather.voters, s->taken);
 }
 
-static bool has_vote(const vote *v, const wefti_join *join) {
-    if (join->generation == v->whole) return true; /* even if it has not heard GO */
-    return join->whole > 0 && join->generation > v->whole;
-}
-
-static bool is_majority(const wefti_scheduler *s, const vote *v, bool of_said) {
+/* Ranks whose process has ended, and has not come. */
+static int32_t count_ended(const wefti_scheduler *s) {
     int32_t count = 0;
-    bool first = false;
-    for (int32_t i = 0; i < s->taken; i++) {
-        const wefti_join *join = &s->slots[i].join;
-        if (of_said ? join->said != v->said : !has_vote(v, join)) continue;
-        count++;
-        first = first || join->rank == 0;
-    }
-    const int32_t all = s->options.size - v->absent;
-    return wefti_is_majority(count, first, all);
+    for (int32_t r = 0; r < s->options.size; r++) count += slot_of(s, r) < 0 && ended(s, r) > 0;
+    return count;
 }
 
-static bool may_begin(const wefti_scheduler *s, const vote *v) {
-    return is_majority(s, v, false) && (v->said == 0 || is_majority(s, v, true));
+static bool may_begin(const wefti_scheduler *s, const wefti_vote *v) {
+    const int32_t gone = count_ended(s);
+    return wefti_vote_may_begin(v, s->gather.voters, s->taken, gone, gone);
 }
 
 bool wefti_gather_may_begin(const wefti_scheduler *s) {
-    const vote v = take_vote(s);
+    const wefti_vote v = take_vote(s);
     return may_begin(s, &v);
+}
+
+static bool all_armed(const wefti_scheduler *s) {
+    for (int32_t i = 0; i < s->taken; i++)
+        if (!s->slots[i].join.armed) return false;
+    return true;
 }
 
 /* --- the world again --- */
 
-static void refuse_left_behind(wefti_scheduler *s, const vote *v) {
+static void refuse_left_behind(wefti_scheduler *s, const wefti_vote *v) {
     for (int32_t i = s->taken - 1; i >= 0; i--) {
         wefti_client *client = s->slots[i].client;
         const wefti_join join = s->slots[i].join;
-        if (join.generation >= v->whole) continue;
+        const wefti_voter voter = voter_of(&join);
+        if (!wefti_vote_is_past(v, &voter)) continue;
         wefti_scheduler_release_slot(s, i);
         wefti_scheduler_refuse_past(s, client, &join);
     }
@@ -205,7 +188,7 @@ static wefti_member_slot empty_slot(const wefti_scheduler *s, int32_t rank, bool
     return slot;
 }
 
-static weft_status fill_slots(wefti_scheduler *s, const vote *v, bool leaves) {
+static weft_status fill_slots(wefti_scheduler *s, const wefti_vote *v, bool leaves) {
     const int64_t now = wefti_now_ns();
     const int32_t size = s->options.size;
     wefti_member_slot *slots;
@@ -222,7 +205,8 @@ static weft_status fill_slots(wefti_scheduler *s, const vote *v, bool leaves) {
         slot->client->slot = r;
         slot->armed = slot->join.armed;
         slot->deaths = slot->join.deaths;
-        slot->newcomer = !has_vote(v, &slot->join);
+        const wefti_voter voter = voter_of(&slot->join);
+        slot->newcomer = wefti_vote_rank(v, &voter) < 0;
     }
     memcpy(s->slots, slots, (size_t)size * sizeof *slots);
     wefti_free(slots);
@@ -249,7 +233,7 @@ void wefti_gather_release_launchers(wefti_scheduler *s) {
     }
 }
 
-static void begin_world(wefti_scheduler *s, const vote *v) {
+static void begin_world(wefti_scheduler *s, const wefti_vote *v) {
     const bool leaves = some_leave(s);
     weft_status status = fill_slots(s, v, leaves);
     if (status >= 0) {
@@ -281,13 +265,14 @@ static void end_without(wefti_scheduler *s) {
 void wefti_gather_check(wefti_scheduler *s, int64_t now_ns) {
     const int64_t waited_ns = now_ns - s->gather.since_ns;
     if (s->state != WEFTI_SCHEDULER_FORMING || !s->gather.since_ns) return;
-    vote v = take_vote(s);
+    wefti_vote v = take_vote(s);
     refuse_left_behind(s, &v);
     v = take_vote(s);
-    const bool late = v.all_armed && waited_ns > s->heartbeat_ns + 2 * second_ns;
+    const bool armed = all_armed(s);
+    const bool late = armed && waited_ns > s->heartbeat_ns + 2 * second_ns;
     bool settled = true;
     for (int32_t r = 0; r < s->options.size && !late; r++)
-        settled = settled && (slot_of(s, r) >= 0 || (v.all_armed && ended(s, r) > 0));
+        settled = settled && (slot_of(s, r) >= 0 || (armed && ended(s, r) > 0));
     if (settled && s->taken > 0 && may_begin(s, &v))
         begin_world(s, &v);
     else if (waited_ns > s->join_ns)

@@ -40,10 +40,6 @@ bool wefti_standby_turns_away(wefti_scheduler *s, wefti_client *c, const wefti_f
     return away;
 }
 
-bool wefti_is_majority(int32_t here, bool has_first, int32_t size) {
-    return 2 * here > size || (2 * here == size && has_first);
-}
-
 bool wefti_standby_may_begin(const wefti_scheduler *s) {
     bool has_first = false;
     int32_t size = s->options.size;

@@ -113,6 +113,7 @@ typedef struct wefti_gathering {
     int32_t *host;       /* [size] numbers of hosts, as said with the latest generation; or NULL */
     uint64_t generation; /* of these */
     int32_t *ended; /* [size] processes that a seat has had, of which all have ended; or NULL */
+    wefti_voter *voters; /* [size], for the vote */
 } wefti_gathering;
 
 struct wefti_scheduler {
@@ -253,8 +254,6 @@ void wefti_scheduler_goodbye(wefti_scheduler *s); /* to all: nobody watches any 
 /* Whether a scheduler that stands by has ended this connection, since the other one has the job. */
 bool wefti_standby_turns_away(wefti_scheduler *s, wefti_client *client, const wefti_frame *frame);
 void wefti_standby_check(wefti_scheduler *s, int64_t now_ns); /* while forming */
-/* More than half of the ranks of a world, or half of them with rank 0. */
-bool wefti_is_majority(int32_t here, bool has_first, int32_t size);
 /* While the members of a world come back: whether so many are here that no other scheduler can have
  * as many. */
 bool wefti_standby_may_begin(const wefti_scheduler *s);
