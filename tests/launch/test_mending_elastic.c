@@ -361,6 +361,29 @@ static void a_world_without_a_smaller_plan_ends(void **state) {
     wefti_scheduler_stop(s);
 }
 
+static bool has_lost_two(const wefti_scheduler *s) {
+    return s->taken == 1 || s->state != WEFTI_SCHEDULER_RUNNING;
+}
+
+/* Beside a standby scheduler, a majority is one of the world that was whole last. Two of three die
+ * one after the other, before the others are whole: the third is no majority of two. */
+static void a_majority_of_the_last_whole_world(void **state) {
+    (void)state;
+    static const wefti_elastic one_at_least = {.least = 1, .seconds = 60};
+    person p[3];
+    wefti_scheduler *s = three(p, &one_at_least);
+    pthread_mutex_lock(&s->lock);
+    s->options.has_other = true;
+    pthread_mutex_unlock(&s->lock);
+    die(&p[0]);
+    test_wait_until(s, has_shrunk);
+    die(&p[2]);
+    test_wait_until(s, has_lost_two);
+    assert_true(wefti_scheduler_is_deposed(s));
+    for (int r = 0; r < 3; r++) (void)wefti_member_close(p[r].member, NULL);
+    wefti_scheduler_stop(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_launcher_adds_processes),
@@ -372,6 +395,7 @@ int main(void) {
         cmocka_unit_test(the_holder_of_the_lost_stays),
         cmocka_unit_test(a_world_exceeds_its_first_size),
         cmocka_unit_test(a_world_without_a_smaller_plan_ends),
+        cmocka_unit_test(a_majority_of_the_last_whole_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,8 +35,7 @@ wefti_vote wefti_vote_take(const wefti_voter *voters, int32_t count) {
 int32_t wefti_vote_rank(const wefti_vote *vote, const wefti_voter *v) {
     if (v->whole.generation == vote->whole) return v->whole.rank;
     if (v->said.generation == vote->whole) return v->said.rank; /* it has not heard GO */
-    const bool later = v->whole.generation && v->generation > vote->whole;
-    return later ? v->whole.rank : -1;
+    return -1;
 }
 
 bool wefti_vote_is_past(const wefti_vote *vote, const wefti_voter *v) {

@@ -192,8 +192,7 @@ static void change_state(wefti_scheduler *s, wefti_scheduler_state state) {
     pthread_cond_broadcast(&s->changed);
 }
 
-/* Later worlds have higher numbers, even across schedulers. */
-static uint64_t new_generation(uint64_t past) {
+uint64_t wefti_new_generation(uint64_t past) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
@@ -245,7 +244,7 @@ static void begin_again(wefti_scheduler *s) {
 static void complete(wefti_scheduler *s) {
     weft_status status = wefti_scheduler_rank(s);
     if (status >= 0) {
-        if (!s->generation) s->generation = new_generation(s->past);
+        if (!s->generation) s->generation = wefti_new_generation(s->past);
         int64_t now = wefti_now_ns();
         for (int32_t r = 0; r < s->taken; r++) {
             s->slots[r].heard_ns = now;

@@ -13,8 +13,9 @@
 #include "base/memory.h"
 #include "launch/scheduler/state.h"
 
-/* Generations that begin are so far above the known ones: the scheduler before may have begun some
- * of which no rank says anything. */
+/* Generations that begin are at least so far above the known ones: the scheduler before may have
+ * begun some of which no rank says anything. They follow the time, so that two schedulers which
+ * know the same begin different ones. */
 static const uint64_t above_all = 1 << 20;
 static const int64_t second_ns = 1000000000;
 
@@ -136,9 +137,11 @@ static wefti_vote take_vote(const wefti_scheduler *s) {
     return wefti_vote_take(s->gather.voters, s->taken);
 }
 
-/* Ranks whose process has ended, and has not come. */
+/* Ranks whose process has ended, and has not come: they are on no side. But where there may be two
+ * schedulers, they may have gone on with the other one before they ended. */
 static int32_t count_ended(const wefti_scheduler *s) {
     int32_t count = 0;
+    if (s->options.has_other) return 0;
     for (int32_t r = 0; r < s->options.size; r++) count += slot_of(s, r) < 0 && ended(s, r) > 0;
     return count;
 }
@@ -207,6 +210,7 @@ static weft_status fill_slots(wefti_scheduler *s, const wefti_vote *v, bool leav
         slot->deaths = slot->join.deaths;
         const wefti_voter voter = voter_of(&slot->join);
         slot->newcomer = wefti_vote_rank(v, &voter) < 0;
+        slot->later = v->said && voter.said.generation == v->said ? voter.said.rank + 1 : 0;
     }
     memcpy(s->slots, slots, (size_t)size * sizeof *slots);
     wefti_free(slots);
@@ -237,7 +241,8 @@ static void begin_world(wefti_scheduler *s, const wefti_vote *v) {
     const bool leaves = some_leave(s);
     weft_status status = fill_slots(s, v, leaves);
     if (status >= 0) {
-        status = wefti_mend_gathered(s, leaves, s->generation + above_all);
+        status = wefti_mend_gathered(s, leaves, wefti_new_generation(s->generation + above_all));
+        s->mend.later_size = v->said_size;
         s->state = WEFTI_SCHEDULER_RUNNING;
         pthread_cond_broadcast(&s->changed);
     }

@@ -391,6 +391,7 @@ weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank, const wefti_frame
     if (!(wefti_mending_whole(&s->mend.world, rank, (int64_t)generation) & WEFTI_MENDING_GO))
         return WEFT_OK;
     s->mend.was = true;
+    s->mend.later_size = 0;
     wefti_go_encode(generation, s->mend.deaths, body);
     for (int32_t r = 0; r < s->taken; r++) {
         s->slots[r].newcomer = false;

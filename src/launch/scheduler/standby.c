@@ -63,19 +63,36 @@ static bool is_heard(const wefti_scheduler *s, const wefti_member_slot *slot) {
     return wefti_now_ns() - slot->heard_ns < s->heartbeat_ns / 2;
 }
 
+/* Its rank in the world that was whole last, or in a later one that may have been; -1: it was not
+ * there. */
+static int32_t place_of(const wefti_scheduler *s, int32_t rank, bool in_later) {
+    if (in_later) return s->slots[rank].later - 1;
+    if (s->slots[rank].newcomer) return -1;
+    return s->mend.seats ? s->mend.seats[rank].was : rank;
+}
+
 /* Without `rank`, which is silent, or whose connection has ended. */
-static bool keeps_majority(const wefti_scheduler *s, int32_t rank, bool silent) {
+static bool keeps_majority_of(const wefti_scheduler *s, int32_t rank, bool silent, bool of_later) {
     int32_t here = 0;
     bool has_first = false;
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_member_slot *slot = &s->slots[r];
-        const bool is_here = slot->client && !slot->dead && !slot->newcomer &&
-                             is_connected(slot->client) && (!silent || is_heard(s, slot));
-        const bool counts = r != rank && (slot->left || is_here);
-        here += counts;
-        has_first = has_first || (counts && r == 0);
+        const int32_t place = place_of(s, r, of_later);
+        const bool is_here = slot->client && !slot->dead && is_connected(slot->client) &&
+                             (!silent || is_heard(s, slot));
+        if (r == rank || place < 0 || !(slot->left || is_here)) continue;
+        here++;
+        has_first = has_first || place == 0;
     }
-    return wefti_is_majority(here, has_first, s->taken);
+    const int32_t last = s->mend.seats ? s->mend.world.whole : s->taken;
+    return wefti_is_majority(here, has_first, of_later ? s->mend.later_size : last);
+}
+
+/* Of the world that was whole last: the one that is being made may be smaller, and the other
+ * scheduler does not know it. */
+static bool keeps_majority(const wefti_scheduler *s, int32_t rank, bool silent) {
+    if (!keeps_majority_of(s, rank, silent, false)) return false;
+    return !s->mend.later_size || keeps_majority_of(s, rank, silent, true);
 }
 
 /* After a pause of this process its members may have left it. So those that are still here may find

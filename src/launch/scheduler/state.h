@@ -50,6 +50,7 @@ typedef struct wefti_member_slot {
     int32_t host;
     int32_t number;    /* the rank that it was started with, which its launcher knows */
     int32_t told;      /* the rank that its process has been told last */
+    int32_t later;     /* its rank, plus 1, in a world of mend.later_size ranks; 0: none */
     int32_t next_node; /* seats.c: the next seat of its list, plus 1; 0: none */
     bool left, dead;
     bool in_peace;    /* it left before the job failed */
@@ -99,8 +100,10 @@ typedef struct wefti_mending_state {
     int32_t armed, deaths; /* ranks that may be mended, and processes that have died since */
     wefti_arm elastic;     /* what the ranks allow */
     bool allows;           /* one has said so */
-    bool gathered;         /* its ranks came from an earlier scheduler, and say that once more */
-    int32_t *dismissed;    /* numbers of processes that were too many for each plan of the job */
+    int32_t later_size; /* of a world that may have been whole after the last that surely was: the
+                           ranks that came from an earlier scheduler do not know; 0: none */
+    bool gathered;      /* its ranks came from an earlier scheduler, and say that once more */
+    int32_t *dismissed; /* numbers of processes that were too many for each plan of the job */
     int64_t dismissed_count, dismissed_room;
     bool was;         /* the world has been mended */
     int64_t since_ns; /* of COUNTING */
@@ -200,6 +203,8 @@ weft_status wefti_scheduler_tell_world(wefti_scheduler *s, int32_t first,
                                        int32_t count) WEFT_CHECKED;
 void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end);
 
+/* Later worlds have higher numbers, even across schedulers. */
+uint64_t wefti_new_generation(uint64_t past);
 void wefti_scheduler_take_seat(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
 /* The same process with a connection that it lost before we did. */
 void wefti_scheduler_replace(wefti_scheduler *s, int32_t slot, wefti_client *client);
