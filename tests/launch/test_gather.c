@@ -379,44 +379,6 @@ static void more_than_half(void **state) {
     }
 }
 
-/* Who has a vote: "whole generation said mends" of each rank that comes; 0 generation: it does not.
- */
-static void votes(void **state) {
-    (void)state;
-    static const struct {
-        uint64_t rank[RANKS][3];
-        bool begins;
-    } cases[] = {
-        {{{5, 5, 0}, {5, 5, 0}}, true},             /* steps, one is missing */
-        {{{5, 5, 0}}, false},                       /* one of three */
-        {{{5, 6, 0}, {0, 0, 0}, {5, 6, 0}}, true},  /* halted */
-        {{{5, 6, 0}, {0, 6, 0}}, false},            /* with a newcomer, of a world never whole */
-        {{{5, 6, 6}, {0, 6, 6}}, false},            /* the same, where both have said WHOLE */
-        {{{6, 6, 6}, {0, 6, 6}}, true},             /* and one has heard GO */
-        {{{5, 6, 6}, {0, 6, 0}, {5, 6, 6}}, true},  /* no GO can have been said */
-        {{{5, 6, 6}, {0, 0, 0}, {5, 6, 6}}, true},  /* it may have been: two are of both worlds */
-        {{{5, 6, 6}, {0, 0, 0}, {5, 5, 0}}, false}, /* only one of them is of the new one */
-        {{{6, 6, 6}, {0, 0, 0}, {5, 5, 0}}, false}, /* one was left behind */
-        {{{6, 7, 7}, {0, 0, 0}, {6, 7, 6}}, true},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        wefti_scheduler_options o = test_scheduler(RANKS);
-        wefti_client nobody[RANKS] = {0};
-        wefti_scheduler *s = start(&o);
-        pthread_mutex_lock(&s->lock);
-        for (int r = 0; r < RANKS; r++) {
-            const uint64_t *is = cases[i].rank[r];
-            const wefti_join join = {
-                .rank = r, .whole = is[0], .generation = is[1], .said = is[2], .armed = true};
-            if (join.generation) wefti_scheduler_take_seat(s, &nobody[r], &join);
-        }
-        if (wefti_gather_may_begin(s) != cases[i].begins) fail_msg("case %zu", i);
-        s->taken = 0;
-        pthread_mutex_unlock(&s->lock);
-        wefti_scheduler_stop(s);
-    }
-}
-
 /* Rank 1 has left when the scheduler dies. The others leave as well, and nobody is missed. */
 static void the_world_ends(void **state) {
     (void)state;
@@ -481,7 +443,6 @@ int main(void) {
         cmocka_unit_test(a_rank_dies_with_it),
         cmocka_unit_test(a_world_shrinks_afterwards),
         cmocka_unit_test(more_than_half),
-        cmocka_unit_test(votes),
         cmocka_unit_test(the_world_ends),
         cmocka_unit_test(a_launcher_asks_again),
     };

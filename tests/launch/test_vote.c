@@ -622,6 +622,39 @@ static system_t world_of(int8_t size) {
     return x;
 }
 
+/* Who has a vote: "whole generation said" of each of three ranks that comes; 0 generation: it does
+ * not. */
+static void votes(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t rank[3][3];
+        bool begins;
+    } cases[] = {
+        {{{5, 5, 0}, {5, 5, 0}}, true},             /* steps, one is missing */
+        {{{5, 5, 0}}, false},                       /* one of three */
+        {{{5, 6, 0}, {0, 0, 0}, {5, 6, 0}}, true},  /* halted */
+        {{{5, 6, 0}, {0, 6, 0}}, false},            /* with a newcomer, of a world never whole */
+        {{{5, 6, 6}, {0, 6, 6}}, false},            /* the same, where both have said WHOLE */
+        {{{6, 6, 6}, {0, 6, 6}}, true},             /* and one has heard GO */
+        {{{5, 6, 6}, {0, 6, 0}, {5, 6, 6}}, true},  /* no GO can have been said */
+        {{{5, 6, 6}, {0, 0, 0}, {5, 6, 6}}, true},  /* it may have been: two are of both worlds */
+        {{{5, 6, 6}, {0, 0, 0}, {5, 5, 0}}, false}, /* only one of them is of the new one */
+        {{{6, 6, 6}, {0, 0, 0}, {5, 5, 0}}, false}, /* one was left behind */
+        {{{6, 7, 7}, {0, 0, 0}, {6, 7, 6}}, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        wefti_voter voter[3];
+        int32_t count = 0;
+        for (int r = 0; r < 3; r++) {
+            const uint64_t *is = cases[i].rank[r];
+            if (is[1]) voter[count++] = (wefti_voter){is[1], {is[0], r, 3}, {is[2], r, 3}};
+        }
+        const wefti_vote vote = wefti_vote_take(voter, count);
+        if (wefti_vote_may_begin(&vote, voter, count, 0, 0) != cases[i].begins)
+            fail_msg("case %zu", i);
+    }
+}
+
 static void run(const char *what, system_t x) {
     explorer e = {0};
     explore(&e, &x);
@@ -705,9 +738,8 @@ static void wrong_rules(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_chain),
-        cmocka_unit_test(two),
-        cmocka_unit_test(two_of_which_one_dies),
+        cmocka_unit_test(votes),       cmocka_unit_test(a_chain),
+        cmocka_unit_test(two),         cmocka_unit_test(two_of_which_one_dies),
         cmocka_unit_test(wrong_rules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
