@@ -58,12 +58,8 @@ static bool all_armed(const wefti_scheduler *s) {
     return s->mend.armed == 3;
 }
 
-static wefti_scheduler *three(person p[3]) {
-    wefti_scheduler_options o = test_scheduler(3);
+static void join_three(const wefti_scheduler *s, person p[3]) {
     pthread_t thread[3];
-    o.restarts = 3;
-    o.join_seconds = 200;
-    wefti_scheduler *s = start(&o);
     for (int32_t r = 0; r < 3; r++) {
         p[r] = (person){.options = test_member(wefti_scheduler_address(s))};
         p[r].options.rank = r;
@@ -73,9 +69,21 @@ static wefti_scheduler *three(person p[3]) {
     for (int r = 0; r < 3; r++) {
         assert_int_equal(pthread_join(thread[r], NULL), 0);
         assert_int_equal(p[r].status, WEFT_OK);
-        wefti_member_arm(p[r].member, &keeps_size);
     }
+}
+
+static void arm_three(wefti_scheduler *s, person p[3], const wefti_elastic *elastic) {
+    for (int r = 0; r < 3; r++) wefti_member_arm(p[r].member, elastic);
     test_wait_until(s, all_armed);
+}
+
+static wefti_scheduler *three(person p[3]) {
+    wefti_scheduler_options o = test_scheduler(3);
+    o.restarts = 3;
+    o.join_seconds = 200;
+    wefti_scheduler *s = start(&o);
+    join_three(s, p);
+    arm_three(s, p, &keeps_size);
     return s;
 }
 
@@ -162,6 +170,53 @@ static void askers_that_are_refused(void **state) {
     wefti_scheduler_stop(s);
 }
 
+static bool runs(const wefti_scheduler *s) {
+    return s->state == WEFTI_SCHEDULER_RUNNING;
+}
+
+/* A launcher that starts nothing again hears that the world can go on without its processes, and
+ * asks then: also one that calls late, or again. */
+static void one_that_starts_nothing_again(void **state) {
+    (void)state;
+    static const wefti_elastic two_at_least = {.least = 2, .seconds = 60};
+    const wefti_end killed = {.rank = 2, .signal = SIGKILL, .text = "rank 2 was ended by signal 9"};
+    const wefti_end failed = {.rank = 1, .code = 1, .text = "rank 1 ended with exit code 1"};
+    const wefti_elastic *elastic[] = {&keeps_size, &two_at_least};
+    for (int changes = 0; changes < 2; changes++) {
+        person p[3];
+        wefti_scheduler_options o = test_scheduler(3);
+        wefti_scheduler *s = start(&o);
+        wefti_watch *watch[2];
+        const wefti_member_options at = test_member(wefti_scheduler_address(s));
+        const wefti_span ranks = {1, 2};
+        assert_int_equal(wefti_watch_begin(&at, &ranks, &watch[0]), WEFT_OK);
+        ASSERT_SOON(wefti_watch_has_found(watch[0]));
+        join_three(s, p);
+        test_wait_until(s, runs);
+        assert_false(wefti_watch_may_ask(watch[0]));
+        arm_three(s, p, elastic[changes]);
+        assert_int_equal(wefti_watch_begin(&at, &ranks, &watch[1]), WEFT_OK);
+        for (int i = 0; i < 2; i++) {
+            wefti_abort_reason reason;
+            if (changes) ASSERT_SOON(wefti_watch_may_ask(watch[i]));
+            assert_false(wefti_watch_is_unlike(watch[i], 600, &reason)); /* it has an answer */
+            assert_true(wefti_watch_may_ask(watch[i]) == (changes == 1));
+        }
+        if (changes) {
+            ASSERT_SOON(wefti_watch_again(watch[0], &failed, 1) != WEFTI_AGAIN_PENDING);
+            assert_int_equal(wefti_watch_again(watch[0], &failed, 1), WEFTI_AGAIN_NO);
+            die(s, &p[2], 2);
+            for (int i = 0; i < 2; i++) {
+                ASSERT_SOON(wefti_watch_deaths(watch[i], 2) == 1);
+                ASSERT_SOON(wefti_watch_again(watch[i], &killed, 1) != WEFTI_AGAIN_PENDING);
+                assert_int_equal(wefti_watch_again(watch[i], &killed, 1), WEFTI_AGAIN_WITHOUT);
+            }
+        }
+        for (int i = 0; i < 2; i++) wefti_watch_end(watch[i]);
+        close_all(s, p);
+    }
+}
+
 /* Bodies come back as they were; damaged ones are refused, or keep their promises. */
 static void bodies(void **state) {
     (void)state;
@@ -216,6 +271,7 @@ int main(void) {
         cmocka_unit_test(seats_go_from_a_lost_launcher_to_the_next),
         cmocka_unit_test(a_loss_is_answered_once),
         cmocka_unit_test(askers_that_are_refused),
+        cmocka_unit_test(one_that_starts_nothing_again),
         cmocka_unit_test(bodies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

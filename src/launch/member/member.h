@@ -107,6 +107,9 @@ int32_t wefti_watch_deaths(wefti_watch *watch, int32_t rank);
 /* Asks, once for each `starts`, whether another process may follow the one that has ended so. Then
  * says what is known of the answer. Without a scheduler: WEFTI_AGAIN_NO. */
 wefti_again wefti_watch_again(wefti_watch *watch, const wefti_end *end, int32_t starts);
+/* Whether the scheduler has said that the world can go on without a process of this launcher: then
+ * one that has no seats asks as well. */
+bool wefti_watch_may_ask(wefti_watch *watch);
 bool wefti_watch_is_seeking(wefti_watch *watch); /* it has not found the scheduler, and calls */
 /* It has found the scheduler, even if the scheduler has gone since. */
 bool wefti_watch_has_found(wefti_watch *watch);

@@ -106,14 +106,16 @@ static weft_status ask_again(wefti_caller *c, int64_t now) {
     return w->asks || due ? say_watch(w, w->unanswered + 1) : WEFT_OK;
 }
 
-/* The first time its seats; later how many processes these have lost. */
+/* The first time its seats; later how many processes these have lost. One that has not asked for
+ * seats may ask after its losses from then on. */
 static weft_status seats(wefti_caller *c, const wefti_frame *frame) {
     wefti_watch *w = (wefti_watch *)c;
     int32_t *deaths;
     wefti_span given;
     WEFT_TRY(wefti_seats_decode(frame, &given, &w->size, &deaths));
     const bool first = !w->deaths;
-    const bool fits = first ? given.count <= w->ranks.count
+    const bool asked = first && w->keep.launcher;
+    const bool fits = asked ? given.count <= w->ranks.count
                             : given.first == w->ranks.first && given.count == w->ranks.count;
     if (first && fits) w->vacancies = wefti_calloc((size_t)given.count, sizeof *w->vacancies);
     if (!fits || !w->vacancies) {
@@ -121,6 +123,9 @@ static weft_status seats(wefti_caller *c, const wefti_frame *frame) {
         WEFT_REQUIRE(fits, WEFT_E_CORRUPT, "seats that were not asked for");
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for %d seats", (int)given.count);
     }
+    for (int32_t i = 0; i < given.count && !first;
+         i++) /* some seats may have been given up since */
+        if (deaths[i] < w->deaths[i]) deaths[i] = w->deaths[i];
     wefti_free(w->deaths);
     w->deaths = deaths;
     w->ranks = given;
@@ -329,6 +334,13 @@ wefti_again wefti_watch_again(wefti_watch *w, const wefti_end *end, int32_t star
     if (answer == WEFTI_AGAIN_PENDING && has_ended(w)) answer = WEFTI_AGAIN_NO;
     pthread_mutex_unlock(&w->caller.lock);
     return answer;
+}
+
+bool wefti_watch_may_ask(wefti_watch *w) {
+    pthread_mutex_lock(&w->caller.lock);
+    const bool may = w->vacancies != NULL;
+    pthread_mutex_unlock(&w->caller.lock);
+    return may;
 }
 
 bool wefti_watch_is_over(wefti_watch *w, wefti_end *out) {

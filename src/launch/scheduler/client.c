@@ -227,6 +227,7 @@ static weft_status watches(wefti_scheduler *s, wefti_client *c, const wefti_fram
         s->called[c->watch.first + r] = true;
     if (s->is_over) wefti_client_tell_over(s);
     if (s->unlike) wefti_client_tell_unlike(s);
+    wefti_keep_check(s);
     wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
     return WEFT_OK;
 }

@@ -6,6 +6,9 @@
  * seats is a spare: it gets those of a host that is lost. One that adds processes gets further
  * seats (add.c). Until it has seats, a launcher starts nothing. So two launchers never fill the
  * same seat.
+ *
+ * A launcher that starts nothing again has no seats to ask for. It hears of its ranks' seats when
+ * the world can go on without some of them. From then on it asks after each process that it loses.
  */
 #include "base/memory.h"
 #include "launch/scheduler/state.h"
@@ -29,6 +32,8 @@ static bool has_process(const wefti_scheduler *s, int32_t rank) {
 
 /* Whether that launcher fills the seat of the process with this number. */
 static bool is_its(const wefti_scheduler *s, const wefti_client *c, int32_t number) {
+    if (!c->keep.launcher)
+        return number >= c->watch.first && number < c->watch.first + c->watch.count;
     if (number < s->options.size) return s->keeper[number] == c->keep.launcher;
     return c->keeps && number >= c->watch.first && number < c->watch.first + c->watch.count;
 }
@@ -50,6 +55,7 @@ static bool are_free(const wefti_scheduler *s, const wefti_span *seats, uint64_t
 static int32_t deaths_of(const wefti_scheduler *s, const wefti_client *c, int32_t number) {
     const int32_t slot = wefti_slot_of_process(s, number);
     if (slot >= 0) return s->slots[slot].deaths;
+    if (!c->keep.launcher) return 0; /* it heard so, or its process is a new one */
     return c->coming > 0 || wefti_mend_was_dismissed(s, number) ? 0 : INT32_MAX;
 }
 
@@ -162,25 +168,33 @@ weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *c, const wefti_fram
     return WEFT_OK;
 }
 
+/* What the others know of the rank, this scheduler will hear from them. */
+static bool is_of_earlier(const wefti_scheduler *s, const wefti_client *c) {
+    if (c->keep.launcher) return c->earlier && s->state == WEFTI_SCHEDULER_FORMING;
+    const bool gathers = s->state == WEFTI_SCHEDULER_FORMING || s->mend.gathered;
+    return gathers && !c->keeps; /* another scheduler has told it to ask */
+}
+
+static wefti_again answer(wefti_scheduler *s, const wefti_client *c, const wefti_loss *loss) {
+    if (!is_its(s, c, loss->end.rank)) return WEFTI_AGAIN_ELSEWHERE;
+    if (c->keep.launcher && wefti_mend_awaits(s, &loss->end, loss->starts)) return WEFTI_AGAIN_YES;
+    return wefti_mend_goes_on(s, &loss->end) ? WEFTI_AGAIN_WITHOUT : WEFTI_AGAIN_NO;
+}
+
 weft_status wefti_keep_lost(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     wefti_loss loss;
     WEFT_TRY(wefti_loss_decode(frame, &loss));
     unsigned char body[WEFTI_MESSAGE_MAX];
     const int32_t rank = loss.end.rank;
-    /* What the others know of the rank, this scheduler will hear from them. */
-    if (c->earlier && s->state == WEFTI_SCHEDULER_FORMING) {
+    if (is_of_earlier(s, c)) {
         wefti_gather_note(s, rank, loss.starts);
         c->unanswered = true;
         return WEFT_OK;
     }
-    WEFT_REQUIRE(c->keep.launcher && rank < s->numbers, WEFT_E_CORRUPT,
+    WEFT_REQUIRE(c->watch.count > 0 && rank < s->numbers, WEFT_E_CORRUPT,
                  "the loss of rank %d, which is not this launcher's", (int)rank);
-    wefti_again_message said = {
-        .rank = rank, .starts = loss.starts, .again = WEFTI_AGAIN_ELSEWHERE};
-    if (is_its(s, c, rank))
-        said.again = wefti_mend_awaits(s, &loss.end, loss.starts) ? WEFTI_AGAIN_YES
-                     : wefti_mend_goes_on(s, &loss.end)           ? WEFTI_AGAIN_WITHOUT
-                                                                  : WEFTI_AGAIN_NO;
+    const wefti_again_message said = {
+        .rank = rank, .starts = loss.starts, .again = answer(s, c, &loss)};
     wefti_client_send(s, c, WEFTI_FRAME_AGAIN, body, wefti_again_encode(&said, body));
     return WEFT_OK;
 }
@@ -193,9 +207,22 @@ void wefti_keep_tell(wefti_scheduler *s, int32_t rank) {
     }
 }
 
+/* A launcher of ranks that starts nothing again, and that the world's end is told to. */
+static bool only_watches(const wefti_scheduler *s, const wefti_client *c) {
+    const wefti_span *ranks = &c->watch;
+    return !c->keep.launcher && ranks->count > 0 && ranks->first >= 0 &&
+           ranks->first + ranks->count <= s->options.size;
+}
+
 void wefti_keep_check(wefti_scheduler *s) {
+    const bool shrinks = s->state == WEFTI_SCHEDULER_RUNNING && wefti_mend_is_elastic(s) &&
+                         s->mend.armed >= s->taken && !s->mend.gathered;
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->keep.launcher && !c->keeps && !c->gone && !c->ending) try_to_give(s, c);
+        if (c->keeps || c->gone || c->ending) continue;
+        if (c->keep.launcher)
+            try_to_give(s, c);
+        else if (shrinks && only_watches(s, c))
+            c->keeps = say_seats(s, c) >= 0;
     }
 }

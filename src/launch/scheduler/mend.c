@@ -95,6 +95,7 @@ weft_status wefti_mend_arm(wefti_scheduler *s, int32_t rank, const wefti_frame *
     m->allows = slot->allows = true;
     if (!slot->armed) m->armed++;
     slot->armed = true;
+    if (m->armed == s->taken) wefti_keep_check(s); /* before the first step */
     wefti_client_send(s, slot->client, WEFTI_FRAME_ARMED, NULL, 0);
     return WEFT_OK;
 }
@@ -228,6 +229,7 @@ static void check_restarts(wefti_scheduler *s) {
     for (int32_t r = 0; r < s->taken; r++)
         if (s->slots[r].client && !s->slots[r].newcomer && !s->slots[r].allows) return;
     s->mend.gathered = false;
+    wefti_gather_release_launchers(s);
     for (int32_t r = 0; r < s->taken; r++)
         if (s->slots[r].dead && !s->slots[r].awaited && !wefti_mend_is_elastic(s))
             give_up(s, r, "; it is not started again: that was done as often as it may be");

@@ -20,7 +20,7 @@ typedef struct wefti_client {
     int64_t since_ns; /* of the connection, or of its ending */
     wefti_span watch; /* ranks of the launcher that it is; count 0: it is none */
     wefti_keep keep;  /* of one that fills seats again; launcher 0: it does not */
-    bool keeps;       /* it has its seats, which are those of `watch` */
+    bool keeps;       /* it has its seats, which are those of `watch`, or asks after its losses */
     int32_t coming;   /* of one that adds processes: those that have not come yet */
     bool earlier;     /* it has its seats from an earlier scheduler */
     bool unanswered;  /* that launcher has asked, and there was no answer yet */
@@ -325,7 +325,8 @@ weft_status wefti_keep_lost(wefti_scheduler *s, wefti_client *client,
 void wefti_keep_tell(wefti_scheduler *s, int32_t rank); /* how many processes that has lost */
 /* SEATS for its `watch`. False: no memory. */
 bool wefti_keep_say(wefti_scheduler *s, wefti_client *client);
-void wefti_keep_check(wefti_scheduler *s); /* gives seats to those that wait */
+/* Gives seats to those that wait, and tells those that watch of a world that can shrink. */
+void wefti_keep_check(wefti_scheduler *s);
 
 /* add.c: processes that come in addition */
 /* Gives a launcher numbers for its processes, once the world can grow; or refuses. */

@@ -1,8 +1,7 @@
 /* A launcher on a host without the scheduler, in a job whose lost ranks are started again, or to
- * which it adds processes. It
- * starts nothing before the scheduler has given it seats, and nothing again without asking: another
- * launcher may have the seats by then (scheduler/keep.c). A scheduler that does not answer is asked
- * for as long as a process may take to join. */
+ * which it adds processes. It starts nothing before the scheduler has given it seats, and nothing
+ * again without asking: another launcher may have the seats by then (scheduler/keep.c). A scheduler
+ * that does not answer is asked for as long as a process may take to join. */
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -101,9 +100,8 @@ bool wefti_launch_keeps(const wefti_launch *l) {
 
 int wefti_launch_deaths(const wefti_launch *l, int local) {
     const int rank = l->place.first_rank + local;
-    if (!l->scheduler && !wefti_launch_keeps(l)) return 0;
-    return l->scheduler ? wefti_scheduler_deaths(l->scheduler, rank)
-                        : wefti_watch_deaths(l->look, rank);
+    if (l->scheduler) return wefti_scheduler_deaths(l->scheduler, rank);
+    return l->look ? wefti_watch_deaths(l->look, rank) : 0;
 }
 
 static wefti_again ask(wefti_launch *l, int local) {
@@ -115,8 +113,8 @@ static wefti_again ask(wefti_launch *l, int local) {
                                                                      : WEFTI_AGAIN_NO;
     wefti_again answer = wefti_watch_again(l->look, &end, p->starts);
     if (answer == WEFTI_AGAIN_PENDING && now() - p->asked_at > patience(l)) {
-        note(l, "the scheduler has not said whether a lost rank may be started again: its host, or "
-                "the network between it and this one, is down");
+        note(l, "the scheduler has not said whether the job goes on after the loss of a rank: its "
+                "host, or the network between it and this one, is down");
         return WEFTI_AGAIN_ELSEWHERE;
     }
     if (answer == WEFTI_AGAIN_ELSEWHERE)
@@ -126,7 +124,8 @@ static wefti_again ask(wefti_launch *l, int local) {
 
 wefti_again wefti_launch_again(wefti_launch *l, int local) {
     wefti_process *p = &l->processes[local];
-    const bool asks = l->set.restarts > 0 || wefti_launch_keeps(l);
+    const bool loses = !l->scheduler && l->look && wefti_watch_may_ask(l->look);
+    const bool asks = l->set.restarts > 0 || wefti_launch_keeps(l) || loses;
     if (!asks || !(p->code || p->signal)) return WEFTI_AGAIN_NO;
     if (!p->undecided) p->asked_at = now();
     wefti_again answer = ask(l, local);

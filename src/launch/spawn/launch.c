@@ -237,9 +237,9 @@ static weft_status result_of(const wefti_launch *l, weft_launch_result *out) {
                  "ranks have not made the same calls; the first to end is rank %d, with exit code "
                  "%d%s",
                  out->failed_rank, out->exit_code, where);
-    WEFT_REQUIRE(failed || !l->options->add || l->parted < l->place.count, WEFT_E_LOST,
-                 "all %d processes that were added are lost; the job goes on without them",
-                 l->place.count);
+    WEFT_REQUIRE(failed || l->scheduler || l->parted < l->place.count, WEFT_E_LOST,
+                 "all %d processes %s are lost; the job goes on without them", l->place.count,
+                 l->options->add ? "that were added" : "of this host");
     if (!failed) return WEFT_OK;
     WEFT_REQUIRE(here || l->end.rank >= 0, WEFT_E_LOST, "%s", l->end.text);
     if (out->signal)
