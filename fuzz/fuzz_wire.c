@@ -13,6 +13,13 @@ static void require(int holds) {
     if (!holds) abort();
 }
 
+static void check_seats(wefti_seated *seats, int32_t size, int32_t numbers) {
+    for (int32_t r = 0; r < size; r++)
+        require(seats[r].host >= 0 && seats[r].host < size && seats[r].number >= 0 &&
+                seats[r].number < numbers);
+    wefti_free(seats);
+}
+
 /* If a decoder accepts a body, its fields must be within their limits. */
 static void decode(const wefti_frame *frame) {
     wefti_join join;
@@ -20,7 +27,7 @@ static void decode(const wefti_frame *frame) {
     wefti_abort_reason verdict;
     wefti_entry card;
     wefti_world_message placed;
-    int32_t *host;
+    wefti_seated *seats;
     if (wefti_join_decode(frame, &join) >= 0) {
         unsigned char again[WEFTI_MESSAGE_MAX];
         require(wefti_join_encode(&join, again) == frame->bytes);
@@ -59,10 +66,10 @@ static void decode(const wefti_frame *frame) {
         wefti_free(health);
     }
     wefti_mend_rank *ranks;
-    if (wefti_mend_decode(frame, &mend, &ranks) >= 0) {
+    if (wefti_mend_decode(frame, &mend, &ranks, &seats) >= 0) {
         for (int32_t r = 0; r < mend.size; r++)
-            require(ranks[r].source >= -3 && ranks[r].source < mend.size && ranks[r].was >= -1 &&
-                    ranks[r].host >= 0 && ranks[r].host < mend.size);
+            require(ranks[r].source >= -3 && ranks[r].source < mend.size && ranks[r].was >= -1);
+        check_seats(seats, mend.size, mend.numbers);
         wefti_free(ranks);
     }
     wefti_arm arm;
@@ -74,20 +81,16 @@ static void decode(const wefti_frame *frame) {
     int32_t used;
     if (wefti_go_decode(frame, &generation, &used) >= 0) require(generation > 0 && used >= 0);
     wefti_hosts hosts;
-    if (wefti_hosts_decode(frame, &hosts, &host) >= 0) {
-        for (int32_t r = 0; r < hosts.size; r++) require(host[r] >= 0 && host[r] < hosts.size);
-        wefti_free(host);
-    }
+    if (wefti_hosts_decode(frame, &hosts, &seats) >= 0)
+        check_seats(seats, hosts.size, WEFTI_RANKS_MAX);
     if (wefti_abort_reason_decode(frame, &verdict) >= 0)
         require(verdict.status < 0 && verdict.failed >= WEFT_RANK_NONE &&
                 strlen(verdict.text) <= WEFTI_TEXT_MAX);
     for (int32_t ranks = 1; ranks < 4; ranks++)
         if (wefti_entry_decode(frame, ranks, &card) >= 0)
             require(WEFTI_ENTRY_HEAD + card.bytes * (size_t)ranks == frame->bytes);
-    if (wefti_world_message_decode(frame, &placed, &host) >= 0) {
-        for (int32_t r = 0; r < placed.size; r++) require(host[r] >= 0 && host[r] < placed.size);
-        wefti_free(host);
-    }
+    if (wefti_world_message_decode(frame, &placed, &seats) >= 0)
+        check_seats(seats, placed.size, placed.numbers);
 }
 
 /* Unsigned frames: none may be accepted. */

@@ -18,13 +18,17 @@ static void the_most_ranks_fit_into_frames(void **state) {
     wefti_world_message world = {.generation = 1,
                                  .rank = WEFTI_RANKS_MAX - 1,
                                  .size = WEFTI_RANKS_MAX,
+                                 .first_size = WEFTI_RANKS_MAX,
+                                 .numbers = WEFTI_RANKS_MAX,
+                                 .whole = 1,
                                  .hosted_by = -1,
                                  .heartbeat_ns = 1};
-    int32_t *host = calloc(WEFTI_RANKS_MAX, sizeof *host), *found;
+    wefti_seated *seats = calloc(WEFTI_RANKS_MAX, sizeof *seats), *found;
     unsigned char *body;
     size_t bytes, taken;
-    host[WEFTI_RANKS_MAX - 1] = 77;
-    assert_int_equal(wefti_world_message_encode(&world, host, &body, &bytes), WEFT_OK);
+    for (int32_t r = 0; r < WEFTI_RANKS_MAX; r++) /* no two of them in one run */
+        seats[r] = (wefti_seated){r % 77, WEFTI_RANKS_MAX - 1 - r};
+    assert_int_equal(wefti_world_message_encode(&world, seats, &body, &bytes), WEFT_OK);
     unsigned char *whole = malloc(bytes + WEFTI_FRAME_EXTRA);
     memcpy(whole + WEFTI_FRAME_HEADER, body, bytes);
     wefti_wire_stream out = {.from_scheduler = true}, in = {.from_scheduler = true};
@@ -34,11 +38,11 @@ static void the_most_ranks_fit_into_frames(void **state) {
                      WEFT_OK);
     assert_int_equal(wefti_world_message_decode(&frame, &world, &found), WEFT_OK);
     assert_int_equal(world.size, WEFTI_RANKS_MAX);
-    assert_int_equal(found[WEFTI_RANKS_MAX - 1], 77);
+    assert_memory_equal(found, seats, WEFTI_RANKS_MAX * sizeof *seats);
     wefti_free(found);
     wefti_free(body);
     free(whole);
-    free(host);
+    free(seats);
     /* Where each rank's memory is, with the processors on which it may run, and its addresses. */
     assert_true(WEFTI_ENTRIES_MAX / WEFTI_RANKS_MAX >= 4096);
 }
@@ -73,7 +77,7 @@ static wefti_scheduler *full(wefti_client *client) {
     assert_non_null(s->slots);
     for (int32_t i = 0; i < LIMIT_RANKS; i++) {
         s->slots[i].client = client;
-        s->slots[i].join.rank = LIMIT_RANKS - 1 - i;
+        s->slots[i].join.number = LIMIT_RANKS - 1 - i;
         snprintf(s->slots[i].join.host, sizeof s->slots[i].join.host, "host %d", i % LIMIT_HOSTS);
     }
     return s;
@@ -94,7 +98,7 @@ static void ranks_many(void **state) {
     for (int32_t r = 0; r < LIMIT_RANKS; r++) {
         char host[32];
         snprintf(host, sizeof host, "host %d", (LIMIT_RANKS - 1 - r) % LIMIT_HOSTS);
-        assert_int_equal(s->slots[r].join.rank, r);
+        assert_int_equal(s->slots[r].join.number, r);
         assert_string_equal(s->slots[r].join.host, host);
         assert_int_equal(s->slots[r].host, r % LIMIT_HOSTS);
     }
@@ -117,17 +121,17 @@ static void finds_seats(void **state) {
     for (int turn = 0; turn < TURNS; turn++) {
         dice = dice * 1664525 + 1013904223;
         int32_t number = (int32_t)(dice >> 8) % SEATS;
-        wefti_join join = {.rank = number % 3 ? number : -1};
+        wefti_join join = {.number = number % 3 ? number : -1};
         snprintf(join.host, sizeof join.host, "host %d", number % 7);
         if (number % 2) snprintf(join.node, sizeof join.node, "node %d", number / 7);
         int32_t seat = -1, by_node = -1;
         for (int32_t i = 0; i < s->taken; i++) {
             const wefti_join *other = &s->slots[i].join;
-            if (join.rank >= 0 && other->rank == join.rank) seat = i;
+            if (join.number >= 0 && other->number == join.number) seat = i;
             if (*join.node && !strcmp(other->node, join.node) && !strcmp(other->host, join.host))
                 by_node = i;
         }
-        assert_int_equal(wefti_seats_of_rank(s, &join), seat);
+        assert_int_equal(wefti_seats_of_number(s, join.number), seat);
         assert_int_equal(wefti_seats_of_node(s, &join), by_node);
         if (seat < 0) seat = by_node;
         if (seat >= 0) {

@@ -40,9 +40,15 @@ static bool comes_from_scheduler(int kind) {
 static weft_status hear(wefti_caller *c, wefti_frame_kind kind) {
     unsigned char body[WEFTI_MESSAGE_MAX], *world = NULL;
     wefti_frame frame = {.kind = kind, .body = body};
-    const int32_t host[2] = {0, 0};
-    const wefti_world_message place = {
-        .generation = 5, .rank = 1, .size = 2, .hosted_by = -1, .heartbeat_ns = 1000000000};
+    const wefti_seated seats[2] = {{0, 0}, {0, 1}};
+    const wefti_world_message place = {.generation = 5,
+                                       .rank = 1,
+                                       .size = 2,
+                                       .first_size = 2,
+                                       .numbers = 2,
+                                       .whole = 5,
+                                       .hosted_by = -1,
+                                       .heartbeat_ns = 1000000000};
     const wefti_end end = {.rank = 0, .code = 3, .text = "rank 0 ended"};
     if (kind == WEFTI_FRAME_ABORT || kind == WEFTI_FRAME_REFUSED)
         frame.bytes = wefti_abort_reason_encode(WEFT_E_PEER, 0, "rank 0 died", body);
@@ -57,7 +63,7 @@ static weft_status hear(wefti_caller *c, wefti_frame_kind kind) {
         frame.bytes = WEFTI_ENTRY_HEAD;
     }
     if (kind == WEFTI_FRAME_WORLD) {
-        assert_int_equal(wefti_world_message_encode(&place, host, &world, &frame.bytes), WEFT_OK);
+        assert_int_equal(wefti_world_message_encode(&place, seats, &world, &frame.bytes), WEFT_OK);
         frame.body = world;
     }
     weft_status status = wefti_caller_hear(c, &frame);

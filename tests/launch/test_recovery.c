@@ -420,7 +420,8 @@ static void schedule(explorer *e, system_t *x, int32_t from) {
     if (m.kind == STANDING)
         assert_int_equal(wefti_mending_stood(&x->w, seat, m.generation, m.at, &actions), WEFT_OK);
     if (m.kind == WHOLE) actions = wefti_mending_whole(&x->w, seat, m.generation);
-    if (m.kind == BACK) actions = wefti_mending_returned(&x->w, seat, m.generation, m.source == 1);
+    if (m.kind == BACK)
+        actions = wefti_mending_returned(&x->w, seat, m.generation, m.source == 1, false);
     if (m.kind == BACK && m.at.step < 0) /* given up before, it may have the seat as any newcomer */
         actions |= wefti_mending_filled(&x->w, seat);
     if (m.kind == REJOIN && x->seats[seat].filled)

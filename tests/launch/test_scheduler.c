@@ -203,7 +203,7 @@ static size_t join_frame(wefti_wire_stream *sends, const wefti_join *join, unsig
 static void bad_frames(wefti_scheduler *s) {
     wefti_wire_stream sends;
     unsigned char data[4096];
-    wefti_join join = {.rank = 2, .size = 3, .pid = 77, .node = "x", .host = "here"};
+    wefti_join join = {.number = 2, .size = 3, .pid = 77, .node = "x", .host = "here"};
     int fd = enter(s, &sends);
     sends.number = test_random(&seed) % 4 == 0 ? 1 : 0; /* a frame was left out */
     bool late = sends.number > 0;
@@ -331,7 +331,7 @@ static void fenced(void **state) {
     wefti_scheduler_options o = test_scheduler(1);
     o.generation = 7;
     wefti_scheduler *s = start(&o);
-    wefti_join join = {.generation = 6, .rank = 0, .size = 1, .pid = 1, .host = "here"};
+    wefti_join join = {.generation = 6, .numbers = 1, .size = 1, .pid = 1, .host = "here"};
     wefti_abort_reason v = refused(s, &join);
     ASSERT_FACTS(v.text, "generation 6|7");
     join.generation = 8;
@@ -347,7 +347,7 @@ static void fenced(void **state) {
     v = refused(s, &join);
     ASSERT_FACTS(v.text, "rank 0|generation 7|another process");
     join.generation = 0;
-    join.rank = -1;
+    join.number = -1;
     v = refused(s, &join);
     ASSERT_FACTS(v.text, "too many|1 members");
     __atomic_store_n(&l.delay_us, 1, __ATOMIC_RELEASE);
@@ -369,7 +369,7 @@ static void comes_back(void **state) {
     assert_int_equal(pthread_create(&l.thread, NULL, hold, &l), 0);
     assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_FORMING, 10), WEFTI_SCHEDULER_RUNNING);
     /* In its name: the member itself loses its connection by that, and comes back too. */
-    wefti_join join = {.generation = 7, .size = 1, .pid = getpid(), .host = "here"};
+    wefti_join join = {.generation = 7, .numbers = 1, .size = 1, .pid = getpid(), .host = "here"};
     wefti_wire wire;
     assert_int_equal(ask(s, &join, &secret, &wire).kind, WEFTI_FRAME_WORLD);
     weft_status status = WEFT_OK;

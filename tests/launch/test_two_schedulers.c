@@ -255,7 +255,7 @@ static void counts_majorities(void **state) {
         s.options.size = cases[i].size;
         for (int k = 0; k < cases[i].count; k++)
             slots[k].join =
-                (wefti_join){.rank = cases[i].ranks[k], .size = cases[i].size, .generation = 5};
+                (wefti_join){.number = cases[i].ranks[k], .size = cases[i].size, .generation = 5};
         assert_true(wefti_standby_may_begin(&s)); /* one scheduler needs no majority */
         s.options.has_other = true;
         if (wefti_standby_may_begin(&s) != cases[i].may) fail_msg("case %zu", i);

@@ -140,26 +140,37 @@ static wefti_frame frame_of(wefti_frame_kind kind, const unsigned char *body, si
 static void messages_return(void **state) {
     (void)state;
     unsigned char body[WEFTI_MESSAGE_MAX];
-    wefti_join join = {.generation = 1ull << 60, .rank = 3, .size = 4, .pid = 12345}, join_back;
-    join.whole = join.generation - 1;
-    join.said = join.generation - 2;
+    wefti_join join = {.generation = 1ull << 60, .number = 6, .size = 4, .pid = 12345}, join_back;
+    join.whole = (wefti_vote_place){join.generation - 2, 2, 3};
+    join.said = (wefti_vote_place){join.generation - 1, 4, 5};
+    join.numbers = 7;
     join.used = 5;
     join.deaths = 2;
-    join.armed = join.leaves = true;
+    join.armed = join.leaves = join.arms = true;
     strcpy(join.job, "a job");
     memset(join.node, 'n', WEFTI_NAME_MAX);
     wefti_frame f = frame_of(WEFTI_FRAME_JOIN, body, wefti_join_encode(&join, body));
     assert_int_equal(wefti_join_decode(&f, &join_back), WEFT_OK);
     assert_string_equal(join_back.node, join.node);
     assert_string_equal(join_back.host, "");
-    assert_true(join_back.generation == join.generation && join_back.rank == 3 &&
+    assert_true(join_back.generation == join.generation && join_back.number == 6 &&
                 join_back.size == 4 && join_back.pid == 12345);
-    assert_true(join_back.whole == join.whole && join_back.said == join.said &&
-                join_back.used == 5 && join_back.deaths == 2);
-    assert_true(join_back.armed && !join_back.mends && join_back.leaves);
-    join.whole = join.generation + 1; /* it has been in a world that it does not know */
-    f = frame_of(WEFTI_FRAME_JOIN, body, wefti_join_encode(&join, body));
-    assert_int_equal(wefti_join_decode(&f, &join_back), WEFT_E_CORRUPT);
+    assert_memory_equal(&join_back.whole, &join.whole, sizeof join.whole);
+    assert_memory_equal(&join_back.said, &join.said, sizeof join.said);
+    assert_true(join_back.numbers == 7 && join_back.used == 5 && join_back.deaths == 2);
+    assert_true(join_back.armed && !join_back.mends && join_back.leaves && join_back.arms);
+    const wefti_join good = join;
+    for (int wrong = 0; wrong < 6; wrong++) {
+        join = good;
+        if (wrong == 0) join.said.generation = join.generation + 1; /* a world of the future */
+        if (wrong == 1) join.said = join.whole; /* which it knows to have been whole */
+        if (wrong == 2) join.whole.rank = 3;    /* of three */
+        if (wrong == 3) join.whole.generation = 0;
+        if (wrong == 4) join.numbers = 6; /* its own was not given */
+        if (wrong == 5) join.number = -1;
+        f = frame_of(WEFTI_FRAME_JOIN, body, wefti_join_encode(&join, body));
+        assert_int_equal(wefti_join_decode(&f, &join_back), WEFT_E_CORRUPT);
+    }
 
     wefti_standing standing = {
         .step = 9, .done = 77, .waiting = true, .since_ns = 1000, .moved_ns = 3000};
@@ -191,6 +202,9 @@ static void messages_return(void **state) {
     wefti_world_message placed = {.generation = 5,
                                   .rank = 2,
                                   .size = 3,
+                                  .first_size = 4,
+                                  .numbers = 6,
+                                  .whole = 4,
                                   .hosted_by = -1,
                                   .heartbeat_ns = 1,
                                   .used = 4,
@@ -198,23 +212,30 @@ static void messages_return(void **state) {
                                   .failed = 1,
                                   .text = "rank 1 died"},
                         placed_back;
-    int32_t host[] = {0, 1, 1}, *host_back;
+    const wefti_seated seats[] = {{0, 0}, {1, 5}, {1, 2}};
+    wefti_seated *seats_back;
     unsigned char *large;
     size_t bytes;
-    assert_int_equal(wefti_world_message_encode(&placed, host, &large, &bytes), WEFT_OK);
+    assert_int_equal(wefti_world_message_encode(&placed, seats, &large, &bytes), WEFT_OK);
     f = frame_of(WEFTI_FRAME_WORLD, large, bytes);
-    assert_int_equal(wefti_world_message_decode(&f, &placed_back, &host_back), WEFT_OK);
-    assert_memory_equal(host, host_back, sizeof host);
+    assert_int_equal(wefti_world_message_decode(&f, &placed_back, &seats_back), WEFT_OK);
+    assert_memory_equal(seats, seats_back, sizeof seats);
+    assert_true(placed_back.first_size == 4 && placed_back.numbers == 6 && placed_back.whole == 4);
     assert_true(placed_back.used == 4 && placed_back.deaths == 3 && placed_back.failed == 1);
     assert_string_equal(placed_back.text, placed.text);
-    wefti_free(host_back);
+    wefti_free(seats_back);
     for (size_t i = 0; i < bytes; i++) { /* cut anywhere: refused, and nothing leaks */
         f.bytes = i;
-        assert_int_equal(wefti_world_message_decode(&f, &placed_back, &host_back), WEFT_E_CORRUPT);
+        assert_int_equal(wefti_world_message_decode(&f, &placed_back, &seats_back), WEFT_E_CORRUPT);
     }
-    large[bytes - sizeof host] = 3; /* host 3 of three ranks */
     f.bytes = bytes;
-    assert_int_equal(wefti_world_message_decode(&f, &placed_back, &host_back), WEFT_E_CORRUPT);
+    large[bytes - WEFTI_SEATED_BYTES] = 3; /* host 3 of three ranks */
+    assert_int_equal(wefti_world_message_decode(&f, &placed_back, &seats_back), WEFT_E_CORRUPT);
+    large[bytes - WEFTI_SEATED_BYTES] = 1;
+    large[bytes - 8] = 5; /* process 5 twice */
+    assert_int_equal(wefti_world_message_decode(&f, &placed_back, &seats_back), WEFT_E_CORRUPT);
+    large[bytes - 8] = 6; /* which was not given */
+    assert_int_equal(wefti_world_message_decode(&f, &placed_back, &seats_back), WEFT_E_CORRUPT);
     wefti_free(large);
 }
 
@@ -251,29 +272,30 @@ static void records_come_back(void **state) {
 /* Ranks of one host need not be neighbors. */
 static void hosts_come_back(void **state) {
     (void)state;
-    const int32_t host[] = {0, 0, 1, 1, 1, 0, 2}, ranks = 7;
+    const wefti_seated seats[] = {{0, 0}, {0, 1}, {1, 2}, {1, 3}, {1, 6}, {0, 5}, {2, 4}};
+    const int32_t ranks = 7;
     const wefti_hosts said = {.generation = 9, .size = ranks};
     wefti_hosts back;
-    int32_t *host_back;
+    wefti_seated *seats_back;
     unsigned char *body;
     size_t bytes;
-    assert_int_equal(wefti_hosts_encode(&said, host, &body, &bytes), WEFT_OK);
-    assert_int_equal(bytes, 8 + 4 * 8);
+    assert_int_equal(wefti_hosts_encode(&said, seats, &body, &bytes), WEFT_OK);
+    assert_int_equal(bytes, 8 + 5 * WEFTI_SEATED_BYTES);
     wefti_frame f = frame_of(WEFTI_FRAME_HOSTS, body, bytes);
-    assert_int_equal(wefti_hosts_decode(&f, &back, &host_back), WEFT_OK);
+    assert_int_equal(wefti_hosts_decode(&f, &back, &seats_back), WEFT_OK);
     assert_true(back.generation == 9 && back.size == ranks);
-    assert_memory_equal(host_back, host, sizeof host);
-    wefti_free(host_back);
+    assert_memory_equal(seats_back, seats, sizeof seats);
+    wefti_free(seats_back);
     for (f.bytes = 0; f.bytes < bytes; f.bytes++) { /* whole runs are a smaller world */
-        if (f.bytes > 8 && f.bytes % 8 == 0) continue;
-        assert_int_equal(wefti_hosts_decode(&f, &back, &host_back), WEFT_E_CORRUPT);
+        if (f.bytes > 8 && (f.bytes - 8) % WEFTI_SEATED_BYTES == 0) continue;
+        assert_int_equal(wefti_hosts_decode(&f, &back, &seats_back), WEFT_E_CORRUPT);
     }
     f.bytes = bytes;
-    body[12] = 0; /* a run of no ranks */
-    assert_int_equal(wefti_hosts_decode(&f, &back, &host_back), WEFT_E_CORRUPT);
-    body[12] = 2;
+    body[16] = 0; /* a run of no ranks */
+    assert_int_equal(wefti_hosts_decode(&f, &back, &seats_back), WEFT_E_CORRUPT);
+    body[16] = 2;
     body[8] = 7; /* a host too many */
-    assert_int_equal(wefti_hosts_decode(&f, &back, &host_back), WEFT_E_CORRUPT);
+    assert_int_equal(wefti_hosts_decode(&f, &back, &seats_back), WEFT_E_CORRUPT);
     wefti_free(body);
 }
 
@@ -312,26 +334,31 @@ static void mending_comes_back(void **state) {
     assert_int_equal(wefti_standing_decode(&f, 6, &stands_back, &held, &count), WEFT_E_CORRUPT);
     wefti_free(large);
 
-    const wefti_mend_rank ranks[] = {{-1, 0, 0}, {0, 3, 1}, {-2, -1, 0}};
+    const wefti_mend_rank ranks[] = {{-1, 0}, {0, 3}, {-2, -1}};
+    const wefti_seated who[] = {{0, 0}, {1, 3}, {0, 4}};
     wefti_mend_rank *back;
+    wefti_seated *who_back;
     wefti_mend_message mend = {.generation = 10,
                                .target = 4,
                                .rank = 2,
                                .size = 3,
-                               .resized = true},
+                               .resized = true,
+                               .numbers = 5},
                        mend_back;
-    assert_int_equal(wefti_mend_encode(&mend, ranks, &large, &bytes), WEFT_OK);
+    assert_int_equal(wefti_mend_encode(&mend, ranks, who, &large, &bytes), WEFT_OK);
     f = frame_of(WEFTI_FRAME_MEND, large, bytes);
-    assert_int_equal(wefti_mend_decode(&f, &mend_back, &back), WEFT_OK);
+    assert_int_equal(wefti_mend_decode(&f, &mend_back, &back, &who_back), WEFT_OK);
     assert_true(mend_back.generation == 10 && mend_back.target == 4 && mend_back.rank == 2 &&
-                mend_back.size == 3 && mend_back.resized);
+                mend_back.size == 3 && mend_back.resized && mend_back.numbers == 5);
     assert_memory_equal(ranks, back, sizeof ranks);
+    assert_memory_equal(who, who_back, sizeof who);
     wefti_free(back);
+    wefti_free(who_back);
     for (f.bytes = 0; f.bytes < bytes; f.bytes++)
-        assert_int_equal(wefti_mend_decode(&f, &mend_back, &back), WEFT_E_CORRUPT);
+        assert_int_equal(wefti_mend_decode(&f, &mend_back, &back, &who_back), WEFT_E_CORRUPT);
     f.bytes = bytes;
     large[40] = 1; /* rank 1 gives its own state */
-    assert_int_equal(wefti_mend_decode(&f, &mend_back, &back), WEFT_E_CORRUPT);
+    assert_int_equal(wefti_mend_decode(&f, &mend_back, &back, &who_back), WEFT_E_CORRUPT);
     wefti_free(large);
 
     wefti_arm arm = {.least = 2, .patience_s = 60}, arm_back;
@@ -401,7 +428,7 @@ static void bodies_are_checked(void **state) {
     uint64_t seed = test_new_seed();
     unsigned char body[WEFTI_MESSAGE_MAX];
     for (int round = 0; round < 100000; round++) {
-        wefti_join join = {.rank = (int32_t)(round % 9) - 1, .size = 8, .pid = 1, .node = "n"};
+        wefti_join join = {.number = (int32_t)(round % 9) - 1, .size = 8, .pid = 1, .node = "n"};
         size_t bytes = wefti_join_encode(&join, body);
         if (round % 5 == 1) {
             wefti_standing standing = {.what = "all_gather of h.1"};
@@ -422,7 +449,7 @@ static void bodies_are_checked(void **state) {
         wefti_span span;
         wefti_entry card;
         if (wefti_join_decode(&f, &join) >= 0)
-            assert_true(join.rank >= -1 && join.rank < WEFTI_RANKS_MAX && join.pid > 0 &&
+            assert_true(join.number >= -1 && join.number < WEFTI_RANKS_MAX && join.pid > 0 &&
                         strlen(join.node) <= WEFTI_NAME_MAX);
         if (wefti_beat_decode(&f, 100, &standing) >= 0)
             assert_true(standing.step >= 0 && strlen(standing.what) < WEFTI_POSITION_TEXT);

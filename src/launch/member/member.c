@@ -28,6 +28,7 @@ static void release(wefti_member *m) {
     wefti_free(m->now.data);
     wefti_free(m->giving_up);
     wefti_free(m->host);
+    wefti_member_forget_worlds(m);
     wefti_free(m->mend.source);
     wefti_free(m);
 }
@@ -50,7 +51,7 @@ static weft_status copy_name(char out[WEFTI_NAME_MAX + 1], const char *name, con
 }
 
 static weft_status fill_in(wefti_member *m, const wefti_member_options *o) {
-    m->join.rank = o->rank < 0 ? -1 : o->rank;
+    m->join.number = o->rank < 0 ? -1 : o->rank;
     m->join.size = o->size <= 0 ? -1 : o->size;
     m->join.pid = (int64_t)getpid();
     WEFT_TRY(copy_name(m->join.job, o->job, "name of the job"));

@@ -91,19 +91,41 @@ static void enter(wefti_member *m) {
     m->caller.looked_ns = m->placed_ns = wefti_now_ns();
 }
 
+/* WORLD, to a process that has no place yet. */
 static weft_status placed(wefti_caller *c, const wefti_frame *frame) {
     wefti_member *m = (wefti_member *)c;
     wefti_world_message placed;
-    WEFT_TRY(wefti_world_message_decode(frame, &placed, &m->host));
+    wefti_seated *seats;
+    WEFT_TRY(wefti_world_message_decode(frame, &placed, &seats));
+    m->host = wefti_calloc((size_t)placed.size, sizeof *m->host);
+    if (!m->host) wefti_free(seats);
+    WEFT_REQUIRE(m->host, WEFT_E_NOMEM, "no memory for a world of %d ranks", (int)placed.size);
+    for (int32_t r = 0; r < placed.size; r++) m->host[r] = seats[r].host;
     m->placed = placed;
-    m->join.rank = placed.rank;
-    m->join.size = placed.size;
+    m->join.number = seats[placed.rank].number;
+    m->join.size = placed.first_size;
+    m->join.numbers = placed.numbers;
     m->join.generation = placed.generation;
-    m->join.whole = placed.newcomer ? 0 : placed.generation;
     m->join.used = placed.used;
     m->join.deaths = placed.deaths;
+    wefti_member_is_next(m, (wefti_vote_place){placed.generation, placed.rank, placed.size}, seats);
+    if (!placed.newcomer) wefti_member_is_whole(m);
     WEFT_TRY(wefti_member_begin_mending(m));
     enter(m);
+    return WEFT_OK;
+}
+
+/* Whether WORLD is for this process. In a world that is halted, ranks may be others than before. */
+static weft_status check_place(const wefti_member *m, const wefti_world_message *placed,
+                               const wefti_seated *seats, bool halts) {
+    const wefti_vote_place *at = &m->whole.place;
+    const bool same = placed->generation == m->placed.generation && placed->rank == at->rank &&
+                      placed->size == at->size;
+    WEFT_REQUIRE((halts || same) && seats[placed->rank].number == m->join.number &&
+                     placed->first_size == m->join.size,
+                 WEFT_E_CORRUPT, "the scheduler mistakes this rank for another");
+    WEFT_REQUIRE(halts || !wefti_member_is_mending(m), WEFT_E_CORRUPT,
+                 "a scheduler that was lost amid a mending goes on with it");
     return WEFT_OK;
 }
 
@@ -111,16 +133,16 @@ static weft_status placed(wefti_caller *c, const wefti_frame *frame) {
 static weft_status placed_again(wefti_caller *c, const wefti_frame *frame) {
     wefti_member *m = (wefti_member *)c;
     wefti_world_message placed;
-    int32_t *host;
-    WEFT_TRY(wefti_world_message_decode(frame, &placed, &host));
-    wefti_free(host);
+    wefti_seated *seats;
+    WEFT_TRY(wefti_world_message_decode(frame, &placed, &seats));
     const bool halts = placed.generation > m->placed.generation && m->join.armed;
-    WEFT_REQUIRE((halts || placed.generation == m->placed.generation) &&
-                     placed.rank == m->placed.rank && placed.size == m->placed.size,
-                 WEFT_E_CORRUPT, "the scheduler mistakes this rank for another");
-    WEFT_REQUIRE(halts || !wefti_member_is_mending(m), WEFT_E_CORRUPT,
-                 "a scheduler that was lost amid a mending goes on with it");
+    const weft_status status = check_place(m, &placed, seats, halts);
+    wefti_free(seats);
+    WEFT_TRY(status);
+    WEFT_REQUIRE(!halts || wefti_member_returns_to(m, placed.whole), WEFT_E_CORRUPT,
+                 "the scheduler goes on from a world that this rank has not been in");
     m->placed.hosted_by = placed.hosted_by;
+    m->join.numbers = placed.numbers;
     m->join.used = placed.used;
     m->join.deaths = placed.deaths;
     m->now_sent = m->leave_sent = false;

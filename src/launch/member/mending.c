@@ -22,6 +22,7 @@ weft_status wefti_member_begin_mending(wefti_member *m) {
     if (!is_mendable(m)) return WEFT_OK;
     const int64_t generation = (int64_t)m->placed.generation;
     d->rank = wefti_survivor_begin(0, generation, false);
+    d->came = m->placed.newcomer;
     if (m->placed.newcomer) { /* WORLD is its HALT */
         d->rank = wefti_survivor_newcomer(false);
         (void)wefti_survivor_halt(&d->rank, generation);
@@ -60,6 +61,7 @@ void wefti_member_halt(wefti_member *m, const wefti_halt *said) {
     m->placed.generation = m->join.generation = said->generation;
     forget(m);
     d->answered = d->whole_due = false; /* GO stays: that world was whole */
+    m->said_whole = false;              /* GO would have been heard before: it was never said */
     d->standing_due = d->inside;
     atomic_store(&d->halted, true);
     pthread_cond_broadcast(&m->caller.changed);
@@ -68,24 +70,6 @@ void wefti_member_halt(wefti_member *m, const wefti_halt *said) {
 
 bool wefti_member_is_mending(const wefti_member *m) {
     return m->mend.rank.phase > WEFTI_SURVIVOR_READY;
-}
-
-static weft_status say_hosts(wefti_member *m) {
-    const wefti_hosts said = {m->placed.generation, m->placed.size};
-    unsigned char *body;
-    size_t bytes;
-    WEFT_TRY(wefti_hosts_encode(&said, m->host, &body, &bytes));
-    weft_status status = wefti_wire_send(&m->caller.link, WEFTI_FRAME_HOSTS, body, bytes, NULL, 0);
-    wefti_free(body);
-    return status;
-}
-
-weft_status wefti_member_say_world(wefti_member *m) {
-    if (!m->join.generation) return WEFT_OK;
-    m->join.mends = wefti_member_is_mending(m);
-    m->join.armed = m->mend.armed || m->join.mends;
-    m->join.leaves = m->leaving;
-    return m->join.armed ? say_hosts(m) : WEFT_OK;
 }
 
 /* The communicator lives until the member leaves, which waits for its thread, or until another one
@@ -107,15 +91,18 @@ static bool gives(const wefti_member *m) {
     return false;
 }
 
-/* Another world begins: who its ranks are. */
+/* Another world begins: who its ranks are. Takes `seats` over, also on failure. */
 static weft_status take_ranks(wefti_member *m, const wefti_mend_message *said,
-                              const wefti_mend_rank *ranks) {
+                              const wefti_mend_rank *ranks, wefti_seated *seats) {
     wefti_member_mending *d = &m->mend;
     int32_t *block = wefti_calloc(3 * (size_t)said->size, sizeof *block);
-    WEFT_REQUIRE(block, WEFT_E_NOMEM, "no memory for a world of %d ranks", (int)said->size);
     int32_t *host = wefti_calloc((size_t)said->size, sizeof *host);
-    if (!host) wefti_free(block);
-    WEFT_REQUIRE(host, WEFT_E_NOMEM, "no memory for a world of %d ranks", (int)said->size);
+    wefti_member_is_next(m, (wefti_vote_place){said->generation, said->rank, said->size}, seats);
+    if (!block || !host) {
+        wefti_free(block);
+        wefti_free(host);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for a world of %d ranks", (int)said->size);
+    }
     wefti_free(d->source);
     wefti_free(m->host);
     d->source = block;
@@ -125,10 +112,11 @@ static weft_status take_ranks(wefti_member *m, const wefti_mend_message *said,
     for (int32_t r = 0; r < said->size; r++) {
         d->source[r] = ranks[r].source;
         d->was[r] = ranks[r].was;
-        host[r] = ranks[r].host;
+        host[r] = seats[r].host;
     }
-    m->placed.rank = m->join.rank = said->rank;
-    m->placed.size = m->join.size = said->size;
+    m->placed.rank = said->rank;
+    m->placed.size = said->size;
+    m->join.numbers = said->numbers;
     return WEFT_OK;
 }
 
@@ -137,14 +125,18 @@ weft_status wefti_member_hear_mend(wefti_caller *c, const wefti_frame *frame) {
     wefti_member_mending *d = &m->mend;
     wefti_mend_message said;
     wefti_mend_rank *ranks;
+    wefti_seated *seats;
     WEFT_REQUIRE(is_mendable(m) && d->inside && !d->answered, WEFT_E_CORRUPT,
                  "a mending that was not asked for");
-    WEFT_TRY(wefti_mend_decode(frame, &said, &ranks));
-    if (said.generation != m->placed.generation) {
+    WEFT_TRY(wefti_mend_decode(frame, &said, &ranks, &seats));
+    const bool mine = seats[said.rank].number == m->join.number;
+    if (!mine || said.generation != m->placed.generation) {
         wefti_free(ranks);
+        wefti_free(seats);
+        WEFT_REQUIRE(mine, WEFT_E_CORRUPT, "the scheduler mistakes this rank for another");
         return WEFT_OK;
     }
-    weft_status status = take_ranks(m, &said, ranks);
+    weft_status status = take_ranks(m, &said, ranks, seats);
     wefti_free(ranks);
     WEFT_TRY(status);
     d->target = said.target;
@@ -155,18 +147,20 @@ weft_status wefti_member_hear_mend(wefti_caller *c, const wefti_frame *frame) {
     return WEFT_OK;
 }
 
+bool wefti_member_goes_on(wefti_member *m) {
+    (void)wefti_survivor_go(&m->mend.rank, (int64_t)m->next.place.generation);
+    m->mend.go = m->mend.rank.phase == WEFTI_SURVIVOR_STEPPING;
+    if (m->mend.go) wefti_member_is_whole(m);
+    return m->mend.go;
+}
+
 weft_status wefti_member_hear_go(wefti_caller *c, const wefti_frame *frame) {
     wefti_member *m = (wefti_member *)c;
     uint64_t generation;
     int32_t used;
     WEFT_TRY(wefti_go_decode(frame, &generation, &used));
     if (!is_mendable(m) || generation != m->placed.generation) return WEFT_OK;
-    (void)wefti_survivor_go(&m->mend.rank, (int64_t)generation);
-    m->mend.go = m->mend.rank.phase == WEFTI_SURVIVOR_STEPPING;
-    if (m->mend.go) {
-        m->join.whole = generation;
-        m->join.used = used;
-    }
+    if (m->said_whole && wefti_member_goes_on(m)) m->join.used = used;
     pthread_cond_broadcast(&c->changed);
     return WEFT_OK;
 }
@@ -208,7 +202,7 @@ weft_status wefti_member_say_mending(wefti_member *m) {
     if (d->whole_due) {
         wefti_generation_encode(m->placed.generation, body);
         WEFT_TRY(wefti_wire_send(link, WEFTI_FRAME_WHOLE, body, sizeof body, NULL, 0));
-        m->join.said = m->placed.generation;
+        m->said_whole = true;
         d->whole_due = false;
     }
     return WEFT_OK;

@@ -28,6 +28,7 @@ typedef struct wefti_member_mending {
     wefti_survivor rank;
     atomic_bool halted;
     bool armed, arm_sent, arm_heard;
+    bool came;             /* to a world that can be mended, after its begin */
     bool inside;           /* wefti_member_mend waits */
     bool standing_due;     /* to be said */
     bool answered;         /* MEND is here */
@@ -42,12 +43,19 @@ typedef struct wefti_member_mending {
     wefti_halt halt;  /* the last */
 } wefti_member_mending;
 
+typedef struct wefti_member_world {
+    wefti_vote_place place; /* generation 0: none */
+    wefti_seated *seats;    /* [place.size] */
+} wefti_member_world;
+
 struct wefti_member {
     wefti_caller caller;
     wefti_join join; /* as it is sent; with rank and generation once they are known */
     int64_t leave_ns;
     wefti_world_message placed;
     int32_t *host;
+    wefti_member_world whole, next; /* of WORLD or GO, and of the last MEND: world.c */
+    bool said_whole;                /* of `next`, and it has heard nothing since */
     wefti_comm *comm;
     wefti_position *position;
     wefti_member_entry last, now; /* kept until the next: a new scheduler may need them */
@@ -68,8 +76,8 @@ struct wefti_member {
 weft_status wefti_member_hear_halt(wefti_caller *c, const wefti_frame *frame);
 /* WORLD of a newer generation, when it comes back to a scheduler, is a HALT. */
 void wefti_member_halt(wefti_member *m, const wefti_halt *said);
-/* What JOIN says of its world, and what goes before it. */
-weft_status wefti_member_say_world(wefti_member *m) WEFT_CHECKED;
+/* GO. False: it has not said WHOLE. */
+bool wefti_member_goes_on(wefti_member *m);
 bool wefti_member_is_mending(const wefti_member *m); /* not in the middle of steps */
 weft_status wefti_member_hear_mend(wefti_caller *c, const wefti_frame *frame);
 weft_status wefti_member_hear_go(wefti_caller *c, const wefti_frame *frame);
@@ -83,5 +91,16 @@ void wefti_member_break_locked(wefti_member *m, int failed, const char *message)
 void wefti_member_settle(wefti_member *m);
 /* The reason of the last HALT, as this thread's error. */
 weft_status wefti_member_halt_reason(const wefti_member *m);
+
+/* world.c, under the lock */
+void wefti_member_forget_worlds(wefti_member *m);
+/* A world begins, which is not whole yet: takes `seats` over. */
+void wefti_member_is_next(wefti_member *m, wefti_vote_place place, wefti_seated *seats);
+void wefti_member_is_whole(wefti_member *m);
+/* What JOIN says of its worlds, and what goes before it. */
+weft_status wefti_member_say_world(wefti_member *m) WEFT_CHECKED;
+/* A scheduler halts the world, and says which one was whole last. If this member has lost that GO,
+ * it hears it now. False: it does not know that world. */
+bool wefti_member_returns_to(wefti_member *m, uint64_t whole);
 
 #endif

@@ -44,12 +44,14 @@ static unsigned settle(wefti_mending *w) {
     return WEFTI_MENDING_GATHERED | (whole ? 0 : halt(w));
 }
 
-unsigned wefti_mending_returned(wefti_mending *w, int32_t seat, int64_t generation, bool mends) {
+unsigned wefti_mending_returned(wefti_mending *w, int32_t seat, int64_t generation, bool mends,
+                                bool is_new) {
     wefti_seat *s = &w->seats[seat];
     if (w->phase != WEFTI_MENDING_GATHERING || s->settled) return 0;
     if (mends || (w->generation >= 0 && generation != w->generation)) w->broken = true;
     if (generation > w->generation) w->generation = generation;
     s->filled = s->settled = true;
+    if (is_new) s->was = -1;
     return settle(w);
 }
 

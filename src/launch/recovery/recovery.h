@@ -138,8 +138,10 @@ void wefti_mending_gather(wefti_mending *w, int32_t size, wefti_seat *seats, wef
 
 /* Events. Each returns wefti_mending_action bits. */
 /* While gathering: the rank in this seat comes back, of its generation. `mends`: it is not in the
- * middle of steps. Or nobody comes: its process has died, or does not come in time. */
-unsigned wefti_mending_returned(wefti_mending *w, int32_t seat, int64_t generation, bool mends);
+ * middle of steps. `is_new`: it took the seat after the world was whole last. Or nobody comes: its
+ * process has died, or does not come in time. */
+unsigned wefti_mending_returned(wefti_mending *w, int32_t seat, int64_t generation, bool mends,
+                                bool is_new);
 unsigned wefti_mending_missing(wefti_mending *w, int32_t seat);
 unsigned wefti_mending_died(wefti_mending *w, int32_t seat);
 /* A rank comes back over a new connection: what was said on the old one may be lost. A world that

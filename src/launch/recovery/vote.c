@@ -34,12 +34,12 @@ wefti_vote wefti_vote_take(const wefti_voter *voters, int32_t count) {
 
 int32_t wefti_vote_rank(const wefti_vote *vote, const wefti_voter *v) {
     if (v->whole.generation == vote->whole) return v->whole.rank;
-    if (v->said.generation == vote->whole) return v->said.rank; /* it has not heard GO */
-    return -1;
+    return v->said.generation == vote->whole ? v->said.rank : -1; /* it has not heard GO */
 }
 
 bool wefti_vote_is_past(const wefti_vote *vote, const wefti_voter *v) {
-    return v->generation < vote->whole;
+    if (v->generation < vote->whole) return true;
+    return v->whole.generation && wefti_vote_rank(vote, v) < 0;
 }
 
 static bool is_majority(const wefti_vote *vote, const wefti_voter *voters, int32_t count,

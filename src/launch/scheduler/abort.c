@@ -54,7 +54,7 @@ void wefti_scheduler_abort(wefti_scheduler *s, weft_status status, int32_t faile
     for (int32_t i = 0; i < s->taken; i++) {
         if (!s->slots[i].client) continue;
         wefti_client_send(s, s->slots[i].client, WEFTI_FRAME_ABORT, body, bytes);
-        wefti_scheduler_note_told(s, s->ranked ? s->slots[i].number : s->slots[i].join.rank);
+        wefti_scheduler_note_told(s, s->ranked ? s->slots[i].number : s->slots[i].join.number);
     }
     wefti_gather_release_launchers(s);
     wefti_scheduler_take_waiting(s);

@@ -63,16 +63,53 @@ static bool fits(wefti_scheduler *s, wefti_client *c) {
     return false;
 }
 
-/* A launcher that lost its connection comes back with its numbers. */
-static void come_back(wefti_scheduler *s, wefti_client *c) {
-    c->watch = c->keep.seats;
+static void count_coming(const wefti_scheduler *s, wefti_client *c) {
     c->coming = 0;
     for (int32_t i = 0; i < c->watch.count; i++)
         c->coming += wefti_slot_of_process(s, c->watch.first + i) < 0;
+}
+
+/* Another launcher that has some of its numbers: an earlier scheduler gave them to one of the two,
+ * and this one, which did not know that, to the other. */
+static bool is_in_conflict(const wefti_scheduler *s, const wefti_client *c) {
+    const wefti_span *its = &c->keep.seats;
+    for (int64_t i = 0; i < s->client_count; i++) {
+        const wefti_client *other = s->clients[i];
+        const wefti_span *seats = &other->watch;
+        if (adds(s, other) && other->keep.launcher != c->keep.launcher &&
+            seats->first < its->first + its->count && its->first < seats->first + seats->count)
+            return true;
+    }
+    return false;
+}
+
+/* A launcher that lost its connection, or its scheduler, comes back with its numbers. */
+static void come_back(wefti_scheduler *s, wefti_client *c) {
+    if (is_in_conflict(s, c)) {
+        wefti_client_refuse(s, c, WEFT_E_LOST, WEFT_RANK_NONE,
+                            "the numbers from %d on, which an earlier scheduler of this job has "
+                            "given, are another launcher's by now",
+                            (int)c->keep.seats.first);
+        return;
+    }
+    c->watch = c->keep.seats;
+    count_coming(s, c);
     c->keeps = wefti_keep_say(s, c);
 }
 
+bool wefti_add_knows(wefti_scheduler *s, const wefti_keep *keep) {
+    const int32_t end = keep->seats.first + keep->seats.count;
+    if (keep->again && keep->seats.first >= s->options.size && end > s->numbers) s->numbers = end;
+    return end <= s->numbers;
+}
+
+void wefti_add_count(wefti_scheduler *s) {
+    for (int64_t i = 0; i < s->client_count; i++)
+        if (adds(s, s->clients[i])) count_coming(s, s->clients[i]);
+}
+
 void wefti_add_try(wefti_scheduler *s, wefti_client *c) {
+    if (s->state == WEFTI_SCHEDULER_FORMING || (s->mend.seats && s->mend.gathered)) return;
     if (c->keep.seats.first >= 0) {
         come_back(s, c);
         return;

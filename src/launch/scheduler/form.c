@@ -63,7 +63,7 @@ bool wefti_same_process(const wefti_join *a, const wefti_join *b) {
 
 /* Whether another process has the rank or node id already; then the answer is given here. */
 static bool collides(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
-    int32_t by_rank = wefti_seats_of_rank(s, join);
+    int32_t by_rank = wefti_seats_of_number(s, join->number);
     int32_t seat = by_rank >= 0 ? by_rank : wefti_seats_of_node(s, join);
     if (seat < 0) return false;
     const wefti_member_slot *slot = &s->slots[seat];
@@ -74,7 +74,7 @@ static bool collides(wefti_scheduler *s, wefti_client *client, const wefti_join 
                             "two processes are to be rank %d: process %lld at %s, which came "
                             "first, and process "
                             "%lld at %s, which is refused",
-                            (int)join->rank, (long long)slot->join.pid, slot->address,
+                            (int)join->number, (long long)slot->join.pid, slot->address,
                             (long long)join->pid, client->address);
     else
         wefti_client_refuse(
@@ -83,6 +83,11 @@ static bool collides(wefti_scheduler *s, wefti_client *client, const wefti_join 
             "process %lld, which is refused",
             join->node, (long long)slot->join.pid, (long long)join->pid);
     return true;
+}
+
+/* A world, and the next one has not begun. */
+static bool has_ended(const wefti_scheduler *s) {
+    return s->state == WEFTI_SCHEDULER_LEFT || (s->state == WEFTI_SCHEDULER_FORMING && s->past);
 }
 
 static bool fits_job(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
@@ -95,12 +100,14 @@ static bool fits_job(wefti_scheduler *s, wefti_client *client, const wefti_join 
             s, client, join->armed ? WEFT_E_LOST : WEFT_E_MISMATCH, WEFT_RANK_NONE,
             "this process expects a job of %d, but the scheduler was started for %d",
             (int)join->size, (int)size);
-    else if (join->rank >= size && join->rank < s->numbers && s->state != WEFTI_SCHEDULER_RUNNING)
+    else if (join->generation)
+        return true;
+    else if (join->number >= size && join->number < s->numbers && has_ended(s))
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "this process was added to a world that has ended");
-    else if (join->rank >= s->numbers)
+    else if (join->number >= s->numbers)
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
-                            "rank %d is not among the ranks 0 to %d of this job", (int)join->rank,
+                            "rank %d is not among the ranks 0 to %d of this job", (int)join->number,
                             (int)size - 1);
     else
         return true;
@@ -136,10 +143,13 @@ void wefti_scheduler_refuse_past(wefti_scheduler *s, wefti_client *client, const
         (unsigned long long)join->generation, (unsigned long long)known);
 }
 
-static weft_status tell_rank(wefti_scheduler *s, int32_t rank, const int32_t *host) {
+static weft_status tell_rank(wefti_scheduler *s, int32_t rank, const wefti_seated *seats) {
     wefti_world_message placed = {.generation = s->generation,
                                   .rank = rank,
                                   .size = s->taken,
+                                  .first_size = s->options.size,
+                                  .numbers = s->numbers,
+                                  .whole = s->whole,
                                   .hosted_by = s->options.hosted_by,
                                   .heartbeat_ns = s->heartbeat_ns,
                                   .mends = s->mend.seats && s->options.restarts > 0,
@@ -154,36 +164,46 @@ static weft_status tell_rank(wefti_scheduler *s, int32_t rank, const int32_t *ho
         placed.failed = s->mend.halt.failed;
         memcpy(placed.text, s->mend.halt.text, sizeof placed.text);
     }
-    WEFT_TRY(wefti_world_message_encode(&placed, host, &body, &bytes));
+    WEFT_TRY(wefti_world_message_encode(&placed, seats, &body, &bytes));
     s->slots[rank].told = rank;
     wefti_client_send(s, s->slots[rank].client, WEFTI_FRAME_WORLD, body, bytes);
     wefti_free(body);
     return WEFT_OK;
 }
 
+weft_status wefti_scheduler_seats(const wefti_scheduler *s, wefti_seated **out) {
+    WEFT_NEW_ARRAY(*out, wefti_seated, s->taken);
+    for (int32_t r = 0; r < s->taken; r++)
+        (*out)[r] = (wefti_seated){s->slots[r].host, s->slots[r].number};
+    return WEFT_OK;
+}
+
 weft_status wefti_scheduler_tell_world(wefti_scheduler *s, int32_t first, int32_t count) {
-    int32_t *host;
-    weft_status status = WEFT_OK;
-    WEFT_NEW_ARRAY(host, int32_t, s->taken);
-    for (int32_t r = 0; r < s->taken; r++) host[r] = s->slots[r].host;
-    for (int32_t r = first; r < first + count && status >= 0; r++) status = tell_rank(s, r, host);
-    wefti_free(host);
+    wefti_seated *seats;
+    weft_status status = wefti_scheduler_seats(s, &seats);
+    for (int32_t r = first; r < first + count && status >= 0; r++) status = tell_rank(s, r, seats);
+    if (status >= 0) wefti_free(seats);
     return status;
 }
 
 static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
-    wefti_member_slot *slot = &s->slots[join->rank];
+    const int32_t rank = wefti_slot_of_process(s, join->number);
+    if (rank < 0) {
+        wefti_scheduler_refuse_past(s, client, join);
+        return;
+    }
+    wefti_member_slot *slot = &s->slots[rank];
     if (slot->dead || slot->left || !wefti_same_process(join, &slot->join)) {
-        wefti_client_refuse(s, client, WEFT_E_MISMATCH, join->rank, "rank %d of generation %llu %s",
-                            (int)join->rank, (unsigned long long)join->generation,
+        wefti_client_refuse(s, client, WEFT_E_MISMATCH, rank, "rank %d of generation %llu %s",
+                            (int)rank, (unsigned long long)join->generation,
                             slot->dead   ? "has died, as far as this job is concerned"
                             : slot->left ? "has left"
                                          : "is another process");
         return;
     }
-    wefti_scheduler_replace(s, join->rank, client);
+    wefti_scheduler_replace(s, rank, client);
     slot->heard_ns = wefti_now_ns();
-    weft_status status = wefti_scheduler_tell_world(s, join->rank, 1);
+    weft_status status = wefti_scheduler_tell_world(s, rank, 1);
     if (status < 0) wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
 }
 
@@ -245,6 +265,7 @@ static void complete(wefti_scheduler *s) {
     weft_status status = wefti_scheduler_rank(s);
     if (status >= 0) {
         if (!s->generation) s->generation = wefti_new_generation(s->past);
+        s->whole = s->generation;
         int64_t now = wefti_now_ns();
         for (int32_t r = 0; r < s->taken; r++) {
             s->slots[r].heard_ns = now;
@@ -262,13 +283,14 @@ static void complete(wefti_scheduler *s) {
         wefti_gather_release_launchers(s);
     if (status >= 0)
         wefti_scheduler_allgather(s); /* cards that were repeated while the others came back */
+    if (status >= 0) wefti_scheduler_take_waiting(s);
 }
 
 /* One that has left this world comes for the next, while others are still in this one. */
 static bool is_early(const wefti_scheduler *s, const wefti_join *join) {
     if (s->state != WEFTI_SCHEDULER_RUNNING || !s->options.repeats || join->generation)
         return false;
-    const int32_t slot = wefti_slot_of_process(s, join->rank);
+    const int32_t slot = wefti_slot_of_process(s, join->number);
     return slot >= 0 && s->slots[slot].left;
 }
 
@@ -295,7 +317,7 @@ void wefti_scheduler_take_waiting(wefti_scheduler *s) {
 static void refuse_failed(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     wefti_client_refuse(s, client, s->reason.status, s->reason.failed, "this job has failed: %s",
                         s->reason.text);
-    wefti_scheduler_note_told(s, join->rank);
+    wefti_scheduler_note_told(s, join->number);
 }
 
 void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
@@ -324,6 +346,11 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
                             (int)s->options.size, (unsigned long long)s->generation);
         return;
     }
+    if (!join->generation &&
+        join->number >= s->options.size) { /* added to a job that is not here */
+        wefti_scheduler_wait_for_next_world(s, client, join);
+        return;
+    }
     if (!fits_generation(s, client, join)) return;
     if (s->state != WEFTI_SCHEDULER_FORMING) {
         come_back(s, client, join);
@@ -336,11 +363,11 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
 
 static void add_missing_ranks(const wefti_scheduler *s, wefti_text *text) {
     bool known = s->taken > 0;
-    for (int32_t i = 0; i < s->taken; i++) known = known && s->slots[i].join.rank >= 0;
+    for (int32_t i = 0; i < s->taken; i++) known = known && s->slots[i].join.number >= 0;
     if (!known) return;
     int listed = 0;
     bool *here = wefti_calloc((size_t)s->options.size, sizeof *here);
-    for (int32_t i = 0; here && i < s->taken; i++) here[s->slots[i].join.rank] = true;
+    for (int32_t i = 0; here && i < s->taken; i++) here[s->slots[i].join.number] = true;
     for (int32_t r = 0; here && r < s->options.size && listed < 16; r++)
         if (!here[r]) wefti_text_add(text, "%s%d", listed++ ? ", " : ": rank ", (int)r);
     wefti_free(here);

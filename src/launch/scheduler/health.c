@@ -60,7 +60,8 @@ weft_status wefti_scheduler_tell_health(wefti_scheduler *s, wefti_client *client
     const int64_t now = wefti_now_ns();
     wefti_job_health job = {.state = job_state(s),
                             .generation = s->generation,
-                            .size = s->ranked ? s->taken : s->options.size,
+                            .size = s->ranked || s->taken > s->options.size ? s->taken
+                                                                            : s->options.size,
                             .here = s->taken,
                             .heartbeat_ns = s->heartbeat_ns,
                             .ranks = s->ranked ? s->taken : 0};

@@ -26,7 +26,7 @@ static bool has_process(const wefti_scheduler *s, int32_t rank) {
     const int32_t slot = s->ranked ? wefti_slot_of_process(s, rank) : -1;
     if (s->ranked) return slot >= 0 && s->slots[slot].client;
     for (int32_t i = 0; i < s->taken; i++)
-        if (s->slots[i].join.rank == rank) return true;
+        if (s->slots[i].join.number == rank) return true;
     return false;
 }
 
@@ -144,7 +144,7 @@ weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *c, const wefti_fram
     wefti_keep keep;
     WEFT_TRY(wefti_keep_decode(frame, &keep));
     const wefti_span *seats = &keep.seats;
-    const bool further = adds(s, seats) && seats->first + seats->count <= s->numbers;
+    const bool further = adds(s, seats) && wefti_add_knows(s, &keep);
     if (!further && s->options.restarts <= 0) {
         wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "this launcher was started with --restart, but the one that runs the "
@@ -170,9 +170,9 @@ weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *c, const wefti_fram
 
 /* What the others know of the rank, this scheduler will hear from them. */
 static bool is_of_earlier(const wefti_scheduler *s, const wefti_client *c) {
-    if (c->keep.launcher) return c->earlier && s->state == WEFTI_SCHEDULER_FORMING;
-    const bool gathers = s->state == WEFTI_SCHEDULER_FORMING || s->mend.gathered;
-    return gathers && !c->keeps; /* another scheduler has told it to ask */
+    const bool forms = s->state == WEFTI_SCHEDULER_FORMING;
+    if (s->state == WEFTI_SCHEDULER_RUNNING && s->mend.gathered) return true;
+    return forms && (c->keep.launcher ? c->earlier : !c->keeps); /* another one has let it ask */
 }
 
 static wefti_again answer(wefti_scheduler *s, const wefti_client *c, const wefti_loss *loss) {

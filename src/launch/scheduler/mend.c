@@ -40,48 +40,6 @@ void wefti_mend_begin(wefti_scheduler *s) {
     wefti_mending_begin(&m->world, s->taken, m->seats, nobody, (int64_t)s->generation);
 }
 
-static void note_halt(wefti_scheduler *s, int32_t missing, int32_t missing_count) {
-    wefti_halt *halt = &s->mend.halt;
-    halt->failed = missing;
-    if (missing_count == 0)
-        (void)snprintf(halt->text, sizeof halt->text,
-                       "the scheduler was started again while the world was being mended");
-    else
-        (void)snprintf(halt->text, sizeof halt->text,
-                       "rank %d has not come back to a scheduler that was started again",
-                       (int)missing);
-}
-
-weft_status wefti_mend_gathered(wefti_scheduler *s, bool leaves, uint64_t least) {
-    wefti_mending_state *m = &s->mend;
-    int32_t missing = 0, count = 0, new_ones = 0;
-    wefti_mend_begin(s);
-    if (leaves) return WEFT_OK;
-    WEFT_REQUIRE(m->seats, WEFT_E_NOMEM, "no memory for the ranks that have come back");
-    wefti_mending_gather(&m->world, s->taken, m->seats, m->world.holders, (int64_t)least);
-    for (int32_t r = 0; r < s->taken; r++) {
-        wefti_member_slot *slot = &s->slots[r];
-        m->armed += slot->armed;
-        if (slot->client) {
-            (void)wefti_mending_returned(&m->world, r, (int64_t)slot->join.generation,
-                                         slot->join.mends);
-            if (slot->join.used > m->deaths) m->deaths = slot->join.used;
-            new_ones += slot->newcomer;
-            continue;
-        }
-        (void)wefti_mending_missing(&m->world, r);
-        if (count++ == 0) missing = r;
-    }
-    m->deaths += new_ones;
-    for (int32_t r = 0; r < s->taken; r++)
-        if (!s->slots[r].client) s->slots[r].awaited = ++m->deaths <= s->options.restarts;
-    s->generation = (uint64_t)m->world.generation;
-    m->since_ns = wefti_now_ns();
-    m->was = m->gathered = true;
-    note_halt(s, missing, count);
-    return WEFT_OK;
-}
-
 /* The world is as elastic as all ranks allow. */
 weft_status wefti_mend_arm(wefti_scheduler *s, int32_t rank, const wefti_frame *frame) {
     wefti_member_slot *slot = &s->slots[rank];
@@ -158,7 +116,7 @@ bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const c
     wefti_mending_state *m = &s->mend;
     *why = "";
     if (!m->seats || s->state != WEFTI_SCHEDULER_RUNNING) return false;
-    if (s->options.restarts <= 0 && !wefti_mend_is_elastic(s)) return false;
+    if (s->options.restarts <= 0 && !wefti_mend_is_elastic(s) && !m->gathered) return false;
     if (m->armed < s->taken) {
         *why = "; not all ranks could be mended yet (recovery.enabled)";
         return false;
@@ -167,7 +125,7 @@ bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const c
         *why = "; some ranks have left already, so that it cannot be started again";
         return false;
     }
-    if (!may_start_again(s, rank) && !wefti_mend_may_shrink(s)) {
+    if (!may_start_again(s, rank) && !wefti_mend_may_shrink(s) && !m->gathered) {
         *why = wefti_mend_is_elastic(s)
                    ? "; the job ends, since fewer ranks than recovery.min would be left, or a "
                      "number of ranks for which the job has no plan"
@@ -178,7 +136,7 @@ bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const c
     (void)snprintf(m->halt.text, sizeof m->halt.text, "%s", text);
     empty(s, rank);
     if (wefti_mending_died(&m->world, rank) & WEFTI_MENDING_HALT) wefti_mend_halt(s);
-    wefti_mend_give_up_seats(s, wefti_now_ns());
+    if (!m->gathered) wefti_mend_give_up_seats(s, wefti_now_ns());
     return true;
 }
 
@@ -186,23 +144,22 @@ bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const c
 bool wefti_mend_rejoin(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     wefti_mending_state *m = &s->mend;
     if (s->state != WEFTI_SCHEDULER_RUNNING || !m->seats || !join->armed) return false;
-    if (join->rank < 0 || join->rank >= s->taken || join->generation > s->generation) return false;
-    if (join->size != s->taken) return false;
-    wefti_member_slot *slot = &s->slots[join->rank];
+    const int32_t rank = wefti_slot_of_process(s, join->number);
+    if (rank < 0 || join->generation > s->generation) return false;
+    wefti_member_slot *slot = &s->slots[rank];
     if (slot->dead || slot->left || !wefti_same_process(join, &slot->join)) return false;
     const bool mends = join->mends || join->generation < s->generation;
     if (!(wefti_mending_rejoined(&m->world, mends) & WEFTI_MENDING_HALT)) return false;
-    wefti_scheduler_replace(s, join->rank, client);
+    wefti_scheduler_replace(s, rank, client);
     slot->client = NULL;
-    m->halt.failed = join->rank;
+    m->halt.failed = rank;
     (void)snprintf(m->halt.text, sizeof m->halt.text,
-                   "the connection of rank %d broke while the world was being mended",
-                   (int)join->rank);
+                   "the connection of rank %d broke while the world was being mended", (int)rank);
     wefti_mend_halt(s);
     slot->client = client;
     slot->heard_ns = wefti_now_ns();
     slot->join = *join;
-    weft_status status = wefti_scheduler_tell_world(s, join->rank, 1);
+    weft_status status = wefti_scheduler_tell_world(s, rank, 1);
     slot->join.generation = s->generation;
     if (status < 0) wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
     return true;
@@ -227,12 +184,13 @@ static void give_up(wefti_scheduler *s, int32_t rank, const char *then) {
 static void check_restarts(wefti_scheduler *s) {
     if (!s->mend.gathered) return;
     for (int32_t r = 0; r < s->taken; r++)
-        if (s->slots[r].client && !s->slots[r].newcomer && !s->slots[r].allows) return;
+        if (s->slots[r].client && s->slots[r].join.arms && !s->slots[r].allows) return;
     s->mend.gathered = false;
     wefti_gather_release_launchers(s);
     for (int32_t r = 0; r < s->taken; r++)
         if (s->slots[r].dead && !s->slots[r].awaited && !wefti_mend_is_elastic(s))
             give_up(s, r, "; it is not started again: that was done as often as it may be");
+    wefti_scheduler_take_waiting(s); /* the world may grow */
 }
 
 /* A launcher's word of a seat whose processes this scheduler has not counted. */
@@ -332,23 +290,28 @@ static weft_status tell_mend(wefti_scheduler *s) {
     wefti_mend_message said = {.generation = s->generation,
                                .target = m->world.target,
                                .size = s->taken,
-                               .resized = wefti_mending_is_resized(&m->world)};
+                               .resized = wefti_mending_is_resized(&m->world),
+                               .numbers = s->numbers};
     wefti_mend_rank *ranks;
+    wefti_seated *seats;
+    WEFT_TRY(wefti_scheduler_seats(s, &seats));
     weft_status status = WEFT_OK;
-    WEFT_NEW_ARRAY(ranks, wefti_mend_rank, s->taken);
-    for (int32_t r = 0; r < s->taken; r++)
-        ranks[r] = (wefti_mend_rank){m->seats[r].source, m->seats[r].was, s->slots[r].host};
+    ranks = wefti_calloc((size_t)s->taken, sizeof *ranks);
+    if (!ranks) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory to mend %d ranks", (int)s->taken);
+    for (int32_t r = 0; r < s->taken && ranks; r++)
+        ranks[r] = (wefti_mend_rank){m->seats[r].source, m->seats[r].was};
     for (int32_t r = 0; r < s->taken && status >= 0; r++) {
         unsigned char *body;
         size_t bytes;
         said.rank = r;
-        status = wefti_mend_encode(&said, ranks, &body, &bytes);
+        status = wefti_mend_encode(&said, ranks, seats, &body, &bytes);
         if (status < 0) break;
         s->slots[r].told = r;
         wefti_client_send(s, s->slots[r].client, WEFTI_FRAME_MEND, body, bytes);
         wefti_free(body);
     }
     wefti_free(ranks);
+    wefti_free(seats);
     return status;
 }
 
@@ -394,6 +357,7 @@ weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank, const wefti_frame
         return WEFT_OK;
     s->mend.was = true;
     s->mend.later_size = 0;
+    s->whole = generation;
     wefti_go_encode(generation, s->mend.deaths, body);
     for (int32_t r = 0; r < s->taken; r++) {
         s->slots[r].newcomer = false;

@@ -45,8 +45,8 @@ static bool is_of_its_kind(wefti_scheduler *s, wefti_client *client, int32_t ran
  * another one. -1: none. */
 static int32_t seat_of(const wefti_scheduler *s, const wefti_join *join) {
     int32_t found = -1;
-    if (join->rank >= 0) {
-        const int32_t seat = wefti_slot_of_process(s, join->rank);
+    if (join->number >= 0) {
+        const int32_t seat = wefti_slot_of_process(s, join->number);
         return seat < 0 || s->mend.seats[seat].filled ? -1 : seat;
     }
     for (int32_t r = 0; r < s->taken && join->node[0]; r++) {
@@ -64,7 +64,7 @@ static void sit_down(wefti_scheduler *s, wefti_client *client, int32_t rank,
     slot->client = client;
     client->slot = rank;
     slot->join = *join;
-    slot->join.rank = rank;
+    slot->join.number = slot->number;
     slot->join.generation = s->generation;
     slot->awaited = slot->dead = slot->partial = false;
     slot->newcomer = true;
@@ -74,11 +74,15 @@ static void sit_down(wefti_scheduler *s, wefti_client *client, int32_t rank,
     slot->standing = (wefti_standing){.since_ns = slot->heard_ns};
 }
 
+/* It was in a world that was whole, even if it has not heard so. */
+static bool had_a_place(const wefti_scheduler *s, const wefti_join *join) {
+    return join->whole.generation || (join->generation && join->said.generation == s->whole);
+}
+
 bool wefti_mend_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     if (s->state != WEFTI_SCHEDULER_RUNNING) return false;
-    if (join->generation && join->whole) return false; /* it has a place already, or had one */
-    if (!s->mend.seats) return false;
-    if (!join->generation && join->rank >= 0 && wefti_slot_of_process(s, join->rank) < 0)
+    if (had_a_place(s, join) || !s->mend.seats) return false;
+    if (join->number >= 0 && wefti_slot_of_process(s, join->number) < 0)
         return wefti_mend_take_back(s, client, join);
     if (wefti_mend_phase(s) == WEFTI_MENDING_NOT) return false;
     const int32_t rank = seat_of(s, join);

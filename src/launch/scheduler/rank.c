@@ -43,7 +43,7 @@ static bool is_permutation(const int32_t *wanted, int32_t count, bool *seen) {
 static void fill_in(wefti_member_slot *slots, int32_t *rank, int32_t count, bool *seen) {
     for (int32_t i = 0; i < count; i++) seen[i] = false;
     for (int32_t i = 0; i < count; i++)
-        if ((rank[i] = slots[i].join.rank) >= 0) seen[rank[i]] = true;
+        if ((rank[i] = slots[i].join.number) >= 0) seen[rank[i]] = true;
     int32_t next = 0;
     for (int32_t i = 0; i < count; i++) {
         if (rank[i] >= 0) continue;
@@ -55,7 +55,7 @@ static void fill_in(wefti_member_slot *slots, int32_t *rank, int32_t count, bool
 static void choose(wefti_member_slot *slots, int32_t *rank, int32_t count, bool *seen) {
     bool any_wanted = false;
     for (int32_t i = 0; i < count; i++) {
-        any_wanted = any_wanted || slots[i].join.rank >= 0;
+        any_wanted = any_wanted || slots[i].join.number >= 0;
         rank[i] = numeric_node(slots[i].join.node);
     }
     if (!any_wanted && is_permutation(rank, count, seen)) return;
@@ -99,7 +99,8 @@ weft_status wefti_scheduler_rank(wefti_scheduler *s) {
         choose(s->slots, rank, count, seen);
         for (int32_t i = 0; i < count; i++) sorted[rank[i]] = s->slots[i];
         memcpy(s->slots, sorted, (size_t)count * sizeof *sorted);
-        for (int32_t r = 0; r < count; r++) s->slots[r].client->slot = s->slots[r].number = r;
+        for (int32_t r = 0; r < count; r++)
+            s->slots[r].client->slot = s->slots[r].number = s->slots[r].join.number = r;
         status = wefti_scheduler_number_hosts(s->slots, count);
     }
     wefti_free(rank);

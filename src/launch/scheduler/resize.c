@@ -161,7 +161,6 @@ static void move_slots(wefti_scheduler *s) {
             wefti_free(m->holds[kept].ranks);
             s->slots[kept] = s->slots[r];
             s->slots[kept].client->slot = kept;
-            s->slots[kept].join.rank = kept;
             m->holds[kept] = m->holds[r];
             m->holds[r].ranks = NULL;
             m->holds[r].count = 0;
@@ -243,13 +242,13 @@ static bool fits_world(wefti_scheduler *s, wefti_client *client, const wefti_joi
     wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                         "the ranks of this job are of one kind (%.200s), and process %lld, which "
                         "comes back as rank %d, is of another (%.200s)",
-                        first->facts, (long long)join->pid, (int)join->rank, join->facts);
+                        first->facts, (long long)join->pid, (int)join->number, join->facts);
     return false;
 }
 
 static bool waits(const wefti_scheduler *s, const wefti_client *c) {
-    return c->next && !c->gone && !c->next->generation && c->next->rank >= 0 &&
-           wefti_slot_of_process(s, c->next->rank) < 0;
+    return c->next && !c->gone && !c->next->whole.generation && c->next->number >= 0 &&
+           wefti_slot_of_process(s, c->next->number) < 0;
 }
 
 /* With those that wait, and one more process: how many of them get seats. */
@@ -272,14 +271,14 @@ static void add_slot(wefti_scheduler *s, wefti_client *client, const wefti_join 
     wefti_member_slot *slot = &s->slots[s->taken];
     const int64_t now = wefti_now_ns();
     *slot = (wefti_member_slot){.join = *join,
-                                .number = join->rank,
+                                .number = join->number,
                                 .armed = true,
                                 .newcomer = true,
                                 .heard_ns = now,
                                 .standing = {.since_ns = now}};
     memcpy(slot->address, client->address, sizeof slot->address);
-    slot->join.rank = s->taken;
-    wefti_add_came(s, join->rank);
+    slot->join.generation = 0;
+    wefti_add_came(s, join->number);
     m->armed++;
     m->halt.failed = s->taken++;
     (void)snprintf(m->halt.text, sizeof m->halt.text,
@@ -313,6 +312,10 @@ static weft_status tell_comers(wefti_scheduler *s, int32_t first) {
 bool wefti_mend_take_back(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     const wefti_mending_state *m = &s->mend;
     const int32_t before = s->taken;
+    if (m->gathered) { /* its ranks have not said yet whether it is elastic */
+        wefti_scheduler_wait_for_next_world(s, client, join);
+        return true;
+    }
     if (!wefti_mend_is_elastic(s) || m->armed < s->taken || wefti_mend_some_left(s)) return false;
     if (before >= wefti_most_ranks(s) && !is_about_to_shrink(s)) return false;
     if (!fits_world(s, client, join)) return true;

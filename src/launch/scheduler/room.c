@@ -21,13 +21,15 @@ static bool enlarge(void **array, int32_t from, int32_t to, size_t element) {
 weft_status wefti_make_room(wefti_scheduler *s, int32_t ranks) {
     wefti_mending_state *m = &s->mend;
     if (ranks <= s->room) return WEFT_OK;
-    const bool has = enlarge((void **)&s->slots, s->room, ranks, sizeof *s->slots) &&
-                     enlarge((void **)&m->seats, s->room, ranks, sizeof *m->seats) &&
-                     enlarge((void **)&m->holds, s->room, ranks, sizeof *m->holds) &&
-                     enlarge((void **)&m->first, s->room + 1, ranks + 1, sizeof *m->first);
-    m->world.seats = m->seats;
-    m->world.holders =
-        (wefti_holders){.first = m->first, .holder = m->holder ? m->holder : m->first};
+    bool has = enlarge((void **)&s->slots, s->room, ranks, sizeof *s->slots);
+    if (m->seats) { /* else it makes room for slots alone */
+        has = has && enlarge((void **)&m->seats, s->room, ranks, sizeof *m->seats) &&
+              enlarge((void **)&m->holds, s->room, ranks, sizeof *m->holds) &&
+              enlarge((void **)&m->first, s->room + 1, ranks + 1, sizeof *m->first);
+        m->world.seats = m->seats;
+        m->world.holders =
+            (wefti_holders){.first = m->first, .holder = m->holder ? m->holder : m->first};
+    }
     WEFT_REQUIRE(has, WEFT_E_NOMEM, "no memory for a world of %d ranks", (int)ranks);
     s->room = ranks;
     return WEFT_OK;

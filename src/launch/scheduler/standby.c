@@ -46,7 +46,7 @@ bool wefti_standby_may_begin(const wefti_scheduler *s) {
     if (!s->options.has_other) return true;
     if (s->gather.since_ns) return wefti_gather_may_begin(s);
     for (int32_t i = 0; i < s->taken; i++) {
-        has_first = has_first || s->slots[i].join.rank == 0;
+        has_first = has_first || s->slots[i].join.number == 0;
         if (s->slots[i].join.size > 0) size = s->slots[i].join.size;
     }
     return wefti_is_majority(s->taken, has_first, size);

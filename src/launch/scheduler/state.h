@@ -102,7 +102,7 @@ typedef struct wefti_mending_state {
     bool allows;           /* one has said so */
     int32_t later_size; /* of a world that may have been whole after the last that surely was: the
                            ranks that came from an earlier scheduler do not know; 0: none */
-    bool gathered;      /* its ranks came from an earlier scheduler, and say that once more */
+    bool gathered;      /* its ranks came from an earlier scheduler, and say `elastic` again */
     int32_t *dismissed; /* numbers of processes that were too many for each plan of the job */
     int64_t dismissed_count, dismissed_room;
     bool was;         /* the world has been mended */
@@ -111,12 +111,18 @@ typedef struct wefti_mending_state {
 } wefti_mending_state;
 
 /* Ranks come back to a scheduler that knows nothing of their world: gather.c. */
+typedef struct wefti_gathered_world { /* as a rank has said that it was */
+    uint64_t generation;
+    int32_t size;
+    wefti_seated *seats; /* [size] */
+} wefti_gathered_world;
 typedef struct wefti_gathering {
-    int64_t since_ns;    /* when the first came; 0: none has */
-    int32_t *host;       /* [size] numbers of hosts, as said with the latest generation; or NULL */
-    uint64_t generation; /* of these */
-    int32_t *ended; /* [size] processes that a seat has had, of which all have ended; or NULL */
-    wefti_voter *voters; /* [size], for the vote */
+    int64_t since_ns; /* when the first came; 0: none has */
+    wefti_gathered_world *worlds;
+    int64_t world_count, world_room;
+    int32_t *ended; /* [WEFTI_RANKS_MAX] processes that a number has had, of which all have ended;
+                       or NULL */
+    wefti_voter *voters; /* [room], for the vote */
 } wefti_gathering;
 
 struct wefti_scheduler {
@@ -136,6 +142,7 @@ struct wefti_scheduler {
     wefti_mending_state mend;
     wefti_gathering gather;
     uint64_t generation; /* 0: none yet; while forming: the generation of returning members */
+    uint64_t whole;      /* of the world that was whole last */
     uint64_t past;       /* of the last world that all have left; 0: none */
     wefti_parted *parted[WEFTI_PARTED_BUCKETS];
     bool unlike;   /* members have left that made unlike calls, and that is the verdict */
@@ -152,7 +159,7 @@ struct wefti_scheduler {
     bool some_gone;           /* connections are to be freed */
     wefti_member_slot *slots; /* [size] */
     struct {
-        int32_t *of_rank;     /* [size] */
+        int32_t *of_number;   /* [size] */
         int32_t *of_node;     /* [size] lists */
     } seats;                  /* of members that wait for their rank: seats.c */
     uint64_t *keeper;         /* [size] the launcher that fills the seat; 0: none, or this host's */
@@ -198,6 +205,8 @@ void wefti_scheduler_wait_for_next_world(wefti_scheduler *s, wefti_client *clien
                                          const wefti_join *join);
 void wefti_scheduler_release_slot(wefti_scheduler *s, int32_t slot); /* while forming */
 void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns);
+/* Who the ranks are: fresh memory, [taken]. */
+weft_status wefti_scheduler_seats(const wefti_scheduler *s, wefti_seated **out) WEFT_CHECKED;
 /* WORLD, to `count` ranks from `first` on. */
 weft_status wefti_scheduler_tell_world(wefti_scheduler *s, int32_t first,
                                        int32_t count) WEFT_CHECKED;
@@ -216,13 +225,19 @@ void wefti_scheduler_refuse_past(wefti_scheduler *s, wefti_client *client, const
 /* Takes JOIN while ranks of an earlier scheduler come back. False: nobody has. */
 bool wefti_gather_take(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
 weft_status wefti_gather_hosts(wefti_scheduler *s, const wefti_frame *frame) WEFT_CHECKED;
-/* A launcher's word, of the last of `starts` processes of a rank. */
-void wefti_gather_note(wefti_scheduler *s, int32_t rank, int starts);
+/* A launcher's word, of the last of `starts` processes with a number. */
+void wefti_gather_note(wefti_scheduler *s, int32_t number, int starts);
 /* The same if ranks come back; else false. */
-bool wefti_gather_ended(wefti_scheduler *s, int32_t rank, int starts);
+bool wefti_gather_ended(wefti_scheduler *s, int32_t number, int starts);
 /* Launchers that have asked in vain call and ask again. */
 void wefti_gather_release_launchers(wefti_scheduler *s);
 void wefti_gather_check(wefti_scheduler *s, int64_t now_ns);
+/* regain.c: the world that was whole last begins again with the ranks that came. */
+void wefti_gather_begin_world(wefti_scheduler *s, const wefti_vote *v);
+/* What a rank has said of that world; NULL: none has. */
+const wefti_gathered_world *wefti_gather_find(const wefti_scheduler *s, uint64_t generation);
+int32_t wefti_gather_has_ended(const wefti_scheduler *s, int32_t number); /* how many processes */
+wefti_voter wefti_gather_voter(const wefti_join *join);
 /* Whether so many ranks have come back that no other scheduler can go on with their world. */
 bool wefti_gather_may_begin(const wefti_scheduler *s);
 void wefti_gather_end(wefti_scheduler *s); /* frees */
@@ -234,8 +249,8 @@ void wefti_seats_free(wefti_scheduler *s);
 void wefti_seats_clear(wefti_scheduler *s);
 void wefti_seats_add(wefti_scheduler *s, int32_t seat);
 void wefti_seats_remove(wefti_scheduler *s, int32_t seat);
-/* The seat that has the rank, or the node id on the same host, that `join` wants; -1: none. */
-int32_t wefti_seats_of_rank(const wefti_scheduler *s, const wefti_join *join);
+/* The seat that has the number, or the node id on the same host, that `join` wants; -1: none. */
+int32_t wefti_seats_of_number(const wefti_scheduler *s, int32_t number);
 int32_t wefti_seats_of_node(const wefti_scheduler *s, const wefti_join *join);
 
 /* rank.c: put the seats into the order of ranks and number their hosts. */
@@ -282,9 +297,6 @@ void wefti_scheduler_end_blame(wefti_scheduler *s);
 /* A world begins, with all ranks in their seats. Without memory it cannot be mended. */
 void wefti_mend_begin(wefti_scheduler *s);
 void wefti_mend_end(wefti_scheduler *s); /* frees */
-/* The ranks of a world have come back, and stand in their slots; generations that begin are above
- * `least`. leaves: it is ending, and those that are missing have left. */
-weft_status wefti_mend_gathered(wefti_scheduler *s, bool leaves, uint64_t least) WEFT_CHECKED;
 /* A rank comes back over a new connection amid a mending, which begins again. False: it does not.
  */
 bool wefti_mend_rejoin(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
@@ -333,6 +345,10 @@ void wefti_keep_check(wefti_scheduler *s);
 void wefti_add_try(wefti_scheduler *s, wefti_client *client);
 /* A process with such a number has its slot. */
 void wefti_add_came(wefti_scheduler *s, int32_t number);
+/* After ranks have been gathered: which of these are there. */
+void wefti_add_count(wefti_scheduler *s);
+/* Whether such numbers were given, by this scheduler or by an earlier one. */
+bool wefti_add_knows(wefti_scheduler *s, const wefti_keep *keep);
 /* resize.c: elastic worlds. */
 static inline bool wefti_mend_is_elastic(const wefti_scheduler *s) {
     return s->mend.seats && s->mend.elastic.least > 0;

@@ -32,7 +32,7 @@ enum {
     X(BEAT, false, 256)                                                                            \
     X(FAIL, false, WEFTI_TEXT_MAX + 16)                                                            \
     X(LEAVE, false, WEFTI_LEAVE_MAX)                                                               \
-    X(WORLD, true, WEFTI_TEXT_MAX + 64 + 4 * WEFTI_RANKS_MAX)                                      \
+    X(WORLD, true, WEFTI_TEXT_MAX + 72 + 12 * WEFTI_RANKS_MAX)                                     \
     X(ENTRIES, true, WEFTI_ENTRIES_MAX + 16)                                                       \
     X(HEARD, true, 0)                                                                              \
     X(ABORT, true, WEFTI_TEXT_MAX + 16)                                                            \
@@ -44,7 +44,7 @@ enum {
     X(ARM, false, 16 + WEFTI_RANKS_MAX / 8)                                                        \
     X(HALT, true, WEFTI_TEXT_MAX + 20)                                                             \
     X(STANDING, false, 32 + 4 * WEFTI_RANKS_MAX)                                                   \
-    X(MEND, true, 32 + 12 * WEFTI_RANKS_MAX)                                                       \
+    X(MEND, true, 32 + 20 * WEFTI_RANKS_MAX)                                                       \
     X(WHOLE, false, 8)                                                                             \
     X(GO, true, 12)                                                                                \
     X(HEALTH, false, 0)                                                                            \
@@ -54,7 +54,7 @@ enum {
     X(LOST, false, WEFTI_TEXT_MAX + 24)                                                            \
     X(AGAIN, true, 12)                                                                             \
     X(ARMED, true, 0)                                                                              \
-    X(HOSTS, false, 16 + 8 * WEFTI_RANKS_MAX)
+    X(HOSTS, false, 16 + 12 * WEFTI_RANKS_MAX)
 typedef enum wefti_frame_kind {
     WEFTI_FRAME_NONE,
 #define WEFTI_FRAME_ROW(name, from_scheduler, limit) WEFTI_FRAME_##name,

@@ -102,8 +102,8 @@ weft_status wefti_standing_decode(const wefti_frame *frame, int32_t size,
 }
 
 weft_status wefti_mend_encode(const wefti_mend_message *m, const wefti_mend_rank *ranks,
-                              unsigned char **out, size_t *out_bytes) {
-    size_t room = 28 + 12 * (size_t)m->size;
+                              const wefti_seated *seats, unsigned char **out, size_t *out_bytes) {
+    const size_t room = 32 + (8 + WEFTI_SEATED_BYTES) * (size_t)m->size;
     WEFT_NEW_ARRAY(*out, unsigned char, room);
     wefti_pack p = {.data = *out, .room = room};
     wefti_pack_u64(&p, m->generation);
@@ -111,17 +111,29 @@ weft_status wefti_mend_encode(const wefti_mend_message *m, const wefti_mend_rank
     wefti_pack_u32(&p, (uint32_t)m->rank);
     wefti_pack_u32(&p, (uint32_t)m->size);
     wefti_pack_u32(&p, m->resized);
+    wefti_pack_u32(&p, (uint32_t)m->numbers);
     for (int32_t r = 0; r < m->size; r++) {
         wefti_pack_u32(&p, (uint32_t)ranks[r].source);
         wefti_pack_u32(&p, (uint32_t)ranks[r].was);
-        wefti_pack_u32(&p, (uint32_t)ranks[r].host);
     }
+    wefti_pack_seats(&p, seats, m->size);
     *out_bytes = p.used;
     return WEFT_OK;
 }
 
+static void unpack_ranks(wefti_unpack *u, wefti_mend_rank *ranks, int32_t size) {
+    for (int32_t r = 0; r < size; r++) {
+        wefti_mend_rank *x = &ranks[r];
+        x->source = (int32_t)wefti_unpack_u32(u);
+        x->was = (int32_t)wefti_unpack_u32(u);
+        if (x->source < -3 || x->source >= size || x->source == r || x->was < -1 ||
+            x->was >= WEFTI_RANKS_MAX)
+            u->bad = true;
+    }
+}
+
 weft_status wefti_mend_decode(const wefti_frame *frame, wefti_mend_message *out,
-                              wefti_mend_rank **out_ranks) {
+                              wefti_mend_rank **out_ranks, wefti_seated **out_seats) {
     wefti_unpack u = wefti_unpack_of(frame);
     out->generation = unpack_generation(&u);
     out->target = (int64_t)wefti_unpack_u64(&u);
@@ -129,26 +141,20 @@ weft_status wefti_mend_decode(const wefti_frame *frame, wefti_mend_message *out,
     out->size = (int32_t)wefti_unpack_u32(&u);
     const uint32_t resized = wefti_unpack_u32(&u);
     out->resized = resized == 1;
+    out->numbers = (int32_t)wefti_unpack_u32(&u);
     if (resized > 1 || out->target < 0 || out->size <= 0 || out->size > WEFTI_RANKS_MAX ||
-        out->rank < 0 || out->rank >= out->size || u.bytes - u.at != 12 * (size_t)out->size)
+        out->rank < 0 || out->rank >= out->size || u.bytes - u.at < 8 * (size_t)out->size)
         u.bad = true;
     if (u.bad) return wefti_unpack_end(&u, "mend");
     wefti_mend_rank *ranks;
     WEFT_NEW_ARRAY(ranks, wefti_mend_rank, out->size);
-    for (int32_t r = 0; r < out->size; r++) {
-        wefti_mend_rank *x = &ranks[r];
-        x->source = (int32_t)wefti_unpack_u32(&u);
-        x->was = (int32_t)wefti_unpack_u32(&u);
-        x->host = (int32_t)wefti_unpack_u32(&u);
-        if (x->source < -3 || x->source >= out->size || x->source == r || x->was < -1 ||
-            x->was >= WEFTI_RANKS_MAX || x->host < 0 || x->host >= out->size)
-            u.bad = true;
-    }
-    if (u.bad)
+    unpack_ranks(&u, ranks, out->size);
+    weft_status status = wefti_unpack_seats(&u, "mend", out->numbers, &out->size, out_seats);
+    if (status < 0)
         wefti_free(ranks);
     else
         *out_ranks = ranks;
-    return wefti_unpack_end(&u, "mend");
+    return status;
 }
 
 void wefti_go_encode(uint64_t generation, int32_t used, unsigned char out[WEFTI_GO_BYTES]) {
@@ -174,59 +180,4 @@ weft_status wefti_generation_decode(const wefti_frame *frame, uint64_t *out) {
     wefti_unpack u = wefti_unpack_of(frame);
     *out = unpack_generation(&u);
     return wefti_unpack_end(&u, "generation");
-}
-
-static int32_t end_of_run(const int32_t *host, int32_t first, int32_t size) {
-    int32_t end = first + 1;
-    while (end < size && host[end] == host[first]) end++;
-    return end;
-}
-
-weft_status wefti_hosts_encode(const wefti_hosts *m, const int32_t *host, unsigned char **out,
-                               size_t *out_bytes) {
-    size_t runs = 0;
-    for (int32_t r = 0; r < m->size; r = end_of_run(host, r, m->size)) runs++;
-    WEFT_NEW_ARRAY(*out, unsigned char, 8 + 8 * runs);
-    wefti_pack p = {.data = *out, .room = 8 + 8 * runs};
-    wefti_pack_u64(&p, m->generation);
-    for (int32_t r = 0, end; r < m->size; r = end) {
-        end = end_of_run(host, r, m->size);
-        wefti_pack_u32(&p, (uint32_t)host[r]);
-        wefti_pack_u32(&p, (uint32_t)(end - r));
-    }
-    *out_bytes = p.used;
-    return WEFT_OK;
-}
-
-/* The number of ranks of all runs; 0 if they are no runs of ranks. */
-static int32_t count_ranks(wefti_unpack u) {
-    int64_t ranks = 0;
-    while (u.at < u.bytes && !u.bad) {
-        (void)wefti_unpack_u32(&u);
-        const uint32_t count = wefti_unpack_u32(&u);
-        ranks += count;
-        if (count == 0 || ranks > WEFTI_RANKS_MAX) u.bad = true;
-    }
-    return u.bad ? 0 : (int32_t)ranks;
-}
-
-weft_status wefti_hosts_decode(const wefti_frame *frame, wefti_hosts *out, int32_t **out_host) {
-    wefti_unpack u = wefti_unpack_of(frame);
-    int32_t *host, r = 0;
-    out->generation = unpack_generation(&u);
-    out->size = count_ranks(u);
-    if (out->size == 0) u.bad = true;
-    if (u.bad) return wefti_unpack_end(&u, "hosts");
-    WEFT_NEW_ARRAY(host, int32_t, out->size);
-    while (u.at < u.bytes && !u.bad) {
-        const int32_t number = (int32_t)wefti_unpack_u32(&u);
-        const int32_t end = r + (int32_t)wefti_unpack_u32(&u);
-        if (number < 0 || number >= out->size) u.bad = true;
-        while (r < end) host[r++] = number;
-    }
-    if (u.bad)
-        wefti_free(host);
-    else
-        *out_host = host;
-    return wefti_unpack_end(&u, "hosts");
 }

@@ -9,48 +9,74 @@ static wefti_pack packing(unsigned char *out, size_t room) {
     return (wefti_pack){.data = out, .room = room};
 }
 
+static void pack_place(wefti_pack *p, const wefti_vote_place *at) {
+    wefti_pack_u64(p, at->generation);
+    wefti_pack_u32(p, (uint32_t)at->rank);
+    wefti_pack_u32(p, (uint32_t)at->size);
+}
+
+/* Without a world there is no rank in it. */
+static wefti_vote_place unpack_place(wefti_unpack *u) {
+    wefti_vote_place at = {.generation = wefti_unpack_u64(u)};
+    at.rank = (int32_t)wefti_unpack_u32(u);
+    at.size = (int32_t)wefti_unpack_u32(u);
+    if (at.generation ? at.rank < 0 || at.rank >= at.size || at.size > WEFTI_RANKS_MAX
+                      : at.rank || at.size)
+        u->bad = true;
+    return at;
+}
+
 size_t wefti_join_encode(const wefti_join *m, unsigned char out[WEFTI_MESSAGE_MAX]) {
     wefti_pack p = packing(out, WEFTI_MESSAGE_MAX);
     wefti_pack_u64(&p, m->generation);
-    wefti_pack_u32(&p, (uint32_t)m->rank);
+    wefti_pack_u32(&p, (uint32_t)m->number);
     wefti_pack_u32(&p, (uint32_t)m->size);
     wefti_pack_u64(&p, (uint64_t)m->pid);
     wefti_pack_text(&p, m->job, WEFTI_NAME_MAX);
     wefti_pack_text(&p, m->node, WEFTI_NAME_MAX);
     wefti_pack_text(&p, m->host, WEFTI_NAME_MAX);
     wefti_pack_text(&p, m->facts, WEFTI_NAME_MAX);
-    wefti_pack_u64(&p, m->whole);
-    wefti_pack_u64(&p, m->said);
+    pack_place(&p, &m->whole);
+    pack_place(&p, &m->said);
+    wefti_pack_u32(&p, (uint32_t)m->numbers);
     wefti_pack_u32(&p, (uint32_t)m->used);
     wefti_pack_u32(&p, (uint32_t)m->deaths);
-    wefti_pack_u32(&p, (uint32_t)m->armed | (uint32_t)m->mends << 1 | (uint32_t)m->leaves << 2);
+    wefti_pack_u32(&p, (uint32_t)m->armed | (uint32_t)m->mends << 1 | (uint32_t)m->leaves << 2 |
+                           (uint32_t)m->arms << 3);
     return p.used;
+}
+
+static bool is_sound(const wefti_join *m) {
+    const uint64_t whole = m->whole.generation, said = m->said.generation;
+    if (whole > m->generation || said > m->generation || (said && said <= whole)) return false;
+    if (m->numbers < 0 || m->numbers > WEFTI_RANKS_MAX || m->used < 0 || m->deaths < 0)
+        return false;
+    if (m->number < -1 || m->number >= WEFTI_RANKS_MAX || m->pid <= 0) return false;
+    if (m->generation && (m->number < 0 || m->number >= m->numbers)) return false;
+    return m->size == -1 || (m->size > 0 && m->size <= WEFTI_RANKS_MAX);
 }
 
 weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) {
     wefti_unpack u = wefti_unpack_of(frame);
     out->generation = wefti_unpack_u64(&u);
-    out->rank = (int32_t)wefti_unpack_u32(&u);
+    out->number = (int32_t)wefti_unpack_u32(&u);
     out->size = (int32_t)wefti_unpack_u32(&u);
     out->pid = (int64_t)wefti_unpack_u64(&u);
     wefti_unpack_text(&u, out->job, WEFTI_NAME_MAX);
     wefti_unpack_text(&u, out->node, WEFTI_NAME_MAX);
     wefti_unpack_text(&u, out->host, WEFTI_NAME_MAX);
     wefti_unpack_text(&u, out->facts, WEFTI_NAME_MAX);
-    out->whole = wefti_unpack_u64(&u);
-    out->said = wefti_unpack_u64(&u);
+    out->whole = unpack_place(&u);
+    out->said = unpack_place(&u);
+    out->numbers = (int32_t)wefti_unpack_u32(&u);
     out->used = (int32_t)wefti_unpack_u32(&u);
     out->deaths = (int32_t)wefti_unpack_u32(&u);
     const uint32_t flags = wefti_unpack_u32(&u);
     out->armed = flags & 1;
     out->mends = flags & 2;
     out->leaves = flags & 4;
-    if (out->whole > out->generation || out->said > out->generation || out->used < 0 ||
-        out->deaths < 0 || flags > 7)
-        u.bad = true;
-    if (out->rank < -1 || out->rank >= WEFTI_RANKS_MAX || out->size < -1 || out->size == 0 ||
-        out->size > WEFTI_RANKS_MAX || out->pid <= 0 || (out->generation && out->rank < 0))
-        u.bad = true;
+    out->arms = flags & 8;
+    if (flags > 15 || !is_sound(out)) u.bad = true;
     return wefti_unpack_end(&u, "join");
 }
 
@@ -210,14 +236,17 @@ weft_status wefti_entry_decode(const wefti_frame *frame, int32_t ranks, wefti_en
     return wefti_unpack_end(&u, "card");
 }
 
-weft_status wefti_world_message_encode(const wefti_world_message *m, const int32_t *host,
+weft_status wefti_world_message_encode(const wefti_world_message *m, const wefti_seated *seats,
                                        unsigned char **out, size_t *out_bytes) {
-    size_t room = 48 + WEFTI_TEXT_MAX + 4 * (size_t)m->size;
+    const size_t room = 72 + WEFTI_TEXT_MAX + WEFTI_SEATED_BYTES * (size_t)m->size;
     WEFT_NEW_ARRAY(*out, unsigned char, room);
     wefti_pack p = packing(*out, room);
     wefti_pack_u64(&p, m->generation);
     wefti_pack_u32(&p, (uint32_t)m->rank);
     wefti_pack_u32(&p, (uint32_t)m->size);
+    wefti_pack_u32(&p, (uint32_t)m->first_size);
+    wefti_pack_u32(&p, (uint32_t)m->numbers);
+    wefti_pack_u64(&p, m->whole);
     wefti_pack_u32(&p, (uint32_t)m->hosted_by);
     wefti_pack_u64(&p, (uint64_t)m->heartbeat_ns);
     wefti_pack_u32(&p, (uint32_t)m->mends | (uint32_t)m->newcomer << 1 | (uint32_t)m->resizes << 2);
@@ -225,17 +254,29 @@ weft_status wefti_world_message_encode(const wefti_world_message *m, const int32
     wefti_pack_u32(&p, (uint32_t)m->deaths);
     wefti_pack_u32(&p, (uint32_t)m->failed);
     wefti_pack_text(&p, m->text, WEFTI_TEXT_MAX);
-    for (int32_t r = 0; r < m->size; r++) wefti_pack_u32(&p, (uint32_t)host[r]);
+    wefti_pack_seats(&p, seats, m->size);
     *out_bytes = p.used;
     return WEFT_OK;
 }
 
+static bool is_world(const wefti_world_message *m, uint32_t flags) {
+    if (m->used < 0 || m->deaths < 0 || m->failed < 0 || m->failed >= WEFTI_RANKS_MAX) return false;
+    if (m->generation == 0 || m->whole == 0 || m->whole > m->generation) return false;
+    if (m->first_size <= 0 || m->first_size > WEFTI_RANKS_MAX) return false;
+    return m->size > 0 && m->size <= WEFTI_RANKS_MAX && m->rank >= 0 && m->rank < m->size &&
+           m->hosted_by >= -1 && m->hosted_by < m->size && m->heartbeat_ns > 0 && flags <= 7 &&
+           flags != 2;
+}
+
 weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_message *out,
-                                       int32_t **out_host) {
+                                       wefti_seated **out_seats) {
     wefti_unpack u = wefti_unpack_of(frame);
     out->generation = wefti_unpack_u64(&u);
     out->rank = (int32_t)wefti_unpack_u32(&u);
     out->size = (int32_t)wefti_unpack_u32(&u);
+    out->first_size = (int32_t)wefti_unpack_u32(&u);
+    out->numbers = (int32_t)wefti_unpack_u32(&u);
+    out->whole = wefti_unpack_u64(&u);
     out->hosted_by = (int32_t)wefti_unpack_u32(&u);
     out->heartbeat_ns = (int64_t)wefti_unpack_u64(&u);
     const uint32_t flags = wefti_unpack_u32(&u);
@@ -246,23 +287,6 @@ weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_mes
     out->deaths = (int32_t)wefti_unpack_u32(&u);
     out->failed = (int32_t)wefti_unpack_u32(&u);
     wefti_unpack_text(&u, out->text, WEFTI_TEXT_MAX);
-    if (out->used < 0 || out->deaths < 0 || out->failed < 0 || out->failed >= WEFTI_RANKS_MAX)
-        u.bad = true;
-    if (out->generation == 0 || out->size <= 0 || out->size > WEFTI_RANKS_MAX || out->rank < 0 ||
-        out->rank >= out->size || out->hosted_by < -1 || out->hosted_by >= out->size ||
-        out->heartbeat_ns <= 0 || flags > 7 || flags == 2 ||
-        u.bytes - u.at != 4 * (size_t)out->size)
-        u.bad = true;
-    if (u.bad) return wefti_unpack_end(&u, "world");
-    int32_t *host;
-    WEFT_NEW_ARRAY(host, int32_t, out->size);
-    for (int32_t r = 0; r < out->size; r++) {
-        host[r] = (int32_t)wefti_unpack_u32(&u);
-        if (host[r] < 0 || host[r] >= out->size) u.bad = true;
-    }
-    if (u.bad)
-        wefti_free(host);
-    else
-        *out_host = host;
-    return wefti_unpack_end(&u, "world");
+    if (!is_world(out, flags)) u.bad = true;
+    return wefti_unpack_seats(&u, "world", out->numbers, &out->size, out_seats);
 }

@@ -11,6 +11,7 @@
 
 #include "comm/position.h"
 #include "comm/world.h"
+#include "launch/recovery/vote.h"
 #include "launch/wire/frame.h"
 #include "launch/wire/tls.h"
 #include "weft/launch.h"
@@ -91,30 +92,35 @@ weft_status wefti_wire_flush(wefti_wire *link) WEFT_CHECKED;
 /* --- messages --- */
 
 typedef struct wefti_join { /* JOIN: a process asks for its place */
-    uint64_t generation;    /* 0: it has none yet; else it had `rank` in that one */
-    int32_t rank;           /* wanted, or had; -1: any */
-    int32_t size;           /* what it was told; -1: nothing */
+    uint64_t generation;    /* 0: it has none yet */
+    int32_t number;         /* the rank that is wanted, -1: any; else the number of this process */
+    int32_t size;           /* of the job's first world, as it was told; -1: nothing */
     int64_t pid;
     char job[WEFTI_NAME_MAX + 1];   /* "" or the launcher's name for this run */
     char node[WEFTI_NAME_MAX + 1];  /* node id */
     char host[WEFTI_NAME_MAX + 1];  /* equal for processes that reach each other's memory */
     char facts[WEFTI_NAME_MAX + 1]; /* what all processes of a job have in common, in words */
     /* Of one that has a generation, for a scheduler that knows nothing of its world. */
-    uint64_t
-        whole;     /* the last generation in which its world was whole, and it was there; 0: none */
-    uint64_t said; /* the last of which it has said WHOLE; 0: none */
-    int32_t used;  /* restarts that the job has had */
-    int32_t deaths; /* processes that its seat has lost */
-    bool armed;     /* its world may be mended */
-    bool mends;     /* it is not in the middle of steps: its world is being mended */
+    wefti_vote_place whole; /* the last world that was whole, as far as it knows, with it */
+    wefti_vote_place said;  /* a later one of which it has said WHOLE, and which may have been */
+    int32_t numbers;        /* processes have had numbers below */
+    int32_t used;           /* restarts that the job has had */
+    int32_t deaths;         /* processes that its seat has lost */
+    bool armed;             /* its world may be mended */
+    bool mends;             /* it is not in the middle of steps: its world is being mended */
     bool leaves;
+    bool arms; /* ARM follows WORLD */
 } wefti_join;
 
-/* HOSTS: the number of a host of each rank, as runs of equal numbers; before JOIN. */
+/* HOSTS: who the ranks of a world are; before JOIN. */
 typedef struct wefti_hosts {
     uint64_t generation;
     int32_t size;
 } wefti_hosts;
+typedef struct wefti_seated { /* a rank */
+    int32_t host;             /* the number of its host */
+    int32_t number;           /* of its process */
+} wefti_seated;
 
 typedef struct wefti_entry { /* ENTRY: this member's part of all-gather number `number` */
     uint64_t number;
@@ -125,7 +131,10 @@ typedef struct wefti_entry { /* ENTRY: this member's part of all-gather number `
 typedef struct wefti_world_message { /* WORLD */
     uint64_t generation;
     int32_t rank, size;
-    int32_t hosted_by; /* the rank whose process hosts the scheduler; -1: none */
+    int32_t first_size; /* of the job's first world */
+    int32_t numbers;    /* processes have had numbers below */
+    uint64_t whole;     /* the last world that was whole; 0: none yet, this one will be the first */
+    int32_t hosted_by;  /* the rank whose process hosts the scheduler; -1: none */
     int64_t heartbeat_ns;
     bool mends;     /* a rank that dies is started again */
     bool resizes;   /* the world can go on with fewer ranks, and with more */
@@ -161,9 +170,10 @@ typedef struct wefti_mend_message { /* MEND: what all do then */
     int64_t target;
     int32_t rank, size; /* of the receiver in the world that begins, and of that world */
     bool resized;       /* as in wefti_mend */
+    int32_t numbers;    /* processes have had numbers below */
 } wefti_mend_message;
 typedef struct wefti_mend_rank { /* each rank of that world */
-    int32_t source, was, host;   /* as in wefti_mend */
+    int32_t source, was;         /* as in wefti_mend */
 } wefti_mend_rank;
 
 /* For so long the scheduler awaits the word of a rank that another rank blames (scheduler/blame.c).
@@ -271,12 +281,27 @@ void wefti_entry_head(uint64_t number, uint64_t bytes, unsigned char out[WEFTI_E
 weft_status wefti_entry_decode(const wefti_frame *frame, int32_t ranks,
                                wefti_entry *out) WEFT_CHECKED;
 
-/* The body of WORLD: fresh memory. host: [size]. */
-weft_status wefti_world_message_encode(const wefti_world_message *m, const int32_t *host,
+/* The body of WORLD: fresh memory. seats: [size]. */
+weft_status wefti_world_message_encode(const wefti_world_message *m, const wefti_seated *seats,
                                        unsigned char **out, size_t *out_bytes) WEFT_CHECKED;
-/* *out_host: fresh memory. */
+/* *out_seats: fresh memory. */
 weft_status wefti_world_message_decode(const wefti_frame *frame, wefti_world_message *out,
-                                       int32_t **out_host) WEFT_CHECKED;
+                                       wefti_seated **out_seats) WEFT_CHECKED;
+
+/* --- wire/seats.c: ranks as runs of neighbors on one host, with numbers that follow each other */
+
+enum { WEFTI_SEATED_BYTES = 12 }; /* of a run */
+void wefti_pack_seats(wefti_pack *p, const wefti_seated *seats, int32_t size);
+/* All that is left of a body, called `what` in messages. *in_out_size: ranks; -1: it is to be
+ * found. Numbers are below `numbers`, and each is there once. *out: fresh memory. */
+weft_status wefti_unpack_seats(wefti_unpack *u, const char *what, int32_t numbers,
+                               int32_t *in_out_size, wefti_seated **out) WEFT_CHECKED;
+/* Fresh memory. seats: [m->size]. */
+weft_status wefti_hosts_encode(const wefti_hosts *m, const wefti_seated *seats, unsigned char **out,
+                               size_t *out_bytes) WEFT_CHECKED;
+/* *out_seats: fresh memory. */
+weft_status wefti_hosts_decode(const wefti_frame *frame, wefti_hosts *out,
+                               wefti_seated **out_seats) WEFT_CHECKED;
 
 /* --- wire/mending.c --- */
 
@@ -285,12 +310,6 @@ size_t wefti_arm_encode(const wefti_arm *m, unsigned char out[WEFTI_ARM_BYTES]);
 weft_status wefti_arm_decode(const wefti_frame *frame, wefti_arm *out) WEFT_CHECKED;
 size_t wefti_halt_encode(const wefti_halt *m, unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_halt_decode(const wefti_frame *frame, wefti_halt *out) WEFT_CHECKED;
-/* Fresh memory. host: [m->size]. */
-weft_status wefti_hosts_encode(const wefti_hosts *m, const int32_t *host, unsigned char **out,
-                               size_t *out_bytes) WEFT_CHECKED;
-/* *out_host: fresh memory. */
-weft_status wefti_hosts_decode(const wefti_frame *frame, wefti_hosts *out,
-                               int32_t **out_host) WEFT_CHECKED;
 /* Fresh memory. holds: [count], ranks. */
 weft_status wefti_standing_encode(const wefti_standing_message *m, const int32_t *holds,
                                   int32_t count, unsigned char **out,
@@ -299,12 +318,13 @@ weft_status wefti_standing_encode(const wefti_standing_message *m, const int32_t
 weft_status wefti_standing_decode(const wefti_frame *frame, int32_t size,
                                   wefti_standing_message *out, int32_t **out_holds,
                                   int32_t *out_count) WEFT_CHECKED;
-/* Fresh memory. ranks: [m->size]. */
+/* Fresh memory. ranks, seats: [m->size]. */
 weft_status wefti_mend_encode(const wefti_mend_message *m, const wefti_mend_rank *ranks,
-                              unsigned char **out, size_t *out_bytes) WEFT_CHECKED;
-/* *out_ranks: fresh memory. */
+                              const wefti_seated *seats, unsigned char **out,
+                              size_t *out_bytes) WEFT_CHECKED;
+/* *out_ranks, *out_seats: fresh memory. */
 weft_status wefti_mend_decode(const wefti_frame *frame, wefti_mend_message *out,
-                              wefti_mend_rank **out_ranks) WEFT_CHECKED;
+                              wefti_mend_rank **out_ranks, wefti_seated **out_seats) WEFT_CHECKED;
 /* GO: a generation, and the restarts that the job has had. */
 enum { WEFTI_GO_BYTES = 12 };
 void wefti_go_encode(uint64_t generation, int32_t used, unsigned char out[WEFTI_GO_BYTES]);

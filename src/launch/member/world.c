@@ -1,0 +1,51 @@
+/* The worlds that a member knows, for a scheduler that knows none: the last one that was whole, and
+ * a later one that may have been, since this member has said WHOLE there and has not heard more. */
+#include "base/memory.h"
+#include "launch/member/state.h"
+
+void wefti_member_forget_worlds(wefti_member *m) {
+    wefti_free(m->whole.seats);
+    wefti_free(m->next.seats);
+    m->whole = m->next = (wefti_member_world){0};
+}
+
+void wefti_member_is_next(wefti_member *m, wefti_vote_place place, wefti_seated *seats) {
+    wefti_free(m->next.seats);
+    m->next = (wefti_member_world){.place = place, .seats = seats};
+}
+
+void wefti_member_is_whole(wefti_member *m) {
+    wefti_free(m->whole.seats);
+    m->whole = m->next;
+    m->next = (wefti_member_world){0};
+    m->said_whole = false;
+}
+
+static weft_status say(wefti_member *m, const wefti_member_world *world) {
+    const wefti_hosts said = {world->place.generation, world->place.size};
+    unsigned char *body;
+    size_t bytes;
+    if (!world->place.generation) return WEFT_OK;
+    WEFT_TRY(wefti_hosts_encode(&said, world->seats, &body, &bytes));
+    weft_status status = wefti_wire_send(&m->caller.link, WEFTI_FRAME_HOSTS, body, bytes, NULL, 0);
+    wefti_free(body);
+    return status;
+}
+
+weft_status wefti_member_say_world(wefti_member *m) {
+    if (!m->join.generation) return WEFT_OK;
+    m->join.whole = m->whole.place;
+    m->join.said = m->said_whole ? m->next.place : (wefti_vote_place){0};
+    m->join.mends = wefti_member_is_mending(m);
+    m->join.armed = m->mend.armed || m->join.mends || m->mend.came;
+    m->join.arms = m->mend.armed;
+    m->join.leaves = m->leaving;
+    if (!m->join.armed) return WEFT_OK;
+    WEFT_TRY(say(m, &m->whole));
+    return m->said_whole ? say(m, &m->next) : WEFT_OK;
+}
+
+bool wefti_member_returns_to(wefti_member *m, uint64_t whole) {
+    if (m->said_whole && m->next.place.generation == whole) return wefti_member_goes_on(m);
+    return !m->whole.place.generation || m->whole.place.generation == whole;
+}
