@@ -90,6 +90,11 @@ static bool has_ended(const wefti_scheduler *s) {
     return s->state == WEFTI_SCHEDULER_LEFT || (s->state == WEFTI_SCHEDULER_FORMING && s->past);
 }
 
+/* It was added to a world that runs. An earlier scheduler may have given it its number. */
+static bool was_added(const wefti_scheduler *s, const wefti_join *join) {
+    return join->number >= s->options.size && (join->size > 0 || join->number < s->numbers);
+}
+
 static bool fits_job(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     int32_t size = s->options.size;
     if (strcmp(join->job, s->job) != 0)
@@ -102,10 +107,10 @@ static bool fits_job(wefti_scheduler *s, wefti_client *client, const wefti_join 
             (int)join->size, (int)size);
     else if (join->generation)
         return true;
-    else if (join->number >= size && join->number < s->numbers && has_ended(s))
+    else if (was_added(s, join) && has_ended(s))
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "this process was added to a world that has ended");
-    else if (join->number >= s->numbers)
+    else if (join->number >= s->numbers && !was_added(s, join))
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "rank %d is not among the ranks 0 to %d of this job", (int)join->number,
                             (int)size - 1);
@@ -326,6 +331,7 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
         return;
     }
     if (!fits_job(s, client, join)) return;
+    if (join->number >= s->numbers) s->numbers = join->number + 1;
     if (is_early(s, join)) {
         wefti_scheduler_wait_for_next_world(s, client, join);
         return;
@@ -346,9 +352,11 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
                             (int)s->options.size, (unsigned long long)s->generation);
         return;
     }
-    if (!join->generation &&
-        join->number >= s->options.size) { /* added to a job that is not here */
-        wefti_scheduler_wait_for_next_world(s, client, join);
+    if (join->number >= s->options.size) {
+        if (join->generation)
+            wefti_scheduler_refuse_past(s, client, join);
+        else /* the world to which it was added has not come back yet */
+            wefti_scheduler_wait_for_next_world(s, client, join);
         return;
     }
     if (!fits_generation(s, client, join)) return;

@@ -1,0 +1,181 @@
+/* A scheduler dies before, amid and after a change of the world's size, at each of its messages,
+ * and another one that knows nothing takes its place. Members are threads of this process.
+ * (weft-test: threads) */
+#include "gathering_people.h"
+
+#include <signal.h>
+
+static const wefti_elastic two_at_least = {.least = 2, .seconds = 60};
+static const unsigned char up_to_four[] = {1 << 1 | 1 << 2 | 1 << 3 | 1 << 4};
+static const wefti_elastic one_to_four = {.least = 1, .seconds = 60, .fits = up_to_four, .most = 4};
+
+/* A job that begins with `size` ranks. Without restarts, who dies is gone on without. */
+static wefti_scheduler *begin_job(wefti_scheduler_options *o, int32_t size, person p[PEOPLE],
+                                  const wefti_elastic *elastic) {
+    *o = test_scheduler(size);
+    o->heartbeat_seconds = SHORT_HEARTBEAT;
+    memset(p, 0, PEOPLE * sizeof *p);
+    wefti_scheduler *s = elastic_world(o, p, elastic);
+    for (int r = 0; r < PEOPLE; r++) {
+        p[r].count = PEOPLE;
+        p[r].allows = elastic;
+        atomic_store(&p[r].gone, r >= size);
+        p[r].holds_all = true;
+        if (r < size) hold_all(&p[r], size);
+    }
+    return s;
+}
+
+static void survive_all(person p[PEOPLE]) {
+    for (int r = 0; r < PEOPLE; r++) {
+        atomic_store(&p[r].whole, 0);
+        atomic_store(&p[r].ended, false);
+        if (!atomic_load(&p[r].gone)) begin(&p[r], survive);
+    }
+}
+
+/* A process ends, and the launcher on the scheduler's host says so. */
+static void lose(person *p) {
+    atomic_store(&p->gone, true);
+    die(p);
+}
+static void say_lost(wefti_scheduler *s, int32_t number, int starts) {
+    wefti_end end = {.rank = number, .signal = SIGKILL};
+    snprintf(end.text, sizeof end.text, "rank %d was ended by signal 9", (int)number);
+    if (!wefti_scheduler_awaits(s, &end, starts)) (void)wefti_scheduler_goes_on(s, &end);
+}
+
+/* A process with that number joins. */
+static void come_as(person *p, int32_t number, person all[PEOPLE], const wefti_elastic *elastic,
+                    int32_t first_size) {
+    set_up(p, all[0].address, number, all);
+    p->options.size = first_size;
+    p->count = PEOPLE;
+    p->allows = elastic;
+    p->holds_all = true;
+    p->at.step = -1;
+    begin(p, come);
+}
+
+/* Until all that are left are in a whole world again. Whenever the scheduler dies, another one
+ * takes its place; `outages`: how often. `lost`: numbers of processes that have ended. Whether a
+ * scheduler has died. */
+static bool go_on(wefti_scheduler **s, wefti_scheduler_options *o, person p[PEOPLE], int64_t nth,
+                  int outages, const int32_t *lost, int32_t lost_count) {
+    bool died = false;
+    for (bool done = false; !done || is_dead(*s);) {
+        if (is_dead(*s)) {
+            wefti_fault_arm(WEFTI_FAULT_SCHEDULER, --outages > 0 ? nth : -1, false, 0);
+            *s = follow(*s, o);
+            died = true;
+        }
+        for (int32_t i = 0; i < lost_count; i++) say_lost(*s, lost[i], 1);
+        done = true;
+        for (int r = 0; r < PEOPLE; r++)
+            done = done && (atomic_load(&p[r].gone) || atomic_load(&p[r].ended));
+        usleep(200);
+    }
+    wefti_fault_arm(WEFTI_FAULT_SCHEDULER, -1, false, 0);
+    for (int r = 0; r < PEOPLE; r++)
+        if (!atomic_load(&p[r].gone)) end(&p[r]);
+    return died;
+}
+
+/* All know the same world: of the processes `in`, in the order of its ranks. */
+static void is_world(person p[PEOPLE], const int *in, int32_t size) {
+    for (int32_t r = 0; r < size; r++) {
+        const person *x = &p[in[r]];
+        assert_int_equal(wefti_member_rank(x->member), r);
+        assert_int_equal(wefti_member_size(x->member), size);
+        assert_int_equal(x->at.step, TARGET);
+        assert_int_equal(wefti_member_hosts(x->member)[r], in[r] == 2 && size > 1);
+        for (int32_t k = 0; k < size; k++) assert_int_equal(x->cards[k], k + 10);
+    }
+}
+
+static void all_leave(wefti_scheduler *s, person p[PEOPLE]) {
+    for (int r = 0; r < PEOPLE; r++)
+        if (!atomic_load(&p[r].gone)) begin(&p[r], leave);
+    for (int r = 0; r < PEOPLE; r++)
+        if (!atomic_load(&p[r].gone)) end(&p[r]);
+    wefti_scheduler_stop(s);
+}
+
+/* Rank 1 of three dies, and the scheduler at message `nth` from then on. */
+static bool a_shrinking(int64_t nth, int outages) {
+    static const int32_t lost[] = {1};
+    wefti_scheduler_options o;
+    person p[PEOPLE];
+    wefti_scheduler *s = begin_job(&o, 3, p, &two_at_least);
+    p[2].at.step = TARGET - 1; /* it has not seen the commit */
+    p[2].at.ready = true;
+    wefti_fault_arm(WEFTI_FAULT_SCHEDULER, nth, false, 0);
+    atomic_store(&p[1].gone, true);
+    survive_all(p);
+    lose(&p[1]);
+    const bool died = go_on(&s, &o, p, nth, outages, lost, 1);
+    is_world(p, (const int[]){0, 2}, 2);
+    all_leave(s, p);
+    return died;
+}
+
+static void at_each_message_of_a_shrinking(void **state) {
+    (void)state;
+    int64_t nth = 0;
+    while (a_shrinking(nth, 1 + (int)(nth % 2))) nth++;
+    printf("a scheduler died at each of %lld messages\n", (long long)nth);
+    assert_true(nth > 8);
+}
+
+/* A world of two becomes one of three, which is more than it ever had; or, if it had three at
+ * first, than it has had since one died. */
+static bool a_growth(int64_t nth, int outages, bool beyond) {
+    static const int32_t lost[] = {1};
+    const int32_t number = beyond ? 2 : 1;
+    const wefti_elastic *elastic = beyond ? &one_to_four : &two_at_least;
+    wefti_scheduler_options o;
+    person p[PEOPLE];
+    wefti_scheduler *s = begin_job(&o, beyond ? 2 : 3, p, elastic);
+    wefti_member_options at = test_member(p[0].address);
+    wefti_watch *watch = NULL;
+    if (beyond) {
+        const wefti_keep keep = {.seats = {WEFTI_SEATS_ADDED, 1}, .launcher = 5};
+        wefti_span seats;
+        int32_t size;
+        assert_int_equal(wefti_watch_begin_keeping(&at, &keep, &watch), WEFT_OK);
+        ASSERT_SOON(wefti_watch_seats(watch, &seats, &size) == WEFT_OK);
+        assert_int_equal(seats.first, number);
+    } else {
+        atomic_store(&p[1].gone, true);
+        survive_all(p);
+        lose(&p[1]);
+        (void)go_on(&s, &o, p, -1, 0, lost, 1);
+    }
+    const int last = beyond ? 2 : 1;
+    wefti_fault_arm(WEFTI_FAULT_SCHEDULER, nth, false, 0);
+    survive_all(p);
+    come_as(&p[last], number, p, elastic, o.size);
+    const bool died = go_on(&s, &o, p, nth, outages, lost, 0);
+    is_world(p, beyond ? (const int[]){0, 1, 2} : (const int[]){0, 2, 1}, 3);
+    all_leave(s, p);
+    if (watch) wefti_watch_end(watch);
+    return died;
+}
+
+static void at_each_message_of_a_growth(void **state) {
+    (void)state;
+    for (int beyond = 0; beyond < 2; beyond++) {
+        int64_t nth = 0;
+        while (a_growth(nth, 1 + (int)(nth % 2), beyond)) nth++;
+        printf("a scheduler died at each of %lld messages\n", (long long)nth);
+        assert_true(nth > 8);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(at_each_message_of_a_shrinking),
+        cmocka_unit_test(at_each_message_of_a_growth),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
