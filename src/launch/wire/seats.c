@@ -21,24 +21,24 @@ void wefti_pack_seats(wefti_pack *p, const wefti_seated *seats, int32_t size) {
     }
 }
 
-typedef struct run {
+typedef struct seat_run {
     wefti_seated first;
     int32_t count;
-} run;
+} seat_run;
 
 /* A bad one has no ranks. */
-static run unpack_run(wefti_unpack *u, int32_t numbers) {
-    run x = {.first.host = (int32_t)wefti_unpack_u32(u)};
+static seat_run unpack_run(wefti_unpack *u, int32_t numbers) {
+    seat_run x = {.first.host = (int32_t)wefti_unpack_u32(u)};
     x.first.number = (int32_t)wefti_unpack_u32(u);
     x.count = (int32_t)wefti_unpack_u32(u);
     if (x.first.host < 0 || x.first.number < 0 || x.count <= 0 || x.first.number >= numbers ||
         x.count > numbers - x.first.number)
         u->bad = true;
-    return u->bad ? (run){0} : x;
+    return u->bad ? (seat_run){0} : x;
 }
 
 /* Whether none of them was there before. */
-static bool note(unsigned char *seen, const run *x) {
+static bool note(unsigned char *seen, const seat_run *x) {
     bool fresh = true;
     for (int32_t n = x->first.number; n < x->first.number + x->count; n++) {
         unsigned char *byte = &seen[n / 8], bit = (unsigned char)(1 << n % 8);
@@ -53,7 +53,7 @@ static int32_t count_ranks(wefti_unpack u, int32_t numbers) {
     unsigned char seen[WEFTI_RANKS_MAX / 8 + 1] = {0};
     int32_t ranks = 0, hosts = 0;
     while (u.at < u.bytes && !u.bad) {
-        const run x = unpack_run(&u, numbers);
+        const seat_run x = unpack_run(&u, numbers);
         if (!note(seen, &x)) u.bad = true;
         if (x.first.host >= hosts) hosts = x.first.host + 1;
         ranks += x.count;
@@ -71,7 +71,7 @@ weft_status wefti_unpack_seats(wefti_unpack *u, const char *what, int32_t number
     wefti_seated *seats;
     WEFT_NEW_ARRAY(seats, wefti_seated, size);
     for (int32_t r = 0; r < size;) {
-        const run x = unpack_run(u, numbers);
+        const seat_run x = unpack_run(u, numbers);
         for (int32_t i = 0; i < x.count; i++, r++)
             seats[r] = (wefti_seated){x.first.host, x.first.number + i};
     }

@@ -11,7 +11,7 @@
 
 #include "comm/position.h"
 #include "comm/world.h"
-#include "launch/recovery/vote.h"
+#include "launch/recovery/recovery.h"
 #include "launch/wire/frame.h"
 #include "launch/wire/tls.h"
 #include "weft/launch.h"
