@@ -167,14 +167,25 @@ wefti_voter wefti_gather_voter(const wefti_join *join) {
     return (wefti_voter){.generation = join->generation, .whole = join->whole, .said = join->said};
 }
 
+static bool is_missing(const wefti_scheduler *s, int32_t number) {
+    return wefti_seats_of_number(s, number) < 0;
+}
+
+static bool is_all_here(const wefti_scheduler *s, uint64_t generation) {
+    const wefti_gathered_world *world = wefti_gather_find(s, generation);
+    bool here = world != NULL;
+    for (int32_t r = 0; here && r < world->size; r++) here = !is_missing(s, world->seats[r].number);
+    return here;
+}
+
+/* If all ranks of a later world are here, and none has heard GO, nobody has. */
 static wefti_vote take_vote(const wefti_scheduler *s) {
     for (int32_t i = 0; i < s->taken; i++)
         s->gather.voters[i] = wefti_gather_voter(&s->slots[i].join);
-    return wefti_vote_take(s->gather.voters, s->taken);
-}
-
-static bool is_missing(const wefti_scheduler *s, int32_t number) {
-    return wefti_seats_of_number(s, number) < 0;
+    wefti_vote v = wefti_vote_take(s->gather.voters, s->taken);
+    if (v.said && is_all_here(s, v.said)) v.said = 0;
+    if (!v.said) v.said_size = 0;
+    return v;
 }
 
 /* Ranks of a world whose process has ended, and has not come: they are on no side. But where there
@@ -190,7 +201,24 @@ static int32_t count_ended(const wefti_scheduler *s, uint64_t generation) {
     return count;
 }
 
+static bool has_seat(const wefti_gathered_world *world, int32_t number) {
+    int32_t r = 0;
+    while (r < world->size && world->seats[r].number != number) r++;
+    return r < world->size;
+}
+
+/* Processes that will wait (regain.c) may leave for the other scheduler unseen. */
+static void count_only_seats(const wefti_scheduler *s, const wefti_vote *v) {
+    const wefti_gathered_world *world = wefti_gather_find(s, v->whole);
+    for (int32_t i = 0; world && i < s->taken; i++) {
+        const wefti_join *join = &s->slots[i].join;
+        if (!join->whole.generation && !has_seat(world, join->number))
+            s->gather.voters[i].said = (wefti_vote_place){0};
+    }
+}
+
 static bool may_begin(const wefti_scheduler *s, const wefti_vote *v) {
+    if (s->options.has_other) count_only_seats(s, v);
     return v->whole && wefti_vote_may_begin(v, s->gather.voters, s->taken, count_ended(s, v->whole),
                                             count_ended(s, v->said));
 }
