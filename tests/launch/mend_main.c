@@ -11,7 +11,8 @@
  * after those before it: FOLDER remembers them. Prints the digest of the state at the end, and how
  * many steps this process has begun. With MEND_ALONE no rank holds what another one has. With
  * MS_ROLE=MS_SCHED it is the scheduler. MEND_UNLIKE: this process never says that it can be mended.
- * MEND_LEAST: the world may go on with so many ranks. */
+ * MEND_LEAST: the world may go on with so many ranks. MEND_AWAIT=STEP:RANKS: before that step it
+ * waits for so many. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -93,8 +94,18 @@ static void update(void) {
     ready = false;
 }
 
+/* Without a word of the scheduler, which may be dead meanwhile. */
+static void await_ranks(weft_world *w) {
+    const char *text = getenv("MEND_AWAIT");
+    int64_t before;
+    int ranks;
+    if (!text || sscanf(text, "%" SCNd64 ":%d", &before, &ranks) != 2 || step != before) return;
+    while (weft_world_size(w) < ranks && !wefti_world_is_halted(w)) (void)usleep(1000);
+}
+
 static weft_status make_step(weft_world *w) {
     int64_t gradient[NUMBERS] = {0}, one = 1, all = 0;
+    await_ranks(w);
     begun++;
     point("step");
     for (int k = weft_world_rank(w); k < SAMPLES; k += weft_world_size(w)) {
