@@ -12,7 +12,7 @@
  * many steps this process has begun. With MEND_ALONE no rank holds what another one has. With
  * MS_ROLE=MS_SCHED it is the scheduler. MEND_UNLIKE: this process never says that it can be mended.
  * MEND_LEAST: the world may go on with so many ranks. MEND_AWAIT=STEP:RANKS: before that step it
- * waits for so many. */
+ * waits for so many, and FOLDER/awaits says so. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -100,6 +100,10 @@ static void await_ranks(weft_world *w) {
     int64_t before;
     int ranks;
     if (!text || sscanf(text, "%" SCNd64 ":%d", &before, &ranks) != 2 || step != before) return;
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/awaits", folder);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd >= 0) (void)close(fd);
     while (weft_world_size(w) < ranks && !wefti_world_is_halted(w)) (void)usleep(1000);
 }
 

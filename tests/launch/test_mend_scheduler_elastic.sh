@@ -22,13 +22,14 @@ scheduler() {
     done
     echo $code >code.scheduler
 }
-# process RANK: started again if a signal ends it, and the world is to grow.
+# process RANK: rank 1 is started again if a signal ends it, once the others wait for it.
 process() {
     code=137
     while [ $code = 137 ]; do
         MS_ROLE=MS_WORKER MS_NODE_ID=$1 "$mend" 40 deaths "$deaths" >>out.$1 2>>err.$1
         code=$?
-        [ -n "$MEND_AWAIT" ] || break
+        [ $1$code = 1137 ] && [ -n "$MEND_AWAIT" ] || break
+        while [ ! -e deaths/awaits ]; do sleep 0.01; done
     done
     echo $code >code.$1
 }
@@ -78,6 +79,6 @@ for point in 1@start 1@joined 0@halted 1@mended 2@given 1@taken 0@whole 1@whole;
     case $point in [02]*) count=2 ;; esac
     all "1@step:5:9,$point:$count:109" 3 '0 1 2 3'
 done
-# Once it has grown, with the first rank, which comes again as the last one.
-all 1@step:5:9,1@step:9:109,0@step:16:9 4 '0 1 2 3'
+# Once it has grown; then it loses its first rank.
+all 1@step:5:9,1@step:9:109,1@step:12:109,0@step:38:9 3 '1 2 3'
 exit $failed
