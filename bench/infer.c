@@ -10,7 +10,8 @@
  * products, caches and activations are bf16.
  *
  * All parts of a round see the same load of the machine. First the same number of threads read an
- * array as large as the weights. Then tokens are decoded one by one behind the prompt. Then a
+ * array as large as the weights. Then tokens are decoded one by one behind the prompt. Then as many
+ * times the products of a token are made, and nothing else. Then a
  * prompt is computed in pieces, each with the logits of its last token. At the end square matrices
  * are multiplied.
  *
@@ -187,27 +188,78 @@ static double square_rate(weft_session *s, weft_dtype dtype) {
     return 2.0 * SQUARE * SQUARE * SQUARE / (stepper_now() - start);
 }
 
+/* The products of a token and nothing else: what decoding could be if all the rest took no time. */
+static weft_session *open_products(const bench *b, const weft_model_config *c, weft_dtype dtype,
+                                   weft_graph **out_graph) {
+    const bool gpt2 = c->family == WEFT_FAMILY_GPT2;
+    const int64_t h = c->hidden, keys = gpt2 ? h : h / c->heads * c->kv_heads;
+    const int64_t ffn = gpt2 ? 4 * h : c->ffn;
+    const int64_t shapes[][2] = {{h, h + 2 * keys}, {h, h}, {h, gpt2 ? ffn : 2 * ffn}, {ffn, h}};
+    weft_session_options o = weft_session_defaults();
+    weft_session *s;
+    weft_graph *g;
+    char name[32];
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    o.threads = b->threads;
+    stepper_check(weft_graph_create(&g));
+    const weft_value x = weft_input(g, "x", WEFT_DESC(dtype, 1, h)),
+                     wide = weft_input(g, "wide", WEFT_DESC(dtype, 1, ffn));
+    for (int i = 0; i <= 4 * (int)c->layers; i++) {
+        const bool head = i == 4 * (int)c->layers, transposed = head || !gpt2;
+        const int64_t in = head ? h : shapes[i % 4][0], out = head ? c->vocab : shapes[i % 4][1];
+        (void)snprintf(name, sizeof name, "w%d", i);
+        const weft_value w =
+            weft_param(g, name, WEFT_DESC(dtype, transposed ? out : in, transposed ? in : out),
+                       (weft_init){.kind = WEFT_INIT_NORMAL, .scale = 0.02});
+        (void)snprintf(name, sizeof name, "y%d", i);
+        weft_output(g, name, weft_linear(g, in == h ? x : wide, w, WEFT_NO_VALUE, transposed));
+    }
+    stepper_check(weft_graph_status(g));
+    stepper_check(weft_session_create(g, &o, &s));
+    *out_graph = g;
+    return s;
+}
+
+/* Seconds of the products of a token. */
+static double run_products(const bench *b, weft_session *s, int64_t hidden, int64_t ffn,
+                           size_t each) {
+    void *zero = calloc((size_t)ffn, each);
+    const double start = stepper_now();
+    for (int64_t i = 0; i < b->tokens; i++) {
+        stepper_check(weft_session_feed(s, 0, "x", zero, (size_t)hidden * each));
+        stepper_check(weft_session_feed(s, 0, "wide", zero, (size_t)ffn * each));
+        stepper_check(weft_session_forward(s, 0, NULL));
+    }
+    const double seconds = (stepper_now() - start) / (double)b->tokens;
+    free(zero);
+    return seconds;
+}
+
 /* ---- all ---- */
 
 static void measure(const bench *b, const char *name, const char *precision) {
     const weft_dtype dtype = strcmp(precision, "bf16") ? WEFT_F32 : WEFT_BF16;
     double reads[INFER_ROUNDS], tokens[INFER_ROUNDS], prompts[INFER_ROUNDS], squares[INFER_ROUNDS],
-        cpus[INFER_ROUNDS];
+        cpus[INFER_ROUNDS], alone[INFER_ROUNDS];
     const int threads = b->threads ? b->threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
     subject s = open_subject(b, name, dtype);
-    weft_graph *square_graph;
-    weft_session *square = open_square(b, dtype, &square_graph);
+    const int64_t ffn = s.config.family == WEFT_FAMILY_GPT2 ? 4 * s.config.hidden : s.config.ffn;
+    weft_graph *square_graph, *products_graph;
+    weft_session *square = open_square(b, dtype, &square_graph),
+                 *of_token = open_products(b, &s.config, dtype, &products_graph);
     float *array = malloc((size_t)s.weights);
     if (!array) exit(1);
     /* not zeros: the system would map one page of zeros everywhere, and caches would serve it */
     for (int64_t i = 0; i < s.weights / 4; i++) array[i] = 1.0F;
     (void)run_prompt(b, &s); /* starts the session */
     (void)run_tokens(b, &s);
+    (void)run_products(b, of_token, s.config.hidden, ffn, weft_dtype_bytes(dtype));
     for (int r = 0; r < b->rounds; r++) {
         reads[r] = read_rate(array, s.weights, threads);
         const double before = stepper_cpu();
         tokens[r] = run_tokens(b, &s);
         cpus[r] = (stepper_cpu() - before) / (double)b->tokens;
+        alone[r] = run_products(b, of_token, s.config.hidden, ffn, weft_dtype_bytes(dtype));
         prompts[r] = run_prompt(b, &s);
         squares[r] = square_rate(square, dtype);
     }
@@ -221,15 +273,18 @@ static void measure(const bench *b, const char *name, const char *precision) {
                  products = stepper_median(squares, b->rounds);
     printf("{\"model\": \"%s\", \"precision\": \"%s\", \"threads\": %d, \"devices\": %d, "
            "\"read_gb_s\": %.2f, "
-           "\"tokens_s\": %.2f, \"of_read_rate\": %.3f, \"cpu_s_of_a_token\": %.4f, "
+           "\"tokens_s\": %.2f, \"of_read_rate\": %.3f, \"products_alone\": %.3f, "
+           "\"cpu_s_of_a_token\": %.4f, "
            "\"prompt_s\": %.3f, \"matmul_gflops\": %.1f, \"of_matmul_rate\": %.3f}\n",
            name, precision, threads, b->devices, rate / 1e9, 1 / token, read / token / rate,
-           stepper_median(cpus, b->rounds), prompt, products / 1e9,
-           layers / each * 2 * (double)b->prompt / prompt / products);
+           read / stepper_median(alone, b->rounds) / rate, stepper_median(cpus, b->rounds), prompt,
+           products / 1e9, layers / each * 2 * (double)b->prompt / prompt / products);
     fflush(stdout);
     free(array);
     weft_session_destroy(square);
+    weft_session_destroy(of_token);
     weft_graph_destroy(square_graph);
+    weft_graph_destroy(products_graph);
     close_subject(&s);
 }
 

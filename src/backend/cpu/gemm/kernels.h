@@ -231,6 +231,14 @@ static void epilogue(const wefti_gemm_sink *sink, int64_t i, int64_t j, int64_t 
  * --------------------------------------------------------------------------------------------------
  */
 
+/* How many lines of `bytes` each are read ahead: a multiple of `step`, of some 16 KiB. Less is not
+ * there when it is wanted, and more leaves the first-level cache again. Behind the end of a block
+ * lies the next one, and behind the end of B nothing is lost. */
+INLINE int64_t lines_ahead(int64_t bytes, int64_t step) {
+    const int64_t ahead = (16 * 1024 + bytes * step / 2) / (bytes * step);
+    return ahead > 0 ? ahead * step : step;
+}
+
 /* B is [k][columns]. Four rows of B at a time are added to the sums, which stay in the first-level
  * cache. */
 INLINE void skinny_add(const int rows, int64_t columns, int64_t k, const float *a, int64_t a_stride,
@@ -238,6 +246,7 @@ INLINE void skinny_add(const int rows, int64_t columns, int64_t k, const float *
     for (int r = 0; r < rows; r++)
         memset(sums + r * GEMM_SKINNY_COLUMNS, 0,
                (size_t)((columns + VL - 1) / VL * VL) * sizeof *sums);
+    const int64_t ahead = lines_ahead(columns * (int64_t)weft_dtype_bytes(dtype), 4);
     for (int64_t p = 0; p < k; p += 4) {
         const int64_t depth = k - p < 4 ? k - p : 4;
         for (int64_t j = 0; j < columns; j += VL) {
@@ -245,7 +254,7 @@ INLINE void skinny_add(const int rows, int64_t columns, int64_t k, const float *
             vfloat lines[4];
             UNROLL for (int d = 0; d < 4; d++) {
                 const void *line = at(dtype, b, (p + d) * b_stride);
-                if (p + 4 + d < k) __builtin_prefetch(at(dtype, b, (p + 4 + d) * b_stride + j));
+                __builtin_prefetch(at(dtype, b, (p + ahead + d) * b_stride + j));
                 lines[d] = d >= depth    ? (vfloat){0}
                            : count == VL ? load_row(dtype, line, j)
                                          : load_part(dtype, line, j, count);
@@ -273,6 +282,7 @@ INLINE float sum_lanes(vfloat v) {
 INLINE void skinny_dot(const int rows, const int width, int64_t columns, int64_t k, const float *a,
                        int64_t a_stride, const weft_dtype dtype, int64_t b_stride, const void *b,
                        float *sums) {
+    const int64_t ahead = lines_ahead(k * (int64_t)weft_dtype_bytes(dtype), width);
     for (int64_t j = 0; j < columns; j += width) {
         const void *lines[4];
         vfloat dots[GEMM_SKINNY_ROWS][4];
@@ -281,11 +291,11 @@ INLINE void skinny_dot(const int rows, const int width, int64_t columns, int64_t
             lines[c] = at(dtype, b, (j + c < columns ? j + c : columns - 1) * b_stride);
         UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < width; c++) dots[r][c] =
             (vfloat){0};
-        const bool more = j + 2 * width <= columns; /* the next columns are read ahead */
+        const bool more = j + ahead + width <= columns; /* later columns are read ahead */
         int64_t p = 0;
         for (; p + VL <= k; p += VL) {
             UNROLL for (int c = 0; c < width; c++) {
-                if (more) __builtin_prefetch(at(dtype, lines[c], width * b_stride + p));
+                if (more) __builtin_prefetch(at(dtype, lines[c], ahead * b_stride + p));
                 vfloat right = load_row(dtype, lines[c], p);
                 UNROLL for (int r = 0; r < rows; r++) dots[r][c] =
                     vfma(vload(a + r * a_stride + p), right, dots[r][c]);
