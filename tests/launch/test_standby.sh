@@ -44,6 +44,10 @@ process_of() {
     done
     fail "$name: no process of the $1"
 }
+rank_process() { # RANK: its process
+    # shellcheck disable=SC2046
+    grep -lzxs "WEFT_RANK=$1" $(grep -lzxs "WEFT_STANDBY=$two" /proc/[0-9]*/environ) | head -n 1 | sed 's|/proc/\([0-9]*\)/.*|\1|'
+}
 await() { # TEXT FILE: or the first launcher has ended
     for _ in $(seq 9000); do
         grep -qs -- "$1" "$2" && return
@@ -101,6 +105,18 @@ await 'has the job now' killed.standby
 end 0 0 0
 same
 
+# Half of the ranks die at once, rank 0 among them. Their launcher says so: no other scheduler has them.
+# shellcheck disable=SC2086
+begin halves '--restart 2' "$weft" train job.yaml --json $steps recovery.enabled=true parallel.mesh='{dp: 4}'
+await '"step": 100,' halves.0
+# shellcheck disable=SC2046
+kill -9 $(for rank in 0 1; do rank_process $rank; done) || fail 'ranks 0 and 1 are not found'
+end 0 0 0
+sort alone >alone.sorted
+losses halves.0 | sort -u | comm -23 - alone.sorted >other
+[ -s other ] && fail 'halves: other losses than in one process' other
+has_facts halves.0 'rank 0|rank 1|started again (2 of 2' || fail 'halves: not started again' halves.0
+
 # The standby is killed, and nobody notices.
 # shellcheck disable=SC2086
 begin lone '' "$weft" train job.yaml --json $endless
@@ -129,8 +145,7 @@ await "$one" again.scheduler
 kill -9 "$(process_of standby)"
 await 'has the job now' again.scheduler
 answers $one
-rank=$(grep -lzx 'WEFT_RANK=3' $(grep -lzx "WEFT_STANDBY=$two" /proc/[0-9]*/environ 2>/dev/null) 2>/dev/null | head -n 1 | sed 's|/proc/\([0-9]*\)/.*|\1|')
-kill -9 "$rank" || fail 'rank 3 is not found'
+kill -9 "$(rank_process 3)" || fail 'rank 3 is not found'
 await 'rank 3 .* is started again (1 of 1' stopped.1
 answers $one
 kill -TERM $first $second

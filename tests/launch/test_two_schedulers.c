@@ -300,11 +300,62 @@ static void is_deposed(void **state) {
     }
 }
 
+static bool all_armed(const wefti_scheduler *s) {
+    return s->mend.armed == RANKS;
+}
+static bool is_in_doubt(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    const bool is = wefti_is_in_doubt(s);
+    pthread_mutex_unlock(&s->lock);
+    return is;
+}
+
+static void end_by_word(wefti_scheduler *s, int32_t rank) {
+    const wefti_end end = {.rank = rank, .signal = SIGKILL};
+    assert_true(wefti_scheduler_awaits(s, &end, 1));
+}
+
+/* The scheduler of a world that can be mended loses ranks 0 and 1 of four. If a launcher says of
+ * one of them that its process has ended, that one is on no side, and two of three are left: the
+ * world is mended. A word that comes late does not count. */
+static void waits_for_launchers(void **state) {
+    (void)state;
+    static const wefti_elastic keeps_size;
+    enum { NO_WORD, LATE_WORD, WORD };
+    static const int cases[][2] = {
+        {WORD, WORD}, {NO_WORD, WORD}, {WORD, NO_WORD}, {NO_WORD, NO_WORD}, {LATE_WORD, NO_WORD}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const bool goes_on = cases[i][0] == WORD || cases[i][1] == WORD;
+        wefti_scheduler_options o = test_scheduler(RANKS);
+        o.has_other = true;
+        o.restarts = RANKS;
+        wefti_scheduler *s = start(&o);
+        person p[RANKS];
+        join_all(p, RANKS, wefti_scheduler_address(s), NULL, 0);
+        for (int r = 0; r < RANKS; r++) wefti_member_arm(p[r].member, &keeps_size);
+        test_wait_until(s, all_armed);
+        for (int r = 0; r < 2; r++) {
+            if (cases[i][r] != WORD) cut(s, r);
+            if (cases[i][r] == WORD) end_by_word(s, r);
+            ASSERT_SOON(wefti_scheduler_deaths(s, r) == 1);
+            if (cases[i][r] != LATE_WORD) continue;
+            (void)poll(NULL, 0, 1000 * WEFTI_WORD_SECONDS + 100);
+            end_by_word(s, r);
+        }
+        ASSERT_SOON(wefti_scheduler_is_deposed(s) || !is_in_doubt(s));
+        if (wefti_scheduler_is_deposed(s) == goes_on) fail_msg("case %zu", i);
+        if (goes_on) assert_int_equal(state_of(s), WEFTI_SCHEDULER_RUNNING);
+        wefti_scheduler_stop(s);
+        for (int r = 0; r < RANKS; r++) p[r].member->leave_ns = 1;
+        close_all(p, RANKS);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(takes_over),     cmocka_unit_test(turns_strangers_away),
         cmocka_unit_test(lets_a_half_go), cmocka_unit_test(counts_majorities),
-        cmocka_unit_test(is_deposed),
+        cmocka_unit_test(is_deposed),     cmocka_unit_test(waits_for_launchers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,6 +119,7 @@ static void take(wefti_scheduler *s, wefti_client *client, const wefti_join *joi
     if (join->generation > s->generation) s->generation = join->generation;
     if (join->numbers > s->numbers) s->numbers = join->numbers;
     wefti_scheduler_take_seat(s, client, join);
+    s->gather.came_ns = wefti_now_ns();
     wefti_gather_check(s, wefti_now_ns());
 }
 
@@ -274,7 +275,9 @@ void wefti_gather_check(wefti_scheduler *s, int64_t now_ns) {
     refuse_left_behind(s, &v);
     v = take_vote(s);
     const bool armed = all_armed(s);
-    const bool late = armed && waited_ns > s->heartbeat_ns + 2 * second_ns;
+    /* Another scheduler may await a word on the last one that has come: standby.c. */
+    const bool awaited = s->options.has_other && now_ns - s->gather.came_ns < 3 * second_ns;
+    const bool late = armed && !awaited && waited_ns > s->heartbeat_ns + 2 * second_ns;
     const bool settled = is_settled(s, v.whole, armed) && is_settled(s, v.said, armed);
     if ((late || settled) && s->taken > 0 && may_begin(s, &v))
         wefti_gather_begin_world(s, &v);

@@ -195,6 +195,7 @@ weft_status wefti_keep_lost(wefti_scheduler *s, wefti_client *c, const wefti_fra
                  "the loss of rank %d, which is not this launcher's", (int)rank);
     const wefti_again_message said = {
         .rank = rank, .starts = loss.starts, .again = answer(s, c, &loss)};
+    if (said.again != WEFTI_AGAIN_ELSEWHERE) wefti_doubt_ended(s, rank, loss.starts);
     wefti_client_send(s, c, WEFTI_FRAME_AGAIN, body, wefti_again_encode(&said, body));
     return WEFT_OK;
 }

@@ -15,6 +15,7 @@
 
 void wefti_mend_end(wefti_scheduler *s) {
     wefti_mending_state *m = &s->mend;
+    wefti_doubt_forget(s);
     for (int32_t r = 0; m->holds && r < s->room; r++) wefti_free(m->holds[r].ranks);
     wefti_free(m->holds);
     wefti_free(m->seats);
@@ -357,6 +358,7 @@ weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank, const wefti_frame
         return WEFT_OK;
     s->mend.was = true;
     s->mend.later_size = 0;
+    wefti_doubt_forget(s);
     s->whole = generation;
     wefti_go_encode(generation, s->mend.deaths, body);
     for (int32_t r = 0; r < s->taken; r++) {

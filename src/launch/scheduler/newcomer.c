@@ -88,6 +88,10 @@ bool wefti_mend_take_in(wefti_scheduler *s, wefti_client *client, const wefti_jo
     const int32_t rank = seat_of(s, join);
     if (rank < 0 || (join->generation && wefti_mend_phase(s) != WEFTI_MENDING_COUNTING))
         return false;
+    if (wefti_is_in_doubt(s)) {
+        wefti_scheduler_wait_for_next_world(s, client, join);
+        return true;
+    }
     if (!is_on_its_host(s, client, rank, join) || !is_of_its_kind(s, client, rank, join))
         return true;
     sit_down(s, client, rank, join);

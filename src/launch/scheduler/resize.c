@@ -196,7 +196,7 @@ static void end_small(wefti_scheduler *s, int32_t left) {
 void wefti_mend_give_up_seats(wefti_scheduler *s, int64_t now_ns) {
     if (!wefti_mend_is_elastic(s) || wefti_mend_phase(s) != WEFTI_MENDING_COUNTING) return;
     const int32_t filled = count_filled(s);
-    if (s->state != WEFTI_SCHEDULER_RUNNING || filled == s->taken) return;
+    if (s->state != WEFTI_SCHEDULER_RUNNING || filled == s->taken || wefti_is_in_doubt(s)) return;
     if (count_awaited(s, now_ns)) return;
     const int32_t stay = fitting(s, filled);
     if (!stay) {

@@ -247,6 +247,7 @@ void wefti_scheduler_ended(wefti_scheduler *s, const wefti_end *end) {
 bool wefti_scheduler_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {
     pthread_mutex_lock(&s->lock);
     bool awaits = wefti_mend_awaits(s, end, starts);
+    wefti_doubt_ended(s, end->rank, starts);
     pthread_mutex_unlock(&s->lock);
     ring(s);
     return awaits;
@@ -255,6 +256,7 @@ bool wefti_scheduler_awaits(wefti_scheduler *s, const wefti_end *end, int starts
 bool wefti_scheduler_goes_on(wefti_scheduler *s, const wefti_end *end) {
     pthread_mutex_lock(&s->lock);
     bool goes_on = wefti_mend_goes_on(s, end);
+    wefti_doubt_ended(s, end->rank, 1);
     pthread_mutex_unlock(&s->lock);
     ring(s);
     return goes_on;

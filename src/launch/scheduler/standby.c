@@ -10,11 +10,13 @@
  * connection, and a mending needs a word from every rank that is counted. So two schedulers cannot
  * both go on with the job: docs/control-plane.md. */
 #include <poll.h>
+#include <stdio.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "launch/scheduler/state.h"
 
-static const int64_t second_ns = 1000000000;
+static const int64_t second_ns = 1000000000, word_ns = (int64_t)WEFTI_WORD_SECONDS * 1000000000;
 
 static bool has_world(const wefti_scheduler *s) {
     return s->state != WEFTI_SCHEDULER_FORMING || s->past > 0;
@@ -85,7 +87,9 @@ static bool keeps_majority_of(const wefti_scheduler *s, int32_t rank, bool silen
         has_first = has_first || place == 0;
     }
     const int32_t last = s->mend.seats ? s->mend.world.whole : s->taken;
-    return wefti_is_majority(here, has_first, of_later ? s->mend.later_size : last);
+    return wefti_is_majority(here, has_first,
+                             of_later ? s->mend.later_size - s->doubt.gone_later
+                                      : last - s->doubt.gone);
 }
 
 /* Of the world that was whole last: the one that is being made may be smaller, and the other
@@ -113,9 +117,8 @@ static void release_launchers(wefti_scheduler *s) {
             wefti_client_drop(s, s->clients[i]);
 }
 
-bool wefti_standby_goes_on(wefti_scheduler *s, int32_t rank, weft_status status, const char *text) {
-    if (!s->options.has_other || s->deposed || keeps_majority(s, rank, status == WEFT_E_TIMEOUT))
-        return true;
+/* Ends the job here. */
+static void depose(wefti_scheduler *s, int32_t rank, weft_status status, const char *text) {
     wefti_text why = {0};
     wefti_text_add(&why,
                    "%s; no more than half of the ranks are left here, so that the other scheduler "
@@ -125,6 +128,91 @@ bool wefti_standby_goes_on(wefti_scheduler *s, int32_t rank, weft_status status,
     release_launchers(s);
     if (s->paused_ns && wefti_now_ns() - s->paused_ns < s->heartbeat_ns) release_members(s);
     wefti_scheduler_abort_text(s, status, rank, &why);
+}
+
+/* --- doubt ---
+ *
+ * The majority of the ranks is lost. They may be with the other scheduler now. Or their processes
+ * have ended, and then they are on no side. A launcher's word tells, for which this scheduler waits
+ * a moment.
+ *
+ * The word counts if it comes soon after the connection has closed. By then the other scheduler has
+ * begun nothing with this rank: it waits longer for further ranks (gather.c). Until the doubt ends,
+ * no seat is given up and none is filled, so that the world cannot become whole. */
+
+void wefti_doubt_forget(wefti_scheduler *s) {
+    wefti_free(s->doubt.lost);
+    s->doubt = (wefti_doubt){0};
+}
+
+static void note_lost(wefti_scheduler *s, int32_t rank) {
+    wefti_doubt *d = &s->doubt;
+    const wefti_member_slot *slot = &s->slots[rank];
+    if (WEFT_GROW(d->lost, d->lost_count, d->lost_room) < 0) return; /* no word counts then */
+    d->lost[d->lost_count++] = (wefti_lost_process){.number = slot->number,
+                                                    .starts = slot->deaths + 1,
+                                                    .since_ns = wefti_now_ns(),
+                                                    .of_whole = place_of(s, rank, false) >= 0,
+                                                    .of_later = place_of(s, rank, true) >= 0};
+}
+
+/* Its ranks may have left long before it noticed. */
+static bool was_paused(const wefti_scheduler *s) {
+    return s->paused_ns && wefti_now_ns() - s->paused_ns < s->heartbeat_ns;
+}
+
+/* A death that cannot be mended ends the job in any case. */
+static bool may_mend(const wefti_scheduler *s) {
+    return s->mend.seats && s->mend.armed >= s->taken && !wefti_mend_some_left(s) &&
+           (s->options.restarts > 0 || wefti_mend_is_elastic(s));
+}
+
+static bool begin_doubt(wefti_scheduler *s, int32_t rank, const char *text) {
+    wefti_doubt *d = &s->doubt;
+    const int64_t now_ns = wefti_now_ns();
+    if (!may_mend(s) || was_paused(s)) return false;
+    if (!d->since_ns) {
+        d->since_ns = now_ns;
+        d->rank = rank;
+        (void)snprintf(d->text, sizeof d->text, "%s", text);
+    }
+    const int64_t last_ns = d->since_ns + s->heartbeat_ns;
+    d->until_ns = now_ns + word_ns < last_ns ? now_ns + word_ns : last_ns;
+    return true;
+}
+
+static void check_doubt(wefti_scheduler *s, int64_t now_ns) {
+    wefti_doubt *d = &s->doubt;
+    if (!wefti_is_in_doubt(s)) return;
+    if (keeps_majority(s, WEFT_RANK_NONE, false)) {
+        d->since_ns = d->until_ns = 0;
+        wefti_mend_give_up_seats(s, now_ns);
+        wefti_scheduler_take_waiting(s);
+    } else if (now_ns > d->until_ns) {
+        d->since_ns = d->until_ns = 0;
+        depose(s, d->rank, WEFT_E_LOST, d->text);
+    }
+}
+
+void wefti_doubt_ended(wefti_scheduler *s, int32_t number, int32_t starts) {
+    wefti_doubt *d = &s->doubt;
+    for (int64_t i = 0; i < d->lost_count && !was_paused(s); i++) {
+        wefti_lost_process *p = &d->lost[i];
+        if (p->number != number || p->starts > starts || p->known) continue;
+        if (wefti_now_ns() - p->since_ns > word_ns) continue;
+        p->known = true;
+        d->gone += p->of_whole;
+        d->gone_later += p->of_later;
+    }
+    check_doubt(s, wefti_now_ns());
+}
+
+bool wefti_standby_goes_on(wefti_scheduler *s, int32_t rank, weft_status status, const char *text) {
+    if (!s->options.has_other || s->deposed) return true;
+    note_lost(s, rank);
+    if (keeps_majority(s, rank, status == WEFT_E_TIMEOUT)) return true;
+    if (status == WEFT_E_LOST && begin_doubt(s, rank, text)) return true;
+    depose(s, rank, status, text);
     return false;
 }
 
@@ -144,6 +232,7 @@ static void send_away(wefti_scheduler *s) {
 }
 
 void wefti_standby_check(wefti_scheduler *s, int64_t now_ns) {
+    check_doubt(s, now_ns);
     if (!stands_by(s)) return;
     if (s->taken > 0 && now_ns - s->start_ns > s->heartbeat_ns + 2 * second_ns &&
         !wefti_standby_may_begin(s))

@@ -118,12 +118,31 @@ typedef struct wefti_gathered_world { /* as a rank has said that it was */
 } wefti_gathered_world;
 typedef struct wefti_gathering {
     int64_t since_ns; /* when the first came; 0: none has */
+    int64_t came_ns;  /* when the last came */
     wefti_gathered_world *worlds;
     int64_t world_count, world_room;
     int32_t *ended; /* [WEFTI_RANKS_MAX] processes that a number has had, of which all have ended;
                        or NULL */
     wefti_voter *voters; /* [room], for the vote */
 } wefti_gathering;
+
+/* A process that was lost to a scheduler beside which there is another one. */
+typedef struct wefti_lost_process {
+    int32_t number, starts; /* how many processes its seat has lost with it */
+    int64_t since_ns;
+    bool known; /* a launcher has said in time that it has ended */
+    bool of_whole,
+        of_later; /* it was a rank of the world that was whole last; of mend.later_size */
+} wefti_lost_process;
+
+typedef struct wefti_doubt {
+    int64_t since_ns, until_ns; /* whether the other scheduler has the job; 0: there is no doubt */
+    int32_t rank;               /* the death with which it began */
+    char text[WEFTI_TEXT_MAX + 1];
+    wefti_lost_process *lost; /* since the world was whole */
+    int64_t lost_count, lost_room;
+    int32_t gone, gone_later; /* those on no side */
+} wefti_doubt;
 
 struct wefti_scheduler {
     wefti_scheduler_options options;
@@ -151,6 +170,7 @@ struct wefti_scheduler {
     wefti_end first_end; /* of the first process that has ended, well or not; if one `has_ended` */
     bool has_ended;
     int64_t start_ns, looked_ns, checked_ns;
+    wefti_doubt doubt;
     bool deposed;      /* the other scheduler may have the job: standby.c */
     int64_t paused_ns; /* this process has gone on after a pause; 0: it had none */
     int64_t deaf_ns;   /* since when nobody new is taken; 0: all are */
@@ -282,6 +302,14 @@ bool wefti_standby_may_begin(const wefti_scheduler *s);
 bool wefti_standby_goes_on(wefti_scheduler *s, int32_t rank, weft_status status, const char *text);
 /* Whether the job may go on with the other scheduler: launchers are not sent away. */
 bool wefti_standby_hands_over(const wefti_scheduler *s);
+
+/* While the majority is lost, and launchers may say that its processes have ended. */
+static inline bool wefti_is_in_doubt(const wefti_scheduler *s) {
+    return s->doubt.until_ns && s->state == WEFTI_SCHEDULER_RUNNING;
+}
+/* A launcher's word, of the last of `starts` processes with this number. */
+void wefti_doubt_ended(wefti_scheduler *s, int32_t number, int32_t starts);
+void wefti_doubt_forget(wefti_scheduler *s); /* the world is whole, or has ended; frees */
 
 /* blame.c */
 void wefti_scheduler_rank_gave_up(wefti_scheduler *s, int32_t rank,
