@@ -34,11 +34,16 @@ static void survive_all(person p[PEOPLE]) {
     }
 }
 
-/* A process ends, and the launcher on the scheduler's host says so. */
-static void lose(person *p) {
-    atomic_store(&p->gone, true);
-    die(p);
+/* Its process ends, amid a call. */
+static void stop_calling(person *p) {
+    wefti_caller *c = &p->member->caller;
+    pthread_mutex_lock(&c->lock);
+    wefti_caller_fail(c, WEFT_E_PEER, WEFT_RANK_OWN, "dead");
+    (void)shutdown(c->link.fd, SHUT_RDWR);
+    pthread_mutex_unlock(&c->lock);
 }
+
+/* The launcher on the scheduler's host says that a process has ended. */
 static void say_lost(wefti_scheduler *s, int32_t number, int starts) {
     wefti_end end = {.rank = number, .signal = SIGKILL};
     snprintf(end.text, sizeof end.text, "rank %d was ended by signal 9", (int)number);
@@ -101,19 +106,28 @@ static void all_leave(wefti_scheduler *s, person p[PEOPLE]) {
     wefti_scheduler_stop(s);
 }
 
-/* Rank 1 of three dies, and the scheduler at message `nth` from then on. */
-static bool a_shrinking(int64_t nth, int outages) {
-    static const int32_t lost[] = {1};
+/* Rank 1 dies, and the scheduler at message `nth` from then on. `besides`: rank 3 dies with the
+ * scheduler. */
+static bool a_shrinking(int64_t nth, int outages, bool besides) {
+    static const int32_t lost[] = {1, 3};
     wefti_scheduler_options o;
     person p[PEOPLE];
-    wefti_scheduler *s = begin_job(&o, 3, p, &two_at_least);
+    wefti_scheduler *s = begin_job(&o, besides ? 4 : 3, p, &two_at_least);
     p[2].at.step = TARGET - 1; /* it has not seen the commit */
     p[2].at.ready = true;
     wefti_fault_arm(WEFTI_FAULT_SCHEDULER, nth, false, 0);
     atomic_store(&p[1].gone, true);
+    if (besides) atomic_store(&p[3].gone, true);
     survive_all(p);
-    lose(&p[1]);
-    const bool died = go_on(&s, &o, p, nth, outages, lost, 1);
+    if (besides) begin(&p[3], survive); /* until it is dead */
+    die(&p[1]);
+    if (besides) {
+        while (!is_dead(s) && !atomic_load(&p[0].ended)) usleep(200);
+        stop_calling(&p[3]);
+        assert_int_equal(pthread_join(p[3].thread, NULL), 0);
+        (void)wefti_member_close(p[3].member, NULL);
+    }
+    const bool died = go_on(&s, &o, p, nth, outages, lost, 1 + besides);
     is_world(p, (const int[]){0, 2}, 2);
     all_leave(s, p);
     return died;
@@ -122,9 +136,26 @@ static bool a_shrinking(int64_t nth, int outages) {
 static void at_each_message_of_a_shrinking(void **state) {
     (void)state;
     int64_t nth = 0;
-    while (a_shrinking(nth, 1 + (int)(nth % 2))) nth++;
+    while (a_shrinking(nth, 1 + (int)(nth % 2), false)) nth++;
     printf("a scheduler died at each of %lld messages\n", (long long)nth);
     assert_true(nth > 8);
+}
+
+/* Another rank is missing when the next scheduler begins. */
+static void a_rank_dies_with_the_scheduler(void **state) {
+    (void)state;
+    for (int64_t nth = 0; nth < 8; nth++) assert_true(a_shrinking(nth, 1, true));
+}
+
+/* The numbers of a launcher that adds one process. */
+static wefti_watch *add_one(const person *p, uint64_t launcher, wefti_span *seats) {
+    wefti_member_options at = test_member(p->address);
+    const wefti_keep keep = {.seats = {WEFTI_SEATS_ADDED, 1}, .launcher = launcher};
+    wefti_watch *watch;
+    int32_t size;
+    assert_int_equal(wefti_watch_begin_keeping(&at, &keep, &watch), WEFT_OK);
+    ASSERT_SOON(wefti_watch_seats(watch, seats, &size) == WEFT_OK);
+    return watch;
 }
 
 /* A world of two becomes one of three, which is more than it ever had; or, if it had three at
@@ -136,19 +167,15 @@ static bool a_growth(int64_t nth, int outages, bool beyond) {
     wefti_scheduler_options o;
     person p[PEOPLE];
     wefti_scheduler *s = begin_job(&o, beyond ? 2 : 3, p, elastic);
-    wefti_member_options at = test_member(p[0].address);
     wefti_watch *watch = NULL;
+    wefti_span seats;
     if (beyond) {
-        const wefti_keep keep = {.seats = {WEFTI_SEATS_ADDED, 1}, .launcher = 5};
-        wefti_span seats;
-        int32_t size;
-        assert_int_equal(wefti_watch_begin_keeping(&at, &keep, &watch), WEFT_OK);
-        ASSERT_SOON(wefti_watch_seats(watch, &seats, &size) == WEFT_OK);
+        watch = add_one(&p[0], 5, &seats);
         assert_int_equal(seats.first, number);
     } else {
         atomic_store(&p[1].gone, true);
         survive_all(p);
-        lose(&p[1]);
+        die(&p[1]);
         (void)go_on(&s, &o, p, -1, 0, lost, 1);
     }
     const int last = beyond ? 2 : 1;
@@ -172,10 +199,112 @@ static void at_each_message_of_a_growth(void **state) {
     }
 }
 
+static bool runs(const wefti_scheduler *s) {
+    return s->state == WEFTI_SCHEDULER_RUNNING && !s->mend.gathered;
+}
+static void same_world_again(wefti_scheduler **s, wefti_scheduler_options *o, const person *of) {
+    const uint64_t before = wefti_member_generation(of->member);
+    *s = crash(*s, o);
+    test_wait_until(*s, runs);
+    assert_true(wefti_member_generation(of->member) == before);
+}
+
+static int32_t given(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    const int32_t numbers = s->numbers;
+    pthread_mutex_unlock(&s->lock);
+    return numbers;
+}
+
+/* Two ranks, three, two, and three again. Between any two of these a scheduler that knows nothing
+ * follows: nobody notices more than a pause, and no number is given twice. */
+static void between_changes(void **state) {
+    (void)state;
+    wefti_scheduler_options o;
+    person p[PEOPLE];
+    wefti_span seats;
+    wefti_scheduler *s = begin_job(&o, 2, p, &one_to_four);
+    wefti_watch *watch = add_one(&p[0], 5, &seats);
+    assert_int_equal(seats.first, 2);
+    s = crash(s, &o); /* which has promised a seat */
+    test_wait_until(s, runs);
+    ASSERT_SOON(given(s) == 3); /* the launcher says so */
+    survive_all(p);
+    come_as(&p[2], 2, p, &one_to_four, 2);
+    (void)go_on(&s, &o, p, -1, 0, NULL, 0);
+    is_world(p, (const int[]){0, 1, 2}, 3);
+    same_world_again(&s, &o, &p[2]);
+    assert_int_equal(given(s), 3);
+    atomic_store(&p[0].gone, true);
+    survive_all(p);
+    die(&p[0]);
+    (void)go_on(&s, &o, p, -1, 0, (const int32_t[]){0}, 1);
+    is_world(p, (const int[]){1, 2}, 2);
+    same_world_again(&s, &o, &p[1]);
+    wefti_watch *other = add_one(&p[1], 6, &seats);
+    assert_int_equal(seats.first, 3);
+    survive_all(p);
+    come_as(&p[3], 3, p, &one_to_four, 2);
+    (void)go_on(&s, &o, p, -1, 0, NULL, 0);
+    is_world(p, (const int[]){1, 2, 3}, 3);
+    same_world_again(&s, &o, &p[3]);
+    assert_int_equal(given(s), 4);
+    wefti_watch_end(watch);
+    wefti_watch_end(other);
+    all_leave(s, p);
+}
+
+static bool one_waits(const wefti_scheduler *s) {
+    int waiting = 0;
+    for (int64_t i = 0; i < s->client_count; i++) waiting += s->clients[i]->next != NULL;
+    return waiting == 1;
+}
+
+/* An added process calls a new scheduler before any rank does, and before its launcher. */
+static void an_added_process_comes_first(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(2);
+    wefti_scheduler *s = start(&o);
+    person p;
+    set_up(&p, wefti_scheduler_address(s), 2, &p);
+    p.options.size = 2;
+    begin(&p, join);
+    test_wait_until(s, one_waits);
+    assert_int_equal(given(s), 3);
+    wefti_scheduler_fail(s, WEFT_E_PEER, WEFT_RANK_NONE, "enough");
+    assert_int_equal(pthread_join(p.thread, NULL), 0);
+    assert_true(p.status < 0);
+    ASSERT_FACTS(p.text, "enough");
+    wefti_scheduler_stop(s);
+}
+
+/* Two launchers that add processes have the same number: the later one hears so. */
+static void a_number_has_two_launchers(void **state) {
+    (void)state;
+    wefti_scheduler_options o;
+    person p[PEOPLE];
+    wefti_span seats;
+    int32_t size;
+    wefti_scheduler *s = begin_job(&o, 2, p, &one_to_four);
+    wefti_watch *watch = add_one(&p[0], 5, &seats), *late;
+    wefti_member_options at = test_member(p[0].address);
+    const wefti_keep keep = {.seats = {2, 1}, .launcher = 6, .again = true};
+    assert_int_equal(wefti_watch_begin_keeping(&at, &keep, &late), WEFT_OK);
+    ASSERT_SOON(wefti_watch_seats(late, &seats, &size) == WEFT_E_LOST);
+    ASSERT_MESSAGE("numbers from 2|another launcher");
+    wefti_watch_end(late);
+    wefti_watch_end(watch);
+    all_leave(s, p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(at_each_message_of_a_shrinking),
+        cmocka_unit_test(a_rank_dies_with_the_scheduler),
         cmocka_unit_test(at_each_message_of_a_growth),
+        cmocka_unit_test(between_changes),
+        cmocka_unit_test(an_added_process_comes_first),
+        cmocka_unit_test(a_number_has_two_launchers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
