@@ -71,4 +71,27 @@ begin never '' 0@step:100:9
 ends_with 1 $others
 ends_with 75 $standby
 has_facts never.rank-1 'rank 0|not come back' || fail 'another reason' never.rank-1
+
+# A scheduler of its own is killed while a rank is missing. The others go to the standby, and the world forms there.
+export WEFT_LAUNCH=1
+name=early deaths='' one=127.0.0.1:$(free_port) two=127.0.0.1:$(free_port)
+"$weft" launch --scheduler-only -n 3 --scheduler $one --standby $two >early.scheduler 2>&1 &
+scheduler=$!
+timeout -k 10 900 "$weft" launch --standby-only -n 3 --scheduler $one --standby $two --heartbeat 3 >early.standby 2>&1 &
+standby=$!
+others=
+for number in 0 1; do
+    rank $number ''
+    others="$others $process"
+done
+for _ in $(seq 600); do
+    "$weft" health --scheduler $one --json --timeout 2 2>health.err | grep -q '"here": 2' && break
+    sleep 0.1
+done
+kill -9 $scheduler
+rank 2 ''
+# shellcheck disable=SC2086
+ends_with 0 $others $process $standby
+[ "$(digests)" = "$right" ] || fail 'a world that forms at the standby has other digests'
+has_facts early.standby 'the job now' || fail 'the standby has not taken over' early.standby
 exit $failed

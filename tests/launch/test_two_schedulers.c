@@ -210,6 +210,53 @@ static wefti_scheduler_state state_of(wefti_scheduler *s) {
     return wefti_scheduler_wait(s, WEFTI_SCHEDULER_FORMING, 0);
 }
 
+static int32_t count_here(const char *address) {
+    const wefti_member_options o = test_member(address);
+    wefti_job_health health;
+    wefti_rank_health *rank;
+    bool by_standby;
+    if (wefti_member_ask_health(&o, 20, &health, &rank, &by_standby) < 0) return -1;
+    wefti_free(rank);
+    return health.here;
+}
+static bool has_three(const wefti_scheduler *s) {
+    return s->taken == RANKS - 1 && s->state == WEFTI_SCHEDULER_FORMING;
+}
+
+/* The first scheduler is killed while a rank is missing. The others go to the standby, or to a
+ * scheduler that is started again, and the world forms there once the last one has come. */
+static void forms_elsewhere(void **state) {
+    (void)state;
+    for (int again = 0; again < 2; again++) {
+        const first_scheduler first = fork_scheduler(RANKS);
+        wefti_scheduler *s = again ? NULL : stand_by(RANKS, LONG_HEARTBEAT);
+        person p[RANKS];
+        for (int r = 0; r < RANKS; r++) {
+            p[r] = (person){.options = test_member(first.address)};
+            p[r].options.standby = again ? NULL : wefti_scheduler_address(s);
+            p[r].options.rank = r;
+            p[r].options.host = "here";
+            p[r].options.leave_seconds = 0.1;
+            if (r == RANKS - 1) continue;
+            assert_int_equal(pthread_create(&p[r].thread, NULL, join_world, &p[r]), 0);
+        }
+        ASSERT_SOON(count_here(first.address) == RANKS - 1);
+        kill_scheduler(&first);
+        wefti_scheduler_options o = test_scheduler(RANKS);
+        o.port = first.port;
+        if (again && wefti_scheduler_start(&o, &s) < 0) fail_msg("port %d", first.port);
+        test_wait_until(s, has_three);
+        const int last = RANKS - 1;
+        assert_int_equal(pthread_create(&p[last].thread, NULL, join_world, &p[last]), 0);
+        for (int r = 0; r < RANKS; r++) pthread_join(p[r].thread, NULL);
+        for (int r = 0; r < RANKS; r++)
+            if (p[r].status < 0) fail_msg("rank %d: %s", r, p[r].text);
+        swap_all(p, RANKS);
+        close_all(p, RANKS);
+        wefti_scheduler_stop(s);
+    }
+}
+
 /* Two of four ranks without rank 0 come to the standby. It holds them for a while, and lets them go
  * to the first scheduler, which is there again. */
 static void lets_a_half_go(void **state) {
@@ -353,9 +400,10 @@ static void waits_for_launchers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_over),     cmocka_unit_test(turns_strangers_away),
-        cmocka_unit_test(lets_a_half_go), cmocka_unit_test(counts_majorities),
-        cmocka_unit_test(is_deposed),     cmocka_unit_test(waits_for_launchers),
+        cmocka_unit_test(takes_over),      cmocka_unit_test(turns_strangers_away),
+        cmocka_unit_test(lets_a_half_go),  cmocka_unit_test(counts_majorities),
+        cmocka_unit_test(is_deposed),      cmocka_unit_test(waits_for_launchers),
+        cmocka_unit_test(forms_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

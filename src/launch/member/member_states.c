@@ -17,6 +17,8 @@ static weft_status ask(wefti_caller *c) {
     wefti_member *m = (wefti_member *)c;
     unsigned char body[WEFTI_MESSAGE_MAX];
     WEFT_TRY(wefti_member_say_world(m));
+    m->join.waited = m->asked[!c->at_standby];
+    m->asked[c->at_standby] = true;
     return wefti_wire_send(&c->link, WEFTI_FRAME_JOIN, body, wefti_join_encode(&m->join, body),
                            NULL, 0);
 }

@@ -1,10 +1,10 @@
 /* Two schedulers for one job: the scheduler, and one that stands by.
  *
  * The one that stands by takes nobody but members that come back from a lost scheduler, with their
- * rank and generation. All other callers find a closed connection, and try the other address. It
- * begins the world once it has more than half of the ranks, or half of them with rank 0. Until then
- * it keeps the members for the heartbeat time and 2 s, and then sends them away, to try the first
- * scheduler once more.
+ * rank and generation, or that have waited there for a world to form. All other callers find a
+ * closed connection, and try the other address. It begins the world once it has more than half of
+ * the ranks, or half of them with rank 0. Until then it keeps the members for the heartbeat time
+ * and 2 s, and then sends them away, to try the first scheduler once more.
  *
  * Each of the two needs that majority for everything that makes a new generation. A rank has one
  * connection, and a mending needs a word from every rank that is counted. So two schedulers cannot
@@ -31,11 +31,18 @@ static bool is_of_launcher(uint32_t kind) {
            kind == WEFTI_FRAME_LOST || kind == WEFTI_FRAME_HEALTH;
 }
 
+/* A new process waits here only with others that have lost the first scheduler. All of a job form
+ * its world, and each is with one scheduler, so two of them cannot both form one. */
+static bool may_wait(const wefti_scheduler *s, const wefti_join *join) {
+    if (join->generation) return true;
+    return !s->gather.since_ns && (join->waited || s->taken > 0);
+}
+
 bool wefti_standby_turns_away(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     wefti_join join;
     bool away = s->deposed;
     if (stands_by(s) && frame->kind == WEFTI_FRAME_JOIN)
-        away = wefti_join_decode(frame, &join) >= 0 && !join.generation;
+        away = wefti_join_decode(frame, &join) >= 0 && !may_wait(s, &join);
     else if (stands_by(s) && is_of_launcher(frame->kind))
         away = s->taken == 0;
     if (away) wefti_client_drop(s, c);
@@ -48,6 +55,7 @@ bool wefti_standby_may_begin(const wefti_scheduler *s) {
     if (!s->options.has_other) return true;
     if (s->gather.since_ns) return wefti_gather_may_begin(s);
     for (int32_t i = 0; i < s->taken; i++) {
+        if (!s->slots[i].join.generation) return false; /* a world forms, which needs all */
         has_first = has_first || s->slots[i].join.number == 0;
         if (s->slots[i].join.size > 0) size = s->slots[i].join.size;
     }
@@ -209,7 +217,7 @@ void wefti_doubt_ended(wefti_scheduler *s, int32_t number, int32_t starts) {
 
 bool wefti_standby_goes_on(wefti_scheduler *s, int32_t rank, weft_status status, const char *text) {
     if (!s->options.has_other || s->deposed) return true;
-    note_lost(s, rank);
+    if (status == WEFT_E_LOST) note_lost(s, rank);
     if (keeps_majority(s, rank, status == WEFT_E_TIMEOUT)) return true;
     if (status == WEFT_E_LOST && begin_doubt(s, rank, text)) return true;
     depose(s, rank, status, text);

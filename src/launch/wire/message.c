@@ -42,7 +42,7 @@ size_t wefti_join_encode(const wefti_join *m, unsigned char out[WEFTI_MESSAGE_MA
     wefti_pack_u32(&p, (uint32_t)m->used);
     wefti_pack_u32(&p, (uint32_t)m->deaths);
     wefti_pack_u32(&p, (uint32_t)m->armed | (uint32_t)m->mends << 1 | (uint32_t)m->leaves << 2 |
-                           (uint32_t)m->arms << 3);
+                           (uint32_t)m->arms << 3 | (uint32_t)m->waited << 4);
     return p.used;
 }
 
@@ -76,7 +76,8 @@ weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) {
     out->mends = flags & 2;
     out->leaves = flags & 4;
     out->arms = flags & 8;
-    if (flags > 15 || !is_sound(out)) u.bad = true;
+    out->waited = flags & 16;
+    if (flags > 31 || !is_sound(out)) u.bad = true;
     return wefti_unpack_end(&u, "join");
 }
 

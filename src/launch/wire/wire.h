@@ -109,7 +109,8 @@ typedef struct wefti_join { /* JOIN: a process asks for its place */
     bool armed;             /* its world may be mended */
     bool mends;             /* it is not in the middle of steps: its world is being mended */
     bool leaves;
-    bool arms; /* ARM follows WORLD */
+    bool arms;   /* ARM follows WORLD */
+    bool waited; /* it has asked the other scheduler before */
 } wefti_join;
 
 /* HOSTS: who the ranks of a world are; before JOIN. */
