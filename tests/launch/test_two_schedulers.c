@@ -20,7 +20,7 @@ typedef struct first_scheduler {
 } first_scheduler;
 
 /* Forked while this process has no other threads. */
-static first_scheduler fork_scheduler(int32_t size) {
+static first_scheduler fork_scheduler(int32_t size, int restarts) {
     first_scheduler first = {0};
     int line[2];
     assert_int_equal(pipe(line), 0);
@@ -32,6 +32,7 @@ static first_scheduler fork_scheduler(int32_t size) {
         wefti_scheduler_options o = test_scheduler(size);
         wefti_scheduler *s;
         o.has_other = true;
+        o.restarts = restarts;
         int port = wefti_scheduler_start(&o, &s) < 0 ? 0 : wefti_scheduler_port(s);
         if (write(line[1], &port, sizeof port) != sizeof port || port == 0) _exit(1);
         for (;;) (void)pause();
@@ -126,7 +127,7 @@ static bool finds_job(const char *address) {
 /* All ranks come to it, with the generation that they have, and so do launchers. */
 static void takes_over(void **state) {
     (void)state;
-    const first_scheduler first = fork_scheduler(RANKS);
+    const first_scheduler first = fork_scheduler(RANKS, 0);
     wefti_scheduler *s = stand_by(RANKS, LONG_HEARTBEAT);
     const char *second = wefti_scheduler_address(s);
     person p[RANKS];
@@ -210,6 +211,30 @@ static wefti_scheduler_state state_of(wefti_scheduler *s) {
     return wefti_scheduler_wait(s, WEFTI_SCHEDULER_FORMING, 0);
 }
 
+/* A scheduler that is stopped loses a launcher that waits for seats. */
+static void waiting_launchers_leave_too(void **state) {
+    (void)state;
+    for (int32_t first_seat = WEFTI_SEATS_ADDED; first_seat < 0; first_seat++) {
+        const first_scheduler first = fork_scheduler(RANKS, 1);
+        wefti_scheduler_options o = test_scheduler(RANKS);
+        o.restarts = 1;
+        wefti_scheduler *s = start(&o);
+        wefti_member_options launcher = test_member(first.address);
+        launcher.standby = wefti_scheduler_address(s);
+        launcher.heartbeat_seconds = 0.5;
+        const wefti_keep keep = {.seats = {first_seat, 1}, .launcher = 7};
+        wefti_watch *watch;
+        assert_int_equal(wefti_watch_begin_keeping(&launcher, &keep, &watch), WEFT_OK);
+        ASSERT_SOON(wefti_watch_has_found(watch));
+        assert_false(wefti_scheduler_has_launcher(s));
+        kill(first.process, SIGSTOP);
+        ASSERT_SOON(wefti_scheduler_has_launcher(s));
+        wefti_watch_end(watch);
+        wefti_scheduler_stop(s);
+        kill_scheduler(&first);
+    }
+}
+
 static int32_t count_here(const char *address) {
     const wefti_member_options o = test_member(address);
     wefti_job_health health;
@@ -228,7 +253,7 @@ static bool has_three(const wefti_scheduler *s) {
 static void forms_elsewhere(void **state) {
     (void)state;
     for (int again = 0; again < 2; again++) {
-        const first_scheduler first = fork_scheduler(RANKS);
+        const first_scheduler first = fork_scheduler(RANKS, 0);
         wefti_scheduler *s = again ? NULL : stand_by(RANKS, LONG_HEARTBEAT);
         person p[RANKS];
         for (int r = 0; r < RANKS; r++) {
@@ -261,7 +286,7 @@ static void forms_elsewhere(void **state) {
  * to the first scheduler, which is there again. */
 static void lets_a_half_go(void **state) {
     (void)state;
-    const first_scheduler first = fork_scheduler(RANKS);
+    const first_scheduler first = fork_scheduler(RANKS, 0);
     wefti_scheduler *s = stand_by(RANKS, 0.5);
     person p[RANKS];
     join_all(p, RANKS, first.address, wefti_scheduler_address(s), 2);
@@ -403,7 +428,7 @@ int main(void) {
         cmocka_unit_test(takes_over),      cmocka_unit_test(turns_strangers_away),
         cmocka_unit_test(lets_a_half_go),  cmocka_unit_test(counts_majorities),
         cmocka_unit_test(is_deposed),      cmocka_unit_test(waits_for_launchers),
-        cmocka_unit_test(forms_elsewhere),
+        cmocka_unit_test(forms_elsewhere), cmocka_unit_test(waiting_launchers_leave_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

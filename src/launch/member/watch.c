@@ -51,16 +51,19 @@ static weft_status say_watch(wefti_watch *w, int unanswered) {
     return WEFT_OK;
 }
 
+static weft_status say_keep(wefti_watch *w) {
+    unsigned char body[WEFTI_MESSAGE_MAX];
+    const wefti_keep said = {
+        .seats = w->ranks, .launcher = w->keep.launcher, .again = w->deaths != NULL};
+    w->asked_ns = wefti_now_ns();
+    return wefti_wire_send(&w->caller.link, WEFTI_FRAME_KEEP, body, wefti_keep_encode(&said, body),
+                           NULL, 0);
+}
+
 static weft_status ask(wefti_caller *c) {
     wefti_watch *w = (wefti_watch *)c;
-    unsigned char body[WEFTI_MESSAGE_MAX];
     if (w->ranks.first >= 0) WEFT_TRY(say_watch(w, 1));
-    if (w->keep.launcher) {
-        const wefti_keep said = {
-            .seats = w->ranks, .launcher = w->keep.launcher, .again = w->deaths != NULL};
-        WEFT_TRY(wefti_wire_send(&c->link, WEFTI_FRAME_KEEP, body, wefti_keep_encode(&said, body),
-                                 NULL, 0));
-    }
+    if (w->keep.launcher) WEFT_TRY(say_keep(w));
     for (int32_t i = 0; w->vacancies && i < w->ranks.count; i++) w->vacancies[i].said = false;
     w->before = c->state;
     w->turn_ns = 0;
@@ -81,19 +84,17 @@ static weft_status say_losses(wefti_watch *w) {
     return WEFT_OK;
 }
 
-/* Whether a scheduler that another one may follow has been silent for too long. A launcher without
- * ranks asks it nothing. */
+/* Whether a scheduler that another one may follow has been silent for too long. */
 static bool is_silent(wefti_watch *w, int64_t now) {
     const int64_t pause_ns = 2000000000, second_ns = 1000000000;
     wefti_caller *c = &w->caller;
     if (now - w->turn_ns > pause_ns) c->heard_ns = now; /* it begins, or this process was stopped */
     w->turn_ns = now;
-    return wefti_caller_has_standby(c) && w->ranks.first >= 0 &&
-           now - c->heard_ns > c->heartbeat_ns + second_ns;
+    return wefti_caller_has_standby(c) && now - c->heard_ns > c->heartbeat_ns + second_ns;
 }
 
 /* A WATCH that is repeated is a question. With a standby it is asked at times, since an answer
- * shows that the scheduler is there. */
+ * shows that the scheduler is there. A launcher without ranks repeats KEEP. */
 static weft_status ask_again(wefti_caller *c, int64_t now) {
     wefti_watch *w = (wefti_watch *)c;
     if (is_silent(w, now)) {
@@ -101,8 +102,8 @@ static weft_status ask_again(wefti_caller *c, int64_t now) {
         return WEFT_OK;
     }
     WEFT_TRY(say_losses(w));
-    const bool due = wefti_caller_has_standby(c) && w->ranks.first >= 0 &&
-                     now - w->asked_ns > c->heartbeat_ns / 4;
+    const bool due = wefti_caller_has_standby(c) && now - w->asked_ns > c->heartbeat_ns / 4;
+    if (w->ranks.first < 0) return due ? say_keep(w) : WEFT_OK;
     return w->asks || due ? say_watch(w, w->unanswered + 1) : WEFT_OK;
 }
 

@@ -145,7 +145,9 @@ weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *c, const wefti_fram
     WEFT_TRY(wefti_keep_decode(frame, &keep));
     const wefti_span *seats = &keep.seats;
     const bool further = adds(s, seats) && wefti_add_knows(s, &keep);
-    if (!further && s->options.restarts <= 0) {
+    if (c->keeps && seats->first < 0) { /* said before it had heard of its seats */
+        wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
+    } else if (!further && s->options.restarts <= 0) {
         wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                             "this launcher was started with --restart, but the one that runs the "
                             "scheduler was not: give all of them the same");
@@ -158,8 +160,9 @@ weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *c, const wefti_fram
         const bool known = seats->first >= 0 && seats->first < s->options.size &&
                            s->keeper[seats->first] == keep.launcher;
         c->keep = keep;
-        /* A spare launcher, which says no WATCH, hears that this scheduler has its job. */
-        if (c->watch.count == 0) wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
+        /* A launcher without ranks, which says no WATCH, hears that this scheduler has its job. */
+        if (c->watch.count == 0 || seats->first < 0)
+            wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
         c->earlier = keep.again && !known;
         c->watch = *seats;
         if (s->is_over) wefti_client_tell_over(s);
