@@ -423,12 +423,37 @@ static void waits_for_launchers(void **state) {
     }
 }
 
+/* A scheduler that has begun with generation 20, and with ranks that came with 5, has begun 21
+ * since. A rank that comes back with any other has been with the other scheduler. */
+static void knows_who_has_strayed(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t generation;
+        bool strayed;
+    } cases[] = {{4, true},   {5, false},  {6, true}, {19, true},
+                 {20, false}, {21, false}, {22, true}};
+    wefti_member_slot slot = {.came = 5};
+    wefti_scheduler s = {.slots = &slot, .taken = 1, .ranked = true, .own = 20, .generation = 21};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const wefti_join join = {.generation = cases[i].generation};
+        s.options.has_other = true;
+        if (wefti_standby_has_strayed(&s, &join) != cases[i].strayed) fail_msg("case %zu", i);
+        s.options.has_other = false;
+        assert_false(wefti_standby_has_strayed(&s, &join));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_over),      cmocka_unit_test(turns_strangers_away),
-        cmocka_unit_test(lets_a_half_go),  cmocka_unit_test(counts_majorities),
-        cmocka_unit_test(is_deposed),      cmocka_unit_test(waits_for_launchers),
-        cmocka_unit_test(forms_elsewhere), cmocka_unit_test(waiting_launchers_leave_too),
+        cmocka_unit_test(takes_over),
+        cmocka_unit_test(turns_strangers_away),
+        cmocka_unit_test(lets_a_half_go),
+        cmocka_unit_test(counts_majorities),
+        cmocka_unit_test(is_deposed),
+        cmocka_unit_test(waits_for_launchers),
+        cmocka_unit_test(forms_elsewhere),
+        cmocka_unit_test(waiting_launchers_leave_too),
+        cmocka_unit_test(knows_who_has_strayed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@ void wefti_mending_begin(wefti_mending *w, int32_t size, wefti_seat *seats, weft
 /* A new generation: nobody has told it where it stands. */
 static unsigned halt(wefti_mending *w) {
     w->phase = WEFTI_MENDING_COUNTING;
+    if (w->generation < w->least) w->generation = w->least;
     w->generation++;
     for (int32_t i = 0; i < w->size; i++) w->seats[i].stood = w->seats[i].whole = false;
     return WEFTI_MENDING_HALT;
@@ -40,7 +41,6 @@ static unsigned settle(wefti_mending *w) {
     bool whole = !w->broken;
     for (int32_t i = 0; i < w->size; i++) whole = whole && w->seats[i].filled;
     w->phase = WEFTI_MENDING_NOT;
-    if (!whole && w->generation < w->least) w->generation = w->least;
     return WEFTI_MENDING_GATHERED | (whole ? 0 : halt(w));
 }
 

@@ -112,7 +112,7 @@ typedef struct wefti_mending {
     wefti_mending_phase phase;
     int64_t generation, target;
     int64_t saved;       /* the step of the last whole checkpoint; 0: start values */
-    int64_t least;       /* while gathering: generations that begin are above this one */
+    int64_t least;       /* generations that begin are above this one */
     bool broken;         /* while gathering: ranks that came back are not all amid steps alike */
     int32_t size, whole; /* seats now, and in the world that was whole last */
     wefti_seat *seats;   /* [size]; borrowed, with room for those that come */

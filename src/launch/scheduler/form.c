@@ -26,7 +26,7 @@ void wefti_scheduler_release_slot(wefti_scheduler *s, int32_t slot) {
 
 void wefti_scheduler_take_seat(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     wefti_member_slot *slot = &s->slots[s->taken];
-    *slot = (wefti_member_slot){.client = client, .join = *join};
+    *slot = (wefti_member_slot){.client = client, .join = *join, .came = join->generation};
     memcpy(slot->address, client->address, sizeof slot->address);
     client->slot = s->taken++;
     wefti_seats_add(s, client->slot);
@@ -270,6 +270,7 @@ static void complete(wefti_scheduler *s) {
     weft_status status = wefti_scheduler_rank(s);
     if (status >= 0) {
         if (!s->generation) s->generation = wefti_new_generation(s->past);
+        s->own = s->generation;
         s->whole = s->generation;
         int64_t now = wefti_now_ns();
         for (int32_t r = 0; r < s->taken; r++) {
@@ -342,6 +343,10 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
             refuse_failed(s, client, join);
             return;
         }
+    }
+    if (wefti_standby_has_strayed(s, join)) {
+        wefti_client_drop(s, client); /* it tries the other one again */
+        return;
     }
     if (wefti_gather_take(s, client, join) || wefti_mend_rejoin(s, client, join)) return;
     if (wefti_mend_take_in(s, client, join)) return;

@@ -179,12 +179,13 @@ static bool is_all_here(const wefti_scheduler *s, uint64_t generation) {
     return here;
 }
 
-/* If all ranks of a later world are here, and none has heard GO, nobody has. */
+/* If all ranks of a later world are here, and none has heard GO, nobody has. But they may leave
+ * again for another scheduler. */
 static wefti_vote take_vote(const wefti_scheduler *s) {
     for (int32_t i = 0; i < s->taken; i++)
         s->gather.voters[i] = wefti_gather_voter(&s->slots[i].join);
     wefti_vote v = wefti_vote_take(s->gather.voters, s->taken);
-    if (v.said && is_all_here(s, v.said)) v.said = 0;
+    if (v.said && !s->options.has_other && is_all_here(s, v.said)) v.said = 0;
     if (!v.said) v.said_size = 0;
     return v;
 }

@@ -69,6 +69,7 @@ static void sit_down(wefti_scheduler *s, wefti_client *client, int32_t rank,
     slot->awaited = slot->dead = slot->partial = false;
     slot->newcomer = true;
     slot->later = 0;
+    slot->came = 0;
     memcpy(slot->address, client->address, sizeof slot->address);
     slot->heard_ns = wefti_now_ns();
     slot->standing = (wefti_standing){.since_ns = slot->heard_ns};

@@ -110,8 +110,8 @@ static weft_status begin_mending(wefti_scheduler *s, bool leaves) {
     wefti_mend_begin(s);
     if (leaves) return WEFT_OK;
     WEFT_REQUIRE(m->seats, WEFT_E_NOMEM, "no memory for the ranks that have come back");
-    wefti_mending_gather(&m->world, s->taken, m->seats, m->world.holders,
-                         (int64_t)wefti_new_generation(s->generation + above_all));
+    s->own = wefti_new_generation(s->generation + above_all);
+    wefti_mending_gather(&m->world, s->taken, m->seats, m->world.holders, (int64_t)s->own);
     for (int32_t r = 0; r < s->taken; r++) {
         wefti_member_slot *slot = &s->slots[r];
         m->armed += slot->armed;

@@ -224,6 +224,14 @@ bool wefti_standby_goes_on(wefti_scheduler *s, int32_t rank, weft_status status,
     return false;
 }
 
+bool wefti_standby_has_strayed(const wefti_scheduler *s, const wefti_join *join) {
+    const int32_t rank = s->ranked ? wefti_slot_of_process(s, join->number) : -1;
+    if (!s->options.has_other || rank < 0 || !join->generation) return false;
+    if (!wefti_same_process(join, &s->slots[rank].join)) return false;
+    const bool is_older = join->generation < s->own && join->generation != s->slots[rank].came;
+    return is_older || join->generation > s->generation;
+}
+
 bool wefti_standby_hands_over(const wefti_scheduler *s) {
     return s->deposed || stands_by(s);
 }

@@ -46,6 +46,7 @@ typedef struct wefti_pace {
 typedef struct wefti_member_slot {
     wefti_client *client; /* NULL: its connection is closed */
     wefti_join join;
+    uint64_t came; /* the generation with which it came from an earlier scheduler; 0: with none */
     char address[64];
     int32_t host;
     int32_t number;    /* the rank that it was started with, which its launcher knows */
@@ -163,6 +164,7 @@ struct wefti_scheduler {
     uint64_t generation; /* 0: none yet; while forming: the generation of returning members */
     uint64_t whole;      /* of the world that was whole last */
     uint64_t past;       /* of the last world that all have left; 0: none */
+    uint64_t own;        /* generations from here on are those of this scheduler */
     wefti_parted *parted[WEFTI_PARTED_BUCKETS];
     bool unlike;   /* members have left that made unlike calls, and that is the verdict */
     wefti_end end; /* of the first process that failed the job; if it `is_over` */
@@ -300,6 +302,9 @@ bool wefti_standby_may_begin(const wefti_scheduler *s);
 /* The same of a world that runs and loses `rank`. False: the job is over for this scheduler, for
  * the reason `text`, and its launchers go to the other one. */
 bool wefti_standby_goes_on(wefti_scheduler *s, int32_t rank, weft_status status, const char *text);
+/* Whether a rank that has a seat, and calls again, has heard of generations since of which this
+ * scheduler knows nothing: the other one may have counted it. */
+bool wefti_standby_has_strayed(const wefti_scheduler *s, const wefti_join *join);
 /* Whether the job may go on with the other scheduler: launchers are not sent away. */
 bool wefti_standby_hands_over(const wefti_scheduler *s);
 
