@@ -108,4 +108,8 @@ if command -v mpirun.openmpi >/dev/null 2>&1; then
     timeout 60 mpirun.openmpi --allow-run-as-root --oversubscribe -n 2 "$mend" 5 >mpi.out 2>mpi.err && fail 'WEFT_RESTART under mpirun' mpi.err
     has_facts mpi.err 'WEFT_RESTART|mpirun|--restart 1' || fail 'WEFT_RESTART under mpirun: another reason' mpi.err
 fi
+for mpi in OMPI_COMM_WORLD PMI; do # with the variables of either mpirun
+    env ${mpi}_RANK=0 ${mpi}_SIZE=2 WEFT_STANDBY=127.0.0.1:9 "$mend" 5 >mpi.out 2>mpi.err && fail "WEFT_STANDBY with ${mpi}_RANK" mpi.err
+    has_facts mpi.err 'WEFT_STANDBY|mpirun|--standby 127.0.0.1:9' || fail "WEFT_STANDBY with ${mpi}_RANK: another reason" mpi.err
+done
 exit $failed

@@ -117,6 +117,15 @@ losses halves.0 | sort -u | comm -23 - alone.sorted >other
 [ -s other ] && fail 'halves: other losses than in one process' other
 has_facts halves.0 'rank 0|rank 1|started again (2 of 2' || fail 'halves: not started again' halves.0
 
+# Rank 0 of two dies, and is not started again. The scheduler is deposed, nobody comes to the standby, and that one ends soon and
+# says why.
+# shellcheck disable=SC2086
+begin deposed '-n 1' "$weft" train job.yaml --json $endless
+await '"step": 100,' deposed.0
+kill -9 "$(rank_process 0)" || fail 'rank 0 is not found'
+end 75 75 75
+has_facts deposed.standby 'no rank has come|rank 0|half of the ranks' || fail 'deposed: the standby gives another reason' deposed.standby
+
 # The standby is killed, and nobody notices.
 # shellcheck disable=SC2086
 begin lone '' "$weft" train job.yaml --json $endless

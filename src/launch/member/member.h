@@ -124,6 +124,8 @@ void wefti_watch_end(wefti_watch *watch); /* frees */
 bool wefti_member_finds_job(const wefti_member_options *options, double seconds);
 /* Whether the scheduler has ended in good order, or the job is over. */
 bool wefti_watch_has_parted(wefti_watch *watch);
+/* WEFT_OK, or the reason for which the scheduler has lost its job, and left it to the other one. */
+weft_status wefti_watch_deposed(wefti_watch *watch) WEFT_CHECKED;
 /* WEFT_OK, or why it finds no scheduler any more, after join_seconds. */
 weft_status wefti_watch_check(wefti_watch *watch) WEFT_CHECKED;
 

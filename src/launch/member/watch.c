@@ -29,7 +29,8 @@ struct wefti_watch {
     wefti_end end;              /* in the state OVER */
     bool asks;                  /* wants to hear what the scheduler may have said by now */
     int unanswered;             /* questions without an answer */
-    wefti_abort_reason unlike;  /* what the scheduler said of calls; status 0: nothing */
+    wefti_abort_reason unlike;  /* why the scheduler ended the job: unlike calls; said to a standby,
+                                   that it was deposed; status 0: nothing */
 };
 
 typedef enum wefti_watch_state {                        /* rows of the table */
@@ -378,6 +379,14 @@ weft_status wefti_watch_check(wefti_watch *w) {
     weft_status status = w->caller.state == WEFTI_WATCH_FAILED ? failure(w) : WEFT_OK;
     pthread_mutex_unlock(&w->caller.lock);
     return status;
+}
+
+weft_status wefti_watch_deposed(wefti_watch *w) {
+    pthread_mutex_lock(&w->caller.lock);
+    const wefti_abort_reason why = w->unlike;
+    pthread_mutex_unlock(&w->caller.lock);
+    if (why.status != WEFT_E_LOST && why.status != WEFT_E_TIMEOUT) return WEFT_OK;
+    WEFT_FAIL_OF(why.failed, why.status, "%s", why.text);
 }
 
 bool wefti_watch_has_found(wefti_watch *w) {

@@ -107,6 +107,11 @@ static bool keeps_majority(const wefti_scheduler *s, int32_t rank, bool silent) 
     return !s->mend.later_size || keeps_majority_of(s, rank, silent, true);
 }
 
+/* Its ranks may have left long before it noticed. */
+static bool was_paused(const wefti_scheduler *s) {
+    return s->paused_ns && wefti_now_ns() - s->paused_ns < s->heartbeat_ns;
+}
+
 /* After a pause of this process its members may have left it. So those that are still here may find
  * the others at the other scheduler. */
 static void release_members(wefti_scheduler *s) {
@@ -119,10 +124,29 @@ static void release_members(wefti_scheduler *s) {
     }
 }
 
+static bool is_standby(const wefti_scheduler *s, const wefti_client *c) {
+    return !c->keep.launcher && c->watch.first >= s->options.size;
+}
+
+/* The other scheduler hears why, and so need not wait for this one to be started again. */
+static void tell_standby(wefti_scheduler *s, wefti_client *c) {
+    unsigned char body[WEFTI_MESSAGE_MAX];
+    const wefti_abort_reason *why = &s->reason;
+    wefti_client_send(s, c, WEFTI_FRAME_ABORT, body,
+                      wefti_abort_reason_encode(why->status, why->failed, why->text, body));
+    c->ending = true;
+    c->since_ns = wefti_now_ns();
+}
+
 static void release_launchers(wefti_scheduler *s) {
-    for (int64_t i = 0; i < s->client_count; i++)
-        if (!s->clients[i]->gone && s->clients[i]->watch.count > 0)
-            wefti_client_drop(s, s->clients[i]);
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_client *c = s->clients[i];
+        if (c->gone || c->watch.count == 0) continue;
+        if (is_standby(s, c))
+            tell_standby(s, c);
+        else
+            wefti_client_drop(s, c);
+    }
 }
 
 /* Ends the job here. */
@@ -133,9 +157,9 @@ static void depose(wefti_scheduler *s, int32_t rank, weft_status status, const c
                    "may have the job",
                    text);
     s->deposed = true;
-    release_launchers(s);
-    if (s->paused_ns && wefti_now_ns() - s->paused_ns < s->heartbeat_ns) release_members(s);
+    if (was_paused(s)) release_members(s);
     wefti_scheduler_abort_text(s, status, rank, &why);
+    release_launchers(s);
 }
 
 /* --- doubt ---
@@ -162,11 +186,6 @@ static void note_lost(wefti_scheduler *s, int32_t rank) {
                                                     .since_ns = wefti_now_ns(),
                                                     .of_whole = place_of(s, rank, false) >= 0,
                                                     .of_later = place_of(s, rank, true) >= 0};
-}
-
-/* Its ranks may have left long before it noticed. */
-static bool was_paused(const wefti_scheduler *s) {
-    return s->paused_ns && wefti_now_ns() - s->paused_ns < s->heartbeat_ns;
 }
 
 /* A death that cannot be mended ends the job in any case. */
@@ -284,8 +303,7 @@ bool wefti_scheduler_has_launcher(wefti_scheduler *s) {
     pthread_mutex_lock(&s->lock);
     for (int64_t i = 0; i < s->client_count; i++) {
         const wefti_client *c = s->clients[i];
-        const bool is_standby = !c->keep.launcher && c->watch.first >= s->options.size;
-        has = has || (!c->gone && c->watch.count > 0 && !is_standby);
+        has = has || (!c->gone && c->watch.count > 0 && !is_standby(s, c));
     }
     pthread_mutex_unlock(&s->lock);
     return has;

@@ -89,6 +89,8 @@ typedef struct alone {
     wefti_scheduler *scheduler;
     wefti_watch *first; /* of the scheduler that has the job; NULL: this one has it */
     bool told;          /* that a standby has taken over */
+    double patience;    /* for ranks of a scheduler that was deposed */
+    double alone_since; /* it was, and no rank is here; 0: one is */
     double idle_since;  /* no launcher is there, and the job is over; 0: it is not */
 } alone;
 
@@ -126,6 +128,15 @@ static void tell_takeover(alone *a) {
     if (e->note) e->note(e->context, "the other scheduler is lost, and this one has the job now");
 }
 
+/* The ranks that the first scheduler has lost come here soon, if they live. */
+static weft_status await_ranks(alone *a) {
+    const weft_status why = wefti_watch_deposed(a->first);
+    if (why >= 0) return wefti_watch_has_parted(a->first) ? WEFT_OK : WEFT_PENDING;
+    if (a->alone_since <= 0) a->alone_since = now();
+    if (now() - a->alone_since < a->patience) return WEFT_PENDING;
+    return wefti_prefix(why, "no rank has come to the standby scheduler");
+}
+
 /* WEFT_PENDING: it goes on. */
 static weft_status look(alone *a, int32_t size) {
     const weft_launch_options *o = a->options;
@@ -133,8 +144,9 @@ static weft_status look(alone *a, int32_t size) {
                  o->stop_signal ? *o->stop_signal : 0);
     if (a->first && wefti_scheduler_is_idle(a->scheduler)) {
         WEFT_TRY(wefti_watch_check(a->first));
-        return wefti_watch_has_parted(a->first) ? WEFT_OK : WEFT_PENDING;
+        return await_ranks(a);
     }
+    a->alone_since = 0;
     if (a->first && !a->told && wefti_scheduler_has_world(a->scheduler)) tell_takeover(a);
     if (!is_over(a, size)) return WEFT_PENDING;
     return wefti_scheduler_check(a->scheduler);
@@ -180,6 +192,7 @@ static weft_status start(alone *a, bool stands_by, const wefti_launch_place *p,
     if (!stands_by && *other) stands_by = wefti_launch_runs_at(other, set, secret);
     if (!stands_by) return start_first(a, p, set, secret);
     WEFT_TRY(start_at(own, p, set, secret, &a->scheduler));
+    a->patience = 2e-9 * (double)wefti_ns_of_seconds(set->heartbeat_seconds, 10) + 10;
     return watch_first(a, other, p, set, secret);
 }
 
