@@ -41,9 +41,10 @@ begin_scheduler() {
     "$weft" launch --scheduler-only $three >scheduler.$rounds 2>&1 &
     scheduler=$!
 }
-end_scheduler() { # kill -9, and another one follows
+end_scheduler() { # [SECONDS]: kill -9, and another one follows, so much later
     kill -9 $scheduler
     wait $scheduler
+    sleep "${1:-0}"
     begin_scheduler
 }
 pause() { # of less than a second
@@ -72,7 +73,7 @@ steps 20
 add one
 added_one=$!
 await 1 'goes on with 3 ranks (state from memory)'
-end_scheduler
+end_scheduler 3 # launchers wait for it
 steps 10
 kill_rank 0
 pause
