@@ -33,6 +33,8 @@ typedef struct message {
     int64_t generation;
     wefti_standing_report at;
     int32_t source;
+    int64_t whole;                 /* of HALT: the world that was whole last */
+    int32_t rank, was;             /* of MEND */
     unsigned states_to, copies_to; /* of MEND: what the receiver gives */
     unsigned members;              /* of MEND: the processes of the world */
 } message;
@@ -42,10 +44,23 @@ typedef struct queue {
     message m[QUEUE];
 } queue;
 
+/* What a rank knows of its worlds. Generation -1: none. */
+typedef struct place {
+    int64_t whole, said; /* as in wefti_voter */
+    int32_t seat;        /* in `whole`; -1: it was not there */
+    int32_t next;        /* in the world that it was told last */
+} place;
+
+typedef struct base { /* a world that was whole */
+    int64_t generation;
+    int32_t size, process[RANKS_MOST];
+} base;
+
 typedef struct rank {
     bool alive;
     bool linked; /* to the present scheduler; else it still hears what the one before has sent */
     wefti_survivor s;
+    place at;
     bool computed, held;
     int64_t held_step;
     unsigned grads, ready; /* whose part came in this step */
@@ -67,6 +82,16 @@ typedef struct system {
     int64_t top;              /* the furthest step that any rank ever committed */
     unsigned lost;            /* seats without the state that all had when they were whole */
     rank r[RANKS_MOST];
+    base base[2];   /* the last one, and the one before it */
+    bool gathers;   /* elastic: this scheduler is new */
+    unsigned here;  /* processes that have come to it */
+    unsigned waits; /* those that have no seat yet */
+    int64_t least;
+    struct {
+        int64_t generation;
+        bool mends;
+        place at;
+    } back[RANKS_MOST]; /* what they have said */
     wefti_mending w;
     wefti_seat seats[RANKS_MOST + 1];
     int32_t first[RANKS_MOST + 1], holder[RANKS_MOST * RANKS_MOST];
@@ -99,8 +124,20 @@ static uint64_t digest(const system_t *x, uint64_t h) {
                        r->s.lacks_copies << 3 | r->computed << 4 | r->held << 5 | r->wards << 6 |
                        r->s.borrowed << 7);
         h = add(h, r->members);
+        h = add(add(add(add(h, r->at.whole), r->at.said), r->at.seat), r->at.next);
         h = add(add(add(h, r->grads), r->ready), r->held ? r->held_step : 0);
         h = add(h, r->s.phase == WEFTI_SURVIVOR_MENDING ? r->s.target : 0);
+    }
+    h = add(add(add(add(h, x->gathers), x->here), x->waits), x->least);
+    for (int k = 0; k < 2; k++) {
+        h = add(add(h, x->base[k].generation), x->base[k].size);
+        for (int32_t i = 0; i < x->base[k].size; i++) h = add(h, x->base[k].process[i]);
+    }
+    for (int32_t i = 0; i < x->size && x->gathers; i++) {
+        if (!(x->here >> i & 1)) continue;
+        h = add(add(h, x->back[i].generation), x->back[i].mends);
+        h = add(add(add(h, x->back[i].at.whole), x->back[i].at.said), x->back[i].at.seat);
+        h = add(h, x->back[i].at.next);
     }
     h = add(add(add(h, (int64_t)x->w.phase), x->w.generation), x->w.target);
     h = add(add(add(h, x->w.broken), x->w.size), x->w.whole);
@@ -119,6 +156,7 @@ static uint64_t digest(const system_t *x, uint64_t h) {
                 h = add(add(add(h, (int64_t)m->kind), m->generation), m->at.step);
                 h = add(h, m->at.ready | m->at.copies << 1);
                 h = add(add(add(add(h, m->source), m->states_to), m->copies_to), m->members);
+                h = add(add(add(h, m->whole), m->rank), m->was);
             }
         }
     return h;
@@ -153,10 +191,16 @@ static size_t slot(explorer *e, uint64_t a, uint64_t b) {
 
 /* ---- the network ---- */
 
+/* A rank that has come to a new scheduler says nothing before that has answered. */
+static bool is_silent(const system_t *x, int32_t i) {
+    return x->r[i].linked && (x->gathers || x->waits >> i & 1);
+}
+
 static void post(system_t *x, int from, int to, message m) {
     queue *q = &x->q[from][to];
     if (to != WORLD && !x->r[to].alive) return;
     if (to == WORLD && from != WORLD && !x->r[from].linked) return; /* nobody hears it */
+    if (to == WORLD && is_silent(x, from) && m.kind != DIED) return;
     assert_true(q->count < QUEUE);
     q->m[q->count++] = m;
 }
@@ -230,6 +274,8 @@ static void act(explorer *e, system_t *x, int32_t i, unsigned actions, const mes
     if (actions & WEFTI_RECOVERY_SAY_STANDING)
         post(x, i, WORLD,
              (message){.kind = STANDING, .generation = r->s.generation, .at = r->s.at});
+    /* It may say so to a scheduler that is dead. */
+    if (actions & WEFTI_RECOVERY_SAY_WHOLE && !is_silent(x, i)) r->at.said = r->s.generation;
     if (actions & WEFTI_RECOVERY_SAY_WHOLE)
         post(x, i, WORLD, (message){.kind = WHOLE, .generation = r->s.generation});
 }
@@ -303,18 +349,34 @@ static void deliver(explorer *e, system_t *x, int32_t from, int32_t i) {
     }
 }
 
+static void go(rank *r, int64_t generation) {
+    const bool is_whole = r->s.phase == WEFTI_SURVIVOR_WHOLE && r->s.generation == generation;
+    (void)wefti_survivor_go(&r->s, generation);
+    if (!is_whole) return;
+    r->at.whole = generation;
+    r->at.seat = r->at.next;
+    r->at.said = -1;
+}
+
 static void hear(explorer *e, system_t *x, int32_t i) {
     const message m = take(&x->q[WORLD][i]);
     rank *r = &x->r[i];
     unsigned actions = 0;
-    if (m.kind == HALT) actions = wefti_survivor_halt(&r->s, m.generation);
+    if (m.kind == HALT) {
+        if (r->at.said >= 0 && r->at.said == m.whole) go(r, m.whole); /* which it has lost */
+        actions = wefti_survivor_halt(&r->s, m.generation);
+        if (actions) r->at.said = -1;
+    }
     if (m.kind == MEND) {
         const bool gives = m.states_to || m.copies_to;
-        if (r->s.phase == WEFTI_SURVIVOR_HALTED && r->s.generation == m.generation)
+        if (r->s.phase == WEFTI_SURVIVOR_HALTED && r->s.generation == m.generation) {
             r->members = m.members;
+            r->at.next = m.rank;
+            if (x->elastic) assert_int_equal(m.was, r->at.seat);
+        }
         actions = wefti_survivor_mend(&r->s, m.generation, m.at.step, m.source, gives);
     }
-    if (m.kind == GO) actions = wefti_survivor_go(&r->s, m.generation);
+    if (m.kind == GO) go(r, m.generation);
     act(e, x, i, actions, m.kind == MEND ? &m : NULL);
 }
 
@@ -362,6 +424,8 @@ static void tell_mend(explorer *e, system_t *x) {
                      .generation = x->w.generation,
                      .at.step = x->w.target,
                      .source = x->seats[i].source,
+                     .rank = i,
+                     .was = x->seats[i].was,
                      .members = members};
         if (x->elastic) assert_int_equal(x->seats[i].was, x->was[process_of(x, i)]);
         for (int32_t of = 0; of < x->w.size && !disk; of++)
@@ -384,6 +448,9 @@ static void find_holders(system_t *x) {
 }
 
 static void tell_go(system_t *x) {
+    x->base[1] = x->base[0];
+    x->base[0] = (base){.generation = x->w.generation, .size = x->w.size};
+    for (int32_t i = 0; i < x->w.size; i++) x->base[0].process[i] = process_of(x, i);
     x->lost = 0;
     find_holders(x);
     for (int32_t i = 0; i < x->size; i++) {
@@ -407,15 +474,92 @@ static void tell(explorer *e, system_t *x, unsigned actions) {
         for (int32_t i = 0; i < x->w.size; i++)
             if (x->seats[i].filled && !x->seats[i].stood)
                 post(x, WORLD, process_of(x, i),
-                     (message){.kind = HALT, .generation = x->w.generation});
+                     (message){.kind = HALT,
+                               .generation = x->w.generation,
+                               .whole = x->base[0].generation});
     if (actions & WEFTI_MENDING_MEND) tell_mend(e, x);
     if (actions & WEFTI_MENDING_GO) tell_go(x);
+}
+
+/* --- elastic worlds of any size are gathered: launch/scheduler/regain.c --- */
+
+/* All that live have come back to a scheduler. The world that counts is the last one that any of
+ * them knows to have been whole. */
+static void gather(explorer *e, system_t *x, int32_t none) {
+    int64_t whole = -1;
+    unsigned actions = 0;
+    (void)none;
+    for (int32_t i = 0; i < x->size; i++)
+        if (x->here >> i & 1 && x->back[i].at.whole > whole) whole = x->back[i].at.whole;
+    if (x->base[0].generation != whole) x->base[0] = x->base[1];
+    assert_int_equal(x->base[0].generation, whole);
+    x->gathers = false;
+    x->base[1] = (base){.generation = -1};
+    for (int32_t i = 0; i < x->size; i++) x->seat[i] = x->was[i] = -1;
+    x->lost = (1u << x->size) - 1;
+    wefti_mending_gather(&x->w, x->base[0].size, x->seats, x->w.holders, x->least);
+    for (int32_t seat = 0; seat < x->base[0].size; seat++) x->seat[x->base[0].process[seat]] = seat;
+    find_holders(x);
+    for (int32_t i = 0; i < x->size; i++) {
+        const place *at = &x->back[i].at;
+        const bool member = x->here >> i & 1 && (at->whole == whole || at->said == whole);
+        const bool comes = x->here >> i & 1 && x->back[i].generation >= 0;
+        if (x->here >> i & 1 && !member) assert_int_equal(at->whole, -1);
+        if (x->here >> i & 1 && (!comes || x->seat[i] < 0)) x->waits |= 1u << i;
+        if (member) x->was[i] = x->seat[i];
+        if (member) x->lost &= ~(1u << i);
+        if (x->seat[i] < 0) continue;
+        actions = comes ? wefti_mending_returned(&x->w, x->seat[i], x->back[i].generation,
+                                                 x->back[i].mends, !member)
+                        : wefti_mending_missing(&x->w, x->seat[i]);
+    }
+    x->here = 0;
+    memset(x->back, 0, sizeof x->back);
+    tell(e, x, actions);
+}
+
+static void gather_again(system_t *x, int32_t i) {
+    rank *r = &x->r[i];
+    memset(&x->q[WORLD][i], 0, sizeof x->q[WORLD][i]);
+    r->linked = true;
+    x->here |= 1u << i;
+    x->back[i].generation = r->s.generation;
+    x->back[i].mends = r->s.phase > WEFTI_SURVIVOR_READY;
+    x->back[i].at = r->at;
+}
+
+/* All that live are there, and one of them has a vote. */
+static bool may_gather(const system_t *x) {
+    bool votes = false;
+    for (int32_t i = 0; i < x->size; i++) {
+        const bool here = x->here >> i & 1;
+        if (x->r[i].alive && !here) return false;
+        votes = votes || (here && x->back[i].at.whole >= 0);
+    }
+    return x->gathers && votes;
+}
+
+/* One that waits has its seat, or another one at the end. */
+static void enter(explorer *e, system_t *x, int32_t i) {
+    x->waits &= ~(1u << i);
+    if (x->seat[i] >= 0) {
+        tell(e, x, wefti_mending_filled(&x->w, x->seat[i]));
+        return;
+    }
+    x->seat[i] = x->w.size;
+    tell(e, x, wefti_mending_grow(&x->w));
 }
 
 static void schedule(explorer *e, system_t *x, int32_t from) {
     const message m = take(&x->q[from][WORLD]);
     const int32_t seat = x->seat[from];
     unsigned actions = 0;
+    if (x->gathers || x->waits >> from & 1) {
+        assert_int_equal(m.kind, DIED);
+        x->here &= ~(1u << from);
+        x->waits &= ~(1u << from);
+        return;
+    }
     assert_true(seat >= 0);
     if (m.kind == STANDING)
         assert_int_equal(wefti_mending_stood(&x->w, seat, m.generation, m.at, &actions), WEFT_OK);
@@ -459,13 +603,20 @@ static void crash(explorer *e, system_t *x, int32_t none) {
         memset(&x->q[i][WORLD], 0, sizeof x->q[i][WORLD]);
         x->r[i].linked = false;
     }
+    x->gathers = x->elastic;
+    x->here = x->waits = 0;
     const wefti_holders holders = x->w.holders;
     const int64_t began = x->w.generation > x->w.least ? x->w.generation : x->w.least;
-    wefti_mending_gather(&x->w, x->size, x->seats, holders, began + EPOCH);
+    x->least = began + EPOCH;
+    wefti_mending_gather(&x->w, x->elastic ? 0 : x->size, x->seats, holders, began + EPOCH);
 }
 
 static void come_back(explorer *e, system_t *x, int32_t i) {
     rank *r = &x->r[i];
+    if (x->gathers) {
+        gather_again(x, i);
+        return;
+    }
     memset(&x->q[WORLD][i], 0, sizeof x->q[WORLD][i]);
     r->linked = true;
     if (r->s.generation < 0) { /* it has no place yet, and asks for it once more */
@@ -495,13 +646,15 @@ static void break_link(explorer *e, system_t *x, int32_t i) {
 static bool may_come_back(const system_t *x, int32_t i) {
     const rank *r = &x->r[i];
     if (!r->alive || r->linked) return false;
+    if (x->elastic) return x->gathers;
     return r->s.generation >= 0 || (x->w.phase == WEFTI_MENDING_COUNTING && !x->seats[i].filled);
 }
 
 /* No process that has this seat is there to come back. */
 static bool may_be_missed(const system_t *x, int32_t i) {
     const rank *r = &x->r[i];
-    if (x->w.phase != WEFTI_MENDING_GATHERING || x->seats[i].settled || x->q[i][WORLD].count)
+    if (x->elastic || x->w.phase != WEFTI_MENDING_GATHERING || x->seats[i].settled ||
+        x->q[i][WORLD].count)
         return false;
     return !r->alive || (!r->linked && r->s.generation < 0);
 }
@@ -509,8 +662,8 @@ static bool may_be_missed(const system_t *x, int32_t i) {
 /* A newcomer whose seat is given up waits until the others are gathered. */
 static bool has_to_wait(const system_t *x, int32_t i) {
     const message *m = &x->q[i][WORLD].m[0];
-    return x->w.phase == WEFTI_MENDING_GATHERING && m->kind == BACK && m->at.step < 0 &&
-           x->seats[i].settled;
+    return !x->elastic && x->w.phase == WEFTI_MENDING_GATHERING && m->kind == BACK &&
+           m->at.step < 0 && x->seats[i].settled;
 }
 
 static void be_missed(explorer *e, system_t *x, int32_t i) {
@@ -519,7 +672,10 @@ static void be_missed(explorer *e, system_t *x, int32_t i) {
 }
 
 static void come(explorer *e, system_t *x, int32_t i) {
-    x->r[i] = (rank){.alive = true, .linked = true, .s = wefti_survivor_newcomer(x->buddies)};
+    x->r[i] = (rank){.alive = true,
+                     .linked = true,
+                     .s = wefti_survivor_newcomer(x->buddies),
+                     .at = {.whole = -1, .said = -1, .seat = -1}};
     for (int32_t j = 0; j < x->size; j++) memset(&x->q[i][j], 0, sizeof x->q[i][j]);
     if (x->seat[i] >= 0) {
         tell(e, x, wefti_mending_filled(&x->w, x->seat[i]));
@@ -556,6 +712,11 @@ static void dismiss(explorer *e, system_t *x, int32_t i) {
         memset(&x->q[i][j], 0, sizeof x->q[i][j]);
     }
     give_up(e, x, 0);
+}
+
+static bool may_enter(const system_t *x, int32_t i) {
+    if (x->gathers || !(x->waits >> i & 1)) return false;
+    return x->seat[i] < 0 || (x->w.phase == WEFTI_MENDING_COUNTING && !x->seats[x->seat[i]].filled);
 }
 
 /* Once all that are left stand, and one would stay. */
@@ -645,11 +806,13 @@ static void explore(explorer *e, const system_t *x) {
         if (x->q[i][WORLD].count && !has_to_wait(x, i)) moves = true, follow(e, x, schedule, i);
         if (may_be_missed(x, i)) moves = true, follow(e, x, be_missed, i);
         if (may_come_back(x, i)) moves = true, follow(e, x, come_back, i);
+        if (r->alive && may_enter(x, i)) moves = true, follow(e, x, enter, i);
         if (!r->alive) {
             const bool seated = x->seat[i] >= 0;
-            const bool empty = seated && !x->seats[x->seat[i]].filled;
+            const bool empty = seated && !x->seats[x->seat[i]].filled && !(x->waits >> i & 1);
             if (empty && x->w.phase == WEFTI_MENDING_COUNTING) moves = true, follow(e, x, come, i);
-            if (!seated && x->comers > 0 && !x->q[i][WORLD].count) follow(e, x, come, i);
+            if (!seated && x->comers > 0 && !x->gathers && !x->q[i][WORLD].count)
+                follow(e, x, come, i);
             continue;
         }
         if (may_give_up(x) && may_dismiss(x, i)) follow(e, x, dismiss, i);
@@ -661,6 +824,7 @@ static void explore(explorer *e, const system_t *x) {
                 moves = true, follow(e, x, hears_rank, j * RANKS_MOST + i);
     }
     if (may_give_up(x)) moves = true, follow(e, x, give_up, 0);
+    if (may_gather(x)) moves = true, follow(e, x, gather, 0);
     if (!moves) finished(x);
     if (x->outages > 0) follow(e, x, crash, 0);
     for (int32_t i = 0; i < x->size && x->breaks > 0; i++)
@@ -694,9 +858,12 @@ static explorer run_all(int32_t size, bool buddies, int64_t steps, int failures,
         x->r[i] = (rank){.alive = true,
                          .linked = true,
                          .members = (1u << size) - 1,
+                         .at = {.said = -1, .seat = i},
                          .s = wefti_survivor_begin(0, 0, buddies)};
-        x->seat[i] = x->was[i] = i;
+        x->seat[i] = x->was[i] = x->base[0].process[i] = i;
     }
+    x->base[0].size = size;
+    x->base[1].generation = -1;
     const wefti_holders holders = {.first = x->first, .holder = x->holder, .copies = buddies};
     wefti_mending_begin(&x->w, size, x->seats, holders, 0);
     find_holders(x);
@@ -793,6 +960,16 @@ static void a_rank_dies_while_a_world_shrinks(void **state) {
     assert_true(e.from_disk > 0); /* a world of one rank, which died: tell_mend looks at each */
 }
 
+/* The scheduler dies at every point of a change of size, before a rank or after it. */
+static void the_scheduler_dies_while_a_world_changes(void **state) {
+    (void)state;
+    if (SANITIZED) return;
+    explorer e = run_elastic(3, false, 1, 1, 1, 0);
+    assert_true(e.mends > 0 && e.rolled_forward > 0 && e.resized > 0);
+    e = run_elastic(2, false, 1, 1, 2, 1);
+    assert_true(e.mends > 0 && e.resized > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_fails),
@@ -802,6 +979,7 @@ int main(void) {
         cmocka_unit_test(a_connection_breaks),
         cmocka_unit_test(a_world_shrinks_and_grows),
         cmocka_unit_test(a_rank_dies_while_a_world_shrinks),
+        cmocka_unit_test(the_scheduler_dies_while_a_world_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
