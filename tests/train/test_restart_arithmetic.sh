@@ -14,41 +14,44 @@ if ! "$weft" info --quick 2>/dev/null | grep -q 'avx512_bf16'; then
 fi
 
 rank() { # RANK ISA STEPS FILE: in the background; `process` is its number
-    WEFT_ISA=$2 WEFT_RANK=$1 WEFT_SIZE=2 WEFT_SCHEDULER=$one WEFT_RESTART=1 timeout -k 10 900 "$weft" train job.yaml train.precision=bf16 \
+    WEFT_LAUNCH=1 WEFT_ISA=$2 WEFT_RANK=$1 WEFT_SIZE=2 WEFT_SCHEDULER=$one WEFT_RESTART=1 timeout -k 10 900 "$weft" train job.yaml train.precision=bf16 \
         train.steps="$3" train.eval_every=0 train.log="$name.log" recovery.enabled=true 'parallel.mesh={dp: 2}' >"$4" 2>&1 &
     process=$!
 }
-# restarts NAME STEPS 'ISA of rank 0' 'of rank 1' 'of rank 1 after it was killed': `code0` and `code1` are the last exit codes
+# restarts NAME STEPS 'ISA of a rank' 'of the victim' 'of the victim after it was killed': `code0` and `code1` are the last exit codes
 restarts() {
     name=$1 one=127.0.0.1:$(free_port)
-    rank 0 "$3" "$2" "$name.0"
+    timeout -k 10 900 "$weft" launch --scheduler-only -n 2 --scheduler $one --restart 1 >"$name.scheduler" 2>&1 &
+    rank $((1 - victim)) "$3" "$2" "$name.0"
     first=$process
-    rank 1 "$4" "$2" "$name.1"
+    rank $victim "$4" "$2" "$name.1"
     for _ in $(seq 9000); do
         grep -qs '"step": 50,' "$name.log" && break
         kill -0 $first 2>/dev/null || break
         sleep 0.1
     done
     # shellcheck disable=SC2046
-    for place in $(grep -slzx 'WEFT_RANK=1' $(grep -slzx "WEFT_SCHEDULER=$one" /proc/[0-9]*/environ) | sed 's|/proc/\([0-9]*\)/.*|\1|'); do
+    for place in $(grep -slzx "WEFT_RANK=$victim" $(grep -slzx "WEFT_SCHEDULER=$one" /proc/[0-9]*/environ) | sed 's|/proc/\([0-9]*\)/.*|\1|'); do
         [ "$(cat "/proc/$place/comm" 2>/dev/null)" = weft ] && kill -9 "$place"
     done
     wait $process
-    rank 1 "$5" "$2" "$name.again"
+    rank $victim "$5" "$2" "$name.again"
     wait $process
     code1=$?
     wait $first
     code0=$?
 }
 
-# Both have it, and the newcomer has not.
-restarts lacks 1000000 '' '' avx512
-[ "$code0 $code1" = '1 1' ] || fail "lacks: exit $code0 and $code1" lacks.0
-has_facts lacks.again 'rank 1|avx512 |rank 0|avx512_bf16|WEFT_ISA' || fail 'lacks: another reason' lacks.again
-# One of them lacks it, so both compute in f32. The newcomer would have it.
-restarts unlike 2000 avx512 '' ''
-[ "$code0 $code1" = '0 0' ] || fail "unlike: exit $code0 and $code1" unlike.0
-# The newcomer lacks it, and needs it no more.
-restarts needless 2000 avx512 '' avx512
-[ "$code0 $code1" = '0 0' ] || fail "needless: exit $code0 and $code1" needless.0
+for victim in 0 1; do
+    # Both have it, and the newcomer has not.
+    restarts lacks-$victim 1000000 '' '' avx512
+    [ "$code0 $code1" = '1 1' ] || fail "$name: exit $code0 and $code1" $name.0
+    has_facts $name.again "rank $victim|avx512 |rank $((1 - victim))|avx512_bf16|WEFT_ISA" || fail "$name: another reason" $name.again
+    # The victim lacks it, so both compute in f32. The newcomer has it, and follows.
+    restarts unlike-$victim 2000 '' avx512 ''
+    [ "$code0 $code1" = '0 0' ] || fail "$name: exit $code0 and $code1" $name.0
+    # The newcomer lacks it, and needs it no more.
+    restarts needless-$victim 2000 avx512 '' avx512
+    [ "$code0 $code1" = '0 0' ] || fail "$name: exit $code0 and $code1" $name.0
+done
 exit $failed
