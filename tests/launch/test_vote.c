@@ -518,7 +518,7 @@ static void explore_process(explorer *e, const system_t *x, int8_t i) {
     if (!p->alive) return;
     system_t y = *x;
     if (p->at != NOBODY && p->count) {
-        note(e, "hears", i, p->m[0].kind);
+        note(e, "hears", i, (int)p->m[0].kind);
         deliver(e, &y, &y.p[i]);
         explore(e, &y);
     }
