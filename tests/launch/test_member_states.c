@@ -206,6 +206,7 @@ static void member_states(void **state) {
     pthread_mutex_destroy(&m->caller.lock);
     pthread_cond_destroy(&m->caller.changed);
     wefti_free(m->host);
+    wefti_member_forget_worlds(m);
     wefti_free(m);
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# How products in bf16 are computed is decided when a training begins. A rank that is started again takes that decision over. Where
-# it cannot, the job ends and names both forms of arithmetic.
+# How products in bf16 are computed is decided when a training begins. A rank that is started again takes that decision over. One that
+# cannot names both forms of arithmetic, and the job waits for another one.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
 # shellcheck source=../launch/ports.inc
@@ -18,10 +18,11 @@ rank() { # RANK ISA STEPS FILE: in the background; `process` is its number
         train.steps="$3" train.eval_every=0 train.log="$name.log" recovery.enabled=true 'parallel.mesh={dp: 2}' >"$4" 2>&1 &
     process=$!
 }
-# restarts NAME STEPS 'ISA of a rank' 'of the victim' 'of the victim after it was killed': `code0` and `code1` are the last exit codes
+# restarts NAME STEPS 'ISA of a rank' 'of the victim' 'of the victim after it was killed' ['of one that comes before it']: `code0` and
+# `code1` are the last exit codes
 restarts() {
     name=$1 one=127.0.0.1:$(free_port)
-    timeout -k 10 900 "$weft" launch --scheduler-only -n 2 --scheduler $one --restart 1 >"$name.scheduler" 2>&1 &
+    timeout -k 10 900 "$weft" launch --scheduler-only -n 2 --scheduler $one --restart 2 >"$name.scheduler" 2>&1 &
     rank $((1 - victim)) "$3" "$2" "$name.0"
     first=$process
     rank $victim "$4" "$2" "$name.1"
@@ -35,6 +36,11 @@ restarts() {
         [ "$(cat "/proc/$place/comm" 2>/dev/null)" = weft ] && kill -9 "$place"
     done
     wait $process
+    if [ $# -gt 5 ]; then
+        rank $victim "$6" "$2" "$name.refused"
+        wait $process
+        refused=$?
+    fi
     rank $victim "$5" "$2" "$name.again"
     wait $process
     code1=$?
@@ -43,10 +49,10 @@ restarts() {
 }
 
 for victim in 0 1; do
-    # Both have it, and the newcomer has not.
-    restarts lacks-$victim 1000000 '' '' avx512
-    [ "$code0 $code1" = '1 1' ] || fail "$name: exit $code0 and $code1" $name.0
-    has_facts $name.again "rank $victim|avx512 |rank $((1 - victim))|avx512_bf16|WEFT_ISA" || fail "$name: another reason" $name.again
+    # Both have it, and the newcomer has not. The next one has it.
+    restarts lacks-$victim 2000 '' '' '' avx512
+    [ "$code0 $code1 $refused" = '0 0 1' ] || fail "$name: exit $code0 and $code1, and $refused" $name.0
+    has_facts $name.refused "rank $victim|avx512 |rank $((1 - victim))|avx512_bf16|WEFT_ISA" || fail "$name: another reason" $name.refused
     # The victim lacks it, so both compute in f32. The newcomer has it, and follows.
     restarts unlike-$victim 2000 '' avx512 ''
     [ "$code0 $code1" = '0 0' ] || fail "$name: exit $code0 and $code1" $name.0
@@ -54,4 +60,27 @@ for victim in 0 1; do
     restarts needless-$victim 2000 avx512 '' avx512
     [ "$code0 $code1" = '0 0' ] || fail "$name: exit $code0 and $code1" $name.0
 done
+
+# Under a launcher: the first process that follows rank 1 lacks it, and the next one has it.
+cat >start.sh <<END
+n=\$(cat starts-\$WEFT_RANK 2>/dev/null || echo 0)
+echo \$((n + 1)) >starts-\$WEFT_RANK
+[ "\$WEFT_RANK\$n" != 11 ] || export WEFT_ISA=avx512
+exec $weft train job.yaml train.precision=bf16 train.steps=2000 train.eval_every=0 train.log=launched.log recovery.enabled=true 'parallel.mesh={dp: 2}'
+END
+timeout -k 10 900 "$weft" launch -n 2 --restart 3 --logs launched -- sh start.sh >launched.out 2>&1 &
+launcher=$!
+for _ in $(seq 9000); do
+    grep -qs '"step": 50,' launched.log && break
+    kill -0 $launcher 2>/dev/null || break
+    sleep 0.1
+done
+for place in $(grep -slzx "WEFT_RANK=1" /proc/[0-9]*/environ | sed 's|/proc/\([0-9]*\)/.*|\1|'); do
+    # shellcheck disable=SC2015
+    [ "$(cat "/proc/$place/comm" 2>/dev/null)" = weft ] && [ "$(readlink "/proc/$place/cwd")" = "$PWD" ] && kill -9 "$place" || true
+done
+wait $launcher
+got=$?
+[ "$got $(cat starts-1)" = '0 3' ] || fail "launched: exit $got after $(cat starts-1) starts" launched.out
+grep -q 'exit code 1' launched.out || fail 'launched: nobody says that a newcomer was refused' launched.out
 exit $failed

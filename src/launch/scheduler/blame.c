@@ -48,8 +48,40 @@ static void fill_in(const wefti_scheduler *s, int32_t rank, const wefti_abort_re
     wefti_free(words);
 }
 
+/* A newcomer that cannot take its seat, since it is unlike the others, harms nobody: another one
+ * may come. */
+static void refuse_newcomer(wefti_scheduler *s, int32_t rank, const wefti_abort_reason *why) {
+    wefti_member_slot *slot = &s->slots[rank];
+    wefti_mend_refused(s, rank);
+    wefti_client_refuse(s, slot->client, WEFT_E_MISMATCH, why->failed, "%s", why->text);
+    slot->client = NULL;
+    wefti_scheduler_newcomer_failed(s, rank, why->text);
+}
+
+static bool is_taking_its_seat(const wefti_scheduler *s, int32_t rank) {
+    return s->slots[rank].newcomer && wefti_mend_phase(s) != WEFTI_MENDING_NOT;
+}
+
+/* It may have named another rank before, which it is unlike. */
+bool wefti_scheduler_newcomer_left(wefti_scheduler *s, int32_t rank) {
+    const wefti_abort_reason leaves = {
+        .status = WEFT_E_PEER, .failed = WEFT_RANK_OWN, .text = "it has left"};
+    wefti_abort_reason why;
+    if (!is_taking_its_seat(s, rank)) return false;
+    fill_in(s, rank, &leaves, &why);
+    if (s->slots[rank].gave_up && wefti_scheduler_awaits_word(s)) why = s->blame.reason;
+    refuse_newcomer(s, rank, &why);
+    return true;
+}
+
 void wefti_scheduler_rank_gave_up(wefti_scheduler *s, int32_t rank,
                                   const wefti_abort_reason *reason) {
+    if (is_taking_its_seat(s, rank) && means_itself(s, rank, reason)) {
+        wefti_abort_reason why;
+        fill_in(s, rank, reason, &why);
+        refuse_newcomer(s, rank, &why);
+        return;
+    }
     /* A consequence of the death that is being mended. */
     if (wefti_mend_phase(s) == WEFTI_MENDING_COUNTING && !means_itself(s, rank, reason)) return;
     s->slots[rank].gave_up = true;

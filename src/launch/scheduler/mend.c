@@ -217,12 +217,22 @@ static void lose_newcomer(wefti_scheduler *s, int32_t seat, const wefti_end *end
         give_up(s, seat, "; it is not started again: that was done as often as it may be");
 }
 
+void wefti_mend_refused(wefti_scheduler *s, int32_t rank) {
+    wefti_mending_state *m = &s->mend;
+    wefti_member_slot *slot = &s->slots[rank];
+    slot->refused = slot->deaths + 1;
+    if (!wefti_mend_is_elastic(s)) return;
+    /* Its seat may be given up. Without memory its end is the end of the job. */
+    if (WEFT_GROW(m->dismissed, m->dismissed_count, m->dismissed_room) < 0) return;
+    m->dismissed[m->dismissed_count++] = slot->number;
+}
+
 bool wefti_mend_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {
     wefti_mending_state *m = &s->mend;
     if (wefti_end_is_loss(end) && wefti_gather_ended(s, end->rank, starts)) return true;
     int32_t seat = wefti_slot_of_process(s, end->rank);
     if (s->state != WEFTI_SCHEDULER_RUNNING || !m->seats || seat < 0) return false;
-    if (!wefti_end_is_loss(end)) return false;
+    if (!wefti_end_is_loss(end) && s->slots[seat].refused != starts) return false;
     count_again(s, seat, starts);
     if (s->slots[seat].deaths < starts && m->seats[seat].filled) {
         char how[64];

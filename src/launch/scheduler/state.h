@@ -62,6 +62,7 @@ typedef struct wefti_member_slot {
     bool newcomer;    /* it took an empty seat, and its world is not whole yet */
     bool awaited;     /* the seat is empty, and a process is being started for it */
     int deaths;       /* processes that this seat has lost */
+    int refused;      /* how many it had lost with the last one that could not take it; 0: none */
     bool uncounted;   /* how many is not known: the scheduler before knew it */
     int64_t heard_ns; /* last heartbeat */
     wefti_standing standing;
@@ -289,6 +290,8 @@ void wefti_slot_clear(wefti_member_slot *slot); /* frees its cards */
 /* watch.c */
 void wefti_scheduler_check_ranks(wefti_scheduler *s, int64_t now_ns);
 void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why);
+/* The same of one that has said why it cannot take its seat. */
+void wefti_scheduler_newcomer_failed(wefti_scheduler *s, int32_t rank, const char *why);
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank);
 void wefti_scheduler_goodbye(wefti_scheduler *s); /* to all: nobody watches any more */
 
@@ -322,6 +325,8 @@ void wefti_scheduler_rank_gave_up(wefti_scheduler *s, int32_t rank,
 static inline bool wefti_scheduler_awaits_word(const wefti_scheduler *s) {
     return s->blame.until_ns != 0;
 }
+/* A newcomer that leaves before it has its seat is refused. False: the rank is none. */
+bool wefti_scheduler_newcomer_left(wefti_scheduler *s, int32_t rank);
 /* The blamed rank has left without a word, or the time for it is up: the job fails for the reason
  * of the rank that blames. */
 void wefti_scheduler_end_blame(wefti_scheduler *s);
@@ -349,6 +354,13 @@ weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank,
                              const wefti_frame *frame) WEFT_CHECKED;
 /* A process has ended, and no other one will take its seat. */
 void wefti_mend_ended(wefti_scheduler *s, const wefti_end *end);
+/* How many processes of a seat its launcher may end. One that was refused ends by itself, and says
+ * why. */
+static inline int wefti_slot_dead(const wefti_member_slot *slot) {
+    return slot->deaths - (slot->refused > 0 && slot->refused == slot->deaths);
+}
+/* A newcomer says that it cannot take its seat. However it ends, that is no end of the job. */
+void wefti_mend_refused(wefti_scheduler *s, int32_t rank);
 bool wefti_mend_awaits(wefti_scheduler *s, const wefti_end *end, int starts);
 void wefti_mend_left(wefti_scheduler *s, int32_t rank); /* amid it: that ends the job */
 void wefti_mend_check(wefti_scheduler *s, int64_t now_ns);

@@ -32,6 +32,13 @@ void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why
     end_of(s, rank, WEFT_E_LOST, &text);
 }
 
+void wefti_scheduler_newcomer_failed(wefti_scheduler *s, int32_t rank, const char *why) {
+    wefti_text text = {0};
+    s->slots[rank].dead = true;
+    wefti_text_add(&text, "%.3000s; this was before it had taken its seat", why);
+    end_of(s, rank, WEFT_E_LOST, &text);
+}
+
 void wefti_scheduler_goodbye(wefti_scheduler *s) {
     for (int32_t r = 0; r < s->taken; r++)
         if (s->slots[r].client)
@@ -49,6 +56,7 @@ static bool some_stays(wefti_scheduler *s) {
 }
 
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
+    if (wefti_scheduler_newcomer_left(s, rank)) return;
     if (wefti_mend_phase(s) != WEFTI_MENDING_NOT) wefti_mend_left(s, rank);
     s->slots[rank].left = true;
     if (wefti_scheduler_awaits_word(s) && rank == s->blame.reason.failed)

@@ -118,6 +118,11 @@ static weft_status repair(wefti_repair *m) {
 
 /* ---- until the world is whole ---- */
 
+/* A newcomer is unlike the others. It fails, and they wait for the next one. */
+static bool is_of_a_newcomer(const wefti_repair *m, weft_status status) {
+    return status == WEFT_E_MISMATCH && m->newcomers > 0 && !m->is_new;
+}
+
 weft_status wefti_repair_run(wefti_repair *m) {
     for (;; m->place = WEFTI_REPAIR_BROKEN) {
         if (m->place == WEFTI_REPAIR_BROKEN) WEFT_TRY(wefti_repair_mend(m));
@@ -133,8 +138,9 @@ weft_status wefti_repair_run(wefti_repair *m) {
             wefti_world_forget(m->world);
             return WEFT_OK;
         }
-        if (status != WEFT_PENDING && !wefti_repair_can(m->world, m->agreement, status))
-            return wefti_fail_world(m->world, status);
+        const bool again = status == WEFT_PENDING || is_of_a_newcomer(m, status) ||
+                           wefti_repair_can(m->world, m->agreement, status);
+        if (!again) return wefti_fail_world(m->world, status);
         if (!m->is_new) continue;
         if (m->calls->drop) m->calls->drop(m->context);
     }
