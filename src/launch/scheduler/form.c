@@ -185,9 +185,10 @@ weft_status wefti_scheduler_seats(const wefti_scheduler *s, wefti_seated **out) 
 
 weft_status wefti_scheduler_tell_world(wefti_scheduler *s, int32_t first, int32_t count) {
     wefti_seated *seats;
-    weft_status status = wefti_scheduler_seats(s, &seats);
+    weft_status status = WEFT_OK;
+    WEFT_TRY(wefti_scheduler_seats(s, &seats));
     for (int32_t r = first; r < first + count && status >= 0; r++) status = tell_rank(s, r, seats);
-    if (status >= 0) wefti_free(seats);
+    wefti_free(seats);
     return status;
 }
 
