@@ -31,6 +31,12 @@ restarts() {
         kill -0 $first 2>/dev/null || break
         sleep 0.1
     done
+    # Which is faster is measured, and may be f32.
+    if [ $# -gt 5 ] && ! grep -qs 'bf16 with native' "$name.0" "$name.1"; then
+        kill $first $process
+        echo 'SKIP: this processor multiplies bf16 in f32: a newcomer needs nothing'
+        exit 77
+    fi
     # shellcheck disable=SC2046
     for place in $(grep -slzx "WEFT_RANK=$victim" $(grep -slzx "WEFT_SCHEDULER=$one" /proc/[0-9]*/environ) | sed 's|/proc/\([0-9]*\)/.*|\1|'); do
         [ "$(cat "/proc/$place/comm" 2>/dev/null)" = weft ] && kill -9 "$place"
@@ -52,7 +58,7 @@ for victim in 0 1; do
     # Both have it, and the newcomer has not. The next one has it.
     restarts lacks-$victim 2000 '' '' '' avx512
     [ "$code0 $code1 $refused" = '0 0 1' ] || fail "$name: exit $code0 and $code1, and $refused" $name.0
-    has_facts $name.refused "rank $victim|avx512 |rank $((1 - victim))|avx512_bf16|WEFT_ISA" || fail "$name: another reason" $name.refused
+    has_facts $name.refused "rank $victim|avx512 |rank $((1 - victim))|bits|WEFT_ISA" || fail "$name: another reason" $name.refused
     # The victim lacks it, so both compute in f32. The newcomer has it, and follows.
     restarts unlike-$victim 2000 '' avx512 ''
     [ "$code0 $code1" = '0 0' ] || fail "$name: exit $code0 and $code1" $name.0
@@ -81,6 +87,8 @@ for place in $(grep -slzx "WEFT_RANK=1" /proc/[0-9]*/environ | sed 's|/proc/\([0
 done
 wait $launcher
 got=$?
-[ "$got $(cat starts-1)" = '0 3' ] || fail "launched: exit $got after $(cat starts-1) starts" launched.out
-grep -q 'exit code 1' launched.out || fail 'launched: nobody says that a newcomer was refused' launched.out
+starts=2
+grep -qs 'bf16 with native' launched.out && starts=3
+[ "$got $(cat starts-1)" = "0 $starts" ] || fail "launched: exit $got after $(cat starts-1) starts" launched.out
+[ $starts = 2 ] || grep -q 'exit code 1' launched.out || fail 'launched: nobody says that a newcomer was refused' launched.out
 exit $failed
