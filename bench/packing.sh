@@ -29,15 +29,6 @@ train: {steps: 30, batch: 2, seed: 1, eval_every: 0}
 device: {threads: 1}
 parallel: {devices: 2}
 EOF
-step() {
-    on_hosts 1 "$weft" train job.yaml "$@" "train.log=$folder/log.jsonl" >/dev/null 2>error || cat error >&2
-    python3 - log.jsonl <<EOF
-import json, statistics, sys
-lines = [json.loads(line) for line in open(sys.argv[1])]
-print("%.1f" % (1e3 * statistics.median(x["seconds"] for x in lines if "loss" in x and x["step"] > 8)))
-EOF
-    rm -f log.jsonl
-}
 echo "level fusion auto none"
 for level in $levels; do
     case $level in
@@ -48,8 +39,8 @@ for level in $levels; do
     esac
     for fusion in $fusions; do
         for _ in $(seq "$turns"); do
-            auto=$(step "parallel.optimizer.level=$level")
-            none=$(step "parallel.optimizer.level=$level" "parallel.fusion.$fusion.mode=none")
+            auto=$(step_ms 8 "parallel.optimizer.level=$level")
+            none=$(step_ms 8 "parallel.optimizer.level=$level" "parallel.fusion.$fusion.mode=none")
             echo "$level $fusion $auto $none"
         done
     done

@@ -104,7 +104,8 @@ typedef enum weft_launch_role { WEFT_LAUNCH_SCHEDULER, WEFT_LAUNCH_STANDBY } wef
  * have `scheduler_elsewhere`. Blocks until the job has ended and its launchers have, or a request
  * to stop comes. A standby that was not needed ends with WEFT_OK when the scheduler has ended in
  * good order. If the standby has the job, a scheduler that is started becomes the standby.
- * @param options    as for weft_launch_run; processes, hosts, scheduler and restarts are the job's
+ *
+ * @param options    as for weft_launch_run. Processes, hosts, scheduler and restarts are the job's.
  * @param announce   called with the address once processes can join; may be NULL
  * @param out_table  the position of each rank; freed with weft_text_free
  * @return what the job failed of; WEFT_E_STOPPED after a request to stop; WEFT_E_TIMEOUT if nobody

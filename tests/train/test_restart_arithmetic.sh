@@ -67,28 +67,4 @@ for victim in 0 1; do
     [ "$code0 $code1" = '0 0' ] || fail "$name: exit $code0 and $code1" $name.0
 done
 
-# Under a launcher: the first process that follows rank 1 lacks it, and the next one has it.
-cat >start.sh <<END
-n=\$(cat starts-\$WEFT_RANK 2>/dev/null || echo 0)
-echo \$((n + 1)) >starts-\$WEFT_RANK
-[ "\$WEFT_RANK\$n" != 11 ] || export WEFT_ISA=avx512
-exec $weft train job.yaml train.precision=bf16 train.steps=2000 train.eval_every=0 train.log=launched.log recovery.enabled=true 'parallel.mesh={dp: 2}'
-END
-timeout -k 10 900 "$weft" launch -n 2 --restart 3 --logs launched -- sh start.sh >launched.out 2>&1 &
-launcher=$!
-for _ in $(seq 9000); do
-    grep -qs '"step": 50,' launched.log && break
-    kill -0 $launcher 2>/dev/null || break
-    sleep 0.1
-done
-for place in $(grep -slzx "WEFT_RANK=1" /proc/[0-9]*/environ | sed 's|/proc/\([0-9]*\)/.*|\1|'); do
-    # shellcheck disable=SC2015
-    [ "$(cat "/proc/$place/comm" 2>/dev/null)" = weft ] && [ "$(readlink "/proc/$place/cwd")" = "$PWD" ] && kill -9 "$place" || true
-done
-wait $launcher
-got=$?
-starts=2
-grep -qs 'bf16 with native' launched.out && starts=3
-[ "$got $(cat starts-1)" = "0 $starts" ] || fail "launched: exit $got after $(cat starts-1) starts" launched.out
-[ $starts = 2 ] || grep -q 'exit code 1' launched.out || fail 'launched: nobody says that a newcomer was refused' launched.out
 exit $failed

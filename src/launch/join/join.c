@@ -24,20 +24,6 @@ static weft_status serve(const wefti_join_plan *plan, const wefti_launcher *l,
     return status;
 }
 
-/* A rank 0 that is started again, after its job has gone to the standby scheduler, is a member like
- * others. */
-static bool runs_at_standby(const wefti_member_options *own) {
-    enum { ANSWER_SECONDS = 3 };
-    wefti_member_options o = *own;
-    if (!own->standby || !*own->standby) return false;
-    o.scheduler = own->standby;
-    o.standby = NULL;
-    o.join_seconds = ANSWER_SECONDS;
-    const bool runs = wefti_member_finds_job(&o, ANSWER_SECONDS);
-    explicit_bzero(&o.secret, sizeof o.secret);
-    return runs;
-}
-
 static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
                          wefti_control *control) {
     char where[WEFTI_HOST_TEXT + 16], facts[WEFTI_JOIN_FACTS_TEXT];
@@ -57,7 +43,8 @@ static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
                               .heartbeat_seconds = plan->set.heartbeat_seconds};
     WEFT_TRY(wefti_secret_find(plan->set.secret_file, plan->set.home, &o.secret, NULL));
     weft_status status = WEFT_OK;
-    if (l->serves && !runs_at_standby(&o)) {
+    /* A rank 0 that is started again, after its job has gone to the standby, is a member. */
+    if (l->serves && !wefti_member_runs_at(&o, o.standby)) {
         status = serve(plan, l, &o.secret, &control->scheduler);
         if (status >= 0) o.scheduler = wefti_scheduler_address(control->scheduler);
     }

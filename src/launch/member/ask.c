@@ -64,6 +64,18 @@ bool wefti_member_finds_job(const wefti_member_options *options, double seconds)
     return found;
 }
 
+bool wefti_member_runs_at(const wefti_member_options *like, const char *address) {
+    enum { ANSWER_SECONDS = 3 };
+    wefti_member_options o = *like;
+    if (!address || !*address) return false;
+    o.scheduler = address;
+    o.standby = NULL;
+    o.join_seconds = ANSWER_SECONDS;
+    const bool runs = wefti_member_finds_job(&o, ANSWER_SECONDS);
+    explicit_bzero(&o.secret, sizeof o.secret);
+    return runs;
+}
+
 weft_status wefti_member_ask_health(const wefti_member_options *options, double seconds,
                                     wefti_job_health *out, wefti_rank_health **out_rank,
                                     bool *out_by_standby) {

@@ -122,6 +122,9 @@ void wefti_watch_end(wefti_watch *watch); /* frees */
 /* Whether a scheduler that has the job answers at options->scheduler: within `seconds`, and before
  * one call has failed. */
 bool wefti_member_finds_job(const wefti_member_options *options, double seconds);
+/* The same of another address (NULL or "": false), with the secret and the network of `like`.
+ * Blocks for 3 s at most. */
+bool wefti_member_runs_at(const wefti_member_options *like, const char *address);
 /* Whether the scheduler has ended in good order, or the job is over. */
 bool wefti_watch_has_parted(wefti_watch *watch);
 /* WEFT_OK, or the reason for which the scheduler has lost its job, and left it to the other one. */

@@ -1,5 +1,5 @@
-/* The worlds that a member knows, for a scheduler that knows none: the last one that was whole, and
- * a later one that may have been, since this member has said WHOLE there and has not heard more. */
+/* The worlds that a member knows, for a scheduler that knows none. One is the last that was whole.
+ * A later one may have been: there this member has said WHOLE, and has heard no more. */
 #include "base/memory.h"
 #include "launch/member/state.h"
 

@@ -54,7 +54,7 @@ static bool are_free(const wefti_scheduler *s, const wefti_span *seats, uint64_t
  */
 static int32_t deaths_of(const wefti_scheduler *s, const wefti_client *c, int32_t number) {
     const int32_t slot = wefti_slot_of_process(s, number);
-    if (slot >= 0) return wefti_slot_dead(&s->slots[slot]);
+    if (slot >= 0) return wefti_slot_killable(&s->slots[slot]);
     if (!c->keep.launcher) return 0; /* it heard so, or its process is a new one */
     return c->coming > 0 || wefti_mend_was_dismissed(s, number) ? 0 : INT32_MAX;
 }

@@ -265,7 +265,7 @@ bool wefti_scheduler_goes_on(wefti_scheduler *s, const wefti_end *end) {
 int wefti_scheduler_deaths(wefti_scheduler *s, int32_t rank) {
     pthread_mutex_lock(&s->lock);
     const int32_t slot = wefti_slot_of_process(s, rank);
-    int deaths = s->ranked && slot >= 0 ? wefti_slot_dead(&s->slots[slot]) : 0;
+    int deaths = s->ranked && slot >= 0 ? wefti_slot_killable(&s->slots[slot]) : 0;
     if (s->ranked && slot < 0 && !wefti_mend_was_dismissed(s, rank)) deaths = INT_MAX;
     pthread_mutex_unlock(&s->lock);
     return deaths;

@@ -356,7 +356,7 @@ weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank,
 void wefti_mend_ended(wefti_scheduler *s, const wefti_end *end);
 /* How many processes of a seat its launcher may end. One that was refused ends by itself, and says
  * why. */
-static inline int wefti_slot_dead(const wefti_member_slot *slot) {
+static inline int wefti_slot_killable(const wefti_member_slot *slot) {
     return slot->deaths - (slot->refused > 0 && slot->refused == slot->deaths);
 }
 /* A newcomer says that it cannot take its seat. However it ends, that is no end of the job. */

@@ -18,15 +18,9 @@ wefti_scheduler_site wefti_launch_site(const wefti_launch_place *p) {
 
 bool wefti_launch_runs_at(const char *address, const wefti_settings *set,
                           const wefti_secret *secret) {
-    enum { ANSWER_SECONDS = 3 };
-    wefti_member_options options = {.scheduler = address,
-                                    .interface = set->interface,
-                                    .secret = *secret,
-                                    .tls = set->tls,
-                                    .rank = -1,
-                                    .size = -1,
-                                    .join_seconds = ANSWER_SECONDS};
-    const bool runs = wefti_member_finds_job(&options, ANSWER_SECONDS);
+    wefti_member_options options = {
+        .interface = set->interface, .secret = *secret, .tls = set->tls, .rank = -1, .size = -1};
+    const bool runs = wefti_member_runs_at(&options, address);
     explicit_bzero(&options.secret, sizeof options.secret);
     return runs;
 }
