@@ -361,6 +361,43 @@ static void a_world_without_a_smaller_plan_ends(void **state) {
     wefti_scheduler_stop(s);
 }
 
+/* A process makes the world larger, and says that it is unlike the others. It is refused alone: the
+ * world shrinks again, however the process ends. The next one is welcome. */
+static void an_unlike_newcomer_is_refused_alone(void **state) {
+    (void)state;
+    const wefti_end ended = {.rank = 1, .code = 1, .text = "rank 1 ended with exit code 1"};
+    person p[3];
+    wefti_scheduler *s = three(p, &two_at_least);
+    die(&p[1]);
+    test_wait_until(s, has_shrunk);
+    refused_for_good(&p[1]);
+    resized((person *[]){&p[0], &p[2]}, 2, (const int32_t[]){0, 2});
+    assert_false(wefti_scheduler_goes_on(s, &ended));
+    for (int turn = 0; turn < 2; turn++) {
+        p[1] = someone(s, 1);
+        begin(&p[1], join);
+        test_wait_until(s, has_grown);
+        end(&p[1]);
+        if (p[1].status < 0) fail_msg("%s", p[1].text);
+        p[1].at.step = -1;
+        if (turn == 1) break;
+        wefti_member_fail(p[1].member, WEFT_E_MISMATCH, WEFT_RANK_OWN, "it has another model");
+        test_wait_until(s, has_shrunk);
+        ASSERT_SOON(wefti_member_check(p[1].member) < 0);
+        ASSERT_MESSAGE("another model");
+        (void)wefti_member_close(p[1].member, NULL);
+        assert_true(wefti_scheduler_goes_on(s, &ended));
+        for (int r = 0; r < 3; r += 2) begin(&p[r], recover);
+        for (int r = 0; r < 3; r += 2) end(&p[r]);
+        for (int r = 0; r < 3; r += 2) /* the ranks that they were before it came */
+            assert_true(p[r].status == WEFT_OK && !p[r].mend.resized && !p[r].mend.from_disk);
+    }
+    resized((person *[]){&p[0], &p[2], &p[1]}, 3, (const int32_t[]){0, 1, -1});
+    for (int r = 0; r < 3; r++) begin(&p[r], leave);
+    for (int r = 0; r < 3; r++) end(&p[r]);
+    wefti_scheduler_stop(s);
+}
+
 static bool has_lost_two(const wefti_scheduler *s) {
     return s->taken == 1 || s->state != WEFTI_SCHEDULER_RUNNING;
 }
@@ -396,6 +433,7 @@ int main(void) {
         cmocka_unit_test(a_world_exceeds_its_first_size),
         cmocka_unit_test(a_world_without_a_smaller_plan_ends),
         cmocka_unit_test(a_majority_of_the_last_whole_world),
+        cmocka_unit_test(an_unlike_newcomer_is_refused_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ END
     wait $launcher
     got=$?
     [ "$got $(cat $name-1)" = '0 3' ] || fail "$name: exit $got after $(cat $name-1) starts of rank 1" $name.out
-    grep -q 'exit code 1; it is started again' $name.out || fail "$name: nobody says that a process was refused" $name.out
+    has_facts $name.out 'rank 1|exit code 1' || fail "$name: nobody says that a process was refused" $name.out
     cat $name-logs/*1* >$name.refused
     has_facts $name.refused "$facts" || fail "$name: another reason" $name.refused
 }
