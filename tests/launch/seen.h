@@ -1,0 +1,56 @@
+/* The states that an explorer has seen, by digests of 128 bits. */
+#ifndef WEFT_TEST_SEEN_H
+#define WEFT_TEST_SEEN_H
+
+#include "support.h"
+
+#include "base/digest/digest.h"
+
+typedef struct seen_states {
+    uint64_t (*digest)[2];
+    unsigned char *mark; /* of each slot: 0 empty */
+    size_t slots, count;
+} seen_states;
+
+static inline size_t seen_slot(const seen_states *s, uint64_t a, uint64_t b) {
+    size_t at = a & (s->slots - 1);
+    while (s->mark[at] && (s->digest[at][0] != a || s->digest[at][1] != b))
+        at = (at + 1) & (s->slots - 1);
+    return at;
+}
+
+static inline void seen_free(seen_states *s) {
+    free(s->digest);
+    free(s->mark);
+    *s = (seen_states){0};
+}
+
+static inline void seen_grow(seen_states *s) {
+    seen_states old = *s;
+    s->slots = old.slots ? 2 * old.slots : 1 << 16;
+    s->digest = calloc(s->slots, sizeof *s->digest);
+    s->mark = calloc(s->slots, 1);
+    assert_non_null(s->digest);
+    assert_non_null(s->mark);
+    for (size_t i = 0; i < old.slots; i++) {
+        if (!old.mark[i]) continue;
+        const size_t at = seen_slot(s, old.digest[i][0], old.digest[i][1]);
+        memcpy(s->digest[at], old.digest[i], sizeof *s->digest);
+        s->mark[at] = old.mark[i];
+    }
+    seen_free(&old);
+}
+
+/* The mark of a state. 0: it is new, and the caller sets a mark. Void once another one is asked
+ * for. */
+static inline unsigned char *seen_mark(seen_states *s, uint64_t a, uint64_t b) {
+    if (2 * (s->count + 1) > s->slots) seen_grow(s);
+    const size_t at = seen_slot(s, a, b);
+    if (s->mark[at]) return &s->mark[at];
+    s->digest[at][0] = a;
+    s->digest[at][1] = b;
+    s->count++;
+    return &s->mark[at];
+}
+
+#endif
