@@ -3,60 +3,9 @@
 #ifndef WEFT_TEST_GATHERING_PEOPLE_H
 #define WEFT_TEST_GATHERING_PEOPLE_H
 
-#include "lanes.h"
+#include "people.h"
 
-#include <stdatomic.h>
-#include <sys/socket.h>
-
-enum { RANKS = 3, PEOPLE = 5, TARGET = 7 };
-
-typedef struct person {
-    wefti_member_options options;
-    char address[64];
-    wefti_member *member;
-    weft_status status;
-    char text[2048];
-    wefti_stand at;
-    wefti_mend mend;
-    int32_t cards[PEOPLE];
-    int32_t was;            /* its rank when its world was whole; -1: it was not there */
-    _Atomic uint64_t whole; /* the generation in which its world was whole, after a repair */
-    atomic_bool ended, gone;
-    const wefti_elastic *allows;
-    bool holds_all; /* it has the state of all ranks */
-    int32_t holds[PEOPLE];
-    struct person *all; /* [count] */
-    int32_t count;
-    pthread_t thread;
-} person;
-
-static const wefti_elastic keeps_size;
-
-static inline void note(person *p, weft_status status) {
-    p->status = status;
-    if (status < 0) snprintf(p->text, sizeof p->text, "%s", weft_error_message());
-}
-
-static inline void *join(void *context) {
-    person *p = context;
-    note(p, wefti_member_join(&p->options, &p->member));
-    if (p->status >= 0) p->was = wefti_member_rank(p->member);
-    return NULL;
-}
-
-static inline void *leave(void *context) {
-    person *p = context;
-    note(p, wefti_member_close(p->member, NULL));
-    return NULL;
-}
-
-static inline void begin(person *p, void *(*what)(void *)) {
-    assert_int_equal(pthread_create(&p->thread, NULL, what, p), 0);
-}
-static inline void end(person *p) {
-    assert_int_equal(pthread_join(p->thread, NULL), 0);
-    if (p->status < 0) fail_msg("%s", p->text);
-}
+enum { RANKS = 3, TARGET = 7 };
 
 /* What ranks hold, they hold by the numbers of the world that was whole last. */
 static inline void hold_all(person *p, int32_t size) {
@@ -182,7 +131,7 @@ static inline wefti_scheduler *elastic_world(const wefti_scheduler_options *o, p
         set_up(&p[r], wefti_scheduler_address(s), r, p);
         begin(&p[r], join);
     }
-    for (int r = 0; r < o->size; r++) end(&p[r]);
+    for (int r = 0; r < o->size; r++) end_well(&p[r]);
     for (int r = 0; r < o->size; r++) {
         wefti_member_arm(p[r].member, elastic);
         p[r].at = (wefti_stand){.step = TARGET, .ready = false};
@@ -192,11 +141,6 @@ static inline wefti_scheduler *elastic_world(const wefti_scheduler_options *o, p
 
 static inline wefti_scheduler *world(const wefti_scheduler_options *o, person p[RANKS]) {
     return elastic_world(o, p, &keeps_size);
-}
-
-static inline void leave_all(person *p, int count) {
-    for (int r = 0; r < count; r++) begin(&p[r], leave);
-    for (int r = 0; r < count; r++) end(&p[r]);
 }
 
 /* The scheduler is gone at once, as after SIGKILL. */

@@ -3,33 +3,7 @@
 #ifndef WEFT_TEST_MENDING_PEOPLE_H
 #define WEFT_TEST_MENDING_PEOPLE_H
 
-#include "lanes.h"
-
-#include <sys/socket.h>
-
-typedef struct person {
-    wefti_member_options options;
-    wefti_member *member;
-    weft_status status;
-    char text[2048];
-    wefti_stand at;
-    wefti_mend mend;
-    int32_t cards[5];
-    pthread_t thread;
-} person;
-
-static const wefti_elastic keeps_size;
-
-static inline void note(person *p, weft_status status) {
-    p->status = status;
-    if (status < 0) snprintf(p->text, sizeof p->text, "%s", weft_error_message());
-}
-
-static inline void *join(void *context) {
-    person *p = context;
-    note(p, wefti_member_join(&p->options, &p->member));
-    return NULL;
-}
+#include "people.h"
 
 /* All of a recovery, but the states. */
 static inline void *recover(void *context) {
@@ -41,19 +15,6 @@ static inline void *recover(void *context) {
     return NULL;
 }
 
-static inline void *leave(void *context) {
-    person *p = context;
-    note(p, wefti_member_close(p->member, NULL));
-    return NULL;
-}
-
-static inline void begin(person *p, void *(*what)(void *)) {
-    assert_int_equal(pthread_create(&p->thread, NULL, what, p), 0);
-}
-static inline void end(person *p) {
-    assert_int_equal(pthread_join(p->thread, NULL), 0);
-}
-
 static inline person someone(const wefti_scheduler *s, int32_t rank) {
     person p = {.options = test_member(wefti_scheduler_address(s))};
     p.options.rank = rank;
@@ -61,14 +22,6 @@ static inline person someone(const wefti_scheduler *s, int32_t rank) {
     p.options.host = "here";
     p.options.leave_seconds = 5;
     return p;
-}
-
-static inline void leave_all(person p[2]) {
-    for (int r = 0; r < 2; r++) begin(&p[r], leave);
-    for (int r = 0; r < 2; r++) {
-        end(&p[r]);
-        if (p[r].status < 0) fail_msg("%s", p[r].text);
-    }
 }
 
 static inline bool counts(const wefti_scheduler *s) {

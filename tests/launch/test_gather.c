@@ -41,7 +41,7 @@ static bool a_repair(int64_t nth, int outages) {
     }
     wefti_fault_arm(WEFTI_FAULT_SCHEDULER, -1, false, 0);
     for (int r = 0; r < RANKS; r++) {
-        end(&p[r]);
+        end_well(&p[r]);
         assert_int_equal(p[r].at.step, TARGET);
         assert_int_equal(wefti_member_rank(p[r].member), r);
         assert_int_equal(wefti_member_hosts(p[r].member)[r], r == 2);
@@ -77,7 +77,7 @@ static void mend_rank_1(wefti_scheduler *s, person p[RANKS]) {
     begin(&p[2], survive);
     die(&dead);
     begin(&p[1], come);
-    for (int r = 0; r < RANKS; r++) end(&p[r]);
+    for (int r = 0; r < RANKS; r++) end_well(&p[r]);
 }
 
 /* Between steps nobody notices more than a pause: no generation begins. The next scheduler knows
@@ -129,7 +129,7 @@ static void a_rank_dies_with_it(void **state) {
     begin(&p[0], survive);
     begin(&p[2], survive);
     begin(&p[1], come);
-    for (int r = 0; r < RANKS; r++) end(&p[r]);
+    for (int r = 0; r < RANKS; r++) end_well(&p[r]);
     pthread_mutex_lock(&s->lock);
     ASSERT_FACTS(s->mend.halt.text, "rank 1|come back");
     assert_int_equal(s->mend.deaths, 1);
@@ -159,13 +159,13 @@ static void a_world_shrinks_afterwards(void **state) {
     (void)wefti_member_close(p[1].member, NULL);
     for (int r = 0; r < RANKS; r += 2) begin(&p[r], repair_once);
     for (int r = 0; r < RANKS; r += 2) {
-        end(&p[r]);
+        end_well(&p[r]);
         assert_int_equal(p[r].status, WEFT_OK);
         assert_true(p[r].mend.resized && p[r].mend.size == 2 && p[r].mend.rank == r / 2);
         assert_int_equal(p[r].at.step, TARGET);
     }
     for (int r = 0; r < RANKS; r += 2) begin(&p[r], leave);
-    for (int r = 0; r < RANKS; r += 2) end(&p[r]);
+    for (int r = 0; r < RANKS; r += 2) end_well(&p[r]);
     wefti_scheduler_stop(s);
 }
 
@@ -215,14 +215,14 @@ static void the_world_ends(void **state) {
     p[1].member->leave_ns = 1;
     begin(&p[1], leave);
     ASSERT_SOON(wefti_scheduler_has_left(s, 1));
-    end(&p[1]);
+    end_well(&p[1]);
     for (int r = 0; r < RANKS; r += 2) {
         p[r].member->leave_ns = 900000000000;
         begin(&p[r], leave);
         ASSERT_SOON(wefti_scheduler_has_left(s, r) || r == 2);
         if (r == 0) s = crash(s, &o);
     }
-    for (int r = 0; r < RANKS; r += 2) end(&p[r]);
+    for (int r = 0; r < RANKS; r += 2) end_well(&p[r]);
     assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 900), WEFTI_SCHEDULER_LEFT);
     wefti_scheduler_stop(s);
 }
@@ -255,7 +255,7 @@ static void a_launcher_asks_again(void **state) {
     begin(&p[0], survive);
     begin(&p[2], survive);
     begin(&p[1], come);
-    for (int r = 0; r < RANKS; r++) end(&p[r]);
+    for (int r = 0; r < RANKS; r++) end_well(&p[r]);
     leave_all(p, RANKS);
     wefti_watch_end(watch);
     wefti_scheduler_stop(s);

@@ -82,7 +82,7 @@ static bool go_on(wefti_scheduler **s, wefti_scheduler_options *o, person p[PEOP
     }
     wefti_fault_arm(WEFTI_FAULT_SCHEDULER, -1, false, 0);
     for (int r = 0; r < PEOPLE; r++)
-        if (!atomic_load(&p[r].gone)) end(&p[r]);
+        if (!atomic_load(&p[r].gone)) end_well(&p[r]);
     return died;
 }
 
@@ -102,7 +102,7 @@ static void all_leave(wefti_scheduler *s, person p[PEOPLE]) {
     for (int r = 0; r < PEOPLE; r++)
         if (!atomic_load(&p[r].gone)) begin(&p[r], leave);
     for (int r = 0; r < PEOPLE; r++)
-        if (!atomic_load(&p[r].gone)) end(&p[r]);
+        if (!atomic_load(&p[r].gone)) end_well(&p[r]);
     wefti_scheduler_stop(s);
 }
 

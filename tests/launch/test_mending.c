@@ -108,7 +108,7 @@ static void only_its_like_takes_a_seat(void **state) {
     /* Whole again: no seat is empty. */
     other = someone(s, 1);
     stranger(&other, "too many");
-    leave_all(p);
+    leave_all(p, 2);
     wefti_scheduler_stop(s);
 }
 
@@ -148,7 +148,7 @@ static void a_broken_wait_is_over(void **state) {
     wefti_standing at = wefti_position_read(position);
     assert_false(at.waiting);
     assert_string_equal(at.what, "");
-    leave_all(p);
+    leave_all(p, 2);
     wefti_position_destroy(position);
     wefti_scheduler_stop(s);
 }
@@ -220,7 +220,7 @@ static void a_seat_moves(void **state) {
         both_recover(p);
         wefti_member_arm(p[1].member, &keeps_size);
     }
-    leave_all(p);
+    leave_all(p, 2);
     wefti_scheduler_stop(s);
 }
 
@@ -312,7 +312,7 @@ static void standings_that_contradict(void **state) {
         assert_true(p[r].mend.from_disk && p[r].mend.forget);
         assert_int_equal(p[r].mend.source[r], WEFTI_SOURCE_DISK);
     }
-    leave_all(p);
+    leave_all(p, 2);
     wefti_scheduler_stop(s);
 }
 

@@ -65,6 +65,35 @@ static wefti_scheduler *three(person p[3], const wefti_elastic *elastic) {
     return s;
 }
 
+/* The world of three goes on without this one. */
+static void lose(wefti_scheduler *s, person *p) {
+    die(p);
+    test_wait_until(s, has_shrunk);
+    refused_for_good(p);
+}
+
+static wefti_scheduler *two_of_three(person p[3]) {
+    wefti_scheduler *s = three(p, &two_at_least);
+    lose(s, &p[1]);
+    return s;
+}
+
+/* A process with this number makes it larger again. */
+static void grow(wefti_scheduler *s, person *p, int32_t number) {
+    *p = someone(s, number);
+    begin(p, join);
+    test_wait_until(s, has_grown);
+    end_well(p);
+    assert_true(wefti_member_is_newcomer(p->member));
+    p->at.step = -1;
+}
+
+static void stop_two(wefti_scheduler *s, person p[3]) {
+    wefti_scheduler_stop(s);
+    (void)wefti_member_close(p[0].member, NULL);
+    (void)wefti_member_close(p[2].member, NULL);
+}
+
 /* A launcher that adds processes to the job. */
 static wefti_watch *adder(const wefti_scheduler *s, uint64_t number, int32_t count) {
     wefti_member_options o = test_member(wefti_scheduler_address(s));
@@ -98,9 +127,7 @@ static void a_launcher_adds_processes(void **state) {
     for (int r = 0; r < 3; r++) (void)wefti_member_close(p[r].member, NULL);
     s = three(p, &two_at_least);
     gets_no_numbers(s, 1, "full|3 ranks");
-    die(&p[1]);
-    test_wait_until(s, has_shrunk);
-    refused_for_good(&p[1]);
+    lose(s, &p[1]);
     resized((person *[]){&p[0], &p[2]}, 2, (const int32_t[]){0, 2});
     gets_no_numbers(s, 2, "2 processes|too many|3 ranks|1 more");
     wefti_watch *watch = adder(s, 5, 1);
@@ -110,12 +137,7 @@ static void a_launcher_adds_processes(void **state) {
     gets_no_numbers(s, 1, "full"); /* the one seat is promised */
     person other = someone(s, 4);
     stranger(&other, "rank 4|not among");
-    p[1] = someone(s, 3);
-    begin(&p[1], join);
-    test_wait_until(s, has_grown);
-    end(&p[1]);
-    if (p[1].status < 0) fail_msg("%s", p[1].text);
-    p[1].at.step = -1;
+    grow(s, &p[1], 3);
     resized((person *[]){&p[0], &p[2], &p[1]}, 3, (const int32_t[]){0, 1, -1});
     die(&p[1]); /* its launcher hears that the job goes on */
     const wefti_end lost = {.rank = 3, .signal = SIGKILL, .text = "rank 3 was ended by signal 9"};
@@ -124,37 +146,27 @@ static void a_launcher_adds_processes(void **state) {
     test_wait_until(s, has_shrunk);
     wefti_watch_end(watch);
     refused_for_good(&p[1]);
-    wefti_scheduler_stop(s);
-    (void)wefti_member_close(p[0].member, NULL);
-    (void)wefti_member_close(p[2].member, NULL);
+    stop_two(s, p);
 }
 
 /* Rank 2 of three blames the dead rank 1 when it is rank 1 of two itself, and has not heard so. */
 static void blame_by_an_old_number(void **state) {
     (void)state;
     person p[3];
-    wefti_scheduler *s = three(p, &two_at_least);
-    die(&p[1]);
-    test_wait_until(s, has_shrunk);
-    refused_for_good(&p[1]);
+    wefti_scheduler *s = two_of_three(p);
     const wefti_abort_reason said = {WEFT_E_PEER, 1, "no way to rank 1"};
     pthread_mutex_lock(&s->lock);
     wefti_scheduler_rank_gave_up(s, 1, &said);
     pthread_mutex_unlock(&s->lock);
     resized((person *[]){&p[0], &p[2]}, 2, (const int32_t[]){0, 2});
-    wefti_scheduler_stop(s);
-    (void)wefti_member_close(p[0].member, NULL);
-    (void)wefti_member_close(p[2].member, NULL);
+    stop_two(s, p);
 }
 
 /* The job fails amid a mending, and the last rank stands after that. */
 static void nobody_mends_what_has_failed(void **state) {
     (void)state;
     person p[3];
-    wefti_scheduler *s = three(p, &two_at_least);
-    die(&p[1]);
-    test_wait_until(s, has_shrunk);
-    refused_for_good(&p[1]);
+    wefti_scheduler *s = two_of_three(p);
     begin(&p[0], recover);
     ASSERT_SOON(has_stood(s, 0));
     wefti_scheduler_fail(s, WEFT_E_PEER, WEFT_RANK_NONE, "enough");
@@ -167,9 +179,7 @@ static void nobody_mends_what_has_failed(void **state) {
     begin(&p[2], recover);
     end(&p[2]);
     assert_true(p[2].status < 0);
-    wefti_scheduler_stop(s);
-    (void)wefti_member_close(p[0].member, NULL);
-    (void)wefti_member_close(p[2].member, NULL);
+    stop_two(s, p);
 }
 
 /* Without restarts the world goes on with two of three ranks; the third may come back, even from
@@ -190,13 +200,7 @@ static void an_elastic_world_shrinks_and_grows(void **state) {
     other = someone(s, 1);
     other.options.facts = "weft 2";
     stranger(&other, "rank 1|weft 1|weft 2");
-    p[1] = someone(s, 1);
-    begin(&p[1], join);
-    test_wait_until(s, has_grown);
-    end(&p[1]);
-    if (p[1].status < 0) fail_msg("%s", p[1].text);
-    assert_true(wefti_member_is_newcomer(p[1].member));
-    p[1].at.step = -1;
+    grow(s, &p[1], 1);
     resized((person *[]){&p[0], &p[2], &p[1]}, 3, (const int32_t[]){0, 1, -1});
     other = someone(s, 1);
     stranger(&other, "too many");
@@ -218,10 +222,7 @@ static void a_lost_process_ends_last(void **state) {
     const wefti_end lost = {.rank = 1, .signal = SIGKILL, .text = "rank 1 was ended by signal 9"};
     const wefti_end other = {.rank = 0, .signal = SIGKILL, .text = "rank 0 was ended by signal 9"};
     person p[3];
-    wefti_scheduler *s = three(p, &two_at_least);
-    die(&p[1]);
-    test_wait_until(s, has_shrunk);
-    refused_for_good(&p[1]);
+    wefti_scheduler *s = two_of_three(p);
     resized((person *[]){&p[0], &p[2]}, 2, (const int32_t[]){0, 2});
     for (int r = 0; r < 3; r += 2) begin(&p[r], leave);
     for (int r = 0; r < 3; r += 2) end(&p[r]);
@@ -367,19 +368,11 @@ static void an_unlike_newcomer_is_refused_alone(void **state) {
     (void)state;
     const wefti_end ended = {.rank = 1, .code = 1, .text = "rank 1 ended with exit code 1"};
     person p[3];
-    wefti_scheduler *s = three(p, &two_at_least);
-    die(&p[1]);
-    test_wait_until(s, has_shrunk);
-    refused_for_good(&p[1]);
+    wefti_scheduler *s = two_of_three(p);
     resized((person *[]){&p[0], &p[2]}, 2, (const int32_t[]){0, 2});
     assert_false(wefti_scheduler_goes_on(s, &ended));
     for (int turn = 0; turn < 2; turn++) {
-        p[1] = someone(s, 1);
-        begin(&p[1], join);
-        test_wait_until(s, has_grown);
-        end(&p[1]);
-        if (p[1].status < 0) fail_msg("%s", p[1].text);
-        p[1].at.step = -1;
+        grow(s, &p[1], 1);
         if (turn == 1) break;
         wefti_member_fail(p[1].member, WEFT_E_MISMATCH, WEFT_RANK_OWN, "it has another model");
         test_wait_until(s, has_shrunk);
