@@ -10,15 +10,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/hosts.inc"
 mend=$WEFT_BUILD_DIR/weft-mend spare=weft-lc-$$
 trap 'ip netns del $a; ip netns del $b; ip netns del $spare 2>/dev/null; rm -rf "$work"' EXIT
-ip netns add $spare && ip -n $spare link set lo up || exit 1
-# A switch in $a; each host has a cable to it.
-ip -n $a link add br0 type bridge && ip -n $a addr add 10.97.0.1/24 dev br0 && ip -n $a link set br0 up || exit 1
-number=1
-for host in $b $spare; do
-    number=$((number + 1))
-    ip link add p$number netns $a type veth peer name veth0 netns $host && ip -n $a link set p$number master br0 &&
-        ip -n $a link set p$number up && ip -n $host addr add 10.97.0.$number/24 dev veth0 && ip -n $host link set veth0 up || exit 1
-done
+three_hosts $spare || exit 1
 
 # mending NAME STEPS 'DEATHS' OPTIONS...: on both hosts.
 mending() {

@@ -4,24 +4,13 @@
 # undisturbed run. It is killed by the ranks of a small program (weft-mend) at named points. MindSpore's variables start all.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
-# shellcheck source=ports.inc
-. "$(dirname "$0")/ports.inc"
+# shellcheck source=../launch/jobs.inc
+. "$(dirname "$0")/../launch/jobs.inc"
+# shellcheck source=scheduler.inc
+. "$(dirname "$0")/scheduler.inc"
 mend=$WEFT_BUILD_DIR/weft-mend
-TMPDIR=$work/tmp HOME=$work
-export TMPDIR HOME WEFT_RESTART=3 MS_WORKER_NUM=3 MS_SCHED_HOST=127.0.0.1 WEFT_HEARTBEAT_SECONDS=2 WEFT_JOIN_SECONDS=900
-mkdir "$TMPDIR"
+export WEFT_RESTART=3 MS_WORKER_NUM=3 MS_SCHED_HOST=127.0.0.1 WEFT_HEARTBEAT_SECONDS=2 WEFT_JOIN_SECONDS=900
 
-# scheduler: started again until the job is over.
-scheduler() {
-    code=137
-    while [ $code = 137 ]; do
-        MS_ROLE=MS_SCHED MS_NODE_ID=sched "$mend" 40 2>>err.scheduler &
-        echo $! >deaths/new && mv deaths/new deaths/scheduler
-        wait $!
-        code=$?
-    done
-    echo $code >code.scheduler
-}
 # supervised RANK: started again if a signal ends it.
 supervised() {
     code=137

@@ -4,24 +4,13 @@
 # the digest of an undisturbed run, and begin at most one step again for each change. MindSpore's variables start all.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
-# shellcheck source=ports.inc
-. "$(dirname "$0")/ports.inc"
+# shellcheck source=../launch/jobs.inc
+. "$(dirname "$0")/../launch/jobs.inc"
+# shellcheck source=scheduler.inc
+. "$(dirname "$0")/scheduler.inc"
 mend=$WEFT_BUILD_DIR/weft-mend
-TMPDIR=$work/tmp HOME=$work
-export TMPDIR HOME MS_WORKER_NUM=4 MS_SCHED_HOST=127.0.0.1 WEFT_HEARTBEAT_SECONDS=2 WEFT_JOIN_SECONDS=900
-mkdir "$TMPDIR"
+export MS_WORKER_NUM=4 MS_SCHED_HOST=127.0.0.1 WEFT_HEARTBEAT_SECONDS=2 WEFT_JOIN_SECONDS=900
 
-# scheduler: started again until the job is over.
-scheduler() {
-    code=137
-    while [ $code = 137 ]; do
-        MS_ROLE=MS_SCHED MS_NODE_ID=sched "$mend" 40 2>>err.scheduler &
-        echo $! >deaths/new && mv deaths/new deaths/scheduler
-        wait $!
-        code=$?
-    done
-    echo $code >code.scheduler
-}
 # process RANK: rank 1 is started again if a signal ends it, once the others wait for it.
 process() {
     code=137

@@ -4,21 +4,12 @@
 # undisturbed run. A standby that is killed harms nothing. If both are killed, all ranks end with 75.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
-# shellcheck source=ports.inc
-. "$(dirname "$0")/ports.inc"
-TMPDIR=$work/tmp HOME=$work
-export TMPDIR HOME
-mkdir "$TMPDIR"
+# shellcheck source=../launch/jobs.inc
+. "$(dirname "$0")/../launch/jobs.inc"
 steps='train.steps=6000 train.eval_every=0'
 endless='train.steps=1000000 train.eval_every=0'
-if ! "$weft" info --quick 2>/dev/null | grep -q '^ *OpenSSL *built in'; then
-    echo 'SKIP: no OpenSSL, without which hosts do not talk'
-    exit 77
-fi
+need_openssl
 
-losses() {
-    sed -n 's/.*"step": \([0-9]*\), "loss": \([^,]*\),.*/\1 \2/p' "$@"
-}
 # begin NAME 'OPTIONS' COMMAND...: schedulers, and a launcher for each of two hosts. *.0 and *.1 are what these say.
 begin() {
     name=$1 options=$2

@@ -4,15 +4,9 @@
 # that of one device to 1e-5.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
-# shellcheck source=ports.inc
-. "$(dirname "$0")/ports.inc"
-TMPDIR=$work/tmp HOME=$work
-export TMPDIR HOME
-mkdir "$TMPDIR"
-if ! "$weft" info --quick 2>/dev/null | grep -q '^ *OpenSSL *built in'; then
-    echo 'SKIP: no OpenSSL, without which hosts do not talk'
-    exit 77
-fi
+# shellcheck source=../launch/jobs.inc
+. "$(dirname "$0")/../launch/jobs.inc"
+need_openssl
 words='train.steps=1000000 train.batch=12 train.eval_every=0 train.optimizer.lr=1e-5 train.schedule.name=constant'
 
 # begin NAME RANKS: addresses, and the command of the job.

@@ -10,15 +10,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/hosts.inc"
 c=weft-lc-$$
 trap 'ip netns del $a; ip netns del $b; ip netns del $c 2>/dev/null; rm -rf "$work"' EXIT
-ip netns add $c && ip -n $c link set lo up || exit 1
-# A switch in $a; each host has a cable to it.
-ip -n $a link add br0 type bridge && ip -n $a addr add 10.97.0.1/24 dev br0 && ip -n $a link set br0 up || exit 1
-number=1
-for host in $b $c; do
-    number=$((number + 1))
-    ip link add p$number netns $a type veth peer name veth0 netns $host && ip -n $a link set p$number master br0 &&
-        ip -n $a link set p$number up && ip -n $host addr add 10.97.0.$number/24 dev veth0 && ip -n $host link set veth0 up || exit 1
-done
+three_hosts $c || exit 1
 steps='train.steps=2000 train.eval_every=0'
 mkdir .weft && head -c 32 /dev/urandom | base64 >.weft/secret && chmod 600 .weft/secret || exit 1
 

@@ -4,11 +4,8 @@
 # are those of an undisturbed run. Where nothing is started again, the standby ends the job.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
-# shellcheck source=ports.inc
-. "$(dirname "$0")/ports.inc"
-TMPDIR=$work/tmp HOME=$work
-export TMPDIR HOME
-mkdir "$TMPDIR"
+# shellcheck source=../launch/jobs.inc
+. "$(dirname "$0")/../launch/jobs.inc"
 mend=$WEFT_BUILD_DIR/weft-mend
 
 rank() { # RANK RESTARTS: in the background; `process` is its number

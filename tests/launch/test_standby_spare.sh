@@ -4,19 +4,10 @@
 # the place of the one that was lost, and the losses are those of an undisturbed run.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
-# shellcheck source=ports.inc
-. "$(dirname "$0")/ports.inc"
-TMPDIR=$work/tmp HOME=$work
-export TMPDIR HOME
-mkdir "$TMPDIR"
-if ! "$weft" info --quick 2>/dev/null | grep -q '^ *OpenSSL *built in'; then
-    echo 'SKIP: no OpenSSL, without which hosts do not talk'
-    exit 77
-fi
+# shellcheck source=../launch/jobs.inc
+. "$(dirname "$0")/../launch/jobs.inc"
+need_openssl
 
-losses() {
-    sed -n 's/.*"step": \([0-9]*\), "loss": \([^,]*\),.*/\1 \2/p' "$@"
-}
 await() { # TEXT FILE
     for _ in $(seq 9000); do
         grep -qs -- "$1" "$2" && return

@@ -4,13 +4,10 @@
 # Each step is made once, in order, and its loss is that of one device to 1e-5.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
-# shellcheck source=../launch/ports.inc
-. "$(dirname "$0")/../launch/ports.inc"
+# shellcheck source=../launch/jobs.inc
+. "$(dirname "$0")/../launch/jobs.inc"
 # shellcheck source=../launch/chance.inc
 . "$(dirname "$0")/../launch/chance.inc"
-TMPDIR=$work/tmp HOME=$work
-export TMPDIR HOME
-mkdir "$TMPDIR"
 words='train.steps=1000000 train.batch=12 train.eval_every=0 train.optimizer.lr=1e-5 train.schedule.name=constant'
 one=127.0.0.1:$(free_port)
 job="$weft train job.yaml $words recovery.elastic=true parallel.mesh={dp:3} checkpoint.dir=run checkpoint.stop_file=stop train.log=log"

@@ -3,11 +3,8 @@
 # cannot names both forms of arithmetic, and the job waits for another one.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
-# shellcheck source=../launch/ports.inc
-. "$(dirname "$0")/../launch/ports.inc"
-TMPDIR=$work/tmp HOME=$work
-export TMPDIR HOME
-mkdir "$TMPDIR"
+# shellcheck source=../launch/jobs.inc
+. "$(dirname "$0")/../launch/jobs.inc"
 if ! "$weft" info --quick 2>/dev/null | grep -q 'avx512_bf16'; then
     echo 'SKIP: this processor has no arithmetic of bf16, which WEFT_ISA could leave out'
     exit 77

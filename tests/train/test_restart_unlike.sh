@@ -3,9 +3,8 @@
 # ranks named, and the others wait for the next one, which is like them.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
-TMPDIR=$work/tmp HOME=$work
-export TMPDIR HOME
-mkdir "$TMPDIR"
+# shellcheck source=../launch/jobs.inc
+. "$(dirname "$0")/../launch/jobs.inc"
 
 # unlike NAME WORDS FACTS OPTIONS...: what the second process of rank 1 has in addition; what is said of it; options of the launcher
 unlike() {
