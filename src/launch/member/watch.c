@@ -29,7 +29,7 @@ struct wefti_watch {
     wefti_end end;              /* in the state OVER */
     bool asks;                  /* wants to hear what the scheduler may have said by now */
     int unanswered;             /* questions without an answer */
-    wefti_abort_reason unlike;  /* why the scheduler ended the job: unlike calls; said to a standby,
+    wefti_abort_reason verdict; /* why the scheduler ended the job: unlike calls; said to a standby,
                                    that it was deposed; status 0: nothing */
 };
 
@@ -161,7 +161,7 @@ static weft_status refused(wefti_caller *c, const wefti_frame *frame) {
 static weft_status unlike(wefti_caller *c, const wefti_frame *frame) {
     wefti_abort_reason reason;
     WEFT_TRY(wefti_abort_reason_decode(frame, &reason));
-    ((wefti_watch *)c)->unlike = reason;
+    ((wefti_watch *)c)->verdict = reason;
     return WEFT_OK;
 }
 
@@ -383,7 +383,7 @@ weft_status wefti_watch_check(wefti_watch *w) {
 
 weft_status wefti_watch_deposed(wefti_watch *w) {
     pthread_mutex_lock(&w->caller.lock);
-    const wefti_abort_reason why = w->unlike;
+    const wefti_abort_reason why = w->verdict;
     pthread_mutex_unlock(&w->caller.lock);
     if (why.status != WEFT_E_LOST && why.status != WEFT_E_TIMEOUT) return WEFT_OK;
     WEFT_FAIL_OF(why.failed, why.status, "%s", why.text);
@@ -407,8 +407,8 @@ bool wefti_watch_is_unlike(wefti_watch *w, double seconds, wefti_abort_reason *o
     while ((c->state == WEFTI_WATCH_LISTENING || c->state == WEFTI_WATCH_LOST) &&
            (w->asks || w->unanswered > 0) && wefti_now_ns() < until)
         (void)wefti_caller_wait(c, wefti_now_ns() + look_ns);
-    bool is_unlike = w->unlike.status < 0;
-    if (is_unlike) *out = w->unlike;
+    bool is_unlike = w->verdict.status < 0;
+    if (is_unlike) *out = w->verdict;
     pthread_mutex_unlock(&c->lock);
     return is_unlike;
 }

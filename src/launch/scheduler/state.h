@@ -272,7 +272,8 @@ void wefti_seats_free(wefti_scheduler *s);
 void wefti_seats_clear(wefti_scheduler *s);
 void wefti_seats_add(wefti_scheduler *s, int32_t seat);
 void wefti_seats_remove(wefti_scheduler *s, int32_t seat);
-/* The seat that has the number, or the node id on the same host, that `join` wants; -1: none. */
+/* The seat of the process with this number, or with the node id, on the same host, that `join`
+ * wants; -1: none. */
 int32_t wefti_seats_of_number(const wefti_scheduler *s, int32_t number);
 int32_t wefti_seats_of_node(const wefti_scheduler *s, const wefti_join *join);
 
