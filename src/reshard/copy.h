@@ -21,6 +21,7 @@ typedef struct wefti_reads {
     const wefti_target *target;
     int32_t prefer;
     bool replicas;
+    bool all; /* the destination is whole: refuse a source of which tensors may be lost */
 } wefti_reads;
 weft_status wefti_reads_choose(const wefti_reads *r, bool *out_used) WEFT_CHECKED;
 

@@ -339,6 +339,17 @@ static int32_t stage_of(const weft_plan *plan, const char *name) {
     }
 }
 
+bool wefti_layouts_may_have(const wefti_layouts *l, const char *name, int32_t rank) {
+    if (l->plan) {
+        const int32_t stage = stage_of(l->plan, name_in_plan(l->plan, name));
+        return stage < 0 || wefti_plan_stage_of_rank(l->plan, rank) == stage;
+    }
+    const int64_t first = wefti_map_find_text(&l->names, name);
+    for (int64_t i = first; i >= 0; i = l->items[i].next)
+        if (wefti_placement_has(&l->items[i], rank)) return true;
+    return first < 0; /* whole on every rank */
+}
+
 /* Files may merge the last dimensions of a model's tensor into one (queries, keys and values of
  * attention). If an axis splits one of these, a rank's part is no region of the file's tensor: the
  * merged dimension stays whole. */

@@ -77,6 +77,8 @@ weft_status wefti_layouts_find(const wefti_layouts *l, const char *name, const c
                                int32_t *out_count) WEFT_CHECKED;
 /* Whether the file names the tensor. */
 bool wefti_layouts_names(const wefti_layouts *l, const char *name);
+/* Whether `rank` may have a part of a tensor of which only the name is known. */
+bool wefti_layouts_may_have(const wefti_layouts *l, const char *name, int32_t rank);
 /* The number of patterns for tensors of a plan. */
 int64_t wefti_layouts_patterns(const wefti_layouts *l);
 bool wefti_placement_has(const wefti_placement *p, int32_t rank);

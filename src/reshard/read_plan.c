@@ -19,22 +19,10 @@ static bool is_needed(const wefti_reads *r, int64_t tensor, const wefti_source_p
 
 /* ---- coverage ---- */
 
-static void list_missing(const wefti_shards *s, wefti_text *out) {
-    const char *separator = "";
-    int64_t listed = 0;
-    for (int64_t i = 0; i < s->file_count; i++) {
-        if (!s->files[i].missing) continue;
-        if (++listed > 8) continue;
-        wefti_text_add(out, "%s%s", separator, s->files[i].path);
-        separator = ", ";
-    }
-    if (listed > 8) wefti_text_add(out, " and %lld more", (long long)(listed - 8));
-}
-
 static weft_status fail_coverage(const wefti_shards *s, const wefti_source_tensor *t, int64_t found,
                                  int64_t all) {
     wefti_text missing = {0};
-    list_missing(s, &missing);
+    wefti_shards_missing(s, &missing);
     char *names = wefti_text_take(&missing);
     weft_status status =
         names && *names
@@ -61,8 +49,24 @@ static weft_status check_region(const wefti_shards *s, const wefti_source_tensor
     return found == all ? WEFT_OK : fail_coverage(s, t, found, all);
 }
 
+/* Whoever reads a whole checkpoint must not mistake the rest of one for it. */
+static weft_status check_lost(const wefti_reads *r) {
+    const wefti_shards *s = r->source;
+    if (r->target && !r->all) return WEFT_OK;
+    if (s->absent_count) return wefti_shards_fail_absent(s, s->absent[0]);
+    if (!s->unknown || (r->target && r->replicas && s->maybe_replicas)) return WEFT_OK;
+    wefti_text missing = {0};
+    wefti_shards_missing(s, &missing);
+    char *names = wefti_text_take(&missing);
+    weft_status status = WEFT_RAISE(WEFT_E_NOT_FOUND, "%s: missing: %s; %s", s->path,
+                                    names ? names : "some files", s->unknown);
+    wefti_free(names);
+    return status;
+}
+
 static weft_status check_coverage(const wefti_reads *r) {
     const wefti_shards *s = r->source;
+    WEFT_TRY(check_lost(r));
     for (int64_t i = 0; i < s->count; i++) {
         const wefti_source_tensor *t = &s->tensors[i];
         if (!r->target) {
@@ -144,6 +148,9 @@ static weft_status fail_region(const wefti_reads *r, const wefti_source_tensor *
     wefti_shards_holders(r->source, t, p, &text);
     char *holders = wefti_text_take(&text);
     WEFT_REQUIRE(holders, WEFT_E_NOMEM, "no memory for a message");
+    bool left = false;
+    for (int64_t k = p - t->pieces; k >= 0; k = t->pieces[k].same)
+        left = left || t->pieces[k].reader;
     weft_status status =
         p->chosen < 0
             ? WEFT_RAISE(WEFT_E_NOT_FOUND,
@@ -152,8 +159,9 @@ static weft_status fail_region(const wefti_reads *r, const wefti_source_tensor *
                          r->source->path, t->name, holders)
             : WEFT_RAISE(WEFT_E_NOT_FOUND,
                          "%s is missing: it has a part of tensor %.200s, which the files of %s "
-                         "have; --replicas reads the others",
-                         r->source->files[t->pieces[p->chosen].file].path, t->name, holders);
+                         "have; %s",
+                         r->source->files[t->pieces[p->chosen].file].path, t->name, holders,
+                         left ? "--replicas reads the others" : "all of these are missing");
     wefti_free(holders);
     return status;
 }

@@ -101,7 +101,8 @@ static weft_status copy(resharding *r) {
     const wefti_reads reads = {.source = r->in.shards,
                                .target = r->target,
                                .prefer = preferred(r),
-                               .replicas = r->o->replicas};
+                               .replicas = r->o->replicas,
+                               .all = all};
     const wefti_shard_copy what = {.source = r->in.shards,
                                    .target = r->target,
                                    .whole = all && r->format != WEFT_CHECKPOINT_HF,

@@ -18,6 +18,8 @@ void wefti_shards_close(wefti_shards *s) {
     wefti_map_free(&s->names);
     wefti_map_free(&s->roles);
     wefti_map_free(&s->paths);
+    wefti_map_free(&s->absent_names);
+    wefti_free(s->absent);
     wefti_manifest_destroy(s->manifest);
     wefti_free(s->path);
     wefti_arena_destroy(s->arena);

@@ -54,6 +54,15 @@ typedef struct wefti_shards {
     wefti_map roles; /* of names in the manifest, to their role */
     wefti_map paths; /* of a step's files, to their number */
     int32_t ranks;   /* of sliced files; 0: the files belong to no ranks */
+    /* Tensors that layouts name and of which every file is missing. With a manifest such tensors
+     * are in `tensors`. */
+    const char **absent;
+    int64_t absent_count, absent_cap;
+    wefti_map absent_names;
+    /* Files are missing, and it is not known which tensors they had; the rest of a sentence that
+     * tells why. NULL: it is known. */
+    const char *unknown;
+    bool maybe_replicas; /* the missing files may have only what others have */
     /* A run's state beside its tensors, from a step of weft or slices of one; NULL: none. Its
      * files and tensors are those of the step. */
     wefti_manifest *manifest;
@@ -77,6 +86,11 @@ const wefti_source_tensor *wefti_shards_find(const wefti_shards *s, wefti_checkp
 /* The ranks or paths of the files that hold this region, "rank 3, rank 7". */
 void wefti_shards_holders(const wefti_shards *s, const wefti_source_tensor *t,
                           const wefti_source_piece *p, wefti_text *out);
+
+/* Fails with WEFT_E_NOT_FOUND: no file has this tensor of `absent`. */
+weft_status wefti_shards_fail_absent(const wefti_shards *s, const char *name) WEFT_CHECKED;
+/* The paths of missing files, at most eight. */
+void wefti_shards_missing(const wefti_shards *s, wefti_text *out);
 
 /* ---- for the formats ---- */
 
@@ -103,6 +117,11 @@ weft_status wefti_shards_take_manifest(wefti_shards *s, const char *text,
 weft_status wefti_shards_take_texts(wefti_shards *s, const char *dir) WEFT_CHECKED;
 /* The role that the manifest gives to a name; without a manifest all tensors are the model's. */
 wefti_checkpoint_role wefti_shards_role(const wefti_shards *s, const char *name);
+/* source_lost.c: of slices, what no file that is there has. `file_of` [ranks] are the numbers of
+ * files. Adds the tensors of the manifest, with the regions that the layouts give; notes those that
+ * only the layouts name. Called when all slices are placed. */
+weft_status wefti_shards_add_lost(wefti_shards *s, const wefti_layouts *layouts,
+                                  const int32_t *file_of) WEFT_CHECKED;
 /* source_dir.c: a file, a model directory, or a directory of safetensors files. */
 weft_status wefti_shards_open_dir(wefti_shards *s) WEFT_CHECKED;
 /* source_ranks.c: slices. *out false: the directory has none. */

@@ -96,6 +96,22 @@ static weft_status add_named(wefti_shards *s, const char *path, dir_file *out) {
     return status < 0 ? wefti_prefix(status, "%s: %s", path, WEFTI_DCP_REGIONS) : WEFT_OK;
 }
 
+/* Files of weft tell how many there are. Without one of them a tensor would end too early. */
+static weft_status check_count(const wefti_shards *s) {
+    for (int64_t i = 0; i < s->file_count; i++) {
+        int64_t count = 0;
+        if (!wefti_shards_metadata(s->files[i].tensors, WEFTI_DCP_REGIONS)) continue;
+        const wefti_safetensors_pair *pairs =
+            wefti_safetensors_metadata(s->files[i].tensors, &count);
+        const int64_t stated = wefti_safetensors_number(pairs, count, "ranks");
+        WEFT_REQUIRE(stated < 0 || stated <= s->file_count, WEFT_E_NOT_FOUND,
+                     "%s has %lld of %lld files shard-00001-..., shard-00002-... and so on: %s "
+                     "tells the number",
+                     s->path, (long long)s->file_count, (long long)stated, s->files[i].path);
+    }
+    return WEFT_OK;
+}
+
 /* Of a directory with an index only the files of the index count: torch leaves its shards beside
  * them. */
 static weft_status list_files(wefti_shards *s, wefti_text *out, int64_t *out_count) {
@@ -142,6 +158,7 @@ static weft_status add_files(wefti_shards *s, const char *names, int64_t count) 
         WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
         WEFT_TRY(add_named(s, path, &files[i]));
     }
+    WEFT_TRY(check_count(s));
     for (int pieces = 0; pieces < 2; pieces++)
         for (int64_t i = 0; i < count; i++) WEFT_TRY(add_shards(s, &files[i], pieces != 0));
     return WEFT_OK;

@@ -394,7 +394,8 @@ static weft_status place(ranks_reader *r, const gathered *g) {
     return status;
 }
 
-/* A strategy file names only tensors of its model. */
+/* A strategy file names only tensors of its model. If all files with a tensor are missing, nothing
+ * is known of it: source_lost.c. */
 static weft_status check_named(const ranks_reader *r) {
     const wefti_layouts *l = r->layouts;
     for (int64_t i = 0; i < l->count; i++) {
@@ -434,7 +435,7 @@ static weft_status check_carried(wefti_shards *s) {
         WEFT_REQUIRE(key, WEFT_E_NOMEM, "no memory for the name of a tensor");
         int64_t n = wefti_map_find_text(&s->names, key);
         wefti_free(key);
-        if (n < 0) continue; /* its files may be missing */
+        if (n < 0) continue; /* no file has a name in this role: the copy refuses it */
         WEFT_REQUIRE(wefti_desc_equal(&s->tensors[n].desc, &m->tensors[k].desc), WEFT_E_MISMATCH,
                      "%s: the slices have %s %s, but %s names %s", s->path, m->tensors[k].name,
                      wefti_desc_text(&s->tensors[n].desc).text, WEFTI_SLICES_MANIFEST,
@@ -458,6 +459,7 @@ static weft_status read_all(ranks_reader *r, bool *out) {
     for (int64_t i = 0; i < r->name_count; i++)
         WEFT_TRY(r->layouts ? place(r, &r->names[i]) : place_stated(r, &r->names[i]));
     if (r->layouts) WEFT_TRY(check_named(r));
+    WEFT_TRY(wefti_shards_add_lost(r->s, r->layouts, r->file_of));
     return check_carried(r->s);
 }
 

@@ -156,7 +156,7 @@ static weft_status make_header(header_maker *h, int32_t file, char **out) {
     wefti_target *t = h->target;
     wefti_target_file *f = &t->files[file];
     char *regions = NULL, rank[16], ranks[16];
-    wefti_safetensors_pair pairs[5];
+    wefti_safetensors_pair pairs[6];
     int64_t count = 0, at = 0;
     wefti_text text = {0};
     pairs[count++] = (wefti_safetensors_pair){"format", "pt"};
@@ -172,11 +172,13 @@ static weft_status make_header(header_maker *h, int32_t file, char **out) {
         regions = wefti_text_take(&text);
         WEFT_REQUIRE(regions, WEFT_E_NOMEM, "no memory for the header of a file");
     }
-    if (t->regions == WEFTI_REGIONS_SLICES) {
+    if (t->regions != WEFTI_REGIONS_NONE) {
         (void)snprintf(rank, sizeof rank, "%d", f->rank);
         (void)snprintf(ranks, sizeof ranks, "%d", t->ranks);
         pairs[count++] = (wefti_safetensors_pair){"rank", rank};
         pairs[count++] = (wefti_safetensors_pair){"ranks", ranks};
+    }
+    if (t->regions == WEFTI_REGIONS_SLICES) {
         pairs[count++] = (wefti_safetensors_pair){WEFTI_SLICES_REGIONS, regions};
     } else if (t->regions == WEFTI_REGIONS_DCP) {
         pairs[count++] = (wefti_safetensors_pair){WEFTI_DCP_REGIONS, regions};

@@ -68,7 +68,8 @@ static weft_status check_named(const wefti_shards *s, const wefti_layouts *to) {
     for (int64_t i = 0; i < to->count; i++) {
         const char *name = to->items[i].name;
         WEFT_REQUIRE(wefti_shards_find(s, WEFTI_CHECKPOINT_MODEL, name) ||
-                         wefti_shards_find(s, WEFTI_CHECKPOINT_OPTIMIZER, name),
+                         wefti_shards_find(s, WEFTI_CHECKPOINT_OPTIMIZER, name) ||
+                         wefti_map_find_text(&s->absent_names, name) >= 0,
                      WEFT_E_MISMATCH,
                      "%s describes the parameter %.200s, which %s does not have: are both of the "
                      "same model?",
@@ -79,6 +80,15 @@ static weft_status check_named(const wefti_shards *s, const wefti_layouts *to) {
     WEFT_REQUIRE(any, WEFT_E_MISMATCH,
                  "no pattern of %s matches a tensor of %s: are both of the same model?", to->path,
                  s->path);
+    return WEFT_OK;
+}
+
+/* The chosen ranks must not have tensors of which nothing is left but the name. */
+static weft_status check_absent(const wefti_shards *s, const wefti_layouts *to, const bool *only) {
+    for (int64_t i = 0; i < s->absent_count; i++)
+        for (int32_t r = 0; r < to->ranks; r++)
+            if ((!only || only[r]) && wefti_layouts_may_have(to, s->absent[i], r))
+                return wefti_shards_fail_absent(s, s->absent[i]);
     return WEFT_OK;
 }
 
@@ -122,6 +132,7 @@ static weft_status add_all(wefti_target *t, const wefti_layouts *to, const bool 
     int32_t *files;
     t->ranks = to->ranks;
     WEFT_TRY(check_named(t->source, to));
+    WEFT_TRY(check_absent(t->source, to, only));
     WEFT_NEW_ARRAY(files, int32_t, t->ranks);
     weft_status status = add_files(t, only, files);
     for (int64_t i = 0; i < t->source->count && status >= 0; i++)
