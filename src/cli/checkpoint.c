@@ -208,9 +208,12 @@ static int check(const cli_verb *verb, const struct action *a, const checkpoint_
 
 static bool parse_rank(const char *text, char **end, int *out) {
     if (*text < '0' || *text > '9') return false;
-    const long rank = strtol(text, end, 10);
+    char *behind;
+    const long rank = strtol(text, &behind, 10);
+    if (rank > 1000000) return false;
     *out = (int)rank;
-    return rank <= 1000000;
+    *end = behind;
+    return true;
 }
 
 static int parse_only(const cli_verb *verb, checkpoint_options *o) {
@@ -224,12 +227,13 @@ static int parse_only(const cli_verb *verb, checkpoint_options *o) {
     for (int i = 0; i < o->only.count; i++) {
         const char *at = o->only.items[i];
         char *end = NULL;
-        while (parse_rank(at, &end, &o->only_ranks[o->reshard.only_count])) {
+        bool good;
+        while ((good = parse_rank(at, &end, &o->only_ranks[o->reshard.only_count]))) {
             o->reshard.only_count++;
             if (*end != ',') break;
             at = end + 1;
         }
-        if (!end || *end)
+        if (!good || *end)
             return cli_usage(verb, "--only takes ranks, as 3,5; not '%s'", o->only.items[i]);
     }
     o->reshard.only = o->only_ranks;

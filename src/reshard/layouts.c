@@ -283,8 +283,13 @@ weft_status wefti_layouts_finish(wefti_layouts *l) {
 
 weft_status wefti_layouts_merge(wefti_layouts *to, const wefti_layouts *from) {
     for (int64_t i = 0; i < from->count; i++) {
-        weft_status status = wefti_layouts_add(to, &from->items[i]);
-        if (status < 0) return wefti_prefix(status, "%s", from->path);
+        const wefti_placement *p = &from->items[i];
+        for (int64_t k = wefti_map_find_text(&to->names, p->name); k >= 0; k = to->items[k].next)
+            WEFT_REQUIRE(to->items[k].mesh.first != p->mesh.first, WEFT_E_CORRUPT,
+                         "%s describes the parameter %.200s of stage %d, as another one of the "
+                         "files does: are both of the same stage?",
+                         from->path, p->name, wefti_placement_stage(from, p));
+        WEFT_TRY(wefti_layouts_add(to, p));
     }
     for (int64_t i = 0; i < from->strategy_count; i++) {
         const wefti_strategy_item *x = &from->strategies[i];
@@ -298,6 +303,7 @@ weft_status wefti_layouts_merge(wefti_layouts *to, const wefti_layouts *from) {
 static weft_status parse_into(wefti_layouts *l, const char *text, int64_t bytes) {
     int64_t at = 0;
     while (at < bytes && isspace((unsigned char)text[at])) at++;
+    WEFT_REQUIRE(at < bytes, WEFT_E_CORRUPT, "%s is empty", l->path);
     WEFT_TRY(at < bytes && text[at] == '{' ? wefti_strategy_parse_json(l, text, bytes)
                                            : wefti_strategy_parse_protobuf(l, text, bytes));
     return wefti_layouts_finish(l);

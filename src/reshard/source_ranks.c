@@ -113,6 +113,23 @@ static weft_status find_files(ranks_reader *r, char **names, int64_t count, bool
     return WEFT_OK;
 }
 
+/* What a file of weft tells of itself fits the place where it lies, and the other files. */
+static weft_status check_place(const ranks_reader *r, const wefti_source_file *f, int64_t stated) {
+    const wefti_source_file *first = &r->s->files[0];
+    int64_t count = 0, others = 0;
+    const wefti_safetensors_pair *pairs = wefti_safetensors_metadata(f->tensors, &count);
+    const int64_t rank = wefti_safetensors_number(pairs, count, "rank");
+    WEFT_REQUIRE(rank < 0 || rank == f->rank, WEFT_E_MISMATCH,
+                 "%s lies in the place of rank %d, but has the slices of rank %lld", f->path,
+                 f->rank, (long long)rank);
+    pairs = wefti_safetensors_metadata(first->tensors, &count);
+    others = wefti_safetensors_number(pairs, count, "ranks");
+    WEFT_REQUIRE(stated < 0 || others < 0 || stated == others, WEFT_E_MISMATCH,
+                 "%s is a slice for %lld ranks, but %s for %lld ranks", f->path, (long long)stated,
+                 first->path, (long long)others);
+    return WEFT_OK;
+}
+
 /* Files that are not there, by the number of ranks that the layouts or the other files state. */
 static weft_status add_missing(ranks_reader *r) {
     wefti_shards *s = r->s;
@@ -126,6 +143,7 @@ static weft_status add_missing(ranks_reader *r) {
         WEFT_REQUIRE(!r->layouts || stated < 0 || stated == s->ranks, WEFT_E_MISMATCH,
                      "%s is a slice for %lld ranks, but %s is for %d ranks", s->files[i].path,
                      (long long)stated, r->layouts->path, s->ranks);
+        WEFT_TRY(check_place(r, &s->files[i], stated));
     }
     if (ranks > s->ranks) {
         int32_t *grown = wefti_realloc(r->file_of, (size_t)ranks * sizeof *grown);

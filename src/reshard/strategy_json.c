@@ -66,20 +66,14 @@ static weft_status read_item(wefti_layouts *l, const wefti_json *item) {
     return wefti_strategy_add_item(l, item->key, stage, count, ranks, cuts);
 }
 
-static weft_status read_root(wefti_layouts *l, const wefti_json *root) {
-    const wefti_json *layouts = NULL, *items = wefti_json_get(root, "parallel_strategy_item");
-    WEFT_TRY(wefti_json_object(root, "parallel_layout_item", &layouts));
+static weft_status read_items(wefti_layouts *l, const wefti_json *root) {
+    const wefti_json *items = wefti_json_get(root, "parallel_strategy_item");
     WEFT_REQUIRE(!items || items->kind == WEFTI_JSON_OBJECT || items->kind == WEFTI_JSON_NULL,
                  WEFT_E_CORRUPT, "\"parallel_strategy_item\" must be an object");
-    if (items && items->kind == WEFTI_JSON_OBJECT) WEFTI_JSON_EACH(item, items) {
-            weft_status status = read_item(l, item);
-            if (status < 0) return wefti_prefix(status, "node %.200s", item->key);
-        }
-    WEFTI_JSON_EACH(item, layouts) {
-        wefti_strategy_layout x = {.name = item->key};
-        weft_status status = read_layout(item, &x);
-        if (status < 0) return wefti_prefix(status, "parameter %.200s", item->key);
-        WEFT_TRY(wefti_strategy_add(l, &x));
+    if (!items || items->kind != WEFTI_JSON_OBJECT) return WEFT_OK;
+    WEFTI_JSON_EACH(item, items) {
+        weft_status status = read_item(l, item);
+        if (status < 0) return wefti_prefix(status, "node %.200s", item->key);
     }
     return WEFT_OK;
 }
@@ -87,10 +81,22 @@ static weft_status read_root(wefti_layouts *l, const wefti_json *root) {
 weft_status wefti_strategy_parse_json(wefti_layouts *l, const char *text, int64_t bytes) {
     static const wefti_json_limits limits = {
         .depth = 8, .members = 1000000, .array_items = STRATEGY_CUTS_MAX};
-    const wefti_json *root = NULL;
+    const wefti_json *root = NULL, *layouts = NULL;
     weft_status status = wefti_json_parse(l->arena, text, bytes, &limits, &root);
-    if (status >= 0) status = read_root(l, root);
-    return status < 0 ? wefti_prefix(status, "%s", l->path) : WEFT_OK;
+    if (status < 0) return wefti_prefix(status, "%s", l->path);
+    status = wefti_json_object(root, "parallel_layout_item", &layouts);
+    if (status < 0)
+        return wefti_prefix(status, "%s is neither a plan of weft nor a strategy file of MindSpore",
+                            l->path);
+    status = read_items(l, root);
+    if (status < 0) return wefti_prefix(status, "%s", l->path);
+    WEFTI_JSON_EACH(item, layouts) {
+        wefti_strategy_layout x = {.name = item->key};
+        status = read_layout(item, &x);
+        if (status < 0) return wefti_prefix(status, "%s: parameter %.200s", l->path, item->key);
+        WEFT_TRY(wefti_strategy_add(l, &x));
+    }
+    return WEFT_OK;
 }
 
 /* ---- printing ---- */

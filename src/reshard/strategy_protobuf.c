@@ -131,21 +131,22 @@ static weft_status read_layouts(wire_reader r, wefti_strategy_layout *x) {
     return WEFT_OK;
 }
 
-static weft_status read_layout_item(wefti_layouts *l, wire_reader r) {
-    wefti_strategy_layout x = {.shape_rank = -1};
+static weft_status read_layout_item(wefti_layouts *l, wire_reader r, wefti_strategy_layout *x) {
+    *x = (wefti_strategy_layout){.shape_rank = -1};
     bool has = false;
     while (r.at < r.end) {
         wire_field f;
         WEFT_TRY(read_field(&r, &f));
-        if (f.number == 1) WEFT_TRY(read_text(l, &f, &x.name));
+        if (f.number == 1) WEFT_TRY(read_text(l, &f, &x->name));
         if (f.number != 2) continue;
         WEFT_TRY(need(&f, WIRE_BYTES));
-        weft_status status = read_layouts(f.bytes, &x);
-        if (status < 0) return x.name ? wefti_prefix(status, "parameter %.200s", x.name) : status;
+        weft_status status = read_layouts(f.bytes, x);
+        if (status < 0) return x->name ? wefti_prefix(status, "parameter %.200s", x->name) : status;
         has = true;
     }
-    WEFT_REQUIRE(x.name && *x.name && has, WEFT_E_CORRUPT, "a parameter has no name or no layout");
-    return wefti_strategy_add(l, &x);
+    WEFT_REQUIRE(x->name && *x->name && has, WEFT_E_CORRUPT,
+                 "a parameter has no name or no layout");
+    return WEFT_OK;
 }
 
 typedef struct wire_strategy {
@@ -187,13 +188,27 @@ static weft_status read_strategy_item(wefti_layouts *l, wire_reader r) {
     return wefti_strategy_add_item(l, name, x->stage, x->inputs, x->ranks, x->cuts);
 }
 
+/* Reads all of the file, so that afterwards only contents can be wrong. */
 static weft_status read_map(wefti_layouts *l, wire_reader r) {
+    wefti_strategy_layout x;
     while (r.at < r.end) {
         wire_field f;
         WEFT_TRY(read_field(&r, &f));
         if (f.number == 2 || f.number == 3) WEFT_TRY(need(&f, WIRE_BYTES));
         if (f.number == 2) WEFT_TRY(read_strategy_item(l, f.bytes));
-        if (f.number == 3) WEFT_TRY(read_layout_item(l, f.bytes));
+        if (f.number == 3) WEFT_TRY(read_layout_item(l, f.bytes, &x));
+    }
+    return WEFT_OK;
+}
+
+static weft_status add_layouts(wefti_layouts *l, wire_reader r) {
+    wefti_strategy_layout x;
+    while (r.at < r.end) {
+        wire_field f;
+        WEFT_TRY(read_field(&r, &f));
+        if (f.number != 3) continue;
+        WEFT_TRY(read_layout_item(l, f.bytes, &x));
+        WEFT_TRY(wefti_strategy_add(l, &x));
     }
     return WEFT_OK;
 }
@@ -201,7 +216,10 @@ static weft_status read_map(wefti_layouts *l, wire_reader r) {
 weft_status wefti_strategy_parse_protobuf(wefti_layouts *l, const void *data, int64_t bytes) {
     const unsigned char *at = data;
     weft_status status = read_map(l, (wire_reader){at, at + bytes});
-    return status < 0 ? wefti_prefix(status, "%s is no strategy file", l->path) : WEFT_OK;
+    if (status < 0)
+        return wefti_prefix(status, "%s is neither a plan of weft nor a strategy file of MindSpore",
+                            l->path);
+    return add_layouts(l, (wire_reader){at, at + bytes});
 }
 
 /* ---- printing ---- */

@@ -30,6 +30,7 @@ void wefti_target_destroy(wefti_target *t) {
         if (t->files[i].fd >= 0) (void)WEFTI_DISK_WATCH(close(t->files[i].fd));
     const weft_status removed = t->made ? wefti_remove_tree(t->temporary) : WEFT_OK;
     (void)removed; /* the next run with this destination removes it */
+    if (t->claim >= 0) (void)WEFTI_DISK_WATCH(close(t->claim));
     wefti_free(t->files);
     wefti_free(t->items);
     wefti_free(t->first_item);
@@ -47,6 +48,23 @@ static char *temporary_of(const char *path) {
     return wefti_format("%.*s.%s.weft-tmp", (int)(name - path), path, name);
 }
 
+/* What must become the directory of the destination may be a file. */
+static weft_status check_parent(const char *path) {
+    char *parent = wefti_strdup(path), *slash;
+    WEFT_REQUIRE(parent, WEFT_E_NOMEM, "no memory for the name of a directory");
+    weft_status status = WEFT_OK;
+    while (status >= 0 && (slash = strrchr(parent, '/')) && slash != parent) {
+        *slash = '\0';
+        if (!wefti_exists(parent)) continue;
+        if (!wefti_is_dir(parent))
+            status = WEFT_RAISE(WEFT_E_ARG, "cannot write %s: %s is a file, not a directory", path,
+                                parent);
+        break;
+    }
+    wefti_free(parent);
+    return status;
+}
+
 static weft_status name_target(wefti_target *t, const char *path) {
     size_t length = strlen(path);
     t->path = wefti_strdup(path);
@@ -56,6 +74,7 @@ static weft_status name_target(wefti_target *t, const char *path) {
                  "'%s' cannot be a new directory", path);
     WEFT_REQUIRE(!wefti_exists(t->path) && !wefti_is_link(t->path), WEFT_E_ARG,
                  "%s exists; nothing is written over it", t->path);
+    WEFT_TRY(check_parent(t->path));
     t->temporary = temporary_of(t->path);
     WEFT_REQUIRE(t->temporary, WEFT_E_NOMEM, "no memory for the name of a directory");
     return WEFT_OK;
@@ -74,6 +93,7 @@ weft_status wefti_target_create(const wefti_shards *source, const char *path, we
     wefti_target *t;
     WEFT_NEW(t, wefti_target);
     t->source = source;
+    t->claim = -1;
     weft_status status = begin(t, path);
     if (status < 0) {
         wefti_target_destroy(t);
@@ -285,9 +305,7 @@ static weft_status make_files(wefti_target *t, wefti_target_item **all, header_m
 weft_status wefti_target_make(wefti_target *t) {
     header_maker h = {.target = t};
     wefti_target_item **all = NULL;
-    WEFT_TRY(wefti_remove_tree(t->temporary)); /* of a run that was killed */
-    WEFT_TRY(wefti_dir_make(t->temporary));
-    t->made = true;
+    WEFT_TRY(wefti_target_claim(t));
     all = wefti_calloc((size_t)t->item_count + 1, sizeof *all);
     h.named = wefti_calloc((size_t)t->item_count + 1, sizeof *h.named);
     h.entries = wefti_calloc((size_t)t->item_count + 1, sizeof *h.entries);

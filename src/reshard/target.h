@@ -44,7 +44,8 @@ typedef struct wefti_target {
     wefti_target_regions regions;
     int32_t ranks;    /* of the layouts; 0: whole tensors */
     uint32_t *crc32c; /* [tensors]: of the copied bytes; only if whole tensors were copied */
-    bool made;        /* `temporary` exists */
+    bool made;        /* `temporary` exists, and belongs to this target */
+    int claim;        /* the descriptor of `temporary`, which it locks; -1: none */
 } wefti_target;
 
 /* WEFT_E_ARG if `path` exists. NULL: nothing will be written; only the items matter. */
@@ -58,6 +59,8 @@ weft_status wefti_target_add_item(wefti_target *t, int32_t file, int64_t tensor,
                                   const wefti_region *region) WEFT_CHECKED;
 /* The region of a whole tensor. */
 wefti_region wefti_region_whole(const weft_desc *desc);
+/* target_claim.c: makes the temporary directory, empty. WEFT_E_ARG if another process uses it. */
+weft_status wefti_target_claim(wefti_target *t) WEFT_CHECKED;
 /* Gives every item its place, and creates the files with their headers. */
 weft_status wefti_target_make(wefti_target *t) WEFT_CHECKED;
 /* Writes bytes of a file. Any thread may call it. */

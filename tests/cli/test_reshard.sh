@@ -16,6 +16,8 @@ expect 2 '--to' checkpoint reshard run x --format hf --to y
 expect 2 '--format' checkpoint reshard run x --format npz
 expect 2 '--only|3,x' checkpoint reshard run x --to y --only 3,x
 expect 2 '--list|x' checkpoint reshard run --to y --list x
+expect 2 '--only|99999999999' checkpoint reshard run x --to y --only 99999999999
+expect 2 '--only|3,99999999999' checkpoint reshard run x --to y --only 3,99999999999
 expect 2 '--from' checkpoint verify run --from y
 expect 2 '--to' checkpoint digest run --to y
 expect 2 '--format|--list' checkpoint diff a b --format hf
@@ -101,7 +103,17 @@ expect 1 'only_second' checkpoint diff model run --json
 
 # --- what is refused ---
 expect 1 'exists' checkpoint reshard run four --to plan2.json
+expect 1 'job.yaml/x|file' checkpoint reshard run job.yaml/x --to plan2.json
 sed 's/transformer.wte.weight/wpe.bias/' strategy.json >wrong.json
+expect 1 'job.yaml|plan|MindSpore' checkpoint reshard run x --to job.yaml
+expect 1 'config.json|plan|MindSpore' checkpoint reshard run x --to model/config.json
+: >empty.json
+expect 1 'empty.json' checkpoint reshard run x --to empty.json
+sed 's/"tensor_map": \[2, 1\]/"tensor_map": [7, 1]/' strategy.json >axis.json
+expect 1 'axis.json|dimension|7' checkpoint reshard run x --to axis.json
+[ "$(grep -o 'axis.json' out | wc -l)" = 1 ] || fail 'the file is named twice' out
+expect 1 'level1.json|transformer.wte.weight|stage 0' checkpoint merge-strategies level1.json level1.json --out x.json
+[ ! -e x.json ] || fail 'a refused merge has left a file'
 expect 1 'wrong.json|wpe.bias|run' checkpoint reshard run x --to wrong.json
 expect 1 'wrong.json|wpe.bias' checkpoint digest three --from wrong.json
 mv three/rank_1 rank_1

@@ -1,5 +1,5 @@
-/* Files of slices that are missing, so that whole tensors may be: what is left must not pass for
- * the whole checkpoint, whatever tells which tensors there were. */
+/* Files of slices that are missing or in a wrong place. Of missing ones what is left must not pass
+ * for the whole checkpoint, whatever tells which tensors there were. */
 #include "fixture.h"
 
 /* A strategy file of "a" on stage 0 and "b" on stage 1, two ranks each, which divide the rows. */
@@ -130,12 +130,65 @@ static void test_torch(void **state) {
     ASSERT_OK(digest_with(dcp, NULL));
 }
 
+/* Files in the folder of another rank, and of another conversion. */
+static void test_misplaced(void **state) {
+    const fixture *f = *state;
+    random_source r = {.seed = test_seed(33)};
+    const char *to = in(f, "to"), *two = in(f, "two"), *slices = in(f, "slices");
+    const char *others = in(f, "others"), *out = in(f, "out");
+    write_run(f);
+    random_strategy(&r, 3, 1, to);
+    random_strategy(&r, 2, 1, two);
+    ASSERT_OK(reshard(f->dir, slices, NULL, to));
+    ASSERT_OK(reshard(f->dir, others, NULL, two));
+    ASSERT_OK(wefti_rename(path_in(slices, "rank_1"), in(f, "aside")));
+    ASSERT_OK(wefti_rename(path_in(others, "rank_1"), path_in(slices, "rank_1")));
+    ASSERT_FAILS(WEFT_E_MISMATCH, "slices/rank_0|3 ranks|slices/rank_1|2 ranks",
+                 reshard(slices, out, NULL, NULL));
+    lose(slices, 1);
+    ASSERT_OK(wefti_rename(path_in(slices, "rank_2"), path_in(slices, "rank_1")));
+    ASSERT_OK(wefti_rename(in(f, "aside"), path_in(slices, "rank_2")));
+    ASSERT_FAILS(WEFT_E_MISMATCH, "slices/rank_1|rank 2", reshard(slices, out, NULL, NULL));
+    assert_false(wefti_exists(out));
+}
+
+/* Two conversions to one destination: the second one must not take the directory of the first for
+ * what a killed one has left. */
+static void test_two_writers(void **state) {
+    const fixture *f = *state;
+    const char *out = in(f, "out");
+    wefti_reshard_input input;
+    wefti_target *first = NULL, *second = NULL;
+    wefti_target_step *step = NULL;
+    write_run(f);
+    ASSERT_OK(wefti_reshard_open(f->dir, NULL, &input));
+    ASSERT_OK(wefti_target_create(input.shards, out, &first));
+    ASSERT_OK(wefti_target_run(first, &step));
+    ASSERT_OK(wefti_target_make(first));
+    ASSERT_FAILS(WEFT_E_ARG, "out|another", reshard(f->dir, out, NULL, NULL));
+    wefti_target_run_free(step);
+    wefti_target_destroy(first);
+    /* the same directory, left by a process that is gone */
+    ASSERT_OK(wefti_dir_make(in(f, ".out.weft-tmp")));
+    put_file(in(f, ".out.weft-tmp/x"), "x", 1);
+    ASSERT_OK(wefti_target_create(input.shards, out, &second));
+    ASSERT_OK(wefti_target_run(second, &step));
+    ASSERT_OK(wefti_target_make(second));
+    assert_false(wefti_exists(in(f, ".out.weft-tmp/x")));
+    wefti_target_run_free(step);
+    wefti_target_destroy(second);
+    assert_false(wefti_exists(in(f, ".out.weft-tmp")));
+    wefti_reshard_close(&input);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_strategy, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_stated_ranks, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_manifest, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_torch, fixture_begin, fixture_end),
+        cmocka_unit_test_setup_teardown(test_misplaced, fixture_begin, fixture_end),
+        cmocka_unit_test_setup_teardown(test_two_writers, fixture_begin, fixture_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
