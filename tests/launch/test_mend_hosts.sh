@@ -85,6 +85,24 @@ end
 ended 75 75
 grep -q 'rank 3 .*as often as it may be' often.0 || fail "$what: the reason is not said" often.0
 
+# Before all have come, and before they can be mended: on either host, and a whole host, whose place a spare one takes.
+for deaths in 3@start:1:9 3@joined:1:9 0@joined:1:9 2@joined:1:9,1@joined:1:9,3@step:4:9; do
+    mending early 40 "$deaths" --restart 3
+    end
+    ended 0 0
+    whole logs-0 logs-1
+done
+mending early-spare 40 2@joined:1:0 --restart 1
+spare_host --restart 1
+wait_for 'spare one' early-spare.2
+await_deaths 1
+kill -9 "$(launcher_of $b)"
+end
+wait $third || fail "$what: the spare host ends badly" early-spare.2
+[ $code0 = 0 ] || fail "$what: exit $code0" early-spare.0
+rm -rf logs-1
+whole logs-0 logs-2
+
 # The launcher of host 1 is killed, with its ranks; it comes again.
 # (2@step:9:0 keeps rank 2 there.)
 mending back 40 2@step:9:0 --restart 2
@@ -193,7 +211,7 @@ while [ $round -lt "${WEFT_TEST_ROUNDS:-2}" ]; do
     [ -z "$victim" ] || kill -9 $victim
     end
     wait $third
-    [ "$code0" = 75 ] && grep -q 'could be mended yet\|before all ranks had come\|have left already\|has left$' random.0 && continue
+    [ "$code0" = 75 ] && grep -q 'have left already\|has left$' random.0 && continue
     [ "$code0" = 75 ] && [ "$(cat logs-*/*.log | grep -c " digest $right ")" = 4 ] && continue
     [ "$code0" = 0 ] || fail "$what: exit $code0" random.0
     whole logs-0 logs-1 logs-2

@@ -14,6 +14,7 @@ static const int64_t second_ns = 1000000000;
 
 void wefti_scheduler_end_blame(wefti_scheduler *s) {
     const wefti_abort_reason *reason = &s->blame.reason;
+    if (reason->status == WEFT_E_LOST && wefti_again_died(s, reason->failed, reason->text)) return;
     wefti_scheduler_abort(s, reason->status, reason->failed, reason->text);
 }
 

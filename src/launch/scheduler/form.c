@@ -30,6 +30,7 @@ void wefti_scheduler_take_seat(wefti_scheduler *s, wefti_client *client, const w
     memcpy(slot->address, client->address, sizeof slot->address);
     client->slot = s->taken++;
     wefti_seats_add(s, client->slot);
+    wefti_again_came(s, join->number);
 }
 
 /* Dismisses waiting members without a generation, or with an older one, when `generation` comes
@@ -239,31 +240,9 @@ static void judge_missing(wefti_scheduler *s, const wefti_end *end) {
     wefti_scheduler_abort_text(s, wefti_end_status(end), known ? end->rank : WEFT_RANK_NONE, &text);
 }
 
-/* All have left, and one comes for the next world: programs may join several, one after the other.
- */
+/* Programs may join several worlds, one after the other. */
 static void begin_again(wefti_scheduler *s) {
-    int64_t now = wefti_now_ns();
-    for (int32_t i = 0; i < s->taken; i++) {
-        wefti_client *client = s->slots[i].client;
-        wefti_slot_clear(&s->slots[i]);
-        s->slots[i] = (wefti_member_slot){0};
-        if (!client) continue;
-        client->slot = -1;
-        client->ending = true;
-        client->since_ns = now;
-    }
-    wefti_scheduler_forget_parted(s);
-    wefti_mend_end(s);
-    s->past = s->generation;
-    s->generation = s->answered = 0;
-    wefti_shared_body_release(s->answer);
-    s->answer = NULL;
-    s->taken = 0;
-    wefti_seats_clear(s);
-    s->ranked = false;
-    s->allgather_since_ns = s->checked_ns = 0;
-    s->start_ns = now;
-    change_state(s, WEFTI_SCHEDULER_FORMING);
+    wefti_again_next_world(s);
     if (s->has_ended) judge_missing(s, &s->first_end); /* that one will not come */
 }
 
@@ -277,6 +256,7 @@ static void complete(wefti_scheduler *s) {
         for (int32_t r = 0; r < s->taken; r++) {
             s->slots[r].heard_ns = now;
             s->slots[r].standing = (wefti_standing){.since_ns = now};
+            if (!s->slots[r].came) s->slots[r].deaths = wefti_again_deaths(s, r);
         }
         s->ranked = true;
         s->looked_ns = now;

@@ -64,8 +64,9 @@ static weft_status say_seats(wefti_scheduler *s, wefti_client *c) {
     unsigned char *body;
     size_t bytes;
     WEFT_NEW_ARRAY(deaths, int32_t, c->watch.count);
-    for (int32_t i = 0; i < c->watch.count && s->ranked; i++)
-        deaths[i] = deaths_of(s, c, c->watch.first + i);
+    for (int32_t i = 0; i < c->watch.count; i++)
+        deaths[i] = s->ranked ? deaths_of(s, c, c->watch.first + i)
+                              : wefti_again_deaths(s, c->watch.first + i);
     weft_status status = wefti_seats_encode(&c->watch, s->options.size, deaths, &body, &bytes);
     wefti_free(deaths);
     WEFT_TRY(status);
@@ -178,9 +179,16 @@ static bool is_of_earlier(const wefti_scheduler *s, const wefti_client *c) {
     return forms && (c->keep.launcher ? c->earlier : !c->keeps); /* another one has let it ask */
 }
 
+wefti_again wefti_keep_answer(wefti_scheduler *s, const wefti_end *end, int starts) {
+    if (wefti_mend_awaits(s, end, starts)) return WEFTI_AGAIN_YES;
+    return wefti_again_awaits(s, end, starts);
+}
+
 static wefti_again answer(wefti_scheduler *s, const wefti_client *c, const wefti_loss *loss) {
     if (!is_its(s, c, loss->end.rank)) return WEFTI_AGAIN_ELSEWHERE;
-    if (c->keep.launcher && wefti_mend_awaits(s, &loss->end, loss->starts)) return WEFTI_AGAIN_YES;
+    wefti_again again = WEFTI_AGAIN_NO;
+    if (c->keep.launcher) again = wefti_keep_answer(s, &loss->end, loss->starts);
+    if (again != WEFTI_AGAIN_NO) return again;
     return wefti_mend_goes_on(s, &loss->end) ? WEFTI_AGAIN_WITHOUT : WEFTI_AGAIN_NO;
 }
 

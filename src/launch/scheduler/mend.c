@@ -37,6 +37,7 @@ void wefti_mend_begin(wefti_scheduler *s) {
         wefti_mend_end(s);
         return;
     }
+    m->deaths = s->again.used;
     const wefti_holders nobody = {.first = m->first, .holder = m->first};
     wefti_mending_begin(&m->world, s->taken, m->seats, nobody, (int64_t)s->generation);
 }
@@ -116,10 +117,13 @@ static bool may_start_again(wefti_scheduler *s, int32_t rank) {
 bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const char **why) {
     wefti_mending_state *m = &s->mend;
     *why = "";
+    if (wefti_again_died(s, rank, text)) return true;
     if (!m->seats || s->state != WEFTI_SCHEDULER_RUNNING) return false;
     if (s->options.restarts <= 0 && !wefti_mend_is_elastic(s) && !m->gathered) return false;
     if (m->armed < s->taken) {
-        *why = "; not all ranks could be mended yet (recovery.enabled)";
+        *why = s->again.used > 0 && s->again.used >= s->options.restarts
+                   ? "; the ranks are not started again: that was done as often as it may be"
+                   : "; not all ranks could be mended yet (recovery.enabled)";
         return false;
     }
     if (wefti_mend_some_left(s)) {

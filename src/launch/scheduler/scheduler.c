@@ -137,6 +137,7 @@ static void release(wefti_scheduler *s) {
     wefti_free(s->clients);
     wefti_free(s->slots);
     wefti_seats_free(s);
+    wefti_again_free(s);
     wefti_free(s->keeper);
     wefti_free(s->told);
     wefti_free(s->called);
@@ -188,6 +189,7 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
                              ? wefti_seats_create(s)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a scheduler of %d members",
                                           (int)options->size);
+    if (status >= 0) status = wefti_again_create(s);
     if (status >= 0) status = open_all(s);
     if (status < 0)
         release(s);
@@ -244,13 +246,20 @@ void wefti_scheduler_ended(wefti_scheduler *s, const wefti_end *end) {
     ring(s);
 }
 
-bool wefti_scheduler_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {
+wefti_again wefti_scheduler_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {
     pthread_mutex_lock(&s->lock);
-    bool awaits = wefti_mend_awaits(s, end, starts);
+    const wefti_again awaits = wefti_keep_answer(s, end, starts);
     wefti_doubt_ended(s, end->rank, starts);
     pthread_mutex_unlock(&s->lock);
     ring(s);
     return awaits;
+}
+
+char *wefti_scheduler_again_text(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    char *text = wefti_strdup(s->again.text);
+    pthread_mutex_unlock(&s->lock);
+    return text;
 }
 
 bool wefti_scheduler_goes_on(wefti_scheduler *s, const wefti_end *end) {
@@ -265,7 +274,8 @@ bool wefti_scheduler_goes_on(wefti_scheduler *s, const wefti_end *end) {
 int wefti_scheduler_deaths(wefti_scheduler *s, int32_t rank) {
     pthread_mutex_lock(&s->lock);
     const int32_t slot = wefti_slot_of_process(s, rank);
-    int deaths = s->ranked && slot >= 0 ? wefti_slot_killable(&s->slots[slot]) : 0;
+    int deaths = s->ranked ? 0 : wefti_again_deaths(s, rank);
+    if (s->ranked && slot >= 0) deaths = wefti_slot_killable(&s->slots[slot]);
     if (s->ranked && slot < 0 && !wefti_mend_was_dismissed(s, rank)) deaths = INT_MAX;
     pthread_mutex_unlock(&s->lock);
     return deaths;

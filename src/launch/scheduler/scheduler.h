@@ -79,10 +79,12 @@ void wefti_scheduler_fail(wefti_scheduler *scheduler, weft_status status, int32_
  * the job for ranks that never join: launchers that watch are told. */
 void wefti_scheduler_ended(wefti_scheduler *scheduler, const wefti_end *end);
 /* The same, where processes may be started again: how the last of the `starts` processes of a rank
- * has ended. True: the world waits for one more. */
-bool wefti_scheduler_awaits(wefti_scheduler *scheduler, const wefti_end *end, int starts);
+ * has ended. YES: the world waits for one more. ALL: for new processes of all ranks. Else NO. */
+wefti_again wefti_scheduler_awaits(wefti_scheduler *scheduler, const wefti_end *end, int starts);
 /* A process has ended, and the world goes on without it: an elastic job. */
 bool wefti_scheduler_goes_on(wefti_scheduler *scheduler, const wefti_end *end);
+/* Why all were started again the last time; wefti_free it. NULL: no memory. */
+char *wefti_scheduler_again_text(wefti_scheduler *scheduler);
 /* How many processes of that rank are dead to the others. One of them may run still. */
 int wefti_scheduler_deaths(wefti_scheduler *scheduler, int32_t rank);
 /* Whether one has failed so, and which came first. */

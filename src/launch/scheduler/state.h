@@ -128,6 +128,15 @@ typedef struct wefti_gathering {
     wefti_voter *voters; /* [room], for the vote */
 } wefti_gathering;
 
+/* Worlds that begin again: again.c. */
+typedef struct wefti_again_state {
+    int32_t *lost; /* [size] processes that each number has lost to worlds that began again */
+    bool *ending;  /* [size] the last of them was not lost by itself: its world began again */
+    int32_t used;  /* restarts, for all these worlds */
+    bool follows;  /* a world has ended, and another one followed */
+    char text[WEFTI_TEXT_MAX + 1]; /* why the last one began again; "" none did */
+} wefti_again_state;
+
 /* A process that was lost to a scheduler beside which there is another one. */
 typedef struct wefti_lost_process {
     int32_t number, starts; /* how many processes its seat has lost with it */
@@ -162,6 +171,7 @@ struct wefti_scheduler {
     wefti_accusation blame;
     wefti_mending_state mend;
     wefti_gathering gather;
+    wefti_again_state again;
     uint64_t generation; /* 0: none yet; while forming: the generation of returning members */
     uint64_t whole;      /* of the world that was whole last */
     uint64_t past;       /* of the last world that all have left; 0: none */
@@ -243,6 +253,21 @@ void wefti_scheduler_replace(wefti_scheduler *s, int32_t slot, wefti_client *cli
 bool wefti_same_process(const wefti_join *a, const wefti_join *b);
 /* It belongs to a generation that is over. */
 void wefti_scheduler_refuse_past(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+
+/* again.c */
+weft_status wefti_again_create(wefti_scheduler *s) WEFT_CHECKED;
+void wefti_again_free(wefti_scheduler *s);
+/* All have left, and one comes for the next world, which is forming from now on. */
+void wefti_again_next_world(wefti_scheduler *s);
+/* Whether all processes could be started again, if this world lost one. */
+bool wefti_again_is_possible(const wefti_scheduler *s);
+/* A rank has died of a world that cannot be mended. True: all are started again. */
+bool wefti_again_died(wefti_scheduler *s, int32_t rank, const char *text);
+/* A launcher's question: of a world that is forming, or begins again. */
+wefti_again wefti_again_awaits(wefti_scheduler *s, const wefti_end *end, int starts);
+/* A process with that number is here. */
+void wefti_again_came(wefti_scheduler *s, int32_t number);
+int32_t wefti_again_deaths(const wefti_scheduler *s, int32_t number); /* while forming */
 
 /* gather.c */
 /* Takes JOIN while ranks of an earlier scheduler come back. False: nobody has. */
@@ -381,6 +406,8 @@ weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *client,
 weft_status wefti_keep_lost(wefti_scheduler *s, wefti_client *client,
                             const wefti_frame *frame) WEFT_CHECKED;
 void wefti_keep_tell(wefti_scheduler *s, int32_t rank); /* how many processes that has lost */
+/* Whether another process may follow the last of the `starts` processes with a number. */
+wefti_again wefti_keep_answer(wefti_scheduler *s, const wefti_end *end, int starts);
 /* SEATS for its `watch`. False: no memory. */
 bool wefti_keep_say(wefti_scheduler *s, wefti_client *client);
 /* Gives seats to those that wait, and tells those that watch of a world that can shrink. */
@@ -410,7 +437,7 @@ void wefti_mend_give_up_seats(wefti_scheduler *s, int64_t now_ns);
 /* A process comes whose seat was given up. The world grows, or the process waits until there are
  * enough for a plan. False: there is no place for it. */
 bool wefti_mend_take_back(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
-/* room.c: the most ranks that the job may have */
+/* resize.c: the most ranks that the job may have */
 int32_t wefti_most_ranks(const wefti_scheduler *s);
 /* Makes room for so many ranks. Void afterwards: pointers to slots and seats. */
 weft_status wefti_make_room(wefti_scheduler *s, int32_t ranks) WEFT_CHECKED;

@@ -108,9 +108,7 @@ static wefti_again ask(wefti_launch *l, int local) {
     wefti_process *p = &l->processes[local];
     wefti_end end;
     wefti_launch_end(l, local, &end);
-    if (l->scheduler)
-        return wefti_scheduler_awaits(l->scheduler, &end, p->starts) ? WEFTI_AGAIN_YES
-                                                                     : WEFTI_AGAIN_NO;
+    if (l->scheduler) return wefti_scheduler_awaits(l->scheduler, &end, p->starts);
     wefti_again answer = wefti_watch_again(l->look, &end, p->starts);
     if (answer == WEFTI_AGAIN_PENDING && now() - p->asked_at > patience(l)) {
         note(l, "the scheduler has not said whether the job goes on after the loss of a rank: its "

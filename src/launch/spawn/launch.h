@@ -35,6 +35,8 @@ typedef struct wefti_process {
     int handle;    /* to poll for its end; -1: the kernel has no such thing */
     bool ended, failed;
     int code, signal; /* how it ended */
+    bool killed;      /* since it is dead to the others */
+    bool of_all;      /* it was said that all that run then are started again */
     int starts;       /* how often this rank was started, also by launchers before this one */
     bool undecided;   /* it has ended, and the scheduler is asked whether another one may follow */
     double asked_at;  /* since when */
@@ -63,6 +65,7 @@ typedef struct wefti_launch {
     wefti_process *processes; /* [place.count] */
     pid_t *past;              /* processes that others have replaced */
     int64_t past_count, past_room;
+    int restarts;              /* of one process, or of all, as they were told */
     int failed;                /* the process whose failure is reported; -1: none */
     bool over;                 /* by the end of a process on another host */
     wefti_end end;             /* that one */

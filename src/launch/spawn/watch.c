@@ -119,13 +119,25 @@ static int agreed_request(const wefti_launch *l, int process) {
     return is_request(p->code - 128) ? p->code - 128 : 0;
 }
 
-static void tell_restart(const wefti_launch *l, const wefti_end *end) {
+static void tell_restart(wefti_launch *l, const char *why, const char *what) {
     const weft_launch_events *e = &l->options->events;
     char text[512];
-    (void)snprintf(text, sizeof text, "%.300s; it is started again (%lld of %d%s)", end->text,
-                   (long long)l->past_count, l->set.restarts,
-                   l->place.hosts > 1 ? " for all hosts" : "");
+    l->restarts++;
+    (void)snprintf(text, sizeof text, "%.400s; %s (%d of %d%s)", why, what, l->restarts,
+                   l->set.restarts, l->place.hosts > 1 ? " for all hosts" : "");
     if (e->note) e->note(e->context, text);
+}
+
+/* Once for all of them. Of a process that has not died by itself the scheduler knows why. */
+static void tell_restart_of_all(wefti_launch *l, int local, const wefti_end *end) {
+    const wefti_process *p = &l->processes[local];
+    const bool died = p->signal && !p->killed;
+    if (p->of_all) return;
+    for (int i = 0; i < l->place.count; i++) l->processes[i].of_all = true;
+    char *why = died || !l->scheduler ? NULL : wefti_scheduler_again_text(l->scheduler);
+    const char *text = died ? end->text : "a rank of another host was lost";
+    tell_restart(l, why ? why : text, "all ranks are started again");
+    wefti_free(why);
 }
 
 /* Another process takes the place of one that was lost, if the world waits for it; or that is asked
@@ -135,14 +147,15 @@ static bool goes_on(watch *w, int process) {
     wefti_end end;
     wefti_again again = w->phase == RUNNING ? wefti_launch_again(l, process) : WEFTI_AGAIN_NO;
     l->processes[process].parted = again == WEFTI_AGAIN_WITHOUT;
-    if (again != WEFTI_AGAIN_YES) return again == WEFTI_AGAIN_PENDING;
+    if (again != WEFTI_AGAIN_YES && again != WEFTI_AGAIN_ALL) return again == WEFTI_AGAIN_PENDING;
     wefti_launch_end(l, process, &end);
+    if (again == WEFTI_AGAIN_ALL) tell_restart_of_all(l, process, &end);
     if (wefti_launch_restart(l, process) < 0) {
         const weft_launch_events *e = &l->options->events;
         if (e->note) e->note(e->context, weft_error_message());
         return false;
     }
-    tell_restart(l, &end);
+    if (again == WEFTI_AGAIN_YES) tell_restart(l, end.text, "it is started again");
     return true;
 }
 
@@ -166,9 +179,10 @@ static bool goes_on_without(watch *w, int process) {
 /* A process whose rank is dead to the others: it is silent, or cannot be reached. */
 static void end_dead(wefti_launch *l) {
     for (int i = 0; i < l->place.count; i++) {
-        const wefti_process *p = &l->processes[i];
-        if (!p->process || p->ended) continue;
-        if (wefti_launch_deaths(l, i) >= p->starts) (void)kill(-p->process, SIGKILL);
+        wefti_process *p = &l->processes[i];
+        if (!p->process || p->ended || wefti_launch_deaths(l, i) < p->starts) continue;
+        p->killed = true;
+        (void)kill(-p->process, SIGKILL);
     }
 }
 

@@ -222,6 +222,7 @@ typedef enum wefti_again { /* AGAIN */
                            WEFTI_AGAIN_YES,
                            WEFTI_AGAIN_ELSEWHERE, /* another launcher has the seat now */
                            WEFTI_AGAIN_WITHOUT,   /* no: the world goes on without it */
+                           WEFTI_AGAIN_ALL,       /* yes, and all ranks are started again */
                            WEFTI_AGAIN_PENDING    /* never said: there is no answer yet */
 } wefti_again;
 typedef struct wefti_again_message {

@@ -1,0 +1,216 @@
+/* A process is lost to a world that cannot be mended: all are started again, as often as it may be.
+ * While the first world is forming, only the lost one is. Members are threads of this process; one
+ * "dies" when its connection is cut. (weft-test: threads) */
+#include "mending_people.h"
+
+#include <signal.h>
+
+enum { AGAIN = 75 };
+static const wefti_end killed[] = {{.rank = 0, .signal = SIGKILL, .text = "rank 0 was killed"},
+                                   {.rank = 1, .signal = SIGKILL, .text = "rank 1 was killed"}};
+static const wefti_end gave_up[] = {{.rank = 0, .code = AGAIN, .text = "rank 0 gave up"},
+                                    {.rank = 1, .code = AGAIN, .text = "rank 1 gave up"}};
+static const wefti_end failed[] = {{.rank = 0, .code = 1, .text = "rank 0 failed"},
+                                   {.rank = 1, .code = 1, .text = "rank 1 failed"}};
+
+static wefti_scheduler *open_job(int restarts) {
+    wefti_scheduler_options o = test_scheduler(2);
+    o.restarts = restarts;
+    o.repeats = true;
+    return start(&o);
+}
+
+static void both_join(wefti_scheduler *s, person p[2]) {
+    for (int r = 0; r < 2; r++) {
+        p[r] = someone(s, r);
+        begin(&p[r], join);
+    }
+    for (int r = 0; r < 2; r++) end_well(&p[r]);
+}
+
+static void close_one(person *p) {
+    p->member->leave_ns = 1;
+    (void)wefti_member_close(p->member, NULL);
+}
+static void close_both(person p[2]) {
+    for (int r = 0; r < 2; r++) close_one(&p[r]);
+}
+
+static bool forms(wefti_scheduler *s) {
+    return wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 900) == WEFTI_SCHEDULER_FORMING;
+}
+
+static void hears_of_it(person *p, const char *facts) {
+    ASSERT_SOON(wefti_member_check(p->member) < 0);
+    ASSERT_FACTS(weft_error_message(), facts);
+}
+
+static void expect_deaths(wefti_scheduler *s, int of_0, int of_1) {
+    assert_int_equal(wefti_scheduler_deaths(s, 0), of_0);
+    assert_int_equal(wefti_scheduler_deaths(s, 1), of_1);
+}
+
+static int waiting(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    const int taken = s->ranked ? 0 : s->taken;
+    pthread_mutex_unlock(&s->lock);
+    return taken;
+}
+
+/* When the connection of the first that waits was made; 0: nobody waits. */
+static int64_t first_came_ns(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    const int64_t ns = s->taken ? s->slots[0].client->since_ns : 0;
+    pthread_mutex_unlock(&s->lock);
+    return ns;
+}
+
+/* The survivor is told, and dead to the others. However it ends, another one follows. */
+static void all_begin_again(void **state) {
+    (void)state;
+    person p[2];
+    wefti_scheduler *s = open_job(2);
+    both_join(s, p);
+    const uint64_t generation = wefti_member_generation(p[0].member);
+    wefti_member_arm(p[0].member, &keeps_size);
+    die(&p[1]);
+    assert_true(forms(s));
+    hears_of_it(&p[0], "rank 1|died|started again");
+    expect_deaths(s, 1, 1);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 1), WEFTI_AGAIN_ALL);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 1), WEFTI_AGAIN_YES); /* the same */
+    assert_int_equal(wefti_scheduler_awaits(s, &failed[0], 1), WEFTI_AGAIN_ALL);
+    char *why = wefti_scheduler_again_text(s);
+    ASSERT_FACTS(why, "rank 1|died");
+    wefti_free(why);
+    close_both(p);
+
+    /* The next world can be mended, and has one restart. */
+    both_join(s, p);
+    assert_true(wefti_member_generation(p[0].member) > generation);
+    for (int r = 0; r < 2; r++) wefti_member_arm(p[r].member, &keeps_size);
+    ASSERT_SOON(s->mend.armed == 2);
+    expect_deaths(s, 1, 1);
+    die(&p[1]);
+    test_wait_until(s, counts);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 2), WEFTI_AGAIN_YES);
+    expect_deaths(s, 1, 2);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 3), WEFTI_AGAIN_NO);
+    assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 900), WEFTI_SCHEDULER_FAILED);
+    close_both(p);
+    wefti_scheduler_stop(s);
+}
+
+/* Also of the world that follows; then the job ends. */
+static void so_often_and_no_more(void **state) {
+    (void)state;
+    person p[2];
+    wefti_scheduler *s = open_job(1);
+    both_join(s, p);
+    die(&p[0]);
+    assert_true(forms(s));
+    close_both(p);
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(wefti_scheduler_awaits(s, &killed[r], 1), WEFTI_AGAIN_ALL);
+    both_join(s, p);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[0], 2), WEFTI_AGAIN_NO);
+    die(&p[0]);
+    assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 900), WEFTI_SCHEDULER_FAILED);
+    char *reason = wefti_scheduler_abort_reason(s);
+    ASSERT_FACTS(reason, "rank 0|died|often");
+    wefti_free(reason);
+    close_both(p);
+    wefti_scheduler_stop(s);
+}
+
+static void *accuse(void *context) {
+    person *p = context;
+    wefti_member_fail(p->member, WEFT_E_LOST, 1, "no way to rank 1");
+    return NULL;
+}
+
+/* The launcher sees the end before the scheduler does; or that of a survivor, which has given up
+ * because of the other one. A rank that fails by itself still ends the job. */
+static void what_launchers_see_first(void **state) {
+    (void)state;
+    for (int which = 0; which < 4; which++) {
+        person p[2];
+        wefti_scheduler *s = open_job(1);
+        both_join(s, p);
+        if (which == 1 || which == 3) {
+            begin(&p[0], accuse);
+            ASSERT_SOON(s->slots[0].gave_up || !s->ranked);
+        }
+        const wefti_end *end_of_one = which == 0   ? &killed[1]
+                                      : which == 1 ? &gave_up[0]
+                                                   : &failed[1];
+        const bool again = which < 2;
+        if (which < 3)
+            assert_int_equal(wefti_scheduler_awaits(s, end_of_one, 1),
+                             again ? WEFTI_AGAIN_ALL : WEFTI_AGAIN_NO);
+        else
+            assert_true(forms(s)); /* nobody has died, and the time for a word is up */
+        if (which == 2) wefti_scheduler_ended(s, end_of_one);
+        if (which != 2) expect_deaths(s, 1, 1);
+        if (which == 1 || which == 3) end(&p[0]);
+        close_both(p);
+        wefti_scheduler_stop(s);
+    }
+}
+
+/* The others have not heard of a world. They wait for the one that is started again. */
+static void one_is_lost_before_all_have_come(void **state) {
+    (void)state;
+    person p[2];
+    wefti_scheduler *s = open_job(2);
+    p[0] = someone(s, 0);
+    begin(&p[0], join);
+    ASSERT_SOON(waiting(s) == 1);
+    assert_int_equal(wefti_scheduler_awaits(s, &failed[1], 1), WEFTI_AGAIN_NO);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 1), WEFTI_AGAIN_YES);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 1), WEFTI_AGAIN_YES); /* the same */
+    expect_deaths(s, 0, 1);
+    /* One that waits is lost: its seat is free. Here it is the same thread that comes again. */
+    const int64_t came_ns = first_came_ns(s);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[0], 1), WEFTI_AGAIN_YES);
+    ASSERT_SOON(first_came_ns(s) > came_ns);
+    p[1] = someone(s, 1);
+    begin(&p[1], join);
+    for (int r = 0; r < 2; r++) end_well(&p[r]);
+    expect_deaths(s, 1, 1);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 2), WEFTI_AGAIN_NO); /* two were made */
+    close_both(p);
+    wefti_scheduler_stop(s);
+}
+
+/* Between two worlds of a job, the others have been in the first: all begin with it again. */
+static void one_is_lost_between_two_worlds(void **state) {
+    (void)state;
+    person p[2];
+    wefti_scheduler *s = open_job(1);
+    both_join(s, p);
+    leave_all(p, 2);
+    p[0] = someone(s, 0);
+    begin(&p[0], join);
+    ASSERT_SOON(waiting(s) == 1);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 1), WEFTI_AGAIN_ALL);
+    end(&p[0]);
+    assert_int_equal(p[0].status, WEFT_E_LOST);
+    ASSERT_FACTS(p[0].text, "rank 1|started again");
+    expect_deaths(s, 1, 1);
+    assert_int_equal(wefti_scheduler_awaits(s, &gave_up[0], 1), WEFTI_AGAIN_ALL);
+    both_join(s, p);
+    leave_all(p, 2);
+    wefti_scheduler_stop(s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_begin_again),
+        cmocka_unit_test(so_often_and_no_more),
+        cmocka_unit_test(what_launchers_see_first),
+        cmocka_unit_test(one_is_lost_before_all_have_come),
+        cmocka_unit_test(one_is_lost_between_two_worlds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
