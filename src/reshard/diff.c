@@ -37,8 +37,7 @@ static bool same_shape(const weft_desc *a, const weft_desc *b) {
     return wefti_desc_equal(a, &other);
 }
 
-static void compare_element(tensor_diff *d, int64_t i, double x, double y) {
-    const double off = fabs(x - y);
+static void compare_element(tensor_diff *d, int64_t i, double off) {
     if (!d->count++) d->first = i;
     if (isnan(off)) {
         d->unordered++;
@@ -48,6 +47,11 @@ static void compare_element(tensor_diff *d, int64_t i, double x, double y) {
     }
 }
 
+/* A double does not hold all integers of 64 bits, and their difference may overflow. */
+static double distance(const int64_t x, const int64_t y) {
+    return (double)(x > y ? (uint64_t)x - (uint64_t)y : (uint64_t)y - (uint64_t)x);
+}
+
 static void compare_range(tensor_diff *d, int64_t first, int64_t count, const unsigned char *x,
                           const unsigned char *y) {
     const weft_dtype p = d->a->desc.dtype, q = d->b->desc.dtype;
@@ -55,9 +59,14 @@ static void compare_range(tensor_diff *d, int64_t first, int64_t count, const un
     if (p == q && !memcmp(x, y, (size_t)count * size)) return;
     for (int64_t i = 0; i < count; i++) {
         if (p == q && !memcmp(x + (size_t)i * size, y + (size_t)i * size, size)) continue;
+        if (p == WEFT_I64 && q == WEFT_I64) {
+            compare_element(d, first + i,
+                            distance(wefti_load_integer(p, x, i), wefti_load_integer(q, y, i)));
+            continue;
+        }
         const double u = wefti_load(p, x, i), v = wefti_load(q, y, i);
         if (p != q && u == v) continue;
-        compare_element(d, first + i, u, v);
+        compare_element(d, first + i, fabs(u - v));
     }
 }
 
@@ -177,6 +186,11 @@ static void tell_json(const tensor_diff *d, const char *kind, wefti_text *text) 
         add_index(text, &t->desc, d->first);
         wefti_text_add(text, ", \"largest\": ");
         wefti_json_real(text, d->at < 0 ? NAN : d->largest);
+        wefti_text_add(text, ", \"largest_index\": ");
+        if (d->at < 0)
+            wefti_text_add(text, "null");
+        else
+            add_index(text, &t->desc, d->at);
     }
     wefti_text_add(text, "}");
 }

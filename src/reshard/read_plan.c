@@ -161,7 +161,7 @@ static weft_status fail_region(const wefti_reads *r, const wefti_source_tensor *
                          "%s is missing: it has a part of tensor %.200s, which the files of %s "
                          "have; %s",
                          r->source->files[t->pieces[p->chosen].file].path, t->name, holders,
-                         left ? "--replicas reads the others" : "all of these are missing");
+                         left ? "--replicas reads the others" : "none of them is there");
     wefti_free(holders);
     return status;
 }

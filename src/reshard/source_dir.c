@@ -96,6 +96,26 @@ static weft_status add_named(wefti_shards *s, const char *path, dir_file *out) {
     return status < 0 ? wefti_prefix(status, "%s: %s", path, WEFTI_DCP_REGIONS) : WEFT_OK;
 }
 
+weft_status wefti_shards_check_formats(const char *dir, char *const *names, int64_t count) {
+    static const struct {
+        const char *end, *advice;
+    } others[] = {
+        {".ckpt", "mindspore.ckpt_to_safetensors converts files of MindSpore"},
+        {".distcp", "torch writes safetensors with HuggingFaceStorageWriter"},
+        {".bin", "save_pretrained of transformers writes safetensors"},
+        {".pt", "safetensors.torch.save_file writes safetensors"},
+        {".pth", "safetensors.torch.save_file writes safetensors"},
+    };
+    for (int64_t i = 0; i < count; i++) {
+        const char *end = strrchr(names[i], '.');
+        for (size_t k = 0; end && k < sizeof others / sizeof *others; k++)
+            WEFT_REQUIRE(strcmp(end, others[k].end) != 0, WEFT_E_NO_IMPL,
+                         "%s has no .safetensors file, and weft does not read %s; %s", dir,
+                         names[i], others[k].advice);
+    }
+    return WEFT_OK;
+}
+
 /* Files of weft tell how many there are. Without one of them a tensor would end too early. */
 static weft_status check_count(const wefti_shards *s) {
     for (int64_t i = 0; i < s->file_count; i++) {
@@ -142,6 +162,7 @@ static weft_status list_files(wefti_shards *s, wefti_text *out, int64_t *out_cou
             status = WEFT_RAISE(WEFT_E_CORRUPT, "%s/%s is missing, where %s places tensor %.200s",
                                 s->path, pairs[k].file, index, pairs[k].tensor);
     }
+    if (status >= 0 && !*out_count) status = wefti_shards_check_formats(s->path, names, count);
     if (status >= 0 && out->failed) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a list");
     wefti_free(names);
     wefti_free(pairs);

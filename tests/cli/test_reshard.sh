@@ -104,6 +104,11 @@ expect 1 'only_second' checkpoint diff model run --json
 # --- what is refused ---
 expect 1 'exists' checkpoint reshard run four --to plan2.json
 expect 1 'job.yaml/x|file' checkpoint reshard run job.yaml/x --to plan2.json
+mkdir -p ckpt/rank_0 distcp
+: >ckpt/rank_0/x-1_2.ckpt
+: >distcp/__0_0.distcp
+expect 1 'ckpt/rank_0|x-1_2.ckpt|mindspore.ckpt_to_safetensors' checkpoint reshard ckpt x --from strategy.json
+expect 1 'distcp|__0_0.distcp|HuggingFaceStorageWriter' checkpoint digest distcp
 sed 's/transformer.wte.weight/wpe.bias/' strategy.json >wrong.json
 expect 1 'job.yaml|plan|MindSpore' checkpoint reshard run x --to job.yaml
 expect 1 'config.json|plan|MindSpore' checkpoint reshard run x --to model/config.json

@@ -3,6 +3,8 @@
  * weft-test: threads */
 #include "fixture.h"
 
+#include <math.h>
+
 #include "checkpoint/tensor_set.h"
 #include "tensor/tensor.h"
 
@@ -271,6 +273,41 @@ static void test_faults(void **state) {
     assert_true(failures > 8);
 }
 
+/* What two files differ in; integers beyond the 53 bits of a double, and numbers without order. */
+static void test_diff(void **state) {
+    const fixture *f = *state;
+    const int64_t big = (int64_t)1 << 60;
+    float x[] = {1, NAN, INFINITY, 2}, y[] = {1, NAN, 7, NAN};
+    int64_t i[] = {3, big, INT64_MIN}, k[] = {3, big + 3, INT64_MIN};
+    int64_t least[] = {INT64_MIN}, most[] = {INT64_MAX};
+    const wefti_safetensors_item a[] = {{"i", WEFT_DESC(WEFT_I64, 3), i},
+                                        {"o", WEFT_DESC(WEFT_I64, 1), least},
+                                        {"s", WEFT_DESC(WEFT_F32, 2, 2), x},
+                                        {"x", WEFT_DESC(WEFT_F32, 4), x}};
+    const wefti_safetensors_item b[] = {{"i", WEFT_DESC(WEFT_I64, 3), k},
+                                        {"o", WEFT_DESC(WEFT_I64, 1), most},
+                                        {"s", WEFT_DESC(WEFT_F32, 4), y},
+                                        {"x", WEFT_DESC(WEFT_F32, 4), y}};
+    const char *first = in(f, "a.safetensors"), *second = in(f, "b.safetensors");
+    int64_t differing = 0;
+    char *text = NULL;
+    ASSERT_OK(wefti_safetensors_write(first, a, 4, NULL, 0));
+    ASSERT_OK(wefti_safetensors_write(second, b, 4, NULL, 0));
+    ASSERT_OK(weft_checkpoint_diff(first, NULL, second, NULL, 1, &differing, &text));
+    assert_int_equal(differing, 4);
+    assert_non_null(strstr(text, "\"elements\": 1, \"not_comparable\": 0, \"first_index\": [1], "
+                                 "\"largest\": 3, \"largest_index\": [1]"));
+    assert_non_null(
+        strstr(text, "\"largest\": 18446744073709551615, \"largest_index\": [0]") ||
+                strstr(text, "\"largest\": 1.8446744073709552e+19, \"largest_index\": [0]")
+            ? text
+            : NULL);
+    assert_non_null(strstr(text, "\"difference\": \"shape\""));
+    assert_non_null(strstr(text, "\"elements\": 2, \"not_comparable\": 1, \"first_index\": [2], "
+                                 "\"largest\": null, \"largest_index\": [2]"));
+    weft_checkpoint_text_free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_torch, fixture_begin, fixture_end),
@@ -280,6 +317,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_refused_slices, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_replicas, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_later_version, fixture_begin, fixture_end),
+        cmocka_unit_test_setup_teardown(test_diff, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_faults, fixture_begin, fixture_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
