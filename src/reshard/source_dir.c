@@ -3,6 +3,7 @@
  * torch's HuggingFaceStorageWriter saves the shards of each rank in one file. The metadata of the
  * file give the offset of each shard in its tensor. A tensor ends where its last shard ends, so
  * that all files are needed to know its shape. Files without that metadata hold whole tensors. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/io.h"
@@ -132,56 +133,109 @@ static weft_status check_count(const wefti_shards *s) {
     return WEFT_OK;
 }
 
-/* Of a directory with an index only the files of the index count: torch leaves its shards beside
- * them. */
-static weft_status list_files(wefti_shards *s, wefti_text *out, int64_t *out_count) {
-    char **names = NULL, *index = NULL, *text = NULL;
-    int64_t count = 0, bytes = 0, pairs_count = 0;
-    wefti_tensor_index *pairs = NULL;
-    index = wefti_format("%s/model.safetensors.index.json", s->path);
-    WEFT_REQUIRE(index, WEFT_E_NOMEM, "no memory for the name of a file");
-    weft_status status = WEFT_OK;
-    if (wefti_exists(index)) {
-        status = wefti_sealed_read(index, WEFTI_SAFETENSORS_HEADER_BYTES, NULL, &text, &bytes);
-        if (status >= 0) status = wefti_tensor_index_parse(text, bytes, &pairs, &pairs_count);
-        if (status < 0) status = wefti_prefix(status, "%s", index);
-    }
-    if (status >= 0) status = wefti_dir_list(s->path, &names, &count);
-    for (int64_t i = 0; i < count && status >= 0; i++) {
-        bool named = !pairs;
-        for (int64_t k = 0; k < pairs_count && !named; k++)
-            named = !strcmp(pairs[k].file, names[i]);
-        if (!named || !wefti_safetensors_is_name(names[i])) continue;
-        wefti_text_add_bytes(out, names[i], (int64_t)strlen(names[i]) + 1);
-        (*out_count)++;
-    }
-    for (int64_t k = 0; k < pairs_count && status >= 0; k++) {
-        bool found = false;
-        for (int64_t i = 0; i < count && !found; i++) found = !strcmp(pairs[k].file, names[i]);
-        if (!found)
-            status = WEFT_RAISE(WEFT_E_CORRUPT, "%s/%s is missing, where %s places tensor %.200s",
-                                s->path, pairs[k].file, index, pairs[k].tensor);
-    }
-    if (status >= 0 && !*out_count) status = wefti_shards_check_formats(s->path, names, count);
-    if (status >= 0 && out->failed) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a list");
-    wefti_free(names);
-    wefti_free(pairs);
+/* ---- the files of a directory ---- */
+
+typedef struct dir_list {
+    wefti_text names; /* each with its NUL */
+    int64_t count;
+    char *index;               /* path of the index */
+    wefti_tensor_index *pairs; /* what it names; NULL: the directory has none */
+    int64_t pairs_count;
+} dir_list;
+
+static weft_status read_index(const wefti_shards *s, dir_list *d) {
+    char *text = NULL;
+    int64_t bytes = 0;
+    d->index = wefti_format("%s/model.safetensors.index.json", s->path);
+    WEFT_REQUIRE(d->index, WEFT_E_NOMEM, "no memory for the name of a file");
+    if (!wefti_exists(d->index)) return WEFT_OK;
+    WEFT_TRY(wefti_sealed_read(d->index, WEFTI_SAFETENSORS_HEADER_BYTES, NULL, &text, &bytes));
+    weft_status status = wefti_tensor_index_parse(text, bytes, &d->pairs, &d->pairs_count);
     wefti_free(text);
-    wefti_free(index);
+    return status < 0 ? wefti_prefix(status, "%s", d->index) : WEFT_OK;
+}
+
+/* Of files name-00001-of-0000N.safetensors without an index each one has a successor, and the last
+ * one the first. */
+static weft_status check_numbers(const wefti_shards *s, const char *name) {
+    enum { DIGITS = 5, TAIL = DIGITS + 4 + DIGITS + 12 }; /* 00001-of-0000N.safetensors */
+    const size_t length = strlen(name);
+    const char *tail = name + length - TAIL;
+    int number, all, end = 0;
+    if (length <= TAIL || tail[-1] != '-' ||
+        sscanf(tail, "%5d-of-%5d.safetensors%n", &number, &all, &end) < 2 || end != TAIL ||
+        number < 1 || number > all)
+        return WEFT_OK;
+    char *path = wefti_format("%s/%.*s%05d-of-%05d.safetensors", s->path, (int)(tail - name), name,
+                              number < all ? number + 1 : 1, all);
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
+    weft_status status = WEFT_OK;
+    if (!wefti_exists(path))
+        status = WEFT_RAISE(WEFT_E_NOT_FOUND, "%s is missing: %s/%s is one of %d files", path,
+                            s->path, name, all);
+    wefti_free(path);
     return status;
 }
 
-static weft_status add_files(wefti_shards *s, const char *names, int64_t count) {
-    dir_file *files = wefti_arena_alloc(s->arena, (size_t)(count + 1) * sizeof *files);
+/* Of a directory with an index only the files of the index count: torch leaves its shards beside
+ * them. */
+static weft_status choose_files(wefti_shards *s, dir_list *d, char *const *names, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        bool named = !d->pairs;
+        for (int64_t k = 0; k < d->pairs_count && !named; k++)
+            named = !strcmp(d->pairs[k].file, names[i]);
+        if (!named || !wefti_safetensors_is_name(names[i])) continue;
+        if (!d->pairs) WEFT_TRY(check_numbers(s, names[i]));
+        wefti_text_add_bytes(&d->names, names[i], (int64_t)strlen(names[i]) + 1);
+        d->count++;
+    }
+    for (int64_t k = 0; k < d->pairs_count; k++) {
+        bool found = false;
+        for (int64_t i = 0; i < count && !found; i++) found = !strcmp(d->pairs[k].file, names[i]);
+        WEFT_REQUIRE(found, WEFT_E_CORRUPT, "%s/%s is missing, where %s places tensor %.200s",
+                     s->path, d->pairs[k].file, d->index, d->pairs[k].tensor);
+    }
+    WEFT_REQUIRE(!d->names.failed, WEFT_E_NOMEM, "no memory for a list");
+    return d->count ? WEFT_OK : wefti_shards_check_formats(s->path, names, count);
+}
+
+static weft_status list_files(wefti_shards *s, dir_list *d) {
+    char **names = NULL;
+    int64_t count = 0;
+    WEFT_TRY(read_index(s, d));
+    WEFT_TRY(wefti_dir_list(s->path, &names, &count));
+    weft_status status = choose_files(s, d, names, count);
+    wefti_free(names);
+    return status;
+}
+
+/* Every tensor of the index is in the file that the index says. */
+static weft_status check_index(const wefti_shards *s, const dir_list *d) {
+    const size_t folder = strlen(s->path) + 1;
+    for (int64_t k = 0; k < d->pairs_count; k++) {
+        bool found = false;
+        for (int64_t i = 0; i < s->file_count && !found; i++)
+            found = !strcmp(s->files[i].path + folder, d->pairs[k].file) &&
+                    wefti_safetensors_find(s->files[i].tensors, d->pairs[k].tensor);
+        WEFT_REQUIRE(found, WEFT_E_CORRUPT, "%s/%s has no tensor %.200s, where %s places it",
+                     s->path, d->pairs[k].file, d->pairs[k].tensor, d->index);
+    }
+    return WEFT_OK;
+}
+
+static weft_status add_files(wefti_shards *s, const dir_list *d) {
+    const char *name = d->names.data;
+    dir_file *files = wefti_arena_alloc(s->arena, (size_t)(d->count + 1) * sizeof *files);
     WEFT_REQUIRE(files, WEFT_E_NOMEM, "no memory for a list of files");
-    for (int64_t i = 0; i < count; i++, names += strlen(names) + 1) {
-        const char *path = wefti_arena_format(s->arena, "%s/%s", s->path, names);
+    for (int64_t i = 0; i < d->count; i++, name += strlen(name) + 1) {
+        const char *path = wefti_arena_format(s->arena, "%s/%s", s->path, name);
         WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
         WEFT_TRY(add_named(s, path, &files[i]));
     }
+    WEFT_TRY(check_index(s, d));
     WEFT_TRY(check_count(s));
     for (int pieces = 0; pieces < 2; pieces++)
-        for (int64_t i = 0; i < count; i++) WEFT_TRY(add_shards(s, &files[i], pieces != 0));
+        for (int64_t i = 0; i < d->count; i++) WEFT_TRY(add_shards(s, &files[i], pieces != 0));
     return WEFT_OK;
 }
 
@@ -194,15 +248,16 @@ static weft_status open_file(wefti_shards *s) {
 
 weft_status wefti_shards_open_dir(wefti_shards *s) {
     if (wefti_safetensors_is_name(s->path)) return open_file(s);
-    wefti_text names = {0};
-    int64_t count = 0;
-    weft_status status = list_files(s, &names, &count);
-    if (status >= 0 && !count)
+    dir_list d = {0};
+    weft_status status = list_files(s, &d);
+    if (status >= 0 && !d.count)
         status = WEFT_RAISE(WEFT_E_NOT_FOUND,
                             "%s holds no checkpoint: neither steps, nor folders rank_0, nor "
                             ".safetensors files",
                             s->path);
-    if (status >= 0) status = add_files(s, names.data, count);
-    wefti_text_free(&names);
+    if (status >= 0) status = add_files(s, &d);
+    wefti_text_free(&d.names);
+    wefti_free(d.pairs);
+    wefti_free(d.index);
     return status;
 }

@@ -130,6 +130,36 @@ static void test_torch(void **state) {
     ASSERT_OK(digest_with(dcp, NULL));
 }
 
+/* Model directories: numbered files without an index, and an index that names more than there is.
+ */
+static void test_model_files(void **state) {
+    const fixture *f = *state;
+    static const char index[] = "{\"weight_map\": {\"a\": \"model-00001-of-00002.safetensors\", "
+                                "\"b\": \"model-00002-of-00002.safetensors\"}}";
+    const char *dir = in(f, "model"), *out = in(f, "out");
+    const char *first = in(f, "model/model-00001-of-00002.safetensors");
+    const char *second = in(f, "model/model-00002-of-00002.safetensors");
+    float values[2] = {1, 2};
+    const wefti_safetensors_item a = {"a", WEFT_DESC(WEFT_F32, 2), values};
+    const wefti_safetensors_item b = {"b", WEFT_DESC(WEFT_F32, 2), values};
+    ASSERT_OK(wefti_dir_make(dir));
+    ASSERT_OK(wefti_safetensors_write(first, &a, 1, NULL, 0));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "model-00002-of-00002", reshard(dir, out, NULL, NULL));
+    ASSERT_OK(wefti_rename(first, second));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "model-00001-of-00002", digest_with(dir, NULL));
+    ASSERT_OK(wefti_safetensors_write(first, &b, 1, NULL, 0));
+    ASSERT_OK(digest_with(dir, NULL));
+    put_file(in(f, "model/model.safetensors.index.json"), index, sizeof index - 1);
+    ASSERT_FAILS(WEFT_E_CORRUPT, "model-00001-of-00002|tensor a|index.json",
+                 digest_with(dir, NULL));
+    ASSERT_OK(wefti_safetensors_write(first, &a, 1, NULL, 0));
+    ASSERT_FAILS(WEFT_E_CORRUPT, "model-00002-of-00002|tensor b|index.json",
+                 digest_with(dir, NULL));
+    ASSERT_OK(wefti_safetensors_write(second, &b, 1, NULL, 0));
+    ASSERT_OK(digest_with(dir, NULL));
+    assert_false(wefti_exists(out));
+}
+
 /* Files in the folder of another rank, and of another conversion. */
 static void test_misplaced(void **state) {
     const fixture *f = *state;
@@ -187,6 +217,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_stated_ranks, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_manifest, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_torch, fixture_begin, fixture_end),
+        cmocka_unit_test_setup_teardown(test_model_files, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_misplaced, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_two_writers, fixture_begin, fixture_end),
     };
