@@ -261,6 +261,29 @@ static weft_status holds_slices(const char *dir, bool *out) {
     return status;
 }
 
+/* Whether the names of a directory are those of slices for other programs. */
+static weft_status holds_shards(const char *dir, bool *out) {
+    char **names = NULL;
+    int64_t count = 0;
+    *out = false;
+    WEFT_TRY(wefti_dir_list(dir, &names, &count));
+    for (int64_t i = 0; i < count; i++)
+        *out = *out || !strncmp(names[i], "rank_", 5) || strstr(names[i], "-rank-") ||
+               !strncmp(names[i], "shard-", 6);
+    wefti_free(names);
+    return WEFT_OK;
+}
+
+static weft_status fail_empty(const char *dir) {
+    bool shards = false;
+    if (wefti_is_dir(dir)) WEFT_TRY(holds_shards(dir, &shards));
+    WEFT_FAIL(WEFT_E_NOT_FOUND,
+              "%s has neither model.safetensors nor model.safetensors.index.json%s", dir,
+              shards
+                  ? ": it holds slices; `weft checkpoint reshard` makes a whole checkpoint of them"
+                  : "");
+}
+
 static weft_status open_dir(wefti_tensor_set *set, const char *dir) {
     bool slices = false;
     char *path = NULL;
@@ -274,9 +297,7 @@ static weft_status open_dir(wefti_tensor_set *set, const char *dir) {
     if (status != WEFT_E_NOT_FOUND) return status;
     WEFT_TRY(holds_slices(dir, &slices));
     if (slices) return open_slices(set, dir);
-    if (status == WEFT_E_NOT_FOUND)
-        WEFT_FAIL(status, "%s has neither model.safetensors nor model.safetensors.index.json", dir);
-    return status;
+    return fail_empty(dir);
 }
 
 weft_status wefti_tensor_set_open(const char *path, wefti_tensor_set **out) {

@@ -109,6 +109,8 @@ mkdir -p ckpt/rank_0 distcp
 : >distcp/__0_0.distcp
 expect 1 'ckpt/rank_0|x-1_2.ckpt|mindspore.ckpt_to_safetensors' checkpoint reshard ckpt x --from strategy.json
 expect 1 'distcp|__0_0.distcp|HuggingFaceStorageWriter' checkpoint digest distcp
+expect 1 'four|model.safetensors|checkpoint reshard' checkpoint verify four
+expect 1 'torch|model.safetensors|checkpoint reshard' checkpoint inspect torch
 sed 's/transformer.wte.weight/wpe.bias/' strategy.json >wrong.json
 expect 1 'job.yaml|plan|MindSpore' checkpoint reshard run x --to job.yaml
 expect 1 'config.json|plan|MindSpore' checkpoint reshard run x --to model/config.json
