@@ -119,7 +119,7 @@ WEFT_API void weft_infer_close(weft_infer *infer); /* NULL is legal; not collect
  * (docs/format-exported.md). It runs without the job and the checkpoint, on the same number of
  * devices, as processes or in one, and gives the same bits on the same machine. Collective in a
  * world, whose ranks must all see the folder. The folder appears when it is complete.
- * @return WEFT_E_ARG for a folder that exists; WEFT_E_IO; WEFT_E_NOMEM */
+ * @return WEFT_E_ARG for a folder that exists; WEFT_E_STOPPED; WEFT_E_IO; WEFT_E_NOMEM */
 WEFT_API weft_status weft_infer_export(weft_infer *infer, const char *folder) WEFT_CHECKED;
 
 typedef struct weft_infer_info {

@@ -370,6 +370,12 @@ bool wefti_exists(const char *path) {
     return WEFTI_DISK(stat(path, &info)) == 0;
 }
 
+bool wefti_same_file(const char *a, const char *b) {
+    struct stat first, second;
+    return !WEFTI_DISK_WATCH(stat(a, &first)) && !WEFTI_DISK_WATCH(stat(b, &second)) &&
+           first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
 bool wefti_is_dir(const char *path) {
     struct stat info;
     return WEFTI_DISK(stat(path, &info)) == 0 && S_ISDIR(info.st_mode);

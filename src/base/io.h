@@ -40,6 +40,8 @@ weft_status wefti_rename(const char *from, const char *to) WEFT_CHECKED;
 /* Succeeds if `path` does not exist; does not follow links. */
 weft_status wefti_remove_tree(const char *path) WEFT_CHECKED;
 bool wefti_exists(const char *path);
+/* Whether both names lead to one file; false if one of them does not exist. */
+bool wefti_same_file(const char *a, const char *b);
 bool wefti_is_dir(const char *path);
 bool wefti_is_link(const char *path); /* whether the name itself is a symbolic link */
 /* Lists the names in a directory, sorted, without . and .. . The result is one allocation: free it

@@ -177,6 +177,11 @@ void cli_unmatched(const char *lines);
  * `keep_ignored`. If a call to the file system does not return for 3.5 s after a request, the
  * process ends with the exit code 128 + signal. */
 void cli_catch_signals(void (*handler)(int), bool keep_ignored);
+/* Catches them so that the first one is a request to stop: it is told once, with `text`, unless
+ * `text` is NULL. A signal within a second of it counts as the same request: a job system signals
+ * all processes of a job, and a launcher among them passes the signal on. A later signal ends the
+ * process at once. Returns the number of the signal that asked, 0 for none yet. */
+const volatile int *cli_stop_by_signals(const char *text);
 /* Ends the process by this signal. */
 void cli_end_by(int number);
 /* There is no step to end any more: a request ends the process at once, and one that came before

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -133,6 +134,44 @@ void cli_catch_signals(void (*handler)(int), bool keep_ignored) {
     action.sa_handler = handler; /* its own writes raise it */
     if (sigaction(SIGPIPE, NULL, &old) || old.sa_handler != SIG_IGN)
         (void)sigaction(SIGPIPE, &action, NULL);
+}
+
+/* ---- requests to stop ---- */
+
+static struct {
+    volatile int number; /* of the first request */
+    struct timespec asked;
+    const char *volatile text; /* NULL: another rank reports */
+} stop;
+
+static bool is_same_request(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    time_t seconds = now.tv_sec - stop.asked.tv_sec;
+    return seconds < 1 || (seconds == 1 && now.tv_nsec < stop.asked.tv_nsec);
+}
+
+/* Closing the terminal (SIGHUP) and closing the output (SIGPIPE, at every line) are requests too,
+ * without anybody to confirm them. */
+static void ask_to_stop(int number) {
+    int before = errno;
+    if (!stop.number) {
+        (void)clock_gettime(CLOCK_MONOTONIC, &stop.asked);
+        stop.number = number;
+        cli_drop_stuck_output();
+        ssize_t ignored = stop.text ? write(STDERR_FILENO, stop.text, strlen(stop.text)) : 0;
+        (void)ignored;
+    } else if (number != SIGPIPE && !is_same_request()) {
+        cli_end_by(number);
+    }
+    errno = before;
+}
+
+const volatile int *cli_stop_by_signals(const char *text) {
+    stop.text = text;
+    /* Shells let background jobs ignore SIGINT; a run does not. */
+    cli_catch_signals(ask_to_stop, false);
+    return &stop.number;
 }
 
 void cli_let_requests_end_this(int stop_signal) {

@@ -1,11 +1,7 @@
 /* `weft train`: run a job. */
 #include "train_progress.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "weft/launch.h"
 
@@ -31,36 +27,8 @@ static const cli_option options[] = {
     {0},
 };
 
-/* The signal that asked to stop, 0 for none. The first signal ends the run after a checkpoint. A
- * signal within a second of it counts as the same request: a job system signals all processes of a
- * job, and a launcher among them passes the signal on. A later signal ends the process at once.
- * Closing the terminal (SIGHUP) and closing the output (SIGPIPE, at every line) are requests too,
- * without anybody to confirm them. */
-static volatile int stop_signal;
-static volatile sig_atomic_t is_quiet; /* another rank reports */
-static struct timespec asked;
-
-static bool is_same_request(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    time_t seconds = now.tv_sec - asked.tv_sec;
-    return seconds < 1 || (seconds == 1 && now.tv_nsec < asked.tv_nsec);
-}
-
-static void on_signal(int number) {
-    static const char text[] = "\nweft: stopping after this step; once more to stop at once\n";
-    int before = errno;
-    if (!stop_signal) {
-        (void)clock_gettime(CLOCK_MONOTONIC, &asked);
-        stop_signal = number;
-        cli_drop_stuck_output();
-        ssize_t ignored = is_quiet ? 0 : write(STDERR_FILENO, text, sizeof text - 1);
-        (void)ignored;
-    } else if (number != SIGPIPE && !is_same_request()) {
-        cli_end_by(number);
-    }
-    errno = before;
-}
+/* The signal that asked to stop, 0 for none. The first one ends the run after a checkpoint. */
+static const volatile int *stop_signal;
 
 static int stopped(const weft_job *job, const weft_train_result *result, int rank) {
     const bool by_file = result->stop == WEFT_TRAIN_STOPPED_BY_FILE;
@@ -84,11 +52,10 @@ static int train(weft_world *world, const weft_job *job, const train_options *va
                                .eval_every = job->train.eval_every};
     weft_train_events events = train_progress_events(&progress);
     weft_train_result result = {0};
-    events.stop = &stop_signal;
     events.trace = values->trace;
-    is_quiet = rank > 0;
-    /* Shells let background jobs ignore SIGINT; a run does not. */
-    cli_catch_signals(on_signal, false);
+    stop_signal = cli_stop_by_signals(
+        rank > 0 ? NULL : "\nweft: stopping after this step; once more to stop at once\n");
+    events.stop = stop_signal;
     weft_status status = weft_train_run_in(world, job, &events, &result);
     if (world) rank = weft_world_rank(world); /* which an elastic world may have changed */
     if (rank == 0) train_progress_end(&progress, &result, status);
@@ -106,7 +73,7 @@ static int train_across(const weft_launcher *launcher, const weft_job *job,
     if (joined < 0) return cli_failed_to_join(launcher->rank, joined);
     int code = train(world, job, values);
     /* Leaving may wait for other ranks, under mpirun for as long as they run. */
-    cli_let_requests_end_this(stop_signal);
+    cli_let_requests_end_this(*stop_signal);
     return cli_leave(world, code);
 }
 

@@ -1,6 +1,7 @@
 /* Opens files with arrays, and reads their elements. See data/array.h. */
 #include "data/array.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -13,6 +14,18 @@ int wefti_element_bytes(wefti_element element) {
 #undef ROW
     };
     return bytes[element];
+}
+
+wefti_array_words wefti_array_text(const wefti_array *a) {
+    static const char *const names[] = {"u1", "i1", "u2", "i2", "u4", "i4",
+                                        "i8", "f2", "f4", "f8", "b1"};
+    wefti_array_words w;
+    int used = snprintf(w.text, sizeof w.text, "%s [", names[a->element]);
+    for (int d = 0; d < a->rank; d++)
+        used += snprintf(w.text + used, sizeof w.text - (size_t)used, "%s%lld", d ? ", " : "",
+                         (long long)a->shape[d]);
+    (void)snprintf(w.text + used, sizeof w.text - (size_t)used, "]");
+    return w;
 }
 
 double wefti_element_largest(wefti_element element) {

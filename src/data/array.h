@@ -54,6 +54,11 @@ typedef struct wefti_array {
 int64_t wefti_array_place(const wefti_array *array, int64_t i);
 int wefti_element_bytes(wefti_element element);
 bool wefti_element_is_integer(wefti_element element); /* BOOL included */
+/* "i4 [10, 20]", for messages: the type as npy files name it, and the shape. */
+typedef struct wefti_array_words {
+    char text[WEFT_MAX_RANK * 22 + 8];
+} wefti_array_words;
+wefti_array_words wefti_array_text(const wefti_array *array);
 double wefti_element_largest(wefti_element element);
 
 /* Elements [first, first + count) as integers (the array must be of integers), or as f32 scaled so

@@ -100,6 +100,10 @@ static weft_status write_all(weft_infer *f, const char *partial, const char *fol
     WEFT_TRY(wefti_infer_agree(f, begin(f, partial, folder)));
     weft_status status = wefti_infer_agree(f, leads ? write_program(f, partial, facts) : WEFT_OK);
     if (status >= 0) status = write_ranks(f, partial, facts);
+    bool stop = false;
+    if (status >= 0) status = wefti_training_stops(&f->model.training, WEFT_OK, &stop);
+    if (status >= 0 && stop)
+        status = WEFT_RAISE(WEFT_E_STOPPED, "stopped before %s was complete", folder);
     if (status >= 0) status = wefti_infer_agree(f, finish(f, partial, folder, facts));
     if (status >= 0 || !leads) return status;
     wefti_failure failure;

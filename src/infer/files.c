@@ -23,10 +23,11 @@ static weft_status open_input(files *f) {
     const wefti_array *a = &f->in.array;
     WEFT_TRY(wefti_array_open(f->names->input, WEFTI_ARRAY_NPY, &f->in));
     WEFT_REQUIRE(a->rank >= 2, WEFT_E_SHAPE,
-                 "%s has %d dimension%s: tokens have [samples, length], images [samples, channels, "
-                 "height, width]",
-                 f->names->input, a->rank, a->rank == 1 ? "" : "s");
-    WEFT_REQUIRE(a->elems > 0, WEFT_E_SHAPE, "%s has no elements", f->names->input);
+                 "%s holds %s: tokens are [samples, length], images [samples, channels, height, "
+                 "width]",
+                 f->names->input, wefti_array_text(a).text);
+    WEFT_REQUIRE(a->elems > 0, WEFT_E_SHAPE, "%s holds %s, no samples", f->names->input,
+                 wefti_array_text(a).text);
     f->samples = a->shape[0];
     return WEFT_OK;
 }
@@ -44,39 +45,56 @@ static weft_status check_input(files *f, const weft_infer *infer) {
     const bool integer = wefti_element_is_integer(a->element);
     if (infer->language) {
         WEFT_REQUIRE(a->rank == 2 && integer, WEFT_E_SHAPE,
-                     "%s must hold whole numbers, [samples, length]: the tokens of a %s",
-                     f->names->input, weft_family_text(infer->model.training.model.config.family));
+                     "%s holds %s; the tokens of a %s are whole numbers, [samples, length]",
+                     f->names->input, wefti_array_text(a).text,
+                     weft_family_text(infer->model.training.model.config.family));
         WEFT_REQUIRE(f->length <= one->shape[0], WEFT_E_ARG,
                      "%s has samples of %lld tokens; the model was opened for up to %lld",
                      f->names->input, (long long)f->length, (long long)one->shape[0]);
         return WEFT_OK;
     }
     WEFT_REQUIRE(!integer || a->element == WEFTI_ELEMENT_U8, WEFT_E_SHAPE,
-                 "%s: pixels are u8, or floating-point numbers", f->names->input);
+                 "%s holds %s; pixels are u1, divided by 255, or floating-point numbers",
+                 f->names->input, wefti_array_text(a).text);
     bool fits = a->rank == 4 || (a->rank == 3 && one->shape[0] == 1);
     for (int d = 1; d < a->rank && fits; d++)
         fits = a->shape[d] == one->shape[one->rank - a->rank + d];
-    WEFT_REQUIRE(fits, WEFT_E_SHAPE,
-                 "%s holds samples of another shape than the model's images, [%lld, %lld, %lld]",
-                 f->names->input, (long long)one->shape[0], (long long)one->shape[1],
-                 (long long)one->shape[2]);
+    WEFT_REQUIRE(fits, WEFT_E_SHAPE, "%s holds %s; images of the model are [%lld, %lld, %lld]",
+                 f->names->input, wefti_array_text(a).text, (long long)one->shape[0],
+                 (long long)one->shape[1], (long long)one->shape[2]);
     return WEFT_OK;
 }
 
-/* Samples [first, first + count) into `out`, as the model takes them. */
-static weft_status read_samples(const files *f, bool language, int64_t first, int64_t count,
+/* Tokens from element `at` of the file on, in `out`. A wrong one is told as it is in the file. */
+static weft_status check_tokens(const files *f, const wefti_array_piece *taken, int64_t at,
+                                int64_t vocab, const int32_t *out) {
+    for (int64_t i = 0; i < taken->count; i++) {
+        int64_t value;
+        if (out[i] >= 0 && out[i] < vocab) continue;
+        wefti_array_integers(&taken->array, taken->first + i, 1, &value);
+        WEFT_FAIL(WEFT_E_ARG, "%s: token %lld of sample %lld is %lld; the model's are 0 to %lld",
+                  f->names->input, (long long)((at + i) % f->length),
+                  (long long)((at + i) / f->length), (long long)value, (long long)vocab - 1);
+    }
+    return WEFT_OK;
+}
+
+/* Samples [first, first + count) into `out`, as the model takes them. `vocab` 0: images. */
+static weft_status read_samples(const files *f, int64_t vocab, int64_t first, int64_t count,
                                 void *out) {
     const wefti_array *a = &f->in.array;
     const int64_t each = a->elems / f->samples;
     wefti_array_piece taken;
     for (int64_t done = 0; done < count * each; done += taken.count) {
         WEFT_TRY(wefti_array_take(a, first * each + done, count * each - done, &taken));
-        if (language)
-            wefti_array_tokens(&taken.array, taken.first, taken.count, (int32_t *)out + done);
-        else
+        if (!vocab) {
             wefti_array_scaled(&taken.array, taken.first, taken.count, (float *)out + done);
+            continue;
+        }
+        wefti_array_tokens(&taken.array, taken.first, taken.count, (int32_t *)out + done);
+        WEFT_TRY(check_tokens(f, &taken, first * each + done, vocab, (int32_t *)out + done));
     }
-    if (language) return WEFT_OK;
+    if (vocab) return WEFT_OK;
     for (int64_t i = 0; i < count * each; i++) {
         const double value = (double)((const float *)out)[i];
         WEFT_REQUIRE(isfinite(value), WEFT_E_NUMERIC, "%s: element %lld of sample %lld is %g",
@@ -125,6 +143,9 @@ typedef struct facts {
 static weft_status open_files(files *f) {
     WEFT_TRY(open_input(f));
     f->length = length_of(f);
+    WEFT_REQUIRE(!wefti_same_file(f->names->input, f->names->output), WEFT_E_ARG,
+                 "the output %s is the input %s: give another file", f->names->output,
+                 f->names->input);
     return wefti_writer_open(f->names->output, &f->out);
 }
 
@@ -132,10 +153,11 @@ static weft_status convert(files *f, weft_infer *infer, bool leads, void *in, fl
     const int64_t elems = infer->language ? f->length : weft_desc_elems(&infer->input);
     const int64_t each =
         infer->language ? f->length * infer->output.shape[1] : weft_desc_elems(&infer->output);
+    const int64_t vocab = infer->language ? infer->model.training.model.config.vocab : 0;
     weft_status mine = WEFT_OK; /* of rank 0, which the others learn with the next batch */
     for (int64_t first = 0, count; first < f->samples; first += count) {
         count = f->samples - first < infer->batch ? f->samples - first : infer->batch;
-        if (leads && mine >= 0) mine = read_samples(f, infer->language, first, count, in);
+        if (leads && mine >= 0) mine = read_samples(f, vocab, first, count, in);
         WEFT_TRY(wefti_infer_share(infer, mine, in, (size_t)(count * elems * 4)));
         WEFT_TRY(weft_infer_run(infer, count, f->length, in, out));
         if (leads) mine = wefti_writer_write(f->out, out, (size_t)(count * each) * sizeof *out);

@@ -66,10 +66,21 @@ static axes axes_of(const weft_model_config *config, int devices) {
     return a;
 }
 
+/* The vocabulary, the feed-forward layers and GPT-2's table of positions are divided over all
+ * devices. */
+static int64_t most_devices(const weft_model_config *config, bool gpt2) {
+    int64_t most = config->vocab < config->ffn ? config->vocab : config->ffn;
+    return gpt2 && config->context < most ? config->context : most;
+}
+
 static weft_status divide_model(weft_plan *plan, const weft_model_config *config) {
     const weft_family family = config->family;
     const bool experts = family == WEFT_FAMILY_GPT2_MOE || family == WEFT_FAMILY_MIXTRAL,
                gpt2 = family == WEFT_FAMILY_GPT2 || family == WEFT_FAMILY_GPT2_MOE;
+    const int64_t most = most_devices(config, gpt2);
+    WEFT_REQUIRE(weft_plan_devices(plan) <= most, WEFT_E_ARG,
+                 "devices is %d; this model can be divided over at most %lld",
+                 weft_plan_devices(plan), (long long)most);
     const axes a = axes_of(config, weft_plan_devices(plan));
     if (a.heads > 1) WEFT_TRY(weft_plan_axis(plan, "heads", a.heads));
     if (a.rest > 1) WEFT_TRY(weft_plan_axis(plan, "rest", a.rest));

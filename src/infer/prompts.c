@@ -16,7 +16,8 @@ struct weft_prompts {
 static weft_status read_id(wefti_arena *arena, const wefti_json *id, weft_prompt *out) {
     if (!id) return WEFT_OK;
     WEFT_REQUIRE(id->kind == WEFTI_JSON_TEXT || id->kind == WEFTI_JSON_INT, WEFT_E_CORRUPT,
-                 "\"id\" must be a text or a whole number");
+                 "\"id\" must be a text or a whole number from %lld to %lld", (long long)INT64_MIN,
+                 (long long)INT64_MAX);
     out->id_is_number = id->kind == WEFTI_JSON_INT;
     out->id = out->id_is_number ? wefti_arena_format(arena, "%lld", (long long)id->as.integer)
                                 : id->as.text;

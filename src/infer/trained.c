@@ -92,6 +92,9 @@ weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t bat
     wefti_training *t = &m->training;
     WEFT_TRY(wefti_training_same_job(t));
     WEFT_TRY(configure(m));
+    WEFT_REQUIRE(!t->model.objective->is_language || length <= t->model.config.context, WEFT_E_ARG,
+                 "samples of %lld tokens are longer than the context of %s, %lld tokens",
+                 (long long)length, m->path, (long long)t->model.config.context);
     if (use == WEFT_USE_EVAL) WEFT_TRY(wefti_training_open_data(t));
     wefti_training_limit_memory(t);
     WEFT_TRY(wefti_training_graph(t)); /* plans are made for the graph that is trained */

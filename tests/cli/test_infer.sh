@@ -72,5 +72,46 @@ expect 1 'model.hidden|64|32' infer job.yaml run model.hidden=64 --input x.npy -
 expect 1 '1|2' infer job.yaml run --input x.npy --out y.npy --devices 2 --rows 1
 [ ! -e y.npy ] || fail 'a failure leaves a file'
 
+# The input is never replaced, by whatever name.
+cp x.npy same.npy && ln -s same.npy link.npy && ln same.npy hard.npy
+for name in same.npy ./same.npy link.npy hard.npy; do
+    expect 1 'same.npy|input' infer job.yaml run --input same.npy --out "$name"
+done
+cmp x.npy same.npy || fail 'the input is overwritten'
+
+# A token outside the vocabulary is named by its place in the file.
+put_wide() { # FILE TYPE: 40 samples of 2 elements of 8 bytes, all 0 but the last one
+    {
+        printf '\223NUMPY\001\000\166\000'
+        printf "%-117s\n" "{'descr': '$2', 'fortran_order': False, 'shape': (40, 2), }"
+        head -c 632 /dev/zero
+        printf '\377\377\377\377\377\377\377\177'
+    } >"$1"
+}
+put_wide wide.npy '<i8'
+expect 1 'wide.npy|token 1 of sample 39 is 9223372036854775807|0 to 255' infer job.yaml run --input wide.npy --out y.npy
+put_wide real.npy '<f8'
+expect 1 'real.npy|f8|40, 2|whole numbers' infer job.yaml run --input real.npy --out y.npy
+
+# A signal: the exit code says so, and neither a file nor a part of one stays.
+{
+    printf '\223NUMPY\001\000\166\000'
+    printf "%-117s\n" "{'descr': '|u1', 'fortran_order': False, 'shape': (100000, 16), }"
+    head -c 1600000 /dev/zero
+} >endless.npy
+for signal in INT TERM; do
+    "$weft" infer job.yaml run --input endless.npy --out stopped.npy >out 2>&1 &
+    process=$!
+    until [ -n "$(find . -name 'stopped.npy*' -size +64k)" ] || ! kill -0 $process 2>/dev/null; do sleep 0.05; done
+    kill -$signal $process
+    wait $process
+    code=$?
+    case $signal in INT) right=130 ;; *) right=143 ;; esac
+    [ $code = $right ] || fail "SIG$signal: exit $code" out
+    has_facts out 'stopped|stopped.npy' || fail "SIG$signal: nothing is said" out
+    [ -z "$(find . -name 'stopped.npy*')" ] || fail "SIG$signal leaves $(echo stopped.npy*)"
+    rm -f stopped.npy*
+done
+
 [ $failed = 0 ] && echo 'infer: one file on every plan, bad input refused'
 exit $failed

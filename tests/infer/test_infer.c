@@ -401,13 +401,13 @@ static void what_does_not_fit_is_refused(void **state) {
     trial *t = trial_of(&families[0]);
     int32_t tokens[SAMPLES * 9] = {0};
     float out[SAMPLES * 256];
-    refuse_file(t, WEFT_E_SHAPE, "bad.npy|1", "<i4", "6,", tokens, 24);
-    refuse_file(t, WEFT_E_SHAPE, "bad.npy|gpt2", "<f4", "6, 8", tokens, 192);
+    refuse_file(t, WEFT_E_SHAPE, "bad.npy|i4 [6]", "<i4", "6,", tokens, 24);
+    refuse_file(t, WEFT_E_SHAPE, "bad.npy|gpt2|f4 [6, 8]", "<f4", "6, 8", tokens, 192);
     refuse_file(t, WEFT_E_SHAPE, "bad.npy", "<i4", "0, 8", tokens, 0);
     refuse_file(t, WEFT_E_ARG, "9|8", "<i4", "6, 9", tokens, 216);
     refuse_file(t, WEFT_E_CORRUPT, "bad.npy", "<i4", "6, 8", tokens, 100);
     tokens[10] = 256;
-    refuse_file(t, WEFT_E_ARG, "token 2|sample 1|256", "<i4", "6, 8", tokens, 192);
+    refuse_file(t, WEFT_E_ARG, "bad.npy|token 2|sample 1|256", "<i4", "6, 8", tokens, 192);
     tokens[10] = -1;
     refuse_file(t, WEFT_E_ARG, "token 2|sample 1", "<i4", "6, 8", tokens, 192);
     tokens[10] = 0;
@@ -439,8 +439,9 @@ static void what_does_not_fit_is_refused(void **state) {
     trial_end(t);
 
     t = trial_of(&families[8]); /* mlp */
-    refuse_file(t, WEFT_E_SHAPE, "bad.npy|8", "<f4", "1, 1, 6, 8", tokens, 192);
-    refuse_file(t, WEFT_E_SHAPE, "bad.npy|u8", "<i4", "1, 1, 6, 8", tokens, 192);
+    refuse_file(t, WEFT_E_SHAPE, "bad.npy|f4 [1, 1, 6, 8]|[1, 8, 8]", "<f4", "1, 1, 6, 8", tokens,
+                192);
+    refuse_file(t, WEFT_E_SHAPE, "bad.npy|u1|i4 [1, 1, 6, 8]", "<i4", "1, 1, 6, 8", tokens, 192);
     const float odd[64] = {1, NAN};
     refuse_file(t, WEFT_E_NUMERIC, "bad.npy|1", "<f4", "1, 1, 8, 8", odd, sizeof odd);
     trial_end(t);

@@ -22,6 +22,10 @@ static weft_status refuse(const parser *p, const char *what) {
         column = *c == '\n' ? 1 : column + 1;
         line += *c == '\n';
     }
+    /* The caller names the line of a text that is one line of its file. */
+    if (!memchr(p->begin, '\n', (size_t)(p->end - p->begin)))
+        return WEFT_RAISE(WEFT_E_CORRUPT, "not valid JSON at column %lld: %s", (long long)column,
+                          what);
     return WEFT_RAISE(WEFT_E_CORRUPT, "not valid JSON at line %lld, column %lld: %s",
                       (long long)line, (long long)column, what);
 }

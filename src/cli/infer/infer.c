@@ -1,6 +1,7 @@
 /* `weft infer`: a model's outputs for the samples of a file. */
 #include "cli/infer/trained.h"
 
+#include <signal.h>
 #include <string.h>
 
 typedef struct infer_options {
@@ -52,15 +53,33 @@ static void print_text(const infer_options *values, const weft_infer_files_resul
             r->seconds);
 }
 
+/* The signal that asked to stop, 0 for none. Nothing is left of a file or folder that is not
+ * complete. */
+static const volatile int *stop_signal;
+
+static const volatile int *asked(int rank) {
+    stop_signal = cli_stop_by_signals(
+        rank > 0 ? NULL : "\nweft: stopping after this batch; once more to stop at once\n");
+    return stop_signal;
+}
+
+static int failed(weft_status status, const char *output, int rank) {
+    const int number = *stop_signal ? *stop_signal : SIGTERM; /* 0: another rank was asked */
+    if (status != WEFT_E_STOPPED) return cli_failed_rank(rank);
+    if (rank == 0) cli_say(stderr, "weft: stopped; %s was not written\n", output);
+    return 128 + number;
+}
+
 static int compute(weft_world *world, int rank, const weft_job *job, const void *context) {
     const infer_options *values = context;
     const weft_infer_files files = {.checkpoint = values->checkpoint,
                                     .input = values->input,
                                     .output = values->output,
                                     .batch = values->rows,
-                                    .events = {.note = cli_trained_note}};
+                                    .events = {.note = cli_trained_note, .stop = asked(rank)}};
     weft_infer_files_result result;
-    if (weft_infer_files_run(world, job, &files, &result) < 0) return cli_failed_rank(rank);
+    const weft_status status = weft_infer_files_run(world, job, &files, &result);
+    if (status < 0) return failed(status, values->output, rank);
     if (rank == 0) (values->json ? print_json : print_text)(values, &result);
     return CLI_DONE;
 }
@@ -69,11 +88,13 @@ static int export(weft_world *world, int rank, const weft_job *job, const void *
     const infer_options *values = context;
     const weft_infer_options options = {.checkpoint = values->checkpoint,
                                         .batch = values->rows,
-                                        .events = {.note = cli_trained_note}};
+                                        .events = {.note = cli_trained_note, .stop = asked(rank)}};
     weft_infer *infer;
-    if (weft_infer_open(world, job, &options, &infer) < 0) return cli_failed_rank(rank);
+    weft_status status = weft_infer_open(world, job, &options, &infer);
+    if (status < 0) return failed(status, values->export, rank);
     const int devices = weft_infer_info_of(infer).devices;
-    int code = weft_infer_export(infer, values->export) < 0 ? cli_failed_rank(rank) : CLI_DONE;
+    status = weft_infer_export(infer, values->export);
+    const int code = status < 0 ? failed(status, values->export, rank) : CLI_DONE;
     weft_infer_close(infer);
     if (code == CLI_DONE && rank == 0)
         cli_say(stdout, "%s: the program and the weights of %d device%s\n", values->export, devices,
