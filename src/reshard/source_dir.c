@@ -133,6 +133,27 @@ static weft_status check_count(const wefti_shards *s) {
     return WEFT_OK;
 }
 
+/* torch numbers the shards of ranks from 1. A rank without data writes none, so a gap alone is no
+ * fault; a message about lost elements names it. */
+static weft_status add_gaps(wefti_shards *s) {
+    enum { GAPS_MAX = 1000 };
+    const int64_t files = s->file_count;
+    int before = 0, gaps = 0, number;
+    int32_t ignored;
+    for (int64_t i = 0; i < files; i++) { /* in the order of names */
+        const char *name = strrchr(s->files[i].path, '/');
+        if (!name || sscanf(name, "/shard-%5d-", &number) != 1) continue;
+        while (++before < number && gaps++ < GAPS_MAX) {
+            const char *path = wefti_arena_format(
+                s->arena, "%s/shard-%05d-model-00001-of-00001.safetensors", s->path, before);
+            WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
+            WEFT_TRY(wefti_shards_add_file(s, path, -1, true, &ignored));
+        }
+        before = number;
+    }
+    return WEFT_OK;
+}
+
 /* ---- the files of a directory ---- */
 
 typedef struct dir_list {
@@ -234,6 +255,7 @@ static weft_status add_files(wefti_shards *s, const dir_list *d) {
     }
     WEFT_TRY(check_index(s, d));
     WEFT_TRY(check_count(s));
+    WEFT_TRY(add_gaps(s));
     for (int pieces = 0; pieces < 2; pieces++)
         for (int64_t i = 0; i < d->count; i++) WEFT_TRY(add_shards(s, &files[i], pieces != 0));
     return WEFT_OK;

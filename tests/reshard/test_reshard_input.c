@@ -89,6 +89,14 @@ static void test_torch(void **state) {
         put_file(path_in(dir, "shard-00002-model-00001-of-00001.safetensors"), dcp_shard_2, n);
         assert_true(weft_checkpoint_digest(dir, NULL, 0, &text) < 0);
     }
+    /* the numbers of the other files tell which one is missing */
+    put_file(path_in(dir, "shard-00002-model-00001-of-00001.safetensors"), dcp_shard_2,
+             sizeof dcp_shard_2);
+    ASSERT_OK(
+        wefti_rename(path_in(dir, "shard-00001-model-00001-of-00001.safetensors"), in(f, "aside")));
+    ASSERT_OK(wefti_remove_tree(out));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "shard-00001-model", reshard(dir, out, NULL, NULL));
+    assert_nothing(f, "whole");
 }
 
 static void test_optimizer_shards(void **state) {
