@@ -18,6 +18,8 @@ typedef struct plan_options {
 #define PLAN_AT(field) offsetof(plan_options, field)
 static const cli_option options[] = {
     {"devices", "N", CLI_INTEGER, CLI_JOB_AT(plan_options, devices), 1, INT32_MAX, "for N devices"},
+    {"plan", "FILE", CLI_TEXT, CLI_JOB_AT(plan_options, plan), 0, 0,
+     "--infer, --redundancy, --export-strategy: of this plan (the job's)"},
     CLI_MODEL_OPTIONS(plan_options),
     CLI_MODE_OPTIONS(plan_options),
     {"out", "FILE", CLI_TEXT, PLAN_AT(out), 0, 0, "write the plan there instead of showing it"},
@@ -244,6 +246,10 @@ static int about_slices(const plan_options *values) {
     return code;
 }
 
+static bool about_given_plan(const plan_options *values) {
+    return values->strategy || values->redundancy || values->infer;
+}
+
 static int run(const cli_verb *verb, int count, char **words) {
     plan_options values = {0};
     int code, left;
@@ -255,6 +261,9 @@ static int run(const cli_verb *verb, int count, char **words) {
                                "--infer and --diff are different things");
     if ((values.rows || values.length) && !values.infer)
         return cli_usage(verb, "--rows and --length belong to --infer");
+    if (values.source.plan && !about_given_plan(&values))
+        return cli_usage(verb, "--plan belongs to --infer, --redundancy and --export-strategy; the "
+                               "other answers are about the plan that is made");
     if (values.diff) return diff(verb, left, words, &values);
     if (values.why && values.why_not)
         return cli_usage(verb, "--why and --why-not are two questions");
@@ -262,7 +271,7 @@ static int run(const cli_verb *verb, int count, char **words) {
                                            values.strategy || values.redundancy || values.infer))
         return cli_usage(verb, "--why and --why-not only show what something costs");
     if ((code = cli_job_words(verb, left, words, &values.source)) != CLI_DONE) return code;
-    if (values.strategy || values.redundancy || values.infer) return about_slices(&values);
+    if (about_given_plan(&values)) return about_slices(&values);
     if (values.export) return export(verb, &values);
     return values.check ? check(&values) : complete(verb, &values);
 }
@@ -277,7 +286,8 @@ const cli_verb cli_plan = {
         "       weft plan --export megatron|torchtitan JOB.yaml [key=value ...]\n"
         "       weft plan --export-strategy FILE JOB.yaml [key=value ...]\n"
         "       weft plan --redundancy JOB.yaml [key=value ...] [--json]\n"
-        "       weft plan --infer JOB.yaml [key=value ...] [--rows N] [--length N] [--json]\n"
+        "       weft plan --infer JOB.yaml [key=value ...] [--plan FILE] [--rows N] [--length N] "
+        "[--json]\n"
         "       weft plan --why CELL JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --why-not TEXT JOB.yaml [key=value ...] [--machine MACHINE]\n"
         "       weft plan --check FILE JOB.yaml [key=value ...]\n"

@@ -20,6 +20,11 @@ static void advise(const wefti_program *p, int64_t programs, int64_t limit, bool
                        "the model and its optimizer alone need %s: a smaller model or another "
                        "optimizer would fit",
                        fixed);
+    else if (!trains)
+        (void)snprintf(out, bytes,
+                       "about %.*f %% of these samples would fit (fewer at once: --rows or "
+                       "train.batch; or shorter ones)",
+                       share < 0.01 ? 4 : 0, share * 100);
     else if (share < 0.01)
         (void)snprintf(out, bytes,
                        "less than 1 %% of this batch would fit beside the model (train.accumulate, "

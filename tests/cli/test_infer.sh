@@ -36,6 +36,10 @@ has_facts out "\"peak_bytes\": $peak,|\"devices\": 1|\"name\": \"wte.weight\"|\"
 expect 0 'h.1.mlp.c_fc.weight|32x128|ranks 0 to 1|weights' plan --infer job.yaml --devices 2
 expect 0 'rank 0:|rank 1:' plan --infer job.yaml parallel.devices=2 parallel.pipeline.stages=2
 expect 2 'infer' plan --infer job.yaml --out x.json
+expect 0 'h.1.mlp.c_fc.weight|ranks 0 to 1' plan --infer job.yaml --plan plan.json
+expect 2 'plan|infer' plan job.yaml --plan plan.json
+expect 1 'device.memory|--rows' infer job.yaml run --input x.npy --out y.npy --rows 2000000000
+grep -q train.accumulate out && fail 'a model in use has no train.accumulate' out
 expect 2 'infer' plan job.yaml --rows 3
 expect 1 "nothere" plan --infer model.from=nothere data.path=text.txt
 expect 1 '1|2' plan --infer job.yaml --devices 2 --rows 1

@@ -127,6 +127,25 @@ losses alone.json >alone
 losses srun.json >steps
 [ -s alone ] && cmp -s alone steps || fail 'other losses under srun than with four devices:' alone steps srun.err
 
+# A trained model in use: what one process computes.
+{
+    printf '\223NUMPY\001\000\166\000'
+    printf "%-117s\n" "{'descr': '|u1', 'fortran_order': False, 'shape': (6, 16), }"
+    head -c 96 text.txt
+} >x.npy
+"$weft" train job.yaml checkpoint.dir=run >run.out 2>&1 || fail 'a run:' run.out
+text() { "$@" generate run --prompt 'weft 12' --tokens 20 --temperature 0; }
+"$weft" infer job.yaml run --devices 2 --input x.npy --out one.npy >one.out 2>&1 || fail 'infer:' one.out
+"$weft" eval job.yaml run --data text.txt --devices 2 --json >one.json 2>one.out || fail 'eval:' one.out
+text "$weft" >one.txt 2>one.out || fail 'generate:' one.out
+srun -n 2 "$weft" infer job.yaml run --input x.npy --out many.npy >many.out 2>&1 || fail 'infer under srun:' many.out
+cmp one.npy many.npy || fail 'infer under srun: other logits'
+srun -n 2 "$weft" eval job.yaml run --data text.txt --json >many.json 2>many.out || fail 'eval under srun:' many.out
+[ "$(sed 's/.*"loss": \([^,]*\),.*/\1/' one.json)" = "$(sed 's/.*"loss": \([^,]*\),.*/\1/' many.json)" ] ||
+    fail 'eval under srun: another loss' one.json many.json
+text srun -n 2 "$weft" >many.txt 2>many.out || fail 'generate under srun:' many.out
+cmp one.txt many.txt || fail 'generate under srun: another text' many.txt
+
 # Two steps at the same time do not meet each other.
 timeout 120 srun -n 2 "$weft" train job.yaml --json >first.json 2>first.err &
 first=$!
