@@ -151,17 +151,23 @@ static weft_status fail_region(const wefti_reads *r, const wefti_source_tensor *
     bool left = false;
     for (int64_t k = p - t->pieces; k >= 0; k = t->pieces[k].same)
         left = left || t->pieces[k].reader;
-    weft_status status =
-        p->chosen < 0
-            ? WEFT_RAISE(WEFT_E_NOT_FOUND,
-                         "%s: no file is left that has a certain part of tensor %.200s; it was in "
-                         "the files of %s",
-                         r->source->path, t->name, holders)
-            : WEFT_RAISE(WEFT_E_NOT_FOUND,
-                         "%s is missing: it has a part of tensor %.200s, which the files of %s "
-                         "have; %s",
-                         r->source->files[t->pieces[p->chosen].file].path, t->name, holders,
-                         left ? "--replicas reads the others" : "none of them is there");
+    const char *file = p->chosen < 0 ? "" : r->source->files[t->pieces[p->chosen].file].path;
+    weft_status status;
+    if (p->chosen < 0)
+        status = WEFT_RAISE(WEFT_E_NOT_FOUND,
+                            "%s: no file is left that has a certain part of tensor %.200s; it was "
+                            "in the files of %s",
+                            r->source->path, t->name, holders);
+    else if (left)
+        status = WEFT_RAISE(WEFT_E_NOT_FOUND,
+                            "%s is missing: it has a part of tensor %.200s, which the files of %s "
+                            "have; --replicas reads the others",
+                            file, t->name, holders);
+    else
+        status = WEFT_RAISE(WEFT_E_NOT_FOUND,
+                            "%s is missing: it has a part of tensor %.200s, which no other file "
+                            "has that is there; it was in the files of %s",
+                            file, t->name, holders);
     wefti_free(holders);
     return status;
 }
