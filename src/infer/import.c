@@ -142,7 +142,8 @@ static weft_status build(weft_infer *f, const char *folder, const wefti_exported
     o.bf16 = facts->bf16;
     o.plan = plan;
     o.world = t->ranks.world;
-    if (status >= 0) status = weft_session_create(t->model.eval_graph, &o, &t->session);
+    /* A plan of a training also splits tensors that only a training has. */
+    if (status >= 0) status = wefti_session_create(t->model.eval_graph, &o, &t->session);
     weft_plan_destroy(plan);
     if (status < 0) return status;
     return load(f, folder, facts);

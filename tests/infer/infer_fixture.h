@@ -116,6 +116,15 @@ static inline weft_job *job_on(const family *f, const split *p) {
     return job_of(&w);
 }
 
+/* Of language models: the tokens of each sample are divided. */
+static inline split sequence_split(void) {
+    return (split){
+        "2 parts of each sequence",
+        {"parallel.mesh={sp: 2}", "parallel.mode=semi",
+         "parallel.tensors=[{match: tokens, layout: [-, sp]}, {match: targets, layout: [-, sp]}]"},
+        2};
+}
+
 /* Splits of one family: over heads, over experts. */
 static inline split tensor_split(const family *f) {
     return (split){"2 data 2 tensor",

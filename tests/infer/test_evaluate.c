@@ -78,7 +78,9 @@ static void every_split_has_the_numbers_of_one_device(void **state) {
         if (!f->language) assert_true(one.accuracy == run.result.accuracy);
         for (int k = 0; k < PLAN_COUNT; k++) on_plan(f, &plans[k], checkpoint, &one);
         in_world(f, &plans[i % PLAN_COUNT], checkpoint, &one);
-        const split tensor = tensor_split(f), expert = expert_split();
+        const split tensor = tensor_split(f), expert = expert_split(), sequence = sequence_split();
+        if (f->language) on_plan(f, &sequence, checkpoint, &one);
+        if (f->language) in_world(f, &sequence, checkpoint, &one);
         if (f->tensor_parallel) on_plan(f, &tensor, checkpoint, &one);
         if (f->tensor_parallel) in_world(f, &tensor, checkpoint, &one);
         if (f->experts) on_plan(f, &expert, checkpoint, &one);

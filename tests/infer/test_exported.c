@@ -117,7 +117,8 @@ static void exported_models_give_the_same_bits(void **state) {
         (void)snprintf(checkpoint, sizeof checkpoint, "%s", train(f, &run));
         on_split(f, checkpoint, NULL, 1);
         for (int k = 0; k < PLAN_COUNT; k++) on_split(f, checkpoint, &plans[k], k + i);
-        const split tensor = tensor_split(f), expert = expert_split();
+        const split tensor = tensor_split(f), expert = expert_split(), sequence = sequence_split();
+        if (f->language) on_split(f, checkpoint, &sequence, i);
         if (f->tensor_parallel) on_split(f, checkpoint, &tensor, i);
         if (f->experts) on_split(f, checkpoint, &expert, i);
         ASSERT_OK(wefti_remove_tree(in_root(f->name)));

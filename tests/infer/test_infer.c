@@ -177,7 +177,9 @@ static void every_split_has_the_logits_of_one_device(void **state) {
         trial *t = trial_of(f);
         for (int k = 0; k < PLAN_COUNT; k++) on_plan(t, &plans[k]);
         in_world(t, &plans[(i + 2) % PLAN_COUNT]);
-        const split tensor = tensor_split(f), expert = expert_split();
+        const split tensor = tensor_split(f), expert = expert_split(), sequence = sequence_split();
+        if (f->language) on_plan(t, &sequence);
+        if (f->language) in_world(t, &sequence);
         if (f->tensor_parallel) on_plan(t, &tensor);
         if (f->tensor_parallel) in_world(t, &tensor);
         if (f->experts) on_plan(t, &expert);
