@@ -204,6 +204,45 @@ static void one_is_lost_between_two_worlds(void **state) {
     wefti_scheduler_stop(s);
 }
 
+/* It ended well, without leaving: nothing follows it, and the world would never be complete. */
+static void one_has_ended_for_good(void **state) {
+    (void)state;
+    static const wefti_end done = {.rank = 1, .text = "rank 1 ended"};
+    person p[2];
+    wefti_scheduler *s = open_job(1);
+    both_join(s, p);
+    wefti_scheduler_ended(s, &done);
+    die(&p[1]);
+    assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 900), WEFTI_SCHEDULER_FAILED);
+    close_both(p);
+    wefti_scheduler_stop(s);
+}
+
+/* Restarts of a world that was mended count for the next one. */
+static void worlds_share_their_restarts(void **state) {
+    (void)state;
+    person p[2];
+    wefti_scheduler *s = open_job(1);
+    both_join(s, p);
+    for (int r = 0; r < 2; r++) wefti_member_arm(p[r].member, &keeps_size);
+    die(&p[1]);
+    test_wait_until(s, counts);
+    refused_for_good(&p[1]);
+    p[1] = someone(s, 1);
+    begin(&p[1], join);
+    end_well(&p[1]);
+    p[1].at.step = -1;
+    for (int r = 0; r < 2; r++) begin(&p[r], recover);
+    for (int r = 0; r < 2; r++) end_well(&p[r]);
+    leave_all(p, 2);
+    both_join(s, p);
+    expect_deaths(s, 0, 1);
+    die(&p[0]);
+    assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 900), WEFTI_SCHEDULER_FAILED);
+    close_both(p);
+    wefti_scheduler_stop(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_begin_again),
@@ -211,6 +250,8 @@ int main(void) {
         cmocka_unit_test(what_launchers_see_first),
         cmocka_unit_test(one_is_lost_before_all_have_come),
         cmocka_unit_test(one_is_lost_between_two_worlds),
+        cmocka_unit_test(one_has_ended_for_good),
+        cmocka_unit_test(worlds_share_their_restarts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,14 +54,20 @@ static void forget_world(wefti_scheduler *s) {
 }
 
 void wefti_again_next_world(wefti_scheduler *s) {
+    if (s->again.used < s->mend.deaths) s->again.used = s->mend.deaths;
+    for (int32_t r = 0; r < s->taken; r++)
+        if (s->slots[r].number < s->options.size)
+            s->again.lost[s->slots[r].number] = s->slots[r].deaths;
     forget_world(s);
     s->again.follows = true;
 }
 
 /* --- the same one --- */
 
+/* A process that has ended for good will not come. */
 static bool may_begin(const wefti_scheduler *s) {
-    return s->again.used < s->options.restarts && s->options.hosted_by < 0 && !s->deposed;
+    return s->again.used < s->options.restarts && s->options.hosted_by < 0 && !s->deposed &&
+           !s->has_ended;
 }
 
 /* A world whose ranks came from an earlier scheduler has lost processes that this one has not
