@@ -113,6 +113,8 @@ bool wefti_watch_may_ask(wefti_watch *watch);
 bool wefti_watch_is_seeking(wefti_watch *watch); /* it has not found the scheduler, and calls */
 /* It has found the scheduler, even if the scheduler has gone since. */
 bool wefti_watch_has_found(wefti_watch *watch);
+/* The same, if it does so within `seconds`. */
+bool wefti_watch_finds(wefti_watch *watch, double seconds);
 /* Whether the job is over, and the end that caused it. */
 bool wefti_watch_is_over(wefti_watch *watch, wefti_end *out);
 /* Whether members have left after unlike calls. Asks the scheduler, for `seconds` at most. */

@@ -389,11 +389,23 @@ weft_status wefti_watch_deposed(wefti_watch *w) {
     WEFT_FAIL_OF(why.failed, why.status, "%s", why.text);
 }
 
-bool wefti_watch_has_found(wefti_watch *w) {
-    pthread_mutex_lock(&w->caller.lock);
-    bool found = w->found || (w->caller.state != WEFTI_WATCH_SEEKING && w->caller.answered);
-    pthread_mutex_unlock(&w->caller.lock);
+bool wefti_watch_finds(wefti_watch *w, double seconds) {
+    const int64_t look_ns = 50000000;
+    wefti_caller *c = &w->caller;
+    const int64_t until = wefti_now_ns() + wefti_ns_of_seconds(seconds, 0);
+    bool found;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        found = w->found || (c->state != WEFTI_WATCH_SEEKING && c->answered);
+        if (found || c->state != WEFTI_WATCH_SEEKING || wefti_now_ns() >= until) break;
+        (void)wefti_caller_wait(c, wefti_now_ns() + look_ns);
+    }
+    pthread_mutex_unlock(&c->lock);
     return found;
+}
+
+bool wefti_watch_has_found(wefti_watch *w) {
+    return wefti_watch_finds(w, 0);
 }
 
 bool wefti_watch_is_unlike(wefti_watch *w, double seconds, wefti_abort_reason *out) {

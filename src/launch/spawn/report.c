@@ -96,14 +96,21 @@ static bool is_watched(const wefti_launch *l, int host) {
     return wefti_scheduler_is_watched(l->scheduler, begin[host], begin[host + 1] - begin[host]);
 }
 
+static bool is_unlike(const wefti_launch *l) {
+    return l->scheduler && wefti_scheduler_is_unlike(l->scheduler);
+}
+
 /* Whether a rank of another host has heard of the end before its launcher has called. That launcher
- * would find the scheduler gone, and would call until the time for joining is up. */
+ * would find the scheduler gone, and would call until the time for joining is up. After unlike
+ * calls its ranks may have ended well, and it would take that for the end of the job. */
 static bool launcher_is_missing(const wefti_launch *l) {
     const int *begin = l->place.host_begin;
-    if (!l->scheduler || wefti_scheduler_seconds_to_come(l->scheduler) <= 0) return false;
+    const bool unlike = is_unlike(l);
+    if (!l->scheduler || (!unlike && wefti_scheduler_seconds_to_come(l->scheduler) <= 0))
+        return false;
     for (int h = 1; h < l->place.hosts; h++) {
         const int first = begin[h], count = begin[h + 1] - begin[h];
-        if (wefti_scheduler_has_told(l->scheduler, first, count) &&
+        if ((unlike || wefti_scheduler_has_told(l->scheduler, first, count)) &&
             !wefti_scheduler_was_watched(l->scheduler, first, count))
             return true;
     }
@@ -135,7 +142,8 @@ static void say_who_is_late(const wefti_launch *l) {
 void wefti_launch_wait_for_late(wefti_launch *l) {
     enum { TURN_MILLISECONDS = 50, TURNS_IN_SILENCE = 20, TURNS_FOR_LAUNCHERS = 100 };
     const volatile int *requests = l->options->stop_count; /* also those that came before */
-    if ((l->failed < 0 && !l->over) || l->stopped_by || l->place.hosts < 2) return;
+    const bool failed = l->failed >= 0 || l->over || is_unlike(l);
+    if (!failed || l->stopped_by || l->place.hosts < 2) return;
     int further = 0; /* turns for launchers; ranks may have been started by something else */
     for (int turn = 0; !requests || *requests == 0; turn++) {
         wefti_reaper_check(l->reaper);
@@ -151,7 +159,7 @@ void wefti_launch_wait_for_late(wefti_launch *l) {
 void wefti_launch_report_end(wefti_launch *l) {
     enum { ANSWER_SECONDS = 5 };
     bool good = l->failed < 0 && !l->stopped_by;
-    if (good && !l->over && l->processes && l->look && wefti_watch_has_found(l->look))
+    if (good && !l->over && l->processes && l->look && wefti_watch_finds(l->look, ANSWER_SECONDS))
         l->unlike = wefti_watch_is_unlike(l->look, ANSWER_SECONDS, &l->reason);
     for (int i = 0; i < 2; i++) {
         if (l->report[i]) wefti_report_end(l->report[i], good ? 1 : 3, good);
