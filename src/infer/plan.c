@@ -9,6 +9,7 @@
 
 #include "infer/generate.h"
 #include "plan/plan.h"
+#include "search/search.h"
 
 typedef struct division {
     const char *match, *factor;
@@ -143,6 +144,21 @@ static void forget_batch(weft_plan *plan) {
     plan->tensor_count = kept;
 }
 
+/* A completed plan names the parameters of one model. */
+static weft_status check_model(const weft_plan *plan, const weft_model_config *config) {
+    weft_graph *graph;
+    if (!plan || !plan->model_hash) return WEFT_OK;
+    WEFT_TRY(weft_model_build(config, WEFT_USE_TRAIN, 1, 0, WEFT_F32, &graph));
+    const uint64_t hash = wefti_model_hash(graph);
+    weft_graph_destroy(graph);
+    WEFT_REQUIRE(
+        hash == plan->model_hash, WEFT_E_ARG,
+        "the plan was completed for another model (%016llx; this one is %016llx): complete "
+        "it for this one (weft plan)",
+        (unsigned long long)plan->model_hash, (unsigned long long)hash);
+    return WEFT_OK;
+}
+
 weft_status wefti_generator_plan(const weft_model_config *config, const weft_plan *given,
                                  int devices, weft_plan **out) {
     weft_plan *plan = NULL;
@@ -154,6 +170,7 @@ weft_status wefti_generator_plan(const weft_model_config *config, const weft_pla
     WEFT_REQUIRE(!given || !devices || devices == weft_plan_devices(given), WEFT_E_ARG,
                  "the plan is for %d devices, not for %d", weft_plan_devices(given), devices);
     if (!given && devices <= 1) return WEFT_OK;
+    WEFT_TRY(check_model(given, config));
     if (given)
         WEFT_TRY(wefti_plan_copy(given, &plan));
     else

@@ -30,6 +30,8 @@ has_facts out '"text": "|"tokens": 5' || fail 'facts are missing' out
 expect 1 'nothere' generate run --prompt a --plan nothere
 expect 1 '2|3' generate run --prompt a --plan stages.json --devices 3
 expect 1 '2|3' launch -n 3 --no-logs "$weft" generate run --prompt a --plan stages.json
+"$weft" plan job.yaml model.layers=1 'parallel.mesh={dp: 2, tp: 2}' parallel.mode=semi "$strategies" --out other.json >out 2>&1 || fail 'no plan' out
+expect 1 'another model' generate run --prompt a --plan other.json
 expect 1 'devices is 17|16' generate run --prompt a --devices 17
 expect 1 'nothere' launch -n 2 --no-logs "$weft" generate nothere --prompt a
 expect 2 'prompt' launch -n 2 --no-logs "$weft" generate run --prompt -
