@@ -65,6 +65,13 @@ static int64_t first_came_ns(wefti_scheduler *s) {
     return ns;
 }
 
+static bool both_are_armed(const wefti_scheduler *s) {
+    return s->mend.armed == 2;
+}
+static bool first_gave_up(const wefti_scheduler *s) {
+    return !s->ranked || s->slots[0].gave_up;
+}
+
 /* The survivor is told, and dead to the others. However it ends, another one follows. */
 static void all_begin_again(void **state) {
     (void)state;
@@ -89,7 +96,7 @@ static void all_begin_again(void **state) {
     both_join(s, p);
     assert_true(wefti_member_generation(p[0].member) > generation);
     for (int r = 0; r < 2; r++) wefti_member_arm(p[r].member, &keeps_size);
-    ASSERT_SOON(s->mend.armed == 2);
+    test_wait_until(s, both_are_armed);
     expect_deaths(s, 1, 1);
     die(&p[1]);
     test_wait_until(s, counts);
@@ -139,7 +146,7 @@ static void what_launchers_see_first(void **state) {
         both_join(s, p);
         if (which == 1 || which == 3) {
             begin(&p[0], accuse);
-            ASSERT_SOON(s->slots[0].gave_up || !s->ranked);
+            test_wait_until(s, first_gave_up);
         }
         const wefti_end *end_of_one = which == 0   ? &killed[1]
                                       : which == 1 ? &gave_up[0]
