@@ -13,7 +13,7 @@ mkdir "$TMPDIR"
 # shellcheck source=../launch/chance.inc
 . "$(dirname "$0")/../launch/chance.inc"
 run() { # options of weft launch...
-    timeout 300 "$weft" launch -n 4 --logs logs --env OMP_NUM_THREADS=1 "$@" -- "$program" 800 >out 2>err
+    timeout 300 "$weft" launch -n 4 --logs logs --env OMP_NUM_THREADS=1 "$@" -- "$program" 2000 >out 2>err
 }
 kill_rank() { # $1 of round $2
     for place in $(grep -lzs "^RECOVERY_TEST=$mark-$2\$" /proc/[0-9]*/environ | sed 's|/environ||'); do
@@ -46,7 +46,7 @@ for round in $(seq "$rounds"); do
     esac
     wait $launch
     code=$?
-    [ $code = 75 ] && grep -q 'left already\|has left$' err && continue
+    [ $code = 75 ] && grep -q 'left already\| left$' err && continue
     [ $code = 0 ] || { fail "$what: exit code $code" err && continue; }
     grep -q 'started again' err && mended=$((mended + 1))
     [ "$(digest_of out)" = "$right" ] || fail "$what: ends with other bits" out
