@@ -60,11 +60,11 @@ static weft_status read_object(wefti_arena *arena, const wefti_json *line, weft_
     return WEFT_OK;
 }
 
-static weft_status add_line(weft_prompts *p, const char *text, int64_t bytes) {
+static weft_status add_line(weft_prompts *p, int32_t number, const char *text, int64_t bytes) {
     static const wefti_json_limits limits = {.depth = 2, .members = 16, .array_items = 1};
     const wefti_json *line;
     weft_prompt prompt = {.tokens = 0};
-    WEFT_TRY(wefti_json_parse(p->arena, text, bytes, &limits, &line));
+    WEFT_TRY(wefti_json_parse_from(p->arena, number, text, bytes, &limits, &line));
     WEFT_TRY(read_object(p->arena, line, &prompt));
     WEFT_TRY(WEFT_GROW(p->items, p->count, p->capacity));
     p->items[p->count++] = prompt;
@@ -78,13 +78,13 @@ static bool is_blank(const char *text, int64_t bytes) {
 }
 
 static weft_status read_lines(weft_prompts *p, const char *path, const char *text, int64_t bytes) {
-    int64_t number = 1;
+    int32_t number = 1;
     for (int64_t at = 0; at < bytes; number++) {
         const char *end = memchr(text + at, '\n', (size_t)(bytes - at));
         const int64_t length = end ? end - (text + at) : bytes - at;
         if (!is_blank(text + at, length)) {
-            weft_status status = add_line(p, text + at, length);
-            if (status < 0) return wefti_prefix(status, "%s, line %lld", path, (long long)number);
+            weft_status status = add_line(p, number, text + at, length);
+            if (status < 0) return wefti_prefix(status, "%s, line %d", path, (int)number);
         }
         at += length + 1;
     }

@@ -30,7 +30,7 @@ echo '{"prompt": "a", "limit": 4}' >>prompts.jsonl
 expect 1 'line 12|limit' generate run --prompts prompts.jsonl
 expect 1 'nothere' generate run --prompts nothere
 printf '{"prompt": "a"}\n{"prompt": "b"\n' >broken.jsonl
-expect 1 'broken.jsonl, line 2: not valid JSON at column 15' generate run --prompts broken.jsonl
+expect 1 'broken.jsonl, line 2|line 2, column 15' generate run --prompts broken.jsonl
 echo '{"prompt": "a", "id": 99999999999999999999}' >broken.jsonl
 expect 1 'line 1|"id"|-9223372036854775808|9223372036854775807' generate run --prompts broken.jsonl
 expect 1 'line 12|limit' launch -n 2 --no-logs "$weft" generate run --prompts prompts.jsonl

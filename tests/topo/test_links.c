@@ -122,7 +122,7 @@ static void bad_files_are_refused(void **state) {
                  WEFT_E_ARG, "between_hosts|2");
     refused_with("{\"latency_seconds\": 2e-05, \"bytes_per_second\": 1000000000}", "[2]",
                  WEFT_E_ARG, "between_hosts");
-    refused_with("8, ", "8,, ", WEFT_E_CORRUPT, "column");
+    refused_with("8, ", "8,, ", WEFT_E_CORRUPT, "line 1");
     char text[sizeof two_hosts + 32];
     for (size_t n = 0; n + 1 < sizeof two_hosts; n++) { /* cut short anywhere */
         snprintf(text, sizeof text, "%.*s", (int)n, two_hosts);

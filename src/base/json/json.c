@@ -13,19 +13,15 @@ typedef struct parser {
     wefti_arena *arena;
     const wefti_json_limits *limits;
     int depth;
-    int32_t line;
+    int32_t first_line, line;
 } parser;
 
 static weft_status refuse(const parser *p, const char *what) {
-    int64_t line = 1, column = 1;
+    int64_t line = p->first_line, column = 1;
     for (const char *c = p->begin; c < p->at; c++) {
         column = *c == '\n' ? 1 : column + 1;
         line += *c == '\n';
     }
-    /* The caller names the line of a text that is one line of its file. */
-    if (!memchr(p->begin, '\n', (size_t)(p->end - p->begin)))
-        return WEFT_RAISE(WEFT_E_CORRUPT, "not valid JSON at column %lld: %s", (long long)column,
-                          what);
     return WEFT_RAISE(WEFT_E_CORRUPT, "not valid JSON at line %lld, column %lld: %s",
                       (long long)line, (long long)column, what);
 }
@@ -301,14 +297,15 @@ static weft_status parse_value(parser *p, wefti_json *value) {
     }
 }
 
-weft_status wefti_json_parse(wefti_arena *arena, const char *text, int64_t bytes,
-                             const wefti_json_limits *limits, const wefti_json **out) {
+weft_status wefti_json_parse_from(wefti_arena *arena, int32_t line, const char *text, int64_t bytes,
+                                  const wefti_json_limits *limits, const wefti_json **out) {
     parser p = {.begin = text,
                 .at = text,
                 .end = text + bytes,
                 .arena = arena,
                 .limits = limits,
-                .line = 1};
+                .first_line = line,
+                .line = line};
     wefti_json *root = wefti_arena_alloc(arena, sizeof *root);
     if (!root) return out_of_memory(&p);
     WEFT_TRY(parse_value(&p, root));
@@ -316,6 +313,11 @@ weft_status wefti_json_parse(wefti_arena *arena, const char *text, int64_t bytes
     if (p.at != p.end) return refuse(&p, "something stands behind the value");
     *out = root;
     return WEFT_OK;
+}
+
+weft_status wefti_json_parse(wefti_arena *arena, const char *text, int64_t bytes,
+                             const wefti_json_limits *limits, const wefti_json **out) {
+    return wefti_json_parse_from(arena, 1, text, bytes, limits, out);
 }
 
 /* ---- members ---- */

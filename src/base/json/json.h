@@ -57,6 +57,10 @@ typedef struct wefti_json_limits {
  * limit. */
 weft_status wefti_json_parse(wefti_arena *arena, const char *text, int64_t bytes,
                              const wefti_json_limits *limits, const wefti_json **out) WEFT_CHECKED;
+/* The same of a part of a file, whose first line has this number there. */
+weft_status wefti_json_parse_from(wefti_arena *arena, int32_t line, const char *text, int64_t bytes,
+                                  const wefti_json_limits *limits,
+                                  const wefti_json **out) WEFT_CHECKED;
 
 /* NULL if `object` is not an object or lacks the member. */
 const wefti_json *wefti_json_get(const wefti_json *object, const char *key);
