@@ -171,7 +171,7 @@ static weft_status ask(const weft_health_options *o, const wefti_job_place *plac
                                     .rank = -1,
                                     .size = -1,
                                     .tls = o->tls || place->tls || set.tls,
-                                    .join_seconds = seconds + 60 /* the time below ends it */};
+                                    .join_seconds = seconds};
     WEFT_TRY(wefti_secret_find(secret, set.home, &options.secret, NULL));
     weft_status status = wefti_member_ask_health(&options, seconds, &job, &rank, out_by_standby);
     explicit_bzero(&options.secret, sizeof options.secret);

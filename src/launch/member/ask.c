@@ -105,7 +105,7 @@ weft_status wefti_member_ask_health(const wefti_member_options *options, double 
     (void)snprintf(trouble, sizeof trouble, "%s", c->trouble[0] ? c->trouble : "no answer");
     (void)wefti_caller_places(c, places);
     *out_by_standby = c->at_standby;
-    const bool late = c->state == WEFTI_QUESTION_ASKING;
+    const bool late = status == WEFT_E_TIMEOUT; /* whichever limit ended it */
     pthread_mutex_unlock(&c->lock);
     wefti_caller_end(c);
     if (status < 0) wefti_free(q->rank);
