@@ -136,33 +136,64 @@ static void *accuse(void *context) {
     return NULL;
 }
 
-/* The launcher sees the end before the scheduler does; or that of a survivor, which has given up
- * because of the other one. A rank that fails by itself still ends the job. */
-static void what_launchers_see_first(void **state) {
+static void accuses(wefti_scheduler *s, person *p) {
+    begin(p, accuse);
+    test_wait_until(s, first_gave_up);
+}
+
+/* The launcher may see an end before the connection has closed. */
+static void a_launcher_sees_the_end_first(void **state) {
     (void)state;
-    for (int which = 0; which < 4; which++) {
-        person p[2];
-        wefti_scheduler *s = open_job(1);
-        both_join(s, p);
-        if (which == 1 || which == 3) {
-            begin(&p[0], accuse);
-            test_wait_until(s, first_gave_up);
-        }
-        const wefti_end *end_of_one = which == 0   ? &killed[1]
-                                      : which == 1 ? &gave_up[0]
-                                                   : &failed[1];
-        const bool again = which < 2;
-        if (which < 3)
-            assert_int_equal(wefti_scheduler_awaits(s, end_of_one, 1),
-                             again ? WEFTI_AGAIN_ALL : WEFTI_AGAIN_NO);
-        else
-            assert_true(forms(s)); /* nobody has died, and the time for a word is up */
-        if (which == 2) wefti_scheduler_ended(s, end_of_one);
-        if (which != 2) expect_deaths(s, 1, 1);
-        if (which == 1 || which == 3) end(&p[0]);
-        close_both(p);
-        wefti_scheduler_stop(s);
-    }
+    person p[2];
+    wefti_scheduler *s = open_job(1);
+    both_join(s, p);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 1), WEFTI_AGAIN_ALL);
+    expect_deaths(s, 1, 1);
+    close_both(p);
+    wefti_scheduler_stop(s);
+}
+
+/* A survivor gives up because of the other rank, and has ended before that one's death is seen. */
+static void a_survivor_ends_first(void **state) {
+    (void)state;
+    person p[2];
+    wefti_scheduler *s = open_job(1);
+    both_join(s, p);
+    accuses(s, &p[0]);
+    assert_int_equal(wefti_scheduler_awaits(s, &gave_up[0], 1), WEFTI_AGAIN_ALL);
+    expect_deaths(s, 1, 1);
+    end(&p[0]);
+    close_both(p);
+    wefti_scheduler_stop(s);
+}
+
+/* The time for another word is up. */
+static void a_rank_gives_up_and_none_has_died(void **state) {
+    (void)state;
+    person p[2];
+    wefti_scheduler *s = open_job(1);
+    both_join(s, p);
+    accuses(s, &p[0]);
+    assert_true(forms(s));
+    expect_deaths(s, 1, 1);
+    end(&p[0]);
+    close_both(p);
+    wefti_scheduler_stop(s);
+}
+
+static void a_rank_that_fails_by_itself_ends_the_job(void **state) {
+    (void)state;
+    person p[2];
+    wefti_end first;
+    wefti_scheduler *s = open_job(1);
+    both_join(s, p);
+    assert_int_equal(wefti_scheduler_awaits(s, &failed[1], 1), WEFTI_AGAIN_NO);
+    expect_deaths(s, 0, 0);
+    wefti_scheduler_ended(s, &failed[1]);
+    assert_true(wefti_scheduler_is_over(s, &first));
+    assert_int_equal(first.rank, 1);
+    close_both(p);
+    wefti_scheduler_stop(s);
 }
 
 /* The others have not heard of a world. They wait for the one that is started again. */
@@ -254,7 +285,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_begin_again),
         cmocka_unit_test(so_often_and_no_more),
-        cmocka_unit_test(what_launchers_see_first),
+        cmocka_unit_test(a_launcher_sees_the_end_first),
+        cmocka_unit_test(a_survivor_ends_first),
+        cmocka_unit_test(a_rank_gives_up_and_none_has_died),
+        cmocka_unit_test(a_rank_that_fails_by_itself_ends_the_job),
         cmocka_unit_test(one_is_lost_before_all_have_come),
         cmocka_unit_test(one_is_lost_between_two_worlds),
         cmocka_unit_test(one_has_ended_for_good),

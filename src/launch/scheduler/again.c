@@ -157,12 +157,9 @@ static wefti_again lost_while_forming(wefti_scheduler *s, const wefti_end *end, 
 
 /* The launcher may see an end before the connection of that rank has closed. */
 static void lose_rank(wefti_scheduler *s, const wefti_end *end, int starts) {
-    char how[64];
     const int32_t seat = wefti_slot_of_process(s, end->rank);
     if (seat < 0 || s->slots[seat].deaths >= starts || !wefti_again_is_possible(s)) return;
-    (void)snprintf(how, sizeof how, "it was ended by signal %d", (int)end->signal);
-    if (!end->signal) (void)snprintf(how, sizeof how, "exit code %d", (int)end->code);
-    wefti_scheduler_rank_died(s, seat, how);
+    wefti_scheduler_rank_ended_so(s, seat, end);
 }
 
 wefti_again wefti_again_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {

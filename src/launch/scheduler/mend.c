@@ -239,11 +239,8 @@ bool wefti_mend_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {
     if (!wefti_end_is_loss(end) && s->slots[seat].refused != starts) return false;
     count_again(s, seat, starts);
     if (s->slots[seat].deaths < starts && m->seats[seat].filled) {
-        char how[64];
-        (void)snprintf(how, sizeof how, "it was ended by signal %d", (int)end->signal);
-        if (!end->signal) (void)snprintf(how, sizeof how, "exit code %d", (int)end->code);
         if (s->slots[seat].left) return false;
-        wefti_scheduler_rank_died(s, seat, how);
+        wefti_scheduler_rank_ended_so(s, seat, end);
     } else if (s->slots[seat].deaths < starts) {
         lose_newcomer(s, seat, end);
     }

@@ -254,10 +254,7 @@ bool wefti_mend_goes_on(wefti_scheduler *s, const wefti_end *end) {
     if (s->state != WEFTI_SCHEDULER_RUNNING) return false;
     if (seat >= 0 && s->slots[seat].left) return false;
     if (seat >= 0 && s->mend.seats[seat].filled) {
-        char how[64];
-        (void)snprintf(how, sizeof how, "it was ended by signal %d", (int)end->signal);
-        if (!end->signal) (void)snprintf(how, sizeof how, "exit code %d", (int)end->code);
-        wefti_scheduler_rank_died(s, seat, how);
+        wefti_scheduler_rank_ended_so(s, seat, end);
     } else if (seat >= 0) {
         s->slots[seat].awaited = false;
         wefti_mend_give_up_seats(s, wefti_now_ns());

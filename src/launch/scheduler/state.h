@@ -316,6 +316,8 @@ void wefti_slot_clear(wefti_member_slot *slot); /* frees its cards */
 /* watch.c */
 void wefti_scheduler_check_ranks(wefti_scheduler *s, int64_t now_ns);
 void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why);
+/* The same, by a launcher's word. */
+void wefti_scheduler_rank_ended_so(wefti_scheduler *s, int32_t rank, const wefti_end *end);
 /* The same of one that has said why it cannot take its seat. */
 void wefti_scheduler_newcomer_failed(wefti_scheduler *s, int32_t rank, const char *why);
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank);

@@ -1,4 +1,5 @@
 /* Watching a world that runs: which rank has died, stopped, or keeps the others waiting. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,13 @@ void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why
     wefti_text_add(&text, " died: %s; it was ", why);
     wefti_slot_describe(slot, wefti_now_ns(), &text);
     end_of(s, rank, WEFT_E_LOST, &text);
+}
+
+void wefti_scheduler_rank_ended_so(wefti_scheduler *s, int32_t rank, const wefti_end *end) {
+    char how[64];
+    (void)snprintf(how, sizeof how, "it was ended by signal %d", (int)end->signal);
+    if (!end->signal) (void)snprintf(how, sizeof how, "exit code %d", (int)end->code);
+    wefti_scheduler_rank_died(s, rank, how);
 }
 
 void wefti_scheduler_newcomer_failed(wefti_scheduler *s, int32_t rank, const char *why) {

@@ -135,7 +135,7 @@ static void tell_restart_of_all(wefti_launch *l, int local, const wefti_end *end
     if (p->of_all) return;
     for (int i = 0; i < l->place.count; i++) l->processes[i].of_all = true;
     char *why = died || !l->scheduler ? NULL : wefti_scheduler_again_text(l->scheduler);
-    const char *text = died ? end->text : "a rank of another host was lost";
+    const char *text = died ? end->text : "a rank of the job was lost";
     tell_restart(l, why ? why : text, "all ranks are started again");
     wefti_free(why);
 }
