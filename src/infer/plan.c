@@ -149,14 +149,9 @@ static weft_status check_model(const weft_plan *plan, const weft_model_config *c
     weft_graph *graph;
     if (!plan || !plan->model_hash) return WEFT_OK;
     WEFT_TRY(weft_model_build(config, WEFT_USE_TRAIN, 1, 0, WEFT_F32, &graph));
-    const uint64_t hash = wefti_model_hash(graph);
+    weft_status status = wefti_plan_check_model(plan, graph, "that is given");
     weft_graph_destroy(graph);
-    WEFT_REQUIRE(
-        hash == plan->model_hash, WEFT_E_ARG,
-        "the plan was completed for another model (%016llx; this one is %016llx): complete "
-        "it for this one (weft plan)",
-        (unsigned long long)plan->model_hash, (unsigned long long)hash);
-    return WEFT_OK;
+    return status;
 }
 
 weft_status wefti_generator_plan(const weft_model_config *config, const weft_plan *given,

@@ -271,6 +271,17 @@ uint64_t wefti_model_hash(const weft_graph *graph) {
     return hash;
 }
 
+weft_status wefti_plan_check_model(const weft_plan *plan, const weft_graph *graph,
+                                   const char *path) {
+    const uint64_t hash = wefti_model_hash(graph);
+    WEFT_REQUIRE(!plan || !plan->model_hash || plan->model_hash == hash, WEFT_E_ARG,
+                 "the plan %s was completed for another model (%016llx; this one is %016llx): "
+                 "complete it for this one (weft plan), or take the member \"model\" and what "
+                 "names the other model out of it",
+                 path, (unsigned long long)plan->model_hash, (unsigned long long)hash);
+    return WEFT_OK;
+}
+
 /* Whether an earlier stage has made the decisions of this one. */
 static bool is_decided(const weft_plan *plan, int32_t stage) {
     const wefti_mesh mesh = wefti_plan_mesh(plan, stage);

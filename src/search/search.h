@@ -25,6 +25,10 @@ weft_status wefti_plan_complete(const wefti_completion *what, weft_plan *out,
                                 int32_t out_fused[3]) WEFT_CHECKED;
 /* A hash of the names and shapes of a model's parameters: equal for every batch and precision. */
 uint64_t wefti_model_hash(const weft_graph *graph);
+/* A completed plan is for a model with these parameters; other plans, and NULL, are for any.
+ * `path`: what the message calls the plan. */
+weft_status wefti_plan_check_model(const weft_plan *plan, const weft_graph *graph,
+                                   const char *path) WEFT_CHECKED;
 
 /* search.c: whether a search can begin from these settings. Without a mesh, the parts that
  * strategies name are checked on the mesh of a search. */

@@ -226,13 +226,7 @@ weft_status wefti_training_graph(wefti_training *t) {
     if (first) WEFT_TRY(wefti_training_search(t));
     WEFT_TRY(weft_model_build(&t->model.config, WEFT_USE_TRAIN, t->batch.micro, context_of(t),
                               dtype, &t->model.graph));
-    uint64_t hash = wefti_model_hash(t->model.graph);
-    WEFT_REQUIRE(
-        !plan || !plan->model_hash || plan->model_hash == hash, WEFT_E_ARG,
-        "the plan %s was completed for another model (%016llx; this one is %016llx): "
-        "complete it for this one (weft plan), or take the member \"model\" and what names "
-        "the other model out of it",
-        t->job->parallel.plan, (unsigned long long)plan->model_hash, (unsigned long long)hash);
+    WEFT_TRY(wefti_plan_check_model(plan, t->model.graph, t->job->parallel.plan));
     return first ? WEFT_OK : wefti_training_search(t);
 }
 
