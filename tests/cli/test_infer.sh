@@ -1,15 +1,12 @@
 #!/bin/sh
 # weft infer: the same logits on every plan, alone and as processes of a launcher; bad input. Numbers: tests/infer.
+. tests/cli/npy.inc
 . tests/cli/run.inc
 
 "$weft" train job.yaml checkpoint.dir=run --json >trained 2>&1 || fail 'the training fails' trained
 # put_tokens FILE SHAPE COUNT: COUNT bytes 0, 1, 2... as an npy file of u1
 put_tokens() {
-    {
-        printf '\223NUMPY\001\000\166\000'
-        printf "%-117s\n" "{'descr': '|u1', 'fortran_order': False, 'shape': ($2), }"
-        awk -v n="$3" 'BEGIN { for (i = 0; i < n; i++) printf "%c", 32 + i % 90 }'
-    } >"$1"
+    awk -v n="$3" 'BEGIN { for (i = 0; i < n; i++) printf "%c", 32 + i % 90 }' | npy "$1" '|u1' "($2)"
 }
 put_tokens x.npy '5, 11' 55
 put_tokens long.npy '2, 17' 34
@@ -85,12 +82,7 @@ cmp x.npy same.npy || fail 'the input is overwritten'
 
 # A token outside the vocabulary is named by its place in the file.
 put_wide() { # FILE TYPE: 40 samples of 2 elements of 8 bytes, all 0 but the last one
-    {
-        printf '\223NUMPY\001\000\166\000'
-        printf "%-117s\n" "{'descr': '$2', 'fortran_order': False, 'shape': (40, 2), }"
-        head -c 632 /dev/zero
-        printf '\377\377\377\377\377\377\377\177'
-    } >"$1"
+    { head -c 632 /dev/zero && printf '\377\377\377\377\377\377\377\177'; } | npy "$1" "$2" '(40, 2)'
 }
 put_wide wide.npy '<i8'
 expect 1 'wide.npy|token 1 of sample 39 is 9223372036854775807|0 to 255' infer job.yaml run --input wide.npy --out y.npy
@@ -98,11 +90,7 @@ put_wide real.npy '<f8'
 expect 1 'real.npy|f8|40, 2|whole numbers' infer job.yaml run --input real.npy --out y.npy
 
 # A signal: the exit code says so, and neither a file nor a part of one stays.
-{
-    printf '\223NUMPY\001\000\166\000'
-    printf "%-117s\n" "{'descr': '|u1', 'fortran_order': False, 'shape': (100000, 16), }"
-    head -c 1600000 /dev/zero
-} >endless.npy
+head -c 1600000 /dev/zero | npy endless.npy '|u1' '(100000, 16)'
 for signal in INT TERM; do
     "$weft" infer job.yaml run --input endless.npy --out stopped.npy >out 2>&1 &
     process=$!

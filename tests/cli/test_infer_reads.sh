@@ -1,6 +1,7 @@
 #!/bin/sh
 # Each rank of weft infer, eval and generate reads its own parts of the weights, and no more: the bytes that the kernel
 # counts for each process.
+. tests/cli/npy.inc
 . tests/cli/run.inc
 [ -r /proc/self/io ] || { echo 'SKIP: the kernel counts no bytes of processes (/proc/self/io)'; exit 77; }
 
@@ -9,11 +10,7 @@
 mkdir weights
 cp run/step-000000000001/config.json run/step-000000000001/model.safetensors weights
 bytes=$(wc -c <weights/model.safetensors)
-{
-    printf '\223NUMPY\001\000\166\000'
-    printf "%-117s\n" "{'descr': '|u1', 'fortran_order': False, 'shape': (4, 16), }"
-    head -c 64 text.txt
-} >x.npy
+head -c 64 text.txt | npy x.npy '|u1' '(4, 16)'
 sizes='model.hidden=192 model.heads=4 model.layers=4'
 strategies='parallel.strategies=[{match: h.*.attn.c_attn, split: n1=tp}, {match: h.*.attn, split: heads=tp}, {match: h.*.attn.c_proj, split: k=tp}, {match: h.*.mlp.c_fc, split: n0=tp}, {match: h.*.mlp.c_proj, split: k=tp}]'
 # shellcheck disable=SC2086

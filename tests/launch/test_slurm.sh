@@ -1,6 +1,8 @@
 #!/bin/sh
 # A real Slurm: munged, slurmctld and slurmd with a configuration of their own in a temporary folder, and steps of
 # `weft train` in it. Needs root, as slurmd does; SKIPs where that or a package is missing.
+# shellcheck source=../cli/npy.inc
+. "$(dirname "$0")/../cli/npy.inc"
 set -u
 skip() {
     echo "SKIP: $1"
@@ -128,11 +130,7 @@ losses srun.json >steps
 [ -s alone ] && cmp -s alone steps || fail 'other losses under srun than with four devices:' alone steps srun.err
 
 # A trained model in use: what one process computes.
-{
-    printf '\223NUMPY\001\000\166\000'
-    printf "%-117s\n" "{'descr': '|u1', 'fortran_order': False, 'shape': (6, 16), }"
-    head -c 96 text.txt
-} >x.npy
+head -c 96 text.txt | npy x.npy '|u1' '(6, 16)'
 "$weft" train job.yaml checkpoint.dir=run >run.out 2>&1 || fail 'a run:' run.out
 text() { "$@" generate run --prompt 'weft 12' --tokens 20 --temperature 0; }
 "$weft" infer job.yaml run --devices 2 --input x.npy --out one.npy >one.out 2>&1 || fail 'infer:' one.out

@@ -5,7 +5,7 @@ here=$PWD
 . tests/mpi/run.inc
 weft=$WEFT_BIN
 cd "$work" || exit 1
-awk 'BEGIN { for (i = 0; i < 400; i++) print "weft " i " runs over and under warp " (i * 7) % 13 }' >text.txt
+put_text
 cat >job.yaml <<'END_OF_JOB'
 model: {family: gpt2, layers: 1, hidden: 16, heads: 2, context: 16}
 data: {path: text.txt}

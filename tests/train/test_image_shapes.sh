@@ -4,18 +4,14 @@ set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# npy FILE SHAPE BYTES: an npy file of bytes, all zero (format version 1.0, a header of 118 bytes).
-npy() {
-    { printf '\223NUMPY\001\000\166\000'
-      printf "%-117s\n" "{'descr': '|u1', 'fortran_order': False, 'shape': $2, }"
-      head -c "$3" /dev/zero; } >"$1"
-}
+. tests/cli/npy.inc
+zeros() { head -c "$3" /dev/zero | npy "$1" '|u1' "$2"; } # FILE SHAPE BYTES
 run() { # shape and bytes of the images
-    npy "$work/images.npy" "$1" "$2"
+    zeros "$work/images.npy" "$1" "$2"
     "$WEFT_BIN" train model.family=mlp model.hidden=4 model.classes=2 data.format=npy "data.path=$work/images.npy" \
         data.validation=0 train.steps=2 train.batch=2 device.threads=1 >"$work/out" 2>&1
 }
-npy "$work/labels.npy" '(6,)' 6
+zeros "$work/labels.npy" '(6,)' 6
 bad=0
 for images in '(6, 64)=384' '(6, 8, 8)=384' '(6, 1, 8, 8)=384'; do
     run "${images%=*}" "${images#*=}" || { echo "refused: ${images%=*}"; cat "$work/out"; bad=1; }
