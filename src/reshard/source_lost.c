@@ -1,5 +1,4 @@
-/* Slices of ranks whose files are missing: what is known of the tensors that no file has. See
- * source.h.
+/* Files of ranks are missing. This tells which tensors are lost with them. See source.h.
  *
  * A manifest names all tensors. A strategy file names parameters, but not all of their types and
  * shapes. A plan has patterns only: the files that are there must show the tensors of each stage.

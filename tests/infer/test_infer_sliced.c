@@ -1,5 +1,6 @@
-/* Models of sliced checkpoints in use: on the ranks that wrote the slices, on fewer ranks with
- * another split, and on one device, the outputs are those of the whole checkpoint on one device. */
+/* Models of sliced checkpoints in use. They run on the ranks that wrote the slices, on fewer ranks
+ * with another split, and on one device. Each time the outputs are those of the whole checkpoint on
+ * one device. */
 #include "infer_fixture.h"
 
 #include "train/run_members.h"

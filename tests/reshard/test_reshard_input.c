@@ -305,11 +305,7 @@ static void test_diff(void **state) {
     assert_int_equal(differing, 4);
     assert_non_null(strstr(text, "\"elements\": 1, \"not_comparable\": 0, \"first_index\": [1], "
                                  "\"largest\": 3, \"largest_index\": [1]"));
-    assert_non_null(
-        strstr(text, "\"largest\": 18446744073709551615, \"largest_index\": [0]") ||
-                strstr(text, "\"largest\": 1.8446744073709552e+19, \"largest_index\": [0]")
-            ? text
-            : NULL);
+    assert_non_null(strstr(text, "\"largest\": 1.8446744073709552e+19, \"largest_index\": [0]"));
     assert_non_null(strstr(text, "\"difference\": \"shape\""));
     assert_non_null(strstr(text, "\"elements\": 2, \"not_comparable\": 1, \"first_index\": [2], "
                                  "\"largest\": null, \"largest_index\": [2]"));
