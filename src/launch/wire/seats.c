@@ -26,13 +26,13 @@ typedef struct seat_run {
     int32_t count;
 } seat_run;
 
-/* A bad one has no ranks. */
+/* A bad one has no ranks. A world has at most as many hosts as ranks, and so as numbers. */
 static seat_run unpack_run(wefti_unpack *u, int32_t numbers) {
     seat_run x = {.first.host = (int32_t)wefti_unpack_u32(u)};
     x.first.number = (int32_t)wefti_unpack_u32(u);
     x.count = (int32_t)wefti_unpack_u32(u);
-    if (x.first.host < 0 || x.first.number < 0 || x.count <= 0 || x.first.number >= numbers ||
-        x.count > numbers - x.first.number)
+    if (x.first.host < 0 || x.first.host >= numbers || x.first.number < 0 || x.count <= 0 ||
+        x.first.number >= numbers || x.count > numbers - x.first.number)
         u->bad = true;
     return u->bad ? (seat_run){0} : x;
 }
