@@ -1,5 +1,6 @@
 /* The cost of a checkpoint for a training run: the trainer's wait, the slowdown of steps beside the
- * write, and the rate of the bytes. The program also measures checksums and verified reading.
+ * write, and the rate of the bytes, plain and encrypted. The program also measures checksums and
+ * verified reading.
  *
  * Usage: bench/checkpoint [DIR [NICE [THREADS]]]. DIR defaults to a fresh folder under the current
  * one.
@@ -130,45 +131,77 @@ static void measure_checksum(const workload *w) {
            (double)w->bytes * 1e-6 / seconds, crc);
 }
 
-static void measure_opening(const workload *w, const char *dir) {
+/* Seconds of each round. */
+typedef struct rounds {
+    double plain[ROUNDS];  /* a step without a checkpoint */
+    double beside[ROUNDS]; /* one beside it */
+    double after[ROUNDS];  /* the next one: the disk is busy yet, and the older step is deleted */
+    double waited[ROUNDS], started[ROUNDS], committed[ROUNDS], opened[ROUNDS];
+} rounds;
+
+static void run_round(workload *w, const char *dir, const wefti_checkpoint_options *options,
+                      int64_t step, rounds *out, int r) {
+    out->plain[r] = run_step(w, NULL);
+    wefti_checkpoint_meta meta = {.step = step, .optimizer = "adamw"};
+    wefti_checkpoint_job *job = NULL;
     double start = wefti_now_s();
+    must(wefti_checkpoint_begin(dir, &meta, w->tensors, TENSORS, options, &job), "begin");
+    out->started[r] = wefti_now_s() - start;
+    out->beside[r] = run_step(w, job) + out->started[r];
+    out->waited[r] = (double)wefti_checkpoint_waited_ns(job) * 1e-9;
+    out->after[r] = run_step(w, NULL);
+    must(wefti_checkpoint_finish(job, NULL), "finish");
+    out->committed[r] = wefti_now_s() - start;
+    start = wefti_now_s();
     wefti_checkpoint *c = NULL;
     must(wefti_checkpoint_open(dir, WEFTI_CHECKPOINT_LATEST, &c, NULL), "open");
-    double seconds = wefti_now_s() - start;
+    out->opened[r] = wefti_now_s() - start;
     wefti_checkpoint_close(c);
-    printf("open with verification       %7.3f s   %8.0f MB/s\n", seconds,
-           (double)w->bytes * 1e-6 / seconds);
 }
 
+static void print_rounds(const workload *w, const char *what, rounds *x) {
+    double step = median(x->plain), with = median(x->beside), next = median(x->after);
+    double stall = median(x->waited) + median(x->started), whole = median(x->committed);
+    double opening = median(x->opened), extra = with + next - 2 * step;
+    double megabytes = (double)w->bytes * 1e-6;
+    printf("%s\n", what);
+    printf("  step without a checkpoint  %7.3f s\n", step);
+    printf("  step beside a checkpoint   %7.3f s   %+7.2f %%\n", with, 100 * (with / step - 1));
+    printf("  step after it              %7.3f s   %+7.2f %%\n", next, 100 * (next / step - 1));
+    printf("  trainer waits              %7.3f s   %7.2f %% of a step\n", stall,
+           100 * stall / step);
+    printf("  until committed and pruned %7.3f s   %8.0f MB/s\n", whole, megabytes / whole);
+    printf("  open with verification     %7.3f s   %8.0f MB/s\n", opening, megabytes / opening);
+    printf("  cost at one in 20 steps                %7.2f %%\n", 100 * extra / (20 * step));
+}
+
+/* False: this build encrypts nothing. */
+static bool make_key(wefti_key *out) {
+    char digits[2 * WEFTI_KEY_BYTES + 1];
+    memset(digits, '5', sizeof digits - 1);
+    digits[sizeof digits - 1] = 0;
+    if (setenv("BENCH_CHECKPOINT_KEY", digits, 1)) exit(1);
+    weft_status status = wefti_key_read("env:BENCH_CHECKPOINT_KEY", out);
+    if (status == WEFT_E_NO_IMPL) return false;
+    must(status, "key");
+    must(wefti_key_keep(out), "key");
+    return true;
+}
+
+/* Plain and encrypted checkpoints, in turns. */
 static void measure_steps(workload *w, const char *dir, int nice) {
-    double plain[ROUNDS], beside[ROUNDS], after[ROUNDS], waited[ROUNDS], started[ROUNDS],
-        committed[ROUNDS];
+    static rounds plain, encrypted;
+    wefti_key key;
+    const bool has_key = make_key(&key);
+    const wefti_checkpoint_options in_plain = {.keep = 1, .nice = nice},
+                                   in_cipher = {.keep = 1, .nice = nice, .key = &key};
     (void)run_step(w, NULL);
     for (int r = 0; r < ROUNDS; r++) {
-        plain[r] = run_step(w, NULL);
-        wefti_checkpoint_meta meta = {.step = r, .optimizer = "adamw"};
-        wefti_checkpoint_options options = {.keep = 1, .nice = nice};
-        wefti_checkpoint_job *job = NULL;
-        double start = wefti_now_s();
-        must(wefti_checkpoint_begin(dir, &meta, w->tensors, TENSORS, &options, &job), "begin");
-        started[r] = wefti_now_s() - start;
-        beside[r] = run_step(w, job) + started[r];
-        waited[r] = (double)wefti_checkpoint_waited_ns(job) * 1e-9;
-        after[r] = run_step(w, NULL); /* the disk is still busy, and the older step is deleted */
-        must(wefti_checkpoint_finish(job, NULL), "finish");
-        committed[r] = wefti_now_s() - start;
+        run_round(w, dir, &in_plain, 2 * r, &plain, r);
+        if (has_key) run_round(w, dir, &in_cipher, 2 * r + 1, &encrypted, r);
     }
-    double step = median(plain), with = median(beside), next = median(after);
-    double stall = median(waited) + median(started), whole = median(committed);
-    double extra = with + next - 2 * step;
-    printf("step without a checkpoint    %7.3f s\n", step);
-    printf("step beside a checkpoint     %7.3f s   %+7.2f %%\n", with, 100 * (with / step - 1));
-    printf("step after it                %7.3f s   %+7.2f %%\n", next, 100 * (next / step - 1));
-    printf("trainer waits                %7.3f s   %7.2f %% of a step\n", stall,
-           100 * stall / step);
-    printf("until committed and pruned   %7.3f s   %8.0f MB/s\n", whole,
-           (double)w->bytes * 1e-6 / whole);
-    printf("cost at one in 20 steps                  %7.2f %%\n", 100 * extra / (20 * step));
+    print_rounds(w, "plain files", &plain);
+    if (has_key) print_rounds(w, "encrypted files", &encrypted);
 }
 
 int main(int argc, char **argv) {
@@ -186,7 +219,6 @@ int main(int argc, char **argv) {
            nice);
     measure_checksum(w);
     measure_steps(w, dir, nice);
-    measure_opening(w, dir);
     wefti_checkpoint_lock_close(lock);
     if (argc < 2) must(wefti_remove_tree(dir), "clean");
     for (int t = 0; t < TENSORS; t++) free(w->values[t]);
