@@ -138,8 +138,7 @@ while [ $round -lt "$kills" ]; do
     wait $launch
     code=$?
     what="SIGKILL to rank $rank after $wait s" steps=3000
-    # After the first has left, the job ends.
-    [ $code = 75 ] && grep -q 'have left already\| left$' err && continue
+    tells_the_end err $code && continue
     [ $code = 75 ] && [ "$(cat logs/*.log | grep -c " digest $right ")" = 3 ] && continue
     [ $code = 0 ] || fail "$what: exit code $code" err
     [ "$(cat logs/*.log | grep -c " digest $right ")" = 3 ] || fail "$what: ends with another state" err

@@ -296,8 +296,7 @@ static void hosts_come_back(void **state) {
     body[16] = 2;
     body[8] = 7; /* a host too many */
     assert_int_equal(wefti_hosts_decode(&f, &back, &seats_back), WEFT_E_CORRUPT);
-    const int32_t most = INT32_MAX;
-    memcpy(body + 8, &most, sizeof most);
+    memcpy(body + 8, "\xff\xff\xff\x7f", 4); /* INT32_MAX */
     assert_int_equal(wefti_hosts_decode(&f, &back, &seats_back), WEFT_E_CORRUPT);
     wefti_free(body);
 }

@@ -56,8 +56,7 @@ for plan in data tensor stages; do
             kill_rank "$rank" $round
             wait $launch
             code=$?
-            # After the first has left, the job ends.
-            [ $code = 75 ] && grep -q 'left already\| left$' err && continue
+            tells_the_end err $code && continue
             [ $code = 0 ] || fail "$what: exit code $code" err
             grep -q 'started again (1 of 1)' err && mended=$((mended + 1))
             "$weft" checkpoint digest run-$round ${key:+--key "$key"} >digest 2>&1 || fail "$what: no checkpoint" digest

@@ -66,7 +66,7 @@ round() {
     [ "$processes" ] && kill -9 $processes 2>/dev/null
     wait $launch
     code=$?
-    [ $code = 75 ] && grep -q 'left already\| left$' err && return
+    tells_the_end err $code && return
     [ $code = 0 ] || fail "$what: exit code $code" err
     if grep -q 'is started again' err; then
         mended=$((mended + 1)) least=$number from_file=0
