@@ -76,6 +76,7 @@ grep -q '"stopped": true' asked.0 || fail 'rank 0 did not agree to stop:' asked.
 # shellcheck disable=SC2086
 begin cut --no-logs --tail all --heartbeat 4 -- "$weft" train job.yaml $long
 wait_for 'step 1/' cut.0
+sleep 5 # both launchers have found the scheduler by then; one that has not would look for it as long as it may take to join
 kill -USR1 $cable
 end
 [ $code0$code1 = 7575 ] || fail "after a cut: exit $code0 and $code1:" cut.0
