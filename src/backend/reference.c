@@ -5,6 +5,7 @@
  * of tests, and runs nodes that no fast kernel takes. */
 #include "backend/backend.h"
 #include "base/memory.h"
+#include "base/number.h"
 
 typedef struct reference_kernel {
     wefti_kernel base;
@@ -12,7 +13,7 @@ typedef struct reference_kernel {
 } reference_kernel;
 
 static int64_t slot(const weft_desc *d) {
-    return (weft_desc_elems(d) * 8 + 63) & ~(int64_t)63;
+    return wefti_aligned(weft_desc_elems(d) * 8);
 }
 
 static weft_status run(const wefti_kernel *kernel, const wefti_run *run, const void *const *in,

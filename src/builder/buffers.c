@@ -4,11 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "builder/build.h"
-
-static int64_t aligned(int64_t bytes) {
-    return (bytes + 63) & ~(int64_t)63;
-}
 
 weft_status wefti_buffer_add(wefti_emitter *b, int64_t bytes, const char *name, int32_t *out) {
     WEFT_TRY(WEFT_GROW(b->buffers, b->buffer_count, b->buffer_cap));
@@ -270,7 +267,7 @@ weft_status wefti_buffers_finish(wefti_emitter *b) {
     if (shared && p->persistent_bytes > shared->persistent_bytes) {
         /* New tensors of this program must survive the steps of the other programs: place them
          * above the memory of those. */
-        int64_t lift = aligned(b->spec->peak_bytes) - shared->persistent_bytes;
+        int64_t lift = wefti_aligned(b->spec->peak_bytes) - shared->persistent_bytes;
         for (int64_t i = 0; i < b->buffer_count; i++)
             if (b->buffers[i].persistent && b->buffers[i].life.offset >= shared->persistent_bytes)
                 b->buffers[i].life.offset += lift;

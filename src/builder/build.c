@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "builder/buddy/buddy.h"
 #include "builder/build.h"
 
@@ -91,7 +92,7 @@ static weft_status bind_input(wefti_emitter *b, int32_t v) {
     const wefti_value_info *info = &b->root->values[v];
     const wefti_layout *use = &b->dec->sharding[v].use;
     weft_desc here = wefti_sharding_desc(b->dec, &info->desc, use);
-    int64_t bytes = weft_desc_bytes(&here), stride = (bytes + 63) & ~(int64_t)63, all = bytes;
+    int64_t bytes = weft_desc_bytes(&here), stride = wefti_aligned(bytes), all = bytes;
     int32_t whole, tensor, micros = b->p->all_microbatches ? b->spec->microbatches : 1;
     const char *name = wefti_build_name(b, "", info->name);
     WEFT_REQUIRE(micros == 1 || !wefti_mul_overflows(stride, micros, &all), WEFT_E_NOMEM,

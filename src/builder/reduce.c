@@ -18,6 +18,7 @@
  * - All others have transfers of their own. */
 #include <string.h>
 
+#include "base/number.h"
 #include "builder/build.h"
 #include "builder/tags.h"
 
@@ -66,7 +67,7 @@ static weft_status pack(wefti_emitter *b, int32_t k) {
         if (!is_reduced(b, v) || !only_summed(&s->gradient, &s->state) || terms_of(b, v) == 0)
             continue;
         weft_desc here = wefti_sharding_desc(b->dec, &b->root->values[v].desc, &s->gradient);
-        p->bytes = (p->bytes + 63) & ~(int64_t)63;
+        p->bytes = wefti_aligned(p->bytes);
         b->packed_at[v] = p->bytes;
         p->bytes += weft_desc_bytes(&here);
         p->terms = s->gradient.sum;

@@ -2,6 +2,7 @@
  * each. */
 #include <string.h>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "builder/build.h"
 
@@ -69,7 +70,7 @@ static weft_status saved_offsets(wefti_emitter *b, const wefti_call_plan *call, 
     int64_t bytes = 0, base = grad->cell->out_count;
     WEFT_TRY(wefti_new_array(b->scratch, grad->saved, sizeof **out, out));
     for (int32_t s = 0; s < grad->saved; s++) {
-        (*out)[s] = (bytes + 63) & ~(int64_t)63;
+        (*out)[s] = wefti_aligned(bytes);
         bytes = (*out)[s] + weft_desc_bytes(&f->values[f->out[base + s]].desc);
     }
     *out_bytes = bytes;

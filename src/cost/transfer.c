@@ -2,17 +2,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "cost/cost.h"
 
 static double bytes_of(const wefti_transfer *t, const wefti_region *box) {
     return (double)wefti_region_elems(box, t->rank) * (double)weft_dtype_bytes(t->dtype);
-}
-
-static double larger(double a, double b) {
-    return a > b ? a : b;
-}
-static double smaller(double a, double b) {
-    return a < b ? a : b;
 }
 
 /* The devices of [first, first + count) that lie in one block below the level, at most. */
@@ -53,7 +47,7 @@ static double gather(const group_shape *s, double bytes) {
     for (int32_t l = s->top; l >= 0; l--) {
         const double n = s->per[l], latency = s->m->level[l].latency_seconds.value;
         if (n <= 1) continue;
-        seconds += smaller(n - 1, log2_up(n)) * latency +
+        seconds += wefti_smaller(n - 1, log2_up(n)) * latency +
                    have * (n - 1) * seconds_per_byte(s->m, l, s->active);
         have *= n;
     }
@@ -87,8 +81,8 @@ static double all_to_all(const group_shape *s, double bytes) {
     for (int32_t l = 0; l <= s->top; l++) {
         if (s->per[l] <= 1) continue;
         double outer = inner * s->per[l], crossing = bytes * (outer - inner) / s->members;
-        most = larger(most, crossing * seconds_per_byte(s->m, l, s->active));
-        latency = larger(latency, s->m->level[l].latency_seconds.value);
+        most = wefti_larger(most, crossing * seconds_per_byte(s->m, l, s->active));
+        latency = wefti_larger(latency, s->m->level[l].latency_seconds.value);
         inner = outer;
     }
     return log2_up(s->members) * latency + most;
@@ -99,19 +93,20 @@ static double seconds_of(const group_shape *s, wefti_transfer_kind kind, double 
     if (s->members < 2) return 0;
     switch (kind) {
     case WEFTI_TRANSFER_ALL_REDUCE:
-        return larger(smaller(2 * gather(s, bytes), trees(s, bytes)),
-                      measured(s, bytes, 2 * part * bytes));
+        return wefti_larger(wefti_smaller(2 * gather(s, bytes), trees(s, bytes)),
+                            measured(s, bytes, 2 * part * bytes));
     case WEFTI_TRANSFER_ALL_GATHER:
     case WEFTI_TRANSFER_REDUCE_SCATTER:
     case WEFTI_TRANSFER_GATHER:
     case WEFTI_TRANSFER_SCATTER:
-        return larger(gather(s, bytes), measured(s, bytes, part * bytes));
+        return wefti_larger(gather(s, bytes), measured(s, bytes, part * bytes));
     case WEFTI_TRANSFER_ALL_TO_ALL:
         return all_to_all(s, bytes);
     default: { /* one value along a tree, in pieces */
         double slowest = 0;
         for (int32_t l = 0; l <= s->top; l++)
-            if (s->per[l] > 1) slowest = larger(slowest, seconds_per_byte(s->m, l, s->active));
+            if (s->per[l] > 1)
+                slowest = wefti_larger(slowest, seconds_per_byte(s->m, l, s->active));
         return log2_up(s->members) * s->m->level[s->top].latency_seconds.value + bytes * slowest;
     }
     }
@@ -165,7 +160,7 @@ static double pairs(const wefti_machine_model *m, const wefti_transfer *t, wefti
             if (left > 0 && wefti_region_intersect(&t->want[a], &t->have[b], t->rank, &both)) {
                 moved = bytes_of(t, &both);
                 if (t->reduction == WEFTI_REDUCE_NONE) {
-                    moved = smaller(moved, left);
+                    moved = wefti_smaller(moved, left);
                     left -= moved;
                 }
                 in += moved * each;
@@ -181,9 +176,9 @@ static double pairs(const wefti_machine_model *m, const wefti_transfer *t, wefti
                 out += moved * each;
                 moves |= moved > 0;
             }
-            if (moves) latency = larger(latency, m->level[level].latency_seconds.value);
+            if (moves) latency = wefti_larger(latency, m->level[level].latency_seconds.value);
         }
-        most = larger(most, larger(in, out));
+        most = wefti_larger(most, wefti_larger(in, out));
     }
     return latency + most;
 }
@@ -193,8 +188,8 @@ double wefti_transfer_seconds(const wefti_machine_model *m, const wefti_transfer
     double have = 0, want = 0;
     if (t->members < 2) return 0;
     for (int32_t i = 0; i < t->members; i++) {
-        have = larger(have, bytes_of(t, &t->have[i]));
-        want = larger(want, bytes_of(t, &t->want[i]));
+        have = wefti_larger(have, bytes_of(t, &t->have[i]));
+        want = wefti_larger(want, bytes_of(t, &t->want[i]));
     }
     group_shape s;
     switch (t->kind) {
@@ -204,7 +199,7 @@ double wefti_transfer_seconds(const wefti_machine_model *m, const wefti_transfer
     case WEFTI_TRANSFER_BROADCAST:
     case WEFTI_TRANSFER_REDUCE:
         s = shape_of(m, t, active);
-        return seconds_of(&s, t->kind, larger(have, want));
+        return seconds_of(&s, t->kind, wefti_larger(have, want));
     case WEFTI_TRANSFER_ALL_TO_ALL:
         s = shape_of(m, t, active);
         return seconds_of(&s, t->kind, have);

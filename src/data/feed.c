@@ -3,6 +3,7 @@
  * Three counters only grow: prepared >= borrowed >= released. A batch's slot is its number modulo
  * the ring. The reader owns the slots in [prepared, released + ring), the caller the slots in
  * [released, borrowed). */
+#include "base/number.h"
 #include "data/feed.h"
 
 #include <pthread.h>
@@ -11,7 +12,7 @@
 #include "base/memory.h"
 #include "base/thread.h"
 
-enum { FEED_ALIGNMENT = 64, FEED_MESSAGE_BYTES = 1024, LARGEST_RING = 1024 };
+enum { FEED_MESSAGE_BYTES = 1024, LARGEST_RING = 1024 };
 
 struct wefti_feed {
     wefti_feed_options options;
@@ -28,10 +29,6 @@ struct wefti_feed {
     weft_status failure; /* the reader's failure, or WEFT_OK */
     char message[FEED_MESSAGE_BYTES];
 };
-
-static int64_t aligned(int64_t bytes) {
-    return (bytes + FEED_ALIGNMENT - 1) / FEED_ALIGNMENT * FEED_ALIGNMENT;
-}
 
 /* Sizes into a feed that is only a plan yet. */
 static weft_status measure(const wefti_feed_options *o, wefti_feed *feed) {
@@ -69,8 +66,8 @@ static weft_status measure(const wefti_feed_options *o, wefti_feed *feed) {
                      !wefti_add_overflows(inputs, targets, &total) &&
                      total <= INT64_MAX / (2 * LARGEST_RING),
                  WEFT_E_ARG, "a batch of %lld rows is too large to address", (long long)rows);
-    feed->target_offset = aligned(inputs);
-    feed->slot_bytes = feed->target_offset + aligned(targets);
+    feed->target_offset = wefti_aligned(inputs);
+    feed->slot_bytes = feed->target_offset + wefti_aligned(targets);
     return WEFT_OK;
 }
 
@@ -159,8 +156,8 @@ static void *reader_main(void *argument) {
 }
 
 weft_status wefti_feed_create(const wefti_feed_options *options, void *block, wefti_feed **out) {
-    WEFT_REQUIRE(block && (uintptr_t)block % FEED_ALIGNMENT == 0, WEFT_E_ARG,
-                 "the block of a feed is aligned to %d bytes", FEED_ALIGNMENT);
+    WEFT_REQUIRE(block && (uintptr_t)block % WEFTI_ALIGNMENT == 0, WEFT_E_ARG,
+                 "the block of a feed is aligned to %d bytes", WEFTI_ALIGNMENT);
     wefti_feed *feed;
     WEFT_NEW(feed, wefti_feed);
     weft_status status = measure(options, feed);

@@ -1,6 +1,7 @@
 /* The memory of the route search: a hash table of nodes and a binary heap of open nodes. */
 #include "layout/open_list.h"
 
+#include "base/heap.h"
 #include "base/memory.h"
 
 /* An entry of the heap. It is outdated if the search has since reached the node at a lower cost. */
@@ -21,35 +22,22 @@ wefti_route_cost wefti_route_cost_sum(wefti_route_cost a, wefti_route_cost b) {
 
 /* ---- the open list: a binary heap ---- */
 
-static bool before(const wefti_waiting *a, const wefti_waiting *b) {
-    int order = wefti_route_cost_compare(&a->cost, &b->cost);
+static bool before(const void *none, const wefti_waiting *a, const wefti_waiting *b) {
+    (void)none;
+    const int order = wefti_route_cost_compare(&a->cost, &b->cost);
     return order ? order < 0 : a->node < b->node;
 }
+WEFTI_HEAP(waiting, wefti_waiting, const void *, before)
 
 weft_status wefti_open_list_push(wefti_open_list *f, int32_t n) {
     WEFT_TRY(WEFT_GROW(f->heap, f->heap_used, f->heap_capacity));
-    wefti_waiting entry = {wefti_route_cost_sum(f->nodes[n].cost, f->nodes[n].ahead), n};
-    int64_t i = f->heap_used++;
-    for (; i && before(&entry, &f->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        f->heap[i] = f->heap[(i - 1) / 2];
-    f->heap[i] = entry;
+    const wefti_waiting entry = {wefti_route_cost_sum(f->nodes[n].cost, f->nodes[n].ahead), n};
+    waiting_push(f->heap, &f->heap_used, entry, NULL);
     return WEFT_OK;
 }
 
 int32_t wefti_open_list_pop(wefti_open_list *f) {
-    int32_t first = f->heap[0].node;
-    wefti_waiting last = f->heap[--f->heap_used];
-    int64_t i = 0;
-    for (;;) {
-        int64_t child = 2 * i + 1;
-        if (child >= f->heap_used) break;
-        if (child + 1 < f->heap_used && before(&f->heap[child + 1], &f->heap[child])) child++;
-        if (!before(&f->heap[child], &last)) break;
-        f->heap[i] = f->heap[child];
-        i = child;
-    }
-    f->heap[i] = last;
-    return first;
+    return waiting_pop(f->heap, &f->heap_used, NULL).node;
 }
 
 /* ---- the layouts seen ---- */

@@ -15,14 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "memory/place.h"
 
-enum { PLACE_ALIGNMENT = 64, MAX_LEVELS = 32 };
+enum { MAX_LEVELS = 32 };
 static const int64_t MOST_BYTES = INT64_C(1) << 61; /* limit for the sum of all sizes */
-
-static int64_t aligned(int64_t bytes) {
-    return (bytes + PLACE_ALIGNMENT - 1) & ~(int64_t)(PLACE_ALIGNMENT - 1);
-}
 
 /* ---- sets of address ranges ---- */
 
@@ -230,7 +227,7 @@ static weft_status place(wefti_lifetime *buffers, int64_t count, wefti_arena *sc
     WEFT_REQUIRE(order && other && t.whole && t.any, WEFT_E_NOMEM,
                  "no memory to place %lld buffers", (long long)count);
     for (int64_t i = 0; i < count; i++)
-        order[i] = (by_size){aligned(buffers[i].bytes), buffers[i].first, i};
+        order[i] = (by_size){wefti_aligned(buffers[i].bytes), buffers[i].first, i};
     order = sort(order, other, count);
     for (int64_t k = 0; k < count; k++) {
         wefti_lifetime *b = &buffers[order[k].index];
@@ -250,7 +247,7 @@ static weft_status place(wefti_lifetime *buffers, int64_t count, wefti_arena *sc
 weft_status wefti_place_count(int64_t bytes, int64_t *all) {
     WEFT_REQUIRE(bytes <= MOST_BYTES - *all, WEFT_E_NOMEM,
                  "the buffers have more bytes in all than 64 bits can count");
-    *all += aligned(bytes);
+    *all += wefti_aligned(bytes);
     return WEFT_OK;
 }
 
@@ -328,7 +325,7 @@ weft_status wefti_place_check(const wefti_lifetime *buffers, int64_t count, int6
     int64_t events_count = 0;
     for (int64_t i = 0; i < count; i++) {
         const wefti_lifetime *a = &buffers[i];
-        WEFT_REQUIRE(a->offset >= 0 && a->offset % PLACE_ALIGNMENT == 0 &&
+        WEFT_REQUIRE(a->offset >= 0 && a->offset % WEFTI_ALIGNMENT == 0 &&
                          a->offset + a->bytes <= bytes,
                      WEFT_E_BUG, "buffer %lld at [%lld, %lld) is outside the arena of %lld bytes",
                      (long long)i, (long long)a->offset, (long long)(a->offset + a->bytes),

@@ -100,7 +100,7 @@ typedef struct wefti_sim {
     int32_t count, world;
     int32_t *player_of; /* [world] */
     int32_t *heap;      /* runnable players by (clock, rank) */
-    int32_t heaped;
+    int64_t heaped;
     wefti_sim_ready *ready; /* a heap, by the order in which they start */
     int64_t ready_count, ready_capacity;
     wefti_sim_channel **channels, *first, **last;

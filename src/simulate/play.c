@@ -2,31 +2,19 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/heap.h"
 #include "simulate/parts.h"
 
 /* ---- runnable players ---- */
 
-static bool before(const wefti_sim *sim, int32_t a, int32_t b) {
-    int64_t x = sim->ranks[a].now.at, y = sim->ranks[b].now.at;
-    return x != y ? x < y : a < b;
+static bool before(const wefti_sim *sim, const int32_t *a, const int32_t *b) {
+    const int64_t x = sim->ranks[*a].now.at, y = sim->ranks[*b].now.at;
+    return x != y ? x < y : *a < *b;
 }
+WEFTI_HEAP(runnable, int32_t, const wefti_sim *, before)
 
-static void heap_push(wefti_sim *sim, int32_t rank) {
-    int32_t i = sim->heaped++;
-    for (; i && before(sim, rank, sim->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        sim->heap[i] = sim->heap[(i - 1) / 2];
-    sim->heap[i] = rank;
-}
-
-static int32_t heap_pop(wefti_sim *sim) {
-    int32_t top = sim->heap[0], moved = sim->heap[--sim->heaped], i = 0;
-    for (int32_t child; (child = 2 * i + 1) < sim->heaped; i = child) {
-        if (child + 1 < sim->heaped && before(sim, sim->heap[child + 1], sim->heap[child])) child++;
-        if (!before(sim, sim->heap[child], moved)) break;
-        sim->heap[i] = sim->heap[child];
-    }
-    sim->heap[i] = moved;
-    return top;
+static void push_runnable(wefti_sim *sim, int32_t rank) {
+    runnable_push(sim->heap, &sim->heaped, rank, sim);
 }
 
 /* ---- transfers that are ready ---- */
@@ -41,7 +29,8 @@ static int order(int64_t a, int64_t b) {
 
 /* The order in which transfers start. Whatever it depends on is equal in all groups that walk
  * alike; transfers that it does not tell apart have no player in common. */
-static bool starts_before(const wefti_sim_ready *a, const wefti_sim_ready *b) {
+static bool starts_before(const void *none, const wefti_sim_ready *a, const wefti_sim_ready *b) {
+    (void)none;
     const wefti_sim_meeting *x = meeting_of(a), *y = meeting_of(b);
     const wefti_sim_channel *c = a->channel, *d = b->channel;
     int by = order(x->when.at, y->when.at);
@@ -53,28 +42,12 @@ static bool starts_before(const wefti_sim_ready *a, const wefti_sim_ready *b) {
     return by < 0;
 }
 
-static weft_status ready_push(wefti_sim *sim, wefti_sim_channel *c, int64_t number) {
-    const wefti_sim_ready x = {c, number};
-    WEFT_TRY(WEFT_GROW(sim->ready, sim->ready_count, sim->ready_capacity));
-    int64_t i = sim->ready_count++;
-    for (; i && starts_before(&x, &sim->ready[(i - 1) / 2]); i = (i - 1) / 2)
-        sim->ready[i] = sim->ready[(i - 1) / 2];
-    sim->ready[i] = x;
-    return WEFT_OK;
-}
+WEFTI_HEAP(ready, wefti_sim_ready, const void *, starts_before)
 
-static wefti_sim_ready ready_pop(wefti_sim *sim) {
-    const wefti_sim_ready top = sim->ready[0], moved = sim->ready[--sim->ready_count];
-    int64_t i = 0;
-    for (int64_t child; (child = 2 * i + 1) < sim->ready_count; i = child) {
-        if (child + 1 < sim->ready_count &&
-            starts_before(&sim->ready[child + 1], &sim->ready[child]))
-            child++;
-        if (!starts_before(&sim->ready[child], &moved)) break;
-        sim->ready[i] = sim->ready[child];
-    }
-    sim->ready[i] = moved;
-    return top;
+static weft_status push_ready(wefti_sim *sim, wefti_sim_channel *c, int64_t number) {
+    WEFT_TRY(WEFT_GROW(sim->ready, sim->ready_count, sim->ready_capacity));
+    ready_push(sim->ready, &sim->ready_count, (wefti_sim_ready){c, number}, NULL);
+    return WEFT_OK;
 }
 
 /* ---- spans ---- */
@@ -164,7 +137,7 @@ static void start(wefti_sim *sim, const wefti_sim_ready *ready) {
         if (!c->waiting[i]) continue;
         c->waiting[i] = false;
         sim->ranks[c->players[i]].blocked = false;
-        heap_push(sim, c->players[i]); /* its clock is still that of the wait */
+        push_runnable(sim, c->players[i]); /* its clock is still that of the wait */
     }
 }
 
@@ -196,7 +169,7 @@ static weft_status post(wefti_sim *sim, wefti_sim_rank *r, int32_t index) {
     wefti_sim_meeting *m = &c->open[number - c->begin];
     arrive(r, end, m);
     r->turn++;
-    return m->arrived == c->members ? ready_push(sim, c, number) : WEFT_OK;
+    return m->arrived == c->members ? push_ready(sim, c, number) : WEFT_OK;
 }
 
 /* Removes meetings that all members have waited for. */
@@ -374,7 +347,8 @@ static weft_status play_rank(wefti_sim *sim, wefti_sim_rank *r) {
             if (r->done) return WEFT_OK;
         } else {
             WEFT_TRY(play_step(sim, r, step, &over));
-            if (!over && !r->blocked) heap_push(sim, (int32_t)(r - sim->ranks)); /* it is ahead */
+            if (!over && !r->blocked)
+                push_runnable(sim, (int32_t)(r - sim->ranks)); /* it is ahead */
             if (!over) return WEFT_OK;
             int32_t iteration = r->at.iteration;
             wefti_cursor_next(r->program, r->section, &r->at);
@@ -387,16 +361,16 @@ static weft_status play_rank(wefti_sim *sim, wefti_sim_rank *r) {
 /* Ranks run until they are blocked. A transfer starts when no rank can post before it is ready. */
 weft_status wefti_sim_play(wefti_sim *sim) {
     wefti_sim_repeat_begin(sim);
-    for (int32_t i = 0; i < sim->count; i++) heap_push(sim, i);
+    for (int32_t i = 0; i < sim->count; i++) push_runnable(sim, i);
     while (sim->heaped || sim->ready_count) {
         const bool starts =
             sim->ready_count &&
             (!sim->heaped || meeting_of(&sim->ready[0])->when.at < sim->ranks[sim->heap[0]].now.at);
         if (starts) {
-            const wefti_sim_ready ready = ready_pop(sim);
+            const wefti_sim_ready ready = ready_pop(sim->ready, &sim->ready_count, NULL);
             start(sim, &ready);
         } else {
-            WEFT_TRY(play_rank(sim, &sim->ranks[heap_pop(sim)]));
+            WEFT_TRY(play_rank(sim, &sim->ranks[runnable_pop(sim->heap, &sim->heaped, sim)]));
         }
     }
     return WEFT_OK;

@@ -1,4 +1,5 @@
 /* Building plans of rounds: lists that grow, and their order at the end. */
+#include "base/number.h"
 #include "comm/schedule/build.h"
 
 weft_status wefti_commsched_begin_round(wefti_commsched_build *b) {
@@ -89,7 +90,7 @@ weft_status wefti_commsched_op_flat(wefti_commsched_build *b, int64_t elements,
 /* Each room begins at a cache line. */
 wefti_commsched_place wefti_commsched_stage_space(wefti_commsched_build *b, int64_t bytes) {
     wefti_commsched_place place = {WEFTI_COMMSCHED_STAGE, b->plan->stage};
-    b->plan->stage += (bytes + 63) / 64 * 64;
+    b->plan->stage += wefti_aligned(bytes);
     return place;
 }
 

@@ -13,6 +13,7 @@
  *
  * A round is a step of all members: a message that is sent in a round is needed at the end of that
  * round. So no members wait in a circle, and both sides list messages in one order. */
+#include "base/number.h"
 #include "comm/schedule/build.h"
 
 enum { SLOTS = 3 /* segments that are staged at a time */ };
@@ -147,7 +148,7 @@ static void make_room(host_reduce_work *w, share *s) {
     if (!is_mine(w, s)) return;
     for (int64_t q = 0; q < w->parts; q++)
         if (bytes_of(w, s, q) > s->in_bytes) s->in_bytes = bytes_of(w, s, q);
-    s->in_bytes = (s->in_bytes + 63) / 64 * 64;
+    s->in_bytes = wefti_aligned(s->in_bytes);
     s->in = wefti_commsched_stage_space(
         w->b, SLOTS * s->in_bytes * (1 + wefti_commsched_hosts_count(w->hosts, w->mine)));
     if (s->home >= 0) s->out = wefti_commsched_stage_space(w->b, s->all.count * w->b->element);

@@ -9,6 +9,7 @@
  * the same order. The last member sends the result back along the chain, or to the one member that
  * wants it. Only neighbours exchange messages. Partial sums must have the precision of the result,
  * so the chain is not possible for halves, whose sums are f32. */
+#include "base/number.h"
 #include "comm/schedule/build.h"
 
 static wefti_commsched_place place_of(const wefti_commsched_build *b, wefti_commsched_array array,
@@ -102,7 +103,7 @@ static weft_status build_shares(wefti_commsched_build *b, share_work *w) {
         int64_t bytes = share_of(b, w, s, b->t->me).count * b->element;
         if (bytes > w->in_bytes) w->in_bytes = bytes;
     }
-    w->in_bytes = (w->in_bytes + 63) / 64 * 64;
+    w->in_bytes = wefti_aligned(w->in_bytes);
     for (int i = 0; i < REDUCE_SLOTS && i < w->segments; i++)
         w->in[i] = wefti_commsched_stage_space(b, w->in_bytes * g);
     if (!wanted_end(b, b->t->me))

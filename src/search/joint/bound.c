@@ -113,7 +113,7 @@ static double stage_bytes(const wefti_degrees *d, const stage_sums *s, int32_t s
     const double n = in_flight(d, stage);
     const bool steady = d->microbatches > n && d->schedule != WEFT_PIPELINE_ZERO_BUBBLE;
     if (steady) return s->fixed + s->gradients + n * s->saved + s->frame;
-    return s->fixed + larger(s->gradients + (n - 1) * s->saved, n * s->saved + s->frame);
+    return s->fixed + wefti_larger(s->gradients + (n - 1) * s->saved, n * s->saved + s->frame);
 }
 
 static double send_at(const wefti_joint *j, const wefti_degrees *d, double boundary,
@@ -138,7 +138,7 @@ double wefti_joint_least_send(const wefti_joint *j, const wefti_degrees *d, doub
     const int32_t from = level_between(j, d, 0, 1);
     double least = send_at(j, d, boundary, from);
     for (int32_t l = from + 1; l < j->problem->machine->level_count; l++)
-        least = smaller(least, send_at(j, d, boundary, l));
+        least = wefti_smaller(least, send_at(j, d, boundary, l));
     return least;
 }
 
@@ -191,12 +191,12 @@ static state_seconds state_of(const wefti_degrees *d, const wefti_joint_state *s
             const double n = part == 2 ? 1 : times[part];
             busy += n * of_rank(&state->stream[part][l], blocks, alone);
         }
-        out.stream = larger(out.stream, busy);
-        out.late = larger(out.late, busy - of_rank(&state->early[l], blocks, true));
+        out.stream = wefti_larger(out.stream, busy);
+        out.late = wefti_larger(out.late, busy - of_rank(&state->early[l], blocks, true));
         if (several && d->microbatches > 1 && d->level < 2)
-            out.last = larger(out.last, of_rank(&state->stream[2][l], blocks, alone));
+            out.last = wefti_larger(out.last, of_rank(&state->stream[2][l], blocks, alone));
     }
-    if (alone) out.tail = larger(0, state->tail - blocks * state->update.of_block);
+    if (alone) out.tail = wefti_larger(0, state->tail - blocks * state->update.of_block);
     return out;
 }
 
@@ -214,14 +214,14 @@ static void add_stage(const wefti_joint *j, const wefti_degrees *d, const wefti_
     const double receives = j->problem->settings->copies > 1 ? 0 : s->receives;
     if (receives > 0) before -= s->first_receive; /* one of those that count for all microbatches */
     const double busy = m * (s->forward + s->backward + receives) + x.waits;
-    double seconds = before + busy + larger(x.update + x.tail, stage ? behind : 0);
-    seconds = larger(seconds, x.stream);
+    double seconds = before + busy + wefti_larger(x.update + x.tail, stage ? behind : 0);
+    seconds = wefti_larger(seconds, x.stream);
     /* The first backward call begins behind the first forward pass. */
-    seconds = larger(seconds, before + s->fill + x.late);
+    seconds = wefti_larger(seconds, before + s->fill + x.late);
     /* Gradients of all microbatches are complete behind the last ones of a chunk: replicas.c. */
     const double left = (d->chunks > 1 ? d->stages : 1) * s->backward;
-    seconds = larger(seconds, before + m * (s->forward + s->backward) - left + x.last);
-    out->seconds = larger(out->seconds, seconds);
+    seconds = wefti_larger(seconds, before + m * (s->forward + s->backward) - left + x.last);
+    out->seconds = wefti_larger(out->seconds, seconds);
     const double bytes = state ? stage_bytes(d, s, stage) : 0;
     if (bytes > out->bytes) {
         out->bytes = bytes;

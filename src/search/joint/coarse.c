@@ -90,7 +90,7 @@ static double least_bytes(const wefti_joint_branch *s, const wefti_degrees *d, i
     const bool several = d->stages > 1 || d->microbatches > 1;
     const double gradients = several && level < 2 ? line->parameters : 0;
     return WEFTI_JOINT_ROUNDING *
-           larger((kept + state / most) / shares, (state + gradients) / d->stages);
+           wefti_larger((kept + state / most) / shares, (state + gradients) / d->stages);
 }
 
 /* ---- coarse bounds: from lines of one device and of two ---- */
@@ -169,10 +169,10 @@ static weft_status add_axis(wefti_joint_branch *s, const wefti_degrees *d, const
     for (int32_t k = 0; k < shape->calls; k++)
         for (int pass = 0; pass < 2; pass++) {
             const wefti_joint_growth *g = &line->call[k][pass];
-            const double fixed = rings ? larger(g->wait_fixed, latency * g->ring_fixed)
-                                       : larger(0, g->wait_fixed - g->ring_fixed);
-            const double each = rings ? larger(g->wait_each, bytes * g->ring_each)
-                                      : larger(0, g->wait_each - g->ring_each);
+            const double fixed = rings ? wefti_larger(g->wait_fixed, latency * g->ring_fixed)
+                                       : wefti_larger(0, g->wait_fixed - g->ring_fixed);
+            const double each = rings ? wefti_larger(g->wait_each, bytes * g->ring_each)
+                                      : wefti_larger(0, g->wait_each - g->ring_each);
             const double times = k == shape->middle ? shape->copies : 1;
             *(pass ? &calls[k].backward : &calls[k].forward) += fixed + samples * a->share * each;
             about->work += times * (g->wait_fixed + samples * a->share * g->wait_each);
@@ -241,7 +241,7 @@ static weft_status add_kernels(wefti_joint_branch *s, const wefti_degrees *d,
     for (int32_t k = 0; k < s->j.shape.calls; k++)
         for (int pass = 0; pass < 2; pass++) {
             const wefti_joint_growth *g = &one->call[k][pass];
-            double rest = two ? larger(0, 2 * two->call[k][pass].others - g->others) : 0;
+            double rest = two ? wefti_larger(0, 2 * two->call[k][pass].others - g->others) : 0;
             if (rest > g->others) rest = g->others;
             const double each = rest + (g->others - rest) / d->tensor + g->unknown / d->tensor;
             *(pass ? &calls[k].backward : &calls[k].forward) +=
@@ -300,7 +300,7 @@ static double least_step(const wefti_joint_branch *s, const wefti_degrees *d,
         sum += (calls[k].forward + calls[k].backward) * (k == shape->middle ? shape->copies : 1);
     const double even = copies * filled(s, d) * sum * d->microbatches / d->stages;
     const double stages = copies > 1 ? 0 : wefti_joint_least_step(&s->j, d, calls, boundary);
-    return WEFTI_JOINT_ROUNDING * larger(even, stages);
+    return WEFTI_JOINT_ROUNDING * wefti_larger(even, stages);
 }
 
 /* About how many bytes the first stage needs, if stages are alike. `frame`: of one block. */
@@ -409,13 +409,13 @@ static void bound_of_levels(const wefti_joint_branch *s, const wefti_degrees *d,
         if (bytes < out->bytes) out->bytes = bytes;
         if (bytes > (double)s->j.limit) continue;
         if (level == 0 || fixed[WEFTI_JOINT_SHARD] <= 0)
-            least =
-                smaller(least, wefti_joint_least_of_level(s, d, level, false, chunks, line, calls));
+            least = wefti_smaller(
+                least, wefti_joint_least_of_level(s, d, level, false, chunks, line, calls));
         if (level > 0 && sharing && shared <= (double)s->j.limit)
-            least =
-                smaller(least, wefti_joint_least_of_level(s, d, level, true, chunks, line, calls));
+            least = wefti_smaller(
+                least, wefti_joint_least_of_level(s, d, level, true, chunks, line, calls));
     }
-    if (isfinite(least)) out->seconds = larger(out->seconds, least);
+    if (isfinite(least)) out->seconds = wefti_larger(out->seconds, least);
 }
 
 /* Without programs of its own. Kernels divide at best evenly. */
@@ -435,11 +435,11 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
     wefti_joint_call *calls;
     WEFT_TRY(least_calls(s, d, samples / d->microbatches / copies, &out->about, &calls));
     const double passes = (double)d->microbatches * copies / d->stages;
-    out->about.work = larger(out->seconds, filled(s, d) * passes * out->about.work);
+    out->about.work = wefti_larger(out->seconds, filled(s, d) * passes * out->about.work);
     out->about.further *= passes;
     const double boundary = base.boundary * samples / d->microbatches / copies / d->context /
                             (d->sequence ? d->tensor : 1);
-    if (calls) out->seconds = larger(out->seconds, least_step(s, d, calls, boundary));
+    if (calls) out->seconds = wefti_larger(out->seconds, least_step(s, d, calls, boundary));
     const double micro = samples / d->microbatches / copies;
     const wefti_joint_line divided = {.parameters = base.whole_parameters / d->tensor / d->expert,
                                       .optimizer = base.whole_optimizer / d->tensor / d->expert,

@@ -73,8 +73,8 @@ static double waits_of(const stages *x, int32_t stage) {
     const bool apart = wefti_schedule_splits(x->schedule);
     const int32_t known = stage < x->parts - x->after ? stage : x->parts - x->after;
     const double sends = known > x->front ? known - x->front : 0;
-    const double of_sends = larger(0, sends - 1) + (apart ? 0 : sends);
-    return x->delay * larger(0, stage - x->front) +
+    const double of_sends = wefti_larger(0, sends - 1) + (apart ? 0 : sends);
+    return x->delay * wefti_larger(0, stage - x->front) +
            x->send * (of_sends + x->microbatches * receives_of(x, stage));
 }
 
@@ -126,7 +126,7 @@ static double least_with(const wefti_joint *j, const wefti_degrees *d, weft_sche
         return INFINITY;
     if (schedule == WEFT_PIPELINE_INTERLEAVED && (chunks < 2 || d->microbatches % d->stages != 0))
         return INFINITY;
-    const double first = larger(1, floor(x->blocks / (double)parts));
+    const double first = wefti_larger(1, floor(x->blocks / (double)parts));
     const bool apart = wefti_schedule_splits(schedule);
     x->schedule = schedule;
     x->parts = (int32_t)parts;
@@ -139,8 +139,8 @@ static double least_with(const wefti_joint *j, const wefti_degrees *d, weft_sche
 static wefti_joint_call block_of(const wefti_joint_shape *s, const wefti_joint_call *calls) {
     wefti_joint_call block = calls[s->middle];
     for (int32_t k = s->middle - 1; k <= s->middle + 1; k++) {
-        block.forward = smaller(block.forward, calls[k].forward);
-        block.backward = smaller(block.backward, calls[k].backward);
+        block.forward = wefti_smaller(block.forward, calls[k].forward);
+        block.backward = wefti_smaller(block.backward, calls[k].backward);
     }
     return block;
 }
@@ -175,7 +175,7 @@ double wefti_joint_least_step(const wefti_joint *j, const wefti_degrees *d,
     double least = INFINITY;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int32_t chunks = all[i].least; chunks <= all[i].most; chunks++)
-            least =
-                smaller(least, least_with(j, d, all[i].schedule, chunks, &block, &x, even, least));
+            least = wefti_smaller(
+                least, least_with(j, d, all[i].schedule, chunks, &block, &x, even, least));
     return isfinite(least) ? least : even;
 }

@@ -36,10 +36,10 @@ double wefti_joint_guess_exposed(const wefti_joint *j, const wefti_degrees *d, d
     /* Each microbatch gathers parameters twice and reduces gradients once: half as much each. About
      * half of it finds kernels to hide behind; less of what follows the last microbatch does. */
     if (level >= 3)
-        return update +
-               (d->context > 1 ? 1.5 : 1) * (0.75 * all * m + larger(0, 1.5 * all * m - work));
+        return update + (d->context > 1 ? 1.5 : 1) *
+                            (0.75 * all * m + wefti_larger(0, 1.5 * all * m - work));
     /* Nor does a microbatch's part of level 2, if it is summed over split sequences. */
-    return update + 0.75 * all + larger(0, 0.25 * all - backward) +
+    return update + 0.75 * all + wefti_larger(0, 0.25 * all - backward) +
            (level == 2 ? (d->context > 1 ? 0.9 : 0.1) * all * (m - 1) : 0);
 }
 

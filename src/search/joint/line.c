@@ -18,7 +18,7 @@ static double best_bytes_rate(const wefti_device_model *d) {
     if (!d->memory.count)
         return d->memory_efficiency.source ? rate * d->memory_efficiency.value : rate;
     rate = 0;
-    for (int32_t i = 0; i < d->memory.count; i++) rate = larger(rate, d->memory.rate[i]);
+    for (int32_t i = 0; i < d->memory.count; i++) rate = wefti_larger(rate, d->memory.rate[i]);
     return rate;
 }
 
@@ -45,8 +45,8 @@ typedef struct pair_of_kernels {
 /* Seconds that a kernel takes for each sample, without its launch. `shapes` NULL: not known. */
 static double kernel_growth(const wefti_device_model *d, const pair_of_kernels *x,
                             const wefti_product_shape *shapes) {
-    const double flops = larger(0, x->two->cost.flops - x->one->cost.flops);
-    const double bytes = larger(0, x->two->cost.bytes - x->one->cost.bytes);
+    const double flops = wefti_larger(0, x->two->cost.flops - x->one->cost.flops);
+    const double bytes = wefti_larger(0, x->two->cost.bytes - x->one->cost.bytes);
     const double memory = bytes / best_bytes_rate(d);
     const weft_node *n = x->one->node;
     double compute = flops / d->vector_flops.value;
@@ -62,7 +62,7 @@ static double kernel_growth(const wefti_device_model *d, const pair_of_kernels *
         }
         compute = flops / (wefti_joint_best_rate(d, arithmetic) * use);
     }
-    return larger(compute, memory) * wefti_joint_least_factor(d, n);
+    return wefti_larger(compute, memory) * wefti_joint_least_factor(d, n);
 }
 
 static weft_status add_product(const wefti_device_model *d, const pair_of_kernels *x,
@@ -76,8 +76,8 @@ static weft_status add_product(const wefti_device_model *d, const pair_of_kernel
         .one = {a->batch, a->rows, a->columns, a->depth},
         .more = {b->batch - a->batch, b->rows - a->rows, b->columns - a->columns,
                  b->depth - a->depth},
-        .flops = larger(0, x->two->cost.flops - x->one->cost.flops),
-        .memory = larger(0, x->two->cost.bytes - x->one->cost.bytes) / best_bytes_rate(d),
+        .flops = wefti_larger(0, x->two->cost.flops - x->one->cost.flops),
+        .memory = wefti_larger(0, x->two->cost.bytes - x->one->cost.bytes) / best_bytes_rate(d),
         .rate = wefti_joint_best_rate(d, arithmetic),
         .factor = wefti_joint_least_factor(d, n),
         .arithmetic = arithmetic,
@@ -142,7 +142,7 @@ static void find_waits(const wefti_joint_walk *one, const wefti_joint_walk *two,
     const double all[2] = {waits_with(one, one->seconds, rings, a),
                            waits_with(two, two->seconds, rings, b)};
     const double latency[2] = {all[0] - bytes[0], all[1] - bytes[1]};
-    *each += larger(0, bytes[1] - bytes[0]);
+    *each += wefti_larger(0, bytes[1] - bytes[0]);
     if (fabs(latency[0] - latency[1]) <= 1e-6 * latency[0]) *fixed += latency[0] * (1 - 1e-6);
 }
 
@@ -186,12 +186,12 @@ static weft_status add_step(const wefti_joint *j, const wefti_joint_walk *one,
         kept[1] = (double)wefti_joint_kept_bytes(two->program, b);
     }
     if (a->phase == WEFTI_BACKWARD) {
-        out->frame[0] = larger(out->frame[0], (double)a->routine->frame_bytes);
-        out->frame[1] = larger(out->frame[1], (double)b->routine->frame_bytes);
+        out->frame[0] = wefti_larger(out->frame[0], (double)a->routine->frame_bytes);
+        out->frame[1] = wefti_larger(out->frame[1], (double)b->routine->frame_bytes);
     }
-    const double growth_of_kept = larger(0, kept[1] - kept[0]);
+    const double growth_of_kept = wefti_larger(0, kept[1] - kept[0]);
     out->kept_each += times * growth_of_kept;
-    out->kept_fixed += times * larger(0, kept[0] - growth_of_kept);
+    out->kept_fixed += times * wefti_larger(0, kept[0] - growth_of_kept);
     return WEFT_OK;
 }
 

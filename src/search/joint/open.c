@@ -1,6 +1,7 @@
 /* What is open in the joint search, in the order of bounds and in that of guesses. */
 #include <math.h>
 
+#include "base/heap.h"
 #include "search/joint/branch.h"
 
 enum { PLAIN_PARTS = 64 };
@@ -32,11 +33,17 @@ static double key_of(const wefti_joint_item *x, wefti_joint_order by) {
     }
 }
 
-static bool is_first(const wefti_joint_branch *s, wefti_joint_order by, int64_t a, int64_t b) {
-    const wefti_joint_item *x = &s->items[a], *y = &s->items[b];
-    const double of_x = key_of(x, by), of_y = key_of(y, by);
+typedef struct order {
+    const wefti_joint_branch *search;
+    wefti_joint_order by;
+} order;
+
+static bool is_first(order c, const int64_t *a, const int64_t *b) {
+    const wefti_joint_item *x = &c.search->items[*a], *y = &c.search->items[*b];
+    const double of_x = key_of(x, c.by), of_y = key_of(y, c.by);
     return of_x != of_y ? of_x < of_y : before(x, y);
 }
+WEFTI_HEAP(open, int64_t, order, is_first)
 
 /* Candidates that are cheap to build and seldom bad: tensors within a host, whole sequences,
  * replicas outermost, whole parameters. The first plan is one of them. */
@@ -50,23 +57,13 @@ static bool is_plain(const wefti_joint_branch *s, const wefti_degrees *d) {
 weft_status wefti_joint_insert(wefti_joint_branch *s, wefti_joint_order by, int64_t number) {
     wefti_joint_heap *h = &s->heaps[by];
     WEFT_TRY(WEFT_GROW(h->at, h->count, h->cap));
-    int64_t i = h->count++;
-    for (; i && is_first(s, by, number, h->at[(i - 1) / 2]); i = (i - 1) / 2)
-        h->at[i] = h->at[(i - 1) / 2];
-    h->at[i] = number;
+    open_push(h->at, &h->count, number, (order){s, by});
     return WEFT_OK;
 }
 
 void wefti_joint_remove_first(wefti_joint_branch *s, wefti_joint_order by) {
     wefti_joint_heap *h = &s->heaps[by];
-    const int64_t moved = h->at[--h->count];
-    int64_t i = 0;
-    for (int64_t child; (child = 2 * i + 1) < h->count; i = child) {
-        if (child + 1 < h->count && is_first(s, by, h->at[child + 1], h->at[child])) child++;
-        if (!is_first(s, by, h->at[child], moved)) break;
-        h->at[i] = h->at[child];
-    }
-    if (h->count) h->at[i] = moved;
+    (void)open_pop(h->at, &h->count, (order){s, by});
 }
 
 weft_status wefti_joint_push_item(wefti_joint_branch *s, wefti_joint_item x) {

@@ -3,6 +3,7 @@
 #define WEFTI_JOINT_PARTS_H
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "cost/cost.h"
 #include "plan/plan.h"
@@ -12,13 +13,6 @@
 enum { WEFTI_JOINT_SHORT_LAYERS = 3 }; /* blocks of the short model */
 /* Calls of the model with few blocks. The call `middle` stands for `copies` calls of the whole
  * model, which follow each other. */
-static inline double larger(double a, double b) {
-    return a > b ? a : b;
-}
-static inline double smaller(double a, double b) {
-    return a < b ? a : b;
-}
-
 typedef struct wefti_joint_shape {
     int64_t layers; /* of the short model; 0: it is the whole model */
     int32_t calls, middle, copies;

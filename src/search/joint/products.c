@@ -30,7 +30,7 @@ static double use_of_splits(const wefti_device_model *d, const wefti_joint_produ
             if (fmod(size[k], context) > 0) return 1;
             size[k] /= context;
             const wefti_product_shape shape = {size[0], size[1], size[2], size[3]};
-            best = larger(best, wefti_joint_product_use(d, p->arithmetic, &shape));
+            best = wefti_larger(best, wefti_joint_product_use(d, p->arithmetic, &shape));
         }
     return best > 0 ? best : 1;
 }
@@ -39,7 +39,7 @@ double wefti_joint_product_least(const wefti_device_model *d, const wefti_joint_
                                  double samples, int32_t tensor, int32_t context, bool even) {
     const double use = even ? use_of_splits(d, p, samples, tensor, context) : 1;
     const double each = samples / tensor / context;
-    return p->factor * larger(each * p->flops / (p->rate * use), each * p->memory);
+    return p->factor * wefti_larger(each * p->flops / (p->rate * use), each * p->memory);
 }
 
 /* ---- the table ---- */

@@ -89,5 +89,5 @@ double wefti_joint_least_of_level(const wefti_joint_branch *s, const wefti_degre
         backward += times * calls[k].backward;
     }
     const double before = d->microbatches * both - (chunks ? d->stages : 1) * backward;
-    return WEFTI_JOINT_ROUNDING * (larger(0, before / d->stages) + busy);
+    return WEFTI_JOINT_ROUNDING * (wefti_larger(0, before / d->stages) + busy);
 }

@@ -145,7 +145,7 @@ static weft_status push_candidate(wefti_joint_branch *s, const wefti_degrees *d,
     if (!isfinite(b.seconds)) return WEFT_OK;
     double between; /* with transfers between replicas */
     WEFT_TRY(wefti_joint_step_of_draft(s, d, work, &between));
-    const double bound = larger(larger(b.seconds, between), least);
+    const double bound = wefti_larger(wefti_larger(b.seconds, between), least);
     s->out->candidates++;
     WEFT_TRY(wefti_joint_bytes_of_draft(s, d, work, &bytes, &about));
     /* The candidate's own bound tells its schedule from others; that of its split does not. */
@@ -205,7 +205,7 @@ static weft_status refine(wefti_joint_branch *s, const wefti_joint_item *x) {
     WEFT_TRY(wefti_joint_bound_of(&s->j, &x->degrees, work, state, &b));
     s->out->bounded++;
     wefti_joint_item bounded = *x;
-    bounded.bound = larger(b.seconds, x->bound);
+    bounded.bound = wefti_larger(b.seconds, x->bound);
     bounded.bytes = b.bytes, bounded.kind = WEFTI_JOINT_BOUNDED;
     bounded.taken = false;
     if (b.bytes > (double)s->j.limit) {
@@ -263,7 +263,7 @@ static weft_status find_work(wefti_joint_branch *s, const wefti_joint_item *x) {
     if (!work->legal) return WEFT_OK;
     wefti_joint_item split = *x;
     split.kind = WEFTI_JOINT_SPLIT, split.taken = false;
-    split.bound = larger(bound_of_work(s, &x->degrees, work), x->bound);
+    split.bound = wefti_larger(bound_of_work(s, &x->degrees, work), x->bound);
     return wefti_joint_push_item(s, split);
 }
 

@@ -153,7 +153,7 @@ double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_joint
     for (int64_t i = 0; i < s->correction_count; i++) {
         const wefti_joint_correction *c = &s->corrections[i];
         if (c->ratio > 2 && same_mesh(&c->degrees, &x->degrees))
-            others = larger(others, 1 + 0.5 * c->missing / x->guess);
+            others = wefti_larger(others, 1 + 0.5 * c->missing / x->guess);
         if (!same_split(&c->degrees, &x->degrees)) continue;
         if (c->degrees.level == x->degrees.level) return c->ratio;
         factor = factor == 1 || sqrt(c->ratio) < factor ? sqrt(c->ratio) : factor;
@@ -175,8 +175,8 @@ static weft_status correct(wefti_joint_branch *s, const wefti_joint_item *x, dou
     if (ratio <= 1) return WEFT_OK;
     wefti_joint_correction *known = known_correction(s, &x->degrees);
     if (known) {
-        known->ratio = smaller(known->ratio, ratio);
-        known->missing = smaller(known->missing, seconds - x->guess);
+        known->ratio = wefti_smaller(known->ratio, ratio);
+        known->missing = wefti_smaller(known->missing, seconds - x->guess);
         return WEFT_OK;
     }
     WEFT_TRY(WEFT_GROW(s->corrections, s->correction_count, s->correction_cap));

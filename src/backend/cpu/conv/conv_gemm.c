@@ -10,6 +10,7 @@
 #include "backend/cpu/kernels/kernels.h"
 #include "base/memory.h"
 #include "backend/cpu/gemm/gemm.h"
+#include "base/number.h"
 
 /* CHUNK_BYTES: most bytes of columns of one chunk. LARGE_PLANE: planes from this size on fill a
  * product with one image. NARROW: for planes below this width, columns run over images first. */
@@ -26,10 +27,6 @@ struct wefti_conv_gemm {
     bool direct;           /* the product reads or writes y's memory itself */
     int64_t columns_bytes, pixels_bytes, plane_bytes, product_bytes;
 };
-
-static int64_t rounded(int64_t bytes) {
-    return (bytes + 63) & ~(int64_t)63;
-}
 
 static wefti_gemm_spec product_spec(const wefti_conv_gemm *c, int64_t images) {
     const wefti_conv *p = &c->conv;
@@ -92,10 +89,10 @@ weft_status wefti_conv_gemm_create(const wefti_conv *p, int threads, wefti_conv_
     bool sums = p->kind == WEFTI_CONV_GRAD_WEIGHT && p->w_dtype != WEFT_F32;
     status = sums ? WEFT_E_NO_IMPL : prepare_products(c, threads);
     if (status < 0) goto err;
-    c->columns_bytes = rounded(c->images * image);
-    if (!c->direct) c->pixels_bytes = rounded(c->images * plane * c->out * 4);
+    c->columns_bytes = wefti_aligned(c->images * image);
+    if (!c->direct) c->pixels_bytes = wefti_aligned(c->images * plane * c->out * 4);
     int64_t in_plane = wefti_conv_plane(p->x);
-    c->plane_bytes = rounded(threads * (in_plane > plane ? in_plane : plane) * c->images * 4);
+    c->plane_bytes = wefti_aligned(threads * (in_plane > plane ? in_plane : plane) * c->images * 4);
     *out = c;
     return WEFT_OK;
 err:

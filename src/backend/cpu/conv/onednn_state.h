@@ -8,6 +8,7 @@
 #ifdef WEFT_HAVE_ONEDNN
 
 #include "backend/cpu/conv/onednn.h"
+#include "base/number.h"
 
 enum { WEFTI_ONEDNN_PARTS = 8 }; /* of the weights, at most */
 
@@ -57,7 +58,7 @@ struct wefti_onednn_conv {
 
 /* Bytes, rounded up to whole cache lines. */
 static inline int64_t wefti_onednn_rounded(size_t bytes) {
-    return ((int64_t)bytes + 63) & ~(int64_t)63;
+    return wefti_aligned((int64_t)bytes);
 }
 
 /* Makes the primitives for pieces of u->images. `fixed_w`, if not NULL, is the layout of the

@@ -11,14 +11,11 @@
 #include "backend/cpu/tuning.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/number.h"
 
-enum { CHOICE_M = 128, CHOICE_SIZE = 768, CHOICE_RUNS = 3, ALIGNMENT = 64 };
+enum { CHOICE_M = 128, CHOICE_SIZE = 768, CHOICE_RUNS = 3 };
 enum { AS_F32, AS_BF16, WAYS };
 enum { A, B, C, WORKSPACE, BUFFERS };
-
-static int64_t round_up(int64_t bytes) {
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
 
 static bool bf16_is_faster(const wefti_gemm ways[WAYS], char *const buffers[BUFFERS]) {
     const wefti_gemm_args args = {.a = buffers[A], .b = buffers[B], .c = buffers[C]};
@@ -44,15 +41,15 @@ static weft_status measure(wefti_isa isa, bool *out) {
         const int64_t need = wefti_gemm_workspace_bytes(&ways[way], 1);
         if (need > bytes[WORKSPACE]) bytes[WORKSPACE] = need;
     }
-    int64_t total = ALIGNMENT;
-    for (int i = 0; i < BUFFERS; i++) total += round_up(bytes[i]);
+    int64_t total = WEFTI_ALIGNMENT;
+    for (int i = 0; i < BUFFERS; i++) total += wefti_aligned(bytes[i]);
     char *memory, *buffers[BUFFERS];
     WEFT_NEW_ARRAY(memory, char, total);
     memset(memory, 0, (size_t)total); /* touches the memory, and avoids subnormals */
-    char *next = memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT) % ALIGNMENT;
+    char *next = memory + (WEFTI_ALIGNMENT - (uintptr_t)memory % WEFTI_ALIGNMENT) % WEFTI_ALIGNMENT;
     for (int i = 0; i < BUFFERS; i++) {
         buffers[i] = next;
-        next += round_up(bytes[i]);
+        next += wefti_aligned(bytes[i]);
     }
     *out = bf16_is_faster(ways, buffers);
     wefti_free(memory);

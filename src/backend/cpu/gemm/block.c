@@ -10,13 +10,13 @@ enum { PACK_DEPTH = 64 };
 /* When A is read in place, a last panel with fewer rows is still packed. */
 int64_t wefti_gemm_a_bytes(const wefti_gemm *gemm) {
     const int64_t rows = gemm->a_in_place ? gemm->kernels->rows : gemm->m_block;
-    return round_up(rows * gemm->k_span * gemm->kernels->element_bytes, GEMM_ALIGNMENT);
+    return wefti_round_up(rows * gemm->k_span * gemm->kernels->element_bytes, GEMM_ALIGNMENT);
 }
 int64_t wefti_gemm_columns_bytes(const wefti_gemm *gemm, int64_t columns) {
-    return round_up(columns * gemm->k_span * gemm->kernels->element_bytes, GEMM_ALIGNMENT);
+    return wefti_round_up(columns * gemm->k_span * gemm->kernels->element_bytes, GEMM_ALIGNMENT);
 }
 int64_t wefti_gemm_partial_bytes(const wefti_gemm *gemm) {
-    return gemm->split_sums ? round_up(gemm->m_block * gemm->n_block * 4, GEMM_ALIGNMENT) : 0;
+    return gemm->split_sums ? wefti_round_up(gemm->m_block * gemm->n_block * 4, GEMM_ALIGNMENT) : 0;
 }
 
 void wefti_gemm_block_begin(wefti_gemm_block *w, const wefti_gemm *gemm, char *workspace) {
@@ -42,7 +42,8 @@ void wefti_gemm_block_span(wefti_gemm_block *w, int64_t p) {
     const wefti_gemm_kernels *kernels = w->gemm->kernels;
     w->p = p;
     w->depth = smaller(w->gemm->k_span, w->gemm->spec.k - p);
-    w->panel_depth = round_up(w->depth, kernels->element_bytes != 4 ? kernels->depth_unit : 1);
+    w->panel_depth =
+        wefti_round_up(w->depth, kernels->element_bytes != 4 ? kernels->depth_unit : 1);
 }
 
 const void *wefti_gemm_element(const wefti_gemm_operand *operand, const char *data, int64_t row,

@@ -3,15 +3,13 @@
 #ifndef WEFTI_BACKEND_CPU_GEMM_BLOCK_H
 #define WEFTI_BACKEND_CPU_GEMM_BLOCK_H
 
+#include "base/number.h"
 #include "backend/cpu/gemm/kernel_table.h"
 
 enum { GEMM_ALIGNMENT = 64 };
 
 static inline int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
-}
-static inline int64_t round_up(int64_t a, int64_t b) {
-    return ceil_div(a, b) * b;
 }
 static inline int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;

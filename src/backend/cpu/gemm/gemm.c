@@ -23,7 +23,7 @@ static const double PRIVATE_BATCHED_WORK =
 
 /* The size of equal parts of `total`: multiples of `unit`, at most `most` each. */
 static int64_t even_part(int64_t total, int64_t most, int64_t unit) {
-    return total == 0 ? unit : round_up(ceil_div(total, ceil_div(total, most)), unit);
+    return total == 0 ? unit : wefti_round_up(ceil_div(total, ceil_div(total, most)), unit);
 }
 
 wefti_gemm_operand wefti_gemm_rows(weft_dtype dtype, int64_t columns) {
@@ -104,7 +104,8 @@ static const wefti_gemm_forms *forms(void) {
  * tiles compute fewer columns beyond the last one. Both divide k into the same blocks, so the bits
  * are the same. */
 static const wefti_gemm_kernels *avx2_kernels(const wefti_gemm_forms *f, int64_t n) {
-    const int64_t more = round_up(n, f->avx2->columns) - round_up(n, f->avx2_narrow->columns);
+    const int64_t more =
+        wefti_round_up(n, f->avx2->columns) - wefti_round_up(n, f->avx2_narrow->columns);
     return more > n / 32 ? f->avx2_narrow : f->avx2;
 }
 
@@ -185,8 +186,8 @@ weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa, wefti
     int64_t block_bytes = (gemm.m_block + gemm.n_block) * gemm.k_block * kernels->element_bytes;
     int64_t spans = (shared ? SHARED_BYTES : PRIVATE_BYTES) / block_bytes;
     if (shared && gemm.n_group > 0) spans = 1;
-    gemm.k_span =
-        smaller(gemm.k_block * (spans < 1 ? 1 : spans), round_up(spec->k, kernels->depth_unit));
+    gemm.k_span = smaller(gemm.k_block * (spans < 1 ? 1 : spans),
+                          wefti_round_up(spec->k, kernels->depth_unit));
     /* Lanes along k have an order of their own in any case: one block is the fastest. */
     if (gemm.path == GEMM_SKINNY && spec->b.column_stride != 1) gemm.k_block = spec->k;
     *out = gemm;

@@ -34,7 +34,7 @@ enum {
 };
 
 static int64_t skinny_a_bytes(const wefti_gemm *gemm) {
-    return round_up(gemm->spec.m * gemm->spec.k * 4, GEMM_ALIGNMENT);
+    return wefti_round_up(gemm->spec.m * gemm->spec.k * 4, GEMM_ALIGNMENT);
 }
 
 /* Bytes for all threads together, or for each thread if tasks pack for themselves. */
@@ -50,7 +50,8 @@ static int64_t block_bytes(const wefti_gemm *gemm) {
 static int64_t group_size(int64_t total, int64_t most, int64_t unit, int threads) {
     const int64_t wanted = threads == 1 ? 1 : (int64_t)threads * GROUPS_PER_THREAD;
     int64_t group = most;
-    while (group > 2 * unit && ceil_div(total, group) < wanted) group = round_up(group / 2, unit);
+    while (group > 2 * unit && ceil_div(total, group) < wanted)
+        group = wefti_round_up(group / 2, unit);
     return ceil_div(total, group) < wanted ? 0 : group;
 }
 
@@ -67,7 +68,7 @@ static int64_t group_rows(const wefti_gemm *gemm, int threads) {
     return group_size(gemm->m_block, gemm->m_group, gemm->kernels->rows, threads);
 }
 static int64_t group_rows_bytes(const wefti_gemm *gemm, int64_t rows) {
-    return round_up(rows * gemm->k_span * gemm->kernels->element_bytes, GEMM_ALIGNMENT);
+    return wefti_round_up(rows * gemm->k_span * gemm->kernels->element_bytes, GEMM_ALIGNMENT);
 }
 
 static int64_t bytes_of(const wefti_gemm *gemm, int threads) {
@@ -136,9 +137,9 @@ static void choose_tiles(wefti_gemm_block *w, int threads) {
     while (!w->own_rows && !w->own_columns &&
            ceil_div(w->rows, w->m_tile) * ceil_div(w->columns, w->n_tile) < wanted) {
         if (w->n_tile > 4 * columns || (w->n_tile > columns && w->m_tile <= 4 * rows))
-            w->n_tile = round_up(w->n_tile / 2, columns);
+            w->n_tile = wefti_round_up(w->n_tile / 2, columns);
         else if (w->m_tile > 4 * rows)
-            w->m_tile = round_up(w->m_tile / 2, rows);
+            w->m_tile = wefti_round_up(w->m_tile / 2, rows);
         else
             break;
     }
@@ -155,8 +156,10 @@ typedef struct cut {
 static cut cut_of(const wefti_gemm_block *w) {
     const wefti_gemm_kernels *k = w->gemm->kernels;
     if (w->own_rows)
-        return (cut){w->rows, w->coarse, w->m_tile, round_up(ceil_div(w->m_tile, FINE), k->rows)};
-    return (cut){w->columns, w->coarse, w->n_tile, round_up(ceil_div(w->n_tile, FINE), k->columns)};
+        return (cut){w->rows, w->coarse, w->m_tile,
+                     wefti_round_up(ceil_div(w->m_tile, FINE), k->rows)};
+    return (cut){w->columns, w->coarse, w->n_tile,
+                 wefti_round_up(ceil_div(w->n_tile, FINE), k->columns)};
 }
 static int64_t groups(const wefti_gemm_block *w) {
     const cut c = cut_of(w);
@@ -363,7 +366,7 @@ static void skinny_task(void *context, int64_t task, int thread) {
 static int64_t skinny_columns(const wefti_gemm_spec *spec, int64_t batches, int64_t threads) {
     const int64_t each = ceil_div(spec->n, ceil_div(threads, batches));
     const int64_t most = spec->m <= 4 ? GEMM_SKINNY_COLUMNS : GEMM_SKINNY_COLUMNS / 2;
-    return round_up(ceil_div(each, ceil_div(each, most)), 64);
+    return wefti_round_up(ceil_div(each, ceil_div(each, most)), 64);
 }
 
 void wefti_gemm_run_f32(const wefti_gemm *gemm, const wefti_gemm_args *args, void *workspace,

@@ -7,6 +7,7 @@
  *   dbias += the column sums of dlogits */
 #include "backend/cpu/ops/ops.h"
 #include "backend/cpu/gemm/gemm.h"
+#include "base/number.h"
 
 /* Most logits of a chunk: CHUNK_LOGITS is 128 MiB in f32. With fast products (NATIVE), larger
  * chunks pay off, because the weight is packed less often. */
@@ -32,10 +33,6 @@ typedef struct head_kernel {
     /* bytes of the workspace: logits, row losses, the products' workspace */
     int64_t logits_bytes, loss_bytes;
 } head_kernel;
-
-static int64_t aligned(int64_t bytes) {
-    return (bytes + 63) & ~(int64_t)63;
-}
 
 /* The stride is whole cache lines but not a multiple of a page, because products read the same
  * columns of many rows together. */
@@ -187,8 +184,8 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
         wefti_kernel_destroy(k);
         return status < 0 ? status : WEFT_E_NO_IMPL;
     }
-    h->logits_bytes = aligned(rows * h->stride * 4);
-    h->loss_bytes = aligned(h->rows * 4);
+    h->logits_bytes = wefti_aligned(rows * h->stride * 4);
+    h->loss_bytes = wefti_aligned(h->rows * 4);
     k->workspace_bytes = h->logits_bytes + h->loss_bytes + scratch;
     *out = k;
     return WEFT_OK;

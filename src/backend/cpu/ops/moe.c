@@ -4,6 +4,7 @@
 
 #include "backend/cpu/ops/ops.h"
 #include "backend/cpu/gemm/gemm.h"
+#include "base/number.h"
 
 /* ---- slots ---- */
 
@@ -347,14 +348,10 @@ static weft_status run_experts(const wefti_kernel *kernel, const wefti_run *run,
     return WEFT_OK;
 }
 
-static int64_t aligned(int64_t bytes) {
-    return (bytes + 63) / 64 * 64;
-}
-
 /* Computes the workspace that the largest product needs. */
 static weft_status workspace_of(experts_kernel *k, int threads) {
     if (k->groups > 1)
-        k->gather = aligned(
+        k->gather = wefti_aligned(
             MOE_PIECE * (k->width[0] * (int64_t)k->size[0] + k->width[1] * (int64_t)k->size[1]));
     for (int64_t rows = 0; rows <= MOE_PIECE; rows++) {
         wefti_gemm_spec spec = k->spec;
@@ -365,7 +362,7 @@ static weft_status workspace_of(experts_kernel *k, int threads) {
         int64_t bytes = wefti_gemm_workspace_bytes(&gemm, k->side_by_side ? 1 : threads);
         if (bytes > k->product) k->product = bytes;
     }
-    k->per_expert = k->gather + aligned(k->product);
+    k->per_expert = k->gather + wefti_aligned(k->product);
     k->base.workspace_bytes = k->per_expert * (k->side_by_side ? threads : 1);
     return WEFT_OK;
 }

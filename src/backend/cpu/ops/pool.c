@@ -1,5 +1,6 @@
 /* Pooling over images, and its gradients. */
 #include "backend/cpu/ops/ops.h"
+#include "base/number.h"
 #include "graph/graph.h"
 
 typedef struct pool_op {
@@ -99,7 +100,7 @@ static weft_status pool_grad(const weft_node *n, const wefti_prepare *options, b
     weft_status status = pool_kernel(n, max, wefti_out(n, 0), dy, run_pool_grad, &k);
     if (status < 0) return status;
     int64_t elems = weft_desc_elems(dy);
-    k->y_bytes = (elems * (int64_t)weft_dtype_bytes(dy->dtype) + 63) & ~(int64_t)63;
+    k->y_bytes = wefti_aligned(elems * (int64_t)weft_dtype_bytes(dy->dtype));
     if (max) k->base.workspace_bytes = k->y_bytes + elems * 4;
     *out = &k->base;
     return WEFT_OK;

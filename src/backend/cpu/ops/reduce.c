@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backend/cpu/ops/ops.h"
+#include "base/number.h"
 
 enum { MAX_PASSES = (WEFT_MAX_RANK + 1) / 2, MSE_BLOCK = 1 << 18 };
 
@@ -26,10 +27,6 @@ typedef struct reduce_kernel {
     int64_t half, count;     /* workspace bytes of one intermediate result; its elements */
     wefti_ew_program finish; /* `scaled`: y = scale sum */
 } reduce_kernel;
-
-static int64_t aligned(int64_t bytes) {
-    return (bytes + 63) & ~(int64_t)63;
-}
 
 static weft_status new_kernel(const char *label,
                               weft_status (*run)(const wefti_kernel *, const wefti_run *,
@@ -107,8 +104,8 @@ static void plan_workspace(reduce_kernel *k) {
         reduce_pass s = k->pass[p];
         int64_t need = (int64_t)wefti_reduce_workspace_bytes(s.outer, s.axis, s.inner);
         if (need > scratch) scratch = need;
-        if ((p < k->passes - 1 || k->scaled) && aligned(s.outer * s.inner * 4) > k->half)
-            k->half = aligned(s.outer * s.inner * 4);
+        if ((p < k->passes - 1 || k->scaled) && wefti_aligned(s.outer * s.inner * 4) > k->half)
+            k->half = wefti_aligned(s.outer * s.inner * 4);
     }
     k->base.workspace_bytes = 2 * k->half + scratch;
 }
@@ -227,7 +224,7 @@ weft_status wefti_cpu_mse(const weft_node *n, const wefti_prepare *options, weft
     f->output[0].dtype = WEFT_F32;
     f->output[0].reg = 2;
     int64_t block = k->count < MSE_BLOCK ? k->count : MSE_BLOCK;
-    k->half = aligned(block * 4);
+    k->half = wefti_aligned(block * 4);
     k->base.workspace_bytes = k->half + (int64_t)wefti_sum_squares_workspace_bytes(block);
     *out = &k->base;
     return WEFT_OK;

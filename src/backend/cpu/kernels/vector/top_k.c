@@ -1,6 +1,7 @@
 /* top_k: see kernels/data.h. A heap holds the k best elements so far, the worst on top. Finally the
  * heap is sorted in place. */
 #include "backend/cpu/kernels/vector/table.h"
+#include "base/heap.h"
 
 typedef struct entry {
     float value;
@@ -15,18 +16,11 @@ static bool worse(entry a, entry b) {
     return a.index > b.index;
 }
 
-/* Lets `item` sink from the top of a heap of n in which every parent is worse than its children. */
-static void sink(entry *heap, int64_t n, int64_t at, entry item) {
-    for (;;) {
-        int64_t child = 2 * at + 1;
-        if (child >= n) break;
-        if (child + 1 < n && worse(heap[child + 1], heap[child])) child++;
-        if (!worse(heap[child], item)) break;
-        heap[at] = heap[child];
-        at = child;
-    }
-    heap[at] = item;
+static bool above(const void *none, const entry *a, const entry *b) {
+    (void)none;
+    return worse(*a, *b);
 }
+WEFTI_HEAP(worst, entry, const void *, above)
 
 static void top_k_task(void *context, int64_t row, int thread) {
     (void)thread;
@@ -34,18 +28,18 @@ static void top_k_task(void *context, int64_t row, int thread) {
     entry *heap = (entry *)a->workspace + row * a->k;
     wefti_src x = in_at(a->x, row * a->dim);
     for (int64_t i = 0; i < a->k; i++) heap[i] = (entry){load1(x, i), i};
-    for (int64_t i = a->k / 2 - 1; i >= 0; i--) sink(heap, a->k, i, heap[i]);
+    for (int64_t i = a->k / 2 - 1; i >= 0; i--) worst_sink(heap, a->k, i, heap[i], NULL);
     for (int64_t i = a->k; i < a->dim;) {
         i = skip_lower(x, i, a->dim, heap[0].value); /* later equal elements are worse */
         for (int64_t end = min64(a->dim, i + SKIP); i < end; i++) {
             entry item = {load1(x, i), i};
-            if (worse(heap[0], item)) sink(heap, a->k, 0, item);
+            if (worse(heap[0], item)) worst_sink(heap, a->k, 0, item, NULL);
         }
     }
     for (int64_t n = a->k - 1; n > 0; n--) { /* the worst goes to the end */
         entry item = heap[n];
         heap[n] = heap[0];
-        sink(heap, n, 0, item);
+        worst_sink(heap, n, 0, item, NULL);
     }
     for (int64_t i = 0; i < a->k; i++) {
         store1(a->values, row * a->k + i, heap[i].value);
