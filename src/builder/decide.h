@@ -214,7 +214,7 @@ weft_desc wefti_sharding_desc(const wefti_decisions *dec, const weft_desc *whole
 typedef struct wefti_request {
     wefti_partition_spec spec;
     wefti_layout *in, *out;
-    uint8_t *in_state, *out_state, *partial;
+    uint8_t *in_state, *out_state;
     const char **names; /* of outputs */
 } wefti_request;
 weft_status wefti_request_new(wefti_arena *arena, const weft_body *body, const char *call,

@@ -205,11 +205,10 @@ weft_status wefti_request_new(wefti_arena *arena, const weft_body *body, const c
     WEFT_TRY(wefti_new_array(arena, body->out_count, sizeof *r->out, &r->out));
     WEFT_TRY(wefti_new_array(arena, body->in_count, 1, &r->in_state));
     WEFT_TRY(wefti_new_array(arena, body->out_count, 1, &r->out_state));
-    WEFT_TRY(wefti_new_array(arena, body->out_count, 1, &r->partial));
     WEFT_TRY(wefti_new_array(arena, body->out_count, sizeof *r->names, &r->names));
     for (int64_t o = 0; o < body->out_count; o++) r->out_state[o] = WEFTI_LAYOUT_OPEN;
-    r->spec = (wefti_partition_spec){body,         call,       r->in,    r->out, r->in_state,
-                                     r->out_state, r->partial, r->names, 0};
+    r->spec =
+        (wefti_partition_spec){body, call, r->in, r->out, r->in_state, r->out_state, r->names, 0};
     return WEFT_OK;
 }
 
@@ -300,9 +299,10 @@ static void require_gradients(wefti_decisions *dec, const wefti_call_plan *call,
         if (o < 0 || v < 0) continue;
         const wefti_sharding *s = &dec->sharding[v];
         bool param = dec->root->values[v].kind == WEFTI_VALUE_PARAM;
-        r->out_state[first + o] = WEFTI_LAYOUT_GIVEN;
+        r->out_state[first + o] = !param              ? WEFTI_LAYOUT_GIVEN
+                                  : s->gradient_known ? WEFTI_LAYOUT_GIVEN_LATE
+                                                      : WEFTI_LAYOUT_GIVEN_PARTIAL;
         r->out[first + o] = param && s->gradient_known ? s->gradient : s->use;
-        r->partial[first + o] = !param ? 0 : s->gradient_known ? 2 : 1;
         const wefti_value_info *inside = &grad->cell->values[grad->cell->in[i]];
         r->names[first + o] = inside->name ? inside->name : "what it reads";
     }

@@ -18,7 +18,7 @@ typedef struct wefti_partition_entry {
     const wefti_strategy **strategies; /* per node */
     uint64_t tag;
     wefti_layout *required_in, *required_out;
-    uint8_t *in_state, *out_state, *partial_open;
+    uint8_t *in_state, *out_state;
     wefti_local_body result;
     wefti_rank_reads reads; /* what the local body depends on */
 } wefti_partition_entry;

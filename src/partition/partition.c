@@ -70,14 +70,17 @@ static weft_status bind_inputs(wefti_partition_context *ctx) {
     return WEFT_OK;
 }
 
+static wefti_layout_state out_state(const wefti_partition_context *ctx, int64_t o) {
+    return ctx->spec->out_state ? (wefti_layout_state)ctx->spec->out_state[o] : WEFTI_LAYOUT_OPEN;
+}
+
 static weft_status find_wanted(wefti_partition_context *ctx) {
     for (int64_t o = 0; o < ctx->from->out_count; o++) {
         int32_t v = ctx->from->out[o];
-        if (ctx->spec->out_partial_open && ctx->spec->out_partial_open[o])
-            ctx->partial_free[v] = true;
-        bool aim = !ctx->spec->out_partial_open || ctx->spec->out_partial_open[o] != 2;
-        if (aim && ctx->spec->out_state && ctx->spec->out_state[o] == WEFTI_LAYOUT_GIVEN)
-            ctx->wanted[v] = &ctx->spec->out[o];
+        const wefti_layout_state state = out_state(ctx, o);
+        ctx->partial_free[v] |=
+            state == WEFTI_LAYOUT_GIVEN_PARTIAL || state == WEFTI_LAYOUT_GIVEN_LATE;
+        if (state <= WEFTI_LAYOUT_GIVEN_PARTIAL) ctx->wanted[v] = &ctx->spec->out[o];
     }
     return WEFT_OK;
 }
@@ -179,9 +182,10 @@ static weft_status bind_outputs(wefti_partition_context *ctx, wefti_layout *out)
             WEFT_TRY(wefti_partition_fix_input(ctx, v, &whole));
         }
         out[o] = natural->layout;
-        if (ctx->spec->out_state && ctx->spec->out_state[o] == WEFTI_LAYOUT_GIVEN) {
+        const wefti_layout_state state = out_state(ctx, o);
+        if (state <= WEFTI_LAYOUT_GIVEN_LATE) {
             wefti_layout to = ctx->spec->out[o];
-            if (ctx->spec->out_partial_open && ctx->spec->out_partial_open[o] == 1) {
+            if (state == WEFTI_LAYOUT_GIVEN_PARTIAL) {
                 wefti_axes split = wefti_layout_split_axes(&to);
                 to.sum = natural->layout.sum & ~split;
                 to.max = natural->layout.max & ~split;
@@ -189,8 +193,7 @@ static weft_status bind_outputs(wefti_partition_context *ctx, wefti_layout *out)
             wefti_layout_normal(&to, &ctx->p->mesh, &ctx->from->values[v].desc);
             out[o] = to;
         }
-        if (ctx->spec->out_state && ctx->spec->out_state[o] == WEFTI_LAYOUT_SUMMED)
-            out[o].sum = out[o].max = 0;
+        if (state == WEFTI_LAYOUT_SUMMED) out[o].sum = out[o].max = 0;
         const char *of = ctx->spec->out_gradient_of ? ctx->spec->out_gradient_of[o] : NULL;
         WEFT_TRY(wefti_partition_bring(ctx, v, &out[o], NULL, of, &local));
         WEFT_TRY(wefti_body_output(ctx->to, local));

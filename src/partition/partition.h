@@ -36,22 +36,23 @@ int64_t wefti_partition_bytes(const wefti_partition *p);
  * can use. */
 weft_status wefti_partition_check(const wefti_partition *p) WEFT_CHECKED;
 
+/* Up to GIVEN_LATE a layout is stated. The two before SUMMED are of outputs that are gradients of
+ * parameters. */
 typedef enum wefti_layout_state {
-    WEFTI_LAYOUT_GIVEN,  /* input: it comes in this layout; output: it must have it */
-    WEFTI_LAYOUT_SUMMED, /* output: as it is made, with partial sums added up */
+    WEFTI_LAYOUT_GIVEN,         /* input: it comes in this layout; output: it must have it */
+    WEFTI_LAYOUT_GIVEN_PARTIAL, /* GIVEN, except that partial axes stay as they are made */
+    WEFTI_LAYOUT_GIVEN_LATE,    /* GIVEN, but brought there at the end: this layout does not
+                                   influence splits, and partial axes may stay till then */
+    WEFTI_LAYOUT_SUMMED,        /* output: as it is made, with partial sums added up */
     WEFTI_LAYOUT_OPEN /* input (parameter): as its first reader requires; output: as it is made */
 } wefti_layout_state;
 
 typedef struct wefti_partition_spec {
     const weft_body *body;        /* body of the whole model */
     const char *call;             /* path of the call: for strategies and messages */
-    const wefti_layout *in, *out; /* per input and output of the body; read if GIVEN */
+    const wefti_layout *in, *out; /* per input and output of the body; read if stated */
     const uint8_t *in_state,
         *out_state; /* wefti_layout_state values; NULL: inputs GIVEN, outputs OPEN */
-    const uint8_t
-        *out_partial_open; /* per output; NULL: all 0. 1: GIVEN, except that partial axes stay as
-                              they are made. 2: GIVEN, but brought there at the end; this layout
-                              does not influence splits (gradients of parameters) */
     const char *const *out_gradient_of; /* per output: the value whose gradient it is, for names of
                                            transfers; NULL, also for single ones: no gradient */
     uint64_t tag;                       /* of all transfers of the body; 0 for a cell's body */

@@ -8,7 +8,7 @@
 static bool same_layouts(const wefti_layout *a, const wefti_layout *b, const uint8_t *state,
                          int64_t count) {
     for (int64_t i = 0; i < count; i++)
-        if ((!state || state[i] == WEFTI_LAYOUT_GIVEN) && !wefti_layout_equal(&a[i], &b[i]))
+        if ((!state || state[i] <= WEFTI_LAYOUT_GIVEN_LATE) && !wefti_layout_equal(&a[i], &b[i]))
             return false;
     return true;
 }
@@ -70,7 +70,6 @@ const wefti_partition_entry *wefti_partition_find_entry(wefti_partition *p,
             same_states(x->in_state, spec->in_state, b->in_count) &&
             same_layouts(x->required_in, spec->in, spec->in_state, b->in_count) &&
             (spec->out_state != NULL) == (x->out_state != NULL) &&
-            same_states(x->partial_open, spec->out_partial_open, b->out_count) &&
             (!spec->out_state ||
              (same_states(x->out_state, spec->out_state, b->out_count) &&
               same_layouts(x->required_out, spec->out, spec->out_state, b->out_count))))
@@ -101,7 +100,6 @@ weft_status wefti_partition_new_entry(wefti_partition *p, const wefti_partition_
     WEFT_TRY(keep(p, spec->in, b->in_count, sizeof *spec->in, &e->required_in));
     WEFT_TRY(keep(p, spec->in_state, b->in_count, 1, &e->in_state));
     WEFT_TRY(keep(p, spec->out_state, b->out_count, 1, &e->out_state));
-    WEFT_TRY(keep(p, spec->out_partial_open, b->out_count, 1, &e->partial_open));
     if (spec->out_state)
         WEFT_TRY(keep(p, spec->out, b->out_count, sizeof *spec->out, &e->required_out));
     *out = e;
