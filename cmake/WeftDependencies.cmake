@@ -37,7 +37,6 @@ function(weft_dependency name library header package help)
 endfunction()
 
 weft_dependency(ONEDNN dnnl oneapi/dnnl/dnnl.h libdnnl-dev "oneDNN (fast convolutions)")
-weft_dependency(JANSSON jansson jansson.h libjansson-dev "jansson (JSON files)")
 weft_dependency(YAML yaml yaml.h libyaml-dev "libyaml (job files)")
 weft_dependency(ZLIB z zlib.h zlib1g-dev "zlib (compressed data files)")
 weft_dependency(HWLOC hwloc hwloc.h libhwloc-dev "hwloc (machine discovery)")

@@ -11,9 +11,6 @@
 #ifndef WEFT_HAVE_ONEDNN
 #define WEFT_HAVE_ONEDNN 0
 #endif
-#ifndef WEFT_HAVE_JANSSON
-#define WEFT_HAVE_JANSSON 0
-#endif
 #ifndef WEFT_HAVE_YAML
 #define WEFT_HAVE_YAML 0
 #endif
@@ -40,7 +37,6 @@ enum { ONEDNN }; /* its index in `components` */
 
 static const weft_component components[] = {
     [ONEDNN] = {"oneDNN", "fast convolutions", WEFT_HAVE_ONEDNN, NULL},
-    {"jansson", "checkpoints, Hugging Face models and tokenizers", WEFT_HAVE_JANSSON, NULL},
     {"libyaml", "job files", WEFT_HAVE_YAML, NULL},
     {"zlib", "compressed data files", WEFT_HAVE_ZLIB, NULL},
     {"hwloc", "machine discovery", WEFT_HAVE_HWLOC, NULL},

@@ -6,10 +6,9 @@
  * alphabet is bytes_to_unicode of openai/gpt-2, src/encoder.py. */
 #include "tokenizer/tokenizer.h"
 
-#if WEFT_HAVE_JANSSON
 #include "tokenizer/tokenizer_json.h"
 
-static weft_status read_split(wefti_tokenizer_file *l, const json_t *split) {
+static weft_status read_split(wefti_tokenizer_file *l, const wefti_json *split) {
     static const struct {
         const char *pattern;
         wefti_pretokenizer split;
@@ -39,7 +38,7 @@ static weft_status read_split(wefti_tokenizer_file *l, const json_t *split) {
         pattern);
 }
 
-static weft_status read_metaspace(wefti_tokenizer_file *l, const json_t *part) {
+static weft_status read_metaspace(wefti_tokenizer_file *l, const wefti_json *part) {
     weft_tokenizer *t = l->t;
     if (strcmp(text_of(part, "replacement"), WEFTI_PIECE_SPACE) || flag_of(part, "split", true))
         return UNREADABLE(
@@ -55,7 +54,7 @@ static weft_status read_metaspace(wefti_tokenizer_file *l, const json_t *part) {
     return WEFT_OK;
 }
 
-static weft_status read_byte_level(wefti_tokenizer_file *l, const json_t *part, bool alone) {
+static weft_status read_byte_level(wefti_tokenizer_file *l, const wefti_json *part, bool alone) {
     weft_tokenizer *t = l->t;
     bool space = flag_of(part, "add_prefix_space", true), regex = flag_of(part, "use_regex", true);
     if (!alone && (space || regex))
@@ -69,7 +68,7 @@ static weft_status read_byte_level(wefti_tokenizer_file *l, const json_t *part, 
 
 /* Byte level: ByteLevel, or Split and ByteLevel. Pieces: Metaspace, or nothing with a normalizer.
  * Word pieces: BertPreTokenizer. */
-static weft_status read_pre_tokenizer(wefti_tokenizer_file *l, const json_t *part) {
+static weft_status read_pre_tokenizer(wefti_tokenizer_file *l, const wefti_json *part) {
     if (!part) {
         l->t->kind = WEFTI_TOKENS_PIECES;
         return WEFT_OK;
@@ -83,24 +82,24 @@ static weft_status read_pre_tokenizer(wefti_tokenizer_file *l, const json_t *par
     if (is(part, "Metaspace")) return read_metaspace(l, part);
     if (!is(part, "Sequence"))
         return UNREADABLE(l, "the pre-tokenizer '%s'", text_of(part, "type"));
-    json_t *parts = get(part, "pretokenizers");
-    json_t *first = json_array_get(parts, 0), *second = json_array_get(parts, 1);
-    if (json_array_size(parts) == 1) return read_pre_tokenizer(l, first);
-    if (json_array_size(parts) != 2 || !is(first, "Split") || !is(second, "ByteLevel"))
-        return UNREADABLE(l, "a sequence of %zu pre-tokenizers other than Split and ByteLevel",
-                          json_array_size(parts));
+    const wefti_json *parts = get(part, "pretokenizers");
+    const wefti_json *first = item_of(parts, 0), *second = item_of(parts, 1);
+    if (count_of(parts) == 1) return read_pre_tokenizer(l, first);
+    if (count_of(parts) != 2 || !is(first, "Split") || !is(second, "ByteLevel"))
+        return UNREADABLE(l, "a sequence of %d pre-tokenizers other than Split and ByteLevel",
+                          count_of(parts));
     WEFT_TRY(read_split(l, first));
     return read_byte_level(l, second, false);
 }
 
-static bool is_replace(const json_t *part, const char *from, const char *to) {
+static bool is_replace(const wefti_json *part, const char *from, const char *to) {
     return is(part, "Replace") && !strcmp(text_of(get(part, "pattern"), "String"), from) &&
            !strcmp(text_of(part, "content"), to);
 }
 
 /* Nothing for byte level and Metaspace; for bare pieces Prepend U+2581 and Replace of spaces by it.
  */
-static weft_status read_normalizer(wefti_tokenizer_file *l, const json_t *part) {
+static weft_status read_normalizer(wefti_tokenizer_file *l, const wefti_json *part) {
     if (!part) {
         if (l->t->kind == WEFTI_TOKENS_PIECES && !get(l->root, "pre_tokenizer"))
             return UNREADABLE(l, "a file with neither normalizer nor pre-tokenizer");
@@ -117,12 +116,12 @@ static weft_status read_normalizer(wefti_tokenizer_file *l, const json_t *part) 
     if (get(l->root, "pre_tokenizer"))
         return UNREADABLE(l, "the normalizer '%s' together with a pre-tokenizer",
                           text_of(part, "type"));
-    json_t *parts = get(part, "normalizers");
-    const json_t *prepend = NULL, *replace = part;
+    const wefti_json *parts = get(part, "normalizers");
+    const wefti_json *prepend = NULL, *replace = part;
     if (is(part, "Sequence")) {
-        size_t count = json_array_size(parts);
-        prepend = count == 2 ? json_array_get(parts, 0) : NULL;
-        replace = count == 1 || count == 2 ? json_array_get(parts, count - 1) : NULL;
+        int32_t count = count_of(parts);
+        prepend = count == 2 ? item_of(parts, 0) : NULL;
+        replace = count == 1 || count == 2 ? item_of(parts, count - 1) : NULL;
     }
     if (!is_replace(replace, " ", WEFTI_PIECE_SPACE))
         return UNREADABLE(l, "the normalizer '%s' (only Prepend and Replace as in Llama 2)",
@@ -135,7 +134,7 @@ static weft_status read_normalizer(wefti_tokenizer_file *l, const json_t *part) 
 }
 
 /* The decoder must undo the encoding; it may drop a leading space. */
-static weft_status read_decoder(wefti_tokenizer_file *l, const json_t *part) {
+static weft_status read_decoder(wefti_tokenizer_file *l, const wefti_json *part) {
     if (l->t->kind == WEFTI_TOKENS_BYTE_LEVEL) {
         if (part && !is(part, "ByteLevel"))
             return UNREADABLE(l, "the decoder '%s' with the pre-tokenizer ByteLevel",
@@ -155,17 +154,15 @@ static weft_status read_decoder(wefti_tokenizer_file *l, const json_t *part) {
         l->t->strip = strcmp(text_of(part, "prepend_scheme"), "never") != 0;
         return WEFT_OK;
     }
-    json_t *parts = get(part, "decoders");
-    size_t count = json_array_size(parts);
+    const wefti_json *parts = get(part, "decoders");
+    int32_t count = count_of(parts);
     bool fits = is(part, "Sequence") && (count == 3 || count == 4) &&
-                is_replace(json_array_get(parts, 0), WEFTI_PIECE_SPACE, " ") &&
-                is(json_array_get(parts, 1), "ByteFallback") &&
-                is(json_array_get(parts, 2), "Fuse");
-    json_t *strip = fits ? json_array_get(parts, 3) : NULL;
+                is_replace(item_of(parts, 0), WEFTI_PIECE_SPACE, " ") &&
+                is(item_of(parts, 1), "ByteFallback") && is(item_of(parts, 2), "Fuse");
+    const wefti_json *strip = fits ? item_of(parts, 3) : NULL;
     if (strip) {
         fits = is(strip, "Strip") && !strcmp(text_of(strip, "content"), " ") &&
-               json_integer_value(get(strip, "start")) == 1 &&
-               json_integer_value(get(strip, "stop")) == 0;
+               int_of(get(strip, "start"), -1) == 1 && int_of(get(strip, "stop"), -1) == 0;
         l->t->strip = true;
     }
     if (!fits)
@@ -174,47 +171,43 @@ static weft_status read_decoder(wefti_tokenizer_file *l, const json_t *part) {
 }
 
 /* Numbers that a TemplateProcessing puts in front of a single text. */
-static weft_status read_template(wefti_tokenizer_file *l, const json_t *part) {
+static weft_status read_template(wefti_tokenizer_file *l, const wefti_json *part) {
     weft_tokenizer *t = l->t;
-    json_t *single = get(part, "single"), *specials = get(part, "special_tokens");
-    for (size_t i = 0; i < json_array_size(single); i++) {
-        json_t *special = get(json_array_get(single, i), "SpecialToken");
+    const wefti_json *single = get(part, "single"), *specials = get(part, "special_tokens");
+    ITEMS(piece, single) {
+        const wefti_json *special = get(piece, "SpecialToken");
         if (!special) break;
-        json_t *ids = get(get(specials, text_of(special, "id")), "ids");
-        size_t count = json_array_size(ids);
+        const wefti_json *ids = get(get(specials, text_of(special, "id")), "ids");
         int32_t *longer =
-            wefti_arena_alloc(t->arena, ((size_t)t->prefix_count + count) * sizeof *longer);
+            wefti_arena_alloc(t->arena, (size_t)(t->prefix_count + count_of(ids)) * sizeof *longer);
         WEFT_REQUIRE(longer, WEFT_E_NOMEM, "no memory for the template of %s", l->path);
         if (t->prefix_count) memcpy(longer, t->prefix, (size_t)t->prefix_count * sizeof *longer);
         t->prefix = longer;
-        for (size_t k = 0; k < count; k++)
-            WEFT_TRY(wefti_tokenizer_number(l, json_array_get(ids, k), text_of(special, "id"),
-                                            t->vocab, &t->prefix[t->prefix_count++]));
+        ITEMS(id, ids)
+        WEFT_TRY(wefti_tokenizer_number(l, id, text_of(special, "id"), t->vocab,
+                                        &t->prefix[t->prefix_count++]));
     }
     return WEFT_OK;
 }
 
 /* BertProcessing: ["[CLS]", 101] in front. */
-static weft_status read_bert_processing(wefti_tokenizer_file *l, const json_t *part) {
+static weft_status read_bert_processing(wefti_tokenizer_file *l, const wefti_json *part) {
     weft_tokenizer *t = l->t;
-    json_t *begin = get(part, "cls");
-    const char *name = json_string_value(json_array_get(begin, 0));
+    const wefti_json *begin = get(part, "cls");
+    const char *name = string_of(item_of(begin, 0));
     t->prefix = wefti_arena_alloc(t->arena, sizeof *t->prefix);
     WEFT_REQUIRE(t->prefix, WEFT_E_NOMEM, "no memory for the template of %s", l->path);
     t->prefix_count = 1;
-    return wefti_tokenizer_number(l, json_array_get(begin, 1), name ? name : "cls", t->vocab,
-                                  t->prefix);
+    return wefti_tokenizer_number(l, item_of(begin, 1), name ? name : "cls", t->vocab, t->prefix);
 }
 
-static weft_status read_post_processor(wefti_tokenizer_file *l, const json_t *part) {
+static weft_status read_post_processor(wefti_tokenizer_file *l, const wefti_json *part) {
     if (is(part, "BertProcessing")) return read_bert_processing(l, part);
     if (!part || is(part, "ByteLevel")) return WEFT_OK; /* that one moves offsets only */
     if (is(part, "TemplateProcessing")) return read_template(l, part);
     if (!is(part, "Sequence"))
         return UNREADABLE(l, "the post-processor '%s'", text_of(part, "type"));
-    json_t *parts = get(part, "processors");
-    for (size_t i = 0; i < json_array_size(parts); i++) {
-        json_t *each = json_array_get(parts, i);
+    ITEMS(each, get(part, "processors")) {
         if (is(each, "Sequence")) return UNREADABLE(l, "a sequence of post-processors in another");
         WEFT_TRY(read_post_processor(l, each));
     }
@@ -222,8 +215,8 @@ static weft_status read_post_processor(wefti_tokenizer_file *l, const json_t *pa
 }
 
 static weft_status read_all(wefti_tokenizer_file *l) {
-    json_t *model = get(l->root, "model");
-    if (!json_is_object(model))
+    const wefti_json *model = get(l->root, "model");
+    if (!is_kind(model, WEFTI_JSON_OBJECT))
         return DAMAGED(l, "no model: not a tokenizer.json of Hugging Face tokenizers");
     WEFT_TRY(read_pre_tokenizer(l, get(l->root, "pre_tokenizer")));
     WEFT_TRY(read_normalizer(l, get(l->root, "normalizer")));
@@ -236,18 +229,20 @@ static weft_status read_all(wefti_tokenizer_file *l) {
 
 weft_status wefti_tokenizer_parse(const char *path, const char *text, int64_t bytes,
                                   weft_tokenizer **out) {
-    json_error_t error;
+    static const wefti_json_limits limits = {
+        .depth = 32, .members = INT32_MAX, .array_items = INT32_MAX};
     wefti_tokenizer_file l = {.path = path};
+    wefti_arena *parsed = NULL;
     WEFT_NEW(l.t, weft_tokenizer);
     weft_status status = wefti_arena_create(&l.t->arena);
+    if (status >= 0) status = wefti_arena_create(&parsed);
     if (status >= 0) {
-        l.root = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &error);
-        if (!l.root)
-            status = WEFT_RAISE(WEFT_E_CORRUPT, "%s, line %d, column %d: %s", path, error.line,
-                                error.column, error.text);
+        status = wefti_json_parse(parsed, text, bytes, &limits, &l.root);
+        if (status < 0) status = wefti_prefix(status, "%s", path);
     }
     if (status >= 0) status = read_all(&l);
-    json_decref(l.root);
+    wefti_map_free(&l.names);
+    wefti_arena_destroy(parsed);
     if (status < 0) {
         weft_tokenizer_close(l.t);
         return wefti_note(status, __func__, __FILE__, __LINE__);
@@ -255,13 +250,3 @@ weft_status wefti_tokenizer_parse(const char *path, const char *text, int64_t by
     *out = l.t;
     return WEFT_OK;
 }
-
-#else
-
-weft_status wefti_tokenizer_parse(const char *path, const char *text, int64_t bytes,
-                                  weft_tokenizer **out) {
-    (void)text, (void)bytes, (void)out;
-    WEFT_FAIL(WEFT_E_NO_IMPL, "%s: this build has no jansson, which reads tokenizer.json", path);
-}
-
-#endif

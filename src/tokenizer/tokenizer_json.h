@@ -3,38 +3,71 @@
 #ifndef WEFTI_TOKENIZER_JSON_H
 #define WEFTI_TOKENIZER_JSON_H
 
-#include <jansson.h>
 #include <string.h>
 
+#include "base/json/json.h"
 #include "tokenizer/tokenizer.h"
 
 typedef struct wefti_tokenizer_file {
     const char *path;
     weft_tokenizer *t;
-    json_t *root;
+    const wefti_json *root;
+    wefti_map names; /* model.vocab: names as in the file -> numbers */
 } wefti_tokenizer_file;
 
 #define DAMAGED(l, ...) wefti_prefix(WEFT_RAISE(WEFT_E_CORRUPT, __VA_ARGS__), "%s", (l)->path)
 #define UNREADABLE(l, ...)                                                                         \
     wefti_prefix(WEFT_RAISE(WEFT_E_NO_IMPL, __VA_ARGS__), "%s: weft does not read", (l)->path)
 
-/* json_object_get that takes a missing key and null as the same. */
-static inline json_t *get(const json_t *object, const char *key) {
-    json_t *value = json_object_get(object, key);
-    return json_is_null(value) ? NULL : value;
+/* A member of an object; NULL if it is missing or null. */
+static inline const wefti_json *get(const wefti_json *object, const char *key) {
+    const wefti_json *value = wefti_json_get(object, key);
+    return value && value->kind == WEFTI_JSON_NULL ? NULL : value;
 }
 
-static inline const char *text_of(const json_t *object, const char *key) {
-    const char *text = json_string_value(get(object, key));
+static inline bool is_kind(const wefti_json *value, wefti_json_kind kind) {
+    return value && value->kind == kind;
+}
+
+/* The text of a value, or NULL. */
+static inline const char *string_of(const wefti_json *value) {
+    return is_kind(value, WEFTI_JSON_TEXT) ? value->as.text : NULL;
+}
+
+static inline const char *text_of(const wefti_json *object, const char *key) {
+    const char *text = string_of(get(object, key));
     return text ? text : "";
 }
 
-static inline bool flag_of(const json_t *object, const char *key, bool missing) {
-    json_t *value = get(object, key);
-    return value ? json_is_true(value) : missing;
+static inline bool flag_of(const wefti_json *object, const char *key, bool missing) {
+    const wefti_json *value = get(object, key);
+    return value ? value->kind == WEFTI_JSON_BOOL && value->as.boolean : missing;
 }
 
-static inline bool is(const json_t *object, const char *type) {
+static inline int64_t int_of(const wefti_json *value, int64_t missing) {
+    return is_kind(value, WEFTI_JSON_INT) ? value->as.integer : missing;
+}
+
+static inline double real_of(const wefti_json *value) {
+    return is_kind(value, WEFTI_JSON_REAL) ? value->as.real : (double)int_of(value, 0);
+}
+
+/* Elements of a list; 0 for anything else. */
+static inline int32_t count_of(const wefti_json *list) {
+    return is_kind(list, WEFTI_JSON_ARRAY) ? list->count : 0;
+}
+
+/* Iterates over the elements of a list; not at all over anything else. */
+#define ITEMS(item, list)                                                                          \
+    for (const wefti_json *item = count_of(list) ? (list)->as.child : NULL; item; item = item->next)
+
+/* Element `index` of a short list, or NULL. */
+static inline const wefti_json *item_of(const wefti_json *list, int32_t index) {
+    ITEMS(item, list) if (!index--) return item;
+    return NULL;
+}
+
+static inline bool is(const wefti_json *object, const char *type) {
     return !strcmp(text_of(object, "type"), type);
 }
 
@@ -42,13 +75,15 @@ static inline bool is(const json_t *object, const char *type) {
 weft_status wefti_tokenizer_keep(wefti_tokenizer_file *l, const void *data, int64_t bytes,
                                  wefti_bytes *out) WEFT_CHECKED;
 /* The number of the token `name`, at least 0 and below `limit`. */
-weft_status wefti_tokenizer_number(wefti_tokenizer_file *l, const json_t *value, const char *name,
-                                   int64_t limit, int32_t *out) WEFT_CHECKED;
+weft_status wefti_tokenizer_number(wefti_tokenizer_file *l, const wefti_json *value,
+                                   const char *name, int64_t limit, int32_t *out) WEFT_CHECKED;
 
 /* tokenizer_model.c, in this order, when the kind of the tokenizer is known: the vocabulary with
  * its merges or word pieces, the added tokens, and what pieces need. */
-weft_status wefti_tokenizer_read_model(wefti_tokenizer_file *l, const json_t *model) WEFT_CHECKED;
-weft_status wefti_tokenizer_read_added(wefti_tokenizer_file *l, const json_t *list) WEFT_CHECKED;
+weft_status wefti_tokenizer_read_model(wefti_tokenizer_file *l,
+                                       const wefti_json *model) WEFT_CHECKED;
+weft_status wefti_tokenizer_read_added(wefti_tokenizer_file *l,
+                                       const wefti_json *list) WEFT_CHECKED;
 weft_status wefti_tokenizer_finish_pieces(wefti_tokenizer_file *l) WEFT_CHECKED;
 
 #endif

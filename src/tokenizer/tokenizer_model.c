@@ -2,7 +2,6 @@
  * tokenizer. Sources: see tokenizer_json.c. */
 #include "tokenizer/tokenizer.h"
 
-#if WEFT_HAVE_JANSSON
 #include "base/text.h"
 #include "tokenizer/tokenizer_json.h"
 #include "tokenizer/unicode.h"
@@ -93,6 +92,7 @@ static weft_status add_word(wefti_tokenizer_file *l, const char *name, int32_t i
     int64_t length = (int64_t)strlen(name);
     wefti_bytes key, decoded;
     WEFT_TRY(wefti_tokenizer_keep(l, name, length, &key));
+    WEFT_TRY(wefti_map_add(&l->names, key.data, length, id, NULL));
     if (t->kind == WEFTI_TOKENS_PIECES) {
         WEFT_TRY(decode_piece(l, name, (size_t)length, id, &decoded));
         WEFT_TRY(wefti_map_add(&t->words, key.data, key.count, id, NULL));
@@ -115,10 +115,10 @@ static weft_status add_word(wefti_tokenizer_file *l, const char *name, int32_t i
     return set_token(l, id, name, decoded);
 }
 
-weft_status wefti_tokenizer_number(wefti_tokenizer_file *l, const json_t *value, const char *name,
-                                   int64_t limit, int32_t *out) {
-    if (!json_is_integer(value)) return DAMAGED(l, "the token '%s' has no number", name);
-    int64_t id = json_integer_value(value);
+weft_status wefti_tokenizer_number(wefti_tokenizer_file *l, const wefti_json *value,
+                                   const char *name, int64_t limit, int32_t *out) {
+    if (!is_kind(value, WEFTI_JSON_INT)) return DAMAGED(l, "the token '%s' has no number", name);
+    int64_t id = value->as.integer;
     if (id < 0 || id >= limit)
         return DAMAGED(l, "the token '%s' has the number %lld; below %lld were expected", name,
                        (long long)id, (long long)limit);
@@ -127,22 +127,20 @@ weft_status wefti_tokenizer_number(wefti_tokenizer_file *l, const json_t *value,
 }
 
 /* Sizes the tables: numbers may have gaps, but not so that a small file makes a large table. */
-static weft_status make_tables(wefti_tokenizer_file *l, const json_t *vocab, const json_t *added) {
+static weft_status make_tables(wefti_tokenizer_file *l, const wefti_json *vocab,
+                               const wefti_json *added) {
     enum { GAPS = 65536 };
     weft_tokenizer *t = l->t;
-    int64_t entries = (int64_t)json_object_size(vocab) + (int64_t)json_array_size(added);
+    int64_t entries = (int64_t)vocab->count + count_of(added);
     int64_t limit = entries * 2 + GAPS, largest = -1;
-    const char *name;
-    json_t *value;
     int32_t id;
-    json_object_foreach((json_t *)vocab, name, value) {
-        WEFT_TRY(wefti_tokenizer_number(l, value, name, limit, &id));
+    WEFTI_JSON_EACH(word, vocab) {
+        WEFT_TRY(wefti_tokenizer_number(l, word, word->key, limit, &id));
         if (id > largest) largest = id;
     }
-    for (size_t i = 0; i < json_array_size(added); i++) {
-        value = json_array_get(added, i);
+    ITEMS(token, added) {
         WEFT_TRY(
-            wefti_tokenizer_number(l, get(value, "id"), text_of(value, "content"), limit, &id));
+            wefti_tokenizer_number(l, get(token, "id"), text_of(token, "content"), limit, &id));
         if (id > largest) largest = id;
     }
     if (largest < 0) return DAMAGED(l, "the vocabulary is empty");
@@ -157,8 +155,8 @@ static weft_status make_tables(wefti_tokenizer_file *l, const json_t *vocab, con
     }
     for (int i = 0; i < 256; i++) t->byte_ids[i] = -1;
     WEFT_TRY(wefti_map_reserve(&t->words, entries));
-    json_object_foreach((json_t *)vocab, name, value)
-        WEFT_TRY(add_word(l, name, (int32_t)json_integer_value(value)));
+    WEFT_TRY(wefti_map_reserve(&l->names, entries));
+    WEFTI_JSON_EACH(word, vocab) WEFT_TRY(add_word(l, word->key, (int32_t)word->as.integer));
     return WEFT_OK;
 }
 
@@ -181,12 +179,12 @@ static weft_status half(wefti_tokenizer_file *l, int64_t rank, const char *text,
 }
 
 /* One merge: "a b", or ["a", "b"]. */
-static weft_status add_merge(wefti_tokenizer_file *l, const json_t *merge, int64_t rank,
+static weft_status add_merge(wefti_tokenizer_file *l, const wefti_json *merge, int64_t rank,
                              wefti_text *joined) {
     const char *left, *right;
     int64_t left_bytes, right_bytes;
-    if (json_is_string(merge)) {
-        left = json_string_value(merge);
+    if (is_kind(merge, WEFTI_JSON_TEXT)) {
+        left = merge->as.text;
         const char *space = strchr(left, ' ');
         if (!space || strchr(space + 1, ' '))
             return DAMAGED(l, "merge %lld, '%.100s', is not two tokens and a space",
@@ -194,9 +192,9 @@ static weft_status add_merge(wefti_tokenizer_file *l, const json_t *merge, int64
         left_bytes = space - left;
         right = space + 1;
     } else {
-        left = json_string_value(json_array_get(merge, 0));
-        right = json_string_value(json_array_get(merge, 1));
-        if (!left || !right || json_array_size(merge) != 2)
+        left = string_of(item_of(merge, 0));
+        right = string_of(item_of(merge, 1));
+        if (!left || !right || count_of(merge) != 2)
             return DAMAGED(l, "merge %lld is not a pair of tokens", (long long)rank);
         left_bytes = (int64_t)strlen(left);
     }
@@ -219,26 +217,28 @@ static weft_status add_merge(wefti_tokenizer_file *l, const json_t *merge, int64
     return WEFT_OK;
 }
 
-static weft_status read_merges(wefti_tokenizer_file *l, const json_t *merges) {
-    int64_t count = (int64_t)json_array_size(merges);
-    WEFT_TRY(wefti_merge_map_create(count, &l->t->merges));
+static weft_status read_merges(wefti_tokenizer_file *l, const wefti_json *merges) {
+    WEFT_TRY(wefti_merge_map_create(merges->count, &l->t->merges));
     wefti_text joined = {0};
     weft_status status = WEFT_OK;
-    for (int64_t i = 0; status >= 0 && i < count; i++)
-        status = add_merge(l, json_array_get(merges, (size_t)i), i, &joined);
+    int64_t rank = 0;
+    WEFTI_JSON_EACH(merge, merges) {
+        status = add_merge(l, merge, rank++, &joined);
+        if (status < 0) break;
+    }
     wefti_text_free(&joined);
     return status;
 }
 
 /* "[UNK]", the prefix "##", and how long a word may be. */
-static weft_status read_word_pieces(wefti_tokenizer_file *l, const json_t *model,
-                                    const json_t *vocab) {
+static weft_status read_word_pieces(wefti_tokenizer_file *l, const wefti_json *model,
+                                    const wefti_json *vocab) {
     wefti_pieces *p = &l->t->pieces;
     const char *prefix = text_of(model, "continuing_subword_prefix");
     const char *unknown = text_of(model, "unk_token");
-    json_t *most = get(model, "max_input_chars_per_word");
+    const wefti_json *most = get(model, "max_input_chars_per_word");
     WEFT_TRY(wefti_tokenizer_keep(l, prefix, (int64_t)strlen(prefix), &p->prefix));
-    p->most_characters = most ? json_integer_value(most) : 100;
+    p->most_characters = int_of(most, most ? 0 : 100);
     if (p->most_characters < 1)
         return DAMAGED(l, "model.max_input_chars_per_word is %lld; at least 1 was expected",
                        (long long)p->most_characters);
@@ -249,23 +249,24 @@ static weft_status read_word_pieces(wefti_tokenizer_file *l, const json_t *model
     return WEFT_OK;
 }
 
-weft_status wefti_tokenizer_read_model(wefti_tokenizer_file *l, const json_t *model) {
+weft_status wefti_tokenizer_read_model(wefti_tokenizer_file *l, const wefti_json *model) {
     /* early files of GPT-2 have no type; then vocabulary and merges make it byte pairs */
     const char *type = text_of(model, "type");
-    json_t *vocab = get(model, "vocab"), *merges = get(model, "merges");
+    const wefti_json *vocab = get(model, "vocab"), *merges = get(model, "merges");
     bool pieces = l->t->kind == WEFTI_TOKENS_WORD_PIECES;
     if (*type && strcmp(type, "BPE") && strcmp(type, "WordPiece"))
         return UNREADABLE(l, "the model type %s (only BPE and WordPiece)", type);
     if (!strcmp(type, "WordPiece") != pieces)
         return UNREADABLE(l, "the model type %s %s the pre-tokenizer BertPreTokenizer",
                           *type ? type : "BPE", pieces ? "with" : "without");
-    if (!json_is_object(vocab)) return DAMAGED(l, "model.vocab is missing or no object");
-    json_t *added = get(l->root, "added_tokens");
-    if (added && !json_is_array(added)) return DAMAGED(l, "added_tokens is not a list");
+    if (!is_kind(vocab, WEFTI_JSON_OBJECT))
+        return DAMAGED(l, "model.vocab is missing or no object");
+    const wefti_json *added = get(l->root, "added_tokens");
+    if (added && !is_kind(added, WEFTI_JSON_ARRAY)) return DAMAGED(l, "added_tokens is not a list");
     if (pieces) return read_word_pieces(l, model, vocab);
-    if (!json_is_array(merges)) return DAMAGED(l, "model.merges is missing or no list");
-    json_t *dropout = get(model, "dropout");
-    if (dropout && json_number_value(dropout) != 0.0) return UNREADABLE(l, "model.dropout");
+    if (!is_kind(merges, WEFTI_JSON_ARRAY)) return DAMAGED(l, "model.merges is missing or no list");
+    const wefti_json *dropout = get(model, "dropout");
+    if (dropout && real_of(dropout) != 0.0) return UNREADABLE(l, "model.dropout");
     if (*text_of(model, "continuing_subword_prefix"))
         return UNREADABLE(l, "model.continuing_subword_prefix '%s'",
                           text_of(model, "continuing_subword_prefix"));
@@ -283,29 +284,28 @@ weft_status wefti_tokenizer_read_model(wefti_tokenizer_file *l, const json_t *mo
     return WEFT_OK;
 }
 
-weft_status wefti_tokenizer_read_added(wefti_tokenizer_file *l, const json_t *list) {
+weft_status wefti_tokenizer_read_added(wefti_tokenizer_file *l, const wefti_json *list) {
     static const char *const unsupported[] = {"single_word", "lstrip", "rstrip"};
     weft_tokenizer *t = l->t;
-    size_t count = json_array_size(list);
-    t->added = wefti_arena_alloc(t->arena, (count + 1) * sizeof *t->added);
+    t->added = wefti_arena_alloc(t->arena, (size_t)(count_of(list) + 1) * sizeof *t->added);
     WEFT_REQUIRE(t->added, WEFT_E_NOMEM, "no memory for the added tokens of %s", l->path);
-    for (size_t i = 0; i < count; i++) {
-        json_t *entry = json_array_get(list, i);
+    ITEMS(entry, list) {
         const char *content = text_of(entry, "content");
-        if (!*content) return DAMAGED(l, "added token %zu has no content", i);
+        if (!*content)
+            return DAMAGED(l, "added token %lld has no content", (long long)t->added_count);
         for (size_t k = 0; k < 3; k++)
             if (flag_of(entry, unsupported[k], false))
                 return UNREADABLE(l, "%s of the added token '%s'", unsupported[k], content);
-        wefti_added_token *a = &t->added[i];
-        a->id = (int32_t)json_integer_value(get(entry, "id"));
+        wefti_added_token *a = &t->added[t->added_count];
+        a->id = (int32_t)int_of(get(entry, "id"), -1);
         a->normalized = flag_of(entry, "normalized", false);
         if (a->normalized && get(l->root, "normalizer"))
             return UNREADABLE(l, "'normalized' of the added token '%s' together with a normalizer",
                               content);
         WEFT_TRY(wefti_tokenizer_keep(l, content, (int64_t)strlen(content), &a->content));
         /* it may be in the vocabulary as well, under the same number */
-        json_t *same = json_object_get(get(get(l->root, "model"), "vocab"), content);
-        if (same && json_integer_value(same) == a->id) t->tokens[a->id].data = NULL;
+        if (wefti_map_find(&l->names, content, a->content.count) == a->id)
+            t->tokens[a->id].data = NULL;
         wefti_bytes decoded = a->content;
         if (t->pieces.first) {
             WEFT_TRY(wefti_piece_decoded(t, a->content, false, &decoded));
@@ -336,5 +336,3 @@ weft_status wefti_tokenizer_finish_pieces(wefti_tokenizer_file *l) {
     t->split = cut ? WEFTI_SPLIT_PIECES : WEFTI_SPLIT_NONE;
     return WEFT_OK;
 }
-
-#endif

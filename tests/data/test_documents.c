@@ -77,7 +77,6 @@ static void lines_of_every_length(void **state) {
 
 static void ends_follow_documents(void **state) {
     (void)state;
-#ifdef WEFT_HAVE_JANSSON
     weft_data *data;
     const char *path =
         put_text("words.jsonl", "{\"text\": \"hello there\"}\n{\"text\": \"hello there\"}\n");
@@ -94,7 +93,6 @@ static void ends_follow_documents(void **state) {
         assert_int_equal(out, ids[(i + 1) % count]);
     }
     weft_data_close(data);
-#endif
 }
 
 static void broken_lines_are_named(void **state) {
@@ -168,9 +166,7 @@ static void faults(void **state) {
     const char *path = put_text("f.jsonl", "{\"text\": \"hello\"}\n{\"text\": \"there\"}\n");
     static const char *const tokenizers[] = {
         "bytes",
-#ifdef WEFT_HAVE_JANSSON
         "tests/data/tokenizer_llama2.json",
-#endif
     };
     for (size_t i = 0; i < sizeof tokenizers / sizeof *tokenizers; i++)
         for (int kind = 0; kind < WEFTI_FAULT_KINDS; kind++)

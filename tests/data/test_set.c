@@ -384,7 +384,6 @@ static void idx_pairs(void **state) {
 
 static void tokenised_text(void **state) {
     (void)state;
-#ifdef WEFT_HAVE_JANSSON
     ASSERT_OK(wefti_dir_make(in_root("d")));
     put_file("d/a", "hello there", 11);
     put_file("d/b", "hello there", 11);
@@ -408,7 +407,6 @@ static void tokenised_text(void **state) {
     weft_data_close(data);
     o.vocab = 10;
     ASSERT_FAILS(WEFT_E_ARG, "vocabulary of 10", try_data(o));
-#endif
 }
 
 static void each_epoch_visits_each_sample_once(void **state) {
@@ -563,12 +561,10 @@ static void faults(void **state) {
     (void)snprintf(images, sizeof images, "%s/images", data_root);
     const weft_data_options all[] = {
         {.format = "text", .path = text, .context = 2, .validation_path = text},
-#ifdef WEFT_HAVE_JANSSON
         {.format = "text",
          .path = text,
          .context = 2,
          .tokenizer = "tests/data/tokenizer_llama2.json"},
-#endif
         {.format = "tokens", .path = shard, .context = 2},
         {.format = "idx", .path = images, .vocab = 10, .validation_fraction = 0.5},
     };

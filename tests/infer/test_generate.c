@@ -394,9 +394,6 @@ static char *tokenizer_text(const char *name) {
  * generated. Begin-of-text counts as part of the prompt. */
 static void tokenizers_are_used(void **state) {
     (void)state;
-#ifndef WEFT_HAVE_JANSSON
-    SKIP("this build has no jansson, which reads tokenizer.json");
-#endif
     const char *const names[] = {"gpt2", "llama2"};
     for (int i = 0; i < 2; i++) {
         char *tokenizer = tokenizer_text(names[i]);
@@ -510,9 +507,7 @@ static void failures_are_named(void **state) {
     c = config_of(WEFT_FAMILY_GPT2, 8, 400);
     s = reference_of(&c, &graph);
     save(s, &c, in_root("large"), 1, tokenizer);
-#ifdef WEFT_HAVE_JANSSON
     ASSERT_FAILS(WEFT_E_SHAPE, "999|400", weft_generator_open(in_root("large"), &open, &g));
-#endif
     save(s, &c, in_root("without"), 1, NULL);
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "tokenizer.json|400",
                  weft_generator_open(in_root("without"), &open, &g));

@@ -2,12 +2,10 @@
  * tools/tokenizer_fixtures.py), round trips of any bytes, and files that must be refused. */
 #include "data/data_fixture.h"
 
+#include "base/json/json.h"
 #include "base/text.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
-
-#ifdef WEFT_HAVE_JANSSON
-#include <jansson.h>
 
 static char *read_text(const char *name, int64_t *out_bytes) {
     char path[200], *text;
@@ -40,17 +38,28 @@ static weft_tokenizer *load(const char *name) {
     return t;
 }
 
-static void check_case(const weft_tokenizer *t, const char *name, const json_t *each) {
-    const char *text = json_string_value(json_object_get(each, "text"));
-    const char *decoded = json_string_value(json_object_get(each, "decoded"));
-    const json_t *expected = json_object_get(each, "ids");
+static const char *text_in(const wefti_json *object, const char *key) {
+    const char *text;
+    ASSERT_OK(wefti_json_text(object, key, &text));
+    return text;
+}
+
+static const wefti_json *list_in(const wefti_json *object, const char *key) {
+    const wefti_json *list;
+    ASSERT_OK(wefti_json_array(object, key, &list));
+    return list;
+}
+
+static void check_case(const weft_tokenizer *t, const char *name, const wefti_json *each) {
+    const char *text = text_in(each, "text"), *decoded = text_in(each, "decoded");
+    const wefti_json *expected = list_in(each, "ids");
     int64_t bytes = (int64_t)strlen(text), count = 0, back = 0;
     int32_t *ids = calloc((size_t)bytes * 4 + 4, sizeof *ids);
     char *out = calloc((size_t)bytes * 4 + 4, 1);
     ASSERT_OK(weft_tokenizer_encode(t, text, bytes, ids, bytes * 4 + 4, &count));
-    bool same = (size_t)count == json_array_size(expected);
-    for (int64_t i = 0; same && i < count; i++)
-        same = ids[i] == json_integer_value(json_array_get(expected, (size_t)i));
+    bool same = count == expected->count;
+    int64_t at = 0;
+    WEFTI_JSON_EACH(id, expected) same = same && ids[at++] == id->as.integer;
     if (!same) fail_msg("%s: \"%s\" gives other tokens", name, text);
     ASSERT_OK(weft_tokenizer_decode(t, ids, count, out, bytes * 4 + 4, &back));
     if ((size_t)back != strlen(decoded) || memcmp(out, decoded, (size_t)back))
@@ -63,29 +72,27 @@ static void as_hugging_face(void **state) {
     (void)state;
     int64_t bytes;
     char *text = read_text("tokenizer_cases.json", &bytes);
-    json_t *variants = json_loadb(text, (size_t)bytes, 0, NULL);
+    static const wefti_json_limits limits = {.depth = 8, .members = 8, .array_items = 10000};
+    wefti_arena *arena;
+    const wefti_json *variants;
+    ASSERT_OK(wefti_arena_create(&arena));
+    ASSERT_OK(wefti_json_parse(arena, text, bytes, &limits, &variants));
     wefti_free(text);
-    assert_int_equal(json_array_size(variants), 10);
-    for (size_t v = 0; v < json_array_size(variants); v++) {
-        const json_t *variant = json_array_get(variants, v);
-        const char *name = json_string_value(json_object_get(variant, "name"));
-        text = read_text(json_string_value(json_object_get(variant, "file")), &bytes);
-        const json_t *replacements = json_object_get(variant, "replace");
-        for (size_t i = 0; i < json_array_size(replacements); i++) {
-            const json_t *pair = json_array_get(replacements, i);
-            text = replaced(text, json_string_value(json_array_get(pair, 0)),
-                            json_string_value(json_array_get(pair, 1)));
-        }
+    assert_int_equal(variants->count, 10);
+    WEFTI_JSON_EACH(variant, variants) {
+        const char *name = text_in(variant, "name");
+        text = read_text(text_in(variant, "file"), &bytes);
+        WEFTI_JSON_EACH(pair, list_in(variant, "replace"))
+        text = replaced(text, pair->as.child->as.text, pair->as.child->next->as.text);
         weft_tokenizer *t;
         ASSERT_OK(wefti_tokenizer_parse(name, text, (int64_t)strlen(text), &t));
         wefti_free(text);
-        const json_t *cases = json_object_get(variant, "cases");
-        assert_true(json_array_size(cases) > 15);
-        for (size_t i = 0; i < json_array_size(cases); i++)
-            check_case(t, name, json_array_get(cases, i));
+        const wefti_json *cases = list_in(variant, "cases");
+        assert_true(cases->count > 15);
+        WEFTI_JSON_EACH(each, cases) check_case(t, name, each);
         weft_tokenizer_close(t);
     }
-    json_decref(variants);
+    wefti_arena_destroy(arena);
 }
 
 /* Random bytes, random pieces of UTF-8, long enough for the cache of words. */
@@ -305,7 +312,7 @@ static void refuses(void **state) {
         {"tokenizer_llama3.json", "\"!\": 0", "\"!\": 1", WEFT_E_CORRUPT, "number 1"},
         {"tokenizer_llama3.json", "\"!\": 0", "\"!\": 2000000000", WEFT_E_CORRUPT, "2000000000"},
         {"tokenizer_llama3.json", "\"!\": 0", "\"!\": \"a\"", WEFT_E_CORRUPT, "no number"},
-        {"tokenizer_llama3.json", "\"!\": 0", "\"\\\"\": 0", WEFT_E_CORRUPT, "line 1"},
+        {"tokenizer_llama3.json", "\"!\": 0", "\"\\\"\": 0", WEFT_E_CORRUPT, "duplicate key"},
         {"tokenizer_llama3.json", "\"content\": \"Capulet\"", "\"content\": \"\"", WEFT_E_CORRUPT,
          "no content"},
         {"tokenizer_llama3.json", "\"merges\": [", "\"merges\": [[\"a\"], ", WEFT_E_CORRUPT,
@@ -428,8 +435,6 @@ static void any_bytes_are_word_pieces(void **state) {
     weft_tokenizer_close(t);
 }
 
-#endif
-
 static void bytes_are_tokens(void **state) {
     (void)state;
     weft_tokenizer *t;
@@ -503,7 +508,6 @@ int main(void) {
         cmocka_unit_test(bytes_are_tokens),
         cmocka_unit_test(utf8),
         cmocka_unit_test(classes),
-#ifdef WEFT_HAVE_JANSSON
         cmocka_unit_test(as_hugging_face),
         cmocka_unit_test(any_bytes_come_back),
         cmocka_unit_test(merging_is_as_defined),
@@ -514,7 +518,6 @@ int main(void) {
         cmocka_unit_test(truncations),
         cmocka_unit_test(faults),
         cmocka_unit_test(any_bytes_are_word_pieces),
-#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,8 +4,8 @@
  * refuses duplicate keys, broken UTF-8 and anything behind the value. Integers are exact. A lack of
  * memory is never reported as a damaged file.
  *
- * That last point rules out a library: when an allocation fails, jansson 2.14 drops a character of
- * its text. A good checkpoint would then look damaged. It also has no limits on size. */
+ * Common libraries break that last point: when an allocation fails, one drops a character of its
+ * text, and a good checkpoint would look damaged. They also have no limits on size. */
 #ifndef WEFTI_BASE_JSON_H
 #define WEFTI_BASE_JSON_H
 
