@@ -92,10 +92,12 @@ typedef struct wefti_checkpoint_tensor {
         later; /* neither of these: wefti_checkpoint_options.take supplies it when it is captured */
 } wefti_checkpoint_tensor;
 
-/* A text file beside the model: config.json, tokenizer.json. */
+/* A file beside the model: config.json, tokenizer.json. */
 typedef struct wefti_checkpoint_text {
     const char *name, *text;
+    int64_t bytes; /* 0: up to the NUL */
 } wefti_checkpoint_text;
+int64_t wefti_checkpoint_text_bytes(const wefti_checkpoint_text *t);
 
 /* What a process does for a step. If several processes write one, all pass the same tensors and
  * options, except for the tensors' places. */

@@ -130,11 +130,18 @@ weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tens
 
 /* ---- opening ---- */
 
-/* Refuses links, except those of the Hugging Face cache. The check and the opening are two calls.
- * So this protects against the directory's contents as delivered, not against a process that
- * changes them meanwhile. */
-weft_status wefti_tensor_set_check_link(const char *path) {
+bool wefti_link_of_cache(const char *path) {
     static const char blobs[] = "../../blobs/";
+    char target[300] = {0};
+    const ssize_t length = readlink(path, target, sizeof target - 1);
+    return length > 0 && (size_t)length < sizeof target - 1 &&
+           !strncmp(target, blobs, strlen(blobs)) && wefti_file_name_valid(target + strlen(blobs));
+}
+
+/* A directory of links to the files of a model is a model, too. What a link leads to must be a
+ * regular file: others may block. The check and the opening are two calls. So this protects against
+ * the directory's contents as delivered, not against a process that changes them meanwhile. */
+weft_status wefti_tensor_set_check_link(const char *path) {
     struct stat info;
     if (WEFTI_DISK(lstat(path, &info))) {
         int error = errno;
@@ -142,13 +149,9 @@ weft_status wefti_tensor_set_check_link(const char *path) {
                   strerror(error));
     }
     if (!S_ISLNK(info.st_mode)) return WEFT_OK;
-    char target[300] = {0};
-    ssize_t length = readlink(path, target, sizeof target - 1);
-    bool cache = length > 0 && (size_t)length < sizeof target - 1 &&
-                 !strncmp(target, blobs, strlen(blobs)) &&
-                 wefti_file_name_valid(target + strlen(blobs));
-    WEFT_REQUIRE(cache, WEFT_E_CORRUPT, "%s is a link; a model's files must be regular files",
-                 path);
+    const bool there = !stat(path, &info);
+    WEFT_REQUIRE(there && S_ISREG(info.st_mode), WEFT_E_CORRUPT, "%s is a link to %s", path,
+                 there ? "something that is no regular file" : "a file that does not exist");
     return WEFT_OK;
 }
 

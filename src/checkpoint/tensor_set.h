@@ -3,8 +3,7 @@
  * directories too.
  *
  * A directory may come from anywhere. So file names come from the index only and stay in the
- * directory: plain names, regular files. The only links followed are those of a Hugging Face cache,
- * to ../../blobs/<name>. */
+ * directory: names without "..", regular files or links to such. */
 #ifndef WEFTI_CHECKPOINT_TENSOR_SET_H
 #define WEFTI_CHECKPOINT_TENSOR_SET_H
 
@@ -35,7 +34,9 @@ typedef struct wefti_tensor_index {
 weft_status wefti_tensor_index_parse(const char *text, int64_t bytes, wefti_tensor_index **out,
                                      int64_t *out_count) WEFT_CHECKED;
 
-/* Refuses links, except those of a Hugging Face cache. */
+/* Whether the name is a link of a Hugging Face cache, to ../../blobs/NAME. */
+bool wefti_link_of_cache(const char *path);
+/* Refuses links that do not lead to a regular file. */
 weft_status wefti_tensor_set_check_link(const char *path) WEFT_CHECKED;
 
 /* A plain file name inside a directory: not empty, no slash, no leading dot, at most 255 bytes. */

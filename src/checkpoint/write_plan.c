@@ -196,17 +196,27 @@ static weft_status fill_items(wefti_write_plan *plan) {
     return WEFT_OK;
 }
 
-static weft_status add_text(wefti_write_plan *plan, const char *name, const char *text) {
+int64_t wefti_checkpoint_text_bytes(const wefti_checkpoint_text *t) {
+    return t->bytes ? t->bytes : (int64_t)strlen(t->text);
+}
+
+static weft_status add_text(wefti_write_plan *plan, const wefti_checkpoint_text *from) {
     wefti_manifest *m = &plan->manifest;
-    WEFT_REQUIRE(name && text && wefti_file_name_valid(name) && wefti_utf8_valid(name) &&
+    const char *name = from->name;
+    WEFT_REQUIRE(name && from->text && wefti_file_name_valid(name) && wefti_utf8_valid(name) &&
                      strcmp(name, "manifest.json"),
                  WEFT_E_ARG, "\"%s\" cannot be a file of a checkpoint", name ? name : "");
     for (int64_t i = 0; i < m->file_count; i++)
         WEFT_REQUIRE(strcmp(m->files[i].name, name), WEFT_E_ARG,
                      "the file %s is given twice, or belongs to the checkpoint", name);
     wefti_manifest_file *file = &m->files[m->file_count];
+    wefti_checkpoint_text *to = &plan->texts[m->file_count - plan->shard_count];
+    const int64_t bytes = wefti_checkpoint_text_bytes(from);
+    char *text = wefti_arena_alloc(m->arena, (size_t)bytes + 1);
+    WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory to plan a checkpoint");
+    memcpy(text, from->text, (size_t)bytes);
     WEFT_TRY(keep(plan, name, &file->name));
-    WEFT_TRY(keep(plan, text, &plan->texts[m->file_count - plan->shard_count]));
+    *to = (wefti_checkpoint_text){file->name, text, bytes};
     m->file_count++;
     return WEFT_OK;
 }
@@ -232,7 +242,8 @@ static weft_status add_index(wefti_write_plan *plan) {
     wefti_text_add(&t, "\n }\n}\n");
     char *text = wefti_text_take(&t);
     WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for a checkpoint's index");
-    weft_status status = add_text(plan, "model.safetensors.index.json", text);
+    weft_status status = add_text(
+        plan, &(wefti_checkpoint_text){.name = "model.safetensors.index.json", .text = text});
     wefti_free(text);
     return status;
 }
@@ -253,8 +264,7 @@ static weft_status plan_files(wefti_write_plan *plan, const wefti_checkpoint_opt
     WEFT_TRY(name_shards(plan, shards, options->slicing != NULL));
     WEFT_TRY(fill_items(plan));
     if (shards[WEFTI_CHECKPOINT_MODEL] > 1 && !options->slicing) WEFT_TRY(add_index(plan));
-    for (int64_t i = 0; i < options->text_count; i++)
-        WEFT_TRY(add_text(plan, options->texts[i].name, options->texts[i].text));
+    for (int64_t i = 0; i < options->text_count; i++) WEFT_TRY(add_text(plan, &options->texts[i]));
     return WEFT_OK;
 }
 

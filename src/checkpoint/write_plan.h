@@ -32,7 +32,7 @@ typedef struct wefti_write_plan {
     wefti_safetensors_item *items; /* the tensors, shard by shard */
     int64_t *offset;               /* of tensor k in its shard, in bytes after the header */
     int64_t *shard_bytes;          /* of the tensors of each shard */
-    const char **texts;            /* contents of the files after the shards */
+    wefti_checkpoint_text *texts;  /* the files after the shards */
     /* Of a sliced step: the whole tensors; `manifest.tensors` are the own slices. NULL: whole. */
     wefti_manifest_tensor *wholes;
     int64_t whole_count;

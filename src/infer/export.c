@@ -33,6 +33,16 @@ static weft_status write_program(const weft_infer *f, const char *folder, wefti_
     return status;
 }
 
+/* What tells the meaning of tokens, and how images are prepared. */
+static weft_status write_side(const weft_infer *f, const char *folder) {
+    wefti_side_files side = {0};
+    weft_status status =
+        wefti_side_files_add(&side, f->model.path, WEFTI_SIDE_MODEL | WEFTI_SIDE_TOKENIZER);
+    if (status >= 0) status = wefti_side_files_write(&side, folder);
+    wefti_side_files_free(&side);
+    return status;
+}
+
 static weft_status make(const wefti_safetensors_item *item, void *room) {
     const wefti_session_piece *piece = item->data;
     const int64_t bytes = weft_desc_bytes(&item->desc);
@@ -98,7 +108,9 @@ static weft_status write_all(weft_infer *f, const char *partial, const char *fol
                              wefti_exported *facts) {
     const bool leads = !f->model.training.ranks.follows;
     WEFT_TRY(wefti_infer_agree(f, begin(f, partial, folder)));
-    weft_status status = wefti_infer_agree(f, leads ? write_program(f, partial, facts) : WEFT_OK);
+    weft_status status = leads ? write_program(f, partial, facts) : WEFT_OK;
+    if (status >= 0 && leads) status = write_side(f, partial);
+    status = wefti_infer_agree(f, status);
     if (status >= 0) status = write_ranks(f, partial, facts);
     bool stop = false;
     if (status >= 0) status = wefti_training_stops(&f->model.training, WEFT_OK, &stop);

@@ -85,19 +85,12 @@ static weft_status read_file(const char *directory, const char *name, config_rea
     return status < 0 ? wefti_prefix(status, "%s", directory) : WEFT_OK;
 }
 
-weft_status wefti_pretrained_tokenizer(const char *directory, char **out, int64_t *out_bytes) {
+weft_status wefti_pretrained_side_files(const char *directory, unsigned uses,
+                                        wefti_side_files *out) {
     char *path;
-    bool there = false;
-    *out = NULL;
-    *out_bytes = 0;
     WEFT_TRY(resolve(directory, false, &path, NULL));
-    weft_status status = has_file(path, "tokenizer.json", &there);
-    char *file = status < 0 || !there ? NULL : wefti_format("%s/tokenizer.json", path);
+    weft_status status = wefti_side_files_add(out, path, uses);
     wefti_free(path);
-    if (status < 0 || !there) return status;
-    WEFT_REQUIRE(file, WEFT_E_NOMEM, "no memory for a path");
-    status = wefti_sealed_read(file, WEFTI_TOKENIZER_BYTES, NULL, out, out_bytes);
-    wefti_free(file);
     return status;
 }
 

@@ -3,6 +3,7 @@
 #ifndef WEFTI_INTEROP_PRETRAINED_H
 #define WEFTI_INTEROP_PRETRAINED_H
 
+#include "checkpoint/side_files.h"
 #include "session/agree.h"
 #include "weft/data.h"
 #include "weft/model.h"
@@ -33,10 +34,9 @@ weft_status wefti_pretrained_path(const char *directory, char **out, char **out_
 weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
                                        const char *path) WEFT_CHECKED;
 
-/* The text of the tokenizer.json in a Hugging Face directory, or in the newest step of a run. *out
- * is NULL if there is none; else free it with wefti_free. */
-weft_status wefti_pretrained_tokenizer(const char *directory, char **out,
-                                       int64_t *out_bytes) WEFT_CHECKED;
+/* Adds the files beside the weights in a Hugging Face directory, or in the newest step of a run. */
+weft_status wefti_pretrained_side_files(const char *directory, unsigned uses,
+                                        wefti_side_files *out) WEFT_CHECKED;
 
 /* If `config` names no tokens that end a text, uses the usual names of such tokens in tokenizers.
  */

@@ -82,7 +82,7 @@ static weft_status end(resharding *r) {
     case WEFT_CHECKPOINT_SLICES:
         return wefti_target_slices_end(r->target);
     case WEFT_CHECKPOINT_DCP:
-        return WEFT_OK;
+        return wefti_target_side_files(r->target);
     case WEFT_CHECKPOINT_RUN:
         return wefti_target_run_end(r->target, r->step);
     default:

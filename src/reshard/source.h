@@ -117,6 +117,8 @@ weft_status wefti_shards_open_step(wefti_shards *s) WEFT_CHECKED;
 /* Takes the state of a run from `text`, the manifest that slices carry along. */
 weft_status wefti_shards_take_manifest(wefti_shards *s, const char *text,
                                        int64_t bytes) WEFT_CHECKED;
+/* The files beside a model in a directory that is no step. */
+weft_status wefti_shards_take_side_files(wefti_shards *s) WEFT_CHECKED;
 /* Reads the texts of the manifest from a directory. */
 weft_status wefti_shards_take_texts(wefti_shards *s, const char *dir) WEFT_CHECKED;
 /* The role that the manifest gives to a name; without a manifest all tensors are the model's. */

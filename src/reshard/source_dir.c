@@ -278,6 +278,7 @@ weft_status wefti_shards_open_dir(wefti_shards *s) {
                             ".safetensors files",
                             s->path);
     if (status >= 0) status = add_files(s, &d);
+    if (status >= 0) status = wefti_shards_take_side_files(s);
     wefti_text_free(&d.names);
     wefti_free(d.pairs);
     wefti_free(d.index);

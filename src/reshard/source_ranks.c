@@ -439,7 +439,7 @@ static weft_status take_carried(wefti_shards *s) {
     char *text = NULL;
     int64_t bytes = 0;
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
-    if (!wefti_exists(path)) return WEFT_OK;
+    if (!wefti_exists(path)) return wefti_shards_take_side_files(s);
     WEFT_TRY(wefti_file_read(path, (int64_t)512 << 20, &text, &bytes));
     weft_status status = wefti_shards_take_manifest(s, text, bytes);
     wefti_free(text);

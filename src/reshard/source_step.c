@@ -4,6 +4,7 @@
 #include "base/digest/digest.h"
 #include "base/io.h"
 #include "checkpoint/run/run.h"
+#include "checkpoint/side_files.h"
 #include "reshard/source.h"
 
 wefti_checkpoint_role wefti_shards_role(const wefti_shards *s, const char *name) {
@@ -33,6 +34,31 @@ static bool is_text(const wefti_manifest *m, int64_t file) {
            !wefti_safetensors_is_name(m->files[file].name);
 }
 
+static weft_status keep_text(wefti_shards *s, const char *name, const char *text, int64_t bytes) {
+    wefti_checkpoint_text *to = &s->texts[s->text_count++];
+    char *copy = wefti_arena_alloc(s->arena, (size_t)bytes + 1);
+    to->name = wefti_arena_strdup(s->arena, name);
+    WEFT_REQUIRE(to->name && copy, WEFT_E_NOMEM, "no memory for %s", name);
+    memcpy(copy, text, (size_t)bytes);
+    to->text = copy;
+    to->bytes = bytes;
+    return WEFT_OK;
+}
+
+/* A directory without a manifest. */
+weft_status wefti_shards_take_side_files(wefti_shards *s) {
+    wefti_checkpoint_text texts[WEFTI_SIDE_FILES_MOST];
+    wefti_side_files files = {0};
+    weft_status status = wefti_side_files_add(&files, s->path, WEFTI_SIDE_ALL);
+    const int64_t count = status >= 0 ? wefti_side_files_list(&files, texts) : 0;
+    s->texts = wefti_arena_alloc(s->arena, (size_t)(count + 1) * sizeof *s->texts);
+    if (!s->texts) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the files of a model");
+    for (int64_t i = 0; i < count && status >= 0; i++)
+        status = keep_text(s, texts[i].name, texts[i].text, texts[i].bytes);
+    wefti_side_files_free(&files);
+    return status;
+}
+
 static weft_status take_text(wefti_shards *s, const char *dir, const wefti_manifest_file *file) {
     char *path = wefti_format("%s/%s", dir, file->name), *text = NULL;
     int64_t bytes = 0;
@@ -41,12 +67,7 @@ static weft_status take_text(wefti_shards *s, const char *dir, const wefti_manif
     if (status >= 0 && wefti_crc32c(0, text, (size_t)bytes) != file->crc32c)
         status =
             WEFT_RAISE(WEFT_E_CORRUPT, "%s does not have the checksum %08x", path, file->crc32c);
-    if (status >= 0) {
-        wefti_checkpoint_text *to = &s->texts[s->text_count++];
-        to->name = wefti_arena_strdup(s->arena, file->name);
-        to->text = wefti_arena_strdup(s->arena, text);
-        if (!to->name || !to->text) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for %s", path);
-    }
+    if (status >= 0) status = keep_text(s, file->name, text, bytes);
     wefti_free(text);
     wefti_free(path);
     return status;

@@ -83,6 +83,8 @@ weft_status wefti_target_dcp(wefti_target *t, const wefti_layouts *to) WEFT_CHEC
 /* target_whole.c: a model directory; a run of weft with one step. */
 weft_status wefti_target_model(wefti_target *t) WEFT_CHECKED;
 weft_status wefti_target_model_end(wefti_target *t) WEFT_CHECKED;
+/* The files beside the model, in the destination itself. */
+weft_status wefti_target_side_files(wefti_target *t) WEFT_CHECKED;
 typedef struct wefti_target_step wefti_target_step;
 weft_status wefti_target_run(wefti_target *t, wefti_target_step **out) WEFT_CHECKED;
 weft_status wefti_target_run_end(wefti_target *t, wefti_target_step *step) WEFT_CHECKED;

@@ -153,10 +153,7 @@ weft_status wefti_target_dcp(wefti_target *t, const wefti_layouts *to) {
 
 weft_status wefti_target_slices_end(wefti_target *t) {
     const wefti_shards *s = t->source;
-    if (!s->manifest) return WEFT_OK;
-    WEFT_TRY(wefti_target_text(t, WEFTI_SLICES_MANIFEST, s->manifest_text, s->manifest_bytes));
-    for (int64_t i = 0; i < s->text_count; i++)
-        WEFT_TRY(wefti_target_text(t, s->texts[i].name, s->texts[i].text,
-                                   (int64_t)strlen(s->texts[i].text)));
-    return WEFT_OK;
+    if (s->manifest)
+        WEFT_TRY(wefti_target_text(t, WEFTI_SLICES_MANIFEST, s->manifest_text, s->manifest_bytes));
+    return wefti_target_side_files(t);
 }

@@ -71,13 +71,17 @@ static weft_status add_index(wefti_target *t) {
     return status;
 }
 
-weft_status wefti_target_model_end(wefti_target *t) {
+weft_status wefti_target_side_files(wefti_target *t) {
     const wefti_shards *s = t->source;
-    if (t->file_count > 1) WEFT_TRY(add_index(t));
     for (int64_t i = 0; i < s->text_count; i++)
         WEFT_TRY(wefti_target_text(t, s->texts[i].name, s->texts[i].text,
-                                   (int64_t)strlen(s->texts[i].text)));
+                                   wefti_checkpoint_text_bytes(&s->texts[i])));
     return WEFT_OK;
+}
+
+weft_status wefti_target_model_end(wefti_target *t) {
+    if (t->file_count > 1) WEFT_TRY(add_index(t));
+    return wefti_target_side_files(t);
 }
 
 /* ---- a run with one step ---- */
@@ -173,12 +177,12 @@ static weft_status end_step(wefti_target *t, wefti_target_step *step) {
             file->crc32c = t->files[s].header_crc32c;
             continue;
         }
-        const char *contents = step->plan.texts[s - step->plan.shard_count];
+        const wefti_checkpoint_text *from = &step->plan.texts[s - step->plan.shard_count];
         const char *name = wefti_arena_format(t->arena, "%s/%s", step->name, file->name);
         WEFT_REQUIRE(name, WEFT_E_NOMEM, "no memory for the name of a file");
-        file->bytes = file->checked_bytes = (int64_t)strlen(contents);
-        file->crc32c = wefti_crc32c(0, contents, (size_t)file->bytes);
-        WEFT_TRY(wefti_target_text(t, name, contents, file->bytes));
+        file->bytes = file->checked_bytes = wefti_checkpoint_text_bytes(from);
+        file->crc32c = wefti_crc32c(0, from->text, (size_t)file->bytes);
+        WEFT_TRY(wefti_target_text(t, name, from->text, file->bytes));
     }
     for (int64_t k = 0; k < m->tensor_count; k++)
         m->tensors[k].crc32c = t->crc32c[step->tensor_of[k]];

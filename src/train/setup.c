@@ -318,7 +318,7 @@ void wefti_training_close(wefti_training *t) {
     wefti_free(t->saving.apart);
     wefti_free(t->saving.first);
     wefti_free(t->saving.last_of);
-    wefti_free(t->saving.tokenizer);
+    wefti_side_files_free(&t->saving.side);
     weft_job_free(t->resized_job);
     wefti_training_wipe_key(t);
 }

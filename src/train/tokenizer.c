@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/io.h"
+#include "base/memory.h"
 #include "interop/pretrained.h"
 #include "train/training.h"
 
@@ -11,48 +13,74 @@ bool wefti_training_reads_text(const weft_job *job) {
     return format == WEFT_FORMAT_TEXT || format == WEFT_FORMAT_JSONL || format == WEFT_FORMAT_RAW;
 }
 
-/* Rank 0's text of the tokenizer, for all ranks: *bytes and t->saving.tokenizer. */
-static weft_status share_tokenizer(wefti_training *t, weft_status status, int64_t *bytes) {
-    WEFT_TRY(wefti_training_broadcast(t, status, bytes, sizeof *bytes));
-    if (!t->ranks.agreement || *bytes == 0) return WEFT_OK;
+/* The files of the tokenizer that the job names: a directory, or a file and those beside it. */
+static weft_status add_named(wefti_training *t, const char *path) {
+    const char *slash = strrchr(path, '/');
+    if (wefti_is_dir(path))
+        return wefti_side_files_add(&t->saving.side, path, WEFTI_SIDE_TOKENIZER);
+    if (strcmp(slash ? slash + 1 : path, "tokenizer.json") != 0)
+        return wefti_side_files_add_file(&t->saving.side, path, "tokenizer.json");
+    char *dir = slash ? wefti_format("%.*s/.", (int)(slash - path), path) : wefti_strdup(".");
+    WEFT_REQUIRE(dir, WEFT_E_NOMEM, "no memory for a path");
+    weft_status status = wefti_side_files_add(&t->saving.side, dir, WEFTI_SIDE_TOKENIZER);
+    wefti_free(dir);
+    return status;
+}
+
+weft_status wefti_training_read_side(wefti_training *t) {
+    const char *from = t->job->model.from, *named = t->job->data.tokenizer;
+    const unsigned uses = WEFTI_SIDE_MODEL | (named[0] ? 0 : WEFTI_SIDE_TOKENIZER);
+    if (t->ranks.follows || t->saving.side.count) return WEFT_OK;
+    if (from[0]) {
+        weft_status status = wefti_pretrained_side_files(from, uses, &t->saving.side);
+        if (status < 0) return wefti_prefix(status, "model.from");
+    }
+    const bool reads = wefti_training_reads_text(t->job) && named[0] && strcmp(named, "bytes") != 0;
+    return reads ? add_named(t, named) : WEFT_OK;
+}
+
+weft_status wefti_training_share_side(wefti_training *t, weft_status status) {
+    wefti_side_files *side = &t->saving.side;
+    int64_t bytes = side->bytes;
+    char *data = side->data;
+    WEFT_TRY(wefti_training_broadcast(t, status, &bytes, sizeof bytes));
+    if (!t->ranks.agreement || bytes == 0) return WEFT_OK;
     status = WEFT_OK;
-    if (t->ranks.follows && !(t->saving.tokenizer = wefti_alloc((size_t)*bytes + 1)))
-        status =
-            WEFT_RAISE(WEFT_E_NOMEM, "no memory for a tokenizer of %lld bytes", (long long)*bytes);
-    WEFT_TRY(wefti_agree(t->ranks.agreement, status));
-    return wefti_training_broadcast(t, WEFT_OK, t->saving.tokenizer, (size_t)*bytes);
+    if (t->ranks.follows && !(data = wefti_alloc((size_t)bytes + 1)))
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the files beside a model, %lld bytes",
+                            (long long)bytes);
+    status = wefti_agree(t->ranks.agreement, status);
+    if (status >= 0) status = wefti_training_broadcast(t, WEFT_OK, data, (size_t)bytes);
+    if (!t->ranks.follows) return status;
+    if (status >= 0) return wefti_side_files_take(side, data, bytes);
+    wefti_free(data);
+    return status;
 }
 
-/* A newcomer has the text already. */
-static weft_status briefed_tokenizer(const wefti_training *t, weft_tokenizer **out) {
-    const char *text = t->saving.tokenizer;
-    return text ? wefti_tokenizer_parse("tokenizer.json", text, (int64_t)strlen(text), out)
-                : WEFT_OK;
-}
-
-/* Rank 0 reads it, as it reads the model. Checkpoints of the run hold its text. */
+/* Rank 0 reads it, as it reads the model. Checkpoints of the run hold its text. A newcomer has it
+ * already. */
 weft_status wefti_training_tokenizer(wefti_training *t, weft_tokenizer **out) {
     const char *from = t->job->model.from;
     int64_t bytes = 0;
-    weft_status status = WEFT_OK;
     *out = NULL;
     if (!wefti_training_reads_text(t->job) || t->job->data.tokenizer[0] || !from[0]) return WEFT_OK;
-    if (t->briefing) return briefed_tokenizer(t, out);
-    wefti_free(t->saving.tokenizer);
-    t->saving.tokenizer = NULL;
-    if (!t->ranks.follows) status = wefti_pretrained_tokenizer(from, &t->saving.tokenizer, &bytes);
-    if (status < 0) (void)wefti_prefix(status, "model.from");
-    WEFT_TRY(share_tokenizer(t, status, &bytes));
-    if (bytes == 0) return WEFT_OK;
-    status = wefti_tokenizer_parse("tokenizer.json", t->saving.tokenizer, bytes, out);
+    if (!t->briefing) {
+        wefti_side_files_free(&t->saving.side);
+        WEFT_TRY(wefti_training_share_side(t, wefti_training_read_side(t)));
+    }
+    const char *text = wefti_side_files_find(&t->saving.side, "tokenizer.json", &bytes);
+    if (!text) return WEFT_OK;
+    weft_status status = wefti_tokenizer_parse("tokenizer.json", text, bytes, out);
     return status < 0 ? wefti_prefix(status, "the tokenizer of model.from, %s", from) : WEFT_OK;
 }
 
 weft_status wefti_training_check_bytes(const wefti_training *t) {
     const weft_job *job = t->job;
     const weft_tokenizer *tokenizer = weft_data_tokenizer(t->data);
-    int64_t vocab = t->model.config.vocab;
-    if (!tokenizer || job->data.tokenizer[0] || t->saving.tokenizer) return WEFT_OK;
+    int64_t vocab = t->model.config.vocab, bytes;
+    if (!tokenizer || job->data.tokenizer[0] ||
+        wefti_side_files_find(&t->saving.side, "tokenizer.json", &bytes))
+        return WEFT_OK;
     WEFT_REQUIRE(
         vocab == 256 || vocab == t->model.objective->vocabulary(t->data, 256), WEFT_E_ARG,
         "data.tokenizer is not set%s%s%s, and the model's vocabulary of %lld tokens is not "

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/side_files.h"
 #include "session/agree.h"
 #include "session/session.h"
 #include "train/objective.h"
@@ -95,7 +96,7 @@ typedef struct wefti_training_saving {
     wefti_saved_tensor *tensors;
     int64_t count, room, states; /* the first `states` are the model's states */
     int64_t *first, *last_of; /* [tensors of the session]: range in `tensors`, optimizer included */
-    char *tokenizer;          /* text of its file, which each checkpoint holds; NULL: bytes */
+    wefti_side_files side;    /* the files beside the model, which each checkpoint holds */
     bool encrypts;            /* checkpoints are encrypted, with `key` */
     wefti_key key;
 } wefti_training_saving;
@@ -113,9 +114,8 @@ typedef struct wefti_training_record {
 typedef struct wefti_briefing {
     weft_model_config config;
     weft_bf16_compute bf16;
-    char *tokenizer; /* text; NULL: none */
-    char *plan;      /* text of the plan that was searched; NULL: of the job */
-    bool anew;       /* all ranks set up: their plan is a new one */
+    char *plan; /* text of the plan that was searched; NULL: of the job */
+    bool anew;  /* all ranks set up: their plan is a new one */
 } wefti_briefing;
 
 struct wefti_training_parts; /* loop/resize.c */
@@ -180,6 +180,11 @@ void wefti_training_note(const wefti_training *t, const char *format, ...)
 /* tokenizer.c: the tokenizer of model.from, if the data are text and the job names no tokenizer.
  * *out NULL: the data open the one that the job names, or bytes. Collective. */
 weft_status wefti_training_tokenizer(wefti_training *t, weft_tokenizer **out) WEFT_CHECKED;
+/* Rank 0 reads the files beside the model that checkpoints hold, unless they are there: those of
+ * model.from, and of the tokenizer that the job names. */
+weft_status wefti_training_read_side(wefti_training *t) WEFT_CHECKED;
+/* Rank 0's files, for all ranks. Collective. */
+weft_status wefti_training_share_side(wefti_training *t, weft_status status) WEFT_CHECKED;
 /* Refuses bytes that the job does not ask for if the vocabulary is of another size. Otherwise the
  * model would learn tokens that no tokenizer makes. */
 weft_status wefti_training_check_bytes(const wefti_training *t) WEFT_CHECKED;

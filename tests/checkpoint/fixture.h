@@ -121,7 +121,7 @@ static const wefti_checkpoint_pair fixture_settings[] = {{"lr", "0.0005999999999
                                                          {"betas", "0.9,0.95"}};
 static const wefti_checkpoint_loss fixture_losses[] = {{1, 4.25}, {2, 0.1}};
 static const wefti_checkpoint_text fixture_texts[] = {
-    {"config.json", "{\"model_type\": \"gpt2\"}\n"}};
+    {.name = "config.json", .text = "{\"model_type\": \"gpt2\"}\n"}};
 
 static inline wefti_checkpoint_meta meta_of(int64_t step) {
     return (wefti_checkpoint_meta){.step = step,

@@ -295,8 +295,9 @@ static void bad_requests(void **state) {
     ASSERT_STATUS(WEFT_E_ARG,
                   wefti_checkpoint_write(f->dir, &meta, m.tensors, MODEL_TENSORS, NULL, NULL));
     model_make(&m, 1);
-    const wefti_checkpoint_text texts[] = {
-        {"../evil", ""}, {"manifest.json", ""}, {"model.safetensors", ""}};
+    const wefti_checkpoint_text texts[] = {{.name = "../evil", .text = ""},
+                                           {.name = "manifest.json", .text = ""},
+                                           {.name = "model.safetensors", .text = ""}};
     for (int i = 0; i < 3; i++) {
         wefti_checkpoint_options options = {.texts = &texts[i], .text_count = 1};
         ASSERT_STATUS(WEFT_E_ARG, wefti_checkpoint_write(f->dir, &meta, m.tensors, MODEL_TENSORS,

@@ -98,23 +98,31 @@ static void hostile_indexes(void **state) {
     ASSERT_STATUS(WEFT_E_NOT_FOUND, wefti_tensor_set_open(path_in(f->root, "x.safetensors"), &set));
 }
 
-/* A link could lead to any file, also to a file that blocks. Only the cache's own links are
- * followed. */
+/* A link may lead to any regular file, which must then be safetensors. Others could block. */
 static void links(void **state) {
     const fixture *f = *state;
     make_dir(f->dir, good_index);
     const char *one = path_in(f->dir, "one.safetensors"), *fifo = path_in(f->root, "fifo");
     assert_int_equal(remove(one), 0);
     const char *targets[] = {"/etc/passwd", "two.safetensors", "../../blobs/../one", "../blobs/x",
-                             fifo};
+                             fifo,          "/dev/zero",       "one.safetensors"};
+    const char *why[] = {"one.safetensors", "tensor \"a\"", "link|not exist", "link|not exist",
+                         "link|regular",    "link|regular", "link|not exist"};
     assert_int_equal(mkfifo(fifo, 0600), 0);
     for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
         assert_int_equal(symlink(targets[i], one), 0);
         wefti_tensor_set *set = NULL;
         ASSERT_STATUS(WEFT_E_CORRUPT, wefti_tensor_set_open(f->dir, &set));
-        ASSERT_MESSAGE("link");
+        ASSERT_MESSAGE(why[i]);
         assert_int_equal(remove(one), 0);
     }
+    const char *pool = path_in(f->root, "pool");
+    make_dir(pool, NULL);
+    assert_int_equal(symlink(path_in(pool, "one.safetensors"), one), 0);
+    wefti_tensor_set *linked = NULL;
+    ASSERT_OK(wefti_tensor_set_open(f->dir, &linked));
+    assert_both(linked);
+    wefti_tensor_set_close(linked);
     /* root/snapshots/1/one.safetensors -> ../../blobs/<hash>, as the cache lays it out */
     const char *snapshot = path_in(f->root, "snapshots/1"), *blobs = path_in(f->root, "blobs");
     make_dir(snapshot, good_index);

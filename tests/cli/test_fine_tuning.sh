@@ -29,6 +29,47 @@ expect 0 'done: 2 steps' train $base data.path=text.txt data.tokenizer="$words" 
 expect 0 'done: 2 steps' train model.from=words data.path=text.txt train.steps=2 train.batch=2 checkpoint.dir=tuned
 cmp -s "$words" tuned/$step/tokenizer.json || fail 'the checkpoint does not hold the tokenizer of model.from'
 expect 0 '"tokens": 3' generate tuned --prompt ab --tokens 3 --json
+
+# Files beside the model go along: through training, slices, and formats.
+mkdir hf
+cp words/$step/* hf
+rm hf/manifest.json hf/optimizer*
+sides='generation_config.json tokenizer_config.json special_tokens_map.json chat_template.jinja chat_template.json'
+for side in $sides; do echo "{\"of\": \"$side\"}" >"hf/$side"; done
+echo '{"eos_token_id": 7}' >hf/generation_config.json
+has_sides() {
+    for side in $sides tokenizer.json; do
+        cmp -s "hf/$side" "$1/$side" || fail "$1 does not have the $side of the model it comes from"
+    done
+}
+from_hf="train model.from=hf data.path=text.txt train.steps=2 train.batch=2"
+# shellcheck disable=SC2086
+expect 0 'done: 2 steps' $from_hf checkpoint.dir=kept
+has_sides kept/$step
+expect 0 'hf' checkpoint reshard kept plain --format hf
+has_sides plain
+expect 0 'hf' checkpoint reshard plain again --format hf
+has_sides again
+cmp -s plain/config.json again/config.json || fail 'reshard from and to Hugging Face loses config.json'
+expect 0 '"tokens": 3' generate again --prompt ab --tokens 3 --json
+"$weft" plan model.from=hf data.path=text.txt train.steps=2 train.batch=2 --devices 2 --out plan2.json \
+    >log 2>&1 || fail 'no plan' log
+expect 0 'slices' checkpoint reshard plain cut --to plan2.json
+expect 0 'hf' checkpoint reshard cut joined --from plan2.json --format hf
+has_sides joined
+# Another tokenizer comes with its own files; settings of generation are the model's.
+mkdir other
+cp "$words" other/tokenizer.json
+echo '{"of": "other"}' >other/tokenizer_config.json
+# shellcheck disable=SC2086
+expect 0 'done: 2 steps' $from_hf data.tokenizer=other checkpoint.dir=mixed
+cmp -s other/tokenizer_config.json mixed/$step/tokenizer_config.json || fail 'not the files of data.tokenizer'
+cmp -s hf/generation_config.json mixed/$step/generation_config.json || fail 'not the generation_config.json of the model'
+[ ! -e mixed/$step/chat_template.jinja ] || fail 'a template of another tokenizer'
+# A run goes on with them.
+# shellcheck disable=SC2086
+expect 0 'continued|done: 1 step' $from_hf train.steps=3 checkpoint.dir=kept checkpoint.resume=true
+has_sides kept/step-000000000003
 expect 0 'predicted' model model.from=words data.path=text.txt
 mkdir bare
 cp words/$step/config.json words/$step/model.safetensors bare
@@ -39,6 +80,11 @@ if command -v mpirun >/dev/null 2>&1 || "$weft" launch --help >/dev/null 2>&1; t
     expect 0 'done: 2 steps' launch -n 2 -- "$weft" train model.from=words data.path=text.txt train.steps=2 train.batch=2 \
         parallel.mode=data parallel.devices=2 checkpoint.dir=tuned2
     cmp -s "$words" tuned2/$step/tokenizer.json || fail 'two ranks: the checkpoint does not hold the tokenizer'
+    # shellcheck disable=SC2086
+    expect 0 'done: 2 steps' launch -n 2 -- "$weft" $from_hf parallel.mode=data parallel.devices=2 \
+        parallel.optimizer.level=3 checkpoint.sliced=true checkpoint.dir=tuned3
+    has_sides tuned3/rank_0/$step
+    has_sides tuned3/rank_1/$step
 fi
 
 # --- files that are not text ---

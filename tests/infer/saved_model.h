@@ -56,7 +56,8 @@ static inline weft_status saved_model_write(weft_session *s, const weft_model_co
     char *config = NULL, *note = NULL;
     weft_status status = saved_model_fill(m, s, c);
     if (status >= 0) status = weft_model_config_write(c, &config);
-    const wefti_checkpoint_text texts[] = {{"config.json", config}, {"tokenizer.json", tokenizer}};
+    const wefti_checkpoint_text texts[] = {{.name = "config.json", .text = config},
+                                           {.name = "tokenizer.json", .text = tokenizer}};
     const wefti_checkpoint_options how = {.texts = texts, .text_count = tokenizer ? 2 : 1};
     const wefti_checkpoint_meta meta = {.step = step};
     if (status >= 0) status = wefti_checkpoint_lock_open(run, &lock);

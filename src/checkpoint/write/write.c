@@ -75,11 +75,11 @@ static weft_status write_text(wefti_checkpoint_job *job, const char *name, const
 static weft_status write_texts(wefti_checkpoint_job *job) {
     wefti_manifest *m = &job->plan.manifest;
     for (int64_t i = job->plan.shard_count; i < m->file_count; i++) {
-        const char *text = job->plan.texts[i - job->plan.shard_count];
+        const wefti_checkpoint_text *t = &job->plan.texts[i - job->plan.shard_count];
         wefti_manifest_file *file = &m->files[i];
-        file->bytes = file->checked_bytes = (int64_t)strlen(text);
-        file->crc32c = wefti_crc32c(0, text, (size_t)file->bytes);
-        WEFT_TRY(write_text(job, file->name, text, file->bytes));
+        file->bytes = file->checked_bytes = wefti_checkpoint_text_bytes(t);
+        file->crc32c = wefti_crc32c(0, t->text, (size_t)file->bytes);
+        WEFT_TRY(write_text(job, file->name, t->text, file->bytes));
     }
     char *manifest = NULL;
     int64_t bytes = 0;

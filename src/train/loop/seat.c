@@ -5,18 +5,18 @@
 #include "plan/plan.h"
 #include "train/loop/loop.h"
 
-/* The message of the teller: this, the plan's text, the tokenizer's text. */
+/* The message of the teller: this, the plan's text, the files beside the model. */
 typedef struct briefing_head {
     weft_model_config config;
     weft_train_step under_way;
-    int64_t plan_bytes, tokenizer_bytes; /* without zeros at the ends */
+    int64_t plan_bytes, side_bytes; /* the plan without the zero at its end */
     weft_bf16_compute bf16;
 } briefing_head;
 
 /* ---- telling ---- */
 
 static weft_status pack(const wefti_training *t, char **out, int64_t *out_bytes) {
-    const char *tokenizer = t->saving.tokenizer ? t->saving.tokenizer : "";
+    const wefti_side_files *side = &t->saving.side;
     char *plan = NULL;
     briefing_head h;
     memset(&h, 0, sizeof h);
@@ -25,13 +25,13 @@ static weft_status pack(const wefti_training *t, char **out, int64_t *out_bytes)
     h.under_way = t->progress.under_way;
     h.bf16 = t->session ? weft_session_bf16(t->session) : t->model.bf16;
     h.plan_bytes = plan ? (int64_t)strlen(plan) : 0;
-    h.tokenizer_bytes = (int64_t)strlen(tokenizer);
-    *out_bytes = (int64_t)sizeof h + h.plan_bytes + h.tokenizer_bytes;
+    h.side_bytes = side->bytes;
+    *out_bytes = (int64_t)sizeof h + h.plan_bytes + h.side_bytes;
     *out = wefti_alloc((size_t)*out_bytes);
     if (*out) {
         memcpy(*out, &h, sizeof h);
         if (plan) memcpy(*out + sizeof h, plan, (size_t)h.plan_bytes);
-        memcpy(*out + sizeof h + h.plan_bytes, tokenizer, (size_t)h.tokenizer_bytes);
+        if (side->bytes) memcpy(*out + sizeof h + h.plan_bytes, side->data, (size_t)h.side_bytes);
     }
     wefti_free(plan);
     WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory to tell a new process of the run");
@@ -75,33 +75,32 @@ static weft_status unpack(wefti_training *t, const char *told, int64_t bytes, we
                  (long long)bytes);
     memcpy(&h, told, sizeof h);
     const int64_t rest = bytes - (int64_t)sizeof h;
-    WEFT_REQUIRE(h.plan_bytes >= 0 && h.tokenizer_bytes >= 0 && h.plan_bytes <= rest &&
-                     h.tokenizer_bytes == rest - h.plan_bytes,
+    WEFT_REQUIRE(h.plan_bytes >= 0 && h.side_bytes >= 0 && h.plan_bytes <= rest &&
+                     h.side_bytes == rest - h.plan_bytes,
                  WEFT_E_MISMATCH, "the other ranks are of another build than this process");
     b->config = h.config;
     b->bf16 = h.bf16;
     t->progress.under_way = h.under_way;
     t->model.bf16 = h.bf16;
     if (h.plan_bytes) b->plan = text_of(told + sizeof h, h.plan_bytes);
-    if (h.tokenizer_bytes)
-        t->saving.tokenizer = text_of(told + sizeof h + h.plan_bytes, h.tokenizer_bytes);
-    WEFT_REQUIRE((b->plan || !h.plan_bytes) && (t->saving.tokenizer || !h.tokenizer_bytes),
-                 WEFT_E_NOMEM, "no memory to hear of the run");
-    return WEFT_OK;
+    char *side = h.side_bytes ? text_of(told + sizeof h + h.plan_bytes, h.side_bytes) : NULL;
+    WEFT_REQUIRE((b->plan || !h.plan_bytes) && (side || !h.side_bytes), WEFT_E_NOMEM,
+                 "no memory to hear of the run");
+    return side ? wefti_side_files_take(&t->saving.side, side, h.side_bytes) : WEFT_OK;
 }
 
 /* What a rank that was there before has of its own stays. */
 static weft_status hear(wefti_training *t, bool has_own, const char *told, int64_t bytes,
                         wefti_briefing *out) {
-    char *tokenizer = t->saving.tokenizer;
+    const wefti_side_files side = t->saving.side;
     const weft_train_step under_way = t->progress.under_way;
-    if (has_own) t->saving.tokenizer = NULL;
+    if (has_own) t->saving.side = (wefti_side_files){0};
     weft_status status = unpack(t, told, bytes, out);
     wefti_free(out->plan);
     out->plan = NULL;
     if (!has_own) return status;
-    wefti_free(t->saving.tokenizer);
-    t->saving.tokenizer = tokenizer;
+    wefti_side_files_free(&t->saving.side);
+    t->saving.side = side;
     t->progress.under_way = under_way;
     return status;
 }

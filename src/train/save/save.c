@@ -118,42 +118,13 @@ static weft_status list_saved(wefti_training *t, const param_states *states) {
     return WEFT_OK;
 }
 
-/* Each checkpoint gets the tokenizer's file, so that generation needs nothing else. The file is
- * read once, and later changes to it have no effect. */
-static weft_status read_tokenizer_file(wefti_training *t) {
-    const weft_job *job = t->job;
-    int64_t bytes;
-    if (t->ranks.follows || !job->checkpoint.dir[0] || !wefti_training_reads_text(job) ||
-        !job->data.tokenizer[0] || !strcmp(job->data.tokenizer, "bytes"))
-        return WEFT_OK;
-    const char *path = job->data.tokenizer;
-    char *inside = NULL;
-    if (wefti_is_dir(path)) {
-        inside = wefti_format("%s/tokenizer.json", path);
-        WEFT_REQUIRE(inside, WEFT_E_NOMEM, "no memory for a path");
-    }
-    weft_status status = wefti_file_read(inside ? inside : path, WEFTI_TOKENIZER_BYTES,
-                                         &t->saving.tokenizer, &bytes);
-    wefti_free(inside);
-    return status;
-}
-
-/* Folders of slices have the texts, too. */
-static weft_status read_tokenizer(wefti_training *t) {
-    weft_status status = t->saving.tokenizer ? WEFT_OK : read_tokenizer_file(t);
+/* Each checkpoint gets the files beside the model, so that generation needs nothing else. They are
+ * read once, and later changes to them have no effect. Folders of slices have them, too. */
+static weft_status read_side(wefti_training *t) {
+    weft_status status = t->job->checkpoint.dir[0] ? wefti_training_read_side(t) : WEFT_OK;
     const bool alone = t->briefing && !t->briefing->anew;
     if (!wefti_training_is_sliced(t) || alone) return status;
-    int64_t bytes = t->saving.tokenizer ? (int64_t)strlen(t->saving.tokenizer) : 0;
-    WEFT_TRY(wefti_training_broadcast(t, status, &bytes, sizeof bytes));
-    if (!bytes) return WEFT_OK;
-    char *text = t->ranks.follows ? wefti_calloc((size_t)bytes + 1, 1) : t->saving.tokenizer;
-    WEFT_TRY(wefti_fail_world(t->ranks.world,
-                              text ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a text")));
-    if (t->ranks.follows) {
-        wefti_free(t->saving.tokenizer);
-        t->saving.tokenizer = text;
-    }
-    return wefti_training_broadcast(t, WEFT_OK, text, (size_t)bytes);
+    return wefti_training_share_side(t, status);
 }
 
 /* Called from the threads of all devices. */
@@ -178,7 +149,7 @@ weft_status wefti_training_bind(wefti_training *t) {
     weft_status status = find_states(t, &states);
     if (status >= 0) status = list_saved(t, states);
     wefti_free(states);
-    return status >= 0 ? read_tokenizer(t) : status;
+    return status >= 0 ? read_side(t) : status;
 }
 
 /* The saved tensors with their pieces; one block, wefti_free. */
@@ -358,8 +329,8 @@ static weft_status begin(wefti_training *t, const begin_options *b, char *config
         .losses = &loss,
         .loss_count = t->progress.step > 0 ? 1 : 0,
     };
-    wefti_checkpoint_text texts[2] = {{"config.json", config},
-                                      {"tokenizer.json", t->saving.tokenizer}};
+    wefti_checkpoint_text texts[1 + WEFTI_SIDE_FILES_MOST] = {{.name = "config.json", config}};
+    const int64_t side = wefti_side_files_list(&t->saving.side, texts + 1);
     wefti_checkpoint_options options = {
         .duty = b->duty,
         /* The next step shows whether a state is good, so one more checkpoint is kept until then.
@@ -367,7 +338,7 @@ static weft_status begin(wefti_training *t, const begin_options *b, char *config
         .keep = b->slicing ? 0 : job->checkpoint.keep + !b->last,
         .spacing = spacing,
         .texts = texts,
-        .text_count = t->saving.tokenizer ? 2 : 1,
+        .text_count = 1 + side,
         .slicing = b->slicing,
         .key = t->saving.encrypts ? &t->saving.key : NULL,
     };
