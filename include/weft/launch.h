@@ -66,7 +66,9 @@ typedef struct weft_launch_options {
     bool add;
     /* Set by the program's signal handlers: the number of the last signal, and the count of
      * signals. The first signal is passed on, and processes may take their time. The second is
-     * passed on too, and kills after `grace_seconds`. The third kills at once. NULL: never. */
+     * passed on too, and kills after `grace_seconds`. The third kills at once. NULL: never.
+     * If the number changes and the count does not, the new signal is passed on and hastens
+     * nothing: a job system may send one signal as an announcement and another at its limit. */
     const volatile int *stop_signal, *stop_count;
     weft_launch_events events;
 } weft_launch_options;

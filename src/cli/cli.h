@@ -172,15 +172,22 @@ int cli_job_load(const cli_job_source *source, weft_job **out);
 /* Warns on stderr of parts of a job's plan without effect: the lines of weft_job_plan, or NULL. */
 void cli_unmatched(const char *lines);
 /* --- signals.c --- */
-/* Calls `handler` in this thread at SIGINT, SIGTERM, SIGHUP and SIGPIPE, one at a time. A signal
- * that was ignored when the command started (nohup) stays ignored; SIGINT and SIGTERM only with
- * `keep_ignored`. If a call to the file system does not return for 3.5 s after a request, the
- * process ends with the exit code 128 + signal. */
+/* SIGUSR1, SIGUSR2 and SIGXCPU. A job system announces by them that it will end the job soon. They
+ * ask for a stop, but never hasten one: the kernel repeats SIGXCPU every second, and Slurm sends
+ * SIGTERM after its announcement. */
+bool cli_is_announcement(int number);
+/* For a scheduler that runs alone: it must outlive the ranks that save their states. */
+void cli_ignore_announcements(void);
+/* Calls `handler` in this thread at SIGINT, SIGTERM, SIGHUP, SIGPIPE and announcements, one at a
+ * time. A signal that was ignored when the command started (nohup) stays ignored; SIGINT and
+ * SIGTERM only with `keep_ignored`. If a call to the file system does not return for 3.5 s after a
+ * request, which an announcement is not, the process ends with the exit code 128 + signal. */
 void cli_catch_signals(void (*handler)(int), bool keep_ignored);
-/* Catches them so that the first one is a request to stop: it is told once, with `text`, unless
- * `text` is NULL. A signal within a second of it counts as the same request: a job system signals
- * all processes of a job, and a launcher among them passes the signal on. A later signal ends the
- * process at once. Returns the number of the signal that asked, 0 for none yet. */
+/* Catches them so that the first one is a request to stop: it is told once, with `text` ("stopping
+ * after this step"), unless `text` is NULL. A signal within a second of it counts as the same
+ * request: a job system signals all processes of a job, and a launcher among them passes the signal
+ * on. A later signal ends the process at once, unless it is an announcement, or the first after
+ * one. Returns the number of the signal that asked, 0 for none yet. */
 const volatile int *cli_stop_by_signals(const char *text);
 /* Ends the process by this signal. */
 void cli_end_by(int number);

@@ -37,6 +37,19 @@ static int64_t now_ns(void) {
     return (int64_t)t.tv_sec * second_ns + t.tv_nsec;
 }
 
+static const int announcements[] = {SIGUSR1, SIGUSR2, SIGXCPU};
+enum { ANNOUNCEMENTS = sizeof announcements / sizeof *announcements };
+
+bool cli_is_announcement(int number) {
+    for (int i = 0; i < ANNOUNCEMENTS; i++)
+        if (number == announcements[i]) return true;
+    return false;
+}
+
+void cli_ignore_announcements(void) {
+    for (int i = 0; i < ANNOUNCEMENTS; i++) (void)signal(announcements[i], SIG_IGN);
+}
+
 static int forwarding(void) {
     return SIGRTMIN + 5;
 }
@@ -87,8 +100,8 @@ static void *take_requests(void *context) {
         int number = sigtimedwait(&requests.taken, NULL, &piece);
         int64_t late = atomic_load(&requests.late_ns);
         if (number > 0) {
-            if (atomic_load(&requests.ends)) cli_end_by(number);
-            if (!first) first = number;
+            if (atomic_load(&requests.ends) && !cli_is_announcement(number)) cli_end_by(number);
+            if (!first && !cli_is_announcement(number)) first = number;
             atomic_store(&requests.number, number);
             atomic_store(&requests.unheard, true);
             (void)pthread_kill(requests.command, forwarding());
@@ -111,7 +124,8 @@ static bool start_taker(void) {
 }
 
 void cli_catch_signals(void (*handler)(int), bool keep_ignored) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+    static const int numbers[] = {SIGINT,  SIGTERM, SIGHUP, SIGUSR1,
+                                  SIGUSR2, SIGXCPU, SIGPIPE}; /* SIGPIPE is the last */
     enum { COUNT = sizeof numbers / sizeof *numbers };
     struct sigaction action = {.sa_handler = hear}, old;
     sigemptyset(&action.sa_mask);
@@ -119,7 +133,7 @@ void cli_catch_signals(void (*handler)(int), bool keep_ignored) {
     for (int i = 0; i < COUNT; i++) sigaddset(&action.sa_mask, numbers[i]); /* one at a time */
     sigaddset(&action.sa_mask, forwarding());
     for (int i = 0; i < COUNT - 1; i++) {
-        bool may_be_ignored = keep_ignored || numbers[i] == SIGHUP;
+        bool may_be_ignored = keep_ignored || (numbers[i] != SIGINT && numbers[i] != SIGTERM);
         bool is_ignored = sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN;
         if (!may_be_ignored || !is_ignored) sigaddset(&requests.taken, numbers[i]);
     }
@@ -139,10 +153,19 @@ void cli_catch_signals(void (*handler)(int), bool keep_ignored) {
 /* ---- requests to stop ---- */
 
 static struct {
-    volatile int number; /* of the first request */
+    volatile int number; /* of the first request, or of an announcement before it */
     struct timespec asked;
     const char *volatile text; /* NULL: another rank reports */
 } stop;
+
+static void say_once(int number) {
+    static const char sooner[] = "; once more to stop at once";
+    char line[128] = "\nweft: ";
+    if (!stop.text || strlen(stop.text) + sizeof sooner + 16 > sizeof line) return;
+    strcat(strcat(strcat(line, stop.text), cli_is_announcement(number) ? "" : sooner), "\n");
+    ssize_t ignored = write(STDERR_FILENO, line, strlen(line));
+    (void)ignored;
+}
 
 static bool is_same_request(void) {
     struct timespec now;
@@ -155,12 +178,14 @@ static bool is_same_request(void) {
  * without anybody to confirm them. */
 static void ask_to_stop(int number) {
     int before = errno;
-    if (!stop.number) {
+    if (!stop.number || (cli_is_announcement(stop.number) && !cli_is_announcement(number))) {
+        const bool is_first = !stop.number;
         (void)clock_gettime(CLOCK_MONOTONIC, &stop.asked);
         stop.number = number;
         cli_drop_stuck_output();
-        ssize_t ignored = stop.text ? write(STDERR_FILENO, stop.text, strlen(stop.text)) : 0;
-        (void)ignored;
+        if (is_first) say_once(number);
+    } else if (cli_is_announcement(number)) {
+        /* the run is stopping */
     } else if (number != SIGPIPE && !is_same_request()) {
         cli_end_by(number);
     }

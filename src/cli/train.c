@@ -53,8 +53,7 @@ static int train(weft_world *world, const weft_job *job, const train_options *va
     weft_train_events events = train_progress_events(&progress);
     weft_train_result result = {0};
     events.trace = values->trace;
-    stop_signal = cli_stop_by_signals(
-        rank > 0 ? NULL : "\nweft: stopping after this step; once more to stop at once\n");
+    stop_signal = cli_stop_by_signals(rank > 0 ? NULL : "stopping after this step");
     events.stop = stop_signal;
     weft_status status = weft_train_run_in(world, job, &events, &result);
     if (world) rank = weft_world_rank(world); /* which an elastic world may have changed */

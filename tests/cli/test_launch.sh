@@ -154,7 +154,7 @@ expect 0 ' ' -n 64 --no-logs -- sh -c 'exit 0'
 nothing_left '64 ranks'
 
 # Signals are passed on, and ranks may take their time.
-for signal in TERM:143 INT:130 HUP:129; do
+for signal in TERM:143 INT:130 HUP:129 USR1:138 USR2:140 XCPU:152; do
     rm -f ready-*
     # Background processes of a script ignore SIGINT; env sets it back.
     # shellcheck disable=SC2086
@@ -172,6 +172,31 @@ for signal in TERM:143 INT:130 HUP:129; do
     grep -q orderly signal/rank-1.log || fail "$signal did not reach rank 1" out
     nothing_left "SIG$signal"
 done
+
+# An announcement and its repetitions are no requests to stop sooner; a request after it is the first.
+rm -f ready-*
+# shellcheck disable=SC2086
+"$weft" launch $marked -n 2 --logs announced --grace 0.1 -- sh -c '
+    trap "echo heard USR2" USR2
+    trap "echo heard TERM; sleep 1; echo orderly; exit 0" TERM
+    touch ready-$WEFT_RANK
+    while :; do sleep 0.1; done' >out 2>&1 &
+launcher=$!
+wait_for ready-0
+wait_for ready-1
+kill -USR2 $launcher
+for _ in $(seq 100); do grep -q 'heard USR2' announced/rank-1.log && break; sleep 0.1; done
+grep -q 'heard USR2' announced/rank-1.log || fail 'SIGUSR2 did not reach rank 1' out
+kill -USR2 $launcher
+kill -XCPU $launcher
+sleep 0.5 # the subject: none of them has a time limit
+kill -0 $launcher 2>/dev/null || fail 'an announcement was not waited for' out
+kill -TERM $launcher
+wait $launcher
+got=$?
+[ $got = 143 ] || fail "after an announcement and SIGTERM: exit $got" out
+grep -q orderly announced/rank-1.log || fail 'SIGTERM after an announcement does not leave time' out
+nothing_left 'an announcement'
 
 # One that does not listen is killed after the second request.
 rm -f ready-*

@@ -103,6 +103,27 @@ json lines
 tail -1 lines | grep -q '"done": false, "stopped": true' || fail "no stopped object" lines
 signal INT 130
 signal HUP 129
+# what job systems send before they end a job
+signal USR1 138
+signal USR2 140
+signal XCPU 152
+
+# --- an announcement hastens nothing: neither one that is repeated, nor SIGTERM after it ---
+# One step takes seconds, so that the signals come while the run ends its step.
+rm -rf announced
+WEFT_BACKEND=reference "$weft" train job.yaml train.steps=1000000000 model.hidden=64 train.batch=96 checkpoint.dir=announced >lines 2>errors &
+pid=$!
+while ! grep -q 'parameters' lines 2>/dev/null && kill -0 $pid 2>/dev/null; do sleep 0.1; done
+for name in USR1 USR1 XCPU TERM; do
+    kill -$name $pid 2>/dev/null || break
+    sleep 1.2 # the subject: signals that are farther apart than those of one request
+done
+wait $pid
+got=$?
+[ $got = 143 ] || [ $got = 138 ] || fail "announcements and SIGTERM: exit $got" errors
+grep -q 'from announced/step-' errors || fail "announcements and SIGTERM: no checkpoint" errors
+grep -q 'once more' errors && fail "an announcement offers to stop sooner" errors
+expect 0 good checkpoint verify announced
 
 # --- a reader that has gone ends the run with a checkpoint, too ---
 "$weft" train job.yaml checkpoint.dir=piped train.steps=1000000000 --json 2>errors | head -1 >lines

@@ -58,8 +58,7 @@ static void print_text(const infer_options *values, const weft_infer_files_resul
 static const volatile int *stop_signal;
 
 static const volatile int *asked(int rank) {
-    stop_signal = cli_stop_by_signals(
-        rank > 0 ? NULL : "\nweft: stopping after this batch; once more to stop at once\n");
+    stop_signal = cli_stop_by_signals(rank > 0 ? NULL : "stopping after this batch");
     return stop_signal;
 }
 

@@ -185,9 +185,10 @@ static void on_signal(int number) {
     static const char text[] = "\nweft: stopping; once more to stop sooner\n";
     /* The reader of the output has gone. Each further line raises SIGPIPE: only the first counts.
      */
-    if (number == SIGPIPE && stop_count > 0) return;
+    if ((number == SIGPIPE || cli_is_announcement(number)) && stop_count > 0) return;
+    const bool was_announced = stop_count == 1 && cli_is_announcement(stop_signal);
     stop_signal = number == SIGPIPE ? SIGTERM : number;
-    if (stop_count++ > 0) return;
+    if (was_announced || stop_count++ > 0) return;
     cli_drop_stuck_output();
     ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
     (void)ignored;
@@ -256,6 +257,7 @@ static int schedule(launch_options *v) {
                                    .stop_count = &stop_count,
                                    .events = {.note = tell}};
     allow_files(v->processes, v->hosts > 0 ? v->hosts : 1);
+    cli_ignore_announcements();
     cli_catch_signals(on_signal, true);
     const weft_status status = weft_launch_schedule(
         &o, v->standby_only ? WEFT_LAUNCH_STANDBY : WEFT_LAUNCH_SCHEDULER, announce, v, &table);

@@ -13,6 +13,7 @@ static void announce(void *context, const char *address) {
 
 int launch_serve(void) {
     char *table = NULL;
+    cli_ignore_announcements();
     const weft_status status = weft_launch_serve(announce, NULL, &table);
     const int code = cli_code_of(status);
     if (status < 0) (void)cli_failed();

@@ -3,7 +3,6 @@
  * A restarted scheduler finds members of a running world. They come with their generation and
  * rank, and the world is complete when all are back. Members of an older generation are left over
  * from a job that has ended. */
-#include <signal.h>
 #include <string.h>
 #include <time.h>
 
@@ -385,12 +384,8 @@ void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
 /* The exit code of a process that was asked to stop and has left: 128 + the signal, as shells
  * report it. */
 static bool ended_by_request(const wefti_scheduler *s, const wefti_end *end) {
-    static const int requests[] = {SIGHUP, SIGINT, SIGTERM};
     const int32_t slot = s->ranked ? wefti_slot_of_process(s, end->rank) : -1;
-    bool left = slot >= 0 && s->slots[slot].left;
-    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
-        if (left && end->code == 128 + requests[i]) return true;
-    return false;
+    return slot >= 0 && s->slots[slot].left && wefti_is_request(end->code - 128);
 }
 
 void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end) {

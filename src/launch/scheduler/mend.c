@@ -176,7 +176,7 @@ bool wefti_end_is_loss(const wefti_end *end) {
     enum { AGAIN = 75, SHELL = 128 };
     const int number = end->code - SHELL;
     if (end->signal || end->code == AGAIN) return true;
-    return number > 0 && number < NSIG && number != SIGHUP && number != SIGINT && number != SIGTERM;
+    return number > 0 && number < NSIG && !wefti_is_request(number);
 }
 
 static void give_up(wefti_scheduler *s, int32_t rank, const char *then) {

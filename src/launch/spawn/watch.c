@@ -37,6 +37,7 @@ typedef struct watch {
     double told_at;  /* when the scheduler is told of the failure; 0: done, or none */
     int running;     /* processes that have not ended */
     int stops;       /* requests seen */
+    int passed;      /* the last signal that was passed on; 0: none */
 } watch;
 
 static double now(void) {
@@ -87,11 +88,6 @@ static bool has_ended(wefti_process *p) {
     return true;
 }
 
-/* By which processes are asked to end. */
-static bool is_request(int number) {
-    return number == SIGHUP || number == SIGINT || number == SIGTERM;
-}
-
 /* Of several that fail, the cause is told: the first, and rather one that died than one that ended
  * by itself, which may have been for the other's sake. */
 static void blame(watch *w, int process) {
@@ -100,8 +96,8 @@ static void blame(watch *w, int process) {
     bool is_better = l->failed >= 0 && p->signal && !l->processes[l->failed].signal;
     /* A process that was asked to stop may end in any way, except by a signal that it was not
      * sent. */
-    bool died =
-        w->phase == STOPPING && p->signal && p->signal != l->stopped_by && !is_request(p->signal);
+    bool died = w->phase == STOPPING && p->signal && p->signal != l->stopped_by &&
+                !wefti_is_request(p->signal);
     if ((w->phase > REPORTING && !died) || (l->failed >= 0 && !is_better)) return;
     l->failed = process;
     if (died) l->stopped_by = 0;
@@ -116,7 +112,7 @@ static int agreed_request(const wefti_launch *l, int process) {
     bool left = l->scheduler ? wefti_scheduler_has_left(l->scheduler, l->place.first_rank + process)
                              : l->look && wefti_watch_has_found(l->look);
     if (p->signal || !left) return 0;
-    return is_request(p->code - 128) ? p->code - 128 : 0;
+    return wefti_is_request(p->code - 128) ? p->code - 128 : 0;
 }
 
 static void tell_restart(wefti_launch *l, const char *why, const char *what) {
@@ -238,10 +234,22 @@ static void tell_scheduler(watch *w) {
 
 /* --- requests and deadlines --- */
 
+/* A signal after the first that does not count as a request: see weft_launch_options. */
+static void pass_on(watch *w, int signal) {
+    if (!w->passed || w->passed == signal) return;
+    if (w->phase == STOPPING) signal_all(w->l, signal);
+    if (w->l->stopped_by == w->passed) w->l->stopped_by = signal;
+    w->passed = signal;
+}
+
 static void note_stops(watch *w) {
     const weft_launch_options *o = w->l->options;
-    if (!o->stop_signal || !o->stop_count || *o->stop_count <= w->stops) return;
+    if (!o->stop_signal || !o->stop_count || *o->stop_count == 0) return;
     int signal = *o->stop_signal ? *o->stop_signal : SIGTERM;
+    if (*o->stop_count == w->stops) {
+        pass_on(w, signal);
+        return;
+    }
     w->stops = *o->stop_count;
     if (w->stops == 1 &&
         w->phase == STOPPING) { /* a rank has left: the others have only to leave */
@@ -254,6 +262,7 @@ static void note_stops(watch *w) {
     if (w->stops == 1 && w->phase == RUNNING) {
         enter(w, STOPPING);
         signal_all(w->l, signal);
+        w->passed = signal;
     } else {
         enter(w, w->stops < 3 ? ENDING : KILLING);
     }

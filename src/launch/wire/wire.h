@@ -9,6 +9,8 @@
 #ifndef WEFTI_WIRE_H
 #define WEFTI_WIRE_H
 
+#include <signal.h>
+
 #include "comm/position.h"
 #include "comm/world.h"
 #include "launch/recovery/recovery.h"
@@ -196,6 +198,12 @@ typedef struct wefti_end { /* ENDED, OVER: how a rank's process ended */
 /* What that is for the job: a process that a signal killed was lost. */
 static inline weft_status wefti_end_status(const wefti_end *end) {
     return end->signal ? WEFT_E_LOST : WEFT_E_PEER;
+}
+/* Whether users and job systems ask processes to end by this signal. An exit code of 128 + the
+ * number then says that the process has done so. */
+static inline bool wefti_is_request(int number) {
+    return number == SIGHUP || number == SIGINT || number == SIGTERM || number == SIGUSR1 ||
+           number == SIGUSR2 || number == SIGXCPU;
 }
 
 typedef struct wefti_span { /* WATCH: the ranks of a host */
