@@ -1,7 +1,7 @@
 /* Whether two ranks run the same job. Each part of weft that must be the same on all ranks lists
  * its facts: the launcher's side when ranks have found each other (launch/join), a session for its
- * model and plan (session/world.c), a training run for its own settings (train/together.c). This is
- * the one place that compares them and says what is unlike. */
+ * model and plan (session/world.c), a training run for its data (train/together.c). This is the
+ * place that compares them and says what is unlike. Keys of jobs: job/ranks.c. */
 #ifndef WEFTI_SAME_JOB_H
 #define WEFTI_SAME_JOB_H
 

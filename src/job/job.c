@@ -200,8 +200,7 @@ const char *wefti_job_model_files(const weft_job_model *model) {
     return *model->from ? model->from : model->config;
 }
 
-/* model.from, model.config and parallel.plan replace these keys. */
-static bool told_elsewhere(const weft_job *job, const wefti_job_row *row) {
+bool wefti_job_is_told_elsewhere(const weft_job *job, const wefti_job_row *row) {
     static const char section[] = "parallel.";
     if (row->of_model && *wefti_job_model_files(&job->model)) return true;
     return *job->parallel.plan && !strncmp(row->path, section, sizeof section - 1) &&
@@ -217,7 +216,8 @@ static weft_status write_job(wefti_job_draft *draft) {
     const char *before = "";
     for (int i = 0; i < rows; i++) {
         const char *path = table[i].path;
-        if (told_elsewhere(&draft->job, &table[i]) || !wefti_job_is_used(&draft->job, path))
+        if (wefti_job_is_told_elsewhere(&draft->job, &table[i]) ||
+            !wefti_job_is_used(&draft->job, path))
             continue;
         int same = 0, depth = 0; /* bytes shared in whole sections, sections passed */
         for (int at = 0; path[at] && path[at] == before[at]; at++)

@@ -35,6 +35,14 @@ typedef enum wefti_job_kind {
     WEFTI_JOB_BUCKETS, /* const char *: bytes, or whole numbers */
 } wefti_job_kind;
 
+/* What the ranks of a run need to have in common of a key: see keys.def. */
+typedef enum wefti_job_ranks {
+    WEFTI_RANKS_SAME,
+    WEFTI_RANKS_GIVEN,
+    WEFTI_RANKS_RANK0,
+    WEFTI_RANKS_OWN
+} wefti_job_ranks;
+
 typedef struct wefti_job_row {
     const char *path, *default_text, *help;
     wefti_job_kind kind;
@@ -43,6 +51,7 @@ typedef struct wefti_job_row {
     double min, max;
     const char *const *words; /* CHOICE: NULL-terminated */
     bool of_model;            /* excludes model.from */
+    wefti_job_ranks ranks;
 } wefti_job_row;
 
 enum { WEFTI_JOB_KEYS_MAX = 128, WEFTI_JOB_PATH = 64 };
@@ -70,6 +79,16 @@ typedef struct wefti_job_draft {
  * number, and the axis dp of parallel.mesh follows it. A job whose plan has no other number of
  * devices is refused. `job` comes from weft_job_parse or weft_job_load. Free with weft_job_free. */
 weft_status wefti_job_for_devices(const weft_job *job, int devices, weft_job **out) WEFT_CHECKED;
+
+/* ranks.c: what a job must have in common with those of other ranks, to send to them. Free with
+ * wefti_text_free. */
+weft_status wefti_job_shared(const weft_job *job, wefti_text *out) WEFT_CHECKED;
+/* `first`: the same of rank 0's job. WEFT_E_MISMATCH names the key in which the job of rank `me`
+ * differs, and both values. */
+weft_status wefti_job_same(const weft_job *job, int32_t me, const char *first,
+                           int64_t bytes) WEFT_CHECKED;
+/* Whether model.from, model.config or parallel.plan replaces the key. */
+bool wefti_job_is_told_elsewhere(const weft_job *job, const wefti_job_row *row);
 
 /* The files that describe the model: model.from, else model.config, else "". */
 const char *wefti_job_model_files(const weft_job_model *model);

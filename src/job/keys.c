@@ -24,7 +24,8 @@ static const char *const precisions[] = {[WEFT_F32] = "f32", [WEFT_BF16] = "bf16
 /* The number of elements of a field that may be an array. */
 #define COUNT_INTEGERS(field) (int)(sizeof(((weft_job *)0)->field) / sizeof(int64_t))
 #define BELOW(x) ((x)-0x1p-53)
-#define JOB_ROW(path_, kind_, field_, default_, min_, max_, words_, help_, of_model_)              \
+#define WEFTI_RANKS_ WEFTI_RANKS_SAME /* the column is left out */
+#define JOB_ROW(path_, kind_, field_, default_, min_, max_, words_, help_, of_model_, ...)         \
     {.path = path_,                                                                                \
      .default_text = default_,                                                                     \
      .help = help_,                                                                                \
@@ -34,11 +35,12 @@ static const char *const precisions[] = {[WEFT_F32] = "f32", [WEFT_BF16] = "bf16
      .min = min_,                                                                                  \
      .max = max_,                                                                                  \
      .words = words_,                                                                              \
-     .of_model = of_model_},
-#define JOB_KEY(path, kind, field, default_text, min, max, words, help)                            \
-    JOB_ROW(path, kind, field, default_text, min, max, words, help, false)
-#define JOB_KEY_OF_MODEL(path, kind, field, default_text, min, max, words, help)                   \
-    JOB_ROW(path, kind, field, default_text, min, max, words, help, true)
+     .of_model = of_model_,                                                                        \
+     .ranks = WEFTI_RANKS_##__VA_ARGS__},
+#define JOB_KEY(path, kind, field, default_text, min, max, words, help, ...)                       \
+    JOB_ROW(path, kind, field, default_text, min, max, words, help, false, __VA_ARGS__)
+#define JOB_KEY_OF_MODEL(path, kind, field, default_text, min, max, words, help, ...)              \
+    JOB_ROW(path, kind, field, default_text, min, max, words, help, true, __VA_ARGS__)
 static const wefti_job_row rows[] = {
 #include "job/keys.def"
 };
@@ -98,7 +100,7 @@ const char *weft_schedule_text(weft_schedule_kind schedule) {
 #define TYPE_TEXTS "list of texts"
 #define TYPE_DATASET "choice, {input: layout}, or parts of each input"
 #define TYPE_BUCKETS "bytes or list of whole numbers"
-#define JOB_KEY(path_, kind_, field_, default_, min_, max_, words_, help_)                         \
+#define JOB_KEY(path_, kind_, field_, default_, min_, max_, words_, help_, ...)                    \
     {.path = path_,                                                                                \
      .type = TYPE_##kind_,                                                                         \
      .default_text = default_,                                                                     \

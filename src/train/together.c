@@ -2,7 +2,7 @@
  * decides. It builds on session/agree.h. */
 #include <string.h>
 
-#include "base/digest/digest.h"
+#include "job/job.h"
 #include "plan/plan.h"
 #include "train/save/save.h"
 
@@ -89,43 +89,35 @@ weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void
     return wefti_agree_broadcast(t->ranks.agreement, status, data, (int64_t)bytes);
 }
 
-/* ---- the same job everywhere ---- */
-
-/* The same values on all ranks as on rank 0. */
-static weft_status same_facts(wefti_training *t, const wefti_job_fact *facts, int count) {
-    return t->ranks.agreement ? wefti_agree_same(t->ranks.agreement, facts, count) : WEFT_OK;
+weft_status wefti_training_share_text(wefti_training *t, weft_status status, char **text,
+                                      int64_t *bytes) {
+    WEFT_TRY(wefti_training_broadcast(t, status, bytes, sizeof *bytes));
+    if (!t->ranks.agreement || *bytes == 0) return WEFT_OK;
+    status = WEFT_OK;
+    if (t->ranks.follows && !(*text = wefti_calloc((size_t)*bytes + 1, 1)))
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a text of %lld bytes", (long long)*bytes);
+    WEFT_TRY(wefti_agree(t->ranks.agreement, status));
+    return wefti_training_broadcast(t, WEFT_OK, *text, (size_t)*bytes);
 }
 
+/* ---- the same job everywhere ---- */
+
+/* Compares this rank's job with rank 0's. */
 weft_status wefti_training_same_job(wefti_training *t) {
-    const weft_job_train *j = &t->job->train;
-    const weft_job_schedule *s = &j->schedule;
-    const weft_job_checkpoint *c = &t->job->checkpoint;
-    const weft_job_recovery *r = &t->job->recovery;
-    const double reals[] = {j->optimizer.lr, s->final, s->factor};
-    uint64_t rate = wefti_digest_number(6, (uint64_t)s->name);
-    rate = wefti_digest_number(wefti_digest_number(rate, (uint64_t)s->warmup), (uint64_t)s->every);
-    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
-        rate = wefti_digest_real(rate, reals[i]);
-    const wefti_job_fact facts[] = {
-        {.name = "train.optimizer.lr or train.schedule", .value = rate},
-        {.name = "train.steps", .value = (uint64_t)j->steps},
-        {.name = "train.eval_every or train.eval_batches",
-         .value = wefti_digest_number((uint64_t)j->eval_every, (uint64_t)j->eval_batches)},
-        {.name = "train.check_replicas", .value = (uint64_t)j->check_replicas},
-        {.name = "checkpoint.every, or whether it has a checkpoint.dir,",
-         .value = (uint64_t)c->every << 1 | (uint64_t)(c->dir[0] != 0)},
-        {.name = "checkpoint.seconds, checkpoint.on_error or checkpoint.sliced",
-         .value = wefti_digest_real((uint64_t)c->on_error << 1 | (uint64_t)c->sliced, c->seconds)},
-        {.name = "checkpoint.key, or the key that it names,", .value = t->saving.key.number},
-        {.name = "recovery",
-         .value = wefti_digest_real((uint64_t)r->max << 32 | (uint64_t)r->min << 2 |
-                                        (uint64_t)r->enabled << 1 | r->elastic,
-                                    r->wait)},
-        {.name = "model.from or model.config, given or not,",
-         .value = (uint64_t)(t->job->model.from[0] != 0) << 1 | (t->job->model.config[0] != 0)},
-        {.name = "data.format or data.tokenizer, set or not,",
-         .value = (uint64_t)t->job->data.format << 1 | (uint64_t)(t->job->data.tokenizer[0] != 0)}};
-    return same_facts(t, facts, sizeof facts / sizeof *facts);
+    if (!t->ranks.agreement) return WEFT_OK;
+    wefti_text own = {0};
+    weft_status status = t->ranks.follows ? WEFT_OK : wefti_job_shared(t->job, &own);
+    int64_t bytes = own.used;
+    char *first = t->ranks.follows ? NULL : wefti_text_take(&own);
+    status = wefti_training_share_text(t, status, &first, &bytes);
+    if (status >= 0)
+        status = wefti_agree(t->ranks.agreement,
+                             wefti_job_same(t->job, weft_world_rank(t->ranks.world), first, bytes));
+    wefti_free(first);
+    WEFT_TRY(status);
+    const wefti_job_fact key = {.name = "key, which checkpoint.key names,",
+                                .value = t->saving.key.number};
+    return wefti_agree_same(t->ranks.agreement, &key, 1);
 }
 
 weft_status wefti_training_same_data(wefti_training *t) {
@@ -136,5 +128,7 @@ weft_status wefti_training_same_data(wefti_training *t) {
          .value = manual ? 0 : (uint64_t)weft_data_samples(t->data, WEFT_DATA_TRAIN)},
         {.name = "number of validation samples",
          .value = (uint64_t)weft_data_samples(t->data, WEFT_DATA_VALIDATION)}};
-    return same_facts(t, facts, sizeof facts / sizeof *facts);
+    return t->ranks.agreement
+               ? wefti_agree_same(t->ranks.agreement, facts, sizeof facts / sizeof *facts)
+               : WEFT_OK;
 }

@@ -42,16 +42,9 @@ weft_status wefti_training_read_side(wefti_training *t) {
 weft_status wefti_training_share_side(wefti_training *t, weft_status status) {
     wefti_side_files *side = &t->saving.side;
     int64_t bytes = side->bytes;
-    char *data = side->data;
-    WEFT_TRY(wefti_training_broadcast(t, status, &bytes, sizeof bytes));
-    if (!t->ranks.agreement || bytes == 0) return WEFT_OK;
-    status = WEFT_OK;
-    if (t->ranks.follows && !(data = wefti_alloc((size_t)bytes + 1)))
-        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the files beside a model, %lld bytes",
-                            (long long)bytes);
-    status = wefti_agree(t->ranks.agreement, status);
-    if (status >= 0) status = wefti_training_broadcast(t, WEFT_OK, data, (size_t)bytes);
-    if (!t->ranks.follows) return status;
+    char *data = t->ranks.follows ? NULL : side->data;
+    status = wefti_training_share_text(t, status, &data, &bytes);
+    if (!t->ranks.follows || !data) return status;
     if (status >= 0) return wefti_side_files_take(side, data, bytes);
     wefti_free(data);
     return status;

@@ -193,8 +193,8 @@ bool wefti_training_reads_text(const weft_job *job);
 /* together.c: agreement between processes. All but the first are collective. One process agrees
  * with itself. */
 weft_status wefti_training_join(wefti_training *t, weft_world *world) WEFT_CHECKED;
-/* Refuse jobs, and data once they are open, that differ between ranks. Sessions compare their own
- * settings. */
+/* Refuse jobs that differ between ranks in what keys.def says they share, and data, once they are
+ * open, that differ. */
 weft_status wefti_training_same_job(wefti_training *t) WEFT_CHECKED;
 weft_status wefti_training_same_data(wefti_training *t) WEFT_CHECKED;
 /* What the ranks agree on before a step: whether some rank was asked to stop, whether parts of a
@@ -207,6 +207,10 @@ bool wefti_training_file_asks(wefti_training *t);
 /* Broadcasts `bytes` at `data` from rank 0. `status` is rank 0's; other ranks pass WEFT_OK. */
 weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void *data,
                                      size_t bytes) WEFT_CHECKED;
+/* The same of rank 0's *text, of *bytes bytes. On other ranks *text is NULL before, and the
+ * caller's to free after; it stays NULL if there are no bytes. */
+weft_status wefti_training_share_text(wefti_training *t, weft_status status, char **text,
+                                      int64_t *bytes) WEFT_CHECKED;
 /* stop.c: the thread of a rank that ends a wait in which nobody answers after a request to stop.
  * A wait counts as vain after 2 s. The world then fails, and leaving it takes 2 s more at most.
  * *out NULL: no thread is needed. */

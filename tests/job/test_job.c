@@ -445,6 +445,58 @@ static void test_round_trip(void **state) {
                 accepted > 900); /* the others have keys of another family, for the most part */
 }
 
+/* Two ranks with random values of one key: only what the table says they share is refused, with the
+ * key and both values; also against a message that ends too early. */
+static void test_ranks(void **state) {
+    (void)state;
+    int rows, refused = 0, accepted = 0;
+    const weft_job_key *keys = weft_job_keys(&rows);
+    const wefti_job_row *table = wefti_job_table(&rows);
+    TEST_SEEDS(seed, 1, 2000) {
+        const int k = (int)(wefti_philox_u32(seed, 0, 0) % (uint32_t)rows);
+        weft_job *jobs[2] = {NULL, NULL};
+        wefti_text words[2] = {{0}, {0}}, values[2] = {{0}, {0}}, shared = {0};
+        uint64_t at = 1;
+        bool parsed = strncmp(keys[k].path, "parallel.", 9) != 0;
+        for (int i = 0; i < 2 && parsed; i++) {
+            wefti_text_add(&words[i], "%s=", keys[k].path);
+            random_value(&keys[k], seed, &at, &words[i]);
+            const char *const word = words[i].data;
+            parsed = parse_with(NULL, &word, 1, &jobs[i]) >= 0;
+            if (parsed) wefti_job_write_value(jobs[i], &table[k], &values[i]);
+        }
+        if (parsed) {
+            const char *a = values[0].data, *b = values[1].data;
+            ASSERT_OK(wefti_job_shared(jobs[0], &shared));
+            const weft_status status = wefti_job_same(jobs[1], 3, shared.data, shared.used);
+            const bool was_set = strcmp(a, "\"\"") && strcmp(a, "auto");
+            const bool is_set = strcmp(b, "\"\"") && strcmp(b, "auto");
+            const bool same = table[k].ranks == WEFTI_RANKS_GIVEN  ? was_set == is_set
+                              : table[k].ranks == WEFTI_RANKS_SAME ? !strcmp(a, b)
+                                                                   : true;
+            /* Other keys may follow from this one. */
+            if (!same) {
+                assert_int_equal(status, WEFT_E_MISMATCH);
+                assert_int_equal(weft_error_rank(), 3);
+                refused++;
+            } else if (!strcmp(a, b) || table[k].ranks >= WEFTI_RANKS_RANK0) {
+                if (status < 0) fail_msg("%s: %s", words[1].data, weft_error_message());
+                accepted++;
+            }
+            if (status < 0 && !strchr(weft_error_message(), '3')) fail_msg("names no rank");
+            for (int64_t cut = 0; cut < shared.used - 1; cut += 37)
+                assert_int_equal(wefti_job_same(jobs[0], 1, shared.data, cut), WEFT_E_MISMATCH);
+        }
+        for (int i = 0; i < 2; i++) {
+            weft_job_free(jobs[i]);
+            wefti_text_free(&words[i]);
+            wefti_text_free(&values[i]);
+        }
+        wefti_text_free(&shared);
+    }
+    assert_true(test_one_seed() || (refused > 300 && accepted > 100));
+}
+
 /* Each allocation failed in turn: a clean WEFT_E_NOMEM, nothing leaked (the sanitizer build looks).
  */
 static void test_no_memory(void **state) {
@@ -530,6 +582,7 @@ int main(void) {
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_yaml_limits),
         cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_load),
 #else

@@ -196,6 +196,26 @@ static void damage_counts_as_loss(void **state) {
     }
 }
 
+/* Each rank prunes its own folder: unlike rules would delete slices of steps that others keep. */
+static void ranks_that_would_prune_otherwise_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *word, *facts;
+    } cases[] = {
+        {"checkpoint.keep=1", "checkpoint.keep is 1 on rank 1|20 on rank 0"},
+        {"checkpoint.keep_minutes=9", "checkpoint.keep_minutes is 9 on rank 1|0 on rank 0"}};
+    const devices *d = &layouts[1];
+    for (int i = 0; i < 2; i++) {
+        words w = sliced_words(2, d, "unlike"), other = w;
+        member members[MOST_RANKS] = {{.job = NULL}};
+        rank_of_world ranks[MOST_RANKS];
+        add_word(&other, "%s", cases[i].word);
+        run_all(&w, &other, d->count, members, ranks);
+        for (int r = 0; r < d->count; r++)
+            assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, cases[i].facts);
+    }
+}
+
 #ifdef WEFT_HAVE_OPENSSL
 /* Encrypted slices: the bits of plain ones, also after two folders are lost; and jobs of ranks with
  * different keys. */
@@ -442,18 +462,20 @@ static void killed_at_any_time(void **state) {
 }
 
 int main(void) {
-    static const struct CMUnitTest tests[] = {cmocka_unit_test(slices_hold_the_whole),
-                                              cmocka_unit_test(any_layout_goes_on),
-                                              cmocka_unit_test(replicas_stand_in),
-                                              cmocka_unit_test(damage_counts_as_loss),
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slices_hold_the_whole),
+        cmocka_unit_test(any_layout_goes_on),
+        cmocka_unit_test(replicas_stand_in),
+        cmocka_unit_test(damage_counts_as_loss),
+        cmocka_unit_test(ranks_that_would_prune_otherwise_are_refused),
 #ifdef WEFT_HAVE_OPENSSL
-                                              cmocka_unit_test(encrypted_slices_go_on),
+        cmocka_unit_test(encrypted_slices_go_on),
 #endif
-                                              cmocka_unit_test(a_part_of_the_ranks_is_no_step),
-                                              cmocka_unit_test(a_sliced_step_replaces_a_whole_one),
-                                              cmocka_unit_test(a_failed_step_keeps_the_one_before),
-                                              cmocka_unit_test(a_stopped_run_goes_on),
-                                              cmocka_unit_test(every_io_call_fails),
-                                              cmocka_unit_test(killed_at_any_time)};
+        cmocka_unit_test(a_part_of_the_ranks_is_no_step),
+        cmocka_unit_test(a_sliced_step_replaces_a_whole_one),
+        cmocka_unit_test(a_failed_step_keeps_the_one_before),
+        cmocka_unit_test(a_stopped_run_goes_on),
+        cmocka_unit_test(every_io_call_fails),
+        cmocka_unit_test(killed_at_any_time)};
     return cmocka_run_group_tests(tests, data_setup, data_teardown);
 }
