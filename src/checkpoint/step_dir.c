@@ -112,6 +112,13 @@ weft_status wefti_step_abandon(const char *dir, int64_t step) {
     return status == WEFT_E_NOT_FOUND ? WEFT_OK : status;
 }
 
+void wefti_step_undo(const char *dir, int64_t step) {
+    wefti_failure failure;
+    wefti_failure_keep(WEFT_OK, &failure);
+    if (wefti_step_abandon(dir, step) < 0) wefti_error_clear();
+    (void)wefti_failure_tell(&failure);
+}
+
 weft_status wefti_step_remove(const char *dir, int64_t step) {
     WEFT_TRY(remove_kind(dir, step, WEFTI_STEP_TRASH));
     WEFT_TRY(move(dir, step, WEFTI_STEP_COMMITTED, WEFTI_STEP_TRASH));

@@ -45,6 +45,9 @@ weft_status wefti_step_holds(const char *path, bool *out) WEFT_CHECKED;
 weft_status wefti_step_commit(const char *dir, int64_t step) WEFT_CHECKED;
 /* Undoes a failed attempt to write this step: the committed step from before is in place again. */
 weft_status wefti_step_abandon(const char *dir, int64_t step) WEFT_CHECKED;
+/* The same after a failure, which stays the failure of this thread. What it cannot remove goes at
+ * the next start. */
+void wefti_step_undo(const char *dir, int64_t step);
 weft_status wefti_step_remove(const char *dir, int64_t step) WEFT_CHECKED;
 /* Removes the random number of wefti_checkpoint_prepare from a temporary step. */
 weft_status wefti_checkpoint_remove_number(const char *temporary) WEFT_CHECKED;

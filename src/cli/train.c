@@ -30,7 +30,7 @@ static const cli_option options[] = {
 /* The signal that asked to stop, 0 for none. The first one ends the run after a checkpoint. */
 static const volatile int *stop_signal;
 
-static int stopped(const weft_job *job, const weft_train_result *result, int rank) {
+static int stopped(const train_progress *p, const weft_train_result *result, int rank) {
     const bool by_file = result->stop == WEFT_TRAIN_STOPPED_BY_FILE;
     const int code = by_file ? CLI_DONE : 128 + result->stop;
     if (rank > 0) return code;
@@ -39,8 +39,7 @@ static int stopped(const weft_job *job, const weft_train_result *result, int ran
     if (*result->checkpoint)
         cli_say(stderr, "the same command continues from %s\n", result->checkpoint);
     else
-        cli_say(stderr, "nothing was saved, as %s\n",
-                *job->checkpoint.dir ? "no step was done" : "the job has no checkpoint.dir");
+        cli_say(stderr, "nothing was saved, as %s\n", train_progress_why_unsaved(p));
     return code;
 }
 
@@ -49,6 +48,7 @@ static int train(weft_world *world, const weft_job *job, const train_options *va
     int rank = world ? weft_world_rank(world) : 0;
     train_progress progress = {.json = values->json,
                                .live = !values->json && cli_is_terminal(stdout),
+                               .saves = *job->checkpoint.dir != '\0',
                                .eval_every = job->train.eval_every};
     weft_train_events events = train_progress_events(&progress);
     weft_train_result result = {0};
@@ -59,7 +59,8 @@ static int train(weft_world *world, const weft_job *job, const train_options *va
     if (world) rank = weft_world_rank(world); /* which an elastic world may have changed */
     if (rank == 0) train_progress_end(&progress, &result, status);
     const bool by_file = status >= 0 && result.stop == WEFT_TRAIN_STOPPED_BY_FILE;
-    if (by_file || (status == WEFT_E_STOPPED && result.stop)) return stopped(job, &result, rank);
+    if (by_file || (status == WEFT_E_STOPPED && result.stop))
+        return stopped(&progress, &result, rank);
     return status < 0 ? cli_failed_rank(rank) : CLI_DONE;
 }
 

@@ -201,6 +201,10 @@ static void end_json(const train_progress *p, const weft_train_result *r, weft_s
     cli_json_end(&json);
 }
 
+const char *train_progress_why_unsaved(const train_progress *p) {
+    return p->saves ? "no step was done" : "the job has no checkpoint.dir";
+}
+
 void train_progress_end(train_progress *p, const weft_train_result *r, weft_status status) {
     if (p->json) {
         step_json(p);
@@ -228,5 +232,5 @@ void train_progress_end(train_progress *p, const weft_train_result *r, weft_stat
     if (*r->checkpoint)
         cli_say(stdout, "checkpoint %s\n", r->checkpoint);
     else
-        cli_say(stdout, "no checkpoint.dir was given: the model was not saved\n");
+        cli_say(stdout, "the model was not saved, as %s\n", train_progress_why_unsaved(p));
 }

@@ -6,10 +6,11 @@
 
 #include "weft/train.h"
 
-/* Zero-initialise, then set json, live and eval_every. */
+/* Zero-initialise, then set json, live, saves and eval_every. */
 typedef struct train_progress {
     bool json;          /* one object a step */
     bool live;          /* a terminal: one line that is written over */
+    bool saves;         /* the job has a checkpoint.dir */
     int64_t eval_every; /* of the job */
     weft_train_start start;
     weft_train_step step; /* not yet written, when pending */
@@ -22,5 +23,7 @@ typedef struct train_progress {
 weft_train_events train_progress_events(train_progress *p);
 /* Whatever is still open, and the summary. */
 void train_progress_end(train_progress *p, const weft_train_result *result, weft_status status);
+/* Of a run that ends well without a checkpoint. */
+const char *train_progress_why_unsaved(const train_progress *p);
 
 #endif

@@ -301,9 +301,7 @@ weft_status wefti_training_build(wefti_training *t) {
 }
 
 void wefti_training_close(wefti_training *t) {
-    wefti_delivery_end(t->saving.delivery);
-    if (t->saving.writing) wefti_checkpoint_cancel(t->saving.writing);
-    wefti_delivery_destroy(t->saving.delivery);
+    wefti_training_drop_write(t);
     wefti_training_end_resize(t, false);
     weft_session_destroy(t->session);
     weft_plan_destroy(t->searched);

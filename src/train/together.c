@@ -27,11 +27,11 @@ int64_t wefti_training_observed(const wefti_training *t) {
     return here > t->ranks.observed_peak ? here : t->ranks.observed_peak;
 }
 
-/* Exchanged at every step. Rank 0's `due` counts, and any rank's `stop` and `failed`. */
+/* Exchanged at every step. Rank 0's `due` counts, and any rank's `stop`, `writing` and `failed`. */
 typedef struct step_record {
     int64_t observed_peak;
     int32_t stop;
-    bool pending; /* the part of a checkpoint */
+    bool writing; /* its part of a checkpoint */
     bool due;     /* a checkpoint, by this rank's clock */
     bool failed;  /* to read data */
 } step_record;
@@ -43,8 +43,8 @@ static void hear(wefti_training *t, int stop) {
 }
 
 static weft_status exchange(wefti_training *t, bool failed, bool *out_failed) {
-    bool pending = false;
-    step_record record = {wefti_training_observed(t), asked(t), wefti_training_part_pending(t),
+    bool writing = false;
+    step_record record = {wefti_training_observed(t), asked(t), wefti_training_is_writing(t),
                           t->saving.due, failed},
                 *all;
     WEFT_NEW_ARRAY(all, step_record, weft_world_size(t->ranks.world));
@@ -53,12 +53,12 @@ static weft_status exchange(wefti_training *t, bool failed, bool *out_failed) {
         if (all[r].observed_peak > t->ranks.observed_peak)
             t->ranks.observed_peak = all[r].observed_peak;
         hear(t, all[r].stop);
-        pending |= all[r].pending;
+        writing |= all[r].writing;
         *out_failed |= all[r].failed;
     }
     t->saving.due = status >= 0 && all[0].due;
     wefti_free(all);
-    t->saving.parts_done = status >= 0 && t->saving.together && !pending;
+    wefti_training_hear_writing(t, status < 0 || writing);
     return status;
 }
 
@@ -67,7 +67,6 @@ weft_status wefti_training_stops(wefti_training *t, weft_status data, bool *out)
     wefti_failure failure;
     bool failed = data < 0;
     wefti_failure_keep(data, &failure);
-    t->saving.parts_done = false;
     t->saving.due = wefti_training_due(t);
     weft_status status = WEFT_OK;
     if (!t->ranks.agreement)

@@ -42,9 +42,10 @@ typedef struct wefti_training_batch {
     int64_t microbatches; /* of a step, interleaved ones included */
 } wefti_training_batch;
 
-/* What is done between two steps, in this order. */
+/* What is done of a step and behind it, in this order. */
 typedef enum wefti_training_stage {
-    WEFTI_STAGE_STEPPED, /* the step itself */
+    WEFTI_STAGE_STEPPING, /* the next step has begun */
+    WEFTI_STAGE_STEPPED,
     WEFTI_STAGE_VALIDATED,
     WEFTI_STAGE_SAVED
 } wefti_training_stage;
@@ -75,14 +76,19 @@ typedef struct wefti_training_ranks {
     int64_t observed_peak; /* of all ranks, when last exchanged */
 } wefti_training_ranks;
 
+/* How far the checkpoint under way is (save/states.c). All ranks are in the same state. */
+typedef enum wefti_save_state {
+    WEFTI_SAVE_NONE,
+    WEFTI_SAVE_PARTS,    /* each rank writes its part */
+    WEFTI_SAVE_WRITTEN,  /* all ranks know that no rank is busy with its part any more */
+    WEFTI_SAVE_COMMITS,  /* the sums are exchanged, and the step is renamed into place */
+    WEFTI_SAVE_COMMITTED /* all ranks know that no rank is busy with that any more */
+} wefti_save_state;
+
 typedef struct wefti_training_saving {
     wefti_delivery *delivery; /* tensors on their way to the checkpoint being written */
-    bool together;      /* several ranks write the checkpoint under way, and it is not complete */
-    bool incomplete;    /* together, rank 0: the step waits for the sums of all ranks */
-    bool committing;    /* sliced: the sums are exchanged, and each rank completes its own step */
-    bool last;          /* sliced: prune to exactly checkpoint.keep steps */
-    bool parts_done;    /* together: no rank's part is pending, as all ranks have agreed */
-    wefti_failure part; /* together: why this rank could not begin its part */
+    wefti_save_state state;
+    wefti_failure part; /* why this rank could not begin its part */
     bool *apart;        /* [count]: rank 0 gathers the tensor, since some rank that has a piece does
                            not see the directory */
     wefti_checkpoint_lock *lock;
@@ -91,7 +97,6 @@ typedef struct wefti_training_saving {
     int64_t writing_step, committed_step;
     int64_t begun_ns; /* when the run, or the last write of it, began; for checkpoint.seconds */
     bool due;         /* checkpoint.seconds: the ranks have agreed to save before the next step */
-    bool stepping;    /* a step has begun and is not complete */
     atomic_bool touched; /* the step has begun to change parameters on this rank */
     wefti_saved_tensor *tensors;
     int64_t count, room, states; /* the first `states` are the model's states */
@@ -149,6 +154,10 @@ typedef struct wefti_training {
 weft_status wefti_training_prepare(wefti_training *t) WEFT_CHECKED;
 weft_status wefti_training_build(wefti_training *t) WEFT_CHECKED;
 void wefti_training_close(wefti_training *t);
+/* Whether the run has made all of its steps. */
+static inline bool wefti_training_is_over(const wefti_training *t) {
+    return t->progress.step >= t->job->train.steps;
+}
 /* loop/resize.c: after an attempt to go on in a world of another size. whole: the old parts of the
  * run end; otherwise the run has them again, and the new ones end. Without an attempt: nothing. */
 void wefti_training_end_resize(wefti_training *t, bool whole);

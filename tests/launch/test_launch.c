@@ -111,12 +111,20 @@ static void test_requests(void **state) {
     seen s = {0};
     weft_launch_result r;
     weft_launch_options o =
-        options_for(&s, SHELL("trap 'echo asked; exit 5' TERM; while :; do sleep 0.05; done"), 2);
+        options_for(&s, SHELL("trap 'echo asked; exit 143' TERM; while :; do sleep 0.05; done"), 2);
     o.stop_signal = &signal_number;
     o.stop_count = &count;
     weft_status status = weft_launch_run(&o, &r);
     assert_int_equal(status, WEFT_E_STOPPED);
     assert_int_equal(r.stop_signal, SIGTERM);
+    weft_launch_result_free(&r);
+    /* A process that ends with another code has not done what a stopped one does. */
+    o.command = SHELL("[ $WEFT_RANK = 1 ] && trap 'exit 5' TERM || trap 'exit 0' TERM;"
+                      "while :; do sleep 0.05; done");
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_E_PEER);
+    assert_int_equal(r.failed_rank, 1);
+    assert_int_equal(r.exit_code, 5);
+    assert_int_equal(r.stop_signal, 0);
     weft_launch_result_free(&r);
     count = 3; /* asked for the third time: at once */
     o.command = SHELL("trap '' TERM; sleep 100");

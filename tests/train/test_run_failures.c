@@ -336,7 +336,8 @@ static weft_status run_with_fault(const faults *f, const weft_job *job, int64_t 
     *out_calls = wefti_fault_count(f->kind);
     disarm_faults();
     bool clean = status == WEFT_OK || status == WEFT_E_IO || status == WEFT_E_NOMEM;
-    if (!clean || (status < 0 && !weft_error_message()[0]))
+    const char *cause = f->kind == WEFTI_FAULT_IO ? strerror(f->error_number) : "memory";
+    if (!clean || (status < 0 && !strstr(weft_error_message(), cause)))
         fail_msg("call %lld failed: status %d, \"%s\"", (long long)nth, status,
                  weft_error_message());
     return status;

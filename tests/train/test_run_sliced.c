@@ -351,6 +351,9 @@ static weft_status go_on(const weft_job *job, int64_t nth, bool forever, int64_t
     *out_calls = wefti_fault_count(WEFTI_FAULT_IO);
     wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
     weft_status status = ranks[0].status < 0 ? ranks[0].status : ranks[1].status;
+    const char *message = ranks[ranks[0].status >= 0].message;
+    if (status < 0 && !strstr(message, strerror(EIO)))
+        fail_msg("call %lld: \"%s\" does not tell the cause", (long long)nth, message);
     if (status < 0 && ranks[0].status >= 0 && !forever)
         fail_msg("call %lld: rank 1 has failed alone: %s", (long long)nth, ranks[1].message);
     return status;
@@ -379,6 +382,9 @@ static void every_io_call_fails(void **state) {
             ASSERT_OK(wefti_checkpoint_open(in_root("io"), WEFTI_CHECKPOINT_LATEST, &c, NULL));
             missed += wefti_checkpoint_meta_of(c)->step < 3;
             if (status >= 0) assert_int_equal(wefti_checkpoint_meta_of(c)->step, 3);
+            for (int64_t s = 2; s <= 3 && !forever; s++)
+                assert_int_equal(wefti_exists(rank_path("io", 0, s)),
+                                 wefti_exists(rank_path("io", 1, s)));
             wefti_checkpoint_close(c);
             run_ok(&w, &two, NULL);
             assert_same_checkpoint(in_root("whole"), in_root("io"));

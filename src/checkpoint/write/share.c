@@ -32,15 +32,12 @@ weft_status wefti_checkpoint_prepare(const char *dir, int64_t step, uint64_t *ou
     if (status >= 0) status = write_number(temporary, *out_number);
     if (status >= 0) status = wefti_dir_sync(temporary);
     wefti_free(temporary);
-    if (status >= 0) return WEFT_OK;
-    wefti_failure failure;
-    wefti_failure_keep(status, &failure);
-    wefti_checkpoint_unprepare(dir, step);
-    return wefti_failure_tell(&failure);
+    if (status < 0) wefti_step_undo(dir, step);
+    return status;
 }
 
 void wefti_checkpoint_unprepare(const char *dir, int64_t step) {
-    if (wefti_step_abandon(dir, step) < 0) wefti_error_clear(); /* removed at the next start */
+    wefti_step_undo(dir, step);
 }
 
 bool wefti_checkpoint_sees(const char *dir, int64_t step, uint64_t number) {

@@ -184,9 +184,8 @@ static void give_up(wefti_checkpoint_job *job) {
         wefti_bulk_abort(job->shards[s]);
         job->shards[s] = NULL;
     }
-    if (job->duty != WEFTI_CHECKPOINT_JOINS &&
-        wefti_step_abandon(job->dir, job->plan.manifest.meta.step) < 0)
-        wefti_error_clear();
+    if (job->duty != WEFTI_CHECKPOINT_JOINS)
+        wefti_step_undo(job->dir, job->plan.manifest.meta.step);
 }
 
 static void *thread_main(void *argument) {

@@ -94,10 +94,11 @@ static void blame(watch *w, int process) {
     wefti_launch *l = w->l;
     const wefti_process *p = &l->processes[process];
     bool is_better = l->failed >= 0 && p->signal && !l->processes[l->failed].signal;
-    /* A process that was asked to stop may end in any way, except by a signal that it was not
-     * sent. */
-    bool died = w->phase == STOPPING && p->signal && p->signal != l->stopped_by &&
-                !wefti_is_request(p->signal);
+    /* A process that was asked to stop should end with 0, with 128 + the signal, or by that signal.
+     * Otherwise it has failed, and may have lost its work. */
+    const bool bad_signal = p->signal && p->signal != l->stopped_by && !wefti_is_request(p->signal);
+    const bool died =
+        w->phase == STOPPING && (bad_signal || (p->code && !wefti_is_request(p->code - 128)));
     if ((w->phase > REPORTING && !died) || (l->failed >= 0 && !is_better)) return;
     l->failed = process;
     if (died) l->stopped_by = 0;

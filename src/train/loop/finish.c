@@ -11,7 +11,9 @@ weft_status wefti_training_failed(wefti_training *t, weft_status status) {
     wefti_failure_keep(status, &failure);
     if (wefti_training_end_write(t) < 0) wefti_training_note(t, "%s", weft_error_message());
     (void)wefti_failure_tell(&failure);
-    if (status == WEFT_E_STOPPED || !t->result->checkpoint[0]) return status;
+    if (status == WEFT_E_STOPPED || t->ranks.follows || !*t->job->checkpoint.dir) return status;
+    if (!*t->result->checkpoint)
+        return t->progress.step ? wefti_prefix(status, "no checkpoint is written") : status;
     /* The state before a step without a finite loss may itself be the cause. */
     if (status == WEFT_E_NUMERIC && t->saving.committed_step == t->progress.step)
         wefti_training_note(t,
@@ -74,7 +76,7 @@ weft_status wefti_training_check_parameters(wefti_training *t) {
 /* Only rank 0 knows. */
 weft_status wefti_training_unsaved(wefti_training *t, bool *out) {
     *out = t->saving.committed_step != t->progress.step &&
-           !(t->saving.writing && t->saving.writing_step == t->progress.step);
+           !(t->saving.state && t->saving.writing_step == t->progress.step);
     return wefti_training_broadcast(t, WEFT_OK, out, sizeof *out);
 }
 
@@ -84,7 +86,7 @@ static void prune(wefti_training *t) {
     weft_status status = WEFT_OK;
     if (!c->dir[0]) return;
     if (wefti_training_is_sliced(t))
-        status = wefti_training_prune_slices(t, true);
+        status = wefti_training_prune_slices(t);
     else if (!t->ranks.follows)
         status = wefti_checkpoint_prune_spaced(c->dir, c->keep, c->keep_minutes * 60,
                                                t->saving.committed_step);
@@ -93,16 +95,20 @@ static void prune(wefti_training *t) {
 }
 
 weft_status wefti_training_finish(wefti_training *t) {
-    bool whole = t->progress.step >= t->job->train.steps, unsaved, stop;
+    const bool whole = wefti_training_is_over(t);
+    bool unsaved, stop;
+    weft_status unwritten = WEFT_OK;
     if (whole) WEFT_TRY(wefti_training_validate(t));
     WEFT_TRY(wefti_training_unsaved(t, &unsaved));
     if (unsaved) {
         if (whole) WEFT_TRY(wefti_training_check_parameters(t));
-        WEFT_TRY(wefti_training_save(t, whole));
+        WEFT_TRY(wefti_training_save(t, &unwritten));
     } else if (whole) {
         prune(t);
     }
-    WEFT_TRY(wefti_training_finish_write(t));
+    if (unwritten >= 0) WEFT_TRY(wefti_training_finish_write(t, &unwritten));
+    if (unwritten < 0) /* on all ranks alike, which agree on it once more */
+        return t->ranks.agreement ? wefti_agree(t->ranks.agreement, unwritten) : unwritten;
     WEFT_TRY(wefti_training_stops(t, WEFT_OK, &stop));
     WEFT_REQUIRE(!stop || t->ranks.stopping == WEFT_TRAIN_STOPPED_BY_FILE, WEFT_E_STOPPED,
                  "stopped after step %lld", (long long)t->progress.step);

@@ -73,7 +73,7 @@ static weft_status after_step(wefti_training *t) {
     const weft_job *job = t->job;
     const int64_t step = t->progress.step;
     if (t->progress.stage == WEFTI_STAGE_SAVED) return WEFT_OK;
-    if (step == job->train.steps) return WEFT_OK; /* wefti_training_finish() does the rest */
+    if (wefti_training_is_over(t)) return WEFT_OK; /* wefti_training_finish() does the rest */
     if (t->progress.stage == WEFTI_STAGE_STEPPED) {
         if (job->train.eval_every > 0 && step % job->train.eval_every == 0)
             WEFT_TRY(wefti_training_validate(t));
@@ -98,7 +98,6 @@ typedef struct steps_made {
 /* The session has made the step. */
 static void end_step(wefti_training *t, steps_made *made) {
     weft_train_step *s = &t->progress.under_way;
-    t->saving.stepping = false;
     t->progress.step++;
     t->progress.position += t->job->train.batch;
     t->progress.stage = WEFTI_STAGE_STEPPED;
@@ -126,7 +125,7 @@ static weft_status make_step(wefti_training *t, wefti_batch *batch) {
     t->result->samples_prepared += batch->prepared;
     t->model.objective->prepare(t, batch, job->train.batch);
     atomic_store(&t->saving.touched, false);
-    t->saving.stepping = true;
+    t->progress.stage = WEFTI_STAGE_STEPPING;
     WEFT_TRY(wefti_training_step(t, batch, s->learning_rate, s));
     if (job->train.check_replicas > 0 && s->step % job->train.check_replicas == 0)
         WEFT_TRY(weft_session_check_replicas(t->session));
@@ -151,7 +150,7 @@ static weft_status next_step(wefti_training *t, wefti_feed *feed, steps_made *ma
 static weft_status loop(wefti_training *t, wefti_feed *feed, steps_made *made) {
     for (bool stop = false; !stop;) {
         WEFT_TRY(after_step(t));
-        if (t->progress.step >= t->job->train.steps) break;
+        if (wefti_training_is_over(t)) break;
         WEFT_TRY(next_step(t, feed, made, &stop));
     }
     return WEFT_OK;

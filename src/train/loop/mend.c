@@ -141,16 +141,19 @@ static weft_status read_disk(void *context, wefti_repair *m) {
     return WEFT_OK;
 }
 
-/* The number and the path of the last step in the directory, for rank 0. */
+/* The last whole step in the directory, for rank 0. */
 static weft_status find_committed(wefti_training *t) {
-    int64_t *steps, count;
+    wefti_checkpoint *c = NULL;
     if (t->ranks.follows || !t->job->checkpoint.dir[0]) return WEFT_OK;
-    WEFT_TRY(wefti_checkpoint_list(t->job->checkpoint.dir, &steps, &count));
-    t->saving.committed_step = count ? steps[count - 1] : 0;
-    if (count)
-        (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s/step-%012lld",
-                       t->job->checkpoint.dir, (long long)steps[count - 1]);
-    wefti_free(steps);
+    const weft_status status =
+        wefti_checkpoint_open_unread(t->job->checkpoint.dir, INT64_MAX, &c, NULL);
+    const bool none = status == WEFT_E_NOT_FOUND || status == WEFT_E_CORRUPT;
+    if (status < 0 && !none) return status;
+    if (none) wefti_error_clear();
+    t->saving.committed_step = c ? wefti_checkpoint_meta_of(c)->step : 0;
+    (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s",
+                   c ? wefti_checkpoint_path(c) : "");
+    wefti_checkpoint_close(c);
     return WEFT_OK;
 }
 
@@ -308,8 +311,8 @@ static weft_status go_on(wefti_training *t, const wefti_mend *given) {
 weft_status wefti_training_mend(wefti_training *t) {
     wefti_failure failure;
     wefti_failure_keep(WEFT_E_PEER, &failure);
+    if (t->progress.stage == WEFTI_STAGE_STEPPING) t->progress.stage = WEFTI_STAGE_SAVED;
     if (wefti_training_cut_write(t)) t->progress.stage = WEFTI_STAGE_VALIDATED;
-    t->saving.stepping = false;
     (void)wefti_failure_tell(&failure);
     return go_on(t, NULL);
 }

@@ -12,13 +12,13 @@
 static bool is_shared(const wefti_training *t, weft_status status) {
     const weft_plan *plan = wefti_training_plan(t);
     if (!t->ranks.agreement || wefti_agreement_failed(t->ranks.agreement)) return true;
-    return status == WEFT_E_NUMERIC && t->saving.stepping &&
+    return status == WEFT_E_NUMERIC && t->progress.stage == WEFTI_STAGE_STEPPING &&
            !(plan && plan->mode == WEFT_PARALLEL_MANUAL);
 }
 
 /* A forward pass changes states, and an update parameters. */
 static weft_status check_whole(wefti_training *t) {
-    if (t->saving.stepping)
+    if (t->progress.stage == WEFTI_STAGE_STEPPING)
         WEFT_REQUIRE(!atomic_load(&t->saving.touched) && t->saving.states == 0, WEFT_E_CORRUPT,
                      "the step had begun to change %s",
                      t->saving.states ? "the model's states" : "parameters");
@@ -42,10 +42,10 @@ static weft_status save(wefti_training *t) {
     note_unsaved(t, status);
     if (status < 0) return WEFT_OK;
     WEFT_TRY(wefti_training_unsaved(t, &unsaved));
-    if (unsaved) WEFT_TRY(wefti_training_try_save(t, &unwritten));
+    if (unsaved) WEFT_TRY(wefti_training_save(t, &unwritten));
     note_unsaved(t, unwritten);
-    WEFT_TRY(wefti_training_complete_parts(t));
-    note_unsaved(t, wefti_training_finish_write(t));
+    WEFT_TRY(wefti_training_finish_write(t, &unwritten));
+    note_unsaved(t, unwritten);
     return WEFT_OK;
 }
 

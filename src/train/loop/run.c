@@ -120,6 +120,11 @@ static weft_status end_together(const wefti_training *t, weft_status status) {
                                                       : wefti_fail_world(t->ranks.world, status);
 }
 
+/* Whether a run that ends now loses no step that it was to save. */
+static bool has_saved_all(const wefti_training *t) {
+    return !*t->job->checkpoint.dir || t->saving.committed_step == t->progress.step;
+}
+
 weft_status weft_train_run_in(weft_world *world, const weft_job *job,
                               const weft_train_events *events, weft_train_result *out_result) {
     weft_train_result result = {.validation_loss = NAN, .accuracy = NAN, .final_loss = NAN};
@@ -140,7 +145,7 @@ weft_status weft_train_run_in(weft_world *world, const weft_job *job,
     weft_status closed = wefti_metrics_close(t.metrics);
     if (status < 0) (void)wefti_failure_tell(&failure);
     status = end_together(&t, status < 0 ? status : closed);
-    if (wefti_stopper_end(stopper)) {
+    if (wefti_stopper_end(stopper) && has_saved_all(&t)) {
         result.stop = *asked;
         status = wefti_adopt_of(WEFT_E_STOPPED, WEFT_RANK_OWN, weft_error_message());
     }

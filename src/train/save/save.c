@@ -195,75 +195,14 @@ weft_status wefti_training_saved(wefti_training *t, wefti_checkpoint_tensor **ou
 
 /* ---- writing ---- */
 
-weft_status wefti_training_report_written(wefti_training *t) {
+void wefti_training_report_written(wefti_training *t) {
     t->saving.committed_step = t->saving.writing_step;
-    if (t->ranks.follows) return WEFT_OK;
+    if (t->ranks.follows) return;
     (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s/%sstep-%012lld",
                    t->job->checkpoint.dir, wefti_training_is_sliced(t) ? "rank_0/" : "",
                    (long long)t->saving.committed_step);
     if (t->events && t->events->checkpoint)
         t->events->checkpoint(t->events->context, t->saving.committed_step, t->result->checkpoint);
-    return WEFT_OK;
-}
-
-/* Waits for the write under way and reports it. */
-weft_status wefti_training_finish_write(wefti_training *t) {
-    WEFT_TRY(wefti_training_complete_parts(t));
-    wefti_checkpoint_job *job = t->saving.writing;
-    if (!job) return WEFT_OK;
-    char *note = NULL;
-    t->saving.writing = NULL;
-    weft_status status = wefti_checkpoint_finish(job, &note);
-    wefti_delivery_destroy(t->saving.delivery);
-    t->saving.delivery = NULL;
-    if (status < 0)
-        return wefti_prefix(status, "the checkpoint of step %lld",
-                            (long long)t->saving.writing_step);
-    if (note) wefti_training_note(t, "%s", note);
-    wefti_free(note);
-    return wefti_training_report_written(t);
-}
-
-/* The next write may succeed. */
-void wefti_training_note_unwritten(const wefti_training *t, weft_status status) {
-    if (status < 0) wefti_training_note(t, "%s; the run continues", weft_error_message());
-}
-
-weft_status wefti_training_poll(wefti_training *t) {
-    if (t->saving.together) return t->saving.parts_done ? wefti_training_complete(t) : WEFT_OK;
-    if (t->saving.writing && wefti_checkpoint_poll(t->saving.writing) != WEFT_PENDING)
-        wefti_training_note_unwritten(t, wefti_training_finish_write(t));
-    return WEFT_OK;
-}
-
-static void give_up(wefti_training *t) {
-    t->saving.together = t->saving.committing = t->saving.incomplete = false;
-    wefti_delivery_end(t->saving.delivery);
-    if (t->saving.writing) wefti_checkpoint_cancel(t->saving.writing);
-    t->saving.writing = NULL;
-    wefti_delivery_destroy(t->saving.delivery);
-    t->saving.delivery = NULL;
-}
-
-bool wefti_training_cut_write(wefti_training *t) {
-    const bool cut = t->saving.together || t->saving.incomplete;
-    if (cut)
-        give_up(t);
-    else
-        wefti_training_note_unwritten(t, wefti_training_finish_write(t));
-    return cut && t->saving.writing_step == t->progress.step;
-}
-
-weft_status wefti_training_end_write(wefti_training *t) {
-    bool all_fail = t->ranks.agreement && wefti_agreement_failed(t->ranks.agreement);
-    bool waits = t->saving.together || t->saving.incomplete;
-    if (!waits || all_fail) return wefti_training_finish_write(t);
-    give_up(t);
-    if (t->ranks.follows) return WEFT_OK;
-    WEFT_FAIL(WEFT_E_STOPPED,
-              "the checkpoint of step %lld is given up: not all ranks had written "
-              "their parts",
-              (long long)t->saving.writing_step);
 }
 
 bool wefti_training_is_native(const wefti_training *t) {
@@ -280,9 +219,12 @@ int64_t wefti_training_clock(void) {
     return (int64_t)time(NULL);
 }
 
+int64_t wefti_training_kept_steps(const wefti_training *t) {
+    return t->job->checkpoint.keep + !wefti_training_is_over(t);
+}
+
 /* What is written, and how. */
 typedef struct begin_options {
-    bool last;
     wefti_checkpoint_duty duty;
     int64_t now; /* seconds since 1970 */
     const wefti_checkpoint_tensor *tensors;
@@ -333,9 +275,7 @@ static weft_status begin(wefti_training *t, const begin_options *b, char *config
     const int64_t side = wefti_side_files_list(&t->saving.side, texts + 1);
     wefti_checkpoint_options options = {
         .duty = b->duty,
-        /* The next step shows whether a state is good, so one more checkpoint is kept until then.
-         */
-        .keep = b->slicing ? 0 : job->checkpoint.keep + !b->last,
+        .keep = b->slicing ? 0 : wefti_training_kept_steps(t),
         .spacing = spacing,
         .texts = texts,
         .text_count = 1 + side,
@@ -370,53 +310,28 @@ weft_status wefti_training_begin_slices(wefti_training *t, const wefti_checkpoin
     return status;
 }
 
-weft_status wefti_training_begin_write(wefti_training *t, bool last, wefti_checkpoint_duty duty) {
+weft_status wefti_training_begin_write(wefti_training *t, wefti_checkpoint_duty duty) {
     char *config = NULL;
     wefti_checkpoint_tensor *tensors = NULL;
-    t->saving.writing_step = t->progress.step;
     weft_status status = weft_model_config_write(&t->model.config, &config);
     if (status == WEFT_OK) status = wefti_training_saved(t, &tensors);
-    const begin_options b = {.last = last,
-                             .duty = duty,
-                             .now = wefti_training_clock(),
-                             .tensors = tensors,
-                             .count = t->saving.count};
+    const begin_options b = {
+        .duty = duty, .now = wefti_training_clock(), .tensors = tensors, .count = t->saving.count};
     if (status == WEFT_OK) status = begin(t, &b, config);
     wefti_free(tensors);
     weft_text_free(config);
-    t->saving.incomplete = status >= 0 && duty == WEFTI_CHECKPOINT_LEADS;
-    if (status >= 0) return WEFT_OK;
-    wefti_delivery_destroy(t->saving.delivery);
-    t->saving.delivery = NULL;
-    return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->progress.step);
+    return status;
 }
 
-static weft_status save_alone(wefti_training *t, bool last) {
-    weft_status status = wefti_checkpoint_lock_keep(t->job->checkpoint.dir, &t->saving.lock);
-    if (status < 0)
-        return wefti_prefix(status, "the checkpoint of step %lld", (long long)t->progress.step);
-    WEFT_TRY(wefti_training_begin_write(t, last, WEFTI_CHECKPOINT_ALONE));
+void wefti_training_wait_states(wefti_training *t) {
     for (int64_t i = 0; i < t->saving.states; i++)
         wefti_checkpoint_wait_tensor(t->saving.writing, i);
-    return WEFT_OK;
 }
 
-weft_status wefti_training_complete_parts(wefti_training *t) {
-    if (!t->saving.together) return WEFT_OK;
-    if (wefti_training_is_sliced(t)) return wefti_training_finish_slices(t);
-    if (t->saving.writing) wefti_checkpoint_wait_written(t->saving.writing);
-    return wefti_training_complete(t);
-}
-
-static weft_status save(wefti_training *t, bool last, weft_status *out_unwritten) {
-    *out_unwritten = WEFT_OK;
-    if (!t->job->checkpoint.dir[0]) return WEFT_OK;
-    t->saving.begun_ns = wefti_now_ns();
-    WEFT_TRY(wefti_training_complete_parts(t));
-    wefti_training_note_unwritten(t, wefti_training_finish_write(t));
-    if (wefti_training_is_sliced(t)) return wefti_training_save_sliced(t, last);
-    if (t->ranks.world) return wefti_training_save_together(t, last, out_unwritten);
-    *out_unwritten = save_alone(t, last);
+weft_status wefti_training_begin_alone(wefti_training *t) {
+    WEFT_TRY(wefti_checkpoint_lock_keep(t->job->checkpoint.dir, &t->saving.lock));
+    WEFT_TRY(wefti_training_begin_write(t, WEFTI_CHECKPOINT_ALONE));
+    wefti_training_wait_states(t);
     return WEFT_OK;
 }
 
@@ -425,23 +340,6 @@ bool wefti_training_due(const wefti_training *t) {
     const double seconds = t->job->checkpoint.seconds;
     if (seconds <= 0 || t->ranks.follows || t->progress.step == t->saving.committed_step)
         return false;
-    if (t->saving.writing && t->saving.writing_step == t->progress.step) return false;
+    if (t->saving.state && t->saving.writing_step == t->progress.step) return false;
     return (double)(wefti_now_ns() - t->saving.begun_ns) >= seconds * 1e9;
-}
-
-weft_status wefti_training_save(wefti_training *t, bool last) {
-    weft_status unwritten;
-    WEFT_TRY(save(t, last, &unwritten));
-    return unwritten;
-}
-
-weft_status wefti_training_try_save(wefti_training *t, weft_status *out_unwritten) {
-    return save(t, false, out_unwritten);
-}
-
-weft_status wefti_training_save_meanwhile(wefti_training *t) {
-    weft_status unwritten;
-    WEFT_TRY(save(t, false, &unwritten));
-    wefti_training_note_unwritten(t, unwritten);
-    return WEFT_OK;
 }

@@ -1,19 +1,19 @@
 /* Sliced checkpoints: each rank of a world writes what it has into a directory of its own.
  *
  * 1. Each rank begins a step in DIR/rank_R: all regions that it has, replicas too.
- * 2. At the begin of each training step the ranks exchange whether a part is pending.
- * 3. When no part is pending, the ranks exchange the sums of their parts. Each one knows the
+ * 2. When all have written their parts, the ranks exchange the sums (states.c). Each one knows the
  *    checksums of all whole tensors then, writes its manifest, and renames its step into place.
- * 4. When no rank is busy, the ranks agree whether all have done so. Only then the step counts, and
- *    each rank removes its older steps.
+ * 3. When all have done so, the step counts, and each rank removes its older steps. If one has
+ *    failed, the others remove the step.
  *
- * After a failure on one rank the others may have the step. A reader finds regions that no rank
+ * If a process dies in between, the others may have the step. A reader finds regions that no rank
  * has, and takes the step before, which all ranks still have. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "checkpoint/step_dir.h"
 #include "layout/reshape.h"
 #include "layout/transfer.h"
 #include "train/save/save.h"
@@ -186,8 +186,8 @@ static weft_status begin_own(wefti_training *t, slicing *s, int64_t now) {
     return status;
 }
 
-/* Collective. A rank that cannot begin says so when the parts are complete. */
-weft_status wefti_training_save_sliced(wefti_training *t, bool last) {
+/* A rank that cannot begin says so when the parts are written. */
+weft_status wefti_training_begin_sliced(wefti_training *t) {
     slicing s = {.t = t};
     int64_t now = wefti_training_clock();
     WEFT_TRY(
@@ -198,23 +198,11 @@ weft_status wefti_training_save_sliced(wefti_training *t, bool last) {
     wefti_free(s.slices);
     wefti_free(s.own);
     wefti_arena_destroy(s.arena);
-    t->saving.together = true;
-    t->saving.committing = false;
-    t->saving.last = last;
-    t->saving.parts_done = false;
-    t->saving.writing_step = t->progress.step;
-    for (int64_t i = 0; i < t->saving.states; i++)
-        wefti_checkpoint_wait_tensor(t->saving.writing, i);
+    wefti_training_wait_states(t);
     return WEFT_OK;
 }
 
 /* ---- completing ---- */
-
-bool wefti_training_slices_pending(const wefti_training *t) {
-    if (!t->saving.writing) return false;
-    return t->saving.committing ? wefti_checkpoint_poll(t->saving.writing) == WEFT_PENDING
-                                : wefti_checkpoint_written(t->saving.writing) == WEFT_PENDING;
-}
 
 typedef struct slice_sum {
     int64_t tensor;
@@ -264,8 +252,7 @@ static weft_status gather_sums(wefti_training *t, int64_t bytes, sums *s, int64_
     return WEFT_OK;
 }
 
-/* Every rank adds the sums of all ranks, and goes on with its step. */
-static weft_status exchange_sums(wefti_training *t) {
+weft_status wefti_training_sum_sliced(wefti_training *t) {
     int64_t bytes = 0, total = 0;
     const uint32_t *part = wefti_checkpoint_sums(t->saving.writing, &bytes);
     sums s = {0};
@@ -276,31 +263,9 @@ static weft_status exchange_sums(wefti_training *t) {
     return status;
 }
 
-static weft_status end_job(wefti_training *t, bool good) {
-    wefti_checkpoint_job *job = t->saving.writing;
-    t->saving.writing = NULL;
-    t->saving.together = t->saving.committing = false;
-    if (good) return wefti_checkpoint_finish(job, NULL);
-    wefti_checkpoint_cancel(job);
-    return WEFT_OK;
-}
-
-/* The ranks have agreed on a failure. The run itself goes on. */
-static weft_status give_up(wefti_training *t, weft_status status) {
-    wefti_failure failure;
-    wefti_failure_keep(status, &failure);
-    weft_status ended = end_job(t, false);
-    if (ended < 0) wefti_error_clear();
-    (void)wefti_failure_tell(&failure);
-    if (!wefti_agreement_failed(t->ranks.agreement)) return status;
-    status = wefti_prefix(status, "the checkpoint of step %lld", (long long)t->saving.writing_step);
-    if (!t->ranks.follows) wefti_training_note_unwritten(t, status);
-    return wefti_agree(t->ranks.agreement, WEFT_OK);
-}
-
-weft_status wefti_training_prune_slices(wefti_training *t, bool last) {
+weft_status wefti_training_prune_slices(wefti_training *t) {
     const weft_job_checkpoint *c = &t->job->checkpoint;
-    const int64_t keep = c->keep + !last;
+    const int64_t keep = wefti_training_kept_steps(t);
     char *dir = NULL;
     WEFT_TRY(wefti_checkpoint_rank_dir(c->dir, own_rank(t), &dir));
     weft_status status =
@@ -312,38 +277,10 @@ weft_status wefti_training_prune_slices(wefti_training *t, bool last) {
     return status;
 }
 
-/* All ranks have the step. */
-static weft_status commit(wefti_training *t) {
-    WEFT_TRY(end_job(t, true));
-    WEFT_TRY(wefti_training_report_written(t));
-    if (wefti_training_prune_slices(t, t->saving.last) >= 0) return WEFT_OK;
-    if (!t->ranks.follows)
-        wefti_training_note(t, "step %lld is written, but: %s", (long long)t->saving.committed_step,
-                            weft_error_message());
-    wefti_error_clear();
-    return WEFT_OK;
-}
-
-weft_status wefti_training_complete_slices(wefti_training *t) {
-    const bool committing = t->saving.committing;
-    weft_status status = t->saving.part.status < 0 ? wefti_failure_tell(&t->saving.part) : WEFT_OK;
-    if (status >= 0)
-        status = committing ? wefti_checkpoint_poll(t->saving.writing)
-                            : wefti_checkpoint_written(t->saving.writing);
-    status = wefti_agree(t->ranks.agreement, status < 0 ? status : WEFT_OK);
-    if (status < 0) return give_up(t, status);
-    if (committing) return commit(t);
-    t->saving.committing = true;
-    return exchange_sums(t);
-}
-
-weft_status wefti_training_finish_slices(wefti_training *t) {
-    while (t->saving.together) {
-        if (t->saving.writing && t->saving.committing)
-            wefti_checkpoint_wait_done(t->saving.writing);
-        else if (t->saving.writing)
-            wefti_checkpoint_wait_written(t->saving.writing);
-        WEFT_TRY(wefti_training_complete_slices(t));
-    }
-    return WEFT_OK;
+void wefti_training_remove_slices(wefti_training *t) {
+    char *dir = NULL;
+    if (wefti_checkpoint_rank_dir(t->job->checkpoint.dir, own_rank(t), &dir) < 0 ||
+        wefti_step_remove(dir, t->saving.writing_step) < 0)
+        wefti_error_clear();
+    wefti_free(dir);
 }
