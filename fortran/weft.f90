@@ -196,10 +196,13 @@ module weft_c ! what goes straight to C
         integer(c_int) :: family = WEFT_FAMILY_GPT2
         integer(c_int64_t) :: layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, context = 0, vocab = 0, head_dim = 0, &
             classes = 0, image(3) = 0, patch = 0, window = 0, window_from = 0
-        real(c_double) :: dropout = 0, norm_eps = 0, rope_theta = 0
+        real(c_double) :: dropout = 0
+        logical(c_bool) :: dropout_apart = .false.
+        real(c_double) :: attention_dropout = 0, embedding_dropout = 0, norm_eps = 0, rope_theta = 0
         type(weft_rope_scaling) :: rope_scaling
         real(c_double) :: attention_factor = 0
-        logical(c_bool) :: tied = .false., untied = .false., attention_bias = .false., mlp_bias = .false.
+        logical(c_bool) :: tied = .false., untied = .false., attention_bias = .false., mlp_bias = .false., &
+            no_qkv_bias = .false.
         integer(c_int64_t) :: experts = 0, experts_per_token = 0
         real(c_double) :: capacity_factor = 0, aux_loss = 0
         integer(c_int64_t) :: cache = 0, cache_rows = 0, asked = 0, end_count = 0

@@ -57,7 +57,7 @@ static void fuzz_index(const uint8_t *data, size_t size) {
     int64_t count = 0;
     if (wefti_tensor_index_parse((const char *)data, (int64_t)size, &pairs, &count) < 0) return;
     for (int64_t i = 0; i < count; i++) {
-        if (!wefti_file_name_valid(pairs[i].file)) abort();
+        if (!wefti_file_path_valid(pairs[i].file)) abort();
         if (i && strcmp(pairs[i - 1].tensor, pairs[i].tensor) >= 0) abort();
     }
     wefti_free(pairs);

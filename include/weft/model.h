@@ -49,6 +49,10 @@ typedef struct weft_model_config {
                             those before it; 0: to all before it */
     int64_t window_from; /* qwen2: layers before this one have no window */
     double dropout;      /* llama...: of attention probabilities only */
+    /* gpt2, gpt2-moe, bert, vit: with `dropout_apart` these places have rates of their own, and
+     * `dropout` is that of both halves of a block (bert, vit: also of the embedding) */
+    bool dropout_apart;
+    double attention_dropout, embedding_dropout;
     double norm_eps, rope_theta;
     weft_rope_scaling rope_scaling; /* llama... */
     double attention_factor;        /* of YaRN: factor of queries and keys; 0: 1 */
@@ -57,6 +61,7 @@ typedef struct weft_model_config {
     bool attention_bias; /* llama: query, key, value and output projections have biases. qwen2
                             always has those of query, key and value, and no others */
     bool mlp_bias;       /* llama: the projections of the feed-forward layer have biases */
+    bool no_qkv_bias;    /* vit: query, key and value have no biases */
     /* gpt2-moe, mixtral: each feed-forward layer is a mixture of experts */
     int64_t experts, experts_per_token;
     double capacity_factor; /* slots of an expert in training, in multiples of an even share; 0: no
@@ -115,8 +120,8 @@ WEFT_API weft_status weft_model_build(const weft_model_config *config, weft_mode
 
 /** Convert config.json, in the form of transformers 4 or 5, to a complete config, and back.
  * gpt2-moe, mlp, lenet and resnet have no such form: they use model_type "weft-mlp" and so on,
- * with the fields of weft_model_config. Rates of dropout that differ become NaN; the caller must
- * replace it. The text of weft_model_config_write is freed with weft_text_free.
+ * with the fields of weft_model_config. The text of weft_model_config_write is freed with
+ * weft_text_free.
  * @return WEFT_E_NO_IMPL names an unsupported setting; WEFT_E_ARG and WEFT_E_CORRUPT an invalid one
  */
 WEFT_API weft_status weft_model_config_read(const char *json, weft_model_config *out) WEFT_CHECKED;

@@ -74,6 +74,31 @@ bool wefti_file_name_valid(const char *name) {
     return *name && *name != '.' && !strchr(name, '/') && strlen(name) <= 255;
 }
 
+bool wefti_file_path_valid(const char *path) {
+    char part[256];
+    for (const char *at = path;; at++) {
+        const size_t length = strcspn(at, "/");
+        if (length >= sizeof part) return false;
+        memcpy(part, at, length);
+        part[length] = 0;
+        if (!wefti_file_name_valid(part)) return false;
+        at += length;
+        if (!*at) return strlen(path) < 1024;
+    }
+}
+
+bool wefti_tensor_may_be_tied(const char *name) {
+    static const char *const ends[] = {
+        "lm_head.weight",   "embed_out.weight",    "decoder.weight",         "decoder.bias",
+        "predictions.bias", "embed_tokens.weight", "word_embeddings.weight", "wte.weight"};
+    const size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const size_t n = strlen(ends[i]);
+        if (length >= n && !strcmp(name + length - n, ends[i])) return true;
+    }
+    return false;
+}
+
 static int compare_index(const void *a, const void *b) {
     return strcmp(((const wefti_tensor_index *)a)->tensor, ((const wefti_tensor_index *)b)->tensor);
 }
@@ -83,9 +108,10 @@ static weft_status check_weight_map(const wefti_json *map, size_t *out_bytes) {
     size_t bytes = 0;
     WEFTI_JSON_EACH(item, map) {
         const char *file = item->kind == WEFTI_JSON_TEXT ? item->as.text : NULL;
-        WEFT_REQUIRE(file && wefti_file_name_valid(file), WEFT_E_CORRUPT,
-                     "tensor \"%.200s\" is in \"%.100s\"; a plain file name is needed", item->key,
-                     file ? file : "(not a text)");
+        WEFT_REQUIRE(file && wefti_file_path_valid(file), WEFT_E_CORRUPT,
+                     "tensor \"%.200s\" is in \"%.100s\"; the plain name of a file in the "
+                     "directory or in a folder of it is needed",
+                     item->key, file ? file : "(not a text)");
         WEFT_REQUIRE(strlen(item->key) <= WEFTI_SAFETENSORS_NAME_BYTES, WEFT_E_CORRUPT,
                      "a tensor's name has %zu bytes, more than %d", strlen(item->key),
                      WEFTI_SAFETENSORS_NAME_BYTES);
@@ -206,6 +232,7 @@ static weft_status add_indexed(wefti_tensor_set *set, const char *dir,
     if (status < 0) return status;
     const wefti_safetensors_entry *entry =
         wefti_safetensors_find(set->files[index].tensors, pair->tensor);
+    if (!entry && wefti_tensor_may_be_tied(pair->tensor)) return WEFT_OK;
     WEFT_REQUIRE(entry, WEFT_E_CORRUPT, "%s/%s has no tensor \"%.200s\", where the index places it",
                  dir, pair->file, pair->tensor);
     set->entries[set->count++] = *entry;
@@ -277,9 +304,74 @@ static weft_status holds_shards(const char *dir, bool *out) {
     return WEFT_OK;
 }
 
+/* `model.fp16.safetensors`, `model.safetensors.index.fp16.json`: a variant of the model. */
+static bool is_variant(const char *name) {
+    static const char begin[] = "model.", end[] = ".safetensors",
+                      index[] = "model.safetensors.index.";
+    const size_t length = strlen(name), tail = sizeof end - 1;
+    if (!strncmp(name, index, sizeof index - 1)) return strcmp(name + sizeof index - 1, "json");
+    return !strncmp(name, begin, sizeof begin - 1) && length > sizeof begin - 1 + tail &&
+           !strcmp(name + length - tail, end);
+}
+
+weft_status wefti_check_formats(const char *dir, char *const *names, int64_t count) {
+    static const struct {
+        const char *end, *advice;
+    } others[] = {
+        {".ckpt", "mindspore.ckpt_to_safetensors converts files of MindSpore"},
+        {".distcp", "torch writes safetensors with HuggingFaceStorageWriter"},
+        {".bin",
+         "write the model anew with transformers: python3 -c 'import sys; from transformers "
+         "import AutoModelForCausalLM as M; M.from_pretrained(sys.argv[1], "
+         "dtype=\"auto\").save_pretrained(sys.argv[2])' OLD NEW"},
+        {".pt",
+         "write its tensors anew: python3 -c 'import sys, torch; from safetensors.torch import "
+         "save_file; save_file(torch.load(sys.argv[1], weights_only=True), sys.argv[2])' OLD.pt "
+         "model.safetensors"},
+        {".pth",
+         "write its tensors anew: python3 -c 'import sys, torch; from safetensors.torch import "
+         "save_file; save_file(torch.load(sys.argv[1], weights_only=True), sys.argv[2])' OLD.pth "
+         "model.safetensors"},
+        {".h5", "transformers reads it with from_tf=True; save_pretrained writes safetensors"},
+        {".msgpack", "transformers reads it with from_flax=True; save_pretrained writes "
+                     "safetensors"},
+        {".gguf", "transformers reads it with gguf_file=NAME; save_pretrained writes safetensors"},
+    };
+    for (int64_t i = 0; i < count; i++) {
+        const char *end = strrchr(names[i], '.');
+        WEFT_REQUIRE(strcmp(names[i], "adapter_model.safetensors") != 0, WEFT_E_NO_IMPL,
+                     "%s has an adapter only, %s, without the model: merge both with "
+                     "merge_and_unload of peft, and write the result with save_pretrained",
+                     dir, names[i]);
+        WEFT_REQUIRE(!is_variant(names[i]), WEFT_E_NO_IMPL,
+                     "%s has a variant of the model only, %s: to use it, rename %s", dir, names[i],
+                     strstr(names[i], ".index.") ? "it to model.safetensors.index.json"
+                                                 : "it to model.safetensors");
+        for (size_t k = 0; end && k < sizeof others / sizeof *others; k++)
+            WEFT_REQUIRE(strcmp(end, others[k].end) != 0, WEFT_E_NO_IMPL,
+                         "%s has no .safetensors file, and weft does not read %s; %s", dir,
+                         names[i], others[k].advice);
+    }
+    return WEFT_OK;
+}
+
+static weft_status check_dir(const char *dir) {
+    char **names = NULL;
+    int64_t count = 0;
+    WEFT_TRY(wefti_dir_list(dir, &names, &count));
+    weft_status status = wefti_check_formats(dir, names, count);
+    wefti_free(names);
+    return status;
+}
+
 static weft_status fail_empty(const char *dir) {
     bool shards = false;
-    if (wefti_is_dir(dir)) WEFT_TRY(holds_shards(dir, &shards));
+    if (wefti_is_dir(dir)) {
+        WEFT_TRY(holds_shards(dir, &shards));
+        const weft_status status = check_dir(dir);
+        if (status == WEFT_E_NO_IMPL) return wefti_prefix(WEFT_E_NOT_FOUND, "no weights");
+        WEFT_TRY(status);
+    }
     WEFT_FAIL(WEFT_E_NOT_FOUND,
               "%s has neither model.safetensors nor model.safetensors.index.json%s", dir,
               shards

@@ -39,6 +39,15 @@ bool wefti_link_of_cache(const char *path);
 /* Refuses links that do not lead to a regular file. */
 weft_status wefti_tensor_set_check_link(const char *path) WEFT_CHECKED;
 
+/* WEFT_E_NO_IMPL if one of the names of `dir` is a model in a form that weft does not read. The
+ * message tells how to convert it. */
+weft_status wefti_check_formats(const char *dir, char *const *names, int64_t count) WEFT_CHECKED;
+/* Whether the name is that of an output or an embedding, which a tied model stores once. Indexes
+ * then list both, but no file has the second. */
+bool wefti_tensor_may_be_tied(const char *name);
+
+/* A file inside a directory or a folder of it: plain names with slashes between them. */
+bool wefti_file_path_valid(const char *path);
 /* A plain file name inside a directory: not empty, no slash, no leading dot, at most 255 bytes. */
 bool wefti_file_name_valid(const char *name);
 

@@ -137,7 +137,6 @@ static weft_status read_model(weft_generator *g, int64_t context, const char *to
                  "%lld texts at once: it must be from 1 to %d", (long long)g->rows,
                  GENERATE_MOST_ROWS);
     WEFT_TRY(wefti_pretrained_config(g->path, &g->config));
-    g->config.dropout = 0; /* is of training, and may be unknown */
     WEFT_REQUIRE(weft_family_is_language(g->config.family), WEFT_E_NO_IMPL,
                  "%s holds a %s, which does not generate text", g->path,
                  weft_family_text(g->config.family));

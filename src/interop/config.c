@@ -5,7 +5,6 @@
  * name, because ignoring it would compute another model. */
 #include "interop/config.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -83,11 +82,7 @@ static weft_status read_root(const wefti_json *o, weft_model_config *c) {
         if (c->family == WEFT_FAMILY_BERT && !wefti_json_get(o, "pad_token_id"))
             c->has_pad = true; /* transformers: token 0 */
     }
-    double dropout = c->dropout;
-    if (isnan(dropout)) c->dropout = 0;
-    WEFT_TRY(weft_model_complete(c));
-    c->dropout = dropout;
-    return WEFT_OK;
+    return weft_model_complete(c);
 }
 
 static weft_status read_generation(const wefti_json *o, weft_model_config *c) {

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "weft/model.h"
 
-/* The keys of a family's dropout rates. */
+/* The keys of a family's dropout rates: of blocks, of attention, of the embedding. */
 extern const char *const wefti_gpt2_dropout[3];
 extern const char *const wefti_bert_dropout[2];
 extern const char *const wefti_llama_dropout[1];
@@ -37,10 +37,9 @@ weft_status wefti_config_expect_bool(const wefti_json *o, const char *key, bool 
 /* A text that must be one of two (`two` may be NULL). A missing key is legal. */
 weft_status wefti_config_expect_text(const wefti_json *o, const char *key, const char *one,
                                      const char *two) WEFT_CHECKED;
-/* Reads a model's dropout. config.json may have several rates; if they differ, the result is NaN.
- */
+/* Reads the rates of dropout: of blocks, of attention, of the embedding (else that of blocks). */
 weft_status wefti_config_dropout(const wefti_json *o, double standard, int count,
-                                 const char *const *keys, double *out) WEFT_CHECKED;
+                                 const char *const *keys, weft_model_config *c) WEFT_CHECKED;
 /* The number that is not null and not 0, which stands for "left out" there. */
 weft_status wefti_config_nonzero_or(const wefti_json *o, const char *key, double standard,
                                     double *out) WEFT_CHECKED;

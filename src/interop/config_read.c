@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-const char *const wefti_gpt2_dropout[3] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
+const char *const wefti_gpt2_dropout[3] = {"resid_pdrop", "attn_pdrop", "embd_pdrop"};
 const char *const wefti_bert_dropout[2] = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
 const char *const wefti_llama_dropout[1] = {"attention_dropout"};
 
@@ -32,7 +32,7 @@ static weft_status read_gpt2(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(wefti_config_int(o, "n_positions", &c->context));
     WEFT_TRY(wefti_config_int(o, "vocab_size", &c->vocab));
     WEFT_TRY(wefti_config_positive_or(o, "layer_norm_epsilon", 1e-5, &c->norm_eps));
-    WEFT_TRY(wefti_config_dropout(o, 0.1, 3, wefti_gpt2_dropout, &c->dropout));
+    WEFT_TRY(wefti_config_dropout(o, 0.1, 3, wefti_gpt2_dropout, c));
     WEFT_TRY(wefti_config_expect_text(o, "activation_function", "gelu_new", "gelu_pytorch_tanh"));
     WEFT_TRY(wefti_config_expect_bool(o, "scale_attn_weights", true, true));
     WEFT_TRY(wefti_config_expect_bool(o, "scale_attn_by_inverse_layer_idx", false, false));
@@ -139,7 +139,7 @@ static weft_status read_llama_with(const wefti_json *o, llama_defaults d, weft_m
     WEFT_TRY(wefti_config_positive_or(o, "rms_norm_eps", d.norm_eps, &c->norm_eps));
     WEFT_TRY(wefti_config_positive_or(o, "rope_theta", d.rope_theta, &c->rope_theta));
     WEFT_TRY(read_rope(o, c));
-    WEFT_TRY(wefti_config_dropout(o, 0, 1, wefti_llama_dropout, &c->dropout));
+    WEFT_TRY(wefti_config_dropout(o, 0, 1, wefti_llama_dropout, c));
     WEFT_TRY(wefti_config_bool_or(o, "tie_word_embeddings", false, &c->tied));
     WEFT_TRY(wefti_config_expect_text(o, "hidden_act", "silu", "swish"));
     return wefti_config_int_or(o, "head_dim", 0, &c->head_dim);
@@ -229,7 +229,7 @@ static weft_status read_encoder(const wefti_json *o, weft_model_config *c) {
 
 static weft_status read_bert(const wefti_json *o, weft_model_config *c) {
     WEFT_TRY(read_encoder(o, c));
-    WEFT_TRY(wefti_config_dropout(o, 0.1, 2, wefti_bert_dropout, &c->dropout));
+    WEFT_TRY(wefti_config_dropout(o, 0.1, 2, wefti_bert_dropout, c));
     WEFT_TRY(wefti_config_int_or(o, "max_position_embeddings", 512, &c->context));
     WEFT_TRY(wefti_config_int(o, "vocab_size", &c->vocab));
     int64_t types;
@@ -245,7 +245,7 @@ static weft_status read_bert(const wefti_json *o, weft_model_config *c) {
 static weft_status read_vit(const wefti_json *o, weft_model_config *c) {
     int64_t patch[2];
     WEFT_TRY(read_encoder(o, c));
-    WEFT_TRY(wefti_config_dropout(o, 0, 2, wefti_bert_dropout, &c->dropout));
+    WEFT_TRY(wefti_config_dropout(o, 0, 2, wefti_bert_dropout, c));
     WEFT_TRY(wefti_config_int_or(o, "num_channels", 3, &c->image[0]));
     WEFT_TRY(wefti_config_sizes(o, "image_size", 2, &c->image[1]));
     WEFT_TRY(wefti_config_sizes(o, "patch_size", 2, patch));
@@ -253,7 +253,9 @@ static weft_status read_vit(const wefti_json *o, weft_model_config *c) {
                  "patch_size is [%lld, %lld]: only square patches are supported",
                  (long long)patch[0], (long long)patch[1]);
     c->patch = patch[0];
-    WEFT_TRY(wefti_config_expect_bool(o, "qkv_bias", true, true));
+    bool biased;
+    WEFT_TRY(wefti_config_bool_or(o, "qkv_bias", true, &biased));
+    c->no_qkv_bias = !biased;
     const wefti_json *labels = wefti_config_get(o, "id2label");
     if (!labels) return wefti_config_int_or(o, "num_labels", 2, &c->classes);
     WEFT_REQUIRE(labels->kind == WEFTI_JSON_OBJECT && labels->count > 0, WEFT_E_ARG,

@@ -77,17 +77,18 @@ weft_status wefti_config_expect_text(const wefti_json *o, const char *key, const
     return WEFT_OK;
 }
 
-/* Reads a model's dropout. config.json may have several rates; if they differ, the result is NaN.
- */
 weft_status wefti_config_dropout(const wefti_json *o, double standard, int count,
-                                 const char *const *keys, double *out) {
+                                 const char *const *keys, weft_model_config *c) {
+    double rates[3];
     for (int i = 0; i < count; i++) {
-        double rate;
-        WEFT_TRY(wefti_config_real_or(o, keys[i], standard, &rate));
-        WEFT_REQUIRE(rate >= 0 && rate < 1, WEFT_E_ARG, "%s is %g: it must be in [0, 1)", keys[i],
-                     rate);
-        *out = i == 0 || rate == *out ? rate : NAN;
+        WEFT_TRY(wefti_config_real_or(o, keys[i], standard, &rates[i]));
+        WEFT_REQUIRE(rates[i] >= 0 && rates[i] < 1, WEFT_E_ARG, "%s is %g: it must be in [0, 1)",
+                     keys[i], rates[i]);
+        c->dropout_apart = c->dropout_apart || rates[i] != rates[0];
     }
+    c->dropout = rates[0];
+    c->attention_dropout = c->dropout_apart ? rates[1] : 0;
+    c->embedding_dropout = c->dropout_apart ? rates[count > 2 ? 2 : 0] : 0;
     return WEFT_OK;
 }
 

@@ -27,8 +27,10 @@ void wefti_config_write_int_or_null(wefti_text *t, const char *key, bool has, in
         wefti_config_write_raw(t, key, "null");
 }
 
-static void write_dropout(wefti_text *t, double rate, int count, const char *const *keys) {
-    for (int i = 0; i < count; i++) write_real(t, keys[i], rate);
+static void write_dropout(wefti_text *t, const weft_model_config *c, int count,
+                          const char *const *keys) {
+    const double rates[3] = {c->dropout, c->attention_dropout, c->embedding_dropout};
+    for (int i = 0; i < count; i++) write_real(t, keys[i], rates[c->dropout_apart ? i : 0]);
 }
 
 static void write_experts(wefti_text *t, const weft_model_config *c) {
@@ -46,7 +48,7 @@ static void write_gpt2_sizes(wefti_text *t, const weft_model_config *c) {
     wefti_config_write_int(t, "n_positions", c->context);
     wefti_config_write_int(t, "vocab_size", c->vocab);
     write_real(t, "layer_norm_epsilon", c->norm_eps);
-    write_dropout(t, c->dropout, 3, wefti_gpt2_dropout);
+    write_dropout(t, c, 3, wefti_gpt2_dropout);
     wefti_config_write_raw(t, "activation_function", "\"gelu_new\"");
     wefti_config_write_raw(t, "tie_word_embeddings", c->untied ? "false" : "true");
 }
@@ -98,7 +100,7 @@ static void write_llama_sizes(wefti_text *t, const weft_model_config *c) {
     wefti_config_write_int(t, "max_position_embeddings", c->context);
     wefti_config_write_int(t, "vocab_size", c->vocab);
     write_real(t, "rms_norm_eps", c->norm_eps);
-    write_dropout(t, c->dropout, 1, wefti_llama_dropout);
+    write_dropout(t, c, 1, wefti_llama_dropout);
     write_real(t, "rope_theta", c->rope_theta);
     if (c->rope_scaling.factor > 0) write_rope(t, "rope_scaling", c); /* transformers 4 */
     write_rope(t, "rope_parameters", c);                              /* transformers 5 */
@@ -141,7 +143,7 @@ static void write_mixtral(wefti_text *t, const weft_model_config *c) {
 static void write_encoder(wefti_text *t, const weft_model_config *c) {
     write_stack(t, c);
     write_real(t, "layer_norm_eps", c->norm_eps);
-    write_dropout(t, c->dropout, 2, wefti_bert_dropout);
+    write_dropout(t, c, 2, wefti_bert_dropout);
     wefti_config_write_raw(t, "hidden_act", "\"gelu\"");
 }
 
@@ -164,7 +166,7 @@ static void write_vit(wefti_text *t, const weft_model_config *c) {
         wefti_text_add(t, ",\n  \"image_size\": [%lld, %lld]", (long long)c->image[1],
                        (long long)c->image[2]);
     wefti_config_write_int(t, "patch_size", c->patch);
-    wefti_config_write_raw(t, "qkv_bias", "true");
+    wefti_config_write_raw(t, "qkv_bias", c->no_qkv_bias ? "false" : "true");
     wefti_config_write_raw(t, "id2label", "{"); /* transformers counts the classes here */
     for (int64_t i = 0; i < c->classes; i++)
         wefti_text_add(t, "%s\"%lld\": \"LABEL_%lld\"", i ? ", " : "", (long long)i, (long long)i);

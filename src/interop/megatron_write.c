@@ -28,7 +28,7 @@ static weft_status add_model(const weft_model_config *c, wefti_text *out, wefti_
     add_integer(out, "vocab-size", c->vocab);
     add_integer(out, "make-vocab-size-divisible-by", 1);
     add_real(out, "norm-epsilon", c->norm_eps);
-    add_real(out, "attention-dropout", c->dropout);
+    add_real(out, "attention-dropout", c->dropout_apart ? c->attention_dropout : c->dropout);
     add_real(out, "hidden-dropout", gpt2 ? c->dropout : 0);
     if (gpt2) {
         wefti_text_add(out, "--position-embedding-type learned_absolute\n");

@@ -87,29 +87,6 @@ weft_status weft_model_file_name(const weft_model_config *config, const char *na
     return WEFT_OK;
 }
 
-/* BERT's first checkpoints call a norm's weight and bias gamma and beta. */
-static const char *const old_norm[2][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
-                                           {"LayerNorm.bias", "LayerNorm.beta"}};
-
-weft_status weft_model_file_alias(const weft_model_config *config, const char *file_name, int index,
-                                  char *buffer, size_t buffer_bytes) {
-    WEFT_REQUIRE((unsigned)config->family < WEFT_FAMILIES, WEFT_E_ARG, "unknown model.family %d",
-                 (int)config->family);
-    const char *prefix = namings[config->family].prefix;
-    int place = index;
-    if (starts(file_name, prefix) && place-- == 0)
-        return check_fit(snprintf(buffer, buffer_bytes, "%s", file_name + strlen(prefix)),
-                         buffer_bytes, file_name);
-    for (int i = 0; i < 2 && config->family == WEFT_FAMILY_BERT; i++)
-        if (ends(file_name, old_norm[i][0]) && place-- == 0) {
-            int keep = (int)(strlen(file_name) - strlen(old_norm[i][0]));
-            return check_fit(
-                snprintf(buffer, buffer_bytes, "%.*s%s", keep, file_name, old_norm[i][1]),
-                buffer_bytes, file_name);
-        }
-    WEFT_FAIL(WEFT_E_NOT_FOUND, "%s has no %d names in files", file_name, index + 2);
-}
-
 bool wefti_model_tie(const weft_model_config *config, const char **table, const char **head) {
     *head = "lm_head.weight";
     switch (config->family) {
@@ -130,6 +107,53 @@ bool wefti_model_tie(const weft_model_config *config, const char **table, const 
     default:
         return false;
     }
+}
+
+/* BERT's first checkpoints call a norm's weight and bias gamma and beta. */
+static const char *const old_norm[2][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
+                                           {"LayerNorm.bias", "LayerNorm.beta"}};
+
+weft_status weft_model_file_alias(const weft_model_config *config, const char *file_name, int index,
+                                  char *buffer, size_t buffer_bytes) {
+    WEFT_REQUIRE((unsigned)config->family < WEFT_FAMILIES, WEFT_E_ARG, "unknown model.family %d",
+                 (int)config->family);
+    const char *prefix = namings[config->family].prefix;
+    int place = index;
+    if (starts(file_name, prefix) && place-- == 0)
+        return check_fit(snprintf(buffer, buffer_bytes, "%s", file_name + strlen(prefix)),
+                         buffer_bytes, file_name);
+    for (int i = 0; i < 2 && config->family == WEFT_FAMILY_BERT; i++)
+        if (ends(file_name, old_norm[i][0]) && place-- == 0) {
+            int keep = (int)(strlen(file_name) - strlen(old_norm[i][0]));
+            return check_fit(
+                snprintf(buffer, buffer_bytes, "%.*s%s", keep, file_name, old_norm[i][1]),
+                buffer_bytes, file_name);
+        }
+    /* safetensors' save_model keeps one name of a tied matrix, which may be the output's. */
+    const char *table, *head;
+    if (config->tied && wefti_model_tie(config, &table, &head) && !strcmp(file_name, table) &&
+        place == 0)
+        return check_fit(snprintf(buffer, buffer_bytes, "%s", head), buffer_bytes, file_name);
+    WEFT_FAIL(WEFT_E_NOT_FOUND, "%s has no %d names in files", file_name, index + 2);
+}
+
+/* Components of names that wrappers of torch add: compile, DistributedDataParallel, FSDP,
+ * checkpoint_wrapper. DistributedDataParallel's stands at the begin only. */
+void wefti_plain_name(const char *name, char *out) {
+    static const char *const wrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.",
+                                           "_checkpoint_wrapped_module."};
+    bool begin = true, boundary = true;
+    while (*name) {
+        size_t skip = begin && starts(name, "module.") ? strlen("module.") : 0;
+        for (size_t i = 0; boundary && i < sizeof wrappers / sizeof *wrappers; i++)
+            if (starts(name, wrappers[i])) skip = strlen(wrappers[i]);
+        name += skip;
+        if (skip) continue;
+        begin = false;
+        boundary = *name == '.';
+        *out++ = *name++;
+    }
+    *out = 0;
 }
 
 bool weft_model_file_extra(const weft_model_config *config, const char *file_name) {

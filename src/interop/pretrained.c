@@ -103,12 +103,19 @@ typedef struct match {
     const wefti_safetensors_entry *entry;
 } match;
 
+/* A tensor of the files under its plain name (wefti_plain_name). */
+typedef struct file_tensor {
+    const char *name;
+    const wefti_safetensors_entry *entry;
+} file_tensor;
+
 typedef struct loading {
     const weft_model_config *config;
     const char *directory;
     wefti_agreement *agreement; /* NULL: one process */
     bool follows;               /* rank 0 reads */
     wefti_tensor_set *set;
+    file_tensor *tensors; /* of the set, ordered by name; one block with the names */
     match *matches;
     int64_t count, room;
     wefti_text list; /* of the problem */
@@ -130,15 +137,63 @@ static weft_status report(loading *l, weft_status status, const char *what) {
     return status;
 }
 
+static int by_plain_name(const void *a, const void *b) {
+    return strcmp(((const file_tensor *)a)->name, ((const file_tensor *)b)->name);
+}
+
+static weft_status name_tensors(loading *l) {
+    const int64_t count = wefti_tensor_set_count(l->set);
+    size_t bytes = (size_t)(count + 1) * sizeof *l->tensors;
+    for (int64_t i = 0; i < count; i++) bytes += strlen(wefti_tensor_set_at(l->set, i)->name) + 1;
+    l->tensors = wefti_alloc(bytes);
+    WEFT_REQUIRE(l->tensors, WEFT_E_NOMEM, "no memory for the names of %lld tensors",
+                 (long long)count);
+    char *at = (char *)(l->tensors + count + 1);
+    for (int64_t i = 0; i < count; i++) {
+        const wefti_safetensors_entry *e = wefti_tensor_set_at(l->set, i);
+        wefti_plain_name(e->name, at);
+        l->tensors[i] = (file_tensor){at, e};
+        at += strlen(at) + 1;
+    }
+    if (count) qsort(l->tensors, (size_t)count, sizeof *l->tensors, by_plain_name);
+    for (int64_t i = 1; i < count; i++)
+        WEFT_REQUIRE(by_plain_name(&l->tensors[i - 1], &l->tensors[i]), WEFT_E_CORRUPT,
+                     "%s: %s and %s are one tensor, %s, without what wrappers of torch add to "
+                     "names: remove one of them",
+                     l->directory, l->tensors[i - 1].entry->name, l->tensors[i].entry->name,
+                     l->tensors[i].name);
+    return WEFT_OK;
+}
+
+static weft_status open_files(loading *l) {
+    WEFT_TRY(wefti_tensor_set_open(l->directory, &l->set));
+    return name_tensors(l);
+}
+
+static const wefti_safetensors_entry *find_exact(const loading *l, const char *name) {
+    const file_tensor key = {.name = name};
+    const int64_t count = wefti_tensor_set_count(l->set);
+    const file_tensor *found =
+        count ? bsearch(&key, l->tensors, (size_t)count, sizeof key, by_plain_name) : NULL;
+    return found ? found->entry : NULL;
+}
+
+static void close_files(loading *l) {
+    wefti_free(l->tensors);
+    wefti_tensor_set_close(l->set);
+    l->tensors = NULL;
+    l->set = NULL;
+}
+
 /* Finds a tensor under its usual name or under an alias. */
 static weft_status find(const loading *l, const char *name, const wefti_safetensors_entry **out) {
     char other[NAME_BYTES];
-    *out = wefti_tensor_set_find(l->set, name);
+    *out = find_exact(l, name);
     for (int i = 0; !*out; i++) {
         weft_status status = weft_model_file_alias(l->config, name, i, other, sizeof other);
         if (status == WEFT_E_NOT_FOUND) return WEFT_OK;
         WEFT_TRY(status);
-        *out = wefti_tensor_set_find(l->set, other);
+        *out = find_exact(l, other);
     }
     return WEFT_OK;
 }
@@ -200,10 +255,10 @@ static weft_status untie(const char *directory, weft_model_config *c) {
     loading l = {.config = c, .directory = directory};
     bool own = false;
     if (!c->tied) return WEFT_OK;
-    weft_status status = wefti_tensor_set_open(directory, &l.set);
-    if (status == WEFT_E_NOT_FOUND) return WEFT_OK;
+    weft_status status = open_files(&l);
     if (status >= 0) status = find_own_head(&l, &own);
-    wefti_tensor_set_close(l.set);
+    close_files(&l);
+    if (status == WEFT_E_NOT_FOUND) return WEFT_OK;
     WEFT_TRY(status);
     if (!own) return WEFT_OK;
     c->tied = false;
@@ -244,7 +299,7 @@ static weft_status find_bias(const loading *l, const char *name,
                              const wefti_safetensors_entry **out) {
     const bool bias =
         l->config->family == WEFT_FAMILY_BERT && !strcmp(name, "cls.predictions.bias");
-    *out = bias ? wefti_tensor_set_find(l->set, "cls.predictions.decoder.bias") : NULL;
+    *out = bias ? find_exact(l, "cls.predictions.decoder.bias") : NULL;
     return *out ? WEFT_OK : find(l, name, out);
 }
 
@@ -295,10 +350,10 @@ static int by_entry(const void *a, const void *b) {
  * notice. `l->matches` is ordered by entry. */
 static weft_status check_rest(loading *l) {
     for (int64_t i = 0; i < wefti_tensor_set_count(l->set); i++) {
-        match key = {.entry = wefti_tensor_set_at(l->set, i)};
+        match key = {.entry = l->tensors[i].entry};
         if (l->count && bsearch(&key, l->matches, (size_t)l->count, sizeof *l->matches, by_entry))
             continue;
-        if (!weft_model_file_extra(l->config, key.entry->name)) name_one(l, key.entry->name);
+        if (!weft_model_file_extra(l->config, l->tensors[i].name)) name_one(l, key.entry->name);
     }
     char what[80];
     (void)snprintf(what, sizeof what, "a %s has no tensors", weft_family_text(l->config->family));
@@ -334,7 +389,7 @@ static weft_status take(void *context, int64_t first, int64_t count, void *out) 
 }
 
 static weft_status look(loading *l, const weft_session *session) {
-    WEFT_TRY(wefti_tensor_set_open(l->directory, &l->set));
+    WEFT_TRY(open_files(l));
     return match_all(l, session);
 }
 
@@ -350,7 +405,7 @@ static weft_status share(loading *l, weft_status status) {
 static weft_status end(loading *l, weft_status status) {
     wefti_text_free(&l->list);
     wefti_free(l->matches);
-    wefti_tensor_set_close(l->set);
+    close_files(l);
     return status;
 }
 
@@ -402,7 +457,9 @@ static weft_status all_see(loading *l, const weft_session *session, bool *out) {
         wefti_free(l->matches);
         l->matches = mine.matches;
         l->set = mine.set;
+        l->tensors = mine.tensors;
         mine.matches = NULL;
+        mine.tensors = NULL;
         mine.set = NULL;
     }
     wefti_free(all);

@@ -42,6 +42,8 @@ weft_status wefti_pretrained_side_files(const char *directory, unsigned uses,
  */
 void wefti_ends_of_tokenizer(const weft_tokenizer *tokenizer, weft_model_config *config);
 
+/* names.c: the name of a tensor without what wrappers of torch add. `out` has room for `name`. */
+void wefti_plain_name(const char *name, char *out);
 /* names.c: the names in files of the embedding and of the output's matrix, which is the same if the
  * model is tied. False: the family has no such pair. */
 bool wefti_model_tie(const weft_model_config *config, const char **table, const char **head);

@@ -17,7 +17,7 @@ static weft_value embed(const wefti_model_build *b, weft_value tokens, weft_valu
     weft_value x = weft_add(g, wefti_look_up(b, words, tokens), rows);
     x = weft_add(g, x, weft_slice(g, types, 0, 0, 1));
     x = wefti_layer_norm(b, x, "LayerNorm", c->hidden);
-    return weft_cell_end(g, wefti_drop(b, x));
+    return weft_cell_end(g, wefti_drop_embedding(b, x));
 }
 
 /* The end of both halves of a block: projection, dropout, residual, norm. */

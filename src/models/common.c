@@ -82,17 +82,28 @@ weft_value wefti_attend_all(const wefti_model_build *b, weft_value x, const char
     const char *names[3] = {query, key, value};
     weft_value part[3];
     for (int i = 0; i < 3; i++) {
-        part[i] = weft_dense(g, names[i], x, hidden, wefti_transposed(0.02));
+        part[i] = weft_dense(g, names[i], x, hidden,
+                             b->c->no_qkv_bias ? wefti_plain(0.02) : wefti_transposed(0.02));
         part[i] = weft_reshape(g, part[i], 4, shape);
     }
     weft_attention_options o = WEFT_ATTENTION_DEFAULT;
-    o.dropout = b->use == WEFT_USE_TRAIN ? b->c->dropout : 0;
+    o.dropout = wefti_attention_dropout(b);
     weft_value y = weft_attention(g, part[0], part[1], part[2], o);
     return weft_reshape(g, y, 3, desc.shape);
 }
 
 weft_value wefti_drop(const wefti_model_build *b, weft_value x) {
     return b->use == WEFT_USE_TRAIN ? weft_dropout(b->g, x, b->c->dropout) : x;
+}
+
+weft_value wefti_drop_embedding(const wefti_model_build *b, weft_value x) {
+    const double rate = b->c->dropout_apart ? b->c->embedding_dropout : b->c->dropout;
+    return b->use == WEFT_USE_TRAIN ? weft_dropout(b->g, x, rate) : x;
+}
+
+double wefti_attention_dropout(const wefti_model_build *b) {
+    if (b->use != WEFT_USE_TRAIN) return 0;
+    return b->c->dropout_apart ? b->c->attention_dropout : b->c->dropout;
 }
 
 bool wefti_has_loss(const wefti_model_build *b) {

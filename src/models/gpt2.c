@@ -20,7 +20,7 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     weft_attention_options o = WEFT_ATTENTION_DEFAULT;
     o.causal = true;
     o.position = position;
-    o.dropout = b->use == WEFT_USE_TRAIN ? b->c->dropout : 0;
+    o.dropout = wefti_attention_dropout(b);
     weft_value k = wefti_cached(b, part[1], "k", position, heads, dim);
     weft_value v = wefti_cached(b, part[2], "v", position, heads, dim);
     weft_value y = weft_attention(g, part[0], k, v, o);
@@ -94,7 +94,7 @@ void wefti_build_gpt2(const wefti_model_build *b) {
     weft_cell_begin(g, "embed");
     weft_value x = weft_add(g, weft_embedding(g, wte, tokens, b->dtype), positions(b, wpe, at));
     weft_value balance = wefti_balance_begin(b);
-    x = wefti_end_block(b, wefti_drop(b, x), &balance);
+    x = wefti_end_block(b, wefti_drop_embedding(b, x), &balance);
     for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, position, layer, &balance);
     weft_value shift = wefti_param(b, "ln_f.bias", wefti_zeros(), c->hidden, 0, 0, 0);
     weft_value scale = wefti_param(b, "ln_f.weight", wefti_ones(), c->hidden, 0, 0, 0);

@@ -48,7 +48,7 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     o.position = position;
     if (c->attention_factor > 0) /* of queries and of keys */
         o.scale = c->attention_factor * c->attention_factor / sqrt((double)dim);
-    o.dropout = b->use == WEFT_USE_TRAIN ? c->dropout : 0;
+    o.dropout = wefti_attention_dropout(b);
     weft_value y = weft_attention(g, q, k, v, o);
     y = weft_reshape(g, y, 3, (int64_t[]){b->batch, b->seq, c->heads * dim});
     y = dense(b, y, "o_proj", c->hidden, deviation, c->attention_bias);

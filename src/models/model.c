@@ -145,6 +145,9 @@ static weft_status check_biases(const weft_model_config *c) {
     const char *key = c->attention_bias ? "model.attention_bias" : "model.mlp_bias";
     WEFT_REQUIRE(c->family == WEFT_FAMILY_LLAMA || !(c->attention_bias || c->mlp_bias), WEFT_E_ARG,
                  "%s is for llama, not %s", key, weft_family_text(c->family));
+    WEFT_REQUIRE(c->family == WEFT_FAMILY_VIT || !c->no_qkv_bias, WEFT_E_ARG,
+                 "query, key and value without biases are for vit, not %s",
+                 weft_family_text(c->family));
     return WEFT_OK;
 }
 
@@ -190,6 +193,12 @@ static weft_status check_experts(const weft_model_config *c, bool has) {
 static weft_status check_numbers(const weft_model_config *c) {
     WEFT_REQUIRE(c->dropout >= 0 && c->dropout < 1, WEFT_E_ARG,
                  "model.dropout is %g: it must be in [0, 1)", c->dropout);
+    WEFT_REQUIRE(!c->dropout_apart || (c->attention_dropout >= 0 && c->attention_dropout < 1 &&
+                                       c->embedding_dropout >= 0 && c->embedding_dropout < 1),
+                 WEFT_E_ARG,
+                 "the rates of dropout are %g in attention and %g after the embedding: they must "
+                 "be in [0, 1)",
+                 c->attention_dropout, c->embedding_dropout);
     WEFT_REQUIRE(c->norm_eps >= 0 && isfinite(c->norm_eps), WEFT_E_ARG,
                  "model.norm_eps is %g: it must be 0 or more", c->norm_eps);
     WEFT_REQUIRE(c->rope_theta >= 0 && isfinite(c->rope_theta), WEFT_E_ARG,

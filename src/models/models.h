@@ -61,8 +61,11 @@ const char *wefti_model_join(char out[WEFTI_MODEL_NAME_BYTES], const char *name,
 /* layer_norm with NAME.weight and NAME.bias. */
 weft_value wefti_layer_norm(const wefti_model_build *b, weft_value x, const char *name,
                             int64_t dim);
-/* Dropout in training, x itself otherwise. */
+/* Dropout in training, x itself otherwise: in blocks, and after the embedding. */
 weft_value wefti_drop(const wefti_model_build *b, weft_value x);
+weft_value wefti_drop_embedding(const wefti_model_build *b, weft_value x);
+/* The rate for attention probabilities: 0 unless in training. */
+double wefti_attention_dropout(const wefti_model_build *b);
 /* ---- layers of experts ---- */
 
 /* The sum of the balancing losses over the layers. Empty for models without experts. */

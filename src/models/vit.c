@@ -24,7 +24,7 @@ static weft_value embed(const wefti_model_build *b, weft_value image) {
     first = weft_add(g, first, wefti_param(b, "cls_token", init, 1, 1, c->hidden, 0));
     x = weft_concat(g, 2, (weft_value[]){first, x}, 1);
     weft_value places = wefti_param(b, "position_embeddings", init, 1, patches + 1, c->hidden, 0);
-    return weft_cell_end(g, wefti_drop(b, weft_add(g, x, places)));
+    return weft_cell_end(g, wefti_drop_embedding(b, weft_add(g, x, places)));
 }
 
 static weft_value block(const wefti_model_build *b, weft_value x, int64_t layer) {

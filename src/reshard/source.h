@@ -89,10 +89,6 @@ void wefti_shards_holders(const wefti_shards *s, const wefti_source_tensor *t,
 
 /* Fails with WEFT_E_NOT_FOUND: no file has this tensor of `absent`. */
 weft_status wefti_shards_fail_absent(const wefti_shards *s, const char *name) WEFT_CHECKED;
-/* WEFT_E_NO_IMPL if one of the names of `dir` is a checkpoint in a format that weft does not read.
- */
-weft_status wefti_shards_check_formats(const char *dir, char *const *names,
-                                       int64_t count) WEFT_CHECKED;
 /* The paths of missing files, at most eight. */
 void wefti_shards_missing(const wefti_shards *s, wefti_text *out);
 

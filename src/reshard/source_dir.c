@@ -97,26 +97,6 @@ static weft_status add_named(wefti_shards *s, const char *path, dir_file *out) {
     return status < 0 ? wefti_prefix(status, "%s: %s", path, WEFTI_DCP_REGIONS) : WEFT_OK;
 }
 
-weft_status wefti_shards_check_formats(const char *dir, char *const *names, int64_t count) {
-    static const struct {
-        const char *end, *advice;
-    } others[] = {
-        {".ckpt", "mindspore.ckpt_to_safetensors converts files of MindSpore"},
-        {".distcp", "torch writes safetensors with HuggingFaceStorageWriter"},
-        {".bin", "save_pretrained of transformers writes safetensors"},
-        {".pt", "safetensors.torch.save_file writes safetensors"},
-        {".pth", "safetensors.torch.save_file writes safetensors"},
-    };
-    for (int64_t i = 0; i < count; i++) {
-        const char *end = strrchr(names[i], '.');
-        for (size_t k = 0; end && k < sizeof others / sizeof *others; k++)
-            WEFT_REQUIRE(strcmp(end, others[k].end) != 0, WEFT_E_NO_IMPL,
-                         "%s has no .safetensors file, and weft does not read %s; %s", dir,
-                         names[i], others[k].advice);
-    }
-    return WEFT_OK;
-}
-
 /* Files of weft tell how many there are. Without one of them a tensor would end too early. */
 static weft_status check_count(const wefti_shards *s) {
     for (int64_t i = 0; i < s->file_count; i++) {
@@ -198,26 +178,44 @@ static weft_status check_numbers(const wefti_shards *s, const char *name) {
     return status;
 }
 
+static void add_name(dir_list *d, const char *name) {
+    wefti_text_add_bytes(&d->names, name, (int64_t)strlen(name) + 1);
+    d->count++;
+}
+
+/* Each file of the index once, in the order in which its tensors name it. */
+static weft_status choose_indexed(wefti_shards *s, dir_list *d) {
+    wefti_map seen = {0};
+    weft_status status = WEFT_OK;
+    for (int64_t k = 0; k < d->pairs_count && status >= 0; k++) {
+        const char *file = d->pairs[k].file;
+        int64_t number = k;
+        status = wefti_map_add_text(&seen, file, k, &number);
+        if (status < 0 || number != k) continue;
+        char *path = wefti_format("%s/%s", s->path, file);
+        if (!path)
+            status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a file");
+        else if (!wefti_exists(path))
+            status = WEFT_RAISE(WEFT_E_CORRUPT, "%s is missing, where %s places tensor %.200s",
+                                path, d->index, d->pairs[k].tensor);
+        wefti_free(path);
+        add_name(d, file);
+    }
+    wefti_map_free(&seen);
+    return status;
+}
+
 /* Of a directory with an index only the files of the index count: torch leaves its shards beside
  * them. */
 static weft_status choose_files(wefti_shards *s, dir_list *d, char *const *names, int64_t count) {
-    for (int64_t i = 0; i < count; i++) {
-        bool named = !d->pairs;
-        for (int64_t k = 0; k < d->pairs_count && !named; k++)
-            named = !strcmp(d->pairs[k].file, names[i]);
-        if (!named || !wefti_safetensors_is_name(names[i])) continue;
-        if (!d->pairs) WEFT_TRY(check_numbers(s, names[i]));
-        wefti_text_add_bytes(&d->names, names[i], (int64_t)strlen(names[i]) + 1);
-        d->count++;
-    }
-    for (int64_t k = 0; k < d->pairs_count; k++) {
-        bool found = false;
-        for (int64_t i = 0; i < count && !found; i++) found = !strcmp(d->pairs[k].file, names[i]);
-        WEFT_REQUIRE(found, WEFT_E_CORRUPT, "%s/%s is missing, where %s places tensor %.200s",
-                     s->path, d->pairs[k].file, d->index, d->pairs[k].tensor);
+    if (d->pairs) WEFT_TRY(choose_indexed(s, d));
+    for (int64_t i = 0; i < count && !d->pairs; i++) {
+        if (!wefti_safetensors_is_name(names[i])) continue;
+        WEFT_TRY(check_numbers(s, names[i]));
+        add_name(d, names[i]);
     }
     WEFT_REQUIRE(!d->names.failed, WEFT_E_NOMEM, "no memory for a list");
-    return d->count ? WEFT_OK : wefti_shards_check_formats(s->path, names, count);
+    return d->count ? WEFT_OK : wefti_check_formats(s->path, names, count);
 }
 
 static weft_status list_files(wefti_shards *s, dir_list *d) {
@@ -234,7 +232,7 @@ static weft_status list_files(wefti_shards *s, dir_list *d) {
 static weft_status check_index(const wefti_shards *s, const dir_list *d) {
     const size_t folder = strlen(s->path) + 1;
     for (int64_t k = 0; k < d->pairs_count; k++) {
-        bool found = false;
+        bool found = wefti_tensor_may_be_tied(d->pairs[k].tensor);
         for (int64_t i = 0; i < s->file_count && !found; i++)
             found = !strcmp(s->files[i].path + folder, d->pairs[k].file) &&
                     wefti_safetensors_find(s->files[i].tensors, d->pairs[k].tensor);

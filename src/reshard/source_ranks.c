@@ -69,7 +69,7 @@ static weft_status last_file(wefti_shards *s, const char *folder, const char **o
     for (int64_t i = count - 1; i >= 0 && !*out; i--)
         if (wefti_safetensors_is_name(names[i]))
             *out = wefti_arena_format(s->arena, "%s/%s", dir, names[i]);
-    weft_status status = *out ? WEFT_OK : wefti_shards_check_formats(dir, names, count);
+    weft_status status = *out ? WEFT_OK : wefti_check_formats(dir, names, count);
     wefti_free(names);
     return status;
 }

@@ -1,5 +1,4 @@
 /* From a job to a session: configuration, data, graphs. */
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -75,11 +74,7 @@ static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
     take(&c.classes, m->classes);
     for (int i = 0; i < 3; i++) take(&c.image[i], m->image[i]);
     take(&c.patch, m->patch);
-    if (m->dropout >= 0) c.dropout = m->dropout;
-    WEFT_REQUIRE(!isnan(c.dropout), WEFT_E_NO_IMPL,
-                 "the config.json of %s has rates of dropout that differ: set model.dropout to the "
-                 "one that is to be used everywhere",
-                 files);
+    if (m->dropout >= 0) c.dropout = m->dropout, c.dropout_apart = false;
     take(&c.experts, m->experts);
     take(&c.experts_per_token, m->experts_per_token);
     if (m->capacity_factor >= 0) c.capacity_factor = m->capacity_factor;

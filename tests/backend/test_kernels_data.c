@@ -114,7 +114,7 @@ static void check_rope(void *context) {
                                    ? get(c->x, x + u) * cos(angle) - get(c->x, x + v) * sin(angle)
                                    : get(c->x, x + v) * cos(angle) + get(c->x, x + u) * sin(angle);
                     }
-                    check_close(c->y, y + i, want, 1e-6, "rope");
+                    check_close(c->y, y + i, want, 1e-5, "rope"); /* angles are f32 */
                     if (c->y.dtype == WEFT_F32)
                         check_close(c->z, x + i, get(c->x, x + i), 2e-6, "inverse");
                 }
@@ -196,6 +196,50 @@ static void test_rope_scaling(void **state) {
     fill_table(4, 1, 128, 500000.0, &linear, c, s);
     assert_memory_equal(c, plain_c + 64, 64 * sizeof *c);
     assert_memory_equal(s, plain_s + 64, 64 * sizeof *s);
+}
+
+/* Far positions turn as in transformers 5.24, whose frequencies and angles are f32. Cosines of
+ * LlamaRotaryEmbedding with head_dim 80, divided by its attention_scaling. */
+static void test_rope_of_transformers(void **state) {
+    (void)state;
+    enum { PAIRS = 5 };
+    static const int pairs[PAIRS] = {1, 13, 20, 24, 39};
+    static const struct {
+        double theta;
+        weft_rope_scaling scaling;
+        double frequency[PAIRS];
+        float far[PAIRS]; /* at 131071 */
+    } cases[] = {
+        {1e4,
+         {.factor = 0},
+         {0.794328213, 0.0501187257, 0.00999999978, 0.00398107059, 0.000125892519},
+         {0.5317887f, -0.9991559f, -0.7864078f, 0.9557678f, -0.7017859f}},
+        {5e5,
+         {.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 8192},
+         {0.720320463, 0.0140551282, 0.000524846022, 4.7591333e-05, 3.4706764e-07},
+         {-0.4002393f, 0.3187068f, 0.9483043f, 0.9989722f, 0.9989655f}},
+        {1e4,
+         {.factor = 4},
+         {0.198582053, 0.0125296814, 0.00249999994, 0.000995267648, 3.14731296e-05},
+         {-0.9682856f, -0.7143330f, 0.5801738f, 0.0745650f, -0.5540109f}},
+        {1e4,
+         {.factor = 4, .original_context = 4096, .beta_fast = 32, .beta_slow = 1},
+         {0.794328213, 0.0501187257, 0.00671874965, 0.0019283311, 3.14731296e-05},
+         {0.5317887f, -0.9991559f, 0.5509478f, 0.1493567f, -0.5540109f}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double frequencies[40];
+        float c[40], s[40];
+        wefti_rope_frequencies(80, cases[i].theta, &cases[i].scaling, frequencies);
+        wefti_rope_row(131071, 40, frequencies, c, s);
+        for (int k = 0; k < PAIRS; k++) {
+            const double is = frequencies[pairs[k]], want = cases[i].frequency[k];
+            assert_true((double)(float)is == is);
+            if (fabs(is - want) > 1.2e-7 * want || fabsf(c[pairs[k]] - cases[i].far[k]) > 2e-3f)
+                fail_msg("case %zu, pair %d: %.9g, cos %.7f; transformers has %.9g, %.7f", i,
+                         pairs[k], is, (double)c[pairs[k]], want, (double)cases[i].far[k]);
+        }
+    }
 }
 
 /* --- one_hot, gather, scatter_add
@@ -597,10 +641,10 @@ static void test_random(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_embedding),    cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_rope_scaling), cmocka_unit_test(test_gather),
-        cmocka_unit_test(test_top_k),        cmocka_unit_test(test_move),
-        cmocka_unit_test(test_convert),      cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_rope_scaling), cmocka_unit_test(test_rope_of_transformers),
+        cmocka_unit_test(test_gather),       cmocka_unit_test(test_top_k),
+        cmocka_unit_test(test_move),         cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_pool),         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, support_setup, support_teardown);
 }

@@ -93,6 +93,25 @@ expect 0 'tensors' checkpoint diff run torch
 expect 0 'hf' checkpoint reshard torch gathered
 expect 0 'tensors' checkpoint diff torch gathered
 
+# Shards in a folder, and an index that lists a tied output, which no file has.
+mkdir -p parts/sub
+cp model/config.json parts
+cp model/model.safetensors parts/sub/a.safetensors
+{
+    printf '{"weight_map": {"lm_head.weight": "sub/a.safetensors"'
+    "$weft" checkpoint inspect model --json | grep -o '"name": "[^"]*"' | sort -u | while read -r _ name; do
+        printf ', %s: "sub/a.safetensors"' "$name"
+    done
+    echo '}}'
+} >parts/model.safetensors.index.json
+expect 0 'hf' checkpoint reshard parts whole --format hf
+expect 0 'tensors' checkpoint diff model whole
+expect 0 '"tokens": 3' generate parts --prompt ab --tokens 3 --json
+mkdir bin
+: >bin/pytorch_model.bin
+expect 1 'bin|pytorch_model.bin|save_pretrained' checkpoint reshard bin x --format hf
+expect 1 'pytorch_model.bin|save_pretrained' checkpoint inspect bin
+
 # --- differences ---
 "$weft" checkpoint diff run back/step-000000000012 --json >diff.json || fail 'they differ' diff.json
 json diff.json

@@ -33,6 +33,10 @@ static void assert_same(const weft_model_config *a, const weft_model_config *b) 
     assert_int_equal(a->window, b->window);
     assert_int_equal(a->window_from, b->window_from);
     assert_true(a->dropout == b->dropout);
+    assert_int_equal(a->dropout_apart, b->dropout_apart);
+    assert_true(a->attention_dropout == b->attention_dropout);
+    assert_true(a->embedding_dropout == b->embedding_dropout);
+    assert_int_equal(a->no_qkv_bias, b->no_qkv_bias);
     assert_true(a->norm_eps == b->norm_eps);
     assert_true(a->rope_theta == b->rope_theta);
     assert_same_scaling(&a->rope_scaling, &b->rope_scaling);
@@ -76,6 +80,7 @@ static void round_trip(void **state) {
                 c.image[1] = c.image[1] * 2;
                 if (family == WEFT_FAMILY_LLAMA) c.tied = true, c.rope_theta = 500000.25;
                 if (family == WEFT_FAMILY_LLAMA) c.attention_bias = true;
+                c.no_qkv_bias = family == WEFT_FAMILY_VIT;
                 if (family == WEFT_FAMILY_LLAMA)
                     c.rope_scaling = (weft_rope_scaling){.factor = 32,
                                                          .low_freq_factor = 1,
@@ -235,19 +240,34 @@ static void both_versions(void **state) {
     assert_true(c.rope_scaling.beta_slow == 1 && c.rope_scaling.exact && c.attention_factor == 0.5);
 }
 
-/* Each family has one rate here. */
-static void unequal_dropout_is_no_number(void **state) {
+/* Places of dropout have rates of their own, and config.json keeps them. */
+static void unequal_dropout(void **state) {
     (void)state;
-    weft_model_config c;
-    char *text;
-    ASSERT_OK(weft_model_config_read(GPT2(", \"resid_pdrop\": 0.2"), &c));
-    assert_true(isnan(c.dropout) && c.ffn == 4 * 48);
-    assert_int_equal(weft_model_config_write(&c, &text), WEFT_E_ARG);
-    ASSERT_OK(weft_model_config_read(BERT(", \"hidden_dropout_prob\": 0.2"), &c));
-    assert_true(isnan(c.dropout));
-    ASSERT_OK(weft_model_config_read(
-        GPT2(", \"resid_pdrop\": 0.2, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.2"), &c));
-    assert_true(c.dropout == 0.2);
+    static const struct {
+        const char *text;
+        double blocks, attention, embedding; /* attention < 0: one rate */
+    } cases[] = {
+        {GPT2(", \"resid_pdrop\": 0.2"), 0.2, 0.1, 0.1},
+        {GPT2(", \"attn_pdrop\": 0"), 0.1, 0, 0.1},
+        {GPT2(", \"embd_pdrop\": 0.3, \"resid_pdrop\": 0"), 0, 0.1, 0.3},
+        {GPT2(", \"resid_pdrop\": 0.2, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.2"), 0.2, -1, 0},
+        {BERT(", \"hidden_dropout_prob\": 0.2"), 0.2, 0.1, 0.2},
+        {VIT(", \"attention_probs_dropout_prob\": 0.4"), 0, 0.4, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_model_config c, back;
+        char *text;
+        ASSERT_OK(weft_model_config_read(cases[i].text, &c));
+        ASSERT_OK(weft_model_config_write(&c, &text));
+        ASSERT_OK(weft_model_config_read(text, &back));
+        assert_same(&c, &back);
+        weft_text_free(text);
+        assert_true(c.dropout == cases[i].blocks);
+        assert_int_equal(c.dropout_apart, cases[i].attention >= 0);
+        if (!c.dropout_apart) continue;
+        assert_true(c.attention_dropout == cases[i].attention);
+        assert_true(c.embedding_dropout == cases[i].embedding);
+    }
 }
 
 static void refusals_name_the_key(void **state) {
@@ -328,7 +348,8 @@ static void refusals_name_the_key(void **state) {
         {BERT(", \"position_embedding_type\": \"relative_key\""), "position_embedding_type",
          WEFT_E_NO_IMPL},
         {BERT(", \"is_decoder\": true"), "is_decoder", WEFT_E_NO_IMPL},
-        {VIT(", \"qkv_bias\": false"), "qkv_bias", WEFT_E_NO_IMPL},
+        {VIT(", \"qkv_bias\": 1"), "qkv_bias", WEFT_E_ARG},
+        {GPT2(", \"attn_pdrop\": 1"), "attn_pdrop", WEFT_E_ARG},
         {VIT(", \"id2label\": []"), "id2label", WEFT_E_ARG},
         {"{\"model_type\": \"weft-mlp\", \"image\": [1, 2]}", "image", WEFT_E_ARG},
         {"{\"model_type\": \"weft-mlp\", \"image\": [1, 2, 0]}", "image", WEFT_E_ARG},
@@ -608,7 +629,7 @@ int main(void) {
         cmocka_unit_test(defaults_of_transformers),
         cmocka_unit_test(both_versions),
         cmocka_unit_test(refusals_name_the_key),
-        cmocka_unit_test(unequal_dropout_is_no_number),
+        cmocka_unit_test(unequal_dropout),
         cmocka_unit_test(ends_of_texts),
         cmocka_unit_test(windows),
         cmocka_unit_test(untied),

@@ -175,6 +175,36 @@ static void every_family(void **state) {
     }
 }
 
+/* qkv_bias: false leaves out three biases of each layer. */
+static void vit_without_biases(void **state) {
+    (void)state;
+    int64_t counts[2];
+    for (int bare = 0; bare < 2; bare++) {
+        weft_model_config c = {.family = WEFT_FAMILY_VIT,
+                               .layers = 2,
+                               .hidden = 8,
+                               .heads = 2,
+                               .ffn = 12,
+                               .patch = 2,
+                               .image = {1, 4, 4},
+                               .classes = 3,
+                               .no_qkv_bias = bare};
+        weft_graph *g;
+        ASSERT_OK(weft_model_complete(&c));
+        weft_session *s = session_of(&c, &g);
+        counts[bare] = 0;
+        for (int i = 0; i < weft_session_tensors(s, 0); i++) {
+            weft_tensor_info t;
+            ASSERT_OK(weft_session_tensor(s, 0, i, &t));
+            counts[bare] += t.role == WEFT_ROLE_PARAM;
+            assert_false(bare && strstr(t.name, "attention.attention.query.bias"));
+        }
+        weft_session_destroy(s);
+        weft_graph_destroy(g);
+    }
+    assert_int_equal(counts[0] - counts[1], 2 * 3);
+}
+
 /* The directory gives the dropout rate, unless the job sets one; 0 counts as a rate. */
 static void dropout_of_job_or_files(void **state) {
     (void)state;
@@ -202,7 +232,7 @@ static void dropout_of_job_or_files(void **state) {
         wefti_training_close(&t);
         weft_job_free(job);
     }
-    /* If the directory's rates differ, the job must set one. */
+    /* The directory's rates may differ; a rate of the job holds everywhere. */
     char path[300], from[300], *text;
     int64_t bytes;
     (void)snprintf(path, sizeof path, "%s/config.json", f.path);
@@ -216,15 +246,41 @@ static void dropout_of_job_or_files(void **state) {
         weft_job *job;
         ASSERT_OK(weft_job_load(NULL, words, 1 + set, &job));
         wefti_training t = {.job = job};
-        if (set) {
-            ASSERT_OK(wefti_training_configure(&t));
-            assert_true(t.model.config.dropout == 0.5);
-        } else {
-            ASSERT_FAILS(WEFT_E_NO_IMPL, "set model.dropout", wefti_training_configure(&t));
-        }
+        ASSERT_OK(wefti_training_configure(&t));
+        assert_true(t.model.config.dropout == (set ? 0.5 : 0.25));
+        assert_int_equal(t.model.config.dropout_apart, !set);
+        if (!set) assert_true(t.model.config.embedding_dropout == 0.35);
         wefti_training_close(&t);
         weft_job_free(job);
     }
+    files_end(&f);
+}
+
+/* Names as wrappers of torch leave them: all of the tensors, some of them, in the middle. */
+static void names_of_wrappers(void **state) {
+    (void)state;
+    static const char *const before[] = {"_orig_mod.", "module.", "module._orig_mod.",
+                                         "_orig_mod.module.", "_fsdp_wrapped_module."};
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
+        files f;
+        files_of(&f, WEFT_FAMILY_LLAMA);
+        for (int64_t k = 0; k < f.count; k++) {
+            char *name = f.names[k], old[160], *layer = strstr(name, "self_attn.");
+            (void)snprintf(old, sizeof old, "%s", name);
+            (void)snprintf(name, sizeof f.names[k], "%s%.*s%s%s", before[i],
+                           layer ? (int)(layer - name) : (int)strlen(name), old,
+                           layer ? "_checkpoint_wrapped_module." : "",
+                           layer ? old + (layer - name) : "");
+        }
+        write_all(&f);
+        assert_loads(&f);
+        files_end(&f);
+    }
+    files f;
+    files_of(&f, WEFT_FAMILY_GPT2);
+    add_item(&f, "_orig_mod.transformer.ln_f.bias", weft_desc_of(WEFT_F32, 1, (int64_t[]){8}), 1);
+    write_all(&f);
+    ASSERT_FAILS(WEFT_E_CORRUPT, "_orig_mod.transformer.ln_f.bias", load(&f)); /* twice */
     files_end(&f);
 }
 
@@ -368,6 +424,86 @@ static void own_output(void **state) {
         }
         weft_session_destroy(s);
         weft_graph_destroy(g);
+        files_end(&f);
+    }
+}
+
+/* safetensors' save_model keeps one of the names of a tied matrix. Indexes may list both. */
+static void tied_once(void **state) {
+    (void)state;
+    static const struct {
+        weft_family family;
+        const char *table, *head;
+    } cases[] = {{WEFT_FAMILY_GPT2, "transformer.wte.weight", "lm_head.weight"},
+                 {WEFT_FAMILY_QWEN2, "model.embed_tokens.weight", "lm_head.weight"},
+                 {WEFT_FAMILY_BERT, "bert.embeddings.word_embeddings.weight",
+                  "cls.predictions.decoder.weight"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        files f;
+        files_of(&f, cases[i].family);
+        if (cases[i].family == WEFT_FAMILY_QWEN2) {
+            f.config.tied = true;
+            int64_t k = item_named(&f, "lm_head.weight");
+            free(f.values[k]);
+            f.count--;
+            f.items[k] = f.items[f.count], f.values[k] = f.values[f.count];
+            memmove(f.names[k], f.names[f.count], sizeof f.names[k]);
+            f.items[k].name = f.names[k];
+        }
+        const int64_t table = item_named(&f, cases[i].table);
+        (void)snprintf(f.names[table], sizeof f.names[table], "%s", cases[i].head);
+        write_all(&f);
+        assert_loads(&f);
+        /* The same with an index that lists the table, which is in no file. */
+        char path[512];
+        (void)snprintf(path, sizeof path, "%s/model.safetensors", f.path);
+        assert_int_equal(unlink(path), 0);
+        (void)snprintf(path, sizeof path, "%s/parts", f.path);
+        ASSERT_OK(wefti_dir_make(path));
+        write_tensors(&f, "parts/model-00001-of-00001.safetensors", f.items, f.count);
+        wefti_text index = {0};
+        wefti_text_add(&index, "{\"weight_map\": {\"%s\": \"parts/%s\"", cases[i].table,
+                       "model-00001-of-00001.safetensors");
+        for (int64_t k = 0; k < f.count; k++)
+            wefti_text_add(&index, ", \"%s\": \"parts/model-00001-of-00001.safetensors\"",
+                           f.names[k]);
+        wefti_text_add(&index, "}}");
+        char *text = wefti_text_take(&index);
+        write_text(&f, "model.safetensors.index.json", text);
+        wefti_free(text);
+        assert_loads(&f);
+        files_end(&f);
+    }
+}
+
+/* What to do is said for each form of weights that is not read. */
+static void other_forms(void **state) {
+    (void)state;
+    static const struct {
+        const char *file, *says;
+    } cases[] = {{"pytorch_model.bin", "save_pretrained"},
+                 {"pytorch_model-00001-of-00002.bin", "save_pretrained"},
+                 {"model.pt", "save_file"},
+                 {"consolidated.00.pth", "save_file"},
+                 {"model.fp16.safetensors", "model.safetensors"},
+                 {"model.safetensors.index.fp16.json", "model.safetensors.index.json"},
+                 {"model.bf16-00001-of-00002.safetensors", "model.safetensors"},
+                 {"adapter_model.safetensors", "merge_and_unload"},
+                 {"model-q4.gguf", "gguf_file"},
+                 {"tf_model.h5", "from_tf"},
+                 {"notes.txt", "model.safetensors.index.json"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        files f;
+        char path[512];
+        weft_model_config c;
+        files_of(&f, WEFT_FAMILY_GPT2);
+        write_all(&f);
+        (void)snprintf(path, sizeof path, "%s/model.safetensors", f.path);
+        assert_int_equal(unlink(path), 0);
+        write_text(&f, cases[i].file, "x");
+        ASSERT_FAILS(WEFT_E_NOT_FOUND, cases[i].says, load(&f));
+        if (strcmp(cases[i].file, "notes.txt") != 0) ASSERT_MESSAGE(cases[i].file);
+        ASSERT_OK(wefti_pretrained_config(f.path, &c)); /* plans need no weights */
         files_end(&f);
     }
 }
@@ -600,12 +736,16 @@ static void logits_of_transformers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family),
+        cmocka_unit_test(vit_without_biases),
         cmocka_unit_test(dropout_of_job_or_files),
         cmocka_unit_test(names_without_prefix),
+        cmocka_unit_test(names_of_wrappers),
         cmocka_unit_test(norms_of_old),
         cmocka_unit_test(element_types),
         cmocka_unit_test(shards),
         cmocka_unit_test(own_output),
+        cmocka_unit_test(tied_once),
+        cmocka_unit_test(other_forms),
         cmocka_unit_test(bias_of_decoder),
         cmocka_unit_test(known_extras),
         cmocka_unit_test(unknown_extras),

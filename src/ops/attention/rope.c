@@ -128,9 +128,11 @@ static double kept_by_yarn(const weft_node *n, int64_t i, int64_t dim) {
     return 1.0 - fmin(fmax(((double)i - bound[0]) / (bound[1] - bound[0]), 0.0), 1.0);
 }
 
-/* theta^(-2i/dim), scaled. */
-static double frequency_of(const weft_node *n, int64_t i, int64_t dim) {
-    double frequency = pow(wefti_attr_float(n, "theta"), -2.0 * (double)i / (double)dim);
+/* theta^(-2i/dim), scaled; before it is rounded. */
+static double scaled_frequency(const weft_node *n, int64_t i, int64_t dim) {
+    const float power =
+        (float)pow(wefti_attr_float(n, "theta"), (double)((float)(2 * i) / (float)dim));
+    double frequency = (double)(1.0f / power);
     double factor = wefti_attr_float(n, "factor"), low = wefti_attr_float(n, "low"),
            high = wefti_attr_float(n, "high"), turns;
     int64_t original = wefti_attr_int(n, "original");
@@ -143,6 +145,11 @@ static double frequency_of(const weft_node *n, int64_t i, int64_t dim) {
     return kept * frequency + (1.0 - kept) * frequency / factor;
 }
 
+/* Frequencies and angles are f32, as in transformers, so that far positions turn alike. */
+static double angle_of(const weft_node *n, double position, int64_t i, int64_t dim) {
+    return (float)(position * (double)(float)scaled_frequency(n, i, dim));
+}
+
 /* direction 1 rotates, -1 rotates back */
 static weft_status turn(const weft_node *n, const double *const *in, double *const *out,
                         double direction) {
@@ -153,7 +160,7 @@ static weft_status turn(const weft_node *n, const double *const *in, double *con
     for (int64_t row = 0; row < x->shape[0] * seq; row++)
         for (int64_t i = 0; i < half; i++) {
             double position = (double)(row % seq) + offset + position_of(n, first, 1, row / seq);
-            double angle = direction * position * frequency_of(n, i, dim);
+            double angle = direction * angle_of(n, position, i, dim);
             for (int64_t h = 0; h < heads; h++) {
                 int64_t at = (row * heads + h) * dim + i;
                 double a = in[0][at], b = in[0][at + half];

@@ -1,4 +1,4 @@
-/* The cosine and sine table of rotary positions, in double precision. Source: Su et al.,
+/* The cosine and sine table of rotary positions. Source: Su et al.,
  * "RoFormer", 2021, section 3.2.
  *
  * Scaling (weft_rope_scaling) divides frequencies by a factor, in one of three ways:
@@ -47,18 +47,20 @@ static double scaled(double frequency, int64_t i, int64_t rotary, double theta,
     return (1.0 - smooth) * frequency / scaling->factor + smooth * frequency;
 }
 
+/* Frequencies and angles are rounded to f32 where transformers rounds them: far positions of a
+ * model turn as they did when it was trained. */
 void wefti_rope_frequencies(int64_t rotary, double theta, const weft_rope_scaling *scaling,
                             double *out) {
     for (int64_t i = 0; i < rotary / 2; i++) {
-        double plain = pow(theta, -2.0 * (double)i / (double)rotary);
-        out[i] = scaled(plain, i, rotary, theta, scaling);
+        const float power = (float)pow(theta, (double)((float)(2 * i) / (float)rotary));
+        out[i] = (float)scaled((double)(1.0f / power), i, rotary, theta, scaling);
     }
 }
 
 void wefti_rope_row(int64_t position, int64_t half, const double *frequencies, float *cos_out,
                     float *sin_out) {
     for (int64_t i = 0; i < half; i++) {
-        double angle = (double)position * frequencies[i];
+        const double angle = (float)((double)position * frequencies[i]);
         cos_out[i] = (float)cos(angle);
         sin_out[i] = (float)sin(angle);
     }
