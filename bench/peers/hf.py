@@ -19,7 +19,8 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64,
 # What a config.json without "architectures" is taken for.
 HEADS = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM",
          "bert": "BertForMaskedLM", "mixtral": "MixtralForCausalLM",
-         "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+         "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+         "qwen3": "Qwen3ForCausalLM", "olmo2": "Olmo2ForCausalLM"}
 
 
 def load(directory, dtype="f32", attention="eager"):

@@ -4,7 +4,7 @@
     make_tiny.py OUT [--only NAME ...] [--list]
 
 For each of gpt2, llama (grouped heads, untied output), llama-tied (the same,
-tied), bert, mixtral, mistral and qwen2, and for each of f32, bf16 and f16, OUT/NAME-DTYPE holds one
+tied), bert, mixtral, mistral, qwen2, qwen3 and olmo2, and for each of f32, bf16 and f16, OUT/NAME-DTYPE holds one
 model.safetensors and OUT/NAME-DTYPE-sharded the same weights in several
 files with an index.  Every directory also has
 
@@ -56,6 +56,22 @@ def qwen2():
         bos_token_id=0, eos_token_id=0))
 
 
+def qwen3():
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=80,
+        num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+        head_dim=16, max_position_embeddings=32, tie_word_embeddings=True,
+        bos_token_id=0, eos_token_id=0))
+
+
+def olmo2():
+    return transformers.Olmo2ForCausalLM(transformers.Olmo2Config(
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=80,
+        num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+        max_position_embeddings=32, bos_token_id=0, eos_token_id=0,
+        pad_token_id=1))
+
+
 def bert():
     return transformers.BertForMaskedLM(transformers.BertConfig(
         vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2,
@@ -73,7 +89,8 @@ def mixtral():
 
 MODELS = {"gpt2": gpt2, "llama": llama,
           "llama-tied": lambda: llama(tied=True), "bert": bert,
-          "mixtral": mixtral, "mistral": mistral, "qwen2": qwen2}
+          "mixtral": mixtral, "mistral": mistral, "qwen2": qwen2,
+          "qwen3": qwen3, "olmo2": olmo2}
 
 
 def scatter(model, source):

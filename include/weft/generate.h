@@ -35,8 +35,8 @@ typedef struct weft_prompt {
 typedef struct weft_generator_options {
     int threads;          /* 0: all cores this process may use */
     int64_t memory_bytes; /* refuse models that need more; 0: no limit */
-    /* Tokens for which the key-value cache has room, with rotary positions (llama, mixtral,
-     * mistral, qwen2). For the context of these models the cache may be larger than the model. 0,
+    /* Tokens for which the key-value cache has room, with rotary positions (llama and families
+     * like it). For the context of these models the cache may be larger than the model. 0,
      * or more than the model's context: all of its context. */
     int64_t context;
     /* NULL: the tokenizer.json of the checkpoint, or bytes if there is none and the vocabulary is

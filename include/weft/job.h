@@ -50,7 +50,7 @@ typedef struct weft_job_model {
     int64_t layers, hidden, heads, kv_heads, head_dim, window, ffn, context;
     int64_t vocab, classes, image[3]; /* [channels, height, width]; 0: from the data */
     int64_t patch;
-    bool tied;                     /* llama, mixtral, mistral, qwen2 */
+    bool tied;                     /* llama and families like it */
     bool attention_bias, mlp_bias; /* llama */
     double dropout;                /* below 0: from model.from */
     double norm_eps, rope_theta;

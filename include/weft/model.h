@@ -1,5 +1,5 @@
 /* Model families, written with the public graph API only: gpt2, llama, bert, gpt2-moe, mixtral,
- * mistral, qwen2, vit, mlp, lenet, resnet18, resnet50. */
+ * mistral, qwen2, qwen3, olmo2, vit, mlp, lenet, resnet18, resnet50. */
 #ifndef WEFT_MODEL_H
 #define WEFT_MODEL_H
 
@@ -19,6 +19,8 @@ extern "C" {
     X(MIXTRAL, "mixtral")                                                                          \
     X(MISTRAL, "mistral")                                                                          \
     X(QWEN2, "qwen2")                                                                              \
+    X(QWEN3, "qwen3")                                                                              \
+    X(OLMO2, "olmo2")                                                                              \
     X(VIT, "vit")                                                                                  \
     X(MLP, "mlp")                                                                                  \
     X(LENET, "lenet")                                                                              \
@@ -35,19 +37,20 @@ typedef enum weft_family {
 enum { WEFT_MAX_END_TOKENS = 16 };
 
 /* The architecture of a model, without the batch. Zero means the family's default, if it has one.
- * "llama..." means llama and the families built like it: mixtral, mistral, qwen2. */
+ * "llama..." means llama and the families built like it: mixtral, mistral, qwen2, qwen3,
+ * olmo2. */
 typedef struct weft_model_config {
     weft_family family;
     int64_t layers; /* blocks; mlp: hidden layers */
     int64_t hidden; /* resnet: channels of the first stage */
     int64_t heads, kv_heads, ffn, context, vocab;
-    int64_t head_dim;    /* elements of a head; llama...: any even number, else hidden / heads */
-    int64_t classes;     /* classifiers */
-    int64_t image[3];    /* channels, height, width */
-    int64_t patch;       /* vit */
-    int64_t window;      /* mixtral, mistral, qwen2: a token attends to that many tokens, itself and
-                            those before it; 0: to all before it */
-    int64_t window_from; /* qwen2: layers before this one have no window */
+    int64_t head_dim; /* elements of a head; llama...: any even number, else hidden / heads */
+    int64_t classes;  /* classifiers */
+    int64_t image[3]; /* channels, height, width */
+    int64_t patch;    /* vit */
+    int64_t window;   /* mixtral, mistral, qwen2, qwen3: a token attends to that many tokens, itself
+                         and   those before it; 0: to all before it */
+    int64_t window_from; /* qwen2, qwen3: layers before this one have no window */
     double dropout;      /* llama...: of attention probabilities only */
     /* gpt2, gpt2-moe, bert, vit: with `dropout_apart` these places have rates of their own, and
      * `dropout` is that of both halves of a block (bert, vit: also of the embedding) */
@@ -58,8 +61,8 @@ typedef struct weft_model_config {
     double attention_factor;        /* of YaRN: factor of queries and keys; 0: 1 */
     bool tied;   /* llama...: the output uses the embedding; gpt2, gpt2-moe and bert: see untied */
     bool untied; /* gpt2, gpt2-moe, bert: the output has a matrix of its own */
-    bool attention_bias; /* llama: query, key, value and output projections have biases. qwen2
-                            always has those of query, key and value, and no others */
+    bool attention_bias; /* llama, qwen3, olmo2: query, key, value and output projections have
+                            biases. qwen2 always has those of query, key and value, and no others */
     bool mlp_bias;       /* llama: the projections of the feed-forward layer have biases */
     bool no_qkv_bias;    /* vit: query, key and value have no biases */
     /* gpt2-moe, mixtral: each feed-forward layer is a mixture of experts */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "infer/generate.h"
+#include "models/family.h"
 #include "plan/plan.h"
 #include "search/search.h"
 
@@ -76,8 +77,8 @@ static int64_t most_devices(const weft_model_config *config, bool gpt2) {
 
 static weft_status divide_model(weft_plan *plan, const weft_model_config *config) {
     const weft_family family = config->family;
-    const bool experts = family == WEFT_FAMILY_GPT2_MOE || family == WEFT_FAMILY_MIXTRAL,
-               gpt2 = family == WEFT_FAMILY_GPT2 || family == WEFT_FAMILY_GPT2_MOE;
+    const bool experts = wefti_family_has(family, WEFTI_EXPERTS),
+               gpt2 = wefti_family_style_of(family) == WEFTI_STYLE_GPT2;
     const int64_t most = most_devices(config, gpt2);
     WEFT_REQUIRE(weft_plan_devices(plan) <= most, WEFT_E_ARG,
                  "devices is %d; this model can be divided over at most %lld",

@@ -8,21 +8,16 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "models/family.h"
 
 static const char *const model_types[WEFT_FAMILIES] = {
-    [WEFT_FAMILY_GPT2] = "gpt2",
-    [WEFT_FAMILY_LLAMA] = "llama",
-    [WEFT_FAMILY_BERT] = "bert",
-    [WEFT_FAMILY_GPT2_MOE] = "weft-gpt2-moe",
-    [WEFT_FAMILY_MIXTRAL] = "mixtral",
-    [WEFT_FAMILY_MISTRAL] = "mistral",
-    [WEFT_FAMILY_QWEN2] = "qwen2",
-    [WEFT_FAMILY_VIT] = "vit",
-    [WEFT_FAMILY_MLP] = "weft-mlp",
-    [WEFT_FAMILY_LENET] = "weft-lenet",
-    [WEFT_FAMILY_RESNET18] = "weft-resnet18",
-    [WEFT_FAMILY_RESNET50] = "weft-resnet50",
+#define ROW(p, name, build, config, style, traits, type, ...) [WEFT_FAMILY_##name] = (type),
+    WEFTI_FAMILY_ROWS(ROW, )
+#undef ROW
 };
+#define SPACED(p, name, build, config, style, traits, type, ...) " " type
+static const char known_types[] = WEFTI_FAMILY_ROWS(SPACED, );
+#undef SPACED
 
 /* ---- reading ---- */
 
@@ -35,6 +30,13 @@ static weft_status read_token(const wefti_json *o, const char *key, int64_t voca
     *has = v && v->as.integer >= 0 && v->as.integer < vocab;
     *id = *has ? (int32_t)v->as.integer : 0;
     return WEFT_OK;
+}
+
+/* What transformers takes for a missing pad_token_id. */
+static void set_default_pad(weft_model_config *c) {
+    const bool olmo2 = wefti_family_has(c->family, WEFTI_POST_NORMS);
+    c->has_pad = wefti_family_style_of(c->family) == WEFTI_STYLE_BERT || (olmo2 && c->vocab > 1);
+    c->pad = c->has_pad && olmo2;
 }
 
 /* eos_token_id: a number, several, or null. Numbers outside the vocabulary, which some files have,
@@ -66,10 +68,7 @@ static weft_status read_root(const wefti_json *o, weft_model_config *c) {
     int family = 0;
     while (family < (int)WEFT_FAMILIES && strcmp(model_types[family], type)) family++;
     WEFT_REQUIRE(family < (int)WEFT_FAMILIES, WEFT_E_NO_IMPL,
-                 "model_type is \"%s\": only gpt2, llama, bert, mixtral, mistral, qwen2, vit, "
-                 "weft-gpt2-moe, weft-mlp, "
-                 "weft-lenet, weft-resnet18 and weft-resnet50 are known",
-                 type);
+                 "model_type is \"%s\"; these are known:%s", type, known_types);
     WEFT_REQUIRE(!wefti_config_get(o, "quantization_config"), WEFT_E_NO_IMPL,
                  "quantization_config is given: weft reads models in f32, bf16 and f16; "
                  "dequantize it first");
@@ -79,8 +78,7 @@ static weft_status read_root(const wefti_json *o, weft_model_config *c) {
         WEFT_TRY(read_ends(o, c));
         WEFT_TRY(read_token(o, "bos_token_id", c->vocab, &c->has_begin, &c->begin));
         WEFT_TRY(read_token(o, "pad_token_id", c->vocab, &c->has_pad, &c->pad));
-        if (c->family == WEFT_FAMILY_BERT && !wefti_json_get(o, "pad_token_id"))
-            c->has_pad = true; /* transformers: token 0 */
+        if (!wefti_json_get(o, "pad_token_id")) set_default_pad(c);
     }
     return weft_model_complete(c);
 }

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "models/family.h"
+
 const char *const wefti_gpt2_dropout[3] = {"resid_pdrop", "attn_pdrop", "embd_pdrop"};
 const char *const wefti_bert_dropout[2] = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
 const char *const wefti_llama_dropout[1] = {"attention_dropout"};
@@ -196,16 +198,32 @@ static weft_status read_window_from(const wefti_json *o, int64_t *out) {
     return WEFT_OK;
 }
 
-static weft_status read_qwen2(const wefti_json *o, weft_model_config *c) {
+static weft_status read_late_window(const wefti_json *o, weft_model_config *c) {
     bool window;
     int64_t from;
-    WEFT_TRY(read_llama_with(o, (llama_defaults){32, 32768, 1e-6, 10000.0}, c));
     WEFT_TRY(wefti_config_bool_or(o, "use_sliding_window", false, &window));
     WEFT_TRY(read_window_from(o, &from));
     if (!window || from >= c->layers) return WEFT_OK;
     WEFT_TRY(read_window(o, 4096, c));
     c->window_from = c->window ? from : 0;
     return WEFT_OK;
+}
+
+static weft_status read_qwen2(const wefti_json *o, weft_model_config *c) {
+    WEFT_TRY(read_llama_with(o, (llama_defaults){32, 32768, 1e-6, 10000.0}, c));
+    return read_late_window(o, c);
+}
+
+static weft_status read_qwen3(const wefti_json *o, weft_model_config *c) {
+    WEFT_TRY(read_llama_with(o, (llama_defaults){32, 32768, 1e-6, 10000.0}, c));
+    if (!c->head_dim) c->head_dim = 128;
+    WEFT_TRY(wefti_config_bool_or(o, "attention_bias", false, &c->attention_bias));
+    return read_late_window(o, c);
+}
+
+static weft_status read_olmo2(const wefti_json *o, weft_model_config *c) {
+    WEFT_TRY(read_llama_with(o, (llama_defaults){0, 2048, 1e-5, 10000.0}, c));
+    return wefti_config_bool_or(o, "attention_bias", false, &c->attention_bias);
 }
 
 static weft_status read_mixtral(const wefti_json *o, weft_model_config *c) {
@@ -279,12 +297,9 @@ static weft_status read_own(const wefti_json *o, weft_model_config *c) {
 }
 
 static weft_status (*const readers[WEFT_FAMILIES])(const wefti_json *o, weft_model_config *c) = {
-    [WEFT_FAMILY_GPT2] = read_gpt2,       [WEFT_FAMILY_LLAMA] = read_llama,
-    [WEFT_FAMILY_BERT] = read_bert,       [WEFT_FAMILY_GPT2_MOE] = read_gpt2_moe,
-    [WEFT_FAMILY_MIXTRAL] = read_mixtral, [WEFT_FAMILY_MISTRAL] = read_mistral,
-    [WEFT_FAMILY_QWEN2] = read_qwen2,     [WEFT_FAMILY_VIT] = read_vit,
-    [WEFT_FAMILY_MLP] = read_own,         [WEFT_FAMILY_LENET] = read_own,
-    [WEFT_FAMILY_RESNET18] = read_own,    [WEFT_FAMILY_RESNET50] = read_own,
+#define ROW(p, name, build, config, ...) [WEFT_FAMILY_##name] = read_##config,
+    WEFTI_FAMILY_ROWS(ROW, )
+#undef ROW
 };
 
 weft_status wefti_config_read(const wefti_json *o, weft_model_config *c) {

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/json/json.h"
+#include "models/family.h"
 
 void wefti_config_write_int(wefti_text *t, const char *key, int64_t value) {
     wefti_text_add(t, ",\n  \"%s\": %lld", key, (long long)value);
@@ -125,12 +126,29 @@ static void write_mistral(wefti_text *t, const weft_model_config *c) {
     write_window(t, c);
 }
 
-static void write_qwen2(wefti_text *t, const weft_model_config *c) {
-    wefti_config_write_raw(t, "architectures", "[\"Qwen2ForCausalLM\"]");
-    write_llama_sizes(t, c);
+static void write_late_window(wefti_text *t, const weft_model_config *c) {
     wefti_config_write_raw(t, "use_sliding_window", c->window > 0 ? "true" : "false");
     write_window(t, c);
     wefti_config_write_int(t, "max_window_layers", c->window > 0 ? c->window_from : c->layers);
+}
+
+static void write_qwen2(wefti_text *t, const weft_model_config *c) {
+    wefti_config_write_raw(t, "architectures", "[\"Qwen2ForCausalLM\"]");
+    write_llama_sizes(t, c);
+    write_late_window(t, c);
+}
+
+static void write_qwen3(wefti_text *t, const weft_model_config *c) {
+    wefti_config_write_raw(t, "architectures", "[\"Qwen3ForCausalLM\"]");
+    write_llama_sizes(t, c);
+    wefti_config_write_raw(t, "attention_bias", c->attention_bias ? "true" : "false");
+    write_late_window(t, c);
+}
+
+static void write_olmo2(wefti_text *t, const weft_model_config *c) {
+    wefti_config_write_raw(t, "architectures", "[\"Olmo2ForCausalLM\"]");
+    write_llama_sizes(t, c);
+    wefti_config_write_raw(t, "attention_bias", c->attention_bias ? "true" : "false");
 }
 
 static void write_mixtral(wefti_text *t, const weft_model_config *c) {
@@ -192,12 +210,9 @@ static void write_own(wefti_text *t, const weft_model_config *c) {
 }
 
 static void (*const writers[WEFT_FAMILIES])(wefti_text *t, const weft_model_config *c) = {
-    [WEFT_FAMILY_GPT2] = write_gpt2,       [WEFT_FAMILY_LLAMA] = write_llama,
-    [WEFT_FAMILY_BERT] = write_bert,       [WEFT_FAMILY_GPT2_MOE] = write_gpt2_moe,
-    [WEFT_FAMILY_MIXTRAL] = write_mixtral, [WEFT_FAMILY_MISTRAL] = write_mistral,
-    [WEFT_FAMILY_QWEN2] = write_qwen2,     [WEFT_FAMILY_VIT] = write_vit,
-    [WEFT_FAMILY_MLP] = write_own,         [WEFT_FAMILY_LENET] = write_own,
-    [WEFT_FAMILY_RESNET18] = write_own,    [WEFT_FAMILY_RESNET50] = write_own,
+#define ROW(p, name, build, config, ...) [WEFT_FAMILY_##name] = write_##config,
+    WEFTI_FAMILY_ROWS(ROW, )
+#undef ROW
 };
 
 void wefti_config_write(wefti_text *t, const weft_model_config *c) {

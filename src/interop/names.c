@@ -1,5 +1,5 @@
-/* How tensors are called in files: Hugging Face's names for gpt2, llama, bert, mixtral,
- * mistral, qwen2 and vit, torchvision's for resnet, ours for the others.
+/* How tensors are called in files: Hugging Face's names for gpt2, llama and families like it, bert
+ * and vit, torchvision's for resnet, ours for the others.
  *
  * Inside, names lack the base model's prefix ("transformer.", "model.", "bert.", "vit."), which
  * files have or not, depending on the class that wrote them. */
@@ -8,22 +8,25 @@
 
 #include "base/status.h"
 #include "interop/pretrained.h"
+#include "models/family.h"
 
-/* Per family: the prefix of the base model. Parts outside of the base model start with `head`. */
+/* Per style: the prefix of the base model. Parts outside of the base model start with `head`. The
+ * embedding and the output's matrix of language models, which tied models store once. */
 typedef struct naming {
-    const char *prefix, *head;
+    const char *prefix, *head, *table, *output;
 } naming;
 
-static const naming namings[WEFT_FAMILIES] = {
-    [WEFT_FAMILY_GPT2] = {"transformer.", "lm_head."},
-    [WEFT_FAMILY_LLAMA] = {"model.", "lm_head."},
-    [WEFT_FAMILY_BERT] = {"bert.", "cls."},
-    [WEFT_FAMILY_GPT2_MOE] = {"transformer.", "lm_head."},
-    [WEFT_FAMILY_MIXTRAL] = {"model.", "lm_head."},
-    [WEFT_FAMILY_MISTRAL] = {"model.", "lm_head."},
-    [WEFT_FAMILY_QWEN2] = {"model.", "lm_head."},
-    [WEFT_FAMILY_VIT] = {"vit.", "classifier."},
+static const naming namings[WEFTI_STYLES] = {
+    [WEFTI_STYLE_GPT2] = {"transformer.", "lm_head.", "transformer.wte.weight", "lm_head.weight"},
+    [WEFTI_STYLE_LLAMA] = {"model.", "lm_head.", "model.embed_tokens.weight", "lm_head.weight"},
+    [WEFTI_STYLE_BERT] = {"bert.", "cls.", "bert.embeddings.word_embeddings.weight",
+                          "cls.predictions.decoder.weight"},
+    [WEFTI_STYLE_VIT] = {.prefix = "vit.", .head = "classifier."},
 };
+
+static const naming *naming_of(const weft_model_config *config) {
+    return &namings[wefti_family_style_of(config->family)];
+}
 
 static bool starts(const char *text, const char *with) {
     return with && !strncmp(text, with, strlen(with));
@@ -55,7 +58,7 @@ weft_status weft_model_file_name(const weft_model_config *config, const char *na
                  (int)config->family);
     WEFT_REQUIRE(!ends(name, ".cache.k") && !ends(name, ".cache.v"), WEFT_E_NOT_FOUND,
                  "%s is a cache: it is not stored", name);
-    const naming *n = &namings[config->family];
+    const naming *n = naming_of(config);
     const char *prefix = !n->prefix || starts(name, n->head) ? "" : n->prefix;
     const char *expert = desc->rank > 0 ? expert_name(config, name) : NULL;
     int64_t parts = expert ? desc->shape[0] : 1;
@@ -77,7 +80,7 @@ weft_status weft_model_file_name(const weft_model_config *config, const char *na
     *out_desc = there;
     /* gpt2's query, key and value: [..., 3, hidden] here, [..., 3 * hidden] there */
     bool joined = ends(name, "attn.c_attn.weight") || ends(name, "attn.c_attn.bias");
-    bool gpt2 = config->family == WEFT_FAMILY_GPT2 || config->family == WEFT_FAMILY_GPT2_MOE;
+    const bool gpt2 = wefti_family_style_of(config->family) == WEFTI_STYLE_GPT2;
     if (gpt2 && joined && desc->rank >= 2) {
         int64_t last = desc->shape[desc->rank - 1];
         out_desc->rank = desc->rank - 1;
@@ -88,25 +91,9 @@ weft_status weft_model_file_name(const weft_model_config *config, const char *na
 }
 
 bool wefti_model_tie(const weft_model_config *config, const char **table, const char **head) {
-    *head = "lm_head.weight";
-    switch (config->family) {
-    case WEFT_FAMILY_GPT2:
-    case WEFT_FAMILY_GPT2_MOE:
-        *table = "transformer.wte.weight";
-        return true;
-    case WEFT_FAMILY_LLAMA:
-    case WEFT_FAMILY_MIXTRAL:
-    case WEFT_FAMILY_MISTRAL:
-    case WEFT_FAMILY_QWEN2:
-        *table = "model.embed_tokens.weight";
-        return true;
-    case WEFT_FAMILY_BERT:
-        *table = "bert.embeddings.word_embeddings.weight";
-        *head = "cls.predictions.decoder.weight";
-        return true;
-    default:
-        return false;
-    }
+    *table = naming_of(config)->table;
+    *head = naming_of(config)->output;
+    return *table != NULL;
 }
 
 /* BERT's first checkpoints call a norm's weight and bias gamma and beta. */
@@ -117,7 +104,7 @@ weft_status weft_model_file_alias(const weft_model_config *config, const char *f
                                   char *buffer, size_t buffer_bytes) {
     WEFT_REQUIRE((unsigned)config->family < WEFT_FAMILIES, WEFT_E_ARG, "unknown model.family %d",
                  (int)config->family);
-    const char *prefix = namings[config->family].prefix;
+    const char *prefix = naming_of(config)->prefix;
     int place = index;
     if (starts(file_name, prefix) && place-- == 0)
         return check_fit(snprintf(buffer, buffer_bytes, "%s", file_name + strlen(prefix)),
@@ -160,25 +147,21 @@ bool weft_model_file_extra(const weft_model_config *config, const char *file_nam
     const char *table, *head;
     if (config->tied && wefti_model_tie(config, &table, &head) && !strcmp(file_name, head))
         return true;
-    switch (config->family) {
-    case WEFT_FAMILY_GPT2: /* the causal mask, the fill value after it */
+    switch (wefti_family_style_of(config->family)) {
+    case WEFTI_STYLE_GPT2: /* the causal mask, the fill value after it */
         return ends(file_name, ".attn.bias") || ends(file_name, ".attn.masked_bias");
-    case WEFT_FAMILY_LLAMA: /* rotary frequencies */
-    case WEFT_FAMILY_MIXTRAL:
-    case WEFT_FAMILY_MISTRAL:
-    case WEFT_FAMILY_QWEN2:
+    case WEFTI_STYLE_LLAMA: /* rotary frequencies */
         return ends(file_name, ".rotary_emb.inv_freq");
-    case WEFT_FAMILY_BERT: /* indices, the bias's second name, the head for sentence pairs */
+    case WEFTI_STYLE_BERT: /* indices, the bias's second name, the head for sentence pairs */
         return ends(file_name, "embeddings.position_ids") ||
                ends(file_name, "embeddings.token_type_ids") ||
                !strcmp(file_name, "cls.predictions.decoder.bias") ||
                !strcmp(file_name, "cls.predictions.bias") ||
                starts(file_name, "cls.seq_relationship.") || starts(file_name, "bert.pooler.") ||
                starts(file_name, "pooler.");
-    case WEFT_FAMILY_VIT:
+    case WEFTI_STYLE_VIT:
         return starts(file_name, "vit.pooler.");
-    case WEFT_FAMILY_RESNET18:
-    case WEFT_FAMILY_RESNET50:
+    case WEFTI_STYLE_RESNET:
         return ends(file_name, ".num_batches_tracked");
     default:
         return false;

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/tensor_set.h"
+#include "models/family.h"
 #include "session/session.h"
 #include "tensor/tensor.h"
 #include "tokenizer/tokenizer.h"
@@ -262,8 +263,7 @@ static weft_status untie(const char *directory, weft_model_config *c) {
     WEFT_TRY(status);
     if (!own) return WEFT_OK;
     c->tied = false;
-    c->untied = c->family == WEFT_FAMILY_GPT2 || c->family == WEFT_FAMILY_GPT2_MOE ||
-                c->family == WEFT_FAMILY_BERT;
+    c->untied = wefti_family_has(c->family, WEFTI_TIED);
     return WEFT_OK;
 }
 

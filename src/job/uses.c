@@ -5,18 +5,19 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FAMILY(name) (1u << WEFT_FAMILY_##name)
+#include "models/family.h"
+
 #define FORMAT(name) (1u << WEFT_FORMAT_##name)
 #define RULE(name) (1u << WEFT_##name)
 #define SCHEDULE(name) (1u << WEFT_SCHEDULE_##name)
 enum {
-    WINDOWED = FAMILY(MIXTRAL) | FAMILY(MISTRAL) | FAMILY(QWEN2),
-    ROTARY = FAMILY(LLAMA) | WINDOWED,
-    EXPERTS = FAMILY(GPT2_MOE) | FAMILY(MIXTRAL),
-    LANGUAGE = FAMILY(GPT2) | FAMILY(BERT) | ROTARY | EXPERTS,
-    BLOCKS = LANGUAGE | FAMILY(VIT),
-    RESIDUAL = FAMILY(RESNET18) | FAMILY(RESNET50),
-    IMAGES = FAMILY(VIT) | FAMILY(MLP) | FAMILY(LENET) | RESIDUAL,
+    WINDOWED = WEFTI_FAMILIES_WITH(WEFTI_WINDOW),
+    ROTARY = WEFTI_FAMILIES_WITH(WEFTI_ROTARY),
+    EXPERTS = WEFTI_FAMILIES_WITH(WEFTI_EXPERTS),
+    LANGUAGE = WEFTI_FAMILIES_WITH(WEFTI_LANGUAGE),
+    BLOCKS = WEFTI_FAMILIES_WITH(WEFTI_HEADS),
+    LAYERED = WEFTI_FAMILIES_WITH(WEFTI_LAYERS),
+    IMAGES = ((1u << WEFT_FAMILIES) - 1) & ~(unsigned)LANGUAGE,
     LABELLED = FORMAT(IDX) | FORMAT(NPY),
     WRITTEN_AS_TEXT = FORMAT(TEXT) | FORMAT(JSONL) | FORMAT(RAW),
     TWO_MOMENTS = RULE(ADAM) | RULE(ADAMW) | RULE(LAMB),
@@ -41,8 +42,8 @@ enum {
     OTHERS = LISTED | 1u << WEFT_SEARCH_RECURSIVE
 };
 static const use uses[] = {
-    {"model.layers", family_key, BLOCKS | FAMILY(MLP)},
-    {"model.hidden", family_key, BLOCKS | FAMILY(MLP) | RESIDUAL},
+    {"model.layers", family_key, LAYERED},
+    {"model.hidden", family_key, WEFTI_FAMILIES_WITH(WEFTI_HIDDEN)},
     {"model.heads", family_key, BLOCKS},
     {"model.kv_heads", family_key, ROTARY},
     {"model.head_dim", family_key, ROTARY},
@@ -52,8 +53,8 @@ static const use uses[] = {
     {"model.vocab", family_key, LANGUAGE},
     {"model.classes", family_key, IMAGES},
     {"model.image", family_key, IMAGES},
-    {"model.patch", family_key, FAMILY(VIT)},
-    {"model.norm_eps", family_key, BLOCKS | RESIDUAL},
+    {"model.patch", family_key, WEFTI_FAMILIES_WITH(WEFTI_PATCHES)},
+    {"model.norm_eps", family_key, WEFTI_FAMILIES_WITH(WEFTI_NORM_EPS)},
     {"model.experts", family_key, EXPERTS},
     {"model.experts_per_token", family_key, EXPERTS},
     {"model.capacity_factor", family_key, EXPERTS},
@@ -143,11 +144,16 @@ typedef struct flag {
     unsigned on, off;
 } flag;
 
-enum { BIASED = FAMILY(GPT2) | FAMILY(GPT2_MOE) | FAMILY(BERT) | FAMILY(VIT) };
+enum {
+    BIASED = WEFTI_FAMILIES_WITH(WEFTI_BIASED),
+    QKV_BIASED = WEFTI_FAMILIES_WITH(WEFTI_BIASED | WEFTI_QKV_BIASED),
+    ATTENTION_BIAS = WEFTI_FAMILIES_WITH(WEFTI_ATTENTION_BIAS),
+    MLP_BIAS = WEFTI_FAMILIES_WITH(WEFTI_MLP_BIAS)
+};
 static const flag flags[] = {
     {{"model.tied", family_key, ROTARY}, LANGUAGE, ROTARY | IMAGES},
-    {{"model.attention_bias", family_key, FAMILY(LLAMA)}, FAMILY(LLAMA), ~(BIASED | FAMILY(QWEN2))},
-    {{"model.mlp_bias", family_key, FAMILY(LLAMA)}, FAMILY(LLAMA), ~(unsigned)BIASED},
+    {{"model.attention_bias", family_key, ATTENTION_BIAS}, ATTENTION_BIAS, ~(unsigned)QKV_BIASED},
+    {{"model.mlp_bias", family_key, MLP_BIAS}, MLP_BIAS, ~(unsigned)BIASED},
 };
 enum { FLAGS = sizeof flags / sizeof *flags };
 
@@ -164,7 +170,7 @@ weft_status wefti_job_check_uses(const wefti_job_draft *draft) {
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
         if (wefti_job_mark_of(draft, uses[i].key)->given && !known(&draft->job, &uses[i]))
             return refuse(draft, &uses[i]);
-    const use dropout = {"model.dropout", family_key, BLOCKS | FAMILY(MLP)};
+    const use dropout = {"model.dropout", family_key, LAYERED};
     if (m->dropout > 0 && !known(&draft->job, &dropout)) return refuse(draft, &dropout);
     for (int i = 0; i < FLAGS; i++) WEFT_TRY(check_flag(draft, &flags[i]));
     return WEFT_OK;

@@ -11,6 +11,7 @@
  * compute every choice. */
 #include <math.h>
 
+#include "models/family.h"
 #include "models/models.h"
 
 static bool balances(const wefti_model_build *b) {
@@ -27,7 +28,7 @@ static int64_t capacity(const wefti_model_build *b) {
 
 /* gpt2-moe: one number. mixtral: fractions and probabilities, [2, experts]. */
 static int balance_rank(const wefti_model_build *b) {
-    return b->c->family == WEFT_FAMILY_MIXTRAL ? 2 : 0;
+    return wefti_family_has(b->c->family, WEFTI_ROTARY) ? 2 : 0;
 }
 
 weft_value wefti_balance_begin(const wefti_model_build *b) {
@@ -81,7 +82,7 @@ weft_value wefti_experts_route(const wefti_model_build *b, weft_value logits, we
     weft_graph *g = b->g;
     weft_value probabilities = weft_softmax(g, weft_cast(g, logits, b->param), -1);
     weft_value weight = weft_moe_route(g, probabilities, b->c->experts_per_token, capacity(b), out);
-    if (b->c->experts_per_token > 1 || b->c->family == WEFT_FAMILY_MIXTRAL)
+    if (b->c->experts_per_token > 1 || wefti_family_has(b->c->family, WEFTI_ROTARY))
         weight = weft_div(g, weight, weft_sum(g, weight, 1, (int[]){-1}, true));
     if (balances(b)) *balance_sum = balance(b, *balance_sum, probabilities, out->expert);
     return weight;

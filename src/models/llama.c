@@ -1,16 +1,20 @@
-/* Llama; Mistral, the same by another name; Qwen2, with biases of query, key and value; Mixtral,
- * with layers of experts for feed-forward layers: pre-norm blocks with RMSNorm, rotary positions,
+/* Llama; Mistral, the same by another name; Qwen2, with biases of query, key and value; Qwen3, with
+ * a norm of each head of queries and keys; OLMo 2, with norms of all queries and all keys, and with
+ * norms behind both halves of a block instead of before them; Mixtral, with layers of experts for
+ * feed-forward layers: pre-norm blocks with RMSNorm, rotary positions,
  * SwiGLU and grouped heads, biases as asked for. Source: Touvron et al., "LLaMA", 2023, and "Llama
  * 2", 2023 (grouped heads); Jiang et al., "Mistral 7B", 2023, and "Mixtral of Experts", 2024; Yang
- * et al., "Qwen2 Technical Report", 2024. Names as Hugging Face has them. Initial values as gpt2's:
- * normal 0.02, products that end in the residual stream 0.02 / sqrt(2 layers). Dropout acts on the
- * attention probabilities only, as "attention_dropout" does there. */
+ * et al., "Qwen2 Technical Report", 2024, and "Qwen3 Technical Report", 2025; OLMo et al., "2 OLMo
+ * 2 Furious", 2025. Names as Hugging Face has them. Initial values as gpt2's: normal 0.02, products
+ * that end in the residual stream 0.02 / sqrt(2 layers). Dropout acts on the attention
+ * probabilities only, as "attention_dropout" does there. */
 #include <math.h>
 
+#include "models/family.h"
 #include "models/models.h"
 
-static weft_value norm(const wefti_model_build *b, weft_value x, const char *name) {
-    weft_value gamma = wefti_param(b, name, wefti_ones(), b->c->hidden, 0, 0, 0);
+static weft_value norm(const wefti_model_build *b, weft_value x, const char *name, int64_t width) {
+    weft_value gamma = wefti_param(b, name, wefti_ones(), width, 0, 0, 0);
     return weft_rms_norm(b->g, x, gamma, b->c->norm_eps);
 }
 
@@ -21,13 +25,20 @@ static weft_value dense(const wefti_model_build *b, weft_value x, const char *na
     return wefti_dense(b, name, x, features, o);
 }
 
-/* x [batch, seq, hidden] -> [batch, seq, heads, dim] */
-static weft_value project(const wefti_model_build *b, weft_value x, const char *name,
-                          int64_t heads) {
-    int64_t dim = b->c->head_dim;
-    bool bias = b->c->attention_bias || b->c->family == WEFT_FAMILY_QWEN2;
+static bool has(const wefti_model_build *b, unsigned traits) {
+    return wefti_family_has(b->c->family, traits);
+}
+
+/* x [batch, seq, hidden] -> [batch, seq, heads, dim]. norm: the name of the norm of queries or
+ * keys, if the family has such; NULL: none. */
+static weft_value project(const wefti_model_build *b, weft_value x, const char *name, int64_t heads,
+                          const char *norm_name) {
+    const int64_t dim = b->c->head_dim;
+    const bool bias = b->c->attention_bias || has(b, WEFTI_QKV_BIASED);
     x = dense(b, x, name, heads * dim, 0.02, bias);
-    return weft_reshape(b->g, x, 4, (int64_t[]){b->batch, b->seq, heads, dim});
+    if (norm_name && has(b, WEFTI_QK_NORMS)) x = norm(b, x, norm_name, heads * dim);
+    x = weft_reshape(b->g, x, 4, (int64_t[]){b->batch, b->seq, heads, dim});
+    return norm_name && has(b, WEFTI_HEAD_NORMS) ? norm(b, x, norm_name, dim) : x;
 }
 
 static weft_value attention(const wefti_model_build *b, weft_value x, weft_value position,
@@ -36,8 +47,9 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     const weft_model_config *c = b->c;
     int64_t dim = c->head_dim;
     weft_cell_begin(g, "self_attn");
-    weft_value q = project(b, x, "q_proj", c->heads), k = project(b, x, "k_proj", c->kv_heads);
-    weft_value v = project(b, x, "v_proj", c->kv_heads);
+    weft_value q = project(b, x, "q_proj", c->heads, "q_norm.weight");
+    weft_value k = project(b, x, "k_proj", c->kv_heads, "k_norm.weight");
+    weft_value v = project(b, x, "v_proj", c->kv_heads, NULL);
     q = weft_rope(g, q, c->rope_theta, c->rope_scaling, position);
     k = weft_rope(g, k, c->rope_theta, c->rope_scaling, position);
     k = wefti_cached(b, k, "k", position, c->kv_heads, dim);
@@ -89,10 +101,18 @@ static weft_value block(const wefti_model_build *b, weft_value x, weft_value pos
                         int64_t layer, weft_value *balance) {
     weft_graph *g = b->g;
     double deviation = 0.02 / sqrt(2.0 * (double)b->c->layers);
+    const int64_t hidden = b->c->hidden;
     weft_cell_begin(g, "layers.%d", (int)layer);
-    weft_value y = norm(b, x, "input_layernorm.weight");
+    if (has(b, WEFTI_POST_NORMS)) {
+        weft_value y = attention(b, x, position, layer, deviation);
+        x = weft_add(g, x, norm(b, y, "post_attention_layernorm.weight", hidden));
+        y = feed_forward(b, x, deviation);
+        y = norm(b, y, "post_feedforward_layernorm.weight", hidden);
+        return wefti_end_block(b, weft_add(g, x, y), balance);
+    }
+    weft_value y = norm(b, x, "input_layernorm.weight", hidden);
     x = weft_add(g, x, attention(b, y, position, layer, deviation));
-    y = norm(b, x, "post_attention_layernorm.weight");
+    y = norm(b, x, "post_attention_layernorm.weight", hidden);
     y = b->c->experts ? experts(b, y, deviation, balance) : feed_forward(b, y, deviation);
     return wefti_end_block(b, weft_add(g, x, y), balance);
 }

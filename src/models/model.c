@@ -2,103 +2,46 @@
 #include <math.h>
 
 #include "base/status.h"
+#include "models/family.h"
 #include "models/models.h"
 
 typedef struct family_row {
-    const char *text;
-    bool language;
+    unsigned traits;
+    wefti_family_style style;
     void (*build)(const wefti_model_build *b);
     weft_model_config defaults;
 } family_row;
 
-static const family_row families[WEFT_FAMILIES] = {
-    [WEFT_FAMILY_GPT2] =
-        {"gpt2",
-         true,
-         wefti_build_gpt2,
-         {.layers = 12, .hidden = 768, .heads = 12, .context = 1024, .norm_eps = 1e-5}},
-    [WEFT_FAMILY_LLAMA] = {"llama",
-                           true,
-                           wefti_build_llama,
-                           {.layers = 12,
-                            .hidden = 768,
-                            .heads = 12,
-                            .context = 1024,
-                            .norm_eps = 1e-5,
-                            .rope_theta = 10000.0}},
-    [WEFT_FAMILY_BERT] =
-        {"bert",
-         true,
-         wefti_build_bert,
-         {.layers = 12, .hidden = 768, .heads = 12, .context = 512, .norm_eps = 1e-12}},
-    [WEFT_FAMILY_GPT2_MOE] = {"gpt2-moe",
-                              true,
-                              wefti_build_gpt2,
-                              {.layers = 12,
-                               .hidden = 768,
-                               .heads = 12,
-                               .context = 1024,
-                               .norm_eps = 1e-5,
-                               .experts = 8,
-                               .experts_per_token = 1}},
-    [WEFT_FAMILY_MIXTRAL] = {"mixtral",
-                             true,
-                             wefti_build_llama,
-                             {.layers = 12,
-                              .hidden = 768,
-                              .heads = 12,
-                              .context = 1024,
-                              .norm_eps = 1e-5,
-                              .rope_theta = 1000000.0,
-                              .experts = 8,
-                              .experts_per_token = 2}},
-    [WEFT_FAMILY_MISTRAL] = {"mistral",
-                             true,
-                             wefti_build_llama,
-                             {.layers = 12,
-                              .hidden = 768,
-                              .heads = 12,
-                              .context = 1024,
-                              .norm_eps = 1e-5,
-                              .rope_theta = 10000.0}},
-    [WEFT_FAMILY_QWEN2] = {"qwen2",
-                           true,
-                           wefti_build_llama,
-                           {.layers = 12,
-                            .hidden = 768,
-                            .heads = 12,
-                            .context = 1024,
-                            .norm_eps = 1e-6,
-                            .rope_theta = 1000000.0}},
-    [WEFT_FAMILY_VIT] =
-        {"vit",
-         false,
-         wefti_build_vit,
-         {.layers = 12, .hidden = 768, .heads = 12, .patch = 16, .norm_eps = 1e-12}},
-    [WEFT_FAMILY_MLP] = {"mlp", false, wefti_build_mlp, {.layers = 2, .hidden = 256}},
-    [WEFT_FAMILY_LENET] = {"lenet", false, wefti_build_lenet, {0}},
-    [WEFT_FAMILY_RESNET18] = {"resnet18",
-                              false,
-                              wefti_build_resnet,
-                              {.hidden = 64, .norm_eps = 1e-5}},
-    [WEFT_FAMILY_RESNET50] = {"resnet50",
-                              false,
-                              wefti_build_resnet,
-                              {.hidden = 64, .norm_eps = 1e-5}},
+static const char *const texts[] = {
+#define TEXT(name, text) [WEFT_FAMILY_##name] = (text),
+    WEFT_FAMILY_LIST(TEXT)
+#undef TEXT
 };
 
+static const family_row families[WEFT_FAMILIES] = {
+#define ROW(p, name, build, config, style, traits, type, ...)                                      \
+    [WEFT_FAMILY_##name] = {(traits), WEFTI_STYLE_##style, wefti_build_##build, {__VA_ARGS__}},
+    WEFTI_FAMILY_ROWS(ROW, )
+#undef ROW
+};
+#define COUNT_ROW(p, ...) +1
+_Static_assert(0 WEFTI_FAMILY_ROWS(COUNT_ROW, ) == (int)WEFT_FAMILIES,
+               "models/family.h needs a row for each family of weft/model.h");
+
+bool wefti_family_has(weft_family family, unsigned traits) {
+    return (unsigned)family < WEFT_FAMILIES && families[family].traits & traits;
+}
+
+wefti_family_style wefti_family_style_of(weft_family family) {
+    return (unsigned)family < WEFT_FAMILIES ? families[family].style : WEFTI_STYLE_OWN;
+}
+
 bool weft_family_is_language(weft_family family) {
-    return (unsigned)family < WEFT_FAMILIES && families[family].language;
+    return wefti_family_has(family, WEFTI_LANGUAGE);
 }
 
 const char *weft_family_text(weft_family family) {
-    return (unsigned)family < WEFT_FAMILIES ? families[family].text : "?";
-}
-
-/* llama and the families that share its builder. */
-static bool is_llama(weft_family family) {
-    return family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL ||
-           family == WEFT_FAMILY_MISTRAL || family == WEFT_FAMILY_QWEN2;
+    return (unsigned)family < WEFT_FAMILIES ? texts[family] : "?";
 }
 
 static void fill(int64_t *value, int64_t standard) {
@@ -126,7 +69,7 @@ static weft_status check_heads(const weft_model_config *c) {
     WEFT_REQUIRE(c->heads % c->kv_heads == 0, WEFT_E_ARG,
                  "model.kv_heads is %lld, which does not divide model.heads, %lld",
                  (long long)c->kv_heads, (long long)c->heads);
-    bool grouped = is_llama(c->family);
+    const bool grouped = wefti_family_has(c->family, WEFTI_ROTARY);
     WEFT_REQUIRE(grouped || c->kv_heads == c->heads, WEFT_E_ARG,
                  "model.kv_heads is %lld: %s has as many as heads, %lld", (long long)c->kv_heads,
                  weft_family_text(c->family), (long long)c->heads);
@@ -142,10 +85,12 @@ static weft_status check_heads(const weft_model_config *c) {
 }
 
 static weft_status check_biases(const weft_model_config *c) {
-    const char *key = c->attention_bias ? "model.attention_bias" : "model.mlp_bias";
-    WEFT_REQUIRE(c->family == WEFT_FAMILY_LLAMA || !(c->attention_bias || c->mlp_bias), WEFT_E_ARG,
-                 "%s is for llama, not %s", key, weft_family_text(c->family));
-    WEFT_REQUIRE(c->family == WEFT_FAMILY_VIT || !c->no_qkv_bias, WEFT_E_ARG,
+    WEFT_REQUIRE(!c->attention_bias || wefti_family_has(c->family, WEFTI_ATTENTION_BIAS),
+                 WEFT_E_ARG, "model.attention_bias is for llama, qwen3 and olmo2, not %s",
+                 weft_family_text(c->family));
+    WEFT_REQUIRE(!c->mlp_bias || wefti_family_has(c->family, WEFTI_MLP_BIAS), WEFT_E_ARG,
+                 "model.mlp_bias is for llama, not %s", weft_family_text(c->family));
+    WEFT_REQUIRE(!c->no_qkv_bias || wefti_family_has(c->family, WEFTI_PATCHES), WEFT_E_ARG,
                  "query, key and value without biases are for vit, not %s",
                  weft_family_text(c->family));
     return WEFT_OK;
@@ -155,7 +100,7 @@ static weft_status check_image(const weft_model_config *c) {
     WEFT_TRY(check_positive("model.classes", c->classes));
     for (int i = 0; i < 3; i++) WEFT_TRY(check_positive("model.image", c->image[i]));
     long long height = (long long)c->image[1], width = (long long)c->image[2];
-    if (c->family == WEFT_FAMILY_VIT) {
+    if (wefti_family_has(c->family, WEFTI_PATCHES)) {
         WEFT_TRY(check_positive("model.patch", c->patch));
         WEFT_REQUIRE(c->image[1] % c->patch == 0 && c->image[2] % c->patch == 0, WEFT_E_ARG,
                      "model.patch is %lld, which does not divide the image, %lld x %lld",
@@ -230,15 +175,15 @@ static weft_status check_numbers(const weft_model_config *c) {
 }
 
 static weft_status check_window(const weft_model_config *c) {
-    bool may = is_llama(c->family) && c->family != WEFT_FAMILY_LLAMA;
+    const bool may = wefti_family_has(c->family, WEFTI_WINDOW);
     WEFT_REQUIRE(c->window >= 0 && (may || c->window == 0), WEFT_E_ARG,
                  "model.window of %s is %lld: it must be %s", weft_family_text(c->family),
                  (long long)c->window, may ? "positive, or 0 for none" : "0");
-    bool some = c->family == WEFT_FAMILY_QWEN2 && c->window > 0;
+    const bool some = wefti_family_has(c->family, WEFTI_LATE_WINDOW) && c->window > 0;
     WEFT_REQUIRE(c->window_from == 0 || (some && c->window_from > 0 && c->window_from < c->layers),
                  WEFT_E_ARG,
                  "%s has a window from layer %lld on: that must be 0, or one of the %lld layers of "
-                 "a qwen2 with a window",
+                 "a qwen2 or qwen3 with a window",
                  weft_family_text(c->family), (long long)c->window_from, (long long)c->layers);
     return WEFT_OK;
 }
@@ -273,11 +218,9 @@ static void fill_defaults(weft_model_config *c, const weft_model_config *d) {
     fill(&c->experts_per_token, d->experts_per_token);
     if (c->norm_eps == 0) c->norm_eps = d->norm_eps;
     if (c->rope_theta == 0) c->rope_theta = d->rope_theta;
-    if (c->family == WEFT_FAMILY_GPT2 || c->family == WEFT_FAMILY_BERT ||
-        c->family == WEFT_FAMILY_GPT2_MOE)
-        c->tied = !c->untied;
+    if (wefti_family_has(c->family, WEFTI_TIED)) c->tied = !c->untied;
     if (d->heads == 0 || c->hidden > INT32_MAX || c->hidden < 0) return;
-    if (is_llama(c->family)) /* 8/3 hidden, rounded up to a multiple of 64 */
+    if (wefti_family_has(c->family, WEFTI_ROTARY)) /* 8/3 hidden, rounded up to a multiple of 64 */
         fill(&c->ffn, (c->hidden * 8 / 3 + 63) / 64 * 64);
     else
         fill(&c->ffn, 4 * c->hidden);
@@ -298,7 +241,7 @@ weft_status weft_model_complete(weft_model_config *config) {
     WEFT_TRY(check_biases(&c));
     WEFT_TRY(check_window(&c));
     WEFT_TRY(check_experts(&c, d->experts > 0));
-    if (families[c.family].language) {
+    if (weft_family_is_language(c.family)) {
         WEFT_TRY(check_positive("model.vocab", c.vocab));
         WEFT_TRY(check_positive("model.context", c.context));
         WEFT_REQUIRE(c.cache >= 0 && c.cache <= c.context, WEFT_E_ARG,
@@ -322,7 +265,7 @@ weft_status weft_model_build(const weft_model_config *config, weft_model_use use
     WEFT_REQUIRE(batch > 0, WEFT_E_ARG, "the batch is %lld: it must be 1 or more",
                  (long long)batch);
     if (seq == 0) seq = use == WEFT_USE_DECODE ? 1 : c.context;
-    if (families[c.family].language)
+    if (weft_family_is_language(c.family))
         WEFT_REQUIRE(seq > 0 && seq <= c.context, WEFT_E_ARG,
                      "a sequence of %lld tokens does not fit model.context, %lld", (long long)seq,
                      (long long)c.context);
@@ -331,8 +274,7 @@ weft_status weft_model_build(const weft_model_config *config, weft_model_use use
                  (long long)c.cache);
     WEFT_REQUIRE(use != WEFT_USE_DECODE || !c.cache_rows || seq == 1, WEFT_E_ARG,
                  "samples of one text each have one token, not %lld", (long long)seq);
-    bool decodes =
-        is_llama(c.family) || c.family == WEFT_FAMILY_GPT2 || c.family == WEFT_FAMILY_GPT2_MOE;
+    const bool decodes = wefti_family_has(c.family, WEFTI_GENERATES);
     WEFT_REQUIRE((unsigned)use <= WEFT_USE_DECODE, WEFT_E_ARG, "unknown use %d of a model",
                  (int)use);
     WEFT_REQUIRE(use != WEFT_USE_DECODE || decodes, WEFT_E_NO_IMPL, "%s does not generate text",

@@ -1,15 +1,18 @@
 /* The table of usual splits: see models/splits.h. */
 #include "models/splits.h"
 
+#include "models/family.h"
+
 enum {
-    GPT2 = 1 << WEFT_FAMILY_GPT2,
-    GPT2_EXPERTS = 1 << WEFT_FAMILY_GPT2_MOE,
-    GPT2_BOTH = GPT2 | GPT2_EXPERTS,
-    MIXTRAL = 1 << WEFT_FAMILY_MIXTRAL,
-    LLAMA_DENSE = 1 << WEFT_FAMILY_LLAMA | 1 << WEFT_FAMILY_MISTRAL | 1 << WEFT_FAMILY_QWEN2,
-    LLAMA_ALL = LLAMA_DENSE | MIXTRAL,
-    BERT = 1 << WEFT_FAMILY_BERT,
-    VIT = 1 << WEFT_FAMILY_VIT,
+    MIXTURES = WEFTI_FAMILIES_WITH(WEFTI_EXPERTS),
+    GPT2_BOTH = WEFTI_FAMILIES_LIKE(WEFTI_STYLE_GPT2),
+    GPT2 = GPT2_BOTH & ~MIXTURES,
+    GPT2_EXPERTS = GPT2_BOTH & MIXTURES,
+    LLAMA_ALL = WEFTI_FAMILIES_LIKE(WEFTI_STYLE_LLAMA),
+    LLAMA_DENSE = LLAMA_ALL & ~MIXTURES,
+    LLAMA_EXPERTS = LLAMA_ALL & MIXTURES,
+    BERT = WEFTI_FAMILIES_LIKE(WEFTI_STYLE_BERT),
+    VIT = WEFTI_FAMILIES_LIKE(WEFTI_STYLE_VIT),
     ENCODERS = BERT | VIT,
     PERCEPTRON = 1 << WEFT_FAMILY_MLP
 };
@@ -34,7 +37,7 @@ static const wefti_family_split splits[] = {
     {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.gate_proj:linear", "n0"},
     {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.up_proj:linear", "n0"},
     {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.down_proj:linear", "k"},
-    {MIXTRAL, WEFTI_SPLIT_EXPERT, "layers.*.experts.*:moe_linear", "experts"},
+    {LLAMA_EXPERTS, WEFTI_SPLIT_EXPERT, "layers.*.experts.*:moe_linear", "experts"},
     {LLAMA_ALL, WEFTI_SPLIT_SEQUENCE, "layers.*_layernorm:rms_norm", "in0.1"},
     {LLAMA_ALL, WEFTI_SPLIT_SEQUENCE, "layers.*[0-9]:add", "in0.1"},
     {LLAMA_ALL, WEFTI_SPLIT_SEQUENCE, "head.norm:rms_norm", "in0.1"},
@@ -63,7 +66,7 @@ const wefti_family_split *wefti_family_splits(int *out_count) {
 }
 
 bool wefti_family_has_batch_norms(weft_family family) {
-    return family == WEFT_FAMILY_RESNET18 || family == WEFT_FAMILY_RESNET50;
+    return wefti_family_has(family, WEFTI_BATCH_NORMS);
 }
 
 bool wefti_family_has_split(weft_family family, wefti_split_role role) {

@@ -163,11 +163,12 @@ static bool sizes_known(const weft_model_config *c) {
     return c->classes > 0 && c->image[0] > 0 && c->image[1] > 0 && c->image[2] > 0;
 }
 
+#define SPACED(name, text) " " text
+
 weft_status wefti_training_configure(wefti_training *t) {
     WEFT_TRY(config_of_job(t, &t->model.config));
     WEFT_REQUIRE(t->model.config.family < WEFT_FAMILIES, WEFT_E_ARG,
-                 "model.family is missing: gpt2, llama, bert, gpt2-moe, mixtral, mistral, qwen2, "
-                 "vit, mlp, lenet, resnet18 or resnet50");
+                 "model.family is missing; there are:" WEFT_FAMILY_LIST(SPACED));
     t->model.objective = wefti_objective_of(t->model.config.family);
     if (!sizes_known(&t->model.config)) {
         if (!t->data) WEFT_TRY(open_data(t));

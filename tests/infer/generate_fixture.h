@@ -6,13 +6,13 @@
 
 #include "infer/generate.h"
 #include "infer/saved_model.h"
+#include "models/family.h"
 #include "session/session.h"
 
 /* ---- models with random weights on disk ---- */
 
 static inline weft_model_config config_of(weft_family family, int64_t context, int64_t vocab) {
-    bool rotary =
-        family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL || family == WEFT_FAMILY_QWEN2;
+    const bool rotary = wefti_family_has(family, WEFTI_ROTARY) && family != WEFT_FAMILY_MISTRAL;
     weft_model_config c = {.family = family,
                            .layers = 2,
                            .hidden = 32,
@@ -22,7 +22,7 @@ static inline weft_model_config config_of(weft_family family, int64_t context, i
                            .context = context,
                            .vocab = vocab,
                            .tied = true};
-    if (family == WEFT_FAMILY_GPT2_MOE || family == WEFT_FAMILY_MIXTRAL) c.experts = 4;
+    if (wefti_family_has(family, WEFTI_EXPERTS)) c.experts = 4;
     ASSERT_OK(weft_model_complete(&c));
     return c;
 }

@@ -127,17 +127,14 @@ static void from_scratch(weft_session *s, const weft_model_config *c, const char
  * attention windows. */
 static void texts_equal_those_from_scratch(void **state) {
     (void)state;
-    enum { FAMILIES = 6 };
-    const weft_family families[FAMILIES] = {WEFT_FAMILY_GPT2,     WEFT_FAMILY_LLAMA,
-                                            WEFT_FAMILY_GPT2_MOE, WEFT_FAMILY_MIXTRAL,
-                                            WEFT_FAMILY_QWEN2,    WEFT_FAMILY_MISTRAL};
     const int64_t contexts[] = {1, 2, 7, 64, 90},
                   lengths[] = {1, 2, 4, 6, 7, 8, 60, 64, 65, 68, 89, 90, 91, 200};
     char prompt[200];
     for (int i = 0; i < 200; i++) prompt[i] = (char)(i * 37 + i / 5);
-    for (int f = 0; f < FAMILIES; f++)
+    for (int f = 0; f < (int)WEFT_FAMILIES; f++)
         for (size_t x = 0; x < sizeof contexts / sizeof *contexts; x++) {
-            weft_model_config c = config_of(families[f], contexts[x], 256);
+            if (!wefti_family_has((weft_family)f, WEFTI_GENERATES)) continue;
+            weft_model_config c = config_of((weft_family)f, contexts[x], 256);
             if (c.family == WEFT_FAMILY_MISTRAL) c.window = 5;
             if (c.family == WEFT_FAMILY_QWEN2) c.window = 66, c.window_from = 1;
             weft_graph *graph;
@@ -159,7 +156,7 @@ static void texts_equal_those_from_scratch(void **state) {
                 assert_false(done.ended);
                 if (is.used != want.used || memcmp(is.data, want.data, (size_t)is.used))
                     fail_msg("%s, context %d, prompt of %d: the text differs",
-                             weft_family_text(families[f]), (int)contexts[x], (int)lengths[n]);
+                             weft_family_text(c.family), (int)contexts[x], (int)lengths[n]);
             }
             weft_generator_close(g);
             weft_session_destroy(s);

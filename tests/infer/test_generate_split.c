@@ -4,11 +4,11 @@
 #include "generate_fixture.h"
 #include "session/world_fixture.h"
 
-enum { FAMILY_COUNT = 6, VOCAB = 256, CONTEXT = 90, PROMPTS = 4, TOKENS = 24 };
+enum { FAMILY_COUNT = 8, VOCAB = 256, CONTEXT = 90, PROMPTS = 4, TOKENS = 24 };
 
-static const weft_family families[FAMILY_COUNT] = {WEFT_FAMILY_GPT2,     WEFT_FAMILY_LLAMA,
-                                                   WEFT_FAMILY_GPT2_MOE, WEFT_FAMILY_MIXTRAL,
-                                                   WEFT_FAMILY_QWEN2,    WEFT_FAMILY_MISTRAL};
+static const weft_family families[FAMILY_COUNT] = {
+    WEFT_FAMILY_GPT2,  WEFT_FAMILY_LLAMA,   WEFT_FAMILY_GPT2_MOE, WEFT_FAMILY_MIXTRAL,
+    WEFT_FAMILY_QWEN2, WEFT_FAMILY_MISTRAL, WEFT_FAMILY_QWEN3,    WEFT_FAMILY_OLMO2};
 
 /* ---- plans ---- */
 

@@ -96,8 +96,9 @@ static void round_trip(void **state) {
                     c.attention_factor = 1.25;
                 }
                 if (is_rotary(c.family)) c.head_dim = 6;
-                if (is_rotary(c.family) && family != WEFT_FAMILY_LLAMA) c.window = 4;
-                if (family == WEFT_FAMILY_QWEN2) c.window_from = 1;
+                if (wefti_family_has(c.family, WEFTI_WINDOW)) c.window = 4;
+                if (wefti_family_has(c.family, WEFTI_LATE_WINDOW)) c.window_from = 1;
+                c.attention_bias = wefti_family_has(c.family, WEFTI_ATTENTION_BIAS);
                 if (weft_family_is_language(c.family)) {
                     c.end_count = 1 + family % 2;
                     c.ends[0] = 7, c.ends[1] = 0;

@@ -159,10 +159,11 @@ static void assert_loads(const files *f) {
     weft_graph_destroy(g);
 }
 
-enum { FAMILIES = 7 };
+enum { FAMILIES = 9 };
 static const weft_family families[FAMILIES] = {
-    WEFT_FAMILY_GPT2,    WEFT_FAMILY_LLAMA,   WEFT_FAMILY_BERT, WEFT_FAMILY_GPT2_MOE,
-    WEFT_FAMILY_MIXTRAL, WEFT_FAMILY_MISTRAL, WEFT_FAMILY_QWEN2};
+    WEFT_FAMILY_GPT2,     WEFT_FAMILY_LLAMA,   WEFT_FAMILY_BERT,
+    WEFT_FAMILY_GPT2_MOE, WEFT_FAMILY_MIXTRAL, WEFT_FAMILY_MISTRAL,
+    WEFT_FAMILY_QWEN2,    WEFT_FAMILY_QWEN3,   WEFT_FAMILY_OLMO2};
 
 static void every_family(void **state) {
     (void)state;

@@ -42,6 +42,16 @@ MODELS = {
         num_attention_heads=2, num_key_value_heads=1, head_dim=8, sliding_window=3))),
     'qwen2, a window in the last layer': lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**llama(
         use_sliding_window=True, sliding_window=2, max_window_layers=1))),
+    'qwen3': lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**llama(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=6, rope_parameters={
+            'rope_type': 'default', 'rope_theta': 1000.0}))),
+    'qwen3, biases and a window': lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**llama(
+        head_dim=4, attention_bias=True, tie_word_embeddings=True, use_sliding_window=True, sliding_window=3,
+        max_window_layers=1))),
+    'olmo2': lambda: transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**llama(
+        num_attention_heads=6, num_key_value_heads=2))),
+    'olmo2, biases': lambda: transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**llama(
+        attention_bias=True, tie_word_embeddings=True))),
     'qwen2': lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**llama(
         num_attention_heads=6, num_key_value_heads=2, bos_token_id=3, pad_token_id=0))),
 }

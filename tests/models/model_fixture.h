@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/family.h"
 #include "weft/model.h"
 #include "weft/session.h"
 
@@ -15,8 +16,7 @@ enum { TINY_VOCAB = 11, TINY_CONTEXT = 6, TINY_CLASSES = 5 };
 
 /* llama and the families with the same structure. */
 static inline bool is_rotary(weft_family family) {
-    return family == WEFT_FAMILY_LLAMA || family == WEFT_FAMILY_MIXTRAL ||
-           family == WEFT_FAMILY_MISTRAL || family == WEFT_FAMILY_QWEN2;
+    return wefti_family_has(family, WEFTI_ROTARY);
 }
 
 static inline weft_model_config tiny(weft_family family) {
@@ -25,7 +25,7 @@ static inline weft_model_config tiny(weft_family family) {
         c.layers = 2, c.hidden = 8, c.heads = 2, c.ffn = 12;
         c.context = TINY_CONTEXT, c.vocab = TINY_VOCAB;
         if (is_rotary(family)) c.hidden = 16, c.heads = 4, c.kv_heads = 2;
-        if (family == WEFT_FAMILY_GPT2_MOE || family == WEFT_FAMILY_MIXTRAL)
+        if (wefti_family_has(family, WEFTI_EXPERTS))
             c.experts = 4, c.experts_per_token = family == WEFT_FAMILY_MIXTRAL ? 2 : 1;
         return c;
     }

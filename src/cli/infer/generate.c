@@ -304,7 +304,7 @@ const cli_verb cli_generate = {
     .example = "weft generate run/ --prompt 'To be, or' --tokens 100 --temperature 0.7",
     .notes =
         "CHECKPOINT is the directory of a run (its newest step is taken), one of its steps, or a\n"
-        "Hugging Face directory of a gpt2, llama, mistral, qwen2 or mixtral model. Without a\n"
+        "Hugging Face directory of a gpt2 model, of llama or a family like it. Without a\n"
         "tokenizer.json there, a vocabulary of 256 means bytes. The options that choose tokens "
         "mean\n"
         "what they mean in transformers, and apply in its order: penalty, temperature, top-k, "

@@ -4,27 +4,15 @@
 
 #include "backend/backend.h"
 #include "cost/cost.h"
+#include "models/family.h"
 #include "program/program.h"
 #include "search/joint/parts.h"
 
 /* ---- the short model ---- */
 
-/* Families whose blocks are all alike. */
 static bool has_equal_blocks(const weft_model_config *c) {
-    switch (c->family) {
-    case WEFT_FAMILY_GPT2:
-    case WEFT_FAMILY_LLAMA:
-    case WEFT_FAMILY_BERT:
-    case WEFT_FAMILY_GPT2_MOE:
-    case WEFT_FAMILY_MIXTRAL:
-    case WEFT_FAMILY_MISTRAL:
-    case WEFT_FAMILY_VIT:
-        return true;
-    case WEFT_FAMILY_QWEN2:
-        return !c->window || c->window_from <= 0;
-    default:
-        return false;
-    }
+    const bool alike = c->window <= 0 || c->window_from <= 0;
+    return alike && wefti_family_has(c->family, WEFTI_EQUAL_BLOCKS);
 }
 
 /* Where the number 1 stands as a component of the scope, -1: nowhere. */
