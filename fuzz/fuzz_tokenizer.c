@@ -10,11 +10,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     weft_tokenizer *t;
     if (wefti_tokenizer_parse("fuzz", (const char *)data, (int64_t)size, &t) < 0) return 0;
-    int64_t room = (int64_t)size * 4 + 4, count, bytes;
-    int32_t *ids = malloc((size_t)room * sizeof *ids);
-    if (!ids) abort();
+    int64_t room = -1, count, bytes;
+    /* a first call without room returns the number of tokens */
     weft_status status =
-        weft_tokenizer_encode(t, (const char *)data, (int64_t)size, ids, room, &count);
+        weft_tokenizer_encode(t, (const char *)data, (int64_t)size, NULL, 0, &room);
+    if (room < 0 && status != WEFT_E_ARG) abort();
+    int32_t *ids = malloc((size_t)(room < 0 ? 0 : room) * sizeof *ids + 4);
+    if (!ids) abort();
+    if (room >= 0)
+        status = weft_tokenizer_encode(t, (const char *)data, (int64_t)size, ids, room, &count);
     if (status >= 0) {
         bytes = -1; /* a first call without room returns the length of the text */
         status = weft_tokenizer_decode(t, ids, count, NULL, 0, &bytes);

@@ -24,11 +24,10 @@ typedef struct weft_tokenizer weft_tokenizer;
 /** Open a tokenizer.
  * @param path  NULL or "bytes": every byte is a token, vocabulary 256. Else a directory or the path
  *   of
- * a Hugging Face tokenizer.json. It has a byte-pair model (GPT-2, Llama 3, Qwen 2 and Llama 2
- * styles) or the word pieces of BERT
+ * a Hugging Face tokenizer.json, of any model: byte pairs, unigram, word pieces, words
  * @param out   freed with weft_tokenizer_close
  * @return WEFT_E_NO_IMPL refuses a file whose tokens this reader would get wrong, and names the
- *   part: a model of another kind, dropout, or a normalizer or splitter that it does not know;
+ *   part: dropout, a part that it does not know, or a regular expression with its place;
  *   WEFT_E_CORRUPT for a damaged file */
 WEFT_API weft_status weft_tokenizer_open(const char *path, weft_tokenizer **out) WEFT_CHECKED;
 WEFT_API void weft_tokenizer_close(weft_tokenizer *tokenizer); /* NULL is legal */
@@ -44,7 +43,7 @@ WEFT_API int32_t weft_tokenizer_find(const weft_tokenizer *tokenizer, const char
  * @param ids        [capacity], receives the numbers; may be NULL if capacity is 0
  * @param out_count  the number of tokens, also set if it is more than `capacity`; the call then
  *   returns
- * WEFT_E_ARG. 4 * bytes + 4 is always enough */
+ * WEFT_E_ARG. 4 * bytes + 4 is enough, unless a normalizer makes the text longer (NFKC) */
 WEFT_API weft_status weft_tokenizer_encode(const weft_tokenizer *tokenizer, const char *text,
                                            int64_t bytes, int32_t *ids, int64_t capacity,
                                            int64_t *out_count) WEFT_CHECKED;

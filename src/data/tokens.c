@@ -168,7 +168,7 @@ static bool any_lines(const wefti_path_list *list, wefti_text_kind kind) {
 static weft_status add_all_written(wefti_token_source *s, const wefti_path_list *list,
                                    wefti_text_kind kind, const weft_tokenizer *tokenizer) {
     text_sink sink = {.source = s, .end = -1};
-    if (tokenizer && tokenizer->kind != WEFTI_TOKENS_BYTES) {
+    if (tokenizer && tokenizer->model != WEFTI_MODEL_BYTES) {
         WEFT_TRY(wefti_encoder_create(tokenizer, &sink.encoder));
         sink.vocab = weft_tokenizer_vocab(tokenizer);
         if (list->count > 1 || any_lines(list, kind)) sink.end = end_of_text(tokenizer);

@@ -315,6 +315,14 @@ weft_status wefti_generator_encode(const weft_generator *g, const char *prompt, 
     if (bytes)
         status =
             weft_tokenizer_encode(g->tokenizer, prompt, bytes, ids + prefix_count, room, &count);
+    if (status < 0 && count > room) { /* normalising made the text longer */
+        int32_t *more = wefti_realloc(ids, (size_t)(prefix_count + count + 1) * sizeof *ids);
+        if (more) ids = more;
+        status = more ? weft_tokenizer_encode(g->tokenizer, prompt, bytes, ids + prefix_count,
+                                              count, &count)
+                      : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a prompt of %lld tokens",
+                                   (long long)count);
+    }
     if (status < 0) {
         wefti_free(ids);
         return status;

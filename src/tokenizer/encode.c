@@ -4,7 +4,9 @@
  * cache is bounded and emptied when full. Only long texts use it. */
 #include <string.h>
 
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/alphabet.h"
+#include "tokenizer/model/model.h"
+#include "tokenizer/unicode.h"
 
 enum {
     CACHED_WORDS = 1 << 15,
@@ -20,28 +22,50 @@ typedef struct word_entry {
 
 struct wefti_encoder {
     const weft_tokenizer *tokenizer;
-    wefti_merge_scratch scratch;
-    unsigned char *normal; /* normalised text */
-    int64_t normal_capacity;
-    wefti_map cache; /* word -> index of its entry */
+    wefti_model_function model;
+    wefti_model_scratch scratch;
+    wefti_normal_scratch normal;
+    wefti_split_scratch *split; /* of each step */
+    wefti_text raw;             /* the bytes of a word in GPT-2's alphabet */
+    wefti_ids *ids;             /* where tokens go */
+    wefti_map cache;            /* word -> index of its entry */
     word_entry *entries;
     unsigned char *keys;
     int64_t keys_used;
     wefti_ids cached;
 };
 
+static const wefti_model_function models[] = {
+    [WEFTI_MODEL_BPE] = wefti_model_bpe,
+    [WEFTI_MODEL_UNIGRAM] = wefti_model_unigram,
+    [WEFTI_MODEL_WORD_PIECE] = wefti_model_word_piece,
+    [WEFTI_MODEL_WORD_LEVEL] = wefti_model_word_level,
+};
+
 weft_status wefti_encoder_create(const weft_tokenizer *tokenizer, wefti_encoder **out) {
     wefti_encoder *e;
     WEFT_NEW(e, wefti_encoder);
     e->tokenizer = tokenizer;
+    e->model = models[tokenizer->model];
+    e->split = wefti_calloc((size_t)tokenizer->split_count + 1, sizeof *e->split);
+    if (!e->split) {
+        wefti_free(e);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory to encode text");
+    }
     *out = e;
     return WEFT_OK;
 }
 
 void wefti_encoder_destroy(wefti_encoder *e) {
     if (!e) return;
-    wefti_merge_scratch_free(&e->scratch);
-    wefti_free(e->normal);
+    wefti_model_scratch_free(&e->scratch);
+    wefti_normal_scratch_free(&e->normal);
+    for (int64_t i = 0; i < e->tokenizer->split_count; i++) {
+        wefti_text_free(&e->split[i].front);
+        wefti_text_free(&e->split[i].mapped);
+    }
+    wefti_free(e->split);
+    wefti_text_free(&e->raw);
     wefti_map_free(&e->cache);
     wefti_free(e->entries);
     wefti_free(e->keys);
@@ -82,137 +106,108 @@ static weft_status remember(wefti_encoder *e, const unsigned char *word, int64_t
     return wefti_map_add(&e->cache, key, bytes, e->cache.count, NULL);
 }
 
-static weft_status tokens_of(wefti_encoder *e, const unsigned char *word, int64_t bytes,
-                             wefti_ids *ids) {
-    if (e->tokenizer->kind == WEFTI_TOKENS_WORD_PIECES)
-        return wefti_piece_word(e->tokenizer, word, bytes, ids);
-    return wefti_merge_word(e->tokenizer, word, bytes, &e->scratch, ids);
+/* Where the white space before text[at] begins, down to `from`. */
+static int64_t spaces_before(const unsigned char *text, int64_t from, int64_t at) {
+    int64_t begin = from; /* behind the last character that is none */
+    for (int64_t i = from; i < at;) {
+        uint32_t point;
+        i += wefti_utf8_next(text + i, at - i, &point);
+        if (!wefti_unicode_space(point)) begin = i;
+    }
+    return begin < at ? begin : at;
 }
 
-static weft_status add_word(wefti_encoder *e, const unsigned char *word, int64_t bytes,
-                            wefti_ids *ids) {
-    if (!e->cache.slots || bytes > LONGEST_CACHED) return tokens_of(e, word, bytes, ids);
+static int64_t spaces_behind(const unsigned char *text, int64_t bytes, int64_t at) {
+    uint32_t point;
+    for (int length; at < bytes; at += length) {
+        length = wefti_utf8_next(text + at, bytes - at, &point);
+        if (!wefti_unicode_space(point)) break;
+    }
+    return at;
+}
+
+/* A word from the last step of the splitting. */
+static weft_status add_word(void *context, const unsigned char *word, int64_t bytes) {
+    wefti_encoder *e = context;
+    if (!e->cache.slots || bytes > LONGEST_CACHED)
+        return e->model(e->tokenizer, word, bytes, &e->scratch, e->ids);
     int64_t entry = wefti_map_find(&e->cache, word, bytes);
     if (entry >= 0)
-        return append(ids, e->cached.ids + e->entries[entry].first, e->entries[entry].count);
-    int64_t before = ids->count;
-    WEFT_TRY(tokens_of(e, word, bytes, ids));
-    return remember(e, word, bytes, ids->ids + before, ids->count - before);
+        return append(e->ids, e->cached.ids + e->entries[entry].first, e->entries[entry].count);
+    int64_t before = e->ids->count;
+    WEFT_TRY(e->model(e->tokenizer, word, bytes, &e->scratch, e->ids));
+    return remember(e, word, bytes, e->ids->ids + before, e->ids->count - before);
 }
 
-/* Text with `front` put in front, and each space replaced by U+2581 if `replace`. */
-static weft_status rewrite(wefti_encoder *e, const unsigned char *text, int64_t bytes,
-                           const char *front, bool replace, int64_t *out_bytes) {
-    int64_t wanted = bytes * (replace ? 3 : 1) + 3;
-    if (wanted > e->normal_capacity) {
-        unsigned char *bigger = wefti_realloc(e->normal, (size_t)wanted);
-        WEFT_REQUIRE(bigger, WEFT_E_NOMEM, "no memory for %lld bytes of text", (long long)wanted);
-        e->normal = bigger;
-        e->normal_capacity = wanted;
+/* A word in GPT-2's alphabet: its bytes. A character outside of the alphabet, which a later step
+ * may have put there, stays as it is. */
+static weft_status add_mapped_word(void *context, const unsigned char *word, int64_t bytes) {
+    wefti_encoder *e = context;
+    e->raw.used = 0;
+    for (int64_t at = 0; at < bytes;) {
+        uint32_t point;
+        unsigned char byte;
+        int64_t one;
+        int length = wefti_utf8_next(word + at, bytes - at, &point);
+        if (wefti_alphabet_bytes(word + at, length, &byte, &one))
+            wefti_text_add_bytes(&e->raw, (const char *)&byte, one);
+        else
+            wefti_text_add_bytes(&e->raw, (const char *)word + at, length);
+        at += length;
     }
-    int64_t used = (int64_t)strlen(front);
-    memcpy(e->normal, front, (size_t)used);
-    for (int64_t i = 0; i < bytes; i++) {
-        if (replace && text[i] == ' ') {
-            memcpy(e->normal + used, WEFTI_PIECE_SPACE, 3);
-            used += 3;
-        } else {
-            e->normal[used++] = text[i];
-        }
-    }
-    *out_bytes = used;
-    return WEFT_OK;
+    WEFT_REQUIRE(!e->raw.failed, WEFT_E_NOMEM, "no memory for %lld bytes of text",
+                 (long long)bytes);
+    return add_word(e, (const unsigned char *)e->raw.data, e->raw.used);
 }
 
-static bool begins_with_piece_space(const unsigned char *text, int64_t bytes) {
-    return text[0] == ' ' || (bytes >= 3 && !memcmp(text, WEFTI_PIECE_SPACE, 3));
-}
-
-static weft_status normalise(wefti_encoder *e, const unsigned char **text, int64_t *bytes,
+/* Text without added tokens, normalised. */
+static weft_status add_plain(wefti_encoder *e, const unsigned char *text, int64_t bytes,
                              bool first) {
     const weft_tokenizer *t = e->tokenizer;
-    if (t->kind == WEFTI_TOKENS_PIECES) {
-        bool missing = !begins_with_piece_space(*text, *bytes);
-        bool prepend = t->prepend == WEFTI_PREPEND_ALWAYS ||
-                       (t->prepend == WEFTI_PREPEND_MISSING && missing) ||
-                       (t->prepend == WEFTI_PREPEND_FIRST_MISSING && missing && first);
-        WEFT_TRY(rewrite(e, *text, *bytes, prepend ? WEFTI_PIECE_SPACE : "", true, bytes));
-    } else if (t->space_first && **text != ' ') {
-        WEFT_TRY(rewrite(e, *text, *bytes, " ", false, bytes));
-    } else if (t->kind == WEFTI_TOKENS_WORD_PIECES) {
-        WEFT_TRY(
-            wefti_bert_normalise(&t->bert, *text, *bytes, &e->normal, &e->normal_capacity, bytes));
-    } else {
-        return WEFT_OK;
-    }
-    *text = e->normal;
-    return WEFT_OK;
+    const wefti_words words = {t->alphabet == WEFTI_ALPHABET_MAPPED ? add_mapped_word : add_word,
+                               e};
+    return wefti_pretokenize(t->split, t->split_count, e->split, text, bytes, first, &words);
 }
 
-/* Text without added tokens. */
-static weft_status add_plain(wefti_encoder *e, const unsigned char *text, int64_t bytes, bool first,
-                             wefti_ids *ids) {
-    if (!bytes) return WEFT_OK;
-    WEFT_TRY(normalise(e, &text, &bytes, first));
-    while (bytes > 0) {
-        bool white = false;
-        int64_t word = e->tokenizer->split == WEFTI_SPLIT_BERT
-                           ? wefti_bert_next(text, bytes, &white)
-                           : wefti_pretokenize_next(e->tokenizer->split, text, bytes);
-        if (!white) WEFT_TRY(add_word(e, text, word, ids));
-        text += word;
-        bytes -= word;
-    }
-    return WEFT_OK;
-}
-
-/* The longest added token at the start of the text, or NULL. */
-static const wefti_added_token *added_at(const weft_tokenizer *t, const unsigned char *text,
-                                         int64_t bytes, bool normalized) {
-    if (!t->added_first[text[0]]) return NULL;
-    const wefti_added_token *best = NULL;
-    for (int64_t i = 0; i < t->added_count; i++) {
-        const wefti_added_token *a = &t->added[i];
-        if (a->normalized != normalized || a->content.count > bytes) continue;
-        if (best && a->content.count <= best->content.count) continue;
-        if (!memcmp(a->content.data, text, (size_t)a->content.count)) best = a;
-    }
-    return best;
-}
+static weft_status add_normalized(wefti_encoder *e, const unsigned char *text, int64_t bytes,
+                                  bool first);
 
 /* Extracts added tokens, leftmost and longest first: tokens that match before normalising, then the
- * others in the normalised rest. */
+ * others in the normalised rest. White space beside a token may belong to it. */
 static weft_status add_cutting(wefti_encoder *e, const unsigned char *text, int64_t bytes,
-                               bool first, bool normalized, wefti_ids *ids) {
-    int64_t from = 0;
-    for (int64_t at = 0; at <= bytes;) {
-        const wefti_added_token *found =
-            at < bytes ? added_at(e->tokenizer, text + at, bytes - at, normalized) : NULL;
-        if (!found && at < bytes) {
-            at++;
-            continue;
-        }
-        bool start = first && from == 0;
-        if (normalized)
-            WEFT_TRY(add_plain(e, text + from, at - from, start, ids));
-        else
-            WEFT_TRY(add_cutting(e, text + from, at - from, start, true, ids));
-        if (!found) break;
-        WEFT_TRY(append(ids, &found->id, 1));
-        at += found->content.count;
-        from = at;
+                               bool first, bool normalized) {
+    int64_t from = 0; /* behind the last token */
+    for (int64_t at = 0;;) {
+        wefti_added_match found =
+            wefti_added_find(&e->tokenizer->added, normalized, text, bytes, at);
+        int64_t begin = found.first, end = found.behind;
+        if (found.token && found.token->lstrip) begin = spaces_before(text, from, begin);
+        if (found.token && found.token->rstrip) end = spaces_behind(text, bytes, end);
+        if (begin > from)
+            WEFT_TRY(normalized ? add_plain(e, text + from, begin - from, first && from == 0)
+                                : add_normalized(e, text + from, begin - from, first && from == 0));
+        if (!found.token) return WEFT_OK;
+        WEFT_TRY(wefti_ids_add(e->ids, found.token->id));
+        at = found.behind;
+        from = end;
     }
-    return WEFT_OK;
+}
+
+static weft_status add_normalized(wefti_encoder *e, const unsigned char *text, int64_t bytes,
+                                  bool first) {
+    const weft_tokenizer *t = e->tokenizer;
+    WEFT_TRY(wefti_normalize(t->normal, t->normal_count, &e->normal, &text, &bytes, &first));
+    return add_cutting(e, text, bytes, first, true);
 }
 
 weft_status wefti_encoder_add(wefti_encoder *e, const unsigned char *text, int64_t bytes,
                               wefti_ids *ids) {
     const weft_tokenizer *t = e->tokenizer;
-    if (t->kind == WEFTI_TOKENS_BYTES) {
-        for (int64_t i = 0; i < bytes; i++) WEFT_TRY(append(ids, &t->byte_ids[text[i]], 1));
+    if (t->model == WEFTI_MODEL_BYTES) {
+        for (int64_t i = 0; i < bytes; i++) WEFT_TRY(wefti_ids_add(ids, t->byte_ids[text[i]]));
         return WEFT_OK;
     }
     if (!e->cache.slots && bytes >= CACHE_FROM_BYTES) WEFT_TRY(make_cache(e));
-    WEFT_TRY(add_cutting(e, text, bytes, true, false, ids));
-    return WEFT_OK;
+    e->ids = ids;
+    return add_cutting(e, text, bytes, true, false);
 }

@@ -7,6 +7,7 @@
 
 static weft_status fill_bytes(weft_tokenizer *t) {
     t->vocab = 256;
+    t->model = WEFTI_MODEL_BYTES;
     t->tokens = wefti_arena_alloc(t->arena, 256 * sizeof *t->tokens);
     unsigned char *all = wefti_arena_alloc(t->arena, 256);
     WEFT_REQUIRE(t->tokens && all, WEFT_E_NOMEM, "no memory for a tokenizer");
@@ -48,6 +49,9 @@ void weft_tokenizer_close(weft_tokenizer *t) {
     if (!t) return;
     wefti_map_free(&t->words);
     wefti_free(t->merges.slots);
+    wefti_trie_free(&t->pieces);
+    wefti_trie_free(&t->added.exact);
+    wefti_trie_free(&t->added.normalized);
     wefti_arena_destroy(t->arena);
     wefti_free(t);
 }
@@ -58,21 +62,19 @@ int64_t weft_tokenizer_vocab(const weft_tokenizer *t) {
 
 int32_t weft_tokenizer_find(const weft_tokenizer *t, const char *text) {
     size_t bytes = strlen(text);
-    for (int64_t i = 0; i < t->added_count; i++) {
-        const wefti_added_token *added = &t->added[i];
+    for (int64_t i = 0; i < t->added.count; i++) {
+        const wefti_added_token *added = &t->added.tokens[i];
         if ((size_t)added->content.count == bytes && !memcmp(added->content.data, text, bytes))
             return added->id;
     }
-    if (t->kind == WEFTI_TOKENS_WORD_PIECES) /* as in the vocabulary */
-        return (int32_t)wefti_map_find(&t->words, text, (int64_t)bytes);
-    for (int64_t i = 0; i < t->vocab; i++) {
+    int32_t id = (int32_t)wefti_map_find(&t->words, text, (int64_t)bytes);
+    if (id >= 0 || t->model == WEFTI_MODEL_WORD_PIECE || t->model == WEFTI_MODEL_WORD_LEVEL)
+        return id;
+    for (int64_t i = 0; i < t->vocab; i++) { /* by what a token decodes to */
         const wefti_bytes *token = &t->tokens[i];
-        if (!token->data || (size_t)token->count != bytes || memcmp(token->data, text, bytes))
-            continue;
-        /* among pieces "<0x41>" decodes to A, too: the token written A is meant */
-        if (t->kind == WEFTI_TOKENS_PIECES && bytes == 1 && t->byte_ids[token->data[0]] == i)
-            continue;
-        return (int32_t)i;
+        if (token->data && (size_t)token->count == bytes && !memcmp(token->data, text, bytes) &&
+            !(t->byte_fallback && bytes == 1 && t->byte_ids[token->data[0]] == i))
+            return (int32_t)i;
     }
     return -1;
 }
@@ -109,18 +111,27 @@ weft_status weft_tokenizer_encode(const weft_tokenizer *t, const char *text, int
     return status;
 }
 
+/* What a token at place `at` of `count` decodes to. */
+static wefti_bytes decoded(const weft_tokenizer *t, int32_t id, int64_t at, int64_t count) {
+    if (t->decoding.first && at == 0) return t->decoding.first[id];
+    if (t->decoding.last && at == count - 1) return t->decoding.last[id];
+    return t->tokens[id];
+}
+
 weft_status weft_tokenizer_decode(const weft_tokenizer *t, const int32_t *ids, int64_t count,
                                   char *text, int64_t capacity, int64_t *out_bytes) {
-    int64_t used = 0;
+    const char *strip = t->decoding.strip ? t->decoding.strip : "";
+    int64_t used = 0, strips = t->decoding.strip_count, length = (int64_t)strlen(strip);
     for (int64_t i = 0; i < count; i++) {
         WEFT_REQUIRE(ids[i] >= 0 && ids[i] < t->vocab && t->tokens[ids[i]].data, WEFT_E_ARG,
                      "%d, number %lld of the tokens, is not a token of this vocabulary of %lld",
                      ids[i], (long long)i, (long long)t->vocab);
-        wefti_bytes token = t->tokens[ids[i]];
-        if (t->pieces.first && i == 0) token = t->pieces.first[ids[i]];
-        if (t->strip && i == 0 && token.count && token.data[0] == ' ') {
-            token.data++;
-            token.count--;
+        wefti_bytes token = decoded(t, ids[i], i, count);
+        while (length && strips && !used && token.count >= length &&
+               !memcmp(token.data, strip, (size_t)length)) {
+            token.data += length;
+            token.count -= length;
+            strips--;
         }
         if (token.count && used <= capacity - token.count)
             memcpy(text + used, token.data, (size_t)token.count);

@@ -1,14 +1,13 @@
-/* Tokenizers from inside: tables, splitting into words, byte-pair merging.
+/* Tokenizers from inside.
  *
- * Text passes these stages, as in Hugging Face tokenizers. Added tokens are extracted. The rest is
- * normalised (Llama 2: spaces become U+2581, one in front). A regular expression splits it into
- * words; split.c has hand-written matchers for the expressions of GPT-2 and Llama 3. Each word is a
- * list of bytes (byte-level) or characters (pieces), whose neighbours are merged, lowest rank first
- * (merge.c). BERT's words become pieces of a vocabulary instead (wordpiece.c).
+ * Text passes these stages, as in Hugging Face tokenizers. Added tokens are extracted (added.c).
+ * The rest is normalised (normalize.c) and split into words (pretokenize.c). A model turns each
+ * word into tokens (model/): byte-pair merging, the most probable pieces, word pieces, or whole
+ * words. Decoding goes back by a table of each token's bytes (decode.c). file.c reads the stages
+ * from a tokenizer.json, vocabulary.c its tokens.
  *
- * Source: Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with Subword Units",
- * ACL 2016; byte level: Radford et al., "Language Models are Unsupervised Multitask Learners",
- * 2019, section 2.2. */
+ * With the pre-tokenizer ByteLevel, words and vocabulary are bytes, without the detour through
+ * GPT-2's alphabet. */
 #ifndef WEFTI_TOKENIZER_TOKENIZER_H
 #define WEFTI_TOKENIZER_TOKENIZER_H
 
@@ -18,102 +17,74 @@
 #include "base/map/map.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "tokenizer/normalize.h"
+#include "tokenizer/pretokenize.h"
+#include "tokenizer/trie.h"
 #include "weft/data.h"
 
 enum { WEFTI_TOKENIZER_BYTES = 256 << 20 }; /* the largest tokenizer.json */
 
-typedef enum wefti_token_kind {
-    WEFTI_TOKENS_BYTES,      /* token number = byte */
-    WEFTI_TOKENS_BYTE_LEVEL, /* byte pairs over bytes */
-    WEFTI_TOKENS_PIECES, /* byte pairs over characters, others as bytes <0xNN> (sentencepiece) */
-    WEFTI_TOKENS_WORD_PIECES /* longest known pieces of words (BERT) */
-} wefti_token_kind;
+typedef enum wefti_token_model {
+    WEFTI_MODEL_BYTES, /* token number = byte */
+    WEFTI_MODEL_BPE,
+    WEFTI_MODEL_UNIGRAM,
+    WEFTI_MODEL_WORD_PIECE,
+    WEFTI_MODEL_WORD_LEVEL
+} wefti_token_model;
 
-typedef enum wefti_pretokenizer {
-    WEFTI_SPLIT_NONE, /* the whole text is one word */
-    WEFTI_SPLIT_GPT2,
-    WEFTI_SPLIT_LLAMA3, /* numbers by up to three digits */
-    WEFTI_SPLIT_QWEN2,  /* the same, numbers digit by digit */
-    WEFTI_SPLIT_PIECES, /* before each U+2581 that follows another character */
-    WEFTI_SPLIT_BERT    /* at white space, which is dropped, and at punctuation */
-} wefti_pretokenizer;
-
-typedef enum wefti_prepend { /* U+2581 in front of text between added tokens: */
-                             WEFTI_PREPEND_NEVER,
-                             WEFTI_PREPEND_ALWAYS,  /* also in front of another (normalizer Prepend)
-                                                     */
-                             WEFTI_PREPEND_MISSING, /* unless there (Metaspace "always") */
-                             WEFTI_PREPEND_FIRST_MISSING, /* only at the start of all, unless there
-                                                             (Metaspace "first") */
-} wefti_prepend;
-
-typedef struct wefti_bytes {
-    const unsigned char *data;
-    int64_t count;
-} wefti_bytes;
-
-/* (left, right) -> rank and merged token. */
-typedef struct wefti_merge_slot {
-    uint64_t pair; /* left << 32 | right */
-    int32_t rank;  /* -1: free */
-    int32_t id;
-} wefti_merge_slot;
-typedef struct wefti_merge_map {
-    wefti_merge_slot *slots;
-    int64_t capacity;
-} wefti_merge_map;
-weft_status wefti_merge_map_create(int64_t count, wefti_merge_map *out) WEFT_CHECKED;
-const wefti_merge_slot *wefti_merge_map_find(const wefti_merge_map *map, int32_t left,
-                                             int32_t right);
-/* A pair that is there gets the new rank, as in Hugging Face tokenizers. */
-void wefti_merge_map_add(wefti_merge_map *map, int32_t left, int32_t right, int32_t rank,
-                         int32_t id);
+typedef enum wefti_alphabet {
+    WEFTI_ALPHABET_NONE,
+    WEFTI_ALPHABET_BYTES, /* words of the model are bytes */
+    WEFTI_ALPHABET_MAPPED /* words are characters of GPT-2's alphabet, which stand for bytes */
+} wefti_alphabet;
 
 typedef struct wefti_added_token {
     wefti_bytes content;
+    wefti_bytes pattern; /* the content, normalised for a token that is found in normalised text */
     int32_t id;
-    bool normalized; /* matched in normalised text */
+    bool normalized, single_word, lstrip, rstrip;
 } wefti_added_token;
 
-/* BertNormalizer: the operations on characters, in this order. */
-typedef struct wefti_bert {
-    bool clean, ideographs, strip, lower;
-} wefti_bert;
+typedef struct wefti_added {
+    wefti_added_token *tokens;
+    int64_t count;
+    wefti_trie exact, normalized; /* patterns -> index of a token */
+    bool begins[2][256];          /* bytes that begin a pattern of each */
+} wefti_added;
 
-/* The model and the decoder WordPiece. */
-typedef struct wefti_pieces {
-    wefti_bytes prefix;      /* of pieces that continue a word: "##" */
-    int64_t most_characters; /* of a word; longer ones are unknown */
-    int64_t longest;         /* bytes of a piece */
-    int32_t unknown;
-    wefti_bytes *first; /* [vocab], the decoded bytes at the start of a text */
-    wefti_bytes joined; /* decoding: the prefix that no space stands before, if `joins` */
-    bool joins, cleanup;
-} wefti_pieces;
+/* The first decoders of a text, and what is left to do with a whole text. */
+typedef struct wefti_decoding {
+    wefti_bytes *first, *last; /* [vocab], of a token that begins or ends a text; NULL: as others */
+    const char *strip;         /* removed from the start of a text, up to `strip_count` times */
+    int64_t strip_count;
+} wefti_decoding;
 
 struct weft_tokenizer {
-    wefti_token_kind kind;
     wefti_arena *arena;
+    const wefti_normal_step *normal;
+    int64_t normal_count;
+    const wefti_split_step *split;
+    int64_t split_count;
+    wefti_alphabet alphabet;
+    wefti_token_model model;
     int64_t vocab;
-    wefti_bytes *tokens; /* [vocab], the decoded bytes; data NULL: no such token */
-    wefti_map words;     /* model vocabulary: bytes (byte level) or the text of pieces -> number */
-    wefti_merge_map merges;
-    int32_t byte_ids[256]; /* the token of a single byte (pieces: <0xNN>), or -1 */
-    wefti_pretokenizer split;
-    bool space_first; /* byte level: a space is put in front of text that does not begin with one */
-    bool whole_words; /* a word that is a token is not merged (ignore_merges) */
-    wefti_prepend prepend; /* pieces */
-    bool strip;            /* pieces: decoding drops one leading space */
-    wefti_added_token *added;
-    int64_t added_count;
-    bool added_first[256]; /* bytes that begin an added token */
-    int32_t *prefix;
+    wefti_bytes *tokens;   /* [vocab], the decoded bytes; data NULL: no such token */
+    wefti_map words;       /* model vocabulary: bytes, or names -> number */
+    int32_t byte_ids[256]; /* the token of a single byte (byte_fallback: <0xNN>), or -1 */
+    int32_t unknown;       /* -1: none */
+    bool fuse_unknown, byte_fallback;
+    wefti_bytes prefix_text, suffix_text; /* of characters inside, and at the end, of words */
+    wefti_pair_map merges;
+    bool whole_words;            /* a word that is a token is not merged (ignore_merges) */
+    double *scores, least_score; /* [vocab], unigram */
+    wefti_trie pieces;           /* unigram */
+    int64_t most_characters;     /* word pieces: of a word; longer ones are unknown */
+    int64_t longest;             /* word pieces: bytes of a piece */
+    wefti_added added;
+    wefti_decoding decoding;
+    int32_t *prefix; /* tokens in front of a text */
     int64_t prefix_count;
-    wefti_bert bert;     /* word pieces */
-    wefti_pieces pieces; /* word pieces */
 };
-
-#define WEFTI_PIECE_SPACE "\xE2\x96\x81" /* U+2581, which stands for a space in pieces */
 
 /* A tokenizer from the text of a tokenizer.json; `path` is for messages. */
 weft_status wefti_tokenizer_parse(const char *path, const char *text, int64_t bytes,
@@ -124,24 +95,24 @@ typedef struct wefti_ids {
     int32_t *ids;
     int64_t count, capacity;
 } wefti_ids;
+static inline weft_status wefti_ids_add(wefti_ids *ids, int32_t id) {
+    WEFT_TRY(WEFT_GROW(ids->ids, ids->count, ids->capacity));
+    ids->ids[ids->count++] = id;
+    return WEFT_OK;
+}
 
-/* Bytes of the first word of text[0, bytes), bytes > 0. */
-int64_t wefti_pretokenize_next(wefti_pretokenizer split, const unsigned char *text, int64_t bytes);
+/* Bytes of the first character that the model tells apart: a byte, or a UTF-8 character. */
+int wefti_model_character(const weft_tokenizer *tokenizer, const unsigned char *text,
+                          int64_t bytes);
 
-/* wordpiece.c */
-enum { WEFTI_BERT_CHARACTER = 40 }; /* bytes at most that normalising makes of one character */
-/* Normalised text in *buffer, of *capacity bytes, which grows. */
-weft_status wefti_bert_normalise(const wefti_bert *bert, const unsigned char *text, int64_t bytes,
-                                 unsigned char **buffer, int64_t *capacity,
-                                 int64_t *out_bytes) WEFT_CHECKED;
-/* Bytes of the first word of text[0, bytes), bytes > 0, or of the white space before it. */
-int64_t wefti_bert_next(const unsigned char *text, int64_t bytes, bool *out_white);
-/* Append the pieces of a word, or the unknown token. */
-weft_status wefti_piece_word(const weft_tokenizer *tokenizer, const unsigned char *word,
-                             int64_t bytes, wefti_ids *ids) WEFT_CHECKED;
-/* The decoded bytes of a piece, in the tokenizer's arena. */
-weft_status wefti_piece_decoded(const weft_tokenizer *tokenizer, wefti_bytes piece, bool first,
-                                wefti_bytes *out) WEFT_CHECKED;
+/* The next added token in text[from, bytes). */
+typedef struct wefti_added_match {
+    const wefti_added_token *token; /* NULL: there is none */
+    int64_t first, behind;
+} wefti_added_match;
+/* Leftmost, and longest of those. */
+wefti_added_match wefti_added_find(const wefti_added *added, bool normalized,
+                                   const unsigned char *text, int64_t bytes, int64_t from);
 
 /* Scratch of one thread that encodes: buffers and a cache of words. */
 typedef struct wefti_encoder wefti_encoder;
@@ -150,17 +121,5 @@ void wefti_encoder_destroy(wefti_encoder *encoder);
 /* Append the tokens of a text. */
 weft_status wefti_encoder_add(wefti_encoder *encoder, const unsigned char *text, int64_t bytes,
                               wefti_ids *ids) WEFT_CHECKED;
-
-/* Merge a word (>= 1 byte): append its tokens. In time n log n. `scratch` is kept between calls. */
-typedef struct wefti_merge_scratch {
-    struct wefti_merge_symbol *symbols;
-    int64_t symbol_capacity;
-    struct wefti_merge_candidate *heap;
-    int64_t heap_capacity;
-} wefti_merge_scratch;
-weft_status wefti_merge_word(const weft_tokenizer *tokenizer, const unsigned char *word,
-                             int64_t bytes, wefti_merge_scratch *scratch,
-                             wefti_ids *ids) WEFT_CHECKED;
-void wefti_merge_scratch_free(wefti_merge_scratch *scratch);
 
 #endif

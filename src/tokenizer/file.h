@@ -1,7 +1,6 @@
-/* What the parts of the parser of tokenizer.json share: the file as it is read, and its errors.
- * tokenizer_json.c reads the steps of the pipeline, tokenizer_model.c the model and its tokens. */
-#ifndef WEFTI_TOKENIZER_JSON_H
-#define WEFTI_TOKENIZER_JSON_H
+/* What the parts of the reader of tokenizer.json share: the file as it is read, and its errors. */
+#ifndef WEFTI_TOKENIZER_FILE_H
+#define WEFTI_TOKENIZER_FILE_H
 
 #include <string.h>
 
@@ -13,6 +12,8 @@ typedef struct wefti_tokenizer_file {
     weft_tokenizer *t;
     const wefti_json *root;
     wefti_map names; /* model.vocab: names as in the file -> numbers */
+    wefti_normal_step *normal;
+    wefti_split_step *split;
 } wefti_tokenizer_file;
 
 #define DAMAGED(l, ...) wefti_prefix(WEFT_RAISE(WEFT_E_CORRUPT, __VA_ARGS__), "%s", (l)->path)
@@ -71,19 +72,28 @@ static inline bool is(const wefti_json *object, const char *type) {
     return !strcmp(text_of(object, "type"), type);
 }
 
-/* Copies bytes into the tokenizer's arena. */
+/* Copies bytes into the tokenizer's arena, with a NUL behind them. */
 weft_status wefti_tokenizer_keep(wefti_tokenizer_file *l, const void *data, int64_t bytes,
                                  wefti_bytes *out) WEFT_CHECKED;
 /* The number of the token `name`, at least 0 and below `limit`. */
 weft_status wefti_tokenizer_number(wefti_tokenizer_file *l, const wefti_json *value,
                                    const char *name, int64_t limit, int32_t *out) WEFT_CHECKED;
+/* A member {"String": text} or {"Regex": pattern}; NULL for an empty text, which matches nothing.
+ */
+weft_status wefti_tokenizer_pattern(wefti_tokenizer_file *l, const wefti_json *part,
+                                    const wefti_regex **out) WEFT_CHECKED;
 
-/* tokenizer_model.c, in this order, when the kind of the tokenizer is known: the vocabulary with
- * its merges or word pieces, the added tokens, and what pieces need. */
+/* The parts of a file, in the order of reading: read_steps.c the first two, vocabulary.c the model
+ * and the added tokens, decode.c the decoder, which needs all tokens. */
+weft_status wefti_tokenizer_read_splits(wefti_tokenizer_file *l,
+                                        const wefti_json *part) WEFT_CHECKED;
+weft_status wefti_tokenizer_read_normal(wefti_tokenizer_file *l,
+                                        const wefti_json *part) WEFT_CHECKED;
 weft_status wefti_tokenizer_read_model(wefti_tokenizer_file *l,
                                        const wefti_json *model) WEFT_CHECKED;
 weft_status wefti_tokenizer_read_added(wefti_tokenizer_file *l,
                                        const wefti_json *list) WEFT_CHECKED;
-weft_status wefti_tokenizer_finish_pieces(wefti_tokenizer_file *l) WEFT_CHECKED;
+weft_status wefti_tokenizer_read_decoder(wefti_tokenizer_file *l,
+                                         const wefti_json *part) WEFT_CHECKED;
 
 #endif
