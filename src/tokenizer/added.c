@@ -39,8 +39,8 @@ static const wefti_added_token *longest_at(const wefti_added *a, const wefti_tri
     return best;
 }
 
-wefti_added_match wefti_added_find(const wefti_added *a, bool normalized,
-                                   const unsigned char *text, int64_t bytes, int64_t from) {
+wefti_added_match wefti_added_find(const wefti_added *a, bool normalized, const unsigned char *text,
+                                   int64_t bytes, int64_t from) {
     const wefti_trie *trie = normalized ? &a->normalized : &a->exact;
     const bool *begins = a->begins[normalized];
     int64_t behind = 0;

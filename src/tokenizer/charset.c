@@ -8,8 +8,7 @@ weft_status wefti_charset_add(wefti_arena *arena, wefti_charset *set, uint32_t f
                               uint32_t last) {
     if (set->count == set->capacity) {
         int64_t capacity = set->capacity ? set->capacity * 2 : 4;
-        wefti_code_range *ranges =
-            wefti_arena_alloc(arena, (size_t)capacity * sizeof *ranges);
+        wefti_code_range *ranges = wefti_arena_alloc(arena, (size_t)capacity * sizeof *ranges);
         WEFT_REQUIRE(ranges, WEFT_E_NOMEM, "no memory for a set of characters");
         if (set->count) memcpy(ranges, set->ranges, (size_t)set->count * sizeof *ranges);
         set->ranges = ranges;

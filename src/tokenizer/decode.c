@@ -31,7 +31,7 @@ typedef struct decoder {
     wefti_tokenizer_file *l;
     decode_step steps[16];
     int count;
-    bool fused; /* the steps behind see the whole text */
+    bool fused;       /* the steps behind see the whole text */
     bool first, last; /* a token at the start, or the end, of a text differs */
 } decoder;
 
@@ -88,7 +88,8 @@ static void from_alphabet(const char *text, int64_t bytes, wefti_text *out) {
     int64_t count = 0;
     wefti_text_add_bytes(out, text, bytes); /* also the room for the bytes, which are fewer */
     if (!out->failed && bytes &&
-        wefti_alphabet_bytes((const unsigned char *)text, bytes, (unsigned char *)out->data, &count))
+        wefti_alphabet_bytes((const unsigned char *)text, bytes, (unsigned char *)out->data,
+                             &count))
         out->used = count;
     else if (!out->failed && bytes)
         memcpy(out->data, text, (size_t)bytes);
@@ -100,7 +101,8 @@ static void strip_token(const decode_step *s, const char *text, int64_t bytes, w
         text += length;
         bytes -= length;
     }
-    for (int64_t i = 0; i < s->stop && bytes >= length && at_text(text + bytes - length, length, s->from); i++)
+    for (int64_t i = 0;
+         i < s->stop && bytes >= length && at_text(text + bytes - length, length, s->from); i++)
         bytes -= length;
     wefti_text_add_bytes(out, text, bytes);
 }
@@ -206,9 +208,8 @@ static weft_status read_replace(decoder *d, const wefti_json *part) {
     decode_step step = {.kind = DECODE_REPLACE};
     const char *text = text_of(get(part, "pattern"), "String");
     uint32_t point;
-    if (d->fused &&
-        (!*text || wefti_utf8_next((const unsigned char *)text, (int64_t)strlen(text), &point) !=
-                       (int)strlen(text)))
+    if (d->fused && (!*text || wefti_utf8_next((const unsigned char *)text, (int64_t)strlen(text),
+                                               &point) != (int)strlen(text)))
         return UNREADABLE(d->l, "the decoder 'Replace' behind Fuse, of other than one character");
     WEFT_TRY(wefti_tokenizer_pattern(d->l, part, &step.regex));
     step.to = wefti_arena_strdup(d->l->t->arena, text_of(part, "content"));

@@ -102,8 +102,8 @@ static weft_status form_character(forming *f, uint32_t point) {
     if (!character || wefti_unicode_starts(parts[0])) WEFT_TRY(flush(f));
     for (int i = 0; i < count; i++) {
         WEFT_TRY(WEFT_GROW(f->s->points, f->count, f->s->capacity));
-        f->s->points[f->count++] = (wefti_normal_point){
-            parts[i], character ? wefti_unicode_combining(parts[i]) : 0};
+        f->s->points[f->count++] =
+            (wefti_normal_point){parts[i], character ? wefti_unicode_combining(parts[i]) : 0};
     }
     return WEFT_OK;
 }
@@ -185,7 +185,8 @@ static void rewrite_character(wefti_normal_kind kind, uint32_t point, wefti_text
 static int64_t copied(wefti_normal_kind kind, const unsigned char *text, int64_t bytes) {
     bool controls = kind == WEFTI_NORMAL_CLEAN || kind == WEFTI_NORMAL_NMT;
     int64_t at = 0;
-    while (at < bytes && text[at] < (controls ? 0x7F : 0x80) && (!controls || text[at] >= ' ')) at++;
+    while (at < bytes && text[at] < (controls ? 0x7F : 0x80) && (!controls || text[at] >= ' '))
+        at++;
     return at;
 }
 
@@ -295,9 +296,8 @@ static bool changes_nothing(const wefti_normal_step *step, const unsigned char *
     }
 }
 
-weft_status wefti_normalize(const wefti_normal_step *steps, int64_t count,
-                            wefti_normal_scratch *s, const unsigned char **text, int64_t *bytes,
-                            bool *first) {
+weft_status wefti_normalize(const wefti_normal_step *steps, int64_t count, wefti_normal_scratch *s,
+                            const unsigned char **text, int64_t *bytes, bool *first) {
     int which = 0; /* of the texts, for the next result */
     for (int64_t i = 0; i < count && *bytes; i++) {
         if (changes_nothing(&steps[i], *text, *bytes)) continue;

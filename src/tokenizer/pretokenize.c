@@ -194,9 +194,9 @@ static weft_status split_at(const splitting *given) {
     }
 }
 
-weft_status wefti_pretokenize(const wefti_split_step *steps, int64_t count, wefti_split_scratch *scratch,
-                        const unsigned char *text, int64_t bytes, bool first,
-                        const wefti_words *words) {
+weft_status wefti_pretokenize(const wefti_split_step *steps, int64_t count,
+                              wefti_split_scratch *scratch, const unsigned char *text,
+                              int64_t bytes, bool first, const wefti_words *words) {
     if (!bytes) return WEFT_OK;
     if (!count) return words->word(words->context, text, bytes);
     return split_at(&(splitting){.steps = steps,

@@ -34,7 +34,7 @@ typedef struct wefti_split_step {
     bool invert;              /* the text between matches counts as matches */
     const wefti_regex *regex; /* NULL: the whole text is one word */
     bool (*class)(uint32_t point);
-    uint32_t delimiter;  /* of a class without function */
+    uint32_t delimiter;      /* of a class without function */
     const char *replacement; /* metaspace */
     wefti_prepend prepend;
     bool maps; /* byte level: words become characters of the alphabet, for the steps behind */
@@ -52,9 +52,9 @@ typedef struct wefti_split_scratch {
 } wefti_split_scratch;
 
 /* Splits a text, step after step. `first`: it begins where the whole text began. */
-weft_status wefti_pretokenize(const wefti_split_step *steps, int64_t count, wefti_split_scratch *scratch,
-                        const unsigned char *text, int64_t bytes, bool first,
-                        const wefti_words *words) WEFT_CHECKED;
+weft_status wefti_pretokenize(const wefti_split_step *steps, int64_t count,
+                              wefti_split_scratch *scratch, const unsigned char *text,
+                              int64_t bytes, bool first, const wefti_words *words) WEFT_CHECKED;
 
 #define WEFTI_PIECE_SPACE "\xE2\x96\x81" /* U+2581, which stands for a space in pieces */
 /* Bytes up to the next U+2581 that follows another character. */

@@ -131,8 +131,7 @@ static weft_status read_scheme(wefti_tokenizer_file *l, const wefti_json *part,
 }
 
 static weft_status read_metaspace(wefti_tokenizer_file *l, const wefti_json *part) {
-    wefti_split_step step = {.kind = WEFTI_SPLIT_METASPACE,
-                             .behavior = WEFTI_BEHAVIOR_WITH_NEXT};
+    wefti_split_step step = {.kind = WEFTI_SPLIT_METASPACE, .behavior = WEFTI_BEHAVIOR_WITH_NEXT};
     step.replacement = wefti_arena_strdup(l->t->arena, text_of(part, "replacement"));
     WEFT_REQUIRE(step.replacement, WEFT_E_NOMEM, "no memory for the steps of %s", l->path);
     if (!*step.replacement) return DAMAGED(l, "the pre-tokenizer Metaspace has no replacement");

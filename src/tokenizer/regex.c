@@ -47,9 +47,9 @@ typedef struct automaton {
 struct wefti_regex {
     const unsigned char *literal; /* matches this alone; no automata */
     int64_t literal_bytes;
-    int32_t classes;      /* of characters, and one more for an edge of the text */
-    bool looks_behind;    /* else all starts are the same */
-    uint16_t *blocks;     /* [REGEX_BLOCKS], of 256 characters: where in `class_of` */
+    int32_t classes;   /* of characters, and one more for an edge of the text */
+    bool looks_behind; /* else all starts are the same */
+    uint16_t *blocks;  /* [REGEX_BLOCKS], of 256 characters: where in `class_of` */
     uint8_t *class_of;
     uint8_t ascii[128];
     automaton here, anywhere, back;
@@ -108,12 +108,13 @@ static weft_status emit_repeat(compiler *c, const wefti_regex_node *node, int32_
         c->steps[fork].other = node->lazy ? to : next;
         to = fork;
     }
-    for (int i = node->least; i < node->most; i++) { /* some more, each only behind the one before */
+    for (int i = node->least; i < node->most;
+         i++) { /* some more, each only behind the one before */
         int32_t inner;
         WEFT_TRY(emit(c, node->left, to, &inner));
         regex_step choice = {.kind = STEP_FORK,
-                       .next = node->lazy ? next : inner,
-                       .other = node->lazy ? inner : next};
+                             .next = node->lazy ? next : inner,
+                             .other = node->lazy ? inner : next};
         WEFT_TRY(new_step(c, choice, &to));
     }
     for (int i = 0; i < node->least; i++) WEFT_TRY(emit(c, node->left, to, &to));
@@ -132,11 +133,8 @@ static weft_status emit(compiler *c, const wefti_regex_node *node, int32_t next,
         bool behind = node->behind != c->reversed;
         WEFT_TRY(set_number(c, &node->set, &set));
         c->r->looks_behind |= behind;
-        regex_step look = {.kind = STEP_LOOK,
-                     .next = next,
-                     .set = set,
-                     .behind = behind,
-                     .edge = node->edge};
+        regex_step look = {
+            .kind = STEP_LOOK, .next = next, .set = set, .behind = behind, .edge = node->edge};
         return new_step(c, look, out);
     }
     case WEFTI_REGEX_THEN:
@@ -195,7 +193,7 @@ static weft_status fill_block(compiler *c, const int64_t *places, uint32_t first
             }
             WEFT_TRY(class_like(c, in, &class));
         }
-        to[point - first] = (uint8_t)class;
+        to[point - first] = (uint8_t) class;
     }
     return WEFT_OK;
 }
@@ -239,8 +237,8 @@ typedef struct threads {
 
 typedef struct automaton_builder {
     compiler *c;
-    int32_t width;  /* classes + 1; also the class of an edge is `classes` */
-    bool longest;   /* a match does not end the threads behind it */
+    int32_t width; /* classes + 1; also the class of an edge is `classes` */
+    bool longest;  /* a match does not end the threads behind it */
     wefti_map states;
     const int32_t **keyed; /* [state]: class before, threads */
     int32_t *lengths;
@@ -253,13 +251,13 @@ typedef struct automaton_builder {
 } automaton_builder;
 
 /* The state of a list of threads; none of them: dead. */
-static weft_status state_of(automaton_builder *b, int32_t before, const threads *list, int32_t *out) {
+static weft_status state_of(automaton_builder *b, int32_t before, const threads *list,
+                            int32_t *out) {
     if (!list->count) {
         *out = DEAD;
         return WEFT_OK;
     }
-    int32_t *key =
-        wefti_arena_alloc(b->c->arena, ((size_t)list->count + 1) * sizeof *key);
+    int32_t *key = wefti_arena_alloc(b->c->arena, ((size_t)list->count + 1) * sizeof *key);
     WEFT_REQUIRE(key, WEFT_E_NOMEM, "no memory for a regular expression");
     key[0] = b->c->r->looks_behind ? before : 0;
     memcpy(key + 1, list->at, (size_t)list->count * sizeof *key);
@@ -281,8 +279,10 @@ static bool looks(const automaton_builder *b, const regex_step *s, int32_t befor
 }
 
 /* Follows one thread between the characters of two classes; what it can match of the second joins
- * `next`. True: the thread, or one that it became, matched; *out_stop: no thread behind it counts. */
-static bool follow(automaton_builder *b, int32_t from, int32_t before, int32_t class, bool *out_stop) {
+ * `next`. True: the thread, or one that it became, matched; *out_stop: no thread behind it counts.
+ */
+static bool follow(automaton_builder *b, int32_t from, int32_t before, int32_t class,
+                   bool *out_stop) {
     int32_t depth = 0;
     bool match = false;
     b->stack[depth++] = from;
@@ -325,7 +325,7 @@ static void drop_doubles(automaton_builder *b) {
 }
 
 static weft_status fill_state(automaton_builder *b, int32_t state) {
-    for (int32_t class = 0; class < b->width; class++) {
+    for (int32_t class = 0; class < b->width; class ++) {
         const int32_t *key = b->keyed[state];
         bool match = false, stop = false;
         int32_t to;
@@ -352,7 +352,8 @@ static weft_status grow_table(automaton_builder *b) {
     return grow_table(b);
 }
 
-static weft_status fill_automaton(automaton_builder *b, int32_t first, wefti_arena *keep, automaton *out) {
+static weft_status fill_automaton(automaton_builder *b, int32_t first, wefti_arena *keep,
+                                  automaton *out) {
     out->starts = wefti_arena_alloc(keep, (size_t)b->width * sizeof *out->starts);
     WEFT_REQUIRE(out->starts, WEFT_E_NOMEM, "no memory for a regular expression");
     for (int32_t before = 0; before < b->width; before++) {
@@ -374,7 +375,8 @@ static weft_status fill_automaton(automaton_builder *b, int32_t first, wefti_are
 static weft_status make_automaton(compiler *c, int32_t first, bool longest, wefti_arena *keep,
                                   automaton *out) {
     size_t steps = (size_t)c->count;
-    automaton_builder b = {.c = c, .width = c->r->classes + 1, .longest = longest, .count = DEAD + 1};
+    automaton_builder b = {
+        .c = c, .width = c->r->classes + 1, .longest = longest, .count = DEAD + 1};
     b.keyed = wefti_arena_alloc(c->arena, REGEX_STATES * sizeof *b.keyed);
     b.lengths = wefti_arena_alloc(c->arena, REGEX_STATES * sizeof *b.lengths);
     b.marks = wefti_arena_alloc(c->arena, steps * sizeof *b.marks);
@@ -457,8 +459,7 @@ static int class_next(const wefti_regex *r, const unsigned char *text, int64_t b
 }
 
 /* The character that ends before text[at], at > 0. */
-static int class_before(const wefti_regex *r, const unsigned char *text, int64_t at,
-                        int32_t *out) {
+static int class_before(const wefti_regex *r, const unsigned char *text, int64_t at, int32_t *out) {
     uint32_t point = WEFTI_NO_CHARACTER;
     int length = 1;
     for (int tried = at < 4 ? (int)at : 4; tried >= 1; tried--) {
@@ -489,7 +490,7 @@ static int64_t run(const wefti_regex *r, const automaton *a, const unsigned char
     while (at < bytes) {
         int32_t class;
         int length = class_next(r, text + at, bytes - at, &class);
-        uint32_t entry = table[state + (uint32_t)class];
+        uint32_t entry = table[state + (uint32_t) class];
         if (entry & 1) last = at;
         state = entry >> 1;
         if (state == DEAD) return last;
@@ -508,7 +509,7 @@ static int64_t run_back(const wefti_regex *r, const unsigned char *text, int64_t
     while (state != DEAD) {
         int32_t class = r->classes;
         int length = at > 0 ? class_before(r, text, at, &class) : 0;
-        uint32_t entry = r->back.table[state + (uint32_t)class];
+        uint32_t entry = r->back.table[state + (uint32_t) class];
         if (entry & 1) first = at;
         if (at <= from) break;
         state = entry >> 1;
@@ -521,8 +522,7 @@ static bool search_literal(const wefti_regex *r, const unsigned char *text, int6
                            wefti_regex_search *s) {
     int64_t last = bytes - r->literal_bytes; /* where it could begin at most */
     while (s->at <= last) {
-        const unsigned char *hit =
-            memchr(text + s->at, r->literal[0], (size_t)(last - s->at + 1));
+        const unsigned char *hit = memchr(text + s->at, r->literal[0], (size_t)(last - s->at + 1));
         if (!hit) return false;
         s->first = hit - text;
         s->at = s->behind = s->first + r->literal_bytes;

@@ -36,7 +36,8 @@ typedef struct wefti_regex_search {
     int64_t first, behind; /* the last match: [first, behind) */
     bool found;
 } wefti_regex_search;
-/* The next match; false: there is none. An empty match at the end of the last one is passed over. */
+/* The next match; false: there is none. An empty match at the end of the last one is passed over.
+ */
 bool wefti_regex_next(const wefti_regex *regex, const unsigned char *text, int64_t bytes,
                       wefti_regex_search *search);
 

@@ -149,8 +149,7 @@ static weft_status escape(regex_parser *p, wefti_charset *set, bool *out_class, 
         p->at++;
         bool braces = c == 'x' && passed(p, "{");
         WEFT_TRY(hexadecimal(p, braces ? 8 : c == 'x' ? 2 : 4, out));
-        if (!braces && *out >= 0x80 && c == 'x')
-            return refuse(p, "a byte as part of a character");
+        if (!braces && *out >= 0x80 && c == 'x') return refuse(p, "a byte as part of a character");
         return !braces || passed(p, "}") ? WEFT_OK : refuse(p, "\\x{ without an end");
     }
     if (!c || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
@@ -400,8 +399,7 @@ static weft_status parse_atom(regex_parser *p, wefti_regex_node **out) {
         WEFT_TRY(wefti_charset_invert(p->arena, &set));
         return set_node(p, set, out);
     }
-    if (*p->at == '*' || *p->at == '+' || *p->at == '?')
-        return refuse(p, "a repeat of nothing");
+    if (*p->at == '*' || *p->at == '+' || *p->at == '?') return refuse(p, "a repeat of nothing");
     if (passed(p, "\\"))
         WEFT_TRY(escape(p, &set, &class, &point));
     else
@@ -524,8 +522,7 @@ static weft_status parse_either(regex_parser *p, wefti_regex_node **out) {
     return WEFT_OK;
 }
 
-weft_status wefti_regex_parse(wefti_arena *arena, const char *pattern,
-                              wefti_regex_node **out) {
+weft_status wefti_regex_parse(wefti_arena *arena, const char *pattern, wefti_regex_node **out) {
     regex_parser p = {.arena = arena, .pattern = pattern, .at = pattern};
     if (strlen(pattern) > LONGEST_PATTERN) return refuse(&p, "longer than 4096 bytes");
     WEFT_TRY(parse_either(&p, out));

@@ -33,8 +33,7 @@ static wefti_pair_slot *slot_of(const wefti_pair_map *map, int32_t left, int32_t
     }
 }
 
-const wefti_pair_slot *wefti_pair_map_find(const wefti_pair_map *map, int32_t left,
-                                           int32_t right) {
+const wefti_pair_slot *wefti_pair_map_find(const wefti_pair_map *map, int32_t left, int32_t right) {
     const wefti_pair_slot *slot = slot_of(map, left, right);
     return slot->rank < 0 ? NULL : slot;
 }

@@ -1,6 +1,7 @@
 /* A set of byte strings with numbers, searched for the prefixes of a text; and the hash map of
  * pairs of numbers that it shares with byte-pair merging. Looking up a pair is the inner step of
- * both, so this map holds its entries in the table itself, in place of numbers as base/map/map.h. */
+ * both, so this map holds its entries in the table itself, in place of numbers as base/map/map.h.
+ */
 #ifndef WEFTI_TOKENIZER_TRIE_H
 #define WEFTI_TOKENIZER_TRIE_H
 
@@ -27,8 +28,7 @@ typedef struct wefti_pair_map {
 weft_status wefti_pair_map_create(int64_t count, wefti_pair_map *out) WEFT_CHECKED;
 const wefti_pair_slot *wefti_pair_map_find(const wefti_pair_map *map, int32_t left, int32_t right);
 /* A pair that is there gets the new rank, as in Hugging Face tokenizers. */
-void wefti_pair_map_add(wefti_pair_map *map, int32_t left, int32_t right, int32_t rank,
-                        int32_t id);
+void wefti_pair_map_add(wefti_pair_map *map, int32_t left, int32_t right, int32_t rank, int32_t id);
 
 /* Zero-initialise; wefti_trie_free. */
 typedef struct wefti_trie {
