@@ -19,9 +19,9 @@ enum {
 
 static const wefti_family_split splits[] = {
     {GPT2_BOTH, WEFTI_SPLIT_VOCABULARY, "embed.wte:embedding", "vocab"},
-    {GPT2_BOTH, WEFTI_SPLIT_TENSOR, "h.*.attn.c_attn:linear", "n1"}, /* [3, heads * dim] */
-    {GPT2_BOTH, WEFTI_SPLIT_TENSOR, "h.*.attn:attention", "heads"},
-    {GPT2_BOTH, WEFTI_SPLIT_TENSOR, "h.*.attn.c_proj:linear", "k"},
+    {GPT2_BOTH, WEFTI_SPLIT_HEADS, "h.*.attn.c_attn:linear", "n1"}, /* [3, heads * dim] */
+    {GPT2_BOTH, WEFTI_SPLIT_HEADS, "h.*.attn:attention", "heads"},
+    {GPT2_BOTH, WEFTI_SPLIT_HEADS, "h.*.attn.c_proj:linear", "k"},
     {GPT2, WEFTI_SPLIT_TENSOR, "h.*.mlp.c_fc:linear", "n0"},
     {GPT2, WEFTI_SPLIT_TENSOR, "h.*.mlp.c_proj:linear", "k"},
     {GPT2_EXPERTS, WEFTI_SPLIT_EXPERT, "h.*.moe.experts.*:moe_linear", "experts"},
@@ -31,9 +31,9 @@ static const wefti_family_split splits[] = {
     {GPT2_BOTH, WEFTI_SPLIT_VOCABULARY, "head.*:linear", "n0"},
 
     {LLAMA_ALL, WEFTI_SPLIT_VOCABULARY, "embed.embed_tokens:embedding", "vocab"},
-    {LLAMA_ALL, WEFTI_SPLIT_TENSOR, "layers.*.self_attn.[qkv]_proj:linear", "n0"},
-    {LLAMA_ALL, WEFTI_SPLIT_TENSOR, "layers.*.self_attn:attention", "heads"},
-    {LLAMA_ALL, WEFTI_SPLIT_TENSOR, "layers.*.self_attn.o_proj:linear", "k"},
+    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.self_attn.[qkv]_proj:linear", "n0"},
+    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.self_attn:attention", "heads"},
+    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.self_attn.o_proj:linear", "k"},
     {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.gate_proj:linear", "n0"},
     {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.up_proj:linear", "n0"},
     {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.down_proj:linear", "k"},
@@ -44,10 +44,10 @@ static const wefti_family_split splits[] = {
     {LLAMA_ALL, WEFTI_SPLIT_VOCABULARY, "head.*:linear", "n0"},
 
     {BERT, WEFTI_SPLIT_VOCABULARY, "embeddings.*word_embeddings:embedding", "vocab"},
-    {BERT, WEFTI_SPLIT_TENSOR, "encoder.layer.*.attention.self.*:linear", "n0"},
-    {VIT, WEFTI_SPLIT_TENSOR, "encoder.layer.*.attention.attention.*:linear", "n0"},
-    {ENCODERS, WEFTI_SPLIT_TENSOR, "encoder.layer.*:attention", "heads"},
-    {ENCODERS, WEFTI_SPLIT_TENSOR, "encoder.layer.*.attention.output.dense:linear", "k"},
+    {BERT, WEFTI_SPLIT_HEADS, "encoder.layer.*.attention.self.*:linear", "n0"},
+    {VIT, WEFTI_SPLIT_HEADS, "encoder.layer.*.attention.attention.*:linear", "n0"},
+    {ENCODERS, WEFTI_SPLIT_HEADS, "encoder.layer.*:attention", "heads"},
+    {ENCODERS, WEFTI_SPLIT_HEADS, "encoder.layer.*.attention.output.dense:linear", "k"},
     {ENCODERS, WEFTI_SPLIT_TENSOR, "encoder.layer.*.intermediate.dense:linear", "n0"},
     {ENCODERS, WEFTI_SPLIT_TENSOR, "encoder.layer.*[0-9].output.dense:linear", "k"},
     {BERT, WEFTI_SPLIT_SEQUENCE, "encoder.layer.*LayerNorm:layer_norm", "in0.1"},
@@ -70,7 +70,10 @@ bool wefti_family_has_batch_norms(weft_family family) {
 }
 
 bool wefti_family_has_split(weft_family family, wefti_split_role role) {
-    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
-        if (splits[i].role == role && splits[i].families >> family & 1) return true;
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        const bool is = splits[i].role == role ||
+                        (role == WEFTI_SPLIT_TENSOR && splits[i].role == WEFTI_SPLIT_HEADS);
+        if (is && splits[i].families >> family & 1) return true;
+    }
     return false;
 }

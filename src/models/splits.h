@@ -8,7 +8,8 @@
 #include "weft/model.h"
 
 typedef enum wefti_split_role {
-    WEFTI_SPLIT_TENSOR,     /* heads, and widths of feed-forward layers */
+    WEFTI_SPLIT_TENSOR,     /* widths of feed-forward layers */
+    WEFTI_SPLIT_HEADS,      /* the same of attention: over as many devices as keys have heads */
     WEFTI_SPLIT_VOCABULARY, /* tables of the embedding and of the output */
     WEFTI_SPLIT_SEQUENCE,   /* norms and residual sums, along the sequence */
     WEFTI_SPLIT_EXPERT,     /* experts of mixtures */
@@ -27,7 +28,7 @@ const wefti_family_split *wefti_family_splits(int *out_count);
 /* Whether the family's results depend on the number of microbatches: norms over the batch see one
  * microbatch. */
 bool wefti_family_has_batch_norms(weft_family family);
-/* Whether the family has rows of this role. */
+/* Whether the family has rows of this role; for TENSOR, those of HEADS count too. */
 bool wefti_family_has_split(weft_family family, wefti_split_role role);
 
 #endif

@@ -8,6 +8,7 @@
 
 enum { DATA, EXPERT, CONTEXT, TENSOR, AXES };
 static const char *const axis_names[AXES] = {"dp", "ep", "cp", "tp"};
+static const char part_name[] = "tp_shard"; /* wefti_mesh_part: the rest of tp */
 
 wefti_degrees wefti_degrees_none(void) {
     return (wefti_degrees){.data = 1,
@@ -45,13 +46,25 @@ static weft_status check(const weft_model_config *c, const wefti_degrees *d) {
     return WEFT_OK;
 }
 
-static weft_status add_mesh(const wefti_degrees *d, weft_plan *plan) {
-    const int32_t sizes[AXES] = {d->data, d->expert, d->context, d->tensor};
+/* Devices of `tensor` that have heads of their own. If keys have fewer heads than there are
+ * devices, groups of devices compute the same heads, as in generation; of one head, all do. */
+static int32_t heads_apart(const weft_model_config *c, const wefti_degrees *d) {
+    const int64_t heads = c->kv_heads ? c->kv_heads : c->heads;
+    int32_t apart = d->tensor;
+    while (heads && (apart > heads || d->tensor % apart)) apart--;
+    return apart;
+}
+
+static weft_status add_mesh(const weft_model_config *c, const wefti_degrees *d, weft_plan *plan) {
+    const int32_t apart = heads_apart(c, d);
+    const int32_t sizes[AXES] = {d->data, d->expert, d->context, apart > 1 ? apart : d->tensor};
     bool any = false;
     for (int i = 0; i < AXES; i++) {
         const int a = d->order[0] == d->order[1] ? i : d->order[i];
+        const bool parts = a == TENSOR && apart > 1 && apart < d->tensor;
         if (sizes[a] == 1) continue;
         WEFT_TRY(weft_plan_axis(plan, axis_names[a], sizes[a]));
+        if (parts) WEFT_TRY(weft_plan_axis(plan, part_name, d->tensor / apart));
         any = true;
     }
     return any ? WEFT_OK : weft_plan_axis(plan, axis_names[DATA], 1);
@@ -73,12 +86,16 @@ static weft_status add_strategies(const weft_model_config *c, const wefti_degree
                                   weft_plan *plan) {
     int count;
     const wefti_family_split *rows = wefti_family_splits(&count);
-    char sequence[16];
+    char sequence[32], all[32];
+    const int32_t apart = heads_apart(c, d);
+    const bool tensor = d->tensor > 1, parts = apart > 1 && apart < d->tensor;
     join(d, (int[]){CONTEXT, TENSOR}, 2, sequence);
-    const bool tensor = d->tensor > 1;
+    if (parts) (void)strcat(strcat(sequence, "+"), part_name);
+    (void)snprintf(all, sizeof all, "tp%s%s", parts ? "+" : "", parts ? part_name : "");
     const char *const axes[WEFTI_SPLIT_ROLES] = {
-        [WEFTI_SPLIT_TENSOR] = tensor ? "tp" : NULL,
-        [WEFTI_SPLIT_VOCABULARY] = tensor ? "tp" : NULL,
+        [WEFTI_SPLIT_TENSOR] = tensor ? all : NULL,
+        [WEFTI_SPLIT_HEADS] = apart > 1 ? "tp" : NULL,
+        [WEFTI_SPLIT_VOCABULARY] = tensor ? all : NULL,
         [WEFTI_SPLIT_SEQUENCE] = tensor && d->sequence ? sequence : NULL,
         [WEFTI_SPLIT_EXPERT] = d->expert > 1 ? "ep" : NULL,
     };
@@ -105,7 +122,7 @@ static weft_status add_inputs(const weft_model_config *c, const wefti_degrees *d
 }
 
 static weft_status fill(const weft_model_config *c, const wefti_degrees *d, weft_plan *plan) {
-    WEFT_TRY(add_mesh(d, plan));
+    WEFT_TRY(add_mesh(c, d, plan));
     WEFT_TRY(add_strategies(c, d, plan));
     WEFT_TRY(add_inputs(c, d, plan));
     if (d->stages > 1)

@@ -35,6 +35,12 @@ static const degrees_case cases[] = {
     {WEFT_FAMILY_OLMO2, 2, 1, 1, 2, true, 1, 1, 3, WEFT_RECOMPUTE_NONE},
     {WEFT_FAMILY_OLMO2, 1, 1, 2, 2, false, 1, 1, 0, WEFT_RECOMPUTE_SELECTIVE},
     {WEFT_FAMILY_OLMO2, 1, 1, 1, 2, false, 2, 2, 1, WEFT_RECOMPUTE_NONE},
+    /* more devices than heads of keys, 2 */
+    {WEFT_FAMILY_LLAMA, 1, 1, 1, 4, false, 1, 1, 0, WEFT_RECOMPUTE_NONE},
+    {WEFT_FAMILY_LLAMA, 2, 1, 1, 4, true, 1, 1, 1, WEFT_RECOMPUTE_NONE},
+    {WEFT_FAMILY_QWEN3, 1, 1, 1, 4, true, 2, 2, 3, WEFT_RECOMPUTE_FULL},
+    {WEFT_FAMILY_OLMO2, 1, 1, 1, 4, true, 1, 1, 0, WEFT_RECOMPUTE_NONE},
+    {WEFT_FAMILY_MIXTRAL, 1, 1, 1, 4, false, 1, 1, 0, WEFT_RECOMPUTE_NONE},
     {WEFT_FAMILY_MIXTRAL, 1, 4, 1, 1, false, 1, 1, 0, WEFT_RECOMPUTE_NONE},
     {WEFT_FAMILY_MIXTRAL, 1, 2, 1, 2, true, 1, 1, 1, WEFT_RECOMPUTE_NONE},
     {WEFT_FAMILY_BERT, 2, 1, 1, 2, true, 1, 1, 0, WEFT_RECOMPUTE_NONE},

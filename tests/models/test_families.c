@@ -61,7 +61,8 @@ static bool is_split(weft_family family, const char *name, bool products) {
     int count;
     const wefti_family_split *rows = wefti_family_splits(&count);
     for (int i = 0; i < count; i++) {
-        const bool role = rows[i].role == WEFTI_SPLIT_TENSOR || rows[i].role == WEFTI_SPLIT_EXPERT;
+        const bool role = rows[i].role == WEFTI_SPLIT_TENSOR || rows[i].role == WEFTI_SPLIT_HEADS ||
+                          rows[i].role == WEFTI_SPLIT_EXPERT;
         if (rows[i].families >> family & 1 && (role || !products) &&
             wefti_glob_match(rows[i].match, name))
             return true;
