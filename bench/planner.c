@@ -3,6 +3,7 @@
  *   bench/planner WEFT [NAME [SECONDS]]
  *   bench/planner WEFT grid [NAME [SECONDS]]
  *   bench/planner WEFT published FILE [SOURCE]
+ *   bench/planner WEFT random [--seed S] [--count N] [--sample K] [--seconds T]
  *
  * WEFT is the `weft` command. With NAME, only questions whose name begins so. Each question is one
  * process, from reading the job to the printed plan; it is ended after SECONDS (300). `seconds` is
@@ -14,7 +15,8 @@
  * planner/grid.c.
  *
  * The third form reads published runs (docs/format-published.md) and compares their plans with
- * those of the search: see planner/published.c. */
+ * those of the search: see planner/published.c. The fourth form asks random questions: see
+ * planner/random.c. */
 #include "planner/planner.h"
 
 #include <stdio.h>
@@ -113,10 +115,14 @@ int main(int argc, char **argv) {
     wefti_arena *arena;
     int asked = 0, failed = 0;
     const bool grid = is_grid(argc, argv);
+    if (argc > 2 && !strcmp(argv[2], "random"))
+        return planner_begin() ? planner_random(argv[1], argc - 3, argv + 3) : 1;
     if (argc < 2 || argc > (grid || is_published(argc, argv) ? 5 : 4)) {
         (void)fprintf(stderr, "usage: planner WEFT [NAME [SECONDS]]\n"
                               "       planner WEFT grid [NAME [SECONDS]]\n"
-                              "       planner WEFT published FILE [SOURCE]\n");
+                              "       planner WEFT published FILE [SOURCE]\n"
+                              "       planner WEFT random [--seed S] [--count N] [--sample K] "
+                              "[--seconds T]\n");
         return 2;
     }
     if (is_published(argc, argv))

@@ -37,4 +37,7 @@ int planner_grid(const char *weft, const planner_question *q, unsigned limit);
 /* published.c: plans of published runs beside those of the search. The exit code. */
 int planner_published(const char *weft, const char *path, const char *source);
 
+/* random.c: random questions against other answers to them. The exit code. */
+int planner_random(const char *weft, int words, char **word);
+
 #endif
