@@ -56,15 +56,17 @@ typedef struct random_question {
 } random_question;
 
 static void draw_model(random_run *r, random_question *q) {
-    static const char *const families[] = {"gpt2",     "gpt2", "llama", "llama",
-                                           "gpt2-moe", "mixtral", "bert", "vit", "mlp"};
+    static const char *const families[] = {"gpt2",    "gpt2", "llama", "llama", "gpt2-moe",
+                                           "mixtral", "bert", "vit",   "mlp"};
     const char *family = families[draw(r, sizeof families / sizeof *families)];
     const long heads = AMONG(r, 1, 2, 3, 4, 6, 8, 12), width = AMONG(r, 8, 16, 20, 64, 128);
     q->layers = AMONG(r, 1, 2, 3, 4, 6, 8, 12, 24);
     q->batch = AMONG(r, 1, 2, 3, 4, 6, 8, 12, 16, 24, 48, 64, 96);
-    q->experts = !strcmp(family, "gpt2-moe") || !strcmp(family, "mixtral") ? AMONG(r, 2, 4, 6, 8) : 0;
-    int at = snprintf(q->words, TEXT, "model.family=%s model.layers=%ld model.hidden=%ld train.batch=%ld",
-                      family, q->layers, heads * width, q->batch);
+    q->experts =
+        !strcmp(family, "gpt2-moe") || !strcmp(family, "mixtral") ? AMONG(r, 2, 4, 6, 8) : 0;
+    int at = snprintf(q->words, TEXT,
+                      "model.family=%s model.layers=%ld model.hidden=%ld train.batch=%ld", family,
+                      q->layers, heads * width, q->batch);
 #define ADD(...) at += snprintf(q->words + at, TEXT - (size_t)at, __VA_ARGS__)
     if (!strcmp(family, "mlp")) {
         ADD(" model.image=[1,28,28] model.classes=10");
@@ -89,8 +91,8 @@ static void draw_machine(random_run *r, random_question *q) {
     const long per_host = AMONG(r, 1, 2, 3, 4, 6);
     q->hosts = AMONG(r, 1, 2, 3, 4);
     q->devices = q->hosts * per_host;
-    (void)snprintf(q->machine, TEXT, "hosts=%ld gpus=%ld gpu=%s intra=%s inter=%s", q->hosts, per_host,
-                   devices[draw(r, 3)], within[draw(r, 4)], between[draw(r, 4)]);
+    (void)snprintf(q->machine, TEXT, "hosts=%ld gpus=%ld gpu=%s intra=%s inter=%s", q->hosts,
+                   per_host, devices[draw(r, 3)], within[draw(r, 4)], between[draw(r, 4)]);
 }
 
 /* ---- asking ---- */
@@ -182,12 +184,13 @@ static void move_factor(const char *degrees, const char *from, const char *to, l
         if (is_from && value % factor == 0) value /= factor, left = true;
         if (is_to) value *= factor, arrived = true;
         /* What depends on the degrees stays open. */
-        if (!strncmp(word, "sp=", 3) || !strncmp(word, "shard=", 6) || !strncmp(word, "inner=", 6) ||
-            !strncmp(word, "schedule=", 9) || !strncmp(word, "chunks=", 7) ||
-            (!strcmp(from, to) && is_from))
+        if (!strncmp(word, "sp=", 3) || !strncmp(word, "shard=", 6) ||
+            !strncmp(word, "inner=", 6) || !strncmp(word, "schedule=", 9) ||
+            !strncmp(word, "chunks=", 7) || (!strcmp(from, to) && is_from))
             continue;
-        at += is_from || is_to ? snprintf(out + at, TEXT - (size_t)at, "%s=%ld ", is_from ? from : to, value)
-                               : snprintf(out + at, TEXT - (size_t)at, "%s ", word);
+        at += is_from || is_to
+                  ? snprintf(out + at, TEXT - (size_t)at, "%s=%ld ", is_from ? from : to, value)
+                  : snprintf(out + at, TEXT - (size_t)at, "%s ", word);
     }
     if (left && arrived) add_fix(f, out);
 }
@@ -231,9 +234,10 @@ static void neighbours(const random_question *q, const char *degrees, random_fix
 
 static void tell(const random_question *q, const char *what, const char *fix, double answer,
                  double other) {
-    printf("{\"%s\": \"%s\", \"machine\": \"%s\", \"fix\": \"%s\", \"answer\": %.9g, \"other\": %.9g, "
-           "\"ratio\": %.4f}\n",
-           what, q->words, q->machine, fix, answer, other, answer > 0 ? other / answer : 0);
+    printf(
+        "{\"%s\": \"%s\", \"machine\": \"%s\", \"fix\": \"%s\", \"answer\": %.9g, \"other\": %.9g, "
+        "\"ratio\": %.4f}\n",
+        what, q->words, q->machine, fix, answer, other, answer > 0 ? other / answer : 0);
     (void)fflush(stdout);
 }
 
@@ -344,11 +348,13 @@ int planner_random(const char *weft, int words, char **word) {
     }
     for (long i = 0; i < r.count; i++) ask_question(&r, i);
     qsort(r.ratios, (size_t)r.asked, sizeof *r.ratios, by_size);
-    printf("{\"seed\": %llu, \"questions\": %ld, \"answered\": %d, \"beaten\": %d, \"beaten_by_2_percent\": "
-           "%d, \"worst_ratio\": %.4f, \"ratio_of_the_95th_percentile\": %.4f, \"bounds_broken\": %d, "
-           "\"refused\": %d, \"unlike\": %d, \"worse_with_budget\": %d, \"failed\": %d}\n",
-           (unsigned long long)r.seed, r.count, r.asked, r.beaten, r.far_beaten,
-           r.asked ? r.ratios[0] : 0, r.asked ? r.ratios[r.asked / 20] : 0, r.broken, r.refused,
-           r.unlike, r.worse, r.failed);
+    printf(
+        "{\"seed\": %llu, \"questions\": %ld, \"answered\": %d, \"beaten\": %d, "
+        "\"beaten_by_2_percent\": "
+        "%d, \"worst_ratio\": %.4f, \"ratio_of_the_95th_percentile\": %.4f, \"bounds_broken\": %d, "
+        "\"refused\": %d, \"unlike\": %d, \"worse_with_budget\": %d, \"failed\": %d}\n",
+        (unsigned long long)r.seed, r.count, r.asked, r.beaten, r.far_beaten,
+        r.asked ? r.ratios[0] : 0, r.asked ? r.ratios[r.asked / 20] : 0, r.broken, r.refused,
+        r.unlike, r.worse, r.failed);
     return within_limits(&r) ? 0 : 1;
 }

@@ -3,7 +3,9 @@
 #include "models/model_fixture.h"
 
 #include <math.h>
+#include <unistd.h>
 
+#include "base/philox.h"
 #include "plan/plan.h"
 #include "search/joint/joint.h"
 #include "session/optimizer.h"
@@ -219,6 +221,45 @@ static void more_is_never_slower(void **state) {
     source_free(&m);
 }
 
+/* Whatever the question: more evaluations give no slower plan, and the printed degrees, as
+ * constraints, give the plan itself. */
+static void budgets_and_texts_hold(void **state) {
+    (void)state;
+    static const int budgets[] = {1, 5, 16, 40};
+    const uint64_t seed = test_seed((uint64_t)getpid());
+    for (uint64_t k = 0; k < 3; k++) {
+        const uint32_t x = wefti_philox_u32(seed, 0, k);
+        const int hosts = 2 + (int)(x % 2), each = 2 + (int)(x / 2 % 2);
+        const int64_t layers = 2 + x / 4 % 5, batch = 2 + x / 32 % 11;
+        source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_GPT2, layers, 64, 256, 32)};
+        double before = INFINITY;
+        wefti_text text = {0};
+        for (size_t b = 0; b < sizeof budgets / sizeof *budgets; b++) {
+            const char *links = machine(hosts, each, 1e10, 1e9);
+            wefti_joint_answer a =
+                answered(&m, &(question){links, NULL, hosts * each, batch, 0, budgets[b]});
+            const double step = a.prediction->step_seconds;
+            if (step > before)
+                fail_msg("seed %llu, question %llu: %d evaluations give %g s, fewer %g s",
+                         (unsigned long long)seed, (unsigned long long)k, budgets[b], step, before);
+            before = step;
+            text.used = 0;
+            wefti_joint_degrees_text(&a.degrees, &text);
+            wefti_joint_answer_free(&a);
+        }
+        char *fix = wefti_text_take(&text);
+        wefti_joint_answer again = answered(
+            &m, &(question){machine(hosts, each, 1e10, 1e9), fix, hosts * each, batch, 0, 1});
+        if (again.prediction->step_seconds != before)
+            fail_msg("seed %llu, question %llu: '%s' gives %g s, not %g s",
+                     (unsigned long long)seed, (unsigned long long)k, fix,
+                     again.prediction->step_seconds, before);
+        wefti_joint_answer_free(&again);
+        wefti_free(fix);
+        source_free(&m);
+    }
+}
+
 /* The best plan takes 94 % of the memory. Guesses of bytes are not as exact as that, but the plan
  * is found. */
 static void a_plan_may_take_nearly_all_memory(void **state) {
@@ -357,7 +398,7 @@ static void the_first_walk_is_a_plan_that_fits(void **state) {
 static void texts_of_degrees_differ(void **state) {
     (void)state;
     static const int8_t orders[][4] = {{0, 1, 2, 3}, {0, 1, 3, 2}, {1, 2, 3, 0}};
-    static const int inner[] = {-1, 2, 0};
+    static const int inner[] = {3, 2, 0};
     for (int k = 0; k < 3; k++) {
         wefti_degrees d = wefti_degrees_none();
         wefti_joint_fix fix = wefti_joint_free();
@@ -473,6 +514,7 @@ int main(void) {
         cmocka_unit_test(the_search_equals_trying_all),
         cmocka_unit_test(an_answer_is_the_same_in_every_run),
         cmocka_unit_test(more_is_never_slower),
+        cmocka_unit_test(budgets_and_texts_hold),
         cmocka_unit_test(a_plan_may_take_nearly_all_memory),
         cmocka_unit_test(replicas_if_everything_fits),
         cmocka_unit_test(stages_across_slow_links),

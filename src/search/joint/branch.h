@@ -7,6 +7,7 @@
 #include "search/joint/parts.h"
 
 enum { WEFTI_JOINT_MISFITS = 6 };
+enum { WEFTI_JOINT_ROUND = 16 }; /* walks of a phase in the first round */
 /* A guess of a candidate's bytes may be so much too small, or too large: see coarse.c. */
 #define WEFTI_JOINT_MARGIN 0.92
 #define WEFTI_JOINT_LARGEST 1.06
@@ -98,6 +99,10 @@ typedef struct wefti_joint_branch {
     bool guessing;         /* the least guess is taken next, not the least bound */
     int32_t tight_misfits; /* tight candidates that were walked and did not fit */
     double tight_effort;   /* of programs for tight splits */
+    int32_t round;         /* walks that a phase may make: see search.c */
+    int32_t phase_walks;   /* walks before the phase */
+    double phase_spent;    /* effort before the phase */
+    double share;          /* of the round's effort: the budget of the phase */
     int32_t found;         /* walks before the last one that found a better plan */
     double split_bound;    /* of the split whose candidates are pushed */
     double begin;
@@ -176,7 +181,11 @@ double wefti_joint_walk_effort(const wefti_degrees *d);
 /* Whether the walk goes far beyond the budget. */
 bool wefti_joint_is_costly(const wefti_joint_branch *s, const wefti_joint_item *x);
 int32_t wefti_joint_budget(const wefti_joint_branch *s);
-/* What has been built and walked, in short programs. */
+/* Whether all walks that the caller asked for are made, or its time is over. */
+bool wefti_joint_is_over(const wefti_joint_branch *s);
+/* A phase begins, with this part of the round's effort. */
+void wefti_joint_begin_phase(wefti_joint_branch *s, double share);
+/* What has been built and walked in this phase, in short programs. */
 double wefti_joint_spent(const wefti_joint_branch *s);
 /* Searches on larger machines may take longer. */
 double wefti_joint_effort_budget(const wefti_joint_branch *s);
@@ -186,6 +195,9 @@ weft_status wefti_joint_graph_of(wefti_joint_branch *s, const wefti_degrees *d, 
 void wefti_joint_note_bounded(wefti_joint_branch *s, const wefti_degrees *d, double bytes);
 /* The factor that the guess of a candidate needs, 1: nothing is known. */
 double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_joint_item *x);
+bool wefti_joint_same_split(const wefti_degrees *a, const wefti_degrees *b);
+/* Whether the candidate has been walked. */
+bool wefti_joint_is_past(const wefti_joint_branch *s, const wefti_degrees *d);
 /* The part of each call of the whole model, for wefti_free; NULL: one part. */
 weft_status wefti_joint_parts_of(wefti_joint_branch *s, const wefti_degrees *d,
                                  int32_t **out) WEFT_CHECKED;
@@ -194,6 +206,17 @@ weft_status wefti_joint_walk_candidate(wefti_joint_branch *s, const wefti_degree
                                        const wefti_joint_item *bounds) WEFT_CHECKED;
 /* Models without tensor-parallel splits of their family: the dynamic search splits the ops. */
 weft_status wefti_joint_walk_splits_of_ops(wefti_joint_branch *s) WEFT_CHECKED;
+
+/* search.c: programs for so many devices take long to build. */
+bool wefti_joint_is_large(const wefti_degrees *d);
+/* Whether recomputation is like the mode before it on one device: it keeps the same bytes. If
+ * attention keeps none, selective recomputation is like none. */
+weft_status wefti_joint_is_alike(wefti_joint_branch *s, const wefti_degrees *degrees,
+                                 bool *out) WEFT_CHECKED;
+
+/* near.c */
+weft_status wefti_joint_walk_plain(wefti_joint_branch *s) WEFT_CHECKED;
+weft_status wefti_joint_walk_neighbours(wefti_joint_branch *s) WEFT_CHECKED;
 
 /* refuse.c: WEFT_E_NOMEM, WEFT_E_ARG with a message; WEFT_OK if it finds a plan after all. */
 weft_status wefti_joint_no_plan(wefti_joint_branch *s) WEFT_CHECKED;

@@ -218,9 +218,10 @@ void wefti_joint_degrees_text(const wefti_degrees *d, wefti_text *out) {
     if (d->stages > 1)
         wefti_text_add(out, " schedule=%s chunks=%d", schedules[d->schedule], d->chunks);
     wefti_text_add(out, " level=%d", d->level);
-    if (d->shard) wefti_text_add(out, " shard=%d", d->shard);
+    if (d->level) wefti_text_add(out, " shard=%d", d->shard);
     wefti_text_add(out, " recompute=%s", recomputes[d->recompute]);
     const bool usual = d->order[0] == d->order[1]; /* not decided */
-    if (!usual && d->order[LAST_AXIS] != LAST_AXIS)
+    const int split = (d->data > 1) + (d->expert > 1) + (d->context > 1) + (d->tensor > 1);
+    if (!usual && (split > 1 || d->order[LAST_AXIS] != LAST_AXIS))
         wefti_text_add(out, " inner=%s", axes[d->order[LAST_AXIS]]);
 }

@@ -135,7 +135,8 @@ weft_status wefti_joint_assume(int32_t devices, int64_t memory_bytes, const weft
 weft_status wefti_joint_of_graph(weft_graph *graph, const weft_plan *settings,
                                  const weft_search_options *options, weft_plan **out) WEFT_CHECKED;
 /* Degrees as constraints that wefti_joint_fix_add reads: "dp=8 ep=1 cp=1 tp=8 ...". Unlike degrees
- * have unlike texts: "inner=dp" says which axis is the innermost one, if it is not tp. */
+ * have unlike texts, and each text admits one candidate only: it names the innermost of several
+ * axes, and the replicas that share states (0: all), also if they are the usual ones. */
 void wefti_joint_degrees_text(const wefti_degrees *degrees, wefti_text *out);
 
 #endif

@@ -21,8 +21,8 @@ static void note_large(wefti_joint_branch *s, const wefti_degrees *d, double byt
     s->any_large = true;
 }
 
-/* Programs for so many devices take long to build. They come in the order of bounds. */
-static bool is_large(const wefti_degrees *d) {
+/* They come in the order of bounds. */
+bool wefti_joint_is_large(const wefti_degrees *d) {
     const double part = (double)d->expert * d->context * d->tensor;
     return d->context > 16 || part > 512 || part * d->data > 2048;
 }
@@ -35,7 +35,7 @@ static double guess_of_split(const wefti_joint_branch *s, const wefti_degrees *d
     const double bubble = wefti_joint_guess_bubble(&s->j, d, work);
     const int32_t fixed = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
     double least = INFINITY;
-    if (is_large(d) || fitting == WEFTI_JOINT_TOO_LARGE) return INFINITY;
+    if (wefti_joint_is_large(d) || fitting == WEFTI_JOINT_TOO_LARGE) return INFINITY;
     for (int level = 0; level <= 3; level++) {
         if (wefti_joint_fitting_of(s, b->guess_bytes[level]) > fitting ||
             (fixed >= 0 && fixed != level))
@@ -47,9 +47,7 @@ static double guess_of_split(const wefti_joint_branch *s, const wefti_degrees *d
     return (work + bubble + least) * (wefti_joint_outermost(d) ? 1 : 1.1);
 }
 
-/* Whether recomputation is like the mode before it on one device: it keeps the same bytes. If
- * attention keeps none, selective recomputation is like none. */
-static weft_status is_alike(wefti_joint_branch *s, const wefti_degrees *degrees, bool *out) {
+weft_status wefti_joint_is_alike(wefti_joint_branch *s, const wefti_degrees *degrees, bool *out) {
     wefti_degrees d = wefti_degrees_none();
     const wefti_joint_line *line;
     *out = false;
@@ -72,7 +70,7 @@ static weft_status next_mode(wefti_joint_branch *s, wefti_degrees *d, bool with_
     bool skipped = true;
     while (skipped && !is_last_mode(s, d)) {
         d->recompute = (weft_recompute)((int)d->recompute + 1);
-        WEFT_TRY(is_alike(s, d, &skipped));
+        WEFT_TRY(wefti_joint_is_alike(s, d, &skipped));
         skipped = skipped && !with_alike;
     }
     *out = !skipped;
@@ -86,7 +84,7 @@ static weft_status push_mode(wefti_joint_branch *s, const wefti_degrees *d, bool
     wefti_joint_line_bound b;
     bool alike;
     WEFT_TRY(wefti_joint_coarse_bound(s, d, &b));
-    WEFT_TRY(is_alike(s, d, &alike));
+    WEFT_TRY(wefti_joint_is_alike(s, d, &alike));
     const double about = wefti_joint_least_of_levels(s, &b);
     const bool fits = b.bytes <= (double)s->j.limit, waits = spare || alike;
     *out_fitting = fits ? wefti_joint_fitting_of(s, about) : WEFTI_JOINT_TOO_LARGE;
@@ -153,7 +151,7 @@ static weft_status push_candidate(wefti_joint_branch *s, const wefti_degrees *d,
     /* With weights' gradients apart, what has been recomputed stays. */
     const bool stays = wefti_schedule_splits(d->schedule) && d->recompute == WEFT_RECOMPUTE_FULL;
     bool alike;
-    WEFT_TRY(is_alike(s, d, &alike));
+    WEFT_TRY(wefti_joint_is_alike(s, d, &alike));
     const double guess = stays || alike ? INFINITY : (b.seconds + exposed) * (d->shard ? 1.05 : 1);
     const wefti_joint_fitting fitting = wefti_joint_fitting_of(s, about);
     const bool fits = bytes <= (double)s->j.limit;
@@ -289,20 +287,19 @@ static weft_status take(wefti_joint_branch *s, const wefti_joint_item *x) {
     return s->fits || x->retried ? WEFT_OK : retry(s, x);
 }
 
+/* Of this phase. */
 static bool over_budget(const wefti_joint_branch *s) {
-    const int32_t budget = wefti_joint_budget(s);
-    if (s->out->evaluations >= budget && s->out->prediction) return true;
-    const double most =
-        s->out->prediction ? wefti_joint_effort_budget(s) : wefti_joint_effort_without_plan(s);
+    const int32_t budget = wefti_joint_budget(s), walks = s->out->evaluations - s->phase_walks;
+    if (walks >= budget && s->out->prediction) return true;
+    const double most = s->out->prediction ? s->share * wefti_joint_effort_budget(s)
+                                           : wefti_joint_effort_without_plan(s);
     /* Candidates that do not fit count too, but the first plan that fits may take longer. */
-    return wefti_joint_spent(s) >= most || s->out->evaluations >= 4 * budget;
+    return wefti_joint_spent(s) >= most || walks >= 4 * budget;
 }
 
-static bool out_of_time(wefti_joint_branch *s) {
+static bool out_of_time(const wefti_joint_branch *s) {
     const double seconds = s->j.problem->seconds;
-    if (!(seconds > 0) || !s->out->prediction) return false;
-    s->out->cut = wefti_now_s() - s->begin > seconds;
-    return s->out->cut;
+    return seconds > 0 && s->out->prediction && wefti_now_s() - s->begin > seconds;
 }
 
 /* Enough tight candidates have not fitted, or their programs have taken their part of the budget.
@@ -353,36 +350,6 @@ static weft_status next_of(wefti_joint_branch *s, int64_t *out) {
     return WEFT_OK;
 }
 
-/* Whether the constraints admit level 3 with all replicas, and the mode. */
-static bool admits_shared(const wefti_joint_branch *s, const wefti_degrees *d) {
-    const int32_t *fixed = s->j.problem->fix.value;
-    const int32_t mode = fixed[WEFTI_JOINT_RECOMPUTE];
-    return (fixed[WEFTI_JOINT_LEVEL] < 0 || fixed[WEFTI_JOINT_LEVEL] == 3) &&
-           fixed[WEFTI_JOINT_SHARD] <= 0 && (mode < 0 || mode == (int32_t)d->recompute);
-}
-
-/* Replicas that share all parameters, with one microbatch and the least recomputation that is
- * likely to fit: the usual plan of many systems. Guesses of what its transfers take are far off for
- * models whose blocks take long, so it is walked in any case, if it may be better. */
-static weft_status walk_shared(wefti_joint_branch *s) {
-    const int64_t items = s->numbered;
-    for (int64_t i = 0; i < items; i++) {
-        wefti_joint_line_bound b;
-        wefti_degrees d = s->items[i].degrees;
-        if (s->items[i].kind != WEFTI_JOINT_COARSE || d.data != s->j.devices || d.data == 1 ||
-            d.microbatches != 1 || !wefti_joint_outermost(&d) || !admits_shared(s, &d))
-            continue;
-        WEFT_TRY(wefti_joint_coarse_bound(s, &d, &b));
-        if (b.bytes > (double)s->j.limit || b.seconds * s->ratio >= wefti_joint_best(s) ||
-            b.guess_bytes[3] > WEFTI_JOINT_MARGIN * (double)s->j.limit ||
-            wefti_joint_effort(&d) > wefti_joint_effort_budget(s) / 8)
-            continue;
-        d.level = 3;
-        return wefti_joint_walk_candidate(s, &d, NULL);
-    }
-    return WEFT_OK;
-}
-
 /* Whether the walk of an item goes beyond this effort, or will only show that it does not fit. */
 static bool is_beyond(const wefti_joint_branch *s, const wefti_joint_item *x, double effort) {
     return wefti_joint_spent(s) + wefti_joint_walk_effort(&x->degrees) > effort ||
@@ -392,13 +359,16 @@ static bool is_beyond(const wefti_joint_branch *s, const wefti_joint_item *x, do
 /* Raises the lower bound: what has the least bound is bounded better, and walked at last if the
  * budget admits it. */
 static weft_status prove(wefti_joint_branch *s) {
-    const double most = wefti_joint_spent(s) + wefti_joint_effort_budget(s);
+    const int32_t asked = s->j.problem->evaluations;
+    const double part = asked && asked < s->round ? (double)asked / s->round : 1;
+    const double most = part * wefti_joint_effort_budget(s);
     s->guessing = false;
     while (s->count && s->out->prediction && wefti_joint_spent(s) < most && !out_of_time(s)) {
         const int64_t first = wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND);
         if (s->items[first].bound * s->ratio >= wefti_joint_best(s)) break;
         if (s->items[first].kind == WEFTI_JOINT_BOUNDED &&
-            (s->out->evaluations >= wefti_joint_budget(s) || is_beyond(s, &s->items[first], most)))
+            !wefti_joint_is_past(s, &s->items[first].degrees) &&
+            (wefti_joint_is_over(s) || over_budget(s) || is_beyond(s, &s->items[first], most)))
             break;
         const wefti_joint_item x = wefti_joint_take(s, first);
         WEFT_TRY(take(s, &x));
@@ -406,14 +376,14 @@ static weft_status prove(wefti_joint_branch *s) {
     return WEFT_OK;
 }
 
-static weft_status branch_and_bound(wefti_joint_branch *s) {
-    const wefti_joint_visit visit = {s, push_split};
-    WEFT_TRY(wefti_joint_walk_splits_of_ops(s));
-    WEFT_TRY(wefti_joint_splits(&s->j, &visit));
-    while (s->count) {
+/* Takes what is open, until nothing open may be better or the budget of the phase is used up.
+ * `first`: until there is a plan. */
+static weft_status branch(wefti_joint_branch *s, bool first) {
+    s->guessing = !s->j.problem->by_bound;
+    while (s->count && !(first && s->out->prediction)) {
         const double least = s->items[wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND)].bound;
         if (least * s->ratio >= wefti_joint_best(s)) break;
-        if (over_budget(s) || out_of_time(s)) break;
+        if (over_budget(s) || wefti_joint_is_over(s)) break;
         /* What waits for its bound is no more likely to fit. */
         if (!s->out->prediction && wefti_joint_first_of(s, WEFTI_JOINT_BY_BYTES) < 0) break;
         int64_t next;
@@ -423,14 +393,53 @@ static weft_status branch_and_bound(wefti_joint_branch *s) {
         WEFT_TRY(take(s, &x));
         if (x.tight && !wefti_joint_is_walked(&x)) s->tight_effort += wefti_joint_spent(s) - before;
     }
-    const bool open = s->count && s->out->prediction && !out_of_time(s);
-    if (open && s->out->evaluations < wefti_joint_budget(s)) WEFT_TRY(walk_shared(s));
-    WEFT_TRY(prove(s));
+    return WEFT_OK;
+}
+
+static void note_bound(wefti_joint_branch *s) {
     const double least =
         s->count ? s->items[wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND)].bound : INFINITY;
-    s->out->lower_bound_seconds = least < wefti_joint_best(s) ? least : wefti_joint_best(s);
+    s->out->lower_bound_seconds = wefti_smaller(least, wefti_joint_best(s));
     s->out->exhausted = !s->count || least * s->ratio >= wefti_joint_best(s);
+}
+
+static weft_status walk_neighbours(wefti_joint_branch *s) {
+    wefti_joint_begin_phase(s, 0.5);
+    return wefti_joint_walk_neighbours(s);
+}
+
+/* The phases of a round have its budget each. They do not depend on the walks or the time that the
+ * caller asks for, which only end the search: a larger budget makes the same walks first. */
+static weft_status search_round(wefti_joint_branch *s) {
+    const bool local = !s->j.problem->by_bound && !s->j.problem->plain && s->j.scalable;
+    if (local && s->round == WEFTI_JOINT_ROUND) {
+        wefti_joint_begin_phase(s, 1);
+        WEFT_TRY(branch(s, true));
+        wefti_joint_begin_phase(s, 0.125);
+        WEFT_TRY(wefti_joint_walk_plain(s));
+    }
+    wefti_joint_begin_phase(s, 1);
+    WEFT_TRY(branch(s, false));
+    if (local) WEFT_TRY(walk_neighbours(s));
+    const double before = wefti_joint_best(s);
+    wefti_joint_begin_phase(s, 1);
+    WEFT_TRY(prove(s));
+    if (local && wefti_joint_best(s) < before) WEFT_TRY(walk_neighbours(s));
+    note_bound(s);
     return WEFT_OK;
+}
+
+static weft_status branch_and_bound(wefti_joint_branch *s) {
+    const wefti_joint_visit visit = {s, push_split};
+    WEFT_TRY(wefti_joint_walk_splits_of_ops(s));
+    WEFT_TRY(wefti_joint_splits(&s->j, &visit));
+    for (s->round = WEFTI_JOINT_ROUND;; s->round *= 2) {
+        WEFT_TRY(search_round(s));
+        s->out->cut = out_of_time(s);
+        if (s->out->exhausted || s->out->cut || !s->out->prediction || wefti_joint_is_over(s) ||
+            s->round >= s->j.problem->evaluations)
+            return WEFT_OK;
+    }
 }
 
 /* ---- the answer ---- */

@@ -2,16 +2,22 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "models/splits.h"
 #include "search/joint/branch.h"
 #include "search/predict/predict.h"
 
-enum { EVALUATIONS = 16, EFFORT = 16 };
+enum { EFFORT = 16 };
 
-/* What a walk costs, in short programs: a program for each stage, and more of them for the tasks
- * and the buffers of long pipelines. */
+/* What a walk costs, in short programs, by the processor times of 35 walks of GPT-3 175B and of
+ * Llama 405B: a program for each stage, whose tasks grow with the microbatches until they repeat
+ * each other; twice as many with weights' gradients apart; and the rings of split sequences. */
 double wefti_joint_walk_effort(const wefti_degrees *d) {
-    return (wefti_joint_effort(d) + d->stages / 8.0) * d->stages * (2 + d->chunks) / 3;
+    enum { TASKS = 16, REPEATED = 64, REGIONS = 64 };
+    const double unlike = d->microbatches < REPEATED ? d->microbatches : REPEATED;
+    const double of_stage = (1 + unlike / TASKS) * pow(d->context, 1.5) *
+                            (d->schedule == WEFT_PIPELINE_ZERO_BUBBLE ? 2 : 1);
+    return of_stage * d->stages + (double)d->data * d->expert * d->context * d->tensor / REGIONS;
 }
 
 bool wefti_joint_is_walked(const wefti_joint_item *x) {
@@ -19,8 +25,20 @@ bool wefti_joint_is_walked(const wefti_joint_item *x) {
 }
 
 int32_t wefti_joint_budget(const wefti_joint_branch *s) {
-    const int32_t asked = s->j.problem->evaluations;
-    return asked ? asked : EVALUATIONS;
+    return s->round;
+}
+
+bool wefti_joint_is_over(const wefti_joint_branch *s) {
+    const wefti_joint_problem *p = s->j.problem;
+    if (!s->out->prediction) return false;
+    return (p->evaluations && s->out->evaluations >= p->evaluations) ||
+           (p->seconds > 0 && wefti_now_s() - s->begin > p->seconds);
+}
+
+void wefti_joint_begin_phase(wefti_joint_branch *s, double share) {
+    s->share = share;
+    s->phase_walks = s->found = s->out->evaluations;
+    s->phase_spent += wefti_joint_spent(s);
 }
 
 /* Searches on larger machines may take longer. */
@@ -35,11 +53,11 @@ double wefti_joint_effort_budget(const wefti_joint_branch *s) {
 
 /* While no plan fits: what needs least memory comes first, so more effort seldom helps. */
 double wefti_joint_effort_without_plan(const wefti_joint_branch *s) {
-    return effort_of(s, s->j.problem->plain ? EVALUATIONS / 4 : 2 * EVALUATIONS);
+    return effort_of(s, s->j.problem->plain ? WEFTI_JOINT_ROUND / 4 : 2 * WEFTI_JOINT_ROUND);
 }
 
 double wefti_joint_spent(const wefti_joint_branch *s) {
-    return s->j.effort + wefti_joint_effort_of_routes(&s->j);
+    return s->j.effort + wefti_joint_effort_of_routes(&s->j) - s->phase_spent;
 }
 
 /* Whether the walk goes far beyond the budget. */
@@ -136,12 +154,12 @@ static bool same_mesh(const wefti_degrees *a, const wefti_degrees *b) {
 }
 
 /* Candidates that differ in schedule, level and shard only. */
-static bool same_split(const wefti_degrees *a, const wefti_degrees *b) {
+bool wefti_joint_same_split(const wefti_degrees *a, const wefti_degrees *b) {
     return same_mesh(a, b) && a->microbatches == b->microbatches && a->recompute == b->recompute;
 }
 
 static bool same_plan(const wefti_degrees *a, const wefti_degrees *b) {
-    return same_split(a, b) && a->schedule == b->schedule && a->chunks == b->chunks &&
+    return wefti_joint_same_split(a, b) && a->schedule == b->schedule && a->chunks == b->chunks &&
            a->level == b->level && a->shard == b->shard;
 }
 
@@ -154,7 +172,7 @@ double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_joint
         const wefti_joint_correction *c = &s->corrections[i];
         if (c->ratio > 2 && same_mesh(&c->degrees, &x->degrees))
             others = wefti_larger(others, 1 + 0.5 * c->missing / x->guess);
-        if (!same_split(&c->degrees, &x->degrees)) continue;
+        if (!wefti_joint_same_split(&c->degrees, &x->degrees)) continue;
         if (c->degrees.level == x->degrees.level) return c->ratio;
         factor = factor == 1 || sqrt(c->ratio) < factor ? sqrt(c->ratio) : factor;
     }
@@ -164,7 +182,7 @@ double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_joint
 static wefti_joint_correction *known_correction(wefti_joint_branch *s, const wefti_degrees *d) {
     for (int64_t i = 0; i < s->correction_count; i++)
         if (s->corrections[i].degrees.level == d->level &&
-            same_split(&s->corrections[i].degrees, d))
+            wefti_joint_same_split(&s->corrections[i].degrees, d))
             return &s->corrections[i];
     return NULL;
 }
@@ -227,12 +245,17 @@ weft_status wefti_joint_parts_of(wefti_joint_branch *s, const wefti_degrees *d, 
     return WEFT_OK;
 }
 
+bool wefti_joint_is_past(const wefti_joint_branch *s, const wefti_degrees *d) {
+    for (int64_t i = 0; i < s->past_count; i++)
+        if (same_plan(&s->past[i], d)) return true;
+    return false;
+}
+
 weft_status wefti_joint_walk_candidate(wefti_joint_branch *s, const wefti_degrees *d,
                                        const wefti_joint_item *bounds) {
     int32_t *part_of;
     weft_plan *plan;
-    for (int64_t i = 0; i < s->past_count; i++)
-        if (same_plan(&s->past[i], d)) return WEFT_OK;
+    if (wefti_joint_is_past(s, d)) return WEFT_OK;
     WEFT_TRY(WEFT_GROW(s->past, s->past_count, s->past_cap));
     s->past[s->past_count++] = *d;
     WEFT_TRY(wefti_joint_parts_of(s, d, &part_of));
