@@ -116,6 +116,7 @@ typedef struct weft_job_checkpoint {
     bool on_error;         /* save the last complete step when a later one fails */
     const char *stop_file; /* JSON that asks the run to end; "": none */
     bool resume;
+    bool other_data; /* a resume may read other data, or use another tokenizer */
 } weft_job_checkpoint;
 
 typedef struct weft_job_recovery {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/philox.h"
+#include "data/fingerprint.h"
 #include "data/source.h"
 
 /* Samples [first, first + samples) of a source. */
@@ -21,6 +22,7 @@ struct weft_data {
     wefti_image_source pictures[2];
     data_part parts[2];
     weft_desc input;
+    char *fingerprint; /* NULL: nobody has asked for it */
 };
 
 typedef enum data_format {
@@ -196,7 +198,45 @@ void weft_data_close(weft_data *data) {
         wefti_images_close(&data->pictures[i]);
     }
     weft_tokenizer_close(data->tokenizer);
+    wefti_free(data->fingerprint);
     wefti_free(data);
+}
+
+static weft_status print_source(const weft_data *data, int which, wefti_text *out) {
+    const wefti_token_source *tokens = &data->tokens[which];
+    const wefti_image_source *pictures = &data->pictures[which];
+    if (data->images) {
+        const wefti_data_file images = {pictures->path, &pictures->images.array};
+        const wefti_data_file labels = {pictures->labels_path, &pictures->labels.array};
+        WEFT_TRY(wefti_fingerprint_files(out, which ? "validation images" : "training images",
+                                         &images, 1));
+        return wefti_fingerprint_files(out, which ? "validation labels" : "training labels",
+                                       &labels, 1);
+    }
+    wefti_data_file *files;
+    WEFT_NEW_ARRAY(files, wefti_data_file, tokens->count);
+    for (int64_t i = 0; i < tokens->count; i++)
+        files[i] = (wefti_data_file){tokens->pieces[i].path, &tokens->pieces[i].array};
+    weft_status status = wefti_fingerprint_files(out, which ? "validation data" : "training data",
+                                                 files, tokens->count);
+    wefti_free(files);
+    return status;
+}
+
+weft_status wefti_data_fingerprint(weft_data *data, const char **out) {
+    wefti_text text = {0};
+    weft_status status = WEFT_OK;
+    if (!data->fingerprint) {
+        if (data->tokenizer) wefti_fingerprint_tokenizer(&text, data->tokenizer);
+        status = print_source(data, WEFT_DATA_TRAIN, &text);
+        if (status >= 0 && data->parts[WEFT_DATA_VALIDATION].source)
+            status = print_source(data, WEFT_DATA_VALIDATION, &text);
+        if (status >= 0 && !(data->fingerprint = wefti_text_take(&text)))
+            status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the fingerprint of the data");
+    }
+    wefti_text_free(&text);
+    *out = data->fingerprint;
+    return status;
 }
 
 int64_t weft_data_samples(const weft_data *data, weft_data_part which) {

@@ -160,16 +160,13 @@ static weft_status open_both(wefti_image_source *s, const char *labels, wefti_ar
     WEFT_REQUIRE(images->rank >= 1, WEFT_E_SHAPE, "%s holds a single number, no images", s->path);
     s->count = images->shape[0];
     WEFT_REQUIRE(s->count > 0 && images->elems > 0, WEFT_E_SHAPE, "%s holds no images", s->path);
-    char *path = NULL;
     if (labels)
-        path = wefti_strdup(labels);
+        s->labels_path = wefti_strdup(labels);
     else
-        WEFT_TRY(labels_beside(s->path, &path));
-    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
-    weft_status status = wefti_array_open(path, format, &s->labels);
-    if (status >= 0) status = check_labels(s, path, vocab);
-    wefti_free(path);
-    return status;
+        WEFT_TRY(labels_beside(s->path, &s->labels_path));
+    WEFT_REQUIRE(s->labels_path, WEFT_E_NOMEM, "no memory for the name of a file");
+    WEFT_TRY(wefti_array_open(s->labels_path, format, &s->labels));
+    return check_labels(s, s->labels_path, vocab);
 }
 
 weft_status wefti_images_open(wefti_image_source *s, const char *path, const char *labels,
@@ -188,6 +185,7 @@ void wefti_images_close(wefti_image_source *s) {
     wefti_array_close(&s->images);
     wefti_array_close(&s->labels);
     wefti_free(s->path);
+    wefti_free(s->labels_path);
     *s = (wefti_image_source){0};
 }
 

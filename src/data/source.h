@@ -56,7 +56,7 @@ weft_status wefti_data_open_with(const weft_data_options *options, weft_tokenize
 /* Images and labels. */
 typedef struct wefti_image_source {
     wefti_array_file images, labels;
-    char *path; /* of the images */
+    char *path, *labels_path;
     int64_t count;
     int64_t classes; /* the largest label plus one */
 } wefti_image_source;

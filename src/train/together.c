@@ -1,7 +1,9 @@
 /* Agreement of a training run's processes: when to stop, and data that only rank 0 reads or
  * decides. It builds on session/agree.h. */
+#include <stdio.h>
 #include <string.h>
 
+#include "data/fingerprint.h"
 #include "job/job.h"
 #include "plan/plan.h"
 #include "train/save/save.h"
@@ -119,15 +121,41 @@ weft_status wefti_training_same_job(wefti_training *t) {
     return wefti_agree_same(t->ranks.agreement, &key, 1);
 }
 
+/* Compares this rank's data with rank 0's. In mode manual each rank trains on its own. */
+static weft_status compare_data(const wefti_training *t, const char *mine, const char *first,
+                                bool manual) {
+    const int me = weft_world_rank(t->ranks.world);
+    char here[32], difference[WEFTI_DATA_DIFFERENCE];
+    (void)snprintf(here, sizeof here, "on rank %d", me);
+    if (wefti_data_same(mine, first, manual ? WEFTI_DATA_ALL - WEFTI_DATA_TRAINING : WEFTI_DATA_ALL,
+                        here, "on rank 0", difference))
+        return WEFT_OK;
+    WEFT_FAIL_OF(me, WEFT_E_MISMATCH,
+                 "rank %d and rank 0 read different data: %s; all ranks of a run need the same", me,
+                 difference);
+}
+
 weft_status wefti_training_same_data(wefti_training *t) {
-    bool manual =
-        t->job->plan && t->job->plan->mode == WEFT_PARALLEL_MANUAL; /* each rank has its own data */
+    const char *own = NULL;
+    const bool follows = t->ranks.follows;
+    weft_status status = t->ranks.agreement || t->job->checkpoint.dir[0]
+                             ? wefti_data_fingerprint(t->data, &own)
+                             : WEFT_OK;
+    if (!t->ranks.agreement) return status;
+    const bool manual = t->job->plan && t->job->plan->mode == WEFT_PARALLEL_MANUAL;
+    WEFT_TRY(wefti_agree(t->ranks.agreement, status));
+    char *first = follows ? NULL : (char *)own;
+    int64_t bytes = (int64_t)strlen(own);
+    status = wefti_training_share_text(t, WEFT_OK, &first, &bytes);
+    if (status >= 0)
+        status = wefti_agree(t->ranks.agreement,
+                             follows ? compare_data(t, own, first, manual) : WEFT_OK);
+    if (follows) wefti_free(first);
+    WEFT_TRY(status);
     const wefti_job_fact facts[] = {
         {.name = "number of training samples",
          .value = manual ? 0 : (uint64_t)weft_data_samples(t->data, WEFT_DATA_TRAIN)},
         {.name = "number of validation samples",
          .value = (uint64_t)weft_data_samples(t->data, WEFT_DATA_VALIDATION)}};
-    return t->ranks.agreement
-               ? wefti_agree_same(t->ranks.agreement, facts, sizeof facts / sizeof *facts)
-               : WEFT_OK;
+    return wefti_agree_same(t->ranks.agreement, facts, sizeof facts / sizeof *facts);
 }

@@ -57,6 +57,20 @@ static inline const char *text_file(void) {
     return put_file("text", text, used);
 }
 
+/* A tokenizer of single letters: letter i of `letters` is token i. */
+static inline const char *put_tokenizer(const char *name, const char *letters) {
+    char json[1024];
+    int used = snprintf(json, sizeof json, "{\"model\": {\"type\": \"BPE\", \"vocab\": {");
+    for (int i = 0; letters[i]; i++)
+        used += snprintf(json + used, sizeof json - (size_t)used, "%s\"%c\": %d", i ? ", " : "",
+                         letters[i], i);
+    used += snprintf(json + used, sizeof json - (size_t)used,
+                     "}, \"merges\": []}, \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
+                     "\"add_prefix_space\": false, \"use_regex\": true}, "
+                     "\"decoder\": {\"type\": \"ByteLevel\"}}");
+    return put_file(name, json, (size_t)used);
+}
+
 /* 64 images of 1 x 8 x 8. The label (0 to 3) is the bright quadrant. */
 static inline const char *image_file(void) {
     enum { IMAGES = 64, SIDE = 8 };

@@ -149,6 +149,56 @@ static void stops_at_the_ends(void **state) {
     assert_int_equal(again.validated, 1);
 }
 
+/* Another text of the same size, or a tokenizer of as many tokens with other numbers: a resume is
+ * refused, or, if the job says so, goes on with a note. Other validation data give a note alone. */
+static void a_resume_with_other_data_is_refused(void **state) {
+    (void)state;
+    char letters[3000];
+    for (size_t i = 0; i < sizeof letters; i++) letters[i] = "abcab"[(i * i + i / 7) % 5];
+    const char *const path = put_file("letters", letters, sizeof letters);
+    words w = tiny_gpt2();
+    record first = {.first = 0};
+    add_word(&w, "data.path=%s", path);
+    add_word(&w, "data.tokenizer=%s", put_tokenizer("abc.json", "abc"));
+    add_words(&w, WITH(dir_word("data"), "train.steps=2"));
+    ASSERT_OK(run_words(&w, &first));
+    add_words(&w, WITH("train.steps=3", "train.schedule.name=constant"));
+
+    char tokenizer[300], other[300], held[300];
+    (void)snprintf(tokenizer, sizeof tokenizer, "data.tokenizer=%s",
+                   put_tokenizer("acb.json", "acb"));
+    letters[2999] = letters[2999] == 'a' ? 'b' : 'a';
+    (void)snprintf(other, sizeof other, "data.path=%s", put_file("other", letters, sizeof letters));
+    (void)snprintf(held, sizeof held, "data.validation=%s", in_root("other"));
+    const struct {
+        const char *word, *facts;
+    } cases[] = {{other, "training data|other|letters|"
+                         "other content|checkpoint.other_data: true"},
+                 {tokenizer, "tokenizer|3 tokens|checkpoint.other_data: true"}};
+    for (int i = 0; i < 2; i++) {
+        record refused = {.first = 0};
+        assert_int_equal(run_with(&w, WITH(cases[i].word), &refused), WEFT_E_ARG);
+        ASSERT_MESSAGE(cases[i].facts);
+        assert_int_equal(steps_in("data", NULL), 1);
+    }
+    record kept = {.first = 0}, changed = {.first = 0}, validated = {.first = 0};
+    ASSERT_OK(run_words(&w, &kept)); /* as it was */
+    assert_int_equal(kept.first, 3);
+    assert_int_equal(kept.notes, 0);
+    add_words(&w, WITH("train.steps=4"));
+    ASSERT_OK(run_with(&w, WITH(held), &validated));
+    assert_note(&validated, "validation data|other");
+    add_words(&w, WITH("train.steps=5"));
+    ASSERT_OK(run_with(&w, WITH(other, "checkpoint.other_data=true"), &changed));
+    assert_int_equal(changed.first, 5);
+    assert_note(&changed, "other data|training data");
+    add_words(&w, WITH("train.steps=6", "checkpoint.other_data=false"));
+    record since = {.first = 0};
+    ASSERT_OK(run_with(&w, WITH(other), &since)); /* the checkpoint now says the new ones */
+    assert_int_equal(since.first, 6);
+    ASSERT_OK(wefti_remove_tree(in_root("data")));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(resume_with_dropout),
@@ -158,6 +208,7 @@ int main(void) {
         cmocka_unit_test(resume_in_bf16),
         cmocka_unit_test(same_bits_on_any_number_of_threads),
         cmocka_unit_test(stops_at_the_ends),
+        cmocka_unit_test(a_resume_with_other_data_is_refused),
     };
     return cmocka_run_group_tests(tests, data_setup, data_teardown);
 }

@@ -203,6 +203,7 @@ static void bad_data_lose_no_step(void **state) {
             assert_in_range(last, 1, 16);
             assert_string_equal(members[0].record.result.checkpoint, step_path("error", last));
             write_images(-1);
+            add_words(&w, WITH("checkpoint.other_data=true")); /* they have been repaired */
             assert_goes_on("error", &w, last, "whole", &whole);
             remove_run("error");
             remove_run("whole");

@@ -414,6 +414,78 @@ static void ranks_with_other_jobs_are_refused(void **state) {
     }
 }
 
+/* Texts, labels, validation data, shards and tokenizers of equal size and other content: refused
+ * before the first step, by all ranks, with the rank, the files and the kind of difference. */
+static void ranks_with_other_data_are_refused(void **state) {
+    (void)state;
+    static char text[4096];
+    char *copy;
+    int64_t bytes;
+    ASSERT_OK(wefti_file_read(text_file(), sizeof text, &copy, &bytes));
+    memcpy(text, copy, (size_t)bytes);
+    wefti_free(copy);
+    text[100] ^= 1;
+    (void)put_file("other_content", text, (size_t)bytes);
+    (void)put_file("shorter", text, (size_t)bytes - 1);
+    text[100] ^= 1;
+    (void)put_file("other_name", text, (size_t)bytes); /* a copy is as good */
+    const struct {
+        const char *key, *mine, *theirs, *facts; /* facts NULL: accepted */
+    } cases[] = {
+        {"data.path", "text", "other_content",
+         "rank 1|rank 0|training data|other_content|other content|text"},
+        {"data.path", "text", "shorter", "training data|shorter|text|rank 0"},
+        {"data.path", "text", "other_name", NULL},
+        {"data.validation", "text", "other_content", "rank 1|rank 0|validation data|other_content"},
+        {"data.validation", "text", "other_name", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        words w = job_words(2), other;
+        add_words(&w, WITH("parallel.pipeline.stages=2", "parallel.pipeline.microbatches=2"));
+        other = w;
+        add_word(&w, "%s=%s", cases[i].key, in_root(cases[i].mine));
+        add_word(&other, "%s=%s", cases[i].key, in_root(cases[i].theirs));
+        member members[2] = {{.job = NULL}};
+        rank_of_world ranks[2];
+        run_all(&w, &other, 2, members, ranks);
+        if (!cases[i].facts) assert_all_ok(ranks, 2, cases[i].theirs);
+        for (int r = 0; r < 2 && cases[i].facts; r++)
+            assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, cases[i].facts);
+    }
+}
+
+/* The labels of images, and a tokenizer of as many tokens with other numbers. */
+static void ranks_with_other_labels_or_tokens_are_refused(void **state) {
+    (void)state;
+    words w = tiny_mlp(), other;
+    member members[2] = {{.job = NULL}};
+    rank_of_world ranks[2];
+    char *labels;
+    int64_t bytes;
+    ASSERT_OK(wefti_file_read(in_root("labels-idx1-ubyte"), 4096, &labels, &bytes));
+    labels[bytes - 1] = (char)(labels[bytes - 1] ^ 1);
+    add_words(&w, WITH("parallel.devices=2", "train.steps=2"));
+    other = w;
+    add_word(&other, "data.labels=%s", put_file("labels", labels, (size_t)bytes));
+    wefti_free(labels);
+    run_all(&w, &other, 2, members, ranks);
+    for (int r = 0; r < 2; r++)
+        assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH,
+                          "training labels|rank 1|other content|labels-idx1-ubyte");
+
+    words text = job_words(2), tokens;
+    char letters[2000];
+    for (size_t i = 0; i < sizeof letters; i++) letters[i] = "abbaab"[i * i % 6];
+    add_words(&text, WITH("parallel.devices=2", "data.validation=0"));
+    add_word(&text, "data.path=%s", put_file("letters", letters, sizeof letters));
+    tokens = text;
+    add_word(&text, "data.tokenizer=%s", put_tokenizer("abc.json", "abc"));
+    add_word(&tokens, "data.tokenizer=%s", put_tokenizer("abd.json", "acb"));
+    run_all(&text, &tokens, 2, members, ranks);
+    for (int r = 0; r < 2; r++)
+        assert_rank_fails(&ranks[r], r, WEFT_E_MISMATCH, "tokenizer|rank 1|3 tokens");
+}
+
 /* The failure is known when rank 0 has begun to write and waits for tensors. */
 static weft_world *that_fails;
 
@@ -532,6 +604,8 @@ int main(void) {
         cmocka_unit_test(a_loss_that_is_not_finite_ends_all),
         cmocka_unit_test(a_rank_without_data_is_named),
         cmocka_unit_test(ranks_with_other_jobs_are_refused),
+        cmocka_unit_test(ranks_with_other_data_are_refused),
+        cmocka_unit_test(ranks_with_other_labels_or_tokens_are_refused),
         cmocka_unit_test(a_checkpoint_that_does_not_come_ends_too),
         cmocka_unit_test(replicas_that_drift_apart_are_found),
         cmocka_unit_test(an_occupied_directory_is_refused_everywhere),

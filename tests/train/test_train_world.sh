@@ -96,6 +96,23 @@ else
     echo "SKIP: dot products of bf16 are not there, or not the faster: kernels $kernels, $(grep 'bf16 with' out)"
 fi
 
+# --- unlike data: texts of one size, of which two stages would read inputs of one and targets of the other ---
+tr e a <text.txt >text.0
+tr e o <text.txt >text.1
+cp text.0 copy.1 && cp text.0 copy.0
+# shellcheck disable=SC2016 # for the shell of each rank
+for name in text copy; do
+    "$weft" launch -n 2 --no-logs -- sh -c 'exec "$@" data.path="$0.$WEFT_RANK"' "$name" "$weft" train job.yaml data.format=text \
+        parallel.pipeline.stages=2 parallel.pipeline.microbatches=2 checkpoint.dir="of-$name" >out 2>&1
+    echo $? >"$name.code"
+    cp out "$name.out"
+done
+[ "$(cat copy.code)" = 0 ] || fail 'copies of a text under other names:' copy.out
+[ "$(cat text.code)" = 1 ] && grep -q 'text.1 on rank 1 .*text.0 on rank 0' text.out || fail 'unlike texts of one size:' text.out
+# The same at a resume.
+expect 1 'other data|text.1|copy.0|checkpoint.other_data' train job.yaml data.format=text data.path=text.1 checkpoint.dir=of-copy
+expect 0 'other data|text.1|copy.0' train job.yaml data.format=text data.path=text.1 checkpoint.dir=of-copy checkpoint.other_data=true
+
 # --- ends ---
 expect 1 '2 devices|3 processes' launch -n 3 --no-logs -- "$weft" train job.yaml parallel.devices=2
 expect 1 "cell '" launch -n 2 --no-logs -- "$weft" train job.yaml train.clip=0 \

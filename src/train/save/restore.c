@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "base/digest/digest.h"
 #include "session/optimizer.h"
+#include "data/fingerprint.h"
 #include "train/save/save.h"
 
 static weft_status compare(wefti_training *t, const wefti_checkpoint *c) {
@@ -232,6 +233,34 @@ typedef struct progress {
     uint32_t identity; /* of the checkpoint */
 } progress;
 
+/* Where the data are not those that the run has read, the order of samples and their loss mean
+ * nothing any more. Validation data may change: the run says so. */
+static weft_status check_data(wefti_training *t, const wefti_checkpoint *c) {
+    const char *now = NULL, *path = wefti_checkpoint_path(c);
+    const char *then =
+        wefti_checkpoint_value(&wefti_checkpoint_meta_of(c)->notes, WEFTI_TRAINING_DATA);
+    char difference[WEFTI_DATA_DIFFERENCE];
+    if (!then) {
+        wefti_training_note(t,
+                            "%s does not say which data it was trained on, so they cannot be "
+                            "compared with those that are read now",
+                            path);
+        return WEFT_OK;
+    }
+    WEFT_TRY(wefti_data_fingerprint(t->data, &now));
+    if (!wefti_data_same(now, then, WEFTI_DATA_TOKENIZER | WEFTI_DATA_TRAINING, "now",
+                         "in the checkpoint", difference)) {
+        WEFT_REQUIRE(t->job->checkpoint.other_data, WEFT_E_ARG,
+                     "%s was trained on other data: %s; checkpoint.other_data: true goes on with "
+                     "the data as they are now",
+                     path, difference);
+        wefti_training_note(t, "the run goes on with other data: %s", difference);
+    }
+    if (!wefti_data_same(now, then, WEFTI_DATA_VALIDATION, "now", "in the checkpoint", difference))
+        wefti_training_note(t, "the run goes on with other validation data: %s", difference);
+    return WEFT_OK;
+}
+
 static weft_status check_restored(wefti_training *t, const wefti_checkpoint *c, progress *out) {
     const wefti_checkpoint_meta *meta = wefti_checkpoint_meta_of(c);
     WEFT_TRY(compare(t, c));
@@ -239,6 +268,7 @@ static weft_status check_restored(wefti_training *t, const wefti_checkpoint *c, 
                  "%s was trained with train.seed %llu, not %llu: the same samples would not follow",
                  wefti_checkpoint_path(c), (unsigned long long)meta->seed,
                  (unsigned long long)t->job->train.seed);
+    WEFT_TRY(check_data(t, c));
     *out = (progress){meta->step, meta->data_position, t->result->final_loss,
                       wefti_checkpoint_identity(c)};
     if (meta->loss_count > 0) out->loss = meta->losses[meta->loss_count - 1].loss;

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "session/optimizer.h"
 #include "tokenizer/tokenizer.h"
+#include "data/fingerprint.h"
 #include "train/save/save.h"
 
 weft_status wefti_training_lock(wefti_training *t) {
@@ -256,8 +257,12 @@ static weft_status begin(wefti_training *t, const begin_options *b, char *config
     const wefti_checkpoint_pair random[] = {{"generator", "philox4x32-10"}};
     (void)snprintf(now, sizeof now, "%lld", (long long)b->now);
     const int64_t spacing = job->checkpoint.keep_minutes * 60;
-    const wefti_checkpoint_pair notes[] = {
-        {"samples", samples}, {"job", job->text}, {WEFTI_CHECKPOINT_TIME, now}};
+    const char *data = NULL;
+    WEFT_TRY(wefti_data_fingerprint(t->data, &data));
+    const wefti_checkpoint_pair notes[] = {{"samples", samples},
+                                           {WEFTI_TRAINING_DATA, data},
+                                           {"job", job->text},
+                                           {WEFTI_CHECKPOINT_TIME, now}};
     const wefti_checkpoint_loss loss = {t->progress.step, t->result->final_loss};
     wefti_checkpoint_meta meta = {
         .step = t->progress.step,
@@ -267,7 +272,7 @@ static weft_status begin(wefti_training *t, const begin_options *b, char *config
         .settings = {settings, sizeof settings / sizeof *settings},
         .random = {random, 1},
         .compute = {compute, sizeof compute / sizeof *compute},
-        .notes = {notes, spacing > 0 ? 3 : 2},
+        .notes = {notes, spacing > 0 ? 4 : 3},
         .losses = &loss,
         .loss_count = t->progress.step > 0 ? 1 : 0,
     };

@@ -63,6 +63,9 @@ void wefti_training_drop_write(wefti_training *t);
 weft_status wefti_training_take_key(wefti_training *t, bool writes) WEFT_CHECKED;
 void wefti_training_wipe_key(wefti_training *t);
 
+/* The note of a checkpoint that holds the fingerprint of the training data. */
+#define WEFTI_TRAINING_DATA "data"
+
 /* restore.c */
 /* Collective in a world. `c`: rank 0's checkpoint; NULL on the others. WEFT_E_CORRUPT on all ranks
  * if tensors are damaged: the session then holds a mixture, and an older step can be restored. */
