@@ -67,8 +67,8 @@ WEFT_API const char *weft_tokenizer_token(const weft_tokenizer *tokenizer, int32
 typedef struct weft_data_options {
     /* "text": files of text. Files whose name ends in .jsonl or .ndjson are read as "jsonl". Files
      * of another structure (csv, parquet, json, archives) are refused by name or first bytes.
-     * "jsonl": one JSON object a line, whose member "text" is one document. "raw": the bytes of any
-     * file. "tokens": llm.c token shards. "idx": MNIST-style images and labels, plain or gzip.
+     * "jsonl": one JSON object a line, whose member `field` is one document. "raw": the bytes of
+     * any file. "tokens": llm.c token shards. "idx": MNIST-style images and labels, plain or gzip.
      * "npy": NumPy arrays, of tokens when context > 0, else of images and labels. */
     const char *format;
     /* A file, a directory (all files below it, sorted, without hidden ones) or a pattern. In a
@@ -85,6 +85,8 @@ typedef struct weft_data_options {
     const char *tokenizer; /* text, jsonl, raw: see weft_tokenizer_open */
     int64_t context;       /* tokens of a sample; 0: images */
     int64_t vocab;         /* every token or label must be below it; 0: not checked */
+    const char *field;     /* jsonl: the member that holds the text; NULL: "text" */
+    bool skip_bad_lines;   /* jsonl: leave out lines without such a text instead of refusing them */
 } weft_data_options;
 
 typedef enum weft_data_part { WEFT_DATA_TRAIN, WEFT_DATA_VALIDATION } weft_data_part;

@@ -58,6 +58,8 @@ typedef struct weft_job_model {
     double capacity_factor, aux_loss; /* below 0: from model.from, or the family's own */
 } weft_job_model;
 
+typedef enum weft_bad_lines { WEFT_BAD_LINES_REFUSE, WEFT_BAD_LINES_SKIP } weft_bad_lines;
+
 typedef struct weft_job_data {
     weft_format format;
     const char *path, *labels;
@@ -65,6 +67,8 @@ typedef struct weft_job_data {
     double validation_fraction; /* 0: none */
     const char *validation_labels;
     const char *tokenizer; /* "bytes" or a tokenizer.json; "": that of model.from, or bytes */
+    const char *field;     /* jsonl: the member that holds the text */
+    weft_bad_lines bad_lines;
 } weft_job_data;
 
 /* Entries of a list or mapping, in order, as texts. */

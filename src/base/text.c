@@ -180,3 +180,58 @@ int wefti_utf8_next(const unsigned char *text, int64_t bytes, uint32_t *out) {
     *out = point;
     return length;
 }
+
+int wefti_utf8_write(char to[4], uint32_t point) {
+    static const unsigned char lead[4] = {0, 0xc0, 0xe0, 0xf0};
+    const int more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
+    to[0] = (char)(lead[more] | point >> (6 * more));
+    for (int i = 1; i <= more; i++) to[i] = (char)(0x80 | ((point >> (6 * (more - i))) & 0x3f));
+    return more + 1;
+}
+
+int64_t wefti_utf8_mark(const void *text, int64_t bytes) {
+    return bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
+}
+
+/* Zeros at every second byte, or three of four, tell of wide characters without a mark. */
+static const char *wide_encoding(const unsigned char *text, int64_t bytes) {
+    int64_t zeros[4] = {0}, units = bytes / 4;
+    for (int64_t i = 0; i < units * 4; i++) zeros[i % 4] += text[i] == 0;
+    if (units < 4) return NULL;
+    const int64_t many = units / 4, few = units / 16;
+    const bool at[4] = {zeros[0] > many, zeros[1] > many, zeros[2] > many, zeros[3] > many};
+    const bool none[4] = {zeros[0] <= few, zeros[1] <= few, zeros[2] <= few, zeros[3] <= few};
+    if (none[0] && at[2] && at[3]) return "UTF-32 (little endian)";
+    if (at[0] && at[1] && none[3]) return "UTF-32 (big endian)";
+    if (none[0] && at[1] && none[2] && at[3]) return "UTF-16 (little endian)";
+    if (at[0] && none[1] && at[2] && none[3]) return "UTF-16 (big endian)";
+    return NULL;
+}
+
+const char *wefti_other_encoding(const void *data, int64_t bytes) {
+    static const struct {
+        const char *mark, *name;
+        int64_t bytes;
+    } marks[] = {{"\xff\xfe\0\0", "UTF-32 (little endian)", 4},
+                 {"\0\0\xfe\xff", "UTF-32 (big endian)", 4},
+                 {"\xff\xfe", "UTF-16 (little endian)", 2},
+                 {"\xfe\xff", "UTF-16 (big endian)", 2}};
+    const unsigned char *text = data, *end = text + bytes;
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (bytes >= marks[i].bytes && !memcmp(text, marks[i].mark, (size_t)marks[i].bytes))
+            return marks[i].name;
+    const char *wide = wide_encoding(text, bytes < 4096 ? bytes : 4096);
+    if (wide) return wide;
+    int64_t characters = 0, wrong = 0; /* beyond ASCII */
+    for (const unsigned char *p = text; p < end;) {
+        uint32_t point;
+        if (*p < 0x80) {
+            p++;
+            continue;
+        }
+        p += wefti_utf8_next(p, end - p, &point);
+        if (point == WEFTI_NO_CHARACTER && end - p < 3) break; /* cut at the end */
+        *(point == WEFTI_NO_CHARACTER ? &wrong : &characters) += 1;
+    }
+    return wrong > characters ? "Latin-1 or another encoding of one byte a character" : NULL;
+}

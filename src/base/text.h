@@ -23,6 +23,13 @@ void wefti_text_free(wefti_text *t);
 /* Decodes the UTF-8 character (RFC 3629) at the start of `bytes` >= 1 bytes and returns its length.
  * A byte that does not begin a valid character gives WEFTI_NO_CHARACTER and length 1. */
 int wefti_utf8_next(const unsigned char *text, int64_t bytes, uint32_t *out);
+/* Writes a character and returns its length. */
+int wefti_utf8_write(char to[4], uint32_t point);
+/* The length of a byte order mark at the start of a text: 3, or 0. */
+int64_t wefti_utf8_mark(const void *text, int64_t bytes);
+/* The name of the encoding that a text has in place of UTF-8, by its first bytes and its zeros, or
+ * because it is not UTF-8; NULL: it is UTF-8, as far as `bytes` bytes of it tell. */
+const char *wefti_other_encoding(const void *text, int64_t bytes);
 
 /* Reads a number with a decimal point, as in files and settings, in any locale. Otherwise as
  * strtod. */

@@ -6,6 +6,7 @@
 #include "base/philox.h"
 #include "data/fingerprint.h"
 #include "data/source.h"
+#include "tokenizer/special.h"
 
 /* Samples [first, first + samples) of a source. */
 typedef struct data_part {
@@ -22,6 +23,8 @@ struct weft_data {
     wefti_image_source pictures[2];
     data_part parts[2];
     weft_desc input;
+    wefti_text_options text;
+    wefti_text notes;
     char *fingerprint; /* NULL: nobody has asked for it */
 };
 
@@ -81,8 +84,9 @@ static weft_status open_tokens(weft_data *data, int which, data_format format, c
     static const wefti_text_kind kinds[FORMATS] = {[FORMAT_TEXT] = WEFTI_TEXT_BY_NAME,
                                                    [FORMAT_JSONL] = WEFTI_TEXT_JSON_LINES,
                                                    [FORMAT_RAW] = WEFTI_TEXT_RAW};
+    data->text.kind = kinds[format];
     if (is_written(format))
-        WEFT_TRY(wefti_tokens_open_text(source, path, kinds[format], data->tokenizer));
+        WEFT_TRY(wefti_tokens_open_text(source, path, &data->text, &data->notes));
     else
         WEFT_TRY(wefti_tokens_open_arrays(source, path, array_formats[format]));
     WEFT_REQUIRE(source->tokens > data->context, WEFT_E_SHAPE,
@@ -140,16 +144,27 @@ static weft_status hold_out(weft_data *data, double fraction, const char *path) 
     return WEFT_OK;
 }
 
+/* The tokenizer that the options name, and its end of a text. */
+static weft_status open_tokenizer(weft_data *data, const char *name) {
+    wefti_ends ends = {.count = 0};
+    WEFT_TRY(weft_tokenizer_open(name, &data->tokenizer));
+    WEFT_TRY(wefti_ends_beside(data->tokenizer, name, &ends));
+    data->text.end = ends.count ? ends.ids[0] : -1;
+    return WEFT_OK;
+}
+
 static weft_status open_all(weft_data *data, const weft_data_options *o, data_format format) {
     data->context = o->context;
     data->vocab = o->vocab;
     data->images = o->context == 0;
     data->input = weft_desc_of(WEFT_I32, 1, &o->context);
     if (is_written(format)) {
-        weft_status status =
-            data->tokenizer ? WEFT_OK : weft_tokenizer_open(o->tokenizer, &data->tokenizer);
+        weft_status status = data->tokenizer ? WEFT_OK : open_tokenizer(data, o->tokenizer);
         if (status < 0) return wefti_prefix(status, "the tokenizer");
         data->known_vocab = weft_tokenizer_vocab(data->tokenizer);
+        data->text.tokenizer = data->tokenizer;
+        data->text.field = o->field;
+        data->text.skip_bad = o->skip_bad_lines;
     }
     WEFT_TRY(open_part(data, WEFT_DATA_TRAIN, format, o->path, o->labels));
     if (!o->validation_path)
@@ -160,25 +175,29 @@ static weft_status open_all(weft_data *data, const weft_data_options *o, data_fo
     return status < 0 ? wefti_prefix(status, "the validation data") : WEFT_OK;
 }
 
-static weft_status create(const weft_data_options *options, weft_tokenizer *tokenizer,
+static weft_status create(const weft_data_options *options, weft_tokenizer *tokenizer, int32_t end,
                           data_format *format, weft_data **out) {
     WEFT_TRY(format_of(options, format));
     WEFT_TRY(check_options(options, *format));
     WEFT_NEW(*out, weft_data);
     (*out)->tokenizer = tokenizer;
+    (*out)->text.end = end;
     return WEFT_OK;
 }
 
 weft_status wefti_data_open_with(const weft_data_options *options, weft_tokenizer *tokenizer,
-                                 weft_data **out) {
+                                 int32_t end, weft_data **out) {
     data_format format = FORMAT_TEXT;
     weft_data *data;
-    weft_status status = create(options, tokenizer, &format, &data);
+    weft_status status = create(options, tokenizer, end, &format, &data);
     if (status < 0) {
         weft_tokenizer_close(tokenizer);
         return status;
     }
     status = open_all(data, options, format);
+    data->text.field = NULL; /* borrowed for the call */
+    if (status >= 0 && data->notes.failed)
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for notes on the data");
     if (status < 0) {
         weft_data_close(data);
         return wefti_note(status, __func__, __FILE__, __LINE__);
@@ -188,7 +207,7 @@ weft_status wefti_data_open_with(const weft_data_options *options, weft_tokenize
 }
 
 weft_status weft_data_open(const weft_data_options *options, weft_data **out) {
-    return wefti_data_open_with(options, NULL, out);
+    return wefti_data_open_with(options, NULL, -1, out);
 }
 
 void weft_data_close(weft_data *data) {
@@ -198,6 +217,7 @@ void weft_data_close(weft_data *data) {
         wefti_images_close(&data->pictures[i]);
     }
     weft_tokenizer_close(data->tokenizer);
+    wefti_text_free(&data->notes);
     wefti_free(data->fingerprint);
     wefti_free(data);
 }
@@ -258,6 +278,10 @@ int64_t weft_data_vocab(const weft_data *data) {
 
 const weft_tokenizer *weft_data_tokenizer(const weft_data *data) {
     return data->tokenizer;
+}
+
+const char *wefti_data_notes(const weft_data *data) {
+    return data->notes.data ? data->notes.data : "";
 }
 
 weft_status weft_data_read(const weft_data *data, weft_data_part which, int64_t index, void *input,

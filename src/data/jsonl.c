@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/json/json.h"
+#include "base/memory.h"
 #include "base/reader.h"
+#include "base/text.h"
 
 enum { JSONL_PIECE_BYTES = 1 << 20 };
 
@@ -75,72 +77,81 @@ static bool is_blank(const char *line, int64_t bytes) {
     return true;
 }
 
-/* The keys of an object, for a message. */
-static const char *keys_of(const wefti_json *object, char out[200]) {
-    size_t used = 0;
-    out[0] = '\0';
-    WEFTI_JSON_EACH(member, object) {
-        size_t length = strlen(member->key);
-        if (length > 40 || used + length + 8 > 200) break;
-        used += (size_t)snprintf(out + used, 200 - used, "%s%s", used ? ", " : "", member->key);
-    }
-    return out;
+/* The text of a line, decoded into `text`. */
+static weft_status read_line(const char *line, int64_t bytes, const char *field, wefti_text *text) {
+    wefti_json_member member;
+    WEFT_TRY(wefti_json_find(line, bytes, field, &member));
+    WEFT_REQUIRE(member.value, WEFT_E_CORRUPT,
+                 "the object has no \"%s\" (it has: %s); data.field names the member that holds "
+                 "the text",
+                 field, member.keys);
+    WEFT_REQUIRE(*member.value == '"', WEFT_E_CORRUPT, "\"%s\" is not a string", field);
+    const bool good = wefti_json_decode(member.value, member.bytes, text);
+    WEFT_REQUIRE(!text->failed, WEFT_E_NOMEM, "no memory for a text");
+    WEFT_REQUIRE(good, WEFT_E_CORRUPT,
+                 "\"%s\" is not valid JSON: it has a control character, an unknown escape, or "
+                 "bytes that are not UTF-8",
+                 field);
+    return WEFT_OK;
 }
 
-static weft_status take_line(const line_reader *r, wefti_arena *arena, const char *line,
-                             int64_t bytes, wefti_document_fn take, void *context) {
-    static const wefti_json_limits limits = {
-        .depth = 32, .members = 1 << 16, .array_items = 1 << 20};
-    const wefti_json *object;
-    char keys[200];
-    weft_status status = wefti_json_parse(arena, line, bytes, &limits, &object);
-    if (status < 0) return at_line(r, status);
-    if (object->kind != WEFTI_JSON_OBJECT)
-        return at_line(r, WEFT_RAISE(WEFT_E_CORRUPT,
-                                     "the line is not an object: weft reads {\"text\": \"...\"}"));
-    const wefti_json *text = wefti_json_get(object, "text");
-    if (!text)
-        return at_line(r, WEFT_RAISE(WEFT_E_CORRUPT,
-                                     "the object has no \"text\" (it has: %s); rename the member "
-                                     "that holds the text",
-                                     keys_of(object, keys)));
-    if (text->kind != WEFTI_JSON_TEXT)
-        return at_line(r, WEFT_RAISE(WEFT_E_CORRUPT, "\"text\" is not a string"));
-    status = take(context, text->as.text, (int64_t)strlen(text->as.text));
-    return status < 0 ? at_line(r, status) : WEFT_OK;
+/* Counts a line that cannot be read, if the job says so. */
+static weft_status bad_line(const line_reader *r, wefti_jsonl *how, weft_status status) {
+    status = at_line(r, status);
+    if (status != WEFT_E_CORRUPT || !how->skip_bad) return status;
+    if (!how->bad++)
+        (void)snprintf(how->first_bad, sizeof how->first_bad, "%s", weft_error_message());
+    wefti_error_clear();
+    return WEFT_OK;
 }
 
-static weft_status read_lines(line_reader *r, wefti_document_fn take, void *context) {
-    const char *line;
+static weft_status read_lines(line_reader *r, wefti_jsonl *how, wefti_text *text,
+                              wefti_document_fn take, void *context) {
+    const char *line, *field = how->field ? how->field : "text";
     int64_t bytes = 0;
     for (;;) {
         WEFT_TRY(next_line(r, &line, &bytes));
         if (!line) return WEFT_OK;
-        if (r->line == 1 && bytes >= 3 && !memcmp(line, "\xEF\xBB\xBF", 3)) {
-            line += 3; /* a byte order mark */
-            bytes -= 3;
+        const int64_t mark = r->line == 1 ? wefti_utf8_mark(line, bytes) : 0;
+        if (is_blank(line + mark, bytes - mark)) continue;
+        how->lines++;
+        weft_status status = read_line(line + mark, bytes - mark, field, text);
+        if (status >= 0) {
+            status = take(context, text->data ? text->data : "", text->used);
+            if (status < 0) return at_line(r, status);
+        } else {
+            WEFT_TRY(bad_line(r, how, status));
         }
-        if (is_blank(line, bytes)) continue;
-        wefti_arena *arena;
-        WEFT_TRY(wefti_arena_create(&arena));
-        weft_status status = take_line(r, arena, line, bytes, take, context);
-        wefti_arena_destroy(arena);
-        WEFT_TRY(status);
     }
 }
 
-weft_status wefti_jsonl_read_pieces(const char *path, int64_t piece_bytes, wefti_document_fn take,
-                                    void *context) {
+/* By the first bytes: in another encoding no line is JSON. */
+static weft_status check_encoding(const line_reader *r) {
+    unsigned char first[4096];
+    const int64_t bytes = r->size < (int64_t)sizeof first ? r->size : (int64_t)sizeof first;
+    WEFT_TRY(wefti_reader_at(r->reader, 0, bytes, first));
+    const char *encoding = wefti_other_encoding(first, bytes);
+    WEFT_REQUIRE(!encoding || encoding[0] != 'U', WEFT_E_NO_IMPL,
+                 "%s is in %s: weft reads UTF-8; convert it, as with iconv", r->path, encoding);
+    return WEFT_OK;
+}
+
+weft_status wefti_jsonl_read_pieces(const char *path, int64_t piece_bytes, wefti_jsonl *how,
+                                    wefti_document_fn take, void *context) {
     line_reader r = {.path = path, .piece_bytes = piece_bytes};
+    wefti_text text = {0};
     WEFT_TRY(wefti_reader_open(path, &r.reader));
     r.size = wefti_reader_bytes(r.reader);
     wefti_reader_ahead(r.reader);
-    weft_status status = read_lines(&r, take, context);
+    weft_status status = check_encoding(&r);
+    if (status >= 0) status = read_lines(&r, how, &text, take, context);
+    wefti_text_free(&text);
     wefti_free(r.data);
     wefti_reader_close(r.reader);
     return status;
 }
 
-weft_status wefti_jsonl_read(const char *path, wefti_document_fn take, void *context) {
-    return wefti_jsonl_read_pieces(path, JSONL_PIECE_BYTES, take, context);
+weft_status wefti_jsonl_read(const char *path, wefti_jsonl *how, wefti_document_fn take,
+                             void *context) {
+    return wefti_jsonl_read_pieces(path, JSONL_PIECE_BYTES, how, take, context);
 }

@@ -3,6 +3,7 @@
 #define WEFTI_DATA_SOURCE_H
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "data/array.h"
 #include "weft/data.h"
 
@@ -30,12 +31,21 @@ typedef enum wefti_text_kind {
     WEFTI_TEXT_RAW         /* the file is one document */
 } wefti_text_kind;
 
-/* Documents as bytes, or as tokens of `tokenizer`. If there are several documents, the tokenizer's
- * end of text stands behind each, if it has one. Bytes have no such token: a document of a JSON
- * line ends with a newline, files follow each other. */
+typedef struct wefti_text_options {
+    wefti_text_kind kind;
+    const weft_tokenizer *tokenizer; /* WEFTI_TOKENS_BYTES, NULL: bytes are tokens */
+    int32_t end;                     /* the token behind each of several documents; -1: none */
+    const char *field;               /* JSON lines: the member with the text; NULL: "text" */
+    bool skip_bad;                   /* JSON lines that would be refused */
+} wefti_text_options;
+
+/* Documents as bytes, or as tokens of a tokenizer. Bytes have no token that ends a text: a document
+ * of a JSON line ends with a newline, files follow each other. A byte order mark is no part of a
+ * text. Texts in another encoding than UTF-8 are refused, unless bytes are tokens or the kind is
+ * RAW. Appends to `notes` a line for each thing that a user should know. */
 weft_status wefti_tokens_open_text(wefti_token_source *source, const char *path,
-                                   wefti_text_kind kind,
-                                   const weft_tokenizer *tokenizer) WEFT_CHECKED;
+                                   const wefti_text_options *options,
+                                   wefti_text *notes) WEFT_CHECKED;
 /* Shards or npy files of one dimension. */
 weft_status wefti_tokens_open_arrays(wefti_token_source *source, const char *path,
                                      wefti_array_format format) WEFT_CHECKED;
@@ -48,10 +58,12 @@ weft_status wefti_tokens_read(const wefti_token_source *source, int64_t first, i
 /* The same check for the first 256 MiB of tokens, in advance. */
 weft_status wefti_tokens_check(const wefti_token_source *source, int64_t vocab) WEFT_CHECKED;
 
-/* weft_data_open with a tokenizer for text, which the data own from then on, also after a failure.
- * NULL: the one that the options name. */
+/* weft_data_open with a tokenizer for text, which the data own from then on, also after a failure,
+ * and the token that ends a text (-1: none). NULL: the tokenizer that the options name. */
 weft_status wefti_data_open_with(const weft_data_options *options, weft_tokenizer *tokenizer,
-                                 weft_data **out) WEFT_CHECKED;
+                                 int32_t end, weft_data **out) WEFT_CHECKED;
+/* What a user should know of the data, a line for each thing; "": nothing. */
+const char *wefti_data_notes(const weft_data *data);
 
 /* Images and labels. */
 typedef struct wefti_image_source {

@@ -32,37 +32,69 @@ static wefti_array array_of(const void *data, int64_t count, wefti_element eleme
         .element = element, .rank = 1, .shape = {count}, .elems = count, .data = data};
 }
 
-static weft_status take_text(wefti_array_file *file) {
-    int64_t bytes = wefti_reader_bytes(file->reader);
-    file->array = array_of(NULL, bytes, WEFTI_ELEMENT_U8);
-    file->array.reader = file->reader;
-    if (bytes >= KEPT_BYTES) return WEFT_OK;
-    WEFT_TRY(wefti_reader_take(file->reader, 0, bytes, &file->unpacked));
-    wefti_reader_close(file->reader);
-    file->reader = NULL;
-    file->array = array_of(file->unpacked, bytes, WEFTI_ELEMENT_U8);
+/* Texts on their way into a source. */
+typedef struct text_sink {
+    wefti_token_source *source;
+    const wefti_text_options *options;
+    wefti_encoder *encoder; /* NULL: bytes */
+    int64_t vocab;
+    int32_t end;    /* token behind each document; -1: none */
+    int64_t joined; /* documents that another one follows without such a token */
+    wefti_ids ids;
+    wefti_text bytes; /* of the documents of one file, where tokens are bytes */
+    wefti_jsonl lines;
+    wefti_text *notes;
+} text_sink;
+
+/* Bytes may stand for any encoding; tokens of text would stand for no text at all. */
+static weft_status check_encoding(const text_sink *sink, const char *path, const void *text,
+                                  int64_t bytes) {
+    if (sink->options->kind == WEFTI_TEXT_RAW) return WEFT_OK;
+    const char *encoding = wefti_other_encoding(text, bytes);
+    if (!encoding) return WEFT_OK;
+    WEFT_REQUIRE(!sink->encoder, WEFT_E_NO_IMPL,
+                 "%s is in %s, but the tokenizer reads UTF-8: convert it, as with iconv; "
+                 "data.format: raw takes any file as it is",
+                 path, encoding);
+    wefti_text_add(sink->notes, "%s is in %s, not UTF-8: its bytes are the tokens\n", path,
+                   encoding);
     return WEFT_OK;
 }
 
-static weft_status add_bytes(wefti_token_source *s, const char *path) {
+/* Leaves out a byte order mark, and keeps a small file. */
+static weft_status take_text(const text_sink *sink, const char *path, wefti_array_file *file) {
+    const int64_t all = wefti_reader_bytes(file->reader);
+    const bool raw = sink->options->kind == WEFTI_TEXT_RAW;
+    unsigned char *first;
+    WEFT_TRY(wefti_reader_take(file->reader, 0, all < KEPT_BYTES ? all : KEPT_BYTES, &first));
+    const int64_t mark = raw ? 0 : wefti_utf8_mark(first, all);
+    weft_status status =
+        check_encoding(sink, path, first + mark, (all < KEPT_BYTES ? all : KEPT_BYTES) - mark);
+    file->array = array_of(NULL, all - mark, WEFTI_ELEMENT_U8);
+    file->array.offset = mark;
+    if (status < 0 || all >= KEPT_BYTES) {
+        file->array.reader = file->reader;
+        wefti_free(first);
+        return status;
+    }
+    wefti_reader_close(file->reader);
+    file->reader = NULL;
+    file->unpacked = first;
+    file->array.data = first + mark;
+    return WEFT_OK;
+}
+
+static weft_status add_bytes(const text_sink *sink, const char *path) {
+    wefti_token_source *s = sink->source;
     wefti_array_file file = {0};
     WEFT_TRY(wefti_reader_open(path, &file.reader));
-    weft_status status = take_text(&file);
+    weft_status status = take_text(sink, path, &file);
     if (status >= 0) status = keep_file(s, file);
     if (status < 0) {
         wefti_array_close(&file);
         return status;
     }
     return add_piece(s, path, file.array);
-}
-
-static int32_t end_of_text(const weft_tokenizer *tokenizer) {
-    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        int32_t id = weft_tokenizer_find(tokenizer, names[i]);
-        if (id >= 0) return id;
-    }
-    return -1;
 }
 
 /* Stores token numbers in the arena, in 16 bits if the vocabulary fits. */
@@ -82,16 +114,6 @@ static weft_status add_ids(wefti_token_source *s, const char *path, const wefti_
     return add_piece(s, path, array_of(data, ids->count, element));
 }
 
-/* Texts on their way into a source. */
-typedef struct text_sink {
-    wefti_token_source *source;
-    wefti_encoder *encoder; /* NULL: bytes */
-    int64_t vocab;
-    int32_t end; /* token behind each document; -1: none */
-    wefti_ids ids;
-    wefti_text bytes; /* of the documents of one file, where tokens are bytes */
-} text_sink;
-
 /* wefti_document_fn: one document of several. */
 static weft_status take_document(void *context, const char *text, int64_t bytes) {
     text_sink *sink = context;
@@ -102,6 +124,7 @@ static weft_status take_document(void *context, const char *text, int64_t bytes)
         return WEFT_OK;
     }
     WEFT_TRY(wefti_encoder_add(sink->encoder, (const unsigned char *)text, bytes, &sink->ids));
+    sink->joined += sink->end < 0;
     if (sink->end < 0) return WEFT_OK;
     WEFT_TRY(WEFT_GROW(sink->ids.ids, sink->ids.count, sink->ids.capacity));
     sink->ids.ids[sink->ids.count++] = sink->end;
@@ -117,8 +140,11 @@ static weft_status take_file(text_sink *sink, const char *path) {
     weft_status status = wefti_reader_take(reader, 0, bytes, &text);
     wefti_reader_close(reader);
     WEFT_TRY(status);
-    status = take_document(sink, (const char *)text, bytes);
+    const int64_t mark = sink->options->kind == WEFTI_TEXT_RAW ? 0 : wefti_utf8_mark(text, bytes);
+    status = check_encoding(sink, path, text + mark, bytes - mark);
+    if (status >= 0) status = take_document(sink, (const char *)text + mark, bytes - mark);
     wefti_free(text);
+    if (status == WEFT_E_NO_IMPL) return status; /* which names the file */
     return status < 0 ? wefti_prefix(status, "%s", path) : WEFT_OK;
 }
 
@@ -139,9 +165,9 @@ static weft_status add_gathered(wefti_token_source *s, const char *path, wefti_t
 
 static weft_status add_texts(text_sink *sink, const char *path, bool lines) {
     sink->ids.count = 0;
-    if (!lines && !sink->encoder) return add_bytes(sink->source, path);
+    if (!lines && !sink->encoder) return add_bytes(sink, path);
     if (lines)
-        WEFT_TRY(wefti_jsonl_read(path, take_document, sink));
+        WEFT_TRY(wefti_jsonl_read(path, &sink->lines, take_document, sink));
     else
         WEFT_TRY(take_file(sink, path));
     if (!sink->encoder) return add_gathered(sink->source, path, &sink->bytes);
@@ -165,17 +191,37 @@ static bool any_lines(const wefti_path_list *list, wefti_text_kind kind) {
     return any;
 }
 
+/* What a user should know of the documents that a sink has taken. */
+static void note_documents(const text_sink *sink) {
+    const wefti_jsonl *l = &sink->lines;
+    if (sink->joined > 1)
+        wefti_text_add(sink->notes,
+                       "the tokenizer has no token that ends a text: %lld documents follow each "
+                       "other without one; name it as eos_token in a tokenizer_config.json beside "
+                       "the tokenizer\n",
+                       (long long)sink->joined);
+    if (l->bad)
+        wefti_text_add(sink->notes,
+                       "data.bad_lines: skip left out %lld of %lld lines; the first: %s\n",
+                       (long long)l->bad, (long long)l->lines, l->first_bad);
+}
+
 static weft_status add_all_written(wefti_token_source *s, const wefti_path_list *list,
-                                   wefti_text_kind kind, const weft_tokenizer *tokenizer) {
+                                   const wefti_text_options *o, wefti_text *notes) {
+    const weft_tokenizer *tokenizer = o->tokenizer;
     text_sink sink = {.source = s, .end = -1};
     if (tokenizer && tokenizer->model != WEFTI_MODEL_BYTES) {
         WEFT_TRY(wefti_encoder_create(tokenizer, &sink.encoder));
         sink.vocab = weft_tokenizer_vocab(tokenizer);
-        if (list->count > 1 || any_lines(list, kind)) sink.end = end_of_text(tokenizer);
+        if (list->count > 1 || any_lines(list, o->kind)) sink.end = o->end;
     }
+    sink.options = o;
+    sink.notes = notes;
+    sink.lines = (wefti_jsonl){.field = o->field, .skip_bad = o->skip_bad};
     weft_status status = WEFT_OK;
     for (int64_t i = 0; status >= 0 && i < list->count; i++)
-        status = add_written(&sink, list->paths[i], kind);
+        status = add_written(&sink, list->paths[i], o->kind);
+    if (status >= 0) note_documents(&sink);
     wefti_text_free(&sink.bytes);
     wefti_free(sink.ids.ids);
     wefti_encoder_destroy(sink.encoder);
@@ -201,15 +247,14 @@ static weft_status add_array(wefti_token_source *s, const char *path, wefti_arra
 
 /* What the files of a source hold. */
 typedef struct content {
-    bool written; /* text; else arrays */
-    wefti_text_kind kind;
-    const weft_tokenizer *tokenizer;
+    const wefti_text_options *text; /* NULL: arrays */
+    wefti_text *notes;
     wefti_array_format format;
 } content;
 
 static weft_status open_list(wefti_token_source *s, const wefti_path_list *list,
                              const content *is) {
-    if (is->written) return add_all_written(s, list, is->kind, is->tokenizer);
+    if (is->text) return add_all_written(s, list, is->text, is->notes);
     for (int64_t i = 0; i < list->count; i++) WEFT_TRY(add_array(s, list->paths[i], is->format));
     return WEFT_OK;
 }
@@ -224,14 +269,14 @@ static weft_status open_source(wefti_token_source *s, const char *path, const co
     return WEFT_OK;
 }
 
-weft_status wefti_tokens_open_text(wefti_token_source *s, const char *path, wefti_text_kind kind,
-                                   const weft_tokenizer *tokenizer) {
-    return open_source(s, path, &(content){true, kind, tokenizer, WEFTI_ARRAY_SHARD});
+weft_status wefti_tokens_open_text(wefti_token_source *s, const char *path,
+                                   const wefti_text_options *options, wefti_text *notes) {
+    return open_source(s, path, &(content){options, notes, WEFTI_ARRAY_SHARD});
 }
 
 weft_status wefti_tokens_open_arrays(wefti_token_source *s, const char *path,
                                      wefti_array_format format) {
-    return open_source(s, path, &(content){false, WEFTI_TEXT_RAW, NULL, format});
+    return open_source(s, path, &(content){NULL, NULL, format});
 }
 
 void wefti_tokens_close(wefti_token_source *s) {

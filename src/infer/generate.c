@@ -46,7 +46,9 @@ static weft_status open_tokenizer(weft_generator *g, const char *name) {
                  (long long)g->config.vocab);
     WEFT_REQUIRE(g->choices > 0, WEFT_E_SHAPE, "%s%s has no tokens", name ? name : g->path,
                  name ? "" : "/tokenizer.json");
-    wefti_ends_of_tokenizer(g->tokenizer, &g->config);
+    wefti_ends ends;
+    WEFT_TRY(wefti_ends_beside(g->tokenizer, name ? name : g->path, &ends));
+    wefti_ends_of_tokenizer(&ends, &g->config);
     return WEFT_OK;
 }
 

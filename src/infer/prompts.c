@@ -79,7 +79,10 @@ static bool is_blank(const char *text, int64_t bytes) {
 
 static weft_status read_lines(weft_prompts *p, const char *path, const char *text, int64_t bytes) {
     int32_t number = 1;
-    for (int64_t at = 0; at < bytes; number++) {
+    const char *encoding = wefti_other_encoding(text, bytes < 4096 ? bytes : 4096);
+    WEFT_REQUIRE(!encoding || encoding[0] != 'U', WEFT_E_NO_IMPL,
+                 "%s is in %s: weft reads UTF-8; convert it, as with iconv", path, encoding);
+    for (int64_t at = wefti_utf8_mark(text, bytes); at < bytes; number++) {
         const char *end = memchr(text + at, '\n', (size_t)(bytes - at));
         const int64_t length = end ? end - (text + at) : bytes - at;
         if (!is_blank(text + at, length)) {

@@ -513,11 +513,8 @@ weft_status wefti_pretrained_load(weft_session *session, const weft_model_config
     return status;
 }
 
-void wefti_ends_of_tokenizer(const weft_tokenizer *tokenizer, weft_model_config *config) {
-    static const char *const names[] = {"<|endoftext|>", "</s>", "<|end_of_text|>", "<|eot_id|>"};
+void wefti_ends_of_tokenizer(const wefti_ends *ends, weft_model_config *config) {
     if (config->end_count > 0) return;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        int32_t token = weft_tokenizer_find(tokenizer, names[i]);
-        if (token >= 0 && token < config->vocab) config->ends[config->end_count++] = token;
-    }
+    for (int i = 0; i < ends->count && config->end_count < WEFT_MAX_END_TOKENS; i++)
+        if (ends->ids[i] < config->vocab) config->ends[config->end_count++] = ends->ids[i];
 }

@@ -5,6 +5,7 @@
 
 #include "checkpoint/side_files.h"
 #include "session/agree.h"
+#include "tokenizer/special.h"
 #include "weft/data.h"
 #include "weft/model.h"
 #include "weft/session.h"
@@ -38,9 +39,8 @@ weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_c
 weft_status wefti_pretrained_side_files(const char *directory, unsigned uses,
                                         wefti_side_files *out) WEFT_CHECKED;
 
-/* If `config` names no tokens that end a text, uses the usual names of such tokens in tokenizers.
- */
-void wefti_ends_of_tokenizer(const weft_tokenizer *tokenizer, weft_model_config *config);
+/* If `config` names no tokens that end a text, it gets those of the tokenizer. */
+void wefti_ends_of_tokenizer(const wefti_ends *ends, weft_model_config *config);
 
 /* names.c: the name of a tensor without what wrappers of torch add. `out` has room for `name`. */
 void wefti_plain_name(const char *name, char *out);

@@ -8,6 +8,7 @@
 #define JOB_CHOICE_TEXT(name, text) text,
 static const char *const families[] = {WEFT_FAMILY_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const formats[] = {WEFT_FORMAT_LIST(JOB_CHOICE_TEXT) NULL};
+static const char *const bad_lines[] = {"refuse", "skip", NULL};
 static const char *const optimizers[] = {WEFT_OPTIMIZER_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const schedules[] = {WEFT_SCHEDULE_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const parallel_modes[] = {WEFT_JOB_MODE_LIST(JOB_CHOICE_TEXT) NULL};

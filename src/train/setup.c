@@ -85,6 +85,13 @@ static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
     return WEFT_OK;
 }
 
+static void note_lines(const wefti_training *t, const char *lines) {
+    for (const char *end; *lines; lines = *end ? end + 1 : end) {
+        end = strchrnul(lines, '\n');
+        wefti_training_note(t, "%.*s", (int)(end - lines), lines);
+    }
+}
+
 static weft_status open_data(wefti_training *t) {
     const weft_job_data *d = &t->job->data;
     bool language = t->model.objective->is_language;
@@ -103,6 +110,8 @@ static weft_status open_data(wefti_training *t) {
                    : t->job->model.context ? t->job->model.context
                                            : probe.context,
         .vocab = language ? t->model.config.vocab : t->model.config.classes,
+        .field = d->field,
+        .skip_bad_lines = d->bad_lines == WEFT_BAD_LINES_SKIP,
     };
     WEFT_REQUIRE(d->path[0], WEFT_E_ARG, "data.path is missing: the file or directory to train on");
     const char *family = weft_family_text(t->model.config.family);
@@ -113,16 +122,22 @@ static weft_status open_data(wefti_training *t) {
                  "data.format: %s is for language models, but %s learns from idx or npy",
                  weft_format_text(d->format), family);
     weft_tokenizer *tokenizer;
-    WEFT_TRY(wefti_training_tokenizer(t, &tokenizer));
-    return wefti_data_open_with(&o, tokenizer, &t->data);
+    wefti_ends ends = {.count = 0};
+    WEFT_TRY(wefti_training_tokenizer(t, &tokenizer, &ends));
+    WEFT_TRY(wefti_data_open_with(&o, tokenizer, ends.count ? ends.ids[0] : -1, &t->data));
+    note_lines(t, wefti_data_notes(t->data));
+    return WEFT_OK;
 }
 
 /* For new models. Models from files have the tokens of their files. */
-static void ends_from_data(wefti_training *t) {
+static weft_status ends_from_data(wefti_training *t) {
     const weft_tokenizer *tokenizer = weft_data_tokenizer(t->data);
     const char *files = wefti_job_model_files(&t->job->model);
-    if (tokenizer && t->model.objective->generates && !files[0])
-        wefti_ends_of_tokenizer(tokenizer, &t->model.config);
+    wefti_ends ends;
+    if (!tokenizer || !t->model.objective->generates || files[0]) return WEFT_OK;
+    WEFT_TRY(wefti_ends_beside(tokenizer, t->job->data.tokenizer, &ends));
+    wefti_ends_of_tokenizer(&ends, &t->model.config);
+    return WEFT_OK;
 }
 
 /* Sizes that only the data can tell. */
@@ -276,7 +291,7 @@ void wefti_training_limit_memory(wefti_training *t) {
 weft_status wefti_training_prepare(wefti_training *t) {
     WEFT_TRY(wefti_training_configure(t));
     WEFT_TRY(wefti_training_open_data(t));
-    ends_from_data(t);
+    WEFT_TRY(ends_from_data(t));
     int64_t samples = weft_data_samples(t->data, WEFT_DATA_TRAIN);
     WEFT_REQUIRE(samples > 0, WEFT_E_SHAPE, "%s holds no training sample", t->job->data.path);
     if (samples < t->job->train.batch)

@@ -50,9 +50,24 @@ weft_status wefti_training_share_side(wefti_training *t, weft_status status) {
     return status;
 }
 
+/* wefti_special_read: a file beside model.from. Of its config.json the run has the ends. */
+static weft_status read_side(void *context, const char *name, char **out, int64_t *out_bytes) {
+    const wefti_training *t = context;
+    const weft_model_config *c = &t->model.config;
+    const char *text = wefti_side_files_find(&t->saving.side, name, out_bytes);
+    const bool ends = !text && !strcmp(name, "config.json") && c->end_count > 0;
+    if (!text && !ends) return WEFT_OK;
+    *out =
+        text ? wefti_strdup(text) : wefti_format("{\"eos_token_id\": %lld}", (long long)c->ends[0]);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for %s", name);
+    *out_bytes = (int64_t)strlen(*out);
+    return WEFT_OK;
+}
+
 /* Rank 0 reads it, as it reads the model. Checkpoints of the run hold its text. A newcomer has it
  * already. */
-weft_status wefti_training_tokenizer(wefti_training *t, weft_tokenizer **out) {
+weft_status wefti_training_tokenizer(wefti_training *t, weft_tokenizer **out,
+                                     wefti_ends *out_ends) {
     const char *from = t->job->model.from;
     int64_t bytes = 0;
     *out = NULL;
@@ -64,6 +79,7 @@ weft_status wefti_training_tokenizer(wefti_training *t, weft_tokenizer **out) {
     const char *text = wefti_side_files_find(&t->saving.side, "tokenizer.json", &bytes);
     if (!text) return WEFT_OK;
     weft_status status = wefti_tokenizer_parse("tokenizer.json", text, bytes, out);
+    if (status >= 0) status = wefti_ends_of(*out, read_side, t, out_ends);
     return status < 0 ? wefti_prefix(status, "the tokenizer of model.from, %s", from) : WEFT_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "checkpoint/side_files.h"
 #include "session/agree.h"
 #include "session/session.h"
+#include "tokenizer/special.h"
 #include "train/objective.h"
 #include "weft/model.h"
 #include "weft/predict.h"
@@ -187,8 +188,10 @@ void wefti_training_note(const wefti_training *t, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* tokenizer.c: the tokenizer of model.from, if the data are text and the job names no tokenizer.
- * *out NULL: the data open the one that the job names, or bytes. Collective. */
-weft_status wefti_training_tokenizer(wefti_training *t, weft_tokenizer **out) WEFT_CHECKED;
+ * *out NULL: the data open the one that the job names, or bytes. *out_ends: the tokens that end its
+ * texts. Collective. */
+weft_status wefti_training_tokenizer(wefti_training *t, weft_tokenizer **out,
+                                     wefti_ends *out_ends) WEFT_CHECKED;
 /* Rank 0 reads the files beside the model that checkpoints hold, unless they are there: those of
  * model.from, and of the tokenizer that the job names. */
 weft_status wefti_training_read_side(wefti_training *t) WEFT_CHECKED;

@@ -2,6 +2,7 @@
 #include "support.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
@@ -246,12 +247,70 @@ static void allocations_fail(void **state) {
     assert_true(nth > 3);
 }
 
+/* Random and mutated objects: what the strict reader accepts, the lenient one finds, with the same
+ * text; it reads no byte beyond the end. */
+static void lenient_agrees_with_strict(void **state) {
+    (void)state;
+    static const wefti_json_limits wide = {.depth = 64, .members = 1000, .array_items = 1000};
+    static const char *const parts[] = {
+        "{",        "}",       "[",     "]",   ",",    ":", "\"",      "\\",  "\"k\"",
+        "\"k\":",   "\"ab\":", "\"x\"", "1e9", "null", " ", "\\u00e9", "\\n", "\\ud83d\\ude00",
+        "\xc3\xa9", "\\\"",    "\"\":"};
+    enum { PARTS = sizeof parts / sizeof *parts };
+    int accepted = 0, texts = 0;
+    wefti_text decoded = {0};
+    TEST_SEEDS(seed, 1, 40000) {
+        char line[400] = "{";
+        uint64_t at = 0;
+        const int members = 1 + (int)(wefti_philox_u32(seed, 0, at++) % 4);
+        for (int i = 0; i < members; i++) {
+            const uint32_t r = wefti_philox_u32(seed, 0, at++);
+            static const char *const keys[] = {"k", "ab", "\\u006b", "", "c"};
+            static const char *const values[] = {"\"x\"", "\"a\\\"b\\\\\"", "[1, {\"k\": \"}\"}]",
+                                                 "{}",    "-1.5e3",         "\"\\ud83d\\ude00\"",
+                                                 "true"};
+            (void)snprintf(line + strlen(line), sizeof line - strlen(line), "%s\"%s\"%s:%s",
+                           i ? ", " : "", keys[r % 5], r & 256 ? " " : "", values[(r >> 10) % 7]);
+        }
+        strcat(line, "}");
+        if (seed % 3 == 0) { /* one part in place of a byte */
+            const size_t place = wefti_philox_u32(seed, 0, at++) % strlen(line);
+            const char *part = parts[wefti_philox_u32(seed, 0, at++) % PARTS];
+            memmove(line + place + strlen(part), line + place + 1, strlen(line + place + 1) + 1);
+            memcpy(line + place, part, strlen(part));
+        }
+        const size_t bytes = strlen(line);
+        char *copy = malloc(bytes);
+        memcpy(copy, line, bytes);
+        const wefti_json *object = NULL;
+        wefti_json_member member;
+        const weft_status strict = wefti_json_parse(arena, copy, (int64_t)bytes, &wide, &object);
+        const weft_status lenient = wefti_json_find(copy, (int64_t)bytes, "k", &member);
+        const bool found = lenient >= 0 && member.value;
+        const bool is_text = found && wefti_json_decode(member.value, member.bytes, &decoded);
+        if (strict >= 0 && object->kind == WEFTI_JSON_OBJECT) {
+            const wefti_json *k = wefti_json_get(object, "k");
+            if (lenient < 0 || found != (k != NULL) || is_text != (k && k->kind == WEFTI_JSON_TEXT))
+                fail_msg("seed %d: %s", (int)seed, line);
+            if (is_text && ((size_t)decoded.used != strlen(k->as.text) ||
+                            memcmp(decoded.data, k->as.text, strlen(k->as.text))))
+                fail_msg("seed %d: another text: %s", (int)seed, line);
+            accepted++;
+            texts += is_text;
+        }
+        free(copy);
+    }
+    wefti_text_free(&decoded);
+    assert_true(test_one_seed() || (accepted > 10000 && texts > 3000));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(values),           TEST(texts),         TEST(numbers), TEST(reals_round_trip),
-        TEST(broken_structure), TEST(within_limits), TEST(quoting), TEST(quoting_of_other_bytes),
-        TEST(allocations_fail)};
+    const struct CMUnitTest tests[] = {TEST(values),           TEST(texts),
+                                       TEST(numbers),          TEST(reals_round_trip),
+                                       TEST(broken_structure), TEST(within_limits),
+                                       TEST(quoting),          TEST(quoting_of_other_bytes),
+                                       TEST(allocations_fail), TEST(lenient_agrees_with_strict)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

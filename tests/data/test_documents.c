@@ -2,7 +2,9 @@
  * Files of another structure are refused by name or by their first bytes. */
 #include "data_fixture.h"
 
+#include "base/text.h"
 #include "data/jsonl.h"
+#include "data/source.h"
 #include "weft/data.h"
 
 static weft_status try_data(const char *format, const char *path, const char *tokenizer,
@@ -108,9 +110,10 @@ static void broken_lines_are_named(void **state) {
         {"{\"text\": 5}", "line 3|string"},
         {"{\"text\": null}", "line 3|string"},
         {"{\"text\": \"\xff\"}", "line 3"},
-        {"{\"text\": \"\\u0000\"}", "line 3"},
+        {"{\"text\": \"\\u00g0\"}", "line 3"},
+        {"{\"text\": \"\\q\"}", "line 3"},
         {"{\"text\": \"a\"} x", "line 3"},
-        {"{\"text\": \"a\", \"text\": \"b\"}", "line 3"},
+        {"{\"id\": [1, \"text\": \"b\"}", "line 3"},
     };
     weft_data *data;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -132,6 +135,184 @@ static void broken_lines_are_named(void **state) {
     /* Nothing but blank lines holds no token. */
     ASSERT_FAILS(WEFT_E_SHAPE, "0 tokens",
                  try_data("text", put_text("blank.jsonl", "\n \n"), NULL, &data));
+}
+
+/* What is not used is not judged: corpora have all of this. */
+static void other_members_may_hold_anything(void **state) {
+    (void)state;
+    static char text[300000];
+    enum { DEEP = 100000 };
+    int used =
+        snprintf(text, sizeof text,
+                 "{\"loss\": NaN, \"text\": \"a\", \"score\": -Infinity}\n"
+                 "{\"n\": 1e400, \"n\": 2, \"n\": \"\\u0000\", \"text\": \"b\"}\n"
+                 "{\"half\": \"\\ud800\", \"te\\u0078t\": \"c\"}\n"
+                 "{\"text\": \"first\", \"text\": \"d\"}\n"
+                 "{\"meta\": {\"text\": \"no\", \"x\": [\"}\", \"\\\"\"]}, \"text\": \"e\"}\n"
+                 "{\"deep\": ");
+    memset(text + used, '[', DEEP);
+    memset(text + used + DEEP, ']', DEEP);
+    used += 2 * DEEP;
+    used += snprintf(text + used, sizeof text - (size_t)used,
+                     ", \"text\": \"\\ud83d\\ude00\\udc00\"}\n");
+    assert_bytes("text", put_file("any.jsonl", text, (size_t)used),
+                 "a\nb\nc\nd\ne\n\xf0\x9f\x98\x80\xef\xbf\xbd\n");
+    /* An escape of NUL in a text stands for it. */
+    weft_data *data;
+    int32_t in, out;
+    ASSERT_OK(try_data("text", put_text("nul.jsonl", "{\"text\": \"x\\u0000y\"}\n"), NULL, &data));
+    assert_int_equal(weft_data_samples(data, WEFT_DATA_TRAIN), 3);
+    ASSERT_OK(weft_data_read(data, WEFT_DATA_TRAIN, 1, &in, &out));
+    assert_int_equal(in, 0);
+    assert_int_equal(out, 'y');
+    weft_data_close(data);
+}
+
+/* data.field and data.bad_lines. */
+static void bad_lines_are_counted(void **state) {
+    (void)state;
+    weft_data *data;
+    wefti_text text = {0};
+    int64_t good = 0;
+    for (int i = 0; i < 1000; i++) {
+        const bool bad = i % 7 == 3;
+        wefti_text_add(&text, bad ? (i % 2 ? "{\"content\": 5}\n" : "{\"content\": \"x\n")
+                                  : "{\"content\": \"y\"}\n");
+        good += !bad;
+    }
+    const char *path = put_file("some.jsonl", text.data, (size_t)text.used);
+    wefti_text_free(&text);
+    weft_data_options o = {.format = "text", .path = path, .context = 1, .field = "content"};
+    ASSERT_FAILS(WEFT_E_CORRUPT, "some.jsonl|line 4|content", weft_data_open(&o, &data));
+    o.skip_bad_lines = true;
+    ASSERT_OK(weft_data_open(&o, &data));
+    assert_int_equal(weft_data_samples(data, WEFT_DATA_TRAIN), 2 * good - 1);
+    char facts[100];
+    (void)snprintf(facts, sizeof facts, "%d|1000|some.jsonl|line 4|data.bad_lines",
+                   (int)(1000 - good));
+    if (!has_facts(wefti_data_notes(data), facts)) fail_msg("%s", wefti_data_notes(data));
+    weft_data_close(data);
+    /* A lack of memory is no bad line. */
+    wefti_fault_arm(WEFTI_FAULT_ALLOC, 6, true, 0);
+    const weft_status status = weft_data_open(&o, &data);
+    disarm_faults();
+    assert_int_equal(status, WEFT_E_NOMEM);
+    o.skip_bad_lines = false;
+    o.field = "missing";
+    ASSERT_FAILS(WEFT_E_CORRUPT, "line 1|missing|content|data.field", weft_data_open(&o, &data));
+}
+
+/* Each way in which a model says which token ends a text. */
+static void ends_have_many_names(void **state) {
+    (void)state;
+    static const struct {
+        const char *added, *file, *json; /* the file beside the tokenizer; NULL: none */
+        bool found;
+    } cases[] = {
+        {"<eos>", NULL, NULL, true},
+        {"<|im_end|>", NULL, NULL, true},
+        {"<|endoftext|>", NULL, NULL, true},
+        {"<fin>", NULL, NULL, false},
+        {"<fin>", "tokenizer_config.json", "{\"eos_token\": \"<fin>\", \"x\": NaN}", true},
+        {"<fin>", "tokenizer_config.json",
+         "{\"eos_token\": {\"content\": \"<fin>\", \"lstrip\": false}}", true},
+        {"<fin>", "tokenizer_config.json", "{\"eos_token\": null}", false},
+        {"<fin>", "special_tokens_map.json", "{\"eos_token\": \"<fin>\"}", true},
+        {"<fin>", "generation_config.json", "{\"eos_token_id\": [2, 0]}", true},
+        {"<fin>", "config.json", "{\"eos_token_id\": 2}", true},
+        {"<eos>", "config.json", "{\"eos_token_id\": 9999}", true}, /* no such token: by name */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[600], name[64];
+        ASSERT_OK(wefti_dir_make(in_root("t")));
+        (void)snprintf(json, sizeof json,
+                       "{\"added_tokens\": [{\"id\": 2, \"content\": \"%s\", \"special\": true, "
+                       "\"single_word\": false, "
+                       "\"lstrip\": false, \"rstrip\": false, \"normalized\": false}], "
+                       "\"pre_tokenizer\": {\"type\": "
+                       "\"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true}, "
+                       "\"decoder\": {\"type\": "
+                       "\"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, "
+                       "\"b\": 1, \"%s\": 2}, "
+                       "\"merges\": []}}",
+                       cases[i].added, cases[i].added);
+        (void)put_text("t/tokenizer.json", json);
+        (void)snprintf(name, sizeof name, "t/%s", cases[i].file ? cases[i].file : "none");
+        (void)put_text(name, cases[i].json ? cases[i].json : "");
+        const char *path =
+            put_text("docs.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"ba\"}\n{\"text\": \"b\"}\n");
+        weft_data *data;
+        int32_t in, out;
+        for (int whole = 0; whole < 2; whole++) { /* its directory, or the file */
+            ASSERT_OK(try_data("text", path, in_root(whole ? "t" : "t/tokenizer.json"), &data));
+            assert_int_equal(weft_data_samples(data, WEFT_DATA_TRAIN),
+                             4 + (cases[i].found ? 3 : 0));
+            ASSERT_OK(weft_data_read(data, WEFT_DATA_TRAIN, 1, &in, &out));
+            assert_int_equal(out, cases[i].found ? 2 : 1);
+            if (has_facts(wefti_data_notes(data), "3|eos_token") == cases[i].found)
+                fail_msg("case %d: notes: %s", (int)i, wefti_data_notes(data));
+            weft_data_close(data);
+        }
+        ASSERT_OK(wefti_remove_tree(in_root("t")));
+    }
+}
+
+/* The same text in each encoding: a tokenizer refuses it by name, bytes give a note; a mark of
+ * UTF-8 is no token. */
+static void other_encodings_are_named(void **state) {
+    (void)state;
+    static const char text[] =
+        "Weft trains models. \u00dcber Stock und Stein, caf\u00e9 \u00e0 la cr\u00e8me.\n";
+    static const struct {
+        const char *name;
+        int bytes; /* of a character */
+        bool big, mark;
+    } encodings[] = {{"UTF-16 (little endian)", 2, false, true},
+                     {"UTF-16 (little endian)", 2, false, false},
+                     {"UTF-16 (big endian)", 2, true, true},
+                     {"UTF-16 (big endian)", 2, true, false},
+                     {"UTF-32 (little endian)", 4, false, true},
+                     {"UTF-32 (little endian)", 4, false, false},
+                     {"UTF-32 (big endian)", 4, true, true},
+                     {"UTF-32 (big endian)", 4, true, false},
+                     {"Latin-1", 1, false, false}};
+    for (size_t i = 0; i < sizeof encodings / sizeof *encodings; i++) {
+        buffer b = {.count = 0};
+        const unsigned char *p = (const unsigned char *)text, *end = p + sizeof text - 1;
+        for (bool mark = encodings[i].mark; p < end; mark = false) {
+            uint32_t point = 0xfeff;
+            if (!mark) p += wefti_utf8_next(p, end - p, &point);
+            for (int k = 0; k < encodings[i].bytes; k++) {
+                const int at = encodings[i].big ? encodings[i].bytes - 1 - k : k;
+                put_bytes(&b, &(unsigned char){(unsigned char)(point >> 8 * at)}, 1);
+            }
+        }
+        const char *path = put_file("coded.txt", b.bytes, (size_t)b.count);
+        weft_data *data;
+        ASSERT_FAILS(WEFT_E_NO_IMPL, encodings[i].name,
+                     try_data("text", path, "tests/data/tokenizer_gpt2.json", &data));
+        ASSERT_OK(try_data("text", path, NULL, &data));
+        if (!has_facts(wefti_data_notes(data), encodings[i].name))
+            fail_msg("%s", wefti_data_notes(data));
+        weft_data_close(data);
+        ASSERT_OK(try_data("raw", path, "tests/data/tokenizer_gpt2.json", &data));
+        weft_data_close(data);
+    }
+    assert_bytes("text", put_text("marked.txt", "\xEF\xBB\xBFhello"), "hello");
+    assert_bytes("raw", in_root("marked.txt"), "\xEF\xBB\xBFhello");
+    weft_data *data;
+    int32_t ids[8], in, out;
+    int64_t count;
+    ASSERT_OK(try_data("text", in_root("marked.txt"), "tests/data/tokenizer_gpt2.json", &data));
+    ASSERT_OK(weft_tokenizer_encode(weft_data_tokenizer(data), "hello", 5, ids, 8, &count));
+    assert_int_equal(weft_data_samples(data, WEFT_DATA_TRAIN), count - 1);
+    if (count > 1) {
+        ASSERT_OK(weft_data_read(data, WEFT_DATA_TRAIN, 0, &in, &out));
+        assert_int_equal(in, ids[0]);
+    }
+    weft_data_close(data);
+    assert_null(wefti_other_encoding(text, sizeof text - 1));
+    assert_null(wefti_other_encoding("", 0));
 }
 
 static void structures_are_refused(void **state) {
@@ -187,9 +368,16 @@ static void faults(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_ROOT(lines_are_documents),    IN_ROOT(lines_of_every_length),
-        IN_ROOT(ends_follow_documents),  IN_ROOT(broken_lines_are_named),
-        IN_ROOT(structures_are_refused), IN_ROOT(faults),
+        IN_ROOT(lines_are_documents),
+        IN_ROOT(lines_of_every_length),
+        IN_ROOT(other_members_may_hold_anything),
+        IN_ROOT(bad_lines_are_counted),
+        IN_ROOT(ends_have_many_names),
+        IN_ROOT(other_encodings_are_named),
+        IN_ROOT(ends_follow_documents),
+        IN_ROOT(broken_lines_are_named),
+        IN_ROOT(structures_are_refused),
+        IN_ROOT(faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -224,7 +224,8 @@ static void caches_are_bounded(void **state) {
 
 static void prompts_come_from_files(void **state) {
     (void)state;
-    static const char good[] = "{\"prompt\": \"Once\"}\n\n \t\r\n"
+    /* Behind a byte order mark, which data may have, too. */
+    static const char good[] = "\xEF\xBB\xBF{\"prompt\": \"Once\"}\n\n \t\r\n"
                                "{\"id\": \"b\", \"tokens\": 3, \"prompt\": \"\"}\n"
                                "{\"prompt\": \"\\u00e9\\n\", \"id\": -7, \"seed\": 12}";
     weft_prompts *p;
@@ -266,6 +267,8 @@ static void prompts_come_from_files(void **state) {
         ASSERT_OK(wefti_file_write(in_root("bad"), bad[i][0], strlen(bad[i][0])));
         ASSERT_FAILS(WEFT_E_CORRUPT, bad[i][1], weft_prompts_read(in_root("bad"), &p));
     }
+    ASSERT_OK(wefti_file_write(in_root("wide"), "\xff\xfe{\0}\0", 6));
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "wide|UTF-16", weft_prompts_read(in_root("wide"), &p));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "nothere", weft_prompts_read(in_root("nothere"), &p));
 }
 

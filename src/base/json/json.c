@@ -62,18 +62,6 @@ bool wefti_utf8_valid(const char *text) {
     return true;
 }
 
-static char *put_utf8(char *to, uint32_t point) {
-    if (point < 0x80) {
-        *to++ = (char)point;
-        return to;
-    }
-    int more = point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
-    static const unsigned char lead[4] = {0, 0xc0, 0xe0, 0xf0};
-    *to++ = (char)(lead[more] | point >> (6 * more));
-    while (more--) *to++ = (char)(0x80 | ((point >> (6 * more)) & 0x3f));
-    return to;
-}
-
 /* Four hexadecimal digits; -1 if a digit is invalid. */
 static int32_t hex4(parser *p) {
     if (p->end - p->at < 4) return -1;
@@ -111,7 +99,7 @@ static weft_status unescape(parser *p, char **to) {
     }
     if (point <= 0 || (point >= 0xd800 && point < 0xe000))
         return refuse(p, "an escape that stands for no character, or for NUL");
-    *to = put_utf8(*to, (uint32_t)point);
+    *to += wefti_utf8_write(*to, (uint32_t)point);
     return WEFT_OK;
 }
 

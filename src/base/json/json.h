@@ -62,6 +62,24 @@ weft_status wefti_json_parse_from(wefti_arena *arena, int32_t line, const char *
                                   const wefti_json_limits *limits,
                                   const wefti_json **out) WEFT_CHECKED;
 
+/* ---- lenient: lines of corpora, and files of other programs (lenient.c) ---- */
+
+/* One member of an object. */
+typedef struct wefti_json_member {
+    const char *value; /* as it stands in the text; NULL: the object lacks it */
+    int64_t bytes;
+    char keys[200]; /* the keys of the object, for messages */
+} wefti_json_member;
+/* Finds a member, the last of several with that key. Passes the others without judging them: NaN,
+ * numbers beyond f64, escapes of NUL, any depth, double keys. In time linear in the text, without
+ * memory. WEFT_E_CORRUPT if the text is not one object. */
+weft_status wefti_json_find(const char *text, int64_t bytes, const char *key,
+                            wefti_json_member *out) WEFT_CHECKED;
+/* Decodes a value that is a text in place of what `out` holds. It may have NULs; half a surrogate
+ * pair becomes U+FFFD. False: it is no text, or has control characters, unknown escapes, or bytes
+ * that are not UTF-8. A lack of memory is seen in out->failed. */
+bool wefti_json_decode(const char *value, int64_t bytes, wefti_text *out);
+
 /* NULL if `object` is not an object or lacks the member. */
 const wefti_json *wefti_json_get(const wefti_json *object, const char *key);
 /* Read a member of an object. WEFT_E_CORRUPT names the key if the member is absent or of another
