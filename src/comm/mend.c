@@ -6,6 +6,10 @@ bool wefti_world_mends(const weft_world *w) {
     return w && w->mender && (w->mender->restarts || w->elastic || w->mender->newcomer(w->control));
 }
 
+bool wefti_world_is_repaired(const weft_world *w) {
+    return wefti_world_mends(w) && (w->armed || w->mender->newcomer(w->control));
+}
+
 bool wefti_world_resizes(const weft_world *w) {
     return w && w->mender && w->mender->resizes;
 }
@@ -13,6 +17,7 @@ bool wefti_world_resizes(const weft_world *w) {
 void wefti_world_arm(weft_world *w, const wefti_elastic *elastic) {
     static const wefti_elastic none;
     w->elastic = elastic && elastic->least > 0 && wefti_world_resizes(w);
+    w->armed = true;
     if (w->mender) w->mender->arm(w->control, w->elastic ? elastic : &none);
 }
 

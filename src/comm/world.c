@@ -66,19 +66,31 @@ void weft_world_leave(weft_world *w) {
     (void)wefti_failure_tell(&failure);
 }
 
+static void tell(weft_world *w, weft_status status, int failed, const char *message) {
+    if (w->mender && w->mender->break_off)
+        w->mender->break_off(w->control, failed, message);
+    else if (w->comm)
+        wefti_comm_break(w->comm, failed, message);
+    if (w->fail) w->fail(w->control, status, failed, message);
+}
+
 /* Telling others can overwrite this thread's failure; it stays as it is. */
 void weft_world_fail(weft_world *w, const char *message) {
     wefti_failure failure;
     wefti_failure_keep(WEFT_OK, &failure);
     bool of_thread = !message || message == weft_error_message();
-    int failed = of_thread ? failure.rank : WEFT_RANK_OWN;
-    if (of_thread) message = failure.message;
-    if (w->mender && w->mender->break_off)
-        w->mender->break_off(w->control, failed, message);
-    else if (w->comm)
-        wefti_comm_break(w->comm, failed, message);
-    if (w->fail) w->fail(w->control, failed, message);
+    tell(w, WEFT_E_PEER, of_thread ? failure.rank : WEFT_RANK_OWN,
+         of_thread ? failure.message : message);
     (void)wefti_failure_tell(&failure);
+}
+
+/* Others may have said that it is this rank which they have lost. */
+weft_status wefti_world_lost(weft_world *w, weft_status status) {
+    wefti_failure failure;
+    wefti_failure_keep(status, &failure);
+    const bool own = failure.rank == w->rank || failure.rank < 0;
+    tell(w, WEFT_E_LOST, own ? WEFT_RANK_NONE : failure.rank, failure.message);
+    return wefti_failure_tell(&failure);
 }
 
 int weft_world_rank(const weft_world *w) {

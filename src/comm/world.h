@@ -84,6 +84,12 @@ typedef struct wefti_mender { /* how: src/launch/join/mend.c. Of each the world'
 
 /* Whether a process that dies is started again, or may be gone on without. */
 bool wefti_world_mends(const weft_world *world);
+/* Whether this process has said that it can be mended, or takes a seat: then a rank that is lost is
+ * repaired, and nobody gives up. */
+bool wefti_world_is_repaired(const weft_world *world);
+/* This thread's failure is that ranks have lost a connection, and nobody repairs it: the others
+ * hear so. Returns that failure. */
+weft_status wefti_world_lost(weft_world *world, weft_status status);
 /* Whether the world can change its size, if all ranks allow it. */
 bool wefti_world_resizes(const weft_world *world);
 /* This rank can be mended from now on. Once all ranks have said so, a death breaks the world but
@@ -121,9 +127,11 @@ struct weft_world {
     void *control;
     /* Waits for the others, then ends, and tells what the job has failed of. */
     weft_status (*leave)(void *control, const wefti_call_records *records);
-    void (*fail)(void *control, int failed, const char *message); /* tells the others */
-    const wefti_mender *mender;                                   /* NULL: it cannot be mended */
-    bool elastic; /* it may change its size, as the ranks have said */
+    /* Tells the others. WEFT_E_LOST: only a connection was lost; failed: to that rank, or NONE. */
+    void (*fail)(void *control, weft_status status, int failed, const char *message);
+    const wefti_mender *mender; /* NULL: it cannot be mended */
+    bool armed;                 /* wefti_world_arm */
+    bool elastic;               /* it may change its size, as the ranks have said */
 };
 
 /* `host` [size] is copied; comm is taken over, also on failure. */

@@ -46,7 +46,10 @@ bool wefti_is_of_others(const weft_world *world, weft_status status) {
 }
 
 weft_status wefti_fail_world(weft_world *world, weft_status status) {
-    if (!world || world->size == 1 || status >= 0 || status == WEFT_E_PEER) return status;
+    if (!world || world->size == 1 || status >= 0) return status;
+    /* Another rank has ended, or only a connection was lost: the scheduler finds out which. */
+    if (status == WEFT_E_PEER)
+        return wefti_world_is_repaired(world) ? status : wefti_world_lost(world, status);
     if (wefti_world_mends(world) && wefti_is_of_others(world, status)) return status;
     (void)wefti_name_rank(status, world->rank);
     weft_world_fail(world, NULL);

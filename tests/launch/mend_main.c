@@ -7,25 +7,28 @@
  *
  * DEATHS is "RANK@POINT:COUNT:SIGNAL,...": that rank gets the signal when a process of it comes to
  * that point for that time; with signal 0 the process stays there until it is killed, and with 100
- * more the signal is for the process whose number is in FOLDER/scheduler. Each entry happens once,
- * after those before it: FOLDER remembers them. Prints the digest of the state at the end, and how
+ * more the signal is for the process whose number is in FOLDER/scheduler. With 99 nobody dies: this
+ * process resets its connections to other ranks, as a firewall does. Each entry happens once, after
+ * those before it: FOLDER remembers them. Prints the digest of the state at the end, and how
  * many steps this process has begun. With MEND_ALONE no rank holds what another one has. With
  * MS_ROLE=MS_SCHED it is the scheduler. MEND_UNLIKE: this process never says that it can be mended.
  * MEND_LEAST: the world may go on with so many ranks. MEND_AWAIT=STEP:RANKS: before that step it
  * waits for so many, and FOLDER/awaits says so. */
 #include <fcntl.h>
 #include <inttypes.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "comm/world.h"
 #include "weft/collective.h"
 #include "weft/launch.h"
 
-enum { NUMBERS = 1000, SAMPLES = 12, EXIT_AGAIN = 75, OF_SCHEDULER = 100 };
+enum { NUMBERS = 1000, SAMPLES = 12, EXIT_AGAIN = 75, RESET = 99, OF_SCHEDULER = 100 };
 
 static const char *folder = "", *deaths = "";
 static const char *rank_text;
@@ -47,6 +50,26 @@ static void end_scheduler(int number) {
     (void)kill(process, number);
 }
 
+static bool leads_to_scheduler(int fd) {
+    struct sockaddr_storage at;
+    socklen_t bytes = sizeof at;
+    char port[16];
+    const char *scheduler = getenv("WEFT_SCHEDULER");
+    const char *colon = scheduler ? strrchr(scheduler, ':') : NULL;
+    if (!colon || getpeername(fd, (struct sockaddr *)&at, &bytes) != 0 ||
+        getnameinfo((struct sockaddr *)&at, bytes, NULL, 0, port, sizeof port, NI_NUMERICSERV) != 0)
+        return true;
+    return strcmp(port, colon + 1) == 0;
+}
+
+/* TCP sends a reset for a connection that is dissolved so. */
+static void reset_connections(void) {
+    const struct sockaddr none = {.sa_family = AF_UNSPEC};
+    const long most = sysconf(_SC_OPEN_MAX);
+    for (int fd = 3; fd < (most < 4096 ? (int)most : 4096); fd++)
+        if (!leads_to_scheduler(fd)) (void)connect(fd, &none, sizeof none);
+}
+
 static void die_once(int entry, int number) {
     char path[4096];
     (void)snprintf(path, sizeof path, "%s/death-%d", folder, entry - 1);
@@ -57,6 +80,10 @@ static void die_once(int entry, int number) {
     close(fd);
     if (number >= OF_SCHEDULER) {
         end_scheduler(number - OF_SCHEDULER);
+        return;
+    }
+    if (number == RESET) {
+        reset_connections();
         return;
     }
     if (number == 0)
@@ -245,6 +272,6 @@ int main(int count, char **words) {
     }
     int code = end(status);
     weft_world_fail(w, NULL);
-    weft_world_leave(w);
-    return code;
+    status = weft_world_close(w); /* the scheduler may know that the job can be tried again */
+    return status == WEFT_E_LOST || status == WEFT_E_TIMEOUT ? EXIT_AGAIN : code;
 }

@@ -206,7 +206,8 @@ static void own_reason_after_blame(void **state) {
     all_told(s, WEFT_E_PEER, BLAMED, "rank 1|failed: |" TEST_REASON);
 }
 
-/* The blamed rank lives, and says nothing. */
+/* The blamed rank lives, and says nothing: only a connection was lost, so the job may be tried
+ * again. */
 static void blame_without_a_word(void **state) {
     (void)state;
     wefti_scheduler *s = begin();
@@ -214,7 +215,7 @@ static void blame_without_a_word(void **state) {
     let(2, GIVES_UP); /* because of the same, in words of its own: the first one counts */
     let(2, LEAVES);
     let(BLAMES, LEAVES);
-    all_told(s, WEFT_E_PEER, BLAMED, "rank 0|failed: |" CLOSED);
+    all_told(s, WEFT_E_LOST, BLAMED, "rank 0|failed: |" CLOSED);
 }
 
 /* All leave, and still not in peace. */
@@ -223,7 +224,7 @@ static void blamed_rank_leaves(void **state) {
     wefti_scheduler *s = begin();
     blame(s, BLAMES);
     for (int r = 0; r < RANKS; r++) let(r, LEAVES);
-    all_told(s, WEFT_E_PEER, BLAMED, "rank 0|failed: |" CLOSED);
+    all_told(s, WEFT_E_LOST, BLAMED, "rank 0|failed: |" CLOSED);
 }
 
 /* The one that blames has gone when nothing more is said. */
@@ -234,7 +235,7 @@ static void blame_by_one_that_ends(void **state) {
     let(BLAMES, EXITS);
     is_seen_dead(s, BLAMES);
     wefti_scheduler_fail(s, WEFT_E_PEER, BLAMES, "rank 0 ended with exit code 1");
-    all_told(s, WEFT_E_PEER, BLAMED, "rank 0|failed: |" CLOSED);
+    all_told(s, WEFT_E_LOST, BLAMED, "rank 0|failed: |" CLOSED);
     assert_false(all->part[BLAMES].ended);
 }
 
@@ -244,7 +245,17 @@ static void blame_each_other(void **state) {
     wefti_scheduler *s = begin();
     blame(s, BLAMES);
     let(BLAMED, BLAMES_ZERO);
-    all_told(s, WEFT_E_PEER, BLAMES, "rank 1|failed: |(rank 0)");
+    all_told(s, WEFT_E_LOST, BLAMES, "rank 1|failed: |(rank 0)");
+}
+
+/* It had left in peace before: whoever still waits for it has made unlike calls. */
+static void blame_of_one_that_left(void **state) {
+    (void)state;
+    wefti_scheduler *s = begin();
+    let(BLAMED, LEAVES);
+    is_known(s, &s->slots[BLAMED].in_peace);
+    let(BLAMES, BLAMES_ONE);
+    all_told(s, WEFT_E_PEER, BLAMED, "rank 0|failed: |" CLOSED);
 }
 
 /* The others hear that the job may do better the next time. */
@@ -267,15 +278,11 @@ static int free_crew(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(death_after_blame),
-        cmocka_unit_test(blame_after_death),
-        cmocka_unit_test(death_after_those_who_blame),
-        cmocka_unit_test(own_reason_after_blame),
-        cmocka_unit_test(blame_without_a_word),
-        cmocka_unit_test(blamed_rank_leaves),
-        cmocka_unit_test(blame_by_one_that_ends),
-        cmocka_unit_test(blame_each_other),
-        cmocka_unit_test(time_is_up),
+        cmocka_unit_test(death_after_blame),           cmocka_unit_test(blame_after_death),
+        cmocka_unit_test(death_after_those_who_blame), cmocka_unit_test(own_reason_after_blame),
+        cmocka_unit_test(blame_without_a_word),        cmocka_unit_test(blamed_rank_leaves),
+        cmocka_unit_test(blame_by_one_that_ends),      cmocka_unit_test(blame_each_other),
+        cmocka_unit_test(blame_of_one_that_left),      cmocka_unit_test(time_is_up),
     };
     return cmocka_run_group_tests(tests, make_crew, free_crew);
 }

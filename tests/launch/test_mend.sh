@@ -1,6 +1,6 @@
 #!/bin/sh
 # Ranks die, and are started again: at named points of a small program (weft-mend), once, twice, at once, during the recovery, before
-# joining; and at random instants from outside. The others keep their processes, begin at most one step again for each death, and
+# joining; and at random instants from outside. Connections between ranks are reset, while all ranks live. The others keep their processes, begin at most one step again for each death, and
 # all end with the digest of an undisturbed run. Before they can be mended, all are started again. The seed is printed.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
@@ -115,6 +115,29 @@ launch 0 40 '1@step:5:19' --heartbeat 1 --env MEND_LEAST=2
 shrunk 0 2
 launch 75 40 '1@step:5:9,2@mended:1:9' --env MEND_LEAST=2
 grep -q 'recovery.min' err || fail "$what: the reason is not said" err
+
+# A process resets its connections to the others, and nobody is dead. New ones are made, as often as restarts are allowed.
+for point in step reduced committed mended given; do
+    case $point in
+    mended | given) launch 0 40 "2@step:5:9,1@$point:1:99" --restart 2 --env WEFT_COMM=mac && whole 2 2 ;;
+    *) launch 0 40 "1@$point:5:99" --restart 1 --env WEFT_COMM=mac && whole 1 '' ;;
+    esac
+done
+launch 0 40 1@step:5:99,2@reduced:9:99,0@committed:20:99 --restart 3 --env WEFT_COMM=mac
+whole 3 ''
+again '0 1 2' '1 of 3' 1@step:5:99 --restart 3 --env MEND_UNLIKE=1 --env WEFT_COMM=mac
+# Once no restart is left, an elastic job goes on without one of the two. Another job ends, and may be tried again.
+launch 0 40 1@step:5:99 --env MEND_LEAST=2 --env WEFT_COMM=mac
+[ "$(cat logs/*.log | grep -c " digest $right ")" = 2 ] || fail "$what: two ranks do not end with that state" err
+# names_both FILE: the two ranks and the cause
+names_both() {
+    grep -Eq 'rank 1 is lost to rank (0|2): |rank (0|2) is lost to rank 1: ' "$1" && grep -Eq 'reset by peer|not connected|abort|closed' "$1" ||
+        fail "$what: the two ranks and the cause are not named" "$1"
+}
+launch 75 40 1@step:5:99 --env WEFT_COMM=mac
+names_both err
+launch 75 40 1@step:5:99,2@step:9:99 --restart 1 --env WEFT_COMM=mac
+grep -q 'as often as it may be' err || fail "$what: the reason is not said" err
 
 # Random instants.
 launch 0 3000 ''

@@ -92,9 +92,11 @@ static inline bool mending_is_halted(void *control) {
 /* ---- the end of the job ---- */
 
 /* A process that has died tells nothing. */
-static inline void mending_fail(void *control, int failed, const char *message) {
+static inline void mending_fail(void *control, weft_status status, int failed,
+                                const char *message) {
     const mending_seat *s = control;
     mending_job *j = s->job;
+    (void)status;
     (void)failed;
     pthread_mutex_lock(&j->lock);
     if (!s->dead && !j->failed) {

@@ -78,12 +78,21 @@ static bool is_needed(const wefti_p2p_world *w, int32_t rank) {
     return false;
 }
 
+/* Nobody need be dead: both ranks are named. */
+static void note_loss(wefti_p2p_world *w, int32_t rank) {
+    w->lost = rank;
+    (void)snprintf(w->loss, sizeof w->loss, "rank %d is lost to rank %d: %s", (int)rank,
+                   (int)w->comm.rank, weft_error_message());
+}
+
+/* A connection that breaks while nothing needs it says why it broke only now. */
 void wefti_p2p_peer_failed(wefti_p2p_world *w, int32_t rank) {
+    const bool is_known = w->loss[0] && w->lost == rank;
+    if (!w->loss[0]) note_loss(w, rank);
     w->peer[rank].dead = true;
     if (w->losing_ns != 0 || !is_needed(w, rank)) return;
     w->losing_ns = wefti_now_ns();
-    w->lost = rank;
-    (void)snprintf(w->loss, sizeof w->loss, "rank %d is lost: %s", (int)rank, weft_error_message());
+    if (!is_known) note_loss(w, rank);
 }
 
 /* A rank that breaks the world is lost soon after; what it said, or told others, is the better

@@ -72,9 +72,9 @@ void wefti_control_end(void *context) {
     (void)wefti_failure_tell(&failure);
 }
 
-static void give_up(void *context, int failed, const char *message) {
+static void give_up(void *context, weft_status status, int failed, const char *message) {
     wefti_control *c = context;
-    if (c->member) wefti_member_fail(c->member, WEFT_E_PEER, failed, message);
+    if (c->member) wefti_member_fail(c->member, status, failed, message);
 }
 
 /* Ranks have made unlike calls, and this one has seen it. */

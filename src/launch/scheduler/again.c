@@ -78,11 +78,18 @@ static bool is_own(const wefti_scheduler *s) {
     return true;
 }
 
+/* One that gave up because of another rank leaves as well, and comes again with all. */
+static bool some_left_in_peace(const wefti_scheduler *s) {
+    for (int32_t r = 0; r < s->taken; r++)
+        if (s->slots[r].left && !s->slots[r].gave_up) return true;
+    return false;
+}
+
 bool wefti_again_is_possible(const wefti_scheduler *s) {
     const wefti_mending_state *m = &s->mend;
     const bool mends = m->was || m->gathered || (m->seats && m->armed >= s->taken);
     return s->state == WEFTI_SCHEDULER_RUNNING && may_begin(s) && !mends &&
-           !wefti_mend_some_left(s) && is_own(s);
+           !some_left_in_peace(s) && is_own(s);
 }
 
 static void end_all(wefti_scheduler *s) {

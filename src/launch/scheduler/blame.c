@@ -3,7 +3,9 @@
  * A rank whose connection to another rank has closed may give up before the scheduler sees that the
  * other process has died: these are different connections. So the word of a blamed rank counts
  * more. For a moment the scheduler awaits its death or its own failure, which is then why the job
- * fails. If neither comes, the job fails for the reason of the rank that blames. */
+ * fails. If neither comes, nobody is dead: only the connection between the two was lost. The world
+ * makes new connections if it can be mended, or else begins again. If it may do neither, the job
+ * fails for the reason of the rank that blames, and may be tried again. */
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -13,9 +15,15 @@
 static const int64_t second_ns = 1000000000;
 
 void wefti_scheduler_end_blame(wefti_scheduler *s) {
-    const wefti_abort_reason *reason = &s->blame.reason;
-    if (reason->status == WEFT_E_LOST && wefti_again_died(s, reason->failed, reason->text)) return;
-    wefti_scheduler_abort(s, reason->status, reason->failed, reason->text);
+    const wefti_abort_reason reason = s->blame.reason;
+    const char *why = "";
+    wefti_text text = {0};
+    const int32_t rank =
+        reason.failed >= 0 && reason.failed < s->taken ? reason.failed : s->blame.by;
+    if (s->blame.of_connection && wefti_mend_reconnects(s, rank, reason.text, &why)) return;
+    if (reason.status == WEFT_E_LOST && wefti_again_died(s, reason.failed, reason.text)) return;
+    wefti_text_add(&text, "%s%s", reason.text, why);
+    wefti_scheduler_abort_text(s, reason.status, reason.failed, &text);
 }
 
 /* Whether something is to be heard from `blamed` that counts more than what `rank` says. */
@@ -35,6 +43,16 @@ static weft_status status_of(weft_status status) {
 /* By the numbers that it knows: the seats may have others already. */
 static bool means_itself(const wefti_scheduler *s, int32_t rank, const wefti_abort_reason *said) {
     return said->failed == WEFT_RANK_OWN || said->failed == s->slots[rank].told;
+}
+
+/* Whether it has lost its connection to a rank that has not left in peace: else their calls were
+ * unlike. A rank may hear from another one that it is lost itself. */
+static bool is_of_connection(const wefti_scheduler *s, int32_t rank,
+                             const wefti_abort_reason *said) {
+    const bool lost = said->status == WEFT_E_LOST;
+    if ((!lost && said->status != WEFT_E_PEER) || means_itself(s, rank, said)) return false;
+    if (said->failed >= 0 && said->failed < s->taken) return !s->slots[said->failed].in_peace;
+    return lost || s->slots[rank].armed;
 }
 
 static void fill_in(const wefti_scheduler *s, int32_t rank, const wefti_abort_reason *said,
@@ -89,6 +107,12 @@ void wefti_scheduler_rank_gave_up(wefti_scheduler *s, int32_t rank,
     if (wefti_scheduler_awaits_word(s) && rank != s->blame.reason.failed)
         return; /* not the first */
     fill_in(s, rank, reason, &s->blame.reason);
+    s->blame.by = rank;
+    s->blame.of_connection = is_of_connection(s, rank, reason);
+    if (s->blame.of_connection)
+        s->blame.reason.status = WEFT_E_LOST;
+    else if (s->blame.reason.status == WEFT_E_LOST && !means_itself(s, rank, reason))
+        s->blame.reason.status = WEFT_E_PEER;
     if (!can_say_more(s, rank, s->blame.reason.failed)) {
         wefti_scheduler_end_blame(s);
         return;

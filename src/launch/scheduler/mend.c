@@ -114,22 +114,46 @@ static bool may_start_again(wefti_scheduler *s, int32_t rank) {
     return s->slots[rank].awaited;
 }
 
+/* Whether all ranks are there that a mending needs; else *why says more, if there is more. */
+static bool can_be_mended(const wefti_scheduler *s, const char **why) {
+    const wefti_mending_state *m = &s->mend;
+    if (!m->seats || s->state != WEFTI_SCHEDULER_RUNNING) return false;
+    if (s->options.restarts <= 0 && !wefti_mend_is_elastic(s) && !m->gathered) return false;
+    if (m->armed < s->taken)
+        *why = s->again.used > 0 && s->again.used >= s->options.restarts
+                   ? "; the ranks are not started again: that was done as often as it may be"
+                   : "; not all ranks could be mended yet (recovery.enabled)";
+    else if (wefti_mend_some_left(s))
+        *why = "; some ranks have left already, so that it cannot be started again";
+    else
+        return true;
+    return false;
+}
+
+static void begin_halt(wefti_scheduler *s, int32_t rank, const char *text, unsigned actions) {
+    wefti_mending_state *m = &s->mend;
+    m->halt.failed = rank;
+    (void)snprintf(m->halt.text, sizeof m->halt.text, "%s", text);
+    if (actions & WEFTI_MENDING_HALT) wefti_mend_halt(s);
+}
+
+bool wefti_mend_reconnects(wefti_scheduler *s, int32_t rank, const char *text, const char **why) {
+    wefti_mending_state *m = &s->mend;
+    if (!can_be_mended(s, why)) return false;
+    if (m->deaths >= s->options.restarts) {
+        *why = "; no new connections are made: that was done as often as it may be (--restart)";
+        return wefti_mend_may_shrink(s) && wefti_mend_died(s, rank, text, why);
+    }
+    m->deaths++;
+    begin_halt(s, rank, text, wefti_mending_rejoined(&m->world, true));
+    return true;
+}
+
 bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const char **why) {
     wefti_mending_state *m = &s->mend;
     *why = "";
     if (wefti_again_died(s, rank, text)) return true;
-    if (!m->seats || s->state != WEFTI_SCHEDULER_RUNNING) return false;
-    if (s->options.restarts <= 0 && !wefti_mend_is_elastic(s) && !m->gathered) return false;
-    if (m->armed < s->taken) {
-        *why = s->again.used > 0 && s->again.used >= s->options.restarts
-                   ? "; the ranks are not started again: that was done as often as it may be"
-                   : "; not all ranks could be mended yet (recovery.enabled)";
-        return false;
-    }
-    if (wefti_mend_some_left(s)) {
-        *why = "; some ranks have left already, so that it cannot be started again";
-        return false;
-    }
+    if (!can_be_mended(s, why)) return false;
     if (!may_start_again(s, rank) && !wefti_mend_may_shrink(s) && !m->gathered) {
         *why = wefti_mend_is_elastic(s)
                    ? "; the job ends, since fewer ranks than recovery.min would be left, or a "
@@ -137,10 +161,8 @@ bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const c
                    : "; it is not started again: that was done as often as it may be";
         return false;
     }
-    m->halt.failed = rank;
-    (void)snprintf(m->halt.text, sizeof m->halt.text, "%s", text);
     empty(s, rank);
-    if (wefti_mending_died(&m->world, rank) & WEFTI_MENDING_HALT) wefti_mend_halt(s);
+    begin_halt(s, rank, text, wefti_mending_died(&m->world, rank));
     if (!m->gathered) wefti_mend_give_up_seats(s, wefti_now_ns());
     return true;
 }

@@ -87,6 +87,8 @@ enum { WEFTI_PARTED_BUCKETS = 1 << 16 };
 /* A rank gave up because of another one, whose own word is awaited: blame.c. */
 typedef struct wefti_accusation {
     int64_t until_ns;          /* 0: no word is awaited */
+    int32_t by;                /* who blames */
+    bool of_connection;        /* it has lost its connection to that one */
     wefti_abort_reason reason; /* it names the blamed rank */
 } wefti_accusation;
 
@@ -373,6 +375,10 @@ static inline wefti_mending_phase wefti_mend_phase(const wefti_scheduler *s) {
 }
 /* A rank has died. False: the world cannot be mended, and *why says more, if there is more. */
 bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const char **why);
+/* Two ranks have lost their connection, and nobody has died: all make new ones. It counts as a
+ * restart. Once none is left, an elastic world goes on without `rank`. False: neither is possible,
+ * as above. */
+bool wefti_mend_reconnects(wefti_scheduler *s, int32_t rank, const char *text, const char **why);
 weft_status wefti_mend_arm(wefti_scheduler *s, int32_t rank, const wefti_frame *frame) WEFT_CHECKED;
 /* Carries out what the mending asks for after a standing. */
 weft_status wefti_mend_act(wefti_scheduler *s, unsigned actions) WEFT_CHECKED;

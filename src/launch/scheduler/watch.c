@@ -67,7 +67,7 @@ void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
     if (wefti_scheduler_newcomer_left(s, rank)) return;
     if (wefti_mend_phase(s) != WEFTI_MENDING_NOT) wefti_mend_left(s, rank);
     s->slots[rank].left = true;
-    if (wefti_scheduler_awaits_word(s) && rank == s->blame.reason.failed)
+    if (wefti_scheduler_awaits_word(s) && (rank == s->blame.reason.failed || !some_stays(s)))
         wefti_scheduler_end_blame(s);
     s->slots[rank].in_peace = s->state == WEFTI_SCHEDULER_RUNNING && !s->slots[rank].gave_up;
     if (s->state != WEFTI_SCHEDULER_RUNNING || some_stays(s)) return;
