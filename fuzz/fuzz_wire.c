@@ -42,6 +42,12 @@ static void decode(const wefti_frame *frame) {
     if (wefti_records_decode(frame, &records) >= 0) require(records.count <= WEFTI_CALL_RECORDS);
     wefti_span span;
     if (wefti_span_decode(frame, &span) >= 0) require(span.first >= 0 && span.count > 0);
+    wefti_registration launcher;
+    if (wefti_registration_decode(frame, &launcher) >= 0) {
+        unsigned char again[WEFTI_MESSAGE_MAX];
+        require(wefti_registration_encode(&launcher, again) == frame->bytes);
+        require(memcmp(again, frame->body, frame->bytes) == 0);
+    }
     wefti_halt halt;
     if (wefti_halt_decode(frame, &halt) >= 0) require(halt.generation > 0 && halt.failed >= 0);
     wefti_standing_message stands;

@@ -184,6 +184,67 @@ static void ends_later(void **state) {
     wefti_scheduler_stop(s);
 }
 
+static wefti_watch *launcher_of(const wefti_scheduler *s, uint64_t number, int32_t rank) {
+    wefti_watch *w;
+    wefti_member_options o = test_member(wefti_scheduler_address(s));
+    o.launcher = number;
+    assert_int_equal(wefti_watch_begin(&o, &(wefti_span){rank, 1}, &w), WEFT_OK);
+    return w;
+}
+
+static void may_not_start(const wefti_scheduler *s, uint64_t number, int32_t rank,
+                          const char *facts) {
+    wefti_watch *w = launcher_of(s, number, rank);
+    assert_int_equal(wefti_watch_registered(w, 900), WEFT_E_MISMATCH);
+    ASSERT_FACTS(weft_error_message(), facts);
+    wefti_watch_end(w);
+}
+
+static void says_that_it_failed(const wefti_scheduler *s, uint64_t number, int32_t rank) {
+    wefti_report *report;
+    wefti_member_options o = test_member(wefti_scheduler_address(s));
+    o.launcher = number;
+    const wefti_end end = {.rank = rank, .code = 3, .text = "a rank ended with 3"};
+    assert_int_equal(wefti_report_begin(&o, &end, &report), WEFT_OK);
+    wefti_report_end(report, 900, false);
+}
+
+/* A launcher owns its ranks while it is connected, and while their processes are: another one may
+ * not start them, and is not heard for them. */
+static void ranks_have_one_launcher(void **state) {
+    (void)state;
+    enum { FIRST = 11, SECOND = 22 };
+    wefti_scheduler_options o = test_scheduler(2);
+    o.own = (wefti_span){0, 1};
+    wefti_scheduler *s = start(&o);
+    wefti_end end;
+    wefti_watch *first = launcher_of(s, FIRST, 1);
+    assert_int_equal(wefti_watch_registered(first, 900), WEFT_OK);
+    may_not_start(s, SECOND, 1, "launcher process|rank 1|--host-rank");
+    may_not_start(s, SECOND, 0, "launcher process|rank 0|scheduler");
+    says_that_it_failed(s, SECOND, 1);
+    says_that_it_failed(s, FIRST, 0);
+    assert_false(wefti_scheduler_is_over(s, &end));
+    test_lane lanes[2];
+    prepare(lanes, 2, wefti_scheduler_address(s));
+    for (int i = 0; i < 2; i++) lanes[i].swaps = 500;
+    test_lanes_start(lanes, 2);
+    assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_FORMING, 900),
+                     WEFTI_SCHEDULER_RUNNING);
+    says_that_it_failed(s, SECOND, 1);
+    assert_false(wefti_scheduler_is_over(s, &end));
+    wefti_watch *again = launcher_of(s, FIRST, 1); /* over a new connection */
+    assert_int_equal(wefti_watch_registered(again, 900), WEFT_OK);
+    says_that_it_failed(s, FIRST, 1);
+    assert_true(wefti_scheduler_is_over(s, &end));
+    assert_int_equal(end.rank, 1);
+    test_lanes_join(lanes, 2);
+    all_good(lanes, 2);
+    wefti_watch_end(first);
+    wefti_watch_end(again);
+    wefti_scheduler_stop(s);
+}
+
 /* Nobody answers: that is found out once, or tried until the time is up. */
 static void report_to_nobody(void **state) {
     (void)state;
@@ -448,6 +509,7 @@ int main(void) {
         cmocka_unit_test(after_a_failure),
         cmocka_unit_test(ends_before_all_came),
         cmocka_unit_test(ends_later),
+        cmocka_unit_test(ranks_have_one_launcher),
         cmocka_unit_test(report_to_nobody),
         cmocka_unit_test(leaves_after_a_failure),
         cmocka_unit_test(scheduler_late),

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/secret/secret.h"
 #include "base/thread.h"
 #include "launch/socket.h"
 
@@ -70,6 +71,7 @@ weft_status wefti_caller_begin(wefti_caller *c, const wefti_protocol *protocol,
     *c = (wefti_caller){.protocol = protocol, .secret = o->secret, .alarm = -1, .link = {.fd = -1}};
     c->join_ns = wefti_ns_of_seconds(o->join_seconds, 600);
     c->outlives = o->outlives;
+    c->launcher = o->launcher;
     c->heartbeat_ns = wefti_ns_of_seconds(o->heartbeat_seconds, 10);
     /* Where another scheduler may answer, the first one is not waited for so long. */
     c->shake_ns = (o->standby && *o->standby ? 4 : 10) * second_ns;
@@ -81,6 +83,24 @@ weft_status wefti_caller_begin(wefti_caller *c, const wefti_protocol *protocol,
     weft_status status = fill_in(c, o);
     if (status < 0) release(c);
     return status;
+}
+
+static uint64_t own_number;
+static void draw_number(void) {
+    if (wefti_random_bytes(&own_number, sizeof own_number) < 0) own_number = (uint64_t)getpid();
+    own_number |= 1; /* not 0 */
+}
+
+weft_status wefti_caller_say_ranks(wefti_caller *c, const wefti_span *ranks, bool waits) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    unsigned char body[WEFTI_MESSAGE_MAX];
+    (void)pthread_once(&once, draw_number);
+    const wefti_registration said = {.launcher = c->launcher ? c->launcher : own_number,
+                                     .pid = getpid(),
+                                     .ranks = *ranks,
+                                     .waits = waits};
+    return wefti_wire_send(&c->link, WEFTI_FRAME_REGISTER, body,
+                           wefti_registration_encode(&said, body), NULL, 0);
 }
 
 void wefti_caller_fail(wefti_caller *c, weft_status status, int32_t failed, const char *text) {

@@ -42,8 +42,9 @@ struct wefti_caller {
     wefti_secret secret;
     wefti_tls *tls; /* NULL: none is wanted */
     int64_t join_ns, heartbeat_ns;
-    bool outlives; /* as in wefti_member_options */
-    int alarm;     /* an eventfd that ends the thread's poll */
+    uint64_t launcher; /* as in wefti_member_options */
+    bool outlives;     /* as in wefti_member_options */
+    int alarm;         /* an eventfd that ends the thread's poll */
     pthread_t thread;
     pthread_mutex_t lock; /* of what follows, and of the protocol's own data */
     pthread_cond_t changed;
@@ -76,6 +77,8 @@ struct wefti_caller {
 /* Starts the thread. On failure the caller is released already. */
 weft_status wefti_caller_begin(wefti_caller *c, const wefti_protocol *protocol,
                                const wefti_member_options *options) WEFT_CHECKED;
+/* REGISTER: which ranks this launcher starts. */
+weft_status wefti_caller_say_ranks(wefti_caller *c, const wefti_span *ranks, bool waits);
 void wefti_caller_end(wefti_caller *c);  /* ends the thread and the connection */
 void wefti_caller_ring(wefti_caller *c); /* the thread has something to do */
 /* Under the lock, until a change; false: the time is up. */

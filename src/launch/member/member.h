@@ -28,6 +28,8 @@ typedef struct wefti_member_options {
     bool outlives;            /* the job goes on while no scheduler is there, for join_seconds */
     double heartbeat_seconds; /* with a standby: a silent scheduler is lost after it; 0: 10 */
     double leave_seconds;     /* 0: 5 */
+    uint64_t launcher;        /* of a launcher: its number, of no other one; 0: this process's */
+    wefti_span ranks; /* of a launcher that reports: all that it starts; count 0: that one */
 } wefti_member_options;
 
 typedef struct wefti_member wefti_member;
@@ -99,6 +101,9 @@ weft_status wefti_watch_begin(const wefti_member_options *options, const wefti_s
 /* The same for a launcher that starts lost ranks again: it asks for the seats of keep->seats. */
 weft_status wefti_watch_begin_keeping(const wefti_member_options *options, const wefti_keep *keep,
                                       wefti_watch **out) WEFT_CHECKED;
+/* Whether the scheduler has heard which ranks this launcher starts, `seconds` at most. Else
+ * WEFT_PENDING, or why it may not start them: the launcher that does is there. */
+weft_status wefti_watch_registered(wefti_watch *watch, double seconds) WEFT_CHECKED;
 /* Its seats, and the size of the job's first world. WEFT_PENDING: they are not given yet;
  * WEFT_E_STOPPED: the job has ended; else the reason why it gets none. */
 weft_status wefti_watch_seats(wefti_watch *watch, wefti_span *out, int32_t *out_size) WEFT_CHECKED;

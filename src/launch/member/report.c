@@ -6,6 +6,7 @@
 struct wefti_report {
     wefti_caller caller;
     wefti_end end;
+    wefti_span ranks; /* that its launcher starts */
 };
 
 typedef enum wefti_report_state {                       /* rows of the table */
@@ -17,6 +18,7 @@ typedef enum wefti_report_state {                       /* rows of the table */
 static weft_status ask(wefti_caller *c) {
     const wefti_report *r = (const wefti_report *)c;
     unsigned char body[WEFTI_MESSAGE_MAX];
+    WEFT_TRY(wefti_caller_say_ranks(c, &r->ranks, false));
     return wefti_wire_send(&c->link, WEFTI_FRAME_ENDED, body, wefti_end_encode(&r->end, body), NULL,
                            0);
 }
@@ -47,6 +49,7 @@ weft_status wefti_report_begin(const wefti_member_options *options, const wefti_
     wefti_report *r;
     WEFT_NEW(r, wefti_report);
     r->end = *end;
+    r->ranks = options->ranks.count > 0 ? options->ranks : (wefti_span){end->rank, 1};
     weft_status status = wefti_caller_begin(&r->caller, &wefti_protocol_report, options);
     if (status < 0)
         wefti_free(r);

@@ -63,7 +63,10 @@ static weft_status say_keep(wefti_watch *w) {
 
 static weft_status ask(wefti_caller *c) {
     wefti_watch *w = (wefti_watch *)c;
-    if (w->ranks.first >= 0) WEFT_TRY(say_watch(w, 1));
+    if (w->ranks.first >= 0) {
+        WEFT_TRY(wefti_caller_say_ranks(c, &w->ranks, w->keep.launcher != 0));
+        WEFT_TRY(say_watch(w, 1));
+    }
     if (w->keep.launcher) WEFT_TRY(say_keep(w));
     for (int32_t i = 0; w->vacancies && i < w->ranks.count; i++) w->vacancies[i].said = false;
     w->before = c->state;
@@ -147,12 +150,10 @@ static weft_status again(wefti_caller *c, const wefti_frame *frame) {
     return WEFT_OK;
 }
 
-/* Whoever asks for no seats watches all the same. */
 static weft_status refused(wefti_caller *c, const wefti_frame *frame) {
     wefti_watch *w = (wefti_watch *)c;
     wefti_abort_reason reason;
     WEFT_TRY(wefti_abort_reason_decode(frame, &reason));
-    if (!w->keep.launcher) return WEFT_OK;
     w->refused = reason;
     wefti_caller_change(c, WEFTI_WATCH_FAILED);
     return WEFT_OK;
@@ -301,6 +302,24 @@ static weft_status failure(const wefti_watch *w) {
     if (w->caller.state != WEFTI_WATCH_FAILED) return WEFT_E_STOPPED;
     if (w->refused.status >= 0) return wefti_caller_reason(&w->caller);
     WEFT_FAIL_OF(w->refused.failed, w->refused.status, "%s", w->refused.text);
+}
+
+weft_status wefti_watch_registered(wefti_watch *w, double seconds) {
+    const int64_t look_ns = 20000000;
+    wefti_caller *c = &w->caller;
+    const int64_t until = wefti_now_ns() + wefti_ns_of_seconds(seconds, 0);
+    weft_status status = WEFT_PENDING;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        if (w->refused.status < 0)
+            status = failure(w);
+        else if (has_ended(w) || (c->state == WEFTI_WATCH_LISTENING && c->answered))
+            status = WEFT_OK;
+        if (status != WEFT_PENDING || seconds <= 0 || wefti_now_ns() >= until) break;
+        (void)wefti_caller_wait(c, wefti_now_ns() + look_ns);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return status;
 }
 
 weft_status wefti_watch_seats(wefti_watch *w, wefti_span *out, int32_t *out_size) {

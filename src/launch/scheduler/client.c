@@ -190,6 +190,7 @@ static weft_status gave_up(wefti_scheduler *s, wefti_client *c, const wefti_fram
 static weft_status ended(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     wefti_end end;
     WEFT_TRY(wefti_end_decode(frame, &end));
+    if (!wefti_keep_owns(s, c, end.rank)) return WEFT_OK;
     wefti_scheduler_rank_ended(s, &end);
     wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
     c->ending = true;
@@ -222,7 +223,14 @@ void wefti_client_tell_unlike(wefti_scheduler *s) {
 
 /* Said once more it is a question: what there was to tell stands before the answer. */
 static weft_status watches(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
-    WEFT_TRY(wefti_span_decode(frame, &c->watch));
+    wefti_span ranks;
+    WEFT_TRY(wefti_span_decode(frame, &ranks));
+    const bool waits = c->launcher.waits;
+    const bool registered = c->launcher.ranks.first == ranks.first &&
+                            c->launcher.ranks.count == ranks.count && c->launcher.launcher;
+    WEFT_REQUIRE(registered || waits || c->keeps, WEFT_E_CORRUPT,
+                 "a launcher that watches ranks which it has not registered");
+    c->watch = ranks;
     for (int32_t r = 0; r < c->watch.count && c->watch.first + r < s->options.size; r++)
         s->called[c->watch.first + r] = true;
     if (s->is_over) wefti_client_tell_over(s);
@@ -274,6 +282,7 @@ static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti
     WEFT_REQUIRE(!c->next, WEFT_E_CORRUPT, "a message of kind %d between two worlds",
                  (int)frame->kind);
     if (wefti_standby_turns_away(s, c, frame)) return WEFT_OK;
+    if (frame->kind == WEFTI_FRAME_REGISTER) return wefti_keep_register(s, c, frame);
     if (frame->kind == WEFTI_FRAME_ENDED) return ended(s, c, frame);
     if (frame->kind == WEFTI_FRAME_WATCH) return watches(s, c, frame);
     if (frame->kind == WEFTI_FRAME_HEALTH) return wefti_scheduler_tell_health(s, c);

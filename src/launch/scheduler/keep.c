@@ -10,13 +10,16 @@
  * A launcher that starts nothing again has no seats to ask for. It hears of its ranks' seats when
  * the world can go on without some of them. From then on it asks after each process that it loses.
  */
+#include <stdio.h>
+
 #include "base/memory.h"
 #include "launch/scheduler/state.h"
 
 static bool is_here(const wefti_scheduler *s, uint64_t launcher) {
     for (int64_t i = 0; i < s->client_count; i++) {
         const wefti_client *c = s->clients[i];
-        if (!c->gone && !c->ending && c->keep.launcher == launcher) return true;
+        if (c->gone || c->ending) continue;
+        if (c->keep.launcher == launcher || c->launcher.launcher == launcher) return true;
     }
     return false;
 }
@@ -29,6 +32,63 @@ static bool has_process(const wefti_scheduler *s, int32_t rank) {
         if (s->slots[i].join.number == rank) return true;
     return false;
 }
+
+/* --- who may speak for which ranks --- */
+
+static const wefti_client *connection_of(const wefti_scheduler *s, uint64_t launcher) {
+    for (int64_t i = 0; i < s->client_count; i++) {
+        const wefti_client *c = s->clients[i];
+        if (!c->gone && !c->ending && c->launcher.launcher == launcher) return c;
+    }
+    return NULL;
+}
+
+static void refuse_claim(wefti_scheduler *s, wefti_client *c, int32_t rank) {
+    const wefti_client *owner = connection_of(s, s->keeper[rank]);
+    char has[128] = "the launcher that runs the scheduler";
+    if (owner)
+        (void)snprintf(has, sizeof has, "launcher process %lld at %s",
+                       (long long)owner->launcher.pid, owner->address);
+    wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
+                        "launcher process %lld at %s may not start rank %d: it is started by %s; "
+                        "give each host a --host-rank of its own",
+                        (long long)c->launcher.pid, c->address, (int)rank, has);
+}
+
+static bool is_own(const wefti_scheduler *s, int32_t rank) {
+    return rank >= s->options.own.first && rank < s->options.own.first + s->options.own.count;
+}
+
+static bool is_of_another(const wefti_scheduler *s, int32_t rank, uint64_t launcher) {
+    if (is_own(s, rank)) return true;
+    if (!s->keeper[rank] || s->keeper[rank] == launcher) return false;
+    return is_here(s, s->keeper[rank]) || has_process(s, rank);
+}
+
+weft_status wefti_keep_register(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
+    wefti_registration said;
+    WEFT_TRY(wefti_registration_decode(frame, &said));
+    const int32_t end = said.ranks.first + said.ranks.count;
+    const int32_t last = end < s->options.size ? end : s->options.size;
+    c->launcher = said;
+    for (int32_t r = said.ranks.first; r < last && !said.waits; r++) {
+        if (!is_of_another(s, r, said.launcher)) continue;
+        refuse_claim(s, c, r);
+        return WEFT_OK;
+    }
+    for (int32_t r = said.ranks.first; r < last && !said.waits; r++) s->keeper[r] = said.launcher;
+    return WEFT_OK;
+}
+
+/* Ranks that were added, or that the job does not have, are nobody else's. */
+bool wefti_keep_owns(wefti_scheduler *s, wefti_client *c, int32_t rank) {
+    if (rank >= s->options.size) return true;
+    const bool owns = c->launcher.launcher && s->keeper[rank] == c->launcher.launcher;
+    if (!owns) refuse_claim(s, c, rank);
+    return owns;
+}
+
+/* --- seats --- */
 
 /* Whether that launcher fills the seat of the process with this number. */
 static bool is_its(const wefti_scheduler *s, const wefti_client *c, int32_t number) {

@@ -31,6 +31,7 @@ typedef struct wefti_scheduler_options {
     bool has_other;      /* the job knows two schedulers, of which this is one: standby.c */
     bool fills_no_seats; /* the launcher that runs it, if one does, starts no ranks by itself */
     bool stands_by;      /* the other one has the job: takes only members that come back from it */
+    wefti_span own;      /* ranks of the launcher that runs it; count 0: it starts none */
     int32_t restarts;    /* so often processes that die are started again; 0: never */
     double join_seconds; /* 0: 600 */
     double heartbeat_seconds; /* 0: 10 */

@@ -27,8 +27,8 @@ static bool stands_by(const wefti_scheduler *s) {
 }
 
 static bool is_of_launcher(uint32_t kind) {
-    return kind == WEFTI_FRAME_ENDED || kind == WEFTI_FRAME_WATCH || kind == WEFTI_FRAME_KEEP ||
-           kind == WEFTI_FRAME_LOST || kind == WEFTI_FRAME_HEALTH;
+    return kind == WEFTI_FRAME_REGISTER || kind == WEFTI_FRAME_ENDED || kind == WEFTI_FRAME_WATCH ||
+           kind == WEFTI_FRAME_KEEP || kind == WEFTI_FRAME_LOST || kind == WEFTI_FRAME_HEALTH;
 }
 
 /* A new process waits here only with others that have lost the first scheduler. All of a job form

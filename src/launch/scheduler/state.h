@@ -13,13 +13,14 @@
 /* A connection. It has a seat once its member was taken in. */
 typedef struct wefti_client {
     wefti_wire link;
-    int32_t slot;     /* -1: none */
-    bool polls_write; /* what epoll was told */
-    bool ending;      /* closed as soon as all is written */
-    bool gone;        /* to be freed after this round of events */
-    int64_t since_ns; /* of the connection, or of its ending */
-    wefti_span watch; /* ranks of the launcher that it is; count 0: it is none */
-    wefti_keep keep;  /* of one that fills seats again; launcher 0: it does not */
+    int32_t slot;                /* -1: none */
+    bool polls_write;            /* what epoll was told */
+    bool ending;                 /* closed as soon as all is written */
+    bool gone;                   /* to be freed after this round of events */
+    int64_t since_ns;            /* of the connection, or of its ending */
+    wefti_registration launcher; /* launcher.launcher 0: it is none, or has not said which */
+    wefti_span watch;            /* ranks of the launcher that it is; count 0: it is none */
+    wefti_keep keep;             /* of one that fills seats again; launcher 0: it does not */
     bool keeps;       /* it has its seats, which are those of `watch`, or asks after its losses */
     int32_t coming;   /* of one that adds processes: those that have not come yet */
     bool earlier;     /* it has its seats from an earlier scheduler */
@@ -194,16 +195,16 @@ struct wefti_scheduler {
     bool some_gone;           /* connections are to be freed */
     wefti_member_slot *slots; /* [size] */
     struct {
-        int32_t *of_number;   /* [size] */
-        int32_t *of_node;     /* [size] lists */
-    } seats;                  /* of members that wait for their rank: seats.c */
-    uint64_t *keeper;         /* [size] the launcher that fills the seat; 0: none, or this host's */
-    bool *told;               /* [size] ranks that know the verdict, or have ended */
-    bool *called;             /* [size] ranks whose launcher has called */
-    int32_t room;             /* slots, and seats of `mend` */
-    int32_t taken;            /* slots in use */
-    int32_t numbers;          /* processes have numbers below; from `size` on: added ones */
-    int32_t lacking, staying; /* where to look first for a slot without entry, or not left */
+        int32_t *of_number; /* [size] */
+        int32_t *of_node;   /* [size] lists */
+    } seats;                /* of members that wait for their rank: seats.c */
+    uint64_t *keeper;       /* [size] the launcher that starts the rank; 0: none, or this host's */
+    bool *told;             /* [size] ranks that know the verdict, or have ended */
+    bool *called;           /* [size] ranks whose launcher has called */
+    int32_t room;           /* slots, and seats of `mend` */
+    int32_t taken;          /* slots in use */
+    int32_t numbers;        /* processes have numbers below; from `size` on: added ones */
+    int32_t lacking, staying;   /* where to look first for a slot without entry, or not left */
     int64_t allgather_since_ns; /* 0: no card waits for others */
     uint64_t answered;          /* number of the last all-gather; what it brought */
     wefti_shared_body *answer;  /* NULL: there was none */
@@ -408,6 +409,12 @@ weft_status wefti_scheduler_tell_health(wefti_scheduler *s, wefti_client *client
 bool wefti_mend_take_in(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
 
 /* keep.c: launchers of other hosts */
+/* REGISTER: a launcher owns its ranks as long as one of its connections lives, and is heard for
+ * them alone. Another one that claims one of them is refused, unless it waits for its seats. */
+weft_status wefti_keep_register(wefti_scheduler *s, wefti_client *client,
+                                const wefti_frame *frame) WEFT_CHECKED;
+/* Whether it may speak for this rank; else it is refused. */
+bool wefti_keep_owns(wefti_scheduler *s, wefti_client *client, int32_t rank);
 /* KEEP and LOST of a launcher. */
 weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *client,
                            const wefti_frame *frame) WEFT_CHECKED;

@@ -18,7 +18,7 @@
 #include "base/thread.h"
 #include "launch/spawn/launch.h"
 
-enum { LAST_LINES = 12 };
+enum { LAST_LINES = 12, CLAIM_SECONDS = 1 };
 
 /* --- the run's folder, its secret, its mark --- */
 
@@ -103,6 +103,7 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
         wefti_scheduler_options options = wefti_scheduler_options_of(&l->set, &site);
         options.secret = *secret;
         options.has_other = *l->set.standby != '\0';
+        options.own = (wefti_span){p->first_rank, p->count};
         options.repeats = true;
         options.waits = waits_for_name;
         options.context = l;
@@ -259,6 +260,7 @@ static weft_status run_in_folder(wefti_launch *l, weft_launch_result *out) {
     WEFT_TRY(read_secret(l, &secret));
     status = start_scheduler(l, &secret);
     if (status >= 0) wefti_launch_look(l);
+    if (status >= 0) status = wefti_launch_check_claim(l, CLAIM_SECONDS);
     if (status >= 0) status = wefti_launch_await_seats(l);
     const bool not_needed = status == WEFT_E_STOPPED && !l->scheduler;
     if (status >= 0) status = start_processes(l);

@@ -88,6 +88,8 @@ void wefti_launch_report(wefti_launch *l, int local);
 bool wefti_launch_is_over(const wefti_launch *l, wefti_end *out);
 /* Hosts whose launchers start later learn that the job has failed, too (report.c). */
 void wefti_launch_look(wefti_launch *l);
+/* Fails if another launcher starts ranks of this one, as the scheduler says within `seconds`. */
+weft_status wefti_launch_check_claim(const wefti_launch *l, double seconds) WEFT_CHECKED;
 void wefti_launch_wait_for_late(wefti_launch *l);
 void wefti_launch_report_end(wefti_launch *l);
 /* Starts another process in place of one that has ended, with the same rank. */

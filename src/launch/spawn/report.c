@@ -32,6 +32,8 @@ static weft_status caller(const wefti_launch *l, int rank, wefti_member_options 
         .outlives = l->options->scheduler_elsewhere || l->options->add,
         .interface = l->set.interface,
         .rank = rank,
+        .launcher = l->number,
+        .ranks = {l->place.first_rank, l->place.count},
         .size = l->place.size,
         .tls = l->set.tls,
         .join_seconds = l->set.join_seconds,
@@ -60,6 +62,12 @@ void wefti_launch_look(wefti_launch *l) {
                                : wefti_watch_begin(&options, &ranks, &l->look)) < 0)
         l->look = NULL; /* then nobody waits */
     explicit_bzero(&options.secret, sizeof options.secret);
+}
+
+weft_status wefti_launch_check_claim(const wefti_launch *l, double seconds) {
+    if (l->scheduler || !l->look || wefti_launch_keeps(l)) return WEFT_OK;
+    const weft_status status = wefti_watch_registered(l->look, seconds);
+    return status == WEFT_PENDING ? WEFT_OK : status;
 }
 
 /* The first end is told while others may be missing, and the first that failed in any case. */

@@ -33,11 +33,12 @@ typedef struct watch {
     wefti_launch *l;
     struct pollfd *polled; /* [PER_PROCESS * count] */
     phase phase;
-    double deadline; /* of the phase; 0: none */
-    double told_at;  /* when the scheduler is told of the failure; 0: done, or none */
-    int running;     /* processes that have not ended */
-    int stops;       /* requests seen */
-    int passed;      /* the last signal that was passed on; 0: none */
+    double deadline;       /* of the phase; 0: none */
+    double told_at;        /* when the scheduler is told of the failure; 0: done, or none */
+    int running;           /* processes that have not ended */
+    int stops;             /* requests seen */
+    wefti_failure refused; /* of this launcher; status 0: it may start its ranks */
+    int passed;            /* the last signal that was passed on; 0: none */
 } watch;
 
 static double now(void) {
@@ -219,6 +220,15 @@ static void note_elsewhere(watch *w) {
     enter(w, REPORTING);
 }
 
+/* The scheduler came after the processes had started, and another launcher has these ranks. */
+static void note_refusal(watch *w) {
+    if (w->refused.status < 0) return;
+    const weft_status status = wefti_launch_check_claim(w->l, 0);
+    if (status >= 0) return;
+    wefti_failure_keep(status, &w->refused);
+    enter(w, ENDING);
+}
+
 /* The scheduler finds by itself what it can, and says it better; but of a process that had left it
  * knows nothing. */
 static void tell_scheduler(watch *w) {
@@ -315,12 +325,13 @@ weft_status wefti_launch_watch(wefti_launch *l) {
         end_dead(l);
         note_ends(&w);
         note_elsewhere(&w);
+        note_refusal(&w);
         note_stops(&w);
         tell_scheduler(&w);
         note_deadline(&w);
     }
     wefti_free(w.polled);
-    return WEFT_OK;
+    return w.refused.status < 0 ? wefti_failure_tell(&w.refused) : WEFT_OK;
 }
 
 /* --- afterwards --- */

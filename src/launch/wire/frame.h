@@ -54,7 +54,8 @@ enum {
     X(LOST, false, WEFTI_TEXT_MAX + 24)                                                            \
     X(AGAIN, true, 12)                                                                             \
     X(ARMED, true, 0)                                                                              \
-    X(HOSTS, false, 16 + 12 * WEFTI_RANKS_MAX)
+    X(HOSTS, false, 16 + 12 * WEFTI_RANKS_MAX)                                                     \
+    X(REGISTER, false, 28)
 typedef enum wefti_frame_kind {
     WEFTI_FRAME_NONE,
 #define WEFTI_FRAME_ROW(name, from_scheduler, limit) WEFTI_FRAME_##name,

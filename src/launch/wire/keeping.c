@@ -7,6 +7,29 @@ static bool is_span(const wefti_span *span, int32_t least) {
            span->count <= WEFTI_RANKS_MAX;
 }
 
+size_t wefti_registration_encode(const wefti_registration *m,
+                                 unsigned char out[WEFTI_MESSAGE_MAX]) {
+    wefti_pack p = {.data = out, .room = WEFTI_MESSAGE_MAX};
+    wefti_pack_u64(&p, m->launcher);
+    wefti_pack_u64(&p, (uint64_t)m->pid);
+    wefti_pack_u32(&p, (uint32_t)m->ranks.first);
+    wefti_pack_u32(&p, (uint32_t)m->ranks.count);
+    wefti_pack_u32(&p, m->waits);
+    return p.used;
+}
+
+weft_status wefti_registration_decode(const wefti_frame *frame, wefti_registration *out) {
+    wefti_unpack u = wefti_unpack_of(frame);
+    out->launcher = wefti_unpack_u64(&u);
+    out->pid = (int64_t)wefti_unpack_u64(&u);
+    out->ranks.first = (int32_t)wefti_unpack_u32(&u);
+    out->ranks.count = (int32_t)wefti_unpack_u32(&u);
+    const uint32_t waits = wefti_unpack_u32(&u);
+    out->waits = waits == 1;
+    if (out->launcher == 0 || out->pid <= 0 || waits > 1 || !is_span(&out->ranks, 0)) u.bad = true;
+    return wefti_unpack_end(&u, "registration");
+}
+
 size_t wefti_keep_encode(const wefti_keep *m, unsigned char out[WEFTI_MESSAGE_MAX]) {
     wefti_pack p = {.data = out, .room = WEFTI_MESSAGE_MAX};
     wefti_pack_u32(&p, (uint32_t)m->seats.first);

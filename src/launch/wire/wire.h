@@ -210,6 +210,13 @@ typedef struct wefti_span { /* WATCH: the ranks of a host */
     int32_t first, count;
 } wefti_span;
 
+typedef struct wefti_registration { /* REGISTER: a launcher, and the ranks that it starts */
+    uint64_t launcher;              /* the same as long as it runs, and of no other one */
+    int64_t pid;
+    wefti_span ranks;
+    bool waits; /* KEEP follows, and it starts no rank before SEATS */
+} wefti_registration;
+
 enum {
     WEFTI_SEATS_OF_LOST = -1, /* any of a host that is lost, so many at most */
     WEFTI_SEATS_ADDED = -2,   /* further ones: the world grows, and SEATS says their numbers */
@@ -262,6 +269,9 @@ weft_status wefti_span_decode(const wefti_frame *frame, wefti_span *out) WEFT_CH
 
 /* --- wire/keeping.c --- */
 
+size_t wefti_registration_encode(const wefti_registration *m, unsigned char out[WEFTI_MESSAGE_MAX]);
+weft_status wefti_registration_decode(const wefti_frame *frame,
+                                      wefti_registration *out) WEFT_CHECKED;
 size_t wefti_keep_encode(const wefti_keep *m, unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_keep_decode(const wefti_frame *frame, wefti_keep *out) WEFT_CHECKED;
 size_t wefti_loss_encode(const wefti_loss *m, unsigned char out[WEFTI_MESSAGE_MAX]);
