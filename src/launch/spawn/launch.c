@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/io.h"
 #include "base/thread.h"
 #include "launch/spawn/launch.h"
@@ -159,6 +160,7 @@ static weft_status start_process(wefti_launch *l, int local) {
     wefti_reaper_add_group(l->reaper, p->process);
     wefti_log_started(p->log);
     p->starts++;
+    wefti_restart_started(&p->row, wefti_now_ns());
 #ifdef SYS_pidfd_open
     p->handle = (int)syscall(SYS_pidfd_open, p->process, 0);
 #endif
@@ -171,7 +173,7 @@ weft_status wefti_launch_restart(wefti_launch *l, int local) {
     WEFT_TRY(WEFT_GROW(l->past, l->past_count, l->past_room));
     (void)kill(-p->process, SIGKILL); /* what it has started */
     l->past[l->past_count++] = p->process;
-    *p = (wefti_process){.handle = -1, .starts = old.starts, .log = old.log};
+    *p = (wefti_process){.handle = -1, .starts = old.starts, .row = old.row, .log = old.log};
     weft_status status = start_process(l, local);
     if (status < 0) {
         *p = old;

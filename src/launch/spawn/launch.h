@@ -12,6 +12,7 @@
 #include "launch/env/env.h"
 #include "launch/spawn/logs.h"
 #include "launch/member/member.h"
+#include "launch/recovery/restart.h"
 #include "launch/scheduler/scheduler.h"
 #include "launch/spawn/spawn.h"
 #include "weft/launch.h"
@@ -34,14 +35,16 @@ typedef struct wefti_process {
     pid_t process; /* 0: not started */
     int handle;    /* to poll for its end; -1: the kernel has no such thing */
     bool ended, failed;
-    int code, signal; /* how it ended */
-    bool killed;      /* since it is dead to the others */
-    bool of_all;      /* it was said that all that run then are started again */
-    int starts;       /* how often this rank was started, also by launchers before this one */
-    bool undecided;   /* it has ended, and the scheduler is asked whether another one may follow */
-    double asked_at;  /* since when */
-    bool parted;      /* the scheduler, which is elsewhere, says that the job goes on without it */
-    bool given_up;    /* it was another launcher's at last, or there was no answer: no report */
+    int code, signal;  /* how it ended */
+    bool killed;       /* since it is dead to the others */
+    bool of_all;       /* it was said that all that run then are started again */
+    int starts;        /* how often this rank was started, also by launchers before this one */
+    bool undecided;    /* it has ended, and the scheduler is asked whether another one may follow */
+    double asked_at;   /* since when */
+    bool parted;       /* the scheduler, which is elsewhere, says that the job goes on without it */
+    wefti_restart row; /* its starts, and the pause before the next one */
+    wefti_again follows; /* amid that pause: the scheduler's answer */
+    bool given_up;       /* it was another launcher's at last, or there was no answer: no report */
     wefti_log *log;
 } wefti_process;
 

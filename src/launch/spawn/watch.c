@@ -117,12 +117,15 @@ static int agreed_request(const wefti_launch *l, int process) {
     return wefti_is_request(p->code - 128) ? p->code - 128 : 0;
 }
 
-static void tell_restart(wefti_launch *l, const char *why, const char *what) {
+static void tell_restart(wefti_launch *l, const char *why, const char *what, int64_t pause_ns) {
     const weft_launch_events *e = &l->options->events;
-    char text[512];
+    char text[512], when[64] = "";
     l->restarts++;
-    (void)snprintf(text, sizeof text, "%.400s; %s (%d of %d%s)", why, what, l->restarts,
-                   l->set.restarts, l->place.hosts > 1 ? " for all hosts" : "");
+    if (pause_ns > 0)
+        (void)snprintf(when, sizeof when, " in %.3g s, since it keeps failing",
+                       (double)pause_ns * 1e-9);
+    (void)snprintf(text, sizeof text, "%.400s; %s (%d of %d%s)%s", why, what, l->restarts,
+                   l->set.restarts, l->place.hosts > 1 ? " for all hosts" : "", when);
     if (e->note) e->note(e->context, text);
 }
 
@@ -134,27 +137,48 @@ static void tell_restart_of_all(wefti_launch *l, int local, const wefti_end *end
     for (int i = 0; i < l->place.count; i++) l->processes[i].of_all = true;
     char *why = died || !l->scheduler ? NULL : wefti_scheduler_again_text(l->scheduler);
     const char *text = died ? end->text : "a rank of the job was lost";
-    tell_restart(l, why ? why : text, "all ranks are started again");
+    tell_restart(l, why ? why : text, "all ranks are started again", 0);
     wefti_free(why);
 }
 
-/* Another process takes the place of one that was lost, if the world waits for it; or that is asked
- * still. */
+/* The answer is YES or ALL. One that has ended for the sake of others is no failure. */
+static void begin_pause(wefti_launch *l, int process, wefti_again again) {
+    wefti_process *p = &l->processes[process];
+    const wefti_restart_rule rule =
+        wefti_restart_rule_of(wefti_ns_of_seconds(l->set.join_seconds, 600));
+    const bool failed = again == WEFTI_AGAIN_YES || (p->signal && !p->killed);
+    wefti_end end;
+    wefti_launch_end(l, process, &end);
+    p->follows = again;
+    p->undecided = true;
+    const int64_t pause_ns = wefti_restart_lost(&p->row, &rule, failed, wefti_now_ns());
+    if (again == WEFTI_AGAIN_ALL)
+        tell_restart_of_all(l, process, &end);
+    else
+        tell_restart(l, end.text, "it is started again", pause_ns);
+}
+
+static bool is_restart(wefti_again again) {
+    return again == WEFTI_AGAIN_YES || again == WEFTI_AGAIN_ALL;
+}
+
+/* Another process takes the place of one that was lost, if the world waits for it, after a pause if
+ * it keeps failing; or that is asked still. */
 static bool goes_on(watch *w, int process) {
     wefti_launch *l = w->l;
-    wefti_end end;
-    wefti_again again = w->phase == RUNNING ? wefti_launch_again(l, process) : WEFTI_AGAIN_NO;
-    l->processes[process].parted = again == WEFTI_AGAIN_WITHOUT;
-    if (again != WEFTI_AGAIN_YES && again != WEFTI_AGAIN_ALL) return again == WEFTI_AGAIN_PENDING;
-    wefti_launch_end(l, process, &end);
-    if (again == WEFTI_AGAIN_ALL) tell_restart_of_all(l, process, &end);
-    if (wefti_launch_restart(l, process) < 0) {
-        const weft_launch_events *e = &l->options->events;
-        if (e->note) e->note(e->context, weft_error_message());
-        return false;
+    wefti_process *p = &l->processes[process];
+    if (w->phase == RUNNING && !is_restart(p->follows)) {
+        const wefti_again again = wefti_launch_again(l, process);
+        p->parted = again == WEFTI_AGAIN_WITHOUT;
+        if (!is_restart(again)) return again == WEFTI_AGAIN_PENDING;
+        begin_pause(l, process, again);
     }
-    if (again == WEFTI_AGAIN_YES) tell_restart(l, end.text, "it is started again");
-    return true;
+    if (w->phase != RUNNING) return false;
+    if (!wefti_restart_is_due(&p->row, wefti_now_ns())) return true;
+    if (wefti_launch_restart(l, process) >= 0) return true;
+    const weft_launch_events *e = &l->options->events;
+    if (e->note) e->note(e->context, weft_error_message());
+    return false;
 }
 
 /* The job of an elastic world goes on without a process that was lost. */
