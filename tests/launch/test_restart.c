@@ -21,8 +21,9 @@ static void pauses_double(void **state) {
         assert_false(expected && wefti_restart_is_due(&r, now + expected - 1));
         now += expected;
         assert_true(wefti_restart_is_due(&r, now));
-        expected = turn == 0 ? SECOND : 2 * expected < rule.longest_ns ? 2 * expected
-                                                                       : rule.longest_ns;
+        expected = turn == 0                        ? SECOND
+                   : 2 * expected < rule.longest_ns ? 2 * expected
+                                                    : rule.longest_ns;
     }
 }
 

@@ -54,5 +54,6 @@ done
 keys=
 reset ends
 [ $code = 75 ] || fail "without restarts: exit code $code" err
-grep -Eq 'rank [0-2] is lost to rank [0-2]: ' err || fail 'the two ranks and the cause are not named' err
+has_facts err 'lost|rank 0|rank 1' || has_facts err 'lost|rank 0|rank 2' || has_facts err 'lost|rank 1|rank 2' ||
+    fail 'the two ranks are not named' err
 exit $failed

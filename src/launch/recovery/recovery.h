@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "launch/recovery/restart.h"
 #include "launch/recovery/vote.h"
 #include "weft/status.h"
 
