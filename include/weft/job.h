@@ -107,6 +107,7 @@ typedef struct weft_job_train {
     const char *log;                  /* JSON-lines file */
     const char *tensorboard;          /* directory for event files */
     int64_t eval_every, eval_batches; /* 0: only at the end; 0: all of the validation data */
+    int64_t stop_after;               /* validations without a lower loss; 0: all steps */
     int64_t check_replicas;           /* steps; 0: never */
 } weft_job_train;
 
@@ -114,6 +115,7 @@ typedef struct weft_job_checkpoint {
     const char *dir;
     int64_t every, keep;   /* 0: only at the end */
     double seconds;        /* in place of every; 0: not by time */
+    bool best;             /* the step with the lowest validation loss stays, too */
     int64_t keep_minutes;  /* of older ones, one for each so many minutes stays; 0: none */
     bool sliced;           /* each process saves its own slices in a folder of its own */
     const char *key;       /* of encrypted checkpoints: a file, or env:NAME; "": none */

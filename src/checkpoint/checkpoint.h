@@ -136,6 +136,7 @@ typedef struct wefti_checkpoint_options {
     int64_t shard_bytes; /* largest tensor file, 0: 4 GiB; a larger tensor gets a file of its own */
     int64_t keep;        /* after the commit, prune to this many steps; 0: prune nothing */
     int64_t spacing;     /* wefti_checkpoint_prune_spaced, in seconds */
+    int64_t best;        /* a step that is not pruned; 0: none */
     int nice;            /* added to the writer thread's niceness, 0 to 19 */
     const wefti_checkpoint_text *texts; /* may be NULL */
     int64_t text_count;
@@ -222,7 +223,7 @@ weft_status wefti_checkpoint_rank_dir(const char *dir, int32_t rank, char **out)
  * `keep` steps. In folders of ranks from `ranks` on, step `good` goes, and each older step that the
  * folder of rank 0 lacks. */
 weft_status wefti_checkpoint_prune_sliced(const char *dir, int32_t ranks, int64_t keep,
-                                          int64_t good) WEFT_CHECKED;
+                                          int64_t best, int64_t good) WEFT_CHECKED;
 
 /* ---- the directory of a run ---- */
 
@@ -250,10 +251,11 @@ weft_status wefti_checkpoint_prune(const char *dir, int64_t keep) WEFT_CHECKED;
 weft_status wefti_checkpoint_prune_below(const char *dir, int64_t keep, int64_t good) WEFT_CHECKED;
 /* The same, but of the steps beyond `keep` one stays for each `spacing` seconds (0: none): the
  * first, and each that was written at least that long after the last that stays. The time of a step
- * is its note WEFTI_CHECKPOINT_TIME, in seconds since 1970. A step without it goes. */
+ * is its note WEFTI_CHECKPOINT_TIME, in seconds since 1970. A step without it goes. Step `best`
+ * stays, too; -1: none. */
 #define WEFTI_CHECKPOINT_TIME "time"
 weft_status wefti_checkpoint_prune_spaced(const char *dir, int64_t keep, int64_t spacing,
-                                          int64_t good) WEFT_CHECKED;
+                                          int64_t best, int64_t good) WEFT_CHECKED;
 
 /* ---- reading ---- */
 

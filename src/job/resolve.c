@@ -126,14 +126,18 @@ static weft_status check_checkpoint(const wefti_job_draft *draft) {
         "%scheckpoint.keep_minutes needs checkpoints during the run: set "
         "checkpoint.every or checkpoint.seconds",
         wefti_job_where(draft, wefti_job_mark_of(draft, "checkpoint.keep_minutes"), where));
+    const char *rates = c->best ? "checkpoint.best" : "train.stop_after";
+    WEFT_REQUIRE((!c->best && !draft->job.train.stop_after) || !given(draft, "train.eval_every") ||
+                     draft->job.train.eval_every > 0,
+                 WEFT_E_ARG, "%s%s needs validations during the run: set train.eval_every",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, rates), where), rates);
     const struct {
         const char *key;
         bool set;
-    } needs_dir[] = {{"checkpoint.seconds", c->seconds > 0},
-                     {"checkpoint.keep_minutes", c->keep_minutes > 0},
-                     {"checkpoint.sliced", c->sliced},
-                     {"checkpoint.on_error", c->on_error},
-                     {"checkpoint.stop_file", *c->stop_file != '\0'}};
+    } needs_dir[] = {
+        {"checkpoint.seconds", c->seconds > 0}, {"checkpoint.keep_minutes", c->keep_minutes > 0},
+        {"checkpoint.best", c->best},           {"checkpoint.sliced", c->sliced},
+        {"checkpoint.on_error", c->on_error},   {"checkpoint.stop_file", *c->stop_file != '\0'}};
     for (size_t i = 0; i < sizeof needs_dir / sizeof *needs_dir; i++)
         WEFT_REQUIRE(!needs_dir[i].set || *c->dir, WEFT_E_ARG,
                      "%s%s has no effect without checkpoint.dir: set it, or leave the key out",

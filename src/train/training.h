@@ -51,19 +51,41 @@ typedef enum wefti_training_stage {
     WEFTI_STAGE_SAVED
 } wefti_training_stage;
 
+/* A step whose state is, or will be, on the disk, with its validation loss; -1: none. */
+typedef struct wefti_rated_step {
+    int64_t step;
+    double loss;
+} wefti_rated_step;
+
+/* What the validations say (loop/ratings.c), alike on all ranks; of jobs that ask for it. */
+typedef struct wefti_training_ratings {
+    int64_t step;               /* of the last validation that counted, -1: none */
+    double lowest;              /* loss of all so far */
+    int64_t not_improved;       /* validations since */
+    wefti_rated_step best;      /* on the disk, and kept there */
+    wefti_rated_step candidate; /* the better one that was found last */
+} wefti_training_ratings;
+
 typedef struct wefti_training_progress {
     int64_t step;               /* updates done */
     int64_t position;           /* samples consumed */
     wefti_training_stage stage; /* what is done after that step */
     /* The last steps of which this rank has reported the loss, and a validation. */
     int64_t reported, validated;
+    wefti_training_ratings ratings;
     weft_train_step under_way; /* the step that was begun last, as far as it is known */
     double begun_s;
 } wefti_training_progress;
 
+/* loop/ratings.c */
+wefti_training_ratings wefti_training_no_ratings(void);
+
 /* Of a run without a step. Nothing is left to do behind its start. */
 static inline wefti_training_progress wefti_training_begun(void) {
-    return (wefti_training_progress){.stage = WEFTI_STAGE_SAVED, .reported = -1, .validated = -1};
+    return (wefti_training_progress){.stage = WEFTI_STAGE_SAVED,
+                                     .reported = -1,
+                                     .validated = -1,
+                                     .ratings = wefti_training_no_ratings()};
 }
 
 /* This process among several. */
@@ -155,9 +177,13 @@ typedef struct wefti_training {
 weft_status wefti_training_prepare(wefti_training *t) WEFT_CHECKED;
 weft_status wefti_training_build(wefti_training *t) WEFT_CHECKED;
 void wefti_training_close(wefti_training *t);
-/* Whether the run has made all of its steps. */
+/* Whether train.stop_after ends the run, and whether the run has made all of its steps. */
+static inline bool wefti_training_has_stalled(const wefti_training *t) {
+    const int64_t most = t->job->train.stop_after;
+    return most > 0 && t->progress.ratings.not_improved >= most;
+}
 static inline bool wefti_training_is_over(const wefti_training *t) {
-    return t->progress.step >= t->job->train.steps;
+    return t->progress.step >= t->job->train.steps || wefti_training_has_stalled(t);
 }
 /* loop/resize.c: after an attempt to go on in a world of another size. whole: the old parts of the
  * run end; otherwise the run has them again, and the new ones end. Without an attempt: nothing. */

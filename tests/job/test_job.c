@@ -227,6 +227,16 @@ static void test_checkpoint_rules(void **state) {
     assert_string_equal(job->checkpoint.stop_file, "stop.json");
     weft_job_free(job);
     weft_job_free(parse("checkpoint: {dir: run, every: 5, seconds: 0, keep_minutes: 1}\n"));
+    job = parse("train: {stop_after: 4}\ncheckpoint: {dir: run, best: true}\n");
+    assert_true(job->checkpoint.best);
+    assert_int_equal(job->train.stop_after, 4);
+    weft_job_free(job);
+    refused("checkpoint:\n  best: true\n", "job.yaml:2:3|checkpoint.best|checkpoint.dir");
+    refused("train:\n  stop_after: 2\n  eval_every: 0\n",
+            "job.yaml:2:3|train.stop_after|train.eval_every");
+    refused("train:\n  stop_after: -1\n", "job.yaml:2:3|train.stop_after");
+    refused("train:\n  stop_after: soon\n", "job.yaml:2:3|train.stop_after");
+    refused("checkpoint:\n  dir: run\n  best: 3\n", "job.yaml:3:3|checkpoint.best");
     refused("checkpoint:\n  dir: run\n  every: 5\n  seconds: 7\n",
             "job.yaml:4:3|checkpoint.seconds|checkpoint.every = 5");
     refused("checkpoint:\n  dir: run\n  keep_minutes: 5\n",

@@ -74,7 +74,7 @@ static weft_status remove_everywhere(const char *dir, int64_t step) {
 }
 
 weft_status wefti_checkpoint_prune_spaced(const char *dir, int64_t keep, int64_t spacing,
-                                          int64_t good) {
+                                          int64_t best, int64_t good) {
     WEFT_REQUIRE(keep >= 1, WEFT_E_ARG, "checkpoint.keep is %lld; at least one must be kept",
                  (long long)keep);
     int64_t *steps = NULL, count = 0, newest_good = -1;
@@ -88,14 +88,14 @@ weft_status wefti_checkpoint_prune_spaced(const char *dir, int64_t keep, int64_t
     for (int64_t i = 0; i < newest_good && i < count - keep && status >= 0; i++) {
         bool stays = false;
         status = is_spaced(dir, steps[i], spacing, &last, &stays);
-        if (status >= 0 && !stays) status = remove_everywhere(dir, steps[i]);
+        if (status >= 0 && !stays && steps[i] != best) status = remove_everywhere(dir, steps[i]);
     }
     wefti_free(steps);
     return status;
 }
 
 weft_status wefti_checkpoint_prune_below(const char *dir, int64_t keep, int64_t good) {
-    return wefti_checkpoint_prune_spaced(dir, keep, 0, good);
+    return wefti_checkpoint_prune_spaced(dir, keep, 0, -1, good);
 }
 
 weft_status wefti_checkpoint_prune(const char *dir, int64_t keep) {
@@ -128,7 +128,7 @@ static weft_status prune_folder(const char *dir, int32_t rank, const int64_t *ow
 }
 
 weft_status wefti_checkpoint_prune_sliced(const char *dir, int32_t ranks, int64_t keep,
-                                          int64_t good) {
+                                          int64_t best, int64_t good) {
     char *first = NULL;
     int64_t *folders = NULL, *own = NULL, *whole = NULL, own_count = 0, whole_count = 0,
             folder_count = 0;
@@ -139,7 +139,7 @@ weft_status wefti_checkpoint_prune_sliced(const char *dir, int32_t ranks, int64_
     if (status >= 0) status = wefti_rank_folders(dir, &folders, &folder_count);
     const int64_t left = keep > own_count ? keep - own_count : 0;
     for (int64_t i = 0; i < whole_count && status >= 0; i++)
-        if (whole[i] == good || (whole[i] < good && i < whole_count - left))
+        if (whole[i] == good || (whole[i] < good && whole[i] != best && i < whole_count - left))
             status = wefti_step_remove(dir, whole[i]);
     for (int64_t i = 0; i < folder_count && status >= 0; i++)
         if (folders[i] >= ranks)

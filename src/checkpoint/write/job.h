@@ -26,7 +26,7 @@ struct wefti_checkpoint_job {
     int64_t count;                          /* of the caller's numbers; sliced: whole tensors */
     int64_t *left;                          /* sliced: own slices of a tensor to be captured */
     int64_t own_bytes;                      /* of the own pieces; sliced: of those that count */
-    int64_t keep, spacing;
+    int64_t keep, spacing, best;
     int nice;
     const void *(*take)(void *context, int64_t index); /* NULL: all tensors are in memory */
     void (*give_back)(void *context, int64_t index);

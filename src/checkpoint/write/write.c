@@ -164,7 +164,7 @@ static weft_status tidy(wefti_checkpoint_job *job) {
     wefti_free(line);
     if (status < 0) return status;
     if (!job->keep) return WEFT_OK;
-    return wefti_checkpoint_prune_spaced(job->dir, job->keep, job->spacing,
+    return wefti_checkpoint_prune_spaced(job->dir, job->keep, job->spacing, job->best,
                                          job->plan.manifest.meta.step);
 }
 
@@ -251,6 +251,7 @@ static weft_status job_prepare(wefti_checkpoint_job *job, const char *dir,
     job->duty = options ? options->duty : WEFTI_CHECKPOINT_ALONE;
     job->keep = options ? options->keep : 0;
     job->spacing = options ? options->spacing : 0;
+    job->best = options && options->best > 0 ? options->best : -1;
     job->nice = options ? options->nice : 0;
     if (options && options->take) {
         job->take = options->take;

@@ -88,8 +88,9 @@ static void prune(wefti_training *t) {
     if (wefti_training_is_sliced(t))
         status = wefti_training_prune_slices(t);
     else if (!t->ranks.follows)
-        status = wefti_checkpoint_prune_spaced(c->dir, c->keep, c->keep_minutes * 60,
-                                               t->saving.committed_step);
+        status =
+            wefti_checkpoint_prune_spaced(c->dir, c->keep, c->keep_minutes * 60,
+                                          wefti_training_best_step(t), t->saving.committed_step);
     if (status < 0 && !t->ranks.follows) wefti_training_note(t, "%s", weft_error_message());
     wefti_error_clear();
 }
@@ -98,7 +99,12 @@ weft_status wefti_training_finish(wefti_training *t) {
     const bool whole = wefti_training_is_over(t);
     bool unsaved, stop;
     weft_status unwritten = WEFT_OK;
-    if (whole) WEFT_TRY(wefti_training_validate(t));
+    if (wefti_training_has_stalled(t))
+        wefti_training_note(t, "train.stop_after: %lld validations have not improved on %.6g",
+                            (long long)t->progress.ratings.not_improved,
+                            t->progress.ratings.lowest);
+    else if (whole)
+        WEFT_TRY(wefti_training_validate(t));
     WEFT_TRY(wefti_training_unsaved(t, &unsaved));
     if (unsaved) {
         if (whole) WEFT_TRY(wefti_training_check_parameters(t));
@@ -113,6 +119,10 @@ weft_status wefti_training_finish(wefti_training *t) {
     WEFT_REQUIRE(!stop || t->ranks.stopping == WEFT_TRAIN_STOPPED_BY_FILE, WEFT_E_STOPPED,
                  "stopped after step %lld", (long long)t->progress.step);
     if (t->events && t->events->trace) WEFT_TRY(weft_session_trace(t->session, NULL));
+    if (t->progress.ratings.best.step >= 0)
+        wefti_training_note(t, "the best checkpoint is of step %lld, validation loss %.6g",
+                            (long long)t->progress.ratings.best.step,
+                            t->progress.ratings.best.loss);
     t->result->observed_peak_bytes = wefti_training_observed(t);
     return WEFT_OK;
 }

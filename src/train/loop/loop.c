@@ -79,8 +79,10 @@ static weft_status after_step(wefti_training *t) {
             WEFT_TRY(wefti_training_validate(t));
         t->progress.stage = WEFTI_STAGE_VALIDATED;
     }
+    if (wefti_training_has_stalled(t)) return WEFT_OK;
     WEFT_TRY(wefti_training_poll(t));
-    if (job->checkpoint.every > 0 && step % job->checkpoint.every == 0)
+    if (wefti_training_is_best(t) ||
+        (job->checkpoint.every > 0 && step % job->checkpoint.every == 0))
         WEFT_TRY(wefti_training_save_meanwhile(t));
     t->progress.stage = WEFTI_STAGE_SAVED;
     return WEFT_OK;

@@ -91,6 +91,9 @@ static weft_status run(wefti_training *t, weft_world *world) {
         WEFT_TRY(wefti_metrics_open(job->train.log, job->train.tensorboard,
                                     t->model.objective->is_language ? "tokens" : "samples",
                                     &t->metrics));
+    WEFT_REQUIRE(!wefti_training_rates(t) || t->model.eval_program, WEFT_E_ARG,
+                 "%s needs validations, but the job has no validation data: set data.validation",
+                 job->checkpoint.best ? "checkpoint.best" : "train.stop_after");
     WEFT_TRY(begin_trace(t));
     if (!t->ranks.follows && !t->mended) wefti_run_record_begin(t);
     t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;

@@ -9,6 +9,7 @@
 typedef struct briefing_head {
     weft_model_config config;
     weft_train_step under_way;
+    wefti_training_ratings ratings;
     int64_t plan_bytes, side_bytes; /* the plan without the zero at its end */
     weft_bf16_compute bf16;
 } briefing_head;
@@ -23,6 +24,7 @@ static weft_status pack(const wefti_training *t, char **out, int64_t *out_bytes)
     if (t->searched) WEFT_TRY(wefti_plan_print(t->searched, &plan));
     h.config = t->model.config;
     h.under_way = t->progress.under_way;
+    h.ratings = t->progress.ratings;
     h.bf16 = t->session ? weft_session_bf16(t->session) : t->model.bf16;
     h.plan_bytes = plan ? (int64_t)strlen(plan) : 0;
     h.side_bytes = side->bytes;
@@ -81,6 +83,7 @@ static weft_status unpack(wefti_training *t, const char *told, int64_t bytes, we
     b->config = h.config;
     b->bf16 = h.bf16;
     t->progress.under_way = h.under_way;
+    t->progress.ratings = h.ratings;
     t->model.bf16 = h.bf16;
     if (h.plan_bytes) b->plan = text_of(told + sizeof h, h.plan_bytes);
     char *side = h.side_bytes ? text_of(told + sizeof h + h.plan_bytes, h.side_bytes) : NULL;
@@ -94,6 +97,7 @@ static weft_status hear(wefti_training *t, bool has_own, const char *told, int64
                         wefti_briefing *out) {
     const wefti_side_files side = t->saving.side;
     const weft_train_step under_way = t->progress.under_way;
+    const wefti_training_ratings ratings = t->progress.ratings;
     if (has_own) t->saving.side = (wefti_side_files){0};
     weft_status status = unpack(t, told, bytes, out);
     wefti_free(out->plan);
@@ -102,6 +106,7 @@ static weft_status hear(wefti_training *t, bool has_own, const char *told, int64
     wefti_side_files_free(&t->saving.side);
     t->saving.side = side;
     t->progress.under_way = under_way;
+    t->progress.ratings = ratings;
     return status;
 }
 

@@ -189,6 +189,7 @@ weft_status wefti_training_validate(wefti_training *t) {
                                .seconds = wefti_now_s() - start};
     t->result->validation_loss = v.loss;
     t->result->accuracy = v.accuracy;
+    WEFT_TRY(wefti_training_rate(t, v.loss));
     if (t->progress.validated >= v.step) return WEFT_OK; /* before the world was mended */
     t->progress.validated = v.step;
     wefti_training_note_metrics(t, wefti_metrics_validation(t->metrics, &v));

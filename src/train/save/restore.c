@@ -231,6 +231,7 @@ typedef struct progress {
     int64_t step, position;
     double loss;
     uint32_t identity; /* of the checkpoint */
+    wefti_training_ratings ratings;
 } progress;
 
 /* Where the data are not those that the run has read, the order of samples and their loss mean
@@ -270,7 +271,8 @@ static weft_status check_restored(wefti_training *t, const wefti_checkpoint *c, 
                  (unsigned long long)t->job->train.seed);
     WEFT_TRY(check_data(t, c));
     *out = (progress){meta->step, meta->data_position, t->result->final_loss,
-                      wefti_checkpoint_identity(c)};
+                      wefti_checkpoint_identity(c), t->progress.ratings};
+    WEFT_TRY(wefti_training_read_ratings(t, meta, &out->ratings));
     if (meta->loss_count > 0) out->loss = meta->losses[meta->loss_count - 1].loss;
     return WEFT_OK;
 }
@@ -351,6 +353,11 @@ weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
     t->progress.step = t->saving.committed_step = p.step;
     t->progress.position = p.position;
     t->result->final_loss = p.loss;
+    t->progress.ratings = p.ratings;
+    /* A run that was stopped in the midst of a validation makes it again. */
+    const int64_t every = t->job->train.eval_every;
+    if (wefti_training_rates(t) && p.step > p.ratings.step && every > 0 && p.step % every == 0)
+        t->progress.stage = WEFTI_STAGE_STEPPED;
     WEFT_TRY(weft_session_set_step(t->session, t->progress.step));
     if (!c) return WEFT_OK;
     note_differences(t, c);

@@ -198,6 +198,7 @@ weft_status wefti_training_saved(wefti_training *t, wefti_checkpoint_tensor **ou
 
 void wefti_training_report_written(wefti_training *t) {
     t->saving.committed_step = t->saving.writing_step;
+    wefti_training_rated_step_is_written(t);
     if (t->ranks.follows) return;
     (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s/%sstep-%012lld",
                    t->job->checkpoint.dir, wefti_training_is_sliced(t) ? "rank_0/" : "",
@@ -259,10 +260,12 @@ static weft_status begin(wefti_training *t, const begin_options *b, char *config
     const int64_t spacing = job->checkpoint.keep_minutes * 60;
     const char *data = NULL;
     WEFT_TRY(wefti_data_fingerprint(t->data, &data));
-    const wefti_checkpoint_pair notes[] = {{"samples", samples},
-                                           {WEFTI_TRAINING_DATA, data},
-                                           {"job", job->text},
-                                           {WEFTI_CHECKPOINT_TIME, now}};
+    wefti_checkpoint_pair notes[4 + WEFTI_RATING_NOTES] = {
+        {"samples", samples}, {WEFTI_TRAINING_DATA, data}, {"job", job->text}};
+    wefti_rating_texts ratings;
+    int64_t note_count = 3;
+    if (spacing > 0) notes[note_count++] = (wefti_checkpoint_pair){WEFTI_CHECKPOINT_TIME, now};
+    note_count += wefti_training_note_ratings(t, &ratings, notes + note_count);
     const wefti_checkpoint_loss loss = {t->progress.step, t->result->final_loss};
     wefti_checkpoint_meta meta = {
         .step = t->progress.step,
@@ -272,7 +275,7 @@ static weft_status begin(wefti_training *t, const begin_options *b, char *config
         .settings = {settings, sizeof settings / sizeof *settings},
         .random = {random, 1},
         .compute = {compute, sizeof compute / sizeof *compute},
-        .notes = {notes, spacing > 0 ? 4 : 3},
+        .notes = {notes, note_count},
         .losses = &loss,
         .loss_count = t->progress.step > 0 ? 1 : 0,
     };
@@ -282,6 +285,7 @@ static weft_status begin(wefti_training *t, const begin_options *b, char *config
         .duty = b->duty,
         .keep = b->slicing ? 0 : wefti_training_kept_steps(t),
         .spacing = spacing,
+        .best = wefti_training_best_step(t),
         .texts = texts,
         .text_count = 1 + side,
         .slicing = b->slicing,

@@ -58,6 +58,26 @@ bool wefti_training_cut_write(wefti_training *t);
 /* Without other ranks: ends the thread that writes, and its step unless that is in place. */
 void wefti_training_drop_write(wefti_training *t);
 
+/* loop/ratings.c: checkpoint.best and train.stop_after. */
+/* Whether the job asks for either. */
+bool wefti_training_rates(const wefti_training *t);
+/* Collective: the validation of this step has counted; rank 0's loss decides. */
+weft_status wefti_training_rate(wefti_training *t, double loss) WEFT_CHECKED;
+/* Whether this step is to be saved as the best one. */
+bool wefti_training_is_best(const wefti_training *t);
+/* The best step on the disk, this one included once it is saved; -1: none. */
+int64_t wefti_training_best_step(const wefti_training *t);
+void wefti_training_rated_step_is_written(wefti_training *t);
+/* As notes of a checkpoint: fills at most WEFTI_RATING_NOTES pairs, with values in `texts`. */
+enum { WEFTI_RATING_NOTES = 5 };
+typedef struct wefti_rating_texts {
+    char step[32], not_improved[32], lowest[32], best_step[32], best_loss[32];
+} wefti_rating_texts;
+int64_t wefti_training_note_ratings(const wefti_training *t, wefti_rating_texts *texts,
+                                    wefti_checkpoint_pair *pairs);
+weft_status wefti_training_read_ratings(const wefti_training *t, const wefti_checkpoint_meta *meta,
+                                        wefti_training_ratings *out) WEFT_CHECKED;
+
 /* key.c: reads the key of the job, after which files that it has encrypted can be read. Collective.
  * writes: the run will write checkpoints with it. */
 weft_status wefti_training_take_key(wefti_training *t, bool writes) WEFT_CHECKED;

@@ -268,11 +268,12 @@ weft_status wefti_training_prune_slices(wefti_training *t) {
     const int64_t keep = wefti_training_kept_steps(t);
     char *dir = NULL;
     WEFT_TRY(wefti_checkpoint_rank_dir(c->dir, own_rank(t), &dir));
-    weft_status status =
-        wefti_checkpoint_prune_spaced(dir, keep, c->keep_minutes * 60, t->saving.committed_step);
+    const int64_t best = wefti_training_best_step(t);
+    weft_status status = wefti_checkpoint_prune_spaced(dir, keep, c->keep_minutes * 60, best,
+                                                       t->saving.committed_step);
     wefti_free(dir);
     if (status >= 0 && !t->ranks.follows)
-        status = wefti_checkpoint_prune_sliced(c->dir, weft_world_size(t->ranks.world), keep,
+        status = wefti_checkpoint_prune_sliced(c->dir, weft_world_size(t->ranks.world), keep, best,
                                                t->saving.committed_step);
     return status;
 }
