@@ -4,6 +4,7 @@ decode, as the expectation of tests/tokenizer/test_tokenizer.c.
 
 Usage: tools/tokenizer_fixtures.py TEXT DIRECTORY      (made with tokenizers 0.23.3 from tinyshakespeare.txt)
 """
+import base64
 import json
 import sys
 
@@ -192,6 +193,26 @@ def trained():
     return out
 
 
+def charsmap(rules):
+    """sentencepiece's compiled form of rules (text, result)."""
+    import tempfile
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+    with tempfile.TemporaryDirectory() as folder:
+        with open(folder + "/rules.tsv", "w") as file:
+            for pair in rules:
+                file.write("\t".join(" ".join("%X" % ord(c) for c in each) for each in pair) + "\n")
+        with open(folder + "/text", "w") as file:
+            file.write("hello world this is\n" * 50)
+        sentencepiece.SentencePieceTrainer.train(
+            input=folder + "/text", model_prefix=folder + "/m", vocab_size=20, hard_vocab_limit=False, minloglevel=2,
+            normalization_rule_tsv=folder + "/rules.tsv")
+        model = sentencepiece_model_pb2.ModelProto()
+        with open(folder + "/m.model", "rb") as file:
+            model.ParseFromString(file.read())
+    return model.normalizer_spec.precompiled_charsmap
+
+
 def split(pattern, behavior="Isolated", invert=False, kind="Regex"):
     return {"type": "Split", "pattern": {kind: pattern}, "behavior": behavior, "invert": invert}
 
@@ -256,6 +277,11 @@ def in_bytes(*parts):
 
 
 NFC = kind("NFC")
+RULES = kind("Precompiled", precompiled_charsmap=base64.b64encode(charsmap([
+    ("e\u0301", "\xe9"), ("a\u0301", "\xe1"), ("\r\n", " "), ("\n", " "), ("\t", " "), ("\ufb01", "fi"), ("\ufb03", "ffi"), ("\u3000", " "),
+    ("\xa0", " "), ("\u200b", " "), ("\ufeff", ""), ("\x01", ""), ("\u1112\u1161", "\ud558"), ("\u1112", "h"), ("\u1161", "a"), ("\xaa", "a"), ("\xb5", "\u03bc"),
+    ("\xbd", "1\u20442"), ("\uff11", "1"), ("\u2167", "VIII"), ("\u212b", "\xc5"), ("\u0301", "\u0300"), ("#", "number "), ("\xdf", "ss"), ("\ufdfa", "sallallahou"),
+    ("\u0627", "\u0623"), ("\U0001F600", ":)"), ("\u0600", "x"), ("\xa9", "(c)")])).decode())
 PIPELINES = [
     byte_level("GPT-2", BYTE_LEVEL),
     byte_level("RoBERTa", dict(BYTE_LEVEL, add_prefix_space=True), MASKS),
@@ -299,6 +325,8 @@ PIPELINES = [
     pipeline("ALBERT", "unigram", steps("normalizer", replace_by("``", '"'), replace_by("''", '"'), kind("NFKD"), kind("StripAccents"),
                                         kind("Lowercase")), METASPACE, PIECES, SPECIAL + [token("[CLS]"), token("[SEP]", normalized=True)]),
     pipeline("Pegasus", "unigram", steps("normalizer", kind("Nmt"), kind("NFKC"), replace_by(" {2,}", " ", "Regex")), METASPACE, PIECES),
+    pipeline("XLM-R, sentencepiece's rules", "unigram", steps("normalizer", RULES, replace_by(" {2,}", " ", "Regex")), METASPACE, PIECES),
+    pipeline("T5, sentencepiece's rules", "unigram", RULES, dict(METASPACE, prepend_scheme="first"), PIECES),
     pipeline("mT5", "unigram bytes", kind("Strip", strip_left=False, strip_right=True), dict(METASPACE, prepend_scheme="first"),
              GEMMA_DECODER),
     pipeline("DeBERTa 3", "unigram", steps("normalizer", kind("Strip", strip_left=True, strip_right=True), kind("NFD")),

@@ -103,6 +103,39 @@ write("unicode_classes.inc", "Unicode %s: categories, as runs; letters of words;
       [range_table("script_" + name.lower(), matched(r"\p{%s}" % name)) for name in SCRIPTS] +
       [table("char *const", "category_names", ('"%s"' % name for name in CATEGORIES))])
 
+def charsmap(rules):
+    """sentencepiece's compiled form of rules (text, result)."""
+    import tempfile
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+    with tempfile.TemporaryDirectory() as folder:
+        with open(folder + "/rules.tsv", "w") as file:
+            for pair in rules:
+                file.write("\t".join(" ".join("%X" % ord(c) for c in each) for each in pair) + "\n")
+        with open(folder + "/text", "w") as file:
+            file.write("hello world this is\n" * 50)
+        sentencepiece.SentencePieceTrainer.train(
+            input=folder + "/text", model_prefix=folder + "/m", vocab_size=20, hard_vocab_limit=False, minloglevel=2,
+            normalization_rule_tsv=folder + "/rules.tsv")
+        model = sentencepiece_model_pb2.ModelProto()
+        with open(folder + "/m.model", "rb") as file:
+            model.ParseFromString(file.read())
+    return model.normalizer_spec.precompiled_charsmap
+
+
+# ---- grapheme clusters, as sentencepiece's rules meet them ----
+def of_break(name):
+    import regex  # knows a later version: characters that are new in it are left out
+    return {p for p in POINTS if category[p] != "Cn" and regex.match(r"\p{%s}" % name, chr(p))}
+
+
+rule = normalizers.Precompiled(charsmap([("a", "b")]))
+extends = [p for p in POINTS if rule.normalize_str("a" + chr(p)) == "b"]
+write("unicode_clusters.inc", "Parts of grapheme clusters.",
+      [range_table("extends", extends), range_table("prepends", of_break("GCB=Prepend")),
+       range_table("pictures", of_break("Extended_Pictographic")),
+       range_table("controls", of_break("GCB=Control") | of_break("GCB=CR") | of_break("GCB=LF"))])
+
 # ---- normal forms ----
 nfd, nfkd = between(normalizers.NFD()), between(normalizers.NFKD())
 NFC, NFD = normalizers.NFC(), normalizers.NFD()

@@ -269,6 +269,9 @@ static weft_status apply(const wefti_normal_step *step, wefti_normal_scratch *s,
         wefti_text_add_bytes(out, step->content, (int64_t)strlen(step->content));
         wefti_text_add_bytes(out, (const char *)text, bytes);
         break;
+    case WEFTI_NORMAL_PRECOMPILED:
+        wefti_precompiled_apply(step->rules, text, bytes, out);
+        break;
     case WEFTI_NORMAL_BYTE_LEVEL:
         to_alphabet(text, bytes, out);
         break;

@@ -3,6 +3,7 @@
 #define WEFTI_TOKENIZER_NORMALIZE_H
 
 #include "base/text.h"
+#include "tokenizer/precompiled.h"
 #include "tokenizer/regex.h"
 
 typedef enum wefti_normal_kind {
@@ -19,7 +20,8 @@ typedef enum wefti_normal_kind {
     WEFTI_NORMAL_NMT,           /* sentencepiece's rule for controls and spaces */
     WEFTI_NORMAL_REPLACE,
     WEFTI_NORMAL_PREPEND,
-    WEFTI_NORMAL_BYTE_LEVEL, /* bytes become characters of GPT-2's alphabet */
+    WEFTI_NORMAL_PRECOMPILED, /* sentencepiece's rules */
+    WEFTI_NORMAL_BYTE_LEVEL,  /* bytes become characters of GPT-2's alphabet */
 } wefti_normal_kind;
 
 typedef struct wefti_normal_step {
@@ -27,6 +29,7 @@ typedef struct wefti_normal_step {
     bool left, right;         /* strip */
     const wefti_regex *regex; /* replace */
     const char *content;      /* replace, prepend */
+    const wefti_precompiled *rules;
 } wefti_normal_step;
 
 typedef struct wefti_normal_point {

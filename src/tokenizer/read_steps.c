@@ -45,6 +45,13 @@ static weft_status read_prepend(wefti_tokenizer_file *l, const wefti_json *part)
     return add_normal(l, step);
 }
 
+static weft_status read_precompiled(wefti_tokenizer_file *l, const wefti_json *part) {
+    wefti_normal_step step = {.kind = WEFTI_NORMAL_PRECOMPILED};
+    weft_status status =
+        wefti_precompiled_read(l->t->arena, text_of(part, "precompiled_charsmap"), &step.rules);
+    return status < 0 ? wefti_prefix(status, "%s", l->path) : add_normal(l, step);
+}
+
 static weft_status read_normal(wefti_tokenizer_file *l, const wefti_json *part) {
     static const struct {
         const char *type;
@@ -61,6 +68,7 @@ static weft_status read_normal(wefti_tokenizer_file *l, const wefti_json *part) 
     if (is(part, "BertNormalizer")) return read_bert(l, part);
     if (is(part, "Replace")) return read_replace(l, part);
     if (is(part, "Prepend")) return read_prepend(l, part);
+    if (is(part, "Precompiled")) return read_precompiled(l, part);
     if (is(part, "ByteLevel")) {
         l->t->alphabet = WEFTI_ALPHABET_MAPPED;
         return add_normal_kind(l, WEFTI_NORMAL_BYTE_LEVEL);

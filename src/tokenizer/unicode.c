@@ -32,6 +32,7 @@ typedef struct shift {
 
 #include "tokenizer/unicode_bert.inc"
 #include "tokenizer/unicode_classes.inc"
+#include "tokenizer/unicode_clusters.inc"
 #include "tokenizer/unicode_normal.inc"
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
@@ -133,6 +134,15 @@ int wefti_unicode_lower(uint32_t point, uint32_t out[2]) {
     if (move && (point - move->of.first) % (uint32_t)move->step == 0)
         out[0] = (uint32_t)((int64_t)point + move->by);
     return 1;
+}
+
+wefti_cluster_part wefti_unicode_cluster(uint32_t point) {
+    if (point < 0x7F) return point < ' ' ? WEFTI_CLUSTER_CONTROL : WEFTI_CLUSTER_OTHER;
+    if (wefti_in_ranges(extends, COUNT(extends), point)) return WEFTI_CLUSTER_EXTEND;
+    if (wefti_in_ranges(prepends, COUNT(prepends), point)) return WEFTI_CLUSTER_PREPEND;
+    if (wefti_in_ranges(pictures, COUNT(pictures), point)) return WEFTI_CLUSTER_PICTURE;
+    if (wefti_in_ranges(controls, COUNT(controls), point)) return WEFTI_CLUSTER_CONTROL;
+    return WEFTI_CLUSTER_OTHER;
 }
 
 static bool add_ranges(const wefti_code_range *ranges, size_t count, wefti_add_range add,

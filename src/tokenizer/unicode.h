@@ -24,6 +24,16 @@ bool wefti_unicode_accent(uint32_t point);      /* marks that StripAccents remov
 /* Lower case; returns 1 or 2 characters. */
 int wefti_unicode_lower(uint32_t point, uint32_t out[2]);
 
+/* What a character is in a grapheme cluster. */
+typedef enum wefti_cluster_part {
+    WEFTI_CLUSTER_OTHER,
+    WEFTI_CLUSTER_CONTROL, /* stands alone */
+    WEFTI_CLUSTER_EXTEND,  /* belongs to the character before: marks and the joiner */
+    WEFTI_CLUSTER_PREPEND, /* belongs to the character behind */
+    WEFTI_CLUSTER_PICTURE
+} wefti_cluster_part;
+wefti_cluster_part wefti_unicode_cluster(uint32_t point);
+
 /* A class by the name that regular expressions give it (L, Lu, Nd, Han, Alpha ...). Calls `add` for
  * each range; false: there is no such class. */
 typedef bool (*wefti_add_range)(void *to, uint32_t first, uint32_t last);

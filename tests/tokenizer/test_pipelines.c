@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "tokenizer/tokenizer.h"
 
-enum { TEXTS = 200, PIPELINES = 40 };
+enum { TEXTS = 200, PIPELINES = 47 };
 
 typedef struct nasty_text {
     const char *text;
