@@ -26,12 +26,17 @@ typedef struct weft_info {
     const char *compiler; /* static storage */
     weft_component components[WEFT_MAX_COMPONENTS];
     int component_count;
-    char processor[64];        /* the maker's name; "" if the system does not report it */
-    char features[128];        /* instructions that kernels can use, "avx2 fma avx512 ..." */
-    const char *isa;           /* the chosen form of the kernels: plain, avx2, avx512, amx */
-    int cores;                 /* that this process may use, by affinity and quota */
-    int64_t memory_bytes;      /* of the machine, or the cgroup's limit if that is smaller */
+    char processor[64];   /* the maker's name; "" if the system does not report it */
+    char features[128];   /* instructions that kernels can use, "avx2 fma avx512 ..." */
+    const char *isa;      /* the chosen form of the kernels: plain, avx2, avx512, amx */
+    int cores;            /* that this process may use, by affinity and the limits of its cgroups */
+    int64_t memory_bytes; /* of the machine, or the least limit of its cgroups if smaller */
     int64_t memory_free_bytes; /* available without swapping, by the system's estimate */
+    int machine_cores;         /* that are online */
+    int64_t machine_memory_bytes;
+    /* What keeps this process from the rest of the machine: the file of a cgroup's limit, or
+     * "affinity"; "": nothing. A longer path keeps its end. */
+    char cores_limit[256], memory_limit[256];
 } weft_info;
 
 /** Describe the build and the machine. Reads /proc and /sys; a missing fact becomes "" or 0. */

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "base/cgroup.h"
 #include "base/memory.h"
 #include "base/thread.h"
 #include "base/tuning.h"
@@ -138,23 +139,13 @@ void wefti_pool_run(wefti_pool *pool, int64_t tasks, wefti_task *fn, void *conte
     }
 }
 
-/* The cgroup v2 quota in cores, or `cores` without a quota. */
-static int quota(int cores) {
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    long long limit = 0, period = 0;
-    if (file) {
-        if (fscanf(file, "%lld %lld", &limit, &period) != 2) limit = 0;
-        fclose(file);
-    }
-    if (limit <= 0 || period <= 0) return cores;
-    int allowed = (int)((limit + period - 1) / period);
-    return allowed < 1 ? 1 : allowed < cores ? allowed : cores;
-}
-
 int wefti_cores(void) {
-    if (wefti_tuned()->cores > 0) return wefti_tuned()->cores;
+    const char *by;
+    wefti_cgroups groups;
     cpu_set_t set;
     int cores = 1;
+    if (wefti_tuned()->cores > 0) return wefti_tuned()->cores;
     if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
-    return quota(cores < 1 ? 1 : cores);
+    wefti_cgroups_read("", &groups);
+    return wefti_cgroups_cores(&groups, cores, cores, &by);
 }

@@ -23,7 +23,7 @@ int wefti_pool_threads(const wefti_pool *pool); /* NULL pool: 1 */
  * pool: the caller runs all tasks. */
 void wefti_pool_run(wefti_pool *pool, int64_t tasks, wefti_task *fn, void *context);
 
-/* The cores that this process may use (by affinity and cgroup quota), at least 1. */
+/* The cores that this process may use (by affinity and the limits of its cgroups), at least 1. */
 int wefti_cores(void);
 
 #endif

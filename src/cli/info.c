@@ -33,8 +33,12 @@ static void print_json(const weft_info *info, const weft_rates *rates) {
     cli_json_text(&json, "features", info->features);
     cli_json_text(&json, "isa", info->isa);
     cli_json_integer(&json, "cores", info->cores);
+    cli_json_integer(&json, "machine_cores", info->machine_cores);
+    cli_json_text(&json, "cores_limit", info->cores_limit);
     cli_json_integer(&json, "memory_bytes", info->memory_bytes);
     cli_json_integer(&json, "memory_free_bytes", info->memory_free_bytes);
+    cli_json_integer(&json, "machine_memory_bytes", info->machine_memory_bytes);
+    cli_json_text(&json, "memory_limit", info->memory_limit);
     if (rates) {
         cli_json_object(&json, "measured");
         cli_json_integer(&json, "threads", rates->threads);
@@ -59,9 +63,14 @@ static void print_text(const weft_info *info, const weft_rates *rates) {
     cli_say(stdout, "processor  %s\n", *info->processor ? info->processor : "unknown");
     cli_say(stdout, "  features %s\n", *info->features ? info->features : "none usable here");
     cli_say(stdout, "  kernels  %s\n", info->isa);
-    cli_say(stdout, "  cores    %d\n", info->cores);
-    cli_say(stdout, "memory     %s, %s free\n", cli_bytes((double)info->memory_bytes, a),
+    cli_say(stdout, "  cores    %d", info->cores);
+    if (*info->cores_limit)
+        cli_say(stdout, " of %d, by %s", info->machine_cores, info->cores_limit);
+    cli_say(stdout, "\nmemory     %s, %s free\n", cli_bytes((double)info->memory_bytes, a),
             cli_bytes((double)info->memory_free_bytes, b));
+    if (*info->memory_limit)
+        cli_say(stdout, "           of %s, by %s\n",
+                cli_bytes((double)info->machine_memory_bytes, a), info->memory_limit);
     if (!rates) return;
     cli_say(stdout, "measured   with %d thread%s\n", rates->threads,
             rates->threads == 1 ? "" : "s");

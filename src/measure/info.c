@@ -1,11 +1,14 @@
 /* Reports the built-in components and the properties of the machine. See weft/info.h. */
 #include "weft/info.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "backend/cpu/cpu.h"
+#include "base/cgroup.h"
 #include "base/pool.h"
 
 #ifndef WEFT_HAVE_ONEDNN
@@ -77,15 +80,32 @@ static int64_t memory_line(const char *key) {
     return proc_value("/proc/meminfo", key, text, sizeof text) ? strtoll(text, NULL, 10) * 1024 : 0;
 }
 
-/* The memory limit of this cgroup (version 2), 0 without a limit. */
-static int64_t cgroup_limit(void) {
-    FILE *file = fopen("/sys/fs/cgroup/memory.max", "re");
-    long long limit = 0;
-    if (file) {
-        if (fscanf(file, "%lld", &limit) != 1) limit = 0;
-        fclose(file);
+static void copy_end(const char *from, char *to, size_t room) {
+    const size_t length = strlen(from);
+    (void)snprintf(to, room, "%s", length < room ? from : from + length - room + 1);
+}
+
+static void find_cores(const wefti_cgroups *groups, weft_info *out) {
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    const char *by;
+    cpu_set_t set;
+    int allowed = 1;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) allowed = CPU_COUNT(&set);
+    out->machine_cores = online > allowed ? (int)online : allowed;
+    (void)wefti_cgroups_cores(groups, out->machine_cores, allowed, &by);
+    copy_end(by, out->cores_limit, sizeof out->cores_limit);
+}
+
+static void find_memory(const wefti_cgroups *groups, weft_info *out) {
+    out->memory_bytes = out->machine_memory_bytes = memory_line("MemTotal");
+    out->memory_free_bytes = memory_line("MemAvailable");
+    if (groups->memory.amount < (double)out->memory_bytes) {
+        out->memory_bytes = (int64_t)groups->memory.amount;
+        copy_end(groups->memory.file, out->memory_limit, sizeof out->memory_limit);
     }
-    return limit;
+    if (groups->memory_free < (double)out->memory_free_bytes)
+        out->memory_free_bytes = (int64_t)groups->memory_free;
+    if (out->memory_free_bytes > out->memory_bytes) out->memory_free_bytes = out->memory_bytes;
 }
 
 static void add_feature(char *features, size_t capacity, bool has, const char *name) {
@@ -113,12 +133,9 @@ void weft_info_get(weft_info *out) {
     add_feature(info.features, sizeof info.features, wefti_isa_has(WEFTI_ISA_AVX512), "avx512");
     add_feature(info.features, sizeof info.features, wefti_isa_has_avx512_bf16(), "avx512_bf16");
     add_feature(info.features, sizeof info.features, wefti_isa_has_amx_bf16(), "amx_bf16");
-    info.memory_bytes = memory_line("MemTotal");
-    info.memory_free_bytes = memory_line("MemAvailable");
-    int64_t limit = cgroup_limit();
-    if (limit > 0 && limit < info.memory_bytes) {
-        info.memory_bytes = limit;
-        if (info.memory_free_bytes > limit) info.memory_free_bytes = limit;
-    }
+    wefti_cgroups groups;
+    wefti_cgroups_read("", &groups);
+    find_cores(&groups, &info);
+    find_memory(&groups, &info);
     *out = info;
 }
