@@ -248,18 +248,21 @@ static void no_groups_at_all(void **state) {
 }
 
 static void damaged_files_state_no_limit(void **state) {
-    static const char *const bad[] = {"",     "\n",     "max",    "-",       "nan",  "inf",  "0-",
-                                      "3-1",  "a-b",    "1,,2",   "100000",  "0 0",  "-1 5", "5 -1",
-                                      "1e999", "99999999999999999999-1", "\x01\xff"};
+    static const char *const bad[] = {
+        "",        "\n",   "max",    "-",   "nan",  "inf",  "0-",    "3-1",
+        "a-b",     "1,,2", "100000", "0 0", "-1 5", "5 -1", "1e999", "99999999999999999999-1",
+        "\x01\xff"};
     wefti_cgroups groups;
     (void)state;
     put("/proc/self/cgroup", "0::/a\n4:memory:/a\n3:cpu,cpuacct:/a\n2:cpuset:/a\n");
     put("/proc/self/mountinfo",
-        "%s41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\nshort\n - \n1 2 3 - cgroup2\n",
+        "%s41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\nshort\n - \n1 2 3 - "
+        "cgroup2\n",
         mounts_1);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         put("/sys/fs/cgroup/unified/a/cpu.max", "%s", bad[i]);
-        put("/sys/fs/cgroup/unified/a/cpuset.cpus.effective", "%s", bad[i][0] == '1' ? "-" : bad[i]);
+        put("/sys/fs/cgroup/unified/a/cpuset.cpus.effective", "%s",
+            bad[i][0] == '1' ? "-" : bad[i]);
         put("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "%s", bad[i]);
         put("/sys/fs/cgroup/memory/a/memory.stat", "hierarchical_memory_limit\n%s\n", bad[i]);
         wefti_cgroups_read(root, &groups);
@@ -333,8 +336,8 @@ static void grow(random_state *random, int version, least *memory, least *quota,
                 snprintf(text, sizeof text, "0-%d,%d", cores - 2, 1000 + level);
             else
                 snprintf(text, sizeof text, "%d", 1000 + level);
-            put_limit(cpuset, cores, at[2],
-                      version == 1 ? "cpuset.cpus" : "cpuset.cpus.effective", text);
+            put_limit(cpuset, cores, at[2], version == 1 ? "cpuset.cpus" : "cpuset.cpus.effective",
+                      text);
         }
     }
     if (version == 1)
@@ -368,12 +371,12 @@ static void cores_by_quota_cpuset_and_affinity(void **state) {
         int all, allowed, cores;
         const char *by;
     } cases[] = {
-        {INFINITY, INFINITY, 8, 8, 8, ""},       {INFINITY, INFINITY, 8, 3, 3, "affinity"},
-        {1, INFINITY, 8, 8, 1, "quota"},         {0.5, INFINITY, 8, 8, 1, "quota"},
-        {1.5, INFINITY, 8, 8, 2, "quota"},       {8, INFINITY, 8, 8, 8, ""},
-        {4, 2, 8, 2, 2, "cpuset"},               {1, 2, 8, 2, 1, "quota"},
-        {INFINITY, 4, 8, 2, 2, "affinity"},      {INFINITY, 8, 8, 8, 8, ""},
-        {INFINITY, INFINITY, 1, 0, 1, ""},       {2, 96, 96, 96, 2, "quota"},
+        {INFINITY, INFINITY, 8, 8, 8, ""},  {INFINITY, INFINITY, 8, 3, 3, "affinity"},
+        {1, INFINITY, 8, 8, 1, "quota"},    {0.5, INFINITY, 8, 8, 1, "quota"},
+        {1.5, INFINITY, 8, 8, 2, "quota"},  {8, INFINITY, 8, 8, 8, ""},
+        {4, 2, 8, 2, 2, "cpuset"},          {1, 2, 8, 2, 1, "quota"},
+        {INFINITY, 4, 8, 2, 2, "affinity"}, {INFINITY, 8, 8, 8, 8, ""},
+        {INFINITY, INFINITY, 1, 0, 1, ""},  {2, 96, 96, 96, 2, "quota"},
         {INFINITY, 4, 8, 8, 4, "cpuset"},
     };
     (void)state;

@@ -1,6 +1,7 @@
 /* Secrets and proofs: published vectors, files that must be refused. */
 #include "support.h"
 
+#include <grp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -188,6 +189,76 @@ static void refuses_files(void **state) {
         print_message("SKIP: a file of another user (needs root)\n");
 }
 
+/* As Kubernetes mounts it: root's, read by a group of the process, behind links. */
+static weft_status read_as(const char *path, gid_t group) {
+    int code;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        wefti_secret s;
+        if (setgroups(1, &group) || setgid(54321) || setuid(54321)) _exit(100);
+        const weft_status status = wefti_secret_read(path, &s);
+        _exit(status == WEFT_OK ? 0 : -(int)status);
+    }
+    assert_int_equal(waitpid(child, &code, 0), child);
+    assert_true(WIFEXITED(code));
+    assert_int_not_equal(WEXITSTATUS(code), 100);
+    return (weft_status)-WEXITSTATUS(code);
+}
+
+static void reads_mounted_secrets_of_root(void **state) {
+    enum { GROUP = 23456 };
+    static const struct {
+        mode_t mode;
+        gid_t group;
+        weft_status status;
+    } cases[] = {
+        {0440, GROUP, WEFT_OK},    {0440, GROUP + 1, WEFT_E_IO}, /* the kernel refuses it */
+        {0444, GROUP, WEFT_E_ARG}, {0444, GROUP + 1, WEFT_E_ARG}, {0460, GROUP, WEFT_E_ARG},
+        {0640, GROUP, WEFT_E_ARG}, {0450, GROUP, WEFT_E_ARG},     {0442, GROUP, WEFT_E_ARG},
+    };
+    char path[128], link[128];
+    (void)state;
+    if (geteuid() != 0) SKIP("a file of another user (needs root)");
+    assert_int_equal(chmod(folder, 0755), 0);
+    assert_int_equal(mkdir(at("..2026", path), 0755), 0);
+    assert_int_equal(wefti_secret_create(at("..2026/secret", path)), WEFT_OK);
+    assert_int_equal(symlink("..2026", at("..data", link)), 0);
+    assert_int_equal(symlink("..data/secret", at("secret", link)), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(chown(path, 0, GROUP), 0);
+        assert_int_equal(chmod(path, cases[i].mode), 0);
+        assert_int_equal(read_as(link, cases[i].group), cases[i].status);
+    }
+    /* a stranger's file is not root's */
+    assert_int_equal(chown(path, 12345, GROUP), 0);
+    assert_int_equal(chmod(path, 0440), 0);
+    assert_int_equal(read_as(link, GROUP), WEFT_E_ARG);
+}
+
+static void reads_a_variable(void **state) {
+    wefti_secret file, variable;
+    char path[128], text[128] = "";
+    (void)state;
+    assert_int_equal(wefti_secret_create(at("secret", path)), WEFT_OK);
+    FILE *from = fopen(path, "r");
+    assert_non_null(from);
+    assert_non_null(fgets(text, sizeof text, from));
+    fclose(from);
+    text[strcspn(text, "\n")] = '\0';
+    assert_int_equal(unsetenv("WEFT_TEST_SECRET"), 0);
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "WEFT_TEST_SECRET|secret",
+                 wefti_secret_read("env:WEFT_TEST_SECRET", &variable));
+    assert_int_equal(setenv("WEFT_TEST_SECRET", text, 1), 0);
+    ASSERT_OK(wefti_secret_read(path, &file));
+    ASSERT_OK(wefti_secret_find("env:WEFT_TEST_SECRET", folder, &variable, NULL));
+    assert_memory_equal(&file, &variable, sizeof file); /* whether a newline ends it or not */
+    assert_int_equal(setenv("WEFT_TEST_SECRET", "short", 1), 0);
+    ASSERT_FAILS(WEFT_E_ARG, "env:WEFT_TEST_SECRET|32 to 4096",
+                 wefti_secret_read("env:WEFT_TEST_SECRET", &variable));
+    assert_int_equal(unsetenv("WEFT_TEST_SECRET"), 0);
+}
+
 static void finds_one_secret(void **state) {
     (void)state;
     char path[128], *where;
@@ -250,6 +321,8 @@ int main(void) {
         cmocka_unit_test(proofs_differ),
         cmocka_unit_test(proofs_outlive_exit),
         cmocka_unit_test_setup_teardown(refuses_files, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(reads_mounted_secrets_of_root, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(reads_a_variable, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(finds_one_secret, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,16 +35,8 @@ static bool parse(const char *text, size_t length, unsigned char out[WEFTI_KEY_B
 
 /* The text of a key, without a newline at the end. */
 static weft_status read_text(const char *where, char text[DIGITS + 2], size_t *out_length) {
-    if (strncmp(where, "env:", 4) != 0) {
-        WEFT_TRY(wefti_private_read(where, "key", text, DIGITS + 2, out_length));
-        if (*out_length > 0 && text[*out_length - 1] == '\n') --*out_length;
-        return WEFT_OK;
-    }
-    const char *value = getenv(where + 4);
-    WEFT_REQUIRE(value && *value, WEFT_E_NOT_FOUND,
-                 "the environment variable %s, which is to hold a key, is not set", where + 4);
-    *out_length = strnlen(value, DIGITS + 1);
-    memcpy(text, value, *out_length);
+    WEFT_TRY(wefti_private_read(where, "key", text, DIGITS + 2, out_length));
+    if (*out_length > 0 && text[*out_length - 1] == '\n') --*out_length;
     return WEFT_OK;
 }
 

@@ -19,7 +19,7 @@ static const cli_option options[] = {
     {"timeout", "S", CLI_REAL, HEALTH_AT(timeout), 0.1, 1e7,
      "to wait for the answer; without it 5"},
     {"secret", "FILE", CLI_TEXT, HEALTH_AT(secret), 0, 0,
-     "the job's secret; without it WEFT_SECRET_FILE, or the job's on this host"},
+     "the job's secret, or env:NAME; without it WEFT_SECRET_FILE, or the job's on this host"},
     {"tls", NULL, CLI_FLAG, HEALTH_AT(tls), 0, 0, "the job was started with --tls"},
     {"brief", NULL, CLI_FLAG, HEALTH_AT(brief), 0, 0, "one line, without the table of ranks"},
     {"json", NULL, CLI_FLAG, HEALTH_AT(json), 0, 0, "one JSON object"},

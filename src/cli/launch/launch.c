@@ -51,7 +51,7 @@ static const cli_option options[] = {
     {"env", "K=V", CLI_TEXTS, LAUNCH_AT(settings), 0, 0,
      "a variable for the processes; may be repeated"},
     {"secret", "FILE", CLI_TEXT, LAUNCH_AT(secret), 0, 0,
-     "known to all hosts; ~/.weft/secret without it"},
+     "or env:NAME; known to all hosts; ~/.weft/secret without it"},
     {"interface", "IF", CLI_TEXT, LAUNCH_AT(interface), 0, 0,
      "the network between the hosts: eth0"},
     {"tls", NULL, CLI_FLAG, LAUNCH_AT(tls), 0, 0,

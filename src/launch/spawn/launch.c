@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/secret/secret.h"
 #include "base/thread.h"
 #include "launch/spawn/launch.h"
 
@@ -30,8 +31,7 @@ static weft_status make_mark(wefti_launch *l) {
     return WEFT_OK;
 }
 
-/* Ranks must find the file from any folder. A missing file keeps its path; its reader reports it.
- */
+/* A missing one keeps its path; its reader reports it. */
 static weft_status make_absolute(char **path) {
     char whole[PATH_MAX];
     if (!realpath(*path, whole)) return WEFT_OK;
@@ -56,19 +56,26 @@ static weft_status make_folder(wefti_launch *l) {
     return make_absolute(&l->folder);
 }
 
+/* Ranks must find the file from any folder. Its links stay: those of a mounted volume lead
+ * elsewhere once the secret is renewed. */
+static weft_status name_given(wefti_launch *l, const char *given) {
+    char here[PATH_MAX];
+    const bool stays = *given == '/' || wefti_private_variable(given) || !getcwd(here, sizeof here);
+    l->secret = stays ? wefti_strdup(given) : wefti_format("%s/%s", here, given);
+    WEFT_REQUIRE(l->secret, WEFT_E_NOMEM, "no memory for a path");
+    return WEFT_OK;
+}
+
 /* One host has a secret of its own for the run. */
 static weft_status name_secret(wefti_launch *l) {
     const char *given = l->options->secret_file;
     if (l->secret || l->options->add) return WEFT_OK; /* of the job, or the user's */
     l->own_secret = !given && l->place.hosts == 1 && !l->options->scheduler_elsewhere;
-    if (given)
-        l->secret = wefti_strdup(given);
-    else if (l->own_secret)
-        l->secret = wefti_format("%s/secret", l->folder);
-    else
-        return WEFT_OK; /* the user's, see below */
+    if (given) return name_given(l, given);
+    if (!l->own_secret) return WEFT_OK; /* the user's, see below */
+    l->secret = wefti_format("%s/secret", l->folder);
     WEFT_REQUIRE(l->secret, WEFT_E_NOMEM, "no memory for a path");
-    return make_absolute(&l->secret);
+    return WEFT_OK;
 }
 
 static weft_status read_secret(wefti_launch *l, wefti_secret *out) {
