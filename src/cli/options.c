@@ -88,6 +88,9 @@ static int store(const cli_verb *verb, const cli_option *o, const char *text, vo
         if (!*text)
             return cli_usage(verb, "--%s is empty; it takes a value: --%s %s", o->name, o->name,
                              o->argument);
+        if (text[0] == '~' && text[1] == '/')
+            return cli_usage(verb, "no shell has expanded '%s': write --%s %s, without =", text,
+                             o->name, text);
         memcpy(at, &text, sizeof text);
         return 0;
     case CLI_PROSE:

@@ -15,6 +15,7 @@
 
 typedef enum wefti_job_kind {
     WEFTI_JOB_TEXT,     /* const char * */
+    WEFTI_JOB_FILE,     /* const char *: a path */
     WEFTI_JOB_CHOICE,   /* an enum, by its number in `words` */
     WEFTI_JOB_INTEGER,  /* int64_t or uint64_t */
     WEFTI_JOB_REAL,     /* double */

@@ -28,6 +28,7 @@ typedef struct value_place {
 static const char *wanted(const wefti_job_row *row, const char *text, char *out) {
     static const char *const kinds[] = {
         [WEFTI_JOB_TEXT] = "a text",
+        [WEFTI_JOB_FILE] = "a path",
         [WEFTI_JOB_CHOICE] = "one of",
         [WEFTI_JOB_INTEGER] = "a whole number",
         [WEFTI_JOB_REAL] = "a number",
@@ -166,6 +167,52 @@ static weft_status store_text(const value_place *at, const wefti_yaml *value, co
     return WEFT_OK;
 }
 
+/* What follows a shell's word for the home directory at the start of a path; NULL: no such word. */
+static const char *behind_home(const char *path) {
+    static const char *const words[] = {"~", "$HOME", "${HOME}"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const size_t length = strlen(words[i]);
+        if (!strncmp(path, words[i], length) && (!path[length] || path[length] == '/'))
+            return path + length;
+    }
+    return NULL;
+}
+
+/* The first part of a path that a shell would expand: a user's home, a variable. NULL: none. */
+static const char *for_a_shell(const char *path) {
+    for (const char *at = path; at; at = strchr(at, '/')) {
+        at += *at == '/';
+        const char next = *at == '$' ? at[1] : '\0';
+        if (next == '{' || next == '_' || (next >= 'A' && next <= 'Z') ||
+            (next >= 'a' && next <= 'z'))
+            return at;
+    }
+    return *path == '~' ? path : NULL;
+}
+
+/* A path of a job file passes no shell, and neither does the one of "checkpoint.dir=~/run". */
+static weft_status store_path(const value_place *at, const wefti_yaml *value, const char **out) {
+    char where[512];
+    const char *path;
+    WEFT_TRY(store_text(at, value, &path));
+    const char *home = getenv("HOME"), *rest = behind_home(path);
+    if (rest) {
+        WEFT_REQUIRE(home && *home == '/', WEFT_E_ARG,
+                     "%s%s is '%.200s', but the variable HOME names no directory: write the whole "
+                     "path",
+                     wefti_job_where(at->draft, at->mark, where), at->row->path, path);
+        path = wefti_arena_join(at->draft->arena, home, rest);
+        WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a job");
+    }
+    const char *shell = rest ? for_a_shell(rest) : for_a_shell(path);
+    WEFT_REQUIRE(!shell, WEFT_E_ARG, "%s%s: only a shell expands '%.*s': write the path itself%s",
+                 wefti_job_where(at->draft, at->mark, where), at->row->path,
+                 (int)strcspn(shell, "/"), shell,
+                 *shell == '~' ? ", or ./~ for a file whose name begins so" : "");
+    *out = path;
+    return WEFT_OK;
+}
+
 static weft_status store_scalar(const value_place *at, const wefti_yaml *value, void *field) {
     const wefti_job_row *row = at->row;
     const char *text = value->text;
@@ -174,6 +221,8 @@ static weft_status store_scalar(const value_place *at, const wefti_yaml *value, 
     switch (row->kind) {
     case WEFTI_JOB_TEXT:
         return store_text(at, value, field);
+    case WEFTI_JOB_FILE:
+        return store_path(at, value, field);
     case WEFTI_JOB_CHOICE:
         for (int i = 0; row->words[i]; i++) {
             if (strcmp(text, row->words[i]) != 0) continue;
@@ -217,7 +266,7 @@ static weft_status store_scalar(const value_place *at, const wefti_yaml *value, 
             *fraction = real;
             return WEFT_OK;
         }
-        WEFT_TRY(store_text(at, value, path));
+        WEFT_TRY(store_path(at, value, path));
         *fraction = 0;
         return WEFT_OK;
     }
@@ -307,7 +356,8 @@ void wefti_job_write_value(const weft_job *job, const wefti_job_row *row, wefti_
     const int64_t *integers = (const int64_t *)(const void *)field;
     const double *reals = (const double *)(const void *)field;
     switch (row->kind) {
-    case WEFTI_JOB_TEXT: {
+    case WEFTI_JOB_TEXT:
+    case WEFTI_JOB_FILE: {
         const char *text = *(const char *const *)(const void *)field;
         if (!*text && wefti_job_row_auto(row))
             wefti_text_add(out, "auto");

@@ -119,6 +119,40 @@ static void test_overrides(void **state) {
     refused_word("train=5", "train|section");
 }
 
+/* A path that no shell has seen never makes a directory '~' or '$HOME'. */
+static void homes_in_paths(void **state) {
+    static const char *const homes[] = {"~/a b", "$HOME/a b", "${HOME}/a b"};
+    const char *const before = getenv("HOME");
+    char *const kept = before ? strdup(before) : NULL;
+    char word[64];
+    weft_job *job;
+    (void)state;
+    assert_int_equal(setenv("HOME", "/home/of", 1), 0);
+    for (size_t i = 0; i < sizeof homes / sizeof *homes; i++) {
+        snprintf(word, sizeof word, "checkpoint.dir=%s", homes[i]);
+        const char *words[] = {word, "data.validation=$HOME", "train.log=./~/x",
+                               "checkpoint.key=env:KEY", "data.path=a~b/c$.txt"};
+        ASSERT_OK(parse_with(NULL, words, sizeof words / sizeof *words, &job));
+        assert_string_equal(job->checkpoint.dir, "/home/of/a b");
+        assert_string_equal(job->data.validation, "/home/of");
+        assert_string_equal(job->train.log, "./~/x");
+        assert_string_equal(job->checkpoint.key, "env:KEY");
+        assert_string_equal(job->data.path, "a~b/c$.txt");
+        weft_job_free(job);
+    }
+    refused_word("checkpoint.dir=~alice/run", "checkpoint.dir|~alice|./~");
+    refused_word("checkpoint.dir=$SCRATCH/run", "checkpoint.dir|$SCRATCH");
+    refused_word("data.path=/scratch/$USER/x", "data.path|$USER");
+    refused_word("data.path=~/${set}", "data.path|${set}");
+    refused_word("data.path=$HOMES/x", "data.path|$HOMES");
+    assert_int_equal(setenv("HOME", "", 1), 0);
+    refused_word("checkpoint.dir=~/run", "checkpoint.dir|~/run|HOME");
+    assert_int_equal(unsetenv("HOME"), 0);
+    refused_word("checkpoint.dir=$HOME/run", "checkpoint.dir|HOME");
+    if (kept) assert_int_equal(setenv("HOME", kept, 1), 0);
+    free(kept);
+}
+
 /* Which parameters decay: a mapping from patterns to truth values, in order. */
 static void decay_by_pattern(void **state) {
     (void)state;
@@ -580,20 +614,14 @@ static void test_table(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decay_by_pattern),
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_keys_of_choices),
+        cmocka_unit_test(decay_by_pattern),    cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_overrides),      cmocka_unit_test(homes_in_paths),
+        cmocka_unit_test(test_table),          cmocka_unit_test(test_keys_of_choices),
 #ifdef WEFT_HAVE_YAML
-        cmocka_unit_test(test_file),
-        cmocka_unit_test(test_checkpoint_rules),
-        cmocka_unit_test(test_recovery_rules),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_yaml_limits),
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_file),           cmocka_unit_test(test_checkpoint_rules),
+        cmocka_unit_test(test_recovery_rules), cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_yaml_limits),    cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_ranks),          cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_load),
 #else
         cmocka_unit_test(test_without_yaml),
