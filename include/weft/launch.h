@@ -64,6 +64,7 @@ typedef struct weft_launch_options {
      * rank table are the job's. WEFT_E_MISMATCH says why the job takes none; WEFT_E_LOST: all of
      * them were lost, and the job goes on. */
     bool add;
+    const char *job; /* `add`: the name of that job (weft_jobs_find), in place of `scheduler` */
     /* Set by the program's signal handlers: the number of the last signal, and the count of
      * signals. The first signal is passed on, and processes may take their time. The second is
      * passed on too, and kills after `grace_seconds`. The third kills at once. NULL: never.
@@ -166,6 +167,7 @@ typedef struct weft_health {
 } weft_health;
 
 typedef struct weft_health_options {
+    const char *job;         /* name of a job on this host (weft_jobs_find); NULL: by `scheduler` */
     const char *scheduler;   /* "host:port"; NULL: as the environment says, else of the one job of
                                 `weft launch` that this user runs on this host */
     const char *standby;     /* "host:port" of its standby, which is asked too; NULL: as for
@@ -192,6 +194,30 @@ WEFT_API weft_status weft_health_ask(const weft_health_options *options,
 WEFT_API void weft_health_free(weft_health *health);
 /** "stepping" */
 WEFT_API const char *weft_health_state_name(weft_health_state state);
+
+/* ---- jobs: which run on this host ---- */
+
+typedef struct weft_running_job {
+    char *name;      /* for weft_health_options and weft_launch_options */
+    char *folder;    /* working directory of its processes; "": not known */
+    char *scheduler; /* "host:port" */
+    int ranks;       /* at its start */
+    bool elsewhere;  /* all its processes here are in other network namespaces: its scheduler may
+                        be out of reach */
+} weft_running_job;
+
+typedef struct weft_jobs {
+    int count;
+    weft_running_job *job;
+} weft_jobs;
+
+/** List the jobs of `weft launch` that have processes on this host, as far as this user may look at
+ * them. A job whose processes have ended is not listed. Nonblocking.
+ * @param out  freed with weft_jobs_free
+ * @return WEFT_E_IO without /proc; WEFT_E_NOMEM */
+WEFT_API weft_status weft_jobs_find(weft_jobs *out) WEFT_CHECKED;
+/** Frees what it holds, not the structure itself. */
+WEFT_API void weft_jobs_free(weft_jobs *jobs);
 
 /* ---- dry runs: one process checks a job of many ranks, without devices ---- */
 

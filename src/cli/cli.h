@@ -65,7 +65,8 @@ typedef struct cli_verb {
     X(infer)                                                                                       \
     X(model)                                                                                       \
     X(plan)                                                                                        \
-    X(program) X(simulate) X(audit) X(info) X(machine) X(checkpoint) X(launch) X(health) X(bench)
+    X(program)                                                                                     \
+    X(simulate) X(audit) X(info) X(machine) X(checkpoint) X(launch) X(health) X(jobs) X(bench)
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
 CLI_VERBS(CLI_VERB_DECLARE)
 

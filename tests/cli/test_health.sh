@@ -34,6 +34,39 @@ WEFT_SCHEDULER=$(cat address) WEFT_SECRET_FILE=$PWD/secret "$weft" health --json
 json out
 [ "$(value size <out)" = 2 ] || fail 'size' out
 grep -q '"makes_steps": true' out && grep -q '"state": "stepping"' out || fail 'members' out
+# A scheduler of this host needs no secret; a second job does not hide the first.
+"$weft" health --scheduler "$(cat address)" --brief >out 2>&1 || fail 'by the address alone' out
+mkdir second
+(cd second && exec "$weft" launch -n 1 --no-logs -- sh -c 'echo $WEFT_SCHEDULER >address; exec sleep 1000') >second.out 2>&1 &
+other=$!
+trap 'kill -9 $launcher $other 2>/dev/null; rm -rf "$work"' EXIT
+turns=0
+until [ -s second/address ]; do
+    turns=$((turns + 1))
+    [ $turns -lt 600 ] || { fail 'no second job' second.out; exit 1; }
+    sleep 0.1
+done
+expect 2 'takes no arguments' jobs now
+"$weft" jobs --timeout 20 >list 2>errors || fail 'jobs' errors
+name_in() { sed -n "s|^\([0-9a-f]*\) .* $(cat "$1/address") *$(realpath "$1") *\$|\1|p" list; }
+first=$(name_in .) second=$(name_in second)
+[ -n "$first" ] && [ -n "$second" ] && [ "$first" != "$second" ] || fail "jobs are '$first' and '$second'" list
+"$weft" health --job "$first" --timeout 20 --brief >out 2>&1 || fail 'by its name' out
+has_facts out 'steps: 2 ranks' || fail 'the named job' out
+expect 1 '0 of 1' health --job "$second" --timeout 20
+expect 75 'nosuch|weft jobs' health --job nosuch
+expect 2 'in place of' health --job "$first" --scheduler "$(cat address)"
+expect 1 'several jobs' health
+grep -qF "$first" out && grep -qF "$second" out || fail 'the jobs are not named' out
+expect 2 'job NAME is for' launch -n 1 --job "$first" -- true
+expect 1 'recovery.elastic|elastic' launch -n 1 --add --job "$first" --no-logs -- true
+"$weft" jobs --timeout 20 --json >out 2>&1 || fail 'jobs --json' out
+json out
+grep -q "\"name\": \"$first\"" out && grep -q '"makes_steps": true' out && grep -q '"ranks": 2' out || fail 'jobs --json' out
+kill -TERM $other
+wait $other
+"$weft" jobs --timeout 20 >list 2>&1
+grep -q "^$second " list && fail 'a job that has ended is listed' list
 # A rank stands still: its heartbeats too. The others wait for it.
 kill -STOP "$(cat pid.1)"
 turns=0

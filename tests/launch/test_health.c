@@ -222,17 +222,79 @@ static void finds_the_job_of_this_host(void **state) {
     ADD_PROCESS("11", "HOME=/root\0WEFT_SCHEDULER=h:1\0WEFT_SECRET_FILE=/s"); /* of a user */
     ADD_PROCESS("12", "");
     ADD_PROCESS("13", "WEFT_LAUNCH=1\0XWEFT_SCHEDULER=h:1\0WEFT_SECRET_FILE=/s");
-    assert_int_equal(wefti_job_find(folder, &at), WEFT_E_NOT_FOUND);
+    assert_int_equal(wefti_job_find(folder, NULL, &at), WEFT_E_NOT_FOUND);
     ADD_PROCESS("20", "A=1\0WEFT_LAUNCH=1\0WEFT_SCHEDULER=127.0.0.1:9\0WEFT_SECRET_FILE=/x/s");
     ADD_PROCESS("21", "WEFT_LAUNCH=1\0WEFT_SCHEDULER=127.0.0.1:9\0WEFT_SECRET_FILE=/x/s");
-    assert_int_equal(wefti_job_find(folder, &at), WEFT_OK);
+    assert_int_equal(wefti_job_find(folder, NULL, &at), WEFT_OK);
     assert_string_equal(at.scheduler, "127.0.0.1:9");
     assert_string_equal(at.secret_file, "/x/s");
     assert_false(at.tls);
     ADD_PROCESS("22",
                 "WEFT_LAUNCH=1\0WEFT_SCHEDULER=127.0.0.1:10\0WEFT_SECRET_FILE=/y\0WEFT_TLS=1");
-    assert_int_equal(wefti_job_find(folder, &at), WEFT_E_ARG);
-    ASSERT_FACTS(weft_error_message(), "several|127.0.0.1:9, 127.0.0.1:10");
+    assert_int_equal(wefti_job_find(folder, NULL, &at), WEFT_E_ARG);
+    wefti_job_place *jobs;
+    int64_t count;
+    ASSERT_OK(wefti_jobs_find(folder, &jobs, &count));
+    assert_int_equal(count, 2); /* two processes of one job are one */
+    ASSERT_FACTS(weft_error_message(), "several");
+    assert_int_equal(wefti_job_find(folder, NULL, &at), WEFT_E_ARG);
+    ASSERT_FACTS(weft_error_message(), jobs[0].name);
+    ASSERT_FACTS(weft_error_message(), jobs[1].name);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(wefti_job_find(folder, jobs[i].name, &at), WEFT_OK);
+        assert_string_equal(at.scheduler, jobs[i].scheduler);
+        assert_string_equal(at.secret_file, jobs[i].secret_file);
+    }
+    assert_true(at.tls);
+    assert_int_equal(wefti_job_find(folder, "nosuch", &at), WEFT_E_NOT_FOUND);
+    ASSERT_MESSAGE("nosuch|weft jobs");
+    wefti_free(jobs);
+    assert_int_equal(wefti_remove_tree(folder), WEFT_OK);
+}
+
+static void add_namespace(const char *folder, const char *number, const char *network) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s/ns", folder, number);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/%s/ns/net", folder, number);
+    assert_int_equal(symlink(network, path), 0);
+}
+
+/* Another namespace has addresses of its own: the job there neither hides the one here nor is
+ * mistaken for it. */
+static void jobs_of_other_networks(void **state) {
+    (void)state;
+    char folder[] = "/tmp/weft-find-XXXXXX";
+    wefti_job_place at, *jobs;
+    int64_t count;
+    assert_non_null(mkdtemp(folder));
+    ADD_PROCESS("self", "");
+    add_namespace(folder, "self", "net:[1]");
+    ADD_PROCESS("30",
+                "WEFT_LAUNCH=1\0WEFT_SCHEDULER=127.0.0.1:9\0WEFT_SECRET_FILE=/s\0WEFT_SIZE=4");
+    add_namespace(folder, "30", "net:[2]");
+    assert_int_equal(wefti_job_find(folder, NULL, &at), WEFT_OK); /* the only one */
+    assert_true(at.elsewhere);
+    assert_int_equal(at.size, 4);
+    ADD_PROCESS("31",
+                "WEFT_LAUNCH=1\0WEFT_SCHEDULER=127.0.0.1:9\0WEFT_SECRET_FILE=/s\0WEFT_SIZE=2");
+    add_namespace(folder, "31", "net:[1]");
+    assert_int_equal(wefti_job_find(folder, NULL, &at), WEFT_OK);
+    assert_false(at.elsewhere);
+    assert_int_equal(at.size, 2);
+    ASSERT_OK(wefti_jobs_find(folder, &jobs, &count));
+    assert_int_equal(count, 2);
+    assert_string_not_equal(jobs[0].name, jobs[1].name);
+    wefti_free(jobs);
+    /* one job of two hosts that are namespaces: it is here as well */
+    ADD_PROCESS("40", "WEFT_LAUNCH=1\0WEFT_SCHEDULER=10.0.0.1:9\0WEFT_SECRET_FILE=/t");
+    add_namespace(folder, "40", "net:[2]");
+    ADD_PROCESS("41", "WEFT_LAUNCH=1\0WEFT_SCHEDULER=10.0.0.1:9\0WEFT_SECRET_FILE=/t");
+    add_namespace(folder, "41", "net:[1]");
+    ASSERT_OK(wefti_jobs_find(folder, &jobs, &count));
+    assert_int_equal(count, 3);
+    assert_false(jobs[2].elsewhere);
+    wefti_free(jobs);
     assert_int_equal(wefti_remove_tree(folder), WEFT_OK);
 }
 
@@ -241,7 +303,7 @@ int main(void) {
         cmocka_unit_test(each_state_counts),           cmocka_unit_test(jobs_without_ranks),
         cmocka_unit_test(the_limit_follows_the_steps), cmocka_unit_test(pace_of_steps),
         cmocka_unit_test(the_scheduler_answers),       TEST_OVER_TLS(the_scheduler_answers),
-        cmocka_unit_test(finds_the_job_of_this_host),
+        cmocka_unit_test(finds_the_job_of_this_host),  cmocka_unit_test(jobs_of_other_networks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

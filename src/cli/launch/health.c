@@ -3,13 +3,14 @@
 #include "weft/launch.h"
 
 typedef struct health_options {
-    const char *scheduler, *standby, *secret;
+    const char *job, *scheduler, *standby, *secret;
     double timeout, within;
     bool tls, brief, json;
 } health_options;
 
 #define HEALTH_AT(field) offsetof(health_options, field)
 static const cli_option options[] = {
+    {"job", "NAME", CLI_TEXT, HEALTH_AT(job), 0, 0, "a job of this host, as weft jobs names it"},
     {"scheduler", "HOST:PORT", CLI_TEXT, HEALTH_AT(scheduler), 0, 0,
      "which one to ask; without it WEFT_SCHEDULER, or the job of weft launch on this host"},
     {"standby", "HOST:PORT", CLI_TEXT, HEALTH_AT(standby), 0, 0,
@@ -87,7 +88,10 @@ static int run(const cli_verb *verb, int count, char **words) {
     int code, left;
     if (!cli_parse(verb, count, words, &v, &left, &code)) return code;
     if (left) return cli_usage(verb, "health takes no arguments, but got '%s'", words[0]);
-    const weft_health_options o = {.scheduler = v.scheduler,
+    if (v.job && (v.scheduler || v.standby))
+        return cli_usage(verb, "--job NAME stands in place of --scheduler and --standby");
+    const weft_health_options o = {.job = v.job,
+                                   .scheduler = v.scheduler,
                                    .standby = v.standby,
                                    .secret_file = v.secret,
                                    .tls = v.tls,
@@ -109,7 +113,8 @@ static int run(const cli_verb *verb, int count, char **words) {
 const cli_verb cli_health = {
     .name = "health",
     .summary = "say whether a job makes steps: exit code 0 if it does, 1 if not",
-    .usage = "health [--scheduler HOST:PORT] [--standby HOST:PORT] [--within S] [--timeout S] "
+    .usage = "health [--job NAME | --scheduler HOST:PORT] [--standby HOST:PORT] [--within S] "
+             "[--timeout S] "
              "[--brief] [--json]",
     .example = "weft health --brief --timeout 2\n"
                "  steps: 4 ranks, step 812, 3.1 a second; rank 2 began its step 0.4 s ago (limit "

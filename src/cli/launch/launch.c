@@ -11,8 +11,8 @@
 
 typedef struct launch_options {
     int64_t processes, hosts, host_rank, ranks, rank, restart;
-    const char *scheduler, *standby, *rank_table, *server_id, *logs, *tail, *secret, *interface,
-        *bind;
+    const char *job, *scheduler, *standby, *rank_table, *server_id, *logs, *tail, *secret,
+        *interface, *bind;
     double timeout, heartbeat, wait, grace;
     bool no_logs, json, rehearse, tls, spare, add, no_scheduler, scheduler_only, standby_only;
     cli_texts settings; /* of --env */
@@ -71,6 +71,7 @@ static const cli_option options[] = {
     {"spare", NULL, CLI_FLAG, LAUNCH_AT(spare), 0, 0,
      "take the place of another host, once one is lost"},
     {"add", NULL, CLI_FLAG, LAUNCH_AT(add), 0, 0, "add these processes to a running elastic job"},
+    {"job", "NAME", CLI_TEXT, LAUNCH_AT(job), 0, 0, "--add: to this job of the host (weft jobs)"},
     {"rehearse", NULL, CLI_FLAG, LAUNCH_AT(rehearse), 0, 0,
      "check the job's programs, and start nothing"},
     {"ranks", "N", CLI_INTEGER, LAUNCH_AT(ranks), 1, INT32_MAX, "--rehearse: number of ranks"},
@@ -165,6 +166,8 @@ static int check(const cli_verb *verb, const launch_options *v) {
                                "takes no --host-rank");
     if (v->add && (has_host || v->restart || v->spare || v->rank_table))
         return cli_usage(verb, "--add takes -n: hosts, restarts and ranks are the running job's");
+    if (v->job && (!v->add || v->scheduler || v->standby))
+        return cli_usage(verb, "--job NAME is for --add, in place of --scheduler and --standby");
     if (v->rank_table && (v->processes || has_host))
         return cli_usage(verb, "--rank-table says how many processes and hosts there are");
     if (v->server_id && !v->rank_table) return cli_usage(verb, "--server-id is for --rank-table");
@@ -301,6 +304,7 @@ static int launch(const launch_options *v) {
         .restarts = (int)v->restart,
         .spare = v->spare,
         .add = v->add,
+        .job = v->job,
         .stop_signal = &stop_signal,
         .stop_count = &stop_count,
         .events = launch_show_events(&show),

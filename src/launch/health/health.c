@@ -136,10 +136,25 @@ static weft_status take_standby(const char *standby, wefti_job_place *out) {
     return WEFT_OK;
 }
 
-weft_status wefti_job_place_of(const char *scheduler, const char *standby, wefti_job_place *out) {
+/* Whoever names a scheduler of this host need not name its secret. */
+static void take_secret(wefti_job_place *out) {
+    wefti_job_place *jobs;
+    int64_t count;
+    if (wefti_jobs_find("/proc", &jobs, &count) < 0) return;
+    for (int64_t i = 0; i < count && !*out->secret_file; i++) {
+        if (jobs[i].elsewhere || strcmp(jobs[i].scheduler, out->scheduler) != 0) continue;
+        memcpy(out->secret_file, jobs[i].secret_file, sizeof out->secret_file);
+        out->tls = jobs[i].tls;
+    }
+    wefti_free(jobs);
+}
+
+weft_status wefti_job_place_of(const char *name, const char *scheduler, const char *standby,
+                               wefti_job_place *out) {
     char host[WEFTI_HOST_TEXT];
     int port;
     *out = (wefti_job_place){0};
+    if (name) return wefti_job_find("/proc", name, out);
     if (scheduler) {
         WEFT_REQUIRE(strlen(scheduler) < sizeof out->scheduler, WEFT_E_ARG,
                      "the scheduler's address %.40s... is too long", scheduler);
@@ -148,10 +163,12 @@ weft_status wefti_job_place_of(const char *scheduler, const char *standby, wefti
         WEFT_TRY(wefti_scheduler_named(out->scheduler));
         if (*out->scheduler) WEFT_TRY(wefti_standby_named(out->standby));
     }
-    if (*out->scheduler)
+    if (*out->scheduler) {
         WEFT_TRY(wefti_address_parse("the scheduler's address", out->scheduler, host, &port));
-    else
-        WEFT_TRY(wefti_job_find("/proc", out));
+        take_secret(out);
+    } else {
+        WEFT_TRY(wefti_job_find("/proc", NULL, out));
+    }
     return take_standby(standby, out);
 }
 
@@ -186,7 +203,7 @@ weft_status weft_health_ask(const weft_health_options *options, weft_health *out
     wefti_job_place place;
     *out = (weft_health){0};
     if (!options) options = &defaults;
-    WEFT_TRY(wefti_job_place_of(options->scheduler, options->standby, &place));
+    WEFT_TRY(wefti_job_place_of(options->job, options->scheduler, options->standby, &place));
     bool by_standby;
     WEFT_TRY(ask(options, &place, out, &by_standby));
     out->scheduler = wefti_strdup(by_standby ? place.standby : place.scheduler);

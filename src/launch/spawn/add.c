@@ -21,7 +21,7 @@ static weft_status take_secret(wefti_launch *l, const wefti_job_place *job) {
 
 weft_status wefti_launch_find_job(wefti_launch *l) {
     wefti_job_place job;
-    WEFT_TRY(wefti_job_place_of(l->options->scheduler, l->options->standby, &job));
+    WEFT_TRY(wefti_job_place_of(l->options->job, l->options->scheduler, l->options->standby, &job));
     (void)snprintf(l->set.standby, sizeof l->set.standby, "%s", job.standby);
     (void)snprintf(l->place.scheduler, sizeof l->place.scheduler, "%s", job.scheduler);
     l->set.tls = l->set.tls || job.tls;
