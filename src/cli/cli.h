@@ -190,8 +190,12 @@ void cli_catch_signals(void (*handler)(int), bool keep_ignored);
  * on. A later signal ends the process at once, unless it is an announcement, or the first after
  * one. Returns the number of the signal that asked, 0 for none yet. */
 const volatile int *cli_stop_by_signals(const char *text);
-/* Ends the process by this signal. */
+/* Ends the process by this signal; the first process of a container with 128 + its number. */
 void cli_end_by(int number);
+/* The kernel applies no default action to signals of the first process of a container: without a
+ * handler it would ignore a request to end while it joins a job, or plans one. Now such a request
+ * ends it, until signals are caught. Other processes: nothing. */
+void cli_hear_signals_as_first_process(void);
 /* There is no step to end any more: a request ends the process at once, and one that came before
  * (0: none did) ends it after 4 s. */
 void cli_let_requests_end_this(int stop_signal);

@@ -133,6 +133,7 @@ int main(int argc, char **argv) {
     command c = {.argc = argc, .argv = argv};
     struct rlimit stack;
     open_standard_streams();
+    cli_hear_signals_as_first_process();
     (void)signal(
         SIGXFSZ,
         SIG_IGN); /* `ulimit -f` then acts like a full disk: the write fails with a message */

@@ -61,6 +61,20 @@ void cli_end_by(int number) {
     (void)signal(number, SIG_DFL);
     (void)pthread_sigmask(SIG_UNBLOCK, &only, NULL);
     (void)raise(number);
+    _exit(128 + number); /* the first process of a container outlives it */
+}
+
+static void end_first_process(int number) {
+    _exit(128 + number);
+}
+
+void cli_hear_signals_as_first_process(void) {
+    static const int numbers[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
+    struct sigaction action = {.sa_handler = end_first_process}, old;
+    if (getpid() != 1) return;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_DFL)
+            (void)sigaction(numbers[i], &action, NULL);
 }
 
 /* A thread of some library took the request. */
