@@ -9,7 +9,7 @@ head -c 48 /dev/urandom | base64 >secret
 head -c 48 /dev/urandom | base64 >other
 chmod 600 secret other
 
-expect 2 'takes no arguments' health now
+expect 2 'now' health now
 expect 2 'within' health --within 0
 expect 75 '127.0.0.1:1|not answered' health --scheduler 127.0.0.1:1 --secret secret --timeout 0.2
 expect 1 "HOST:PORT" health --scheduler nowhere --secret secret
@@ -46,7 +46,7 @@ until [ -s second/address ]; do
     [ $turns -lt 600 ] || { fail 'no second job' second.out; exit 1; }
     sleep 0.1
 done
-expect 2 'takes no arguments' jobs now
+expect 2 'now' jobs now
 "$weft" jobs --timeout 20 >list 2>errors || fail 'jobs' errors
 name_in() { sed -n "s|^\([0-9a-f]*\) .* $(cat "$1/address") *$(realpath "$1") *\$|\1|p" list; }
 first=$(name_in .) second=$(name_in second)
@@ -55,7 +55,7 @@ first=$(name_in .) second=$(name_in second)
 has_facts out 'steps: 2 ranks' || fail 'the named job' out
 expect 1 '0 of 1' health --job "$second" --timeout 20
 expect 75 'nosuch|weft jobs' health --job nosuch
-expect 2 'in place of' health --job "$first" --scheduler "$(cat address)"
+expect 2 'scheduler' health --job "$first" --scheduler "$(cat address)"
 expect 1 'several jobs' health
 grep -qF "$first" out && grep -qF "$second" out || fail 'the jobs are not named' out
 expect 2 'job NAME is for' launch -n 1 --job "$first" -- true
