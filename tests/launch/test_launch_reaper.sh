@@ -45,6 +45,35 @@ done
 kill -9 $launch
 until_true nothing_left || fail "there are left: $left $folders"
 
+# Launcher and reaper are killed at once: the secret stays until the next launcher of this user starts, which leaves
+# those of running jobs alone.
+rm -f daemon.*
+"$weft" launch -n 2 --no-logs --env $mark -- sh rank.sh >out 2>&1 &
+launch=$!
+until_true both_daemons || fail 'the ranks did not start:' out
+old=$(reaper) || fail 'there is no reaper' out
+stale=$(echo "$TMPDIR"/weft-*/secret)
+kill -STOP $launch "$old"
+kill -9 "$old" $launch
+wait $launch 2>/dev/null
+kill -9 "$(cat daemon.0)" "$(cat daemon.1)"
+[ -e "$stale" ] || fail 'the secret did not stay: nothing is tested'
+"$weft" launch -n 1 --no-logs --env $mark -- sh -c 'touch begun; until [ -e go ]; do sleep 0.1; done' >out 2>&1 &
+launch=$!
+until_true test -e begun || fail 'no job after a stale one' out
+[ -e "$stale" ] && fail 'a secret without a launcher stays'
+fresh=$(echo "$TMPDIR"/weft-*/secret)
+[ -e "$fresh" ] || fail 'a running job has no secret' out
+mkdir -m 700 "$TMPDIR/weft-abcdef" "$TMPDIR/weft-other" # no secret there: not ours to judge
+"$weft" launch -n 1 --no-logs -- true >out 2>&1 || fail 'a job beside another:' out
+[ -e "$fresh" ] || fail 'the secret of a running job was removed'
+[ -d "$TMPDIR/weft-abcdef" ] || fail 'a folder without a secret was removed'
+rmdir "$TMPDIR/weft-abcdef" "$TMPDIR/weft-other"
+: >go
+wait $launch || fail 'the job beside another' out
+rm -f go
+until_true nothing_left || fail "there are left: $left $folders"
+
 # A job whose reaper was killed ends as well as any.
 "$weft" launch -n 1 --no-logs --env $mark -- sh -c 'until [ -e go ]; do sleep 0.1; done; exit 3' >out 2>&1 &
 launch=$!

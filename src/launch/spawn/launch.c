@@ -3,7 +3,6 @@
  * last. */
 #include "weft/launch.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,38 +21,13 @@
 
 enum { LAST_LINES = 12, CLAIM_SECONDS = 1 };
 
-/* --- the run's folder, its secret, its mark --- */
+/* --- the run's secret, its mark --- */
 
 static weft_status make_mark(wefti_launch *l) {
     WEFT_TRY(wefti_random_bytes(&l->number, sizeof l->number));
     l->number |= 1; /* not 0 */
     (void)snprintf(l->mark, sizeof l->mark, "WEFT_RUN=%016llx", (unsigned long long)l->number);
     return WEFT_OK;
-}
-
-/* A missing one keeps its path; its reader reports it. */
-static weft_status make_absolute(char **path) {
-    char whole[PATH_MAX];
-    if (!realpath(*path, whole)) return WEFT_OK;
-    char *copy = wefti_strdup(whole);
-    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a path");
-    wefti_free(*path);
-    *path = copy;
-    return WEFT_OK;
-}
-
-/* A folder that only this user can look into; mkdtemp makes it so. */
-static weft_status make_folder(wefti_launch *l) {
-    const char *temporary = l->set.temporary;
-    char *folder = wefti_format("%s/weft-XXXXXX", temporary);
-    WEFT_REQUIRE(folder, WEFT_E_NOMEM, "no memory for a path");
-    if (!mkdtemp(folder)) {
-        int error = errno;
-        wefti_free(folder);
-        WEFT_FAIL(WEFT_E_IO, "cannot make a folder in %s: %s", temporary, strerror(error));
-    }
-    l->folder = folder;
-    return make_absolute(&l->folder);
 }
 
 /* Ranks must find the file from any folder. Its links stay: those of a mounted volume lead
@@ -307,7 +281,7 @@ static weft_status run(wefti_launch *l, weft_launch_result *out) {
     WEFT_TRY(wefti_command_find(o->command[0], l->set.commands, o->self, &l->program));
     if (o->log_dir) WEFT_TRY(wefti_dir_make(o->log_dir));
     WEFT_TRY(make_mark(l));
-    WEFT_TRY(make_folder(l));
+    WEFT_TRY(wefti_launch_make_folder(l));
     (void)prctl(PR_GET_CHILD_SUBREAPER, &adopts);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     weft_status status = run_in_folder(l, out);
@@ -323,8 +297,7 @@ static void free_launch(wefti_launch *l) {
     wefti_free(l->processes);
     wefti_free(l->past);
     wefti_free(l->place.host_begin);
-    if (l->own_secret && l->secret) (void)unlink(l->secret);
-    if (l->folder) (void)rmdir(l->folder);
+    wefti_launch_remove_folder(l);
     wefti_reaper_end(l->reaper); /* until now it would have done that */
     wefti_free(l->program);
     wefti_free(l->folder);

@@ -55,6 +55,7 @@ typedef struct wefti_launch {
     wefti_launch_place place;
     wefti_arena *arena;
     char *program;         /* path of the command */
+    int folder_lock;       /* a descriptor; with a folder only. -1: none */
     char *folder, *secret; /* of the run, mode 0700; the file of the secret */
     bool own_secret;       /* made for this run */
     char mark[64];         /* "WEFT_RUN=..." */
@@ -79,6 +80,9 @@ typedef struct wefti_launch {
 } wefti_launch;
 
 /* The environment of this host's process number `local`, in the arena. */
+/* In TMPDIR, of the run. Folders of launchers that were killed with their reapers go. */
+weft_status wefti_launch_make_folder(wefti_launch *l) WEFT_CHECKED;
+void wefti_launch_remove_folder(wefti_launch *l);
 weft_status wefti_launch_settings(const wefti_launch *l, int local, char ***out) WEFT_CHECKED;
 
 /* Returns when all processes have ended. */
