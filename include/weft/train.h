@@ -25,6 +25,28 @@ typedef struct weft_train_start {
     bool resized; /* the run goes on after first_step with another number of processes */
 } weft_train_start;
 
+/* What a run does at a time. At every moment it does one of these, so their seconds add up to the
+ * time of the process. */
+typedef enum weft_train_part {
+    WEFT_TRAIN_PART_START,       /* from the start of the process to the begin of the run */
+    WEFT_TRAIN_PART_JOINING,     /* finds the other ranks */
+    WEFT_TRAIN_PART_OPENING,     /* opens the data */
+    WEFT_TRAIN_PART_BUILDING,    /* finds a plan, builds programs, prepares kernels */
+    WEFT_TRAIN_PART_LOADING,     /* reads a checkpoint, or model.from */
+    WEFT_TRAIN_PART_DATA,        /* waits for the samples of a step */
+    WEFT_TRAIN_PART_STEPS,       /* computes steps */
+    WEFT_TRAIN_PART_WAITING,     /* waits in steps, and before them, for other devices: until they
+                                    are there and their data have come */
+    WEFT_TRAIN_PART_VALIDATION,  /* computes the validation loss */
+    WEFT_TRAIN_PART_CHECKPOINTS, /* cannot compute since a checkpoint is saved */
+    WEFT_TRAIN_PART_RECOVERY,    /* goes on after a process was lost */
+    WEFT_TRAIN_PART_SAVING,      /* saves the result at the end */
+    WEFT_TRAIN_PART_OTHER,
+    WEFT_TRAIN_PARTS
+} weft_train_part;
+/** A part's name, for people and in files: "steps", "waiting for others". Never fails. */
+WEFT_API const char *weft_train_part_text(weft_train_part part);
+
 typedef struct weft_train_step {
     int64_t step; /* updates done, from 1 */
     double loss, learning_rate;
@@ -33,6 +55,12 @@ typedef struct weft_train_step {
     double tokens_per_second; /* samples per second for images */
     double eta_seconds;
     int64_t observed_peak_bytes;
+    int64_t resident_bytes; /* of this process, as the kernel counts them; 0: not known */
+    /* FLOPs of the model in this step, over those that all devices can compute in its time; NaN:
+     * neither does the job name a machine, nor is this one measured */
+    double mfu;
+    /* By weft_train_part: of this rank, since the step before. The first step has all before it. */
+    double part_seconds[WEFT_TRAIN_PARTS];
 } weft_train_step;
 
 typedef struct weft_train_validation {
@@ -64,7 +92,9 @@ typedef struct weft_train_result {
     double accuracy;
     double first_step_seconds; /* from the start of the process to the end of its first step */
     double seconds;            /* of all steps */
-    double tokens_per_second;  /* median over steps */
+    double process_seconds;    /* from the start of the process to the end of the run */
+    double part_seconds[WEFT_TRAIN_PARTS]; /* of process_seconds, on this rank; they add up to it */
+    double tokens_per_second;              /* median over steps */
     int64_t predicted_peak_bytes, observed_peak_bytes;
     int64_t samples_prepared;    /* training samples that this process has read for its steps */
     int64_t validation_prepared; /* validation samples that this process has read */

@@ -46,6 +46,19 @@ bool wefti_fault_io(void) {
     return true;
 }
 
+static _Atomic int64_t pause_ns[WEFTI_SLOW_PLACES];
+
+void wefti_fault_slow(wefti_slow_place where, int64_t ns) {
+    atomic_store(&pause_ns[where], ns);
+}
+
+void wefti_fault_pass(wefti_slow_place where) {
+    const int64_t ns = atomic_load_explicit(&pause_ns[where], memory_order_relaxed);
+    if (ns <= 0) return;
+    const struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    (void)nanosleep(&t, NULL);
+}
+
 /* Further threads that call at once are not seen: far fewer use a disk. */
 enum { SEEN = 64 };
 static _Atomic int64_t since[SEEN]; /* 0: free */
@@ -63,6 +76,7 @@ void wefti_disk_watch(void) {
 
 bool wefti_disk_begin(void) {
     if (wefti_fault_io()) return false;
+    wefti_fault_pass(WEFTI_SLOW_DISK);
     wefti_disk_watch();
     return true;
 }

@@ -26,6 +26,16 @@ int wefti_fault_errno(wefti_fault_kind kind);
  * would. */
 bool wefti_fault_io(void);
 
+/* Places that a test makes slow. */
+typedef enum wefti_slow_place {
+    WEFTI_SLOW_DATA, /* the preparation of a batch */
+    WEFTI_SLOW_DISK, /* a call to the file system */
+    WEFTI_SLOW_PLACES
+} wefti_slow_place;
+/* From now on a thread that comes to the place sleeps for `ns`; 0: no longer. */
+void wefti_fault_slow(wefti_slow_place place, int64_t ns);
+void wefti_fault_pass(wefti_slow_place place);
+
 /* Calls to the file system: each is a fault point, and other threads can see that it is under way.
  * A disk or a server that does not answer keeps the calling thread in the kernel, where it runs no
  * signal handler: only another thread can notice. */

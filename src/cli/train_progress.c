@@ -65,6 +65,43 @@ static void start(void *context, const weft_train_start *s) {
     fflush(stdout);
 }
 
+/* Seconds by what the run did. */
+static void parts_json(cli_json *json, const double seconds[WEFT_TRAIN_PARTS]) {
+    cli_json_object(json, "time");
+    for (int i = 0; i < WEFT_TRAIN_PARTS; i++)
+        if (seconds[i] > 0)
+            cli_json_real(json, weft_train_part_text((weft_train_part)i), seconds[i]);
+    cli_json_close(json, '}');
+}
+
+static const char *seconds_text(double seconds, char out[32]) {
+    if (seconds < 10)
+        snprintf(out, 32, "%.2f s", seconds);
+    else
+        duration(seconds, out);
+    return out;
+}
+
+/* The parts that take a hundredth of the time or more, in their order; the rest is `other`. */
+static void print_parts(const weft_train_result *r) {
+    char text[32];
+    double other = r->part_seconds[WEFT_TRAIN_PART_OTHER];
+    cli_say(stdout, "%s since the start of the process:", seconds_text(r->process_seconds, text));
+    const char *before = " ";
+    for (int i = 0; i < WEFT_TRAIN_PART_OTHER; i++) {
+        const double seconds = r->part_seconds[i];
+        if (seconds < 0.01 * r->process_seconds) {
+            other += seconds;
+            continue;
+        }
+        cli_say(stdout, "%s%s %s", before, weft_train_part_text((weft_train_part)i),
+                seconds_text(seconds, text));
+        before = ", ";
+    }
+    cli_say(stdout, "%s%s %s\n", before, weft_train_part_text(WEFT_TRAIN_PART_OTHER),
+            seconds_text(other, text));
+}
+
 static void step_json(train_progress *p) {
     if (!p->pending) return;
     const weft_train_step *s = &p->step;
@@ -75,6 +112,10 @@ static void step_json(train_progress *p) {
     cli_json_real(&json, "learning_rate", s->learning_rate);
     speed_json(p, &json, s->tokens_per_second);
     cli_json_real(&json, "seconds", s->seconds);
+    if (isfinite(s->mfu)) cli_json_real(&json, "mfu", s->mfu);
+    cli_json_integer(&json, "memory_bytes", s->observed_peak_bytes);
+    if (s->resident_bytes > 0) cli_json_integer(&json, "resident_bytes", s->resident_bytes);
+    parts_json(&json, s->part_seconds);
     if (isfinite(s->gradient_norm)) cli_json_real(&json, "gradient_norm", s->gradient_norm);
     if (p->validated) {
         cli_json_real(&json, "validation_loss", p->validation.loss);
@@ -194,6 +235,8 @@ static void end_json(const train_progress *p, const weft_train_result *r, weft_s
     if (isfinite(r->accuracy)) cli_json_real(&json, "validation_accuracy", r->accuracy);
     cli_json_real(&json, "first_step_seconds", r->first_step_seconds);
     cli_json_real(&json, "seconds", r->seconds);
+    cli_json_real(&json, "process_seconds", r->process_seconds);
+    parts_json(&json, r->part_seconds);
     speed_json(p, &json, r->tokens_per_second);
     cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
     cli_json_integer(&json, "observed_peak_bytes", r->observed_peak_bytes);
@@ -216,17 +259,15 @@ void train_progress_end(train_progress *p, const weft_train_result *r, weft_stat
     char time[32], rate[32], used[32], peak[32];
     int64_t steps = r->steps - p->start.first_step;
     cli_say(stdout, "done: %lld step%s", (long long)steps, steps == 1 ? "" : "s");
-    if (steps > 0) {
-        if (r->seconds < 10)
-            snprintf(time, sizeof time, "%.2f s", r->seconds);
-        else
-            duration(r->seconds, time);
-        cli_say(stdout, " in %s, %s", time, speed(p, r->tokens_per_second, rate));
-    }
+    if (steps > 0)
+        cli_say(stdout, " in %s, %s", seconds_text(r->seconds, time),
+                speed(p, r->tokens_per_second, rate));
     cli_say(stdout, "; final loss %.4f", r->final_loss);
     if (isfinite(r->validation_loss)) cli_say(stdout, ", validation loss %.4f", r->validation_loss);
     if (isfinite(r->accuracy)) cli_say(stdout, ", accuracy %.2f %%", 100 * r->accuracy);
-    cli_say(stdout, "\npeak memory %s, predicted %s\n",
+    cli_say(stdout, "\n");
+    print_parts(r);
+    cli_say(stdout, "peak memory %s, predicted %s\n",
             cli_bytes((double)r->observed_peak_bytes, used),
             cli_bytes((double)r->predicted_peak_bytes, peak));
     if (*r->checkpoint)

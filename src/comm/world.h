@@ -132,6 +132,7 @@ struct weft_world {
     const wefti_mender *mender; /* NULL: it cannot be mended */
     bool armed;                 /* wefti_world_arm */
     bool elastic;               /* it may change its size, as the ranks have said */
+    int64_t joining_ns;         /* how long this process took to find the others; 0: not known */
 };
 
 /* `host` [size] is copied; comm is taken over, also on failure. */

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/memory.h"
 #include "base/thread.h"
 
@@ -102,6 +103,7 @@ static weft_status prepare(wefti_feed *feed, int64_t count) {
     int64_t number = o->first + count, valid = valid_rows(feed, number);
     int64_t *read = &feed->read[count % o->ring];
     *read = 0;
+    wefti_fault_pass(WEFTI_SLOW_DATA);
     for (int64_t row = 0; row < o->row_end - o->row_begin; row++) {
         int32_t *row_target = (int32_t *)(void *)(target + row * feed->target_bytes);
         void *row_input = input + row * feed->input_bytes;

@@ -32,6 +32,8 @@ wefti_device *wefti_rank_device_device(wefti_rank_device *device);
 unsigned char *wefti_rank_device_memory(wefti_rank_device *device); /* the arena's base */
 int64_t wefti_rank_device_observed_peak(
     const wefti_rank_device *device); /* the highest byte that any executed step has used */
+/* Nanoseconds of all waits for transfers, which includes waits for other ranks. */
+int64_t wefti_rank_device_waited(const wefti_rank_device *device);
 /* Counts memory at `p` as used. Running steps does this by itself; feeding an input does not. */
 void wefti_rank_device_observe(wefti_rank_device *device, const void *p, int64_t bytes);
 /* The mean loss over the microbatches, of the last section that computes a loss. */
@@ -89,7 +91,13 @@ weft_status wefti_trace_open(const char *path, int32_t devices, wefti_trace **ou
 /* writes the file and frees the trace */
 weft_status wefti_trace_close(wefti_trace *trace) WEFT_CHECKED;
 
-enum { WEFTI_TRACK_CELLS, WEFTI_TRACK_KERNELS, WEFTI_TRACK_COMMUNICATION, WEFTI_TRACKS };
+enum {
+    WEFTI_TRACK_CELLS,
+    WEFTI_TRACK_KERNELS,
+    WEFTI_TRACK_COMMUNICATION, /* and up: transfers that overlap have tracks of their own */
+    WEFTI_TRACK_LINES = 16,    /* of communication, at most */
+    WEFTI_TRACK_RUN = WEFTI_TRACK_COMMUNICATION + WEFTI_TRACK_LINES /* what the run does */
+};
 
 /* Adds one complete event of a device. Times are in ns (monotonic). Transfers overlap: call it for
  * them in the order of their ends. */

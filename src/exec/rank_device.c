@@ -114,6 +114,9 @@ unsigned char *wefti_rank_device_memory(wefti_rank_device *d) {
 int64_t wefti_rank_device_observed_peak(const wefti_rank_device *d) {
     return d->observed_peak;
 }
+int64_t wefti_rank_device_waited(const wefti_rank_device *d) {
+    return d->waited_ns;
+}
 void wefti_rank_device_trace(wefti_rank_device *d, wefti_trace *trace) {
     d->trace = trace;
 }

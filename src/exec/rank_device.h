@@ -37,6 +37,7 @@ struct wefti_rank_device {
     int64_t bytes, mapped, observed_peak;
     wefti_binding *bindings;
     int64_t binding_count, binding_cap;
+    int64_t waited_ns; /* in waits for transfers */
     wefti_trace *trace;
     wefti_profile *profile; /* NULL: nothing is measured */
     double loss;            /* sum over the microbatches so far */

@@ -18,8 +18,8 @@ typedef struct event {
 } event;
 
 /* Viewers show events of a track one after the other or one in the other. Transfers that overlap
- * otherwise get tracks of their own, up to this number. */
-enum { MOST_LINES = 16, COUNTER = -1 };
+ * otherwise get tracks of their own, up to WEFTI_TRACK_LINES. */
+enum { COUNTER = -1 };
 
 /* Events of one device. Only that device's thread writes them. */
 typedef struct lane {
@@ -27,8 +27,9 @@ typedef struct lane {
     char *name;     /* NULL: "device <number>" */
     event *events;
     int64_t count, capacity, dropped;
-    int lines;                  /* tracks of communication */
-    int64_t end_ns[MOST_LINES]; /* of the last event of each */
+    bool runs;                         /* it has events of the run */
+    int lines;                         /* tracks of communication */
+    int64_t end_ns[WEFTI_TRACK_LINES]; /* of the last event of each */
 } lane;
 
 struct wefti_trace {
@@ -104,14 +105,16 @@ static int find_line(lane *l, int64_t begin_ns, int64_t end_ns) {
     int best = -1;
     for (int i = 0; i < l->lines; i++)
         if (l->end_ns[i] <= begin_ns && (best < 0 || l->end_ns[i] > l->end_ns[best])) best = i;
-    if (best < 0) best = l->lines < MOST_LINES ? l->lines++ : MOST_LINES - 1;
+    if (best < 0) best = l->lines < WEFTI_TRACK_LINES ? l->lines++ : WEFTI_TRACK_LINES - 1;
     l->end_ns[best] = end_ns;
     return WEFTI_TRACK_COMMUNICATION + best;
 }
 
-static event *add_event(wefti_trace *t, int32_t device) {
+/* Of the run there are few events, which always find room. */
+static event *add_event(wefti_trace *t, int32_t device, int track) {
     lane *l = &t->lanes[device];
-    if (l->count >= MAX_EVENTS / t->devices || WEFT_GROW(l->events, l->count, l->capacity) < 0) {
+    const bool full = l->count >= MAX_EVENTS / t->devices && track != WEFTI_TRACK_RUN;
+    if (full || WEFT_GROW(l->events, l->count, l->capacity) < 0) {
         l->dropped++;
         return NULL;
     }
@@ -121,8 +124,9 @@ static event *add_event(wefti_trace *t, int32_t device) {
 void wefti_trace_event(wefti_trace *t, int32_t device, int track, const char *name,
                        const char *category, int64_t begin_ns, int64_t end_ns, double flops,
                        double bytes) {
-    event *e = add_event(t, device);
+    event *e = add_event(t, device, track);
     if (!e) return;
+    t->lanes[device].runs |= track == WEFTI_TRACK_RUN;
     copy_clean(e->name, sizeof e->name, name);
     copy_clean(e->category, sizeof e->category, category);
     e->track =
@@ -135,7 +139,7 @@ void wefti_trace_event(wefti_trace *t, int32_t device, int track, const char *na
 
 void wefti_trace_counter(wefti_trace *t, int32_t device, const char *name, int64_t at_ns,
                          double value) {
-    event *e = add_event(t, device);
+    event *e = add_event(t, device, COUNTER);
     if (!e) return;
     *e = (event){.track = COUNTER, .begin_ns = at_ns, .end_ns = at_ns, .bytes = value};
     copy_clean(e->name, sizeof e->name, name);
@@ -153,21 +157,32 @@ weft_status wefti_trace_name(wefti_trace *t, int32_t device, int32_t number, con
     return WEFT_OK;
 }
 
+static void print_track(wefti_text *text, const lane *l, int track, const char *name) {
+    wefti_text_add(text,
+                   ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,"
+                   "\"args\":{\"name\":\"%s\"}}",
+                   l->number, track, name);
+}
+
 /* In terms of the format, a device is a process and its tracks are threads. */
 static void print_names(wefti_text *text, const lane *l, bool first) {
-    static const char *const tracks[WEFTI_TRACKS] = {"cells", "kernels", "communication"};
-    int last = l->lines > 1 ? WEFTI_TRACKS + l->lines - 1 : WEFTI_TRACKS;
+    const int lines = l->lines > 1 ? l->lines : 1;
     char own[32];
     (void)snprintf(own, sizeof own, "device %d", l->number);
     wefti_text_add(text,
                    "%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":"
                    "\"%s\"}}",
                    first ? "" : ",\n", l->number, l->name ? l->name : own);
-    for (int i = 0; i < last; i++)
-        wefti_text_add(text,
-                       ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,"
-                       "\"args\":{\"name\":\"%s\"}}",
-                       l->number, i, tracks[i < WEFTI_TRACKS ? i : WEFTI_TRACKS - 1]);
+    print_track(text, l, WEFTI_TRACK_CELLS, "cells");
+    print_track(text, l, WEFTI_TRACK_KERNELS, "kernels");
+    for (int i = 0; i < lines; i++)
+        print_track(text, l, WEFTI_TRACK_COMMUNICATION + i, "communication");
+    if (!l->runs) return;
+    print_track(text, l, WEFTI_TRACK_RUN, "run");
+    wefti_text_add(text,
+                   ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,"
+                   "\"args\":{\"sort_index\":-1}}",
+                   l->number, WEFTI_TRACK_RUN);
 }
 
 static void print_event(wefti_text *text, int32_t device, const event *e, int64_t origin) {
@@ -190,7 +205,7 @@ static void print_event(wefti_text *text, int32_t device, const event *e, int64_
         wefti_text_add(text, ",\"args\":{\"GFLOP/s\":%s,\"GB/s\":%s}",
                        wefti_real_text(e->flops / us / 1e3, 4, 4, flops),
                        wefti_real_text(e->bytes / us / 1e3, 4, 4, bytes));
-    if (e->track >= WEFTI_TRACK_COMMUNICATION)
+    if (e->track >= WEFTI_TRACK_COMMUNICATION && e->track < WEFTI_TRACK_RUN)
         wefti_text_add(text, ",\"args\":{\"bytes\":%.0f}", e->bytes);
     wefti_text_add(text, "}");
 }

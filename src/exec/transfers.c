@@ -76,7 +76,9 @@ static weft_status await(wefti_rank_device *d, wefti_binding *b, int64_t index,
     WEFT_TRY(wefti_check_halted(d));
     b->posted[index]--;
     for (int i = 0; i < b->posted[index]; i++) posted[i] = posted[i + 1];
+    const int64_t waits = wefti_now_ns();
     WEFT_TRY(wefti_comm_wait(b->endpoints[index]));
+    d->waited_ns += wefti_now_ns() - waits;
     if (b->exposures) conceal_oldest(d, &b->exposures[index]);
     if (measures) wefti_profile_add_transfer(d->profile, (int32_t)index, begin, *out_posted);
     return wefti_stream_follow(d->stream, d->transfers, d->transferred);

@@ -38,6 +38,22 @@ const wefti_profile *wefti_session_profile_of(const weft_session *s, int32_t ran
     return s->profiles ? s->profiles[rank] : NULL;
 }
 
+int64_t wefti_session_waited(const weft_session *s) {
+    int64_t sum = 0, count = 0;
+    for (int32_t r = 0; s->workers && r < s->devices; r++) {
+        if (!wefti_session_has(s, r)) continue;
+        sum += wefti_rank_device_waited(wefti_workers_device(s->workers, r));
+        count++;
+    }
+    return count ? sum / count : 0;
+}
+
+void wefti_session_trace_run(const weft_session *s, const char *what, int64_t begin_ns,
+                             int64_t end_ns) {
+    if (s->trace)
+        wefti_trace_event(s->trace, s->me, WEFTI_TRACK_RUN, what, what, begin_ns, end_ns, 0, 0);
+}
+
 int64_t wefti_session_observed(const weft_session *s, int32_t rank) {
     if (!s->workers || !wefti_session_has(s, rank)) return 0;
     return wefti_rank_device_observed_peak(wefti_workers_device(s->workers, rank));

@@ -40,6 +40,12 @@ int wefti_session_number(const weft_session *session, int program, int32_t rank,
 weft_status wefti_session_profile(weft_session *session, bool on) WEFT_CHECKED;
 void wefti_session_profile_end_step(weft_session *session);
 const wefti_profile *wefti_session_profile_of(const weft_session *session, int32_t rank);
+/* Nanoseconds that the devices of this process have waited for transfers, on average. */
+int64_t wefti_session_waited(const weft_session *session);
+/* Adds to the trace, if there is one, what the run did from `begin_ns` to `end_ns`. Not while a
+ * device runs. */
+void wefti_session_trace_run(const weft_session *session, const char *what, int64_t begin_ns,
+                             int64_t end_ns);
 /* The highest byte that a device of this process has used; 0: it has not started. */
 int64_t wefti_session_observed(const weft_session *session, int32_t rank);
 

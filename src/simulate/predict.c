@@ -37,8 +37,7 @@ static wefti_arithmetic main_arithmetic(const wefti_match_classes *classes) {
     return most;
 }
 
-/* FLOPs per second that a device can reach in theory. */
-static double peak_rate(const wefti_machine_model *machine, wefti_arithmetic arithmetic) {
+double wefti_peak_rate(const wefti_machine_model *machine, wefti_arithmetic arithmetic) {
     const wefti_device_model *d = &machine->device;
     const wefti_figure *peak = &d->peak_flops[arithmetic];
     return peak->source ? peak->value : wefti_model_product_rate(d, arithmetic);
@@ -53,8 +52,8 @@ static void take_flops(const wefti_match_classes *classes, const wefti_simulatio
     }
     if (s->stopped || s->step <= 0) return;
     out->tokens_per_second = o->tokens / out->step_seconds;
-    out->mfu = out->flops /
-               (out->step_seconds * s->world * peak_rate(o->machine, main_arithmetic(classes)));
+    out->mfu = out->flops / (out->step_seconds * s->world *
+                             wefti_peak_rate(o->machine, main_arithmetic(classes)));
 }
 
 /* ---- times and bytes ---- */

@@ -27,6 +27,8 @@ typedef struct wefti_predict_options {
 weft_status wefti_predict(const wefti_match_classes *classes, const wefti_predict_options *options,
                           weft_prediction **out) WEFT_CHECKED;
 
+/* FLOPs per second that a device can reach in theory. */
+double wefti_peak_rate(const wefti_machine_model *machine, wefti_arithmetic arithmetic);
 /* Compares the peak with the memory of a device. */
 void wefti_predict_fits(const wefti_machine_model *machine, weft_prediction *out);
 /* The simulation that a prediction runs. */

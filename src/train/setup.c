@@ -129,6 +129,13 @@ static weft_status open_data(wefti_training *t) {
     return WEFT_OK;
 }
 
+static weft_status open_data_timed(wefti_training *t) {
+    const weft_train_part before = wefti_training_enter(t, WEFT_TRAIN_PART_OPENING);
+    const weft_status status = open_data(t);
+    (void)wefti_training_enter(t, before);
+    return status;
+}
+
 /* For new models. Models from files have the tokens of their files. */
 static weft_status ends_from_data(wefti_training *t) {
     const weft_tokenizer *tokenizer = weft_data_tokenizer(t->data);
@@ -186,7 +193,7 @@ weft_status wefti_training_configure(wefti_training *t) {
                  "model.family is missing; there are:" WEFT_FAMILY_LIST(SPACED));
     t->model.objective = wefti_objective_of(t->model.config.family);
     if (!sizes_known(&t->model.config)) {
-        if (!t->data) WEFT_TRY(open_data(t));
+        if (!t->data) WEFT_TRY(open_data_timed(t));
         WEFT_TRY(sizes_from_data(t));
     }
     WEFT_TRY(weft_model_complete(&t->model.config));
@@ -268,7 +275,7 @@ static weft_status note_unmatched(const wefti_training *t) {
 
 weft_status wefti_training_open_data(wefti_training *t) {
     if (!t->data) {
-        WEFT_TRY(open_data(t));
+        WEFT_TRY(open_data_timed(t));
         WEFT_TRY(sizes_from_data(t));
     }
     WEFT_TRY(wefti_training_same_data(t));
@@ -313,6 +320,10 @@ weft_status wefti_training_build(wefti_training *t) {
 
 void wefti_training_close(wefti_training *t) {
     wefti_training_drop_write(t);
+    wefti_training_trace_parts(t);
+    wefti_free(t->time.spans);
+    t->time.spans = NULL;
+    t->time.traced = false;
     wefti_training_end_resize(t, false);
     weft_session_destroy(t->session);
     weft_plan_destroy(t->searched);

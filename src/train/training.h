@@ -120,7 +120,9 @@ typedef struct wefti_training_saving {
     int64_t writing_step, committed_step;
     int64_t begun_ns; /* when the run, or the last write of it, began; for checkpoint.seconds */
     bool due;         /* checkpoint.seconds: the ranks have agreed to save before the next step */
-    atomic_bool touched; /* the step has begun to change parameters on this rank */
+    atomic_bool touched;        /* the step has begun to change parameters on this rank */
+    _Atomic int64_t blocked_ns; /* updates have waited for the checkpoint, since the last step; of
+                                   all devices of this process */
     wefti_saved_tensor *tensors;
     int64_t count, room, states; /* the first `states` are the model's states */
     int64_t *first, *last_of; /* [tensors of the session]: range in `tensors`, optimizer included */
@@ -137,6 +139,24 @@ typedef struct wefti_training_record {
     int64_t steps;                       /* that were measured */
     double seconds[WEFTI_PROFILE_STEPS]; /* of each */
 } wefti_training_record;
+
+typedef struct wefti_training_span {
+    weft_train_part part;
+    int64_t begin_ns, end_ns;
+} wefti_training_span;
+
+/* What the run does now, and how long it has done what (time.c). Times are of wefti_now_ns. */
+typedef struct wefti_training_time {
+    weft_train_part part;                                    /* now */
+    int64_t begun_ns;                                        /* the process */
+    int64_t entered_ns;                                      /* when it began with `part` */
+    int64_t since_ns;                                        /* `ns` has all before */
+    int64_t ns[WEFT_TRAIN_PARTS], told_ns[WEFT_TRAIN_PARTS]; /* told: up to the last lap */
+    int64_t waited_ns;          /* wefti_session_waited, up to the last step */
+    bool traced;                /* spans are kept, for a trace */
+    wefti_training_span *spans; /* parts that have ended */
+    int64_t span_count, span_room;
+} wefti_training_time;
 
 /* What a process that takes the place of a rank gets from a rank that lives (loop/seat.c). */
 typedef struct wefti_briefing {
@@ -170,7 +190,26 @@ typedef struct wefti_training {
     wefti_training_ranks ranks;
     wefti_training_saving saving;
     wefti_training_record record;
+    wefti_training_time time;
+    double peak_flops; /* per second, of all devices; 0: not known */
+    double step_flops; /* of the model, in a step */
 } wefti_training;
+
+/* time.c: the clock of a run. Starts it; `joining_ns` of the time before was spent on joining the
+ * world. */
+void wefti_training_begin_time(wefti_training *t, int64_t joining_ns);
+/* From now on the run does `part`. Returns what it did before. */
+weft_train_part wefti_training_enter(wefti_training *t, weft_train_part part);
+/* Some of the time since the last lap counts to another part. */
+void wefti_training_move_time(wefti_training *t, weft_train_part from, weft_train_part to,
+                              int64_t ns);
+/* Seconds by part: since the last lap, and in all. */
+void wefti_training_lap(wefti_training *t, double out[WEFT_TRAIN_PARTS]);
+void wefti_training_total(wefti_training *t, double out[WEFT_TRAIN_PARTS]);
+double wefti_training_age(const wefti_training *t); /* seconds since the process began */
+/* Adds the parts to the session's trace, before that ends. */
+void wefti_training_trace_parts(wefti_training *t);
+int64_t wefti_resident_bytes(void); /* of this process; 0: not known */
 
 /* setup.c: configuration, data, graphs and session of a job, within the job's memory limit or the
  * machine's memory: all but the session, and then the session. */

@@ -61,10 +61,10 @@ top=$(sed -n 's/.*"name":"memory".*"bytes":\([0-9]*\).*/\1/p' trace.json | sort 
 # A run of the same job has the same cells, kernels and transfers, whatever the plan.
 small="model.family=gpt2 model.layers=4 model.hidden=32 model.heads=4 model.context=16 train.batch=16 train.steps=1
     data.path=text.txt data.validation=0 checkpoint.dir="
-# The names of cells and transfers with their categories, the names of kernels.
+# The names of cells and transfers with their categories, the names of kernels. What the run does is not predicted.
 names() {
     sed -n 's/.*"ph":"X","name":"\([^"]*\)","cat":"\([^"]*\)","pid":[0-9]*,"tid":\([0-9]*\).*/\3 \1 \2/p' "$1" |
-        awk '$1 == 1 { print 1, $2; next } { if ($1 > 2) $1 = 2; print }' | sort -u
+        awk '$1 == 18 { next } $1 == 1 { print 1, $2; next } { if ($1 > 2) $1 = 2; print }' | sort -u
 }
 # same_names 'keys of the plan' KIND...: of these kinds of transfers there are some.
 same_names() {

@@ -22,7 +22,14 @@ tail -1 lines | grep -qF '"checkpoint": "run/step-000000000012"' || fail "no che
 [ "$(ls -d run/step-* | wc -l)" = 3 ] || fail "steps 5, 10 and 12 are there"
 
 # --- the same in words, going on, and what is left to do ---
+for key in memory_bytes resident_bytes steps; do
+    [ "$(head -12 lines | grep -c "\"$key\": [0-9]")" = 12 ] || fail "a step without $key" lines
+done
+for key in process_seconds start building steps validation; do
+    tail -1 lines | grep -q "\"$key\": [0-9]" || fail "the last object has no $key" lines
+done
 expect 0 'step 12/12' train job.yaml checkpoint.dir=words
+grep -q ' since the start of the process: .* s, other [0-9]' out || fail 'no word of where the time goes' out
 expect 0 'checkpoint words/step-000000000012' train job.yaml checkpoint.dir=words train.steps=12
 grep -q 'step 12, train.steps is 12' out || fail "a finished run does not say so" out
 expect 0 'step 12' train job.yaml checkpoint.dir=words train.steps=14

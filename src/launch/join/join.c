@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "launch/join/mpi_module.h"
 
@@ -115,7 +116,7 @@ static weft_status check_restarts(const wefti_launcher *l) {
     return WEFT_OK;
 }
 
-weft_status weft_world_join(const weft_world_options *options, weft_world **out) {
+static weft_status join(const weft_world_options *options, weft_world **out) {
     wefti_join_plan plan;
     wefti_launcher l;
     WEFT_TRY(wefti_launcher_find(&l));
@@ -128,4 +129,11 @@ weft_status weft_world_join(const weft_world_options *options, weft_world **out)
     if (l.mpi && (forced || l.scheduler_port == 0)) return join_mpi(&plan, &l, options, out);
     if (l.place.size == 1 && l.scheduler_port == 0) return wefti_join_alone(NULL, out);
     return join_scheduler(&plan, &l, out);
+}
+
+weft_status weft_world_join(const weft_world_options *options, weft_world **out) {
+    const int64_t begin = wefti_now_ns();
+    WEFT_TRY(join(options, out));
+    (*out)->joining_ns = wefti_now_ns() - begin;
+    return WEFT_OK;
 }

@@ -105,6 +105,7 @@ weft_status wefti_training_finish(wefti_training *t) {
                             t->progress.ratings.lowest);
     else if (whole)
         WEFT_TRY(wefti_training_validate(t));
+    (void)wefti_training_enter(t, WEFT_TRAIN_PART_SAVING);
     WEFT_TRY(wefti_training_unsaved(t, &unsaved));
     if (unsaved) {
         if (whole) WEFT_TRY(wefti_training_check_parameters(t));
@@ -115,10 +116,14 @@ weft_status wefti_training_finish(wefti_training *t) {
     if (unwritten >= 0) WEFT_TRY(wefti_training_finish_write(t, &unwritten));
     if (unwritten < 0) /* on all ranks alike, which agree on it once more */
         return t->ranks.agreement ? wefti_agree(t->ranks.agreement, unwritten) : unwritten;
+    (void)wefti_training_enter(t, WEFT_TRAIN_PART_OTHER);
     WEFT_TRY(wefti_training_stops(t, WEFT_OK, &stop));
     WEFT_REQUIRE(!stop || t->ranks.stopping == WEFT_TRAIN_STOPPED_BY_FILE, WEFT_E_STOPPED,
                  "stopped after step %lld", (long long)t->progress.step);
-    if (t->events && t->events->trace) WEFT_TRY(weft_session_trace(t->session, NULL));
+    if (t->events && t->events->trace) {
+        wefti_training_trace_parts(t);
+        WEFT_TRY(weft_session_trace(t->session, NULL));
+    }
     if (t->progress.ratings.best.step >= 0)
         wefti_training_note(t, "the best checkpoint is of step %lld, validation loss %.6g",
                             (long long)t->progress.ratings.best.step,

@@ -4,30 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
-#include "base/io.h"
 #include "train/record/record.h"
-
-/* Seconds since this process began, from the kernel's start time of it (field 22 of
- * /proc/self/stat). */
-static double process_age(void) {
-    char *text;
-    int64_t bytes;
-    if (wefti_file_read("/proc/self/stat", 1 << 16, &text, &bytes) < 0) return NAN;
-    unsigned long long ticks = 0;
-    const char *at = strrchr(text, ')');
-    int field = 2;
-    for (; at && *at && field < 22; at++)
-        if (*at == ' ') field++;
-    if (at) ticks = strtoull(at, NULL, 10);
-    wefti_free(text);
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9 -
-           (double)ticks / (double)sysconf(_SC_CLK_TCK);
-}
 
 static int compare_double(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -80,10 +59,12 @@ static weft_status after_step(wefti_training *t) {
         t->progress.stage = WEFTI_STAGE_VALIDATED;
     }
     if (wefti_training_has_stalled(t)) return WEFT_OK;
+    if (*job->checkpoint.dir) (void)wefti_training_enter(t, WEFT_TRAIN_PART_CHECKPOINTS);
     WEFT_TRY(wefti_training_poll(t));
     if (wefti_training_is_best(t) ||
         (job->checkpoint.every > 0 && step % job->checkpoint.every == 0))
         WEFT_TRY(wefti_training_save_meanwhile(t));
+    (void)wefti_training_enter(t, WEFT_TRAIN_PART_OTHER);
     t->progress.stage = WEFTI_STAGE_SAVED;
     return WEFT_OK;
 }
@@ -97,6 +78,18 @@ typedef struct steps_made {
     double units; /* of a step */
 } steps_made;
 
+/* Of the time that the step has taken, its waits for transfers, and for a checkpoint that has not
+ * yet read a parameter: of devices in this process, the mean. */
+static void count_waits(wefti_training *t) {
+    const int64_t waited = wefti_session_waited(t->session), before = t->time.waited_ns;
+    const int devices = t->ranks.world ? 1 : weft_session_devices(t->session);
+    t->time.waited_ns = waited;
+    wefti_training_move_time(t, WEFT_TRAIN_PART_STEPS, WEFT_TRAIN_PART_WAITING,
+                             waited > before ? waited - before : 0);
+    wefti_training_move_time(t, WEFT_TRAIN_PART_STEPS, WEFT_TRAIN_PART_CHECKPOINTS,
+                             atomic_exchange(&t->saving.blocked_ns, 0) / devices);
+}
+
 /* The session has made the step. */
 static void end_step(wefti_training *t, steps_made *made) {
     weft_train_step *s = &t->progress.under_way;
@@ -104,12 +97,17 @@ static void end_step(wefti_training *t, steps_made *made) {
     t->progress.position += t->job->train.batch;
     t->progress.stage = WEFTI_STAGE_STEPPED;
     s->seconds = wefti_now_s() - t->progress.begun_s;
-    if (t->result->first_step_seconds == 0) t->result->first_step_seconds = process_age();
+    (void)wefti_training_enter(t, WEFT_TRAIN_PART_OTHER);
+    count_waits(t);
+    wefti_training_lap(t, s->part_seconds);
+    if (t->result->first_step_seconds == 0) t->result->first_step_seconds = wefti_training_age(t);
     add_seconds(&made->recent, made->count++, s->seconds);
     wefti_run_record_step(t, made->count, s->seconds);
     s->tokens_per_second = made->units / s->seconds;
     s->eta_seconds = median(&made->recent) * (double)(t->job->train.steps - t->progress.step);
     s->observed_peak_bytes = wefti_training_observed(t);
+    s->resident_bytes = wefti_resident_bytes();
+    s->mfu = t->peak_flops > 0 ? t->step_flops / (s->seconds * t->peak_flops) : NAN;
     t->result->steps = t->progress.step;
     t->result->final_loss = s->loss;
     t->result->seconds += s->seconds;
@@ -137,11 +135,18 @@ static weft_status make_step(wefti_training *t, wefti_batch *batch) {
 static weft_status next_step(wefti_training *t, wefti_feed *feed, steps_made *made, bool *stop) {
     wefti_batch batch;
     double begin = wefti_now_s();
+    (void)wefti_training_enter(t, WEFT_TRAIN_PART_DATA);
     weft_status data = wefti_feed_next(feed, &batch);
     double waited = wefti_now_s() - begin;
+    (void)wefti_training_enter(t, t->ranks.agreement ? WEFT_TRAIN_PART_WAITING
+                                                     : WEFT_TRAIN_PART_OTHER);
     WEFT_TRY(wefti_training_stops(t, data, stop));
     if (*stop) return WEFT_OK;
-    if (t->saving.due) WEFT_TRY(wefti_training_save_meanwhile(t));
+    if (t->saving.due) {
+        (void)wefti_training_enter(t, WEFT_TRAIN_PART_CHECKPOINTS);
+        WEFT_TRY(wefti_training_save_meanwhile(t));
+    }
+    (void)wefti_training_enter(t, WEFT_TRAIN_PART_STEPS);
     t->progress.begun_s = wefti_now_s() - waited;
     WEFT_TRY(make_step(t, &batch));
     wefti_feed_release(feed);
@@ -184,6 +189,7 @@ weft_status wefti_training_loop(wefti_training *t) {
                  (long long)t->progress.position, (long long)job->train.batch);
     WEFT_TRY(wefti_training_choose_rows(t, 0, &o));
     WEFT_TRY(wefti_training_open_feed(&o, &block, &feed));
+    t->time.waited_ns = wefti_session_waited(t->session);
     weft_status status = loop(t, feed, &made);
     wefti_feed_destroy(feed);
     wefti_free(block);

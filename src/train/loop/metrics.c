@@ -227,6 +227,18 @@ weft_status wefti_metrics_open(const char *json_lines, const char *tensorboard, 
     return WEFT_OK;
 }
 
+/* Seconds since the step before, by what the run did. */
+static void parts(wefti_metrics *m, const double seconds[WEFT_TRAIN_PARTS]) {
+    char text[32];
+    fputs(", \"time\": {", m->lines);
+    for (int p = 0, before = 0; p < WEFT_TRAIN_PARTS; p++) {
+        if (!(seconds[p] > 0)) continue;
+        fprintf(m->lines, "%s\"%s\": %s", before++ ? ", " : "",
+                weft_train_part_text((weft_train_part)p), wefti_real_text(seconds[p], 6, 9, text));
+    }
+    fputs("}", m->lines);
+}
+
 static weft_status step_line(wefti_metrics *m, const weft_train_step *s) {
     if (!m->lines) return WEFT_OK;
     fprintf(m->lines, "{\"step\": %lld", (long long)s->step);
@@ -237,6 +249,11 @@ static weft_status step_line(wefti_metrics *m, const weft_train_step *s) {
     (void)snprintf(speed, sizeof speed, "%s_per_second", m->units);
     field(m, speed, s->tokens_per_second);
     field(m, "seconds", s->seconds);
+    field(m, "mfu", s->mfu);
+    fprintf(m->lines, ", \"memory_bytes\": %lld", (long long)s->observed_peak_bytes);
+    if (s->resident_bytes > 0)
+        fprintf(m->lines, ", \"resident_bytes\": %lld", (long long)s->resident_bytes);
+    parts(m, s->part_seconds);
     return end_line(m);
 }
 
@@ -246,6 +263,7 @@ static weft_status step_events(wefti_metrics *m, const weft_train_step *s) {
     WEFT_TRY(scalar(m, s->step, "train/gradient_norm", s->gradient_norm));
     char speed[40];
     (void)snprintf(speed, sizeof speed, "train/%s_per_second", m->units);
+    WEFT_TRY(scalar(m, s->step, "train/mfu", s->mfu));
     return scalar(m, s->step, speed, s->tokens_per_second);
 }
 

@@ -79,13 +79,16 @@ static weft_status restore(wefti_training *t, wefti_checkpoint **from) {
 weft_status wefti_training_load_parameters(wefti_training *t, wefti_checkpoint **from,
                                            bool resumes) {
     const char *files = t->job->model.from;
-    if (resumes) return restore(t, from);
-    if (!files[0]) return WEFT_OK;
+    if (!resumes && !files[0]) return WEFT_OK;
+    const weft_train_part before = wefti_training_enter(t, WEFT_TRAIN_PART_LOADING);
     char *note = NULL;
-    weft_status status = wefti_pretrained_load_across(t->ranks.agreement, t->ranks.follows,
-                                                      t->session, &t->model.config, files, &note);
+    weft_status status = resumes ? restore(t, from) : WEFT_OK;
+    if (!resumes)
+        status = wefti_pretrained_load_across(t->ranks.agreement, t->ranks.follows, t->session,
+                                              &t->model.config, files, &note);
     if (note) wefti_training_note(t, "model.from: %s", note);
     wefti_free(note);
+    (void)wefti_training_enter(t, before);
     return status;
 }
 

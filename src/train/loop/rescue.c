@@ -60,6 +60,7 @@ weft_status wefti_training_rescue(wefti_training *t, weft_status status) {
                             (long long)t->progress.step);
         return wefti_failure_tell(&failure);
     }
+    (void)wefti_training_enter(t, WEFT_TRAIN_PART_SAVING);
     weft_status parted = save(t);
     note_unsaved(t, parted);
     (void)wefti_failure_tell(&failure);

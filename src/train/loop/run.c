@@ -85,7 +85,9 @@ static weft_status train(wefti_training *t) {
 static weft_status run(wefti_training *t, weft_world *world) {
     const weft_job *job = t->job;
     t->progress = wefti_training_begun();
+    if (world) (void)wefti_training_enter(t, WEFT_TRAIN_PART_JOINING);
     WEFT_TRY(wefti_training_join(t, world));
+    (void)wefti_training_enter(t, WEFT_TRAIN_PART_BUILDING);
     WEFT_TRY(begin(t));
     if (!t->ranks.follows)
         WEFT_TRY(wefti_metrics_open(job->train.log, job->train.tensorboard,
@@ -96,6 +98,7 @@ static weft_status run(wefti_training *t, weft_world *world) {
                  job->checkpoint.best ? "checkpoint.best" : "train.stop_after");
     WEFT_TRY(begin_trace(t));
     if (!t->ranks.follows && !t->mended) wefti_run_record_begin(t);
+    if (!t->ranks.follows) wefti_run_rates(t);
     t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;
     t->result->steps = t->progress.step;
     wefti_training_announce(t);
@@ -105,9 +108,12 @@ static weft_status run(wefti_training *t, weft_world *world) {
             (long long)t->progress.step, (long long)job->train.steps);
     if (t->mended && t->progress.under_way.step == t->progress.step) wefti_training_report_step(t);
     WEFT_TRY(wefti_training_arm(t));
+    (void)wefti_training_enter(t, WEFT_TRAIN_PART_OTHER);
     weft_status status = train(t);
     while (wefti_training_can_mend(t, status)) {
+        (void)wefti_training_enter(t, WEFT_TRAIN_PART_RECOVERY);
         status = wefti_training_mend(t);
+        (void)wefti_training_enter(t, WEFT_TRAIN_PART_OTHER);
         if (status >= 0) status = train(t);
     }
     return status < 0 ? wefti_training_failed(t, status) : WEFT_OK;
@@ -141,10 +147,12 @@ weft_status weft_train_run_in(weft_world *world, const weft_job *job,
                         .result = &result};
     const volatile int *asked = events ? events->stop : NULL;
     wefti_stopper *stopper;
+    wefti_training_begin_time(&t, world ? world->joining_ns : 0);
     WEFT_TRY(wefti_fail_world(world, wefti_stopper_start(world, asked, &stopper)));
     weft_status status = run(&t, world);
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
+    (void)wefti_training_enter(&t, WEFT_TRAIN_PART_OTHER);
     weft_status closed = wefti_metrics_close(t.metrics);
     if (status < 0) (void)wefti_failure_tell(&failure);
     status = end_together(&t, status < 0 ? status : closed);
@@ -155,6 +163,8 @@ weft_status weft_train_run_in(weft_world *world, const weft_job *job,
     wefti_failure_keep(status, &failure);
     wefti_training_close(&t);
     if (status < 0) (void)wefti_failure_tell(&failure);
+    wefti_training_total(&t, result.part_seconds);
+    for (int p = 0; p < WEFT_TRAIN_PARTS; p++) result.process_seconds += result.part_seconds[p];
     if (out_result) *out_result = result;
     return status;
 }

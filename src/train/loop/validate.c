@@ -170,8 +170,7 @@ weft_status wefti_training_evaluate(wefti_training *t, weft_data_part part, int6
     return status;
 }
 
-weft_status wefti_training_validate(wefti_training *t) {
-    if (t->model.eval_program == 0) return WEFT_OK;
+static weft_status validate(wefti_training *t) {
     int64_t batches = wefti_feed_batches(t->data, WEFT_DATA_VALIDATION, t->batch.micro);
     int64_t limit =
         t->job->train.eval_batches; /* of train.batch samples, however they are divided */
@@ -195,4 +194,13 @@ weft_status wefti_training_validate(wefti_training *t) {
     wefti_training_note_metrics(t, wefti_metrics_validation(t->metrics, &v));
     if (t->events && t->events->validation) t->events->validation(t->events->context, &v);
     return WEFT_OK;
+}
+
+weft_status wefti_training_validate(wefti_training *t) {
+    if (t->model.eval_program == 0) return WEFT_OK;
+    const weft_train_part before = wefti_training_enter(t, WEFT_TRAIN_PART_VALIDATION);
+    const weft_status status = validate(t);
+    t->time.waited_ns = wefti_session_waited(t->session); /* these waits are no step's */
+    (void)wefti_training_enter(t, before);
+    return status;
 }

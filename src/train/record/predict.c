@@ -4,7 +4,7 @@
 
 #include "base/io.h"
 #include "plan/plan.h"
-#include "simulate/predict.h"
+#include "search/predict/predict.h"
 #include "train/record/record.h"
 #include "train/record/rows.h"
 #include "train/report/report.h"
@@ -12,9 +12,7 @@
 
 /* ---- the machine ---- */
 
-/* The job's machine; without one, this machine, if it was measured with enough devices. *out NULL:
- * none. */
-static weft_status find_machine(const wefti_training *t, wefti_machine_model **out) {
+weft_status wefti_run_machine(const wefti_training *t, wefti_machine_model **out) {
     *out = NULL;
     if (*t->job->machine) return wefti_model_find(t->job->machine, out);
     char *path;
@@ -31,6 +29,25 @@ static weft_status find_machine(const wefti_training *t, wefti_machine_model **o
         *out = NULL;
     }
     return WEFT_OK;
+}
+
+static wefti_arithmetic arithmetic_of(weft_dtype precision) {
+    return precision == WEFT_BF16  ? WEFTI_ARITHMETIC_BF16
+           : precision == WEFT_F16 ? WEFTI_ARITHMETIC_F16
+           : precision == WEFT_F64 ? WEFTI_ARITHMETIC_F64
+                                   : WEFTI_ARITHMETIC_F32;
+}
+
+/* A machine that cannot be read costs the MFU; the prediction notes why. */
+void wefti_run_rates(wefti_training *t) {
+    wefti_machine_model *machine = NULL;
+    if (wefti_run_machine(t, &machine) < 0) wefti_error_clear();
+    t->peak_flops = 0;
+    if (!machine) return;
+    t->peak_flops = wefti_peak_rate(machine, arithmetic_of(t->job->train.precision)) *
+                    weft_session_devices(t->session);
+    t->step_flops = wefti_model_flops(t->model.graph, (int32_t)t->batch.microbatches);
+    wefti_model_destroy(machine);
 }
 
 static weft_status write_machine(const wefti_training *t, const wefti_machine_model *machine) {
@@ -182,7 +199,7 @@ static weft_status write_prediction(const wefti_training *t, const wefti_job_pro
 weft_status wefti_run_record_predict(wefti_training *t) {
     wefti_machine_model *machine;
     wefti_job_programs programs;
-    WEFT_TRY(find_machine(t, &machine));
+    WEFT_TRY(wefti_run_machine(t, &machine));
     if (!machine) return WEFT_OK;
     weft_status status = write_machine(t, machine);
     if (status >= 0) {

@@ -6,6 +6,7 @@
 #ifndef WEFTI_TRAIN_RECORD_H
 #define WEFTI_TRAIN_RECORD_H
 
+#include "topo/model.h"
 #include "train/training.h"
 
 /* store.c */
@@ -29,7 +30,13 @@ void wefti_run_record_step(wefti_training *t, int64_t done, double seconds);
 /* Collective, after the last step: rank 0 writes what was measured, if anything was. */
 weft_status wefti_run_record_end(wefti_training *t) WEFT_CHECKED;
 
-/* predict.c: rank 0: writes the machine and the prediction. Without a machine: nothing. */
+/* predict.c */
+/* The job's machine; without one, this machine, if it was measured with enough devices. *out NULL:
+ * none. */
+weft_status wefti_run_machine(const wefti_training *t, wefti_machine_model **out) WEFT_CHECKED;
+/* The rate that all devices can reach, and the FLOPs of a step, if the machine is known. */
+void wefti_run_rates(wefti_training *t);
+/* Rank 0: writes the machine and the prediction. Without a machine: nothing. */
 weft_status wefti_run_record_predict(wefti_training *t) WEFT_CHECKED;
 
 #endif

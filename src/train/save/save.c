@@ -135,8 +135,10 @@ static void before_update(void *context, int32_t rank, int32_t tensor) {
     if (!t->saving.writing) return;
     int number = wefti_session_number(t->session, 0, rank, tensor);
     if (number < 0 || t->saving.first[number] < 0) return;
+    const int64_t begin = wefti_now_ns();
     for (int64_t i = t->saving.first[number]; i <= t->saving.last_of[number]; i++)
         wefti_checkpoint_wait_tensor(t->saving.writing, i);
+    atomic_fetch_add(&t->saving.blocked_ns, wefti_now_ns() - begin);
 }
 
 weft_status wefti_training_bind(wefti_training *t) {
