@@ -1,4 +1,4 @@
-/* `weft audit`: what a run was predicted to take, and what it took. */
+/* `weft audit`: where the time of a run went, and what it was predicted to take. */
 #include "cli.h"
 
 #include <math.h>
@@ -34,10 +34,36 @@ static void add_lines(cli_json *json, const char *key, const weft_audit_line *li
     cli_json_close(json, ']');
 }
 
+static void add_verdict(cli_json *json, const weft_audit_verdict *v) {
+    cli_json_object(json, "verdict");
+    cli_json_text(json, "dominant", weft_audit_cause_text(v->dominant));
+    cli_json_real(json, "run_seconds", v->run_seconds);
+    cli_json_object(json, "shares");
+    for (int c = 0; c < WEFT_AUDIT_CAUSES; c++)
+        cli_json_real(json, weft_audit_cause_text((weft_audit_cause)c), v->share[c]);
+    cli_json_close(json, '}');
+    if (v->slow_rank >= 0) {
+        cli_json_integer(json, "slow_rank", v->slow_rank);
+        cli_json_real(json, "slowness", v->slowness);
+        cli_json_real(json, "slow_seconds", v->slow_seconds);
+    }
+    cli_json_array(json, "advice");
+    for (int i = 0; i < v->advice_count; i++) {
+        cli_json_object(json, NULL);
+        cli_json_text(json, "cause", weft_audit_cause_text(v->advice[i].cause));
+        cli_json_text(json, "setting", *v->advice[i].setting ? v->advice[i].setting : NULL);
+        cli_json_text(json, "reason", v->advice[i].reason);
+        cli_json_real(json, "at_most", v->advice[i].at_most);
+        cli_json_close(json, '}');
+    }
+    cli_json_close(json, ']');
+    cli_json_close(json, '}');
+}
+
 static void print_json(const weft_audit *a) {
     cli_json json;
     cli_json_begin(&json, stdout);
-    cli_json_text(&json, "machine", a->machine);
+    cli_json_text(&json, "machine", *a->machine ? a->machine : NULL);
     cli_json_integer(&json, "devices", a->devices);
     cli_json_integer(&json, "steps", a->steps);
     cli_json_real(&json, "predicted_seconds", a->predicted_seconds);
@@ -61,6 +87,7 @@ static void print_json(const weft_audit *a) {
         cli_json_close(&json, '}');
     }
     cli_json_close(&json, ']');
+    add_verdict(&json, &a->verdict);
     cli_json_end(&json);
 }
 
@@ -74,7 +101,16 @@ static const char *error_text(double predicted, double measured, char out[16]) {
     return out;
 }
 
-static void print_lines(const char *what, const weft_audit_line *lines, int count) {
+/* A predicted time in ms; "-": nothing is predicted. */
+static void predicted_cell(cli_table *t, int column, const weft_audit *a, double seconds) {
+    if (*a->machine)
+        cli_table_cell(t, column, "%.3f", seconds * 1e3);
+    else
+        cli_table_cell(t, column, "-");
+}
+
+static void print_lines(const char *what, const weft_audit *a, const weft_audit_line *lines,
+                        int count) {
     const cli_column columns[] = {{what, 24, 0, true},
                                   {"calls", 8, 1, false},
                                   {"predicted ms", 13, 0, false},
@@ -88,9 +124,11 @@ static void print_lines(const char *what, const weft_audit_line *lines, int coun
         cli_table_row(t);
         cli_table_cell(t, 0, "%s", l->name);
         cli_table_cell(t, 1, "%.0f", l->calls);
-        cli_table_cell(t, 2, "%.3f", l->predicted_seconds * 1e3);
+        predicted_cell(t, 2, a, l->predicted_seconds);
         cli_table_cell(t, 3, "%.3f", l->measured_seconds * 1e3);
-        cli_table_cell(t, 4, "%s", error_text(l->predicted_seconds, l->measured_seconds, error));
+        cli_table_cell(t, 4, "%s",
+                       *a->machine ? error_text(l->predicted_seconds, l->measured_seconds, error)
+                                   : "-");
     }
     cli_table_print(t, stdout);
 }
@@ -105,11 +143,14 @@ static void print_ranks(const weft_audit *a) {
         const weft_audit_rank *r = &a->ranks[i];
         cli_table_row(t);
         cli_table_cell(t, 0, "%d", r->rank);
-        cli_table_cell(t, 1, "%.3f", r->predicted_kernels * 1e3);
+        predicted_cell(t, 1, a, r->predicted_kernels);
         cli_table_cell(t, 2, "%.3f", r->measured_kernels * 1e3);
-        cli_table_cell(t, 3, "%.3f", r->predicted_waits * 1e3);
+        predicted_cell(t, 3, a, r->predicted_waits);
         cli_table_cell(t, 4, "%.3f", r->measured_waits * 1e3);
-        cli_table_cell(t, 5, "%lld", (long long)r->predicted_peak_bytes);
+        if (*a->machine)
+            cli_table_cell(t, 5, "%lld", (long long)r->predicted_peak_bytes);
+        else
+            cli_table_cell(t, 5, "-");
         cli_table_cell(t, 6, "%lld", (long long)r->observed_peak_bytes);
     }
     cli_table_print(t, stdout);
@@ -117,16 +158,23 @@ static void print_ranks(const weft_audit *a) {
 
 static void print_text(const weft_audit *a) {
     char error[16];
-    cli_say(stdout,
-            "step: predicted %.3f ms, measured %.3f ms (%s); machine %s, %d device%s, median of "
-            "%lld steps, middle half within %.1f %%\n",
-            a->predicted_seconds * 1e3, a->measured_seconds * 1e3,
-            error_text(a->predicted_seconds, a->measured_seconds, error), a->machine, a->devices,
+    if (*a->machine)
+        cli_say(stdout, "step: predicted %.3f ms, measured %.3f ms (%s); machine %s",
+                a->predicted_seconds * 1e3, a->measured_seconds * 1e3,
+                error_text(a->predicted_seconds, a->measured_seconds, error), a->machine);
+    else
+        cli_say(stdout,
+                "step: measured %.3f ms; the run had no machine, so nothing was predicted "
+                "(`weft machine measure`)",
+                a->measured_seconds * 1e3);
+    cli_say(stdout, ", %d device%s, median of %lld steps, middle half within %.1f %%\n", a->devices,
             a->devices == 1 ? "" : "s", (long long)a->steps, 100 * a->spread);
-    print_lines("op, all ranks", a->ops, a->op_count);
-    print_lines("transfers, all ranks", a->transfers, a->transfer_count);
+    print_lines("op, all ranks", a, a->ops, a->op_count);
+    print_lines("transfers, all ranks", a, a->transfers, a->transfer_count);
     print_ranks(a);
-    cli_say(stdout, "outside of kernels and transfers: %.3f ms\n", a->other_seconds * 1e3);
+    cli_say(stdout, "outside of kernels and transfers: %.3f ms\n\n", a->other_seconds * 1e3);
+    cli_say_bold(stdout, "verdict\n");
+    cli_say(stdout, "%s", a->verdict.text);
 }
 
 /* ---- the command ---- */
@@ -156,12 +204,13 @@ static int run(const cli_verb *verb, int count, char **words) {
 
 const cli_verb cli_audit = {
     .name = "audit",
-    .summary = "compare a run with its prediction",
+    .summary = "say where a run's time went, what to try, and compare it with its prediction",
     .usage = "audit RUN [--calibrate OUT.json] [--json]",
     .example = "weft audit runs/first --calibrate machine.json",
     .notes =
-        "RUN is the checkpoint.dir of a training with a machine: the job key `machine`, or a "
-        "measured\n`this-machine`. The error of the last audit stands in RUN/record/plan.json.",
+        "RUN is the checkpoint.dir of a training. If that had a machine (the job key `machine`, or "
+        "a measured\n`this-machine`), times are compared with its prediction, and the error of "
+        "the last audit stands in\nRUN/record/plan.json.",
     .options = options,
     .run = run,
 };

@@ -136,6 +136,7 @@ typedef struct wefti_training_record {
     bool resumes; /* the run goes on from a checkpoint of its directory */
     bool reused;  /* with the plan and the machine of the record */
     bool measuring;
+    int64_t done;                        /* steps of this process */
     int64_t steps;                       /* that were measured */
     double seconds[WEFTI_PROFILE_STEPS]; /* of each */
 } wefti_training_record;

@@ -7,7 +7,7 @@ export WEFT_THIS_MACHINE
 
 # --- one process, two devices; this-machine predicts, and decides nothing ---
 expect 0 'run/step-' train job.yaml --devices 2 checkpoint.dir=run
-expect 0 'predicted|measured|linear|all_reduce|this-machine' audit run
+expect 0 'predicted|measured|linear|all_reduce|this-machine|verdict' audit run
 expect 0 '"error"|"ops"|"transfers"|"ranks"|"spread"' audit run --json
 json out
 predicted=$(tr ',' '\n' <out | value predicted_peak_bytes | sort -u)
@@ -42,7 +42,10 @@ expect 1 'checkpoint.dir' audit .
 expect 1 'absent' audit run --calibrate absent/m.json
 rm "$WEFT_THIS_MACHINE"
 expect 0 'none/step-' train job.yaml checkpoint.dir=none
-expect 1 'prediction.json|weft machine measure' audit none
+expect 0 'verdict|=' audit none
+expect 0 '"machine": null|"verdict"|"dominant"|"shares"|"advice"' audit none --json
+json out
+expect 1 'prediction.json|weft machine measure' audit none --calibrate none.json
 printf '{' >run/record/measured.json
 expect 1 'measured.json' audit run
 [ $failed = 0 ] && echo "audits of runs, calibrated machines, plans of launches"

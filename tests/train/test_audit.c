@@ -394,6 +394,180 @@ static void other_steps_are_counted(void **state) {
     }
 }
 
+/* ---- verdicts on constructed records ---- */
+
+enum { CLOCKS = 5 };
+static const weft_train_part clocks[CLOCKS] = {WEFT_TRAIN_PART_BUILDING, WEFT_TRAIN_PART_DATA,
+                                               WEFT_TRAIN_PART_STEPS, WEFT_TRAIN_PART_WAITING,
+                                               WEFT_TRAIN_PART_CHECKPOINTS};
+
+/* A rank of a record: seconds of 10 steps by part, and of a step in kernels and transfers. */
+typedef struct made_rank {
+    double part[CLOCKS];
+    double linear_us; /* of each of 10 calls */
+    double all_reduce, send;
+} made_rank;
+
+/* Judges a run of 10 steps of 100 ms. */
+static weft_audit *judged(const char *job, const made_rank *ranks, int count) {
+    wefti_text text = {0};
+    char path[600];
+    (void)snprintf(path, sizeof path, "%s/record", in_root("made"));
+    ASSERT_OK(wefti_dir_make(path));
+    wefti_text_add(&text,
+                   "{\"version\": 1, \"steps\": 8, \"first_quartile\": 0.099, \"step_seconds\": "
+                   "0.1, \"third_quartile\": 0.101, \"job\": {\"steps_made\": 10, %s}, "
+                   "\"ranks\": [",
+                   job);
+    for (int r = 0; r < count; r++) {
+        wefti_text_add(&text, "%s{\"rank\": %d, \"peak_bytes\": 1000, \"time\": {", r ? ", " : "",
+                       r);
+        for (int c = 0; c < CLOCKS; c++)
+            wefti_text_add(&text, "%s\"%s\": %.9g", c ? ", " : "", weft_train_part_text(clocks[c]),
+                           ranks[r].part[c]);
+        wefti_text_add(&text,
+                       "}, \"rows\": [{\"op\": \"linear\", \"arithmetic\": \"f32\", "
+                       "\"product\": true, \"flops\": 1e6, \"bytes\": 1e3, \"calls\": 10, "
+                       "\"seconds\": %.9g}, {\"transfer\": \"all_reduce\", \"members\": 2, "
+                       "\"level\": 0, \"bytes\": 1e3, \"calls\": 1, \"seconds\": %.9g}, "
+                       "{\"transfer\": \"send\", \"members\": 2, \"level\": 0, \"bytes\": 1e3, "
+                       "\"calls\": 1, \"seconds\": %.9g}]}",
+                       10e-6 * ranks[r].linear_us, ranks[r].all_reduce, ranks[r].send);
+    }
+    wefti_text_add(&text, "]}");
+    char *data = wefti_text_take(&text);
+    ASSERT_OK(wefti_file_write(record_path("made", "measured.json"), data, strlen(data)));
+    wefti_free(data);
+    weft_audit *a = audited("made");
+    double sum = 0;
+    for (int c = 0; c < WEFT_AUDIT_CAUSES; c++) sum += a->verdict.share[c];
+    assert_close(sum, 1, 1e-9, "shares");
+    assert_string_equal(a->machine, "");
+    assert_true(isnan(a->error));
+    ASSERT_OK(wefti_remove_tree(in_root("made")));
+    return a;
+}
+
+static const weft_audit_advice *advice_on(const weft_audit *a, weft_audit_cause cause) {
+    for (int i = 0; i < a->verdict.advice_count; i++)
+        if (a->verdict.advice[i].cause == cause) return &a->verdict.advice[i];
+    return NULL;
+}
+
+/* Parts of the clock, in its order: building, data, steps, waiting, checkpoints. */
+static void verdicts_follow_from_records(void **state) {
+    (void)state;
+    static const char job[] = "\"batch\": 8, \"microbatches\": 2, \"stages\": 1, "
+                              "\"checkpoint_every\": 5, \"precision\": \"f32\"";
+    static const char pipe[] = "\"batch\": 8, \"microbatches\": 4, \"stages\": 4, "
+                               "\"precision\": \"bf16\"";
+    static const struct {
+        const char *job;
+        made_rank rank; /* both ranks are equal */
+        weft_audit_cause dominant;
+        const char *setting;
+        double share, at_most;
+    } cases[] = {{job,
+                  {{0.2, 0, 0.9, 0.1, 0}, 9000, 0.01, 0},
+                  WEFT_AUDIT_COMPUTE,
+                  "train.precision=bf16",
+                  0.9 / 1.2,
+                  0.45 / 1.2},
+                 {pipe,
+                  {{0, 0, 0.9, 0.1, 0}, 9000, 0.01, 0},
+                  WEFT_AUDIT_COMPUTE,
+                  "parallel.devices=4",
+                  0.9,
+                  0.45},
+                 {job,
+                  {{0, 0, 0.9, 0.1, 0}, 3000, 0.01, 0},
+                  WEFT_AUDIT_OVERHEAD,
+                  "train.batch=16",
+                  0.6,
+                  0.3},
+                 {job,
+                  {{0, 0, 0.3, 0.7, 0}, 3000, 0.07, 0},
+                  WEFT_AUDIT_TRANSFERS,
+                  "train.batch=16 train.accumulate=4",
+                  0.7,
+                  0.35},
+                 {pipe,
+                  {{0, 0, 0.3, 0.7, 0}, 3000, 0.01, 0.06},
+                  WEFT_AUDIT_PIPELINE,
+                  "parallel.pipeline.microbatches=8",
+                  0.6,
+                  0.6 * (1 - (3.0 / 11) / (3.0 / 7))},
+                 {job,
+                  {{0, 0.6, 0.3, 0.1, 0}, 3000, 0.01, 0},
+                  WEFT_AUDIT_DATA,
+                  "data.path=LOCAL_COPY",
+                  0.6,
+                  0.6},
+                 {job,
+                  {{0, 0, 0.3, 0.1, 0.6}, 3000, 0.01, 0},
+                  WEFT_AUDIT_CHECKPOINTS,
+                  "checkpoint.sliced=true",
+                  0.6,
+                  0.3},
+                 {job, {{0.9, 0, 0.05, 0.05, 0}, 500, 0.005, 0}, WEFT_AUDIT_START, "", 0.9, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const made_rank ranks[2] = {cases[i].rank, cases[i].rank};
+        weft_audit *a = judged(cases[i].job, ranks, 2);
+        const weft_audit_verdict *v = &a->verdict;
+        if (v->dominant != cases[i].dominant)
+            fail_msg("case %zu: %s", i, weft_audit_cause_text(v->dominant));
+        assert_close(v->share[v->dominant], cases[i].share, 1e-6, "share");
+        const weft_audit_advice *advice = advice_on(a, v->dominant);
+        assert_non_null(advice);
+        assert_string_equal(advice->setting, cases[i].setting);
+        assert_true(fabs(advice->at_most - cases[i].at_most) < 1e-6);
+        assert_int_equal(v->slow_rank, -1);
+        assert_null(strstr(v->text, "slowest"));
+        assert_non_null(strstr(v->text, weft_audit_cause_text(v->dominant)));
+        for (int k = 1; k < v->advice_count; k++)
+            assert_true(v->advice[k].at_most <= v->advice[k - 1].at_most);
+        weft_audit_free(a);
+    }
+}
+
+/* Rank 2 takes half as long again for equal kernels, so the other three wait. */
+static void a_slow_rank_is_named(void **state) {
+    (void)state;
+    made_rank ranks[4];
+    for (int r = 0; r < 4; r++)
+        ranks[r] = r == 2 ? (made_rank){{0, 0, 0.9, 0.1, 0}, 9000, 0.01, 0}
+                          : (made_rank){{0, 0, 0.6, 0.4, 0}, 6000, 0.04, 0};
+    weft_audit *a = judged("\"batch\": 8, \"microbatches\": 2, \"stages\": 1", ranks, 4);
+    assert_int_equal(a->verdict.slow_rank, 2);
+    assert_close(a->verdict.slowness, 1.5, 1e-6, "slowness");
+    assert_close(a->verdict.slow_seconds, 0.03, 1e-6, "seconds");
+    ASSERT_FACTS(a->verdict.text, "slowest|2|50 %");
+    assert_null(strstr(a->verdict.text, "chance")); /* steps differ by 2 % */
+    weft_audit_free(a);
+    a = judged("\"batch\": 8", ranks, 1); /* alone, none is slower than others */
+    assert_int_equal(a->verdict.slow_rank, -1);
+    assert_null(strstr(a->verdict.text, "ank "));
+    weft_audit_free(a);
+}
+
+/* A real run without a machine: a verdict, and no prediction. */
+static void a_run_without_a_machine_is_judged(void **state) {
+    (void)state;
+    char *text;
+    train(NULL, "run", NULL);
+    weft_audit *a = audited("run");
+    assert_string_equal(a->machine, "");
+    assert_int_equal(a->rank_count, 2);
+    assert_true(a->predicted_seconds == 0 && a->measured_seconds > 0);
+    assert_true(a->ranks[0].predicted_kernels == 0 && a->ranks[0].measured_kernels > 0);
+    assert_true(a->verdict.run_seconds > 0 && a->verdict.share[WEFT_AUDIT_COMPUTE] > 0);
+    assert_true(a->verdict.share[WEFT_AUDIT_TRANSFERS] > 0);
+    assert_true(a->verdict.advice_count > 0);
+    weft_audit_free(a);
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "this-machine", weft_audit_calibrate(in_root("run"), &text));
+    ASSERT_OK(wefti_remove_tree(in_root("run")));
+}
+
 /* ---- worlds ---- */
 
 static weft_status run_member(void *context, weft_world *world) {
@@ -434,9 +608,6 @@ static void runs_without_a_record_are_refused(void **state) {
     assert_int_equal(weft_audit_run("x", NULL), WEFT_E_ARG);
     assert_refused(in_root("absent"), WEFT_E_NOT_FOUND, "absent");
     assert_refused(in_root(""), WEFT_E_NOT_FOUND, "checkpoint.dir");
-    train(NULL, "run", NULL);
-    assert_refused(in_root("run"), WEFT_E_NOT_FOUND, "this-machine");
-    ASSERT_OK(wefti_remove_tree(in_root("run")));
     train(machine_file(), "run", WITH("train.steps=2"));
     assert_refused(in_root("run"), WEFT_E_NOT_FOUND, "measured.json");
     ASSERT_OK(wefti_remove_tree(in_root("run")));
@@ -484,6 +655,9 @@ int main(void) {
         cmocka_unit_test(shared_processors_count_by_their_time),
         cmocka_unit_test(short_transfers_do_not_change_rates),
         cmocka_unit_test(other_steps_are_counted),
+        cmocka_unit_test(verdicts_follow_from_records),
+        cmocka_unit_test(a_slow_rank_is_named),
+        cmocka_unit_test(a_run_without_a_machine_is_judged),
         cmocka_unit_test(a_world_has_all_ranks),
         cmocka_unit_test(runs_without_a_record_are_refused),
         cmocka_unit_test(damaged_records_are_refused),

@@ -344,6 +344,12 @@ weft_status weft_audit_calibrate(const char *directory, char **out) {
     wefti_run_record record;
     WEFT_REQUIRE(out, WEFT_E_ARG, "weft_audit_calibrate needs a place for the machine");
     weft_status status = wefti_run_record_open(directory, &record);
+    if (status >= 0 && !record.machine)
+        status = WEFT_RAISE(WEFT_E_NOT_FOUND,
+                            "%s/record/prediction.json does not exist: the run had no machine; "
+                            "give it one (`weft machine measure`, then the key `machine: "
+                            "this-machine`)",
+                            directory);
     if (status >= 0) status = calibrate(&record, out);
     wefti_run_record_close(&record);
     return status < 0 ? wefti_note(status, __func__, __FILE__, __LINE__) : WEFT_OK;

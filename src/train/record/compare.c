@@ -1,6 +1,7 @@
-/* Reads a record and compares its two sides: weft/audit.h. */
+/* Reads a record, compares its two sides, and judges it: weft/audit.h. */
 #include "train/record/compare.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,53 @@
 enum { SIDE_MAX = 256 << 20, RECORD_RANKS_MAX = 1 << 20 };
 
 /* ---- reading ---- */
+
+/* 0: the member is absent. */
+static weft_status read_optional(const wefti_json *object, const char *key, double *out) {
+    *out = 0;
+    return wefti_json_get(object, key) ? wefti_run_record_real(object, key, out) : WEFT_OK;
+}
+
+static weft_status read_parts(const wefti_json *object, double out[WEFT_TRAIN_PARTS]) {
+    const wefti_json *time = wefti_json_get(object, "time");
+    if (!time) return WEFT_OK;
+    WEFT_TRY(wefti_json_object(object, "time", &time));
+    for (int p = 0; p < WEFT_TRAIN_PARTS; p++)
+        WEFT_TRY(read_optional(time, weft_train_part_text((weft_train_part)p), &out[p]));
+    return WEFT_OK;
+}
+
+static bool is_true(const wefti_json *object, const char *key) {
+    const wefti_json *value = wefti_json_get(object, key);
+    return value && value->kind == WEFTI_JSON_BOOL && value->as.boolean;
+}
+
+/* Settings are whole numbers below 2^53, and older records have none. */
+static weft_status read_facts(const wefti_json *top, wefti_run_facts *out) {
+    const wefti_json *job = wefti_json_get(top, "job");
+    const char *precision = "f32";
+    if (!job) return WEFT_OK;
+    WEFT_TRY(wefti_json_object(top, "job", &job));
+    const struct {
+        const char *key;
+        int64_t *to;
+    } numbers[] = {{"batch", &out->batch},
+                   {"microbatches", &out->microbatches},
+                   {"stages", &out->stages},
+                   {"steps_made", &out->steps_made},
+                   {"checkpoint_every", &out->checkpoint_every},
+                   {"eval_every", &out->eval_every}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        double value;
+        WEFT_TRY(read_optional(job, numbers[i].key, &value));
+        *numbers[i].to = value < 1e15 ? (int64_t)value : 0;
+    }
+    WEFT_TRY(read_optional(job, "checkpoint_seconds", &out->checkpoint_seconds));
+    if (wefti_json_get(job, "precision")) WEFT_TRY(wefti_json_text(job, "precision", &precision));
+    out->bf16 = !strcmp(precision, "bf16");
+    out->sliced = is_true(job, "sliced");
+    return WEFT_OK;
+}
 
 static weft_status read_rank(const wefti_json *object, wefti_run_record_rank *out) {
     const wefti_json *rows;
@@ -28,6 +76,7 @@ static weft_status read_rank(const wefti_json *object, wefti_run_record_rank *ou
         WEFT_TRY(wefti_run_record_real(object, "idle_seconds", &idle));
         out->waits = exposed + idle;
     }
+    WEFT_TRY(read_parts(object, out->parts));
     WEFT_TRY(wefti_json_array(object, "rows", &rows));
     return wefti_run_record_rows_read(rows, &out->rows);
 }
@@ -74,6 +123,7 @@ static weft_status read_side(const wefti_json *top, bool predicted, wefti_run_re
         return read_classes(top, out);
     }
     WEFT_TRY(wefti_json_int(top, "steps", &out->steps));
+    WEFT_TRY(read_facts(top, &out->facts));
     WEFT_TRY(wefti_run_record_real(top, "first_quartile", &out->first_quartile));
     return wefti_run_record_real(top, "third_quartile", &out->third_quartile);
 }
@@ -114,21 +164,25 @@ static weft_status check_directory(const char *directory) {
     return WEFT_OK;
 }
 
+static weft_status open_prediction(const char *directory, wefti_run_record *out) {
+    char *path = wefti_run_record_path(directory, "machine.json");
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
+    weft_status status = open_side(directory, "prediction.json", "", &out->predicted);
+    if (status >= 0) status = wefti_model_load(path, &out->machine);
+    wefti_free(path);
+    return status;
+}
+
 weft_status wefti_run_record_open(const char *directory, wefti_run_record *out) {
     *out = (wefti_run_record){.machine = NULL};
     WEFT_TRY(check_directory(directory));
-    WEFT_TRY(open_side(directory, "prediction.json",
-                       "the run had no machine; give it one (`weft machine measure`, then the key "
-                       "`machine: this-machine`)",
-                       &out->predicted));
-    WEFT_TRY(open_side(directory, "measured.json",
-                       "the run has measured no step; it begins with its third one",
-                       &out->measured));
-    char *path = wefti_run_record_path(directory, "machine.json");
+    char *path = wefti_run_record_path(directory, "prediction.json");
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
-    weft_status status = wefti_model_load(path, &out->machine);
+    const bool predicted = wefti_exists(path);
     wefti_free(path);
-    return status;
+    if (predicted) WEFT_TRY(open_prediction(directory, out));
+    return open_side(directory, "measured.json",
+                     "the run has measured no step; it begins with its third one", &out->measured);
 }
 
 static void close_side(wefti_run_record_side *side) {
@@ -198,7 +252,9 @@ static weft_status compare_ranks(const wefti_run_record *r, weft_audit *out, aud
     double busiest = 0;
     WEFT_NEW_ARRAY(out->ranks, weft_audit_rank, r->measured.count);
     for (int32_t i = 0; i < r->measured.count; i++) {
+        static const wefti_run_record_rank nothing;
         const wefti_run_record_rank *m = &r->measured.ranks[i], *p = wefti_run_record_class(r, m);
+        if (!r->machine && m->rows.count > 0) p = &nothing;
         if (!p) continue;
         weft_audit_rank *rank = &out->ranks[out->rank_count++];
         *rank = (weft_audit_rank){.rank = m->rank,
@@ -221,12 +277,12 @@ static weft_status compare_ranks(const wefti_run_record *r, weft_audit *out, aud
 static weft_status compare(const wefti_run_record *r, weft_audit *out) {
     audit_lines lines[2] = {{NULL, 0, 0}};
     const double measured = r->measured.step_seconds;
-    (void)snprintf(out->machine, sizeof out->machine, "%s", r->predicted.machine);
-    out->devices = (int)r->predicted.devices;
+    if (r->machine) (void)snprintf(out->machine, sizeof out->machine, "%s", r->predicted.machine);
+    out->devices = r->machine ? (int)r->predicted.devices : (int)r->measured.count;
     out->steps = r->measured.steps;
     out->predicted_seconds = r->predicted.step_seconds;
     out->measured_seconds = measured;
-    out->error = out->predicted_seconds / measured - 1;
+    out->error = r->machine ? out->predicted_seconds / measured - 1 : NAN;
     out->spread = (r->measured.third_quartile - r->measured.first_quartile) / measured;
     weft_status status = compare_ranks(r, out, lines);
     for (int k = 0; k < 2; k++)
@@ -236,7 +292,7 @@ static weft_status compare(const wefti_run_record *r, weft_audit *out) {
     out->op_count = (int)lines[0].count;
     out->transfers = lines[1].items;
     out->transfer_count = (int)lines[1].count;
-    return status;
+    return status < 0 ? status : wefti_run_judge(&r->measured, out->owner, &out->verdict);
 }
 
 /* The error of the last audit stands in the plan. */
@@ -268,8 +324,9 @@ weft_status weft_audit_run(const char *directory, weft_audit **out) {
         status = audit ? compare(&record, audit) : WEFT_RAISE(WEFT_E_NOMEM, "no memory");
         if (!audit) wefti_arena_destroy(arena);
     }
+    const bool predicted = record.machine != NULL;
     wefti_run_record_close(&record);
-    if (status >= 0) status = write_header(directory, audit);
+    if (status >= 0 && predicted) status = write_header(directory, audit);
     if (status < 0) {
         weft_audit_free(audit);
         return wefti_note(status, __func__, __FILE__, __LINE__);

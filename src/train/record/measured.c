@@ -11,6 +11,7 @@ enum { WARM_STEPS = 2 };
 /* A new rank has not measured the steps before it came: a mended run has no measurement. */
 void wefti_run_record_step(wefti_training *t, int64_t done, double seconds) {
     wefti_training_record *r = &t->record;
+    r->done = done;
     if (!t->job->checkpoint.dir[0] || t->mended) return;
     if (r->measuring) {
         wefti_session_profile_end_step(t->session);
@@ -49,15 +50,28 @@ static uint64_t middle_steps(const wefti_training_record *r) {
 
 /* ---- this process ---- */
 
-static weft_status add_rank(const wefti_training *t, int32_t rank, uint64_t steps,
-                            wefti_text *out) {
+static void add_parts(wefti_training *t, wefti_text *out) {
+    double seconds[WEFT_TRAIN_PARTS];
+    wefti_training_total(t, seconds);
+    wefti_text_add(out, "\"time\": {");
+    for (int p = 0, before = 0; p < WEFT_TRAIN_PARTS; p++) {
+        if (!(seconds[p] > 0)) continue;
+        wefti_text_add(out, "%s\"%s\": ", before++ ? ", " : "",
+                       weft_train_part_text((weft_train_part)p));
+        wefti_json_real(out, seconds[p]);
+    }
+    wefti_text_add(out, "}, ");
+}
+
+static weft_status add_rank(wefti_training *t, int32_t rank, uint64_t steps, wefti_text *out) {
     const wefti_profile *profile = wefti_session_profile_of(t->session, rank);
     wefti_run_record_rows rows = {0};
     if (!profile) return WEFT_OK;
     weft_status status = wefti_run_record_measured(profile, steps, &rows);
-    wefti_text_add(out,
-                   "%s    {\"rank\": %d, \"peak_bytes\": %lld, \"rows\": ", out->used ? ",\n" : "",
-                   rank, (long long)wefti_session_observed(t->session, rank));
+    wefti_text_add(out, "%s    {\"rank\": %d, \"peak_bytes\": %lld, ", out->used ? ",\n" : "", rank,
+                   (long long)wefti_session_observed(t->session, rank));
+    add_parts(t, out);
+    wefti_text_add(out, "\"rows\": ");
     if (rank >= WEFTI_RUN_RECORD_RANKS) rows.count = 0;
     wefti_run_record_rows_print(&rows, out);
     wefti_text_add(out, "}");
@@ -65,7 +79,7 @@ static weft_status add_rank(const wefti_training *t, int32_t rank, uint64_t step
     return status;
 }
 
-static weft_status own_ranks(const wefti_training *t, uint64_t steps, char **out) {
+static weft_status own_ranks(wefti_training *t, uint64_t steps, char **out) {
     wefti_text text = {0};
     weft_status status = WEFT_OK;
     for (int32_t r = 0; r < weft_session_devices(t->session) && status >= 0; r++)
@@ -90,11 +104,28 @@ static void add_seconds(const wefti_training_record *r, wefti_text *out) {
     }
 }
 
+/* Settings that advice is about. */
+static void add_job(const wefti_training *t, wefti_text *out) {
+    const weft_job *job = t->job;
+    const weft_plan *plan = wefti_training_plan(t);
+    wefti_text_add(out,
+                   "  \"job\": {\"batch\": %lld, \"microbatches\": %lld, \"stages\": %d, "
+                   "\"steps_made\": %lld, \"checkpoint_every\": %lld, \"checkpoint_seconds\": ",
+                   (long long)job->train.batch, (long long)t->batch.microbatches,
+                   plan ? plan->pipeline.stages : 1, (long long)t->record.done,
+                   *job->checkpoint.dir ? (long long)job->checkpoint.every : 0);
+    wefti_json_real(out, job->checkpoint.seconds);
+    wefti_text_add(out, ", \"sliced\": %s, \"eval_every\": %lld, \"precision\": \"%s\"},\n",
+                   job->checkpoint.sliced ? "true" : "false", (long long)job->train.eval_every,
+                   weft_dtype_text(job->train.precision));
+}
+
 /* `parts`: the texts of all ranks, one after the other. */
 static weft_status write(wefti_training *t, const char *parts, const int64_t *offsets, int count) {
     wefti_text text = {0};
     wefti_text_add(&text, "{\n  \"version\": 1,\n  \"steps\": %lld,\n", (long long)t->record.steps);
     add_seconds(&t->record, &text);
+    add_job(t, &text);
     wefti_text_add(&text, "  \"ranks\": [\n");
     for (int r = 0; r < count; r++) {
         wefti_text_add(&text, "%s", r ? ",\n" : "");
