@@ -206,7 +206,7 @@ void cli_drop_stuck_output(void);
 void cli_show_keys(void); /* the keys of a job file, in Markdown */
 
 /* --- terminal.c: output for people; colours and progress on terminals only --- */
-bool cli_is_terminal(FILE *stream); /* that knows escape sequences, and NO_COLOR is not set */
+bool cli_is_terminal(FILE *stream); /* that knows escape sequences */
 int cli_columns(FILE *stream);      /* width of the terminal, 80 if unknown */
 int cli_width(FILE *stream);        /* the same; 0 if the stream is no terminal */
 /* All output for people goes through here (tools/check_floors checks that), because files, models

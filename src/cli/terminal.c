@@ -12,8 +12,8 @@
 /* Open MPI's mpirun gives its processes terminals of its own, 80 columns wide, even if the output
  * goes to a file. */
 bool cli_is_terminal(FILE *stream) {
-    const char *no_color = getenv("NO_COLOR"), *kind = getenv("TERM");
-    return isatty(fileno(stream)) && !getenv("OMPI_COMM_WORLD_RANK") && !(no_color && *no_color) &&
+    const char *kind = getenv("TERM");
+    return isatty(fileno(stream)) && !getenv("OMPI_COMM_WORLD_RANK") &&
            !(kind && !strcmp(kind, "dumb"));
 }
 
@@ -48,7 +48,7 @@ static char *clean(char *text) {
 }
 
 void cli_say_list(FILE *stream, const char *format, va_list args) {
-    if (!isatty(fileno(stream))) { /* NO_COLOR covers this command's own output */
+    if (!isatty(fileno(stream))) { /* files and pipes get all bytes */
         (void)vfprintf(stream, format, args);
         return;
     }
@@ -73,9 +73,10 @@ void cli_say(FILE *stream, const char *format, ...) {
     va_end(args);
 }
 
-/* An escape sequence of ours. */
+/* How the next characters look. NO_COLOR takes this, and nothing else. */
 static void style(FILE *stream, const char *sequence) {
-    if (cli_is_terminal(stream)) fputs(sequence, stream);
+    const char *no_color = getenv("NO_COLOR");
+    if (cli_is_terminal(stream) && !(no_color && *no_color)) fputs(sequence, stream);
 }
 
 void cli_bold_begin(FILE *stream) {
@@ -127,7 +128,7 @@ void cli_show_ranks(void *context, int done, int of) {
 }
 
 void cli_line_anew(FILE *stream) {
-    style(stream, "\r\033[K");
+    if (cli_is_terminal(stream)) fputs("\r\033[K", stream);
 }
 
 void cli_pass_on(FILE *stream, const char *bytes, size_t count) {

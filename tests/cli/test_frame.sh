@@ -98,6 +98,14 @@ if script -qec true /dev/null </dev/null >/dev/null 2>&1; then
     on_terminal "'$weft' train train.steps=1 '$odd=1'" 'a?]??'
     small="model.layers=1 model.hidden=16 model.heads=2 model.context=8 data.path=$0 train.batch=2 train.steps=1"
     on_terminal "'$weft' train $small checkpoint.dir='$work/$odd'" 'a?]??/step-000000000001'
+    # Without colours, the line of progress is still one that is written over.
+    line=$(printf '\r\033[K')
+    for no in '' 1; do
+        TERM=xterm NO_COLOR=$no script -qec "'$weft' train $small" /dev/null </dev/null >"$work/out"
+        LC_ALL=C grep -qaF "${line}step 1/1" "$work/out" || { echo "NO_COLOR=$no: no line of progress"; od -c "$work/out"; failed=1; }
+        LC_ALL=C grep -qaF "$(printf '\033[1m')" "$work/out" && bold=yes || bold=
+        [ "$bold" = "$([ $no ] || echo yes)" ] || { echo "NO_COLOR=$no: bold '$bold'"; failed=1; }
+    done
     plan="parallel.devices=2 'parallel.strategies=[{match: \"$odd\", split: n0=dp}]'"
     on_terminal "'$weft' train $small $plan" "note: 'parallel.strategies=[{match: \"a?]??\""
     for verb in model program; do # with what they show, and into a pipe as it is

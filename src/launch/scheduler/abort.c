@@ -1,5 +1,6 @@
 /* What the scheduler says about ranks: to all members when the job has failed, and in the table
  * for whoever started it. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -80,21 +81,33 @@ static const char *fate(const wefti_member_slot *slot) {
     return slot->dead ? "died" : slot->left ? "left" : "";
 }
 
+/* How old an entry is: what it says held when the rank said so. */
+static void add_age(const wefti_member_slot *slot, int64_t now, wefti_text *out) {
+    char age[32] = "-";
+    const double seconds = (double)(now - slot->said_ns) * 1e-9;
+    if (slot->said_ns > 0) (void)snprintf(age, sizeof age, "%.1f s ago", seconds > 0 ? seconds : 0);
+    wefti_text_add(out, "%-11s  ", age);
+}
+
 char *wefti_scheduler_table(wefti_scheduler *s) {
     wefti_text out = {0};
     pthread_mutex_lock(&s->lock);
     int64_t now = s->checked_ns ? s->checked_ns : wefti_now_ns();
     if (s->ranked)
-        wefti_text_add(&out, "rank  host  process     where it stood\n");
+        wefti_text_add(&out, "rank  host  process     said         where it stood\n");
     else if (s->taken > 0)
         wefti_text_add(&out, "%d of %d processes had come\n", (int)s->taken, (int)s->options.size);
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_member_slot *slot = &s->slots[r];
         if (s->ranked)
-            wefti_text_add(&out, "%4d  %4d  %-10lld  %s", (int)r, (int)slot->host,
-                           (long long)slot->join.pid, fate(slot));
+            wefti_text_add(&out, "%4d  %4d  %-10lld  ", (int)r, (int)slot->host,
+                           (long long)slot->join.pid);
         else
             wefti_text_add(&out, "process %lld at %s", (long long)slot->join.pid, slot->address);
+        if (s->ranked) {
+            add_age(slot, now, &out);
+            wefti_text_add(&out, "%s", fate(slot));
+        }
         if (s->ranked && !slot->left) {
             wefti_text_add(&out, slot->dead ? ": " : "");
             wefti_slot_describe(slot, now, &out);

@@ -8,12 +8,16 @@
 #include "train/record/compare.h"
 
 const char *weft_audit_cause_text(weft_audit_cause cause) {
-    static const char *const names[WEFT_AUDIT_CAUSES] = {
-        [WEFT_AUDIT_COMPUTE] = "compute",         [WEFT_AUDIT_OVERHEAD] = "outside of kernels",
-        [WEFT_AUDIT_TRANSFERS] = "transfers",     [WEFT_AUDIT_PIPELINE] = "pipeline bubble",
-        [WEFT_AUDIT_DATA] = "data",               [WEFT_AUDIT_CHECKPOINTS] = "checkpoints",
-        [WEFT_AUDIT_VALIDATION] = "validation",   [WEFT_AUDIT_START] = "start",
-        [WEFT_AUDIT_OTHER] = "other"};
+    static const char *const names[WEFT_AUDIT_CAUSES] = {[WEFT_AUDIT_COMPUTE] = "compute",
+                                                         [WEFT_AUDIT_OVERHEAD] =
+                                                             "outside of kernels",
+                                                         [WEFT_AUDIT_TRANSFERS] = "transfers",
+                                                         [WEFT_AUDIT_PIPELINE] = "pipeline bubble",
+                                                         [WEFT_AUDIT_DATA] = "data",
+                                                         [WEFT_AUDIT_CHECKPOINTS] = "checkpoints",
+                                                         [WEFT_AUDIT_VALIDATION] = "validation",
+                                                         [WEFT_AUDIT_START] = "start",
+                                                         [WEFT_AUDIT_OTHER] = "other"};
     return cause >= 0 && cause < WEFT_AUDIT_CAUSES ? names[cause] : "?";
 }
 
@@ -188,14 +192,13 @@ static weft_status on_compute(judgement *j) {
     const char *op = largest(j->m, false, &part);
     const double share = j->out->share[WEFT_AUDIT_COMPUTE];
     const bool bf16 = j->m->facts.bf16;
-    return advise(j, WEFT_AUDIT_COMPUTE, share / 2,
-                  bf16 ? SAY("parallel.devices=%d", 2 * (int)j->m->count)
-                       : SAY("train.precision=bf16"),
-                  SAY("Kernels take %.0f %% of the time, and %s %.0f %% of that. %s", 100 * share,
-                      op, part,
-                      bf16 ? "Twice the devices compute at most twice as fast."
-                           : "Products of bf16 are faster where the processor has them "
-                             "(`weft info`); more devices are the other way."));
+    return advise(
+        j, WEFT_AUDIT_COMPUTE, share / 2,
+        bf16 ? SAY("parallel.devices=%d", 2 * (int)j->m->count) : SAY("train.precision=bf16"),
+        SAY("Kernels take %.0f %% of the time, and %s %.0f %% of that. %s", 100 * share, op, part,
+            bf16 ? "Twice the devices compute at most twice as fast."
+                 : "Products of bf16 are faster where the processor has them "
+                   "(`weft info`); more devices are the other way."));
 }
 
 static weft_status on_overhead(judgement *j) {
@@ -256,12 +259,12 @@ static weft_status on_checkpoints(judgement *j) {
                     : f->checkpoint_every > 0
                         ? SAY("checkpoint.every=%lld", 2 * (long long)f->checkpoint_every)
                         : SAY("checkpoint.seconds=%g", 2 * f->checkpoint_seconds);
-    return advise(j, WEFT_AUDIT_CHECKPOINTS, share / 2, setting,
-                  SAY("Saving stops the run for %.0f %% of its time. Saving half as often costs "
-                      "half of that, and a failure then repeats twice as many steps%s.",
-                      100 * share,
-                      !f->sliced && j->m->count > 1 ? "; slices are written by all ranks at once"
-                                                    : ""));
+    return advise(
+        j, WEFT_AUDIT_CHECKPOINTS, share / 2, setting,
+        SAY("Saving stops the run for %.0f %% of its time. Saving half as often costs "
+            "half of that, and a failure then repeats twice as many steps%s.",
+            100 * share,
+            !f->sliced && j->m->count > 1 ? "; slices are written by all ranks at once" : ""));
 }
 
 static weft_status on_validation(judgement *j) {
@@ -284,8 +287,7 @@ static weft_status on_start(judgement *j) {
 
 static weft_status on_slow_rank(judgement *j) {
     return advise(j, WEFT_AUDIT_COMPUTE,
-                  j->out->slow_seconds / j->m->step_seconds *
-                      (1 - j->out->share[WEFT_AUDIT_START]),
+                  j->out->slow_seconds / j->m->step_seconds * (1 - j->out->share[WEFT_AUDIT_START]),
                   SAY("%s", ""),
                   SAY("Rank %d needs %.3g ms more for its kernels in each step. Look at its host "
                       "for other load, fewer cores or a lower clock, or leave that host out.",
@@ -299,10 +301,14 @@ static int by_promise(const void *a, const void *b) {
 
 static weft_status find_advice(judgement *j) {
     weft_status (*const of[WEFT_AUDIT_CAUSES])(judgement *) = {
-        [WEFT_AUDIT_COMPUTE] = on_compute,     [WEFT_AUDIT_OVERHEAD] = on_overhead,
-        [WEFT_AUDIT_TRANSFERS] = on_transfers, [WEFT_AUDIT_PIPELINE] = on_pipeline,
-        [WEFT_AUDIT_DATA] = on_data,           [WEFT_AUDIT_CHECKPOINTS] = on_checkpoints,
-        [WEFT_AUDIT_VALIDATION] = on_validation, [WEFT_AUDIT_START] = on_start};
+        [WEFT_AUDIT_COMPUTE] = on_compute,
+        [WEFT_AUDIT_OVERHEAD] = on_overhead,
+        [WEFT_AUDIT_TRANSFERS] = on_transfers,
+        [WEFT_AUDIT_PIPELINE] = on_pipeline,
+        [WEFT_AUDIT_DATA] = on_data,
+        [WEFT_AUDIT_CHECKPOINTS] = on_checkpoints,
+        [WEFT_AUDIT_VALIDATION] = on_validation,
+        [WEFT_AUDIT_START] = on_start};
     j->advice = wefti_arena_alloc(j->arena, (WEFT_AUDIT_CAUSES + 1) * sizeof *j->advice);
     WEFT_REQUIRE(j->advice, WEFT_E_NOMEM, "no memory for a verdict");
     j->out->advice = j->advice;
