@@ -80,7 +80,7 @@ rows = []
 for begin, end in list(zip(begins, begins[1:]))[2:]:
     inside = [e for e in events if begin <= e["ts"] < end]
     time = lambda cat: sum(e["dur"] for e in inside if e["cat"] == cat and e["tid"] == 0)
-    moves = [e for e in inside if e["tid"] >= 2 and e["args"]["bytes"] > 10000]
+    moves = [e for e in inside if 2 <= e["tid"] < 18 and e["args"]["bytes"] > 10000]
     if moves:
         rows.append((time("forward"), time("backward"), sum(e["dur"] for e in moves), moves[-1]["dur"]))
 print(*("%.1f" % (statistics.median(x) / 1000) for x in zip(*rows)))

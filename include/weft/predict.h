@@ -89,6 +89,7 @@ typedef struct weft_predict_options {
     double tokens;      /* of a step, for tokens_per_second; 0: the job's, or unknown */
     const char *trace;  /* file for a timeline of all ranks (docs/format-trace.md), or NULL */
     const char *report; /* HTML file that shows the prediction, or NULL */
+    const char *title;  /* of the report: the job's file, for one; NULL: none */
 } weft_predict_options;
 
 /** Predict a step of a job. Its programs are built without kernels, one for each class of equal

@@ -94,6 +94,9 @@ void cli_prediction_text(const weft_prediction *p) {
         if (p->tokens_per_second > 0)
             cli_say(stdout, ", %s tokens/s", cli_amount(p->tokens_per_second, "", a));
         if (p->mfu > 0) cli_say(stdout, ", MFU %.1f %%", 100 * p->mfu);
+        if (p->mfu > 1)
+            cli_say(stdout, " (above 100 %%: the machine's peak is too low, as if measured while "
+                            "it was busy)");
         cli_say(stdout, "; peak memory %s of %s on rank %d\n", cli_bytes((double)p->peak_bytes, b),
                 cli_bytes((double)p->device_bytes, c), p->peak_rank);
     }

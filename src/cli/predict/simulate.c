@@ -109,8 +109,11 @@ static int parse_words(const cli_verb *verb, const simulate_options *values, dis
 /* ---- the verb ---- */
 
 static int simulate(const simulate_options *values, const disturbed *x) {
-    const weft_predict_options o = {
-        .disturbances = x->all, .trace = values->trace, .report = values->report};
+    const weft_predict_options o = {.disturbances = x->all,
+                                    .trace = values->trace,
+                                    .report = values->report,
+                                    .title = values->source.path ? values->source.path
+                                                                 : values->source.model};
     weft_prediction *p;
     weft_job *job;
     if (values->trace && !cli_can_write(values->trace)) return cli_failed();

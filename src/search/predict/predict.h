@@ -13,6 +13,7 @@ typedef struct wefti_predict_files {
     const char *trace, *report;
     const weft_plan *plan;            /* for the report: shown too; NULL: one device */
     const weft_search_report *search; /* for the report: that has found the plan; NULL: none has */
+    const char *title, *model;        /* for the report: of the job, and of its model; NULL: none */
 } wefti_predict_files;
 
 typedef struct wefti_predict_spec {

@@ -1,4 +1,6 @@
 /* Predicted steps of jobs, and of graphs under a plan: weft/predict.h. */
+#include "base/text.h"
+#include "graph/graph.h"
 #include "plan/plan.h"
 #include "search/predict/predict.h"
 #include "train/report/programs.h"
@@ -21,6 +23,30 @@ static double tokens_of(const wefti_job_programs *p) {
     return (double)t->job->train.batch * (language ? (double)t->model.config.context : 1.0);
 }
 
+/* "gpt2, 124 M parameters, f32, 8 samples of 1024 tokens a step"; wefti_free. */
+static char *describe(const wefti_job_programs *p) {
+    const wefti_training *t = &p->training;
+    const weft_body *root = t->model.graph->root;
+    double parameters = 0;
+    for (int64_t i = 0; i < root->value_count; i++)
+        if (root->values[i].kind == WEFTI_VALUE_PARAM)
+            parameters += (double)weft_desc_elems(&root->values[i].desc);
+    const double unit = parameters < 1e6 ? 1e3 : parameters < 1e9 ? 1e6 : 1e9;
+    wefti_text text = {0};
+    char number[32];
+    wefti_text_add(&text, "%s, %s %s parameters, %s, %lld samples",
+                   weft_family_text(t->model.config.family),
+                   wefti_real_text(parameters / unit, 3, 3, number),
+                   unit < 1e6   ? "k"
+                   : unit < 1e9 ? "M"
+                                : "G",
+                   weft_dtype_text(t->job->train.precision), (long long)t->job->train.batch);
+    if (t->model.objective->is_language)
+        wefti_text_add(&text, " of %lld tokens", (long long)t->model.config.context);
+    wefti_text_add(&text, " a step");
+    return wefti_text_take(&text);
+}
+
 static weft_status predict_job(wefti_job_programs *p, const weft_predict_options *o,
                                const wefti_machine_model *machine, weft_prediction **out) {
     const wefti_predict_options options = {
@@ -31,9 +57,16 @@ static weft_status predict_job(wefti_job_programs *p, const weft_predict_options
         .disturbances = o->disturbances};
     WEFT_TRY(wefti_job_programs_place(p, machine));
     WEFT_TRY(wefti_job_programs_classes(p));
-    const wefti_predict_files files = {
-        .trace = o->trace, .report = o->report, .plan = p->plan, .search = p->training.report};
-    return wefti_predict_classes(p->classes, &options, &files, out);
+    char *model = describe(p);
+    const wefti_predict_files files = {.trace = o->trace,
+                                       .report = o->report,
+                                       .plan = p->plan,
+                                       .search = p->training.report,
+                                       .title = o->title,
+                                       .model = model};
+    weft_status status = wefti_predict_classes(p->classes, &options, &files, out);
+    wefti_free(model);
+    return status;
 }
 
 /* Before a search, which may take long. */
@@ -85,7 +118,7 @@ static weft_status predict_graph(weft_graph *graph, const weft_plan *plan,
         .optimizer = wefti_optimizer_plan_of(x->optimizer),
         .prepare = {.threads = session->threads > 0 ? session->threads : 1,
                     .bf16 = wefti_session_choose_bf16(graph, session->bf16)},
-        .files = {.trace = o->trace, .report = o->report, .plan = x->plan},
+        .files = {.trace = o->trace, .report = o->report, .plan = x->plan, .title = o->title},
         .match = true,
         .options = {.machine = machine,
                     .microbatches = x->microbatches,
