@@ -379,6 +379,13 @@ WEFT_API weft_status weft_session_device_memory(const weft_session *session, int
 /** Record every kernel and transfer into a Chrome JSON trace, until weft_session_trace(session,
  * NULL) or destroy. WEFT_E_IO, also from the call that ends it. Not collective. */
 WEFT_API weft_status weft_session_trace(weft_session *session, const char *path) WEFT_CHECKED;
+/** Put traces of one job together (docs/format-trace.md). Clocks of unlike hosts are set by the
+ * moments at which all ranks met.
+ * @param files  [count] traces that weft has written
+ * @param out    the file to write, completely or not at all; may be one of `files`
+ * @return WEFT_E_CORRUPT for a file that is no such trace; WEFT_E_IO; WEFT_E_NOMEM */
+WEFT_API weft_status weft_trace_merge(const char *const *files, int count,
+                                      const char *out) WEFT_CHECKED;
 
 /** How the session computes bf16 products: never AUTO. Store it in checkpoints. */
 WEFT_API weft_bf16_compute weft_session_bf16(const weft_session *session);

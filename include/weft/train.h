@@ -116,7 +116,8 @@ WEFT_API weft_status weft_train_run(const weft_job *job, const weft_train_events
  *
  * Each rank reads the samples of which its device needs rows. Rank 0 alone has events, writes
  * metrics, and reads and writes checkpoints and model.from. The other ranks use only `stop` and
- * `trace` of their events; the trace file's name gets the rank appended. A stop on any rank stops
+ * `trace` of their events. Ranks of one host end with one trace, that of rank 0's host under its
+ * name, those of other hosts with ".host1" and so on appended. A stop on any rank stops
  * all after the same step. If one rank fails, all fail with its number in the message, and the
  * world can only be left. */
 WEFT_API weft_status weft_train_run_in(weft_world *world, const weft_job *job,

@@ -107,6 +107,10 @@ void wefti_trace_event(wefti_trace *trace, int32_t device, int track, const char
 /* Adds a value that a counter of a device takes on at a time. */
 void wefti_trace_counter(wefti_trace *trace, int32_t device, const char *name, int64_t at_ns,
                          double value);
+/* All ranks of a job have left the exchange before step `step` at about this time: by this, traces
+ * of unlike hosts are put together. The first WEFTI_TRACE_MEETINGS count. */
+enum { WEFTI_TRACE_MEETINGS = 64 };
+void wefti_trace_meeting(wefti_trace *trace, int64_t step, int64_t at_ns);
 /* Gives a device another number and name than its own. */
 weft_status wefti_trace_name(wefti_trace *trace, int32_t device, int32_t number,
                              const char *name) WEFT_CHECKED;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/io.h"
 #include "base/json/json.h"
 #include "base/text.h"
@@ -32,8 +33,14 @@ typedef struct lane {
     int64_t end_ns[WEFTI_TRACK_LINES]; /* of the last event of each */
 } lane;
 
+typedef struct meeting {
+    int64_t step, at_ns;
+} meeting;
+
 struct wefti_trace {
     char *path;
+    meeting meetings[WEFTI_TRACE_MEETINGS];
+    int meeting_count;
     int32_t devices;
     lane *lanes;
 };
@@ -145,6 +152,11 @@ void wefti_trace_counter(wefti_trace *t, int32_t device, const char *name, int64
     copy_clean(e->name, sizeof e->name, name);
 }
 
+void wefti_trace_meeting(wefti_trace *t, int64_t step, int64_t at_ns) {
+    if (t->meeting_count < WEFTI_TRACE_MEETINGS)
+        t->meetings[t->meeting_count++] = (meeting){step, at_ns};
+}
+
 weft_status wefti_trace_name(wefti_trace *t, int32_t device, int32_t number, const char *name) {
     const size_t bytes = strlen(name) + 1;
     lane *l = &t->lanes[device];
@@ -215,21 +227,53 @@ static int64_t origin_of(const wefti_trace *t) {
     for (int32_t d = 0; d < t->devices; d++)
         for (int64_t i = 0; i < t->lanes[d].count; i++)
             if (t->lanes[d].events[i].begin_ns < origin) origin = t->lanes[d].events[i].begin_ns;
-    return origin;
+    return origin == INT64_MAX ? wefti_now_ns() : origin;
+}
+
+/* This boot of the host: processes with one have one monotonic clock. */
+static void read_boot(char out[64]) {
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    out[0] = 0;
+    if (!file) return;
+    if (fscanf(file, "%63[0-9a-f-]", out) != 1) out[0] = 0;
+    (void)fclose(file);
+}
+
+/* What puts traces together (merge_trace.c): the host's clock at the trace's time 0, by the
+ * monotonic and by the real-time clock, and when the ranks met, in ns of the trace. */
+static void print_end(wefti_text *text, const wefti_trace *t, int64_t origin, int64_t dropped) {
+    char boot[64];
+    struct timespec now;
+    read_boot(boot);
+    clock_gettime(CLOCK_REALTIME, &now);
+    const int64_t unix_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    wefti_text_add(text,
+                   "\n],\"otherData\":{\"dropped\":%" PRId64 ",\"host\":\"%s\",\"monotonic_ns\":"
+                   "%" PRId64 ",\"unix_ns\":%" PRId64 ",\"meetings\":[",
+                   dropped, boot, origin, unix_ns - (wefti_now_ns() - origin));
+    for (int i = 0; i < t->meeting_count; i++)
+        wefti_text_add(text, "%s[%" PRId64 ",%" PRId64 "]", i ? "," : "", t->meetings[i].step,
+                       t->meetings[i].at_ns - origin);
+    wefti_text_add(text, "]}}\n");
 }
 
 weft_status wefti_trace_close(wefti_trace *t) {
     if (!t) return WEFT_OK;
     wefti_text text = {0};
     int64_t origin = origin_of(t), dropped = 0;
+    bool first = true;
     wefti_text_add(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    for (int32_t d = 0; d < t->devices; d++) print_names(&text, &t->lanes[d], d == 0);
+    for (int32_t d = 0; d < t->devices; d++) {
+        if (t->lanes[d].count == 0) continue; /* of another process */
+        print_names(&text, &t->lanes[d], first);
+        first = false;
+    }
     for (int32_t d = 0; d < t->devices; d++) {
         const lane *l = &t->lanes[d];
         for (int64_t i = 0; i < l->count; i++) print_event(&text, l->number, &l->events[i], origin);
         dropped += l->dropped;
     }
-    wefti_text_add(&text, "\n],\"otherData\":{\"dropped\":%" PRId64 "}}\n", dropped);
+    print_end(&text, t, origin, dropped);
     int64_t bytes = text.used;
     char *data = wefti_text_take(&text);
     weft_status status = data ? wefti_file_write(t->path, data, (size_t)bytes)

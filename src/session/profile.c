@@ -54,6 +54,10 @@ void wefti_session_trace_run(const weft_session *s, const char *what, int64_t be
         wefti_trace_event(s->trace, s->me, WEFTI_TRACK_RUN, what, what, begin_ns, end_ns, 0, 0);
 }
 
+void wefti_session_trace_meeting(const weft_session *s, int64_t step, int64_t at_ns) {
+    if (s->trace) wefti_trace_meeting(s->trace, step, at_ns);
+}
+
 int64_t wefti_session_observed(const weft_session *s, int32_t rank) {
     if (!s->workers || !wefti_session_has(s, rank)) return 0;
     return wefti_rank_device_observed_peak(wefti_workers_device(s->workers, rank));

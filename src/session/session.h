@@ -46,6 +46,7 @@ int64_t wefti_session_waited(const weft_session *session);
  * device runs. */
 void wefti_session_trace_run(const weft_session *session, const char *what, int64_t begin_ns,
                              int64_t end_ns);
+void wefti_session_trace_meeting(const weft_session *session, int64_t step, int64_t at_ns);
 /* The highest byte that a device of this process has used; 0: it has not started. */
 int64_t wefti_session_observed(const weft_session *session, int32_t rank);
 

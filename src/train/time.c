@@ -134,5 +134,14 @@ void wefti_training_trace_parts(wefti_training *t) {
     for (int64_t i = 0; i < c->span_count; i++)
         wefti_session_trace_run(t->session, weft_train_part_text(c->spans[i].part),
                                 c->spans[i].begin_ns, c->spans[i].end_ns);
-    c->span_count = 0;
+    for (int i = 0; i < c->meeting_count; i++)
+        wefti_session_trace_meeting(t->session, c->meetings[i][0], c->meetings[i][1]);
+    c->span_count = c->meeting_count = 0;
+}
+
+void wefti_training_meet(wefti_training *t) {
+    wefti_training_time *c = &t->time;
+    if (!c->traced || !t->ranks.agreement || c->meeting_count == WEFTI_TRACE_MEETINGS) return;
+    c->meetings[c->meeting_count][0] = t->progress.step + 1;
+    c->meetings[c->meeting_count++][1] = wefti_now_ns();
 }

@@ -157,6 +157,8 @@ typedef struct wefti_training_time {
     bool traced;                /* spans are kept, for a trace */
     wefti_training_span *spans; /* parts that have ended */
     int64_t span_count, span_room;
+    int64_t meetings[WEFTI_TRACE_MEETINGS][2]; /* when all ranks left the exchange before a step */
+    int meeting_count;
 } wefti_training_time;
 
 /* What a process that takes the place of a rank gets from a rank that lives (loop/seat.c). */
@@ -210,6 +212,8 @@ void wefti_training_total(wefti_training *t, double out[WEFT_TRAIN_PARTS]);
 double wefti_training_age(const wefti_training *t); /* seconds since the process began */
 /* Adds the parts to the session's trace, before that ends. */
 void wefti_training_trace_parts(wefti_training *t);
+/* All ranks begin the step that follows now. */
+void wefti_training_meet(wefti_training *t);
 int64_t wefti_resident_bytes(void); /* of this process; 0: not known */
 
 /* setup.c: configuration, data, graphs and session of a job, within the job's memory limit or the

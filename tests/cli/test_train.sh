@@ -70,6 +70,21 @@ tr -d '\n' <trace.json >trace.line
 echo >>trace.line
 json trace.line
 grep -q '"traceEvents"' trace.json || fail "no events in the trace"
+
+# The ranks of a host have one trace, in which each rank tells what it does.
+expect 0 'done: 12 steps' launch -n 2 --no-logs -- "$weft" train job.yaml --trace ranks.json
+[ -e ranks.json.rank1 ] && fail 'a rank of the host has a trace of its own'
+for rank in 0 1; do
+    [ "$(grep -c '"cat":"steps","pid":'$rank',' ranks.json)" = 12 ] || fail "rank $rank has not 12 steps in the trace"
+done
+"$weft" trace merge all.json ranks.json trace.json 2>errors || fail 'traces are not merged' errors
+tr -d '\n' <all.json >trace.line
+echo >>trace.line
+json trace.line
+[ "$(grep -c '"ph":"X"' all.json)" = "$(cat ranks.json trace.json | grep -c '"ph":"X"')" ] || fail 'a merged trace has other events'
+expect 2 'merge' trace
+expect 2 'merge' trace merge all.json
+expect 1 'job.yaml' trace merge all.json ranks.json job.yaml
 expect 0 'peak memory' model job.yaml
 "$weft" model job.yaml --json >model.json || fail "model --json failed"
 json model.json
@@ -118,6 +133,7 @@ signal XCPU 152
 # --- an announcement hastens nothing: neither one that is repeated, nor SIGTERM after it ---
 # One step takes seconds, so that the signals come while the run ends its step.
 rm -rf announced
+: >lines # not those of the run before
 WEFT_BACKEND=reference "$weft" train job.yaml train.steps=1000000000 model.hidden=64 train.batch=96 checkpoint.dir=announced >lines 2>errors &
 pid=$!
 while ! grep -q 'parameters' lines 2>/dev/null && kill -0 $pid 2>/dev/null; do sleep 0.1; done

@@ -171,11 +171,111 @@ static void a_trace_that_cannot_be_written(void **state) {
     }
 }
 
+/* ---- traces of several hosts ---- */
+
+/* A trace of device `pid` with one event from 3 to 4 us, whose host's clocks are as given. */
+static void put_trace(const char *file, const char *host, int pid, long monotonic, long real_time,
+                      const char *meetings) {
+    char text[1024];
+    const int bytes = snprintf(
+        text, sizeof text,
+        "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+        "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"device %d\"}},\n"
+        "{\"ph\":\"X\",\"name\":\"a\",\"cat\":\"b\",\"pid\":%d,\"tid\":0,\"ts\":3.000,\"dur\":1."
+        "000}"
+        "\n],\"otherData\":{\"dropped\":%d,\"host\":\"%s\",\"monotonic_ns\":%ld,\"unix_ns\":%ld,"
+        "\"meetings\":[%s]}}\n",
+        pid, pid, pid, pid, host, monotonic, real_time, meetings);
+    ASSERT_OK(wefti_file_write(file, text, (size_t)bytes));
+}
+
+/* Where the events of devices 0 and 1 begin, in us. */
+static void begins(double out[2]) {
+    wefti_arena *arena;
+    int count;
+    ASSERT_OK(wefti_arena_create(&arena));
+    const wefti_json *events = parse(arena, &count);
+    assert_int_equal(count, 2);
+    WEFTI_JSON_EACH(event, events)
+    if (wefti_json_get(event, "ts")) out[(int)real(event, "pid")] = real(event, "ts");
+    wefti_arena_destroy(arena);
+}
+
+/* One host: by its monotonic clock. Two hosts: by the median of common meetings, in spite of their
+ * clocks; without any, by the real-time clocks. */
+static void hosts_have_one_time_line(void **state) {
+    (void)state;
+    char first[220], second[220];
+    double at[2];
+    (void)snprintf(first, sizeof first, "%s-0", path);
+    (void)snprintf(second, sizeof second, "%s-1", path);
+    const char *const files[2] = {first, second};
+    static const struct {
+        const char *hosts[2], *meetings[2];
+        double at[2];
+    } cases[] = {
+        {{"h", "h"}, {"[1,100]", "[1,900]"}, {3, 8}},
+        {{"h", "g"}, {"[1,9000],[2,20000],[3,30000]", "[2,13000],[3,23000],[4,1]"}, {3, 10}},
+        {{"h", "g"}, {"[1,1000]", "[1,5000]"}, {7, 3}},
+        {{"h", "g"}, {"[1,1]", "[2,1]"}, {3, 12}},
+        {{"", ""}, {"", ""}, {3, 12}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        put_trace(first, cases[i].hosts[0], 0, 1000, 50000, cases[i].meetings[0]);
+        put_trace(second, cases[i].hosts[1], 1, 6000, 59000, cases[i].meetings[1]);
+        ASSERT_OK(weft_trace_merge(files, 2, path));
+        begins(at);
+        if (at[0] != cases[i].at[0] || at[1] != cases[i].at[1])
+            fail_msg("case %zu: %g and %g", i, at[0], at[1]);
+        const char *const again[1] = {path}; /* what was put together is a trace again */
+        ASSERT_OK(weft_trace_merge(again, 1, path));
+        begins(at);
+        assert_true(at[0] == cases[i].at[0] && at[1] == cases[i].at[1]);
+    }
+    assert_int_equal(unlink(first) + unlink(second), 0);
+}
+
+/* Every prefix of a trace, and its bytes changed one by one: refused, or JSON comes out. */
+static void damaged_traces_are_refused(void **state) {
+    (void)state;
+    char file[220], *text, *merged;
+    int64_t bytes, length;
+    const char *const files[1] = {file};
+    static const wefti_json_limits limits = {16, 100, 1 << 20};
+    (void)snprintf(file, sizeof file, "%s-0", path);
+    put_trace(file, "h", 0, 1000, 50000, "[1,1000]");
+    ASSERT_OK(wefti_file_read(file, 1 << 20, &text, &bytes));
+    for (int64_t cut = 0; cut < bytes; cut++) {
+        ASSERT_OK(wefti_file_write(file, text, (size_t)cut));
+        ASSERT_FAILS(WEFT_E_CORRUPT, file, weft_trace_merge(files, 1, path));
+    }
+    for (int64_t at = 0; at < bytes; at++) {
+        const char before = text[at];
+        text[at] = before == '9' ? '-' : '9';
+        ASSERT_OK(wefti_file_write(file, text, (size_t)bytes));
+        text[at] = before;
+        if (weft_trace_merge(files, 1, path) < 0) assert_true(*weft_error_message());
+    }
+    ASSERT_OK(wefti_file_write(file, text, (size_t)bytes));
+    ASSERT_OK(weft_trace_merge(files, 1, path));
+    wefti_arena *arena;
+    const wefti_json *root;
+    ASSERT_OK(wefti_file_read(path, 1 << 20, &merged, &length));
+    ASSERT_OK(wefti_arena_create(&arena));
+    ASSERT_OK(wefti_json_parse(arena, merged, length, &limits, &root));
+    wefti_arena_destroy(arena);
+    wefti_free(merged);
+    wefti_free(text);
+    assert_int_equal(weft_trace_merge(files, 0, path), WEFT_E_ARG);
+    assert_int_equal(unlink(file), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_name_is_valid_json),
         cmocka_unit_test(a_session_is_traced),
         cmocka_unit_test(a_trace_that_cannot_be_written),
+        cmocka_unit_test(hosts_have_one_time_line),
+        cmocka_unit_test(damaged_traces_are_refused),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
 }

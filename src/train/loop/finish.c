@@ -118,12 +118,9 @@ weft_status wefti_training_finish(wefti_training *t) {
         return t->ranks.agreement ? wefti_agree(t->ranks.agreement, unwritten) : unwritten;
     (void)wefti_training_enter(t, WEFT_TRAIN_PART_OTHER);
     WEFT_TRY(wefti_training_stops(t, WEFT_OK, &stop));
+    WEFT_TRY(wefti_training_end_trace(t));
     WEFT_REQUIRE(!stop || t->ranks.stopping == WEFT_TRAIN_STOPPED_BY_FILE, WEFT_E_STOPPED,
                  "stopped after step %lld", (long long)t->progress.step);
-    if (t->events && t->events->trace) {
-        wefti_training_trace_parts(t);
-        WEFT_TRY(weft_session_trace(t->session, NULL));
-    }
     if (t->progress.ratings.best.step >= 0)
         wefti_training_note(t, "the best checkpoint is of step %lld, validation loss %.6g",
                             (long long)t->progress.ratings.best.step,

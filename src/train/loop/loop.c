@@ -142,6 +142,7 @@ static weft_status next_step(wefti_training *t, wefti_feed *feed, steps_made *ma
                                                      : WEFT_TRAIN_PART_OTHER);
     WEFT_TRY(wefti_training_stops(t, data, stop));
     if (*stop) return WEFT_OK;
+    wefti_training_meet(t);
     if (t->saving.due) {
         (void)wefti_training_enter(t, WEFT_TRAIN_PART_CHECKPOINTS);
         WEFT_TRY(wefti_training_save_meanwhile(t));

@@ -55,6 +55,10 @@ weft_status wefti_training_share_briefing(wefti_training *t, int32_t teller, boo
 /* run.c: tells the caller of the run what begins. */
 void wefti_training_announce(const wefti_training *t);
 
+/* trace.c: the trace of this process; at the end, one of each host. The end is collective. */
+weft_status wefti_training_begin_trace(wefti_training *t) WEFT_CHECKED;
+weft_status wefti_training_end_trace(wefti_training *t) WEFT_CHECKED;
+
 /* seat.c: what a newcomer gets from rank `teller`, whose run goes on. Both collective. */
 weft_status wefti_training_brief(wefti_training *t, int32_t teller) WEFT_CHECKED;
 /* A newcomer sets up; the others wait for it. Fails on all ranks alike. */

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "tensor/tensor.h"
 #include "train/loop/loop.h"
 #include "train/record/record.h"
@@ -50,17 +49,6 @@ void wefti_training_announce(const wefti_training *t) {
     t->events->start(t->events->context, &s);
 }
 
-/* Each process writes a trace of its own. */
-static weft_status begin_trace(wefti_training *t) {
-    if (!t->events || !t->events->trace) return WEFT_OK;
-    if (!t->ranks.follows) return weft_session_trace(t->session, t->events->trace);
-    char *path = wefti_format("%s.rank%d", t->events->trace, weft_world_rank(t->ranks.world));
-    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
-    weft_status status = weft_session_trace(t->session, path);
-    wefti_free(path);
-    return status;
-}
-
 /* Data, session and parameters. */
 static weft_status begin(wefti_training *t) {
     wefti_checkpoint *from;
@@ -96,7 +84,7 @@ static weft_status run(wefti_training *t, weft_world *world) {
     WEFT_REQUIRE(!wefti_training_rates(t) || t->model.eval_program, WEFT_E_ARG,
                  "%s needs validations, but the job has no validation data: set data.validation",
                  job->checkpoint.best ? "checkpoint.best" : "train.stop_after");
-    WEFT_TRY(begin_trace(t));
+    WEFT_TRY(wefti_training_begin_trace(t));
     if (!t->ranks.follows && !t->mended) wefti_run_record_begin(t);
     if (!t->ranks.follows) wefti_run_rates(t);
     t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;
