@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/io.h"
+#include "checkpoint/seal/seal.h"
 #include "interop/pretrained.h"
 
 /* ---- opening ---- */
@@ -32,6 +33,19 @@ static weft_status find_tokenizer(weft_generator *g) {
     return status;
 }
 
+/* wefti_special_read: a file of the checkpoint, which may be encrypted. */
+static weft_status read_of_checkpoint(void *context, const char *name, char **out,
+                                      int64_t *out_bytes) {
+    enum { BYTES_MOST = 64 << 20 };
+    const weft_generator *g = context;
+    char *file = wefti_format("%s/%s", g->path, name);
+    WEFT_REQUIRE(file, WEFT_E_NOMEM, "no memory for a path");
+    weft_status status = WEFT_OK;
+    if (wefti_exists(file)) status = wefti_sealed_read(file, BYTES_MOST, NULL, out, out_bytes);
+    wefti_free(file);
+    return status;
+}
+
 static weft_status open_tokenizer(weft_generator *g, const char *name) {
     if (name) {
         g->bytes = !strcmp(name, "bytes");
@@ -47,7 +61,8 @@ static weft_status open_tokenizer(weft_generator *g, const char *name) {
     WEFT_REQUIRE(g->choices > 0, WEFT_E_SHAPE, "%s%s has no tokens", name ? name : g->path,
                  name ? "" : "/tokenizer.json");
     wefti_ends ends;
-    WEFT_TRY(wefti_ends_beside(g->tokenizer, name ? name : g->path, &ends));
+    WEFT_TRY(name ? wefti_ends_beside(g->tokenizer, name, &ends)
+                  : wefti_ends_of(g->tokenizer, read_of_checkpoint, g, &ends));
     wefti_ends_of_tokenizer(&ends, &g->config);
     return WEFT_OK;
 }
