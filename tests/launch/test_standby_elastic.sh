@@ -60,7 +60,7 @@ same() { # each step once, with the loss of one device
     # shellcheck disable=SC2086
     "$weft" train job.yaml $words train.steps="$made" train.log=one.log >one.out 2>&1 || fail 'one device does not train' one.out
     awk 'function number(key) { return match($0, "\"" key "\": [-0-9.e+]+") ? substr($0, RSTART + length(key) + 4, RLENGTH - length(key) - 4) + 0 : -1 }
-        !/"loss"/ || /validation/ { next }
+        !/"loss"/ || /validation_loss/ { next }
         FNR == NR { loss[number("step")] = number("loss"); next }
         { off = number("loss") - loss[number("step")]; if (off < 0) off = -off
           if (number("step") != ++line || off > 1e-5 * loss[line]) { print "line " line ", one device has " loss[line] ": " $0; bad = 1 } }

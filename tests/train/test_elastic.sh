@@ -80,7 +80,7 @@ same() {
     fi
     awk -v least=20 -v back="$2" '
         function number(key) { return match($0, "\"" key "\": [-0-9.e+]+") ? substr($0, RSTART + length(key) + 4, RLENGTH - length(key) - 4) + 0 : -1 }
-        !/"step"/ || /validation/ { next }
+        !/"step"/ || /validation_loss/ { next }
         FNR == NR { loss[number("step")] = number("loss"); next }
         { at = number("step"); is = number("loss"); off = is - loss[at]
           if (at == 1 && last > 1 && back > 0) { back--; last = 0 }
