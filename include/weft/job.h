@@ -286,6 +286,11 @@ typedef struct weft_job_key {
 /** All keys, in the order of the printed form. */
 WEFT_API const weft_job_key *weft_job_keys(int *out_count);
 
+/** The path of the key that a user most likely means by `word`: its last word ("lr"), a name in
+ * other systems ("learning_rate"), or a near spelling. Case does not count, nor does '-' for '_'.
+ * NULL if no key is near. Static storage. */
+WEFT_API const char *weft_job_near_key(const char *word);
+
 #ifdef __cplusplus
 }
 #endif

@@ -69,7 +69,8 @@ WEFT_API int weft_error_rank(void);
 WEFT_API weft_status weft_error_raise(weft_status status, const char *message);
 
 /** The entry of `words` (NULL-terminated) nearest to `word` by edit distance, for messages that ask
- * "did you mean ...?". NULL: no entry is within max(2, length / 3) edits. */
+ * "did you mean ...?". Case does not count, nor does '-' for '_'. NULL: no entry is within
+ * max(2, length / 3) edits (a word of two characters: within one). */
 WEFT_API const char *weft_nearest(const char *word, const char *const *words);
 
 #ifdef __cplusplus

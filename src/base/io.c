@@ -376,6 +376,21 @@ bool wefti_same_file(const char *a, const char *b) {
            first.st_dev == second.st_dev && first.st_ino == second.st_ino;
 }
 
+const char *wefti_hub_hint(const char *path) {
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    char owner[128];
+    size_t first = strspn(path, letters),
+           second = path[first] ? strspn(path + first + 1, letters) : 0;
+    const bool two = first && first < sizeof owner && path[0] != '.' && path[first] == '/' &&
+                     second && !path[first + 1 + second];
+    if (!two) return "";
+    memcpy(owner, path, first);
+    owner[first] = '\0';
+    if (wefti_exists(owner)) return ""; /* a name in a directory of this machine */
+    return "; it looks like a name on the Hugging Face hub: download it, and give its directory";
+}
+
 bool wefti_is_dir(const char *path) {
     struct stat info;
     return WEFTI_DISK(stat(path, &info)) == 0 && S_ISDIR(info.st_mode);

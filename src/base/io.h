@@ -40,6 +40,9 @@ weft_status wefti_rename(const char *from, const char *to) WEFT_CHECKED;
 /* Succeeds if `path` does not exist; does not follow links. */
 weft_status wefti_remove_tree(const char *path) WEFT_CHECKED;
 bool wefti_exists(const char *path);
+/* For a message that `path` does not exist: if it has the form OWNER/NAME, what to do about a name
+ * of the Hugging Face hub; else "". */
+const char *wefti_hub_hint(const char *path);
 /* Whether both names lead to one file; false if one of them does not exist. */
 bool wefti_same_file(const char *a, const char *b);
 bool wefti_is_dir(const char *path);

@@ -71,7 +71,18 @@ void wefti_text_free(wefti_text *t) {
 
 enum { WORD_BYTES = 128 }; /* a longer word is hardly a typing mistake */
 
-/* Edit distance that counts a swap of two neighbours once (optimal string alignment). Source:
+/* The character as users compare names: ASCII only, in any locale. */
+static char folded(char c) {
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c == '_' ? '-' : c;
+}
+
+bool wefti_same_word(const char *a, const char *b) {
+    for (; *a && folded(*a) == folded(*b); a++) b++;
+    return folded(*a) == folded(*b);
+}
+
+/* Edit distance that counts a swap of two neighbours once (optimal string alignment), and
+ * compares characters as `folded` says. Source:
  * Wagner & Fischer, J. ACM 21 (1974), with Damerau's transposition. */
 static int distance(const char *a, int a_length, const char *b, int b_length) {
     int rows[3][WORD_BYTES + 1];
@@ -80,11 +91,11 @@ static int distance(const char *a, int a_length, const char *b, int b_length) {
     for (int i = 1; i <= a_length; i++) {
         row[0] = i;
         for (int j = 1; j <= b_length; j++) {
-            int best = above[j - 1] + (a[i - 1] != b[j - 1]);
+            int best = above[j - 1] + (folded(a[i - 1]) != folded(b[j - 1]));
             if (above[j] + 1 < best) best = above[j] + 1;
             if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                before[j - 2] + 1 < best)
+            if (i > 1 && j > 1 && folded(a[i - 1]) == folded(b[j - 2]) &&
+                folded(a[i - 2]) == folded(b[j - 1]) && before[j - 2] + 1 < best)
                 best = before[j - 2] + 1;
             row[j] = best;
         }
@@ -99,7 +110,7 @@ static int distance(const char *a, int a_length, const char *b, int b_length) {
 const char *weft_nearest(const char *word, const char *const *words) {
     size_t length = strlen(word);
     if (length > WORD_BYTES) return NULL;
-    int limit = length / 3 > 2 ? (int)(length / 3) : 2;
+    int limit = length / 3 > 2 ? (int)(length / 3) : length > 2 ? 2 : (int)length - 1;
     const char *best = NULL;
     for (; *words; words++) {
         size_t other = strlen(*words);

@@ -41,6 +41,9 @@ char *wefti_real_text(double value, int least, int most, char out[32]);
 /* Returns x for printing. The sign of a NaN has no meaning, but printf would show it as "-nan". */
 double wefti_printed(double x);
 
+/* Whether two words are equal but for the case of ASCII letters, and '-' for '_'. */
+bool wefti_same_word(const char *a, const char *b);
+
 /* Writes a size such as "1.5 GiB" to `out` and returns `out`. */
 char *wefti_bytes_text(int64_t bytes, char out[32]);
 

@@ -175,7 +175,7 @@ weft_status wefti_step_is(const char *path, bool *out) {
     bool found = wefti_step_parse(base, &kind, &step);
     weft_status status = wefti_dir_list(path, &names, &count);
     if (status == WEFT_E_NOT_FOUND)
-        WEFT_FAIL(status, "no checkpoint in %s: it does not exist", path);
+        WEFT_FAIL(status, "no checkpoint in %s: it does not exist%s", path, wefti_hub_hint(path));
     WEFT_TRY(status);
     for (int64_t i = 0; i < count; i++) found = found || !strcmp(names[i], "manifest.json");
     wefti_free(names);

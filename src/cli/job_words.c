@@ -6,11 +6,63 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* --- words that a shell has split --- */
+
+/* How many brackets of the word stay open. */
+static int open_brackets(const char *word) {
+    int open = 0;
+    for (; *word; word++) open += !!strchr("[{(", *word) - !!strchr("]})", *word);
+    return open;
+}
+
+/* "key=[a," and the words behind it, up to the closing bracket. */
+static int refuse_split_list(const cli_verb *verb, int count, char **words) {
+    char text[400];
+    int used = 0, open = 0;
+    for (int i = 0; i < count && used < (int)sizeof text && (i == 0 || open > 0); i++) {
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s%s", i ? " " : "", words[i]);
+        open += open_brackets(words[i]);
+    }
+    return cli_usage(verb, "the shell splits this value at its spaces: write '%s' in quotes", text);
+}
+
+static bool ends_with(const char *word, const char *end) {
+    const size_t length = strlen(word), tail = strlen(end);
+    return length >= tail && !strcmp(word + length - tail, end);
+}
+
+static bool is_key(const char *word) {
+    const char *near = weft_job_near_key(word);
+    return near && !strcmp(near, word);
+}
+
+/* CLI_DONE, or CLI_USAGE after a complaint about words[at], which a shell made of a longer one. */
+static int check_split(const cli_verb *verb, int count, char **words, int at) {
+    const char *word = words[at], *equals = strchr(word, '='), *value;
+    const bool more = at + 1 < count;
+    if (equals && equals != word && more && open_brackets(equals + 1) > 0)
+        return refuse_split_list(verb, count - at, words + at);
+    if (equals == word && at > 0 && !strchr(words[at - 1], '=')) {
+        value = word[1] ? word + 1 : more ? words[at + 1] : "VALUE";
+        return cli_usage(verb, "write %s=%s without spaces around '='", words[at - 1], value);
+    }
+    if (equals && !equals[1] && equals != word && more && !strchr(words[at + 1], '=') &&
+        !ends_with(words[at + 1], ".yaml") && !ends_with(words[at + 1], ".yml"))
+        return cli_usage(verb, "write %s%s without spaces around '='", word, words[at + 1]);
+    if (!equals && is_key(word) && !(more && words[at + 1][0] == '='))
+        return cli_usage(verb, "'%s' is a key: write %s=VALUE", word, word);
+    return CLI_DONE;
+}
+
 int cli_job_words(const cli_verb *verb, int count, char **words, cli_job_source *source) {
     source->words = words;
     source->overrides = 0;
     if (count == 0 && !source->model && !source->import)
         return cli_usage(verb, "%s needs a job file or key=value words", verb->name);
+    for (int i = 0; i < count; i++) {
+        const int code = check_split(verb, count, words, i);
+        if (code != CLI_DONE) return code;
+    }
     for (int i = 0; i < count; i++) {
         if (strchr(words[i], '=')) {
             words[source->overrides++] = words[i];

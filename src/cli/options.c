@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "weft/job.h"
+
 /* Words of any length are quoted by their begin. */
 int cli_usage(const cli_verb *verb, const char *format, ...) {
     char text[1024];
@@ -51,19 +53,65 @@ static const cli_option *find(const cli_verb *verb, const char *name, size_t len
     return NULL;
 }
 
-static int unknown_option(const cli_verb *verb, const char *name, size_t length) {
+/* An option that the verb lacks, as typed: "--max-steps=5". */
+typedef struct unknown {
+    const char *typed, *name; /* name: behind the dashes, without the value */
+    size_t dashes;
+    const char *value; /* NULL: none */
+} unknown;
+
+/* The option that is the end of `word`: tokens for max-tokens. NULL if none is. */
+static const char *by_end(const char *word, const char *const *names) {
+    for (const char *part = word; *(part += strcspn(part, "-_"));) {
+        part++;
+        for (const char *const *n = names; *n; n++)
+            if (!strcmp(part, *n)) return *n;
+    }
+    return NULL;
+}
+
+/* Whether the last word of the key's path is `word`, or the path itself. */
+static bool is_key(const char *path, const char *word) {
+    const char *dot = strrchr(path, '.');
+    return !strcmp(path, word) || !strcmp(dot ? dot + 1 : path, word);
+}
+
+static bool takes_keys(const cli_verb *verb) {
+    return strstr(verb->usage, "[key=value ...]") != NULL;
+}
+
+/* In this order: a key by its name, a near option, an option by its end, a near key. */
+static int unknown_option(const cli_verb *verb, const unknown *u) {
     const char *names[64];
     int known = 0;
     for (const cli_option *o = verb->options; o->name && known < 62; o++) names[known++] = o->name;
     names[known++] = "help";
     names[known] = NULL;
-    char word[64];
-    snprintf(word, sizeof word, "%.*s", (int)length, name);
-    const char *near = weft_nearest(word, names);
+    const char *key = takes_keys(verb) ? weft_job_near_key(u->name) : NULL, *near = NULL;
+    if (!key || !is_key(key, u->name)) near = weft_nearest(u->name, names);
+    if (!near && (!key || !is_key(key, u->name))) near = by_end(u->name, names);
+    const int typed = (int)(u->dashes + strlen(u->name));
     if (near)
-        return cli_usage(verb, "unknown option --%.*s; did you mean --%s?", (int)length, name,
-                         near);
-    return cli_usage(verb, "unknown option --%.*s", (int)length, name);
+        return cli_usage(verb, "unknown option %.*s; did you mean --%s?", typed, u->typed, near);
+    if (key)
+        return cli_usage(verb,
+                         "unknown option %.*s; did you mean the key %s=%s? Keys are words without "
+                         "dashes",
+                         typed, u->typed, key, u->value ? u->value : "VALUE");
+    return cli_usage(verb, "unknown option %.*s%s", typed, u->typed,
+                     u->dashes == 1 ? "; options are written out, as --help" : "");
+}
+
+/* words[at] begins with a dash and is no option of the verb. */
+static int refuse_option(const cli_verb *verb, int count, char **words, int at) {
+    char name[64];
+    const char *word = words[at];
+    const size_t dashes = strspn(word, "-"), length = strcspn(word + dashes, "=");
+    const char *equals = word[dashes + length] ? word + dashes + length + 1 : NULL;
+    snprintf(name, sizeof name, "%.*s", (int)length, word + dashes);
+    const bool follows = at + 1 < count && words[at + 1][0] != '-' && !strchr(words[at + 1], '=');
+    const unknown u = {word, name, dashes, equals ? equals : follows ? words[at + 1] : NULL};
+    return unknown_option(verb, &u);
 }
 
 bool cli_texts_create(cli_texts *texts, int words) {
@@ -143,7 +191,7 @@ bool cli_parse(const cli_verb *verb, int count, char **words, void *values, int 
             size_t length = equals ? (size_t)(equals - name) : strlen(name);
             const cli_option *o = find(verb, name, length);
             if (!o)
-                *out_exit = unknown_option(verb, name, length);
+                *out_exit = refuse_option(verb, count, words, i);
             else if (o->kind == CLI_FLAG && equals)
                 *out_exit = cli_usage(verb, "--%s takes no value", o->name);
             else if (o->kind != CLI_FLAG && !equals && i + 1 == count)
@@ -156,8 +204,7 @@ bool cli_parse(const cli_verb *verb, int count, char **words, void *values, int 
             }
             return false;
         } else if (options && word[0] == '-' && word[1]) {
-            *out_exit =
-                cli_usage(verb, "unknown option %s; options are written out, as --help", word);
+            *out_exit = refuse_option(verb, count, words, i);
             return false;
         } else if (!*word) {
             *out_exit = cli_usage(verb, "word %d behind %s is empty", i + 1, verb->name);

@@ -105,9 +105,11 @@ static int run(const cli_verb *verb, int count, char **words) {
 const cli_verb cli_train = {
     .name = "train",
     .summary = "train a model described by a job file",
-    .usage = "train JOB.yaml [key=value ...] [--devices N] [--plan FILE] [--json]",
+    .usage = "train JOB.yaml [key=value ...] [--devices N] [--plan FILE] [--json]\n"
+             "       weft train RUN [key=value ...]",
     .example = "weft train job.yaml train.steps=500 train.optimizer.lr=6e-4",
     .notes = "key=value words replace keys of the file; `weft train --keys` lists all keys.\n"
+             "RUN, the directory of a run, goes on from its newest step with the run's own job.\n"
              "Started by weft launch, mpirun, srun or torchrun: one device for each process.",
     .options = options,
     .run = run,

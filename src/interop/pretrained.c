@@ -36,8 +36,8 @@ static weft_status has_file(const char *directory, const char *name, bool *out) 
 static weft_status resolve(const char *directory, bool verify, char **out, char **out_note) {
     bool described = false, step = false;
     if (out_note) *out_note = NULL;
-    WEFT_REQUIRE(wefti_exists(directory), WEFT_E_NOT_FOUND, "directory %s does not exist",
-                 directory);
+    WEFT_REQUIRE(wefti_exists(directory), WEFT_E_NOT_FOUND, "directory %s does not exist%s",
+                 directory, wefti_hub_hint(directory));
     WEFT_REQUIRE(wefti_is_dir(directory), WEFT_E_NOT_FOUND,
                  "%s is not a directory: give the one that holds config.json", directory);
     WEFT_TRY(has_file(directory, "config.json", &described));
@@ -285,7 +285,8 @@ weft_status wefti_pretrained_config(const char *directory, weft_model_config *ou
 }
 
 weft_status wefti_pretrained_config_file(const char *path, weft_model_config *out) {
-    WEFT_REQUIRE(wefti_exists(path), WEFT_E_NOT_FOUND, "%s does not exist", path);
+    WEFT_REQUIRE(wefti_exists(path), WEFT_E_NOT_FOUND, "%s does not exist%s", path,
+                 wefti_hub_hint(path));
     if (wefti_is_dir(path)) return read_file(path, "config.json", weft_model_config_read, out);
     weft_status status = read_json(path, weft_model_config_read, out);
     return status < 0 ? wefti_prefix(status, "%s", path) : WEFT_OK;

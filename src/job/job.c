@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/io.h"
-
 /* The job that callers see is the first member, so that it can be freed by its address. */
 typedef struct loaded_job {
     weft_job job;
@@ -55,15 +53,10 @@ static void list_names(const char *section, name_list *list) {
     list->names[count] = NULL;
 }
 
-/* The full path of a key that ends in `word`, for a key that stands in the wrong section. */
+/* The key that ends in `word`, for a key that stands in the wrong section. */
 static const char *elsewhere(const char *word) {
-    int rows;
-    const wefti_job_row *table = wefti_job_table(&rows);
-    for (int i = 0; i < rows; i++) {
-        const char *dot = strrchr(table[i].path, '.'); /* NULL: a key of the job itself */
-        if (!strcmp(dot ? dot + 1 : table[i].path, word)) return table[i].path;
-    }
-    return NULL;
+    const char *path = weft_job_near_key(word), *dot = path ? strrchr(path, '.') : NULL;
+    return path && !strcmp(dot ? dot + 1 : path, word) ? path : NULL;
 }
 
 static weft_status unknown(const wefti_job_draft *draft, const wefti_job_mark *mark,
@@ -72,7 +65,8 @@ static weft_status unknown(const wefti_job_draft *draft, const wefti_job_mark *m
     char where[512];
     list_names(section, &list);
     wefti_job_where(draft, mark, where);
-    const char *near = weft_nearest(word, list.names), *path = elsewhere(word);
+    const char *path = elsewhere(word), *near = path ? NULL : weft_nearest(word, list.names);
+    if (!path && !near) path = weft_job_near_key(word);
     const char *in = *section ? " in " : "";
     if (path)
         WEFT_FAIL(WEFT_E_ARG, "%sunknown key '%.100s'%s%s; did you mean %s?", where, word, in,
@@ -91,19 +85,34 @@ static weft_status unknown(const wefti_job_draft *draft, const wefti_job_mark *m
 }
 
 static weft_status apply_section(wefti_job_draft *draft, const char *section,
-                                 const wefti_yaml *tree);
+                                 const wefti_yaml *tree, const wefti_job_mark *mark);
+
+/* A section as one value. An override names one of its keys. */
+static weft_status refuse_section(const wefti_job_draft *draft, const wefti_job_mark *mark,
+                                  const char *path) {
+    char where[512];
+    name_list list;
+    WEFT_REQUIRE(mark->override, WEFT_E_ARG,
+                 "%s%s is a section: its keys stand below it, indented, as 'key: value'",
+                 wefti_job_where(draft, mark, where), path);
+    list_names(path, &list);
+    WEFT_FAIL(WEFT_E_ARG,
+              "%s%s is a section: write a word for each of its keys, %s.%s=..., or all in one, "
+              "'%s={%s: ...}'",
+              wefti_job_where(draft, mark, where), path, path, list.names[0], path, list.names[0]);
+}
 
 /* One entry: a key, a section, or a word that stands for the `name` or `mode` in a section
  * (schedule: cosine). */
 static weft_status apply(wefti_job_draft *draft, const char *section, const char *word,
                          const wefti_yaml *value, const wefti_job_mark *mark) {
-    char path[WEFTI_JOB_PATH], name[WEFTI_JOB_PATH + 8], where[512];
+    char path[WEFTI_JOB_PATH], name[WEFTI_JOB_PATH + 8];
     int length = snprintf(path, sizeof path, "%s%s%s", section, *section ? "." : "", word);
     if (length >= (int)sizeof path) return unknown(draft, mark, section, word);
     int row = find_row(path);
     if (row >= 0) return wefti_job_store(draft, row, value, mark);
     if (!*word || !is_section(path)) return unknown(draft, mark, section, word);
-    if (value->kind == WEFTI_YAML_MAPPING) return apply_section(draft, path, value);
+    if (value->kind == WEFTI_YAML_MAPPING) return apply_section(draft, path, value, mark);
     bool nothing = value->kind == WEFTI_YAML_SCALAR && !*value->text && !value->quoted;
     if (nothing && value->line) return WEFT_OK;
     snprintf(name, sizeof name, "%s.name", path);
@@ -114,26 +123,26 @@ static weft_status apply(wefti_job_draft *draft, const char *section, const char
     }
     if (row >= 0 && value->kind == WEFTI_YAML_SCALAR)
         return wefti_job_store(draft, row, value, mark);
-    WEFT_FAIL(WEFT_E_ARG, "%s%s is a section: its keys stand below it, indented, as 'key: value'",
-              wefti_job_where(draft, mark, where), path);
+    return refuse_section(draft, mark, path);
 }
 
+/* The keys of a file have positions of their own; those of an override have its word (`outer`). */
 static weft_status apply_section(wefti_job_draft *draft, const char *section,
-                                 const wefti_yaml *tree) {
+                                 const wefti_yaml *tree, const wefti_job_mark *outer) {
     for (const wefti_yaml *child = tree->first; child; child = child->next) {
         wefti_job_mark mark = {.line = child->line, .column = child->column};
-        WEFT_TRY(apply(draft, section, child->key, child, &mark));
+        WEFT_TRY(apply(draft, section, child->key, child, outer->override ? outer : &mark));
     }
     return WEFT_OK;
 }
 
 /* The value of an override: a list or mapping in brackets, else the text itself. An unclosed '['
- * and a '{' begin one only for keys that hold lists. */
+ * and a '{' begin one only for keys that hold lists (`has_parts`); a '{' also for sections. */
 static weft_status override_value(wefti_job_draft *draft, const char *word, const char *text,
-                                  bool is_list_key, wefti_yaml *out) {
+                                  bool has_parts, wefti_yaml *out) {
     size_t length = strlen(text);
     bool bracketed = length >= 2 && text[0] == '[' && text[length - 1] == ']';
-    if (bracketed || (is_list_key && length && strchr("[{", text[0])))
+    if (bracketed || (has_parts && length && strchr("[{", text[0])))
         return wefti_job_flow_parse(draft->arena, word, text, out);
     const char *copy = wefti_arena_strdup(draft->arena, text);
     WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a job");
@@ -178,8 +187,9 @@ static weft_status apply_override(wefti_job_draft *draft, const char *word) {
         if (!is_section(section)) return no_section(draft, &mark, path);
     }
     int rows, row = find_row(full);
-    bool list = row >= 0 && wefti_job_is_list(wefti_job_table(&rows)[row].kind);
-    WEFT_TRY(override_value(draft, word, equals + 1, list, &value));
+    bool has_parts =
+        row >= 0 ? wefti_job_is_list(wefti_job_table(&rows)[row].kind) : is_section(full);
+    WEFT_TRY(override_value(draft, word, equals + 1, has_parts, &value));
     return apply(draft, section, last, &value, &mark);
 }
 
@@ -247,7 +257,8 @@ static weft_status read_job(wefti_job_draft *draft, const char *text, int64_t by
         WEFT_REQUIRE(tree->kind == WEFTI_YAML_MAPPING, WEFT_E_ARG,
                      "%s:%d:%d: a job is written as 'section:' with 'key: value' lines below it",
                      draft->name, tree->line, tree->column);
-        WEFT_TRY(apply_section(draft, "", tree));
+        const wefti_job_mark top = {0};
+        WEFT_TRY(apply_section(draft, "", tree, &top));
     }
     for (int i = 0; i < count; i++) WEFT_TRY(apply_override(draft, overrides[i]));
     if (draft->devices) {
@@ -327,16 +338,19 @@ weft_status wefti_job_for_devices(const weft_job *job, int devices, weft_job **o
     return WEFT_OK;
 }
 
-weft_status weft_job_load(const char *path, const char *const *overrides, int count,
-                          weft_job **out) {
-    if (!path || !*path) return weft_job_parse("the command line", NULL, 0, overrides, count, out);
-    char *text;
-    int64_t bytes;
-    WEFT_TRY(wefti_file_read(path, WEFTI_YAML_BYTES, &text, &bytes));
-    weft_status status = weft_job_parse(path, text, bytes, overrides, count, out);
-    wefti_free(text);
-    WEFT_TRY(status);
-    return WEFT_OK;
+/* Whether a line of the text begins with a section of a job, or a key outside of all sections. */
+bool wefti_job_has_section(const char *text, int64_t bytes) {
+    for (const char *at = text, *end = text + bytes; at < end;) {
+        char word[WEFTI_JOB_PATH];
+        size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz_.");
+        if (length && length < sizeof word && at[length] == ':') {
+            snprintf(word, sizeof word, "%.*s", (int)length, at);
+            if (is_section(word) || find_row(word) >= 0) return true;
+        }
+        const char *line = memchr(at, '\n', (size_t)(end - at));
+        at = line ? line + 1 : end;
+    }
+    return false;
 }
 
 void weft_job_free(weft_job *job) {

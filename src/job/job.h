@@ -90,6 +90,13 @@ weft_status wefti_job_same(const weft_job *job, int32_t me, const char *first,
                            int64_t bytes) WEFT_CHECKED;
 /* Whether model.from, model.config or parallel.plan replaces the key. */
 bool wefti_job_is_told_elsewhere(const weft_job *job, const wefti_job_row *row);
+/* job.c: whether a line of the text begins as a job does. The text ends with a 0 byte. */
+bool wefti_job_has_section(const char *text, int64_t bytes);
+
+/* differ.c: the keys whose values differ from those in `before`, the text of another job: those of
+ * the model (`of_model`), or those that decide how a run goes on. "train.batch 4 -> 8, ...": at
+ * most eight. NULL if none differs, or the text cannot be read; wefti_free. */
+char *wefti_job_differences(const weft_job *job, const char *before, bool of_model);
 
 /* The files that describe the model: model.from, else model.config, else "". */
 const char *wefti_job_model_files(const weft_job_model *model);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/io.h"
 #include "plan/plan.h"
 
 /* Learning rates that go with weft_optimizer_defaults. */
@@ -88,17 +89,22 @@ static weft_status check_files(const wefti_job_draft *draft) {
     const weft_job_model *m = &draft->job.model;
     const char *key = *m->from ? "model.from" : "model.config";
     const wefti_job_row *table = wefti_job_table(&rows);
+    const char *path = wefti_job_model_files(m);
     char where[512];
     WEFT_REQUIRE(
         !*m->from || !*m->config, WEFT_E_ARG,
         "%smodel.config cannot be set together with model.from, which has a config.json of "
         "its own; leave one out",
         wefti_job_where(draft, wefti_job_mark_of(draft, "model.config"), where));
-    for (int i = 0; i < rows; i++)
-        WEFT_REQUIRE(!table[i].of_model || !draft->marks[i].given, WEFT_E_ARG,
-                     "%s%s cannot be set together with %s: %.200s sets it; leave it out",
-                     wefti_job_where(draft, &draft->marks[i], where), table[i].path, key,
-                     wefti_job_model_files(m));
+    for (int i = 0; i < rows; i++) {
+        if (!table[i].of_model || !draft->marks[i].given) continue;
+        /* a path that is wrong sets nothing: say that first */
+        WEFT_REQUIRE(wefti_exists(path), WEFT_E_NOT_FOUND, "%s%s: %s%s does not exist%s",
+                     wefti_job_where(draft, wefti_job_mark_of(draft, key), where), key,
+                     *m->from ? "directory " : "", path, wefti_hub_hint(path));
+        WEFT_FAIL(WEFT_E_ARG, "%s%s cannot be set together with %s: %.200s sets it; leave it out",
+                  wefti_job_where(draft, &draft->marks[i], where), table[i].path, key, path);
+    }
     return WEFT_OK;
 }
 

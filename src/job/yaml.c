@@ -28,19 +28,88 @@ static bool begins_with_tab(const yaml_reader *r, size_t line) {
     return at < r->end && *at == '\t';
 }
 
+/* What libyaml finds wrong, and in which context, in words for people who do not know its grammar.
+ * `context` NULL: any. The first row that fits counts. */
+static const struct {
+    const char *context, *problem, *plain;
+} plain_words[] = {
+    {"flow mapping", "did not find expected",
+     "the '{' of line %d has no '}', or a ',' is missing before this"},
+    {"flow sequence", "did not find expected",
+     "the '[' of line %d has no ']', or a ',' is missing before this"},
+    {"simple key", "could not find expected ':'",
+     "line %d is no 'key: value': a ':' with a space behind it is missing"},
+    {"quoted scalar", "unexpected end of stream", "the quote that opens in line %d has no end"},
+    {"quoted scalar", "document indicator", "the quote that opens in line %d has no end"},
+    {"quoted scalar", "escape",
+     "a backslash in \"...\" begins an escape, and this is none: double "
+     "the backslash, or use '...'"},
+    {"quoted scalar", "hexdecimal", "this escape needs more hexadecimal digits"},
+    {"quoted scalar", "Unicode", "this escape is no character"},
+    {"block scalar", "", "a text behind '|' or '>' begins in the next line, indented"},
+    {"block collection", "", "this entry does not begin with '-', as those from line %d on do"},
+    {"block mapping", "",
+     "this line does not fit the keys from line %d on: indent it as they are, with one 'key: "
+     "value' "
+     "a line"},
+    {NULL, "mapping values are not allowed",
+     "a ':' does not belong here: this line is indented too deep, a ':' before it has no space "
+     "behind "
+     "it, or a text with ': ' needs quotes"},
+    {NULL, "block sequence entries are not allowed",
+     "a '-' does not belong here: a list begins in a line of its own, or stands in [ ]"},
+    {NULL, "mapping keys are not allowed", "a '?' does not belong here"},
+    {NULL, "cannot start any token", "a value that begins with this character needs quotes"},
+    {"anchor", "", "a value that begins with '&' needs quotes"},
+    {"alias", "", "a value that begins with '*' needs quotes"},
+    {"tag", "", "a value that begins with '!' needs quotes"},
+    {NULL, "YAML document", "a job file needs no %YAML line"},
+    {NULL, "directive", "a line that begins with '%' does not belong in a job file"},
+    {NULL, "document start", "a second document begins here; a job file holds one"},
+    {NULL, "", "this is no YAML: expected are lines 'key: value'"},
+};
+
+/* In 256 bytes. `line`: where the context began. */
+static const char *plain_problem(const yaml_parser_t *p, char *out) {
+    const char *context = p->context ? p->context : "", *problem = p->problem ? p->problem : "";
+    const size_t rows = sizeof plain_words / sizeof *plain_words;
+    for (size_t i = 0; i < rows; i++) {
+        if (plain_words[i].context && !strstr(context, plain_words[i].context)) continue;
+        if (!strstr(problem, plain_words[i].problem)) continue;
+        const char *plain = plain_words[i].plain, *number = strstr(plain, "%d");
+        const int before = (int)(number ? (size_t)(number - plain) : strlen(plain));
+        if (number)
+            snprintf(out, 256, "%.*s%d%s", before, plain, line_of(p->context_mark), number + 2);
+        else
+            snprintf(out, 256, "%s", plain);
+        break;
+    }
+    return out;
+}
+
+/* A byte that is not text. */
+static weft_status refuse_byte(const yaml_reader *r, const yaml_parser_t *p) {
+    int line = 1, column = 1;
+    for (size_t i = 0; i < p->problem_offset && r->text + i < r->end; i++) {
+        column = r->text[i] == '\n' ? 1 : column + 1;
+        line += r->text[i] == '\n';
+    }
+    const bool control = p->problem && strstr(p->problem, "control");
+    WEFT_FAIL(WEFT_E_ARG, "%s:%d:%d: %s; a job file is UTF-8 text", r->name, line, column,
+              control ? "a control character" : "this byte is no UTF-8");
+}
+
 static weft_status next_event(yaml_reader *r, yaml_event_t *event) {
     if (yaml_parser_parse(&r->parser, event)) return WEFT_OK;
     const yaml_parser_t *p = &r->parser;
     if (p->error == YAML_MEMORY_ERROR) WEFT_FAIL(WEFT_E_NOMEM, "no memory to read %s", r->name);
-    if (p->error == YAML_READER_ERROR)
-        WEFT_FAIL(WEFT_E_ARG, "%s: byte %zu: %s; a job file is UTF-8 text", r->name,
-                  p->problem_offset, p->problem ? p->problem : "unreadable");
+    if (p->error == YAML_READER_ERROR) return refuse_byte(r, p);
     WEFT_REQUIRE(!begins_with_tab(r, p->problem_mark.line), WEFT_E_ARG,
                  "%s:%d:%d: the line begins with a tab; YAML is indented with spaces", r->name,
                  line_of(p->problem_mark), column_of(p->problem_mark));
-    WEFT_FAIL(WEFT_E_ARG, "%s:%d:%d: %s%s%s", r->name, line_of(p->problem_mark),
-              column_of(p->problem_mark), p->context ? p->context : "", p->context ? ": " : "",
-              p->problem ? p->problem : "not YAML");
+    char plain[256];
+    WEFT_FAIL(WEFT_E_ARG, "%s:%d:%d: %s", r->name, line_of(p->problem_mark),
+              column_of(p->problem_mark), plain_problem(p, plain));
 }
 
 static weft_status read_node(yaml_reader *r, yaml_event_t *event, int depth, wefti_yaml *node);

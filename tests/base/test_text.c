@@ -59,6 +59,13 @@ static void nearest(void **state) {
     assert_string_equal(weft_nearest("heasd", words), "heads"); /* a swap is one edit */
     assert_string_equal(weft_nearest("vocab", words), "vocab");
     assert_null(weft_nearest("temperature", words));
+    const char *const rules[] = {"adam", "adamw", "Lion", "weight_decay", NULL};
+    assert_string_equal(weft_nearest("adamW", rules), "adamw"); /* case does not count */
+    assert_string_equal(weft_nearest("ADAM", rules), "adam");
+    assert_string_equal(weft_nearest("lion", rules), "Lion");
+    assert_string_equal(weft_nearest("Weight-Decay", rules), "weight_decay");
+    const char *const short_words[] = {"dir", "x", NULL};
+    assert_null(weft_nearest("lr", short_words)); /* half of a word is no mistake in it */
     const char *const none[] = {NULL};
     assert_null(weft_nearest("layers", none));
     /* the nearest wins wherever it stands, the first among equals */

@@ -67,6 +67,60 @@ static void test_defaults(void **state) {
     weft_job_free(NULL);
 }
 
+/* The key that another word means: its end, its name elsewhere, another spelling. */
+static void near_keys(void **state) {
+    (void)state;
+    static const char *const pairs[][2] = {
+        {"lr", "train.optimizer.lr"},       {"LR", "train.optimizer.lr"},
+        {"train.lr", "train.optimizer.lr"}, {"learning-rate", "train.optimizer.lr"},
+        {"Train.Steps", "train.steps"},     {"max_steps", "train.steps"},
+        {"num-heads", "model.heads"},       {"batch-size", "train.batch"},
+        {"search_mode", "parallel.search"}, {"train.optimizr.lr", "train.optimizer.lr"},
+        {"acumulate", "train.accumulate"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        assert_string_equal(weft_job_near_key(pairs[i][0]), pairs[i][1]);
+    assert_null(weft_job_near_key(""));
+    assert_null(weft_job_near_key("xyzzy"));
+    assert_null(weft_job_near_key("temperature_of_the_sea"));
+}
+
+/* Each name elsewhere leads to a key that exists. */
+static void near_keys_exist(void **state) {
+    (void)state;
+    int count;
+    const weft_job_key *keys = weft_job_keys(&count);
+    static const char *const words[] = {"iterations",   "dtype",       "grad_clip",  "output_dir",
+                                        "save_steps",   "hidden_size", "n_embd",     "seq_len",
+                                        "block_size",   "dataset",     "zero_stage", "eval_steps",
+                                        "warmup_steps", "logging_dir", "vocab_size", "num_layers"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const char *path = weft_job_near_key(words[i]);
+        bool exists = false;
+        assert_non_null(path);
+        for (int k = 0; k < count; k++) exists |= !strcmp(keys[k].path, path);
+        assert_true(exists);
+    }
+}
+
+/* A section may be one word. */
+static void sections_in_words(void **state) {
+    (void)state;
+    const char *words[] = {"train.schedule={name: linear, warmup: 3}",
+                           "train={optimizer: {lr: 0.5, betas: [0.5, 0.25]}, steps: 9}"};
+    weft_job *job;
+    ASSERT_OK(weft_job_load(NULL, words, 2, &job));
+    assert_int_equal(job->train.schedule.name, WEFT_SCHEDULE_LINEAR);
+    assert_int_equal(job->train.schedule.warmup, 3);
+    assert_int_equal(job->train.steps, 9);
+    assert_true(job->train.optimizer.lr == 0.5 && job->train.optimizer.betas[1] == 0.25);
+    weft_job_free(job);
+    refused_word("parallel.optimizer={zero: 1}", "'parallel.optimizer={zero: 1}'|zero|level");
+    refused_word("train.optimizer={lr: fast}", "'train.optimizer={lr: fast}'|train.optimizer.lr");
+    refused_word("train.optimizer={lr: 1", "}");
+    refused_word("data=x", "data.format=|data={format: ");
+    refused_word("train.optimizer=adamW", "'adamw'");
+}
+
 static void test_overrides(void **state) {
     (void)state;
     const char *words[] = {
@@ -362,10 +416,58 @@ static void test_messages(void **state) {
     refused("train:\n  batch: 6\n  accumulate: 4\n",
             "job.yaml:3:3: train.accumulate = 4 must divide train.batch = 6");
     refused("train:\n  steps: 5\n  schedule: {warmup: 6}\n", "train.steps = 5");
-    refused("model:\n  from: dir\n  layers: 2\n", "job.yaml:3:3|model.layers|model.from");
+    refused("model:\n  from: .\n  layers: 2\n", "job.yaml:3:3|model.layers|model.from");
     refused("train: 5\n", "job.yaml:1:1");
     refused("- a\n", "job|written");
     refused("just words\n", "job|written");
+}
+
+static void expect_not_found(const char *text, const char *facts) {
+    weft_job *none;
+    assert_int_equal(parse_with(text, NULL, 0, &none), WEFT_E_NOT_FOUND);
+    ASSERT_MESSAGE(facts);
+}
+
+/* A model that is not there is named before the keys that its files would set. */
+static void absent_models(void **state) {
+    (void)state;
+    expect_not_found("model:\n  from: no/such/dir\n  layers: 2\n",
+                     "job.yaml:2:3|model.from|no/such/dir");
+    expect_not_found("model: {config: nosuch.json, heads: 2}\n", "model.config|nosuch.json");
+    expect_not_found("model: {from: some-org/Some-Model-8B, heads: 2}\n",
+                     "some-org/Some-Model-8B|Hugging Face|download");
+}
+
+/* Faults of YAML: where they are, and in words that name no rule of a grammar. */
+static void yaml_in_plain_words(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"train: {steps: 5\n", "job.yaml:2:1|'{'|line 1|'}'"},
+        {"train:\n  optimizer:\n    betas: [0.9, 0.95\n  clip: 3\n", "job.yaml:4:|'['|line 3|']'"},
+        {"train:\n  steps: 5\n lr: 3\n", "job.yaml:3:2|line 1|indent"},
+        {"train:\n  steps: 5\n  batch 4\n", "job.yaml:4:1|line 3|key: value"},
+        {"train: steps: 5\n", "job.yaml:1:13|':'|quotes"},
+        {"data:\n  path:x\n  format: text\n", "job.yaml:3:9|space"},
+        {"data:\n  path: \"abc\n", "job.yaml:3:1|quote|line 2"},
+        {"data:\n  path: \"a\\qb\"\n", "job.yaml:2:11|backslash"},
+        {"data: {path: \"\\u12\"}\n", "job.yaml:1:17|hexadecimal"},
+        {"data:\n  path: @abc\n", "job.yaml:2:9|quotes"},
+        {"data: {path: &}\n", "job.yaml:1:15|'&'|quotes"},
+        {"data: {path: *}\n", "job.yaml:1:15|'*'|quotes"},
+        {"train:\n  - steps: 5\n  batch: 3\n", "job.yaml:3:3|'-'|line 2"},
+        {"data:\n  path: - a\n", "job.yaml:2:9|'-'"},
+        {"data: |x\n a", "job.yaml:1:8|'|'"},
+        {"%YAML 3.0\n---\ntrain: 3\n", "job.yaml:1:1|%YAML"},
+        {"%x\n", "job.yaml:1:3|'%'"},
+        {"data:\n  path: \xff\n", "job.yaml:2:9|UTF-8"},
+        {"data:\n  path: a\x01\n", "job.yaml:2:10|control character|UTF-8"}};
+    static const char *const raw[] = {"while parsing", "while scanning", "did not find", "token",
+                                      "mapping",       "scalar",         "octet"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        refused(cases[i][0], cases[i][1]);
+        for (size_t k = 0; k < sizeof raw / sizeof *raw; k++)
+            assert_null(strstr(weft_error_message(), raw[k]));
+    }
 }
 
 static void test_yaml_limits(void **state) {
@@ -614,14 +716,26 @@ static void test_table(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decay_by_pattern),    cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_overrides),      cmocka_unit_test(homes_in_paths),
-        cmocka_unit_test(test_table),          cmocka_unit_test(test_keys_of_choices),
+        cmocka_unit_test(decay_by_pattern),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(homes_in_paths),
+        cmocka_unit_test(near_keys),
+        cmocka_unit_test(near_keys_exist),
+        cmocka_unit_test(sections_in_words),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_keys_of_choices),
 #ifdef WEFT_HAVE_YAML
-        cmocka_unit_test(test_file),           cmocka_unit_test(test_checkpoint_rules),
-        cmocka_unit_test(test_recovery_rules), cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_yaml_limits),    cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_ranks),          cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_checkpoint_rules),
+        cmocka_unit_test(test_recovery_rules),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_yaml_limits),
+        cmocka_unit_test(absent_models),
+        cmocka_unit_test(yaml_in_plain_words),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_load),
 #else
         cmocka_unit_test(test_without_yaml),

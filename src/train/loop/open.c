@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "interop/pretrained.h"
+#include "job/job.h"
 
 /* In a world its tensors are checked when they are restored. */
 weft_status wefti_training_find(wefti_training *t, wefti_checkpoint **out) {
@@ -76,13 +77,45 @@ static weft_status restore(wefti_training *t, wefti_checkpoint **from) {
     }
 }
 
+/* Rank 0: the text of the run's job, NULL if it has none. */
+static const char *recorded_job(const wefti_checkpoint *c) {
+    return c ? wefti_checkpoint_value(&wefti_checkpoint_meta_of(c)->notes, "job") : NULL;
+}
+
+/* The checkpoint does not fit: if the job has another model than the run, say in which keys. */
+static weft_status name_other_model(const wefti_training *t, const wefti_checkpoint *c,
+                                    weft_status status) {
+    wefti_failure failure;
+    wefti_failure_keep(status, &failure);
+    char *text = wefti_job_differences(t->job, recorded_job(c), true);
+    status = wefti_failure_tell(&failure);
+    if (text) status = wefti_prefix(status, "the model is not the run's (%s)", text);
+    wefti_free(text);
+    return status;
+}
+
+static void note_other_settings(const wefti_training *t, const wefti_checkpoint *c) {
+    char *text = wefti_job_differences(t->job, recorded_job(c), false);
+    if (text) wefti_training_note(t, "this run goes on with other settings: %s", text);
+    wefti_free(text);
+}
+
+static weft_status resume(wefti_training *t, wefti_checkpoint **from) {
+    weft_status status = restore(t, from);
+    if (status == WEFT_E_SHAPE || status == WEFT_E_MISMATCH || status == WEFT_E_NOT_FOUND)
+        status = name_other_model(t, *from, status);
+    WEFT_TRY(status);
+    note_other_settings(t, *from);
+    return WEFT_OK;
+}
+
 weft_status wefti_training_load_parameters(wefti_training *t, wefti_checkpoint **from,
                                            bool resumes) {
     const char *files = t->job->model.from;
     if (!resumes && !files[0]) return WEFT_OK;
     const weft_train_part before = wefti_training_enter(t, WEFT_TRAIN_PART_LOADING);
     char *note = NULL;
-    weft_status status = resumes ? restore(t, from) : WEFT_OK;
+    weft_status status = resumes ? resume(t, from) : WEFT_OK;
     if (!resumes)
         status = wefti_pretrained_load_across(t->ranks.agreement, t->ranks.follows, t->session,
                                               &t->model.config, files, &note);
