@@ -159,6 +159,26 @@ weft_status weft_fortran_session_find(const weft_session *s, int program, const 
     WEFT_FORTRAN_TEXT(text, name);
     return weft_session_find(s, program, text, out);
 }
+weft_status weft_fortran_session_save(weft_session *s, const CFI_cdesc_t *dir, const int64_t *keep,
+                                      const int64_t *position) {
+    WEFT_FORTRAN_TEXT(path, dir);
+    const weft_session_save_options options = {keep ? *keep : 0, position ? *position : 0};
+    return weft_session_save(s, path, &options);
+}
+
+weft_status weft_fortran_session_save_start(weft_session *s, const CFI_cdesc_t *dir,
+                                            const int64_t *keep, const int64_t *position) {
+    WEFT_FORTRAN_TEXT(path, dir);
+    const weft_session_save_options options = {keep ? *keep : 0, position ? *position : 0};
+    return weft_session_save_start(s, path, &options);
+}
+
+weft_status weft_fortran_session_load(weft_session *s, const CFI_cdesc_t *dir, int64_t step,
+                                      int64_t *position) {
+    WEFT_FORTRAN_TEXT(path, dir);
+    return weft_session_load(s, path, step, position);
+}
+
 weft_status weft_fortran_session_save_local(weft_session *s, const CFI_cdesc_t *path) {
     WEFT_FORTRAN_TEXT(file, path);
     return weft_session_save_local(s, file);

@@ -17,8 +17,8 @@
  * With a world of several processes, each process runs one device of the plan, and all make the
  * same calls in the same order:
  *
- * - Collective: create, add, feed, step, read, write. Feed and write take the same whole tensor on
- *   all ranks; read, the loss and the gradient norm return it on all.
+ * - Collective: create, add, feed, step, read, write, save, load. Feed and write take the same
+ * whole tensor on all ranks; read, the loss and the gradient norm return it on all.
  * - Not collective: queries (tensors, memory, numbers) and weft_session_feed_local.
  * - For parts of tensors: weft_session_feed_rows, weft_session_rows (not collective),
  *   weft_session_read_rows, weft_session_local, weft_session_feed_local.
@@ -327,6 +327,58 @@ WEFT_API weft_status weft_session_write(weft_session *session, int program, cons
  * for a tensor without dimensions. The same valid times as weft_session_read. */
 WEFT_API weft_status weft_session_read_rows(weft_session *session, int program, const char *name,
                                             int64_t first, void *data, size_t bytes) WEFT_CHECKED;
+
+/* ---- checkpoints ----
+ *
+ * weft_session_save writes the parameters, states and optimizer tensors of program 0 as the step
+ * DIR/step-N of a run's directory, N being weft_session_step_number, in the format of `weft train`
+ * (docs/format-checkpoint.md). Names are those of the session. The files do not show how ranks
+ * split the tensors: weft_session_load takes the step on any plan and number of ranks, to the bit.
+ * `weft checkpoint` verifies, compares and converts it.
+ *
+ * A step appears completely or not at all, and replaces a step of the same number. After a failure,
+ * such as a full disk, the steps of before are intact and the session can continue. In a world all
+ * ranks see one directory, and each writes the pieces that it has. One program at a time writes a
+ * directory. Not for mode MANUAL (WEFT_E_ARG): see weft_session_save_local. */
+
+/** Zero-initialise. */
+typedef struct weft_session_save_options {
+    int64_t keep;     /* afterwards, only the newest `keep` steps stay; 0: all */
+    int64_t position; /* the program's own place in its data, as a number of samples */
+} weft_session_save_options;
+
+/** Save a step, between two steps. Collective.
+ * @param dir      made if it does not exist; the same directory for all ranks
+ * @param options  NULL: all 0; rank 0's count
+ * @return WEFT_E_IO if the disk is full or fails; WEFT_E_ARG if another process writes to `dir`, or
+ *   a step has begun; WEFT_E_NOT_FOUND, naming a rank that sees another directory under this path;
+ *   WEFT_E_NOMEM. The same on all ranks */
+WEFT_API weft_status weft_session_save(weft_session *session, const char *dir,
+                                       const weft_session_save_options *options) WEFT_CHECKED;
+/** The same while the session goes on. The call returns when the step's files exist; a thread then
+ * writes the tensors as they were at the call. An update waits for a tensor that is not written
+ * yet. Until weft_session_save_wait, do not write at addresses of weft_session_local. Collective.
+ * WEFT_E_ARG in a session with recovery, and while an earlier step is being saved. */
+WEFT_API weft_status weft_session_save_start(weft_session *session, const char *dir,
+                                             const weft_session_save_options *options) WEFT_CHECKED;
+/** Whether this rank still writes its part (WEFT_PENDING), or not (WEFT_OK, also after a failure
+ * and if no save was started). Not collective, does not block. */
+WEFT_API weft_status weft_session_save_test(weft_session *session) WEFT_CHECKED;
+/** Wait for all parts, and complete the step, which does not exist before. Collective. The errors
+ * of weft_session_save; WEFT_OK if no save was started. */
+WEFT_API weft_status weft_session_save_wait(weft_session *session) WEFT_CHECKED;
+
+/** Load a step that weft_session_save, or `weft train`, has written, and set
+ * weft_session_step_number. Collective. Rank 0 reads the files and checks every byte first; other
+ * ranks need not see them.
+ * @param dir           a run's directory, or one step's
+ * @param step          its number; -1: the newest good one
+ * @param out_position  weft_session_save_options.position; may be NULL
+ * @return WEFT_E_NOT_FOUND without such a step; WEFT_E_SHAPE, naming tensors, if its tensors are
+ *   not the session's; WEFT_E_CORRUPT for damage. The session is unchanged then. WEFT_E_IO while
+ *   tensors are read: some have changed. The same on all ranks */
+WEFT_API weft_status weft_session_load(weft_session *session, const char *dir, int64_t step,
+                                       int64_t *out_position) WEFT_CHECKED;
 
 /** Save this process's slices of parameters, states and optimizer tensors, under their names, as a
  * .safetensors file, and load them. For models that communicate by hand: weft_checkpoint_merge and

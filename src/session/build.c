@@ -310,6 +310,7 @@ void weft_session_destroy(weft_session *s) {
     if (!s) return;
     weft_status unwritten = wefti_trace_close(s->trace); /* without a caller to report to */
     (void)unwritten;
+    wefti_session_saving_end(s);
     wefti_session_leave(s);
     wefti_host_copies_destroy(s);
     wefti_workers_destroy(s->workers);

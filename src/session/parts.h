@@ -87,7 +87,8 @@ struct weft_session {
     wefti_bf16_compute bf16;
     wefti_before_update *before_update;
     void *before_update_context;
-    wefti_halted *halted; /* NULL: never */
+    struct wefti_session_saving *saving; /* steps.c: the step that is being saved; NULL: none */
+    wefti_halted *halted;                /* NULL: never */
     void *halted_context;
     bool ready;        /* the gradients of the next step are complete; only with recovery */
     bool torn;         /* an update has begun and did not end */
@@ -103,6 +104,10 @@ struct weft_session {
     double rate, scale, norm;     /* of the update that is being made; norm NaN: not known */
     double made_scale, made_norm; /* of the last update that was made */
 };
+
+/* steps.c: gives up the step that is being saved; waits until the session's tensors may change. */
+void wefti_session_saving_end(weft_session *s);
+void wefti_session_saving_captured(const weft_session *s);
 
 /* recovery.c: whether all ranks are at one graph; NO_GRAPH: all graphs are there. Collective. */
 enum { WEFTI_NO_GRAPH = -1 };
