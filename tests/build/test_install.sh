@@ -26,6 +26,12 @@ int main(void) {
     return !equal;
 }
 END
+# Pages and examples come with it, and their links lead somewhere.
+guide=$(find "$work/moved" -path '*docs/how-to-mpi.md')
+[ -f "$guide" ] || { echo "the pages are not installed"; exit 1; }
+for link in $(grep -oE '\]\(\.\./examples/[a-z_.0-9]+\)' "$guide" | sed 's/](//; s/)//'); do
+    [ -f "$(dirname "$guide")/$link" ] || { echo "$guide leads to $link, which is not installed"; exit 1; }
+done
 PKG_CONFIG_PATH=$(dirname "$(find "$work/moved" -name weft.pc)")
 export PKG_CONFIG_PATH
 [ "$(pkg-config --modversion weft)" = "$("$work/moved/bin/weft" --version | cut -d' ' -f2)" ]
