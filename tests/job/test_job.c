@@ -461,7 +461,7 @@ static void yaml_in_plain_words(void **state) {
         {"%x\n", "job.yaml:1:3|'%'"},
         {"data:\n  path: \xff\n", "job.yaml:2:9|UTF-8"},
         {"data:\n  path: a\x01\n", "job.yaml:2:10|control character|UTF-8"}};
-    static const char *const raw[] = {"while parsing", "while scanning", "did not find", "token",
+    static const char *const raw[] = {"while parsing", "while scanning", "did not", "token",
                                       "mapping",       "scalar",         "octet"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         refused(cases[i][0], cases[i][1]);
