@@ -221,8 +221,7 @@ static int parse_only(const cli_verb *verb, checkpoint_options *o) {
     for (int i = 0; i < o->only.count; i++) room += strlen(o->only.items[i]);
     o->only_ranks = calloc(room, sizeof *o->only_ranks);
     if (!o->only_ranks) {
-        cli_say(stderr, "weft: out of memory\n");
-        return CLI_FAILED;
+        return cli_complain("out of memory");
     }
     for (int i = 0; i < o->only.count; i++) {
         const char *at = o->only.items[i];
@@ -276,8 +275,7 @@ static int parse_reshard(const cli_verb *verb, checkpoint_options *o) {
 static int parse_rules(const cli_verb *verb, checkpoint_options *o) {
     o->rules = calloc((size_t)o->splits.count + 1, sizeof *o->rules);
     if (!o->rules) {
-        cli_say(stderr, "weft: out of memory\n");
-        return CLI_FAILED;
+        return cli_complain("out of memory");
     }
     for (int i = 0; i < o->splits.count; i++)
         if (!parse_rule((char *)o->splits.items[i], &o->rules[i]))
@@ -299,7 +297,10 @@ static int act(const cli_verb *verb, int count, char **words, checkpoint_options
     char *text = NULL;
     if (o->key && weft_checkpoint_key(o->key) < 0) return cli_failed();
     weft_status status = action->run(o, count - 1, words + 1, &text);
-    if (text && o->json) cli_say(stdout, "%s", text);
+    if (text && o->json) {
+        cli_say(stdout, "%s", text);
+        cli_errors_told();
+    }
     if (text && !o->json) cli_say_text(stdout, text);
     weft_checkpoint_text_free(text);
     if (status == WEFT_PENDING) return CLI_FAILED; /* as diff(1) */

@@ -77,10 +77,19 @@ CLI_VERBS(CLI_VERB_DECLARE)
 bool cli_parse(const cli_verb *verb, int count, char **words, void *values, int *out_count,
                int *out_exit);
 
-/* Says on stderr which word is wrong and how to get help. Returns CLI_USAGE. */
+/* --- errors.c: each failure is said by one of these calls, on stderr. With --json the last one is
+ * an object on stdout as well, {"error": {"status", "message", "exit_code"}}, printed at the end.
+ */
+/* Which word is wrong and how to get help. Returns CLI_USAGE. */
 int cli_usage(const cli_verb *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Print "weft: <the library's message>", with WEFT_TRACE=1 its trail too. Returns CLI_FAILED. */
+int cli_usage_of_none(const char *format, ...) __attribute__((format(printf, 1, 2))); /* no verb */
+/* "weft: <the library's message>", with WEFT_TRACE=1 its trail too. Returns CLI_FAILED. */
 int cli_failed(void);
+/* A failure of the command itself. Returns CLI_FAILED. */
+int cli_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void cli_errors_as_json(bool json); /* the verb has --json, and this process reports */
+void cli_errors_told(void);         /* the verb's JSON says already what is wrong */
+int cli_errors_end(int code);       /* prints the object; returns `code` */
 
 /* Whether a file can be written there. Asked before long work; an existing file stays as it is.
  * False with a message for cli_failed. */

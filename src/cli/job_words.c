@@ -134,11 +134,11 @@ static char *read_whole(const char *path, int64_t *out_bytes) {
     if (file && text) bytes = fread(text, 1, LIMIT + 1, file);
     const bool failed = !file || ferror(file);
     if (failed)
-        cli_say(stderr, "weft: %s: %s\n", path, strerror(errno));
+        (void)cli_complain("%s: %s", path, strerror(errno));
     else if (!text)
-        cli_say(stderr, "weft: out of memory\n");
+        (void)cli_complain("out of memory");
     else if (bytes > LIMIT)
-        cli_say(stderr, "weft: %s: too long for a list of options\n", path);
+        (void)cli_complain("%s: too long for a list of options", path);
     if (file) fclose(file);
     *out_bytes = (int64_t)bytes;
     if (text && !failed && bytes <= LIMIT) return text;
@@ -185,8 +185,7 @@ int cli_job_load(const cli_job_source *source, weft_job **out) {
     if (!source->import) add_number(&list, "parallel.devices", source->devices);
     int code = CLI_DONE;
     if (list.failed) {
-        cli_say(stderr, "weft: out of memory\n");
-        code = CLI_FAILED;
+        code = cli_complain("out of memory");
     } else if (source->import) {
         code = load_imported(source, &list, out);
     } else if (weft_job_load(source->path, list.items, list.count, out) < 0) {

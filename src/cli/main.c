@@ -27,13 +27,6 @@ static void show_help(FILE *stream) {
     cli_say(stream, "\n`weft help VERB` shows a verb's options and an example.\n");
 }
 
-int cli_failed(void) {
-    const char *trace = getenv("WEFT_TRACE"), *message = weft_error_message();
-    cli_say(stderr, "weft: %s\n", *message ? message : "failed without a message");
-    if (trace && !strcmp(trace, "1")) cli_say(stderr, "%s\n", weft_error_trail());
-    return CLI_FAILED;
-}
-
 /* A caller that closes a standard stream (`weft ... >&-`, a daemon) wants no output there. Without
  * this, the first file or connection opened would take its number. */
 static void open_standard_streams(void) {
@@ -46,9 +39,9 @@ static void open_standard_streams(void) {
 
 /* Output that did not reach its file is a failure, even when all else went well. */
 static int written(int code) {
+    code = cli_errors_end(code);
     if (!(fflush(stdout) || ferror(stdout)) || code != CLI_DONE) return code;
-    cli_say(stderr, "weft: cannot write the output\n");
-    return CLI_FAILED;
+    return cli_complain("cannot write the output");
 }
 
 /* NULL after a complaint that names the nearest verb. */
@@ -61,9 +54,8 @@ static const cli_verb *find_verb(const char *word) {
     }
     names[count] = NULL;
     const char *near = weft_nearest(word, names);
-    cli_say(stderr, "weft: unknown verb '%.100s'", word);
-    if (near) cli_say(stderr, "; did you mean '%s'?", near);
-    cli_say(stderr, "\n");
+    (void)cli_usage_of_none("unknown verb '%.100s'%s%s%s", word, near ? "; did you mean '" : "",
+                            near ? near : "", near ? "'?" : "");
     show_help(stderr);
     return NULL;
 }
@@ -71,10 +63,8 @@ static const cli_verb *find_verb(const char *word) {
 /* `weft help VERB`: as `weft VERB --help`. */
 static int help_of(int count, char **words) {
     char help[] = "--help", *asked[] = {help};
-    if (count > 1) {
-        cli_say(stderr, "weft: help shows one verb; '%s' is one word too many\n", words[1]);
-        return CLI_USAGE;
-    }
+    if (count > 1)
+        return cli_usage_of_none("help shows one verb; '%.100s' is one word too many", words[1]);
     const cli_verb *verb = find_verb(words[0]);
     return verb ? written(verb->run(verb, 1, asked)) : CLI_USAGE;
 }
@@ -95,7 +85,11 @@ static int run_words(int argc, char **argv) {
         return written(CLI_DONE);
     }
     const cli_verb *verb = find_verb(word);
-    if (!verb) return CLI_USAGE;
+    if (!verb) {
+        for (int i = 2; i < argc; i++)
+            if (!strcmp(argv[i], "--json")) cli_errors_as_json(true);
+        return written(CLI_USAGE);
+    }
     /* In jobs with a scheduler process, one of the equally started processes takes that role. */
     bool serves = verb == &cli_train && weft_launch_is_scheduler();
     return written(serves ? launch_serve() : verb->run(verb, argc - 2, argv + 2));

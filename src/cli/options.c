@@ -3,23 +3,10 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "weft/job.h"
-
-/* Words of any length are quoted by their begin. */
-int cli_usage(const cli_verb *verb, const char *format, ...) {
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    const int length = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    cli_say(stderr, "weft: %s%s", text, length >= (int)sizeof text ? "..." : "");
-    cli_say(stderr, "\nusage: weft %s\nSee `weft %s --help`.\n", verb->usage, verb->name);
-    return CLI_USAGE;
-}
 
 /* An option with its help, which begins in column 26 or behind a longer name. */
 static void show_option(const char *name, const char *argument, const char *help) {
@@ -116,7 +103,7 @@ static int refuse_option(const cli_verb *verb, int count, char **words, int at) 
 
 bool cli_texts_create(cli_texts *texts, int words) {
     *texts = (cli_texts){.items = calloc((size_t)words + 1, sizeof *texts->items)};
-    if (!texts->items) cli_say(stderr, "weft: out of memory\n");
+    if (!texts->items) (void)cli_complain("out of memory");
     return texts->items != NULL;
 }
 
@@ -173,10 +160,18 @@ static int store(const cli_verb *verb, const cli_option *o, const char *text, vo
     return 0;
 }
 
+/* Before the words are parsed, since they may be wrong in front of the option. */
+static bool asks_for_json(int count, char **words) {
+    for (int i = 0; i < count && strcmp(words[i], "--"); i++)
+        if (!strcmp(words[i], "--json")) return true;
+    return false;
+}
+
 bool cli_parse(const cli_verb *verb, int count, char **words, void *values, int *out_count,
                int *out_exit) {
     int kept = 0;
     bool options = true;
+    cli_errors_as_json(asks_for_json(count, words));
     for (int i = 0; i < count; i++) {
         char *word = words[i];
         if (options && (!strcmp(word, "--help") || !strcmp(word, "-h"))) {

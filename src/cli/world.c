@@ -1,12 +1,6 @@
 /* Verbs that run as one of several processes of a launcher. */
 #include "cli.h"
 
-int cli_failed_rank(int rank) {
-    if (rank <= 0 || weft_error_rank() != WEFT_RANK_OWN) return cli_failed();
-    cli_say(stderr, "weft: rank %d: %s\n", rank, weft_error_message());
-    return CLI_FAILED;
-}
-
 static bool is_loss(weft_status status) {
     return status == WEFT_E_LOST || status == WEFT_E_TIMEOUT;
 }
@@ -32,7 +26,10 @@ static void say_notes(void) {
 
 int cli_find_launcher(weft_launcher *out) {
     if (weft_launcher_find(out) < 0) return cli_failed();
-    if (out->rank <= 0) say_notes();
+    if (out->rank <= 0)
+        say_notes();
+    else
+        cli_errors_as_json(false);
     return CLI_DONE;
 }
 
@@ -48,10 +45,9 @@ static int load_for(int size, const cli_job_source *source, weft_job **out) {
         for_size.devices = size;
         return cli_job_load(&for_size, out);
     }
-    cli_say(stderr,
-            "weft: the job is for %d device%s, but %d processes were started, one device each\n",
-            devices, devices == 1 ? "" : "s", size);
-    return CLI_FAILED;
+    return cli_complain(
+        "the job is for %d device%s, but %d processes were started, one device each", devices,
+        devices == 1 ? "" : "s", size);
 }
 
 int cli_job_load_for(int size, const cli_job_source *source, weft_job **out) {

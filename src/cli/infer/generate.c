@@ -76,8 +76,7 @@ static bool read_stdin(buffer *b) {
         b->used += got;
     }
     if (b->failed || ferror(stdin)) {
-        cli_say(stderr, "weft: cannot read the prompt: %s\n",
-                b->failed ? "no memory" : strerror(errno));
+        (void)cli_complain("cannot read the prompt: %s", b->failed ? "no memory" : strerror(errno));
         return false;
     }
     return true;
@@ -189,8 +188,7 @@ static int generate_one(weft_world *world, const weft_plan *plan, const char *ch
     } else if (rank > 0) {
         code = CLI_DONE;
     } else if (o.text.failed) {
-        cli_say(stderr, "weft: no memory for the text\n");
-        code = CLI_FAILED;
+        code = cli_complain("no memory for the text");
     } else {
         if (values->json)
             print_json(&info, prompt, &o, &done, &values->stop);

@@ -68,8 +68,7 @@ int cli_generate_many(weft_world *world, const weft_plan *plan, const char *chec
         const weft_prompt *items = weft_prompts_items(values->file, &count);
         prompts = malloc((size_t)count * sizeof *prompts);
         if (!prompts) {
-            cli_say(stderr, "weft: no memory for %lld prompts\n", (long long)count);
-            return CLI_FAILED;
+            return cli_complain("no memory for %lld prompts", (long long)count);
         }
         for (int64_t i = 0; i < count; i++) {
             prompts[i] = items[i];

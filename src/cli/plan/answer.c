@@ -226,11 +226,12 @@ static void say_why(const weft_search_report *r, const weft_cell_report *c) {
 }
 
 static int no_cell(const weft_search_report *r, const char *name) {
-    cli_say(stderr, "weft: no cell is named '%s'; the cells are", name);
-    for (int i = 0; i < r->cell_count; i++)
-        cli_say(stderr, "%s %s", i ? "," : "", r->cells[i].name);
-    cli_say(stderr, "\n");
-    return CLI_FAILED;
+    char names[1024] = "";
+    int used = 0;
+    for (int i = 0; i < r->cell_count && used < (int)sizeof names; i++)
+        used += snprintf(names + used, sizeof names - (size_t)used, "%s %s", i ? "," : "",
+                         r->cells[i].name);
+    return cli_complain("no cell is named '%s'; the cells are%s", name, names);
 }
 
 int cli_plan_why(const weft_job *job, const char *name, bool as_json) {

@@ -138,8 +138,7 @@ static int ask(const cli_verb *verb, int count, char **words, simulate_options *
     x.ranks = calloc((size_t)values->slow.count + 1, sizeof *x.ranks);
     x.links = calloc((size_t)values->links.count + 1, sizeof *x.links);
     if (!x.ranks || !x.links) {
-        cli_say(stderr, "weft: no memory\n");
-        code = CLI_FAILED;
+        code = cli_complain("no memory");
     } else {
         code = parse_words(verb, values, &x);
     }
