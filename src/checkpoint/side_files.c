@@ -51,9 +51,9 @@ typedef struct side_entry {
 
 /* The file at *at, which moves behind it. False: the block ends there, or is damaged. */
 static bool next(const wefti_side_files *files, int64_t *at, side_entry *out) {
-    const char *name = files->data + *at;
     const int64_t rest = files->bytes - *at;
-    const char *end = rest > 0 ? memchr(name, 0, (size_t)rest) : NULL;
+    if (rest <= 0) return false; /* `data` is NULL without files */
+    const char *name = files->data + *at, *end = memchr(name, 0, (size_t)rest);
     if (!end || rest - (end - name) < 1 + COUNT_BYTES + 1) return false;
     const char *text = end + 1 + COUNT_BYTES;
     const uint64_t bytes = wefti_get_number((const unsigned char *)end + 1, COUNT_BYTES);
