@@ -86,8 +86,12 @@ weft_status wefti_rank_device_seed(wefti_rank_device *device,
                                    const wefti_program *program) WEFT_CHECKED;
 
 /* ---- traces: Chrome JSON, opens in Perfetto ---- */
+/* Whose times a trace has. Simulated times say nothing about a host, so such a file has the same
+ * bytes in each run. */
+typedef enum wefti_trace_clock { WEFTI_TRACE_OF_HOST, WEFTI_TRACE_SIMULATED } wefti_trace_clock;
 /* Opens a trace for `devices` ranks. Each rank adds its events from one thread at a time. */
-weft_status wefti_trace_open(const char *path, int32_t devices, wefti_trace **out) WEFT_CHECKED;
+weft_status wefti_trace_open(const char *path, int32_t devices, wefti_trace_clock clock,
+                             wefti_trace **out) WEFT_CHECKED;
 /* writes the file and frees the trace */
 weft_status wefti_trace_close(wefti_trace *trace) WEFT_CHECKED;
 

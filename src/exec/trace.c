@@ -41,6 +41,7 @@ struct wefti_trace {
     char *path;
     meeting meetings[WEFTI_TRACE_MEETINGS];
     int meeting_count;
+    wefti_trace_clock clock;
     int32_t devices;
     lane *lanes;
 };
@@ -58,12 +59,14 @@ static void discard(wefti_trace *t) {
     wefti_free(t);
 }
 
-weft_status wefti_trace_open(const char *path, int32_t devices, wefti_trace **out) {
+weft_status wefti_trace_open(const char *path, int32_t devices, wefti_trace_clock clock,
+                             wefti_trace **out) {
     wefti_trace *t;
     WEFT_NEW(t, wefti_trace);
     t->path = wefti_strdup(path);
     t->lanes = wefti_calloc((size_t)devices, sizeof *t->lanes);
     t->devices = devices;
+    t->clock = clock;
     if (!t->path || !t->lanes) {
         discard(t);
         WEFT_FAIL(WEFT_E_NOMEM, "no memory for a trace");
@@ -244,6 +247,10 @@ static void read_boot(char out[64]) {
 static void print_end(wefti_text *text, const wefti_trace *t, int64_t origin, int64_t dropped) {
     char boot[64];
     struct timespec now;
+    if (t->clock == WEFTI_TRACE_SIMULATED) {
+        wefti_text_add(text, "\n],\"otherData\":{\"dropped\":%" PRId64 "}}\n", dropped);
+        return;
+    }
     read_boot(boot);
     clock_gettime(CLOCK_REALTIME, &now);
     const int64_t unix_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;

@@ -417,7 +417,7 @@ weft_status weft_session_trace(weft_session *s, const char *path) {
     set_trace(s, NULL);
     WEFT_TRY(wefti_trace_close(old));
     if (!path) return WEFT_OK;
-    WEFT_TRY(wefti_trace_open(path, s->devices, &s->trace));
+    WEFT_TRY(wefti_trace_open(path, s->devices, WEFTI_TRACE_OF_HOST, &s->trace));
     set_trace(s, s->trace);
     return WEFT_OK;
 }

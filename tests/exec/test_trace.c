@@ -63,7 +63,7 @@ static void any_name_is_valid_json(void **state) {
     wefti_arena *arena;
     int count, at = 0;
     char lengths[200][120];
-    ASSERT_OK(wefti_trace_open(path, 1, &t));
+    ASSERT_OK(wefti_trace_open(path, 1, WEFTI_TRACE_OF_HOST, &t));
     for (int i = 0; i < NAMES; i++)
         wefti_trace_event(t, 0, 1, names[i], names[NAMES - 1 - i], 5000 + 1000 * i, 7000 + 1000 * i,
                           2e3, 4e3);
@@ -156,12 +156,13 @@ static void a_session_is_traced(void **state) {
 static void a_trace_that_cannot_be_written(void **state) {
     (void)state;
     wefti_trace *t;
-    assert_int_equal(wefti_trace_open("/nonexistent/weft/trace.json", 1, &t), WEFT_E_NOT_FOUND);
+    assert_int_equal(wefti_trace_open("/nonexistent/weft/trace.json", 1, WEFTI_TRACE_OF_HOST, &t),
+                     WEFT_E_NOT_FOUND);
     ASSERT_MESSAGE("/nonexistent/weft");
     for (int64_t n = 0; n < 4; n++) {
         wefti_fault_arm(WEFTI_FAULT_ALLOC, n, true, 0);
         t = NULL;
-        weft_status status = wefti_trace_open(path, 1, &t);
+        weft_status status = wefti_trace_open(path, 1, WEFTI_TRACE_OF_HOST, &t);
         if (status == WEFT_OK) {
             wefti_trace_event(t, 0, 0, "a", "b", 0, 1, 0, 0);
             status = wefti_trace_close(t);

@@ -70,7 +70,7 @@ weft_status wefti_predict_trace(const wefti_match_classes *classes,
     wefti_predict_options traced = *options;
     weft_prediction *again = NULL;
     WEFT_NEW_ARRAY(t.lane_of, int32_t, p->ranks);
-    weft_status status = wefti_trace_open(path, p->class_count, &t.trace);
+    weft_status status = wefti_trace_open(path, p->class_count, WEFTI_TRACE_SIMULATED, &t.trace);
     if (status >= 0) {
         traced.span = add;
         traced.context = &t;
