@@ -140,7 +140,7 @@ WEFT_API weft_status weft_generator_run(weft_generator *generator, const char *p
  * whole number, optional; "tokens", 1 or more, optional; "seed", optional. Empty lines are skipped.
  * @param out  freed with weft_prompts_free
  * @return WEFT_E_NOT_FOUND, WEFT_E_IO; WEFT_E_CORRUPT names the line that is wrong, and why, or a
- *   file without prompts */
+ *   file without prompts; WEFT_E_NO_IMPL: in UTF-16 or UTF-32, where only UTF-8 is read */
 typedef struct weft_prompts weft_prompts;
 WEFT_API weft_status weft_prompts_read(const char *path, weft_prompts **out) WEFT_CHECKED;
 WEFT_API const weft_prompt *weft_prompts_items(const weft_prompts *prompts, int64_t *out_count);
