@@ -160,9 +160,9 @@ static void a_resume_with_other_data_is_refused(void **state) {
     record first = {.first = 0};
     add_word(&w, "data.path=%s", path);
     add_word(&w, "data.tokenizer=%s", put_tokenizer("abc.json", "abc"));
-    add_words(&w, WITH(dir_word("data"), "train.steps=2"));
+    add_words(&w, WITH(dir_word("data"), "train.steps=2", "train.schedule.name=constant"));
     ASSERT_OK(run_words(&w, &first));
-    add_words(&w, WITH("train.steps=3", "train.schedule.name=constant"));
+    add_words(&w, WITH("train.steps=3"));
 
     char tokenizer[300], other[300], held[300];
     (void)snprintf(tokenizer, sizeof tokenizer, "data.tokenizer=%s",
