@@ -89,13 +89,14 @@ static void hear(int forwarded) {
     if (number) requests.handler(number);
 }
 
-static void leave_disk(int number) {
+/* What was asked for may not be on the disk, so this is a failure. */
+static void leave_disk(void) {
     static const char text[] = "weft: a disk or a file server does not answer: this process ends, "
                                "and saves nothing more\n";
     struct pollfd output = {.fd = STDERR_FILENO, .events = POLLOUT};
     ssize_t ignored = poll(&output, 1, 0) > 0 ? write(STDERR_FILENO, text, sizeof text - 1) : 0;
     (void)ignored;
-    _exit(128 + number);
+    _exit(CLI_FAILED);
 }
 
 /* One more piece of time has passed. Pieces are counted, so that a pause of this process is short.
@@ -107,7 +108,8 @@ static int count_pieces(int pieces) {
 }
 
 static void *take_requests(void *context) {
-    int first = 0, pieces = 0;
+    bool asked = false;
+    int pieces = 0;
     (void)context;
     for (;;) {
         const struct timespec piece = {.tv_nsec = PIECE_NS};
@@ -115,15 +117,15 @@ static void *take_requests(void *context) {
         int64_t late = atomic_load(&requests.late_ns);
         if (number > 0) {
             if (atomic_load(&requests.ends) && !cli_is_announcement(number)) cli_end_by(number);
-            if (!first && !cli_is_announcement(number)) first = number;
+            if (!cli_is_announcement(number)) asked = true;
             atomic_store(&requests.number, number);
             atomic_store(&requests.unheard, true);
             (void)pthread_kill(requests.command, forwarding());
         }
         if (late && now_ns() > late) cli_end_by(atomic_load(&requests.number));
-        if (!first) continue;
+        if (!asked) continue;
         pieces = count_pieces(pieces);
-        if (pieces > LATE_PIECES) leave_disk(first);
+        if (pieces > LATE_PIECES) leave_disk();
     }
     return NULL;
 }
