@@ -64,7 +64,7 @@ static weft_status each_tensor(weft_session *s, int rank, bool compare) {
             continue;
         }
         bool same = !compare;
-        for (int i = 0; i < saved_count && compare && status >= 0; i++)
+        for (int i = 0; compare && i < saved_count && status >= 0; i++)
             same |= !strcmp(saved[i].name, info.name) && saved[i].bytes == info.bytes &&
                     !memcmp(saved[i].data, data, (size_t)info.bytes);
         free(data);

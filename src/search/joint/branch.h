@@ -187,7 +187,8 @@ bool wefti_joint_is_over(const wefti_joint_branch *s);
 void wefti_joint_begin_phase(wefti_joint_branch *s, double share);
 /* What has been built and walked in this phase, in short programs. */
 double wefti_joint_spent(const wefti_joint_branch *s);
-/* Searches on larger machines may take longer. */
+/* Searches on larger machines may take longer: so many times the effort. */
+double wefti_joint_larger_machine(const wefti_joint_branch *s);
 double wefti_joint_effort_budget(const wefti_joint_branch *s);
 double wefti_joint_effort_without_plan(const wefti_joint_branch *s);
 weft_status wefti_joint_graph_of(wefti_joint_branch *s, const wefti_degrees *d, weft_graph **graph,

@@ -403,8 +403,9 @@ static void note_bound(wefti_joint_branch *s) {
     s->out->exhausted = !s->count || least * s->ratio >= wefti_joint_best(s);
 }
 
+/* Walks on larger machines take longer, so there are fewer of them. */
 static weft_status walk_neighbours(wefti_joint_branch *s) {
-    wefti_joint_begin_phase(s, 0.5);
+    wefti_joint_begin_phase(s, 0.5 / wefti_joint_larger_machine(s));
     return wefti_joint_walk_neighbours(s);
 }
 

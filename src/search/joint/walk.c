@@ -41,10 +41,12 @@ void wefti_joint_begin_phase(wefti_joint_branch *s, double share) {
     s->phase_spent += wefti_joint_spent(s);
 }
 
-/* Searches on larger machines may take longer. */
+double wefti_joint_larger_machine(const wefti_joint_branch *s) {
+    return wefti_smaller(1 + s->j.devices / 1024.0, 5);
+}
+
 static double effort_of(const wefti_joint_branch *s, int32_t evaluations) {
-    const double larger_machine = 1 + s->j.devices / 1024.0, most = 5;
-    return (larger_machine < most ? larger_machine : most) * evaluations * EFFORT;
+    return wefti_joint_larger_machine(s) * evaluations * EFFORT;
 }
 
 double wefti_joint_effort_budget(const wefti_joint_branch *s) {
