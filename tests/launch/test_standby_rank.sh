@@ -65,7 +65,7 @@ has_facts again.standby 'the job now' || fail 'the standby has not taken over' a
 
 begin never '' 0@step:100:9
 # shellcheck disable=SC2086
-ends_with 1 $others
+ends_with 75 $others
 ends_with 75 $standby
 has_facts never.rank-1 'rank 0|not come back' || fail 'another reason' never.rank-1
 
