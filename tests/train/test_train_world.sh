@@ -11,9 +11,9 @@ for variable in WEFT_RANK WEFT_SIZE RANK WORLD_SIZE MASTER_ADDR MASTER_PORT MS_R
 done
 splits='parallel.strategies=[{match: h.*.attn.c_attn, split: n1=tp}, {match: h.*.attn, split: heads=tp}, {match: h.*.attn.c_proj, split: k=tp}, {match: h.*.mlp.c_fc, split: n0=tp}, {match: h.*.mlp.c_proj, split: k=tp}]'
 
-# What must be equal of a run's JSON: everything but times.
+# What must be equal of a run's JSON: everything but times, and the memory of a process.
 numbers() {
-    sed 's/"[a-z_]*seconds": [^,}]*,\{0,1\}//g; s/"[a-z]*_per_second": [^,}]*,\{0,1\}//g; s/"checkpoint": [^,}]*//' "$1"
+    sed 's/"time": {[^}]*},\{0,1\}//g; s/"\(memory\|resident\)_bytes": [^,}]*,\{0,1\}//g; s/"[a-z_]*seconds": [^,}]*,\{0,1\}//g; s/"[a-z]*_per_second": [^,}]*,\{0,1\}//g; s/"checkpoint": [^,}]*//' "$1"
 }
 # Every file of every step but the manifests, which name the job.
 files() {
