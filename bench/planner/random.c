@@ -339,8 +339,20 @@ static bool within_limits(const random_run *r) {
 int planner_random(const char *weft, int words, char **word) {
     static random_run r;
     r = (random_run){.weft = weft, .seed = 1, .count = 60, .limit = 120};
-    for (int i = 0; i + 1 < words; i += 2) {
-        const unsigned long value = strtoul(word[i + 1], NULL, 10);
+    for (int i = 0; i < words; i += 2) {
+        static const char *const known[] = {"--seed", "--count", "--sample", "--seconds"};
+        bool is_known = false;
+        char *end = NULL;
+        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+            is_known |= !strcmp(word[i], known[k]);
+        const unsigned long value = i + 1 < words ? strtoul(word[i + 1], &end, 10) : 0;
+        if (!is_known || !end || end == word[i + 1] || *end) {
+            (void)fprintf(stderr,
+                          "planner random: '%s': known are --seed, --count, --sample and "
+                          "--seconds, each with a whole number\n",
+                          word[i]);
+            return 2;
+        }
         if (!strcmp(word[i], "--seed")) r.seed = value;
         if (!strcmp(word[i], "--count")) r.count = value < 4096 ? (long)value : 4096;
         if (!strcmp(word[i], "--sample")) r.sample = (long)value;

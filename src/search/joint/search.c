@@ -297,11 +297,6 @@ static bool over_budget(const wefti_joint_branch *s) {
     return wefti_joint_spent(s) >= most || walks >= 4 * budget;
 }
 
-static bool out_of_time(const wefti_joint_branch *s) {
-    const double seconds = s->j.problem->seconds;
-    return seconds > 0 && s->out->prediction && wefti_now_s() - s->begin > seconds;
-}
-
 /* Enough tight candidates have not fitted, or their programs have taken their part of the budget.
  */
 static bool is_hopeless(const wefti_joint_branch *s, const wefti_joint_item *x) {
@@ -359,11 +354,14 @@ static bool is_beyond(const wefti_joint_branch *s, const wefti_joint_item *x, do
 /* Raises the lower bound: what has the least bound is bounded better, and walked at last if the
  * budget admits it. */
 static weft_status prove(wefti_joint_branch *s) {
+    /* No walk follows any more: a small budget takes little time for its bound too. */
     const int32_t asked = s->j.problem->evaluations;
-    const double part = asked && asked < s->round ? (double)asked / s->round : 1;
+    const bool few = asked && asked < s->round && wefti_joint_is_over(s);
+    const double part = few ? (double)asked / s->round : 1;
     const double most = part * wefti_joint_effort_budget(s);
     s->guessing = false;
-    while (s->count && s->out->prediction && wefti_joint_spent(s) < most && !out_of_time(s)) {
+    while (s->count && s->out->prediction && wefti_joint_spent(s) < most &&
+           !wefti_joint_out_of_time(s)) {
         const int64_t first = wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND);
         if (s->items[first].bound * s->ratio >= wefti_joint_best(s)) break;
         if (s->items[first].kind == WEFTI_JOINT_BOUNDED &&
@@ -436,7 +434,7 @@ static weft_status branch_and_bound(wefti_joint_branch *s) {
     WEFT_TRY(wefti_joint_splits(&s->j, &visit));
     for (s->round = WEFTI_JOINT_ROUND;; s->round *= 2) {
         WEFT_TRY(search_round(s));
-        s->out->cut = out_of_time(s);
+        s->out->cut = wefti_joint_out_of_time(s);
         if (s->out->exhausted || s->out->cut || !s->out->prediction || wefti_joint_is_over(s) ||
             s->round >= s->j.problem->evaluations)
             return WEFT_OK;

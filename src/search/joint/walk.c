@@ -9,9 +9,10 @@
 
 enum { EFFORT = 16 };
 
-/* What a walk costs, in short programs, by the processor times of 35 walks of GPT-3 175B and of
- * Llama 405B: a program for each stage, whose tasks grow with the microbatches until they repeat
- * each other; twice as many with weights' gradients apart; and the rings of split sequences. */
+/* What a walk costs, in short programs. Each stage has a program. Its tasks grow with the
+ * microbatches until they repeat each other. There are twice as many with weights' gradients apart.
+ * Split sequences add rings. The numbers fit processor times of 38 walks of GPT-3 175B and Llama
+ * 405B, most of them to a factor of three. */
 double wefti_joint_walk_effort(const wefti_degrees *d) {
     enum { TASKS = 16, REPEATED = 64, REGIONS = 64 };
     const double unlike = d->microbatches < REPEATED ? d->microbatches : REPEATED;
@@ -28,11 +29,15 @@ int32_t wefti_joint_budget(const wefti_joint_branch *s) {
     return s->round;
 }
 
+bool wefti_joint_out_of_time(const wefti_joint_branch *s) {
+    const double seconds = s->j.problem->seconds;
+    return seconds > 0 && s->out->prediction && wefti_now_s() - s->begin > seconds;
+}
+
 bool wefti_joint_is_over(const wefti_joint_branch *s) {
-    const wefti_joint_problem *p = s->j.problem;
-    if (!s->out->prediction) return false;
-    return (p->evaluations && s->out->evaluations >= p->evaluations) ||
-           (p->seconds > 0 && wefti_now_s() - s->begin > p->seconds);
+    const int32_t asked = s->j.problem->evaluations;
+    return (asked && s->out->prediction && s->out->evaluations >= asked) ||
+           wefti_joint_out_of_time(s);
 }
 
 void wefti_joint_begin_phase(wefti_joint_branch *s, double share) {
