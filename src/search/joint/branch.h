@@ -8,7 +8,7 @@
 
 enum { WEFTI_JOINT_MISFITS = 6 };
 enum { WEFTI_JOINT_ROUND = 16 }; /* walks of a phase in the first round */
-/* A guess of a candidate's bytes may be so much too small, or too large: see coarse.c. */
+/* A guess of a candidate's bytes may be so much too small, or too large: see bound/coarse.c. */
 #define WEFTI_JOINT_MARGIN 0.92
 #define WEFTI_JOINT_LARGEST 1.06
 enum { WEFTI_JOINT_TIGHT_MISFITS = 4 };
@@ -113,7 +113,7 @@ static inline double wefti_joint_best(const wefti_joint_branch *s) {
     return s->out->prediction ? s->out->prediction->step_seconds : INFINITY;
 }
 
-/* open.c */
+/* order.c */
 weft_status wefti_joint_push_item(wefti_joint_branch *s, wefti_joint_item x) WEFT_CHECKED;
 weft_status wefti_joint_insert(wefti_joint_branch *s, wefti_joint_order by,
                                int64_t number) WEFT_CHECKED;
@@ -124,7 +124,7 @@ int64_t wefti_joint_first_of(wefti_joint_branch *s, wefti_joint_order by);
 /* The step, about: what is known less well turns out longer. */
 double wefti_joint_guess_of(const wefti_joint_item *x);
 
-/* coarse.c */
+/* bound/coarse.c */
 /* Seconds of a step, about, for guesses: kernels and transfers on a stage, and how much longer the
  * transfers are likely to take. */
 typedef struct wefti_joint_about {
@@ -168,8 +168,9 @@ int32_t wefti_joint_stride_of(const wefti_degrees *d, int which);
 bool wefti_joint_is_slower_outwards(const wefti_machine_model *m);
 wefti_degrees wefti_joint_in_usual_order(const wefti_degrees *degrees);
 
-/* replicas.c: the least step at a level of the optimizer. `some_share`: not all replicas share
- * states. `chunks`: a stage may have several. `calls` NULL: nothing is known of the kernels. */
+/* bound/replicas.c: the least step at a level of the optimizer. `some_share`: not all replicas
+ * share states. `chunks`: a stage may have several. `calls` NULL: nothing is known of the kernels.
+ */
 double wefti_joint_least_of_level(const wefti_joint_branch *s, const wefti_degrees *d, int level,
                                   bool some_share, bool chunks, const wefti_joint_line *line,
                                   const wefti_joint_call *calls);

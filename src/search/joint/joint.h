@@ -8,7 +8,7 @@
  * are divided into stages by the times of their kernels. Without a known family, the dynamic search
  * (search/dynamic.c) splits the ops of a stage.
  *
- * The order. Each candidate has a lower bound of its step (bound.c), from programs of the model
+ * The order. Each candidate has a lower bound of its step (bound/), from programs of the model
  * with few blocks. Candidates are taken by bound, lowest first. The programs of a candidate are
  * built dry and walked with a clock (search/predict). The search ends when no bound is below the
  * best step by more than the tolerance, or when the budget is used up.

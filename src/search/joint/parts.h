@@ -61,7 +61,7 @@ typedef struct wefti_joint_product {
 } wefti_joint_product;
 
 /* What one microbatch of s samples on each device takes at least, in all calls of the model, is
- * fixed + each x s, for every s. From programs of one and of two samples: see line.c. */
+ * fixed + each x s, for every s. From programs of one and of two samples: see bound/line.c. */
 typedef struct wefti_joint_line {
     wefti_joint_work_key key; /* of one sample, data 1 */
     bool legal;
@@ -142,14 +142,14 @@ weft_status wefti_joint_plan(wefti_joint *j, const wefti_degrees *degrees, const
 /* The full name of a call of the whole model; `out` has room for 256 bytes. */
 const char *wefti_joint_call_name(const wefti_joint_shape *shape, int32_t call, char *out);
 
-/* table.c: tables from programs of the short model. */
+/* bound/table.c: tables from programs of the short model. */
 weft_status wefti_joint_shape_find(wefti_joint *j) WEFT_CHECKED;
 weft_status wefti_joint_work_find(wefti_joint *j, const wefti_degrees *degrees,
                                   const wefti_joint_work **out) WEFT_CHECKED;
 /* Of the split of degrees, whatever its replicas and microbatches. For axes in the usual order. */
 weft_status wefti_joint_line_find(wefti_joint *j, const wefti_degrees *degrees,
                                   const wefti_joint_line **out) WEFT_CHECKED;
-/* products.c */
+/* bound/products.c */
 /* The part of the rate that a product of these sizes reaches, with room for rounding. */
 double wefti_joint_product_use(const wefti_device_model *device, wefti_arithmetic arithmetic,
                                const wefti_product_shape *shape);
@@ -164,7 +164,7 @@ double wefti_joint_product_least(const wefti_device_model *device,
 weft_status wefti_joint_products_find(wefti_joint *j, const wefti_degrees *degrees,
                                       const wefti_joint_line *line, double samples,
                                       const double (**out)[2]) WEFT_CHECKED;
-/* state.c */
+/* bound/state.c */
 weft_status wefti_joint_state_find(wefti_joint *j, const wefti_degrees *degrees,
                                    const wefti_joint_state **out) WEFT_CHECKED;
 
@@ -224,7 +224,7 @@ static inline bool wefti_joint_outermost(const wefti_degrees *d) {
     return d->order[0] == d->order[1] || d->order[0] == 0;
 }
 
-/* bound.c */
+/* bound/stages.c */
 static inline int32_t wefti_joint_calls(const wefti_joint_shape *s) {
     return s->calls + (s->middle >= 0 ? s->copies - 1 : 0);
 }
@@ -245,7 +245,7 @@ weft_status wefti_joint_bound_of(const wefti_joint *j, const wefti_degrees *degr
  */
 double wefti_joint_least_send(const wefti_joint *j, const wefti_degrees *degrees, double boundary);
 
-/* fill.c */
+/* bound/fill.c */
 /* The least step of any division into stages. `calls`: seconds of one microbatch in each call of
  * the short model, at least; `boundary`: bytes that pass from a block to the next one, at least. */
 double wefti_joint_least_step(const wefti_joint *j, const wefti_degrees *degrees,
@@ -255,7 +255,7 @@ double wefti_joint_least_step(const wefti_joint *j, const wefti_degrees *degrees
 weft_status wefti_joint_cells_find(wefti_joint *j, const wefti_degrees *degrees,
                                    const weft_plan *plan, wefti_joint_cells *out) WEFT_CHECKED;
 
-/* guess.c */
+/* guess/guess.c */
 /* Seconds of transfers between replicas that no kernel hides, about. `parameters`: bytes of the
  * whole model's; `work`: seconds of all microbatches on a stage. */
 double wefti_joint_guess_exposed(const wefti_joint *j, const wefti_degrees *degrees,

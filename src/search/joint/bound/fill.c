@@ -23,8 +23,8 @@
  * is a bound. So is the T at which the sum of all delays and of all work fills all stages.
  *
  * A stage waits for each value and gradient of another stage at least as long as the transfer takes
- * (bound.c). These waits need room too. How many bytes pass is known if a block has made the value:
- * if it is none of the first values, nor of those between calls behind the blocks. */
+ * (stages.c). These waits need room too. How many bytes pass is known if a block has made the
+ * value: if it is none of the first values, nor of those between calls behind the blocks. */
 #include <math.h>
 
 #include "schedule/schedule.h"
