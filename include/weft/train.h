@@ -133,11 +133,11 @@ WEFT_API double weft_file_wait_seconds(void);
 /** Complete the plan of a job: the strategy of each op, the layout of each tensor, the stage of
  * each cell. Nothing is trained, and no device is needed.
  * @param out            freed with weft_plan_destroy
- * @param out_unmatched  settings without effect, one per line; may be NULL; freed with
- *   weft_text_free.
- * They are patterns that match nothing in the model (with the nearest name), axes of the mesh that
- * split nothing, fusion that has no effect in any stage, and ends of fusion after a stage's last
- * gradient
+ * @param out_unmatched  notes of a search of the job, then settings without effect, one per line;
+ *   may be NULL; freed with weft_text_free.
+ * Settings without effect are patterns that match nothing in the model (with the nearest name),
+ * axes of the mesh that split nothing, fusion that has no effect in any stage, and ends of fusion
+ * after a stage's last gradient
  * @return as weft_job_report */
 WEFT_API weft_status weft_job_plan(const weft_job *job, weft_plan **out,
                                    char **out_unmatched) WEFT_CHECKED;

@@ -2,13 +2,18 @@
  * (choice/eliminate.c). With approximation, each op keeps its best strategies only. These are found
  * by messages between neighbors: the cost of a strategy, with the best answer of all others. On a
  * tree, the messages of one pass in each direction give exactly that (Pearl, "Probabilistic
- * Reasoning in Intelligent Systems", 1988). */
+ * Reasoning in Intelligent Systems", 1988). If all strategies would take too many sums, the search
+ * approximates by itself, and a note says so. */
 #include <math.h>
 #include <string.h>
 
 #include "search/find.h"
 
-enum { PASSES = 3 };
+enum {
+    PASSES = 3,
+    MOST_TRIALS = 1 << 25, /* sums of a run: 0.3 s, with fronts of memory up to 4 s */
+    LARGEST = 64           /* strategies of an op that a second run begins with */
+};
 
 typedef struct tables {
     wefti_find *f;
@@ -17,6 +22,7 @@ typedef struct tables {
     wefti_choice_table *edges;
     int64_t edge_count;
     int32_t **kept; /* per node: numbers of the strategies that stay */
+    int32_t **stay; /* per node: of the values before an approximation, those that stay */
 } tables;
 
 static weft_status no_memory(void) {
@@ -31,7 +37,8 @@ static weft_status set_node(tables *t, int32_t i) {
     t->time[i] = wefti_calloc((size_t)n->count, sizeof(double));
     t->memory[i] = wefti_calloc((size_t)n->count, sizeof(double));
     t->kept[i] = wefti_calloc((size_t)n->count, sizeof(int32_t));
-    if (!t->time[i] || !t->memory[i] || !t->kept[i]) return no_memory();
+    t->stay[i] = wefti_calloc((size_t)n->count, sizeof(int32_t));
+    if (!t->time[i] || !t->memory[i] || !t->kept[i] || !t->stay[i]) return no_memory();
     WEFT_NEW_ARRAY(costs, wefti_choice_cost, n->count);
     wefti_find_price_node(t->f, n, costs);
     for (int32_t s = 0; s < n->count; s++) {
@@ -79,6 +86,7 @@ static weft_status set_tables(tables *t) {
     WEFT_NEW_ARRAY(t->time, double *, g->node_count + 1);
     WEFT_NEW_ARRAY(t->memory, double *, g->node_count + 1);
     WEFT_NEW_ARRAY(t->kept, int32_t *, g->node_count + 1);
+    WEFT_NEW_ARRAY(t->stay, int32_t *, g->node_count + 1);
     WEFT_NEW_ARRAY(t->values, int32_t, g->node_count + 1);
     WEFT_NEW_ARRAY(t->edges, wefti_choice_table, g->edge_count + 1);
     for (int32_t i = 0; i < g->node_count; i++) WEFT_TRY(set_node(t, i));
@@ -91,6 +99,7 @@ static void free_tables(tables *t) {
         if (t->time) wefti_free(t->time[i]);
         if (t->memory) wefti_free(t->memory[i]);
         if (t->kept) wefti_free(t->kept[i]);
+        if (t->stay) wefti_free(t->stay[i]);
     }
     for (int64_t k = 0; k < t->edge_count; k++) {
         wefti_free(t->edges[k].time);
@@ -99,6 +108,7 @@ static void free_tables(tables *t) {
     wefti_free(t->time);
     wefti_free(t->memory);
     wefti_free(t->kept);
+    wefti_free(t->stay);
     wefti_free(t->values);
     wefti_free(t->edges);
 }
@@ -184,12 +194,14 @@ static void choose_kept(tables *t, int32_t i, const double *belief, int32_t most
         for (int32_t r = 0; r < t->values[i]; r++)
             better += belief[r] < belief[s] || (belief[r] == belief[s] && r < s);
         if (better < most - (most > 1) || s == frugal) {
-            if (used < most) t->kept[i][used++] = s;
+            if (used < most) t->stay[i][used++] = s;
         }
     }
     for (int32_t k = 0; k < used; k++) {
-        t->time[i][k] = t->time[i][t->kept[i][k]];
-        t->memory[i][k] = t->memory[i][t->kept[i][k]];
+        const int32_t s = t->stay[i][k];
+        t->time[i][k] = t->time[i][s];
+        t->memory[i][k] = t->memory[i][s];
+        t->kept[i][k] = t->kept[i][s];
     }
     t->values[i] = used;
 }
@@ -199,7 +211,7 @@ static void shrink_edges(tables *t, const int32_t *before) {
         wefti_choice_table *e = &t->edges[k];
         for (int32_t i = 0; i < t->values[e->from]; i++)
             for (int32_t j = 0; j < t->values[e->to]; j++) {
-                int64_t old = (int64_t)t->kept[e->from][i] * before[e->to] + t->kept[e->to][j],
+                int64_t old = (int64_t)t->stay[e->from][i] * before[e->to] + t->stay[e->to][j],
                         new = (int64_t)i * t->values[e->to] + j;
                 e->time[new] = e->time[old];
                 e->memory[new] = e->memory[old];
@@ -207,9 +219,9 @@ static void shrink_edges(tables *t, const int32_t *before) {
     }
 }
 
-static weft_status approximate(tables *t) {
+/* Keeps at most so many strategies of each op. May be called again with fewer. */
+static weft_status approximate(tables *t, int32_t most) {
     const wefti_choice_graph *g = t->f->graph;
-    const int32_t most = (int32_t)fmax(1, floor(1 / t->f->options->rules.epsilon + 1e-9));
     messages m = {0};
     double **belief = wefti_calloc((size_t)g->node_count + 1, sizeof *belief);
     int32_t *before = wefti_calloc((size_t)g->node_count + 1, sizeof *before);
@@ -242,36 +254,62 @@ static double capacity_of(const wefti_find *f) {
     return f->options->cost.capacity * f->graph->plan->pipeline.stages;
 }
 
-static weft_status solve(tables *t) {
+static int32_t most_values(const tables *t) {
+    int32_t most = 0;
+    for (int32_t i = 0; i < t->f->graph->node_count; i++)
+        if (t->values[i] > most) most = t->values[i];
+    return most;
+}
+
+static weft_status solve(tables *t, int32_t *chosen) {
     const wefti_choice_graph *g = t->f->graph;
     wefti_choice_solution solution;
-    int32_t *chosen;
     const wefti_choice_problem problem = {.variables = g->node_count,
                                           .values = t->values,
                                           .time = (const double *const *)t->time,
                                           .memory = (const double *const *)t->memory,
                                           .tables = t->edges,
-                                          .table_count = t->edge_count};
-    WEFT_NEW_ARRAY(chosen, int32_t, g->node_count + 1);
-    t->f->most = 0;
+                                          .table_count = t->edge_count,
+                                          .trials = t->f->trials ? t->f->trials : MOST_TRIALS};
+    WEFT_TRY(wefti_choice_solve(&problem, capacity_of(t->f), chosen, &solution));
     for (int32_t i = 0; i < g->node_count; i++)
-        if (t->values[i] > t->f->most) t->f->most = t->values[i];
-    weft_status status = wefti_choice_solve(&problem, capacity_of(t->f), chosen, &solution);
-    for (int32_t i = 0; i < g->node_count && status >= 0; i++)
         t->f->assigned[i] = g->nodes[i].strategies[t->kept[i][chosen[i]]];
-    if (status >= 0 && !solution.exact)
+    if (!solution.exact)
         wefti_text_add(&t->f->notes,
                        "the memory limit leaves so many ways that some were left out: the plan "
                        "may not be the best\n");
+    return WEFT_OK;
+}
+
+/* Halves the strategies of the ops that have most until the sums are few enough. */
+static weft_status solve_what_is_possible(tables *t) {
+    const int32_t all = most_values(t);
+    int32_t most = all, *chosen;
+    WEFT_NEW_ARRAY(chosen, int32_t, t->f->graph->node_count + 1);
+    weft_status status = solve(t, chosen);
+    while (status == WEFT_E_NO_IMPL && most > 1) {
+        wefti_error_clear();
+        most = most > LARGEST ? LARGEST : most / 2;
+        status = approximate(t, most);
+        if (status >= 0) status = solve(t, chosen);
+    }
+    if (status >= 0 && most < all)
+        wefti_text_add(&t->f->notes,
+                       "all %d strategies of an op would take too many sums: the best %d of each "
+                       "op were compared, and the plan may not be the best\n",
+                       all, most);
+    t->f->most = most_values(t);
     wefti_free(chosen);
     return status;
 }
 
 weft_status wefti_find_dynamic(wefti_find *f) {
+    const weft_search_rules *rules = &f->options->rules;
     tables t = {.f = f};
     weft_status status = set_tables(&t);
-    if (status >= 0 && f->options->rules.enable_algo_approxi) status = approximate(&t);
-    if (status >= 0) status = solve(&t);
+    if (status >= 0 && rules->enable_algo_approxi)
+        status = approximate(&t, (int32_t)fmax(1, floor(1 / rules->epsilon + 1e-9)));
+    if (status >= 0) status = solve_what_is_possible(&t);
     free_tables(&t);
     return status;
 }

@@ -15,6 +15,7 @@ typedef struct wefti_find {
     wefti_text notes;           /* warnings, a line each */
     int64_t searched;           /* strategies that were compared */
     int32_t most;               /* DYNAMIC: strategies of the op that has most, in the last step */
+    int64_t trials;             /* DYNAMIC: sums of a run; 0: a usual number */
 } wefti_find;
 
 /* dynamic.c */

@@ -121,7 +121,6 @@ static weft_status build_view(weft_session *s, weft_graph *graph, wefti_view **o
     weft_status status = programs
                              ? WEFT_GROW(s->views, s->view_count, s->view_cap)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d programs", s->devices);
-    if (status >= 0) status = wefti_graph_wrap(graph);
     if (status >= 0) status = build_ranks(s, graph, programs);
     if (s->world) status = wefti_agree(s->agreement, status);
     if (status < 0) {
@@ -154,6 +153,8 @@ static weft_status build_together(weft_session *s, weft_graph *graph, uint64_t m
 static weft_status build(weft_session *s, weft_graph *graph, weft_status status) {
     wefti_view *view;
     uint64_t model = 0;
+    /* A search has wrapped the graph of the rank that ran it, so digests are of wrapped graphs. */
+    if (status >= 0) status = wefti_graph_wrap(graph);
     if (s->world && status >= 0) status = wefti_session_digest_graph(graph, &model);
     weft_status built;
     do built = build_together(s, graph, model, status, &view);

@@ -31,10 +31,10 @@ static weft_status search(wefti_training *t) {
     const weft_search_options options = options_of(t->job);
     char *notes = NULL;
     WEFT_TRY(weft_plan_search(t->model.graph, t->job->plan, &options, &t->searched, &notes));
-    char *rest = notes;
-    for (char *line; (line = strsep(&rest, "\n"));)
-        if (*line) wefti_training_note(t, "%s", line);
-    wefti_free(notes);
+    for (const char *line = notes, *end; (end = strchr(line, '\n')); line = end + 1)
+        wefti_training_note(t, "%.*s", (int)(end - line), line);
+    wefti_free(t->search_notes);
+    t->search_notes = notes;
     return wefti_plan_refine(t->searched);
 }
 

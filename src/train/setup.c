@@ -327,6 +327,7 @@ void wefti_training_close(wefti_training *t) {
     wefti_training_end_resize(t, false);
     weft_session_destroy(t->session);
     weft_plan_destroy(t->searched);
+    wefti_free(t->search_notes);
     weft_search_report_free(t->report);
     weft_graph_destroy(t->model.graph);
     weft_graph_destroy(t->model.eval_graph);

@@ -182,6 +182,7 @@ typedef struct wefti_training {
     weft_session *session;
     weft_plan *searched; /* once the graph is built: of a search, or of the run's record; NULL: the
                             job's plan counts */
+    char *search_notes;  /* of a search other than the joint one, a line each; NULL: none */
     weft_search_report *report;     /* of the joint search on this rank; NULL: none */
     int64_t memory_bytes;           /* limit of a device, 0: none */
     const wefti_briefing *briefing; /* of a newcomer, while it sets up; else NULL */

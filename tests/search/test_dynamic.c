@@ -297,6 +297,43 @@ static void test_15b_approximation(void **state) {
     if (!test_one_seed()) assert_true(narrowed > 100);
 }
 
+/* Too many sums: fewer strategies are compared, and a note says how many. */
+static void test_few_sums(void **state) {
+    (void)state;
+    int narrowed = 0;
+    TEST_SEEDS(seed, 5000, 60) {
+        dice d = {seed, 0};
+        search_space s;
+        weft_search_options o = search_random_options(&d);
+        weft_plan *settings = search_settings((int[]){4, 8, 16}[roll(&d, 3)]);
+        weft_graph *g = search_random_model(&d, 2 + (int)roll(&d, 7));
+        o.rules.fully_use_devices = false;
+        search_space_open(&s, g, settings, &o);
+        ASSERT_OK(wefti_find_dynamic(&s.find));
+        const double exact = wefti_find_total(&s.find).time;
+        const int32_t all = s.find.most;
+        assert_null(s.find.notes.data);
+        s.find.trials = 200 + (int64_t)roll(&d, 3000);
+        const weft_status status = wefti_find_dynamic(&s.find);
+        char *notes = wefti_text_take(&s.find.notes);
+        if (status < 0) { /* one strategy an op is still too much */
+            assert_int_equal(status, WEFT_E_NO_IMPL);
+        } else if (s.find.most < all) {
+            narrowed++;
+            assert_non_null(strstr(notes, "the best"));
+            assert_true(wefti_find_total(&s.find).time >= exact);
+        } else {
+            assert_string_equal(notes, "");
+            assert_true(wefti_find_total(&s.find).time == exact);
+        }
+        wefti_free(notes);
+        search_space_close(&s);
+        weft_plan_destroy(settings);
+        weft_graph_destroy(g);
+    }
+    if (!test_one_seed()) assert_true(narrowed > 20);
+}
+
 static weft_graph *products(int64_t rows, int64_t inner, int64_t columns) {
     weft_graph *g;
     ASSERT_OK(weft_graph_create(&g));
@@ -462,6 +499,7 @@ int main(void) {
         cmocka_unit_test(test_13d_chain),
         cmocka_unit_test(test_15a_fully_use_devices),
         cmocka_unit_test(test_15b_approximation),
+        cmocka_unit_test(test_few_sums),
         cmocka_unit_test(test_15c_alignment),
         cmocka_unit_test(test_15_elementwise_follows),
         cmocka_unit_test(test_settings_are_kept),

@@ -150,7 +150,7 @@ static void test_ties(void **state) {
     const int32_t values[] = {3, 2};
     const double zeros[6] = {0}, *times[] = {zeros, zeros};
     const wefti_choice_table table = {.from = 0, .to = 1, .time = (double *)zeros};
-    const wefti_choice_problem p = {2, values, times, NULL, &table, 1};
+    const wefti_choice_problem p = {2, values, times, NULL, &table, 1, 0};
     wefti_choice_solution s;
     ASSERT_OK(wefti_choice_solve(&p, INFINITY, chosen, &s));
     assert_int_equal(chosen[0], 0);

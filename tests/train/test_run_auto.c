@@ -1,7 +1,8 @@
 /* Plans by a search change where a model runs, never its results: mode auto on 1 to 8 devices gives
  * the losses of one device, for every family, every search, and machines of one and of two hosts.
- * Each family comes twice; in nightly runs (WEFT_NIGHTLY in the environment) ten times. */
-#include "run_fixture.h"
+ * Each family comes twice; in nightly runs (WEFT_NIGHTLY in the environment) ten times. Processes
+ * of a world take rank 0's plan, and compute the bits of one process with as many devices. */
+#include "run_members.h"
 
 #include <stdlib.h>
 
@@ -102,7 +103,36 @@ static void test_auto_equals_one_device(void **state) {
     }
 }
 
+/* mlp and lenet have nodes outside cells, which a search wraps into cells. */
+static void each_search_runs_in_a_world(void **state) {
+    (void)state;
+    static const char *const families_of_world[] = {"mlp", "gpt2", "lenet"};
+    static const char *const searches[WEFT_SEARCHES] = {"propagation", "dynamic", "recursive",
+                                                        "joint"};
+    static const char *const configured[] = {"*0*:linear", "h.*.mlp.c_fc:linear", "*fc*:linear"};
+    for (int i = 0; i < 3; i++)
+        for (int s = 0; s < WEFT_SEARCHES; s++) {
+            const auto_family *f = families;
+            while (strcmp(f->name, families_of_world[i]) != 0) f++;
+            words w = job_of_family(f);
+            record one = {.first = 0};
+            member members[2] = {{.job = NULL}};
+            rank_of_world ranks[2];
+            add_words(&w, WITH("parallel.mode=auto", "parallel.devices=2", "train.eval_every=2"));
+            add_word(&w, "parallel.search=%s", searches[s]);
+            if (s == WEFT_SEARCH_JOINT) add_word(&w, "parallel.evaluations=40");
+            if (s == WEFT_SEARCH_PROPAGATION)
+                add_word(&w, "parallel.strategies=[{match: \"%s\", split: m0=dp}]", configured[i]);
+            if (run_words(&w, &one) < 0)
+                fail_msg("%s, %s: %s", f->name, searches[s], weft_error_message());
+            run_all(&w, NULL, 2, members, ranks);
+            assert_all_ok(ranks, 2, searches[s]);
+            assert_same_record(&one, &members[0].record, searches[s]);
+        }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_auto_equals_one_device)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_auto_equals_one_device),
+                                       cmocka_unit_test(each_search_runs_in_a_world)};
     return cmocka_run_group_tests(tests, data_setup, data_teardown);
 }

@@ -133,6 +133,7 @@ typedef struct wefti_choice_problem {
     const double *const *memory; /* the same; NULL: zeros */
     const wefti_choice_table *tables;
     int64_t table_count;
+    int64_t trials; /* sums of costs that each of up to three runs may make; 0: any number */
 } wefti_choice_problem;
 
 /* The six eliminations of MindSpore's dynamic programming. */
@@ -155,7 +156,8 @@ typedef struct wefti_choice_solution {
 
 /* eliminate.c: the least time among all choices with at most `capacity` bytes; of equal times the
  * least memory. `chosen` [variables] gets the values. WEFT_E_NOMEM: nothing fits; the message says
- * how many bytes are missing. WEFT_E_NO_IMPL: the graph is too dense. */
+ * how many bytes are missing. WEFT_E_NO_IMPL: the graph is too dense, or needs more sums than
+ * `trials`. */
 weft_status wefti_choice_solve(const wefti_choice_problem *problem, double capacity,
                                int32_t *chosen, wefti_choice_solution *out) WEFT_CHECKED;
 

@@ -454,7 +454,10 @@ static void free_eliminator(eliminator *e) {
 /* One run; *out_found: some choice fits. */
 static weft_status solve(const wefti_choice_problem *problem, bool single, double capacity,
                          int32_t *chosen, wefti_choice_solution *out, bool *out_found) {
-    eliminator e = {.problem = problem, .maker = {.single = single, .capacity = capacity}};
+    eliminator e = {.problem = problem,
+                    .maker = {.single = single,
+                              .capacity = capacity,
+                              .trials_left = problem->trials ? problem->trials : INT64_MAX}};
     int64_t n = 0;
     WEFT_NEW_ARRAY(e.variables, variable, problem->variables + 1);
     weft_status status = eliminate(&e);

@@ -50,6 +50,10 @@ weft_status wefti_front_sum(wefti_front_maker *m, const wefti_way *a, int64_t a_
     static const wefti_way nothing = {0, 0, -1};
     if (!b) b = &nothing, b_count = 1;
     if (!c) c = &nothing, c_count = 1;
+    m->trials_left -= a_count * b_count * c_count;
+    WEFT_REQUIRE(m->trials_left >= 0, WEFT_E_NO_IMPL,
+                 "the graph has too many ways to split it: set "
+                 "parallel.algorithm.enable_algo_approxi=true");
     for (int64_t i = 0; i < a_count; i++)
         for (int64_t j = 0; j < b_count; j++)
             for (int64_t k = 0; k < c_count; k++)

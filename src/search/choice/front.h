@@ -33,6 +33,7 @@ typedef struct wefti_front_maker {
     bool single;     /* memory does not matter: a front is its way with least time, then memory */
     double capacity; /* ways with more memory are dropped */
     bool thinned;
+    int64_t trials_left; /* sums that it may still make; fewer: WEFT_E_NO_IMPL */
     wefti_way_trace *traces;
     int64_t trace_count, trace_cap;
     struct wefti_front_trial {

@@ -1,5 +1,6 @@
 /* The completed plan of a job: `weft plan`. */
 #include "backend/backend.h"
+#include "base/text.h"
 #include "plan/plan.h"
 #include "search/search.h"
 #include "session/optimizer.h"
@@ -36,7 +37,14 @@ static weft_status complete(wefti_training *t, weft_plan *out, char **out_unmatc
     const bool matters = wefti_training_plan(t) && wefti_plan_matters(wefti_training_plan(t));
     if (matters) WEFT_TRY(complete_plan(t, out, fused));
     if (!out_unmatched) return WEFT_OK;
-    return wefti_plan_unmatched(out, t->model.graph, matters ? fused : NULL, out_unmatched);
+    WEFT_TRY(wefti_plan_unmatched(out, t->model.graph, matters ? fused : NULL, out_unmatched));
+    if (!t->search_notes) return WEFT_OK;
+    wefti_text both = {0};
+    wefti_text_add(&both, "%s%s", t->search_notes, *out_unmatched);
+    wefti_free(*out_unmatched);
+    *out_unmatched = wefti_text_take(&both);
+    WEFT_REQUIRE(*out_unmatched, WEFT_E_NOMEM, "no memory for the notes of a search");
+    return WEFT_OK;
 }
 
 weft_status wefti_training_completed_plan(wefti_training *t, weft_plan **out) {
