@@ -358,11 +358,20 @@ static weft_status play_rank(wefti_sim *sim, wefti_sim_rank *r) {
     }
 }
 
+enum { STEPS_UNASKED = 256 };
+
+static weft_status go_on(const wefti_simulate_options *o, int64_t step) {
+    WEFT_REQUIRE(!o->stop || step % STEPS_UNASKED || !o->stop(o->stop_context), WEFT_E_STOPPED,
+                 "the walk of a plan was stopped");
+    return WEFT_OK;
+}
+
 /* Ranks run until they are blocked. A transfer starts when no rank can post before it is ready. */
 weft_status wefti_sim_play(wefti_sim *sim) {
     wefti_sim_repeat_begin(sim);
     for (int32_t i = 0; i < sim->count; i++) push_runnable(sim, i);
-    while (sim->heaped || sim->ready_count) {
+    for (int64_t step = 0; sim->heaped || sim->ready_count; step++) {
+        WEFT_TRY(go_on(sim->options, step));
         const bool starts =
             sim->ready_count &&
             (!sim->heaped || meeting_of(&sim->ready[0])->when.at < sim->ranks[sim->heap[0]].now.at);

@@ -133,7 +133,9 @@ wefti_simulate_options wefti_predict_simulation(const wefti_predict_options *opt
                                     .failing = d->failing,
                                     .fail_seconds = d->fail_seconds,
                                     .span = options->span,
-                                    .context = options->context};
+                                    .context = options->context,
+                                    .stop = options->stop,
+                                    .stop_context = options->stop_context};
 }
 
 weft_status wefti_predict(const wefti_match_classes *classes, const wefti_predict_options *options,

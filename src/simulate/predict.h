@@ -20,6 +20,8 @@ typedef struct wefti_predict_options {
     /* Receives every span (simulate.h): for timelines. NULL: none. */
     weft_status (*span)(void *context, const wefti_sim_span *span);
     void *context;
+    bool (*stop)(void *stop_context); /* as in simulate.h; also asked before each build */
+    void *stop_context;
 } wefti_predict_options;
 
 /* Classes must match each other (wefti_classes_match); WEFT_E_MISMATCH if ranks wait for each other

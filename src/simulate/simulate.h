@@ -86,6 +86,9 @@ typedef struct wefti_simulate_options {
     /* Receives every span; sets every_iteration. NULL: none. */
     weft_status (*span)(void *context, const wefti_sim_span *span);
     void *context;
+    /* Asked again and again; true ends the walk with WEFT_E_STOPPED. NULL: nothing does. */
+    bool (*stop)(void *stop_context);
+    void *stop_context;
 } wefti_simulate_options;
 
 typedef struct wefti_rank_time {

@@ -77,6 +77,14 @@ typedef struct question {
     int evaluations;
 } question;
 
+/* A clock that ticks when it is asked: since the last search began, and the limit, 0: none. */
+static int64_t asked, ticks;
+
+static double next_tick(void *clock) {
+    (void)clock;
+    return (double)asked++;
+}
+
 /* The verifier on each answer. The predicted peak is the largest arena of the programs of all
  * ranks. */
 static void verify_answer(source *s, const question *q, const weft_plan *settings,
@@ -103,7 +111,10 @@ static weft_status ask(source *s, const question *q, wefti_joint_answer *out) {
         .machine = machine,
         .fix = wefti_joint_free(),
         .memory_bytes = q->memory,
-        .evaluations = q->evaluations};
+        .evaluations = q->evaluations,
+        .seconds = (double)ticks,
+        .now = next_tick};
+    asked = 0;
     ASSERT_OK(wefti_joint_fix_add(q->fix ? q->fix : "", &p.fix));
     const weft_status status = wefti_joint_search(&p, out);
     if (status >= 0) verify_answer(s, q, settings, out);
@@ -192,6 +203,39 @@ static void an_answer_is_the_same_in_every_run(void **state) {
     assert_true(bounds[0] == bounds[1]);
     weft_text_free(texts[0]);
     weft_text_free(texts[1]);
+}
+
+/* The clock is asked while programs are built and walked too, so the limit may end a walk. The
+ * answer is a plan that fits, and no plan of the space is below its bound. */
+static void the_limit_of_time_is_kept(void **state) {
+    (void)state;
+    enum { LATE = 300 }; /* the splits that are visited after the limit, and a few more */
+    source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_LLAMA, 6, 64, 256, 32)};
+    const question q = {machine(2, 4, 1e10, 1e9), NULL, 8, 32, 0, 40};
+    ticks = INT32_MAX;
+    wefti_joint_answer all = answered(&m, &q);
+    const int64_t whole = asked;
+    assert_false(all.cut);
+    assert_true(whole > 2 * all.evaluations);
+    int cut = 0;
+    int32_t before = 0;
+    for (ticks = 1; ticks < whole; ticks += 1 + ticks / 4) {
+        wefti_joint_answer a = answered(&m, &q);
+        if (asked > ticks + LATE)
+            fail_msg("%lld ticks after a limit of %lld", (long long)asked, (long long)ticks);
+        assert_true(a.cut || a.evaluations == all.evaluations);
+        assert_true(a.evaluations >= before);
+        assert_true(a.prediction->fits);
+        assert_true(a.prediction->step_seconds >= all.prediction->step_seconds);
+        assert_true(a.lower_bound_seconds <= all.prediction->step_seconds * (1 + 1e-9));
+        before = a.evaluations;
+        cut += a.cut;
+        wefti_joint_answer_free(&a);
+    }
+    ticks = 0;
+    assert_true(cut > 3);
+    wefti_joint_answer_free(&all);
+    source_free(&m);
 }
 
 static void more_is_never_slower(void **state) {
@@ -513,6 +557,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_search_equals_trying_all),
         cmocka_unit_test(an_answer_is_the_same_in_every_run),
+        cmocka_unit_test(the_limit_of_time_is_kept),
         cmocka_unit_test(more_is_never_slower),
         cmocka_unit_test(budgets_and_texts_hold),
         cmocka_unit_test(a_plan_may_take_nearly_all_memory),

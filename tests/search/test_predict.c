@@ -155,6 +155,34 @@ static void memory_is_compared(void **state) {
     close_model(&m);
 }
 
+static bool stops_at_zero(void *left) {
+    return (*(int64_t *)left)-- <= 0;
+}
+
+/* A prediction asks before each build and again and again while it walks. */
+static void it_can_be_stopped_anywhere(void **state) {
+    (void)state;
+    enum { MANY = 1 << 20, MICROBATCHES = 64 };
+    model m = open_model(plan_of(2, 2, 2, MICROBATCHES, 1));
+    wefti_predict_spec spec = spec_of(&m, MICROBATCHES);
+    weft_prediction *p;
+    int64_t left = MANY;
+    spec.options.stop = stops_at_zero;
+    spec.options.stop_context = &left;
+    ASSERT_OK(wefti_predict_plan(&spec, &p));
+    const int64_t asked = MANY - left;
+    assert_true(asked > p->class_count);
+    for (int64_t n = 0; n < asked; n++) {
+        weft_prediction *none = NULL;
+        left = n;
+        assert_int_equal(wefti_predict_plan(&spec, &none), WEFT_E_STOPPED);
+        assert_null(none);
+        assert_int_equal(left, -1);
+    }
+    weft_prediction_free(p);
+    close_model(&m);
+}
+
 static weft_prediction *predict(const model *m, const weft_disturbances *d) {
     wefti_predict_spec spec = spec_of(m, 4);
     weft_prediction *p;
@@ -246,6 +274,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_the_simulation),
         cmocka_unit_test(memory_is_compared),
+        cmocka_unit_test(it_can_be_stopped_anywhere),
         cmocka_unit_test(disturbances_split_classes),
         cmocka_unit_test(graphs_have_a_door_of_their_own),
         cmocka_unit_test(wrong_questions_are_refused),

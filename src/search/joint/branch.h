@@ -185,6 +185,7 @@ int32_t wefti_joint_budget(const wefti_joint_branch *s);
 /* Whether all walks that the caller asked for are made, or its time is over. */
 bool wefti_joint_is_over(const wefti_joint_branch *s);
 bool wefti_joint_out_of_time(const wefti_joint_branch *s);
+double wefti_joint_now(const wefti_joint_problem *p); /* seconds */
 /* A phase begins, with this part of the round's effort. */
 void wefti_joint_begin_phase(wefti_joint_branch *s, double share);
 /* What has been built and walked in this phase, in short programs. */

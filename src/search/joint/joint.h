@@ -81,10 +81,12 @@ typedef struct wefti_joint_problem {
     const weft_plan *settings; /* devices, and what the user has decided beside the constraints */
     const wefti_machine_model *machine;
     wefti_joint_fix fix;
-    int64_t memory_bytes; /* of a device; 0: the machine's */
-    int32_t evaluations;  /* budget: plans that are walked; 0: the usual number */
-    double tolerance;     /* part of the step; 0: the usual one */
-    double seconds;       /* 0: no limit of time */
+    int64_t memory_bytes;       /* of a device; 0: the machine's */
+    int32_t evaluations;        /* budget: plans that are walked; 0: the usual number */
+    double tolerance;           /* part of the step; 0: the usual one */
+    double seconds;             /* 0: no limit of time */
+    double (*now)(void *clock); /* seconds, for the limit; NULL: the monotonic clock */
+    void *clock;
     bool by_bound; /* no guesses: each candidate is bounded with its state before it is walked */
     bool plain;    /* if no plan fits, the message does not say which change would make one fit */
 } wefti_joint_problem;

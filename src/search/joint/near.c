@@ -51,6 +51,7 @@ static weft_status push_split(void *context, const wefti_degrees *split) {
     const wefti_joint_visit visit = {p, push};
     const int32_t fixed = p->problem.fix.value[WEFTI_JOINT_RECOMPUTE];
     wefti_degrees d = *split;
+    if (wefti_joint_out_of_time(p->s)) return WEFT_OK; /* no walk follows */
     for (int32_t mode = WEFT_RECOMPUTE_NONE; mode <= (int32_t)WEFT_RECOMPUTE_FULL; mode++) {
         if (fixed >= 0 && fixed != mode) continue;
         bool alike;

@@ -219,6 +219,12 @@ static inline bool wefti_joint_refuses(weft_status status) {
            status == WEFT_E_NO_IMPL;
 }
 
+/* In how many blocks of `block` devices a group of `size` devices lies, `stride` apart, the first
+ * at the begin of a block. */
+static inline int32_t wefti_joint_blocks(int32_t stride, int32_t size, int32_t block) {
+    return stride >= block ? size : (int32_t)((int64_t)(size - 1) * stride / block) + 1;
+}
+
 /* Whether the axis of replicas is the outermost one. */
 static inline bool wefti_joint_outermost(const wefti_degrees *d) {
     return d->order[0] == d->order[1] || d->order[0] == 0;

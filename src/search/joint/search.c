@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "schedule/schedule.h"
 #include "search/joint/branch.h"
 
@@ -483,7 +482,7 @@ static void end(wefti_joint_branch *s) {
 weft_status wefti_joint_search(const wefti_joint_problem *problem, wefti_joint_answer *out) {
     wefti_joint_branch s = {.j = {.problem = problem, .devices = problem->settings->devices},
                             .out = out,
-                            .begin = wefti_now_s()};
+                            .begin = wefti_joint_now(problem)};
     *out = (wefti_joint_answer){0};
     weft_status status = begin(&s);
     if (status >= 0) status = branch_and_bound(&s);

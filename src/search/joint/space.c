@@ -22,12 +22,8 @@ static bool is_fixed(const wefti_joint *j, wefti_joint_dimension dimension) {
 static void signature_of(const wefti_machine_model *m, int32_t stride, int32_t size,
                          int32_t out[WEFTI_LEVELS_MAX]) {
     memset(out, 0, WEFTI_LEVELS_MAX * sizeof *out);
-    for (int32_t l = 0; size > 1 && l < m->level_count; l++) {
-        const int32_t block = wefti_model_block(m, l);
-        int32_t blocks = 1;
-        for (int64_t i = 1; i < size; i++) blocks += i * stride / block != (i - 1) * stride / block;
-        out[l] = blocks;
-    }
+    for (int32_t l = 0; size > 1 && l < m->level_count; l++)
+        out[l] = wefti_joint_blocks(stride, size, wefti_model_block(m, l));
 }
 
 typedef int32_t axis_levels[JOINT_AXES][WEFTI_LEVELS_MAX];

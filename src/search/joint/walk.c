@@ -29,9 +29,17 @@ int32_t wefti_joint_budget(const wefti_joint_branch *s) {
     return s->round;
 }
 
+double wefti_joint_now(const wefti_joint_problem *p) {
+    return p->now ? p->now(p->clock) : wefti_now_s();
+}
+
 bool wefti_joint_out_of_time(const wefti_joint_branch *s) {
     const double seconds = s->j.problem->seconds;
-    return seconds > 0 && s->out->prediction && wefti_now_s() - s->begin > seconds;
+    return seconds > 0 && s->out->prediction && wefti_joint_now(s->j.problem) - s->begin > seconds;
+}
+
+static bool stops(void *context) {
+    return wefti_joint_out_of_time(context);
 }
 
 bool wefti_joint_is_over(const wefti_joint_branch *s) {
@@ -88,6 +96,7 @@ static weft_status predict(wefti_joint_branch *s, const wefti_degrees *d, const 
     weft_graph *graph;
     const wefti_optimizer_plan *optimizer;
     WEFT_TRY(wefti_joint_graph_of(s, d, &graph, &optimizer));
+    const bool limited = p->seconds > 0;
     const wefti_predict_spec spec = {
         .graph = graph,
         .plan = wefti_plan_matters(plan) ? plan : NULL,
@@ -97,6 +106,8 @@ static weft_status predict(wefti_joint_branch *s, const wefti_degrees *d, const 
         .routes = s->j.routes,
         .options = {.machine = p->machine,
                     .microbatches = d->microbatches * p->settings->copies,
+                    .stop = limited ? stops : NULL,
+                    .stop_context = s,
                     .tokens = p->source.tokens,
                     .flops =
                         p->source.flops > 0
@@ -269,9 +280,13 @@ weft_status wefti_joint_walk_candidate(wefti_joint_branch *s, const wefti_degree
     weft_status status = wefti_joint_plan(&s->j, d, part_of, &plan);
     wefti_free(part_of);
     if (status >= 0) status = walk_plan(s, d, bounds, plan);
-    if (!wefti_joint_refuses(status)) return status;
+    if (status != WEFT_E_STOPPED && !wefti_joint_refuses(status)) return status;
     wefti_error_clear();
-    return WEFT_OK;
+    if (status != WEFT_E_STOPPED || !bounds) return WEFT_OK;
+    /* Its bound still counts. */
+    wefti_joint_item open = *bounds;
+    open.taken = false;
+    return wefti_joint_push_item(s, open);
 }
 
 /* Models without tensor-parallel splits of their family: the dynamic search splits the ops. */
@@ -298,9 +313,14 @@ static weft_status walk_dynamic(wefti_joint_branch *s, int level) {
     if (status >= 0) status = weft_plan_search(graph, settings, &o, &plan, NULL);
     weft_plan_destroy(settings);
     if (status >= 0) status = wefti_plan_refine(plan);
-    if (status >= 0) return walk_plan(s, &d, NULL, plan);
-    weft_plan_destroy(plan);
-    if (!wefti_joint_refuses(status) && status != WEFT_E_NOMEM) return status;
+    if (status >= 0) {
+        status = walk_plan(s, &d, NULL, plan);
+        if (status != WEFT_E_STOPPED) return status;
+    } else {
+        weft_plan_destroy(plan);
+    }
+    if (!wefti_joint_refuses(status) && status != WEFT_E_NOMEM && status != WEFT_E_STOPPED)
+        return status;
     wefti_error_clear();
     return WEFT_OK;
 }

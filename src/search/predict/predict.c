@@ -22,6 +22,9 @@ typedef struct prediction {
 
 static weft_status build(void *context, int32_t rank, wefti_program **programs) {
     const prediction *p = context;
+    const wefti_predict_options *o = &p->spec->options;
+    WEFT_REQUIRE(!o->stop || !o->stop(o->stop_context), WEFT_E_STOPPED,
+                 "the prediction of a plan was stopped");
     wefti_program_spec spec = {.graph = p->spec->graph,
                                .backends = wefti_builtin_backends(),
                                .prepare = p->spec->prepare,

@@ -111,10 +111,7 @@ bool wefti_joint_levels_of(const wefti_machine_model *m, const wefti_joint_axis 
     int32_t below = a->size;
     memset(per_level, 0, WEFTI_LEVELS_MAX * sizeof *per_level);
     for (int32_t l = 0; l < m->level_count; l++) {
-        const int32_t size = wefti_model_block(m, l);
-        int32_t blocks = 1;
-        for (int64_t i = 1; i < a->size; i++)
-            blocks += i * a->stride / size != (i - 1) * a->stride / size;
+        const int32_t blocks = wefti_joint_blocks(a->stride, a->size, wefti_model_block(m, l));
         if (below % blocks) return false;
         per_level[l] = below / blocks;
         below = blocks;
