@@ -332,27 +332,52 @@ WEFT_API weft_status weft_session_read_rows(weft_session *session, int program, 
  *
  * weft_session_save writes the parameters, states and optimizer tensors of program 0 as the step
  * DIR/step-N of a run's directory, N being weft_session_step_number, in the format of `weft train`
- * (docs/format-checkpoint.md). Names are those of the session. The files do not show how ranks
- * split the tensors: weft_session_load takes the step on any plan and number of ranks, to the bit.
+ * (docs/format-checkpoint.md). Names are those of the session. weft_session_load takes the step on
+ * any plan and number of ranks, to the bit, and also steps of `weft train` with these names.
  * `weft checkpoint` verifies, compares and converts it.
  *
+ * Each rank writes the pieces that it has, and no rank holds a whole tensor. Usually all ranks
+ * write into the same files, which do not show how tensors are split. With `sliced`, each rank
+ * writes files of its own, in DIR/rank_R/step-N, which say which regions they hold. The ranks then
+ * need no common directory to save, but all files must be there to load.
+ *
  * A step appears completely or not at all, and replaces a step of the same number. After a failure,
- * such as a full disk, the steps of before are intact and the session can continue. In a world all
- * ranks see one directory, and each writes the pieces that it has. One program at a time writes a
- * directory. Not for mode MANUAL (WEFT_E_ARG): see weft_session_save_local. */
+ * such as a full disk, the steps of before are intact and the session can continue. One program at
+ * a time writes a directory. In mode MANUAL say first how ranks split tensors: weft_session_split.
+ */
 
-/** Zero-initialise. */
+/** Zero-initialise. All ranks pass equal options. */
 typedef struct weft_session_save_options {
     int64_t keep;     /* afterwards, only the newest `keep` steps stay; 0: all */
     int64_t position; /* the program's own place in its data, as a number of samples */
+    bool sliced;      /* each rank writes files of its own; without effect in one process */
 } weft_session_save_options;
 
+/** In mode MANUAL: how ranks split tensors, for all later saves and loads of the session. Each
+ * tensor that is saved must match an entry; several entries may split one along several dimensions.
+ * An entry for a parameter also covers its optimizer tensors of the same shape. All ranks make the
+ * same calls. Not collective.
+ *
+ * @param match      names of tensors: * stands for any characters, ? for one, [a-z] for one of
+ * these
+ * @param dimension  along which each rank has an equal part, from 0; -1: each rank has the whole,
+ *   and earlier entries for the tensor do not count
+ * @param count, stride  the parts lie on groups of `count` ranks that are `stride` apart, as in
+ *   weft_ranks; other groups have the same parts. 0, 0: on all ranks. In a pipeline: of the ranks
+ *   that have the tensor
+ * @return WEFT_E_ARG in another mode, for bad arguments, and while a step is being saved;
+ *   WEFT_E_NOT_FOUND if no tensor matches; WEFT_E_NOMEM. What does not fit a tensor is reported by
+ *   the call that saves or loads */
+WEFT_API weft_status weft_session_split(weft_session *session, const char *match, int dimension,
+                                        int count, int stride) WEFT_CHECKED;
+
 /** Save a step, between two steps. Collective.
- * @param dir      made if it does not exist; the same directory for all ranks
- * @param options  NULL: all 0; rank 0's count
- * @return WEFT_E_IO if the disk is full or fails; WEFT_E_ARG if another process writes to `dir`, or
- *   a step has begun; WEFT_E_NOT_FOUND, naming a rank that sees another directory under this path;
- *   WEFT_E_NOMEM. The same on all ranks */
+ * @param dir      made if it does not exist; the same path on all ranks. Rank 0 gathers the tensors
+ *   of ranks that see another directory there, unless `sliced`
+ * @param options  NULL: all 0
+ * @return WEFT_E_IO if the disk of some rank is full or fails; WEFT_E_ARG if another process writes
+ *   to `dir`, or a step has begun; WEFT_E_NOT_FOUND in mode MANUAL if a rank sees another directory
+ *   and not `sliced`; WEFT_E_NOMEM. The same on all ranks */
 WEFT_API weft_status weft_session_save(weft_session *session, const char *dir,
                                        const weft_session_save_options *options) WEFT_CHECKED;
 /** The same while the session goes on. The call returns when the step's files exist; a thread then
@@ -369,20 +394,20 @@ WEFT_API weft_status weft_session_save_test(weft_session *session) WEFT_CHECKED;
 WEFT_API weft_status weft_session_save_wait(weft_session *session) WEFT_CHECKED;
 
 /** Load a step that weft_session_save, or `weft train`, has written, and set
- * weft_session_step_number. Collective. Rank 0 reads the files and checks every byte first; other
- * ranks need not see them.
+ * weft_session_step_number. Collective. Each rank reads the ranges of the files that it needs; if
+ * some rank does not see the files, rank 0 reads all and broadcasts.
  * @param dir           a run's directory, or one step's
  * @param step          its number; -1: the newest good one
  * @param out_position  weft_session_save_options.position; may be NULL
  * @return WEFT_E_NOT_FOUND without such a step; WEFT_E_SHAPE, naming tensors, if its tensors are
- *   not the session's; WEFT_E_CORRUPT for damage. The session is unchanged then. WEFT_E_IO while
- *   tensors are read: some have changed. The same on all ranks */
+ *   not the session's: the session is unchanged then. WEFT_E_CORRUPT for damage, and WEFT_E_IO: in
+ *   a world some tensors have changed. The same on all ranks */
 WEFT_API weft_status weft_session_load(weft_session *session, const char *dir, int64_t step,
                                        int64_t *out_position) WEFT_CHECKED;
 
 /** Save this process's slices of parameters, states and optimizer tensors, under their names, as a
- * .safetensors file, and load them. For models that communicate by hand: weft_checkpoint_merge and
- * weft_checkpoint_split convert slices for another number of ranks. Call them between steps.
+ * .safetensors file, and load them, on the same number of ranks. weft_checkpoint_merge and
+ * weft_checkpoint_split convert slices for another number. Call them between steps.
  *
  * Save replaces an existing file, completely or not at all. The file's metadata has `step`, the
  * number of updates, and, in a world, `rank`. Load accepts only a file with exactly these tensors

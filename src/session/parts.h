@@ -62,6 +62,12 @@ typedef struct wefti_view {
 /* host_copy.c: host copies of tensors on a device with memory that the host cannot reach. */
 typedef struct wefti_host_copy wefti_host_copy;
 
+/* weft_session_split; `match` is owned. */
+typedef struct wefti_session_split {
+    char *match;
+    int32_t dimension, count, stride;
+} wefti_session_split;
+
 struct weft_session {
     weft_session_options options; /* its `plan` is NULL: see `plan` below */
     weft_plan *plan;              /* NULL: one device without a plan */
@@ -87,8 +93,10 @@ struct weft_session {
     wefti_bf16_compute bf16;
     wefti_before_update *before_update;
     void *before_update_context;
-    struct wefti_session_saving *saving; /* steps.c: the step that is being saved; NULL: none */
-    wefti_halted *halted;                /* NULL: never */
+    struct wefti_saver *saving;  /* steps.c: the step that is being saved; NULL: none */
+    wefti_session_split *splits; /* of mode MANUAL, for saving and loading */
+    int64_t split_count, split_room;
+    wefti_halted *halted; /* NULL: never */
     void *halted_context;
     bool ready;        /* the gradients of the next step are complete; only with recovery */
     bool torn;         /* an update has begun and did not end */
@@ -105,7 +113,8 @@ struct weft_session {
     double made_scale, made_norm; /* of the last update that was made */
 };
 
-/* steps.c: gives up the step that is being saved; waits until the session's tensors may change. */
+/* steps.c, when the session ends: gives up the step that is being saved, and frees what the
+ * session has for saving. captured: waits until the session's tensors may change. */
 void wefti_session_saving_end(weft_session *s);
 void wefti_session_saving_captured(const weft_session *s);
 

@@ -78,6 +78,16 @@ weft_status wefti_session_fill(weft_session *session, int program, int index, in
 weft_status wefti_session_fill_own(weft_session *session, int program, int index, int64_t first,
                                    int64_t count, wefti_session_source *source,
                                    void *context) WEFT_CHECKED;
+/* The same for pieces that the caller knows, of a whole tensor which only the caller may know. */
+typedef struct wefti_session_pieces_of {
+    const wefti_session_piece *pieces;
+    int32_t count;
+    const weft_desc *whole;
+} wefti_session_pieces_of;
+weft_status wefti_session_fill_pieces(weft_session *session, int program, int index,
+                                      const wefti_session_pieces_of *to, int64_t first,
+                                      int64_t count, wefti_session_source *source,
+                                      void *context) WEFT_CHECKED;
 /* In a world, collective: `count` elements from element `first` on to `out` of rank 0. They are
  * whole slices along the first dimension. */
 weft_status wefti_session_collect(weft_session *session, int program, int index, int64_t first,

@@ -112,21 +112,29 @@ static weft_status fill_block(const wefti_session_piece *piece, const wefti_piec
     return wefti_device_unmap(&m, status);
 }
 
-weft_status wefti_session_fill_own(weft_session *s, int program, int index, int64_t first,
-                                   int64_t count, wefti_session_source *source, void *context) {
+weft_status wefti_session_fill_pieces(weft_session *s, int program, int index,
+                                      const wefti_session_pieces_of *to, int64_t first,
+                                      int64_t count, wefti_session_source *source, void *context) {
     wefti_view *v;
-    int32_t found;
     WEFT_TRY(wefti_session_view(s, program, &v));
     wefti_session_changed(s, v->tensors[index].role);
-    WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &found));
-    const weft_desc *whole = &v->tensors[index].whole;
-    int64_t most = FILL_BYTES / (int64_t)weft_dtype_bytes(whole->dtype);
-    for (int32_t i = 0; i < found; i++) {
-        const wefti_session_piece *piece = &s->pieces[i];
+    int64_t most = FILL_BYTES / (int64_t)weft_dtype_bytes(to->whole->dtype);
+    for (int32_t i = 0; i < to->count; i++) {
+        const wefti_session_piece *piece = &to->pieces[i];
         if (!piece->data) continue;
-        wefti_piece_blocks b = wefti_piece_blocks_of(whole, &piece->box, first, count, most);
+        wefti_piece_blocks b = wefti_piece_blocks_of(to->whole, &piece->box, first, count, most);
         while (wefti_piece_blocks_next(&b)) WEFT_TRY(fill_block(piece, &b, first, source, context));
         WEFT_TRY(wefti_host_copy_refresh(s, v, index, piece));
     }
     return WEFT_OK;
+}
+
+weft_status wefti_session_fill_own(weft_session *s, int program, int index, int64_t first,
+                                   int64_t count, wefti_session_source *source, void *context) {
+    wefti_view *v;
+    wefti_session_pieces_of to = {.pieces = s->pieces};
+    WEFT_TRY(wefti_session_view(s, program, &v));
+    WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &to.count));
+    to.whole = &v->tensors[index].whole;
+    return wefti_session_fill_pieces(s, program, index, &to, first, count, source, context);
 }

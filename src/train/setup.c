@@ -319,7 +319,7 @@ weft_status wefti_training_build(wefti_training *t) {
 }
 
 void wefti_training_close(wefti_training *t) {
-    wefti_training_drop_write(t);
+    wefti_saver_drop(&t->saving.saver);
     wefti_training_trace_parts(t);
     wefti_free(t->time.spans);
     t->time.spans = NULL;
@@ -332,13 +332,7 @@ void wefti_training_close(wefti_training *t) {
     weft_graph_destroy(t->model.graph);
     weft_graph_destroy(t->model.eval_graph);
     weft_data_close(t->data);
-    wefti_checkpoint_lock_close(t->saving.lock);
-    wefti_checkpoint_lock_close(t->saving.slices_lock);
-    for (int64_t i = 0; i < t->saving.count; i++) wefti_free(t->saving.tensors[i].name);
-    wefti_free(t->saving.tensors);
-    wefti_free(t->saving.apart);
-    wefti_free(t->saving.first);
-    wefti_free(t->saving.last_of);
+    wefti_saver_close(&t->saving.saver);
     wefti_side_files_free(&t->saving.side);
     weft_job_free(t->resized_job);
     wefti_training_wipe_key(t);

@@ -46,8 +46,8 @@ static void hear(wefti_training *t, int stop) {
 
 static weft_status exchange(wefti_training *t, bool failed, bool *out_failed) {
     bool writing = false;
-    step_record record = {wefti_training_observed(t), asked(t), wefti_training_is_writing(t),
-                          t->saving.due, failed},
+    step_record record = {wefti_training_observed(t), asked(t),
+                          wefti_saver_is_writing(&t->saving.saver), t->saving.due, failed},
                 *all;
     WEFT_NEW_ARRAY(all, step_record, weft_world_size(t->ranks.world));
     weft_status status = wefti_agree_records(t->ranks.agreement, &record, sizeof record, all);
@@ -60,7 +60,7 @@ static weft_status exchange(wefti_training *t, bool failed, bool *out_failed) {
     }
     t->saving.due = status >= 0 && all[0].due;
     wefti_free(all);
-    wefti_training_hear_writing(t, status < 0 || writing);
+    wefti_saver_hear_writing(&t->saving.saver, status < 0 || writing);
     return status;
 }
 

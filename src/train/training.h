@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/side_files.h"
 #include "session/agree.h"
+#include "session/save/save.h"
 #include "session/session.h"
 #include "tokenizer/special.h"
 #include "train/objective.h"
@@ -16,17 +17,6 @@
 #include "weft/train.h"
 
 typedef struct wefti_metrics wefti_metrics;
-typedef struct wefti_delivery wefti_delivery; /* save/world.c */
-
-/* A tensor of the session in checkpoints. */
-typedef struct wefti_saved_tensor {
-    int tensor;     /* number in program 0 of the session */
-    int64_t first;  /* first element: files may store a part as a tensor */
-    char *name;     /* in files */
-    weft_desc desc; /* in files */
-    wefti_checkpoint_role role;
-} wefti_saved_tensor;
-
 /* The model in training. */
 typedef struct wefti_training_model {
     weft_model_config config;
@@ -99,35 +89,16 @@ typedef struct wefti_training_ranks {
     int64_t observed_peak; /* of all ranks, when last exchanged */
 } wefti_training_ranks;
 
-/* How far the checkpoint under way is (save/states.c). All ranks are in the same state. */
-typedef enum wefti_save_state {
-    WEFTI_SAVE_NONE,
-    WEFTI_SAVE_PARTS,    /* each rank writes its part */
-    WEFTI_SAVE_WRITTEN,  /* all ranks know that no rank is busy with its part any more */
-    WEFTI_SAVE_COMMITS,  /* the sums are exchanged, and the step is renamed into place */
-    WEFTI_SAVE_COMMITTED /* all ranks know that no rank is busy with that any more */
-} wefti_save_state;
-
 typedef struct wefti_training_saving {
-    wefti_delivery *delivery; /* tensors on their way to the checkpoint being written */
-    wefti_save_state state;
-    wefti_failure part; /* why this rank could not begin its part */
-    bool *apart;        /* [count]: rank 0 gathers the tensor, since some rank that has a piece does
-                           not see the directory */
-    wefti_checkpoint_lock *lock;
-    wefti_checkpoint_lock *slices_lock; /* of the directory of this rank */
-    wefti_checkpoint_job *writing;
-    int64_t writing_step, committed_step;
+    wefti_saver saver; /* use wefti_training_saver, which keeps it up to date */
+    int64_t committed_step;
     int64_t begun_ns; /* when the run, or the last write of it, began; for checkpoint.seconds */
     bool due;         /* checkpoint.seconds: the ranks have agreed to save before the next step */
     atomic_bool touched;        /* the step has begun to change parameters on this rank */
     _Atomic int64_t blocked_ns; /* updates have waited for the checkpoint, since the last step; of
                                    all devices of this process */
-    wefti_saved_tensor *tensors;
-    int64_t count, room, states; /* the first `states` are the model's states */
-    int64_t *first, *last_of; /* [tensors of the session]: range in `tensors`, optimizer included */
-    wefti_side_files side;    /* the files beside the model, which each checkpoint holds */
-    bool encrypts;            /* checkpoints are encrypted, with `key` */
+    wefti_side_files side;      /* the files beside the model, which each checkpoint holds */
+    bool encrypts;              /* checkpoints are encrypted, with `key` */
     wefti_key key;
 } wefti_training_saving;
 

@@ -39,6 +39,8 @@ typedef struct member {
     bool momentum;
     int from, to; /* steps; to 0: all */
     const char *load, *save;
+    const char *load_dir, *save_dir; /* steps of a run, in place of files of slices */
+    bool sliced;
     bool lost; /* not all of them have a file to load */
     int bad;   /* the step in which a number of rank `bad_rank`'s samples is NaN; 0: none */
     int bad_rank;
@@ -158,6 +160,15 @@ static weft_status read_weight(weft_session *s, const char *name, double *out) {
     return WEFT_OK;
 }
 
+/* Hidden units are columns of w1 and rows of w2; samples leave both whole. */
+static weft_status say_splits(weft_session *s, const member *m) {
+    if (m->ranks == 1) return WEFT_OK;
+    TRY(weft_session_split(s, "*", -1, 0, 0));
+    if (m->what == SAMPLES) return WEFT_OK;
+    TRY(weft_session_split(s, "w1", 1, 0, 0));
+    return weft_session_split(s, "w2", 0, sharers(m), 1);
+}
+
 static weft_status run_steps(weft_session *s, member *m) {
     int64_t unit = m->what == UNITS ? place_of(m) * units_of(m) : 0;
     weft_session_part part;
@@ -169,6 +180,8 @@ static weft_status run_steps(weft_session *s, member *m) {
         ((double *)part.data)[0] = m->rank == 2 ? 0 : 1; /* the root of 0 has slope inf */
     }
     if (m->load) TRY(weft_session_load_local(s, m->load));
+    if (m->load_dir || m->save_dir) TRY(say_splits(s, m));
+    if (m->load_dir) TRY(weft_session_load(s, m->load_dir, -1, NULL));
     for (int step = m->from; step < (m->to ? m->to : STEPS); step++) {
         if (weft_session_step_number(s) != step) return WEFT_E_BUG;
         TRY(one_step(s, m, step));
@@ -176,6 +189,8 @@ static weft_status run_steps(weft_session *s, member *m) {
     TRY(read_weight(s, "w1", m->out.w1));
     TRY(read_weight(s, "w2", m->out.w2));
     if (m->tied) TRY(read_weight(s, "tied", &m->out.tied));
+    const weft_session_save_options how = {.keep = 1, .sliced = m->sliced};
+    if (m->save_dir) TRY(weft_session_save(s, m->save_dir, &how));
     return m->save ? weft_session_save_local(s, m->save) : WEFT_OK;
 }
 
@@ -495,6 +510,107 @@ static void slices_go_on_with_other_ranks(void **state) {
     ASSERT_OK(wefti_remove_tree(folder));
 }
 
+/* What four ranks split by hand and saved goes on on two, on one, and in two stages. */
+static void steps_go_on_with_other_ranks(void **state) {
+    (void)state;
+    rank_of_world ranks[RANKS];
+    const char *base = getenv("TMPDIR");
+    (void)snprintf(folder, sizeof folder, "%s/weft-by-hand-XXXXXX", base ? base : P_tmpdir);
+    assert_non_null(mkdtemp(folder));
+    for (int sliced = 0; sliced < 2; sliced++) {
+        member whole = {.what = UNITS, .ranks = 1, .momentum = true};
+        ASSERT_OK(run_member(&whole, NULL));
+        const char *first = in_folder(sliced ? "first-sliced" : "first"),
+                   *second = in_folder(sliced ? "second-sliced" : "second");
+        member like = {.what = UNITS,
+                       .ranks = RANKS,
+                       .momentum = true,
+                       .to = HALF,
+                       .save_dir = first,
+                       .sliced = sliced};
+        run_alike(like, ranks);
+        assert_all_ok(ranks, RANKS, "four ranks save");
+        like = (member){.what = UNITS,
+                        .ranks = 2,
+                        .momentum = true,
+                        .from = HALF,
+                        .load_dir = first,
+                        .save_dir = second,
+                        .sliced = sliced};
+        run_alike(like, ranks);
+        assert_all_ok(ranks, 2, "two ranks go on");
+        char *text = NULL;
+        ASSERT_OK(weft_checkpoint_verify(second, 0, &text));
+        weft_checkpoint_text_free(text);
+        member end = {.what = UNITS, .ranks = 1, .momentum = true, .load_dir = second};
+        end.from = end.to = STEPS;
+        ASSERT_OK(run_member(&end, NULL));
+        assert_equal(&end, &whole.out);
+        like = (member){.what = UNITS,
+                        .ranks = RANKS,
+                        .stages = STAGES,
+                        .micro = MICRO,
+                        .schedule = WEFT_PIPELINE_1F1B,
+                        .momentum = true,
+                        .from = HALF,
+                        .load_dir = first};
+        run_alike(like, ranks);
+        assert_all_ok(ranks, RANKS, "two stages of two ranks go on");
+    }
+    ASSERT_OK(wefti_remove_tree(folder));
+}
+
+static weft_status refused_splits(void *context, weft_world *world) {
+    const member *m = context;
+    weft_session_options o = weft_session_defaults();
+    weft_graph *g = NULL;
+    weft_plan *plan = NULL;
+    weft_session *s = NULL;
+    o.threads = 1;
+    o.world = world;
+    TRY(make_plan(m, &plan));
+    o.plan = plan;
+    TRY(make_graph(m, &g));
+    TRY(weft_session_create(g, &o, &s));
+    const weft_session_save_options how = {.sliced = true};
+    bool good = weft_session_split(s, "nothing", 0, 0, 0) == WEFT_E_NOT_FOUND &&
+                weft_session_split(s, "w1", WEFT_MAX_RANK, 0, 0) == WEFT_E_ARG &&
+                weft_session_split(s, "w1", 0, -1, 0) == WEFT_E_ARG;
+    /* w2 is not told of, then has no third dimension, then groups that do not divide four ranks,
+     * and then two dimensions over the same ranks */
+    good = good && weft_session_split(s, "w1", 1, 0, 0) >= 0 &&
+           weft_session_save(s, folder, &how) == WEFT_E_ARG && strstr(weft_error_message(), "w2");
+    good = good && weft_session_split(s, "w2", 2, 0, 0) >= 0 &&
+           weft_session_save(s, folder, &how) == WEFT_E_SHAPE;
+    good = good && weft_session_split(s, "w2", -1, 0, 0) >= 0 &&
+           weft_session_split(s, "w2", 0, 3, 1) >= 0 &&
+           weft_session_load(s, folder, -1, NULL) == WEFT_E_ARG;
+    good = good && weft_session_split(s, "w2", 0, 2, 1) >= 0 &&
+           weft_session_split(s, "w2", 1, 2, 1) >= 0 &&
+           weft_session_save(s, folder, &how) == WEFT_E_ARG &&
+           strstr(weft_error_message(), "strides");
+    good = good && weft_session_split(s, "w2", -1, 0, 0) >= 0 &&
+           weft_session_split(s, "w2", 0, 2, 1) >= 0 && weft_session_split(s, "w2", 1, 2, 2) >= 0 &&
+           weft_session_save(s, folder, &how) >= 0;
+    weft_session_destroy(s);
+    weft_plan_destroy(plan);
+    weft_graph_destroy(g);
+    return good ? WEFT_OK : WEFT_E_BUG;
+}
+
+static void splits_that_do_not_fit_are_refused(void **state) {
+    (void)state;
+    static member members[RANKS];
+    rank_of_world ranks[RANKS];
+    const char *base = getenv("TMPDIR");
+    (void)snprintf(folder, sizeof folder, "%s/weft-by-hand-XXXXXX", base ? base : P_tmpdir);
+    assert_non_null(mkdtemp(folder));
+    for (int r = 0; r < RANKS; r++) members[r] = (member){.what = UNITS, .ranks = RANKS, .rank = r};
+    run_world(RANKS, refused_splits, members, sizeof *members, ranks);
+    assert_all_ok(ranks, RANKS, "refusals");
+    ASSERT_OK(wefti_remove_tree(folder));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hidden_units_shared_out),
@@ -508,6 +624,8 @@ int main(void) {
         cmocka_unit_test(groups_over_stages_are_refused),
         cmocka_unit_test(one_loss_of_stages_is_no_number),
         cmocka_unit_test(slices_go_on_with_other_ranks),
+        cmocka_unit_test(steps_go_on_with_other_ranks),
+        cmocka_unit_test(splits_that_do_not_fit_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

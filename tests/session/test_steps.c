@@ -12,6 +12,7 @@
 static char folder[256];
 static int64_t at_step = 1;
 static bool together; /* start and wait, with a training step between them */
+static bool sliced;   /* each rank writes files of its own */
 
 /* A tensor of the saved session. Plans list tensors in orders of their own. */
 typedef struct kept {
@@ -79,7 +80,7 @@ static weft_status each_tensor(weft_session *s, int rank, bool compare) {
 
 /* At the begin of step 1 the session is saved; the last steps overlap with it if `together`. */
 static weft_status save_at(weft_session *s, const run *r, int step) {
-    const weft_session_save_options options = {.position = 40 + step, .keep = 2};
+    const weft_session_save_options options = {.position = 40 + step, .keep = 2, .sliced = sliced};
     if (step == STEPS) return weft_session_save_wait(s);
     if (step != at_step) return WEFT_OK;
     WEFT_TRY(each_tensor(s, r->rank, false));
@@ -96,6 +97,15 @@ static weft_status load_at(weft_session *s, const run *r, int step) {
                  "position %lld, step %lld", (long long)position,
                  (long long)weft_session_step_number(s));
     return each_tensor(s, r->rank, true);
+}
+
+static weft_status expect_step_1(weft_session *s, const run *r, int step) {
+    (void)r;
+    if (step != 0) return WEFT_OK;
+    WEFT_TRY(weft_session_load(s, folder, -1, NULL));
+    WEFT_REQUIRE(weft_session_step_number(s) == 1, WEFT_E_BUG, "step %lld",
+                 (long long)weft_session_step_number(s));
+    return WEFT_OK;
 }
 
 static void run_plan(const plan_case *c, weft_status (*at)(weft_session *, const run *, int),
@@ -134,8 +144,7 @@ static void expect_verified(void) {
     weft_checkpoint_text_free(text);
 }
 
-static void from_plan_to_plan(void **state) {
-    (void)state;
+static void each_to_each(void) {
     const plan_case one = {.name = "one device", .devices = 1};
     for (int i = -1; i < PLANS; i++) {
         const plan_case *from = i < 0 ? &one : plan_named(plans[i]);
@@ -146,6 +155,18 @@ static void from_plan_to_plan(void **state) {
         run_plan(plan_named(plans[(i + 1) % PLANS]), load_at, true, NULL);
         run_plan(plan_named(plans[(i + 2) % PLANS]), load_at, i & 2, NULL);
     }
+}
+
+static void from_plan_to_plan(void **state) {
+    (void)state;
+    sliced = false;
+    each_to_each();
+}
+
+static void slices_to_every_plan(void **state) {
+    (void)state;
+    sliced = true;
+    each_to_each();
 }
 
 /* A run that was saved at step 1, and goes on from there, ends with the bits of the whole run. */
@@ -160,6 +181,49 @@ static void goes_on(void **state) {
     assert_memory_equal(whole.tensors, rest.tensors, (size_t)whole.elems * sizeof(float));
     free_run(&whole);
     free_run(&rest);
+}
+
+/* ---- slices ---- */
+
+/* Bytes of tensors in the folder of a rank: those of its regions, far fewer than the whole. */
+static int64_t bytes_of(int rank) {
+    char path[300], line[512];
+    int64_t bytes = 0;
+    (void)snprintf(path, sizeof path, "du -b --apparent-size %s/rank_%d/step-*/*.safetensors",
+                   folder, rank);
+    FILE *list = popen(path, "r");
+    while (list && fgets(line, sizeof line, list)) bytes += strtoll(line, NULL, 10);
+    if (list) (void)pclose(list);
+    return bytes;
+}
+
+static void slices_hold_parts(void **state) {
+    (void)state;
+    sliced = together = true;
+    run_plan(plan_named("4 data, all split"), save_at, true, NULL);
+    int64_t whole = 0;
+    for (int i = 0; i < saved_count; i++) whole += saved[i].bytes;
+    for (int r = 0; r < 4; r++) {
+        assert_true(bytes_of(r) > whole / 8);
+        assert_true(bytes_of(r) < whole / 2);
+    }
+}
+
+/* All ranks find the damage of the newest step while they read it, and take the one before. */
+static void steps_back_from_damage(void **state) {
+    (void)state;
+    char command[400];
+    sliced = together = false;
+    for (at_step = 1; at_step < STEPS; at_step++)
+        run_plan(plan_named("3 data, uneven"), save_at, true, NULL);
+    at_step = 1;
+    (void)snprintf(command, sizeof command,
+                   "f=$(ls %s/step-*2/model*.safetensors | head -1) && "
+                   "printf XXXX | dd of=$f bs=1 conv=notrunc status=none "
+                   "seek=$(($(stat -c %%s $f) - 64))",
+                   folder);
+    assert_int_equal(system(command), 0); /* NOLINT(concurrency-mt-unsafe) */
+    run_plan(plan_named("4 data, all split"), expect_step_1, true, NULL);
 }
 
 /* ---- refusals; what is kept ---- */
@@ -293,7 +357,10 @@ static void full_disk(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(from_plan_to_plan, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(slices_to_every_plan, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(goes_on, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(slices_hold_parts, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(steps_back_from_damage, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(keeps_and_refuses, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(changes_under_way, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(full_disk, make_folder, remove_folder),

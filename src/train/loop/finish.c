@@ -9,7 +9,8 @@
 weft_status wefti_training_failed(wefti_training *t, weft_status status) {
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
-    if (wefti_training_end_write(t) < 0) wefti_training_note(t, "%s", weft_error_message());
+    if (wefti_saver_end(wefti_training_saver(t)) < 0)
+        wefti_training_note(t, "%s", weft_error_message());
     (void)wefti_failure_tell(&failure);
     if (status == WEFT_E_STOPPED || t->ranks.follows || !*t->job->checkpoint.dir) return status;
     if (!*t->result->checkpoint)
@@ -75,22 +76,21 @@ weft_status wefti_training_check_parameters(wefti_training *t) {
 
 /* Only rank 0 knows. */
 weft_status wefti_training_unsaved(wefti_training *t, bool *out) {
-    *out = t->saving.committed_step != t->progress.step &&
-           !(t->saving.state && t->saving.writing_step == t->progress.step);
+    *out = !wefti_training_is_saved(t);
     return wefti_training_broadcast(t, WEFT_OK, out, sizeof *out);
 }
 
 /* A run that was killed right after its last checkpoint left one more than checkpoint.keep. */
 static void prune(wefti_training *t) {
     const weft_job_checkpoint *c = &t->job->checkpoint;
+    const wefti_save_keep keep = wefti_training_keeps(t);
     weft_status status = WEFT_OK;
     if (!c->dir[0]) return;
     if (wefti_training_is_sliced(t))
-        status = wefti_training_prune_slices(t);
+        status = wefti_saver_prune_slices(wefti_training_saver(t), &keep, t->saving.committed_step);
     else if (!t->ranks.follows)
-        status =
-            wefti_checkpoint_prune_spaced(c->dir, c->keep, c->keep_minutes * 60,
-                                          wefti_training_best_step(t), t->saving.committed_step);
+        status = wefti_checkpoint_prune_spaced(c->dir, c->keep, keep.spacing, keep.best,
+                                               t->saving.committed_step);
     if (status < 0 && !t->ranks.follows) wefti_training_note(t, "%s", weft_error_message());
     wefti_error_clear();
 }
@@ -113,7 +113,7 @@ weft_status wefti_training_finish(wefti_training *t) {
     } else if (whole) {
         prune(t);
     }
-    if (unwritten >= 0) WEFT_TRY(wefti_training_finish_write(t, &unwritten));
+    if (unwritten >= 0) WEFT_TRY(wefti_saver_finish(wefti_training_saver(t), &unwritten));
     if (unwritten < 0) /* on all ranks alike, which agree on it once more */
         return t->ranks.agreement ? wefti_agree(t->ranks.agreement, unwritten) : unwritten;
     (void)wefti_training_enter(t, WEFT_TRAIN_PART_OTHER);

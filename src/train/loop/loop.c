@@ -60,7 +60,7 @@ static weft_status after_step(wefti_training *t) {
     }
     if (wefti_training_has_stalled(t)) return WEFT_OK;
     if (*job->checkpoint.dir) (void)wefti_training_enter(t, WEFT_TRAIN_PART_CHECKPOINTS);
-    WEFT_TRY(wefti_training_poll(t));
+    WEFT_TRY(wefti_saver_poll(wefti_training_saver(t)));
     if (wefti_training_is_best(t) ||
         (job->checkpoint.every > 0 && step % job->checkpoint.every == 0))
         WEFT_TRY(wefti_training_save_meanwhile(t));

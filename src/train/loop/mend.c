@@ -44,7 +44,8 @@ weft_status wefti_training_arm(wefti_training *t) {
         wefti_training_note(t, "the run keeps its number of ranks: recovery.elastic is for worlds "
                                "that weft launch starts, without UCX or MPI");
     if (!r->enabled || !(elastic || wefti_world_mends(world))) return WEFT_OK;
-    WEFT_TRY(wefti_training_saved(t, &all)); /* starts the session, which is collective */
+    WEFT_TRY(wefti_saver_tensors(wefti_training_saver(t),
+                                 &all)); /* starts the session, which is collective */
     wefti_free(all);
     WEFT_TRY(wefti_session_copy(t->session)); /* from now on, each rank has a holder */
     wefti_session_halt_when(t->session, is_halted, t);
@@ -312,7 +313,8 @@ weft_status wefti_training_mend(wefti_training *t) {
     wefti_failure failure;
     wefti_failure_keep(WEFT_E_PEER, &failure);
     if (t->progress.stage == WEFTI_STAGE_STEPPING) t->progress.stage = WEFTI_STAGE_SAVED;
-    if (wefti_training_cut_write(t)) t->progress.stage = WEFTI_STAGE_VALIDATED;
+    if (wefti_saver_cut(wefti_training_saver(t)) && t->saving.saver.step == t->progress.step)
+        t->progress.stage = WEFTI_STAGE_VALIDATED;
     (void)wefti_failure_tell(&failure);
     return go_on(t, NULL);
 }

@@ -39,7 +39,7 @@ weft_status wefti_training_rate(wefti_training *t, double loss) {
     r->not_improved = loss < r->lowest ? 0 : r->not_improved + 1; /* also if it is not finite */
     if (loss < r->lowest) r->lowest = loss;
     const bool is_written =
-        t->saving.state != WEFTI_SAVE_NONE && r->candidate.step == t->saving.writing_step;
+        t->saving.saver.state != WEFTI_SAVE_NONE && r->candidate.step == t->saving.saver.step;
     if (t->job->checkpoint.best && loss < r->best.loss && (!is_written || loss < r->candidate.loss))
         r->candidate = (wefti_rated_step){t->progress.step, loss};
     return WEFT_OK;

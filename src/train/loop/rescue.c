@@ -19,9 +19,9 @@ static bool is_shared(const wefti_training *t, weft_status status) {
 /* A forward pass changes states, and an update parameters. */
 static weft_status check_whole(wefti_training *t) {
     if (t->progress.stage == WEFTI_STAGE_STEPPING)
-        WEFT_REQUIRE(!atomic_load(&t->saving.touched) && t->saving.states == 0, WEFT_E_CORRUPT,
-                     "the step had begun to change %s",
-                     t->saving.states ? "the model's states" : "parameters");
+        WEFT_REQUIRE(!atomic_load(&t->saving.touched) && t->saving.saver.list.states == 0,
+                     WEFT_E_CORRUPT, "the step had begun to change %s",
+                     t->saving.saver.list.states ? "the model's states" : "parameters");
     return wefti_training_check_parameters(t);
 }
 
@@ -44,7 +44,7 @@ static weft_status save(wefti_training *t) {
     WEFT_TRY(wefti_training_unsaved(t, &unsaved));
     if (unsaved) WEFT_TRY(wefti_training_save(t, &unwritten));
     note_unsaved(t, unwritten);
-    WEFT_TRY(wefti_training_finish_write(t, &unwritten));
+    WEFT_TRY(wefti_saver_finish(wefti_training_saver(t), &unwritten));
     note_unsaved(t, unwritten);
     return WEFT_OK;
 }

@@ -22,13 +22,10 @@ struct wefti_training_parts {
     weft_graph *graph, *eval_graph;
     int eval_program;
     wefti_training_batch batch;
-    wefti_saved_tensor *tensors;
-    int64_t count, room, states, *first, *last_of;
-    bool *apart;
+    wefti_saved_list saved;
 };
 
 static struct wefti_training_parts take_parts(wefti_training *t) {
-    wefti_training_saving *s = &t->saving;
     const struct wefti_training_parts p = {.job = t->job,
                                            .resized_job = t->resized_job,
                                            .session = t->session,
@@ -38,28 +35,18 @@ static struct wefti_training_parts take_parts(wefti_training *t) {
                                            .eval_graph = t->model.eval_graph,
                                            .eval_program = t->model.eval_program,
                                            .batch = t->batch,
-                                           .tensors = s->tensors,
-                                           .count = s->count,
-                                           .room = s->room,
-                                           .states = s->states,
-                                           .first = s->first,
-                                           .last_of = s->last_of,
-                                           .apart = s->apart};
+                                           .saved = t->saving.saver.list};
     t->resized_job = NULL;
     t->session = NULL;
     t->searched = NULL;
     t->report = NULL;
     t->model.graph = t->model.eval_graph = NULL;
     t->model.eval_program = 0;
-    s->tensors = NULL;
-    s->first = s->last_of = NULL;
-    s->count = s->room = s->states = 0;
-    s->apart = NULL;
+    t->saving.saver.list = (wefti_saved_list){0};
     return p;
 }
 
 static void put_parts(wefti_training *t, const struct wefti_training_parts *p) {
-    wefti_training_saving *s = &t->saving;
     t->job = p->job;
     t->resized_job = p->resized_job;
     t->session = p->session;
@@ -69,33 +56,23 @@ static void put_parts(wefti_training *t, const struct wefti_training_parts *p) {
     t->model.eval_graph = p->eval_graph;
     t->model.eval_program = p->eval_program;
     t->batch = p->batch;
-    s->tensors = p->tensors;
-    s->count = p->count;
-    s->room = p->room;
-    s->states = p->states;
-    s->first = p->first;
-    s->last_of = p->last_of;
-    s->apart = p->apart;
+    t->saving.saver.list = p->saved;
 }
 
-static void free_parts(const struct wefti_training_parts *p) {
+static void free_parts(struct wefti_training_parts *p) {
     weft_session_destroy(p->session);
     weft_plan_destroy(p->searched);
     weft_search_report_free(p->report);
     weft_graph_destroy(p->graph);
     weft_graph_destroy(p->eval_graph);
-    for (int64_t i = 0; i < p->count; i++) wefti_free(p->tensors[i].name);
-    wefti_free(p->tensors);
-    wefti_free(p->first);
-    wefti_free(p->last_of);
-    wefti_free(p->apart);
+    wefti_saved_list_free(&p->saved);
     weft_job_free(p->resized_job);
 }
 
 void wefti_training_end_resize(wefti_training *t, bool whole) {
     if (!t->former) return;
     if (!whole) {
-        const struct wefti_training_parts parts = take_parts(t);
+        struct wefti_training_parts parts = take_parts(t);
         free_parts(&parts);
         put_parts(t, t->former);
     } else {
@@ -176,9 +153,9 @@ static weft_status take_rank(wefti_training *t) {
     const bool followed = t->ranks.follows;
     t->ranks.follows = weft_world_rank(t->ranks.world) > 0;
     t->ranks.observed_peak = 0;
-    wefti_checkpoint_lock_close(t->saving.slices_lock); /* of the folder of another rank */
-    t->saving.slices_lock = NULL;
-    if (!followed || t->ranks.follows || t->saving.lock) return WEFT_OK;
+    wefti_checkpoint_lock_close(t->saving.saver.slices_lock); /* of the folder of another rank */
+    t->saving.saver.slices_lock = NULL;
+    if (!followed || t->ranks.follows || t->saving.saver.lock) return WEFT_OK;
     return wefti_training_lock(t);
 }
 

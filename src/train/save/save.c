@@ -2,11 +2,10 @@
  *
  * A write begins between two steps and reads the live tensors while the next step computes. Before
  * the optimizer changes a tensor, the step waits until that tensor has been captured. In a world
- * each rank writes its own pieces (together.c). */
+ * each rank writes its own pieces (session/save/together.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "backend/backend.h"
 #include "base/clock.h"
@@ -18,55 +17,16 @@
 #include "data/fingerprint.h"
 #include "train/save/save.h"
 
-weft_status wefti_training_lock(wefti_training *t) {
-    if (!t->job->checkpoint.dir[0] || t->ranks.follows) return WEFT_OK;
-    weft_status status = wefti_checkpoint_lock_open(t->job->checkpoint.dir, &t->saving.lock);
-    return status < 0 ? wefti_prefix(status, "checkpoint.dir") : WEFT_OK;
-}
-
 /* ---- the list of tensors, in the order in which the optimizer changes them ---- */
-
-static weft_status add_saved(wefti_training *t, int tensor, int64_t part, const char *file_name,
-                             const weft_desc *file_desc, wefti_checkpoint_role role) {
-    WEFT_TRY(WEFT_GROW(t->saving.tensors, t->saving.count, t->saving.room));
-    wefti_saved_tensor *s = &t->saving.tensors[t->saving.count];
-    s->tensor = tensor;
-    s->first = part * weft_desc_elems(file_desc);
-    s->desc = *file_desc;
-    s->role = role;
-    s->name = wefti_strdup(file_name);
-    WEFT_REQUIRE(s->name, WEFT_E_NOMEM, "no memory for the list of saved tensors");
-    t->saving.count++;
-    return WEFT_OK;
-}
-
-/* The numbers of the optimizer tensors of each parameter, by state; -1: none. */
-enum { MOST_STATES = 4 };
-typedef int param_states[MOST_STATES];
-
-static weft_status find_states(const wefti_training *t, param_states **out) {
-    int count = weft_session_tensors(t->session, 0);
-    param_states *of;
-    WEFT_NEW_ARRAY(of, param_states, count + 1);
-    for (int i = 0; i < count; i++)
-        for (int k = 0; k < MOST_STATES; k++) of[i][k] = -1;
-    for (int i = 0; i < count; i++) {
-        int param, state;
-        wefti_session_owner(t->session, 0, i, &param, &state);
-        if (param >= 0) of[param][state] = i;
-    }
-    *out = of;
-    return WEFT_OK;
-}
 
 /* Adds a parameter's optimizer tensors under the file name `name`. If files store the parameter in
  * parts, its first dimension counts the parts, and the first dimension of its states does too. */
-static weft_status add_states(wefti_training *t, const param_states states,
+static weft_status add_states(const wefti_training *t, wefti_saved_list *list, const int *states,
                               const weft_tensor_info *x, bool whole, int64_t part,
                               const char *name) {
     char full[600];
     size_t length = strlen(x->name); /* an optimizer tensor is named "<parameter>.<state>" */
-    for (int i = 0; i < MOST_STATES; i++) {
+    for (int i = 0; i < WEFTI_SAVED_STATES_MOST; i++) {
         weft_tensor_info s;
         if (states[i] < 0) continue;
         WEFT_TRY(weft_session_tensor(t->session, 0, states[i], &s));
@@ -78,43 +38,29 @@ static weft_status add_states(wefti_training *t, const param_states states,
             desc = weft_desc_of(desc.dtype, desc.rank - 1, s.desc.shape + 1);
         }
         (void)snprintf(full, sizeof full, "%s%s", name, s.name + length);
-        WEFT_TRY(add_saved(t, states[i], part, full, &desc, WEFTI_CHECKPOINT_OPTIMIZER));
+        WEFT_TRY(wefti_saved_list_add(list, states[i], part * weft_desc_elems(&desc), full, &desc,
+                                      WEFTI_CHECKPOINT_OPTIMIZER));
     }
     return WEFT_OK;
 }
 
 /* Adds a parameter (or state) and then its optimizer tensors, part by part. */
-static weft_status add_with_states(wefti_training *t, const param_states states, int tensor,
-                                   const weft_tensor_info *x) {
+static weft_status add_with_states(void *context, wefti_saved_list *list, int tensor,
+                                   const weft_tensor_info *x,
+                                   const int states[WEFTI_SAVED_STATES_MOST]) {
+    const wefti_training *t = context;
     char name[512];
     weft_desc desc;
     weft_status status;
-    t->saving.first[tensor] = t->saving.count;
     for (int64_t part = 0;; part++) {
         status = weft_model_file_name(&t->model.config, x->name, &x->desc, part, name, sizeof name,
                                       &desc);
         if (status == WEFT_E_NOT_FOUND && part > 0) break;
         WEFT_TRY(status);
-        bool whole = weft_desc_elems(&desc) == weft_desc_elems(&x->desc);
-        WEFT_TRY(add_saved(t, tensor, part, name, &desc, WEFTI_CHECKPOINT_MODEL));
-        WEFT_TRY(add_states(t, states, x, whole, part, name));
-    }
-    t->saving.last_of[tensor] = t->saving.count - 1;
-    return WEFT_OK;
-}
-
-/* States come first, because the next forward pass already changes them. Then the parameters from
- * the model's end to its beginning, in the order in which the backward pass completes their
- * gradients. The order is the model's and not the plan's, so files are the same for all plans. */
-static weft_status list_saved(wefti_training *t, const param_states *states) {
-    static const int roles[] = {WEFT_ROLE_STATE, WEFT_ROLE_PARAM};
-    for (int k = 0; k < 2; k++) {
-        for (int i = weft_session_tensors(t->session, 0) - 1; i >= 0; i--) {
-            weft_tensor_info info;
-            WEFT_TRY(weft_session_tensor(t->session, 0, i, &info));
-            if ((int)info.role == roles[k]) WEFT_TRY(add_with_states(t, states[i], i, &info));
-        }
-        if (k == 0) t->saving.states = t->saving.count;
+        const int64_t elems = weft_desc_elems(&desc);
+        WEFT_TRY(
+            wefti_saved_list_add(list, tensor, part * elems, name, &desc, WEFTI_CHECKPOINT_MODEL));
+        WEFT_TRY(add_states(t, list, states, x, elems == weft_desc_elems(&x->desc), part, name));
     }
     return WEFT_OK;
 }
@@ -132,74 +78,24 @@ static weft_status read_side(wefti_training *t) {
 static void before_update(void *context, int32_t rank, int32_t tensor) {
     wefti_training *t = context;
     atomic_store(&t->saving.touched, true);
-    if (!t->saving.writing) return;
-    int number = wefti_session_number(t->session, 0, rank, tensor);
-    if (number < 0 || t->saving.first[number] < 0) return;
+    if (!t->saving.saver.writing) return;
     const int64_t begin = wefti_now_ns();
-    for (int64_t i = t->saving.first[number]; i <= t->saving.last_of[number]; i++)
-        wefti_checkpoint_wait_tensor(t->saving.writing, i);
+    wefti_saver_wait_tensor(&t->saving.saver, wefti_session_number(t->session, 0, rank, tensor));
     atomic_fetch_add(&t->saving.blocked_ns, wefti_now_ns() - begin);
 }
 
 weft_status wefti_training_bind(wefti_training *t) {
-    int count = weft_session_tensors(t->session, 0);
-    param_states *states = NULL;
     t->saving.begun_ns = wefti_now_ns();
     wefti_session_before_update(t->session, before_update, t);
-    WEFT_NEW_ARRAY(t->saving.first, int64_t, count + 1);
-    WEFT_NEW_ARRAY(t->saving.last_of, int64_t, count + 1);
-    for (int i = 0; i < count; i++) t->saving.first[i] = t->saving.last_of[i] = -1;
-    weft_status status = find_states(t, &states);
-    if (status >= 0) status = list_saved(t, states);
-    wefti_free(states);
-    return status >= 0 ? read_side(t) : status;
-}
-
-/* The saved tensors with their pieces; one block, wefti_free. */
-weft_status wefti_training_saved(wefti_training *t, wefti_checkpoint_tensor **out) {
-    size_t devices = (size_t)weft_session_devices(t->session), count = (size_t)t->saving.count;
-    size_t head = (count + 1) * sizeof **out;
-    wefti_checkpoint_tensor *list =
-        wefti_calloc(1, head + count * devices * sizeof(wefti_checkpoint_piece));
-    wefti_checkpoint_piece *next =
-        list ? (wefti_checkpoint_piece *)(void *)((char *)list + head) : NULL;
-    wefti_session_piece *pieces = wefti_calloc(devices, sizeof *pieces);
-    weft_status status =
-        list && pieces ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the list of tensors");
-    for (size_t i = 0; i < count && status == WEFT_OK; i++) {
-        const wefti_saved_tensor *s = &t->saving.tensors[i];
-        bool apart = t->saving.apart && t->saving.apart[i];
-        weft_tensor_info info;
-        int32_t found = 0;
-        status = weft_session_tensor(t->session, 0, s->tensor, &info);
-        if (status == WEFT_OK)
-            status = wefti_session_pieces(t->session, 0, s->tensor, pieces, &found);
-        list[i] = (wefti_checkpoint_tensor){.name = s->name,
-                                            .role = s->role,
-                                            .desc = s->desc,
-                                            .pieces = apart ? NULL : next,
-                                            .later = apart && !t->ranks.follows,
-                                            .whole = info.desc,
-                                            .first = s->first};
-        for (int32_t k = 0; k < found && !apart; k++)
-            if (pieces[k].counts && pieces[k].data) {
-                *next++ = (wefti_checkpoint_piece){pieces[k].box, pieces[k].data, pieces[k].device};
-                list[i].piece_count++;
-            }
-    }
-    wefti_free(pieces);
-    if (status < 0) {
-        wefti_free(list);
-        return status;
-    }
-    *out = list;
-    return WEFT_OK;
+    WEFT_TRY(wefti_saved_list_create(t->session, add_with_states, t, &t->saving.saver.list));
+    return read_side(t);
 }
 
 /* ---- writing ---- */
 
-void wefti_training_report_written(wefti_training *t) {
-    t->saving.committed_step = t->saving.writing_step;
+static void report_written(void *context) {
+    wefti_training *t = context;
+    t->saving.committed_step = t->saving.saver.step;
     wefti_training_rated_step_is_written(t);
     if (t->ranks.follows) return;
     (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s/%sstep-%012lld",
@@ -219,24 +115,19 @@ const char *wefti_training_arithmetic(const wefti_training *t) {
                                                              : WEFTI_BF16_AS_F32);
 }
 
-int64_t wefti_training_clock(void) {
-    return (int64_t)time(NULL);
+wefti_save_keep wefti_training_keeps(const wefti_training *t) {
+    const weft_job_checkpoint *c = &t->job->checkpoint;
+    return (wefti_save_keep){.keep = c->keep + !wefti_training_is_over(t),
+                             .spacing = c->keep_minutes * 60,
+                             .best = wefti_training_best_step(t)};
 }
 
-int64_t wefti_training_kept_steps(const wefti_training *t) {
-    return t->job->checkpoint.keep + !wefti_training_is_over(t);
+static wefti_save_keep keeps(void *context) {
+    return wefti_training_keeps(context);
 }
 
-/* What is written, and how. */
-typedef struct begin_options {
-    wefti_checkpoint_duty duty;
-    int64_t now; /* seconds since 1970 */
-    const wefti_checkpoint_tensor *tensors;
-    int64_t count;
-    const wefti_checkpoint_slicing *slicing; /* NULL: whole tensors */
-} begin_options;
-
-static weft_status begin(wefti_training *t, const begin_options *b, char *config) {
+static weft_status begin_with(wefti_training *t, const wefti_save_part *b, char *config,
+                              wefti_checkpoint_job **out) {
     const weft_job *job = t->job;
     const weft_job_optimizer *o = &job->train.optimizer;
     char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32], samples[32],
@@ -259,14 +150,14 @@ static weft_status begin(wefti_training *t, const begin_options *b, char *config
         {"threads", threads}};
     const wefti_checkpoint_pair random[] = {{"generator", "philox4x32-10"}};
     (void)snprintf(now, sizeof now, "%lld", (long long)b->now);
-    const int64_t spacing = job->checkpoint.keep_minutes * 60;
+    const wefti_save_keep keep = wefti_training_keeps(t);
     const char *data = NULL;
     WEFT_TRY(wefti_data_fingerprint(t->data, &data));
     wefti_checkpoint_pair notes[4 + WEFTI_RATING_NOTES] = {
         {"samples", samples}, {WEFTI_TRAINING_DATA, data}, {"job", job->text}};
     wefti_rating_texts ratings;
     int64_t note_count = 3;
-    if (spacing > 0) notes[note_count++] = (wefti_checkpoint_pair){WEFTI_CHECKPOINT_TIME, now};
+    if (keep.spacing > 0) notes[note_count++] = (wefti_checkpoint_pair){WEFTI_CHECKPOINT_TIME, now};
     note_count += wefti_training_note_ratings(t, &ratings, notes + note_count);
     const wefti_checkpoint_loss loss = {t->progress.step, t->result->final_loss};
     wefti_checkpoint_meta meta = {
@@ -283,74 +174,78 @@ static weft_status begin(wefti_training *t, const begin_options *b, char *config
     };
     wefti_checkpoint_text texts[1 + WEFTI_SIDE_FILES_MOST] = {{.name = "config.json", config}};
     const int64_t side = wefti_side_files_list(&t->saving.side, texts + 1);
-    wefti_checkpoint_options options = {
-        .duty = b->duty,
-        .keep = b->slicing ? 0 : wefti_training_kept_steps(t),
-        .spacing = spacing,
-        .best = wefti_training_best_step(t),
-        .texts = texts,
-        .text_count = 1 + side,
-        .slicing = b->slicing,
-        .key = t->saving.encrypts ? &t->saving.key : NULL,
-    };
-    if (b->duty == WEFTI_CHECKPOINT_LEADS) {
-        WEFT_TRY(wefti_delivery_create(t->saving.count, &t->saving.delivery));
-        wefti_delivery_options(t->saving.delivery, &options);
-    }
-    char *own = NULL; /* directory of the rank */
-    if (b->slicing)
-        WEFT_TRY(wefti_checkpoint_rank_dir(job->checkpoint.dir, b->slicing->rank, &own));
-    weft_status status = wefti_checkpoint_begin(own ? own : job->checkpoint.dir, &meta, b->tensors,
-                                                b->count, &options, &t->saving.writing);
-    wefti_free(own);
-    return status;
+    wefti_checkpoint_options options = b->options;
+    options.keep = options.slicing ? 0 : keep.keep;
+    options.spacing = keep.spacing;
+    options.best = keep.best;
+    options.texts = texts;
+    options.text_count = 1 + side;
+    options.key = t->saving.encrypts ? &t->saving.key : NULL;
+    return wefti_checkpoint_begin(b->dir, &meta, b->tensors, b->count, &options, out);
 }
 
-weft_status wefti_training_begin_slices(wefti_training *t, const wefti_checkpoint_slicing *slicing,
-                                        const wefti_checkpoint_tensor *tensors, int64_t count,
-                                        int64_t now) {
-    const begin_options b = {.duty = WEFTI_CHECKPOINT_SLICES,
-                             .now = now,
-                             .tensors = tensors,
-                             .count = count,
-                             .slicing = slicing};
+static weft_status begin(void *context, const wefti_save_part *part, wefti_checkpoint_job **out) {
+    wefti_training *t = context;
     char *config = NULL;
+    t->saving.begun_ns = wefti_now_ns();
     WEFT_TRY(weft_model_config_write(&t->model.config, &config));
-    weft_status status = begin(t, &b, config);
+    weft_status status = begin_with(t, part, config, out);
     weft_text_free(config);
     return status;
 }
 
-weft_status wefti_training_begin_write(wefti_training *t, wefti_checkpoint_duty duty) {
-    char *config = NULL;
-    wefti_checkpoint_tensor *tensors = NULL;
-    weft_status status = weft_model_config_write(&t->model.config, &config);
-    if (status == WEFT_OK) status = wefti_training_saved(t, &tensors);
-    const begin_options b = {
-        .duty = duty, .now = wefti_training_clock(), .tensors = tensors, .count = t->saving.count};
-    if (status == WEFT_OK) status = begin(t, &b, config);
-    wefti_free(tensors);
-    weft_text_free(config);
-    return status;
+/* ---- the saver of the run ---- */
+
+static void note(void *context, const char *text) {
+    wefti_training_note(context, "%s", text);
 }
 
-void wefti_training_wait_states(wefti_training *t) {
-    for (int64_t i = 0; i < t->saving.states; i++)
-        wefti_checkpoint_wait_tensor(t->saving.writing, i);
+wefti_saver *wefti_training_saver(wefti_training *t) {
+    wefti_saver *v = &t->saving.saver;
+    v->owner = (wefti_save_owner){begin, keeps, report_written, note, t};
+    v->session = t->session;
+    v->world = t->ranks.world;
+    v->agreement = t->ranks.agreement;
+    v->dir = t->job->checkpoint.dir;
+    v->sliced = t->job->checkpoint.sliced;
+    return v;
 }
 
-weft_status wefti_training_begin_alone(wefti_training *t) {
-    WEFT_TRY(wefti_checkpoint_lock_keep(t->job->checkpoint.dir, &t->saving.lock));
-    WEFT_TRY(wefti_training_begin_write(t, WEFTI_CHECKPOINT_ALONE));
-    wefti_training_wait_states(t);
-    return WEFT_OK;
+static weft_status named(weft_status status) {
+    return status < 0 ? wefti_prefix(status, "checkpoint.dir") : status;
+}
+
+weft_status wefti_training_lock(wefti_training *t) {
+    return named(wefti_saver_lock(wefti_training_saver(t)));
+}
+
+weft_status wefti_training_lock_slices(wefti_training *t) {
+    return named(wefti_saver_lock_slices(wefti_training_saver(t)));
+}
+
+bool wefti_training_is_sliced(const wefti_training *t) {
+    return t->job->checkpoint.sliced && t->ranks.world;
+}
+
+weft_status wefti_training_save(wefti_training *t, weft_status *out_unwritten) {
+    t->saving.begun_ns = wefti_now_ns();
+    return wefti_saver_save(wefti_training_saver(t), t->progress.step, out_unwritten);
+}
+
+weft_status wefti_training_save_meanwhile(wefti_training *t) {
+    t->saving.begun_ns = wefti_now_ns();
+    return wefti_saver_save_meanwhile(wefti_training_saver(t), t->progress.step);
+}
+
+bool wefti_training_is_saved(const wefti_training *t) {
+    const wefti_saver *v = &t->saving.saver;
+    return t->saving.committed_step == t->progress.step ||
+           (v->state != WEFTI_SAVE_NONE && v->step == t->progress.step);
 }
 
 /* A step that is written, or being written, is not due again. */
 bool wefti_training_due(const wefti_training *t) {
     const double seconds = t->job->checkpoint.seconds;
-    if (seconds <= 0 || t->ranks.follows || t->progress.step == t->saving.committed_step)
-        return false;
-    if (t->saving.state && t->saving.writing_step == t->progress.step) return false;
+    if (seconds <= 0 || t->ranks.follows || wefti_training_is_saved(t)) return false;
     return (double)(wefti_now_ns() - t->saving.begun_ns) >= seconds * 1e9;
 }

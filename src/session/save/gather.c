@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "train/save/save.h"
+#include "session/save/parts.h"
 
 static const int64_t MOST_BYTES = 256
                                   << 20; /* waiting to be captured; a single tensor may be larger */
@@ -108,30 +108,30 @@ static void put(wefti_delivery *d, int64_t index, void *tensor, int64_t bytes) {
     if (!wanted) wefti_free(tensor);
 }
 
-static weft_status deliver_one(wefti_training *t, int64_t index) {
-    const wefti_saved_tensor *s = &t->saving.tensors[index];
+static weft_status deliver_one(wefti_saver *v, int64_t index) {
+    const wefti_saved_tensor *s = &v->list.tensors[index];
     int64_t bytes = weft_desc_bytes(&s->desc), elems = weft_desc_elems(&s->desc);
     if (bytes == 0) return WEFT_OK;
-    if (t->ranks.follows)
-        return wefti_session_collect(t->session, 0, s->tensor, s->first, elems, NULL);
-    wait_for_room(t->saving.delivery, bytes);
+    if (wefti_saver_follows(v))
+        return wefti_session_collect(v->session, 0, s->tensor, s->first, elems, NULL);
+    wait_for_room(v->delivery, bytes);
     void *tensor = wefti_alloc((size_t)bytes);
     WEFT_REQUIRE(tensor, WEFT_E_NOMEM, "no memory to gather %s for a checkpoint", s->name);
-    weft_status status = wefti_session_collect(t->session, 0, s->tensor, s->first, elems, tensor);
+    weft_status status = wefti_session_collect(v->session, 0, s->tensor, s->first, elems, tensor);
     if (status < 0)
         wefti_free(tensor);
     else
-        put(t->saving.delivery, index, tensor, bytes);
+        put(v->delivery, index, tensor, bytes);
     return status;
 }
 
 /* In the order of capture: by element size, then in the order of saving. */
-weft_status wefti_training_deliver(wefti_training *t) {
+weft_status wefti_saver_deliver(wefti_saver *v) {
     weft_status status = WEFT_OK;
     for (size_t size = 8; size > 0; size--)
-        for (int64_t i = 0; i < t->saving.count && status >= 0; i++)
-            if (t->saving.apart[i] && weft_dtype_bytes(t->saving.tensors[i].desc.dtype) == size)
-                status = deliver_one(t, i);
-    wefti_delivery_end(t->saving.delivery);
+        for (int64_t i = 0; i < v->list.count && status >= 0; i++)
+            if (v->list.apart[i] && weft_dtype_bytes(v->list.tensors[i].desc.dtype) == size)
+                status = deliver_one(v, i);
+    wefti_delivery_end(v->delivery);
     return status;
 }

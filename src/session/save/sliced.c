@@ -8,40 +8,29 @@
  *
  * If a process dies in between, the others may have the step. A reader finds regions that no rank
  * has, and takes the step before, which all ranks still have. */
-#include <stdlib.h>
-#include <string.h>
+#include <time.h>
 
-#include "base/clock.h"
 #include "base/text.h"
 #include "checkpoint/step_dir.h"
 #include "layout/reshape.h"
 #include "layout/transfer.h"
-#include "train/save/save.h"
+#include "session/save/parts.h"
 
-bool wefti_training_is_sliced(const wefti_training *t) {
-    return t->job->checkpoint.sliced && t->ranks.world;
-}
-
-static int32_t own_rank(const wefti_training *t) {
-    return t->ranks.world ? weft_world_rank(t->ranks.world) : 0;
-}
-
-weft_status wefti_training_lock_slices(wefti_training *t) {
+weft_status wefti_saver_lock_slices(wefti_saver *v) {
     char *dir = NULL;
-    if (!wefti_training_is_sliced(t) || !t->job->checkpoint.dir[0]) return WEFT_OK;
-    WEFT_TRY(wefti_checkpoint_rank_dir(t->job->checkpoint.dir, own_rank(t), &dir));
-    weft_status status = t->saving.slices_lock
-                             ? wefti_checkpoint_lock_keep(dir, &t->saving.slices_lock)
-                             : wefti_checkpoint_lock_open(dir, &t->saving.slices_lock);
+    if (!wefti_saver_is_sliced(v) || !v->dir[0]) return WEFT_OK;
+    WEFT_TRY(wefti_checkpoint_rank_dir(v->dir, wefti_saver_rank(v), &dir));
+    weft_status status = v->slices_lock ? wefti_checkpoint_lock_keep(dir, &v->slices_lock)
+                                        : wefti_checkpoint_lock_open(dir, &v->slices_lock);
     wefti_free(dir);
-    return status < 0 ? wefti_prefix(status, "checkpoint.dir") : WEFT_OK;
+    return status;
 }
 
 /* ---- what each rank has ---- */
 
 /* Lists being filled. Arrays grow, so places in them are numbers until the end. */
 typedef struct slicing {
-    wefti_training *t;
+    wefti_saver *v;
     wefti_arena *arena;
     wefti_checkpoint_slice *slices;
     wefti_checkpoint_tensor *own; /* `pieces` and `part` lie in the arena */
@@ -122,7 +111,7 @@ static weft_status add_piece(slicing *s, const wefti_region *box) {
 /* pieces[at] counts: all ranks with its region. */
 static weft_status add_region(slicing *s, const wefti_session_piece *pieces, int32_t count,
                               int32_t at) {
-    const int32_t me = own_rank(s->t);
+    const int32_t me = wefti_saver_rank(s->v);
     int32_t *ranks = wefti_arena_alloc(s->arena, (size_t)count * sizeof *ranks);
     WEFT_REQUIRE(ranks, WEFT_E_NOMEM, "no memory for the list of slices");
     s->rank_count = 0;
@@ -139,149 +128,97 @@ static weft_status add_region(slicing *s, const wefti_session_piece *pieces, int
 }
 
 static weft_status list_tensor(slicing *s, int64_t index, wefti_session_piece *pieces) {
-    const wefti_saved_tensor *saved = &s->t->saving.tensors[index];
-    weft_tensor_info info;
+    const wefti_saved_tensor *saved = &s->v->list.tensors[index];
+    weft_desc whole;
     int32_t count = 0;
-    WEFT_TRY(weft_session_tensor(s->t->session, 0, saved->tensor, &info));
-    WEFT_TRY(wefti_session_pieces(s->t->session, 0, saved->tensor, pieces, &count));
+    WEFT_TRY(wefti_saved_pieces(s->v->session, saved->tensor, pieces, &count, &whole));
     s->tensor = index;
     s->saved = saved;
-    s->whole = &info.desc;
+    s->whole = &whole;
     s->own_slices = 0;
     s->tensor_slices = 0;
     for (int32_t k = 0; k < count; k++)
-        if (pieces[k].counts && wefti_region_elems(&pieces[k].box, info.desc.rank) > 0)
+        if (pieces[k].counts && wefti_region_elems(&pieces[k].box, whole.rank) > 0)
             WEFT_TRY(add_region(s, pieces, count, k));
     return WEFT_OK;
 }
 
 static weft_status list_slices(slicing *s) {
     wefti_session_piece *pieces;
-    WEFT_NEW_ARRAY(pieces, wefti_session_piece, weft_session_devices(s->t->session));
+    WEFT_NEW_ARRAY(pieces, wefti_session_piece, weft_session_devices(s->v->session));
     weft_status status = WEFT_OK;
-    for (int64_t i = 0; i < s->t->saving.count && status >= 0; i++)
+    for (int64_t i = 0; i < s->v->list.count && status >= 0; i++)
         status = list_tensor(s, i, pieces);
     wefti_free(pieces);
     return status;
 }
 
-static weft_status begin_own(wefti_training *t, slicing *s, int64_t now) {
+static weft_status begin_own(wefti_saver *v, slicing *s, int64_t now) {
     wefti_checkpoint_tensor *wholes;
-    const int64_t count = t->saving.count;
-    WEFT_TRY(wefti_training_lock_slices(t));
+    char *dir = NULL;
+    const int64_t count = v->list.count;
+    WEFT_TRY(wefti_saver_lock(v));
+    WEFT_TRY(wefti_saver_lock_slices(v));
     WEFT_TRY(list_slices(s));
-    WEFT_NEW_ARRAY(wholes, wefti_checkpoint_tensor, count + 1);
-    for (int64_t i = 0; i < count; i++)
-        wholes[i] = (wefti_checkpoint_tensor){.name = t->saving.tensors[i].name,
-                                              .role = t->saving.tensors[i].role,
-                                              .desc = t->saving.tensors[i].desc};
-    const wefti_checkpoint_slicing what = {.rank = own_rank(t),
-                                           .ranks = weft_world_size(t->ranks.world),
+    WEFT_TRY(wefti_checkpoint_rank_dir(v->dir, wefti_saver_rank(v), &dir));
+    wholes = wefti_calloc((size_t)count + 1, sizeof *wholes);
+    for (int64_t i = 0; i < count && wholes; i++)
+        wholes[i] = (wefti_checkpoint_tensor){.name = v->list.tensors[i].name,
+                                              .role = v->list.tensors[i].role,
+                                              .desc = v->list.tensors[i].desc};
+    const wefti_checkpoint_slicing what = {.rank = wefti_saver_rank(v),
+                                           .ranks = weft_world_size(v->world),
                                            .wholes = wholes,
                                            .whole_count = count,
                                            .slices = s->slices,
                                            .slice_count = s->slice_count};
-    weft_status status = wefti_training_begin_slices(t, &what, s->own, s->own_count, now);
+    const wefti_save_part part = {.dir = dir,
+                                  .now = now,
+                                  .tensors = s->own,
+                                  .count = s->own_count,
+                                  .options = {.duty = WEFTI_CHECKPOINT_SLICES, .slicing = &what}};
+    weft_status status = wholes ? v->owner.begin(v->owner.context, &part, &v->writing)
+                                : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the list of slices");
     wefti_free(wholes);
+    wefti_free(dir);
     return status;
 }
 
 /* A rank that cannot begin says so when the parts are written. */
-weft_status wefti_training_begin_sliced(wefti_training *t) {
-    slicing s = {.t = t};
-    int64_t now = wefti_training_clock();
-    WEFT_TRY(
-        wefti_training_broadcast(t, WEFT_OK, &now, sizeof now)); /* one time in all manifests */
+weft_status wefti_saver_begin_sliced(wefti_saver *v) {
+    slicing s = {.v = v};
+    int64_t now = (int64_t)time(NULL);
+    WEFT_TRY(wefti_saver_broadcast(v, WEFT_OK, &now, sizeof now)); /* one time in all manifests */
     weft_status status = wefti_arena_create(&s.arena);
-    if (status >= 0) status = begin_own(t, &s, now);
-    wefti_failure_keep(status, &t->saving.part);
+    if (status >= 0) status = begin_own(v, &s, now);
+    wefti_failure_keep(status, &v->part);
     wefti_free(s.slices);
     wefti_free(s.own);
     wefti_arena_destroy(s.arena);
-    wefti_training_wait_states(t);
+    wefti_saver_wait_states(v);
     return WEFT_OK;
 }
 
-/* ---- completing ---- */
+/* ---- afterwards ---- */
 
-typedef struct slice_sum {
-    int64_t tensor;
-    uint32_t sum;
-    uint32_t unused;
-} slice_sum;
-
-/* What exchange_sums works with. */
-typedef struct sums {
-    slice_sum *own; /* [tensors]: those that are not 0 */
-    int64_t used;
-    uint32_t *all;    /* [tensors]: of all ranks */
-    int64_t *written; /* [ranks]: bytes */
-} sums;
-
-static weft_status sums_create(const wefti_training *t, const uint32_t *part, sums *s) {
-    const int64_t count = t->saving.count;
-    WEFT_NEW_ARRAY(s->own, slice_sum, count + 1);
-    WEFT_NEW_ARRAY(s->all, uint32_t, count + 1);
-    WEFT_NEW_ARRAY(s->written, int64_t, weft_world_size(t->ranks.world));
-    for (int64_t i = 0; i < count; i++)
-        if (part[i]) s->own[s->used++] = (slice_sum){.tensor = i, .sum = part[i]};
-    return WEFT_OK;
-}
-
-static void sums_free(sums *s) {
-    wefti_free(s->own);
-    wefti_free(s->all);
-    wefti_free(s->written);
-}
-
-/* Collective: gathers the sums and the bytes of all ranks. */
-static weft_status gather_sums(wefti_training *t, int64_t bytes, sums *s, int64_t *out_bytes) {
-    const int size = weft_world_size(t->ranks.world);
-    int64_t *offsets = NULL;
-    char *all = NULL;
-    WEFT_TRY(wefti_agree_records(t->ranks.agreement, &bytes, sizeof bytes, s->written));
-    WEFT_TRY(wefti_agree_gather(t->ranks.agreement, s->own, s->used * (int64_t)sizeof *s->own, &all,
-                                &offsets));
-    for (int r = 0; r < size; r++) *out_bytes += s->written[r];
-    for (int64_t at = 0; at < offsets[size]; at += (int64_t)sizeof(slice_sum)) {
-        slice_sum part;
-        memcpy(&part, all + at, sizeof part);
-        s->all[part.tensor] ^= part.sum;
-    }
-    wefti_free(offsets);
-    return WEFT_OK;
-}
-
-weft_status wefti_training_sum_sliced(wefti_training *t) {
-    int64_t bytes = 0, total = 0;
-    const uint32_t *part = wefti_checkpoint_sums(t->saving.writing, &bytes);
-    sums s = {0};
-    weft_status status = wefti_fail_world(t->ranks.world, sums_create(t, part, &s));
-    if (status >= 0) status = gather_sums(t, bytes, &s, &total);
-    if (status >= 0) wefti_checkpoint_complete(t->saving.writing, s.all, total);
-    sums_free(&s);
-    return status;
-}
-
-weft_status wefti_training_prune_slices(wefti_training *t) {
-    const weft_job_checkpoint *c = &t->job->checkpoint;
-    const int64_t keep = wefti_training_kept_steps(t);
+weft_status wefti_saver_prune_slices(wefti_saver *v, const wefti_save_keep *keep, int64_t good) {
+    const int64_t steps = keep->keep > 0 ? keep->keep : INT64_MAX;
     char *dir = NULL;
-    WEFT_TRY(wefti_checkpoint_rank_dir(c->dir, own_rank(t), &dir));
-    const int64_t best = wefti_training_best_step(t);
-    weft_status status = wefti_checkpoint_prune_spaced(dir, keep, c->keep_minutes * 60, best,
-                                                       t->saving.committed_step);
+    WEFT_TRY(wefti_checkpoint_rank_dir(v->dir, wefti_saver_rank(v), &dir));
+    weft_status status =
+        keep->keep > 0 ? wefti_checkpoint_prune_spaced(dir, steps, keep->spacing, keep->best, good)
+                       : WEFT_OK;
     wefti_free(dir);
-    if (status >= 0 && !t->ranks.follows)
-        status = wefti_checkpoint_prune_sliced(c->dir, weft_world_size(t->ranks.world), keep, best,
-                                               t->saving.committed_step);
+    if (status >= 0 && !wefti_saver_follows(v))
+        status = wefti_checkpoint_prune_sliced(v->dir, weft_world_size(v->world), steps, keep->best,
+                                               good);
     return status;
 }
 
-void wefti_training_remove_slices(wefti_training *t) {
+void wefti_saver_remove_slices(wefti_saver *v) {
     char *dir = NULL;
-    if (wefti_checkpoint_rank_dir(t->job->checkpoint.dir, own_rank(t), &dir) < 0 ||
-        wefti_step_remove(dir, t->saving.writing_step) < 0)
+    if (wefti_checkpoint_rank_dir(v->dir, wefti_saver_rank(v), &dir) < 0 ||
+        wefti_step_remove(dir, v->step) < 0)
         wefti_error_clear();
     wefti_free(dir);
 }
