@@ -5,10 +5,15 @@
  *     weft launch -n 4 -- ./checkpoint run 40      # goes on, on other ranks
  *     weft checkpoint verify run
  *
+ * With a third word, sliced, each rank writes files of its own, which say what they hold. The next
+ * run may have another number of ranks all the same.
+ *
  * Each rank holds a part of the parameters and of the optimizer's states. */
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <weft/weft.h>
 
 enum { BATCH = 12, FEATURES = 32, HIDDEN = 64, EVERY = 5 };
@@ -44,8 +49,9 @@ static void resume(weft_session *s, const char *dir) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3) {
-        fprintf(stderr, "usage: checkpoint FOLDER STEPS\n");
+    const bool sliced = argc == 4 && !strcmp(argv[3], "sliced");
+    if (argc != 3 && !sliced) {
+        fprintf(stderr, "usage: checkpoint FOLDER STEPS [sliced]\n");
         return 2;
     }
     const char *dir = argv[1];
@@ -71,7 +77,7 @@ int main(int argc, char **argv) {
     weft_session *s;
     check(weft_session_create(g, &options, &s));
     resume(s, dir);
-    const weft_session_save_options keep = {.keep = 2};
+    const weft_session_save_options keep = {.keep = 2, .sliced = sliced};
     double loss = 0;
     while (weft_session_step_number(s) < steps) {
         feed(s, weft_session_step_number(s));

@@ -6,13 +6,17 @@
 !     mpifort $F/weft.f90 checkpoint.f90 weft_fortran*.o $(pkg-config --libs weft) -o checkpoint
 !     mpirun -n 2 ./checkpoint run 20
 !     mpirun -n 3 ./checkpoint run 40              # goes on, on other ranks
+!
+! With a third word, sliced, each rank writes files of its own, which say what they hold.
 program checkpoint
+    use, intrinsic :: iso_c_binding, only: c_bool
     use, intrinsic :: iso_fortran_env, only: error_unit, int64, real32, real64
     use weft
     implicit none
     integer, parameter :: batch = 12, features = 32, hidden = 64, every = 5
     integer(int64) :: steps
     integer :: status
+    logical(c_bool) :: sliced
     real(real64) :: loss
     character(len=256) :: dir, text
     type(weft_world) :: world
@@ -22,8 +26,11 @@ program checkpoint
     type(weft_session_options) :: options
     type(weft_value) :: x, y
 
-    if (command_argument_count() /= 2) then
-        write (error_unit, '(a)') 'usage: checkpoint FOLDER STEPS'
+    text = ''
+    call get_command_argument(3, text)
+    sliced = text == 'sliced'
+    if (command_argument_count() /= 2 .and. .not. sliced) then
+        write (error_unit, '(a)') 'usage: checkpoint FOLDER STEPS [sliced]'
         stop 2, quiet=.true.
     end if
     call get_command_argument(1, dir)
@@ -50,10 +57,10 @@ program checkpoint
         call check(weft_session_step(session, 1e-3_real64, loss))
         if (mod(weft_session_step_number(session), int(every, int64)) /= 0) cycle
         call check(weft_session_save_wait(session)) ! of the step before, which is on the disk then
-        call check(weft_session_save_start(session, trim(dir), keep=2_int64)) ! the next steps go on meanwhile
+        call check(weft_session_save_start(session, trim(dir), keep=2_int64, sliced=sliced)) ! the next steps go on
     end do
     call check(weft_session_save_wait(session))
-    call check(weft_session_save(session, trim(dir), keep=2_int64))
+    call check(weft_session_save(session, trim(dir), keep=2_int64, sliced=sliced))
     if (weft_world_rank(world) == 0) print '(a, i0)', 'saved step ', weft_session_step_number(session)
     call weft_session_destroy(session)
     call weft_graph_destroy(graph)

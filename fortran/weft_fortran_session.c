@@ -159,18 +159,32 @@ weft_status weft_fortran_session_find(const weft_session *s, int program, const 
     WEFT_FORTRAN_TEXT(text, name);
     return weft_session_find(s, program, text, out);
 }
+static weft_session_save_options save_options(const int64_t *keep, const int64_t *position,
+                                              const bool *sliced) {
+    return (weft_session_save_options){.keep = keep ? *keep : 0,
+                                       .position = position ? *position : 0,
+                                       .sliced = sliced && *sliced};
+}
+
 weft_status weft_fortran_session_save(weft_session *s, const CFI_cdesc_t *dir, const int64_t *keep,
-                                      const int64_t *position) {
+                                      const int64_t *position, const bool *sliced) {
     WEFT_FORTRAN_TEXT(path, dir);
-    const weft_session_save_options options = {keep ? *keep : 0, position ? *position : 0};
+    const weft_session_save_options options = save_options(keep, position, sliced);
     return weft_session_save(s, path, &options);
 }
 
 weft_status weft_fortran_session_save_start(weft_session *s, const CFI_cdesc_t *dir,
-                                            const int64_t *keep, const int64_t *position) {
+                                            const int64_t *keep, const int64_t *position,
+                                            const bool *sliced) {
     WEFT_FORTRAN_TEXT(path, dir);
-    const weft_session_save_options options = {keep ? *keep : 0, position ? *position : 0};
+    const weft_session_save_options options = save_options(keep, position, sliced);
     return weft_session_save_start(s, path, &options);
+}
+
+weft_status weft_fortran_session_split(weft_session *s, const CFI_cdesc_t *match, int dimension,
+                                       const int *count, const int *stride) {
+    WEFT_FORTRAN_TEXT(text, match);
+    return weft_session_split(s, text, dimension, count ? *count : 0, stride ? *stride : 0);
 }
 
 weft_status weft_fortran_session_load(weft_session *s, const CFI_cdesc_t *dir, int64_t step,

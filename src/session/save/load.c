@@ -71,8 +71,8 @@ typedef struct reading {
     wefti_checkpoint_part *part;
     wefti_session_piece *pieces; /* of the tensor `whole`, on all devices */
     weft_desc whole;
-    int64_t hinted;              /* tensors [0, hinted) were announced to the disk */
-    int64_t ahead;               /* bytes of those that were not read so far */
+    int64_t hinted; /* tensors [0, hinted) were announced to the disk */
+    int64_t ahead;  /* bytes of those that were not read so far */
 } reading;
 
 static weft_status pieces_of(reading *r, int64_t i, const wefti_checkpoint_entry **out,
@@ -91,8 +91,7 @@ static weft_status hint(reading *r) {
         const wefti_saved_tensor *s = &r->v->list.tensors[r->hinted];
         WEFT_TRY(pieces_of(r, r->hinted, &e, &found));
         for (int32_t k = 0; k < found; k++)
-            if (r->pieces[k].data)
-                wefti_checkpoint_soon(e, &r->whole, s->first, &r->pieces[k].box);
+            if (r->pieces[k].data) wefti_checkpoint_soon(e, &r->whole, s->first, &r->pieces[k].box);
         r->ahead += e->bytes;
     }
     return WEFT_OK;
@@ -194,8 +193,7 @@ static weft_status any_rank(const wefti_saver *v, bool own, bool *out) {
 
 /* Collective: all ranks see the checkpoint. After damage they read a sliced one again, and verify
  * slices then: replicas stand in for damaged ones. */
-static weft_status restore_pieces(wefti_saver *v, wefti_checkpoint *c,
-                                  wefti_failure *out_damage) {
+static weft_status restore_pieces(wefti_saver *v, wefti_checkpoint *c, wefti_failure *out_damage) {
     bool damaged = false;
     WEFT_TRY(restore_once(v, c, out_damage));
     WEFT_TRY(any_rank(v, out_damage->status < 0, &damaged));

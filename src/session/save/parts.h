@@ -4,7 +4,8 @@
 
 #include "session/save/save.h"
 
-/* pieces.c: whether the session is of mode MANUAL, so that its own calls on whole tensors do not help. */
+/* pieces.c: whether the session is of mode MANUAL, so that its own calls on whole tensors do not
+ * help. */
 bool wefti_saves_by_hand(const weft_session *s);
 
 /* gather.c: gathers on rank 0 the tensors of ranks that do not see the checkpoint's directory. Rank

@@ -77,8 +77,8 @@ typedef struct wefti_save_keep {
 typedef struct wefti_save_owner {
     /* Calls wefti_checkpoint_begin with the part, and with what else the step holds. */
     weft_status (*begin)(void *context, const wefti_save_part *part, wefti_checkpoint_job **out);
-    wefti_save_keep (*keeps)(void *context); /* asked when a sliced step is whole */
-    void (*written)(void *context);          /* the step is in place. NULL: no call */
+    wefti_save_keep (*keeps)(void *context);       /* asked when a sliced step is whole */
+    void (*written)(void *context);                /* the step is in place. NULL: no call */
     void (*note)(void *context, const char *text); /* NULL: no call */
     void *context;
 } wefti_save_owner;
