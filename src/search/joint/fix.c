@@ -54,6 +54,17 @@ static weft_status read_choice(const char *word, const char *value, const char *
     return status;
 }
 
+void wefti_joint_constraint_text(wefti_joint_dimension d, int32_t value, wefti_text *out) {
+    const char *const *choices = d == WEFTI_JOINT_SCHEDULE    ? schedules
+                                 : d == WEFTI_JOINT_RECOMPUTE ? recomputes
+                                 : d == WEFTI_JOINT_INNER     ? axes
+                                                              : NULL;
+    if (choices)
+        wefti_text_add(out, "%s=%s", names[d], choices[value]);
+    else
+        wefti_text_add(out, "%s=%d", names[d], value);
+}
+
 static weft_status read_number(const char *word, const char *value, int32_t least, int32_t most,
                                int32_t *out) {
     char *end;

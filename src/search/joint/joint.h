@@ -57,6 +57,8 @@ typedef struct wefti_joint_fix {
 } wefti_joint_fix;
 wefti_joint_fix wefti_joint_free(void);
 const char *wefti_joint_dimension_text(wefti_joint_dimension dimension);
+/* "pp=4", for a value that the constraint may have. */
+void wefti_joint_constraint_text(wefti_joint_dimension d, int32_t value, wefti_text *out);
 /* Adds the constraints of a text, "pp=4 tp=2 schedule=1f1b recompute=full". WEFT_E_ARG names a word
  * that is none, or two that contradict each other. */
 weft_status wefti_joint_fix_add(const char *text, wefti_joint_fix *fix) WEFT_CHECKED;

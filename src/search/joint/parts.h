@@ -279,5 +279,8 @@ weft_status wefti_joint_splits(const wefti_joint *j, const wefti_joint_visit *vi
 /* All schedules, levels and shards for one of these. */
 weft_status wefti_joint_schedules(const wefti_joint *j, const wefti_degrees *split,
                                   const wefti_joint_visit *visit) WEFT_CHECKED;
+/* contradict.c: WEFT_E_ARG if the constraints leave no legal candidate. The message names one that
+ * does not go with the model, or two that contradict each other, and values that would be right. */
+weft_status wefti_joint_contradiction(const wefti_joint *j) WEFT_CHECKED;
 
 #endif

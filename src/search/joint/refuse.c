@@ -186,6 +186,7 @@ weft_status wefti_joint_no_plan(wefti_joint_branch *s) {
     }
     if (s->out->prediction) return WEFT_OK;
     if (!s->any_walked && s->misfits) s->walked = s->bounded[0];
+    if (!s->any_walked && !s->misfits) WEFT_TRY(wefti_joint_contradiction(&s->j));
     WEFT_REQUIRE(s->any_walked || s->misfits, WEFT_E_ARG,
                  "no plan for %d devices meets the constraints: %lld candidates suit neither the "
                  "model nor its batch",
