@@ -135,6 +135,18 @@ typedef struct cli_job_source {
     {                                                                                               \
         "precision", "NAME", CLI_TEXT, CLI_JOB_AT(type, precision), 0, 0, "f32 or bf16"             \
     }
+/* Of the joint search; the job's keys say the same. */
+/* clang-format off */
+#define CLI_SEARCH_OPTIONS(type) \
+    {"fix", "TEXT", CLI_TEXT, CLI_JOB_AT(type, fix), 0, 0, \
+     "constraints of the joint search, \"pp=4 tp=2\""}, \
+    {"memory", "BYTES", CLI_TEXT, CLI_JOB_AT(type, memory), 0, 0, \
+     "memory of a device, 80GiB: the same as device.memory"}, \
+    {"evaluations", "N", CLI_INTEGER, CLI_JOB_AT(type, evaluations), 1, 1 << 20, \
+     "the joint search simulates at most so many plans"}, \
+    {"search-seconds", "S", CLI_TEXT, CLI_JOB_AT(type, search_seconds), 0, 0, \
+     "the joint search ends then, and cannot be repeated"}
+/* clang-format on */
 #define CLI_MODE_OPTIONS(type)                                                                     \
     {"mode",                                                                                       \
      "MODE",                                                                                       \

@@ -17,6 +17,7 @@ static const cli_option options[] = {
     {"plan", "FILE", CLI_TEXT, CLI_JOB_AT(train_options, plan), 0, 0,
      "split the model by this plan (weft plan)"},
     CLI_MODE_OPTIONS(train_options),
+    CLI_SEARCH_OPTIONS(train_options),
     {"json", NULL, CLI_FLAG, offsetof(train_options, json), 0, 0, "one JSON object a step"},
     {"trace", "FILE", CLI_TEXT, offsetof(train_options, trace), 0, 0,
      "write a trace of all steps, for ui.perfetto.dev"},

@@ -21,12 +21,33 @@ done <commands
 [ $ran -ge 13 ] || fail "how-to-plan.md: $ran commands" commands
 grep -q '"mesh": {"a0": 3, "a1": 2}' recursive.json || fail '6 devices are not cut by 3 and 2' recursive.json
 
+# The output that the page shows is what its second command prints, without --out.
+awk '/^`weft plan` shows/ { near = 1 } near && /^```/ { if (on) exit; on = 1; next } on' "$page" >shown
+weft plan job.yaml --machine "2 hosts of 2 a100-80g" >printed 2>&1 || fail 'how-to-plan.md: the plan of its output:' printed
+[ "$(wc -l <shown)" -ge 10 ] || fail 'how-to-plan.md shows no output' shown
+while IFS= read -r line; do
+    grep -qxF -- "$line" printed || fail "how-to-plan.md shows '$line', but weft plan prints:" printed
+done <shown
+
 # accept 18(d): a plan says why: each cause of the step, memory beside what a device has, how far from the bound it is, and
 # what another strategy would cost.
 machine='2 hosts of 2 a100-80g'
 expect 0 'predicted step|cause|forward|backward|peak memory|lower bound|gap|constraints' plan job.yaml --machine "$machine" --evaluations 4
 expect 0 'alternative|step|peak memory|longer' plan job.yaml --machine "$machine" --evaluations 4 --why-not 'tp=4'
 expect 1 'no plan fits|bytes|rank' plan job.yaml --machine "$machine" --evaluations 4 --memory 1MiB
+
+# Constraints of a training: the plan that weft plan finds under them, in one process and in four.
+fixed='--evaluations 4 --fix'
+weft plan job.yaml --devices 4 $fixed 'tp=2 pp=2' --out fixed.json >out 2>&1 || fail 'a plan under constraints:' out
+weft train job.yaml --devices 4 --plan fixed.json --json >of-plan 2>out || fail 'by that plan:' out
+weft train job.yaml --devices 4 $fixed 'tp=2 pp=2' --json >of-fix 2>out || fail 'train --fix:' out
+weft launch -n 4 --no-logs -- weft train job.yaml $fixed 'tp=2 pp=2' --json >of-four 2>out || fail 'train --fix in processes:' out
+for run in of-plan of-fix of-four; do
+    sed -n 's/.*\("step": [0-9]*\),.*\("loss": [^,]*\),.*/\1 \2/p' $run >$run.losses
+    [ "$(wc -l <$run.losses)" -ge 2 ] || fail "no losses of $run:" $run
+    cmp -s of-plan.losses $run.losses || fail "losses of $run:" $run.losses
+done
+expect 1 'pp=4 and microbatches=2|microbatches=4' train job.yaml --devices 4 --fix 'pp=4 microbatches=2'
 
 # Section 12's parameters, and what is none.
 for value in alpha=2 beta=50 gamma=1 threshold=0 constant=1 bias=0 capacity=1GiB phase=inference model=machine model=mindspore; do
