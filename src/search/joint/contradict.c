@@ -9,7 +9,7 @@
 enum {
     TRIALS = 4096, /* of candidates; after so many illegal ones, some are taken to be legal */
     VALUES = 64,   /* that are tried in place of a value; larger ones by powers of two */
-    NAMED = 6      /* values that a message names */
+    MOST_NAMED = 6 /* values that a message names */
 };
 
 typedef struct trial {
@@ -77,7 +77,8 @@ static weft_status add_right_values(const wefti_joint *j, int with, int d, wefti
     wefti_joint_fix fix = wefti_joint_free();
     int found = 0;
     if (with >= 0) fix.value[with] = j->problem->fix.value[with];
-    for (int32_t v = least_of(d); v <= largest_of(d) && found < NAMED; v += v < VALUES ? 1 : v) {
+    for (int32_t v = least_of(d); v <= largest_of(d) && found < MOST_NAMED;
+         v += v < VALUES ? 1 : v) {
         bool right;
         fix.value[d] = v;
         WEFT_TRY(holds(j, &fix, &right));
