@@ -96,9 +96,6 @@ WEFT_API weft_status weft_graph_print(const weft_graph *graph, char **out) WEFT_
 /** Parse a graph from text (docs/format-graph-text.md); freed with weft_graph_destroy. WEFT_E_ARG
  * names the line and the error there. */
 WEFT_API weft_status weft_graph_parse(const char *text, weft_graph **out) WEFT_CHECKED;
-/** Free a string returned by the library; NULL is legal. */
-WEFT_API void weft_text_free(char *text);
-
 #ifdef __cplusplus
 }
 #endif

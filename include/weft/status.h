@@ -46,6 +46,9 @@ typedef enum weft_status {
 #define WEFT_CHECKED
 #endif
 
+/** Free a text that a call has returned and that its caller frees; NULL is legal. */
+WEFT_API void weft_text_free(char *text);
+
 /** Short text of a status code, for example "shapes do not fit". Never NULL; static storage. */
 WEFT_API const char *weft_status_text(weft_status status);
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "weft/status.h"
 
 /* Reserves room for `more` bytes and a NUL. */
 static int reserve(wefti_text *t, int64_t more) {
@@ -245,4 +246,8 @@ const char *wefti_other_encoding(const void *data, int64_t bytes) {
         *(point == WEFTI_NO_CHARACTER ? &wrong : &characters) += 1;
     }
     return wrong > characters ? "Latin-1 or another encoding of one byte a character" : NULL;
+}
+
+void weft_text_free(char *text) {
+    wefti_free(text);
 }

@@ -55,6 +55,10 @@ const char *weft_version(void) {
     return WEFT_VERSION;
 }
 
+int weft_version_number(void) {
+    return WEFT_VERSION_NUMBER;
+}
+
 /* Reads the value after `key` and a colon from a file of "key : value" lines. False if the key is
  * missing. */
 static bool proc_value(const char *path, const char *key, char *out, size_t capacity) {

@@ -21,7 +21,7 @@ int main(void) {
     const char *words[] = {"train.steps=3"};
     if (weft_job_load(NULL, words, 1, &job) < 0) return 1;
     printf("weft %s, %d steps\n", weft_version(), (int)job->train.steps);
-    int equal = strcmp(weft_version(), WEFT_VERSION) == 0 && job->train.steps == 3;
+    int equal = strcmp(weft_version(), WEFT_VERSION) == 0 && weft_version_number() == WEFT_VERSION_NUMBER && job->train.steps == 3;
     weft_job_free(job);
     return !equal;
 }

@@ -129,7 +129,3 @@ weft_status weft_graph_print(const weft_graph *g, char **out) {
     *out = text;
     return WEFT_OK;
 }
-
-void weft_text_free(char *text) {
-    wefti_free(text);
-}
