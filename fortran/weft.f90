@@ -29,8 +29,7 @@ module weft_c ! what goes straight to C
         WEFT_E_NO_IMPL = -4, WEFT_E_NOT_FOUND = -5, WEFT_E_NOMEM = -20, WEFT_E_IO = -21, WEFT_E_CORRUPT = -22, &
         WEFT_E_NUMERIC = -23, WEFT_E_STOPPED = -24, WEFT_E_PEER = -40, WEFT_E_TIMEOUT = -41, WEFT_E_MISMATCH = -42, &
         WEFT_E_LOST = -43, WEFT_E_RECOVERED = -44, WEFT_E_DEVICE = -60, WEFT_E_BUG = -99
-    integer, parameter :: WEFT_VERSION_MAJOR = 0, WEFT_VERSION_MINOR = 1, WEFT_VERSION_PATCH = 0 ! of this module
-    integer, parameter :: WEFT_VERSION_NUMBER = WEFT_VERSION_MAJOR*1000000 + WEFT_VERSION_MINOR*1000 + WEFT_VERSION_PATCH
+    integer, parameter :: WEFT_VERSION_MAJOR = 0, WEFT_VERSION_MINOR = 1, WEFT_VERSION_PATCH = 0 ! of this module; the library: weft_version_number
     integer, parameter :: WEFT_RANK_OWN = -1, WEFT_RANK_NONE = -2 ! of weft_error_rank
     integer, parameter :: WEFT_MAX_RANK = 8, WEFT_MAX_END_TOKENS = 16
     enum, bind(C)

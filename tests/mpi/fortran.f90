@@ -98,7 +98,8 @@ program fortran_test
     call expect(weft_session_read(session, 'dense.bias', b) >= 0, 'read a parameter')
     call expect(all_equal(b, 0.5), 'its value')
     call tensors_are_listed
-    call expect(weft_version_number() == WEFT_VERSION_NUMBER, 'the version of the library')
+    call expect(weft_version_number() == WEFT_VERSION_MAJOR*1000000 + WEFT_VERSION_MINOR*1000 + &
+        WEFT_VERSION_PATCH, 'the version of the library')
     call expect(weft_session_load_local(session, 'no/such file') == WEFT_E_NOT_FOUND, 'no slice')
     call expect(index(weft_error_message(), 'no/such file:') > 0, 'its name')
     call expect(weft_session_save_local(session, 'no/such file') == WEFT_E_NOT_FOUND, 'no place for a slice')
