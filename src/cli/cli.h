@@ -109,6 +109,7 @@ typedef struct cli_job_source {
     int64_t evaluations;
     const char *machine, *topology; /* the same under two names; at most one is given */
     const char *import;             /* options of Megatron-LM, in place of a job file */
+    bool import_env;                /* its variables come from the environment, too */
     const char *recovery;           /* weft_launch_recovery() */
     bool into_recovery;             /* checkpoints go there too */
 } cli_job_source;
@@ -130,6 +131,13 @@ typedef struct cli_job_source {
          0,                                                                                         \
          0,                                                                                         \
          "the job of these options of Megatron-LM: a script or a list of options"},                 \
+        {"import-env",                                                                              \
+         NULL,                                                                                      \
+         CLI_FLAG,                                                                                  \
+         CLI_JOB_AT(type, import_env),                                                              \
+         0,                                                                                         \
+         0,                                                                                         \
+         "variables that this script does not set come from the environment"},                      \
         {"batch", "N", CLI_INTEGER, CLI_JOB_AT(type, batch), 1, INT32_MAX, "samples of a step"},    \
         {"context", "N", CLI_INTEGER, CLI_JOB_AT(type, context), 1, 1 << 24, "tokens of a sample"}, \
     {                                                                                               \

@@ -16,17 +16,27 @@ static int64_t or_else(int64_t value, int64_t standard) {
     return value ? value : standard;
 }
 
-/* Megatron-LM makes the vocabulary a multiple of 128 tp. Its tokenizers know their sizes; weft
- * knows that of GPT-2's. */
-static weft_status find_vocabulary(importing *i) {
+/* Sizes of tokenizers that are no matter of a file. Sources: the vocabularies of GPT-2 and Llama 2.
+ */
+static int64_t size_of_tokenizer(const wefti_megatron *m) {
+    const char *type = m->tokenizer ? m->tokenizer : m->merges ? "GPT2BPETokenizer" : "";
+    if (!strcmp(type, "GPT2BPETokenizer")) return 50257;
+    return !strcmp(type, "Llama2Tokenizer") ? 32000 : 0;
+}
+
+/* Megatron-LM makes the vocabulary a multiple of 128 tp. 0: only the tokenizer's files tell. */
+static void find_vocabulary(importing *i) {
     const wefti_megatron *m = &i->m;
-    int64_t vocab = m->vocab;
-    if (!vocab && m->tokenizer && !strcmp(m->tokenizer, "GPT2BPETokenizer")) vocab = 50257;
-    WEFT_REQUIRE(vocab, WEFT_E_ARG,
-                 "--vocab-size is missing: the number of tokens of the tokenizer");
+    const int64_t vocab = or_else(m->vocab, size_of_tokenizer(m));
+    if (!vocab) {
+        wefti_text_add(i->notes,
+                       "--vocab-size is missing, and only the files of %.60s tell it: give "
+                       "model.vocab=N\n",
+                       m->tokenizer ? m->tokenizer : "the tokenizer");
+        return;
+    }
     const int64_t unit = or_else(m->divisible, 128) * or_else(m->tensor, 1);
     i->config.vocab = (vocab + unit - 1) / unit * unit;
-    return WEFT_OK;
 }
 
 /* The family, by the options that weft's families fix. */
@@ -35,13 +45,17 @@ static weft_status find_family(importing *i) {
     const bool rms = m->normalization && !strcmp(m->normalization, "RMSNorm");
     const bool rotary = m->rotary || (m->position && !strcmp(m->position, "rope"));
     weft_model_config *c = &i->config;
-    if (rms && rotary && m->swiglu) {
+    if (rotary && m->swiglu) {
         c->family = m->experts    ? WEFT_FAMILY_MIXTRAL
                     : m->qkv_bias ? WEFT_FAMILY_QWEN2
                                   : WEFT_FAMILY_LLAMA;
         WEFT_REQUIRE(m->no_bias || c->family == WEFT_FAMILY_LLAMA, WEFT_E_NO_IMPL,
                      "%s of weft has no biases in linear layers: --disable-bias-linear is missing",
                      weft_family_text(c->family));
+        if (!rms)
+            wefti_text_add(i->notes, "%s: %s of weft has RMSNorm, which costs less\n",
+                           m->layernorm_1p ? "--apply-layernorm-1p" : "LayerNorm",
+                           weft_family_text(c->family));
         c->attention_bias = c->mlp_bias = !m->no_bias;
         c->tied = !m->untied;
         return WEFT_OK;
@@ -67,7 +81,7 @@ static weft_status find_model(importing *i) {
                  m->layers ? "" : "--num-layers ", m->hidden ? "" : "--hidden-size ",
                  m->heads ? "" : "--num-attention-heads ", m->sequence ? "" : "--seq-length");
     WEFT_TRY(find_family(i));
-    WEFT_TRY(find_vocabulary(i));
+    find_vocabulary(i);
     c->layers = m->layers, c->hidden = m->hidden, c->heads = m->heads, c->context = m->sequence;
     c->kv_heads = m->grouped ? or_else(m->groups, 1) : m->heads;
     c->head_dim = or_else(m->head_dim, m->hidden / m->heads);
@@ -220,10 +234,10 @@ static void write_model(const importing *i, wefti_text *out) {
     const bool gpt2 = c->family == WEFT_FAMILY_GPT2 || c->family == WEFT_FAMILY_GPT2_MOE;
     wefti_text_add(out,
                    "model:\n  family: %s\n  layers: %lld\n  hidden: %lld\n  heads: %lld\n  ffn: "
-                   "%lld\n  context: %lld\n  vocab: %lld\n",
+                   "%lld\n  context: %lld\n",
                    weft_family_text(c->family), (long long)c->layers, (long long)c->hidden,
-                   (long long)c->heads, (long long)c->ffn, (long long)c->context,
-                   (long long)c->vocab);
+                   (long long)c->heads, (long long)c->ffn, (long long)c->context);
+    if (c->vocab) wefti_text_add(out, "  vocab: %lld\n", (long long)c->vocab);
     if (!gpt2)
         wefti_text_add(out, "  kv_heads: %lld\n  head_dim: %lld\n  tied: %s\n",
                        (long long)c->kv_heads, (long long)c->head_dim, c->tied ? "true" : "false");

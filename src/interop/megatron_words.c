@@ -1,23 +1,24 @@
-/* The words of Megatron-LM's command line: see interop/systems.h. A text may be a whole shell
- * script: words that are no options are skipped, `NAME=value` sets a variable, `$NAME` and
- * `${NAME}` read one, `#` begins a comment, and quotes and backslashes join words. */
+/* The words of Megatron-LM's command line: see interop/systems.h. A text may be a whole script
+ * (interop/shell.h): the words of its commands that are no options are skipped. */
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "interop/shell.h"
 #include "interop/systems.h"
 
-enum { MOST_BYTES = 1 << 20, MOST_WORDS = 1 << 14, OPTION_BYTES = 4096, UNSET_BYTES = 64 };
-static const char separators[] = " \t\r\n;&|()";
+enum { OPTION_BYTES = 64 };
 
 typedef enum option_kind {
     OPTION_INTEGER, /* int64_t, at least 0 */
     OPTION_REAL,    /* double */
     OPTION_TEXT,
-    OPTION_SWITCH,  /* bool, no value */
-    OPTION_IGNORED, /* no effect on model, plan or cost; any number of values */
+    OPTION_SWITCH,   /* bool, no value */
+    OPTION_LAUNCHER, /* of torchrun, without effect; any number of values */
+    OPTION_IGNORED,  /* not taken over, and a note says so; any number of values */
 } option_kind;
 
 typedef struct option {
@@ -55,6 +56,8 @@ static const option known[] = {
     {"position-embedding-type", OPTION_TEXT, MEGATRON_AT(position)},
     {"normalization", OPTION_TEXT, MEGATRON_AT(normalization)},
     {"tokenizer-type", OPTION_TEXT, MEGATRON_AT(tokenizer)},
+    {"merge-file", OPTION_SWITCH, MEGATRON_AT(merges)},
+    {"apply-layernorm-1p", OPTION_SWITCH, MEGATRON_AT(layernorm_1p)},
     {"norm-epsilon", OPTION_REAL, MEGATRON_AT(norm_eps)},
     {"layernorm-epsilon", OPTION_REAL, MEGATRON_AT(norm_eps)},
     {"rotary-base", OPTION_REAL, MEGATRON_AT(rope_theta)},
@@ -113,7 +116,6 @@ static const option known[] = {
     {"init-method-std", OPTION_IGNORED, 0},
     {"data-path", OPTION_IGNORED, 0},
     {"vocab-file", OPTION_IGNORED, 0},
-    {"merge-file", OPTION_IGNORED, 0},
     {"tokenizer-model", OPTION_IGNORED, 0},
     {"mock-data", OPTION_IGNORED, 0},
     {"split", OPTION_IGNORED, 0},
@@ -128,137 +130,76 @@ static const option known[] = {
     {"tensorboard-queue-size", OPTION_IGNORED, 0},
     {"wandb-project", OPTION_IGNORED, 0},
     {"wandb-exp-name", OPTION_IGNORED, 0},
-    {"distributed-backend", OPTION_IGNORED, 0},
-    {"master-addr", OPTION_IGNORED, 0},
-    {"master-port", OPTION_IGNORED, 0},
-    {"node-rank", OPTION_IGNORED, 0},
-    {"rdzv-id", OPTION_IGNORED, 0},
-    {"rdzv-backend", OPTION_IGNORED, 0},
-    {"rdzv-endpoint", OPTION_IGNORED, 0},
+    {"attention-backend", OPTION_IGNORED, 0},
+    {"rotary-percent", OPTION_IGNORED, 0},
+    {"train-samples", OPTION_IGNORED, 0},
+    {"lr-decay-samples", OPTION_IGNORED, 0},
+    {"lr-warmup-samples", OPTION_IGNORED, 0},
+    {"lr-warmup-fraction", OPTION_IGNORED, 0},
+    {"lr-decay-iters", OPTION_IGNORED, 0},
+    {"decoupled-lr", OPTION_IGNORED, 0},
+    {"decoupled-min-lr", OPTION_IGNORED, 0},
+    {"grad-reduce-in-bf16", OPTION_IGNORED, 0},
+    {"cross-entropy-loss-fusion", OPTION_IGNORED, 0},
+    {"calculate-per-token-loss", OPTION_IGNORED, 0},
+    {"manual-gc", OPTION_IGNORED, 0},
+    {"empty-unused-memory-level", OPTION_IGNORED, 0},
+    {"exit-duration-in-mins", OPTION_IGNORED, 0},
+    {"fp8-amax-history-len", OPTION_IGNORED, 0},
+    {"fp8-amax-compute-algo", OPTION_IGNORED, 0},
+    {"fp8-param-gather", OPTION_IGNORED, 0},
+    {"data-cache-path", OPTION_IGNORED, 0},
+    {"tiktoken-pattern", OPTION_IGNORED, 0},
+    {"no-create-attention-mask-in-dataloader", OPTION_IGNORED, 0},
+    {"no-mmap-bin-files", OPTION_IGNORED, 0},
+    {"num-workers", OPTION_IGNORED, 0},
+    {"profile", OPTION_IGNORED, 0},
+    {"profile-step-start", OPTION_IGNORED, 0},
+    {"profile-step-end", OPTION_IGNORED, 0},
+    {"ckpt-format", OPTION_IGNORED, 0},
+    {"distributed-timeout-minutes", OPTION_IGNORED, 0},
+    {"no-load-optim", OPTION_IGNORED, 0},
+    {"no-load-rng", OPTION_IGNORED, 0},
+    {"no-save-optim", OPTION_IGNORED, 0},
+    {"no-position-embedding", OPTION_IGNORED, 0},
+    {"rampup-batch-size", OPTION_IGNORED, 0},
+    {"overlap-p2p-communication", OPTION_IGNORED, 0},
+    {"tp-comm-overlap", OPTION_IGNORED, 0},
+    {"distributed-backend", OPTION_LAUNCHER, 0},
+    {"log-dir", OPTION_LAUNCHER, 0},
+    {"redirects", OPTION_LAUNCHER, 0},
+    {"tee", OPTION_LAUNCHER, 0},
+    {"master-addr", OPTION_LAUNCHER, 0},
+    {"master-port", OPTION_LAUNCHER, 0},
+    {"node-rank", OPTION_LAUNCHER, 0},
+    {"rdzv-id", OPTION_LAUNCHER, 0},
+    {"rdzv-backend", OPTION_LAUNCHER, 0},
+    {"rdzv-endpoint", OPTION_LAUNCHER, 0},
 };
 enum { KNOWN = sizeof known / sizeof *known };
 
-typedef struct script_variable {
-    const char *name, *value;
-} script_variable;
+/* What a program of Megatron-LM trains, if weft has no counterpart. */
+static const struct {
+    const char *program, *trains;
+} foreign[] = {
+    {"pretrain_bert.py", "an encoder with a head for pairs of sentences"},
+    {"pretrain_t5.py", "an encoder and a decoder"},
+    {"pretrain_mamba.py", "a state-space model"},
+    {"pretrain_hybrid.py", "a state-space model"},
+    {"pretrain_retro.py", "a decoder with retrieval"},
+    {"pretrain_ict.py", "a retriever"},
+    {"pretrain_vlm.py", "a model of images and text"},
+    {"pretrain_vision_classify.py", "a model of images"},
+};
 
-typedef struct word_reader {
-    const char *name, *at, *end;
-    int line;
+typedef struct option_reader {
+    const char *name;
     wefti_arena *arena;
-    script_variable *variables;
-    int variable_count, word_count;
-    char unset[UNSET_BYTES]; /* a variable of the last word that the text does not set; "": none */
-    wefti_text *notes;
-} word_reader;
-
-static const char *value_of(const word_reader *r, const char *name, size_t length) {
-    for (int i = r->variable_count - 1; i >= 0; i--)
-        if (strlen(r->variables[i].name) == length && !memcmp(r->variables[i].name, name, length))
-            return r->variables[i].value;
-    return NULL;
-}
-
-static bool is_name(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
-static const char *find_end(const word_reader *r, const char *at) {
-    while (at < r->end && is_name(*at)) at++;
-    return at;
-}
-
-/* Adds the value of the variable at `at`, behind '$', to the word; returns the first byte behind
- * it. A default, "${TP:-8}", counts if the text does not set the variable. */
-static const char *expand(word_reader *r, const char *at, char *out, size_t *used) {
-    const bool braces = *at == '{';
-    const char *first = at + braces, *last = find_end(r, first), *after = last;
-    const char *value = value_of(r, first, (size_t)(last - first));
-    size_t length = value ? strlen(value) : 0;
-    if (braces) {
-        while (after < r->end && *after != '}' && *after != '\n') after++;
-        if (!value && after - last >= 2 && last[0] == ':' && last[1] == '-') {
-            value = last + 2;
-            length = (size_t)(after - value);
-        }
-        if (after < r->end && *after == '}') after++;
-    }
-    if (!value && !r->unset[0]) {
-        const size_t name = (size_t)(last - first);
-        memcpy(r->unset, first, name < UNSET_BYTES ? name : UNSET_BYTES - 1);
-        r->unset[name < UNSET_BYTES ? name : UNSET_BYTES - 1] = '\0';
-        if (!name) memcpy(r->unset, "?", 2);
-    }
-    if (length > OPTION_BYTES - 1 - *used) length = OPTION_BYTES - 1 - *used;
-    if (length) memcpy(out + *used, value, length);
-    *used += length;
-    return after;
-}
-
-static bool is_separator(char c) {
-    return c && strchr(separators, c);
-}
-
-static void skip_space(word_reader *r) {
-    while (r->at < r->end) {
-        const bool joined = *r->at == '\\' && r->at + 1 < r->end && r->at[1] == '\n';
-        if (*r->at == '#') {
-            while (r->at < r->end && *r->at != '\n') r->at++;
-        } else if (joined || is_separator(*r->at)) {
-            if (joined || *r->at == '\n') r->line++;
-            r->at += joined ? 2 : 1;
-        } else {
-            return;
-        }
-    }
-}
-
-/* Reads the next word into `out`, its first OPTION_BYTES - 1 bytes. *out_there: false at the end of
- * the text. */
-static weft_status next_word(word_reader *r, char out[OPTION_BYTES], bool *out_there) {
-    size_t used = 0;
-    char quote = '\0';
-    r->unset[0] = '\0';
-    skip_space(r);
-    *out_there = r->at < r->end;
-    while (r->at < r->end && (quote || !is_separator(*r->at))) {
-        char c = *r->at++;
-        if (c == '\n') r->line++;
-        if (quote ? c == quote : c == '"' || c == '\'') {
-            quote = quote ? '\0' : c;
-            continue;
-        }
-        if (c == '$' && quote != '\'' && r->at < r->end && (*r->at == '{' || is_name(*r->at))) {
-            r->at = expand(r, r->at, out, &used);
-            continue;
-        }
-        if (c == '\\' && quote != '\'' && r->at < r->end) {
-            c = *r->at++;
-            if (c == '\n') {
-                r->line++;
-                continue;
-            }
-        }
-        if (used < OPTION_BYTES - 1) out[used++] = c;
-    }
-    out[used] = '\0';
-    WEFT_REQUIRE(++r->word_count <= MOST_WORDS, WEFT_E_ARG, "%s has more than %d words", r->name,
-                 MOST_WORDS);
-    return WEFT_OK;
-}
-
-/* "NAME=value" as a word. */
-static weft_status set_variable(word_reader *r, const char *word, bool *out_set) {
-    const char *sign = strchr(word, '=');
-    *out_set = sign && sign != word;
-    for (const char *c = word; *out_set && c < sign; c++) *out_set = is_name(*c);
-    if (!*out_set || r->variable_count == MOST_WORDS) return WEFT_OK;
-    char *copy = wefti_arena_strdup(r->arena, word);
-    WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for options");
-    copy[sign - word] = '\0';
-    r->variables[r->variable_count++] = (script_variable){copy, copy + (sign - word) + 1};
-    return WEFT_OK;
-}
+    wefti_text *notes, left; /* left: names of options that are not taken over */
+    const option *open;      /* the option whose value comes next */
+    int line;                /* of that option */
+    wefti_megatron *out;
+} option_reader;
 
 static bool same_name(const char *word, size_t length, const char *name) {
     if (strlen(name) != length) return false;
@@ -267,29 +208,33 @@ static bool same_name(const char *word, size_t length, const char *name) {
     return true;
 }
 
-static weft_status store(word_reader *r, const option *o, const char *value, wefti_megatron *out) {
-    void *place = (char *)out + o->offset;
+/* `word` NULL: there is no value. */
+static weft_status store(option_reader *r, const option *o, int line,
+                         const wefti_shell_word *word) {
+    void *place = (char *)r->out + o->offset;
+    const char *value = word ? word->text : NULL;
     char *end = NULL;
     if (o->kind == OPTION_SWITCH) {
         *(bool *)place = true;
         return WEFT_OK;
     }
-    WEFT_REQUIRE(value, WEFT_E_ARG, "%s:%d: --%s has no value", r->name, r->line, o->name);
-    WEFT_REQUIRE(!r->unset[0], WEFT_E_ARG,
-                 "%s:%d: --%s needs $%s, which this text does not set; write its value there",
-                 r->name, r->line, o->name, r->unset);
+    WEFT_REQUIRE(value, WEFT_E_ARG, "%s:%d: --%s has no value", r->name, line, o->name);
+    WEFT_REQUIRE(!word->unset, WEFT_E_ARG,
+                 "%s:%d: --%s needs %s, which this text does not set: write its value there, or "
+                 "take it from the environment (--import-env)",
+                 r->name, line, o->name, word->unset);
     if (o->kind == OPTION_INTEGER) {
         errno = 0;
         const long long number = strtoll(value, &end, 10);
         WEFT_REQUIRE(end != value && !*end && !errno && number >= 0 && number <= 1LL << 50,
                      WEFT_E_ARG, "%s:%d: --%s is '%.60s', but must be a whole number from 0",
-                     r->name, r->line, o->name, value);
+                     r->name, line, o->name, value);
         *(int64_t *)place = number;
     } else if (o->kind == OPTION_REAL) {
         const double number = wefti_real_read(value, &end);
         WEFT_REQUIRE(end != value && !*end && isfinite(number) && number >= 0, WEFT_E_ARG,
-                     "%s:%d: --%s is '%.60s', but must be a number from 0", r->name, r->line,
-                     o->name, value);
+                     "%s:%d: --%s is '%.60s', but must be a number from 0", r->name, line, o->name,
+                     value);
         *(double *)place = number;
     } else {
         char *copy = wefti_arena_strdup(r->arena, value);
@@ -305,45 +250,93 @@ static const option *find(const char *name, size_t length) {
     return NULL;
 }
 
-/* One option, "--name value" or "--name=value". */
-static weft_status read_option(word_reader *r, const char *word, wefti_megatron *out) {
-    char value[OPTION_BYTES];
-    const char *sign = strchr(word, '=');
-    const size_t length = sign ? (size_t)(sign - word) - 2 : strlen(word) - 2;
-    const option *o = find(word + 2, length);
-    if (!o) {
-        wefti_text_add(r->notes, "--%.*s: not known to weft, ignored\n",
-                       (int)(length < 60 ? length : 60), word + 2);
-        return WEFT_OK;
-    }
-    if (o->kind == OPTION_IGNORED) return WEFT_OK;
-    if (o->kind == OPTION_SWITCH) return store(r, o, NULL, out);
-    if (sign) return store(r, o, sign + 1, out);
-    bool there;
-    WEFT_TRY(next_word(r, value, &there));
-    return store(r, o, there && strncmp(value, "--", 2) != 0 ? value : NULL, out);
+static void leave(option_reader *r, const option *o) {
+    char text[OPTION_BYTES];
+    (void)snprintf(text, sizeof text, " --%s,", o->name);
+    if (!r->left.data || !strstr(r->left.data, text)) wefti_text_add(&r->left, "%s", text);
 }
 
-static weft_status read_all(word_reader *r, wefti_megatron *out) {
-    char word[OPTION_BYTES];
-    for (;;) {
-        bool there, set;
-        WEFT_TRY(next_word(r, word, &there));
-        if (!there) return WEFT_OK;
-        WEFT_TRY(set_variable(r, word, &set));
-        if (!set && !strncmp(word, "--", 2) && word[2]) WEFT_TRY(read_option(r, word, out));
+/* One option, "--name" or "--name=value". Words in quotes that need what is not set stay together:
+ * "--name $value". */
+static weft_status read_option(option_reader *r, const wefti_shell_word *w) {
+    const char *sign = strpbrk(w->text, w->unset ? "= " : "=");
+    const size_t length = sign ? (size_t)(sign - w->text) - 2 : strlen(w->text) - 2;
+    const option *o = find(w->text + 2, length);
+    if (!o) {
+        wefti_text_add(r->notes, "--%.*s: not known to weft, ignored\n",
+                       (int)(length < 60 ? length : 60), w->text + 2);
+    } else if (o->kind == OPTION_IGNORED) {
+        leave(r, o);
+    } else if (o->kind == OPTION_SWITCH) {
+        return store(r, o, w->line, NULL);
+    } else if (sign) {
+        const wefti_shell_word value = {sign + 1, w->unset, w->line};
+        return store(r, o, w->line, &value);
+    } else if (o->kind != OPTION_LAUNCHER) {
+        r->open = o;
+        r->line = w->line;
     }
+    return WEFT_OK;
+}
+
+static weft_status check_program(const option_reader *r, const wefti_shell_word *w) {
+    const char *slash = strrchr(w->text, '/'), *file = slash ? slash + 1 : w->text;
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        WEFT_REQUIRE(strcmp(file, foreign[i].program) != 0, WEFT_E_NO_IMPL,
+                     "%s:%d: %s trains %s; weft knows the models of pretrain_gpt.py", r->name,
+                     w->line, file, foreign[i].trains);
+    return WEFT_OK;
+}
+
+/* Commands whose words are no options of a training. */
+static bool is_aside(const char *command) {
+    static const char *const names[] = {"echo", "printf", "mkdir",  "cd",    "rm",     "cp",
+                                        "ls",   "cat",    "set",    "unset", "source", ".",
+                                        "pip",  "conda",  "module", "git",   "sleep",  "exit"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(command, names[i])) return true;
+    return false;
+}
+
+/* A list of options is a text of commands too. There, a value may stand on a line of its own. */
+static weft_status read_command(void *context, const wefti_shell_word *words, int64_t count) {
+    option_reader *r = context;
+    if (is_aside(words[0].text)) return WEFT_OK;
+    for (int64_t i = 0; i < count; i++) {
+        const wefti_shell_word *w = &words[i];
+        const bool is_option = !strncmp(w->text, "--", 2) && w->text[2];
+        const option *open = r->open;
+        r->open = NULL;
+        if (open)
+            WEFT_TRY(store(r, open, r->line, is_option ? NULL : w));
+        else if (!is_option)
+            WEFT_TRY(check_program(r, w));
+        if (is_option) WEFT_TRY(read_option(r, w));
+    }
+    return WEFT_OK;
+}
+
+static bool has_options(void *context) {
+    const option_reader *r = context;
+    return r->out->layers || r->out->hidden || r->out->heads;
 }
 
 weft_status wefti_megatron_read(const char *name, const char *text, int64_t bytes,
                                 wefti_arena *arena, wefti_megatron *out, wefti_text *notes) {
-    WEFT_REQUIRE(bytes <= MOST_BYTES, WEFT_E_ARG,
-                 "%s is too long for a list of options: %lld bytes", name, (long long)bytes);
-    WEFT_REQUIRE(!memchr(text, '\0', (size_t)bytes), WEFT_E_ARG, "%s holds a NUL byte", name);
-    word_reader r = {
-        .name = name, .at = text, .end = text + bytes, .line = 1, .arena = arena, .notes = notes};
-    r.variables = wefti_arena_alloc(arena, MOST_WORDS * sizeof *r.variables);
-    WEFT_REQUIRE(r.variables, WEFT_E_NOMEM, "no memory for options");
+    option_reader r = {.name = name, .arena = arena, .notes = notes, .out = out};
+    const wefti_shell_script script = {.name = name,
+                                       .text = text,
+                                       .bytes = bytes,
+                                       .arena = arena,
+                                       .notes = notes,
+                                       .context = &r,
+                                       .command = read_command,
+                                       .enough = has_options};
     *out = (wefti_megatron){0};
-    return read_all(&r, out);
+    weft_status status = wefti_shell_read(&script);
+    if (status >= 0 && r.open) status = store(&r, r.open, r.line, NULL);
+    if (r.left.used)
+        wefti_text_add(notes, "not taken over:%.*s\n", (int)r.left.used - 1, r.left.data);
+    wefti_text_free(&r.left);
+    return status;
 }

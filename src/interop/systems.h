@@ -15,7 +15,7 @@ typedef struct wefti_megatron {
     /* model */
     int64_t layers, hidden, ffn, heads, head_dim, groups, sequence, positions, vocab, divisible;
     int64_t experts, experts_per_token, expert_ffn, window;
-    bool grouped, swiglu, no_bias, qkv_bias, untied, rotary;
+    bool grouped, swiglu, no_bias, qkv_bias, untied, rotary, merges, layernorm_1p;
     const char *position, *normalization, *tokenizer;
     double norm_eps, rope_theta, dropout, hidden_dropout, aux_loss, capacity;
     /* training */
@@ -31,9 +31,9 @@ typedef struct wefti_megatron {
     const char *recompute, *recompute_method, *sharding;
 } wefti_megatron;
 
-/* megatron_words.c: reads the words of a shell script or of a list of options. Variables that the
- * text sets ("TP=8") are replaced. `notes` gets a line for each option that has no counterpart.
- * Texts live in `arena`. Messages begin with `name`. */
+/* megatron_words.c: reads a launch script (interop/shell.h) or a list of options. WEFT_E_NO_IMPL
+ * for a program that trains another model than pretrain_gpt.py. `notes` gets a line for each option
+ * that has no counterpart. Texts live in `arena`. Messages begin with `name`. */
 weft_status wefti_megatron_read(const char *name, const char *text, int64_t bytes,
                                 wefti_arena *arena, wefti_megatron *out,
                                 wefti_text *notes) WEFT_CHECKED;

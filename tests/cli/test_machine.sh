@@ -112,6 +112,13 @@ expect 1 'gpt2|torchtitan' plan --import run.sh --export torchtitan
 expect 2 'nemo' plan --import run.sh --export nemo
 expect 2 'job.yaml|--import' plan job.yaml --import run.sh
 expect 1 'absent.sh' plan --import absent.sh
+# Variables of the environment: in their places, and behind what the script sets. Lines keep their numbers.
+sed 's/^TP=2$/TP=$OWN_TP/' run.sh >env.sh
+grep -q 'OWN_TP' env.sh || fail 'run.sh sets tensor parallelism otherwise:' run.sh
+expect 1 "env.sh|OWN_TP|--import-env" plan --import env.sh
+QUOTED="it's" OWN_TP=2 "$weft" plan --import env.sh --import-env >out 2>&1 || fail 'variables of the environment:' out
+grep -q '"tp": 2' out || fail 'variables of the environment:' out
+expect 2 '--import-env|--import' plan job.yaml --import-env
 # The configuration is simulated, and questioned.
 few="--machine 8-gpus.json --evaluations 2"
 "$weft" machine show "1 host of 8 a100-80g" >8-gpus.json

@@ -60,7 +60,7 @@ static void a_script_becomes_a_job(void **state) {
                " --use-distributed-optimizer --recompute-granularity full # all\n"
                " --recompute-method uniform --recompute-num-layers 1 --lr 1e-3 --min-lr 1e-4",
                0, &i));
-    assert_string_equal(i.notes, "");
+    assert_string_equal(strchr(i.notes, ':'), ": --save\n");
     assert_int_equal(i.job->model.family, WEFT_FAMILY_GPT2);
     assert_int_equal(i.job->model.layers, 8);
     assert_int_equal(i.job->model.ffn, 256);
@@ -113,6 +113,9 @@ static void what_has_no_counterpart_is_noted(void **state) {
     } cases[] = {
         {GPT "--frobnicate 3", "--frobnicate"},
         {GPT "--fp16", "--fp16"},
+        {SMALL, "model.vocab=N"},
+        {GPT "--wandb-project x --save y --wandb-project z", ": --wandb-project, --save\n"},
+        {LLAMA "--normalization LayerNorm --apply-layernorm-1p", "--apply-layernorm-1p"},
         {GPT "--disable-bias-linear", "--disable-bias-linear"},
         {GPT "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
          "--recompute-method"},
@@ -128,6 +131,70 @@ static void what_has_no_counterpart_is_noted(void **state) {
     }
 }
 
+/* Scripts in the form of Megatron-LM's own examples: words in arrays, defaults, arithmetic, options
+ * in quotes, conditions. */
+static void launch_scripts_are_read(void **state) {
+    (void)state;
+    static const char model[] = "--num-layers 8 --hidden-size 64 --num-attention-heads 8 "
+                                "--seq-length 32 --make-vocab-size-divisible-by 1 --swiglu "
+                                "--position-embedding-type rope --normalization RMSNorm "
+                                "--disable-bias-linear ";
+    static const struct {
+        const char *script;
+        int tensor, devices;
+        int64_t vocab;
+        const char *note; /* NULL: none but of what is not taken over */
+    } cases[] = {
+        /* arrays with comments, defaults with quotes, a sum, a file in the way */
+        {"export A=${A:-1}\nN=${SLURM_NNODES:-\"2\"} # hosts\nPER=4\nWORLD=$(($PER*$N))\n"
+         "mkdir -p \"$(dirname \"$1\")\"\n"
+         "DIST=(\n  --nproc_per_node $PER\n  --nnodes $N\n)\n"
+         "ARGS=(\n  --tensor-model-parallel-size ${TP:-${WORLD}}\n # --tensor-model-parallel-size "
+         "2\n"
+         "  --vocab-size 1000\n  --data-path $DATA\n)\n"
+         "if [ ! -f \"x.py\" ]; then\n echo \"--vocab-size 7\"; exit 1\nfi\n"
+         "torchrun ${DIST[@]} \\\n \"x.py\" \\\n ${ARGS[@]} $MODEL\n",
+         8, 8, 1000, "line 16"},
+        /* pairs in quotes, appended by a condition; another branch */
+        {"T=\"fp8\"; D=()\nif [[ \"$T\" == \"fp8\" ]]; then\n D+=(\n  \"--vocab-size 500\"\n  "
+         "\"--split '99,1,0'\"\n )\nelse\n D+=(\"--vocab-size 7\")\nfi\n"
+         "O=(--tensor-model-parallel-size 2)\nO+=(\"${D[@]}\")\n"
+         "if [ -n \"${WANDB_API_KEY}\" ]; then O+=(--vocab-size 9); fi\n"
+         "python x.py ${O[@]} $MODEL 2>&1 | tee log.txt",
+         2, 2, 500, "--devices"},
+        /* a text of options, a case, && and || */
+        {"SCALE=\"8B\"\ncase \"${SCALE}\" in\n \"1B\") TP=1 ;;\n \"8B\" | 9B)\n  TP=4\n  V=600\n  "
+         ";;\n"
+         " *) TP=8; exit 1 ;;\nesac\n"
+         "options=\" \\\n  --tensor-model-parallel-size ${TP} \\\n  --vocab-size ${V} \\\n\"\n"
+         "[ \"$TP\" = 4 ] && options+=\" --vocab-size $((V + (2 * 50)))\"\n"
+         "[ \"$TP\" -gt 4 ] && options+=\" --vocab-size 1\"\n"
+         "cd x && torchrun --nproc_per_node 8 x.py ${options} $MODEL || echo failed\n",
+         4, 8, 700, NULL},
+        /* only variables: another script reads them */
+        {"MODEL_ARGS=\"--tensor-model-parallel-size 2 --vocab-size 900 $MODEL\"\n"
+         "GPUS=(--nproc-per-node 2)\n",
+         2, 2, 900, NULL},
+        /* the size of a known tokenizer */
+        {"torchrun --nproc-per-node 2 x.py --tensor-model-parallel-size 2 --tokenizer-type "
+         "Llama2Tokenizer $MODEL",
+         2, 2, 32000, NULL},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        char text[2000];
+        imported i;
+        (void)snprintf(text, sizeof text, "MODEL='%s'; %s", model, cases[k].script);
+        if (import(text, 0, &i) < 0) fail_msg("%s: %s", text, weft_error_message());
+        assert_int_equal(i.degrees.tensor, cases[k].tensor);
+        assert_int_equal(weft_plan_devices(i.job->plan), cases[k].devices);
+        assert_int_equal(i.job->model.vocab, cases[k].vocab);
+        if (cases[k].note ? !strstr(i.notes, cases[k].note)
+                          : strchr(i.notes, '\n') != strrchr(i.notes, '\n'))
+            fail_msg("script %d: notes '%s'", (int)k, i.notes);
+        end(&i);
+    }
+}
+
 static void contradictions_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -137,13 +204,17 @@ static void contradictions_are_refused(void **state) {
     } cases[] = {
         {"", "--num-layers", WEFT_E_ARG, 0},
         {"--num-layers 8 --hidden-size 64 --seq-length 3", "--num-attention-heads", WEFT_E_ARG, 0},
-        {SMALL, "--vocab-size", WEFT_E_ARG, 0},
         {GPT "--swiglu", "RMSNorm", WEFT_E_NO_IMPL, 0},
         {GPT "--num-layers x", "run.sh:1", WEFT_E_ARG, 0},
         {GPT "\n--num-layers -3", "run.sh:2", WEFT_E_ARG, 0},
         {GPT "--lr nan", "--lr", WEFT_E_ARG, 0},
         {GPT "--hidden-size", "no value", WEFT_E_ARG, 0},
         {GPT "--tensor-model-parallel-size $TP", "$TP", WEFT_E_ARG, 0},
+        {GPT "--tensor-model-parallel-size $(nproc)", "$(nproc)", WEFT_E_ARG, 0},
+        {"A=(--num-layers $N)\ntorchrun ${A[@]}", "run.sh:1", WEFT_E_ARG, 0},
+        {GPT "A=(\"--lr $LR\")\ntorchrun ${A[@]}", "--lr needs $LR", WEFT_E_ARG, 0},
+        {"torchrun examples/pretrain_t5.py " GPT, "pretrain_t5.py", WEFT_E_NO_IMPL, 0},
+        {"torchrun pretrain_bert.py " GPT, "pretrain_bert.py", WEFT_E_NO_IMPL, 0},
         {GPT "--tensor-model-parallel-size 3", "tp 3", WEFT_E_ARG, 8},
         {GPT "--tensor-model-parallel-size 16", "8 heads", WEFT_E_ARG, 16},
         {GPT "--context-parallel-size 2 --expert-model-parallel-size 4", "ep", WEFT_E_ARG, 8},
@@ -283,6 +354,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_script_becomes_a_job),
                                        cmocka_unit_test(families_follow_the_block),
                                        cmocka_unit_test(what_has_no_counterpart_is_noted),
+                                       cmocka_unit_test(launch_scripts_are_read),
                                        cmocka_unit_test(contradictions_are_refused),
                                        cmocka_unit_test(options_survive_a_round_trip),
                                        cmocka_unit_test(torchtitan_gets_what_it_can_express),
