@@ -11,7 +11,7 @@ enum {
     MOST_BYTES = 1 << 20,    /* of a script */
     MOST_EXPANDED = 1 << 22, /* of all fields */
     MOST_FIELDS = 1 << 14,   /* of all words and arrays */
-    DEEPEST = 32             /* brackets in brackets, blocks in blocks */
+    MOST_NESTED = 32         /* brackets in brackets, blocks in blocks */
 };
 
 typedef wefti_shell_word word;
@@ -21,32 +21,33 @@ typedef struct words {
     int64_t count, cap;
 } words;
 
-typedef struct variable {
+typedef struct script_variable {
     const char *name;
     words value;
-} variable;
+} script_variable;
 
 typedef enum truth { TRUTH_FALSE, TRUTH_TRUE, TRUTH_UNKNOWN } truth;
 
-typedef struct block {
-    bool is_case, parent, done, active; /* parent: what is around it runs; done: a branch was taken */
-    bool pattern;                       /* of a case: a pattern comes next */
-    const char *subject;                /* of a case */
-} block;
+typedef struct shell_block {
+    bool is_case, parent, done,
+        active;          /* parent: what is around it runs; done: a branch was taken */
+    bool pattern;        /* of a case: a pattern comes next */
+    const char *subject; /* of a case */
+} shell_block;
 
-typedef struct reader {
+typedef struct script_reader {
     const wefti_shell_script *script;
     const char *at, *end;
     int line;
-    variable *variables;
+    script_variable *variables;
     int64_t variable_count, variable_cap;
-    block blocks[DEEPEST];
+    shell_block blocks[MOST_NESTED];
     int depth;
     truth last;    /* of the command before */
     bool ordinary; /* that was no test: it is taken to succeed before && */
     char joined;   /* the operator before this command: '&', '|', or 0 */
     int64_t fields, expanded;
-} reader;
+} script_reader;
 
 /* ---- the ends of words ---- */
 
@@ -64,7 +65,7 @@ static const char *closing(const char *at, const char *end, char close, int dept
 /* The byte behind what begins at `at`: a quoted text, an expansion, an escaped byte, or a byte. */
 static const char *unit_end(const char *at, const char *end, int depth) {
     const char c = *at++;
-    if (at >= end || depth > DEEPEST) return at;
+    if (at >= end || depth > MOST_NESTED) return at;
     if (c == '\\') return at + 1;
     if (c == '$' && (*at == '{' || *at == '('))
         return closing(at + 1, end, *at == '{' ? '}' : ')', depth + 1);
@@ -81,7 +82,7 @@ static const char *closing(const char *at, const char *end, char close, int dept
     while (at < end && *at != close) {
         const bool nested = close == ')' && *at == '(';
         at = nested ? closing(at + 1, end, close, depth + 1) : unit_end(at, end, depth + 1);
-        if (depth > DEEPEST) return end;
+        if (depth > MOST_NESTED) return end;
     }
     return at < end ? at + 1 : end;
 }
@@ -101,7 +102,7 @@ static weft_status no_memory(void) {
     return WEFT_RAISE(WEFT_E_NOMEM, "no memory for a script");
 }
 
-static const char *keep(const reader *r, const char *text, size_t length) {
+static const char *keep(const script_reader *r, const char *text, size_t length) {
     char *copy = wefti_arena_alloc(r->script->arena, length + 1);
     if (!copy) return NULL;
     if (length) memcpy(copy, text, length);
@@ -109,26 +110,26 @@ static const char *keep(const reader *r, const char *text, size_t length) {
     return copy;
 }
 
-static variable *find(const reader *r, const char *name, size_t length) {
+static script_variable *find(const script_reader *r, const char *name, size_t length) {
     for (int64_t i = 0; i < r->variable_count; i++)
-        if (strlen(r->variables[i].name) == length &&
-            !memcmp(r->variables[i].name, name, length))
+        if (strlen(r->variables[i].name) == length && !memcmp(r->variables[i].name, name, length))
             return &r->variables[i];
     return NULL;
 }
 
-static weft_status find_or_add(reader *r, const char *name, size_t length, variable **out) {
+static weft_status find_or_add(script_reader *r, const char *name, size_t length,
+                               script_variable **out) {
     *out = find(r, name, length);
     if (*out) return WEFT_OK;
     WEFT_TRY(WEFT_GROW(r->variables, r->variable_count, r->variable_cap));
     *out = &r->variables[r->variable_count];
-    **out = (variable){.name = keep(r, name, length)};
+    **out = (script_variable){.name = keep(r, name, length)};
     if (!(*out)->name) return no_memory();
     r->variable_count++;
     return WEFT_OK;
 }
 
-static weft_status push(reader *r, words *list, word w) {
+static weft_status push(script_reader *r, words *list, word w) {
     WEFT_REQUIRE(++r->fields <= MOST_FIELDS, WEFT_E_ARG, "%s has more than %d words",
                  r->script->name, MOST_FIELDS);
     WEFT_TRY(WEFT_GROW(list->items, list->count, list->cap));
@@ -139,16 +140,16 @@ static weft_status push(reader *r, words *list, word w) {
 /* ---- expansion ---- */
 
 /* Fields in the making. */
-typedef struct builder {
+typedef struct field_builder {
     words *out;
     wefti_text text;
     const char *unset;
     bool open;  /* a field has begun, if only by quotes */
     bool whole; /* everything is one field, elements with blanks between them */
     int line;
-} builder;
+} field_builder;
 
-static weft_status end_field(reader *r, builder *b) {
+static weft_status end_field(script_reader *r, field_builder *b) {
     if (!b->open) return WEFT_OK;
     const char *text = keep(r, b->text.data ? b->text.data : "", (size_t)b->text.used);
     if (!text || b->text.failed) return no_memory();
@@ -160,7 +161,7 @@ static weft_status end_field(reader *r, builder *b) {
     return push(r, b->out, w);
 }
 
-static weft_status add_bytes(reader *r, builder *b, const char *text, size_t length) {
+static weft_status add_bytes(script_reader *r, field_builder *b, const char *text, size_t length) {
     r->expanded += (int64_t)length;
     WEFT_REQUIRE(r->expanded <= MOST_EXPANDED, WEFT_E_ARG, "%s: its words are longer than %d bytes",
                  r->script->name, MOST_EXPANDED);
@@ -170,7 +171,7 @@ static weft_status add_bytes(reader *r, builder *b, const char *text, size_t len
 }
 
 /* A value: without quotes around it, its blanks end fields. */
-static weft_status add_value(reader *r, builder *b, const word *w, bool quoted) {
+static weft_status add_value(script_reader *r, field_builder *b, const word *w, bool quoted) {
     if (w->unset) b->unset = w->unset;
     if (!b->open) b->line = w->line;
     if (quoted || w->unset) return add_bytes(r, b, w->text, strlen(w->text));
@@ -183,7 +184,7 @@ static weft_status add_value(reader *r, builder *b, const word *w, bool quoted) 
     return WEFT_OK;
 }
 
-static weft_status mark_unset(reader *r, builder *b, const char *what, size_t length) {
+static weft_status mark_unset(script_reader *r, field_builder *b, const char *what, size_t length) {
     enum { SHOWN = 48 };
     char text[SHOWN + 2];
     const size_t shown = length < SHOWN ? length : SHOWN;
@@ -194,13 +195,14 @@ static weft_status mark_unset(reader *r, builder *b, const char *what, size_t le
     return b->unset ? WEFT_OK : no_memory();
 }
 
-static weft_status expand(reader *r, const char *at, const char *end, builder *b, bool quoted,
-                          int depth);
+static weft_status expand(script_reader *r, const char *at, const char *end, field_builder *b,
+                          bool quoted, int depth);
 
 /* The text of a range as one field, of which blanks are part. */
-static weft_status expand_one(reader *r, const char *at, const char *end, int depth, word *out) {
+static weft_status expand_one(script_reader *r, const char *at, const char *end, int depth,
+                              word *out) {
     words list = {0};
-    builder b = {.out = &list, .open = true, .whole = true, .line = r->line};
+    field_builder b = {.out = &list, .open = true, .whole = true, .line = r->line};
     weft_status status = expand(r, at, end, &b, true, depth);
     if (status >= 0) status = end_field(r, &b);
     if (status >= 0) *out = list.items[0];
@@ -212,7 +214,7 @@ static weft_status expand_one(reader *r, const char *at, const char *end, int de
 /* ---- arithmetic ---- */
 
 typedef struct sum {
-    const reader *r;
+    const script_reader *r;
     const char *at;
     bool bad;
     int depth;
@@ -222,7 +224,7 @@ static int64_t read_sum(sum *s);
 
 static int64_t read_factor(sum *s) {
     s->at += strspn(s->at, " \t\n");
-    if (s->bad || ++s->depth > DEEPEST) {
+    if (s->bad || ++s->depth > MOST_NESTED) {
         s->bad = true;
         return 0;
     }
@@ -242,7 +244,7 @@ static int64_t read_factor(sum *s) {
         s->bad |= value > (int64_t)1 << 52;
     } else {
         const char *last = name_end(s->at, s->at + strlen(s->at));
-        const variable *v = find(s->r, s->at, (size_t)(last - s->at));
+        const script_variable *v = find(s->r, s->at, (size_t)(last - s->at));
         const word *w = v && v->value.count ? &v->value.items[0] : NULL;
         value = w && !w->unset ? strtoll(w->text, &end, 10) : 0;
         s->bad |= !w || w->unset || end == w->text || *end || value > (int64_t)1 << 52;
@@ -280,7 +282,8 @@ static int64_t read_sum(sum *s) {
 }
 
 /* "$((2 * GPUS))": `at` behind the brackets, `end` before them. */
-static weft_status expand_sum(reader *r, const char *at, const char *end, builder *b, int depth) {
+static weft_status expand_sum(script_reader *r, const char *at, const char *end, field_builder *b,
+                              int depth) {
     word inner;
     char text[24];
     WEFT_TRY(expand_one(r, at, end, depth + 1, &inner));
@@ -295,8 +298,8 @@ static weft_status expand_sum(reader *r, const char *at, const char *end, builde
 /* ---- variables in words ---- */
 
 /* "[@]": all elements; else the first, or the one that the index names. */
-static weft_status add_elements(reader *r, builder *b, const variable *v, const char *index,
-                                size_t length, bool quoted) {
+static weft_status add_elements(script_reader *r, field_builder *b, const script_variable *v,
+                                const char *index, size_t length, bool quoted) {
     const bool all = length == 1 && (*index == '@' || *index == '*');
     const int64_t n = v->value.count, one = length && !all ? strtoll(index, NULL, 10) : 0;
     if (!all) return one >= 0 && one < n ? add_value(r, b, &v->value.items[one], quoted) : WEFT_OK;
@@ -310,8 +313,8 @@ static weft_status add_elements(reader *r, builder *b, const variable *v, const 
 }
 
 /* "NAME:-default" and its relatives; patterns are not known. */
-static weft_status expand_braces(reader *r, const char *at, const char *end, builder *b,
-                                 bool quoted, int depth) {
+static weft_status expand_braces(script_reader *r, const char *at, const char *end,
+                                 field_builder *b, bool quoted, int depth) {
     const bool counts = at < end && *at == '#';
     const char *first = at + counts, *last = name_end(first, end), *index = last, *op = last;
     if (op < end && *op == '[') {
@@ -320,9 +323,10 @@ static weft_status expand_braces(reader *r, const char *at, const char *end, bui
         op = close ? close + 1 : end;
     }
     const size_t index_length = index > last && op > index ? (size_t)(op - 1 - index) : 0;
-    variable *v = find(r, first, (size_t)(last - first));
-    const bool empty = !v || !v->value.count ||
-                       (v->value.count == 1 && !*v->value.items[0].text && !v->value.items[0].unset);
+    script_variable *v = find(r, first, (size_t)(last - first));
+    const bool empty =
+        !v || !v->value.count ||
+        (v->value.count == 1 && !*v->value.items[0].text && !v->value.items[0].unset);
     const bool colon = op < end && *op == ':';
     const char *what = op + colon;
     const bool missing = colon ? empty : !v;
@@ -348,8 +352,8 @@ static weft_status expand_braces(reader *r, const char *at, const char *end, bui
 }
 
 /* At a '$'; *at gets the byte behind the expansion. */
-static weft_status expand_dollar(reader *r, const char **at, const char *end, builder *b,
-                                 bool quoted, int depth) {
+static weft_status expand_dollar(script_reader *r, const char **at, const char *end,
+                                 field_builder *b, bool quoted, int depth) {
     const char *first = *at + 1, *behind = unit_end(*at, end, depth);
     if (first < end && *first == '(') {
         const bool is_sum = first + 1 < end && first[1] == '(' && behind - first > 3;
@@ -367,14 +371,14 @@ static weft_status expand_dollar(reader *r, const char **at, const char *end, bu
     if (last == first && first < end && strchr("@*#?$!-", *first)) last = first + 1;
     *at = last;
     if (last == first) return add_bytes(r, b, "$", 1);
-    const variable *v = find(r, first, (size_t)(last - first));
+    const script_variable *v = find(r, first, (size_t)(last - first));
     if (v && v->value.count) return add_elements(r, b, v, "", 0, quoted);
     if (v || (last - first == 1 && (*first == '@' || *first == '*'))) return WEFT_OK;
     return mark_unset(r, b, first, (size_t)(last - first));
 }
 
-static weft_status expand_quotes(reader *r, const char **at, const char *end, builder *b,
-                                 int depth) {
+static weft_status expand_quotes(script_reader *r, const char **at, const char *end,
+                                 field_builder *b, int depth) {
     const char *first = *at + 1, *behind = unit_end(*at, end, depth);
     const char *last = behind > first && behind[-1] == **at ? behind - 1 : behind;
     const char quote = **at;
@@ -386,9 +390,9 @@ static weft_status expand_quotes(reader *r, const char **at, const char *end, bu
 }
 
 /* `quoted`: inside of double quotes, where single quotes and blanks are plain bytes. */
-static weft_status expand(reader *r, const char *at, const char *end, builder *b, bool quoted,
-                          int depth) {
-    WEFT_REQUIRE(depth <= DEEPEST, WEFT_E_ARG, "%s:%d: brackets are nested too deeply",
+static weft_status expand(script_reader *r, const char *at, const char *end, field_builder *b,
+                          bool quoted, int depth) {
+    WEFT_REQUIRE(depth <= MOST_NESTED, WEFT_E_ARG, "%s:%d: brackets are nested too deeply",
                  r->script->name, r->line);
     while (at < end) {
         if (*at == '$') {
@@ -411,12 +415,12 @@ static weft_status expand(reader *r, const char *at, const char *end, builder *b
 
 /* ---- words of the script ---- */
 
-static void pass(reader *r, const char *to) {
+static void pass(script_reader *r, const char *to) {
     for (; r->at < to; r->at++) r->line += *r->at == '\n';
 }
 
 /* Blanks, joined lines, comments; `lines`: also ends of lines. */
-static void skip_blanks(reader *r, bool lines) {
+static void skip_blanks(script_reader *r, bool lines) {
     while (r->at < r->end) {
         const bool joined = *r->at == '\\' && r->at + 1 < r->end && r->at[1] == '\n';
         if (*r->at == '#')
@@ -428,9 +432,9 @@ static void skip_blanks(reader *r, bool lines) {
     }
 }
 
-static weft_status read_word(reader *r, words *out) {
+static weft_status read_word(script_reader *r, words *out) {
     const char *end = word_end(r->at, r->end);
-    builder b = {.out = out, .line = r->line};
+    field_builder b = {.out = out, .line = r->line};
     weft_status status = expand(r, r->at, end, &b, false, 0);
     if (status >= 0) status = end_field(r, &b);
     wefti_text_free(&b.text);
@@ -438,14 +442,14 @@ static weft_status read_word(reader *r, words *out) {
     return status;
 }
 
-static bool is_word(const reader *r, const char *text) {
+static bool is_word(const script_reader *r, const char *text) {
     const size_t length = strlen(text);
     return (size_t)(r->end - r->at) >= length && !memcmp(r->at, text, length) &&
            word_end(r->at, r->end) == r->at + length;
 }
 
 /* "NAME=value", "NAME+=value", "NAME=(a b)"; false: no assignment begins here. */
-static bool assigns(const reader *r, const char **out_name_end, bool *out_adds) {
+static bool assigns(const script_reader *r, const char **out_name_end, bool *out_adds) {
     const char *last = name_end(r->at, r->end);
     if (last == r->at || last >= r->end || (*r->at >= '0' && *r->at <= '9')) return false;
     *out_adds = *last == '+' && last + 1 < r->end && last[1] == '=';
@@ -453,7 +457,7 @@ static bool assigns(const reader *r, const char **out_name_end, bool *out_adds) 
     return *out_adds || *last == '=';
 }
 
-static weft_status read_array(reader *r, words *out) {
+static weft_status read_array(script_reader *r, words *out) {
     pass(r, r->at + 1);
     for (;;) {
         skip_blanks(r, true);
@@ -470,13 +474,14 @@ static weft_status read_array(reader *r, words *out) {
 }
 
 /* "NAME+=more" of a text. */
-static weft_status append(reader *r, variable *v, const word *more) {
+static weft_status append(script_reader *r, script_variable *v, const word *more) {
     if (!v->value.count) return push(r, &v->value, *more);
     word *w = &v->value.items[0];
-    builder b = {.out = &(words){0}, .open = true};
+    field_builder b = {.out = &(words){0}, .open = true};
     weft_status status = add_bytes(r, &b, w->text, strlen(w->text));
     if (status >= 0) status = add_bytes(r, &b, more->text, strlen(more->text));
-    const char *text = status < 0 ? NULL : keep(r, b.text.data ? b.text.data : "", (size_t)b.text.used);
+    const char *text =
+        status < 0 ? NULL : keep(r, b.text.data ? b.text.data : "", (size_t)b.text.used);
     wefti_text_free(&b.text);
     WEFT_TRY(status);
     if (!text) return no_memory();
@@ -485,11 +490,11 @@ static weft_status append(reader *r, variable *v, const word *more) {
     return WEFT_OK;
 }
 
-static weft_status assign(reader *r, const char *last, bool adds, bool runs) {
+static weft_status assign(script_reader *r, const char *last, bool adds, bool runs) {
     const char *name = r->at;
     words list = {0};
     word one = {"", NULL, r->line};
-    variable *v;
+    script_variable *v;
     pass(r, last + (adds ? 2 : 1));
     const bool array = r->at < r->end && *r->at == '(';
     weft_status status = WEFT_OK;
@@ -498,7 +503,7 @@ static weft_status assign(reader *r, const char *last, bool adds, bool runs) {
     } else {
         const char *end = word_end(r->at, r->end);
         words fields = {0};
-        builder b = {.out = &fields, .open = true, .whole = true, .line = r->line};
+        field_builder b = {.out = &fields, .open = true, .whole = true, .line = r->line};
         /* A value is one field: blanks of what it expands to stay. */
         for (const char *at = r->at; at < end && status >= 0;) {
             if (*at == '"' || *at == '\'' || *at == '`')
@@ -544,7 +549,7 @@ static truth compare(const char *a, const char *op, const char *b) {
     char *end_a, *end_b;
     const long long x = strtoll(a, &end_a, 10), y = strtoll(b, &end_b, 10);
     if (*end_a || *end_b || end_a == a || end_b == b) return TRUTH_UNKNOWN;
-    const bool is[] = {x == y, x != y, x < y, x <= y, x > y, x >= y};
+    const bool is[] = {x == y, x != y, x<y, x <= y, x> y, x >= y};
     for (int i = 0; i < 6; i++)
         if (!strcmp(op, numbers[i])) return of_bool(is[i]);
     return TRUTH_UNKNOWN;
@@ -601,12 +606,12 @@ static truth status_of(const words *list) {
 
 /* ---- blocks ---- */
 
-static bool runs(const reader *r) {
+static bool runs(const script_reader *r) {
     return r->depth == 0 || r->blocks[r->depth - 1].active;
 }
 
-static weft_status open_block(reader *r, block b) {
-    WEFT_REQUIRE(r->depth < DEEPEST, WEFT_E_ARG, "%s:%d: blocks are nested too deeply",
+static weft_status open_block(script_reader *r, shell_block b) {
+    WEFT_REQUIRE(r->depth < MOST_NESTED, WEFT_E_ARG, "%s:%d: blocks are nested too deeply",
                  r->script->name, r->line);
     b.parent = b.active = runs(r);
     if (b.is_case) b.active = false;
@@ -614,7 +619,7 @@ static weft_status open_block(reader *r, block b) {
     return WEFT_OK;
 }
 
-static weft_status open_case(reader *r) {
+static weft_status open_case(script_reader *r) {
     words list = {0};
     skip_blanks(r, true);
     weft_status status = read_word(r, &list);
@@ -623,11 +628,11 @@ static weft_status open_case(reader *r) {
     WEFT_TRY(status);
     skip_blanks(r, true);
     if (is_word(r, "in")) pass(r, r->at + 2);
-    return open_block(r, (block){.is_case = true, .pattern = true, .subject = subject});
+    return open_block(r, (shell_block){.is_case = true, .pattern = true, .subject = subject});
 }
 
 /* "a | b)": whether the branch runs. */
-static weft_status read_patterns(reader *r, block *b) {
+static weft_status read_patterns(script_reader *r, shell_block *b) {
     bool matches = false;
     b->pattern = false;
     while (r->at < r->end && *r->at != ')' && *r->at != '\n') {
@@ -648,16 +653,16 @@ static weft_status read_patterns(reader *r, block *b) {
     return WEFT_OK;
 }
 
-static void note_unknown(const reader *r) {
+static void note_unknown(const script_reader *r) {
     wefti_text_add(r->script->notes,
                    "line %d: a condition that only a run can evaluate; its branch is left out\n",
                    r->line);
 }
 
 /* Words that only arrange commands. *out: whether one was read. */
-static weft_status read_keyword(reader *r, bool *out) {
+static weft_status read_keyword(script_reader *r, bool *out) {
     static const char *const empty[] = {"do", "done", "{", "}", "time", "while", "until", "exec"};
-    block *b = r->depth ? &r->blocks[r->depth - 1] : NULL;
+    shell_block *b = r->depth ? &r->blocks[r->depth - 1] : NULL;
     *out = true;
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++)
         if (is_word(r, empty[i])) {
@@ -666,7 +671,7 @@ static weft_status read_keyword(reader *r, bool *out) {
         }
     if (is_word(r, "if")) {
         pass(r, r->at + 2);
-        return open_block(r, (block){0});
+        return open_block(r, (shell_block){0});
     }
     if (is_word(r, "case")) {
         pass(r, r->at + 4);
@@ -699,12 +704,11 @@ static weft_status read_keyword(reader *r, bool *out) {
 /* ---- commands ---- */
 
 /* "> file", "2>&1", "< file": the operator and the word behind it. */
-static weft_status skip_redirection(reader *r) {
+static weft_status skip_redirection(script_reader *r) {
     words list = {0};
     while (r->at < r->end && strchr("<>&|", *r->at)) pass(r, r->at + 1);
     skip_blanks(r, false);
-    const weft_status status =
-        r->at < r->end && !ends_word(*r->at) ? read_word(r, &list) : WEFT_OK;
+    const weft_status status = r->at < r->end && !ends_word(*r->at) ? read_word(r, &list) : WEFT_OK;
     wefti_free(list.items);
     return status;
 }
@@ -722,7 +726,7 @@ static bool takes_assignments(const words *list) {
 }
 
 /* The words of a command, up to its end; assignments before them are made. */
-static weft_status read_words(reader *r, bool runs_now, words *out) {
+static weft_status read_words(script_reader *r, bool runs_now, words *out) {
     bool test_brackets = false;
     for (;;) {
         const char *last;
@@ -730,8 +734,8 @@ static weft_status read_words(reader *r, bool runs_now, words *out) {
         skip_blanks(r, false);
         if (r->at >= r->end) return WEFT_OK;
         const char *end = word_end(r->at, r->end);
-        const bool number = end > r->at && end < r->end && strchr("<>", *end) &&
-                            is_number(r->at, end);
+        const bool number =
+            end > r->at && end < r->end && strchr("<>", *end) && is_number(r->at, end);
         if (number) pass(r, end);
         const char c = *r->at;
         if ((c == '<' || c == '>') && !test_brackets) {
@@ -757,11 +761,11 @@ static weft_status read_words(reader *r, bool runs_now, words *out) {
     }
 }
 
-static weft_status read_command(reader *r) {
+static weft_status read_command(script_reader *r) {
     words list = {0};
     const bool succeeds = r->last == TRUTH_TRUE || (r->last == TRUTH_UNKNOWN && r->ordinary);
-    const bool skipped = (r->joined == '&' && !succeeds) ||
-                         (r->joined == '|' && r->last != TRUTH_FALSE);
+    const bool skipped =
+        (r->joined == '&' && !succeeds) || (r->joined == '|' && r->last != TRUTH_FALSE);
     const bool runs_now = runs(r) && !skipped;
     weft_status status = read_words(r, runs_now, &list);
     if (status >= 0 && runs_now) {
@@ -775,14 +779,14 @@ static weft_status read_command(reader *r) {
 }
 
 /* What stands between commands: ends of lines, ";", "&&", "||", "|", brackets. */
-static void skip_separators(reader *r) {
+static void skip_separators(script_reader *r) {
     r->joined = 0;
     while (r->at < r->end) {
         skip_blanks(r, false);
         if (r->at >= r->end || !ends_word(*r->at) || strchr("<>", *r->at)) return;
         const char c = *r->at;
         const bool two = r->at + 1 < r->end && r->at[1] == c;
-        block *b = r->depth ? &r->blocks[r->depth - 1] : NULL;
+        shell_block *b = r->depth ? &r->blocks[r->depth - 1] : NULL;
         if (two && c == ';' && b && b->is_case) {
             b->pattern = true;
             b->active = false;
@@ -792,13 +796,13 @@ static void skip_separators(reader *r) {
     }
 }
 
-static weft_status read_all(reader *r) {
+static weft_status read_all(script_reader *r) {
     for (;;) {
         bool keyword;
         const char *before = r->at;
         skip_separators(r);
         if (r->at >= r->end) return WEFT_OK;
-        block *b = r->depth ? &r->blocks[r->depth - 1] : NULL;
+        shell_block *b = r->depth ? &r->blocks[r->depth - 1] : NULL;
         if (b && b->pattern && !is_word(r, "esac")) {
             WEFT_TRY(read_patterns(r, b));
             continue;
@@ -810,11 +814,11 @@ static weft_status read_all(reader *r) {
 }
 
 /* The values of variables as the words of commands. */
-static weft_status give_variables(reader *r) {
+static weft_status give_variables(script_reader *r) {
     for (int64_t i = 0; i < r->variable_count; i++) {
         words list = {0};
-        builder b = {.out = &list, .line = r->line};
-        const variable *v = &r->variables[i];
+        field_builder b = {.out = &list, .line = r->line};
+        const script_variable *v = &r->variables[i];
         weft_status status = add_elements(r, &b, v, "@", 1, false);
         if (status >= 0) status = end_field(r, &b);
         if (status >= 0 && list.count)
@@ -832,11 +836,11 @@ weft_status wefti_shell_read(const wefti_shell_script *script) {
                  (long long)script->bytes);
     WEFT_REQUIRE(!memchr(script->text, '\0', (size_t)script->bytes), WEFT_E_ARG,
                  "%s holds a NUL byte", script->name);
-    reader r = {.script = script,
-                .at = script->text,
-                .end = script->text + script->bytes,
-                .line = 1,
-                .last = TRUTH_TRUE};
+    script_reader r = {.script = script,
+                       .at = script->text,
+                       .end = script->text + script->bytes,
+                       .line = 1,
+                       .last = TRUTH_TRUE};
     weft_status status = read_all(&r);
     if (status >= 0 && !script->enough(script->context)) status = give_variables(&r);
     for (int64_t i = 0; i < r.variable_count; i++) wefti_free(r.variables[i].value.items);

@@ -7,7 +7,8 @@
 
 typedef struct wefti_shell_word {
     const char *text;
-    const char *unset; /* what the script does not tell, and the word needs: "$NAME"; NULL: nothing */
+    const char
+        *unset; /* what the script does not tell, and the word needs: "$NAME"; NULL: nothing */
     int line;
 } wefti_shell_word;
 
