@@ -156,6 +156,13 @@ module weft_c ! what goes straight to C
         integer(c_int) :: ranks(8) = -1
         integer(c_int64_t) :: sizes(4) = 0
     end type
+    ! The last dimension is the first one of Fortran's arrays.
+    type, bind(C) :: weft_grid
+        integer(c_int) :: dimensions = 0
+        integer(c_int) :: parts(3) = 1
+        integer(c_int64_t) :: cells(3) = 0, before(3) = 0, after(3) = 0
+        logical(c_bool) :: periodic(3) = .false._c_bool
+    end type
     type, bind(C) :: weft_optimizer
         integer(c_int) :: kind
         real(c_double) :: beta1, beta2, eps, momentum, weight_decay

@@ -192,6 +192,22 @@ BOTH(halo_exchange, halo_exchange,
      FITS(destination, framed(shape, receive)), source->base_addr, shape, send,
      destination->base_addr, receive, c.dtype)
 
+/* How much a rank's array of a grid holds. */
+static weft_status layered(weft_world *world, weft_group *group, const weft_grid *grid,
+                           int64_t planes, int64_t *out) {
+    int64_t begin[3], size[3];
+    const int place = group ? weft_group_rank(group) : weft_world_rank(world);
+    TRY(weft_grid_tile(grid, place, begin, size));
+    *out = planes;
+    for (int d = 0; d < grid->dimensions; d++) *out *= grid->before[d] + size[d] + grid->after[d];
+    return WEFT_OK;
+}
+BOTH(grid_exchange, grid_exchange,
+     IN(const CFI_cdesc_t *array, int64_t planes, const weft_grid *grid), IN(UNCOUNTED),
+     const CFI_cdesc_t *source = array;
+     BEGIN_UNCOUNTED; int64_t elements; TRY(layered(world, c.group, grid, planes, &elements));
+     FITS(array, elements), array->base_addr, planes, grid, c.dtype)
+
 weft_status weft_fortran_barrier(weft_world *world, weft_group *const *group) {
     return weft_barrier(world, group ? *group : NULL);
 }

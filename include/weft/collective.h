@@ -75,6 +75,28 @@ typedef struct weft_halo {
 /** The halo of tile number `place` of a grid. Members are the tiles, numbered row by row. A place
  * outside the grid has no neighbors. */
 WEFT_API weft_halo weft_halo_on_grid(int rows, int columns, int place, const int64_t sizes[4]);
+/** The same on a periodic grid. ring_of_rows: the last row is beside the first one;
+ * ring_of_columns: likewise for columns. */
+WEFT_API weft_halo weft_halo_on_ring(int rows, int columns, int place, const int64_t sizes[4],
+                                     bool ring_of_rows, bool ring_of_columns);
+
+/** A line, plane or box of cells that the members of a group divide: parts[d] members along
+ * dimension d. The members are numbered with the last dimension fastest. Of n cells along a
+ * dimension, part i of s has those from floor(i n / s) to floor((i + 1) n / s). */
+typedef struct weft_grid {
+    int dimensions;    /* 1 to 3; further elements of the arrays do not count */
+    int parts[3];      /* their product is the size of the group */
+    int64_t cells[3];  /* of the whole grid */
+    int64_t before[3]; /* layers of cells of the neighbors that a member keeps before its own */
+    int64_t after[3];  /* and behind its own */
+    bool periodic[3];  /* the last cell is beside the first one */
+} weft_grid;
+/** The cells of member `place`: from begin[d] on size[d] cells along each dimension, without the
+ * layers of neighbors. Not collective.
+ * @return WEFT_E_ARG for a grid or a place that there is not; WEFT_E_SHAPE if a member has fewer
+ *   cells than its neighbors keep of them */
+WEFT_API weft_status weft_grid_tile(const weft_grid *grid, int place, int64_t begin[3],
+                                    int64_t size[3]) WEFT_CHECKED;
 
 #define WEFTI_COLLECTIVE(name, ...)                                                                \
     WEFT_API weft_status name(weft_world *world, weft_group *group, __VA_ARGS__) WEFT_CHECKED;     \
@@ -122,6 +144,15 @@ WEFTI_COLLECTIVE(weft_neighbor_exchange, const void *source, const int *send_ran
  * neighbor. A block to a side is as long as the tile; a block to a corner has both sizes. */
 WEFTI_COLLECTIVE(weft_halo_exchange, const void *source, const int64_t *shape,
                  const weft_halo *send, void *destination, const weft_halo *receive,
+                 weft_dtype dtype)
+/** Fills the layers that members of a grid keep of their neighbors' cells, with edges and corners.
+ * `array` is [planes, before + size + after for each dimension]: the member's own cells
+ * (weft_grid_tile), which are sent and stay as they are, inside the layers. Layers beyond an end
+ * that is not periodic stay as they are, for boundary conditions. With _start, own cells may be
+ * changed at once; layers may be used after the request is done. Members pass equal grids.
+ * Collective among neighbors. Errors of weft_grid_tile; WEFT_E_ARG if the group has another size.
+ */
+WEFTI_COLLECTIVE(weft_grid_exchange, void *array, int64_t planes, const weft_grid *grid,
                  weft_dtype dtype)
 /** Messages between two members. Messages of one pair and tag arrive in the order of their sends.
  * Use tags for kinds of messages, not to count them: each tag between two members takes some KiB

@@ -1,4 +1,4 @@
-/* The geometry of halos on a plane: comm/halo.h. */
+/* The geometry of halos: comm/halo.h. */
 #include "comm/halo.h"
 
 #include "base/status.h"
@@ -74,14 +74,128 @@ weft_status wefti_halo_check(const int64_t shape[3], int members, const weft_hal
     return WEFT_OK;
 }
 
-weft_halo weft_halo_on_grid(int rows, int columns, int place, const int64_t sizes[4]) {
+/* The place `by` steps on, of `count`; -1: there is none. */
+static int step(int at, int by, int count, bool ring) {
+    const int to = at + by;
+    if (to >= 0 && to < count) return to;
+    return ring ? (to + count) % count : -1;
+}
+
+weft_halo weft_halo_on_ring(int rows, int columns, int place, const int64_t sizes[4],
+                            bool ring_of_rows, bool ring_of_columns) {
     weft_halo halo = {.sizes = {sizes[0], sizes[1], sizes[2], sizes[3]}};
     bool on_grid = place >= 0 && columns > 0 && place / columns < rows;
     for (int way = 0; way < WEFTI_HALO_WAYS; way++) {
-        int row = on_grid ? place / columns + ways[way].down : -1;
-        int column = on_grid ? place % columns + ways[way].right : -1;
-        bool inside = row >= 0 && row < rows && column >= 0 && column < columns;
-        halo.ranks[way] = inside ? row * columns + column : -1;
+        int row = on_grid ? step(place / columns, ways[way].down, rows, ring_of_rows) : -1;
+        int column =
+            on_grid ? step(place % columns, ways[way].right, columns, ring_of_columns) : -1;
+        halo.ranks[way] = row >= 0 && column >= 0 ? row * columns + column : -1;
     }
     return halo;
+}
+
+weft_halo weft_halo_on_grid(int rows, int columns, int place, const int64_t sizes[4]) {
+    return weft_halo_on_ring(rows, columns, place, sizes, false, false);
+}
+
+/* ---- grids ---- */
+
+/* The side of a direction along a dimension: -1, 0 or 1. */
+static int side_of(int way, int d) {
+    static const int steps[WEFTI_GRID_DIMS] = {9, 3, 1};
+    return way / steps[d] % 3 - 1;
+}
+
+static weft_status check_dimension(const weft_grid *g, int d) {
+    const int64_t cells = g->cells[d], before = g->before[d], after = g->after[d];
+    const int64_t most = (int64_t)1 << 40, layers = before > after ? before : after;
+    WEFT_REQUIRE(g->parts[d] >= 1 && cells >= 0 && cells <= most, WEFT_E_ARG,
+                 "a grid has %lld cells in %d parts along dimension %d", (long long)cells,
+                 g->parts[d], d);
+    WEFT_REQUIRE(before >= 0 && after >= 0 && layers <= most, WEFT_E_ARG,
+                 "a grid has %lld layers before and %lld after the cells along dimension %d",
+                 (long long)before, (long long)after, d);
+    const bool exchanges = g->parts[d] > 1 || g->periodic[d];
+    WEFT_REQUIRE(
+        !exchanges || layers <= cells / g->parts[d], WEFT_E_SHAPE,
+        "a grid of %lld cells in %d parts along dimension %d: a part of %lld does not have "
+        "the %lld layers that its neighbor keeps",
+        (long long)cells, g->parts[d], d, (long long)(cells / g->parts[d]), (long long)layers);
+    return WEFT_OK;
+}
+
+weft_status wefti_grid_tile_of(const weft_grid *grid, int place, int64_t planes,
+                               wefti_grid_tile *out) {
+    WEFT_REQUIRE(grid && grid->dimensions >= 1 && grid->dimensions <= WEFTI_GRID_DIMS, WEFT_E_ARG,
+                 "a grid has 1 to %d dimensions, not %d", WEFTI_GRID_DIMS,
+                 grid ? grid->dimensions : 0);
+    WEFT_REQUIRE(planes >= 0 && planes <= (int64_t)1 << 40, WEFT_E_ARG, "a grid of %lld planes",
+                 (long long)planes);
+    *out = (wefti_grid_tile){.grid = *grid, .place = place, .planes = planes};
+    weft_grid *g = &out->grid;
+    int rest = place;
+    for (int d = WEFTI_GRID_DIMS - 1; d >= 0; d--) {
+        if (d >= grid->dimensions) {
+            g->parts[d] = 1;
+            g->cells[d] = 1;
+            g->before[d] = g->after[d] = 0;
+            g->periodic[d] = false;
+        }
+        WEFT_TRY(check_dimension(g, d));
+        out->at[d] = rest % g->parts[d];
+        rest /= g->parts[d];
+        wefti_part(g->cells[d], 1, g->parts[d], out->at[d], &out->begin[d], &out->size[d]);
+    }
+    WEFT_REQUIRE(place >= 0 && rest == 0, WEFT_E_ARG, "a grid of %d x %d x %d parts has no part %d",
+                 g->parts[0], g->parts[1], g->parts[2], place);
+    return WEFT_OK;
+}
+
+weft_status weft_grid_tile(const weft_grid *grid, int place, int64_t begin[3], int64_t size[3]) {
+    wefti_grid_tile tile;
+    WEFT_TRY(wefti_grid_tile_of(grid, place, 1, &tile));
+    for (int d = 0; d < WEFTI_GRID_DIMS; d++) {
+        begin[d] = tile.begin[d];
+        size[d] = tile.size[d];
+    }
+    return WEFT_OK;
+}
+
+int wefti_grid_neighbor(const wefti_grid_tile *tile, int way) {
+    const weft_grid *g = &tile->grid;
+    int place = 0;
+    for (int d = 0; d < WEFTI_GRID_DIMS; d++) {
+        const int to = step(tile->at[d], side_of(way, d), g->parts[d], g->periodic[d]);
+        if (to < 0) return -1;
+        place = place * g->parts[d] + to;
+    }
+    return place;
+}
+
+/* A neighbor before this tile keeps cells of it after its own, and the reverse. */
+wefti_region wefti_grid_sent(const wefti_grid_tile *tile, int way) {
+    wefti_region box = {.size = {tile->planes}};
+    for (int d = 0; d < WEFTI_GRID_DIMS; d++) {
+        const int64_t before = tile->grid.before[d], after = tile->grid.after[d];
+        const int64_t size = tile->size[d];
+        const int side = side_of(way, d);
+        box.begin[d + 1] = before + (side > 0 ? size - before : 0);
+        box.size[d + 1] = side < 0 ? after : side > 0 ? before : size;
+    }
+    return box;
+}
+
+wefti_region wefti_grid_received(const wefti_grid_tile *tile, int way) {
+    wefti_region box = {.size = {tile->planes}};
+    for (int d = 0; d < WEFTI_GRID_DIMS; d++)
+        span(&box, d + 1, side_of(way, d), tile->grid.before[d], tile->size[d],
+             tile->grid.after[d]);
+    return box;
+}
+
+wefti_region wefti_grid_array(const wefti_grid_tile *tile) {
+    wefti_region box = {.size = {tile->planes}};
+    for (int d = 0; d < WEFTI_GRID_DIMS; d++)
+        box.size[d + 1] = tile->grid.before[d] + tile->size[d] + tile->grid.after[d];
+    return box;
 }

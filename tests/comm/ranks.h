@@ -14,7 +14,7 @@
 #include "base/fault.h"
 #include "comm/collective/collective.h"
 
-enum { MOST = 4 };
+enum { MOST = 8 };
 
 typedef struct ranks_test {
     weft_world *world[MOST];

@@ -21,11 +21,7 @@ static int64_t in_plane(const halo_case *c, int plane, int row, int column) {
 }
 
 static weft_halo halo_of(const halo_case *c, int rank, const int64_t sizes[4]) {
-    static const int down[] = {-1, -1, 0, 1, 1, 1, 0, -1}, right[] = {0, 1, 1, 1, 0, -1, -1, -1};
-    weft_halo halo = weft_halo_on_grid(c->rows, c->columns, rank, sizes);
-    for (int way = 0; way < 8 && c->ring; way++)
-        halo.ranks[way] = (rank / c->columns + down[way] + c->rows) % c->rows * c->columns +
-                          (rank % c->columns + right[way] + c->columns) % c->columns;
+    weft_halo halo = weft_halo_on_ring(c->rows, c->columns, rank, sizes, c->ring, c->ring);
     for (int side = 0; side < 4 && c->cut; side++) { /* top, bottom, left, right */
         static const int way[] = {0, 4, 6, 2};
         if (halo.ranks[way[side]] < 0) halo.sizes[side] = 0;

@@ -12,6 +12,7 @@ contains
 end module
 
 program fortran_test
+    use, intrinsic :: iso_c_binding, only: c_bool
     use, intrinsic :: iso_fortran_env, only: int32, int64, real32, real64
     use mpi
     use weft
@@ -166,6 +167,37 @@ contains
         ! To the right and from the left, around.
         call expect(weft_neighbor_exchange(world, numbers, [mod(rank + 1, size)], [2_int64], 1, others, &
             [mod(rank + size - 1, size)], [2_int64], 1) >= 0 .or. size < 2, 'neighbor_exchange')
+        call grids
+    end subroutine
+
+    ! A plane of 3 x 2*size cells whose second dimension, the first one of the grid, is split and a ring.
+    subroutine grids
+        real(real64), asynchronous :: u(0:4, 0:3), small(2)
+        integer(int64) :: first(3), cells(3)
+        type(weft_grid) :: grid
+        type(weft_halo) :: ring
+        type(weft_request) :: request
+        integer :: i, j
+        grid%dimensions = 2
+        grid%parts(1) = size
+        grid%cells(1:2) = [2_int64*size, 3_int64]
+        grid%before(1:2) = 1
+        grid%after(1:2) = 1
+        grid%periodic(1) = .true.
+        call expect(weft_grid_tile(grid, rank, first, cells) >= 0 .and. first(1) == 2*rank .and. cells(2) == 3, 'grid_tile')
+        u = -1
+        do j = 1, 2
+            u(1:3, j) = [(10*(first(1) + j - 1) + i, i=1, 3)]
+        end do
+        call expect(weft_grid_exchange(world, u, 1_int64, grid) >= 0, 'grid_exchange')
+        call expect(all(u(1:3, 0) == [(10*mod(first(1) - 1 + 2*size, 2_int64*size) + i, i=1, 3)]), 'the layer before')
+        call expect(all(u(1:3, 3) == [(10*mod(first(1) + 2, 2_int64*size) + i, i=1, 3)]), 'the layer behind')
+        call expect(all(u(0, :) == -1) .and. all(u(4, :) == -1), 'ends stay')
+        call expect(weft_grid_exchange_start(world, u, 1_int64, grid, request) >= 0, 'grid_exchange_start')
+        call expect(weft_request_wait(request) >= 0, 'wait for layers')
+        call expect(weft_grid_exchange(world, small, 1_int64, grid) == WEFT_E_SHAPE, 'a small array')
+        ring = weft_halo_on_ring(size, 1, rank, [1_int64, 1_int64, 0_int64, 0_int64], .true._c_bool, .false._c_bool)
+        call expect(ring%ranks(1) == mod(rank + size - 1, size) .and. ring%ranks(3) == -1, 'halo_on_ring')
     end subroutine
 
     ! Calls that would read or write beyond an array, or copy where nobody could, are refused; alone, before anyone waits.

@@ -149,7 +149,8 @@ static weft_status begin(weft_world *world, weft_group *group, wefti_call *call,
         call->source = call->destination = &call->group->of->barrier;
     wefti_call_kind kind = call->kind;
     wefti_halo_work *halo = NULL;
-    if (kind == WEFTI_CALL_HALO_EXCHANGE) WEFT_TRY(wefti_halo_begin(call, &halo));
+    if (kind == WEFTI_CALL_HALO_EXCHANGE || kind == WEFTI_CALL_GRID_EXCHANGE)
+        WEFT_TRY(wefti_halo_begin(call, &halo));
     weft_status status = wefti_call_check(call);
     if (status >= 0) status = wefti_record_room(call);
     if (status < 0) {
@@ -262,6 +263,10 @@ COLLECTIVE(weft_halo_exchange, HALO_EXCHANGE,
                 const weft_halo *receive, weft_dtype dtype),
            .source = source, .destination = destination, .dtype = dtype, .shape = shape,
            .send = send, .receive = receive, NONE)
+COLLECTIVE(weft_grid_exchange, GRID_EXCHANGE,
+           LIST(void *array, int64_t planes, const weft_grid *grid, weft_dtype dtype),
+           .source = array, .destination = array, .count = planes, .grid = grid, .dtype = dtype,
+           NONE)
 COLLECTIVE(weft_send, SEND,
            LIST(const void *source, int64_t count, weft_dtype dtype, int to, int tag),
            .source = source, .count = count, .dtype = dtype, .root = to, .tag = tag, NONE)

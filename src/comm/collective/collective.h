@@ -24,6 +24,7 @@
     X(ALL_TO_ALL_V, "all_to_all_v")                                                                \
     X(NEIGHBOR_EXCHANGE, "neighbor_exchange")                                                      \
     X(HALO_EXCHANGE, "halo_exchange")                                                              \
+    X(GRID_EXCHANGE, "grid_exchange")                                                              \
     X(SEND, "send")                                                                                \
     X(RECV, "recv")
 
@@ -65,9 +66,10 @@ typedef struct wefti_call {
     const int *send_ranks, *receive_ranks;
     const int64_t *send_counts, *receive_counts;
     int sends, receives;
-    /* Halos: of [planes, height, width]. */
+    /* Halos: of [planes, height, width], or of a grid with `count` planes. */
     const int64_t *shape;
     const weft_halo *send, *receive;
+    const weft_grid *grid;
 } wefti_call;
 
 typedef struct wefti_halo_work wefti_halo_work;
@@ -183,8 +185,8 @@ weft_status wefti_request_post(weft_request *r, const wefti_call *call, const we
 /* collective_exchange.c: all posts of an all_to_all_v or neighbor_exchange. */
 weft_status wefti_exchange_post(weft_request *r, const wefti_call *call) WEFT_CHECKED;
 
-/* halo_exchange.c: a halo_exchange as a neighbor_exchange of packed blocks, and the unpacking
- * after it. Free the work with wefti_free. */
+/* halo_exchange.c: a halo_exchange or grid_exchange as a neighbor_exchange of packed blocks, and
+ * the unpacking after it. Free the work with wefti_free. */
 weft_status wefti_halo_begin(wefti_call *call, wefti_halo_work **out) WEFT_CHECKED;
 void wefti_halo_end(const wefti_halo_work *work);
 
