@@ -5,6 +5,7 @@
 set(CMAKE_C_STANDARD 17)
 set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON) # for editors, and a test that builds a changed copy
 set(CMAKE_C_FLAGS_RELEASE "-O3 -g1")
 set(CMAKE_C_FLAGS_DEBUG "-Og -g")
 

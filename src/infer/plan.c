@@ -8,53 +8,33 @@
 #include <string.h>
 
 #include "infer/generate.h"
-#include "models/family.h"
+#include "models/splits.h"
 #include "plan/plan.h"
 #include "search/search.h"
-
-typedef struct division {
-    const char *match, *factor;
-    bool heads; /* over the devices that have heads of their own; else over all */
-} division;
-
-static const division of_gpt2[] = {{"h.*.attn.c_attn", "n1", true},
-                                   {"h.*.attn:attention", "heads", true},
-                                   {"h.*.attn.c_proj", "k", true},
-                                   {NULL, NULL, false}};
-static const division of_llama[] = {{"layers.*.self_attn.[qkv]_proj", "n0", true},
-                                    {"layers.*.self_attn:attention", "heads", true},
-                                    {"layers.*.self_attn.o_proj", "k", true},
-                                    {NULL, NULL, false}};
-static const division of_gpt2_mlp[] = {
-    {"h.*.mlp.c_fc", "n0", false}, {"h.*.mlp.c_proj", "k", false}, {NULL, NULL, false}};
-static const division of_llama_mlp[] = {{"layers.*.mlp.gate_proj", "n0", false},
-                                        {"layers.*.mlp.up_proj", "n0", false},
-                                        {"layers.*.mlp.down_proj", "k", false},
-                                        {NULL, NULL, false}};
-static const division of_gpt2_experts[] = {
-    {"*moe.experts.c_fc", "n", false}, {"*moe.experts.c_proj", "k", false}, {NULL, NULL, false}};
-static const division of_mixtral_experts[] = {{"*moe.experts.w1", "n", false},
-                                              {"*moe.experts.w3", "n", false},
-                                              {"*moe.experts.w2", "k", false},
-                                              {NULL, NULL, false}};
-
-static const division of_vocabulary[] = {
-    {"embed.*:embedding", "vocab", false}, {"head.*:linear", "n0", false}, {NULL, NULL, false}};
 
 /* Two axes: heads are divided over the first one, and are the same along the second. */
 typedef struct axes {
     int heads, rest;
 } axes;
 
-static weft_status divide(weft_plan *plan, axes a, const division *list) {
+/* The model's own matrices: activations are split as these products give them. */
+static bool is_of_weights(wefti_split_role role) {
+    return role == WEFTI_SPLIT_HEADS || role == WEFTI_SPLIT_TENSOR ||
+           role == WEFTI_SPLIT_EXPERT_WIDTH || role == WEFTI_SPLIT_VOCABULARY;
+}
+
+static weft_status divide(weft_plan *plan, axes a, weft_family family) {
     enum { BYTES = 32 };
     char split[BYTES];
-    for (; list->match; list++) {
-        const bool first = a.heads > 1, second = a.rest > 1 && !list->heads;
+    int count;
+    const wefti_family_split *rows = wefti_family_splits(&count);
+    for (int i = 0; i < count; i++) {
+        const bool first = a.heads > 1, second = a.rest > 1 && rows[i].role != WEFTI_SPLIT_HEADS;
+        if (!(rows[i].families >> family & 1) || !is_of_weights(rows[i].role)) continue;
         if (!first && !second) continue;
-        (void)snprintf(split, sizeof split, "%s=%s%s%s", list->factor, first ? "heads" : "",
+        (void)snprintf(split, sizeof split, "%s=%s%s%s", rows[i].factor, first ? "heads" : "",
                        first && second ? "+" : "", second ? "rest" : "");
-        WEFT_TRY(weft_op_split(plan, list->match, split));
+        WEFT_TRY(weft_op_split(plan, rows[i].match, split));
     }
     return WEFT_OK;
 }
@@ -68,28 +48,16 @@ static axes axes_of(const weft_model_config *config, int devices) {
     return a;
 }
 
-/* The vocabulary, the feed-forward layers and GPT-2's table of positions are divided over all
- * devices. */
-static int64_t most_devices(const weft_model_config *config, bool gpt2) {
-    int64_t most = config->vocab < config->ffn ? config->vocab : config->ffn;
-    return gpt2 && config->context < most ? config->context : most;
-}
-
 static weft_status divide_model(weft_plan *plan, const weft_model_config *config) {
-    const weft_family family = config->family;
-    const bool experts = wefti_family_has(family, WEFTI_EXPERTS),
-               gpt2 = wefti_family_style_of(family) == WEFTI_STYLE_GPT2;
-    const int64_t most = most_devices(config, gpt2);
+    /* The vocabulary and the feed-forward layers are divided over all devices. */
+    const int64_t most = config->vocab < config->ffn ? config->vocab : config->ffn;
     WEFT_REQUIRE(weft_plan_devices(plan) <= most, WEFT_E_ARG,
                  "devices is %d; this model can be divided over at most %lld",
                  weft_plan_devices(plan), (long long)most);
     const axes a = axes_of(config, weft_plan_devices(plan));
     if (a.heads > 1) WEFT_TRY(weft_plan_axis(plan, "heads", a.heads));
     if (a.rest > 1) WEFT_TRY(weft_plan_axis(plan, "rest", a.rest));
-    WEFT_TRY(divide(plan, a, of_vocabulary));
-    WEFT_TRY(divide(plan, a, gpt2 ? of_gpt2 : of_llama));
-    if (experts) return divide(plan, a, gpt2 ? of_gpt2_experts : of_mixtral_experts);
-    return divide(plan, a, gpt2 ? of_gpt2_mlp : of_llama_mlp);
+    return divide(plan, a, config->family);
 }
 
 /* Caches of keys and values are split as attention splits its heads. */

@@ -8,11 +8,12 @@
 #include "weft/model.h"
 
 typedef enum wefti_split_role {
-    WEFTI_SPLIT_TENSOR,     /* widths of feed-forward layers */
-    WEFTI_SPLIT_HEADS,      /* the same of attention: over as many devices as keys have heads */
-    WEFTI_SPLIT_VOCABULARY, /* tables of the embedding and of the output */
-    WEFTI_SPLIT_SEQUENCE,   /* norms and residual sums, along the sequence */
-    WEFTI_SPLIT_EXPERT,     /* experts of mixtures */
+    WEFTI_SPLIT_TENSOR,       /* widths of feed-forward layers */
+    WEFTI_SPLIT_HEADS,        /* the same of attention: over as many devices as keys have heads */
+    WEFTI_SPLIT_VOCABULARY,   /* tables of the embedding and of the output */
+    WEFTI_SPLIT_SEQUENCE,     /* norms and residual sums, along the sequence */
+    WEFTI_SPLIT_EXPERT,       /* experts of mixtures */
+    WEFTI_SPLIT_EXPERT_WIDTH, /* the inside of experts, to generate text */
     WEFTI_SPLIT_ROLES
 } wefti_split_role;
 

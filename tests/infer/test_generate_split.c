@@ -2,13 +2,11 @@
  * experts, in one process and in a world; caches and weights are divided; what does not fit is
  * refused. */
 #include "generate_fixture.h"
+#include "models/family.h"
+#include "models/splits.h"
 #include "session/world_fixture.h"
 
-enum { FAMILY_COUNT = 8, VOCAB = 256, CONTEXT = 90, PROMPTS = 4, TOKENS = 24 };
-
-static const weft_family families[FAMILY_COUNT] = {
-    WEFT_FAMILY_GPT2,  WEFT_FAMILY_LLAMA,   WEFT_FAMILY_GPT2_MOE, WEFT_FAMILY_MIXTRAL,
-    WEFT_FAMILY_QWEN2, WEFT_FAMILY_MISTRAL, WEFT_FAMILY_QWEN3,    WEFT_FAMILY_OLMO2};
+enum { VOCAB = 256, CONTEXT = 90, PROMPTS = 4, TOKENS = 24 };
 
 /* ---- plans ---- */
 
@@ -30,23 +28,22 @@ static const split splits[] = {
 };
 enum { SPLIT_COUNT = sizeof splits / sizeof *splits };
 
-static bool has_experts(weft_family family) {
-    return family == WEFT_FAMILY_GPT2_MOE || family == WEFT_FAMILY_MIXTRAL;
-}
-
 /* NULL: the generator makes its own. */
 static weft_plan *plan_of(const split *p, weft_family family) {
     weft_plan *plan = NULL;
-    const bool gpt2 = family == WEFT_FAMILY_GPT2 || family == WEFT_FAMILY_GPT2_MOE;
+    int count;
+    const wefti_family_split *rows = wefti_family_splits(&count);
     if (!p->stages && !p->data && !p->tensor) return NULL;
     ASSERT_OK(weft_plan_create(p->devices, &plan));
     if (p->data) ASSERT_OK(weft_plan_axis(plan, "dp", p->data));
     if (p->tensor) ASSERT_OK(weft_plan_axis(plan, "tp", p->tensor));
     if (p->stages) ASSERT_OK(weft_plan_pipeline(plan, p->stages, 2, WEFT_PIPELINE_1F1B, 1));
-    if (p->tensor) {
-        ASSERT_OK(weft_op_split(plan, gpt2 ? "h.*.attn.c_attn" : "*.self_attn.[qkv]_proj",
-                                gpt2 ? "n1=tp" : "n0=tp"));
-        ASSERT_OK(weft_op_split(plan, "*attn:attention", "heads=tp"));
+    for (int i = 0; i < count; i++) { /* heads, without the product behind them */
+        char split[32];
+        if (!p->tensor || !(rows[i].families >> family & 1)) continue;
+        if (rows[i].role != WEFTI_SPLIT_HEADS || !strcmp(rows[i].factor, "k")) continue;
+        (void)snprintf(split, sizeof split, "%s=tp", rows[i].factor);
+        ASSERT_OK(weft_op_split(plan, rows[i].match, split));
     }
     if (p->experts) {
         ASSERT_OK(weft_op_split(plan, "*moe.experts.*", "experts=dp"));
@@ -143,18 +140,19 @@ static const char *model_of(weft_family family, const char *name) {
 
 static void every_split_writes_the_texts_of_one_device(void **state) {
     (void)state;
-    for (int f = 0; f < FAMILY_COUNT; f++) {
+    for (int f = 0; f < (int)WEFT_FAMILIES; f++) {
+        const weft_family family = (weft_family)f;
+        if (!wefti_family_has(family, WEFTI_GENERATES)) continue;
         char path[600];
-        (void)snprintf(path, sizeof path, "%s",
-                       model_of(families[f], weft_family_text(families[f])));
+        (void)snprintf(path, sizeof path, "%s", model_of(family, weft_family_text(family)));
         texts *one = calloc(1, sizeof *one);
         one->checkpoint = path;
         ASSERT_OK(write_texts(one, NULL));
         assert_int_equal(one->info.devices, 1);
         for (int k = 0; k < SPLIT_COUNT; k++) {
-            if (splits[k].experts && !has_experts(families[f])) continue;
-            on_split(&splits[k], families[f], one);
-            if ((k + f) % 2 == 0) in_world(&splits[k], families[f], one);
+            if (splits[k].experts && !wefti_family_has(family, WEFTI_EXPERTS)) continue;
+            on_split(&splits[k], family, one);
+            if ((k + f) % 2 == 0) in_world(&splits[k], family, one);
         }
         free(one);
     }

@@ -127,13 +127,18 @@ static void parameter_counts(void **state) {
         {{.family = WEFT_FAMILY_RESNET50, .classes = 1000, .image = {3, 224, 224}}, 25557032},
         {{.family = WEFT_FAMILY_RESNET18, .classes = 10, .image = {3, 32, 32}}, 11173962},
     };
+    bool has[WEFT_FAMILIES] = {false};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         weft_graph *g = built(&known[i].config, WEFT_USE_TRAIN, 2, 0, WEFT_F32);
+        has[known[i].config.family] = true;
         if (parameters(g) != known[i].count)
             fail_msg("%s has %lld parameters, not %lld", weft_family_text(known[i].config.family),
                      (long long)parameters(g), (long long)known[i].count);
         weft_graph_destroy(g);
     }
+    for (int f = 0; f < (int)WEFT_FAMILIES; f++)
+        if (!has[f])
+            fail_msg("%s: give it a number of parameters here", weft_family_text((weft_family)f));
 }
 
 /* Tables and weights of products but the router's: bf16 to decode in bf16. */

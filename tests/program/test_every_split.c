@@ -383,6 +383,7 @@ static void every_split_of_every_op(void **state) {
             if (!strcmp(larger[k].op, op->name)) split_case(op, &larger[k].c);
     }
     print_message("%d splits\n", splits);
+    if (!splits) fail_msg("there is no op %s", only);
     assert_int_equal(failures, 0);
 }
 

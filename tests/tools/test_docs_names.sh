@@ -17,7 +17,9 @@ sort -u "$work/known" -o "$work/known"
 for page in $pages; do
     # Not patterns: WEFT_* and weft_graph_*, nor placeholders such as wefti_build_NAME.
     grep -noE '\b(weft|WEFT)I?i?_[A-Za-z0-9_]+\*?' "$page" | grep -v '\*$' | grep -vE '_$|_(NAME|name|X)$' >"$work/names"
-    cut -d: -f2 "$work/names" | sort -u | comm -23 - "$work/known" >"$work/gone"
+    # Names that the page itself defines, in pieces for files: tests/build/test_guides.sh compiles these.
+    awk '/^```/ { on = NF > 1; next } on' "$page" | grep -oE '\b(weft|WEFT)I?i?_[A-Za-z0-9_]+' | sort -u >"$work/own"
+    cut -d: -f2 "$work/names" | sort -u | comm -23 - "$work/known" | comm -23 - "$work/own" >"$work/gone"
     while IFS= read -r name; do
         line=$(grep -m1 ":$name$" "$work/names" | cut -d: -f1)
         echo "$page:$line: there is no $name"
