@@ -53,7 +53,10 @@ format:
 
 check:
 	@tools/format --check
+	@tools/lint
 	@tools/check_floors
+	@tools/check_names
+	@tools/count_prose
 
 clean:
 	@rm -rf $(BUILD)

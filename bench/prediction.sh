@@ -14,7 +14,7 @@
 # goes to stderr. Run it on an idle machine; it takes 10 minutes on two cores.
 set -eu
 here=$(dirname "$(realpath "$0")")
-build=build only= keep=
+build=build only="" keep=""
 for word in "$@"; do
     case $word in
     only=*) only=${word#only=} ;;

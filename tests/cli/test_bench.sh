@@ -1,6 +1,5 @@
 #!/bin/sh
 # weft bench comm: the table, its JSON, the links it writes, and words that are wrong; alone and under weft launch.
-# shellcheck source=/dev/null
 . tests/cli/run.inc
 
 quick="--min 64 --max 4K --seconds 0.001"

@@ -1,6 +1,5 @@
 #!/bin/sh
 # Encrypted checkpoints from outside: training, resuming, and all commands that read them; wrong keys; damage.
-# shellcheck source=/dev/null
 . tests/cli/run.inc
 if ! "$weft" info | grep -q 'OpenSSL *built in'; then
     echo "SKIP: this build has no OpenSSL, which encrypts"

@@ -1,7 +1,6 @@
 #!/bin/sh
 # Exit codes of runs that cannot write their last checkpoint, as a limit on the size of files has it: 1, with the step that
 # is there. The same runs without the limit: 0, 143, 130, with the step that was trained last.
-# shellcheck source=/dev/null
 . tests/cli/run.inc
 limit=100 # blocks of 512 or 1,024 bytes: the parameters alone have 136 KiB
 export WEFT_COMM=mac # without files that are memory, which the limit would meet, too

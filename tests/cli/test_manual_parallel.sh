@@ -1,7 +1,6 @@
 #!/bin/sh
 # examples/manual_parallel: alone and on several processes it makes the same steps, up to rounding, and says that all
 # ranks have the same parameters. Images and labels that it has no room for are refused.
-# shellcheck source=/dev/null
 . tests/cli/run.inc
 program=$WEFT_BUILD_DIR/examples/manual_parallel
 images=$WEFT_TEST_DATA/t10k-images-idx3-ubyte.gz labels=$WEFT_TEST_DATA/t10k-labels-idx1-ubyte.gz

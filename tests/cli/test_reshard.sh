@@ -1,7 +1,6 @@
 #!/bin/sh
 # `weft checkpoint digest`, `diff`, `reshard` and `merge-strategies` from outside: a run for the ranks of plans and of
 # strategy files and back; what is refused, and how.
-# shellcheck source=/dev/null
 . tests/cli/run.inc
 
 # --- the words ---

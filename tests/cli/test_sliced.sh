@@ -1,6 +1,5 @@
 #!/bin/sh
 # Sliced checkpoints from outside: what the tools on checkpoints read of them; lost and damaged folders.
-# shellcheck source=/dev/null
 . tests/cli/run.inc
 
 mesh='parallel.mesh={dp: 2, tp: 2}'

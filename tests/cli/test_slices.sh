@@ -1,7 +1,6 @@
 #!/bin/sh
 # `weft checkpoint merge` and `split` from outside: a run's checkpoint cut for ranks, joined, cut for another number and
 # joined again; what is refused, and how.
-# shellcheck source=/dev/null
 . tests/cli/run.inc
 
 # --- the words ---

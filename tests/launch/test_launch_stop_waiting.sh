@@ -36,6 +36,7 @@ in_training() { # PLACE, variables
         kill -STOP "$(cat train.1)"
         sleep 10
         kill -CONT "$(cat train.1)"
+        # shellcheck disable=SC2034 # the condition below has it
         steps=$(wc -l <logs/rank-0.log)
         # shellcheck disable=SC2016,SC2086
         until_true '[ "$(wc -l <logs/rank-0.log)" -gt $((steps + 20)) ]' $ranks
@@ -151,6 +152,7 @@ mkfifo unread
 unread() { # WORDS...
     place="output that is not read: $1"
     shift
+    # shellcheck disable=SC2217 # opens the pipe, and reads nothing
     sleep 600 <unread &
     reader=$!
     "$@" >unread 2>launch.err &

@@ -73,9 +73,9 @@ for split in 'parallel.mesh={tp: 2, dp: 2} parallel.strategies=[{match: "*.mlp.c
     set --
     while IFS= read -r word; do set -- "$@" "$word"; done <words
     "$weft" train job.yaml "$@" --devices 4 --json >split.json 2>split.err || fail "$split:" split.err
-    losses split.json >split
+    losses split.json >split.losses
     "$weft" launch -n 4 --no-logs -- "$weft" train job.yaml "$@" --json >across.json 2>across.err || fail "$split:" across.err
-    losses across.json | cmp -s - split || fail "$split: other losses across processes" across.json
+    losses across.json | cmp -s - split.losses || fail "$split: other losses across processes" across.json
 done
 "$weft" launch -n 3 --no-logs -- "$weft" train job.yaml parallel.devices=2 >out 2>&1 && fail 'three processes for two devices:' out
 grep -q '2 devices' out || fail 'the numbers are not told:' out

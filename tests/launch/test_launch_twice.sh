@@ -32,7 +32,7 @@ await() {
 }
 # refused options of env...: a second launcher of host 1
 refused() {
-    port=$port timeout 60 env "$@" "$weft" launch --hosts 2 --host-rank 1 --scheduler "127.0.0.1:$port" -n 1 --no-logs -- "$mend" 40 >twice 2>&1
+    timeout 60 env "port=$port" "$@" "$weft" launch --hosts 2 --host-rank 1 --scheduler "127.0.0.1:$port" -n 1 --no-logs -- "$mend" 40 >twice 2>&1
     code=$?
     [ $code = 1 ] || fail "$what: the second launcher ends with $code" twice
     has_facts twice 'launcher process|rank 1|started by launcher process|--host-rank' || fail "$what: both are not named" twice

@@ -76,7 +76,7 @@ done
     awk -v verb="$verb" '/^## / { on = $0 == "## weft " verb } on' docs/command.md >"$work/part"
     [ -s "$work/part" ] || complain "docs/command.md has no part for weft $verb"
     for option in $("$WEFT_BIN" "$verb" --help | sed -n 's/^  \(--[a-z-]*\) .*/\1/p'); do
-        [ "$option" = --help ] || grep -qE -- "\`$option[\` ]" "$work/part" || complain "docs/command.md: weft $verb has $option"
+        [ "$option" = --help ] || grep -qE -- "\`${option}[\` ]" "$work/part" || complain "docs/command.md: weft $verb has $option"
     done
 done
 

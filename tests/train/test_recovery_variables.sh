@@ -17,6 +17,7 @@ export TMPDIR HOME
 mkdir "$TMPDIR"
 export MS_ENABLE_RECOVERY=1 MS_WORKER_NUM=4 MS_SCHED_HOST=127.0.0.1 MS_NODE_TIMEOUT=10
 started=
+# shellcheck disable=SC2154
 trap 'for p in $started; do kill -9 $p 2>/dev/null; done; rm -rf "$work"' EXIT
 
 scheduler() {
