@@ -34,7 +34,7 @@ static weft_status make_plan(weft_plan **out) {
     WEFT_TRY(weft_plan_create(DEVICES, out));
     WEFT_TRY(weft_plan_axis(*out, "tp", DEVICES / STAGES));
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
-        WEFT_TRY(weft_op_split(*out, splits[i][0], splits[i][1]));
+        WEFT_TRY(weft_plan_split_op(*out, splits[i][0], splits[i][1]));
     return weft_plan_pipeline(*out, STAGES, MICROBATCHES, WEFT_PIPELINE_1F1B, 1);
 }
 

@@ -67,10 +67,10 @@ static weft_plan *plan_of(const deployment *d) {
     check(weft_plan_create(d->data * d->tensor * d->stages, &plan));
     check(weft_plan_axis(plan, "dp", d->data));
     check(weft_plan_axis(plan, "tp", d->tensor));
-    check(weft_op_split(plan, "h.*.attn.c_attn", "n1=tp"));
-    check(weft_op_split(plan, "h.*.mlp.c_fc", "n0=tp"));
-    check(weft_op_split(plan, "*.wte:linear", "n0=tp"));
-    check(weft_tensor_split(plan, "wte.weight", "[tp, -]"));
+    check(weft_plan_split_op(plan, "h.*.attn.c_attn", "n1=tp"));
+    check(weft_plan_split_op(plan, "h.*.mlp.c_fc", "n0=tp"));
+    check(weft_plan_split_op(plan, "*.wte:linear", "n0=tp"));
+    check(weft_plan_split_tensor(plan, "wte.weight", "[tp, -]"));
     check(weft_plan_optimizer(plan, d->level, 0, 0));
     if (d->stages > 1)
         check(weft_plan_pipeline(plan, d->stages, d->microbatches, WEFT_PIPELINE_1F1B, 1));

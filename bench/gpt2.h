@@ -84,10 +84,10 @@ static inline void gpt2_run(gpt2 *b, stepper *s, const char *facts) {
  */
 static inline void gpt2_split_tensors(weft_plan *plan, int devices) {
     stepper_check(weft_plan_axis(plan, "tp", devices));
-    stepper_check(weft_op_split(plan, "h.*.attn.c_attn", "n1=tp"));
-    stepper_check(weft_op_split(plan, "h.*.mlp.c_fc", "n0=tp"));
-    stepper_check(weft_op_split(plan, "*.wte:linear", "n0=tp"));
-    stepper_check(weft_tensor_split(plan, "wte.weight", "[tp, -]"));
+    stepper_check(weft_plan_split_op(plan, "h.*.attn.c_attn", "n1=tp"));
+    stepper_check(weft_plan_split_op(plan, "h.*.mlp.c_fc", "n0=tp"));
+    stepper_check(weft_plan_split_op(plan, "*.wte:linear", "n0=tp"));
+    stepper_check(weft_plan_split_tensor(plan, "wte.weight", "[tp, -]"));
 }
 
 /* A plan of the split data, states, gradients, parameters (optimizer levels 0 to 3) or tensor;

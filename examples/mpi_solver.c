@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
     check(weft_plan_create(members, &plan)); /* data parallelism until a call below adds more */
     if (strcmp(how, "zero") == 0) check(weft_plan_optimizer(plan, 3, 0, 0));
     if (strcmp(how, "tensor") == 0) check(weft_plan_axis(plan, "tp", members));
-    if (strcmp(how, "tensor") == 0) check(weft_op_split(plan, "first:linear", "n0=tp"));
+    if (strcmp(how, "tensor") == 0) check(weft_plan_split_op(plan, "first:linear", "n0=tp"));
     if (parts > 1) check(weft_plan_pipeline(plan, 2, parts, WEFT_PIPELINE_1F1B, 1));
 
     weft_graph *g; /* keeps its first error, which weft_session_create returns */

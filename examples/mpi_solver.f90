@@ -43,7 +43,7 @@ program mpi_solver
     call check(weft_plan_create(members, plan)) ! data parallelism, unless more is said
     if (how == 'zero') call check(weft_plan_optimizer(plan, 3))
     if (how == 'tensor') call check(weft_plan_axis(plan, 'tp', members))
-    if (how == 'tensor') call check(weft_op_split(plan, 'first:linear', 'n0=tp'))
+    if (how == 'tensor') call check(weft_plan_split_op(plan, 'first:linear', 'n0=tp'))
     if (how == 'pipeline') call check(weft_plan_pipeline(plan, 2, parts, WEFT_PIPELINE_1F1B))
 
     call check(weft_graph_create(graph)) ! it keeps its first error, which weft_session_create returns

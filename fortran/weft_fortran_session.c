@@ -9,17 +9,17 @@ weft_status weft_fortran_plan_axis(weft_plan *plan, const CFI_cdesc_t *name, int
     WEFT_FORTRAN_TEXT(text, name);
     return weft_plan_axis(plan, text, size);
 }
-weft_status weft_fortran_op_split(weft_plan *plan, const CFI_cdesc_t *match,
-                                  const CFI_cdesc_t *split) {
+weft_status weft_fortran_plan_split_op(weft_plan *plan, const CFI_cdesc_t *match,
+                                       const CFI_cdesc_t *split) {
     WEFT_FORTRAN_TEXT(pattern, match);
     WEFT_FORTRAN_TEXT(text, split);
-    return weft_op_split(plan, pattern, text);
+    return weft_plan_split_op(plan, pattern, text);
 }
-weft_status weft_fortran_tensor_split(weft_plan *plan, const CFI_cdesc_t *match,
-                                      const CFI_cdesc_t *layout) {
+weft_status weft_fortran_plan_split_tensor(weft_plan *plan, const CFI_cdesc_t *match,
+                                           const CFI_cdesc_t *layout) {
     WEFT_FORTRAN_TEXT(pattern, match);
     WEFT_FORTRAN_TEXT(text, layout);
-    return weft_tensor_split(plan, pattern, text);
+    return weft_plan_split_tensor(plan, pattern, text);
 }
 weft_status weft_fortran_plan_optimizer(weft_plan *plan, int level, const int64_t *threshold,
                                         const int *shard) {

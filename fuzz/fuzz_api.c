@@ -467,10 +467,10 @@ static void say(state *s, weft_plan *p) {
         status = weft_plan_mode(p, (weft_parallel_mode)below(s, 4));
         break;
     case 2:
-        status = weft_op_split(p, matches[below(s, 7)], splits[below(s, 8)]);
+        status = weft_plan_split_op(p, matches[below(s, 7)], splits[below(s, 8)]);
         break;
     case 3:
-        status = weft_tensor_split(p, matches[below(s, 7)], layouts[below(s, 6)]);
+        status = weft_plan_split_tensor(p, matches[below(s, 7)], layouts[below(s, 6)]);
         break;
     case 4:
         status = weft_plan_optimizer(p, small(s), length(s), small(s));

@@ -5,7 +5,7 @@
  *     weft_plan_create(8, &p);
  *     weft_plan_axis(p, "dp", 2);
  *     weft_plan_axis(p, "tp", 4);
- *     weft_op_split(p, "h.*.mlp.c_fc", "n0=tp");
+ *     weft_plan_split_op(p, "h.*.mlp.c_fc", "n0=tp");
  *     weft_session_options o = weft_session_defaults();
  *     o.plan = p;
  *
@@ -68,12 +68,12 @@ WEFT_API weft_status weft_plan_mode(weft_plan *plan, weft_parallel_mode mode) WE
  * `split` assigns axes to factors or dimensions, "n0=tp", "m0=dp n0=tp+sp", or gives the parts of
  * each input, as in MindSpore, "((2,1),(1,4))". After either, "-> [dp, tp]" is the layout of the
  * first result. */
-WEFT_API weft_status weft_op_split(weft_plan *plan, const char *match,
-                                   const char *split) WEFT_CHECKED;
+WEFT_API weft_status weft_plan_split_op(weft_plan *plan, const char *match,
+                                        const char *split) WEFT_CHECKED;
 /** Split named tensors (parameters, states, fed inputs): "[dp, -]", "[-, tp]", "[dp+tp, -]". Not in
  * mode MANUAL. */
-WEFT_API weft_status weft_tensor_split(weft_plan *plan, const char *match,
-                                       const char *layout) WEFT_CHECKED;
+WEFT_API weft_status weft_plan_split_tensor(weft_plan *plan, const char *match,
+                                            const char *layout) WEFT_CHECKED;
 /** Sharding of optimizer states (ZeRO, Rajbhandari et al. 2020): level 0 none (the only one in mode
  * MANUAL), 1 states, 2 also gradients, 3 also parameters. Parameters below `threshold` bytes stay
  * whole. `shard`: number of replicas that share, 0: all. */
@@ -121,7 +121,7 @@ WEFT_API weft_status weft_plan_dataset(weft_plan *plan, weft_dataset dataset) WE
  * the parts of each dimension, "((1,1,1,4),(1,))". Its rules hold: an input is cut in at most one
  * dimension, and the input of the highest rank into at least as many parts as any other. Numbers
  * stay without rank "()", and may be left out at the end. Batches take the axis "dp" first, other
- * dimensions the other axes. weft_tensor_split has no such limits. Not in mode MANUAL. */
+ * dimensions the other axes. weft_plan_split_tensor has no such limits. Not in mode MANUAL. */
 WEFT_API weft_status weft_plan_dataset_cuts(weft_plan *plan, const char *cuts) WEFT_CHECKED;
 /** Whether devices compute while they communicate; on by default. */
 WEFT_API weft_status weft_plan_overlap(weft_plan *plan, bool overlap) WEFT_CHECKED;

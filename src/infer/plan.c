@@ -34,7 +34,7 @@ static weft_status divide(weft_plan *plan, axes a, weft_family family) {
         if (!first && !second) continue;
         (void)snprintf(split, sizeof split, "%s=%s%s%s", rows[i].factor, first ? "heads" : "",
                        first && second ? "+" : "", second ? "rest" : "");
-        WEFT_TRY(weft_op_split(plan, rows[i].match, split));
+        WEFT_TRY(weft_plan_split_op(plan, rows[i].match, split));
     }
     return WEFT_OK;
 }
@@ -77,7 +77,7 @@ static weft_status divide_caches(weft_plan *plan) {
             const size_t label = strcspn(s->match, ":");
             if (used >= BYTES || label > BYTES - 16) continue;
             (void)snprintf(match, sizeof match, "%.*s*cache.*", (int)label, s->match);
-            WEFT_TRY(weft_tensor_split(plan, match, layout));
+            WEFT_TRY(weft_plan_split_tensor(plan, match, layout));
         }
     }
     return WEFT_OK;

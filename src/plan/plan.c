@@ -154,7 +154,7 @@ weft_status wefti_plan_split(weft_plan *plan, const char *match, const char *spl
     plan->strategies[plan->strategy_count++] = strategy;
     return WEFT_OK;
 }
-weft_status weft_op_split(weft_plan *plan, const char *match, const char *split) {
+weft_status weft_plan_split_op(weft_plan *plan, const char *match, const char *split) {
     PLAN_REQUIRED(plan);
     return wefti_plan_split(plan, match, split, NULL);
 }
@@ -176,7 +176,7 @@ weft_status wefti_plan_split_tensor(weft_plan *plan, const char *match, const ch
     plan->tensors[plan->tensor_count++] = tensor;
     return WEFT_OK;
 }
-weft_status weft_tensor_split(weft_plan *plan, const char *match, const char *layout) {
+weft_status weft_plan_split_tensor(weft_plan *plan, const char *match, const char *layout) {
     PLAN_REQUIRED(plan);
     return wefti_plan_split_tensor(plan, match, layout, NULL);
 }

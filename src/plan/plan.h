@@ -112,8 +112,8 @@ struct weft_plan {
  * plan's devices. Unlike weft_plan_links it also sets the rates of devices. */
 weft_status wefti_plan_machine(weft_plan *plan, const char *machine) WEFT_CHECKED;
 
-/* weft_op_split and weft_tensor_split with the place in the input, kept for messages. NULL:
- * unknown. */
+/* weft_plan_split_op and weft_plan_split_tensor with the place in the input, kept for messages.
+ * NULL: unknown. */
 weft_status wefti_plan_split(weft_plan *plan, const char *match, const char *split,
                              const char *source) WEFT_CHECKED;
 weft_status wefti_plan_split_tensor(weft_plan *plan, const char *match, const char *layout,

@@ -198,7 +198,7 @@ static weft_status add_op(weft_plan *out, const char *pattern, const char *text)
                 (size_t)(out->strategy_count - i) * sizeof *out->strategies);
         i--;
     }
-    return weft_op_split(out, pattern, text);
+    return weft_plan_split_op(out, pattern, text);
 }
 static weft_status add_tensor(weft_plan *out, const char *pattern, const char *text) {
     for (int64_t i = 0; i < out->tensor_count; i++) {
@@ -209,7 +209,7 @@ static weft_status add_tensor(weft_plan *out, const char *pattern, const char *t
                 (size_t)(out->tensor_count - i) * sizeof *out->tensors);
         i--;
     }
-    return weft_tensor_split(out, pattern, text);
+    return weft_plan_split_tensor(out, pattern, text);
 }
 static weft_status add_stage(weft_plan *out, const char *pattern, int32_t stage) {
     for (int64_t i = 0; i < out->pipeline.rule_count; i++)

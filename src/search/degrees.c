@@ -103,7 +103,7 @@ static weft_status add_strategies(const weft_model_config *c, const wefti_degree
         char split[48];
         if (!(rows[i].families >> c->family & 1) || !axes[rows[i].role]) continue;
         snprintf(split, sizeof split, "%s=%s", rows[i].factor, axes[rows[i].role]);
-        WEFT_TRY(weft_op_split(plan, rows[i].match, split));
+        WEFT_TRY(weft_plan_split_op(plan, rows[i].match, split));
     }
     return WEFT_OK;
 }
@@ -117,8 +117,8 @@ static weft_status add_inputs(const weft_model_config *c, const wefti_degrees *d
     snprintf(layout, sizeof layout, "[%s, %s]", batch[0] ? batch : "-",
              sequence[0] ? sequence : "-");
     (void)c;
-    WEFT_TRY(weft_tensor_split(plan, "tokens", layout));
-    return weft_tensor_split(plan, "targets", layout);
+    WEFT_TRY(weft_plan_split_tensor(plan, "tokens", layout));
+    return weft_plan_split_tensor(plan, "targets", layout);
 }
 
 static weft_status fill(const weft_model_config *c, const wefti_degrees *d, weft_plan *plan) {

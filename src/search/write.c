@@ -132,7 +132,7 @@ static weft_status write_tensor(plan_writer *w, int32_t node) {
     }
     wefti_text_add(&text, "]");
     WEFT_TRY(take(w, &text, &layout));
-    return weft_tensor_split(w->out, n->label, layout);
+    return weft_plan_split_tensor(w->out, n->label, layout);
 }
 
 /* ---- names ---- */
@@ -226,11 +226,11 @@ static weft_status write_name(plan_writer *w, const named *n) {
         if (written < 0) {
             const bool good = is_uniform(w, n->starred, n->text);
             WEFT_TRY(wefti_map_add_text(&w->by_starred, n->starred, good, NULL));
-            if (good) return weft_op_split(w->out, n->starred, n->text);
+            if (good) return weft_plan_split_op(w->out, n->starred, n->text);
         }
     }
     const char *pattern = pattern_of(w, n->name, false);
-    return pattern ? weft_op_split(w->out, pattern, n->text) : no_memory();
+    return pattern ? weft_plan_split_op(w->out, pattern, n->text) : no_memory();
 }
 
 static weft_status write_all(plan_writer *w) {

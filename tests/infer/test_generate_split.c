@@ -43,12 +43,12 @@ static weft_plan *plan_of(const split *p, weft_family family) {
         if (!p->tensor || !(rows[i].families >> family & 1)) continue;
         if (rows[i].role != WEFTI_SPLIT_HEADS || !strcmp(rows[i].factor, "k")) continue;
         (void)snprintf(split, sizeof split, "%s=tp", rows[i].factor);
-        ASSERT_OK(weft_op_split(plan, rows[i].match, split));
+        ASSERT_OK(weft_plan_split_op(plan, rows[i].match, split));
     }
     if (p->experts) {
-        ASSERT_OK(weft_op_split(plan, "*moe.experts.*", "experts=dp"));
-        ASSERT_OK(weft_op_split(plan, "*moe:moe_dispatch", "experts=dp"));
-        ASSERT_OK(weft_op_split(plan, "*moe:moe_combine", "experts=dp"));
+        ASSERT_OK(weft_plan_split_op(plan, "*moe.experts.*", "experts=dp"));
+        ASSERT_OK(weft_plan_split_op(plan, "*moe:moe_dispatch", "experts=dp"));
+        ASSERT_OK(weft_plan_split_op(plan, "*moe:moe_combine", "experts=dp"));
     }
     return plan;
 }
@@ -212,7 +212,7 @@ static void what_does_not_fit_is_refused(void **state) {
     ASSERT_FAILS(WEFT_E_ARG, "-1", weft_generator_open(path, &o, &g));
     ASSERT_OK(weft_plan_create(2, &wrong));
     ASSERT_OK(weft_plan_axis(wrong, "tp", 2));
-    ASSERT_OK(weft_op_split(wrong, "h.*.attn.c_atn", "n1=tp"));
+    ASSERT_OK(weft_plan_split_op(wrong, "h.*.attn.c_atn", "n1=tp"));
     o = (weft_generator_options){.plan = wrong};
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "h.*.attn.c_atn", weft_generator_open(path, &o, &g));
     weft_generator_options three[3] = {{.plan = plan}, {.plan = plan}, {.plan = plan}};

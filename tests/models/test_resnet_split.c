@@ -109,9 +109,10 @@ static weft_plan *plan_of(const trial *t) {
     ASSERT_OK(weft_plan_create(devices, &plan));
     for (int a = 0; a < t->axes; a++) ASSERT_OK(weft_plan_axis(plan, names[a], t->size[a]));
     ASSERT_OK(weft_plan_dataset(plan, WEFT_DATASET_FULL_BATCH));
-    ASSERT_OK(weft_tensor_split(plan, "image", t->layout));
-    ASSERT_OK(weft_tensor_split(plan, "label", t->label));
-    for (int k = 0; k < t->ops; k++) ASSERT_OK(weft_op_split(plan, t->op[k].match, t->op[k].split));
+    ASSERT_OK(weft_plan_split_tensor(plan, "image", t->layout));
+    ASSERT_OK(weft_plan_split_tensor(plan, "label", t->label));
+    for (int k = 0; k < t->ops; k++)
+        ASSERT_OK(weft_plan_split_op(plan, t->op[k].match, t->op[k].split));
     if (t->level) ASSERT_OK(weft_plan_optimizer(plan, t->level, 0, 0));
     return plan;
 }

@@ -144,9 +144,9 @@ static weft_plan *plan_of(const split_case *c, weft_graph *g) {
     ASSERT_OK(weft_plan_mode(plan, WEFT_PARALLEL_SEMI));
     ASSERT_OK(weft_plan_dataset(plan, WEFT_DATASET_FULL_BATCH));
     for (int i = 0; i < 3 && c->inputs[i].match; i++)
-        ASSERT_OK(weft_tensor_split(plan, c->inputs[i].match, c->inputs[i].split));
+        ASSERT_OK(weft_plan_split_tensor(plan, c->inputs[i].match, c->inputs[i].split));
     for (int i = 0; i < 8 && c->ops[i].match; i++)
-        ASSERT_OK(weft_op_split(plan, c->ops[i].match, c->ops[i].split));
+        ASSERT_OK(weft_plan_split_op(plan, c->ops[i].match, c->ops[i].split));
     if (c->level) ASSERT_OK(weft_plan_optimizer(plan, c->level, 0, 0));
     return plan;
 }

@@ -84,7 +84,7 @@ static void test_candidates(void **state) {
     enum { PATTERNS = sizeof patterns / sizeof *patterns };
     weft_plan *plan = plan_2x4();
     int rejected = 0, matched = 0;
-    for (int i = 0; i < PATTERNS; i++) good(weft_op_split(plan, patterns[i], "n0=tp"));
+    for (int i = 0; i < PATTERNS; i++) good(weft_plan_split_op(plan, patterns[i], "n0=tp"));
     for (int c = 0; c < 4; c++)
         for (int i = 0; i < 5; i++)
             for (int o = 0; o < 6; o++) {
@@ -119,8 +119,8 @@ static void test_candidates(void **state) {
 static void test_last_rule_counts(void **state) {
     (void)state;
     weft_plan *plan = plan_2x4();
-    good(weft_op_split(plan, "h.*.attn*", "heads=tp"));
-    good(weft_op_split(plan, "*:linear", "n0=tp"));
+    good(weft_plan_split_op(plan, "h.*.attn*", "heads=tp"));
+    good(weft_plan_split_op(plan, "*:linear", "n0=tp"));
     good(wefti_plan_split(plan, "h.1.attn.c_attn", "m0=dp", "job.yaml:14"));
     const wefti_strategy *s = wefti_plan_strategy(plan, "h.0.attn.c_attn", "linear", false);
     assert_string_equal(s->match, "*:linear");
@@ -138,8 +138,8 @@ static void test_last_rule_counts(void **state) {
     assert_string_equal(s->match, "*:linear");
     assert_null(wefti_plan_strategy(plan, "wte", "embedding_grad", true));
     assert_string_equal(wefti_plan_strategy(plan, "h.0.mlp", "linear", true)->match, "*:linear");
-    good(weft_tensor_split(plan, "*.weight", "[-, tp]"));
-    good(weft_tensor_split(plan, "wte.*", "[dp+tp, -]"));
+    good(weft_plan_split_tensor(plan, "*.weight", "[-, tp]"));
+    good(weft_plan_split_tensor(plan, "wte.*", "[dp+tp, -]"));
     assert_string_equal(wefti_plan_tensor(plan, "wte.weight")->layout, "[dp+tp, -]");
     assert_string_equal(wefti_plan_tensor(plan, "h.0.weight")->layout, "[-, tp]");
     assert_null(wefti_plan_tensor(plan, "h.0.bias"));
@@ -160,19 +160,19 @@ static void test_last_rule_counts(void **state) {
 static void test_splits(void **state) {
     (void)state;
     weft_plan *plan = plan_2x4();
-    good(weft_op_split(plan, "a", "  m0=dp  in1.0=tp out0.1=tp 1=tp"));
+    good(weft_plan_split_op(plan, "a", "  m0=dp  in1.0=tp out0.1=tp 1=tp"));
     const wefti_strategy *s = &plan->strategies[0];
     assert_int_equal(s->split_count, 4);
     assert_string_equal(s->splits[3].what, "1");
-    good(weft_op_split(plan, "b", "n0=tp+dp"));
+    good(weft_plan_split_op(plan, "b", "n0=tp+dp"));
     s = &plan->strategies[1];
     assert_int_equal(s->splits[0].count, 2);
     assert_int_equal(s->splits[0].axis[0], 1); /* outermost first, as written */
     assert_int_equal(s->splits[0].axis[1], 0);
-    good(weft_op_split(plan, "c", ""));
+    good(weft_plan_split_op(plan, "c", ""));
     assert_int_equal(plan->strategies[2].split_count, 0);
     assert_null(plan->strategies[2].cuts);
-    good(weft_op_split(plan, "d", "((2, 1), (1,4,),(8,),(),)"));
+    good(weft_plan_split_op(plan, "d", "((2, 1), (1,4,),(8,),(),)"));
     s = &plan->strategies[3];
     assert_int_equal(s->cut_inputs, 4);
     assert_int_equal(s->cut_ranks[2], 1);
@@ -187,14 +187,14 @@ static void test_splits(void **state) {
         wefti_split_print(plan, &plan->strategies[i], &text);
         char *printed = wefti_text_take(&text);
         assert_string_equal(printed, expected[i]);
-        good(weft_op_split(plan, "again", printed));
+        good(weft_plan_split_op(plan, "again", printed));
         wefti_free(printed);
     }
     static const char *const results[] = {"n0=tp -> [dp, tp]", "-> [dp+tp, -]",
                                           "((2,4),(4,1)) -> [-, tp+dp:8]"};
     for (int i = 0; i < 3; i++) {
         wefti_text text = {0};
-        good(weft_op_split(plan, "result", results[i]));
+        good(weft_plan_split_op(plan, "result", results[i]));
         s = &plan->strategies[plan->strategy_count - 1];
         assert_int_equal(s->out->rank, 2);
         wefti_split_print(plan, s, &text);
@@ -203,34 +203,34 @@ static void test_splits(void **state) {
         wefti_free(printed);
     }
     int64_t before = plan->strategy_count;
-    bad(weft_op_split(plan, "h", "n0=tp -> ((2,1),)"), "names|axes");
-    bad(weft_op_split(plan, "h", "n0=tp -> [sp]"), "'sp'");
-    bad(weft_op_split(plan, "h", "n0=tp ->"), "expected '['");
-    bad(weft_op_split(plan, "h", "-> [dp, -] sum(tp)"), "because|layout");
-    bad(weft_op_split(plan, "h", "-> [dp, -] -> [-]"), "end");
-    bad(weft_op_split(NULL, "h.*", "n0=tp"), "weft_op_split|NULL");
-    bad(weft_tensor_split(NULL, "h.*", "[tp]"), "weft_tensor_split|NULL");
-    bad(weft_op_split(plan, "h.*", "n0=tq"), "h.*|tq|2|4|tp");
-    bad(weft_op_split(plan, "h", "n0=experts"), "experts|dp=2|tp=4");
-    bad(weft_op_split(plan, "h", "n0"), "'n0'|n0=tp");
-    bad(weft_op_split(plan, "h", "n0="), "split");
-    bad(weft_op_split(plan, "h", "=tp"), "split");
-    bad(weft_op_split(plan, "h", "n0=tp+"), "''");
-    bad(weft_op_split(plan, "h", "n0=tp+tp"), "tp|n0|twice");
-    bad(weft_op_split(plan, "h", "n0=tp m0=tp"), "tp|n0|m0");
-    bad(weft_op_split(plan, "h", "n0=tp n0=dp"), "n0|twice");
-    bad(weft_op_split(plan, "h", "in0.x=tp"), "in0.x");
-    bad(weft_op_split(plan, "h", "abcdefghijklmnopqrstuvwxyz=tp"), "too long");
-    bad(weft_op_split(plan, "h", "(2,1)"), "(2,1)|(1,4)");
-    bad(weft_op_split(plan, "h", "((2,1)"), "form");
-    bad(weft_op_split(plan, "h", "((2,1)) x"), "form");
-    bad(weft_op_split(plan, "h", "()"), "form");
-    bad(weft_op_split(plan, "h", "((2,0))"), "dimension 1|input 0|0");
-    bad(weft_op_split(plan, "h", "((99999999999999999999))"), "cut");
-    bad(weft_op_split(plan, "", "n0=tp"), "needs|pattern");
-    bad(weft_op_split(plan, "h.[0", "n0=tp"), "has a [ without ]");
+    bad(weft_plan_split_op(plan, "h", "n0=tp -> ((2,1),)"), "names|axes");
+    bad(weft_plan_split_op(plan, "h", "n0=tp -> [sp]"), "'sp'");
+    bad(weft_plan_split_op(plan, "h", "n0=tp ->"), "expected '['");
+    bad(weft_plan_split_op(plan, "h", "-> [dp, -] sum(tp)"), "because|layout");
+    bad(weft_plan_split_op(plan, "h", "-> [dp, -] -> [-]"), "end");
+    bad(weft_plan_split_op(NULL, "h.*", "n0=tp"), "weft_plan_split_op|NULL");
+    bad(weft_plan_split_tensor(NULL, "h.*", "[tp]"), "weft_plan_split_tensor|NULL");
+    bad(weft_plan_split_op(plan, "h.*", "n0=tq"), "h.*|tq|2|4|tp");
+    bad(weft_plan_split_op(plan, "h", "n0=experts"), "experts|dp=2|tp=4");
+    bad(weft_plan_split_op(plan, "h", "n0"), "'n0'|n0=tp");
+    bad(weft_plan_split_op(plan, "h", "n0="), "split");
+    bad(weft_plan_split_op(plan, "h", "=tp"), "split");
+    bad(weft_plan_split_op(plan, "h", "n0=tp+"), "''");
+    bad(weft_plan_split_op(plan, "h", "n0=tp+tp"), "tp|n0|twice");
+    bad(weft_plan_split_op(plan, "h", "n0=tp m0=tp"), "tp|n0|m0");
+    bad(weft_plan_split_op(plan, "h", "n0=tp n0=dp"), "n0|twice");
+    bad(weft_plan_split_op(plan, "h", "in0.x=tp"), "in0.x");
+    bad(weft_plan_split_op(plan, "h", "abcdefghijklmnopqrstuvwxyz=tp"), "too long");
+    bad(weft_plan_split_op(plan, "h", "(2,1)"), "(2,1)|(1,4)");
+    bad(weft_plan_split_op(plan, "h", "((2,1)"), "form");
+    bad(weft_plan_split_op(plan, "h", "((2,1)) x"), "form");
+    bad(weft_plan_split_op(plan, "h", "()"), "form");
+    bad(weft_plan_split_op(plan, "h", "((2,0))"), "dimension 1|input 0|0");
+    bad(weft_plan_split_op(plan, "h", "((99999999999999999999))"), "cut");
+    bad(weft_plan_split_op(plan, "", "n0=tp"), "needs|pattern");
+    bad(weft_plan_split_op(plan, "h.[0", "n0=tp"), "has a [ without ]");
     assert_int_equal(plan->strategy_count, before); /* what was refused left nothing */
-    good(weft_op_split(plan, "e", "((3,1),(1,4))"));
+    good(weft_plan_split_op(plan, "e", "((3,1),(1,4))"));
     bad(weft_plan_check(plan), "dimension 0 of input 0");
     weft_plan_destroy(plan);
 }
@@ -247,7 +247,7 @@ static void test_refused_values(void **state) {
     bad(weft_plan_axis(p, "sp", 0), "size 0");
     bad(weft_plan_axis(p, "sp", 9), "8 devices|1|8");
     bad(weft_plan_mode(p, WEFT_PARALLEL_MODES), "known|manual");
-    bad(weft_tensor_split(p, "w", "[ep, -]"), "layout");
+    bad(weft_plan_split_tensor(p, "w", "[ep, -]"), "layout");
     bad(weft_plan_optimizer(p, 4, 0, 0), "optimizer.level is 4");
     bad(weft_plan_optimizer(p, 1, -1, 0), "optimizer.threshold is -1");
     bad(weft_plan_optimizer(p, 1, 0, 9), "optimizer.shard_size is 9");
@@ -270,7 +270,7 @@ static void test_refused_values(void **state) {
     bad(weft_plan_fusion(p, "allreduce", WEFT_FUSION_SIZE, 0, 0, NULL), "0");
     bad(weft_plan_dataset(p, WEFT_DATASETS), "known are data_parallel, full_batch");
     good(weft_plan_check(p));
-    good(weft_op_split(p, "h", "n0=tp"));
+    good(weft_plan_split_op(p, "h", "n0=tp"));
     bad(weft_plan_axis(p, "sp", 2), "axes|first");
     weft_plan_destroy(p);
     p = plan_of(1);
@@ -324,7 +324,7 @@ static void test_checks(void **state) {
     weft_plan_destroy(p);
 
     p = plan_2x4();
-    good(weft_tensor_split(p, "w", "[dp, -] sum(tp)"));
+    good(weft_plan_split_tensor(p, "w", "[dp, -] sum(tp)"));
     bad(weft_plan_check(p), "tensors[0]");
     weft_plan_destroy(p);
 
@@ -345,9 +345,9 @@ static void test_checks(void **state) {
     good(weft_plan_mode(p, WEFT_PARALLEL_MANUAL));
     good(weft_plan_optimizer(p, 0, 0, 0));
     good(weft_plan_check(p));
-    good(weft_tensor_split(p, "v", "[-, -]"));
+    good(weft_plan_split_tensor(p, "v", "[-, -]"));
     good(weft_plan_check(p));
-    good(weft_tensor_split(p, "w", "[-, tp]"));
+    good(weft_plan_split_tensor(p, "w", "[-, tp]"));
     bad(weft_plan_check(p), "tensors[1]");
     weft_plan_destroy(p);
 
@@ -399,9 +399,9 @@ static weft_status fill(weft_plan **out) {
     WEFT_TRY(weft_plan_create(4, &p));
     *out = p;
     WEFT_TRY(weft_plan_axis(p, "dp", 4));
-    WEFT_TRY(weft_op_split(p, "a", "n0=dp"));
-    WEFT_TRY(weft_op_split(p, "b", "((4,1))"));
-    WEFT_TRY(weft_tensor_split(p, "c", "[dp]"));
+    WEFT_TRY(weft_plan_split_op(p, "a", "n0=dp"));
+    WEFT_TRY(weft_plan_split_op(p, "b", "((4,1))"));
+    WEFT_TRY(weft_plan_split_tensor(p, "c", "[dp]"));
     WEFT_TRY(weft_plan_stage(p, "d", 0));
     WEFT_TRY(weft_plan_recompute(p, WEFT_RECOMPUTE_FULL, "e", false));
     return weft_plan_fusion(p, "allreduce", WEFT_FUSION_INDEX, 0, 2, index);

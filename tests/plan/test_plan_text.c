@@ -238,8 +238,8 @@ static weft_plan *random_plan(uint64_t seed) {
             snprintf(split, sizeof split, "n0=%s in0.1=%s", axis, axis);
         else
             snprintf(split, sizeof split, "((2,%d),(%d))%s", cut, cut, cut & 1 ? " -> [-]" : "");
-        good(weft_op_split(p, match, split));
-        good(weft_tensor_split(p, match, layout));
+        good(weft_plan_split_op(p, match, split));
+        good(weft_plan_split_tensor(p, match, layout));
         good(weft_plan_stage(p, match, pick(r, 4)));
         good(weft_plan_recompute(p, (weft_recompute)mode, cut > 1 ? match : NULL, cut & 1));
     }

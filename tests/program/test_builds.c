@@ -42,7 +42,7 @@ static void open_model(model *m) {
     ASSERT_OK(weft_plan_create(RANKS, &m->plan));
     ASSERT_OK(weft_plan_axis(m->plan, "tp", 2));
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
-        ASSERT_OK(weft_op_split(m->plan, splits[i][0], splits[i][1]));
+        ASSERT_OK(weft_plan_split_op(m->plan, splits[i][0], splits[i][1]));
     ASSERT_OK(weft_plan_pipeline(m->plan, 2, 4, WEFT_PIPELINE_1F1B, 1));
     ASSERT_OK(weft_model_build(&config, WEFT_USE_TRAIN, 2, 0, WEFT_F32, &m->graph));
     ASSERT_OK(wefti_graph_wrap(m->graph));

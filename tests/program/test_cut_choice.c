@@ -121,7 +121,7 @@ static void say_cuts(trial *t) {
     }
     strcat(text, ")");
     if (t->said) strcat(strcat(text, " -> "), wefti_layout_text(&t->out, &t->mesh).text);
-    ASSERT_OK(weft_op_split(t->plan, "x:*", text));
+    ASSERT_OK(weft_plan_split_op(t->plan, "x:*", text));
 }
 
 static void decide(trial *t) {
@@ -269,7 +269,7 @@ static void samples_stay_where_they_are(void **state) {
     weft_plan *plan = plan_of((int[]){2, 2});
     wefti_layout in[2] = {wefti_layout_replicated(2), wefti_layout_replicated(2)};
     in[0].dim[0] = (wefti_dim_split){.count = 1, .axis = {1}};
-    ASSERT_OK(weft_op_split(plan, "x:matmul", "((2,1),(1,2))"));
+    ASSERT_OK(weft_plan_split_op(plan, "x:matmul", "((2,1),(1,2))"));
     outcome is = choose(&g, plan, in, NULL, false, "samples split by the inner axis");
     assert_int_equal(is.transfers, 0);
     weft_plan_destroy(plan);

@@ -123,7 +123,7 @@ static weft_plan *plan_of(const trial *t, const char *text) {
     for (int a = 0; a < t->axes && st >= 0; a++)
         st = weft_plan_axis(plan, axis_names[a], t->sizes[a]);
     if (st >= 0) st = weft_plan_mode(plan, t->follow ? WEFT_PARALLEL_SEMI : WEFT_PARALLEL_MANUAL);
-    if (st >= 0 && *text) st = weft_op_split(plan, "*", text);
+    if (st >= 0 && *text) st = weft_plan_split_op(plan, "*", text);
     if (st < 0) {
         print_error("%s: %s\n", text, weft_error_message());
         abort();

@@ -81,11 +81,11 @@ static weft_graph *gpt2(int64_t batch) {
 }
 
 static void tensor_parallel(weft_plan *plan) {
-    ASSERT_OK(weft_op_split(plan, "h.*.attn.c_attn", "n1=tp"));
-    ASSERT_OK(weft_op_split(plan, "h.*.attn:attention", "heads=tp"));
-    ASSERT_OK(weft_op_split(plan, "h.*.attn.c_proj", "k=tp"));
-    ASSERT_OK(weft_op_split(plan, "h.*.mlp.c_fc", "n0=tp"));
-    ASSERT_OK(weft_op_split(plan, "h.*.mlp.c_proj", "k=tp"));
+    ASSERT_OK(weft_plan_split_op(plan, "h.*.attn.c_attn", "n1=tp"));
+    ASSERT_OK(weft_plan_split_op(plan, "h.*.attn:attention", "heads=tp"));
+    ASSERT_OK(weft_plan_split_op(plan, "h.*.attn.c_proj", "k=tp"));
+    ASSERT_OK(weft_plan_split_op(plan, "h.*.mlp.c_fc", "n0=tp"));
+    ASSERT_OK(weft_plan_split_op(plan, "h.*.mlp.c_proj", "k=tp"));
 }
 
 typedef struct fixture {
@@ -147,8 +147,8 @@ static void megatron_sequence_parallelism(void **state) {
     ASSERT_OK(weft_plan_create(2, &plan));
     ASSERT_OK(weft_plan_axis(plan, "tp", 2));
     tensor_parallel(plan);
-    ASSERT_OK(weft_op_split(plan, "h.*.ln_?:layer_norm", "in0.1=tp"));
-    ASSERT_OK(weft_op_split(plan, "h.*:add", "in0.1=tp"));
+    ASSERT_OK(weft_plan_split_op(plan, "h.*.ln_?:layer_norm", "in0.1=tp"));
+    ASSERT_OK(weft_plan_split_op(plan, "h.*:add", "in0.1=tp"));
     fixture f = open_with(plan, 1);
     for (int r = 0; r < 2; r++)
         for (int l = 1; l < LAYERS; l++) {
@@ -492,9 +492,9 @@ static void thirty_equal_sums_are_one_routine(void **state) {
             ASSERT_OK(weft_plan_mode(plan, WEFT_PARALLEL_MANUAL));
         } else {
             ASSERT_OK(weft_plan_axis(plan, "tp", 2));
-            ASSERT_OK(weft_tensor_split(plan, "x", "[-, -]"));
-            ASSERT_OK(weft_tensor_split(plan, "*.a", "[-, tp]"));
-            ASSERT_OK(weft_tensor_split(plan, "*.b", "[tp, -]"));
+            ASSERT_OK(weft_plan_split_tensor(plan, "x", "[-, -]"));
+            ASSERT_OK(weft_plan_split_tensor(plan, "*.a", "[-, tp]"));
+            ASSERT_OK(weft_plan_split_tensor(plan, "*.b", "[tp, -]"));
         }
         o.optimizer.kind = WEFT_NO_OPTIMIZER;
         o.plan = plan;

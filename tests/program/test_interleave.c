@@ -41,7 +41,7 @@ static void open_world(world *w, int copies, int level, bool overlap) {
     ASSERT_OK(weft_plan_axis(w->plan, "dp", 2));
     ASSERT_OK(weft_plan_axis(w->plan, "tp", 2));
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
-        ASSERT_OK(weft_op_split(w->plan, splits[i][0], splits[i][1]));
+        ASSERT_OK(weft_plan_split_op(w->plan, splits[i][0], splits[i][1]));
     ASSERT_OK(weft_plan_copies(w->plan, copies));
     ASSERT_OK(weft_plan_overlap(w->plan, overlap));
     if (level) ASSERT_OK(weft_plan_optimizer(w->plan, level, 0, 0));

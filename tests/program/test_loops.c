@@ -57,8 +57,8 @@ static weft_plan *plan_of(const loop_case *c, int micro) {
     ASSERT_OK(weft_plan_create(c->devices, &plan));
     if (c->tensor) {
         ASSERT_OK(weft_plan_axis(plan, "tp", c->tensor));
-        ASSERT_OK(weft_op_split(plan, "h.*.mlp.c_fc", "n0=tp"));
-        ASSERT_OK(weft_op_split(plan, "h.*.mlp.c_proj", "k=tp"));
+        ASSERT_OK(weft_plan_split_op(plan, "h.*.mlp.c_fc", "n0=tp"));
+        ASSERT_OK(weft_plan_split_op(plan, "h.*.mlp.c_proj", "k=tp"));
     }
     if (c->level) ASSERT_OK(weft_plan_optimizer(plan, c->level, 0, 0));
     if (c->copies > 1) ASSERT_OK(weft_plan_copies(plan, c->copies));

@@ -106,7 +106,7 @@ static weft_plan *plan_of(const plan_case *c) {
     for (int a = 0; a < 3 && c->axis[a].name; a++)
         ASSERT_OK(weft_plan_axis(plan, c->axis[a].name, c->axis[a].size));
     for (size_t i = 0; c->tensor && i < sizeof splits / sizeof *splits; i++)
-        ASSERT_OK(weft_op_split(plan, splits[i][0], splits[i][1]));
+        ASSERT_OK(weft_plan_split_op(plan, splits[i][0], splits[i][1]));
     if (c->level) ASSERT_OK(weft_plan_optimizer(plan, c->level, 0, 0));
     if (c->copies) ASSERT_OK(weft_plan_copies(plan, c->copies));
     if (c->stages)

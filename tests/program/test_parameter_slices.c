@@ -55,8 +55,8 @@ static weft_session *session_of(const network *n, weft_graph *g) {
     for (int a = 0; a < 4 && n->mesh[a]; a++) ASSERT_OK(weft_plan_axis(plan, axes[a], n->mesh[a]));
     ASSERT_OK(weft_plan_mode(plan, WEFT_PARALLEL_SEMI));
     ASSERT_OK(weft_plan_dataset(plan, WEFT_DATASET_FULL_BATCH));
-    if (n->first) ASSERT_OK(weft_op_split(plan, "fc1:linear", n->first));
-    if (n->second) ASSERT_OK(weft_op_split(plan, "fc2:linear", n->second));
+    if (n->first) ASSERT_OK(weft_plan_split_op(plan, "fc1:linear", n->first));
+    if (n->second) ASSERT_OK(weft_plan_split_op(plan, "fc2:linear", n->second));
     if (n->level) ASSERT_OK(weft_plan_optimizer(plan, n->level, 0, n->shard));
     weft_session_options o = weft_session_defaults();
     o.optimizer.kind = WEFT_SGD;

@@ -176,7 +176,7 @@ static void test_devices(void **state) {
         ASSERT_OK(weft_plan_create(j.devices, &plan));
         ASSERT_OK(weft_plan_axis(plan, "tp", 2));
         for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
-            ASSERT_OK(weft_op_split(plan, splits[i][0], splits[i][1]));
+            ASSERT_OK(weft_plan_split_op(plan, splits[i][0], splits[i][1]));
         ASSERT_OK(weft_plan_pipeline(plan, 2, j.microbatches, schedules[s], 1));
         j.plan = plan;
         ASSERT_OK(weft_model_build(&gpt2, WEFT_USE_TRAIN, 2, 0, WEFT_F32, &j.graph));

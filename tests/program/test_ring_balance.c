@@ -127,7 +127,7 @@ static void check(const ring *r, int devices) {
     assert_int_equal(op_graph_run(&g, &stream), WEFT_OK);
     assert_int_equal(weft_plan_create(devices, &plan), WEFT_OK);
     assert_int_equal(weft_plan_axis(plan, "x", devices), WEFT_OK);
-    assert_int_equal(weft_op_split(plan, "*", "seq=x"), WEFT_OK);
+    assert_int_equal(weft_plan_split_op(plan, "*", "seq=x"), WEFT_OK);
     assert_true(op_rule(g.node, &rule));
     for (int i = 0; i < g.node->inputs; i++) {
         in[i] = wefti_layout_replicated(wefti_in(g.node, i)->rank);

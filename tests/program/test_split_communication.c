@@ -332,7 +332,7 @@ static void check(const expected *e, int permutes) {
     assert_int_equal(op_graph_run(&g, &stream), WEFT_OK);
     assert_int_equal(weft_plan_create(e->devices, &plan), WEFT_OK);
     assert_int_equal(weft_plan_axis(plan, "x", e->devices), WEFT_OK);
-    assert_int_equal(weft_op_split(plan, "*", e->split), WEFT_OK);
+    assert_int_equal(weft_plan_split_op(plan, "*", e->split), WEFT_OK);
     wefti_mesh mesh = wefti_plan_mesh(plan, 0);
     for (int i = 0; e->in[i]; i++)
         assert_int_equal(wefti_layout_parse(e->in[i], &mesh, &in[i]), WEFT_OK);

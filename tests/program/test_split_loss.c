@@ -146,7 +146,7 @@ static void over_mesh(const head *h, int dp, int tp, const char *what) {
     ASSERT_OK(weft_plan_create(dp * tp, &plan));
     if (dp > 1) ASSERT_OK(weft_plan_axis(plan, "rows", dp));
     ASSERT_OK(weft_plan_axis(plan, "tp", tp));
-    if (h->whole_weight) ASSERT_OK(weft_op_split(plan, "*:linear", "n0=tp"));
+    if (h->whole_weight) ASSERT_OK(weft_plan_split_op(plan, "*:linear", "n0=tp"));
     layouts(h, dp, in);
     if (!spmd_partition(&once, &whole, plan, in)) fail_msg("%s: %s", what, once.why);
     same(&once, what);
@@ -276,7 +276,7 @@ static weft_session *open_gpt2(int tp, weft_graph **graph) {
     if (tp > 1) {
         ASSERT_OK(weft_plan_create(tp, &plan));
         ASSERT_OK(weft_plan_axis(plan, "tp", tp));
-        ASSERT_OK(weft_tensor_split(plan, "wte.weight", "[tp, -]"));
+        ASSERT_OK(weft_plan_split_tensor(plan, "wte.weight", "[tp, -]"));
     }
     o.plan = plan;
     o.threads = 2;

@@ -158,7 +158,7 @@ static void check_product(const int parts[4], bool batched, bool x_transposed, b
         (void)snprintf(cuts, sizeof cuts, "((%s),(%s))", x, w);
     weft_graph *g = product(batched, x_transposed, w_transposed);
     weft_plan *plan = mesh_of((int[]){2, 2, 2}); /* what nothing uses computes repeatedly */
-    ASSERT_OK(weft_op_split(plan, "product:matmul", cuts));
+    ASSERT_OK(weft_plan_split_op(plan, "product:matmul", cuts));
     weft_session *s = session_of(g, plan);
     for (int r = 0; r < weft_session_devices(s); r++) {
         counts c = forward_transfers(s, r);
@@ -327,7 +327,7 @@ static weft_plan *plan_of(const chain *c) {
                                         "*m2:matmul"};
     weft_plan *plan = mesh_of(c->sizes);
     for (int l = 0; l < 5; l++)
-        if (c->said[l]) ASSERT_OK(weft_op_split(plan, names[l], c->said[l]));
+        if (c->said[l]) ASSERT_OK(weft_plan_split_op(plan, names[l], c->said[l]));
     return plan;
 }
 
@@ -393,9 +393,9 @@ static void the_quick_start_network(void **state) {
     weft_output(g, "y", x);
     weft_cell_begin(g, "loss");
     weft_loss(g, weft_cell_end(g, weft_mse(g, x, target)));
-    ASSERT_OK(weft_op_split(plan, "m?:matmul", "((2,4),(4,1))"));
-    ASSERT_OK(weft_op_split(plan, "r0:relu", "((2,4))"));
-    ASSERT_OK(weft_tensor_split(plan, "x", "[a, b]"));
+    ASSERT_OK(weft_plan_split_op(plan, "m?:matmul", "((2,4),(4,1))"));
+    ASSERT_OK(weft_plan_split_op(plan, "r0:relu", "((2,4))"));
+    ASSERT_OK(weft_plan_split_tensor(plan, "x", "[a, b]"));
     o.optimizer = (weft_optimizer){.kind = WEFT_MOMENTUM, .momentum = 0.1};
     o.threads = 1;
     for (int many = 0; many < 2; many++) {
@@ -470,9 +470,9 @@ static void a_block_is_split_and_the_others_follow(void **state) {
     ASSERT_OK(weft_plan_create(8, &plan));
     ASSERT_OK(weft_plan_axis(plan, "dp", 2));
     ASSERT_OK(weft_plan_axis(plan, "tp", 4));
-    ASSERT_OK(weft_op_split(plan, "block1.dense0:linear", "((2,1),(1,4),(4,))"));
-    ASSERT_OK(weft_tensor_split(plan, "block1.dense1.weight", "[tp, -]"));
-    ASSERT_OK(weft_op_split(plan, "block1.dense1:linear", "m0=dp k=tp -> [dp+tp, -]"));
+    ASSERT_OK(weft_plan_split_op(plan, "block1.dense0:linear", "((2,1),(1,4),(4,))"));
+    ASSERT_OK(weft_plan_split_tensor(plan, "block1.dense1.weight", "[tp, -]"));
+    ASSERT_OK(weft_plan_split_op(plan, "block1.dense1:linear", "m0=dp k=tp -> [dp+tp, -]"));
     weft_session *s = session_of(g, plan);
     for (int r = 0; r < 8; r++) {
         assert_size(s, r, "block0.dense0.weight", 8, 12);
@@ -540,7 +540,7 @@ static void too_few_cuts_are_refused(void **state) {
         weft_session *s = NULL;
         weft_session_options o = weft_session_defaults();
         o.plan = plan;
-        ASSERT_OK(weft_op_split(plan, "block1.dense0:linear", cases[i].cuts));
+        ASSERT_OK(weft_plan_split_op(plan, "block1.dense0:linear", cases[i].cuts));
         weft_status status = weft_session_create(g, &o, &s);
         if ((status == WEFT_OK) != cases[i].accepted)
             fail_msg("%s: %s", cases[i].cuts, weft_error_message());

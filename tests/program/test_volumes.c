@@ -40,12 +40,12 @@ static weft_plan *plan_of(const scheme *s) {
     ASSERT_OK(weft_plan_axis(plan, "x", s->x));
     ASSERT_OK(weft_plan_axis(plan, "y", s->y));
     ASSERT_OK(weft_plan_axis(plan, "z", s->z));
-    ASSERT_OK(weft_tensor_split(plan, "x", s->input));
-    ASSERT_OK(weft_tensor_split(plan, "a", s->first));
-    ASSERT_OK(weft_tensor_split(plan, "b", s->second));
-    ASSERT_OK(weft_op_split(plan, "first:matmul", s->first_split));
-    ASSERT_OK(weft_op_split(plan, "second:matmul", s->second_split));
-    if (s->after) ASSERT_OK(weft_op_split(plan, "second:neg", s->after));
+    ASSERT_OK(weft_plan_split_tensor(plan, "x", s->input));
+    ASSERT_OK(weft_plan_split_tensor(plan, "a", s->first));
+    ASSERT_OK(weft_plan_split_tensor(plan, "b", s->second));
+    ASSERT_OK(weft_plan_split_op(plan, "first:matmul", s->first_split));
+    ASSERT_OK(weft_plan_split_op(plan, "second:matmul", s->second_split));
+    if (s->after) ASSERT_OK(weft_plan_split_op(plan, "second:neg", s->after));
     return plan;
 }
 

@@ -116,7 +116,7 @@ static int64_t exchanged_over(op_graph *g, const int *mesh, const char *split, c
     assert_non_null(op->exchanged);
     weighed = -1;
     n->op = &recorder;
-    ASSERT_OK(weft_op_split(plan, "*", split));
+    ASSERT_OK(weft_plan_split_op(plan, "*", split));
     if (!spmd_partition_over(&s, g, plan, in, NULL, per_byte)) fail_msg("%s: %s", what, s.why);
     spmd_feed(&s, 11);
     if (!spmd_run(&s, &no_random) || !spmd_compare(&s)) fail_msg("%s: %s", what, s.why);

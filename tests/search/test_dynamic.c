@@ -427,7 +427,7 @@ static void test_settings_are_kept(void **state) {
     char text[256];
     weft_graph *g = products(64, 128, 256);
     weft_plan *settings = search_settings(8);
-    ASSERT_OK(weft_op_split(settings, "c0:linear", "((2,2),(2,2))"));
+    ASSERT_OK(weft_plan_split_op(settings, "c0:linear", "((2,2),(2,2))"));
     weft_search_options o = weft_search_defaults();
     search_space s;
     search_space_open(&s, g, settings, &o);
@@ -449,7 +449,7 @@ static void test_settings_are_kept(void **state) {
     settings = search_settings(8);
     ASSERT_OK(weft_plan_axis(settings, "dp", 2));
     ASSERT_OK(weft_plan_axis(settings, "tp", 4));
-    ASSERT_OK(weft_op_split(settings, "c0:linear", "n0=tp"));
+    ASSERT_OK(weft_plan_split_op(settings, "c0:linear", "n0=tp"));
     plan = search_plan(g, settings, &o, NULL);
     assert_int_equal(plan->mesh.axes, 2);
     assert_string_equal(plan->mesh.axis[1].name, "tp");
@@ -458,7 +458,7 @@ static void test_settings_are_kept(void **state) {
     weft_plan_destroy(settings);
     /* contradictions */
     settings = search_settings(8);
-    ASSERT_OK(weft_op_split(settings, "c0:linear", "((3,1),(1,1))"));
+    ASSERT_OK(weft_plan_split_op(settings, "c0:linear", "((3,1),(1,1))"));
     ASSERT_FAILS(WEFT_E_ARG, "c0:linear|8", weft_plan_search(g, settings, &o, &plan, NULL));
     weft_plan_destroy(settings);
     settings = search_settings(8);

@@ -26,7 +26,7 @@ static weft_plan *plan_of(int data, int tensor, int stages, int micro, int level
     ASSERT_OK(weft_plan_create(data * tensor * stages, &plan));
     ASSERT_OK(weft_plan_axis(plan, "dp", data));
     ASSERT_OK(weft_plan_axis(plan, "tp", tensor));
-    if (tensor > 1) ASSERT_OK(weft_op_split(plan, "h.*.mlp.c_fc", "n0=tp"));
+    if (tensor > 1) ASSERT_OK(weft_plan_split_op(plan, "h.*.mlp.c_fc", "n0=tp"));
     if (stages > 1) ASSERT_OK(weft_plan_pipeline(plan, stages, micro, WEFT_PIPELINE_1F1B, 1));
     if (level) ASSERT_OK(weft_plan_optimizer(plan, level, 0, 0));
     ASSERT_OK(wefti_plan_refine(plan));

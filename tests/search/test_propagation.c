@@ -31,7 +31,7 @@ static void test_14a_example(void **state) {
     weft_search_options o = weft_search_defaults();
     char text[256];
     o.search = WEFT_SEARCH_PROPAGATION;
-    ASSERT_OK(weft_op_split(settings, "one:matmul", "((2,1),(1,4))"));
+    ASSERT_OK(weft_plan_split_op(settings, "one:matmul", "((2,1),(1,4))"));
     weft_plan *plan = search_plan(g, settings, &o, NULL);
     assert_string_equal(search_parts(plan, g, "one:matmul", text), "((2,1),(1,4))");
     assert_string_equal(search_parts(plan, g, "act:add", text), "((2,4),(4))");
@@ -64,7 +64,7 @@ static void test_14a_second_example(void **state) {
     weft_plan *settings = search_settings(8);
     weft_search_options o = weft_search_defaults();
     o.search = WEFT_SEARCH_PROPAGATION;
-    ASSERT_OK(weft_op_split(settings, "mm0:matmul", "((2,1),(1,4))"));
+    ASSERT_OK(weft_plan_split_op(settings, "mm0:matmul", "((2,1),(1,4))"));
     weft_plan *plan = search_plan(g, settings, &o, NULL);
     assert_string_equal(search_parts(plan, g, "add0:add", text), "((2,4),(4))");
     assert_string_equal(search_parts(plan, g, "add0:relu", text), "((2,4))");
@@ -102,8 +102,8 @@ static void test_14c_settings_stay(void **state) {
     weft_search_options o = weft_search_defaults();
     char text[256], *notes;
     o.search = WEFT_SEARCH_PROPAGATION;
-    ASSERT_OK(weft_op_split(settings, "one:matmul", "((2,1),(1,4))"));
-    ASSERT_OK(weft_op_split(settings, "two:matmul", "((8,1),(1,1))"));
+    ASSERT_OK(weft_plan_split_op(settings, "one:matmul", "((2,1),(1,4))"));
+    ASSERT_OK(weft_plan_split_op(settings, "two:matmul", "((8,1),(1,1))"));
     weft_plan *plan = search_plan(g, settings, &o, &notes);
     assert_string_equal(search_parts(plan, g, "one:matmul", text), "((2,1),(1,4))");
     assert_string_equal(search_parts(plan, g, "two:matmul", text), "((8,1),(1,1))");
@@ -122,7 +122,7 @@ static weft_plan *semi_automatic(weft_graph *g, const weft_plan *settings, const
     ASSERT_OK(weft_plan_axis(plan, "a", 2));
     ASSERT_OK(weft_plan_axis(plan, "b", 2));
     ASSERT_OK(weft_plan_axis(plan, "c", 2));
-    ASSERT_OK(weft_op_split(plan, match, split_of_it));
+    ASSERT_OK(weft_plan_split_op(plan, match, split_of_it));
     for (int64_t k = 0; k < g->root->node_count; k++) {
         const weft_node *call = &g->root->nodes[k];
         for (int64_t i = 0; call->callee && i < call->callee->node_count; i++) {
@@ -138,7 +138,7 @@ static weft_plan *semi_automatic(weft_graph *g, const weft_plan *settings, const
                 rule.factor[f].size % plan->devices != 0)
                 continue;
             snprintf(name, sizeof name, "%s:%s", label, n->op->name);
-            ASSERT_OK(weft_op_split(plan, name, "in0.0=a+b+c"));
+            ASSERT_OK(weft_plan_split_op(plan, name, "in0.0=a+b+c"));
         }
     }
     return plan;
@@ -165,7 +165,7 @@ static void test_14c_bytes(void **state) {
         weft_plan *settings = search_settings(8);
         weft_search_options o = weft_search_defaults();
         o.search = WEFT_SEARCH_PROPAGATION;
-        ASSERT_OK(weft_op_split(settings, settings_of[k][0], settings_of[k][1]));
+        ASSERT_OK(weft_plan_split_op(settings, settings_of[k][0], settings_of[k][1]));
         weft_plan *plan = search_plan(g, settings, &o, NULL);
         weft_plan *semi = semi_automatic(g, settings, settings_of[k][0], settings_of[k][1]);
         const int64_t bytes = redistributed(g, plan), other = redistributed(g, semi);
@@ -230,11 +230,11 @@ static weft_plan *configured_plan(bool all) {
     ASSERT_OK(weft_plan_axis(plan, "dp", 2));
     ASSERT_OK(weft_plan_axis(plan, "tp", 2));
     for (size_t i = 0; i < sizeof key_ops / sizeof *key_ops; i++)
-        ASSERT_OK(weft_op_split(plan, key_ops[i].match, key_ops[i].split));
+        ASSERT_OK(weft_plan_split_op(plan, key_ops[i].match, key_ops[i].split));
     for (size_t i = 0; all && i < sizeof other_ops / sizeof *other_ops; i++)
-        ASSERT_OK(weft_op_split(plan, other_ops[i].match, other_ops[i].split));
-    if (all) ASSERT_OK(weft_tensor_split(plan, "tokens", "[dp+tp, -]"));
-    if (all) ASSERT_OK(weft_tensor_split(plan, "targets", "[dp+tp, -]"));
+        ASSERT_OK(weft_plan_split_op(plan, other_ops[i].match, other_ops[i].split));
+    if (all) ASSERT_OK(weft_plan_split_tensor(plan, "tokens", "[dp+tp, -]"));
+    if (all) ASSERT_OK(weft_plan_split_tensor(plan, "targets", "[dp+tp, -]"));
     return plan;
 }
 
@@ -284,9 +284,9 @@ static void test_19b_boundary(void **state) {
     weft_plan *settings = search_settings(8);
     weft_search_options o = weft_search_defaults();
     o.search = WEFT_SEARCH_PROPAGATION;
-    ASSERT_OK(weft_op_split(settings, "l0:linear", "((8,1),(1,1))"));
-    ASSERT_OK(weft_op_split(settings, "l1:linear", "((8,1),(1,1))"));
-    ASSERT_OK(weft_op_split(settings, "l2:linear", "((1,1),(1,8))"));
+    ASSERT_OK(weft_plan_split_op(settings, "l0:linear", "((8,1),(1,1))"));
+    ASSERT_OK(weft_plan_split_op(settings, "l1:linear", "((8,1),(1,1))"));
+    ASSERT_OK(weft_plan_split_op(settings, "l2:linear", "((1,1),(1,8))"));
     char *notes;
     weft_plan *plan = search_plan(g, settings, &o, &notes);
     assert_string_equal(search_parts(plan, g, "l0:relu", text), "((8,1))");
@@ -333,7 +333,7 @@ static void configure(dice *d, weft_graph *g, weft_plan *settings, const weft_se
     }
     strcat(split, ")");
     snprintf(name, sizeof name, "%s:%s", n->label, n->op->op->name);
-    ASSERT_OK(weft_op_split(settings, name, split));
+    ASSERT_OK(weft_plan_split_op(settings, name, split));
     search_space_close(&s);
 }
 

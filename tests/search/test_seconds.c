@@ -145,7 +145,7 @@ static weft_plan *one_dimensional(void) {
     for (int i = 0; i < 2 * PAIRS; i++) {
         char name[32];
         (void)snprintf(name, sizeof name, "l%d:matmul", i);
-        ASSERT_OK(weft_op_split(plan, name, i % 2 ? "k=x+y" : "n=x+y"));
+        ASSERT_OK(weft_plan_split_op(plan, name, i % 2 ? "k=x+y" : "n=x+y"));
     }
     return plan;
 }

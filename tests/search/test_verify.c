@@ -23,7 +23,7 @@ static fixture open_fixture(void) {
     f.settings = search_settings(8);
     ASSERT_OK(weft_plan_axis(f.settings, "a", 2));
     ASSERT_OK(weft_plan_axis(f.settings, "b", 4));
-    ASSERT_OK(weft_op_split(f.settings, "l0:matmul", "m=a n=b"));
+    ASSERT_OK(weft_plan_split_op(f.settings, "l0:matmul", "m=a n=b"));
     f.plan = search_plan(f.graph, f.settings, &o, NULL);
     return f;
 }
@@ -93,7 +93,7 @@ static void test_changes(void **state) {
             f.settings->devices = 128;
             break;
         default: /* a strategy of no op */
-            ASSERT_OK(weft_op_split(f.plan, "l1:matmul", "z=a"));
+            ASSERT_OK(weft_plan_split_op(f.plan, "l1:matmul", "z=a"));
             break;
         }
         (void)found(&f, 0, facts[change]);

@@ -38,7 +38,7 @@ static inline weft_status make_plan(const plan_case *c, weft_plan **out) {
         status = weft_plan_axis(plan, c->axis[a].name, c->axis[a].size);
     if (c->axis[0].name && status >= 0) status = weft_plan_mode(plan, WEFT_PARALLEL_SEMI);
     for (int i = 0; i < 6 && c->splits[i].match && status >= 0; i++)
-        status = weft_op_split(plan, c->splits[i].match, c->splits[i].axes);
+        status = weft_plan_split_op(plan, c->splits[i].match, c->splits[i].axes);
     if (c->level && status >= 0) status = weft_plan_optimizer(plan, c->level, 0, 0);
     if (c->accumulate && status >= 0) status = weft_plan_accumulate(plan, c->accumulate);
     if (c->sum && status >= 0) status = weft_plan_gradients_sum(plan, true);

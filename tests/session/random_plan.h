@@ -152,7 +152,7 @@ static inline void split_ops(trial *t, weft_graph *g) {
             label_of(call->callee, n, call->scope, label, sizeof label);
             if (t->cuts && roll(&cut, 3) == 0) as_cuts(t, n, split, sizeof split);
             random_result(t, &own, n, split, sizeof split);
-            ASSERT_OK(weft_op_split(t->plan, label, split));
+            ASSERT_OK(weft_plan_split_op(t->plan, label, split));
         }
     }
 }
@@ -180,7 +180,7 @@ static inline void split_tensors(trial *t, weft_graph *g) {
         }
         wefti_text_add(&text, "]");
         char *s = wefti_text_take(&text);
-        ASSERT_OK(weft_tensor_split(t->plan, v->name, s));
+        ASSERT_OK(weft_plan_split_tensor(t->plan, v->name, s));
         wefti_free(s);
     }
 }

@@ -85,7 +85,7 @@ enum { CASES = sizeof cases / sizeof *cases };
 
 static void add_splits(weft_plan *plan, const split *splits) {
     for (int i = 0; i < 8 && splits[i].match; i++)
-        ASSERT_OK(weft_op_split(plan, splits[i].match, splits[i].axes));
+        ASSERT_OK(weft_plan_split_op(plan, splits[i].match, splits[i].axes));
 }
 
 static weft_plan *plan_of(const spread *c, weft_family family) {

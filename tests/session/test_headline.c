@@ -41,9 +41,9 @@ static weft_plan *plan_of(const run *c) {
     for (int a = 0; a < 3 && c->axis[a].name; a++)
         ASSERT_OK(weft_plan_axis(plan, c->axis[a].name, c->axis[a].size));
     for (int i = 0; i < 10 && c->splits[i].match; i++)
-        ASSERT_OK(weft_op_split(plan, c->splits[i].match, c->splits[i].axes));
+        ASSERT_OK(weft_plan_split_op(plan, c->splits[i].match, c->splits[i].axes));
     for (int i = 0; i < 4 && c->tensors[i].match; i++)
-        ASSERT_OK(weft_tensor_split(plan, c->tensors[i].match, c->tensors[i].axes));
+        ASSERT_OK(weft_plan_split_tensor(plan, c->tensors[i].match, c->tensors[i].axes));
     if (c->level) ASSERT_OK(weft_plan_optimizer(plan, c->level, 0, 0));
     if (c->recompute) ASSERT_OK(weft_plan_recompute(plan, c->recompute, NULL, false));
     static const char *const collectives[] = {"allreduce", "allgather", "reducescatter"};

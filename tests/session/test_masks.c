@@ -108,7 +108,7 @@ static void run(const trial *t, int devices, outcome *out) {
         ASSERT_OK(weft_plan_create(devices, &plan));
         ASSERT_OK(weft_plan_axis(plan, "sp", devices));
         ASSERT_OK(weft_plan_mode(plan, WEFT_PARALLEL_SEMI));
-        ASSERT_OK(weft_op_split(plan, "attn", split));
+        ASSERT_OK(weft_plan_split_op(plan, "attn", split));
     }
     o.plan = plan;
     o.seed = t->seed;

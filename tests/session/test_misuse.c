@@ -14,7 +14,7 @@ static void a_refused_reshape_shows_its_result(void **state) {
     weft_value y = weft_cell_end(g, weft_exp(g, weft_reshape(g, x, 2, (int64_t[]){8, 3})));
     weft_loss(g, weft_mean(g, y, 0, NULL, false));
     ASSERT_OK(weft_plan_create(2, &plan));
-    ASSERT_OK(weft_op_split(plan, "c:reshape", "nonsense=dp"));
+    ASSERT_OK(weft_plan_split_op(plan, "c:reshape", "nonsense=dp"));
     weft_session_options o = plain_options(WEFT_SGD, 0);
     o.plan = plan;
     o.optimizer.kind = WEFT_NO_OPTIMIZER;
@@ -50,8 +50,8 @@ static void splits_that_match_nothing_are_refused(void **state) {
         x = weft_cell_end(g, weft_linear(g, x, w, WEFT_NO_VALUE, false));
         weft_loss(g, weft_mean(g, x, 0, NULL, false));
         ASSERT_OK(weft_plan_create(2, &plan));
-        ASSERT_OK(weft_op_split(plan, wrong[i].op, "n0=dp"));
-        if (wrong[i].tensor) ASSERT_OK(weft_tensor_split(plan, wrong[i].tensor, "[-, dp]"));
+        ASSERT_OK(weft_plan_split_op(plan, wrong[i].op, "n0=dp"));
+        if (wrong[i].tensor) ASSERT_OK(weft_plan_split_tensor(plan, wrong[i].tensor, "[-, dp]"));
         o.plan = plan;
         ASSERT_FAILS(WEFT_E_NOT_FOUND, wrong[i].facts, weft_session_create(g, &o, &s));
         assert_null(s);

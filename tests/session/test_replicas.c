@@ -58,7 +58,7 @@ static weft_status make_plan(const replicas_case *c, weft_plan **out) {
     if (!c->tensor) return WEFT_OK;
     TRY(weft_plan_axis(p, "tp", 2));
     TRY(weft_plan_mode(p, WEFT_PARALLEL_SEMI));
-    return weft_op_split(p, "dense:linear", "n0=tp");
+    return weft_plan_split_op(p, "dense:linear", "n0=tp");
 }
 
 static weft_status change(weft_session *s, const char *name) {

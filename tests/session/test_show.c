@@ -17,7 +17,7 @@ static weft_plan *two_by_two(void) {
     ASSERT_OK(weft_plan_create(4, &plan));
     ASSERT_OK(weft_plan_axis(plan, "dp", 2));
     ASSERT_OK(weft_plan_axis(plan, "tp", 2));
-    ASSERT_OK(weft_op_split(plan, "h.*.mlp.c_fc:linear", "n0=tp"));
+    ASSERT_OK(weft_plan_split_op(plan, "h.*.mlp.c_fc:linear", "n0=tp"));
     return plan;
 }
 

@@ -26,9 +26,9 @@ static weft_plan *plan_of(const setting *x) {
     ASSERT_OK(weft_plan_axis(plan, "tp", x->tensor));
     ASSERT_OK(weft_plan_pipeline(plan, x->stages, x->microbatches, x->kind, x->chunks));
     if (x->tensor > 1) {
-        ASSERT_OK(weft_op_split(plan, "h.*.attn.c_attn", "n1=tp"));
-        ASSERT_OK(weft_op_split(plan, "h.*.mlp.c_fc", "n0=tp"));
-        ASSERT_OK(weft_tensor_split(plan, "wte.weight", "[tp, -]"));
+        ASSERT_OK(weft_plan_split_op(plan, "h.*.attn.c_attn", "n1=tp"));
+        ASSERT_OK(weft_plan_split_op(plan, "h.*.mlp.c_fc", "n0=tp"));
+        ASSERT_OK(weft_plan_split_tensor(plan, "wte.weight", "[tp, -]"));
     }
     return plan;
 }

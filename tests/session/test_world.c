@@ -174,7 +174,7 @@ static weft_status read_own_row(void *context, weft_world *world) {
     weft_status status = weft_plan_create(4, &plan);
     if (status >= 0) status = weft_plan_axis(plan, "dp", 2);
     if (status >= 0) status = weft_plan_axis(plan, "tp", 2);
-    if (status >= 0) status = weft_op_split(plan, "c:linear", a->split);
+    if (status >= 0) status = weft_plan_split_op(plan, "c:linear", a->split);
     o.plan = plan;
     if (status >= 0) status = weft_session_create(graph, &o, &s);
     if (status >= 0) status = weft_session_rows(s, 0, "x", &first, &rows);

@@ -76,7 +76,7 @@ static weft_plan *plan_of(const plan_case *c, int micro) {
     if (c->tensor || c->stages) ASSERT_OK(weft_plan_axis(plan, "dp", c->data));
     if (c->tensor) ASSERT_OK(weft_plan_axis(plan, "tp", c->tensor));
     for (size_t i = 0; c->tensor && i < sizeof splits / sizeof *splits; i++)
-        ASSERT_OK(weft_op_split(plan, splits[i][0], splits[i][1]));
+        ASSERT_OK(weft_plan_split_op(plan, splits[i][0], splits[i][1]));
     if (c->level) ASSERT_OK(weft_plan_optimizer(plan, c->level, 0, 0));
     if (c->copies) ASSERT_OK(weft_plan_copies(plan, c->copies));
     if (c->stages)

@@ -272,7 +272,7 @@ static void many_unmatched(void **state) {
     for (int i = 0; i < 5000; i++) {
         char name[300];
         (void)snprintf(name, sizeof name, "%0200d:linear", i);
-        ASSERT_OK(weft_op_split(plan, name, "m0=dp"));
+        ASSERT_OK(weft_plan_split_op(plan, name, "m0=dp"));
     }
     ASSERT_OK(wefti_plan_unmatched(plan, g, NULL, &unmatched));
     for (const char *at = unmatched; *at; at++) lines += *at == '\n';
