@@ -276,7 +276,7 @@ WEFT_API weft_status weft_job_export(const weft_job *job, weft_system system, ch
 /* A row of the table of keys. Static storage. */
 typedef struct weft_job_key {
     const char *path;         /* "train.optimizer.lr" */
-    const char *type;         /* "number", "whole number", "text", "choice"... */
+    const char *type;         /* "number", "whole number", "text", "path", "choice"... */
     const char *default_text; /* as written in a file; "auto": depends on other keys */
     const char *help;
     const char *const *words; /* choices: NULL-terminated; else NULL */

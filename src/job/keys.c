@@ -84,7 +84,7 @@ const char *weft_schedule_text(weft_schedule_kind schedule) {
 
 /* The public rows come from the same list. */
 #define TYPE_TEXT "text"
-#define TYPE_FILE "text"
+#define TYPE_FILE "path"
 #define TYPE_CHOICE "choice"
 #define TYPE_INTEGER "whole number"
 #define TYPE_REAL "number"

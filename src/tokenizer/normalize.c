@@ -19,13 +19,13 @@ void wefti_normal_scratch_free(wefti_normal_scratch *s) {
 }
 
 static void put(wefti_text *out, uint32_t point) {
-    unsigned char bytes[4];
+    char bytes[4];
     int length = 1;
     if (point & NO_CHARACTER_BYTE)
-        bytes[0] = (unsigned char)point;
+        bytes[0] = (char)(unsigned char)point;
     else
-        length = wefti_utf8_put(point, bytes);
-    wefti_text_add_bytes(out, (const char *)bytes, length);
+        length = wefti_utf8_write(bytes, point);
+    wefti_text_add_bytes(out, bytes, length);
 }
 
 static int take(const unsigned char *text, int64_t bytes, uint32_t *out) {

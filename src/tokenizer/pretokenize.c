@@ -30,11 +30,11 @@ static weft_status pass(const splitting *s, int64_t from, int64_t behind) {
     int64_t bytes = behind - from;
     if (s->steps->maps) {
         wefti_text *mapped = &s->scratch->mapped;
-        unsigned char character[4];
+        char character[4];
         mapped->used = 0;
         for (int64_t i = 0; i < bytes; i++)
-            wefti_text_add_bytes(mapped, (const char *)character,
-                                 wefti_utf8_put(wefti_alphabet_character(piece[i]), character));
+            wefti_text_add_bytes(mapped, character,
+                                 wefti_utf8_write(character, wefti_alphabet_character(piece[i])));
         WEFT_REQUIRE(!mapped->failed, WEFT_E_NOMEM, "no memory for %lld bytes of text",
                      (long long)bytes);
         piece = (const unsigned char *)mapped->data;

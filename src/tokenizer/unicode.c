@@ -270,16 +270,3 @@ bool wefti_unicode_starts(uint32_t point) {
     if (point >= VOWEL && point < TRAILING + TRAILINGS) return false;
     return !wefti_in_ranges(seconds, COUNT(seconds), point);
 }
-
-int wefti_utf8_put(uint32_t point, unsigned char to[4]) {
-    if (point < 0x80) {
-        to[0] = (unsigned char)point;
-        return 1;
-    }
-    int more = point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
-    static const unsigned char lead[] = {0, 0xC0, 0xE0, 0xF0};
-    to[0] = (unsigned char)(lead[more] | point >> (6 * more));
-    for (int i = 1; i <= more; i++)
-        to[i] = (unsigned char)(0x80 | (point >> (6 * (more - i)) & 0x3F));
-    return more + 1;
-}

@@ -50,7 +50,4 @@ uint32_t wefti_unicode_compose(uint32_t first, uint32_t second);
 /* Nothing before the character composes with it or moves behind it. */
 bool wefti_unicode_starts(uint32_t point);
 
-/* UTF-8 of a code point; returns its bytes. */
-int wefti_utf8_put(uint32_t point, unsigned char to[4]);
-
 #endif

@@ -1,29 +1,10 @@
 /* checkpoint.best and train.stop_after: the same step is the best one, and the run ends after the
  * same validation, on one device, on several, in processes, and after a resume. */
-#include "run_members.h"
+#include "run_kinds.h"
 
 #include <signal.h>
 
 enum { STEPS = 40, EVERY = 2, PATIENCE = 3 };
-
-typedef struct kind {
-    devices devices;
-    int ranks; /* 1: one process */
-    bool sliced;
-} kind;
-
-static const kind kinds[] = {
-    {{"one device", 1, {NULL}}, 1, false},
-    {{"two devices", 2, {"parallel.devices=2"}}, 1, false},
-    {{"two processes", 2, {"parallel.devices=2"}}, 2, false},
-    {{"two processes, sliced", 2, {"parallel.devices=2"}}, 2, true},
-    {{"four processes, sliced",
-      4,
-      {"parallel.devices=4", "parallel.optimizer.level=3", "parallel.optimizer.threshold=0"}},
-     4,
-     true},
-};
-enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* A learning rate at which the validation loss soon stops to fall. */
 static words best_words(const kind *k) {

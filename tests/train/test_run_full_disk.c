@@ -1,6 +1,6 @@
 /* A disk that is full when a run saves: each way to save, by each way to end. A run that ends well
  * has its last step on the disk. Any other run says why, and which step is there. */
-#include "run_members.h"
+#include "run_kinds.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -8,25 +8,6 @@
 #include "base/fault.h"
 
 enum { STEPS = 6, FIRST = 2 }; /* FIRST: the step that still has space in some cases */
-
-typedef struct kind {
-    devices devices;
-    int ranks; /* 1: one process */
-    bool sliced;
-} kind;
-
-static const kind kinds[] = {
-    {{"one device", 1, {NULL}}, 1, false},
-    {{"two devices", 2, {"parallel.devices=2"}}, 1, false},
-    {{"two processes", 2, {"parallel.devices=2"}}, 2, false},
-    {{"two processes, sliced", 2, {"parallel.devices=2"}}, 2, true},
-    {{"four processes, sliced",
-      4,
-      {"parallel.devices=4", "parallel.optimizer.level=3", "parallel.optimizer.threshold=0"}},
-     4,
-     true},
-};
-enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* When rank 0 sees the disk fill up, and how the run ends. */
 typedef struct event {
