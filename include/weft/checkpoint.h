@@ -46,6 +46,25 @@ WEFT_API weft_status weft_checkpoint_describe(const char *path, int json,
 WEFT_API weft_status weft_checkpoint_verify(const char *path, int json,
                                             char **out_text) WEFT_CHECKED;
 
+/** Write the adapters of `from` alone, in the form of PEFT (adapter_config.json and
+ * adapter_model.safetensors). `from` is a run that trained adapters, or a step of one.
+ *
+ * @param base  what adapter_config.json names as the model below the adapters; NULL: nothing
+ * @param out   the directory to make, completely or not at all
+ * @return WEFT_OK; WEFT_E_ARG if `out` exists; WEFT_E_NOT_FOUND if there are no adapters;
+ * WEFT_E_CORRUPT; WEFT_E_IO; WEFT_E_NOMEM */
+WEFT_API weft_status weft_checkpoint_adapter(const char *from, const char *base,
+                                             const char *out) WEFT_CHECKED;
+/** Write a model whose weights hold what their adapters add, W + alpha / rank * B A: a directory in
+ * the form of Hugging Face, without adapters.
+ *
+ * @param from  a run that trained adapters, a step of one, or adapters in the form of PEFT
+ * @param base  the model below the adapters; NULL: `from` has it
+ * @param out   the directory to make, completely or not at all
+ * @return as weft_checkpoint_adapter; WEFT_E_SHAPE if adapters do not fit the model */
+WEFT_API weft_status weft_checkpoint_merge_adapter(const char *from, const char *base,
+                                                   const char *out) WEFT_CHECKED;
+
 /** How tensors are split into slices, for programs whose ranks hold slices of parameters.
  * Parameters with a name that matches `match` are split along `dimension`, from 0; with -1 each
  * rank has the whole. In `match`, * stands for any characters (dots too), ? for one, [a-z] for one

@@ -65,6 +65,14 @@ WEFT_API weft_value weft_input(weft_graph *graph, const char *name, weft_desc de
  * graph that is not trained may have bf16 parameters. */
 WEFT_API weft_value weft_param(weft_graph *graph, const char *name, weft_desc desc, weft_init init);
 
+/** Freeze the parameters whose full names match `pattern` (with *, ? and [abc]), or train them
+ * again if `frozen` is false. Training computes no gradient for a frozen parameter and keeps no
+ * optimizer state, and its bits do not change. Plans split it and checkpoints hold it as any other.
+ * Call this after the model is built, and before a session is created.
+ * @return the graph's first error, if it has one; WEFT_E_ARG for a pattern that is not well formed;
+ *   WEFT_E_NOT_FOUND for one without a parameter, with the nearest name */
+WEFT_API weft_status weft_freeze(weft_graph *graph, const char *pattern, bool frozen) WEFT_CHECKED;
+
 /** A tensor that lives between steps without training: running statistics, a key-value cache. */
 WEFT_API weft_value weft_state(weft_graph *graph, const char *name, weft_desc desc, weft_init init);
 /** After the forward pass, `state` takes the value `next` (same shape and dtype). Legal inside the

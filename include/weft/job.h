@@ -41,7 +41,24 @@ WEFT_API const char *weft_format_text(weft_format format);
 WEFT_API const char *weft_optimizer_text(weft_optimizer_kind optimizer);
 WEFT_API const char *weft_schedule_text(weft_schedule_kind schedule);
 
-/* Texts are never NULL; "" means not given. */
+/* Entries of a list or mapping, in order, as texts. */
+typedef struct weft_job_pair {
+    const char *key, *value;
+    const char *where; /* "job.yaml:14:5" */
+} weft_job_pair;
+typedef struct weft_job_pairs {
+    const weft_job_pair *items;
+    int64_t count;
+} weft_job_pairs;
+
+/* Texts are never NULL; "" means not given. As in weft_lora; 0: from the model's files. */
+typedef struct weft_job_lora {
+    int64_t rank;
+    double alpha, dropout;
+    weft_job_pairs targets;
+    const char *from; /* directory of adapters, as PEFT writes them */
+} weft_job_lora;
+
 typedef struct weft_job_model {
     weft_family family; /* WEFT_FAMILIES: the family in model.from or model.config */
     const char *from;   /* directory of a Hugging Face model; then sizes of 0 come from there */
@@ -56,6 +73,7 @@ typedef struct weft_job_model {
     double norm_eps, rope_theta;
     int64_t experts, experts_per_token;
     double capacity_factor, aux_loss; /* below 0: from model.from, or the family's own */
+    weft_job_lora lora;
 } weft_job_model;
 
 typedef enum weft_bad_lines { WEFT_BAD_LINES_REFUSE, WEFT_BAD_LINES_SKIP } weft_bad_lines;
@@ -70,16 +88,6 @@ typedef struct weft_job_data {
     const char *field;     /* jsonl: the member that holds the text */
     weft_bad_lines bad_lines;
 } weft_job_data;
-
-/* Entries of a list or mapping, in order, as texts. */
-typedef struct weft_job_pair {
-    const char *key, *value;
-    const char *where; /* "job.yaml:14:5" */
-} weft_job_pair;
-typedef struct weft_job_pairs {
-    const weft_job_pair *items;
-    int64_t count;
-} weft_job_pairs;
 
 typedef struct weft_job_optimizer {
     weft_optimizer_kind name;
@@ -102,6 +110,7 @@ typedef struct weft_job_train {
     weft_dtype precision; /* WEFT_F32 or WEFT_BF16 */
     uint64_t seed;
     weft_job_optimizer optimizer;
+    weft_job_pairs frozen; /* pattern -> "true" or "false" */
     weft_job_schedule schedule;
     double clip;                      /* global norm; 0: none */
     const char *log;                  /* JSON-lines file */

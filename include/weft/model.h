@@ -34,7 +34,20 @@ typedef enum weft_family {
         WEFT_FAMILIES
 } weft_family;
 
-enum { WEFT_MAX_END_TOKENS = 16 };
+enum { WEFT_MAX_END_TOKENS = 16, WEFT_LORA_TARGETS = 128 };
+
+/* Adapters of low rank: Hu et al., "LoRA", 2021. Beside the weight of each layer in `targets` stand
+ * "NAME.lora_A.weight" [rank, in] and "NAME.lora_B.weight" [out, rank]. The layer adds alpha / rank
+ * * B (A x). All other parameters are frozen. At first B is zero, so a new adapter changes nothing.
+ */
+typedef struct weft_lora {
+    int64_t rank;   /* 0: no adapters */
+    double alpha;   /* 0: rank */
+    double dropout; /* of what the adapters read, in training */
+    /* last parts of the layers' names, "q_proj,v_proj"; "": c_attn (gpt2, gpt2-moe), q_proj and
+     * v_proj (llama...) */
+    char targets[WEFT_LORA_TARGETS];
+} weft_lora;
 
 /* The architecture of a model, without the batch. Zero means the family's default, if it has one.
  * "llama..." means llama and the families built like it: mixtral, mistral, qwen2, qwen3,
@@ -70,6 +83,7 @@ typedef struct weft_model_config {
     double capacity_factor; /* slots of an expert in training, in multiples of an even share; 0: no
                                bound, no token is dropped */
     double aux_loss;        /* weight of the loss that balances the experts; 0: none */
+    weft_lora lora;         /* gpt2, gpt2-moe, llama... */
     /* DECODE: tokens for which the key-value caches have room, at most the context; 0: the context.
      * It is not in config.json. */
     int64_t cache;

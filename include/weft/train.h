@@ -184,6 +184,7 @@ typedef struct weft_cell_info {
 typedef struct weft_model_report {
     weft_cell_info *cells;
     int cell_count, kinds;
+    int64_t trained; /* of `parameters`, elements: the others are frozen */
     int64_t parameters, parameter_bytes, optimizer_bytes, transient_bytes, predicted_peak_bytes;
     int64_t program_bytes; /* that a device's programs take themselves: weft_session_memory */
     int64_t copy_bytes;    /* of another device's state, as its buddy (recovery.buddy) */

@@ -126,6 +126,7 @@ static weft_status bind_root_values(wefti_emitter *b) {
                                         &info->desc, b->part ? &b->dec->sharding[v].storage : NULL,
                                         info->init, &b->param_buffer[v], &tensor));
         if (param) b->param_index[v] = tensor;
+        b->p->tensors[tensor].frozen = info->frozen;
     }
     return wefti_build_second_states(b);
 }
@@ -287,12 +288,18 @@ static weft_status train_buffers(wefti_emitter *b) {
     WEFT_TRY(wefti_buffer_persistent(b, sizeof(wefti_step_block), "scalars", &b->scalars));
     WEFT_TRY(wefti_buffer_persistent(b, 64, "one", &b->one));
     b->p->norms_dtype = WEFT_F32;
+    int64_t params = 0, frozen = 0;
     for (int64_t i = 0; i < b->root->in_count; i++) {
         const wefti_value_info *v = &b->root->values[b->root->in[i]];
         WEFT_REQUIRE(v->kind != WEFTI_VALUE_PARAM || v->desc.dtype != WEFT_BF16, WEFT_E_ARG,
                      "the parameter '%s' is bf16: a training's parameters are f32 or f64", v->name);
         if (v->kind == WEFTI_VALUE_PARAM && v->desc.dtype == WEFT_F64) b->p->norms_dtype = WEFT_F64;
+        params += v->kind == WEFTI_VALUE_PARAM;
+        frozen += v->frozen;
     }
+    WEFT_REQUIRE(!frozen || frozen < params, WEFT_E_ARG,
+                 "all %lld parameters are frozen: training would change nothing",
+                 (long long)params);
     int64_t bytes = b->root->in_count * (int64_t)weft_dtype_bytes(b->p->norms_dtype);
     if (b->spec->optimizer && b->spec->optimizer->clip)
         WEFT_TRY(wefti_buffer_persistent(b, bytes, "norms", &b->norms));

@@ -108,7 +108,7 @@ static weft_status make_fused_body(wefti_decisions *dec, const wefti_call_plan *
 weft_status wefti_decide_gradients(wefti_decisions *dec) {
     const weft_body *root = dec->root;
     for (int64_t v = 0; v < root->value_count; v++)
-        dec->needs[v] = root->values[v].kind == WEFTI_VALUE_PARAM;
+        dec->needs[v] = root->values[v].kind == WEFTI_VALUE_PARAM && !root->values[v].frozen;
     for (int32_t k = 0; k < dec->call_count; k++) {
         const weft_node *n = dec->calls[k].node;
         bool any = false;

@@ -341,7 +341,7 @@ weft_status wefti_check_formats(const char *dir, char *const *names, int64_t cou
         const char *end = strrchr(names[i], '.');
         WEFT_REQUIRE(strcmp(names[i], "adapter_model.safetensors") != 0, WEFT_E_NO_IMPL,
                      "%s has an adapter only, %s, without the model: merge both with "
-                     "merge_and_unload of peft, and write the result with save_pretrained",
+                     "`weft checkpoint merge-adapter`, or train it further as model.lora.from",
                      dir, names[i]);
         WEFT_REQUIRE(!is_variant(names[i]), WEFT_E_NO_IMPL,
                      "%s has a variant of the model only, %s: to use it, rename %s", dir, names[i],

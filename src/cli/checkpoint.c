@@ -9,7 +9,7 @@
 #include "weft/types.h"
 
 typedef struct checkpoint_options {
-    const char *out, *from, *to, *format, *list_text, *key;
+    const char *out, *from, *to, *format, *list_text, *key, *base;
     cli_texts splits, only;
     int64_t ranks;
     bool json, replicas;
@@ -41,6 +41,10 @@ static const cli_option options[] = {
      "reshard: only print the files that this rank's slices are made of"},
     {"replicas", NULL, CLI_FLAG, AT(replicas), 0, 0,
      "reshard: if a file is missing, read the files of ranks that hold the same"},
+    {"base", "DIR", CLI_TEXT, AT(base), 0, 0,
+     "adapter: the model's name in adapter_config.json; merge-adapter: the model below the "
+     "adapters, "
+     "if they are in PEFT's form"},
     {"key", "FILE", CLI_TEXT, AT(key), 0, 0,
      "the key of encrypted checkpoints: a file with 64 hexadecimal digits that only its owner can "
      "read, or env:NAME, a variable"},
@@ -98,6 +102,17 @@ static weft_status merge_strategies(const checkpoint_options *o, int count, char
     return weft_checkpoint_merge_strategies((const char *const *)paths, count, o->out);
 }
 
+static weft_status adapter(const checkpoint_options *o, int count, char **paths, char **out_text) {
+    (void)out_text, (void)count;
+    return weft_checkpoint_adapter(paths[0], o->base, paths[1]);
+}
+
+static weft_status merge_adapter(const checkpoint_options *o, int count, char **paths,
+                                 char **out_text) {
+    (void)out_text, (void)count;
+    return weft_checkpoint_merge_adapter(paths[0], o->base, paths[1]);
+}
+
 static weft_status make_key(const checkpoint_options *o, int count, char **paths, char **out_text) {
     (void)o, (void)count, (void)out_text;
     return weft_checkpoint_make_key(paths[0]);
@@ -111,7 +126,8 @@ enum {
     TAKES_FROM = 8,
     TAKES_TO = 16,
     TAKES_RESHARD = 32,
-    TAKES_JSON = 64
+    TAKES_JSON = 64,
+    TAKES_BASE = 128
 };
 
 static const struct action {
@@ -128,11 +144,14 @@ static const struct action {
     {"merge", merge, -1, TAKES_JSON | TAKES_OUT | TAKES_SPLIT},
     {"split", split, 1, TAKES_JSON | TAKES_OUT | TAKES_SPLIT | TAKES_RANKS},
     {"merge-strategies", merge_strategies, -1, TAKES_OUT},
+    {"adapter", adapter, 2, TAKES_BASE},
+    {"merge-adapter", merge_adapter, 2, TAKES_BASE},
     {"make-key", make_key, 1, 0},
 };
 enum { ACTIONS = sizeof actions / sizeof *actions };
 #define ACTION_NAMES                                                                               \
-    "inspect, verify, digest, diff, reshard, merge, split, merge-strategies or make-key"
+    "inspect, verify, digest, diff, reshard, merge, split, merge-strategies, adapter, "            \
+    "merge-adapter or make-key"
 
 static const struct action *find(const char *word) {
     for (int i = 0; i < ACTIONS; i++)
@@ -191,6 +210,8 @@ static int check(const cli_verb *verb, const struct action *a, const checkpoint_
     if (!(a->takes & TAKES_RESHARD) && (o->only.count || o->format || o->list_text || o->replicas))
         return cli_usage(verb,
                          "--only, --format, --list and --replicas are for checkpoint reshard");
+    if (!(a->takes & TAKES_BASE) && o->base)
+        return cli_usage(verb, "--base is for checkpoint adapter and merge-adapter");
     if (!(a->takes & TAKES_JSON) && o->json)
         return cli_usage(verb, "checkpoint %s prints nothing, so --json has no use", a->name);
     if ((a->run == merge_strategies || a->run == make_key) && o->key)
@@ -335,6 +356,8 @@ const cli_verb cli_checkpoint = {
              "       weft checkpoint reshard SRC --list RANK --to LAYOUTS [--from LAYOUTS]\n"
              "       weft checkpoint merge-strategies FILE... --out FILE\n"
              "       weft checkpoint make-key FILE\n"
+             "       weft checkpoint adapter RUN DIR [--base MODEL]\n"
+             "       weft checkpoint merge-adapter RUN|DIR DIR [--base MODEL]\n"
              "       weft checkpoint merge --out FILE [--split PATTERN=DIM]... SLICE...\n"
              "       weft checkpoint split PATH --ranks N --split PATTERN=DIM... --out PREFIX",
     .example = "weft checkpoint verify run/\n"
@@ -342,18 +365,21 @@ const cli_verb cli_checkpoint = {
                "'fc2.weight=0' slice-*.safetensors\n"
                "  weft checkpoint split whole.safetensors --ranks 2 --split 'fc1.*=1' --split "
                "'fc2.weight=0' --out half",
-    .notes = "PATH is a run's directory, one of its steps, a Hugging Face directory or a "
-             ".safetensors file; so is each SLICE.\n"
-             "digest, diff and reshard also take slices of ranks (folders rank_0, rank_1, ...) and "
-             "torch's distributed checkpoints in safetensors.\n"
-             "diff exits 1 when tensors differ.\n"
-             "verify reads every byte and exits 1 when anything is damaged.\n"
-             "merge takes one slice of each rank, in the order of ranks. What no --split names "
-             "must be the same in all slices.\n"
-             "make-key makes a random key for checkpoint.key; --key reads what it has encrypted.\n"
-             "What is written is not encrypted, also if it comes from an encrypted checkpoint.\n"
-             "split writes PREFIX-rank-00000-of-0000N.safetensors and so on. Nothing is written "
-             "over a file.",
+    .notes =
+        "PATH is a run's directory, one of its steps, a Hugging Face directory or a "
+        ".safetensors file; so is each SLICE.\n"
+        "digest, diff and reshard also take slices of ranks (folders rank_0, rank_1, ...) and "
+        "torch's distributed checkpoints in safetensors.\n"
+        "diff exits 1 when tensors differ.\n"
+        "verify reads every byte and exits 1 when anything is damaged.\n"
+        "merge takes one slice of each rank, in the order of ranks. What no --split names "
+        "must be the same in all slices.\n"
+        "make-key makes a random key for checkpoint.key; --key reads what it has encrypted.\n"
+        "adapter writes the adapters of a run in PEFT's form; merge-adapter writes the model with "
+        "what its adapters add in its weights.\n"
+        "What is written is not encrypted, also if it comes from an encrypted checkpoint.\n"
+        "split writes PREFIX-rank-00000-of-0000N.safetensors and so on. Nothing is written "
+        "over a file.",
     .options = options,
     .run = run,
 };

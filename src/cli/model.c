@@ -41,6 +41,7 @@ static void print_json(const weft_model_report *r) {
     cli_json_close(&json, ']');
     cli_json_integer(&json, "kinds", r->kinds);
     cli_json_integer(&json, "parameters", r->parameters);
+    cli_json_integer(&json, "trained", r->trained);
     cli_json_integer(&json, "parameter_bytes", r->parameter_bytes);
     cli_json_integer(&json, "optimizer_bytes", r->optimizer_bytes);
     if (r->copy_bytes) cli_json_integer(&json, "copy_bytes", r->copy_bytes);
@@ -100,10 +101,12 @@ static void print_text(const weft_model_report *r) {
     char a[32], b[32], c[32];
     bool split = r->devices > 1;
     print_cells(r);
-    cli_say(stdout,
-            "\n%s parameters in %d cells of %d kinds; a step computes %s forward, %s backward\n",
-            cli_amount((double)r->parameters, "", a), r->cell_count, r->kinds,
-            cli_amount(r->forward_flops, "FLOP", b), cli_amount(r->backward_flops, "FLOP", c));
+    cli_say(stdout, "\n%s parameters", cli_amount((double)r->parameters, "", a));
+    if (r->trained < r->parameters)
+        cli_say(stdout, " (%s of them trained)", cli_amount((double)r->trained, "", a));
+    cli_say(stdout, " in %d cells of %d kinds; a step computes %s forward, %s backward\n",
+            r->cell_count, r->kinds, cli_amount(r->forward_flops, "FLOP", b),
+            cli_amount(r->backward_flops, "FLOP", c));
     cli_say(stdout, "parameters %s, optimizer %s, activations and work %s\n",
             cli_bytes((double)r->parameter_bytes, a), cli_bytes((double)r->optimizer_bytes, b),
             cli_bytes((double)r->transient_bytes, c));

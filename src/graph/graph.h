@@ -26,6 +26,7 @@ typedef struct wefti_value_info {
     const char
         *name; /* root: full name of inputs, parameters, states; cell: local name; may be NULL */
     weft_init init; /* root parameters and states */
+    bool frozen;    /* root parameters: not trained */
     bool of_root;   /* cell: an outer parameter or state, under its outer name */
 } wefti_value_info;
 

@@ -38,6 +38,7 @@ weft_status wefti_trained_begin(wefti_trained *m, weft_world *world, const weft_
     WEFT_TRY(find_weights(m, checkpoint));
     m->job.model.from = m->path;
     m->job.model.config = "";
+    m->job.model.lora = (weft_job_lora){.from = ""}; /* the checkpoint tells */
     return WEFT_OK;
 }
 

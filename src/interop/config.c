@@ -79,8 +79,15 @@ static weft_status read_root(const wefti_json *o, weft_model_config *c) {
         WEFT_TRY(read_token(o, "bos_token_id", c->vocab, &c->has_begin, &c->begin));
         WEFT_TRY(read_token(o, "pad_token_id", c->vocab, &c->has_pad, &c->pad));
         if (!wefti_json_get(o, "pad_token_id")) set_default_pad(c);
+        if (wefti_config_get(o, "lora"))
+            WEFT_TRY(wefti_lora_read(wefti_config_get(o, "lora"), &c->lora));
     }
     return weft_model_complete(c);
+}
+
+static weft_status read_adapter(const wefti_json *o, weft_model_config *c) {
+    WEFT_REQUIRE(o->kind == WEFTI_JSON_OBJECT, WEFT_E_ARG, "it must hold one object");
+    return wefti_lora_read(o, &c->lora);
 }
 
 static weft_status read_generation(const wefti_json *o, weft_model_config *c) {
@@ -115,6 +122,10 @@ weft_status weft_model_config_read_generation(const char *json, weft_model_confi
     return read_with(read_generation, "generation_config.json", json, config);
 }
 
+weft_status wefti_adapter_config_read(const char *json, weft_model_config *config) {
+    return read_with(read_adapter, "adapter_config.json", json, config);
+}
+
 /* ---- writing ---- */
 
 /* Writes one token as a number, as most files have it. Writes no token as null: transformers'
@@ -142,6 +153,11 @@ weft_status weft_model_config_write(const weft_model_config *config, char **out)
         wefti_config_write_int_or_null(&t, "bos_token_id", c.has_begin, c.begin);
         write_ends(&t, &c);
         wefti_config_write_int_or_null(&t, "pad_token_id", c.has_pad, c.pad);
+    }
+    if (c.lora.rank) {
+        wefti_config_write_raw(&t, "lora", "{");
+        wefti_lora_write(&t, &c.lora);
+        wefti_text_add(&t, "}");
     }
     wefti_config_write_raw(&t, "dtype", "\"float32\"");       /* transformers 5 */
     wefti_config_write_raw(&t, "torch_dtype", "\"float32\""); /* transformers 4 */

@@ -47,6 +47,12 @@ weft_status wefti_config_nonzero_or(const wefti_json *o, const char *key, double
 weft_status wefti_config_sizes(const wefti_json *o, const char *key, int count,
                                int64_t *out) WEFT_CHECKED;
 
+/* ---- adapter.c: adapters, in PEFT's words ---- */
+
+/* `o`: adapter_config.json, or the member "lora" that weft adds to config.json. */
+weft_status wefti_lora_read(const wefti_json *o, weft_lora *out) WEFT_CHECKED;
+void wefti_lora_write(wefti_text *t, const weft_lora *lora);
+
 /* ---- config_write.c ---- */
 
 void wefti_config_write_int(wefti_text *t, const char *key, int64_t value);

@@ -87,6 +87,8 @@ weft_status weft_model_file_name(const weft_model_config *config, const char *na
         out_desc->shape[out_desc->rank - 1] *= last;
         out_desc->shape[out_desc->rank] = 0;
     }
+    if (gpt2 && ends(name, "attn.c_attn.lora_B.weight") && desc->rank == 3)
+        *out_desc = WEFT_DESC(desc->dtype, desc->shape[0] * desc->shape[1], desc->shape[2]);
     return WEFT_OK;
 }
 
@@ -124,14 +126,22 @@ weft_status weft_model_file_alias(const weft_model_config *config, const char *f
     WEFT_FAIL(WEFT_E_NOT_FOUND, "%s has no %d names in files", file_name, index + 2);
 }
 
+const char *wefti_bare_name(const weft_model_config *config, const char *plain) {
+    const char *prefix = naming_of(config)->prefix;
+    return starts(plain, prefix) ? plain + strlen(prefix) : plain;
+}
+
 /* Components of names that wrappers of torch add: compile, DistributedDataParallel, FSDP,
- * checkpoint_wrapper. DistributedDataParallel's stands at the begin only. */
+ * checkpoint_wrapper. DistributedDataParallel's stands at the begin only, and so does what PEFT
+ * puts before the names of adapters. */
 void wefti_plain_name(const char *name, char *out) {
     static const char *const wrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.",
                                            "_checkpoint_wrapped_module."};
+    static const char adapted[] = "base_model.model.";
     bool begin = true, boundary = true;
     while (*name) {
         size_t skip = begin && starts(name, "module.") ? strlen("module.") : 0;
+        if (begin && starts(name, adapted)) skip = strlen(adapted);
         for (size_t i = 0; boundary && i < sizeof wrappers / sizeof *wrappers; i++)
             if (starts(name, wrappers[i])) skip = strlen(wrappers[i]);
         name += skip;

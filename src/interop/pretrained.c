@@ -16,6 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/tensor_set.h"
 #include "models/family.h"
+#include "models/models.h"
 #include "session/session.h"
 #include "tensor/tensor.h"
 #include "tokenizer/tokenizer.h"
@@ -34,7 +35,7 @@ static weft_status has_file(const char *directory, const char *name, bool *out) 
  * verify: check all checksums of a step. out_note (may be NULL): which steps were passed over and
  * why, NULL for none; wefti_free it. */
 static weft_status resolve(const char *directory, bool verify, char **out, char **out_note) {
-    bool described = false, step = false;
+    bool described = false, step = false, adapters = false;
     if (out_note) *out_note = NULL;
     WEFT_REQUIRE(wefti_exists(directory), WEFT_E_NOT_FOUND, "directory %s does not exist%s",
                  directory, wefti_hub_hint(directory));
@@ -42,6 +43,11 @@ static weft_status resolve(const char *directory, bool verify, char **out, char 
                  "%s is not a directory: give the one that holds config.json", directory);
     WEFT_TRY(has_file(directory, "config.json", &described));
     WEFT_TRY(has_file(directory, "manifest.json", &step));
+    if (!described) WEFT_TRY(has_file(directory, "adapter_config.json", &adapters));
+    WEFT_REQUIRE(!adapters, WEFT_E_NOT_FOUND,
+                 "%s holds adapters without their model: merge both with `weft checkpoint "
+                 "merge-adapter`, or train them further as model.lora.from",
+                 directory);
     const char *path = directory;
     wefti_checkpoint *c = NULL;
     if (!described || (step && verify)) {
@@ -115,6 +121,7 @@ typedef struct loading {
     const char *directory;
     wefti_agreement *agreement; /* NULL: one process */
     bool follows;               /* rank 0 reads */
+    bool adapters;              /* load these alone */
     wefti_tensor_set *set;
     file_tensor *tensors; /* of the set, ordered by name; one block with the names */
     match *matches;
@@ -167,7 +174,8 @@ static weft_status name_tensors(loading *l) {
 }
 
 static weft_status open_files(loading *l) {
-    WEFT_TRY(wefti_tensor_set_open(l->directory, &l->set));
+    WEFT_TRY(l->adapters ? wefti_adapter_open(l->directory, &l->set)
+                         : wefti_tensor_set_open(l->directory, &l->set));
     return name_tensors(l);
 }
 
@@ -284,6 +292,15 @@ weft_status wefti_pretrained_config(const char *directory, weft_model_config *ou
     return status;
 }
 
+weft_status wefti_adapter_read(const char *directory, weft_lora *out) {
+    weft_model_config config = {0};
+    WEFT_REQUIRE(wefti_exists(directory), WEFT_E_NOT_FOUND, "directory %s does not exist",
+                 directory);
+    WEFT_TRY(read_file(directory, "adapter_config.json", wefti_adapter_config_read, &config));
+    *out = config.lora;
+    return WEFT_OK;
+}
+
 weft_status wefti_pretrained_config_file(const char *path, weft_model_config *out) {
     WEFT_REQUIRE(wefti_exists(path), WEFT_E_NOT_FOUND, "%s does not exist%s", path,
                  wefti_hub_hint(path));
@@ -372,11 +389,22 @@ static weft_status check_tied(const loading *l) {
     return WEFT_OK;
 }
 
+/* Whether the files hold one adapter at least. Without, a session's adapters keep their start. */
+static bool holds_adapters(const loading *l) {
+    bool any = false;
+    for (int64_t i = 0; i < wefti_tensor_set_count(l->set) && !any; i++)
+        any = wefti_lora_is_adapter(l->tensors[i].name);
+    return any;
+}
+
 static weft_status match_all(loading *l, const weft_session *session) {
-    WEFT_TRY(check_tied(l));
+    const bool adapters = holds_adapters(l);
+    WEFT_REQUIRE(adapters || !l->adapters, WEFT_E_NOT_FOUND, "%s holds no adapters", l->directory);
+    if (!l->adapters) WEFT_TRY(check_tied(l));
     for (int i = 0; i < weft_session_tensors(session, 0); i++) {
         weft_tensor_info t;
         WEFT_TRY(weft_session_tensor(session, 0, i, &t));
+        if (wefti_lora_is_adapter(t.name) ? !adapters : l->adapters) continue;
         if (t.role == WEFT_ROLE_PARAM || t.role == WEFT_ROLE_STATE) WEFT_TRY(match_one(l, i, &t));
     }
     WEFT_TRY(report(l, WEFT_E_NOT_FOUND, "these tensors are missing:"));
@@ -440,7 +468,7 @@ static weft_status digest_of(const loading *l, uint64_t *out) {
 
 /* Whether all ranks see the files of rank 0. Then each rank's matches are entries of its own. */
 static weft_status all_see(loading *l, const weft_session *session, bool *out) {
-    loading mine = {.config = l->config, .directory = l->directory};
+    loading mine = {.config = l->config, .directory = l->directory, .adapters = l->adapters};
     sight own = {0, 0}, *all;
     weft_status status = WEFT_OK;
     if (l->follows) status = look(&mine, session);
@@ -496,6 +524,17 @@ weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follow
     weft_status status = end(&l, load(&l, session, false));
     wefti_free(path);
     return status;
+}
+
+weft_status wefti_adapter_load_across(wefti_agreement *agreement, bool follows,
+                                      weft_session *session, const weft_model_config *config,
+                                      const char *directory) {
+    loading l = {.config = config,
+                 .directory = directory,
+                 .agreement = agreement,
+                 .follows = follows,
+                 .adapters = true};
+    return end(&l, load(&l, session, false));
 }
 
 weft_status wefti_pretrained_load_parts(wefti_agreement *agreement, bool follows,

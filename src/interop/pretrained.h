@@ -4,6 +4,7 @@
 #define WEFTI_INTEROP_PRETRAINED_H
 
 #include "checkpoint/side_files.h"
+#include "checkpoint/tensor_set.h"
 #include "session/agree.h"
 #include "tokenizer/special.h"
 #include "weft/data.h"
@@ -35,6 +36,19 @@ weft_status wefti_pretrained_path(const char *directory, char **out, char **out_
 weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
                                        const char *path) WEFT_CHECKED;
 
+/* ---- adapters, in the form of PEFT: adapter_config.json, adapter_model.safetensors ---- */
+
+/* Reads adapter_config.json of a directory. */
+weft_status wefti_adapter_read(const char *directory, weft_lora *out) WEFT_CHECKED;
+/* The same from its text, into config->lora. */
+weft_status wefti_adapter_config_read(const char *json, weft_model_config *config) WEFT_CHECKED;
+/* Opens adapter_model.safetensors of a directory. */
+weft_status wefti_adapter_open(const char *directory, wefti_tensor_set **out) WEFT_CHECKED;
+/* wefti_pretrained_load_across for the adapters of such a directory. */
+weft_status wefti_adapter_load_across(wefti_agreement *agreement, bool follows,
+                                      weft_session *session, const weft_model_config *config,
+                                      const char *directory) WEFT_CHECKED;
+
 /* Adds the files beside the weights in a Hugging Face directory, or in the newest step of a run. */
 weft_status wefti_pretrained_side_files(const char *directory, unsigned uses,
                                         wefti_side_files *out) WEFT_CHECKED;
@@ -42,8 +56,11 @@ weft_status wefti_pretrained_side_files(const char *directory, unsigned uses,
 /* If `config` names no tokens that end a text, it gets those of the tokenizer. */
 void wefti_ends_of_tokenizer(const wefti_ends *ends, weft_model_config *config);
 
-/* names.c: the name of a tensor without what wrappers of torch add. `out` has room for `name`. */
+/* names.c: the name of a tensor without what wrappers of torch and PEFT add. `out` has room for
+ * `name`. */
 void wefti_plain_name(const char *name, char *out);
+/* names.c: the part of a plain name behind the base model's prefix, if it has one. */
+const char *wefti_bare_name(const weft_model_config *config, const char *plain);
 /* names.c: the names in files of the embedding and of the output's matrix, which is the same if the
  * model is tied. False: the family has no such pair. */
 bool wefti_model_tie(const weft_model_config *config, const char **table, const char **head);

@@ -55,7 +55,7 @@ typedef struct wefti_job_row {
     wefti_job_ranks ranks;
 } wefti_job_row;
 
-enum { WEFTI_JOB_KEYS_MAX = 128, WEFTI_JOB_PATH = 64 };
+enum { WEFTI_JOB_KEYS_MAX = 160, WEFTI_JOB_PATH = 64 };
 const wefti_job_row *wefti_job_table(int *out_count);
 bool wefti_job_row_auto(const wefti_job_row *row); /* its default is "auto" */
 
@@ -116,6 +116,9 @@ void wefti_job_write_value(const weft_job *job, const wefti_job_row *row, wefti_
  * names their kind. */
 weft_status wefti_job_refuse(const wefti_job_draft *draft, const wefti_job_row *row,
                              const wefti_job_mark *mark, const wefti_yaml *value) WEFT_CHECKED;
+/* Refuses a text that is not UTF-8: a job file could not hold it. */
+weft_status wefti_job_check_text(const wefti_job_draft *draft, const wefti_job_row *row,
+                                 const wefti_job_mark *mark, const char *text) WEFT_CHECKED;
 /* Append `text` in double quotes, as YAML and the overrides read it. */
 void wefti_job_write_quoted(const char *text, wefti_text *out);
 bool wefti_job_read_bytes(const char *text, int64_t *out); /* "2GiB" */

@@ -65,6 +65,8 @@ static weft_status add(lists_reader *r, const wefti_yaml *entry, const char *key
     wefti_arena *arena = r->draft->arena;
     wefti_job_mark mark = mark_at(r, entry);
     char where[512];
+    WEFT_TRY(wefti_job_check_text(r->draft, r->row, &mark, key));
+    WEFT_TRY(wefti_job_check_text(r->draft, r->row, &mark, value));
     wefti_job_where(r->draft, &mark, where);
     size_t length = strlen(where); /* without the ": " */
     where[length > 2 ? length - 2 : 0] = '\0';

@@ -60,6 +60,7 @@ static const use uses[] = {
     {"model.capacity_factor", family_key, EXPERTS},
     {"model.aux_loss", family_key, EXPERTS},
     {"model.rope_theta", family_key, ROTARY},
+    {"model.lora.rank", family_key, WEFTI_FAMILIES_WITH(WEFTI_GENERATES)},
     {"data.labels", format_key, LABELLED},
     {"data.validation_labels", format_key, LABELLED},
     {"data.tokenizer", format_key, WRITTEN_AS_TEXT},

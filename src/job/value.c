@@ -142,25 +142,31 @@ static bool in_range(const wefti_job_row *row, double value) {
     return value >= row->min && value <= row->max;
 }
 
+weft_status wefti_job_check_text(const wefti_job_draft *draft, const wefti_job_row *row,
+                                 const wefti_job_mark *mark, const char *text) {
+    uint32_t point;
+    int64_t left = (int64_t)strlen(text);
+    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+        int length = wefti_utf8_next(p, left, &point);
+        if (point == WEFTI_NO_CHARACTER) {
+            char where[512];
+            WEFT_FAIL(WEFT_E_ARG, "%s%s must be UTF-8 text; byte %lld of it is not",
+                      wefti_job_where(draft, mark, where), row->path,
+                      (long long)(p - (const unsigned char *)text));
+        }
+        p += length;
+        left -= length;
+    }
+    return WEFT_OK;
+}
+
 static weft_status store_text(const value_place *at, const wefti_yaml *value, const char **out) {
     /* An empty plain scalar or a YAML null: the value was forgotten. */
     static const char *const nothing[] = {"", "~", "null", "Null", "NULL"};
     for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
         if (!value->quoted && value->line && !strcmp(value->text, nothing[i]))
             return refuse(at, value);
-    uint32_t point;
-    int64_t left = (int64_t)strlen(value->text);
-    for (const unsigned char *p = (const unsigned char *)value->text; *p;) {
-        int length = wefti_utf8_next(p, left, &point);
-        if (point == WEFTI_NO_CHARACTER) {
-            char where[512];
-            WEFT_FAIL(WEFT_E_ARG, "%s%s must be UTF-8 text; byte %lld of it is not",
-                      wefti_job_where(at->draft, at->mark, where), at->row->path,
-                      (long long)(p - (const unsigned char *)value->text));
-        }
-        p += length;
-        left -= length;
-    }
+    WEFT_TRY(wefti_job_check_text(at->draft, at->row, at->mark, value->text));
     char *copy = wefti_arena_strdup(at->draft->arena, value->text);
     WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for a job");
     *out = copy;

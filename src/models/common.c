@@ -47,11 +47,6 @@ weft_value wefti_weight(const wefti_model_build *b, const char *name, weft_init 
     return param_of(b, name, b->weight, init, (int64_t[]){d0, d1, d2, d3});
 }
 
-weft_value wefti_dense(const wefti_model_build *b, const char *name, weft_value x, int64_t features,
-                       weft_dense_options o) {
-    return wefti_dense_of(b->g, name, x, features, b->weight, o);
-}
-
 weft_value wefti_logits(const wefti_model_build *b, weft_value x, weft_value head) {
     if (b->use == WEFT_USE_DECODE && b->dtype != b->param) x = weft_cast(b->g, x, b->param);
     return weft_linear(b->g, x, head, WEFT_NO_VALUE, true);

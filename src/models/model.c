@@ -241,6 +241,7 @@ weft_status weft_model_complete(weft_model_config *config) {
     WEFT_TRY(check_biases(&c));
     WEFT_TRY(check_window(&c));
     WEFT_TRY(check_experts(&c, d->experts > 0));
+    WEFT_TRY(wefti_lora_complete(&c));
     if (weft_family_is_language(c.family)) {
         WEFT_TRY(check_positive("model.vocab", c.vocab));
         WEFT_TRY(check_positive("model.context", c.context));
@@ -288,6 +289,11 @@ weft_status weft_model_build(const weft_model_config *config, weft_model_use use
     if (use == WEFT_USE_DECODE) b.weight = dtype;
     families[c.family].build(&b);
     weft_status status = weft_graph_status(g);
+    if (status >= 0 && c.lora.rank) {
+        status = wefti_lora_freeze(&b);
+        if (status < 0) weft_graph_destroy(g);
+        WEFT_TRY(status);
+    }
     if (status < 0) {
         status = WEFT_RAISE(status, "%s: %s", weft_family_text(c.family), weft_graph_message(g));
         weft_graph_destroy(g);

@@ -36,12 +36,26 @@ weft_value wefti_param(const wefti_model_build *b, const char *name, weft_init i
 /* A table, or a weight of a product: the same with dtype b->weight. */
 weft_value wefti_weight(const wefti_model_build *b, const char *name, weft_init init, int64_t d0,
                         int64_t d1, int64_t d2, int64_t d3);
-/* weft_dense with a weight of this dtype (f64 for an f64 x); its bias stays f32. */
-weft_value wefti_dense_of(weft_graph *g, const char *name, weft_value x, int64_t features,
-                          weft_dtype weight_dtype, weft_dense_options o);
-/* The same with dtype b->weight. */
+/* weft_dense with a weight of dtype b->weight (f64 for an f64 x), and its adapter; its bias stays
+ * f32. */
 weft_value wefti_dense(const wefti_model_build *b, const char *name, weft_value x, int64_t features,
                        weft_dense_options o);
+/* ---- lora.c: adapters of low rank ---- */
+
+/* Fills in defaults of c->lora, and checks it. */
+weft_status wefti_lora_complete(weft_model_config *c);
+/* Whether `targets` lists the layer. */
+bool wefti_lora_targets(const weft_lora *lora, const char *layer);
+/* Whether the parameter of this name is one of an adapter. */
+bool wefti_lora_is_adapter(const char *parameter);
+/* y [..., out...] with what the adapter of the layer adds for x [..., in]; y itself if it has none.
+ * out [dims]. `prefix` stands before the parameters' names: "", or "c_attn." outside of the layer's
+ * own cell. */
+weft_value wefti_lora(const wefti_model_build *b, const char *layer, const char *prefix,
+                      weft_value x, weft_value y, int dims, const int64_t *out);
+/* Freezes all parameters but those of adapters. */
+weft_status wefti_lora_freeze(const wefti_model_build *b);
+
 /* Logits of x [..., hidden] with the matrix `head` [vocab, hidden]. To DECODE they are f32 (f64 for
  * f64): one row of them is small, and tokens are chosen from it. */
 weft_value wefti_logits(const wefti_model_build *b, weft_value x, weft_value head);

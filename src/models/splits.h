@@ -22,6 +22,8 @@ typedef struct wefti_family_split {
     wefti_split_role role;
     const char *match;  /* pattern over the names of ops, as in a plan */
     const char *factor; /* a factor or dimension of these ops */
+    const char *layer;  /* of an adapter: the layer that has it, if the model's adapters list it;
+                           else NULL */
 } wefti_family_split;
 
 /* All rows, in the order in which a plan should list them. Static storage. */

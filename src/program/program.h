@@ -87,7 +87,7 @@ typedef struct wefti_loop {
 } wefti_loop;
 
 typedef enum wefti_tensor_role {
-    WEFTI_TENSOR_PARAM,     /* trained */
+    WEFTI_TENSOR_PARAM,     /* trained, or frozen */
     WEFTI_TENSOR_STATE,     /* weft_state */
     WEFTI_TENSOR_OPTIMIZER, /* state of the optimizer, named "<param>.<state>" */
     WEFTI_TENSOR_INPUT,     /* fed */
@@ -106,6 +106,7 @@ typedef struct wefti_tensor {
     weft_init init;
     int64_t offset;
     wefti_space space; /* the memory that contains it */
+    bool frozen;       /* PARAM: training does not change it */
     weft_desc whole;
     wefti_layout layout;
     /* Inputs of programs that run all microbatches in one section: microbatch m lies at offset + m

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/models.h"
 #include "models/splits.h"
 
 enum { DATA, EXPERT, CONTEXT, TENSOR, AXES };
@@ -102,6 +103,7 @@ static weft_status add_strategies(const weft_model_config *c, const wefti_degree
     for (int i = 0; i < count; i++) {
         char split[48];
         if (!(rows[i].families >> c->family & 1) || !axes[rows[i].role]) continue;
+        if (rows[i].layer && !wefti_lora_targets(&c->lora, rows[i].layer)) continue;
         snprintf(split, sizeof split, "%s=%s", rows[i].factor, axes[rows[i].role]);
         WEFT_TRY(weft_plan_split_op(plan, rows[i].match, split));
     }

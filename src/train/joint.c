@@ -25,10 +25,8 @@ typedef struct joint_models {
 static weft_status build(const wefti_training *t, joint_model *m) {
     weft_model_config config = t->model.config;
     const weft_session_options o = wefti_training_options(t);
-    const int64_t context = t->model.objective->is_language ? t->job->model.context : 0;
     if (m->layers) config.layers = m->layers;
-    WEFT_TRY(weft_model_build(&config, WEFT_USE_TRAIN, m->samples, context, t->job->train.precision,
-                              &m->graph));
+    WEFT_TRY(wefti_training_graph_of(t, &config, m->samples, &m->graph));
     WEFT_TRY(wefti_graph_wrap(m->graph));
     return wefti_optimizer_for(&o, m->graph, &m->optimizer);
 }

@@ -42,6 +42,35 @@ static weft_status config_of_files(wefti_training *t, weft_model_config *out) {
     return wefti_training_broadcast(t, status, out, sizeof *out);
 }
 
+/* Adapters that the job has; else those of the model's files remain. */
+static weft_status lora_of_job(wefti_training *t, const char *files, weft_lora *out) {
+    const weft_job_lora *l = &t->job->model.lora;
+    const bool given = l->rank || l->alpha > 0 || l->dropout > 0 || l->targets.count;
+    if (l->from[0]) {
+        weft_status status = WEFT_OK;
+        WEFT_REQUIRE(!given, WEFT_E_ARG,
+                     "model.lora.from sets the other keys of model.lora; leave them out");
+        WEFT_REQUIRE(files[0], WEFT_E_ARG,
+                     "model.lora.from: adapters belong to a model: set model.from as well");
+        if (t->briefing) return WEFT_OK;
+        if (!t->ranks.follows) status = wefti_adapter_read(l->from, out);
+        if (status < 0) (void)wefti_prefix(status, "model.lora.from");
+        return wefti_training_broadcast(t, status, out, sizeof *out);
+    }
+    if (l->rank) *out = (weft_lora){.rank = l->rank};
+    if (l->alpha > 0) out->alpha = l->alpha;
+    if (l->dropout > 0) out->dropout = l->dropout;
+    if (l->targets.count) out->targets[0] = 0;
+    for (int64_t i = 0; i < l->targets.count; i++) {
+        const size_t used = strlen(out->targets), room = sizeof out->targets - used;
+        const int needed =
+            snprintf(out->targets + used, room, "%s%s", i ? "," : "", l->targets.items[i].key);
+        WEFT_REQUIRE(needed >= 0 && (size_t)needed < room, WEFT_E_ARG,
+                     "model.lora.targets takes more than %zu bytes", sizeof out->targets - 1);
+    }
+    return WEFT_OK;
+}
+
 /* The job's sizes replace sizes of the model's files. */
 static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
     const weft_job_model *m = &t->job->model;
@@ -81,6 +110,7 @@ static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
     if (m->aux_loss >= 0) c.aux_loss = m->aux_loss;
     if (m->norm_eps > 0) c.norm_eps = m->norm_eps;
     if (m->rope_theta > 0) c.rope_theta = m->rope_theta;
+    WEFT_TRY(lora_of_job(t, files, &c.lora));
     *out = c;
     return WEFT_OK;
 }
@@ -237,13 +267,28 @@ static int64_t context_of(const wefti_training *t) {
     return t->model.objective->is_language ? t->job->model.context : 0;
 }
 
+weft_status wefti_training_graph_of(const wefti_training *t, const weft_model_config *config,
+                                    int64_t samples, weft_graph **out) {
+    const weft_job_pairs *frozen = &t->job->train.frozen;
+    weft_graph *graph;
+    weft_status status = weft_model_build(config, WEFT_USE_TRAIN, samples, context_of(t),
+                                          t->job->train.precision, &graph);
+    if (status < 0) return status;
+    for (int64_t i = 0; i < frozen->count && status >= 0; i++)
+        status = weft_freeze(graph, frozen->items[i].key, !strcmp(frozen->items[i].value, "true"));
+    if (status < 0) {
+        weft_graph_destroy(graph);
+        return wefti_prefix(status, "train.frozen");
+    }
+    *out = graph;
+    return WEFT_OK;
+}
+
 weft_status wefti_training_graph(wefti_training *t) {
-    weft_dtype dtype = t->job->train.precision;
     const weft_plan *plan = t->job->plan;
     const bool first = wefti_training_is_joint(t);
     if (first) WEFT_TRY(wefti_training_search(t));
-    WEFT_TRY(weft_model_build(&t->model.config, WEFT_USE_TRAIN, t->batch.micro, context_of(t),
-                              dtype, &t->model.graph));
+    WEFT_TRY(wefti_training_graph_of(t, &t->model.config, t->batch.micro, &t->model.graph));
     WEFT_TRY(wefti_plan_check_model(plan, t->model.graph, t->job->parallel.plan));
     return first ? WEFT_OK : wefti_training_search(t);
 }

@@ -221,6 +221,9 @@ bool wefti_training_is_joint(const wefti_training *t);
 weft_status wefti_training_joint(wefti_training *t) WEFT_CHECKED;
 /* After that: the graph to train. Refuses a plan that was made for another model. */
 weft_status wefti_training_graph(wefti_training *t) WEFT_CHECKED;
+/* The graph to train with `samples` in a microbatch, with the job's frozen parameters. */
+weft_status wefti_training_graph_of(const wefti_training *t, const weft_model_config *config,
+                                    int64_t samples, weft_graph **out) WEFT_CHECKED;
 /* The graph to validate with: model.eval_graph. */
 weft_status wefti_training_eval_graph(wefti_training *t) WEFT_CHECKED;
 /* report/plan.c: a copy of the run's plan with all decisions written down, of one device too. */

@@ -489,7 +489,7 @@ static void other_forms(void **state) {
                  {"model.fp16.safetensors", "model.safetensors"},
                  {"model.safetensors.index.fp16.json", "model.safetensors.index.json"},
                  {"model.bf16-00001-of-00002.safetensors", "model.safetensors"},
-                 {"adapter_model.safetensors", "merge_and_unload"},
+                 {"adapter_model.safetensors", "merge-adapter"},
                  {"model-q4.gguf", "gguf_file"},
                  {"tf_model.h5", "from_tf"},
                  {"notes.txt", "model.safetensors.index.json"}};

@@ -1,11 +1,13 @@
 """Prints transformers.h: what models of Hugging Face's transformers (in float64) compute with small configurations: config.json
-as it is written there, logits, loss, and the norm of each parameter's gradient.
+as it is written there, logits, loss, and the norm of each parameter's gradient; -1: it is frozen. Some have adapters
+of PEFT, which weft tells in the member "lora".
 
     python3 tests/models/make_transformers.py | clang-format > tests/models/transformers.h
 """
 import json
 import math
 
+import peft
 import torch
 import transformers
 from torch.nn import functional as F
@@ -19,6 +21,24 @@ def llama(**more):
         num_key_value_heads=3, max_position_embeddings=16, rms_norm_eps=1e-5, attention_dropout=0.0,
         bos_token_id=None, eos_token_id=None, pad_token_id=None)
     return {**sizes, **more}
+
+
+def adapted(model, targets, columns=False, **more):
+    lora = dict(r=3, lora_alpha=5, lora_dropout=0.0, target_modules=targets)
+    there = peft.get_peft_model(model, peft.LoraConfig(task_type='CAUSAL_LM', fan_in_fan_out=columns, **lora, **more))
+    if more.get('use_rslora'):
+        lora['lora_alpha'] = 5 * math.sqrt(3)
+    there.config.lora = lora
+    return there
+
+
+def plain(name):
+    """A parameter's name in weft's files."""
+    return name.replace('base_model.model.', '', 1).replace('.base_layer', '').replace('.default', '')
+
+
+def parameters(model):
+    return sorted((plain(name), weight) for name, weight in model.named_parameters())
 
 
 MODELS = {
@@ -54,13 +74,19 @@ MODELS = {
         attention_bias=True, tie_word_embeddings=True))),
     'qwen2': lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**llama(
         num_attention_heads=6, num_key_value_heads=2, bos_token_id=3, pad_token_id=0))),
+    'llama, adapters': lambda: adapted(transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama(
+        num_key_value_heads=1, num_hidden_layers=1))),
+        ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj']),
+    'gpt2, adapters': lambda: adapted(transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=VOCAB, n_embd=12, n_layer=2, n_head=3, n_positions=16, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+        bos_token_id=None, eos_token_id=None)), ['c_attn', 'c_proj'], True, use_rslora=True),
 }
 
 
 def fill(model):
     """Element e of parameter i in the order of names; test_transformers.c draws the same."""
     with torch.no_grad():
-        for i, (name, weight) in enumerate(sorted(model.named_parameters())):
+        for i, (name, weight) in enumerate(parameters(model)):
             wave = torch.tensor([math.sin(0.7 * (e + 1) + 1.3 * i + 0.37 * e * e) for e in range(weight.numel())],
                                 dtype=torch.float64)
             middle = 1.0 if weight.dim() == 1 and not name.endswith('bias') else 0.0
@@ -72,7 +98,8 @@ def numbers(values):
 
 
 def main():
-    print('/* Made by make_transformers.py with transformers %s in float64: do not edit. */' % transformers.__version__)
+    print('/* Made by make_transformers.py with transformers %s and PEFT %s in float64: do not edit. */' % (
+        transformers.__version__, peft.__version__))
     print('static const reference references[] = {')
     for title, make in MODELS.items():
         model = make().double().eval()
@@ -81,7 +108,7 @@ def main():
         logits = model(input_ids=ids[:, :-1], use_cache=False).logits
         loss = F.cross_entropy(logits[0], ids[0, 1:])
         loss.backward()
-        gradients = [weight.grad.norm().item() for _, weight in sorted(model.named_parameters())]
+        gradients = [-1 if weight.grad is None else weight.grad.norm().item() for _, weight in parameters(model)]
         config = json.dumps(json.loads(model.config.to_json_string()))
         print('{%s, %s,' % (json.dumps(title), json.dumps(config)))
         print('%s, %.9g, %d,' % (numbers(logits.flatten().tolist()), loss.item(), len(gradients)))

@@ -371,7 +371,9 @@ static weft_status root_value(parse_parser *s) {
     WEFT_TRY(expect(s, ":"));
     WEFT_TRY(desc(s, &d));
     if (kind != WEFTI_VALUE_INPUT) WEFT_TRY(initial(s, &init));
+    const bool frozen = kind == WEFTI_VALUE_PARAM && take(s, "frozen");
     WEFT_TRY(wefti_root_value(s->g, kind, text, d, init, &value));
+    s->g->root->values[value].frozen = frozen;
     WEFT_TRY(define(s, value));
     return end_line(s);
 }

@@ -87,6 +87,7 @@ static void print_root(const weft_graph *g, wefti_text *t, int32_t *number) {
                        v->name);
         print_desc(t, &v->desc);
         if (v->kind != WEFTI_VALUE_INPUT) print_init(t, v->init);
+        if (v->frozen) wefti_text_add(t, " frozen");
         wefti_text_add(t, "\n");
     }
     for (int64_t i = 0; i < root->node_count; i++) print_node(t, &root->nodes[i], number, &next);

@@ -72,9 +72,11 @@ typedef struct wefti_joint_line {
     double kept_fixed, kept_each; /* bytes of saved blocks and of inputs that are kept */
     double boundary;              /* bytes of a sample that pass from a block to the next one */
     double frame[2]; /* working memory of the backward pass with one sample, with two */
-    double parameters, optimizer;             /* bytes on a device at level 0, without stages */
-    double whole_parameters, whole_optimizer; /* bytes of the whole tensors */
-    double shared_blocks; /* of the parameters of blocks that levels 2 and 3 share */
+    /* Bytes on a device at level 0, without stages, and of the whole tensors. `trained`: those of
+     * the parameters that have gradients. */
+    double parameters, optimizer, trained;
+    double whole_parameters, whole_optimizer, whole_trained;
+    double shared_blocks; /* of the trained parameters of blocks that levels 2 and 3 share */
 } wefti_joint_line;
 
 /* Of parameters, gradients and the optimizer, on one device. Layouts of gradients, and so transfers

@@ -119,6 +119,9 @@ weft_status wefti_training_load_parameters(wefti_training *t, wefti_checkpoint *
     if (!resumes)
         status = wefti_pretrained_load_across(t->ranks.agreement, t->ranks.follows, t->session,
                                               &t->model.config, files, &note);
+    if (status >= 0 && !resumes && t->job->model.lora.from[0])
+        status = wefti_adapter_load_across(t->ranks.agreement, t->ranks.follows, t->session,
+                                           &t->model.config, t->job->model.lora.from);
     if (note) wefti_training_note(t, "model.from: %s", note);
     wefti_free(note);
     (void)wefti_training_enter(t, before);

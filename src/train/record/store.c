@@ -54,9 +54,7 @@ static weft_status hash_model(const wefti_training *t, uint64_t *out) {
         *out = wefti_model_hash(t->model.graph);
         return WEFT_OK;
     }
-    const int64_t context = t->model.objective->is_language ? t->job->model.context : 0;
-    WEFT_TRY(weft_model_build(&t->model.config, WEFT_USE_TRAIN, 1, context, t->job->train.precision,
-                              &graph));
+    WEFT_TRY(wefti_training_graph_of(t, &t->model.config, 1, &graph));
     *out = wefti_model_hash(graph);
     weft_graph_destroy(graph);
     return WEFT_OK;
@@ -72,6 +70,10 @@ static weft_status digest_of(const wefti_training *t, uint64_t *out) {
     digest = wefti_digest_number(digest, searched ? digest_of_search(job) : 0);
     WEFT_TRY(hash_model(t, &model));
     digest = wefti_digest_number(digest, model);
+    for (int64_t i = 0; i < job->train.frozen.count; i++) {
+        digest = wefti_digest_text(digest, job->train.frozen.items[i].key);
+        digest = wefti_digest_text(digest, job->train.frozen.items[i].value);
+    }
     if (job->plan) {
         weft_plan *plan;
         char *text = NULL;

@@ -32,6 +32,8 @@ static weft_status export(const weft_job *job, weft_system system, const weft_mo
                           const weft_plan *plan, wefti_text *out, wefti_text *notes) {
     wefti_system_job what = {.config = config, .job = job};
     WEFT_TRY(wefti_degrees_of_plan(plan, &what.degrees, notes));
+    if (config->lora.rank) wefti_text_add(notes, "model.lora: adapters\n");
+    if (job->train.frozen.count) wefti_text_add(notes, "train.frozen: frozen parameters\n");
     WEFT_TRY(system == WEFT_SYSTEM_MEGATRON ? wefti_megatron_write(&what, out, notes)
                                             : wefti_torchtitan_write(&what, out, notes));
     return compare(job, config, &what.degrees, plan, notes);

@@ -250,7 +250,9 @@ static weft_status fill(wefti_job_programs *p, weft_model_report *r) {
     r->backward_flops *= micro;
     for (int64_t i = 0; i < root->in_count; i++) {
         const wefti_value_info *v = &root->values[root->in[i]];
-        if (v->kind == WEFTI_VALUE_PARAM) r->parameters += weft_desc_elems(&v->desc);
+        if (v->kind != WEFTI_VALUE_PARAM) continue;
+        r->parameters += weft_desc_elems(&v->desc);
+        if (!v->frozen) r->trained += weft_desc_elems(&v->desc);
     }
     int32_t fused[3];
     wefti_job_programs_fused(p, fused);

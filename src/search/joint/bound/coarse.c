@@ -88,7 +88,7 @@ static double least_bytes(const wefti_joint_branch *s, const wefti_degrees *d, i
         shares += 1.0 / (d->stages - stage < most ? d->stages - stage : most);
     /* Gradients of several microbatches add up in memory; levels 2 and 3 share them. */
     const bool several = d->stages > 1 || d->microbatches > 1;
-    const double gradients = several && level < 2 ? line->parameters : 0;
+    const double gradients = several && level < 2 ? line->trained : 0;
     return WEFTI_JOINT_ROUNDING *
            wefti_larger((kept + state / most) / shares, (state + gradients) / d->stages);
 }
@@ -318,7 +318,7 @@ static double guess_bytes(const wefti_joint_branch *s, const wefti_degrees *d, i
     const bool several = d->stages > 1 || d->microbatches > 1;
     const double shared = line->whole_parameters / mesh;
     const double parameters = level >= 3 ? shared : line->parameters;
-    const double gradients = !several ? 0 : level >= 2 ? shared : line->parameters;
+    const double gradients = !several ? 0 : level >= 2 ? line->whole_trained / mesh : line->trained;
     const double state =
         parameters + gradients + (level >= 1 ? line->whole_optimizer / mesh : line->optimizer);
     const double gathered = level >= 2 ? 3 * line->parameters / wefti_joint_calls(&s->j.shape) : 0;
@@ -442,6 +442,8 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
                                       .optimizer = base.whole_optimizer / d->tensor / d->expert,
                                       .whole_parameters = base.whole_parameters,
                                       .whole_optimizer = base.whole_optimizer,
+                                      .trained = base.whole_trained / d->tensor / d->expert,
+                                      .whole_trained = base.whole_trained,
                                       .shared_blocks = base.shared_blocks};
     double of_sample = base.kept_each, frame = frame_of(&base, micro >= 1 ? micro : 1) / parts;
     weft_status status = kept_of_tensor(s, d, &of_sample);

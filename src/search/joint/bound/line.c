@@ -233,9 +233,12 @@ static void read_tensors(const wefti_joint *j, const wefti_program *p, wefti_joi
         *(state ? &out->optimizer : &out->parameters) += times * (double)weft_desc_bytes(&t->desc);
         *(state ? &out->whole_optimizer : &out->whole_parameters) +=
             times * (double)weft_desc_bytes(&t->whole);
+        if (state || t->frozen) continue;
+        out->trained += times * (double)weft_desc_bytes(&t->desc);
+        out->whole_trained += times * (double)weft_desc_bytes(&t->whole);
         /* All blocks are like the middle one. A backward pass may not read biases. */
         const int64_t bytes = weft_desc_bytes(&t->whole);
-        if (!state && of_middle(s, t->name) && t->whole.rank > 1 && bytes / j->devices >= threshold)
+        if (of_middle(s, t->name) && t->whole.rank > 1 && bytes / j->devices >= threshold)
             out->shared_blocks += (s->copies + 2) * (double)bytes;
     }
 }

@@ -1,7 +1,8 @@
 /* Transfers between replicas without programs: the least step of a level of the optimizer.
  *
- * Each parameter, split over tp, is summed on all replicas. A stage has m microbatches. G is an
- * all-gather of the parameter's bytes, R an all-reduce. The links between replicas carry this:
+ * Each trained parameter, split over tp, is summed on all replicas. A stage has m microbatches. G
+ * is an all-gather of the parameter's bytes, R an all-reduce. The links between replicas carry
+ * this:
  *
  *     level 0    R                     the gradient, behind the last microbatch
  *     level 1    2 G                   reduce-scatter, update, gather: the same
@@ -64,7 +65,7 @@ static double busy_seconds(const wefti_joint_branch *s, const wefti_degrees *d, 
                            bool some_share, const wefti_joint_line *line) {
     const bool outermost = some_share || d->context > 1;
     const double m = d->microbatches, parts = (double)d->tensor * d->stages;
-    const double all = line->whole_parameters / parts, each = line->shared_blocks / parts;
+    const double all = line->whole_trained / parts, each = line->shared_blocks / parts;
     double gather, reduce;
     if (!is_plain(s, d) || !seconds_of(s, d, WEFTI_TRANSFER_ALL_GATHER, outermost, &gather) ||
         !seconds_of(s, d, WEFTI_TRANSFER_ALL_REDUCE, outermost, &reduce))
