@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "interop/systems.h"
+#include "models/family.h"
 
 typedef struct importing {
     wefti_megatron m;
@@ -47,8 +48,15 @@ static weft_status find_family(importing *i) {
     weft_model_config *c = &i->config;
     if (rotary && m->swiglu) {
         c->family = m->experts    ? WEFT_FAMILY_MIXTRAL
+                    : m->qk_norm  ? WEFT_FAMILY_QWEN3
                     : m->qkv_bias ? WEFT_FAMILY_QWEN2
                                   : WEFT_FAMILY_LLAMA;
+        WEFT_REQUIRE(!m->qk_norm || !m->experts, WEFT_E_NO_IMPL,
+                     "--qk-layernorm with --num-experts: mixtral of weft has no norms of queries "
+                     "and keys");
+        WEFT_REQUIRE(!m->qk_norm || !m->qkv_bias, WEFT_E_NO_IMPL,
+                     "--qk-layernorm with --add-qkv-bias: qwen3 of weft has biases in all of "
+                     "attention or none");
         WEFT_REQUIRE(m->no_bias || c->family == WEFT_FAMILY_LLAMA, WEFT_E_NO_IMPL,
                      "%s of weft has no biases in linear layers: --disable-bias-linear is missing",
                      weft_family_text(c->family));
@@ -64,6 +72,8 @@ static weft_status find_family(importing *i) {
                  "no family of weft has this block: llama needs --normalization RMSNorm, --swiglu "
                  "and --position-embedding-type rope, gpt2 none of them; missing: %s%s%s",
                  rms ? "" : "RMSNorm ", m->swiglu ? "" : "swiglu ", rotary ? "" : "rope");
+    WEFT_REQUIRE(!m->qk_norm, WEFT_E_NO_IMPL,
+                 "--qk-layernorm: gpt2 of weft has no norms of queries and keys");
     c->family = m->experts ? WEFT_FAMILY_GPT2_MOE : WEFT_FAMILY_GPT2;
     if (m->no_bias) wefti_text_add(i->notes, "--disable-bias-linear: gpt2 of weft has biases\n");
     if (m->untied)
@@ -91,7 +101,7 @@ static weft_status find_model(importing *i) {
         c->experts_per_token = or_else(m->experts_per_token, 2);
         c->ffn = or_else(m->expert_ffn, c->ffn);
     }
-    if (m->window && c->family != WEFT_FAMILY_MIXTRAL && c->family != WEFT_FAMILY_QWEN2)
+    if (m->window && !wefti_family_has(c->family, WEFTI_WINDOW))
         wefti_text_add(i->notes, "--window-size: %s of weft attends to all earlier tokens\n",
                        weft_family_text(c->family));
     else
@@ -231,7 +241,7 @@ static void write_real(wefti_text *out, const char *key, double value) {
 static void write_model(const importing *i, wefti_text *out) {
     const weft_model_config *c = &i->config;
     const wefti_megatron *m = &i->m;
-    const bool gpt2 = c->family == WEFT_FAMILY_GPT2 || c->family == WEFT_FAMILY_GPT2_MOE;
+    const bool gpt2 = wefti_family_style_of(c->family) == WEFTI_STYLE_GPT2;
     wefti_text_add(out,
                    "model:\n  family: %s\n  layers: %lld\n  hidden: %lld\n  heads: %lld\n  ffn: "
                    "%lld\n  context: %lld\n",
@@ -250,10 +260,10 @@ static void write_model(const importing *i, wefti_text *out) {
     if (c->experts && m->aux_loss > 0) wefti_text_add(out, "\n");
     if (c->experts && m->capacity > 0) write_real(out, "  capacity_factor: ", m->capacity);
     if (c->experts && m->capacity > 0) wefti_text_add(out, "\n");
-    if (m->norm_eps > 0) write_real(out, "  norm_eps: ", m->norm_eps);
-    if (m->norm_eps > 0) wefti_text_add(out, "\n");
-    if (!gpt2 && m->rope_theta > 0) write_real(out, "  rope_theta: ", m->rope_theta);
-    if (!gpt2 && m->rope_theta > 0) wefti_text_add(out, "\n");
+    /* Megatron-LM's defaults, not those of the family. */
+    write_real(out, "  norm_eps: ", m->norm_eps > 0 ? m->norm_eps : 1e-5);
+    if (!gpt2) write_real(out, "\n  rope_theta: ", m->rope_theta > 0 ? m->rope_theta : 10000);
+    wefti_text_add(out, "\n");
 }
 
 static weft_status write_training(const importing *i, wefti_text *out) {

@@ -51,6 +51,7 @@ static const option known[] = {
     {"swiglu", OPTION_SWITCH, MEGATRON_AT(swiglu)},
     {"disable-bias-linear", OPTION_SWITCH, MEGATRON_AT(no_bias)},
     {"add-qkv-bias", OPTION_SWITCH, MEGATRON_AT(qkv_bias)},
+    {"qk-layernorm", OPTION_SWITCH, MEGATRON_AT(qk_norm)},
     {"untie-embeddings-and-output-weights", OPTION_SWITCH, MEGATRON_AT(untied)},
     {"use-rotary-position-embeddings", OPTION_SWITCH, MEGATRON_AT(rotary)},
     {"position-embedding-type", OPTION_TEXT, MEGATRON_AT(position)},

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "interop/systems.h"
+#include "models/family.h"
 
 static void add_integer(wefti_text *out, const char *name, int64_t value) {
     wefti_text_add(out, "--%s %lld\n", name, (long long)value);
@@ -13,10 +14,13 @@ static void add_real(wefti_text *out, const char *name, double value) {
 }
 
 static weft_status add_model(const weft_model_config *c, wefti_text *out, wefti_text *notes) {
-    const bool gpt2 = c->family == WEFT_FAMILY_GPT2 || c->family == WEFT_FAMILY_GPT2_MOE;
-    const bool rotary = c->family == WEFT_FAMILY_LLAMA || c->family == WEFT_FAMILY_MISTRAL ||
-                        c->family == WEFT_FAMILY_QWEN2 || c->family == WEFT_FAMILY_MIXTRAL;
-    WEFT_REQUIRE(gpt2 || rotary, WEFT_E_NO_IMPL,
+    const bool gpt2 = wefti_family_style_of(c->family) == WEFTI_STYLE_GPT2;
+    WEFT_REQUIRE(!wefti_family_has(c->family, WEFTI_QK_NORMS | WEFTI_POST_NORMS), WEFT_E_NO_IMPL,
+                 "%s has one norm of all queries and one of all keys, and norms behind attention "
+                 "and feed-forward layers: Megatron-LM has only norms before them, and norms of "
+                 "each head",
+                 weft_family_text(c->family));
+    WEFT_REQUIRE(gpt2 || wefti_family_style_of(c->family) == WEFTI_STYLE_LLAMA, WEFT_E_NO_IMPL,
                  "Megatron-LM's options describe gpt2, llama and their relatives, but not %s",
                  weft_family_text(c->family));
     add_integer(out, "num-layers", c->layers);
@@ -42,12 +46,13 @@ static weft_status add_model(const weft_model_config *c, wefti_text *out, wefti_
         wefti_text_add(out, "--position-embedding-type rope\n");
         add_real(out, "rotary-base", c->rope_theta);
         wefti_text_add(out, "--normalization RMSNorm\n--swiglu\n");
-        if (!c->attention_bias && !c->mlp_bias)
+        if (!c->mlp_bias && !(c->attention_bias && wefti_family_has(c->family, WEFTI_MLP_BIAS)))
             wefti_text_add(out, "--disable-bias-linear\n");
-        else if (!c->attention_bias || !c->mlp_bias)
+        if (c->attention_bias != c->mlp_bias)
             wefti_text_add(notes,
                            "biases of only some linear layers: Megatron-LM has all or none\n");
-        if (c->family == WEFT_FAMILY_QWEN2) wefti_text_add(out, "--add-qkv-bias\n");
+        if (wefti_family_has(c->family, WEFTI_QKV_BIASED)) wefti_text_add(out, "--add-qkv-bias\n");
+        if (wefti_family_has(c->family, WEFTI_HEAD_NORMS)) wefti_text_add(out, "--qk-layernorm\n");
         if (!c->tied) wefti_text_add(out, "--untie-embeddings-and-output-weights\n");
         if (c->window) add_integer(out, "window-size", c->window);
         if (c->rope_scaling.factor > 0)

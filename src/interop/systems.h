@@ -15,7 +15,7 @@ typedef struct wefti_megatron {
     /* model */
     int64_t layers, hidden, ffn, heads, head_dim, groups, sequence, positions, vocab, divisible;
     int64_t experts, experts_per_token, expert_ffn, window;
-    bool grouped, swiglu, no_bias, qkv_bias, untied, rotary, merges, layernorm_1p;
+    bool grouped, swiglu, no_bias, qkv_bias, qk_norm, untied, rotary, merges, layernorm_1p;
     const char *position, *normalization, *tokenizer;
     double norm_eps, rope_theta, dropout, hidden_dropout, aux_loss, capacity;
     /* training */

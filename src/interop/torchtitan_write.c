@@ -80,10 +80,15 @@ weft_status wefti_torchtitan_write(const wefti_system_job *what, wefti_text *out
     const weft_model_config *c = what->config;
     const weft_job_train *t = &what->job->train;
     const wefti_degrees *d = &what->degrees;
-    WEFT_REQUIRE(c->family == WEFT_FAMILY_LLAMA, WEFT_E_NO_IMPL,
-                 "torchtitan's models are llama and others that weft does not have, but not %s",
+    const bool qwen3 = c->family == WEFT_FAMILY_QWEN3;
+    WEFT_REQUIRE(qwen3 || c->family == WEFT_FAMILY_LLAMA, WEFT_E_NO_IMPL,
+                 "torchtitan's models are llama, qwen3 and others that weft does not have, but not "
+                 "%s",
                  weft_family_text(c->family));
-    wefti_text_add(out, "[model]\nname = \"llama3\"\n");
+    wefti_text_add(out, "[model]\nname = \"%s\"\n", qwen3 ? "qwen3" : "llama3");
+    if (c->attention_bias || c->mlp_bias)
+        wefti_text_add(notes, "biases of linear layers: torchtitan's models have none\n");
+    if (c->window) wefti_text_add(notes, "model.window: torchtitan's models have none\n");
     wefti_text_add(
         notes,
         "the model's sizes, which torchtitan takes from a flavor: %lld layers, dim %lld, "

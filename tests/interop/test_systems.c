@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "models/family.h"
 #include "plan/plan.h"
 #include "search/degrees.h"
 #include "weft/job.h"
@@ -94,6 +95,7 @@ static void families_follow_the_block(void **state) {
         {LLAMA "--group-query-attention --num-query-groups 2 --ffn-hidden-size 96",
          WEFT_FAMILY_LLAMA, 2, 96},
         {LLAMA "--add-qkv-bias", WEFT_FAMILY_QWEN2, 8, 128},
+        {LLAMA "--qk-layernorm --kv-channels 16", WEFT_FAMILY_QWEN3, 8, 128},
         {LLAMA "--num-experts 8 --moe-ffn-hidden-size 48", WEFT_FAMILY_MIXTRAL, 8, 48},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -102,6 +104,9 @@ static void families_follow_the_block(void **state) {
         assert_int_equal(i.job->model.family, cases[k].family);
         assert_int_equal(i.job->model.kv_heads, cases[k].kv_heads);
         assert_int_equal(i.job->model.ffn, cases[k].ffn);
+        /* Megatron-LM's defaults, also where the family has others */
+        assert_true(i.job->model.norm_eps == 1e-5);
+        if (cases[k].kv_heads) assert_true(i.job->model.rope_theta == 10000);
         end(&i);
     }
 }
@@ -205,6 +210,9 @@ static void contradictions_are_refused(void **state) {
         {"", "--num-layers", WEFT_E_ARG, 0},
         {"--num-layers 8 --hidden-size 64 --seq-length 3", "--num-attention-heads", WEFT_E_ARG, 0},
         {GPT "--swiglu", "RMSNorm", WEFT_E_NO_IMPL, 0},
+        {GPT "--qk-layernorm", "--qk-layernorm", WEFT_E_NO_IMPL, 0},
+        {LLAMA "--qk-layernorm --num-experts 8", "mixtral", WEFT_E_NO_IMPL, 0},
+        {LLAMA "--qk-layernorm --add-qkv-bias", "qwen3", WEFT_E_NO_IMPL, 0},
         {GPT "--num-layers x", "run.sh:1", WEFT_E_ARG, 0},
         {GPT "\n--num-layers -3", "run.sh:2", WEFT_E_ARG, 0},
         {GPT "--lr nan", "--lr", WEFT_E_ARG, 0},
@@ -262,6 +270,7 @@ static void options_survive_a_round_trip(void **state) {
         {LLAMA "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 32 "
                "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel",
          8},
+        {LLAMA "--qk-layernorm --kv-channels 16 --window-size 8 --norm-epsilon 1e-6", 4},
         {GPT "--optimizer sgd --sgd-momentum 0.9 --lr 0.1 --lr-decay-style constant", 1},
         {LLAMA "--use-distributed-optimizer --num-distributed-optimizer-instances 2 "
                "--tensor-model-parallel-size 2",
@@ -312,6 +321,12 @@ static void torchtitan_gets_what_it_can_express(void **state) {
     weft_text_free(options);
     weft_text_free(notes);
     end(&i);
+    ASSERT_OK(import(LLAMA "--qk-layernorm", 2, &i));
+    ASSERT_OK(weft_job_export(i.job, WEFT_SYSTEM_TORCHTITAN, &options, &notes));
+    assert_non_null(strstr(options, "name = \"qwen3\"\n"));
+    weft_text_free(options);
+    weft_text_free(notes);
+    end(&i);
     ASSERT_OK(import(GPT, 2, &i));
     ASSERT_FAILS(WEFT_E_NO_IMPL, "gpt2",
                  weft_job_export(i.job, WEFT_SYSTEM_TORCHTITAN, &options, &notes));
@@ -350,8 +365,48 @@ static void other_plans_are_noted(void **state) {
     }
 }
 
+/* Each family of language models: its options mean it again, or a message says what is missing. */
+static void families_are_written(void **state) {
+    (void)state;
+    for (int f = 0; f < (int)WEFT_FAMILIES; f++) {
+        const weft_family family = (weft_family)f;
+        char name[64], *options, *notes;
+        (void)snprintf(name, sizeof name, "model.family=%s", weft_family_text(family));
+        const char *words[] = {name,
+                               "model.layers=2",
+                               "model.hidden=16",
+                               "model.heads=2",
+                               "model.context=8",
+                               "model.vocab=32",
+                               "data.path=x",
+                               "parallel.devices=2"};
+        weft_job *job;
+        if (!weft_family_is_language(family)) continue;
+        ASSERT_OK(weft_job_load(NULL, words, sizeof words / sizeof *words, &job));
+        if (wefti_family_style_of(family) == WEFTI_STYLE_BERT ||
+            wefti_family_has(family, WEFTI_POST_NORMS)) {
+            ASSERT_FAILS(WEFT_E_NO_IMPL, weft_family_text(family),
+                         weft_job_export(job, WEFT_SYSTEM_MEGATRON, &options, &notes));
+        } else {
+            imported i;
+            ASSERT_OK(weft_job_export(job, WEFT_SYSTEM_MEGATRON, &options, &notes));
+            if (*notes) fail_msg("%s: %s", name, notes);
+            ASSERT_OK(import(options, 2, &i));
+            const weft_family back =
+                family == WEFT_FAMILY_MISTRAL ? WEFT_FAMILY_LLAMA : family; /* the same block */
+            if (i.job->model.family != back)
+                fail_msg("%s comes back as %s", name, weft_family_text(i.job->model.family));
+            weft_text_free(options);
+            weft_text_free(notes);
+            end(&i);
+        }
+        weft_job_free(job);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_script_becomes_a_job),
+                                       cmocka_unit_test(families_are_written),
                                        cmocka_unit_test(families_follow_the_block),
                                        cmocka_unit_test(what_has_no_counterpart_is_noted),
                                        cmocka_unit_test(launch_scripts_are_read),
