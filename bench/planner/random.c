@@ -3,17 +3,23 @@
  *   bench/planner WEFT random [--seed S] [--count N] [--sample K] [--seconds T]
  *
  * A question is a small model of a random family with odd sizes, on 1 to 4 hosts of 1 to 6 devices
- * with random links. It is asked without constraints, then with single constraints (one degree, the
- * level, recomputation, microbatches), with each neighbour of the answer (its degrees with one of
- * them changed), with its own printed degrees and alternatives, and with other budgets. K of the
- * constraints and K of the neighbours are drawn (all of them without --sample).
+ * with random links. It is asked in turn:
  *
- * It counts what must not be:
- * - beaten: answers of which a constraint or a neighbour gives a faster plan, by over 0.2 %;
- * - broken: plans that are faster than the lower bound of the question;
- * - refused: questions without an answer that a constraint answers;
- * - unlike: printed degrees or alternatives that, typed back, give another number;
- * - worse: answers that become slower with a larger budget.
+ * - without constraints;
+ * - with single constraints: one degree, the level, recomputation, microbatches;
+ * - with each neighbour of the answer, whose degrees differ in one of them;
+ * - with the degrees and alternatives that the answer prints;
+ * - with other budgets.
+ *
+ * K of the constraints and K of the neighbours are drawn (all of them without --sample). Counted is
+ * what must not be.
+ *
+ * - A beaten answer: a constraint or a neighbour gives a plan that is over 0.2 % faster.
+ * - A broken bound: a plan is faster than it.
+ * - A refused question: there is no answer, but a constraint has one.
+ * - An unlike text: printed degrees or alternatives, typed back, give another number.
+ * - A worse answer: it is slower with a larger budget.
+ *
  * One JSON object for each of these, and one with the counts. The exit code is 1 if the counts are
  * beyond the limits of `within_limits`. */
 #include "planner.h"

@@ -1,7 +1,7 @@
 /* Binary heaps over arrays of the caller, for one type of entry and one order.
  *
  * WEFTI_HEAP(name, entry, context, before) defines three functions. `before` tells whether an entry
- * comes before another: bool before(context, const entry *, const entry *).
+ * comes before another; its form is bool before(context, const entry *, const entry *).
  *
  * - name_push(heap, &count, item, c) adds an entry; the array has room for it.
  * - name_pop(heap, &count, c) removes and returns the first entry.

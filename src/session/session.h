@@ -9,9 +9,11 @@
 #include "weft/session.h"
 
 /* What a session makes of its options, for reports that build programs without a session.
- * take_plan: checks the plan, copies it to *out for weft_plan_destroy (also on failure), and takes
- * its number of microbatches if *microbatches is 1; otherwise both must agree. choose_bf16: how
- * bf16 products are computed. */
+ *
+ * take_plan checks the plan and copies it to *out, for weft_plan_destroy, also on failure. It takes
+ * the plan's number of microbatches if *microbatches is 1; otherwise both must agree.
+ *
+ * choose_bf16 tells how bf16 products are computed. */
 weft_status wefti_session_take_plan(const weft_plan *plan, int32_t *microbatches,
                                     weft_plan **out) WEFT_CHECKED;
 wefti_bf16_compute wefti_session_choose_bf16(const weft_graph *graph, weft_bf16_compute wanted);

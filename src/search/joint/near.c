@@ -3,11 +3,11 @@
  *
  * Guesses order the splits of the whole space, and they are wrong by up to a factor of two. So a
  * plain layout, or a plan that differs from the best one in one decision, could be faster and never
- * be walked. Both sets are parts of the space that a few constraints cut out of it:
+ * be walked. A few constraints cut both sets out of the space.
  *
- * - Plain: one axis has all devices, or one has the devices of a host and another one the hosts.
+ * - Plain plans: one axis has all devices, or one has the devices of a host and another the hosts.
  * - Neighbours: one decision differs from those of the best plan, or two degrees share their
- *   devices otherwise. Then level, recomputation and schedule follow: they are free.
+ *   devices otherwise. Then level, recomputation and schedule are free.
  *
  * Of each part the candidates with the least guesses are walked. A better plan has neighbours of
  * its own: this is a local search, which ends when a pass over all parts finds nothing. */
