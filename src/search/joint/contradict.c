@@ -51,7 +51,11 @@ static weft_status holds(const wefti_joint *j, const wefti_joint_fix *fix, bool 
 
 /* ---- what would be right ---- */
 
-static int32_t largest_of(wefti_joint_dimension d) {
+static void constraint_text(int d, int32_t value, wefti_text *out) {
+    wefti_joint_constraint_text((wefti_joint_dimension)d, value, out);
+}
+
+static int32_t largest_of(int d) {
     switch (d) {
     case WEFTI_JOINT_SEQUENCE:
         return 1;
@@ -67,7 +71,7 @@ static int32_t largest_of(wefti_joint_dimension d) {
     }
 }
 
-static int32_t least_of(wefti_joint_dimension d) {
+static int32_t least_of(int d) {
     const bool from_zero = d == WEFTI_JOINT_SHARD || largest_of(d) <= 3;
     return from_zero ? 0 : 1;
 }
@@ -85,10 +89,10 @@ static weft_status add_right_values(const wefti_joint *j, int with, int d, wefti
         if (!right) continue;
         wefti_text_add(out, found ? ", " : "; right %s", with >= 0 ? "with " : "would be ");
         if (!found && with >= 0) {
-            wefti_joint_constraint_text(with, fix.value[with], out);
+            constraint_text(with, fix.value[with], out);
             wefti_text_add(out, ": ");
         }
-        wefti_joint_constraint_text(d, v, out);
+        constraint_text(d, v, out);
         found++;
     }
     return WEFT_OK;
@@ -135,7 +139,7 @@ static weft_status refuse(wefti_text *text) {
 static weft_status refuse_one(const wefti_joint *j, int d) {
     wefti_text text = {0};
     wefti_text_add(&text, "contradicting constraints: ");
-    wefti_joint_constraint_text(d, j->problem->fix.value[d], &text);
+    constraint_text(d, j->problem->fix.value[d], &text);
     wefti_text_add(&text, " and this model on %d devices", j->devices);
     if (j->problem->source.batch)
         wefti_text_add(&text, " with %lld samples a step", (long long)j->problem->source.batch);
@@ -149,9 +153,9 @@ static weft_status refuse_one(const wefti_joint *j, int d) {
 static weft_status refuse_two(const wefti_joint *j, int a, int b) {
     wefti_text text = {0};
     wefti_text_add(&text, "contradicting constraints: ");
-    wefti_joint_constraint_text(a, j->problem->fix.value[a], &text);
+    constraint_text(a, j->problem->fix.value[a], &text);
     wefti_text_add(&text, " and ");
-    wefti_joint_constraint_text(b, j->problem->fix.value[b], &text);
+    constraint_text(b, j->problem->fix.value[b], &text);
     wefti_text_add(&text, " on %d devices", j->devices);
     add_reason(j, a, b, &text);
     weft_status status = add_right_values(j, a, b, &text);
@@ -177,7 +181,7 @@ static weft_status refuse_all(const wefti_joint *j) {
         status = holds(j, &rest, &right);
         if (!right) continue;
         wefti_text_add(&text, found++ ? " or " : "; there are plans without ");
-        wefti_joint_constraint_text(d, fix->value[d], &text);
+        constraint_text(d, fix->value[d], &text);
     }
     if (status >= 0) return refuse(&text);
     wefti_text_free(&text);
