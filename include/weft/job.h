@@ -276,9 +276,9 @@ WEFT_API weft_status weft_job_import(const char *name, const char *text, int64_t
 typedef enum weft_system { WEFT_SYSTEM_LIST(WEFT_CHOICE) WEFT_SYSTEMS } weft_system;
 #undef WEFT_CHOICE
 /** Translate a job and its completed plan to another system's options: Megatron-LM's command line,
- * one option a line, or torchtitan's job file. `out_notes`: a line for each part of the job that
- * the system cannot express, "" for none. Free both with weft_text_free. Reads the data if the
- * model's sizes come from it. WEFT_E_NO_IMPL if the system has no such model. */
+ * one option a line, or a configuration of torchtitan in Python. `out_notes`: a line for each part
+ * of the job that the system cannot express, "" for none. Free both with weft_text_free. Reads the
+ * data if the model's sizes come from it. WEFT_E_NO_IMPL if the system has no such model. */
 WEFT_API weft_status weft_job_export(const weft_job *job, weft_system system, char **out_options,
                                      char **out_notes) WEFT_CHECKED;
 

@@ -1,5 +1,6 @@
 /* Options of Megatron-LM as a job file: see interop/systems.h and weft_job_import. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "interop/systems.h"
@@ -10,6 +11,7 @@ typedef struct importing {
     weft_model_config config;
     wefti_degrees degrees;
     int64_t devices, batch;
+    int32_t *stage_of; /* [layers]: the virtual stage of each; NULL: shared out */
     wefti_text *notes;
 } importing;
 
@@ -160,6 +162,90 @@ static weft_status find_level(importing *i) {
     return WEFT_OK;
 }
 
+/* --- stages by a text: "Et*3|(t|)*2t*3L" is Ettt|t|t|tttL --- */
+
+enum { LAYOUT_BYTES = 1 << 16 };
+
+/* Writes `count` copies of a part behind out[*used]. */
+static bool add_copies(char *out, size_t *used, const char *part, size_t length, long count) {
+    if (count < 0 || count > LAYOUT_BYTES) return false;
+    for (long k = 0; k < count; k++) {
+        if (*used + length >= LAYOUT_BYTES) return false;
+        memcpy(out + *used, part, length);
+        *used += length;
+    }
+    return true;
+}
+
+/* Replaces "(part)*n", or "x*n". */
+static bool unroll(const char *text, bool brackets, char out[LAYOUT_BYTES]) {
+    size_t used = 0;
+    while (*text) {
+        const char *close = brackets && *text == '(' ? strchr(text, ')') : NULL;
+        const char *part = close ? text + 1 : text;
+        const size_t length = close ? (size_t)(close - part) : 1;
+        char *end = (char *)(close ? close + 1 : text + 1);
+        long count = 1;
+        if (*end == '*' && (close || !brackets)) count = strtol(end + 1, &end, 10);
+        if (!add_copies(out, &used, part, length, count)) return false;
+        text = end;
+    }
+    out[used] = '\0';
+    return true;
+}
+
+static weft_status read_layout(importing *i, char *first, char *second, int64_t *out_parts) {
+    const char *layout = i->m.layout;
+    size_t used = 0;
+    int64_t layers = 0, parts = 1;
+    for (const char *c = layout; *c && used < LAYOUT_BYTES - 1; c++)
+        if (*c != ',') second[used++] = *c;
+    second[used] = '\0';
+    const bool fits = unroll(second, true, first) && unroll(first, false, second);
+    used = fits ? strlen(second) : 0;
+    bool good = used >= 2 && second[0] == 'E' && second[used - 1] == 'L';
+    for (size_t k = 1; good && k + 1 < used; k++) {
+        good = second[k] == 't' || second[k] == '|';
+        parts += second[k] == '|';
+        if (second[k] != 't') continue;
+        if (layers < i->m.layers) i->stage_of[layers] = (int32_t)(parts - 1);
+        layers++;
+    }
+    WEFT_REQUIRE(good && layers == i->m.layers, WEFT_E_ARG,
+                 "--pipeline-model-parallel-layout '%.60s': it must be E, t for each of the %lld "
+                 "layers, and L, with | between stages, as in \"Et*3|t*3L\"",
+                 layout, (long long)i->m.layers);
+    *out_parts = parts;
+    return WEFT_OK;
+}
+
+static weft_status find_layout(importing *i, int64_t stages, int64_t *out_chunks) {
+    int64_t parts = stages;
+    WEFT_REQUIRE(!i->m.chunk_layers && !i->m.chunks, WEFT_E_ARG,
+                 "--pipeline-model-parallel-layout says the virtual stages: "
+                 "--num-layers-per-virtual-pipeline-stage and "
+                 "--num-virtual-stages-per-pipeline-rank must not");
+    char *texts;
+    WEFT_NEW_ARRAY(i->stage_of, int32_t, i->m.layers);
+    WEFT_NEW_ARRAY(texts, char, 2 * LAYOUT_BYTES);
+    const weft_status status = read_layout(i, texts, texts + LAYOUT_BYTES, &parts);
+    wefti_free(texts);
+    WEFT_TRY(status);
+    WEFT_REQUIRE(parts % stages == 0, WEFT_E_ARG,
+                 "--pipeline-model-parallel-layout has %lld parts, no multiple of %lld stages",
+                 (long long)parts, (long long)stages);
+    *out_chunks = parts / stages;
+    return WEFT_OK;
+}
+
+/* Without a text of them, all virtual stages have equally many layers. */
+static weft_status share_layers(importing *i, int64_t parts) {
+    if (i->stage_of || parts == 1 || i->m.layers % parts) return WEFT_OK;
+    WEFT_NEW_ARRAY(i->stage_of, int32_t, i->m.layers);
+    for (int64_t l = 0; l < i->m.layers; l++) i->stage_of[l] = (int32_t)(l / (i->m.layers / parts));
+    return WEFT_OK;
+}
+
 static weft_status find_stages(importing *i) {
     const wefti_megatron *m = &i->m;
     wefti_degrees *d = &i->degrees;
@@ -170,13 +256,14 @@ static weft_status find_stages(importing *i) {
                  "--num-layers-per-virtual-pipeline-stage",
                  (long long)m->layers, (long long)stages, (long long)m->chunk_layers);
     if (m->chunk_layers) chunks = m->layers / stages / m->chunk_layers;
+    if (m->layout) WEFT_TRY(find_layout(i, stages, &chunks));
     WEFT_REQUIRE(stages * chunks <= m->layers, WEFT_E_ARG,
                  "%lld stages of %lld virtual stages are more than the %lld layers",
                  (long long)stages, (long long)chunks, (long long)m->layers);
     d->stages = (int32_t)stages;
     d->chunks = (int32_t)(stages > 1 ? chunks : 1);
     if (d->chunks > 1) d->schedule = WEFT_PIPELINE_INTERLEAVED;
-    return WEFT_OK;
+    return share_layers(i, (int64_t)d->stages * d->chunks);
 }
 
 /* Megatron-LM divides what tp, cp and pp leave over into data parallelism, which also holds ep. */
@@ -307,6 +394,18 @@ static weft_status write_training(const importing *i, wefti_text *out) {
     return WEFT_OK;
 }
 
+static void write_stages(const importing *i, wefti_text *out) {
+    const bool gpt2 =
+        i->config.family == WEFT_FAMILY_GPT2 || i->config.family == WEFT_FAMILY_GPT2_MOE;
+    if (!i->stage_of) return;
+    wefti_text_add(out, "    stage_of:\n      - {match: embed, stage: 0}\n");
+    for (int64_t l = 0; l < i->m.layers; l++)
+        wefti_text_add(out, "      - {match: %s.%lld, stage: %d}\n", gpt2 ? "h" : "layers",
+                       (long long)l, i->stage_of[l]);
+    wefti_text_add(out, "      - {match: head, stage: %d}\n",
+                   i->degrees.stages * i->degrees.chunks - 1);
+}
+
 static void write_parallel(const importing *i, const weft_plan *plan, wefti_text *out) {
     const wefti_degrees *d = &i->degrees;
     wefti_text_add(out, "parallel:\n  devices: %d\n  mesh: {", weft_plan_devices(plan));
@@ -324,15 +423,17 @@ static void write_parallel(const importing *i, const weft_plan *plan, wefti_text
     for (int64_t k = 0; k < plan->tensor_count; k++)
         wefti_text_add(out, "%s    - {match: %s, layout: \"%s\"}\n", k ? "" : "  tensors:\n",
                        plan->tensors[k].match, plan->tensors[k].layout);
-    if (d->stages > 1)
+    if (d->stages > 1) {
         wefti_text_add(out,
-                       "  pipeline: {stages: %d, microbatches: %d, schedule: %s, virtual_stages: "
-                       "%d}\n",
+                       "  pipeline:\n    stages: %d\n    microbatches: %d\n    schedule: %s\n"
+                       "    virtual_stages: %d\n",
                        d->stages, d->microbatches,
                        d->schedule == WEFT_PIPELINE_INTERLEAVED ? "interleaved" : "1f1b",
                        d->chunks);
-    else
+        write_stages(i, out);
+    } else {
         wefti_text_add(out, "  accumulate: %d\n", d->microbatches);
+    }
     if (d->shard)
         wefti_text_add(out, "  optimizer: {level: %d, shard_size: %d}\n", d->level, d->shard);
     else if (d->level)
@@ -369,6 +470,7 @@ weft_status weft_job_import(const char *name, const char *text, int64_t bytes, i
         status = import(&i, &job);
         if (status < 0) (void)wefti_prefix(status, "%s", name);
     }
+    wefti_free(i.stage_of);
     wefti_arena_destroy(arena);
     wefti_text_add(&notes, "%s", "");
     char *texts[2] = {wefti_text_take(&job), wefti_text_take(&notes)};

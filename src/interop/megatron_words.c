@@ -16,9 +16,9 @@ typedef enum option_kind {
     OPTION_INTEGER, /* int64_t, at least 0 */
     OPTION_REAL,    /* double */
     OPTION_TEXT,
-    OPTION_SWITCH,   /* bool, no value */
-    OPTION_LAUNCHER, /* of torchrun, without effect; any number of values */
-    OPTION_IGNORED,  /* not taken over, and a note says so; any number of values */
+    OPTION_SWITCH,  /* bool, no value */
+    OPTION_SILENT,  /* of torchrun, or follows from others; any number of values */
+    OPTION_IGNORED, /* not taken over, and a note says so; any number of values */
 } option_kind;
 
 typedef struct option {
@@ -90,6 +90,7 @@ static const option known[] = {
     {"expert-tensor-parallel-size", OPTION_INTEGER, MEGATRON_AT(expert_tensor)},
     {"num-layers-per-virtual-pipeline-stage", OPTION_INTEGER, MEGATRON_AT(chunk_layers)},
     {"num-virtual-stages-per-pipeline-rank", OPTION_INTEGER, MEGATRON_AT(chunks)},
+    {"pipeline-model-parallel-layout", OPTION_TEXT, MEGATRON_AT(layout)},
     {"nnodes", OPTION_INTEGER, MEGATRON_AT(nodes)},
     {"nproc-per-node", OPTION_INTEGER, MEGATRON_AT(per_node)},
     {"sequence-parallel", OPTION_SWITCH, MEGATRON_AT(sequence_parallel)},
@@ -157,7 +158,7 @@ static const option known[] = {
     {"profile", OPTION_IGNORED, 0},
     {"profile-step-start", OPTION_IGNORED, 0},
     {"profile-step-end", OPTION_IGNORED, 0},
-    {"ckpt-format", OPTION_IGNORED, 0},
+    {"ckpt-format", OPTION_SILENT, 0},
     {"distributed-timeout-minutes", OPTION_IGNORED, 0},
     {"no-load-optim", OPTION_IGNORED, 0},
     {"no-load-rng", OPTION_IGNORED, 0},
@@ -166,16 +167,16 @@ static const option known[] = {
     {"rampup-batch-size", OPTION_IGNORED, 0},
     {"overlap-p2p-communication", OPTION_IGNORED, 0},
     {"tp-comm-overlap", OPTION_IGNORED, 0},
-    {"distributed-backend", OPTION_LAUNCHER, 0},
-    {"log-dir", OPTION_LAUNCHER, 0},
-    {"redirects", OPTION_LAUNCHER, 0},
-    {"tee", OPTION_LAUNCHER, 0},
-    {"master-addr", OPTION_LAUNCHER, 0},
-    {"master-port", OPTION_LAUNCHER, 0},
-    {"node-rank", OPTION_LAUNCHER, 0},
-    {"rdzv-id", OPTION_LAUNCHER, 0},
-    {"rdzv-backend", OPTION_LAUNCHER, 0},
-    {"rdzv-endpoint", OPTION_LAUNCHER, 0},
+    {"distributed-backend", OPTION_SILENT, 0},
+    {"log-dir", OPTION_SILENT, 0},
+    {"redirects", OPTION_SILENT, 0},
+    {"tee", OPTION_SILENT, 0},
+    {"master-addr", OPTION_SILENT, 0},
+    {"master-port", OPTION_SILENT, 0},
+    {"node-rank", OPTION_SILENT, 0},
+    {"rdzv-id", OPTION_SILENT, 0},
+    {"rdzv-backend", OPTION_SILENT, 0},
+    {"rdzv-endpoint", OPTION_SILENT, 0},
 };
 enum { KNOWN = sizeof known / sizeof *known };
 
@@ -273,7 +274,7 @@ static weft_status read_option(option_reader *r, const wefti_shell_word *w) {
     } else if (sign) {
         const wefti_shell_word value = {sign + 1, w->unset, w->line};
         return store(r, o, w->line, &value);
-    } else if (o->kind != OPTION_LAUNCHER) {
+    } else if (o->kind != OPTION_SILENT) {
         r->open = o;
         r->line = w->line;
     }

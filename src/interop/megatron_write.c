@@ -1,4 +1,5 @@
 /* A job as options of Megatron-LM: see interop/systems.h. */
+#include <stdio.h>
 #include <string.h>
 
 #include "interop/systems.h"
@@ -44,7 +45,9 @@ static weft_status add_model(const weft_model_config *c, wefti_text *out, wefti_
             add_integer(out, "num-query-groups", c->kv_heads);
         }
         wefti_text_add(out, "--position-embedding-type rope\n");
-        add_real(out, "rotary-base", c->rope_theta);
+        add_integer(out, "rotary-base", (int64_t)c->rope_theta); /* a whole number there */
+        if (c->rope_theta != (double)(int64_t)c->rope_theta)
+            wefti_text_add(notes, "a base of rotary positions that is not whole\n");
         wefti_text_add(out, "--normalization RMSNorm\n--swiglu\n");
         if (!c->mlp_bias && !(c->attention_bias && wefti_family_has(c->family, WEFTI_MLP_BIAS)))
             wefti_text_add(out, "--disable-bias-linear\n");
@@ -112,24 +115,77 @@ static void add_training(const weft_job_train *t, const wefti_degrees *d, wefti_
         add_real(out, "min-lr", t->optimizer.lr * t->schedule.final);
 }
 
-static void add_parallel(const weft_model_config *c, const wefti_degrees *d, wefti_text *out,
-                         wefti_text *notes) {
+/* ---- stages ---- */
+
+/* The virtual stage of a layer; -1: the plan does not say it. */
+static int32_t stage_of_layer(const wefti_system_job *what, int64_t layer) {
+    const weft_family family = what->config->family;
+    const bool gpt2 = family == WEFT_FAMILY_GPT2 || family == WEFT_FAMILY_GPT2_MOE;
+    char cell[40];
+    (void)snprintf(cell, sizeof cell, "%s.%lld", gpt2 ? "h" : "layers", (long long)layer);
+    for (int64_t i = 0; i < what->plan->pipeline.rule_count; i++)
+        if (!strcmp(what->plan->pipeline.rules[i].match, cell))
+            return what->plan->pipeline.rules[i].stage;
+    return -1;
+}
+
+static bool has_schedule(const wefti_degrees *d) {
+    return d->schedule == WEFT_PIPELINE_1F1B || d->schedule == WEFT_PIPELINE_INTERLEAVED;
+}
+
+bool wefti_megatron_has_stages(const wefti_system_job *what) {
+    if (!has_schedule(&what->degrees) || what->degrees.stages == 1) return false;
+    int32_t before = 0;
+    for (int64_t l = 0; l < what->config->layers; l++) {
+        const int32_t stage = stage_of_layer(what, l);
+        if (stage < before || stage >= what->degrees.stages * what->degrees.chunks) return false;
+        before = stage;
+    }
+    return true;
+}
+
+static int64_t layers_of(const wefti_system_job *what, int32_t stage) {
+    int64_t count = 0;
+    for (int64_t l = 0; l < what->config->layers; l++) count += stage_of_layer(what, l) == stage;
+    return count;
+}
+
+/* Equal numbers of layers, or a text of all, in quotes for a shell: "Et*3|t*2|t*3L", E the
+ * embedding, L the head. */
+static void add_layers(const wefti_system_job *what, wefti_text *out, wefti_text *notes) {
+    const wefti_degrees *d = &what->degrees;
+    const int32_t parts = d->stages * d->chunks;
+    const bool told = wefti_megatron_has_stages(what);
+    bool equal = what->config->layers % parts == 0;
+    for (int32_t k = 0; k < parts && told; k++)
+        equal &= layers_of(what, k) == what->config->layers / parts;
+    if (equal && d->chunks > 1)
+        add_integer(out, "num-layers-per-virtual-pipeline-stage", what->config->layers / parts);
+    if (equal) return;
+    if (!told) {
+        wefti_text_add(notes, "%lld layers on %d virtual stages, which the plan does not assign\n",
+                       (long long)what->config->layers, parts);
+        return;
+    }
+    wefti_text_add(out, "--pipeline-model-parallel-layout \"");
+    for (int32_t k = 0; k < parts; k++) {
+        const long long layers = (long long)layers_of(what, k);
+        wefti_text_add(out, "%s%s", k ? "|" : "E", layers ? "t" : "");
+        if (layers > 1) wefti_text_add(out, "*%lld", layers);
+    }
+    wefti_text_add(out, "L\"\n");
+}
+
+static void add_parallel(const wefti_system_job *what, wefti_text *out, wefti_text *notes) {
+    const wefti_degrees *d = &what->degrees;
     add_integer(out, "tensor-model-parallel-size", d->tensor);
     add_integer(out, "pipeline-model-parallel-size", d->stages);
     if (d->context > 1) add_integer(out, "context-parallel-size", d->context);
     if (d->expert > 1) add_integer(out, "expert-model-parallel-size", d->expert);
     if (d->expert > 1 && d->tensor > 1) add_integer(out, "expert-tensor-parallel-size", 1);
     if (d->sequence) wefti_text_add(out, "--sequence-parallel\n");
-    const bool known =
-        d->schedule == WEFT_PIPELINE_1F1B || d->schedule == WEFT_PIPELINE_INTERLEAVED;
-    if (d->stages > 1 && d->chunks > 1 && known) {
-        if (c->layers % (d->stages * d->chunks) == 0)
-            add_integer(out, "num-layers-per-virtual-pipeline-stage",
-                        c->layers / d->stages / d->chunks);
-        else
-            add_integer(out, "num-virtual-stages-per-pipeline-rank", d->chunks);
-    }
-    if (d->stages > 1 && !known)
+    if (d->stages > 1 && has_schedule(d)) add_layers(what, out, notes);
+    if (d->stages > 1 && !has_schedule(d))
         wefti_text_add(notes,
                        "the pipeline schedule %s with %d virtual stages: Megatron-LM has 1f1b and "
                        "interleaved, and these options mean 1f1b\n",
@@ -138,7 +194,7 @@ static void add_parallel(const weft_model_config *c, const wefti_degrees *d, wef
     if (d->level > 1)
         wefti_text_add(out,
                        "--use-megatron-fsdp\n--data-parallel-sharding-strategy %s\n"
-                       "--use-distributed-optimizer\n",
+                       "--use-distributed-optimizer\n--ckpt-format fsdp_dtensor\n",
                        d->level == 2 ? "optim_grads" : "optim_grads_params");
     const int32_t replicas = d->data * d->expert * d->context;
     if (d->level && d->shard && replicas > d->shard)
@@ -151,8 +207,9 @@ static void add_parallel(const weft_model_config *c, const wefti_degrees *d, wef
 }
 
 weft_status wefti_megatron_write(const wefti_system_job *what, wefti_text *out, wefti_text *notes) {
+    wefti_text_add(out, "# For Megatron-LM 0.16 or later\n");
     WEFT_TRY(add_model(what->config, out, notes));
     add_training(&what->job->train, &what->degrees, out, notes);
-    add_parallel(what->config, &what->degrees, out, notes);
+    add_parallel(what, out, notes);
     return WEFT_OK;
 }

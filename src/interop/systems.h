@@ -1,6 +1,8 @@
 /* Options of other training systems: Megatron-LM's command line, read and written, and torchtitan's
- * job file, written. Sources: Megatron-LM, megatron/training/arguments.py, and torchtitan,
- * torchtitan/config/job_config.py, as of 2025. Private to this folder, except the two writers. */
+ * configuration, written. Sources: megatron/training/arguments.py and
+ * core/transformer/pipeline_parallel_layer_layout.py of Megatron-LM 0.16 to 0.20, and
+ * torchtitan/config/configs.py of torchtitan 0.3.0. Private to this folder, except the two writers.
+ */
 #ifndef WEFTI_INTEROP_SYSTEMS_H
 #define WEFTI_INTEROP_SYSTEMS_H
 
@@ -28,7 +30,7 @@ typedef struct wefti_megatron {
     int64_t nodes, per_node, recompute_layers,
         instances; /* instances: of the distributed optimizer */
     bool sequence_parallel, distributed_optimizer, fsdp, selective;
-    const char *recompute, *recompute_method, *sharding;
+    const char *recompute, *recompute_method, *sharding, *layout;
 } wefti_megatron;
 
 /* megatron_words.c: reads a launch script (interop/shell.h) or a list of options. WEFT_E_NO_IMPL
@@ -42,6 +44,7 @@ weft_status wefti_megatron_read(const char *name, const char *text, int64_t byte
 typedef struct wefti_system_job {
     const weft_model_config *config; /* complete */
     const weft_job *job;
+    const weft_plan *plan; /* completed */
     wefti_degrees degrees;
 } wefti_system_job;
 /* megatron_write.c, torchtitan_write.c: add the options to `out`, and to `notes` a line for each
@@ -50,5 +53,8 @@ weft_status wefti_megatron_write(const wefti_system_job *what, wefti_text *out,
                                  wefti_text *notes) WEFT_CHECKED;
 weft_status wefti_torchtitan_write(const wefti_system_job *what, wefti_text *out,
                                    wefti_text *notes) WEFT_CHECKED;
+
+/* Whether Megatron-LM's options give each virtual stage the layers that the plan gives it. */
+bool wefti_megatron_has_stages(const wefti_system_job *what);
 
 #endif

@@ -164,7 +164,7 @@ done
 grep -q zero_bubble notes || fail 'the schedule zero_bubble is no option of Megatron-LM' notes
 expect 0 '"step_seconds"' simulate --import back.txt --devices 8 --machine "$cluster" --json
 # shellcheck disable=SC2086
-expect 0 'pipeline_parallel_degree = 2|tensor_parallel_degree = 2|note|flavor' \
+expect 0 'pipeline_parallel_degree=2|tensor_parallel_degree=2|note|flavor' \
     plan $searched --machine "$cluster" --evaluations 2 --fix "tp=2 pp=2 schedule=1f1b" --export torchtitan
 [ $failed = 0 ] && echo "machines, plans for them, options of other systems"
 exit $failed

@@ -231,6 +231,12 @@ static void contradictions_are_refused(void **state) {
         {GPT "--pipeline-model-parallel-size 16", "16", WEFT_E_ARG, 0},
         {GPT "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3", "3",
          WEFT_E_ARG, 0},
+        {GPT "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*3|t*4L'",
+         "8 layers", WEFT_E_ARG, 0},
+        {GPT "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*3|t*3|t*2L'",
+         "3", WEFT_E_ARG, 0},
+        {GPT "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 't*999999999999|L'",
+         "layout", WEFT_E_ARG, 0},
         {GPT "--optimizer shampoo", "shampoo", WEFT_E_NO_IMPL, 0},
         {GPT "--use-distributed-optimizer --num-distributed-optimizer-instances 3",
          "--num-distributed-optimizer-instances 3", WEFT_E_ARG, 8},
@@ -271,6 +277,14 @@ static void options_survive_a_round_trip(void **state) {
                "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel",
          8},
         {LLAMA "--qk-layernorm --kv-channels 16 --window-size 8 --norm-epsilon 1e-6", 4},
+        {GPT
+         "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et|tt|(t*2|)*1t*3L' "
+         "--global-batch-size 16",
+         4},
+        {LLAMA
+         "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et*3|,t*2|t|tt,L' "
+         "--global-batch-size 16",
+         4},
         {GPT "--optimizer sgd --sgd-momentum 0.9 --lr 0.1 --lr-decay-style constant", 1},
         {LLAMA "--use-distributed-optimizer --num-distributed-optimizer-instances 2 "
                "--tensor-model-parallel-size 2",
@@ -305,9 +319,12 @@ static void torchtitan_gets_what_it_can_express(void **state) {
                            "--recompute-granularity full --global-batch-size 16",
                      8, &i));
     ASSERT_OK(weft_job_export(i.job, WEFT_SYSTEM_TORCHTITAN, &options, &notes));
-    static const char *const lines[] = {"data_parallel_shard_degree = 4\n",
-                                        "tensor_parallel_degree = 2\n", "mode = \"full\"\n",
-                                        "global_batch_size = 16\n", "seq_len = 32\n"};
+    static const char *const lines[] = {"data_parallel_shard_degree=4,\n",
+                                        "tensor_parallel_degree=2,\n",
+                                        "activation_checkpoint = FullAC.Config()\n",
+                                        "global_batch_size=16,\n",
+                                        "seq_len=32,\n",
+                                        "torchtitan 0.3.0"};
     for (size_t k = 0; k < sizeof lines / sizeof *lines; k++)
         if (!strstr(options, lines[k])) fail_msg("no '%s' in\n%s", lines[k], options);
     assert_non_null(strstr(notes, "8 layers")); /* sizes are a flavor's there */
@@ -316,14 +333,14 @@ static void torchtitan_gets_what_it_can_express(void **state) {
     end(&i);
     ASSERT_OK(import(LLAMA "--use-megatron-fsdp --num-distributed-optimizer-instances 2", 8, &i));
     ASSERT_OK(weft_job_export(i.job, WEFT_SYSTEM_TORCHTITAN, &options, &notes));
-    assert_non_null(strstr(options, "data_parallel_replicate_degree = 2\n"));
-    assert_non_null(strstr(options, "data_parallel_shard_degree = 4\n"));
+    assert_non_null(strstr(options, "data_parallel_replicate_degree=2,\n"));
+    assert_non_null(strstr(options, "data_parallel_shard_degree=4,\n"));
     weft_text_free(options);
     weft_text_free(notes);
     end(&i);
     ASSERT_OK(import(LLAMA "--qk-layernorm", 2, &i));
     ASSERT_OK(weft_job_export(i.job, WEFT_SYSTEM_TORCHTITAN, &options, &notes));
-    assert_non_null(strstr(options, "name = \"qwen3\"\n"));
+    assert_non_null(strstr(options, "models.qwen3 import"));
     weft_text_free(options);
     weft_text_free(notes);
     end(&i);

@@ -4,13 +4,16 @@
 #include "plan/plan.h"
 #include "train/training.h"
 
-/* Adds the differences between the completed plans of `job` and of the degrees. */
-static weft_status compare(const weft_job *job, const weft_model_config *config,
-                           const wefti_degrees *degrees, const weft_plan *plan, wefti_text *notes) {
+/* Adds the differences between the completed plans of the job and of its degrees. `stages`: the
+ * system's options say the stage of each cell. */
+static weft_status compare(const wefti_system_job *what, bool stages, wefti_text *notes) {
+    const weft_job *job = what->job;
+    const wefti_degrees *degrees = &what->degrees;
+    const weft_plan *plan = what->plan;
     weft_job other = *job;
     weft_plan *means, *completed = NULL;
     char *lines = NULL;
-    WEFT_TRY(wefti_degrees_plan(config, degrees, &means));
+    WEFT_TRY(wefti_degrees_plan(what->config, degrees, &means));
     means->links = plan->links; /* of the machine: these are no part of a configuration */
     means->rates = plan->rates;
     other.plan = means;
@@ -19,6 +22,9 @@ static weft_status compare(const weft_job *job, const weft_model_config *config,
     /* A search may have chosen other microbatches than the job. */
     other.train.accumulate = degrees->microbatches;
     weft_status status = wefti_plan_refine(means);
+    for (int64_t i = 0; stages && i < plan->pipeline.rule_count && status >= 0; i++)
+        status =
+            weft_plan_stage(means, plan->pipeline.rules[i].match, plan->pipeline.rules[i].stage);
     if (status >= 0) status = weft_job_plan(&other, &completed, NULL);
     if (status >= 0) status = weft_plan_diff(plan, completed, &lines);
     if (status >= 0) wefti_text_add(notes, "%s", lines);
@@ -30,13 +36,14 @@ static weft_status compare(const weft_job *job, const weft_model_config *config,
 
 static weft_status export(const weft_job *job, weft_system system, const weft_model_config *config,
                           const weft_plan *plan, wefti_text *out, wefti_text *notes) {
-    wefti_system_job what = {.config = config, .job = job};
+    wefti_system_job what = {.config = config, .job = job, .plan = plan};
     WEFT_TRY(wefti_degrees_of_plan(plan, &what.degrees, notes));
     if (config->lora.rank) wefti_text_add(notes, "model.lora: adapters\n");
     if (job->train.frozen.count) wefti_text_add(notes, "train.frozen: frozen parameters\n");
-    WEFT_TRY(system == WEFT_SYSTEM_MEGATRON ? wefti_megatron_write(&what, out, notes)
-                                            : wefti_torchtitan_write(&what, out, notes));
-    return compare(job, config, &what.degrees, plan, notes);
+    const bool megatron = system == WEFT_SYSTEM_MEGATRON;
+    WEFT_TRY(megatron ? wefti_megatron_write(&what, out, notes)
+                      : wefti_torchtitan_write(&what, out, notes));
+    return compare(&what, megatron && wefti_megatron_has_stages(&what), notes);
 }
 
 weft_status weft_job_export(const weft_job *job, weft_system system, char **out_options,
