@@ -98,6 +98,17 @@ static double kept(const pub_run *run, const pub_profile *p, bool experts) {
     }
 }
 
+/* With shared parameters (Zhao et al., "PyTorch FSDP", 2023, section 4): a layer that computes, one
+ * that is gathered, and one that is being freed; of a layer the whole gradient, and its copy in the
+ * type in which it is summed. The output's table is a unit of its own, which stays whole from the
+ * forward pass to the backward pass (torchtitan, parallelize_llama.py: reshard_after_forward). */
+static double gathered(const pub_run *run, const pub_profile *p, double table) {
+    const double e = run->element_bytes, gradient = e + p->gradient_bytes;
+    const double layer = pub_layer_parameters(run, false);
+    return run->frozen ? e * (3 * layer + table)
+                       : (3 * e + gradient) * layer + (e + gradient) * table;
+}
+
 static double stage_bytes(const pub_run *run, const pub_profile *p, int stage) {
     const pub_model *m = &run->model;
     const int last = (int)run->stages - 1;
@@ -146,7 +157,7 @@ static double stage_bytes(const pub_run *run, const pub_profile *p, int stage) {
         bytes += kept(&whole, p, mixed > 0);
     }
     bytes += 4 * run->element_bytes * rows * m->hidden;
-    if (run->level >= 3) bytes += 3 * run->element_bytes * pub_layer_parameters(run, false);
+    if (run->level >= 3) bytes += gathered(run, p, stage == last ? table : 0);
     if (stage == last) bytes += p->logit_bytes * rows * m->vocab / t;
     if (stage == 0)
         bytes += flight * run->element_bytes * rows * m->hidden * (p->dropout > 0 ? 1.5 : 1);
@@ -161,10 +172,15 @@ void pub_predict_memory(const pub_run *run, const pub_profile *p,
         most = larger(most, last);
     }
     const double used = most * (1 + p->allocator_part) + p->context_bytes;
+    /* The allocator keeps what it has freed as long as the device has room, and then gives it back.
+     */
+    const double device = machine->device.memory_bytes.value - p->context_bytes;
+    const double held =
+        larger(most * (1 + p->allocator_part), smaller(most * (1 + p->reserved_part), device));
     out->largest_bytes = used;
     out->memory_bytes = run->last_stage_memory ? last
-                        : run->used_memory     ? used
-                        : run->reserved_memory ? most * (1 + p->allocator_part)
+                        : run->used_memory     ? held + p->context_bytes
+                        : run->reserved_memory ? held
                                                : most;
     /* What is offloaded lies in the host's memory. */
     const double room = machine->device.memory_bytes.value * (1 + p->fit_margin);

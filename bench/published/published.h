@@ -36,6 +36,9 @@
     X(kernels, 0, 1000)                                                                            \
     X(kernel_seconds, 0, 1e-3)                                                                     \
     X(deterministic_slowdown, 1, 100)                                                              \
+    X(gather_calls, 1, 100)                                                                        \
+    X(hop_seconds, 0, 1e-3)                                                                        \
+    X(network_hop_seconds, 0, 1e-3)                                                                \
     X(call_seconds, 0, 0.1)                                                                        \
     X(microbatch_seconds, 0, 1)                                                                    \
     X(step_seconds, 0, 10)                                                                         \
@@ -61,6 +64,7 @@
     X(shared_state_bytes, 0, 20)                                                                   \
     X(logit_bytes, 0, 40)                                                                          \
     X(allocator_part, 0, 1)                                                                        \
+    X(reserved_part, 0, 1)                                                                         \
     X(context_bytes, 0, 1e10)                                                                      \
     X(fit_margin, 0, 0.5)
 

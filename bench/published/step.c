@@ -28,6 +28,16 @@ static double smaller(double a, double b) {
 
 /* ---- transfers ---- */
 
+/* NCCL gathers and scatters along rings, through all devices one after the other
+ * (src/graph/tuning.cc has the seconds of a hop; other algorithms came with release 2.23, of 2024).
+ * Beyond what cost/cost.h says for rounds that double. */
+static double ring_hops(const work *w, wefti_transfer_kind kind, double size, double stride) {
+    if (kind != WEFTI_TRANSFER_ALL_GATHER && kind != WEFTI_TRANSFER_REDUCE_SCATTER) return 0;
+    const double hosts = ceil(size * stride / w->run->per_node - 1e-9);
+    if (hosts <= 1) return (size - 1) * w->p->hop_seconds;
+    return larger(0, size - hosts) * w->p->hop_seconds + hosts * w->p->network_hop_seconds;
+}
+
 /* A group of `size` devices, `stride` apart. */
 static double group_seconds(const work *w, wefti_transfer_kind kind, double bytes, double size,
                             double stride) {
@@ -50,7 +60,7 @@ static double group_seconds(const work *w, wefti_transfer_kind kind, double byte
         seconds /= w->p->network_use;
         if (hosts > 1) seconds *= 1 + w->p->network_decay * log2(hosts);
     }
-    return w->p->call_seconds + seconds;
+    return w->p->call_seconds + seconds + ring_hops(w, kind, size, stride);
 }
 
 /* One message to the device `stride` away. */
@@ -360,10 +370,11 @@ static double sharded_microbatch(const work *w, const stage_times *s, double *sl
     const double n = run->model.layers / run->stages;
     const double parameters = pub_layer_parameters(run, run->model.experts > 0);
     const double stride = run->tensor, d = run->shards;
+    const double calls = w->p->gather_calls, each = parameters / calls;
     const double gather =
-        group_seconds(w, WEFTI_TRANSFER_ALL_GATHER, parameters * run->element_bytes, d, stride);
-    const double scatter = group_seconds(w, WEFTI_TRANSFER_REDUCE_SCATTER,
-                                         parameters * w->p->gradient_bytes, d, stride);
+        calls * group_seconds(w, WEFTI_TRANSFER_ALL_GATHER, each * run->element_bytes, d, stride);
+    const double scatter = calls * group_seconds(w, WEFTI_TRANSFER_REDUCE_SCATTER,
+                                                 each * w->p->gradient_bytes, d, stride);
     const double forward = s->forward / n;
     const double backward = (s->backward + s->again) / n;
     const double moves = gather * (run->level >= 3 ? 1 : 0) + scatter;
