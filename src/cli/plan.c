@@ -10,7 +10,7 @@
 
 typedef struct plan_options {
     cli_job_source source;
-    const char *out, *check, *export, *why, *why_not, *strategy;
+    const char *out, *check, *export, *why, *why_not, *strategy, *failures;
     bool diff, json, redundancy, infer;
     int64_t rows, length;
 } plan_options;
@@ -42,6 +42,8 @@ static const cli_option options[] = {
     {"why-not", "TEXT", CLI_TEXT, PLAN_AT(why_not), 0, 0,
      "what an alternative would cost: constraints as --fix takes them, or a plan's file (.json)"},
     CLI_SEARCH_OPTIONS(plan_options),
+    {"failures", "TEXT", CLI_TEXT, PLAN_AT(failures), 0, 0,
+     "goodput if devices fail, \"mtbf=50000h checkpoint=30s restart=5min\""},
     {"json", NULL, CLI_FLAG, PLAN_AT(json), 0, 0,
      "the answer of the joint search, --check, --diff, --infer: one JSON object"},
     {0},
@@ -141,7 +143,8 @@ static int why_not(const plan_options *values, const weft_job *job) {
 }
 
 static int answer(const cli_verb *verb, const plan_options *values, const weft_job *job) {
-    const cli_plan_question q = {.out = values->out, .json = values->json};
+    const cli_plan_question q = {
+        .out = values->out, .failures = values->failures, .json = values->json};
     if (values->why_not) return why_not(values, job);
     if (cli_plan_is_joint(job))
         return values->why ? cli_plan_why(job, values->why, values->json)
@@ -257,6 +260,11 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (values.source.plan && !about_given_plan(&values))
         return cli_usage(verb, "--plan belongs to --infer, --redundancy and --export-strategy; the "
                                "other answers are about the plan that is made");
+    if (values.failures && !cli_goodput_is_good(values.failures))
+        return cli_usage(verb,
+                         "--failures is '%s'; write \"mtbf=50000h checkpoint=30s "
+                         "restart=5min\", with s, min, h or d; mtbf is that of a device",
+                         values.failures);
     if (values.diff) return diff(verb, left, words, &values);
     if (values.why && values.why_not)
         return cli_usage(verb, "--why and --why-not are two questions");

@@ -49,6 +49,23 @@ for run in of-plan of-fix of-four; do
 done
 expect 1 'pp=4 and microbatches=2|microbatches=4' train job.yaml --devices 4 --fix 'pp=4 microbatches=2'
 
+# Goodput by Daly's formula: 4 devices, a failure each hour, 10 s for a checkpoint and 60 s to start again: 91.198 % for every
+# step that is far shorter than the 262 s between checkpoints. Rarer failures, quicker checkpoints: more of it.
+goodput() { # TEXT LEAST MOST
+    weft plan job.yaml --machine "$machine" --evaluations 2 --failures "$1" --json >out 2>&1 || fail "goodput of $1:" out
+    share=$(sed -n 's/.*"goodput": {"share": \([0-9.e+-]*\),.*/\1/p' out)
+    awk "BEGIN { exit !($share >= $2 && $share <= $3) }" || fail "goodput of $1 is $share, not $2 to $3" out
+}
+goodput 'mtbf=4h checkpoint=10s restart=1min' 0.91197 0.91199
+grep -q '"failure_seconds": 3600,' out || fail 'failures of 4 devices:' out
+goodput 'mtbf=400h checkpoint=10s restart=60' 0.992 0.9925
+goodput 'mtbf=4h checkpoint=0,restart=1min' 0.983 0.9835
+goodput 'mtbf=9d' 0.999 1
+goodput 'mtbf=1s checkpoint=1h' 0 0.0001
+for wrong in 'mtbf=4x' 'checkpoint=1s' 'mtbf' 'mtbf=-1h' 'mtbf=nan' 'rest=1s mtbf=1h'; do
+    expect 2 '--failures|mtbf=' plan job.yaml --machine "$machine" --failures "$wrong"
+done
+
 # Section 12's parameters, and what is none.
 for value in alpha=2 beta=50 gamma=1 threshold=0 constant=1 bias=0 capacity=1GiB phase=inference model=machine model=mindspore; do
     expect 0 '"mode": "semi"' plan job.yaml --devices 4 --search dynamic "parallel.cost.$value"

@@ -151,6 +151,31 @@ static void say_alternatives(const weft_search_report *r) {
     }
 }
 
+static void say_goodput(const weft_search_report *r, const char *failures) {
+    const weft_prediction *p = r->prediction;
+    char rate[32];
+    if (!failures) return;
+    const cli_goodput g = cli_goodput_of(failures, p->step_seconds, p->ranks);
+    cli_say(stdout,
+            "goodput    %.2f %% of the time, with a failure every %.4g s and a checkpoint every "
+            "%.0f steps (%.4g s)",
+            100 * g.share, g.failure_seconds, g.every, g.every * p->step_seconds);
+    if (p->tokens_per_second > 0)
+        cli_say(stdout, "; %s tokens/s", cli_amount(g.share * p->tokens_per_second, "", rate));
+    cli_say(stdout, "\n");
+}
+
+static void json_goodput(cli_json *json, const weft_search_report *r, const char *failures) {
+    if (!failures) return;
+    const cli_goodput g =
+        cli_goodput_of(failures, r->prediction->step_seconds, r->prediction->ranks);
+    cli_json_object(json, "goodput");
+    cli_json_real(json, "share", g.share);
+    cli_json_real(json, "failure_seconds", g.failure_seconds);
+    cli_json_real(json, "checkpoint_every", g.every);
+    cli_json_close(json, '}');
+}
+
 static int save(const weft_plan *plan, const char *out, bool quiet) {
     if (weft_plan_save(plan, out) < 0) return cli_failed();
     if (!quiet) cli_say(stdout, "%s: the plan for %d devices\n", out, weft_plan_devices(plan));
@@ -166,11 +191,13 @@ int cli_plan_search(const weft_job *job, const cli_plan_question *q) {
         cli_json json;
         cli_json_begin(&json, stdout);
         json_report(&json, r);
+        json_goodput(&json, r, q->failures);
         cli_json_end(&json);
     } else {
         say_mesh(r);
         const weft_prediction p = within_memory(r);
         cli_prediction_text(&p);
+        say_goodput(r, q->failures);
         say_cells(r);
         say_search(r);
         say_alternatives(r);

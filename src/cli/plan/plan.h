@@ -5,9 +5,10 @@
 #include "cli/cli.h"
 
 typedef struct cli_plan_question {
-    const char *out;     /* write the plan there; NULL: nowhere */
-    const char *why_not; /* constraints of the alternative, or a plan's file; NULL: none */
-    int64_t evaluations; /* of a search instead of a job's own plan; 0: the usual number */
+    const char *out;      /* write the plan there; NULL: nowhere */
+    const char *why_not;  /* constraints of the alternative, or a plan's file; NULL: none */
+    const char *failures; /* of devices, for the goodput; NULL: not asked */
+    int64_t evaluations;  /* of a search instead of a job's own plan; 0: the usual number */
     bool json;
 } cli_plan_question;
 
@@ -32,6 +33,17 @@ void cli_plan_say_difference(const struct weft_search_report *a,
 /* Members difference_seconds and difference_bytes of an open object. */
 void cli_plan_json_difference(cli_json *json, const struct weft_search_report *a,
                               const struct weft_search_report *b);
+
+/* goodput.c */
+typedef struct cli_goodput {
+    double failure_seconds; /* between two failures of any device */
+    double every;           /* the best number of steps between checkpoints */
+    double share;           /* of its time that the job computes for good */
+} cli_goodput;
+/* Whether a text is "mtbf=50000h checkpoint=30s restart=5min": of a device, of writing a
+ * checkpoint, of starting again. Only mtbf must be there. */
+bool cli_goodput_is_good(const char *text);
+cli_goodput cli_goodput_of(const char *text, double step_seconds, int devices);
 
 /* diff.c: the files of two plans. */
 typedef struct cli_plan_files {

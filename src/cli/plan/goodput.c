@@ -1,0 +1,98 @@
+/* The share of its time that a job computes for good, if devices fail.
+ *
+ * Failures come at random, one in M seconds on average: a device's time between failures divided by
+ * the devices. A segment is n steps, T seconds, and a checkpoint of d seconds. After a failure the
+ * job takes R seconds to start again, and repeats the segment. Then a segment takes
+ *
+ *     M exp(R / M) (exp((T + d) / M) - 1)
+ *
+ * seconds on average. Source: J. T. Daly, "A higher order estimate of the optimum checkpoint
+ * interval for restart dumps", 2006, equation 13. The number of steps is the best one. */
+#include "plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct failures {
+    double mtbf, checkpoint, restart; /* seconds; mtbf: of a device */
+} failures;
+
+/* "50000h", "30s", "5min", "2d", "30": seconds. */
+static bool read_seconds(const char *text, double *out) {
+    static const struct {
+        const char *unit;
+        double seconds;
+    } units[] = {{"", 1}, {"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}};
+    char *end;
+    const double value = strtod(text, &end);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (end == text || strcmp(end, units[i].unit) != 0) continue;
+        *out = value * units[i].seconds;
+        return isfinite(*out) && value >= 0 && *out <= 1e12;
+    }
+    return false;
+}
+
+static bool read_word(const char *word, failures *out) {
+    static const char *const names[] = {"mtbf", "checkpoint", "restart"};
+    double *const places[] = {&out->mtbf, &out->checkpoint, &out->restart};
+    const char *sign = strchr(word, '=');
+    for (int i = 0; sign && i < 3; i++)
+        if (strlen(names[i]) == (size_t)(sign - word) && !strncmp(word, names[i], strlen(names[i])))
+            return read_seconds(sign + 1, places[i]);
+    return false;
+}
+
+static bool read_failures(const char *text, failures *out) {
+    enum { WORD = 64 };
+    *out = (failures){0};
+    for (const char *at = text + strspn(text, " ,"); *at; at += strspn(at, " ,")) {
+        char word[WORD];
+        const size_t length = strcspn(at, " ,");
+        if (length >= WORD) return false;
+        memcpy(word, at, length);
+        word[length] = '\0';
+        if (!read_word(word, out)) return false;
+        at += length;
+    }
+    return out->mtbf > 0;
+}
+
+bool cli_goodput_is_good(const char *text) {
+    failures f;
+    return read_failures(text, &f);
+}
+
+/* Of segments of n steps. */
+static double share(const failures *f, double mean, double step, double n) {
+    const double work = n * step;
+    return work / (mean * exp(f->restart / mean) * expm1((work + f->checkpoint) / mean));
+}
+
+/* The share rises with the steps up to the best number, and falls behind it. */
+static double best_steps(const failures *f, double mean, double step) {
+    double low = 1, high = floor(fmin(20 * mean / step, 1e15)) + 2;
+    while (high - low > 2) {
+        const double a = floor(low + (high - low) / 3), b = ceil(high - (high - low) / 3);
+        if (share(f, mean, step, a) < share(f, mean, step, b))
+            low = a + 1;
+        else
+            high = b;
+    }
+    double best = low;
+    for (double n = low; n <= high; n++)
+        if (share(f, mean, step, n) > share(f, mean, step, best)) best = n;
+    return best;
+}
+
+cli_goodput cli_goodput_of(const char *text, double step, int devices) {
+    failures f;
+    cli_goodput g = {0};
+    if (!read_failures(text, &f) || !(step > 0) || devices < 1) return g;
+    g.failure_seconds = f.mtbf / devices;
+    g.every = best_steps(&f, g.failure_seconds, step);
+    g.share = share(&f, g.failure_seconds, step, g.every);
+    if (!isfinite(g.share)) g.share = 0;
+    return g;
+}
