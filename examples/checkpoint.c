@@ -77,7 +77,9 @@ int main(int argc, char **argv) {
     weft_session *s;
     check(weft_session_create(g, &options, &s));
     resume(s, dir);
-    const weft_session_save_options keep = {.keep = 2, .sliced = sliced};
+    weft_session_save_options keep = weft_session_save_defaults();
+    keep.keep = 2;
+    keep.sliced = sliced;
     double loss = 0;
     while (weft_session_step_number(s) < steps) {
         feed(s, weft_session_step_number(s));

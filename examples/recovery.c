@@ -121,8 +121,10 @@ int main(int argc, char **argv) {
     o.recovery = true;
     weft_session *s;
     check(weft_session_create(g, &o, &s));
-    check(
-        weft_session_begin(s, &(weft_session_keeper){.begin = begin, .give = give, .take = take}));
+    check(weft_session_begin(s, &(weft_session_keeper){.struct_bytes = sizeof(weft_session_keeper),
+                                                       .begin = begin,
+                                                       .give = give,
+                                                       .take = take}));
 
     int repairs = 0;
     weft_status status;

@@ -175,6 +175,7 @@ module weft_c ! what goes straight to C
         logical(c_bool) :: decay
     end type
     type, bind(C) :: weft_session_options ! begin with weft_session_defaults()
+        integer(c_size_t) :: struct_bytes
         type(weft_optimizer) :: optimizer
         real(c_double) :: clip
         integer(c_int) :: microbatches
@@ -188,6 +189,7 @@ module weft_c ! what goes straight to C
         logical(c_bool) :: buddy
     end type
     type, bind(C) :: weft_session_keeper ! functions of C: c_funloc
+        integer(c_size_t) :: struct_bytes = 40 ! c_sizeof of it
         type(c_ptr) :: context = c_null_ptr
         type(c_funptr) :: begin = c_null_funptr, give = c_null_funptr, take = c_null_funptr
     end type
@@ -228,6 +230,7 @@ module weft_c ! what goes straight to C
         integer(c_int64_t) :: tensor_slice_align
     end type
     type, bind(C) :: weft_search_options ! begin with weft_search_defaults()
+        integer(c_size_t) :: struct_bytes
         integer(c_int) :: search
         type(weft_mindspore_model) :: cost
         integer(c_int) :: cost_model

@@ -1,6 +1,10 @@
 /* Searches for plans and predicted steps of the Fortran module `weft`. */
 #include "weft_fortran.h"
 
+weft_search_options weft_fortran_search_defaults(void) {
+    return weft_search_defaults();
+}
+
 /* Texts that were left out: those of the options. */
 weft_status weft_fortran_plan_search(weft_graph *graph, const weft_plan *settings,
                                      const weft_search_options *options, const CFI_cdesc_t *machine,
@@ -25,6 +29,7 @@ weft_status weft_fortran_plan_predict(weft_graph *graph, const CFI_cdesc_t *mach
     WEFT_FORTRAN_TEXT(timeline, trace);
     WEFT_FORTRAN_TEXT(page, report);
     const weft_predict_options o = {
+        .struct_bytes = sizeof(weft_predict_options),
         .machine = where,
         .disturbances = {.slow_ranks = slow_ranks,
                          .slow_rank_count = rank_count,

@@ -82,6 +82,9 @@ weft_status weft_fortran_plan_save(const weft_plan *plan, const CFI_cdesc_t *pat
 
 /* ---- sessions ---- */
 
+weft_session_options weft_fortran_session_defaults(void) {
+    return weft_session_defaults();
+}
 weft_status weft_fortran_session_create(weft_graph *graph, const weft_session_options *options,
                                         weft_session **out, weft_plan *const *plan,
                                         weft_world *const *world) {
@@ -161,7 +164,8 @@ weft_status weft_fortran_session_find(const weft_session *s, int program, const 
 }
 static weft_session_save_options save_options(const int64_t *keep, const int64_t *position,
                                               const bool *sliced) {
-    return (weft_session_save_options){.keep = keep ? *keep : 0,
+    return (weft_session_save_options){.struct_bytes = sizeof(weft_session_save_options),
+                                       .keep = keep ? *keep : 0,
                                        .position = position ? *position : 0,
                                        .sliced = sliced && *sliced};
 }

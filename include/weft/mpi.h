@@ -582,7 +582,7 @@ static inline weft_status weft_mpi_transport(MPI_Comm comm,
         return status;
     }
     (void)MPI_Query_thread(&level);
-    memset(out, 0, sizeof *out);
+    *out = weft_transport_defaults();
     out->name = "mpi";
     out->context = c;
     out->rank = c->rank;

@@ -83,6 +83,7 @@ typedef struct weft_prediction {
 } weft_prediction;
 
 typedef struct weft_predict_options {
+    size_t struct_bytes;
     const char
         *machine; /* as the job key `machine`: a name, a topology or a file; NULL: the job's */
     weft_disturbances disturbances;
@@ -91,6 +92,7 @@ typedef struct weft_predict_options {
     const char *report; /* HTML file that shows the prediction, or NULL */
     const char *title;  /* of the report: the job's file, for one; NULL: none */
 } weft_predict_options;
+WEFTI_ZERO_DEFAULTS(weft_predict_options, weft_predict_defaults)
 
 /** Predict a step of a job. Its programs are built without kernels, one for each class of equal
  * ranks, and checked against each other. Opens the data only if sizes depend on them.

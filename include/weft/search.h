@@ -60,6 +60,7 @@ typedef struct weft_search_rules {
 } weft_search_rules;
 
 typedef struct weft_search_options {
+    size_t struct_bytes;
     weft_search search;
     weft_mindspore_model cost; /* not JOINT, like the next two */
     weft_cost_model cost_model;
@@ -133,8 +134,10 @@ typedef struct weft_search_report {
 } weft_search_report;
 WEFT_API void weft_search_report_free(weft_search_report *report); /* NULL is legal */
 
+/** Used by weft_search_defaults: the first `struct_bytes` of the defaults. */
+WEFT_API void weft_search_fill_defaults(weft_search_options *out, size_t struct_bytes);
 /** The values in the comments above, with search DYNAMIC. */
-WEFT_API weft_search_options weft_search_defaults(void);
+WEFTI_FILLED_DEFAULTS(weft_search_options, weft_search_defaults, weft_search_fill_defaults)
 /** Search for a plan. Wraps loose nodes of the graph into cells.
  * @param settings   devices, stages, optimizer level, recomputation; and strategies or layouts,
  *                   which the search never changes. With a mesh, only its axes are used.

@@ -93,6 +93,7 @@ typedef enum weft_bf16_compute {
 } weft_bf16_compute;
 
 typedef struct weft_session_options {
+    size_t struct_bytes;
     weft_optimizer optimizer;
     double clip; /* largest global gradient norm; 0: no clipping. In mode MANUAL all ranks must have
                     gradients of one norm */
@@ -125,9 +126,11 @@ typedef struct weft_session_options {
 
 typedef struct weft_session weft_session;
 
+/** Used by weft_session_defaults: the first `struct_bytes` of the defaults. */
+WEFT_API void weft_session_fill_defaults(weft_session_options *out, size_t struct_bytes);
 /** AdamW (0.9, 0.95, 1e-8, decay 0.1), no clipping, one microbatch, all cores, seed 0. For another
  * optimizer, set `optimizer` to its weft_optimizer_defaults. */
-WEFT_API weft_session_options weft_session_defaults(void);
+WEFTI_FILLED_DEFAULTS(weft_session_options, weft_session_defaults, weft_session_fill_defaults)
 
 /** Compile `graph`. Collective in a world. The session borrows the graph: destroy the graph after
  * the session.
@@ -176,6 +179,7 @@ WEFT_API weft_status weft_session_add(weft_session *session, weft_graph *graph,
 /** What a program keeps besides its session. Each function may be NULL; `context` is passed to all.
  * A function that fails ends the job. */
 typedef struct weft_session_keeper {
+    size_t struct_bytes;
     void *context;
     /* Gives the session its start: writes start values, or loads a checkpoint and sets the step.
      * Called on all ranks at the begin of a job, and again when no process has the state of some
@@ -188,6 +192,7 @@ typedef struct weft_session_keeper {
     /* In a new process: takes these bytes. */
     weft_status (*take)(void *context, const void *data, size_t bytes);
 } weft_session_keeper;
+WEFTI_ZERO_DEFAULTS(weft_session_keeper, weft_session_keeper_defaults)
 
 /** Start the session: `keeper->begin`, or, in a process that takes the place of another one, the
  * state of its rank. Call it before any other call but create and add. Without it, the session's
@@ -346,12 +351,14 @@ WEFT_API weft_status weft_session_read_rows(weft_session *session, int program, 
  * a time writes a directory. In mode MANUAL say first how ranks split tensors: weft_session_split.
  */
 
-/** Zero-initialise. All ranks pass equal options. */
+/** All ranks pass equal options. */
 typedef struct weft_session_save_options {
+    size_t struct_bytes;
     int64_t keep;     /* afterwards, only the newest `keep` steps stay; 0: all */
     int64_t position; /* the program's own place in its data, as a number of samples */
     bool sliced;      /* each rank writes files of its own; without effect in one process */
 } weft_session_save_options;
+WEFTI_ZERO_DEFAULTS(weft_session_save_options, weft_session_save_defaults)
 
 /** In mode MANUAL: how ranks split tensors, for all later saves and loads of the session. Each
  * tensor that is saved must match an entry; several entries may split one along several dimensions.

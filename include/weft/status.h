@@ -7,6 +7,9 @@
 #ifndef WEFT_STATUS_H
 #define WEFT_STATUS_H
 
+#include <stddef.h>
+#include <string.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -45,6 +48,26 @@ typedef enum weft_status {
 #define WEFT_API
 #define WEFT_CHECKED
 #endif
+
+/* Structures that callers fill in, and that may get more members at their end, begin with
+ * struct_bytes, the size that the caller was compiled with. Begin with the ..._defaults() of the
+ * structure, which sets it, or set it to sizeof yourself. A library takes smaller structures, of
+ * older headers: it uses defaults for the members that they lack. It refuses a larger one in which
+ * a member is set that it does not know (WEFT_E_NO_IMPL). */
+#define WEFTI_ZERO_DEFAULTS(type, name)                                                            \
+    static inline type name(void) {                                                                \
+        type structure;                                                                            \
+        memset(&structure, 0, sizeof structure);                                                   \
+        structure.struct_bytes = sizeof structure;                                                 \
+        return structure;                                                                          \
+    }
+#define WEFTI_FILLED_DEFAULTS(type, name, fill)                                                    \
+    static inline type name(void) {                                                                \
+        type structure;                                                                            \
+        memset(&structure, 0, sizeof structure);                                                   \
+        fill(&structure, sizeof structure);                                                        \
+        return structure;                                                                          \
+    }
 
 /** Free a text that a call has returned and that its caller frees; NULL is legal. */
 WEFT_API void weft_text_free(char *text);

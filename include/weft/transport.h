@@ -19,6 +19,7 @@ extern "C" {
  * `request_bytes` of the caller's memory, aligned to 16; it stays in place until it is done or
  * cancelled. A call that fails sets its message with weft_error_raise. */
 typedef struct weft_transport {
+    size_t struct_bytes;
     const char *name; /* "mpi", "ucx" */
     void *context;
     int rank, size;
@@ -47,9 +48,10 @@ typedef struct weft_transport {
      * changes. May be NULL. */
     uint64_t (*moved)(void *context);
 } weft_transport;
+WEFTI_ZERO_DEFAULTS(weft_transport, weft_transport_defaults)
 
 /** Make a world over a transport. Collective. The transport is copied; the world closes it when it
- * is left, and also if this call fails. */
+ * is left, and also if this call fails, unless struct_bytes is wrong (WEFT_E_ARG). */
 WEFT_API weft_status weft_world_from_transport(const weft_transport *transport,
                                                const weft_world_options *options,
                                                weft_world **out) WEFT_CHECKED;

@@ -25,6 +25,7 @@ extern "C" {
 typedef struct weft_world weft_world;
 
 typedef struct weft_world_options {
+    size_t struct_bytes;
     /* The carrier of transfers. "" chooses: memory within a host, UCX or MPI between hosts. "host",
      * "ucx" and "mpi" insist on one. "mac" is TCP with messages that the job's secret
      * authenticates. The variable WEFT_COMM does the same. */
@@ -38,6 +39,7 @@ typedef struct weft_world_options {
     double heartbeat_seconds; /* silence after which a process has failed; 0: 10 */
     double wait_seconds;      /* wait of other ranks after which a rank has failed; 0: 1800 */
 } weft_world_options;
+WEFTI_ZERO_DEFAULTS(weft_world_options, weft_world_defaults)
 
 /** The launcher that started this process, and its facts, from the environment. */
 typedef struct weft_launcher {

@@ -110,3 +110,34 @@ weft_status weft_error_raise(weft_status status, const char *text) {
     trail_used = 0;
     return wefti_adopt(status, text ? text : "");
 }
+
+/* ---- structures of callers ---- */
+
+weft_status wefti_struct_take(const char *what, const void *given, void *own) {
+    size_t has, knows;
+    if (!given) return WEFT_OK;
+    memcpy(&has, given, sizeof has);
+    memcpy(&knows, own, sizeof knows);
+    WEFT_REQUIRE(has >= sizeof has && has <= 1 << 16, WEFT_E_ARG,
+                 "%s.struct_bytes is %zu: begin with the defaults of the structure, or set it to "
+                 "sizeof(%s)",
+                 what, has, what);
+    for (size_t at = knows; at < has; at++)
+        WEFT_REQUIRE(!((const unsigned char *)given)[at], WEFT_E_NO_IMPL,
+                     "%s has a member set that this library, which is older than the program, does "
+                     "not have",
+                     what);
+    memcpy(own, given, has < knows ? has : knows);
+    memcpy(own, &knows, sizeof knows);
+    return WEFT_OK;
+}
+
+void wefti_struct_fill(const void *defaults, void *out, size_t bytes) {
+    size_t knows;
+    memcpy(&knows, defaults, sizeof knows);
+    const size_t has = bytes < knows ? bytes : knows;
+    if (bytes < sizeof bytes) return;
+    memcpy(out, defaults, has);
+    memset((char *)out + has, 0, bytes - has);
+    memcpy(out, &bytes, sizeof bytes);
+}

@@ -64,4 +64,10 @@ void wefti_error_clear(void);
         }                                                                                          \
     } while (0)
 
+/* Structures that callers fill in (weft/status.h). Copies what the caller's has to `own`, which has
+ * this library's defaults and size. `given` NULL: nothing. */
+weft_status wefti_struct_take(const char *what, const void *given, void *own) WEFT_CHECKED;
+/* The first bytes of `defaults` for a caller with a structure of `bytes` bytes. */
+void wefti_struct_fill(const void *defaults, void *out, size_t bytes);
+
 #endif

@@ -68,7 +68,8 @@ static int train(weft_world *world, const weft_job *job, const train_options *va
 static int train_across(const weft_launcher *launcher, const weft_job *job,
                         const train_options *values) {
     weft_world *world;
-    weft_world_options options = {.links =
+    weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
+                                  .links =
                                       *job->parallel.links ? job->parallel.links : job->machine};
     const weft_status joined = weft_world_join(&options, &world);
     if (joined < 0) return cli_failed_to_join(launcher->rank, joined);

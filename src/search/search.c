@@ -8,8 +8,9 @@
 #include "search/mindspore/mindspore.h"
 #include "search/search.h"
 
-weft_search_options weft_search_defaults(void) {
-    return (weft_search_options){
+void weft_search_fill_defaults(weft_search_options *out, size_t struct_bytes) {
+    const weft_search_options defaults = {
+        .struct_bytes = sizeof defaults,
         .search = WEFT_SEARCH_DYNAMIC,
         .cost = {.alpha = 1,
                  .beta = 400,
@@ -20,6 +21,7 @@ weft_search_options weft_search_defaults(void) {
                  .capacity = 0x1p34},
         .rules = {.fully_use_devices = true, .epsilon = 0.1},
     };
+    wefti_struct_fill(&defaults, out, struct_bytes);
 }
 
 static weft_status check(const weft_plan *settings, const weft_search_options *o) {
@@ -94,6 +96,9 @@ weft_status weft_plan_search(weft_graph *graph, const weft_plan *settings,
                              char **out_notes) {
     WEFT_REQUIRE(graph && settings && options && out, WEFT_E_ARG,
                  "weft_plan_search needs a graph, settings, options and a place for the plan");
+    weft_search_options own = weft_search_defaults();
+    WEFT_TRY(wefti_struct_take("weft_search_options", options, &own));
+    options = &own;
     wefti_find f = {.options = options};
     WEFT_TRY(check(settings, options));
     f.pricing = options->cost_model == WEFT_COST_MACHINE ? wefti_seconds_pricing(&options->cost)

@@ -12,11 +12,13 @@
 #include "program/print.h"
 #include "session/mend/mend.h"
 
-weft_session_options weft_session_defaults(void) {
-    return (weft_session_options){
+void weft_session_fill_defaults(weft_session_options *out, size_t struct_bytes) {
+    const weft_session_options defaults = {
+        .struct_bytes = sizeof defaults,
         .optimizer = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL},
         .microbatches = 1,
     };
+    wefti_struct_fill(&defaults, out, struct_bytes);
 }
 
 wefti_bf16_compute wefti_choose_bf16(weft_bf16_compute wanted) {
@@ -271,8 +273,9 @@ static weft_status check_splits(weft_graph *graph, const weft_session_options *o
 static weft_status create(weft_graph *graph, const weft_session_options *options, bool strict,
                           weft_session **out) {
     WEFT_REQUIRE(graph && out, WEFT_E_ARG, "a session needs a graph");
-    weft_session_options defaults = weft_session_defaults();
-    if (!options) options = &defaults;
+    weft_session_options own = weft_session_defaults();
+    WEFT_TRY(wefti_struct_take("weft_session_options", options, &own));
+    options = &own;
     weft_session *s = wefti_calloc(1, sizeof *s);
     if (!s)
         return wefti_fail_world(options->world,

@@ -125,12 +125,13 @@ static weft_status prepare(weft_session *s, const char *dir,
 
 static weft_status start(weft_session *s, const char *dir,
                          const weft_session_save_options *options) {
-    static const weft_session_save_options none = {0};
+    weft_session_save_options own = weft_session_save_defaults();
     program_saver *p = NULL;
     weft_status unwritten = WEFT_OK;
     WEFT_TRY(check_none_under_way(s));
     WEFT_TRY(wefti_session_start_in_world(s));
-    weft_status status = agree(s, prepare(s, dir, options ? options : &none, &p));
+    weft_status status = wefti_struct_take("weft_session_save_options", options, &own);
+    status = agree(s, status < 0 ? status : prepare(s, dir, &own, &p));
     if (status >= 0) status = wefti_saver_save(&p->saver, s->step, &unwritten);
     if (status >= 0) status = unwritten;
     if (status < 0) return end_with(p, status);

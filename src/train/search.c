@@ -13,6 +13,7 @@ const weft_plan *wefti_training_plan(const wefti_training *t) {
 static weft_search_options options_of(const weft_job *job) {
     const weft_job_cost *c = &job->parallel.cost;
     return (weft_search_options){
+        .struct_bytes = sizeof(weft_search_options),
         .search = job->parallel.search,
         .cost = {.alpha = c->alpha,
                  .beta = c->beta,

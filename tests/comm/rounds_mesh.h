@@ -239,7 +239,8 @@ static void mesh_begin(mesh *m, int size, uint64_t seed, int most_looks, size_t 
     }
 }
 static weft_transport mesh_transport(mesh *m, int rank, bool any_thread) {
-    return (weft_transport){.name = "mesh",
+    return (weft_transport){.struct_bytes = sizeof(weft_transport),
+                            .name = "mesh",
                             .context = &m->side[rank],
                             .rank = rank,
                             .size = m->size,

@@ -69,7 +69,9 @@ static void set_scheduler(const char *host) {
 
 static weft_status join(double seconds) {
     weft_world *w;
-    weft_world_options options = {.join_seconds = seconds, .heartbeat_seconds = LONG_HEARTBEAT};
+    weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
+                                  .join_seconds = seconds,
+                                  .heartbeat_seconds = LONG_HEARTBEAT};
     weft_status status = weft_world_join(&options, &w);
     if (status >= 0) weft_world_leave(w);
     return status;

@@ -109,7 +109,7 @@ int main(void) {
     o.world = world;
     o.plan = plan;
     o.threads = 1;
-    const weft_session_save_options sliced = {.sliced = true};
+    const weft_session_save_options sliced = {.struct_bytes = sizeof(weft_session_save_options), .sliced = true};
     if (weft_session_create(g, &o, &s) < 0 || weft_session_save(s, "full", &sliced) < 0) return 2;
     if (weft_world_rank(world) == 2) setrlimit(RLIMIT_FSIZE, &(struct rlimit){8192, RLIM_INFINITY});
     if (weft_session_set_step(s, 1) < 0 || weft_session_save_start(s, "full", &sliced) < 0) return 3;

@@ -140,7 +140,10 @@ static void a_prediction_writes_the_same(void **state) {
     (void)snprintf(page, sizeof page, "%s", in_root("comma.html"));
     (void)snprintf(trace, sizeof trace, "%s", in_root("predicted.trace"));
     for (int comma = 0; comma < 2; comma++) {
-        const weft_predict_options o = {.machine = "v100", .report = page, .trace = trace};
+        const weft_predict_options o = {.struct_bytes = sizeof(weft_predict_options),
+                                        .machine = "v100",
+                                        .report = page,
+                                        .trace = trace};
         weft_prediction *p;
         if (comma) NEEDS_A_COMMA();
         ASSERT_OK(weft_job_predict(job, &o, &p));

@@ -29,7 +29,7 @@ void cli_trained_note(void *context, const char *text) {
 /* `job` NULL: an exported model. */
 static int use_across(int rank, const weft_job *job, cli_trained_use *use, const void *values) {
     weft_world *world;
-    weft_world_options options = {.links = ""};
+    weft_world_options options = {.struct_bytes = sizeof(weft_world_options), .links = ""};
     if (job) options.links = *job->parallel.links ? job->parallel.links : job->machine;
     const weft_status joined = weft_world_join(&options, &world);
     if (joined < 0) return cli_failed_to_join(rank, joined);

@@ -109,7 +109,8 @@ static int parse_words(const cli_verb *verb, const simulate_options *values, dis
 /* ---- the verb ---- */
 
 static int simulate(const simulate_options *values, const disturbed *x) {
-    const weft_predict_options o = {.disturbances = x->all,
+    const weft_predict_options o = {.struct_bytes = sizeof(weft_predict_options),
+                                    .disturbances = x->all,
                                     .trace = values->trace,
                                     .report = values->report,
                                     .title = values->source.path ? values->source.path

@@ -265,7 +265,8 @@ weft_status wefti_mac_transport(const wefti_mac_options *o, weft_transport *out)
         mac_close(s);
         return status;
     }
-    *out = (weft_transport){.name = o->encrypts ? "tls" : "mac",
+    *out = (weft_transport){.struct_bytes = sizeof(weft_transport),
+                            .name = o->encrypts ? "tls" : "mac",
                             .context = s,
                             .rank = o->rank,
                             .size = o->size,

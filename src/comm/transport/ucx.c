@@ -477,7 +477,8 @@ weft_status wefti_ucx_transport(int32_t rank, int32_t size, const wefti_exchange
         ucx_close(s);
         return wefti_adopt(status, message);
     }
-    *out = (weft_transport){.name = "ucx",
+    *out = (weft_transport){.struct_bytes = sizeof(weft_transport),
+                            .name = "ucx",
                             .context = s,
                             .rank = rank,
                             .size = size,

@@ -26,8 +26,9 @@ static bool is_messages(const char *name) {
 
 weft_status wefti_join_options(const weft_world_options *options, const wefti_settings *set,
                                wefti_join_plan *out) {
-    static const weft_world_options defaults;
-    const weft_world_options *o = options ? options : &defaults;
+    weft_world_options own = weft_world_defaults();
+    WEFT_TRY(wefti_struct_take("weft_world_options", options, &own));
+    const weft_world_options *o = &own;
     const wefti_override by = {.communicator = o->communicator,
                                .interface = o->interface,
                                .links = o->links,

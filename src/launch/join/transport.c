@@ -188,5 +188,8 @@ weft_status wefti_join_transport(const weft_transport *transport, const weft_wor
 
 weft_status weft_world_from_transport(const weft_transport *transport,
                                       const weft_world_options *options, weft_world **out) {
-    return wefti_join_transport(transport, options, false, out);
+    weft_transport own = weft_transport_defaults();
+    WEFT_REQUIRE(transport, WEFT_E_ARG, "weft_world_from_transport needs a transport");
+    WEFT_TRY(wefti_struct_take("weft_transport", transport, &own));
+    return wefti_join_transport(&own, options, false, out);
 }

@@ -79,7 +79,8 @@ static weft_status check_words(const weft_job *job, const weft_predict_options *
 
 weft_status weft_job_predict(const weft_job *job, const weft_predict_options *options,
                              weft_prediction **out) {
-    const weft_predict_options o = options ? *options : (weft_predict_options){0};
+    weft_predict_options o = weft_predict_defaults();
+    WEFT_TRY(wefti_struct_take("weft_predict_options", options, &o));
     wefti_machine_model *machine;
     wefti_job_programs p;
     WEFT_REQUIRE(job && out, WEFT_E_ARG, "weft_job_predict needs a job and a place for the result");
@@ -130,14 +131,17 @@ static weft_status predict_graph(weft_graph *graph, const weft_plan *plan,
 weft_status weft_plan_predict(weft_graph *graph, const weft_plan *plan,
                               const weft_session_options *session,
                               const weft_predict_options *options, weft_prediction **out) {
-    const weft_session_options s = session ? *session : weft_session_defaults();
+    weft_session_options s = weft_session_defaults();
+    weft_predict_options o = weft_predict_defaults();
     wefti_machine_model *machine;
     graph_plan x = {.plan = NULL};
     WEFT_REQUIRE(graph && options && out, WEFT_E_ARG,
                  "weft_plan_predict needs a graph, options and a place for the result");
-    weft_status status = find_machine(options->machine, NULL, &machine);
+    WEFT_TRY(wefti_struct_take("weft_session_options", session, &s));
+    WEFT_TRY(wefti_struct_take("weft_predict_options", options, &o));
+    weft_status status = find_machine(o.machine, NULL, &machine);
     if (status < 0) return wefti_note(status, __func__, __FILE__, __LINE__);
-    status = predict_graph(graph, plan, &s, options, machine, &x, out);
+    status = predict_graph(graph, plan, &s, &o, machine, &x, out);
     wefti_optimizer_destroy(x.optimizer);
     weft_plan_destroy(x.plan);
     wefti_model_destroy(machine);
