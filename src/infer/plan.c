@@ -23,14 +23,14 @@ static bool is_of_weights(wefti_split_role role) {
            role == WEFTI_SPLIT_EXPERT_WIDTH || role == WEFTI_SPLIT_VOCABULARY;
 }
 
-static weft_status divide(weft_plan *plan, axes a, weft_family family) {
+static weft_status divide(weft_plan *plan, axes a, const weft_model_config *config) {
     enum { BYTES = 32 };
     char split[BYTES];
     int count;
     const wefti_family_split *rows = wefti_family_splits(&count);
     for (int i = 0; i < count; i++) {
         const bool first = a.heads > 1, second = a.rest > 1 && rows[i].role != WEFTI_SPLIT_HEADS;
-        if (!(rows[i].families >> family & 1) || !is_of_weights(rows[i].role)) continue;
+        if (!wefti_split_applies(&rows[i], config) || !is_of_weights(rows[i].role)) continue;
         if (!first && !second) continue;
         (void)snprintf(split, sizeof split, "%s=%s%s%s", rows[i].factor, first ? "heads" : "",
                        first && second ? "+" : "", second ? "rest" : "");
@@ -57,7 +57,7 @@ static weft_status divide_model(weft_plan *plan, const weft_model_config *config
     const axes a = axes_of(config, weft_plan_devices(plan));
     if (a.heads > 1) WEFT_TRY(weft_plan_axis(plan, "heads", a.heads));
     if (a.rest > 1) WEFT_TRY(weft_plan_axis(plan, "rest", a.rest));
-    return divide(plan, a, config->family);
+    return divide(plan, a, config);
 }
 
 /* Caches of keys and values are split as attention splits its heads. */

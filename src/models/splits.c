@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "models/family.h"
+#include "models/models.h"
 
 enum {
     MIXTURES = WEFTI_FAMILIES_WITH(WEFTI_EXPERTS),
@@ -77,6 +78,11 @@ static const wefti_family_split splits[] = {
     {PERCEPTRON, WEFTI_SPLIT_TENSOR, "layers.*[02468]:linear", "n0", NULL},
     {PERCEPTRON, WEFTI_SPLIT_TENSOR, "layers.*[13579]:linear", "k", NULL},
 };
+
+bool wefti_split_applies(const wefti_family_split *row, const weft_model_config *c) {
+    if (!(row->families >> c->family & 1)) return false;
+    return !row->layer || wefti_lora_targets(&c->lora, row->layer);
+}
 
 const wefti_family_split *wefti_family_splits(int *out_count) {
     *out_count = (int)(sizeof splits / sizeof *splits);

@@ -26,6 +26,9 @@ typedef struct wefti_family_split {
                            else NULL */
 } wefti_family_split;
 
+/* Whether a model of this configuration has the ops of the row: its family does, and, for rows of
+ * adapters, the configuration lists their layer. */
+bool wefti_split_applies(const wefti_family_split *row, const weft_model_config *c);
 /* All rows, in the order in which a plan should list them. Static storage. */
 const wefti_family_split *wefti_family_splits(int *out_count);
 /* Whether the family's results depend on the number of microbatches: norms over the batch see one

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/models.h"
 #include "models/splits.h"
 
 enum { DATA, EXPERT, CONTEXT, TENSOR, AXES };
@@ -102,8 +101,7 @@ static weft_status add_strategies(const weft_model_config *c, const wefti_degree
     };
     for (int i = 0; i < count; i++) {
         char split[48];
-        if (!(rows[i].families >> c->family & 1) || !axes[rows[i].role]) continue;
-        if (rows[i].layer && !wefti_lora_targets(&c->lora, rows[i].layer)) continue;
+        if (!wefti_split_applies(&rows[i], c) || !axes[rows[i].role]) continue;
         snprintf(split, sizeof split, "%s=%s", rows[i].factor, axes[rows[i].role]);
         WEFT_TRY(weft_plan_split_op(plan, rows[i].match, split));
     }

@@ -40,7 +40,8 @@ static weft_plan *plan_of(const split *p, weft_family family) {
     if (p->stages) ASSERT_OK(weft_plan_pipeline(plan, p->stages, 2, WEFT_PIPELINE_1F1B, 1));
     for (int i = 0; i < count; i++) { /* heads, without the product behind them */
         char split[32];
-        if (!p->tensor || !(rows[i].families >> family & 1)) continue;
+        if (!p->tensor || !wefti_split_applies(&rows[i], &(weft_model_config){.family = family}))
+            continue;
         if (rows[i].role != WEFTI_SPLIT_HEADS || !strcmp(rows[i].factor, "k")) continue;
         (void)snprintf(split, sizeof split, "%s=tp", rows[i].factor);
         ASSERT_OK(weft_plan_split_op(plan, rows[i].match, split));

@@ -10,8 +10,13 @@
 
 enum { LAYERS = 6, NAME = 600 };
 
-static weft_graph *deep(weft_family family) {
+/* adapter: the layer that has adapters; NULL: none. */
+static weft_graph *deep(weft_family family, const char *adapter) {
     weft_model_config c = tiny(family);
+    if (adapter) {
+        c.lora.rank = 1;
+        (void)snprintf(c.lora.targets, sizeof c.lora.targets, "%s", adapter);
+    }
     if (wefti_family_has(family, WEFTI_LAYERS)) c.layers = LAYERS;
     return built(&c, WEFT_USE_TRAIN, 2, 0, WEFT_F32);
 }
@@ -32,7 +37,7 @@ static const weft_body *block_of(const weft_graph *g, int number) {
 static void blocks_are_equal(void **state) {
     (void)state;
     for (int f = 0; f < (int)WEFT_FAMILIES; f++) {
-        weft_graph *g = deep((weft_family)f);
+        weft_graph *g = deep((weft_family)f, NULL);
         bool equal = wefti_family_has((weft_family)f, WEFTI_HEADS);
         for (int k = 2; k < LAYERS && equal; k++)
             equal = block_of(g, k) && block_of(g, k) == block_of(g, 1);
@@ -110,11 +115,13 @@ static void splits_cover_blocks(void **state) {
     for (int f = 0; f < (int)WEFT_FAMILIES; f++) {
         const weft_family family = (weft_family)f;
         const bool heads = wefti_family_has(family, WEFTI_HEADS);
-        weft_graph *g = deep(family);
+        weft_graph *g = deep(family, NULL);
         for (int i = 0; i < count; i++) {
             search s = {.match = rows[i].match, .family = family};
             if (!(rows[i].families >> f & 1)) continue;
-            visit(&s, g);
+            weft_graph *adapted = rows[i].layer ? deep(family, rows[i].layer) : NULL;
+            visit(&s, adapted ? adapted : g);
+            weft_graph_destroy(adapted);
             if (!s.found)
                 fail_msg("%s: %s of models/splits.c matches nothing", weft_family_text(family),
                          rows[i].match);
@@ -137,7 +144,7 @@ static void norms_have_rows(void **state) {
     char name[NAME];
     for (int f = 0; f < (int)WEFT_FAMILIES; f++) {
         if (!wefti_family_has((weft_family)f, WEFTI_HEADS)) continue;
-        weft_graph *g = deep((weft_family)f);
+        weft_graph *g = deep((weft_family)f, NULL);
         for (int64_t i = 0; i < g->root->node_count; i++) {
             const weft_node *call = &g->root->nodes[i];
             for (int64_t k = 0; call->callee && k < call->callee->node_count; k++) {
