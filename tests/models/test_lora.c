@@ -7,6 +7,7 @@
 
 #include "plan/plan.h"
 #include "search/degrees.h"
+#include "search/predict/predict.h"
 #include "search/search.h"
 
 enum { BATCH = 4, STEPS = 3, RANK = 2 };
@@ -239,6 +240,25 @@ static void new_adapters_change_nothing(void **state) {
     assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
 }
 
+/* Frozen weights have no gradient: a step takes two products for each of theirs, not three; none
+ * goes back into layers before the first that is trained. */
+static void a_step_takes_fewer_products(void **state) {
+    (void)state;
+    weft_model_config plain = tiny(WEFT_FAMILY_LLAMA), adapted = config_of(&cases[0]);
+    plain.hidden = adapted.hidden = 256, plain.ffn = adapted.ffn = 512;
+    weft_graph *g = built(&plain, WEFT_USE_TRAIN, 1, 0, WEFT_F32),
+               *lora = built(&adapted, WEFT_USE_TRAIN, 1, 0, WEFT_F32);
+    const double all = wefti_model_flops(g, 1), part = wefti_model_flops(lora, 1);
+    assert_true(part > 0.66 * all && part < 0.72 * all);
+    assert_true(wefti_model_flops(lora, 4) == 4 * part);
+    ASSERT_OK(weft_freeze(g, "layers.0.*", true));
+    ASSERT_OK(weft_freeze(g, "embed_tokens.weight", true));
+    const double half = wefti_model_flops(g, 1);
+    assert_true(half > 0.6 * all && half < 0.7 * all); /* one layer of two: a third of its three */
+    weft_graph_destroy(lora);
+    weft_graph_destroy(g);
+}
+
 static void graphs_keep_it_in_text(void **state) {
     (void)state;
     const weft_model_config config = config_of(&cases[0]);
@@ -295,6 +315,7 @@ int main(void) {
                                        cmocka_unit_test(frozen_parameters_keep_their_bits),
                                        cmocka_unit_test(some_frozen_on_devices),
                                        cmocka_unit_test(new_adapters_change_nothing),
+                                       cmocka_unit_test(a_step_takes_fewer_products),
                                        cmocka_unit_test(graphs_keep_it_in_text),
                                        cmocka_unit_test(wrong_settings_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,14 +3,49 @@
 
 #include "base/memory.h"
 
-double wefti_model_flops(const weft_graph *graph, int32_t microbatches) {
-    double forward = 0;
-    for (int64_t i = 0; i < graph->root->node_count; i++) {
+/* Of a call's products, those whose weights are frozen: they have no gradient of the weight. */
+static double frozen_flops(const weft_body *root, const weft_node *call) {
+    const weft_body *cell = call->callee;
+    double flops = 0;
+    for (int64_t k = 0; cell && k < cell->node_count; k++) {
+        const weft_node *n = &cell->nodes[k];
+        bool frozen = false;
         wefti_cost cost;
-        wefti_node_cost(&graph->root->nodes[i], &cost);
-        forward += cost.flops;
+        for (int i = 0; i < n->inputs; i++) {
+            const wefti_value_info *v = n->in[i] < 0 ? NULL : &cell->values[n->in[i]];
+            if (v && v->node < 0 && v->kind == WEFTI_VALUE_PARAM)
+                frozen |= root->values[call->in[v->slot]].frozen;
+        }
+        if (!frozen) continue;
+        wefti_node_cost(n, &cost);
+        flops += cost.flops;
     }
-    return 3 * forward * microbatches;
+    return flops;
+}
+
+/* A product takes as much again for the gradient of each operand. */
+double wefti_model_flops(const weft_graph *graph, int32_t microbatches) {
+    const weft_body *root = graph->root;
+    bool *trains = wefti_calloc((size_t)root->value_count + 1, sizeof *trains);
+    bool some = false;
+    double flops = 0;
+    for (int64_t v = 0; v < root->value_count; v++) {
+        const bool param = root->values[v].kind == WEFTI_VALUE_PARAM;
+        some |= param && root->values[v].frozen;
+        if (trains) trains[v] = param && !root->values[v].frozen;
+    }
+    for (int64_t k = 0; k < root->node_count; k++) {
+        const weft_node *n = &root->nodes[k];
+        bool back = !some || !trains; /* without memory: as if all were trained */
+        wefti_cost cost;
+        for (int i = 0; i < n->inputs && trains; i++) back |= n->in[i] >= 0 && trains[n->in[i]];
+        for (int o = 0; o < n->outputs && trains; o++) trains[n->out[o]] |= back;
+        wefti_node_cost(n, &cost);
+        flops += cost.flops + (back ? 2 * cost.flops : 0);
+        if (back && some && trains) flops -= frozen_flops(root, n);
+    }
+    wefti_free(trains);
+    return flops * microbatches;
 }
 
 typedef struct prediction {

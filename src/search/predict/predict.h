@@ -29,7 +29,8 @@ typedef struct wefti_predict_spec {
 } wefti_predict_spec;
 
 /* FLOPs of a step over all devices without recomputation: three times those of the forward pass, of
- * which the backward pass has two, one for the gradients of operands and one for parameters. */
+ * which the backward pass has two, one for the gradients of operands and one for parameters. Frozen
+ * parameters have none, and what comes before all that are trained has no backward pass. */
 double wefti_model_flops(const weft_graph *graph, int32_t microbatches);
 /* options.flops 0: wefti_model_flops. The errors of wefti_program_build for a plan that does not
  * fit the graph. */
