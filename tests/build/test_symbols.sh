@@ -1,6 +1,6 @@
 #!/bin/sh
 # libweft.so shows its public interface and nothing else, under the version of its SONAME; each function of the headers is
-# there. With abidiff: what a program that was built with the last accepted headers uses is as it was (cmake/weft.abi).
+# there.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
