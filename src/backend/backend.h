@@ -58,13 +58,12 @@ typedef struct wefti_prepare {
     bool dry;
 } wefti_prepare;
 
-/* The cost of a node on a backend. All fields except `seconds` equal the fields of the prepared
- * kernel. */
+/* What a node's kernel takes on a backend: as in the prepared kernel. Its seconds are the cost
+ * model's (cost/cost.h). */
 typedef struct wefti_estimate {
     int64_t workspace_bytes, bytes;
     int in_place;
     const char *label; /* static storage */
-    double seconds;    /* time of one run, by the machine model */
 } wefti_estimate;
 
 typedef struct wefti_backend wefti_backend;
@@ -99,8 +98,7 @@ extern const wefti_backend wefti_backend_reference;
  * for the same node and options, WEFT_E_NO_IMPL included. Keeps no state; several threads may call
  * it at once. */
 weft_status wefti_backend_estimate(const wefti_backend *backend, const weft_node *node,
-                                   const wefti_prepare *options, const wefti_machine *machine,
-                                   wefti_estimate *out);
+                                   const wefti_prepare *options, wefti_estimate *out);
 
 static inline void wefti_kernel_destroy(wefti_kernel *k) {
     if (k) k->destroy(k);

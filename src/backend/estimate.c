@@ -3,8 +3,7 @@
 #include "backend/backend.h"
 
 weft_status wefti_backend_estimate(const wefti_backend *backend, const weft_node *node,
-                                   const wefti_prepare *options, const wefti_machine *machine,
-                                   wefti_estimate *out) {
+                                   const wefti_prepare *options, wefti_estimate *out) {
     wefti_prepare dry = *options;
     wefti_kernel *kernel;
     dry.dry = true;
@@ -13,8 +12,7 @@ weft_status wefti_backend_estimate(const wefti_backend *backend, const weft_node
     *out = (wefti_estimate){.workspace_bytes = kernel->workspace_bytes,
                             .bytes = kernel->bytes,
                             .in_place = kernel->in_place,
-                            .label = kernel->label,
-                            .seconds = wefti_node_seconds(node, machine)};
+                            .label = kernel->label};
     wefti_kernel_destroy(kernel);
     return WEFT_OK;
 }

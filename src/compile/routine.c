@@ -28,8 +28,7 @@ static weft_status ask_backend(const wefti_backend *backend, const weft_node *n,
                                const wefti_prepare *options, wefti_instruction *x, int *in_place) {
     if (options->dry) {
         wefti_estimate estimate;
-        weft_status status =
-            wefti_backend_estimate(backend, n, options, &wefti_machine_assumed, &estimate);
+        weft_status status = wefti_backend_estimate(backend, n, options, &estimate);
         if (status < 0) return status;
         x->workspace_bytes = estimate.workspace_bytes;
         x->kernel_bytes = estimate.bytes;
