@@ -32,7 +32,7 @@ expect 1 '2|3' generate run --prompt a --plan stages.json --devices 3
 expect 1 '2|3' launch -n 3 --no-logs "$weft" generate run --prompt a --plan stages.json
 "$weft" plan job.yaml model.layers=1 'parallel.mesh={dp: 2, tp: 2}' parallel.mode=semi "$strategies" --out other.json >out 2>&1 || fail 'no plan' out
 expect 1 'another model' generate run --prompt a --plan other.json
-expect 1 'devices is 17|16' generate run --prompt a --devices 17
+expect 1 'devices is 129|128' generate run --prompt a --devices 129
 expect 1 'nothere' launch -n 2 --no-logs "$weft" generate nothere --prompt a
 expect 2 'prompt' launch -n 2 --no-logs "$weft" generate run --prompt -
 
